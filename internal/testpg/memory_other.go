@@ -1,0 +1,5 @@
+//go:build !linux
+
+package testpg
+
+func inMemory() string { return "" }
