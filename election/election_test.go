@@ -1,0 +1,282 @@
+package election_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/fusion-prime/escrow-relayer/election"
+	"github.com/fusion-prime/escrow-relayer/internal/testpg"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/jackc/pgx/v5/pgxpool.(*Pool).backgroundHealthCheck"))
+}
+
+const chain = 31337
+
+type fixture struct {
+	url  string
+	pool *pgxpool.Pool
+}
+
+func setup(t *testing.T) fixture {
+	url := testpg.New(t)
+	pool := testpg.Open(t, url)
+	require.NoError(t, election.Prepare(t.Context(), pool, chain, 10, "0xfac"))
+	return fixture{url, pool}
+}
+
+func (f fixture) open(t *testing.T, id string, change func(*election.SessionConfig)) (*election.Session, error) {
+	conn, err := pgx.ParseConfig(f.url)
+	require.NoError(t, err)
+	cfg := election.SessionConfig{Conn: conn, ChainID: chain, InstanceID: id, ProbeEvery: 300 * time.Millisecond, Channels: []string{election.Channel, "hints"}}
+	if change != nil {
+		change(&cfg)
+	}
+	return election.Open(t.Context(), cfg)
+}
+
+// run starts a session and returns a function that ends it and returns what Run returned.
+func (f fixture) run(t *testing.T, id string) (*election.Session, func() error) {
+	s, err := f.open(t, id, nil)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	result := make(chan error, 1)
+	go func() { result <- s.Run(ctx) }()
+	ended := false
+	var got error
+	end := func() error {
+		cancel()
+		if !ended {
+			got, ended = <-result, true
+		}
+		return got
+	}
+	t.Cleanup(func() { _ = end() })
+	return s, end
+}
+
+func (f fixture) locks(t *testing.T) (n int) {
+	require.NoError(t, f.pool.QueryRow(t.Context(), `select count(*) from pg_locks where locktype = 'advisory'
+		and database = (select oid from pg_database where datname = current_database())`).Scan(&n))
+	return n
+}
+
+func TestInstanceIDBelongsToOneSession(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	_, end := f.run(t, "a")
+	_, err := f.open(t, "a", nil)
+	require.ErrorIs(t, err, election.ErrTaken)
+	require.ErrorContains(t, err, "INSTANCE_ID=a")
+
+	// A successor waits for the predecessor to leave, as a new revision does on Cloud Run.
+	waiting := make(chan error, 1)
+	go func() {
+		s, err := f.open(t, "a", func(c *election.SessionConfig) { c.Wait = time.Minute })
+		if err == nil {
+			s.Close()
+		}
+		waiting <- err
+	}()
+	require.NoError(t, end())
+	require.NoError(t, <-waiting)
+}
+
+func TestSessionLives(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	s, end := f.run(t, "a")
+	require.Equal(t, 1, f.locks(t))
+
+	_, err := f.pool.Exec(t.Context(), `select pg_notify('hints', 'x')`)
+	require.NoError(t, err)
+	<-s.Hint("hints")
+
+	// Longer than the lease and than the server's own limit: the probes keep it.
+	var pid uint32
+	deadline := time.After(1500 * time.Millisecond)
+	for waiting := true; waiting; {
+		select {
+		case <-deadline:
+			waiting = false
+		case <-time.After(50 * time.Millisecond):
+			require.True(t, s.Valid())
+			require.NoError(t, s.Do(t.Context(), func(ctx context.Context, c *pgx.Conn) error {
+				return c.QueryRow(ctx, `select pg_backend_pid()`).Scan(&pid)
+			}))
+			require.Equal(t, s.PID(), pid)
+		}
+	}
+	require.NoError(t, end())
+	require.False(t, s.Valid())
+	require.ErrorIs(t, s.Do(t.Context(), nil), election.ErrLost)
+	require.Eventually(t, func() bool { return f.locks(t) == 0 }, 5*time.Second, 10*time.Millisecond)
+}
+
+func TestSessionThatIsTerminatedIsLost(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	s, err := f.open(t, "a", nil)
+	require.NoError(t, err)
+	result := make(chan error, 1)
+	go func() { result <- s.Run(t.Context()) }()
+	_, err = f.pool.Exec(t.Context(), `select pg_terminate_backend($1)`, s.PID())
+	require.NoError(t, err)
+	require.ErrorIs(t, <-result, election.ErrLost)
+	require.False(t, s.Valid())
+}
+
+// A session whose process is frozen loses its locks by the server's clock, and its lease, a little earlier, by its own.
+func TestFrozenSession(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	s, err := f.open(t, "a", nil) // nobody runs it: nothing probes, as in a frozen process
+	require.NoError(t, err)
+	t.Cleanup(s.Close)
+	require.True(t, s.Valid())
+	require.Eventually(t, func() bool {
+		if n := f.locks(t); n == 0 {
+			require.False(t, s.Valid(), "the lock was free while the lease still ran")
+			return true
+		}
+		return false
+	}, 5*time.Second, 5*time.Millisecond)
+}
+
+func elector(t *testing.T, f fixture, s *election.Session, id string, change func(*election.ElectorConfig)) *election.Elector {
+	cfg := election.ElectorConfig{Session: s, DB: f.pool, ChainID: chain, InstanceID: id, RetryEvery: 50 * time.Millisecond, CoolDown: 100 * time.Millisecond}
+	if change != nil {
+		change(&cfg)
+	}
+	e, err := election.NewElector(cfg)
+	require.NoError(t, err)
+	return e
+}
+
+// contender leads until its release channel is closed or its context ends.
+type contender struct {
+	id      string
+	session *election.Session
+	won     chan election.Term
+	lost    chan error // what Run returned
+	resign  chan struct{}
+	end     func() error
+}
+
+func (f fixture) contend(t *testing.T, id string, change func(*election.ElectorConfig)) *contender {
+	c := &contender{id: id, won: make(chan election.Term, 10), lost: make(chan error, 1), resign: make(chan struct{}, 1)}
+	c.session, c.end = f.run(t, id)
+	e := elector(t, f, c.session, id, change)
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		c.lost <- e.Run(ctx, func(ctx context.Context, term election.Term) error {
+			c.won <- term
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-c.resign:
+				return election.ErrResign
+			}
+		})
+		close(c.lost)
+	}()
+	t.Cleanup(func() { cancel(); <-c.lost })
+	return c
+}
+
+func TestOneLeaderAndTheNextWhenItGoes(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	a := f.contend(t, "a", nil)
+	first := <-a.won
+	b := f.contend(t, "b", nil)
+	select {
+	case <-b.won:
+		t.Fatal("two leaders")
+	case <-time.After(300 * time.Millisecond):
+	}
+
+	// The session of the leader ends: the other one leads, under a higher epoch.
+	_, err := f.pool.Exec(t.Context(), `select pg_terminate_backend($1)`, a.session.PID())
+	require.NoError(t, err)
+	second := <-b.won
+	require.Greater(t, second.Epoch, first.Epoch)
+	require.ErrorIs(t, <-a.lost, election.ErrLost)
+
+	e := elector(t, f, b.session, "b", nil)
+	require.ErrorIs(t, e.Beat(t.Context(), first), election.ErrDeposed)
+	require.NoError(t, e.Beat(t.Context(), second))
+}
+
+func TestResignedLeaderLeavesItToTheOthers(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	a := f.contend(t, "a", func(c *election.ElectorConfig) { c.CoolDown = time.Hour })
+	<-a.won
+	// The other one would look only after an hour: the notification tells it.
+	b := f.contend(t, "b", func(c *election.ElectorConfig) { c.RetryEvery = time.Hour })
+	a.resign <- struct{}{}
+	<-b.won
+}
+
+func TestIneligibleDoesNotContend(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	a := f.contend(t, "a", func(c *election.ElectorConfig) { c.Eligible = func() bool { return false } })
+	b := f.contend(t, "b", nil)
+	<-b.won
+	require.Empty(t, a.won)
+}
+
+// A leader that answers probes but makes no rounds is ended by a contender.
+func TestHungLeaderIsEnded(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	a := f.contend(t, "a", nil)
+	<-a.won
+	b := f.contend(t, "b", func(c *election.ElectorConfig) { c.StaleAfter = 300 * time.Millisecond })
+	<-b.won
+	require.ErrorIs(t, <-a.lost, election.ErrLost)
+}
+
+func TestErrorOfALeaderEndsItsRun(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	s, _ := f.run(t, "a")
+	e := elector(t, f, s, "a", nil)
+	boom := errors.New("boom")
+	require.ErrorIs(t, e.Run(t.Context(), func(context.Context, election.Term) error { return boom }), boom)
+	require.Equal(t, 1, f.locks(t), "the leader lock is free again, the instance's is held")
+}
+
+func TestPrepareRefusesAnotherFactory(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	require.NoError(t, election.Prepare(t.Context(), f.pool, chain, 99, "0xfac"))
+	require.ErrorContains(t, election.Prepare(t.Context(), f.pool, chain, 10, "0xother"), "FACTORY_ADDRESS")
+	require.NoError(t, election.Prepare(t.Context(), f.pool, chain+1, 10, "0xother"))
+}
+
+func TestHeartbeat(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	_, err := f.pool.Exec(t.Context(), `insert into relayer_instances (chain_id, instance_id, partition_number, total_partitions, strategy, status, lock_key, last_heartbeat)
+		values ($1, 'a', 0, 1, 'modulo', 'active', 1, now() - interval '1 hour')`, chain)
+	require.NoError(t, err)
+	require.NoError(t, election.Heartbeat(t.Context(), f.pool, chain, "a", election.Vitals{CurrentBlock: 5, HeadBlock: 7, Escrows: 3, Stopping: true}))
+	var status string
+	var current, head, escrows int
+	var fresh bool
+	require.NoError(t, f.pool.QueryRow(t.Context(), `select status, current_block, head_block, escrows_monitored, last_heartbeat > now() - interval '1 minute' from relayer_instances`).Scan(&status, &current, &head, &escrows, &fresh))
+	require.Equal(t, "stopping", status)
+	require.Equal(t, []int{5, 7, 3}, []int{current, head, escrows})
+	require.True(t, fresh)
+}

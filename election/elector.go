@@ -1,0 +1,227 @@
+package election
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Channel is the notification channel on which a leader that resigns tells the others; the payload is the chain id.
+const Channel = "relayer_leader"
+
+var (
+	// ErrDeposed means that another instance has become leader: the epoch of the leadership row is not ours any more.
+	ErrDeposed = errors.New("deposed: another instance became leader")
+	// ErrResign is what a lead function returns to give the lock up and leave it to the others for a while.
+	ErrResign = errors.New("resigned")
+)
+
+// Term is a period of leadership: the right to commit what the factory watch finds, under Epoch.
+type Term struct {
+	Epoch int64
+}
+
+// ElectorConfig configures an Elector.
+type ElectorConfig struct {
+	Session    *Session
+	DB         *pgxpool.Pool
+	ChainID    int64
+	InstanceID string
+	RetryEvery time.Duration // pause between two attempts to take the lock; 0 means 500 ms
+	StaleAfter time.Duration // a leader that holds the lock but has not beaten for so long is ended; 0 means 60 s
+	CoolDown   time.Duration // how long one that resigned stays out; 0 means 10 s
+	Eligible   func() bool   // asked before each attempt; nil: always
+	Log        *slog.Logger
+}
+
+// Elector contends for the leadership of a chain.
+type Elector struct {
+	cfg ElectorConfig
+}
+
+// NewElector checks the configuration and starts nothing.
+func NewElector(cfg ElectorConfig) (*Elector, error) {
+	if cfg.Session == nil || cfg.DB == nil || cfg.InstanceID == "" {
+		return nil, errors.New("election: Session, DB and InstanceID are required")
+	}
+	if cfg.RetryEvery == 0 {
+		cfg.RetryEvery = 500 * time.Millisecond
+	}
+	if cfg.StaleAfter == 0 {
+		cfg.StaleAfter = time.Minute
+	}
+	if cfg.CoolDown == 0 {
+		cfg.CoolDown = 10 * time.Second
+	}
+	if cfg.Eligible == nil {
+		cfg.Eligible = func() bool { return true }
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Elector{cfg: cfg}, nil
+}
+
+// Run contends until ctx ends, and calls lead for each term it wins. The context of lead ends with ctx and with the session. When lead
+// returns ErrResign or ErrDeposed the lock is given up and Run goes on; any other error of lead ends Run with it.
+func (e *Elector) Run(ctx context.Context, lead func(context.Context, Term) error) error {
+	ticker := time.NewTicker(e.cfg.RetryEvery)
+	defer ticker.Stop()
+	hint := e.cfg.Session.Hint(Channel)
+	var out time.Time // resigned until then
+	lastCheck := time.Now()
+	for {
+		if e.cfg.Eligible() && !time.Now().Before(out) {
+			won, err := e.try(ctx)
+			switch {
+			case ctx.Err() != nil:
+				return nil
+			case err != nil:
+				return err
+			case won:
+				err := e.serve(ctx, lead)
+				if ctx.Err() != nil {
+					return nil
+				}
+				if !errors.Is(err, ErrResign) && !errors.Is(err, ErrDeposed) {
+					return err
+				}
+				out = time.Now().Add(e.cfg.CoolDown)
+				e.cfg.Log.WarnContext(ctx, "leadership given up", slog.Any("err", err), slog.Duration("for", e.cfg.CoolDown))
+			case time.Since(lastCheck) > e.cfg.StaleAfter/6:
+				lastCheck = time.Now()
+				if err := e.endHungLeader(ctx); err != nil && ctx.Err() == nil {
+					e.cfg.Log.WarnContext(ctx, "leader not checked, trying again", slog.Any("err", err))
+				}
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-e.cfg.Session.Done():
+			return ErrLost
+		case <-ticker.C:
+		case <-hint:
+		}
+	}
+}
+
+func (e *Elector) try(ctx context.Context) (won bool, err error) {
+	err = e.cfg.Session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, `select pg_try_advisory_lock($1)`, LeaderKey(e.cfg.ChainID)).Scan(&won)
+	})
+	if err != nil {
+		return false, fmt.Errorf("contend for the leadership of chain %d: %w", e.cfg.ChainID, err)
+	}
+	return won, nil
+}
+
+// serve runs one term. It gives the lock up at the end, whoever ended the term, and tells the others.
+func (e *Elector) serve(ctx context.Context, lead func(context.Context, Term) error) error {
+	termCtx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stop := make(chan struct{})
+	watcher := make(chan struct{})
+	go func() { // ends with serve
+		defer close(watcher)
+		select {
+		case <-e.cfg.Session.Done():
+			cancel(ErrLost)
+		case <-stop:
+		}
+	}()
+	defer func() { close(stop); <-watcher }()
+
+	term, err := e.begin(termCtx)
+	if err == nil {
+		e.cfg.Log.InfoContext(ctx, "became leader", slog.Int64("epoch", term.Epoch))
+		err = lead(termCtx, term)
+	}
+	if errors.Is(context.Cause(termCtx), ErrLost) {
+		return ErrLost
+	}
+	return errors.Join(err, e.resign(ctx))
+}
+
+// begin opens a term: from here on the commits of any earlier leader fail.
+func (e *Elector) begin(ctx context.Context) (t Term, err error) {
+	err = e.cfg.DB.QueryRow(ctx, beginTerm, e.cfg.ChainID, e.cfg.InstanceID).Scan(&t.Epoch)
+	if err != nil {
+		return t, fmt.Errorf("begin a term as leader of chain %d: %w", e.cfg.ChainID, err)
+	}
+	return t, nil
+}
+
+const beginTerm = `
+	update leadership set instance_id = $2, epoch = epoch + 1, since = now(), last_heartbeat = now()
+	where chain_id = $1 returning epoch`
+
+// resign frees the lock on the session, under a deadline of its own, because ctx may be over.
+func (e *Elector) resign(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	return e.cfg.Session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, `select pg_advisory_unlock($1), pg_notify('`+Channel+`', $2::bigint::text)`, LeaderKey(e.cfg.ChainID), e.cfg.ChainID)
+		if err != nil {
+			return fmt.Errorf("give up the leadership of chain %d: %w", e.cfg.ChainID, err)
+		}
+		return nil
+	})
+}
+
+// Beat says that the leader of a term still makes its rounds. It returns ErrDeposed when the term is over.
+func (e *Elector) Beat(ctx context.Context, t Term) error {
+	tag, err := e.cfg.DB.Exec(ctx, `update leadership set last_heartbeat = now() where chain_id = $1 and epoch = $2`, e.cfg.ChainID, t.Epoch)
+	if err != nil {
+		return fmt.Errorf("beat as leader of chain %d: %w", e.cfg.ChainID, err)
+	}
+	if tag.RowsAffected() == 0 {
+		return ErrDeposed
+	}
+	return nil
+}
+
+// endHungLeader ends the server session of a leader whose process answers probes but has stopped making its rounds. The
+// database's clock alone decides.
+func (e *Elector) endHungLeader(ctx context.Context) error {
+	var ended int
+	err := e.cfg.DB.QueryRow(ctx, endHungLeader, e.cfg.ChainID, e.cfg.StaleAfter.Seconds(), LeaderKey(e.cfg.ChainID)).Scan(&ended)
+	if err != nil {
+		return fmt.Errorf("look for a hung leader: %w", err)
+	}
+	if ended > 0 {
+		e.cfg.Log.WarnContext(ctx, "ended the session of a leader that hangs", slog.Duration("stale_after", e.cfg.StaleAfter))
+	}
+	return nil
+}
+
+const endHungLeader = `
+	select count(pg_terminate_backend(l.pid))
+	from leadership s
+	join pg_locks l on l.locktype = 'advisory' and l.granted and l.objsubid = 1
+	     and l.database = (select oid from pg_database where datname = current_database())
+	     and (l.classid::bigint << 32 | l.objid::bigint) = $3
+	where s.chain_id = $1 and s.last_heartbeat < now() - make_interval(secs => $2)`
+
+// Prepare makes the leadership row of a chain where there is none. It returns an error when the database follows another factory.
+func Prepare(ctx context.Context, db *pgxpool.Pool, chainID, startBlock int64, factory string) error {
+	_, err := db.Exec(ctx, `
+		insert into leadership (chain_id, next_block, start_block, factory, verified_block)
+		values ($1, $2::bigint, $2::bigint, $3, $2::bigint - 1) on conflict (chain_id) do nothing`, chainID, startBlock, factory)
+	if err != nil {
+		return fmt.Errorf("prepare the leadership row of chain %d: %w", chainID, err)
+	}
+	var known string
+	if err := db.QueryRow(ctx, `select factory from leadership where chain_id = $1`, chainID).Scan(&known); err != nil {
+		return fmt.Errorf("read the factory of chain %d: %w", chainID, err)
+	}
+	if known != factory {
+		return fmt.Errorf("FACTORY_ADDRESS=%s, but this database follows factory %s on chain %d: set it back, or use another database (deploy/runbooks/new-factory-address.md)", factory, known, chainID)
+	}
+	return nil
+}

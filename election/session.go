@@ -1,0 +1,325 @@
+package election
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Advisory lock keys: a namespace of 20 bits, then 40 bits. 999999 is the key of the first version of the relayer.
+const (
+	leaderNamespace   = 999999
+	instanceNamespace = 999998
+)
+
+// LeaderKey is the advisory lock of a chain's leader. Chain ids are below 2^40.
+func LeaderKey(chainID int64) int64 { return leaderNamespace<<40 | chainID&(1<<40-1) }
+
+// InstanceKey is the advisory lock that an instance's session holds while it lives.
+func InstanceKey(chainID int64, instanceID string) int64 {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%d/%s", chainID, instanceID)
+	return instanceNamespace<<40 | int64(h.Sum64()&(1<<40-1))
+}
+
+var (
+	// ErrTaken means that another live session holds the lock of this instance id.
+	ErrTaken = errors.New("instance id in use")
+	// ErrPooled means that statements of one connection reach different server sessions.
+	ErrPooled = errors.New("not one server session: a transaction-pooling proxy stands in front of the database")
+	// ErrLost means that the session is over, and with it every lock held through it.
+	ErrLost = errors.New("database session lost")
+)
+
+// LeaseProbes is how many probe intervals a right lasts after the start of the last answered probe. The server waits for three.
+const LeaseProbes = 2.5
+
+// SessionConfig configures a Session.
+type SessionConfig struct {
+	Conn       *pgx.ConnConfig // straight to Postgres, or through a proxy that pools sessions
+	ChainID    int64
+	InstanceID string
+	ProbeEvery time.Duration // 0 means 2 s; the server ends a silent session after three
+	Wait       time.Duration // how long to wait for another live session with the same instance id to end; 0: not at all
+	Channels   []string      // notifications to listen for
+	Log        *slog.Logger
+}
+
+// Session is the database session of an instance. Run owns the connection; the other methods may be called from any goroutine.
+type Session struct {
+	cfg      SessionConfig
+	conn     *pgx.Conn
+	pid      uint32
+	lease    atomic.Int64 // end of the lease, in nanoseconds since base
+	base     time.Time    // carries the monotonic reading
+	requests chan request
+	done     chan struct{} // closed when Run has returned
+	hints    map[string]chan struct{}
+}
+
+type request struct {
+	ctx  context.Context
+	run  func(context.Context, *pgx.Conn) error
+	done chan error
+}
+
+// Open connects, checks that the connection is one server session, and takes the lock of the instance. The caller must call
+// Run, which closes the session when it ends, or Close.
+func Open(ctx context.Context, cfg SessionConfig) (*Session, error) {
+	if cfg.ProbeEvery == 0 {
+		cfg.ProbeEvery = 2 * time.Second
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Session{cfg: cfg, base: time.Now(), requests: make(chan request), done: make(chan struct{}), hints: map[string]chan struct{}{}}
+	for _, c := range cfg.Channels {
+		s.hints[c] = make(chan struct{}, 1)
+	}
+	start := time.Now()
+	conn, err := pgx.ConnectConfig(ctx, cfg.Conn)
+	if err != nil {
+		return nil, fmt.Errorf("open the database session: %w", err)
+	}
+	s.conn, s.pid = conn, conn.PgConn().PID()
+	if err := s.prepare(ctx); err != nil {
+		s.Close()
+		return nil, err
+	}
+	start = time.Now()
+	if err := s.lockInstance(ctx); err != nil {
+		s.Close()
+		return nil, err
+	}
+	s.extend(start)
+	return s, nil
+}
+
+// Close ends the session of one that was opened but not run.
+func (s *Session) Close() {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(context.Background()), s.cfg.ProbeEvery)
+	defer cancel()
+	_ = s.conn.Close(ctx) // whatever it says, the connection is gone
+}
+
+func (s *Session) prepare(ctx context.Context) error {
+	if err := s.checkPooling(ctx); err != nil {
+		return err
+	}
+	probe := s.cfg.ProbeEvery.Milliseconds()
+	settings := map[string]string{
+		"client_connection_check_interval": fmt.Sprint(probe),
+		"idle_session_timeout":             fmt.Sprint(3 * probe),
+		"statement_timeout":                fmt.Sprint(2 * probe),
+		"tcp_keepalives_idle":              "5",
+		"tcp_keepalives_interval":          "2",
+		"tcp_keepalives_count":             "3",
+	}
+	for name, value := range settings {
+		if _, err := s.conn.Exec(ctx, `select set_config($1, $2, false)`, name, value); err != nil {
+			return fmt.Errorf("set %s on the database session: %w", name, err)
+		}
+	}
+	for c := range s.hints {
+		if _, err := s.conn.Exec(ctx, `listen `+pgx.Identifier{c}.Sanitize()); err != nil {
+			return fmt.Errorf("listen for %s: %w", c, err)
+		}
+	}
+	return nil
+}
+
+// checkPooling finds a transaction-pooling proxy: while a second connection holds a transaction open, it occupies the server
+// session that the first one used last, so the first one's next statement lands elsewhere.
+func (s *Session) checkPooling(ctx context.Context) error {
+	const where = `select pg_backend_pid()`
+	var before, after int
+	if err := s.conn.QueryRow(ctx, where).Scan(&before); err != nil {
+		return fmt.Errorf("ask for the backend of the session: %w", err)
+	}
+	other, err := pgx.ConnectConfig(ctx, s.cfg.Conn)
+	if err != nil {
+		return fmt.Errorf("open a second connection to check for a pooling proxy: %w", err)
+	}
+	defer func() { _ = other.Close(context.WithoutCancel(ctx)) }()
+	tx, err := other.Begin(ctx)
+	if err != nil {
+		return fmt.Errorf("check for a pooling proxy: %w", err)
+	}
+	var second int
+	if err := tx.QueryRow(ctx, where).Scan(&second); err != nil {
+		return fmt.Errorf("check for a pooling proxy: %w", err)
+	}
+	if err := s.conn.QueryRow(ctx, where).Scan(&after); err != nil {
+		return fmt.Errorf("ask for the backend of the session: %w", err)
+	}
+	if before != after || second == before {
+		return fmt.Errorf("%w; set SESSION_DATABASE_URL to the address of Postgres itself (or of a pool in session mode)", ErrPooled)
+	}
+	return nil
+}
+
+// lockInstance takes the lock of the instance id, waiting for a predecessor to leave: on Cloud Run the new revision starts
+// before the old one is told to stop.
+func (s *Session) lockInstance(ctx context.Context) error {
+	key := InstanceKey(s.cfg.ChainID, s.cfg.InstanceID)
+	deadline := time.Now().Add(s.cfg.Wait)
+	ticker := time.NewTicker(min(s.cfg.ProbeEvery, 250*time.Millisecond))
+	defer ticker.Stop()
+	for said := false; ; said = true {
+		var ok bool
+		if err := s.conn.QueryRow(ctx, `select pg_try_advisory_lock($1)`, key).Scan(&ok); err != nil {
+			return fmt.Errorf("take the lock of instance %s: %w", s.cfg.InstanceID, err)
+		}
+		if ok {
+			return nil
+		}
+		if !time.Now().Before(deadline) {
+			return fmt.Errorf("%w: another live process has INSTANCE_ID=%s on chain %d (waited %s); give each instance its own INSTANCE_ID", ErrTaken, s.cfg.InstanceID, s.cfg.ChainID, s.cfg.Wait)
+		}
+		if !said {
+			s.cfg.Log.WarnContext(ctx, "another live process has this instance id, waiting for it to end", slog.Duration("wait", s.cfg.Wait))
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ticker.C:
+		}
+	}
+}
+
+func (s *Session) extend(start time.Time) {
+	s.lease.Store(int64(start.Sub(s.base)) + int64(LeaseProbes*float64(s.cfg.ProbeEvery)))
+}
+
+// Valid says whether the lease still runs: no other instance can have been given what this session holds. It costs a clock
+// reading, so ask before each act that cannot be fenced, such as publishing.
+func (s *Session) Valid() bool {
+	select {
+	case <-s.done:
+		return false
+	default:
+		return int64(time.Since(s.base)) < s.lease.Load()
+	}
+}
+
+// PID is the server process of the session.
+func (s *Session) PID() uint32 { return s.pid }
+
+// Done is closed when the session is over.
+func (s *Session) Done() <-chan struct{} { return s.done }
+
+// Hint returns the channel that fires after a notification on one of SessionConfig.Channels. Capacity one: several
+// notifications become one hint. Each channel has one reader.
+func (s *Session) Hint(channel string) <-chan struct{} { return s.hints[channel] }
+
+// Do runs f on the session's connection, between probes. It returns ErrLost when the session is over.
+func (s *Session) Do(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
+	r := request{ctx: ctx, run: f, done: make(chan error, 1)}
+	select {
+	case s.requests <- r:
+	case <-s.done:
+		return ErrLost
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case err := <-r.done:
+		return err
+	case <-s.done:
+		return ErrLost
+	}
+}
+
+// Run probes the session, passes notifications on and serves Do, until ctx ends (nil) or the session is lost (ErrLost). When it
+// returns, the connection is closed and all locks are free.
+func (s *Session) Run(ctx context.Context) (err error) {
+	defer close(s.done)
+	defer s.Close()
+	next := time.Now().Add(s.cfg.ProbeEvery)
+	for {
+		r, err := s.wait(ctx, next)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return fmt.Errorf("%w: %w", ErrLost, err)
+		case r != nil:
+			// A statement on the connection is as good as a probe, but only a probe is known to be quick.
+			r.done <- r.run(r.ctx, s.conn)
+			if s.conn.IsClosed() {
+				return fmt.Errorf("%w: the connection was closed", ErrLost)
+			}
+		}
+		if time.Now().Before(next) {
+			continue
+		}
+		start := time.Now()
+		if err := s.probe(ctx); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("%w: %w", ErrLost, err)
+		}
+		s.extend(start)
+		next = start.Add(s.cfg.ProbeEvery)
+	}
+}
+
+// probe asks the server for a sign of life until the lease is over.
+func (s *Session) probe(ctx context.Context) error {
+	left := time.Duration(s.lease.Load()) - time.Since(s.base)
+	ctx, cancel := context.WithTimeoutCause(ctx, left, fmt.Errorf("no answer within the lease of %s", time.Duration(LeaseProbes*float64(s.cfg.ProbeEvery))))
+	defer cancel()
+	if _, err := s.conn.Exec(ctx, `select 1`); err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			return cause
+		}
+		return err
+	}
+	return nil
+}
+
+// wait passes notifications on until a request comes (it is returned), the time of the next probe (nil, nil), or an error.
+func (s *Session) wait(ctx context.Context, until time.Time) (*request, error) {
+	waitCtx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	got := make(chan *request, 1)
+	go func() { // ends with waitCtx, and is waited for below
+		select {
+		case r := <-s.requests:
+			got <- &r
+		case <-waitCtx.Done():
+			got <- nil
+		}
+		cancel()
+	}()
+	for {
+		n, err := s.conn.WaitForNotification(waitCtx)
+		if err == nil {
+			select {
+			case s.hints[n.Channel] <- struct{}{}:
+			default:
+			}
+			continue
+		}
+		interrupted := waitCtx.Err() != nil
+		cancel()
+		if r := <-got; r != nil {
+			if s.conn.IsClosed() {
+				r.done <- ErrLost
+				return nil, err
+			}
+			return r, nil
+		}
+		if interrupted && !s.conn.IsClosed() {
+			return nil, nil
+		}
+		return nil, err
+	}
+}

@@ -1,0 +1,470 @@
+package partition
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Channel is the notification channel on which a change of ownership is announced; the payload is the chain id. A notification
+// is a hint: Run looks every Config.Every anyway.
+const Channel = "relayer_slots"
+
+// ErrFenced means that another instance took what this one held: everything held is void, the instance has to join again.
+var ErrFenced = errors.New("fenced: another instance claimed this instance's slots; its session was seen as dead")
+
+// Config of a Claimer. All fields but Log are required unless they say otherwise.
+type Config struct {
+	DB         *pgxpool.Pool
+	ChainID    int64
+	InstanceID string
+	LockKey    int64         // the advisory lock that the instance's session holds; others see by it that the instance lives
+	Partition  Partition     // Number is ignored when Auto is set
+	Auto       bool          // take a number that no live instance has; with none free stand by
+	StartBlock int64         // cursor of slots that nobody ever served
+	AdoptAfter time.Duration // how long a slot that nobody alive prefers stays unserved before it is adopted
+	Every      time.Duration // pause between two looks at the fleet; 0 means 1 s
+	Version    string        // shown to operators
+
+	// Quiesce stops publishing for slots that are about to be yielded, and waits until what is in flight is acknowledged.
+	// An error postpones the yield. Nil means that there is nothing to stop.
+	Quiesce func(ctx context.Context, slots []int16) error
+	Log     *slog.Logger
+}
+
+// Holding is what an instance holds: the right to commit for Slots under Epoch.
+type Holding struct {
+	Epoch     int64
+	Slots     []int16 // ascending
+	Partition Partition
+}
+
+// Claimer holds the slots of one instance. Join comes first; then one goroutine calls Run, while any may call Holding.
+type Claimer struct {
+	cfg Config
+
+	step sync.Mutex // held from before a change in the database until holding says the same
+
+	mu      sync.Mutex
+	holding Holding
+	changed chan struct{} // closed when holding changes
+}
+
+// New checks the configuration and starts nothing.
+func New(cfg Config) (*Claimer, error) {
+	p := cfg.Partition
+	if cfg.Auto {
+		p.Number = 0
+	}
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.DB == nil || cfg.InstanceID == "" || cfg.LockKey == 0 {
+		return nil, errors.New("partition: DB, InstanceID and LockKey are required")
+	}
+	if cfg.Every == 0 {
+		cfg.Every = time.Second
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Claimer{cfg: cfg, changed: make(chan struct{})}, nil
+}
+
+// Holding returns what is held now, and a channel that is closed when that changes.
+func (c *Claimer) Holding() (Holding, <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.holding, c.changed
+}
+
+// Settled is Holding, but waits for a change that is under way in the database: an epoch that a commit found raised is
+// either the one returned now, or was raised by another instance.
+func (c *Claimer) Settled() (Holding, <-chan struct{}) {
+	c.step.Lock()
+	defer c.step.Unlock()
+	return c.Holding()
+}
+
+func (c *Claimer) set(h Holding) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	slices.Sort(h.Slots)
+	c.holding = h
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// Run looks at the fleet every Config.Every, and whenever hint fires, and takes or yields slots. It returns nil when ctx ends,
+// and ErrFenced when what it held was taken. A database error is logged and tried again: the session decides when to give up.
+func (c *Claimer) Run(ctx context.Context, hint <-chan struct{}) error {
+	ticker := time.NewTicker(c.cfg.Every)
+	defer ticker.Stop()
+	for {
+		err := c.Step(ctx)
+		switch {
+		case errors.Is(err, ErrFenced):
+			return err
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			c.cfg.Log.WarnContext(ctx, "slots not looked after, trying again", slog.Any("err", err))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		case <-hint:
+		}
+	}
+}
+
+// Step does once what Run does for ever.
+func (c *Claimer) Step(ctx context.Context) error {
+	held, _ := c.Holding()
+	v, err := c.look(ctx, c.cfg.DB)
+	if err != nil {
+		return err
+	}
+	if v.epoch != held.Epoch {
+		return ErrFenced
+	}
+	if c.cfg.Auto {
+		if err := c.renumber(ctx, v); err != nil {
+			return err
+		}
+	}
+	if err := c.buryDead(ctx, v); err != nil {
+		return err
+	}
+	plan := Decide(c.cfg.InstanceID, v.fleet, v.groups, c.cfg.AdoptAfter)
+	if len(plan.Yield) > 0 {
+		if err := c.yield(ctx, plan.Yield); err != nil {
+			return err
+		}
+	}
+	if len(plan.Take) > 0 {
+		return c.claim(ctx)
+	}
+	return nil
+}
+
+func (c *Claimer) yield(ctx context.Context, slots []int16) error {
+	if c.cfg.Quiesce != nil {
+		if err := c.cfg.Quiesce(ctx, slots); err != nil {
+			c.cfg.Log.WarnContext(ctx, "slots not yielded yet: publishing does not come to rest", slog.Int("slots", len(slots)), slog.Any("err", err))
+			return nil
+		}
+	}
+	return c.Release(ctx, slots)
+}
+
+// Join registers the instance, raises its epoch, which fences whatever a former life of it still has in flight, and returns
+// with what that former life held and nobody has claimed. The instance's session must hold its lock.
+func (c *Claimer) Join(ctx context.Context) error {
+	var h Holding
+	err := pgx.BeginFunc(ctx, c.cfg.DB, func(tx pgx.Tx) error {
+		if err := lockOwnership(ctx, tx, c.cfg.ChainID); err != nil {
+			return err
+		}
+		args := pgx.StrictNamedArgs{"chain": c.cfg.ChainID, "start": c.cfg.StartBlock}
+		if _, err := tx.Exec(ctx, createSlots, args); err != nil {
+			return fmt.Errorf("create the slots of chain %d: %w", c.cfg.ChainID, err)
+		}
+		h.Partition = c.cfg.Partition
+		if c.cfg.Auto {
+			fleet, err := readFleet(ctx, tx, c.cfg.ChainID)
+			if err != nil {
+				return err
+			}
+			h.Partition.Number = freeNumber(c.cfg.InstanceID, h.Partition, fleet)
+		}
+		if _, err := tx.Exec(ctx, register, pgx.StrictNamedArgs{
+			"chain": c.cfg.ChainID, "me": c.cfg.InstanceID, "number": h.Partition.Number, "total": h.Partition.Total,
+			"strategy": h.Partition.Strategy, "key": c.cfg.LockKey, "version": c.cfg.Version,
+		}); err != nil {
+			return fmt.Errorf("register instance %s: %w", c.cfg.InstanceID, err)
+		}
+		if err := tx.QueryRow(ctx, raiseOwnEpoch, c.cfg.ChainID, c.cfg.InstanceID).Scan(&h.Epoch); err != nil {
+			return fmt.Errorf("raise the epoch of %s: %w", c.cfg.InstanceID, err)
+		}
+		rows, _ := tx.Query(ctx, heldSlots, c.cfg.ChainID, c.cfg.InstanceID)
+		var err error
+		if h.Slots, err = pgx.CollectRows(rows, pgx.RowTo[int16]); err != nil {
+			return fmt.Errorf("read the slots of %s: %w", c.cfg.InstanceID, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("join the fleet of chain %d: %w", c.cfg.ChainID, err)
+	}
+	c.set(h)
+	c.cfg.Log.InfoContext(ctx, "joined the fleet", slog.String("partition", h.Partition.String()), slog.Int64("epoch", h.Epoch), slog.Int("slots", len(h.Slots)))
+	return nil
+}
+
+// createSlots makes the chain's slots, all free, where they do not exist yet.
+const createSlots = `
+	insert into slot_ownership (chain_id, slot, next_block)
+	select @chain, s, @start from generate_series(0, 2519) s
+	where not exists (select from slot_ownership where chain_id = @chain)
+	on conflict do nothing`
+
+// register writes the row by which people and the other instances know this one.
+const register = `
+	insert into relayer_instances (chain_id, instance_id, partition_number, total_partitions, strategy, status, lock_key, version)
+	values (@chain, @me, @number, @total, @strategy, 'active', @key, @version)
+	on conflict (chain_id, instance_id) do update
+	set partition_number = excluded.partition_number, total_partitions = excluded.total_partitions, strategy = excluded.strategy,
+	    status = 'active', lock_key = excluded.lock_key, version = excluded.version,
+	    last_heartbeat = now(), started_at = now(), dead_since = null`
+
+// raiseOwnEpoch fences the former life of an instance; its cursor stays, since the slots that it still owns count from there.
+const raiseOwnEpoch = `
+	insert into cursors (chain_id, instance_id) values ($1, $2)
+	on conflict (chain_id, instance_id) do update set epoch = cursors.epoch + 1
+	returning epoch`
+
+const heldSlots = `select slot from slot_ownership where chain_id = $1 and owner = $2 order by slot`
+
+// renumber takes a number that became free, for an instance that stands by with a number which another one serves.
+func (c *Claimer) renumber(ctx context.Context, v view) error {
+	held, _ := c.Holding()
+	number := freeNumber(c.cfg.InstanceID, held.Partition, v.fleet)
+	if number == held.Partition.Number {
+		return nil
+	}
+	err := pgx.BeginFunc(ctx, c.cfg.DB, func(tx pgx.Tx) error {
+		if err := lockOwnership(ctx, tx, c.cfg.ChainID); err != nil {
+			return err
+		}
+		fleet, err := readFleet(ctx, tx, c.cfg.ChainID)
+		if err != nil {
+			return err
+		}
+		number = freeNumber(c.cfg.InstanceID, held.Partition, fleet)
+		_, err = tx.Exec(ctx, `update relayer_instances set partition_number = $3 where chain_id = $1 and instance_id = $2`,
+			c.cfg.ChainID, c.cfg.InstanceID, number)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("take partition number %d: %w", number, err)
+	}
+	held.Partition.Number = number
+	c.set(held)
+	c.cfg.Log.InfoContext(ctx, "took a partition number", slog.String("partition", held.Partition.String()))
+	return nil
+}
+
+// freeNumber is the number an instance with PARTITION_NUMBER=auto should have: its own while nobody with a lower id shares it,
+// else the lowest that no live instance of the same total has, else, as a hot standby, one by the hash of its id.
+func freeNumber(me string, mine Partition, fleet []Member) int {
+	taken := make([]bool, mine.Total)
+	keep := false
+	for _, m := range fleet {
+		if m.ID == me {
+			keep = m.Alive && m.Active && m.Partition.Total == mine.Total
+		}
+	}
+	for _, m := range fleet {
+		if m.ID == me || !m.Alive || !m.Active || m.Partition.Total != mine.Total {
+			continue
+		}
+		taken[m.Partition.Number] = true
+		if m.Partition.Number == mine.Number && m.ID < me {
+			keep = false
+		}
+	}
+	if keep {
+		return mine.Number
+	}
+	if n := slices.Index(taken, false); n >= 0 {
+		return n
+	}
+	h := uint64(0)
+	for _, b := range []byte(me) {
+		h = mix(h ^ uint64(b))
+	}
+	return int(h % uint64(mine.Total))
+}
+
+// claim takes what Decide says, in one transaction with the reading that it decides by.
+func (c *Claimer) claim(ctx context.Context) error {
+	c.step.Lock()
+	defer c.step.Unlock()
+	held, _ := c.Holding()
+	var taken []int16
+	var from cursor
+	err := pgx.BeginFunc(ctx, c.cfg.DB, func(tx pgx.Tx) error {
+		if err := lockOwnership(ctx, tx, c.cfg.ChainID); err != nil {
+			return err
+		}
+		v, err := c.look(ctx, tx)
+		if err != nil {
+			return err
+		}
+		plan := Decide(c.cfg.InstanceID, v.fleet, v.groups, c.cfg.AdoptAfter)
+		if v.epoch != held.Epoch {
+			return ErrFenced
+		}
+		if len(plan.Take) == 0 {
+			return nil
+		}
+		taken, from, err = c.take(ctx, tx, plan.Take, len(held.Slots) > 0)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("claim slots: %w", err)
+	}
+	if len(taken) == 0 {
+		return nil
+	}
+	held.Epoch++
+	held.Slots = append(slices.Clone(held.Slots), taken...)
+	c.set(held)
+	c.cfg.Log.InfoContext(ctx, "claimed slots", slog.Int("slots", len(taken)), slog.Int("held", len(held.Slots)), slog.Int64("epoch", held.Epoch), slog.Int64("block", from.next))
+	return nil
+}
+
+type cursor struct {
+	next int64
+	hash *string
+	time *time.Time
+}
+
+// take moves the slots to this instance: it locks and raises the cursor rows of their owners and of itself, in the order of
+// their ids, and goes on from the lowest cursor of all.
+func (c *Claimer) take(ctx context.Context, tx pgx.Tx, slots []int16, holding bool) ([]int16, cursor, error) {
+	type row struct {
+		Slot      int16
+		Owner     *string
+		NextBlock int64
+		BlockHash *string
+	}
+	rows, _ := tx.Query(ctx, `select slot, owner, next_block, block_hash from slot_ownership where chain_id = $1 and slot = any($2) order by slot for update`, c.cfg.ChainID, slots)
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByName[row])
+	if err != nil {
+		return nil, cursor{}, fmt.Errorf("lock slots: %w", err)
+	}
+	low := cursor{next: -1}
+	lower := func(x cursor) {
+		if low.next < 0 || x.next < low.next {
+			low = x
+		}
+	}
+	ids := []string{c.cfg.InstanceID}
+	for _, r := range found {
+		if r.Owner == nil {
+			lower(cursor{next: r.NextBlock, hash: r.BlockHash})
+		} else if !slices.Contains(ids, *r.Owner) {
+			ids = append(ids, *r.Owner)
+		}
+	}
+	slices.Sort(ids)
+	rows, _ = tx.Query(ctx, fenceCursors, c.cfg.ChainID, ids)
+	var id string
+	var next *int64
+	var hash *string
+	var at *time.Time
+	if _, err := pgx.ForEachRow(rows, []any{&id, &next, &hash, &at}, func() error {
+		if next != nil && (id != c.cfg.InstanceID || holding) {
+			lower(cursor{*next, hash, at})
+		}
+		return nil
+	}); err != nil {
+		return nil, cursor{}, fmt.Errorf("fence the owners of %d slots: %w", len(slots), err)
+	}
+	batch := &pgx.Batch{}
+	batch.Queue(`update cursors set next_block = $3, block_hash = $4, block_time = $5, updated_at = now() where chain_id = $1 and instance_id = $2`,
+		c.cfg.ChainID, c.cfg.InstanceID, low.next, low.hash, low.time)
+	batch.Queue(`update slot_ownership set owner = $3, since = now() where chain_id = $1 and slot = any($2)`, c.cfg.ChainID, slots, c.cfg.InstanceID)
+	batch.Queue(notify, c.cfg.ChainID)
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return nil, cursor{}, fmt.Errorf("take %d slots: %w", len(slots), err)
+	}
+	return slots, low, nil
+}
+
+// fenceCursors locks the rows of the owners that are claimed from, and of the claimer, and raises their epochs: every commit
+// that was computed before fails.
+const fenceCursors = `
+	with locked as (
+		select instance_id from cursors where chain_id = $1 and instance_id = any($2) order by instance_id for update)
+	update cursors c set epoch = c.epoch + 1 from locked l
+	where c.chain_id = $1 and c.instance_id = l.instance_id
+	returning c.instance_id, c.next_block, c.block_hash, c.block_time`
+
+// Release gives slots back with the cursor at which the next owner goes on; nil means all. The epoch goes up, so that no
+// commit in flight can move past that cursor.
+func (c *Claimer) Release(ctx context.Context, slots []int16) error {
+	c.step.Lock()
+	defer c.step.Unlock()
+	held, _ := c.Holding()
+	if slots == nil {
+		slots = held.Slots
+	}
+	if len(slots) == 0 {
+		return nil
+	}
+	err := pgx.BeginFunc(ctx, c.cfg.DB, func(tx pgx.Tx) error {
+		if err := lockOwnership(ctx, tx, c.cfg.ChainID); err != nil {
+			return err
+		}
+		args := pgx.StrictNamedArgs{"chain": c.cfg.ChainID, "me": c.cfg.InstanceID, "epoch": held.Epoch, "slots": slots}
+		tag, err := tx.Exec(ctx, releaseSlots, args)
+		if err != nil {
+			return err
+		}
+		if int(tag.RowsAffected()) != len(slots) {
+			return ErrFenced
+		}
+		_, err = tx.Exec(ctx, notify, c.cfg.ChainID)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("release %d slots: %w", len(slots), err)
+	}
+	held.Epoch++
+	held.Slots = slices.DeleteFunc(slices.Clone(held.Slots), func(s int16) bool { return slices.Contains(slots, s) })
+	c.set(held)
+	c.cfg.Log.InfoContext(ctx, "released slots", slog.Int("slots", len(slots)), slog.Int("held", len(held.Slots)), slog.Int64("epoch", held.Epoch))
+	return nil
+}
+
+const releaseSlots = `
+	with mine as (
+		update cursors set epoch = epoch + 1
+		where chain_id = @chain and instance_id = @me and epoch = @epoch
+		returning next_block, block_hash)
+	update slot_ownership s set owner = null, since = now(), next_block = mine.next_block, block_hash = mine.block_hash
+	from mine where s.chain_id = @chain and s.owner = @me and s.slot = any(@slots)`
+
+// Leave marks the instance as gone, after a clean stop: the others need not wait to see it die.
+func (c *Claimer) Leave(ctx context.Context) error {
+	_, err := c.cfg.DB.Exec(ctx, `update relayer_instances set status = 'dead', dead_since = now() where chain_id = $1 and instance_id = $2`,
+		c.cfg.ChainID, c.cfg.InstanceID)
+	if err != nil {
+		return fmt.Errorf("mark %s as gone: %w", c.cfg.InstanceID, err)
+	}
+	return nil
+}
+
+const notify = `select pg_notify('` + Channel + `', $1::bigint::text)`
+
+// lockOwnership makes claims, releases and rollbacks of a chain take turns: each locks several rows, and together they would deadlock.
+func lockOwnership(ctx context.Context, tx pgx.Tx, chainID int64) error {
+	if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock($1)`, LockKey(chainID)); err != nil {
+		return fmt.Errorf("lock the ownership of chain %d: %w", chainID, err)
+	}
+	return nil
+}
+
+// LockKey is the advisory lock under which ownership rows of several instances change.
+func LockKey(chainID int64) int64 { return 999997<<40 | chainID }

@@ -1,0 +1,106 @@
+package partition
+
+import (
+	"slices"
+	"time"
+)
+
+// Member is an instance as the others see it.
+type Member struct {
+	ID        string
+	Partition Partition
+	Alive     bool          // its session holds its advisory lock
+	Active    bool          // and it is not stopping
+	DeadFor   time.Duration // by the database's clock; zero while alive
+}
+
+// Group is a set of slots with one owner since one moment.
+type Group struct {
+	Owner string // empty: free
+	Since time.Duration
+	Slots []int16
+}
+
+// Plan is what an instance should do now.
+type Plan struct {
+	Take  []int16 // free, or owned by the dead
+	Yield []int16 // owned by me, preferred by somebody alive, not by me
+}
+
+// Empty says that there is nothing to do.
+func (p Plan) Empty() bool { return len(p.Take) == 0 && len(p.Yield) == 0 }
+
+// Decide applies the one rule of this package for the instance me. It is a pure function of what the database says, so that
+// two instances which read the same come to plans that fit together; where they read at different moments, the conditions in
+// the claiming statements decide.
+func Decide(me string, fleet []Member, groups []Group, adoptAfter time.Duration) Plan {
+	members := make(map[string]Member, len(fleet))
+	var live []Member
+	for _, m := range fleet {
+		members[m.ID] = m
+		if m.Alive && m.Active {
+			live = append(live, m)
+		}
+	}
+	slices.SortFunc(live, func(a, b Member) int { return compare(a.ID, b.ID) })
+	my, ok := members[me]
+	if !ok || !my.Active {
+		return Plan{}
+	}
+	others := func(slot int16) bool {
+		return slices.ContainsFunc(live, func(m Member) bool { return m.ID != me && m.Partition.Prefers(slot) })
+	}
+
+	var plan Plan
+	for _, g := range groups {
+		owner, known := members[g.Owner]
+		switch {
+		case g.Owner == me:
+			for _, slot := range g.Slots {
+				if !my.Partition.Prefers(slot) && others(slot) {
+					plan.Yield = append(plan.Yield, slot)
+				}
+			}
+			continue
+		case g.Owner != "" && known && owner.Alive:
+			continue // a holder keeps what it has; an adopter yields by itself
+		}
+		unserved := g.Since
+		if g.Owner != "" {
+			unserved = owner.DeadFor
+			if !known { // its row is gone: it was removed long after it died
+				unserved = adoptAfter
+			}
+		}
+		for _, slot := range g.Slots {
+			if my.Partition.Prefers(slot) || (!others(slot) && adopt(me, live, slot, unserved, adoptAfter)) {
+				plan.Take = append(plan.Take, slot)
+			}
+		}
+	}
+	slices.Sort(plan.Take)
+	slices.Sort(plan.Yield)
+	return plan
+}
+
+// adopt says whether me should adopt a slot that nobody alive prefers. The slots are spread over the living by hash; when the
+// one that should have taken it has not done so for as long again, anybody takes it.
+func adopt(me string, live []Member, slot int16, unserved, after time.Duration) bool {
+	if unserved < after {
+		return false
+	}
+	if unserved >= 2*after+time.Second {
+		return true
+	}
+	return len(live) > 0 && live[mix(uint64(slot)+1<<32)%uint64(len(live))].ID == me
+}
+
+func compare(a, b string) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
