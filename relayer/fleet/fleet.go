@@ -1,0 +1,176 @@
+package fleet
+
+import (
+	"encoding/json"
+	"math"
+	"time"
+
+	"github.com/fusion-prime/escrow-relayer/partition"
+)
+
+// Fleet is everything the database knows of the instances of one chain, at one moment.
+type Fleet struct {
+	ChainID   int64      `json:"chain_id"`
+	At        time.Time  `json:"at"` // of the snapshot, by the database's clock
+	Known     bool       `json:"known"`
+	Leader    Leader     `json:"leader"`
+	Instances []Instance `json:"instances"` // by partition, then id; the long dead are left out
+	Forgotten int        `json:"forgotten"` // instances left out: they died over a day ago and own nothing
+	Slots     Slots      `json:"slots"`
+	Chain     Chain      `json:"chain"`
+	Escrows   Escrows    `json:"escrows"`
+	Outbox    Outbox     `json:"outbox"`
+	Late      Late       `json:"late"`
+	Problems  []Problem  `json:"problems"` // by DefaultLimits; Judge applies others
+}
+
+// Leader is the right to watch the factory.
+type Leader struct {
+	Instance     string    `json:"instance"` // whom the leadership row names, alive or not; empty: there never was one
+	Epoch        int64     `json:"epoch"`    // the number of elections so far
+	Since        time.Time `json:"since,omitzero"`
+	HeartbeatAge Age       `json:"heartbeat_age_seconds"` // since it last said that it makes its rounds
+	Held         bool      `json:"held"`                  // somebody's session holds the leader lock
+	// Valid says that the session which holds the leader lock is the one of Instance. Between the taking of the lock and
+	// the first write of the new leader it is false for a few milliseconds.
+	Valid bool `json:"valid"`
+}
+
+// Instance is one process, alive or not.
+type Instance struct {
+	ID           string              `json:"id"`
+	Partition    partition.Partition `json:"-"`
+	Number       int                 `json:"partition"`
+	Total        int                 `json:"total_partitions"`
+	Strategy     string              `json:"strategy"`
+	Status       string              `json:"status"` // as its row has it: active, stopping or dead
+	State        State               `json:"state"`
+	Alive        bool                `json:"alive"` // its session holds its lock
+	Leader       bool                `json:"leader"`
+	HeartbeatAge Age                 `json:"heartbeat_age_seconds"`
+	DeadFor      Age                 `json:"dead_for_seconds"` // 0 while alive; else at most so long
+	Started      time.Time           `json:"started_at"`
+	Version      string              `json:"version"`
+	Slots        int                 `json:"slots"`     // owned
+	Adopted      int                 `json:"adopted"`   // owned, but preferred by others
+	Preferred    int                 `json:"preferred"` // that its partition prefers, whoever owns them
+	Escrows      int                 `json:"escrows"`   // monitored, as of its last heartbeat
+	Cursor       int64               `json:"cursor"`    // next block to process; 0: it never held a slot
+	CursorTime   time.Time           `json:"cursor_time,omitzero"`
+	CursorAge    Age                 `json:"cursor_age_seconds"` // since the cursor last moved; 0 without a cursor
+	Head         int64               `json:"head_block"`         // newest block of its node, as of its last heartbeat; 0: unknown
+	Outbox       int                 `json:"outbox_messages"`    // of its slots
+	Late         int                 `json:"late_escrows"`       // of its slots
+}
+
+// State is what an instance is to an operator.
+type State string
+
+// The states of an instance.
+const (
+	Serving  State = "serving"  // alive, with slots
+	Standby  State = "standby"  // alive, without slots: another instance serves what it prefers, or a claim is under way
+	Stopping State = "stopping" // alive, and about to stop
+	Dead     State = "dead"
+)
+
+// Slots says who serves what.
+type Slots struct {
+	Total    int    `json:"total"`
+	Served   int    `json:"served"`
+	Adopted  int    `json:"adopted"`  // served, but not by an instance that prefers them
+	Unserved int    `json:"unserved"` // Free + Dead
+	Free     int    `json:"free"`
+	Dead     int    `json:"dead"` // owned by an instance that is not alive
+	Each     []Slot `json:"-"`    // ascending, all of them
+}
+
+// Slot is one slot and who serves it.
+type Slot struct {
+	Number  int16
+	Owner   string // empty: free
+	Served  bool   // the owner is alive
+	Adopted bool   // the owner does not prefer it
+	Since   time.Time
+	// Unserved is how long nobody has served it, at most: the death of an owner is only known to lie after its last heartbeat
+	// until another instance has noticed it. Zero while it is served.
+	Unserved Age
+}
+
+// Chain is how far the fleet has come. Blocks are heights; a cursor is the next block to process.
+type Chain struct {
+	Head          int64 `json:"head_block"`     // highest that a live instance reported with a heartbeat; 0: unknown
+	FactoryCursor int64 `json:"factory_cursor"` // of the factory watch
+	LowestCursor  int64 `json:"lowest_cursor"`  // of any slot: everything below is stored
+	Verified      int64 `json:"verified_block"` // everything up to it was read twice and is stored
+	Start         int64 `json:"start_block"`
+	// Factory is the address of the factory, lower case.
+	Factory string `json:"factory"`
+}
+
+// Escrows counts the registry by status.
+type Escrows struct {
+	Active   int64 `json:"active"`
+	Released int64 `json:"released"`
+	Refunded int64 `json:"refunded"`
+	Orphaned int64 `json:"orphaned"` // their deployment was taken back by a reorganisation
+}
+
+// Registered is the number of escrows that exist on the chain.
+func (e Escrows) Registered() int64 { return e.Active + e.Released + e.Refunded }
+
+// Outbox is what is committed and not yet acknowledged by Pub/Sub.
+type Outbox struct {
+	Messages  int64 `json:"messages"`
+	Estimated bool  `json:"estimated"` // there are so many that they were not counted: Messages is an upper bound
+	OldestAge Age   `json:"oldest_age_seconds"`
+}
+
+// Late are escrows that no cursor vouches for yet: they wait to be admitted or are being caught up.
+type Late struct {
+	Escrows   int64 `json:"escrows"`
+	OldestAge Age   `json:"oldest_age_seconds"` // since the oldest of them was discovered
+}
+
+// Live counts the instances that are alive.
+func (f *Fleet) Live() (n int) {
+	for i := range f.Instances {
+		if f.Instances[i].Alive {
+			n++
+		}
+	}
+	return n
+}
+
+// Find returns an instance, or nil.
+func (f *Fleet) Find(id string) *Instance {
+	for i := range f.Instances {
+		if f.Instances[i].ID == id {
+			return &f.Instances[i]
+		}
+	}
+	return nil
+}
+
+// Age is a duration that JSON has in seconds, to the millisecond.
+type Age time.Duration
+
+// Seconds is the age in seconds.
+func (a Age) Seconds() float64 { return time.Duration(a).Seconds() }
+
+func (a Age) String() string { return time.Duration(a).Round(time.Second).String() }
+
+// MarshalJSON writes seconds.
+func (a Age) MarshalJSON() ([]byte, error) {
+	return json.Marshal(math.Round(a.Seconds()*1000) / 1000)
+}
+
+// UnmarshalJSON reads seconds.
+func (a *Age) UnmarshalJSON(b []byte) error {
+	var s float64
+	if err := json.Unmarshal(b, &s); err != nil {
+		return err
+	}
+	*a = Age(s * float64(time.Second))
+	return nil
+}

@@ -1,0 +1,246 @@
+package fleet_test
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/election"
+	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
+)
+
+func kinds(problems []fleet.Problem) []string {
+	out := []string{}
+	for _, p := range problems {
+		out = append(out, p.Kind)
+	}
+	return out
+}
+
+func TestWholeFleet(t *testing.T) {
+	w := setup(t)
+	w.chainRow("a", 0, time.Hour)
+	w.lead(w.instance("a", 0, 3, 1005, true))
+	w.instance("b", 1, 3, 1004, true)
+	w.instance("c", 2, 3, 1003, true)
+	w.exec(`insert into escrow_registry (chain_id, address, slot, status, discovered_block_number, event_id, last_monitored_block, caught_up)
+		values ($1, '0x' || repeat('1', 40), 4, 'active', 5, 'x', 5, true), ($1, '0x' || repeat('2', 40), 4, 'released', 5, 'x', 5, true),
+		       ($1, '0x' || repeat('3', 40), 5, 'active', 5, 'x', 5, false), ($1, '0x' || repeat('4', 40), 5, 'orphaned', 5, 'x', 5, false)`, chain)
+	w.exec(`insert into outbox (chain_id, slot, escrow, event_id, event_type, created_at)
+		values ($1, 1, 'e', 'x', 'Approved', now()), ($1, 4, 'e', 'y', 'Approved', now() - interval '90 seconds')`, chain)
+	// Another chain in the same database must not show.
+	w.exec(`insert into outbox (chain_id, slot, escrow, event_id, event_type) values ($1, 1, 'e', 'x', 'Approved')`, chain+1)
+
+	f, err := fleet.Read(t.Context(), w.pool, chain)
+	require.NoError(t, err)
+	require.Empty(t, f.Problems)
+	require.True(t, f.Known)
+	require.Equal(t, 3, f.Live())
+	require.Equal(t, "a", f.Leader.Instance)
+	require.True(t, f.Leader.Held)
+	require.True(t, f.Leader.Valid)
+	require.EqualValues(t, 7, f.Leader.Epoch)
+	require.InDelta(t, 3600, f.At.Sub(f.Leader.Since).Seconds(), 30)
+
+	require.Len(t, f.Instances, 3)
+	for n, i := range f.Instances {
+		require.Equal(t, n, i.Number)
+		require.Equal(t, 840, i.Slots)
+		require.Equal(t, 840, i.Preferred)
+		require.Zero(t, i.Adopted)
+		require.Equal(t, fleet.Serving, i.State)
+		require.Equal(t, i.ID == "a", i.Leader)
+		require.EqualValues(t, 1005-n, i.Cursor)
+		require.Zero(t, i.DeadFor)
+	}
+	require.Equal(t, 2, f.Find("b").Outbox, "slots 1 and 4 are of partition 1 of 3")
+	require.Equal(t, 1, f.Find("c").Late)
+
+	require.Len(t, f.Slots.Each, 2520)
+	require.Equal(t, 2520, f.Slots.Served)
+	require.Zero(t, f.Slots.Unserved)
+	require.Equal(t, fleet.Chain{Head: 1010, FactoryCursor: 1000, LowestCursor: 1003, Verified: 900, Start: 10, Factory: "0xfac"}, f.Chain)
+	require.Equal(t, fleet.Escrows{Active: 2, Released: 1, Orphaned: 1}, f.Escrows)
+	require.EqualValues(t, 3, f.Escrows.Registered())
+	require.EqualValues(t, 2, f.Outbox.Messages)
+	require.False(t, f.Outbox.Estimated)
+	require.InDelta(t, 90, f.Outbox.OldestAge.Seconds(), 30)
+	require.EqualValues(t, 1, f.Late.Escrows)
+}
+
+func TestUnknownChain(t *testing.T) {
+	w := setup(t)
+	f, err := fleet.Read(t.Context(), w.pool, 5)
+	require.NoError(t, err)
+	require.False(t, f.Known)
+	require.Equal(t, []string{fleet.UnknownChain}, kinds(f.Problems))
+	b, err := json.Marshal(f)
+	require.NoError(t, err)
+	require.Contains(t, string(b), `"instances":[]`)
+}
+
+func TestNobodyAlive(t *testing.T) {
+	w := setup(t)
+	w.chainRow("a", time.Hour, time.Hour)
+	w.instance("a", 0, 1, 1000, false)
+	f, err := fleet.Read(t.Context(), w.pool, chain)
+	require.NoError(t, err)
+	require.Equal(t, []string{fleet.NobodyAlive}, kinds(f.Problems))
+	require.Equal(t, 2520, f.Slots.Dead)
+	require.Equal(t, 2520, f.Slots.Unserved)
+	require.Equal(t, fleet.Dead, f.Instances[0].State)
+	require.False(t, f.Leader.Held)
+}
+
+func TestAlivenessFollowsTheSession(t *testing.T) {
+	w := setup(t)
+	w.chainRow("a", 0, time.Hour)
+	a := w.instance("a", 0, 2, 1000, true)
+	w.lead(a)
+	w.instance("b", 1, 2, 1000, true)
+	require.NoError(t, a.Close(t.Context()))
+	var f fleet.Fleet
+	require.Eventually(t, func() bool { // the server ends a session a moment after its client
+		var err error
+		f, err = fleet.Read(t.Context(), w.pool, chain)
+		require.NoError(t, err)
+		return !f.Find("a").Alive
+	}, 10*time.Second, 5*time.Millisecond)
+	require.Equal(t, 1260, f.Slots.Dead)
+	require.Equal(t, 1260, f.Slots.Served)
+	require.False(t, f.Leader.Held)
+	require.Empty(t, f.Problems, "a takeover takes seconds; nobody has to look yet")
+	require.Equal(t, []string{fleet.NoLeader, fleet.UnservedSlots}, kinds(f.Judge(fleet.Limits{NoLeader: time.Nanosecond, Unserved: time.Nanosecond})))
+}
+
+func TestAdoptedFreeAndStandby(t *testing.T) {
+	w := setup(t)
+	w.chainRow("a", 0, 10*time.Minute)
+	w.lead(w.instance("a", 0, 2, 1000, true))
+	w.instance("b", 1, 2, 1000, false)
+	w.instance("standby", 0, 2, 1000, true)
+	w.own("a", 0, 2, 4, 1, 3) // 0, 2 and 4 went to standby
+	w.own("", 5)
+	w.exec(`update slot_ownership set since = now() - interval '2 minutes' where slot = 5`)
+	w.exec(`update relayer_instances set status = 'dead', dead_since = now() - interval '3 minutes' where instance_id = 'b'`)
+	w.exec(`update slot_ownership set owner = 'a' where owner = 'standby'`)
+	w.exec(`update slot_ownership set since = now() - interval '20 minutes' where slot = 3`)
+
+	f, err := fleet.Read(t.Context(), w.pool, chain)
+	require.NoError(t, err)
+	a := f.Find("a")
+	require.Equal(t, 1262, a.Slots)
+	require.Equal(t, 2, a.Adopted)
+	require.Equal(t, 1260, a.Preferred)
+	require.Equal(t, fleet.Standby, f.Find("standby").State)
+	require.Equal(t, 2, f.Slots.Adopted)
+	require.Equal(t, 1, f.Slots.Free)
+	require.Equal(t, 1257, f.Slots.Dead)
+	require.True(t, f.Slots.Each[3].Adopted)
+	require.False(t, f.Slots.Each[5].Served)
+	require.InDelta(t, 120, f.Slots.Each[5].Unserved.Seconds(), 30)
+	require.InDelta(t, 180, f.Slots.Each[7].Unserved.Seconds(), 30)
+	require.Equal(t, []string{fleet.UnservedSlots, fleet.AdoptedSlots}, kinds(f.Problems))
+	require.Contains(t, f.Problems[0].Text, "1258 of 2520")
+	require.Contains(t, f.Problems[0].Text, "last owned by b")
+	require.EqualValues(t, 500, f.Chain.LowestCursor, "the free slot was left at block 500")
+}
+
+// Somebody else's session holds the leader lock than the row names.
+func TestLeaderRowAndLockDisagree(t *testing.T) {
+	w := setup(t)
+	w.chainRow("a", 0, time.Hour)
+	w.instance("a", 0, 2, 1000, true)
+	w.lead(w.instance("b", 1, 2, 1000, true))
+	f, err := fleet.Read(t.Context(), w.pool, chain)
+	require.NoError(t, err)
+	require.True(t, f.Leader.Held)
+	require.False(t, f.Leader.Valid)
+	require.True(t, f.Find("b").Leader)
+}
+
+func TestProblems(t *testing.T) {
+	w := setup(t)
+	w.chainRow("a", 3*time.Minute, time.Hour)
+	w.lead(w.instance("a", 0, 2, 1000, true))
+	w.instance("b", 1, 3, 9000, true)
+	w.own("a", 3, 5)
+	w.exec(`update slot_ownership set owner = 'a' where owner is null`)
+	w.exec(`update relayer_instances set last_heartbeat = now() - interval '6 minutes', started_at = now() - interval '2 hours'`)
+	w.exec(`update cursors set updated_at = now() - interval '16 minutes' where instance_id = 'a'`)
+	w.exec(`insert into outbox (chain_id, slot, escrow, event_id, event_type, created_at) values ($1, 1, 'e', 'x', 'Approved', now() - interval '6 minutes')`, chain)
+	w.exec(`insert into escrow_registry (chain_id, address, slot, discovered_block_number, event_id, last_monitored_block, discovered_at)
+		values ($1, '0x' || repeat('3', 40), 5, 5, 'x', 5, now() - interval '11 minutes')`, chain)
+	limits := fleet.DefaultLimits
+	limits.Lag = 5
+
+	f, err := fleet.Read(t.Context(), w.pool, chain)
+	require.NoError(t, err)
+	require.Equal(t, []string{
+		fleet.HungLeader, fleet.OldOutbox, fleet.StuckCursor, fleet.FactoryBehind, fleet.StaleHeartbeat,
+		fleet.Lagging, fleet.LateEscrows, fleet.AdoptedSlots, fleet.MixedTotals,
+	}, kinds(f.Judge(limits)))
+	for _, p := range f.Judge(limits) {
+		require.NotEmpty(t, p.Text)
+		require.NotEmpty(t, p.Remedy)
+	}
+	require.Empty(t, f.Judge(fleet.Limits{}), "zero switches every judgement off")
+}
+
+func TestLongDeadAreForgotten(t *testing.T) {
+	w := setup(t)
+	w.chainRow("a", 0, time.Hour)
+	w.lead(w.instance("a", 0, 1, 1000, true))
+	for _, id := range []string{"old", "older"} {
+		w.exec(`insert into relayer_instances (chain_id, instance_id, partition_number, total_partitions, strategy, status, lock_key, dead_since)
+			values ($1, $2, 0, 1, 'modulo', 'dead', $3, now() - interval '25 hours')`, chain, id, election.InstanceKey(chain, id))
+	}
+	w.own("older", 9)
+	f, err := fleet.Read(t.Context(), w.pool, chain)
+	require.NoError(t, err)
+	require.Nil(t, f.Find("old"))
+	require.NotNil(t, f.Find("older"), "it owns a slot")
+	require.Equal(t, 1, f.Forgotten)
+}
+
+func TestDeepOutboxIsEstimated(t *testing.T) {
+	w := setup(t)
+	w.exec(`insert into outbox (chain_id, slot, escrow, event_id, event_type) select $1, s % 2520, 'e', s::text, 'Approved' from generate_series(1, 100001) s`, chain)
+	f, err := fleet.Read(t.Context(), w.pool, chain)
+	require.NoError(t, err)
+	require.True(t, f.Outbox.Estimated)
+	require.EqualValues(t, 100001, f.Outbox.Messages)
+}
+
+func TestReaderCountsTheRegistryNowAndThen(t *testing.T) {
+	w := setup(t)
+	add := func(digit string) {
+		w.exec(`insert into escrow_registry (chain_id, address, slot, discovered_block_number, event_id, last_monitored_block) values ($1, '0x' || repeat($2, 40), 1, 1, 'x', 1)`, chain, digit)
+	}
+	add("1")
+	seldom := fleet.Reader{DB: w.pool, ChainID: chain, CountEvery: time.Hour}
+	always := fleet.Reader{DB: w.pool, ChainID: chain, CountEvery: time.Nanosecond}
+	read := func(r *fleet.Reader) fleet.Fleet {
+		f, err := r.Read(t.Context())
+		require.NoError(t, err)
+		return f
+	}
+	require.EqualValues(t, 1, read(&seldom).Escrows.Active)
+	require.EqualValues(t, 1, read(&always).Escrows.Active)
+	add("2")
+	require.EqualValues(t, 1, read(&seldom).Escrows.Active)
+	require.EqualValues(t, 2, read(&seldom).Late.Escrows, "the rest is always fresh")
+	require.EqualValues(t, 2, read(&always).Escrows.Active)
+}
+
+func TestAgesAreSecondsInJSON(t *testing.T) {
+	t.Parallel()
+	b, err := json.Marshal(fleet.Outbox{OldestAge: fleet.Age(1500 * time.Millisecond)})
+	require.NoError(t, err)
+	require.JSONEq(t, `{"messages":0,"estimated":false,"oldest_age_seconds":1.5}`, string(b))
+	var back fleet.Outbox
+	require.NoError(t, json.Unmarshal(b, &back))
+	require.Equal(t, fleet.Age(1500*time.Millisecond), back.OldestAge)
+}
