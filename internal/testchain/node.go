@@ -1,0 +1,123 @@
+package testchain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/big"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/rpc"
+)
+
+// Node is a running chain. Its methods may be called concurrently, except Stop.
+type Node interface {
+	// HTTP and WS are the URLs of its JSON-RPC interface, for this and other processes.
+	HTTP() string
+	WS() string
+	// ChainID of the chain, as in eth_chainId.
+	ChainID() *big.Int
+	// Accounts are funded: Options.Accounts of Options.Seed.
+	Accounts() []Account
+	// Mine makes n blocks. The first holds the transactions that wait, as far as they fit; nodes that mine when a transaction
+	// comes have none waiting.
+	Mine(ctx context.Context, n int) error
+	// Reorg replaces the newest depth blocks by depth+1 others, so that the head moves on. While that goes on, the head may be seen
+	// at the fork. What becomes of the transactions is up to fate.
+	Reorg(ctx context.Context, depth int, fate Fate) error
+	// Stop ends the node. Its state is gone.
+	Stop() error
+}
+
+// Fate of the transactions in blocks that a reorganisation replaces.
+type Fate bool
+
+const (
+	Drop Fate = false // they never happened
+	Keep Fate = true  // they are sent again, in their order, and happen in other blocks
+)
+
+// Options of a node. The zero value will do.
+type Options struct {
+	// Seed and Accounts (zero: 10) determine the funded accounts.
+	Seed     uint64
+	Accounts int
+	// ChainID. Zero: 1337. geth --dev knows no other.
+	ChainID uint64
+	// Addr to listen on, host:port, the port a fixed one. Zero: a free port of 127.0.0.1.
+	Addr string
+	// Interval mines a block at that pace. Zero: Sim mines on demand only, geth and anvil also whenever a transaction comes. Nodes that
+	// are processes take whole seconds.
+	Interval time.Duration
+	// GasLimit of a block. Zero: the node's default, 30 to 60 million. Only Sim takes it.
+	GasLimit uint64
+}
+
+func (o Options) withDefaults() Options {
+	if o.Accounts == 0 {
+		o.Accounts = 10
+	}
+	if o.ChainID == 0 {
+		o.ChainID = 1337
+	}
+	return o
+}
+
+// rawTransactions returns the signed transactions of the newest depth blocks, in order.
+func rawTransactions(ctx context.Context, c *rpc.Client, depth int) ([]hexutil.Bytes, error) {
+	var head hexutil.Uint64
+	if err := c.CallContext(ctx, &head, "eth_blockNumber"); err != nil {
+		return nil, fmt.Errorf("read the head: %w", err)
+	}
+	if depth < 1 || uint64(depth) > uint64(head) {
+		return nil, fmt.Errorf("replace %d blocks of %d: choose from 1 to %d", depth, head, head)
+	}
+	var raw []hexutil.Bytes
+	for n := uint64(head) - uint64(depth) + 1; n <= uint64(head); n++ {
+		var block struct{ Transactions []string }
+		if err := c.CallContext(ctx, &block, "eth_getBlockByNumber", hexutil.Uint64(n), false); err != nil {
+			return nil, fmt.Errorf("read block %d: %w", n, err)
+		}
+		batch := make([]rpc.BatchElem, len(block.Transactions))
+		signed := make([]hexutil.Bytes, len(batch))
+		for i, hash := range block.Transactions {
+			batch[i] = rpc.BatchElem{Method: "eth_getRawTransactionByHash", Args: []any{hash}, Result: &signed[i]}
+		}
+		if err := call(ctx, c, batch); err != nil {
+			return nil, fmt.Errorf("read the transactions of block %d: %w", n, err)
+		}
+		raw = append(raw, signed...)
+	}
+	return raw, nil
+}
+
+// send sends signed transactions and returns when the node has taken them all.
+func send(ctx context.Context, c *rpc.Client, raw []hexutil.Bytes) error {
+	batch := make([]rpc.BatchElem, len(raw))
+	for i, tx := range raw {
+		batch[i] = rpc.BatchElem{Method: "eth_sendRawTransaction", Args: []any{tx}, Result: new(string)}
+	}
+	return call(ctx, c, batch)
+}
+
+// batchSize is the most calls in a request: a tenth of geth's default limit, for the sake of its limit on the answer's size.
+const batchSize = 100
+
+// call makes the calls, in order, in as few requests as the node allows, and returns all of their errors.
+func call(ctx context.Context, c *rpc.Client, batch []rpc.BatchElem) error {
+	var errs []error
+	for len(batch) > 0 {
+		part := batch[:min(batchSize, len(batch))]
+		batch = batch[len(part):]
+		if err := c.BatchCallContext(ctx, part); err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		for _, e := range part {
+			if e.Error != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", e.Method, e.Error))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

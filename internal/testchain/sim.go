@@ -1,0 +1,225 @@
+package testchain
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/big"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/eth/ethconfig"
+	"github.com/ethereum/go-ethereum/ethclient/simulated"
+	"github.com/ethereum/go-ethereum/node"
+	"github.com/ethereum/go-ethereum/rpc"
+)
+
+// Sim is go-ethereum's simulated chain, in this process, with an HTTP and a WebSocket endpoint for others. It mines when told to, or at
+// Options.Interval; a transaction alone makes no block.
+type Sim struct {
+	options  Options
+	url      string // without the scheme
+	accounts []Account
+	client   *rpc.Client
+
+	mu      sync.Mutex // one block at a time
+	backend *simulated.Backend
+
+	miner sync.WaitGroup
+	stop  chan struct{}
+	pace  chan time.Duration
+}
+
+// portAttempts is how often StartSim tries another port when somebody took the free one that it had found.
+const portAttempts = 5
+
+// StartSim starts a simulated chain. Its genesis block has the time zero, its first block the current one.
+func StartSim(o Options) (*Sim, error) {
+	o = o.withDefaults()
+	s := &Sim{options: o, accounts: Accounts(o.Seed, o.Accounts), stop: make(chan struct{}), pace: make(chan time.Duration)}
+	var err error
+	for attempt := 1; ; attempt++ {
+		if s.url = o.Addr; o.Addr == "" {
+			if s.url, err = freeAddr(); err != nil {
+				return nil, fmt.Errorf("find a free port: %w", err)
+			}
+		}
+		if s.backend, err = startBackend(s.url, endow(s.accounts), o); err == nil {
+			break
+		}
+		if o.Addr != "" || attempt == portAttempts {
+			return nil, fmt.Errorf("start the simulated chain at %s: %w", s.url, err)
+		}
+	}
+	if s.client, err = rpc.Dial(s.HTTP()); err != nil {
+		return nil, errors.Join(fmt.Errorf("reach the simulated chain: %w", err), s.backend.Close())
+	}
+	s.miner.Go(s.mineAtInterval)
+	s.SetInterval(o.Interval)
+	return s, nil
+}
+
+// startBackend makes an error of the panic that the simulated package answers a port in use with. It would leave half a chain behind,
+// so the port is tried first.
+func startBackend(addr string, alloc types.GenesisAlloc, o Options) (b *simulated.Backend, err error) {
+	host, portText, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	port, err := strconv.Atoi(portText)
+	if err != nil {
+		return nil, err
+	}
+	probe, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	if err := probe.Close(); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%v", p)
+		}
+	}()
+	return simulated.NewBackend(alloc, func(n *node.Config, e *ethconfig.Config) {
+		// The same port serves both.
+		n.HTTPHost, n.HTTPPort, n.HTTPModules, n.HTTPVirtualHosts = host, port, []string{"eth", "net", "web3"}, []string{"*"}
+		n.WSHost, n.WSPort, n.WSModules, n.WSOrigins = host, port, n.HTTPModules, []string{"*"}
+		config := *e.Genesis.Config
+		config.ChainID = new(big.Int).SetUint64(o.ChainID)
+		e.Genesis.Config, e.NetworkId = &config, o.ChainID
+		e.Genesis.GasLimit = cmp.Or(o.GasLimit, e.Genesis.GasLimit)
+		e.Miner.GasCeil = e.Genesis.GasLimit
+		e.Genesis.Alloc = maps.Clone(e.Genesis.Alloc)
+		e.RPCTxFeeCap = 0                                          // a full block at a high fee costs more than the default allows
+		e.TxPool.GlobalSlots, e.TxPool.AccountSlots = 1<<16, 1<<14 // a load test sends more at once than a network would
+		e.TxPool.GlobalQueue, e.TxPool.AccountQueue = 1<<16, 1<<14
+	}), nil
+}
+
+func freeAddr() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), l.Close()
+}
+
+func (s *Sim) HTTP() string        { return "http://" + s.url }
+func (s *Sim) WS() string          { return "ws://" + s.url }
+func (s *Sim) ChainID() *big.Int   { return new(big.Int).SetUint64(s.options.ChainID) }
+func (s *Sim) Accounts() []Account { return s.accounts }
+
+// Mine makes n blocks. A block's time is the current one, and at least a second more than its parent's.
+func (s *Sim) Mine(_ context.Context, n int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mine(n)
+}
+
+func (s *Sim) mine(n int) error {
+	for range n {
+		before := s.head()
+		if s.backend.Commit(); s.head() != before+1 {
+			return fmt.Errorf("mine block %d: the simulated chain is still at %d", before+1, s.head())
+		}
+	}
+	return nil
+}
+
+// head is the number of the newest block.
+func (s *Sim) head() uint64 {
+	n, err := s.backend.Client().BlockNumber(context.Background()) // a function call, in this process
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// SetInterval makes a block at that pace from now on; zero ends that.
+func (s *Sim) SetInterval(pace time.Duration) {
+	select {
+	case s.pace <- pace:
+	case <-s.stop:
+	}
+}
+
+func (s *Sim) mineAtInterval() {
+	var ticks <-chan time.Time
+	ticker := time.NewTicker(time.Hour)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-s.stop:
+			return
+		case pace := <-s.pace:
+			if ticks = nil; pace > 0 {
+				ticker.Reset(pace)
+				ticks = ticker.C
+			}
+		case <-ticks:
+			_ = s.Mine(context.Background(), 1) // what went wrong once is tried again at the next tick
+		}
+	}
+}
+
+// AdvanceTime makes a block whose time is d after its parent's. Transactions that wait are mined before. Later blocks go on from there,
+// which is in the future; there is no way back.
+func (s *Sim) AdvanceTime(_ context.Context, d time.Duration) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.mine(1); err != nil {
+		return err
+	}
+	if err := s.backend.AdjustTime(d); err != nil {
+		return fmt.Errorf("advance the chain's time by %s: %w", d, err)
+	}
+	return nil
+}
+
+// Reorg is Node's. With Keep, all the transactions are mined in the first of the new blocks, as far as they fit.
+func (s *Sim) Reorg(ctx context.Context, depth int, fate Fate) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	raw, err := rawTransactions(ctx, s.client, depth)
+	if err != nil {
+		return err
+	}
+	fork, err := s.backend.Client().HeaderByNumber(ctx, new(big.Int).SetUint64(s.head()-uint64(depth)))
+	if err != nil {
+		return fmt.Errorf("read the block of the fork: %w", err)
+	}
+	s.backend.Rollback() // Fork refuses while transactions wait
+	if err := s.backend.Fork(fork.Hash()); err != nil {
+		return fmt.Errorf("fork at block %d: %w", fork.Number, err)
+	}
+	s.backend.Rollback() // what came back from the replaced blocks
+	if fate == Keep {
+		if err := s.resend(ctx, raw); err != nil {
+			return err
+		}
+	}
+	return s.mine(depth + 1)
+}
+
+func (s *Sim) resend(ctx context.Context, raw []hexutil.Bytes) error {
+	if err := send(ctx, s.client, raw); err != nil {
+		return fmt.Errorf("send %d transactions again: %w", len(raw), err)
+	}
+	return nil
+}
+
+// Stop ends the chain and its endpoints.
+func (s *Sim) Stop() error {
+	close(s.stop)
+	s.miner.Wait()
+	s.client.Close()
+	return s.backend.Close()
+}
