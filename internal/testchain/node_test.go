@@ -206,6 +206,30 @@ func TestSimSendsRemovedLogs(t *testing.T) {
 	require.True(t, (<-logs).Removed)
 }
 
+func TestSimMinesAllThatWasSent(t *testing.T) {
+	t.Parallel()
+	ctx := within(t)
+	n := startSim(t, testchain.Options{})
+	w, err := testchain.OpenWallet(ctx, n.HTTP(), n.Accounts()...)
+	require.NoError(t, err)
+	defer w.Close()
+	c := dial(t, n.HTTP())
+	calls := make([]testchain.Call, 150)
+	for i := range calls {
+		calls[i] = testchain.Call{To: &common.Address{1}, Gas: 21_000, Value: big.NewInt(1)}
+	}
+	for range 10 {
+		for _, account := range []int{0, 1} {
+			_, err := w.Send(ctx, account, calls...)
+			require.NoError(t, err)
+		}
+		require.NoError(t, n.Mine(ctx, 1))
+		mined, err := c.TransactionCount(ctx, headOf(t, c).Hash())
+		require.NoError(t, err)
+		require.EqualValues(t, 300, mined)
+	}
+}
+
 func TestSimTime(t *testing.T) {
 	t.Parallel()
 	ctx := within(t)

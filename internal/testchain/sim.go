@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/eth/ethconfig"
@@ -90,7 +91,7 @@ func startBackend(addr string, alloc types.GenesisAlloc, o Options) (b *simulate
 	}()
 	return simulated.NewBackend(alloc, func(n *node.Config, e *ethconfig.Config) {
 		// The same port serves both.
-		n.HTTPHost, n.HTTPPort, n.HTTPModules, n.HTTPVirtualHosts = host, port, []string{"eth", "net", "web3"}, []string{"*"}
+		n.HTTPHost, n.HTTPPort, n.HTTPModules, n.HTTPVirtualHosts = host, port, []string{"eth", "net", "web3", "txpool"}, []string{"*"}
 		n.WSHost, n.WSPort, n.WSModules, n.WSOrigins = host, port, n.HTTPModules, []string{"*"}
 		config := *e.Genesis.Config
 		config.ChainID = new(big.Int).SetUint64(o.ChainID)
@@ -98,6 +99,7 @@ func startBackend(addr string, alloc types.GenesisAlloc, o Options) (b *simulate
 		e.Genesis.GasLimit = cmp.Or(o.GasLimit, e.Genesis.GasLimit)
 		e.Miner.GasCeil = e.Genesis.GasLimit
 		e.Genesis.Alloc = maps.Clone(e.Genesis.Alloc)
+		e.Miner.Recommit = time.Minute                             // a block is built in one go, and until then; the default leaves out what takes over 2 s
 		e.RPCTxFeeCap = 0                                          // a full block at a high fee costs more than the default allows
 		e.TxPool.GlobalSlots, e.TxPool.AccountSlots = 1<<16, 1<<14 // a load test sends more at once than a network would
 		e.TxPool.GlobalQueue, e.TxPool.AccountQueue = 1<<16, 1<<14
@@ -118,20 +120,52 @@ func (s *Sim) ChainID() *big.Int   { return new(big.Int).SetUint64(s.options.Cha
 func (s *Sim) Accounts() []Account { return s.accounts }
 
 // Mine makes n blocks. A block's time is the current one, and at least a second more than its parent's.
-func (s *Sim) Mine(_ context.Context, n int) error {
+func (s *Sim) Mine(ctx context.Context, n int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.mine(n)
+	return s.mine(ctx, n)
 }
 
-func (s *Sim) mine(n int) error {
+func (s *Sim) mine(ctx context.Context, n int) error {
 	for range n {
+		if err := s.settle(ctx); err != nil {
+			return err
+		}
 		before := s.head()
 		if s.backend.Commit(); s.head() != before+1 {
 			return fmt.Errorf("mine block %d: the simulated chain is still at %d", before+1, s.head())
 		}
+		// Its one effect is to wait until the pool has heard of the block: there is no such block to fork at.
+		_ = s.backend.Fork(common.Hash{})
 	}
 	return nil
+}
+
+// settleTimeout is how long a block waits for transactions that the pool has accepted and not yet lined up. Longer than that waits only
+// what cannot be mined, since an earlier transaction of the account is missing.
+const settleTimeout = 250 * time.Millisecond
+
+// settle waits until the pool has lined up the transactions that it was given, which it does in the background. A block must not start
+// before, nor may the pool be busy with an earlier block when they come: it then leaves out the account's newest ones until the block after.
+func (s *Sim) settle(ctx context.Context) error {
+	timeout := time.NewTimer(settleTimeout)
+	defer timeout.Stop()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		var status struct{ Queued hexutil.Uint }
+		if err := s.client.CallContext(ctx, &status, "txpool_status"); err != nil {
+			return fmt.Errorf("read the state of the pool: %w", err)
+		}
+		if status.Queued == 0 {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-timeout.C:
+			return nil
+		}
+	}
 }
 
 // head is the number of the newest block.
@@ -172,10 +206,10 @@ func (s *Sim) mineAtInterval() {
 
 // AdvanceTime makes a block whose time is d after its parent's. Transactions that wait are mined before. Later blocks go on from there,
 // which is in the future; there is no way back.
-func (s *Sim) AdvanceTime(_ context.Context, d time.Duration) error {
+func (s *Sim) AdvanceTime(ctx context.Context, d time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.mine(1); err != nil {
+	if err := s.mine(ctx, 1); err != nil {
 		return err
 	}
 	if err := s.backend.AdjustTime(d); err != nil {
@@ -206,7 +240,7 @@ func (s *Sim) Reorg(ctx context.Context, depth int, fate Fate) error {
 			return err
 		}
 	}
-	return s.mine(depth + 1)
+	return s.mine(ctx, depth+1)
 }
 
 func (s *Sim) resend(ctx context.Context, raw []hexutil.Bytes) error {
