@@ -214,19 +214,17 @@ func TestSimMinesAllThatWasSent(t *testing.T) {
 	require.NoError(t, err)
 	defer w.Close()
 	c := dial(t, n.HTTP())
-	calls := make([]testchain.Call, 150)
-	for i := range calls {
-		calls[i] = testchain.Call{To: &common.Address{1}, Gas: 21_000, Value: big.NewInt(1)}
-	}
-	for range 10 {
-		for _, account := range []int{0, 1} {
-			_, err := w.Send(ctx, account, calls...)
-			require.NoError(t, err)
+	for round := range 100 { // a race in the pool, seen once in ten runs with a single round
+		calls := make([]testchain.Call, 1+round%8)
+		for i := range calls {
+			calls[i] = testchain.Call{To: &common.Address{1}, Gas: 21_000, Value: big.NewInt(1)}
 		}
+		_, err := w.Send(ctx, round%2, calls...)
+		require.NoError(t, err)
 		require.NoError(t, n.Mine(ctx, 1))
 		mined, err := c.TransactionCount(ctx, headOf(t, c).Hash())
 		require.NoError(t, err)
-		require.EqualValues(t, 300, mined)
+		require.EqualValues(t, len(calls), mined)
 	}
 }
 
