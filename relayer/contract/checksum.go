@@ -1,0 +1,51 @@
+package contract
+
+import (
+	"encoding/hex"
+	"sync/atomic"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/crypto"
+)
+
+// checksums remembers addresses in mixed case: the case is decided by a hash that takes as long as the rest of decoding, and the same few
+// thousand parties come again and again. One entry a cell, the last one wins; 128 bytes a cell at most.
+var checksums [4096]atomic.Pointer[checksummed]
+
+type checksummed struct {
+	address common.Address
+	text    [42]byte
+}
+
+// AppendChecksum appends an address in EIP-55 mixed case, 0x first. It may be called concurrently.
+func AppendChecksum(out []byte, a common.Address) []byte {
+	// The low bytes of an address are those of a hash; of the few made-up ones they differ at least.
+	cell := &checksums[(uint(a[18])<<8|uint(a[19]))%uint(len(checksums))]
+	c := cell.Load()
+	if c == nil || c.address != a {
+		c = &checksummed{address: a, text: checksum(a)}
+		cell.Store(c)
+	}
+	return append(out, c.text[:]...)
+}
+
+func appendAddress(out []byte, a common.Address) []byte {
+	return append(AppendChecksum(append(out, '"'), a), '"')
+}
+
+// checksum follows EIP-55: a letter is upper case where the hash of the lower-case text has a nibble above 7.
+func checksum(a common.Address) (text [42]byte) {
+	text[0], text[1] = '0', 'x'
+	hex.Encode(text[2:], a[:])
+	hash := crypto.Keccak256(text[2:])
+	for i := range text[2:] {
+		nibble := hash[i/2] >> 4
+		if i%2 == 1 {
+			nibble = hash[i/2] & 0xf
+		}
+		if c := &text[2+i]; *c >= 'a' && nibble > 7 {
+			*c -= 'a' - 'A'
+		}
+	}
+	return text
+}

@@ -1,0 +1,220 @@
+// Package contract knows the contracts: their ABIs, the topics of their events, and how a log becomes an Event.
+//
+// A log is decoded strictly: the number of topics, the length of the data and its padding have to be those of the ABI. `Approved(address)` is a
+// generic signature, so logs of other shapes under our topics are a matter of course: they are ErrForeign, never an error to act on.
+package contract
+
+import (
+	_ "embed"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ethereum/go-ethereum/accounts/abi"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+)
+
+// Deployed is the factory's event that announces an escrow, in its argument "escrow".
+const Deployed = "EscrowDeployed"
+
+// ErrForeign means that a log under one of our topics does not have the shape of our event: another contract's.
+var ErrForeign = errors.New("not the shape of our event")
+
+var (
+	//go:embed factory.json
+	builtInFactory string
+	//go:embed escrow.json
+	builtInEscrow string
+)
+
+// Event is a decoded log.
+type Event struct {
+	Name        string         // by the ABI
+	Escrow      common.Address // whom it concerns: the argument "escrow" of EscrowDeployed, else the emitter
+	Emitter     common.Address
+	BlockNumber uint64
+	BlockHash   common.Hash
+	BlockTime   uint64 // unix seconds
+	TxHash      common.Hash
+	LogIndex    uint
+	// Args is an object without blanks, by ABI name in ABI order: addresses EIP-55, every integer a decimal string, bytes 0x…, booleans and
+	// strings as such, arrays of these, tuples objects. Nothing is null: an argument that the ABI lacks is left out. Of an indexed argument
+	// of a dynamic type the log holds only the hash, 0x….
+	Args json.RawMessage
+}
+
+// ID is {tx_hash}:{log_index}: the identity of an event, on its chain.
+func (e *Event) ID() string {
+	var b [96]byte // 66 of the hash, the colon, 20 digits at most
+	b[0], b[1] = '0', 'x'
+	hex.Encode(b[2:], e.TxHash[:])
+	b[66] = ':'
+	return string(strconv.AppendUint(b[:67], uint64(e.LogIndex), 10))
+}
+
+// ABI is what is known of the contracts. It is safe for concurrent use.
+type ABI struct {
+	events          map[common.Hash][]*layout // by topic 0; several where only the indexing differs
+	factory, escrow []common.Hash
+	names           []string
+}
+
+// New parses the ABIs. Each is "" for the built-in one, an ABI as JSON, an artefact of a compiler (an object with a field "abi"), or a path to
+// either. A given ABI replaces the built-in one; a factory that was upgraded gives both versions of its EscrowDeployed in one ABI, as the
+// built-in does for the older one without arbiter.
+//
+// Of the factory only EscrowDeployed counts, in every version that it has: its other events concern no escrow. Of the escrows every event
+// counts that is not anonymous.
+func New(factoryABI, escrowABI string) (*ABI, error) {
+	a := &ABI{events: map[common.Hash][]*layout{}}
+	err := errors.Join(
+		a.add("FACTORY_ABI", factoryABI, builtInFactory, &a.factory, func(name string) bool { return name == Deployed }),
+		a.add("ESCROW_ABI", escrowABI, builtInEscrow, &a.escrow, func(name string) bool { return name != Deployed }),
+	)
+	if err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// add takes the events that count from an ABI. Errors name the variable that it came from.
+func (a *ABI) add(variable, given, builtIn string, topics *[]common.Hash, counts func(name string) bool) error {
+	if strings.TrimSpace(given) == "" {
+		given = builtIn
+	}
+	parsed, err := parse(given)
+	if err != nil {
+		return fmt.Errorf("%s: %w", variable, err)
+	}
+	for _, key := range slices.Sorted(maps.Keys(parsed.Events)) {
+		e := parsed.Events[key]
+		if e.Anonymous || !counts(e.RawName) {
+			continue
+		}
+		l, err := newLayout(e)
+		if err != nil {
+			return fmt.Errorf("%s: %w", variable, err)
+		}
+		a.events[e.ID] = append(a.events[e.ID], l)
+		if !slices.Contains(*topics, e.ID) {
+			*topics = append(*topics, e.ID)
+		}
+		if !slices.Contains(a.names, e.RawName) {
+			a.names = append(a.names, e.RawName)
+		}
+	}
+	if len(*topics) == 0 {
+		return fmt.Errorf("%s has no event that counts; give the contract's ABI as JSON, or a path to it: the factory's with %s, the escrow's with its own events", variable, Deployed)
+	}
+	return nil
+}
+
+// parse reads an ABI from what New accepts.
+func parse(text string) (abi.ABI, error) {
+	text = strings.TrimSpace(text)
+	if !strings.HasPrefix(text, "[") && !strings.HasPrefix(text, "{") {
+		content, err := os.ReadFile(text)
+		if err != nil {
+			if cause := (*fs.PathError)(nil); errors.As(err, &cause) {
+				err = cause.Err // what was given may be anything, and long
+			}
+			return abi.ABI{}, fmt.Errorf("neither JSON nor a readable file: %w", err)
+		}
+		text = strings.TrimSpace(string(content))
+	}
+	if strings.HasPrefix(text, "{") {
+		var artefact struct{ ABI json.RawMessage }
+		if err := json.Unmarshal([]byte(text), &artefact); err != nil {
+			return abi.ABI{}, fmt.Errorf("not JSON: %w", err)
+		}
+		if artefact.ABI == nil {
+			return abi.ABI{}, errors.New(`an object without a field "abi"; give the ABI itself or a compiler's artefact`)
+		}
+		text = string(artefact.ABI)
+	}
+	parsed, err := abi.JSON(strings.NewReader(text))
+	if err != nil {
+		return abi.ABI{}, fmt.Errorf("not an ABI: %w", err)
+	}
+	return parsed, nil
+}
+
+// FactoryTopics are topic 0 of the factory's events: EscrowDeployed in its versions.
+func (a *ABI) FactoryTopics() []common.Hash { return slices.Clone(a.factory) }
+
+// EscrowTopics are topic 0 of the escrows' events.
+func (a *ABI) EscrowTopics() []common.Hash { return slices.Clone(a.escrow) }
+
+// Topics are both.
+func (a *ABI) Topics() []common.Hash { return append(a.FactoryTopics(), a.escrow...) }
+
+// EventNames are the names of all events, EscrowDeployed first.
+func (a *ABI) EventNames() []string { return slices.Clone(a.names) }
+
+// Decode turns a log into an Event; ErrForeign if it is none of ours, and no other error. Whether the emitter is the factory or an escrow
+// of ours is for the caller to judge, by Event.Emitter: anybody can emit a log of this shape.
+func (a *ABI) Decode(l *types.Log) (Event, error) {
+	if len(l.Topics) == 0 {
+		return Event{}, ErrForeign
+	}
+	for _, layout := range a.events[l.Topics[0]] {
+		args, escrow, ok := layout.decode(l)
+		if !ok {
+			continue
+		}
+		e := Event{
+			Name: layout.name, Escrow: l.Address, Emitter: l.Address, BlockNumber: l.BlockNumber, BlockHash: l.BlockHash,
+			BlockTime: l.BlockTimestamp, TxHash: l.TxHash, LogIndex: l.Index, Args: args,
+		}
+		if layout.name == Deployed {
+			e.Escrow = escrow
+		}
+		return e, nil
+	}
+	return Event{}, ErrForeign
+}
+
+// identifier is what Solidity and Vyper allow as a name. Names go into attributes, metrics and JSON as they are.
+var identifier = regexp.MustCompile(`^[A-Za-z_$][A-Za-z0-9_$]*$`)
+
+// newLayout prepares an event for decoding.
+func newLayout(e abi.Event) (*layout, error) {
+	l := &layout{name: e.RawName, data: e.Inputs.NonIndexed(), static: true, size: 2}
+	if !identifier.MatchString(e.RawName) {
+		return nil, fmt.Errorf("event %q: the name is not an identifier", e.RawName)
+	}
+	seen := map[string]bool{}
+	announces := false
+	for _, in := range e.Inputs {
+		if !identifier.MatchString(in.Name) || seen[in.Name] {
+			return nil, fmt.Errorf("event %s: argument %q is not an identifier of its own; rename it in the ABI, names are not part of the signature", e.RawName, in.Name)
+		}
+		seen[in.Name] = true
+		if t := in.Type; (t.T == abi.UintTy || t.T == abi.IntTy) && (t.Size < 8 || t.Size > 256 || t.Size%8 != 0) || t.T == abi.FixedBytesTy && (t.Size < 1 || t.Size > 32) {
+			return nil, fmt.Errorf("event %s: argument %s has the type %s, which does not exist", e.RawName, in.Name, t)
+		}
+		f := field{key: `"` + in.Name + `":`, typ: in.Type, indexed: in.Indexed, word: fitsWord(in.Type)}
+		f.escrow = e.RawName == Deployed && in.Name == "escrow" && in.Type.T == abi.AddressTy
+		announces = announces || f.escrow
+		l.fields = append(l.fields, f)
+		l.size += len(f.key) + sizeHint + 1
+		if in.Indexed {
+			l.topics++
+		} else {
+			l.static = l.static && f.word
+		}
+	}
+	if e.RawName == Deployed && !announces {
+		return nil, fmt.Errorf("event %s has no address argument \"escrow\": nobody could tell what it deployed", Deployed)
+	}
+	return l, nil
+}

@@ -1,0 +1,258 @@
+package contract
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"math/big"
+	"math/bits"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/ethereum/go-ethereum/accounts/abi"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+)
+
+// layout is one version of an event, prepared for decoding.
+type layout struct {
+	name   string
+	fields []field
+	topics int           // indexed arguments
+	data   abi.Arguments // the others
+	static bool          // each of those is one word
+	size   int           // of the encoded arguments, about
+}
+
+type field struct {
+	key     string // "name":
+	typ     abi.Type
+	indexed bool
+	word    bool // the type fits one word: address, uintN, intN, bool, bytesN
+	escrow  bool // the argument of EscrowDeployed that says what was deployed
+}
+
+// sizeHint is the length that an encoded argument seldom exceeds: a quoted address has 44 bytes, 10^27 wei have 30.
+const sizeHint = 44
+
+// decode encodes the arguments of a log as JSON and returns the argument escrow; false if the log does not have this layout.
+func (l *layout) decode(log *types.Log) (args []byte, escrow common.Address, ok bool) {
+	if len(log.Topics)-1 != l.topics || l.static && len(log.Data) != 32*len(l.data) {
+		return nil, escrow, false
+	}
+	var values []any
+	if !l.static {
+		if values, ok = l.unpack(log.Data); !ok {
+			return nil, escrow, false
+		}
+	}
+	args = append(make([]byte, 0, l.size), '{')
+	topic, arg := 1, 0
+	for i := range l.fields {
+		f := &l.fields[i]
+		if i > 0 {
+			args = append(args, ',')
+		}
+		args = append(args, f.key...)
+		var word []byte
+		switch {
+		case f.indexed:
+			word = log.Topics[topic][:]
+			topic++
+		case l.static:
+			word = log.Data[32*arg : 32*arg+32]
+			arg++
+		default:
+			args = appendValue(args, &f.typ, reflect.ValueOf(values[arg]))
+			if f.escrow {
+				escrow = values[arg].(common.Address)
+			}
+			arg++
+			continue
+		}
+		if f.escrow {
+			escrow = common.Address(word[12:])
+		}
+		if !f.word {
+			args = appendHex(args, word) // the hash of an indexed value of a dynamic type
+		} else if args, ok = appendWord(args, &f.typ, word); !ok {
+			return nil, escrow, false
+		}
+	}
+	return append(args, '}'), escrow, true
+}
+
+// unpack decodes data that has dynamic types; false if it is not the canonical encoding, which every compiler writes. go-ethereum's decoder alone
+// tolerates gaps, overlaps and bytes left over.
+func (l *layout) unpack(data []byte) ([]any, bool) {
+	values, err := l.data.Unpack(data)
+	if err != nil {
+		return nil, false
+	}
+	again, err := l.data.Pack(values...)
+	return values, err == nil && bytes.Equal(again, data)
+}
+
+// fitsWord says whether values of a type take one word.
+func fitsWord(t abi.Type) bool {
+	switch t.T {
+	case abi.AddressTy, abi.UintTy, abi.IntTy, abi.BoolTy, abi.FixedBytesTy:
+		return true
+	}
+	return false
+}
+
+// appendWord encodes a value of one word; false where the padding is not canonical.
+func appendWord(out []byte, t *abi.Type, word []byte) ([]byte, bool) {
+	switch t.T {
+	case abi.AddressTy:
+		if !allZero(word[:12]) {
+			return nil, false
+		}
+		return appendAddress(out, common.Address(word[12:])), true
+	case abi.UintTy:
+		if !allZero(word[:32-t.Size/8]) {
+			return nil, false
+		}
+		return append(appendDecimal(append(out, '"'), limbs(word)), '"'), true
+	case abi.IntTy:
+		return appendInt(out, word, t.Size/8)
+	case abi.BoolTy:
+		if !allZero(word[:31]) || word[31] > 1 {
+			return nil, false
+		}
+		return strconv.AppendBool(out, word[31] == 1), true
+	default: // bytesN
+		if !allZero(word[t.Size:]) {
+			return nil, false
+		}
+		return appendHex(out, word[:t.Size]), true
+	}
+}
+
+// appendInt encodes a two's complement number of so many bytes, which is sign-extended to the word.
+func appendInt(out, word []byte, size int) ([]byte, bool) {
+	negative := word[32-size]&0x80 != 0
+	sign := byte(0)
+	if negative {
+		sign = 0xff
+	}
+	for _, b := range word[:32-size] {
+		if b != sign {
+			return nil, false
+		}
+	}
+	n := limbs(word)
+	out = append(out, '"')
+	if negative {
+		out = append(out, '-')
+		var borrow uint64
+		for i := range n {
+			n[i], borrow = bits.Sub64(0, n[i], borrow)
+		}
+	}
+	return append(appendDecimal(out, n), '"'), true
+}
+
+// limbs splits a word into 64 bits each, the lowest first.
+func limbs(word []byte) (n [4]uint64) {
+	for i := range n {
+		n[i] = binary.BigEndian.Uint64(word[24-8*i:])
+	}
+	return n
+}
+
+// appendDecimal writes a 256-bit number. It takes 19 digits at a time, the most that a division by a 64-bit number yields.
+func appendDecimal(out []byte, n [4]uint64) []byte {
+	const chunk = 10_000_000_000_000_000_000 // 10^19
+	var chunks [4]uint64                     // below the highest; 2^256 has 78 digits
+	used := 0
+	for n[1]|n[2]|n[3] != 0 || n[0] >= chunk {
+		var rest uint64
+		for i := 3; i >= 0; i-- {
+			n[i], rest = bits.Div64(rest, n[i], chunk)
+		}
+		chunks[used] = rest
+		used++
+	}
+	out = strconv.AppendUint(out, n[0], 10)
+	for used--; used >= 0; used-- {
+		var digits [19]byte
+		c := chunks[used]
+		for i := len(digits) - 1; i >= 0; i-- {
+			digits[i] = byte('0' + c%10)
+			c /= 10
+		}
+		out = append(out, digits[:]...)
+	}
+	return out
+}
+
+// appendValue encodes what go-ethereum unpacked: the slow way, for events with dynamic types, which the built-in ABIs do not have.
+func appendValue(out []byte, t *abi.Type, v reflect.Value) []byte {
+	switch t.T {
+	case abi.AddressTy:
+		return appendAddress(out, v.Interface().(common.Address))
+	case abi.BoolTy:
+		return strconv.AppendBool(out, v.Bool())
+	case abi.StringTy:
+		// A contract may emit bytes that are no text. Encoding replaces them; it cannot fail for a string.
+		text, _ := json.Marshal(strings.ToValidUTF8(v.String(), "\uFFFD"))
+		return append(out, text...)
+	case abi.UintTy, abi.IntTy:
+		out = append(out, '"')
+		switch {
+		case v.Type() == bigInt:
+			out = v.Interface().(*big.Int).Append(out, 10)
+		case v.CanUint():
+			out = strconv.AppendUint(out, v.Uint(), 10)
+		default:
+			out = strconv.AppendInt(out, v.Int(), 10)
+		}
+		return append(out, '"')
+	case abi.BytesTy:
+		return appendHex(out, v.Bytes())
+	case abi.FixedBytesTy, abi.FunctionTy:
+		fixed := make([]byte, v.Len())
+		reflect.Copy(reflect.ValueOf(fixed), v)
+		return appendHex(out, fixed)
+	case abi.TupleTy:
+		out = append(out, '{')
+		for i, elem := range t.TupleElems {
+			if i > 0 {
+				out = append(out, ',')
+			}
+			name, _ := json.Marshal(t.TupleRawNames[i]) // cannot fail for a string
+			out = append(append(out, name...), ':')
+			out = appendValue(out, elem, v.Field(i))
+		}
+		return append(out, '}')
+	default: // SliceTy, ArrayTy
+		out = append(out, '[')
+		for i := range v.Len() {
+			if i > 0 {
+				out = append(out, ',')
+			}
+			out = appendValue(out, t.Elem, v.Index(i))
+		}
+		return append(out, ']')
+	}
+}
+
+var bigInt = reflect.TypeFor[*big.Int]()
+
+func appendHex(out, b []byte) []byte {
+	out = append(out, `"0x`...)
+	out = hex.AppendEncode(out, b)
+	return append(out, '"')
+}
+
+func allZero(b []byte) bool {
+	var or byte
+	for _, c := range b {
+		or |= c
+	}
+	return or == 0
+}
