@@ -1,0 +1,54 @@
+package deploy
+
+import (
+	_ "embed"
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+//go:embed metrics.md
+var metricsDoc string
+
+// Metric is a row of metrics.md.
+type Metric struct {
+	Name   string
+	Kind   string // gauge, counter or histogram
+	Labels []string
+	Scope  string // instance, or chain: every instance tells the same, so it must not be summed
+}
+
+var (
+	metricRow  = regexp.MustCompile("^\\| `([a-zA-Z_:][a-zA-Z0-9_:]*)` \\| (gauge|counter|histogram) \\|(.*?)\\| (instance|chain) \\| (.+?) \\|$")
+	metricName = regexp.MustCompile("^\\| `")
+)
+
+// Metrics is the documentation of the metrics, by name: what alerts and the dashboard may use, and what /metrics must serve.
+// `up` is in it although the scraper writes it.
+func Metrics() (map[string]Metric, error) {
+	found := map[string]Metric{}
+	for _, line := range strings.Split(metricsDoc, "\n") {
+		if !metricName.MatchString(line) {
+			continue
+		}
+		row := metricRow.FindStringSubmatch(line)
+		if row == nil {
+			return nil, fmt.Errorf("read metrics.md at %q: want | `name` | type | labels | instance or chain | meaning |", line)
+		}
+		m := Metric{Name: row[1], Kind: row[2], Scope: row[4]}
+		// "`a`: `x`, `y`; `b`, `c`" names the labels a, b and c; x and y are values of a.
+		for group := range strings.SplitSeq(row[3], ";") {
+			names, _, _ := strings.Cut(group, ":")
+			for label := range strings.SplitSeq(names, ",") {
+				if label = strings.Trim(label, " `"); label != "" {
+					m.Labels = append(m.Labels, label)
+				}
+			}
+		}
+		if _, twice := found[m.Name]; twice {
+			return nil, fmt.Errorf("read metrics.md: %s is documented twice", m.Name)
+		}
+		found[m.Name] = m
+	}
+	return found, nil
+}

@@ -1,0 +1,289 @@
+package deploy
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+)
+
+var update = flag.Bool("update", false, "write generated and golden files instead of comparing them")
+
+// golden compares with a file of this folder, or writes it.
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	if *update {
+		require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o755))
+		require.NoError(t, os.WriteFile(name, got, 0o644))
+	}
+	want, err := os.ReadFile(name)
+	require.NoError(t, err, "make it with: go test ./deploy -update")
+	require.Equal(t, string(want), string(got), "%s is out of date; if the change is meant: go test ./deploy -update", name)
+}
+
+// strictYAML decodes every document of a file and refuses fields that the target does not know.
+func strictYAML(t *testing.T, name string, into any) {
+	t.Helper()
+	data, err := os.ReadFile(name)
+	require.NoError(t, err)
+	d := yaml.NewDecoder(bytes.NewReader(data))
+	d.KnownFields(true)
+	require.NoError(t, d.Decode(into), name)
+}
+
+// targetLabels come from the scrape, not from the relayer.
+var targetLabels = []string{"chain_id", "instance", "job"}
+
+func documentedMetrics(t *testing.T) map[string]Metric {
+	t.Helper()
+	known, err := Metrics()
+	require.NoError(t, err)
+	require.Greater(t, len(known), 40)
+	return known
+}
+
+// checkExpr fails when an expression uses a metric or label that metrics.md does not have.
+func checkExpr(t *testing.T, where, expr string, known map[string]Metric) {
+	t.Helper()
+	u, err := parsePromQL(expr)
+	require.NoError(t, err, where)
+	require.NotEmpty(t, u.metrics, where)
+	allowed := slices.Clone(targetLabels)
+	for name, labels := range u.metrics {
+		m, ok := known[name]
+		if base := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, ""); !ok && known[base].Kind == "histogram" {
+			m, ok = known[base], true
+			m.Labels = append(slices.Clone(m.Labels), "le")
+		}
+		require.True(t, ok, "%s uses %s, which metrics.md does not document", where, name)
+		for _, l := range labels {
+			require.Contains(t, append(slices.Clone(targetLabels), m.Labels...), l, "%s selects %s by a label that it does not have", where, name)
+		}
+		allowed = append(allowed, m.Labels...)
+		if m.Scope == "chain" {
+			require.NotRegexp(t, `sum( by \([^)]*\))? ?\(`+name+`\b`, expr, "%s sums %s, which every instance tells of the whole chain", where, name)
+		}
+	}
+	for _, l := range u.labels {
+		require.Contains(t, allowed, l, "%s groups by a label that its metrics do not have", where)
+	}
+}
+
+type ruleFile struct {
+	Groups []ruleGroup `yaml:"groups"`
+}
+
+type ruleGroup struct {
+	Name     string `yaml:"name"`
+	Interval string `yaml:"interval"`
+	Rules    []rule `yaml:"rules"`
+}
+
+type rule struct {
+	Alert       string            `yaml:"alert"`
+	Expr        string            `yaml:"expr"`
+	For         string            `yaml:"for,omitempty"`
+	Labels      map[string]string `yaml:"labels"`
+	Annotations map[string]string `yaml:"annotations"`
+}
+
+func alertRules(t *testing.T) []rule {
+	t.Helper()
+	var f ruleFile
+	strictYAML(t, "prometheus/alerts.yaml", &f)
+	var rules []rule
+	for _, g := range f.Groups {
+		rules = append(rules, g.Rules...)
+	}
+	require.NotEmpty(t, rules)
+	return rules
+}
+
+const runbooks = "https://github.com/fusion-prime/escrow-relayer/blob/main/deploy/runbooks/"
+
+// section is the text below a heading of the second level, up to the next one.
+func section(text, anchor string) (string, bool) {
+	for _, part := range strings.Split("\n"+text, "\n## ")[1:] {
+		title, body, _ := strings.Cut(part, "\n")
+		if strings.ReplaceAll(strings.ToLower(strings.TrimSpace(title)), " ", "-") == anchor {
+			return body, true
+		}
+	}
+	return "", false
+}
+
+func TestEveryAlertHasARunbook(t *testing.T) {
+	t.Parallel()
+	known := documentedMetrics(t)
+	seen := map[string]bool{}
+	for _, r := range alertRules(t) {
+		require.Regexp(t, `^Relayer[A-Z][A-Za-z]+$`, r.Alert)
+		require.False(t, seen[r.Alert], "%s is there twice", r.Alert)
+		seen[r.Alert] = true
+		checkExpr(t, r.Alert, r.Expr, known)
+		require.Contains(t, []string{"critical", "warning"}, r.Labels["severity"], r.Alert)
+		require.NotEmpty(t, r.Annotations["description"], r.Alert)
+		require.NotEmpty(t, r.Annotations["summary"], r.Alert)
+		require.NotContains(t, r.Annotations["summary"], "{{", "%s: Cloud Monitoring shows the summary as it is", r.Alert)
+
+		file, anchor, ok := strings.Cut(strings.TrimPrefix(r.Annotations["runbook_url"], runbooks), "#")
+		require.True(t, ok && strings.HasPrefix(r.Annotations["runbook_url"], runbooks), "%s: runbook_url is %srunbook.md#section", r.Alert, runbooks)
+		require.Equal(t, strings.ToLower(r.Alert), anchor, "the section is named after the alert")
+		text, err := os.ReadFile(path.Join("runbooks", file))
+		require.NoError(t, err, r.Alert)
+		body, ok := section(string(text), anchor)
+		require.True(t, ok, "runbooks/%s has no section ## %s", file, r.Alert)
+		for _, part := range []string{"### Meaning", "### First step", "### How to fix"} {
+			_, rest, ok := strings.Cut(body, part+"\n")
+			require.True(t, ok, "runbooks/%s, %s: no part %q", file, r.Alert, part)
+			rest, _, _ = strings.Cut(rest, "\n### ")
+			require.Greater(t, len(strings.TrimSpace(rest)), 20, "runbooks/%s, %s: %q says nothing", file, r.Alert, part)
+		}
+	}
+
+	files, err := filepath.Glob("runbooks/*.md")
+	require.NoError(t, err)
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		require.NoError(t, err)
+		for _, m := range regexp.MustCompile(`(?m)^## (Relayer\S+)`).FindAllStringSubmatch(string(text), -1) {
+			require.True(t, seen[m[1]], "%s has a section for %s, and there is no such alert", f, m[1])
+		}
+	}
+}
+
+func TestEveryAlertIsTestedBothWays(t *testing.T) {
+	t.Parallel()
+	var f struct {
+		RuleFiles          []string `yaml:"rule_files"`
+		EvaluationInterval string   `yaml:"evaluation_interval"`
+		Tests              []struct {
+			Name        string `yaml:"name"`
+			Interval    string `yaml:"interval"`
+			InputSeries []struct {
+				Series string `yaml:"series"`
+				Values string `yaml:"values"`
+			} `yaml:"input_series"`
+			AlertRuleTest []struct {
+				EvalTime  string `yaml:"eval_time"`
+				Alertname string `yaml:"alertname"`
+				ExpAlerts []struct {
+					ExpLabels      map[string]string `yaml:"exp_labels"`
+					ExpAnnotations map[string]string `yaml:"exp_annotations"`
+				} `yaml:"exp_alerts"`
+			} `yaml:"alert_rule_test"`
+		} `yaml:"tests"`
+	}
+	strictYAML(t, "prometheus/alerts_test.yaml", &f)
+	known := documentedMetrics(t)
+	fires, quiet := map[string]bool{}, map[string]bool{}
+	for _, test := range f.Tests {
+		for _, s := range test.InputSeries {
+			checkExpr(t, test.Name, s.Series, known)
+		}
+		for _, a := range test.AlertRuleTest {
+			fires[a.Alertname] = fires[a.Alertname] || len(a.ExpAlerts) > 0
+			quiet[a.Alertname] = quiet[a.Alertname] || len(a.ExpAlerts) == 0
+		}
+	}
+	for _, r := range alertRules(t) {
+		require.True(t, fires[r.Alert], "alerts_test.yaml never shows %s firing", r.Alert)
+		require.True(t, quiet[r.Alert], "alerts_test.yaml never shows %s not firing", r.Alert)
+	}
+}
+
+// dashboard is the part of Grafana's model that the tests and Terraform use.
+type dashboard struct {
+	UID    string  `json:"uid"`
+	Panels []panel `json:"panels"`
+}
+
+type panel struct {
+	ID      int    `json:"id"`
+	Type    string `json:"type"`
+	Title   string `json:"title"`
+	GridPos struct{ H, W, X, Y int }
+	Targets []struct {
+		Expr  string `json:"expr"`
+		RefID string `json:"refId"`
+	} `json:"targets"`
+}
+
+var grafanaVariable = strings.NewReplacer("$__rate_interval", "5m", "$__range", "1h", "$chain", ".*")
+
+func TestDashboardUsesDocumentedMetrics(t *testing.T) {
+	t.Parallel()
+	data, err := os.ReadFile("grafana/dashboard.json")
+	require.NoError(t, err)
+	var d dashboard
+	require.NoError(t, json.Unmarshal(data, &d))
+	require.Equal(t, "escrow-relayer", d.UID)
+
+	known := documentedMetrics(t)
+	ids := map[int]bool{}
+	taken := map[[2]int]string{}
+	shown := map[string]bool{}
+	for _, p := range d.Panels {
+		require.False(t, ids[p.ID], "panel id %d is there twice", p.ID)
+		ids[p.ID] = true
+		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
+			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
+				require.Empty(t, taken[[2]int{x, y}], "%s lies over another panel", p.Title)
+				taken[[2]int{x, y}] = p.Title
+			}
+		}
+		require.LessOrEqual(t, p.GridPos.X+p.GridPos.W, 24, p.Title)
+		require.Equal(t, p.Type == "row", len(p.Targets) == 0, "%s: a panel has queries, a row has none", p.Title)
+		for _, target := range p.Targets {
+			expr := grafanaVariable.Replace(target.Expr)
+			require.NotContains(t, expr, "$", "%s uses a variable that nothing defines", p.Title)
+			require.Contains(t, target.Expr, `chain_id=~"$chain"`, "%s ignores the chosen chain", p.Title)
+			checkExpr(t, "panel "+p.Title, expr, known)
+			u, err := parsePromQL(expr)
+			require.NoError(t, err)
+			for m := range u.metrics {
+				shown[strings.TrimSuffix(m, "_bucket")] = true
+			}
+		}
+	}
+	for name := range known {
+		require.True(t, shown[name] || name == "up", "%s is documented and on no panel", name)
+	}
+}
+
+// The Prometheus operator wants the same groups inside an object of its own.
+func TestPrometheusRuleIsTheSameFile(t *testing.T) {
+	t.Parallel()
+	var groups yaml.Node
+	data, err := os.ReadFile("prometheus/alerts.yaml")
+	require.NoError(t, err)
+	require.NoError(t, yaml.Unmarshal(data, &groups))
+	var b bytes.Buffer
+	b.WriteString("# Generated from prometheus/alerts.yaml by go test ./deploy -update.\n")
+	enc := yaml.NewEncoder(&b)
+	enc.SetIndent(2)
+	require.NoError(t, enc.Encode(struct {
+		APIVersion string            `yaml:"apiVersion"`
+		Kind       string            `yaml:"kind"`
+		Metadata   map[string]string `yaml:"metadata"`
+		Spec       *yaml.Node        `yaml:"spec"`
+	}{"monitoring.coreos.com/v1", "PrometheusRule", map[string]string{"name": "escrow-relayer"}, stripComments(groups.Content[0])}))
+	golden(t, "kubernetes/components/prometheus-operator/prometheusrule.yaml", b.Bytes())
+}
+
+func stripComments(n *yaml.Node) *yaml.Node {
+	n.HeadComment, n.LineComment, n.FootComment = "", "", ""
+	for _, c := range n.Content {
+		stripComments(c)
+	}
+	return n
+}
