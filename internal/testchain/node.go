@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"math/rand/v2"
+	"net"
+	"strconv"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common/hexutil"
@@ -62,6 +65,27 @@ func (o Options) withDefaults() Options {
 		o.ChainID = 1337
 	}
 	return o
+}
+
+// freeAddr finds a port that is free now, at random and below those that the kernel gives to outgoing connections and to listeners at port
+// zero (from 32768 on Linux, 49152 elsewhere), so that nobody takes it by chance until the node does.
+func freeAddr() (addr string, err error) {
+	for range 100 {
+		addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(10_000+rand.IntN(22_000)))
+		if err = probe(addr); err == nil {
+			return addr, nil
+		}
+	}
+	return "", fmt.Errorf("find a free port: %w", err)
+}
+
+// probe returns an error when nobody could listen at the address now. Behind one in use another chain may answer in our node's place.
+func probe(addr string) error {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	return l.Close()
 }
 
 // rawTransactions returns the signed transactions of the newest depth blocks, in order.

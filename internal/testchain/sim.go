@@ -37,26 +37,18 @@ type Sim struct {
 	pace  chan time.Duration
 }
 
-// portAttempts is how often StartSim tries another port when somebody took the free one that it had found.
-const portAttempts = 5
-
 // StartSim starts a simulated chain. Its genesis block has the time zero, its first block the current one.
 func StartSim(o Options) (*Sim, error) {
 	o = o.withDefaults()
 	s := &Sim{options: o, accounts: Accounts(o.Seed, o.Accounts), stop: make(chan struct{}), pace: make(chan time.Duration)}
 	var err error
-	for attempt := 1; ; attempt++ {
-		if s.url = o.Addr; o.Addr == "" {
-			if s.url, err = freeAddr(); err != nil {
-				return nil, fmt.Errorf("find a free port: %w", err)
-			}
+	if s.url = o.Addr; s.url == "" {
+		if s.url, err = freeAddr(); err != nil {
+			return nil, err
 		}
-		if s.backend, err = startBackend(s.url, endow(s.accounts), o); err == nil {
-			break
-		}
-		if o.Addr != "" || attempt == portAttempts {
-			return nil, fmt.Errorf("start the simulated chain at %s: %w", s.url, err)
-		}
+	}
+	if s.backend, err = startBackend(s.url, endow(s.accounts), o); err != nil {
+		return nil, fmt.Errorf("start the simulated chain at %s: %w", s.url, err)
 	}
 	if s.client, err = rpc.Dial(s.HTTP()); err != nil {
 		return nil, errors.Join(fmt.Errorf("reach the simulated chain: %w", err), s.backend.Close())
@@ -77,11 +69,7 @@ func startBackend(addr string, alloc types.GenesisAlloc, o Options) (b *simulate
 	if err != nil {
 		return nil, err
 	}
-	probe, err := net.Listen("tcp", addr)
-	if err != nil {
-		return nil, err
-	}
-	if err := probe.Close(); err != nil {
+	if err := probe(addr); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -104,14 +92,6 @@ func startBackend(addr string, alloc types.GenesisAlloc, o Options) (b *simulate
 		e.TxPool.GlobalSlots, e.TxPool.AccountSlots = 1<<16, 1<<14 // a load test sends more at once than a network would
 		e.TxPool.GlobalQueue, e.TxPool.AccountQueue = 1<<16, 1<<14
 	}), nil
-}
-
-func freeAddr() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
 }
 
 func (s *Sim) HTTP() string        { return "http://" + s.url }

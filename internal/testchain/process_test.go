@@ -1,0 +1,160 @@
+package testchain_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+)
+
+// With -short no independent node is started: geth is built from source the first time, which takes minutes and the network.
+
+func startGeth(t testing.TB, o testchain.Options) *testchain.Geth {
+	t.Helper()
+	n, err := testchain.StartGeth(t.Context(), o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, n.Stop()) })
+	return n
+}
+
+// startAnvil returns nil where there is no npm to install anvil with.
+func startAnvil(t testing.TB, o testchain.Options) *testchain.Anvil {
+	t.Helper()
+	n, err := testchain.StartAnvil(t.Context(), o)
+	if _, missing := exec.LookPath("npm"); missing != nil && err != nil {
+		t.Log("no anvil without npm:", err)
+		return nil
+	}
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, n.Stop()) })
+	return n
+}
+
+func TestGethIsANode(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		return
+	}
+	testNode(t, startGeth(t, testchain.Options{}))
+}
+
+func TestAnvilIsANode(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		return
+	}
+	if n := startAnvil(t, testchain.Options{ChainID: 31337}); n != nil {
+		testNode(t, n)
+	}
+}
+
+func TestTrafficOnIndependentNodes(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		return
+	}
+	nodes := map[string]testchain.Node{"geth": startGeth(t, testchain.Options{Seed: 5})}
+	if n := startAnvil(t, testchain.Options{Seed: 5}); n != nil {
+		nodes["anvil"] = n
+	}
+	for name, n := range nodes {
+		t.Run(name, func(t *testing.T) {
+			ctx := within(t)
+			traffic, d := startTraffic(t, n, 5)
+			for range 5 {
+				require.NoError(t, traffic.Step(ctx, 10))
+				require.Eventually(t, func() bool {
+					return traffic.Settle(ctx) == nil && traffic.Stats().Mined%10 == 0
+				}, patience, 20*time.Millisecond)
+			}
+			s := traffic.Stats()
+			t.Logf("%+v", s)
+			require.Equal(t, 50, s.Mined)
+			require.Zero(t, s.Reverted)
+			truth := readTruth(t, n, d)
+			for event, count := range s.Events {
+				require.Equal(t, truth.Count(event), count, event)
+			}
+			require.NoError(t, n.Reorg(ctx, 3, testchain.Drop))
+			require.NoError(t, traffic.Step(ctx, 3))
+			require.Positive(t, traffic.Stats().Resyncs)
+		})
+	}
+}
+
+func TestProcessReportsWhyItEnded(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		return
+	}
+	n := startGeth(t, testchain.Options{})
+	_, err := testchain.StartGeth(t.Context(), testchain.Options{Addr: n.HTTP()[len("http://"):]})
+	require.ErrorContains(t, err, "address already in use")
+	_, err = testchain.StartGeth(t.Context(), testchain.Options{ChainID: 5})
+	require.ErrorContains(t, err, "1337")
+}
+
+func TestNodeEndsWithItsProcess(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		return
+	}
+	startGeth(t, testchain.Options{}) // builds it, if need be
+	child := exec.Command(os.Args[0])
+	child.Env = append(os.Environ(), "TESTCHAIN_CHILD=1")
+	_, err := child.StdinPipe()
+	require.NoError(t, err)
+	stdout, err := child.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, child.Start())
+	var url, problem string
+	_, err = fmt.Fscan(stdout, &url, &problem)
+	require.NoError(t, err)
+	require.Equal(t, "<nil>", problem)
+	c := dial(t, url)
+	headOf(t, c)
+	require.NoError(t, child.Process.Kill())
+	require.Error(t, child.Wait())
+	require.Eventually(t, func() bool { _, err := c.BlockNumber(t.Context()); return err != nil }, patience, 10*time.Millisecond)
+}
+
+func TestProcessHangs(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		return
+	}
+	ctx := within(t)
+	n := startGeth(t, testchain.Options{})
+	require.NoError(t, n.Signal(syscall.SIGSTOP))
+	answered := make(chan error, 1)
+	go func() { answered <- n.Mine(ctx, 1) }()
+	select {
+	case err := <-answered:
+		require.Fail(t, "it answered", "%v", err)
+	case <-time.After(200 * time.Millisecond): // it hangs
+	}
+	require.NoError(t, n.Signal(syscall.SIGCONT))
+	require.NoError(t, <-answered)
+}
+
+func BenchmarkStartGeth(b *testing.B) {
+	for b.Loop() {
+		n, err := testchain.StartGeth(b.Context(), testchain.Options{})
+		require.NoError(b, err)
+		require.NoError(b, n.Stop())
+	}
+}
+
+func BenchmarkStartAnvil(b *testing.B) {
+	for b.Loop() {
+		n, err := testchain.StartAnvil(b.Context(), testchain.Options{})
+		require.NoError(b, err)
+		require.NoError(b, n.Stop())
+	}
+}
