@@ -208,6 +208,9 @@ const endHungLeader = `
 	     and (l.classid::bigint << 32 | l.objid::bigint) = $3
 	where s.chain_id = $1 and s.last_heartbeat < now() - make_interval(secs => $2)`
 
+// ErrOtherFactory means that the database follows another factory on this chain.
+var ErrOtherFactory = errors.New("another factory")
+
 // Prepare makes the leadership row of a chain where there is none. It returns an error when the database follows another factory.
 func Prepare(ctx context.Context, db *pgxpool.Pool, chainID, startBlock int64, factory string) error {
 	_, err := db.Exec(ctx, `
@@ -221,7 +224,7 @@ func Prepare(ctx context.Context, db *pgxpool.Pool, chainID, startBlock int64, f
 		return fmt.Errorf("read the factory of chain %d: %w", chainID, err)
 	}
 	if known != factory {
-		return fmt.Errorf("FACTORY_ADDRESS=%s, but this database follows factory %s on chain %d: set it back, or use another database (deploy/runbooks/new-factory-address.md)", factory, known, chainID)
+		return fmt.Errorf("%w: FACTORY_ADDRESS=%s, but this database follows factory %s on chain %d: set it back, or use another database", ErrOtherFactory, factory, known, chainID)
 	}
 	return nil
 }

@@ -118,6 +118,7 @@ create table processed_events (
 create index idx_event_block on processed_events (chain_id, block_number);
 create index idx_event_escrow on processed_events (chain_id, escrow, block_number, log_index);
 create index idx_event_orphaned on processed_events (chain_id, retract_after) where state = 'orphaned';
+create index idx_event_ended on processed_events (chain_id, processed_at) where event_type in ('EscrowReleased', 'EscrowRefunded');
 
 -- Messages committed and not yet acknowledged by Pub/Sub. The event itself is in processed_events.
 create table outbox (

@@ -36,7 +36,9 @@ type Config struct {
 	// Quiesce stops publishing for slots that are about to be yielded, and waits until what is in flight is acknowledged.
 	// An error postpones the yield. Nil means that there is nothing to stop.
 	Quiesce func(ctx context.Context, slots []int16) error
-	Log     *slog.Logger
+	// Resume follows each successful Quiesce: with the new epoch when the slots were released, with 0 when they were not.
+	Resume func(slots []int16, epoch int64)
+	Log    *slog.Logger
 }
 
 // Holding is what an instance holds: the right to commit for Slots under Epoch.
@@ -163,7 +165,16 @@ func (c *Claimer) yield(ctx context.Context, slots []int16) error {
 			return nil
 		}
 	}
-	return c.Release(ctx, slots)
+	err := c.Release(ctx, slots)
+	if c.cfg.Resume != nil {
+		epoch := int64(0)
+		if err == nil {
+			held, _ := c.Holding()
+			epoch = held.Epoch
+		}
+		c.cfg.Resume(slots, epoch)
+	}
+	return err
 }
 
 // Join registers the instance, raises its epoch, which fences whatever a former life of it still has in flight, and returns

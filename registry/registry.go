@@ -201,3 +201,6 @@ func Text(a common.Address) string {
 	hex.Encode(b[2:], a[:])
 	return string(b[:])
 }
+
+// Next is the block at which its catching up goes on.
+func (l Late) Next() int64 { return l.Monitored + 1 }

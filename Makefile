@@ -1,0 +1,57 @@
+# Every target works on a fresh clone with Go (see go.mod for the version) and nothing else, unless it says so.
+SHELL := /bin/bash
+BIN := bin/escrow-relayer
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+GO_SOURCES := $(shell git ls-files '*.go' 2>/dev/null)
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+.PHONY: build
+build: ## the binary, in bin/
+	go build -trimpath -ldflags '-X main.version=$(VERSION)' -o $(BIN) ./cmd/escrow-relayer
+
+.PHONY: demo
+demo: build ## three relayers on a chain of their own: watch them lose their leader and lose no event
+	$(BIN) demo $(ARGS)
+
+.PHONY: test
+test: ## all tests, with the race detector, against a real Postgres, real chains and Google's Pub/Sub server
+	go test -race -timeout 14m ./...
+
+.PHONY: lint
+lint: ## formatting, vet and staticcheck (fetched as a Go module)
+	@test -z "$$(gofmt -l $(GO_SOURCES))" || { gofmt -l $(GO_SOURCES); echo "run gofmt -w"; exit 1; }
+	go vet ./...
+	go run honnef.co/go/tools/cmd/staticcheck@v0.7.0 ./...
+
+.PHONY: generate
+generate: ## compile the contracts and write their bindings again (needs npm for the pinned compiler)
+	go generate ./internal/testchain/...
+
+.PHONY: verify
+verify: generate ## fail if a generated file is not what its source says
+	git diff --exit-code -- internal/testchain
+
+.PHONY: model
+model: ## check the model of the ownership protocol in full (needs spin)
+	partition/model/check.sh full
+
+.PHONY: chaos
+chaos: ## try to break the guarantees: SEED=n repeats one plan, MINUTES=n tries new ones
+	go run ./internal/chaos/cmd/chaos $(if $(SEED),-seed $(SEED)) $(if $(MINUTES),-minutes $(MINUTES)) $(ARGS)
+
+.PHONY: fuzz
+fuzz: ## each fuzz target for FUZZTIME (default 30s)
+	@set -e; for pkg in $$(grep -rlE '^func Fuzz' --include='*_test.go' . | xargs -n1 dirname | sort -u); do \
+	  for target in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]*' $$pkg/*_test.go | cut -d' ' -f2); do \
+	    echo "== $$pkg $$target"; go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(or $(FUZZTIME),30s) $$pkg; done; done
+
+.PHONY: bench
+bench: ## measure: ONLY=name runs one figure, OUT=file.json also writes them as JSON
+	go run ./internal/bench/cmd/bench $(if $(ONLY),-only $(ONLY)) $(if $(OUT),-out $(OUT)) $(ARGS)
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin

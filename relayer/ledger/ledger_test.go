@@ -1,0 +1,421 @@
+package ledger_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/big"
+	"testing"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/election"
+	"github.com/fusion-prime/escrow-relayer/internal/testpg"
+	"github.com/fusion-prime/escrow-relayer/partition"
+	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
+	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
+	"github.com/fusion-prime/escrow-relayer/relayer/publish"
+)
+
+const (
+	chain = 31337
+	me    = "r0"
+)
+
+var names = []string{"EscrowDeployed", "EscrowCreated", "Approved", "ArbiterChanged", "EscrowReleased", "EscrowRefunded"}
+
+func publishes(name string) bool { return name != "EscrowCreated" && name != "ArbiterChanged" }
+
+// world is a chain of one instance that leads and owns all slots, and a ledger on it.
+type world struct {
+	t     *testing.T
+	db    *pgxpool.Pool
+	led   *ledger.Ledger
+	epoch int64
+	slots ledger.Position
+	fact  ledger.Position
+}
+
+func setup(t *testing.T) *world {
+	db := testpg.Pool(t)
+	ctx := t.Context()
+	require.NoError(t, election.Prepare(ctx, db, chain, 1, "0xfac"))
+	_, err := db.Exec(ctx, `update leadership set instance_id = $2, epoch = 1 where chain_id = $1`, chain, me)
+	require.NoError(t, err)
+	_, err = db.Exec(ctx, `insert into cursors (chain_id, instance_id, epoch, next_block) values ($1, $2, 1, 1)`, chain, me)
+	require.NoError(t, err)
+	_, err = db.Exec(ctx, `insert into slot_ownership (chain_id, slot, owner, next_block) select $1, s, $2, 1 from generate_series(0, 2519) s`, chain, me)
+	require.NoError(t, err)
+	return &world{
+		t: t, db: db, epoch: 1, slots: ledger.Position{Next: 1}, fact: ledger.Position{Next: 1},
+		led: ledger.New(ledger.Config{DB: db, ChainID: chain, InstanceID: me, EventNames: names, Publishes: publishes}),
+	}
+}
+
+func blockHash(fork byte, n int64) common.Hash {
+	h := common.BigToHash(big.NewInt(n))
+	h[0] = fork + 1
+	return h
+}
+
+func escrow(n int) common.Address { return common.BigToAddress(big.NewInt(int64(0xe5c0000 + n))) }
+
+func event(name string, who int, block int64, index uint, tx int64, args string) contract.Event {
+	e := contract.Event{
+		Name: name, Escrow: escrow(who), Emitter: escrow(who), BlockNumber: uint64(block), BlockHash: blockHash(0, block), BlockTime: uint64(1000 + block),
+		TxHash: common.BigToHash(big.NewInt(tx)), LogIndex: index, Args: json.RawMessage(args),
+	}
+	if name == "EscrowDeployed" {
+		e.Emitter = common.HexToAddress("0xfac")
+	}
+	return e
+}
+
+func deployed(who int, block int64, index uint, tx int64) contract.Event {
+	return event("EscrowDeployed", who, block, index, tx, `{"escrow":"`+escrow(who).Hex()+`","payer":"0xAa","payee":"0xBb","amount":"1000","releaseDelay":"60","approvalsRequired":"2"}`)
+}
+
+func approved(who int, block int64, index uint, tx int64) contract.Event {
+	return event("Approved", who, block, index, tx, `{"approver":"0xCc"}`)
+}
+
+func released(who int, block int64, index uint, tx int64) contract.Event {
+	return event("EscrowReleased", who, block, index, tx, `{"payee":"0xBb","amount":"1000","timestamp":"1234"}`)
+}
+
+// discover commits a block of the factory watch.
+func (w *world) discover(fork byte, events ...contract.Event) ledger.Result {
+	c := ledger.FactoryCommit{Epoch: w.epoch, From: w.fact, To: ledger.Position{Next: w.fact.Next + 1, Hash: blockHash(fork, w.fact.Next)}, Events: events}
+	for i := range events {
+		c.Found = append(c.Found, ledger.Discovery(&events[i]))
+	}
+	r, err := w.led.CommitFactory(w.t.Context(), c)
+	require.NoError(w.t, err)
+	w.fact = c.To
+	return r
+}
+
+// process commits a block of the slot watch and admits every escrow that waits.
+func (w *world) process(fork byte, events ...contract.Event) ledger.Result {
+	d, err := w.led.Discovered(w.t.Context(), 1000)
+	require.NoError(w.t, err)
+	c := ledger.SlotCommit{
+		Epoch: w.epoch, From: w.slots, To: ledger.Position{Next: w.slots.Next + 1, Hash: blockHash(fork, w.slots.Next)}, Time: uint64(1000 + w.slots.Next),
+		Announce: d.Late, Events: events,
+	}
+	for _, l := range d.Late {
+		c.Progress = append(c.Progress, registry.Progress{Address: l.Address, Monitored: w.slots.Next, CaughtUp: true})
+	}
+	r, err := w.led.CommitSlots(w.t.Context(), c)
+	require.NoError(w.t, err)
+	w.slots = c.To
+	return r
+}
+
+func (w *world) reload() {
+	var err error
+	w.slots, err = w.led.SlotPosition(w.t.Context(), w.epoch)
+	require.NoError(w.t, err)
+	w.fact, err = w.led.FactoryPosition(w.t.Context(), w.epoch)
+	require.NoError(w.t, err)
+}
+
+func ids(pending []publish.Pending) (s []string) {
+	for _, p := range pending {
+		s = append(s, fmt.Sprintf("%s:%d", p.Event.Name, p.Event.BlockNumber))
+	}
+	return s
+}
+
+func (w *world) column(query string, args ...any) []string {
+	rows, _ := w.db.Query(w.t.Context(), query, args...)
+	s, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(w.t, err)
+	return s
+}
+
+func (w *world) outbox() []string {
+	return w.column(`select event_type || ':' || kind from outbox order by seq`)
+}
+
+func (w *world) states() []string {
+	return w.column(`select event_type || ':' || state from processed_events order by block_number, log_index, event_id`)
+}
+
+// publishAll is Pub/Sub acknowledging everything.
+func (w *world) publishAll() {
+	_, err := w.db.Exec(w.t.Context(), `delete from outbox`)
+	require.NoError(w.t, err)
+}
+
+func (w *world) record(who int) (status string, approvals int) {
+	err := w.db.QueryRow(w.t.Context(), `select status, approvals from escrow_records where escrow = $1`, registry.Text(escrow(who))).Scan(&status, &approvals)
+	if err == pgx.ErrNoRows {
+		return "", 0
+	}
+	require.NoError(w.t, err)
+	return status, approvals
+}
+
+func TestCommitStoresProjectsAndQueuesInOrder(t *testing.T) {
+	w := setup(t)
+	require.Equal(t, 2, w.discover(0, deployed(1, 1, 3, 11), deployed(2, 1, 5, 12)).New)
+	require.Empty(t, w.outbox(), "the owner announces, not the leader")
+	r := w.process(0, event("EscrowCreated", 1, 1, 2, 11, `{"payer":"0xAa","arbiter":"0xDd","releaseTime":"77"}`), approved(1, 1, 6, 13), approved(2, 1, 7, 14), approved(1, 1, 8, 15), released(1, 1, 9, 15))
+	require.Equal(t, []string{"EscrowDeployed:1", "EscrowDeployed:1", "Approved:1", "Approved:1", "Approved:1", "EscrowReleased:1"}, ids(r.Pending))
+	require.Equal(t, 5, r.New)
+	last := int64(0)
+	for _, p := range r.Pending {
+		require.Greater(t, p.Seq, last)
+		require.Equal(t, partition.Slot(p.Event.Escrow), p.Slot)
+		last = p.Seq
+	}
+	require.Equal(t, "0xdd", w.column(`select arbiter from escrow_records where escrow = $1`, registry.Text(escrow(1)))[0])
+	status, approvals := w.record(1)
+	require.Equal(t, "released", status)
+	require.Equal(t, 2, approvals)
+	status, approvals = w.record(2)
+	require.Equal(t, "approved", status)
+	require.Equal(t, 1, approvals)
+	require.Equal(t, []string{"active", "released"}, w.column(`select status from escrow_registry order by status`))
+	d, err := w.led.Discovered(t.Context(), 10)
+	require.NoError(t, err)
+	require.Empty(t, d.Late)
+	require.EqualValues(t, 2, d.Next)
+}
+
+func TestNothingTwice(t *testing.T) {
+	w := setup(t)
+	w.discover(0, deployed(1, 1, 0, 11))
+	w.process(0, approved(1, 1, 1, 12))
+	// A claim sets the cursor back: the same events come again, among a new one.
+	w.slots = ledger.Position{Next: 1}
+	_, err := w.db.Exec(t.Context(), `update cursors set next_block = 1, block_hash = null`)
+	require.NoError(t, err)
+	r := w.process(0, approved(1, 1, 1, 12), approved(1, 1, 2, 13), approved(1, 1, 2, 13))
+	require.Equal(t, 1, r.New)
+	require.Equal(t, 2, r.Duplicates, "one that was stored, one that stands twice in the commit")
+	require.Equal(t, []string{"EscrowDeployed:0", "Approved:0", "Approved:0"}, w.outbox())
+	_, approvals := w.record(1)
+	require.Equal(t, 2, approvals)
+}
+
+func TestCommitOfTheWrongEpochOrCursorChangesNothing(t *testing.T) {
+	w := setup(t)
+	w.discover(0, deployed(1, 1, 0, 11))
+	for name, c := range map[string]ledger.SlotCommit{
+		"epoch":  {Epoch: 2, From: ledger.Position{Next: 1}, To: ledger.Position{Next: 2}},
+		"cursor": {Epoch: 1, From: ledger.Position{Next: 2}, To: ledger.Position{Next: 3}},
+		"hash":   {Epoch: 1, From: ledger.Position{Next: 1, Hash: blockHash(0, 0)}, To: ledger.Position{Next: 2}},
+	} {
+		c.Events = []contract.Event{approved(1, 1, 1, 12)}
+		_, err := w.led.CommitSlots(t.Context(), c)
+		require.ErrorIs(t, err, ledger.ErrMoved, name)
+	}
+	_, err := w.led.CommitFactory(t.Context(), ledger.FactoryCommit{Epoch: 7, From: w.fact, To: ledger.Position{Next: 3}})
+	require.ErrorIs(t, err, ledger.ErrMoved)
+	require.Equal(t, []string{"EscrowDeployed:canonical"}, w.states())
+	require.Empty(t, w.outbox())
+	_, err = w.led.SlotPosition(t.Context(), 2)
+	require.ErrorIs(t, err, ledger.ErrFenced)
+}
+
+// Two blocks are processed and published; the chain then forks below the second.
+func (w *world) forked() (stale ledger.Position) {
+	w.discover(0, deployed(1, 1, 0, 11))
+	w.process(0, approved(1, 1, 1, 12))
+	w.discover(0, deployed(2, 2, 0, 21))
+	w.process(0, approved(1, 2, 1, 22), released(1, 2, 2, 23), approved(2, 2, 3, 24))
+	stale = w.slots
+	r, err := w.led.Rollback(w.t.Context(), stale, ledger.Position{Next: 2, Hash: blockHash(0, 1)})
+	require.NoError(w.t, err)
+	require.True(w.t, r.Done)
+	require.Equal(w.t, 4, r.Orphaned)
+	require.EqualValues(w.t, 1, r.Depth)
+	return stale
+}
+
+func TestRollbackTakesEverythingBack(t *testing.T) {
+	w := setup(t)
+	stale := w.forked()
+	require.Equal(t, []string{"EscrowDeployed:canonical", "Approved:canonical", "EscrowDeployed:orphaned", "Approved:orphaned", "EscrowReleased:orphaned", "Approved:orphaned"}, w.states())
+	status, approvals := w.record(1)
+	require.Equal(t, "approved", status)
+	require.Equal(t, 1, approvals)
+	status, _ = w.record(2)
+	require.Empty(t, status)
+	require.Equal(t, []string{"active", "orphaned"}, w.column(`select status from escrow_registry order by status`))
+	_, err := w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: 1, From: stale, To: ledger.Position{Next: 4}})
+	require.ErrorIs(t, err, ledger.ErrMoved)
+	w.reload()
+	require.Equal(t, ledger.Position{Next: 2, Hash: blockHash(0, 1)}, w.slots)
+	require.Equal(t, w.slots, w.fact)
+
+	// Whoever finds the same fork later changes nothing.
+	r, err := w.led.Rollback(t.Context(), stale, ledger.Position{Next: 1})
+	require.NoError(t, err)
+	require.False(t, r.Done)
+}
+
+func at(e contract.Event, fork byte) contract.Event {
+	e.BlockHash = blockHash(fork, int64(e.BlockNumber))
+	return e
+}
+
+func TestWhatReappearsIsNeitherRetractedNorPublishedAgain(t *testing.T) {
+	w := setup(t)
+	w.forked()
+	w.publishAll()
+	w.reload()
+	require.Equal(t, 1, w.discover(1, at(deployed(2, 2, 0, 21), 1)).Revived)
+	r := w.process(1, at(approved(1, 2, 1, 22), 1), at(released(1, 2, 2, 23), 1), at(approved(2, 2, 3, 24), 1))
+	require.Equal(t, 3, r.Revived)
+	require.Zero(t, r.Retracted)
+	require.Empty(t, r.Pending)
+	w.discover(1)
+	w.process(1)
+	require.Empty(t, w.outbox())
+	require.NotContains(t, fmt.Sprint(w.states()), "orphaned")
+	status, approvals := w.record(1)
+	require.Equal(t, "released", status)
+	require.Equal(t, 2, approvals)
+	status, approvals = w.record(2)
+	require.Equal(t, "approved", status)
+	require.Equal(t, 1, approvals)
+	require.Equal(t, []string{"active", "released"}, w.column(`select status from escrow_registry order by status`))
+	require.Equal(t, blockHash(1, 2).Hex(), w.column(`select distinct block_hash from processed_events where block_number = 2`)[0])
+}
+
+func TestWhatDoesNotReappearIsRetracted(t *testing.T) {
+	w := setup(t)
+	w.forked()
+	w.publishAll()
+	w.reload()
+	w.discover(1)
+	// One approval moved to another log index: another identity. The release is gone.
+	r := w.process(1, at(approved(1, 2, 5, 22), 1))
+	require.Equal(t, 4, r.Retracted)
+	require.Equal(t, []string{"Approved:2"}, ids(r.Pending))
+	require.ElementsMatch(t, []string{"Approved:0", "EscrowDeployed:1", "Approved:1", "EscrowReleased:1", "Approved:1"}, w.outbox())
+	require.Equal(t, []string{"active"}, w.column(`select status from escrow_registry`))
+	status, approvals := w.record(1)
+	require.Equal(t, "approved", status)
+	require.Equal(t, 2, approvals)
+	w.publishAll()
+
+	// Much later its transaction is mined after all: published once more.
+	w.discover(1, at(deployed(2, 3, 0, 21), 1))
+	r = w.process(1, at(released(1, 3, 2, 23), 1))
+	require.Equal(t, 1, r.Revived)
+	require.ElementsMatch(t, []string{"EscrowDeployed:0", "EscrowReleased:0"}, w.outbox())
+}
+
+func TestWhatWasNotPublishedYetIsDroppedSilently(t *testing.T) {
+	w := setup(t)
+	w.forked() // nothing is acknowledged
+	w.reload()
+	w.discover(1)
+	r := w.process(1)
+	require.Zero(t, r.Retracted)
+	require.Equal(t, []string{"EscrowDeployed:0", "Approved:0"}, w.outbox())
+}
+
+// A deployment is retracted only when the factory watch, too, has read the blocks again.
+func TestDeploymentWaitsForTheFactoryWatch(t *testing.T) {
+	w := setup(t)
+	w.forked()
+	w.publishAll()
+	w.reload()
+	r := w.process(1)
+	require.Equal(t, 3, r.Retracted)
+	require.NotContains(t, w.outbox(), "EscrowDeployed:1")
+	w.discover(1)
+	r = w.process(1)
+	require.Equal(t, 1, r.Retracted)
+	require.Contains(t, w.outbox(), "EscrowDeployed:1")
+}
+
+// Another escrow may get the address of an orphaned one.
+func TestAddressChangesHands(t *testing.T) {
+	w := setup(t)
+	w.forked()
+	w.publishAll()
+	w.reload()
+	other := at(deployed(2, 2, 4, 99), 1)
+	w.discover(1, other)
+	r := w.process(1, at(approved(2, 2, 5, 98), 1))
+	require.Equal(t, []string{"EscrowDeployed:2", "Approved:2"}, ids(r.Pending))
+	require.Equal(t, 4, r.Retracted)
+	require.Equal(t, []string{other.ID()}, w.column(`select event_id from escrow_registry where address = $1`, registry.Text(escrow(2))))
+}
+
+func TestRepair(t *testing.T) {
+	w := setup(t)
+	w.discover(0, deployed(1, 1, 0, 11))
+	w.process(0)
+	w.publishAll()
+	missed := []contract.Event{approved(1, 1, 1, 12), deployed(3, 1, 2, 13)}
+	v, err := w.led.Verifiable(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, ledger.Verifiable{From: 1, To: 1}, v)
+	r, err := w.led.Repair(t.Context(), w.epoch, 1, missed)
+	require.NoError(t, err)
+	require.Equal(t, 2, r.New)
+	require.Equal(t, []string{"Approved:0"}, w.outbox())
+	d, err := w.led.Discovered(t.Context(), 10)
+	require.NoError(t, err)
+	require.Len(t, d.Late, 1, "the missed escrow goes the way of every discovery")
+	_, err = w.led.Repair(t.Context(), w.epoch, 1, nil)
+	require.ErrorIs(t, err, ledger.ErrMoved)
+	_, err = w.led.Repair(t.Context(), w.epoch+1, 5, nil)
+	require.ErrorIs(t, err, ledger.ErrMoved)
+}
+
+func TestReplay(t *testing.T) {
+	w := setup(t)
+	w.discover(0, deployed(1, 1, 3, 11), deployed(2, 1, 4, 12))
+	w.process(0, event("EscrowCreated", 1, 1, 2, 11, `{}`), approved(1, 1, 5, 13), approved(2, 1, 6, 14))
+	w.discover(0)
+	w.process(0, released(1, 2, 0, 15))
+	w.publishAll()
+	_, err := w.led.Replay(t.Context(), ledger.Selection{}, nil)
+	require.Error(t, err)
+	for _, c := range []struct {
+		s    ledger.Selection
+		want []string
+	}{
+		{ledger.Selection{From: 2, To: 2}, []string{"EscrowReleased:2"}},
+		{ledger.Selection{From: 2, WholeEscrows: true}, []string{"EscrowDeployed:2", "Approved:2", "EscrowReleased:2"}},
+		{ledger.Selection{Escrow: registry.Text(escrow(2))}, []string{"EscrowDeployed:2", "Approved:2"}},
+		{ledger.Selection{EventID: approvedID(1, 1, 5, 13)}, []string{"Approved:2"}},
+	} {
+		n, err := w.led.Count(t.Context(), c.s)
+		require.NoError(t, err)
+		require.Equal(t, len(c.want), n.Events)
+		total, err := w.led.Replay(t.Context(), c.s, nil)
+		require.NoError(t, err)
+		require.Equal(t, len(c.want), total)
+		require.Equal(t, c.want, w.outbox())
+		w.publishAll()
+	}
+}
+
+func approvedID(who int, block int64, index uint, tx int64) string {
+	e := approved(who, block, index, tx)
+	return e.ID()
+}
+
+// A commit whose caller is told to stop is either whole or nothing.
+func TestCancelledCommit(t *testing.T) {
+	w := setup(t)
+	w.discover(0, deployed(1, 1, 0, 11))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := w.led.CommitSlots(ctx, ledger.SlotCommit{Epoch: 1, From: w.slots, To: ledger.Position{Next: 2}, Events: []contract.Event{approved(1, 1, 1, 12)}})
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, []string{"EscrowDeployed:canonical"}, w.states())
+}

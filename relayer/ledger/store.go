@@ -1,0 +1,254 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fusion-prime/escrow-relayer/partition"
+	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
+	"github.com/fusion-prime/escrow-relayer/relayer/publish"
+)
+
+// store inserts events and, for those which are new and published, their outbox rows, in order. It returns the events that
+// changed something: the new ones, and those which a reorganisation had taken back and that have reappeared.
+func (l *Ledger) store(ctx context.Context, tx pgx.Tx, events []contract.Event, outbox bool, r *Result) (fresh []contract.Event, err error) {
+	if len(events) == 0 {
+		return nil, nil
+	}
+	events = distinct(events, r)
+	c := newColumns(len(events))
+	for i := range events {
+		e := &events[i]
+		c.add(e, outbox && l.cfg.Publishes(e.Name))
+	}
+	rows, _ := tx.Query(ctx, storeEvents, c.named(l.cfg.ChainID, l.cfg.InstanceID))
+	stored := make([]bool, len(events))
+	var ord int64
+	var seq *int64
+	_, err = pgx.ForEachRow(rows, []any{&ord, &seq}, func() error {
+		i := int(ord - 1)
+		stored[i] = true
+		if seq != nil {
+			r.Pending = append(r.Pending, publish.Pending{Seq: *seq, Slot: c.slots[i], Event: events[i]})
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("store %d events: %w", len(events), err)
+	}
+	fresh = make([]contract.Event, 0, len(events))
+	known := map[string]int{} // not stored, by id
+	for i := range events {
+		if stored[i] {
+			fresh = append(fresh, events[i])
+		} else {
+			known[c.ids[i]] = i
+		}
+	}
+	r.New += len(fresh)
+	if len(known) == 0 {
+		return fresh, nil
+	}
+	revived, err := l.revive(ctx, tx, c, known, r)
+	if err != nil {
+		return nil, err
+	}
+	for i := range events { // in order, for the fold
+		if revived[c.ids[i]] {
+			fresh = append(fresh, events[i])
+		}
+	}
+	r.Duplicates += len(known) - len(revived)
+	r.Revived += len(revived)
+	return fresh, nil
+}
+
+// distinct drops events that stand twice in one commit: one transaction that a node shows in two blocks of a range.
+func distinct(events []contract.Event, r *Result) []contract.Event {
+	type id struct {
+		tx    common.Hash
+		index uint
+	}
+	seen := make(map[id]struct{}, len(events))
+	for i := range events {
+		seen[id{events[i].TxHash, events[i].LogIndex}] = struct{}{}
+	}
+	if len(seen) == len(events) {
+		return events
+	}
+	clear(seen)
+	var once []contract.Event
+	for _, e := range events {
+		k := id{e.TxHash, e.LogIndex}
+		if _, ok := seen[k]; ok {
+			r.Duplicates++
+			continue
+		}
+		seen[k] = struct{}{}
+		once = append(once, e)
+	}
+	return once
+}
+
+// storeEvents inserts what is not there yet, and an outbox row for each new event that is published. It returns the ordinal of each new
+// event, in order, with the seq of its outbox row. A CTE whose rows were inserted in order numbers them in order.
+const storeEvents = `
+	with input as (
+		select * from unnest(@ids::text[], @types::text[], @emitters::text[], @escrows::text[], @slots::smallint[], @blocks::bigint[],
+		                     @indexes::integer[], @hashes::text[], @times::bigint[], @args::json[], @published::boolean[])
+		with ordinality as t(id, type, emitter, escrow, slot, block, log_index, hash, time, args, published, ord)),
+	new as (
+		insert into processed_events (chain_id, event_id, event_type, contract_address, escrow, slot, block_number, log_index,
+		                              block_hash, block_timestamp, args, processed_by_instance)
+		select @chain, id, type, emitter, escrow, slot, block, log_index, hash, time, args, @me from input
+		on conflict (chain_id, event_id) do nothing
+		returning event_id),
+	queued as (
+		insert into outbox (chain_id, slot, escrow, event_id, event_type)
+		select @chain, i.slot, i.escrow, i.id, i.type from input i join new n on n.event_id = i.id where i.published order by i.ord
+		returning event_id, seq)
+	select i.ord, q.seq from input i join new n on n.event_id = i.id left join queued q on q.event_id = i.id order by i.ord`
+
+// revive turns events that a reorganisation had orphaned or retracted, and that are on the chain again, back into canonical ones.
+// An orphan was published and stays published, or its outbox row still waits; a retracted one is published again.
+func (l *Ledger) revive(ctx context.Context, tx pgx.Tx, c *columns, known map[string]int, r *Result) (map[string]bool, error) {
+	var k columns
+	for i := range c.ids {
+		if _, ok := known[c.ids[i]]; ok {
+			k.copy(c, i)
+		}
+	}
+	rows, _ := tx.Query(ctx, reviveEvents, pgx.StrictNamedArgs{
+		"chain": l.cfg.ChainID, "ids": k.ids, "blocks": k.blocks, "indexes": k.indexes, "hashes": k.hashes, "times": k.times,
+		"published": k.published,
+	})
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("revive events after a reorganisation: %w", err)
+	}
+	revived := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		revived[id] = true
+	}
+	return revived, nil
+}
+
+const reviveEvents = `
+	with input as (
+		select * from unnest(@ids::text[], @blocks::bigint[], @indexes::integer[], @hashes::text[], @times::bigint[], @published::boolean[])
+		with ordinality as t(id, block, log_index, hash, time, published, ord)),
+	was as (
+		select p.event_id, p.state from processed_events p join input i on p.event_id = i.id
+		where p.chain_id = @chain and p.state <> 'canonical' for update of p),
+	back as (
+		update processed_events p
+		set state = 'canonical', retract_after = null, block_number = i.block, log_index = i.log_index, block_hash = i.hash,
+		    block_timestamp = i.time, processed_at = now()
+		from input i, was w where p.chain_id = @chain and p.event_id = i.id and w.event_id = i.id
+		returning p.event_id, p.slot, p.escrow, p.event_type),
+	queued as (
+		insert into outbox (chain_id, slot, escrow, event_id, event_type)
+		select @chain, b.slot, b.escrow, b.event_id, b.event_type
+		from back b join was w using (event_id) join input i on i.id = b.event_id
+		where w.state = 'retracted' and i.published order by i.ord)
+	select event_id from back`
+
+// announce puts the EscrowDeployed of escrows that are admitted into the outbox, unless it went there before.
+func (l *Ledger) announce(ctx context.Context, tx pgx.Tx, late []registry.Late, r *Result) error {
+	if !l.cfg.Publishes(Deployed) {
+		return nil
+	}
+	var ids []string
+	for _, e := range late {
+		if !e.Announced {
+			ids = append(ids, e.EventID)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	rows, _ := tx.Query(ctx, announceEscrows, l.cfg.ChainID, ids)
+	pending, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p publish.Pending, err error) {
+		var id, emitter, escrow, hash string
+		e := &p.Event
+		err = row.Scan(&p.Seq, &p.Slot, &id, &e.Name, &emitter, &escrow, &e.BlockNumber, &e.LogIndex, &hash, &e.BlockTime, &e.Args)
+		if err != nil {
+			return p, err
+		}
+		e.Emitter, e.Escrow, e.BlockHash = common.HexToAddress(emitter), common.HexToAddress(escrow), common.HexToHash(hash)
+		e.TxHash = common.HexToHash(id[:min(len(id), 66)])
+		return p, nil
+	})
+	if err != nil {
+		return fmt.Errorf("announce %d escrows: %w", len(ids), err)
+	}
+	if len(pending) != len(ids) {
+		return fmt.Errorf("announce %d escrows: %d of their %s events are stored: the registry and processed_events disagree; run `escrow-relayer audit`", len(ids), len(pending), Deployed)
+	}
+	r.Pending = append(r.Pending, pending...)
+	return nil
+}
+
+const announceEscrows = `
+	with found as (
+		select p.* from processed_events p join unnest($2::text[]) with ordinality as t(id, ord) on p.event_id = t.id
+		where p.chain_id = $1 order by p.block_number, p.log_index),
+	queued as (
+		insert into outbox (chain_id, slot, escrow, event_id, event_type)
+		select chain_id, slot, escrow, event_id, event_type from found order by block_number, log_index
+		returning seq, event_id)
+	select q.seq, f.slot, f.event_id, f.event_type, f.contract_address, f.escrow, f.block_number, f.log_index, f.block_hash,
+	       f.block_timestamp, f.args
+	from queued q join found f using (event_id) order by q.seq`
+
+// columns are events as arrays, a column each: one statement stores them all.
+type columns struct {
+	ids, types, emitters, escrows, hashes, args []string
+	slots                                       []int16
+	blocks, times                               []int64
+	indexes                                     []int32
+	published                                   []bool
+}
+
+func newColumns(n int) *columns {
+	text := func() []string { return make([]string, 0, n) }
+	return &columns{
+		ids: text(), types: text(), emitters: text(), escrows: text(), hashes: text(), args: text(), slots: make([]int16, 0, n),
+		blocks: make([]int64, 0, n), times: make([]int64, 0, n), indexes: make([]int32, 0, n), published: make([]bool, 0, n),
+	}
+}
+
+func (c *columns) add(e *contract.Event, published bool) {
+	c.ids = append(c.ids, e.ID())
+	c.types = append(c.types, e.Name)
+	c.emitters = append(c.emitters, registry.Text(e.Emitter))
+	c.escrows = append(c.escrows, registry.Text(e.Escrow))
+	c.hashes = append(c.hashes, e.BlockHash.Hex())
+	c.args = append(c.args, string(e.Args))
+	c.slots = append(c.slots, partition.Slot(e.Escrow))
+	c.blocks = append(c.blocks, int64(e.BlockNumber))
+	c.times = append(c.times, int64(e.BlockTime))
+	c.indexes = append(c.indexes, int32(e.LogIndex))
+	c.published = append(c.published, published)
+}
+
+// copy takes what revive needs of row i.
+func (c *columns) copy(from *columns, i int) {
+	c.ids = append(c.ids, from.ids[i])
+	c.hashes = append(c.hashes, from.hashes[i])
+	c.blocks = append(c.blocks, from.blocks[i])
+	c.times = append(c.times, from.times[i])
+	c.indexes = append(c.indexes, from.indexes[i])
+	c.published = append(c.published, from.published[i])
+}
+
+func (c *columns) named(chainID int64, me string) pgx.StrictNamedArgs {
+	return pgx.StrictNamedArgs{
+		"chain": chainID, "me": me, "ids": c.ids, "types": c.types, "emitters": c.emitters, "escrows": c.escrows, "slots": c.slots,
+		"blocks": c.blocks, "indexes": c.indexes, "hashes": c.hashes, "times": c.times, "args": c.args, "published": c.published,
+	}
+}

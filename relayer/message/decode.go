@@ -1,0 +1,215 @@
+package message
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Message is what a consumer gets.
+type Message struct {
+	EventID         string // {transaction_hash}:{log_index}; with ChainID it identifies the event
+	EventType       string // EscrowDeployed, Approved, EscrowReleased, EscrowRefunded, or what the relayer was told to add
+	ChainID         string // decimal
+	Escrow          string // lower case
+	ContractAddress string // the emitter, EIP-55: the factory for EscrowDeployed, else the escrow
+	BlockNumber     uint64
+	BlockHash       string
+	BlockTimestamp  time.Time
+	TransactionHash string
+	LogIndex        uint64
+	Timestamp       time.Time // when it was published
+
+	// Args are the event's arguments by ABI name: strings, booleans, or []any and map[string]any of these.
+	Args map[string]any
+
+	Replay            bool   // published once more on request
+	Retracted         bool   // a retraction: the event was published, and a reorganisation has removed it
+	Reason            string // of a retraction
+	OriginalBlockHash string // of a retraction: the block that the event was published from
+}
+
+var (
+	// ErrMalformed means that a message is not one of ours, or contradicts itself.
+	ErrMalformed = errors.New("malformed message")
+	// ErrSchema means that a message has another schema than this package knows.
+	ErrSchema = errors.New("unknown message schema")
+)
+
+// Text returns an argument that is a string: an address, an integer, bytes, or text. It is empty if there is none of this name.
+func (m *Message) Text(name string) string {
+	s, _ := m.Args[name].(string)
+	return s
+}
+
+// Int returns an argument that is an integer; false if there is none of this name.
+func (m *Message) Int(name string) (*big.Int, bool) {
+	s, ok := m.Args[name].(string)
+	if !ok || !integer.MatchString(s) {
+		return nil, false
+	}
+	return new(big.Int).SetString(s, 10)
+}
+
+var (
+	eventID = regexp.MustCompile(`^0x[0-9a-f]{64}:(0|[1-9][0-9]{0,19})$`)
+	hash    = regexp.MustCompile(`^0x[0-9a-f]{64}$`)
+	address = regexp.MustCompile(`^0x[0-9a-fA-F]{40}$`)
+	natural = regexp.MustCompile(`^(0|[1-9][0-9]*)$`)
+	integer = regexp.MustCompile(`^(0|-?[1-9][0-9]*)$`)
+)
+
+// Decode reads a message and verifies that it is complete and consistent: the body with itself and with the attributes. Names that this
+// package does not know are left alone. The error wraps ErrMalformed or ErrSchema.
+func Decode(body []byte, attributes map[string]string) (*Message, error) {
+	if v := attributes[AttrSchema]; v != Version {
+		return nil, fmt.Errorf("%w: attribute schema is %q, this package knows %q; update it", ErrSchema, v, Version)
+	}
+	// By exact name: encoding/json would let an argument TIMESTAMP overwrite a field timestamp.
+	var top map[string]json.RawMessage
+	if err := json.Unmarshal(body, &top); err != nil {
+		return nil, fmt.Errorf("%w: the body is not a JSON object: %w", ErrMalformed, err)
+	}
+	var m Message
+	var name string
+	r := reader{top: top}
+	r.read("event_id", &m.EventID)
+	r.read("event_type", &m.EventType)
+	r.read("event_name", &name)
+	r.read("chain_id", &m.ChainID)
+	r.read("contract_address", &m.ContractAddress)
+	r.read("block_number", &m.BlockNumber)
+	r.read("block_hash", &m.BlockHash)
+	r.read("block_timestamp", &m.BlockTimestamp)
+	r.read("transaction_hash", &m.TransactionHash)
+	r.read("log_index", &m.LogIndex)
+	r.read("timestamp", &m.Timestamp)
+	if _, ok := top["retracted"]; ok {
+		r.read("retracted", &m.Retracted)
+		r.read("reason", &m.Reason)
+		r.read("original_block_hash", &m.OriginalBlockHash)
+	}
+	r.readArgs(&m)
+	m.Escrow, m.Replay = attributes[AttrEscrow], attributes[AttrReplay] == "true"
+	if r.err == nil {
+		r.err = m.verify(name, attributes)
+	}
+	if r.err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrMalformed, r.err)
+	}
+	return &m, nil
+}
+
+// verify checks the message against itself and against the attributes.
+func (m *Message) verify(name string, attributes map[string]string) error {
+	for _, f := range []struct {
+		name, value string
+		form        *regexp.Regexp
+	}{
+		{"event_id", m.EventID, eventID}, {"chain_id", m.ChainID, natural}, {"contract_address", m.ContractAddress, address},
+		{"block_hash", m.BlockHash, hash}, {"transaction_hash", m.TransactionHash, hash},
+	} {
+		if !f.form.MatchString(f.value) {
+			return fmt.Errorf("%s is %q", f.name, f.value)
+		}
+	}
+	if m.EventType == "" || m.EventType != name {
+		return fmt.Errorf("event_type is %q and event_name is %q", m.EventType, name)
+	}
+	if want := m.TransactionHash + ":" + strconv.FormatUint(m.LogIndex, 10); m.EventID != want {
+		return fmt.Errorf("event_id is %s, but transaction_hash and log_index give %s", m.EventID, want)
+	}
+	if m.Retracted && (m.Reason == "" || !hash.MatchString(m.OriginalBlockHash)) {
+		return fmt.Errorf("a retraction with the reason %q and original_block_hash %q", m.Reason, m.OriginalBlockHash)
+	}
+	escrow := m.ContractAddress
+	if m.EventType == deployed {
+		escrow = m.Text("escrow")
+	}
+	retracted := ""
+	if m.Retracted {
+		retracted = "true"
+	}
+	for _, a := range [...]struct{ name, want string }{
+		{AttrEventID, m.EventID}, {AttrEventType, m.EventType}, {AttrEventName, m.EventType}, {AttrChainID, m.ChainID},
+		{AttrBlockNumber, strconv.FormatUint(m.BlockNumber, 10)}, {AttrEscrow, strings.ToLower(escrow)}, {AttrRetracted, retracted},
+	} {
+		if attributes[a.name] != a.want {
+			return fmt.Errorf("attribute %s is %q, the body says %q", a.name, attributes[a.name], a.want)
+		}
+	}
+	return nil
+}
+
+// reader reads fields until one cannot be read.
+type reader struct {
+	top map[string]json.RawMessage
+	err error
+}
+
+func (r *reader) read(name string, into any) {
+	if r.err != nil {
+		return
+	}
+	value, ok := r.top[name]
+	if !ok || string(value) == "null" {
+		r.err = fmt.Errorf("%s is missing", name)
+		return
+	}
+	if err := json.Unmarshal(value, into); err != nil {
+		r.err = fmt.Errorf("read %s: %w", name, err)
+	}
+}
+
+// readArgs reads the arguments, and checks that the copies at the top level are the same.
+func (r *reader) readArgs(m *Message) {
+	var args map[string]json.RawMessage
+	r.read("args", &args)
+	if r.err != nil {
+		return
+	}
+	m.Args = make(map[string]any, len(args))
+	for name, raw := range args {
+		value, err := argument(raw)
+		if err != nil {
+			r.err = fmt.Errorf("argument %s: %w", name, err)
+			return
+		}
+		if copied, ok := r.top[name]; !reserved(name) && (!ok || !bytes.Equal(copied, raw)) {
+			r.err = fmt.Errorf("argument %s is %s under args and %s at the top level", name, raw, copied)
+			return
+		}
+		m.Args[name] = value
+	}
+}
+
+var errKind = errors.New("neither string nor boolean, nor an array or object of these")
+
+// argument decodes a value and refuses null and numbers, which lose digits in half of the languages.
+func argument(raw json.RawMessage) (any, error) {
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	for {
+		token, err := decoder.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		switch token.(type) {
+		case string, bool, json.Delim:
+		default:
+			return nil, errKind
+		}
+	}
+	var value any
+	err := json.Unmarshal(raw, &value)
+	return value, err
+}

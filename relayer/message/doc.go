@@ -1,0 +1,28 @@
+// Package message is the wire format of the escrow relayer: what it publishes, and how a consumer reads it. It needs nothing but the
+// standard library, so that importing it costs a consumer nothing.
+//
+// # The message
+//
+// The body is a JSON object: an envelope, the event's arguments under "args", and the same arguments once more at the top level, where a name
+// of the envelope wins (EscrowReleased has an argument timestamp; the envelope's timestamp is when the message was published). Addresses are in
+// EIP-55 mixed case, integers are decimal strings whatever their size, and nothing is null. Attributes repeat what subscriptions filter by.
+// schema.json, embedded as Schema, describes the body; testdata has an example of each event.
+//
+// # What a consumer can rely on
+//
+// Messages of one escrow are published in the order of the chain, EscrowDeployed first. Pub/Sub keeps that order only for subscriptions that
+// have message ordering switched on. Delivery is at least once, and now and then a message is published twice (Pub/Sub had stored it when the
+// relayer died): so apply an event once by its EventID and ChainID, in the transaction that has the effect, as the example subscriber does.
+//
+// Retractions come on a topic of their own, and only if the relayer publishes blocks that are not final yet: the event was published and
+// a reorganisation has removed it. There is no order between that topic and the others. Undo the event if what you stored of it is the
+// one of OriginalBlockHash; if the event was mined again meanwhile, you may have received it first, in another block.
+//
+// A replay is a message published once more on request, with the attribute replay: the same event under the same EventID. A consumer that wants
+// its history anew forgets what it has applied before it asks for a replay; others drop it like any message that they have seen.
+//
+// # Decode
+//
+// Decode refuses what is no message of ours or contradicts itself, with ErrMalformed, and what a later relayer wrote under another schema, with
+// ErrSchema. Do not acknowledge either: a dead-letter topic keeps them for somebody to look at.
+package message

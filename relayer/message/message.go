@@ -1,0 +1,55 @@
+package message
+
+import (
+	_ "embed"
+)
+
+// Version is the attribute schema of every message. It changes when a consumer would have to; names may be added under the same version.
+const Version = "1"
+
+// Schema is the JSON Schema of the body.
+//
+//go:embed schema.json
+var Schema []byte
+
+// Kind says why a message is published. The values are those of the outbox.
+type Kind int16
+
+const (
+	// Original is the first publication of an event.
+	Original Kind = 0
+	// Retraction says that a reorganisation removed an event which was published.
+	Retraction Kind = 1
+	// Replay is the publication of an event once more, on request.
+	Replay Kind = 2
+)
+
+// Attributes of a message.
+const (
+	AttrEventID     = "event_id"
+	AttrEventType   = "event_type"
+	AttrEventName   = "event_name" // the same as event_type: consumers exist for both
+	AttrChainID     = "chain_id"
+	AttrEscrow      = "escrow" // lower case
+	AttrBlockNumber = "block_number"
+	AttrSchema      = "schema"
+	AttrRetracted   = "retracted" // "true", on retractions only
+	AttrReplay      = "replay"    // "true", on replays only
+)
+
+// Reorganised is the reason of every retraction so far.
+const Reorganised = "reorganisation"
+
+// deployed is the event whose emitter is not the escrow.
+const deployed = "EscrowDeployed"
+
+// reserved says whether an argument of this name stands under args only. The names are reserved in every message, so that a name
+// means the same in all.
+func reserved(name string) bool {
+	switch name {
+	case "event_id", "event_type", "event_name", "chain_id", "contract_address", "block_number", "block_hash", "block_timestamp",
+		"transaction_hash", "log_index", "timestamp", "args", "retracted", "reason", "original_block_hash":
+		return true
+	}
+	return false
+}

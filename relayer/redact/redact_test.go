@@ -1,0 +1,56 @@
+package redact_test
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/redact"
+)
+
+func TestURL(t *testing.T) {
+	for raw, want := range map[string]string{
+		"https://mainnet.infura.io/v3/0123456789abcdef":  "https://***.infura.io",
+		"wss://user:secret@node.example.com:8546/?key=k": "wss://***.example.com:8546",
+		"http://127.0.0.1:8545/abc":                      "http://127.0.0.1:8545",
+		"http://[::1]:8545":                              "http://[::1]:8545",
+		"http://localhost":                               "http://localhost",
+		"://":                                            "***",
+		"\x7f":                                           "***",
+		"":                                               "***",
+	} {
+		require.Equal(t, want, redact.URL(raw), raw)
+	}
+}
+
+func TestMask(t *testing.T) {
+	s := redact.New(
+		"https://mainnet.infura.io/v3/0123456789abcdef", "https://user:hunter2@rpc.example.com/?apikey=topsecret",
+		"postgresql://relayer:p%40ssword@db.example.com/escrows_of_chain?sslmode=require", "host=db user=me password='qu oted' dbname=escrows",
+	)
+	for in, want := range map[string]string{
+		"key 0123456789abcdef is over its limit":                      "key *** is over its limit",
+		"Post \"https://mainnet.infura.io/v3/0123456789abcdef\": EOF": "Post \"https://***.infura.io\": EOF",
+		"hunter2 topsecret p@ssword p%40ssword":                       "*** *** *** ***",
+		"qu oted":                                                     "***",
+		"database \"escrows_of_chain\" does not exist":                "database \"escrows_of_chain\" does not exist",
+		"lookup mainnet.infura.io: no such host":                      "lookup ***.infura.io: no such host",
+	} {
+		require.Equal(t, want, s.Mask(in))
+	}
+}
+
+func TestErrorKeepsItsChain(t *testing.T) {
+	cause := errors.New("connection refused")
+	err := fmt.Errorf("ask: %w", &url.Error{Op: "Post", URL: "https://a.b.example.com/v2/qwertyuiop", Err: cause})
+	got := redact.Error(err)
+	require.EqualError(t, got, `ask: Post "https://***.example.com": connection refused`)
+	require.ErrorIs(t, got, cause)
+	var u *url.Error
+	require.ErrorAs(t, got, &u)
+	require.NoError(t, redact.Error(nil))
+	require.Same(t, cause, redact.Error(cause, "https://x.example.com/another-key"))
+}

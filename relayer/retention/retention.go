@@ -1,0 +1,112 @@
+// Package retention removes what nothing needs any more, in small steps, so that it never holds a lock for long. The leader
+// runs it.
+//
+// What goes: the events of escrows that have ended, the history of an escrow as a whole, once it is older than Events and below
+// the verified block (so no cursor can come back to it, and no reorganisation has to fold it again); instances dead for longer than Instances that own
+// nothing; remembered block hashes far below finality. What stays: every event of an escrow that may still emit one.
+package retention
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Config of the clean-up.
+type Config struct {
+	DB        *pgxpool.Pool
+	ChainID   int64
+	Events    time.Duration // how long events of ended escrows are kept; 0: for ever
+	Instances time.Duration // how long dead instances are shown; 0 means 7 days
+	Every     time.Duration // pause between two clean-ups; 0 means 1 minute
+	Log       *slog.Logger
+}
+
+const (
+	escrowsPerStep = 500
+	// blocksKept is how many remembered hashes stay: some seven hours of Ethereum at one a block. A reorganisation deeper than the
+	// oldest of them starts the chain over from START_BLOCK.
+	blocksKept = 2048
+)
+
+// Run cleans up until ctx ends.
+func Run(ctx context.Context, cfg Config) error {
+	if cfg.Every == 0 {
+		cfg.Every = time.Minute
+	}
+	if cfg.Instances == 0 {
+		cfg.Instances = 7 * 24 * time.Hour
+	}
+	ticker := time.NewTicker(cfg.Every)
+	defer ticker.Stop()
+	for {
+		if _, err := Once(ctx, cfg); err != nil && ctx.Err() == nil {
+			cfg.Log.WarnContext(ctx, "not cleaned up, trying again", slog.Any("err", err))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// Removed is what a clean-up took away.
+type Removed struct {
+	Events, Instances, Blocks int64
+}
+
+// Once cleans up as much as there is.
+func Once(ctx context.Context, cfg Config) (r Removed, err error) {
+	if cfg.Events > 0 {
+		for {
+			tag, err := cfg.DB.Exec(ctx, removeEvents, pgx.StrictNamedArgs{"chain": cfg.ChainID, "age": cfg.Events.Seconds(), "step": escrowsPerStep})
+			if err != nil {
+				return r, fmt.Errorf("remove events of ended escrows: %w", err)
+			}
+			r.Events += tag.RowsAffected()
+			if tag.RowsAffected() == 0 {
+				break
+			}
+		}
+	}
+	tag, err := cfg.DB.Exec(ctx, removeInstances, cfg.ChainID, cfg.Instances.Seconds())
+	if err != nil {
+		return r, fmt.Errorf("remove dead instances: %w", err)
+	}
+	r.Instances = tag.RowsAffected()
+	tag, err = cfg.DB.Exec(ctx, removeBlocks, cfg.ChainID, blocksKept)
+	if err != nil {
+		return r, fmt.Errorf("remove old block hashes: %w", err)
+	}
+	r.Blocks = tag.RowsAffected()
+	return r, nil
+}
+
+// removeEvents takes some escrows whose last event, a release or refund, was stored long ago and lies below the verified block,
+// and removes their events. Their records and registry rows stay: they are small, and say that the escrow existed.
+const removeEvents = `
+	with ended as (
+		select p.escrow from processed_events p
+		where p.chain_id = @chain and p.event_type in ('EscrowReleased', 'EscrowRefunded') and p.state = 'canonical'
+		  and p.processed_at < now() - make_interval(secs => @age)
+		  and p.block_number <= (select verified_block from leadership where chain_id = @chain)
+		  and not exists (select from outbox o where o.chain_id = @chain and o.escrow = p.escrow)
+		order by p.processed_at limit @step)
+	delete from processed_events p using ended e where p.chain_id = @chain and p.escrow = e.escrow and p.state = 'canonical'`
+
+const removeInstances = `
+	with gone as (
+		delete from relayer_instances i
+		where i.chain_id = $1 and i.status = 'dead' and i.dead_since < now() - make_interval(secs => $2)
+		  and not exists (select from slot_ownership s where s.chain_id = i.chain_id and s.owner = i.instance_id)
+		returning i.instance_id)
+	delete from cursors c using gone g where c.chain_id = $1 and c.instance_id = g.instance_id`
+
+const removeBlocks = `
+	delete from chain_blocks where chain_id = $1 and number < (
+		select number from chain_blocks where chain_id = $1 order by number desc offset $2 limit 1)`
