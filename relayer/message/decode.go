@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/big"
 	"regexp"
 	"strconv"
@@ -194,22 +193,30 @@ var errKind = errors.New("neither string nor boolean, nor an array or object of 
 
 // argument decodes a value and refuses null and numbers, which lose digits in half of the languages.
 func argument(raw json.RawMessage) (any, error) {
-	decoder := json.NewDecoder(bytes.NewReader(raw))
-	for {
-		token, err := decoder.Token()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-		switch token.(type) {
-		case string, bool, json.Delim:
-		default:
-			return nil, errKind
-		}
-	}
 	var value any
-	err := json.Unmarshal(raw, &value)
-	return value, err
+	if err := json.Unmarshal(raw, &value); err != nil {
+		return nil, err
+	}
+	return value, plain(value)
+}
+
+func plain(value any) error {
+	switch value := value.(type) {
+	case string, bool:
+	case []any:
+		for _, v := range value {
+			if err := plain(v); err != nil {
+				return err
+			}
+		}
+	case map[string]any:
+		for _, v := range value {
+			if err := plain(v); err != nil {
+				return err
+			}
+		}
+	default:
+		return errKind
+	}
+	return nil
 }
