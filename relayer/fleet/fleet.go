@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"time"
 
@@ -158,7 +159,21 @@ type Age time.Duration
 // Seconds is the age in seconds.
 func (a Age) Seconds() float64 { return time.Duration(a).Seconds() }
 
-func (a Age) String() string { return time.Duration(a).Round(time.Second).String() }
+// String writes an age for people, in at most two units: 57s, 3m 09s, 42m, 4h 12m, 3d 4h.
+func (a Age) String() string {
+	switch s := int64(time.Duration(a) / time.Second); {
+	case s < 60:
+		return fmt.Sprintf("%ds", s)
+	case s < 10*60:
+		return fmt.Sprintf("%dm %02ds", s/60, s%60)
+	case s < 3600:
+		return fmt.Sprintf("%dm", s/60)
+	case s < 24*3600:
+		return fmt.Sprintf("%dh %02dm", s/3600, s/60%60)
+	default:
+		return fmt.Sprintf("%dd %dh", s/86400, s/3600%24)
+	}
+}
 
 // MarshalJSON writes seconds.
 func (a Age) MarshalJSON() ([]byte, error) {

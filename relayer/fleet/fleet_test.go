@@ -244,3 +244,12 @@ func TestAgesAreSecondsInJSON(t *testing.T) {
 	require.NoError(t, json.Unmarshal(b, &back))
 	require.Equal(t, fleet.Age(1500*time.Millisecond), back.OldestAge)
 }
+
+func TestAgesAreShortForPeople(t *testing.T) {
+	t.Parallel()
+	for want, age := range map[string]time.Duration{
+		"0s": 0, "59s": 59999 * time.Millisecond, "3m 09s": 189 * time.Second, "59m": time.Hour - 1, "4h 05m": 4*time.Hour + 5*time.Minute, "3d 4h": 76 * time.Hour,
+	} {
+		require.Equal(t, want, fleet.Age(age).String())
+	}
+}

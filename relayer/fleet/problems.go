@@ -144,7 +144,7 @@ func (f *Fleet) stuck(l Limits) *Problem {
 	if who == "" {
 		return nil
 	}
-	return &Problem{StuckCursor, Critical, fmt.Sprintf("no block processed for over %s: %s", l.StuckCursor, who),
+	return &Problem{StuckCursor, Critical, fmt.Sprintf("no block processed for over %s: %s", Age(l.StuckCursor), who),
 		"look at its /readyz and at its node; restart it if both are well"}
 }
 
@@ -167,7 +167,7 @@ func (f *Fleet) stale(l Limits) *Problem {
 	if who == "" {
 		return nil
 	}
-	return &Problem{StaleHeartbeat, Critical, fmt.Sprintf("connected but without a heartbeat for over %s: %s", l.StaleHeartbeat, who), "restart it"}
+	return &Problem{StaleHeartbeat, Critical, fmt.Sprintf("connected but without a heartbeat for over %s: %s", Age(l.StaleHeartbeat), who), "restart it"}
 }
 
 func (f *Fleet) lagging(l Limits) *Problem {

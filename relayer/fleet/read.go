@@ -147,11 +147,12 @@ func (r *rows) instances(rows pgx.Rows) error {
 		}
 		i.Partition = partition.Partition{Number: i.Number, Total: i.Total, Strategy: partition.Strategy(i.Strategy)}
 		if at != nil {
-			i.CursorTime = *at
+			i.CursorTime = at.UTC()
 		}
 		if moved != nil && i.Cursor > 0 {
 			i.CursorAge = r.age(*moved)
 		}
+		i.Started = i.Started.UTC()
 		r.f.Instances = append(r.f.Instances, i)
 		r.lockKeys = append(r.lockKeys, key)
 		r.deadSince = append(r.deadSince, dead)
@@ -235,8 +236,9 @@ func (r *rows) escrows(rows pgx.Rows) error {
 // fold puts the rows together.
 func (r *rows) fold() Fleet {
 	f := &r.f
+	f.At = f.At.UTC()
 	if r.leaderSince != nil {
-		f.Leader.Since = *r.leaderSince
+		f.Leader.Since = r.leaderSince.UTC()
 	}
 	if r.beat != nil {
 		f.Leader.HeartbeatAge = r.age(*r.beat)
@@ -307,7 +309,7 @@ func (r *rows) foldSlots(index map[string]*Instance) {
 			lowest(g.next)
 		}
 		for _, number := range g.slots {
-			slot := Slot{Number: number, Owner: g.owner, Since: g.since}
+			slot := Slot{Number: number, Owner: g.owner, Since: g.since.UTC()}
 			switch {
 			case g.owner == "":
 				slot.Unserved = r.age(g.since)

@@ -1,0 +1,236 @@
+package web
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fusion-prime/escrow-relayer/partition"
+)
+
+const (
+	// defaultLimit and maxLimit are rows of one page of a list.
+	defaultLimit, maxLimit = 100, 1000
+	// queryTimeout bounds one request's use of the database.
+	queryTimeout = 5 * time.Second
+	// queries is how many requests use the database at once: people must not take the connections that commits need.
+	queries = 3
+	// retryAfter is what a client that found no free query, or no database, is told to wait, in seconds.
+	retryAfter = "2"
+)
+
+// api answers from the tables. Its methods may be called concurrently.
+type api struct {
+	db       DB
+	chainID  int64
+	board    func(context.Context) news
+	source   Source
+	mask     func(string) string
+	log      *slog.Logger
+	querying chan struct{} // holds a token for each request that uses the database
+}
+
+func newAPI(cfg Config, b *board) *api {
+	return &api{
+		db: cfg.DB, chainID: cfg.ChainID, board: b.latest, source: cfg.Source, mask: cfg.Mask, log: cfg.Log, querying: make(chan struct{}, queries),
+	}
+}
+
+// problem is an error as RFC 9457 has it.
+type problem struct {
+	Title     string `json:"title"` // of the status
+	Status    int    `json:"status"`
+	Detail    string `json:"detail"`
+	Parameter string `json:"parameter,omitempty"` // of the query or the path, when one is to blame
+}
+
+func (p problem) Error() string { return p.Detail }
+
+func writeProblem(w http.ResponseWriter, p problem) {
+	p.Title = http.StatusText(p.Status)
+	w.Header().Set("Content-Type", "application/problem+json")
+	writeBody(w, p.Status, p)
+}
+
+// bad is a parameter that cannot be understood.
+func bad(parameter, value, remedy string) problem {
+	const most = 80 // characters of the value that are repeated
+	if len(value) > most {
+		value = value[:most] + "…"
+	}
+	return problem{Status: http.StatusBadRequest, Detail: fmt.Sprintf("%s=%q: %s", parameter, value, remedy), Parameter: parameter}
+}
+
+// handle makes a handler of a method that returns an answer or an error; an error that is no problem is the database's.
+func (a *api) handle(answer func(*http.Request) (any, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		v, err := a.limited(r, answer)
+		var p problem
+		switch {
+		case err == nil:
+			writeJSON(w, http.StatusOK, v)
+		case errors.As(err, &p):
+			if p.Status == http.StatusServiceUnavailable {
+				w.Header().Set("Retry-After", retryAfter)
+			}
+			writeProblem(w, p)
+		case r.Context().Err() != nil: // the client hung up
+		default:
+			a.log.WarnContext(r.Context(), "request not answered", slog.String("path", r.URL.Path), slog.String("err", a.mask(err.Error())))
+			w.Header().Set("Retry-After", retryAfter)
+			writeProblem(w, problem{Status: http.StatusServiceUnavailable, Detail: "the database does not answer: try again"})
+		}
+	})
+}
+
+// limited runs what uses the database, when its turn comes, under queryTimeout.
+func (a *api) limited(r *http.Request, answer func(*http.Request) (any, error)) (any, error) {
+	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
+	defer cancel()
+	r = r.WithContext(ctx)
+	select {
+	case a.querying <- struct{}{}:
+		defer func() { <-a.querying }()
+		return answer(r)
+	case <-r.Context().Done():
+		return nil, problem{Status: http.StatusServiceUnavailable, Detail: "too many requests at once: try again"}
+	}
+}
+
+// params reads a query: each parameter at most once, and none that is unknown, so that a misspelt filter does not pass for none.
+type params struct {
+	values url.Values
+	err    error
+}
+
+func parse(r *http.Request, known ...string) *params {
+	p := &params{}
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		p.err = problem{Status: http.StatusBadRequest, Detail: "the query cannot be read: check its percent-encoding"}
+	}
+	p.values = values
+	for name, v := range values {
+		switch {
+		case !slices.Contains(known, name):
+			p.fail(bad(name, v[0], "no such parameter; there are "+strings.Join(known, ", ")))
+		case len(v) > 1:
+			p.fail(bad(name, v[1], "given more than once"))
+		}
+	}
+	return p
+}
+
+func (p *params) fail(err error) {
+	if p.err == nil {
+		p.err = err
+	}
+}
+
+func (p *params) block(name string, absent int64) int64 {
+	v := p.values.Get(name)
+	if v == "" {
+		return absent
+	}
+	n, err := strconv.ParseInt(v, 10, 64)
+	if err != nil || n < 0 {
+		p.fail(bad(name, v, "must be a block number"))
+	}
+	return n
+}
+
+func (p *params) limit() int {
+	v := p.values.Get("limit")
+	if v == "" {
+		return defaultLimit
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 1 || n > maxLimit {
+		p.fail(bad("limit", v, fmt.Sprintf("must be 1 to %d", maxLimit)))
+	}
+	return n
+}
+
+func (p *params) oneOf(name string, values ...string) string {
+	v := p.values.Get(name)
+	if v != "" && !slices.Contains(values, v) {
+		p.fail(bad(name, v, "must be one of "+strings.Join(values, ", ")))
+	}
+	return v
+}
+
+// address returns an address in lower case, or "" when there is none.
+func (p *params) address(name string) string {
+	v := p.values.Get(name)
+	if v == "" {
+		return ""
+	}
+	address, ok := normalize(v)
+	if !ok {
+		p.fail(bad(name, v, notAnAddress))
+	}
+	return address
+}
+
+const notAnAddress = "must be 0x and 40 hexadecimal digits"
+
+// normalize returns an address in lower case, as the tables have it.
+func normalize(v string) (address string, ok bool) {
+	v = strings.ToLower(v)
+	digits, prefixed := strings.CutPrefix(v, "0x")
+	if !prefixed || len(digits) != 40 || strings.Trim(digits, "0123456789abcdef") != "" {
+		return "", false
+	}
+	return v, true
+}
+
+// slots returns the slots of the partition parameter, P or P/N; nil when there is none. P alone is one of mine's total.
+func (p *params) slots(name string, mine partition.Partition) []int16 {
+	v := p.values.Get(name)
+	if v == "" {
+		return nil
+	}
+	number, total, given := strings.Cut(v, "/")
+	part := mine
+	var err error
+	if part.Number, err = strconv.Atoi(number); err == nil && given {
+		part.Total, err = strconv.Atoi(total)
+	}
+	if err == nil {
+		err = part.Validate()
+	}
+	if err != nil {
+		p.fail(bad(name, v, fmt.Sprintf("must be P or P/N with P from 0 to N-1 and N from 1 to %d (here N is %d)", partition.Slots, mine.Total)))
+		return nil
+	}
+	return part.Preferred()
+}
+
+// cursor reads the fields of a position that encodeCursor wrote; nil when there is none. A cursor belongs to one list, by its kind.
+func (p *params) cursor(kind string, fields int) []string {
+	v := p.values.Get("cursor")
+	if v == "" {
+		return nil
+	}
+	text, err := base64.RawURLEncoding.DecodeString(v)
+	got := strings.Split(string(text), ",")
+	if err != nil || got[0] != kind || len(got) != fields+1 {
+		p.fail(bad("cursor", v, `must be the "next" of the page before`))
+		return nil
+	}
+	return got[1:]
+}
+
+// encodeCursor makes the position of a list opaque: it is nobody's business to compute one.
+func encodeCursor(kind string, fields ...string) *string {
+	s := base64.RawURLEncoding.EncodeToString([]byte(kind + "," + strings.Join(fields, ",")))
+	return &s
+}

@@ -1,0 +1,203 @@
+package web
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
+)
+
+const (
+	// idleEvery is how often the database is read while nobody looks: often enough for the plots of the outbox.
+	idleEvery = 30 * time.Second
+	// readWithin bounds one reading, and so what a page waits for a database that does not answer.
+	readWithin = 2 * time.Second
+	// lastEvents are shown on the page; kindsOver is how many of the newest events are counted by type.
+	lastEvents, kindsOver = 12, 2000
+)
+
+// news is what is read from the database for the page.
+type news struct {
+	at     time.Time // when it was read, by this process's clock; zero: never
+	fleet  fleet.Fleet
+	events []event // the newest, newest first
+	kinds  []kind
+	err    error // of the last attempt, which may be later than at
+}
+
+// kind counts events of one type among the newest ones.
+type kind struct {
+	Type  string
+	Count int64
+	First int64     // lowest block among all that were counted
+	Since time.Time // of that block
+}
+
+// board reads the fleet for everybody who looks at this instance, and samples the instance for the plots. One goroutine runs it,
+// the other methods may be called by any.
+type board struct {
+	cfg     Config
+	fleet   *fleet.Reader
+	reading chan struct{} // holds a token while somebody reads the database
+
+	mu       sync.Mutex
+	history  *history
+	news     news
+	tried    time.Time // start of the last attempt
+	watchers int       // open streams
+	tick     chan struct{}
+}
+
+func newBoard(cfg Config) *board {
+	return &board{
+		cfg: cfg, fleet: &fleet.Reader{DB: cfg.DB, ChainID: cfg.ChainID}, reading: make(chan struct{}, 1),
+		history: newHistory(), tick: make(chan struct{}),
+	}
+}
+
+// run samples until ctx ends.
+func (b *board) run(ctx context.Context) error {
+	ticker := time.NewTicker(b.cfg.Every)
+	defer ticker.Stop()
+	for {
+		b.step(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// step takes one sample, reads the database if that is due, and wakes the streams.
+func (b *board) step(ctx context.Context) {
+	b.mu.Lock()
+	every := idleEvery
+	if b.watchers > 0 {
+		every = b.cfg.Every
+	}
+	b.mu.Unlock()
+	n := b.read(ctx, every)
+	i := b.cfg.Source.Instance()
+
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.history.add(sample{
+		at: b.cfg.Now(), head: i.Head, target: i.Target, cursor: i.Cursor, lag: i.Lag(),
+		outbox: n.fleet.Outbox.Messages, oldest: time.Duration(n.fleet.Outbox.OldestAge),
+	})
+	close(b.tick)
+	b.tick = make(chan struct{})
+}
+
+// watch counts a stream and returns what ends it; ok is false when there are too many.
+func (b *board) watch() (end func(), ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.watchers >= maxStreams {
+		return nil, false
+	}
+	b.watchers++
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.watchers--
+	}, true
+}
+
+// ticked returns a channel that is closed at the next sample.
+func (b *board) ticked() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.tick
+}
+
+// samples returns those of the last hour, oldest first.
+func (b *board) samples() []sample {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.history.since(b.cfg.Now().Add(-historySpan))
+}
+
+// latest returns what was read last, at most Every ago unless the database is gone. A caller that hangs up does not end the reading,
+// which serves others too.
+func (b *board) latest(ctx context.Context) news {
+	return b.read(context.WithoutCancel(ctx), b.cfg.Every)
+}
+
+// read returns what was read last, and reads again before if the last attempt is older than every. Attempts, not successes, count:
+// while the database is gone only one caller at a time waits for it, and the others get what there is.
+func (b *board) read(ctx context.Context, every time.Duration) news {
+	select {
+	case b.reading <- struct{}{}:
+	case <-ctx.Done():
+		return b.current()
+	}
+	defer func() { <-b.reading }()
+	b.mu.Lock()
+	now := b.cfg.Now()
+	// A ticker is never quite on time; without the margin every other tick would find nothing due.
+	due := b.tried.IsZero() || now.Sub(b.tried) >= every-b.cfg.Every/4
+	if due {
+		b.tried = now
+	}
+	b.mu.Unlock()
+	if !due {
+		return b.current()
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, readWithin)
+	defer cancel()
+	n, err := b.query(ctx)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err != nil {
+		if b.news.err == nil {
+			b.cfg.Log.WarnContext(ctx, "fleet not read for the status page, trying again", slog.String("err", b.cfg.Mask(err.Error())))
+		}
+		b.news.err = err
+		return b.news
+	}
+	n.at = now
+	b.news = n
+	return n
+}
+
+func (b *board) current() news {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.news
+}
+
+func (b *board) query(ctx context.Context) (n news, err error) {
+	if n.fleet, err = b.fleet.Read(ctx); err != nil {
+		return news{}, err
+	}
+	rows, _ := b.cfg.DB.Query(ctx, selectLast, b.cfg.ChainID, lastEvents)
+	if n.events, err = pgx.CollectRows(rows, scanEvent); err != nil {
+		return news{}, fmt.Errorf("read the last events: %w", err)
+	}
+	rows, _ = b.cfg.DB.Query(ctx, countKinds, b.cfg.ChainID, kindsOver)
+	n.kinds, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (k kind, err error) {
+		var at int64
+		err = row.Scan(&k.Type, &k.Count, &k.First, &at)
+		k.Since = time.Unix(at, 0)
+		return k, err
+	})
+	if err != nil {
+		return news{}, fmt.Errorf("count events by type: %w", err)
+	}
+	return n, nil
+}
+
+// countKinds counts the newest events by type: all of them would be a scan of the largest table.
+const countKinds = `
+	select event_type, count(*), min(min(block_number)) over (), min(min(block_timestamp)) over ()
+	from (select event_type, block_number, block_timestamp from processed_events
+	      where chain_id = $1 and state = 'canonical' order by block_number desc limit $2) e
+	group by event_type order by count(*) desc, event_type`

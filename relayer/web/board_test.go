@@ -1,0 +1,166 @@
+package web
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/partition"
+	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
+)
+
+// countingDB counts snapshots, of which a reading of the fleet takes one.
+type countingDB struct {
+	DB
+	reads atomic.Int64
+}
+
+func (c *countingDB) BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error) {
+	c.reads.Add(1)
+	return c.DB.BeginTx(ctx, o)
+}
+
+func TestBoardReadsSeldomWhileNobodyLooks(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(1)
+	db := &countingDB{DB: w.pool}
+	now := time.Now()
+	w.cfg.DB, w.cfg.Now = db, func() time.Time { return now }
+	b := w.server().board
+	steps := func(n int) int64 {
+		before := db.reads.Load()
+		for range n {
+			b.step(t.Context())
+			now = now.Add(b.cfg.Every)
+		}
+		return db.reads.Load() - before
+	}
+	require.EqualValues(t, 2, steps(30), "a minute: one reading every half minute")
+	require.Len(t, b.samples(), 30)
+	end, ok := b.watch()
+	require.True(t, ok)
+	require.EqualValues(t, 30, steps(30), "somebody watches")
+	end()
+	require.EqualValues(t, 2, steps(31))
+}
+
+func TestBoardReadsOnceForManyWhoAskAtOnce(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(1)
+	db := &countingDB{DB: w.pool}
+	w.cfg.DB = db
+	w.cfg.Every = time.Minute
+	b := w.server().board
+	done := make(chan struct{})
+	for range 20 {
+		go func() {
+			b.latest(t.Context())
+			done <- struct{}{}
+		}()
+	}
+	for range 20 {
+		<-done
+	}
+	require.EqualValues(t, 1, db.reads.Load())
+}
+
+func TestHistoryKeepsAnHour(t *testing.T) {
+	t.Parallel()
+	h := newHistory()
+	start := time.Now()
+	for n := range historySize + 10 {
+		h.add(sample{at: start.Add(time.Duration(n) * time.Second), head: int64(n)})
+	}
+	all := h.since(time.Time{})
+	require.Len(t, all, historySize)
+	require.EqualValues(t, 10, all[0].head)
+	require.EqualValues(t, historySize+9, all[historySize-1].head)
+	require.Len(t, h.since(start.Add(historySize*time.Second)), 9)
+}
+
+func TestPlots(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	ago := func(d time.Duration) time.Time { return now.Add(-d) }
+	require.Empty(t, heights(nil, now).Lines)
+
+	p := amount([]sample{{at: ago(30 * time.Minute), outbox: 0}, {at: ago(30*time.Minute - 20*time.Second), outbox: 50}, {at: ago(0), outbox: 100}}, now, "Outbox", number, outboxOf)
+	require.Equal(t, "100", p.Hi)
+	require.Equal(t, "Outbox over the last hour, at most 100", p.Label)
+	require.Equal(t, 2, strings.Count(p.Lines[0].Path, "M"), "half an hour without samples is a gap")
+	require.True(t, strings.HasSuffix(p.Lines[0].Path, "M240.0 1.0"), "the highest value now is in the upper right corner")
+	require.Equal(t, 2, strings.Count(p.Lines[0].Area, "Z"))
+
+	flat := heights([]sample{{at: ago(time.Minute), head: 5, target: 5, cursor: 6}}, now)
+	require.Equal(t, "5", flat.Lo)
+	require.NotContains(t, flat.Lines[0].Path, "NaN")
+
+	// A peak between two columns must not be lost.
+	peak := []sample{{at: ago(55 * time.Second), lag: 9, cursor: 1, target: 1}, {at: ago(54 * time.Second), lag: 1, cursor: 1, target: 1}}
+	require.Equal(t, "9 blocks", amount(peak, now, "Lag", blocks, lagOf).Hi)
+	for _, v := range buckets(peak, now, lagOf) {
+		require.True(t, v == nil || *v == 9)
+	}
+}
+
+func TestSlotMap(t *testing.T) {
+	t.Parallel()
+	modulo := func(n int) partition.Partition {
+		return partition.Partition{Number: n, Total: 2, Strategy: partition.Modulo}
+	}
+	f := &fleet.Fleet{Instances: []fleet.Instance{
+		{ID: "a", Number: 0, Partition: modulo(0), Alive: true, Slots: 2, Adopted: 1}, {ID: "a2", Number: 0, Alive: true}, {ID: "b", Number: 1, Slots: 1},
+		{ID: "long gone", Number: 3},
+	}}
+	f.Slots.Total = 60
+	f.Slots.Each = []fleet.Slot{
+		{Number: 0, Owner: "a", Served: true}, {Number: 1, Owner: "a", Served: true, Adopted: true}, {Number: 2}, {Number: 3, Owner: "b"}, {Number: 4, Owner: "nobody knows"},
+	}
+	c := colours(f)
+	require.Equal(t, map[string]int{"a": 0, "a2": 2, "b": 1}, c, "a standby must not take the colour of another number")
+	m := newSlotMap(f, c)
+	require.Equal(t, "00p00a00f01d00f", m.Cells)
+	require.Equal(t, "M0 0h.88M1 0h.88", m.Owners[0].Path)
+	require.Equal(t, "M1 0h.88", m.Owners[0].Over)
+	require.Equal(t, "M3 0h.88", m.Owners[1].Path)
+	require.Equal(t, "M2 0h.88M4 0h.88", m.Free)
+	require.False(t, m.Owners[1].Alive)
+}
+
+func TestColoursOfManyInstances(t *testing.T) {
+	t.Parallel()
+	f := &fleet.Fleet{}
+	for n := range 40 {
+		f.Instances = append(f.Instances, fleet.Instance{ID: string(rune('A' + n)), Number: n, Alive: true})
+	}
+	c := colours(f)
+	require.Len(t, c, 40)
+	used := map[int]bool{}
+	for _, v := range c {
+		used[v] = true
+	}
+	require.Len(t, used, palette)
+}
+
+func TestFormats(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "0", ether("0"))
+	for want, got := range map[string]string{
+		"0": count(0), "999": count(999), "1,000": count(1000), "−1,234,567": count(-1234567),
+		"–": known(0), "1.5": ether("1500000000000000000"), "1": ether("1000000000000000000"), "0.000000000000000001": ether("1"), "x1": ether("x1"),
+		"115792089237316195423570985008687907853269984665640564039457.584007913129639935": ether("115792089237316195423570985008687907853269984665640564039457584007913129639935"),
+		"0x12c079…145b03":         short("0x12c0790000000000000000000000000000145b03"),
+		"1500000000000000000000":  short("1500000000000000000000"),
+		"2026-11-21 05:46:40 UTC": unix("1795240000"), "9999999999999999999999": unix("9999999999999999999999"),
+		"1 block": plural(1, "block", "blocks"), "2,000 blocks": plural(2000, "block", "blocks"),
+	} {
+		require.Equal(t, want, got)
+	}
+}

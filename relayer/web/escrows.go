@@ -1,0 +1,190 @@
+package web
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
+)
+
+// timelineLimit is how many events the answer about one escrow holds; /events has the rest.
+const timelineLimit = 100
+
+// escrow is an escrow of the registry, with its record once its events are stored. Amounts are wei, in decimal.
+type escrow struct {
+	Address         string    `json:"address"`
+	Slot            int16     `json:"slot"`
+	Status          string    `json:"status"` // active, released, refunded or orphaned
+	DiscoveredAt    time.Time `json:"discovered_at"`
+	DiscoveredBlock int64     `json:"discovered_block_number"`
+	EventID         string    `json:"event_id"` // of the EscrowDeployed that announced it
+	Announced       bool      `json:"announced"`
+	CaughtUp        bool      `json:"caught_up"`
+	LastMonitored   int64     `json:"last_monitored_block"` // while not caught up
+	EndedBlock      *int64    `json:"ended_block"`
+	Payer           *string   `json:"payer"`
+	Payee           *string   `json:"payee"`
+	Amount          *string   `json:"amount"`
+	Record          *record   `json:"record"`
+}
+
+// record is the state of an escrow: a fold of its canonical events.
+type record struct {
+	Status            string    `json:"status"` // created, approved, released or refunded
+	Arbiter           *string   `json:"arbiter"`
+	ReleaseDelay      *string   `json:"release_delay"` // seconds
+	ReleaseTime       *string   `json:"release_time"`  // unix seconds
+	ApprovalsRequired *int16    `json:"approvals_required"`
+	Approvals         int32     `json:"approvals"`
+	Approvers         []string  `json:"approvers"`
+	SettledAmount     *string   `json:"settled_amount"`
+	SettledAt         *string   `json:"settled_at"` // unix seconds
+	DeployedBlock     *int64    `json:"deployed_block"`
+	LastEventID       string    `json:"last_event_id"`
+	LastEventType     string    `json:"last_event_type"`
+	LastEventBlock    int64     `json:"last_event_block"`
+	UpdatedAt         time.Time `json:"updated_at"`
+}
+
+type escrowPage struct {
+	Escrows []escrow `json:"escrows"`
+	Next    *string  `json:"next"` // cursor of the next page; null on the last one
+}
+
+// escrowDetail is the answer about one escrow.
+type escrowDetail struct {
+	escrow
+	Owner  *owner    `json:"owner"` // of its slot; null while nobody owns it, or the fleet could not be read
+	Events eventPage `json:"events"`
+}
+
+// owner is who serves a slot.
+type owner struct {
+	Instance string    `json:"instance"`
+	Served   bool      `json:"served"`  // it is alive
+	Adopted  bool      `json:"adopted"` // it does not prefer the slot
+	Since    time.Time `json:"since"`
+}
+
+// listEscrows answers /escrows, by address.
+func (a *api) listEscrows(r *http.Request) (any, error) {
+	i := a.source.Instance()
+	p := parse(r, "status", "partition", "cursor", "limit")
+	status := p.oneOf("status", "active", "released", "refunded", "orphaned")
+	slots := p.slots("partition", i.Partition)
+	limit := p.limit()
+	after := ""
+	if fields := p.cursor("e", 1); fields != nil {
+		after = fields[0]
+	}
+	if p.err != nil {
+		return nil, p.err
+	}
+
+	args := pgx.StrictNamedArgs{"chain": a.chainID, "after": after, "slots": slots, "limit": limit + 1}
+	statement := selectEscrows
+	if status != "" {
+		statement = selectEscrowsByStatus
+		args["status"] = status
+	}
+	rows, _ := a.db.Query(r.Context(), statement, args)
+	found, err := pgx.CollectRows(rows, scanEscrow)
+	if err != nil {
+		return nil, fmt.Errorf("list escrows: %w", err)
+	}
+	page := escrowPage{Escrows: found}
+	if len(found) > limit {
+		page.Escrows = found[:limit]
+		page.Next = encodeCursor("e", found[limit-1].Address)
+	}
+	return page, nil
+}
+
+// selectEscrows reads along the primary key. The filter on slots reads over what it leaves out: N rows for each one found of
+// partition P/N.
+const selectEscrows = escrowsWithRecords + `
+	where e.chain_id = @chain and e.address > @after and (@slots::smallint[] is null or e.slot = any(@slots))
+	order by e.address limit @limit`
+
+// selectEscrowsByStatus reads along idx_escrow_status.
+const selectEscrowsByStatus = escrowsWithRecords + `
+	where e.chain_id = @chain and e.status = @status and e.address > @after and (@slots::smallint[] is null or e.slot = any(@slots))
+	order by e.address limit @limit`
+
+// selectEscrow reads one.
+const selectEscrow = escrowsWithRecords + `
+	where e.chain_id = $1 and e.address = $2`
+
+// escrowsWithRecords is what scanEscrow reads.
+const escrowsWithRecords = `
+	select e.address, e.slot, e.status, e.discovered_at, e.discovered_block_number, e.event_id, e.announced, e.caught_up, e.last_monitored_block,
+	       e.ended_block, e.payer, e.payee, e.amount,
+	       r.status, r.arbiter, r.release_delay::text, r.release_time::text, r.approvals_required, r.approvals, r.approvers,
+	       r.settled_amount::text, r.settled_at::text, r.deployed_block, r.last_event_id, r.last_event_type, r.last_event_block, r.updated_at
+	from escrow_registry e left join escrow_records r on r.chain_id = e.chain_id and r.escrow = e.address`
+
+func scanEscrow(row pgx.CollectableRow) (e escrow, err error) {
+	var r record
+	var status, id, kind *string
+	var approvals *int32
+	var block *int64
+	var updated *time.Time
+	err = row.Scan(&e.Address, &e.Slot, &e.Status, &e.DiscoveredAt, &e.DiscoveredBlock, &e.EventID, &e.Announced, &e.CaughtUp, &e.LastMonitored,
+		&e.EndedBlock, &e.Payer, &e.Payee, &e.Amount,
+		&status, &r.Arbiter, &r.ReleaseDelay, &r.ReleaseTime, &r.ApprovalsRequired, &approvals, &r.Approvers,
+		&r.SettledAmount, &r.SettledAt, &r.DeployedBlock, &id, &kind, &block, &updated)
+	e.DiscoveredAt = e.DiscoveredAt.UTC()
+	if err == nil && status != nil {
+		r.Status, r.LastEventID, r.LastEventType, r.LastEventBlock = *status, *id, *kind, *block
+		r.Approvals, r.UpdatedAt = *approvals, updated.UTC()
+		e.Record = &r
+	}
+	return e, err
+}
+
+// getEscrow answers /escrows/{address}.
+func (a *api) getEscrow(r *http.Request) (any, error) {
+	p := parse(r)
+	raw := r.PathValue("address")
+	address, ok := normalize(raw)
+	if !ok {
+		p.fail(bad("address", raw, notAnAddress))
+	}
+	if p.err != nil {
+		return nil, p.err
+	}
+	return a.detail(r, address)
+}
+
+// detail reads one escrow; a problem with status 404 when there is none.
+func (a *api) detail(r *http.Request, address string) (d escrowDetail, err error) {
+	rows, _ := a.db.Query(r.Context(), selectEscrow, a.chainID, address)
+	d.escrow, err = pgx.CollectExactlyOneRow(rows, scanEscrow)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return d, problem{Status: http.StatusNotFound, Parameter: "address", Detail: fmt.Sprintf(
+			"%s is not an escrow of chain %d that this fleet knows: its deployment may not be final yet, or lie before START_BLOCK", address, a.chainID)}
+	}
+	if err != nil {
+		return d, fmt.Errorf("read escrow %s: %w", address, err)
+	}
+	d.Events, err = a.events(r, eventQuery{to: math.MaxInt64, escrow: address, all: true, limit: timelineLimit, block: -1})
+	if err != nil {
+		return d, err
+	}
+	f := a.board(r.Context()).fleet
+	d.Owner = ownerOf(&f, d.Slot)
+	return d, nil
+}
+
+func ownerOf(f *fleet.Fleet, slot int16) *owner {
+	if int(slot) >= len(f.Slots.Each) || f.Slots.Each[slot].Owner == "" {
+		return nil
+	}
+	s := f.Slots.Each[slot]
+	return &owner{Instance: s.Owner, Served: s.Served, Adopted: s.Adopted, Since: s.Since}
+}

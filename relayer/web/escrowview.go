@@ -1,0 +1,111 @@
+package web
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// escrowView is the answer to a search.
+type escrowView struct {
+	Query   string
+	Problem string // why there is nothing below
+	Address string
+	Slot    int
+	Link    string
+	Status  string
+	Facts   []fact
+	Events  []eventView
+	More    bool // there are more events than are shown
+}
+
+func (p *page) escrow(d *escrowDetail, now time.Time) *escrowView {
+	v := &escrowView{Query: d.Address, Address: d.Address, Slot: int(d.Slot), Link: p.explorer.address(d.Address), Status: d.Status,
+		Events: p.events(d.Events.Events, now), More: d.Events.Next != nil}
+	add := func(name, value, title, link string) {
+		if value != "" {
+			v.Facts = append(v.Facts, fact{Name: name, Value: value, Title: title, Link: link})
+		}
+	}
+	party := func(name string, address *string) {
+		if address != nil {
+			add(name, short(*address), *address, p.explorer.address(*address))
+		}
+	}
+	amount := func(name string, wei *string) {
+		if wei != nil {
+			add(name, ether(*wei)+" × 10¹⁸", *wei+" wei", "")
+		}
+	}
+	if d.Record != nil && d.Record.Status != d.Status {
+		v.Status = d.Record.Status
+	}
+	switch o := d.Owner; {
+	case o == nil:
+		add("Served by", "nobody", "", "")
+	case !o.Served:
+		add("Served by", "nobody: its owner "+o.Instance+" is dead", "", "")
+	case o.Adopted:
+		add("Served by", o.Instance+", which adopted it", "since "+stamp(o.Since), "")
+	default:
+		add("Served by", o.Instance, "since "+stamp(o.Since), "")
+	}
+	add("Slot", fmt.Sprint(d.Slot), "", "")
+	party("Payer", d.Payer)
+	party("Payee", d.Payee)
+	if r := d.Record; r != nil {
+		party("Arbiter", r.Arbiter)
+	}
+	amount("Amount", d.Amount)
+	if r := d.Record; r != nil {
+		amount("Settled", r.SettledAmount)
+		if r.SettledAt != nil {
+			add("Settled at", unix(*r.SettledAt), "", "")
+		}
+		approvals := fmt.Sprint(r.Approvals)
+		if r.ApprovalsRequired != nil {
+			approvals += fmt.Sprintf(" of %d", *r.ApprovalsRequired)
+		}
+		add("Approvals", approvals, "", "")
+		if r.ReleaseTime != nil {
+			add("Release from", unix(*r.ReleaseTime), "", "")
+		}
+	}
+	add("Discovered", "block "+count(d.DiscoveredBlock), stamp(d.DiscoveredAt), p.explorer.block(d.DiscoveredBlock))
+	if !d.CaughtUp {
+		add("Watched", "catching up, at block "+count(d.LastMonitored), "", "")
+	}
+	if d.EndedBlock != nil {
+		add("Ended", "block "+count(*d.EndedBlock), "", p.explorer.block(*d.EndedBlock))
+	}
+	return v
+}
+
+// args lists the arguments of an event in the order of the ABI.
+func (p *page) args(raw json.RawMessage) []fact {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	var out []fact
+	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
+		return nil
+	}
+	for dec.More() {
+		name, err := dec.Token()
+		var value any
+		if err != nil || dec.Decode(&value) != nil {
+			return out
+		}
+		text, ok := value.(string)
+		if !ok {
+			b, _ := json.Marshal(value) // it was decoded from JSON
+			text = string(b)
+		}
+		f := fact{Name: fmt.Sprint(name), Value: short(text), Title: text}
+		if _, is := normalize(text); is {
+			f.Link = p.explorer.address(text)
+		}
+		out = append(out, f)
+	}
+	return out
+}

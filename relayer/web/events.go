@@ -1,0 +1,139 @@
+package web
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// event is a stored event.
+type event struct {
+	EventID        string          `json:"event_id"`
+	EventType      string          `json:"event_type"`
+	Escrow         string          `json:"escrow"`
+	Contract       string          `json:"contract_address"` // the emitter
+	Slot           int16           `json:"slot"`
+	BlockNumber    int64           `json:"block_number"`
+	BlockHash      string          `json:"block_hash"`
+	BlockTimestamp int64           `json:"block_timestamp"` // unix seconds
+	TxHash         string          `json:"transaction_hash"`
+	LogIndex       int32           `json:"log_index"`
+	Args           json.RawMessage `json:"args"`
+	State          string          `json:"state"`  // canonical, orphaned or retracted
+	Queued         bool            `json:"queued"` // a message about it waits for Pub/Sub
+	ProcessedAt    time.Time       `json:"processed_at"`
+	ProcessedBy    string          `json:"processed_by_instance"`
+}
+
+type eventPage struct {
+	Events []event `json:"events"`
+	Next   *string `json:"next"` // cursor of the next page; null on the last one
+}
+
+// eventsWithOutbox is what scanEvent reads.
+const eventsWithOutbox = `
+	select event_id, event_type, escrow, contract_address, slot, block_number, block_hash, block_timestamp, log_index, args, state,
+	       processed_at, processed_by_instance,
+	       exists (select from outbox o where o.chain_id = e.chain_id and o.escrow = e.escrow and o.event_id = e.event_id)
+	from processed_events e`
+
+func scanEvent(row pgx.CollectableRow) (e event, err error) {
+	err = row.Scan(&e.EventID, &e.EventType, &e.Escrow, &e.Contract, &e.Slot, &e.BlockNumber, &e.BlockHash, &e.BlockTimestamp, &e.LogIndex,
+		&e.Args, &e.State, &e.ProcessedAt, &e.ProcessedBy, &e.Queued)
+	e.ProcessedAt = e.ProcessedAt.UTC()
+	e.TxHash, _, _ = strings.Cut(e.EventID, ":")
+	return e, err
+}
+
+// selectLast returns the newest events, newest first.
+const selectLast = eventsWithOutbox + `
+	where chain_id = $1
+	order by block_number desc, log_index desc limit $2`
+
+// listEvents answers /events: in (block, log index) order. Two events share a place in that order only if one of them is orphaned; the event
+// id parts them.
+func (a *api) listEvents(r *http.Request) (any, error) {
+	p := parse(r, "from", "to", "escrow", "state", "cursor", "limit")
+	q := eventQuery{
+		from: p.block("from", 0), to: p.block("to", math.MaxInt64), escrow: p.address("escrow"),
+		all: p.oneOf("state", "canonical", "all") == "all", limit: p.limit(),
+	}
+	q.after(p)
+	if q.to < q.from {
+		p.fail(bad("to", p.values.Get("to"), "must not be below from"))
+	}
+	if p.err != nil {
+		return nil, p.err
+	}
+	return a.events(r, q)
+}
+
+// eventQuery asks for a page of events.
+type eventQuery struct {
+	from, to int64
+	escrow   string // empty: of all
+	all      bool   // orphaned and retracted ones too
+	limit    int
+	// Position of the page: behind this event.
+	block int64
+	index int32
+	id    string
+}
+
+// after reads the cursor.
+func (q *eventQuery) after(p *params) {
+	q.block = -1
+	fields := p.cursor("v", 3)
+	if fields == nil {
+		return
+	}
+	index, err := strconv.ParseInt(fields[1], 10, 32)
+	block, err2 := strconv.ParseInt(fields[0], 10, 64)
+	if err != nil || err2 != nil {
+		p.fail(bad("cursor", p.values.Get("cursor"), `must be the "next" of the page before`))
+		return
+	}
+	q.block, q.index, q.id = block, int32(index), fields[2]
+	q.from = max(q.from, block) // by which the index finds the place
+}
+
+func (a *api) events(r *http.Request, q eventQuery) (page eventPage, err error) {
+	args := pgx.StrictNamedArgs{
+		"chain": a.chainID, "from": q.from, "to": q.to, "all": q.all, "limit": q.limit + 1, "block": q.block, "index": q.index, "id": q.id,
+	}
+	statement := selectEvents
+	if q.escrow != "" {
+		statement = selectEventsOfEscrow
+		args["escrow"] = q.escrow
+	}
+	rows, _ := a.db.Query(r.Context(), statement, args)
+	page.Events, err = pgx.CollectRows(rows, scanEvent)
+	if err != nil {
+		return eventPage{}, fmt.Errorf("list events from block %d: %w", q.from, err)
+	}
+	if len(page.Events) > q.limit {
+		page.Events = page.Events[:q.limit]
+		last := &page.Events[q.limit-1]
+		page.Next = encodeCursor("v", strconv.FormatInt(last.BlockNumber, 10), strconv.Itoa(int(last.LogIndex)), last.EventID)
+	}
+	return page, nil
+}
+
+// selectEvents reads along idx_event_block and sorts within a block.
+const selectEvents = eventsWithOutbox + `
+	where chain_id = @chain and block_number between @from and @to and (block_number, log_index, event_id) > (@block::bigint, @index::integer, @id::text)
+	  and (@all or state = 'canonical')
+	order by block_number, log_index, event_id limit @limit`
+
+// selectEventsOfEscrow reads along idx_event_escrow.
+const selectEventsOfEscrow = eventsWithOutbox + `
+	where chain_id = @chain and escrow = @escrow and block_number between @from and @to
+	  and (block_number, log_index, event_id) > (@block::bigint, @index::integer, @id::text)
+	  and (@all or state = 'canonical')
+	order by block_number, log_index, event_id limit @limit`

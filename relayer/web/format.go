@@ -1,0 +1,90 @@
+package web
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
+)
+
+// count writes a number with its thousands apart: heights are compared by eye.
+func count(n int64) string {
+	digits := strconv.FormatInt(n, 10)
+	sign := ""
+	if n < 0 {
+		sign, digits = "−", digits[1:]
+	}
+	var parts []string
+	for len(digits) > 3 {
+		parts = append([]string{digits[len(digits)-3:]}, parts...)
+		digits = digits[:len(digits)-3]
+	}
+	return sign + strings.Join(append([]string{digits}, parts...), ",")
+}
+
+// known is count, but a dash for an unknown height.
+func known(n int64) string {
+	if n == 0 {
+		return "–"
+	}
+	return count(n)
+}
+
+// span writes a duration for people.
+func span(d time.Duration) string { return fleet.Age(max(d, 0)).String() }
+
+// short leaves enough of a hash or an address to recognise it; other texts stay whole.
+func short(hex string) string {
+	const head, tail = 8, 6 // 0x and six digits; six digits
+	if len(hex) <= head+tail+1 || !strings.HasPrefix(hex, "0x") {
+		return hex
+	}
+	return hex[:head] + "…" + hex[len(hex)-tail:]
+}
+
+// ether writes wei as a decimal of 10^18, without trailing zeros.
+func ether(wei string) string {
+	const decimals = 18
+	if strings.Trim(wei, "0123456789") != "" || wei == "" {
+		return wei
+	}
+	wei = strings.TrimLeft(wei, "0")
+	if len(wei) <= decimals {
+		wei = strings.Repeat("0", decimals-len(wei)+1) + wei
+	}
+	whole, fraction := wei[:len(wei)-decimals], strings.TrimRight(wei[len(wei)-decimals:], "0")
+	if fraction == "" {
+		return whole
+	}
+	return whole + "." + fraction
+}
+
+// unix writes a moment given in unix seconds, as the contracts have it; what is no moment is shown as it is.
+func unix(seconds string) string {
+	n, err := strconv.ParseInt(seconds, 10, 64)
+	if err != nil || n > 1<<40 {
+		return seconds
+	}
+	return stamp(time.Unix(n, 0))
+}
+
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") + " UTC" }
+
+func clock(t time.Time) string { return t.UTC().Format("15:04:05") }
+
+// plural gives a noun its number.
+func plural(n int64, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return count(n) + " " + many
+}
+
+// sentence begins with a capital.
+func sentence(s string) string {
+	if s == "" {
+		return s
+	}
+	return strings.ToUpper(s[:1]) + s[1:]
+}

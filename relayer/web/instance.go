@@ -1,0 +1,66 @@
+package web
+
+import (
+	"time"
+
+	"github.com/fusion-prime/escrow-relayer/partition"
+)
+
+// Source says what this instance knows of itself. Instance is called from several goroutines, at every probe and every two
+// seconds; it must not block or ask the database or a node.
+type Source interface {
+	Instance() Instance
+}
+
+// Instance is one instance at one moment, as it knows itself. The zero value is an instance that has just started.
+type Instance struct {
+	ID        string
+	Version   string
+	Started   time.Time
+	Partition partition.Partition
+	Leader    bool
+
+	// Session, Database and Node are nil while all is well; /readyz gives their texts, masked.
+	Session, Database, Node error
+
+	Head, Target, Final int64     // heights; 0: unknown
+	HeadTime            time.Time // of block Head
+	Cursor              int64     // next block of the slot watch; 0 while it holds no slot
+	CursorTime          time.Time // of block Cursor-1; zero: unknown
+	FactoryCursor       int64     // next block of the factory watch; 0 while it does not lead
+	Escrows             int       // monitored
+	Slots, Adopted      int       // owned; and of those preferred by others
+
+	InFlight    int // messages sent to Pub/Sub and not yet acknowledged
+	BlockedKeys int // ordering keys whose last publish failed
+	Endpoints   []Endpoint
+}
+
+// Endpoint is an RPC endpoint. Name is its position in RPC_URLS ("rpc0"): URLs carry keys.
+type Endpoint struct {
+	Name      string
+	Up        bool
+	Head      int64
+	Latency   time.Duration
+	LastError string // may be older than the last success; empty: there was none
+}
+
+// Lag is the number of blocks that may be processed and are not; 0 while it is unknown.
+func (i *Instance) Lag() int64 {
+	if i.Cursor == 0 || i.Target == 0 {
+		return 0
+	}
+	return max(0, i.Target-i.Cursor+1)
+}
+
+// lagTime is how old the newest processed block is, beyond the age that the newest processable block has by its nature; zero
+// while nothing lags or a time is unknown.
+func (i *Instance) lagTime() time.Duration {
+	if i.Lag() == 0 || i.CursorTime.IsZero() || i.HeadTime.IsZero() {
+		return 0
+	}
+	return max(0, i.HeadTime.Sub(i.CursorTime))
+}
+
+// ready says whether all three are well.
+func (i *Instance) ready() bool { return i.Session == nil && i.Database == nil && i.Node == nil }

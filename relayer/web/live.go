@@ -1,0 +1,95 @@
+package web
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+)
+
+const (
+	// maxStreams is how many people may watch one instance at once.
+	maxStreams = 50
+	// streamWrite bounds one write: a client that does not read for so long is cut off.
+	streamWrite = 10 * time.Second
+	// streamRetry is what a browser waits before it connects again, in milliseconds.
+	streamRetry = 3000
+)
+
+// update is one event of /live.
+type update struct {
+	Title string            `json:"title"`
+	Read  string            `json:"read"` // when the fleet was read
+	Parts map[string]string `json:"parts"`
+}
+
+// serveLive streams the parts of the page that changed, with every sample, until the client or the server goes.
+func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
+	end, ok := s.board.watch()
+	if !ok {
+		w.Header().Set("Retry-After", retryAfter)
+		writeProblem(w, problem{Status: http.StatusServiceUnavailable, Detail: fmt.Sprintf("%d streams are open already: reload the page now and then instead", maxStreams)})
+		return
+	}
+	defer end()
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("X-Accel-Buffering", "no") // proxies that buffer would hold the events back
+	if r.Method == http.MethodHead {
+		return
+	}
+	rc := http.NewResponseController(w)
+	// The server's limit on reading a request would end the stream: its deadline also ends the reading that notices a client hang up.
+	if err := rc.SetReadDeadline(time.Time{}); err != nil {
+		return
+	}
+	sent := map[string]string{}
+	for first := true; ; first = false {
+		tick := s.board.ticked()
+		data, err := s.changes(r, sent)
+		if err != nil {
+			s.cfg.Log.ErrorContext(r.Context(), "status page not rendered", slog.String("err", s.cfg.Mask(err.Error())))
+			return
+		}
+		if err := rc.SetWriteDeadline(time.Now().Add(streamWrite)); err != nil {
+			return
+		}
+		if first {
+			if _, err := fmt.Fprintf(w, "retry: %d\n", streamRetry); err != nil {
+				return
+			}
+		}
+		if _, err := fmt.Fprintf(w, "data: %s\n\n", data); err != nil {
+			return
+		}
+		if err := rc.Flush(); err != nil {
+			return
+		}
+		select {
+		case <-tick:
+		case <-r.Context().Done():
+			return
+		case <-s.stop:
+			return
+		}
+	}
+}
+
+// changes renders the parts that differ from what was sent, and remembers them as sent.
+func (s *Server) changes(r *http.Request, sent map[string]string) ([]byte, error) {
+	n := s.board.latest(r.Context())
+	i := s.cfg.Source.Instance()
+	v := s.page.show(&n, &i, s.board.samples(), s.cfg.Now())
+	u := update{Title: v.Title, Read: v.Read, Parts: map[string]string{}}
+	for _, name := range fragments {
+		html, err := s.page.fragment(name, v)
+		if err != nil {
+			return nil, fmt.Errorf("render %s: %w", name, err)
+		}
+		if sent[name] != html {
+			u.Parts[name], sent[name] = html, html
+		}
+	}
+	return json.Marshal(u)
+}

@@ -1,0 +1,226 @@
+package web
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+)
+
+// document is what the tests need of openapi.yaml.
+type document struct {
+	Paths map[string]struct {
+		Get *operation
+	}
+	Components struct {
+		Parameters map[string]parameter
+		Responses  map[string]response
+		Schemas    map[string]any
+	}
+}
+
+type operation struct {
+	OperationID string `yaml:"operationId"`
+	Summary     string
+	Parameters  []parameter
+	Responses   map[string]response
+}
+
+type parameter struct {
+	Ref  string `yaml:"$ref"`
+	Name string
+	In   string
+}
+
+type response struct {
+	Ref     string `yaml:"$ref"`
+	Content map[string]struct {
+		Schema map[string]any
+	}
+}
+
+func last(ref string) string { return ref[strings.LastIndex(ref, "/")+1:] }
+
+// spec reads openapi.yaml, with references to parameters and responses resolved.
+func spec(t *testing.T) document {
+	t.Helper()
+	var d document
+	require.NoError(t, yaml.Unmarshal(openAPI, &d))
+	for _, item := range d.Paths {
+		for n, p := range item.Get.Parameters {
+			if p.Ref != "" {
+				item.Get.Parameters[n] = d.Components.Parameters[last(p.Ref)]
+			}
+		}
+		for status, r := range item.Get.Responses {
+			if r.Ref != "" {
+				item.Get.Responses[status] = d.Components.Responses[last(r.Ref)]
+			}
+		}
+	}
+	return d
+}
+
+// schemas compiles the schema of an answer; references lead into the document.
+func schemas(t *testing.T) func(schema map[string]any) *jsonschema.Schema {
+	t.Helper()
+	var whole map[string]any
+	require.NoError(t, yaml.Unmarshal(openAPI, &whole))
+	return func(schema map[string]any) *jsonschema.Schema {
+		whole["answer"] = schema
+		text, err := json.Marshal(whole)
+		require.NoError(t, err)
+		value, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+		require.NoError(t, err)
+		c := jsonschema.NewCompiler()
+		c.DefaultDraft(jsonschema.Draft2020)
+		c.AssertFormat()
+		require.NoError(t, c.AddResource("openapi.json", value))
+		compiled, err := c.Compile("openapi.json#/answer")
+		require.NoError(t, err)
+		return compiled
+	}
+}
+
+func TestDocumentHasTheRoutesOfTheServer(t *testing.T) {
+	t.Parallel()
+	s, _ := bare(t, broken(t))
+	var served, written []string
+	for _, r := range s.routes() {
+		served = append(served, r.path)
+	}
+	for path, item := range spec(t).Paths {
+		written = append(written, path)
+		require.NotNil(t, item.Get, path)
+		require.NotEmpty(t, item.Get.OperationID, path)
+		require.NotEmpty(t, item.Get.Summary, path)
+	}
+	require.ElementsMatch(t, served, written)
+	r := get(t, s.Handler(), "/openapi.yaml")
+	require.Equal(t, "application/yaml", r.Header.Get("Content-Type"))
+	require.Equal(t, strings.TrimSpace(string(openAPI)), body(t, r))
+}
+
+// The API names the parameters it knows when it is given another one.
+func TestDocumentHasTheParametersOfTheHandlers(t *testing.T) {
+	t.Parallel()
+	s, _ := bare(t, broken(t))
+	for path, item := range spec(t).Paths {
+		if !strings.HasPrefix(path, "/e") {
+			continue
+		}
+		detail := refused(t, s.Handler(), strings.ReplaceAll(path, "{address}", addressOf(1))+"?nonsense=1", http.StatusBadRequest).Detail
+		_, list, _ := strings.Cut(detail, "there are ")
+		var written []string
+		for _, p := range item.Get.Parameters {
+			if p.In == "query" {
+				written = append(written, p.Name)
+			}
+		}
+		require.ElementsMatch(t, slices.DeleteFunc(strings.Split(list, ", "), func(s string) bool { return s == "" }), written, path)
+	}
+}
+
+// Every answer has exactly the fields that the document gives it: the schemas allow no others and require all.
+func TestAnswersFitTheDocument(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	sessions := w.fleet(3)
+	w.escrows(5)
+	w.kill("relayer-2", sessions[2], 20*time.Minute)
+	w.own("relayer-1", 0)
+	w.own("", 1)
+	w.exec(`insert into escrow_registry (chain_id, address, slot, discovered_block_number, event_id, last_monitored_block) values ($1, $2, 1, 5, $3, 4)`,
+		testChain, addressOf(500), "0x"+strings.Repeat("0", 64)+":0")
+	well := w.server().Handler()
+	sick, source := bare(t, broken(t))
+	source.set(func(i *Instance) { i.Node = errGone })
+	gone := sick.Handler()
+
+	d, compile := spec(t), schemas(t)
+	covered := map[string]bool{}
+	for _, c := range []struct {
+		path, url, status string
+		h                 http.Handler
+	}{
+		{"/", "/", "200", well},
+		{"/", "/?escrow=" + addressOf(1), "200", well},
+		{"/", "/?escrow=0x", "400", well},
+		{"/", "/?escrow=" + addressOf(77), "404", well},
+		{"/", "/?escrow=" + addressOf(1), "503", gone},
+		{"/healthz", "/healthz", "200", well},
+		{"/readyz", "/readyz", "200", well},
+		{"/readyz", "/readyz", "503", gone},
+		{"/metrics", "/metrics", "200", well},
+		{"/status", "/status", "200", well},
+		{"/status", "/status", "200", gone},
+		{"/escrows", "/escrows?limit=2", "200", well},
+		{"/escrows", "/escrows?limit=1000", "200", well},
+		{"/escrows", "/escrows?limit=x", "400", well},
+		{"/escrows", "/escrows", "503", gone},
+		{"/escrows/{address}", "/escrows/" + addressOf(3), "200", well},
+		{"/escrows/{address}", "/escrows/" + addressOf(500), "200", well},
+		{"/escrows/{address}", "/escrows/x", "400", well},
+		{"/escrows/{address}", "/escrows/" + addressOf(77), "404", well},
+		{"/escrows/{address}", "/escrows/" + addressOf(3), "503", gone},
+		{"/events", "/events?limit=2", "200", well},
+		{"/events", "/events?from=x", "400", well},
+		{"/events", "/events", "503", gone},
+		{"/openapi.yaml", "/openapi.yaml", "200", well},
+	} {
+		answer := get(t, c.h, c.url)
+		written, ok := d.Paths[c.path].Get.Responses[c.status]
+		require.True(t, ok, "%s %s is not in the document", c.path, c.status)
+		text := body(t, answer)
+		require.Equal(t, c.status, answer.Status[:3], "%s: %s", c.url, text)
+		covered[c.path+" "+c.status] = true
+		kind, _, _ := strings.Cut(answer.Header.Get("Content-Type"), ";")
+		content, ok := written.Content[kind]
+		require.True(t, ok, "%s %s answers %s", c.path, c.status, kind)
+		if strings.HasSuffix(kind, "json") {
+			value, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
+			require.NoError(t, err)
+			require.NoError(t, compile(content.Schema).Validate(value), "%s: %s", c.url, text)
+		}
+	}
+	for path, item := range d.Paths {
+		for status := range item.Get.Responses {
+			require.True(t, covered[path+" "+status] || path == "/live", "no test sees %s %s", path, status)
+		}
+	}
+}
+
+// Without this a schema that allows too much would pass the test above.
+func TestSchemasAreClosed(t *testing.T) {
+	t.Parallel()
+	var walk func(at string, v any)
+	walk = func(at string, v any) {
+		switch v := v.(type) {
+		case map[string]any:
+			properties, ok := v["properties"].(map[string]any)
+			if ok && v["type"] == "object" && at != "/Escrow" { // Escrow is closed where it is used
+				require.True(t, v["additionalProperties"] == false || v["unevaluatedProperties"] == false, "%s is open", at)
+			}
+			for name := range properties {
+				require.IsType(t, map[string]any{}, properties[name], "%s/%s", at, name)
+			}
+			for name, child := range v {
+				walk(at+"/"+name, child)
+			}
+		case []any:
+			for _, child := range v {
+				walk(at, child)
+			}
+		}
+	}
+	for name, s := range spec(t).Components.Schemas {
+		walk("/"+name, s)
+	}
+}

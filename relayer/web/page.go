@@ -1,0 +1,107 @@
+package web
+
+import (
+	"bytes"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"html/template"
+	"log/slog"
+	"net/http"
+	"strings"
+)
+
+var (
+	//go:embed assets/page.html
+	pageHTML string
+	//go:embed assets/page.css
+	pageCSS string
+	//go:embed assets/page.js
+	pageJS string
+)
+
+// fragments are the parts of the page that /live replaces: names of templates, and ids of the elements around them.
+var fragments = []string{"verdict", "figures", "fleet", "slots", "facts", "endpoints", "kinds", "events"}
+
+// page renders the status page, whole or in fragments. It is immutable.
+type page struct {
+	templates *template.Template
+	explorer  explorer
+	chainID   int64
+	mask      func(string) string
+	policy    string // Content-Security-Policy: the styles and the script that are in the page, by hash, and nothing else
+}
+
+func newPage(e explorer, chainID int64, mask func(string) string) (*page, error) {
+	t, err := template.New("page").Parse(pageHTML)
+	if err != nil {
+		return nil, fmt.Errorf("read the status page's template: %w", err)
+	}
+	return &page{
+		templates: t, explorer: e, chainID: chainID, mask: mask,
+		policy: strings.Join([]string{
+			"default-src 'none'", "style-src " + hashSource(pageCSS), "script-src " + hashSource(pageJS), "connect-src 'self'", "img-src data:",
+			"form-action 'self'", "base-uri 'none'", "frame-ancestors 'none'",
+		}, "; "),
+	}, nil
+}
+
+// hashSource allows exactly one inline element.
+func hashSource(content string) string {
+	sum := sha256.Sum256([]byte(content))
+	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+}
+
+// servePage answers /, with the result of a search when ?escrow= has an address.
+func (s *Server) servePage(w http.ResponseWriter, r *http.Request) {
+	n := s.board.latest(r.Context())
+	i := s.cfg.Source.Instance()
+	now := s.cfg.Now()
+	v := s.page.show(&n, &i, s.board.samples(), now)
+	v.CSS, v.JS = template.CSS(pageCSS), template.JS(pageJS)
+	status := http.StatusOK
+	if query := strings.TrimSpace(r.URL.Query().Get("escrow")); query != "" {
+		v.Escrow, status = s.search(r, query)
+		if v.Escrow.Problem == "" {
+			v.AtX, v.AtY = place(v.Escrow.Slot)
+		}
+		v.Title = short(query) + " · escrow relayer"
+	}
+	var b bytes.Buffer
+	if err := s.page.templates.Execute(&b, v); err != nil {
+		s.cfg.Log.ErrorContext(r.Context(), "status page not rendered", slog.String("err", s.cfg.Mask(err.Error())))
+		writeProblem(w, problem{Status: http.StatusInternalServerError, Detail: "the page could not be rendered; /status has the same as JSON"})
+		return
+	}
+	w.Header().Set("Content-Security-Policy", s.page.policy)
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write(b.Bytes()) // a client that hung up
+}
+
+// search looks an escrow up, and returns the status of the page that shows it.
+func (s *Server) search(r *http.Request, query string) (*escrowView, int) {
+	address, ok := normalize(query)
+	if !ok {
+		return &escrowView{Query: query, Problem: "Not an address: it " + notAnAddress + "."}, http.StatusBadRequest
+	}
+	answer, err := s.api.limited(r, func(r *http.Request) (any, error) { return s.api.detail(r, address) })
+	if p, is := errors.AsType[problem](err); is {
+		return &escrowView{Query: query, Problem: sentence(p.Detail) + "."}, p.Status
+	}
+	if err != nil {
+		s.cfg.Log.WarnContext(r.Context(), "escrow not looked up", slog.String("escrow", address), slog.String("err", s.cfg.Mask(err.Error())))
+		return &escrowView{Query: query, Problem: "The database does not answer: try again."}, http.StatusServiceUnavailable
+	}
+	d := answer.(escrowDetail)
+	return s.page.escrow(&d, s.cfg.Now()), http.StatusOK
+}
+
+// fragment renders one part of the page.
+func (p *page) fragment(name string, v *view) (string, error) {
+	var b strings.Builder
+	err := p.templates.ExecuteTemplate(&b, name, v)
+	return b.String(), err
+}

@@ -1,0 +1,148 @@
+package web
+
+import (
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestPageShowsTheEssentialsWithoutAScript(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(3)
+	w.escrows(20)
+	r := get(t, w.server().Handler(), "/")
+	text := body(t, r)
+	require.Equal(t, http.StatusOK, r.StatusCode)
+	require.Equal(t, "text/html; charset=utf-8", r.Header.Get("Content-Type"))
+	for _, want := range []string{
+		"<title>● relayer-0 · escrow relayer</title>", "All well", "relayer-0 has led for 4h 11m", "3 of 3 instances alive", "relayer-2", `<span class="badge leader">leader</span>`,
+		"2,520 of 2,520 slots served", "served <b>2520</b>", "7,654,319", "EscrowReleased", "https://sepolia.etherscan.io/tx/0x", "https://sepolia.etherscan.io/block/",
+		"/?escrow=0x", "rpc1", "429 Too Many Requests", `<noscript><meta http-equiv="refresh"`, `<html lang="en">`,
+	} {
+		require.Contains(t, text, want)
+	}
+	require.NotContains(t, text, "ZgotmplZ", "a template had to throw something away")
+}
+
+// Nothing but links leads away from the page, and the policy allows nothing else.
+func TestPageAsksNobodyElse(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(1)
+	w.escrows(1)
+	r := get(t, w.server().Handler(), "/?escrow="+addressOf(1))
+	text := body(t, r)
+	for _, m := range regexp.MustCompile(`(src|action|poster|data|href|url\()\s*=?["'(]?https?://[^"']*`).FindAllString(text, -1) {
+		require.True(t, strings.HasPrefix(m, `href="https://sepolia.etherscan.io/`), m)
+	}
+	require.NotContains(t, text, "@import")
+	policy := r.Header.Get("Content-Security-Policy")
+	require.NotContains(t, policy, "unsafe")
+	for _, element := range []string{"style", "script"} {
+		content := regexp.MustCompile(`(?s)<` + element + `>(.*?)</` + element + `>`).FindStringSubmatch(text)
+		require.NotNil(t, content)
+		require.Contains(t, policy, hashSource(content[1]), "the policy must allow the %s that is in the page", element)
+	}
+	require.NotRegexp(t, `\sstyle="`, text, "the policy forbids inline styles")
+	require.NotRegexp(t, `\son[a-z]+="`, text)
+}
+
+func TestPageEscapesWhatOthersNamed(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(1)
+	const hostile = `"><script>alert(1)</script>`
+	w.instance(hostile, 0, 1)
+	w.source.set(func(i *Instance) { i.ID, i.Version = hostile, hostile })
+	w.exec(`insert into processed_events (chain_id, event_id, event_type, contract_address, escrow, slot, block_number, log_index, block_hash, block_timestamp, args, processed_by_instance)
+		values ($1, $2, $2, $2, $2, 0, 1, 1, $2, 1, '{}', $2)`, testChain, hostile)
+	text := body(t, get(t, w.server().Handler(), "/?escrow="+strings.ReplaceAll(hostile, "<", "%3C")))
+	require.NotContains(t, text, "<script>alert")
+	require.Contains(t, text, "&lt;script&gt;alert")
+}
+
+func TestSearch(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(3)
+	w.escrows(3)
+	h := w.server().Handler()
+	text := body(t, get(t, h, "/?escrow=%20"+addressOf(3)+"%20"))
+	for _, want := range []string{"Served by", "Timeline", "EscrowDeployed", "Approved", "EscrowReleased", "1 of 2", "releaseDelay", "3.75 × 10¹⁸"} {
+		require.Contains(t, text, want)
+	}
+	require.Equal(t, http.StatusNotFound, get(t, h, "/?escrow="+addressOf(70)).StatusCode)
+	r := get(t, h, "/?escrow=0x12")
+	require.Equal(t, http.StatusBadRequest, r.StatusCode)
+	require.Contains(t, body(t, r), "Not an address")
+}
+
+func TestVerdict(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.cfg.Every = time.Nanosecond // every request reads anew
+	sessions := w.fleet(3)
+	h := w.server().Handler()
+	page := func() string { return body(t, get(t, h, "/")) }
+	require.Contains(t, page(), `class="verdict well"`)
+
+	w.kill("relayer-0", sessions[0], 0)
+	w.exec(`update leadership set last_heartbeat = now()`)
+	text := page()
+	require.Contains(t, text, `class="verdict notice"`, "a takeover is under way; nobody has to look")
+	require.Contains(t, text, "The fleet is settling")
+
+	w.exec(`update leadership set last_heartbeat = now() - interval '1 minute'`)
+	text = page()
+	require.Contains(t, text, `class="verdict critical"`)
+	require.Contains(t, text, "Nobody has led for 1m 00s")
+	require.Contains(t, text, "No leader; the last was relayer-0")
+
+	w.lock(sessions[1], 999999<<40|testChain)
+	require.Contains(t, page(), "A new leader is taking over.")
+	w.exec(`update leadership set instance_id = 'relayer-1', last_heartbeat = now()`)
+	w.exec(`update slot_ownership set owner = 'relayer-1', since = now() - interval '1 hour' where owner = 'relayer-0'`)
+	text = page()
+	require.Contains(t, text, `class="verdict warning"`)
+	require.Contains(t, text, "840 slots have been adopted")
+
+	w.source.set(func(i *Instance) { i.Node = errGone })
+	require.Contains(t, page(), "This instance&#39;s node: dial")
+}
+
+func TestPageOfAnInstanceThatHasJustStarted(t *testing.T) {
+	t.Parallel()
+	s, source := bare(t, broken(t))
+	source.set(func(i *Instance) { *i = Instance{} })
+	text := body(t, get(t, s.Handler(), "/"))
+	require.Contains(t, text, "Nothing is known of the fleet")
+	require.Contains(t, text, "No instance is known.")
+	require.NotContains(t, text, secret)
+
+	w := setup(t) // a database that knows nothing of the chain
+	text = body(t, get(t, w.server().Handler(), "/"))
+	require.Contains(t, text, "No instance has ever run for chain")
+}
+
+func TestPageKeepsTheLastFleetWhileTheDatabaseIsGone(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(3)
+	now := time.Now()
+	w.cfg.Now = func() time.Time { return now }
+	s := w.server()
+	require.Contains(t, body(t, get(t, s.Handler(), "/")), "All well")
+	w.pool.Close()
+	now = now.Add(time.Minute)
+	text := body(t, get(t, s.Handler(), "/"))
+	require.Contains(t, text, "The fleet is shown as it was 1m 00s ago")
+	require.Contains(t, text, "relayer-2")
+	answer := read[status](t, s.Handler(), "/status")
+	require.NotEmpty(t, answer.FleetError)
+	require.Len(t, answer.Fleet.Instances, 3)
+}

@@ -1,0 +1,57 @@
+package web
+
+import (
+	"encoding/json"
+	"net/http"
+)
+
+// serveHealth says that the process runs. It must not depend on anything: a platform restarts the process when it fails, and a
+// restart mends neither the database nor a node.
+func (s *Server) serveHealth(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+}
+
+// readiness is the answer of /readyz.
+type readiness struct {
+	Ready  bool             `json:"ready"`
+	Checks map[string]check `json:"checks"` // session, database, node
+}
+
+type check struct {
+	OK     bool   `json:"ok"`
+	Reason string `json:"reason,omitempty"`
+}
+
+func (s *Server) serveReady(w http.ResponseWriter, _ *http.Request) {
+	i := s.cfg.Source.Instance()
+	r := readiness{Ready: i.ready(), Checks: map[string]check{
+		"session":  s.check(i.Session),
+		"database": s.check(i.Database),
+		"node":     s.check(i.Node),
+	}}
+	status := http.StatusOK
+	if !r.Ready {
+		status = http.StatusServiceUnavailable
+	}
+	writeJSON(w, status, r)
+}
+
+func (s *Server) check(err error) check {
+	if err == nil {
+		return check{OK: true}
+	}
+	return check{Reason: s.cfg.Mask(err.Error())}
+}
+
+// writeJSON writes an answer. A client that hangs up in the middle is no concern of ours.
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	writeBody(w, status, v)
+}
+
+func writeBody(w http.ResponseWriter, status int, v any) {
+	w.WriteHeader(status)
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ") // people read it too
+	_ = enc.Encode(v)
+}

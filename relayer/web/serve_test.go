@@ -1,0 +1,292 @@
+package web
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+)
+
+// served is a server that runs on a port of this machine.
+type served struct {
+	url    string
+	server *Server
+	stop   func() error // ends it and returns what Run returned
+}
+
+func (w *world) serve() served {
+	w.t.Helper()
+	ln, err := (&net.ListenConfig{}).Listen(w.t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(w.t, err)
+	w.cfg.Listener = ln
+	s := w.server()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	stopped := false
+	stop := func() error {
+		if stopped {
+			return nil
+		}
+		stopped = true
+		cancel()
+		return <-done
+	}
+	w.t.Cleanup(func() { require.NoError(w.t, stop()) })
+	return served{"http://" + ln.Addr().String(), s, stop}
+}
+
+// broken is a database that is gone. Its errors quote what must not be shown: who would log in, for want of a password.
+func broken(t *testing.T) DB {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), "postgres://"+secret+"@127.0.0.1:1/relayer?sslmode=disable")
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+const secret = "hunter2"
+
+var errGone = errors.New("dial postgres://relayer:" + secret + "@db: connection refused")
+
+// untouchable fails the test when it is used.
+type untouchable struct{ t *testing.T }
+
+func (u untouchable) BeginTx(context.Context, pgx.TxOptions) (pgx.Tx, error) {
+	u.t.Error("the database was used")
+	return nil, errGone
+}
+
+func (u untouchable) Query(context.Context, string, ...any) (pgx.Rows, error) {
+	u.t.Error("the database was used")
+	return nil, errGone
+}
+
+func mask(s string) string { return strings.ReplaceAll(s, secret, "***") }
+
+func bare(t *testing.T, db DB) (*Server, *instanceStub) {
+	t.Helper()
+	source := &instanceStub{i: Instance{ID: "relayer-0"}}
+	s, err := New(Config{Source: source, DB: db, ChainID: testChain, Mask: mask})
+	require.NoError(t, err)
+	return s, source
+}
+
+func TestHealthzAsksNobody(t *testing.T) {
+	t.Parallel()
+	s, source := bare(t, untouchable{t})
+	source.set(func(i *Instance) { i.Session, i.Database, i.Node = errGone, errGone, errGone })
+	r := get(t, s.Handler(), "/healthz")
+	require.Equal(t, http.StatusOK, r.StatusCode)
+	require.JSONEq(t, `{"status":"ok"}`, body(t, r))
+}
+
+func TestReadyzNamesWhatIsNotReady(t *testing.T) {
+	t.Parallel()
+	s, source := bare(t, untouchable{t})
+	r := get(t, s.Handler(), "/readyz")
+	require.Equal(t, http.StatusOK, r.StatusCode)
+	require.JSONEq(t, `{"ready":true,"checks":{"session":{"ok":true},"database":{"ok":true},"node":{"ok":true}}}`, body(t, r))
+
+	for name, breaks := range map[string]func(*Instance){
+		"session": func(i *Instance) { i.Session = errGone }, "database": func(i *Instance) { i.Database = errGone }, "node": func(i *Instance) { i.Node = errGone },
+	} {
+		source.set(func(i *Instance) { *i = Instance{}; breaks(i) })
+		r := get(t, s.Handler(), "/readyz")
+		require.Equal(t, http.StatusServiceUnavailable, r.StatusCode)
+		var answer readiness
+		require.NoError(t, json.Unmarshal([]byte(body(t, r)), &answer))
+		require.False(t, answer.Ready)
+		for other, c := range answer.Checks {
+			require.Equal(t, other != name, c.OK, "%s broken, %s", name, other)
+		}
+		require.Contains(t, answer.Checks[name].Reason, "connection refused")
+		require.NotContains(t, answer.Checks[name].Reason, secret)
+	}
+}
+
+func TestNoAnswerShowsASecret(t *testing.T) {
+	t.Parallel()
+	s, source := bare(t, broken(t))
+	source.set(func(i *Instance) {
+		i.Session, i.Database, i.Node = errGone, errGone, errGone
+		i.Endpoints = []Endpoint{{Name: "rpc0", LastError: errGone.Error()}}
+	})
+	for _, path := range []string{"/", "/?escrow=" + addressOf(1), "/status", "/readyz", "/escrows", "/escrows/" + addressOf(1), "/events", "/metrics", "/healthz"} {
+		text := body(t, get(t, s.Handler(), path))
+		require.NotContains(t, text, secret, path)
+		if path == "/" || path == "/status" {
+			require.Contains(t, text, "connection refused", path)
+		}
+	}
+}
+
+func TestOnlyReadingMethodsAndSafeHeaders(t *testing.T) {
+	t.Parallel()
+	s, _ := bare(t, broken(t))
+	h := s.Handler()
+	for _, route := range s.routes() {
+		path := strings.NewReplacer("{$}", "", "{address}", addressOf(1)).Replace(route.pattern)
+		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions, http.MethodTrace} {
+			rec := httptest.NewRecorder()
+			h.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), method, path, nil))
+			require.Equal(t, http.StatusMethodNotAllowed, rec.Code, "%s %s", method, path)
+			require.Equal(t, "GET, HEAD", rec.Header().Get("Allow"))
+			require.Equal(t, "application/problem+json", rec.Header().Get("Content-Type"))
+		}
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodHead, path, nil))
+		require.NotEqual(t, http.StatusMethodNotAllowed, rec.Code, path)
+		require.Equal(t, "nosniff", rec.Header().Get("X-Content-Type-Options"), path)
+		require.Equal(t, "no-store", rec.Header().Get("Cache-Control"), path)
+		require.Contains(t, rec.Header().Get("Content-Security-Policy"), "default-src 'none'", path)
+	}
+	r := get(t, h, "/nothing")
+	require.Equal(t, http.StatusNotFound, r.StatusCode)
+	require.Contains(t, body(t, r), "/openapi.yaml")
+}
+
+func TestMetricsAreTheGivenOnes(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	gauge := prometheus.NewGauge(prometheus.GaugeOpts{Name: "relayer_is_leader", Help: "Whether it leads."})
+	registry.MustRegister(gauge)
+	gauge.Set(1)
+	s, err := New(Config{Source: &instanceStub{}, DB: broken(t), ChainID: 1, Metrics: registry})
+	require.NoError(t, err)
+	require.Contains(t, body(t, get(t, s.Handler(), "/metrics")), "relayer_is_leader 1")
+}
+
+func TestNewChecksItsConfiguration(t *testing.T) {
+	t.Parallel()
+	_, err := New(Config{})
+	require.ErrorContains(t, err, "required")
+	for _, url := range []string{"etherscan.io", "ftp://x", "https://user:pw@x", "https://x?key=1", "javascript:alert(1)", "https://"} {
+		_, err := New(Config{Source: &instanceStub{}, DB: broken(t), ChainID: 1, ExplorerURL: url})
+		require.ErrorContains(t, err, "EXPLORER_URL", url)
+		require.NotContains(t, err.Error(), "pw@")
+	}
+}
+
+func TestRunReturnsNilWhenItsContextEnds(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	for range 5 {
+		s := w.serve()
+		require.NoError(t, s.stop())
+	}
+}
+
+func TestRunSaysWhatToDoAboutATakenPort(t *testing.T) {
+	t.Parallel()
+	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, ln.Close()) }()
+	s, err := New(Config{Addr: ln.Addr().String(), Source: &instanceStub{}, DB: broken(t), ChainID: 1})
+	require.NoError(t, err)
+	require.ErrorContains(t, s.Run(t.Context()), "PORT")
+}
+
+// stream reads the events of /live.
+type stream struct {
+	t       *testing.T
+	scanner *bufio.Scanner
+}
+
+func (w *world) live(t *testing.T, url string) stream {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/live", nil)
+	require.NoError(t, err)
+	r, err := client.Do(req)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, r.Body.Close()) })
+	require.Equal(t, http.StatusOK, r.StatusCode)
+	require.Equal(t, "text/event-stream", r.Header.Get("Content-Type"))
+	scanner := bufio.NewScanner(r.Body)
+	scanner.Buffer(nil, 1<<20)
+	return stream{t, scanner}
+}
+
+func (s stream) next() (u update, ok bool) {
+	s.t.Helper()
+	for s.scanner.Scan() {
+		if data, is := strings.CutPrefix(s.scanner.Text(), "data: "); is {
+			require.NoError(s.t, json.Unmarshal([]byte(data), &u))
+			return u, true
+		}
+	}
+	return u, false
+}
+
+func TestLiveSendsWhatChanges(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.cfg.Every = 20 * time.Millisecond
+	w.fleet(3)
+	s := w.serve()
+	live := w.live(t, s.url)
+
+	u, ok := live.next()
+	require.True(t, ok)
+	require.Len(t, u.Parts, len(fragments), "the first event has everything")
+	require.Contains(t, u.Parts["fleet"], "relayer-2")
+	require.NotContains(t, u.Parts["slots"], "of which adopted <b>1</b>")
+
+	w.own("relayer-1", 0)
+	for !strings.Contains(u.Parts["slots"], "of which adopted <b>1</b>") {
+		u, ok = live.next()
+		require.True(t, ok)
+		require.NotContains(t, u.Parts, "facts", "it did not change")
+	}
+	require.NoError(t, s.stop())
+	for ok {
+		_, ok = live.next()
+	}
+}
+
+// The limit on reading a request is for the request: a stream outlives it.
+func TestLiveOutlivesTheReadTimeout(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.cfg.Every = 20 * time.Millisecond
+	s := w.server()
+	srv := httptest.NewUnstartedServer(s.Handler())
+	srv.Config.ReadTimeout, srv.Config.WriteTimeout = 100*time.Millisecond, 100*time.Millisecond
+	srv.Start()
+	defer srv.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.board.run(ctx) }()
+	defer func() { cancel(); require.NoError(t, <-done); close(s.stop) }()
+
+	live := w.live(t, srv.URL)
+	for deadline := time.Now().Add(400 * time.Millisecond); time.Now().Before(deadline); {
+		_, ok := live.next()
+		require.True(t, ok)
+	}
+}
+
+func TestTooManyStreams(t *testing.T) {
+	t.Parallel()
+	s, _ := bare(t, broken(t))
+	for range maxStreams {
+		end, ok := s.board.watch()
+		require.True(t, ok)
+		defer end()
+	}
+	r := get(t, s.Handler(), "/live")
+	require.Equal(t, http.StatusServiceUnavailable, r.StatusCode)
+	require.Equal(t, retryAfter, r.Header.Get("Retry-After"))
+}

@@ -1,0 +1,401 @@
+package web
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
+)
+
+// view is what the templates show: texts, not facts. Nothing is computed in a template.
+type view struct {
+	Title     string
+	AtX, AtY  int // place of the mark on the map
+	Chain     int64
+	Self      self
+	Read      string // when the fleet was read; empty: never
+	Verdict   verdict
+	Figures   []figure
+	Fleet     fleetView
+	Slots     slotMap
+	Facts     []fact
+	Endpoints []endpointView
+	Kinds     []kindView
+	KindsNote string
+	Events    []eventView
+	Escrow    *escrowView // what was searched for
+	CSS, JS   any         // set by the page
+}
+
+type self struct {
+	ID, Partition, Version, Up string
+}
+
+// verdict is the answer to "is all well?".
+type verdict struct {
+	Level    string // well, notice, warning, critical; a class of page.css
+	Mark     string // the level as a shape, for those who do not see colours
+	Headline string
+	Problems []problemView
+}
+
+type problemView struct{ Level, Mark, Name, Text, Remedy string }
+
+// marks are the levels, the worst first.
+var marks = []struct{ level, mark, name string }{
+	{"critical", "✕", "Critical"}, {"warning", "▲", "Warning"}, {"notice", "◐", "Settling"}, {"well", "●", "Well"},
+}
+
+// figure is a quantity with its last hour.
+type figure struct {
+	Name  string
+	Value string
+	Unit  string
+	Notes []fact
+	Plot  plot
+}
+
+// fact is a value with its name. Key is the class of the line that shows it in a plot.
+type fact struct{ Name, Value, Title, Link, Key string }
+
+type fleetView struct {
+	Summary   string
+	Rows      []row
+	Forgotten string
+}
+
+// row is an instance.
+type row struct {
+	ID, Partition     string
+	Colour            int // -1: none
+	Self, Leader      bool
+	State, Mark       string
+	Slots, Adopted    string
+	Processed, Lag    string
+	Heartbeat         string
+	HeartbeatLate     bool
+	Escrows, Outbox   string
+	Up, Version, Dead string
+	Behind            bool
+}
+
+type endpointView struct {
+	Name, State, Mark, Head, Behind, Latency, Error string
+	Up                                              bool
+}
+
+type kindView struct {
+	Type, Count string
+	Width       float64 // of its bar, of 100
+}
+
+type eventView struct {
+	Date, Time, Age, Type, Escrow, EscrowShort string
+	Block, BlockLink, Tx, TxShort, TxLink      string
+	Index                                      int32
+	State, Note                                string
+	By                                         string
+	Args                                       []fact
+}
+
+const (
+	// slowHeartbeat is from when on a heartbeat is marked: three of the default interval.
+	slowHeartbeat = 90 * time.Second
+	// behindBlocks is from when on a lag is marked: that of the alert.
+	behindBlocks = 100
+)
+
+// show makes a view of what is known now.
+func (p *page) show(n *news, i *Instance, samples []sample, now time.Time) *view {
+	v := &view{
+		Chain: p.chainID,
+		Self: self{
+			ID: cmp.Or(i.ID, "starting"), Partition: i.Partition.String(), Version: i.Version, Up: span(now.Sub(i.Started)),
+		},
+		Verdict: p.judge(n, i, now), Figures: figures(n, i, samples, now), Facts: p.facts(n, i), Endpoints: p.endpoints(i),
+		Kinds: kinds(n.kinds), Events: p.events(n.events, now),
+	}
+	if i.Started.IsZero() {
+		v.Self.Up = "–"
+	}
+	if !n.at.IsZero() {
+		v.Read = clock(n.at)
+		c := colours(&n.fleet)
+		v.Fleet = fleetOf(n, i, c)
+		v.Slots = newSlotMap(&n.fleet, c)
+	}
+	if len(n.kinds) > 0 {
+		total := int64(0)
+		for _, k := range n.kinds {
+			total += k.Count
+		}
+		v.KindsNote = fmt.Sprintf("the last %s, since block %s (%s ago)", plural(total, "event", "events"), count(n.kinds[0].First), span(now.Sub(n.kinds[0].Since)))
+	}
+	v.AtX, v.AtY = place(-1)
+	v.Title = v.Verdict.Mark + " " + v.Self.ID + " · escrow relayer"
+	return v
+}
+
+// judge lists what is wrong with the fleet and this instance, beside what is only passing.
+func (p *page) judge(n *news, i *Instance, now time.Time) verdict {
+	var problems []problemView
+	add := func(level, text, remedy string) {
+		for _, m := range marks {
+			if m.level == level {
+				problems = append(problems, problemView{level, m.mark, m.name, sentence(text), remedy})
+			}
+		}
+	}
+	for _, c := range []struct {
+		what string
+		err  error
+	}{{"database session", i.Session}, {"database", i.Database}, {"node", i.Node}} {
+		if c.err != nil {
+			add("critical", fmt.Sprintf("this instance's %s: %s", c.what, p.mask(c.err.Error())), "")
+		}
+	}
+	switch {
+	case n.at.IsZero() && n.err != nil:
+		add("critical", "the fleet could not be read: "+p.mask(n.err.Error()), "check that the database answers; this page tries again by itself")
+	case n.err != nil:
+		add("critical", fmt.Sprintf("the fleet is shown as it was %s ago: %s", span(now.Sub(n.at)), p.mask(n.err.Error())),
+			"check that the database answers; this page tries again by itself")
+	}
+	f := &n.fleet
+	if !n.at.IsZero() {
+		known := map[string]bool{}
+		for _, q := range f.Problems {
+			known[q.Kind] = true
+			add(string(q.Severity), q.Text, q.Remedy)
+		}
+		// What passes by itself within seconds is worth a look, not a person.
+		for _, q := range f.Judge(fleet.Limits{NoLeader: 1, Unserved: 1}) {
+			if !known[q.Kind] {
+				add("notice", q.Text, "")
+			}
+		}
+	}
+	v := verdict{Problems: problems}
+	for _, m := range marks {
+		if m.level == "well" || slices.ContainsFunc(problems, func(q problemView) bool { return q.Level == m.level }) {
+			v.Level, v.Mark = m.level, m.mark
+			break
+		}
+	}
+	v.Headline = headline(f, v.Level, n.at.IsZero())
+	slices.SortStableFunc(v.Problems, func(a, b problemView) int { return cmp.Compare(rank(a.Level), rank(b.Level)) })
+	return v
+}
+
+func rank(level string) int {
+	for n, m := range marks {
+		if m.level == level {
+			return n
+		}
+	}
+	return len(marks)
+}
+
+func headline(f *fleet.Fleet, level string, unread bool) string {
+	switch {
+	case unread && level == "well":
+		return "Starting"
+	case unread:
+		return "Nothing is known of the fleet"
+	case level == "critical":
+		return "Somebody has to look"
+	case level == "warning":
+		return "The fleet copes, but somebody should look"
+	case level == "notice":
+		return "The fleet is settling"
+	}
+	return "All well"
+}
+
+func figures(n *news, i *Instance, samples []sample, now time.Time) []figure {
+	f := &n.fleet
+	lagNotes := []fact{{Name: "Behind head", Value: "–"}}
+	if i.Cursor > 0 && i.Head > 0 {
+		lagNotes[0].Value = plural(max(0, i.Head-i.Cursor+1), "block", "blocks")
+	}
+	if t := i.lagTime(); t > 0 {
+		lagNotes = append(lagNotes, fact{Name: "In time", Value: span(t)})
+	}
+	processed := int64(0)
+	if i.Cursor > 0 {
+		processed = i.Cursor - 1
+	}
+	messages := count(f.Outbox.Messages)
+	if f.Outbox.Estimated {
+		messages = "≤ " + messages
+	}
+	lag := "–"
+	if i.Cursor > 0 && i.Target > 0 {
+		lag = count(i.Lag())
+	}
+	return []figure{
+		{Name: "Processed", Value: known(processed), Unit: "block", Plot: heights(samples, now),
+			Notes: []fact{{Name: "Target", Value: known(i.Target), Key: "target"}, {Name: "Head", Value: known(i.Head), Key: "head"}}},
+		{Name: "Lag", Value: lag, Unit: "blocks to target", Plot: amount(samples, now, "Lag", blocks, lagOf), Notes: lagNotes},
+		{Name: "Outbox", Value: messages, Unit: "messages in the fleet", Plot: amount(samples, now, "Messages in the outbox", number, outboxOf),
+			Notes: []fact{{Name: "In flight here", Value: count(int64(i.InFlight))}, {Name: "Blocked keys", Value: count(int64(i.BlockedKeys))}}},
+		{Name: "Oldest message", Value: age(f.Outbox.OldestAge), Plot: amount(samples, now, "Age of the oldest message", seconds, oldestOf),
+			Notes: []fact{{Name: "Late escrows", Value: count(f.Late.Escrows)}, {Name: "Oldest late", Value: age(f.Late.OldestAge)}}},
+	}
+}
+
+// age is a dash when there is nothing that could be old.
+func age(a fleet.Age) string {
+	if a == 0 {
+		return "–"
+	}
+	return a.String()
+}
+
+func blocks(v float64) string  { return plural(int64(v), "block", "blocks") }
+func number(v float64) string  { return count(int64(math.Round(v))) }
+func seconds(v float64) string { return span(time.Duration(v * float64(time.Second))) }
+
+func fleetOf(n *news, i *Instance, colours map[string]int) fleetView {
+	f := &n.fleet
+	v := fleetView{Summary: leaderLine(f) + fmt.Sprintf(" %d of %s alive.", f.Live(), plural(int64(len(f.Instances)), "instance", "instances"))}
+	if f.Forgotten > 0 {
+		v.Forgotten = plural(int64(f.Forgotten), "instance", "instances") + " that died over a day ago and own nothing are not shown."
+	}
+	target := i.Target
+	for k := range f.Instances {
+		in := &f.Instances[k]
+		r := row{
+			ID: in.ID, Partition: fmt.Sprintf("%d/%d", in.Number, in.Total), Colour: -1, Self: in.ID == i.ID, Leader: in.Leader,
+			State: string(in.State), Mark: stateMark(in.State), Slots: count(int64(in.Slots)),
+			Heartbeat: span(time.Duration(in.HeartbeatAge)), HeartbeatLate: in.Alive && time.Duration(in.HeartbeatAge) > slowHeartbeat,
+			Escrows: count(int64(in.Escrows)), Outbox: count(int64(in.Outbox)), Up: span(f.At.Sub(in.Started)), Version: in.Version,
+			Processed: "–", Lag: "–",
+		}
+		if in.Strategy != "modulo" {
+			r.Partition += " " + in.Strategy
+		}
+		if c, ok := colours[in.ID]; ok {
+			r.Colour = c
+		}
+		if in.Adopted > 0 {
+			r.Adopted = count(int64(in.Adopted))
+		}
+		if in.Cursor > 0 && in.Slots > 0 {
+			r.Processed = count(in.Cursor - 1)
+			if target > 0 {
+				lag := max(0, target-in.Cursor+1)
+				r.Lag, r.Behind = count(lag), lag > behindBlocks
+			}
+		}
+		if !in.Alive {
+			r.Dead, r.Up, r.Escrows = span(time.Duration(in.DeadFor)), "–", "–"
+		}
+		v.Rows = append(v.Rows, r)
+	}
+	return v
+}
+
+func leaderLine(f *fleet.Fleet) string {
+	l := &f.Leader
+	switch {
+	case l.Valid:
+		return fmt.Sprintf("%s has led for %s, heartbeat %s ago.", l.Instance, span(f.At.Sub(l.Since)), span(time.Duration(l.HeartbeatAge)))
+	case l.Held:
+		return "A new leader is taking over."
+	case l.Instance == "":
+		return "There has never been a leader."
+	}
+	return fmt.Sprintf("No leader; the last was %s, heard of %s ago.", l.Instance, span(time.Duration(l.HeartbeatAge)))
+}
+
+func stateMark(s fleet.State) string {
+	switch s {
+	case fleet.Serving:
+		return "●"
+	case fleet.Standby:
+		return "○"
+	case fleet.Stopping:
+		return "◐"
+	default:
+		return "✕"
+	}
+}
+
+func (p *page) facts(n *news, i *Instance) []fact {
+	f := &n.fleet
+	behind := func(next int64) string {
+		if next == 0 {
+			return "–"
+		}
+		return count(next - 1)
+	}
+	facts := []fact{
+		{Name: "Escrows registered", Value: count(f.Escrows.Registered())},
+		{Name: "Active", Value: count(f.Escrows.Active)},
+		{Name: "Released", Value: count(f.Escrows.Released)},
+		{Name: "Refunded", Value: count(f.Escrows.Refunded)},
+		{Name: "Stored everywhere up to", Value: behind(f.Chain.LowestCursor), Title: "the lowest cursor of any slot"},
+		{Name: "Factory watched up to", Value: behind(f.Chain.FactoryCursor)},
+		{Name: "Verified up to", Value: known(f.Chain.Verified), Title: "everything up to it was read twice"},
+		{Name: "Final", Value: known(i.Final)},
+		{Name: "Elections", Value: count(f.Leader.Epoch)},
+		{Name: "Start block", Value: count(f.Chain.Start)},
+		{Name: "Factory", Value: short(f.Chain.Factory), Title: f.Chain.Factory, Link: p.explorer.address(f.Chain.Factory)},
+	}
+	if f.Escrows.Orphaned > 0 {
+		facts = slices.Insert(facts, 4, fact{Name: "Orphaned", Value: count(f.Escrows.Orphaned), Title: "their deployment was taken back by a reorganisation"})
+	}
+	return facts
+}
+
+func (p *page) endpoints(i *Instance) []endpointView {
+	var out []endpointView
+	for _, e := range i.Endpoints {
+		v := endpointView{Name: e.Name, Up: e.Up, State: "up", Mark: "●", Head: known(e.Head), Latency: "–", Error: p.mask(e.LastError)}
+		if !e.Up {
+			v.State, v.Mark = "down", "✕"
+		}
+		if e.Head > 0 && e.Head < i.Head {
+			v.Behind = count(i.Head-e.Head) + " behind"
+		}
+		if e.Latency > 0 {
+			v.Latency = strconv.FormatFloat(float64(e.Latency)/float64(time.Millisecond), 'f', 0, 64) + " ms"
+		}
+		out = append(out, v)
+	}
+	return out
+}
+
+func kinds(all []kind) []kindView {
+	var out []kindView
+	for _, k := range all {
+		out = append(out, kindView{Type: k.Type, Count: count(k.Count), Width: max(0.5, 100*float64(k.Count)/float64(all[0].Count))})
+	}
+	return out
+}
+
+func (p *page) events(all []event, now time.Time) []eventView {
+	out := make([]eventView, 0, len(all))
+	for n := range all {
+		e := &all[n]
+		at := time.Unix(e.BlockTimestamp, 0)
+		v := eventView{
+			Date: at.UTC().Format(time.DateOnly), Time: clock(at), Age: span(now.Sub(at)) + " ago", Type: e.EventType, Escrow: e.Escrow, EscrowShort: short(e.Escrow),
+			Block: count(e.BlockNumber), BlockLink: p.explorer.block(e.BlockNumber), Tx: e.TxHash, TxShort: short(e.TxHash),
+			TxLink: p.explorer.tx(e.TxHash), Index: e.LogIndex, State: "stored", By: e.ProcessedBy, Args: p.args(e.Args),
+		}
+		switch {
+		case e.State != "canonical":
+			v.State, v.Note = e.State, e.State
+		case e.Queued:
+			v.State, v.Note = "queued", "waits for Pub/Sub"
+		}
+		out = append(out, v)
+	}
+	return out
+}

@@ -1,0 +1,168 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
+)
+
+const (
+	readHeaderTimeout = 5 * time.Second
+	readTimeout       = 10 * time.Second
+	writeTimeout      = 30 * time.Second // /live extends it with every write
+	idleTimeout       = 2 * time.Minute
+	maxHeaderBytes    = 16 << 10
+
+	// shutdownTimeout bounds the wait for requests under way; Cloud Run leaves 10 s after SIGTERM for everything.
+	shutdownTimeout = 2 * time.Second
+)
+
+// DB is a pool. It is only read.
+type DB interface {
+	fleet.DB
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// Config of a Server. Source, DB, ChainID, and Addr or Listener are required.
+type Config struct {
+	Addr        string              // to listen on, as ":8080"
+	Listener    net.Listener        // instead of Addr; closed by Run
+	Source      Source              // what this instance knows of itself
+	DB          DB                  // where the fleet and the API's rows are read
+	ChainID     int64               // of the fleet
+	Metrics     prometheus.Gatherer // nil: /metrics is empty
+	ExplorerURL string              // of a block explorer that has /tx/, /block/ and /address/ below it; empty: no links
+	Mask        func(string) string // takes secrets out of texts; nil: nothing is taken out
+	Log         *slog.Logger        // nil: silence
+	Every       time.Duration       // between two looks while somebody watches; 0 means 2 s
+	Now         func() time.Time    // nil: time.Now
+}
+
+// Server serves the HTTP of one instance. New makes it, Run runs it, once.
+type Server struct {
+	cfg   Config
+	api   *api
+	board *board
+	page  *page
+	stop  chan struct{} // closed when Run ends: ends the streams of /live, which a graceful shutdown would wait for
+}
+
+// New checks the configuration and starts nothing.
+func New(cfg Config) (*Server, error) {
+	if cfg.Source == nil || cfg.DB == nil || cfg.ChainID == 0 {
+		return nil, errors.New("web: Source, DB and ChainID are required")
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Mask == nil {
+		cfg.Mask = func(s string) string { return s }
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Every == 0 {
+		cfg.Every = 2 * time.Second
+	}
+	if cfg.Metrics == nil {
+		cfg.Metrics = prometheus.NewRegistry()
+	}
+	explorer, err := parseExplorer(cfg.ExplorerURL)
+	if err != nil {
+		return nil, err
+	}
+	page, err := newPage(explorer, cfg.ChainID, cfg.Mask)
+	if err != nil {
+		return nil, err
+	}
+	b := newBoard(cfg)
+	return &Server{cfg: cfg, api: newAPI(cfg, b), board: b, page: page, stop: make(chan struct{})}, nil
+}
+
+// route is one path of the server. The test of openapi.yaml goes through them.
+type route struct {
+	pattern string // of http.ServeMux, without a method: method writes the answer to a wrong one
+	path    string // as openapi.yaml has it
+	handler http.Handler
+}
+
+func (s *Server) routes() []route {
+	metrics := promhttp.HandlerFor(s.cfg.Metrics, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelWarn)})
+	return []route{
+		{"/{$}", "/", http.HandlerFunc(s.servePage)},
+		{"/live", "/live", http.HandlerFunc(s.serveLive)},
+		{"/healthz", "/healthz", http.HandlerFunc(s.serveHealth)},
+		{"/readyz", "/readyz", http.HandlerFunc(s.serveReady)},
+		{"/metrics", "/metrics", metrics},
+		{"/status", "/status", http.HandlerFunc(s.serveStatus)},
+		{"/escrows", "/escrows", s.api.handle(s.api.listEscrows)},
+		{"/escrows/{address}", "/escrows/{address}", s.api.handle(s.api.getEscrow)},
+		{"/events", "/events", s.api.handle(s.api.listEvents)},
+		{"/openapi.yaml", "/openapi.yaml", http.HandlerFunc(serveOpenAPI)},
+	}
+}
+
+// Handler serves all routes. Without Run nothing samples: the plots stay empty, /live sends its first state only.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	for _, r := range s.routes() {
+		mux.Handle(r.pattern, readOnly(r.handler))
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		writeProblem(w, problem{Status: http.StatusNotFound, Detail: "nothing is served at this path; /openapi.yaml lists what is"})
+	})
+	return secured(mux)
+}
+
+// Run listens and serves until ctx ends, then lets requests under way finish, ends what still runs after two seconds, and
+// returns nil. Any other return is an error.
+func (s *Server) Run(ctx context.Context) error {
+	ln := s.cfg.Listener
+	if ln == nil {
+		var err error
+		if ln, err = (&net.ListenConfig{}).Listen(ctx, "tcp", s.cfg.Addr); err != nil {
+			return fmt.Errorf("serve HTTP: %w: set PORT to a free port", err)
+		}
+	}
+	srv := &http.Server{
+		Handler:           s.Handler(),
+		ReadHeaderTimeout: readHeaderTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug), // clients that hang up, mostly
+	}
+	s.cfg.Log.InfoContext(ctx, "serving http", slog.String("address", ln.Addr().String()))
+
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.board.run(ctx) })
+	g.Go(func() error {
+		if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve HTTP: %w", err)
+		}
+		return nil
+	})
+	g.Go(func() error {
+		<-ctx.Done()
+		close(s.stop)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
+		defer cancel()
+		if srv.Shutdown(ctx) != nil {
+			_ = srv.Close() // a client that does not read its answer
+		}
+		return nil
+	})
+	return g.Wait()
+}
