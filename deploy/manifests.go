@@ -1,0 +1,229 @@
+package deploy
+
+import (
+	"bytes"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"text/template"
+)
+
+var (
+	//go:embed cloudrun/service.yaml.tmpl
+	serviceTemplate string
+	//go:embed cloudrun/monitoring.yaml.tmpl
+	monitoringTemplate string
+
+	templates = template.Must(template.Must(template.New("service").Option("missingkey=error").Funcs(template.FuncMap{"json": quote}).
+			Parse(serviceTemplate)).New("monitoring").Parse(monitoringTemplate))
+)
+
+// Defaults of ManifestInput.
+const (
+	DefaultPrefix         = "escrow-relayer"
+	DefaultStrategy       = "modulo"
+	DefaultCPU            = "1"
+	DefaultMemory         = "512Mi" // the least that the second-generation environment takes
+	DefaultCollectorImage = "us-docker.pkg.dev/cloud-ops-agents-artifacts/cloud-run-gmp-sidecar/cloud-run-gmp-sidecar:1.2.0"
+)
+
+// lockWait is how long a new revision waits for the old one to leave. Cloud Run may keep an instance without traffic for 15
+// minutes.
+const lockWait = "20m"
+
+// ManifestInput says what fleet to deploy. Fields without a default are required.
+type ManifestInput struct {
+	Prefix         string // of the names of the services and instances: PREFIX-0, …; default escrow-relayer
+	Project        string // of the topics; secrets are looked for in the services' own project
+	Region         string
+	Image          string
+	ServiceAccount string // e-mail
+
+	Partitions int
+	Strategy   string // modulo or consistent; default modulo
+
+	ChainID          int64
+	Factory          string
+	StartBlock       int64
+	Topic            string
+	RetractionsTopic string // optional
+	CloudSQLInstance string // project:region:instance; optional: without it DATABASE_URL is used as it is
+
+	// Env are further variables of the relayer, the same for every instance. Those that carry secrets are refused here.
+	Env map[string]string
+	// Secrets are variables whose values Secret Manager holds: variable to secret, or secret:version. Default: DATABASE_URL
+	// and RPC_URLS from PREFIX-database-url and PREFIX-rpc-urls, latest version.
+	Secrets map[string]string
+
+	CPU, Memory     string // limits of the relayer; default 1 and 512Mi
+	CollectorImage  string // Google's Prometheus sidecar; default DefaultCollectorImage
+	CollectorSecret string // secret with the text of Monitoring; default PREFIX-monitoring
+}
+
+// Manifest is a Cloud Run service in Knative's form, ready for `gcloud run services replace`.
+type Manifest struct {
+	Name      string
+	Partition int
+	YAML      []byte
+}
+
+type variable struct{ Name, Value string }
+
+type secretVariable struct{ Name, Secret, Version string }
+
+// serviceData is what service.yaml.tmpl sees.
+type serviceData struct {
+	ManifestInput
+	Name      string
+	Partition int
+	Env       []variable
+	SecretEnv []secretVariable
+}
+
+// Manifests makes one service a partition. The error names everything that is wrong.
+func Manifests(in ManifestInput) ([]Manifest, error) {
+	in = in.withDefaults()
+	if err := in.check(); err != nil {
+		return nil, err
+	}
+	secrets := make([]secretVariable, 0, len(in.Secrets))
+	for _, name := range slices.Sorted(maps.Keys(in.Secrets)) {
+		m := secretRef.FindStringSubmatch(in.Secrets[name])
+		version := m[2]
+		if version == "" {
+			version = "latest"
+		}
+		secrets = append(secrets, secretVariable{name, m[1], version})
+	}
+	manifests := make([]Manifest, in.Partitions)
+	for p := range in.Partitions {
+		name := in.Prefix + "-" + strconv.Itoa(p)
+		var b bytes.Buffer
+		err := templates.ExecuteTemplate(&b, "service", serviceData{in, name, p, in.env(name, p), secrets})
+		if err != nil {
+			return nil, fmt.Errorf("write the manifest of %s: %w", name, err)
+		}
+		manifests[p] = Manifest{name, p, b.Bytes()}
+	}
+	return manifests, nil
+}
+
+// Monitoring is the configuration of the collector, for the secret that ManifestInput.CollectorSecret names.
+func Monitoring(chainID int64) ([]byte, error) {
+	var b bytes.Buffer
+	if err := templates.ExecuteTemplate(&b, "monitoring", struct{ ChainID int64 }{chainID}); err != nil {
+		return nil, fmt.Errorf("write the configuration of the collector: %w", err)
+	}
+	return b.Bytes(), nil
+}
+
+func (in ManifestInput) withDefaults() ManifestInput {
+	for _, d := range []struct {
+		field *string
+		value string
+	}{
+		{&in.Prefix, DefaultPrefix}, {&in.Strategy, DefaultStrategy}, {&in.CPU, DefaultCPU}, {&in.Memory, DefaultMemory},
+		{&in.CollectorImage, DefaultCollectorImage},
+	} {
+		if *d.field == "" {
+			*d.field = d.value
+		}
+	}
+	if in.CollectorSecret == "" {
+		in.CollectorSecret = in.Prefix + "-monitoring"
+	}
+	if in.Secrets == nil {
+		in.Secrets = map[string]string{"DATABASE_URL": in.Prefix + "-database-url", "RPC_URLS": in.Prefix + "-rpc-urls"}
+	}
+	return in
+}
+
+// env are the plain variables of one instance: its place in the fleet, what all share, and what was added.
+func (in ManifestInput) env(name string, partition int) []variable {
+	vars := []variable{
+		{"INSTANCE_ID", name}, {"PARTITION_NUMBER", strconv.Itoa(partition)}, {"TOTAL_PARTITIONS", strconv.Itoa(in.Partitions)},
+		{"PARTITION_STRATEGY", in.Strategy},
+		{"CHAIN_ID", strconv.FormatInt(in.ChainID, 10)}, {"FACTORY_ADDRESS", in.Factory}, {"START_BLOCK", strconv.FormatInt(in.StartBlock, 10)},
+		{"PUBSUB_PROJECT_ID", in.Project}, {"PUBSUB_TOPIC_ID", in.Topic},
+	}
+	if in.RetractionsTopic != "" {
+		vars = append(vars, variable{"RETRACTIONS_TOPIC_ID", in.RetractionsTopic})
+	}
+	if in.CloudSQLInstance != "" {
+		vars = append(vars, variable{"CLOUDSQL_INSTANCE", in.CloudSQLInstance}, variable{"CLOUDSQL_IAM_AUTH", "true"})
+	}
+	vars = append(vars, variable{"INSTANCE_LOCK_WAIT", lockWait}, variable{"LOG_FORMAT", "json"})
+	for _, k := range slices.Sorted(maps.Keys(in.Env)) {
+		at := slices.IndexFunc(vars, func(v variable) bool { return v.Name == k })
+		if at < 0 {
+			vars = append(vars, variable{k, in.Env[k]})
+		} else {
+			vars[at].Value = in.Env[k] // INSTANCE_LOCK_WAIT and LOG_FORMAT; check refuses the others
+		}
+	}
+	return vars
+}
+
+var (
+	servicePrefix = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`) // with -NNNN within Cloud Run's 49 characters and the relayer's 48
+	secretRef     = regexp.MustCompile(`^([A-Za-z0-9_-]{1,255})(?::(latest|[1-9][0-9]*))?$`)
+	address       = regexp.MustCompile(`^0x[0-9a-fA-F]{40}$`)
+	accountEmail  = regexp.MustCompile(`^[^@\s]+@[^@\s]+\.iam\.gserviceaccount\.com$`)
+	connection    = regexp.MustCompile(`^([a-z0-9.-]+:)?[a-z0-9-]+:[a-z0-9-]+:[a-z0-9-]+$`)
+	environment   = regexp.MustCompile(`^[A-Z][A-Z0-9_]*$`)
+
+	// secretVariables may carry a credential in a URL: never a plain variable, which anybody with run.services.get can read.
+	secretVariables = []string{"RPC_URL", "RPC_URLS", "DATABASE_URL", "SESSION_DATABASE_URL"}
+	// ownVariables are set from other fields, and PORT by Cloud Run.
+	ownVariables = []string{"INSTANCE_ID", "PARTITION_NUMBER", "TOTAL_PARTITIONS", "PARTITION_STRATEGY", "CHAIN_ID", "FACTORY_ADDRESS", "START_BLOCK",
+		"PUBSUB_PROJECT_ID", "PUBSUB_TOPIC_ID", "RETRACTIONS_TOPIC_ID", "CLOUDSQL_INSTANCE", "CLOUDSQL_IAM_AUTH", "PORT"}
+)
+
+func (in ManifestInput) check() error {
+	var problems []error
+	want := func(ok bool, format string, args ...any) {
+		if !ok {
+			problems = append(problems, fmt.Errorf(format, args...))
+		}
+	}
+	want(servicePrefix.MatchString(in.Prefix), "prefix %q: use up to 40 lower-case letters, digits and dashes, beginning with a letter", in.Prefix)
+	want(in.Project != "", "project: name the Google Cloud project of the topics")
+	want(in.Region != "", "region: name the Cloud Run region")
+	want(in.Image != "", "image: name the image of the relayer, best by digest")
+	want(accountEmail.MatchString(in.ServiceAccount), "service account %q: use NAME@PROJECT.iam.gserviceaccount.com", in.ServiceAccount)
+	want(in.Partitions >= 1 && in.Partitions <= 2520, "%d partitions: use 1 to 2520", in.Partitions)
+	want(in.Strategy == "modulo" || in.Strategy == "consistent", "strategy %q: use modulo or consistent", in.Strategy)
+	want(in.ChainID >= 1, "chain id %d: use the number of eth_chainId", in.ChainID)
+	want(address.MatchString(in.Factory), "factory %q: use 0x and 40 hexadecimal digits", in.Factory)
+	want(in.StartBlock >= 0, "start block %d: use 0 or more", in.StartBlock)
+	want(in.Topic != "", "topic: name the topic of the events")
+	want(in.CloudSQLInstance == "" || connection.MatchString(in.CloudSQLInstance), "Cloud SQL instance %q: use PROJECT:REGION:INSTANCE", in.CloudSQLInstance)
+	for _, k := range slices.Sorted(maps.Keys(in.Env)) {
+		want(environment.MatchString(k), "variable %q: use upper-case letters, digits and underscores", k)
+		want(!slices.Contains(secretVariables, k), "variable %s: may carry a secret; put it into Secret Manager and name it in Secrets", k)
+		want(!slices.Contains(ownVariables, k), "variable %s: is set by a field of its own, or by Cloud Run", k)
+	}
+	for _, k := range slices.Sorted(maps.Keys(in.Secrets)) {
+		want(environment.MatchString(k), "variable %q: use upper-case letters, digits and underscores", k)
+		want(secretRef.MatchString(in.Secrets[k]), "secret %q of %s: use NAME or NAME:VERSION", in.Secrets[k], k)
+		_, twice := in.Env[k]
+		want(!twice, "variable %s: is in Env and in Secrets", k)
+	}
+	_, database := in.Secrets["DATABASE_URL"]
+	want(database, "secrets: DATABASE_URL is missing")
+	_, one := in.Secrets["RPC_URL"]
+	_, several := in.Secrets["RPC_URLS"]
+	want(one || several, "secrets: RPC_URLS is missing")
+	return errors.Join(problems...)
+}
+
+// quote writes a string as a YAML double-quoted scalar, of which JSON's is a subset.
+func quote(s string) (string, error) {
+	b, err := json.Marshal(s)
+	return string(b), err
+}
