@@ -1,0 +1,306 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"golang.org/x/time/rate"
+)
+
+const (
+	// Pauses of an endpoint that does not work.
+	firstPause, longestPause = 250 * time.Millisecond, 30 * time.Second
+	// One that answered wrongly is broken in a way that does not pass by itself.
+	faultPause, longestFaultPause = 30 * time.Second, 10 * time.Minute
+	// One that refuses for its rate limit without saying for how long.
+	limitPause = time.Second
+	// Failures in a row after which an endpoint counts as down. One lost connection is nothing.
+	downAfter = 2
+)
+
+// endpoint is one node, or a provider's many behind one URL.
+type endpoint struct {
+	name    string // rpc0, …
+	shown   string // URL without secrets
+	s       *Source
+	conn    transport
+	ws      *wsTransport // conn, where it is one
+	limiter *rate.Limiter
+
+	mu          sync.Mutex
+	up          bool
+	proven      bool // chain id checked since it was last down; WebSockets check each connection
+	single      bool // takes no batches
+	head        Header
+	safe, final uint64
+	tagged      time.Time // when safe and final were asked for
+	latency     time.Duration
+	err         error
+	failures    int // in a row
+	faults      int
+	resume      time.Time // not to be asked before
+	span        span
+	chunk       int // addresses in one request
+}
+
+func newEndpoint(s *Source, name, url, shown string) *endpoint {
+	e := &endpoint{name: name, shown: shown, s: s, span: newSpan(s.cfg.MaxRange), chunk: s.cfg.MaxAddresses}
+	if strings.HasPrefix(strings.ToLower(url), "ws") {
+		e.ws = newWS(url)
+		e.ws.hello = e.hello
+		e.conn = e.ws
+	} else {
+		e.conn = newHTTP(url)
+	}
+	e.limiter = rate.NewLimiter(rate.Inf, 0)
+	if s.cfg.MaxRPS > 0 {
+		e.limiter = rate.NewLimiter(rate.Limit(s.cfg.MaxRPS), max(int(s.cfg.MaxRPS), 1))
+	}
+	return e
+}
+
+// hello checks that the endpoint serves the configured chain.
+func (e *endpoint) hello(ctx context.Context, ask func(context.Context, *call) error) error {
+	q := &call{method: chainIDMethod, params: "[]"}
+	if err := ask(ctx, q); err != nil {
+		return err
+	}
+	var id hexutil.Uint64
+	if err := q.decode(&id); err != nil {
+		return err
+	}
+	if uint64(id) != e.s.cfg.ChainID {
+		return fmt.Errorf("%w: %s serves chain %d, CHAIN_ID is %d: correct one of them", ErrChainID, e.name, uint64(id), e.s.cfg.ChainID)
+	}
+	return nil
+}
+
+// do sends calls as one batch. The error is about the batch as a whole; each call has its own besides.
+func (e *endpoint) do(ctx context.Context, calls ...*call) error {
+	return e.via(ctx, e.conn.exchange, calls)
+}
+
+type exchange func(context.Context, []*call) (sent, received int, err error)
+
+// via sends calls by a given way, and keeps the books: limits, metrics, health.
+func (e *endpoint) via(ctx context.Context, way exchange, calls []*call) error {
+	e.mu.Lock()
+	single, proven := e.single, e.proven || e.ws != nil
+	e.mu.Unlock()
+	if !proven {
+		if err := e.hello(ctx, func(ctx context.Context, q *call) error { return e.attempt(ctx, way, []*call{q}) }); err != nil {
+			if ctx.Err() == nil && errors.Is(err, ErrChainID) {
+				e.failed(ctx, err)
+			}
+			return err
+		}
+		e.mu.Lock()
+		e.proven = true
+		e.mu.Unlock()
+	}
+	if !single || len(calls) == 1 {
+		err := e.attempt(ctx, way, calls)
+		fault, is := errors.AsType[*rpcError](err)
+		if !is || len(calls) == 1 || !strings.Contains(strings.ToLower(fault.Message), "batch") {
+			return err
+		}
+		e.mu.Lock()
+		e.single = true
+		e.mu.Unlock()
+	}
+	for i := range calls {
+		if err := e.attempt(ctx, way, calls[i:i+1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *endpoint) attempt(ctx context.Context, way exchange, calls []*call) error {
+	for n := len(calls); n > 0; { // a batch may be larger than the limiter's burst
+		some := n
+		if burst := e.limiter.Burst(); e.limiter.Limit() != rate.Inf {
+			some = min(n, burst)
+		}
+		if err := e.limiter.WaitN(ctx, some); err != nil {
+			return err
+		}
+		n -= some
+	}
+	start := e.s.now()
+	limited, cancel := context.WithTimeoutCause(ctx, e.s.cfg.Timeout, fmt.Errorf("%w: %s waited %s for %s (RPC timeout)", errSlow, e.name, e.s.cfg.Timeout, calls[0].method))
+	defer cancel()
+	sent, received, err := way(limited, calls)
+	if err != nil && limited.Err() != nil {
+		err = context.Cause(limited)
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	took := e.s.now().Sub(start)
+	m := e.s.metrics
+	m.sent.WithLabelValues(e.name).Add(float64(sent))
+	m.received.WithLabelValues(e.name).Add(float64(received))
+	m.duration.WithLabelValues(e.name, calls[0].method).Observe(took.Seconds())
+	err = e.s.secrets.Error(err)
+	var limit error
+	for _, c := range calls {
+		if err == nil {
+			c.err = e.s.secrets.Error(c.err)
+		}
+		verdict := classify(errors.Join(err, c.err))
+		if err == nil && c.err == nil && string(c.result) == "null" {
+			verdict = lagging
+		}
+		if verdict == tooManyAddrs {
+			verdict = tooLarge
+		}
+		if verdict == rateLimited && err == nil {
+			limit = c.err
+		}
+		m.requests.WithLabelValues(e.name, c.method, string(verdict)).Inc()
+	}
+	switch {
+	case err != nil && classify(err) != tooLarge && classify(err) != lagging:
+		if fault, is := errors.AsType[*rpcError](err); is && strings.Contains(strings.ToLower(fault.Message), "batch") && len(calls) > 1 {
+			return err // it will be asked without
+		}
+		e.failed(ctx, err)
+	case limit != nil:
+		e.failed(ctx, limit)
+		return limit
+	case err == nil:
+		e.worked(took)
+	}
+	return err
+}
+
+// worked notes an answer.
+func (e *endpoint) worked(took time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.latency == 0 {
+		e.latency = took
+	}
+	e.latency += (took - e.latency) / 8
+	if e.s.now().Before(e.resume) {
+		return // asked before it went wrong
+	}
+	e.failures, e.err = 0, nil
+	if !e.up {
+		e.up = true
+		e.s.metrics.up.WithLabelValues(e.name).Set(1)
+		e.s.log.Info("endpoint is up", slog.String("endpoint", e.name))
+	}
+}
+
+// failed notes an error that speaks against the endpoint, and pauses it.
+func (e *endpoint) failed(ctx context.Context, err error) {
+	verdict := classify(err)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := e.s.now()
+	was, last := e.up, e.err
+	e.err = err
+	e.failures++
+	pause := min(firstPause<<min(e.failures-1, 10), longestPause)
+	switch {
+	case errors.Is(err, ErrChainID):
+		e.up, e.proven, pause = false, false, faultPause
+	case verdict == rejected:
+		e.faults++
+		e.up, pause = false, min(faultPause<<min(e.faults-1, 10), longestFaultPause)
+		e.s.metrics.disagreements.WithLabelValues(e.name).Inc()
+	case verdict == rateLimited:
+		pause = min(limitPause<<min(e.failures-1, 10), longestPause)
+		if status, is := errors.AsType[*statusError](err); is && status.retry > 0 {
+			pause = status.retry
+		}
+	case e.failures >= downAfter || !e.up:
+		e.up, e.proven = false, false
+	}
+	if verdict != rateLimited {
+		pause += time.Duration(e.s.random() * float64(pause) / 4)
+	}
+	if until := now.Add(pause); until.After(e.resume) {
+		e.resume = until
+	}
+	if was && !e.up {
+		e.s.metrics.up.WithLabelValues(e.name).Set(0)
+	}
+	if was != e.up || last == nil || classify(last) != verdict {
+		e.s.log.WarnContext(ctx, "endpoint not working", slog.String("endpoint", e.name), slog.Bool("up", e.up), slog.Any("err", err))
+	}
+}
+
+// honest notes an answer that stood all tests.
+func (e *endpoint) honest() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.faults = 0
+}
+
+// paused says how long the endpoint is not to be asked.
+func (e *endpoint) paused() time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.resume.Sub(e.s.now())
+}
+
+func (e *endpoint) status() EndpointStatus {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	st := EndpointStatus{Name: e.name, URL: e.shown, Up: e.up, Head: e.head.Number, Latency: e.latency}
+	if e.err != nil {
+		st.Error = e.err.Error()
+	}
+	return st
+}
+
+// span is how many blocks are asked for at once. It doubles until it is refused for the first time, then grows slowly, and halves when
+// refused. What was refused is not tried again for a while: each refusal costs a request.
+type span struct {
+	size, most uint64
+	ceiling    uint64 // one less than what was refused
+	refused    bool
+	successes  int // since
+}
+
+const (
+	firstSpan = 512
+	// Successes after which a refused size may be tried again: providers raise limits, and some refuse for the number of logs.
+	forgetAfter = 512
+	// Answers with so many logs are large enough; twice as many are too large for a commit.
+	enoughLogs = 5000
+)
+
+func newSpan(most uint64) span { return span{size: min(firstSpan, most), most: most, ceiling: most} }
+
+func (s *span) accepted(size uint64, logs int) {
+	if s.refused {
+		if s.successes++; s.successes > forgetAfter {
+			s.ceiling, s.successes = s.most, 0
+		}
+	}
+	switch {
+	case logs > 2*enoughLogs && size <= s.size:
+		s.size = max(s.size/2, 1)
+	case size < s.size || logs > enoughLogs:
+	case !s.refused:
+		s.size = min(s.size*2, s.ceiling)
+	default:
+		s.size = min(s.size+max(s.size/16, 1), s.ceiling)
+	}
+}
+
+func (s *span) refuse(size uint64) {
+	s.refused, s.successes = true, 0
+	s.ceiling = max(min(s.ceiling, size-1), 1)
+	s.size = max(min(s.size, size/2), 1)
+}
