@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common/hexutil"
@@ -137,11 +138,26 @@ func call(ctx context.Context, c *rpc.Client, batch []rpc.BatchElem) error {
 		if err := c.BatchCallContext(ctx, part); err != nil {
 			return errors.Join(append(errs, err)...)
 		}
-		for _, e := range part {
+		for i, e := range part {
+			if tooLarge(e.Error) && len(part) > 1 { // and so are those after it
+				rest := part[i:]
+				for j := range rest {
+					rest[j].Error = nil
+				}
+				half := (len(rest) + 1) / 2
+				return errors.Join(append(errs, call(ctx, c, rest[:half]), call(ctx, c, rest[half:]), call(ctx, c, batch))...)
+			}
 			if e.Error != nil {
 				errs = append(errs, fmt.Errorf("%s: %w", e.Method, e.Error))
 			}
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// tooLarge is geth's refusal of what would make the answer to a batch longer than 25 MB.
+func tooLarge(err error) bool {
+	const code = -32003
+	var e rpc.Error
+	return errors.As(err, &e) && e.ErrorCode() == code && strings.Contains(e.Error(), "too large")
 }

@@ -70,7 +70,7 @@ func testNode(t *testing.T, n testchain.Node) {
 	t.Log("mining moves the head")
 	before := headOf(t, http).Number.Uint64()
 	require.NoError(t, n.Mine(ctx, 3))
-	require.Equal(t, before+3, headOf(t, http).Number.Uint64())
+	require.GreaterOrEqual(t, headOf(t, http).Number.Uint64(), before+3) // geth may still be making blocks for earlier transactions
 	for want := before + 1; want <= before+3; want++ {
 		require.Equal(t, want, (<-heads).Number.Uint64())
 	}

@@ -67,10 +67,10 @@ func TestTrafficOnIndependentNodes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx := within(t)
 			traffic, d := startTraffic(t, n, 5)
-			for range 5 {
+			for step := range 5 {
 				require.NoError(t, traffic.Step(ctx, 10))
 				require.Eventually(t, func() bool {
-					return traffic.Settle(ctx) == nil && traffic.Stats().Mined%10 == 0
+					return traffic.Settle(ctx) == nil && traffic.Stats().Mined == 10*(step+1)
 				}, patience, 20*time.Millisecond)
 			}
 			s := traffic.Stats()

@@ -83,6 +83,7 @@ func startBackend(addr string, alloc types.GenesisAlloc, o Options) (b *simulate
 		n.WSHost, n.WSPort, n.WSModules, n.WSOrigins = host, port, n.HTTPModules, []string{"*"}
 		config := *e.Genesis.Config
 		config.ChainID = new(big.Int).SetUint64(o.ChainID)
+		config.BogotaTime, config.AmsterdamTime = nil, nil // the rules of live chains: the drafts of the next forks price gas otherwise
 		e.Genesis.Config, e.NetworkId = &config, o.ChainID
 		e.Genesis.GasLimit = cmp.Or(o.GasLimit, e.Genesis.GasLimit)
 		e.Miner.GasCeil = e.Genesis.GasLimit

@@ -89,16 +89,9 @@ func ReadTruth(ctx context.Context, url string, from, to uint64, factories ...co
 func readLogs(ctx context.Context, c *rpc.Client, from, to uint64) (logs []*types.Log, parent common.Hash, err error) {
 	const window = batchSize / 2 // two calls a block
 	for start := from; start <= to; start += window {
-		n := min(window, int(to-start)+1)
-		headers, receipts := make([]*struct{ Hash, ParentHash common.Hash }, n), make([][]*types.Receipt, n)
-		var batch []rpc.BatchElem
-		for i := range n {
-			number := hexutil.Uint64(start + uint64(i))
-			batch = append(batch,
-				rpc.BatchElem{Method: "eth_getBlockByNumber", Args: []any{number, false}, Result: &headers[i]},
-				rpc.BatchElem{Method: "eth_getBlockReceipts", Args: []any{number}, Result: &receipts[i]})
-		}
-		if err := call(ctx, c, batch); err != nil {
+		n := min(window, to-start+1)
+		headers, receipts, err := readBlocks(ctx, c, start, n)
+		if err != nil {
 			return nil, parent, fmt.Errorf("read %d blocks from %d: %w", n, start, err)
 		}
 		for i, h := range headers {
@@ -119,6 +112,20 @@ func readLogs(ctx context.Context, c *rpc.Client, from, to uint64) (logs []*type
 		}
 	}
 	return logs, parent, nil
+}
+
+type header struct{ Hash, ParentHash common.Hash }
+
+func readBlocks(ctx context.Context, c *rpc.Client, start, n uint64) ([]*header, [][]*types.Receipt, error) {
+	headers, receipts := make([]*header, n), make([][]*types.Receipt, n)
+	var batch []rpc.BatchElem
+	for i := range n {
+		number := hexutil.Uint64(start + i)
+		batch = append(batch,
+			rpc.BatchElem{Method: "eth_getBlockByNumber", Args: []any{number, false}, Result: &headers[i]},
+			rpc.BatchElem{Method: "eth_getBlockReceipts", Args: []any{number}, Result: &receipts[i]})
+	}
+	return headers, receipts, call(ctx, c, batch)
 }
 
 // events are the topics of the escrow system, the older EscrowDeployed included.

@@ -1142,9 +1142,9 @@ func (legacyEscrowFactory *LegacyEscrowFactory) UnpackEscrowDeployedEvent(log *t
 
 // LoadMetaData contains all meta data concerning the Load contract.
 var LoadMetaData = bind.MetaData{
-	ABI: "[{\"anonymous\":false,\"inputs\":[{\"indexed\":true,\"internalType\":\"address\",\"name\":\"escrow\",\"type\":\"address\"},{\"indexed\":true,\"internalType\":\"address\",\"name\":\"payer\",\"type\":\"address\"},{\"indexed\":true,\"internalType\":\"address\",\"name\":\"payee\",\"type\":\"address\"},{\"indexed\":false,\"internalType\":\"address\",\"name\":\"arbiter\",\"type\":\"address\"},{\"indexed\":false,\"internalType\":\"uint256\",\"name\":\"amount\",\"type\":\"uint256\"},{\"indexed\":false,\"internalType\":\"uint256\",\"name\":\"releaseDelay\",\"type\":\"uint256\"},{\"indexed\":false,\"internalType\":\"uint8\",\"name\":\"approvalsRequired\",\"type\":\"uint8\"}],\"name\":\"EscrowDeployed\",\"type\":\"event\"},{\"inputs\":[{\"internalType\":\"uint256\",\"name\":\"first\",\"type\":\"uint256\"},{\"internalType\":\"uint256\",\"name\":\"n\",\"type\":\"uint256\"}],\"name\":\"announce\",\"outputs\":[],\"stateMutability\":\"nonpayable\",\"type\":\"function\"},{\"inputs\":[{\"internalType\":\"contractEscrow[]\",\"name\":\"escrows\",\"type\":\"address[]\"}],\"name\":\"approve\",\"outputs\":[],\"stateMutability\":\"nonpayable\",\"type\":\"function\"},{\"inputs\":[{\"internalType\":\"contractEscrow[]\",\"name\":\"escrows\",\"type\":\"address[]\"},{\"internalType\":\"uint256\",\"name\":\"times\",\"type\":\"uint256\"}],\"name\":\"changeArbiters\",\"outputs\":[],\"stateMutability\":\"nonpayable\",\"type\":\"function\"},{\"inputs\":[{\"internalType\":\"contractEscrowFactory\",\"name\":\"factory\",\"type\":\"address\"},{\"internalType\":\"uint256\",\"name\":\"n\",\"type\":\"uint256\"},{\"internalType\":\"address\",\"name\":\"payee\",\"type\":\"address\"},{\"internalType\":\"uint256\",\"name\":\"releaseDelay\",\"type\":\"uint256\"},{\"internalType\":\"uint8\",\"name\":\"approvalsRequired\",\"type\":\"uint8\"},{\"internalType\":\"address\",\"name\":\"arbiter\",\"type\":\"address\"}],\"name\":\"create\",\"outputs\":[],\"stateMutability\":\"payable\",\"type\":\"function\"},{\"inputs\":[{\"internalType\":\"uint256\",\"name\":\"i\",\"type\":\"uint256\"}],\"name\":\"phantom\",\"outputs\":[{\"internalType\":\"address\",\"name\":\"\",\"type\":\"address\"}],\"stateMutability\":\"view\",\"type\":\"function\"},{\"stateMutability\":\"payable\",\"type\":\"receive\"}]",
+	ABI: "[{\"anonymous\":false,\"inputs\":[{\"indexed\":true,\"internalType\":\"address\",\"name\":\"escrow\",\"type\":\"address\"},{\"indexed\":true,\"internalType\":\"address\",\"name\":\"payer\",\"type\":\"address\"},{\"indexed\":true,\"internalType\":\"address\",\"name\":\"payee\",\"type\":\"address\"},{\"indexed\":false,\"internalType\":\"address\",\"name\":\"arbiter\",\"type\":\"address\"},{\"indexed\":false,\"internalType\":\"uint256\",\"name\":\"amount\",\"type\":\"uint256\"},{\"indexed\":false,\"internalType\":\"uint256\",\"name\":\"releaseDelay\",\"type\":\"uint256\"},{\"indexed\":false,\"internalType\":\"uint8\",\"name\":\"approvalsRequired\",\"type\":\"uint8\"}],\"name\":\"EscrowDeployed\",\"type\":\"event\"},{\"inputs\":[{\"internalType\":\"uint256\",\"name\":\"first\",\"type\":\"uint256\"},{\"internalType\":\"uint256\",\"name\":\"n\",\"type\":\"uint256\"}],\"name\":\"announce\",\"outputs\":[],\"stateMutability\":\"nonpayable\",\"type\":\"function\"},{\"inputs\":[{\"internalType\":\"contractNoise[]\",\"name\":\"clones\",\"type\":\"address[]\"},{\"internalType\":\"uint256\",\"name\":\"times\",\"type\":\"uint256\"}],\"name\":\"approve\",\"outputs\":[],\"stateMutability\":\"nonpayable\",\"type\":\"function\"},{\"inputs\":[{\"internalType\":\"contractEscrow[]\",\"name\":\"escrows\",\"type\":\"address[]\"}],\"name\":\"approveEscrows\",\"outputs\":[],\"stateMutability\":\"nonpayable\",\"type\":\"function\"},{\"inputs\":[{\"internalType\":\"address\",\"name\":\"noise\",\"type\":\"address\"},{\"internalType\":\"uint256\",\"name\":\"n\",\"type\":\"uint256\"}],\"name\":\"clone\",\"outputs\":[],\"stateMutability\":\"nonpayable\",\"type\":\"function\"},{\"inputs\":[{\"internalType\":\"contractEscrowFactory\",\"name\":\"factory\",\"type\":\"address\"},{\"internalType\":\"uint256\",\"name\":\"n\",\"type\":\"uint256\"},{\"internalType\":\"address\",\"name\":\"payee\",\"type\":\"address\"},{\"internalType\":\"uint256\",\"name\":\"releaseDelay\",\"type\":\"uint256\"},{\"internalType\":\"uint8\",\"name\":\"approvalsRequired\",\"type\":\"uint8\"},{\"internalType\":\"address\",\"name\":\"arbiter\",\"type\":\"address\"}],\"name\":\"create\",\"outputs\":[],\"stateMutability\":\"payable\",\"type\":\"function\"},{\"inputs\":[{\"internalType\":\"uint256\",\"name\":\"i\",\"type\":\"uint256\"}],\"name\":\"phantom\",\"outputs\":[{\"internalType\":\"address\",\"name\":\"\",\"type\":\"address\"}],\"stateMutability\":\"view\",\"type\":\"function\"},{\"stateMutability\":\"payable\",\"type\":\"receive\"}]",
 	ID:  "Load",
-	Bin: "0x6080604052348015600e575f5ffd5b506105f28061001c5f395ff3fe60806040526004361061004c575f3560e01c806308e2eb001461005757806313189cab1461006c57806325e4005b1461008b57806377a1736b146100ef578063cf530b0d1461010e575f5ffd5b3661005357005b5f5ffd5b61006a6100653660046103e6565b61012d565b005b348015610077575f5ffd5b5061006a61008636600461049f565b6101e1565b348015610096575f5ffd5b506100d36100a53660046104e7565b6040805130602080830191909152818301939093528151808203830181526060909101909152805191012090565b6040516001600160a01b03909116815260200160405180910390f35b3480156100fa575f5ffd5b5061006a6101093660046104fe565b6102a4565b348015610119575f5ffd5b5061006a61012836600461053d565b610333565b5f5b858110156101d8576001600160a01b038716635f2bb96b610150883461055d565b6040516001600160e01b031960e084901b1681526001600160a01b03808a1660048301526024820189905260ff881660448301528616606482015260840160206040518083038185885af11580156101aa573d5f5f3e3d5ffd5b50505050506040513d601f19601f820116820180604052508101906101cf919061057c565b5060010161012f565b50505050505050565b5f5b8281101561029e575f5b82811015610295578484838181106102075761020761059e565b905060200201602081019061021c91906105b2565b6001600160a01b03166376cfa3126102358360016105cd565b6040516001600160e01b031960e084901b1681526001600160a01b0390911660048201526024015f604051808303815f87803b158015610273575f5ffd5b505af1158015610285573d5f5f3e3d5ffd5b5050600190920191506101ed9050565b506001016101e3565b50505050565b5f5b8181101561032e578282828181106102c0576102c061059e565b90506020020160208101906102d591906105b2565b6001600160a01b03166312424e3f6040518163ffffffff1660e01b81526004015f604051808303815f87803b15801561030c575f5ffd5b505af115801561031e573d5f5f3e3d5ffd5b5050600190920191506102a69050565b505050565b815b61033f82846105cd565b81101561032e5760408051306020808301919091528183018490528251808303840181526060909201909252805191012033908190604080515f80825260208201879052818301526001606082015290516001600160a01b0392909216917f94de54d4de95fe813702db78e6398ce699c34fa6db663d3f60a826923fb7ace99181900360800190a4600101610335565b6001600160a01b03811681146103e3575f5ffd5b50565b5f5f5f5f5f5f60c087890312156103fb575f5ffd5b8635610406816103cf565b955060208701359450604087013561041d816103cf565b935060608701359250608087013560ff81168114610439575f5ffd5b915060a0870135610449816103cf565b809150509295509295509295565b5f5f83601f840112610467575f5ffd5b50813567ffffffffffffffff81111561047e575f5ffd5b6020830191508360208260051b8501011115610498575f5ffd5b9250929050565b5f5f5f604084860312156104b1575f5ffd5b833567ffffffffffffffff8111156104c7575f5ffd5b6104d386828701610457565b909790965060209590950135949350505050565b5f602082840312156104f7575f5ffd5b5035919050565b5f5f6020838503121561050f575f5ffd5b823567ffffffffffffffff811115610525575f5ffd5b61053185828601610457565b90969095509350505050565b5f5f6040838503121561054e575f5ffd5b50508035926020909101359150565b5f8261057757634e487b7160e01b5f52601260045260245ffd5b500490565b5f6020828403121561058c575f5ffd5b8151610597816103cf565b9392505050565b634e487b7160e01b5f52603260045260245ffd5b5f602082840312156105c2575f5ffd5b8135610597816103cf565b808201808211156105ec57634e487b7160e01b5f52601160045260245ffd5b9291505056",
+	Bin: "0x6080604052348015600e575f5ffd5b506106e28061001c5f395ff3fe608060405260043610610057575f3560e01c806308e2eb001461006257806325e4005b146100775780633c046960146100db578063c5ce2039146100fa578063ca12ba2e14610119578063cf530b0d14610138575f5ffd5b3661005e57005b5f5ffd5b6100756100703660046104ac565b610157565b005b348015610082575f5ffd5b506100bf61009136600461051d565b6040805130602080830191909152818301939093528151808203830181526060909101909152805191012090565b6040516001600160a01b03909116815260200160405180910390f35b3480156100e6575f5ffd5b506100756100f536600461057c565b61020b565b348015610105575f5ffd5b506100756101143660046105c4565b6102a8565b348015610124575f5ffd5b50610075610133366004610603565b610337565b348015610143575f5ffd5b5061007561015236600461062d565b6103f9565b5f5b85811015610202576001600160a01b038716635f2bb96b61017a883461064d565b6040516001600160e01b031960e084901b1681526001600160a01b03808a1660048301526024820189905260ff881660448301528616606482015260840160206040518083038185885af11580156101d4573d5f5f3e3d5ffd5b50505050506040513d601f19601f820116820180604052508101906101f9919061066c565b50600101610159565b50505050505050565b5f5b828110156102a2578383828181106102275761022761068e565b905060200201602081019061023c91906106a2565b6001600160a01b0316637d4061e6836040518263ffffffff1660e01b815260040161026991815260200190565b5f604051808303815f87803b158015610280575f5ffd5b505af1158015610292573d5f5f3e3d5ffd5b50506001909201915061020d9050565b50505050565b5f5b81811015610332578282828181106102c4576102c461068e565b90506020020160208101906102d991906106a2565b6001600160a01b03166312424e3f6040518163ffffffff1660e01b81526004015f604051808303815f87803b158015610310575f5ffd5b505af1158015610322573d5f5f3e3d5ffd5b5050600190920191506102aa9050565b505050565b5f5b81811015610332575f604051733d602d80600a3d3981f3363d3d373d3d3d363d7360601b81528460601b60148201526e5af43d82803e903d91602b57fd5bf360881b60288201526037815ff09150506001600160a01b03811661039a575f5ffd5b604080515f8082526020820185905281830152600160608201529051339182916001600160a01b038516917f94de54d4de95fe813702db78e6398ce699c34fa6db663d3f60a826923fb7ace9919081900360800190a450600101610339565b815b61040582846106bd565b8110156103325760408051306020808301919091528183018490528251808303840181526060909201909252805191012033908190604080515f80825260208201879052818301526001606082015290516001600160a01b0392909216917f94de54d4de95fe813702db78e6398ce699c34fa6db663d3f60a826923fb7ace99181900360800190a46001016103fb565b6001600160a01b03811681146104a9575f5ffd5b50565b5f5f5f5f5f5f60c087890312156104c1575f5ffd5b86356104cc81610495565b95506020870135945060408701356104e381610495565b935060608701359250608087013560ff811681146104ff575f5ffd5b915060a087013561050f81610495565b809150509295509295509295565b5f6020828403121561052d575f5ffd5b5035919050565b5f5f83601f840112610544575f5ffd5b50813567ffffffffffffffff81111561055b575f5ffd5b6020830191508360208260051b8501011115610575575f5ffd5b9250929050565b5f5f5f6040848603121561058e575f5ffd5b833567ffffffffffffffff8111156105a4575f5ffd5b6105b086828701610534565b909790965060209590950135949350505050565b5f5f602083850312156105d5575f5ffd5b823567ffffffffffffffff8111156105eb575f5ffd5b6105f785828601610534565b90969095509350505050565b5f5f60408385031215610614575f5ffd5b823561061f81610495565b946020939093013593505050565b5f5f6040838503121561063e575f5ffd5b50508035926020909101359150565b5f8261066757634e487b7160e01b5f52601260045260245ffd5b500490565b5f6020828403121561067c575f5ffd5b815161068781610495565b9392505050565b634e487b7160e01b5f52603260045260245ffd5b5f602082840312156106b2575f5ffd5b813561068781610495565b808201808211156106dc57634e487b7160e01b5f52601160045260245ffd5b9291505056",
 }
 
 // Load is an auto generated Go binding around an Ethereum contract.
@@ -1195,12 +1195,12 @@ func (load *Load) TryPackAnnounce(first *big.Int, n *big.Int) ([]byte, error) {
 }
 
 // PackApprove is the Go binding used to pack the parameters required for calling
-// the contract method with ID 0x77a1736b.  This method will panic if any
+// the contract method with ID 0x3c046960.  This method will panic if any
 // invalid/nil inputs are passed.
 //
-// Solidity: function approve(address[] escrows) returns()
-func (load *Load) PackApprove(escrows []common.Address) []byte {
-	enc, err := load.abi.Pack("approve", escrows)
+// Solidity: function approve(address[] clones, uint256 times) returns()
+func (load *Load) PackApprove(clones []common.Address, times *big.Int) []byte {
+	enc, err := load.abi.Pack("approve", clones, times)
 	if err != nil {
 		panic(err)
 	}
@@ -1208,34 +1208,56 @@ func (load *Load) PackApprove(escrows []common.Address) []byte {
 }
 
 // TryPackApprove is the Go binding used to pack the parameters required for calling
-// the contract method with ID 0x77a1736b.  This method will return an error
+// the contract method with ID 0x3c046960.  This method will return an error
 // if any inputs are invalid/nil.
 //
-// Solidity: function approve(address[] escrows) returns()
-func (load *Load) TryPackApprove(escrows []common.Address) ([]byte, error) {
-	return load.abi.Pack("approve", escrows)
+// Solidity: function approve(address[] clones, uint256 times) returns()
+func (load *Load) TryPackApprove(clones []common.Address, times *big.Int) ([]byte, error) {
+	return load.abi.Pack("approve", clones, times)
 }
 
-// PackChangeArbiters is the Go binding used to pack the parameters required for calling
-// the contract method with ID 0x13189cab.  This method will panic if any
+// PackApproveEscrows is the Go binding used to pack the parameters required for calling
+// the contract method with ID 0xc5ce2039.  This method will panic if any
 // invalid/nil inputs are passed.
 //
-// Solidity: function changeArbiters(address[] escrows, uint256 times) returns()
-func (load *Load) PackChangeArbiters(escrows []common.Address, times *big.Int) []byte {
-	enc, err := load.abi.Pack("changeArbiters", escrows, times)
+// Solidity: function approveEscrows(address[] escrows) returns()
+func (load *Load) PackApproveEscrows(escrows []common.Address) []byte {
+	enc, err := load.abi.Pack("approveEscrows", escrows)
 	if err != nil {
 		panic(err)
 	}
 	return enc
 }
 
-// TryPackChangeArbiters is the Go binding used to pack the parameters required for calling
-// the contract method with ID 0x13189cab.  This method will return an error
+// TryPackApproveEscrows is the Go binding used to pack the parameters required for calling
+// the contract method with ID 0xc5ce2039.  This method will return an error
 // if any inputs are invalid/nil.
 //
-// Solidity: function changeArbiters(address[] escrows, uint256 times) returns()
-func (load *Load) TryPackChangeArbiters(escrows []common.Address, times *big.Int) ([]byte, error) {
-	return load.abi.Pack("changeArbiters", escrows, times)
+// Solidity: function approveEscrows(address[] escrows) returns()
+func (load *Load) TryPackApproveEscrows(escrows []common.Address) ([]byte, error) {
+	return load.abi.Pack("approveEscrows", escrows)
+}
+
+// PackClone is the Go binding used to pack the parameters required for calling
+// the contract method with ID 0xca12ba2e.  This method will panic if any
+// invalid/nil inputs are passed.
+//
+// Solidity: function clone(address noise, uint256 n) returns()
+func (load *Load) PackClone(noise common.Address, n *big.Int) []byte {
+	enc, err := load.abi.Pack("clone", noise, n)
+	if err != nil {
+		panic(err)
+	}
+	return enc
+}
+
+// TryPackClone is the Go binding used to pack the parameters required for calling
+// the contract method with ID 0xca12ba2e.  This method will return an error
+// if any inputs are invalid/nil.
+//
+// Solidity: function clone(address noise, uint256 n) returns()
+func (load *Load) TryPackClone(noise common.Address, n *big.Int) ([]byte, error) {
+	return load.abi.Pack("clone", noise, n)
 }
 
 // PackCreate is the Go binding used to pack the parameters required for calling

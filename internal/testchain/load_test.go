@@ -1,0 +1,75 @@
+package testchain_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+)
+
+func openLoad(t testing.TB, n testchain.Node) (*testchain.Load, testchain.Deployment) {
+	t.Helper()
+	d, err := testchain.Deploy(within(t), n)
+	require.NoError(t, err)
+	l, err := testchain.OpenLoad(within(t), n, d)
+	require.NoError(t, err)
+	t.Cleanup(l.Close)
+	return l, d
+}
+
+func TestLoad(t *testing.T) {
+	t.Parallel()
+	ctx := within(t)
+	n := startSim(t, testchain.Options{})
+	l, d := openLoad(t, n)
+	c := dial(t, n.HTTP())
+	read := func(factory common.Address) *testchain.Truth {
+		truth, err := testchain.ReadTruth(ctx, n.HTTP(), d.Block, headOf(t, c).Number.Uint64(), factory)
+		require.NoError(t, err)
+		return truth
+	}
+
+	escrows, err := l.Create(ctx, 40)
+	require.NoError(t, err)
+	require.NoError(t, l.Approve(ctx, escrows))
+	truth := read(d.Factory)
+	require.Equal(t, escrows, truth.Escrows)
+	for _, e := range escrows {
+		require.Equal(t, []string{"EscrowCreated", "EscrowDeployed", "Approved"}, names(truth.Events[e]))
+	}
+
+	clones, err := l.Clone(ctx, 100)
+	require.NoError(t, err)
+	require.NoError(t, l.Emit(ctx, clones, 10))
+	require.NoError(t, l.Emit(ctx, clones[:1], 1000))
+	require.NoError(t, l.Announce(ctx, 7, 4500))
+	truth = read(d.Load)
+	require.Equal(t, clones, truth.Escrows[:100])
+	require.Len(t, truth.Escrows, 4600)
+	require.Len(t, truth.Events[clones[0]], 1011)
+	require.Len(t, truth.Events[clones[99]], 11)
+	require.Equal(t, 4600+1000+1000, truth.Count())
+}
+
+func BenchmarkLoad(b *testing.B) {
+	n := startSim(b, testchain.Options{GasLimit: 300_000_000})
+	l, _ := openLoad(b, n)
+	ctx := b.Context()
+	clones, err := l.Clone(ctx, 1000)
+	require.NoError(b, err)
+	for name, f := range map[string]func(n int) error{
+		"create":   func(n int) error { _, err := l.Create(ctx, n); return err },
+		"clone":    func(n int) error { _, err := l.Clone(ctx, n); return err },
+		"emit":     func(n int) error { return l.Emit(ctx, clones, 1+n/len(clones)) },
+		"announce": func(n int) error { return l.Announce(ctx, 0, n) },
+	} {
+		b.Run(name, func(b *testing.B) {
+			start := time.Now()
+			require.NoError(b, f(b.N))
+			b.ReportMetric(float64(b.N)/time.Since(start).Seconds(), "/s")
+		})
+	}
+}
