@@ -76,7 +76,7 @@ func (e *endpoint) hello(ctx context.Context, ask func(context.Context, *call) e
 		return err
 	}
 	if uint64(id) != e.s.cfg.ChainID {
-		return fmt.Errorf("%w: %s serves chain %d, CHAIN_ID is %d: correct one of them", ErrChainID, e.name, uint64(id), e.s.cfg.ChainID)
+		return fmt.Errorf("%w: %s serves chain %d, CHAIN_ID is %d: correct one of them", ErrWrongChain, e.name, uint64(id), e.s.cfg.ChainID)
 	}
 	return nil
 }
@@ -95,7 +95,7 @@ func (e *endpoint) via(ctx context.Context, way exchange, calls []*call) error {
 	e.mu.Unlock()
 	if !proven {
 		if err := e.hello(ctx, func(ctx context.Context, q *call) error { return e.attempt(ctx, way, []*call{q}) }); err != nil {
-			if ctx.Err() == nil && errors.Is(err, ErrChainID) {
+			if ctx.Err() == nil && errors.Is(err, ErrWrongChain) {
 				e.failed(ctx, err)
 			}
 			return err
@@ -192,7 +192,7 @@ func (e *endpoint) worked(took time.Duration) {
 	if e.s.now().Before(e.resume) {
 		return // asked before it went wrong
 	}
-	e.failures, e.err = 0, nil
+	e.failures = 0
 	if !e.up {
 		e.up = true
 		e.s.metrics.up.WithLabelValues(e.name).Set(1)
@@ -206,12 +206,12 @@ func (e *endpoint) failed(ctx context.Context, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := e.s.now()
-	was, last := e.up, e.err
+	was, again := e.up, e.failures > 0 && classify(e.err) == verdict
 	e.err = err
 	e.failures++
 	pause := min(firstPause<<min(e.failures-1, 10), longestPause)
 	switch {
-	case errors.Is(err, ErrChainID):
+	case errors.Is(err, ErrWrongChain):
 		e.up, e.proven, pause = false, false, faultPause
 	case verdict == rejected:
 		e.faults++
@@ -234,7 +234,7 @@ func (e *endpoint) failed(ctx context.Context, err error) {
 	if was && !e.up {
 		e.s.metrics.up.WithLabelValues(e.name).Set(0)
 	}
-	if was != e.up || last == nil || classify(last) != verdict {
+	if was != e.up || !again {
 		e.s.log.WarnContext(ctx, "endpoint not working", slog.String("endpoint", e.name), slog.Bool("up", e.up), slog.Any("err", err))
 	}
 }
@@ -258,7 +258,7 @@ func (e *endpoint) status() EndpointStatus {
 	defer e.mu.Unlock()
 	st := EndpointStatus{Name: e.name, URL: e.shown, Up: e.up, Head: e.head.Number, Latency: e.latency}
 	if e.err != nil {
-		st.Error = e.err.Error()
+		st.LastError = e.err.Error()
 	}
 	return st
 }

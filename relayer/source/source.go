@@ -221,8 +221,8 @@ func (s *Source) Health() error {
 	up := false
 	for _, st := range s.Endpoints() {
 		up = up || st.Up
-		if !st.Up && st.Error != "" {
-			down = append(down, fmt.Errorf("%s: %s", st.Name, st.Error))
+		if !st.Up && st.LastError != "" {
+			down = append(down, fmt.Errorf("%s: %s", st.Name, st.LastError))
 		}
 	}
 	if !up {
@@ -265,7 +265,7 @@ func (s *Source) Check(ctx context.Context, factory common.Address) error {
 	}
 	works, coded := false, false
 	for i, err := range errs {
-		if errors.Is(err, ErrChainID) {
+		if errors.Is(err, ErrWrongChain) {
 			return err
 		}
 		works = works || err == nil
@@ -277,9 +277,9 @@ func (s *Source) Check(ctx context.Context, factory common.Address) error {
 	}
 	switch {
 	case !works:
-		return fmt.Errorf("%w, check RPC_URLS: %w", ErrUnavailable, errors.Join(errs...))
+		return fmt.Errorf("%w: check RPC_URLS: %w", ErrUnavailable, errors.Join(errs...))
 	case !coded:
-		return fmt.Errorf("no contract at %s on chain %d: correct FACTORY_ADDRESS or CHAIN_ID", factory, s.cfg.ChainID)
+		return fmt.Errorf("%w %s on chain %d: correct FACTORY_ADDRESS or CHAIN_ID", ErrNoCode, factory, s.cfg.ChainID)
 	}
 	return nil
 }

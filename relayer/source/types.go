@@ -19,8 +19,10 @@ var (
 	// ErrDisagree means that nodes, or two answers of one, contradict each other about a block: most often the chain moved while it was
 	// being read. Asking again later decides.
 	ErrDisagree = errors.New("nodes disagree about the block")
-	// ErrChainID means that an endpoint serves another chain than CHAIN_ID.
-	ErrChainID = errors.New("wrong chain")
+	// ErrWrongChain means that an endpoint serves another chain than CHAIN_ID.
+	ErrWrongChain = errors.New("wrong chain")
+	// ErrNoCode means that there is no contract at the factory's address.
+	ErrNoCode = errors.New("no contract at the factory's address")
 	// ErrUnavailable means that no endpoint can be asked now.
 	ErrUnavailable = errors.New("no RPC endpoint is available")
 	// errInvalid means that a node's answer is not an answer to the question.
@@ -156,10 +158,10 @@ type Batch struct {
 
 // EndpointStatus is what an operator sees of an endpoint.
 type EndpointStatus struct {
-	Name    string // rpc0, rpc1, …: its position in RPC_URLS
-	URL     string // scheme and host only
-	Up      bool
-	Head    uint64
-	Latency time.Duration // moving average of a request
-	Error   string        // the last one, redacted; empty while it is up
+	Name      string // rpc0, rpc1, …: its position in RPC_URLS
+	URL       string // scheme and host only
+	Up        bool
+	Head      uint64
+	Latency   time.Duration // moving average of a request
+	LastError string        // redacted; may be older than the last success; empty: there was none
 }
