@@ -1,0 +1,178 @@
+#!/usr/bin/env bash
+# Takes a fleet on Cloud Run from N to M partitions, one service at a time, while it runs.
+#
+#   deploy/repartition.sh --from 3 --to 4 --manifests DIR            shows what it would do
+#   deploy/repartition.sh --from 3 --to 4 --manifests DIR --apply    does it
+#
+# Growing: the new services first (from DIR/PREFIX-N.yaml …, made by `escrow-relayer plan manifests`), then the others get the new
+# TOTAL_PARTITIONS. Shrinking: the services that stay get the new total first, then the others are deleted. After each step it waits
+# until the changed instance lives under the new total, every slot is served, and the lag is back to normal.
+#
+# It can be stopped and run again at any point: what is done already is left alone. A fleet that stands half way is safe, since each
+# instance judges by its own number and total, and every slot has one owner. The way back is the same command with --from and --to swapped.
+#
+#   --from N --to M       numbers of partitions, before and after
+#   --apply               change things; without it nothing is changed
+#   --manifests DIR       manifests of the new services; needed for growing
+#   --prefix NAME         services are NAME-0, NAME-1, … (escrow-relayer)
+#   --strategy NAME       modulo or consistent, for the forecast only (modulo)
+#   --timeout DURATION    of each wait (25m: Cloud Run may keep an old instance for 15 minutes)
+#   --region R, --project P   for gcloud; without them its configuration counts
+#
+# Needs gcloud, and escrow-relayer (or $ESCROW_RELAYER) with CHAIN_ID and DATABASE_URL of the fleet in the environment.
+# Exit codes: 0 done, 1 stopped half way, 2 wrong arguments or a fleet that is not what --from says.
+set -euo pipefail
+
+relayer=${ESCROW_RELAYER:-escrow-relayer}
+from='' to='' apply=false manifests='' prefix=escrow-relayer strategy=modulo timeout=25m region='' project=''
+
+usage() { sed -n '2,/^set -euo/{/^set /d;s/^# \{0,1\}//;p}' "$0"; }
+refuse() {
+  printf 'repartition: %s\n' "$*" >&2
+  exit 2
+}
+
+while (($#)); do
+  case $1 in
+    --apply) apply=true ;;
+    -h | --help) usage && exit 0 ;;
+    --from | --to | --manifests | --prefix | --strategy | --timeout | --region | --project)
+      (($# > 1)) || refuse "$1 needs a value"
+      printf -v "${1#--}" %s "$2"
+      shift
+      ;;
+    *) refuse "unknown argument $1; see --help" ;;
+  esac
+  shift
+done
+
+for n in "$from" "$to"; do
+  if ! [[ $n =~ ^[1-9][0-9]{0,3}$ ]] || ((n > 2520)); then
+    refuse "--from and --to are numbers from 1 to 2520, got '$from' and '$to'"
+  fi
+done
+((from != to)) || refuse "--from and --to are both $from: nothing to do"
+((to < from)) || [[ -n $manifests ]] || refuse "growing needs --manifests DIR: make them with 'escrow-relayer plan manifests' for $to partitions"
+
+where=()
+[[ -z $region ]] || where+=("--region=$region")
+[[ -z $project ]] || where+=("--project=$project")
+smaller=$((from < to ? from : to))
+
+# total_of prints TOTAL_PARTITIONS of a service, nothing when there is no such service. It fails when gcloud cannot tell.
+total_of() {
+  local text
+  if ! text=$(gcloud run services describe "$1" ${where[@]+"${where[@]}"} --format=yaml 2>&1); then
+    [[ $text == *"Cannot find service"* || $text == *NOT_FOUND* ]] && return 0
+    printf '%s\n' "$text" >&2
+    return 1
+  fi
+  total_in <<<"$text"
+}
+
+# total_in prints the TOTAL_PARTITIONS of a manifest on standard input.
+total_in() { awk '/name: TOTAL_PARTITIONS$/ { getline; gsub(/[^0-9]/, ""); print; exit }'; }
+
+done_steps=()
+stopped() {
+  trap - INT TERM
+  {
+    printf '\nrepartition: STOPPED: %s\n\n' "$*"
+    if ((${#done_steps[@]})); then
+      printf '  done so far: %s\n' "${done_steps[*]}"
+    else
+      printf '  nothing was changed\n'
+    fi
+    printf '  The fleet is safe as it is: every slot has one owner, judged by each instance'"'"'s own total.\n'
+    printf '  See what is wrong:   %s status\n' "$relayer"
+    printf '  Go on, when mended:  %s\n' "$(again "$from" "$to")"
+    ((${#done_steps[@]} == 0)) || printf '  Go back:             %s\n' "$(again "$to" "$from")"
+    printf '  deploy/runbooks/repartition.md has the background.\n'
+  } >&2
+  exit 1
+}
+
+# again is the command line of a run from $1 to $2.
+again() {
+  local line="$0 --from $1 --to $2 --prefix $prefix --timeout $timeout --apply"
+  [[ -z $region ]] || line+=" --region $region"
+  [[ -z $project ]] || line+=" --project $project"
+  if (($2 > $1)); then line+=" --manifests ${manifests:-DIR}"; fi
+  printf %s "$line"
+}
+
+# run shows a command, and runs it when --apply was given.
+run() {
+  printf '  %s\n' "$*"
+  if $apply; then "$@"; fi
+}
+
+whole() { run "$relayer" plan wait --timeout "$timeout" "$@"; }
+
+create() {
+  local name=$prefix-$1
+  printf '\n== %s: create\n' "$name"
+  run gcloud run services replace "$manifests/$name.yaml" ${where[@]+"${where[@]}"} --quiet || stopped "$name could not be created"
+  done_steps+=("created $name;")
+  whole --instance "$name" --total "$to" || stopped "the fleet is not whole after $name was created"
+}
+
+change() {
+  local name=$prefix-$1
+  printf '\n== %s: %s -> %s partitions\n' "$name" "$from" "$to"
+  run gcloud run services update "$name" ${where[@]+"${where[@]}"} --quiet --container=relayer "--update-env-vars=TOTAL_PARTITIONS=$to" ||
+    stopped "$name could not be changed"
+  done_steps+=("changed $name;")
+  whole --instance "$name" --total "$to" || stopped "the fleet is not whole after $name was changed"
+}
+
+remove() {
+  local name=$prefix-$1
+  printf '\n== %s: delete\n' "$name"
+  run gcloud run services delete "$name" ${where[@]+"${where[@]}"} --quiet || stopped "$name could not be deleted"
+  done_steps+=("deleted $name;")
+  whole --gone "$name" || stopped "the fleet is not whole after $name was deleted"
+}
+
+printf 'repartition %s-* from %s to %s partitions%s\n' "$prefix" "$from" "$to" "$($apply || echo ' (dry run: nothing is changed)')"
+"$relayer" plan move --from "$from" --to "$to" --strategy "$strategy" || printf '  (no forecast: %s plan move failed)\n' "$relayer"
+
+# Everything is looked at before anything is changed. Without --apply gcloud is not asked: a dry run needs no login.
+total=()
+for ((i = smaller; i < to; i++)); do
+  manifest=$manifests/$prefix-$i.yaml
+  [[ -r $manifest ]] || refuse "$manifest is missing: make it with 'escrow-relayer plan manifests' for $to partitions"
+  [[ $(total_in <"$manifest") == "$to" ]] || refuse "$manifest is not for TOTAL_PARTITIONS=$to: make it again"
+done
+if $apply; then
+  for ((i = 0; i < from || i < to; i++)); do
+    total[i]=$(total_of "$prefix-$i") || refuse "cannot look at $prefix-$i"
+    case ${total[i]} in
+      "$from" | "$to") ;;
+      '')
+        # A new service is not there yet; one that an earlier run deleted is not there any more.
+        ((i >= smaller)) || refuse "$prefix-$i does not exist, or has no TOTAL_PARTITIONS: is --from right?"
+        ;;
+      *) refuse "$prefix-$i has TOTAL_PARTITIONS=${total[i]}, neither $from nor $to: is --from right?" ;;
+    esac
+  done
+  trap 'stopped "interrupted"' INT TERM
+  printf '\n== the fleet is whole before anything is changed\n'
+  whole || stopped "the fleet is not whole to begin with"
+fi
+
+for ((i = smaller; i < to; i++)); do
+  if [[ ${total[i]:-} == "$to" ]]; then printf '\n== %s-%s: is there already\n' "$prefix" "$i"; else create "$i"; fi
+done
+for ((i = 0; i < smaller; i++)); do
+  if [[ ${total[i]:-} == "$to" ]]; then printf '\n== %s-%s: has %s already\n' "$prefix" "$i" "$to"; else change "$i"; fi
+done
+for ((i = from - 1; i >= to; i--)); do
+  if $apply && [[ -z ${total[i]} ]]; then printf '\n== %s-%s: is gone already\n' "$prefix" "$i"; else remove "$i"; fi
+done
+
+if $apply; then
+  printf '\nrepartition: done, %s partitions. Set partitions = %s for Terraform, so that its next plan is empty.\n' "$to" "$to"
+else
+  printf '\nrepartition: dry run, nothing was changed. Add --apply.\n'
+fi
