@@ -4,39 +4,282 @@ package web
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
 
+	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/partition"
 )
 
-func partitionOf(n, total int) []int16 {
-	return partition.Partition{Number: n, Total: total, Strategy: partition.Modulo}.Preferred()
+// These tests look at the status page in the Chromium of this machine. With SCREENSHOTS=dir they leave pictures of it there.
+
+// tab is one tab of a Chromium of its own.
+type tab struct {
+	t   *testing.T
+	ctx context.Context
 }
 
-// browser starts a Chromium with a profile of its own.
-func browser(t *testing.T) context.Context {
+func open(t *testing.T) tab {
 	t.Helper()
 	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.UserDataDir(t.TempDir()),
 		chromedp.Flag("no-sandbox", true), // which root cannot have
 		chromedp.Flag("disable-gpu", true), chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true))
-	ctx, cancel := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), options...)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Minute)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewExecAllocator(ctx, options...)
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(ctx)
 	t.Cleanup(cancel)
-	return ctx
+	return tab{t, ctx}
 }
 
-// look sets the width of the window and what the person prefers.
-func look(t *testing.T, ctx context.Context, width int64, scheme string) {
-	t.Helper()
-	require.NoError(t, chromedp.Do(ctx, chromedp.EmulateViewport(width, 900)))
-	_, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+func (b tab) do(actions ...chromedp.Action[chromedp.Void]) {
+	b.t.Helper()
+	require.NoError(b.t, chromedp.Do(b.ctx, actions...))
+}
+
+// visit goes to a page and waits until it is live.
+func (b tab) visit(url string) {
+	b.t.Helper()
+	b.do(chromedp.Navigate(url), chromedp.WaitVisible(chromedp.CSS("#live.on")))
+}
+
+// look sets the size of the window and the colours that the person prefers.
+func (b tab) look(width int64, scheme string) {
+	b.t.Helper()
+	b.do(chromedp.EmulateViewport(width, 900))
+	_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
 	})
+	require.NoError(b.t, err)
+}
+
+func eval[T any](b tab, expression string) T {
+	b.t.Helper()
+	v, err := chromedp.Run(b.ctx, chromedp.Evaluate[T](expression))
+	require.NoError(b.t, err, expression)
+	return v
+}
+
+// until waits for the page to make an expression true.
+func (b tab) until(expression string) {
+	b.t.Helper()
+	require.Eventually(b.t, func() bool {
+		ok, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool](expression))
+		return err == nil && ok
+	}, 20*time.Second, 20*time.Millisecond, expression)
+}
+
+// watch collects what the page complains of and what it requests; the function returned ends that and returns both.
+func (b tab) watch() func() (complaints, requests []string) {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(b.ctx)
+	console, sent := chromedp.Console(ctx), chromedp.Events(ctx, network.RequestWillBeSent)
+	done := make(chan struct{}, 2)
+	var complaints, requests []string
+	go func() {
+		defer func() { done <- struct{}{} }()
+		for m, err := range console {
+			if err != nil {
+				return
+			}
+			complaints = append(complaints, m.String())
+		}
+	}()
+	go func() {
+		defer func() { done <- struct{}{} }()
+		for e, err := range sent {
+			if err != nil {
+				return
+			}
+			requests = append(requests, e.Request.URL)
+		}
+	}()
+	return func() ([]string, []string) {
+		cancel()
+		<-done
+		<-done
+		return complaints, requests
+	}
+}
+
+// scenes are fleets to look at.
+var scenes = map[string]func(*world) (query string){
+	"one":    func(w *world) string { w.fleet(1); return "" },
+	"three":  func(w *world) string { w.fleet(3); w.escrows(200); return "" },
+	"thirty": func(w *world) string { w.fleet(30); w.escrows(200); return "" },
+	"search": func(w *world) string { w.fleet(3); w.escrows(200); return "?escrow=" + addressOf(42) },
+	// The leader died a minute ago; another instance died earlier and was half adopted; a standby; free slots; messages that wait.
+	"leaderless": func(w *world) string {
+		s := w.fleet(4)
+		second := partition.Partition{Number: 1, Total: 4, Strategy: partition.Modulo}.Preferred()
+		third := partition.Partition{Number: 2, Total: 4, Strategy: partition.Modulo}.Preferred()
+		w.instance("relayer-1b", 1, 4)
+		w.own("relayer-1", second...)
+		w.escrows(90)
+		w.kill("relayer-0", s[0], 48*time.Second)
+		w.kill("relayer-2", s[2], 3*time.Minute)
+		w.own("relayer-1", third[:208]...)
+		w.own("relayer-3", third[208:418]...)
+		w.own("", 100, 101, 102, 103, 104, 105, 700, 701, 702, 703)
+		w.exec(`update leadership set last_heartbeat = now() - interval '57 seconds'`)
+		w.exec(`insert into outbox (chain_id, slot, escrow, event_id, event_type, created_at)
+			select chain_id, slot, escrow, event_id, event_type, now() - interval '70 seconds' from processed_events where slot % 4 = 0`)
+		w.source.set(func(i *Instance) {
+			i.ID, i.Leader, i.Partition.Number, i.Partition.Total = "relayer-3", false, 3, 4
+			i.Node = errors.New("no endpoint has answered for 31s")
+		})
+		return ""
+	},
+}
+
+func TestScenesInABrowser(t *testing.T) {
+	dir := os.Getenv("SCREENSHOTS")
+	if dir == "" {
+		dir = t.TempDir()
+	}
+	require.NoError(t, os.MkdirAll(dir, 0o755))
+	b := open(t)
+	for name, scene := range scenes {
+		t.Run(name, func(t *testing.T) {
+			b.t = t
+			w := setup(t)
+			w.cfg.Every = 100 * time.Millisecond
+			query := scene(w)
+			s := w.serve()
+			s.server.board.mu.Lock()
+			backfill(s.server, time.Now())
+			s.server.board.mu.Unlock()
+			for _, width := range []int64{1440, 768, 390} {
+				for _, scheme := range []string{"light", "dark"} {
+					b.look(width, scheme)
+					stop := b.watch()
+					b.visit(s.url + "/" + query)
+					require.LessOrEqual(t, eval[int64](b, "document.documentElement.scrollWidth"), width, "the page is wider than the window")
+					require.Empty(t, eval[[]string](b, unreadable), "%d %s: contrast", width, scheme)
+					require.Empty(t, eval[[]string](b, unnamed), "%d %s: for assistive technology", width, scheme)
+					png, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
+					require.NoError(t, err)
+					require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%s-%d-%s.png", name, width, scheme)), png, 0o644))
+					complaints, requests := stop()
+					require.Empty(t, complaints)
+					for _, url := range requests {
+						require.True(t, strings.HasPrefix(url, s.url+"/") || strings.HasPrefix(url, "data:"), "asks %s", url)
+					}
+				}
+			}
+			b.do(chromedp.Navigate("about:blank"))
+		})
+	}
+}
+
+// unreadable lists texts with less than the contrast of WCAG 2.2 AA, 4.5 to 1.
+const unreadable = `(() => {
+	const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+	const rgba = (color) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1); return [...canvas.getImageData(0, 0, 1, 1).data]; };
+	const luminance = ([r, g, b]) => { const f = (v) => (v /= 255) <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; return .2126 * f(r) + .7152 * f(g) + .0722 * f(b); };
+	const behind = (el) => { for (; el; el = el.parentElement) { const c = rgba(getComputedStyle(el).backgroundColor); if (c[3] === 255) return c; } return [255, 255, 255]; };
+	const out = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+	for (let n; (n = walker.nextNode());) {
+		const el = n.parentElement;
+		if (!n.data.trim() || /^(SCRIPT|STYLE|NOSCRIPT)$/.test(el.tagName) || !el.getClientRects().length || el.closest(".skip")) continue;
+		const a = luminance(rgba(getComputedStyle(el).color)), b = luminance(behind(el));
+		const contrast = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+		if (contrast < 4.5) out.push(n.data.trim().slice(0, 40) + " " + contrast.toFixed(2));
+	}
+	return out;
+})()`
+
+// unnamed lists what has no name for those who do not see it, ids that are not unique, and headings that skip a level.
+const unnamed = `(() => {
+	const out = [], ids = {};
+	for (const el of document.querySelectorAll("[id]")) { if (ids[el.id]) out.push("id twice: " + el.id); ids[el.id] = true; }
+	for (const el of document.querySelectorAll("svg:not([aria-hidden]), [role=img], [role=slider]")) if (!el.getAttribute("aria-label")) out.push("no label: " + el.outerHTML.slice(0, 80));
+	for (const el of document.querySelectorAll("input, select, textarea")) if (!el.labels.length) out.push("no label: " + el.outerHTML.slice(0, 80));
+	for (const el of document.querySelectorAll("a, button")) if (!el.textContent.trim() && !el.getAttribute("aria-label")) out.push("no name: " + el.outerHTML.slice(0, 80));
+	for (const el of document.querySelectorAll("[aria-labelledby], [aria-describedby]")) for (const id of (el.getAttribute("aria-labelledby") || el.getAttribute("aria-describedby")).split(" ")) if (!document.getElementById(id)) out.push("names nothing: " + id);
+	for (const el of document.querySelectorAll("table")) if (!el.querySelector("th")) out.push("a table without headers");
+	let level = 0;
+	for (const el of document.querySelectorAll("h1, h2, h3, h4")) { const l = +el.tagName[1]; if (l > level + 1) out.push("skips a level: " + el.textContent); level = l; }
+	if (document.querySelectorAll("h1").length !== 1 || document.querySelectorAll("main").length !== 1) out.push("one h1 and one main");
+	return out;
+})()`
+
+func TestPageIsLiveInABrowser(t *testing.T) {
+	w := setup(t)
+	w.cfg.Every = 50 * time.Millisecond
+	sessions := w.fleet(3)
+	s := w.serve()
+	b := open(t)
+	b.look(1440, "light")
+	stop := b.watch()
+	b.visit(s.url)
+	text := func(selector string) string {
+		return eval[string](b, fmt.Sprintf("document.querySelector(%q).textContent.trim()", selector))
+	}
+
+	// Somebody types while the page changes.
+	b.do(chromedp.SendKeys(chromedp.CSS("#escrow"), "0xabc"))
+	w.kill("relayer-0", sessions[0], 0)
+	b.until(`document.querySelector("#verdict .notice") !== null`)
+	w.lock(sessions[1], election.LeaderKey(testChain))
+	w.exec(`update leadership set instance_id = 'relayer-1', since = now(), last_heartbeat = now()`)
+	w.exec(`update slot_ownership set owner = 'relayer-1', since = now() where owner = 'relayer-0'`)
+	b.until(`document.querySelector("#verdict .well") !== null`)
+	require.Contains(t, text("#verdict"), "relayer-1 has led for 0s")
+	require.Contains(t, text("#slots .legend"), "of which adopted 840")
+	require.True(t, eval[bool](b, `document.activeElement.id === "escrow" && document.activeElement.value === "0xabc"`), "what was typed must stay")
+	require.Equal(t, "● relayer-0 · escrow relayer", eval[string](b, "document.title"))
+
+	// The map by keyboard, and its highlights by pointer; both stay while the page changes.
+	b.do(chromedp.Focus(chromedp.CSS("#map")))
+	b.do(chromedp.KeyEvent(kb.ArrowRight + kb.ArrowRight))
+	require.Equal(t, "Slot 2: relayer-2", text("#readout"))
+	b.do(chromedp.KeyEvent(kb.ArrowDown))
+	require.Equal(t, "Slot 62: relayer-2", text("#readout"))
+	b.do(chromedp.KeyEvent(kb.ArrowDown + kb.ArrowLeft))
+	require.Equal(t, "Slot 121: relayer-1", text("#readout"))
+	w.own("relayer-2", 121)
+	b.until(`document.querySelector("#readout").textContent === "Slot 121: relayer-2, adopted"`)
+	require.Equal(t, "Slot 121: relayer-2, adopted", eval[string](b, `document.querySelector("#map").getAttribute("aria-valuetext")`))
+	require.Equal(t, "slider", eval[string](b, `document.activeElement.getAttribute("role")`))
+
+	x := eval[[]float64](b, `(() => { const r = document.querySelectorAll("#fleet tbody tr")[1].getBoundingClientRect(); return [r.x + 20, r.y + 8]; })()`)
+	b.do(chromedp.MouseEvent("mouseMoved", x[0], x[1]))
+	b.until(`document.querySelector("#map.picked .cell.c1.hot") !== null && document.querySelector("#map .cell.c2.hot") === null`)
+	w.own("relayer-2", 122)
+	b.until(`document.querySelector("#slots .legend").textContent.includes("owner dead 0") && document.querySelector("#map.picked .cell.c1.hot") !== null`)
+
+	complaints, _ := stop()
+	require.Empty(t, complaints)
+	require.NoError(t, s.stop())
+	b.until(`document.querySelector("#live.lost") !== null`)
+	require.Contains(t, text("#live"), "connection lost, as of")
+}
+
+func TestPageWithoutScriptsInABrowser(t *testing.T) {
+	w := setup(t)
+	w.fleet(3)
+	w.escrows(9)
+	s := w.serve()
+	b := open(t)
+	b.look(390, "light")
+	_, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
 	require.NoError(t, err)
+	b.do(chromedp.Navigate(s.url), chromedp.WaitVisible(chromedp.CSS("#verdict .well")),
+		chromedp.WaitVisible(chromedp.CSS("#fleet tbody tr:nth-child(3)")), chromedp.WaitVisible(chromedp.CSS("#map .cell.c2")), chromedp.WaitVisible(chromedp.CSS("#figures .line")))
+	b.do(chromedp.SendKeys(chromedp.CSS("#escrow"), addressOf(3)+"\r"), chromedp.WaitVisible(chromedp.CSS("#result .story li:nth-child(3)")))
+	b.do(chromedp.Click(chromedp.CSS("h1 a")), chromedp.WaitNotPresent(chromedp.CSS("#result")))
 }

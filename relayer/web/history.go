@@ -7,8 +7,9 @@ import (
 const (
 	// historySpan is how much of the past the plots show.
 	historySpan = time.Hour
-	// historySize is enough for a sample every two seconds.
+	// historySize is enough for a sample every two seconds; those that come faster than historyStep are left out.
 	historySize = 1800
+	historyStep = time.Second
 )
 
 // sample is what the plots show of one moment.
@@ -29,6 +30,9 @@ type history struct {
 func newHistory() *history { return &history{ring: make([]sample, 0, historySize)} }
 
 func (h *history) add(s sample) {
+	if n := len(h.ring); n > 0 && s.at.Sub(h.ring[(h.next+n-1)%n].at) < historyStep {
+		return
+	}
 	if len(h.ring) < cap(h.ring) {
 		h.ring = append(h.ring, s)
 		return

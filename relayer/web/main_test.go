@@ -190,7 +190,7 @@ func (w *world) escrows(n int) {
 
 // backfill gives a server an hour of samples, with a stall of its node and an outage of Pub/Sub in it.
 func backfill(s *Server, now time.Time) {
-	for at := now.Add(-55 * time.Minute); at.Before(now); at = at.Add(s.cfg.Every) {
+	for at := now.Add(-55 * time.Minute); at.Before(now); at = at.Add(2 * time.Second) {
 		ago := now.Sub(at)
 		head := int64(testHead) - int64(ago/(12*time.Second))
 		x := sample{at: at, head: head, target: head - 2, cursor: head - 1}

@@ -130,9 +130,13 @@ func amount(samples []sample, now time.Time, what string, format func(float64) s
 	if !ok {
 		return plot{Label: what + " over the last hour: nothing known yet"}
 	}
-	return plot{
+	p := plot{
 		Label: fmt.Sprintf("%s over the last hour, at most %s", what, format(hi)),
 		Lines: []line{draw(samples, now, 0, hi, true, "amount", pick)},
-		Hi:    format(hi), Lo: "0",
+		Lo:    "0",
 	}
+	if hi > 0 {
+		p.Hi = format(hi)
+	}
+	return p
 }
