@@ -1,0 +1,116 @@
+// Command escrow-relayer watches an escrow factory and every escrow it deploys, and publishes each event to Google Pub/Sub.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fusion-prime/escrow-relayer/relayer"
+	"github.com/fusion-prime/escrow-relayer/relayer/config"
+)
+
+// version is set by the Makefile; without it, the module's or the commit's says what this is.
+var version string
+
+// Exit codes.
+const (
+	exitFailure = 1
+	exitRefused = 2 // configuration or usage: trying again will not help
+)
+
+func main() {
+	ctx, stop := interruptible(context.Background())
+	err := root().ExecuteContext(ctx)
+	stop()
+	if err == nil {
+		return
+	}
+	if !errors.Is(err, errQuiet) {
+		fmt.Fprintln(os.Stderr, "escrow-relayer:", err)
+	}
+	os.Exit(exitCode(err))
+}
+
+// errQuiet ends with exit code 1 and says nothing: the output has said it.
+var errQuiet = errors.New("")
+
+// usage is an error in how the command was called.
+type usage struct{ error }
+
+func exitCode(err error) int {
+	var problems config.Problems
+	var u usage
+	if errors.As(err, &problems) || errors.As(err, &u) || errors.Is(err, relayer.ErrRefused) {
+		return exitRefused
+	}
+	return exitFailure
+}
+
+// interruptible returns a context that ends with the first SIGTERM or SIGINT. The second one ends the process at once.
+func interruptible(parent context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(parent)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	go func() { // lives as long as the process
+		<-signals
+		cancel()
+		if s, ok := <-signals; ok {
+			fmt.Fprintln(os.Stderr, "escrow-relayer: second signal, exiting at once")
+			code := 128
+			if n, ok := s.(syscall.Signal); ok {
+				code += int(n)
+			}
+			os.Exit(code)
+		}
+	}()
+	return ctx, func() { signal.Stop(signals); cancel() }
+}
+
+func root() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:           "escrow-relayer",
+		Short:         "Publishes every event of an escrow factory and its escrows to Google Pub/Sub, once and in order",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage{err} })
+	cmd.AddCommand(runCommand(), migrateCommand(), statusCommand(), auditCommand(), replayCommand(), demoCommand(), versionCommand())
+	for _, c := range cmd.Commands() {
+		if c.Args == nil {
+			c.Args = func(c *cobra.Command, args []string) error {
+				if len(args) > 0 {
+					return usage{fmt.Errorf("%s takes no arguments, got %q", c.Name(), args)}
+				}
+				return nil
+			}
+		}
+	}
+	return cmd
+}
+
+// built says which version this is and from which commit.
+func built() (string, string) {
+	v, revision := version, "unknown"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		if v == "" {
+			v = info.Main.Version
+		}
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				revision = s.Value
+			}
+		}
+	}
+	if v == "" {
+		v = "(devel)"
+	}
+	return v, revision
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/spf13/cobra"
+
+	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/fusion-prime/escrow-relayer/relayer/config"
+	"github.com/fusion-prime/escrow-relayer/relayer/database"
+	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
+	"github.com/fusion-prime/escrow-relayer/relayer/source"
+)
+
+func replayCommand() *cobra.Command {
+	var s ledger.Selection
+	var escrow string
+	var single, dryRun bool
+	cmd := &cobra.Command{
+		Use:   "replay (--from BLOCK [--to BLOCK] | --escrow ADDRESS | --event ID)",
+		Short: "Publish stored events once more, marked by the attribute replay=true",
+		Long: `Publish stored events once more. Every consumer of the topic receives them, with the event_id they had and the attribute replay=true.
+
+A range of blocks is widened to the whole history of every escrow that has an event in it, since a consumer can rebuild an escrow only from its first
+event on; --single-events leaves it as it is. The running fleet publishes what is queued. Configuration as for run.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if s.From == 0 && s.To == 0 && escrow == "" && s.EventID == "" {
+				return usage{fmt.Errorf("say what to replay: --from and --to, --escrow, or --event")}
+			}
+			if s.To > 0 && s.To < s.From {
+				return usage{fmt.Errorf("--to %d is below --from %d", s.To, s.From)}
+			}
+			if escrow != "" {
+				if !common.IsHexAddress(escrow) {
+					return usage{fmt.Errorf("--escrow %q is not an address", escrow)}
+				}
+				s.Escrow = registry.Text(common.HexToAddress(escrow))
+			}
+			s.EventID = strings.ToLower(s.EventID)
+			s.WholeEscrows = !single && s.EventID == ""
+			cfg, err := config.Load(config.Environ())
+			if err != nil {
+				return err
+			}
+			ctx, secrets := cmd.Context(), cfg.Secrets()
+			db, err := database.Open(ctx, cfg)
+			if err != nil {
+				return err
+			}
+			defer db.Close()
+			led := ledger.New(ledger.Config{DB: db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID, EventNames: cfg.ABI.EventNames(), Publishes: cfg.Publishes})
+			n, err := led.Count(ctx, s)
+			if err != nil {
+				return secrets.Error(err)
+			}
+			if dryRun || n.Events == 0 {
+				fmt.Fprintf(cmd.OutOrStdout(), "%d events of %d escrows match\n", n.Events, n.Escrows)
+				return nil
+			}
+			bar := progress(cmd.ErrOrStderr(), int64(n.Events), "events")
+			total, err := led.Replay(ctx, s, func(events int) { _ = bar.Set(events) })
+			_ = bar.Finish()
+			if err != nil {
+				return secrets.Error(err)
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "queued %d events of %d escrows\n", total, n.Escrows)
+			return nil
+		},
+	}
+	cmd.Flags().Int64Var(&s.From, "from", 0, "first block")
+	cmd.Flags().Int64Var(&s.To, "to", 0, "last block")
+	cmd.Flags().StringVar(&escrow, "escrow", "", "all events of an escrow")
+	cmd.Flags().StringVar(&s.EventID, "event", "", "one event, {tx_hash}:{log_index}")
+	cmd.Flags().BoolVar(&single, "single-events", false, "only the events in the range, not the whole escrows")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only count")
+	return cmd
+}
+
+// runSource runs a source until the returned function is called.
+func runSource(ctx context.Context, src *source.Source) (func(), error) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() { // ends with the returned function
+		defer close(done)
+		_ = src.Run(ctx)
+	}()
+	stop := func() { cancel(); <-done }
+	for {
+		changed := src.Changed()
+		if src.View().Ready {
+			return stop, nil
+		}
+		select {
+		case <-ctx.Done():
+			stop()
+			return nil, ctx.Err()
+		case <-changed:
+		}
+	}
+}

@@ -1,0 +1,219 @@
+// Package lab sets up everything a fleet of relayers needs on one machine, and runs real relayer processes against it: a Postgres, a
+// chain with the contracts, Google's Pub/Sub server, a subscriber that remembers what it received. The demo, the fleet tests, the chaos
+// harness and the benchmarks share it.
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/ethereum/go-ethereum/ethclient"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/internal/testpg"
+	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
+)
+
+// Names at the Pub/Sub server.
+const (
+	Project      = "lab-project"
+	Topic        = "escrow-events"
+	Retractions  = "escrow-retractions"
+	subscription = "lab"
+)
+
+// Options of a lab.
+type Options struct {
+	Bin           string         // the relayer's binary
+	Node          testchain.Node // zero: a simulated chain, mined by Interval
+	Interval      time.Duration  // between blocks; zero: on demand
+	Seed          uint64
+	Confirmations int               // zero means 2
+	Postgres      testpg.Options    //
+	Env           map[string]string // for every relayer, over the lab's own
+	RPC           []string          // endpoints that relayers use; zero: the node's, http and ws in turn
+	DatabaseURL   string            // that relayers use, e.g. a proxy's; zero: Postgres itself
+	PubSubAddr    string            // likewise
+}
+
+// Lab is a running one. Its methods may be called concurrently, except Close.
+type Lab struct {
+	Options
+	PG        *testpg.Server
+	URL       string // of the database
+	DB        *pgxpool.Pool
+	Chain     testchain.Node
+	Contracts testchain.Deployment
+	PubSub    *testpubsub.Server
+	Received  *testpubsub.Recorder // of Topic
+	Retracted *testpubsub.Recorder // of Retractions
+	Dir       string               // logs of the relayers
+	ownChain  bool
+	closers   []func() error
+}
+
+// Start sets up a lab. ctx bounds the start only.
+func Start(ctx context.Context, o Options) (l *Lab, err error) {
+	if o.Confirmations == 0 {
+		o.Confirmations = 2
+	}
+	l = &Lab{Options: o, Chain: o.Node}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, l.Close())
+		}
+	}()
+	if l.Dir, err = os.MkdirTemp("", "escrow-lab-"); err != nil {
+		return l, err
+	}
+	o.Postgres.Own = true
+	if l.PG, err = testpg.Start(ctx, o.Postgres); err != nil {
+		return l, err
+	}
+	l.later(func() error { return l.PG.Stop(context.Background()) })
+	if err := l.PG.CreateDatabase(ctx, "relayer", ""); err != nil {
+		return l, err
+	}
+	l.URL = l.PG.URL("relayer")
+	if l.DB, err = pgxpool.New(ctx, l.URL); err != nil {
+		return l, err
+	}
+	l.later(func() error { l.DB.Close(); return nil })
+	if l.Chain == nil {
+		if l.Chain, err = testchain.StartSim(testchain.Options{Seed: o.Seed}); err != nil {
+			return l, err
+		}
+		l.ownChain = true
+		l.later(l.Chain.Stop)
+	}
+	if l.Contracts, err = testchain.Deploy(ctx, l.Chain); err != nil {
+		return l, err
+	}
+	if sim, ok := l.Chain.(*testchain.Sim); ok && o.Interval > 0 {
+		sim.SetInterval(o.Interval)
+	}
+	if l.PubSub, err = testpubsub.Start(ctx, testpubsub.Options{}); err != nil {
+		return l, err
+	}
+	l.later(l.PubSub.Stop)
+	if l.Received, err = l.record(ctx, Topic); err != nil {
+		return l, err
+	}
+	l.later(l.Received.Stop)
+	if l.Retracted, err = l.record(ctx, Retractions); err != nil {
+		return l, err
+	}
+	l.later(l.Retracted.Stop)
+	return l, nil
+}
+
+func (l *Lab) record(ctx context.Context, topic string) (*testpubsub.Recorder, error) {
+	if err := testpubsub.CreateTopic(ctx, l.PubSub.Addr(), Project, topic); err != nil {
+		return nil, err
+	}
+	if err := testpubsub.CreateSubscription(ctx, l.PubSub.Addr(), Project, topic, subscription+"-"+topic); err != nil {
+		return nil, err
+	}
+	return testpubsub.Record(ctx, l.PubSub.Addr(), Project, subscription+"-"+topic)
+}
+
+func (l *Lab) later(f func() error) { l.closers = append(l.closers, f) }
+
+// Close ends everything that Start started and every relayer, the last first. The logs stay in Dir.
+func (l *Lab) Close() error {
+	var errs []error
+	for i := len(l.closers) - 1; i >= 0; i-- {
+		errs = append(errs, l.closers[i]())
+	}
+	l.closers = nil
+	return errors.Join(errs...)
+}
+
+// Environ is the environment of a relayer, without anything of this process's own but PATH and HOME.
+func (l *Lab) Environ(id string, number, total int, env map[string]string) []string {
+	rpc := l.RPC
+	if len(rpc) == 0 {
+		rpc = []string{l.Chain.HTTP()}
+		if number%2 == 0 {
+			rpc = []string{l.Chain.WS(), l.Chain.HTTP()}
+		}
+	}
+	all := map[string]string{
+		"PATH": os.Getenv("PATH"), "HOME": os.Getenv("HOME"), "CHAIN_ID": l.Chain.ChainID().String(), "RPC_URLS": join(rpc), "FACTORY_ADDRESS": l.Contracts.Factory.Hex(),
+		"START_BLOCK": strconv.FormatUint(l.Contracts.Block, 10), "PUBSUB_PROJECT_ID": Project, "PUBSUB_TOPIC_ID": Topic, "RETRACTIONS_TOPIC_ID": Retractions,
+		"PUBSUB_EMULATOR_HOST": first(l.PubSubAddr, l.PubSub.Addr()), "DATABASE_URL": first(l.DatabaseURL, l.URL), "INSTANCE_ID": id,
+		"PARTITION_NUMBER": strconv.Itoa(number), "TOTAL_PARTITIONS": strconv.Itoa(total), "CONFIRMATIONS": strconv.Itoa(l.Confirmations),
+		"LOG_FORMAT": "json", "HEARTBEAT_INTERVAL": "2s", "VERIFY_INTERVAL": "1s",
+	}
+	for _, m := range []map[string]string{l.Env, env} {
+		for k, v := range m {
+			all[k] = v
+		}
+	}
+	var list []string
+	for k, v := range all {
+		list = append(list, k+"="+v)
+	}
+	return list
+}
+
+func first(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
+
+func join(urls []string) string {
+	s := ""
+	for i, u := range urls {
+		if i > 0 {
+			s += ","
+		}
+		s += u
+	}
+	return s
+}
+
+// Run starts a relayer process and does not wait for it to be ready.
+func (l *Lab) Run(id string, number, total int, env map[string]string) (*Process, error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	environ := append(l.Environ(id, number, total, env), "PORT="+strconv.Itoa(port))
+	p, err := start(l.Bin, []string{"run"}, environ, filepath.Join(l.Dir, id+".log"))
+	if err != nil {
+		return nil, err
+	}
+	p.ID, p.URL = id, "http://127.0.0.1:"+strconv.Itoa(port)
+	l.later(func() error { p.Kill(); return nil })
+	return p, nil
+}
+
+// freePort asks the kernel for a port that nobody listens on.
+func freePort() (int, error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed at once
+	if err != nil {
+		return 0, fmt.Errorf("find a free port: %w", err)
+	}
+	defer ln.Close()
+	return ln.Addr().(*net.TCPAddr).Port, nil
+}
+
+// Head is the newest block of the chain.
+func (l *Lab) Head(ctx context.Context) (uint64, error) {
+	c, err := ethclient.DialContext(ctx, l.Chain.HTTP())
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	return c.BlockNumber(ctx)
+}

@@ -1,0 +1,123 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Process is a relayer.
+type Process struct {
+	ID, URL string // URL of its HTTP server
+	LogFile string
+	cmd     *exec.Cmd
+	exited  chan struct{}
+	err     error // of Wait, once exited is closed
+	mu      sync.Mutex
+}
+
+func start(bin string, args, environ []string, logFile string) (*Process, error) {
+	out, err := os.OpenFile(logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the log of a relayer: %w", err)
+	}
+	defer out.Close()
+	cmd := exec.Command(bin, args...) //nolint:noctx // it is ended by its owner
+	cmd.Env, cmd.Stdout, cmd.Stderr = environ, out, out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C at the terminal is for its owner
+	orphanEnds(cmd.SysProcAttr)
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", bin, err)
+	}
+	p := &Process{LogFile: logFile, cmd: cmd, exited: make(chan struct{})}
+	go func() { // ends with the process
+		p.err = cmd.Wait()
+		close(p.exited)
+	}()
+	return p, nil
+}
+
+// PID of the process.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Signal sends a signal; to a process that has ended, nothing.
+func (p *Process) Signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
+
+// Kill ends the process at once and waits for it.
+func (p *Process) Kill() {
+	p.Signal(syscall.SIGCONT)
+	p.Signal(syscall.SIGKILL)
+	<-p.exited
+}
+
+// Exited is closed when the process has ended.
+func (p *Process) Exited() <-chan struct{} { return p.exited }
+
+// Running says whether it has not ended.
+func (p *Process) Running() bool {
+	select {
+	case <-p.exited:
+		return false
+	default:
+		return true
+	}
+}
+
+// Wait waits for the end and returns the exit code; -1 when a signal ended it.
+func (p *Process) Wait(ctx context.Context) (int, error) {
+	select {
+	case <-p.exited:
+	case <-ctx.Done():
+		return 0, fmt.Errorf("wait for %s to exit: %w", p.ID, ctx.Err())
+	}
+	var exit *exec.ExitError
+	if p.err != nil && !errors.As(p.err, &exit) {
+		return 0, p.err
+	}
+	return p.cmd.ProcessState.ExitCode(), nil
+}
+
+// Stop asks it to stop and waits; after the deadline it is killed, which is an error.
+func (p *Process) Stop(ctx context.Context) error {
+	p.Signal(syscall.SIGTERM)
+	code, err := p.Wait(ctx)
+	if err != nil {
+		p.Kill()
+		return err
+	}
+	if code != 0 {
+		return fmt.Errorf("%s exited with %d after SIGTERM, see %s", p.ID, code, p.LogFile)
+	}
+	return nil
+}
+
+// Ready waits until the process says that it is ready, or has ended.
+func (p *Process) Ready(ctx context.Context) error {
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL+"/readyz", nil)
+		if err != nil {
+			return err
+		}
+		if resp, err := http.DefaultClient.Do(req); err == nil {
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		select {
+		case <-p.exited:
+			return fmt.Errorf("%s ended before it was ready, see %s", p.ID, p.LogFile)
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s to be ready: %w", p.ID, ctx.Err())
+		case <-ticker.C:
+		}
+	}
+}

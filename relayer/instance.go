@@ -1,0 +1,65 @@
+package relayer
+
+import (
+	"errors"
+	"time"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/web"
+)
+
+var (
+	errNoTenure  = errors.New("not part of the fleet: joining")
+	errNoSession = errors.New("the database session is lost")
+)
+
+// Instance is what this instance knows of itself, without asking anybody.
+func (r *Relayer) Instance() web.Instance {
+	view := r.source.View()
+	i := web.Instance{
+		ID: r.cfg.InstanceID, Version: r.version, Started: r.started, Partition: r.cfg.Partition, Leader: r.leading.Load(),
+		Node: r.source.Health(), Head: int64(view.Head), Target: int64(view.Target), Final: int64(view.Final), HeadTime: view.HeadTime,
+	}
+	if err := r.dbError.Load(); err != nil {
+		i.Database = *err
+	}
+	for _, e := range r.source.Endpoints() {
+		i.Endpoints = append(i.Endpoints, web.Endpoint{Name: e.Name, Up: e.Up, Head: int64(e.Head), Latency: e.Latency, LastError: e.LastError})
+	}
+	t := r.current.Load()
+	switch {
+	case t == nil:
+		i.Session = errNoTenure
+		if err := r.lastLoss.Load(); err != nil {
+			i.Session = *err
+		}
+		return i
+	case !t.session.Valid():
+		i.Session = errNoSession
+	}
+	held, _ := t.claimer.Holding()
+	i.Partition, i.Slots = held.Partition, len(held.Slots)
+	for _, s := range held.Slots {
+		if !held.Partition.Prefers(s) {
+			i.Adopted++
+		}
+	}
+	s, p := t.slots.Status(), t.publisher.Stats()
+	i.Cursor, i.CursorTime, i.Escrows = s.Next, s.Time, s.Escrows
+	i.InFlight, i.BlockedKeys = p.InFlight, p.BlockedKeys
+	if i.Leader {
+		i.FactoryCursor = r.factory.Next()
+	}
+	return i
+}
+
+// beaten is when the heartbeat was last written.
+func (r *Relayer) beaten() time.Time { return time.Unix(0, r.lastBeat.Load()) }
+
+// databaseSaid notes how the last look at the database went.
+func (r *Relayer) databaseSaid(err error) {
+	if err == nil {
+		r.dbError.Store(nil)
+		return
+	}
+	r.dbError.Store(&err)
+}

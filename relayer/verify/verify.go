@@ -1,0 +1,224 @@
+// Package verify reads ranges past finality a second time, from another endpoint where there is one, and reconciles them with
+// what is stored: the only defence against a node that leaves a log out under the right block hash.
+//
+// The leader verifies continuously; verified_block is the completeness watermark of the chain. What is found missing is stored and published
+// (late, and so out of turn for its escrow) and raises an alert; what is stored but not on the chain raises an alert and is left alone, for a
+// person to judge. `escrow-relayer audit` compares any range without changing anything.
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
+	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
+	"github.com/fusion-prime/escrow-relayer/relayer/source"
+)
+
+// Source is the chain, read from another endpoint than the first time where there is one.
+type Source interface {
+	View() source.View
+	ReadOther(ctx context.Context, from, to uint64, f *source.Filter) iter.Seq2[source.Batch, error]
+}
+
+// Config of a Verifier. All fields are required.
+type Config struct {
+	Source  Source
+	Ledger  *ledger.Ledger
+	ABI     *contract.ABI
+	Factory common.Address
+	Every   time.Duration // pause between two looks for something to verify
+	Log     *slog.Logger
+	Metrics *Metrics
+}
+
+// Metrics of the verifier.
+type Metrics struct {
+	missing, extra prometheus.Counter
+}
+
+// NewMetrics registers the metrics.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	f := promauto.With(reg)
+	return &Metrics{
+		missing: f.NewCounter(prometheus.CounterOpts{Name: "relayer_verifier_missing_total", Help: "Events that the first reading missed and the verifier stored."}),
+		extra:   f.NewCounter(prometheus.CounterOpts{Name: "relayer_verifier_extra_total", Help: "Stored events that the chain does not have, or has otherwise."}),
+	}
+}
+
+// Verifier compares.
+type Verifier struct {
+	cfg Config
+}
+
+// New returns a Verifier.
+func New(cfg Config) *Verifier { return &Verifier{cfg} }
+
+// Difference is an event on which chain and database differ.
+type Difference struct {
+	Kind   string         `json:"kind"`             // missing (in the database), extra, differing
+	Chain  contract.Event `json:"chain,omitzero"`   // what the chain has
+	Stored contract.Event `json:"stored,omitzero"`  // what the database has
+	Why    string         `json:"reason,omitempty"` // of differing
+}
+
+// ID of the event.
+func (d *Difference) ID() string {
+	if d.Kind == "missing" {
+		return d.Chain.ID()
+	}
+	return d.Stored.ID()
+}
+
+// Run verifies while ctx lasts, under the leader's epoch. It returns ErrMoved when the term is over.
+func (v *Verifier) Run(ctx context.Context, epoch int64) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		}
+		err := v.once(ctx, epoch)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, ledger.ErrMoved):
+			// A rollback moves the watermark too; whether the term is over shows in the next turn of the factory watch.
+			v.cfg.Log.DebugContext(ctx, "verified block moved", slog.Any("err", err))
+		case err != nil:
+			v.cfg.Log.WarnContext(ctx, "range not verified, trying again", slog.Any("err", err))
+		}
+		timer.Reset(v.cfg.Every)
+	}
+}
+
+func (v *Verifier) once(ctx context.Context, epoch int64) error {
+	span, err := v.cfg.Ledger.Verifiable(ctx)
+	if err != nil {
+		return err
+	}
+	to := min(span.To, int64(v.cfg.Source.View().Final))
+	if to < span.From {
+		return nil
+	}
+	return v.Compare(ctx, span.From, to, func(_, last int64, found []Difference) error {
+		var missing []contract.Event
+		for _, d := range found {
+			log := []any{slog.String("event", d.ID()), slog.String("kind", d.Kind), slog.String("reason", d.Why)}
+			if d.Kind == "missing" {
+				missing = append(missing, d.Chain)
+				v.cfg.Log.ErrorContext(ctx, "the first reading missed an event: it is stored and published now", log...)
+			} else {
+				v.cfg.Metrics.extra.Inc()
+				v.cfg.Log.ErrorContext(ctx, "the database has an event that the chain does not have so", log...)
+			}
+		}
+		if _, err := v.cfg.Ledger.Repair(ctx, epoch, last, missing); err != nil {
+			return err
+		}
+		v.cfg.Metrics.missing.Add(float64(len(missing)))
+		return nil
+	})
+}
+
+// Compare reads blocks from..to again and calls each with the differences of every part of the range, in order.
+func (v *Verifier) Compare(ctx context.Context, from, to int64, each func(first, last int64, found []Difference) error) error {
+	filter := &source.Filter{Topics: v.cfg.ABI.Topics()}
+	for batch, err := range v.cfg.Source.ReadOther(ctx, uint64(from), uint64(to), filter) {
+		if err != nil {
+			return fmt.Errorf("read blocks %d to %d again: %w", from, to, err)
+		}
+		found, err := v.compare(ctx, &batch)
+		if err != nil {
+			return err
+		}
+		if err := each(int64(batch.From), int64(batch.To), found); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (v *Verifier) compare(ctx context.Context, batch *source.Batch) ([]Difference, error) {
+	// The deployments of this very batch may be missing too: their escrows count as known.
+	known := map[common.Address]bool{}
+	var unknown []common.Address
+	var events []contract.Event
+	for i := range batch.Logs {
+		e, err := v.cfg.ABI.Decode(&batch.Logs[i])
+		if errors.Is(err, contract.ErrForeign) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if e.Name == ledger.Deployed {
+			if e.Emitter != v.cfg.Factory {
+				continue
+			}
+			known[e.Escrow] = true
+		} else if !known[e.Emitter] {
+			unknown = append(unknown, e.Emitter)
+		}
+		events = append(events, e)
+	}
+	registered, err := v.cfg.Ledger.Registered(ctx, unknown)
+	if err != nil {
+		return nil, err
+	}
+	stored, err := v.cfg.Ledger.Stored(ctx, int64(batch.From), int64(batch.To))
+	if err != nil {
+		return nil, err
+	}
+	byID := make(map[string]*contract.Event, len(stored))
+	for i := range stored {
+		byID[stored[i].ID()] = &stored[i]
+	}
+	var found []Difference
+	for _, e := range events {
+		if !known[e.Escrow] && !registered[e.Escrow] {
+			continue // a contract of somebody else with the same event
+		}
+		have, ok := byID[e.ID()]
+		if !ok {
+			found = append(found, Difference{Kind: "missing", Chain: e})
+			continue
+		}
+		delete(byID, e.ID())
+		if why := differ(&e, have); why != "" {
+			found = append(found, Difference{Kind: "differing", Chain: e, Stored: *have, Why: why})
+		}
+	}
+	for i := range stored {
+		if _, left := byID[stored[i].ID()]; left {
+			found = append(found, Difference{Kind: "extra", Stored: stored[i]})
+		}
+	}
+	return found, nil
+}
+
+func differ(chain, stored *contract.Event) string {
+	switch {
+	case chain.BlockHash != stored.BlockHash:
+		return fmt.Sprintf("block hash %s, stored %s", chain.BlockHash, stored.BlockHash)
+	case chain.BlockNumber != stored.BlockNumber:
+		return fmt.Sprintf("block %d, stored %d", chain.BlockNumber, stored.BlockNumber)
+	case chain.Name != stored.Name:
+		return fmt.Sprintf("event %s, stored %s", chain.Name, stored.Name)
+	case chain.Emitter != stored.Emitter:
+		return fmt.Sprintf("emitter %s, stored %s", chain.Emitter, stored.Emitter)
+	case string(chain.Args) != string(stored.Args):
+		return fmt.Sprintf("arguments %s, stored %s", chain.Args, stored.Args)
+	}
+	return ""
+}

@@ -1,0 +1,66 @@
+package watch
+
+import (
+	"context"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/fusion-prime/escrow-relayer/registry"
+)
+
+// book is the set of escrows that a slot watch looks for. It belongs to the goroutine of the watch.
+type book struct {
+	addresses map[common.Address]struct{}
+	ended     map[common.Address]int64 // block of the release or refund, for those that wait for it to be final
+	version   int                      // raised by each change of the set
+}
+
+// loadBook reads the escrows of some slots that a cursor vouches for.
+func loadBook(ctx context.Context, db registry.DB, chainID int64, slots []int16, final int64) (*book, error) {
+	n, err := registry.Count(ctx, db, chainID, slots)
+	if err != nil {
+		return nil, err
+	}
+	b := &book{addresses: make(map[common.Address]struct{}, n), ended: map[common.Address]int64{}}
+	err = registry.Load(ctx, db, chainID, slots, final, func(a common.Address, endedBlock int64) {
+		b.addresses[a] = struct{}{}
+		if endedBlock > 0 {
+			b.ended[a] = endedBlock
+		}
+	})
+	return b, err
+}
+
+func (b *book) has(a common.Address) bool {
+	_, ok := b.addresses[a]
+	return ok
+}
+
+func (b *book) add(a common.Address) {
+	if !b.has(a) {
+		b.addresses[a] = struct{}{}
+		b.version++
+	}
+}
+
+// end notes that an escrow has ended: it leaves the book once that block is final.
+func (b *book) end(a common.Address, block int64) { b.ended[a] = block }
+
+// forget drops escrows whose ending is final: they will never emit again.
+func (b *book) forget(final int64) {
+	for a, block := range b.ended {
+		if block <= final {
+			delete(b.ended, a)
+			delete(b.addresses, a)
+			b.version++
+		}
+	}
+}
+
+func (b *book) list() []common.Address {
+	list := make([]common.Address, 0, len(b.addresses))
+	for a := range b.addresses {
+		list = append(list, a)
+	}
+	return list
+}

@@ -1,0 +1,167 @@
+package watch
+
+import (
+	"context"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+
+	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
+	"github.com/fusion-prime/escrow-relayer/relayer/source"
+)
+
+// discoveryPoll is how often the factory cursor is looked at while a commit waits for it; notifications come sooner.
+const discoveryPoll = 100 * time.Millisecond
+
+// discover waits until the registry is complete up to the batch's last block, or DiscoveryWait, and deals with the escrows it
+// brought. Those behind the cursor are caught up here. It returns those which join with the batch: their first block is at
+// the cursor or above, and the batch was read by topics, so that it has their logs.
+func (w *SlotWatch) discover(ctx context.Context, batch *source.Batch) ([]registry.Late, error) {
+	d, err := w.await(ctx, int64(batch.To))
+	if err != nil {
+		return nil, err
+	}
+	for {
+		behind, ahead := split(d.Late, w.at.Next)
+		if len(behind) == 0 && len(d.Late) < lateAtOnce && batch.Filter.Addresses == nil {
+			return ahead, nil
+		}
+		if len(d.Late) == 0 {
+			return nil, nil
+		}
+		if err := w.admit(ctx, behind, ahead); err != nil {
+			return nil, err
+		}
+		if d, err = w.cfg.Ledger.Discovered(ctx, lateAtOnce); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// settle deals with new escrows while there is no block to process.
+func (w *SlotWatch) settle(ctx context.Context) error {
+	for {
+		d, err := w.cfg.Ledger.Discovered(ctx, lateAtOnce)
+		if err != nil || len(d.Late) == 0 {
+			return err
+		}
+		behind, ahead := split(d.Late, w.at.Next)
+		if err := w.admit(ctx, behind, ahead); err != nil {
+			return err
+		}
+	}
+}
+
+// await returns what the registry has once the factory cursor has passed a block. It waits DiscoveryWait at most, and where that was
+// in vain, not again until the factory watch has caught up: without a leader the known escrows must not stand still.
+func (w *SlotWatch) await(ctx context.Context, block int64) (ledger.Discovered, error) {
+	deadline := time.Now().Add(w.cfg.DiscoveryWait)
+	for {
+		d, err := w.cfg.Ledger.Discovered(ctx, lateAtOnce)
+		if err != nil {
+			return d, err
+		}
+		if d.Next > block {
+			w.leaderless = 0
+			return d, nil
+		}
+		if w.leaderless > 0 && d.Next < w.at.Next {
+			return d, nil
+		}
+		left := time.Until(deadline)
+		if left <= 0 {
+			w.leaderless = max(d.Next, 1)
+			return d, nil
+		}
+		pause(ctx, min(left, discoveryPoll), w.cfg.Discovered)
+		if ctx.Err() != nil {
+			return d, ctx.Err()
+		}
+	}
+}
+
+func split(late []registry.Late, cursor int64) (behind, ahead []registry.Late) {
+	for _, l := range late {
+		if l.Next() < cursor {
+			behind = append(behind, l)
+		} else {
+			ahead = append(ahead, l)
+		}
+	}
+	return behind, ahead
+}
+
+// admit takes escrows into the book without moving the cursor: those ahead of it as they are, those behind it once they
+// are caught up.
+func (w *SlotWatch) admit(ctx context.Context, behind, ahead []registry.Late) error {
+	if len(ahead) > 0 {
+		progress := make([]registry.Progress, len(ahead))
+		for i, l := range ahead {
+			progress[i] = registry.Progress{Address: l.Address, Monitored: w.at.Next - 1, CaughtUp: true}
+		}
+		if err := w.store(ctx, ledger.SlotCommit{Epoch: w.held.Epoch, From: w.at, To: w.at, Announce: ahead, Progress: progress}); err != nil {
+			return err
+		}
+		for _, l := range ahead {
+			w.book.add(l.Address)
+		}
+	}
+	if len(behind) > 0 {
+		return w.catchUp(ctx, behind)
+	}
+	return nil
+}
+
+// catchUp reads what late escrows emitted before the cursor and commits it, batch by batch. With the last batch the cursor
+// vouches for them, and they join the book.
+func (w *SlotWatch) catchUp(ctx context.Context, late []registry.Late) error {
+	w.report(len(late))
+	defer w.report(0)
+	from, to := late[0].Next(), w.at.Next-1
+	next := make(map[common.Address]int64, len(late))
+	addresses := make([]common.Address, len(late))
+	for i, l := range late {
+		from = min(from, l.Next())
+		next[l.Address], addresses[i] = l.Next(), l.Address
+	}
+	filter := &source.Filter{Topics: w.cfg.ABI.EscrowTopics(), Addresses: addresses}
+	if len(late) > w.cfg.Filters.maxAddresses {
+		filter.Addresses = nil
+	}
+	announce := late
+	for batch, err := range w.cfg.Source.Read(ctx, uint64(from), uint64(to), filter) {
+		if err != nil {
+			return err
+		}
+		events, err := decode(w.cfg.ABI, batch.Logs, func(l *types.Log) bool {
+			n, ok := next[l.Address]
+			return ok && int64(l.BlockNumber) >= n
+		}, w.cfg.Metrics)
+		if err != nil {
+			return err
+		}
+		done := int64(batch.To) == to
+		if done && w.at.Hash != (common.Hash{}) && batch.Last.Hash != w.at.Hash {
+			return errReorg
+		}
+		progress := make([]registry.Progress, len(late))
+		for i, l := range late {
+			progress[i] = registry.Progress{Address: l.Address, Monitored: int64(batch.To), CaughtUp: done}
+		}
+		if err := w.store(ctx, ledger.SlotCommit{
+			Epoch: w.held.Epoch, From: w.at, To: w.at, Announce: announce, Progress: progress, Events: events,
+		}); err != nil {
+			return err
+		}
+		w.ended(events)
+		announce = nil
+		if done {
+			for _, l := range late {
+				w.book.add(l.Address)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,59 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
+)
+
+// rollback proves that the block before a position is not canonical, finds the fork, and rolls the chain back to it. It returns nil
+// when the proof fails (the node that said so was wrong or behind) and when somebody else has rolled back already: in either case the watch
+// looks again where it stands.
+func rollback(ctx context.Context, src Source, led *ledger.Ledger, at ledger.Position, m *Metrics, log *slog.Logger) error {
+	err := checked(ctx, src, at)
+	if !errors.Is(err, errReorg) {
+		return err
+	}
+	fork, err := findFork(ctx, src, led, at.Next-1)
+	if err != nil {
+		return fmt.Errorf("find the fork below block %d: %w", at.Next-1, err)
+	}
+	rolled, err := led.Rollback(ctx, at, fork)
+	if err != nil {
+		return err
+	}
+	if rolled.Done {
+		m.reorg(rolled.Depth)
+		log.ErrorContext(ctx, "chain reorganised deeper than the configured finality: rolled back", slog.Int64("block", fork.Next-1),
+			slog.Int64("depth", rolled.Depth), slog.Int("orphaned_events", rolled.Orphaned), slog.Int("escrows", rolled.Escrows))
+	}
+	return nil
+}
+
+// findFork returns the position behind the highest remembered block that is still canonical. Where blocks were committed by
+// range only the last of each is remembered, so the fork may be set too low: that costs blocks, whose events are deduplicated.
+func findFork(ctx context.Context, src Source, led *ledger.Ledger, below int64) (ledger.Position, error) {
+	const page = 64
+	for {
+		blocks, err := led.Blocks(ctx, below, page)
+		if err != nil {
+			return ledger.Position{}, err
+		}
+		if len(blocks) == 0 {
+			return led.Start(ctx)
+		}
+		for _, b := range blocks {
+			header, err := src.Canonical(ctx, uint64(b.Number))
+			if err != nil {
+				return ledger.Position{}, err
+			}
+			if header.Hash == b.Hash {
+				return ledger.Position{Next: b.Number + 1, Hash: b.Hash}, nil
+			}
+			below = b.Number
+		}
+	}
+}

@@ -1,0 +1,295 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+
+	"github.com/fusion-prime/escrow-relayer/partition"
+	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
+	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
+	"github.com/fusion-prime/escrow-relayer/relayer/publish"
+	"github.com/fusion-prime/escrow-relayer/relayer/source"
+)
+
+// lateAtOnce bounds how many new escrows are admitted in one commit.
+const lateAtOnce = 5000
+
+// Holder says which slots this instance holds.
+type Holder interface {
+	// Settled returns what is held, waiting for a change of it that is under way in the database.
+	Settled() (partition.Holding, <-chan struct{})
+}
+
+// Publisher sends what was committed.
+type Publisher interface {
+	Offer(epoch int64, rows []publish.Pending)
+	Reload()
+}
+
+// SlotConfig configures a SlotWatch. All fields are required.
+type SlotConfig struct {
+	Source        Source
+	Ledger        *ledger.Ledger
+	DB            registry.DB
+	Holder        Holder
+	Publisher     Publisher
+	ABI           *contract.ABI
+	Filters       *Filters
+	ChainID       int64
+	DiscoveryWait time.Duration   // how long a commit waits for the factory watch to pass its block
+	Discovered    <-chan struct{} // fires when the factory watch has committed
+	Log           *slog.Logger
+	Metrics       *Metrics
+}
+
+// SlotWatch commits the events of the escrows in this instance's slots.
+type SlotWatch struct {
+	cfg    SlotConfig
+	status atomic.Pointer[SlotStatus]
+
+	// Of the goroutine that runs it:
+	held       partition.Holding
+	book       *book
+	at         ledger.Position
+	leaderless int64 // factory cursor at which waiting for discovery was in vain; 0: it was not
+}
+
+// SlotStatus is where a slot watch stands.
+type SlotStatus struct {
+	Next    int64 // block; 0 while it holds nothing
+	Time    time.Time
+	Escrows int
+	Late    int
+	Slots   int
+}
+
+// NewSlotWatch returns a watch; Run starts it.
+func NewSlotWatch(cfg SlotConfig) *SlotWatch {
+	w := &SlotWatch{cfg: cfg}
+	w.status.Store(&SlotStatus{})
+	return w
+}
+
+// Status may be called from any goroutine.
+func (w *SlotWatch) Status() SlotStatus { return *w.status.Load() }
+
+// Run watches until ctx ends (nil), or until the right to commit is over (ErrFenced: join again).
+func (w *SlotWatch) Run(ctx context.Context) error {
+	delays := retry()
+	for ctx.Err() == nil {
+		held, changed := w.cfg.Holder.Settled()
+		before := w.at
+		err := w.serve(ctx, held, changed)
+		if errors.Is(err, errReorg) {
+			err = rollback(ctx, w.cfg.Source, w.cfg.Ledger, w.at, w.cfg.Metrics, w.cfg.Log)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, ledger.ErrFenced):
+			if now, _ := w.cfg.Holder.Settled(); now.Epoch == held.Epoch {
+				return err
+			}
+			continue
+		case err == nil:
+			delays.Reset()
+			continue
+		case errors.Is(err, ledger.ErrMoved):
+			w.cfg.Log.DebugContext(ctx, "cursor moved, looking again", failed(w.at, err)...)
+			w.cfg.Metrics.commit("slots", "moved", 0)
+		default:
+			w.cfg.Log.WarnContext(ctx, "blocks not processed, trying again", failed(w.at, err)...)
+		}
+		if w.at.Next > before.Next {
+			delays.Reset()
+		}
+		pause(ctx, delays.NextBackOff(), changed)
+	}
+	return nil
+}
+
+// serve processes blocks while the holding stays as it is. It returns nil when the holding changed.
+func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <-chan struct{}) (err error) {
+	w.held = held
+	if len(held.Slots) == 0 {
+		w.book, w.at = nil, ledger.Position{}
+		w.report(0)
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+		return nil
+	}
+	if w.at, err = w.cfg.Ledger.SlotPosition(ctx, held.Epoch); err != nil {
+		return err
+	}
+	view := w.cfg.Source.View()
+	if w.book, err = loadBook(ctx, w.cfg.DB, w.cfg.ChainID, held.Slots, int64(view.Final)); err != nil {
+		return err
+	}
+	w.cfg.Publisher.Reload()
+	w.report(0)
+	if err := checked(ctx, w.cfg.Source, w.at); err != nil {
+		return err
+	}
+	for {
+		news := w.cfg.Source.Changed()
+		view := w.cfg.Source.View()
+		if view.Ready && int64(view.Target) >= w.at.Next {
+			err = w.advance(ctx, view, changed)
+		} else {
+			err = w.settle(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+			return nil
+		default:
+		}
+		if view = w.cfg.Source.View(); view.Ready && int64(view.Target) >= w.at.Next {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+			return nil
+		case <-news:
+		case <-w.cfg.Discovered:
+		}
+	}
+}
+
+// advance reads on from the cursor and commits batch by batch. It returns nil where reading has to start anew.
+func (w *SlotWatch) advance(ctx context.Context, view source.View, changed <-chan struct{}) error {
+	w.cfg.Filters.update(w.book)
+	filter, to, seen := w.cfg.Filters.Head(), view.Target, &w.cfg.Filters.heads
+	if w.at.Next <= int64(view.Final) {
+		filter, to, seen = w.cfg.Filters.ranged, min(view.Final, view.Target), &w.cfg.Filters.spans
+	}
+	for batch, err := range w.cfg.Source.Read(ctx, uint64(w.at.Next), to, filter) {
+		if err != nil {
+			return err
+		}
+		if !follows(&batch, w.at) {
+			return errReorg
+		}
+		version := w.book.version
+		joining, err := w.discover(ctx, &batch)
+		if err != nil {
+			return err
+		}
+		if filter.Addresses != nil && w.book.version != version {
+			return nil // the batch was read without the escrows that have just come
+		}
+		if err := w.commit(ctx, &batch, joining, int64(view.Final), seen); err != nil {
+			return err
+		}
+		if filter.Addresses != nil && w.book.version != version {
+			return nil
+		}
+		select {
+		case <-changed:
+			return nil
+		default:
+		}
+	}
+	return nil
+}
+
+// commit stores the events of one batch, admitting the escrows that join with it.
+func (w *SlotWatch) commit(ctx context.Context, batch *source.Batch, joining []registry.Late, final int64, seen *chooser) error {
+	join := make(map[common.Address]struct{}, len(joining))
+	progress := make([]registry.Progress, len(joining))
+	for i, l := range joining {
+		join[l.Address] = struct{}{}
+		progress[i] = registry.Progress{Address: l.Address, Monitored: int64(batch.To), CaughtUp: true}
+	}
+	foreign := 0
+	events, err := decode(w.cfg.ABI, batch.Logs, func(l *types.Log) bool {
+		if w.book.has(l.Address) {
+			return true
+		}
+		_, ok := join[l.Address]
+		if !ok {
+			foreign++
+		}
+		return ok
+	}, w.cfg.Metrics)
+	if err != nil {
+		return err
+	}
+	if batch.Filter.Addresses == nil {
+		seen.observe(foreign)
+	}
+	err = w.store(ctx, ledger.SlotCommit{
+		Epoch: w.held.Epoch, From: w.at, To: after(batch), Time: batch.Last.Time, Announce: joining, Progress: progress, Events: events,
+	})
+	if err != nil {
+		return err
+	}
+	for _, l := range joining {
+		w.book.add(l.Address)
+	}
+	w.ended(events)
+	w.book.forget(final)
+	w.report(0)
+	return nil
+}
+
+// store commits, hands what is to be published to the publisher, and moves the position.
+func (w *SlotWatch) store(ctx context.Context, c ledger.SlotCommit) error {
+	start := time.Now()
+	r, err := w.cfg.Ledger.CommitSlots(ctx, c)
+	if err != nil {
+		if !errors.Is(err, ledger.ErrMoved) {
+			w.cfg.Metrics.commit("slots", "error", time.Since(start))
+		}
+		return err
+	}
+	w.cfg.Metrics.commit("slots", "ok", time.Since(start))
+	w.cfg.Metrics.stored(r, c.Events, c.To.Next-c.From.Next)
+	if c.To.Next > c.From.Next && c.Time > 0 {
+		s := *w.status.Load()
+		s.Time = time.Unix(int64(c.Time), 0)
+		w.status.Store(&s)
+	}
+	w.at = c.To
+	if r.Retracted > 0 || r.Revived > 0 {
+		w.cfg.Publisher.Reload()
+	}
+	if len(r.Pending) > 0 {
+		w.cfg.Publisher.Offer(c.Epoch, r.Pending)
+	}
+	return nil
+}
+
+// ended notes releases and refunds.
+func (w *SlotWatch) ended(events []contract.Event) {
+	for i := range events {
+		if e := &events[i]; e.Name == "EscrowReleased" || e.Name == "EscrowRefunded" {
+			w.book.end(e.Escrow, int64(e.BlockNumber))
+		}
+	}
+}
+
+func (w *SlotWatch) report(late int) {
+	s := *w.status.Load()
+	s.Next, s.Slots, s.Late, s.Escrows = w.at.Next, len(w.held.Slots), late, 0
+	if w.book != nil {
+		s.Escrows = len(w.book.addresses)
+	}
+	w.status.Store(&s)
+	w.cfg.Metrics.slots(s)
+}

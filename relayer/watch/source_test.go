@@ -1,0 +1,30 @@
+package watch_test
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/relayer/source"
+)
+
+const confirmations = 3
+
+// openSource reads the chain over WebSocket until the test ends.
+func openSource(t *testing.T, sim *testchain.Sim) *source.Source {
+	s, err := source.New(source.Config{
+		URLs: []string{sim.WS()}, ChainID: chainID, Confirmations: confirmations, PollInterval: 50 * time.Millisecond,
+		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { require.NoError(t, s.Run(ctx)) })
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	return s
+}

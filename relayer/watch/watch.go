@@ -1,0 +1,107 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"log/slog"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/ethereum/go-ethereum/core/types"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
+	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
+	"github.com/fusion-prime/escrow-relayer/relayer/source"
+)
+
+// Source is the chain as the watches read it.
+type Source interface {
+	View() source.View
+	Changed() <-chan struct{}
+	Read(ctx context.Context, from, to uint64, f *source.Filter) iter.Seq2[source.Batch, error]
+	Canonical(ctx context.Context, n uint64) (source.Header, error)
+}
+
+// errReorg means that the block before the cursor is not on the chain any more.
+var errReorg = errors.New("the block before the cursor is not canonical")
+
+// retry returns the delays between attempts of a loop that never gives up.
+func retry() *backoff.ExponentialBackOff {
+	b := backoff.NewExponentialBackOff()
+	b.InitialInterval = 100 * time.Millisecond
+	b.MaxInterval = 5 * time.Second
+	b.MaxElapsedTime = 0
+	return b
+}
+
+// pause waits for a delay, or until the context ends or something happens.
+func pause(ctx context.Context, d time.Duration, wake ...<-chan struct{}) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	var a, b <-chan struct{}
+	if len(wake) > 0 {
+		a = wake[0]
+	}
+	if len(wake) > 1 {
+		b = wake[1]
+	}
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	case <-a:
+	case <-b:
+	}
+}
+
+// after is the position behind a batch.
+func after(b *source.Batch) ledger.Position {
+	return ledger.Position{Next: int64(b.To) + 1, Hash: b.Last.Hash}
+}
+
+// follows says whether a batch continues the chain at a position. A batch that was read by range does not know its parent: it lies
+// below finality, and the position was checked when the reading began.
+func follows(b *source.Batch, at ledger.Position) bool {
+	return b.Parent == (source.Header{}).Hash || at.Hash == (source.Header{}).Hash || b.Parent == at.Hash
+}
+
+// decode turns the logs that want picks into events. Logs of other shapes under our topics are not ours: counted, and left alone.
+func decode(abi *contract.ABI, logs []types.Log, want func(*types.Log) bool, m *Metrics) ([]contract.Event, error) {
+	var events []contract.Event
+	for i := range logs {
+		l := &logs[i]
+		if !want(l) {
+			continue
+		}
+		e, err := abi.Decode(l)
+		if errors.Is(err, contract.ErrForeign) {
+			m.foreign.Inc()
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		events = append(events, e)
+	}
+	return events, nil
+}
+
+// checked says whether the block before a position is still on the chain; errReorg if it is proven not to be.
+func checked(ctx context.Context, src Source, at ledger.Position) error {
+	if at.Hash == (source.Header{}).Hash || at.Next == 0 {
+		return nil
+	}
+	header, err := src.Canonical(ctx, uint64(at.Next-1))
+	if err != nil {
+		return err
+	}
+	if header.Hash != at.Hash {
+		return errReorg
+	}
+	return nil
+}
+
+// attrs of a log line about an error in a loop.
+func failed(at ledger.Position, err error) []any {
+	return []any{slog.Int64("block", at.Next), slog.Any("err", err)}
+}

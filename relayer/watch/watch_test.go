@@ -1,0 +1,291 @@
+package watch_test
+
+import (
+	"context"
+	"log/slog"
+	"math/big"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/ethclient"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/election"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
+	"github.com/fusion-prime/escrow-relayer/internal/testpg"
+	"github.com/fusion-prime/escrow-relayer/partition"
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
+	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
+	"github.com/fusion-prime/escrow-relayer/relayer/publish"
+	"github.com/fusion-prime/escrow-relayer/relayer/source"
+	"github.com/fusion-prime/escrow-relayer/relayer/watch"
+)
+
+const chainID, me = 1337, "r0"
+
+// world is a chain, a database whose slots all belong to one instance, and its two watches.
+type world struct {
+	t      *testing.T
+	sim    *testchain.Sim
+	d      testchain.Deployment
+	wallet *testchain.Wallet
+	db     *pgxpool.Pool
+	src    *source.Source
+	abi    *contract.ABI
+	led    *ledger.Ledger
+	hints  chan struct{}
+	out    *recorder
+}
+
+// recorder is a publisher that remembers what it was offered.
+type recorder struct {
+	mu  sync.Mutex
+	ids map[common.Address][]string
+}
+
+func (r *recorder) Offer(_ int64, batch []publish.Pending) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range batch {
+		e := &batch[i].Event
+		r.ids[e.Escrow] = append(r.ids[e.Escrow], e.Name+" "+e.ID())
+	}
+}
+
+func (r *recorder) Reload() {}
+
+func (r *recorder) of(a common.Address) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.ids[a])
+}
+
+type holder struct{}
+
+func (holder) Settled() (partition.Holding, <-chan struct{}) {
+	return partition.Holding{Epoch: 1, Slots: partition.Partition{Total: 1, Strategy: partition.Modulo}.Preferred()}, nil
+}
+
+func published(name string) bool { return name != "EscrowCreated" && name != "ArbiterChanged" }
+
+func setup(t *testing.T) *world {
+	ctx := t.Context()
+	sim, err := testchain.StartSim(testchain.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, sim.Stop()) })
+	d, err := testchain.Deploy(ctx, sim)
+	require.NoError(t, err)
+	wallet, err := testchain.OpenWallet(ctx, sim.HTTP(), sim.Accounts()...)
+	require.NoError(t, err)
+	t.Cleanup(wallet.Close)
+	w := &world{t: t, sim: sim, d: d, wallet: wallet, db: testpg.Pool(t), hints: make(chan struct{}, 1), out: &recorder{ids: map[common.Address][]string{}}}
+	w.abi, err = contract.New("", "")
+	require.NoError(t, err)
+	require.NoError(t, election.Prepare(ctx, w.db, chainID, int64(d.Block), d.Factory.Hex()))
+	for _, sql := range []string{
+		`update leadership set instance_id = 'r0', epoch = 1`,
+		`insert into cursors (chain_id, instance_id, epoch, next_block) select chain_id, 'r0', 1, next_block from leadership`,
+		`insert into slot_ownership (chain_id, slot, owner, next_block) select chain_id, s, 'r0', next_block from leadership, generate_series(0, 2519) s`,
+	} {
+		_, err := w.db.Exec(ctx, sql)
+		require.NoError(t, err)
+	}
+	w.led = ledger.New(ledger.Config{DB: w.db, ChainID: chainID, InstanceID: me, EventNames: w.abi.EventNames(), Publishes: published})
+	w.src = openSource(t, sim)
+	return w
+}
+
+func (w *world) run(mode watch.FilterMode, factory bool) (stop func()) {
+	ctx, cancel := context.WithCancel(w.t.Context())
+	var wg sync.WaitGroup
+	log := slog.New(slog.NewTextHandler(w.t.Output(), nil))
+	filters := watch.NewFilters(w.abi, w.d.Factory, mode, 1000)
+	metrics := watch.NewMetrics(prometheus.NewRegistry(), w.abi.EventNames())
+	slots := watch.NewSlotWatch(watch.SlotConfig{
+		Source: w.src, Ledger: w.led, DB: w.db, Holder: holder{}, Publisher: w.out, ABI: w.abi, Filters: filters, ChainID: chainID,
+		DiscoveryWait: 200 * time.Millisecond, Discovered: w.hints, Log: log, Metrics: metrics,
+	})
+	wg.Go(func() { require.NoError(w.t, slots.Run(ctx)) })
+	if factory {
+		fw := watch.NewFactoryWatch(watch.FactoryConfig{
+			Source: w.src, Ledger: w.led, ABI: w.abi, Filters: filters, Factory: w.d.Factory, BeatEvery: time.Second, ResignAfter: time.Minute,
+			Health: w.src.Health, Log: log, Metrics: metrics,
+		})
+		wg.Go(func() {
+			require.NoError(w.t, fw.Run(ctx, 1, func(context.Context) error { return nil }))
+		})
+	}
+	stopped := sync.OnceFunc(func() { cancel(); wg.Wait() })
+	w.t.Cleanup(stopped)
+	return stopped
+}
+
+var factory, escrow = contracts.NewEscrowFactory(), contracts.NewEscrow()
+
+func (w *world) create(n int) {
+	var calls []testchain.Call
+	for range n {
+		data := factory.PackCreateEscrow(w.sim.Accounts()[1].Address, new(big.Int), 2, w.sim.Accounts()[2].Address)
+		calls = append(calls, testchain.Call{To: &w.d.Factory, Data: data, Value: big.NewInt(1000)})
+	}
+	w.send(0, calls...)
+}
+
+func (w *world) send(account int, calls ...testchain.Call) {
+	_, err := w.wallet.Send(w.t.Context(), account, calls...)
+	require.NoError(w.t, err)
+}
+
+func (w *world) mine(n int) { require.NoError(w.t, w.sim.Mine(w.t.Context(), n)) }
+
+// expect waits until exactly what the chain has up to its target was offered, in order, EscrowDeployed first.
+func (w *world) expect(to uint64) *testchain.Truth {
+	truth, err := testchain.ReadTruth(w.t.Context(), w.sim.HTTP(), 0, to, w.d.Factory)
+	require.NoError(w.t, err)
+	require.NotEmpty(w.t, truth.Escrows)
+	for _, a := range truth.Escrows {
+		var want []string
+		for _, e := range truth.Events[a] {
+			if e.Name == "EscrowDeployed" {
+				want = append([]string{e.Name + " " + e.ID}, want...)
+			} else if published(e.Name) {
+				want = append(want, e.Name+" "+e.ID)
+			}
+		}
+		require.Eventually(w.t, func() bool { return len(w.out.of(a)) >= len(want) }, 20*time.Second, 5*time.Millisecond, "%s: %v", a, w.out.of(a))
+		require.Equal(w.t, want, w.out.of(a))
+	}
+	return truth
+}
+
+func (w *world) head() uint64 {
+	c, err := ethclient.DialContext(w.t.Context(), w.sim.HTTP())
+	require.NoError(w.t, err)
+	defer c.Close()
+	n, err := c.BlockNumber(w.t.Context())
+	require.NoError(w.t, err)
+	return n
+}
+
+func (w *world) approve(account int, escrows ...common.Address) {
+	for _, a := range escrows {
+		w.send(account, testchain.Call{To: &a, Data: escrow.PackApprove()})
+	}
+}
+
+func TestFollow(t *testing.T) {
+	for _, mode := range []watch.FilterMode{watch.FilterTopics, watch.FilterAddresses, watch.FilterAuto} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			w.create(5)
+			w.mine(30)
+			w.run(mode, true)
+			truth := w.expect(w.head() - confirmations)
+			for i := range 5 {
+				w.create(3)
+				w.approve(1, truth.Escrows[i])
+				w.approve(2, truth.Escrows[i]) // releases
+				w.mine(1)
+			}
+			w.mine(confirmations)
+			truth = w.expect(w.head() - confirmations)
+			require.Len(t, truth.Escrows, 20)
+			require.Equal(t, 10, truth.Count("Approved"))
+			require.Equal(t, 5, truth.Count("EscrowReleased"))
+		})
+	}
+}
+
+// Escrows that the leader registers when the slot watch is far ahead are caught up, in order.
+func TestLateEscrows(t *testing.T) {
+	for _, mode := range []watch.FilterMode{watch.FilterTopics, watch.FilterAddresses} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			w.create(3)
+			w.mine(1)
+			early, err := testchain.ReadTruth(t.Context(), w.sim.HTTP(), 0, w.head(), w.d.Factory)
+			require.NoError(t, err)
+			w.approve(1, early.Escrows...)
+			w.mine(40)
+			stop := w.run(mode, false) // nobody leads
+			require.Eventually(t, func() bool {
+				at, err := w.led.SlotPosition(t.Context(), 1)
+				require.NoError(t, err)
+				return at.Next > int64(w.head()-confirmations)
+			}, 20*time.Second, 10*time.Millisecond)
+			require.Empty(t, w.out.of(early.Escrows[0]))
+			stop()
+			w.run(mode, true)
+			w.approve(2, early.Escrows[0])
+			w.mine(1 + confirmations)
+			w.expect(w.head() - confirmations)
+		})
+	}
+}
+
+// A reorganisation deeper than the confirmations: what is gone is retracted, what moved is published anew, what stays is not published twice.
+func TestDeepReorg(t *testing.T) {
+	for _, fate := range []testchain.Fate{testchain.Drop, testchain.Keep} {
+		t.Run(map[testchain.Fate]string{testchain.Drop: "drop", testchain.Keep: "keep"}[fate], func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			w.create(2)
+			w.mine(2)
+			w.run(watch.FilterTopics, true)
+			w.mine(confirmations)
+			truth := w.expect(w.head() - confirmations)
+			w.approve(1, truth.Escrows[0])
+			w.mine(1)
+			w.create(1)
+			w.mine(1 + confirmations)
+			before := w.expect(w.head() - confirmations)
+			require.Len(t, before.Escrows, 3)
+			_, err := w.db.Exec(t.Context(), `delete from outbox`) // Pub/Sub acknowledged everything
+			require.NoError(t, err)
+
+			require.NoError(t, w.sim.Reorg(t.Context(), 3+confirmations, fate))
+			w.mine(6 + confirmations)
+			require.Eventually(t, func() bool {
+				at, err := w.led.SlotPosition(t.Context(), 1)
+				require.NoError(t, err)
+				return at.Next > int64(w.head()-confirmations)
+			}, 20*time.Second, 10*time.Millisecond)
+			after, err := testchain.ReadTruth(t.Context(), w.sim.HTTP(), 0, w.head()-confirmations, w.d.Factory)
+			require.NoError(t, err)
+			// Once more, a block so that both cursors have passed the old tip.
+			w.mine(1)
+			want := map[string]bool{}
+			for _, entries := range after.Events {
+				for _, e := range entries {
+					want[e.ID] = true
+				}
+			}
+			require.Eventually(t, func() bool {
+				var orphans int
+				require.NoError(t, w.db.QueryRow(t.Context(), `select count(*) from processed_events where state = 'orphaned'`).Scan(&orphans))
+				return orphans == 0
+			}, 20*time.Second, 10*time.Millisecond)
+			stored, err := w.led.Stored(t.Context(), 0, 1<<40)
+			require.NoError(t, err)
+			got := map[string]bool{}
+			for i := range stored {
+				got[stored[i].ID()] = true
+			}
+			require.Equal(t, want, got)
+			if fate == testchain.Drop {
+				require.Len(t, after.Escrows, 2)
+				var retractions int
+				require.NoError(t, w.db.QueryRow(t.Context(), `select count(*) from outbox where kind = 1`).Scan(&retractions))
+				require.Equal(t, 2, retractions, "an approval and a deployment")
+			}
+		})
+	}
+}
