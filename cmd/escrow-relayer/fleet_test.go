@@ -162,7 +162,7 @@ func TestLeaderKilledStoppedFrozen(t *testing.T) {
 		within      time.Duration
 		duplicates  bool
 	}{
-		"killed":  {blow: func(_ *world, p *lab.Process) { p.Kill() }, duplicates: true},
+		"killed": {blow: func(_ *world, p *lab.Process) { p.Kill() }, duplicates: true},
 		"stopped": {blow: func(w *world, p *lab.Process) {
 			ctx, cancel := context.WithTimeout(w.t.Context(), 10*time.Second)
 			defer cancel()
