@@ -89,25 +89,43 @@ func TestPlots(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
-	require.Empty(t, heights(nil, now).Lines)
+	require.Empty(t, newPast(nil, now).heights().Lines)
 
-	p := amount([]sample{{at: ago(30 * time.Minute), outbox: 0}, {at: ago(30*time.Minute - 20*time.Second), outbox: 50}, {at: ago(0), outbox: 100}}, now, "Outbox", number, outboxOf)
+	p := newPast([]sample{{at: ago(30 * time.Minute), outbox: 0}, {at: ago(30*time.Minute - 20*time.Second), outbox: 50}, {at: ago(0), outbox: 100}}, now).amount("Outbox", number, outboxOf)
 	require.Equal(t, "100", p.Hi)
-	require.Equal(t, "Outbox over the last hour, at most 100", p.Label)
+	require.Equal(t, "Outbox, last hour, at most 100", p.Label)
 	require.Equal(t, 2, strings.Count(p.Lines[0].Path, "M"), "half an hour without samples is a gap")
 	require.True(t, strings.HasSuffix(p.Lines[0].Path, "M240.0 1.0"), "the highest value now is in the upper right corner")
 	require.Equal(t, 2, strings.Count(p.Lines[0].Area, "Z"))
 
-	flat := heights([]sample{{at: ago(time.Minute), head: 5, target: 5, cursor: 6}}, now)
+	flat := newPast([]sample{{at: ago(time.Minute), head: 5, target: 5, cursor: 6}}, now).heights()
 	require.Equal(t, "5", flat.Lo)
 	require.NotContains(t, flat.Lines[0].Path, "NaN")
 
 	// A peak between two columns must not be lost.
-	peak := []sample{{at: ago(55 * time.Second), lag: 9, cursor: 1, target: 1}, {at: ago(54 * time.Second), lag: 1, cursor: 1, target: 1}}
-	require.Equal(t, "9 blocks", amount(peak, now, "Lag", blocks, lagOf).Hi)
-	for _, v := range buckets(peak, now, lagOf) {
+	peak := []sample{{at: ago(54500 * time.Millisecond), lag: 9, cursor: 1, target: 1}, {at: ago(54 * time.Second), lag: 1, cursor: 1, target: 1}}
+	require.Equal(t, "9 blocks", newPast(peak, now).amount("Lag", blocks, lagOf).Hi)
+	for _, v := range newPast(peak, now).buckets(lagOf) {
 		require.True(t, v == nil || *v == 9)
 	}
+}
+
+func TestYoungProcessPlotsLess(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for known, name := range map[time.Duration]string{
+		time.Second: "last 5 min", 5 * time.Minute: "last 5 min", 6 * time.Minute: "last 20 min", 21 * time.Minute: "last hour", time.Hour: "last hour",
+	} {
+		p := newPast([]sample{{at: now.Add(-known)}, {at: now}}, now)
+		require.Equal(t, name, p.name)
+		require.GreaterOrEqual(t, p.window, known)
+	}
+	// At a sample every two seconds the line has no gaps, though the columns of the shortest window are narrower.
+	var samples []sample
+	for at := now.Add(-4 * time.Minute); !at.After(now); at = at.Add(2 * time.Second) {
+		samples = append(samples, sample{at: at, outbox: 1})
+	}
+	require.Equal(t, 1, strings.Count(newPast(samples, now).amount("Outbox", number, outboxOf).Lines[0].Path, "M"))
 }
 
 func TestSlotMap(t *testing.T) {

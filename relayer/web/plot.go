@@ -6,13 +6,39 @@ import (
 	"time"
 )
 
-// A plot is drawn in a box of plotWidth by plotHeight and stretched to its place. It shows historySpan in plotBuckets columns.
+// A plot is drawn in a box of plotWidth by plotHeight and stretched to its place, in plotBuckets columns.
 const (
 	plotWidth, plotHeight = 240.0, 48.0
-	plotBuckets           = 180 // 20 s each
+	plotBuckets           = 180
+	// plotGap is how long no sample must have been taken for the line to be interrupted: a sampler waits for the database at times.
+	plotGap = 10 * time.Second
 )
 
-// plot is a small picture of the last hour.
+// past is what plots show: the samples of a window that ends now.
+type past struct {
+	samples []sample
+	now     time.Time
+	window  time.Duration
+	name    string // of the window
+}
+
+// newPast takes an hour, or less while the process is younger than that: an hour of which it knows a minute would show nothing.
+func newPast(samples []sample, now time.Time) past {
+	p := past{samples, now, historySpan, "last hour"}
+	if len(samples) == 0 {
+		return p
+	}
+	known := now.Sub(samples[0].at)
+	switch {
+	case known <= 5*time.Minute:
+		p.window, p.name = 5*time.Minute, "last 5 min"
+	case known <= 20*time.Minute:
+		p.window, p.name = 20*time.Minute, "last 20 min"
+	}
+	return p
+}
+
+// plot is a small picture of the past.
 type plot struct {
 	Label  string // what it shows, for those who do not see it
 	Lines  []line
@@ -30,26 +56,26 @@ type line struct {
 type series func(sample) (v float64, ok bool)
 
 // draw plots series on one scale from lo to hi.
-func draw(samples []sample, now time.Time, lo, hi float64, area bool, class string, pick series) line {
+func (p past) draw(lo, hi float64, area bool, class string, pick series) line {
 	if hi <= lo {
 		hi = lo + 1
 	}
 	var path, fill strings.Builder
-	last, from := -2, 0.0 // the last column drawn, and where the current stretch began
+	last, from := -1, 0.0 // the last column drawn, and where the current stretch began
+	gap := int(plotGap*(plotBuckets-1)/p.window) + 2
 	end := func() {
 		if area && last >= 0 {
 			fmt.Fprintf(&fill, "V%g H%g Z", plotHeight, from)
 		}
 	}
-	for column, v := range buckets(samples, now, pick) {
+	for column, v := range p.buckets(pick) {
 		if v == nil {
 			continue
 		}
 		x := float64(column) * plotWidth / (plotBuckets - 1)
 		y := plotHeight - 1 - (*v-lo)/(hi-lo)*(plotHeight-2) // one unit is left for the width of the line
 		op := 'L'
-		// A sampler that was late leaves a column out; more than that is a gap.
-		if column > last+2 {
+		if last < 0 || column > last+gap {
 			end()
 			op, from = 'M', x
 			if area {
@@ -67,12 +93,12 @@ func draw(samples []sample, now time.Time, lo, hi float64, area bool, class stri
 }
 
 // buckets takes the highest value of each column, so that a short peak is not lost.
-func buckets(samples []sample, now time.Time, pick series) [plotBuckets]*float64 {
+func (p past) buckets(pick series) [plotBuckets]*float64 {
 	var out [plotBuckets]*float64
-	start := now.Add(-historySpan)
-	for _, s := range samples {
+	start := p.now.Add(-p.window)
+	for _, s := range p.samples {
 		v, ok := pick(s)
-		column := int(s.at.Sub(start) * (plotBuckets - 1) / historySpan)
+		column := int(s.at.Sub(start) * (plotBuckets - 1) / p.window)
 		if !ok || column < 0 || column >= plotBuckets {
 			continue
 		}
@@ -84,8 +110,8 @@ func buckets(samples []sample, now time.Time, pick series) [plotBuckets]*float64
 }
 
 // limits is the range of some series over all samples; ok is false when nothing is known.
-func limits(samples []sample, picks ...series) (lo, hi float64, ok bool) {
-	for _, s := range samples {
+func (p past) limits(picks ...series) (lo, hi float64, ok bool) {
+	for _, s := range p.samples {
 		for _, pick := range picks {
 			v, known := pick(s)
 			switch {
@@ -108,35 +134,35 @@ func outboxOf(s sample) (float64, bool)    { return float64(s.outbox), true }
 func oldestOf(s sample) (float64, bool)    { return s.oldest.Seconds(), true }
 
 // heights plots head, target and what was processed.
-func heights(samples []sample, now time.Time) plot {
-	lo, hi, ok := limits(samples, headOf, targetOf, processedOf)
+func (p past) heights() plot {
+	lo, hi, ok := p.limits(headOf, targetOf, processedOf)
 	if !ok {
-		return plot{Label: "Heights over the last hour: nothing known yet"}
+		return plot{Label: "Heights: nothing known yet"}
 	}
 	return plot{
-		Label: fmt.Sprintf("Heights over the last hour, from block %s to %s", count(int64(lo)), count(int64(hi))),
+		Label: fmt.Sprintf("Heights, %s, from block %s to %s", p.name, count(int64(lo)), count(int64(hi))),
 		Lines: []line{
-			draw(samples, now, lo, hi, false, "head", headOf),
-			draw(samples, now, lo, hi, false, "target", targetOf),
-			draw(samples, now, lo, hi, false, "processed", processedOf),
+			p.draw(lo, hi, false, "head", headOf),
+			p.draw(lo, hi, false, "target", targetOf),
+			p.draw(lo, hi, false, "processed", processedOf),
 		},
 		Hi: count(int64(hi)), Lo: count(int64(lo)),
 	}
 }
 
 // amount plots one quantity from zero.
-func amount(samples []sample, now time.Time, what string, format func(float64) string, pick series) plot {
-	_, hi, ok := limits(samples, pick)
+func (p past) amount(what string, format func(float64) string, pick series) plot {
+	_, hi, ok := p.limits(pick)
 	if !ok {
-		return plot{Label: what + " over the last hour: nothing known yet"}
+		return plot{Label: what + ": nothing known yet"}
 	}
-	p := plot{
-		Label: fmt.Sprintf("%s over the last hour, at most %s", what, format(hi)),
-		Lines: []line{draw(samples, now, 0, hi, true, "amount", pick)},
+	out := plot{
+		Label: fmt.Sprintf("%s, %s, at most %s", what, p.name, format(hi)),
+		Lines: []line{p.draw(0, hi, true, "amount", pick)},
 		Lo:    "0",
 	}
 	if hi > 0 {
-		p.Hi = format(hi)
+		out.Hi = format(hi)
 	}
-	return p
+	return out
 }

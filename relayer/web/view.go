@@ -50,9 +50,10 @@ var marks = []struct{ level, mark, name string }{
 	{"critical", "✕", "Critical"}, {"warning", "▲", "Warning"}, {"notice", "◐", "Settling"}, {"well", "●", "Well"},
 }
 
-// figure is a quantity with its last hour.
+// figure is a quantity with its past.
 type figure struct {
 	Name  string
+	Past  string // how much of it is shown
 	Value string
 	Unit  string
 	Notes []fact
@@ -105,6 +106,8 @@ type eventView struct {
 const (
 	// slowHeartbeat is from when on a heartbeat is marked: three of the default interval.
 	slowHeartbeat = 90 * time.Second
+	// slowEndpoint is by how many blocks an endpoint may be behind the others without a word: they hear of a block one by one.
+	slowEndpoint = 3
 	// behindBlocks is from when on a lag is marked: that of the alert.
 	behindBlocks = 100
 )
@@ -116,7 +119,7 @@ func (p *page) show(n *news, i *Instance, samples []sample, now time.Time) *view
 		Self: self{
 			ID: cmp.Or(i.ID, "starting"), Partition: i.Partition.String(), Version: i.Version, Up: span(now.Sub(i.Started)),
 		},
-		Verdict: p.judge(n, i, now), Figures: figures(n, i, samples, now), Facts: p.facts(n, i), Endpoints: p.endpoints(i),
+		Verdict: p.judge(n, i, now), Figures: figures(n, i, newPast(samples, now)), Facts: p.facts(n, i), Endpoints: p.endpoints(i),
 		Kinds: kinds(n.kinds), Events: p.events(n.events, now),
 	}
 	if i.Started.IsZero() {
@@ -216,7 +219,7 @@ func headline(f *fleet.Fleet, level string, unread bool) string {
 	return "All well"
 }
 
-func figures(n *news, i *Instance, samples []sample, now time.Time) []figure {
+func figures(n *news, i *Instance, p past) []figure {
 	f := &n.fleet
 	lagNotes := []fact{{Name: "Behind head", Value: "–"}}
 	if i.Cursor > 0 && i.Head > 0 {
@@ -237,15 +240,19 @@ func figures(n *news, i *Instance, samples []sample, now time.Time) []figure {
 	if i.Cursor > 0 && i.Target > 0 {
 		lag = count(i.Lag())
 	}
-	return []figure{
-		{Name: "Processed", Value: known(processed), Unit: "block", Plot: heights(samples, now),
+	out := []figure{
+		{Name: "Processed", Value: known(processed), Unit: "block", Plot: p.heights(),
 			Notes: []fact{{Name: "Target", Value: known(i.Target), Key: "target"}, {Name: "Head", Value: known(i.Head), Key: "head"}}},
-		{Name: "Lag", Value: lag, Unit: "blocks to target", Plot: amount(samples, now, "Lag", blocks, lagOf), Notes: lagNotes},
-		{Name: "Outbox", Value: messages, Unit: "messages in the fleet", Plot: amount(samples, now, "Messages in the outbox", number, outboxOf),
+		{Name: "Lag", Value: lag, Unit: "blocks to target", Plot: p.amount("Lag", blocks, lagOf), Notes: lagNotes},
+		{Name: "Outbox", Value: messages, Unit: "messages in the fleet", Plot: p.amount("Messages in the outbox", number, outboxOf),
 			Notes: []fact{{Name: "In flight here", Value: count(int64(i.InFlight))}, {Name: "Blocked keys", Value: count(int64(i.BlockedKeys))}}},
-		{Name: "Oldest message", Value: age(f.Outbox.OldestAge), Plot: amount(samples, now, "Age of the oldest message", seconds, oldestOf),
+		{Name: "Oldest message", Value: age(f.Outbox.OldestAge), Plot: p.amount("Age of the oldest message", seconds, oldestOf),
 			Notes: []fact{{Name: "Late escrows", Value: count(f.Late.Escrows)}, {Name: "Oldest late", Value: age(f.Late.OldestAge)}}},
 	}
+	for n := range out {
+		out[n].Past = p.name
+	}
+	return out
 }
 
 // age is a dash when there is nothing that could be old.
@@ -360,7 +367,7 @@ func (p *page) endpoints(i *Instance) []endpointView {
 		if !e.Up {
 			v.State, v.Mark = "down", "✕"
 		}
-		if e.Head > 0 && e.Head < i.Head {
+		if e.Head > 0 && e.Head < i.Head-slowEndpoint {
 			v.Behind = count(i.Head-e.Head) + " behind"
 		}
 		if e.Latency > 0 {
