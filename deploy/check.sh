@@ -3,7 +3,7 @@
 #
 #   promtool, shellcheck   required (Debian: prometheus, shellcheck; Homebrew: prometheus, shellcheck)
 #   jq                     required
-#   terraform, kubectl     used where they are installed; what was left out is said at the end
+#   terraform, kubectl     used where they are installed (and the provider can be had); what was left out is said at the end
 set -euo pipefail
 cd "$(dirname "$0")"
 work=$(mktemp -d)
@@ -32,11 +32,18 @@ promtool check rules "$work/dashboard.yaml"
 step "shell scripts"
 find . -name '*.sh' -print0 | sort -z | xargs -0 shellcheck
 
-step "Terraform: format"
+step "Terraform: format, what it makes of the rules and the dashboard, and the provider's opinion"
 if command -v terraform >/dev/null; then
   terraform fmt -check -diff -recursive terraform
+  (cd .. && go test -tags terraform -run TestTerraformEvaluates ./deploy)
+  cp -r terraform prometheus grafana cloudrun "$work"
+  if terraform -chdir="$work/terraform" init -backend=false -input=false >"$work/init.log" 2>&1; then
+    terraform -chdir="$work/terraform" validate
+  else
+    left_out+=("terraform validate: the google provider cannot be had here (the Go tests check arguments and references)")
+  fi
 else
-  left_out+=("terraform fmt")
+  left_out+=("terraform fmt, console and validate")
 fi
 
 step "Kubernetes: every overlay renders"
@@ -50,5 +57,5 @@ else
 fi
 
 printf '\n'
-for what in "${left_out[@]}"; do echo "not checked, the program is not installed: $what"; done
+for what in ${left_out[@]+"${left_out[@]}"}; do echo "not checked here: $what"; done
 echo "deploy: ok"

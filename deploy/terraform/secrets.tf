@@ -1,0 +1,24 @@
+resource "google_secret_manager_secret" "this" {
+  for_each  = toset(["database-url", "rpc-urls", "monitoring"])
+  secret_id = "${var.name}-${each.key}"
+  labels    = { app = "escrow-relayer" }
+  replication {
+    auto {}
+  }
+  depends_on = [google_project_service.apis]
+}
+
+# No password in it: the login is by IAM.
+resource "google_secret_manager_secret_version" "database_url" {
+  secret      = google_secret_manager_secret.this["database-url"].id
+  secret_data = "postgresql://${urlencode(local.database_user)}@/${var.database_name}"
+}
+
+# What the collector scrapes. Not a secret; this is where it is read from.
+resource "google_secret_manager_secret_version" "monitoring" {
+  secret      = google_secret_manager_secret.this["monitoring"].id
+  secret_data = replace(file("${path.module}/../cloudrun/monitoring.yaml.tmpl"), "{{ .ChainID }}", tostring(var.chain_id))
+}
+
+# The RPC URLs carry API keys. Their value never passes through Terraform, whose state would keep it:
+#   printf %s "$RPC_URLS" | gcloud secrets versions add NAME-rpc-urls --data-file=-

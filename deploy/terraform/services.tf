@@ -1,0 +1,137 @@
+# One service a partition. The same as deploy/cloudrun/service.yaml.tmpl, which explains the choices; a test compares the two.
+
+resource "google_cloud_run_v2_service" "relayer" {
+  for_each            = var.services ? toset([for p in range(var.partitions) : tostring(p)]) : toset([])
+  name                = "${var.name}-${each.key}"
+  location            = var.region
+  ingress             = "INGRESS_TRAFFIC_INTERNAL_ONLY"
+  deletion_protection = var.deletion_protection
+  labels              = { app = "escrow-relayer", chain-id = tostring(var.chain_id), partition = each.key }
+
+  # One instance, always. Set for the service, not the revision: a revision without traffic must not keep one.
+  scaling {
+    min_instance_count = 1
+  }
+
+  template {
+    service_account                  = google_service_account.relayer.email
+    execution_environment            = "EXECUTION_ENVIRONMENT_GEN2"
+    max_instance_request_concurrency = 80
+    timeout                          = "3600s"
+    labels                           = { app = "escrow-relayer", chain-id = tostring(var.chain_id) }
+
+    scaling {
+      max_instance_count = 1
+    }
+
+    containers {
+      name  = "relayer"
+      image = var.image
+      args  = ["run"]
+
+      ports {
+        name           = "http1"
+        container_port = 8080
+      }
+
+      dynamic "env" {
+        for_each = merge({
+          INSTANCE_ID          = "${var.name}-${each.key}"
+          PARTITION_NUMBER     = each.key
+          TOTAL_PARTITIONS     = tostring(var.partitions)
+          PARTITION_STRATEGY   = var.strategy
+          CHAIN_ID             = tostring(var.chain_id)
+          FACTORY_ADDRESS      = var.factory_address
+          START_BLOCK          = tostring(var.start_block)
+          PUBSUB_PROJECT_ID    = var.project
+          PUBSUB_TOPIC_ID      = var.topic
+          RETRACTIONS_TOPIC_ID = var.retractions_topic
+          CLOUDSQL_INSTANCE    = local.connection_name
+          CLOUDSQL_IAM_AUTH    = "true"
+          INSTANCE_LOCK_WAIT   = "20m"
+          LOG_FORMAT           = "json"
+        }, var.other_events_topic == "" ? {} : { OTHER_EVENTS_TOPIC_ID = var.other_events_topic }, var.env)
+        content {
+          name  = env.key
+          value = env.value
+        }
+      }
+
+      dynamic "env" {
+        for_each = { DATABASE_URL = "database-url", RPC_URLS = "rpc-urls" }
+        content {
+          name = env.key
+          value_source {
+            secret_key_ref {
+              secret  = google_secret_manager_secret.this[env.value].secret_id
+              version = "latest"
+            }
+          }
+        }
+      }
+
+      resources {
+        limits   = { cpu = var.cpu, memory = var.memory }
+        cpu_idle = false # CPU always allocated: the work is in the background
+      }
+
+      startup_probe {
+        period_seconds    = 2
+        timeout_seconds   = 2
+        failure_threshold = 30
+        http_get {
+          path = "/healthz"
+          port = 8080
+        }
+      }
+
+      liveness_probe {
+        period_seconds    = 10
+        timeout_seconds   = 5
+        failure_threshold = 6
+        http_get {
+          path = "/healthz"
+          port = 8080
+        }
+      }
+    }
+
+    containers {
+      name       = "collector"
+      image      = var.collector_image
+      depends_on = ["relayer"]
+
+      volume_mounts {
+        name       = "collector-config"
+        mount_path = "/etc/rungmp"
+      }
+    }
+
+    volumes {
+      name = "collector-config"
+      secret {
+        secret = google_secret_manager_secret.this["monitoring"].secret_id
+        items {
+          version = "latest"
+          path    = "config.yaml"
+        }
+      }
+    }
+  }
+
+  traffic {
+    type    = "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST"
+    percent = 100
+  }
+
+  # A service starts only when it can log in, read its secrets and publish.
+  depends_on = [
+    google_project_iam_member.relayer,
+    google_pubsub_topic_iam_member.relayer,
+    google_secret_manager_secret_iam_member.relayer,
+    google_secret_manager_secret_version.database_url,
+    google_secret_manager_secret_version.monitoring,
+    google_sql_database.this,
+    google_sql_user.relayer,
+  ]
+}

@@ -1,0 +1,181 @@
+variable "project" {
+  type        = string
+  description = "Google Cloud project of everything here."
+}
+
+variable "region" {
+  type        = string
+  default     = "us-central1"
+  description = "Region of services and database. Publishers of one ordering key must be in one region."
+}
+
+variable "name" {
+  type        = string
+  default     = "escrow-relayer"
+  description = "Prefix of all names. One fleet a name: another chain or factory gets a workspace and a name of its own."
+
+  validation {
+    condition     = can(regex("^[a-z][a-z0-9-]{0,23}[a-z0-9]$", var.name))
+    error_message = "Use 2 to 25 lower-case letters, digits and dashes, beginning with a letter: service accounts allow 30."
+  }
+}
+
+variable "image" {
+  type        = string
+  description = "Image of the relayer, best by digest: REGION-docker.pkg.dev/PROJECT/REPOSITORY/escrow-relayer@sha256:…"
+}
+
+variable "services" {
+  type        = bool
+  default     = true
+  description = "Create the services. False for the first apply: the secret of the RPC URLs has no version yet, and the database login has no rights."
+}
+
+variable "partitions" {
+  type        = number
+  default     = 3
+  description = "Services, one a partition. To change it on a running fleet use deploy/repartition.sh first, then set it here."
+
+  validation {
+    condition     = var.partitions >= 1 && var.partitions <= 100
+    error_message = "Use 1 to 100."
+  }
+}
+
+variable "strategy" {
+  type        = string
+  default     = "modulo"
+  description = "PARTITION_STRATEGY: modulo, or consistent, with which a resize moves few escrows."
+
+  validation {
+    condition     = contains(["modulo", "consistent"], var.strategy)
+    error_message = "Use modulo or consistent."
+  }
+}
+
+variable "chain_id" {
+  type        = number
+  description = "Chain id, as eth_chainId has it."
+}
+
+variable "factory_address" {
+  type        = string
+  description = "Address of the EscrowFactory."
+
+  validation {
+    condition     = can(regex("^0x[0-9a-fA-F]{40}$", var.factory_address))
+    error_message = "Use 0x and 40 hexadecimal digits."
+  }
+}
+
+variable "start_block" {
+  type        = number
+  description = "Block in which the factory was deployed, or an earlier one. A later one loses events."
+}
+
+variable "env" {
+  type        = map(string)
+  default     = {}
+  description = "Further variables of the relayer, for example CONFIRMATIONS. Never RPC_URL, RPC_URLS, DATABASE_URL or SESSION_DATABASE_URL: anybody who may look at a service can read them."
+
+  validation {
+    condition     = length(setintersection(keys(var.env), ["RPC_URL", "RPC_URLS", "DATABASE_URL", "SESSION_DATABASE_URL"])) == 0
+    error_message = "These carry secrets: they belong into Secret Manager."
+  }
+}
+
+variable "cpu" {
+  type        = string
+  default     = "1"
+  description = "CPUs of each relayer."
+}
+
+variable "memory" {
+  type        = string
+  default     = "512Mi"
+  description = "Memory of each relayer; the second-generation environment takes no less than 512Mi."
+}
+
+variable "collector_image" {
+  type        = string
+  default     = "us-docker.pkg.dev/cloud-ops-agents-artifacts/cloud-run-gmp-sidecar/cloud-run-gmp-sidecar:1.2.0"
+  description = "Google's Prometheus sidecar for Cloud Run."
+}
+
+variable "topic" {
+  type        = string
+  default     = "settlement.events.v1"
+  description = "Topic of EscrowDeployed, Approved, EscrowReleased and EscrowRefunded."
+}
+
+variable "retractions_topic" {
+  type        = string
+  default     = "settlement.retractions.v1"
+  description = "Topic of retractions, a topic of its own: consumers of events do not expect them."
+}
+
+variable "other_events_topic" {
+  type        = string
+  default     = ""
+  description = "Topic of the events that EVENT_NAMES adds; empty: none. Some consumers nack names that they do not know, for ever."
+}
+
+variable "topic_retention" {
+  type        = string
+  default     = "604800s"
+  description = "How long topics keep messages for a seek: at least as long as the database's point-in-time recovery reaches back."
+}
+
+variable "example_subscription" {
+  type        = bool
+  default     = true
+  description = "Create a subscription as consumers should have theirs, with a dead-letter topic."
+}
+
+variable "bigquery_dataset" {
+  type        = string
+  default     = ""
+  description = "Dataset for a BigQuery subscription; empty: none."
+}
+
+variable "database_instance" {
+  type        = string
+  default     = ""
+  description = "Use this Cloud SQL instance instead of the one made here: after a restore, or for several fleets. Connection name PROJECT:REGION:INSTANCE."
+}
+
+variable "database_name" {
+  type        = string
+  default     = "relayer"
+  description = "Database on the instance. Each factory needs one of its own; chains may share one."
+}
+
+variable "database_tier" {
+  type        = string
+  default     = "db-custom-2-7680"
+  description = "Machine type of the database."
+}
+
+variable "database_max_connections" {
+  type        = number
+  default     = 200
+  description = "Of the server. Each instance takes its pool (DB_MAX_CONNS) and one session, twice that during a rollout."
+}
+
+variable "deletion_protection" {
+  type        = bool
+  default     = true
+  description = "Refuse to delete the database and the services."
+}
+
+variable "page_channels" {
+  type        = list(string)
+  default     = []
+  description = "Notification channels of alerts with severity critical."
+}
+
+variable "ticket_channels" {
+  type        = list(string)
+  default     = []
+  description = "Notification channels of alerts with severity warning."
+}

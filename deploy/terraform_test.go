@@ -1,0 +1,267 @@
+package deploy
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/stretchr/testify/require"
+)
+
+// module is the Terraform module as far as it can be read without its provider.
+type module struct {
+	bodies  map[string]*hclsyntax.Body
+	sources map[string][]byte
+	blocks  map[string]*hclsyntax.Block // "resource.google_x.y", "variable.z", "data.google_x.y", "output.z"
+	locals  map[string]hclsyntax.Expression
+}
+
+func readModule(t *testing.T) module {
+	t.Helper()
+	m := module{map[string]*hclsyntax.Body{}, map[string][]byte{}, map[string]*hclsyntax.Block{}, map[string]hclsyntax.Expression{}}
+	files, err := filepath.Glob("terraform/*.tf")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		f, diags := hclsyntax.ParseConfig(text, name, hcl.InitialPos)
+		require.False(t, diags.HasErrors(), diags.Error())
+		body := f.Body.(*hclsyntax.Body)
+		m.bodies[name], m.sources[name] = body, text
+		require.Empty(t, body.Attributes, "%s: attributes belong into blocks", name)
+		for _, b := range body.Blocks {
+			switch b.Type {
+			case "locals":
+				for k, a := range b.Body.Attributes {
+					require.NotContains(t, m.locals, k, "local.%s is there twice", k)
+					m.locals[k] = a.Expr
+				}
+			case "resource", "data", "variable", "output":
+				key := strings.Join(append([]string{b.Type}, b.Labels...), ".")
+				require.NotContains(t, m.blocks, key)
+				m.blocks[key] = b
+			default:
+				require.Contains(t, []string{"terraform", "provider"}, b.Type, name)
+			}
+		}
+	}
+	return m
+}
+
+func (m module) resource(t *testing.T, name string) *hclsyntax.Body {
+	t.Helper()
+	b := m.blocks["resource."+name]
+	require.NotNil(t, b, name)
+	return b.Body
+}
+
+// only is the one nested block of that type.
+func only(t *testing.T, body *hclsyntax.Body, kinds ...string) *hclsyntax.Body {
+	t.Helper()
+	for _, kind := range kinds {
+		i := slices.IndexFunc(body.Blocks, func(b *hclsyntax.Block) bool { return b.Type == kind })
+		require.GreaterOrEqual(t, i, 0, kind)
+		body = body.Blocks[i].Body
+	}
+	return body
+}
+
+// Every reference leads to something, and every variable is used.
+func TestTerraformReferences(t *testing.T) {
+	t.Parallel()
+	m := readModule(t)
+	used := map[string]bool{}
+	for name, body := range m.bodies {
+		diags := hclsyntax.VisitAll(body, func(n hclsyntax.Node) hcl.Diagnostics {
+			e, ok := n.(*hclsyntax.ScopeTraversalExpr)
+			if !ok {
+				return nil
+			}
+			root, second := e.Traversal.RootName(), ""
+			if len(e.Traversal) > 1 {
+				if a, ok := e.Traversal[1].(hcl.TraverseAttr); ok {
+					second = a.Name
+				}
+			}
+			at := name + ": " + string(e.SrcRange.SliceBytes(m.sources[name]))
+			switch {
+			case root == "var":
+				require.Contains(t, m.blocks, "variable."+second, at)
+				used[second] = true
+			case root == "local":
+				require.Contains(t, m.locals, second, at)
+			case root == "data":
+				third := e.Traversal[2].(hcl.TraverseAttr).Name
+				require.Contains(t, m.blocks, "data."+second+"."+third, at)
+			case strings.HasPrefix(root, "google_"):
+				require.Contains(t, m.blocks, "resource."+root+"."+second, at)
+			}
+			return nil
+		})
+		require.False(t, diags.HasErrors())
+	}
+	for name, b := range m.blocks {
+		if v, ok := strings.CutPrefix(name, "variable."); ok {
+			require.True(t, used[v], "variable %s is not used", v)
+			require.Contains(t, b.Body.Attributes, "description", name)
+			require.Contains(t, b.Body.Attributes, "type", name)
+		}
+	}
+}
+
+// providerSchema names the arguments of the google provider (6.x) that the module may use, block by block, from its documentation. It
+// stands in for `terraform validate`, which needs the provider itself.
+func providerSchema(t *testing.T) map[string]any {
+	t.Helper()
+	var schema map[string]any
+	strictYAML(t, "testdata/google-provider.yaml", &schema)
+	return schema
+}
+
+var metaArguments = []string{"count", "for_each", "depends_on", "lifecycle", "provider"}
+
+func TestTerraformArgumentsExist(t *testing.T) {
+	t.Parallel()
+	schema := providerSchema(t)
+	m := readModule(t)
+	var check func(where string, body *hclsyntax.Body, known map[string]any)
+	check = func(where string, body *hclsyntax.Body, known map[string]any) {
+		for name := range body.Attributes {
+			v, ok := known[name]
+			require.True(t, ok || slices.Contains(metaArguments, name), "%s has no argument %s", where, name)
+			require.Nil(t, v, "%s.%s is a block", where, name)
+		}
+		for _, b := range body.Blocks {
+			kind, inner := b.Type, b.Body
+			if kind == "dynamic" {
+				kind, inner = b.Labels[0], only(t, b.Body, "content")
+			}
+			nested, ok := known[kind].(map[string]any)
+			require.True(t, ok, "%s has no block %s", where, kind)
+			check(where+"."+kind, inner, nested)
+		}
+		if required, ok := known["_required"].([]any); ok {
+			for _, name := range required {
+				_, attribute := body.Attributes[name.(string)]
+				block := slices.ContainsFunc(body.Blocks, func(b *hclsyntax.Block) bool { return b.Type == name })
+				require.True(t, attribute || block, "%s needs %s", where, name)
+			}
+		}
+	}
+	for name, b := range m.blocks {
+		if b.Type == "resource" {
+			known, ok := schema[b.Labels[0]].(map[string]any)
+			require.True(t, ok, "testdata/google-provider.yaml does not know %s", b.Labels[0])
+			check(name, b.Body, known)
+		}
+	}
+}
+
+// objectKeys are the keys of the object expressions in a call such as merge({…}, …).
+func objectKeys(t *testing.T, e hclsyntax.Expression) (keys []string) {
+	t.Helper()
+	for _, item := range e.(*hclsyntax.ObjectConsExpr).Items {
+		key := hcl.ExprAsKeyword(item.KeyExpr)
+		require.NotEmpty(t, key)
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+// The module and the manifests deploy the same service.
+func TestTerraformServiceIsTheManifest(t *testing.T) {
+	t.Parallel()
+	m := readModule(t)
+	service := m.resource(t, "google_cloud_run_v2_service.relayer")
+	relayer := only(t, service, "template", "containers")
+
+	manifests, err := Manifests(input())
+	require.NoError(t, err)
+	var plain []string
+	for name := range plainEnv(t, manifests[0].YAML) {
+		plain = append(plain, name)
+	}
+	var env []string
+	for _, b := range relayer.Blocks {
+		if b.Type == "dynamic" && b.Labels[0] == "env" {
+			e := b.Body.Attributes["for_each"].Expr
+			if call, ok := e.(*hclsyntax.FunctionCallExpr); ok { // the plain ones; the rest of the merge is optional
+				require.ElementsMatch(t, plain, objectKeys(t, call.Args[0]))
+			} else {
+				env = objectKeys(t, e)
+			}
+		}
+	}
+	require.ElementsMatch(t, []string{"DATABASE_URL", "RPC_URLS"}, env)
+
+	text := func(body *hclsyntax.Body, name string) string {
+		a := body.Attributes[name]
+		require.NotNil(t, a, name)
+		return strings.Trim(string(a.Expr.Range().SliceBytes(m.sources[a.SrcRange.Filename])), `"`)
+	}
+	manifest := string(manifests[0].YAML)
+	for _, probe := range []string{"startup", "liveness"} {
+		b := only(t, relayer, probe+"_probe")
+		_, part, ok := strings.Cut(manifest, probe+"Probe:")
+		require.True(t, ok)
+		for field, argument := range map[string]string{"periodSeconds": "period_seconds", "timeoutSeconds": "timeout_seconds", "failureThreshold": "failure_threshold"} {
+			_, rest, ok := strings.Cut(part, field+": ")
+			require.True(t, ok)
+			value, _, _ := strings.Cut(rest, "\n")
+			require.Equal(t, value, text(b, argument), "%s of the %s probe", field, probe)
+		}
+		require.Equal(t, "/healthz", text(only(t, b, "http_get"), "path"))
+	}
+	require.Equal(t, "false", text(only(t, relayer, "resources"), "cpu_idle"))
+	require.Equal(t, "INGRESS_TRAFFIC_INTERNAL_ONLY", text(service, "ingress"))
+	require.Equal(t, "EXECUTION_ENVIRONMENT_GEN2", text(only(t, service, "template"), "execution_environment"))
+	require.Equal(t, "1", text(only(t, service, "scaling"), "min_instance_count"))
+	require.Equal(t, "1", text(only(t, service, "template", "scaling"), "max_instance_count"))
+	require.Equal(t, DefaultCollectorImage, text(m.blocks["variable.collector_image"].Body, "default"))
+	require.Equal(t, DefaultCPU, text(m.blocks["variable.cpu"].Body, "default"))
+	require.Equal(t, DefaultMemory, text(m.blocks["variable.memory"].Body, "default"))
+}
+
+// The policies take their expressions from alerts.yaml; nothing is written twice.
+func TestTerraformAlertsComeFromTheRules(t *testing.T) {
+	t.Parallel()
+	m := readModule(t)
+	condition := only(t, m.resource(t, "google_monitoring_alert_policy.relayer"), "conditions", "condition_prometheus_query_language")
+	for argument, want := range map[string]string{"query": "each.value.query", "duration": "each.value.duration", "rule_group": "each.value.group"} {
+		a := condition.Attributes[argument]
+		require.Equal(t, want, string(a.Expr.Range().SliceBytes(m.sources[a.SrcRange.Filename])))
+	}
+	require.Contains(t, string(m.sources["terraform/alerts.tf"]), `file("${path.module}/../prometheus/alerts.yaml")`)
+	require.Contains(t, string(m.sources["terraform/dashboard.tf"]), `file("${path.module}/../grafana/dashboard.json")`)
+	for name, text := range m.sources {
+		require.NotRegexp(t, `relayer_[a-z_]+(_total|_seconds|_blocks)`, string(text), "%s: expressions belong into alerts.yaml", name)
+	}
+}
+
+// Secrets have no value in the module, so none is in its state; roles are the narrow ones.
+func TestTerraformKeepsSecretsOutAndRolesNarrow(t *testing.T) {
+	t.Parallel()
+	m := readModule(t)
+	for name := range m.blocks {
+		require.NotContains(t, name, "google_project_iam_binding", "would take the role from everybody else")
+	}
+	for name, text := range m.sources {
+		for _, broad := range []string{"roles/owner", "roles/editor", "roles/pubsub.admin", "roles/pubsub.editor", "roles/cloudsql.admin", "roles/secretmanager.admin"} {
+			require.NotContains(t, string(text), broad, name)
+		}
+		require.NotRegexp(t, `(?i)password\s*=`, string(text), name)
+	}
+	versions := 0
+	for name := range m.blocks {
+		if strings.HasPrefix(name, "resource.google_secret_manager_secret_version.") {
+			versions++
+			require.NotContains(t, name, "rpc")
+		}
+	}
+	require.Equal(t, 2, versions, "the database URL without a password, and the collector's configuration")
+}
