@@ -7,11 +7,17 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 )
+
+// installing lets one caller install while the others wait: a build of geth keeps two cores busy for minutes.
+var installing sync.Mutex
 
 // cached returns the path of a program in a folder of the user's cache, which install fills the first time. Several processes may do so at
 // once: the folder appears complete, and the first stays.
 func cached(ctx context.Context, name string, install func(dir string) error, program string) (path string, err error) {
+	installing.Lock()
+	defer installing.Unlock()
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", fmt.Errorf("find the cache for %s: %w; set XDG_CACHE_HOME", name, err)
