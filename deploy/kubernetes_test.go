@@ -1,0 +1,151 @@
+package deploy
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/config"
+)
+
+// workload is the part of a StatefulSet or Deployment that must fit the rest.
+type workload struct {
+	Kind string
+	Spec struct {
+		Replicas    int
+		ServiceName string `yaml:"serviceName"`
+		Selector    struct {
+			MatchLabels map[string]string `yaml:"matchLabels"`
+		}
+		Template struct {
+			Metadata struct{ Labels map[string]string }
+			Spec     map[string]any
+		}
+	}
+}
+
+type kustomization struct {
+	APIVersion string `yaml:"apiVersion"`
+	Kind       string
+	Namespace  string
+	Resources  []string
+	Components []string
+	Images     []struct {
+		Name    string
+		NewName string `yaml:"newName"`
+		NewTag  string `yaml:"newTag"`
+	}
+	Labels []struct {
+		Pairs            map[string]string
+		IncludeTemplates bool `yaml:"includeTemplates"`
+	}
+	ConfigMapGenerator []struct {
+		Name     string
+		Literals []string
+	} `yaml:"configMapGenerator"`
+}
+
+// Every file of the folder is YAML, and every kustomization lists exactly what lies beside it.
+func TestKubernetesFiles(t *testing.T) {
+	t.Parallel()
+	require.NoError(t, filepath.WalkDir("kubernetes", func(name string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(name)
+		require.NoError(t, err)
+		d := yaml.NewDecoder(bytes.NewReader(data))
+		for {
+			var object struct {
+				APIVersion string `yaml:"apiVersion"`
+				Kind       string
+			}
+			err := d.Decode(&object)
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			require.NoError(t, err, name)
+			require.NotEmpty(t, object.APIVersion, name)
+			require.NotEmpty(t, object.Kind, name)
+		}
+		if entry.Name() != "kustomization.yaml" {
+			return nil
+		}
+		var k kustomization
+		strictYAML(t, name, &k)
+		siblings, err := filepath.Glob(filepath.Join(filepath.Dir(name), "*.yaml"))
+		require.NoError(t, err)
+		listed := map[string]bool{"kustomization.yaml": true}
+		for _, r := range append(k.Resources, k.Components...) {
+			_, err := os.Stat(filepath.Join(filepath.Dir(name), r))
+			require.NoError(t, err, name)
+			listed[r] = true
+		}
+		for _, s := range siblings {
+			require.True(t, listed[filepath.Base(s)], "%s does not list %s", name, filepath.Base(s))
+		}
+		return nil
+	}))
+}
+
+func TestKubernetesOverlays(t *testing.T) {
+	t.Parallel()
+	pods := map[string]map[string]any{}
+	for _, overlay := range []string{"statefulset", "deployment"} {
+		dir := filepath.Join("kubernetes/overlays", overlay)
+		var k kustomization
+		strictYAML(t, filepath.Join(dir, "kustomization.yaml"), &k)
+		var w workload
+		data, err := os.ReadFile(filepath.Join(dir, overlay+".yaml"))
+		require.NoError(t, err)
+		require.NoError(t, yaml.Unmarshal(data, &w))
+
+		// The relayer accepts the configuration, and it fits the number of pods.
+		env := map[string]string{"INSTANCE_ID": "escrow-relayer-0", "PARTITION_NUMBER": "0", "DATABASE_URL": "postgresql://u:p@db/relayer", "RPC_URLS": "https://node.example/key"}
+		for _, l := range k.ConfigMapGenerator[0].Literals {
+			name, value, ok := strings.Cut(l, "=")
+			require.True(t, ok)
+			require.NotContains(t, secretVariables, name, "belongs into the secret")
+			require.Contains(t, configuration(), name)
+			env[name] = value
+		}
+		c, err := config.Load(env)
+		require.NoError(t, err)
+		require.Equal(t, w.Spec.Replicas, c.Total, "%s: replicas and TOTAL_PARTITIONS", overlay)
+		require.Equal(t, env["CHAIN_ID"], k.Labels[0].Pairs["chain-id"], "%s: label and CHAIN_ID", overlay)
+		require.True(t, k.Labels[0].IncludeTemplates)
+		require.NotEqual(t, "latest", k.Images[0].NewTag)
+		require.Equal(t, w.Spec.Selector.MatchLabels, w.Spec.Template.Metadata.Labels)
+		pods[overlay] = w.Spec.Template.Spec
+	}
+
+	// The two kinds run the same pod, but for the partition number.
+	partition := func(spec map[string]any) any {
+		container := spec["containers"].([]any)[0].(map[string]any)
+		env := container["env"].([]any)
+		last := env[len(env)-1].(map[string]any)
+		require.Equal(t, "PARTITION_NUMBER", last["name"])
+		container["env"] = env[:len(env)-1]
+		delete(last, "name")
+		return last
+	}
+	require.Equal(t, map[string]any{"valueFrom": map[string]any{"fieldRef": map[string]any{"fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']"}}}, partition(pods["statefulset"]))
+	require.Equal(t, map[string]any{"value": "auto"}, partition(pods["deployment"]))
+	require.Equal(t, pods["statefulset"], pods["deployment"])
+
+	container := pods["statefulset"]["containers"].([]any)[0].(map[string]any)
+	for probe, path := range map[string]string{"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"} {
+		get := container[probe].(map[string]any)["httpGet"].(map[string]any)
+		require.Equal(t, map[string]any{"path": path, "port": "http"}, get, probe)
+	}
+	security := container["securityContext"].(map[string]any)
+	require.Equal(t, true, security["readOnlyRootFilesystem"])
+	require.Equal(t, false, security["allowPrivilegeEscalation"])
+}
