@@ -91,7 +91,9 @@ func (p *Process) Stop(ctx context.Context) error {
 		p.Kill()
 		return err
 	}
-	if code != 0 {
+	// A signal that comes before main has begun ends the process as it is: nothing had begun.
+	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if early := ok && status.Signaled() && status.Signal() == syscall.SIGTERM; code != 0 && !early {
 		return fmt.Errorf("%s exited with %d after SIGTERM, see %s", p.ID, code, p.LogFile)
 	}
 	return nil

@@ -1,0 +1,113 @@
+// Package chaos tries to break the guarantees: real relayer processes on a real Postgres, a real chain and Google's Pub/Sub server, traffic,
+// faults, and an oracle that reads the chain itself. One seed decides everything; the times of the machine it cannot decide.
+package chaos
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Kind of a fault.
+type Kind string
+
+// The faults.
+const (
+	Kill        Kind = "kill"          // SIGKILL, and a new start later
+	KillAll     Kind = "kill-all"      // all at once
+	Freeze      Kind = "freeze"        // SIGSTOP for longer than the session lives, then SIGCONT
+	Term        Kind = "term"          // SIGTERM, and a new start later
+	Repartition Kind = "repartition"   // a rolling restart with another total
+	Session     Kind = "session"       // pg_terminate_backend of an instance's session
+	Backends    Kind = "backends"      // of every connection of every instance
+	Restart     Kind = "pg-restart"    // of Postgres, fast
+	Crash       Kind = "pg-crash"      // of Postgres, as if it had crashed
+	PubSubDown  Kind = "pubsub-down"   // Unavailable
+	Denied      Kind = "pubsub-denied" // PermissionDenied, which pauses keys
+	AckLost     Kind = "ack-lost"      // stored, then an error that the client does not retry by itself
+	Slow        Kind = "pubsub-slow"
+	Reorg       Kind = "reorg"      // not deeper than the confirmations
+	DeepReorg   Kind = "deep-reorg" // deeper
+)
+
+// inDoubt are the faults after which a message may come twice.
+var inDoubt = []Kind{Kill, KillAll, Freeze, Session, Backends, Restart, Crash, AckLost, PubSubDown, Denied, Slow}
+
+// Fault is one entry of a plan.
+type Fault struct {
+	At   time.Duration
+	Kind Kind
+	Who  int           // which instance
+	For  time.Duration // until it is undone
+	N    int           // depth of a reorganisation, new total of a repartition
+	Keep bool          // a reorganisation keeps the transactions
+}
+
+func (f Fault) String() string {
+	return fmt.Sprintf("%5.1fs %s who=%d for=%s n=%d keep=%v", f.At.Seconds(), f.Kind, f.Who, f.For.Round(10*time.Millisecond), f.N, f.Keep)
+}
+
+// Plan is what a seed decides.
+type Plan struct {
+	Seed          uint64
+	Instances     int
+	Strategy      string
+	OrderingKey   string
+	Filter        string
+	Confirmations int
+	BlockTime     time.Duration
+	PerBlock      int
+	Length        time.Duration
+	Faults        []Fault
+}
+
+// NewPlan makes the plan of a seed.
+func NewPlan(seed uint64) Plan {
+	r := rand.New(rand.NewPCG(seed, 0xc4a05))
+	pick := func(s ...string) string { return s[r.IntN(len(s))] }
+	p := Plan{
+		Seed: seed, Instances: 2 + r.IntN(3), Strategy: pick("modulo", "consistent"), OrderingKey: pick("escrow", "escrow", "slot"),
+		Filter: pick("auto", "topics", "addresses"), Confirmations: 2 + r.IntN(3), BlockTime: time.Duration(120+r.IntN(200)) * time.Millisecond,
+		PerBlock: 2 + r.IntN(6), Length: 10 * time.Second,
+	}
+	kinds := []Kind{Kill, Kill, Freeze, Freeze, Term, Session, Session, Backends, Restart, Crash, PubSubDown, Denied, AckLost, Slow, Reorg, Reorg, Reorg, KillAll}
+	if r.IntN(3) == 0 {
+		kinds = append(kinds, Repartition, Repartition, Repartition)
+	}
+	if r.IntN(3) == 0 {
+		kinds = append(kinds, DeepReorg, DeepReorg, DeepReorg)
+	}
+	for range 2 + r.IntN(5) {
+		f := Fault{
+			At: time.Duration(r.Int64N(int64(p.Length * 8 / 10))), Kind: kinds[r.IntN(len(kinds))], Who: r.IntN(p.Instances),
+			For: 200*time.Millisecond + time.Duration(r.Int64N(int64(3*time.Second))), Keep: r.IntN(2) == 0,
+		}
+		switch f.Kind {
+		case Reorg:
+			f.N = 1 + r.IntN(p.Confirmations)
+		case DeepReorg:
+			f.N = p.Confirmations + 1 + r.IntN(5)
+		case Repartition:
+			f.N = 1 + r.IntN(5)
+		}
+		p.Faults = append(p.Faults, f)
+	}
+	slices.SortFunc(p.Faults, func(a, b Fault) int { return int(a.At - b.At) })
+	return p
+}
+
+// Has says whether the plan has a fault of one of the kinds.
+func (p *Plan) Has(kinds ...Kind) bool {
+	return slices.ContainsFunc(p.Faults, func(f Fault) bool { return slices.Contains(kinds, f.Kind) })
+}
+
+func (p *Plan) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "seed %d: %d instances, %s, key %s, filter %s, %d confirmations, a block every %s, %d actions a block", p.Seed, p.Instances, p.Strategy, p.OrderingKey, p.Filter, p.Confirmations, p.BlockTime, p.PerBlock)
+	for _, f := range p.Faults {
+		fmt.Fprintf(&b, "\n  %s", f)
+	}
+	return b.String()
+}
