@@ -28,7 +28,7 @@ Exit codes: 0 stopped cleanly; 2 the configuration is wrong or does not fit the 
 The configuration comes from the environment:
 
 ` + variables.String() + `
-DATABASE_URL, RPC_URL and RPC_URLS hold secrets; they are shown nowhere. OTEL_* variables switch tracing on.`,
+DATABASE_URL, RPC_URL and RPC_URLS hold secrets; they are shown nowhere.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := config.Load(config.Environ())
 			if err != nil {
