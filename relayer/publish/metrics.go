@@ -1,6 +1,9 @@
 package publish
 
 import (
+	"context"
+	"errors"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"google.golang.org/grpc/codes"
@@ -15,17 +18,18 @@ type Metrics struct {
 	inFlight, blocked      prometheus.Gauge
 }
 
-// NewMetrics registers the metrics.
+// NewMetrics registers the metrics; nil registers nothing.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	f := promauto.With(reg)
 	m := &Metrics{
-		published:   f.NewCounter(prometheus.CounterOpts{Name: "relayer_events_published", Help: "Messages that Pub/Sub acknowledged, replays and retractions included."}),
-		republished: f.NewCounter(prometheus.CounterOpts{Name: "relayer_republished_total", Help: "Messages that may reach subscribers twice: sent without an answer, or acknowledged without the outbox row being deleted, when a tenure ended."}),
-		errors:      f.NewCounterVec(prometheus.CounterOpts{Name: "relayer_publish_errors_total", Help: "Failed publishes by gRPC code."}, []string{"code"}),
-		duration:    f.NewHistogram(prometheus.HistogramOpts{Name: "relayer_publish_duration_seconds", Help: "From handing a message to the client to its acknowledgement.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 15)}),
-		latency:     f.NewHistogram(prometheus.HistogramOpts{Name: "relayer_event_latency_seconds", Help: "From the timestamp of an event's block to its acknowledgement.", Buckets: prometheus.ExponentialBuckets(0.5, 2, 14)}),
-		inFlight:    f.NewGauge(prometheus.GaugeOpts{Name: "relayer_publish_inflight_messages", Help: "Messages sent and not acknowledged yet."}),
-		blocked:     f.NewGauge(prometheus.GaugeOpts{Name: "relayer_publish_blocked_keys", Help: "Ordering keys whose last publish failed."}),
+		published: f.NewCounter(prometheus.CounterOpts{Name: "relayer_events_published", Help: "Messages that Pub/Sub acknowledged, replays and retractions included."}),
+		republished: f.NewCounter(prometheus.CounterOpts{Name: "relayer_republished_total",
+			Help: "Acknowledged messages that may stand in the topic twice: the outcome of an earlier attempt is unknown, or an earlier life had them to send."}),
+		errors:   f.NewCounterVec(prometheus.CounterOpts{Name: "relayer_publish_errors_total", Help: "Failed requests to publish, by gRPC code; each is tried again."}, []string{"code"}),
+		duration: f.NewHistogram(prometheus.HistogramOpts{Name: "relayer_publish_duration_seconds", Help: "From handing a message to the client to its acknowledgement.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 15)}),
+		latency:  f.NewHistogram(prometheus.HistogramOpts{Name: "relayer_event_latency_seconds", Help: "From the timestamp of an event's block to the acknowledgement of its message.", Buckets: prometheus.ExponentialBuckets(0.5, 2, 14)}),
+		inFlight: f.NewGauge(prometheus.GaugeOpts{Name: "relayer_publish_inflight_messages", Help: "Messages sent and not acknowledged yet."}),
+		blocked:  f.NewGauge(prometheus.GaugeOpts{Name: "relayer_publish_blocked_keys", Help: "Ordering keys whose last publish failed and that wait for the next try."}),
 	}
 	for c := codes.Canceled; c <= codes.Unauthenticated; c++ {
 		m.errors.WithLabelValues(c.String())
@@ -33,4 +37,28 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-func (m *Metrics) failed(err error) { m.errors.WithLabelValues(status.Code(err).String()).Inc() }
+// code is the gRPC code of an error of the client's; a deadline of ours comes without one.
+func code(err error) codes.Code {
+	switch {
+	case err == nil:
+		return codes.OK
+	case errors.Is(err, context.DeadlineExceeded):
+		return codes.DeadlineExceeded
+	case errors.Is(err, context.Canceled):
+		return codes.Canceled
+	}
+	return status.Code(err)
+}
+
+// refused says whether an answer means for sure that nothing was stored.
+func refused(c codes.Code) bool {
+	switch c {
+	case codes.PermissionDenied, codes.Unauthenticated, codes.NotFound, codes.InvalidArgument, codes.FailedPrecondition, codes.OutOfRange,
+		codes.AlreadyExists, codes.Unimplemented, codes.ResourceExhausted:
+		return true
+	}
+	return false
+}
+
+// hopeless says whether an answer will stay the same until a person does something.
+func hopeless(c codes.Code) bool { return refused(c) && c != codes.ResourceExhausted }

@@ -1,0 +1,33 @@
+// Package publish moves messages from the outbox to Pub/Sub: those of one ordering key in the order of their seq, each at least once, and
+// twice only where the outcome of an attempt is unknown (a process died, or an answer was lost, between the storing of a message and
+// the deletion of its row). What may have been twice is counted in relayer_republished_total.
+//
+// One goroutine owns all state, the loop; what waits for a network waits elsewhere and reports to it:
+//
+//	Offer ───► ┌──────┐ ─ request of one lane ─► Pub/Sub ─ acknowledged ─► ┌──────┐ ─► deleter ─► row gone
+//	outbox ──► │ loop │                                                    │ loop │
+//	Reload ──► └──────┘ ◄─ reader: the next page, or the rows of some lanes └──────┘
+//
+// A lane is an ordering key on a topic. It has one request under way at most, so that its order holds whatever fails; what comes
+// meanwhile waits for the next request. Hence a lone message goes out at once, and the more there is to send the larger the batches:
+// there is no delay to tune.
+//
+//	        rows come                acknowledged, nothing left
+//	idle ──────────────► sending ────────────────────────────────► idle (forgotten)
+//	                      │    ▲
+//	        request fails │    │ its oldest row, read again, got through
+//	                      ▼    │
+//	                     blocked: no row of it is in memory; after a delay its oldest row is read and tried
+//
+// After a failure the rest of a lane's rows is read by key, page by page, until there is none that was passed over. Where more than
+// maxBlocked lanes of a topic are blocked it is not the lanes that are at fault: no new lane of that topic is begun, and what was
+// passed over is read again when they recover. So memory is bounded by the window, and by maxBlocked lanes a topic.
+//
+// The outbox is authoritative. `last` is the highest seq that was looked at: the rows of this instance's slots are written by this instance, one
+// commit after the other, so reading on from there misses none. Whoever writes rows out of turn (a replay, the verifier, a rollback), and
+// every change of ownership, calls Reload: the outbox is read again from the start, past what is under way. Every rereadEvery that
+// happens by itself.
+//
+// The publisher asks Config.Valid before each request and sends nothing once it says no. It does not promise that nothing of a frozen process
+// leaves later: the moment between the question and the system call is not bounded by anything.
+package publish

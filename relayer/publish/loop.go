@@ -1,0 +1,464 @@
+package publish
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/message"
+)
+
+// limits of a publisher. Tests make them small.
+type limits struct {
+	windowRows  int           // rows in memory, waiting or under way
+	windowBytes int           // of those, about; a page more may come
+	laneRows    int           // rows of one lane in memory before the rest stays in the outbox: one lane must not fill the window
+	pageRows    int           // rows read at once
+	requests    int           // under way at once on a topic. Pub/Sub answers in some 20 ms, so a key an escrow needs many
+	batchRows   int           // messages in a request: the service takes 1,000
+	batchBytes  int           // bytes in a request, about: the service takes 10 MB, and 1 MB/s under a key
+	maxBlocked  int           // lanes of a topic
+	firstDelay  time.Duration // of a blocked lane; it doubles
+	lastDelay   time.Duration //
+	linger      time.Duration // of acknowledged rows before a deletion that is not full: fewer transactions, a wider crash window
+	deleteRows  int           // that make a deletion full
+	rereadEvery time.Duration // a reading from the start that nothing called for: the safety net under every hint
+}
+
+var defaultLimits = limits{
+	windowRows: 16_384, windowBytes: 32 << 20, laneRows: 1_000, pageRows: 2_048, requests: 512, batchRows: 1_000, batchBytes: 1 << 20, maxBlocked: 2_000,
+	firstDelay: 100 * time.Millisecond, lastDelay: 30 * time.Second, linger: 5 * time.Millisecond, deleteRows: 1_000, rereadEvery: 30 * time.Second,
+}
+
+const (
+	// publishTimeout bounds one request. The service answers within a second, or not at all.
+	publishTimeout = 15 * time.Second
+	// deleteTimeout bounds one attempt to delete acknowledged rows.
+	deleteTimeout = 2 * time.Second
+	// drainTimeout bounds the wait for acknowledgements at the end: Cloud Run leaves 10 s after SIGTERM for everything.
+	drainTimeout = 4 * time.Second
+)
+
+// loop is the state of Run. It belongs to Run's goroutine, except for what send uses: cfg, publish, and the names of the topics.
+type loop struct {
+	*Publisher
+	publish publishFunc
+	topics  [topicCount]topicState
+	lanes   map[laneID]*lane
+	retries retries        // blocked lanes that wait for their next try
+	known   map[int64]bool // seqs of the rows in memory, and of those acknowledged and not deleted
+	rows    int            // in memory
+	bytes   int            // of those, about
+	flying  int            // requests under way
+	busy    map[int16]int  // requests under way and rows to delete, by slot
+	flown   chan *flight
+	wait    sync.WaitGroup // for requests, readings, deletions
+
+	outboxState
+	deleterState
+
+	epoch     int64 // offers of earlier ones are void
+	quiet     map[int16]bool
+	quiescing []order
+}
+
+// topicState is a topic. Its name is empty where none is configured.
+type topicState struct {
+	name    string
+	ready   []*lane // may send, in the order in which they became so
+	flying  int     // requests
+	blocked map[*lane]struct{}
+	skipped int64      // lowest seq passed over because too many lanes are blocked; 0: none
+	code    codes.Code // of the last failure that was logged; OK: all is well
+	freed   time.Time  // when blocked lanes were last let go because one of them had got through
+}
+
+func newLoop(p *Publisher, publish publishFunc) *loop {
+	l := &loop{
+		Publisher: p, publish: publish, lanes: map[laneID]*lane{}, known: map[int64]bool{}, busy: map[int16]int{}, quiet: map[int16]bool{},
+		flown:        make(chan *flight, topicCount*p.limits.requests),
+		outboxState:  outboxState{read: make(chan reading, 1), rereadAt: time.Now().Add(p.limits.rereadEvery)},
+		deleterState: deleterState{deleted: make(chan deletion, 1)},
+	}
+	for i, id := range [topicCount]string{p.cfg.Topics.Default, p.cfg.Topics.Other, p.cfg.Topics.Retractions} {
+		if l.topics[i].blocked = map[*lane]struct{}{}; id != "" {
+			l.topics[i].name = topicName(p.cfg.Project, id)
+		}
+	}
+	for _, s := range p.cfg.Carry.acked {
+		l.done(s)
+	}
+	return l
+}
+
+// run works until ctx ends (nil) or the right does (ErrNoRight). Requests are made under flights.
+func (l *loop) run(ctx, flights context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		now := time.Now()
+		l.retry(now)
+		l.launch(flights)
+		l.readOn(ctx, now)
+		l.delete(ctx, now)
+		l.report()
+		timer.Reset(l.pause(now))
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.inbox.wake:
+			l.open(ctx)
+		case f := <-l.flown:
+			if err := l.settleAll(ctx, f); err != nil {
+				return err
+			}
+		case r := <-l.read:
+			l.take(ctx, r)
+		case d := <-l.deleted:
+			l.forget(ctx, d)
+		case <-timer.C:
+		}
+	}
+}
+
+// pause is how long nothing happens by itself.
+func (l *loop) pause(now time.Time) time.Duration {
+	at := l.rereadAt
+	for _, t := range []time.Time{l.retryAt(), l.readAt(now), l.deleteTime()} {
+		if !t.IsZero() && t.Before(at) {
+			at = t
+		}
+	}
+	return max(0, at.Sub(now))
+}
+
+func (l *loop) retryAt() time.Time {
+	if len(l.retries) == 0 {
+		return time.Time{}
+	}
+	return l.retries[0].retryAt
+}
+
+// open takes what is in the inbox. Orders come before offers: what was offered before slots were given away is not sent after.
+func (l *loop) open(ctx context.Context) {
+	in := l.inbox.take()
+	l.noteFirst(in.first)
+	if in.reload {
+		l.reread(ctx)
+	}
+	for _, o := range in.orders {
+		l.obey(ctx, o)
+	}
+	for _, o := range in.offers {
+		l.accept(o)
+	}
+	if l.offered = max(l.offered, in.offered); l.offered > max(l.last, l.looked) {
+		l.caughtUp = false // something was too much
+	}
+}
+
+// noteFirst notes the first row that this process had to offer.
+func (l *loop) noteFirst(seq int64) {
+	if l.cfg.Carry.first == 0 {
+		l.cfg.Carry.first = seq
+	}
+}
+
+// reread forgets the rows that were not handed over, and reads the outbox from the start.
+func (l *loop) reread(ctx context.Context) {
+	for _, n := range l.lanes {
+		if n.failures > 0 && len(n.queue) > 0 { // the row that it was about to try
+			n.pass(n.queue[0].Seq)
+			l.ask(n)
+		}
+		l.drop(n)
+		l.goOn(ctx, n)
+	}
+	l.rewind(0)
+}
+
+// accept takes rows that were just committed, unless older ones have to be read first: then they are read with those.
+func (l *loop) accept(o offer) {
+	if !l.caughtUp || o.epoch < l.epoch {
+		return
+	}
+	for i := range o.rows {
+		r := &o.rows[i]
+		if r.Seq <= max(l.last, l.looked) {
+			continue // it was read before the offer was opened
+		}
+		if !l.room(1) {
+			return
+		}
+		l.add(row{Pending: *r})
+		l.last, l.looked = r.Seq, r.Seq
+	}
+}
+
+// room says whether so many rows more fit into memory.
+func (l *loop) room(rows int) bool {
+	return l.rows+rows <= l.limits.windowRows && l.bytes < l.limits.windowBytes
+}
+
+// add puts a row into its lane, or leaves it in the outbox: because it is known, its slot is being yielded, or earlier rows of
+// its lane are not in memory.
+func (l *loop) add(r row) {
+	if l.known[r.Seq] || l.quiet[r.Slot] {
+		return
+	}
+	id := l.cfg.laneOf(&r.Pending)
+	topic := &l.topics[id.topic]
+	if topic.name == "" {
+		l.done(sentRow{seq: r.Seq, slot: r.Slot}) // nobody asked for it: it leaves the outbox as if sent
+		return
+	}
+	n := l.lanes[id]
+	if n == nil {
+		if len(topic.blocked) >= l.limits.maxBlocked {
+			if topic.skipped == 0 || r.Seq < topic.skipped {
+				topic.skipped = r.Seq
+			}
+			return
+		}
+		n = &lane{id: id, retryPos: -1}
+		l.lanes[id] = n
+	}
+	if n.stuck() || len(n.queue) >= l.limits.laneRows {
+		n.pass(r.Seq)
+		return
+	}
+	l.enqueue(n, r)
+}
+
+func (l *loop) enqueue(n *lane, r row) {
+	n.queue = append(n.queue, r)
+	l.known[r.Seq] = true
+	l.rows++
+	l.bytes += r.size()
+	l.wake(n)
+}
+
+// wake lets a lane send when its turn comes.
+func (l *loop) wake(n *lane) {
+	if !n.ready && n.flight == nil && len(n.queue) > 0 {
+		n.ready = true
+		topic := &l.topics[n.id.topic]
+		topic.ready = append(topic.ready, n)
+	}
+}
+
+// launch hands over requests, a lane's rows each.
+func (l *loop) launch(flights context.Context) {
+	for i := range l.topics {
+		topic := &l.topics[i]
+		for len(topic.ready) > 0 && topic.flying < l.limits.requests {
+			n := topic.ready[0]
+			topic.ready[0] = nil
+			topic.ready = topic.ready[1:]
+			n.ready = false
+			if n.gone || n.flight != nil || len(n.queue) == 0 {
+				continue
+			}
+			f := &flight{lane: n, rows: n.batch(l.limits.batchRows, l.limits.batchBytes), started: time.Now()}
+			n.flight = f
+			topic.flying++
+			l.flying++
+			l.busy[n.id.slot]++
+			l.inFlight.Add(int64(len(f.rows)))
+			l.wait.Go(func() {
+				f.err = l.send(flights, f)
+				l.flown <- f // has room for every request
+			})
+		}
+	}
+}
+
+// settleAll takes the outcome of a request, and of those that have ended meanwhile.
+func (l *loop) settleAll(ctx context.Context, f *flight) error {
+	for {
+		l.settle(ctx, f)
+		if errors.Is(f.err, ErrNoRight) {
+			return ErrNoRight
+		}
+		select {
+		case f = <-l.flown:
+		default:
+			l.stilled()
+			return nil
+		}
+	}
+}
+
+func (l *loop) settle(ctx context.Context, f *flight) {
+	n := f.lane
+	n.flight = nil
+	l.topics[n.id.topic].flying--
+	l.flying--
+	l.unbusy(n.id.slot)
+	l.inFlight.Add(-int64(len(f.rows)))
+	l.rows -= len(f.rows)
+	for i := range f.rows {
+		l.bytes -= f.rows[i].size()
+	}
+	if f.err != nil {
+		for i := range f.rows {
+			delete(l.known, f.rows[i].Seq)
+		}
+		l.failed(ctx, f)
+	} else {
+		l.acknowledged(ctx, f)
+	}
+	if l.quiet[n.id.slot] {
+		l.drop(n)
+		l.remove(ctx, n)
+	}
+	l.goOn(ctx, n)
+}
+
+func (l *loop) acknowledged(ctx context.Context, f *flight) {
+	n, m := f.lane, l.cfg.Metrics
+	took, now := time.Since(f.started).Seconds(), l.cfg.Now()
+	doubt := l.cfg.Carry.doubt[n.id]
+	for i := range f.rows {
+		r := &f.rows[i]
+		s := sentRow{seq: r.Seq, slot: r.Slot}
+		if message.Kind(r.Kind) == message.Original {
+			s.id = r.Event.ID()
+			if r.Event.BlockTime > 0 {
+				m.latency.Observe(max(0, now.Sub(time.Unix(int64(r.Event.BlockTime), 0)).Seconds()))
+			}
+		}
+		l.done(s)
+		m.duration.Observe(took)
+		if r.inherited || r.Seq <= doubt {
+			m.republished.Inc()
+		}
+	}
+	m.published.Add(float64(len(f.rows)))
+	if f.rows[len(f.rows)-1].Seq >= doubt {
+		delete(l.cfg.Carry.doubt, n.id)
+	}
+	if n.failures > 0 {
+		l.recovered(ctx, n)
+	}
+}
+
+// goOn decides what comes next for a lane.
+func (l *loop) goOn(ctx context.Context, n *lane) {
+	switch {
+	case n.gone || n.flight != nil || n.asked || n.failures > 0:
+	case len(n.queue) > 0:
+		l.wake(n)
+	case n.behind:
+		l.ask(n)
+	default:
+		l.remove(ctx, n)
+	}
+}
+
+// failed blocks a lane. None of its rows stays in memory.
+func (l *loop) failed(ctx context.Context, f *flight) {
+	n := f.lane
+	if errors.Is(f.err, ErrNoRight) {
+		return
+	}
+	c := code(f.err)
+	l.cfg.Metrics.errors.WithLabelValues(c.String()).Inc()
+	if !refused(c) {
+		l.cfg.Carry.doubt[n.id] = max(l.cfg.Carry.doubt[n.id], f.rows[len(f.rows)-1].Seq)
+	}
+	l.drop(n)
+	n.pass(f.rows[0].Seq)
+	topic := &l.topics[n.id.topic]
+	topic.blocked[n] = struct{}{}
+	delay := l.limits.lastDelay
+	if n.failures < 16 {
+		delay = min(delay, l.limits.firstDelay<<n.failures)
+	}
+	n.failures++
+	n.code = c
+	n.retryAt = time.Now().Add(time.Duration((0.5 + l.cfg.Jitter()/2) * float64(delay)))
+	heap.Push(&l.retries, n)
+	if topic.code == c {
+		return // once a change: one lane's failures may go on for hours, and thousands fail together
+	}
+	topic.code = c
+	level := slog.LevelWarn
+	if hopeless(c) {
+		level = slog.LevelError
+	}
+	l.cfg.Log.LogAttrs(ctx, level, "message not published, trying again", slog.String("topic", topic.name),
+		slog.String("escrow", lowerHex(f.rows[0].Event.Escrow)), slog.String("code", c.String()), slog.Any("err", f.err))
+}
+
+// drop forgets the rows of a lane that were not handed over; they stay in the outbox.
+func (l *loop) drop(n *lane) {
+	for i := range n.queue {
+		delete(l.known, n.queue[i].Seq)
+		l.rows--
+		l.bytes -= n.queue[i].size()
+	}
+	n.queue = nil
+}
+
+// retry has those blocked lanes read whose time has come.
+func (l *loop) retry(now time.Time) {
+	for len(l.retries) > 0 && !l.retries[0].retryAt.After(now) {
+		l.ask(heap.Pop(&l.retries).(*lane))
+	}
+}
+
+// recovered notes that a blocked lane has got through. Others of its topic that failed for the same reason need not wait any longer.
+func (l *loop) recovered(ctx context.Context, n *lane) {
+	topic := &l.topics[n.id.topic]
+	n.failures = 0
+	delete(topic.blocked, n)
+	if now := time.Now(); now.Sub(topic.freed) >= l.limits.firstDelay {
+		topic.freed = now
+		for other := range topic.blocked {
+			if other.code == n.code && other.retryPos >= 0 {
+				other.retryAt = now
+			}
+		}
+		heap.Init(&l.retries)
+	}
+	l.relieved(ctx, topic)
+}
+
+// relieved looks at a topic of which one lane less is blocked.
+func (l *loop) relieved(ctx context.Context, topic *topicState) {
+	if topic.skipped > 0 && len(topic.blocked) <= l.limits.maxBlocked/2 {
+		l.rewind(topic.skipped - 1)
+		topic.skipped = 0
+	}
+	if len(topic.blocked) == 0 && topic.code != codes.OK {
+		topic.code = codes.OK
+		l.cfg.Log.InfoContext(ctx, "publishing goes on", slog.String("topic", topic.name))
+	}
+}
+
+// remove forgets a lane.
+func (l *loop) remove(ctx context.Context, n *lane) {
+	n.gone = true
+	delete(l.lanes, n.id)
+	l.retries.remove(n)
+	if topic := &l.topics[n.id.topic]; n.failures > 0 {
+		delete(topic.blocked, n)
+		l.relieved(ctx, topic)
+	}
+}
+
+func (l *loop) report() {
+	blocked := 0
+	for i := range l.topics {
+		blocked += len(l.topics[i].blocked)
+	}
+	l.blocked.Store(int64(blocked))
+	l.cfg.Metrics.blocked.Set(float64(blocked))
+	l.cfg.Metrics.inFlight.Set(float64(l.inFlight.Load()))
+}

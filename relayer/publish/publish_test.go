@@ -1,0 +1,95 @@
+package publish_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+
+	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
+	"github.com/fusion-prime/escrow-relayer/relayer/message"
+	"github.com/fusion-prime/escrow-relayer/relayer/publish"
+)
+
+func TestOffered(t *testing.T) {
+	t.Parallel()
+	w := setup(t, testpubsub.Options{})
+	p := w.start(w.config(), publish.Tuning{})
+	rows := w.approve(p, 1, 2, 1)
+	rows = append(rows, w.approve(p, 2, 1)...)
+	w.same(rows, w.wait(5))
+	require.NoError(t, p.stop())
+	require.EqualValues(t, 5, w.metric("relayer_events_published"))
+	require.EqualValues(t, 5, w.metric("relayer_event_latency_seconds"))
+	require.Zero(t, w.metric("relayer_republished_total"))
+	require.Zero(t, p.Stats())
+}
+
+func TestReadFromTheOutbox(t *testing.T) {
+	t.Parallel()
+	w := setup(t, testpubsub.Options{})
+	rows := w.approve(nil, 1, 2, 3, 1, 2, 3, 1)
+	p := w.start(w.config(), publish.Tuning{PageRows: 2})
+	w.same(rows, w.wait(7))
+	require.NoError(t, p.stop())
+	require.EqualValues(t, 7, w.metric("relayer_republished_total"), "an earlier life may have sent them")
+}
+
+func TestTopicsKeysAndKinds(t *testing.T) {
+	t.Parallel()
+	w := setup(t, testpubsub.Options{})
+	cfg := w.config()
+	cfg.BySlot = true
+	p := w.start(cfg, publish.Tuning{})
+	w.approve(p, 2521)
+	p.Offer(1, w.commit("ArbiterChanged", message.Original, 2521))
+	p.Offer(1, w.commit("Approved", message.Replay, 2521))
+	retraction := w.commit("Approved", message.Retraction, 2521)
+	w.exec(`update processed_events set state = 'retracted', retract_after = 0 where event_id = $1`, retraction[0].Event.ID())
+	p.Offer(1, retraction)
+	messages := w.wait(4)
+	require.NoError(t, p.stop())
+	topics := map[string]int{}
+	for _, m := range messages {
+		require.Equal(t, "7:1", m.Key)
+		topics[m.Topic]++
+		decoded, err := message.Decode(m.Data, m.Attributes)
+		require.NoError(t, err)
+		require.Equal(t, m.Topic == testpubsub.TopicName(project, undone), decoded.Retracted)
+	}
+	require.Equal(t, map[string]int{testpubsub.TopicName(project, settlement): 2, testpubsub.TopicName(project, extra): 1, testpubsub.TopicName(project, undone): 1}, topics)
+}
+
+func TestBadKeyBlocksNoOther(t *testing.T) {
+	t.Parallel()
+	for _, bySlot := range []bool{false, true} {
+		w := setup(t, testpubsub.Options{})
+		cfg := w.config()
+		cfg.BySlot = bySlot
+		key := "7:" + "0xe5c0000000000000000000000000000000000001"
+		if bySlot {
+			key = "7:1"
+		}
+		fault := w.server.Inject(testpubsub.Fault{Key: key, Code: codes.PermissionDenied})
+		p := w.start(cfg, publish.Tuning{})
+		var good, bad []publish.Pending
+		for range 20 {
+			rows := w.approve(p, 1, 2, 3)
+			bad, good = append(bad, rows[0]), append(good, rows[1:]...)
+		}
+		require.NoError(t, w.tap.Wait(w.within(), len(good)))
+		require.Eventually(t, func() bool { return fault.Hits() > 3 }, patience, time.Millisecond, "it is tried again and again")
+		require.Equal(t, 1, p.Stats().BlockedKeys)
+		require.Len(t, w.tap.Messages(), len(good))
+		require.Equal(t, 1, w.logs.count("ERROR message not published"), "said once")
+		fault.Remove()
+		messages := w.wait(len(good) + len(bad))
+		if !bySlot {
+			w.same(append(good, bad...), messages)
+		}
+		require.NoError(t, p.stop())
+		require.Zero(t, w.metric("relayer_republished_total"), "refused is not stored")
+		require.Equal(t, 1, w.logs.count("publishing goes on"))
+	}
+}

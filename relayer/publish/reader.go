@@ -1,0 +1,269 @@
+package publish
+
+import (
+	"context"
+	"log/slog"
+	"time"
+)
+
+// outboxState is where the reading of the outbox stands. One reading is under way at most: that is what makes them come in order.
+type outboxState struct {
+	last     int64   // highest seq that this pass over the outbox has looked at
+	looked   int64   // highest seq that any pass has
+	caughtUp bool    // there was nothing behind last
+	offered  int64   // highest seq that was offered
+	turn     int     // raised when something calls for another look: readings of earlier turns are void
+	wanted   []*lane // to be read by key
+
+	reading  bool
+	buried   []int64 // deleted since the reading began, which may bring them still
+	byKey    bool    // the last reading was by key
+	failures int     // in a row
+	notUntil time.Time
+	rereadAt time.Time
+	read     chan reading
+}
+
+// reading is what the reader brought: a page of the outbox, or the rows of some lanes.
+type reading struct {
+	turn    int
+	err     error
+	started time.Time // of this process, by the database; zero: it is known
+
+	page    []found
+	limit   int
+	offered int64 // when it began: what was offered by then was committed by then
+
+	wants []want // nil: it was a page
+	lanes [][]found
+}
+
+// lanesAtOnce bounds the lanes of one reading by key.
+const lanesAtOnce = 500
+
+// rewind makes the outbox be read again from behind a seq; what is known is passed over. A reading under way is void: what called for
+// this may have happened after it.
+func (l *loop) rewind(last int64) {
+	l.last, l.caughtUp = min(l.last, last), false
+	l.turn++
+}
+
+// ask has a lane read by key.
+func (l *loop) ask(n *lane) {
+	n.asked, n.missed = true, 0
+	l.wanted = append(l.wanted, n)
+}
+
+// readAt is when the reader may go on after a failure; zero if nothing keeps it waiting.
+func (l *loop) readAt(now time.Time) time.Time {
+	if l.reading || !l.notUntil.After(now) {
+		return time.Time{}
+	}
+	return l.notUntil
+}
+
+// readOn begins the next reading, if there is something to read and room for it: by key and by page in turns.
+func (l *loop) readOn(ctx context.Context, now time.Time) {
+	if !now.Before(l.rereadAt) {
+		l.rereadAt = now.Add(l.limits.rereadEvery)
+		if l.caughtUp && !l.saturated() { // else a pass is under way, or would find what is left out on purpose
+			l.rewind(0)
+		}
+	}
+	if l.reading || l.notUntil.After(now) {
+		return
+	}
+	page := !l.caughtUp && l.room(l.limits.pageRows)
+	if page && (l.byKey || len(l.wanted) == 0) {
+		l.readPage(ctx)
+	} else if wants := l.choose(); len(wants) > 0 {
+		l.readLanes(ctx, wants)
+	} else if page {
+		l.readPage(ctx)
+	}
+}
+
+// saturated says whether a topic has so many blocked lanes that rows are passed over.
+func (l *loop) saturated() bool {
+	for i := range l.topics {
+		if l.topics[i].skipped > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (l *loop) readPage(ctx context.Context) {
+	r := reading{turn: l.turn, limit: l.limits.pageRows, offered: l.offered}
+	escrows, slots := []string{}, []int16{}
+	for n := range l.topics[defaultTopic].blocked { // they are read by key
+		if l.cfg.BySlot {
+			slots = append(slots, n.id.slot)
+		} else {
+			escrows = append(escrows, lowerHex(n.id.escrow))
+		}
+	}
+	last := l.last
+	l.byKey = false
+	l.begin(ctx, r, func(started time.Time, r *reading) (err error) {
+		r.page, err = l.cfg.readPage(ctx, started, last, r.limit, escrows, slots)
+		return err
+	})
+}
+
+func (l *loop) readLanes(ctx context.Context, wants []want) {
+	l.byKey = true
+	l.begin(ctx, reading{turn: l.turn, wants: wants}, func(started time.Time, r *reading) (err error) {
+		r.lanes, err = l.cfg.readLanes(ctx, started, r.wants)
+		return err
+	})
+}
+
+// begin lets a reading run. The first one of this process asks for the time first: what is older is inherited.
+func (l *loop) begin(ctx context.Context, r reading, read func(time.Time, *reading) error) {
+	l.reading = true
+	started := l.cfg.Carry.started
+	l.wait.Go(func() {
+		if started.IsZero() {
+			started, r.err = l.cfg.databaseTime(ctx)
+			r.started = started
+		}
+		if r.err == nil {
+			r.err = read(started, &r)
+		}
+		l.read <- r
+	})
+}
+
+// choose takes lanes that wait to be read, as far as there is room for their rows. Of a blocked lane the oldest row is enough to try.
+func (l *loop) choose() (wants []want) {
+	room := l.limits.windowRows - l.rows
+	if l.bytes >= l.limits.windowBytes {
+		room = 0
+	}
+	for len(l.wanted) > 0 && len(wants) < lanesAtOnce {
+		n := l.wanted[0]
+		limit := l.limits.laneRows
+		if n.failures > 0 {
+			limit = 1
+		}
+		if limit > room && len(wants) > 0 || room <= 0 {
+			break
+		}
+		l.wanted[0] = nil
+		l.wanted = l.wanted[1:]
+		if n.gone {
+			continue
+		}
+		limit = min(limit, room)
+		room -= limit
+		wants = append(wants, want{lane: n, from: n.from, limit: limit})
+	}
+	return wants
+}
+
+// take takes what the reader brought.
+func (l *loop) take(ctx context.Context, r reading) {
+	l.reading = false
+	l.noteFirst(l.inbox.firstOffered())
+	if !r.started.IsZero() {
+		l.cfg.Carry.started = r.started
+	}
+	switch {
+	case r.err != nil:
+		l.failures++
+		l.notUntil = time.Now().Add(min(5*time.Second, l.limits.firstDelay<<min(l.failures, 6)))
+		if ctx.Err() == nil {
+			l.cfg.Log.WarnContext(ctx, "outbox not read, trying again", slog.Any("err", r.err))
+		}
+		l.again(r.wants)
+	case r.turn != l.turn:
+		l.again(r.wants)
+	case r.wants == nil:
+		l.failures = 0
+		l.takePage(r)
+	default:
+		l.failures = 0
+		for i := range r.wants {
+			l.takeLane(ctx, &r.wants[i], r.lanes[i])
+		}
+	}
+	for _, seq := range l.buried {
+		delete(l.known, seq)
+	}
+	l.buried = nil
+}
+
+// again has lanes read once more whose reading was void.
+func (l *loop) again(wants []want) {
+	for _, w := range wants {
+		if n := w.lane; !n.gone {
+			if n.missed > 0 {
+				n.from = min(n.from, n.missed)
+			}
+			l.ask(n)
+		}
+	}
+}
+
+func (l *loop) takePage(r reading) {
+	for i := range r.page {
+		f := &r.page[i]
+		l.last = f.Seq
+		if !l.moot(f) {
+			l.add(l.row(f))
+		}
+	}
+	if len(r.page) < r.limit {
+		// Everything that was offered when the reading began was there to be read, or was left out for a reason.
+		l.last = max(l.last, r.offered)
+		l.caughtUp = l.offered <= l.last
+	}
+	l.looked = max(l.looked, l.last)
+}
+
+func (l *loop) takeLane(ctx context.Context, w *want, rows []found) {
+	n := w.lane
+	n.asked = false
+	if n.gone {
+		return
+	}
+	n.behind = len(rows) == w.limit
+	if n.behind {
+		n.from = rows[len(rows)-1].Seq + 1
+	}
+	if n.missed > 0 {
+		n.pass(n.missed)
+	}
+	for i := range rows {
+		if f := &rows[i]; !l.known[f.Seq] && !l.moot(f) {
+			l.enqueue(n, l.row(f))
+		}
+	}
+	if n.failures > 0 && len(n.queue) == 0 { // what it failed with is gone
+		if n.behind {
+			l.ask(n)
+			return
+		}
+		l.remove(ctx, n)
+		return
+	}
+	l.goOn(ctx, n)
+}
+
+// row returns a row that was read. It is inherited if another instance, or an earlier life of this one, had it to send, and perhaps did: it was
+// written before this instance had the slot, or before this process had anything to offer.
+func (l *loop) row(f *found) row {
+	f.inherited = f.inherited || f.old && (l.cfg.Carry.first == 0 || f.Seq < l.cfg.Carry.first)
+	return f.row
+}
+
+// moot says whether a row has nothing to tell any more; then it leaves the outbox as if it had been sent: a retraction of an event that has
+// reappeared, or an event that was retracted.
+func (l *loop) moot(f *found) bool {
+	if !f.moot || l.known[f.Seq] || l.quiet[f.Slot] {
+		return false
+	}
+	l.done(sentRow{seq: f.Seq, slot: f.Slot})
+	return true
+}

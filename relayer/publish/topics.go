@@ -1,0 +1,92 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+
+	"cloud.google.com/go/pubsub/v2"
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/message"
+)
+
+// ErrNoTopic means that a configured topic does not exist, or could not.
+var ErrNoTopic = errors.New("no such topic")
+
+// Topics names the topics by their ids. Other and Retractions may be empty: then no event goes to Other, and retractions are dropped.
+type Topics struct {
+	Default, Other, Retractions string
+}
+
+// Names that the service accepts, from its documentation.
+var (
+	projectForm = regexp.MustCompile(`^([a-z0-9.-]+:)?[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$`)
+	topicForm   = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._~+%-]{2,254}$`)
+)
+
+// CheckTopics says whether the topics exist and may be published to, as far as can be known without publishing; every problem, not
+// the first only. The error wraps ErrNoTopic unless the service did not answer. PUBSUB_EMULATOR_HOST is honoured as Google's client does.
+func CheckTopics(ctx context.Context, project string, t Topics, opts ...option.ClientOption) error {
+	if !projectForm.MatchString(project) {
+		return fmt.Errorf("PUBSUB_PROJECT_ID=%s: %w: not a project id; it is the id, not the name or the number, as `gcloud projects list` shows it", project, ErrNoTopic)
+	}
+	client, err := pubsub.NewClient(ctx, project, opts...)
+	if err != nil {
+		return fmt.Errorf("open the Pub/Sub client for PUBSUB_PROJECT_ID=%s; are there credentials (GOOGLE_APPLICATION_CREDENTIALS), or PUBSUB_EMULATOR_HOST: %w", project, err)
+	}
+	defer func() { _ = client.Close() }() // nothing was written
+	var problems []error
+	for _, topic := range []struct{ variable, id string }{{"PUBSUB_TOPIC_ID", t.Default}, {"OTHER_EVENTS_TOPIC_ID", t.Other}, {"RETRACTIONS_TOPIC_ID", t.Retractions}} {
+		if topic.id != "" {
+			problems = append(problems, checkTopic(ctx, client, project, topic.variable, topic.id))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+func checkTopic(ctx context.Context, client *pubsub.Client, project, variable, id string) error {
+	if !topicForm.MatchString(id) || strings.HasPrefix(id, "goog") {
+		return fmt.Errorf("%s=%s: %w: not a topic id, which is a letter and 2 to 254 letters, digits or -._~+%%; without projects/%s/topics/ before it", variable, id, ErrNoTopic, project)
+	}
+	_, err := client.TopicAdminClient.GetTopic(ctx, &pubsubpb.GetTopicRequest{Topic: topicName(project, id)})
+	switch status.Code(err) {
+	case codes.OK:
+		return nil
+	case codes.NotFound:
+		return fmt.Errorf("%s=%s: %w in project %s; create it (`gcloud pubsub topics create %s --project %s`), or name one that exists", variable, id, ErrNoTopic, project, id, project)
+	case codes.PermissionDenied:
+		return nil // roles/pubsub.publisher lacks pubsub.topics.get, and is all that publishing needs: publishing will tell
+	}
+	return fmt.Errorf("look for the topic %s=%s: %w", variable, id, err)
+}
+
+func topicName(project, id string) string { return "projects/" + project + "/topics/" + id }
+
+// Emulated says whether PUBSUB_EMULATOR_HOST redirects the client.
+func Emulated() bool { return os.Getenv("PUBSUB_EMULATOR_HOST") != "" }
+
+// The topics, as indexes.
+const (
+	defaultTopic = iota
+	otherTopic
+	retractionsTopic
+	topicCount
+)
+
+// topicOf is the index of the topic that a row goes to.
+func (c *Config) topicOf(p *Pending) int {
+	switch {
+	case message.Kind(p.Kind) == message.Retraction:
+		return retractionsTopic
+	case c.OtherNames[p.Event.Name]:
+		return otherTopic
+	}
+	return defaultTopic
+}

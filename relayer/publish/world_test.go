@@ -1,0 +1,267 @@
+package publish_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/fusion-prime/escrow-relayer/internal/testpg"
+	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
+	"github.com/fusion-prime/escrow-relayer/relayer/message"
+	"github.com/fusion-prime/escrow-relayer/relayer/publish"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start")) // started by an init of the client's
+}
+
+const (
+	project, settlement, extra, undone = "test-project", "settlement.events.v1", "other.events.v1", "retractions.v1"
+	chainID                            = 7
+	me                                 = "r0"
+	patience                           = 30 * time.Second
+)
+
+// world is a database whose slots all belong to one instance, and a Pub/Sub server.
+type world struct {
+	t       testing.TB
+	db      *pgxpool.Pool
+	server  *testpubsub.Server
+	tap     *testpubsub.Recorder
+	carry   publish.Carry
+	reg     *prometheus.Registry
+	metrics *publish.Metrics
+	logs    *logs
+	commits int64 // numbers events
+	epoch   int64
+}
+
+func setup(t testing.TB, o testpubsub.Options) *world {
+	ctx := t.Context()
+	server, err := testpubsub.Start(ctx, o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Stop()) })
+	for _, topic := range []string{settlement, extra, undone} {
+		require.NoError(t, testpubsub.CreateTopic(ctx, server.Addr(), project, topic))
+	}
+	tap := server.Tap()
+	t.Cleanup(func() { require.NoError(t, tap.Stop()) })
+	reg := prometheus.NewRegistry()
+	w := &world{t: t, db: testpg.Pool(t), server: server, tap: tap, reg: reg, metrics: publish.NewMetrics(reg), logs: &logs{t: t}, epoch: 1}
+	w.exec(`insert into slot_ownership (chain_id, slot, owner, next_block) select $1, s, $2, 0 from generate_series(0, 2519) s`, chainID, me)
+	return w
+}
+
+func (w *world) exec(sql string, args ...any) int64 {
+	tag, err := w.db.Exec(w.t.Context(), sql, args...)
+	require.NoError(w.t, err)
+	return tag.RowsAffected()
+}
+
+func (w *world) options() []option.ClientOption {
+	return []option.ClientOption{option.WithEndpoint(w.server.Addr()), option.WithoutAuthentication(),
+		option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials()))}
+}
+
+func (w *world) config() publish.Config {
+	return publish.Config{
+		DB: w.db, ChainID: chainID, Owner: me, Project: project, Topics: publish.Topics{Default: settlement, Other: extra, Retractions: undone},
+		OtherNames: map[string]bool{"ArbiterChanged": true}, Options: w.options(), Log: slog.New(w.logs), Metrics: w.metrics, Carry: &w.carry,
+		Jitter: func() float64 { return 0.5 },
+	}
+}
+
+// running is a publisher at work.
+type running struct {
+	*publish.Publisher
+	t    testing.TB
+	stop func() error // ends Run and returns what it returned
+}
+
+func (w *world) start(cfg publish.Config, o publish.Tuning) *running {
+	if o.Delay == 0 {
+		o.Delay = 5 * time.Millisecond
+	}
+	p, err := publish.New(cfg)
+	require.NoError(w.t, err)
+	p.Tune(o)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }()
+	r := &running{Publisher: p, t: w.t}
+	r.stop = sync.OnceValue(func() error {
+		cancel()
+		return <-ended
+	})
+	w.t.Cleanup(func() { _ = r.stop() })
+	return r
+}
+
+func escrow(n int) common.Address {
+	a := common.Address{0: 0xe5, 1: 0xc0}
+	a[17], a[18], a[19] = byte(n>>16), byte(n>>8), byte(n)
+	return a
+}
+
+// commit stores events with their outbox rows, one for each escrow named, and returns the rows.
+func (w *world) commit(name string, kind message.Kind, escrows ...int) []publish.Pending {
+	n := len(escrows)
+	escrowTexts, args, ids, seqs := make([]string, n), make([]string, n), make([]string, n), make([]int64, 0, n)
+	slots := make([]int16, n)
+	rows := make([]publish.Pending, n)
+	for i, e := range escrows {
+		w.commits++
+		address := escrow(e)
+		ev := contract.Event{
+			Name: name, Escrow: address, Emitter: address, BlockNumber: uint64(w.commits), BlockTime: uint64(time.Now().Unix()), LogIndex: uint(i),
+			TxHash: common.BigToHash(common.Big1), BlockHash: common.Hash{1}, Args: json.RawMessage(fmt.Sprintf(`{"escrow":"%s","n":"%d"}`, address.Hex(), w.commits)),
+		}
+		ev.TxHash[0], ev.TxHash[1], ev.TxHash[2], ev.TxHash[3] = byte(w.commits>>24), byte(w.commits>>16), byte(w.commits>>8), byte(w.commits)
+		rows[i] = publish.Pending{Slot: int16(e % 2520), Kind: int16(kind), Event: ev}
+		escrowTexts[i], args[i], ids[i], slots[i] = strings.ToLower(address.Hex()), string(ev.Args), ev.ID(), rows[i].Slot
+	}
+	err := pgx.BeginFunc(context.WithoutCancel(w.t.Context()), w.db, func(tx pgx.Tx) error {
+		found, err := tx.Query(w.t.Context(), `
+			with input as (select * from unnest($2::text[], $3::text[], $4::smallint[], $5::text[]) with ordinality as t(id, escrow, slot, args, ord)),
+			stored as (
+				insert into processed_events (chain_id, event_id, event_type, contract_address, escrow, slot, block_number, log_index, block_hash, block_timestamp, args, processed_by_instance)
+				select $1, id, $6, escrow, escrow, slot, $7 + ord, ord - 1, '0x0100000000000000000000000000000000000000000000000000000000000000', extract(epoch from now())::bigint, args::json, 'r0' from input)
+			insert into outbox (chain_id, slot, escrow, event_id, event_type, kind) select $1, slot, escrow, id, $6, $8 from input order by ord returning seq`,
+			chainID, ids, escrowTexts, slots, args, name, w.commits-int64(n), kind)
+		if err != nil {
+			return err
+		}
+		seqs, err = pgx.CollectRows(found, pgx.RowTo[int64])
+		return err
+	})
+	require.NoError(w.t, err)
+	for i := range rows {
+		rows[i].Seq = seqs[i]
+	}
+	return rows
+}
+
+// approve commits approvals, one for each escrow named, and offers them.
+func (w *world) approve(p *running, escrows ...int) []publish.Pending {
+	rows := w.commit("Approved", message.Original, escrows...)
+	if p != nil {
+		p.Offer(w.epoch, rows)
+	}
+	return rows
+}
+
+func (w *world) within() context.Context {
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	w.t.Cleanup(cancel)
+	return ctx
+}
+
+// wait returns once n messages were stored, and the outbox is empty.
+func (w *world) wait(n int) []testpubsub.Message {
+	w.t.Helper()
+	require.NoError(w.t, w.tap.Wait(w.within(), n))
+	w.emptied()
+	return w.tap.Messages()
+}
+
+func (w *world) emptied() {
+	w.t.Helper()
+	require.Eventually(w.t, func() bool { return w.outbox() == 0 }, patience, 5*time.Millisecond, "rows are left in the outbox")
+}
+
+func (w *world) outbox() (n int) {
+	require.NoError(w.t, w.db.QueryRow(context.WithoutCancel(w.t.Context()), `select count(*) from outbox`).Scan(&n))
+	return n
+}
+
+// numbers returns the numbers of the messages under each key, in the order of storage, after decoding and so verifying every one.
+func (w *world) numbers(messages []testpubsub.Message) map[string][]string {
+	w.t.Helper()
+	got := map[string][]string{}
+	for _, m := range messages {
+		decoded, err := message.Decode(m.Data, m.Attributes)
+		require.NoError(w.t, err)
+		got[m.Key] = append(got[m.Key], decoded.Text("n"))
+	}
+	return got
+}
+
+// require that messages are what was committed: each row once, under its key, in order.
+func (w *world) same(rows []publish.Pending, messages []testpubsub.Message) {
+	w.t.Helper()
+	want := map[string][]string{}
+	for i := range rows {
+		var args struct{ N string }
+		require.NoError(w.t, json.Unmarshal(rows[i].Event.Args, &args))
+		key := fmt.Sprintf("%d:%s", chainID, strings.ToLower(rows[i].Event.Escrow.Hex()))
+		want[key] = append(want[key], args.N)
+	}
+	require.Equal(w.t, want, w.numbers(messages))
+}
+
+func (w *world) metric(name string) float64 {
+	families, err := w.reg.Gather()
+	require.NoError(w.t, err)
+	total := 0.0
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+		for _, m := range f.Metric {
+			total += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	return total
+}
+
+// logs writes to the test's log and remembers.
+type logs struct {
+	t     testing.TB
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *logs) Enabled(context.Context, slog.Level) bool { return true }
+func (l *logs) WithAttrs([]slog.Attr) slog.Handler       { return l }
+func (l *logs) WithGroup(string) slog.Handler            { return l }
+
+func (l *logs) Handle(_ context.Context, r slog.Record) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s", r.Level, r.Message)
+	r.Attrs(func(a slog.Attr) bool {
+		fmt.Fprintf(&b, " %s", a)
+		return true
+	})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, b.String())
+	fmt.Fprintln(l.t.Output(), b.String())
+	return nil
+}
+
+func (l *logs) count(part string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, line := range l.lines {
+		if strings.Contains(line, part) {
+			n++
+		}
+	}
+	return n
+}
