@@ -119,8 +119,13 @@ func New(raw ...string) *Secrets {
 	return &Secrets{replace: strings.NewReplacer(pairs...)}
 }
 
-// Mask returns text without the secrets.
-func (s *Secrets) Mask(text string) string { return s.replace.Replace(text) }
+// Mask returns text without the secrets. Nil Secrets mask nothing.
+func (s *Secrets) Mask(text string) string {
+	if s == nil {
+		return text
+	}
+	return s.replace.Replace(text)
+}
 
 // Error masks the secrets in an error's text. errors.Is and errors.As go on to find what it wraps.
 func (s *Secrets) Error(err error) error {
