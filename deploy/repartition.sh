@@ -17,6 +17,7 @@
 #   --prefix NAME         services are NAME-0, NAME-1, … (escrow-relayer)
 #   --strategy NAME       modulo or consistent, for the forecast only (modulo)
 #   --timeout DURATION    of each wait (25m: Cloud Run may keep an old instance for 15 minutes)
+#   --lag BLOCKS          how far the slowest may be behind the head (200: with finality `finalized` some 100 are normal)
 #   --region R, --project P   for gcloud; without them its configuration counts
 #
 # Needs gcloud, and escrow-relayer (or $ESCROW_RELAYER) with CHAIN_ID and DATABASE_URL of the fleet in the environment.
@@ -24,7 +25,7 @@
 set -euo pipefail
 
 relayer=${ESCROW_RELAYER:-escrow-relayer}
-from='' to='' apply=false manifests='' prefix=escrow-relayer strategy=modulo timeout=25m region='' project=''
+from='' to='' apply=false manifests='' prefix=escrow-relayer strategy=modulo timeout=25m lag=200 region='' project=''
 
 usage() { sed -n '2,/^set -euo/{/^set /d;s/^# \{0,1\}//;p}' "$0"; }
 refuse() {
@@ -36,7 +37,7 @@ while (($#)); do
   case $1 in
     --apply) apply=true ;;
     -h | --help) usage && exit 0 ;;
-    --from | --to | --manifests | --prefix | --strategy | --timeout | --region | --project)
+    --from | --to | --manifests | --prefix | --strategy | --timeout | --lag | --region | --project)
       (($# > 1)) || refuse "$1 needs a value"
       printf -v "${1#--}" %s "$2"
       shift
@@ -94,7 +95,7 @@ stopped() {
 
 # again is the command line of a run from $1 to $2.
 again() {
-  local line="$0 --from $1 --to $2 --prefix $prefix --timeout $timeout --apply"
+  local line="$0 --from $1 --to $2 --prefix $prefix --timeout $timeout --lag $lag --apply"
   [[ -z $region ]] || line+=" --region $region"
   [[ -z $project ]] || line+=" --project $project"
   if (($2 > $1)); then line+=" --manifests ${manifests:-DIR}"; fi
@@ -107,7 +108,7 @@ run() {
   if $apply; then "$@"; fi
 }
 
-whole() { run "$relayer" plan wait --timeout "$timeout" "$@"; }
+whole() { run "$relayer" plan wait --timeout "$timeout" --lag "$lag" "$@"; }
 
 create() {
   local name=$prefix-$1

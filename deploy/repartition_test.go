@@ -110,7 +110,7 @@ func (f fakeFleet) totals() map[string]string {
 }
 
 const (
-	waitFor  = "escrow-relayer plan wait --timeout 25m"
+	waitFor  = "escrow-relayer plan wait --timeout 25m --lag 200"
 	changeTo = " --quiet --container=relayer --update-env-vars=TOTAL_PARTITIONS="
 )
 
@@ -129,6 +129,15 @@ func TestRepartitionGrows(t *testing.T) {
 		"gcloud run services update escrow-relayer-2 --region=us-central1" + changeTo + "4", waitFor + " --instance escrow-relayer-2 --total 4",
 	}, changes(calls))
 	require.Equal(t, map[string]string{"0": "4", "1": "4", "2": "4", "3": "4"}, f.totals())
+
+	known := relayerFlags(t, "plan")
+	for _, c := range changes(calls) {
+		if strings.HasPrefix(c, "escrow-relayer") {
+			for _, used := range flagUse.FindAllStringSubmatch(c, -1) {
+				require.Contains(t, known, used[1], c)
+			}
+		}
+	}
 
 	code, out, calls = f.run("--from", "3", "--to", "4", "--manifests", dir, "--apply")
 	require.Zero(t, code, out)
@@ -168,7 +177,7 @@ func TestRepartitionChangesNothingByDefault(t *testing.T) {
 
 func TestRepartitionStopsAndGoesOnOrBack(t *testing.T) {
 	t.Parallel()
-	for _, failure := range []string{"plan wait --timeout 25m --instance escrow-relayer-1 --total 4", "update escrow-relayer-1", "replace"} {
+	for _, failure := range []string{"--instance escrow-relayer-1 --total 4", "update escrow-relayer-1", "replace"} {
 		f := newFakeFleet(t, 3)
 		dir := f.manifests(4)
 		f.write("fail", failure)

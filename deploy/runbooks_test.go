@@ -1,6 +1,8 @@
 package deploy
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -90,6 +92,57 @@ func TestPagesNameExistingCommands(t *testing.T) {
 			}
 		}
 	}
+}
+
+var (
+	flagUse = regexp.MustCompile(`\s--([a-z][a-z-]*)`)
+	// pflag's way to define one: the name is the first string.
+	flagDefinition = regexp.MustCompile(`(?:Flags\(\)|\bf)\.[A-Za-z0-9]+Var\(&[^,]+, "([a-z-]+)"`)
+)
+
+// relayerFlags are the flags of a subcommand, which lives in the file of its name; nothing when there is no such file.
+func relayerFlags(t *testing.T, subcommand string) (known []string) {
+	t.Helper()
+	source, err := os.ReadFile("../cmd/escrow-relayer/" + subcommand + ".go")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // that the command exists is TestPagesNameExistingCommands' matter
+	}
+	require.NoError(t, err)
+	for _, d := range flagDefinition.FindAllSubmatch(source, -1) {
+		known = append(known, string(d[1]))
+	}
+	return known
+}
+
+// Flags that pages give to the relayer exist.
+func TestPagesUseExistingFlags(t *testing.T) {
+	t.Parallel()
+	code := map[string][]string{}
+	for name, page := range pages(t) {
+		code[name] = append(blocks(page, "sh"), regexp.MustCompile("`escrow-relayer [^`]+`").FindAllString(page, -1)...)
+	}
+	checked := 0
+	for name, all := range code {
+		for _, c := range all {
+			for line := range strings.SplitSeq(strings.ReplaceAll(c, "\\\n", " "), "\n") {
+				m := command.FindStringSubmatchIndex(line)
+				if m == nil {
+					continue
+				}
+				sub := line[m[2]:m[3]]
+				known := relayerFlags(t, sub)
+				if known == nil {
+					continue
+				}
+				args := regexp.MustCompile(`\s#|&&|\|\||;|`+"`").Split(line[m[3]:], 2)[0]
+				for _, f := range flagUse.FindAllStringSubmatch(args, -1) {
+					require.Contains(t, known, f[1], "%s: escrow-relayer %s has no such flag: %s", name, sub, line)
+					checked++
+				}
+			}
+		}
+	}
+	require.Greater(t, checked, 5)
 }
 
 var link = regexp.MustCompile(`\]\(([^)\s]+)\)`)
