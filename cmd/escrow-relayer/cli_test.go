@@ -1,0 +1,151 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/config"
+	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
+)
+
+// call runs the binary with nothing but the given environment.
+func call(t *testing.T, env []string, args ...string) (code int, out string) {
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, bin, args...)
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH")}, env...)
+	var b bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &b, &b
+	_ = cmd.Run()
+	return cmd.ProcessState.ExitCode(), b.String()
+}
+
+func TestUsage(t *testing.T) {
+	code, out := call(t, nil, "run", "--help")
+	require.Zero(t, code)
+	for _, v := range config.Variables() {
+		require.Contains(t, out, v.Name)
+	}
+	code, out = call(t, nil, "run")
+	require.Equal(t, 2, code)
+	for _, name := range []string{"CHAIN_ID", "RPC_URL", "FACTORY_ADDRESS", "PUBSUB_PROJECT_ID", "PUBSUB_TOPIC_ID", "DATABASE_URL"} {
+		require.Contains(t, out, name, "all problems together")
+	}
+	for _, args := range [][]string{{"run", "--nonsense"}, {"run", "now"}, {"demo", "--instances", "0"}, {"replay"}, {"plan", "move", "--from", "0", "--to", "3"}} {
+		code, out = call(t, nil, args...)
+		require.Equal(t, 2, code, "%v: %s", args, out)
+	}
+	code, out = call(t, nil, "version")
+	require.Zero(t, code)
+	require.Contains(t, out, "escrow-relayer")
+	code, out = call(t, nil, "plan", "move", "--from", "3", "--to", "4", "--strategy", "consistent")
+	require.Zero(t, code)
+	require.Contains(t, out, "648 of 2520 slots move")
+}
+
+// Each thing that does not fit is said at once, with the variable, and nothing else runs.
+func TestRefusals(t *testing.T) {
+	w := newWorld(t, nil)
+	for name, c := range map[string]struct {
+		env  map[string]string
+		want []string
+	}{
+		"chain id":    {map[string]string{"CHAIN_ID": "5"}, []string{"CHAIN_ID", "1337"}},
+		"no code":     {map[string]string{"FACTORY_ADDRESS": "0x00000000000000000000000000000000000000aa"}, []string{"FACTORY_ADDRESS"}},
+		"no topic":    {map[string]string{"PUBSUB_TOPIC_ID": "nowhere"}, []string{"PUBSUB_TOPIC_ID=nowhere"}},
+		"no schema":   {map[string]string{"MIGRATE_ON_START": "false"}, []string{"escrow-relayer migrate"}},
+		"no database": {map[string]string{"DATABASE_URL": w.PG.URL("nowhere")}, []string{"DATABASE_URL", "nowhere"}},
+		"partition":   {map[string]string{"PARTITION_NUMBER": "7"}, []string{"PARTITION_NUMBER"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.NoError(t, w.PG.CreateDatabase(t.Context(), strings.ReplaceAll(name, " ", "_"), ""))
+			env := map[string]string{"DATABASE_URL": w.PG.URL(strings.ReplaceAll(name, " ", "_")), "PORT": "0"}
+			for k, v := range c.env {
+				env[k] = v
+			}
+			code, out := call(t, w.Environ("r0", 0, 2, env), "run")
+			require.Equal(t, 2, code, out)
+			for _, want := range c.want {
+				require.Contains(t, out, want)
+			}
+		})
+	}
+}
+
+func TestTwoProcessesWithOneInstanceID(t *testing.T) {
+	w := newWorld(t, nil)
+	w.run("r0", 0, 1, nil)
+	w.ready("r0")
+	code, out := call(t, append(w.Environ("r0", 0, 1, map[string]string{"INSTANCE_LOCK_WAIT": "500ms"}), "PORT=0"), "run")
+	require.Equal(t, 2, code, out)
+	require.Contains(t, out, "INSTANCE_ID=r0")
+	w.blocks(3)
+	w.audit(false)
+}
+
+func TestStatusAuditReplayMigrate(t *testing.T) {
+	w := newWorld(t, nil)
+	env := w.Environ("cli", 0, 1, nil)
+	code, out := call(t, env, "migrate", "--check")
+	require.Equal(t, 1, code, out)
+	code, out = call(t, env, "migrate")
+	require.Zero(t, code, out)
+	require.Contains(t, out, "applied 00001")
+
+	w.run("r0", 0, 1, map[string]string{"FINALITY": "confirmations"})
+	w.ready("r0")
+	w.blocks(10)
+	w.audit(false)
+	code, out = call(t, env, "status")
+	require.Zero(t, code, out)
+	require.Contains(t, out, "r0 leads")
+	require.Contains(t, out, "2520 of 2520 served")
+	code, out = call(t, env, "plan", "wait", "--timeout", "5s", "--instance", "r0", "--total", "1")
+	require.Zero(t, code, out)
+	code, out = call(t, env, "plan", "wait", "--timeout", "1s", "--instance", "r1")
+	require.Equal(t, 1, code, out)
+	require.Contains(t, out, "r1 is not alive")
+
+	code, out = call(t, env, "audit", "--from", "0")
+	require.Zero(t, code, out)
+	require.Contains(t, out, "0 missing, 0 extra, 0 differing")
+	// Break what is stored: the audit sees it.
+	var id, other string
+	require.NoError(t, w.DB.QueryRow(t.Context(), `delete from processed_events where event_id = (select event_id from processed_events where event_type = 'Approved' limit 1) returning event_id`).Scan(&id))
+	require.NoError(t, w.DB.QueryRow(t.Context(), `update processed_events set args = '{"approver":"nobody"}' where event_id = (select event_id from processed_events where event_type = 'Approved' limit 1) returning event_id`).Scan(&other))
+	code, out = call(t, env, "audit", "--from", "0")
+	require.Equal(t, 1, code, out)
+	require.Contains(t, out, "missing   "+id)
+	require.Contains(t, out, "differing "+other)
+	require.Contains(t, out, "1 missing, 0 extra, 1 differing")
+
+	// A replay of one escrow publishes its whole history once more, marked.
+	var escrow string
+	var n int
+	require.NoError(t, w.DB.QueryRow(t.Context(), `select escrow, count(*) from processed_events where event_type = any($1) group by escrow order by 2 desc limit 1`, config.DefaultEvents).Scan(&escrow, &n))
+	before := w.Received.Len()
+	code, out = call(t, env, "replay", "--escrow", escrow, "--dry-run")
+	require.Zero(t, code, out)
+	require.Equal(t, before, w.Received.Len())
+	code, out = call(t, env, "replay", "--escrow", escrow)
+	require.Zero(t, code, out)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	require.NoError(t, w.Received.Wait(ctx, before+n))
+	for _, m := range w.Received.Messages()[before:] {
+		require.Equal(t, "true", m.Attributes["replay"])
+		require.Equal(t, escrow, m.Attributes["escrow"])
+	}
+
+	w.fleet["r0"].Kill()
+	w.until("nobody lives", func(f *fleet.Fleet) bool { return f.Live() == 0 })
+	code, out = call(t, env, "status")
+	require.Equal(t, 1, code, out)
+}
