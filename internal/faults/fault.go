@@ -1,0 +1,93 @@
+package faults
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Mode is a way to misbehave.
+type Mode string
+
+// The modes.
+const (
+	Down      Mode = "down"      // connections are refused or end without a word
+	Slow      Mode = "slow"      // every answer takes Fault.Delay
+	Limited   Mode = "limited"   // HTTP 429, with Retry-After if Fault.Delay is set; over WebSocket the error that providers send instead
+	Failing   Mode = "failing"   // HTTP 500 to 504
+	Truncated Mode = "truncated" // the first half of the answer
+	Malformed Mode = "malformed" // an answer that is not JSON
+	HTML      Mode = "html"      // a page for people, with status 200
+	Range     Mode = "range"     // more than Fault.N blocks at once are refused, in a provider's words
+	Results   Mode = "results"   // more than Fault.N logs at once are refused, in a provider's words
+	Behind    Mode = "behind"    // the newest Fault.N blocks do not exist: null for headers, [] for logs
+	Omit      Mode = "omit"      // of the logs, one in Fault.N (zero: 3) is left out, always the same ones
+	Foreign   Mode = "foreign"   // logs that nobody asked for are added
+	Chain     Mode = "chain"     // eth_chainId is Fault.N
+	Silent    Mode = "silent"    // a WebSocket stays open and nothing comes out of it; HTTP is not affected
+	Pruned    Mode = "pruned"    // blocks below Fault.N, and their logs, are gone
+)
+
+// Fault is a mode with its particulars.
+type Fault struct {
+	Mode  Mode
+	Delay time.Duration
+	N     uint64
+	Share float64 // of the requests that are hit, at random; zero: all. Of Down to HTML and Slow.
+	Words string  // of a refusal; empty: a provider's, at random
+}
+
+// Injected is a fault in force.
+type Injected struct {
+	Fault
+	hits    atomic.Int64
+	removed chan struct{}
+	remove  func()
+}
+
+// Remove ends the fault. What it is delaying goes on at once.
+func (i *Injected) Remove() { i.remove() }
+
+// Hits is how many answers the fault has changed or prevented.
+func (i *Injected) Hits() int { return int(i.hits.Load()) }
+
+type faults struct {
+	mu      sync.Mutex
+	list    []*Injected
+	changed chan struct{} // closed and renewed at each change
+}
+
+func (f *faults) inject(fault Fault) *Injected {
+	i := &Injected{Fault: fault, removed: make(chan struct{})}
+	i.remove = sync.OnceFunc(func() {
+		f.change(func() { f.list = slices.DeleteFunc(f.list, func(o *Injected) bool { return o == i }) })
+		close(i.removed)
+	})
+	f.change(func() { f.list = append(f.list, i) })
+	return i
+}
+
+func (f *faults) change(do func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	do()
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+// active returns the faults in force, the oldest first, and a channel that is closed when that changes.
+func (f *faults) active() ([]*Injected, <-chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.list), f.changed
+}
+
+func find(list []*Injected, modes ...Mode) *Injected {
+	for _, i := range list {
+		if slices.Contains(modes, i.Mode) {
+			return i
+		}
+	}
+	return nil
+}

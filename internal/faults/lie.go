@@ -1,0 +1,309 @@
+package faults
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+type request struct {
+	JSONRPC string            `json:"jsonrpc"`
+	ID      json.RawMessage   `json:"id"`
+	Method  string            `json:"method"`
+	Params  []json.RawMessage `json:"params"`
+}
+
+type response struct {
+	JSONRPC string          `json:"jsonrpc"`
+	ID      json.RawMessage `json:"id"`
+	Result  json.RawMessage `json:"result,omitempty"`
+	Error   json.RawMessage `json:"error,omitempty"`
+}
+
+// parse takes one message or a batch of them.
+func parse[T any](b []byte) (list []T, single bool, err error) {
+	if b = bytes.TrimSpace(b); len(b) > 0 && b[0] == '[' {
+		err = json.Unmarshal(b, &list)
+	} else {
+		single, list = true, make([]T, 1)
+		err = json.Unmarshal(b, &list[0])
+	}
+	if err == nil && len(list) == 0 {
+		err = fmt.Errorf("empty batch")
+	}
+	return list, single, err
+}
+
+func hex(n uint64) string { return `"0x` + strconv.FormatUint(n, 16) + `"` }
+
+func unhex(raw json.RawMessage) (uint64, bool) {
+	var s string
+	if json.Unmarshal(raw, &s) != nil || !strings.HasPrefix(s, "0x") {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(s[2:], 16, 64)
+	return n, err == nil
+}
+
+// blockNumber of a header or a log.
+func blockNumber(raw json.RawMessage) (uint64, bool) {
+	var b struct {
+		Number      json.RawMessage `json:"number"`
+		BlockNumber json.RawMessage `json:"blockNumber"`
+	}
+	if json.Unmarshal(raw, &b) != nil {
+		return 0, false
+	}
+	if b.Number == nil {
+		b.Number = b.BlockNumber
+	}
+	return unhex(b.Number)
+}
+
+// call asks the node behind one question.
+func (n *Node) call(ctx context.Context, method string, params ...string) (json.RawMessage, error) {
+	b, err := n.post(ctx, []byte(`{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":[`+strings.Join(params, ",")+`]}`))
+	if err != nil {
+		return nil, err
+	}
+	var r response
+	if err := json.Unmarshal(b, &r); err != nil {
+		return nil, err
+	}
+	if r.Error != nil {
+		return nil, fmt.Errorf("%s: %s", method, r.Error)
+	}
+	return r.Result, nil
+}
+
+// view is what the faults make of the chain for one message.
+type view struct {
+	*Node
+	ctx  context.Context
+	list []*Injected
+	top  uint64 // newest block there is
+	late *Injected
+}
+
+// lie forwards a message and changes requests and answers as the faults want.
+func (n *Node) lie(ctx context.Context, list []*Injected, body []byte) ([]byte, error) {
+	requests, single, err := parse[request](body)
+	if err != nil {
+		return n.post(ctx, body)
+	}
+	n.mu.Lock()
+	for _, r := range requests {
+		n.requests[r.Method]++
+	}
+	n.mu.Unlock()
+	if find(list, Range, Results, Behind, Omit, Foreign, Chain, Pruned) == nil {
+		return n.post(ctx, body)
+	}
+	v := &view{Node: n, ctx: ctx, list: list, late: find(list, Behind)}
+	if v.late != nil {
+		raw, err := n.call(ctx, "eth_blockNumber")
+		if err != nil {
+			return nil, err
+		}
+		head, _ := unhex(raw)
+		v.top = head - min(head, v.late.N)
+	}
+	answers := make([]response, len(requests))
+	for i, r := range requests {
+		if answers[i], err = v.one(r); err != nil {
+			return nil, err
+		}
+	}
+	if single {
+		return json.Marshal(answers[0])
+	}
+	return json.Marshal(answers)
+}
+
+func refuse(r request, code int, words string) response {
+	e, _ := json.Marshal(map[string]any{"code": code, "message": words})
+	return response{JSONRPC: "2.0", ID: r.ID, Error: e}
+}
+
+func (v *view) one(r request) (response, error) {
+	if i := find(v.list, Range); i != nil && r.Method == "eth_getLogs" {
+		if from, to, ok := span(r); ok && to-from+1 > i.N {
+			i.hits.Add(1)
+			words, code := v.words(rangeWords, i)
+			return refuse(r, code, strings.ReplaceAll(words, "{n}", strconv.FormatUint(i.N, 10))), nil
+		}
+	}
+	if i := find(v.list, Pruned); i != nil {
+		below := false
+		switch r.Method {
+		case "eth_getLogs":
+			from, _, ok := span(r)
+			below = ok && from < i.N
+		case "eth_getBlockByNumber":
+			number, ok := unhex(r.Params[0])
+			below = ok && number < i.N
+		}
+		if below {
+			i.hits.Add(1)
+			return refuse(r, 4444, "pruned history unavailable"), nil
+		}
+	}
+	if v.late != nil {
+		switch {
+		case r.Method == "eth_blockNumber":
+			v.late.hits.Add(1)
+			return response{JSONRPC: "2.0", ID: r.ID, Result: json.RawMessage(hex(v.top))}, nil
+		case r.Method == "eth_getBlockByNumber" && string(r.Params[0]) == `"latest"`:
+			v.late.hits.Add(1)
+			r.Params = append([]json.RawMessage{json.RawMessage(hex(v.top))}, r.Params[1:]...)
+		}
+	}
+	body, err := json.Marshal(r)
+	if err != nil {
+		return response{}, err
+	}
+	b, err := v.post(v.ctx, body)
+	if err != nil {
+		return response{}, err
+	}
+	var a response
+	if err := json.Unmarshal(b, &a); err != nil || a.Error != nil {
+		return a, err
+	}
+	switch r.Method {
+	case "eth_chainId":
+		if i := find(v.list, Chain); i != nil {
+			i.hits.Add(1)
+			a.Result = json.RawMessage(hex(i.N))
+		}
+	case "eth_getBlockByNumber", "eth_getBlockByHash":
+		if number, ok := blockNumber(a.Result); ok && v.late != nil && number > v.top {
+			v.late.hits.Add(1)
+			a.Result = json.RawMessage("null")
+		}
+	case "eth_getLogs":
+		return v.logs(r, a)
+	}
+	return a, nil
+}
+
+// span is the range of an eth_getLogs by numbers.
+func span(r request) (from, to uint64, ok bool) {
+	var q struct{ FromBlock, ToBlock json.RawMessage }
+	if len(r.Params) == 0 || json.Unmarshal(r.Params[0], &q) != nil {
+		return 0, 0, false
+	}
+	from, a := unhex(q.FromBlock)
+	to, b := unhex(q.ToBlock)
+	return from, to, a && b && from <= to
+}
+
+func (v *view) logs(r request, a response) (response, error) {
+	var logs []json.RawMessage
+	if err := json.Unmarshal(a.Result, &logs); err != nil {
+		return a, err
+	}
+	if i := find(v.list, Results); i != nil && uint64(len(logs)) > i.N {
+		if from, to, ok := span(r); !ok || from < to { // of a single block no provider refuses to give the logs
+			i.hits.Add(1)
+			words, code := v.words(resultWords, i)
+			return refuse(r, code, strings.ReplaceAll(words, "{n}", strconv.FormatUint(i.N, 10))), nil
+		}
+	}
+	before := len(logs)
+	if v.late != nil {
+		logs = slices.DeleteFunc(logs, func(l json.RawMessage) bool {
+			number, ok := blockNumber(l)
+			return ok && number > v.top
+		})
+		if len(logs) < before {
+			v.late.hits.Add(1)
+		}
+	}
+	if i := find(v.list, Omit); i != nil {
+		logs = slices.DeleteFunc(logs, func(l json.RawMessage) bool {
+			if !v.omitted(l, i.N) {
+				return false
+			}
+			i.hits.Add(1)
+			return true
+		})
+	}
+	if i := find(v.list, Foreign); i != nil && len(logs) > 0 {
+		var alien map[string]any
+		if err := json.Unmarshal(logs[len(logs)-1], &alien); err != nil {
+			return a, err
+		}
+		i.hits.Add(1)
+		alien["topics"] = []string{"0x" + strings.Repeat("ab", 32)}
+		if index, err := strconv.ParseUint(strings.TrimPrefix(fmt.Sprint(alien["logIndex"]), "0x"), 16, 64); err == nil {
+			alien["logIndex"] = "0x" + strconv.FormatUint(index+1, 16)
+		}
+		raw, err := json.Marshal(alien)
+		if err != nil {
+			return a, err
+		}
+		logs = append(logs, raw)
+	}
+	if logs == nil {
+		logs = []json.RawMessage{}
+	}
+	var err error
+	a.Result, err = json.Marshal(logs)
+	return a, err
+}
+
+// omitted decides by the seed and the log itself.
+func (v *view) omitted(raw json.RawMessage, oneIn uint64) bool {
+	var l struct{ TransactionHash, LogIndex string }
+	if json.Unmarshal(raw, &l) != nil {
+		return false
+	}
+	if oneIn == 0 {
+		oneIn = 3
+	}
+	h := fnv.New64a()
+	_, _ = h.Write(binary.BigEndian.AppendUint64(nil, v.seed))
+	_, _ = h.Write([]byte(l.TransactionHash + ":" + l.LogIndex))
+	return h.Sum64()%oneIn == 0
+}
+
+// refusalWords are what a provider says; {n} is its limit.
+type refusalWords struct {
+	code  int
+	words string
+}
+
+var rangeWords = []refusalWords{
+	{-32600, "You can make eth_getLogs requests with up to a {n} block range. Based on your parameters, this block range should work: [0x0, 0x1]"}, // Alchemy
+	{-32614, "eth_getLogs is limited to a {n} range"},                                              // QuickNode
+	{-32005, "query exceeds max block range {n}"},                                                  // Infura's former, and others
+	{-32600, "Block range is too large"},                                                           // Ankr
+	{-32047, "Invalid eth_getLogs request. 'fromBlock'-'toBlock' range too large. Max range: {n}"}, // Cloudflare
+	{-32000, "exceed maximum block range: {n}"},                                                    // BNB Chain's fork of geth
+	{35, "ranges over {n} blocks are not supported on freetier"},                                   // dRPC
+}
+
+var resultWords = []refusalWords{
+	{-32005, "query returned more than {n} results"},                                        // Infura
+	{-32602, "Log response size exceeded. Recommended block range: [0x0, 0x1]"},             // Alchemy
+	{-32000, "query exceeds max results {n}, retry with the range 1-2"},                     // newer gateways
+	{-32602, "Query returned more than {n} results. Try with this block range [0x0, 0x1]."}, // Alchemy, by count
+	{-32005, "logs matched by query exceeds limit of {n}"},                                  // Nethermind-style gateways
+	{-32008, "Response is too big: exceeded max limit of {n}"},                              // jsonrpsee
+	{-32000, "backend response too large"},                                                  // proxyd
+}
+
+func (v *view) words(of []refusalWords, i *Injected) (string, int) {
+	if i.Words != "" {
+		return i.Words, -32000
+	}
+	w := of[v.number(len(of))]
+	return w.words, w.code
+}

@@ -1,0 +1,208 @@
+package faults
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gorilla/websocket"
+)
+
+// socket is one WebSocket connection and the one behind it. Subscriptions go through; everything else is answered like a request over HTTP.
+func (n *Node) socket(w http.ResponseWriter, r *http.Request) {
+	list, _ := n.faults.active()
+	if i := find(list, Down); i != nil && n.chance(i.Share) {
+		i.hits.Add(1)
+		panic(http.ErrAbortHandler)
+	}
+	if i := find(list, Limited); i != nil && n.chance(i.Share) {
+		i.hits.Add(1)
+		http.Error(w, "too many requests", http.StatusTooManyRequests)
+		return
+	}
+	if i := find(list, Failing); i != nil && n.chance(i.Share) {
+		i.hits.Add(1)
+		http.Error(w, "bad gateway", http.StatusBadGateway)
+		return
+	}
+	behind, resp, err := websocket.DefaultDialer.DialContext(n.base, n.upWS, nil)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	if resp.Body != nil {
+		resp.Body.Close()
+	}
+	up := websocket.Upgrader{CheckOrigin: func(*http.Request) bool { return true }}
+	front, err := up.Upgrade(w, r, nil)
+	if err != nil {
+		_ = behind.Close()
+		return
+	}
+	ctx, cancel := context.WithCancel(n.base)
+	s := &socket{n: n, front: front, behind: behind, cancel: cancel, ctx: ctx}
+	front.SetPingHandler(func(data string) error {
+		if s.silent() {
+			return nil
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return front.WriteControl(websocket.PongMessage, []byte(data), time.Now().Add(time.Second))
+	})
+	n.wg.Go(s.watch)
+	n.wg.Go(s.down)
+	n.wg.Go(s.up)
+}
+
+type socket struct {
+	n             *Node
+	front, behind *websocket.Conn
+	ctx           context.Context
+	cancel        context.CancelFunc
+	mu            sync.Mutex // writes to the front
+	upMu          sync.Mutex // writes to the one behind
+}
+
+func (s *socket) silent() bool {
+	list, _ := s.n.faults.active()
+	i := find(list, Silent)
+	if i != nil {
+		i.hits.Add(1)
+	}
+	return i != nil
+}
+
+// watch ends the connection when the node goes down or closes.
+func (s *socket) watch() {
+	defer func() { _, _ = s.front.Close(), s.behind.Close() }()
+	for {
+		list, changed := s.n.faults.active()
+		if i := find(list, Down); i != nil && i.Share == 0 {
+			i.hits.Add(1)
+			s.cancel()
+		}
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+func (s *socket) send(b []byte) {
+	if s.silent() {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.front.SetWriteDeadline(time.Now().Add(10*time.Second)) != nil || s.front.WriteMessage(websocket.TextMessage, b) != nil {
+		s.cancel()
+	}
+}
+
+// up takes what the client sends.
+func (s *socket) up() {
+	defer s.cancel()
+	var asked sync.WaitGroup
+	defer asked.Wait()
+	defer s.cancel()
+	for {
+		_, body, err := s.front.ReadMessage()
+		if err != nil {
+			return
+		}
+		if s.silent() {
+			continue
+		}
+		if strings.Contains(string(body), `"eth_subscribe"`) || strings.Contains(string(body), `"eth_unsubscribe"`) {
+			s.upMu.Lock()
+			err := s.behind.WriteMessage(websocket.TextMessage, body)
+			s.upMu.Unlock()
+			if err != nil {
+				return
+			}
+			continue
+		}
+		asked.Go(func() {
+			a := s.n.answer(s.ctx, body)
+			switch {
+			case s.ctx.Err() != nil:
+			case a.drop:
+				s.cancel()
+			case a.status == http.StatusTooManyRequests:
+				s.send(each(body, refusal))
+			case a.status != http.StatusOK:
+				s.send(each(body, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32603,"message":"internal error"}}`))
+			default:
+				s.send(a.body)
+			}
+		})
+	}
+}
+
+// each answers every request of a message with the same.
+func each(body []byte, format string) []byte {
+	list, single, err := parse[request](body)
+	if err != nil {
+		return body
+	}
+	var parts []string
+	for _, r := range list {
+		parts = append(parts, fmt.Sprintf(format, r.ID))
+	}
+	if single {
+		return []byte(parts[0])
+	}
+	return []byte("[" + strings.Join(parts, ",") + "]")
+}
+
+// down takes what comes from the node behind: answers to subscriptions, and notifications.
+func (s *socket) down() {
+	defer s.cancel()
+	for {
+		_, body, err := s.behind.ReadMessage()
+		if err != nil {
+			return
+		}
+		list, _ := s.n.faults.active()
+		if i := find(list, Behind); i != nil {
+			body = s.older(i, body)
+		}
+		if body != nil {
+			s.send(body)
+		}
+	}
+}
+
+// older puts the head that a node so far behind would announce into a notification; nil: none.
+func (s *socket) older(i *Injected, body []byte) []byte {
+	var note struct {
+		JSONRPC string `json:"jsonrpc"`
+		Method  string `json:"method"`
+		Params  struct {
+			Subscription json.RawMessage `json:"subscription"`
+			Result       json.RawMessage `json:"result"`
+		} `json:"params"`
+	}
+	if json.Unmarshal(body, &note) != nil || note.Method != "eth_subscription" {
+		return body
+	}
+	number, ok := blockNumber(note.Params.Result)
+	if !ok {
+		return body
+	}
+	if number <= i.N {
+		return nil
+	}
+	b, err := s.n.call(s.ctx, "eth_getBlockByNumber", hex(number-i.N), "false")
+	if err != nil || string(b) == "null" {
+		return nil
+	}
+	i.hits.Add(1)
+	note.Params.Result = b
+	body, _ = json.Marshal(note)
+	return body
+}
