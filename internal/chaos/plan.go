@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/fusion-prime/escrow-relayer/internal/faults"
 )
 
 // Kind of a fault.
@@ -30,10 +32,45 @@ const (
 	Slow        Kind = "pubsub-slow"
 	Reorg       Kind = "reorg"      // not deeper than the confirmations
 	DeepReorg   Kind = "deep-reorg" // deeper
+
+	// Of one of the two endpoints, or of both (Fault.Both), as package faults describes them.
+	NodeDown      Kind = "node-down"
+	NodeSlow      Kind = "node-slow"
+	NodeLimited   Kind = "node-429"
+	NodeFailing   Kind = "node-5xx"
+	NodeTruncated Kind = "node-truncated"
+	NodeMalformed Kind = "node-malformed"
+	NodeHTML      Kind = "node-html"
+	NodeRange     Kind = "node-range"
+	NodeResults   Kind = "node-results"
+	NodeBehind    Kind = "node-behind"
+	NodeOmits     Kind = "node-omits" // of one only, and until the end: nothing else could tell
+	NodeForeign   Kind = "node-foreign"
+	NodeChain     Kind = "node-chain"
+	NodeSilent    Kind = "node-silent"
+	NodePruned    Kind = "node-pruned"
+
+	// Of the network between one instance and Postgres.
+	DBCut    Kind = "db-cut"
+	DBFreeze Kind = "db-freeze"
+	DBSlow   Kind = "db-slow"
 )
 
+// nodeModes are the faults of nodes, as package faults calls them.
+var nodeModes = map[Kind]faults.Mode{
+	NodeDown: faults.Down, NodeSlow: faults.Slow, NodeLimited: faults.Limited, NodeFailing: faults.Failing, NodeTruncated: faults.Truncated,
+	NodeMalformed: faults.Malformed, NodeHTML: faults.HTML, NodeRange: faults.Range, NodeResults: faults.Results, NodeBehind: faults.Behind,
+	NodeOmits: faults.Omit, NodeForeign: faults.Foreign, NodeChain: faults.Chain, NodeSilent: faults.Silent, NodePruned: faults.Pruned,
+}
+
+// nodeKinds in a fixed order, since a seed chooses among them.
+var nodeKinds = []Kind{
+	NodeDown, NodeDown, NodeSlow, NodeLimited, NodeFailing, NodeTruncated, NodeMalformed, NodeHTML, NodeRange, NodeResults, NodeBehind, NodeBehind,
+	NodeOmits, NodeOmits, NodeForeign, NodeChain, NodeSilent, NodeSilent, NodePruned,
+}
+
 // inDoubt are the faults after which a message may come twice.
-var inDoubt = []Kind{Kill, KillAll, Freeze, Session, Backends, Restart, Crash, AckLost, PubSubDown, Denied, Slow}
+var inDoubt = []Kind{Kill, KillAll, Freeze, Session, Backends, Restart, Crash, AckLost, PubSubDown, Denied, Slow, DBCut, DBFreeze, DBSlow}
 
 // Fault is one entry of a plan.
 type Fault struct {
@@ -43,10 +80,11 @@ type Fault struct {
 	For  time.Duration // until it is undone
 	N    int           // depth of a reorganisation, new total of a repartition
 	Keep bool          // a reorganisation keeps the transactions
+	Both bool          // both endpoints
 }
 
 func (f Fault) String() string {
-	return fmt.Sprintf("%5.1fs %s who=%d for=%s n=%d keep=%v", f.At.Seconds(), f.Kind, f.Who, f.For.Round(10*time.Millisecond), f.N, f.Keep)
+	return fmt.Sprintf("%5.1fs %s who=%d for=%s n=%d keep=%v both=%v", f.At.Seconds(), f.Kind, f.Who, f.For.Round(10*time.Millisecond), f.N, f.Keep, f.Both)
 }
 
 // Plan is what a seed decides.
@@ -79,6 +117,8 @@ func NewPlan(seed uint64) Plan {
 	if r.IntN(3) == 0 {
 		kinds = append(kinds, DeepReorg, DeepReorg, DeepReorg)
 	}
+	kinds = append(kinds, DBCut, DBFreeze, DBFreeze, DBSlow)
+	kinds = append(kinds, nodeKinds...)
 	for range 2 + r.IntN(5) {
 		f := Fault{
 			At: time.Duration(r.Int64N(int64(p.Length * 8 / 10))), Kind: kinds[r.IntN(len(kinds))], Who: r.IntN(p.Instances),
@@ -91,7 +131,12 @@ func NewPlan(seed uint64) Plan {
 			f.N = p.Confirmations + 1 + r.IntN(5)
 		case Repartition:
 			f.N = 1 + r.IntN(5)
+		case NodeBehind:
+			f.N = 1 + r.IntN(8)
+		case NodeRange, NodeResults:
+			f.N = 1 + r.IntN(20)
 		}
+		f.Both = nodeModes[f.Kind] != "" && f.Kind != NodeOmits && r.IntN(3) == 0
 		p.Faults = append(p.Faults, f)
 	}
 	slices.SortFunc(p.Faults, func(a, b Fault) int { return int(a.At - b.At) })

@@ -14,14 +14,19 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
 
+	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 )
 
-// settleTimeout is how long the fleet may take after the last fault to be whole again and to have published everything.
-const settleTimeout = 60 * time.Second
+// settleTimeout is how long the fleet may take after the last fault to be whole again and to have published everything. A node that gave
+// an answer that is none is left alone for 30 s, and for twice as long each further time.
+const settleTimeout = 120 * time.Second
+
+// refused is the exit code of a relayer that does not fit its surroundings, such as a node of another chain.
+const refused = 2
 
 // run is a plan in progress.
 type run struct {
@@ -34,6 +39,10 @@ type run struct {
 	total   int
 	stopped []string // processes that ended other than they should
 	dead    map[int]bool
+	network map[int]*faults.TCP // between an instance and Postgres
+	urls    map[int]string      // of the database, through it
+
+	nodes [2]*faults.Node // in front of the chain
 }
 
 // Run carries a plan out with a relayer's binary and returns what the oracle says.
@@ -55,7 +64,13 @@ func Run(ctx context.Context, bin string, p Plan) (v *Verdict, err error) {
 			_ = os.RemoveAll(l.Dir)
 		}
 	}()
-	r := &run{plan: p, lab: l, chain: l.Chain.(*testchain.Sim), total: p.Instances, dead: map[int]bool{}}
+	r := &run{plan: p, lab: l, chain: l.Chain.(*testchain.Sim), total: p.Instances, dead: map[int]bool{}, network: map[int]*faults.TCP{}, urls: map[int]string{}}
+	defer func() { err = errors.Join(err, r.disconnect()) }()
+	for i := range r.nodes {
+		if r.nodes[i], err = faults.NewNode(r.chain.HTTP(), r.chain.WS(), p.Seed+uint64(i)); err != nil {
+			return nil, err
+		}
+	}
 	for i := range p.Instances {
 		if err := r.start(i); err != nil {
 			return nil, err
@@ -87,10 +102,36 @@ func (r *run) process(i int) *lab.Process {
 	return r.procs[i]
 }
 
+// disconnect ends the proxies.
+func (r *run) disconnect() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var errs []error
+	for _, t := range r.network {
+		errs = append(errs, t.Close())
+	}
+	for _, n := range r.nodes {
+		if n != nil {
+			errs = append(errs, n.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// start runs an instance. Each has a network of its own to Postgres, and both nodes, in one of the ways that there are.
 func (r *run) start(i int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	p, err := r.lab.Run("r"+strconv.Itoa(i), i, r.total, nil)
+	if r.network[i] == nil {
+		t, url, err := faults.ProxyURL(r.lab.URL)
+		if err != nil {
+			return err
+		}
+		r.network[i], r.urls[i] = t, url
+	}
+	a, b := r.nodes[0], r.nodes[1]
+	rpc := [][2]string{{a.WS(), b.HTTP()}, {a.HTTP(), b.HTTP()}, {b.WS(), a.WS()}}[i%3]
+	p, err := r.lab.Run("r"+strconv.Itoa(i), i, r.total, map[string]string{"DATABASE_URL": r.urls[i], "RPC_URLS": rpc[0] + "," + rpc[1]})
 	if err != nil {
 		return err
 	}
@@ -187,7 +228,12 @@ func (r *run) inject(ctx context.Context, f Fault, mining *sync.Mutex) error {
 		pause(ctx, f.For)
 		i.Remove()
 	}
+	if mode := nodeModes[f.Kind]; mode != "" {
+		return r.mislead(ctx, f, mode)
+	}
 	switch f.Kind {
+	case DBCut, DBFreeze, DBSlow:
+		return r.disturb(ctx, f)
 	case Kill, Freeze, Term:
 		i, p := r.alive(f.Who)
 		if p == nil {
@@ -256,6 +302,70 @@ func (r *run) inject(ctx context.Context, f Fault, mining *sync.Mutex) error {
 		}
 	}
 	return nil
+}
+
+// mislead makes one node or both misbehave for a time; one that omits logs does so from then on.
+func (r *run) mislead(ctx context.Context, f Fault, mode faults.Mode) error {
+	fault := faults.Fault{Mode: mode, N: uint64(f.N)}
+	switch f.Kind {
+	case NodeSlow:
+		fault.Delay = f.For / 2
+	case NodeLimited:
+		if f.Keep {
+			fault.Delay = time.Second // as Retry-After
+		}
+	case NodeTruncated, NodeMalformed, NodeHTML, NodeFailing:
+		if f.Keep {
+			fault.Share = 0.3
+		}
+	case NodeChain:
+		fault.N = 5
+	case NodePruned:
+		head, err := r.lab.Head(ctx)
+		if err != nil {
+			return err
+		}
+		fault.N = head - min(head, 20)
+	}
+	nodes := r.nodes[f.Who%2 : f.Who%2+1]
+	switch {
+	case f.Kind == NodeOmits:
+		nodes = r.nodes[:1] // always the same: with both, nothing could tell
+	case f.Both:
+		nodes = r.nodes[:]
+	}
+	for _, n := range nodes {
+		i := n.Inject(fault)
+		if f.Kind != NodeOmits {
+			defer i.Remove()
+		}
+	}
+	if f.Kind != NodeOmits {
+		pause(ctx, f.For)
+	}
+	return nil
+}
+
+// disturb the network between an instance and Postgres for a time.
+func (r *run) disturb(ctx context.Context, f Fault) error {
+	r.mu.Lock()
+	t := r.network[f.Who]
+	r.mu.Unlock()
+	var undo func() error
+	var err error
+	switch f.Kind {
+	case DBCut:
+		undo = t.Cut()
+	case DBFreeze:
+		undo, err = t.Freeze()
+	case DBSlow:
+		undo, err = t.Slow(150 * time.Millisecond)
+	}
+	if err != nil {
+		return err
+	}
+	pause(ctx, f.For)
+	return undo()
 }
 
 // restart is one at a time.
@@ -334,7 +444,7 @@ func (r *run) heal(ctx context.Context) error {
 		if p != nil && !running {
 			select {
 			case <-p.Exited():
-				if code, err := p.Wait(ctx); err == nil && code > 0 {
+				if code, err := p.Wait(ctx); err == nil && code > 0 && (code != refused || !r.plan.Has(NodeChain)) {
 					r.stopped = append(r.stopped, fmt.Sprintf("%s exited with %d by itself: %s", p.ID, code, tail(p.LogFile)))
 				}
 			default:

@@ -19,6 +19,7 @@ type TCP struct {
 	proxy  *toxiproxy.Proxy
 	faults map[string]int // how often each was injected
 	toxics int
+	cuts   int
 }
 
 // NewTCP listens on a free port of 127.0.0.1 for a server at an address host:port.
@@ -48,15 +49,19 @@ func ProxyURL(raw string) (*TCP, string, error) {
 	return t, u.String(), nil
 }
 
-// Cut ends all connections and refuses new ones, until undone.
+// Cut ends all connections and refuses new ones, until all cuts are undone.
 func (t *TCP) Cut() (undo func() error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.faults["cut"]++
+	t.cuts++
 	t.proxy.Stop()
 	return once(func() error {
 		t.mu.Lock()
 		defer t.mu.Unlock()
+		if t.cuts--; t.cuts > 0 {
+			return nil
+		}
 		return t.proxy.Start()
 	})
 }

@@ -76,10 +76,12 @@ func TestTCP(t *testing.T) {
 	c = dial()
 	require.NoError(t, talk(c, 10*time.Second))
 	undo = p.Cut()
+	again := p.Cut()
+	require.NoError(t, again())
 	require.Error(t, talk(c, 10*time.Second))
 	_, err = net.Dial("tcp", p.Addr()) //nolint:noctx // no names to resolve
 	require.Error(t, err)
 	require.NoError(t, undo())
 	require.NoError(t, talk(dial(), 10*time.Second))
-	require.Equal(t, []int{1, 1, 1}, []int{p.Injected("slow"), p.Injected("freeze"), p.Injected("cut")})
+	require.Equal(t, []int{1, 1, 2}, []int{p.Injected("slow"), p.Injected("freeze"), p.Injected("cut")})
 }
