@@ -50,19 +50,23 @@ func (s *Source) blocks(ctx context.Context, from, to uint64, f *Filter, other b
 	return true
 }
 
-// chain returns the headers of from..to, each the parent of the next, from the ring as far as it has them.
+// chain returns the headers of from..to, each the parent of the next, from the ring as far as it has them. They are linked up to the
+// newest head: a header that the ring still has from before a reorganisation, with a gap above it, is linked to its old children only.
 func (s *Source) chain(ctx context.Context, from, to uint64) ([]known, error) {
 	for range 2 {
-		have := s.ring.get(from, to+1) // one more, to link what is read to what is known
+		top := max(to, s.ring.newest(to))
+		have := s.ring.get(from, top)
 		var missing []uint64
-		for n := from; n <= to; n++ {
+		for n := from; n <= top; n++ {
 			if _, ok := have[n]; !ok {
 				missing = append(missing, n)
 			}
 		}
-		if len(missing) > 0 {
-			err := s.ask(ctx, missing[len(missing)-1], nil, func(ctx context.Context, e *endpoint) error {
-				list, err := e.headers(ctx, missing)
+		for len(missing) > 0 {
+			some := missing[:min(len(missing), headersAtOnce)]
+			missing = missing[len(some):]
+			err := s.ask(ctx, some[len(some)-1], nil, func(ctx context.Context, e *endpoint) error {
+				list, err := e.headers(ctx, some)
 				if err != nil {
 					return err
 				}
@@ -75,16 +79,15 @@ func (s *Source) chain(ctx context.Context, from, to uint64) ([]known, error) {
 				return nil, err
 			}
 		}
-		list := make([]known, 0, to-from+1)
+		list := make([]known, 0, top-from+1)
 		linked := true
-		for n := from; n <= to; n++ {
-			next, ok := have[n+1]
-			linked = linked && (!ok || next.Parent == have[n].Hash)
+		for n := from; n <= top; n++ {
+			linked = linked && (n == top || have[n+1].Parent == have[n].Hash)
 			list = append(list, have[n])
 		}
 		if linked {
 			s.ring.fill(list)
-			return list, nil
+			return list[:to-from+1], nil
 		}
 		s.ring.drop() // the chain moved: once more, from one node
 	}
@@ -161,14 +164,16 @@ func (e *endpoint) blockLogs(ctx context.Context, k known, f *Filter) ([]types.L
 	if err != nil {
 		return nil, err
 	}
+	for i := range logs {
+		if l := &logs[i]; l.BlockHash != k.Hash {
+			return nil, fmt.Errorf("%w: log %d is of block %s instead of %s", errInvalid, l.Index, l.BlockHash, k.Hash)
+		}
+	}
 	if err := tested(logs, k.Number, k.Number, f); err != nil {
 		return nil, err
 	}
 	for i := range logs {
 		l := &logs[i]
-		if l.BlockHash != k.Hash {
-			return nil, fmt.Errorf("%w: log %d is of block %s instead of %s", errInvalid, l.Index, l.BlockHash, k.Hash)
-		}
 		if k.Bloom != (types.Bloom{}) && !inBloom(&k.Bloom, l) { // chains without bloom filters give zeros
 			return nil, fmt.Errorf("%w: log %d of block %d is not in the block's bloom filter", errInvalid, l.Index, k.Number)
 		}

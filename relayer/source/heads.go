@@ -142,10 +142,11 @@ func (s *Source) listen(ctx context.Context, e *endpoint) bool {
 
 // arrived notes an endpoint's head; via is the connection over which it was announced.
 func (s *Source) arrived(ctx context.Context, e *endpoint, h Header, via *wsConn) {
+	// The ring first: another endpoint's refresh may make a View of this head, whose readers then look at the ring.
+	s.ring.head(h, e, via)
 	e.mu.Lock()
 	e.head = h
 	e.mu.Unlock()
-	s.ring.head(h, e, via)
 	s.refresh(ctx)
 }
 
@@ -331,6 +332,16 @@ func (r *ring) get(from, to uint64) map[uint64]known {
 		}
 	}
 	return found
+}
+
+// newest is the number of the head on the ring; 0 when it is so far above a block that headers in between would not be kept.
+func (r *ring) newest(above uint64) uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.top > above+ringSize/2 {
+		return 0
+	}
+	return r.top
 }
 
 // fill adds headers that were read, below the top.

@@ -160,8 +160,8 @@ var tooManyAddressesWords = []string{"exceed max addresses", "too many addresses
 
 var behindWords = []string{
 	"beyond current head", "unknown block", "header not found", "block not found", "header for hash not found", "not found: block", "after last accepted block",
-	"unfinalized", "is not available", "block is out of range", "from block is greater than latest", "cannot be found", "higher than latest",
-	"greater than latest", "future block", "requested block", "invalid block range params",
+	"unfinalized", "block is not available", "block is out of range", "from block is greater than latest", "cannot be found", "higher than latest",
+	"greater than latest", "future block", "requested block number", "invalid block range params",
 }
 
 var rateWords = []string{

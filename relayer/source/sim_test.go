@@ -37,6 +37,8 @@ func await(t *testing.T, s *Source, what func(View) bool) View {
 	t.Helper()
 	limit := time.NewTimer(20 * time.Second)
 	defer limit.Stop()
+	look := time.NewTicker(5 * time.Millisecond) // conditions may be about more than the View
+	defer look.Stop()
 	for {
 		changed := s.Changed()
 		if v := s.View(); v.Ready && what(v) {
@@ -44,6 +46,7 @@ func await(t *testing.T, s *Source, what func(View) bool) View {
 		}
 		select {
 		case <-changed:
+		case <-look.C:
 		case <-limit.C:
 			require.FailNow(t, "the view does not come to it", "%+v", s.View())
 		}

@@ -1,0 +1,405 @@
+package source
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+)
+
+func TestConfig(t *testing.T) {
+	_, err := New(Config{URLs: []string{"ftp://user:hunter2@example.com", "https://a.example.com/0123456789abcdef\x7f"}, Finality: "soon", Timeout: -1})
+	require.ErrorContains(t, err, "RPC URL 0 (ftp://example.com)")
+	require.ErrorContains(t, err, "RPC URL 1")
+	require.ErrorContains(t, err, "CHAIN_ID")
+	require.ErrorContains(t, err, "FINALITY")
+	require.ErrorContains(t, err, "negative")
+	require.NotContains(t, err.Error(), "hunter2")
+	require.NotContains(t, err.Error(), "0123456789abcdef")
+	_, err = New(Config{ChainID: 1})
+	require.ErrorContains(t, err, "RPC_URLS")
+}
+
+// What providers say, as found in their documentation and in other projects' issues.
+func TestClassify(t *testing.T) {
+	for want, texts := range map[outcome][]string{
+		tooLarge: {
+			"query returned more than 10000 results", "Log response size exceeded. You can make eth_getLogs requests with up to a 2K block range",
+			"eth_getLogs is limited to a 10,000 range", "eth_getLogs and eth_newFilter are limited to a 10,000 blocks range", "exceed maximum block range: 50000",
+			"block range is too wide", "Max range: 800", "query timeout exceeded", "requested too many blocks from 1 to 100000, maximum is set to 2048",
+			"ranges over 10000 blocks are not supported on freetier", "Under the Free tier plan, you can make eth_getLogs requests with up to a 10 block range.",
+			"backend response too large", "query exceeds max results 20000, retry with the range 1-2", "logs matched by query exceeds limit of 10000",
+			"Block range limit exceeded. See more details at", "response is too big", "block range too large: 20000, max is 10000", "exceeds the range allowed for your plan",
+		},
+		rateLimited: {
+			"Too Many Requests", "daily request count exceeded, request rate limited", "Your app has exceeded its compute units per second capacity",
+			"project ID request rate exceeded: rate limit", "call rate limit exhausted, retry in 10s", "100/second request limit reached - reduce calls per second",
+		},
+		lagging: {
+			"block range extends beyond current head block", "unknown block", "header not found", "One of the blocks specified in filter (fromBlock, toBlock or blockHash) cannot be found.",
+			"cannot query unfinalized data", "requested block number greater than latest",
+		},
+		tooManyAddrs: {"exceed max addresses or topics per search position", "too many addresses in filter"},
+		failed:       {"internal error", "the method eth_getLogs does not exist/is not available for this key", "missing trie node"},
+	} {
+		for _, text := range texts {
+			require.Equal(t, want, classify(fmt.Errorf("wrapped: %w", &rpcError{Code: -32000, Message: text})), text)
+		}
+	}
+	require.Equal(t, tooLarge, classify(&rpcError{Code: -32005, Message: "limit exceeded"}))
+	require.Equal(t, rateLimited, classify(&rpcError{Code: 429}))
+	require.Equal(t, rateLimited, classify(&statusError{status: 429}))
+	require.Equal(t, tooLarge, classify(&statusError{status: 413}))
+	require.Equal(t, failed, classify(&statusError{status: 502}))
+	require.Equal(t, timedOut, classify(context.DeadlineExceeded))
+	require.Equal(t, succeeded, classify(nil))
+}
+
+func TestRetryAfter(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for v, want := range map[string]time.Duration{
+		"": 0, "7": 7 * time.Second, "0.5": 500 * time.Millisecond, "-3": 0, "soon": 0, "NaN": 0, "1e300": 10 * time.Minute,
+		now.Add(9 * time.Second).Format(http.TimeFormat): 9 * time.Second, now.Add(-time.Hour).Format(http.TimeFormat): 0,
+	} {
+		require.Equal(t, want, retryAfter(v, now), v)
+	}
+}
+
+// A provider that limits the range is asked for less, more and more carefully, and nothing is lost or twice.
+func TestRangeAdapts(t *testing.T) {
+	chain := newChain(3000, 10, 0)
+	node := startNode(t, chain)
+	node.finalized = 3000
+	var largest, refused atomic.Uint64
+	node.lie = func(method string, params []json.RawMessage) (any, error) {
+		if method != logsMethod {
+			return nil, nil
+		}
+		q := parseQuery(t, params[0])
+		if size := uint64(q.ToBlock - q.FromBlock + 1); size > 100 {
+			refused.Add(1)
+			return nil, errors.New("query returned more than 10000 results")
+		} else if size > largest.Load() {
+			largest.Store(size)
+		}
+		return nil, nil
+	}
+	s := start(t, Config{URLs: []string{node.server.URL}, ChainID: 1, Finality: Latest})
+	await(t, s, func(v View) bool { return v.Final == 3000 })
+	got, batches := collect(t, s, 0, 3000, filterA())
+	require.Equal(t, chain.all(0, 3000), got)
+	require.Less(t, len(batches), 70)
+	require.Greater(t, largest.Load(), uint64(60))
+	require.Less(t, refused.Load(), uint64(25))
+	require.True(t, s.Endpoints()[0].Up)
+	require.EqualValues(t, refused.Load(), value(t, s.metrics.requests.WithLabelValues("rpc0", logsMethod, string(tooLarge))))
+}
+
+func TestSpan(t *testing.T) {
+	s := newSpan(10_000)
+	require.EqualValues(t, 512, s.size)
+	for range 10 {
+		s.accepted(s.size, 0)
+	}
+	require.EqualValues(t, 10_000, s.size)
+	s.refuse(10_000)
+	require.EqualValues(t, 5000, s.size)
+	s.refuse(10_000) // several were in flight
+	require.EqualValues(t, 5000, s.size)
+	for range 100 {
+		s.accepted(s.size, 10)
+	}
+	require.EqualValues(t, 9999, s.size)
+	s.accepted(1, 0)
+	require.EqualValues(t, 9999, s.size)
+	for range forgetAfter {
+		s.accepted(s.size, 10)
+	}
+	require.EqualValues(t, 10_000, s.size)
+	s.accepted(s.size, 2*enoughLogs+1)
+	require.EqualValues(t, 5000, s.size)
+	s.refuse(1)
+	s.refuse(1)
+	require.EqualValues(t, 1, s.size)
+	s.accepted(1, 0)
+	require.EqualValues(t, 1, s.size)
+}
+
+func TestRateLimit(t *testing.T) {
+	chain := newChain(20, 1, 0)
+	node, reserve := startNode(t, chain), startNode(t, chain)
+	s := start(t, Config{URLs: []string{node.server.URL, reserve.server.URL}, ChainID: 1, Finality: Latest})
+	await(t, s, func(View) bool { return allUp(s) })
+	var refusals atomic.Int64
+	node.set(func() {
+		node.http = func(w http.ResponseWriter, _ *http.Request) bool {
+			refusals.Add(1)
+			w.Header().Set("Retry-After", "300")
+			w.WriteHeader(http.StatusTooManyRequests)
+			return true
+		}
+	})
+	got, _ := collect(t, s, 1, 20, filterA())
+	require.Equal(t, chain.all(1, 20), got)
+	require.True(t, s.Endpoints()[0].Up, "a limit is no fault")
+	require.InDelta(t, 300, s.endpoints[0].paused().Seconds(), 5)
+	before := refusals.Load()
+	for range 5 {
+		collect(t, s, 1, 20, filterA())
+	}
+	require.Equal(t, before, refusals.Load(), "it asked to be left alone")
+	require.Contains(t, s.Endpoints()[0].LastError, "429")
+	require.NotZero(t, value(t, s.metrics.requests.WithLabelValues("rpc0", numberMethod, string(rateLimited)))+
+		value(t, s.metrics.requests.WithLabelValues("rpc0", hashMethod, string(rateLimited)))+
+		value(t, s.metrics.requests.WithLabelValues("rpc0", logsMethod, string(rateLimited))))
+}
+
+// An endpoint of another chain is never used, whether it was so from the start or became so.
+func TestWrongChain(t *testing.T) {
+	chain, other := newChain(20, 1, 0), newChain(30, 1, 9)
+	for _, kind := range []string{"http", "ws"} {
+		t.Run(kind, func(t *testing.T) {
+			right, wrong := startNode(t, chain), startNode(t, other)
+			wrong.chainID = 5
+			urls := []string{wrong.server.URL, right.server.URL}
+			if kind == "ws" {
+				urls = []string{wrong.ws(), right.ws()}
+			}
+			s := start(t, Config{URLs: urls, ChainID: 1, Finality: Latest})
+			err := s.Check(t.Context(), common.Address{})
+			require.ErrorIs(t, err, ErrWrongChain)
+			require.ErrorContains(t, err, "rpc0 serves chain 5, CHAIN_ID is 1")
+			await(t, s, func(v View) bool { return v.Head == 20 })
+			got, _ := collect(t, s, 1, 20, filterA())
+			require.Equal(t, chain.all(1, 20), got)
+			require.Zero(t, wrong.count(logsMethod))
+			require.Zero(t, wrong.count(numberMethod))
+			require.False(t, s.Endpoints()[0].Up)
+
+			// The right one is replaced by a node of another chain while nobody looks.
+			await(t, s, func(View) bool { return s.Endpoints()[1].Up })
+			right.set(func() {
+				right.http = func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(502); return true }
+			})
+			right.disconnect()
+			await(t, s, func(View) bool { return !s.Endpoints()[1].Up })
+			right.set(func() { right.chain, right.head, right.chainID, right.http = other, 30, 5, nil })
+			await(t, s, func(View) bool { return strings.Contains(s.Endpoints()[1].LastError, "rpc1 serves chain 5") })
+			require.EqualValues(t, 20, s.View().Head)
+			require.ErrorIs(t, s.Health(), ErrUnavailable)
+		})
+	}
+}
+
+// The check before the start.
+func TestCheck(t *testing.T) {
+	chain := newChain(20, 1, 0)
+	node := startNode(t, chain)
+	s, err := New(Config{URLs: []string{"http://127.0.0.1:1/some-secret-key", node.ws()}, ChainID: 1})
+	require.NoError(t, err)
+	require.NoError(t, s.Check(t.Context(), emitter), "one endpoint is enough")
+	node.set(func() {
+		node.lie = func(method string, _ []json.RawMessage) (any, error) {
+			if method == codeMethod {
+				return "0x", nil
+			}
+			return nil, nil
+		}
+	})
+	err = s.Check(t.Context(), emitter)
+	require.ErrorIs(t, err, ErrNoCode)
+	require.ErrorContains(t, err, emitter.Hex())
+	node.stop()
+	err = s.Check(t.Context(), emitter)
+	require.ErrorIs(t, err, ErrUnavailable)
+	require.NotContains(t, err.Error(), "some-secret-key")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, s.Check(ctx, emitter), context.Canceled)
+}
+
+// Neither the URL's key nor what a provider repeats of it gets into an error or a log.
+func TestSecrets(t *testing.T) {
+	const key = "0123456789abcdef"
+	chain := newChain(20, 1, 0)
+	node := startNode(t, chain)
+	node.finalized = 10
+	var log strings.Builder
+	var mu sync.Mutex
+	logger := slogTo(&mu, &log)
+	s, err := New(Config{URLs: []string{node.server.URL + "/v2/" + key, "ws://127.0.0.1:1/" + key}, ChainID: 1, Finality: Latest, Logger: logger, Timeout: 500 * time.Millisecond})
+	require.NoError(t, err)
+	var texts []string
+	note := func(err error) {
+		require.Error(t, err)
+		texts = append(texts, err.Error())
+	}
+	attempt := func(handler func(http.ResponseWriter, *http.Request) bool) {
+		node.set(func() { node.http = handler })
+		for _, e := range s.endpoints {
+			e.mu.Lock()
+			e.resume = time.Time{}
+			e.mu.Unlock()
+		}
+		note(s.Check(t.Context(), emitter))
+		note(s.Health())
+		_, err := s.Canonical(t.Context(), 5)
+		note(err)
+		for _, err := range s.Read(t.Context(), 5, 15, filterA()) {
+			note(err)
+		}
+	}
+	attempt(func(w http.ResponseWriter, r *http.Request) bool {
+		_, _ = fmt.Fprintf(w, `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"key %s is over its limit"}}`, key)
+		return true
+	})
+	attempt(func(w http.ResponseWriter, r *http.Request) bool { w.WriteHeader(500); return true })
+	attempt(func(w http.ResponseWriter, r *http.Request) bool { panic(http.ErrAbortHandler) })
+	attempt(func(w http.ResponseWriter, r *http.Request) bool {
+		http.Redirect(w, r, "http://127.0.0.1:1/"+key, http.StatusTemporaryRedirect)
+		return true
+	})
+	attempt(func(w http.ResponseWriter, r *http.Request) bool { hang(r); return true })
+	for _, e := range s.Endpoints() {
+		texts = append(texts, fmt.Sprintf("%+v", e))
+	}
+	s.Close()
+	mu.Lock()
+	defer mu.Unlock()
+	texts = append(texts, log.String())
+	require.NotEmpty(t, log.String())
+	for _, text := range texts {
+		require.NotContains(t, text, key)
+	}
+}
+
+// hang waits for the client to give up, which a server only notices once it has read the request.
+func hang(r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	<-r.Context().Done()
+}
+
+func slogTo(mu *sync.Mutex, to *strings.Builder) *slog.Logger {
+	return slog.New(slog.NewTextHandler(lockedWriter{mu, to}, nil))
+}
+
+type lockedWriter struct {
+	mu *sync.Mutex
+	to *strings.Builder
+}
+
+func (w lockedWriter) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.to.Write(b)
+}
+
+// A node that takes no batches is asked one by one.
+func TestNoBatches(t *testing.T) {
+	chain := newChain(30, 1, 0)
+	for _, kind := range []string{"http", "ws"} {
+		node := startNode(t, chain)
+		node.finalized, node.noBatch = 20, true
+		url := node.server.URL
+		if kind == "ws" {
+			url = node.ws()
+		}
+		s := start(t, Config{URLs: []string{url}, ChainID: 1, Finality: Latest})
+		await(t, s, func(v View) bool { return v.Head == 30 && v.Final == 20 })
+		got, _ := collect(t, s, 1, 30, filterA())
+		require.Equal(t, chain.all(1, 30), got)
+	}
+}
+
+// Many addresses are asked for in parts, smaller ones where the node insists.
+func TestAddresses(t *testing.T) {
+	chain := newChain(30, 1, 0)
+	node := startNode(t, chain)
+	node.finalized = 20
+	var most atomic.Int64
+	node.lie = func(method string, params []json.RawMessage) (any, error) {
+		if method == logsMethod {
+			if n := int64(len(parseQuery(t, params[0]).Address)); n > 30 {
+				return nil, errors.New("exceed max addresses or topics per search position")
+			} else if n > most.Load() {
+				most.Store(n)
+			}
+		}
+		return nil, nil
+	}
+	s := start(t, Config{URLs: []string{node.server.URL}, ChainID: 1, Finality: Latest, MaxAddresses: 100})
+	await(t, s, func(v View) bool { return v.Head == 30 && v.Final == 20 })
+	f := &Filter{Topics: []common.Hash{topicA}}
+	for i := range 2500 {
+		f.Addresses = append(f.Addresses, common.Address{1, byte(i), byte(i >> 8)})
+	}
+	f.Addresses = append(f.Addresses, emitter)
+	got, _ := collect(t, s, 1, 30, f)
+	require.Equal(t, chain.all(1, 30), got)
+	require.EqualValues(t, 25, most.Load())
+
+	got, batches := collect(t, s, 1, 30, &Filter{Addresses: []common.Address{}})
+	require.Empty(t, got, "no address, no logs")
+	require.NotEmpty(t, batches)
+}
+
+// Older nodes do not tell a log's time; it is read from the headers.
+func TestTimes(t *testing.T) {
+	chain := newChain(60, 1, 0)
+	node := startNode(t, chain)
+	node.finalized = 60
+	node.lie = changing(node, func(logs []types.Log) []types.Log {
+		for i := range logs {
+			logs[i].BlockTimestamp = 0
+		}
+		return logs
+	})
+	s := start(t, Config{URLs: []string{node.server.URL}, ChainID: 1, Finality: Latest})
+	await(t, s, func(v View) bool { return v.Final == 60 })
+	got, _ := collect(t, s, 1, 60, filterA())
+	require.Equal(t, chain.all(1, 60), got)
+}
+
+// A node that hangs is given up after Timeout, and another is asked.
+func TestTimeout(t *testing.T) {
+	chain := newChain(20, 1, 0)
+	node, reserve := startNode(t, chain), startNode(t, chain)
+	s := start(t, Config{URLs: []string{node.server.URL, reserve.server.URL}, ChainID: 1, Finality: Latest, Timeout: 200 * time.Millisecond})
+	await(t, s, func(View) bool { return allUp(s) })
+	node.set(func() { node.http = func(_ http.ResponseWriter, r *http.Request) bool { hang(r); return true } })
+	got, _ := collect(t, s, 1, 20, filterA())
+	require.Equal(t, chain.all(1, 20), got)
+	await(t, s, func(View) bool { return !s.Endpoints()[0].Up })
+	require.Contains(t, s.Endpoints()[0].LastError, "200ms")
+	node.set(func() { node.http = nil })
+	await(t, s, func(View) bool { return s.Endpoints()[0].Up })
+}
+
+func TestMetricsAreComplete(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	_, err := New(Config{URLs: []string{"http://localhost", "ws://localhost"}, ChainID: 1, Registerer: reg})
+	require.NoError(t, err)
+	found, err := reg.Gather()
+	require.NoError(t, err)
+	series := map[string]int{}
+	for _, f := range found {
+		series[f.GetName()] = len(f.GetMetric())
+	}
+	require.Equal(t, map[string]int{
+		"relayer_rpc_requests_total": 2 * len(methods) * len(outcomes), "relayer_rpc_request_duration_seconds": 2 * len(methods),
+		"relayer_rpc_endpoint_up": 2, "relayer_rpc_received_bytes_total": 2, "relayer_rpc_sent_bytes_total": 2, "relayer_rpc_disagreements_total": 2,
+	}, series)
+}
