@@ -173,9 +173,10 @@ func (l *loop) noteFirst(seq int64) {
 func (l *loop) reread(ctx context.Context) {
 	for _, n := range l.lanes {
 		if n.failures > 0 && len(n.queue) > 0 { // the row that it was about to try
-			n.pass(n.queue[0].Seq)
+			n.behind = true
 			l.ask(n)
 		}
+		n.from = 0 // what it has passed over because it was held may be due now
 		l.drop(n)
 		l.goOn(ctx, n)
 	}

@@ -210,7 +210,7 @@ func (l *loop) takePage(r reading) {
 	for i := range r.page {
 		f := &r.page[i]
 		l.last = f.Seq
-		if !l.moot(f) {
+		if l.sendable(f) {
 			l.add(l.row(f))
 		}
 	}
@@ -236,7 +236,7 @@ func (l *loop) takeLane(ctx context.Context, w *want, rows []found) {
 		n.pass(n.missed)
 	}
 	for i := range rows {
-		if f := &rows[i]; !l.known[f.Seq] && !l.moot(f) {
+		if f := &rows[i]; l.sendable(f) {
 			l.enqueue(n, l.row(f))
 		}
 	}
@@ -258,12 +258,10 @@ func (l *loop) row(f *found) row {
 	return f.row
 }
 
-// moot says whether a row has nothing to tell any more; then it leaves the outbox as if it had been sent: a retraction of an event that has
-// reappeared, or an event that was retracted.
-func (l *loop) moot(f *found) bool {
-	if !f.moot || l.known[f.Seq] || l.quiet[f.Slot] {
-		return false
+// sendable says whether a row is to be sent. One that never will be leaves the outbox as if it had been.
+func (l *loop) sendable(f *found) bool {
+	if f.moot && !l.known[f.Seq] && !l.quiet[f.Slot] {
+		l.done(sentRow{seq: f.Seq, slot: f.Slot})
 	}
-	l.done(sentRow{seq: f.Seq, slot: f.Slot})
-	return true
+	return !f.held && !f.moot && !l.known[f.Seq]
 }
