@@ -68,6 +68,9 @@ func (s *Source) ask(ctx context.Context, need uint64, avoid *endpoint, question
 				e.honest()
 				return nil
 			}
+			if errors.Is(err, ErrBehind) {
+				err = e.claimed(need, err)
+			}
 			if classify(err) == rejected {
 				e.failed(ctx, s.secrets.Error(err))
 			}
@@ -75,8 +78,7 @@ func (s *Source) ask(ctx context.Context, need uint64, avoid *endpoint, question
 		}
 		if len(list) > 0 || waited || wait == 0 || wait > longestWait {
 			if len(errs) == 0 {
-				errs = append(errs, s.Health())
-				return fmt.Errorf("%w for %s: %w", ErrUnavailable, wait.Round(time.Millisecond), errors.Join(errs...))
+				return s.unavailable(wait)
 			}
 			return errors.Join(errs...)
 		}
@@ -91,10 +93,35 @@ func (s *Source) ask(ctx context.Context, need uint64, avoid *endpoint, question
 	}
 }
 
+// unavailable says why no endpoint is to be asked for a while.
+func (s *Source) unavailable(wait time.Duration) error {
+	errs := []error{fmt.Errorf("%w for %s", ErrUnavailable, wait.Round(time.Millisecond))}
+	for _, st := range s.Endpoints() {
+		if st.LastError != "" {
+			errs = append(errs, fmt.Errorf("%s: %s", st.Name, st.LastError))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// farBehind is how many blocks the nodes behind one URL may be apart.
+const farBehind = 64
+
+// claimed judges that an endpoint does not have a block. Far below the head that it told, that is no lag: the head was invented, or the node has
+// thrown its history away.
+func (e *endpoint) claimed(n uint64, err error) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.head.Number < n+farBehind {
+		return err
+	}
+	return fmt.Errorf("%w: it told of block %d and does not have block %d", errInvalid, e.head.Number, n)
+}
+
 // Canonical returns the header at a height on which the endpoints agree that have it; those that have not, or do not answer, have no say. With three or
 // more, a majority decides. ErrBehind: none has it. ErrDisagree: no majority.
 func (s *Source) Canonical(ctx context.Context, n uint64) (Header, error) {
-	list, _ := s.order(n, nil)
+	list, wait := s.order(n, nil)
 	type vote struct {
 		h   Header
 		err error
@@ -127,7 +154,7 @@ func (s *Source) Canonical(ctx context.Context, n uint64) (Header, error) {
 	}
 	switch {
 	case total == 0 && len(errs) == 0:
-		return Header{}, fmt.Errorf("header of block %d: %w: %w", n, ErrUnavailable, s.Health())
+		return Header{}, fmt.Errorf("header of block %d: %w", n, s.unavailable(wait))
 	case total == 0:
 		return Header{}, fmt.Errorf("header of block %d: %w", n, errors.Join(errs...))
 	case len(count) == 1:

@@ -2,6 +2,7 @@ package source
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -80,8 +81,14 @@ func (s *Source) poll(ctx context.Context, e *endpoint, do func(context.Context,
 		var tags [2]uint64
 		for i, c := range calls[1:] {
 			var h Header
-			if c.decode(&h) == nil {
-				tags[i] = h.Number
+			err := c.decode(&h)
+			tags[i] = h.Number
+			if err != nil && []string{Finalized, Safe}[i] == s.cfg.Finality {
+				if ctx.Err() == nil {
+					e.failed(ctx, fmt.Errorf("it does not know the %s block: wait for it, or set FINALITY=confirmations: %w", s.cfg.Finality, s.secrets.Error(err)))
+				}
+				s.refresh(ctx)
+				return false
 			}
 		}
 		e.mu.Lock()
@@ -152,6 +159,8 @@ func (s *Source) arrived(ctx context.Context, e *endpoint, h Header, via *wsConn
 
 // refresh derives the View from what the endpoints say.
 func (s *Source) refresh(ctx context.Context) {
+	type claim struct{ head, final uint64 }
+	var finals []claim
 	var next View
 	var head Header
 	for _, e := range s.endpoints {
@@ -165,7 +174,7 @@ func (s *Source) refresh(ctx context.Context) {
 			if final == 0 && e.head.Number > unknownFinality {
 				final = e.head.Number - unknownFinality
 			}
-			next.Final = max(next.Final, final)
+			finals = append(finals, claim{e.head.Number, final})
 			switch s.cfg.Finality {
 			case Safe:
 				next.Target = max(next.Target, e.safe)
@@ -185,7 +194,13 @@ func (s *Source) refresh(ctx context.Context) {
 	case Confirmations:
 		next.Target = head.Number - min(head.Number, s.cfg.Confirmations)
 	}
-	next.Final = min(next.Final, next.Target)
+	// Final is what all say that are up to date: too low costs requests, too high the check of parents.
+	next.Final = next.Target
+	for _, c := range finals {
+		if c.head >= next.Target {
+			next.Final = min(next.Final, c.final)
+		}
+	}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()

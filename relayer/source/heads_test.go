@@ -1,0 +1,235 @@
+package source
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/stretchr/testify/require"
+)
+
+func TestFinality(t *testing.T) {
+	chain := newChain(300, 1, 0)
+	node := startNode(t, chain)
+	node.finalized = 200
+	node.lie = func(_ string, params []json.RawMessage) (any, error) {
+		if len(params) > 0 && string(params[0]) == `"safe"` {
+			return blockJSON(chain.headers[250]), nil
+		}
+		return nil, nil
+	}
+	for _, c := range []struct {
+		finality      string
+		confirmations uint64
+		target, final uint64
+	}{
+		{Confirmations, 12, 288, 200}, {Confirmations, 150, 150, 150}, {Confirmations, 1000, 0, 0}, {Latest, 0, 300, 200}, {Safe, 0, 250, 200}, {Finalized, 0, 200, 200},
+	} {
+		s := start(t, Config{URLs: []string{node.server.URL}, ChainID: 1, Finality: c.finality, Confirmations: c.confirmations})
+		v := await(t, s, func(v View) bool { return v.Head == 300 })
+		require.Equal(t, View{Head: 300, Target: c.target, Final: c.final, HeadTime: time.Unix(int64(chain.headers[300].Time), 0), Ready: true}, v, c.finality)
+	}
+
+	// A node that knows no tags: blocks deep enough are final all the same, unless the tag decides what is processed.
+	node.set(func() {
+		node.lie = func(_ string, params []json.RawMessage) (any, error) {
+			if len(params) > 0 && (string(params[0]) == `"safe"` || string(params[0]) == `"finalized"`) {
+				return null, nil
+			}
+			return nil, nil
+		}
+	})
+	s := start(t, Config{URLs: []string{node.server.URL}, ChainID: 1, Confirmations: 12})
+	require.EqualValues(t, 300-unknownFinality, await(t, s, func(v View) bool { return v.Head == 300 }).Final)
+	s, err := New(Config{URLs: []string{node.server.URL}, ChainID: 1, Finality: Safe})
+	require.NoError(t, err)
+	t.Cleanup(s.Close)
+	s.poll(t.Context(), s.endpoints[0], s.endpoints[0].do)
+	s.poll(t.Context(), s.endpoints[0], s.endpoints[0].do)
+	require.False(t, s.View().Ready)
+	require.ErrorContains(t, s.Health(), "FINALITY=confirmations")
+}
+
+// The View does not go back because the best node went away and the others lag, but it does not wait for ever for a head that was invented.
+func TestViewDoesNotGoBack(t *testing.T) {
+	chain := newChain(300, 1, 0)
+	best, late := startNode(t, chain), startNode(t, chain)
+	late.head = 250
+	var offset atomic.Int64
+	s := start(t, Config{URLs: []string{best.server.URL, late.server.URL}, ChainID: 1, Finality: Latest, Now: func() time.Time {
+		return time.Now().Add(time.Duration(offset.Load()))
+	}})
+	before := await(t, s, func(v View) bool { return v.Head == 300 && allUp(s) })
+	best.stop()
+	await(t, s, func(View) bool { return !s.Endpoints()[0].Up })
+	late.set(func() { late.head = 260 })
+	await(t, s, func(View) bool { return s.Endpoints()[1].Head == 260 })
+	require.Equal(t, before, s.View())
+	offset.Store(int64(viewHold + time.Second))
+	v := await(t, s, func(v View) bool { return v.Head == 260 })
+	require.EqualValues(t, 260, v.Target)
+}
+
+// Who tells of blocks that do not exist is found out, and what exists is read from the others.
+func TestInventedHead(t *testing.T) {
+	chain := newChain(60, 1, 0)
+	liar, honest := startNode(t, chain), startNode(t, chain)
+	liar.lie = func(_ string, params []json.RawMessage) (any, error) {
+		if len(params) > 0 && string(params[0]) == `"latest"` {
+			h := chain.headers[60]
+			h.Number = 1_000_000
+			return blockJSON(h), nil
+		}
+		return nil, nil
+	}
+	s := start(t, Config{URLs: []string{liar.server.URL, honest.server.URL}, ChainID: 1, Finality: Latest})
+	v := await(t, s, func(v View) bool { return v.Head == 1_000_000 && allUp(s) })
+	next := uint64(1)
+	for b, err := range s.Read(t.Context(), next, v.Target, filterA()) {
+		if err != nil {
+			break
+		}
+		next = b.To + 1
+	}
+	require.False(t, s.Endpoints()[0].Up)
+	require.Contains(t, s.Endpoints()[0].LastError, "1000000")
+	got, _ := collect(t, s, 1, 60, filterA())
+	require.Equal(t, chain.all(1, 60), got)
+}
+
+// At the head, over a WebSocket, a block costs one request, however many watch it.
+func TestOneRequestABlock(t *testing.T) {
+	chain := newChain(50, 1, 0)
+	node := startNode(t, chain)
+	node.head = 40
+	s := start(t, Config{URLs: []string{node.ws()}, ChainID: 1, Finality: Latest, PollInterval: time.Hour})
+	await(t, s, func(v View) bool { return v.Head == 40 && node.count(subscribeMethod) == 1 })
+	f := filterA()
+	collect(t, s, 38, 40, f)
+	headers, logs := node.count(numberMethod)+node.count(hashMethod), node.count(logsMethod)
+	for head := uint64(41); head <= 50; head++ {
+		node.set(func() { node.head = head })
+		node.announce()
+		await(t, s, func(v View) bool { return v.Head == head })
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				for b, err := range s.Read(t.Context(), head, head, f) {
+					require.NoError(t, err)
+					require.Equal(t, chain.all(head, head), b.Logs)
+					require.Equal(t, chain.headers[head-1].Hash, b.Parent)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	require.Equal(t, 10, node.count(logsMethod)-logs)
+	require.Zero(t, node.count(numberMethod)+node.count(hashMethod)-headers)
+}
+
+// A connection that breaks is replaced, and answers that were awaited are asked for again elsewhere.
+func TestReconnect(t *testing.T) {
+	chain := newChain(50, 1, 0)
+	node, reserve := startNode(t, chain), startNode(t, chain)
+	s := start(t, Config{URLs: []string{node.ws(), reserve.ws()}, ChainID: 1, Finality: Latest, Timeout: 10 * time.Second})
+	await(t, s, func(View) bool { return allUp(s) })
+	for i := range 5 {
+		read := 0
+		for b, err := range s.Read(t.Context(), 1, 50, filterA()) {
+			require.NoError(t, err)
+			require.Equal(t, chain.all(b.From, b.To), b.Logs)
+			if read++; read == 10*i {
+				node.disconnect()
+			}
+		}
+		require.Equal(t, 50, read)
+	}
+	await(t, s, func(View) bool { return allUp(s) && node.count(subscribeMethod) > 1 })
+}
+
+// Without subscriptions a WebSocket is polled.
+func TestNoSubscriptions(t *testing.T) {
+	chain := newChain(50, 1, 0)
+	node := startNode(t, chain)
+	node.head = 40
+	node.lie = func(method string, _ []json.RawMessage) (any, error) {
+		if method == subscribeMethod {
+			return nil, http.ErrNotSupported
+		}
+		return nil, nil
+	}
+	s := start(t, Config{URLs: []string{node.ws()}, ChainID: 1, Finality: Latest})
+	await(t, s, func(v View) bool { return v.Head == 40 })
+	node.set(func() { node.head = 50 })
+	await(t, s, func(v View) bool { return v.Head == 50 })
+}
+
+// A reader that is called off is no answer for another that waits for the same block.
+func TestMemo(t *testing.T) {
+	var m memo
+	m.init()
+	key := memoKey{hash: common.Hash{1}}
+	ctx, cancel := context.WithCancel(t.Context())
+	started, joined := make(chan struct{}), make(chan struct{})
+	go func() {
+		_, err := m.get(ctx, key, func() ([]types.Log, error) {
+			close(started)
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+		if err != nil {
+			close(joined)
+		}
+	}()
+	<-started
+	go cancel()
+	logs, err := m.get(t.Context(), key, func() ([]types.Log, error) { return []types.Log{{Index: 7}}, nil })
+	require.NoError(t, err)
+	require.EqualValues(t, 7, logs[0].Index)
+	<-joined
+	for i := range 3 * memoSize {
+		_, err := m.get(t.Context(), memoKey{hash: common.Hash{2, byte(i), byte(i >> 8)}}, func() ([]types.Log, error) { return nil, nil })
+		require.NoError(t, err)
+	}
+	require.Len(t, m.entries, memoSize)
+	require.Len(t, m.order, memoSize)
+}
+
+// Start, stop in the middle of everything, and leave nothing behind: TestMain looks for goroutines.
+func TestStop(t *testing.T) {
+	chain := newChain(100, 1, 0)
+	node := startNode(t, chain)
+	node.finalized = 50
+	for i := range 20 {
+		s, err := New(Config{URLs: []string{node.ws(), node.server.URL}, ChainID: 1, Finality: Latest, MaxRange: 3, PollInterval: time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx) }()
+		if i > 0 {
+			await(t, s, func(v View) bool { return v.Final == 50 })
+			read := 0
+			for _, err := range s.Read(ctx, 1, 100, filterA()) {
+				if err != nil {
+					require.ErrorIs(t, err, context.Canceled)
+					break
+				}
+				if read++; read == i {
+					if i%2 == 0 {
+						break
+					}
+					cancel()
+				}
+			}
+		}
+		cancel()
+		require.NoError(t, <-done)
+	}
+}
