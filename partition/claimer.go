@@ -181,7 +181,7 @@ func (c *Claimer) yield(ctx context.Context, slots []int16) error {
 // with what that former life held and nobody has claimed. The instance's session must hold its lock.
 func (c *Claimer) Join(ctx context.Context) error {
 	var h Holding
-	err := pgx.BeginFunc(ctx, c.cfg.DB, func(tx pgx.Tx) error {
+	err := c.transact(ctx, func(tx pgx.Tx) error {
 		if err := lockOwnership(ctx, tx, c.cfg.ChainID); err != nil {
 			return err
 		}
@@ -252,7 +252,7 @@ func (c *Claimer) renumber(ctx context.Context, v view) error {
 	if number == held.Partition.Number {
 		return nil
 	}
-	err := pgx.BeginFunc(ctx, c.cfg.DB, func(tx pgx.Tx) error {
+	err := c.transact(ctx, func(tx pgx.Tx) error {
 		if err := lockOwnership(ctx, tx, c.cfg.ChainID); err != nil {
 			return err
 		}
@@ -313,7 +313,7 @@ func (c *Claimer) claim(ctx context.Context) error {
 	held, _ := c.Holding()
 	var taken []int16
 	var from cursor
-	err := pgx.BeginFunc(ctx, c.cfg.DB, func(tx pgx.Tx) error {
+	err := c.transact(ctx, func(tx pgx.Tx) error {
 		if err := lockOwnership(ctx, tx, c.cfg.ChainID); err != nil {
 			return err
 		}
@@ -348,6 +348,26 @@ type cursor struct {
 	next int64
 	hash *string
 	time *time.Time
+}
+
+// commitTimeout bounds the wait for the answer to a commit.
+const commitTimeout = 2 * time.Second
+
+// transact runs f in a transaction. Until its end ctx may call it off; the commit itself is waited for, since one that was called off may have
+// happened, and what is held would not be what the database says: a stop in that moment could not give the slots back.
+func (c *Claimer) transact(ctx context.Context, f func(pgx.Tx) error) error {
+	tx, err := c.cfg.DB.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	err = f(tx)
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer cancel()
+	if err != nil {
+		_ = tx.Rollback(ending) // err says what is wrong
+		return err
+	}
+	return tx.Commit(ending)
 }
 
 // take moves the slots to this instance: it locks and raises the cursor rows of their owners and of itself, in the order of
@@ -424,7 +444,7 @@ func (c *Claimer) Release(ctx context.Context, slots []int16) error {
 	if len(slots) == 0 {
 		return nil
 	}
-	err := pgx.BeginFunc(ctx, c.cfg.DB, func(tx pgx.Tx) error {
+	err := c.transact(ctx, func(tx pgx.Tx) error {
 		if err := lockOwnership(ctx, tx, c.cfg.ChainID); err != nil {
 			return err
 		}
