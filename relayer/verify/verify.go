@@ -1,5 +1,6 @@
-// Package verify reads ranges past finality a second time, from another endpoint where there is one, and reconciles them with
-// what is stored: the only defence against a node that leaves a log out under the right block hash.
+// Package verify reads ranges past finality again, from two endpoints where there are two, and reconciles what either has with
+// what is stored: the only defence against a node that leaves a log out under the right block hash. One endpoint would not do: who read a range the
+// first time, and from where, only the instance knows that owned the slot.
 //
 // The leader verifies continuously; verified_block is the completeness watermark of the chain. What is found missing is stored and published
 // (late, and so out of turn for its escrow) and raises an alert; what is stored but not on the chain raises an alert and is left alone, for a
@@ -7,14 +8,17 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
@@ -23,9 +27,10 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
-// Source is the chain, read from another endpoint than the first time where there is one.
+// Source is the chain. ReadOther reads from another endpoint than the last Read of the same range, where there is one.
 type Source interface {
 	View() source.View
+	Read(ctx context.Context, from, to uint64, f *source.Filter) iter.Seq2[source.Batch, error]
 	ReadOther(ctx context.Context, from, to uint64, f *source.Filter) iter.Seq2[source.Batch, error]
 }
 
@@ -131,10 +136,14 @@ func (v *Verifier) once(ctx context.Context, epoch int64) error {
 	})
 }
 
-// Compare reads blocks from..to again and calls each with the differences of every part of the range, in order.
+// Compare reads blocks from..to from two endpoints and calls each with the differences of every part of the range, in order. An event
+// that either endpoint has is on the chain: nodes leave logs out, but those that they have are in a block whose hash is known.
 func (v *Verifier) Compare(ctx context.Context, from, to int64, each func(first, last int64, found []Difference) error) error {
 	filter := &source.Filter{Topics: v.cfg.ABI.Topics()}
-	for batch, err := range v.cfg.Source.ReadOther(ctx, uint64(from), uint64(to), filter) {
+	for batch, err := range v.cfg.Source.Read(ctx, uint64(from), uint64(to), filter) {
+		if err == nil {
+			batch.Logs, err = v.both(ctx, &batch)
+		}
 		if err != nil {
 			return fmt.Errorf("read blocks %d to %d again: %w", from, to, err)
 		}
@@ -147,6 +156,33 @@ func (v *Verifier) Compare(ctx context.Context, from, to int64, each func(first,
 		}
 	}
 	return nil
+}
+
+// both returns the logs of a batch and what another endpoint has besides, in the chain's order.
+func (v *Verifier) both(ctx context.Context, batch *source.Batch) ([]types.Log, error) {
+	type id struct {
+		tx    common.Hash
+		index uint
+	}
+	have := make(map[id]bool, len(batch.Logs))
+	for i := range batch.Logs {
+		have[id{batch.Logs[i].TxHash, batch.Logs[i].Index}] = true
+	}
+	logs := slices.Clone(batch.Logs)
+	for other, err := range v.cfg.Source.ReadOther(ctx, batch.From, batch.To, batch.Filter) {
+		if err != nil {
+			return nil, err
+		}
+		for _, l := range other.Logs {
+			if !have[id{l.TxHash, l.Index}] {
+				logs = append(logs, l)
+			}
+		}
+	}
+	slices.SortFunc(logs, func(a, b types.Log) int {
+		return cmp.Or(cmp.Compare(a.BlockNumber, b.BlockNumber), cmp.Compare(a.Index, b.Index))
+	})
+	return logs, nil
 }
 
 func (v *Verifier) compare(ctx context.Context, batch *source.Batch) ([]Difference, error) {

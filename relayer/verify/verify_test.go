@@ -1,0 +1,124 @@
+package verify
+
+import (
+	"context"
+	"iter"
+	"log/slog"
+	"math/big"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/ethclient"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/election"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/internal/testpg"
+	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
+	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
+	"github.com/fusion-prime/escrow-relayer/relayer/source"
+)
+
+const chainID = 1337
+
+// twoNodes is a chain of which one node has all logs and the other leaves out every third.
+type twoNodes struct {
+	logs      []types.Log
+	head      uint64
+	liarFirst bool // the first reading is the liar's, the second the honest node's; else the other way round
+}
+
+func (n *twoNodes) View() source.View {
+	return source.View{Head: n.head, Target: n.head, Final: n.head, Ready: true}
+}
+
+func (n *twoNodes) Read(_ context.Context, from, to uint64, f *source.Filter) iter.Seq2[source.Batch, error] {
+	return n.read(from, to, f, n.liarFirst)
+}
+
+func (n *twoNodes) ReadOther(_ context.Context, from, to uint64, f *source.Filter) iter.Seq2[source.Batch, error] {
+	return n.read(from, to, f, !n.liarFirst)
+}
+
+// read answers in ranges of 5 blocks.
+func (n *twoNodes) read(from, to uint64, f *source.Filter, lie bool) iter.Seq2[source.Batch, error] {
+	return func(yield func(source.Batch, error) bool) {
+		for ; from <= to; from += 5 {
+			b := source.Batch{From: from, To: min(from+4, to), Filter: f}
+			for i, l := range n.logs {
+				if l.BlockNumber >= b.From && l.BlockNumber <= b.To && !(lie && i%3 == 0) {
+					b.Logs = append(b.Logs, l)
+				}
+			}
+			if !yield(b, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Whoever of two nodes leaves logs out, and whoever read the range the first time: nothing stays missing, and nothing that is stored is taken
+// for an invention.
+func TestEitherNodeMayLie(t *testing.T) {
+	ctx := t.Context()
+	sim, err := testchain.StartSim(testchain.Options{Seed: 5})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, sim.Stop()) })
+	d, err := testchain.Deploy(ctx, sim)
+	require.NoError(t, err)
+	traffic, err := testchain.NewTraffic(ctx, testchain.TrafficConfig{URL: sim.HTTP(), Deployment: d, Accounts: sim.Accounts()[1:], Seed: 5})
+	require.NoError(t, err)
+	t.Cleanup(traffic.Close)
+	for range 12 {
+		require.NoError(t, traffic.Step(ctx, 6))
+		require.NoError(t, sim.Mine(ctx, 1))
+	}
+	abi, err := contract.New("", "")
+	require.NoError(t, err)
+	c, err := ethclient.DialContext(ctx, sim.HTTP())
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	head, err := c.BlockNumber(ctx)
+	require.NoError(t, err)
+	logs, err := c.FilterLogs(ctx, ethereum.FilterQuery{FromBlock: new(big.Int), ToBlock: new(big.Int).SetUint64(head)})
+	require.NoError(t, err)
+	truth, err := testchain.ReadTruth(ctx, sim.HTTP(), d.Block, head, d.Factory)
+	require.NoError(t, err)
+	require.Greater(t, truth.Count(), 30)
+
+	db := testpg.Pool(t)
+	require.NoError(t, election.Prepare(ctx, db, chainID, int64(d.Block), registry.Text(d.Factory)))
+	led := ledger.New(ledger.Config{DB: db, ChainID: chainID, InstanceID: "r0", EventNames: abi.EventNames(), Publishes: func(string) bool { return true }})
+	for i, liarFirst := range []bool{true, false, true} {
+		// The whole chain is verified each time; the first time nothing is stored.
+		_, err = db.Exec(ctx, `update leadership set instance_id = 'r0', epoch = 1, next_block = $1, verified_block = $2`, int64(head)+1, int64(d.Block)-1)
+		require.NoError(t, err)
+		_, err = db.Exec(ctx, `update escrow_registry set caught_up = true`)
+		require.NoError(t, err)
+		metrics := NewMetrics(prometheus.NewRegistry())
+		v := New(Config{
+			Source: &twoNodes{logs: logs, head: head, liarFirst: liarFirst}, Ledger: led, ABI: abi, Factory: d.Factory, Every: time.Second,
+			Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: metrics,
+		})
+		require.NoError(t, v.once(ctx, 1))
+		var missing, extra dto.Metric
+		require.NoError(t, metrics.missing.Write(&missing))
+		require.NoError(t, metrics.extra.Write(&extra))
+		want := 0
+		if i == 0 {
+			want = truth.Count()
+		}
+		require.EqualValues(t, want, missing.GetCounter().GetValue())
+		require.Zero(t, extra.GetCounter().GetValue())
+		var stored, verified int64
+		require.NoError(t, db.QueryRow(ctx, `select count(*) from processed_events where state = 'canonical'`).Scan(&stored))
+		require.EqualValues(t, truth.Count(), stored)
+		require.NoError(t, db.QueryRow(ctx, `select verified_block from leadership`).Scan(&verified))
+		require.EqualValues(t, head, verified)
+	}
+}
