@@ -142,6 +142,17 @@ func (r *run) start(i int) error {
 	return nil
 }
 
+// again starts an instance, unless a repartition has done away with its number.
+func (r *run) again(i int) error {
+	r.mu.Lock()
+	gone := i >= r.total
+	r.mu.Unlock()
+	if gone {
+		return nil
+	}
+	return r.start(i)
+}
+
 // alive returns the process with that number, or another one that runs.
 func (r *run) alive(who int) (int, *lab.Process) {
 	r.mu.Lock()
@@ -254,7 +265,7 @@ func (r *run) inject(ctx context.Context, f Fault, mining *sync.Mutex) error {
 			}
 		}
 		pause(ctx, f.For)
-		return r.start(i)
+		return r.again(i)
 	case KillAll:
 		var down []int
 		for {
@@ -267,7 +278,7 @@ func (r *run) inject(ctx context.Context, f Fault, mining *sync.Mutex) error {
 		}
 		pause(ctx, f.For)
 		for _, i := range down {
-			if err := r.start(i); err != nil {
+			if err := r.again(i); err != nil {
 				return err
 			}
 			r.back(i)
