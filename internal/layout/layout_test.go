@@ -1,0 +1,59 @@
+// Package layout keeps the imports pointing one way: cmd -> relayer -> {registry, election, partition} -> pgx.
+package layout
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/fusion-prime/escrow-relayer/"
+
+// rules say what a folder's own code, tests apart, must not import, and why.
+var rules = []struct {
+	folder, never, why string
+}{
+	{"registry", "relayer", "the registry knows nothing of the pipeline"},
+	{"election", "relayer", "the session knows nothing of the pipeline"},
+	{"partition", "relayer", "ownership knows nothing of the pipeline"},
+	{"registry", "election", "the three leaves know nothing of each other"},
+	{"registry", "partition", "the three leaves know nothing of each other"},
+	{"election", "registry", "the three leaves know nothing of each other"},
+	{"election", "partition", "the three leaves know nothing of each other"},
+	{"partition", "registry", "the three leaves know nothing of each other"},
+	{"partition", "election", "the three leaves know nothing of each other"},
+	{"relayer", "cmd", "a command is made of the relayer, not the other way round"},
+	{"relayer", "internal", "what serves tests and the demo stays out of the product"},
+	{"migrations", "relayer", "the schema knows nothing of who uses it"},
+	{"relayer/source", "relayer/ledger", "reading the chain knows nothing of storing it"},
+	{"relayer/source", "relayer/watch", "reading the chain knows nothing of what is done with it"},
+	{"relayer/publish", "relayer/ledger", "publishing knows the outbox, not who fills it"},
+	{"relayer/ledger", "relayer/watch", "the ledger commits what it is given"},
+}
+
+func TestImportsPointOneWay(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-f", `{{.ImportPath}}{{range .Imports}} {{.}}{{end}}`, "../../...").Output()
+	require.NoError(t, err)
+	seen := 0
+	for _, line := range strings.Split(strings.TrimSpace(string(out)), "\n") {
+		fields := strings.Fields(line)
+		from, ok := strings.CutPrefix(fields[0], module)
+		if !ok {
+			continue
+		}
+		seen++
+		for _, r := range rules {
+			if !within(from, r.folder) {
+				continue
+			}
+			for _, to := range fields[1:] {
+				require.False(t, within(strings.TrimPrefix(to, module), r.never) && strings.HasPrefix(to, module), "%s imports %s: %s", from, to, r.why)
+			}
+		}
+	}
+	require.Greater(t, seen, 20)
+}
+
+func within(path, folder string) bool { return path == folder || strings.HasPrefix(path, folder+"/") }
