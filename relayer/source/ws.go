@@ -2,10 +2,12 @@ package source
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"sync"
 	"time"
 
@@ -80,7 +82,8 @@ func (t *wsTransport) connect(ctx context.Context) (*wsConn, error) {
 		}
 	}
 	dialer := websocket.Dialer{Proxy: http.ProxyFromEnvironment, HandshakeTimeout: 10 * time.Second, ReadBufferSize: 64 << 10, WriteBufferSize: 16 << 10}
-	c, resp, err := dialer.DialContext(ctx, t.url, nil)
+	address, header := credentials(t.url)
+	c, resp, err := dialer.DialContext(ctx, address, header)
 	if err != nil {
 		if resp != nil && errors.Is(err, websocket.ErrBadHandshake) {
 			return nil, &statusError{status: resp.StatusCode, retry: retryAfter(resp.Header.Get("Retry-After"), time.Now())}
@@ -116,6 +119,18 @@ func (t *wsTransport) connect(ctx context.Context) (*wsConn, error) {
 	}
 	t.conn = conn
 	return conn, nil
+}
+
+// credentials turns the user of a URL into a header, as net/http does by itself: WebSocket URLs have none.
+func credentials(raw string) (string, http.Header) {
+	u, err := url.Parse(raw)
+	if err != nil || u.User == nil {
+		return raw, nil
+	}
+	password, _ := u.User.Password()
+	header := http.Header{"Authorization": {"Basic " + base64.StdEncoding.EncodeToString([]byte(u.User.Username()+":"+password))}}
+	u.User = nil
+	return u.String(), header
 }
 
 // current returns the open connection, or nil.
