@@ -35,7 +35,7 @@ verify: generate ## fail if a generated file is not what its source says
 	git diff --exit-code -- internal/testchain
 
 .PHONY: model
-model: ## check the model of the ownership protocol in full (needs spin)
+model: ## check the model of the ownership protocol in full (needs spin and gcc)
 	partition/model/check.sh full
 
 .PHONY: chaos
