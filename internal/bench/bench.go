@@ -1,0 +1,126 @@
+// Package bench measures the relayer: real processes against a durable Postgres, a chain and Google's Pub/Sub server on this machine.
+//
+// A figure is the median of its runs. What depends on the machine has its floor measured in the same run, and the ratio beside it.
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+)
+
+// Options of a run.
+type Options struct {
+	Bin    string  // the relayer's binary
+	Scale  float64 // of the sizes; 1 is what the targets are about
+	Runs   int     // of each figure whose median is taken
+	Trials int     // of each kind of failover
+	Blocks int     // watched live
+	Commit string  // measured
+	Log    io.Writer
+}
+
+// scaled is n at the scale, and one at least.
+func (o *Options) scaled(n int) int { return max(1, int(float64(n)*o.Scale)) }
+
+func (o *Options) say(format string, args ...any) { fmt.Fprintf(o.Log, format+"\n", args...) }
+
+// Figure is one result.
+type Figure struct {
+	Name   string    `json:"name"`
+	Value  float64   `json:"value"`
+	Unit   string    `json:"unit"`
+	Target float64   `json:"target,omitempty"` // zero: there is none
+	Met    *bool     `json:"met,omitempty"`    // nil without a target, and below full scale
+	Ratio  float64   `json:"ratio,omitempty"`  // to the floor measured in the same run
+	Runs   []float64 `json:"runs"`
+	Scale  float64   `json:"scale"`
+	Commit string    `json:"commit"`
+}
+
+// atLeast is a figure that should be large: the median of its runs.
+func (o *Options) atLeast(name, unit string, target float64, runs []float64) Figure {
+	return o.figure(name, unit, target, Quantile(runs, 0.5), runs, func(v float64) bool { return v >= target })
+}
+
+// atMost is one that should be small.
+func (o *Options) atMost(name, unit string, target, value float64, runs []float64) Figure {
+	return o.figure(name, unit, target, value, runs, func(v float64) bool { return v <= target })
+}
+
+func (o *Options) figure(name, unit string, target, value float64, runs []float64, met func(float64) bool) Figure {
+	f := Figure{Name: name, Value: value, Unit: unit, Target: target, Runs: runs, Scale: o.Scale, Commit: o.Commit}
+	if target > 0 && o.Scale >= 1 && len(runs) > 0 {
+		m := met(value)
+		f.Met = &m
+	}
+	return f
+}
+
+// Quantile of values by nearest rank; zero of none.
+func Quantile(values []float64, q float64) float64 {
+	if len(values) == 0 {
+		return 0
+	}
+	s := slices.Sorted(slices.Values(values))
+	return s[min(len(s)-1, int(q*float64(len(s))))]
+}
+
+// Benchmark is what -only names.
+type Benchmark struct {
+	Name string
+	Run  func(context.Context, *Options) ([]Figure, error)
+}
+
+// All in the order in which they run.
+var All = []Benchmark{
+	{"backfill", Backfill},
+	{"live", Live},
+	{"start", Start},
+	{"failover", Failover},
+}
+
+// Print writes a table.
+func Print(w io.Writer, figures []Figure) {
+	t := table.NewWriter()
+	t.SetOutputMirror(w)
+	t.AppendHeader(table.Row{"name", "value", "unit", "target", "met", "ratio", "runs"})
+	for _, f := range figures {
+		met, target, ratio := "", "", ""
+		if f.Met != nil {
+			met = fmt.Sprint(*f.Met)
+		}
+		if f.Target > 0 {
+			target = fmt.Sprintf("%.4g", f.Target)
+		}
+		if f.Ratio > 0 {
+			ratio = fmt.Sprintf("%.2f", f.Ratio)
+		}
+		t.AppendRow(table.Row{f.Name, fmt.Sprintf("%.1f", f.Value), f.Unit, target, met, ratio, len(f.Runs)})
+	}
+	t.Render()
+}
+
+// poll asks until the answer is yes, at that pace.
+func poll(ctx context.Context, pace time.Duration, what string, ask func() bool) error {
+	ticker := time.NewTicker(pace)
+	defer ticker.Stop()
+	for !ask() {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s: %w", what, ctx.Err())
+		case <-ticker.C:
+		}
+	}
+	return nil
+}
+
+// perSecond is a rate.
+func perSecond(n int, d time.Duration) float64 { return float64(n) / d.Seconds() }
+
+// milliseconds of durations.
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -1,0 +1,116 @@
+// Command bench measures the relayer and prints a table.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/fusion-prime/escrow-relayer/internal/bench"
+)
+
+// profileDir is set for the processes that this command starts with -profile: it is the relayer then.
+const profileDir = "BENCH_PROFILE_DIR"
+
+func main() {
+	only := flag.String("only", "", "run one: backfill, live, start, failover")
+	out := flag.String("out", "", "also write the figures to this file, as JSON")
+	profile := flag.String("profile", "", "write CPU and allocation profiles of the last relayer into this folder")
+	var o bench.Options
+	flag.Float64Var(&o.Scale, "scale", 1, "of the sizes; targets hold for 1")
+	flag.IntVar(&o.Runs, "runs", 3, "of each figure whose median is taken")
+	flag.IntVar(&o.Trials, "trials", 5, "of each kind of failover")
+	flag.IntVar(&o.Blocks, "blocks", 60, "watched live")
+	flag.StringVar(&o.Bin, "bin", "", "the relayer's binary; built when not given")
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	var err error
+	if self, dir, ok := profiled(); ok {
+		err = bench.Profiled(ctx, dir)
+	} else {
+		flag.Parse()
+		if *profile != "" {
+			o.Bin, err = wrapper(self, *profile)
+		}
+		if err == nil {
+			err = run(ctx, &o, *only, *out)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func profiled() (self, dir string, ok bool) {
+	self, _ = os.Executable()
+	dir, ok = os.LookupEnv(profileDir)
+	return self, dir, ok
+}
+
+// wrapper is a script that runs this command as a relayer that is profiled.
+func wrapper(self, dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("make the folder of profiles: %w", err)
+	}
+	script := filepath.Join(dir, "relayer.sh")
+	return script, os.WriteFile(script, fmt.Appendf(nil, "#!/bin/sh\n%s='%s' exec '%s' \"$@\"\n", profileDir, dir, self), 0o755) //nolint:gosec // it is run
+}
+
+func run(ctx context.Context, o *bench.Options, only, out string) (err error) {
+	o.Log = os.Stderr
+	if o.Bin == "" {
+		dir, err := os.MkdirTemp("", "escrow-bench-")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+		o.Bin = filepath.Join(dir, "escrow-relayer")
+		build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", o.Bin, "./cmd/escrow-relayer")
+		build.Stderr = os.Stderr
+		if err := build.Run(); err != nil {
+			return fmt.Errorf("build the relayer: %w", err)
+		}
+	}
+	commit, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty").Output()
+	if err != nil {
+		commit = []byte("unknown")
+	}
+	o.Commit = strings.TrimSpace(string(commit))
+	figures := []bench.Figure{}
+	found := false
+	for _, b := range bench.All {
+		if only != "" && only != b.Name {
+			continue
+		}
+		found = true
+		more, err := b.Run(ctx, o)
+		if err != nil {
+			return fmt.Errorf("%s: %w", b.Name, err)
+		}
+		figures = append(figures, more...)
+	}
+	if !found {
+		return fmt.Errorf("there is no benchmark %q: name backfill, live, start or failover", only)
+	}
+	bench.Print(os.Stdout, figures)
+	if out == "" {
+		return nil
+	}
+	body, err := json.MarshalIndent(figures, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(out, append(body, '\n'), 0o644) //nolint:gosec // not secret
+}

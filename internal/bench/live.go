@@ -1,0 +1,185 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/ethclient"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/fusion-prime/escrow-relayer/internal/lab"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/internal/testpg"
+	"github.com/fusion-prime/escrow-relayer/relayer/message"
+)
+
+// Live is the time from the node's announcement of a block to its messages at the Pub/Sub server, at one block a second of 20
+// events, with FINALITY=latest: with confirmations the time of the blocks on top would be all that is seen.
+func Live(ctx context.Context, o *Options) (figures []Figure, err error) {
+	for _, transport := range []string{"ws", "http"} {
+		latencies, items, err := live(ctx, o, transport)
+		if err != nil {
+			return nil, fmt.Errorf("live over %s: %w", transport, err)
+		}
+		p50, p99 := 20.0, 100.0
+		if transport == "http" {
+			p50, p99 = 0, 0
+		}
+		figures = append(figures,
+			o.atMost("live."+transport+".p50", "ms", p50, Quantile(latencies, 0.5), latencies),
+			o.atMost("live."+transport+".p99", "ms", p99, Quantile(latencies, 0.99), latencies),
+			o.atMost("live."+transport+".rpc", "items/block", 2, items, []float64{items}))
+	}
+	return figures, nil
+}
+
+func live(ctx context.Context, o *Options, transport string) (latencies []float64, items float64, err error) {
+	l, err := lab.Start(ctx, lab.Options{Bin: o.Bin, Postgres: testpg.Options{Durable: true}})
+	if err != nil {
+		return nil, 0, err
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
+	load, err := testchain.OpenLoad(ctx, l.Chain, l.Contracts)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer load.Close()
+	clones, err := load.Clone(ctx, perBlock)
+	if err != nil {
+		return nil, 0, err
+	}
+	url := map[string]string{"ws": l.Chain.WS(), "http": l.Chain.HTTP()}[transport]
+	tap := l.PubSub.Tap()
+	defer func() { err = errors.Join(err, tap.Stop()) }()
+	p, err := l.Run("live", 0, 1, map[string]string{
+		"FACTORY_ADDRESS": l.Contracts.Load.Hex(), "FINALITY": "latest", "RPC_URLS": url, "VERIFY_INTERVAL": "1h", "LOG_LEVEL": "warn",
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute+time.Duration(o.Blocks)*2*time.Second)
+	defer cancel()
+	if err := p.Ready(ctx); err != nil {
+		return nil, 0, err
+	}
+	if err := tap.Wait(ctx, perBlock); err != nil {
+		return nil, 0, err
+	}
+	heads, stop, err := announcements(ctx, l.Chain.WS())
+	if err != nil {
+		return nil, 0, err
+	}
+	defer stop()
+	before, err := metric(ctx, p, "relayer_rpc_requests_total")
+	if err != nil {
+		return nil, 0, err
+	}
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for range o.Blocks {
+		select {
+		case <-ctx.Done():
+			return nil, 0, ctx.Err()
+		case <-ticker.C:
+		}
+		if err := load.Emit(ctx, clones, 1); err != nil {
+			return nil, 0, err
+		}
+	}
+	if err := tap.Wait(ctx, perBlock*(o.Blocks+1)); err != nil {
+		return nil, 0, fmt.Errorf("received %d of %d messages: %w", tap.Len(), perBlock*(o.Blocks+1), err)
+	}
+	after, err := metric(ctx, p, "relayer_rpc_requests_total")
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, m := range tap.Messages()[perBlock:] {
+		block, err := strconv.ParseUint(m.Attributes[message.AttrBlockNumber], 10, 64)
+		if err != nil {
+			return nil, 0, err
+		}
+		if at, ok := heads(block); ok {
+			latencies = append(latencies, milliseconds(m.Received.Sub(at)))
+		}
+	}
+	return latencies, (after - before) / float64(o.Blocks), nil
+}
+
+// announcements remembers when a node announced which block, until it is stopped.
+func announcements(ctx context.Context, url string) (at func(uint64) (time.Time, bool), stop func(), err error) {
+	client, err := ethclient.DialContext(ctx, url)
+	if err != nil {
+		return nil, nil, err
+	}
+	headers := make(chan *types.Header, 16)
+	sub, err := client.SubscribeNewHead(ctx, headers)
+	if err != nil {
+		client.Close()
+		return nil, nil, err
+	}
+	var mu sync.Mutex
+	seen := map[uint64]time.Time{}
+	ended := make(chan struct{})
+	go func() { // ends with the subscription
+		defer close(ended)
+		for {
+			select {
+			case h := <-headers:
+				now := time.Now()
+				mu.Lock()
+				seen[h.Number.Uint64()] = now
+				mu.Unlock()
+			case <-sub.Err():
+				return
+			}
+		}
+	}()
+	at = func(n uint64) (time.Time, bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		t, ok := seen[n]
+		return t, ok
+	}
+	return at, func() { sub.Unsubscribe(); <-ended; client.Close() }, nil
+}
+
+// metric is the sum of a metric's series at a relayer.
+func metric(ctx context.Context, p *lab.Process, name string) (sum float64, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL+"/metrics", nil)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, fmt.Errorf("read the metrics of %s: %w", p.ID, err)
+	}
+	defer resp.Body.Close()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(resp.Body)
+	if err != nil {
+		return 0, fmt.Errorf("read the metrics of %s: %w", p.ID, err)
+	}
+	family, ok := families[name]
+	if !ok {
+		return 0, fmt.Errorf("read the metrics of %s: there is no %s among %s", p.ID, name, strings.Join(names(families), ", "))
+	}
+	for _, m := range family.Metric {
+		sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+	}
+	return sum, nil
+}
+
+func names[V any](m map[string]V) (list []string) {
+	for name := range m {
+		list = append(list, name)
+	}
+	return list
+}
