@@ -118,7 +118,7 @@ func TestSecretsStay(t *testing.T) {
 	look("running", p)
 	for _, f := range []faults.Fault{
 		{Mode: faults.Down}, {Mode: faults.Limited}, {Mode: faults.Failing}, {Mode: faults.HTML}, {Mode: faults.Malformed},
-		{Mode: faults.Range, Words: "project " + k.secrets[1] + " may not do this, see " + httpURL},
+		{Mode: faults.Refused, Words: "project " + k.secrets[1] + " may not do this, see " + httpURL},
 		{Mode: faults.Chain, N: 5},
 	} {
 		var hit [2]*faults.Injected
@@ -127,7 +127,7 @@ func TestSecretsStay(t *testing.T) {
 		}
 		w.blocks(1)
 		require.Eventually(t, func() bool {
-			return f.Mode == faults.Range || f.Mode == faults.Chain || hit[0].Hits()+hit[1].Hits() > 0
+			return f.Mode == faults.Chain || hit[0].Hits()+hit[1].Hits() > 0
 		}, 60*time.Second, 20*time.Millisecond, f)
 		look(string(f.Mode), p)
 		for _, h := range hit {
@@ -141,6 +141,7 @@ func TestSecretsStay(t *testing.T) {
 	require.NoError(t, undo())
 	w.until("back", slotsOf("r0", 2520))
 	look("back", p)
+	require.Contains(t, logOf(p), "***", "there was something to mask")
 
 	rows, err := w.DB.Query(t.Context(), `select tablename from pg_tables where schemaname = 'public'`)
 	require.NoError(t, err)

@@ -26,6 +26,7 @@ const (
 	Foreign   Mode = "foreign"   // logs that nobody asked for are added
 	Chain     Mode = "chain"     // eth_chainId is Fault.N
 	Silent    Mode = "silent"    // a WebSocket stays open and nothing comes out of it; HTTP is not affected
+	Refused   Mode = "refused"   // every request gets an error that says Fault.Words
 	Pruned    Mode = "pruned"    // blocks below Fault.N, and their logs, are gone
 )
 

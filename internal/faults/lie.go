@@ -102,7 +102,7 @@ func (n *Node) lie(ctx context.Context, list []*Injected, body []byte) ([]byte, 
 		n.requests[r.Method]++
 	}
 	n.mu.Unlock()
-	if find(list, Range, Results, Behind, Omit, Foreign, Chain, Pruned) == nil {
+	if find(list, Range, Results, Behind, Omit, Foreign, Chain, Pruned, Refused) == nil {
 		return n.post(ctx, body)
 	}
 	v := &view{Node: n, ctx: ctx, list: list, late: find(list, Behind)}
@@ -132,6 +132,10 @@ func refuse(r request, code int, words string) response {
 }
 
 func (v *view) one(r request) (response, error) {
+	if i := find(v.list, Refused); i != nil {
+		i.hits.Add(1)
+		return refuse(r, -32000, i.Words), nil
+	}
 	if i := find(v.list, Range); i != nil && r.Method == "eth_getLogs" {
 		if from, to, ok := span(r); ok && to-from+1 > i.N {
 			i.hits.Add(1)

@@ -172,7 +172,10 @@ func TestRefusals(t *testing.T) {
 		i.Remove()
 	}
 	require.Len(t, seen, len(rangeWords)+len(resultWords), "every wording comes")
-	i := n.Inject(Fault{Mode: Pruned, N: 5})
+	i := n.Inject(Fault{Mode: Refused, Words: "no such project"})
+	require.Contains(t, ask(t, n, headQuestion).body, "no such project")
+	i.Remove()
+	i = n.Inject(Fault{Mode: Pruned, N: 5})
 	require.Contains(t, allLogs(t, n, top).body, "pruned")
 	require.Contains(t, ask(t, n, `{"jsonrpc":"2.0","id":7,"method":"eth_getBlockByNumber","params":["0x4",false]}`).body, "pruned")
 	require.NotContains(t, ask(t, n, `{"jsonrpc":"2.0","id":7,"method":"eth_getBlockByNumber","params":["0x5",false]}`).body, "pruned")
