@@ -69,8 +69,8 @@ type request struct {
 	done chan error
 }
 
-// Open connects, checks that the connection is one server session, and takes the lock of the instance. The caller must call
-// Run, which closes the session when it ends, or Close.
+// Open connects and takes the lock of the instance. The connection has to be one server session: see CheckPooling. The caller must
+// call Run, which closes the session when it ends, or Close.
 func Open(ctx context.Context, cfg SessionConfig) (*Session, error) {
 	if cfg.ProbeEvery == 0 {
 		cfg.ProbeEvery = 2 * time.Second
@@ -82,7 +82,6 @@ func Open(ctx context.Context, cfg SessionConfig) (*Session, error) {
 	for _, c := range cfg.Channels {
 		s.hints[c] = make(chan struct{}, 1)
 	}
-	start := time.Now()
 	conn, err := pgx.ConnectConfig(ctx, cfg.Conn)
 	if err != nil {
 		return nil, fmt.Errorf("open the database session: %w", err)
@@ -92,7 +91,7 @@ func Open(ctx context.Context, cfg SessionConfig) (*Session, error) {
 		s.Close()
 		return nil, err
 	}
-	start = time.Now()
+	start := time.Now()
 	if err := s.lockInstance(ctx); err != nil {
 		s.Close()
 		return nil, err
@@ -109,9 +108,6 @@ func (s *Session) Close() {
 }
 
 func (s *Session) prepare(ctx context.Context) error {
-	if err := s.checkPooling(ctx); err != nil {
-		return err
-	}
 	probe := s.cfg.ProbeEvery.Milliseconds()
 	settings := map[string]string{
 		"client_connection_check_interval": fmt.Sprint(probe),
@@ -134,29 +130,34 @@ func (s *Session) prepare(ctx context.Context) error {
 	return nil
 }
 
-// checkPooling finds a transaction-pooling proxy: while a second connection holds a transaction open, it occupies the server
-// session that the first one used last, so the first one's next statement lands elsewhere.
-func (s *Session) checkPooling(ctx context.Context) error {
+// CheckPooling finds a transaction-pooling proxy: while a second connection holds a transaction open, it occupies the server
+// session that the first one used last, so the first one's next statement lands elsewhere. ErrPooled if so. It needs neither
+// prepared statements nor settings, which such proxies mishandle.
+func CheckPooling(ctx context.Context, cfg *pgx.ConnConfig) error {
+	const simple = pgx.QueryExecModeSimpleProtocol
 	const where = `select pg_backend_pid()`
-	var before, after int
-	if err := s.conn.QueryRow(ctx, where).Scan(&before); err != nil {
-		return fmt.Errorf("ask for the backend of the session: %w", err)
+	first, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return fmt.Errorf("connect to the database: %w", err)
 	}
-	other, err := pgx.ConnectConfig(ctx, s.cfg.Conn)
+	defer func() { _ = first.Close(context.WithoutCancel(ctx)) }()
+	var before, after, second int
+	if err := first.QueryRow(ctx, where, simple).Scan(&before); err != nil {
+		return fmt.Errorf("check for a pooling proxy: %w", err)
+	}
+	other, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		return fmt.Errorf("open a second connection to check for a pooling proxy: %w", err)
 	}
 	defer func() { _ = other.Close(context.WithoutCancel(ctx)) }()
-	tx, err := other.Begin(ctx)
-	if err != nil {
+	if _, err := other.Exec(ctx, `begin`, simple); err != nil {
 		return fmt.Errorf("check for a pooling proxy: %w", err)
 	}
-	var second int
-	if err := tx.QueryRow(ctx, where).Scan(&second); err != nil {
+	if err := other.QueryRow(ctx, where, simple).Scan(&second); err != nil {
 		return fmt.Errorf("check for a pooling proxy: %w", err)
 	}
-	if err := s.conn.QueryRow(ctx, where).Scan(&after); err != nil {
-		return fmt.Errorf("ask for the backend of the session: %w", err)
+	if err := first.QueryRow(ctx, where, simple).Scan(&after); err != nil {
+		return fmt.Errorf("check for a pooling proxy: %w", err)
 	}
 	if before != after || second == before {
 		return fmt.Errorf("%w; set SESSION_DATABASE_URL to the address of Postgres itself (or of a pool in session mode)", ErrPooled)

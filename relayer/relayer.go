@@ -147,6 +147,10 @@ func (r *Relayer) start(ctx context.Context) error {
 
 func (r *Relayer) prepareDatabase(ctx context.Context) error {
 	refuse := func(err error) error { return backoff.Permanent(fmt.Errorf("%w: %w", ErrRefused, err)) }
+	// Before anything else: what comes next fails in obscure ways behind such a proxy.
+	if err := election.CheckPooling(ctx, r.db.Session); errors.Is(err, election.ErrPooled) {
+		return refuse(err)
+	}
 	if r.cfg.MigrateOnStart {
 		applied, err := migrations.Up(ctx, r.db.Session)
 		var pg *pgconn.PgError
@@ -238,7 +242,7 @@ func (r *Relayer) tenures(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 			return r.stopped(ctx, err)
-		case errors.Is(err, election.ErrTaken), errors.Is(err, election.ErrPooled):
+		case errors.Is(err, election.ErrTaken):
 			return fmt.Errorf("%w: %w", ErrRefused, err)
 		case time.Since(lastGood) > r.cfg.DBOutageLimit:
 			return fmt.Errorf("%w (DB_OUTAGE_LIMIT=%s): %w", ErrOutage, r.cfg.DBOutageLimit, err)
