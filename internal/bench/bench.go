@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"time"
 
@@ -47,6 +48,14 @@ func (o *Options) atLeast(name, unit string, target float64, runs []float64) Fig
 	return o.figure(name, unit, target, Quantile(runs, 0.5), runs, func(v float64) bool { return v >= target })
 }
 
+// undecided takes back the verdict of a figure that has too few samples for it.
+func undecided(f Figure, samples, needed int) Figure {
+	if samples < needed {
+		f.Met = nil
+	}
+	return f
+}
+
 // atMost is one that should be small.
 func (o *Options) atMost(name, unit string, target, value float64, runs []float64) Figure {
 	return o.figure(name, unit, target, value, runs, func(v float64) bool { return v <= target })
@@ -67,7 +76,7 @@ func Quantile(values []float64, q float64) float64 {
 		return 0
 	}
 	s := slices.Sorted(slices.Values(values))
-	return s[min(len(s)-1, int(q*float64(len(s))))]
+	return s[max(0, int(math.Ceil(q*float64(len(s))))-1)]
 }
 
 // Benchmark is what -only names.

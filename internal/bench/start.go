@@ -13,7 +13,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/migrations"
 )
 
-// Start is the time until an instance is ready, and its resident memory then, with a million escrows in the registry.
+// Start is the time until an instance is ready and watches its share, and its resident memory then, with a million escrows in the registry.
 func Start(ctx context.Context, o *Options) (figures []Figure, err error) {
 	l, err := lab.Start(ctx, lab.Options{Bin: o.Bin})
 	if err != nil {
@@ -58,14 +58,14 @@ func register(ctx context.Context, l *lab.Lab, n int) error {
 	return err
 }
 
-// registerIdle makes addresses of hashes. The last 8 bytes decide the slot, with the 12 before them zero: uint160 mod 2520 is then the
-// remainder of a number that fits into a bigint.
+// registerIdle makes addresses whose first 12 bytes are zero: uint160 mod 2520, the slot, is then the remainder of a number that fits into
+// a bigint.
 const registerIdle = `
 	insert into escrow_registry (chain_id, address, slot, discovered_block_number, event_id, announced, caught_up, last_monitored_block)
 	select $1, '0x' || lpad(to_hex(i * 1000003), 40, '0'), (i * 1000003) % 2520, $3, '0x' || lpad(to_hex(i), 64, '0') || ':0', true, true, $3
 	from generate_series(1, $2::bigint) i on conflict do nothing`
 
-// startOne starts an instance, waits until it is ready, and stops it. Its resident memory is in MiB.
+// startOne starts an instance, waits until it is ready and watches every escrow of its share, and stops it. Its resident memory is in MiB.
 func startOne(ctx context.Context, l *lab.Lab, total int) (took time.Duration, rss float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -75,6 +75,17 @@ func startOne(ctx context.Context, l *lab.Lab, total int) (took time.Duration, r
 		return 0, 0, err
 	}
 	if err := p.Ready(ctx); err != nil {
+		return 0, 0, err
+	}
+	var want float64
+	if err := l.DB.QueryRow(ctx, `select count(*)::float8 from escrow_registry where slot % $1::int = 0`, total).Scan(&want); err != nil {
+		return 0, 0, err
+	}
+	err = poll(ctx, 10*time.Millisecond, "all escrows to be watched", func() bool { // readiness may come before
+		n, err := metric(ctx, p, "relayer_escrows_monitored")
+		return err == nil && n >= want
+	})
+	if err != nil {
 		return 0, 0, err
 	}
 	took = time.Since(start)

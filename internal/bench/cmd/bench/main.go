@@ -27,7 +27,7 @@ func main() {
 	flag.Float64Var(&o.Scale, "scale", 1, "of the sizes; targets hold for 1")
 	flag.IntVar(&o.Runs, "runs", 3, "of each figure whose median is taken")
 	flag.IntVar(&o.Trials, "trials", 5, "of each kind of failover")
-	flag.IntVar(&o.Blocks, "blocks", 60, "watched live")
+	flag.IntVar(&o.Blocks, "blocks", 100, "watched live")
 	flag.StringVar(&o.Bin, "bin", "", "the relayer's binary; built when not given")
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
