@@ -29,3 +29,10 @@ type Tuning struct {
 	WindowRows, PageRows, LaneRows, BatchRows, Requests, MaxBlocked int
 	Delay, RereadEvery                                              time.Duration
 }
+
+// BeginQuiesce is Quiesce as far as the loop sees it; done is closed when the slots are at rest.
+func (p *Publisher) BeginQuiesce(slots []int16) (done <-chan struct{}) {
+	c := make(chan struct{})
+	p.inbox.order(order{slots: slots, done: c})
+	return c
+}

@@ -220,7 +220,8 @@ func (l *loop) add(r row) {
 	}
 	n := l.lanes[id]
 	if n == nil {
-		if len(topic.blocked) >= l.limits.maxBlocked {
+		// Once one row was passed over so, all are until it has been read again: the next may be of the same lane.
+		if topic.skipped > 0 || len(topic.blocked) >= l.limits.maxBlocked {
 			if topic.skipped == 0 || r.Seq < topic.skipped {
 				topic.skipped = r.Seq
 			}

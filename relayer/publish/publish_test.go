@@ -41,13 +41,11 @@ func TestTopicsKeysAndKinds(t *testing.T) {
 	w := setup(t, testpubsub.Options{})
 	cfg := w.config()
 	cfg.BySlot = true
+	w.state(w.commit("Approved", message.Retraction, 2521)[0], "retracted")
 	p := w.start(cfg, publish.Tuning{})
 	w.approve(p, 2521)
 	p.Offer(1, w.commit("ArbiterChanged", message.Original, 2521))
 	p.Offer(1, w.commit("Approved", message.Replay, 2521))
-	retraction := w.commit("Approved", message.Retraction, 2521)
-	w.exec(`update processed_events set state = 'retracted', retract_after = 0 where event_id = $1`, retraction[0].Event.ID())
-	p.Offer(1, retraction)
 	messages := w.wait(4)
 	require.NoError(t, p.stop())
 	topics := map[string]int{}

@@ -38,8 +38,12 @@ type reading struct {
 	lanes [][]found
 }
 
-// lanesAtOnce bounds the lanes of one reading by key.
-const lanesAtOnce = 500
+const (
+	// lanesAtOnce bounds the lanes of one reading by key.
+	lanesAtOnce = 500
+	// fewRows is what a lane that has got through is read of at least.
+	fewRows = 16
+)
 
 // rewind makes the outbox be read again from behind a seq; what is known is passed over. A reading under way is void: what called for
 // this may have happened after it.
@@ -135,27 +139,25 @@ func (l *loop) begin(ctx context.Context, r reading, read func(time.Time, *readi
 	})
 }
 
-// choose takes lanes that wait to be read, as far as there is room for their rows. Of a blocked lane the oldest row is enough to try.
+// choose takes lanes that wait to be read, as far as there is room for their rows, which they share. Of a blocked lane the oldest row is
+// enough to try.
 func (l *loop) choose() (wants []want) {
 	room := l.limits.windowRows - l.rows
 	if l.bytes >= l.limits.windowBytes {
 		room = 0
 	}
-	for len(l.wanted) > 0 && len(wants) < lanesAtOnce {
+	share := min(max(room/(len(l.wanted)+1), fewRows), l.limits.laneRows)
+	for len(l.wanted) > 0 && len(wants) < lanesAtOnce && room > 0 {
 		n := l.wanted[0]
-		limit := l.limits.laneRows
-		if n.failures > 0 {
-			limit = 1
-		}
-		if limit > room && len(wants) > 0 || room <= 0 {
-			break
-		}
 		l.wanted[0] = nil
 		l.wanted = l.wanted[1:]
 		if n.gone {
 			continue
 		}
-		limit = min(limit, room)
+		limit := min(share, room)
+		if n.failures > 0 {
+			limit = 1
+		}
 		room -= limit
 		wants = append(wants, want{lane: n, from: n.from, limit: limit})
 	}

@@ -1,0 +1,113 @@
+package publish_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+
+	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
+	"github.com/fusion-prime/escrow-relayer/relayer/message"
+	"github.com/fusion-prime/escrow-relayer/relayer/publish"
+)
+
+func (w *world) state(row publish.Pending, state string) {
+	w.t.Helper()
+	var after *int
+	if state != "canonical" {
+		after = new(int)
+	}
+	require.EqualValues(w.t, 1, w.exec(`update processed_events set state = $2, retract_after = $3 where event_id = $1`, row.Event.ID(), state, after))
+}
+
+// An orphan is not published while its fate is open, and later events of its escrow that are published before it are not its concern: they
+// are of another fork. When it reappears it comes in its place among what is still in the outbox.
+func TestOrphansAreHeld(t *testing.T) {
+	t.Parallel()
+	w := setup(t, testpubsub.Options{})
+	rows := w.approve(nil, 1, 1, 2)
+	w.state(rows[0], "orphaned")
+	w.state(rows[1], "orphaned")
+	p := w.start(w.config(), publish.Tuning{})
+	require.NoError(t, w.tap.Wait(w.within(), 1))
+	require.Equal(t, []string{"3"}, w.numbers(w.tap.Messages())["7:0xe5c0000000000000000000000000000000000002"])
+	w.state(rows[0], "canonical")
+	w.state(rows[1], "canonical")
+	p.Reload()
+	p.Offer(1, w.commit("Approved", message.Original, 1))
+	messages := w.wait(4)
+	require.Equal(t, []string{"1", "2", "4"}, w.numbers(messages)["7:0xe5c0000000000000000000000000000000000001"])
+	require.NoError(t, p.stop())
+}
+
+// Rows that wait behind a failing one, in memory or not, are looked at anew after Reload.
+func TestReloadForgetsWhatWaits(t *testing.T) {
+	t.Parallel()
+	w := setup(t, testpubsub.Options{})
+	slow := w.server.Inject(testpubsub.Fault{Match: one("1"), Delay: time.Hour})
+	fault := w.server.Inject(testpubsub.Fault{Match: one("4"), Code: codes.PermissionDenied})
+	p := w.start(w.config(), publish.Tuning{})
+	rows := w.approve(p, 1)
+	require.Eventually(t, func() bool { return slow.Hits() == 1 }, patience, time.Millisecond)
+	rows = append(rows, w.approve(p, 1, 1, 2, 2, 2)...)
+	require.Eventually(t, func() bool { return fault.Hits() > 1 }, patience, time.Millisecond)
+	for _, i := range []int{1, 4} { // they wait in memory, and behind the failing one
+		w.state(rows[i], "orphaned")
+	}
+	p.Reload()
+	slow.Remove()
+	fault.Remove()
+	require.NoError(t, w.tap.Wait(w.within(), 4))
+	require.Eventually(t, func() bool { return w.outbox() == 2 }, patience, time.Millisecond)
+	got := w.numbers(w.tap.Messages())
+	require.Equal(t, []string{"1", "3"}, got["7:0xe5c0000000000000000000000000000000000001"])
+	require.Equal(t, []string{"4", "6"}, got["7:0xe5c0000000000000000000000000000000000002"])
+	require.NoError(t, p.stop())
+}
+
+// What has nothing to tell any more leaves the outbox without being sent.
+func TestMootRows(t *testing.T) {
+	t.Parallel()
+	w := setup(t, testpubsub.Options{})
+	w.commit("Approved", message.Retraction, 1) // of an event that has reappeared
+	w.state(w.commit("Approved", message.Replay, 1)[0], "retracted")
+	rows := w.approve(nil, 1)
+	p := w.start(w.config(), publish.Tuning{})
+	w.same(rows, w.wait(1))
+	require.NoError(t, p.stop())
+}
+
+func TestRetractionsWithoutATopic(t *testing.T) {
+	t.Parallel()
+	w := setup(t, testpubsub.Options{})
+	cfg := w.config()
+	cfg.Topics.Retractions = ""
+	w.state(w.commit("Approved", message.Retraction, 1)[0], "retracted")
+	rows := w.approve(nil, 1)
+	p := w.start(cfg, publish.Tuning{})
+	w.same(rows, w.wait(1))
+	require.NoError(t, p.stop())
+}
+
+// A rollback takes an event for unsent because its row is still there, while its message is under way. When it is acknowledged it is
+// retracted.
+func TestRetractedWhileUnderWay(t *testing.T) {
+	t.Parallel()
+	w := setup(t, testpubsub.Options{})
+	slow := w.server.Inject(testpubsub.Fault{Match: one("1"), Times: 1, Delay: time.Hour})
+	p := w.start(w.config(), publish.Tuning{})
+	row := w.approve(p, 1)[0]
+	require.Eventually(t, func() bool { return slow.Hits() == 1 }, patience, time.Millisecond)
+	w.state(row, "retracted")
+	w.exec(`delete from outbox where seq = $1`, row.Seq)
+	p.Reload()
+	slow.Remove()
+	messages := w.wait(2)
+	require.Equal(t, testpubsub.TopicName(project, undone), messages[1].Topic)
+	retraction, err := message.Decode(messages[1].Data, messages[1].Attributes)
+	require.NoError(t, err)
+	require.True(t, retraction.Retracted)
+	require.Equal(t, row.Event.ID(), retraction.EventID)
+	require.NoError(t, p.stop())
+}
