@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,13 +16,14 @@ import (
 // gauges are the metrics of the instance and of the fleet as it sees it. Those of a package's own work are registered by that package.
 type gauges struct {
 	leader, heartbeatAge                                 prometheus.Gauge
-	instances, escrows, elections, leaderGap             prometheus.Gauge
+	instances, escrows, leaderGap                        prometheus.Gauge
 	head, target, final, cursor, factoryCursor, verified prometheus.Gauge
 	lagBlocks, lagSeconds, factoryLag                    prometheus.Gauge
 	owned, adopted, unserved                             prometheus.Gauge
 	outbox, outboxAge                                    prometheus.Gauge
 	connections                                          *prometheus.GaugeVec
 	sessionLosses                                        prometheus.Counter
+	elections                                            atomic.Int64 // the epoch of the leadership row, which only grows
 }
 
 func newGauges(reg prometheus.Registerer, version, revision string) *gauges {
@@ -36,7 +38,6 @@ func newGauges(reg prometheus.Registerer, version, revision string) *gauges {
 		heartbeatAge:  gauge("relayer_last_heartbeat_age", "Seconds since this instance last wrote its heartbeat."),
 		instances:     gauge("total_active_instances", "Instances that hold their lock, of all."),
 		escrows:       gauge("total_escrows_registered", "Escrows in the registry."),
-		elections:     gauge("leader_election_count", "Changes of leader since the database was made."),
 		leaderGap:     gauge("relayer_leader_gap_seconds", "Seconds for which nobody has led; 0 while somebody leads."),
 		head:          gauge("relayer_head_block", "Newest block of this instance's node."),
 		target:        gauge("relayer_target_block", "Newest block that may be processed."),
@@ -55,6 +56,9 @@ func newGauges(reg prometheus.Registerer, version, revision string) *gauges {
 		connections:   f.NewGaugeVec(prometheus.GaugeOpts{Name: "relayer_db_connections", Help: "Connections of the pool by state."}, []string{"state"}),
 		sessionLosses: f.NewCounter(prometheus.CounterOpts{Name: "relayer_session_losses_total", Help: "Tenures that ended with the loss of the database session."}),
 	}
+	f.NewCounterFunc(prometheus.CounterOpts{Name: "leader_election_count", Help: "Changes of leader since the database was made."}, func() float64 {
+		return float64(g.elections.Load())
+	})
 	for _, state := range []string{"used", "idle", "max"} {
 		g.connections.WithLabelValues(state)
 	}
@@ -116,7 +120,7 @@ func (r *Relayer) measureOnce(ctx context.Context, reader *fleet.Reader, leaderS
 	}
 	set(g.instances, int64(f.Live()))
 	set(g.escrows, f.Escrows.Registered())
-	set(g.elections, f.Leader.Epoch)
+	g.elections.Store(f.Leader.Epoch)
 	set(g.factoryCursor, f.Chain.FactoryCursor)
 	set(g.verified, f.Chain.Verified)
 	set(g.unserved, int64(f.Slots.Unserved))

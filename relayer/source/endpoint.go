@@ -213,7 +213,7 @@ func (e *endpoint) failed(ctx context.Context, err error) {
 	switch {
 	case errors.Is(err, ErrWrongChain):
 		e.up, e.proven, pause = false, false, faultPause
-	case verdict == rejected:
+	case verdict == rejected && !errors.Is(err, errGarbled):
 		e.faults++
 		e.up, pause = false, min(faultPause<<min(e.faults-1, 10), longestFaultPause)
 		e.s.metrics.disagreements.WithLabelValues(e.name).Inc()

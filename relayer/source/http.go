@@ -72,7 +72,7 @@ func (t *httpTransport) exchange(ctx context.Context, calls []*call) (sent, rece
 func deliver(b []byte, calls []*call, first uint64) error {
 	list, single, err := splitResponses(b)
 	if err != nil {
-		return fmt.Errorf("%w: %w", errInvalid, err)
+		return fmt.Errorf("%w: %w", errGarbled, err)
 	}
 	if single && list[0].fault != nil && (len(calls) > 1 || !list[0].hasID) {
 		return parseFault(list[0].fault) // of the batch as a whole

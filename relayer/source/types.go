@@ -3,6 +3,7 @@ package source
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -27,6 +28,9 @@ var (
 	ErrUnavailable = errors.New("no RPC endpoint is available")
 	// errInvalid means that a node's answer is not an answer to the question.
 	errInvalid = errors.New("invalid answer")
+	// errGarbled is an errInvalid that cannot be read at all: cut off in transit, or a proxy's page. That passes, while a node
+	// that answers legibly and wrongly is left alone for long.
+	errGarbled = fmt.Errorf("garbled, %w", errInvalid)
 )
 
 // Header is what the relayer needs of a block's header. The hash is as the node gave it: chains differ in how they compute it.

@@ -257,7 +257,7 @@ func (c *wsConn) read() {
 		alive()
 		list, single, err := splitResponses(message)
 		if err != nil {
-			cause = fmt.Errorf("%w: %w", errInvalid, err)
+			cause = fmt.Errorf("%w: %w", errGarbled, err)
 			return
 		}
 		for i := range list {
