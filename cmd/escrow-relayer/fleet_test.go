@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -202,19 +203,28 @@ func TestLeaderKilledStoppedFrozen(t *testing.T) {
 	}
 }
 
-// The binary against a node that this project did not embed, over HTTP and over WebSocket.
+// The binary against nodes that this project did not embed, over HTTP and over WebSocket: geth, and anvil where there is npm.
 func TestIndependentNode(t *testing.T) {
-	geth, err := testchain.StartGeth(t.Context(), testchain.Options{Seed: 7})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, geth.Stop()) })
-	for name, url := range map[string]string{"http": geth.HTTP(), "ws": geth.WS()} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, func(o *lab.Options) { o.Node, o.RPC = geth, []string{url} })
-			w.run("r0", 0, 2, nil)
-			w.run("r1", 1, 2, nil)
-			w.ready("r0", "r1")
-			w.blocks(6)
-			w.audit(false)
-		})
+	for name, start := range map[string]func() (testchain.Node, error){
+		"geth":  func() (testchain.Node, error) { return testchain.StartGeth(t.Context(), testchain.Options{Seed: 7}) },
+		"anvil": func() (testchain.Node, error) { return testchain.StartAnvil(t.Context(), testchain.Options{Seed: 7}) },
+	} {
+		node, err := start()
+		if name == "anvil" && errors.Is(err, exec.ErrNotFound) {
+			t.Log("no npm here, so no anvil: geth alone will do")
+			continue
+		}
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, node.Stop()) })
+		for scheme, url := range map[string]string{"http": node.HTTP(), "ws": node.WS()} {
+			t.Run(name+" "+scheme, func(t *testing.T) {
+				w := newWorld(t, func(o *lab.Options) { o.Node, o.RPC = node, []string{url} })
+				w.run("r0", 0, 2, nil)
+				w.run("r1", 1, 2, nil)
+				w.ready("r0", "r1")
+				w.blocks(6)
+				w.audit(false)
+			})
+		}
 	}
 }
