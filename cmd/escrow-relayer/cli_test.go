@@ -113,6 +113,14 @@ func TestStatusAuditReplayMigrate(t *testing.T) {
 	require.Equal(t, 1, code, out)
 	require.Contains(t, out, "r1 is not alive")
 
+	code, out = call(t, env, "doctor")
+	require.Zero(t, code, out)
+	require.NotContains(t, out, "WRONG")
+	require.Contains(t, out, "chain 1337")
+	code, out = call(t, append(env, "PUBSUB_TOPIC_ID=nowhere"), "doctor")
+	require.Equal(t, 1, code, out)
+	require.Contains(t, out, "PUBSUB_TOPIC_ID=nowhere")
+
 	code, out = call(t, env, "audit", "--from", "0")
 	require.Zero(t, code, out)
 	require.Contains(t, out, "0 missing, 0 extra, 0 differing")

@@ -82,7 +82,7 @@ func root() *cobra.Command {
 		Args:          cobra.NoArgs,
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage{err} })
-	cmd.AddCommand(runCommand(), migrateCommand(), statusCommand(), auditCommand(), replayCommand(), planCommand(), demoCommand(), versionCommand())
+	cmd.AddCommand(runCommand(), migrateCommand(), statusCommand(), auditCommand(), replayCommand(), doctorCommand(), planCommand(), demoCommand(), versionCommand())
 	for _, c := range cmd.Commands() {
 		if c.Args == nil {
 			c.Args = func(c *cobra.Command, args []string) error {
