@@ -5,8 +5,8 @@ import (
 	"os"
 	"time"
 
-	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/fusion-prime/escrow-relayer/internal/demo"
 )
@@ -16,7 +16,11 @@ func demoCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Run a fleet on a chain of its own, kill its leader, and audit what subscribers received",
-		Long:  "Run a fleet on a chain, a Postgres and a Pub/Sub server of its own; needs no configuration. Exit code 0 only if nothing is missing, duplicated or out of order.",
+		Long: `Run a fleet on a chain, a Postgres and a Pub/Sub server of its own; needs no configuration.
+
+The leader is killed, comes back, and later an instance is stopped gracefully; then the chain is audited against what a subscriber received.
+Exit code 0 only if nothing is missing, duplicated or out of order. Ctrl-C ends everything that was started; with --keep it ends the traffic,
+and the audit follows.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.Instances < 1 || o.Instances > 20 {
 				return usage{fmt.Errorf("--instances %d: must be 1 to 20", o.Instances)}
@@ -28,12 +32,21 @@ func demoCommand() *cobra.Command {
 			if o.Bin, err = os.Executable(); err != nil {
 				return fmt.Errorf("find this binary: %w", err)
 			}
-			o.Out, o.Terminal = cmd.OutOrStdout(), isatty.IsTerminal(os.Stdout.Fd())
+			o.Out = cmd.OutOrStdout()
+			if fd := int(os.Stdout.Fd()); term.IsTerminal(fd) {
+				o.Size = func() (int, int) {
+					width, height, err := term.GetSize(fd)
+					if err != nil || width == 0 {
+						return 80, 24
+					}
+					return width, height
+				}
+			}
 			return demo.Run(cmd.Context(), o)
 		},
 	}
-	cmd.Flags().IntVar(&o.Instances, "instances", 3, "relayer processes")
-	cmd.Flags().DurationVar(&o.Duration, "duration", time.Minute, "of the traffic")
+	cmd.Flags().IntVar(&o.Instances, "instances", 3, "relayer processes, 1 to 20")
+	cmd.Flags().DurationVar(&o.Duration, "duration", time.Minute, "of the traffic; what happens to the instances fills the first minute of it at most")
 	cmd.Flags().Uint64Var(&o.Seed, "seed", 1, "decides accounts and traffic")
 	cmd.Flags().BoolVar(&o.Keep, "keep", false, "keep the traffic running until interrupted")
 	return cmd

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
+	"os"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -22,65 +22,70 @@ type Options struct {
 	Bin       string // the relayer's binary
 	Instances int
 	Duration  time.Duration // of the traffic
-	Seed      uint64
-	Keep      bool // go on until interrupted
+	Seed      uint64        // decides accounts and traffic
+	Keep      bool          // traffic goes on until ctx ends, instead of Duration
 	Out       io.Writer
-	Terminal  bool // Out is one: draw, instead of printing lines
+	// Size of the terminal that Out is, in characters. Nil when Out is none: then lines are printed instead of a picture.
+	Size func() (width, height int)
 }
 
 const (
 	blockTime = time.Second
 	perBlock  = 6 // actions
-	// auditTimeout is how long the last messages may take to arrive.
+	// confirmations are few, so that what happens is seen soon.
+	confirmations = 2
+	// month is what passes on the chain at once: a refund is possible 30 days after the release time only.
+	month      = 31 * 24 * time.Hour
+	monthEvery = 12 * time.Second
+	// play is how long the story takes at most; a longer demo is calm after it.
+	play = time.Minute
+	// readyTimeout is how long the relayers may take to start, auditTimeout how long the last messages may take to arrive.
+	readyTimeout = 30 * time.Second
 	auditTimeout = 30 * time.Second
 )
 
 // ErrDirty means that the audit found something.
 var ErrDirty = errors.New("the audit found events missing, duplicated or out of order")
 
-// Run runs the demo. It returns ErrDirty when the audit is not clean, and nil after an interruption: then nothing can be
-// said, and everything that was started has ended.
-func Run(ctx context.Context, o Options) (err error) {
+// ErrInterrupted means that ctx ended before the audit: nothing can be said.
+var ErrInterrupted = errors.New("interrupted: nothing was audited")
+
+// Run runs the demo until its audit is done. Everything that it started has ended when it returns.
+func Run(ctx context.Context, o Options) error {
 	s := &scene{o: o, began: time.Now()}
 	fmt.Fprintf(o.Out, "starting Postgres, a chain (one block a second) and a Pub/Sub server …\n")
-	s.lab, err = lab.Start(ctx, lab.Options{Bin: o.Bin, Interval: blockTime, Seed: o.Seed, Confirmations: 2, Postgres: testpg.Options{}})
-	if err != nil {
-		return interrupted(ctx, err)
+	var err error
+	s.lab, err = lab.Start(ctx, lab.Options{Bin: o.Bin, Interval: blockTime, Seed: o.Seed, Confirmations: confirmations, Postgres: testpg.Options{}})
+	if err == nil {
+		err = errors.Join(s.run(ctx), s.lab.Close())
 	}
-	defer func() {
-		if closeErr := s.lab.Close(); err == nil || errors.Is(err, ErrDirty) {
-			err = errors.Join(err, closeErr)
-		}
-		if err != nil {
-			fmt.Fprintf(o.Out, "logs of the relayers: %s\n", s.lab.Dir)
-		}
-	}()
-	for i := range o.Instances {
-		if err := s.start(i); err != nil {
-			return err
-		}
+	if ctx.Err() != nil && !s.audited {
+		err = ErrInterrupted // whatever else was said is a consequence
 	}
-	for _, p := range s.processes() {
-		ready, cancel := context.WithTimeout(ctx, 30*time.Second)
-		err := p.Ready(ready)
-		cancel()
-		if err != nil {
-			return interrupted(ctx, err)
-		}
-	}
-	s.say("%d relayers are ready; follow them at %s", o.Instances, s.processes()[0].URL)
-	return interrupted(ctx, s.play(ctx))
-}
-
-func interrupted(ctx context.Context, err error) error {
-	if ctx.Err() != nil && !errors.Is(err, ErrDirty) {
-		return nil
+	switch {
+	case err != nil && !errors.Is(err, ErrInterrupted) && len(s.procs) > 0:
+		fmt.Fprintf(o.Out, "logs of the relayers: %s\n", s.lab.Dir)
+	case s.lab != nil && s.lab.Dir != "":
+		err = errors.Join(err, os.RemoveAll(s.lab.Dir))
 	}
 	return err
 }
 
-// play runs traffic, faults and the view side by side, then audits.
-func (s *scene) play(ctx context.Context) error {
+func (s *scene) run(ctx context.Context) error {
+	for i := range s.o.Instances {
+		if err := s.start(i); err != nil {
+			return err
+		}
+	}
+	ready, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	for _, p := range s.processes() {
+		if err := p.Ready(ready); err != nil {
+			return err
+		}
+	}
+	s.say("%d relayers are ready; follow them at %s", s.o.Instances, s.process(0).URL)
+
 	sim := s.lab.Chain.(*testchain.Sim)
 	traffic, err := testchain.NewTraffic(ctx, testchain.TrafficConfig{
 		URL: sim.HTTP(), Deployment: testchain.Deployment{Block: s.lab.Contracts.Block, Factory: s.lab.Contracts.Factory, Noise: s.lab.Contracts.Noise},
@@ -90,99 +95,117 @@ func (s *scene) play(ctx context.Context) error {
 		return err
 	}
 	defer traffic.Close()
-
-	run, cancel := context.WithCancel(ctx)
-	defer cancel()
-	if !s.o.Keep {
-		run, cancel = context.WithTimeout(ctx, s.o.Duration)
-		defer cancel()
-	}
-	watching, endWatching := context.WithCancel(ctx)
+	// What looks on outlives the traffic: the picture shows the last messages arrive.
+	watching, endWatching := context.WithCancel(context.WithoutCancel(ctx))
 	defer endWatching()
-	var g, view errgroup.Group
+	var view errgroup.Group
 	view.Go(func() error { return s.watchLeader(watching) })
 	view.Go(func() error { return s.show(watching) })
-	g.Go(func() error { return traffic.Run(run, blockTime, perBlock) })
-	g.Go(func() error { return s.refunds(run, sim) })
-	g.Go(func() error { return s.faults(run) })
-	err = g.Wait()
-	if err != nil || ctx.Err() != nil {
-		endWatching()
-		return errors.Join(err, view.Wait())
-	}
-
-	// Let what was sent be mined, and be deep enough; then the chain stands still.
-	s.say("traffic ends; auditing the chain against what the subscriber received")
-	sim.SetInterval(0)
-	if err := sim.Mine(ctx, 2+s.lab.Confirmations); err != nil {
+	audit, err := s.perform(ctx, sim, traffic)
+	counts := s.counters(watching)
+	endWatching()
+	if err := errors.Join(err, view.Wait()); err != nil {
 		return err
+	}
+	return s.report(audit, counts)
+}
+
+// perform runs traffic and faults side by side, then audits.
+func (s *scene) perform(ctx context.Context, sim *testchain.Sim, traffic *testchain.Traffic) (*lab.Audit, error) {
+	run, cancel := ctx, context.CancelFunc(func() {})
+	if !s.o.Keep {
+		run, cancel = context.WithTimeout(ctx, s.o.Duration)
+	}
+	defer cancel()
+	g, run := errgroup.WithContext(run)
+	g.Go(func() error { return s.live(run, sim, traffic) })
+	g.Go(func() error { return s.faults(run) })
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	switch {
+	case s.o.Keep:
+		ctx = context.WithoutCancel(ctx) // its end was the end of the traffic; a second signal ends the process
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	}
+	s.say("traffic ends; auditing the chain against what the subscriber received")
+	ctx, endAudit := context.WithTimeout(ctx, auditTimeout)
+	defer endAudit()
+	// Let what was sent be mined, and be deep enough; then the chain stands still.
+	sim.SetInterval(0)
+	if err := sim.Mine(ctx, 2+confirmations); err != nil {
+		return nil, err
 	}
 	head, err := s.lab.Head(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	auditing, endAudit := context.WithTimeout(ctx, auditTimeout)
-	defer endAudit()
-	audit, err := s.lab.Audit(auditing, head-uint64(s.lab.Confirmations))
-	endWatching()
-	if err = errors.Join(err, view.Wait()); err != nil {
-		return err
-	}
-	return s.report(ctx, audit)
+	audit, err := s.lab.Audit(ctx, head-confirmations)
+	s.audited = err == nil && (ctx.Err() == nil || len(audit.Missing) > 0)
+	return audit, err
 }
 
-func (s *scene) report(ctx context.Context, a *lab.Audit) error {
-	// What crashes left in doubt may come twice: such a duplicate is known to be possible, and here it is shown, not hidden.
-	out := s.o.Out
-	fmt.Fprintf(out, "\naudit     %s\n", a)
-	for _, gap := range s.leaderGaps() {
-		fmt.Fprintf(out, "leader    %s: nobody led for %s, then %s (epoch %d)\n", gap.cause, gap.length.Round(time.Millisecond), gap.next, gap.epoch)
+// live uses the contracts, and lets a month pass now and then. Both are done by one hand: the chain's time cannot be moved while a
+// transaction waits.
+func (s *scene) live(ctx context.Context, sim *testchain.Sim, traffic *testchain.Traffic) error {
+	ticker := time.NewTicker(blockTime)
+	defer ticker.Stop()
+	next := time.Now().Add(monthEvery)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		err := traffic.Step(ctx, perBlock)
+		if err == nil && time.Now().After(next) {
+			next = time.Now().Add(monthEvery)
+			if err = sim.AdvanceTime(ctx, month); err == nil {
+				s.say("a month passes on the chain, so that refunds are possible")
+			}
+		}
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
 	}
-	counts := s.counters(ctx)
-	fmt.Fprintf(out, "fleet     %d duplicates suppressed by processed_events, %d messages left in doubt by a crash\n", int(counts["event_deduplication_hits"]), int(counts["relayer_republished_total"]))
-	if !a.Clean() {
-		return ErrDirty
-	}
-	fmt.Fprintln(out, "result    every event was published once, in order")
-	return nil
 }
 
-// faults are the events of the play, as parts of its duration: the leader is killed after a third, comes back half-way, and
-// another instance stops gracefully after two thirds and comes back later. With a single instance there is nobody to take over, so it is only restarted.
+// faults is the story, in parts of its duration: the leader is killed after a third and comes back half-way; who leads after two thirds is
+// stopped gracefully and comes back too. Where there is one instance only, nobody leads meanwhile.
 func (s *scene) faults(ctx context.Context) error {
-	d := s.o.Duration
-	var killed int
+	d := min(s.o.Duration, play)
+	var victim int
+	back := func() error {
+		s.say("%s is started again", s.process(victim).ID)
+		return s.start(victim)
+	}
 	steps := []struct {
 		at time.Duration
 		do func() error
 	}{
 		{d / 3, func() error {
-			killed = s.leaderIndex(ctx)
-			s.mark("SIGKILL to the leader, " + s.process(killed).ID)
-			s.process(killed).Kill()
+			victim = s.leader(ctx)
+			p := s.process(victim)
+			s.strike("SIGKILL to the leader, " + p.ID)
+			p.Kill()
 			return nil
 		}},
-		{d / 2, func() error {
-			s.say("%s is started again", s.process(killed).ID)
-			return s.start(killed)
-		}},
+		{d / 2, back},
 		{d * 2 / 3, func() error {
-			i := s.leaderIndex(ctx)
-			s.mark("SIGTERM to " + s.process(i).ID + ", which leads")
-			stop, cancel := context.WithTimeout(ctx, 10*time.Second)
+			victim = s.leader(ctx)
+			p := s.process(victim)
+			s.strike("SIGTERM to the leader, " + p.ID)
+			stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second) // the grace that Cloud Run gives
 			defer cancel()
 			begun := time.Now()
-			if err := s.process(i).Stop(stop); err != nil {
+			if err := p.Stop(stop); err != nil {
 				return err
 			}
-			s.say("%s stopped cleanly in %s", s.process(i).ID, time.Since(begun).Round(time.Millisecond))
-			killed = i
+			s.say("%s stopped cleanly in %s", p.ID, time.Since(begun).Round(time.Millisecond))
 			return nil
 		}},
-		{d * 5 / 6, func() error {
-			s.say("%s is started again", s.process(killed).ID)
-			return s.start(killed)
-		}},
+		{d * 5 / 6, back},
 	}
 	begun := time.Now()
 	for _, step := range steps {
@@ -194,58 +217,27 @@ func (s *scene) faults(ctx context.Context) error {
 		case <-timer.C:
 		}
 		if err := step.do(); err != nil {
-			return interrupted(ctx, err)
+			return err
 		}
 	}
 	<-ctx.Done()
 	return nil
 }
 
-// refunds are possible 30 days after the release time only, so now and then a month passes on this chain.
-func (s *scene) refunds(ctx context.Context, sim *testchain.Sim) error {
-	ticker := time.NewTicker(12 * time.Second)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-		if err := sim.AdvanceTime(ctx, 31*24*time.Hour); err != nil && ctx.Err() == nil {
-			return err
-		}
-		s.say("a month passes on the chain, so that refunds are possible")
+// report says what came of it all.
+func (s *scene) report(a *lab.Audit, counts map[string]int) error {
+	out := s.o.Out
+	fmt.Fprintf(out, "\naudit     %s\n", a)
+	for _, gap := range s.leaderGaps() {
+		fmt.Fprintf(out, "leader    %s: nobody led for %s, then %s (epoch %d)\n", gap.cause, gap.length.Round(time.Millisecond), gap.next, gap.epoch)
 	}
-}
-
-func (s *scene) start(i int) error {
-	p, err := s.lab.Run(fmt.Sprint("relayer-", i), i, s.o.Instances, nil)
-	if err != nil {
-		return err
+	fmt.Fprintf(out, "fleet     %d duplicates suppressed by processed_events, %d messages left in doubt by a crash\n", counts[suppressed], counts[republished])
+	if a.Exact() && !a.Clean() {
+		fmt.Fprintln(out, "          what came twice was under way when the leader was killed: Pub/Sub had it, and the leader could not note that any more")
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if i < len(s.procs) {
-		s.procs[i] = p
-	} else {
-		s.procs = append(s.procs, p)
+	if !a.Clean() {
+		return ErrDirty
 	}
+	fmt.Fprintln(out, "result    every event was published once, in order")
 	return nil
-}
-
-func (s *scene) processes() []*lab.Process {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.procs)
-}
-
-func (s *scene) process(i int) *lab.Process { return s.processes()[i] }
-
-// leaderIndex is the process that leads, or the first.
-func (s *scene) leaderIndex(ctx context.Context) int {
-	var id string
-	if err := s.lab.DB.QueryRow(ctx, `select coalesce(instance_id, '') from leadership`).Scan(&id); err != nil {
-		return 0
-	}
-	return max(0, slices.IndexFunc(s.processes(), func(p *lab.Process) bool { return p.ID == id }))
 }
