@@ -1,0 +1,126 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// demonstration is a running demo. Its temporary files go to a folder of its own.
+type demonstration struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	lines *bufio.Scanner
+	said  strings.Builder
+	dir   string
+}
+
+func startDemo(t *testing.T, args ...string) *demonstration {
+	dir, err := os.MkdirTemp("", "escrow-demo-") // not t.TempDir: Postgres, which may run as another user, cannot get in there
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	require.NoError(t, os.Chmod(dir, 0o777))
+	d := &demonstration{t: t, dir: dir}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	t.Cleanup(cancel)
+	d.cmd = exec.CommandContext(ctx, bin, append([]string{"demo"}, args...)...)
+	d.cmd.Env = append(os.Environ(), "TMPDIR="+d.dir)
+	out, err := d.cmd.StdoutPipe()
+	require.NoError(t, err)
+	d.cmd.Stderr = d.cmd.Stdout
+	require.NoError(t, d.cmd.Start())
+	d.lines = bufio.NewScanner(out)
+	return d
+}
+
+// until reads until a line has the words, and returns it; no words: until the end.
+func (d *demonstration) until(words string) string {
+	for d.lines.Scan() {
+		d.said.WriteString(d.lines.Text() + "\n")
+		if words != "" && strings.Contains(d.lines.Text(), words) {
+			return d.lines.Text()
+		}
+	}
+	require.Empty(d.t, words, "it ended without these words, and said:\n%s", &d.said)
+	return ""
+}
+
+// end waits for the end, and sees that nothing is left: no file, no relayer.
+func (d *demonstration) end(url string) (code int) {
+	d.until("")
+	_ = d.cmd.Wait()
+	left, err := os.ReadDir(d.dir)
+	require.NoError(d.t, err)
+	require.Empty(d.t, left, d.said.String())
+	ctx, cancel := context.WithTimeout(d.t.Context(), 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/healthz", nil)
+	require.NoError(d.t, err)
+	resp, err := http.DefaultClient.Do(req)
+	if err == nil {
+		_, _ = io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+	}
+	require.ErrorIs(d.t, err, syscall.ECONNREFUSED)
+	return d.cmd.ProcessState.ExitCode()
+}
+
+func (d *demonstration) url() string {
+	_, url, ok := strings.Cut(d.until("relayers are ready"), "follow them at ")
+	require.True(d.t, ok)
+	return url
+}
+
+func TestDemo(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t, "--duration", "15s", "--seed", "3")
+	code := d.end(d.url())
+	// The leader may have been killed between Pub/Sub's acknowledgement and its own note of it: then, and only then, something comes twice.
+	if strings.Contains(d.said.String(), "duplicated 0") {
+		require.Zero(t, code, d.said.String())
+		require.Contains(t, d.said.String(), "result    every event was published once, in order")
+	} else {
+		require.Equal(t, exitFailure, code, d.said.String())
+	}
+	for _, words := range []string{
+		"SIGKILL to the leader, relayer-", "SIGTERM to the leader, relayer-", "stopped cleanly in", "is started again", "a month passes",
+		"missing 0", "unknown 0, out of order 0, malformed 0",
+	} {
+		require.Contains(t, d.said.String(), words)
+	}
+	require.Equal(t, 2, strings.Count(d.said.String(), "nobody led for"), d.said.String())
+	t.Log(d.said.String())
+}
+
+func TestDemoCleansUpWhenInterrupted(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t, "--instances", "2")
+	url := d.url()
+	begun := time.Now()
+	require.NoError(t, d.cmd.Process.Signal(os.Interrupt))
+	require.Equal(t, exitInterrupted, d.end(url))
+	require.Less(t, time.Since(begun), 10*time.Second)
+	require.Contains(t, d.said.String(), "nothing was audited")
+}
+
+// An interruption is how a demo that keeps going ends: its audit follows.
+func TestDemoKeepsGoingUntilInterrupted(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t, "--instances", "1", "--keep", "--duration", "10s")
+	url := d.url()
+	for range 3 {
+		d.until("alive 1") // lines that come every five seconds: longer than --duration
+	}
+	require.NoError(t, d.cmd.Process.Signal(os.Interrupt))
+	require.Zero(t, d.end(url), d.said.String())
+	require.Contains(t, d.said.String(), "result    every event was published once, in order")
+}
