@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fusion-prime/escrow-relayer/internal/demo"
 	"github.com/fusion-prime/escrow-relayer/relayer"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 )
@@ -21,8 +22,9 @@ var version string
 
 // Exit codes.
 const (
-	exitFailure = 1
-	exitRefused = 2 // configuration or usage: trying again will not help
+	exitFailure     = 1
+	exitRefused     = 2   // configuration or usage: trying again will not help
+	exitInterrupted = 130 // 128 + SIGINT: ended before there was a result
 )
 
 func main() {
@@ -50,14 +52,18 @@ func exitCode(err error) int {
 	if errors.As(err, &problems) || errors.As(err, &u) || errors.Is(err, relayer.ErrRefused) {
 		return exitRefused
 	}
+	if errors.Is(err, demo.ErrInterrupted) {
+		return exitInterrupted
+	}
 	return exitFailure
 }
 
-// interruptible returns a context that ends with the first SIGTERM or SIGINT. The second one ends the process at once.
+// interruptible returns a context that ends with the first SIGTERM, SIGINT or SIGHUP (the terminal is gone). The second one ends the process
+// at once.
 func interruptible(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(parent)
 	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	go func() { // lives as long as the process
 		<-signals
 		cancel()
