@@ -5,10 +5,12 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"strconv"
 	"time"
 
 	"cloud.google.com/go/cloudsqlconn"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
@@ -21,15 +23,40 @@ const (
 	idleInTxTimeout  = 30 * time.Second
 )
 
+// connectTimeout is for a connection whose URL names none.
+const connectTimeout = 5 * time.Second
+
 // Database is how to reach it. Close frees the pool and the connector.
 type Database struct {
 	Pool    *pgxpool.Pool
 	Session *pgx.ConnConfig // for the session, and for migrations: no transaction pool in between
-	close   func()
+	close   func() error
 }
 
-// Open prepares the connections and makes none: the database may be down.
+// Open prepares the connections and makes none: the database may be down. Every connection names its instance in application_name.
 func Open(ctx context.Context, c *config.Config) (*Database, error) {
+	if c.CloudSQLInstance == "" {
+		return open(ctx, c, nil, func() error { return nil })
+	}
+	// A private address is taken where there is no public one; both are reached through the same proxy, which asks IAM.
+	opts := []cloudsqlconn.Option{cloudsqlconn.WithDefaultDialOptions(cloudsqlconn.WithAutoIP())}
+	if c.CloudSQLIAM {
+		opts = append(opts, cloudsqlconn.WithIAMAuthN())
+	}
+	dialer, err := cloudsqlconn.NewDialer(ctx, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("open the Cloud SQL connector for CLOUDSQL_INSTANCE=%s: %w", c.CloudSQLInstance, err)
+	}
+	return open(ctx, c, func(ctx context.Context, _, _ string) (net.Conn, error) { return dialer.Dial(ctx, c.CloudSQLInstance) }, dialer.Close)
+}
+
+// open makes connections by dial, if there is one, wherever the URLs point to. closeDialer is called in the end, on an error too.
+func open(ctx context.Context, c *config.Config, dial pgconn.DialFunc, closeDialer func() error) (d *Database, err error) {
+	defer func() {
+		if err != nil {
+			_ = closeDialer()
+		}
+	}()
 	pool, err := pgxpool.ParseConfig(c.DatabaseURL)
 	if err != nil {
 		return nil, fmt.Errorf("read DATABASE_URL: not a Postgres URL") // the cause quotes the URL
@@ -38,48 +65,48 @@ func Open(ctx context.Context, c *config.Config) (*Database, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read SESSION_DATABASE_URL: not a Postgres URL")
 	}
-	d := &Database{Session: session, close: func() {}}
-	if c.CloudSQLInstance != "" {
-		var opts []cloudsqlconn.Option
-		if c.CloudSQLIAM {
-			opts = append(opts, cloudsqlconn.WithIAMAuthN())
-		}
-		dialer, err := cloudsqlconn.NewDialer(ctx, opts...)
-		if err != nil {
-			return nil, fmt.Errorf("open the Cloud SQL connector for CLOUDSQL_INSTANCE=%s: %w", c.CloudSQLInstance, err)
-		}
-		dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return dialer.Dial(ctx, c.CloudSQLInstance) }
-		// The connector authenticates and encrypts; TLS inside it would be refused.
-		pool.ConnConfig.DialFunc, session.DialFunc = dial, dial
-		pool.ConnConfig.TLSConfig, session.TLSConfig = nil, nil
-		pool.ConnConfig.Fallbacks, session.Fallbacks = nil, nil
-		d.close = func() { _ = dialer.Close() }
-	}
-	name := "escrow-relayer/" + c.InstanceID
 	for _, conn := range []*pgx.ConnConfig{pool.ConnConfig, session} {
-		conn.RuntimeParams["application_name"] = name
+		if dial != nil {
+			through(&conn.Config, dial)
+		}
+		conn.RuntimeParams["application_name"] = "escrow-relayer/" + c.InstanceID
 		if conn.ConnectTimeout == 0 {
-			conn.ConnectTimeout = 5 * time.Second
+			conn.ConnectTimeout = connectTimeout
 		}
 	}
 	pool.MaxConns = c.DBMaxConns
 	pool.MaxConnIdleTime = 5 * time.Minute
 	pool.HealthCheckPeriod = 15 * time.Second
-	pool.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, `select set_config('statement_timeout', $1, false), set_config('lock_timeout', $2, false),
-			set_config('idle_in_transaction_session_timeout', $3, false)`,
-			fmt.Sprint(statementTimeout.Milliseconds()), fmt.Sprint(lockTimeout.Milliseconds()), fmt.Sprint(idleInTxTimeout.Milliseconds()))
-		return err
-	}
+	pool.AfterConnect = setTimeouts
+	d = &Database{Session: session, close: closeDialer}
 	if d.Pool, err = pgxpool.NewWithConfig(ctx, pool); err != nil {
-		d.close()
 		return nil, fmt.Errorf("open the pool: %w", err)
 	}
 	return d, nil
 }
 
-// Close closes everything.
+// through makes a connection go through a dialer which knows by itself where to, and which authenticates and encrypts: the host is not
+// looked up, and there is no TLS inside its TLS.
+func through(conn *pgconn.Config, dial pgconn.DialFunc) {
+	conn.DialFunc = dial
+	conn.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil }
+	conn.TLSConfig, conn.Fallbacks = nil, nil
+}
+
+// setTimeouts is a statement rather than part of the connection's start, where PgBouncer refuses what it does not know.
+func setTimeouts(ctx context.Context, conn *pgx.Conn) error {
+	const limitStatements = `select set_config('statement_timeout', $1, false), set_config('lock_timeout', $2, false),
+		set_config('idle_in_transaction_session_timeout', $3, false)`
+	if _, err := conn.Exec(ctx, limitStatements, milliseconds(statementTimeout), milliseconds(lockTimeout), milliseconds(idleInTxTimeout)); err != nil {
+		return fmt.Errorf("limit statements: %w", err)
+	}
+	return nil
+}
+
+func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+
+// Close closes everything, once no connection is in use.
 func (d *Database) Close() {
 	d.Pool.Close()
-	d.close()
+	_ = d.close() // the connector's only ends its refreshing
 }
