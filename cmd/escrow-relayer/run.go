@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"fmt"
 	"log/slog"
 	"os"
+	"time"
 
-	"github.com/mattn/go-isatty"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
@@ -43,18 +45,31 @@ DATABASE_URL, RPC_URL and RPC_URLS hold secrets; they are shown nowhere.`,
 				return cfg.Secrets().Error(err)
 			}
 			log.InfoContext(cmd.Context(), "starting", slog.String("version", v), slog.String("revision", revision), slog.String("instance", cfg.InstanceID))
-			return cfg.Secrets().Error(r.Run(cmd.Context()))
+			return cfg.Secrets().Error(within(cmd.Context(), cfg.StopTimeout, r.Run))
 		},
 	}
 }
 
-func logger(cfg *config.Config) *slog.Logger {
-	format := cfg.LogFormat
-	if format == "auto" {
-		format = "json"
-		if isatty.IsTerminal(os.Stderr.Fd()) {
-			format = "text"
-		}
+// within runs a service, and once ctx has ended waits for it no longer than grace. What is then left undone the other instances find: that
+// the process ends is what frees its locks.
+func within(ctx context.Context, grace time.Duration, run func(context.Context) error) error {
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx) }() // if it outlives the grace, it ends with the process
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
 	}
-	return logging.New(os.Stderr, format, cfg.LogLevel, cfg.Secrets())
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case err := <-ended:
+		return err
+	case <-timer.C:
+		return fmt.Errorf("not stopped within STOP_TIMEOUT=%s: ending as it is; nothing is lost, and the other instances take over", grace)
+	}
+}
+
+func logger(cfg *config.Config) *slog.Logger {
+	return logging.New(os.Stderr, cfg.LogFormat, cfg.LogLevel, cfg.Secrets())
 }

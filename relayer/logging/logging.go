@@ -2,48 +2,77 @@
 package logging
 
 import (
+	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"strings"
+	"time"
+
+	"github.com/lmittmann/tint"
+	"golang.org/x/term"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/redact"
 )
 
-// New returns a logger. format is json or text, level one of debug, info, warn, error. Every text that goes out is masked: the second line of
-// defence, after the places that know what is secret.
+// New returns a logger. format is json, text, or auto: text where w is a terminal. level is one of debug, info, warn, error, in any case. On a
+// terminal text is coloured, unless NO_COLOR is set (https://no-color.org). Every text that goes out is masked: the second line of defence, after
+// the places that know what is secret.
 func New(w io.Writer, format, level string, secrets *redact.Secrets) *slog.Logger {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
 		l = slog.LevelInfo
 	}
-	replace := func(groups []string, a slog.Attr) slog.Attr {
-		if a.Value.Kind() == slog.KindAny {
-			if err, ok := a.Value.Any().(error); ok {
-				a.Value = slog.StringValue(err.Error())
-			}
+	if format == "json" || format == "auto" && !terminal(w) {
+		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l, ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
+			return cloud(groups, mask(a, secrets))
+		}}))
+	}
+	return slog.New(tint.NewTextHandler(w, &tint.Options{
+		Level: l, TimeFormat: "15:04:05.000", NoColor: !terminal(w) || os.Getenv("NO_COLOR") != "",
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr { return mask(a, secrets) },
+	}))
+}
+
+func terminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// mask turns an attribute into one without secrets. What is no text stays as it is, unless its text has one.
+func mask(a slog.Attr, secrets *redact.Secrets) slog.Attr {
+	switch a.Value.Kind() {
+	case slog.KindString:
+		a.Value = slog.StringValue(secrets.Mask(a.Value.String()))
+	case slog.KindAny:
+		value := a.Value.Any()
+		if err, ok := value.(error); ok {
+			a.Value = slog.StringValue(secrets.Mask(err.Error()))
+		} else if text := fmt.Sprintf("%+v", value); secrets.Mask(text) != text {
+			a.Value = slog.StringValue(secrets.Mask(text))
 		}
-		if a.Value.Kind() == slog.KindString {
-			a.Value = slog.StringValue(secrets.Mask(a.Value.String()))
-		}
-		if format != "json" || len(groups) > 0 {
-			return a
-		}
-		switch a.Key { // https://cloud.google.com/logging/docs/structured-logging
-		case slog.LevelKey:
-			a.Key = "severity"
-			if level, ok := a.Value.Any().(slog.Level); ok && level == slog.LevelWarn {
-				a.Value = slog.StringValue("WARNING")
-			} else {
-				a.Value = slog.StringValue(strings.ToUpper(a.Value.String()))
-			}
-		case slog.MessageKey:
-			a.Key = "message"
-		}
+	}
+	return a
+}
+
+// cloud gives an attribute the name and form that Cloud Logging knows it by: https://cloud.google.com/logging/docs/structured-logging
+func cloud(groups []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		a.Value = slog.StringValue(a.Value.Duration().Round(time.Microsecond).String()) // the default is a number of nanoseconds
+	}
+	if len(groups) > 0 {
 		return a
 	}
-	opts := &slog.HandlerOptions{Level: l, ReplaceAttr: replace}
-	if format == "json" {
-		return slog.New(slog.NewJSONHandler(w, opts))
+	switch a.Key {
+	case slog.LevelKey:
+		a.Key = "severity"
+		if level, ok := a.Value.Any().(slog.Level); ok && level == slog.LevelWarn {
+			a.Value = slog.StringValue("WARNING")
+		} else {
+			a.Value = slog.StringValue(strings.ToUpper(a.Value.String()))
+		}
+	case slog.MessageKey:
+		a.Key = "message"
 	}
-	return slog.New(slog.NewTextHandler(w, opts))
+	return a
 }
