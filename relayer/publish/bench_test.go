@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
+	"github.com/fusion-prime/escrow-relayer/relayer/message"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish"
 )
 
@@ -54,4 +55,20 @@ func BenchmarkPublish(b *testing.B) {
 			})
 		}
 	}
+}
+
+// BenchmarkLone measures from the offer of one row to its storage at the server: the latency that publishing adds when there is nothing
+// else to do.
+func BenchmarkLone(b *testing.B) {
+	w := setup(b, testpubsub.Options{Forget: true})
+	p := w.start(w.config(), publish.Tuning{})
+	b.ReportAllocs()
+	for n := 0; b.Loop(); n++ {
+		b.StopTimer()
+		rows := w.commit("Approved", message.Original, n%1000)
+		b.StartTimer()
+		p.Offer(1, rows)
+		require.NoError(b, w.tap.Wait(b.Context(), n+1))
+	}
+	require.NoError(b, p.stop())
 }

@@ -70,8 +70,9 @@ func TestAcknowledgementLostIsCounted(t *testing.T) {
 	p := w.start(w.config(), publish.Tuning{})
 	w.approve(p, 9)
 	w.wait(1)
-	w.server.Inject(testpubsub.Fault{Match: one("3"), Times: 1, Stored: true, Code: codes.Internal})
+	fault := w.server.Inject(testpubsub.Fault{Match: one("3"), Times: 1, Stored: true, Code: codes.Internal})
 	w.approve(p, 1, 1, 1, 2)
+	require.Eventually(t, func() bool { return fault.Hits() == 1 }, patience, tick)
 	w.approve(p, 1)
 	w.wait(9)
 	require.NoError(t, p.stop())
@@ -94,7 +95,7 @@ func TestTopicDeletedAndRecreated(t *testing.T) {
 	changed := w.commit("ArbiterChanged", message.Original, 1)
 	p.Offer(1, changed)
 	require.NoError(t, w.tap.Wait(w.within(), 3), "the same key on another topic")
-	require.Eventually(t, func() bool { return p.Stats().BlockedKeys == 2 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return p.Stats().BlockedKeys == 2 }, patience, tick)
 	require.NoError(t, testpubsub.CreateTopic(t.Context(), w.server.Addr(), project, settlement))
 	var settled []testpubsub.Message
 	for _, m := range w.wait(23) {
@@ -123,7 +124,7 @@ func TestOutageWithBacklog(t *testing.T) { // alone: it looks at the heap
 	fault := w.server.Inject(testpubsub.Fault{Code: codes.Unavailable})
 	before := heap()
 	p := w.start(w.config(), publish.Tuning{Delay: 100 * time.Millisecond})
-	require.Eventually(t, func() bool { return p.Stats().BlockedKeys >= 2000 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return p.Stats().BlockedKeys >= 2000 }, patience, tick)
 	hits := fault.Hits()
 	time.AfterFunc(time.Second, fault.Remove)
 	for range rows[:10] {

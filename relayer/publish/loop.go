@@ -157,9 +157,8 @@ func (l *loop) open(ctx context.Context) {
 	for _, o := range in.offers {
 		l.accept(o)
 	}
-	if l.offered = max(l.offered, in.offered); l.offered > max(l.last, l.looked) {
-		l.caughtUp = false // something was too much
-	}
+	l.offered = max(l.offered, in.offered)
+	l.caughtUp = l.caughtUp && !in.full
 }
 
 // noteFirst notes the first row that this process had to offer.
@@ -183,9 +182,11 @@ func (l *loop) reread(ctx context.Context) {
 	l.rewind(0)
 }
 
-// accept takes rows that were just committed, unless older ones have to be read first: then they are read with those.
+// accept takes rows that were just committed, unless older ones have to be read first: then they are read with those. An offer that is
+// not taken whole makes it so for those behind it.
 func (l *loop) accept(o offer) {
-	if !l.caughtUp || o.epoch < l.epoch {
+	l.caughtUp = l.caughtUp && o.epoch >= l.epoch
+	if !l.caughtUp {
 		return
 	}
 	for i := range o.rows {
@@ -194,6 +195,7 @@ func (l *loop) accept(o offer) {
 			continue // it was read before the offer was opened
 		}
 		if !l.room(1) {
+			l.caughtUp = false
 			return
 		}
 		l.add(row{Pending: *r})

@@ -129,7 +129,8 @@ func (p *Publisher) Offer(epoch int64, rows []Pending) {
 		b.first = rows[0].Seq
 	}
 	b.offered = max(b.offered, rows[len(rows)-1].Seq)
-	if b.rows+len(rows) <= p.limits.windowRows {
+	b.full = b.full || b.rows+len(rows) > p.limits.windowRows
+	if !b.full { // else what comes next would overtake what was dropped
 		b.offers, b.rows = append(b.offers, offer{epoch, rows}), b.rows+len(rows)
 	}
 	b.mu.Unlock()
@@ -186,7 +187,8 @@ type content struct {
 	offers  []offer
 	rows    int   // in offers
 	first   int64 // seq of the first row offered
-	offered int64 // highest seq offered, whether it is in offers or was too much
+	full    bool  // an offer was too much; it and those after it are not in offers
+	offered int64 // highest seq offered, whether it is in offers or not
 	reload  bool
 	orders  []order
 }

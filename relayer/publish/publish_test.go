@@ -2,7 +2,6 @@ package publish_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -77,7 +76,7 @@ func TestBadKeyBlocksNoOther(t *testing.T) {
 			bad, good = append(bad, rows[0]), append(good, rows[1:]...)
 		}
 		require.NoError(t, w.tap.Wait(w.within(), len(good)))
-		require.Eventually(t, func() bool { return fault.Hits() > 3 }, patience, time.Millisecond, "it is tried again and again")
+		require.Eventually(t, func() bool { return fault.Hits() > 3 }, patience, tick, "it is tried again and again")
 		require.Equal(t, 1, p.Stats().BlockedKeys)
 		require.Len(t, w.tap.Messages(), len(good))
 		require.Equal(t, 1, w.logs.count("ERROR message not published"), "said once")

@@ -49,9 +49,9 @@ func TestReloadForgetsWhatWaits(t *testing.T) {
 	fault := w.server.Inject(testpubsub.Fault{Match: one("4"), Code: codes.PermissionDenied})
 	p := w.start(w.config(), publish.Tuning{})
 	rows := w.approve(p, 1)
-	require.Eventually(t, func() bool { return slow.Hits() == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return slow.Hits() == 1 }, patience, tick)
 	rows = append(rows, w.approve(p, 1, 1, 2, 2, 2)...)
-	require.Eventually(t, func() bool { return fault.Hits() > 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return fault.Hits() > 1 }, patience, tick)
 	for _, i := range []int{1, 4} { // they wait in memory, and behind the failing one
 		w.state(rows[i], "orphaned")
 	}
@@ -59,7 +59,7 @@ func TestReloadForgetsWhatWaits(t *testing.T) {
 	slow.Remove()
 	fault.Remove()
 	require.NoError(t, w.tap.Wait(w.within(), 4))
-	require.Eventually(t, func() bool { return w.outbox() == 2 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return w.outbox() == 2 }, patience, tick)
 	got := w.numbers(w.tap.Messages())
 	require.Equal(t, []string{"1", "3"}, got["7:0xe5c0000000000000000000000000000000000001"])
 	require.Equal(t, []string{"4", "6"}, got["7:0xe5c0000000000000000000000000000000000002"])
@@ -98,7 +98,7 @@ func TestRetractedWhileUnderWay(t *testing.T) {
 	slow := w.server.Inject(testpubsub.Fault{Match: one("1"), Times: 1, Delay: time.Hour})
 	p := w.start(w.config(), publish.Tuning{})
 	row := w.approve(p, 1)[0]
-	require.Eventually(t, func() bool { return slow.Hits() == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return slow.Hits() == 1 }, patience, tick)
 	w.state(row, "retracted")
 	w.exec(`delete from outbox where seq = $1`, row.Seq)
 	p.Reload()

@@ -39,6 +39,9 @@ const (
 	patience                           = 3 * time.Minute // only what hangs waits so long, or a machine that does much else
 )
 
+// tick is how often a condition is looked at that sends no signal.
+const tick = 2 * time.Millisecond
+
 // world is a database whose slots all belong to one instance, and a Pub/Sub server.
 type world struct {
 	t       testing.TB
@@ -183,7 +186,7 @@ func (w *world) wait(n int) []testpubsub.Message {
 
 func (w *world) emptied() {
 	w.t.Helper()
-	require.Eventually(w.t, func() bool { return w.outbox() == 0 }, patience, 5*time.Millisecond, "rows are left in the outbox")
+	require.Eventually(w.t, func() bool { return w.outbox() == 0 }, patience, tick, "rows are left in the outbox")
 }
 
 func (w *world) outbox() (n int) {
@@ -213,7 +216,12 @@ func (w *world) same(rows []publish.Pending, messages []testpubsub.Message) {
 	}
 	got := w.numbers(messages)
 	for key := range want {
-		require.Equal(w.t, want[key], got[key], key)
+		for i, n := range got[key] {
+			if i >= len(want[key]) || n != want[key][i] {
+				require.Fail(w.t, "not what was committed", "under %s, of %d messages, %d were committed: at %d came %s", key, len(got[key]), len(want[key]), i, got[key][i:min(i+10, len(got[key]))])
+			}
+		}
+		require.Len(w.t, got[key], len(want[key]), key)
 	}
 	require.Len(w.t, got, len(want))
 }

@@ -1,0 +1,210 @@
+package publish
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/googleapis/gax-go/v2"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
+)
+
+// bench is a loop whose steps are taken one by one: for orders of events that hardly ever happen.
+type bench struct {
+	*loop
+	t *testing.T
+}
+
+func assemble(t *testing.T) *bench {
+	p, err := New(Config{DB: &pgxpool.Pool{}, ChainID: 7, Owner: "r0", Project: "p", Topics: Topics{Default: "d"}, Metrics: NewMetrics(nil)})
+	require.NoError(t, err)
+	b := &bench{t: t, loop: newLoop(p, func(context.Context, *pubsubpb.PublishRequest, ...gax.CallOption) (*pubsubpb.PublishResponse, error) {
+		return &pubsubpb.PublishResponse{}, nil
+	})}
+	b.caughtUp = true
+	return b
+}
+
+func pending(seq int64, who byte) Pending {
+	return Pending{Seq: seq, Slot: int16(who), Event: contract.Event{Name: "Approved", Escrow: common.Address{19: who}, Args: []byte(`{}`)}}
+}
+
+func read(seq int64, who byte) found { return found{row: row{Pending: pending(seq, who)}} }
+
+func (b *bench) lane(who byte) *lane {
+	return b.lanes[laneID{slot: int16(who), escrow: common.Address{19: who}}]
+}
+
+func (b *bench) queued(who byte) (seqs []int64) {
+	if n := b.lane(who); n != nil {
+		for i := range n.queue {
+			seqs = append(seqs, n.queue[i].Seq)
+		}
+	}
+	return seqs
+}
+
+// land launches what is ready and settles it, with an error for the escrows named.
+func (b *bench) land(failing ...byte) {
+	b.launch(b.t.Context())
+	for b.flying > 0 {
+		f := <-b.flown
+		if slices.Contains(failing, byte(f.lane.id.slot)) {
+			f.err = status.Error(codes.PermissionDenied, "no")
+		}
+		b.settle(b.t.Context(), f)
+	}
+}
+
+// An offer may be opened after its rows were read, sent, deleted and forgotten, and the outbox was read from the start once more.
+func TestOfferOpenedLate(t *testing.T) {
+	b := assemble(t)
+	b.take(t.Context(), reading{page: []found{read(1, 1), read(2, 1)}, limit: 10})
+	b.land()
+	b.deleting, b.toDelete = b.toDelete, nil
+	b.forget(t.Context(), deletion{})
+	require.Empty(t, b.known)
+	b.rewind(0)
+	b.take(t.Context(), reading{turn: b.turn, limit: 10})
+	require.True(t, b.caughtUp)
+	b.Offer(1, []Pending{pending(1, 1), pending(2, 1), pending(3, 1)})
+	b.open(t.Context())
+	require.Equal(t, []int64{3}, b.queued(1))
+}
+
+// An offer that is not taken, for whatever reason, is not overtaken by the next.
+func TestOfferNotTaken(t *testing.T) {
+	many := make([]Pending, 20)
+	for i := range many {
+		many[i] = pending(int64(i+1), 1)
+	}
+	for name, offer := range map[string]func(*bench){
+		"too much for the inbox":  func(b *bench) { b.limits.windowRows = 10; b.Offer(1, many) },
+		"too much for the window": func(b *bench) { b.Offer(1, many); b.limits.windowRows = 10 },
+		"of an old epoch":         func(b *bench) { b.epoch = 2; b.Offer(1, many) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := assemble(t)
+			offer(b)
+			b.Offer(2, []Pending{pending(21, 1), pending(22, 2)})
+			b.open(t.Context())
+			require.False(t, b.caughtUp)
+			require.LessOrEqual(t, b.last, int64(10))
+			require.Empty(t, b.queued(2))
+			b.limits.windowRows = 100
+			b.Offer(2, []Pending{pending(23, 2)})
+			b.open(t.Context())
+			require.False(t, b.caughtUp)
+			require.Empty(t, b.queued(2))
+		})
+	}
+}
+
+// A row that comes while its lane is being read may not be in what the reader brings.
+func TestRowComesWhileItsLaneIsRead(t *testing.T) {
+	b := assemble(t)
+	b.add(row{Pending: pending(1, 1)})
+	b.land(1)
+	b.retry(time.Now().Add(time.Hour))
+	wants := b.choose()
+	require.Len(t, wants, 1)
+	b.add(row{Pending: pending(2, 1)})
+	b.take(t.Context(), reading{wants: wants, lanes: [][]found{{read(1, 1)}}})
+	b.land()
+	wants = b.choose()
+	require.Len(t, wants, 1, "it has got through, and what was passed over is read")
+	require.EqualValues(t, 2, wants[0].from)
+	b.add(row{Pending: pending(3, 1)})
+	b.take(t.Context(), reading{wants: wants, lanes: [][]found{{read(2, 1)}}})
+	require.Equal(t, []int64{2}, b.queued(1))
+	b.land()
+	wants = b.choose()
+	require.Len(t, wants, 1, "3 was not in that reading")
+	require.EqualValues(t, 3, wants[0].from)
+	b.take(t.Context(), reading{wants: wants, lanes: [][]found{{read(3, 1)}}})
+	b.land()
+	require.Empty(t, b.lanes)
+	require.Len(t, b.toDelete, 3)
+}
+
+// When a row of a lane was passed over because too many others are blocked, the lane's next row is too, although there is room again.
+func TestPassedOverAtTheLimit(t *testing.T) {
+	b := assemble(t)
+	b.limits.maxBlocked = 4
+	for who := byte(1); who <= 4; who++ {
+		b.add(row{Pending: pending(int64(who), who)})
+	}
+	b.land(1, 2, 3, 4)
+	b.add(row{Pending: pending(5, 9)})
+	b.retry(time.Now().Add(time.Hour))
+	wants := b.choose()
+	b.take(t.Context(), reading{wants: wants[:1], lanes: [][]found{{read(int64(wants[0].lane.id.slot), byte(wants[0].lane.id.slot))}}})
+	b.last = 6
+	b.land()
+	require.Len(t, b.topics[0].blocked, 3)
+	b.add(row{Pending: pending(6, 9)})
+	require.Nil(t, b.lane(9))
+	b.take(t.Context(), reading{wants: wants[1:2], lanes: [][]found{{read(int64(wants[1].lane.id.slot), byte(wants[1].lane.id.slot))}}})
+	b.land()
+	require.EqualValues(t, 4, b.last, "the outbox is read from the first that was passed over")
+	require.False(t, b.caughtUp)
+}
+
+// A request that is under way when its slot is quieted, and fails, leaves nothing behind that would try again.
+func TestFailsWhileQuiet(t *testing.T) {
+	b := assemble(t)
+	b.add(row{Pending: pending(1, 1)})
+	b.launch(t.Context())
+	b.add(row{Pending: pending(2, 1)})
+	done := make(chan struct{})
+	b.obey(t.Context(), order{slots: []int16{1}, done: done})
+	f := <-b.flown
+	f.err = status.Error(codes.Unavailable, "away")
+	b.flown <- f
+	require.NoError(t, b.settleAll(t.Context(), <-b.flown))
+	<-done
+	require.Empty(t, b.lanes)
+	require.Empty(t, b.known)
+	require.Empty(t, b.retries)
+	require.Empty(t, b.busy)
+	require.Zero(t, b.rows)
+	require.Zero(t, b.bytes)
+	require.Zero(t, len(b.topics[0].blocked))
+	require.EqualValues(t, 1, b.cfg.Carry.doubt[laneID{slot: 1, escrow: common.Address{19: 1}}])
+}
+
+// Of the rows of one key one request is under way at a time.
+func TestOneRequestALane(t *testing.T) {
+	b := assemble(t)
+	b.add(row{Pending: pending(1, 1)})
+	b.launch(t.Context())
+	b.add(row{Pending: pending(2, 1)})
+	b.add(row{Pending: pending(3, 1)})
+	b.launch(t.Context())
+	require.Equal(t, 1, b.flying)
+	b.settle(t.Context(), <-b.flown)
+	b.launch(t.Context())
+	f := <-b.flown
+	require.Len(t, f.rows, 2, "what has gathered goes together")
+	b.settle(t.Context(), f)
+	require.Empty(t, b.lanes)
+}
+
+// While the database does not answer, lanes that are to be read are not forgotten.
+func TestReadingFails(t *testing.T) {
+	b := assemble(t)
+	b.add(row{Pending: pending(1, 1)})
+	b.land(1)
+	b.retry(time.Now().Add(time.Hour))
+	b.take(t.Context(), reading{wants: b.choose(), err: context.DeadlineExceeded})
+	require.True(t, b.notUntil.After(time.Now()))
+	require.Len(t, b.choose(), 1)
+}
