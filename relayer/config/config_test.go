@@ -3,6 +3,7 @@ package config
 import (
 	"bytes"
 	"errors"
+	"flag"
 	"os"
 	"strings"
 	"testing"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 )
+
+var update = flag.Bool("update", false, "write the table of variables into README.md")
 
 func good() map[string]string {
 	return map[string]string{
@@ -65,6 +68,8 @@ func TestProblems(t *testing.T) {
 		"total too large":            {with("TOTAL_PARTITIONS", "2521"), "TOTAL_PARTITIONS"},
 		"total is a word":            {with("TOTAL_PARTITIONS", "three"), "TOTAL_PARTITIONS"},
 		"malformed address":          {with("FACTORY_ADDRESS", "0x311E63"), "FACTORY_ADDRESS"},
+		"wrong checksum":             {with("FACTORY_ADDRESS", "0x311E63dfcEfe7f2c202715ef0DF01CDA82f58915"), "FACTORY_ADDRESS"},
+		"wrong case":                 {with("FACTORY_ADDRESS", "0x311e63dfcEfe7f2c202715ef0DF01CDA82f58914"), "FACTORY_ADDRESS"},
 		"zero address":               {with("FACTORY_ADDRESS", "0x0000000000000000000000000000000000000000"), "FACTORY_ADDRESS"},
 		"no chain id":                {with("CHAIN_ID", ""), "CHAIN_ID"},
 		"chain id too large":         {with("CHAIN_ID", "1099511627776"), "CHAIN_ID"},
@@ -78,6 +83,18 @@ func TestProblems(t *testing.T) {
 		"negative duration":          {with("ADOPT_AFTER", "-1s"), "ADOPT_AFTER"},
 		"zero duration":              {with("RPC_TIMEOUT", "0s"), "RPC_TIMEOUT"},
 		"latest without retractions": {with("FINALITY", "latest"), "RETRACTIONS_TOPIC_ID"},
+		"no confirmations":           {with("CONFIRMATIONS", "0"), "RETRACTIONS_TOPIC_ID"},
+		"absurd confirmations":       {with("CONFIRMATIONS", "18446744073709551615"), "CONFIRMATIONS"},
+		"negative rate":              {with("RPC_MAX_RPS", "-1"), "RPC_MAX_RPS"},
+		"rate that is no number":     {with("RPC_MAX_RPS", "NaN"), "RPC_MAX_RPS"},
+		"endless rate":               {with("RPC_MAX_RPS", "Inf"), "RPC_MAX_RPS"},
+		"rare heartbeat":             {with("HEARTBEAT_INTERVAL", "5m"), "HEARTBEAT_INTERVAL"},
+		"rare probes":                {with("SESSION_PROBE_INTERVAL", "720h"), "SESSION_PROBE_INTERVAL"},
+		"no time to stop":            {with("STOP_TIMEOUT", "0s"), "STOP_TIMEOUT"},
+		"size of the pool":           {with("DATABASE_URL", "postgres://u:s3cret@h/d?pool_max_conns=3"), "DATABASE_URL"},
+		"service account in full":    {with("CLOUDSQL_INSTANCE", "p:r:i", "CLOUDSQL_IAM_AUTH", "true", "DATABASE_URL", "postgres://r%40p.iam.gserviceaccount.com@h/d"), "DATABASE_URL"},
+		"full name of a topic":       {with("PUBSUB_TOPIC_ID", "projects/p/topics/events"), "PUBSUB_TOPIC_ID"},
+		"other events to the topic":  {with("EVENT_NAMES", "ArbiterChanged", "OTHER_EVENTS_TOPIC_ID", "settlement.events.v1"), "OTHER_EVENTS_TOPIC_ID"},
 		"unknown finality":           {with("FINALITY", "soonish"), "FINALITY"},
 		"unknown event":              {with("EVENT_NAMES", "Deposit", "OTHER_EVENTS_TOPIC_ID", "other"), "EVENT_NAMES"},
 		"other events without topic": {with("EVENT_NAMES", "ArbiterChanged"), "OTHER_EVENTS_TOPIC_ID"},
@@ -101,6 +118,7 @@ func TestProblems(t *testing.T) {
 				variables = append(variables, p.Variable)
 				require.NotEmpty(t, p.Remedy)
 			}
+			require.Len(t, problems, 1, "nothing else is wrong: %s", err)
 			require.Contains(t, variables, c.variable, err)
 			require.NotContains(t, err.Error(), "s3cret")
 			require.NotContains(t, err.Error(), "k3yk3yk3y")
@@ -122,6 +140,75 @@ func TestAllProblemsAtOnceAndNoSecretAmongThem(t *testing.T) {
 	require.NotContains(t, err.Error(), "environment=", "every problem names its variable: %s", err)
 }
 
+func TestValuesAsTheyAreShown(t *testing.T) {
+	for name, c := range map[string]struct{ variable, value, want string }{
+		"unset":                   {"DATABASE_URL", "", "DATABASE_URL=(not set)"},
+		"as it is":                {"ADOPT_AFTER", "soon", "ADOPT_AFTER=soon: must be a duration"},
+		"line breaks":             {"INSTANCE_ID", "a\nb=c: fine", `INSTANCE_ID="a\nb=c: fine"`},
+		"long":                    {"INSTANCE_ID", strings.Repeat("ü", 80), "INSTANCE_ID=" + strings.Repeat("ü", 50) + "…:"},
+		"hosts of secrets":        {"RPC_URLS", "ftp://u:pa55word@node:1/k3yk3yk3y,wss://b.example.com", "RPC_URLS=ftp://node:1,wss://***.example.com:"},
+		"comma in a password":     {"RPC_URLS", "https://u:12345,pa55word@node/", "RPC_URLS=***:"},
+		"comma in a DSN":          {"DATABASE_URL", "mysql://u:12345,pa55word@h/d", "DATABASE_URL=mysql://h:"},
+		"a quotation of a secret": {"DATABASE_URL", "host=x port=abc password=pa55word", "DATABASE_URL=***:"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Load(with(c.variable, c.value))
+			require.ErrorContains(t, err, c.want)
+			require.NotContains(t, err.Error(), "pa55word")
+			require.NotContains(t, err.Error(), "12345")
+		})
+	}
+}
+
+func TestDatabaseURLs(t *testing.T) {
+	for raw, want := range map[string]string{
+		"postgres://u:s3cret@h/d?sslmode=verify-full":                                  "",
+		"host=h user=u password=s3cret dbname=d":                                       "",
+		"postgresql+asyncpg://u:s3cret@h/d":                                            "postgresql://u:s3cret@h/d",
+		"postgresql+asyncpg://u:s3cret@h/d?ssl=verify-full":                            "postgresql://u:s3cret@h/d?sslmode=verify-full",
+		"postgresql+asyncpg://u:s3cret@h/d?ssl=True":                                   "postgresql://u:s3cret@h/d?sslmode=require",
+		"postgresql+asyncpg://u:s3cret@h/d?ssl=false&application_name=x":               "postgresql://u:s3cret@h/d?application_name=x&sslmode=disable",
+		"postgresql+asyncpg://u:s3cret@/d?host=/cloudsql/p:r:i":                        "postgresql://u:s3cret@/d?host=%2Fcloudsql%2Fp%3Ar%3Ai",
+		"postgresql+asyncpg://u:s3cret@h/d?prepared_statement_cache_size=0&timeout=10": "postgresql://u:s3cret@h/d",
+		"postgresql+psycopg2://u:s3cret@h/d":                                           "postgresql://u:s3cret@h/d",
+		"  postgres://u:s3cret@h/d\n":                                                  "postgres://u:s3cret@h/d",
+	} {
+		c, err := Load(with("DATABASE_URL", raw))
+		require.NoError(t, err, raw)
+		if want == "" {
+			want = raw
+		}
+		require.Equal(t, want, c.DatabaseURL)
+		require.NotContains(t, c.Secrets().Mask("it is "+raw), "s3cret")
+	}
+}
+
+func TestEndpointsOfBothVariables(t *testing.T) {
+	c, err := Load(with("RPC_URL", "https://a.example/1", "RPC_URLS", " wss://b.example/2 ,, https://a.example/1,http://c.example"))
+	require.NoError(t, err)
+	require.Equal(t, []string{"https://a.example/1", "wss://b.example/2", "http://c.example"}, c.RPCURLs)
+}
+
+func TestAddressesInOneCaseAreNotChecked(t *testing.T) {
+	for _, address := range []string{"0x311e63dfcefe7f2c202715ef0df01cda82f58914", "0x311E63DFCEFE7F2C202715EF0DF01CDA82F58914"} {
+		c, err := Load(with("FACTORY_ADDRESS", address))
+		require.NoError(t, err)
+		require.Equal(t, "0x311E63dfcEfe7f2c202715ef0DF01CDA82f58914", c.Factory.Hex())
+	}
+}
+
+func TestLoadDatabaseAsksForLittle(t *testing.T) {
+	c, err := LoadDatabase(map[string]string{"CHAIN_ID": "1", "DATABASE_URL": "postgres://u:s3cret@h/d", "INSTANCE_ID": "cli"})
+	require.NoError(t, err)
+	require.Equal(t, "postgres://u:s3cret@h/d", c.SessionDatabaseURL)
+	_, err = LoadDatabase(nil)
+	var problems Problems
+	require.ErrorAs(t, err, &problems)
+	require.Len(t, problems, 2, err)
+	require.Equal(t, "CHAIN_ID", problems[0].Variable)
+	require.Equal(t, "DATABASE_URL", problems[1].Variable)
+}
+
 func TestAuto(t *testing.T) {
 	c, err := Load(with("PARTITION_NUMBER", "auto"))
 	require.NoError(t, err)
@@ -130,11 +217,22 @@ func TestAuto(t *testing.T) {
 
 // The README's table is what the code says.
 func TestReadmeDocumentsEveryVariable(t *testing.T) {
-	readme, err := os.ReadFile("../../README.md")
+	const path, begin = "../../README.md", "| variable | type | default | meaning |\n"
+	readme, err := os.ReadFile(path)
 	require.NoError(t, err)
+	head, rest, found := strings.Cut(string(readme), begin)
+	require.True(t, found, "README.md has no table of variables")
+	old, tail, _ := strings.Cut(rest, "\n\n")
 	var table bytes.Buffer
 	Markdown(&table)
-	require.Contains(t, string(readme), table.String(), "write the table of `config.Markdown` into README.md")
+	if *update {
+		require.NoError(t, os.WriteFile(path, []byte(head+table.String()+"\n"+tail), 0o644))
+		return
+	}
+	require.Equal(t, table.String(), begin+old+"\n", "if it is meant to be so: go test ./relayer/config -update")
+}
+
+func TestEveryVariableIsExplained(t *testing.T) {
 	var help bytes.Buffer
 	Help(&help)
 	for _, v := range Variables() {
@@ -156,6 +254,9 @@ func FuzzLoad(f *testing.F) {
 		if err != nil {
 			var problems Problems
 			require.ErrorAs(t, err, &problems)
+			for _, secret := range []string{"s3cret", "k3yk3yk3y"} {
+				require.True(t, !strings.Contains(err.Error(), secret) || strings.Contains(name+value, secret), err)
+			}
 			return
 		}
 		require.NoError(t, c.Partition.Validate())

@@ -71,8 +71,11 @@ func New(raw ...string) *Secrets {
 		}
 		found[r] = URL(r)
 		if host := u.Hostname(); net.ParseIP(host) == nil && strings.Count(host, ".") > 1 {
-			masked, _ := url.Parse(URL(r))
-			found[host] = masked.Hostname()
+			if labels := strings.Split(host, "."); !strings.ContainsAny(host, ":,/") {
+				found[host] = mask + "." + strings.Join(labels[len(labels)-2:], ".")
+			} else {
+				found[host] = mask // several URLs in one text
+			}
 		}
 		if u.User != nil {
 			if password, ok := u.User.Password(); ok {

@@ -43,6 +43,12 @@ func TestMask(t *testing.T) {
 	}
 }
 
+// A list of URLs is one text to whoever does not know that it is a list.
+func TestListOfURLs(t *testing.T) {
+	raw := "http://127.0.0.1:8545,ws://rpc.customer.example.com:8546"
+	require.NotPanics(t, func() { require.NotContains(t, redact.New(raw).Mask("dial "+raw), "customer") })
+}
+
 func TestErrorKeepsItsChain(t *testing.T) {
 	cause := errors.New("connection refused")
 	err := fmt.Errorf("ask: %w", &url.Error{Op: "Post", URL: "https://a.b.example.com/v2/qwertyuiop", Err: cause})

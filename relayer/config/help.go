@@ -1,0 +1,55 @@
+package config
+
+import (
+	"fmt"
+	"io"
+	"reflect"
+	"time"
+)
+
+// Variable is a row of the documentation.
+type Variable struct {
+	Name, Type, Default, Help string
+}
+
+// Variables lists everything that Load reads.
+func Variables() (all []Variable) {
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Config]()) {
+		name := f.Tag.Get("env")
+		if name == "" || name == "-" {
+			continue
+		}
+		t := f.Type.String()
+		switch {
+		case f.Type == reflect.TypeFor[time.Duration]():
+			t = "duration"
+		case f.Type.Kind() == reflect.Slice:
+			t = "list"
+		case f.Type.Kind() == reflect.String:
+			t = "text"
+		case f.Type.Kind() != reflect.Bool:
+			t = "number"
+		}
+		all = append(all, Variable{name, t, f.Tag.Get("envDefault"), f.Tag.Get("help")})
+	}
+	return all
+}
+
+// Help writes the variables as text.
+func Help(w io.Writer) {
+	for _, v := range Variables() {
+		d := ""
+		if v.Default != "" {
+			d = " (default " + v.Default + ")"
+		}
+		fmt.Fprintf(w, "  %-24s %-8s %s%s\n", v.Name, v.Type, v.Help, d)
+	}
+}
+
+// Markdown writes the variables as a table.
+func Markdown(w io.Writer) {
+	fmt.Fprintln(w, "| variable | type | default | meaning |\n| --- | --- | --- | --- |")
+	for _, v := range Variables() {
+		fmt.Fprintf(w, "| `%s` | %s | %s | %s |\n", v.Name, v.Type, v.Default, v.Help)
+	}
+}

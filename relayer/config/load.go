@@ -1,0 +1,145 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/caarlos0/env/v11"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/redact"
+)
+
+func load(environ map[string]string, check func(*loader)) (*Config, error) {
+	l := &loader{c: &Config{}, environ: map[string]string{}, unread: map[string]bool{}}
+	for k, v := range environ { // an empty variable is an unset one; a secret from a file often ends with a line break
+		if v = strings.TrimSpace(v); v != "" {
+			l.environ[k] = v
+		}
+	}
+	l.parse()
+	check(l)
+	if len(l.problems) == 0 {
+		return l.c, nil
+	}
+	slices.SortStableFunc(l.problems, func(a, b Problem) int { return strings.Compare(a.Variable, b.Variable) })
+	return nil, l.problems
+}
+
+type loader struct {
+	c        *Config
+	environ  map[string]string
+	problems Problems
+	unread   map[string]bool // variables that are not of their type: what else might be said of them is noise
+}
+
+// shown is how much of a value a problem shows.
+const shown = 100
+
+// say notes a problem of a variable that could be read.
+func (l *loader) say(variable, format string, args ...any) {
+	if !l.unread[variable] {
+		l.note(variable, fmt.Sprintf(format, args...))
+	}
+}
+
+func (l *loader) note(variable, remedy string) {
+	value, set := l.environ[variable]
+	if f, ok := field(variable); ok && f.Tag.Get("secret") == "yes" {
+		value = redacted(f, value)
+	}
+	if len(value) > shown {
+		value = strings.ToValidUTF8(value[:shown], "") + "…"
+	}
+	switch {
+	case !set:
+		value = "(not set)"
+	case strings.ContainsFunc(value, func(r rune) bool { return !unicode.IsPrint(r) }):
+		value = strconv.Quote(value)
+	}
+	l.problems = append(l.problems, Problem{variable, value, l.mask(remedy)})
+}
+
+// redacted shows the hosts of a secret value. A comma in a password may look like the end of a URL: unless every part is one, nothing is shown.
+func redacted(f reflect.StructField, value string) string {
+	if f.Type.Kind() != reflect.Slice {
+		return redact.URL(value)
+	}
+	parts := strings.Split(value, ",")
+	for i, raw := range parts {
+		if parts[i] = redact.URL(raw); !strings.Contains(raw, "://") {
+			return redact.URL("")
+		}
+	}
+	return strings.Join(parts, ",")
+}
+
+// mask takes the secrets of the environment out of a remedy, which may quote a parser's error.
+func (l *loader) mask(text string) string {
+	var raw []string
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Config]()) {
+		if f.Tag.Get("secret") == "yes" {
+			value := l.environ[f.Tag.Get("env")]
+			raw = append(raw, value)
+			if f.Type.Kind() == reflect.Slice {
+				raw = append(raw, strings.Split(value, ",")...)
+			}
+		}
+	}
+	return redact.New(raw...).Mask(text)
+}
+
+func field(variable string) (reflect.StructField, bool) {
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Config]()) {
+		if f.Tag.Get("env") == variable {
+			return f, true
+		}
+	}
+	return reflect.StructField{}, false
+}
+
+// parse fills the fields. What is not of its field's type is noted, and its field is zero.
+func (l *loader) parse() {
+	err := env.ParseWithOptions(l.c, env.Options{Environment: l.environ})
+	if err == nil {
+		return
+	}
+	all := []error{err}
+	if a, ok := errors.AsType[env.AggregateError](err); ok {
+		all = a.Errors
+	}
+	for _, e := range all {
+		p, ok := errors.AsType[env.ParseError](e)
+		f, known := reflect.TypeFor[Config]().FieldByName(p.Name)
+		if !ok || !known {
+			l.note("environment", e.Error())
+			continue
+		}
+		variable := f.Tag.Get("env")
+		l.note(variable, "must be "+kind(f))
+		l.unread[variable] = true
+	}
+}
+
+func kind(f reflect.StructField) string {
+	switch {
+	case f.Type == reflect.TypeFor[time.Duration]():
+		return "a duration such as 30s or 5m"
+	case f.Type.Kind() == reflect.Bool:
+		return "true or false"
+	case f.Type.Kind() == reflect.Slice:
+		return "a comma-separated list"
+	case f.Type.Kind() == reflect.Float64:
+		return "a number"
+	case f.Type.Kind() == reflect.Uint64:
+		return "a whole number, 0 or more"
+	case f.Type.Kind() == reflect.String:
+		return "text"
+	}
+	return "a whole number"
+}
