@@ -25,6 +25,7 @@ func (s *Source) order(need uint64, avoid *endpoint) (list []*endpoint, wait tim
 	var found []candidate
 	now := s.now()
 	for _, e := range s.endpoints {
+		pause := e.pause(now, s.servedBut(e, now))
 		e.mu.Lock()
 		c := candidate{e: e}
 		if e == avoid {
@@ -36,7 +37,6 @@ func (s *Source) order(need uint64, avoid *endpoint) (list []*endpoint, wait tim
 		if !e.up {
 			c.rank += 4
 		}
-		pause := e.resume.Sub(now)
 		e.mu.Unlock()
 		if pause > 0 {
 			if wait == 0 || pause < wait {
@@ -65,7 +65,6 @@ func (s *Source) ask(ctx context.Context, need uint64, avoid *endpoint, question
 				return context.Cause(ctx)
 			}
 			if err == nil {
-				e.honest()
 				return nil
 			}
 			if errors.Is(err, ErrBehind) {
@@ -129,7 +128,7 @@ func (s *Source) Canonical(ctx context.Context, n uint64) (Header, error) {
 	votes := make([]vote, len(list))
 	var wg sync.WaitGroup
 	for i, e := range list {
-		wg.Go(func() { votes[i].h, votes[i].err = e.header(ctx, n) })
+		wg.Go(func() { votes[i].h, votes[i].err = e.vote(ctx, n) })
 	}
 	wg.Wait()
 	if ctx.Err() != nil {
@@ -169,6 +168,21 @@ func (s *Source) Canonical(ctx context.Context, n uint64) (Header, error) {
 		return best, nil
 	}
 	return Header{}, fmt.Errorf("header of block %d: %w: %d hashes from %d endpoints", n, ErrDisagree, len(count), total)
+}
+
+// vote is the header at a height, from an endpoint whose word may roll the chain back. One that has lied, and is asked only because no other
+// serves, has to show first that it answers truly again: a header by itself cannot be tested.
+func (e *endpoint) vote(ctx context.Context, n uint64) (Header, error) {
+	asked := e.s.now()
+	h, err := e.header(ctx, n)
+	if err != nil || !e.doubtful(asked) {
+		return h, err
+	}
+	if err := e.whole(ctx, known{Header: h}); err != nil {
+		return Header{}, err
+	}
+	e.honest(asked)
+	return h, nil
 }
 
 // header asks for the block at a height.

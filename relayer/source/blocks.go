@@ -108,10 +108,15 @@ func (s *Source) logsOf(ctx context.Context, k known, f *Filter, other bool) ([]
 			return err
 		})
 		if err == nil && len(logs) == 0 && suspicious(&k.Bloom, f) {
-			// The header says that there is something. Another node decides; alone, the same is asked again.
+			// The header says that there is something. Another node is asked, which has to show all the block's logs where it has none for us either.
 			again := known{Header: k.Header}
 			err = s.ask(ctx, k.Number, by, func(ctx context.Context, e *endpoint) (err error) {
 				second, err := e.blockLogs(ctx, again, f)
+				if err == nil && len(second) == 0 {
+					if err = e.whole(ctx, again); classify(err) == tooLarge {
+						err = nil // it cannot show them
+					}
+				}
 				if err == nil && len(second) > 0 {
 					logs = second
 					by.failed(ctx, fmt.Errorf("%w: no logs of block %d, where %s has %d", errInvalid, k.Number, e.name, len(second)))
@@ -142,6 +147,7 @@ func (e *endpoint) blockLogs(ctx context.Context, k known, f *Filter) ([]types.L
 	e.mu.Unlock()
 	var logs []types.Log
 	var err error
+	asked := e.s.now()
 	if queries := f.parts(chunk); k.by == e && k.via != nil && e.ws.current() == k.via && len(queries) == 1 {
 		q := &call{method: logsMethod, params: "[{" + where + queries[0] + "}]"}
 		err = e.via(ctx, func(ctx context.Context, calls []*call) (int, int, error) { return e.ws.over(ctx, k.via, calls) }, []*call{q})
@@ -179,7 +185,34 @@ func (e *endpoint) blockLogs(ctx context.Context, k known, f *Filter) ([]types.L
 		}
 		l.BlockTimestamp = k.Time
 	}
+	if len(logs) > 0 {
+		e.honest(asked)
+	}
 	return logs, nil
+}
+
+// whole tests that an endpoint gives all the logs of a block: together they have to account for every bit of the block's bloom filter. It
+// says nothing on chains without bloom filters.
+func (e *endpoint) whole(ctx context.Context, k known) error {
+	any := &Filter{}
+	any.prepare()
+	logs, err := e.blockLogs(ctx, k, any)
+	if err != nil {
+		return err
+	}
+	var all types.Bloom
+	for i := range logs {
+		all.Add(logs[i].Address.Bytes())
+		for _, t := range logs[i].Topics {
+			all.Add(t.Bytes())
+		}
+	}
+	for i, bits := range k.Bloom {
+		if bits&^all[i] != 0 {
+			return fmt.Errorf("%w: block %d has logs in its bloom filter that are left out", errInvalid, k.Number)
+		}
+	}
+	return nil
 }
 
 func inBloom(b *types.Bloom, l *types.Log) bool {

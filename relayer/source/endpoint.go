@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -16,8 +17,11 @@ import (
 const (
 	// Pauses of an endpoint that does not work.
 	firstPause, longestPause = 250 * time.Millisecond, 30 * time.Second
-	// One that answered wrongly is broken in a way that does not pass by itself.
+	// One that answered wrongly is broken in a way that does not pass by itself: it is shunned while others serve.
 	faultPause, longestFaultPause = 30 * time.Second, 10 * time.Minute
+	// With nobody else to ask, it is tried again soon: its answers are tested as before, and nothing is read meanwhile. With its
+	// jitter it is less than longestWait, so that a question waits for it.
+	alonePause, longestAlonePause = time.Second, longestWait * 3 / 4
 	// One that refuses for its rate limit without saying for how long.
 	limitPause = time.Second
 	// Failures in a row after which an endpoint counts as down. One lost connection is nothing.
@@ -45,6 +49,8 @@ type endpoint struct {
 	failures    int // in a row
 	faults      int
 	resume      time.Time // not to be asked before
+	shunned     time.Time // nor before this, as long as another endpoint serves
+	lied        time.Time // last
 	span        span
 	chunk       int // addresses in one request
 }
@@ -212,10 +218,11 @@ func (e *endpoint) failed(ctx context.Context, err error) {
 	pause := min(firstPause<<min(e.failures-1, 10), longestPause)
 	switch {
 	case errors.Is(err, ErrWrongChain):
-		e.up, e.proven, pause = false, false, faultPause
+		e.up, e.proven = false, false
+		pause = e.shun(now, faultPause)
 	case verdict == rejected && !errors.Is(err, errGarbled):
-		e.faults++
-		e.up, pause = false, min(faultPause<<min(e.faults-1, 10), longestFaultPause)
+		e.up = false
+		pause = e.shun(now, longestFaultPause)
 		e.s.metrics.disagreements.WithLabelValues(e.name).Inc()
 	case verdict == rateLimited:
 		pause = min(limitPause<<min(e.failures-1, 10), longestPause)
@@ -226,7 +233,7 @@ func (e *endpoint) failed(ctx context.Context, err error) {
 		e.up, e.proven = false, false
 	}
 	if verdict != rateLimited {
-		pause += time.Duration(e.s.random() * float64(pause) / 4)
+		pause += e.jitter(pause)
 	}
 	if until := now.Add(pause); until.After(e.resume) {
 		e.resume = until
@@ -239,18 +246,80 @@ func (e *endpoint) failed(ctx context.Context, err error) {
 	}
 }
 
-// honest notes an answer that stood all tests.
-func (e *endpoint) honest() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.faults = 0
+// shun keeps an endpoint that answered wrongly out while others serve, twice as long each time, and returns for how long it is left
+// alone even if nobody does. Held: mu.
+func (e *endpoint) shun(now time.Time, most time.Duration) time.Duration {
+	e.faults++
+	e.lied = now
+	long := min(faultPause<<min(e.faults-1, 10), most)
+	if until := now.Add(long + e.jitter(long)); until.After(e.shunned) {
+		e.shunned = until
+	}
+	return min(alonePause<<min(e.faults-1, 10), longestAlonePause)
 }
 
-// paused says how long the endpoint is not to be asked.
-func (e *endpoint) paused() time.Duration {
+func (e *endpoint) jitter(pause time.Duration) time.Duration {
+	return time.Duration(e.s.random() * float64(pause) / 4)
+}
+
+// honest notes logs that stood all tests, asked for at that time. They do not excuse a lie that came meanwhile; nor do a header or the answer that
+// there are no logs, in which there is not much to be wrong.
+func (e *endpoint) honest(asked time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.resume.Sub(e.s.now())
+	if asked.After(e.lied) {
+		e.faults, e.shunned = 0, time.Time{}
+	}
+}
+
+// doubtful says whether the endpoint has lied and not been heard to tell the truth since.
+func (e *endpoint) doubtful(now time.Time) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return now.Before(e.shunned)
+}
+
+// serves says whether the endpoint can be counted on: it is up, has not lied lately, and may be asked at once or soon.
+func (e *endpoint) serves(now time.Time) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.up && !now.Before(e.shunned) && e.resume.Sub(now) <= longestWait
+}
+
+// pause says how long the endpoint is not to be asked, given whether another one serves.
+func (e *endpoint) pause(now time.Time, served bool) time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	until := e.resume
+	if served && e.shunned.After(until) {
+		until = e.shunned
+	}
+	return until.Sub(now)
+}
+
+// paused says how long the endpoint is not to be asked as things are. One that is kept out only because others serve is not up.
+func (s *Source) paused(e *endpoint) time.Duration {
+	now := s.now()
+	pause := e.pause(now, s.servedBut(e, now))
+	if pause > 0 {
+		e.out(now)
+	}
+	return pause
+}
+
+// servedBut says whether an endpoint other than e serves.
+func (s *Source) servedBut(e *endpoint, now time.Time) bool {
+	return slices.ContainsFunc(s.endpoints, func(other *endpoint) bool { return other != e && other.serves(now) })
+}
+
+// out marks an endpoint that was in use for want of a better one, and is not any more: what it says of the head counts no longer.
+func (e *endpoint) out(now time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.up && now.Before(e.shunned) && !now.Before(e.resume) {
+		e.up = false
+		e.s.metrics.up.WithLabelValues(e.name).Set(0)
+	}
 }
 
 func (e *endpoint) status() EndpointStatus {

@@ -155,7 +155,7 @@ func TestRateLimit(t *testing.T) {
 	got, _ := collect(t, s, 1, 20, filterA())
 	require.Equal(t, chain.all(1, 20), got)
 	require.True(t, s.Endpoints()[0].Up, "a limit is no fault")
-	require.InDelta(t, 300, s.endpoints[0].paused().Seconds(), 5)
+	require.InDelta(t, 300, s.paused(s.endpoints[0]).Seconds(), 5)
 	before := refusals.Load()
 	for range 5 {
 		collect(t, s, 1, 20, filterA())

@@ -13,6 +13,9 @@ import (
 // tagsEvery is how often safe and finalized are asked for where they do not decide what is processed; Ethereum's move every 6.4 minutes.
 const tagsEvery = 12 * time.Second
 
+// lookAround is how often an endpoint that is kept out looks whether it is needed. That costs no request.
+const lookAround = 500 * time.Millisecond
+
 // follow keeps up with one endpoint's head until ctx ends.
 func (s *Source) follow(ctx context.Context, e *endpoint) {
 	timer := time.NewTimer(0)
@@ -24,8 +27,8 @@ func (s *Source) follow(ctx context.Context, e *endpoint) {
 			return
 		case <-timer.C:
 		}
-		if pause := e.paused(); pause > 0 {
-			timer.Reset(pause)
+		if pause := s.paused(e); pause > 0 {
+			timer.Reset(min(pause, lookAround)) // it ends early when the others end
 			continue
 		}
 		if subscribes {
@@ -34,7 +37,7 @@ func (s *Source) follow(ctx context.Context, e *endpoint) {
 			continue
 		}
 		news := s.poll(ctx, e, e.do)
-		timer.Reset(max(e.paused(), s.nextPoll(e, news)))
+		timer.Reset(s.nextPoll(e, news))
 	}
 }
 

@@ -167,6 +167,7 @@ func (e *endpoint) readRange(ctx context.Context, from, to uint64, f *Filter) (B
 func (e *endpoint) rangeLogs(ctx context.Context, from, to uint64, f *Filter) (Batch, error) {
 	b := Batch{From: from, To: to, Filter: f}
 	where := `"fromBlock":"` + quantity(from) + `","toBlock":"` + quantity(to) + `"`
+	asked := e.s.now()
 	head, logs, err := e.logs(ctx, func() *call { return byNumber(to) }, where, f)
 	if err != nil {
 		return b, err
@@ -178,7 +179,13 @@ func (e *endpoint) rangeLogs(ctx context.Context, from, to uint64, f *Filter) (B
 		return b, err
 	}
 	b.Logs = logs
-	return b, e.times(ctx, &b)
+	if err := e.times(ctx, &b); err != nil {
+		return b, err
+	}
+	if len(logs) > 0 {
+		e.honest(asked)
+	}
+	return b, nil
 }
 
 // logs asks for the logs of all of a filter's parts, and with every batch for a header. head nil: for none.
