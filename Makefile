@@ -49,8 +49,8 @@ fuzz: ## each fuzz target for FUZZTIME (default 30s)
 	    echo "== $$pkg $$target"; go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(or $(FUZZTIME),30s) $$pkg; done; done
 
 .PHONY: bench
-bench: ## measure: ONLY=name runs one figure, OUT=file.json also writes them as JSON
-	go run ./internal/bench/cmd/bench $(if $(ONLY),-only $(ONLY)) $(if $(OUT),-out $(OUT)) $(ARGS)
+bench: ## measure: ONLY=name runs one figure, OUT=file.json also writes them as JSON, PLOTS=folder also draws
+	go run ./internal/bench/cmd/bench $(if $(ONLY),-only $(ONLY)) $(if $(OUT),-out $(OUT)) $(if $(PLOTS),-plots $(PLOTS)) $(ARGS)
 
 .PHONY: clean
 clean: ## remove what was built

@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -22,6 +23,7 @@ type Options struct {
 	Trials int     // of each kind of failover
 	Blocks int     // watched live
 	Commit string  // measured
+	Plots  string  // folder for plots; empty: none
 	Log    io.Writer
 }
 
@@ -90,7 +92,17 @@ var All = []Benchmark{
 	{"backfill", Backfill},
 	{"live", Live},
 	{"start", Start},
+	{"flat", Flat},
 	{"failover", Failover},
+}
+
+// Names of all, for people.
+func Names() string {
+	var list []string
+	for _, b := range All {
+		list = append(list, b.Name)
+	}
+	return strings.Join(list, ", ")
 }
 
 // Print writes a table.

@@ -4,16 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/ethclient"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
@@ -78,7 +74,7 @@ func live(ctx context.Context, o *Options, transport string) (latencies []float6
 		return nil, 0, err
 	}
 	defer stop()
-	before, err := metric(ctx, p, "relayer_rpc_requests_total")
+	before, err := used(ctx, p)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -97,7 +93,7 @@ func live(ctx context.Context, o *Options, transport string) (latencies []float6
 	if err := tap.Wait(ctx, perBlock*(o.Blocks+1)); err != nil {
 		return nil, 0, fmt.Errorf("received %d of %d messages: %w", tap.Len(), perBlock*(o.Blocks+1), err)
 	}
-	after, err := metric(ctx, p, "relayer_rpc_requests_total")
+	after, err := used(ctx, p)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -110,7 +106,7 @@ func live(ctx context.Context, o *Options, transport string) (latencies []float6
 			latencies = append(latencies, milliseconds(m.Received.Sub(at)))
 		}
 	}
-	return latencies, (after - before) / float64(o.Blocks), nil
+	return latencies, after.minus(before).requests / float64(o.Blocks), nil
 }
 
 // announcements remembers when a node announced which block, until it is stopped.
@@ -149,37 +145,4 @@ func announcements(ctx context.Context, url string) (at func(uint64) (time.Time,
 		return t, ok
 	}
 	return at, func() { sub.Unsubscribe(); <-ended; client.Close() }, nil
-}
-
-// metric is the sum of a metric's series at a relayer.
-func metric(ctx context.Context, p *lab.Process, name string) (sum float64, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL+"/metrics", nil)
-	if err != nil {
-		return 0, err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return 0, fmt.Errorf("read the metrics of %s: %w", p.ID, err)
-	}
-	defer resp.Body.Close()
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(resp.Body)
-	if err != nil {
-		return 0, fmt.Errorf("read the metrics of %s: %w", p.ID, err)
-	}
-	family, ok := families[name]
-	if !ok {
-		return 0, fmt.Errorf("read the metrics of %s: there is no %s among %s", p.ID, name, strings.Join(names(families), ", "))
-	}
-	for _, m := range family.Metric {
-		sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
-	}
-	return sum, nil
-}
-
-func names[V any](m map[string]V) (list []string) {
-	for name := range m {
-		list = append(list, name)
-	}
-	return list
 }

@@ -20,7 +20,7 @@ import (
 const profileDir = "BENCH_PROFILE_DIR"
 
 func main() {
-	only := flag.String("only", "", "run one: backfill, live, start, failover")
+	only := flag.String("only", "", "run one: "+bench.Names())
 	out := flag.String("out", "", "also write the figures to this file, as JSON")
 	profile := flag.String("profile", "", "write CPU and allocation profiles of the last relayer into this folder")
 	var o bench.Options
@@ -28,6 +28,7 @@ func main() {
 	flag.IntVar(&o.Runs, "runs", 3, "of each figure whose median is taken")
 	flag.IntVar(&o.Trials, "trials", 5, "of each kind of failover")
 	flag.IntVar(&o.Blocks, "blocks", 100, "watched live")
+	flag.StringVar(&o.Plots, "plots", "", "write plots into this folder")
 	flag.StringVar(&o.Bin, "bin", "", "the relayer's binary; built when not given")
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -102,7 +103,7 @@ func run(ctx context.Context, o *bench.Options, only, out string) (err error) {
 		figures = append(figures, more...)
 	}
 	if !found {
-		return fmt.Errorf("there is no benchmark %q: name backfill, live, start or failover", only)
+		return fmt.Errorf("there is no benchmark %q: name one of %s", only, bench.Names())
 	}
 	bench.Print(os.Stdout, figures)
 	if out == "" {
