@@ -57,6 +57,7 @@ create table cursors (
     next_block  bigint,          -- null while it has never held a slot
     block_hash  text,            -- of block next_block - 1; null when unknown (START_BLOCK)
     block_time  timestamptz,     -- of block next_block - 1
+    generation  bigint not null default 0, -- raised by each rollback, wherever the cursor stands: what was read before it is void
     updated_at  timestamptz not null default now(),
     primary key (chain_id, instance_id)
 ) with (fillfactor = 50);
@@ -82,12 +83,14 @@ create table leadership (
     last_heartbeat timestamptz not null default now(),
     next_block     bigint      not null,
     block_hash     text,
+    generation     bigint      not null default 0, -- as of cursors
     start_block    bigint      not null,
     factory        text        not null,
     verified_block bigint      not null -- every event up to this block was read twice and is stored
 ) with (fillfactor = 50);
 
--- Hashes of processed blocks (the last block of each commit): how the fork of a deep reorganisation is found.
+-- Hashes of processed blocks (the last block of each commit), all of one branch: how the fork of a deep reorganisation is found, and how a
+-- commit from another branch is.
 create table chain_blocks (
     chain_id bigint not null,
     number   bigint not null,

@@ -37,6 +37,14 @@ const Deployed = "EscrowDeployed"
 // came in between. Nothing was written.
 var ErrMoved = errors.New("the cursor moved or the right to commit changed hands")
 
+// BranchError means that a range holds the height of a block that was remembered before and that nobody has compared with it: the last block of the
+// range is another one, or the block lies inside it. Nothing was written. One of the two branches is not the chain's.
+type BranchError struct{ Block Block }
+
+func (e *BranchError) Error() string {
+	return fmt.Sprintf("block %d was processed before as %s: one of the two is not canonical", e.Block.Number, e.Block.Hash)
+}
+
 // ErrFenced means that the epoch is over: whatever was held under it is void.
 var ErrFenced = errors.New("fenced: the epoch is over")
 
@@ -57,10 +65,17 @@ type Ledger struct {
 // New returns a Ledger.
 func New(cfg Config) *Ledger { return &Ledger{cfg} }
 
-// Position is a cursor: the next block to process, and the hash of the block before it (zero when unknown).
+// Position is a cursor: the next block to process, and the hash of the block before it (zero when unknown). A rollback raises the generation of
+// every cursor, also of those that it does not move: what was read before it, of the chain or of the registry, can no longer be committed.
 type Position struct {
-	Next int64
-	Hash common.Hash
+	Next       int64
+	Hash       common.Hash
+	Generation int64
+}
+
+// To is the position behind a block, in the same generation.
+func (p Position) To(next int64, hash common.Hash) Position {
+	return Position{next, hash, p.Generation}
 }
 
 func (p Position) String() string { return fmt.Sprintf("block %d", p.Next) }
@@ -74,8 +89,8 @@ func hash(h common.Hash) *string {
 	return &s
 }
 
-func position(next int64, hash *string) Position {
-	p := Position{Next: next}
+func position(next int64, hash *string, generation int64) Position {
+	p := Position{Next: next, Generation: generation}
 	if hash != nil {
 		p.Hash = common.HexToHash(*hash)
 	}
@@ -84,26 +99,26 @@ func position(next int64, hash *string) Position {
 
 // SlotPosition reads the cursor of this instance under an epoch; ErrFenced when the epoch is over.
 func (l *Ledger) SlotPosition(ctx context.Context, epoch int64) (Position, error) {
-	return l.position(ctx, `select next_block, block_hash from cursors where chain_id = $1 and epoch = $2 and instance_id = $3 and next_block is not null`,
+	return l.position(ctx, `select next_block, block_hash, generation from cursors where chain_id = $1 and epoch = $2 and instance_id = $3 and next_block is not null`,
 		l.cfg.ChainID, epoch, l.cfg.InstanceID)
 }
 
 // FactoryPosition reads the cursor of the factory watch under an epoch; ErrFenced when the epoch is over.
 func (l *Ledger) FactoryPosition(ctx context.Context, epoch int64) (Position, error) {
-	return l.position(ctx, `select next_block, block_hash from leadership where chain_id = $1 and epoch = $2`, l.cfg.ChainID, epoch)
+	return l.position(ctx, `select next_block, block_hash, generation from leadership where chain_id = $1 and epoch = $2`, l.cfg.ChainID, epoch)
 }
 
 func (l *Ledger) position(ctx context.Context, query string, args ...any) (Position, error) {
-	var next int64
+	var next, generation int64
 	var h *string
-	err := l.cfg.DB.QueryRow(ctx, query, args...).Scan(&next, &h)
+	err := l.cfg.DB.QueryRow(ctx, query, args...).Scan(&next, &h, &generation)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Position{}, ErrFenced
 	}
 	if err != nil {
 		return Position{}, fmt.Errorf("read the cursor: %w", err)
 	}
-	return position(next, h), nil
+	return position(next, h, generation), nil
 }
 
 // Discovered says how far the factory watch has come, and which escrows wait to be admitted in slots of this instance.
@@ -129,6 +144,8 @@ func (l *Ledger) Discovered(ctx context.Context, limit int) (d Discovered, err e
 type SlotCommit struct {
 	Epoch    int64
 	From, To Position
+	Checked  Block               // a block inside the range that was remembered (BranchError) and that the caller has found canonical
+	Doubtful bool                // a row in the outbox may have been published: what is retracted is retracted all the same
 	Time     uint64              // of block To.Next-1, unix seconds
 	Announce []registry.Late     // their EscrowDeployed goes into the outbox, before all else
 	Progress []registry.Progress // of late escrows
@@ -148,7 +165,7 @@ type Result struct {
 func (l *Ledger) CommitSlots(ctx context.Context, c SlotCommit) (r Result, err error) {
 	err = l.tx(ctx, func(tx pgx.Tx) error {
 		r = Result{}
-		if err := l.advance(ctx, tx, advanceSlots, c.Epoch, c.From, c.To, c.Time); err != nil {
+		if err := l.advance(ctx, tx, advanceSlots, step{c.Epoch, c.From, c.To, c.Checked, c.Time}); err != nil {
 			return err
 		}
 		if err := l.announce(ctx, tx, c.Announce, &r); err != nil {
@@ -164,7 +181,7 @@ func (l *Ledger) CommitSlots(ctx context.Context, c SlotCommit) (r Result, err e
 		if err := registry.Advance(ctx, tx, l.cfg.ChainID, c.Progress); err != nil {
 			return err
 		}
-		return l.retract(ctx, tx, c.To.Next, &r)
+		return l.retract(ctx, tx, c.To.Next, c.Doubtful, &r)
 	})
 	if err != nil {
 		return Result{}, fmt.Errorf("commit %d events of blocks %d to %d: %w", len(c.Events), c.From.Next, c.To.Next-1, err)
@@ -176,6 +193,7 @@ func (l *Ledger) CommitSlots(ctx context.Context, c SlotCommit) (r Result, err e
 type FactoryCommit struct {
 	Epoch    int64
 	From, To Position
+	Checked  Block            // as of SlotCommit
 	Events   []contract.Event // EscrowDeployed of the factory, in order
 	Found    []registry.Discovery
 }
@@ -184,7 +202,7 @@ type FactoryCommit struct {
 func (l *Ledger) CommitFactory(ctx context.Context, c FactoryCommit) (r Result, err error) {
 	err = l.tx(ctx, func(tx pgx.Tx) error {
 		r = Result{}
-		if err := l.advance(ctx, tx, advanceFactory, c.Epoch, c.From, c.To, 0); err != nil {
+		if err := l.advance(ctx, tx, advanceFactory, step{c.Epoch, c.From, c.To, c.Checked, 0}); err != nil {
 			return err
 		}
 		fresh, err := l.store(ctx, tx, c.Events, false, &r)
@@ -194,7 +212,7 @@ func (l *Ledger) CommitFactory(ctx context.Context, c FactoryCommit) (r Result, 
 		if err := l.project(ctx, tx, fresh); err != nil {
 			return err
 		}
-		if err := registry.Record(ctx, tx, l.cfg.ChainID, c.Found); err != nil {
+		if err := l.record(ctx, tx, c.Found); err != nil {
 			return err
 		}
 		_, err = tx.Exec(ctx, `select pg_notify('`+registry.Channel+`', $1::bigint::text)`, l.cfg.ChainID)
@@ -211,18 +229,26 @@ func (l *Ledger) CommitFactory(ctx context.Context, c FactoryCommit) (r Result, 
 const advanceSlots = `
 	update cursors
 	set next_block = @to, block_hash = @hash, block_time = coalesce(to_timestamp(nullif(@time::bigint, 0)), block_time), updated_at = now()
-	where chain_id = @chain and instance_id = @me and epoch = @epoch and next_block = @from and block_hash is not distinct from @was`
+	where chain_id = @chain and instance_id = @me and epoch = @epoch and next_block = @from and block_hash is not distinct from @was
+	  and generation = @generation`
 
 // advanceFactory does the same for the factory watch.
 const advanceFactory = `
 	update leadership set next_block = @to, block_hash = @hash, last_heartbeat = now()
 	where chain_id = @chain and instance_id = @me and epoch = @epoch and next_block = @from and block_hash is not distinct from @was
-	  and @time::bigint is not null`
+	  and generation = @generation and @time::bigint is not null`
 
-func (l *Ledger) advance(ctx context.Context, tx pgx.Tx, statement string, epoch int64, from, to Position, time uint64) error {
+type step struct {
+	epoch    int64
+	from, to Position
+	checked  Block
+	time     uint64
+}
+
+func (l *Ledger) advance(ctx context.Context, tx pgx.Tx, statement string, s step) error {
 	tag, err := tx.Exec(ctx, statement, pgx.StrictNamedArgs{
-		"chain": l.cfg.ChainID, "me": l.cfg.InstanceID, "epoch": epoch, "from": from.Next, "was": hash(from.Hash),
-		"to": to.Next, "hash": hash(to.Hash), "time": int64(time),
+		"chain": l.cfg.ChainID, "me": l.cfg.InstanceID, "epoch": s.epoch, "from": s.from.Next, "was": hash(s.from.Hash),
+		"generation": s.from.Generation, "to": s.to.Next, "hash": hash(s.to.Hash), "time": int64(s.time),
 	})
 	if err != nil {
 		return fmt.Errorf("advance the cursor: %w", err)
@@ -230,16 +256,48 @@ func (l *Ledger) advance(ctx context.Context, tx pgx.Tx, statement string, epoch
 	if tag.RowsAffected() == 0 {
 		return ErrMoved
 	}
-	if to.Next == from.Next || to.Hash == (common.Hash{}) {
+	if s.to.Next == s.from.Next || s.to.Hash == (common.Hash{}) {
 		return nil
 	}
-	_, err = tx.Exec(ctx, `insert into chain_blocks (chain_id, number, hash) values ($1, $2, $3) on conflict do nothing`,
-		l.cfg.ChainID, to.Next-1, to.Hash.Hex())
-	if err != nil {
-		return fmt.Errorf("remember block %d: %w", to.Next-1, err)
+	return l.remember(ctx, tx, s)
+}
+
+// remember keeps the hash of a range's last block, if the range is of the branch that is remembered. Remembered blocks are of one branch, so the
+// highest inside the range vouches for those below it.
+func (l *Ledger) remember(ctx context.Context, tx pgx.Tx, s step) error {
+	last := Block{s.to.Next - 1, s.to.Hash}
+	if s.from.Next < last.Number {
+		var inside Block
+		var h string
+		err := tx.QueryRow(ctx, `select number, hash from chain_blocks where chain_id = $1 and number between $2 and $3 order by number desc limit 1`,
+			l.cfg.ChainID, s.from.Next, last.Number-1).Scan(&inside.Number, &h)
+		inside.Hash = common.HexToHash(h)
+		switch {
+		case errors.Is(err, pgx.ErrNoRows):
+		case err != nil:
+			return fmt.Errorf("look for remembered blocks below %d: %w", last.Number, err)
+		case inside != s.checked:
+			return &BranchError{inside}
+		}
+	}
+	var h string
+	err := tx.QueryRow(ctx, rememberBlock, l.cfg.ChainID, last.Number, last.Hash.Hex()).Scan(&h)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows): // it was there
+	case err != nil:
+		return fmt.Errorf("remember block %d: %w", last.Number, err)
+	case common.HexToHash(h) != last.Hash:
+		return &BranchError{Block{last.Number, common.HexToHash(h)}}
 	}
 	return nil
 }
+
+// rememberBlock returns the hash that the height has now; no row when it was there already and is the same. It waits for another commit
+// of that height.
+const rememberBlock = `
+	insert into chain_blocks as b (chain_id, number, hash) values ($1, $2, $3)
+	on conflict (chain_id, number) do update set hash = b.hash where b.hash <> excluded.hash
+	returning hash`
 
 // tx runs f in a transaction. Cancellation in the middle rolls back; a commit that was sent is waited for, under a deadline of
 // its own: its outcome matters more than a quick end.
@@ -266,5 +324,5 @@ const commitTimeout = 5 * time.Second
 
 // Start is the position at which the chain's processing began.
 func (l *Ledger) Start(ctx context.Context) (Position, error) {
-	return l.position(ctx, `select start_block, null::text from leadership where chain_id = $1`, l.cfg.ChainID)
+	return l.position(ctx, `select start_block, null::text, generation from leadership where chain_id = $1`, l.cfg.ChainID)
 }

@@ -89,7 +89,7 @@ func released(who int, block int64, index uint, tx int64) contract.Event {
 
 // discover commits a block of the factory watch.
 func (w *world) discover(fork byte, events ...contract.Event) ledger.Result {
-	c := ledger.FactoryCommit{Epoch: w.epoch, From: w.fact, To: ledger.Position{Next: w.fact.Next + 1, Hash: blockHash(fork, w.fact.Next)}, Events: events}
+	c := ledger.FactoryCommit{Epoch: w.epoch, From: w.fact, To: w.fact.To(w.fact.Next+1, blockHash(fork, w.fact.Next)), Events: events}
 	for i := range events {
 		c.Found = append(c.Found, ledger.Discovery(&events[i]))
 	}
@@ -104,7 +104,7 @@ func (w *world) process(fork byte, events ...contract.Event) ledger.Result {
 	d, err := w.led.Discovered(w.t.Context(), 1000)
 	require.NoError(w.t, err)
 	c := ledger.SlotCommit{
-		Epoch: w.epoch, From: w.slots, To: ledger.Position{Next: w.slots.Next + 1, Hash: blockHash(fork, w.slots.Next)}, Time: uint64(1000 + w.slots.Next),
+		Epoch: w.epoch, From: w.slots, To: w.slots.To(w.slots.Next+1, blockHash(fork, w.slots.Next)), Time: uint64(1000 + w.slots.Next),
 		Announce: d.Late, Events: events,
 	}
 	for _, l := range d.Late {
@@ -252,7 +252,7 @@ func TestRollbackTakesEverythingBack(t *testing.T) {
 	_, err := w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: 1, From: stale, To: ledger.Position{Next: 4}})
 	require.ErrorIs(t, err, ledger.ErrMoved)
 	w.reload()
-	require.Equal(t, ledger.Position{Next: 2, Hash: blockHash(0, 1)}, w.slots)
+	require.Equal(t, ledger.Position{Next: 2, Hash: blockHash(0, 1), Generation: 1}, w.slots)
 	require.Equal(t, w.slots, w.fact)
 
 	// Whoever finds the same fork later changes nothing.
@@ -324,18 +324,16 @@ func TestWhatWasNotPublishedYetIsDroppedSilently(t *testing.T) {
 	require.Equal(t, []string{"EscrowDeployed:0", "Approved:0"}, w.outbox())
 }
 
-// A deployment is retracted only when the factory watch, too, has read the blocks again.
-func TestDeploymentWaitsForTheFactoryWatch(t *testing.T) {
+// Nothing is retracted before the factory watch, too, has read the blocks again: without it the owner does not know whose events to look for.
+func TestRetractionWaitsForTheFactoryWatch(t *testing.T) {
 	w := setup(t)
 	w.forked()
 	w.publishAll()
 	w.reload()
-	r := w.process(1)
-	require.Equal(t, 3, r.Retracted)
-	require.NotContains(t, w.outbox(), "EscrowDeployed:1")
+	require.Zero(t, w.process(1).Retracted)
+	require.Empty(t, w.outbox())
 	w.discover(1)
-	r = w.process(1)
-	require.Equal(t, 1, r.Retracted)
+	require.Equal(t, 4, w.process(1).Retracted)
 	require.Contains(t, w.outbox(), "EscrowDeployed:1")
 }
 
@@ -361,18 +359,22 @@ func TestRepair(t *testing.T) {
 	missed := []contract.Event{approved(1, 1, 1, 12), deployed(3, 1, 2, 13)}
 	v, err := w.led.Verifiable(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, ledger.Verifiable{From: 1, To: 1}, v)
-	r, err := w.led.Repair(t.Context(), w.epoch, 1, missed)
+	require.EqualValues(t, []int64{1, 1}, []int64{v.From, v.To})
+	r, err := w.led.Repair(t.Context(), w.epoch, v, 1, missed)
 	require.NoError(t, err)
 	require.Equal(t, 2, r.New)
 	require.Equal(t, []string{"Approved:0"}, w.outbox())
 	d, err := w.led.Discovered(t.Context(), 10)
 	require.NoError(t, err)
 	require.Len(t, d.Late, 1, "the missed escrow goes the way of every discovery")
-	_, err = w.led.Repair(t.Context(), w.epoch, 1, nil)
+	_, err = w.led.Repair(t.Context(), w.epoch, v, 1, nil)
 	require.ErrorIs(t, err, ledger.ErrMoved)
-	_, err = w.led.Repair(t.Context(), w.epoch+1, 5, nil)
+	_, err = w.led.Repair(t.Context(), w.epoch+1, v, 5, nil)
 	require.ErrorIs(t, err, ledger.ErrMoved)
+	_, err = w.led.Rollback(t.Context(), w.slots, ledger.Position{Next: 1})
+	require.NoError(t, err)
+	_, err = w.led.Repair(t.Context(), w.epoch, v, 5, nil)
+	require.ErrorIs(t, err, ledger.ErrMoved, "what was read before a rollback")
 }
 
 func TestReplay(t *testing.T) {

@@ -44,8 +44,8 @@ type Rolled struct {
 
 // Rollback takes the whole chain back to a fork, in one transaction: every cursor, the events above the fork (they become orphans
 // until they reappear, or until the cursor that had seen them passes that block again: then they are retracted), the registry and the records.
-// stale is the position whose block is not canonical any more; when no cursor has it, the rollback was done by somebody else.
-// Everybody's next commit fails with ErrMoved.
+// stale is the position whose block is not canonical any more; when no cursor has it and it is not remembered, the rollback was done by somebody else.
+// Everybody's next commit fails with ErrMoved, whether the cursor moved or not: the registry that it was computed with is void.
 func (l *Ledger) Rollback(ctx context.Context, stale, fork Position) (r Rolled, err error) {
 	err = l.tx(ctx, func(tx pgx.Tx) error {
 		r, err = l.rollback(ctx, tx, stale, fork)
@@ -79,6 +79,8 @@ func (l *Ledger) rollback(ctx context.Context, tx pgx.Tx, stale, fork Position) 
 	}
 	r.Done, r.Depth = true, highest-(fork.Next-1)
 	batch := &pgx.Batch{}
+	batch.Queue(`update leadership set generation = generation + 1 where chain_id = $1`, chain)
+	batch.Queue(`update cursors set generation = generation + 1 where chain_id = $1`, chain)
 	batch.Queue(`update leadership set next_block = $2::bigint, block_hash = $3, verified_block = least(verified_block, $2::bigint - 1) where chain_id = $1 and next_block > $2::bigint`, chain, fork.Next, hash(fork.Hash))
 	batch.Queue(`update cursors set next_block = $2, block_hash = $3, updated_at = now() where chain_id = $1 and next_block > $2`, chain, fork.Next, hash(fork.Hash))
 	batch.Queue(`update slot_ownership set next_block = $2, block_hash = $3 where chain_id = $1 and owner is null and next_block > $2`, chain, fork.Next, hash(fork.Hash))
@@ -108,13 +110,14 @@ func (l *Ledger) rollback(ctx context.Context, tx pgx.Tx, stale, fork Position) 
 	return r, nil
 }
 
-// rollbackScope says whether a cursor still stands behind the stale block, and the highest block that any cursor has processed.
+// rollbackScope says whether a cursor still stands behind the stale block or it is remembered, and the highest block that any cursor has processed.
 const rollbackScope = `
 	with c as (
 		select next_block, block_hash from leadership where chain_id = $1
 		union all select next_block, block_hash from cursors where chain_id = $1 and next_block is not null
 		union all select next_block, block_hash from slot_ownership where chain_id = $1 and owner is null)
-	select coalesce(bool_or(next_block = $2 and block_hash = $3), false), max(next_block) - 1 from c`
+	select coalesce(bool_or(next_block = $2 and block_hash = $3), false)
+	       or exists (select from chain_blocks where chain_id = $1 and number = $2 - 1 and hash = $3), max(next_block) - 1 from c`
 
 const orphanEvents = `
 	update processed_events set state = 'orphaned', retract_after = $3
@@ -157,9 +160,9 @@ func ScanEvent(row pgx.CollectableRow) (e contract.Event, err error) {
 	return e, nil
 }
 
-// retract settles the orphans of this instance's slots whose time is over: the cursor that had seen them has passed their
-// block again, and they have not reappeared.
-func (l *Ledger) retract(ctx context.Context, tx pgx.Tx, next int64, r *Result) error {
+// retract settles the orphans of this instance's slots whose time is over: the slot's cursor and the factory's have passed again the block
+// that had been seen last, their escrow does not wait to be caught up, and they have not reappeared.
+func (l *Ledger) retract(ctx context.Context, tx pgx.Tx, next int64, doubtful bool, r *Result) error {
 	var orphans bool
 	if err := tx.QueryRow(ctx, `select exists (select from processed_events where chain_id = $1 and state = 'orphaned' and retract_after < $2)`, l.cfg.ChainID, next).Scan(&orphans); err != nil {
 		return fmt.Errorf("look for orphans: %w", err)
@@ -167,7 +170,7 @@ func (l *Ledger) retract(ctx context.Context, tx pgx.Tx, next int64, r *Result) 
 	if !orphans {
 		return nil
 	}
-	rows, _ := tx.Query(ctx, retractOrphans, pgx.StrictNamedArgs{"chain": l.cfg.ChainID, "me": l.cfg.InstanceID, "next": next})
+	rows, _ := tx.Query(ctx, retractOrphans, pgx.StrictNamedArgs{"chain": l.cfg.ChainID, "me": l.cfg.InstanceID, "next": next, "doubtful": doubtful})
 	type gone struct {
 		ID, Type string
 		Queued   bool
@@ -192,23 +195,26 @@ func (l *Ledger) retract(ctx context.Context, tx pgx.Tx, next int64, r *Result) 
 	return nil
 }
 
-// retractOrphans marks them, drops their outbox rows if they were never published, and removes escrows whose deployment is gone for
-// good. It returns them with whether they were never published.
+// retractOrphans marks them, drops their outbox rows, and removes escrows whose deployment is gone for good. It returns them with whether they were
+// certainly never published: their row was still there, this instance had the slot when it was written, and nothing it sent is in doubt.
 const retractOrphans = `
 	with gone as (
 		update processed_events p set state = 'retracted'
 		from slot_ownership s, leadership l
 		where p.chain_id = @chain and p.state = 'orphaned' and p.retract_after < @next
 		  and s.chain_id = p.chain_id and s.slot = p.slot and s.owner = @me and l.chain_id = p.chain_id
-		  and (p.event_type <> 'EscrowDeployed' or p.retract_after < l.next_block)
+		  and p.retract_after < l.next_block
+		  and not exists (select from escrow_registry e where e.chain_id = p.chain_id and e.address = p.escrow and e.status <> 'orphaned' and not e.caught_up)
 		returning p.event_id, p.event_type, p.block_number, p.log_index),
 	unsent as (
-		delete from outbox o using gone g where o.chain_id = @chain and o.event_id = g.event_id and o.kind = 0 returning o.event_id),
+		delete from outbox o using gone g, slot_ownership s
+		where o.chain_id = @chain and o.event_id = g.event_id and o.kind = 0 and s.chain_id = @chain and s.slot = o.slot
+		returning o.event_id, o.created_at >= s.since and not @doubtful::boolean as certain),
 	dropped as (
 		delete from escrow_registry r using gone g
 		where r.chain_id = @chain and r.event_id = g.event_id and r.status = 'orphaned' returning r.event_id, r.announced)
 	select g.event_id, g.event_type,
-	       exists (select from unsent u where u.event_id = g.event_id)
+	       exists (select from unsent u where u.event_id = g.event_id and u.certain)
 	       or exists (select from dropped d where d.event_id = g.event_id and not d.announced)
 	from gone g order by g.block_number, g.log_index`
 

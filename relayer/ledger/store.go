@@ -114,7 +114,8 @@ const storeEvents = `
 	select i.ord, q.seq from input i join new n on n.event_id = i.id left join queued q on q.event_id = i.id order by i.ord`
 
 // revive turns events that a reorganisation had orphaned or retracted, and that are on the chain again, back into canonical ones.
-// An orphan was published and stays published, or its outbox row still waits; a retracted one is published again.
+// An orphan was published and stays published, or its outbox row still waits and takes its place anew: on this branch the order may be another.
+// A retracted one is published again.
 func (l *Ledger) revive(ctx context.Context, tx pgx.Tx, c *columns, known map[string]int, r *Result) (map[string]bool, error) {
 	var k columns
 	for i := range c.ids {
@@ -150,11 +151,16 @@ const reviveEvents = `
 		    block_timestamp = i.time, processed_at = now()
 		from input i, was w where p.chain_id = @chain and p.event_id = i.id and w.event_id = i.id
 		returning p.event_id, p.slot, p.escrow, p.event_type),
+	waiting as (
+		delete from outbox o using was w, input i
+		where o.chain_id = @chain and o.kind = 0 and o.event_id = w.event_id and i.id = w.event_id and w.state = 'orphaned' and i.published
+		  and o.escrow in (select escrow from back)
+		returning o.event_id),
 	queued as (
 		insert into outbox (chain_id, slot, escrow, event_id, event_type)
 		select @chain, b.slot, b.escrow, b.event_id, b.event_type
 		from back b join was w using (event_id) join input i on i.id = b.event_id
-		where w.state = 'retracted' and i.published order by i.ord)
+		where i.published and (w.state = 'retracted' or b.event_id in (select event_id from waiting)) order by i.ord)
 	select event_id from back`
 
 // announce puts the EscrowDeployed of escrows that are admitted into the outbox, unless it went there before.

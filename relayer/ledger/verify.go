@@ -16,11 +16,13 @@ import (
 type Verifiable struct {
 	From int64 // next block to verify
 	To   int64 // newest block that every cursor and every late escrow has passed
+
+	generation int64
 }
 
 // Verifiable says how far the chain is stored as a whole.
 func (l *Ledger) Verifiable(ctx context.Context) (v Verifiable, err error) {
-	err = l.cfg.DB.QueryRow(ctx, verifiable, l.cfg.ChainID).Scan(&v.From, &v.To)
+	err = l.cfg.DB.QueryRow(ctx, verifiable, l.cfg.ChainID).Scan(&v.From, &v.To, &v.generation)
 	if err != nil {
 		return v, fmt.Errorf("read how far the chain is stored: %w", err)
 	}
@@ -33,7 +35,8 @@ const verifiable = `
 	             (select min(c.next_block) - 1 from cursors c where c.chain_id = $1 and exists (
 	                  select from slot_ownership s where s.chain_id = $1 and s.owner = c.instance_id)),
 	             (select min(next_block) - 1 from slot_ownership where chain_id = $1 and owner is null),
-	             (select min(last_monitored_block) from escrow_registry where chain_id = $1 and not caught_up and status <> 'orphaned'))
+	             (select min(last_monitored_block) from escrow_registry where chain_id = $1 and not caught_up and status <> 'orphaned')),
+	       l.generation
 	from leadership l where l.chain_id = $1`
 
 // Stored returns the canonical events of a range of blocks, in order.
@@ -69,13 +72,14 @@ func (l *Ledger) Registered(ctx context.Context, addresses []common.Address) (ma
 	return set, nil
 }
 
-// Repair stores events that the first reading missed, under the leader's epoch, and moves the verified block. A missed deployment goes the way
+// Repair stores events that the first reading missed, under the leader's epoch, and moves the verified block. ErrMoved when there was a rollback since
+// Verifiable: what was read is void. A missed deployment goes the way
 // of every discovery; a missed event of an escrow gets its outbox row here, out of turn, and the owner of the slot is told.
-func (l *Ledger) Repair(ctx context.Context, epoch, verified int64, missing []contract.Event) (r Result, err error) {
+func (l *Ledger) Repair(ctx context.Context, epoch int64, v Verifiable, verified int64, missing []contract.Event) (r Result, err error) {
 	err = l.tx(ctx, func(tx pgx.Tx) error {
 		r = Result{}
-		tag, err := tx.Exec(ctx, `update leadership set verified_block = $4 where chain_id = $1 and instance_id = $2 and epoch = $3 and verified_block < $4`,
-			l.cfg.ChainID, l.cfg.InstanceID, epoch, verified)
+		tag, err := tx.Exec(ctx, `update leadership set verified_block = $4 where chain_id = $1 and instance_id = $2 and epoch = $3 and verified_block < $4 and generation = $5`,
+			l.cfg.ChainID, l.cfg.InstanceID, epoch, verified, v.generation)
 		if err != nil {
 			return err
 		}
@@ -107,7 +111,7 @@ func (l *Ledger) Repair(ctx context.Context, epoch, verified int64, missing []co
 				return err
 			}
 		}
-		if err := registry.Record(ctx, tx, l.cfg.ChainID, found); err != nil {
+		if err := l.record(ctx, tx, found); err != nil {
 			return err
 		}
 		for _, channel := range []string{registry.Channel, OutboxChannel} {
@@ -130,3 +134,25 @@ func Discovery(e *contract.Event) registry.Discovery {
 		Address: e.Escrow, Slot: partition.Slot(e.Escrow), Block: int64(e.BlockNumber), EventID: e.ID(), Payer: payer, Payee: payee, Amount: amount,
 	}
 }
+
+// record registers what was discovered. An escrow that replaces one which a reorganisation took back before anybody had heard of it
+// settles that one: there is nothing to retract.
+func (l *Ledger) record(ctx context.Context, tx pgx.Tx, found []registry.Discovery) error {
+	if len(found) == 0 {
+		return nil
+	}
+	addresses, ids := make([]string, len(found)), make([]string, len(found))
+	for i, d := range found {
+		addresses[i], ids[i] = registry.Text(d.Address), d.EventID
+	}
+	if _, err := tx.Exec(ctx, settleUnsaid, l.cfg.ChainID, addresses, ids); err != nil {
+		return fmt.Errorf("settle what %d escrows replace: %w", len(found), err)
+	}
+	return registry.Record(ctx, tx, l.cfg.ChainID, found)
+}
+
+const settleUnsaid = `
+	update processed_events p set state = 'retracted'
+	from unnest($2::text[], $3::text[]) as t(address, id)
+	join escrow_registry r on r.chain_id = $1 and r.address = t.address and r.status = 'orphaned' and not r.announced and r.event_id <> t.id
+	where p.chain_id = $1 and p.event_id = r.event_id and p.state = 'orphaned'`

@@ -62,8 +62,8 @@ type loop struct {
 	outboxState
 	deleterState
 
-	epoch     int64 // offers of earlier ones are void
-	quiet     map[int16]bool
+	epoch     int64         // offers of earlier ones are void
+	quiet     map[int16]int // how many want a slot to be quiet: whoever yields it, whoever follows a rollback
 	quiescing []order
 }
 
@@ -80,7 +80,7 @@ type topicState struct {
 
 func newLoop(p *Publisher, publish publishFunc) *loop {
 	l := &loop{
-		Publisher: p, publish: publish, lanes: map[laneID]*lane{}, known: map[int64]bool{}, busy: map[int16]int{}, quiet: map[int16]bool{},
+		Publisher: p, publish: publish, lanes: map[laneID]*lane{}, known: map[int64]bool{}, busy: map[int16]int{}, quiet: map[int16]int{},
 		flown:        make(chan *flight, topicCount*p.limits.requests),
 		outboxState:  outboxState{read: make(chan reading, 1), rereadAt: time.Now().Add(p.limits.rereadEvery)},
 		deleterState: deleterState{deleted: make(chan deletion, 1)},
@@ -211,7 +211,7 @@ func (l *loop) room(rows int) bool {
 // add puts a row into its lane, or leaves it in the outbox: because it is known, its slot is being yielded, or earlier rows of
 // its lane are not in memory.
 func (l *loop) add(r row) {
-	if l.known[r.Seq] || l.quiet[r.Slot] {
+	if l.known[r.Seq] || l.quiet[r.Slot] > 0 {
 		return
 	}
 	id := l.cfg.laneOf(&r.Pending)
@@ -317,7 +317,7 @@ func (l *loop) settle(ctx context.Context, f *flight) {
 	} else {
 		l.acknowledged(ctx, f)
 	}
-	if l.quiet[n.id.slot] {
+	if l.quiet[n.id.slot] > 0 {
 		l.drop(n)
 		l.remove(ctx, n)
 	}
@@ -463,6 +463,7 @@ func (l *loop) report() {
 		blocked += len(l.topics[i].blocked)
 	}
 	l.blocked.Store(int64(blocked))
+	l.doubtful.Store(len(l.cfg.Carry.doubt) > 0)
 	l.cfg.Metrics.blocked.Set(float64(blocked))
 	l.cfg.Metrics.inFlight.Set(float64(l.inFlight.Load()))
 }

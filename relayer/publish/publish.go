@@ -71,6 +71,7 @@ type Publisher struct {
 	inbox    inbox
 	inFlight atomic.Int64
 	blocked  atomic.Int64
+	doubtful atomic.Bool
 }
 
 // New checks the configuration and starts nothing.
@@ -169,6 +170,10 @@ func (p *Publisher) Quiesce(ctx context.Context, slots []int16) error {
 func (p *Publisher) Resume(slots []int16, epoch int64) {
 	p.inbox.order(order{slots: slices.Clone(slots), epoch: epoch})
 }
+
+// Doubtful says whether there are rows in the outbox of which it is not known whether Pub/Sub has them: a request failed without an answer. Until they are
+// acknowledged, a row in the outbox is no proof that it was not published.
+func (p *Publisher) Doubtful() bool { return p.doubtful.Load() }
 
 // Stats returns what is under way.
 func (p *Publisher) Stats() Stats {

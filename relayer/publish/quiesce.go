@@ -9,20 +9,22 @@ import (
 func (l *loop) obey(ctx context.Context, o order) {
 	if o.done == nil {
 		for _, s := range o.slots {
-			delete(l.quiet, s)
+			if l.quiet[s]--; l.quiet[s] <= 0 {
+				delete(l.quiet, s)
+			}
 		}
 		l.epoch = max(l.epoch, o.epoch)
 		l.quiescing = slices.DeleteFunc(l.quiescing, func(q order) bool { // whoever waited has given up
-			return slices.ContainsFunc(q.slots, func(s int16) bool { return !l.quiet[s] })
+			return slices.ContainsFunc(q.slots, func(s int16) bool { return l.quiet[s] == 0 })
 		})
 		l.rewind(0)
 		return
 	}
 	for _, s := range o.slots {
-		l.quiet[s] = true
+		l.quiet[s]++
 	}
 	for _, n := range l.lanes {
-		if l.quiet[n.id.slot] {
+		if l.quiet[n.id.slot] > 0 {
 			l.drop(n)
 			if n.flight == nil { // else when that has landed
 				l.remove(ctx, n)

@@ -262,7 +262,7 @@ func (l *loop) row(f *found) row {
 
 // sendable says whether a row is to be sent. One that never will be leaves the outbox as if it had been.
 func (l *loop) sendable(f *found) bool {
-	if f.moot && !l.known[f.Seq] && !l.quiet[f.Slot] {
+	if f.moot && !l.known[f.Seq] && l.quiet[f.Slot] == 0 {
 		l.done(sentRow{seq: f.Seq, slot: f.Slot})
 	}
 	return !f.held && !f.moot && !l.known[f.Seq]

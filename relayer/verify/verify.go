@@ -128,7 +128,7 @@ func (v *Verifier) once(ctx context.Context, epoch int64) error {
 				v.cfg.Log.ErrorContext(ctx, "the database has an event that the chain does not have so", log...)
 			}
 		}
-		if _, err := v.cfg.Ledger.Repair(ctx, epoch, last, missing); err != nil {
+		if _, err := v.cfg.Ledger.Repair(ctx, epoch, span, last, missing); err != nil {
 			return err
 		}
 		v.cfg.Metrics.missing.Add(float64(len(missing)))

@@ -63,8 +63,8 @@ func (w *FactoryWatch) Run(ctx context.Context, epoch int64, beat func(context.C
 		news := w.cfg.Source.Changed()
 		before := at
 		err := w.advance(ctx, epoch, &at)
-		if errors.Is(err, errReorg) {
-			err = rollback(ctx, w.cfg.Source, w.cfg.Ledger, at, w.cfg.Metrics, w.cfg.Log)
+		if reorg := new(reorgError); errors.As(err, &reorg) {
+			err = rollback(ctx, w.cfg.Source, w.cfg.Ledger, reorg.stale, w.cfg.Metrics, w.cfg.Log)
 			at = ledger.Position{}
 		}
 		if at.Next > before.Next || err == nil && w.cfg.Health() == nil {
@@ -121,7 +121,7 @@ func (w *FactoryWatch) advance(ctx context.Context, epoch int64, at *ledger.Posi
 			return err
 		}
 		if !follows(&batch, *at) {
-			return errReorg
+			return &reorgError{*at}
 		}
 		if err := w.commit(ctx, epoch, &batch, at); err != nil {
 			return err
@@ -148,7 +148,12 @@ func (w *FactoryWatch) commit(ctx context.Context, epoch int64, batch *source.Ba
 		found = append(found, ledger.Discovery(&e))
 	}
 	start := time.Now()
-	r, err := w.cfg.Ledger.CommitFactory(ctx, ledger.FactoryCommit{Epoch: epoch, From: *at, To: after(batch), Events: deployed, Found: found})
+	var r ledger.Result
+	to := at.To(int64(batch.To)+1, batch.Last.Hash)
+	err = branched(ctx, w.cfg.Source, int64(batch.To), func(known ledger.Block) (err error) {
+		r, err = w.cfg.Ledger.CommitFactory(ctx, ledger.FactoryCommit{Epoch: epoch, From: *at, To: to, Checked: known, Events: deployed, Found: found})
+		return err
+	})
 	if err != nil {
 		if !errors.Is(err, ledger.ErrMoved) {
 			w.cfg.Metrics.commit("factory", "error", time.Since(start))
@@ -157,7 +162,7 @@ func (w *FactoryWatch) commit(ctx context.Context, epoch int64, batch *source.Ba
 	}
 	w.cfg.Metrics.commit("factory", "ok", time.Since(start))
 	w.cfg.Metrics.stored(r, deployed, 0)
-	*at = after(batch)
+	*at = to
 	w.next.Store(at.Next)
 	if len(deployed) > 0 {
 		w.cfg.Log.DebugContext(ctx, "escrows discovered", slog.Int("escrows", len(deployed)), slog.Int64("block", at.Next-1))

@@ -144,7 +144,7 @@ func (w *SlotWatch) catchUp(ctx context.Context, late []registry.Late) error {
 		}
 		done := int64(batch.To) == to
 		if done && w.at.Hash != (common.Hash{}) && batch.Last.Hash != w.at.Hash {
-			return errReorg
+			return &reorgError{w.at}
 		}
 		progress := make([]registry.Progress, len(late))
 		for i, l := range late {

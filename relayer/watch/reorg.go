@@ -14,7 +14,7 @@ import (
 // looks again where it stands.
 func rollback(ctx context.Context, src Source, led *ledger.Ledger, at ledger.Position, m *Metrics, log *slog.Logger) error {
 	err := checked(ctx, src, at)
-	if !errors.Is(err, errReorg) {
+	if reorg := new(reorgError); !errors.As(err, &reorg) {
 		return err
 	}
 	fork, err := findFork(ctx, src, led, at.Next-1)
@@ -31,6 +31,27 @@ func rollback(ctx context.Context, src Source, led *ledger.Ledger, at ledger.Pos
 			slog.Int64("depth", rolled.Depth), slog.Int("orphaned_events", rolled.Orphaned), slog.Int("escrows", rolled.Escrows))
 	}
 	return nil
+}
+
+// branched runs a commit, which may meet a block that another instance has processed. If that block is the chain's and lies inside the range, the commit
+// is repeated with it; if it is the chain's in the place of the range's last block, the range is not: ErrMoved, read it again. If it is not, the
+// chain was reorganised: a reorgError.
+func branched(ctx context.Context, src Source, last int64, commit func(checked ledger.Block) error) error {
+	var known ledger.Block
+	for {
+		err := commit(known)
+		other := new(ledger.BranchError)
+		if !errors.As(err, &other) {
+			return err
+		}
+		known = other.Block
+		if err := checked(ctx, src, ledger.Position{Next: known.Number + 1, Hash: known.Hash}); err != nil {
+			return err
+		}
+		if known.Number == last {
+			return fmt.Errorf("%w: %w", ledger.ErrMoved, other)
+		}
+	}
 }
 
 // findFork returns the position behind the highest remembered block that is still canonical. Where blocks were committed by

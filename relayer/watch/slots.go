@@ -3,6 +3,7 @@ package watch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -31,6 +32,9 @@ type Holder interface {
 type Publisher interface {
 	Offer(epoch int64, rows []publish.Pending)
 	Reload()
+	Quiesce(ctx context.Context, slots []int16) error
+	Resume(slots []int16, epoch int64)
+	Doubtful() bool
 }
 
 // SlotConfig configures a SlotWatch. All fields are required.
@@ -58,6 +62,7 @@ type SlotWatch struct {
 	held       partition.Holding
 	book       *book
 	at         ledger.Position
+	generation int64 // of the positions that the publisher has followed; -1: it began after all of them
 	leaderless int64 // factory cursor at which waiting for discovery was in vain; 0: it was not
 }
 
@@ -72,7 +77,7 @@ type SlotStatus struct {
 
 // NewSlotWatch returns a watch; Run starts it.
 func NewSlotWatch(cfg SlotConfig) *SlotWatch {
-	w := &SlotWatch{cfg: cfg}
+	w := &SlotWatch{cfg: cfg, generation: -1}
 	w.status.Store(&SlotStatus{})
 	return w
 }
@@ -87,8 +92,8 @@ func (w *SlotWatch) Run(ctx context.Context) error {
 		held, changed := w.cfg.Holder.Settled()
 		before := w.at
 		err := w.serve(ctx, held, changed)
-		if errors.Is(err, errReorg) {
-			err = rollback(ctx, w.cfg.Source, w.cfg.Ledger, w.at, w.cfg.Metrics, w.cfg.Log)
+		if reorg := new(reorgError); errors.As(err, &reorg) {
+			err = rollback(ctx, w.cfg.Source, w.cfg.Ledger, reorg.stale, w.cfg.Metrics, w.cfg.Log)
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -128,6 +133,9 @@ func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <
 		return nil
 	}
 	if w.at, err = w.cfg.Ledger.SlotPosition(ctx, held.Epoch); err != nil {
+		return err
+	}
+	if err := w.follow(ctx); err != nil {
 		return err
 	}
 	view := w.cfg.Source.View()
@@ -171,6 +179,19 @@ func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <
 	}
 }
 
+// follow waits after a rollback until the publisher has nothing under way that it read before it. From then on a row in the outbox was not published:
+// what has to be retracted can be told from what can be dropped, and what reappears can be put in its place.
+func (w *SlotWatch) follow(ctx context.Context) error {
+	if w.generation >= 0 && w.generation != w.at.Generation {
+		if err := w.cfg.Publisher.Quiesce(ctx, w.held.Slots); err != nil {
+			return fmt.Errorf("follow a rollback: %w", err)
+		}
+		w.cfg.Publisher.Resume(w.held.Slots, 0)
+	}
+	w.generation = w.at.Generation
+	return nil
+}
+
 // advance reads on from the cursor and commits batch by batch. It returns nil where reading has to start anew.
 func (w *SlotWatch) advance(ctx context.Context, view source.View, changed <-chan struct{}) error {
 	w.cfg.Filters.update(w.book)
@@ -183,7 +204,7 @@ func (w *SlotWatch) advance(ctx context.Context, view source.View, changed <-cha
 			return err
 		}
 		if !follows(&batch, w.at) {
-			return errReorg
+			return &reorgError{w.at}
 		}
 		version := w.book.version
 		joining, err := w.discover(ctx, &batch)
@@ -234,7 +255,7 @@ func (w *SlotWatch) commit(ctx context.Context, batch *source.Batch, joining []r
 		seen.observe(foreign)
 	}
 	err = w.store(ctx, ledger.SlotCommit{
-		Epoch: w.held.Epoch, From: w.at, To: after(batch), Time: batch.Last.Time, Announce: joining, Progress: progress, Events: events,
+		Epoch: w.held.Epoch, From: w.at, To: w.at.To(int64(batch.To)+1, batch.Last.Hash), Time: batch.Last.Time, Announce: joining, Progress: progress, Events: events,
 	})
 	if err != nil {
 		return err
@@ -251,7 +272,13 @@ func (w *SlotWatch) commit(ctx context.Context, batch *source.Batch, joining []r
 // store commits, hands what is to be published to the publisher, and moves the position.
 func (w *SlotWatch) store(ctx context.Context, c ledger.SlotCommit) error {
 	start := time.Now()
-	r, err := w.cfg.Ledger.CommitSlots(ctx, c)
+	c.Doubtful = w.cfg.Publisher.Doubtful()
+	var r ledger.Result
+	err := branched(ctx, w.cfg.Source, c.To.Next-1, func(known ledger.Block) (err error) {
+		c.Checked = known
+		r, err = w.cfg.Ledger.CommitSlots(ctx, c)
+		return err
+	})
 	if err != nil {
 		if !errors.Is(err, ledger.ErrMoved) {
 			w.cfg.Metrics.commit("slots", "error", time.Since(start))

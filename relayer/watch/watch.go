@@ -3,6 +3,7 @@ package watch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"log/slog"
 	"time"
@@ -23,8 +24,12 @@ type Source interface {
 	Canonical(ctx context.Context, n uint64) (source.Header, error)
 }
 
-// errReorg means that the block before the cursor is not on the chain any more.
-var errReorg = errors.New("the block before the cursor is not canonical")
+// reorgError means that the block before a position, a cursor's or a remembered one, is not on the chain any more.
+type reorgError struct{ stale ledger.Position }
+
+func (e *reorgError) Error() string {
+	return fmt.Sprintf("processed block %d (%s) is not canonical", e.stale.Next-1, e.stale.Hash)
+}
 
 // retry returns the delays between attempts of a loop that never gives up.
 func retry() *backoff.ExponentialBackOff {
@@ -54,11 +59,6 @@ func pause(ctx context.Context, d time.Duration, wake ...<-chan struct{}) {
 	}
 }
 
-// after is the position behind a batch.
-func after(b *source.Batch) ledger.Position {
-	return ledger.Position{Next: int64(b.To) + 1, Hash: b.Last.Hash}
-}
-
 // follows says whether a batch continues the chain at a position. A batch that was read by range does not know its parent: it lies
 // below finality, and the position was checked when the reading began.
 func follows(b *source.Batch, at ledger.Position) bool {
@@ -86,7 +86,7 @@ func decode(abi *contract.ABI, logs []types.Log, want func(*types.Log) bool, m *
 	return events, nil
 }
 
-// checked says whether the block before a position is still on the chain; errReorg if it is proven not to be.
+// checked says whether the block before a position is still on the chain; a reorgError if it is proven not to be.
 func checked(ctx context.Context, src Source, at ledger.Position) error {
 	if at.Hash == (source.Header{}).Hash || at.Next == 0 {
 		return nil
@@ -96,7 +96,7 @@ func checked(ctx context.Context, src Source, at ledger.Position) error {
 		return err
 	}
 	if header.Hash != at.Hash {
-		return errReorg
+		return &reorgError{at}
 	}
 	return nil
 }

@@ -45,8 +45,9 @@ type world struct {
 
 // recorder is a publisher that remembers what it was offered.
 type recorder struct {
-	mu  sync.Mutex
-	ids map[common.Address][]string
+	mu       sync.Mutex
+	ids      map[common.Address][]string
+	quiesced int
 }
 
 func (r *recorder) Offer(_ int64, batch []publish.Pending) {
@@ -59,6 +60,23 @@ func (r *recorder) Offer(_ int64, batch []publish.Pending) {
 }
 
 func (r *recorder) Reload() {}
+
+func (r *recorder) Quiesce(context.Context, []int16) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.quiesced++
+	return nil
+}
+
+func (r *recorder) rests() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.quiesced
+}
+
+func (r *recorder) Resume([]int16, int64) {}
+
+func (r *recorder) Doubtful() bool { return false }
 
 func (r *recorder) of(a common.Address) []string {
 	r.mu.Lock()

@@ -1,0 +1,183 @@
+package ledger_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
+	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
+)
+
+// Each of these was found by the model of discovery and reorganisation (partition/model/reorg.pml), which has a negative check for it.
+
+// An owner behind the leader reads that an escrow waits; a reorganisation above its cursor gives the deployment another identity; then
+// the owner commits. Its cursor did not move, so only the generation tells.
+func TestAdmissionFromBeforeARollbackIsVoid(t *testing.T) {
+	for name, to := range map[string]ledger.Position{
+		"ahead of the cursor":           {Next: 2, Hash: blockHash(0, 1)},
+		"with a block of the old chain": {Next: 3, Hash: blockHash(0, 2)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := setup(t)
+			w.process(0)
+			w.discover(0)
+			w.discover(0, deployed(1, 2, 0, 10)) // the leader is one block ahead
+			d, err := w.led.Discovered(t.Context(), 10)
+			require.NoError(t, err)
+			require.Len(t, d.Late, 1)
+			r, err := w.led.Rollback(t.Context(), w.fact, ledger.Position{Next: 2, Hash: blockHash(0, 1)})
+			require.NoError(t, err)
+			require.True(t, r.Done)
+			before := w.slots
+			w.reload()
+			require.Equal(t, before.Next, w.slots.Next, "the owner's cursor was below the fork")
+			moved := at(deployed(1, 2, 7, 10), 1)
+			w.discover(1, moved)
+
+			_, err = w.led.CommitSlots(t.Context(), ledger.SlotCommit{
+				Epoch: 1, From: before, To: to, Announce: d.Late, Progress: []registry.Progress{{Address: escrow(1), Monitored: 2, CaughtUp: true}},
+			})
+			require.ErrorIs(t, err, ledger.ErrMoved)
+			w.process(1)
+			require.Equal(t, []string{moved.ID()}, w.column(`select event_id from outbox`))
+			// The first deployment was never announced, and another took its place: there is nothing to take back.
+			w.discover(1)
+			w.process(1)
+			require.Equal(t, []string{"canonical", "retracted"}, w.column(`select state from processed_events order by state`))
+			require.Equal(t, []string{moved.ID()}, w.column(`select event_id from outbox`))
+		})
+	}
+}
+
+// After a rollback an owner may pass the blocks again before the leader has found the escrow again, or before it has caught the escrow up.
+func TestNothingIsRetractedBeforeItCouldReappear(t *testing.T) {
+	w := setup(t)
+	w.discover(0)
+	w.process(0)
+	w.discover(0, deployed(1, 2, 0, 10))
+	w.process(0, approved(1, 2, 1, 11))
+	w.publishAll()
+	_, err := w.led.Rollback(t.Context(), w.slots, ledger.Position{Next: 2, Hash: blockHash(0, 1)})
+	require.NoError(t, err)
+	w.reload()
+	require.Zero(t, w.process(1).Retracted, "the leader is away")
+	w.discover(1, at(deployed(1, 2, 0, 10), 1))
+	d, err := w.led.Discovered(t.Context(), 10)
+	require.NoError(t, err)
+	require.Len(t, d.Late, 1)
+	r, err := w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: 1, From: w.slots, To: ledger.Position{Next: 4, Hash: blockHash(1, 3)}})
+	require.NoError(t, err)
+	require.Zero(t, r.Retracted, "the escrow is not caught up yet")
+	w.reload()
+	_, err = w.led.CommitSlots(t.Context(), ledger.SlotCommit{
+		Epoch: 1, From: w.slots, To: w.slots, Announce: d.Late, Events: []contract.Event{at(approved(1, 2, 1, 11), 1)},
+		Progress: []registry.Progress{{Address: escrow(1), Monitored: 3, CaughtUp: true}},
+	})
+	require.NoError(t, err)
+	w.discover(1)
+	w.process(1)
+	require.Empty(t, w.outbox(), "published before, on the chain again: neither retracted nor repeated")
+}
+
+func id(e contract.Event) string { return e.ID() }
+
+// Two transactions that come in the other order on the new branch keep their identities. What was not published of them is published in the
+// order that the chain has now.
+func TestWhatReappearsTakesItsPlaceAnew(t *testing.T) {
+	w := setup(t)
+	w.discover(0, deployed(1, 1, 0, 10))
+	w.process(0)
+	w.publishAll()
+	w.discover(0)
+	w.process(0, approved(1, 2, 0, 11))
+	w.discover(0)
+	w.process(0, approved(1, 3, 0, 12))
+	require.Equal(t, []string{id(approved(1, 2, 0, 11)), id(approved(1, 3, 0, 12))}, w.column(`select event_id from outbox order by seq`))
+	_, err := w.led.Rollback(t.Context(), w.slots, ledger.Position{Next: 2, Hash: blockHash(0, 1)})
+	require.NoError(t, err)
+	w.reload()
+	w.process(1, at(approved(1, 2, 0, 12), 1))
+	w.process(1, at(approved(1, 3, 0, 11), 1))
+	require.Equal(t, []string{id(approved(1, 2, 0, 12)), id(approved(1, 3, 0, 11))}, w.column(`select event_id from outbox order by seq`))
+}
+
+// What is in the outbox was not published, unless somebody else may have sent it or a request of ours went without an answer.
+func TestRetractionInDoubt(t *testing.T) {
+	for name, c := range map[string]struct {
+		doubtful, inherited bool
+		want                []string
+	}{
+		"certain":   {false, false, []string{}},
+		"doubtful":  {true, false, []string{"Approved:1"}},
+		"inherited": {false, true, []string{"Approved:1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := setup(t)
+			w.discover(0, deployed(1, 1, 0, 10))
+			w.process(0)
+			w.publishAll()
+			w.discover(0)
+			w.process(0, approved(1, 2, 0, 11))
+			if c.inherited {
+				_, err := w.db.Exec(t.Context(), `update slot_ownership set since = clock_timestamp()`)
+				require.NoError(t, err)
+			}
+			_, err := w.led.Rollback(t.Context(), w.slots, ledger.Position{Next: 2, Hash: blockHash(0, 1)})
+			require.NoError(t, err)
+			w.reload()
+			w.discover(1)
+			_, err = w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: 1, From: w.slots, To: ledger.Position{Next: 3, Hash: blockHash(1, 2)}, Doubtful: c.doubtful})
+			require.NoError(t, err)
+			require.Equal(t, c.want, w.outbox())
+		})
+	}
+}
+
+// An instance that was ahead, on a branch that is gone, is dead, and its slots go on from a lower cursor which is canonical: nobody stands on the
+// old branch any more. Whoever processes another block of that height finds out.
+func TestCommitMeetsABlockOfAnotherBranch(t *testing.T) {
+	w := setup(t)
+	w.discover(0, deployed(1, 1, 0, 10))
+	w.process(0)
+	low := w.slots
+	w.process(0, approved(1, 2, 0, 11))
+	w.process(0)
+	_, err := w.db.Exec(t.Context(), `update cursors set next_block = $1, block_hash = $2`, low.Next, low.Hash.Hex()) // as a claim does
+	require.NoError(t, err)
+	w.publishAll()
+	w.reload()
+
+	commit := func(next int64, checked ledger.Block) error {
+		_, err := w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: 1, From: w.slots, To: ledger.Position{Next: next, Hash: blockHash(1, next-1)}, Checked: checked})
+		return err
+	}
+	met := func(err error) ledger.Block {
+		other := new(ledger.BranchError)
+		require.ErrorAs(t, err, &other)
+		return other.Block
+	}
+	require.Equal(t, ledger.Block{Number: 2, Hash: blockHash(0, 2)}, met(commit(3, ledger.Block{})), "in the place of the last block")
+	inside := met(commit(9, ledger.Block{}))
+	require.Equal(t, ledger.Block{Number: 3, Hash: blockHash(0, 3)}, inside, "the highest inside the range")
+	r, err := w.led.Rollback(t.Context(), ledger.Position{Next: inside.Number + 1, Hash: inside.Hash}, low)
+	require.NoError(t, err)
+	require.True(t, r.Done, "it is remembered, though no cursor stands behind it")
+	require.Equal(t, 1, r.Orphaned)
+	w.reload()
+	require.NoError(t, commit(3, ledger.Block{}))
+	w.reload()
+	w.discover(1)
+	w.discover(1)
+	w.process(1)
+	require.Equal(t, []string{"Approved:1"}, w.outbox(), "published, and not on the chain")
+
+	// A block inside the range that is canonical is no obstacle once it was compared.
+	same := ledger.Block{Number: 3, Hash: blockHash(1, 3)}
+	_, err = w.db.Exec(t.Context(), `update cursors set next_block = $1, block_hash = $2`, low.Next, low.Hash.Hex())
+	require.NoError(t, err)
+	w.reload()
+	require.Equal(t, same, met(commit(9, ledger.Block{})))
+	require.NoError(t, commit(9, same))
+}

@@ -1,0 +1,124 @@
+package watch_test
+
+import (
+	"errors"
+	"math/big"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/ethclient"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
+	"github.com/fusion-prime/escrow-relayer/relayer/watch"
+)
+
+func (w *world) hash(n int64) common.Hash {
+	c, err := ethclient.DialContext(w.t.Context(), w.sim.HTTP())
+	require.NoError(w.t, err)
+	defer c.Close()
+	h, err := c.HeaderByNumber(w.t.Context(), big.NewInt(n))
+	require.NoError(w.t, err)
+	return h.Hash()
+}
+
+// lead commits the factory's blocks up to a block, which may be above what this instance may process: the leader's node is ahead.
+func (w *world) lead(to int64) {
+	at, err := w.led.FactoryPosition(w.t.Context(), 1)
+	require.NoError(w.t, err)
+	truth, err := testchain.ReadTruth(w.t.Context(), w.sim.HTTP(), 0, uint64(to), w.d.Factory)
+	require.NoError(w.t, err)
+	c := ledger.FactoryCommit{Epoch: 1, From: at, To: at.To(to+1, w.hash(to))}
+	for _, a := range truth.Escrows {
+		for _, e := range truth.Events[a] {
+			if e.Name != ledger.Deployed || int64(e.Log.BlockNumber) < at.Next {
+				continue
+			}
+			ev, err := w.abi.Decode(e.Log)
+			require.NoError(w.t, err)
+			c.Events = append(c.Events, ev)
+			c.Found = append(c.Found, ledger.Discovery(&ev))
+		}
+	}
+	_, err = w.led.CommitFactory(w.t.Context(), c)
+	if met := new(ledger.BranchError); errors.As(err, &met) { // the slot watch has processed a block of the range
+		require.Equal(w.t, w.hash(met.Block.Number), met.Block.Hash)
+		c.Checked = met.Block
+		_, err = w.led.CommitFactory(w.t.Context(), c)
+	}
+	require.NoError(w.t, err)
+	select {
+	case w.hints <- struct{}{}:
+	default:
+	}
+}
+
+// An escrow was admitted ahead of the cursor; a reorganisation above the cursor takes it back, the leader is away, and the owner goes on: it must
+// not match the escrow by the book that it had before.
+func TestRollbackAboveTheCursorVoidsTheBook(t *testing.T) {
+	w := setup(t)
+	w.mine(2)
+	w.create(1)
+	w.mine(1)
+	created := int64(w.head())
+	w.run(watch.FilterTopics, false)
+	w.lead(created)
+	truth, err := testchain.ReadTruth(t.Context(), w.sim.HTTP(), 0, uint64(created), w.d.Factory)
+	require.NoError(t, err)
+	escrow := truth.Escrows[0]
+	require.Eventually(t, func() bool { return len(w.out.of(escrow)) == 1 }, 10*time.Second, 5*time.Millisecond, "admitted ahead of the cursor")
+	at, err := w.led.SlotPosition(t.Context(), 1)
+	require.NoError(t, err)
+	require.LessOrEqual(t, at.Next, created)
+
+	stale, err := w.led.FactoryPosition(t.Context(), 1)
+	require.NoError(t, err)
+	require.NoError(t, w.sim.Reorg(t.Context(), 1, testchain.Keep))
+	r, err := w.led.Rollback(t.Context(), stale, ledger.Position{Next: created, Hash: w.hash(created - 1)})
+	require.NoError(t, err)
+	require.True(t, r.Done)
+	w.approve(1, escrow)
+	w.mine(1 + confirmations)
+	require.Eventually(t, func() bool { // DISCOVERY_WAIT passes without a leader
+		at, err := w.led.SlotPosition(t.Context(), 1)
+		require.NoError(t, err)
+		return at.Next > created+2
+	}, 20*time.Second, 5*time.Millisecond)
+	rows, _ := w.db.Query(t.Context(), `select event_type || ' ' || (select state from processed_events p where p.event_id = o.event_id) from outbox o order by seq`)
+	outbox, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	require.Equal(t, []string{"EscrowDeployed orphaned"}, outbox, "its approval waits until its deployment is back")
+
+	w.lead(int64(w.head()) - confirmations)
+	require.Eventually(t, func() bool {
+		rows, _ := w.db.Query(t.Context(), `select event_type || ' ' || (select state from processed_events p where p.event_id = o.event_id) from outbox o order by seq`)
+		outbox, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		require.NoError(t, err)
+		return len(outbox) == 2
+	}, 20*time.Second, 5*time.Millisecond)
+	require.Equal(t, []string{"EscrowDeployed canonical", "Approved canonical"}, outbox)
+}
+
+// A block that a dead instance had processed turns out to be of a branch that is gone, though no cursor stands behind it: the owner rolls back, lets the
+// publisher come to rest, and goes on.
+func TestRememberedBlockOfAnotherBranch(t *testing.T) {
+	w := setup(t)
+	w.mine(1)
+	ahead := int64(w.head()) + 2
+	_, err := w.db.Exec(t.Context(), `insert into chain_blocks values ($1, $2, $3)`, chainID, ahead, common.HexToHash("0xdead").Hex())
+	require.NoError(t, err)
+	w.run(watch.FilterTopics, true)
+	w.mine(3 + confirmations)
+	require.Eventually(t, func() bool {
+		at, err := w.led.SlotPosition(t.Context(), 1)
+		require.NoError(t, err)
+		return at.Next > ahead+1 && at.Generation > 0
+	}, 20*time.Second, 5*time.Millisecond)
+	require.Positive(t, w.out.rests())
+	var hash string
+	require.NoError(t, w.db.QueryRow(t.Context(), `select hash from chain_blocks where number = $1`, ahead).Scan(&hash))
+	require.Equal(t, w.hash(ahead).Hex(), hash)
+}
