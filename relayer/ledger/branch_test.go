@@ -181,3 +181,31 @@ func TestCommitMeetsABlockOfAnotherBranch(t *testing.T) {
 	require.Equal(t, same, met(commit(9, ledger.Block{})))
 	require.NoError(t, commit(9, same))
 }
+
+// Whoever claims slots with a lower cursor goes back to it. What its own slots had stored above it is orphaned until that height is passed again, not
+// until the height from which the claim went on.
+func TestRetractionWaitsForTheHighestBlockEver(t *testing.T) {
+	w := setup(t)
+	w.discover(0, deployed(1, 1, 0, 10))
+	w.process(0)
+	w.process(0)
+	w.process(0, approved(1, 3, 0, 11))
+	w.publishAll()
+	low := w.slots.To(2, blockHash(0, 1))
+	_, err := w.db.Exec(t.Context(), `update cursors set next_block = $1, block_hash = $2`, low.Next, low.Hash.Hex()) // as a claim does
+	require.NoError(t, err)
+	w.reload()
+	w.process(0)
+	r, err := w.led.Rollback(t.Context(), w.slots, ledger.Position{Next: 2, Hash: blockHash(0, 1)})
+	require.NoError(t, err)
+	require.Equal(t, 1, r.Orphaned)
+	w.reload()
+	for range 3 {
+		w.discover(1)
+	}
+	require.Zero(t, w.process(1).Retracted, "block 3 has not been read again")
+	r2 := w.process(1, at(approved(1, 3, 0, 11), 1))
+	require.Equal(t, 1, r2.Revived)
+	require.Zero(t, r2.Retracted)
+	require.Empty(t, w.outbox())
+}

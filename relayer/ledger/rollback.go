@@ -110,14 +110,15 @@ func (l *Ledger) rollback(ctx context.Context, tx pgx.Tx, stale, fork Position) 
 	return r, nil
 }
 
-// rollbackScope says whether a cursor still stands behind the stale block or it is remembered, and the highest block that any cursor has processed.
+// rollbackScope says whether a cursor still stands behind the stale block or it is remembered, and the highest block that was processed: a claim may have
+// lowered the cursor that had been there.
 const rollbackScope = `
 	with c as (
 		select next_block, block_hash from leadership where chain_id = $1
 		union all select next_block, block_hash from cursors where chain_id = $1 and next_block is not null
 		union all select next_block, block_hash from slot_ownership where chain_id = $1 and owner is null)
 	select coalesce(bool_or(next_block = $2 and block_hash = $3), false)
-	       or exists (select from chain_blocks where chain_id = $1 and number = $2 - 1 and hash = $3), max(next_block) - 1 from c`
+	       or exists (select from chain_blocks where chain_id = $1 and number = $2 - 1 and hash = $3), greatest(max(next_block) - 1, (select max(number) from chain_blocks where chain_id = $1)) from c`
 
 const orphanEvents = `
 	update processed_events set state = 'orphaned', retract_after = $3
