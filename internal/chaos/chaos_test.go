@@ -9,7 +9,7 @@ import (
 )
 
 // The first seeds without a node that lies: how long such a node is left alone (half a minute and more) is longer than a test of every day may
-// take. `make chaos` tries all kinds.
+// take, and without a clock that is wrong, since a binary of Build takes minutes to build. `make chaos` tries all kinds.
 func TestFixedSeeds(t *testing.T) {
 	bin := filepath.Join(t.TempDir(), "escrow-relayer")
 	out, err := exec.CommandContext(t.Context(), "go", "build", "-race", "-o", bin, "../../cmd/escrow-relayer").CombinedOutput()
@@ -17,7 +17,7 @@ func TestFixedSeeds(t *testing.T) {
 	lies := []Kind{NodeDown, NodeSlow, NodeLimited, NodeFailing, NodeTruncated, NodeMalformed, NodeHTML, NodeRange, NodeResults, NodeBehind, NodeOmits, NodeForeign, NodeChain, NodeSilent, NodePruned}
 	for seed, ran := uint64(100), 0; ran < 3; seed++ {
 		plan := NewPlan(seed)
-		if plan.Has(lies...) {
+		if plan.Has(lies...) || plan.Clock != 0 {
 			continue
 		}
 		ran++

@@ -3,16 +3,16 @@ package chaos
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
-	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/ethclient"
 
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
 )
@@ -21,94 +21,153 @@ import (
 type Verdict struct {
 	Plan       Plan
 	Audit      *lab.Audit
+	Second     *lab.Audit // of the second chain, if there is one
 	Retracted  int
 	Wrong      []string // everything that must not be
 	Recovery   time.Duration
 	Logs       string
 	Duplicates int
+	Lost       int // sessions that instances lost
+	States     int // escrows whose record was compared with what they say themselves
+	Goroutines int // the most that an instance had in the end
 }
 
 // Clean says that nothing is wrong.
 func (v *Verdict) Clean() bool { return len(v.Wrong) == 0 }
 
 func (v *Verdict) String() string {
-	s := fmt.Sprintf("seed %d: escrows %d, emitted %d, received %d, duplicates %d, retracted %d, whole after %s", v.Plan.Seed, v.Audit.Escrows, v.Audit.Emitted, v.Audit.Received, v.Duplicates, v.Retracted, v.Recovery.Round(time.Millisecond))
+	s := fmt.Sprintf("seed %d: escrows %d, emitted %d, received %d, duplicates %d, retracted %d, records asked of the chain %d, sessions lost %d, goroutines %d, whole after %s",
+		v.Plan.Seed, v.Audit.Escrows, v.Audit.Emitted, v.Audit.Received, v.Duplicates, v.Retracted, v.States, v.Lost, v.Goroutines, v.Recovery.Round(time.Millisecond))
+	if v.Second != nil {
+		s += fmt.Sprintf("; second chain: escrows %d, emitted %d, received %d", v.Second.Escrows, v.Second.Emitted, v.Second.Received)
+	}
 	if v.Clean() {
 		return "ok    " + s
 	}
 	return "WRONG " + s + "\n  " + strings.Join(v.Wrong, "\n  ") + "\n  logs: " + v.Logs + "\n" + v.Plan.String()
 }
 
-// judge makes the fleet whole, lets the chain stand still, and compares.
+func (v *Verdict) wrong(format string, args ...any) {
+	v.Wrong = append(v.Wrong, fmt.Sprintf(format, args...))
+}
+
+// judge makes the fleet whole, lets the chains stand still, and compares.
 func (r *run) judge(ctx context.Context) (*Verdict, error) {
 	begun := time.Now()
 	if err := r.heal(ctx); err != nil {
 		return nil, err
 	}
-	deep := r.plan.Has(DeepReorg)
 	last, err := r.lab.Head(ctx)
 	if err != nil {
 		return nil, err
 	}
+	omits := r.plan.Has(NodeOmits)
+	v := &Verdict{Plan: r.plan}
+	verified := int64(0)
 	// Enough blocks on top that both cursors pass whatever a reorganisation has left to settle.
 	blocks := 2*r.plan.Confirmations + 10
-	omits := r.plan.Has(NodeOmits)
 	if omits {
 		blocks += 2 * epoch
+		verified = int64(last)
 	}
-	if err := r.chain.Mine(ctx, blocks); err != nil {
+	settled, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	first := side{r.chain, r.lab.Contracts}
+	truth, err := r.compare(settled, first, blocks, verified, v, &v.Audit)
+	if err != nil {
 		return nil, err
 	}
-	head, err := r.lab.Head(ctx)
+	v.Recovery, v.Lost = time.Since(begun), r.lost()
+	v.Duplicates = len(v.Audit.Duplicated)
+	if a := v.Audit; !r.plan.Deep() {
+		if len(a.Unknown) > 0 {
+			v.wrong("published below finality, or invented: %v", a.Unknown)
+		}
+		// What a node has left out comes when the verifier has found it, which is out of turn for its escrow.
+		if len(a.Disordered) > 0 && !omits {
+			v.wrong("out of order: %v", a.Disordered)
+		}
+	}
+	r.retractions(truth, v)
+	if r.second != nil {
+		if _, err = r.compare(settled, r.second.side, 2*r.plan.Confirmations+10, 0, v, &v.Second); err != nil {
+			return nil, err
+		}
+		if a := v.Second; !a.Exact() || len(a.Duplicated) > 0 && !r.doubtful(v.Lost) {
+			v.wrong("second chain: %s", a)
+		}
+	}
+	if err := r.quiet(ctx, v); err != nil {
+		return nil, err
+	}
+	r.endings(ctx, v)
+	return v, nil
+}
+
+// compare lets a chain go on by some empty blocks and stand still, waits for its relayers, and compares messages and tables with what the chain says.
+func (r *run) compare(ctx context.Context, s side, blocks int, verified int64, v *Verdict, audit **lab.Audit) (*testchain.Truth, error) {
+	if err := s.chain.Mine(ctx, blocks); err != nil {
+		return nil, err
+	}
+	head, err := s.head(ctx)
 	if err != nil {
 		return nil, err
 	}
 	target := head - uint64(r.plan.Confirmations)
-	truth, err := r.lab.Truth(ctx, target)
+	truth, err := testchain.ReadTruth(ctx, s.chain.HTTP(), s.contracts.Block, target, s.contracts.Factory)
 	if err != nil {
 		return nil, err
 	}
-	v := &Verdict{Plan: r.plan}
-	wrong := func(format string, args ...any) { v.Wrong = append(v.Wrong, fmt.Sprintf(format, args...)) }
-	settled, cancel := context.WithTimeout(ctx, settleTimeout)
-	defer cancel()
-	verified := int64(0)
-	if omits {
-		verified = int64(last)
+	if why := r.settle(ctx, s.id(), int64(target), verified); why != "" {
+		v.wrong("chain %d not whole after %s: %s", s.id(), settleTimeout, why)
 	}
-	if why := r.settle(settled, int64(target), verified); why != "" {
-		wrong("not whole after %s: %s", settleTimeout, why)
+	*audit = lab.Compare(truth, r.received(s.id(), lab.Topic))
+	for range 50 { // a subscriber hears of a message a moment after its acknowledgement
+		if len((*audit).Missing) == 0 || !pause(ctx, 100*time.Millisecond) {
+			break
+		}
+		*audit = lab.Compare(truth, r.received(s.id(), lab.Topic))
 	}
-	if v.Audit, err = r.lab.Audit(settled, target); err != nil {
+	if a := *audit; len(a.Missing) > 0 {
+		v.wrong("missing: %v", a.Missing)
+	} else if len(a.Malformed) > 0 {
+		v.wrong("malformed: %v", a.Malformed)
+	}
+	ctx = context.WithoutCancel(ctx)
+	if err := r.tables(ctx, s, truth, v); err != nil {
 		return nil, err
 	}
-	v.Recovery = time.Since(begun)
-	a := v.Audit
-	if len(a.Missing) > 0 {
-		wrong("missing: %v", a.Missing)
+	return truth, r.states(ctx, s, truth, v)
+}
+
+// head is the chain's newest block.
+func (s side) head(ctx context.Context) (uint64, error) {
+	c, err := ethclient.DialContext(ctx, s.chain.HTTP())
+	if err != nil {
+		return 0, err
 	}
-	if len(a.Malformed) > 0 {
-		wrong("malformed: %v", a.Malformed)
+	defer c.Close()
+	return c.BlockNumber(ctx)
+}
+
+// received are the messages of a chain on a topic, as a subscriber got them; as the server stored them when the topic was deleted and
+// created again, since no subscription outlives that.
+func (r *run) received(chain int64, topic string) []testpubsub.Message {
+	all := r.lab.Received.Messages()
+	switch {
+	case r.plan.Has(TopicGone):
+		all = slices.DeleteFunc(slices.Clone(r.tap.Messages()), func(m testpubsub.Message) bool { return m.Topic != testpubsub.TopicName(lab.Project, topic) })
+	case topic == lab.Retractions:
+		all = r.lab.Retracted.Messages()
 	}
-	v.Duplicates = len(a.Duplicated)
-	if !deep {
-		if len(a.Duplicated) > 0 && !r.plan.Has(inDoubt...) {
-			wrong("duplicated without a fault that explains it: %v", a.Duplicated)
-		}
-		if len(a.Unknown) > 0 {
-			wrong("published below finality, or invented: %v", a.Unknown)
-		}
-		// What a node has left out comes when the verifier has found it, which is out of turn for its escrow.
-		if len(a.Disordered) > 0 && !omits {
-			wrong("out of order: %v", a.Disordered)
-		}
-	}
-	r.retractions(truth, v, wrong)
-	if err := r.tables(ctx, truth, wrong); err != nil {
-		return nil, err
-	}
-	r.endings(ctx, wrong)
-	return v, nil
+	id := strconv.FormatInt(chain, 10)
+	return slices.DeleteFunc(slices.Clone(all), func(m testpubsub.Message) bool { return m.Attributes[message.AttrChainID] != id })
+}
+
+// doubtful says whether a message may have come twice: somebody was killed or cut off after he had sent it and before he had noted that, or
+// had to stop before he was told.
+func (r *run) doubtful(lost int) bool {
+	return lost > 0 || r.plan.Has(inDoubt...) || r.plan.Has(hurry...) && r.plan.Has(stops...)
 }
 
 // epoch is after how many blocks the simulated chain finalises, as Ethereum does.
@@ -116,19 +175,21 @@ const epoch = 32
 
 // settle waits until every slot is served, every cursor has passed the target, everything up to a block has been verified, and nothing waits; it
 // says what is not so.
-func (r *run) settle(ctx context.Context, target, verified int64) string {
+func (r *run) settle(ctx context.Context, chain, target, verified int64) string {
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
 	why := ""
 	for {
-		f, err := fleet.Read(ctx, r.lab.DB, r.chain.ChainID().Int64())
+		f, err := fleet.Read(ctx, r.lab.DB, chain)
 		var orphans int
 		if err == nil {
-			err = r.lab.DB.QueryRow(ctx, `select count(*) from processed_events where state = 'orphaned'`).Scan(&orphans)
+			err = r.lab.DB.QueryRow(ctx, `select count(*) from processed_events where chain_id = $1 and state = 'orphaned'`, chain).Scan(&orphans)
 		}
 		switch {
 		case err != nil:
-			why = err.Error()
+			if ctx.Err() == nil || why == "" {
+				why = err.Error()
+			}
 		case f.Slots.Unserved > 0:
 			why = fmt.Sprintf("%d slots unserved", f.Slots.Unserved)
 		case f.Slots.Adopted > 0:
@@ -156,143 +217,39 @@ func (r *run) settle(ctx context.Context, target, verified int64) string {
 	}
 }
 
-// retractions: what was published and is not on the chain was retracted, and nothing that is on the chain was retracted last.
-func (r *run) retractions(truth *testchain.Truth, v *Verdict, wrong func(string, ...any)) {
+// retractions: each event was published once more than it was retracted if it is on the chain, and as often if it is not. Where messages may come twice
+// that holds but for the repetitions.
+func (r *run) retractions(truth *testchain.Truth, v *Verdict) {
 	canonical := map[string]bool{}
 	for _, e := range truth.Escrows {
 		for _, id := range lab.Expected(truth, e) {
 			canonical[id] = true
 		}
 	}
-	retracted := map[string]int{}
-	for _, m := range r.lab.Retracted.Messages() {
-		retracted[m.Attributes[message.AttrEventID]]++
+	count := func(topic string) map[string]int {
+		n := map[string]int{}
+		for _, m := range r.received(r.chain.ChainID().Int64(), topic) {
+			n[m.Attributes[message.AttrEventID]]++
+		}
+		return n
 	}
+	published, retracted := count(lab.Topic), count(lab.Retractions)
 	v.Retracted = len(retracted)
-	published := map[string]int{}
-	for _, m := range r.lab.Received.Messages() {
-		published[m.Attributes[message.AttrEventID]]++
-	}
-	for id := range published {
-		if !canonical[id] && retracted[id] == 0 {
-			wrong("published, not on the chain, and not retracted: %s", id)
+	doubtful := r.doubtful(v.Lost)
+	for id, n := range published {
+		switch want := retracted[id]; {
+		case !canonical[id] && want == 0:
+			v.wrong("published, not on the chain, and not retracted: %s", id)
+		case canonical[id] && n != want+1 && !doubtful, !canonical[id] && n != want && !doubtful:
+			v.wrong("published %d times and retracted %d times, without a fault that explains it: %s (on the chain: %v)", n, want, id, canonical[id])
 		}
 	}
-	for id, n := range retracted {
+	for id := range retracted {
 		if published[id] == 0 {
-			wrong("retracted without having been published: %s", id)
+			v.wrong("retracted without having been published: %s", id)
 		}
-		if canonical[id] && published[id] <= n && !r.plan.Has(inDoubt...) {
-			wrong("on the chain, but retracted and not published again: %s", id)
-		}
-	}
-}
-
-// tables: processed_events and escrow_records say what the chain says.
-func (r *run) tables(ctx context.Context, truth *testchain.Truth, wrong func(string, ...any)) error {
-	want := map[string]bool{}
-	type state struct {
-		status    string
-		approvals int
-	}
-	states := map[string]state{}
-	for _, escrow := range truth.Escrows {
-		s := state{status: "created"}
-		for _, e := range truth.Events[escrow] {
-			want[e.ID] = true
-			switch e.Name {
-			case "Approved":
-				s.approvals++
-				if s.status == "created" {
-					s.status = "approved"
-				}
-			case "EscrowReleased":
-				s.status = "released"
-			case "EscrowRefunded":
-				s.status = "refunded"
-			}
-		}
-		states[strings.ToLower(escrow.Hex())] = s
-	}
-	rows, err := r.lab.DB.Query(ctx, `select event_id from processed_events where state = 'canonical' and block_number <= $1`, int64(truth.To))
-	if err != nil {
-		return err
-	}
-	for rows.Next() {
-		var id string
-		if err := rows.Scan(&id); err != nil {
-			return err
-		}
-		if !want[id] {
-			wrong("stored, but not on the chain: %s", id)
-		}
-		delete(want, id)
-	}
-	if err := rows.Err(); err != nil {
-		return err
-	}
-	for id := range want {
-		wrong("on the chain, but not stored: %s", id)
-	}
-	rows, err = r.lab.DB.Query(ctx, `select escrow, status, approvals from escrow_records`)
-	if err != nil {
-		return err
-	}
-	for rows.Next() {
-		var escrow string
-		var s state
-		if err := rows.Scan(&escrow, &s.status, &s.approvals); err != nil {
-			return err
-		}
-		if states[escrow] != s {
-			wrong("record of %s is %+v, the chain says %+v", common.HexToAddress(escrow), s, states[escrow])
-		}
-		delete(states, escrow)
-	}
-	for escrow := range states {
-		wrong("no record of %s", escrow)
-	}
-	return rows.Err()
-}
-
-// endings: every process stops cleanly, none has raced or panicked, and nothing is left in the database.
-func (r *run) endings(ctx context.Context, wrong func(string, ...any)) {
-	for _, p := range r.procs {
-		if p != nil && p.Running() {
-			_ = r.stop(ctx, p)
+		if !r.plan.Deep() {
+			v.wrong("retracted, though no reorganisation went deeper than the confirmations: %s", id)
 		}
 	}
-	for _, s := range r.stopped {
-		wrong("%s", s)
-	}
-	files, _ := filepath.Glob(filepath.Join(r.lab.Dir, "*.log"))
-	for _, f := range files {
-		b, _ := os.ReadFile(f)
-		for _, sign := range []string{"DATA RACE", "panic:", "fatal error:", "WaitGroup misuse"} {
-			if strings.Contains(string(b), sign) {
-				wrong("%s in %s", sign, f)
-			}
-		}
-	}
-	var locks, connections int
-	var kept []string // by whom slots were not given back
-	var err error
-	for range 50 { // the server hears of the end of a connection a moment later
-		err = r.lab.DB.QueryRow(ctx, `select (select count(*) from pg_locks l join pg_stat_activity a using (pid) where l.locktype = 'advisory' and a.application_name like 'escrow-relayer/%'),
-		(select count(*) from pg_stat_activity where application_name like 'escrow-relayer/%'), (select coalesce(array_agg(distinct owner), '{}') from slot_ownership where owner is not null)`).Scan(&locks, &connections, &kept)
-		if err == nil && locks+connections == 0 || !pause(ctx, 100*time.Millisecond) {
-			break
-		}
-	}
-	kept = slices.DeleteFunc(kept, r.lostAtTheEnd)
-	if err != nil || locks > 0 || connections > 0 || len(kept) > 0 {
-		wrong("after all have stopped: %d locks, %d connections, slots not given back by %v, %v", locks, connections, kept, err)
-	}
-}
-
-// lostAtTheEnd says whether an instance had no session when it stopped: on a machine as busy as this one, a session with such short probes may
-// be lost at any time, and without one nothing can be given back.
-func (r *run) lostAtTheEnd(id string) bool {
-	b, _ := os.ReadFile(filepath.Join(r.lab.Dir, id+".log"))
-	return strings.LastIndex(string(b), `"tenure over, joining again"`) > strings.LastIndex(string(b), `"joined the fleet"`)
 }

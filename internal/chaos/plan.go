@@ -54,7 +54,30 @@ const (
 	DBCut    Kind = "db-cut"
 	DBFreeze Kind = "db-freeze"
 	DBSlow   Kind = "db-slow"
+
+	// Of the database itself, as every instance sees it.
+	DBDown        Kind = "db-down"        // shut down, and started again later
+	DBConnections Kind = "db-connections" // another client takes all connections that there are, and an instance loses its own
+	DBRefuse      Kind = "db-refuse"      // writes fail with a code of refusals
+	DBCancel      Kind = "db-cancel"      // statements are cancelled in the middle, as a timeout set by somebody else does
+	DBLocks       Kind = "db-locks"       // somebody locks the rows that commits need
+	DBDeadlock    Kind = "db-deadlock"    // somebody locks them the other way round
+
+	KillAfterAck  Kind = "kill-after-ack" // SIGKILL between Pub/Sub's acknowledgement and the deletion from the outbox
+	TopicGone     Kind = "topic-gone"     // deleted, and created again later
+	KeyFailing    Kind = "key-failing"    // one ordering key in N
+	Twin          Kind = "twin"           // another process with the same INSTANCE_ID
+	Stale         Kind = "stale"          // another instance, which believes in another total
+	SlowStart     Kind = "slow-start"     // killed, and frozen in the middle of the next start
+	Flap          Kind = "flap"           // whoever leads loses its session, again and again
+	TakeoverReorg Kind = "reorg-takeover" // a reorganisation while the slots of a dead instance are taken over
+	BackfillReorg Kind = "reorg-backfill" // all killed, many blocks, and a reorganisation while they catch up
+	Burst         Kind = "burst"          // a block with hundreds of new escrows, one with their approvals, one with thousands of foreign logs
+	Empty         Kind = "empty-stretch"  // many blocks without anything
 )
+
+// refusals are what a write may fail with: disk full, serialization failure, deadlock, lock not available, statement timeout, out of memory.
+var refusals = []string{"53100", "40001", "40P01", "55P03", "57014", "53200"}
 
 // nodeModes are the faults of nodes, as package faults calls them.
 var nodeModes = map[Kind]faults.Mode{
@@ -69,8 +92,23 @@ var nodeKinds = []Kind{
 	NodeOmits, NodeOmits, NodeForeign, NodeChain, NodeSilent, NodeSilent, NodePruned,
 }
 
-// inDoubt are the faults after which a message may come twice.
-var inDoubt = []Kind{Kill, KillAll, Freeze, Session, Backends, Restart, Crash, AckLost, PubSubDown, Denied, Slow, DBCut, DBFreeze, DBSlow}
+// laterKinds came after the seeds had been used for long.
+var laterKinds = []Kind{
+	DBDown, DBConnections, DBRefuse, DBRefuse, DBCancel, DBLocks, DBDeadlock, KillAfterAck, KillAfterAck, TopicGone, KeyFailing, KeyFailing, Twin, Stale, SlowStart,
+	Flap, TakeoverReorg, TakeoverReorg, BackfillReorg, BackfillReorg, Burst, Empty,
+}
+
+// inDoubt are the faults after which a message may come twice: whoever sent it does not learn that it was stored, or cannot note it.
+var inDoubt = []Kind{
+	Kill, KillAll, Freeze, Session, Backends, Restart, Crash, AckLost, DBCut, DBFreeze, DBSlow, DBDown, DBConnections, DBRefuse, DBCancel, DBLocks, DBDeadlock,
+	KillAfterAck, SlowStart, Flap, TakeoverReorg, BackfillReorg,
+}
+
+// hurry are the faults that an orderly stop may not have the time to wait for.
+var hurry = []Kind{PubSubDown, Denied, Slow, TopicGone, KeyFailing}
+
+// stops are the faults with an orderly stop.
+var stops = []Kind{Term, Repartition, Twin, Stale}
 
 // Fault is one entry of a plan.
 type Fault struct {
@@ -80,7 +118,7 @@ type Fault struct {
 	For  time.Duration // until it is undone
 	N    int           // depth of a reorganisation, new total of a repartition
 	Keep bool          // a reorganisation keeps the transactions
-	Both bool          // both endpoints
+	Both bool          // both endpoints; every instance's network
 }
 
 func (f Fault) String() string {
@@ -99,6 +137,10 @@ type Plan struct {
 	PerBlock      int
 	Length        time.Duration
 	Faults        []Fault
+	Auto          bool          // PARTITION_NUMBER=auto
+	Second        bool          // another chain in the same database, with the same addresses, INSTANCE_IDs and topics
+	Clock         time.Duration // by how much the clock of one instance is wrong; only a binary of BuildOverlay minds
+	ClockWho      int
 }
 
 // NewPlan makes the plan of a seed.
@@ -119,6 +161,14 @@ func NewPlan(seed uint64) Plan {
 	}
 	kinds = append(kinds, DBCut, DBFreeze, DBFreeze, DBSlow)
 	kinds = append(kinds, nodeKinds...)
+	kinds = append(kinds, laterKinds...)
+	p.Auto, p.Second = r.IntN(5) == 0, r.IntN(4) == 0
+	if r.IntN(5) == 0 {
+		p.Clock, p.ClockWho = time.Duration(1+r.IntN(30))*time.Minute, r.IntN(p.Instances)
+		if r.IntN(2) == 0 {
+			p.Clock = -p.Clock
+		}
+	}
 	for range 2 + r.IntN(5) {
 		f := Fault{
 			At: time.Duration(r.Int64N(int64(p.Length * 8 / 10))), Kind: kinds[r.IntN(len(kinds))], Who: r.IntN(p.Instances),
@@ -129,14 +179,28 @@ func NewPlan(seed uint64) Plan {
 			f.N = 1 + r.IntN(p.Confirmations)
 		case DeepReorg:
 			f.N = p.Confirmations + 1 + r.IntN(5)
-		case Repartition:
+		case TakeoverReorg, BackfillReorg:
+			f.N = 1 + r.IntN(p.Confirmations)
+			if r.IntN(4) == 0 {
+				f.N += p.Confirmations
+			}
+		case Repartition, Stale:
 			f.N = 1 + r.IntN(5)
+		case DBRefuse:
+			f.N = r.IntN(len(refusals))
+		case KeyFailing:
+			f.N = 2 + r.IntN(4)
+		case Burst:
+			f.N = 100 + r.IntN(200)
+		case Empty:
+			f.N = 20 + r.IntN(60)
 		case NodeBehind:
 			f.N = 1 + r.IntN(8)
 		case NodeRange, NodeResults:
 			f.N = 1 + r.IntN(20)
 		}
-		f.Both = nodeModes[f.Kind] != "" && f.Kind != NodeOmits && r.IntN(3) == 0
+		network := f.Kind == DBCut || f.Kind == DBFreeze || f.Kind == DBSlow
+		f.Both = (nodeModes[f.Kind] != "" && f.Kind != NodeOmits || network) && r.IntN(3) == 0
 		p.Faults = append(p.Faults, f)
 	}
 	slices.SortFunc(p.Faults, func(a, b Fault) int { return int(a.At - b.At) })
@@ -148,9 +212,25 @@ func (p *Plan) Has(kinds ...Kind) bool {
 	return slices.ContainsFunc(p.Faults, func(f Fault) bool { return slices.Contains(kinds, f.Kind) })
 }
 
+// Deep says whether the plan has a reorganisation that goes deeper than the confirmations.
+func (p *Plan) Deep() bool {
+	return slices.ContainsFunc(p.Faults, func(f Fault) bool {
+		return f.N > p.Confirmations && slices.Contains([]Kind{Reorg, DeepReorg, TakeoverReorg, BackfillReorg}, f.Kind)
+	})
+}
+
 func (p *Plan) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed %d: %d instances, %s, key %s, filter %s, %d confirmations, a block every %s, %d actions a block", p.Seed, p.Instances, p.Strategy, p.OrderingKey, p.Filter, p.Confirmations, p.BlockTime, p.PerBlock)
+	if p.Auto {
+		b.WriteString(", auto numbers")
+	}
+	if p.Second {
+		b.WriteString(", a second chain")
+	}
+	if p.Clock != 0 {
+		fmt.Fprintf(&b, ", the clock of %d wrong by %s", p.ClockWho, p.Clock)
+	}
 	for _, f := range p.Faults {
 		fmt.Fprintf(&b, "\n  %s", f)
 	}

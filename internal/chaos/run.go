@@ -8,11 +8,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc/codes"
 
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
@@ -28,16 +26,35 @@ const settleTimeout = 120 * time.Second
 // refused is the exit code of a relayer that does not fit its surroundings, such as a node of another chain.
 const refused = 2
 
+// adoptAfter is ADOPT_AFTER of the relayers.
+const adoptAfter = 700 * time.Millisecond
+
+// maxConnections of Postgres: enough for the largest fleet, few enough to take them all away.
+const maxConnections = 120
+
+// gasLimit of a block, for bursts.
+const gasLimit = 400_000_000
+
 // run is a plan in progress.
 type run struct {
-	plan  Plan
-	lab   *lab.Lab
-	chain *testchain.Sim
+	plan    Plan
+	lab     *lab.Lab
+	chain   *testchain.Sim
+	traffic *testchain.Traffic   // under mining
+	tap     *testpubsub.Recorder // what the server stored, in all topics
+	second  *second              // nil: there is none
+	begun   time.Time            // when the first fault's time began to run
+
+	mining     sync.Mutex // blocks, traffic and reorganisations take turns
+	restarting sync.Mutex // of Postgres
+	topic      sync.Mutex // deletions of it
 
 	mu      sync.Mutex
 	procs   []*lab.Process // by number
 	total   int
-	stopped []string // processes that ended other than they should
+	totals  map[int]int // that each was started with
+	guests  int
+	stopped []string // what processes did other than they should
 	dead    map[int]bool
 	network map[int]*faults.TCP // between an instance and Postgres
 	urls    map[int]string      // of the database, through it
@@ -45,18 +62,27 @@ type run struct {
 	nodes [2]*faults.Node // in front of the chain
 }
 
+// asRole is the database's URL for relayers.
+func asRole(l *lab.Lab) string { return strings.Replace(l.URL, "postgres@", role+"@", 1) }
+
 // Run carries a plan out with a relayer's binary and returns what the oracle says.
 func Run(ctx context.Context, bin string, p Plan) (v *Verdict, err error) {
+	chain, err := testchain.StartSim(testchain.Options{Seed: p.Seed, GasLimit: gasLimit})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, chain.Stop()) }()
 	l, err := lab.Start(ctx, lab.Options{
-		Bin: bin, Seed: p.Seed, Confirmations: p.Confirmations, Postgres: testpg.Options{},
+		Bin: bin, Node: chain, Confirmations: p.Confirmations, Postgres: testpg.Options{MaxConnections: maxConnections},
 		Env: map[string]string{
-			"SESSION_PROBE_INTERVAL": "300ms", "ADOPT_AFTER": "700ms", "PARTITION_STRATEGY": p.Strategy, "ORDERING_KEY": p.OrderingKey, "LOG_FILTER": p.Filter,
+			"SESSION_PROBE_INTERVAL": "300ms", "ADOPT_AFTER": adoptAfter.String(), "PARTITION_STRATEGY": p.Strategy, "ORDERING_KEY": p.OrderingKey, "LOG_FILTER": p.Filter,
 			"LEADER_STALE_AFTER": "5s", "INSTANCE_LOCK_WAIT": "30s", "LOG_LEVEL": "debug", "VERIFY_INTERVAL": "500ms", "POLL_INTERVAL": "200ms",
 		},
 	})
 	if err != nil {
 		return nil, err
 	}
+	l.DatabaseURL = asRole(l)
 	keep := true
 	defer func() {
 		err = errors.Join(err, l.Close())
@@ -64,7 +90,14 @@ func Run(ctx context.Context, bin string, p Plan) (v *Verdict, err error) {
 			_ = os.RemoveAll(l.Dir)
 		}
 	}()
-	r := &run{plan: p, lab: l, chain: l.Chain.(*testchain.Sim), total: p.Instances, dead: map[int]bool{}, network: map[int]*faults.TCP{}, urls: map[int]string{}}
+	for _, statement := range []string{`create role ` + role + ` login`, `alter database relayer owner to ` + role} {
+		if _, err := l.DB.Exec(ctx, statement); err != nil {
+			return nil, fmt.Errorf("make the relayers' role: %w", err)
+		}
+	}
+	r := &run{
+		plan: p, lab: l, chain: chain, tap: l.PubSub.Tap(), total: p.Instances, totals: map[int]int{}, dead: map[int]bool{}, network: map[int]*faults.TCP{}, urls: map[int]string{},
+	}
 	defer func() { err = errors.Join(err, r.disconnect()) }()
 	for i := range r.nodes {
 		if r.nodes[i], err = faults.NewNode(r.chain.HTTP(), r.chain.WS(), p.Seed+uint64(i)); err != nil {
@@ -77,12 +110,18 @@ func Run(ctx context.Context, bin string, p Plan) (v *Verdict, err error) {
 		}
 	}
 	for i := range p.Instances {
-		ready, cancel := context.WithTimeout(ctx, 60*time.Second)
-		err := r.process(i).Ready(ready)
-		cancel()
-		if err != nil {
+		if err := ready(ctx, r.process(i)); err != nil {
 			return nil, err
 		}
+	}
+	if err := r.instrument(ctx); err != nil {
+		return nil, err
+	}
+	if p.Second {
+		if r.second, err = startSecond(ctx, r); err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, r.second.chain.Stop()) }()
 	}
 	if err := r.play(ctx); err != nil {
 		return nil, fmt.Errorf("%w (logs: %s)", err, l.Dir)
@@ -94,6 +133,19 @@ func Run(ctx context.Context, bin string, p Plan) (v *Verdict, err error) {
 	v.Logs = l.Dir
 	keep = !v.Clean()
 	return v, nil
+}
+
+func ready(ctx context.Context, p *lab.Process) error {
+	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
+	defer cancel()
+	return p.Ready(ctx)
+}
+
+// note something that must not be.
+func (r *run) note(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stopped = append(r.stopped, fmt.Sprintf(format, args...))
 }
 
 func (r *run) process(i int) *lab.Process {
@@ -123,7 +175,7 @@ func (r *run) start(i int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.network[i] == nil {
-		t, url, err := faults.ProxyURL(r.lab.URL)
+		t, url, err := faults.ProxyURL(asRole(r.lab))
 		if err != nil {
 			return err
 		}
@@ -131,10 +183,18 @@ func (r *run) start(i int) error {
 	}
 	a, b := r.nodes[0], r.nodes[1]
 	rpc := [][2]string{{a.WS(), b.HTTP()}, {a.HTTP(), b.HTTP()}, {b.WS(), a.WS()}}[i%3]
-	p, err := r.lab.Run("r"+strconv.Itoa(i), i, r.total, map[string]string{"DATABASE_URL": r.urls[i], "RPC_URLS": rpc[0] + "," + rpc[1]})
+	env := map[string]string{"DATABASE_URL": r.urls[i], "RPC_URLS": rpc[0] + "," + rpc[1]}
+	if r.plan.Auto {
+		env["PARTITION_NUMBER"] = "auto"
+	}
+	if r.plan.Clock != 0 && i == r.plan.ClockWho {
+		env[clockVariable] = strconv.Itoa(int(r.plan.Clock.Seconds()))
+	}
+	p, err := r.lab.Run("r"+strconv.Itoa(i), i, r.total, env)
 	if err != nil {
 		return err
 	}
+	r.totals[i] = r.total
 	for len(r.procs) <= i {
 		r.procs = append(r.procs, nil)
 	}
@@ -173,53 +233,57 @@ func (r *run) back(i int) {
 	delete(r.dead, i)
 }
 
-// play makes traffic and faults, and ends when both have ended and everything is running again.
-func (r *run) play(ctx context.Context) error {
-	traffic, err := testchain.NewTraffic(ctx, testchain.TrafficConfig{
-		URL: r.chain.HTTP(), Deployment: testchain.Deployment{Block: r.lab.Contracts.Block, Factory: r.lab.Contracts.Factory, Noise: r.lab.Contracts.Noise},
-		Accounts: r.chain.Accounts()[:len(r.chain.Accounts())-1], Seed: r.plan.Seed,
-	})
+// play makes traffic and faults, and ends when both have ended.
+func (r *run) play(ctx context.Context) (err error) {
+	r.traffic, err = newTraffic(ctx, r.chain, r.lab.Contracts, r.plan.Seed)
 	if err != nil {
 		return err
 	}
-	defer traffic.Close()
+	defer r.traffic.Close()
 	timed, cancel := context.WithTimeout(ctx, r.plan.Length)
 	defer cancel()
-	var mining sync.Mutex // a reorganisation and a block take turns
 	var g errgroup.Group
 	g.Go(func() error {
-		ticker := time.NewTicker(r.plan.BlockTime)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-timed.Done():
-				return nil
-			case <-ticker.C:
-			}
-			mining.Lock()
-			err := traffic.Step(ctx, r.plan.PerBlock)
-			if err == nil {
-				err = r.chain.Mine(ctx, 1)
-			}
-			mining.Unlock()
-			if err != nil {
-				return fmt.Errorf("traffic: %w", err)
-			}
-		}
+		return every(timed, r.plan.BlockTime, func() error { return r.blocks(ctx, 1, r.plan.PerBlock) })
 	})
-	begun := time.Now()
+	if r.second != nil {
+		g.Go(func() error { return every(timed, 2*r.plan.BlockTime, func() error { return r.second.block(ctx) }) })
+	}
+	r.begun = time.Now()
 	for _, f := range r.plan.Faults {
 		g.Go(func() error {
-			if !pause(ctx, time.Until(begun.Add(f.At))) {
+			if !pause(ctx, time.Until(r.begun.Add(f.At))) {
 				return nil
 			}
-			if err := r.inject(ctx, f, &mining); err != nil {
+			if err := r.inject(ctx, f); err != nil {
 				return fmt.Errorf("%s: %w", f, err)
 			}
 			return nil
 		})
 	}
 	return g.Wait()
+}
+
+// every does something at a pace until ctx ends or it fails.
+func every(ctx context.Context, interval time.Duration, do func() error) error {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		if err := do(); err != nil {
+			return fmt.Errorf("traffic: %w", err)
+		}
+	}
+}
+
+func newTraffic(ctx context.Context, chain *testchain.Sim, d testchain.Deployment, seed uint64) (*testchain.Traffic, error) {
+	return testchain.NewTraffic(ctx, testchain.TrafficConfig{
+		URL: chain.HTTP(), Deployment: testchain.Deployment{Block: d.Block, Factory: d.Factory, Noise: d.Noise}, Accounts: chain.Accounts()[:len(chain.Accounts())-1], Seed: seed,
+	})
 }
 
 func pause(ctx context.Context, d time.Duration) bool {
@@ -233,208 +297,12 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-func (r *run) inject(ctx context.Context, f Fault, mining *sync.Mutex) error {
-	pubsub := func(fault testpubsub.Fault) {
-		i := r.lab.PubSub.Inject(fault)
-		pause(ctx, f.For)
-		i.Remove()
-	}
-	if mode := nodeModes[f.Kind]; mode != "" {
-		return r.mislead(ctx, f, mode)
-	}
-	switch f.Kind {
-	case DBCut, DBFreeze, DBSlow:
-		return r.disturb(ctx, f)
-	case Kill, Freeze, Term:
-		i, p := r.alive(f.Who)
-		if p == nil {
-			return nil
-		}
-		defer r.back(i)
-		switch f.Kind {
-		case Freeze:
-			p.Signal(syscall.SIGSTOP)
-			pause(ctx, f.For)
-			p.Signal(syscall.SIGCONT)
-			return nil
-		case Kill:
-			p.Kill()
-		case Term:
-			if err := r.stop(ctx, p); err != nil {
-				return err
-			}
-		}
-		pause(ctx, f.For)
-		return r.again(i)
-	case KillAll:
-		var down []int
-		for {
-			i, p := r.alive(0)
-			if p == nil {
-				break
-			}
-			p.Kill()
-			down = append(down, i)
-		}
-		pause(ctx, f.For)
-		for _, i := range down {
-			if err := r.again(i); err != nil {
-				return err
-			}
-			r.back(i)
-		}
-	case Repartition:
-		return r.repartition(ctx, f.N)
-	case Session:
-		r.terminate(ctx, `application_name = 'escrow-relayer/r`+strconv.Itoa(f.Who)+`' and exists (select from pg_locks l where l.pid = a.pid and l.locktype = 'advisory')`)
-	case Backends:
-		r.terminate(ctx, `application_name like 'escrow-relayer/%'`)
-	case Restart:
-		return r.restart(ctx, testpg.Fast)
-	case Crash:
-		return r.restart(ctx, testpg.Immediate)
-	case PubSubDown:
-		pubsub(testpubsub.Fault{Code: codes.Unavailable})
-	case Denied:
-		pubsub(testpubsub.Fault{Code: codes.PermissionDenied})
-	case AckLost:
-		pubsub(testpubsub.Fault{Code: codes.Aborted, Stored: true, Times: 3})
-	case Slow:
-		pubsub(testpubsub.Fault{Delay: 300 * time.Millisecond})
-	case Reorg, DeepReorg:
-		mining.Lock()
-		defer mining.Unlock()
-		head, err := r.lab.Head(ctx)
-		if err != nil {
-			return err
-		}
-		if depth := min(f.N, int(head)-int(r.lab.Contracts.Block)-1); depth > 0 {
-			return r.chain.Reorg(ctx, depth, testchain.Fate(f.Keep))
-		}
-	}
-	return nil
-}
-
-// mislead makes one node or both misbehave for a time; one that omits logs does so from then on.
-func (r *run) mislead(ctx context.Context, f Fault, mode faults.Mode) error {
-	fault := faults.Fault{Mode: mode, N: uint64(f.N)}
-	switch f.Kind {
-	case NodeSlow:
-		fault.Delay = f.For / 2
-	case NodeLimited:
-		if f.Keep {
-			fault.Delay = time.Second // as Retry-After
-		}
-	case NodeTruncated, NodeMalformed, NodeHTML, NodeFailing:
-		if f.Keep {
-			fault.Share = 0.3
-		}
-	case NodeChain:
-		fault.N = 5
-	case NodePruned:
-		head, err := r.lab.Head(ctx)
-		if err != nil {
-			return err
-		}
-		fault.N = head - min(head, 20)
-	}
-	nodes := r.nodes[f.Who%2 : f.Who%2+1]
-	switch {
-	case f.Kind == NodeOmits:
-		nodes = r.nodes[:1] // always the same: with both, nothing could tell
-	case f.Both:
-		nodes = r.nodes[:]
-	}
-	for _, n := range nodes {
-		i := n.Inject(fault)
-		if f.Kind != NodeOmits {
-			defer i.Remove()
-		}
-	}
-	if f.Kind != NodeOmits {
-		pause(ctx, f.For)
-	}
-	return nil
-}
-
-// disturb the network between an instance and Postgres for a time.
-func (r *run) disturb(ctx context.Context, f Fault) error {
-	r.mu.Lock()
-	t := r.network[f.Who]
-	r.mu.Unlock()
-	var undo func() error
-	var err error
-	switch f.Kind {
-	case DBCut:
-		undo = t.Cut()
-	case DBFreeze:
-		undo, err = t.Freeze()
-	case DBSlow:
-		undo, err = t.Slow(150 * time.Millisecond)
-	}
-	if err != nil {
-		return err
-	}
-	pause(ctx, f.For)
-	return undo()
-}
-
-// restart is one at a time.
-var restarting sync.Mutex
-
-func (r *run) restart(ctx context.Context, mode testpg.Mode) error {
-	restarting.Lock()
-	defer restarting.Unlock()
-	return r.lab.PG.Restart(ctx, mode)
-}
-
-func (r *run) terminate(ctx context.Context, where string) {
-	// The database may be down: then there is nothing to terminate.
-	_, _ = r.lab.DB.Exec(ctx, `select pg_terminate_backend(a.pid) from pg_stat_activity a where a.pid <> pg_backend_pid() and `+where)
-}
-
 // stop ends a process by SIGTERM; it has to exit with 0 within the 10 s that Cloud Run leaves.
 func (r *run) stop(ctx context.Context, p *lab.Process) error {
 	stop, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	if err := p.Stop(stop); err != nil {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.stopped = append(r.stopped, err.Error())
-	}
-	return nil
-}
-
-// repartition restarts one instance after the other with another total.
-func (r *run) repartition(ctx context.Context, total int) error {
-	r.mu.Lock()
-	old := len(r.procs)
-	r.total = total
-	r.mu.Unlock()
-	for i := range max(old, total) {
-		r.mu.Lock()
-		var p *lab.Process
-		if i < len(r.procs) && !r.dead[i] {
-			p = r.procs[i]
-		}
-		busy := i < len(r.procs) && r.dead[i]
-		r.dead[i] = true
-		r.mu.Unlock()
-		if busy {
-			continue // another fault has it, and starts it again with the new total
-		}
-		if p != nil && p.Running() {
-			if err := r.stop(ctx, p); err != nil {
-				return err
-			}
-		}
-		if i < total {
-			if err := r.start(i); err != nil {
-				return err
-			}
-		}
-		r.back(i)
-		pause(ctx, 300*time.Millisecond)
+		r.note("%v", err)
 	}
 	return nil
 }
@@ -447,16 +315,17 @@ func (r *run) heal(ctx context.Context) error {
 			p = r.procs[i]
 		}
 		running := p != nil && p.Running()
-		if running && i >= r.total {
+		if running && (i >= r.total || r.totals[i] != r.total) { // frozen while the others were given another total, say
 			if err := r.stop(ctx, p); err != nil {
 				return err
 			}
+			p, running = nil, false
 		}
 		if p != nil && !running {
 			select {
 			case <-p.Exited():
-				if code, err := p.Wait(ctx); err == nil && code > 0 && (code != refused || !r.plan.Has(NodeChain)) {
-					r.stopped = append(r.stopped, fmt.Sprintf("%s exited with %d by itself: %s", p.ID, code, tail(p.LogFile)))
+				if code, err := p.Wait(ctx); err == nil && code > 0 && (code != refused || !r.plan.Has(NodeChain, TopicGone, Twin)) {
+					r.note("%s exited with %d by itself: %s", p.ID, code, tail(p.LogFile))
 				}
 			default:
 			}
@@ -466,6 +335,9 @@ func (r *run) heal(ctx context.Context) error {
 				return err
 			}
 		}
+	}
+	if r.second != nil {
+		return r.second.heal(r)
 	}
 	return nil
 }

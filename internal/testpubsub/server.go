@@ -223,6 +223,16 @@ func CreateTopic(ctx context.Context, addr, project, topic string) error {
 	})
 }
 
+// DeleteTopic deletes a topic at the server at addr; its subscriptions stay, and get nothing any more.
+func DeleteTopic(ctx context.Context, addr, project, topic string) error {
+	return with(addr, func(conn *grpc.ClientConn) error {
+		if _, err := pubsubpb.NewPublisherClient(conn).DeleteTopic(ctx, &pubsubpb.DeleteTopicRequest{Topic: TopicName(project, topic)}); err != nil {
+			return fmt.Errorf("delete topic %s: %w", topic, err)
+		}
+		return nil
+	})
+}
+
 // CreateSubscription creates a subscription with message ordering at the server at addr; one that exists is fine.
 func CreateSubscription(ctx context.Context, addr, project, topic, subscription string) error {
 	return with(addr, func(conn *grpc.ClientConn) error {

@@ -1,0 +1,199 @@
+package chaos
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fusion-prime/escrow-relayer/internal/lab"
+	"github.com/fusion-prime/escrow-relayer/partition"
+)
+
+// Bounds of an instance at rest.
+const (
+	maxGoroutines = 90 // 60 to 70 are usual, of which a dozen belong to Google's client
+	maxPerProcess = 9  // connections: DB_MAX_CONNS and the session
+)
+
+// fleets are the processes that should be running, by the name that they have in the database.
+func (r *run) fleets() (all []*lab.Process, perName map[string]int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all, perName = slices.Clone(r.procs[:r.total]), map[string]int{}
+	if r.second != nil {
+		all = append(all, r.second.procs[:]...)
+	}
+	for _, p := range all {
+		perName[strings.Replace(p.ID, "second", "r", 1)]++
+	}
+	return all, perName
+}
+
+// quiet: a whole fleet at rest has the locks and connections that it should have, and no more goroutines than one that has just begun.
+func (r *run) quiet(ctx context.Context, v *Verdict) error {
+	all, perName := r.fleets()
+	chains := 1
+	if r.second != nil {
+		chains = 2
+	}
+	var last string
+	for range 50 {
+		last = ""
+		var locks int
+		if err := r.lab.DB.QueryRow(ctx, `select count(*) from pg_locks l join pg_stat_activity a using (pid)
+			where l.locktype = 'advisory' and l.granted and a.application_name like 'escrow-relayer/%'`).Scan(&locks); err != nil {
+			return err
+		}
+		if locks != len(all)+chains {
+			last = fmt.Sprintf("%d advisory locks, for %d instances and %d leaders", locks, len(all), chains)
+		}
+		rows, _ := r.lab.DB.Query(ctx, `select substr(application_name, 16), count(*) from pg_stat_activity where application_name like 'escrow-relayer/%' group by 1`)
+		for rows.Next() {
+			var name string
+			var n int
+			if err := rows.Scan(&name, &n); err != nil {
+				return err
+			}
+			if n > maxPerProcess*perName[name] {
+				last = fmt.Sprintf("%d connections of the %d processes called %s", n, perName[name], name)
+			}
+		}
+		if err := rows.Err(); err != nil {
+			return err
+		}
+		v.Goroutines = 0
+		for _, p := range all {
+			n, err := goroutines(ctx, p)
+			if err != nil {
+				return err
+			}
+			v.Goroutines = max(v.Goroutines, n)
+		}
+		if v.Goroutines > maxGoroutines {
+			last = fmt.Sprintf("%d goroutines in one instance", v.Goroutines)
+		}
+		if last == "" || !pause(ctx, 200*time.Millisecond) {
+			break
+		}
+	}
+	if last != "" {
+		v.wrong("at rest: %s", last)
+	}
+	return nil
+}
+
+// goroutines of an instance, by its own metrics.
+func goroutines(ctx context.Context, p *lab.Process) (int, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL+"/metrics", nil)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, fmt.Errorf("read the metrics of %s: %w", p.ID, err)
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		if value, ok := strings.CutPrefix(lines.Text(), "go_goroutines "); ok {
+			return strconv.Atoi(value)
+		}
+	}
+	return 0, errors.Join(errors.New("the metrics of "+p.ID+" have no go_goroutines"), lines.Err())
+}
+
+// lost is how many sessions were lost, by the logs.
+func (r *run) lost() (n int) {
+	files, _ := filepath.Glob(filepath.Join(r.lab.Dir, "*.log"))
+	for _, f := range files {
+		b, _ := os.ReadFile(f)
+		n += strings.Count(string(b), `"tenure over, joining again"`)
+	}
+	return n
+}
+
+// endings: every process stops cleanly, none has raced or panicked, and nothing is left in the database.
+func (r *run) endings(ctx context.Context, v *Verdict) {
+	all, _ := r.fleets()
+	for _, p := range all {
+		if p.Running() {
+			_ = r.stop(ctx, p)
+		}
+	}
+	r.leftOver(ctx, v)
+	files, _ := filepath.Glob(filepath.Join(r.lab.Dir, "*.log"))
+	for _, f := range files {
+		b, _ := os.ReadFile(f)
+		for _, sign := range []string{"DATA RACE", "panic:", "fatal error:", "WaitGroup misuse"} {
+			if strings.Contains(string(b), sign) {
+				v.wrong("%s in %s", sign, f)
+			}
+		}
+	}
+	for _, s := range r.stopped {
+		v.wrong("%s", s)
+	}
+}
+
+// attempts to stop cleanly: a session with probes as short as these may be lost at any time on a busy machine.
+const attempts = 4
+
+// leftOver: no locks, no connections, and every slot given back. Who says that it lost its session while it stopped could not give its slots
+// back; it is started again, has to get them, and to give them back then.
+func (r *run) leftOver(ctx context.Context, v *Verdict) {
+	chain := r.chain.ChainID().Int64()
+	for attempt := 1; ; attempt++ {
+		var locks, connections, free int
+		var kept []string // by whom slots of the first chain were not given back
+		var err error
+		chains := 1
+		if r.second != nil {
+			chains = 2
+		}
+		for range 50 { // the server hears of the end of a connection a moment later
+			err = r.lab.DB.QueryRow(ctx, `select (select count(*) from pg_locks l join pg_stat_activity a using (pid) where l.locktype = 'advisory' and a.application_name like 'escrow-relayer/%'),
+				(select count(*) from pg_stat_activity where application_name like 'escrow-relayer/%'), (select count(*) from slot_ownership where owner is null),
+				(select coalesce(array_agg(distinct owner), '{}') from slot_ownership where owner is not null and chain_id = $1)`, chain).Scan(&locks, &connections, &free, &kept)
+			if err == nil && locks+connections == 0 || !pause(ctx, 100*time.Millisecond) {
+				break
+			}
+		}
+		whole := free == chains*partition.Slots
+		if err != nil || locks > 0 || connections > 0 || !whole && (attempt == attempts || len(kept) == 0 || !r.restarted(ctx, kept)) {
+			v.wrong("after all have stopped: %d locks, %d connections, %d of %d slots given back, not by %v, %v", locks, connections, free, chains*partition.Slots, kept, err)
+			return
+		}
+		if whole {
+			return
+		}
+	}
+}
+
+// restarted starts those who have kept slots, and stops them again. It says no when one has no excuse.
+func (r *run) restarted(ctx context.Context, kept []string) bool {
+	for _, id := range kept {
+		i := slices.IndexFunc(r.procs, func(p *lab.Process) bool { return p != nil && p.ID == id })
+		if i < 0 || !r.lostAtTheEnd(id) {
+			return false
+		}
+		if err := r.start(i); err != nil || ready(ctx, r.process(i)) != nil || r.stop(ctx, r.process(i)) != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// lostAtTheEnd says whether an instance had no session when it stopped, or lost it then.
+func (r *run) lostAtTheEnd(id string) bool {
+	b, _ := os.ReadFile(filepath.Join(r.lab.Dir, id+".log"))
+	log := string(b)
+	return strings.LastIndex(log, `"tenure over, joining again"`) > strings.LastIndex(log, `"joined the fleet"`)
+}

@@ -1,0 +1,316 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"strconv"
+	"syscall"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/ethereum/go-ethereum/common"
+	"google.golang.org/grpc/codes"
+
+	"github.com/fusion-prime/escrow-relayer/internal/faults"
+	"github.com/fusion-prime/escrow-relayer/internal/lab"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
+)
+
+// inject carries one fault out, and undoes it.
+func (r *run) inject(ctx context.Context, f Fault) error {
+	if mode := nodeModes[f.Kind]; mode != "" {
+		return r.mislead(ctx, f, mode)
+	}
+	switch f.Kind {
+	case DBCut, DBFreeze, DBSlow:
+		return r.disturb(ctx, f)
+	case Session, Backends, Flap, Restart, Crash, DBDown, DBConnections, DBRefuse, DBCancel, DBLocks, DBDeadlock:
+		return r.database(ctx, f)
+	case Kill, Freeze, Term, SlowStart, KillAfterAck, TakeoverReorg:
+		return r.blow(ctx, f)
+	case KillAll, BackfillReorg:
+		return r.killAll(ctx, f)
+	case Repartition:
+		return r.repartition(ctx, f.N)
+	case Twin, Stale:
+		return r.guest(ctx, f)
+	case PubSubDown, Denied, AckLost, Slow, KeyFailing:
+		return r.pubsub(ctx, f)
+	case TopicGone:
+		return r.withoutTopic(ctx, f)
+	case Reorg, DeepReorg:
+		return r.reorganise(ctx, f)
+	case Burst:
+		return r.burst(ctx, f.N)
+	case Empty:
+		r.mining.Lock()
+		defer r.mining.Unlock()
+		return r.chain.Mine(ctx, f.N)
+	}
+	return fmt.Errorf("there is no fault %s", f.Kind)
+}
+
+// blow hits one process.
+func (r *run) blow(ctx context.Context, f Fault) error {
+	i, p := r.alive(f.Who)
+	if p == nil {
+		return nil
+	}
+	defer r.back(i)
+	switch f.Kind {
+	case Freeze:
+		p.Signal(syscall.SIGSTOP)
+		pause(ctx, f.For)
+		p.Signal(syscall.SIGCONT)
+		return nil
+	case Term:
+		if err := r.stop(ctx, p); err != nil {
+			return err
+		}
+	case KillAfterAck:
+		if err := r.killAfterAck(ctx, p); err != nil {
+			return err
+		}
+	default:
+		p.Kill()
+	}
+	if f.Kind == TakeoverReorg {
+		pause(ctx, f.For/3+adoptAfter/2) // around the time at which the others adopt
+		if err := r.reorganise(ctx, f); err != nil {
+			return err
+		}
+	}
+	if f.Kind != SlowStart {
+		pause(ctx, f.For)
+		return r.again(i)
+	}
+	if err := r.again(i); err != nil {
+		return err
+	}
+	pause(ctx, f.For/4)
+	if p := r.process(i); p != nil {
+		p.Signal(syscall.SIGSTOP)
+		pause(ctx, f.For)
+		p.Signal(syscall.SIGCONT)
+	}
+	return nil
+}
+
+// killAll kills every process at once. With blocks to catch up, there is a reorganisation while they do.
+func (r *run) killAll(ctx context.Context, f Fault) error {
+	var down []int
+	for {
+		i, p := r.alive(0)
+		if p == nil {
+			break
+		}
+		p.Kill()
+		down = append(down, i)
+	}
+	if f.Kind == BackfillReorg {
+		if err := r.blocks(ctx, 30, 2*r.plan.PerBlock); err != nil {
+			return err
+		}
+	} else {
+		pause(ctx, f.For)
+	}
+	for _, i := range down {
+		if err := r.again(i); err != nil {
+			return err
+		}
+		r.back(i)
+	}
+	if f.Kind == BackfillReorg {
+		pause(ctx, f.For/2)
+		return r.reorganise(ctx, f)
+	}
+	return nil
+}
+
+// guest starts a process that does not belong: one with the INSTANCE_ID of another, or one with another total.
+func (r *run) guest(ctx context.Context, f Fault) error {
+	r.mu.Lock()
+	r.guests++
+	name, number, total := "guest"+strconv.Itoa(r.guests), f.Who%f.total(), f.total()
+	env := map[string]string{"INSTANCE_ID": name, "RPC_URLS": r.nodes[0].HTTP() + "," + r.nodes[1].HTTP()}
+	if f.Kind == Twin {
+		env["INSTANCE_ID"], env["INSTANCE_LOCK_WAIT"] = "r"+strconv.Itoa(f.Who), "500ms"
+		number, total = min(f.Who, r.total-1), r.total
+	}
+	r.mu.Unlock()
+	p, err := r.lab.Run(name, number, total, env)
+	if err != nil {
+		return err
+	}
+	timer := time.NewTimer(f.For + 2*time.Second)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-p.Exited(): // a twin whose other half lives; anybody, when nodes or topics are not what they should be
+		code, err := p.Wait(ctx)
+		if err == nil && code != refused {
+			r.note("%s exited with %d by itself: %s", name, code, tail(p.LogFile))
+		}
+		return err
+	case <-ctx.Done():
+	}
+	return r.stop(ctx, p)
+}
+
+// total that a guest believes in.
+func (f Fault) total() int { return max(f.N, 1) }
+
+func (r *run) pubsub(ctx context.Context, f Fault) error {
+	var fault testpubsub.Fault
+	switch f.Kind {
+	case PubSubDown:
+		fault.Code = codes.Unavailable
+	case Denied:
+		fault.Code = codes.PermissionDenied
+	case AckLost:
+		fault = testpubsub.Fault{Code: codes.Aborted, Stored: true, Times: 3}
+	case Slow:
+		fault.Delay = 300 * time.Millisecond
+	case KeyFailing:
+		fault = testpubsub.Fault{Code: codes.PermissionDenied, Match: func(m *pubsubpb.PubsubMessage) bool {
+			h := fnv.New32a()
+			_, _ = h.Write([]byte(m.OrderingKey))
+			return h.Sum32()%uint32(f.N) == 0
+		}}
+	}
+	i := r.lab.PubSub.Inject(fault)
+	pause(ctx, f.For)
+	i.Remove()
+	return nil
+}
+
+// withoutTopic deletes the topic and creates it again. Two of these faults take turns.
+func (r *run) withoutTopic(ctx context.Context, f Fault) error {
+	r.topic.Lock()
+	defer r.topic.Unlock()
+	if err := testpubsub.DeleteTopic(ctx, r.lab.PubSub.Addr(), lab.Project, lab.Topic); err != nil {
+		return err
+	}
+	pause(ctx, f.For)
+	return testpubsub.CreateTopic(context.WithoutCancel(ctx), r.lab.PubSub.Addr(), lab.Project, lab.Topic)
+}
+
+func (r *run) reorganise(ctx context.Context, f Fault) error {
+	r.mining.Lock()
+	defer r.mining.Unlock()
+	head, err := r.lab.Head(ctx)
+	if err != nil {
+		return err
+	}
+	if depth := min(f.N, int(head)-int(r.lab.Contracts.Block)-1); depth > 0 {
+		return r.chain.Reorg(ctx, depth, testchain.Fate(f.Keep))
+	}
+	return nil
+}
+
+// blocks makes traffic and mines it.
+func (r *run) blocks(ctx context.Context, n, actions int) error {
+	r.mining.Lock()
+	defer r.mining.Unlock()
+	for range n {
+		if err := errors.Join(r.traffic.Step(ctx, actions), r.chain.Mine(ctx, 1)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// burst makes n escrows in a block or few, approves them all in another, and has the log of another contract repeated thousands of times.
+func (r *run) burst(ctx context.Context, n int) error {
+	r.mining.Lock()
+	defer r.mining.Unlock()
+	l, err := testchain.OpenLoad(ctx, r.chain, r.lab.Contracts)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	escrows, err := l.Create(ctx, n)
+	if err != nil {
+		return err
+	}
+	return errors.Join(l.Approve(ctx, escrows), l.Emit(ctx, []common.Address{r.lab.Contracts.Noise}, 4000))
+}
+
+// mislead makes one node or both misbehave for a time; one that omits logs does so from then on.
+func (r *run) mislead(ctx context.Context, f Fault, mode faults.Mode) error {
+	fault := faults.Fault{Mode: mode, N: uint64(f.N)}
+	switch f.Kind {
+	case NodeSlow:
+		fault.Delay = f.For / 2
+	case NodeLimited:
+		if f.Keep {
+			fault.Delay = time.Second // as Retry-After
+		}
+	case NodeTruncated, NodeMalformed, NodeHTML, NodeFailing:
+		if f.Keep {
+			fault.Share = 0.3
+		}
+	case NodeChain:
+		fault.N = 5
+	case NodePruned:
+		head, err := r.lab.Head(ctx)
+		if err != nil {
+			return err
+		}
+		fault.N = head - min(head, 20)
+	}
+	nodes := r.nodes[f.Who%2 : f.Who%2+1]
+	switch {
+	case f.Kind == NodeOmits:
+		nodes = r.nodes[:1] // always the same: with both, nothing could tell
+	case f.Both:
+		nodes = r.nodes[:]
+	}
+	for _, n := range nodes {
+		i := n.Inject(fault)
+		if f.Kind != NodeOmits {
+			defer i.Remove()
+		}
+	}
+	if f.Kind != NodeOmits {
+		pause(ctx, f.For)
+	}
+	return nil
+}
+
+// repartition restarts one instance after the other with another total.
+func (r *run) repartition(ctx context.Context, total int) error {
+	r.mu.Lock()
+	old := len(r.procs)
+	r.total = total
+	r.mu.Unlock()
+	for i := range max(old, total) {
+		r.mu.Lock()
+		var p *lab.Process
+		if i < len(r.procs) && !r.dead[i] {
+			p = r.procs[i]
+		}
+		busy := i < len(r.procs) && r.dead[i]
+		r.dead[i] = true
+		r.mu.Unlock()
+		if busy {
+			continue // another fault has it, and starts it again with the new total
+		}
+		if p != nil && p.Running() {
+			if err := r.stop(ctx, p); err != nil {
+				return err
+			}
+		}
+		if i < total {
+			if err := r.start(i); err != nil {
+				return err
+			}
+		}
+		r.back(i)
+		pause(ctx, 300*time.Millisecond)
+	}
+	return nil
+}
