@@ -40,25 +40,23 @@ func (l *Ledger) store(ctx context.Context, tx pgx.Tx, events []contract.Event, 
 	if err != nil {
 		return nil, fmt.Errorf("store %d events: %w", len(events), err)
 	}
-	fresh = make([]contract.Event, 0, len(events))
 	known := map[string]int{} // not stored, by id
 	for i := range events {
-		if stored[i] {
-			fresh = append(fresh, events[i])
-		} else {
+		if !stored[i] {
 			known[c.ids[i]] = i
 		}
 	}
-	r.New += len(fresh)
+	r.New += len(events) - len(known)
 	if len(known) == 0 {
-		return fresh, nil
+		return events, nil
 	}
 	revived, err := l.revive(ctx, tx, c, known, r)
 	if err != nil {
 		return nil, err
 	}
-	for i := range events { // in order, for the fold
-		if revived[c.ids[i]] {
+	fresh = make([]contract.Event, 0, len(events)-len(known)+len(revived))
+	for i := range events { // in the order of the chain, new and revived ones alike: the fold goes by it
+		if stored[i] || revived[c.ids[i]] {
 			fresh = append(fresh, events[i])
 		}
 	}

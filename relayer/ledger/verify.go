@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
@@ -107,7 +108,8 @@ func (l *Ledger) Repair(ctx context.Context, epoch int64, v Verifiable, verified
 			if err != nil {
 				return err
 			}
-			if err := l.project(ctx, tx, fresh); err != nil {
+			// What comes after them may have been folded already: a record is a fold in the order of the chain.
+			if _, err := l.refold(ctx, tx, escrowsOf(fresh)); err != nil {
 				return err
 			}
 		}
@@ -125,6 +127,16 @@ func (l *Ledger) Repair(ctx context.Context, epoch int64, v Verifiable, verified
 		return Result{}, fmt.Errorf("repair %d events up to block %d: %w", len(missing), verified, err)
 	}
 	return r, nil
+}
+
+// escrowsOf returns each escrow that events concern, once.
+func escrowsOf(events []contract.Event) (escrows []string) {
+	for i := range events {
+		if e := registry.Text(events[i].Escrow); !slices.Contains(escrows, e) {
+			escrows = append(escrows, e)
+		}
+	}
+	return escrows
 }
 
 // Discovery is what the registry keeps of an EscrowDeployed.
