@@ -399,7 +399,11 @@ func (t *tenure) vitals(stopping bool) election.Vitals {
 // leave gives the slots back after a clean stop, waking the others. With the session gone there is nothing to give back: the
 // others claim it.
 func (t *tenure) leave(ctx context.Context) error {
-	if !t.session.Valid() {
+	switch {
+	case t.session.Valid():
+	case ctx.Err() != nil:
+		return fmt.Errorf("give the slots back: %w", election.ErrLost)
+	default:
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
@@ -412,7 +416,7 @@ const leaveTimeout = 2 * time.Second
 
 // stopped is what Run returns after ctx has ended: nothing, unless the stop itself failed.
 func (r *Relayer) stopped(ctx context.Context, err error) error {
-	if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, election.ErrLost) {
+	if err != nil && !errors.Is(err, context.Canceled) {
 		r.log.WarnContext(ctx, "stopped, but not cleanly: the other instances will claim what was not given back", slog.Any("err", err))
 	} else {
 		r.log.InfoContext(ctx, "stopped")

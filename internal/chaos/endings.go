@@ -149,10 +149,9 @@ const attempts = 4
 // leftOver: no locks, no connections, and every slot given back. Who says that it lost its session while it stopped could not give its slots
 // back; it is started again, has to get them, and to give them back then.
 func (r *run) leftOver(ctx context.Context, v *Verdict) {
-	chain := r.chain.ChainID().Int64()
 	for attempt := 1; ; attempt++ {
 		var locks, connections, free int
-		var kept []string // by whom slots of the first chain were not given back
+		var kept []string // by whom slots were not given back: chain id, instance id
 		var err error
 		chains := 1
 		if r.second != nil {
@@ -161,7 +160,7 @@ func (r *run) leftOver(ctx context.Context, v *Verdict) {
 		for range 50 { // the server hears of the end of a connection a moment later
 			err = r.lab.DB.QueryRow(ctx, `select (select count(*) from pg_locks l join pg_stat_activity a using (pid) where l.locktype = 'advisory' and a.application_name like 'escrow-relayer/%'),
 				(select count(*) from pg_stat_activity where application_name like 'escrow-relayer/%'), (select count(*) from slot_ownership where owner is null),
-				(select coalesce(array_agg(distinct owner), '{}') from slot_ownership where owner is not null and chain_id = $1)`, chain).Scan(&locks, &connections, &free, &kept)
+				(select coalesce(array_agg(distinct chain_id || ' ' || owner), '{}') from slot_ownership where owner is not null)`).Scan(&locks, &connections, &free, &kept)
 			if err == nil && locks+connections == 0 || !pause(ctx, 100*time.Millisecond) {
 				break
 			}
@@ -179,12 +178,18 @@ func (r *run) leftOver(ctx context.Context, v *Verdict) {
 
 // restarted starts those who have kept slots, and stops them again. It says no when one has no excuse.
 func (r *run) restarted(ctx context.Context, kept []string) bool {
-	for _, id := range kept {
-		i := slices.IndexFunc(r.procs, func(p *lab.Process) bool { return p != nil && p.ID == id })
-		if i < 0 || !r.lostAtTheEnd(id) {
+	for _, k := range kept {
+		chain, id, _ := strings.Cut(k, " ")
+		i, err := strconv.Atoi(strings.TrimPrefix(id, "r"))
+		if err != nil || i >= len(r.procs) {
 			return false
 		}
-		if err := r.start(i); err != nil || ready(ctx, r.process(i)) != nil || r.stop(ctx, r.process(i)) != nil {
+		start, process := r.start, r.process
+		if chain != r.chain.ChainID().String() {
+			start = func(i int) error { return r.second.start(r, i) }
+			process = func(i int) *lab.Process { return r.second.procs[i] }
+		}
+		if !lostAtTheEnd(process(i)) || start(i) != nil || ready(ctx, process(i)) != nil || r.stop(ctx, process(i)) != nil {
 			return false
 		}
 	}
@@ -192,8 +197,9 @@ func (r *run) restarted(ctx context.Context, kept []string) bool {
 }
 
 // lostAtTheEnd says whether an instance had no session when it stopped, or lost it then.
-func (r *run) lostAtTheEnd(id string) bool {
-	b, _ := os.ReadFile(filepath.Join(r.lab.Dir, id+".log"))
+func lostAtTheEnd(p *lab.Process) bool {
+	b, _ := os.ReadFile(p.LogFile)
 	log := string(b)
-	return strings.LastIndex(log, `"tenure over, joining again"`) > strings.LastIndex(log, `"joined the fleet"`)
+	last := max(strings.LastIndex(log, `"tenure over, joining again"`), strings.LastIndex(log, `database session lost`))
+	return last > strings.LastIndex(log, `"joined the fleet"`)
 }
