@@ -102,6 +102,13 @@ func (s *Source) logsOf(ctx context.Context, k known, f *Filter, other bool) ([]
 			avoid = s.served.by(k.Number, k.Number)
 		}
 		var by *endpoint
+		if !other {
+			s.hints.note(f)
+			if logs, by = s.hinted(k, f); by != nil {
+				s.served.note(k.Number, k.Number, by)
+				return logs, nil
+			}
+		}
 		err = s.ask(ctx, k.Number, avoid, func(ctx context.Context, e *endpoint) (err error) {
 			by = e
 			logs, err = e.blockLogs(ctx, k, f)
@@ -170,25 +177,33 @@ func (e *endpoint) blockLogs(ctx context.Context, k known, f *Filter) ([]types.L
 	if err != nil {
 		return nil, err
 	}
-	for i := range logs {
-		if l := &logs[i]; l.BlockHash != k.Hash {
-			return nil, fmt.Errorf("%w: log %d is of block %s instead of %s", errInvalid, l.Index, l.BlockHash, k.Hash)
-		}
-	}
-	if err := tested(logs, k.Number, k.Number, f); err != nil {
+	if err := judged(logs, k, f); err != nil {
 		return nil, err
-	}
-	for i := range logs {
-		l := &logs[i]
-		if k.Bloom != (types.Bloom{}) && !inBloom(&k.Bloom, l) { // chains without bloom filters give zeros
-			return nil, fmt.Errorf("%w: log %d of block %d is not in the block's bloom filter", errInvalid, l.Index, k.Number)
-		}
-		l.BlockTimestamp = k.Time
 	}
 	if len(logs) > 0 {
 		e.honest(asked)
 	}
 	return logs, nil
+}
+
+// judged tests a block's logs against its header and the filter, and fills in their time.
+func judged(logs []types.Log, k known, f *Filter) error {
+	for i := range logs {
+		if l := &logs[i]; l.BlockHash != k.Hash {
+			return fmt.Errorf("%w: log %d is of block %s instead of %s", errInvalid, l.Index, l.BlockHash, k.Hash)
+		}
+	}
+	if err := tested(logs, k.Number, k.Number, f); err != nil {
+		return err
+	}
+	for i := range logs {
+		l := &logs[i]
+		if k.Bloom != (types.Bloom{}) && !inBloom(&k.Bloom, l) { // chains without bloom filters give zeros
+			return fmt.Errorf("%w: log %d of block %d is not in the block's bloom filter", errInvalid, l.Index, k.Number)
+		}
+		l.BlockTimestamp = k.Time
+	}
+	return nil
 }
 
 // whole tests that an endpoint gives all the logs of a block: together they have to account for every bit of the block's bloom filter. It
@@ -247,6 +262,11 @@ func suspicious(b *types.Bloom, f *Filter) bool {
 	if topic*emitter > 0.05 {
 		return false
 	}
+	return mayHold(b, f)
+}
+
+// mayHold says whether a bloom filter allows for logs that match.
+func mayHold(b *types.Bloom, f *Filter) bool {
 	match := len(f.Topics) == 0
 	for _, t := range f.Topics {
 		match = match || b.Test(t.Bytes())

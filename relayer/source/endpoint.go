@@ -52,7 +52,10 @@ type endpoint struct {
 	shunned     time.Time // nor before this, as long as another endpoint serves
 	lied        time.Time // last
 	span        span
-	chunk       int // addresses in one request
+	chunk       int    // addresses in one request
+	items       uint64 // asked for, ever
+	counted     uint64 // of them, by tempo
+	tempo       tempo
 }
 
 func newEndpoint(s *Source, name, url, shown string) *endpoint {
@@ -149,6 +152,9 @@ func (e *endpoint) attempt(ctx context.Context, way exchange, calls []*call) err
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	e.mu.Lock()
+	e.items += uint64(len(calls))
+	e.mu.Unlock()
 	took := e.s.now().Sub(start)
 	m := e.s.metrics
 	m.sent.WithLabelValues(e.name).Add(float64(sent))

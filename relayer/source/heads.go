@@ -8,10 +8,15 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
 )
 
-// tagsEvery is how often safe and finalized are asked for where they do not decide what is processed; Ethereum's move every 6.4 minutes.
-const tagsEvery = 12 * time.Second
+// Safe and finalized are asked for once in so many blocks where they do not decide what is processed, an epoch of Ethereum's, at whose end they
+// move; but not more often than tagsEvery, nor less than tagsSeldom.
+const (
+	tagsBlocks            = 32
+	tagsEvery, tagsSeldom = 12 * time.Second, 10 * time.Minute
+)
 
 // lookAround is how often an endpoint that is kept out looks whether it is needed. That costs no request.
 const lookAround = 500 * time.Millisecond
@@ -36,70 +41,119 @@ func (s *Source) follow(ctx context.Context, e *endpoint) {
 			timer.Reset(0)
 			continue
 		}
-		news := s.poll(ctx, e, e.do)
-		timer.Reset(s.nextPoll(e, news))
+		s.poll(ctx, e, e.do)
+		timer.Reset(s.nextPoll(e))
 	}
 }
 
-// nextPoll is when to look again: soon after the next block is due, and never more often than PollInterval.
-func (s *Source) nextPoll(e *endpoint, news bool) time.Duration {
-	every := s.cfg.PollInterval
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if e != s.endpoints[0] && s.view.Ready {
-		every *= 2 // a node in reserve
+// nextPoll is when to look again: of the node that is read from, when the next block is due there; of one in reserve, seldom.
+func (s *Source) nextPoll(e *endpoint) time.Duration {
+	if e != s.lead() && s.View().Ready {
+		return 2 * s.cfg.PollInterval
 	}
-	if !news {
-		return every
-	}
-	return max(every, min(s.pace.mean*9/10, 4*every))
-}
-
-// poll asks for the head, and for the tags when they are due. It says whether the head is a new one.
-func (s *Source) poll(ctx context.Context, e *endpoint, do func(context.Context, ...*call) error) bool {
-	calls := []*call{byTag("latest")}
 	e.mu.Lock()
-	before := e.head.Hash
-	if s.cfg.Finality == Safe || s.cfg.Finality == Finalized || s.now().Sub(e.tagged) >= tagsEvery {
+	defer e.mu.Unlock()
+	return e.tempo.due.Sub(s.now())
+}
+
+// lead is the endpoint that is read from.
+func (s *Source) lead() *endpoint {
+	now := s.now()
+	for _, e := range s.endpoints {
+		if e.serves(now) {
+			return e
+		}
+	}
+	return s.endpoints[0]
+}
+
+// poll asks for the head, for the tags when they are due, and maybe for the logs that a new head makes readable.
+func (s *Source) poll(ctx context.Context, e *endpoint, do func(context.Context, ...*call) error) {
+	calls := []*call{byTag("latest")}
+	pause := s.tagsPause()
+	e.mu.Lock()
+	before, spent := e.head, e.items
+	if s.cfg.Finality == Safe || s.cfg.Finality == Finalized || s.now().Sub(e.tagged) >= pause {
 		calls = append(calls, byTag("finalized"), byTag("safe"))
 		if s.cfg.Finality != Safe {
 			calls = calls[:2]
 		}
 	}
 	e.mu.Unlock()
-	if do(ctx, calls...) != nil {
-		s.refresh(ctx)
-		return false
+	tags := calls[1:]
+	var logs *call
+	var hint *hint
+	if e.ws == nil && e == s.lead() {
+		if logs, hint = s.foretell(e); logs != nil {
+			calls = append(calls, logs)
+		}
 	}
-	var head Header
+	asked := s.now()
+	head, err := s.head(ctx, e, do, calls, tags)
+	news := err == nil && head.Hash != before.Hash
+	s.foretold(logs, hint, head, news)
+	paying := s.hints.pay()
+	e.mu.Lock()
+	if news {
+		e.tempo.found(head.Number, asked, s.cfg.PollInterval)
+		if !paying {
+			e.counted = spent // nothing is to be had by putting looks off
+		}
+		e.tempo.spend(spent-e.counted, head.Number-min(before.Number, head.Number), s.cfg.PollInterval)
+		e.counted = spent
+	} else {
+		e.tempo.missed(asked, s.cfg.PollInterval)
+	}
+	e.mu.Unlock()
+	if err != nil {
+		if ctx.Err() == nil {
+			s.refresh(ctx)
+		}
+		return
+	}
+	s.arrived(ctx, e, head, nil)
+}
+
+func (s *Source) tagsPause() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pace.seen < 16 {
+		return tagsEvery
+	}
+	return min(max(tagsBlocks*s.pace.mean, tagsEvery), tagsSeldom)
+}
+
+// head sends the calls, the first of which asks for the head, and takes in the tags.
+func (s *Source) head(ctx context.Context, e *endpoint, do func(context.Context, ...*call) error, calls, tags []*call) (head Header, err error) {
+	if err := do(ctx, calls...); err != nil {
+		return head, err
+	}
 	if err := calls[0].decode(&head); err != nil {
 		if ctx.Err() == nil {
 			e.failed(ctx, s.secrets.Error(err))
 		}
-		s.refresh(ctx)
-		return false
+		return head, err
 	}
-	if len(calls) > 1 {
-		// A node that does not know the tags answers with an error or null.
-		var tags [2]uint64
-		for i, c := range calls[1:] {
-			var h Header
-			err := c.decode(&h)
-			tags[i] = h.Number
-			if err != nil && []string{Finalized, Safe}[i] == s.cfg.Finality {
-				if ctx.Err() == nil {
-					e.failed(ctx, fmt.Errorf("it does not know the %s block: wait for it, or set FINALITY=confirmations: %w", s.cfg.Finality, s.secrets.Error(err)))
-				}
-				s.refresh(ctx)
-				return false
+	if len(tags) == 0 {
+		return head, nil
+	}
+	// A node that does not know the tags answers with an error or null.
+	var told [2]uint64
+	for i, c := range tags {
+		var h Header
+		err := c.decode(&h)
+		told[i] = h.Number
+		if err != nil && []string{Finalized, Safe}[i] == s.cfg.Finality {
+			if ctx.Err() == nil {
+				e.failed(ctx, fmt.Errorf("it does not know the %s block: wait for it, or set FINALITY=confirmations: %w", s.cfg.Finality, s.secrets.Error(err)))
 			}
+			return head, err
 		}
-		e.mu.Lock()
-		e.final, e.safe, e.tagged = tags[0], tags[1], s.now()
-		e.mu.Unlock()
 	}
-	s.arrived(ctx, e, head, nil)
-	return head.Hash != before
+	e.mu.Lock()
+	e.final, e.safe, e.tagged = told[0], told[1], s.now()
+	e.mu.Unlock()
+	return head, nil
 }
 
 // listen follows the head by subscription until the connection ends. It says whether to try that again: some nodes have no subscriptions.
@@ -154,6 +208,9 @@ func (s *Source) listen(ctx context.Context, e *endpoint) bool {
 func (s *Source) arrived(ctx context.Context, e *endpoint, h Header, via *wsConn) {
 	// The ring first: another endpoint's refresh may make a View of this head, whose readers then look at the ring.
 	s.ring.head(h, e, via)
+	if h.Bloom != (types.Bloom{}) {
+		s.blooms.Store(true)
+	}
 	e.mu.Lock()
 	e.head = h
 	e.mu.Unlock()
@@ -337,6 +394,14 @@ func (r *ring) link(n uint64) {
 		}
 		child = parent
 	}
+}
+
+// has says whether a header is on the ring.
+func (r *ring) has(h Header) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	k, ok := r.headers[h.Number]
+	return ok && k.Hash == h.Hash
 }
 
 // get returns the headers that are known of from..to.

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -316,6 +317,7 @@ type logQuery struct {
 }
 
 func parseQuery(t *testing.T, p json.RawMessage) (q logQuery) {
+	p = bytes.ReplaceAll(p, []byte(`"latest"`), []byte(`"0xffffffffffffffff"`))
 	require.NoError(t, json.Unmarshal(p, &q))
 	return q
 }

@@ -23,6 +23,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -135,6 +136,8 @@ type Source struct {
 	ring      ring
 	memo      memo
 	served    served
+	hints     hints
+	blooms    atomic.Bool // the chain has bloom filters: a block without any bits is known to have no logs
 
 	mu       sync.Mutex
 	view     View
@@ -154,6 +157,7 @@ func New(cfg Config) (*Source, error) {
 	}
 	s := &Source{cfg: cfg, log: cfg.Logger, secrets: redact.New(cfg.URLs...), changed: make(chan struct{})}
 	s.memo.init()
+	s.hints.init()
 	names := make([]string, len(cfg.URLs))
 	for i := range cfg.URLs {
 		names[i] = fmt.Sprintf("rpc%d", i)
