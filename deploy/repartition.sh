@@ -5,11 +5,12 @@
 #   deploy/repartition.sh --from 3 --to 4 --manifests DIR --apply    does it
 #
 # Growing: the new services first (from DIR/PREFIX-N.yaml …, made by `escrow-relayer plan manifests`), then the others get the new
-# TOTAL_PARTITIONS. Shrinking: the services that stay get the new total first, then the others are deleted. After each step it waits
-# until the changed instance lives under the new total, every slot is served, and the lag is back to normal.
+# TOTAL_PARTITIONS. Shrinking: the services that stay get the new total first, the last one before the others, then those too many are
+# deleted. After each step it waits until the changed instance lives under the new total, every slot is served, and the lag is back to normal.
 #
-# It can be stopped and run again at any point: what is done already is left alone. A fleet that stands half way is safe, since each
-# instance judges by its own number and total, and every slot has one owner. The way back is the same command with --from and --to swapped.
+# It can be stopped and run again at any point: what is done already is left alone, and what was begun and did not start is begun anew. A fleet
+# that stands half way is safe, since each instance judges by its own number and total, and every slot has one owner. The way back is the same
+# command with --from and --to swapped: it undoes the steps in reverse, so what did not come up is out of the way first.
 #
 #   --from N --to M       numbers of partitions, before and after
 #   --apply               change things; without it nothing is changed
@@ -60,15 +61,19 @@ where=()
 [[ -z $project ]] || where+=("--project=$project")
 smaller=$((from < to ? from : to))
 
-# total_of prints TOTAL_PARTITIONS of a service, nothing when there is no such service. It fails when gcloud cannot tell.
-total_of() {
-  local text
-  if ! text=$(gcloud run services describe "$1" ${where[@]+"${where[@]}"} --format=yaml 2>&1); then
+# look reads a service into total[i], empty when there is no such service, and ready[i]: whether its newest revision ever became ready. Until
+# it does, the service tells the new total and an instance with the old one runs. It fails when gcloud cannot tell.
+total=() ready=()
+look() {
+  local text name=$prefix-$1
+  total[$1]='' ready[$1]=true
+  if ! text=$(gcloud run services describe "$name" ${where[@]+"${where[@]}"} --format=yaml 2>&1); then
     [[ $text == *"Cannot find service"* || $text == *NOT_FOUND* ]] && return 0
     printf '%s\n' "$text" >&2
     return 1
   fi
-  total_in <<<"$text"
+  total[$1]=$(total_in <<<"$text")
+  ready[$1]=$(awk '$1 == "latestCreatedRevisionName:" { c = $2 } $1 == "latestReadyRevisionName:" { r = $2 } END { print c == r ? "true" : "false" }' <<<"$text")
 }
 
 # total_in prints the TOTAL_PARTITIONS of a manifest on standard input.
@@ -88,6 +93,7 @@ stopped() {
     printf '  See what is wrong:   %s status\n' "$relayer"
     printf '  Go on, when mended:  %s\n' "$(again "$from" "$to")"
     ((${#done_steps[@]} == 0)) || printf '  Go back:             %s\n' "$(again "$to" "$from")"
+    if ((${#done_steps[@]} && to < from)); then printf "                       (DIR: from 'escrow-relayer plan manifests' for %s partitions)\n" "$from"; fi
     printf '  deploy/runbooks/repartition.md has the background.\n'
   } >&2
   exit 1
@@ -113,16 +119,19 @@ whole() { run "$relayer" plan wait --timeout "$timeout" --lag "$lag" "$@"; }
 create() {
   local name=$prefix-$1
   printf '\n== %s: create\n' "$name"
-  run gcloud run services replace "$manifests/$name.yaml" ${where[@]+"${where[@]}"} --quiet || stopped "$name could not be created"
+  run gcloud run services replace "$manifests/$name.yaml" ${where[@]+"${where[@]}"} --quiet ||
+    { done_steps+=("$name in part;") && stopped "$name could not be created"; }
   done_steps+=("created $name;")
   whole --instance "$name" --total "$to" || stopped "the fleet is not whole after $name was created"
 }
 
 change() {
-  local name=$prefix-$1
+  local name=$prefix-$1 anew=()
   printf '\n== %s: %s -> %s partitions\n' "$name" "$from" "$to"
-  run gcloud run services update "$name" ${where[@]+"${where[@]}"} --quiet --container=relayer "--update-env-vars=TOTAL_PARTITIONS=$to" ||
-    stopped "$name could not be changed"
+  # The variable alone would change nothing in a service that has it already: the label makes a new revision.
+  if [[ ${ready[$1]:-true} == false ]]; then anew=("--update-labels=repartition=$(date +%s)"); fi
+  run gcloud run services update "$name" ${where[@]+"${where[@]}"} --quiet ${anew[@]+"${anew[@]}"} --container=relayer "--update-env-vars=TOTAL_PARTITIONS=$to" ||
+    { done_steps+=("$name in part;") && stopped "$name could not be changed"; }
   done_steps+=("changed $name;")
   whole --instance "$name" --total "$to" || stopped "the fleet is not whole after $name was changed"
 }
@@ -130,7 +139,8 @@ change() {
 remove() {
   local name=$prefix-$1
   printf '\n== %s: delete\n' "$name"
-  run gcloud run services delete "$name" ${where[@]+"${where[@]}"} --quiet || stopped "$name could not be deleted"
+  run gcloud run services delete "$name" ${where[@]+"${where[@]}"} --quiet ||
+    { done_steps+=("$name in part;") && stopped "$name could not be deleted"; }
   done_steps+=("deleted $name;")
   whole --gone "$name" || stopped "the fleet is not whole after $name was deleted"
 }
@@ -139,7 +149,6 @@ printf 'repartition %s-* from %s to %s partitions%s\n' "$prefix" "$from" "$to" "
 "$relayer" plan move --from "$from" --to "$to" --strategy "$strategy" || printf '  (no forecast: %s plan move failed)\n' "$relayer"
 
 # Everything is looked at before anything is changed. Without --apply gcloud is not asked: a dry run needs no login.
-total=()
 for ((i = smaller; i < to; i++)); do
   manifest=$manifests/$prefix-$i.yaml
   [[ -r $manifest ]] || refuse "$manifest is missing: make it with 'escrow-relayer plan manifests' for $to partitions"
@@ -147,9 +156,10 @@ for ((i = smaller; i < to; i++)); do
 done
 if $apply; then
   for ((i = 0; i < from || i < to; i++)); do
-    total[i]=$(total_of "$prefix-$i") || refuse "cannot look at $prefix-$i"
+    look "$i" || refuse "cannot look at $prefix-$i"
     case ${total[i]} in
-      "$from" | "$to") ;;
+      "$from") ;;
+      "$to") done_steps=("what an earlier run did;") ;;
       '')
         # A new service is not there yet; one that an earlier run deleted is not there any more.
         ((i >= smaller)) || refuse "$prefix-$i does not exist, or has no TOTAL_PARTITIONS: is --from right?"
@@ -158,18 +168,45 @@ if $apply; then
     esac
   done
   trap 'stopped "interrupted"' INT TERM
-  printf '\n== the fleet is whole before anything is changed\n'
-  whole || stopped "the fleet is not whole to begin with"
+  if ((${#done_steps[@]})); then
+    # Half way it need not be whole: a service that does not come up may be what the next steps mend, or take away.
+    printf '\n== the fleet stands half way: going on\n'
+  else
+    printf '\n== the fleet is whole before anything is changed\n'
+    whole || stopped "the fleet is not whole to begin with"
+  fi
 fi
 
+left_alone=()
 for ((i = smaller; i < to; i++)); do
-  if [[ ${total[i]:-} == "$to" ]]; then printf '\n== %s-%s: is there already\n' "$prefix" "$i"; else create "$i"; fi
+  if [[ ${total[i]:-} != "$to" ]]; then
+    create "$i"
+  elif [[ ${ready[i]} == false ]]; then
+    printf '\n== %s-%s: is there, and did not start: delete it\n' "$prefix" "$i"
+    run gcloud run services delete "$prefix-$i" ${where[@]+"${where[@]}"} --quiet || stopped "$prefix-$i could not be deleted"
+    create "$i"
+  else
+    printf '\n== %s-%s: is there already\n' "$prefix" "$i"
+    left_alone+=("$i")
+  fi
 done
+stay=()
 for ((i = 0; i < smaller; i++)); do
-  if [[ ${total[i]:-} == "$to" ]]; then printf '\n== %s-%s: has %s already\n' "$prefix" "$i" "$to"; else change "$i"; fi
+  if ((from < to)); then stay+=("$i"); else stay=("$i" ${stay[@]+"${stay[@]}"}); fi
+done
+for i in "${stay[@]}"; do
+  if [[ ${total[i]:-} != "$to" || ${ready[i]} == false ]]; then
+    change "$i"
+  else
+    printf '\n== %s-%s: has %s already\n' "$prefix" "$i" "$to"
+    left_alone+=("$i")
+  fi
 done
 for ((i = from - 1; i >= to; i--)); do
   if $apply && [[ -z ${total[i]} ]]; then printf '\n== %s-%s: is gone already\n' "$prefix" "$i"; else remove "$i"; fi
+done
+for i in ${left_alone[@]+"${left_alone[@]}"}; do
+  whole --instance "$prefix-$i" --total "$to" || stopped "$prefix-$i has $to partitions and is not well"
 done
 
 if $apply; then

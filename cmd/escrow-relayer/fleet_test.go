@@ -22,9 +22,6 @@ import (
 var bin string
 
 func TestMain(m *testing.M) {
-	if filepath.Base(os.Args[0]) == "gcloud" {
-		os.Exit(fakeGcloud())
-	}
 	dir, err := os.MkdirTemp("", "escrow-relayer-bin-")
 	if err != nil {
 		panic(err)

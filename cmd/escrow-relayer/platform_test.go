@@ -1,8 +1,8 @@
 package main
 
 import (
+	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net"
@@ -23,34 +23,18 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 )
 
-// platformSocket names the variable with the socket at which the test waits for what its gcloud is told.
-const platformSocket = "FAKE_GCLOUD_SOCKET"
-
-type gcloudCall struct{ Args []string }
+// fakeGcloud passes its arguments on to the test, and says what it is told: an exit code in the first line, then the text.
+const fakeGcloud = `#!/usr/bin/env bash
+exec 3<>"/dev/tcp/127.0.0.1/$FAKE_GCLOUD_PORT"
+printf '%s\n' "$@" '' >&3
+read -r code <&3
+if ((code)); then cat <&3 >&2; else cat <&3; fi
+exit "$code"
+`
 
 type gcloudAnswer struct {
-	Out, Err string
-	Code     int
-}
-
-// fakeGcloud is what this test binary does when it is called gcloud: it passes its arguments on and says what it is told.
-func fakeGcloud() int {
-	fail := func(err error) int { fmt.Fprintln(os.Stderr, "fake gcloud:", err); return 70 }
-	conn, err := net.Dial("unix", os.Getenv(platformSocket)) //nolint:noctx // it ends with the process
-	if err != nil {
-		return fail(err)
-	}
-	defer conn.Close()
-	if err := json.NewEncoder(conn).Encode(gcloudCall{os.Args[1:]}); err != nil {
-		return fail(err)
-	}
-	var a gcloudAnswer
-	if err := json.NewDecoder(conn).Decode(&a); err != nil {
-		return fail(err)
-	}
-	fmt.Print(a.Out)
-	fmt.Fprint(os.Stderr, a.Err)
-	return a.Code
+	Text string
+	Code int
 }
 
 // platform is Cloud Run as far as the scripts and runbooks of deploy use it, on processes of this machine. As there, a new revision is started beside
@@ -58,28 +42,29 @@ func fakeGcloud() int {
 // the service then describes itself with the new variables.
 type platform struct {
 	*world
-	bin      string // folder with gcloud
+	bin      string // folder with gcloud and escrow-relayer
+	port     int    // that gcloud calls
 	mu       sync.Mutex
 	services map[string]*cloudService
 	sick     map[string]map[string]string // by service: variables that its next revisions get in place of their own
 	calls    []string
+	linger   time.Duration // how long a revision that is not wanted any more goes on
 	retired  sync.WaitGroup
 }
 
 type cloudService struct {
-	env                  map[string]string
-	created, ready, spec int // revisions; ready 0: none ever was
-	serving              *lab.Process
+	env            map[string]string
+	created, ready int // revisions; ready 0: none ever was
+	serving        *lab.Process
 }
 
 func newPlatform(w *world) *platform {
-	p := &platform{world: w, bin: w.t.TempDir(), services: map[string]*cloudService{}, sick: map[string]map[string]string{}}
-	self, err := os.Executable()
-	require.NoError(w.t, err)
-	require.NoError(w.t, os.Symlink(self, filepath.Join(p.bin, "gcloud")))
+	p := &platform{world: w, bin: w.t.TempDir(), services: map[string]*cloudService{}, sick: map[string]map[string]string{}, linger: 300 * time.Millisecond}
+	require.NoError(w.t, os.WriteFile(filepath.Join(p.bin, "gcloud"), []byte(fakeGcloud), 0o755))
 	require.NoError(w.t, os.Symlink(bin, filepath.Join(p.bin, "escrow-relayer")))
-	ln, err := net.Listen("unix", filepath.Join(p.bin, "socket")) //nolint:noctx // closed by the cleanup
+	ln, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed by the cleanup
 	require.NoError(w.t, err)
+	p.port = ln.Addr().(*net.TCPAddr).Port
 	done := make(chan struct{})
 	go func() { // ends when the listener is closed
 		defer close(done)
@@ -88,10 +73,12 @@ func newPlatform(w *world) *platform {
 			if err != nil {
 				return
 			}
-			var c gcloudCall
-			if json.NewDecoder(conn).Decode(&c) == nil {
-				_ = json.NewEncoder(conn).Encode(p.gcloud(c.Args))
+			var args []string
+			for in := bufio.NewScanner(conn); in.Scan() && in.Text() != ""; {
+				args = append(args, in.Text())
 			}
+			a := p.gcloud(args)
+			fmt.Fprintf(conn, "%d\n%s", a.Code, a.Text)
 			conn.Close()
 		}
 	}()
@@ -101,7 +88,7 @@ func newPlatform(w *world) *platform {
 
 // environ is what a script runs with: this platform's gcloud, and an operator's variables.
 func (p *platform) environ() []string {
-	return append(os.Environ(), "PATH="+p.bin+":"+os.Getenv("PATH"), platformSocket+"="+filepath.Join(p.bin, "socket"),
+	return append(os.Environ(), "PATH="+p.bin+":"+os.Getenv("PATH"), "FAKE_GCLOUD_PORT="+strconv.Itoa(p.port),
 		"CHAIN_ID="+p.Chain.ChainID().String(), "DATABASE_URL="+p.URL)
 }
 
@@ -119,7 +106,7 @@ func (p *platform) gcloud(args []string) gcloudAnswer {
 	defer p.mu.Unlock()
 	p.calls = append(p.calls, strings.Join(args, " "))
 	if len(args) < 4 || args[0] != "run" || args[1] != "services" {
-		return gcloudAnswer{Err: "unknown command\n", Code: 2}
+		return gcloudAnswer{Text: "unknown command\n", Code: 2}
 	}
 	verb, name := args[2], args[3]
 	if verb == "replace" {
@@ -127,18 +114,18 @@ func (p *platform) gcloud(args []string) gcloudAnswer {
 	}
 	s := p.services[name]
 	if s == nil {
-		return gcloudAnswer{Err: "ERROR: (gcloud.run.services." + verb + ") Cannot find service [" + name + "]\n", Code: 1}
+		return gcloudAnswer{Text: "ERROR: (gcloud.run.services." + verb + ") Cannot find service [" + name + "]\n", Code: 1}
 	}
 	switch verb {
 	case "describe":
-		return gcloudAnswer{Out: s.describe(name)}
+		return gcloudAnswer{Text: s.describe(name)}
 	case "update":
 		env := maps.Clone(s.env)
 		if k, v, ok := strings.Cut(flagValue(args, "--update-env-vars"), "="); ok {
 			env[k] = v
 		}
 		if maps.Equal(env, s.env) && flagValue(args, "--update-labels") == "" {
-			return gcloudAnswer{Err: "no changes\n"} // the template is as it was: no new revision, and the old verdict stands
+			return gcloudAnswer{Text: "no changes\n"} // the template is as it was: no new revision, and the old verdict stands
 		}
 		s.env = env
 		return p.deploy(name, s)
@@ -147,7 +134,7 @@ func (p *platform) gcloud(args []string) gcloudAnswer {
 		p.retire(s.serving)
 		return gcloudAnswer{}
 	}
-	return gcloudAnswer{Err: "unknown command " + verb + "\n", Code: 2}
+	return gcloudAnswer{Text: "unknown command " + verb + "\n", Code: 2}
 }
 
 // manifest is what the platform takes from a service's manifest.
@@ -178,7 +165,7 @@ func (p *platform) replace(file string) gcloudAnswer {
 		err = yaml.Unmarshal(text, &m)
 	}
 	if err != nil || len(m.Spec.Template.Spec.Containers) == 0 {
-		return gcloudAnswer{Err: fmt.Sprintf("ERROR: %s: %v\n", file, err), Code: 1}
+		return gcloudAnswer{Text: fmt.Sprintf("ERROR: %s: %v\n", file, err), Code: 1}
 	}
 	env := map[string]string{}
 	for _, v := range m.Spec.Template.Spec.Containers[0].Env {
@@ -191,7 +178,7 @@ func (p *platform) replace(file string) gcloudAnswer {
 		s = &cloudService{}
 		p.services[m.Metadata.Name] = s
 	} else if maps.Equal(s.env, env) {
-		return gcloudAnswer{Err: "no changes\n"}
+		return gcloudAnswer{Text: "no changes\n"}
 	}
 	s.env = env
 	return p.deploy(m.Metadata.Name, s)
@@ -207,20 +194,20 @@ func (p *platform) deploy(name string, s *cloudService) gcloudAnswer {
 	next, err3 := p.Run(name, number, total, env)
 	for _, err := range []error{err1, err2, err3} {
 		if err != nil {
-			return gcloudAnswer{Err: err.Error() + "\n", Code: 1}
+			return gcloudAnswer{Text: err.Error() + "\n", Code: 1}
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	if !healthy(ctx, next) {
 		next.Kill()
-		return gcloudAnswer{Err: fmt.Sprintf("ERROR: (gcloud.run.services.update) Revision '%s-%05d' is not ready and cannot serve traffic. "+
+		return gcloudAnswer{Text: fmt.Sprintf("ERROR: (gcloud.run.services.update) Revision '%s-%05d' is not ready and cannot serve traffic. "+
 			"The user-provided container failed to start and listen on the port.\n", name, s.created), Code: 1}
 	}
 	old := s.serving
 	s.ready, s.serving = s.created, next
 	p.retire(old)
-	return gcloudAnswer{Err: "Done.\n"}
+	return gcloudAnswer{Text: "Done.\n"}
 }
 
 // retire stops an old revision's process after a while, as Cloud Run does: the caller of gcloud does not wait for it.
@@ -229,7 +216,7 @@ func (p *platform) retire(old *lab.Process) {
 		return
 	}
 	p.retired.Go(func() {
-		timer := time.NewTimer(300 * time.Millisecond)
+		timer := time.NewTimer(p.linger)
 		defer timer.Stop()
 		select {
 		case <-timer.C:
@@ -279,17 +266,11 @@ func (s *cloudService) describe(name string) string {
 	return b.String()
 }
 
-// totals are what the running processes have, by service: not what the services say of themselves.
-func (p *platform) running() map[string]string {
+// sicken gives the next revisions of a service these variables in place of their own; nil makes it well.
+func (p *platform) sicken(name string, env map[string]string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	found := map[string]string{}
-	for name, s := range p.services {
-		if s.serving != nil && s.serving.Running() {
-			found[strings.TrimPrefix(name, "escrow-relayer-")] = s.env["PARTITION_NUMBER"]
-		}
-	}
-	return found
+	p.sick[name] = env
 }
 
 var wayLine = regexp.MustCompile(`(?m)^  (Go back|Go on, when mended): +(.+)$`)

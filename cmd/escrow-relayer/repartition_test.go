@@ -108,3 +108,52 @@ func TestRepartitionScriptOnRealProcesses(t *testing.T) {
 	stop()
 	p.audit(false)
 }
+
+// What does not come up stops the script; the fleet goes on, and the way back that the script prints makes it whole, as does the way on
+// once the cause is mended.
+func TestRepartitionScriptStopsAtWhatDoesNotComeUp(t *testing.T) {
+	t.Parallel()
+	p, stop := grown(t, 3)
+	four := p.manifests(4)
+	unlocked := func(f *fleet.Fleet) bool { return f.Slots.Unserved == 0 && f.Leader.Valid }
+
+	// The new service's container does not start.
+	p.sicken("escrow-relayer-3", map[string]string{"CONFIRMATIONS": "twelve"})
+	code, out := p.sh(repartition + "--from 3 --to 4 --manifests " + four)
+	t.Log(out)
+	require.Equal(t, 1, code, out)
+	require.Contains(t, out, "STOPPED: escrow-relayer-3 could not be created")
+
+	// Begun anew, it starts, finds no factory and leaves. Nothing else is changed.
+	p.sicken("escrow-relayer-3", map[string]string{"FACTORY_ADDRESS": "0x00000000000000000000000000000000000000aa"})
+	code, out = p.sh(ways(t, out)["Go on, when mended"] + " --timeout 4s")
+	t.Log(out)
+	require.Equal(t, 1, code, out)
+	require.Contains(t, out, "is there, and did not start")
+	require.Contains(t, out, "escrow-relayer-3 is not alive")
+	require.NotContains(t, out, "escrow-relayer-0: 3 -> 4")
+	p.until("safe", unlocked)
+
+	// Mended, it goes on; and the next one does not start: its service says 4, and the revision with 3 goes on.
+	p.sicken("escrow-relayer-3", nil)
+	p.sicken("escrow-relayer-1", map[string]string{"CONFIRMATIONS": "twelve"})
+	code, _ = p.sh("gcloud run services delete escrow-relayer-3 --quiet") // as an operator mends a container that loops
+	require.Zero(t, code)
+	code, out = p.sh(ways(t, out)["Go on, when mended"] + " --timeout 30s")
+	t.Log(out)
+	require.Equal(t, 1, code, out)
+	require.Contains(t, out, "STOPPED: escrow-relayer-1 could not be changed")
+	p.until("all four serve", func(f *fleet.Fleet) bool { return unlocked(f) && f.Live() == 4 })
+
+	// Going on without mending it does not take the service's word for it.
+	code, again := p.sh(ways(t, out)["Go on, when mended"])
+	require.Equal(t, 1, code, again)
+	require.Contains(t, again, "STOPPED: escrow-relayer-1 could not be changed")
+	p.sicken("escrow-relayer-1", nil)
+	code, back := p.sh(ways(t, again)["Go back"])
+	t.Log(back)
+	require.Zero(t, code, back)
+	p.shares(3)
+	stop()
+	p.audit(false)
+}
