@@ -15,11 +15,13 @@ type Metric struct {
 	Name   string
 	Kind   string // gauge, counter or histogram
 	Labels []string
-	Scope  string // instance, or chain: every instance tells the same, so it must not be summed
+	Values map[string][]string // of labels whose values are listed
+	Scope  string              // instance, or chain: every instance tells the same, so it must not be summed
 }
 
 var (
 	metricRow  = regexp.MustCompile("^\\| `([a-zA-Z_:][a-zA-Z0-9_:]*)` \\| (gauge|counter|histogram) \\|(.*?)\\| (instance|chain) \\| (.+?) \\|$")
+	labelValue = regexp.MustCompile("(?:^|,) *`([^`]+)`")
 	metricName = regexp.MustCompile("^\\| `")
 )
 
@@ -35,14 +37,18 @@ func Metrics() (map[string]Metric, error) {
 		if row == nil {
 			return nil, fmt.Errorf("read metrics.md at %q: want | `name` | type | labels | instance or chain | meaning |", line)
 		}
-		m := Metric{Name: row[1], Kind: row[2], Scope: row[4]}
+		m := Metric{Name: row[1], Kind: row[2], Scope: row[4], Values: map[string][]string{}}
 		// "`a`: `x`, `y`; `b`, `c`" names the labels a, b and c; x and y are values of a.
 		for group := range strings.SplitSeq(row[3], ";") {
-			names, _, _ := strings.Cut(group, ":")
+			names, values, _ := strings.Cut(group, ":")
 			for label := range strings.SplitSeq(names, ",") {
 				if label = strings.Trim(label, " `"); label != "" {
 					m.Labels = append(m.Labels, label)
 				}
+			}
+			for _, v := range labelValue.FindAllStringSubmatch(values, -1) { // of the last one
+				last := m.Labels[len(m.Labels)-1]
+				m.Values[last] = append(m.Values[last], v[1])
 			}
 		}
 		if _, twice := found[m.Name]; twice {
