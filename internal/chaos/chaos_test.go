@@ -4,6 +4,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -11,9 +12,7 @@ import (
 // The first seeds without a node that lies: how long such a node is left alone (half a minute and more) is longer than a test of every day may
 // take, and without a clock that is wrong, since a binary of Build takes minutes to build. `make chaos` tries all kinds.
 func TestFixedSeeds(t *testing.T) {
-	bin := filepath.Join(t.TempDir(), "escrow-relayer")
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-race", "-o", bin, "../../cmd/escrow-relayer").CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	bin := build(t)
 	lies := []Kind{NodeDown, NodeSlow, NodeLimited, NodeFailing, NodeTruncated, NodeMalformed, NodeHTML, NodeRange, NodeResults, NodeBehind, NodeOmits, NodeForeign, NodeChain, NodeSilent, NodePruned}
 	for seed, ran := uint64(100), 0; ran < 3; seed++ {
 		plan := NewPlan(seed)
@@ -26,6 +25,59 @@ func TestFixedSeeds(t *testing.T) {
 		require.NoError(t, err)
 		t.Log(verdict)
 		require.True(t, verdict.Clean(), verdict.String())
+	}
+}
+
+func build(t *testing.T) string {
+	bin := filepath.Join(t.TempDir(), "escrow-relayer")
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-race", "-o", bin, "../../cmd/escrow-relayer").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return bin
+}
+
+// Every fault alone, one after the other: what it does is seen by itself, and how long the fleet takes to recover is measured.
+func TestDrill(t *testing.T) {
+	const a, b = 400 * time.Millisecond, time.Second // shorter and longer than a session lives without a probe
+	bin := build(t)
+	for name, faults := range map[string][]Fault{
+		"process": {
+			{Kind: Kill, For: a}, {Kind: KillAfterAck, Who: 1, For: a}, {Kind: Freeze, Who: 2, For: 2 * b}, {Kind: Term, For: a}, {Kind: SlowStart, Who: 1, For: b},
+			{Kind: Twin, Who: 1, For: a}, {Kind: KillAll, For: a},
+		},
+		"database": {
+			{Kind: Session, Who: 1}, {Kind: Backends}, {Kind: Flap, For: b}, {Kind: Restart}, {Kind: Crash}, {Kind: DBDown, For: b}, {Kind: DBConnections, Who: 2, For: b},
+			{Kind: DBRefuse, N: 0, For: b}, {Kind: DBRefuse, N: 1, For: a}, {Kind: DBRefuse, N: 3, For: a}, {Kind: DBCancel, For: b}, {Kind: DBLocks, For: 2 * b},
+			{Kind: DBDeadlock, For: b}, {Kind: DBCut, Who: 1, For: b}, {Kind: DBFreeze, Who: 1, For: b}, {Kind: DBSlow, Who: 1, For: b},
+			{Kind: DBCut, Both: true, For: b}, {Kind: DBFreeze, Both: true, For: b},
+		},
+		"chain": {
+			{Kind: Reorg, N: 1, Keep: true}, {Kind: Reorg, N: 2}, {Kind: TakeoverReorg, N: 2, Who: 1, For: b}, {Kind: BackfillReorg, N: 2, Keep: true, For: a},
+			{Kind: Burst, N: 300}, {Kind: Empty, N: 60},
+		},
+		"pubsub and fleet": {
+			{Kind: PubSubDown, For: b}, {Kind: Denied, For: b}, {Kind: AckLost, For: a}, {Kind: Slow, For: b}, {Kind: KeyFailing, N: 2, For: b}, {Kind: TopicGone, For: b},
+			{Kind: Repartition, N: 4}, {Kind: Repartition, N: 2}, {Kind: Repartition, N: 5}, {Kind: Stale, N: 3, Who: 1, For: b},
+		},
+		"deep reorganisations, auto numbers, two chains": {
+			{Kind: DeepReorg, N: 4, Keep: true}, {Kind: DeepReorg, N: 4}, {Kind: TakeoverReorg, N: 5, Who: 1, For: b}, {Kind: BackfillReorg, N: 6, For: a}, {Kind: Kill, Who: 2, For: b},
+			{Kind: Repartition, N: 4}, {Kind: Repartition, N: 2},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			plan := Plan{
+				Seed: 5, Instances: 3, Strategy: "modulo", OrderingKey: "escrow", Filter: "auto", Confirmations: 2, BlockTime: 200 * time.Millisecond, PerBlock: 4, Faults: faults,
+			}
+			if plan.Deep() {
+				plan.Strategy, plan.Auto, plan.Second = "consistent", true, true
+			}
+			done, verdict, err := Drill(t.Context(), bin, plan)
+			for _, r := range done {
+				t.Log(r)
+			}
+			require.NoError(t, err)
+			t.Log(verdict)
+			require.True(t, verdict.Clean(), verdict.String())
+		})
 	}
 }
 

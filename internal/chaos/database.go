@@ -222,7 +222,7 @@ func (r *run) terminate(ctx context.Context, where string) {
 }
 
 // killAfterAck keeps deletions from the outbox waiting until one waits that belongs to the process, which has thus been told that its messages
-// are stored, and kills it then.
+// are stored, and kills it then. Its statement ends with it: a server process that waits would not notice.
 func (r *run) killAfterAck(ctx context.Context, p *lab.Process) error {
 	defer p.Kill()
 	conn, err := pgx.Connect(ctx, r.lab.URL)
@@ -235,11 +235,15 @@ func (r *run) killAfterAck(ctx context.Context, p *lab.Process) error {
 	}
 	for range 50 {
 		var waits bool
-		err := conn.QueryRow(ctx, `select exists (select from pg_locks l join pg_stat_activity a using (pid)
-			where l.locktype = 'advisory' and l.objid = $1 and not l.granted and a.application_name = $2)`, holdKey, "escrow-relayer/"+p.ID).Scan(&waits)
+		err := conn.QueryRow(ctx, `select exists (`+holding+`)`, holdKey, "escrow-relayer/"+p.ID).Scan(&waits)
 		if err != nil || waits || !pause(ctx, 20*time.Millisecond) {
-			return nil
+			break
 		}
 	}
+	p.Kill()
+	_, _ = conn.Exec(ctx, `select pg_terminate_backend(w.pid) from (`+holding+`) w`, holdKey, "escrow-relayer/"+p.ID)
 	return nil
 }
+
+// holding are the server processes of an instance that wait for the lock.
+const holding = `select l.pid from pg_locks l join pg_stat_activity a using (pid) where l.locktype = 'advisory' and l.objid = $1 and not l.granted and a.application_name = $2`

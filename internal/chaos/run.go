@@ -66,7 +66,12 @@ type run struct {
 func asRole(l *lab.Lab) string { return strings.Replace(l.URL, "postgres@", role+"@", 1) }
 
 // Run carries a plan out with a relayer's binary and returns what the oracle says.
-func Run(ctx context.Context, bin string, p Plan) (v *Verdict, err error) {
+func Run(ctx context.Context, bin string, p Plan) (*Verdict, error) {
+	return carryOut(ctx, bin, p, (*run).play)
+}
+
+// carryOut sets everything up, lets play make the faults, and has the oracle judge.
+func carryOut(ctx context.Context, bin string, p Plan, play func(*run, context.Context) error) (v *Verdict, err error) {
 	chain, err := testchain.StartSim(testchain.Options{Seed: p.Seed, GasLimit: gasLimit})
 	if err != nil {
 		return nil, err
@@ -123,7 +128,7 @@ func Run(ctx context.Context, bin string, p Plan) (v *Verdict, err error) {
 		}
 		defer func() { err = errors.Join(err, r.second.chain.Stop()) }()
 	}
-	if err := r.play(ctx); err != nil {
+	if err := r.withTraffic(ctx, play); err != nil {
 		return nil, fmt.Errorf("%w (logs: %s)", err, l.Dir)
 	}
 	v, err = r.judge(ctx)
@@ -233,35 +238,52 @@ func (r *run) back(i int) {
 	delete(r.dead, i)
 }
 
-// play makes traffic and faults, and ends when both have ended.
-func (r *run) play(ctx context.Context) (err error) {
+// withTraffic makes blocks while play makes faults, and ends when both have ended.
+func (r *run) withTraffic(ctx context.Context, play func(*run, context.Context) error) (err error) {
 	r.traffic, err = newTraffic(ctx, r.chain, r.lab.Contracts, r.plan.Seed)
 	if err != nil {
 		return err
 	}
 	defer r.traffic.Close()
-	timed, cancel := context.WithTimeout(ctx, r.plan.Length)
-	defer cancel()
-	var g errgroup.Group
+	g, ctx := errgroup.WithContext(ctx)
+	busy, end := context.WithCancel(ctx)
 	g.Go(func() error {
-		return every(timed, r.plan.BlockTime, func() error { return r.blocks(ctx, 1, r.plan.PerBlock) })
+		return every(busy, r.plan.BlockTime, func() error { return r.blocks(ctx, 1, r.plan.PerBlock) })
 	})
 	if r.second != nil {
-		g.Go(func() error { return every(timed, 2*r.plan.BlockTime, func() error { return r.second.block(ctx) }) })
+		g.Go(func() error { return every(busy, 2*r.plan.BlockTime, func() error { return r.second.block(ctx) }) })
 	}
-	r.begun = time.Now()
+	g.Go(func() error {
+		defer end()
+		return play(r, ctx)
+	})
+	return g.Wait()
+}
+
+// play makes the faults of the plan at their times.
+func (r *run) play(ctx context.Context) error {
+	var g errgroup.Group
+	begun := time.Now()
 	for _, f := range r.plan.Faults {
 		g.Go(func() error {
-			if !pause(ctx, time.Until(r.begun.Add(f.At))) {
+			if !pause(ctx, time.Until(begun.Add(f.At))) {
 				return nil
 			}
-			if err := r.inject(ctx, f); err != nil {
-				return fmt.Errorf("%s: %w", f, err)
-			}
-			return nil
+			return r.attempt(ctx, f)
 		})
 	}
+	g.Go(func() error {
+		pause(ctx, r.plan.Length)
+		return nil
+	})
 	return g.Wait()
+}
+
+func (r *run) attempt(ctx context.Context, f Fault) error {
+	if err := r.inject(ctx, f); err != nil {
+		return fmt.Errorf("%s: %w", f, err)
+	}
+	return nil
 }
 
 // every does something at a pace until ctx ends or it fails.
