@@ -39,6 +39,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/redact"
 	"github.com/fusion-prime/escrow-relayer/relayer/retention"
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
+	"github.com/fusion-prime/escrow-relayer/relayer/trace"
 	"github.com/fusion-prime/escrow-relayer/relayer/verify"
 	"github.com/fusion-prime/escrow-relayer/relayer/watch"
 	"github.com/fusion-prime/escrow-relayer/relayer/web"
@@ -62,6 +63,7 @@ type Relayer struct {
 	gauges   *gauges
 
 	db       *database.Database // from here on set by Run
+	tracing  *trace.Tracing
 	ledger   *ledger.Ledger
 	factory  *watch.FactoryWatch
 	verifier *verify.Verifier
@@ -187,13 +189,19 @@ func (r *Relayer) Run(ctx context.Context) (err error) {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	defer r.db.Close()
+	if r.tracing, err = trace.Start(ctx, r.component("trace"), map[string]string{
+		"service.version": r.version, "service.instance.id": r.cfg.InstanceID, "relayer.chain_id": strconv.FormatInt(r.cfg.ChainID, 10),
+	}); err != nil {
+		return fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	defer r.tracing.Stop(context.WithoutCancel(ctx)) // after all that makes spans
 	r.ledger = ledger.New(ledger.Config{
 		DB: r.db.Pool, ChainID: r.cfg.ChainID, InstanceID: r.cfg.InstanceID, EventNames: r.cfg.ABI.EventNames(), Publishes: r.cfg.Publishes,
 	})
 	r.factory = watch.NewFactoryWatch(watch.FactoryConfig{
 		Source: r.source, Ledger: r.ledger, ABI: r.cfg.ABI, Filters: r.filters, Factory: r.cfg.Factory,
 		BeatEvery: min(5*time.Second, r.cfg.LeaderStaleAfter/4), ResignAfter: r.cfg.ResignAfter, Health: r.source.Health,
-		Log: r.component("factory"), Metrics: r.watching,
+		Log: r.component("factory"), Metrics: r.watching, Tracer: r.tracing.Tracer(),
 	})
 	r.verifier = verify.New(verify.Config{
 		Source: r.source, Ledger: r.ledger, ABI: r.cfg.ABI, Factory: r.cfg.Factory, Every: r.cfg.VerifyInterval, Log: r.component("verifier"), Metrics: r.verified,
@@ -430,6 +438,7 @@ func (t *tenure) assemble() (err error) {
 	t.publisher, err = publish.New(publish.Config{
 		DB: t.db.Pool, ChainID: cfg.ChainID, Owner: cfg.InstanceID, Project: cfg.Project, Topics: t.topics(), OtherNames: cfg.Other,
 		BySlot: cfg.OrderingKey == "slot", Valid: t.session.Valid, Log: t.component("publisher"), Metrics: t.sending, Carry: &t.carry,
+		Tracer: t.tracing.Tracer(),
 	})
 	if err != nil {
 		return err
@@ -445,6 +454,7 @@ func (t *tenure) assemble() (err error) {
 	t.slots = watch.NewSlotWatch(watch.SlotConfig{
 		Source: t.source, Ledger: t.ledger, DB: t.db.Pool, Holder: t.claimer, Publisher: t.publisher, ABI: cfg.ABI, Filters: t.filters, ChainID: cfg.ChainID,
 		DiscoveryWait: cfg.DiscoveryWait, Discovered: t.session.Hint(registry.Channel), Log: t.component("slots"), Metrics: t.watching,
+		Tracer: t.tracing.Tracer(),
 	})
 	t.elector, err = election.NewElector(election.ElectorConfig{
 		Session: t.session, DB: t.db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID, StaleAfter: cfg.LeaderStaleAfter,

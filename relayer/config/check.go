@@ -28,6 +28,7 @@ func (l *loader) check() {
 	l.events()
 	l.durations()
 	l.rest()
+	l.otel()
 }
 
 func (l *loader) chain() {

@@ -77,6 +77,8 @@ type Config struct {
 	Auto      bool                `env:"-"` // PARTITION_NUMBER=auto
 	ABI       *contract.ABI       `env:"-"`
 	Other     map[string]bool     `env:"-"` // events for OtherTopic
+
+	otelSecrets []string // in the variables of OpenTelemetry
 }
 
 // DefaultEvents are published by default.
@@ -125,5 +127,5 @@ func LoadDatabase(environ map[string]string) (*Config, error) {
 
 // Secrets are the texts that must not get out.
 func (c *Config) Secrets() *redact.Secrets {
-	return redact.New(append(slices.Clone(c.RPCURLs), c.DatabaseURL, c.SessionDatabaseURL)...)
+	return redact.New(append(append(slices.Clone(c.RPCURLs), c.DatabaseURL, c.SessionDatabaseURL), c.otelSecrets...)...)
 }

@@ -183,6 +183,25 @@ func TestDatabaseURLs(t *testing.T) {
 	}
 }
 
+func TestOpenTelemetry(t *testing.T) {
+	c, err := Load(with("OTEL_TRACES_EXPORTER", "otlp", "OTEL_EXPORTER_OTLP_HEADERS", "api-key=s3cret%2Fk3y, authorization=Bearer%20t0kent0ken,tenant=a",
+		"OTEL_EXPORTER_OTLP_ENDPOINT", "https://u:passw0rd@otlp.example.com/k3yk3yk3y", "OTEL_TRACES_SAMPLER", "parentbased_traceidratio"))
+	require.NoError(t, err)
+	shown := c.Secrets().Mask("s3cret/k3y s3cret%2Fk3y t0kent0ken passw0rd k3yk3yk3y a tenant")
+	for _, secret := range []string{"s3cret", "t0ken", "passw0rd", "k3yk3yk3y"} {
+		require.NotContains(t, shown, secret)
+	}
+	require.Contains(t, shown, " a tenant")
+
+	_, err = Load(with("OTEL_TRACES_EXPORTER", "jaeger", "OTEL_EXPORTER_OTLP_HEADERS", "t0kent0ken", "OTEL_EXPORTER_OTLP_ENDPOINT", "k3yk3yk3y:4317",
+		"OTEL_TRACES_SAMPLER", "some", "OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"))
+	var problems Problems
+	require.ErrorAs(t, err, &problems)
+	require.Len(t, problems, 5, err.Error())
+	require.NotContains(t, err.Error(), "t0ken")
+	require.NotContains(t, err.Error(), "k3yk3yk3y")
+}
+
 func TestEndpointsOfBothVariables(t *testing.T) {
 	c, err := Load(with("RPC_URL", "https://a.example/1", "RPC_URLS", " wss://b.example/2 ,, https://a.example/1,http://c.example"))
 	require.NoError(t, err)

@@ -22,6 +22,7 @@ func load(environ map[string]string, check func(*loader)) (*Config, error) {
 			l.environ[k] = v
 		}
 	}
+	l.c.otelSecrets = otelSecrets(l.environ)
 	l.parse()
 	check(l)
 	if len(l.problems) == 0 {

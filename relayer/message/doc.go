@@ -21,6 +21,13 @@
 // A replay is a message published once more on request, with the attribute replay: the same event under the same EventID. A consumer that wants
 // its history anew forgets what it has applied before it asks for a replay; others drop it like any message that they have seen.
 //
+// # Traces
+//
+// A relayer that traces (OTEL_TRACES_EXPORTER) adds the attribute traceparent, a W3C trace context: of the span "publish" of this message, which belongs to the
+// trace of the blocks that the event was read with. Hand it to OpenTelemetry's propagation.TraceContext, whose carrier the attributes are
+// (propagation.MapCarrier), and the consumer's spans join that trace. Nothing else may depend on it: it comes and goes with the relayer's
+// configuration, and a message that is published again has another.
+//
 // # Decode
 //
 // Decode refuses what is no message of ours or contradicts itself, with ErrMalformed, and what a later relayer wrote under another schema, with

@@ -35,6 +35,8 @@ const (
 	AttrSchema      = "schema"
 	AttrRetracted   = "retracted" // "true", on retractions only
 	AttrReplay      = "replay"    // "true", on replays only
+	// AttrTraceParent is the W3C trace context of the span that published the message; only if the relayer traces.
+	AttrTraceParent = "traceparent"
 )
 
 // Reorganised is the reason of every retraction so far.

@@ -13,6 +13,7 @@ import (
 
 	"cloud.google.com/go/pubsub/v2"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/api/option"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
@@ -31,15 +32,14 @@ type Config struct {
 	OtherNames map[string]bool // events that go to Topics.Other
 	BySlot     bool            // ordering key: the slot instead of the escrow; larger batches, less isolation
 	// Valid says whether the right to publish still holds; it is asked before each request, concurrently. Nil: for ever.
-	Valid func() bool
-	// Annotate may add attributes to a message that is about to be sent, such as a trace context; it is called concurrently. Nil: nothing.
-	Annotate func(*Pending, map[string]string)
-	Options  []option.ClientOption
-	Log      *slog.Logger
-	Metrics  *Metrics
-	Carry    *Carry           // nil: nothing is carried over
-	Now      func() time.Time // for the timestamps of messages. Nil: time.Now
-	Jitter   func() float64   // from 0 to 1, for the delays of blocked lanes. Nil: random
+	Valid   func() bool
+	Tracer  trace.Tracer // makes a span a message, whose context the message carries as the attribute traceparent. Nil: none
+	Options []option.ClientOption
+	Log     *slog.Logger
+	Metrics *Metrics
+	Carry   *Carry           // nil: nothing is carried over
+	Now     func() time.Time // for the timestamps of messages. Nil: time.Now
+	Jitter  func() float64   // from 0 to 1, for the delays of blocked lanes. Nil: random
 }
 
 // Carry takes over from one tenure to the next what this process knows of the outbox. One Publisher at a time uses it.
@@ -56,6 +56,7 @@ type Pending struct {
 	Slot  int16
 	Kind  int16 // message.Kind
 	Event contract.Event
+	Trace *trace.SpanContext // of the commit; nil without tracing, and when the row was read from the outbox
 }
 
 // Stats is what is under way.

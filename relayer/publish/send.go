@@ -6,6 +6,7 @@ import (
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/googleapis/gax-go/v2"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -26,26 +27,29 @@ type flight struct {
 }
 
 // send hands a request to the client and waits for the answer. It runs in a goroutine of its own.
-func (l *loop) send(ctx context.Context, f *flight) error {
+func (l *loop) send(ctx context.Context, f *flight) (err error) {
 	req := &pubsubpb.PublishRequest{Topic: l.topics[f.lane.id.topic].name, Messages: make([]*pubsubpb.PubsubMessage, len(f.rows))}
 	key, now := l.cfg.key(f.lane.id), l.cfg.Now()
+	var spans []trace.Span
+	var res *pubsubpb.PublishResponse
+	defer func() { sent(spans, res.GetMessageIds(), err) }()
 	for i := range f.rows {
 		r := &f.rows[i].Pending
 		body, attributes, err := message.Encode(message.Kind(r.Kind), event(&r.Event), l.cfg.ChainID, now)
 		if err != nil {
 			return status.Error(codes.InvalidArgument, err.Error()) // its lane waits for somebody to mend the row; nothing is dropped
 		}
-		if l.cfg.Annotate != nil {
-			l.cfg.Annotate(r, attributes)
-		}
 		req.Messages[i] = &pubsubpb.PubsubMessage{Data: body, Attributes: attributes, OrderingKey: key}
+		if l.cfg.Tracer != nil {
+			spans = append(spans, l.cfg.traced(ctx, r, req.Messages[i], req.Topic))
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
 	if !l.cfg.Valid() {
 		return ErrNoRight
 	}
-	_, err := l.publish(ctx, req, gax.WithRetry(nil)) // the loop retries
+	res, err = l.publish(ctx, req, gax.WithRetry(nil)) // the loop retries
 	return err
 }
 

@@ -44,17 +44,6 @@ func TestCheckTopics(t *testing.T) {
 	}
 }
 
-func TestAnnotate(t *testing.T) {
-	t.Parallel()
-	w := setup(t, testpubsub.Options{})
-	cfg := w.config()
-	cfg.Annotate = func(p *publish.Pending, attributes map[string]string) { attributes["traceparent"] = p.Event.ID() }
-	p := w.start(cfg, publish.Tuning{})
-	rows := w.approve(p, 1)
-	require.Equal(t, rows[0].Event.ID(), w.wait(1)[0].Attributes["traceparent"])
-	require.NoError(t, p.stop())
-}
-
 func TestBacklog(t *testing.T) {
 	t.Parallel()
 	w := setup(t, testpubsub.Options{})

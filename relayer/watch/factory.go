@@ -10,6 +10,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
@@ -17,7 +18,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
-// FactoryConfig configures a FactoryWatch. All fields are required.
+// FactoryConfig configures a FactoryWatch. All fields are required, apart from Tracer.
 type FactoryConfig struct {
 	Source      Source
 	Ledger      *ledger.Ledger
@@ -29,19 +30,23 @@ type FactoryConfig struct {
 	Health      func() error  // of the node
 	Log         *slog.Logger
 	Metrics     *Metrics
+	Tracer      trace.Tracer // nil: none
 }
 
 // FactoryWatch records the escrows that the factory deploys. It serves one term after another.
 type FactoryWatch struct {
-	cfg  FactoryConfig
-	next atomic.Int64
+	cfg   FactoryConfig
+	spans spans
+	next  atomic.Int64
 }
 
 // ErrNoProgress means that the leader's node has not let it go on for too long; somebody else should lead.
 var ErrNoProgress = errors.New("the node does not let this leader go on")
 
 // NewFactoryWatch returns a watch; Run starts it.
-func NewFactoryWatch(cfg FactoryConfig) *FactoryWatch { return &FactoryWatch{cfg: cfg} }
+func NewFactoryWatch(cfg FactoryConfig) *FactoryWatch {
+	return &FactoryWatch{cfg: cfg, spans: newSpans(cfg.Tracer, "factory")}
+}
 
 // Next is the next block of the watch; 0 before the first term. It may be called from any goroutine.
 func (w *FactoryWatch) Next() int64 { return w.next.Load() }
@@ -116,6 +121,7 @@ func (w *FactoryWatch) advance(ctx context.Context, epoch int64, at *ledger.Posi
 		filter, to = w.cfg.Filters.Factory(), min(view.Final, view.Target)
 	}
 	started := time.Now()
+	since := started
 	for batch, err := range w.cfg.Source.Read(ctx, uint64(at.Next), to, filter) {
 		if err != nil {
 			return err
@@ -123,9 +129,13 @@ func (w *FactoryWatch) advance(ctx context.Context, epoch int64, at *ledger.Posi
 		if !follows(&batch, *at) {
 			return &reorgError{*at}
 		}
-		if err := w.commit(ctx, epoch, &batch, at); err != nil {
+		traced, span := w.spans.blocks(ctx, since, &batch)
+		err = w.commit(traced, epoch, &batch, at)
+		ended(span, err)
+		if err != nil {
 			return err
 		}
+		since = time.Now()
 		if time.Since(started) >= w.cfg.BeatEvery {
 			return nil // to beat; reading goes on at once
 		}
@@ -133,7 +143,7 @@ func (w *FactoryWatch) advance(ctx context.Context, epoch int64, at *ledger.Posi
 	return nil
 }
 
-func (w *FactoryWatch) commit(ctx context.Context, epoch int64, batch *source.Batch, at *ledger.Position) error {
+func (w *FactoryWatch) commit(ctx context.Context, epoch int64, batch *source.Batch, at *ledger.Position) (err error) {
 	events, err := decode(w.cfg.ABI, batch.Logs, func(l *types.Log) bool { return l.Address == w.cfg.Factory }, w.cfg.Metrics)
 	if err != nil {
 		return err
@@ -148,6 +158,8 @@ func (w *FactoryWatch) commit(ctx context.Context, epoch int64, batch *source.Ba
 		found = append(found, ledger.Discovery(&e))
 	}
 	start := time.Now()
+	ctx, span := w.spans.commit(ctx, len(deployed))
+	defer func() { ended(span, err) }()
 	var r ledger.Result
 	to := at.To(int64(batch.To)+1, batch.Last.Hash)
 	err = branched(ctx, w.cfg.Source, int64(batch.To), func(known ledger.Block) (err error) {

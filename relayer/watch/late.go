@@ -131,6 +131,7 @@ func (w *SlotWatch) catchUp(ctx context.Context, late []registry.Late) error {
 		filter.Addresses = nil
 	}
 	announce := late
+	since := time.Now()
 	for batch, err := range w.cfg.Source.Read(ctx, uint64(from), uint64(to), filter) {
 		if err != nil {
 			return err
@@ -150,11 +151,15 @@ func (w *SlotWatch) catchUp(ctx context.Context, late []registry.Late) error {
 		for i, l := range late {
 			progress[i] = registry.Progress{Address: l.Address, Monitored: int64(batch.To), CaughtUp: done}
 		}
-		if err := w.store(ctx, ledger.SlotCommit{
+		traced, span := newSpans(w.cfg.Tracer, "late").blocks(ctx, since, &batch)
+		err = w.store(traced, ledger.SlotCommit{
 			Epoch: w.held.Epoch, From: w.at, To: w.at, Announce: announce, Progress: progress, Events: events,
-		}); err != nil {
+		})
+		ended(span, err)
+		if err != nil {
 			return err
 		}
+		since = time.Now()
 		w.ended(events)
 		announce = nil
 		if done {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/registry"
@@ -37,7 +38,7 @@ type Publisher interface {
 	Doubtful() bool
 }
 
-// SlotConfig configures a SlotWatch. All fields are required.
+// SlotConfig configures a SlotWatch. All fields are required, apart from Tracer.
 type SlotConfig struct {
 	Source        Source
 	Ledger        *ledger.Ledger
@@ -51,11 +52,13 @@ type SlotConfig struct {
 	Discovered    <-chan struct{} // fires when the factory watch has committed
 	Log           *slog.Logger
 	Metrics       *Metrics
+	Tracer        trace.Tracer // nil: none
 }
 
 // SlotWatch commits the events of the escrows in this instance's slots.
 type SlotWatch struct {
 	cfg    SlotConfig
+	spans  spans
 	status atomic.Pointer[SlotStatus]
 
 	// Of the goroutine that runs it:
@@ -77,7 +80,7 @@ type SlotStatus struct {
 
 // NewSlotWatch returns a watch; Run starts it.
 func NewSlotWatch(cfg SlotConfig) *SlotWatch {
-	w := &SlotWatch{cfg: cfg, generation: -1}
+	w := &SlotWatch{cfg: cfg, spans: newSpans(cfg.Tracer, "slots"), generation: -1}
 	w.status.Store(&SlotStatus{})
 	return w
 }
@@ -199,6 +202,7 @@ func (w *SlotWatch) advance(ctx context.Context, view source.View, changed <-cha
 	if w.at.Next <= int64(view.Final) {
 		filter, to, seen = w.cfg.Filters.ranged, min(view.Final, view.Target), &w.cfg.Filters.spans
 	}
+	since := time.Now()
 	for batch, err := range w.cfg.Source.Read(ctx, uint64(w.at.Next), to, filter) {
 		if err != nil {
 			return err
@@ -207,16 +211,22 @@ func (w *SlotWatch) advance(ctx context.Context, view source.View, changed <-cha
 			return &reorgError{w.at}
 		}
 		version := w.book.version
-		joining, err := w.discover(ctx, &batch)
+		traced, span := w.spans.blocks(ctx, since, &batch)
+		joining, err := w.discover(traced, &batch)
 		if err != nil {
+			ended(span, err)
 			return err
 		}
 		if filter.Addresses != nil && w.book.version != version {
+			span.End()
 			return nil // the batch was read without the escrows that have just come
 		}
-		if err := w.commit(ctx, &batch, joining, int64(view.Final), seen); err != nil {
+		err = w.commit(traced, &batch, joining, int64(view.Final), seen)
+		ended(span, err)
+		if err != nil {
 			return err
 		}
+		since = time.Now()
 		if filter.Addresses != nil && w.book.version != version {
 			return nil
 		}
@@ -270,11 +280,13 @@ func (w *SlotWatch) commit(ctx context.Context, batch *source.Batch, joining []r
 }
 
 // store commits, hands what is to be published to the publisher, and moves the position.
-func (w *SlotWatch) store(ctx context.Context, c ledger.SlotCommit) error {
+func (w *SlotWatch) store(ctx context.Context, c ledger.SlotCommit) (err error) {
+	ctx, span := w.spans.commit(ctx, len(c.Events))
+	defer func() { ended(span, err) }()
 	start := time.Now()
 	c.Doubtful = w.cfg.Publisher.Doubtful()
 	var r ledger.Result
-	err := branched(ctx, w.cfg.Source, c.To.Next-1, func(known ledger.Block) (err error) {
+	err = branched(ctx, w.cfg.Source, c.To.Next-1, func(known ledger.Block) (err error) {
 		c.Checked = known
 		r, err = w.cfg.Ledger.CommitSlots(ctx, c)
 		return err
@@ -297,6 +309,11 @@ func (w *SlotWatch) store(ctx context.Context, c ledger.SlotCommit) error {
 		w.cfg.Publisher.Reload()
 	}
 	if len(r.Pending) > 0 {
+		if sc := span.SpanContext(); sc.IsValid() {
+			for i := range r.Pending {
+				r.Pending[i].Trace = &sc
+			}
+		}
 		w.cfg.Publisher.Offer(c.Epoch, r.Pending)
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
@@ -41,12 +42,14 @@ type world struct {
 	led    *ledger.Ledger
 	hints  chan struct{}
 	out    *recorder
+	tracer trace.Tracer
 }
 
 // recorder is a publisher that remembers what it was offered.
 type recorder struct {
 	mu       sync.Mutex
 	ids      map[common.Address][]string
+	traces   []*trace.SpanContext
 	quiesced int
 }
 
@@ -56,6 +59,7 @@ func (r *recorder) Offer(_ int64, batch []publish.Pending) {
 	for i := range batch {
 		e := &batch[i].Event
 		r.ids[e.Escrow] = append(r.ids[e.Escrow], e.Name+" "+e.ID())
+		r.traces = append(r.traces, batch[i].Trace)
 	}
 }
 
@@ -127,13 +131,13 @@ func (w *world) run(mode watch.FilterMode, factory bool) (stop func()) {
 	metrics := watch.NewMetrics(prometheus.NewRegistry(), w.abi.EventNames())
 	slots := watch.NewSlotWatch(watch.SlotConfig{
 		Source: w.src, Ledger: w.led, DB: w.db, Holder: holder{}, Publisher: w.out, ABI: w.abi, Filters: filters, ChainID: chainID,
-		DiscoveryWait: 200 * time.Millisecond, Discovered: w.hints, Log: log, Metrics: metrics,
+		DiscoveryWait: 200 * time.Millisecond, Discovered: w.hints, Log: log, Metrics: metrics, Tracer: w.tracer,
 	})
 	wg.Go(func() { require.NoError(w.t, slots.Run(ctx)) })
 	if factory {
 		fw := watch.NewFactoryWatch(watch.FactoryConfig{
 			Source: w.src, Ledger: w.led, ABI: w.abi, Filters: filters, Factory: w.d.Factory, BeatEvery: time.Second, ResignAfter: time.Minute,
-			Health: w.src.Health, Log: log, Metrics: metrics,
+			Health: w.src.Health, Log: log, Metrics: metrics, Tracer: w.tracer,
 		})
 		wg.Go(func() {
 			require.NoError(w.t, fw.Run(ctx, 1, func(context.Context) error { return nil }))
