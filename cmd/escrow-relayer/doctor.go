@@ -2,87 +2,139 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
+	"os"
 	"time"
 
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
 
-	"github.com/fusion-prime/escrow-relayer/election"
-	"github.com/fusion-prime/escrow-relayer/migrations"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
-	"github.com/fusion-prime/escrow-relayer/relayer/database"
-	"github.com/fusion-prime/escrow-relayer/relayer/publish"
+	"github.com/fusion-prime/escrow-relayer/relayer/redact"
 )
 
+// doctorLimit is how long an examination may take: the slowest endpoint's some 70 requests, one after the other.
+const doctorLimit = 3 * time.Minute
+
 func doctorCommand() *cobra.Command {
-	return &cobra.Command{
+	var asJSON bool
+	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Test everything an instance needs: database, session, schema, topics, every RPC endpoint",
-		Long: `Test everything that an instance with this configuration needs, and change nothing: the database and its version, that a connection is one server
-session, the schema, the topics, and each RPC endpoint: chain, head, latency. Exit code 1 if something is wrong. Configuration as for run.`,
+		Long: `Test everything that an instance with this configuration needs, and change nothing: the database, its rights, its clock, that a connection is one server
+session; the schema; the topics and the right to publish; and of each RPC endpoint the chain, the head, safe and finalized, how many blocks it gives the logs of at
+once, how far back it goes, and how fast it is (at most some 70 requests each). Prints the variables to set. Exit code 1 if something needs a person.
+Configuration as for run.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := config.Load(config.Environ())
 			if err != nil {
 				return err
 			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(cmd.Context(), doctorLimit)
 			defer cancel()
-			secrets, out, sick := cfg.Secrets(), cmd.OutOrStdout(), false
-			say := func(what, found string, err error) {
-				if err != nil {
-					sick = true
-					fmt.Fprintf(out, "WRONG %-10s %s\n", what, secrets.Error(err))
-					return
-				}
-				fmt.Fprintf(out, "ok    %-10s %s\n", what, found)
+			d := &doctor{cfg: cfg, secrets: cfg.Secrets(), Findings: []finding{}, Set: []setting{}}
+			d.database(ctx)
+			d.topics(ctx)
+			if err := d.chain(ctx); err != nil {
+				return d.secrets.Error(err)
 			}
-			db, err := database.Open(ctx, cfg)
-			if err != nil {
+			if err := d.print(cmd.OutOrStdout(), asJSON); err != nil {
 				return err
 			}
-			defer db.Close()
-			var version string
-			err = db.Pool.QueryRow(ctx, `select current_setting('server_version')`).Scan(&version)
-			say("database", "Postgres "+version, err)
-			if err == nil {
-				say("session", "one server session", election.CheckPooling(ctx, db.Session))
-				s, err := migrations.Status(ctx, db.Session)
-				if err == nil && s.Current < s.Latest {
-					err = fmt.Errorf("the schema is at version %d of %d: run `escrow-relayer migrate`", s.Current, s.Latest)
-				}
-				say("schema", fmt.Sprintf("version %d", s.Current), err)
-			}
-			say("topics", "they exist", publish.CheckTopics(ctx, cfg.Project, publish.Topics{Default: cfg.Topic, Other: cfg.OtherTopic, Retractions: cfg.RetractionsTopic}))
-
-			src, err := openSource(cfg)
-			if err != nil {
-				return secrets.Error(err)
-			}
-			err = src.Check(ctx, cfg.Factory)
-			say("chain", fmt.Sprintf("chain %d, factory %s", cfg.ChainID, cfg.Factory), err)
-			if err == nil {
-				look, cancel := context.WithTimeout(ctx, 15*time.Second)
-				defer cancel()
-				stop, err := runSource(look, src)
-				if err != nil {
-					say("head", "", fmt.Errorf("no endpoint says what its newest block is: %w", err))
-				} else {
-					view := src.View()
-					say("head", fmt.Sprintf("block %d, %d may be processed, %d is final", view.Head, view.Target, view.Final), nil)
-					for _, e := range src.Endpoints() {
-						var err error
-						if !e.Up {
-							err = fmt.Errorf("%s is not up: %s", e.URL, e.LastError)
-						}
-						say(e.Name, fmt.Sprintf("%s, head %d, %s", e.URL, e.Head, e.Latency.Round(time.Millisecond)), err)
-					}
-					stop()
-				}
-			}
-			if sick {
+			if d.Sick {
 				return errQuiet
 			}
 			return nil
 		},
 	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
+	return cmd
+}
+
+// verdict on one thing.
+type verdict string
+
+const (
+	fine    verdict = "ok"
+	note    verdict = "note"    // works, and could be better
+	unknown verdict = "unknown" // could not be tested
+	wrong   verdict = "WRONG"   // needs a person
+)
+
+// finding is one thing that was tested.
+type finding struct {
+	Verdict verdict `json:"verdict"`
+	Of      string  `json:"of"` // database, topics, rpc0, …
+	What    string  `json:"what"`
+	Found   string  `json:"found"`
+}
+
+// setting is a variable that should be set so.
+type setting struct {
+	Variable string `json:"variable"`
+	Value    string `json:"value"`
+	Reason   string `json:"reason"`
+}
+
+// doctor collects findings.
+type doctor struct {
+	cfg     *config.Config
+	secrets *redact.Secrets
+
+	Sick     bool      `json:"sick"` // something needs a person
+	Findings []finding `json:"findings"`
+	Set      []setting `json:"set"`
+}
+
+func (d *doctor) say(v verdict, of, what, format string, args ...any) {
+	d.Sick = d.Sick || v == wrong
+	d.Findings = append(d.Findings, finding{v, of, what, d.secrets.Mask(fmt.Sprintf(format, args...))})
+}
+
+// judge says what was found, or what is wrong; it returns whether all is well.
+func (d *doctor) judge(of, what, found string, err error) bool {
+	if err != nil {
+		d.say(wrong, of, what, "%s", d.secrets.Error(err))
+		return false
+	}
+	d.say(fine, of, what, "%s", found)
+	return true
+}
+
+func (d *doctor) set(variable, value, format string, args ...any) {
+	d.Set = append(d.Set, setting{variable, value, fmt.Sprintf(format, args...)})
+}
+
+// print writes a table to a terminal, lines elsewhere, or JSON.
+func (d *doctor) print(w io.Writer, asJSON bool) error {
+	if asJSON {
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		return e.Encode(d)
+	}
+	if f, ok := w.(*os.File); ok && isatty.IsTerminal(f.Fd()) {
+		t := table.NewWriter()
+		t.SetOutputMirror(w)
+		t.SetStyle(table.StyleLight)
+		t.AppendHeader(table.Row{"", "of", "what", "found"})
+		t.SetColumnConfigs([]table.ColumnConfig{{Number: 4, WidthMax: 100}})
+		for _, f := range d.Findings {
+			t.AppendRow(table.Row{f.Verdict, f.Of, f.What, f.Found})
+		}
+		t.Render()
+	} else {
+		for _, f := range d.Findings {
+			fmt.Fprintf(w, "%-7s %-8s %-12s %s\n", f.Verdict, f.Of, f.What, f.Found)
+		}
+	}
+	if len(d.Set) > 0 {
+		fmt.Fprintln(w, "\nset:")
+	}
+	for _, s := range d.Set {
+		fmt.Fprintf(w, "%s=%s   # %s\n", s.Variable, s.Value, s.Reason)
+	}
+	return nil
 }

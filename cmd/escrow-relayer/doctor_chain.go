@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/source"
+)
+
+const (
+	// An endpoint that is so many blocks behind the best is slow or stuck.
+	blocksBehind = 8
+	// Fewer blocks a request than this make a backfill slow and dear.
+	smallRange = 500
+	// Requests that take so long eat up most of a block's time.
+	slowEndpoint = time.Second
+)
+
+// chain examines every endpoint. An error means that nothing could be.
+func (d *doctor) chain(ctx context.Context) error {
+	src, err := openSource(d.cfg)
+	if err != nil {
+		return err
+	}
+	list := src.Examine(ctx, d.cfg.Factory, uint64(max(d.cfg.StartBlock, 0)))
+	best := slices.MaxFunc(list, func(a, b source.Examination) int { return int(int64(a.Head) - int64(b.Head)) })
+	usable, smallest := 0, d.cfg.RPCMaxRange
+	announces := false
+	for i := range list {
+		x := &list[i]
+		if !d.judge(x.Name, "chain", fmt.Sprintf("chain %d at %s", x.ChainID, x.URL), x.Err) {
+			continue
+		}
+		usable++
+		announces = announces || x.WebSocket && x.Subscribes == nil
+		d.endpoint(x, best.Head)
+		if x.RangeLimited && x.Range > 0 {
+			smallest = min(smallest, x.Range)
+		}
+	}
+	if usable == 0 {
+		d.judge("chain", "endpoints", "", errNoEndpoint)
+		return nil
+	}
+	if smallest < d.cfg.RPCMaxRange {
+		d.set("RPC_MAX_RANGE", strconv.FormatUint(smallest, 10), "the smallest range that every endpoint answers; it is also found out while running, at the cost of refused requests")
+	}
+	if usable == 1 {
+		d.say(note, "chain", "endpoints", "one endpoint only: name a second one, of another provider, in RPC_URLS, to go on when it fails and to read a second time from somebody else")
+	}
+	if !announces {
+		d.say(note, "chain", "endpoints", "none announces blocks: with a ws or wss endpoint first in RPC_URLS events arrive sooner, at half the requests")
+	}
+	tags := map[string]func(*source.Examination) *uint64{
+		source.Safe:      func(x *source.Examination) *uint64 { return x.Safe },
+		source.Finalized: func(x *source.Examination) *uint64 { return x.Finalized },
+	}
+	if tag := tags[d.cfg.Finality]; tag != nil && !slices.ContainsFunc(list, func(x source.Examination) bool { return x.Err == nil && tag(&x) != nil }) {
+		d.set("FINALITY", source.Confirmations, "no endpoint knows the %s block", d.cfg.Finality)
+	}
+	return nil
+}
+
+// endpoint judges one that works.
+func (d *doctor) endpoint(x *source.Examination, best uint64) {
+	age := time.Since(x.HeadTime).Round(time.Second)
+	switch {
+	case x.Head+blocksBehind < best:
+		d.say(wrong, x.Name, "head", "block %d, %d behind the best endpoint", x.Head, best-x.Head)
+	default:
+		d.say(fine, x.Name, "head", "block %d, %s old", x.Head, age)
+	}
+	if x.Code {
+		d.say(fine, x.Name, "factory", "there is a contract at %s", d.cfg.Factory)
+	} else {
+		d.say(wrong, x.Name, "factory", "there is no contract at FACTORY_ADDRESS=%s on chain %d", d.cfg.Factory, x.ChainID)
+	}
+	for _, tag := range []struct {
+		name  string
+		block *uint64
+	}{{source.Safe, x.Safe}, {source.Finalized, x.Finalized}} {
+		switch {
+		case tag.block != nil:
+			d.say(fine, x.Name, tag.name, "block %d, %d below the head", *tag.block, x.Head-min(x.Head, *tag.block))
+		case tag.name == d.cfg.Finality:
+			d.say(wrong, x.Name, tag.name, "it does not know the %s block, which FINALITY asks for", tag.name)
+		default:
+			d.say(note, x.Name, tag.name, "it does not know the %s block", tag.name)
+		}
+	}
+	switch {
+	case x.RangeErr == nil:
+		d.say(fine, x.Name, "range", "logs of %d blocks at once, which is all that was asked for", x.Range)
+	case x.Range == 0:
+		d.say(wrong, x.Name, "range", "it gives no logs, not of one block: %s", x.RangeErr)
+	case !x.RangeLimited:
+		d.say(note, x.Name, "range", "logs of %d blocks at once; more could not be tested, since it says: %s", x.Range, x.RangeErr)
+	case x.Range < smallRange:
+		d.say(note, x.Name, "range", "logs of %d blocks at once: a backfill will be slow; to more it says: %s", x.Range, x.RangeErr)
+	default:
+		d.say(fine, x.Name, "range", "logs of %d blocks at once; to more it says: %s", x.Range, x.RangeErr)
+	}
+	switch start := max(d.cfg.StartBlock, 0); {
+	case x.Head < uint64(start):
+		d.say(wrong, x.Name, "history", "its head %d is below START_BLOCK=%d", x.Head, start)
+	case x.OldestErr == nil:
+		d.say(fine, x.Name, "history", "back to START_BLOCK=%d", start)
+	default:
+		d.say(wrong, x.Name, "history", "%s go back to block %d only, and START_BLOCK is %d: put an archive node into RPC_URLS; it says: %s",
+			map[bool]string{false: "headers", true: "logs"}[x.OldestLogs], x.Oldest, start, x.OldestErr)
+	}
+	v := fine
+	if x.Latency > slowEndpoint {
+		v = note
+	}
+	d.say(v, x.Name, "latency", "%s (median)", x.Latency.Round(100*time.Microsecond))
+	if x.Batch {
+		d.say(fine, x.Name, "batch", "it takes batches")
+	} else {
+		d.say(note, x.Name, "batch", "it takes no batches: requests go one by one")
+	}
+	if x.WebSocket {
+		if x.Subscribes == nil {
+			d.say(fine, x.Name, "newHeads", "it announces blocks")
+		} else {
+			d.say(note, x.Name, "newHeads", "it does not announce blocks, and is polled: %s", x.Subscribes)
+		}
+	}
+}

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"encoding/json"
+	"net/url"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/internal/faults"
+)
+
+// examine runs doctor --json.
+func examine(t *testing.T, env []string) (code int, d doctor, out string) {
+	t.Helper()
+	code, out = call(t, env, "doctor", "--json")
+	require.NoError(t, json.Unmarshal([]byte(out), &d), out)
+	require.Equal(t, code == 1, d.Sick, out)
+	return code, d, out
+}
+
+func (d *doctor) verdict(of, what string) (v verdict, found string) {
+	for _, f := range d.Findings {
+		if f.Of == of && f.What == what && (v == "" || f.Verdict == wrong) {
+			v, found = f.Verdict, f.Found
+		}
+	}
+	return v, found
+}
+
+func (d *doctor) value(variable string) string {
+	for _, s := range d.Set {
+		if s.Variable == variable {
+			return s.Value
+		}
+	}
+	return ""
+}
+
+func TestDoctor(t *testing.T) {
+	w := newWorld(t, nil)
+	w.blocks(30)
+	proxy := func(t *testing.T, list ...faults.Fault) *faults.Node {
+		p, err := faults.NewNode(w.Chain.HTTP(), w.Chain.WS(), 1)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, p.Close()) })
+		for _, f := range list {
+			p.Inject(f)
+		}
+		return p
+	}
+	head, err := w.Head(t.Context())
+	require.NoError(t, err)
+
+	t.Run("well", func(t *testing.T) {
+		env := w.Environ("doc", 0, 1, map[string]string{"RPC_URLS": w.Chain.WS() + "," + w.Chain.HTTP()})
+		code, d, out := examine(t, env)
+		require.Zero(t, code, out)
+		require.Empty(t, d.Set)
+		for _, c := range [][2]string{
+			{"database", "login"}, {"database", "session"}, {"database", "create"}, {"database", "locks"}, {"database", "notify"}, {"database", "clock"}, {"database", "connections"},
+			{"topics", "PUBSUB_TOPIC_ID"}, {"topics", "RETRACTIONS_TOPIC_ID"}, {"rpc0", "chain"}, {"rpc0", "head"}, {"rpc0", "factory"}, {"rpc0", "safe"},
+			{"rpc0", "finalized"}, {"rpc0", "range"}, {"rpc0", "history"}, {"rpc0", "latency"}, {"rpc0", "batch"}, {"rpc0", "newHeads"}, {"rpc1", "chain"},
+		} {
+			v, found := d.verdict(c[0], c[1])
+			require.Equal(t, fine, v, "%v: %s", c, found)
+		}
+		v, _ := d.verdict("topics", "publish")
+		require.Equal(t, unknown, v, "an emulator has no rights")
+		v, _ = d.verdict("database", "schema")
+		require.Equal(t, note, v, "there is none yet")
+		var made bool
+		require.NoError(t, w.DB.QueryRow(t.Context(), `select exists (select from pg_class where relnamespace = 'public'::regnamespace)`).Scan(&made))
+		require.False(t, made, "it changes nothing")
+		code, out = call(t, env, "doctor")
+		require.Zero(t, code, out)
+		require.Contains(t, out, "ok      rpc0     chain        chain 1337")
+	})
+
+	t.Run("endpoints", func(t *testing.T) {
+		limited := proxy(t, faults.Fault{Mode: faults.Range, N: 11})
+		pruned := proxy(t, faults.Fault{Mode: faults.Pruned, N: head - 5})
+		late := proxy(t, faults.Fault{Mode: faults.Behind, N: 20})
+		other := proxy(t, faults.Fault{Mode: faults.Chain, N: 5})
+		down := proxy(t, faults.Fault{Mode: faults.Down})
+		slow := proxy(t, faults.Fault{Mode: faults.Slow, Delay: 1100 * time.Millisecond})
+		code, d, out := examine(t, w.Environ("doc", 0, 1, map[string]string{"RPC_URLS": strings.Join([]string{
+			limited.WS(), pruned.HTTP(), late.HTTP(), other.HTTP(), down.HTTP() + "/v3/0123456789abcdef", slow.HTTP(),
+		}, ",")}))
+		require.Equal(t, 1, code, out)
+		require.NotContains(t, out, "0123456789abcdef")
+		_, found := d.verdict("rpc0", "range")
+		require.Contains(t, found, "logs of 11 blocks at once")
+		require.Equal(t, "11", d.value("RPC_MAX_RANGE"))
+		v, found := d.verdict("rpc1", "history")
+		require.Equal(t, wrong, v)
+		require.Contains(t, found, "back to block "+strconv.FormatUint(head-5, 10)+" only")
+		v, found = d.verdict("rpc2", "head")
+		require.Equal(t, wrong, v)
+		require.Contains(t, found, "20 behind")
+		v, found = d.verdict("rpc3", "chain")
+		require.Equal(t, wrong, v)
+		require.Contains(t, found, "serves chain 5, CHAIN_ID is 1337")
+		v, _ = d.verdict("rpc4", "chain")
+		require.Equal(t, wrong, v)
+		v, _ = d.verdict("rpc5", "latency")
+		require.Equal(t, note, v)
+		for _, p := range []*faults.Node{limited, pruned, late} {
+			sum := 0
+			for _, m := range []string{"eth_chainId", "eth_getBlockByNumber", "eth_getCode", "eth_getLogs", "eth_subscribe"} {
+				sum += p.Requests(m)
+			}
+			require.LessOrEqual(t, sum, 75)
+			require.Greater(t, sum, 10)
+		}
+	})
+
+	t.Run("finality", func(t *testing.T) {
+		code, d, out := examine(t, w.Environ("doc", 0, 1, map[string]string{"RPC_URLS": proxy(t, faults.Fault{Mode: faults.Refused, Words: "the method is not available"}).HTTP()}))
+		require.Equal(t, 1, code, out)
+		_, found := d.verdict("chain", "endpoints")
+		require.Contains(t, found, "RPC_URLS")
+	})
+
+	t.Run("rights", func(t *testing.T) {
+		code, out := call(t, w.Environ("doc", 0, 1, nil), "migrate")
+		require.Zero(t, code, out)
+		_, err := w.DB.Exec(t.Context(), `create role poor login password 'poor-secret'; grant usage on schema public to poor; revoke create on schema public from public;
+			grant select, insert, update, delete on all tables in schema public to poor; revoke update, delete on outbox from poor`)
+		require.NoError(t, err)
+		u, err := url.Parse(w.URL)
+		require.NoError(t, err)
+		u.User = url.UserPassword("poor", "poor-secret")
+		code, d, out := examine(t, w.Environ("doc", 0, 1, map[string]string{"DATABASE_URL": u.String()}))
+		require.Equal(t, 1, code, out)
+		v, found := d.verdict("database", "rights")
+		require.Equal(t, wrong, v, out)
+		require.Contains(t, found, "delete, update on outbox is missing")
+		v, _ = d.verdict("database", "create")
+		require.Equal(t, wrong, v, out)
+		require.Equal(t, "false", d.value("MIGRATE_ON_START"))
+		require.NotContains(t, out, "poor-secret")
+		_, err = w.DB.Exec(t.Context(), `grant update, delete on outbox to poor`)
+		require.NoError(t, err)
+		code, _, out = examine(t, w.Environ("doc", 0, 1, map[string]string{"DATABASE_URL": u.String(), "MIGRATE_ON_START": "false"}))
+		require.Zero(t, code, out)
+	})
+
+	t.Run("database and topic", func(t *testing.T) {
+		code, d, out := examine(t, w.Environ("doc", 0, 1, map[string]string{"DATABASE_URL": w.PG.URL("nowhere"), "PUBSUB_TOPIC_ID": "nowhere", "RETRACTIONS_TOPIC_ID": ""}))
+		require.Equal(t, 1, code, out)
+		v, found := d.verdict("database", "login")
+		require.Equal(t, wrong, v)
+		require.Contains(t, found, "DATABASE_URL")
+		v, found = d.verdict("topics", "PUBSUB_TOPIC_ID")
+		require.Equal(t, wrong, v)
+		require.Contains(t, found, "PUBSUB_TOPIC_ID=nowhere")
+		code, d, out = examine(t, w.Environ("doc", 0, 200, nil))
+		require.Equal(t, 1, code, out)
+		v, _ = d.verdict("database", "connections")
+		require.Equal(t, wrong, v)
+	})
+}
