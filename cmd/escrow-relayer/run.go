@@ -30,7 +30,11 @@ Exit codes: 0 stopped cleanly; 2 the configuration is wrong or does not fit the 
 The configuration comes from the environment:
 
 ` + variables.String() + `
-DATABASE_URL, RPC_URL and RPC_URLS hold secrets; they are shown nowhere.`,
+Traces are off. OTEL_TRACES_EXPORTER=otlp or console switches them on; where to, and what is sampled, say the standard variables of
+OpenTelemetry: OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_PROTOCOL (http/protobuf or grpc), OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME,
+OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_SAMPLER, OTEL_TRACES_SAMPLER_ARG, OTEL_SDK_DISABLED.
+
+DATABASE_URL, RPC_URL, RPC_URLS and OTEL_EXPORTER_OTLP_HEADERS hold secrets; they are shown nowhere.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := config.Load(config.Environ())
 			if err != nil {
