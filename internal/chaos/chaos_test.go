@@ -58,6 +58,13 @@ func TestDrill(t *testing.T) {
 			{Kind: PubSubDown, For: b}, {Kind: Denied, For: b}, {Kind: AckLost, For: a}, {Kind: Slow, For: b}, {Kind: KeyFailing, N: 2, For: b}, {Kind: TopicGone, For: b},
 			{Kind: Repartition, N: 4}, {Kind: Repartition, N: 2}, {Kind: Repartition, N: 5}, {Kind: Stale, N: 3, Who: 1, For: b},
 		},
+		"nodes": { // one of two; both at once where they are asked again soon
+			{Kind: NodeDown, For: b}, {Kind: NodeSlow, For: b}, {Kind: NodeLimited, For: b}, {Kind: NodeLimited, Keep: true, For: b}, {Kind: NodeFailing, For: b},
+			{Kind: NodeTruncated, For: b}, {Kind: NodeMalformed, For: b}, {Kind: NodeHTML, For: b}, {Kind: NodeDown, Both: true, For: b},
+			{Kind: NodeSlow, Both: true, For: b}, {Kind: NodeLimited, Both: true, For: b}, {Kind: NodeFailing, Both: true, For: b}, {Kind: NodeSilent, Both: true, For: b},
+			{Kind: NodeRange, N: 3, Both: true, For: b}, {Kind: NodeResults, N: 3, Both: true, For: b}, {Kind: NodeBehind, N: 5, For: b}, {Kind: NodeBehind, N: 3, Both: true, For: b},
+			{Kind: NodePruned, For: b}, {Kind: NodeForeign, For: b}, {Kind: NodeChain, Who: 1, For: b},
+		},
 		"deep reorganisations, auto numbers, two chains": {
 			{Kind: DeepReorg, N: 4, Keep: true}, {Kind: DeepReorg, N: 4}, {Kind: TakeoverReorg, N: 5, Who: 1, For: b}, {Kind: BackfillReorg, N: 6, For: a}, {Kind: Kill, Who: 2, For: b},
 			{Kind: Repartition, N: 4}, {Kind: Repartition, N: 2},

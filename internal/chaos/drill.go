@@ -29,12 +29,18 @@ func Drill(ctx context.Context, bin string, p Plan) (done []Recovery, v *Verdict
 			if err != nil {
 				return fmt.Errorf("%s: %w", f, err)
 			}
-			done = append(done, Recovery{f, took})
+			d := Recovery{f, took}
+			if done = append(done, d); took > recoveryLimit {
+				r.note("longer than %s: %s", recoveryLimit, d)
+			}
 		}
 		return nil
 	})
 	return done, v, err
 }
+
+// recoveryLimit is far beyond what any fault of a drill takes on a busy machine: who needs longer waits for something that does not come.
+const recoveryLimit = 40 * time.Second
 
 // recover waits for the fleet to be whole, and starts nobody.
 func (r *run) recover(ctx context.Context) (time.Duration, error) {
