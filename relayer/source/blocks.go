@@ -53,7 +53,8 @@ func (s *Source) blocks(ctx context.Context, from, to uint64, f *Filter, other b
 // chain returns the headers of from..to, each the parent of the next, from the ring as far as it has them. They are linked up to the
 // newest head: a header that the ring still has from before a reorganisation, with a gap above it, is linked to its old children only.
 func (s *Source) chain(ctx context.Context, from, to uint64) ([]known, error) {
-	for range 2 {
+	reading := false
+	for attempt := 0; attempt < 2; {
 		top := max(to, s.ring.newest(to))
 		have := s.ring.get(from, top)
 		var missing []uint64
@@ -61,6 +62,16 @@ func (s *Source) chain(ctx context.Context, from, to uint64) ([]known, error) {
 			if _, ok := have[n]; !ok {
 				missing = append(missing, n)
 			}
+		}
+		if len(missing) > 0 && !reading { // readers that lack the same headers ask for them once
+			select {
+			case s.reading <- struct{}{}:
+				defer func() { <-s.reading }()
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			}
+			reading = true
+			continue // what lacked may be there now
 		}
 		for len(missing) > 0 {
 			some := missing[:min(len(missing), headersAtOnce)]
@@ -89,6 +100,7 @@ func (s *Source) chain(ctx context.Context, from, to uint64) ([]known, error) {
 			s.ring.fill(list)
 			return list[:to-from+1], nil
 		}
+		attempt++
 		s.ring.drop() // the chain moved: once more, from one node
 	}
 	return nil, fmt.Errorf("%w: they are not each other's parents, the chain is moving", ErrDisagree)

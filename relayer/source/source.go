@@ -134,6 +134,7 @@ type Source struct {
 	metrics   *metrics
 	endpoints []*endpoint
 	ring      ring
+	reading   chan struct{} // a token: whoever has it may ask for headers that the ring lacks
 	memo      memo
 	served    served
 	hints     hints
@@ -155,7 +156,7 @@ func New(cfg Config) (*Source, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	s := &Source{cfg: cfg, log: cfg.Logger, secrets: redact.New(cfg.URLs...), changed: make(chan struct{})}
+	s := &Source{cfg: cfg, log: cfg.Logger, secrets: redact.New(cfg.URLs...), changed: make(chan struct{}), reading: make(chan struct{}, 1)}
 	s.memo.init()
 	s.hints.init()
 	names := make([]string, len(cfg.URLs))

@@ -91,8 +91,12 @@ func (t *tempo) missed(at time.Time, every time.Duration) {
 // spend keeps the looks within what a block may cost: so many requests were made, and so many blocks found. Where blocks come about as
 // fast as the looks, one look is put off by a block when too much was spent: two blocks whose logs come with one look are cheaper.
 func (t *tempo) spend(requests, blocks uint64, every time.Duration) {
+	mean := t.mean()
+	if mean == 0 {
+		return // what the start costs is not the head's
+	}
 	t.saved = min(max(t.saved+itemsPerBlock*float64(blocks)-float64(requests), -8), 2)
-	if mean := t.mean(); t.saved < 0 && mean > 0 && mean <= every*5/4 {
+	if t.saved < 0 && mean <= every*5/4 {
 		t.due = t.due.Add(mean)
 		t.steps++
 	}

@@ -69,6 +69,27 @@ func live(t *testing.T, cfg Config, blocks int, every, spread time.Duration, log
 		done <- nil
 	}()
 	f := filterA()
+	other := make(chan error, 1)
+	go func() { // another watch, which reads the same
+		for at := uint64(before) - cfg.Confirmations + 1; ctx.Err() == nil; {
+			news := s.Changed()
+			if v := s.View(); v.Ready && v.Target >= at {
+				for b, err := range s.Read(ctx, at, v.Target, f) {
+					if err != nil {
+						<-time.After(50 * time.Millisecond)
+						break
+					}
+					at = b.To + 1
+				}
+				continue
+			}
+			select {
+			case <-news:
+			case <-ctx.Done():
+			}
+		}
+		other <- nil
+	}()
 	next := uint64(0)
 	for ctx.Err() == nil {
 		news := s.Changed()
@@ -100,6 +121,7 @@ func live(t *testing.T, cfg Config, blocks int, every, spread time.Duration, log
 	}
 	require.NoError(t, <-done)
 	require.NoError(t, <-done)
+	require.NoError(t, <-other)
 	require.EqualValues(t, before+uint64(blocks)-cfg.Confirmations+1, next, "all was read")
 	slices.Sort(l.delays)
 	l.requests /= float64(n.head - half)
