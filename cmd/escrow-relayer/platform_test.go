@@ -47,8 +47,7 @@ type platform struct {
 	mu       sync.Mutex
 	services map[string]*cloudService
 	sick     map[string]map[string]string // by service: variables that its next revisions get in place of their own
-	calls    []string
-	linger   time.Duration // how long a revision that is not wanted any more goes on
+	linger   time.Duration                // how long a revision that is not wanted any more goes on
 	retired  sync.WaitGroup
 }
 
@@ -104,7 +103,6 @@ func flagValue(args []string, name string) string {
 func (p *platform) gcloud(args []string) gcloudAnswer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.calls = append(p.calls, strings.Join(args, " "))
 	if len(args) < 4 || args[0] != "run" || args[1] != "services" {
 		return gcloudAnswer{Text: "unknown command\n", Code: 2}
 	}
