@@ -122,3 +122,25 @@ func TestRememberedBlockOfAnotherBranch(t *testing.T) {
 	require.NoError(t, w.db.QueryRow(t.Context(), `select hash from chain_blocks where number = $1`, ahead).Scan(&hash))
 	require.Equal(t, w.hash(ahead).Hex(), hash)
 }
+
+// In a backfill the slots wait for a factory watch that makes progress, however long it takes in all: who overtakes it has to read everything again.
+func TestBackfillDoesNotOvertakeTheFactoryWatch(t *testing.T) {
+	w := setup(t)
+	w.mine(60 + confirmations)
+	w.patience = 3 * time.Second
+	w.run(watch.FilterTopics, false)
+	step := time.NewTicker(time.Second)
+	defer step.Stop()
+	for factory := int64(w.d.Block) + 9; factory < int64(w.head())-confirmations; factory += 12 {
+		w.lead(factory)
+		<-step.C
+		slots, err := w.led.SlotPosition(t.Context(), 1)
+		require.NoError(t, err)
+		require.LessOrEqual(t, slots.Next, factory+1)
+	}
+	require.Eventually(t, func() bool { // when it stands still they go on without it
+		slots, err := w.led.SlotPosition(t.Context(), 1)
+		require.NoError(t, err)
+		return slots.Next > int64(w.head())-confirmations
+	}, 20*time.Second, 10*time.Millisecond)
+}

@@ -15,11 +15,14 @@ import (
 // discoveryPoll is how often the factory cursor is looked at while a commit waits for it; notifications come sooner.
 const discoveryPoll = 100 * time.Millisecond
 
+// noteEvery is how often the progress of catching up is written: what a restart reads again.
+const noteEvery = 5 * time.Second
+
 // discover waits until the registry is complete up to the batch's last block, or DiscoveryWait, and deals with the escrows it
 // brought. Those behind the cursor are caught up here. It returns those which join with the batch: their first block is at
 // the cursor or above, and the batch was read by topics, so that it has their logs.
 func (w *SlotWatch) discover(ctx context.Context, batch *source.Batch) ([]registry.Late, error) {
-	d, err := w.await(ctx, int64(batch.To))
+	d, err := w.await(ctx, batch)
 	if err != nil {
 		return nil, err
 	}
@@ -54,9 +57,11 @@ func (w *SlotWatch) settle(ctx context.Context) error {
 	}
 }
 
-// await returns what the registry has once the factory cursor has passed a block. It waits DiscoveryWait at most, and where that was
-// in vain, not again until the factory watch has caught up: without a leader the known escrows must not stand still.
-func (w *SlotWatch) await(ctx context.Context, block int64) (ledger.Discovered, error) {
+// await returns what the registry has once the factory cursor has passed a batch. It waits DiscoveryWait at most, and where that was
+// in vain, not again until the factory watch has caught up: without a leader the known escrows must not stand still. Of a range below finality it
+// waits for as long as the factory cursor moves: to overtake it would mean to read everything again for the escrows that it finds.
+func (w *SlotWatch) await(ctx context.Context, batch *source.Batch) (ledger.Discovered, error) {
+	block, seen := int64(batch.To), int64(-1)
 	deadline := time.Now().Add(w.cfg.DiscoveryWait)
 	for {
 		d, err := w.cfg.Ledger.Discovered(ctx, lateAtOnce)
@@ -69,6 +74,9 @@ func (w *SlotWatch) await(ctx context.Context, block int64) (ledger.Discovered, 
 		}
 		if w.leaderless > 0 && d.Next < w.at.Next {
 			return d, nil
+		}
+		if batch.To > batch.From && d.Next > seen {
+			seen, deadline = d.Next, time.Now().Add(w.cfg.DiscoveryWait)
 		}
 		left := time.Until(deadline)
 		if left <= 0 {
@@ -130,7 +138,7 @@ func (w *SlotWatch) catchUp(ctx context.Context, late []registry.Late) error {
 	if len(late) > w.cfg.Filters.maxAddresses {
 		filter.Addresses = nil
 	}
-	announce := late
+	announce, noted := late, time.Time{}
 	since := time.Now()
 	for batch, err := range w.cfg.Source.Read(ctx, uint64(from), uint64(to), filter) {
 		if err != nil {
@@ -147,9 +155,15 @@ func (w *SlotWatch) catchUp(ctx context.Context, late []registry.Late) error {
 		if done && w.at.Hash != (common.Hash{}) && batch.Last.Hash != w.at.Hash {
 			return &reorgError{w.at}
 		}
-		progress := make([]registry.Progress, len(late))
-		for i, l := range late {
-			progress[i] = registry.Progress{Address: l.Address, Monitored: int64(batch.To), CaughtUp: done}
+		var progress []registry.Progress // a row an escrow: not with every batch
+		if announce != nil || done || time.Since(noted) > noteEvery {
+			noted = time.Now()
+			for _, l := range late {
+				progress = append(progress, registry.Progress{Address: l.Address, Monitored: int64(batch.To), CaughtUp: done})
+			}
+		}
+		if len(progress)+len(events) == 0 {
+			continue
 		}
 		traced, span := newSpans(w.cfg.Tracer, "late").blocks(ctx, since, &batch)
 		err = w.store(traced, ledger.SlotCommit{

@@ -41,6 +41,9 @@ type world struct {
 	abi    *contract.ABI
 	led    *ledger.Ledger
 	hints  chan struct{}
+
+	patience time.Duration // DISCOVERY_WAIT
+
 	out    *recorder
 	tracer trace.Tracer
 }
@@ -106,7 +109,7 @@ func setup(t *testing.T) *world {
 	wallet, err := testchain.OpenWallet(ctx, sim.HTTP(), sim.Accounts()...)
 	require.NoError(t, err)
 	t.Cleanup(wallet.Close)
-	w := &world{t: t, sim: sim, d: d, wallet: wallet, db: testpg.Pool(t), hints: make(chan struct{}, 1), out: &recorder{ids: map[common.Address][]string{}}}
+	w := &world{t: t, sim: sim, d: d, wallet: wallet, db: testpg.Pool(t), hints: make(chan struct{}, 1), patience: 200 * time.Millisecond, out: &recorder{ids: map[common.Address][]string{}}}
 	w.abi, err = contract.New("", "")
 	require.NoError(t, err)
 	require.NoError(t, election.Prepare(ctx, w.db, chainID, int64(d.Block), d.Factory.Hex()))
@@ -131,7 +134,7 @@ func (w *world) run(mode watch.FilterMode, factory bool) (stop func()) {
 	metrics := watch.NewMetrics(prometheus.NewRegistry(), w.abi.EventNames())
 	slots := watch.NewSlotWatch(watch.SlotConfig{
 		Source: w.src, Ledger: w.led, DB: w.db, Holder: holder{}, Publisher: w.out, ABI: w.abi, Filters: filters, ChainID: chainID,
-		DiscoveryWait: 200 * time.Millisecond, Discovered: w.hints, Log: log, Metrics: metrics, Tracer: w.tracer,
+		DiscoveryWait: w.patience, Discovered: w.hints, Log: log, Metrics: metrics, Tracer: w.tracer,
 	})
 	wg.Go(func() { require.NoError(w.t, slots.Run(ctx)) })
 	if factory {
