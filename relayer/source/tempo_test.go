@@ -141,6 +141,7 @@ func TestTwoRequestsABlock(t *testing.T) {
 	}{
 		"latest":             {Config{Finality: Latest}, 0, 1, 100 * time.Millisecond},
 		"late and early":     {Config{Finality: Latest}, 60 * time.Millisecond, 1, 300 * time.Millisecond},
+		"unsteady":           {Config{Finality: Latest}, 250 * time.Millisecond, 1, 500 * time.Millisecond},
 		"few logs":           {Config{Finality: Latest}, 0, 10, 100 * time.Millisecond},
 		"confirmations":      {Config{Finality: Confirmations, Confirmations: 3}, 0, 1, 100 * time.Millisecond},
 		"confirmed few logs": {Config{Finality: Confirmations, Confirmations: 12}, 60 * time.Millisecond, 10, 300 * time.Millisecond},
