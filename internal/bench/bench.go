@@ -93,6 +93,7 @@ var All = []Benchmark{
 	{"live", Live},
 	{"start", Start},
 	{"flat", Flat},
+	{"noise", Noise},
 	{"failover", Failover},
 }
 
@@ -121,9 +122,17 @@ func Print(w io.Writer, figures []Figure) {
 		if f.Ratio > 0 {
 			ratio = fmt.Sprintf("%.2f", f.Ratio)
 		}
-		t.AppendRow(table.Row{f.Name, fmt.Sprintf("%.1f", f.Value), f.Unit, target, met, ratio, len(f.Runs)})
+		t.AppendRow(table.Row{f.Name, fmt.Sprintf("%.*f", decimals(f.Value), f.Value), f.Unit, target, met, ratio, len(f.Runs)})
 	}
 	t.Render()
+}
+
+// decimals that say something about a value.
+func decimals(v float64) int {
+	if math.Abs(v) < 10 {
+		return 2
+	}
+	return 1
 }
 
 // poll asks until the answer is yes, at that pace.

@@ -10,79 +10,184 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 )
 
-// Failover is the time for which nobody commits for the factory after its leader was killed, stopped and frozen: from the signal to
-// the next leader's epoch.
+// ways in which an instance goes, with the longest time in ms for which nobody may hold what it held.
+var ways = []struct {
+	name   string
+	signal syscall.Signal
+	target float64
+}{{"kill", syscall.SIGKILL, 2000}, {"stop", syscall.SIGTERM, 300}, {"freeze", syscall.SIGSTOP, 20_000}}
+
+// adoption is ADOPT_AFTER of the fleet in which slots are adopted: short, since it is taken off again.
+const adoption = 200 * time.Millisecond
+
+// Failover is the time for which nobody may commit after an instance was killed, stopped and frozen. One trial measures both: for the
+// factory, when it led, from the signal to the next leader's epoch; and for its slots, from the signal to the moment at which the other
+// instance owns every one of them. The fleet is an instance and its standby, which change places with every trial. Then the same for
+// two partitions, each adopted by the other's owner: beyond the delay that ADOPT_AFTER asks for.
 func Failover(ctx context.Context, o *Options) (figures []Figure, err error) {
 	l, err := lab.Start(ctx, lab.Options{Bin: o.Bin, Interval: time.Second})
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
-	fleet := map[string]*lab.Process{}
-	for i := range 2 {
-		if err := join(ctx, l, fleet, fmt.Sprintf("relayer-%d", i), i); err != nil {
+	standby, err := newPair(ctx, l, 1, "5s")
+	if err != nil {
+		return nil, err
+	}
+	for _, way := range ways {
+		leader, slots, err := standby.trials(ctx, o, way.name, way.signal)
+		if err != nil {
+			return nil, fmt.Errorf("failover by %s: %w", way.name, err)
+		}
+		figures = append(figures, o.gaps("failover.leader."+way.name, way.target, leader)...)
+		figures = append(figures, o.gaps("failover.slots."+way.name, way.target, slots)...)
+	}
+	if err := standby.end(ctx); err != nil {
+		return nil, err
+	}
+	adopters, err := newPair(ctx, l, 2, adoption.String())
+	if err != nil {
+		return nil, err
+	}
+	for _, way := range ways {
+		_, slots, err := adopters.trials(ctx, o, way.name, way.signal)
+		if err != nil {
+			return nil, fmt.Errorf("adoption after %s: %w", way.name, err)
+		}
+		for i := range slots {
+			slots[i] -= milliseconds(adoption)
+		}
+		figures = append(figures, o.gaps("failover.adopted."+way.name, way.target, slots)...)
+	}
+	return figures, adopters.end(ctx)
+}
+
+// gaps are the figures of trials.
+func (o *Options) gaps(name string, target float64, ms []float64) []Figure {
+	return []Figure{
+		o.atMost(name+".p50", "ms", 0, Quantile(ms, 0.5), ms),
+		undecided(o.atMost(name+".p99", "ms", target, Quantile(ms, 0.99), ms), len(ms), 50),
+		o.atMost(name+".max", "ms", 0, Quantile(ms, 1), ms),
+	}
+}
+
+// pair is a fleet of two.
+type pair struct {
+	lab        *lab.Lab
+	partitions int // 1: each is the other's standby
+	adoptAfter string
+	fleet      map[string]*lab.Process
+}
+
+func newPair(ctx context.Context, l *lab.Lab, partitions int, adoptAfter string) (*pair, error) {
+	p := &pair{lab: l, partitions: partitions, adoptAfter: adoptAfter, fleet: map[string]*lab.Process{}}
+	for number := range 2 {
+		if err := p.join(ctx, number); err != nil {
 			return nil, err
 		}
 	}
-	for _, way := range []struct {
-		name   string
-		signal syscall.Signal
-		target float64 // ms
-	}{{"kill", syscall.SIGKILL, 2000}, {"stop", syscall.SIGTERM, 300}, {"freeze", syscall.SIGSTOP, 20_000}} {
-		var gaps []float64
-		for range o.Trials {
-			gap, err := fail(ctx, l, fleet, way.signal)
-			if err != nil {
-				return nil, fmt.Errorf("failover by %s: %w", way.name, err)
-			}
-			gaps = append(gaps, milliseconds(gap))
-		}
-		figures = append(figures,
-			o.atMost("failover."+way.name+".p50", "ms", 0, Quantile(gaps, 0.5), gaps),
-			undecided(o.atMost("failover."+way.name+".p99", "ms", way.target, Quantile(gaps, 0.99), gaps), o.Trials, 50))
-	}
-	return figures, nil
+	return p, nil
 }
 
-func join(ctx context.Context, l *lab.Lab, fleet map[string]*lab.Process, id string, number int) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	p, err := l.Run(id, number, 2, nil)
+func (p *pair) id(number int) string { return fmt.Sprintf("%d-of-%d", number, p.partitions) }
+
+func (p *pair) join(ctx context.Context, number int) error {
+	r, err := p.lab.Run(p.id(number), number%p.partitions, p.partitions, map[string]string{"ADOPT_AFTER": p.adoptAfter, "LOG_LEVEL": "warn"})
 	if err != nil {
 		return err
 	}
-	fleet[id] = p
-	return p.Ready(ctx)
+	p.fleet[r.ID] = r
+	return r.Ready(ctx)
 }
 
-// fail takes the leader away, measures, and brings it back.
-func fail(ctx context.Context, l *lab.Lab, fleet map[string]*lab.Process, signal syscall.Signal) (time.Duration, error) {
+func (p *pair) end(ctx context.Context) error {
+	var errs []error
+	for _, r := range p.fleet {
+		errs = append(errs, r.Stop(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// held is who holds what at one moment.
+type held struct {
+	leader    string
+	term      int64
+	owners    map[string]int // number of slots, of live and of dead ones
+	instances int            // that hold their locks
+}
+
+const whoHolds = `
+	select coalesce(l.instance_id, ''), l.epoch,
+	       (select coalesce(json_object_agg(owner, n), '{}') from (select owner, count(*) n from slot_ownership where owner is not null group by owner) s),
+	       (select count(*) from relayer_instances i where exists (
+	          select from pg_locks k where k.locktype = 'advisory' and k.objsubid = 1 and k.granted
+	          and (k.classid::bigint << 32 | k.objid::bigint) = i.lock_key))
+	from leadership l`
+
+func (p *pair) held(ctx context.Context) (h held) {
+	if p.lab.DB.QueryRow(ctx, whoHolds).Scan(&h.leader, &h.term, &h.owners, &h.instances) != nil {
+		return held{}
+	}
+	return h
+}
+
+// trials makes o.Trials of them, each on the instance that leads then.
+func (p *pair) trials(ctx context.Context, o *Options, name string, signal syscall.Signal) (leader, slots []float64, err error) {
+	for i := range o.Trials {
+		a, b, err := p.trial(ctx, signal)
+		if err != nil {
+			return nil, nil, fmt.Errorf("trial %d: %w", i+1, err)
+		}
+		leader, slots = append(leader, milliseconds(a)), append(slots, milliseconds(b))
+	}
+	o.say("failover: %s, %d partitions: leader p50 %.0f ms, slots p50 %.0f ms", name, p.partitions, Quantile(leader, 0.5), Quantile(slots, 0.5))
+	return leader, slots, nil
+}
+
+// trial takes the leader away, measures, and brings it back.
+func (p *pair) trial(ctx context.Context, signal syscall.Signal) (leader, slots time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	leader, epoch := "", int64(0)
-	leads := func() (id string, e int64) {
-		if l.DB.QueryRow(ctx, `select coalesce(instance_id, ''), epoch from leadership`).Scan(&id, &e) != nil {
-			return "", 0
-		}
-		return id, e
+	var before held
+	settled := func() bool { // both alive, all slots owned, by one that leads or by both
+		before = p.held(ctx)
+		return p.fleet[before.leader] != nil && before.instances == 2 && len(before.owners) == p.partitions &&
+			before.owners[before.leader] == 2520/p.partitions
 	}
-	if err := poll(ctx, 10*time.Millisecond, "a leader", func() bool { leader, epoch = leads(); return fleet[leader] != nil }); err != nil {
-		return 0, err
+	if err := poll(ctx, 5*time.Millisecond, "the fleet to settle", settled); err != nil {
+		return 0, 0, fmt.Errorf("%w; it is %+v", err, p.held(ctx))
 	}
-	p := fleet[leader]
+	victim := p.fleet[before.leader]
 	start := time.Now()
-	p.Signal(signal)
-	err := poll(ctx, 2*time.Millisecond, "another leader", func() bool { id, e := leads(); return e > epoch && id != "" && id != leader })
-	gap := time.Since(start)
-	if err != nil {
-		return 0, err
-	}
-	if signal == syscall.SIGTERM {
-		if _, err := p.Wait(ctx); err != nil {
-			return 0, err
+	victim.Signal(signal)
+	err = poll(ctx, 2*time.Millisecond, "another leader and owner", func() bool {
+		h := p.held(ctx)
+		if leader == 0 && h.term > before.term && h.leader != "" && h.leader != victim.ID {
+			leader = time.Since(start)
 		}
-	} else {
-		p.Kill()
+		if slots == 0 && len(h.owners) == 1 && h.owners[victim.ID] == 0 && h.instances > 0 {
+			for _, n := range h.owners {
+				if n == 2520 {
+					slots = time.Since(start)
+				}
+			}
+		}
+		return leader > 0 && slots > 0
+	})
+	if err != nil {
+		return 0, 0, fmt.Errorf("%w; it is %+v", err, p.held(ctx))
 	}
-	return gap, join(ctx, l, fleet, leader, int(leader[len(leader)-1]-'0'))
+	return leader, slots, p.revive(ctx, victim, signal)
+}
+
+// revive brings an instance back, the same process where it was only frozen.
+func (p *pair) revive(ctx context.Context, victim *lab.Process, signal syscall.Signal) error {
+	if signal == syscall.SIGSTOP {
+		victim.Signal(syscall.SIGCONT)
+		return nil
+	}
+	if _, err := victim.Wait(ctx); err != nil {
+		return err
+	}
+	return p.join(ctx, int(victim.ID[0]-'0'))
 }

@@ -45,10 +45,7 @@ func Flat(ctx context.Context, o *Options) (figures []Figure, err error) {
 	if f.clones, err = f.load.Clone(ctx, active(o.scaled(flatSizes[len(flatSizes)-1]))); err != nil {
 		return nil, err
 	}
-	if err := f.finalise(ctx); err != nil {
-		return nil, err
-	}
-	head, err := l.Head(ctx)
+	head, err := finalise(ctx, l)
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +156,7 @@ func (f *flat) live(ctx context.Context, n int) (u usage, err error) {
 				return err
 			}
 		}
-		if err := f.finalise(ctx); err != nil {
+		if _, err := finalise(ctx, f.lab); err != nil {
 			return err
 		}
 		return f.processed(ctx, false)
@@ -178,21 +175,12 @@ func (f *flat) backfill(ctx context.Context, n int) (u usage, err error) {
 				return err
 			}
 		}
-		if err := f.finalise(ctx); err != nil {
+		if _, err := finalise(ctx, f.lab); err != nil {
 			return err
 		}
 		closed.Remove()
 		return f.processed(ctx, true)
 	})
-}
-
-// finalise mines until the head is final: a simulated chain finalises the newest block whose number divides by 32.
-func (f *flat) finalise(ctx context.Context) error {
-	head, err := f.lab.Head(ctx)
-	if err != nil {
-		return err
-	}
-	return f.lab.Chain.Mine(ctx, int(32-head%32)%32)
 }
 
 // measure starts a relayer, and once it watches all n escrows and has nothing to do, does what is to be measured. It returns the usage
@@ -254,13 +242,26 @@ func (f *flat) processed(ctx context.Context, verified bool) error {
 	})
 }
 
-// passed waits until every cursor, the factory's too, has passed a block.
+// passed waits until the cursor of every slot, and the factory's, has passed a block.
 func passed(ctx context.Context, db *pgxpool.Pool, block uint64) error {
 	return poll(ctx, 2*time.Millisecond, fmt.Sprintf("block %d to be processed", block), func() bool {
 		var next int64
-		err := db.QueryRow(ctx, `
-			select least((select min(c.next_block) from cursors c where exists (select from slot_ownership s where s.owner = c.instance_id)), next_block)
-			from leadership`).Scan(&next)
-		return err == nil && next > int64(block)
+		return db.QueryRow(ctx, leastCursor).Scan(&next) == nil && next > int64(block)
 	})
+}
+
+// leastCursor is null while a slot is not owned.
+const leastCursor = `
+	select case when (select count(owner) from slot_ownership) = 2520 then least(
+		(select min(next_block) from cursors where instance_id in (select owner from slot_ownership)), next_block) end
+	from leadership`
+
+// finalise mines until the head is final, and returns it: a simulated chain finalises the newest block whose number divides by 32.
+func finalise(ctx context.Context, l *lab.Lab) (uint64, error) {
+	head, err := l.Head(ctx)
+	if err != nil {
+		return 0, err
+	}
+	more := (32 - head%32) % 32
+	return head + more, l.Chain.Mine(ctx, int(more))
 }
