@@ -17,14 +17,15 @@ import (
 
 // Options of a run.
 type Options struct {
-	Bin    string  // the relayer's binary
-	Scale  float64 // of the sizes; 1 is what the targets are about
-	Runs   int     // of each figure whose median is taken
-	Trials int     // of each kind of failover
-	Blocks int     // watched live
-	Commit string  // measured
-	Plots  string  // folder for plots; empty: none
-	Log    io.Writer
+	Bin     string  // the relayer's binary
+	Scale   float64 // of the sizes; 1 is what the targets are about
+	Runs    int     // of each figure whose median is taken
+	Trials  int     // of each kind of failover
+	Blocks  int     // watched live
+	Minutes float64 // of the steady state
+	Commit  string  // measured
+	Plots   string  // folder for plots; empty: none
+	Log     io.Writer
 }
 
 // scaled is n at the scale, and one at least.
@@ -95,6 +96,8 @@ var All = []Benchmark{
 	{"flat", Flat},
 	{"noise", Noise},
 	{"failover", Failover},
+	{"scale", Scale},
+	{"steady", Steady},
 }
 
 // Names of all, for people.

@@ -26,7 +26,8 @@ func main() {
 	var o bench.Options
 	flag.Float64Var(&o.Scale, "scale", 1, "of the sizes; targets hold for 1")
 	flag.IntVar(&o.Runs, "runs", 3, "of each figure whose median is taken")
-	flag.IntVar(&o.Trials, "trials", 5, "of each kind of failover")
+	flag.IntVar(&o.Trials, "trials", 50, "of each kind of failover")
+	flag.Float64Var(&o.Minutes, "minutes", 10, "of the steady state")
 	flag.IntVar(&o.Blocks, "blocks", 100, "watched live")
 	flag.StringVar(&o.Plots, "plots", "", "write plots into this folder")
 	flag.StringVar(&o.Bin, "bin", "", "the relayer's binary; built when not given")

@@ -1,0 +1,192 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fusion-prime/escrow-relayer/internal/lab"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/internal/testpg"
+)
+
+const (
+	steadyEvents = 200 // a second, in one block
+	// Growth from the middle to the end beyond which something is not steady, in parts of the middle.
+	steadyGrowth = 0.1
+	// The most dead rows of a table: of two minutes, since autovacuum looks once a minute and a row of a record or of the outbox dies
+	// with each event.
+	steadyDead = 2 * 60 * steadyEvents
+)
+
+// historyTable that grows with what happens on the chain, by design.
+const historyTable = "processed_events"
+
+// Steady is a relayer that lives for Options.Minutes at 200 events a second: its memory, goroutines and connections, and the size and the
+// dead rows of each table, at the start, in the middle and at the end. The start is after a tenth of the time, when everything that is
+// made once has been made.
+func Steady(ctx context.Context, o *Options) (figures []Figure, err error) {
+	l, err := lab.Start(ctx, lab.Options{Bin: o.Bin, Postgres: testpg.Options{Durable: true}})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
+	load, err := testchain.OpenLoad(ctx, l.Chain, l.Contracts)
+	if err != nil {
+		return nil, err
+	}
+	defer load.Close()
+	clones, err := load.Clone(ctx, steadyEvents)
+	if err != nil {
+		return nil, err
+	}
+	p, err := l.Run("steady", 0, 1, map[string]string{"FACTORY_ADDRESS": l.Contracts.Load.Hex(), "VERIFY_INTERVAL": "30s", "HEARTBEAT_INTERVAL": "30s", "LOG_LEVEL": "warn"})
+	if err != nil {
+		return nil, err
+	}
+	if err := p.Ready(ctx); err != nil {
+		return nil, err
+	}
+	took := time.Duration(o.Minutes * float64(time.Minute))
+	o.say("steady: %s at %d events/s", took, steadyEvents)
+	live, cancel := context.WithTimeout(ctx, took)
+	defer cancel()
+	g, live := errgroup.WithContext(live)
+	blocks := 0
+	g.Go(func() error {
+		return every(live, time.Second, func() error { blocks++; return load.Emit(ctx, clones, 1) })
+	})
+	var samples []sample
+	begun := time.Now()
+	g.Go(func() error {
+		return every(live, max(took/120, 250*time.Millisecond), func() error {
+			s, err := look(ctx, l, p)
+			if s.after = time.Since(begun); err == nil && s.after > took/10 {
+				samples = append(samples, s)
+			}
+			return err
+		})
+	})
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	if len(samples) < 3 {
+		return nil, fmt.Errorf("only %d looks in %s: make it longer", len(samples), took)
+	}
+	rate := float64(blocks*steadyEvents) / took.Seconds()
+	figures = append(figures, undecided(o.atLeast("steady.rate", "events/s", 0.95*steadyEvents, []float64{rate}), int(o.Minutes), 10))
+	for _, name := range names(samples[len(samples)-1].values) {
+		figures = append(figures, o.steady(name, samples))
+	}
+	return figures, p.Stop(ctx)
+}
+
+// every does something at that pace until ctx ends.
+func every(ctx context.Context, pace time.Duration, do func() error) error {
+	ticker := time.NewTicker(pace)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		if err := do(); err != nil {
+			return err
+		}
+	}
+}
+
+// sample is how things are at one moment: values by name and unit.
+type sample struct {
+	after  time.Duration
+	values map[string]float64
+}
+
+const tableSizes = `
+	select c.relname, pg_total_relation_size(c.oid)::float8 / 1024, coalesce(s.n_dead_tup, 0)::float8
+	from pg_class c join pg_stat_user_tables s on s.relid = c.oid where c.relkind = 'r' and c.relname <> 'goose_db_version' order by 1`
+
+func look(ctx context.Context, l *lab.Lab, p *lab.Process) (s sample, err error) {
+	m, err := scrape(ctx, p)
+	if err != nil {
+		return s, err
+	}
+	s.values = map[string]float64{"rss MiB": m.resident(), "goroutines ": m.sum("go_goroutines")}
+	var connections float64
+	if err := l.DB.QueryRow(ctx, `select count(*)::float8 from pg_stat_activity where application_name like 'escrow-relayer%'`).Scan(&connections); err != nil {
+		return s, fmt.Errorf("count connections: %w", err)
+	}
+	s.values["connections "] = connections
+	rows, _ := l.DB.Query(ctx, tableSizes)
+	var table string
+	var size, dead float64
+	_, err = pgx.ForEachRow(rows, []any{&table, &size, &dead}, func() error {
+		s.values["size."+table+" KiB"], s.values["dead."+table+" rows"] = size, dead
+		return nil
+	})
+	if err != nil {
+		return s, fmt.Errorf("read the sizes of the tables: %w", err)
+	}
+	return s, nil
+}
+
+// steady is the figure of one value: where it ended; of dead rows, how many there were at most in the second half. Its runs are the start,
+// the middle, the end and the slope a minute over the second half.
+func (o *Options) steady(name string, samples []sample) Figure {
+	var x, y []float64
+	for _, s := range samples {
+		x, y = append(x, s.after.Minutes()), append(y, s.values[name])
+	}
+	half := len(y) / 2
+	middle := Quantile(y[max(0, half-3):min(len(y), half+4)], 0.5) // single looks catch a garbage collector or a vacuum at any of its stages
+	end := Quantile(y[max(0, len(y)-7):], 0.5)
+	what, unit, _ := strings.Cut(name, " ")
+	f := Figure{Name: "steady." + what, Value: end, Unit: unit, Runs: []float64{y[0], middle, end, slope(x[half:], y[half:])}, Scale: o.Scale, Commit: o.Commit}
+	kind, table, _ := strings.Cut(what, ".")
+	switch {
+	case kind == "size" && table == historyTable:
+		return f
+	case kind == "dead": // they come and go
+		f.Value, f.Target = slices.Max(y[half:]), steadyDead
+	case kind == "size":
+		f.Target = middle*(1+steadyGrowth) + 64 // pages that a table gains in one step
+	default:
+		f.Target = middle*(1+steadyGrowth) + 2
+	}
+	if o.Minutes >= 10 {
+		met := f.Value <= f.Target
+		f.Met = &met
+	}
+	return f
+}
+
+// slope is the least-squares one.
+func slope(x, y []float64) float64 {
+	var mx, my, a, b float64
+	for i := range x {
+		mx, my = mx+x[i]/float64(len(x)), my+y[i]/float64(len(y))
+	}
+	for i := range x {
+		a, b = a+(x[i]-mx)*(y[i]-my), b+(x[i]-mx)*(x[i]-mx)
+	}
+	if b == 0 {
+		return 0
+	}
+	return a / b
+}
+
+// names of a map, in order.
+func names[V any](m map[string]V) (list []string) {
+	for name := range m {
+		list = append(list, name)
+	}
+	slices.Sort(list)
+	return list
+}
