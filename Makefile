@@ -52,6 +52,10 @@ fuzz: ## each fuzz target for FUZZTIME (default 30s)
 bench: ## measure: ONLY=name runs one figure, OUT=file.json also writes them as JSON, PLOTS=folder also draws
 	go run ./internal/bench/cmd/bench $(if $(ONLY),-only $(ONLY)) $(if $(OUT),-out $(OUT)) $(if $(PLOTS),-plots $(PLOTS)) $(ARGS)
 
+.PHONY: microbench
+microbench: ## Go benchmarks of decoding, matching, encoding and committing, with allocations: COUNT=n, BENCH=regexp; compare two outputs with benchstat
+	@go test -run '^$$' -bench '$(or $(BENCH),.)' -benchmem -count $(or $(COUNT),6) -timeout 60m ./relayer/contract ./relayer/message ./relayer/source ./relayer/watch ./relayer/ledger
+
 .PHONY: clean
 clean: ## remove what was built
 	rm -rf bin
