@@ -47,7 +47,7 @@ func Noise(ctx context.Context, o *Options) (figures []Figure, err error) {
 	}
 	defer n.close()
 	for _, way := range []string{"backfill", "live"} {
-		for _, size := range noiseSizes {
+		for _, size := range o.some(noiseSizes) {
 			costs := map[string]usage{}
 			for _, mode := range noiseModes {
 				u, err := n.measure(ctx, way, size, fmt.Sprintf("noise_%s_%d", mode, size), map[string]string{"LOG_FILTER": mode})

@@ -47,7 +47,7 @@ func Scale(ctx context.Context, o *Options) (figures []Figure, err error) {
 	defer s.load.Close()
 	costs := map[string][]fleetCost{}
 	var sizes []float64
-	for _, n := range scaleInstances {
+	for _, n := range o.some(scaleInstances) {
 		backfill, live, err := s.measure(ctx, n)
 		if err != nil {
 			return nil, fmt.Errorf("%d instances: %w", n, err)
@@ -200,6 +200,7 @@ func (s *scale) with(ctx context.Context, name string, n int, do func([]*lab.Pro
 		p, err := s.lab.Run(fmt.Sprintf("%s_%d", name, i), i, n, map[string]string{
 			"DATABASE_URL": s.lab.PG.URL(name), "FACTORY_ADDRESS": s.lab.Contracts.Load.Hex(), "FINALITY": "latest", "RPC_URLS": s.lab.Chain.WS(),
 			"VERIFY_INTERVAL": "30s", "HEARTBEAT_INTERVAL": "30s", "LOG_LEVEL": "warn",
+			"ADOPT_AFTER": "10m", // everybody comes, one after the other
 		})
 		if err != nil {
 			return err

@@ -1,0 +1,186 @@
+package bench
+
+import (
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, append(testchain.IgnoreLeaks(),
+		goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"), // of Google's client, from its init on
+	)...)
+}
+
+// tiny is every figure in seconds. What it measures is not to be believed.
+func tiny(t *testing.T) *Options {
+	bin := filepath.Join(t.TempDir(), "escrow-relayer")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "github.com/fusion-prime/escrow-relayer/cmd/escrow-relayer")
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return &Options{Bin: bin, Scale: 0.004, Runs: 1, Trials: 1, Blocks: 2, Minutes: 0.1, Commit: "test", Plots: t.TempDir(), Log: logTo{t}}
+}
+
+// logTo is a test's log as a Writer.
+type logTo struct{ t *testing.T }
+
+func (l logTo) Write(b []byte) (int, error) {
+	l.t.Log(strings.TrimSpace(string(b)))
+	return len(b), nil
+}
+
+// TestEveryFigure runs every benchmark on the real binary, as small as it goes: the figures that there are, with the samples that each
+// should have.
+func TestEveryFigure(t *testing.T) {
+	o := tiny(t)
+	want := map[string]struct {
+		figures map[string]int // samples by name
+		plots   []string
+	}{
+		"backfill": {figures: map[string]int{"backfill.floor": 1, "backfill.stored": 1, "backfill.published.escrow": 1, "backfill.published.slot": 1}},
+		"live":     {figures: map[string]int{"live.ws.p50": 40, "live.ws.p99": 40, "live.ws.rpc": 1, "live.http.p50": 40}},
+		"start":    {figures: map[string]int{"start.1of1.ready": 1, "start.1of1.rss": 1, "start.1of10.ready": 1, "start.1of10.rss": 1}},
+		"flat": {figures: map[string]int{
+			"flat.live.requests.10": 1, "flat.live.bytes.4000": 1, "flat.live.cpu.400": 1, "flat.live.requests.growth": 4,
+			"flat.backfill.requests.10": 1, "flat.backfill.bytes.growth": 4, "flat.backfill.cpu.growth": 4,
+		}, plots: []string{"flat.svg"}},
+		"noise": {figures: map[string]int{
+			"noise.live.100.addresses.bytes": 1, "noise.live.2000.topics.requests": 1, "noise.backfill.2000.auto.cpu": 1,
+			"noise.live.100.auto": 1, "noise.backfill.100.auto": 1, "noise.price.1.auto": 1, "noise.cap.addresses.refused": 1, "noise.cap.range.requests": 1,
+		}},
+		"failover": {figures: map[string]int{
+			"failover.leader.kill.p99": 1, "failover.leader.stop.max": 1, "failover.leader.freeze.p50": 1, "failover.slots.kill.p99": 1,
+			"failover.slots.stop.p99": 1, "failover.slots.freeze.p99": 1, "failover.adopted.kill.p50": 1, "failover.adopted.freeze.max": 1,
+		}},
+		"scale": {figures: map[string]int{
+			"scale.live.transactions.1": 1, "scale.live.rows.2": 1, "scale.live.wal.power": 2, "scale.live.connections.2": 1,
+			"scale.backfill.requests.2": 1, "scale.backfill.transactions.power": 2,
+		}, plots: []string{"scale.svg"}},
+		"steady": {figures: map[string]int{
+			"steady.rate": 1, "steady.rss": 4, "steady.goroutines": 4, "steady.connections": 4, "steady.dead.outbox": 4,
+			"steady.size.processed_events": 4, "steady.size.escrow_records": 4,
+		}},
+	}
+	require.Len(t, All, len(want), "every benchmark is tested")
+	for _, b := range All {
+		t.Run(b.Name, func(t *testing.T) {
+			t.Parallel() // they wait more than they work
+			o := *o
+			o.Log = logTo{t}
+			figures, err := b.Run(t.Context(), &o)
+			require.NoError(t, err)
+			byName := map[string]Figure{}
+			for _, f := range figures {
+				require.NotContains(t, byName, f.Name, "two figures of one name")
+				require.True(t, strings.HasPrefix(f.Name, b.Name+"."), f.Name)
+				require.Nil(t, f.Met, "%s: no verdict on a size like this", f.Name)
+				require.Equal(t, "test", f.Commit)
+				byName[f.Name] = f
+			}
+			for name, samples := range want[b.Name].figures {
+				require.Contains(t, byName, name)
+				require.Len(t, byName[name].Runs, samples, name)
+			}
+			for _, plot := range want[b.Name].plots {
+				requireDrawing(t, filepath.Join(o.Plots, plot))
+			}
+			requireJSON(t, figures)
+		})
+	}
+}
+
+// requireDrawing demands well-formed XML with lines in it.
+func requireDrawing(t *testing.T, path string) {
+	body, err := os.ReadFile(path)
+	require.NoError(t, err)
+	d, lines := xml.NewDecoder(strings.NewReader(string(body))), 0
+	for {
+		token, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		require.NoError(t, err)
+		if e, ok := token.(xml.StartElement); ok && e.Name.Local == "polyline" {
+			lines++
+		}
+	}
+	require.Positive(t, lines)
+	require.NotContains(t, string(body), "NaN")
+}
+
+// requireJSON demands that figures can be written as JSON: no infinities.
+func requireJSON(t *testing.T, figures []Figure) {
+	body, err := json.Marshal(figures)
+	require.NoError(t, err)
+	var back []Figure
+	require.NoError(t, json.Unmarshal(body, &back))
+	require.Equal(t, len(figures), len(back))
+}
+
+func TestQuantile(t *testing.T) {
+	for _, c := range []struct {
+		values []float64
+		q      float64
+		want   float64
+	}{
+		{nil, 0.5, 0}, {[]float64{3}, 0.99, 3}, {[]float64{3, 1, 2}, 0.5, 2}, {[]float64{4, 3, 2, 1}, 0.5, 2}, {[]float64{1, 2, 3, 4}, 1, 4}, {[]float64{1, 2}, 0, 1},
+	} {
+		require.Equal(t, c.want, Quantile(c.values, c.q), "%v of %v", c.q, c.values)
+	}
+}
+
+func TestVerdicts(t *testing.T) {
+	o := &Options{Scale: 1, Commit: "c"}
+	require.True(t, *o.atLeast("a", "u", 2, []float64{1, 2, 3}).Met)
+	require.False(t, *o.atLeast("a", "u", 3, []float64{1, 2, 3}).Met)
+	require.False(t, *o.atMost("a", "u", 1, 2, []float64{2}).Met)
+	require.Nil(t, o.atMost("a", "u", 0, 2, []float64{2}).Met, "no target")
+	require.Nil(t, undecided(o.atMost("a", "u", 1, 2, []float64{2}), 1, 50).Met, "too few samples")
+	require.Nil(t, (&Options{Scale: 0.5}).atMost("a", "u", 1, 2, []float64{2}).Met, "below full scale")
+}
+
+func TestSteadyVerdicts(t *testing.T) {
+	o := &Options{Minutes: 10}
+	series := func(name string, value func(i int) float64) (list []sample) {
+		for i := range 120 {
+			list = append(list, sample{time.Duration(i) * 5 * time.Second, map[string]float64{name: value(i)}})
+		}
+		return list
+	}
+	growing := func(i int) float64 { return 100 + float64(i) }
+	for _, c := range []struct {
+		name  string
+		value func(int) float64
+		met   any
+	}{
+		{"rss MiB", func(int) float64 { return 80 }, true},
+		{"rss MiB", growing, false},
+		{"goroutines ", func(i int) float64 { return 40 + float64(i%3) }, true},
+		{"size.outbox KiB", func(i int) float64 { return 1000 + 100*float64(i) }, false},
+		{"size." + historyTable + " KiB", func(i int) float64 { return 1000 * float64(i) }, nil},
+		{"dead.outbox rows", func(i int) float64 { return float64(i%12) * 1000 }, true},
+		{"dead.outbox rows", func(i int) float64 { return float64(i) * 1000 }, false},
+	} {
+		f := o.steady(c.name, series(c.name, c.value))
+		if c.met == nil {
+			require.Nil(t, f.Met, c.name)
+			continue
+		}
+		require.NotNil(t, f.Met, c.name)
+		require.Equal(t, c.met, *f.Met, fmt.Sprintf("%s: %+v", c.name, f))
+	}
+	require.InDelta(t, 12, o.steady("rss MiB", series("rss MiB", growing)).Runs[3], 1e-6, "a twelfth of a minute each")
+}
