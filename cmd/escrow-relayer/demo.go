@@ -1,6 +1,9 @@
+//go:build !production
+
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -10,6 +13,10 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/demo"
 )
+
+// demonstrations are the commands that bring a chain, a database server and a Pub/Sub server of their own. What is deployed is built with the
+// tag production and has none of that: half the size, and no test server in it.
+func demonstrations() []*cobra.Command { return []*cobra.Command{demoCommand()} }
 
 func demoCommand() *cobra.Command {
 	o := demo.Options{}
@@ -42,7 +49,11 @@ and the audit follows.`,
 					return width, height
 				}
 			}
-			return demo.Run(cmd.Context(), o)
+			err = demo.Run(cmd.Context(), o)
+			if errors.Is(err, demo.ErrInterrupted) {
+				return interrupted{err}
+			}
+			return err
 		},
 	}
 	cmd.Flags().IntVar(&o.Instances, "instances", 3, "relayer processes, 1 to 20")

@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fusion-prime/escrow-relayer/internal/demo"
 	"github.com/fusion-prime/escrow-relayer/relayer"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 )
@@ -46,13 +45,16 @@ var errQuiet = errors.New("")
 // usage is an error in how the command was called.
 type usage struct{ error }
 
+// interrupted is the end of a command that somebody ended before its time.
+type interrupted struct{ error }
+
 func exitCode(err error) int {
 	var problems config.Problems
 	var u usage
 	if errors.As(err, &problems) || errors.As(err, &u) || errors.Is(err, relayer.ErrRefused) {
 		return exitRefused
 	}
-	if errors.Is(err, demo.ErrInterrupted) {
+	if errors.As(err, new(interrupted)) {
 		return exitInterrupted
 	}
 	return exitFailure
@@ -88,7 +90,8 @@ func root() *cobra.Command {
 		Args:          cobra.NoArgs,
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage{err} })
-	cmd.AddCommand(runCommand(), migrateCommand(), statusCommand(), auditCommand(), replayCommand(), doctorCommand(), planCommand(), demoCommand(), versionCommand())
+	cmd.AddCommand(runCommand(), migrateCommand(), statusCommand(), auditCommand(), replayCommand(), doctorCommand(), planCommand(), versionCommand())
+	cmd.AddCommand(demonstrations()...)
 	for _, c := range cmd.Commands() {
 		if c.Args == nil {
 			c.Args = func(c *cobra.Command, args []string) error {
