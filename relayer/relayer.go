@@ -85,7 +85,7 @@ var ErrRefused = errors.New("refused to start")
 func New(cfg *config.Config, log *slog.Logger, reg *prometheus.Registry, version, revision string) (*Relayer, error) {
 	r := &Relayer{
 		cfg: cfg, log: log.With(slog.String("instance", cfg.InstanceID)), secrets: cfg.Secrets(), gatherer: reg, version: version, started: time.Now(),
-		filters:  watch.NewFilters(cfg.ABI, cfg.Factory, watch.FilterMode(cfg.LogFilter), cfg.RPCMaxAddress),
+		filters:  watch.NewFilters(cfg.ABI, cfg.Factory, watch.FilterMode(cfg.LogFilter), cfg.RPCMaxAddress, cfg.RPCRequestPrice),
 		watching: watch.NewMetrics(reg, cfg.ABI.EventNames()), verified: verify.NewMetrics(reg), sending: publish.NewMetrics(reg),
 		gauges: newGauges(reg, version, revision),
 	}

@@ -86,6 +86,9 @@ func (l *loader) endpoints() {
 	if c.RPCMaxAddress < 1 {
 		l.say("RPC_MAX_ADDRESSES", "must be 1 or more")
 	}
+	if c.RPCRequestPrice < 0 {
+		l.say("RPC_REQUEST_PRICE", "must be 0 or more")
+	}
 	if c.RPCMaxRange < 1 {
 		l.say("RPC_MAX_RANGE", "must be 1 or more")
 	}

@@ -21,14 +21,15 @@ const (
 	FilterAddresses FilterMode = "addresses"
 )
 
-// Costs that FilterAuto weighs, in bytes. A log of one topic argument is about 600 bytes of JSON, an address in a filter is 45; one more
-// request is worth what it costs in headers, in a provider's price (eth_getLogs is billed like some 75 small calls), and in latency.
+// Costs that FilterAuto weighs, in bytes. A log of one topic argument is about 500 bytes of JSON, an address in a filter is 45; what one
+// more request is worth is configured.
 const (
-	bytesPerLog     = 600
+	bytesPerLog     = 500
 	bytesPerAddress = 45
-	bytesPerRequest = 4000
-	// In address mode other contracts' logs are not seen, so every so many batches one is read by topics to look.
-	probeEvery = 500
+	// In address mode other contracts' logs are not seen, so every so many batches a few blocks are read by topics to look. They are few,
+	// since on the wrong chain a whole range by topics costs as much as hundreds by addresses.
+	probeEvery  = 500
+	probeBlocks = 10
 )
 
 // Filters builds the filters of an instance. The slot watch sets its escrows; both watches read with Head at the head of the
@@ -38,6 +39,7 @@ type Filters struct {
 	factory      common.Address
 	mode         FilterMode
 	maxAddresses int
+	requestPrice int
 	head         atomic.Pointer[source.Filter]
 	ranged       *source.Filter // used by the slot watch only
 	book         *book
@@ -45,9 +47,10 @@ type Filters struct {
 	heads, spans chooser
 }
 
-// NewFilters returns filters that ask by topics until the slot watch has loaded its escrows.
-func NewFilters(abi *contract.ABI, factory common.Address, mode FilterMode, maxAddresses int) *Filters {
-	f := &Filters{abi: abi, factory: factory, mode: mode, maxAddresses: maxAddresses}
+// NewFilters returns filters that ask by topics until the slot watch has loaded its escrows. maxAddresses is the most that a request names;
+// requestPrice is what one more request is worth, in bytes.
+func NewFilters(abi *contract.ABI, factory common.Address, mode FilterMode, maxAddresses, requestPrice int) *Filters {
+	f := &Filters{abi: abi, factory: factory, mode: mode, maxAddresses: maxAddresses, requestPrice: requestPrice}
 	f.head.Store(&source.Filter{Topics: abi.Topics()})
 	return f
 }
@@ -88,44 +91,82 @@ func (f *Filters) choose(c *chooser, n int) (addresses bool) {
 	case f.mode == FilterAddresses:
 		return true
 	}
-	return c.addresses(n, f.maxAddresses)
+	return c.choose(n, f.maxAddresses, f.requestPrice)
+}
+
+// limit is how many blocks to read before choosing again; zero: any number, while turned does not say otherwise.
+func (f *Filters) limit(c *chooser) int64 {
+	if f.mode == FilterAuto && len(f.book.addresses) > 0 && c.looking() {
+		return probeBlocks
+	}
+	return 0
+}
+
+// turned says, between two batches, whether the choice would be another one now.
+func (f *Filters) turned(c *chooser, filter *source.Filter) bool {
+	n := len(f.book.addresses)
+	return f.mode == FilterAuto && n > 0 && c.wants(n, f.maxAddresses, f.requestPrice) != (filter.Addresses != nil)
 }
 
 // chooser weighs addresses against topics for one kind of reading. The zero value knows nothing and goes by topics.
 type chooser struct {
-	foreign float64 // other contracts' logs a batch, a moving average
+	foreign float64 // other contracts' logs a block, a moving average
+	span    float64 // blocks a batch, a moving average
 	seen    int     // batches read by topics
 	blind   int     // batches read by addresses since the last look
 	now     bool
+	look    int64 // blocks that are still to be read by topics, whatever that costs
 }
 
-// observe learns from a batch that was read by topics.
-func (c *chooser) observe(foreign int) {
-	c.seen++
-	if c.seen == 1 {
-		c.foreign = float64(foreign)
+// learn takes in a batch: how it was read, of how many blocks, and with how many logs of others.
+func (c *chooser) learn(addresses bool, blocks int64, foreign int) {
+	if !c.looking() { // a look is shorter than what is to be weighed
+		if c.span == 0 {
+			c.span = float64(blocks)
+		}
+		c.span += (float64(blocks) - c.span) / 16
+	}
+	if addresses {
+		c.blind++
 		return
 	}
-	c.foreign += (float64(foreign) - c.foreign) / 16
+	each, weight := float64(foreign)/float64(max(blocks, 1)), 1./16
+	switch {
+	case c.seen == 0:
+		weight = 1
+	case c.look > 0: // there are few of them, so each counts
+		weight = 1. / 4
+	}
+	c.foreign += (each - c.foreign) * weight
+	c.seen++
+	c.look = max(0, c.look-blocks)
 }
 
-func (c *chooser) addresses(n, maxPerRequest int) bool {
-	if c.seen == 0 {
+// looking says that what is read next is read to learn.
+func (c *chooser) looking() bool { return c.seen == 0 || c.look > 0 }
+
+// wants is the choice that choose would make now.
+func (c *chooser) wants(n, maxPerRequest, requestPrice int) bool {
+	if c.looking() || c.now && c.blind >= probeEvery {
 		return false
 	}
-	if c.now {
-		if c.blind++; c.blind > probeEvery {
-			c.blind, c.now = 0, false
-			return false
-		}
-	}
 	requests := (n + maxPerRequest - 1) / max(maxPerRequest, 1)
-	byAddress := float64(n*bytesPerAddress + (requests-1)*bytesPerRequest)
-	byTopic := c.foreign * bytesPerLog
-	if c.now {
-		c.now = byAddress < byTopic*1.2 // do not change for a trifle
-	} else {
-		c.now = byAddress*1.2 < byTopic
+	byAddress := float64(n*bytesPerAddress + (requests-1)*requestPrice)
+	byTopic := c.foreign * max(c.span, 1) * bytesPerLog
+	if c.now { // do not change for a trifle
+		return byAddress < byTopic*1.2
 	}
-	return c.now
+	return byAddress*1.2 < byTopic
+}
+
+func (c *chooser) choose(n, maxPerRequest, requestPrice int) (addresses bool) {
+	addresses = c.wants(n, maxPerRequest, requestPrice)
+	if c.now && c.blind >= probeEvery {
+		c.look = probeBlocks
+	}
+	if c.now != addresses {
+		c.blind = 0
+	}
+	c.now = addresses
+	return addresses
 }

@@ -202,6 +202,9 @@ func (w *SlotWatch) advance(ctx context.Context, view source.View, changed <-cha
 	if w.at.Next <= int64(view.Final) {
 		filter, to, seen = w.cfg.Filters.ranged, min(view.Final, view.Target), &w.cfg.Filters.spans
 	}
+	if n := w.cfg.Filters.limit(seen); n > 0 {
+		to = min(to, uint64(w.at.Next+n-1))
+	}
 	since := time.Now()
 	for batch, err := range w.cfg.Source.Read(ctx, uint64(w.at.Next), to, filter) {
 		if err != nil {
@@ -227,7 +230,7 @@ func (w *SlotWatch) advance(ctx context.Context, view source.View, changed <-cha
 			return err
 		}
 		since = time.Now()
-		if filter.Addresses != nil && w.book.version != version {
+		if filter.Addresses != nil && w.book.version != version || w.cfg.Filters.turned(seen, filter) {
 			return nil
 		}
 		select {
@@ -261,9 +264,7 @@ func (w *SlotWatch) commit(ctx context.Context, batch *source.Batch, joining []r
 	if err != nil {
 		return err
 	}
-	if batch.Filter.Addresses == nil {
-		seen.observe(foreign)
-	}
+	seen.learn(batch.Filter.Addresses != nil, int64(batch.To-batch.From)+1, foreign)
 	err = w.store(ctx, ledger.SlotCommit{
 		Epoch: w.held.Epoch, From: w.at, To: w.at.To(int64(batch.To)+1, batch.Last.Hash), Time: batch.Last.Time, Announce: joining, Progress: progress, Events: events,
 	})

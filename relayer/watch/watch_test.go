@@ -130,7 +130,7 @@ func (w *world) run(mode watch.FilterMode, factory bool) (stop func()) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	var wg sync.WaitGroup
 	log := slog.New(slog.NewTextHandler(w.t.Output(), nil))
-	filters := watch.NewFilters(w.abi, w.d.Factory, mode, 1000)
+	filters := watch.NewFilters(w.abi, w.d.Factory, mode, 1000, 4000)
 	metrics := watch.NewMetrics(prometheus.NewRegistry(), w.abi.EventNames())
 	slots := watch.NewSlotWatch(watch.SlotConfig{
 		Source: w.src, Ledger: w.led, DB: w.db, Holder: holder{}, Publisher: w.out, ABI: w.abi, Filters: filters, ChainID: chainID,
