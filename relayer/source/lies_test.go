@@ -253,7 +253,8 @@ func TestReadOther(t *testing.T) {
 	chain := newChain(40, 1, 0)
 	a, b := startNode(t, chain), startNode(t, chain)
 	a.finalized, b.finalized = 30, 30
-	s := start(t, Config{URLs: []string{a.server.URL, b.server.URL}, ChainID: 1, Finality: Latest})
+	// At other depths the head is asked for with a hint of logs, which no reading asked for.
+	s := start(t, Config{URLs: []string{a.server.URL, b.server.URL}, ChainID: 1, Finality: Finalized})
 	await(t, s, func(v View) bool { return v.Final == 30 && allUp(s) })
 	collect(t, s, 0, 40, filterA())
 	require.Zero(t, b.count(logsMethod))
