@@ -160,7 +160,7 @@ create table escrow_records (
     last_event_block   bigint  not null,
     updated_at         timestamptz not null default now(),
     primary key (chain_id, escrow)
-);
+) with (fillfactor = 50); -- an update finds room beside the row and touches no index
 
 -- +goose Down
 drop table escrow_records, outbox, processed_events, chain_blocks, leadership, slot_ownership, cursors, relayer_instances, escrow_registry;

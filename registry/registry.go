@@ -101,8 +101,9 @@ func ListLate(ctx context.Context, db DB, chainID int64, owner string, limit int
 
 const listLate = `
 	select decode(substr(r.address, 3), 'hex'), r.slot, r.discovered_block_number, r.last_monitored_block, r.event_id, r.announced
-	from escrow_registry r join slot_ownership s using (chain_id, slot)
-	where r.chain_id = $1 and not r.caught_up and r.status <> 'orphaned' and s.owner = $2
+	from escrow_registry r
+	where r.chain_id = $1 and not r.caught_up and r.status <> 'orphaned'
+	  and r.slot = any(array(select slot from slot_ownership where chain_id = $1 and owner = $2))
 	order by r.last_monitored_block, r.discovered_block_number, r.event_id limit $3`
 
 // Load reads the escrows of some slots that a cursor vouches for and that may still emit events: those which have not ended, or

@@ -77,7 +77,7 @@ func open(ctx context.Context, c *config.Config, dial pgconn.DialFunc, closeDial
 	pool.MaxConns = c.DBMaxConns
 	pool.MaxConnIdleTime = 5 * time.Minute
 	pool.HealthCheckPeriod = 15 * time.Second
-	pool.AfterConnect = setTimeouts
+	pool.AfterConnect = prepare
 	d = &Database{Session: session, close: closeDialer}
 	if d.Pool, err = pgxpool.NewWithConfig(ctx, pool); err != nil {
 		return nil, fmt.Errorf("open the pool: %w", err)
@@ -93,11 +93,13 @@ func through(conn *pgconn.Config, dial pgconn.DialFunc) {
 	conn.TLSConfig, conn.Fallbacks = nil, nil
 }
 
-// setTimeouts is a statement rather than part of the connection's start, where PgBouncer refuses what it does not know.
-func setTimeouts(ctx context.Context, conn *pgx.Conn) error {
-	const limitStatements = `select set_config('statement_timeout', $1, false), set_config('lock_timeout', $2, false),
-		set_config('idle_in_transaction_session_timeout', $3, false)`
-	if _, err := conn.Exec(ctx, limitStatements, milliseconds(statementTimeout), milliseconds(lockTimeout), milliseconds(idleInTxTimeout)); err != nil {
+// prepare sets up a connection, by a statement rather than as part of the connection's start, where PgBouncer refuses what it does not know.
+// JIT compilation is off: it is decided on by estimates, which know nothing of how much an array holds, and costs a second where it saves
+// a millisecond.
+func prepare(ctx context.Context, conn *pgx.Conn) error {
+	const settings = `select set_config('statement_timeout', $1, false), set_config('lock_timeout', $2, false),
+		set_config('idle_in_transaction_session_timeout', $3, false), set_config('jit', 'off', false)`
+	if _, err := conn.Exec(ctx, settings, milliseconds(statementTimeout), milliseconds(lockTimeout), milliseconds(idleInTxTimeout)); err != nil {
 		return fmt.Errorf("limit statements: %w", err)
 	}
 	return nil

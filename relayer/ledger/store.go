@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
@@ -20,20 +21,36 @@ func (l *Ledger) store(ctx context.Context, tx pgx.Tx, events []contract.Event, 
 		return nil, nil
 	}
 	events = distinct(events, r)
-	c := newColumns(len(events))
+	c, published := newColumns(len(events)), []string{}
 	for i := range events {
 		e := &events[i]
-		c.add(e, outbox && l.cfg.Publishes(e.Name))
+		queued := outbox && l.cfg.Publishes(e.Name)
+		c.add(e, queued)
+		if queued && !slices.Contains(published, e.Name) {
+			published = append(published, e.Name)
+		}
 	}
-	rows, _ := tx.Query(ctx, storeEvents, c.named(l.cfg.ChainID, l.cfg.InstanceID))
+	args := c.named(l.cfg.ChainID, l.cfg.InstanceID)
+	args["queued"] = published
+	rows, _ := tx.Query(ctx, storeEvents, args)
 	stored := make([]bool, len(events))
-	var ord int64
+	var id string
 	var seq *int64
-	_, err = pgx.ForEachRow(rows, []any{&ord, &seq}, func() error {
-		i := int(ord - 1)
-		stored[i] = true
+	next, last := 0, int64(0)
+	_, err = pgx.ForEachRow(rows, []any{&id, &seq}, func() error {
+		if seq == nil && last != 0 { // the others begin
+			next, last = 0, 0
+		}
+		for next < len(events) && c.ids[next] != id {
+			next++
+		}
+		if next == len(events) || seq != nil && *seq <= last {
+			return fmt.Errorf("event %s came back out of order", id)
+		}
+		stored[next] = true
 		if seq != nil {
-			r.Pending = append(r.Pending, publish.Pending{Seq: *seq, Slot: c.slots[i], Event: events[i]})
+			last = *seq
+			r.Pending = append(r.Pending, publish.Pending{Seq: *seq, Slot: c.slots[next], Event: events[next]})
 		}
 		return nil
 	})
@@ -92,24 +109,25 @@ func distinct(events []contract.Event, r *Result) []contract.Event {
 	return once
 }
 
-// storeEvents inserts what is not there yet, and an outbox row for each new event that is published. It returns the ordinal of each new
-// event, in order, with the seq of its outbox row. A CTE whose rows were inserted in order numbers them in order.
+// storeEvents inserts what is not there yet, and an outbox row for each new event of a type that is to be queued. It returns the new events, first
+// the queued ones with the seq of their outbox row, then the others, each in the order of the input: rows that are inserted in order are returned in
+// order, and numbered in order. No join: the planner knows nothing of what an array holds, and took merge joins by text, and JIT compilation, for it.
 const storeEvents = `
-	with input as (
-		select * from unnest(@ids::text[], @types::text[], @emitters::text[], @escrows::text[], @slots::smallint[], @blocks::bigint[],
-		                     @indexes::integer[], @hashes::text[], @times::bigint[], @args::json[], @published::boolean[])
-		with ordinality as t(id, type, emitter, escrow, slot, block, log_index, hash, time, args, published, ord)),
-	new as (
+	with new as (
 		insert into processed_events (chain_id, event_id, event_type, contract_address, escrow, slot, block_number, log_index,
 		                              block_hash, block_timestamp, args, processed_by_instance)
-		select @chain, id, type, emitter, escrow, slot, block, log_index, hash, time, args, @me from input
+		select @chain, t.*, @me
+		from unnest(@ids::text[], @types::text[], @emitters::text[], @escrows::text[], @slots::smallint[], @blocks::bigint[],
+		            @indexes::integer[], @hashes::text[], @times::bigint[], @args::json[]) as t
 		on conflict (chain_id, event_id) do nothing
-		returning event_id),
+		returning event_id, slot, escrow, event_type),
 	queued as (
 		insert into outbox (chain_id, slot, escrow, event_id, event_type)
-		select @chain, i.slot, i.escrow, i.id, i.type from input i join new n on n.event_id = i.id where i.published order by i.ord
+		select @chain, slot, escrow, event_id, event_type from new where event_type = any(@queued)
 		returning event_id, seq)
-	select i.ord, q.seq from input i join new n on n.event_id = i.id left join queued q on q.event_id = i.id order by i.ord`
+	select event_id, seq from queued
+	union all
+	select event_id, null from new where event_type <> all(@queued)`
 
 // revive turns events that a reorganisation had orphaned or retracted, and that are on the chain again, back into canonical ones.
 // An orphan was published and stays published, or its outbox row still waits and takes its place anew: on this branch the order may be another.
@@ -253,6 +271,6 @@ func (c *columns) copy(from *columns, i int) {
 func (c *columns) named(chainID int64, me string) pgx.StrictNamedArgs {
 	return pgx.StrictNamedArgs{
 		"chain": chainID, "me": me, "ids": c.ids, "types": c.types, "emitters": c.emitters, "escrows": c.escrows, "slots": c.slots,
-		"blocks": c.blocks, "indexes": c.indexes, "hashes": c.hashes, "times": c.times, "args": c.args, "published": c.published,
+		"blocks": c.blocks, "indexes": c.indexes, "hashes": c.hashes, "times": c.times, "args": c.args,
 	}
 }

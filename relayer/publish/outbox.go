@@ -128,7 +128,7 @@ func (c *Config) readLanes(ctx context.Context, started time.Time, wants []want)
 
 // inOrder makes the planner follow an index: a row of the outbox is found where the last one was, whatever the statistics say. With
 // those of an empty outbox it would sort the whole backlog for every page. Compiling the statement would take longer than running it.
-const inOrder = `select set_config('enable_bitmapscan', 'off', true), set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)`
+const inOrder = `select set_config('enable_bitmapscan', 'off', true), set_config('enable_seqscan', 'off', true)`
 
 // read runs one of the statements that read the outbox.
 func (c *Config) read(ctx context.Context, statement string, args pgx.StrictNamedArgs) (page []found, err error) {
