@@ -50,7 +50,7 @@ func TestEveryFigure(t *testing.T) {
 		figures map[string]int // samples by name
 		plots   []string
 	}{
-		"backfill": {figures: map[string]int{"backfill.floor": 1, "backfill.stored": 1, "backfill.published.escrow": 1, "backfill.published.slot": 1, "backfill.drained.escrow": 1, "backfill.drained.slot": 1}},
+		"backfill": {figures: map[string]int{"backfill.floor": 1, "backfill.stored": 2, "backfill.published.escrow": 1, "backfill.published.slot": 1, "backfill.drained.escrow": 1, "backfill.drained.slot": 1}},
 		"live":     {figures: map[string]int{"live.ws.p50": 40, "live.ws.p99": 40, "live.ws.rpc": 1, "live.http.p50": 40}},
 		"start":    {figures: map[string]int{"start.1of1.ready": 1, "start.1of1.rss": 1, "start.1of10.ready": 1, "start.1of10.rss": 1}},
 		"flat": {figures: map[string]int{
