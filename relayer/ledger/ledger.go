@@ -163,6 +163,8 @@ type Result struct {
 
 // CommitSlots stores a range for the slots of this instance. ErrMoved: nothing was written.
 func (l *Ledger) CommitSlots(ctx context.Context, c SlotCommit) (r Result, err error) {
+	ahead := foldAhead(c.Events)
+	defer func() { <-ahead.done }()
 	err = l.tx(ctx, func(tx pgx.Tx) error {
 		r = Result{}
 		if err := l.advance(ctx, tx, advanceSlots, step{c.Epoch, c.From, c.To, c.Checked, c.Time}); err != nil {
@@ -175,7 +177,7 @@ func (l *Ledger) CommitSlots(ctx context.Context, c SlotCommit) (r Result, err e
 		if err != nil {
 			return err
 		}
-		if err := l.project(ctx, tx, fresh); err != nil {
+		if err := l.project(ctx, tx, fresh, ahead); err != nil {
 			return err
 		}
 		if err := registry.Advance(ctx, tx, l.cfg.ChainID, c.Progress); err != nil {
@@ -200,6 +202,8 @@ type FactoryCommit struct {
 
 // CommitFactory stores a range of the factory watch. ErrMoved: nothing was written.
 func (l *Ledger) CommitFactory(ctx context.Context, c FactoryCommit) (r Result, err error) {
+	ahead := foldAhead(c.Events)
+	defer func() { <-ahead.done }()
 	err = l.tx(ctx, func(tx pgx.Tx) error {
 		r = Result{}
 		if err := l.advance(ctx, tx, advanceFactory, step{c.Epoch, c.From, c.To, c.Checked, 0}); err != nil {
@@ -209,7 +213,7 @@ func (l *Ledger) CommitFactory(ctx context.Context, c FactoryCommit) (r Result, 
 		if err != nil {
 			return err
 		}
-		if err := l.project(ctx, tx, fresh); err != nil {
+		if err := l.project(ctx, tx, fresh, ahead); err != nil {
 			return err
 		}
 		if err := l.record(ctx, tx, c.Found); err != nil {

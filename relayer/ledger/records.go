@@ -14,26 +14,56 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 )
 
-// project folds events into escrow_records, and endings into the registry.
-func (l *Ledger) project(ctx context.Context, tx pgx.Tx, events []contract.Event) error {
+// folding is a fold that is made while Postgres stores the events, on the guess that all of them are new.
+type folding struct {
+	of   int
+	done chan struct{}
+	folded
+	err error
+}
+
+// folded are records by escrow, and the escrows in order of appearance.
+type folded struct {
+	records map[common.Address]*record
+	order   []common.Address
+}
+
+// foldAhead starts a fold; whoever starts it waits for done.
+func foldAhead(events []contract.Event) *folding {
+	f := &folding{of: len(events), done: make(chan struct{})}
+	go func() {
+		defer close(f.done)
+		f.folded, f.err = fold(events)
+	}()
+	return f
+}
+
+// project folds events into escrow_records, and endings into the registry. ahead is a fold of the same events and maybe more; nil: there is none.
+func (l *Ledger) project(ctx context.Context, tx pgx.Tx, events []contract.Event, ahead *folding) (err error) {
 	if len(events) == 0 {
 		return nil
 	}
-	records, order, err := fold(events)
+	var f folded
+	if ahead != nil && ahead.of == len(events) {
+		<-ahead.done
+		f, err = ahead.folded, ahead.err
+	} else {
+		f, err = fold(events)
+	}
 	if err != nil {
 		return err
 	}
 	var c recordColumns
 	var endings []registry.Ending
-	for _, escrow := range order {
-		r := records[escrow]
+	for _, escrow := range f.order {
+		r := f.records[escrow]
 		c.add(escrow, r)
 		if r.status == "released" || r.status == "refunded" {
 			endings = append(endings, registry.Ending{Address: escrow, Status: r.status, Block: r.endedBlock})
 		}
 	}
 	if _, err := tx.Exec(ctx, foldRecords, c.named(l.cfg.ChainID)); err != nil {
-		return fmt.Errorf("fold %d events into %d records: %w", len(events), len(order), err)
+		return fmt.Errorf("fold %d events into %d records: %w", len(events), len(f.order), err)
 	}
 	return registry.End(ctx, tx, l.cfg.ChainID, endings)
 }
@@ -54,23 +84,22 @@ type record struct {
 	lastBlock                         int64
 }
 
-// fold returns the records of the escrows that events concern, and the escrows in order of appearance.
-func fold(events []contract.Event) (map[common.Address]*record, []common.Address, error) {
-	records := map[common.Address]*record{}
-	var order []common.Address
+// fold returns the records of the escrows that events concern.
+func fold(events []contract.Event) (folded, error) {
+	f := folded{records: map[common.Address]*record{}}
 	for i := range events {
 		e := &events[i]
-		r, ok := records[e.Escrow]
+		r, ok := f.records[e.Escrow]
 		if !ok {
 			r = &record{}
-			records[e.Escrow] = r
-			order = append(order, e.Escrow)
+			f.records[e.Escrow] = r
+			f.order = append(f.order, e.Escrow)
 		}
 		if err := r.apply(e); err != nil {
-			return nil, nil, err
+			return folded{}, err
 		}
 	}
-	return records, order, nil
+	return f, nil
 }
 
 func (r *record) apply(e *contract.Event) error {

@@ -139,7 +139,7 @@ func (l *Ledger) refold(ctx context.Context, tx pgx.Tx, escrows []string) (int, 
 	if err != nil {
 		return 0, fmt.Errorf("read the canonical events of %d escrows: %w", len(escrows), err)
 	}
-	return int(tag.RowsAffected()), l.project(ctx, tx, events)
+	return int(tag.RowsAffected()), l.project(ctx, tx, events, nil)
 }
 
 const canonicalEvents = `

@@ -75,6 +75,13 @@ func (w *SlotWatch) await(ctx context.Context, batch *source.Batch) (ledger.Disc
 		if w.leaderless > 0 && d.Next < w.at.Next {
 			return d, nil
 		}
+		if len(d.Late) == lateAtOnce { // so many are not left waiting: they are admitted while the factory watch goes on
+			behind, ahead := split(d.Late, w.at.Next)
+			if err := w.admit(ctx, behind, ahead); err != nil {
+				return d, err
+			}
+			continue
+		}
 		if batch.To > batch.From && d.Next > seen {
 			seen, deadline = d.Next, time.Now().Add(w.cfg.DiscoveryWait)
 		}
