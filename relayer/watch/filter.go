@@ -27,9 +27,11 @@ const (
 	bytesPerLog     = 500
 	bytesPerAddress = 45
 	// In address mode other contracts' logs are not seen, so every so many batches a few blocks are read by topics to look. They are few,
-	// since on the wrong chain a whole range by topics costs as much as hundreds by addresses.
+	// and the first look is at one block, since on the wrong chain a range by topics costs as much as hundreds by addresses.
 	probeEvery  = 500
 	probeBlocks = 10
+	// A range has so many blocks with nearly every provider. How many it has here, the first one shows.
+	usualSpan = 10
 )
 
 // Filters builds the filters of an instance. The slot watch sets its escrows; both watches read with Head at the head of the
@@ -50,7 +52,7 @@ type Filters struct {
 // NewFilters returns filters that ask by topics until the slot watch has loaded its escrows. maxAddresses is the most that a request names;
 // requestPrice is what one more request is worth, in bytes.
 func NewFilters(abi *contract.ABI, factory common.Address, mode FilterMode, maxAddresses, requestPrice int) *Filters {
-	f := &Filters{abi: abi, factory: factory, mode: mode, maxAddresses: maxAddresses, requestPrice: requestPrice}
+	f := &Filters{abi: abi, factory: factory, mode: mode, maxAddresses: maxAddresses, requestPrice: requestPrice, spans: chooser{span: usualSpan}}
 	f.head.Store(&source.Filter{Topics: abi.Topics()})
 	return f
 }
@@ -96,10 +98,13 @@ func (f *Filters) choose(c *chooser, n int) (addresses bool) {
 
 // limit is how many blocks to read before choosing again; zero: any number, while turned does not say otherwise.
 func (f *Filters) limit(c *chooser) int64 {
-	if f.mode == FilterAuto && len(f.book.addresses) > 0 && c.looking() {
-		return probeBlocks
+	switch {
+	case f.mode != FilterAuto || len(f.book.addresses) == 0:
+		return 0
+	case c.seen == 0:
+		return 1
 	}
-	return 0
+	return c.look
 }
 
 // turned says, between two batches, whether the choice would be another one now.
@@ -111,9 +116,10 @@ func (f *Filters) turned(c *chooser, filter *source.Filter) bool {
 // chooser weighs addresses against topics for one kind of reading. The zero value knows nothing and goes by topics.
 type chooser struct {
 	foreign float64 // other contracts' logs a block, a moving average
-	span    float64 // blocks a batch, a moving average
-	seen    int     // batches read by topics
-	blind   int     // batches read by addresses since the last look
+	span    float64 // blocks a batch, a moving average; a guess until sized
+	sized   bool
+	seen    int // batches read by topics
+	blind   int // batches read by addresses since the last look
 	now     bool
 	look    int64 // blocks that are still to be read by topics, whatever that costs
 }
@@ -121,8 +127,8 @@ type chooser struct {
 // learn takes in a batch: how it was read, of how many blocks, and with how many logs of others.
 func (c *chooser) learn(addresses bool, blocks int64, foreign int) {
 	if !c.looking() { // a look is shorter than what is to be weighed
-		if c.span == 0 {
-			c.span = float64(blocks)
+		if !c.sized {
+			c.span, c.sized = float64(blocks), true
 		}
 		c.span += (float64(blocks) - c.span) / 16
 	}

@@ -62,13 +62,13 @@ func TestAutoFilter(t *testing.T) {
 		addresses                     bool
 		whatever                      int64 // blocks read the other way, at most
 	}{
-		{"few escrows in much noise", 100, 1000, 4000, 200, 10, true, probeBlocks},
-		{"in one backfill of large ranges", 100, 1000, 4000, 200, 1000, true, probeBlocks},
+		{"few escrows in much noise", 100, 1000, 4000, 200, 10, true, 1},
+		{"in one backfill of large ranges", 100, 1000, 4000, 200, 1000, true, 1},
 		{"many escrows, little noise", 10_000, 1000, 4000, 1, 10, false, 0},
-		{"many escrows, but a list serves a large range", 10_000, 1000, 4000, 10, 1000, true, probeBlocks + 4000},
+		{"many escrows, but a list serves a large range", 10_000, 1000, 4000, 10, 1000, true, 1 + 4000},
 		{"nothing of others", 10, 1000, 4000, 0, 1000, false, 0},
-		{"dear requests", 1500, 100, 4000, 200, 1, false, 0},
-		{"cheap requests", 1500, 100, 1, 200, 1, true, probeBlocks},
+		{"dear requests", 1500, 100, 4000, 200, 1, false, 1},
+		{"cheap requests", 1500, 100, 1, 200, 1, true, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newReading(t, c.escrows, c.most, c.price, c.foreign, c.batch)
