@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	noiseBlocks = 400
+	noiseBlocks = 600
 	noiseOurs   = 2   // events of our escrows a block
 	noiseOthers = 200 // of the same signature from other contracts
 	noiseWithin = 1.2 // of the better filter's cost
