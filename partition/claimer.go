@@ -52,7 +52,7 @@ type Holding struct {
 type Claimer struct {
 	cfg Config
 
-	step sync.Mutex // held from before a change in the database until holding says the same
+	change sync.Mutex // held from before a change in the database until holding says the same
 
 	mu      sync.Mutex
 	holding Holding
@@ -90,8 +90,8 @@ func (c *Claimer) Holding() (Holding, <-chan struct{}) {
 // Settled is Holding, but waits for a change that is under way in the database: an epoch that a commit found raised is
 // either the one returned now, or was raised by another instance.
 func (c *Claimer) Settled() (Holding, <-chan struct{}) {
-	c.step.Lock()
-	defer c.step.Unlock()
+	c.change.Lock()
+	defer c.change.Unlock()
 	return c.Holding()
 }
 
@@ -104,13 +104,13 @@ func (c *Claimer) set(h Holding) {
 	c.changed = make(chan struct{})
 }
 
-// Run looks at the fleet every Config.Every, and whenever hint fires, and takes or yields slots. It returns nil when ctx ends,
+// Run looks at the fleet every Config.Every, whenever hint fires, and when slots may be adopted, and takes or yields slots. It returns nil when ctx ends,
 // and ErrFenced when what it held was taken. A database error is logged and tried again: the session decides when to give up.
 func (c *Claimer) Run(ctx context.Context, hint <-chan struct{}) error {
-	ticker := time.NewTicker(c.cfg.Every)
-	defer ticker.Stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for {
-		err := c.Step(ctx)
+		wait, err := c.step(ctx)
 		switch {
 		case errors.Is(err, ErrFenced):
 			return err
@@ -119,10 +119,14 @@ func (c *Claimer) Run(ctx context.Context, hint <-chan struct{}) error {
 		case err != nil:
 			c.cfg.Log.WarnContext(ctx, "slots not looked after, trying again", slog.Any("err", err))
 		}
+		if wait <= 0 || wait > c.cfg.Every {
+			wait = c.cfg.Every
+		}
+		timer.Reset(wait)
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-ticker.C:
+		case <-timer.C:
 		case <-hint:
 		}
 	}
@@ -130,32 +134,38 @@ func (c *Claimer) Run(ctx context.Context, hint <-chan struct{}) error {
 
 // Step does once what Run does for ever.
 func (c *Claimer) Step(ctx context.Context) error {
+	_, err := c.step(ctx)
+	return err
+}
+
+// step also says when to look again at the latest; zero: at leisure.
+func (c *Claimer) step(ctx context.Context) (wait time.Duration, err error) {
 	held, _ := c.Holding()
 	v, err := c.look(ctx, c.cfg.DB)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if v.epoch != held.Epoch {
-		return ErrFenced
+		return 0, ErrFenced
 	}
 	if c.cfg.Auto {
 		if err := c.renumber(ctx, v); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	if err := c.buryDead(ctx, v); err != nil {
-		return err
+		return 0, err
 	}
 	plan := Decide(c.cfg.InstanceID, v.fleet, v.groups, c.cfg.AdoptAfter)
 	if len(plan.Yield) > 0 {
 		if err := c.yield(ctx, plan.Yield); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	if len(plan.Take) > 0 {
-		return c.claim(ctx)
+		return plan.Wait, c.claim(ctx)
 	}
-	return nil
+	return plan.Wait, nil
 }
 
 func (c *Claimer) yield(ctx context.Context, slots []int16) error {
@@ -308,8 +318,8 @@ func freeNumber(me string, mine Partition, fleet []Member) int {
 
 // claim takes what Decide says, in one transaction with the reading that it decides by.
 func (c *Claimer) claim(ctx context.Context) error {
-	c.step.Lock()
-	defer c.step.Unlock()
+	c.change.Lock()
+	defer c.change.Unlock()
 	held, _ := c.Holding()
 	var taken []int16
 	var from cursor
@@ -435,8 +445,8 @@ const fenceCursors = `
 // Release gives slots back with the cursor at which the next owner goes on; nil means all. The epoch goes up, so that no
 // commit in flight can move past that cursor.
 func (c *Claimer) Release(ctx context.Context, slots []int16) error {
-	c.step.Lock()
-	defer c.step.Unlock()
+	c.change.Lock()
+	defer c.change.Unlock()
 	held, _ := c.Holding()
 	if slots == nil {
 		slots = held.Slots

@@ -23,8 +23,9 @@ type Group struct {
 
 // Plan is what an instance should do now.
 type Plan struct {
-	Take  []int16 // free, or owned by the dead
-	Yield []int16 // owned by me, preferred by somebody alive, not by me
+	Take  []int16       // free, or owned by the dead
+	Yield []int16       // owned by me, preferred by somebody alive, not by me
+	Wait  time.Duration // until slots that nobody serves may be adopted; zero: there are none
 }
 
 // Empty says that there is nothing to do.
@@ -71,6 +72,9 @@ func Decide(me string, fleet []Member, groups []Group, adoptAfter time.Duration)
 			if !known { // its row is gone: it was removed long after it died
 				unserved = adoptAfter
 			}
+		}
+		if left := adoptAfter - unserved; left > 0 && (plan.Wait == 0 || left < plan.Wait) {
+			plan.Wait = left
 		}
 		for _, slot := range g.Slots {
 			if my.Partition.Prefers(slot) || (!others(slot) && adopt(me, live, slot, unserved, adoptAfter)) {

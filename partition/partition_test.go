@@ -5,6 +5,7 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -95,4 +96,18 @@ func TestValidate(t *testing.T) {
 	require.Error(t, Partition{0, Slots + 1, Modulo}.Validate())
 	require.Error(t, Partition{0, 1, "other"}.Validate())
 	require.False(t, Partition{}.Prefers(0))
+}
+
+func TestDecideSaysWhenSlotsMayBeAdopted(t *testing.T) {
+	me := Member{ID: "a", Partition: Partition{0, 2, Modulo}, Alive: true, Active: true}
+	dead := Member{ID: "b", Partition: Partition{1, 2, Modulo}, DeadFor: 2 * time.Second}
+	groups := []Group{{"a", time.Hour, []int16{0, 2}}, {"", 4 * time.Second, []int16{1}}, {"b", time.Hour, []int16{3}}}
+	plan := Decide("a", []Member{me, dead}, groups, 5*time.Second)
+	require.Empty(t, plan.Take)
+	require.Equal(t, time.Second, plan.Wait, "the slot that has been free for longest")
+	groups[1].Since = 5 * time.Second
+	plan = Decide("a", []Member{me, dead}, groups, 5*time.Second)
+	require.Equal(t, []int16{1}, plan.Take)
+	require.Equal(t, 3*time.Second, plan.Wait, "the dead one's")
+	require.Zero(t, Decide("a", []Member{me}, groups[:1], 5*time.Second).Wait)
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks the models with Spin (Debian: spin, gcc): who may commit (ownership.pml), and what comes of a reorganisation (reorg.pml).
 #   check.sh ci      bounded: about half a minute
-#   check.sh full    more blocks, more misfortunes: minutes
+#   check.sh full    more blocks, more misfortunes: ten minutes and 6 GB
 # Each negative check takes one rule out and fails unless Spin finds a violation.
 set -euo pipefail
 models=$(cd "$(dirname "$0")" && pwd)
