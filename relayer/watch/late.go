@@ -28,7 +28,7 @@ func (w *SlotWatch) discover(ctx context.Context, batch *source.Batch) ([]regist
 	}
 	for {
 		behind, ahead := split(d.Late, w.at.Next)
-		if len(behind) == 0 && len(d.Late) < lateAtOnce && batch.Filter.Addresses == nil {
+		if len(behind) == 0 && len(d.Late) < w.cfg.LateAtOnce && batch.Filter.Addresses == nil {
 			return ahead, nil
 		}
 		if len(d.Late) == 0 {
@@ -37,7 +37,7 @@ func (w *SlotWatch) discover(ctx context.Context, batch *source.Batch) ([]regist
 		if err := w.admit(ctx, behind, ahead); err != nil {
 			return nil, err
 		}
-		if d, err = w.cfg.Ledger.Discovered(ctx, lateAtOnce); err != nil {
+		if d, err = w.cfg.Ledger.Discovered(ctx, w.cfg.LateAtOnce); err != nil {
 			return nil, err
 		}
 	}
@@ -46,7 +46,7 @@ func (w *SlotWatch) discover(ctx context.Context, batch *source.Batch) ([]regist
 // settle deals with new escrows while there is no block to process.
 func (w *SlotWatch) settle(ctx context.Context) error {
 	for {
-		d, err := w.cfg.Ledger.Discovered(ctx, lateAtOnce)
+		d, err := w.cfg.Ledger.Discovered(ctx, w.cfg.LateAtOnce)
 		if err != nil || len(d.Late) == 0 {
 			return err
 		}
@@ -64,7 +64,7 @@ func (w *SlotWatch) await(ctx context.Context, batch *source.Batch) (ledger.Disc
 	block, seen := int64(batch.To), int64(-1)
 	deadline := time.Now().Add(w.cfg.DiscoveryWait)
 	for {
-		d, err := w.cfg.Ledger.Discovered(ctx, lateAtOnce)
+		d, err := w.cfg.Ledger.Discovered(ctx, w.cfg.LateAtOnce)
 		if err != nil {
 			return d, err
 		}
@@ -75,7 +75,7 @@ func (w *SlotWatch) await(ctx context.Context, batch *source.Batch) (ledger.Disc
 		if w.leaderless > 0 && d.Next < w.at.Next {
 			return d, nil
 		}
-		if len(d.Late) == lateAtOnce { // so many are not left waiting: they are admitted while the factory watch goes on
+		if len(d.Late) == w.cfg.LateAtOnce { // so many are not left waiting: they are admitted while the factory watch goes on
 			behind, ahead := split(d.Late, w.at.Next)
 			if err := w.admit(ctx, behind, ahead); err != nil {
 				return d, err

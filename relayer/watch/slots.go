@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,7 +21,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
-// lateAtOnce bounds how many new escrows are admitted in one commit.
+// lateAtOnce is how many new escrows are admitted in one commit, unless SlotConfig says otherwise.
 const lateAtOnce = 5000
 
 // Holder says which slots this instance holds.
@@ -38,7 +39,7 @@ type Publisher interface {
 	Doubtful() bool
 }
 
-// SlotConfig configures a SlotWatch. All fields are required, apart from Tracer.
+// SlotConfig configures a SlotWatch. All fields are required, apart from LateAtOnce and Tracer.
 type SlotConfig struct {
 	Source        Source
 	Ledger        *ledger.Ledger
@@ -50,6 +51,7 @@ type SlotConfig struct {
 	ChainID       int64
 	DiscoveryWait time.Duration   // how long a commit waits for the factory watch to pass its block
 	Discovered    <-chan struct{} // fires when the factory watch has committed
+	LateAtOnce    int             // new escrows that are admitted in one commit; 0: 5,000
 	Log           *slog.Logger
 	Metrics       *Metrics
 	Tracer        trace.Tracer // nil: none
@@ -80,6 +82,7 @@ type SlotStatus struct {
 
 // NewSlotWatch returns a watch; Run starts it.
 func NewSlotWatch(cfg SlotConfig) *SlotWatch {
+	cfg.LateAtOnce = cmp.Or(cfg.LateAtOnce, lateAtOnce)
 	w := &SlotWatch{cfg: cfg, spans: newSpans(cfg.Tracer, "slots"), generation: -1}
 	w.status.Store(&SlotStatus{})
 	return w

@@ -43,6 +43,7 @@ type world struct {
 	hints  chan struct{}
 
 	patience time.Duration // DISCOVERY_WAIT
+	page     int           // LateAtOnce
 
 	out    *recorder
 	tracer trace.Tracer
@@ -134,7 +135,7 @@ func (w *world) run(mode watch.FilterMode, factory bool) (stop func()) {
 	metrics := watch.NewMetrics(prometheus.NewRegistry(), w.abi.EventNames())
 	slots := watch.NewSlotWatch(watch.SlotConfig{
 		Source: w.src, Ledger: w.led, DB: w.db, Holder: holder{}, Publisher: w.out, ABI: w.abi, Filters: filters, ChainID: chainID,
-		DiscoveryWait: w.patience, Discovered: w.hints, Log: log, Metrics: metrics, Tracer: w.tracer,
+		DiscoveryWait: w.patience, Discovered: w.hints, Log: log, Metrics: metrics, Tracer: w.tracer, LateAtOnce: w.page,
 	})
 	wg.Go(func() { require.NoError(w.t, slots.Run(ctx)) })
 	if factory {
@@ -251,6 +252,41 @@ func TestLateEscrows(t *testing.T) {
 			w.run(mode, true)
 			w.approve(2, early.Escrows[0])
 			w.mine(1 + confirmations)
+			w.expect(w.head() - confirmations)
+		})
+	}
+}
+
+// More new escrows than one commit admits do not wait for the factory watch to pass the range that was read.
+func TestCrowd(t *testing.T) {
+	for _, mode := range []watch.FilterMode{watch.FilterTopics, watch.FilterAddresses} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			w.page, w.patience = 2, time.Minute
+			w.create(5)
+			w.mine(1)
+			deployed := w.head()
+			truth, err := testchain.ReadTruth(t.Context(), w.sim.HTTP(), 0, deployed, w.d.Factory)
+			require.NoError(t, err)
+			w.approve(1, truth.Escrows...)
+			w.mine(1)
+			w.create(1)
+			w.mine(40)
+
+			w.lead(int64(deployed))
+			count := func(sql string) (n int) {
+				require.NoError(t, w.db.QueryRow(t.Context(), sql).Scan(&n))
+				return n
+			}
+			require.Eventually(t, func() bool { return w.src.View().Target >= w.head()-confirmations }, 20*time.Second, 5*time.Millisecond, "one range holds both blocks")
+			stop := w.run(mode, false)
+			require.Eventually(t, func() bool { return count(`select count(*) from escrow_registry where caught_up`) >= 4 }, 20*time.Second, 5*time.Millisecond, "two pages")
+			at, err := w.led.SlotPosition(t.Context(), 1)
+			require.NoError(t, err)
+			require.LessOrEqual(t, at.Next, int64(deployed)+1, "the cursor has not overtaken the factory watch")
+			stop()
+			w.run(mode, true)
 			w.expect(w.head() - confirmations)
 		})
 	}
