@@ -100,7 +100,7 @@ func newLoop(p *Publisher, publish publishFunc) *loop {
 func (l *loop) run(ctx, flights context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for {
+	for ctx.Err() == nil { // also where something else was ready: nothing is sent after the end
 		now := time.Now()
 		l.retry(now)
 		l.launch(flights)
@@ -124,6 +124,7 @@ func (l *loop) run(ctx, flights context.Context) error {
 		case <-timer.C:
 		}
 	}
+	return nil
 }
 
 // pause is how long nothing happens by itself.

@@ -95,7 +95,8 @@ func (w *world) config() publish.Config {
 type running struct {
 	*publish.Publisher
 	t    testing.TB
-	stop func() error // ends Run and returns what it returned
+	end  func()       // tells Run to end
+	stop func() error // and returns what it returned
 }
 
 func (w *world) start(cfg publish.Config, o publish.Tuning) *running {
@@ -108,7 +109,7 @@ func (w *world) start(cfg publish.Config, o publish.Tuning) *running {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx) }()
-	r := &running{Publisher: p, t: w.t}
+	r := &running{Publisher: p, t: w.t, end: cancel}
 	r.stop = sync.OnceValue(func() error {
 		cancel()
 		return <-ended
