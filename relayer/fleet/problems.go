@@ -57,16 +57,16 @@ type Limits struct {
 
 // DefaultLimits leave every automatic remedy the time it needs, and a little more.
 var DefaultLimits = Limits{
-	NoLeader:       30 * time.Second,
-	HungLeader:     2 * time.Minute,
-	Unserved:       time.Minute,
-	Adopted:        15 * time.Minute,
-	StaleHeartbeat: 5 * time.Minute,
-	StuckCursor:    15 * time.Minute,
+	NoLeader:       LimitNoLeader.Behind,
+	HungLeader:     LimitHungLeader.Critical,
+	Unserved:       LimitUnserved.Critical,
+	Adopted:        LimitAdopted.Behind,
+	StaleHeartbeat: LimitHeartbeat.Behind,
+	StuckCursor:    LimitStuckCursor.Critical,
 	FactoryBehind:  1000,
-	Outbox:         5 * time.Minute,
-	Late:           10 * time.Minute,
-	MixedTotals:    time.Hour,
+	Outbox:         LimitOutbox.Critical,
+	Late:           LimitLate.Behind,
+	MixedTotals:    LimitMixedTotals.Behind,
 }
 
 // Judge lists what needs a person, the worst first.
