@@ -159,7 +159,7 @@ func (e *endpoint) attempt(ctx context.Context, way exchange, calls []*call) err
 	m := e.s.metrics
 	m.sent.WithLabelValues(e.name).Add(float64(sent))
 	m.received.WithLabelValues(e.name).Add(float64(received))
-	m.duration.WithLabelValues(e.name, calls[0].method).Observe(took.Seconds())
+	m.duration.WithLabelValues(e.name, label(calls[0].method)).Observe(took.Seconds())
 	err = e.s.secrets.Error(err)
 	var limit error
 	for _, c := range calls {
@@ -176,7 +176,7 @@ func (e *endpoint) attempt(ctx context.Context, way exchange, calls []*call) err
 		if verdict == rateLimited && err == nil {
 			limit = c.err
 		}
-		m.requests.WithLabelValues(e.name, c.method, string(verdict)).Inc()
+		m.requests.WithLabelValues(e.name, label(c.method), string(verdict)).Inc()
 	}
 	switch {
 	case err != nil && classify(err) != tooLarge && classify(err) != lagging:

@@ -1,6 +1,8 @@
 package source
 
 import (
+	"slices"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
@@ -42,4 +44,12 @@ func newMetrics(reg prometheus.Registerer, endpoints []string) *metrics {
 		}
 	}
 	return m
+}
+
+// label of a method: a closed set, whatever is called.
+func label(method string) string {
+	if slices.Contains(methods, method) {
+		return method
+	}
+	return otherMethod
 }

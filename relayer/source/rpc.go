@@ -19,9 +19,10 @@ const (
 	hashMethod      = "eth_getBlockByHash"
 	logsMethod      = "eth_getLogs"
 	subscribeMethod = "eth_subscribe"
+	otherMethod     = "other" // in metrics only
 )
 
-var methods = []string{chainIDMethod, codeMethod, numberMethod, hashMethod, logsMethod, subscribeMethod}
+var methods = []string{chainIDMethod, codeMethod, numberMethod, hashMethod, logsMethod, subscribeMethod, otherMethod}
 
 // call is one request of a batch, and its answer.
 type call struct {
@@ -103,8 +104,9 @@ func (c *call) answer(r *response) {
 
 // rpcError is an error that a node answered with.
 type rpcError struct {
-	Code    int    `json:"code"`
-	Message string `json:"message"`
+	Code    int             `json:"code"`
+	Message string          `json:"message"`
+	Data    json.RawMessage `json:"data"`
 }
 
 func (e *rpcError) Error() string { return fmt.Sprintf("node says %q (code %d)", e.Message, e.Code) }
@@ -168,6 +170,8 @@ var rateWords = []string{
 	"rate limit", "rate-limit", "ratelimit", "too many request", "throughput", "compute units", "capacity", "request limit", "daily request", "request count",
 	"quota", "credits", "usage limit", "requests per second", "call rate", "throttl",
 }
+
+func lower(text string) string { return strings.ToLower(text) }
 
 func says(text string, words []string) bool {
 	for _, w := range words {

@@ -1,0 +1,83 @@
+package source
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"testing"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/stretchr/testify/require"
+)
+
+// saying answers one method with an error in full, over http.
+func saying(t *testing.T, n *testNode, method, fault string) {
+	t.Helper()
+	n.set(func() {
+		n.http = func(w http.ResponseWriter, r *http.Request) bool {
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				return true
+			}
+			var q testRequest
+			if json.Unmarshal(body, &q) == nil && q.Method == method {
+				_, _ = fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":%s}`, q.ID, fault)
+			} else {
+				_, _ = w.Write(n.serve(body, nil))
+			}
+			return true
+		}
+	})
+}
+
+func TestCall(t *testing.T) {
+	chain := newChain(20, 1, 0)
+	first, second := startNode(t, chain), startNode(t, chain)
+	s, err := New(Config{URLs: []string{first.server.URL, second.server.URL}, ChainID: 1})
+	require.NoError(t, err)
+	t.Cleanup(s.Close)
+
+	head, err := s.Head(t.Context())
+	require.NoError(t, err, "before Run")
+	require.Equal(t, chain.headers[20].Hash, head.Hash)
+
+	saying(t, first, "eth_call", `{"code":3,"message":"execution reverted: not yet","data":"0x08c379a0"}`)
+	_, err = s.Call(t.Context(), "eth_call", map[string]any{"to": common.Address{1}}, "latest")
+	fault, is := errors.AsType[*NodeError](err)
+	require.True(t, is, "%v", err)
+	require.Equal(t, 3, fault.Code)
+	require.Equal(t, "execution reverted: not yet", fault.Message)
+	require.JSONEq(t, `"0x08c379a0"`, string(fault.Data))
+	require.Zero(t, second.count("eth_call"), "another endpoint would say the same")
+
+	for _, passing := range []string{
+		`{"code":-32601,"message":"the method eth_chainId does not exist"}`, `{"code":-32005,"message":"project ID request rate exceeded"}`,
+		`{"code":4444,"message":"pruned history unavailable"}`,
+	} {
+		saying(t, first, codeMethod, passing)
+		code, err := s.Code(t.Context(), common.Address{1}, 7)
+		require.NoError(t, err, passing)
+		require.Equal(t, []byte{0}, code)
+	}
+	saying(t, first, codeMethod, `{"code":-32000,"message":"missing trie node 12 (path ) state 0x34 is not available"}`)
+	saying(t, second, codeMethod, `{"code":-32000,"message":"missing trie node 12 (path ) state 0x34 is not available"}`)
+	s.endpoints[0].resume = s.now() // its rate was limited above
+	_, err = s.Code(t.Context(), common.Address{1}, 7)
+	require.ErrorIs(t, err, ErrNoHistory)
+
+	saying(t, first, "eth_sendRawTransaction", `{"code":-32000,"message":"already known"}`)
+	saying(t, second, "eth_sendRawTransaction", `{"code":-32000,"message":"nonce too low"}`)
+	answers, err := s.CallEach(t.Context(), "eth_sendRawTransaction", "0x02")
+	require.NoError(t, err)
+	require.Len(t, answers, 2)
+	require.ErrorContains(t, answers[0].Err, "already known")
+	require.ErrorContains(t, answers[1].Err, "nonce too low")
+
+	first.set(func() { first.http = nil })
+	second.stop()
+	result, err := s.Call(t.Context(), numberMethod, "0x99", false)
+	require.NoError(t, err, "null is an answer")
+	require.Equal(t, "null", string(result))
+}
