@@ -182,20 +182,14 @@ func (r *run) disturb(ctx context.Context, f Fault) error {
 	r.mu.Unlock()
 	var undo []func() error
 	for _, t := range hit {
-		var u func() error
-		var err error
 		switch f.Kind {
 		case DBCut:
-			u = t.Cut()
+			undo = append(undo, t.Cut())
 		case DBFreeze:
-			u, err = t.Freeze()
+			undo = append(undo, t.Freeze())
 		case DBSlow:
-			u, err = t.Slow(150 * time.Millisecond)
+			undo = append(undo, t.Slow(150*time.Millisecond))
 		}
-		if err != nil {
-			return err
-		}
-		undo = append(undo, u)
 	}
 	pause(ctx, f.For)
 	var errs []error
