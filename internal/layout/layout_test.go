@@ -30,6 +30,9 @@ var rules = []struct {
 	{"relayer/source", "relayer/ledger", "reading the chain knows nothing of storing it"},
 	{"relayer/source", "relayer/watch", "reading the chain knows nothing of what is done with it"},
 	{"relayer/publish", "relayer/ledger", "publishing knows the outbox, not who fills it"},
+	{"relayer/ledger", "relayer/publish", "what is committed knows nothing of how it is sent"},
+	{"relayer/outbox", "relayer/ledger", "the outbox knows its rows, not who fills it"},
+	{"relayer/outbox", "relayer/publish", "the outbox knows its rows, not who sends them"},
 	{"relayer/ledger", "relayer/watch", "the ledger commits what it is given"},
 }
 

@@ -24,7 +24,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
-	"github.com/fusion-prime/escrow-relayer/relayer/publish"
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
 // OutboxChannel is the notification channel on which somebody other than a slot's owner says that it wrote outbox rows.
@@ -154,11 +154,11 @@ type SlotCommit struct {
 
 // Result is what a commit changed.
 type Result struct {
-	Pending    []publish.Pending // new outbox rows, in seq order
-	New        int               // events stored
-	Duplicates int               // events that were stored already
-	Retracted  int               // orphans of a reorganisation that did not reappear: their rows are in the outbox, not in Pending
-	Revived    int               // orphans that reappeared: their rows may be in the outbox, not in Pending
+	Pending    []outbox.Pending // new outbox rows, in seq order
+	New        int              // events stored
+	Duplicates int              // events that were stored already
+	Retracted  int              // orphans of a reorganisation that did not reappear: their rows are in the outbox, not in Pending
+	Revived    int              // orphans that reappeared: their rows may be in the outbox, not in Pending
 }
 
 // CommitSlots stores a range for the slots of this instance. ErrMoved: nothing was written.

@@ -18,7 +18,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
-	"github.com/fusion-prime/escrow-relayer/relayer/publish"
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
 const (
@@ -124,7 +124,7 @@ func (w *world) reload() {
 	require.NoError(w.t, err)
 }
 
-func ids(pending []publish.Pending) (s []string) {
+func ids(pending []outbox.Pending) (s []string) {
 	for _, p := range pending {
 		s = append(s, fmt.Sprintf("%s:%d", p.Event.Name, p.Event.BlockNumber))
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
 // Block is a processed block whose hash is remembered.
@@ -187,10 +188,8 @@ func (l *Ledger) retract(ctx context.Context, tx pgx.Tx, next int64, doubtful bo
 		}
 		ids = append(ids, g.ID)
 	}
-	if len(ids) > 0 {
-		if _, err := tx.Exec(ctx, queueRetractions, l.cfg.ChainID, ids); err != nil {
-			return fmt.Errorf("queue %d retractions: %w", len(ids), err)
-		}
+	if err := outbox.QueueRetractions(ctx, tx, l.cfg.ChainID, ids); err != nil {
+		return err
 	}
 	r.Retracted = len(ids)
 	return nil
@@ -218,9 +217,3 @@ const retractOrphans = `
 	       exists (select from unsent u where u.event_id = g.event_id and u.certain)
 	       or exists (select from dropped d where d.event_id = g.event_id and not d.announced)
 	from gone g order by g.block_number, g.log_index`
-
-const queueRetractions = `
-	insert into outbox (chain_id, slot, escrow, event_id, event_type, kind)
-	select p.chain_id, p.slot, p.escrow, p.event_id, p.event_type, 1
-	from processed_events p join unnest($2::text[]) with ordinality as t(id, ord) on p.event_id = t.id
-	where p.chain_id = $1 order by t.ord`

@@ -11,12 +11,12 @@ import (
 	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
-	"github.com/fusion-prime/escrow-relayer/relayer/publish"
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
 // store inserts events and, for those which are new and published, their outbox rows, in order. It returns the events that
 // changed something: the new ones, and those which a reorganisation had taken back and that have reappeared.
-func (l *Ledger) store(ctx context.Context, tx pgx.Tx, events []contract.Event, outbox bool, r *Result) (fresh []contract.Event, err error) {
+func (l *Ledger) store(ctx context.Context, tx pgx.Tx, events []contract.Event, queue bool, r *Result) (fresh []contract.Event, err error) {
 	if len(events) == 0 {
 		return nil, nil
 	}
@@ -24,7 +24,7 @@ func (l *Ledger) store(ctx context.Context, tx pgx.Tx, events []contract.Event, 
 	c, published := newColumns(len(events)), []string{}
 	for i := range events {
 		e := &events[i]
-		queued := outbox && l.cfg.Publishes(e.Name)
+		queued := queue && l.cfg.Publishes(e.Name)
 		c.add(e, queued)
 		if queued && !slices.Contains(published, e.Name) {
 			published = append(published, e.Name)
@@ -50,7 +50,7 @@ func (l *Ledger) store(ctx context.Context, tx pgx.Tx, events []contract.Event, 
 		stored[next] = true
 		if seq != nil {
 			last = *seq
-			r.Pending = append(r.Pending, publish.Pending{Seq: *seq, Slot: c.slots[next], Event: events[next]})
+			r.Pending = append(r.Pending, outbox.Pending{Seq: *seq, Slot: c.slots[next], Event: events[next]})
 		}
 		return nil
 	})
@@ -194,7 +194,7 @@ func (l *Ledger) announce(ctx context.Context, tx pgx.Tx, late []registry.Late, 
 		return nil
 	}
 	rows, _ := tx.Query(ctx, announceEscrows, l.cfg.ChainID, ids)
-	pending, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p publish.Pending, err error) {
+	pending, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p outbox.Pending, err error) {
 		var id, emitter, escrow, hash string
 		e := &p.Event
 		err = row.Scan(&p.Seq, &p.Slot, &id, &e.Name, &emitter, &escrow, &e.BlockNumber, &e.LogIndex, &hash, &e.BlockTime, &e.Args)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish"
 )
 
@@ -24,7 +25,7 @@ func BenchmarkPublish(b *testing.B) {
 					w := setup(b, testpubsub.Options{})
 					cfg := w.config()
 					cfg.BySlot = key == "slot"
-					var commits [][]publish.Pending
+					var commits [][]outbox.Pending
 					numbers := make([]int, batch)
 					for at := 0; at < events; at += batch {
 						for i := range numbers {

@@ -4,15 +4,17 @@ import (
 	"context"
 	"log/slog"
 	"time"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
 // deleterState is what is to be deleted. One deletion is under way at most; what is acknowledged meanwhile goes with the next.
 type deleterState struct {
-	toDelete     []sentRow
-	deleteAt     time.Time // of the deletion that is being filled
-	deleteFails  int       // in a row
-	deleteNotYet time.Time // after a failure
-	deleting     []sentRow // empty: no deletion is under way
+	toDelete     []outbox.Sent
+	deleteAt     time.Time     // of the deletion that is being filled
+	deleteFails  int           // in a row
+	deleteNotYet time.Time     // after a failure
+	deleting     []outbox.Sent // empty: no deletion is under way
 	deleted      chan deletion
 }
 
@@ -23,12 +25,12 @@ type deletion struct {
 }
 
 // done notes that a row need not be sent any more.
-func (l *loop) done(s sentRow) {
+func (l *loop) done(s outbox.Sent) {
 	if len(l.toDelete) == 0 {
 		l.deleteAt = time.Now().Add(l.limits.linger)
 	}
-	l.known[s.seq] = true
-	l.busy[s.slot]++
+	l.known[s.Seq] = true
+	l.busy[s.Slot]++
 	l.toDelete = append(l.toDelete, s)
 }
 
@@ -60,9 +62,15 @@ func (l *loop) delete(ctx context.Context, now time.Time) {
 	rows := l.deleting
 	l.wait.Go(func() {
 		var d deletion
-		d.retractions, d.err = l.cfg.deleteSent(context.WithoutCancel(ctx), rows)
+		d.retractions, d.err = l.deleteSent(ctx, rows)
 		l.deleted <- d
 	})
+}
+
+func (l *loop) deleteSent(ctx context.Context, rows []outbox.Sent) (retractions int64, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), deleteTimeout)
+	defer cancel()
+	return l.box.Delete(ctx, rows)
 }
 
 // forget takes the outcome of a deletion. Rows that could not be deleted stay known, and are deleted with the next ones.
@@ -78,11 +86,11 @@ func (l *loop) forget(ctx context.Context, d deletion) {
 	}
 	l.deleteFails = 0
 	for _, s := range rows {
-		l.unbusy(s.slot)
+		l.unbusy(s.Slot)
 		if l.reading {
-			l.buried = append(l.buried, s.seq)
+			l.buried = append(l.buried, s.Seq)
 		} else {
-			delete(l.known, s.seq)
+			delete(l.known, s.Seq)
 		}
 	}
 	if d.retractions > 0 {
@@ -114,7 +122,7 @@ func (l *loop) drain(ctx context.Context, cancel context.CancelFunc) {
 	}
 	l.wait.Wait()
 	l.cfg.Carry.acked = nil
-	if _, err := l.cfg.deleteSent(ctx, l.toDelete); err != nil {
+	if _, err := l.deleteSent(ctx, l.toDelete); err != nil {
 		l.cfg.Carry.acked = l.toDelete
 		l.cfg.Log.WarnContext(ctx, "stopped with acknowledged messages in the outbox: another process would publish them again", slog.Int("messages", len(l.toDelete)), slog.Any("err", err))
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish"
 )
 
@@ -38,7 +39,7 @@ func TestOrderAcrossFailures(t *testing.T) {
 	w.server.Inject(testpubsub.Fault{Match: one("17", "64"), Times: 5, Code: codes.ResourceExhausted})
 	w.server.Inject(testpubsub.Fault{Match: one("33"), Times: 3, Code: codes.NotFound, Delay: 20 * time.Millisecond})
 	p := w.start(w.config(), publish.Tuning{BatchRows: 4, LaneRows: 8, PageRows: 16})
-	var rows []publish.Pending
+	var rows []outbox.Pending
 	for range 40 {
 		rows = append(rows, w.approve(p, 1, 2, 1, 3, 1)...)
 	}
@@ -113,7 +114,7 @@ func TestTopicDeletedAndRecreated(t *testing.T) {
 func TestOutageWithBacklog(t *testing.T) { // alone: it looks at the heap
 	w := setup(t, testpubsub.Options{})
 	const events, batch = 50_000, 2_000
-	var rows []publish.Pending
+	var rows []outbox.Pending
 	numbers := make([]int, batch)
 	for at := 0; at < events; at += batch {
 		for i := range numbers {
@@ -156,7 +157,7 @@ func TestLongQueueOfOneKey(t *testing.T) {
 	key := "7:0xe5c0000000000000000000000000000000000001"
 	fault := w.server.Inject(testpubsub.Fault{Key: key, Code: codes.PermissionDenied})
 	p := w.start(w.config(), publish.Tuning{WindowRows: 64, PageRows: 16, LaneRows: 8})
-	var rows []publish.Pending
+	var rows []outbox.Pending
 	many := make([]int, 500)
 	for i := range many {
 		many[i] = 1
@@ -180,7 +181,7 @@ func TestSlowKey(t *testing.T) {
 	w := setup(t, testpubsub.Options{})
 	fault := w.server.Inject(testpubsub.Fault{Key: "7:0xe5c0000000000000000000000000000000000001", Delay: time.Hour})
 	p := w.start(w.config(), publish.Tuning{WindowRows: 64, PageRows: 16, LaneRows: 8})
-	var rows []publish.Pending
+	var rows []outbox.Pending
 	for range 50 {
 		rows = append(rows, w.approve(p, 1, 1, 2)...)
 	}
@@ -196,7 +197,7 @@ func TestTooManyBlockedKeys(t *testing.T) {
 	w := setup(t, testpubsub.Options{})
 	fault := w.server.Inject(testpubsub.Fault{Topic: testpubsub.TopicName(project, settlement), Code: codes.PermissionDenied})
 	p := w.start(w.config(), publish.Tuning{MaxBlocked: 8, Requests: 4, WindowRows: 64, PageRows: 16, RereadEvery: 50 * time.Millisecond})
-	var rows []publish.Pending
+	var rows []outbox.Pending
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 50 {
 		rows = append(rows, w.approve(p, r.IntN(60), r.IntN(60), r.IntN(60))...)
@@ -211,10 +212,10 @@ func TestTooManyBlockedKeys(t *testing.T) {
 }
 
 // tail returns the last rows that were committed under approve's numbering.
-func (w *world) tail(n int) (rows []publish.Pending) {
+func (w *world) tail(n int) (rows []outbox.Pending) {
 	for i := range n {
 		number := strconv.FormatInt(w.commits-int64(n)+1+int64(i), 10)
-		row := publish.Pending{}
+		row := outbox.Pending{}
 		row.Event.Escrow = escrow(10_000)
 		row.Event.Args = []byte(`{"n":"` + number + `"}`)
 		rows = append(rows, row)

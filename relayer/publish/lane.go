@@ -8,20 +8,12 @@ import (
 
 	"google.golang.org/grpc/codes"
 
-	"github.com/ethereum/go-ethereum/common"
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
-// laneID is an ordering key on a topic: a failure on one topic does not stop the same key on another. Escrow is zero where the
-// ordering key is the slot.
-type laneID struct {
-	topic  int8
-	slot   int16
-	escrow common.Address
-}
-
-// lane is an ordering key with something to do. The loop owns it.
+// lane is an ordering key with something to do: a failure on one topic does not stop the same key on another. The loop owns it.
 type lane struct {
-	id     laneID
+	id     outbox.Lane
 	queue  []row   // in seq order, not handed over yet
 	flight *flight // at most one
 	ready  bool    // in the list of those that may send
@@ -40,7 +32,7 @@ type lane struct {
 
 // row is an outbox row in memory.
 type row struct {
-	Pending
+	outbox.Pending
 	inherited bool // another life had it to send, and perhaps did
 }
 
@@ -77,22 +69,14 @@ func (n *lane) batch(rows, bytes int) []row {
 	return batch
 }
 
-func (c *Config) laneOf(p *Pending) laneID {
-	id := laneID{topic: int8(c.topicOf(p)), slot: p.Slot}
-	if !c.BySlot {
-		id.escrow = p.Event.Escrow
-	}
-	return id
-}
-
 // key is the ordering key: chain and escrow, or chain and slot.
-func (c *Config) key(id laneID) string {
+func (c *Config) key(id outbox.Lane) string {
 	b := strconv.AppendInt(make([]byte, 0, 64), c.ChainID, 10)
 	b = append(b, ':')
 	if c.BySlot {
-		return string(strconv.AppendInt(b, int64(id.slot), 10))
+		return string(strconv.AppendInt(b, int64(id.Slot), 10))
 	}
-	return string(hex.AppendEncode(append(b, '0', 'x'), id.escrow[:]))
+	return string(hex.AppendEncode(append(b, '0', 'x'), id.Escrow[:]))
 }
 
 // retries is a heap of the lanes that wait for their next try, the earliest first.

@@ -10,7 +10,9 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
 // limits of a publisher. Tests make them small.
@@ -48,8 +50,8 @@ const (
 type loop struct {
 	*Publisher
 	publish publishFunc
-	topics  [topicCount]topicState
-	lanes   map[laneID]*lane
+	topics  [outbox.Topics]topicState
+	lanes   map[outbox.Lane]*lane
 	retries retries        // blocked lanes that wait for their next try
 	known   map[int64]bool // seqs of the rows in memory, and of those acknowledged and not deleted
 	rows    int            // in memory
@@ -80,12 +82,12 @@ type topicState struct {
 
 func newLoop(p *Publisher, publish publishFunc) *loop {
 	l := &loop{
-		Publisher: p, publish: publish, lanes: map[laneID]*lane{}, known: map[int64]bool{}, busy: map[int16]int{}, quiet: map[int16]int{},
-		flown:        make(chan *flight, topicCount*p.limits.requests),
+		Publisher: p, publish: publish, lanes: map[outbox.Lane]*lane{}, known: map[int64]bool{}, busy: map[int16]int{}, quiet: map[int16]int{},
+		flown:        make(chan *flight, outbox.Topics*p.limits.requests),
 		outboxState:  outboxState{read: make(chan reading, 1), rereadAt: time.Now().Add(p.limits.rereadEvery)},
 		deleterState: deleterState{deleted: make(chan deletion, 1)},
 	}
-	for i, id := range [topicCount]string{p.cfg.Topics.Default, p.cfg.Topics.Other, p.cfg.Topics.Retractions} {
+	for i, id := range [outbox.Topics]string{p.cfg.Topics.Default, p.cfg.Topics.Other, p.cfg.Topics.Retractions} {
 		if l.topics[i].blocked = map[*lane]struct{}{}; id != "" {
 			l.topics[i].name = topicName(p.cfg.Project, id)
 		}
@@ -215,10 +217,10 @@ func (l *loop) add(r row) {
 	if l.known[r.Seq] || l.quiet[r.Slot] > 0 {
 		return
 	}
-	id := l.cfg.laneOf(&r.Pending)
-	topic := &l.topics[id.topic]
+	id := l.box.LaneOf(&r.Pending)
+	topic := &l.topics[id.Topic]
 	if topic.name == "" {
-		l.done(sentRow{seq: r.Seq, slot: r.Slot}) // nobody asked for it: it leaves the outbox as if sent
+		l.done(outbox.Sent{Seq: r.Seq, Slot: r.Slot}) // nobody asked for it: it leaves the outbox as if sent
 		return
 	}
 	n := l.lanes[id]
@@ -252,7 +254,7 @@ func (l *loop) enqueue(n *lane, r row) {
 func (l *loop) wake(n *lane) {
 	if !n.ready && n.flight == nil && len(n.queue) > 0 {
 		n.ready = true
-		topic := &l.topics[n.id.topic]
+		topic := &l.topics[n.id.Topic]
 		topic.ready = append(topic.ready, n)
 	}
 }
@@ -273,7 +275,7 @@ func (l *loop) launch(flights context.Context) {
 			n.flight = f
 			topic.flying++
 			l.flying++
-			l.busy[n.id.slot]++
+			l.busy[n.id.Slot]++
 			l.inFlight.Add(int64(len(f.rows)))
 			l.wait.Go(func() {
 				f.err = l.send(flights, f)
@@ -302,9 +304,9 @@ func (l *loop) settleAll(ctx context.Context, f *flight) error {
 func (l *loop) settle(ctx context.Context, f *flight) {
 	n := f.lane
 	n.flight = nil
-	l.topics[n.id.topic].flying--
+	l.topics[n.id.Topic].flying--
 	l.flying--
-	l.unbusy(n.id.slot)
+	l.unbusy(n.id.Slot)
 	l.inFlight.Add(-int64(len(f.rows)))
 	l.rows -= len(f.rows)
 	for i := range f.rows {
@@ -318,7 +320,7 @@ func (l *loop) settle(ctx context.Context, f *flight) {
 	} else {
 		l.acknowledged(ctx, f)
 	}
-	if l.quiet[n.id.slot] > 0 {
+	if l.quiet[n.id.Slot] > 0 {
 		l.drop(n)
 		l.remove(ctx, n)
 	}
@@ -331,9 +333,9 @@ func (l *loop) acknowledged(ctx context.Context, f *flight) {
 	doubt := l.cfg.Carry.doubt[n.id]
 	for i := range f.rows {
 		r := &f.rows[i]
-		s := sentRow{seq: r.Seq, slot: r.Slot}
+		s := outbox.Sent{Seq: r.Seq, Slot: r.Slot}
 		if message.Kind(r.Kind) == message.Original {
-			s.id = r.Event.ID()
+			s.EventID = r.Event.ID()
 			if r.Event.BlockTime > 0 {
 				m.latency.Observe(max(0, now.Sub(time.Unix(int64(r.Event.BlockTime), 0)).Seconds()))
 			}
@@ -379,7 +381,7 @@ func (l *loop) failed(ctx context.Context, f *flight) {
 	}
 	l.drop(n)
 	n.pass(f.rows[0].Seq)
-	topic := &l.topics[n.id.topic]
+	topic := &l.topics[n.id.Topic]
 	topic.blocked[n] = struct{}{}
 	delay := l.limits.lastDelay
 	if n.failures < 16 {
@@ -398,7 +400,7 @@ func (l *loop) failed(ctx context.Context, f *flight) {
 		level = slog.LevelError
 	}
 	l.cfg.Log.LogAttrs(ctx, level, "message not published, trying again", slog.String("topic", topic.name),
-		slog.String("escrow", lowerHex(f.rows[0].Event.Escrow)), slog.String("code", c.String()), slog.Any("err", f.err))
+		slog.String("escrow", registry.Text(f.rows[0].Event.Escrow)), slog.String("code", c.String()), slog.Any("err", f.err))
 }
 
 // drop forgets the rows of a lane that were not handed over; they stay in the outbox.
@@ -420,7 +422,7 @@ func (l *loop) retry(now time.Time) {
 
 // recovered notes that a blocked lane has got through. Others of its topic that failed for the same reason need not wait any longer.
 func (l *loop) recovered(ctx context.Context, n *lane) {
-	topic := &l.topics[n.id.topic]
+	topic := &l.topics[n.id.Topic]
 	n.failures = 0
 	delete(topic.blocked, n)
 	if now := time.Now(); now.Sub(topic.freed) >= l.limits.firstDelay {
@@ -452,7 +454,7 @@ func (l *loop) remove(ctx context.Context, n *lane) {
 	n.gone = true
 	delete(l.lanes, n.id)
 	l.retries.remove(n)
-	if topic := &l.topics[n.id.topic]; n.failures > 0 {
+	if topic := &l.topics[n.id.Topic]; n.failures > 0 {
 		delete(topic.blocked, n)
 		l.relieved(ctx, topic)
 	}

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
 // bench is a loop whose steps are taken one by one: for orders of events that hardly ever happen.
@@ -33,14 +34,14 @@ func assemble(t *testing.T) *bench {
 	return b
 }
 
-func pending(seq int64, who byte) Pending {
-	return Pending{Seq: seq, Slot: int16(who), Event: contract.Event{Name: "Approved", Escrow: common.Address{19: who}, Args: []byte(`{}`)}}
+func pending(seq int64, who byte) outbox.Pending {
+	return outbox.Pending{Seq: seq, Slot: int16(who), Event: contract.Event{Name: "Approved", Escrow: common.Address{19: who}, Args: []byte(`{}`)}}
 }
 
-func read(seq int64, who byte) found { return found{row: row{Pending: pending(seq, who)}} }
+func read(seq int64, who byte) outbox.Found { return outbox.Found{Pending: pending(seq, who)} }
 
 func (b *bench) lane(who byte) *lane {
-	return b.lanes[laneID{slot: int16(who), escrow: common.Address{19: who}}]
+	return b.lanes[outbox.Lane{Slot: int16(who), Escrow: common.Address{19: who}}]
 }
 
 func (b *bench) queued(who byte) (seqs []int64) {
@@ -57,7 +58,7 @@ func (b *bench) land(failing ...byte) {
 	b.launch(b.t.Context())
 	for b.flying > 0 {
 		f := <-b.flown
-		if slices.Contains(failing, byte(f.lane.id.slot)) {
+		if slices.Contains(failing, byte(f.lane.id.Slot)) {
 			f.err = status.Error(codes.PermissionDenied, "no")
 		}
 		b.settle(b.t.Context(), f)
@@ -67,7 +68,7 @@ func (b *bench) land(failing ...byte) {
 // An offer may be opened after its rows were read, sent, deleted and forgotten, and the outbox was read from the start once more.
 func TestOfferOpenedLate(t *testing.T) {
 	b := assemble(t)
-	b.take(t.Context(), reading{page: []found{read(1, 1), read(2, 1)}, limit: 10})
+	b.take(t.Context(), reading{page: []outbox.Found{read(1, 1), read(2, 1)}, limit: 10})
 	b.land()
 	b.deleting, b.toDelete = b.toDelete, nil
 	b.forget(t.Context(), deletion{})
@@ -75,14 +76,14 @@ func TestOfferOpenedLate(t *testing.T) {
 	b.rewind(0)
 	b.take(t.Context(), reading{turn: b.turn, limit: 10})
 	require.True(t, b.caughtUp)
-	b.Offer(1, []Pending{pending(1, 1), pending(2, 1), pending(3, 1)})
+	b.Offer(1, []outbox.Pending{pending(1, 1), pending(2, 1), pending(3, 1)})
 	b.open(t.Context())
 	require.Equal(t, []int64{3}, b.queued(1))
 }
 
 // An offer that is not taken, for whatever reason, is not overtaken by the next.
 func TestOfferNotTaken(t *testing.T) {
-	many := make([]Pending, 20)
+	many := make([]outbox.Pending, 20)
 	for i := range many {
 		many[i] = pending(int64(i+1), 1)
 	}
@@ -94,13 +95,13 @@ func TestOfferNotTaken(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := assemble(t)
 			offer(b)
-			b.Offer(2, []Pending{pending(21, 1), pending(22, 2)})
+			b.Offer(2, []outbox.Pending{pending(21, 1), pending(22, 2)})
 			b.open(t.Context())
 			require.False(t, b.caughtUp)
 			require.LessOrEqual(t, b.last, int64(10))
 			require.Empty(t, b.queued(2))
 			b.limits.windowRows = 100
-			b.Offer(2, []Pending{pending(23, 2)})
+			b.Offer(2, []outbox.Pending{pending(23, 2)})
 			b.open(t.Context())
 			require.False(t, b.caughtUp)
 			require.Empty(t, b.queued(2))
@@ -117,19 +118,19 @@ func TestRowComesWhileItsLaneIsRead(t *testing.T) {
 	wants := b.choose()
 	require.Len(t, wants, 1)
 	b.add(row{Pending: pending(2, 1)})
-	b.take(t.Context(), reading{wants: wants, lanes: [][]found{{read(1, 1)}}})
+	b.take(t.Context(), reading{wants: wants, lanes: [][]outbox.Found{{read(1, 1)}}})
 	b.land()
 	wants = b.choose()
 	require.Len(t, wants, 1, "it has got through, and what was passed over is read")
 	require.EqualValues(t, 2, wants[0].from)
 	b.add(row{Pending: pending(3, 1)})
-	b.take(t.Context(), reading{wants: wants, lanes: [][]found{{read(2, 1)}}})
+	b.take(t.Context(), reading{wants: wants, lanes: [][]outbox.Found{{read(2, 1)}}})
 	require.Equal(t, []int64{2}, b.queued(1))
 	b.land()
 	wants = b.choose()
 	require.Len(t, wants, 1, "3 was not in that reading")
 	require.EqualValues(t, 3, wants[0].from)
-	b.take(t.Context(), reading{wants: wants, lanes: [][]found{{read(3, 1)}}})
+	b.take(t.Context(), reading{wants: wants, lanes: [][]outbox.Found{{read(3, 1)}}})
 	b.land()
 	require.Empty(t, b.lanes)
 	require.Len(t, b.toDelete, 3)
@@ -146,13 +147,13 @@ func TestPassedOverAtTheLimit(t *testing.T) {
 	b.add(row{Pending: pending(5, 9)})
 	b.retry(time.Now().Add(time.Hour))
 	wants := b.choose()
-	b.take(t.Context(), reading{wants: wants[:1], lanes: [][]found{{read(int64(wants[0].lane.id.slot), byte(wants[0].lane.id.slot))}}})
+	b.take(t.Context(), reading{wants: wants[:1], lanes: [][]outbox.Found{{read(int64(wants[0].lane.id.Slot), byte(wants[0].lane.id.Slot))}}})
 	b.last = 6
 	b.land()
 	require.Len(t, b.topics[0].blocked, 3)
 	b.add(row{Pending: pending(6, 9)})
 	require.Nil(t, b.lane(9))
-	b.take(t.Context(), reading{wants: wants[1:2], lanes: [][]found{{read(int64(wants[1].lane.id.slot), byte(wants[1].lane.id.slot))}}})
+	b.take(t.Context(), reading{wants: wants[1:2], lanes: [][]outbox.Found{{read(int64(wants[1].lane.id.Slot), byte(wants[1].lane.id.Slot))}}})
 	b.land()
 	require.EqualValues(t, 4, b.last, "the outbox is read from the first that was passed over")
 	require.False(t, b.caughtUp)
@@ -178,7 +179,7 @@ func TestFailsWhileQuiet(t *testing.T) {
 	require.Zero(t, b.rows)
 	require.Zero(t, b.bytes)
 	require.Zero(t, len(b.topics[0].blocked))
-	require.EqualValues(t, 1, b.cfg.Carry.doubt[laneID{slot: 1, escrow: common.Address{19: 1}}])
+	require.EqualValues(t, 1, b.cfg.Carry.doubt[outbox.Lane{Slot: 1, Escrow: common.Address{19: 1}}])
 }
 
 // Of the rows of one key one request is under way at a time.

@@ -16,7 +16,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/api/option"
 
-	"github.com/fusion-prime/escrow-relayer/relayer/contract"
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
 // ErrNoRight means that the right to publish ended while Run was at it.
@@ -44,19 +44,10 @@ type Config struct {
 
 // Carry takes over from one tenure to the next what this process knows of the outbox. One Publisher at a time uses it.
 type Carry struct {
-	acked   []sentRow        // acknowledged, and not deleted because the database was gone: not to be sent again
-	doubt   map[laneID]int64 // rows of the lane up to this seq may have been stored although they were not acknowledged
-	started time.Time        // of the first tenure, by the database's clock
-	first   int64            // seq of the first row that was offered; 0: none was
-}
-
-// Pending is an outbox row with its event.
-type Pending struct {
-	Seq   int64
-	Slot  int16
-	Kind  int16 // message.Kind
-	Event contract.Event
-	Trace *trace.SpanContext // of the commit; nil without tracing, and when the row was read from the outbox
+	acked   []outbox.Sent         // acknowledged, and not deleted because the database was gone: not to be sent again
+	doubt   map[outbox.Lane]int64 // rows of the lane up to this seq may have been stored although they were not acknowledged
+	started time.Time             // of the first tenure, by the database's clock
+	first   int64                 // seq of the first row that was offered; 0: none was
 }
 
 // Stats is what is under way.
@@ -67,6 +58,7 @@ type Stats struct {
 
 // Publisher publishes for one tenure. Run runs it, once; the other methods may be called from any goroutine, before and after too.
 type Publisher struct {
+	box      outbox.Box
 	cfg      Config
 	limits   limits
 	inbox    inbox
@@ -96,9 +88,10 @@ func New(cfg Config) (*Publisher, error) {
 		cfg.Carry = &Carry{}
 	}
 	if cfg.Carry.doubt == nil {
-		cfg.Carry.doubt = map[laneID]int64{}
+		cfg.Carry.doubt = map[outbox.Lane]int64{}
 	}
-	return &Publisher{cfg: cfg, limits: defaultLimits, inbox: inbox{wake: make(chan struct{}, 1), ended: make(chan struct{})}}, nil
+	box := outbox.Box{DB: cfg.DB, ChainID: cfg.ChainID, Owner: cfg.Owner, OtherNames: cfg.OtherNames, BySlot: cfg.BySlot}
+	return &Publisher{box: box, cfg: cfg, limits: defaultLimits, inbox: inbox{wake: make(chan struct{}, 1), ended: make(chan struct{})}}, nil
 }
 
 // Run publishes until ctx ends; then it takes nothing more, waits up to drainTimeout for what is under way, deletes the rows of what was
@@ -121,7 +114,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 
 // Offer hands over rows that were just committed under an epoch, in seq order, from one goroutine. It never blocks: what does not
 // fit is in the outbox.
-func (p *Publisher) Offer(epoch int64, rows []Pending) {
+func (p *Publisher) Offer(epoch int64, rows []outbox.Pending) {
 	if len(rows) == 0 {
 		return
 	}
@@ -201,7 +194,7 @@ type content struct {
 
 type offer struct {
 	epoch int64
-	rows  []Pending
+	rows  []outbox.Pending
 }
 
 // order is to quiesce slots, and to close done when they are at rest; or, without done, to resume them.
@@ -239,3 +232,6 @@ func (b *inbox) firstOffered() int64 {
 	defer b.mu.Unlock()
 	return b.first
 }
+
+// Backlog counts the rows of this instance's slots that are not acknowledged, or not deleted yet.
+func (p *Publisher) Backlog(ctx context.Context) (outbox.Backlog, error) { return p.box.Backlog(ctx) }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish"
 )
 
@@ -70,7 +71,7 @@ func TestBadKeyBlocksNoOther(t *testing.T) {
 		}
 		fault := w.server.Inject(testpubsub.Fault{Key: key, Code: codes.PermissionDenied})
 		p := w.start(cfg, publish.Tuning{})
-		var good, bad []publish.Pending
+		var good, bad []outbox.Pending
 		for range 20 {
 			rows := w.approve(p, 1, 2, 3)
 			bad, good = append(bad, rows[0]), append(good, rows[1:]...)

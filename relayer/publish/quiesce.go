@@ -24,7 +24,7 @@ func (l *loop) obey(ctx context.Context, o order) {
 		l.quiet[s]++
 	}
 	for _, n := range l.lanes {
-		if l.quiet[n.id.slot] > 0 {
+		if l.quiet[n.id.Slot] > 0 {
 			l.drop(n)
 			if n.flight == nil { // else when that has landed
 				l.remove(ctx, n)

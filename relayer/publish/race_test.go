@@ -14,6 +14,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish"
 )
 
@@ -44,7 +45,7 @@ func randomRun(t *testing.T, seed uint64) {
 	var current atomic.Pointer[running]
 	current.Store(w.start(cfg, tuning))
 
-	var rows, replayed []publish.Pending
+	var rows, replayed []outbox.Pending
 	stop := make(chan struct{})
 	var others sync.WaitGroup
 	// One goroutine commits and offers, as the slot watch does.
@@ -122,7 +123,7 @@ func randomRun(t *testing.T, seed uint64) {
 		w.same(rows, settled)
 		return
 	}
-	bySlot := map[string][]publish.Pending{}
+	bySlot := map[string][]outbox.Pending{}
 	for _, r := range rows {
 		bySlot["7:"+decimal(r.Slot)] = append(bySlot["7:"+decimal(r.Slot)], r)
 	}

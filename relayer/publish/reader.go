@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"time"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
 // outboxState is where the reading of the outbox stands. One reading is under way at most: that is what makes them come in order.
@@ -30,12 +32,12 @@ type reading struct {
 	err     error
 	started time.Time // of this process, by the database; zero: it is known
 
-	page    []found
+	page    []outbox.Found
 	limit   int
 	offered int64 // when it began: what was offered by then was committed by then
 
 	wants []want // nil: it was a page
-	lanes [][]found
+	lanes [][]outbox.Found
 }
 
 const (
@@ -99,18 +101,14 @@ func (l *loop) saturated() bool {
 
 func (l *loop) readPage(ctx context.Context) {
 	r := reading{turn: l.turn, limit: l.limits.pageRows, offered: l.offered}
-	escrows, slots := []string{}, []int16{}
-	for n := range l.topics[defaultTopic].blocked { // they are read by key
-		if l.cfg.BySlot {
-			slots = append(slots, n.id.slot)
-		} else {
-			escrows = append(escrows, lowerHex(n.id.escrow))
-		}
+	without := make([]outbox.Lane, 0, len(l.topics[outbox.DefaultTopic].blocked))
+	for n := range l.topics[outbox.DefaultTopic].blocked { // they are read by key
+		without = append(without, n.id)
 	}
 	last := l.last
 	l.byKey = false
 	l.begin(ctx, r, func(started time.Time, r *reading) (err error) {
-		r.page, err = l.cfg.readPage(ctx, started, last, r.limit, escrows, slots)
+		r.page, err = l.box.Page(ctx, started, last, r.limit, without)
 		return err
 	})
 }
@@ -118,7 +116,11 @@ func (l *loop) readPage(ctx context.Context) {
 func (l *loop) readLanes(ctx context.Context, wants []want) {
 	l.byKey = true
 	l.begin(ctx, reading{turn: l.turn, wants: wants}, func(started time.Time, r *reading) (err error) {
-		r.lanes, err = l.cfg.readLanes(ctx, started, r.wants)
+		wanted := make([]outbox.Want, len(wants))
+		for i, w := range wants {
+			wanted[i] = outbox.Want{Lane: w.lane.id, From: w.from, Limit: w.limit}
+		}
+		r.lanes, err = l.box.Lanes(ctx, started, wanted)
 		return err
 	})
 }
@@ -129,7 +131,7 @@ func (l *loop) begin(ctx context.Context, r reading, read func(time.Time, *readi
 	started := l.cfg.Carry.started
 	l.wait.Go(func() {
 		if started.IsZero() {
-			started, r.err = l.cfg.databaseTime(ctx)
+			started, r.err = l.box.DatabaseTime(ctx)
 			r.started = started
 		}
 		if r.err == nil {
@@ -224,7 +226,7 @@ func (l *loop) takePage(r reading) {
 	l.looked = max(l.looked, l.last)
 }
 
-func (l *loop) takeLane(ctx context.Context, w *want, rows []found) {
+func (l *loop) takeLane(ctx context.Context, w *want, rows []outbox.Found) {
 	n := w.lane
 	n.asked = false
 	if n.gone {
@@ -253,17 +255,23 @@ func (l *loop) takeLane(ctx context.Context, w *want, rows []found) {
 	l.goOn(ctx, n)
 }
 
+// want is what to read of one lane: so many rows at most, from a seq on.
+type want struct {
+	lane  *lane
+	from  int64
+	limit int
+}
+
 // row returns a row that was read. It is inherited if another instance, or an earlier life of this one, had it to send, and perhaps did: it was
 // written before this instance had the slot, or before this process had anything to offer.
-func (l *loop) row(f *found) row {
-	f.inherited = f.inherited || f.old && (l.cfg.Carry.first == 0 || f.Seq < l.cfg.Carry.first)
-	return f.row
+func (l *loop) row(f *outbox.Found) row {
+	return row{Pending: f.Pending, inherited: f.Inherited || f.Old && (l.cfg.Carry.first == 0 || f.Seq < l.cfg.Carry.first)}
 }
 
 // sendable says whether a row is to be sent. One that never will be leaves the outbox as if it had been.
-func (l *loop) sendable(f *found) bool {
-	if f.moot && !l.known[f.Seq] && l.quiet[f.Slot] == 0 {
-		l.done(sentRow{seq: f.Seq, slot: f.Slot})
+func (l *loop) sendable(f *outbox.Found) bool {
+	if f.Obsolete && !l.known[f.Seq] && l.quiet[f.Slot] == 0 {
+		l.done(outbox.Sent{Seq: f.Seq, Slot: f.Slot})
 	}
-	return !f.held && !f.moot && !l.known[f.Seq]
+	return !f.Held && !f.Obsolete && !l.known[f.Seq]
 }

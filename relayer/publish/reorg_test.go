@@ -9,10 +9,11 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish"
 )
 
-func (w *world) state(row publish.Pending, state string) {
+func (w *world) state(row outbox.Pending, state string) {
 	w.t.Helper()
 	var after *int
 	if state != "canonical" {

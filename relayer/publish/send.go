@@ -28,7 +28,7 @@ type flight struct {
 
 // send hands a request to the client and waits for the answer. It runs in a goroutine of its own.
 func (l *loop) send(ctx context.Context, f *flight) (err error) {
-	req := &pubsubpb.PublishRequest{Topic: l.topics[f.lane.id.topic].name, Messages: make([]*pubsubpb.PubsubMessage, len(f.rows))}
+	req := &pubsubpb.PublishRequest{Topic: l.topics[f.lane.id.Topic].name, Messages: make([]*pubsubpb.PubsubMessage, len(f.rows))}
 	key, now := l.cfg.key(f.lane.id), l.cfg.Now()
 	var spans []trace.Span
 	var res *pubsubpb.PublishResponse

@@ -13,8 +13,6 @@ import (
 	"google.golang.org/api/option"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
-	"github.com/fusion-prime/escrow-relayer/relayer/message"
 )
 
 // ErrNoTopic means that a configured topic does not exist, or could not.
@@ -71,22 +69,3 @@ func topicName(project, id string) string { return "projects/" + project + "/top
 
 // Emulated says whether PUBSUB_EMULATOR_HOST redirects the client.
 func Emulated() bool { return os.Getenv("PUBSUB_EMULATOR_HOST") != "" }
-
-// The topics, as indexes.
-const (
-	defaultTopic = iota
-	otherTopic
-	retractionsTopic
-	topicCount
-)
-
-// topicOf is the index of the topic that a row goes to.
-func (c *Config) topicOf(p *Pending) int {
-	switch {
-	case message.Kind(p.Kind) == message.Retraction:
-		return retractionsTopic
-	case c.OtherNames[p.Event.Name]:
-		return otherTopic
-	}
-	return defaultTopic
-}

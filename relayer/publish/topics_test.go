@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish"
 )
 
@@ -60,7 +61,7 @@ func TestBacklog(t *testing.T) {
 	require.NoError(t, w.tap.Wait(w.within(), 2))
 	require.Eventually(t, func() bool {
 		b, err := p.Backlog(t.Context())
-		return err == nil && b == publish.Backlog{}
+		return err == nil && b == outbox.Backlog{}
 	}, patience, tick)
 	require.NoError(t, p.stop())
 }

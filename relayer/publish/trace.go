@@ -10,11 +10,12 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
 // traced is the span of a message that is about to be sent; the message carries its context. It is a child of the commit's span, if the row
 // was offered by this process and has not been read again since: rows of the outbox know no trace, and begin one.
-func (c *Config) traced(ctx context.Context, p *Pending, m *pubsubpb.PubsubMessage, topic string) trace.Span {
+func (c *Config) traced(ctx context.Context, p *outbox.Pending, m *pubsubpb.PubsubMessage, topic string) trace.Span {
 	if p.Trace != nil {
 		ctx = trace.ContextWithSpanContext(ctx, *p.Trace)
 	}

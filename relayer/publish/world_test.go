@@ -25,6 +25,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish"
 )
 
@@ -125,11 +126,11 @@ func escrow(n int) common.Address {
 }
 
 // commit stores events with their outbox rows, one for each escrow named, and returns the rows.
-func (w *world) commit(name string, kind message.Kind, escrows ...int) []publish.Pending {
+func (w *world) commit(name string, kind message.Kind, escrows ...int) []outbox.Pending {
 	n := len(escrows)
 	escrowTexts, args, ids, seqs := make([]string, n), make([]string, n), make([]string, n), make([]int64, 0, n)
 	slots := make([]int16, n)
-	rows := make([]publish.Pending, n)
+	rows := make([]outbox.Pending, n)
 	for i, e := range escrows {
 		w.commits++
 		address := escrow(e)
@@ -138,7 +139,7 @@ func (w *world) commit(name string, kind message.Kind, escrows ...int) []publish
 			TxHash: common.BigToHash(common.Big1), BlockHash: common.Hash{1}, Args: json.RawMessage(fmt.Sprintf(`{"escrow":"%s","n":"%d"}`, address.Hex(), w.commits)),
 		}
 		ev.TxHash[0], ev.TxHash[1], ev.TxHash[2], ev.TxHash[3] = byte(w.commits>>24), byte(w.commits>>16), byte(w.commits>>8), byte(w.commits)
-		rows[i] = publish.Pending{Slot: int16(e % 2520), Kind: int16(kind), Event: ev}
+		rows[i] = outbox.Pending{Slot: int16(e % 2520), Kind: int16(kind), Event: ev}
 		escrowTexts[i], args[i], ids[i], slots[i] = strings.ToLower(address.Hex()), string(ev.Args), ev.ID(), rows[i].Slot
 	}
 	err := pgx.BeginFunc(context.WithoutCancel(w.t.Context()), w.db, func(tx pgx.Tx) error {
@@ -163,7 +164,7 @@ func (w *world) commit(name string, kind message.Kind, escrows ...int) []publish
 }
 
 // approve commits approvals, one for each escrow named, and offers them.
-func (w *world) approve(p *running, escrows ...int) []publish.Pending {
+func (w *world) approve(p *running, escrows ...int) []outbox.Pending {
 	rows := w.commit("Approved", message.Original, escrows...)
 	if p != nil {
 		p.Offer(w.epoch, rows)
@@ -208,7 +209,7 @@ func (w *world) numbers(messages []testpubsub.Message) map[string][]string {
 }
 
 // require that messages are what was committed: each row once, under its key, in order.
-func (w *world) same(rows []publish.Pending, messages []testpubsub.Message) {
+func (w *world) same(rows []outbox.Pending, messages []testpubsub.Message) {
 	w.t.Helper()
 	want := map[string][]string{}
 	for i := range rows {
@@ -227,7 +228,7 @@ func (w *world) same(rows []publish.Pending, messages []testpubsub.Message) {
 	require.Len(w.t, got, len(want))
 }
 
-func numbersOf(t testing.TB, rows []publish.Pending) (numbers []string) {
+func numbersOf(t testing.TB, rows []outbox.Pending) (numbers []string) {
 	for i := range rows {
 		var args struct{ N string }
 		require.NoError(t, json.Unmarshal(rows[i].Event.Args, &args))

@@ -17,7 +17,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
-	"github.com/fusion-prime/escrow-relayer/relayer/publish"
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
@@ -32,7 +32,7 @@ type Holder interface {
 
 // Publisher sends what was committed.
 type Publisher interface {
-	Offer(epoch int64, rows []publish.Pending)
+	Offer(epoch int64, rows []outbox.Pending)
 	Reload()
 	Quiesce(ctx context.Context, slots []int16) error
 	Resume(slots []int16, epoch int64)

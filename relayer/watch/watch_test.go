@@ -23,7 +23,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
-	"github.com/fusion-prime/escrow-relayer/relayer/publish"
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
 	"github.com/fusion-prime/escrow-relayer/relayer/watch"
 )
@@ -57,7 +57,7 @@ type recorder struct {
 	quiesced int
 }
 
-func (r *recorder) Offer(_ int64, batch []publish.Pending) {
+func (r *recorder) Offer(_ int64, batch []outbox.Pending) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range batch {

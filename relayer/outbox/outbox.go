@@ -1,0 +1,127 @@
+// Package outbox is the table of messages that are committed and not yet acknowledged by Pub/Sub: its rows, and the statements that read,
+// count, delete and add them.
+//
+// Rows of a slot are written by the owner of the slot, one commit after the other, so the order of seq is the order in which they have to
+// be published. (A replay, the verifier and a rollback write rows out of turn, and say so.) A row names its event, which is in
+// processed_events; a row is deleted once its message was acknowledged.
+package outbox
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
+	"github.com/fusion-prime/escrow-relayer/relayer/message"
+)
+
+// Pending is an outbox row with its event.
+type Pending struct {
+	Seq   int64
+	Slot  int16
+	Kind  int16 // message.Kind
+	Event contract.Event
+	Trace *trace.SpanContext // of the commit; nil without tracing, and when the row was read from the outbox
+}
+
+// Topic says to which of the configured topics a row goes.
+type Topic int8
+
+// The topics.
+const (
+	DefaultTopic Topic = iota
+	OtherTopic
+	RetractionsTopic
+)
+
+// Topics is how many there are.
+const Topics = 3
+
+// Lane is an ordering key on a topic. Escrow is zero where the ordering key is the slot.
+type Lane struct {
+	Topic  Topic
+	Slot   int16
+	Escrow common.Address
+}
+
+// Box is the outbox as the owner of slots sees it: the rows of those slots. It is safe for concurrent use.
+type Box struct {
+	DB         *pgxpool.Pool
+	ChainID    int64
+	Owner      string          // instance id
+	OtherNames map[string]bool // names of the events that go to OtherTopic
+	BySlot     bool            // the ordering key is the slot, not the escrow
+}
+
+// LaneOf is the lane that a row belongs to.
+func (b *Box) LaneOf(p *Pending) Lane {
+	lane := Lane{Topic: DefaultTopic, Slot: p.Slot}
+	switch {
+	case message.Kind(p.Kind) == message.Retraction:
+		lane.Topic = RetractionsTopic
+	case b.OtherNames[p.Event.Name]:
+		lane.Topic = OtherTopic
+	}
+	if !b.BySlot {
+		lane.Escrow = p.Event.Escrow
+	}
+	return lane
+}
+
+// topicColumn is the Topic of a row.
+const topicColumn = `case when o.kind = 1 then 2 when o.event_type = any(@others) then 1 else 0 end`
+
+// Backlog is what an owner's slots have in the outbox.
+type Backlog struct {
+	Messages  int64
+	OldestAge time.Duration // 0: there is none
+}
+
+// Backlog counts the rows of the owner's slots that are not acknowledged, or not deleted yet.
+func (b *Box) Backlog(ctx context.Context) (n Backlog, err error) {
+	var seconds float64
+	if err := b.DB.QueryRow(ctx, countRows, pgx.NamedArgs{"chain": b.ChainID, "owner": b.Owner}).Scan(&n.Messages, &seconds); err != nil {
+		return n, fmt.Errorf("count the outbox: %w", err)
+	}
+	n.OldestAge = time.Duration(seconds * float64(time.Second))
+	return n, nil
+}
+
+// mine says whether a row is in a slot of the owner. As a plain join, or with a plain "in", it is the planner's to turn around, and with the
+// statistics of a queue, which are of another hour, it has read the whole outbox once per slot: a minute per page.
+const mine = `(o.slot in (select slot from slot_ownership where chain_id = @chain and owner = @owner)) is true`
+
+// countRows counts the rows of an owner's slots and gives the age of the oldest, in seconds.
+const countRows = `
+	select count(*), coalesce(extract(epoch from now() - min(o.created_at)), 0)::float8
+	from outbox o where o.chain_id = @chain and ` + mine
+
+// QueueRetractions adds a retraction for each of some stored events, in the order given, within the caller's transaction.
+func QueueRetractions(ctx context.Context, tx pgx.Tx, chainID int64, eventIDs []string) error {
+	if len(eventIDs) == 0 {
+		return nil
+	}
+	if _, err := tx.Exec(ctx, queueRetractions, chainID, eventIDs); err != nil {
+		return fmt.Errorf("queue %d retractions: %w", len(eventIDs), err)
+	}
+	return nil
+}
+
+const queueRetractions = `
+	insert into outbox (chain_id, slot, escrow, event_id, event_type, kind)
+	select p.chain_id, p.slot, p.escrow, p.event_id, p.event_type, 1
+	from processed_events p join unnest($2::text[]) with ordinality as t(id, ord) on p.event_id = t.id
+	where p.chain_id = $1 order by t.ord`
+
+func lowerHex(a common.Address) string {
+	var b [42]byte
+	copy(b[:], "0x")
+	hex.Encode(b[2:], a[:])
+	return string(b[:])
+}

@@ -1,0 +1,178 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/message"
+)
+
+// Found is an outbox row as it was read.
+type Found struct {
+	Pending
+	Inherited bool // written before this owner had the slot
+	Old       bool // written before the time that the reading names
+	Held      bool // not to be sent now
+	Obsolete  bool // never to be sent: a retraction of an event that has reappeared, or an event that was retracted
+	want      int  // the ordinal of the Want
+}
+
+// Want is what to read of one lane: at most Limit rows, from a seq on.
+type Want struct {
+	Lane  Lane
+	From  int64
+	Limit int
+}
+
+// columns of a row as scan reads it. The last two say whether it was written before this owner had the slot, and before @started.
+const columns = `o.seq, o.slot, o.kind, o.event_id, o.event_type, coalesce(p.contract_address, ''), o.escrow, coalesce(p.block_number, 0), coalesce(p.log_index, 0),
+	coalesce(p.block_hash, ''), coalesce(p.block_timestamp, 0), coalesce(p.args, '{}'), coalesce(p.state, ''), o.created_at < s.since, o.created_at < @started`
+
+// joins look up a row's event and its slot's history, one by one.
+const joins = `
+	left join lateral (select * from processed_events e where e.chain_id = o.chain_id and e.event_id = o.event_id limit 1) p on true
+	left join lateral (select since from slot_ownership t where t.chain_id = o.chain_id and t.slot = o.slot limit 1) s on true`
+
+// readPage returns rows behind a seq, in order. Of the named escrows and slots those are left out which go to the default topic.
+const readPage = `
+	select ` + columns + `, 0
+	from (
+		select * from outbox o
+		where o.chain_id = @chain and o.seq > @last and ` + mine + `
+		  and (` + topicColumn + ` <> 0 or o.escrow <> all(@escrows::text[]) and o.slot <> all(@slots::smallint[]))
+		order by o.seq limit @limit) o` + joins + `
+	order by o.seq`
+
+// Page returns at most limit rows behind seq last, in order, except those of the lanes in without, all of DefaultTopic. Rows written
+// before started are Old.
+func (b *Box) Page(ctx context.Context, started time.Time, last int64, limit int, without []Lane) ([]Found, error) {
+	escrows, slots := []string{}, []int16{}
+	for _, lane := range without {
+		if b.BySlot {
+			slots = append(slots, lane.Slot)
+		} else {
+			escrows = append(escrows, lowerHex(lane.Escrow))
+		}
+	}
+
+	args := b.readArgs(started)
+	args["last"], args["limit"], args["escrows"], args["slots"] = last, limit, escrows, slots
+	page, err := b.read(ctx, readPage, args)
+	if err != nil {
+		return nil, fmt.Errorf("read the outbox behind %d: %w", last, err)
+	}
+	return page, nil
+}
+
+// readEscrows and readSlots return for each wanted lane its oldest rows from a seq on, in order, with the ordinal of the Want.
+const (
+	readEscrows = `
+	select ` + columns + `, w.ord
+	from unnest(@escrows::text[], @topics::integer[], @froms::bigint[], @limits::integer[]) with ordinality as w(escrow, topic, first, n, ord)
+	cross join lateral (
+		select * from outbox o
+		where o.chain_id = @chain and o.escrow = w.escrow and o.seq >= w.first and ` + topicColumn + ` = w.topic and ` + mine + `
+		order by o.seq limit w.n) o` + joins + `
+	order by w.ord, o.seq`
+	readSlots = `
+	select ` + columns + `, w.ord
+	from unnest(@slots::smallint[], @topics::integer[], @froms::bigint[], @limits::integer[]) with ordinality as w(slot, topic, first, n, ord)
+	cross join lateral (
+		select * from outbox o
+		where o.chain_id = @chain and o.slot = w.slot and o.seq >= w.first and ` + topicColumn + ` = w.topic and ` + mine + `
+		order by o.seq limit w.n) o` + joins + `
+	order by w.ord, o.seq`
+)
+
+// Lanes returns the rows of each want, by its index.
+func (b *Box) Lanes(ctx context.Context, started time.Time, wants []Want) ([][]Found, error) {
+	var escrows []string
+	var slots []int16
+	var topics, limits []int32
+	var froms []int64
+	for _, w := range wants {
+		escrows, slots = append(escrows, lowerHex(w.Lane.Escrow)), append(slots, w.Lane.Slot)
+		topics, froms, limits = append(topics, int32(w.Lane.Topic)), append(froms, w.From), append(limits, int32(w.Limit))
+	}
+
+	args := b.readArgs(started)
+	args["topics"], args["froms"], args["limits"] = topics, froms, limits
+	statement := readEscrows
+	if b.BySlot {
+		statement, args["slots"] = readSlots, slots
+	} else {
+		args["escrows"] = escrows
+	}
+	all, err := b.read(ctx, statement, args)
+	if err != nil {
+		return nil, fmt.Errorf("read the outbox of %d keys: %w", len(wants), err)
+	}
+
+	lanes := make([][]Found, len(wants))
+	for _, f := range all {
+		lanes[f.want-1] = append(lanes[f.want-1], f)
+	}
+	return lanes, nil
+}
+
+// inOrder makes the planner follow an index: a row of the outbox is found where the last one was, whatever the statistics say. With
+// those of an empty outbox it would sort the whole backlog for every page. Compiling the statement would take longer than running it.
+const inOrder = `select set_config('enable_bitmapscan', 'off', true), set_config('enable_seqscan', 'off', true)`
+
+// read runs one of the statements that read the outbox.
+func (b *Box) read(ctx context.Context, statement string, args pgx.StrictNamedArgs) (page []Found, err error) {
+	err = pgx.BeginTxFunc(ctx, b.DB, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, inOrder); err != nil {
+			return err
+		}
+		rows, _ := tx.Query(ctx, statement, args)
+		page, err = pgx.CollectRows(rows, scan)
+		return err
+	})
+	return page, err
+}
+
+func (b *Box) readArgs(started time.Time) pgx.StrictNamedArgs {
+	others := make([]string, 0, len(b.OtherNames))
+	for name, other := range b.OtherNames {
+		if other {
+			others = append(others, name)
+		}
+	}
+	return pgx.StrictNamedArgs{"chain": b.ChainID, "owner": b.Owner, "started": started, "others": others}
+}
+
+func scan(row pgx.CollectableRow) (f Found, err error) {
+	var id, emitter, escrow, hash, state string
+	e := &f.Event
+	err = row.Scan(&f.Seq, &f.Slot, &f.Kind, &id, &e.Name, &emitter, &escrow, &e.BlockNumber, &e.LogIndex, &hash, &e.BlockTime, &e.Args, &state,
+		&f.Inherited, &f.Old, &f.want)
+	if err != nil {
+		return f, err
+	}
+	e.TxHash, e.BlockHash = common.HexToHash(id[:min(66, len(id))]), common.HexToHash(hash)
+	e.Emitter, e.Escrow = common.HexToAddress(emitter), common.HexToAddress(escrow)
+
+	retraction := message.Kind(f.Kind) == message.Retraction
+	switch state {
+	case "canonical":
+		f.Obsolete = retraction
+	case "retracted":
+		f.Obsolete = !retraction
+	default: // orphaned until its fate is known; without an event there is nothing to say
+		f.Held = true
+	}
+	return f, nil
+}
+
+// DatabaseTime is the database's clock: instances compare times by no other.
+func (b *Box) DatabaseTime(ctx context.Context) (t time.Time, err error) {
+	if err := b.DB.QueryRow(ctx, `select clock_timestamp()`).Scan(&t); err != nil {
+		return t, fmt.Errorf("read the database's clock: %w", err)
+	}
+	return t, nil
+}
