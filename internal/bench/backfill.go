@@ -227,8 +227,9 @@ func again(ctx context.Context, l *lab.Lab, name, template string, w way, chain 
 
 	stored := func() bool { // the tables are not there at first
 		var done bool
-		err := db.QueryRow(ctx, `select min(next_block) > $1 and not exists (select from escrow_registry where not caught_up)
-			from cursors where next_block is not null`, int64(end)).Scan(&done)
+		err := db.QueryRow(ctx, `select min(c.next_block) > $1 and min(l.next_block) > $1
+				and not exists (select from escrow_registry where not caught_up)
+			from leadership l join cursors c using (chain_id) where c.next_block is not null`, int64(end)).Scan(&done)
 		return err == nil && done
 	}
 	if err := poll(ctx, 10*time.Millisecond, "the last block", func() bool { return stored() || !p.Running() }); err != nil {
