@@ -2,7 +2,6 @@ package election_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -96,7 +95,7 @@ func TestSessionLives(t *testing.T) {
 	s, end := f.run(t, "a")
 	require.Equal(t, 1, f.locks(t))
 
-	_, err := f.pool.Exec(t.Context(), `select pg_notify('hints', 'x')`)
+	_, err := f.pool.Exec(t.Context(), `select pg_notify('hints', $1::bigint::text)`, chain)
 	require.NoError(t, err)
 	<-s.Hint("hints")
 
@@ -245,16 +244,6 @@ func TestHungLeaderIsEnded(t *testing.T) {
 	b := f.contend(t, "b", func(c *election.ElectorConfig) { c.StaleAfter = 300 * time.Millisecond })
 	<-b.won
 	require.ErrorIs(t, <-a.lost, election.ErrLost)
-}
-
-func TestErrorOfALeaderEndsItsRun(t *testing.T) {
-	t.Parallel()
-	f := setup(t)
-	s, _ := f.run(t, "a")
-	e := elector(t, f, s, "a", nil)
-	boom := errors.New("boom")
-	require.ErrorIs(t, e.Run(t.Context(), func(context.Context, election.Term) error { return boom }), boom)
-	require.Equal(t, 1, f.locks(t), "the leader lock is free again, the instance's is held")
 }
 
 func TestPrepareRefusesAnotherFactory(t *testing.T) {

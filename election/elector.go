@@ -36,8 +36,12 @@ type ElectorConfig struct {
 	StaleAfter time.Duration // a leader that holds the lock but has not beaten for so long is ended; 0 means 60 s
 	CoolDown   time.Duration // how long one that resigned stays out; 0 means 10 s
 	Eligible   func() bool   // asked before each attempt; nil: always
+	Busy       int64         // advisory lock under which others may lock the leadership row for long (a rollback): beats wait for them; 0: none
 	Log        *slog.Logger
 }
+
+// callTimeout bounds each statement: they take milliseconds, and a connection may swallow bytes for ever.
+const callTimeout = 5 * time.Second
 
 // Elector contends for the leadership of a chain.
 type Elector struct {
@@ -67,8 +71,9 @@ func NewElector(cfg ElectorConfig) (*Elector, error) {
 	return &Elector{cfg: cfg}, nil
 }
 
-// Run contends until ctx ends, and calls lead for each term it wins. The context of lead ends with ctx and with the session. When lead
-// returns ErrResign or ErrDeposed the lock is given up and Run goes on; any other error of lead ends Run with it.
+// Run contends until ctx ends (nil) or the session is lost (ErrLost), and calls lead for each term it wins. The context of lead ends with ctx and with
+// the session. Whatever lead returns, the lock is given up, left to the others for CoolDown, and Run goes on: an error costs a term, not what the
+// instance holds besides.
 func (e *Elector) Run(ctx context.Context, lead func(context.Context, Term) error) error {
 	ticker := time.NewTicker(e.cfg.RetryEvery)
 	defer ticker.Stop()
@@ -88,7 +93,7 @@ func (e *Elector) Run(ctx context.Context, lead func(context.Context, Term) erro
 				if ctx.Err() != nil {
 					return nil
 				}
-				if !errors.Is(err, ErrResign) && !errors.Is(err, ErrDeposed) {
+				if errors.Is(err, ErrLost) {
 					return err
 				}
 				out = time.Now().Add(e.cfg.CoolDown)
@@ -112,6 +117,8 @@ func (e *Elector) Run(ctx context.Context, lead func(context.Context, Term) erro
 }
 
 func (e *Elector) try(ctx context.Context) (won bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	err = e.cfg.Session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, `select pg_try_advisory_lock($1)`, LeaderKey(e.cfg.ChainID)).Scan(&won)
 	})
@@ -148,8 +155,20 @@ func (e *Elector) serve(ctx context.Context, lead func(context.Context, Term) er
 	return errors.Join(err, e.resign(ctx))
 }
 
-// begin opens a term: from here on the commits of any earlier leader fail.
+// begin opens a term: from here on the commits of any earlier leader fail. The former one may be frozen in the middle of a commit, and the row locked
+// for as long: what it has under way is ended first.
 func (e *Elector) begin(ctx context.Context) (t Term, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	var former *string
+	if err := e.cfg.DB.QueryRow(ctx, `select instance_id from leadership where chain_id = $1`, e.cfg.ChainID).Scan(&former); err != nil {
+		return t, fmt.Errorf("look for the former leader of chain %d: %w", e.cfg.ChainID, err)
+	}
+	if former != nil && *former != e.cfg.InstanceID {
+		if _, err := EndTransactions(ctx, e.cfg.DB, []string{*former}); err != nil {
+			return t, err
+		}
+	}
 	err = e.cfg.DB.QueryRow(ctx, beginTerm, e.cfg.ChainID, e.cfg.InstanceID).Scan(&t.Epoch)
 	if err != nil {
 		return t, fmt.Errorf("begin a term as leader of chain %d: %w", e.cfg.ChainID, err)
@@ -174,8 +193,31 @@ func (e *Elector) resign(ctx context.Context) error {
 	})
 }
 
-// Beat says that the leader of a term still makes its rounds. It returns ErrDeposed when the term is over.
+// Beats returns a function that says each time that the leader of the term still makes its rounds. A beat that fails is made up for by the next: an
+// error is ErrDeposed when the term is over, or ErrResign when no beat has succeeded for half of StaleAfter, after which others may end the leader.
+// The function belongs to one goroutine.
+func (e *Elector) Beats(t Term) func(context.Context) error {
+	last := time.Now()
+	return func(ctx context.Context) error {
+		err := e.Beat(ctx, t)
+		switch {
+		case err == nil:
+			last = time.Now()
+			return nil
+		case errors.Is(err, ErrDeposed) || ctx.Err() != nil:
+			return err
+		case time.Since(last) > e.cfg.StaleAfter/2:
+			return fmt.Errorf("%w: no heartbeat for %s: %w", ErrResign, time.Since(last).Round(time.Second), err)
+		}
+		e.cfg.Log.WarnContext(ctx, "leader's heartbeat not written, trying again", slog.Any("err", err))
+		return nil
+	}
+}
+
+// Beat says once that the leader of a term still makes its rounds. It returns ErrDeposed when the term is over.
 func (e *Elector) Beat(ctx context.Context, t Term) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	tag, err := e.cfg.DB.Exec(ctx, `update leadership set last_heartbeat = now() where chain_id = $1 and epoch = $2`, e.cfg.ChainID, t.Epoch)
 	if err != nil {
 		return fmt.Errorf("beat as leader of chain %d: %w", e.cfg.ChainID, err)
@@ -187,10 +229,12 @@ func (e *Elector) Beat(ctx context.Context, t Term) error {
 }
 
 // endHungLeader ends the server session of a leader whose process answers probes but has stopped making its rounds. The
-// database's clock alone decides.
+// database's clock alone decides. While a rollback has the leadership row locked no leader can beat, and none is ended for it.
 func (e *Elector) endHungLeader(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	var ended int
-	err := e.cfg.DB.QueryRow(ctx, endHungLeader, e.cfg.ChainID, e.cfg.StaleAfter.Seconds(), LeaderKey(e.cfg.ChainID)).Scan(&ended)
+	err := e.cfg.DB.QueryRow(ctx, endHungLeader, e.cfg.ChainID, e.cfg.StaleAfter.Seconds(), LeaderKey(e.cfg.ChainID), e.cfg.Busy).Scan(&ended)
 	if err != nil {
 		return fmt.Errorf("look for a hung leader: %w", err)
 	}
@@ -206,13 +250,17 @@ const endHungLeader = `
 	join pg_locks l on l.locktype = 'advisory' and l.granted and l.objsubid = 1
 	     and l.database = (select oid from pg_database where datname = current_database())
 	     and (l.classid::bigint << 32 | l.objid::bigint) = $3
-	where s.chain_id = $1 and s.last_heartbeat < now() - make_interval(secs => $2)`
+	where s.chain_id = $1 and s.last_heartbeat < now() - make_interval(secs => $2)
+	  and not exists (select from pg_locks b where b.locktype = 'advisory' and b.granted and b.objsubid = 1
+	                  and b.database = l.database and (b.classid::bigint << 32 | b.objid::bigint) = $4)`
 
 // ErrOtherFactory means that the database follows another factory on this chain.
 var ErrOtherFactory = errors.New("another factory")
 
 // Prepare makes the leadership row of a chain where there is none. It returns an error when the database follows another factory.
 func Prepare(ctx context.Context, db *pgxpool.Pool, chainID, startBlock int64, factory string) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	_, err := db.Exec(ctx, `
 		insert into leadership (chain_id, next_block, start_block, factory, verified_block)
 		values ($1, $2::bigint, $2::bigint, $3, $2::bigint - 1) on conflict (chain_id) do nothing`, chainID, startBlock, factory)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"log/slog"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -47,7 +48,9 @@ type SessionConfig struct {
 	InstanceID string
 	ProbeEvery time.Duration // 0 means 2 s; the server ends a silent session after three
 	Wait       time.Duration // how long to wait for another live session with the same instance id to end; 0: not at all
-	Channels   []string      // notifications to listen for
+	Channels   []string      // notifications to listen for; those whose payload is another chain's id are passed over
+	Waiting    func()        // called for each answer of the database while Open waits for that; nil: nobody is told
+	Clock      Clock         // measures the lease; nil: the system's, which goes on while the machine is suspended
 	Log        *slog.Logger
 }
 
@@ -56,8 +59,9 @@ type Session struct {
 	cfg      SessionConfig
 	conn     *pgx.Conn
 	pid      uint32
-	lease    atomic.Int64 // end of the lease, in nanoseconds since base
-	base     time.Time    // carries the monotonic reading
+	since    time.Time    // when it had the instance's lock, by the database's clock
+	chain    string       // the payload of this chain's notifications
+	lease    atomic.Int64 // end of the lease by cfg.Clock, in nanoseconds
 	requests chan request
 	done     chan struct{} // closed when Run has returned
 	hints    map[string]chan struct{}
@@ -69,6 +73,9 @@ type request struct {
 	done chan error
 }
 
+// openTimeout bounds each statement before the lease runs: a connection that swallows bytes must not hold a start up.
+const openTimeout = 5 * time.Second
+
 // Open connects and takes the lock of the instance. The connection has to be one server session: see CheckPooling. The caller must
 // call Run, which closes the session when it ends, or Close.
 func Open(ctx context.Context, cfg SessionConfig) (*Session, error) {
@@ -78,7 +85,10 @@ func Open(ctx context.Context, cfg SessionConfig) (*Session, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Session{cfg: cfg, base: time.Now(), requests: make(chan request), done: make(chan struct{}), hints: map[string]chan struct{}{}}
+	if cfg.Clock == nil {
+		cfg.Clock = systemClock()
+	}
+	s := &Session{cfg: cfg, chain: strconv.FormatInt(cfg.ChainID, 10), requests: make(chan request), done: make(chan struct{}), hints: map[string]chan struct{}{}}
 	for _, c := range cfg.Channels {
 		s.hints[c] = make(chan struct{}, 1)
 	}
@@ -91,12 +101,10 @@ func Open(ctx context.Context, cfg SessionConfig) (*Session, error) {
 		s.Close()
 		return nil, err
 	}
-	start := time.Now()
 	if err := s.lockInstance(ctx); err != nil {
 		s.Close()
 		return nil, err
 	}
-	s.extend(start)
 	return s, nil
 }
 
@@ -118,16 +126,33 @@ func (s *Session) prepare(ctx context.Context) error {
 		"tcp_keepalives_count":             "3",
 	}
 	for name, value := range settings {
-		if _, err := s.conn.Exec(ctx, `select set_config($1, $2, false)`, name, value); err != nil {
+		if err := s.open(ctx, func(ctx context.Context) error {
+			_, err := s.conn.Exec(ctx, `select set_config($1, $2, false)`, name, value)
+			return err
+		}); err != nil {
 			return fmt.Errorf("set %s on the database session: %w", name, err)
 		}
 	}
 	for c := range s.hints {
-		if _, err := s.conn.Exec(ctx, `listen `+pgx.Identifier{c}.Sanitize()); err != nil {
+		if err := s.open(ctx, func(ctx context.Context) error {
+			_, err := s.conn.Exec(ctx, `listen `+pgx.Identifier{c}.Sanitize())
+			return err
+		}); err != nil {
 			return fmt.Errorf("listen for %s: %w", c, err)
 		}
 	}
 	return nil
+}
+
+// open runs one statement of the opening under openTimeout.
+func (s *Session) open(ctx context.Context, statement func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, openTimeout, fmt.Errorf("no answer from the database within %s", openTimeout))
+	defer cancel()
+	err := statement(ctx)
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
 }
 
 // CheckPooling finds a transaction-pooling proxy: while a second connection holds a transaction open, it occupies the server
@@ -174,10 +199,14 @@ func (s *Session) lockInstance(ctx context.Context) error {
 	defer ticker.Stop()
 	for said := false; ; said = true {
 		var ok bool
-		if err := s.conn.QueryRow(ctx, `select pg_try_advisory_lock($1)`, key).Scan(&ok); err != nil {
+		start := s.cfg.Clock() // of this attempt: what was spent on waiting is no part of the lease
+		if err := s.open(ctx, func(ctx context.Context) error {
+			return s.conn.QueryRow(ctx, `select pg_try_advisory_lock($1), clock_timestamp()`, key).Scan(&ok, &s.since)
+		}); err != nil {
 			return fmt.Errorf("take the lock of instance %s: %w", s.cfg.InstanceID, err)
 		}
 		if ok {
+			s.extend(start)
 			return nil
 		}
 		if !time.Now().Before(deadline) {
@@ -186,17 +215,25 @@ func (s *Session) lockInstance(ctx context.Context) error {
 		if !said {
 			s.cfg.Log.WarnContext(ctx, "another live process has this instance id, waiting for it to end", slog.Duration("wait", s.cfg.Wait))
 		}
+		if s.cfg.Waiting != nil {
+			s.cfg.Waiting()
+		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return context.Cause(ctx)
 		case <-ticker.C:
 		}
 	}
 }
 
-func (s *Session) extend(start time.Time) {
-	s.lease.Store(int64(start.Sub(s.base)) + int64(LeaseProbes*float64(s.cfg.ProbeEvery)))
+func (s *Session) extend(start time.Duration) { s.lease.Store(int64(start + s.leaseTime())) }
+
+func (s *Session) leaseTime() time.Duration {
+	return time.Duration(LeaseProbes * float64(s.cfg.ProbeEvery))
 }
+
+// left is what remains of the lease; it may be negative.
+func (s *Session) left() time.Duration { return time.Duration(s.lease.Load()) - s.cfg.Clock() }
 
 // Valid says whether the lease still runs: no other instance can have been given what this session holds. It costs a clock
 // reading, so ask before each act that cannot be fenced, such as publishing.
@@ -205,7 +242,7 @@ func (s *Session) Valid() bool {
 	case <-s.done:
 		return false
 	default:
-		return int64(time.Since(s.base)) < s.lease.Load()
+		return s.left() > 0
 	}
 }
 
@@ -219,7 +256,8 @@ func (s *Session) Done() <-chan struct{} { return s.done }
 // notifications become one hint. Each channel has one reader.
 func (s *Session) Hint(channel string) <-chan struct{} { return s.hints[channel] }
 
-// Do runs f on the session's connection, between probes. It returns ErrLost when the session is over.
+// Do runs f on the session's connection, between probes, for as long as the lease runs at most: f must use the context that it gets. It returns
+// ErrLost when the session is over.
 func (s *Session) Do(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	r := request{ctx: ctx, run: f, done: make(chan error, 1)}
 	select {
@@ -252,38 +290,40 @@ func (s *Session) Run(ctx context.Context) (err error) {
 			return fmt.Errorf("%w: %w", ErrLost, err)
 		case r != nil:
 			// A statement on the connection is as good as a probe, but only a probe is known to be quick.
-			r.done <- r.run(r.ctx, s.conn)
+			err := s.within(r.ctx, func(ctx context.Context) error { return r.run(ctx, s.conn) })
+			r.done <- err
 			if s.conn.IsClosed() {
-				return fmt.Errorf("%w: the connection was closed", ErrLost)
+				return fmt.Errorf("%w: the connection was closed by a statement: %w", ErrLost, err)
 			}
 		}
 		if time.Now().Before(next) {
 			continue
 		}
-		start := time.Now()
-		if err := s.probe(ctx); err != nil {
+		start := s.cfg.Clock()
+		next = time.Now().Add(s.cfg.ProbeEvery)
+		err = s.within(ctx, func(ctx context.Context) error {
+			_, err := s.conn.Exec(ctx, `select 1`)
+			return err
+		})
+		if err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
 			return fmt.Errorf("%w: %w", ErrLost, err)
 		}
 		s.extend(start)
-		next = start.Add(s.cfg.ProbeEvery)
 	}
 }
 
-// probe asks the server for a sign of life until the lease is over.
-func (s *Session) probe(ctx context.Context) error {
-	left := time.Duration(s.lease.Load()) - time.Since(s.base)
-	ctx, cancel := context.WithTimeoutCause(ctx, left, fmt.Errorf("no answer within the lease of %s", time.Duration(LeaseProbes*float64(s.cfg.ProbeEvery))))
+// within runs statements on the connection until the lease is over: a connection that swallows bytes must not keep Run from noticing.
+func (s *Session) within(ctx context.Context, run func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.left(), fmt.Errorf("no answer within the lease of %s", s.leaseTime()))
 	defer cancel()
-	if _, err := s.conn.Exec(ctx, `select 1`); err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			return cause
-		}
-		return err
+	err := run(ctx)
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
-	return nil
+	return err
 }
 
 // wait passes notifications on until a request comes (it is returned), the time of the next probe (nil, nil), or an error.
@@ -303,9 +343,11 @@ func (s *Session) wait(ctx context.Context, until time.Time) (*request, error) {
 	for {
 		n, err := s.conn.WaitForNotification(waitCtx)
 		if err == nil {
-			select {
-			case s.hints[n.Channel] <- struct{}{}:
-			default:
+			if n.Payload == s.chain { // the channels are shared by all chains of the database
+				select {
+				case s.hints[n.Channel] <- struct{}{}:
+				default:
+				}
 			}
 			continue
 		}

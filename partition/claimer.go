@@ -141,7 +141,7 @@ func (c *Claimer) Step(ctx context.Context) error {
 // step also says when to look again at the latest; zero: at leisure.
 func (c *Claimer) step(ctx context.Context) (wait time.Duration, err error) {
 	held, _ := c.Holding()
-	v, err := c.look(ctx, c.cfg.DB)
+	v, err := c.glance(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -360,19 +360,27 @@ type cursor struct {
 	time *time.Time
 }
 
-// commitTimeout bounds the wait for the answer to a commit.
-const commitTimeout = 2 * time.Second
+const (
+	// callTimeout bounds a statement, and transactTimeout a transaction up to its commit, which waits for its turn behind other claims and rollbacks: a
+	// connection may swallow bytes for ever.
+	callTimeout     = 5 * time.Second
+	transactTimeout = 10 * time.Second
+	// commitTimeout bounds the wait for the answer to a commit.
+	commitTimeout = 2 * time.Second
+)
 
 // transact runs f in a transaction. Until its end ctx may call it off; the commit itself is waited for, since one that was called off may have
 // happened, and what is held would not be what the database says: a stop in that moment could not give the slots back.
 func (c *Claimer) transact(ctx context.Context, f func(pgx.Tx) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, transactTimeout, fmt.Errorf("no answer from the database within %s", transactTimeout))
+	defer cancel()
 	tx, err := c.cfg.DB.Begin(ctx)
 	if err != nil {
 		return err
 	}
 	err = f(tx)
-	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
-	defer cancel()
+	ending, end := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer end()
 	if err != nil {
 		_ = tx.Rollback(ending) // err says what is wrong
 		return err
@@ -489,6 +497,8 @@ const releaseSlots = `
 
 // Leave marks the instance as gone, after a clean stop: the others need not wait to see it die.
 func (c *Claimer) Leave(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	_, err := c.cfg.DB.Exec(ctx, `update relayer_instances set status = 'dead', dead_since = now() where chain_id = $1 and instance_id = $2`,
 		c.cfg.ChainID, c.cfg.InstanceID)
 	if err != nil {

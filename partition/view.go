@@ -21,6 +21,13 @@ type view struct {
 	groups []Group
 }
 
+// glance reads the fleet outside of any transaction.
+func (c *Claimer) glance(ctx context.Context) (view, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return c.look(ctx, c.cfg.DB)
+}
+
 func (c *Claimer) look(ctx context.Context, q querier) (v view, err error) {
 	batch := &pgx.Batch{}
 	batch.Queue(`select epoch from cursors where chain_id = $1 and instance_id = $2`, c.cfg.ChainID, c.cfg.InstanceID).
@@ -86,6 +93,8 @@ func (c *Claimer) buryDead(ctx context.Context, v view) error {
 	if len(dead) == 0 {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	// One that came back in between has its lock again, and its own update made it active; the condition spares it.
 	rows, err := c.cfg.DB.Query(ctx, markDead, c.cfg.ChainID, dead)
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
@@ -112,7 +111,6 @@ func (r *Relayer) measureOnce(ctx context.Context, reader *fleet.Reader, leaderS
 	readCtx, cancel := context.WithTimeout(ctx, measureEvery)
 	defer cancel()
 	f, err := reader.Read(readCtx)
-	err = database.Explain(err)
 	r.databaseSaid(err)
 	if err != nil {
 		if ctx.Err() == nil {

@@ -24,10 +24,12 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fusion-prime/escrow-relayer/election"
+	"github.com/fusion-prime/escrow-relayer/migrations"
 	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
@@ -104,6 +106,76 @@ func (r *Relayer) component(name string) *slog.Logger {
 	return r.log.With(slog.String("component", name))
 }
 
+// start makes sure that chain, database and Pub/Sub are what the configuration says, before anything else runs. What is out of
+// reach is waited for; what is wrong is ErrRefused.
+func (r *Relayer) start(ctx context.Context) error {
+	cfg := r.cfg
+	steps := []struct {
+		what string
+		do   func(context.Context) error
+	}{
+		{"database", func(ctx context.Context) error { return r.prepareDatabase(ctx) }},
+		{"chain", func(ctx context.Context) error {
+			err := r.source.Check(ctx, cfg.Factory)
+			if errors.Is(err, source.ErrWrongChain) || errors.Is(err, source.ErrNoCode) {
+				return backoff.Permanent(fmt.Errorf("%w: %w", ErrRefused, err))
+			}
+			return err
+		}},
+		{"topics", func(ctx context.Context) error {
+			err := publish.CheckTopics(ctx, cfg.Project, r.topics())
+			if errors.Is(err, publish.ErrNoTopic) {
+				return backoff.Permanent(fmt.Errorf("%w: %w", ErrRefused, err))
+			}
+			return err
+		}},
+	}
+	for _, step := range steps {
+		delays := backoff.NewExponentialBackOff()
+		delays.InitialInterval, delays.MaxInterval, delays.MaxElapsedTime = 200*time.Millisecond, 5*time.Second, cfg.DBOutageLimit
+		err := backoff.RetryNotify(func() error {
+			attempt, cancel := context.WithTimeout(ctx, 30*time.Second)
+			defer cancel()
+			return r.secrets.Error(step.do(attempt))
+		}, backoff.WithContext(delays, ctx), func(err error, wait time.Duration) {
+			r.log.WarnContext(ctx, "not ready yet, trying again", slog.String("step", step.what), slog.Any("err", err), slog.Duration("in", wait))
+		})
+		if err != nil {
+			return fmt.Errorf("start: %s: %w", step.what, err)
+		}
+	}
+	return nil
+}
+
+func (r *Relayer) prepareDatabase(ctx context.Context) error {
+	refuse := func(err error) error { return backoff.Permanent(fmt.Errorf("%w: %w", ErrRefused, err)) }
+	// Before anything else: what comes next fails in obscure ways behind such a proxy.
+	if err := election.CheckPooling(ctx, r.db.Session); errors.Is(err, election.ErrPooled) {
+		return refuse(err)
+	}
+	if r.cfg.MigrateOnStart {
+		applied, err := migrations.Up(ctx, r.db.Session)
+		var pg *pgconn.PgError
+		switch {
+		case errors.As(err, &pg) && (pg.Code[:2] == "28" || pg.Code == "3D000" || pg.Code[:2] == "42"): // no login, no database, no right or a broken migration
+			return refuse(fmt.Errorf("DATABASE_URL: %w", err))
+		case err != nil:
+			return err
+		case len(applied) > 0:
+			r.log.InfoContext(ctx, "schema migrated", slog.Any("versions", applied))
+		}
+	} else if err := migrations.Check(ctx, r.db.Session); errors.Is(err, migrations.ErrStale) {
+		return refuse(err)
+	} else if err != nil {
+		return err
+	}
+	err := election.Prepare(ctx, r.db.Pool, r.cfg.ChainID, r.cfg.StartBlock, registry.Text(r.cfg.Factory))
+	if errors.Is(err, election.ErrOtherFactory) {
+		return refuse(err)
+	}
+	return err
+}
+
 func (r *Relayer) topics() publish.Topics {
 	return publish.Topics{Default: r.cfg.Topic, Other: r.cfg.OtherTopic, Retractions: r.cfg.RetractionsTopic}
 }
@@ -168,19 +240,16 @@ func (r *Relayer) Run(ctx context.Context) (err error) {
 func (r *Relayer) tenures(ctx context.Context) error {
 	delays := backoff.NewExponentialBackOff()
 	delays.InitialInterval, delays.MaxInterval, delays.MaxElapsedTime = 200*time.Millisecond, 5*time.Second, 0
-	lastGood := time.Now()
+	limit := outage{limit: r.cfg.DBOutageLimit}
+	limit.good()
 	for {
-		joined := false
-		err := r.serve(ctx, func() { joined = true; delays.Reset(); r.lastLoss.Store(nil) })
-		if joined {
-			lastGood = time.Now()
-		}
+		err := r.serve(ctx, &limit, func() { delays.Reset(); r.lastLoss.Store(nil) })
 		switch {
 		case ctx.Err() != nil:
 			return r.stopped(ctx, err)
 		case errors.Is(err, election.ErrTaken):
 			return fmt.Errorf("%w: %w", ErrRefused, err)
-		case time.Since(lastGood) > r.cfg.DBOutageLimit:
+		case limit.over():
 			return fmt.Errorf("%w (DB_OUTAGE_LIMIT=%s): %w", ErrOutage, r.cfg.DBOutageLimit, err)
 		}
 		r.lastLoss.Store(&err)
@@ -206,10 +275,12 @@ type tenure struct {
 }
 
 // serve opens a session, joins the fleet and works until ctx ends (nil) or the tenure is over (an error). joined is called
-// once the instance is part of the fleet.
-func (r *Relayer) serve(ctx context.Context, joined func()) (err error) {
-	session, err := election.Open(ctx, election.SessionConfig{
-		Conn: r.db.Session, ChainID: r.cfg.ChainID, InstanceID: r.cfg.InstanceID, ProbeEvery: r.cfg.SessionProbeInterval, Wait: r.cfg.InstanceLockWait,
+// once the instance is part of the fleet; up to there limit bounds it.
+func (r *Relayer) serve(ctx context.Context, limit *outage, joined func()) (err error) {
+	attempt, end := limit.bound(ctx)
+	defer end()
+	session, err := election.Open(attempt, election.SessionConfig{
+		Conn: r.db.Session, ChainID: r.cfg.ChainID, InstanceID: r.cfg.InstanceID, ProbeEvery: r.cfg.SessionProbeInterval, Wait: r.cfg.InstanceLockWait, Waiting: limit.good,
 		Channels: []string{partition.Channel, registry.Channel, ledger.OutboxChannel, election.Channel}, Log: r.component("session"),
 	})
 	if err != nil {
@@ -227,15 +298,29 @@ func (r *Relayer) serve(ctx context.Context, joined func()) (err error) {
 	if err := t.assemble(); err != nil {
 		return err
 	}
-	if err := t.claimer.Join(ctx); err != nil {
+	if err := t.join(attempt); err != nil {
 		return err
 	}
+	end()
 	joined()
 	r.current.Store(t)
-	defer r.current.Store(nil)
+	defer func() { r.current.Store(nil); limit.good() }()
 	err = t.work(ctx)
 	return errors.Join(err, t.leave(ctx))
 }
+
+// join makes the instance part of the fleet. What a former life of it has under way is ended first: it holds the rows that joining needs.
+func (t *tenure) join(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, joinTimeout, fmt.Errorf("not joined within %s", joinTimeout))
+	defer cancel()
+	if _, err := t.session.EndFormer(ctx, t.db.Pool); err != nil {
+		return err
+	}
+	return t.claimer.Join(ctx)
+}
+
+// joinTimeout bounds the joining: a few statements.
+const joinTimeout = 15 * time.Second
 
 // work runs everything until ctx or the session ends, or one part fails. The publisher ends after what feeds it.
 func (t *tenure) work(ctx context.Context) error {
@@ -258,6 +343,7 @@ func (t *tenure) work(ctx context.Context) error {
 		select {
 		case <-t.session.Done():
 			endPublishing()
+			t.db.Renew() // so that nothing waits on a connection which went the way of the session's
 			return election.ErrLost
 		case <-ctx.Done():
 			return nil
@@ -288,7 +374,7 @@ func (t *tenure) lead(ctx context.Context, term election.Term) error {
 	defer t.leading.Store(false)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		err := t.factory.Run(ctx, term.Epoch, func(ctx context.Context) error { return t.elector.Beat(ctx, term) })
+		err := t.factory.Run(ctx, term.Epoch, t.elector.Beats(term))
 		switch {
 		case errors.Is(err, ledger.ErrFenced):
 			return fmt.Errorf("%w: %w", election.ErrDeposed, err)
@@ -309,6 +395,9 @@ func (t *tenure) beat(ctx context.Context) error {
 	ticker := time.NewTicker(t.cfg.HeartbeatInterval)
 	defer ticker.Stop()
 	defer func() { // the last one says that it is about to stop
+		if !t.session.Valid() {
+			return
+		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		_ = election.Heartbeat(ctx, t.db.Pool, t.cfg.ChainID, t.cfg.InstanceID, t.vitals(true))
@@ -386,7 +475,7 @@ func (t *tenure) assemble() (err error) {
 	})
 	t.elector, err = election.NewElector(election.ElectorConfig{
 		Session: t.session, DB: t.db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID, StaleAfter: cfg.LeaderStaleAfter,
-		Eligible: func() bool { return t.source.Health() == nil }, Log: t.component("election"),
+		Eligible: func() bool { return t.source.Health() == nil }, Busy: partition.LockKey(cfg.ChainID), Log: t.component("election"),
 	})
 	return err
 }

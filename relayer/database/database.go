@@ -13,15 +13,20 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 )
 
-// Limits of statements on the pool. Commits take milliseconds; what takes longer than this is stuck.
+// Limits of statements on the pool. Commits take milliseconds; what takes longer than this is stuck. A transaction that says nothing for idleInTxTimeout
+// belongs to a process that is frozen or cut off, and keeps others from the rows that it has locked.
 const (
 	statementTimeout = 30 * time.Second
-	lockTimeout      = 10 * time.Second
-	idleInTxTimeout  = 30 * time.Second
+	lockTimeout      = 5 * time.Second
+	idleInTxTimeout  = 5 * time.Second
 )
+
+// pingTimeout is for the question whether a connection that was idle for more than a second is still there.
+const pingTimeout = 2 * time.Second
 
 // connectTimeout is for a connection whose URL names none.
 const connectTimeout = 5 * time.Second
@@ -30,6 +35,7 @@ const connectTimeout = 5 * time.Second
 type Database struct {
 	Pool    *pgxpool.Pool
 	Session *pgx.ConnConfig // for the session, and for migrations: no transaction pool in between
+	sockets *sockets        // of the pool
 	close   func() error
 }
 
@@ -66,19 +72,24 @@ func open(ctx context.Context, c *config.Config, dial pgconn.DialFunc, closeDial
 		return nil, fmt.Errorf("read SESSION_DATABASE_URL: not a Postgres URL")
 	}
 	for _, conn := range []*pgx.ConnConfig{pool.ConnConfig, session} {
+		conn.DialFunc = dialer().DialContext
 		if dial != nil {
 			through(&conn.Config, dial)
 		}
-		conn.RuntimeParams["application_name"] = "escrow-relayer/" + c.InstanceID
+		conn.RuntimeParams["application_name"] = election.ApplicationName(c.InstanceID)
 		if conn.ConnectTimeout == 0 {
 			conn.ConnectTimeout = connectTimeout
 		}
 	}
+	open := &sockets{open: map[*socket]struct{}{}}
+	pool.ConnConfig.DialFunc = open.through(pool.ConnConfig.DialFunc)
 	pool.MaxConns = c.DBMaxConns
+	pool.PingTimeout = pingTimeout
 	pool.MaxConnIdleTime = 5 * time.Minute
 	pool.HealthCheckPeriod = 15 * time.Second
 	pool.AfterConnect = prepare
-	d = &Database{Session: session, close: closeDialer}
+	pool.BeforeClose = abandon
+	d = &Database{Session: session, sockets: open, close: closeDialer}
 	if d.Pool, err = pgxpool.NewWithConfig(ctx, pool); err != nil {
 		return nil, fmt.Errorf("open the pool: %w", err)
 	}
@@ -107,8 +118,27 @@ func prepare(ctx context.Context, conn *pgx.Conn) error {
 
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
-// Close closes everything, once no connection is in use.
+// abandon closes the socket of a connection that was given up in the middle of something. Its place in the pool is free only when it is closed, and the
+// driver would wait 15 s for a server that may not be there to say goodbye.
+func abandon(conn *pgx.Conn) {
+	if conn.IsClosed() {
+		_ = conn.PgConn().Conn().Close()
+	}
+}
+
+// Renew ends every connection of the pool, also those in use: what is under way on them fails, and what comes next gets new ones. It is for the
+// moment in which the session was lost, since what took it may have taken them too, and a connection that swallows bytes does not say so.
+func (d *Database) Renew() {
+	d.Pool.Reset()
+	d.sockets.close()
+}
+
+// Close closes everything, once no connection is in use. Goodbyes that a server does not answer within closeTimeout are cut short.
 func (d *Database) Close() {
+	cut := time.AfterFunc(closeTimeout, d.sockets.close)
+	defer cut.Stop()
 	d.Pool.Close()
 	_ = d.close() // the connector's only ends its refreshing
 }
+
+const closeTimeout = time.Second

@@ -35,7 +35,7 @@ func TestConnections(t *testing.T) {
 	require.NoError(t, err)
 	defer pooled.Release()
 	for name, want := range map[string]string{
-		"application_name": "escrow-relayer/relayer-7", "statement_timeout": "30s", "lock_timeout": "10s", "idle_in_transaction_session_timeout": "30s", "jit": "off",
+		"application_name": "escrow-relayer/relayer-7", "statement_timeout": "30s", "lock_timeout": "5s", "idle_in_transaction_session_timeout": "5s", "jit": "off",
 	} {
 		require.Equal(t, want, setting(t, pooled.Conn(), name), name)
 	}

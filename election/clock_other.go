@@ -1,0 +1,5 @@
+//go:build !linux
+
+package election
+
+func systemClock() Clock { return monotonic() }

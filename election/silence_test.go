@@ -1,0 +1,291 @@
+package election_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/election"
+	"github.com/fusion-prime/escrow-relayer/internal/faults"
+	"github.com/fusion-prime/escrow-relayer/internal/testpg"
+)
+
+// A session whose connection swallows bytes ends with its lease, also when statements are under way on it: a follower contends all the time.
+func TestSwallowedSessionEndsWithItsLease(t *testing.T) {
+	t.Parallel()
+	for name, contending := range map[string]bool{"idle": false, "contending": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := setup(t)
+			f.contend(t, "leader", nil)
+			proxy, behind, err := faults.ProxyURL(f.url)
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = proxy.Close() })
+			conn, err := pgx.ParseConfig(behind)
+			require.NoError(t, err)
+			s, err := f.open(t, "b", func(c *election.SessionConfig) { c.Conn = conn })
+			require.NoError(t, err)
+			result := make(chan error, 1)
+			go func() { result <- s.Run(t.Context()) }()
+			if contending {
+				e := elector(t, f, s, "b", nil) // its pool does not go through the proxy
+				go func() {
+					_ = e.Run(t.Context(), func(ctx context.Context, _ election.Term) error { <-ctx.Done(); return nil })
+				}()
+			}
+			undo := proxy.Swallow(true)
+			t.Cleanup(func() { _ = undo() })
+			select {
+			case err := <-result:
+				require.ErrorIs(t, err, election.ErrLost)
+				require.ErrorContains(t, err, "lease")
+				require.False(t, s.Valid())
+			case <-time.After(20 * time.Second): // the lease is 750 ms
+				t.Fatal("the session does not notice that nothing answers")
+			}
+		})
+	}
+}
+
+// A statement on the session that nobody bounds is bounded by the lease.
+func TestDoEndsWithTheLease(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	s, err := f.open(t, "a", nil)
+	require.NoError(t, err)
+	result := make(chan error, 1)
+	go func() { result <- s.Run(t.Context()) }()
+	err = s.Do(context.Background(), func(ctx context.Context, _ *pgx.Conn) error {
+		<-ctx.Done() // as a statement does on a connection that swallows bytes
+		return ctx.Err()
+	})
+	require.Error(t, err)
+	require.ErrorIs(t, <-result, election.ErrLost)
+}
+
+// What a session spends on waiting for a predecessor is no part of its lease.
+func TestLeaseBeginsWhenTheLockIsTaken(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	_, end := f.run(t, "a")
+	var answers atomic.Int32
+	var s *election.Session
+	opened := make(chan error, 1)
+	go func() {
+		var err error
+		s, err = f.open(t, "a", func(c *election.SessionConfig) {
+			c.Wait = time.Minute
+			c.ProbeEvery = 2 * time.Second // the lease is 5 s
+			c.Clock = func() time.Duration { return time.Duration(answers.Load()) * time.Minute }
+			c.Waiting = func() { answers.Add(1) } // a minute per look
+		})
+		opened <- err
+	}()
+	require.Eventually(t, func() bool { return answers.Load() >= 2 }, 30*time.Second, time.Millisecond)
+	require.NoError(t, end())
+	require.NoError(t, <-opened)
+	t.Cleanup(s.Close)
+	require.True(t, s.Valid(), "over before it began")
+}
+
+// A machine that was suspended for longer than the lease finds the session over: its clock has gone on meanwhile.
+func TestLeaseEndsWhileTheMachineIsSuspended(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	var clock atomic.Int64
+	s, err := f.open(t, "a", func(c *election.SessionConfig) { c.Clock = func() time.Duration { return time.Duration(clock.Load()) } })
+	require.NoError(t, err)
+	result := make(chan error, 1)
+	go func() { result <- s.Run(t.Context()) }()
+	require.True(t, s.Valid())
+	clock.Add(int64(time.Second)) // the lease is 750 ms
+	require.False(t, s.Valid())
+	require.ErrorIs(t, <-result, election.ErrLost)
+}
+
+// Instances of several chains share a database, and its notification channels.
+func TestNotificationsOfOtherChainsArePassedOver(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	s, _ := f.run(t, "a")
+	for _, c := range []int{chain + 1, chain} { // delivered in this order
+		_, err := f.pool.Exec(t.Context(), `select pg_notify('hints', $1::bigint::text)`, c)
+		require.NoError(t, err)
+		if c != chain {
+			_, err = f.pool.Exec(t.Context(), `select pg_notify($1, $2::bigint::text)`, election.Channel, chain)
+			require.NoError(t, err)
+			<-s.Hint(election.Channel)
+			require.Empty(t, s.Hint("hints"), "another chain's")
+		}
+	}
+	<-s.Hint("hints")
+}
+
+// frozen is a connection of an instance that has changed the leadership row and says nothing more.
+func (f fixture) frozen(t *testing.T, id string) *pgx.Conn {
+	c, err := pgx.ParseConfig(f.url)
+	require.NoError(t, err)
+	c.RuntimeParams["application_name"] = election.ApplicationName(id)
+	conn, err := pgx.ConnectConfig(t.Context(), c)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	_, err = conn.Exec(t.Context(), `begin; update leadership set next_block = next_block + 1`)
+	require.NoError(t, err)
+	return conn
+}
+
+// The former leader was frozen in the middle of a commit: the next one does not wait for it.
+func TestTermBeginsThoughTheFormerLeaderIsFrozenInACommit(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	a := f.contend(t, "a", nil)
+	<-a.won
+	zombie := f.frozen(t, "a")
+	_, err := f.pool.Exec(t.Context(), `select pg_terminate_backend($1)`, a.session.PID())
+	require.NoError(t, err)
+	b := f.contend(t, "b", nil)
+	select {
+	case <-b.won:
+	case <-time.After(30 * time.Second):
+		t.Fatal("it waits for the frozen one")
+	}
+	_, err = zombie.Exec(t.Context(), `commit`)
+	require.Error(t, err, "its connection was ended")
+}
+
+// A term that cannot begin, and one whose work fails, cost the leadership for a while, and nothing else.
+func TestErrorsOfATermDoNotEndTheRun(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	blocker := f.frozen(t, "somebody else")
+	impatient := f.pool.Config().Copy()
+	impatient.ConnConfig.RuntimeParams["lock_timeout"] = "50"
+	pool, err := pgxpool.NewWithConfig(t.Context(), impatient)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+
+	s, _ := f.run(t, "a")
+	e := elector(t, f, s, "a", func(c *election.ElectorConfig) { c.DB = pool })
+	ctx, cancel := context.WithCancel(t.Context())
+	won, result := make(chan election.Term, 10), make(chan error, 1)
+	go func() {
+		result <- e.Run(ctx, func(_ context.Context, term election.Term) error {
+			won <- term
+			return errors.New("boom")
+		})
+	}()
+	require.Eventually(t, func() bool {
+		var waits bool
+		require.NoError(t, f.pool.QueryRow(t.Context(), `select exists (select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database())`).Scan(&waits))
+		return waits
+	}, 30*time.Second, time.Millisecond)
+	_, err = blocker.Exec(t.Context(), `rollback`)
+	require.NoError(t, err)
+	first, second := <-won, <-won
+	require.Greater(t, second.Epoch, first.Epoch)
+	require.True(t, s.Valid())
+	cancel()
+	require.NoError(t, <-result)
+}
+
+// A beat that fails is made up for by the next one; when none succeeds the leader goes before others end it.
+func TestBeatsThatFail(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	a := f.contend(t, "a", nil)
+	term := <-a.won
+	broken := testpg.Open(t, f.url)
+	e := elector(t, f, a.session, "a", func(c *election.ElectorConfig) { c.StaleAfter = 200 * time.Millisecond; c.DB = broken })
+	beat := e.Beats(term)
+	require.NoError(t, beat(t.Context()))
+	broken.Close()
+	require.NoError(t, beat(t.Context()), "the next one may succeed")
+	require.Eventually(t, func() bool { return errors.Is(beat(t.Context()), election.ErrResign) }, 30*time.Second, 10*time.Millisecond)
+}
+
+// While a rollback holds the leadership row no leader can beat, and none is ended for it.
+func TestLeaderIsNotEndedDuringARollback(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	const busy = 4711
+	a := f.contend(t, "a", nil)
+	<-a.won
+	rollback, err := pgx.Connect(t.Context(), f.url)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = rollback.Close(context.Background()) })
+	_, err = rollback.Exec(t.Context(), `begin; select pg_advisory_xact_lock(4711)`)
+	require.NoError(t, err)
+	b := f.contend(t, "b", func(c *election.ElectorConfig) { c.StaleAfter = 100 * time.Millisecond; c.Busy = busy })
+	select {
+	case <-b.won:
+		t.Fatal("the leader was ended in the middle of a rollback")
+	case <-time.After(time.Second):
+	}
+	require.True(t, a.session.Valid())
+	_, err = rollback.Exec(t.Context(), `rollback`)
+	require.NoError(t, err)
+	<-b.won
+}
+
+// Only what dead instances have under way is ended.
+func TestEndTransactions(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	register := func(id string, chain int64) {
+		_, err := f.pool.Exec(t.Context(), `insert into relayer_instances (chain_id, instance_id, partition_number, total_partitions, strategy, status, lock_key)
+			values ($1, $2, 0, 1, 'modulo', 'active', $3)`, chain, id, election.InstanceKey(chain, id))
+		require.NoError(t, err)
+	}
+	register("alive", chain)
+	register("dead", chain)
+	alive, _ := f.run(t, "alive")
+	conn := func(id, begin string) *pgx.Conn {
+		c, err := pgx.ParseConfig(f.url)
+		require.NoError(t, err)
+		c.RuntimeParams["application_name"] = election.ApplicationName(id)
+		conn, err := pgx.ConnectConfig(t.Context(), c)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close(context.Background()) })
+		_, err = conn.Exec(t.Context(), begin)
+		require.NoError(t, err)
+		return conn
+	}
+	busy, dead, idle := conn("alive", `begin`), conn("dead", `begin`), conn("dead", `select 1`)
+	ended, err := election.EndTransactions(t.Context(), f.pool, []string{"alive", "dead"})
+	require.NoError(t, err)
+	require.Equal(t, 1, ended)
+	require.NoError(t, busy.Ping(t.Context()))
+	require.NoError(t, idle.Ping(t.Context()))
+	require.Error(t, dead.Ping(t.Context()))
+
+	// A namesake on another chain lives: whose connection it is cannot be told.
+	register("dead", chain+1)
+	_, end := f.run(t, "other")
+	_, err = f.pool.Exec(t.Context(), `update relayer_instances set lock_key = $1 where chain_id = $2`, election.InstanceKey(chain, "other"), chain+1)
+	require.NoError(t, err)
+	again := conn("dead", `begin`)
+	ended, err = election.EndTransactions(t.Context(), f.pool, []string{"dead"})
+	require.NoError(t, err)
+	require.Zero(t, ended)
+	require.NoError(t, end())
+	require.NoError(t, again.Ping(t.Context()))
+
+	// An earlier life's: begun before the session had the lock.
+	ended, err = alive.EndFormer(t.Context(), f.pool)
+	require.NoError(t, err)
+	require.Zero(t, ended, "begun after it")
+	former := conn("late", `begin`)
+	s, _ := f.run(t, "late")
+	now := conn("late", `begin`)
+	ended, err = s.EndFormer(t.Context(), f.pool)
+	require.NoError(t, err)
+	require.Equal(t, 1, ended)
+	require.Error(t, former.Ping(t.Context()))
+	require.NoError(t, now.Ping(t.Context()))
+}

@@ -1,0 +1,112 @@
+package database
+
+import (
+	"context"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Limits of a connection that has gone silent: a route that is lost, a proxy that died, a machine that was switched off. Nothing in TCP tells a reader
+// of it, so that without them a statement waits for ever.
+const (
+	// silence is how long the pool waits for the next bytes of an answer. The server ends a statement after statementTimeout, so that one which lives
+	// has answered by then.
+	silence = statementTimeout + 5*time.Second
+	// unacknowledged is how long bytes may stay without the other end's acknowledgement (TCP_USER_TIMEOUT, Linux).
+	unacknowledged = 10 * time.Second
+)
+
+// dialer connects, and lets the kernel look after connections on which nothing happens.
+func dialer() *net.Dialer {
+	return &net.Dialer{
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3},
+		Control:         limitUnacknowledged,
+	}
+}
+
+// sockets are the open connections of a pool.
+type sockets struct {
+	mu   sync.Mutex
+	open map[*socket]struct{}
+}
+
+// through makes dial put its connections among the sockets.
+func (s *sockets) through(dial pgconn.DialFunc) pgconn.DialFunc {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		c := &socket{Conn: conn, of: s}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.open[c] = struct{}{}
+		return c, nil
+	}
+}
+
+// close ends all of them at once, whatever is under way.
+func (s *sockets) close() {
+	s.mu.Lock()
+	all := make([]*socket, 0, len(s.open))
+	for c := range s.open {
+		all = append(all, c)
+	}
+	s.mu.Unlock()
+
+	for _, c := range all {
+		_ = c.Close() // it is gone either way
+	}
+}
+
+// socket is a connection whose reads and writes end after silence, or at the deadline that its user sets, whichever comes first. Like any net.Conn, its
+// methods may be called concurrently.
+type socket struct {
+	net.Conn
+	of *sockets
+
+	mu       sync.Mutex
+	deadline time.Time // its user's; zero: none
+}
+
+func (c *socket) Read(b []byte) (int, error) {
+	if err := c.limit(c.Conn.SetReadDeadline); err != nil {
+		return 0, err
+	}
+	return c.Conn.Read(b)
+}
+
+func (c *socket) Write(b []byte) (int, error) {
+	if err := c.limit(c.Conn.SetWriteDeadline); err != nil {
+		return 0, err
+	}
+	return c.Conn.Write(b)
+}
+
+// limit sets the deadline of what comes next. It takes turns with SetDeadline, by which a cancelled context interrupts a read that is under way.
+func (c *socket) limit(set func(time.Time) error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	until := time.Now().Add(silence)
+	if !c.deadline.IsZero() && c.deadline.Before(until) {
+		until = c.deadline
+	}
+	return set(until)
+}
+
+func (c *socket) SetDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.deadline = t
+	return c.Conn.SetDeadline(t)
+}
+
+func (c *socket) Close() error {
+	c.of.mu.Lock()
+	delete(c.of.open, c)
+	c.of.mu.Unlock()
+	return c.Conn.Close()
+}
