@@ -3,9 +3,25 @@ package outbox
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
+
+// answerWithin is how long a server may take to say that it has ended a statement whose time was over.
+const answerWithin = 2 * time.Second
+
+// deleteWithin deletes rows in one round trip, as one transaction, and returns the seqs of those which were there.
+func (b *Box) deleteWithin(ctx context.Context, seqs []int64, limit time.Duration) (deleted []int64, err error) {
+	var batch pgx.Batch
+	batch.Queue(`select set_config('statement_timeout', $1, true)`, strconv.FormatInt(limit.Milliseconds(), 10))
+	batch.Queue(deleteRows, b.ChainID, seqs).Query(func(rows pgx.Rows) error {
+		deleted, err = pgx.CollectRows(rows, pgx.RowTo[int64])
+		return err
+	})
+	return deleted, b.DB.SendBatch(ctx, &batch).Close()
+}
 
 // Sent is a row that was acknowledged, or need not be sent.
 type Sent struct {
@@ -27,16 +43,20 @@ const retractSent = `
 
 // Delete deletes the rows of acknowledged messages and returns how many retractions it queued. A row that is gone already was taken away
 // while its message was under way, by a rollback that took it for unsent: such an event has been published, and has to be retracted.
-func (b *Box) Delete(ctx context.Context, sent []Sent) (retractions int64, err error) {
+//
+// The server ends the deletion after limit: what it deleted until then comes back, and nothing of it holds up the next attempt. A server
+// that does not answer is waited for answerWithin longer.
+func (b *Box) Delete(ctx context.Context, sent []Sent, limit time.Duration) (retractions int64, err error) {
 	if len(sent) == 0 {
 		return 0, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, limit+answerWithin)
+	defer cancel()
 	seqs := make([]int64, len(sent))
 	for i := range sent {
 		seqs[i] = sent[i].Seq
 	}
-	rows, _ := b.DB.Query(ctx, deleteRows, b.ChainID, seqs)
-	deleted, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	deleted, err := b.deleteWithin(ctx, seqs, limit)
 	if err != nil {
 		return 0, fmt.Errorf("delete %d acknowledged rows of the outbox: %w", len(sent), err)
 	}

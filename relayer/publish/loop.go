@@ -17,7 +17,7 @@ import (
 
 // limits of a publisher. Tests make them small.
 type limits struct {
-	windowRows  int           // rows in memory, waiting or under way
+	windowRows  int           // rows in memory, waiting or under way, and those acknowledged and not deleted: what a crash can repeat
 	windowBytes int           // of those, about; a page more may come
 	laneRows    int           // rows of one lane in memory before the rest stays in the outbox: one lane must not fill the window
 	pageRows    int           // rows read at once
@@ -28,20 +28,21 @@ type limits struct {
 	firstDelay  time.Duration // of a blocked lane; it doubles
 	lastDelay   time.Duration //
 	linger      time.Duration // of acknowledged rows before a deletion that is not full: fewer transactions, a wider crash window
-	deleteRows  int           // that make a deletion full
+	deleteFull  int           // rows that are worth a deletion at once
+	deleteMost  int           // rows of one deletion
 	rereadEvery time.Duration // a reading from the start that nothing called for: the safety net under every hint
 }
 
 var defaultLimits = limits{
 	windowRows: 16_384, windowBytes: 32 << 20, laneRows: 1_000, pageRows: 2_048, requests: 512, batchRows: 1_000, batchBytes: 1 << 20, maxBlocked: 2_000,
-	firstDelay: 100 * time.Millisecond, lastDelay: 30 * time.Second, linger: 5 * time.Millisecond, deleteRows: 1_000, rereadEvery: 30 * time.Second,
+	firstDelay: 100 * time.Millisecond, lastDelay: 30 * time.Second, linger: 5 * time.Millisecond, deleteFull: 1_000, deleteMost: 4_096, rereadEvery: 30 * time.Second,
 }
 
 const (
 	// publishTimeout bounds one request. The service answers within a second, or not at all.
 	publishTimeout = 15 * time.Second
-	// deleteTimeout bounds one attempt to delete acknowledged rows.
-	deleteTimeout = 2 * time.Second
+	// deleteAtEnd bounds the deletions after that.
+	deleteAtEnd = time.Second
 	// drainTimeout bounds the wait for acknowledgements at the end: Cloud Run leaves 10 s after SIGTERM for everything.
 	drainTimeout = 4 * time.Second
 )
@@ -53,16 +54,17 @@ type loop struct {
 	topics  [outbox.Topics]topicState
 	lanes   map[outbox.Lane]*lane
 	retries retries        // blocked lanes that wait for their next try
-	known   map[int64]bool // seqs of the rows in memory, and of those acknowledged and not deleted
-	rows    int            // in memory
-	bytes   int            // of those, about
+	known   map[int64]bool // the window: seqs of the rows in memory, and of those acknowledged and not deleted
+	bytes   int            // of the rows in memory, about
 	flying  int            // requests under way
 	busy    map[int16]int  // requests under way and rows to delete, by slot
 	flown   chan *flight
 	wait    sync.WaitGroup // for requests, readings, deletions
 
 	outboxState
-	deleterState
+	del         deleter
+	deleted     chan deletion
+	endDeletion context.CancelFunc // of the one under way
 
 	epoch     int64         // offers of earlier ones are void
 	quiet     map[int16]int // how many want a slot to be quiet: whoever yields it, whoever follows a rollback
@@ -83,9 +85,10 @@ type topicState struct {
 func newLoop(p *Publisher, publish publishFunc) *loop {
 	l := &loop{
 		Publisher: p, publish: publish, lanes: map[outbox.Lane]*lane{}, known: map[int64]bool{}, busy: map[int16]int{}, quiet: map[int16]int{},
-		flown:        make(chan *flight, outbox.Topics*p.limits.requests),
-		outboxState:  outboxState{read: make(chan reading, 1), rereadAt: time.Now().Add(p.limits.rereadEvery)},
-		deleterState: deleterState{deleted: make(chan deletion, 1)},
+		flown:       make(chan *flight, outbox.Topics*p.limits.requests),
+		outboxState: outboxState{read: make(chan reading, 1), rereadAt: time.Now().Add(p.limits.rereadEvery)},
+		deleted:     make(chan deletion, 1),
+		del:         deleter{linger: p.limits.linger, full: p.limits.deleteFull, maxSize: p.limits.deleteMost, size: p.limits.deleteFull, limit: deleteLimit},
 	}
 	for i, id := range [outbox.Topics]string{p.cfg.Topics.Default, p.cfg.Topics.Other, p.cfg.Topics.Retractions} {
 		if l.topics[i].blocked = map[*lane]struct{}{}; id != "" {
@@ -100,6 +103,7 @@ func newLoop(p *Publisher, publish publishFunc) *loop {
 
 // run works until ctx ends (nil) or the right does (ErrNoRight). Requests are made under flights.
 func (l *loop) run(ctx, flights context.Context) error {
+	l.del.run = func(rows []outbox.Sent, limit time.Duration) { l.deleteRows(ctx, rows, limit) }
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil { // also where something else was ready: nothing is sent after the end
@@ -107,7 +111,7 @@ func (l *loop) run(ctx, flights context.Context) error {
 		l.retry(now)
 		l.launch(flights)
 		l.readOn(ctx, now)
-		l.delete(ctx, now)
+		l.delete(now)
 		l.report()
 		timer.Reset(l.pause(now))
 		select {
@@ -132,7 +136,7 @@ func (l *loop) run(ctx, flights context.Context) error {
 // pause is how long nothing happens by itself.
 func (l *loop) pause(now time.Time) time.Duration {
 	at := l.rereadAt
-	for _, t := range []time.Time{l.retryAt(), l.readAt(now), l.deleteTime()} {
+	for _, t := range []time.Time{l.retryAt(), l.readAt(now), l.del.due(len(l.quiescing) > 0)} {
 		if !t.IsZero() && t.Before(at) {
 			at = t
 		}
@@ -206,9 +210,9 @@ func (l *loop) accept(o offer) {
 	}
 }
 
-// room says whether so many rows more fit into memory.
+// room says whether so many rows more fit into the window.
 func (l *loop) room(rows int) bool {
-	return l.rows+rows <= l.limits.windowRows && l.bytes < l.limits.windowBytes
+	return len(l.known)+rows <= l.limits.windowRows && l.bytes < l.limits.windowBytes
 }
 
 // add puts a row into its lane, or leaves it in the outbox: because it is known, its slot is being yielded, or earlier rows of
@@ -245,7 +249,6 @@ func (l *loop) add(r row) {
 func (l *loop) enqueue(n *lane, r row) {
 	n.queue = append(n.queue, r)
 	l.known[r.Seq] = true
-	l.rows++
 	l.bytes += r.size()
 	l.wake(n)
 }
@@ -295,7 +298,7 @@ func (l *loop) settleAll(ctx context.Context, f *flight) error {
 		select {
 		case f = <-l.flown:
 		default:
-			l.stilled()
+			l.notifyDrained()
 			return nil
 		}
 	}
@@ -308,7 +311,6 @@ func (l *loop) settle(ctx context.Context, f *flight) {
 	l.flying--
 	l.unbusy(n.id.Slot)
 	l.inFlight.Add(-int64(len(f.rows)))
-	l.rows -= len(f.rows)
 	for i := range f.rows {
 		l.bytes -= f.rows[i].size()
 	}
@@ -407,7 +409,6 @@ func (l *loop) failed(ctx context.Context, f *flight) {
 func (l *loop) drop(n *lane) {
 	for i := range n.queue {
 		delete(l.known, n.queue[i].Seq)
-		l.rows--
 		l.bytes -= n.queue[i].size()
 	}
 	n.queue = nil
@@ -466,6 +467,7 @@ func (l *loop) report() {
 		blocked += len(l.topics[i].blocked)
 	}
 	l.blocked.Store(int64(blocked))
+	l.undeleted.Store(int64(len(l.del.waiting) + len(l.del.batch)))
 	l.doubtful.Store(len(l.cfg.Carry.doubt) > 0)
 	l.cfg.Metrics.blocked.Set(float64(blocked))
 	l.cfg.Metrics.inFlight.Set(float64(l.inFlight.Load()))

@@ -70,7 +70,7 @@ func TestOfferOpenedLate(t *testing.T) {
 	b := assemble(t)
 	b.take(t.Context(), reading{page: []outbox.Found{read(1, 1), read(2, 1)}, limit: 10})
 	b.land()
-	b.deleting, b.toDelete = b.toDelete, nil
+	b.del.batch, b.del.waiting = b.del.waiting, nil
 	b.forget(t.Context(), deletion{})
 	require.Empty(t, b.known)
 	b.rewind(0)
@@ -133,7 +133,7 @@ func TestRowComesWhileItsLaneIsRead(t *testing.T) {
 	b.take(t.Context(), reading{wants: wants, lanes: [][]outbox.Found{{read(3, 1)}}})
 	b.land()
 	require.Empty(t, b.lanes)
-	require.Len(t, b.toDelete, 3)
+	require.Len(t, b.del.waiting, 3)
 }
 
 // When a row of a lane was passed over because too many others are blocked, the lane's next row is too, although there is room again.
@@ -176,7 +176,6 @@ func TestFailsWhileQuiet(t *testing.T) {
 	require.Empty(t, b.known)
 	require.Empty(t, b.retries)
 	require.Empty(t, b.busy)
-	require.Zero(t, b.rows)
 	require.Zero(t, b.bytes)
 	require.Zero(t, len(b.topics[0].blocked))
 	require.EqualValues(t, 1, b.cfg.Carry.doubt[outbox.Lane{Slot: 1, Escrow: common.Address{19: 1}}])

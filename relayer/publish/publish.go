@@ -53,18 +53,20 @@ type Carry struct {
 // Stats is what is under way.
 type Stats struct {
 	InFlight    int // messages sent and not acknowledged
+	Undeleted   int // messages acknowledged whose rows are not deleted yet
 	BlockedKeys int // ordering keys whose last publish failed
 }
 
 // Publisher publishes for one tenure. Run runs it, once; the other methods may be called from any goroutine, before and after too.
 type Publisher struct {
-	box      outbox.Box
-	cfg      Config
-	limits   limits
-	inbox    inbox
-	inFlight atomic.Int64
-	blocked  atomic.Int64
-	doubtful atomic.Bool
+	box       outbox.Box
+	cfg       Config
+	limits    limits
+	inbox     inbox
+	inFlight  atomic.Int64
+	blocked   atomic.Int64
+	undeleted atomic.Int64
+	doubtful  atomic.Bool
 }
 
 // New checks the configuration and starts nothing.
@@ -171,7 +173,7 @@ func (p *Publisher) Doubtful() bool { return p.doubtful.Load() }
 
 // Stats returns what is under way.
 func (p *Publisher) Stats() Stats {
-	return Stats{InFlight: int(p.inFlight.Load()), BlockedKeys: int(p.blocked.Load())}
+	return Stats{InFlight: int(p.inFlight.Load()), Undeleted: int(p.undeleted.Load()), BlockedKeys: int(p.blocked.Load())}
 }
 
 // inbox is what others want of the loop.

@@ -32,11 +32,11 @@ func (l *loop) obey(ctx context.Context, o order) {
 		}
 	}
 	l.quiescing = append(l.quiescing, o)
-	l.stilled()
+	l.notifyDrained()
 }
 
-// stilled answers those who wait for slots of which nothing is under way any more, and nothing left to delete.
-func (l *loop) stilled() {
+// notifyDrained answers those who wait for slots of which nothing is under way any more, and nothing left to delete.
+func (l *loop) notifyDrained() {
 	rest := l.quiescing[:0]
 	for _, o := range l.quiescing {
 		if l.rests(o.slots) {

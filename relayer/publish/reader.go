@@ -17,13 +17,13 @@ type outboxState struct {
 	turn     int     // raised when something calls for another look: readings of earlier turns are void
 	wanted   []*lane // to be read by key
 
-	reading  bool
-	buried   []int64 // deleted since the reading began, which may bring them still
-	byKey    bool    // the last reading was by key
-	failures int     // in a row
-	notUntil time.Time
-	rereadAt time.Time
-	read     chan reading
+	reading           bool
+	deletedDuringRead []int64 // deleted since the reading began, which may bring them still
+	byKey             bool    // the last reading was by key
+	failures          int     // in a row
+	notUntil          time.Time
+	rereadAt          time.Time
+	read              chan reading
 }
 
 // reading is what the reader brought: a page of the outbox, or the rows of some lanes.
@@ -144,7 +144,7 @@ func (l *loop) begin(ctx context.Context, r reading, read func(time.Time, *readi
 // choose takes lanes that wait to be read, as far as there is room for their rows, which they share. Of a blocked lane the oldest row is
 // enough to try.
 func (l *loop) choose() (wants []want) {
-	room := l.limits.windowRows - l.rows
+	room := l.limits.windowRows - len(l.known)
 	if l.bytes >= l.limits.windowBytes {
 		room = 0
 	}
@@ -192,10 +192,10 @@ func (l *loop) take(ctx context.Context, r reading) {
 			l.takeLane(ctx, &r.wants[i], r.lanes[i])
 		}
 	}
-	for _, seq := range l.buried {
+	for _, seq := range l.deletedDuringRead {
 		delete(l.known, seq)
 	}
-	l.buried = nil
+	l.deletedDuringRead = nil
 }
 
 // again has lanes read once more whose reading was void.

@@ -1,0 +1,73 @@
+package publish_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
+	"github.com/fusion-prime/escrow-relayer/relayer/message"
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
+	"github.com/fusion-prime/escrow-relayer/relayer/publish"
+)
+
+// backlog commits approvals of so many escrows, and offers none.
+func (w *world) backlog(events, escrows int) (rows []outbox.Pending) {
+	for at := 0; at < events; at += 1000 {
+		numbers := make([]int, min(1000, events-at))
+		for i := range numbers {
+			numbers[i] = (at + i) * 7919 % escrows
+		}
+		rows = append(rows, w.commit("Approved", message.Original, numbers...)...)
+	}
+	return rows
+}
+
+// Deletions that take long do not make the publisher run ahead of them: what a crash could repeat stays within the window.
+func TestSlowDeletions(t *testing.T) {
+	t.Parallel()
+	w := setup(t, testpubsub.Options{})
+	const events, window = 6_000, 700
+	rows := w.backlog(events, 500)
+	w.exec(`create function slow() returns trigger language plpgsql as $$ begin perform pg_sleep(0.001); return old; end $$`)
+	w.exec(`create trigger slow before delete on outbox for each row execute function slow()`)
+	p := w.start(w.config(), publish.Tuning{WindowRows: window, PageRows: 100})
+
+	for left := events; left > 0; {
+		published := w.tap.Len() // before the rows are counted: what is published meanwhile is not held against it
+		left = w.outbox()
+		require.LessOrEqual(t, published-(events-left), window, "published and not deleted")
+		time.Sleep(20 * time.Millisecond)
+	}
+	w.same(rows, w.wait(events))
+	require.NoError(t, p.stop())
+	require.Zero(t, w.logs.count("not deleted from the outbox"))
+}
+
+// While nothing can be deleted, no more is published than the window holds; a process that dies then repeats that and no more.
+func TestDeletionsStandStill(t *testing.T) {
+	t.Parallel()
+	w := setup(t, testpubsub.Options{})
+	const events, window = 3_000, 500
+	w.backlog(events, 300)
+	tx, err := w.db.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), `lock table outbox in share mode`) // reads go on
+	require.NoError(t, err)
+
+	p := w.start(w.config(), publish.Tuning{WindowRows: window, PageRows: 100})
+	require.Eventually(t, func() bool { return p.Stats().Undeleted > window-100 && p.Stats().InFlight == 0 }, patience, tick)
+	require.NoError(t, p.stop())
+	published := w.tap.Len()
+	require.LessOrEqual(t, published, window)
+	require.Equal(t, events, w.outbox())
+	require.Equal(t, 1, w.logs.count("stopped with acknowledged messages in the outbox"))
+	require.NoError(t, tx.Rollback(t.Context()))
+
+	w.carry = publish.Carry{} // another process
+	again := w.start(w.config(), publish.Tuning{WindowRows: window, PageRows: 100})
+	w.wait(events + published)
+	require.NoError(t, again.stop())
+	require.Equal(t, events+published, w.tap.Len())
+}
