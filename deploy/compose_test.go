@@ -85,7 +85,10 @@ func TestCompose(t *testing.T) {
 	for _, m := range regexp.MustCompile(`relayer-\d+:(\d+)`).FindAllStringSubmatch(string(scrape), -1) {
 		require.Equal(t, f.Environment["PORT"], m[1])
 	}
-	require.Contains(t, string(scrape), `chain_id: "`+f.Environment["CHAIN_ID"]+`"`)
+	require.NotContains(t, string(scrape), "chain_id", "the relayer says it itself")
+	alerts, err := os.ReadFile("prometheus/alerts.yaml")
+	require.NoError(t, err)
+	require.Contains(t, string(alerts), `chain_id="`+f.Environment["CHAIN_ID"]+`"`, "the alerts are for the chain of compose")
 }
 
 // The factory that compose deploys is the one that the tests use.

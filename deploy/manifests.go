@@ -16,11 +16,10 @@ import (
 var (
 	//go:embed cloudrun/service.yaml.tmpl
 	serviceTemplate string
-	//go:embed cloudrun/monitoring.yaml.tmpl
-	monitoringTemplate string
+	//go:embed cloudrun/monitoring.yaml
+	monitoring string
 
-	templates = template.Must(template.Must(template.New("service").Option("missingkey=error").Funcs(template.FuncMap{"json": quote}).
-			Parse(serviceTemplate)).New("monitoring").Parse(monitoringTemplate))
+	templates = template.Must(template.New("service").Option("missingkey=error").Funcs(template.FuncMap{"json": quote}).Parse(serviceTemplate))
 )
 
 // Defaults of ManifestInput.
@@ -114,13 +113,7 @@ func Manifests(in ManifestInput) ([]Manifest, error) {
 }
 
 // Monitoring is the configuration of the collector, for the secret that ManifestInput.CollectorSecret names.
-func Monitoring(chainID int64) ([]byte, error) {
-	var b bytes.Buffer
-	if err := templates.ExecuteTemplate(&b, "monitoring", struct{ ChainID int64 }{chainID}); err != nil {
-		return nil, fmt.Errorf("write the configuration of the collector: %w", err)
-	}
-	return b.Bytes(), nil
-}
+func Monitoring() []byte { return []byte(monitoring) }
 
 func (in ManifestInput) withDefaults() ManifestInput {
 	for _, d := range []struct {

@@ -58,8 +58,7 @@ func TestManifestsGolden(t *testing.T) {
 			golden(t, fmt.Sprintf("testdata/manifests/%s/%s.yaml", name, m.Name), m.YAML)
 		}
 	}
-	text, err := Monitoring(11155111)
-	require.NoError(t, err)
+	text := Monitoring()
 	golden(t, "testdata/manifests/monitoring.yaml", text)
 }
 

@@ -28,6 +28,7 @@ func TestTerraformEvaluates(t *testing.T) {
 	for _, file := range []string{"alerts.tf", "dashboard.tf"} {
 		require.NoError(t, os.Symlink(filepath.Join(here, "terraform", file), filepath.Join(work, file)))
 	}
+	require.NoError(t, os.WriteFile(filepath.Join(work, "variables.tf"), []byte("variable \"chain_id\" {\n  default = 1\n}\n"), 0o600))
 	cmd := exec.CommandContext(t.Context(), "terraform", "console")
 	cmd.Dir = work
 	cmd.Stdin = strings.NewReader("jsonencode({alerts = local.alerts, tiles = local.tiles})\n")

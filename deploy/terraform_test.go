@@ -236,10 +236,10 @@ func TestTerraformAlertsComeFromTheRules(t *testing.T) {
 		a := condition.Attributes[argument]
 		require.Equal(t, want, string(a.Expr.Range().SliceBytes(m.sources[a.SrcRange.Filename])))
 	}
-	require.Contains(t, string(m.sources["terraform/alerts.tf"]), `file("${path.module}/../prometheus/alerts.yaml")`)
+	require.Contains(t, string(m.sources["terraform/alerts.tf"]), `file("${path.module}/../prometheus/alerts.yaml.tmpl")`)
 	require.Contains(t, string(m.sources["terraform/dashboard.tf"]), `file("${path.module}/../grafana/dashboard.json")`)
 	for name, text := range m.sources {
-		require.NotRegexp(t, `relayer_[a-z_]+(_total|_seconds|_blocks)`, string(text), "%s: expressions belong into alerts.yaml", name)
+		require.NotRegexp(t, `relayer_[a-z_]+(_total|_seconds|_blocks)`, string(text), "%s: expressions belong into alerts.yaml.tmpl", name)
 	}
 }
 

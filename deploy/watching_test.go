@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"flag"
 	"os"
@@ -9,11 +10,15 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
 var update = flag.Bool("update", false, "write generated and golden files instead of comparing them")
@@ -96,10 +101,18 @@ type rule struct {
 	Annotations map[string]string `yaml:"annotations"`
 }
 
+// testedChains are those of testdata/alerts.yaml, which alerts_test.yaml tests.
+var testedChains = []int64{1, 10}
+
+// alertRules are the rules of one chain.
 func alertRules(t *testing.T) []rule {
 	t.Helper()
+	text, err := Alerts(testedChains[:1])
+	require.NoError(t, err)
 	var f ruleFile
-	strictYAML(t, "prometheus/alerts.yaml", &f)
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	d.KnownFields(true)
+	require.NoError(t, d.Decode(&f))
 	var rules []rule
 	for _, g := range f.Groups {
 		rules = append(rules, g.Rules...)
@@ -260,30 +273,90 @@ func TestDashboardUsesDocumentedMetrics(t *testing.T) {
 	}
 }
 
-// The Prometheus operator wants the same groups inside an object of its own.
-func TestPrometheusRuleIsTheSameFile(t *testing.T) {
+// The files that others read are what the generator writes.
+func TestAlertFilesAreWhatTheTemplateSays(t *testing.T) {
 	t.Parallel()
-	var groups yaml.Node
-	data, err := os.ReadFile("prometheus/alerts.yaml")
+	for name, chain := range map[string][]int64{"prometheus/alerts.yaml": {31337}, "testdata/alerts.yaml": testedChains} {
+		text, err := Alerts(chain)
+		require.NoError(t, err)
+		golden(t, name, text)
+	}
+	rule, err := PrometheusRule([]int64{11155111})
 	require.NoError(t, err)
-	require.NoError(t, yaml.Unmarshal(data, &groups))
-	var b bytes.Buffer
-	b.WriteString("# Generated from prometheus/alerts.yaml by go test ./deploy -update.\n")
-	enc := yaml.NewEncoder(&b)
-	enc.SetIndent(2)
-	require.NoError(t, enc.Encode(struct {
-		APIVersion string            `yaml:"apiVersion"`
-		Kind       string            `yaml:"kind"`
-		Metadata   map[string]string `yaml:"metadata"`
-		Spec       *yaml.Node        `yaml:"spec"`
-	}{"monitoring.coreos.com/v1", "PrometheusRule", map[string]string{"name": "escrow-relayer"}, stripComments(groups.Content[0])}))
-	golden(t, "kubernetes/components/prometheus-operator/prometheusrule.yaml", b.Bytes())
+	golden(t, "kubernetes/components/prometheus-operator/prometheusrule.yaml", rule)
+
+	for _, chains := range [][]int64{nil, {0}, {1, 1}} {
+		_, err := Alerts(chains)
+		require.Error(t, err, "%v", chains)
+	}
 }
 
-func stripComments(n *yaml.Node) *yaml.Node {
-	n.HeadComment, n.LineComment, n.FootComment = "", "", ""
-	for _, c := range n.Content {
-		stripComments(c)
+// A rule that names no chain would watch all of them at once, and so miss the one that is gone.
+func TestEverySelectorNamesTheChain(t *testing.T) {
+	t.Parallel()
+	for _, r := range alertRules(t) {
+		u, err := parsePromQL(r.Expr)
+		require.NoError(t, err, r.Alert)
+		for name, labels := range u.metrics {
+			require.True(t, name == "up" || slices.Contains(labels, "chain_id"), "%s selects %s of all chains", r.Alert, name)
+		}
+		require.NotContains(t, r.Expr, "$", r.Alert)
+		require.NotRegexp(t, `increase\(relayer_(reorgs|verifier)`, r.Expr, "%s: a counter that is 1 at its first scrape never increases", r.Alert)
 	}
-	return n
+}
+
+// The alerts fire when the page turns: a threshold and its `for` add up to the limit of relayer/fleet.
+func TestAlertsKeepTheLimitsOfThePage(t *testing.T) {
+	t.Parallel()
+	rules := map[string]rule{}
+	for _, r := range alertRules(t) {
+		rules[r.Alert] = r
+	}
+	number := regexp.MustCompile(`[<>] ([0-9]+)`)
+	threshold := func(r rule) float64 {
+		m := number.FindStringSubmatch(strings.ReplaceAll(r.Expr, strings.ReplaceAll(freshSeries, "$chain", "1"), ""))
+		require.NotNil(t, m, r.Alert)
+		n, err := strconv.ParseFloat(m[1], 64)
+		require.NoError(t, err)
+		return n
+	}
+	wait := func(r rule) time.Duration {
+		d, err := time.ParseDuration(cmp.Or(r.For, "0s"))
+		require.NoError(t, err)
+		return d
+	}
+	for alert, c := range map[string]struct {
+		limit    time.Duration
+		severity string
+	}{
+		"RelayerNoLeader": {fleet.LimitNoLeader.Critical, "critical"}, "RelayerFleetDown": {fleet.LimitFleetDown.Critical, "critical"},
+		"RelayerDatabaseDown": {fleet.LimitDatabase.Critical, "critical"}, "RelayerSlotsUnserved": {fleet.LimitUnserved.Critical, "critical"},
+		"RelayerNoEndpoint": {fleet.LimitNode.Critical, "critical"}, "RelayerOutboxStuck": {fleet.LimitOutbox.Critical, "critical"},
+		"RelayerHeartbeatStale": {fleet.LimitHeartbeat.Behind, "warning"},
+		"RelayerOutboxOld":      {fleet.LimitOutbox.Behind + fleet.TicketAfter, "warning"},
+	} {
+		r := rules[alert]
+		at := wait(r)
+		if alert != "RelayerNoEndpoint" { // its value is 1 or 0
+			at += time.Duration(threshold(r)) * time.Second
+		}
+		require.Equal(t, c.limit, at, alert)
+		require.Equal(t, c.severity, r.Labels["severity"], alert)
+	}
+	for alert, limit := range map[string]time.Duration{
+		"RelayerSlotsAdopted": fleet.LimitAdopted.Behind, "RelayerLateEscrows": fleet.LimitLate.Behind, "RelayerVersionsDiffer": fleet.LimitMixedTotals.Behind,
+	} {
+		require.Equal(t, limit, wait(rules[alert]), alert)
+	}
+	for _, alert := range []string{"RelayerLagBlocks", "RelayerFactoryLag"} {
+		require.InDelta(t, fleet.LimitLagBlocks, threshold(rules[alert]), 0, alert)
+	}
+	require.InDelta(t, fleet.LimitOutbox.Behind.Seconds(), threshold(rules["RelayerOutboxOld"]), 0, "the ticket is for what the page shows as behind")
+	require.Greater(t, wait(rules["RelayerNotJoined"]), lockWaited(t), "one that waits for its predecessor may do so")
+}
+
+func lockWaited(t *testing.T) time.Duration {
+	d, err := time.ParseDuration(lockWait)
+	require.NoError(t, err)
+	return d
 }

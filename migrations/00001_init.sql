@@ -137,6 +137,17 @@ create table outbox (
 );
 create index idx_outbox_escrow on outbox (chain_id, escrow, seq);
 
+-- What a person must hear of, once for ever: a counter of a process dies with it, and an alert on its increase misses the first.
+create table findings (
+    chain_id     bigint      not null,
+    id           bigint      generated always as identity,
+    found_at     timestamptz not null default now(),
+    kind         text        not null check (kind in ('deep_reorg', 'missing_event', 'extra_event')),
+    block_number bigint      not null, -- the fork, or the last block of the range that was read a second time
+    events       integer     not null, -- rolled back, missing or extra
+    primary key (chain_id, id)
+);
+
 -- The state of each escrow: a fold of its canonical events, changed in the transaction that stores them.
 create table escrow_records (
     chain_id           bigint  not null,
@@ -163,4 +174,4 @@ create table escrow_records (
 ) with (fillfactor = 50); -- an update finds room beside the row and touches no index
 
 -- +goose Down
-drop table escrow_records, outbox, processed_events, chain_blocks, leadership, slot_ownership, cursors, relayer_instances, escrow_registry;
+drop table escrow_records, findings, outbox, processed_events, chain_blocks, leadership, slot_ownership, cursors, relayer_instances, escrow_registry;

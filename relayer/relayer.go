@@ -81,13 +81,13 @@ var ErrOutage = errors.New("the database was out of reach for too long")
 // ErrRefused wraps what no retry can mend: the configuration does not fit the chain, the database, or Pub/Sub.
 var ErrRefused = errors.New("refused to start")
 
-// New makes an instance and starts nothing. The registry gets its metrics.
-func New(cfg *config.Config, log *slog.Logger, reg *prometheus.Registry, version, revision string) (*Relayer, error) {
+// New makes an instance and starts nothing. The registry gets its metrics, each with the label chain_id.
+func New(cfg *config.Config, log *slog.Logger, metrics *prometheus.Registry, version, revision string) (*Relayer, error) {
+	reg := prometheus.WrapRegistererWith(chainLabels(cfg.ChainID), metrics)
 	r := &Relayer{
-		cfg: cfg, log: log.With(slog.String("instance", cfg.InstanceID)), secrets: cfg.Secrets(), gatherer: reg, version: version, started: time.Now(),
+		cfg: cfg, log: log.With(slog.String("instance", cfg.InstanceID)), secrets: cfg.Secrets(), gatherer: metrics, version: version, started: time.Now(),
 		filters:  watch.NewFilters(cfg.ABI, cfg.Factory, watch.FilterMode(cfg.LogFilter), cfg.RPCMaxAddress, cfg.RPCRequestPrice),
 		watching: watch.NewMetrics(reg, cfg.ABI.EventNames()), verified: verify.NewMetrics(reg), sending: publish.NewMetrics(reg),
-		gauges: newGauges(reg, version, revision),
 	}
 	r.lastBeat.Store(r.started.UnixNano())
 	var err error
@@ -99,6 +99,7 @@ func New(cfg *config.Config, log *slog.Logger, reg *prometheus.Registry, version
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
+	r.gauges = newGauges(reg, r, version, revision) // last: a scrape asks r for everything
 	return r, nil
 }
 
@@ -221,6 +222,9 @@ func (r *Relayer) Run(ctx context.Context) (err error) {
 	defer cancel()
 	defer context.AfterFunc(outer, cancel)() // when one of those fails, the tenure ends too
 	g.Go(func() error { return server.Run(outer) })
+	// What the metrics and /readyz say is true from the first second, whatever start-up waits for.
+	g.Go(func() error { return r.source.Run(outer) })
+	g.Go(func() error { return r.measure(outer) })
 	g.Go(func() error {
 		defer end()
 		if err := r.start(ctx); err != nil {
@@ -229,8 +233,6 @@ func (r *Relayer) Run(ctx context.Context) (err error) {
 			}
 			return err
 		}
-		g.Go(func() error { return r.source.Run(outer) })
-		g.Go(func() error { return r.measure(outer) })
 		return r.tenures(ctx)
 	})
 	return g.Wait()

@@ -20,7 +20,7 @@ import (
 
 func planCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "plan", Short: "Plan a resize, wait until the fleet is whole, write Cloud Run manifests"}
-	cmd.AddCommand(planMoveCommand(), planWaitCommand(), planManifestsCommand())
+	cmd.AddCommand(planMoveCommand(), planWaitCommand(), planManifestsCommand(), planAlertsCommand())
 	return cmd
 }
 
@@ -176,11 +176,7 @@ func planManifestsCommand() *cobra.Command {
 			if err != nil {
 				return usage{err}
 			}
-			monitoring, err := deploy.Monitoring(in.ChainID)
-			if err != nil {
-				return err
-			}
-			files := map[string][]byte{"monitoring.yaml": monitoring}
+			files := map[string][]byte{"monitoring.yaml": deploy.Monitoring()}
 			for _, m := range manifests {
 				files[m.Name+".yaml"] = m.YAML
 			}
@@ -208,6 +204,31 @@ func planManifestsCommand() *cobra.Command {
 	f.StringVar(&in.CloudSQLInstance, "cloudsql-instance", "", "CLOUDSQL_INSTANCE")
 	f.StringToStringVar(&variables, "env", nil, "further variables, NAME=VALUE; none that carries a secret")
 	f.StringToStringVar(&in.Secrets, "secret", nil, "variables from Secret Manager, NAME=SECRET[:VERSION]")
+	return cmd
+}
+
+func planAlertsCommand() *cobra.Command {
+	var chains []int64
+	var operator bool
+	cmd := &cobra.Command{
+		Use:   "alerts --chain-id N [--chain-id M …]",
+		Short: "Write the alerting rules of each chain for Prometheus",
+		Long:  "Write the alerting rules of each chain to standard output. Name every chain whose fleet must be there: its absence is an alert.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			write := deploy.Alerts
+			if operator {
+				write = deploy.PrometheusRule
+			}
+			text, err := write(chains)
+			if err != nil {
+				return usage{err}
+			}
+			_, err = cmd.OutOrStdout().Write(text)
+			return err
+		},
+	}
+	cmd.Flags().Int64SliceVar(&chains, "chain-id", nil, "CHAIN_ID; once for each chain")
+	cmd.Flags().BoolVar(&operator, "operator", false, "as an object of the Prometheus operator")
 	return cmd
 }
 

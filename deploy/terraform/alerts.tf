@@ -1,11 +1,15 @@
 # Alert policies for Managed Service for Prometheus, made from the rules that Prometheus itself uses: an expression is written once.
-# Only this file's locals touch the rules, and they need no provider, so that a test can evaluate them.
+# Only this file's locals touch the rules, and they need no provider, so that a test can evaluate them. Every expression names this chain, so that
+# two chains in one project do not both alert for either.
 
 locals {
   unit_seconds = { s = 1, m = 60, h = 3600 }
 
+  template = file("${path.module}/../prometheus/alerts.yaml.tmpl")
+  rules    = replace(replace(local.template, "$fresh", regex("(?m)^# [$]fresh = (.+)$", local.template)[0]), "$chain", tostring(var.chain_id))
+
   alerts = merge([
-    for group in yamldecode(file("${path.module}/../prometheus/alerts.yaml")).groups : {
+    for group in yamldecode(local.rules).groups : {
       for rule in group.rules : rule.alert => {
         group    = group.name
         interval = group.interval

@@ -103,6 +103,9 @@ func (l *Ledger) rollback(ctx context.Context, tx pgx.Tx, stale, fork Position) 
 	if r.Escrows, err = l.refold(ctx, tx, escrows); err != nil {
 		return r, err
 	}
+	if err := l.find(ctx, tx, DeepReorg, fork.Next-1, r.Orphaned); err != nil {
+		return r, err
+	}
 	for _, channel := range []string{partition.Channel, registry.Channel, OutboxChannel} {
 		if _, err := tx.Exec(ctx, `select pg_notify($1, $2::bigint::text)`, channel, chain); err != nil {
 			return r, err

@@ -90,6 +90,9 @@ func (l *Ledger) Repair(ctx context.Context, epoch int64, v Verifiable, verified
 		if len(missing) == 0 {
 			return nil
 		}
+		if err := l.find(ctx, tx, MissingEvent, verified, len(missing)); err != nil {
+			return err
+		}
 		var deployed, others []contract.Event
 		var found []registry.Discovery
 		for _, e := range missing {

@@ -118,14 +118,21 @@ func (v *Verifier) once(ctx context.Context, epoch int64) error {
 	}
 	return v.Compare(ctx, span.From, to, func(_, last int64, found []Difference) error {
 		var missing []contract.Event
+		extra := 0
 		for _, d := range found {
 			log := []any{slog.String("event", d.ID()), slog.String("kind", d.Kind), slog.String("reason", d.Why)}
 			if d.Kind == "missing" {
 				missing = append(missing, d.Chain)
 				v.cfg.Log.ErrorContext(ctx, "the first reading missed an event: it is stored and published now", log...)
 			} else {
+				extra++
 				v.cfg.Metrics.extra.Inc()
 				v.cfg.Log.ErrorContext(ctx, "the database has an event that the chain does not have so", log...)
+			}
+		}
+		if extra > 0 {
+			if err := v.cfg.Ledger.FoundExtra(ctx, last, extra); err != nil {
+				return err
 			}
 		}
 		if _, err := v.cfg.Ledger.Repair(ctx, epoch, span, last, missing); err != nil {

@@ -1,0 +1,123 @@
+package relayer
+
+import (
+	"errors"
+	"log/slog"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/config"
+	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
+	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
+)
+
+// fresh is a relayer that New made and nobody runs.
+func fresh(t *testing.T) (*Relayer, *prometheus.Registry) {
+	cfg, err := config.Load(map[string]string{
+		"CHAIN_ID": "11155111", "RPC_URL": "http://127.0.0.1:1", "FACTORY_ADDRESS": "0x311e63dfcefe7f2c202715ef0df01cda82f58914", "START_BLOCK": "1",
+		"PUBSUB_PROJECT_ID": "a-project", "PUBSUB_TOPIC_ID": "a-topic", "DATABASE_URL": "postgres://u@127.0.0.1:1/d", "INSTANCE_ID": "r0",
+	})
+	require.NoError(t, err)
+	reg := prometheus.NewRegistry()
+	r, err := New(cfg, slog.New(slog.DiscardHandler), reg, "v1", "abc")
+	require.NoError(t, err)
+	return r, reg
+}
+
+// values of all gauges without labels of their own. Every series of ours must carry the chain.
+func values(t *testing.T, reg *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	found := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			labels := map[string]string{}
+			for _, l := range m.GetLabel() {
+				labels[l.GetName()] = l.GetValue()
+			}
+			require.Equal(t, "11155111", labels["chain_id"], "%s has no chain", f.GetName())
+			if m.GetGauge() != nil && len(labels) == 1 {
+				found[f.GetName()] = m.GetGauge().GetValue()
+			}
+		}
+	}
+	return found
+}
+
+// With the database out of reach since before the start the page of the first version, no leader for two minutes, needs a gap that grows.
+func TestGaugesBeforeAnythingHasAnswered(t *testing.T) {
+	r, reg := fresh(t)
+	r.started = time.Now().Add(-5 * time.Minute)
+	r.lastBeat.Store(r.started.UnixNano())
+	v := values(t, reg)
+	require.GreaterOrEqual(t, v["relayer_leader_gap_seconds"], 300.0)
+	require.GreaterOrEqual(t, v["relayer_last_heartbeat_age"], 300.0)
+	require.InDelta(t, float64(time.Now().Unix()), v["relayer_clock_timestamp_seconds"], 60)
+	for _, name := range []string{"relayer_is_leader", "relayer_joined", "relayer_database_up", "relayer_leader_seen_timestamp_seconds",
+		"relayer_database_seen_timestamp_seconds", "relayer_node_up"} {
+		require.Contains(t, v, name)
+		require.Zero(t, v[name], name)
+	}
+	for _, name := range []string{"relayer_slots_unserved", "relayer_outbox_oldest_age_seconds", "total_active_instances", "relayer_factory_lag_blocks"} {
+		require.True(t, math.IsNaN(v[name]), "%s is unknown, not 0: nobody has asked", name)
+	}
+}
+
+// What the database said counts for as long as it may be true, and is then unknown rather than frozen.
+func TestGaugesOfTheChainGoUnknown(t *testing.T) {
+	r, reg := fresh(t)
+	found := time.Now().Add(-time.Hour)
+	l := &look{at: time.Now(), findings: map[string]time.Time{ledger.DeepReorg: found}}
+	l.fleet.Slots.Unserved, l.fleet.Leader = 7, fleet.Leader{Held: true, Epoch: 3}
+	r.gauges.look.Store(l)
+	r.gauges.answered.Store(true)
+	r.gauges.leaderSeen.Store(l.at.UnixNano())
+	v := values(t, reg)
+	require.InDelta(t, 7, v["relayer_slots_unserved"], 0)
+	require.Zero(t, v["relayer_leader_gap_seconds"], "somebody holds the lock")
+
+	r.gauges.answered.Store(false)
+	require.Positive(t, values(t, reg)["relayer_leader_gap_seconds"], "nobody can tell whether somebody leads: the gap begins")
+
+	stale := *l
+	stale.at = time.Now().Add(-lookHolds - time.Second)
+	r.gauges.look.Store(&stale)
+	require.True(t, math.IsNaN(values(t, reg)["relayer_slots_unserved"]))
+	require.InDelta(t, 3, r.gauges.elections(), 0, "a counter does not go back")
+}
+
+// The findings of the database are told with their moment, each kind from the start.
+func TestGaugesOfFindings(t *testing.T) {
+	r, reg := fresh(t)
+	found := time.Unix(1_795_000_000, 0)
+	r.gauges.look.Store(&look{at: time.Now(), findings: map[string]time.Time{ledger.DeepReorg: found}})
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	got := map[string]float64{}
+	for _, f := range families {
+		if f.GetName() != "relayer_last_finding_timestamp_seconds" {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if l.GetName() == "kind" {
+					got[l.GetValue()] = m.GetGauge().GetValue()
+				}
+			}
+		}
+	}
+	require.Equal(t, map[string]float64{ledger.DeepReorg: 1_795_000_000, ledger.MissingEvent: 0, ledger.ExtraEvent: 0}, got)
+}
+
+func TestNoTables(t *testing.T) {
+	require.True(t, noTables(&pgconn.PgError{Code: "42P01"}), "the database answers; it is not migrated yet")
+	for _, err := range []error{errors.New("connection refused"), &pgconn.PgError{Code: "57P03"}, &pgconn.PgError{Code: "28P01"}, nil} {
+		require.False(t, noTables(err), "%v", err)
+	}
+}
