@@ -28,7 +28,7 @@ create index idx_escrow_status on escrow_registry (chain_id, status, address);
 create index idx_escrow_discovered_block on escrow_registry (chain_id, discovered_block_number);
 create index idx_escrow_late on escrow_registry (chain_id, slot) where not caught_up;
 
--- One row an instance. lock_key is the advisory lock that its session holds while it lives: alive means "in pg_locks".
+-- One row an instance. lock_key is the advisory lock that its session holds while it lives: alive means "in pg_locks, and seen lately".
 create table relayer_instances (
     chain_id          bigint      not null,
     instance_id       text        not null,
@@ -44,7 +44,13 @@ create table relayer_instances (
     started_at        timestamptz not null default now(),
     dead_since        timestamptz,
     version           text        not null default '',
+    seen_at           timestamptz not null default now(), -- when it last looked after its slots
+    able_since        timestamptz default now(), -- null while its nodes do not let it go on
+    stuck_since       timestamptz,               -- null while they do
+    sits_out          boolean     not null default false, -- it gave its slots up to those that can go on
+    settings          jsonb       not null default '{}',  -- what the instances of a fleet have to agree on
     primary key (chain_id, instance_id),
+    check ((able_since is null) <> (stuck_since is null)),
     check ((status = 'dead') = (dead_since is not null))
 );
 create index idx_relayer_heartbeat on relayer_instances (chain_id, last_heartbeat);

@@ -20,6 +20,9 @@ const Channel = "relayer_slots"
 // ErrFenced means that another instance took what this one held: everything held is void, the instance has to join again.
 var ErrFenced = errors.New("fenced: another instance claimed this instance's slots; its session was seen as dead")
 
+// ErrStale means that the database has not let this instance look after its slots for Config.StaleAfter: the others take it for dead.
+var ErrStale = errors.New("the slots could not be looked after")
+
 // Config of a Claimer. All fields but Log are required unless they say otherwise.
 type Config struct {
 	DB         *pgxpool.Pool
@@ -30,9 +33,17 @@ type Config struct {
 	Auto       bool          // take a number that no live instance has; with none free stand by
 	StartBlock int64         // cursor of slots that nobody ever served
 	AdoptAfter time.Duration // how long a slot that nobody alive prefers stays unserved before it is adopted
+	StaleAfter time.Duration // an instance that has not looked after its slots for so long is dead to this one; 0 means StaleAfter
+	StallAfter time.Duration // an instance that cannot go on for so long gives its slots up to one that can; 0 means 15 s
 	Every      time.Duration // pause between two looks at the fleet; 0 means 1 s
 	Version    string        // shown to operators
 
+	// Able says what keeps the instance from processing blocks while another might: its nodes. Nil means that nothing ever does.
+	Able func() error
+	// EndDead ends what dead instances have under way in the database, so that their rows are not waited for. Nil means that they are.
+	EndDead func(ctx context.Context, instanceIDs []string) error
+	// Stepped is called after each look at the fleet that worked. Nil means that nobody is told.
+	Stepped func()
 	// Quiesce stops publishing for slots that are about to be yielded, and waits until what is in flight is acknowledged.
 	// An error postpones the yield. Nil means that there is nothing to stop.
 	Quiesce func(ctx context.Context, slots []int16) error
@@ -51,6 +62,10 @@ type Holding struct {
 // Claimer holds the slots of one instance. Join comes first; then one goroutine calls Run, while any may call Holding.
 type Claimer struct {
 	cfg Config
+
+	// Of the goroutine that runs it:
+	probation time.Duration // how long it will have to be able before it takes part again, were it to sit out now
+	wasStuck  bool
 
 	change sync.Mutex // held from before a change in the database until holding says the same
 
@@ -73,6 +88,12 @@ func New(cfg Config) (*Claimer, error) {
 	}
 	if cfg.Every == 0 {
 		cfg.Every = time.Second
+	}
+	if cfg.StaleAfter == 0 {
+		cfg.StaleAfter = StaleAfter
+	}
+	if cfg.StallAfter == 0 {
+		cfg.StallAfter = 15 * time.Second
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -105,10 +126,12 @@ func (c *Claimer) set(h Holding) {
 }
 
 // Run looks at the fleet every Config.Every, whenever hint fires, and when slots may be adopted, and takes or yields slots. It returns nil when ctx ends,
-// and ErrFenced when what it held was taken. A database error is logged and tried again: the session decides when to give up.
+// ErrFenced when what it held was taken, and ErrStale when looking has failed for Config.StaleAfter. Up to then a database error is logged and tried
+// again.
 func (c *Claimer) Run(ctx context.Context, hint <-chan struct{}) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	good := time.Now()
 	for {
 		wait, err := c.step(ctx)
 		switch {
@@ -116,7 +139,11 @@ func (c *Claimer) Run(ctx context.Context, hint <-chan struct{}) error {
 			return err
 		case ctx.Err() != nil:
 			return nil
-		case err != nil:
+		case err == nil:
+			good = time.Now()
+		case time.Since(good) > c.cfg.StaleAfter:
+			return fmt.Errorf("%w for %s: %w", ErrStale, c.cfg.StaleAfter, err)
+		default:
 			c.cfg.Log.WarnContext(ctx, "slots not looked after, trying again", slog.Any("err", err))
 		}
 		if wait <= 0 || wait > c.cfg.Every {
@@ -141,6 +168,9 @@ func (c *Claimer) Step(ctx context.Context) error {
 // step also says when to look again at the latest; zero: at leisure.
 func (c *Claimer) step(ctx context.Context) (wait time.Duration, err error) {
 	held, _ := c.Holding()
+	if err := c.stamp(ctx); err != nil {
+		return 0, err
+	}
 	v, err := c.glance(ctx)
 	if err != nil {
 		return 0, err
@@ -156,16 +186,27 @@ func (c *Claimer) step(ctx context.Context) (wait time.Duration, err error) {
 	if err := c.buryDead(ctx, v); err != nil {
 		return 0, err
 	}
+	if err := c.review(ctx, &v); err != nil {
+		return 0, err
+	}
+	if c.cfg.Stepped != nil {
+		c.cfg.Stepped()
+	}
 	plan := Decide(c.cfg.InstanceID, v.fleet, v.groups, c.cfg.AdoptAfter)
 	if len(plan.Yield) > 0 {
 		if err := c.yield(ctx, plan.Yield); err != nil {
 			return 0, err
 		}
 	}
-	if len(plan.Take) > 0 {
-		return plan.Wait, c.claim(ctx)
+	if len(plan.Take) == 0 {
+		return plan.Wait, nil
 	}
-	return plan.Wait, nil
+	if c.cfg.EndDead != nil && len(plan.From) > 0 {
+		if err := c.cfg.EndDead(ctx, plan.From); err != nil {
+			return 0, err
+		}
+	}
+	return plan.Wait, c.claim(ctx)
 }
 
 func (c *Claimer) yield(ctx context.Context, slots []int16) error {
@@ -191,25 +232,22 @@ func (c *Claimer) yield(ctx context.Context, slots []int16) error {
 // with what that former life held and nobody has claimed. The instance's session must hold its lock.
 func (c *Claimer) Join(ctx context.Context) error {
 	var h Holding
-	err := c.transact(ctx, func(tx pgx.Tx) error {
-		if err := lockOwnership(ctx, tx, c.cfg.ChainID); err != nil {
-			return err
-		}
+	err := c.transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		args := pgx.StrictNamedArgs{"chain": c.cfg.ChainID, "start": c.cfg.StartBlock}
 		if _, err := tx.Exec(ctx, createSlots, args); err != nil {
 			return fmt.Errorf("create the slots of chain %d: %w", c.cfg.ChainID, err)
 		}
 		h.Partition = c.cfg.Partition
 		if c.cfg.Auto {
-			fleet, err := readFleet(ctx, tx, c.cfg.ChainID)
+			v, err := c.look(ctx, tx)
 			if err != nil {
 				return err
 			}
-			h.Partition.Number = freeNumber(c.cfg.InstanceID, h.Partition, fleet)
+			h.Partition.Number = firstNumber(c.cfg.InstanceID, h.Partition, v.fleet)
 		}
 		if _, err := tx.Exec(ctx, register, pgx.StrictNamedArgs{
 			"chain": c.cfg.ChainID, "me": c.cfg.InstanceID, "number": h.Partition.Number, "total": h.Partition.Total,
-			"strategy": h.Partition.Strategy, "key": c.cfg.LockKey, "version": c.cfg.Version,
+			"strategy": h.Partition.Strategy, "key": c.cfg.LockKey, "version": c.cfg.Version, "stuck": c.stuck(ctx),
 		}); err != nil {
 			return fmt.Errorf("register instance %s: %w", c.cfg.InstanceID, err)
 		}
@@ -238,14 +276,15 @@ const createSlots = `
 	where not exists (select from slot_ownership where chain_id = @chain)
 	on conflict do nothing`
 
-// register writes the row by which people and the other instances know this one.
+// register writes the row by which people and the other instances know this one. One that was stuck and sat out, and still is stuck, goes on sitting out.
 const register = `
-	insert into relayer_instances (chain_id, instance_id, partition_number, total_partitions, strategy, status, lock_key, version)
-	values (@chain, @me, @number, @total, @strategy, 'active', @key, @version)
+	insert into relayer_instances as i (chain_id, instance_id, partition_number, total_partitions, strategy, status, lock_key, version, able_since, stuck_since)
+	values (@chain, @me, @number, @total, @strategy, 'active', @key, @version, case when not @stuck then now() end, case when @stuck then now() end)
 	on conflict (chain_id, instance_id) do update
 	set partition_number = excluded.partition_number, total_partitions = excluded.total_partitions, strategy = excluded.strategy,
 	    status = 'active', lock_key = excluded.lock_key, version = excluded.version,
-	    last_heartbeat = now(), started_at = now(), dead_since = null`
+	    able_since = excluded.able_since, stuck_since = case when @stuck then coalesce(i.stuck_since, now()) end, sits_out = i.sits_out and @stuck,
+	    last_heartbeat = now(), started_at = now(), seen_at = now(), dead_since = null`
 
 // raiseOwnEpoch fences the former life of an instance; its cursor stays, since the slots that it still owns count from there.
 const raiseOwnEpoch = `
@@ -255,67 +294,6 @@ const raiseOwnEpoch = `
 
 const heldSlots = `select slot from slot_ownership where chain_id = $1 and owner = $2 order by slot`
 
-// renumber takes a number that became free, for an instance that stands by with a number which another one serves.
-func (c *Claimer) renumber(ctx context.Context, v view) error {
-	held, _ := c.Holding()
-	number := freeNumber(c.cfg.InstanceID, held.Partition, v.fleet)
-	if number == held.Partition.Number {
-		return nil
-	}
-	err := c.transact(ctx, func(tx pgx.Tx) error {
-		if err := lockOwnership(ctx, tx, c.cfg.ChainID); err != nil {
-			return err
-		}
-		fleet, err := readFleet(ctx, tx, c.cfg.ChainID)
-		if err != nil {
-			return err
-		}
-		number = freeNumber(c.cfg.InstanceID, held.Partition, fleet)
-		_, err = tx.Exec(ctx, `update relayer_instances set partition_number = $3 where chain_id = $1 and instance_id = $2`,
-			c.cfg.ChainID, c.cfg.InstanceID, number)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("take partition number %d: %w", number, err)
-	}
-	held.Partition.Number = number
-	c.set(held)
-	c.cfg.Log.InfoContext(ctx, "took a partition number", slog.String("partition", held.Partition.String()))
-	return nil
-}
-
-// freeNumber is the number an instance with PARTITION_NUMBER=auto should have: its own while nobody with a lower id shares it,
-// else the lowest that no live instance of the same total has, else, as a hot standby, one by the hash of its id.
-func freeNumber(me string, mine Partition, fleet []Member) int {
-	taken := make([]bool, mine.Total)
-	keep := false
-	for _, m := range fleet {
-		if m.ID == me {
-			keep = m.Alive && m.Active && m.Partition.Total == mine.Total
-		}
-	}
-	for _, m := range fleet {
-		if m.ID == me || !m.Alive || !m.Active || m.Partition.Total != mine.Total {
-			continue
-		}
-		taken[m.Partition.Number] = true
-		if m.Partition.Number == mine.Number && m.ID < me {
-			keep = false
-		}
-	}
-	if keep {
-		return mine.Number
-	}
-	if n := slices.Index(taken, false); n >= 0 {
-		return n
-	}
-	h := uint64(0)
-	for _, b := range []byte(me) {
-		h = mix(h ^ uint64(b))
-	}
-	return int(h % uint64(mine.Total))
-}
-
 // claim takes what Decide says, in one transaction with the reading that it decides by.
 func (c *Claimer) claim(ctx context.Context) error {
 	c.change.Lock()
@@ -323,10 +301,7 @@ func (c *Claimer) claim(ctx context.Context) error {
 	held, _ := c.Holding()
 	var taken []int16
 	var from cursor
-	err := c.transact(ctx, func(tx pgx.Tx) error {
-		if err := lockOwnership(ctx, tx, c.cfg.ChainID); err != nil {
-			return err
-		}
+	err := c.transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		v, err := c.look(ctx, tx)
 		if err != nil {
 			return err
@@ -358,34 +333,6 @@ type cursor struct {
 	next int64
 	hash *string
 	time *time.Time
-}
-
-const (
-	// callTimeout bounds a statement, and transactTimeout a transaction up to its commit, which waits for its turn behind other claims and rollbacks: a
-	// connection may swallow bytes for ever.
-	callTimeout     = 5 * time.Second
-	transactTimeout = 10 * time.Second
-	// commitTimeout bounds the wait for the answer to a commit.
-	commitTimeout = 2 * time.Second
-)
-
-// transact runs f in a transaction. Until its end ctx may call it off; the commit itself is waited for, since one that was called off may have
-// happened, and what is held would not be what the database says: a stop in that moment could not give the slots back.
-func (c *Claimer) transact(ctx context.Context, f func(pgx.Tx) error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, transactTimeout, fmt.Errorf("no answer from the database within %s", transactTimeout))
-	defer cancel()
-	tx, err := c.cfg.DB.Begin(ctx)
-	if err != nil {
-		return err
-	}
-	err = f(tx)
-	ending, end := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
-	defer end()
-	if err != nil {
-		_ = tx.Rollback(ending) // err says what is wrong
-		return err
-	}
-	return tx.Commit(ending)
 }
 
 // take moves the slots to this instance: it locks and raises the cursor rows of their owners and of itself, in the order of
@@ -462,10 +409,7 @@ func (c *Claimer) Release(ctx context.Context, slots []int16) error {
 	if len(slots) == 0 {
 		return nil
 	}
-	err := c.transact(ctx, func(tx pgx.Tx) error {
-		if err := lockOwnership(ctx, tx, c.cfg.ChainID); err != nil {
-			return err
-		}
+	err := c.transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		args := pgx.StrictNamedArgs{"chain": c.cfg.ChainID, "me": c.cfg.InstanceID, "epoch": held.Epoch, "slots": slots}
 		tag, err := tx.Exec(ctx, releaseSlots, args)
 		if err != nil {
@@ -508,14 +452,3 @@ func (c *Claimer) Leave(ctx context.Context) error {
 }
 
 const notify = `select pg_notify('` + Channel + `', $1::bigint::text)`
-
-// lockOwnership makes claims, releases and rollbacks of a chain take turns: each locks several rows, and together they would deadlock.
-func lockOwnership(ctx context.Context, tx pgx.Tx, chainID int64) error {
-	if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock($1)`, LockKey(chainID)); err != nil {
-		return fmt.Errorf("lock the ownership of chain %d: %w", chainID, err)
-	}
-	return nil
-}
-
-// LockKey is the advisory lock under which ownership rows of several instances change.
-func LockKey(chainID int64) int64 { return 999997<<40 | chainID }

@@ -9,10 +9,17 @@ import (
 type Member struct {
 	ID        string
 	Partition Partition
-	Alive     bool          // its session holds its advisory lock
-	Active    bool          // and it is not stopping
+	Alive     bool          // its session holds its advisory lock, and it has looked after its slots lately
+	Active    bool          // it is not stopping
 	DeadFor   time.Duration // by the database's clock; zero while alive
+	Serves    bool          // it has slots that it prefers
+	Stuck     bool          // its nodes do not let it go on
+	StateFor  time.Duration // for how long it has been stuck, or has not been
+	SitsOut   bool          // it leaves the slots to others until it can go on
 }
+
+// works says that slots may go to the instance.
+func (m Member) works() bool { return m.Alive && m.Active && !m.SitsOut }
 
 // Group is a set of slots with one owner since one moment.
 type Group struct {
@@ -24,7 +31,8 @@ type Group struct {
 // Plan is what an instance should do now.
 type Plan struct {
 	Take  []int16       // free, or owned by the dead
-	Yield []int16       // owned by me, preferred by somebody alive, not by me
+	From  []string      // the dead owners of what to take
+	Yield []int16       // owned by me, and either preferred by somebody else who works and not by me, or all of them, because I sit out
 	Wait  time.Duration // until slots that nobody serves may be adopted; zero: there are none
 }
 
@@ -36,10 +44,10 @@ func (p Plan) Empty() bool { return len(p.Take) == 0 && len(p.Yield) == 0 }
 // the claiming statements decide.
 func Decide(me string, fleet []Member, groups []Group, adoptAfter time.Duration) Plan {
 	members := make(map[string]Member, len(fleet))
-	var live []Member
+	var live []Member // those that slots may go to
 	for _, m := range fleet {
 		members[m.ID] = m
-		if m.Alive && m.Active {
+		if m.works() {
 			live = append(live, m)
 		}
 	}
@@ -58,13 +66,15 @@ func Decide(me string, fleet []Member, groups []Group, adoptAfter time.Duration)
 		switch {
 		case g.Owner == me:
 			for _, slot := range g.Slots {
-				if !my.Partition.Prefers(slot) && others(slot) {
+				if my.SitsOut || !my.Partition.Prefers(slot) && others(slot) {
 					plan.Yield = append(plan.Yield, slot)
 				}
 			}
 			continue
 		case g.Owner != "" && known && owner.Alive:
 			continue // a holder keeps what it has; an adopter yields by itself
+		case my.SitsOut:
+			continue
 		}
 		unserved := g.Since
 		if g.Owner != "" {
@@ -76,10 +86,14 @@ func Decide(me string, fleet []Member, groups []Group, adoptAfter time.Duration)
 		if left := adoptAfter - unserved; left > 0 && (plan.Wait == 0 || left < plan.Wait) {
 			plan.Wait = left
 		}
+		before := len(plan.Take)
 		for _, slot := range g.Slots {
 			if my.Partition.Prefers(slot) || (!others(slot) && adopt(me, live, slot, unserved, adoptAfter)) {
 				plan.Take = append(plan.Take, slot)
 			}
+		}
+		if g.Owner != "" && len(plan.Take) > before && !slices.Contains(plan.From, g.Owner) {
+			plan.From = append(plan.From, g.Owner)
 		}
 	}
 	slices.Sort(plan.Take)

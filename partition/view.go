@@ -3,6 +3,7 @@ package partition
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -16,7 +17,7 @@ type querier interface {
 
 // view is the fleet and its slots as the database has them.
 type view struct {
-	epoch  int64 // of this instance's own cursor row
+	epoch  int64 // of this instance's own cursor row; 0: it has none yet
 	fleet  []Member
 	groups []Group
 }
@@ -30,9 +31,9 @@ func (c *Claimer) glance(ctx context.Context) (view, error) {
 
 func (c *Claimer) look(ctx context.Context, q querier) (v view, err error) {
 	batch := &pgx.Batch{}
-	batch.Queue(`select epoch from cursors where chain_id = $1 and instance_id = $2`, c.cfg.ChainID, c.cfg.InstanceID).
+	batch.Queue(`select coalesce((select epoch from cursors where chain_id = $1 and instance_id = $2), 0)`, c.cfg.ChainID, c.cfg.InstanceID).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&v.epoch) })
-	batch.Queue(selectFleet, c.cfg.ChainID).
+	batch.Queue(selectFleet, c.cfg.ChainID, c.cfg.StaleAfter.Seconds()).
 		Query(func(rows pgx.Rows) error { v.fleet, err = collectFleet(rows); return err })
 	batch.Queue(selectGroups, c.cfg.ChainID).
 		Query(func(rows pgx.Rows) error {
@@ -47,42 +48,50 @@ func (c *Claimer) look(ctx context.Context, q querier) (v view, err error) {
 	if err := q.SendBatch(ctx, batch).Close(); err != nil {
 		return v, fmt.Errorf("read the fleet: %w", err)
 	}
+	for i := range v.fleet {
+		m := &v.fleet[i]
+		m.Serves = slices.ContainsFunc(v.groups, func(g Group) bool { return g.Owner == m.ID && slices.ContainsFunc(g.Slots, m.Partition.Prefers) })
+	}
 	return v, nil
 }
 
-// selectFleet reads every instance of the chain; the sessions of the living hold their locks.
-const selectFleet = `
-	select i.instance_id, i.partition_number, i.total_partitions, i.strategy, i.status = 'active',
-	       exists (select from pg_locks l where l.locktype = 'advisory' and l.granted and l.objsubid = 1
+// member is an instance of the fleet; nil: not there.
+func (v *view) member(id string) *Member {
+	i := slices.IndexFunc(v.fleet, func(m Member) bool { return m.ID == id })
+	if i < 0 {
+		return nil
+	}
+	return &v.fleet[i]
+}
+
+// living is the condition that an instance i is alive: its session holds its lock, and it looks after its slots.
+const living = `i.seen_at > now() - make_interval(secs => $2)
+	           and exists (select from pg_locks l where l.locktype = 'advisory' and l.granted and l.objsubid = 1
 	               and l.database = (select oid from pg_database where datname = current_database())
-	               and (l.classid::bigint << 32 | l.objid::bigint) = i.lock_key),
-	       coalesce(extract(epoch from now() - i.dead_since), 0)::float8
+	               and (l.classid::bigint << 32 | l.objid::bigint) = i.lock_key)`
+
+// selectFleet reads every instance of the chain.
+const selectFleet = `
+	select i.instance_id, i.partition_number, i.total_partitions, i.strategy, i.status = 'active', ` + living + `,
+	       coalesce(extract(epoch from now() - i.dead_since), 0)::float8, i.stuck_since is not null,
+	       extract(epoch from now() - coalesce(i.stuck_since, i.able_since))::float8, i.sits_out
 	from relayer_instances i where i.chain_id = $1`
 
 const selectGroups = `
 	select coalesce(owner, ''), extract(epoch from now() - since)::float8, array_agg(slot)
 	from slot_ownership where chain_id = $1 group by owner, since`
 
-func readFleet(ctx context.Context, q querier, chainID int64) ([]Member, error) {
-	rows, _ := q.Query(ctx, selectFleet, chainID)
-	fleet, err := collectFleet(rows)
-	if err != nil {
-		return nil, fmt.Errorf("read the fleet: %w", err)
-	}
-	return fleet, nil
-}
-
 func collectFleet(rows pgx.Rows) ([]Member, error) {
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (m Member, err error) {
-		var deadFor float64
+		var deadFor, stateFor float64
 		p := &m.Partition
-		err = row.Scan(&m.ID, &p.Number, &p.Total, &p.Strategy, &m.Active, &m.Alive, &deadFor)
-		m.DeadFor = time.Duration(deadFor * float64(time.Second))
+		err = row.Scan(&m.ID, &p.Number, &p.Total, &p.Strategy, &m.Active, &m.Alive, &deadFor, &m.Stuck, &stateFor, &m.SitsOut)
+		m.DeadFor, m.StateFor = time.Duration(deadFor*float64(time.Second)), time.Duration(stateFor*float64(time.Second))
 		return m, err
 	})
 }
 
-// buryDead records since when an instance without a session is dead: the adoption of its slots counts from there.
+// buryDead records since when an instance is dead: the adoption of its slots counts from there.
 func (c *Claimer) buryDead(ctx context.Context, v view) error {
 	var dead []string
 	for _, m := range v.fleet {
@@ -96,7 +105,7 @@ func (c *Claimer) buryDead(ctx context.Context, v view) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	// One that came back in between has its lock again, and its own update made it active; the condition spares it.
-	rows, err := c.cfg.DB.Query(ctx, markDead, c.cfg.ChainID, dead)
+	rows, err := c.cfg.DB.Query(ctx, markDead, c.cfg.ChainID, c.cfg.StaleAfter.Seconds(), dead)
 	if err != nil {
 		return fmt.Errorf("mark the dead: %w", err)
 	}
@@ -106,7 +115,4 @@ func (c *Claimer) buryDead(ctx context.Context, v view) error {
 
 const markDead = `
 	update relayer_instances i set status = 'dead', dead_since = now()
-	where i.chain_id = $1 and i.instance_id = any($2) and i.status <> 'dead'
-	  and not exists (select from pg_locks l where l.locktype = 'advisory' and l.granted and l.objsubid = 1
-	                  and l.database = (select oid from pg_database where datname = current_database())
-	                  and (l.classid::bigint << 32 | l.objid::bigint) = i.lock_key)`
+	where i.chain_id = $1 and i.instance_id = any($3) and i.status <> 'dead' and not (` + living + `)`

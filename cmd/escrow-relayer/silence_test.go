@@ -91,3 +91,27 @@ func TestOutageLimitIsKeptWhenBytesAreSwallowed(t *testing.T) {
 		t.Logf("%s ended after %s, code %d", id, time.Since(begun).Round(100*time.Millisecond), code)
 	}
 }
+
+// One instance's node is gone and another's is not: its slots are served by the other one until it is back.
+func TestSlotsGoWhereANodeIs(t *testing.T) {
+	w := newWorld(t, nil)
+	env := map[string]string{"RESIGN_AFTER": "2s"}
+	w.run("r0", 0, 2, env)
+	w.ready("r0")
+	node, url, err := faults.ProxyURL(w.Chain.HTTP())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = node.Close() })
+	w.run("r1", 1, 2, map[string]string{"RESIGN_AFTER": "2s", "RPC_URLS": url})
+	w.ready("r1")
+	share := func(f *fleet.Fleet) bool { return slotsOf("r0", 1260)(f) && slotsOf("r1", 1260)(f) }
+	w.until("two share", share)
+	w.blocks(2)
+	undo := node.Cut()
+	t.Cleanup(func() { _ = undo() })
+	w.until("the one with a node serves all", slotsOf("r0", 2520))
+	w.blocks(2)
+	require.NoError(t, undo())
+	w.until("two share again", share)
+	w.blocks(2)
+	w.audit(false)
+}

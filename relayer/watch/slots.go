@@ -78,6 +78,8 @@ type SlotStatus struct {
 	Escrows int
 	Late    int
 	Slots   int
+	Unread  error     // why the next blocks cannot be read; nil: they can, or nothing is held
+	Since   time.Time // since when
 }
 
 // NewSlotWatch returns a watch; Run starts it.
@@ -131,6 +133,7 @@ func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <
 	w.held = held
 	if len(held.Slots) == 0 {
 		w.book, w.at = nil, ledger.Position{}
+		w.reading(ctx, nil)
 		w.report(0)
 		select {
 		case <-changed:
@@ -210,6 +213,7 @@ func (w *SlotWatch) advance(ctx context.Context, view source.View, changed <-cha
 	}
 	since := time.Now()
 	for batch, err := range w.cfg.Source.Read(ctx, uint64(w.at.Next), to, filter) {
+		w.reading(ctx, err)
 		if err != nil {
 			return err
 		}
@@ -330,6 +334,20 @@ func (w *SlotWatch) ended(events []contract.Event) {
 			w.book.end(e.Escrow, int64(e.BlockNumber))
 		}
 	}
+}
+
+// reading notes whether blocks can be read: an instance whose nodes do not let it leaves its slots to another.
+func (w *SlotWatch) reading(ctx context.Context, err error) {
+	s := *w.status.Load()
+	switch {
+	case ctx.Err() != nil || (err == nil) == (s.Unread == nil):
+		return
+	case err == nil:
+		s.Unread, s.Since = nil, time.Time{}
+	default:
+		s.Unread, s.Since = err, time.Now()
+	}
+	w.status.Store(&s)
 }
 
 func (w *SlotWatch) report(late int) {

@@ -1,0 +1,119 @@
+package partition
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// StaleAfter is how long an instance that holds its lock counts as alive without having looked after its slots: what must not happen is that a
+// process which exists and does nothing keeps slots from those who would serve them. A look takes milliseconds, and a yield waits some seconds
+// for the publisher.
+const StaleAfter = 20 * time.Second
+
+// An instance whose nodes do not let it go on gives its slots up to those that can, and sits out until it can again:
+//
+//	         stuck for StallAfter, and another has been able for as long
+//	works ──────────────────────────────────────────────────────────────► sits out
+//	  ▲                                                                      │
+//	  └──────────────────────────────────────────────────────────────────────┘
+//	     able for its probation, or able while nobody else is, or alone
+//
+// The other's being able for as long is what keeps a fleet whose nodes are all gone, or come and go together, from passing slots round. The
+// probation is StallAfter, doubled by each time that it sits out, up to maxProbation: a node that fails only under the load of the slots cannot make
+// them go to and fro. An instance that has been able for forgetAfter starts over.
+const (
+	maxProbation = 64
+	forgetAfter  = 20 // StallAfters
+)
+
+// sitsOut says whether the instance me should sit out from now on, given whether it does and the length of its probation.
+func sitsOut(me string, fleet []Member, stallAfter, probation time.Duration) bool {
+	var my Member
+	var others, able, settled bool // somebody else works; and can go on; and has been able to for long enough
+	for _, m := range fleet {
+		switch {
+		case m.ID == me:
+			my = m
+		case m.works():
+			others = true
+			able = able || !m.Stuck
+			settled = settled || !m.Stuck && m.StateFor >= stallAfter
+		}
+	}
+	switch {
+	case !my.SitsOut:
+		return my.Stuck && my.StateFor >= stallAfter && settled
+	case my.Stuck:
+		return others // to take slots back from others that are stuck as well would help nobody
+	}
+	return able && my.StateFor < max(probation, stallAfter)
+}
+
+// stamp says in the database that the instance looks after its slots, and whether its nodes let it go on. It returns ErrFenced when the row is gone.
+func (c *Claimer) stamp(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	tag, err := c.cfg.DB.Exec(ctx, stamp, c.cfg.ChainID, c.cfg.InstanceID, c.stuck(ctx))
+	if err != nil {
+		return fmt.Errorf("say that %s looks after its slots: %w", c.cfg.InstanceID, err)
+	}
+	if tag.RowsAffected() == 0 {
+		return fmt.Errorf("%w: its row is gone", ErrFenced)
+	}
+	return nil
+}
+
+// stuck asks whether the instance can go on, and logs a change.
+func (c *Claimer) stuck(ctx context.Context) bool {
+	var err error
+	if c.cfg.Able != nil {
+		err = c.cfg.Able()
+	}
+	if was := c.wasStuck; was != (err != nil) {
+		c.wasStuck = err != nil
+		c.cfg.Log.InfoContext(ctx, "what this instance needs to go on with its slots has changed", slog.Bool("able", err == nil), slog.Any("err", err))
+	}
+	return err != nil
+}
+
+// One that was taken for dead and comes back is alive again; if its slots were claimed meanwhile, its epoch says so.
+const stamp = `
+	update relayer_instances
+	set seen_at = now(), status = case when status = 'dead' then 'active' else status end, dead_since = null,
+	    stuck_since = case when $3 then coalesce(stuck_since, now()) end, able_since = case when $3 then null else coalesce(able_since, now()) end
+	where chain_id = $1 and instance_id = $2`
+
+// review decides whether the instance sits out, writes that down, and puts it into the view.
+func (c *Claimer) review(ctx context.Context, v *view) error {
+	my := v.member(c.cfg.InstanceID)
+	if my == nil {
+		return nil
+	}
+	if !my.Stuck && !my.SitsOut && my.StateFor > forgetAfter*c.cfg.StallAfter {
+		c.probation = 0
+	}
+	out := sitsOut(c.cfg.InstanceID, v.fleet, c.cfg.StallAfter, c.probation)
+	if out == my.SitsOut {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	batch := &pgx.Batch{}
+	batch.Queue(`update relayer_instances set sits_out = $3 where chain_id = $1 and instance_id = $2`, c.cfg.ChainID, c.cfg.InstanceID, out)
+	batch.Queue(notify, c.cfg.ChainID)
+	if err := c.cfg.DB.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("say whether %s sits out: %w", c.cfg.InstanceID, err)
+	}
+	my.SitsOut = out
+	if out {
+		c.probation = min(max(2*c.probation, c.cfg.StallAfter), maxProbation*c.cfg.StallAfter)
+		c.cfg.Log.WarnContext(ctx, "giving the slots up: the nodes do not let this instance go on, and another can", slog.Duration("for", my.StateFor))
+		return nil
+	}
+	c.cfg.Log.InfoContext(ctx, "taking part again")
+	return nil
+}

@@ -1,0 +1,248 @@
+package relayer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fusion-prime/escrow-relayer/election"
+	"github.com/fusion-prime/escrow-relayer/partition"
+	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
+	"github.com/fusion-prime/escrow-relayer/relayer/publish"
+	"github.com/fusion-prime/escrow-relayer/relayer/retention"
+	"github.com/fusion-prime/escrow-relayer/relayer/watch"
+)
+
+// tenure is one database session and everything that lives by it.
+type tenure struct {
+	*Relayer
+	limit     *outage
+	session   *election.Session
+	claimer   *partition.Claimer
+	publisher *publish.Publisher
+	slots     *watch.SlotWatch
+	elector   *election.Elector
+}
+
+// serve opens a session, joins the fleet and works until ctx ends (nil) or the tenure is over (an error). joined is called
+// once the instance is part of the fleet; up to there limit bounds it.
+func (r *Relayer) serve(ctx context.Context, limit *outage, joined func()) (err error) {
+	attempt, end := limit.bound(ctx)
+	defer end()
+	session, err := election.Open(attempt, election.SessionConfig{
+		Conn: r.db.Session, ChainID: r.cfg.ChainID, InstanceID: r.cfg.InstanceID, ProbeEvery: r.cfg.SessionProbeInterval, Wait: r.cfg.InstanceLockWait, Waiting: limit.good,
+		Channels: []string{partition.Channel, registry.Channel, ledger.OutboxChannel, election.Channel}, Log: r.component("session"),
+	})
+	if err != nil {
+		return err
+	}
+	// The session outlives ctx: slots and leadership are given back through it.
+	sessionCtx, endSession := context.WithCancel(context.WithoutCancel(ctx))
+	sessionDone := make(chan error, 1)
+	go func() { sessionDone <- session.Run(sessionCtx) }()
+	defer func() {
+		endSession()
+		err = errors.Join(err, <-sessionDone)
+	}()
+	t := &tenure{Relayer: r, limit: limit, session: session}
+	if err := t.assemble(); err != nil {
+		return err
+	}
+	if err := t.join(attempt); err != nil {
+		return err
+	}
+	end()
+	limit.good()
+	joined()
+	r.current.Store(t)
+	defer r.current.Store(nil)
+	err = t.work(ctx)
+	return errors.Join(err, t.leave(ctx))
+}
+
+// join makes the instance part of the fleet. What a former life of it has under way is ended first: it holds the rows that joining needs.
+func (t *tenure) join(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, joinTimeout, fmt.Errorf("not joined within %s", joinTimeout))
+	defer cancel()
+	if _, err := t.session.EndFormer(ctx, t.db.Pool); err != nil {
+		return err
+	}
+	return t.claimer.Join(ctx)
+}
+
+// joinTimeout bounds the joining: a few statements.
+const joinTimeout = 15 * time.Second
+
+// work runs everything until ctx or the session ends, or one part fails. The publisher ends after what feeds it.
+func (t *tenure) work(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+
+	publishCtx, endPublishing := context.WithCancel(context.WithoutCancel(ctx))
+	defer endPublishing()
+	published := make(chan error, 1)
+	go func() {
+		err := t.publisher.Run(publishCtx)
+		if err != nil {
+			cancel(err)
+		}
+		published <- err
+	}()
+
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { // the end of the session ends everything
+		select {
+		case <-t.session.Done():
+			endPublishing()
+			t.db.Renew() // so that nothing waits on a connection which went the way of the session's
+			return election.ErrLost
+		case <-ctx.Done():
+			return nil
+		}
+	})
+	g.Go(func() error { return t.claimer.Run(ctx, t.session.Hint(partition.Channel)) })
+	g.Go(func() error { return t.slots.Run(ctx) })
+	g.Go(func() error { return t.elector.Run(ctx, t.lead) })
+	g.Go(func() error { return t.beat(ctx) })
+	g.Go(func() error {
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-t.session.Hint(ledger.OutboxChannel):
+				t.publisher.Reload()
+			}
+		}
+	})
+	err := g.Wait()
+	endPublishing()
+	return errors.Join(err, <-published)
+}
+
+// lead serves one term as leader.
+func (t *tenure) lead(ctx context.Context, term election.Term) error {
+	t.leading.Store(true)
+	defer t.leading.Store(false)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		err := t.factory.Run(ctx, term.Epoch, t.elector.Beats(term))
+		switch {
+		case errors.Is(err, ledger.ErrFenced):
+			return fmt.Errorf("%w: %w", election.ErrDeposed, err)
+		case errors.Is(err, watch.ErrNoProgress):
+			return fmt.Errorf("%w: %w", election.ErrResign, err)
+		}
+		return err
+	})
+	g.Go(func() error { return t.verifier.Run(ctx, term.Epoch) })
+	g.Go(func() error {
+		return retention.Run(ctx, retention.Config{DB: t.db.Pool, ChainID: t.cfg.ChainID, Events: t.cfg.Retention, Log: t.component("retention")})
+	})
+	return g.Wait()
+}
+
+// beat writes the heartbeat every HeartbeatInterval.
+func (t *tenure) beat(ctx context.Context) error {
+	ticker := time.NewTicker(t.cfg.HeartbeatInterval)
+	defer ticker.Stop()
+	defer func() { // the last one says that it is about to stop
+		if !t.session.Valid() {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = election.Heartbeat(ctx, t.db.Pool, t.cfg.ChainID, t.cfg.InstanceID, t.vitals(true))
+	}()
+	for {
+		if err := election.Heartbeat(ctx, t.db.Pool, t.cfg.ChainID, t.cfg.InstanceID, t.vitals(false)); err == nil {
+			t.lastBeat.Store(time.Now().UnixNano())
+		} else if ctx.Err() == nil {
+			t.log.WarnContext(ctx, "heartbeat not written, trying again", slog.Any("err", err))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+func (t *tenure) vitals(stopping bool) election.Vitals {
+	s, view := t.slots.Status(), t.source.View()
+	return election.Vitals{CurrentBlock: max(s.Next-1, 0), HeadBlock: int64(view.Head), Escrows: s.Escrows, Stopping: stopping}
+}
+
+// leave gives the slots back after a clean stop, waking the others. With the session gone there is nothing to give back: the
+// others claim it.
+func (t *tenure) leave(ctx context.Context) error {
+	switch {
+	case t.session.Valid():
+	case ctx.Err() != nil:
+		return fmt.Errorf("give the slots back: %w", election.ErrLost)
+	default:
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	defer cancel()
+	return errors.Join(t.claimer.Release(ctx, nil), t.claimer.Leave(ctx))
+}
+
+// leaveTimeout bounds the return of the slots: the last step of the 10 s that Cloud Run leaves after SIGTERM.
+const leaveTimeout = 2 * time.Second
+
+// assemble makes the parts of a tenure.
+func (t *tenure) assemble() (err error) {
+	cfg := t.cfg
+	t.publisher, err = publish.New(publish.Config{
+		DB: t.db.Pool, ChainID: cfg.ChainID, Owner: cfg.InstanceID, Project: cfg.Project, Topics: t.topics(), OtherNames: cfg.Other,
+		BySlot: cfg.OrderingKey == "slot", Valid: t.session.Valid, Log: t.component("publisher"), Metrics: t.sending, Carry: &t.carry,
+		Tracer: t.tracing.Tracer(),
+	})
+	if err != nil {
+		return err
+	}
+	t.claimer, err = partition.New(partition.Config{
+		DB: t.db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID, LockKey: election.InstanceKey(cfg.ChainID, cfg.InstanceID), Partition: cfg.Partition,
+		Auto: cfg.Auto, StartBlock: cfg.StartBlock, AdoptAfter: cfg.AdoptAfter, Version: t.version,
+		StallAfter: cfg.ResignAfter, Able: t.able, EndDead: t.endDead, Stepped: t.limit.good,
+		Quiesce: t.publisher.Quiesce, Resume: t.publisher.Resume, Log: t.component("partition"),
+	})
+	if err != nil {
+		return err
+	}
+	t.slots = watch.NewSlotWatch(watch.SlotConfig{
+		Source: t.source, Ledger: t.ledger, DB: t.db.Pool, Holder: t.claimer, Publisher: t.publisher, ABI: cfg.ABI, Filters: t.filters, ChainID: cfg.ChainID,
+		DiscoveryWait: cfg.DiscoveryWait, Discovered: t.session.Hint(registry.Channel), Log: t.component("slots"), Metrics: t.watching,
+		Tracer: t.tracing.Tracer(),
+	})
+	t.elector, err = election.NewElector(election.ElectorConfig{
+		Session: t.session, DB: t.db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID, StaleAfter: cfg.LeaderStaleAfter,
+		Eligible: func() bool { return t.source.Health() == nil }, Busy: partition.LockKey(cfg.ChainID), Log: t.component("election"),
+	})
+	return err
+}
+
+// able says what keeps this instance from reading the next blocks of its slots while another one might: nodes that are down, or refuse them.
+func (t *tenure) able() error {
+	if err := t.source.Health(); err != nil {
+		return err
+	}
+	if s := t.slots.Status(); s.Unread != nil {
+		return fmt.Errorf("blocks cannot be read since %s: %w", s.Since.UTC().Format(time.TimeOnly), s.Unread)
+	}
+	return nil
+}
+
+// endDead ends what dead instances have under way in the database, before their slots are claimed.
+func (t *tenure) endDead(ctx context.Context, instances []string) error {
+	ended, err := election.EndTransactions(ctx, t.db.Pool, instances)
+	if ended > 0 {
+		t.log.WarnContext(ctx, "ended transactions of dead instances", slog.Int("transactions", ended), slog.Any("instances", instances))
+	}
+	return err
+}
