@@ -32,6 +32,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish"
+	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/redact"
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
 	"github.com/fusion-prime/escrow-relayer/relayer/trace"
@@ -55,6 +56,7 @@ type Relayer struct {
 	verified *verify.Metrics
 	sending  *publish.Metrics
 	carry    publish.Carry
+	pubsub   *pubsub.Client
 	gauges   *gauges
 
 	db       *database.Database // from here on set by Run

@@ -13,7 +13,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/migrations"
 	"github.com/fusion-prime/escrow-relayer/registry"
-	"github.com/fusion-prime/escrow-relayer/relayer/publish"
+	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
@@ -34,8 +34,8 @@ func (r *Relayer) start(ctx context.Context) error {
 			return err
 		}},
 		{"topics", func(ctx context.Context) error {
-			err := publish.CheckTopics(ctx, cfg.Project, r.topics())
-			if errors.Is(err, publish.ErrNoTopic) {
+			err := pubsub.CheckTopics(ctx, cfg.Project, r.topics())
+			if errors.Is(err, pubsub.ErrNoTopic) {
 				return backoff.Permanent(fmt.Errorf("%w: %w", ErrRefused, err))
 			}
 			return err
@@ -87,6 +87,6 @@ func (r *Relayer) prepareDatabase(ctx context.Context) error {
 	return err
 }
 
-func (r *Relayer) topics() publish.Topics {
-	return publish.Topics{Default: r.cfg.Topic, Other: r.cfg.OtherTopic, Retractions: r.cfg.RetractionsTopic}
+func (r *Relayer) topics() pubsub.Topics {
+	return pubsub.Topics{Default: r.cfg.Topic, Other: r.cfg.OtherTopic, Retractions: r.cfg.RetractionsTopic}
 }

@@ -199,7 +199,7 @@ const leaveTimeout = 2 * time.Second
 func (t *tenure) assemble() (err error) {
 	cfg := t.cfg
 	t.publisher, err = publish.New(publish.Config{
-		DB: t.db.Pool, ChainID: cfg.ChainID, Owner: cfg.InstanceID, Project: cfg.Project, Topics: t.topics(), OtherNames: cfg.Other,
+		DB: t.db.Pool, ChainID: cfg.ChainID, Owner: cfg.InstanceID, Sender: t.pubsub, Topics: t.topics(), OtherNames: cfg.Other,
 		BySlot: cfg.OrderingKey == "slot", Valid: t.session.Valid, Log: t.component("publisher"), Metrics: t.sending, Carry: &t.carry,
 		Tracer: t.tracing.Tracer(),
 	})

@@ -32,6 +32,8 @@ var rules = []struct {
 	{"relayer/publish", "relayer/ledger", "publishing knows the outbox, not who fills it"},
 	{"relayer/ledger", "relayer/publish", "what is committed knows nothing of how it is sent"},
 	{"relayer/outbox", "relayer/ledger", "the outbox knows its rows, not who fills it"},
+	{"relayer/pubsub", "relayer/publish", "the client knows nothing of what is published"},
+	{"relayer/pubsub", "relayer/outbox", "the client knows nothing of what is published"},
 	{"relayer/outbox", "relayer/publish", "the outbox knows its rows, not who sends them"},
 	{"relayer/ledger", "relayer/watch", "the ledger commits what it is given"},
 }

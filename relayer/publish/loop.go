@@ -13,6 +13,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
+	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
 )
 
 // limits of a publisher. Tests make them small.
@@ -39,18 +40,15 @@ var defaultLimits = limits{
 }
 
 const (
-	// publishTimeout bounds one request. The service answers within a second, or not at all.
-	publishTimeout = 15 * time.Second
 	// deleteAtEnd bounds the deletions after that.
 	deleteAtEnd = time.Second
 	// drainTimeout bounds the wait for acknowledgements at the end: Cloud Run leaves 10 s after SIGTERM for everything.
 	drainTimeout = 4 * time.Second
 )
 
-// loop is the state of Run. It belongs to Run's goroutine, except for what send uses: cfg, publish, and the names of the topics.
+// loop is the state of Run. It belongs to Run's goroutine, except for what send uses: cfg and the names of the topics.
 type loop struct {
 	*Publisher
-	publish publishFunc
 	topics  [outbox.Topics]topicState
 	lanes   map[outbox.Lane]*lane
 	retries retries        // blocked lanes that wait for their next try
@@ -82,9 +80,9 @@ type topicState struct {
 	freed   time.Time  // when blocked lanes were last let go because one of them had got through
 }
 
-func newLoop(p *Publisher, publish publishFunc) *loop {
+func newLoop(p *Publisher) *loop {
 	l := &loop{
-		Publisher: p, publish: publish, lanes: map[outbox.Lane]*lane{}, known: map[int64]bool{}, busy: map[int16]int{}, quiet: map[int16]int{},
+		Publisher: p, lanes: map[outbox.Lane]*lane{}, known: map[int64]bool{}, busy: map[int16]int{}, quiet: map[int16]int{},
 		flown:       make(chan *flight, outbox.Topics*p.limits.requests),
 		outboxState: outboxState{read: make(chan reading, 1), rereadAt: time.Now().Add(p.limits.rereadEvery)},
 		deleted:     make(chan deletion, 1),
@@ -92,7 +90,7 @@ func newLoop(p *Publisher, publish publishFunc) *loop {
 	}
 	for i, id := range [outbox.Topics]string{p.cfg.Topics.Default, p.cfg.Topics.Other, p.cfg.Topics.Retractions} {
 		if l.topics[i].blocked = map[*lane]struct{}{}; id != "" {
-			l.topics[i].name = topicName(p.cfg.Project, id)
+			l.topics[i].name = id
 		}
 	}
 	for _, s := range p.cfg.Carry.acked {
@@ -376,9 +374,9 @@ func (l *loop) failed(ctx context.Context, f *flight) {
 	if errors.Is(f.err, ErrNoRight) {
 		return
 	}
-	c := code(f.err)
+	c := pubsub.Code(f.err)
 	l.cfg.Metrics.errors.WithLabelValues(c.String()).Inc()
-	if !refused(c) {
+	if !pubsub.Refused(c) {
 		l.cfg.Carry.doubt[n.id] = max(l.cfg.Carry.doubt[n.id], f.rows[len(f.rows)-1].Seq)
 	}
 	l.drop(n)

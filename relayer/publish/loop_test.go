@@ -6,9 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/googleapis/gax-go/v2"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -16,6 +14,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
+	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
 )
 
 // bench is a loop whose steps are taken one by one: for orders of events that hardly ever happen.
@@ -24,12 +23,17 @@ type bench struct {
 	t *testing.T
 }
 
+// accepting takes whatever it is given.
+type accepting struct{}
+
+func (accepting) Publish(context.Context, string, string, []pubsub.Message) ([]string, error) {
+	return nil, nil
+}
+
 func assemble(t *testing.T) *bench {
-	p, err := New(Config{DB: &pgxpool.Pool{}, ChainID: 7, Owner: "r0", Project: "p", Topics: Topics{Default: "d"}, Metrics: NewMetrics(nil)})
+	p, err := New(Config{DB: &pgxpool.Pool{}, ChainID: 7, Owner: "r0", Sender: accepting{}, Topics: pubsub.Topics{Default: "d"}, Metrics: NewMetrics(nil)})
 	require.NoError(t, err)
-	b := &bench{t: t, loop: newLoop(p, func(context.Context, *pubsubpb.PublishRequest, ...gax.CallOption) (*pubsubpb.PublishResponse, error) {
-		return &pubsubpb.PublishResponse{}, nil
-	})}
+	b := &bench{t: t, loop: newLoop(p)}
 	b.caughtUp = true
 	return b
 }

@@ -1,13 +1,11 @@
 package publish
 
 import (
-	"context"
-	"errors"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
 )
 
 // Metrics outlive the publishers of several tenures.
@@ -37,28 +35,5 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// code is the gRPC code of an error of the client's; a deadline of ours comes without one.
-func code(err error) codes.Code {
-	switch {
-	case err == nil:
-		return codes.OK
-	case errors.Is(err, context.DeadlineExceeded):
-		return codes.DeadlineExceeded
-	case errors.Is(err, context.Canceled):
-		return codes.Canceled
-	}
-	return status.Code(err)
-}
-
-// refused says whether an answer means for sure that nothing was stored.
-func refused(c codes.Code) bool {
-	switch c {
-	case codes.PermissionDenied, codes.Unauthenticated, codes.NotFound, codes.InvalidArgument, codes.FailedPrecondition, codes.OutOfRange,
-		codes.AlreadyExists, codes.Unimplemented, codes.ResourceExhausted:
-		return true
-	}
-	return false
-}
-
 // hopeless says whether an answer will stay the same until a person does something.
-func hopeless(c codes.Code) bool { return refused(c) && c != codes.ResourceExhausted }
+func hopeless(c codes.Code) bool { return pubsub.Refused(c) && c != codes.ResourceExhausted }

@@ -11,30 +11,28 @@ import (
 	"sync/atomic"
 	"time"
 
-	"cloud.google.com/go/pubsub/v2"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/trace"
-	"google.golang.org/api/option"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
+	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
 )
 
 // ErrNoRight means that the right to publish ended while Run was at it.
 var ErrNoRight = errors.New("the right to publish is over")
 
-// Config of a Publisher. DB, Owner, Project, Topics.Default and Metrics are required.
+// Config of a Publisher. DB, Owner, Sender, Topics.Default and Metrics are required.
 type Config struct {
 	DB         *pgxpool.Pool
 	ChainID    int64
 	Owner      string // instance id: the rows of its slots are published
-	Project    string
-	Topics     Topics
+	Sender     Sender
+	Topics     pubsub.Topics
 	OtherNames map[string]bool // events that go to Topics.Other
 	BySlot     bool            // ordering key: the slot instead of the escrow; larger batches, less isolation
 	// Valid says whether the right to publish still holds; it is asked before each request, concurrently. Nil: for ever.
 	Valid   func() bool
 	Tracer  trace.Tracer // makes a span a message, whose context the message carries as the attribute traceparent. Nil: none
-	Options []option.ClientOption
 	Log     *slog.Logger
 	Metrics *Metrics
 	Carry   *Carry           // nil: nothing is carried over
@@ -71,8 +69,8 @@ type Publisher struct {
 
 // New checks the configuration and starts nothing.
 func New(cfg Config) (*Publisher, error) {
-	if cfg.DB == nil || cfg.Owner == "" || cfg.Project == "" || cfg.Topics.Default == "" || cfg.Metrics == nil {
-		return nil, errors.New("publish: DB, Owner, Project, the default topic and Metrics are required")
+	if cfg.DB == nil || cfg.Owner == "" || cfg.Sender == nil || cfg.Topics.Default == "" || cfg.Metrics == nil {
+		return nil, errors.New("publish: DB, Owner, Sender, the default topic and Metrics are required")
 	}
 	if cfg.Valid == nil {
 		cfg.Valid = func() bool { return true }
@@ -100,17 +98,11 @@ func New(cfg Config) (*Publisher, error) {
 // acknowledged, and returns nil. It returns ErrNoRight when Config.Valid says no. Trouble with Pub/Sub or the database never ends it.
 func (p *Publisher) Run(ctx context.Context) error {
 	defer close(p.inbox.ended)
-	client, err := pubsub.NewClient(ctx, p.cfg.Project, p.cfg.Options...)
-	if err != nil {
-		return fmt.Errorf("open the Pub/Sub client: %w", err)
-	}
-	l := newLoop(p, client.TopicAdminClient.Publish)
+	l := newLoop(p)
 	flights, cancel := context.WithCancel(context.WithoutCancel(ctx)) // requests outlive ctx, by the drain
 	defer cancel()
-	err = l.run(ctx, flights)
+	err := l.run(ctx, flights)
 	l.drain(ctx, cancel)
-	// The client's two halves share a connection when PUBSUB_EMULATOR_HOST is set, and closing it twice is an error that means nothing.
-	_ = client.Close()
 	return err
 }
 

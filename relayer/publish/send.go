@@ -4,19 +4,21 @@ import (
 	"context"
 	"time"
 
-	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
-	"github.com/googleapis/gax-go/v2"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
+	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
 )
 
-// publishFunc is the client's own Publish. The client's Publisher above it is not used: it delays each message to fill batches by key, keeps
-// a goroutine and a queue a key, retries where we cannot see it, and drops a key's queue when it fails.
-type publishFunc func(context.Context, *pubsubpb.PublishRequest, ...gax.CallOption) (*pubsubpb.PublishResponse, error)
+// Sender hands messages to Pub/Sub, in one request and once: the loop retries. Errors are those of package pubsub. The call has a deadline of
+// its own. (Google's Publisher is not used: it delays each message to fill batches by key, keeps a goroutine and a queue per key, retries
+// where we cannot see it, and drops a key's queue when it fails.)
+type Sender interface {
+	Publish(ctx context.Context, topic, key string, messages []pubsub.Message) (ids []string, err error)
+}
 
 // flight is a request under way: rows of one lane.
 type flight struct {
@@ -28,28 +30,26 @@ type flight struct {
 
 // send hands a request to the client and waits for the answer. It runs in a goroutine of its own.
 func (l *loop) send(ctx context.Context, f *flight) (err error) {
-	req := &pubsubpb.PublishRequest{Topic: l.topics[f.lane.id.Topic].name, Messages: make([]*pubsubpb.PubsubMessage, len(f.rows))}
-	key, now := l.cfg.key(f.lane.id), l.cfg.Now()
+	topic, key, now := l.topics[f.lane.id.Topic].name, l.cfg.key(f.lane.id), l.cfg.Now()
+	messages := make([]pubsub.Message, len(f.rows))
 	var spans []trace.Span
-	var res *pubsubpb.PublishResponse
-	defer func() { sent(spans, res.GetMessageIds(), err) }()
+	var ids []string
+	defer func() { sent(spans, ids, err) }()
 	for i := range f.rows {
 		r := &f.rows[i].Pending
 		body, attributes, err := message.Encode(message.Kind(r.Kind), event(&r.Event), l.cfg.ChainID, now)
 		if err != nil {
 			return status.Error(codes.InvalidArgument, err.Error()) // its lane waits for somebody to mend the row; nothing is dropped
 		}
-		req.Messages[i] = &pubsubpb.PubsubMessage{Data: body, Attributes: attributes, OrderingKey: key}
+		messages[i] = pubsub.Message{Data: body, Attributes: attributes}
 		if l.cfg.Tracer != nil {
-			spans = append(spans, l.cfg.traced(ctx, r, req.Messages[i], req.Topic))
+			spans = append(spans, l.cfg.traced(ctx, r, &messages[i], topic, key))
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
-	defer cancel()
 	if !l.cfg.Valid() {
 		return ErrNoRight
 	}
-	res, err = l.publish(ctx, req, gax.WithRetry(nil)) // the loop retries
+	ids, err = l.cfg.Sender.Publish(ctx, topic, key, messages)
 	return err
 }
 

@@ -3,7 +3,6 @@ package publish
 import (
 	"context"
 
-	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
@@ -11,11 +10,12 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
+	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
 )
 
 // traced is the span of a message that is about to be sent; the message carries its context. It is a child of the commit's span, if the row
 // was offered by this process and has not been read again since: rows of the outbox know no trace, and begin one.
-func (c *Config) traced(ctx context.Context, p *outbox.Pending, m *pubsubpb.PubsubMessage, topic string) trace.Span {
+func (c *Config) traced(ctx context.Context, p *outbox.Pending, m *pubsub.Message, topic, key string) trace.Span {
 	if p.Trace != nil {
 		ctx = trace.ContextWithSpanContext(ctx, *p.Trace)
 	}
@@ -23,7 +23,7 @@ func (c *Config) traced(ctx context.Context, p *outbox.Pending, m *pubsubpb.Pubs
 	if span.IsRecording() {
 		span.SetAttributes(
 			attribute.String("messaging.system", "gcp_pubsub"), attribute.String("messaging.operation.type", "send"),
-			attribute.String("messaging.destination.name", topic), attribute.String("messaging.gcp_pubsub.message.ordering_key", m.OrderingKey),
+			attribute.String("messaging.destination.name", topic), attribute.String("messaging.gcp_pubsub.message.ordering_key", key),
 			attribute.String("relayer.event_id", m.Attributes[message.AttrEventID]), attribute.String("relayer.event_name", p.Event.Name),
 			attribute.String("relayer.escrow", m.Attributes[message.AttrEscrow]), attribute.Int64("relayer.block", int64(p.Event.BlockNumber)),
 		)
@@ -36,7 +36,7 @@ func (c *Config) traced(ctx context.Context, p *outbox.Pending, m *pubsubpb.Pubs
 func sent(spans []trace.Span, ids []string, err error) {
 	for i, span := range spans {
 		if err != nil {
-			span.SetStatus(codes.Error, code(err).String())
+			span.SetStatus(codes.Error, pubsub.Code(err).String())
 		} else if i < len(ids) {
 			span.SetAttributes(attribute.String("messaging.message.id", ids[i]))
 		}

@@ -27,6 +27,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish"
+	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
 )
 
 func TestMain(m *testing.M) {
@@ -48,6 +49,7 @@ type world struct {
 	t       testing.TB
 	db      *pgxpool.Pool
 	server  *testpubsub.Server
+	sender  *pubsub.Client
 	tap     *testpubsub.Recorder
 	carry   publish.Carry
 	reg     *prometheus.Registry
@@ -70,6 +72,9 @@ func setup(t testing.TB, o testpubsub.Options) *world {
 	reg := prometheus.NewRegistry()
 	w := &world{t: t, db: testpg.Pool(t), server: server, tap: tap, reg: reg, metrics: publish.NewMetrics(reg), logs: &logs{t: t}, epoch: 1}
 	w.exec(`insert into slot_ownership (chain_id, slot, owner, next_block) select $1, s, $2, 0 from generate_series(0, 2519) s`, chainID, me)
+	w.sender, err = pubsub.New(ctx, pubsub.Config{Project: project, Options: w.options(), Log: slog.New(w.logs)})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, w.sender.Close()) })
 	return w
 }
 
@@ -86,8 +91,8 @@ func (w *world) options() []option.ClientOption {
 
 func (w *world) config() publish.Config {
 	return publish.Config{
-		DB: w.db, ChainID: chainID, Owner: me, Project: project, Topics: publish.Topics{Default: settlement, Other: extra, Retractions: undone},
-		OtherNames: map[string]bool{"ArbiterChanged": true}, Options: w.options(), Log: slog.New(w.logs), Metrics: w.metrics, Carry: &w.carry,
+		DB: w.db, ChainID: chainID, Owner: me, Sender: w.sender, Topics: pubsub.Topics{Default: settlement, Other: extra, Retractions: undone},
+		OtherNames: map[string]bool{"ArbiterChanged": true}, Log: slog.New(w.logs), Metrics: w.metrics, Carry: &w.carry,
 		Jitter: func() float64 { return 0.5 },
 	}
 }

@@ -1,4 +1,4 @@
-package publish
+package pubsub
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 	"regexp"
 	"strings"
 
-	"cloud.google.com/go/pubsub/v2"
+	apiv1 "cloud.google.com/go/pubsub/v2/apiv1"
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc/codes"
@@ -30,14 +30,14 @@ var (
 )
 
 // CheckTopics says whether the topics exist and may be published to, as far as can be known without publishing; every problem, not
-// the first only. The error wraps ErrNoTopic unless the service did not answer. PUBSUB_EMULATOR_HOST is honoured as Google's client does.
+// the first only. The error wraps ErrNoTopic unless the service did not answer; it is given 10 s per topic. PUBSUB_EMULATOR_HOST is honoured as Google's client does.
 func CheckTopics(ctx context.Context, project string, t Topics, opts ...option.ClientOption) error {
 	if !projectForm.MatchString(project) {
 		return fmt.Errorf("PUBSUB_PROJECT_ID=%s: %w: not a project id; it is the id, not the name or the number, as `gcloud projects list` shows it", project, ErrNoTopic)
 	}
-	client, err := pubsub.NewClient(ctx, project, opts...)
+	client, err := open(ctx, project, opts)
 	if err != nil {
-		return fmt.Errorf("open the Pub/Sub client for PUBSUB_PROJECT_ID=%s; are there credentials (GOOGLE_APPLICATION_CREDENTIALS), or PUBSUB_EMULATOR_HOST: %w", project, err)
+		return err
 	}
 	defer func() { _ = client.Close() }() // nothing was written
 	var problems []error
@@ -49,11 +49,13 @@ func CheckTopics(ctx context.Context, project string, t Topics, opts ...option.C
 	return errors.Join(problems...)
 }
 
-func checkTopic(ctx context.Context, client *pubsub.Client, project, variable, id string) error {
+func checkTopic(ctx context.Context, client *apiv1.TopicAdminClient, project, variable, id string) error {
 	if !topicForm.MatchString(id) || strings.HasPrefix(id, "goog") {
 		return fmt.Errorf("%s=%s: %w: not a topic id, which is a letter and 2 to 254 letters, digits or -._~+%%; without projects/%s/topics/ before it", variable, id, ErrNoTopic, project)
 	}
-	_, err := client.TopicAdminClient.GetTopic(ctx, &pubsubpb.GetTopicRequest{Topic: topicName(project, id)})
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	_, err := client.GetTopic(ctx, &pubsubpb.GetTopicRequest{Topic: topicName(project, id)})
 	switch status.Code(err) {
 	case codes.OK:
 		return nil
