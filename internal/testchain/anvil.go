@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"time"
 
@@ -80,7 +81,7 @@ func (a *Anvil) Reorg(ctx context.Context, depth int, fate Fate) error {
 	}
 	again := [][2]any{} // transactions, each with the place among the new blocks that it goes to
 	if fate == Keep {
-		for _, tx := range raw {
+		for _, tx := range slices.Concat(raw...) {
 			again = append(again, [2]any{tx, 0})
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -130,8 +131,8 @@ func (g *Geth) Reorg(ctx context.Context, depth int, fate Fate) error {
 		if err := g.mine(ctx, 1); err != nil {
 			return err
 		}
-		if err := send(ctx, g.client, raw); err != nil {
-			return fmt.Errorf("send %d transactions again: %w", len(raw), err)
+		if err := send(ctx, g.client, slices.Concat(raw...)); err != nil {
+			return fmt.Errorf("send the transactions of %d blocks again: %w", len(raw), err)
 		}
 	}
 	for {

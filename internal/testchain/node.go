@@ -89,8 +89,8 @@ func probe(addr string) error {
 	return l.Close()
 }
 
-// rawTransactions returns the signed transactions of the newest depth blocks, in order.
-func rawTransactions(ctx context.Context, c *rpc.Client, depth int) ([]hexutil.Bytes, error) {
+// rawTransactions returns the signed transactions of the newest depth blocks, by block, in order.
+func rawTransactions(ctx context.Context, c *rpc.Client, depth int) ([][]hexutil.Bytes, error) {
 	var head hexutil.Uint64
 	if err := c.CallContext(ctx, &head, "eth_blockNumber"); err != nil {
 		return nil, fmt.Errorf("read the head: %w", err)
@@ -98,7 +98,7 @@ func rawTransactions(ctx context.Context, c *rpc.Client, depth int) ([]hexutil.B
 	if depth < 1 || uint64(depth) > uint64(head) {
 		return nil, fmt.Errorf("replace %d blocks of %d: choose from 1 to %d", depth, head, head)
 	}
-	var raw []hexutil.Bytes
+	var raw [][]hexutil.Bytes
 	for n := uint64(head) - uint64(depth) + 1; n <= uint64(head); n++ {
 		var block struct{ Transactions []string }
 		if err := c.CallContext(ctx, &block, "eth_getBlockByNumber", hexutil.Uint64(n), false); err != nil {
@@ -112,7 +112,7 @@ func rawTransactions(ctx context.Context, c *rpc.Client, depth int) ([]hexutil.B
 		if err := call(ctx, c, batch); err != nil {
 			return nil, fmt.Errorf("read the transactions of block %d: %w", n, err)
 		}
-		raw = append(raw, signed...)
+		raw = append(raw, signed)
 	}
 	return raw, nil
 }

@@ -1,13 +1,16 @@
 package testchain
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"math/big"
+	"math/rand/v2"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -27,6 +30,7 @@ type Sim struct {
 	options  Options
 	url      string // without the scheme
 	accounts []Account
+	stranger Account // emits what shifts the indexes of others' logs
 	client   *rpc.Client
 
 	mu      sync.Mutex // one block at a time
@@ -40,14 +44,15 @@ type Sim struct {
 // StartSim starts a simulated chain. Its genesis block has the time zero, its first block the current one.
 func StartSim(o Options) (*Sim, error) {
 	o = o.withDefaults()
-	s := &Sim{options: o, accounts: Accounts(o.Seed, o.Accounts), stop: make(chan struct{}), pace: make(chan time.Duration)}
+	all := Accounts(o.Seed, o.Accounts+1)
+	s := &Sim{options: o, accounts: all[:o.Accounts], stranger: all[o.Accounts], stop: make(chan struct{}), pace: make(chan time.Duration)}
 	var err error
 	if s.url = o.Addr; s.url == "" {
 		if s.url, err = freeAddr(); err != nil {
 			return nil, err
 		}
 	}
-	if s.backend, err = startBackend(s.url, endow(s.accounts), o); err != nil {
+	if s.backend, err = startBackend(s.url, endow(all), o); err != nil {
 		return nil, fmt.Errorf("start the simulated chain at %s: %w", s.url, err)
 	}
 	if s.client, err = rpc.Dial(s.HTTP()); err != nil {
@@ -203,25 +208,155 @@ func (s *Sim) AdvanceTime(ctx context.Context, d time.Duration) error {
 func (s *Sim) Reorg(ctx context.Context, depth int, fate Fate) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	raw, err := rawTransactions(ctx, s.client, depth)
+	blocks, err := s.fork(ctx, depth)
 	if err != nil {
 		return err
 	}
-	fork, err := s.backend.Client().HeaderByNumber(ctx, new(big.Int).SetUint64(s.head()-uint64(depth)))
-	if err != nil {
-		return fmt.Errorf("read the block of the fork: %w", err)
-	}
-	s.backend.Rollback() // Fork refuses while transactions wait
-	if err := s.backend.Fork(fork.Hash()); err != nil {
-		return fmt.Errorf("fork at block %d: %w", fork.Number, err)
-	}
-	s.backend.Rollback() // what came back from the replaced blocks
 	if fate == Keep {
-		if err := s.resend(ctx, raw); err != nil {
+		if err := s.resend(ctx, slices.Concat(blocks...)); err != nil {
 			return err
 		}
 	}
 	return s.mine(ctx, depth+1)
+}
+
+// Rebuild is a reorganisation that keeps the transactions and where they are, and moves their logs.
+type Rebuild struct {
+	// Depth is how many blocks are replaced, by one more.
+	Depth int
+	// Shift is how many logs of a stranger come first in each of the new blocks. What an earlier Rebuild has put there is
+	// left out: zero moves the logs back to where they were.
+	Shift int
+	// Random, if not nil, makes Shift the most that there may be, changes the order of the transactions of different
+	// accounts, moves some to the next block, and leaves some out.
+	Random *rand.Rand
+}
+
+// Rebuild carries it out. The hashes of the transactions stay the same, so {tx_hash}:{log_index} names another log than before
+// wherever a transaction emits several.
+func (s *Sim) Rebuild(ctx context.Context, b Rebuild) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	blocks, err := s.fork(ctx, b.Depth)
+	if err != nil {
+		return err
+	}
+	gone := map[common.Address]bool{}
+	for i, raw := range blocks {
+		shift := b.Shift
+		if b.Random != nil {
+			shift = b.Random.IntN(b.Shift + 1)
+			now, later := b.choose(raw, gone)
+			if raw = now; i+1 < len(blocks) {
+				blocks[i+1] = append(later, blocks[i+1]...)
+			}
+		}
+		if err := s.emit(ctx, shift); err != nil {
+			return err
+		}
+		if err := s.resend(ctx, raw); err != nil {
+			return err
+		}
+		if err := s.mine(ctx, 1); err != nil {
+			return err
+		}
+	}
+	return s.mine(ctx, 1)
+}
+
+// choose changes the order of the accounts, moves what two of sixteen of them send to the next block from some transaction on, and
+// leaves out what one of sixteen sends from then on.
+func (b Rebuild) choose(raw []hexutil.Bytes, gone map[common.Address]bool) (now, later []hexutil.Bytes) {
+	accounts := map[common.Address]int{}
+	var lists [][]hexutil.Bytes
+	for _, r := range raw {
+		from := sender(r)
+		if gone[from] {
+			continue
+		}
+		i, ok := accounts[from]
+		if !ok {
+			i = len(lists)
+			accounts[from], lists = i, append(lists, nil)
+		}
+		lists[i] = append(lists[i], r)
+	}
+	b.Random.Shuffle(len(lists), func(i, j int) { lists[i], lists[j] = lists[j], lists[i] })
+	for _, list := range lists {
+		switch b.Random.IntN(16) {
+		case 0:
+			gone[sender(list[0])] = true
+			now = append(now, list[:b.Random.IntN(len(list))]...)
+		case 1, 2:
+			n := b.Random.IntN(len(list))
+			now, later = append(now, list[:n]...), append(later, list[n:]...)
+		default:
+			now = append(now, list...)
+		}
+	}
+	return now, later
+}
+
+// sender of a signed transaction; nobody, of what is none.
+func sender(raw hexutil.Bytes) common.Address {
+	var tx types.Transaction
+	if tx.UnmarshalBinary(raw) != nil {
+		return common.Address{}
+	}
+	from, err := types.Sender(types.LatestSignerForChainID(tx.ChainId()), &tx)
+	if err != nil {
+		return common.Address{}
+	}
+	return from
+}
+
+// emit sends what emits n logs in the next block, before all else: it offers a higher tip.
+func (s *Sim) emit(ctx context.Context, n int) error {
+	if n == 0 {
+		return nil
+	}
+	client := s.backend.Client()
+	nonce, err := client.PendingNonceAt(ctx, s.stranger.Address)
+	if err != nil {
+		return fmt.Errorf("read the stranger's nonce: %w", err)
+	}
+	head, err := client.HeaderByNumber(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("read the head: %w", err)
+	}
+	tip := new(big.Int).Mul(gwei, big.NewInt(50))
+	tx, err := types.SignNewTx(s.stranger.Key, types.LatestSignerForChainID(s.ChainID()), &types.DynamicFeeTx{
+		ChainID: s.ChainID(), Nonce: nonce, GasTipCap: tip, GasFeeCap: new(big.Int).Add(tip, new(big.Int).Mul(head.BaseFee, big.NewInt(10))),
+		Gas: 200_000 + 1000*uint64(n), Data: bytes.Repeat([]byte{0x5f, 0x5f, 0xa0}, n), // PUSH0 PUSH0 LOG0, as the code of a constructor
+	})
+	if err != nil {
+		return fmt.Errorf("sign the stranger's transaction: %w", err)
+	}
+	if err := client.SendTransaction(ctx, tx); err != nil {
+		return fmt.Errorf("send the stranger's transaction: %w", err)
+	}
+	return nil
+}
+
+// fork makes the block below the newest depth ones the head, and returns the transactions of those by block, without the stranger's.
+func (s *Sim) fork(ctx context.Context, depth int) ([][]hexutil.Bytes, error) {
+	blocks, err := rawTransactions(ctx, s.client, depth)
+	if err != nil {
+		return nil, err
+	}
+	for i, raw := range blocks {
+		blocks[i] = slices.DeleteFunc(raw, func(r hexutil.Bytes) bool { return sender(r) == s.stranger.Address })
+	}
+	fork, err := s.backend.Client().HeaderByNumber(ctx, new(big.Int).SetUint64(s.head()-uint64(depth)))
+	if err != nil {
+		return nil, fmt.Errorf("read the block of the fork: %w", err)
+	}
+	s.backend.Rollback() // Fork refuses while transactions wait
+	if err := s.backend.Fork(fork.Hash()); err != nil {
+		return nil, fmt.Errorf("fork at block %d: %w", fork.Number, err)
+	}
+	s.backend.Rollback() // what came back from the replaced blocks
+	return blocks, nil
 }
 
 func (s *Sim) resend(ctx context.Context, raw []hexutil.Bytes) error {

@@ -27,12 +27,21 @@ const (
 	Release             Action = "release"
 	Refund              Action = "refund" // possible 30 days after the release time: see Sim.AdvanceTime
 	ChangeArbiter       Action = "change_arbiter"
-	MakeNoise           Action = "make_noise" // Approved events of a contract that is no escrow
+	MakeNoise           Action = "make_noise"     // Approved events of a contract that is no escrow
+	CreateSeveral       Action = "create_several" // in one transaction; not in the default mix
+	SettleSeveral       Action = "settle_several" // created, approved and released in one transaction; not in the default mix
 )
 
 // DefaultMix weighs the actions so that most escrows are approved and released.
 func DefaultMix() map[Action]int {
 	return map[Action]int{Create: 4, CreateDeterministic: 2, CreateLegacy: 1, Approve: 14, Release: 2, Refund: 2, ChangeArbiter: 2, MakeNoise: 1}
+}
+
+// DenseMix has many events in one transaction, of one escrow and of several.
+func DenseMix() map[Action]int {
+	m := DefaultMix()
+	m[CreateSeveral], m[SettleSeveral] = 2, 2
+	return m
 }
 
 // TrafficConfig says where and what.
@@ -89,7 +98,7 @@ type escrow struct {
 type flight struct {
 	hash    common.Hash
 	escrow  *escrow // that is busy meanwhile
-	creates bool
+	creates int
 }
 
 // refundAfter is the contract's REFUND_AFTER, in seconds.
@@ -104,8 +113,11 @@ func NewTraffic(ctx context.Context, c TrafficConfig) (*Traffic, error) {
 		return nil, fmt.Errorf("start traffic with %d accounts: payer, payee and arbiter need 3", len(c.Accounts))
 	}
 	t := &Traffic{config: c, rand: rand.New(rand.NewPCG(c.Seed, 0))}
-	for _, a := range []Action{Create, CreateDeterministic, CreateLegacy, Approve, Release, Refund, ChangeArbiter, MakeNoise} {
-		if a == CreateLegacy && c.Deployment.Legacy == (common.Address{}) || a == MakeNoise && c.Deployment.Noise == (common.Address{}) {
+	for _, a := range []Action{Create, CreateDeterministic, CreateLegacy, Approve, Release, Refund, ChangeArbiter, MakeNoise, CreateSeveral, SettleSeveral} {
+		needs := map[Action]common.Address{
+			CreateLegacy: c.Deployment.Legacy, MakeNoise: c.Deployment.Noise, CreateSeveral: c.Deployment.Load, SettleSeveral: c.Deployment.Load,
+		}
+		if contract, special := needs[a]; special && contract == (common.Address{}) {
 			continue
 		}
 		t.actions = append(t.actions, slices.Repeat([]Action{a}, c.Mix[a])...)
@@ -173,10 +185,14 @@ func (t *Traffic) Step(ctx context.Context, n int) error {
 		if err != nil {
 			return err
 		}
-		creates := kind == Create || kind == CreateDeterministic || kind == CreateLegacy
-		if creates {
-			t.coming++
+		creates := 0
+		switch kind {
+		case Create, CreateDeterministic, CreateLegacy:
+			creates = 1
+		case CreateSeveral:
+			creates = several
 		}
+		t.coming += creates
 		txs[i], flights[i], kinds[i] = tx, flight{tx.Hash(), e, creates}, kind
 	}
 	if _, err := t.wallet.sendSigned(ctx, txs); err != nil {
@@ -227,9 +243,7 @@ func (t *Traffic) Settle(ctx context.Context) error {
 		if f.escrow != nil {
 			f.escrow.busy = false
 		}
-		if f.creates {
-			t.coming--
-		}
+		t.coming -= f.creates
 		for _, l := range r.Logs {
 			t.apply(l, true)
 		}
@@ -334,7 +348,7 @@ func (t *Traffic) choose() (Action, int, *escrow, Call) {
 	action := t.actions[t.rand.IntN(len(t.actions))]
 	full := t.config.Open > 0 && len(t.escrows)+t.coming >= t.config.Open
 	switch action {
-	case Create, CreateDeterministic, CreateLegacy:
+	case Create, CreateDeterministic, CreateLegacy, CreateSeveral, SettleSeveral:
 		if !full {
 			account, call := t.create(action)
 			return action, account, nil, call
@@ -359,6 +373,9 @@ func (t *Traffic) choose() (Action, int, *escrow, Call) {
 	account, call := t.create(Create)
 	return Create, account, nil, call
 }
+
+// several is how many escrows CreateSeveral and SettleSeveral make.
+const several = 3
 
 // act returns no data when the action is not possible on the escrow.
 func (t *Traffic) act(action Action, e *escrow) (account int, data []byte) {
@@ -412,6 +429,12 @@ func (t *Traffic) create(action Action) (int, Call) {
 	switch action {
 	case CreateLegacy:
 		call.To, call.Data = &t.config.Deployment.Legacy, contracts.NewLegacyEscrowFactory().PackCreateEscrow(payee, delay, approvals)
+	case CreateSeveral:
+		call.To, call.Gas = &t.config.Deployment.Load, several*gasCreate+100_000
+		call.Data = loadABI.PackCreate(t.config.Deployment.Factory, big.NewInt(several), payee, delay, approvals, arbiter)
+	case SettleSeveral:
+		call.To, call.Gas = &t.config.Deployment.Load, several*(gasCreate+gasApprove)+100_000
+		call.Data = loadABI.PackSettle(t.config.Deployment.Factory, big.NewInt(several), payee, arbiter)
 	case CreateDeterministic:
 		var salt [32]byte
 		for i := range salt {
