@@ -5,19 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fusion-prime/escrow-relayer/election"
-	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 )
 
 // role is whom relayers log in as: the owner of the database, and no superuser.
 const role = "relayer"
+
+// dbDelay is how late answers of the database are under DBSlow.
+const dbDelay = 150 * time.Millisecond
 
 // holdKey is the advisory lock that deletions from the outbox wait for.
 const holdKey = 4242
@@ -37,6 +40,25 @@ var instruments = []string{
 	`create trigger chaos_refuse before update on cursors for each statement execute function chaos_refuse()`,
 	`create function chaos_hold() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock_shared(` + strconv.Itoa(holdKey) + `); return null; end $$`,
 	`create trigger chaos_hold before delete on outbox for each statement execute function chaos_hold()`,
+	`create table chaos_slow (per_row double precision)`,
+	`create function chaos_slow() returns trigger language plpgsql security definer as $$
+		begin
+			perform pg_sleep((select sum(per_row) from chaos_slow) * (select count(*) from gone));
+			return null;
+		end $$`,
+	`create trigger chaos_slow after delete on outbox referencing old table as gone for each statement execute function chaos_slow()`,
+	`create table chaos_pause (app text, tab text)`,
+	`create function chaos_pause() returns trigger language plpgsql security definer as $$
+		begin
+			while exists (select from chaos_pause where app = current_setting('application_name') and tab = tg_table_name) loop
+				perform pg_sleep(0.02);
+			end loop;
+			return null;
+		end $$`,
+	`create trigger chaos_pause after insert or update on cursors for each statement execute function chaos_pause()`,
+	`create trigger chaos_pause after insert or update on chain_blocks for each statement execute function chaos_pause()`,
+	`create trigger chaos_pause after insert on outbox for each statement execute function chaos_pause()`,
+	`create trigger chaos_pause before update on slot_ownership for each statement execute function chaos_pause()`,
 	`create table chaos_foreign (chain_id bigint, slot smallint, event_id text, writer text, owner text)`,
 	`create function chaos_writer() returns trigger language plpgsql security definer as $$
 		declare o text;
@@ -48,6 +70,67 @@ var instruments = []string{
 			return null;
 		end $$`,
 	`create trigger chaos_writer after insert on outbox for each row execute function chaos_writer()`,
+}
+
+// frozenTables are what a transaction has last written to when its instance is frozen.
+var frozenTables = []string{"cursors", "chain_blocks", "outbox"}
+
+// paused are the server processes of an instance that chaos_pause keeps.
+const paused = `select count(*) from pg_stat_activity where application_name = $1 and wait_event = 'PgSleep'`
+
+// freezeInCommit stops a process by SIGSTOP while it has a transaction open that has written to a table: the rows that it has locked stay locked.
+func (r *run) freezeInCommit(ctx context.Context, f Fault) {
+	i, p := r.alive(f.Who)
+	if p == nil {
+		return
+	}
+	defer r.back(i)
+	app, table := "escrow-relayer/"+p.ID, frozenTables[f.N%len(frozenTables)]
+	if _, err := r.lab.DB.Exec(ctx, `insert into chaos_pause values ($1, $2)`, app, table); err != nil {
+		return
+	}
+	caught := 0
+	for begun := time.Now(); caught == 0 && time.Since(begun) < 3*time.Second; {
+		if r.lab.DB.QueryRow(ctx, paused, app).Scan(&caught) != nil || !pause(ctx, 10*time.Millisecond) {
+			break
+		}
+	}
+	if caught > 0 {
+		p.Signal(syscall.SIGSTOP)
+		defer p.Signal(syscall.SIGCONT)
+	}
+	// The statement ends now, and the server waits for the next one.
+	_ = r.surely(ctx, `delete from chaos_pause`)
+	if caught > 0 {
+		r.endure(ctx, f)
+	}
+}
+
+// hangClaimer starts an instance anew that cannot change whose a slot is: it lives, and gets nothing done.
+func (r *run) hangClaimer(ctx context.Context, f Fault) error {
+	i, p := r.alive(f.Who)
+	if p == nil {
+		return nil
+	}
+	defer r.back(i)
+	p.Kill()
+	if _, err := r.lab.DB.Exec(ctx, `insert into chaos_pause values ($1, 'slot_ownership')`, "escrow-relayer/"+p.ID); err != nil {
+		return r.again(i)
+	}
+	if err := r.again(i); err != nil {
+		return err
+	}
+	r.endure(ctx, f)
+	return r.surely(ctx, `delete from chaos_pause`)
+}
+
+// slowDeletes makes each row that is deleted from the outbox take f.N milliseconds.
+func (r *run) slowDeletes(ctx context.Context, f Fault) error {
+	if _, err := r.lab.DB.Exec(ctx, `insert into chaos_slow values ($1)`, float64(f.N)/1000); err != nil {
+		return nil
+	}
+	pause(ctx, f.For)
+	return r.surely(ctx, `delete from chaos_slow`)
 }
 
 func (r *run) instrument(ctx context.Context) error {
@@ -167,36 +250,6 @@ func (r *run) takeConnections(ctx context.Context, f Fault) error {
 	r.terminate(ctx, `application_name = 'escrow-relayer/r`+strconv.Itoa(f.Who)+`'`)
 	pause(ctx, f.For)
 	return nil
-}
-
-// disturb the network between an instance and Postgres, or between all and Postgres, for a time.
-func (r *run) disturb(ctx context.Context, f Fault) error {
-	r.mu.Lock()
-	hit := []*faults.TCP{r.network[f.Who]}
-	if f.Both {
-		hit = nil
-		for _, t := range r.network {
-			hit = append(hit, t)
-		}
-	}
-	r.mu.Unlock()
-	var undo []func() error
-	for _, t := range hit {
-		switch f.Kind {
-		case DBCut:
-			undo = append(undo, t.Cut())
-		case DBFreeze:
-			undo = append(undo, t.Freeze())
-		case DBSlow:
-			undo = append(undo, t.Slow(150*time.Millisecond))
-		}
-	}
-	pause(ctx, f.For)
-	var errs []error
-	for _, u := range undo {
-		errs = append(errs, u())
-	}
-	return errors.Join(errs...)
 }
 
 // restart Postgres, one at a time.

@@ -22,6 +22,9 @@ func (r Recovery) String() string {
 func Drill(ctx context.Context, bin string, p Plan) (done []Recovery, v *Verdict, err error) {
 	v, err = carryOut(ctx, bin, p, func(r *run, ctx context.Context) error {
 		for _, f := range p.Faults {
+			if err := r.grow(ctx, f); err != nil {
+				return err
+			}
 			if err := r.attempt(ctx, f); err != nil {
 				return err
 			}
@@ -37,6 +40,28 @@ func Drill(ctx context.Context, bin string, p Plan) (done []Recovery, v *Verdict
 		return nil
 	})
 	return done, v, err
+}
+
+// grow waits until the chain has new blocks enough for a reorganisation to replace, and the relayers have processed what they may of them.
+func (r *run) grow(ctx context.Context, f Fault) error {
+	head, err := r.lab.Head(ctx)
+	if err != nil {
+		return err
+	}
+	enough := head + 5
+	if f.reorganises() {
+		enough += uint64(f.N + r.plan.Confirmations)
+	}
+	for head < enough {
+		if !pause(ctx, r.plan.BlockTime) {
+			return ctx.Err()
+		}
+		if head, err = r.lab.Head(ctx); err != nil {
+			return err
+		}
+	}
+	_, err = r.recover(ctx)
+	return err
 }
 
 // recoveryLimit is far beyond what any fault of a drill takes on a busy machine: who needs longer waits for something that does not come.

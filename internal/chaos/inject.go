@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"math/rand/v2"
 	"strconv"
 	"syscall"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
+	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
 // inject carries one fault out, and undoes it.
@@ -25,8 +27,18 @@ func (r *run) inject(ctx context.Context, f Fault) error {
 		return r.mislead(ctx, f, mode)
 	}
 	switch f.Kind {
-	case DBCut, DBFreeze, DBSlow:
+	case DBCut, DBFreeze, DBSlow, DBSwallow, DBHold, PubSubSwallow, PubSubHold, NodeSwallow, NodeLoss:
 		return r.disturb(ctx, f)
+	case CommitHold:
+		r.holdCommit(ctx, f)
+		return nil
+	case FreezeInCommit:
+		r.freezeInCommit(ctx, f)
+		return nil
+	case HangingClaimer:
+		return r.hangClaimer(ctx, f)
+	case SlowDeletes:
+		return r.slowDeletes(ctx, f)
 	case Session, Backends, Flap, Restart, Crash, DBDown, DBConnections, DBRefuse, DBCancel, DBLocks, DBDeadlock:
 		return r.database(ctx, f)
 	case Kill, Freeze, Term, SlowStart, KillAfterAck, TakeoverReorg:
@@ -41,7 +53,7 @@ func (r *run) inject(ctx context.Context, f Fault) error {
 		return r.pubsub(ctx, f)
 	case TopicGone:
 		return r.withoutTopic(ctx, f)
-	case Reorg, DeepReorg:
+	case Reorg, DeepReorg, ShiftReorg:
 		return r.reorganise(ctx, f)
 	case Burst:
 		return r.burst(ctx, f.N)
@@ -51,6 +63,35 @@ func (r *run) inject(ctx context.Context, f Fault) error {
 		return r.chain.Mine(ctx, f.N)
 	}
 	return fmt.Errorf("there is no fault %s", f.Kind)
+}
+
+// patience is how long slots may be unserved, or a cursor stand still, while an instance is frozen, cut off or idle.
+const patience = 15 * time.Second
+
+// endure lasts as long as a fault. If that is longer than patience, the fleet has to do without the instance meanwhile: every slot is served, and the
+// lowest cursor moves.
+func (r *run) endure(ctx context.Context, f Fault) {
+	if f.For <= patience || r.plan.Instances < 2 {
+		pause(ctx, f.For)
+		return
+	}
+	end := time.Now().Add(f.For)
+	var gap time.Duration
+	why, lowest, last := "", int64(0), time.Now()
+	for time.Now().Before(end) && pause(ctx, 50*time.Millisecond) {
+		now, err := fleet.Read(ctx, r.lab.DB, r.chain.ChainID().Int64())
+		if err == nil && now.Slots.Unserved == 0 && now.Chain.LowestCursor > lowest {
+			lowest, last = now.Chain.LowestCursor, time.Now()
+			continue
+		}
+		if d := time.Since(last); d > gap {
+			gap, why = d, fmt.Sprintf("%d slots unserved, lowest cursor %d, %v", now.Slots.Unserved, now.Chain.LowestCursor, err)
+		}
+	}
+	r.saw("%s: no progress for %s at most (%s)", f, gap.Round(10*time.Millisecond), why)
+	if gap > patience {
+		r.note("%s: no progress for %s: %s", f, gap.Round(10*time.Millisecond), why)
+	}
 }
 
 // blow hits one process.
@@ -135,7 +176,7 @@ func (r *run) guest(ctx context.Context, f Fault) error {
 	r.mu.Lock()
 	r.guests++
 	name, number, total := "guest"+strconv.Itoa(r.guests), f.Who%f.total(), f.total()
-	env := map[string]string{"INSTANCE_ID": name, "RPC_URLS": r.nodes[0].HTTP() + "," + r.nodes[1].HTTP()}
+	env := map[string]string{"INSTANCE_ID": name, "RPC_URLS": r.nodes.front[0].HTTP() + "," + r.nodes.front[1].HTTP()}
 	if f.Kind == Twin {
 		env["INSTANCE_ID"], env["INSTANCE_LOCK_WAIT"] = "r"+strconv.Itoa(f.Who), "500ms"
 		number, total = min(f.Who, r.total-1), r.total
@@ -205,10 +246,20 @@ func (r *run) reorganise(ctx context.Context, f Fault) error {
 	if err != nil {
 		return err
 	}
-	if depth := min(f.N, int(head)-int(r.lab.Contracts.Block)-1); depth > 0 {
+	depth := min(f.N, int(head)-int(r.lab.Contracts.Block)-1)
+	switch {
+	case depth <= 0:
+		return nil
+	case f.Kind != ShiftReorg:
 		return r.chain.Reorg(ctx, depth, testchain.Fate(f.Keep))
 	}
-	return nil
+	b := testchain.Rebuild{Depth: depth, Shift: 1}
+	if f.Keep {
+		b.Shift, b.Random = 3, rand.New(rand.NewPCG(r.plan.Seed, head))
+	} else if r.shifts++; r.shifts%2 == 0 {
+		b.Shift = 0 // back to where they were
+	}
+	return r.chain.Rebuild(ctx, b)
 }
 
 // blocks makes traffic and mines it.
@@ -261,13 +312,17 @@ func (r *run) mislead(ctx context.Context, f Fault, mode faults.Mode) error {
 			return err
 		}
 		fault.N = head - min(head, 20)
+	case NodeUneven:
+		fault.Share = 0.4
+	case NodeWords:
+		fault.Words = unknownWords[f.N%len(unknownWords)]
 	}
-	nodes := r.nodes[f.Who%2 : f.Who%2+1]
+	nodes := r.nodes.front[f.Who%2 : f.Who%2+1]
 	switch {
 	case f.Kind == NodeOmits:
-		nodes = r.nodes[:1] // always the same: with both, nothing could tell
+		nodes = r.nodes.front[:1] // always the same: with both, nothing could tell
 	case f.Both:
-		nodes = r.nodes[:]
+		nodes = r.nodes.front[:]
 	}
 	for _, n := range nodes {
 		i := n.Inject(fault)

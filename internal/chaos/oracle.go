@@ -3,6 +3,7 @@ package chaos
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +25,7 @@ type Verdict struct {
 	Second     *lab.Audit // of the second chain, if there is one
 	Retracted  int
 	Wrong      []string // everything that must not be
+	Seen       []string // what else is worth telling
 	Recovery   time.Duration
 	Logs       string
 	Duplicates int
@@ -40,6 +42,9 @@ func (v *Verdict) String() string {
 		v.Plan.Seed, v.Audit.Escrows, v.Audit.Emitted, v.Audit.Received, v.Duplicates, v.Retracted, v.States, v.Lost, v.Goroutines, v.Recovery.Round(time.Millisecond))
 	if v.Second != nil {
 		s += fmt.Sprintf("; second chain: escrows %d, emitted %d, received %d", v.Second.Escrows, v.Second.Emitted, v.Second.Received)
+	}
+	for _, seen := range v.Seen {
+		s += "\n  " + seen
 	}
 	if v.Clean() {
 		return "ok    " + s
@@ -79,18 +84,16 @@ func (r *run) judge(ctx context.Context) (*Verdict, error) {
 	}
 	v.Recovery, v.Lost = time.Since(begun), r.lost()
 	v.Duplicates = len(v.Audit.Duplicated)
-	if a := v.Audit; !r.plan.Deep() {
-		if len(a.Unknown) > 0 {
-			v.wrong("published below finality, or invented: %v", a.Unknown)
-		}
-		// What a node has left out comes when the verifier has found it, which is out of turn for its escrow.
-		if len(a.Disordered) > 0 && !omits {
-			v.wrong("out of order: %v", a.Disordered)
-		}
+	if a := v.Audit; !r.plan.Deep() && len(a.Unknown) > 0 {
+		v.wrong("published below finality, or invented: %v", a.Unknown)
 	}
-	r.retractions(truth, v)
+	if err := r.consumers(settled, truth, v); err != nil {
+		return nil, err
+	}
 	if r.second != nil {
-		if _, err = r.compare(settled, r.second.side, 2*r.plan.Confirmations+10, 0, v, &v.Second); err != nil {
+		again, cancel := context.WithTimeout(ctx, settleTimeout)
+		defer cancel()
+		if _, err = r.compare(again, r.second.side, 2*r.plan.Confirmations+10, 0, v, &v.Second); err != nil {
 			return nil, err
 		}
 		if a := v.Second; !a.Exact() || len(a.Duplicated) > 0 && !r.doubtful(v.Lost) {
@@ -130,7 +133,8 @@ func (r *run) compare(ctx context.Context, s side, blocks int, verified int64, v
 	}
 	if a := *audit; len(a.Missing) > 0 {
 		v.wrong("missing: %v", a.Missing)
-	} else if len(a.Malformed) > 0 {
+	}
+	if a := *audit; len(a.Malformed) > 0 {
 		v.wrong("malformed: %v", a.Malformed)
 	}
 	ctx = context.WithoutCancel(ctx)
@@ -217,39 +221,67 @@ func (r *run) settle(ctx context.Context, chain, target, verified int64) string 
 	}
 }
 
-// retractions: each event was published once more than it was retracted if it is on the chain, and as often if it is not. Where messages may come twice
-// that holds but for the repetitions.
-func (r *run) retractions(truth *testchain.Truth, v *Verdict) {
-	canonical := map[string]bool{}
-	for _, e := range truth.Escrows {
-		for _, id := range lab.Expected(truth, e) {
-			canonical[id] = true
+// consumers: whoever keeps a set of the two topics, by event_id, ends with exactly what the chain has; and nothing was published or retracted twice without
+// a fault that explains it.
+func (r *run) consumers(ctx context.Context, truth *testchain.Truth, v *Verdict) error {
+	want, err := canonical(truth)
+	if err != nil {
+		return err
+	}
+	id := r.chain.ChainID().Int64()
+	// What a node has left out comes when the verifier has found it, which is out of turn for its escrow.
+	order, random := !r.plan.Has(NodeOmits), rand.New(rand.NewPCG(r.plan.Seed, 0x5e7))
+	var events, retractions []told
+	var wrong []string
+	for range 50 { // a subscriber hears of a message a moment after its acknowledgement
+		events, retractions = r.told(id, lab.Topic), r.told(id, lab.Retractions)
+		if wrong = consume(events, retractions, want, order, random); len(wrong) == 0 || !pause(ctx, 100*time.Millisecond) {
+			break
 		}
 	}
-	count := func(topic string) map[string]int {
+	v.Wrong = append(v.Wrong, wrong...)
+
+	var stored []told
+	for _, m := range r.tap.Messages() {
+		if t, err := read(m); err == nil && m.Attributes[message.AttrChainID] == strconv.FormatInt(id, 10) {
+			stored = append(stored, t)
+		}
+	}
+	v.Wrong = append(v.Wrong, identities(stored)...)
+	r.repetitions(events, retractions, v)
+	return nil
+}
+
+// told are the messages of a chain on a topic. Those that are malformed were counted by the audit.
+func (r *run) told(chain int64, topic string) (list []told) {
+	for _, m := range r.received(chain, topic) {
+		if t, err := read(m); err == nil {
+			list = append(list, t)
+		}
+	}
+	return list
+}
+
+// repetitions: each id is published once, and retracted once at most, and only if a reorganisation went deep enough.
+func (r *run) repetitions(events, retractions []told, v *Verdict) {
+	doubtful := r.doubtful(v.Lost)
+	count := func(list []told, what string) map[string]int {
 		n := map[string]int{}
-		for _, m := range r.received(r.chain.ChainID().Int64(), topic) {
-			n[m.Attributes[message.AttrEventID]]++
+		for _, t := range list {
+			if n[t.id]++; n[t.id] == 2 && !doubtful {
+				v.wrong("%s twice, without a fault that explains it: %s, %s", what, t.id, t.content)
+			}
 		}
 		return n
 	}
-	published, retracted := count(lab.Topic), count(lab.Retractions)
-	v.Retracted = len(retracted)
-	doubtful := r.doubtful(v.Lost)
-	for id, n := range published {
-		switch want := retracted[id]; {
-		case !canonical[id] && want == 0:
-			v.wrong("published, not on the chain, and not retracted: %s", id)
-		case canonical[id] && n != want+1 && !doubtful, !canonical[id] && n != want && !doubtful:
-			v.wrong("published %d times and retracted %d times, without a fault that explains it: %s (on the chain: %v)", n, want, id, canonical[id])
+	for _, e := range events {
+		if !e.plain && !r.plan.Deep() {
+			v.wrong("an event_id that is not {tx_hash}:{log_index}, though no reorganisation went deeper than the confirmations: %s", e.id)
 		}
 	}
-	for id := range retracted {
-		if published[id] == 0 {
-			v.wrong("retracted without having been published: %s", id)
-		}
-		if !r.plan.Deep() {
-			v.wrong("retracted, though no reorganisation went deeper than the confirmations: %s", id)
-		}
+	count(events, "published")
+	v.Retracted = len(count(retractions, "retracted"))
+	if v.Retracted > 0 && !r.plan.Deep() {
+		v.wrong("%d events retracted, though no reorganisation went deeper than the confirmations", v.Retracted)
 	}
 }

@@ -3,6 +3,7 @@
 package chaos
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -49,11 +50,22 @@ const (
 	NodeChain     Kind = "node-chain"
 	NodeSilent    Kind = "node-silent"
 	NodePruned    Kind = "node-pruned"
+	NodeUneven    Kind = "node-uneven" // a gateway, some of whose backends are N blocks behind
+	NodeWords     Kind = "node-words"  // ranges are refused in words that nobody knows
 
 	// Of the network between one instance and Postgres.
 	DBCut    Kind = "db-cut"
 	DBFreeze Kind = "db-freeze"
 	DBSlow   Kind = "db-slow"
+	// Connections that are open swallow bytes; with Keep, those that are opened meanwhile too.
+	DBSwallow     Kind = "db-swallow"
+	PubSubSwallow Kind = "pubsub-swallow" // between an instance and Pub/Sub
+	NodeSwallow   Kind = "node-swallow"   // between an instance and one of its nodes; Both: and the other one
+	// What is sent arrives when nobody waits for it any more.
+	DBHold     Kind = "db-hold"
+	CommitHold Kind = "commit-hold" // of one commit only
+	PubSubHold Kind = "pubsub-hold"
+	NodeLoss   Kind = "node-loss" // one instance reaches no node, the others do
 
 	// Of the database itself, as every instance sees it.
 	DBDown        Kind = "db-down"        // shut down, and started again later
@@ -62,6 +74,10 @@ const (
 	DBCancel      Kind = "db-cancel"      // statements are cancelled in the middle, as a timeout set by somebody else does
 	DBLocks       Kind = "db-locks"       // somebody locks the rows that commits need
 	DBDeadlock    Kind = "db-deadlock"    // somebody locks them the other way round
+
+	FreezeInCommit Kind = "freeze-in-commit" // SIGSTOP while a transaction is open that has written to table N of frozenTables
+	SlowDeletes    Kind = "slow-deletes"     // N milliseconds for each row that is deleted from the outbox
+	HangingClaimer Kind = "hanging-claimer"  // what an instance does to slot_ownership waits for ever
 
 	KillAfterAck  Kind = "kill-after-ack" // SIGKILL between Pub/Sub's acknowledgement and the deletion from the outbox
 	TopicGone     Kind = "topic-gone"     // deleted, and created again later
@@ -72,6 +88,7 @@ const (
 	Flap          Kind = "flap"           // whoever leads loses its session, again and again
 	TakeoverReorg Kind = "reorg-takeover" // a reorganisation while the slots of a dead instance are taken over
 	BackfillReorg Kind = "reorg-backfill" // all killed, many blocks, and a reorganisation while they catch up
+	ShiftReorg    Kind = "reorg-shift"    // one that moves log indexes, by one to three, and moves them back the next time
 	Burst         Kind = "burst"          // a block with hundreds of new escrows, one with their approvals, one with thousands of foreign logs
 	Empty         Kind = "empty-stretch"  // many blocks without anything
 )
@@ -84,6 +101,12 @@ var nodeModes = map[Kind]faults.Mode{
 	NodeDown: faults.Down, NodeSlow: faults.Slow, NodeLimited: faults.Limited, NodeFailing: faults.Failing, NodeTruncated: faults.Truncated,
 	NodeMalformed: faults.Malformed, NodeHTML: faults.HTML, NodeRange: faults.Range, NodeResults: faults.Results, NodeBehind: faults.Behind,
 	NodeOmits: faults.Omit, NodeForeign: faults.Foreign, NodeChain: faults.Chain, NodeSilent: faults.Silent, NodePruned: faults.Pruned,
+	NodeUneven: faults.Behind, NodeWords: faults.Range,
+}
+
+// unknownWords are refusals that say neither that a range is too large nor that its results are too many.
+var unknownWords = []string{
+	"request timed out", "canceled due to enabled timeout", "response is larger than 150MB", "missing trie node", "Internal error", "upstream unavailable", "",
 }
 
 // nodeKinds in a fixed order, since a seed chooses among them.
@@ -98,10 +121,16 @@ var laterKinds = []Kind{
 	Flap, TakeoverReorg, TakeoverReorg, BackfillReorg, BackfillReorg, Burst, Empty,
 }
 
+// newKinds: connections that swallow bytes, processes frozen inside a commit, log indexes that move, and their kin.
+var newKinds = []Kind{
+	DBSwallow, DBSwallow, PubSubSwallow, PubSubSwallow, NodeSwallow, NodeSwallow, DBHold, CommitHold, CommitHold, PubSubHold, NodeLoss, NodeLoss, FreezeInCommit, FreezeInCommit,
+	FreezeInCommit, SlowDeletes, SlowDeletes, HangingClaimer, HangingClaimer, ShiftReorg, ShiftReorg, ShiftReorg, NodeUneven, NodeUneven, NodeWords,
+}
+
 // inDoubt are the faults after which a message may come twice: whoever sent it does not learn that it was stored, or cannot note it.
 var inDoubt = []Kind{
 	Kill, KillAll, Freeze, Session, Backends, Restart, Crash, AckLost, DBCut, DBFreeze, DBSlow, DBDown, DBConnections, DBRefuse, DBCancel, DBLocks, DBDeadlock,
-	KillAfterAck, SlowStart, Flap, TakeoverReorg, BackfillReorg,
+	KillAfterAck, SlowStart, Flap, TakeoverReorg, BackfillReorg, DBSwallow, DBHold, CommitHold, PubSubSwallow, PubSubHold, FreezeInCommit, SlowDeletes, HangingClaimer,
 }
 
 // hurry are the faults that an orderly stop may not have the time to wait for.
@@ -110,6 +139,9 @@ var hurry = []Kind{PubSubDown, Denied, Slow, TopicGone, KeyFailing}
 // stops are the faults with an orderly stop.
 var stops = []Kind{Term, Repartition, Twin, Stale}
 
+// networkKinds are faults of one instance's network, or of all (Fault.Both).
+var networkKinds = []Kind{DBCut, DBFreeze, DBSlow, DBSwallow, DBHold, PubSubSwallow, PubSubHold, NodeSwallow}
+
 // Fault is one entry of a plan.
 type Fault struct {
 	At   time.Duration
@@ -117,7 +149,7 @@ type Fault struct {
 	Who  int           // which instance
 	For  time.Duration // until it is undone
 	N    int           // depth of a reorganisation, new total of a repartition
-	Keep bool          // a reorganisation keeps the transactions
+	Keep bool          // a reorganisation keeps the transactions; new connections are hit, too
 	Both bool          // both endpoints; every instance's network
 }
 
@@ -139,6 +171,7 @@ type Plan struct {
 	Faults        []Fault
 	Auto          bool          // PARTITION_NUMBER=auto
 	Second        bool          // another chain in the same database, with the same addresses, INSTANCE_IDs and topics
+	Latest        bool          // FINALITY=latest: every reorganisation goes too deep
 	Clock         time.Duration // by how much the clock of one instance is wrong; only a binary of BuildOverlay minds
 	ClockWho      int
 }
@@ -162,6 +195,7 @@ func NewPlan(seed uint64) Plan {
 	kinds = append(kinds, DBCut, DBFreeze, DBFreeze, DBSlow)
 	kinds = append(kinds, nodeKinds...)
 	kinds = append(kinds, laterKinds...)
+	kinds = append(kinds, newKinds...)
 	p.Auto, p.Second = r.IntN(5) == 0, r.IntN(4) == 0
 	if r.IntN(5) == 0 {
 		p.Clock, p.ClockWho = time.Duration(1+r.IntN(30))*time.Minute, r.IntN(p.Instances)
@@ -169,6 +203,11 @@ func NewPlan(seed uint64) Plan {
 			p.Clock = -p.Clock
 		}
 	}
+	if p.Latest = r.IntN(5) == 0; p.Latest {
+		p.Confirmations = 0
+		kinds = append(kinds, ShiftReorg, ShiftReorg, ShiftReorg, ShiftReorg)
+	}
+	shallow := cmp.Or(p.Confirmations, 3) // with FINALITY=latest nothing is
 	for range 2 + r.IntN(5) {
 		f := Fault{
 			At: time.Duration(r.Int64N(int64(p.Length * 8 / 10))), Kind: kinds[r.IntN(len(kinds))], Who: r.IntN(p.Instances),
@@ -176,11 +215,26 @@ func NewPlan(seed uint64) Plan {
 		}
 		switch f.Kind {
 		case Reorg:
-			f.N = 1 + r.IntN(p.Confirmations)
+			f.N = 1 + r.IntN(shallow)
+		case ShiftReorg:
+			f.N = 1 + r.IntN(p.Confirmations+3)
+			if r.IntN(2) == 0 {
+				f.N = 1 + r.IntN(shallow)
+			}
+		case FreezeInCommit:
+			f.N, f.For = r.IntN(len(frozenTables)), f.For+2*time.Second
+		case SlowDeletes:
+			f.N, f.For = 2+r.IntN(30), f.For+2*time.Second
+		case NodeUneven:
+			f.N = 1 + r.IntN(20)
+		case NodeWords:
+			f.N = 1 + r.IntN(5)
+		case DBSwallow, PubSubSwallow, NodeSwallow, NodeLoss, HangingClaimer:
+			f.For += 2 * time.Second
 		case DeepReorg:
 			f.N = p.Confirmations + 1 + r.IntN(5)
 		case TakeoverReorg, BackfillReorg:
-			f.N = 1 + r.IntN(p.Confirmations)
+			f.N = 1 + r.IntN(shallow)
 			if r.IntN(4) == 0 {
 				f.N += p.Confirmations
 			}
@@ -199,8 +253,7 @@ func NewPlan(seed uint64) Plan {
 		case NodeRange, NodeResults:
 			f.N = 1 + r.IntN(20)
 		}
-		network := f.Kind == DBCut || f.Kind == DBFreeze || f.Kind == DBSlow
-		f.Both = (nodeModes[f.Kind] != "" && f.Kind != NodeOmits || network) && r.IntN(3) == 0
+		f.Both = (nodeModes[f.Kind] != "" && f.Kind != NodeOmits || slices.Contains(networkKinds, f.Kind)) && r.IntN(3) == 0
 		p.Faults = append(p.Faults, f)
 	}
 	slices.SortFunc(p.Faults, func(a, b Fault) int { return int(a.At - b.At) })
@@ -214,9 +267,11 @@ func (p *Plan) Has(kinds ...Kind) bool {
 
 // Deep says whether the plan has a reorganisation that goes deeper than the confirmations.
 func (p *Plan) Deep() bool {
-	return slices.ContainsFunc(p.Faults, func(f Fault) bool {
-		return f.N > p.Confirmations && slices.Contains([]Kind{Reorg, DeepReorg, TakeoverReorg, BackfillReorg}, f.Kind)
-	})
+	return slices.ContainsFunc(p.Faults, func(f Fault) bool { return f.N > p.Confirmations && f.reorganises() })
+}
+
+func (f Fault) reorganises() bool {
+	return slices.Contains([]Kind{Reorg, DeepReorg, ShiftReorg, TakeoverReorg, BackfillReorg}, f.Kind)
 }
 
 func (p *Plan) String() string {
@@ -224,6 +279,9 @@ func (p *Plan) String() string {
 	fmt.Fprintf(&b, "seed %d: %d instances, %s, key %s, filter %s, %d confirmations, a block every %s, %d actions a block", p.Seed, p.Instances, p.Strategy, p.OrderingKey, p.Filter, p.Confirmations, p.BlockTime, p.PerBlock)
 	if p.Auto {
 		b.WriteString(", auto numbers")
+	}
+	if p.Latest {
+		b.WriteString(", latest")
 	}
 	if p.Second {
 		b.WriteString(", a second chain")

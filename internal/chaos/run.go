@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
@@ -54,12 +53,13 @@ type run struct {
 	total   int
 	totals  map[int]int // that each was started with
 	guests  int
+	shifts  int      // under mining
+	went    []string // what endure saw
 	stopped []string // what processes did other than they should
 	dead    map[int]bool
-	network map[int]*faults.TCP // between an instance and Postgres
-	urls    map[int]string      // of the database, through it
+	network map[int]*network // of an instance
 
-	nodes [2]*faults.Node // in front of the chain
+	nodes nodes
 }
 
 // asRole is the database's URL for relayers.
@@ -77,9 +77,14 @@ func carryOut(ctx context.Context, bin string, p Plan, play func(*run, context.C
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, chain.Stop()) }()
+	finality := "confirmations"
+	if p.Latest {
+		finality = "latest"
+	}
 	l, err := lab.Start(ctx, lab.Options{
 		Bin: bin, Node: chain, Confirmations: p.Confirmations, Postgres: testpg.Options{MaxConnections: maxConnections},
 		Env: map[string]string{
+			"FINALITY":               finality,
 			"SESSION_PROBE_INTERVAL": "300ms", "ADOPT_AFTER": adoptAfter.String(), "PARTITION_STRATEGY": p.Strategy, "ORDERING_KEY": p.OrderingKey, "LOG_FILTER": p.Filter,
 			"LEADER_STALE_AFTER": "5s", "INSTANCE_LOCK_WAIT": "30s", "LOG_LEVEL": "debug", "VERIFY_INTERVAL": "500ms", "POLL_INTERVAL": "200ms",
 		},
@@ -101,13 +106,11 @@ func carryOut(ctx context.Context, bin string, p Plan, play func(*run, context.C
 		}
 	}
 	r := &run{
-		plan: p, lab: l, chain: chain, tap: l.PubSub.Tap(), total: p.Instances, totals: map[int]int{}, dead: map[int]bool{}, network: map[int]*faults.TCP{}, urls: map[int]string{},
+		plan: p, lab: l, chain: chain, tap: l.PubSub.Tap(), total: p.Instances, totals: map[int]int{}, dead: map[int]bool{}, network: map[int]*network{},
 	}
 	defer func() { err = errors.Join(err, r.disconnect()) }()
-	for i := range r.nodes {
-		if r.nodes[i], err = faults.NewNode(r.chain.HTTP(), r.chain.WS(), p.Seed+uint64(i)); err != nil {
-			return nil, err
-		}
+	if err := r.nodes.open(chain, p.Seed, l.Dir); err != nil {
+		return nil, err
 	}
 	for i := range p.Instances {
 		if err := r.start(i); err != nil {
@@ -135,7 +138,7 @@ func carryOut(ctx context.Context, bin string, p Plan, play func(*run, context.C
 	if err != nil {
 		return nil, fmt.Errorf("%w (logs: %s)", err, l.Dir)
 	}
-	v.Logs = l.Dir
+	v.Logs, v.Seen = l.Dir, r.went
 	keep = !v.Clean()
 	return v, nil
 }
@@ -153,6 +156,13 @@ func (r *run) note(format string, args ...any) {
 	r.stopped = append(r.stopped, fmt.Sprintf(format, args...))
 }
 
+// saw something worth telling.
+func (r *run) saw(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.went = append(r.went, fmt.Sprintf(format, args...))
+}
+
 func (r *run) process(i int) *lab.Process {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -164,31 +174,25 @@ func (r *run) disconnect() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var errs []error
-	for _, t := range r.network {
-		errs = append(errs, t.Close())
+	for _, n := range r.network {
+		errs = append(errs, n.close())
 	}
-	for _, n := range r.nodes {
-		if n != nil {
-			errs = append(errs, n.Close())
-		}
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, r.nodes.close())...)
 }
 
-// start runs an instance. Each has a network of its own to Postgres, and both nodes, in one of the ways that there are.
+// start runs an instance. Each has a network of its own.
 func (r *run) start(i int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.network[i] == nil {
-		t, url, err := faults.ProxyURL(asRole(r.lab))
+		n, err := connect(asRole(r.lab), r.lab.PubSub.Addr(), r.nodes.urls(i))
 		if err != nil {
 			return err
 		}
-		r.network[i], r.urls[i] = t, url
+		r.network[i] = n
 	}
-	a, b := r.nodes[0], r.nodes[1]
-	rpc := [][2]string{{a.WS(), b.HTTP()}, {a.HTTP(), b.HTTP()}, {b.WS(), a.WS()}}[i%3]
-	env := map[string]string{"DATABASE_URL": r.urls[i], "RPC_URLS": rpc[0] + "," + rpc[1]}
+	env := r.network[i].environ()
+	env["SSL_CERT_FILE"] = r.nodes.certificates
 	if r.plan.Auto {
 		env["PARTITION_NUMBER"] = "auto"
 	}
@@ -304,7 +308,8 @@ func every(ctx context.Context, interval time.Duration, do func() error) error {
 
 func newTraffic(ctx context.Context, chain *testchain.Sim, d testchain.Deployment, seed uint64) (*testchain.Traffic, error) {
 	return testchain.NewTraffic(ctx, testchain.TrafficConfig{
-		URL: chain.HTTP(), Deployment: testchain.Deployment{Block: d.Block, Factory: d.Factory, Noise: d.Noise}, Accounts: chain.Accounts()[:len(chain.Accounts())-1], Seed: seed,
+		URL: chain.HTTP(), Deployment: testchain.Deployment{Block: d.Block, Factory: d.Factory, Noise: d.Noise, Load: d.Load},
+		Accounts: chain.Accounts()[:len(chain.Accounts())-1], Seed: seed, Mix: testchain.DenseMix(),
 	})
 }
 

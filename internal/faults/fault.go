@@ -35,7 +35,7 @@ type Fault struct {
 	Mode  Mode
 	Delay time.Duration
 	N     uint64
-	Share float64 // of the requests that are hit, at random; zero: all. Of Down to HTML and Slow.
+	Share float64 // of the requests that are hit, at random; zero: all. Of Down to HTML, Slow, and Behind (a gateway with unequal backends).
 	Words string  // of a refusal; empty: a provider's, at random
 }
 

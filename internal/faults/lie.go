@@ -106,6 +106,9 @@ func (n *Node) lie(ctx context.Context, list []*Injected, body []byte) ([]byte, 
 		return n.post(ctx, body)
 	}
 	v := &view{Node: n, ctx: ctx, list: list, late: find(list, Behind)}
+	if v.late != nil && !n.chance(v.late.Share) {
+		v.late = nil // another backend of the gateway answers
+	}
 	if v.late != nil {
 		raw, err := n.call(ctx, "eth_blockNumber")
 		if err != nil {

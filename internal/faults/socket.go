@@ -168,7 +168,7 @@ func (s *socket) down() {
 			return
 		}
 		list, _ := s.n.faults.active()
-		if i := find(list, Behind); i != nil {
+		if i := find(list, Behind); i != nil && s.n.chance(i.Share) {
 			body = s.older(i, body)
 		}
 		if body != nil {

@@ -66,17 +66,19 @@ func Expected(t *testchain.Truth, escrow common.Address) (ids []string) {
 	return ids
 }
 
-// Compare audits messages against the truth.
+// Compare audits messages against the truth. An event is known by its transaction and log index, which is its event_id unless a
+// reorganisation has made that ambiguous.
 func Compare(t *testchain.Truth, received []testpubsub.Message) *Audit {
 	a := &Audit{Escrows: len(t.Escrows), Received: len(received)}
 	seen := map[string]int{}
 	order := map[string][]string{} // first deliveries by escrow
 	for _, m := range received {
-		if _, err := message.Decode(m.Data, m.Attributes); err != nil {
+		decoded, err := message.Decode(m.Data, m.Attributes)
+		if err != nil {
 			a.Malformed = append(a.Malformed, err.Error())
 			continue
 		}
-		id, escrow := m.Attributes[message.AttrEventID], m.Attributes[message.AttrEscrow]
+		id, escrow := fmt.Sprintf("%s:%d", decoded.TransactionHash, decoded.LogIndex), decoded.Escrow
 		if seen[id]++; seen[id] == 1 {
 			order[escrow] = append(order[escrow], id)
 		} else if seen[id] == 2 {

@@ -23,6 +23,28 @@ type Entry struct {
 	Log    *types.Log
 }
 
+// Args are the event's arguments by ABI name, as text: addresses with their checksum, integers in decimal.
+func (e Entry) Args() (map[string]string, error) {
+	event, args := events[e.Log.Topics[0]], map[string]any{}
+	if err := event.Inputs.UnpackIntoMap(args, e.Log.Data); err != nil {
+		return nil, fmt.Errorf("read the arguments of %s %s: %w", e.Name, e.ID, err)
+	}
+	var indexed abi.Arguments
+	for _, in := range event.Inputs {
+		if in.Indexed {
+			indexed = append(indexed, in)
+		}
+	}
+	if err := abi.ParseTopicsIntoMap(args, indexed, e.Log.Topics[1:]); err != nil {
+		return nil, fmt.Errorf("read the indexed arguments of %s %s: %w", e.Name, e.ID, err)
+	}
+	text := map[string]string{}
+	for name, value := range args {
+		text[name] = fmt.Sprint(value)
+	}
+	return text, nil
+}
+
 // Truth is what happened according to one node, at one moment.
 type Truth struct {
 	To      uint64                     // newest block read
