@@ -1,0 +1,97 @@
+package command
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// State of a command.
+type State string
+
+const (
+	Accepted   State = "accepted"   // stored; its turn will come
+	Held       State = "held"       // cannot be sent yet: Code says why
+	Assigned   State = "assigned"   // has a nonce; nothing is known to be signed
+	Sent       State = "sent"       // signed, stored and broadcast
+	Done       State = "done"       // final: the transaction succeeded in time
+	DoneLate   State = "done_late"  // final: the transaction succeeded after ExpiresAt
+	Reverted   State = "reverted"   // final: the transaction failed; nothing happened, gas was paid
+	Voided     State = "voided"     // final: its nonce was used up by a transfer of nothing; it never takes effect
+	Already    State = "already"    // final: the chain showed its effect before anything was sent
+	Superseded State = "superseded" // final: its nonce was used by a transaction that the relayer did not sign, as an operator confirmed
+	Expired    State = "expired"    // final: nothing was signed before ExpiresAt
+	Cancelled  State = "cancelled"  // final: nothing was signed before it was cancelled
+	Refused    State = "refused"    // final: Code says why
+	Reopened   State = "reopened"   // of an answer only: the last final answer is void, another one will follow
+)
+
+// Final says whether nothing follows but, after a deep reorganisation, Reopened.
+func (s State) Final() bool {
+	switch s {
+	case Accepted, Held, Assigned, Sent, Reopened:
+		return false
+	}
+	return true
+}
+
+// What a Code may be. New ones may be added.
+const (
+	CodeMalformed     = "malformed"
+	CodeTooLarge      = "too_large"
+	CodeSignature     = "bad_signature"
+	CodeNotAllowed    = "not_allowed"      // the policy does not allow this requester to ask for this
+	CodeForeign       = "not_ours"         // another chain, factory, or a sender that is not configured
+	CodeExpired       = "expired"          // it was too late when it came, or before its turn came
+	CodeConflict      = "conflict"         // another command, Winner, was first
+	CodeNotYet        = "not_before"       // held until NotBefore
+	CodeUnknownEscrow = "escrow_not_final" // held: the factory has not deployed such an escrow in a final block
+	CodeWrongEscrow   = "wrong_escrow"     // the factory would deploy the escrow at another address
+	CodeReverts       = "would_revert"     // a simulation failed, Detail says how; held unless it can never succeed
+	CodeUnauthorised  = "not_authorised"   // the escrow does not know the sender
+	CodeSettled       = "settled"          // the escrow was released or refunded
+	CodeBudget        = "budget"           // held: the sender's day budget is used up
+	CodeUnderpriced   = "underpriced"      // the chain asks for more than MaxFee allows
+	CodeBalance       = "balance"          // held: the sender's account cannot pay
+	CodePaused        = "sender_paused"    // held: an operator paused or the relayer halted the sender
+	CodeCancelled     = "cancelled"
+	CodeNodesRefuse   = "refused_by_nodes" // every node refused the transaction for good; voided
+	CodeForeignNonce  = "foreign_nonce"
+	CodeReorg         = "reorganisation"
+)
+
+// Answer is what the relayer says of a command: as the body of a message on the topic of replies, and over HTTP.
+type Answer struct {
+	CommandID   string    `json:"command_id"` // empty where the message was no command
+	Revision    int       `json:"revision"`   // grows by 2 with each reorganisation that took an answer back; odd: final
+	State       State     `json:"state"`
+	Code        string    `json:"code,omitempty"`
+	Detail      string    `json:"detail,omitempty"`
+	Problems    []Problem `json:"problems,omitempty"` // of a malformed command
+	Winner      string    `json:"winner,omitempty"`   // of a conflict: the id of the command that was first
+	Kind        Kind      `json:"kind,omitempty"`
+	Sender      string    `json:"sender,omitempty"`
+	Escrow      string    `json:"escrow,omitempty"`
+	Reference   string    `json:"reference,omitempty"`
+	ReplyTo     string    `json:"reply_to,omitempty"`
+	Transaction string    `json:"transaction_hash,omitempty"`
+	Block       int64     `json:"block_number,omitempty"`
+	BlockHash   string    `json:"block_hash,omitempty"`
+	EventID     string    `json:"event_id,omitempty"` // of the event that the command caused, or that had done it already
+	FeePaid     string    `json:"fee_paid,omitempty"` // wei
+}
+
+// ErrAnswer means that something is no answer of a relayer.
+var ErrAnswer = errors.New("not an answer to a command")
+
+// DecodeAnswer reads the body of a reply.
+func DecodeAnswer(body []byte) (Answer, error) {
+	var a Answer
+	if err := json.Unmarshal(body, &a); err != nil {
+		return a, fmt.Errorf("%w: %w", ErrAnswer, err)
+	}
+	if a.State == "" || a.CommandID == "" && a.State != Refused {
+		return a, fmt.Errorf("%w: state or command_id is missing", ErrAnswer)
+	}
+	return a, nil
+}

@@ -1,0 +1,56 @@
+package command
+
+import (
+	"crypto/ecdsa"
+	"errors"
+	"fmt"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/crypto"
+)
+
+// ErrSignature means that a signature is not one that a key makes over this command.
+var ErrSignature = errors.New("bad signature")
+
+// Signed is a command with its requester's signature: r, s and v (27 or 28), as wallets give it for EIP-712.
+type Signed struct {
+	Command
+	Signature [65]byte
+}
+
+// Sign checks a command and signs it with the requester's key.
+func (c Command) Sign(key *ecdsa.PrivateKey) (*Signed, error) {
+	if problems := c.Check(); len(problems) > 0 {
+		return nil, problems
+	}
+	id := c.ID()
+	signature, err := crypto.Sign(id[:], key)
+	if err != nil {
+		return nil, fmt.Errorf("sign command %s: %w", id, err)
+	}
+	s := &Signed{Command: c, Signature: [65]byte(signature)}
+	s.Signature[64] += 27
+	return s, nil
+}
+
+// Requester returns who signed. Of the two signatures that fit each other only the one with the lower s counts (EIP-2), so a command has one
+// signature per key. The error is ErrSignature.
+func (s *Signed) Requester() (common.Address, error) {
+	v := s.Signature[64] - 27
+	if v > 1 {
+		return common.Address{}, fmt.Errorf("%w: v is %d, it must be 27 or 28", ErrSignature, s.Signature[64])
+	}
+	r, low := common.BytesToHash(s.Signature[:32]).Big(), common.BytesToHash(s.Signature[32:64]).Big()
+	if !crypto.ValidateSignatureValues(v, r, low, true) {
+		return common.Address{}, fmt.Errorf("%w: r or s is out of range; s must be in the lower half of the curve's order", ErrSignature)
+	}
+
+	id := s.ID()
+	signature := s.Signature
+	signature[64] = v
+	key, err := crypto.SigToPub(id[:], signature[:])
+	if err != nil {
+		return common.Address{}, fmt.Errorf("%w: it fits no key", ErrSignature)
+	}
+	return crypto.PubkeyToAddress(*key), nil
+}

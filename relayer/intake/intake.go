@@ -1,0 +1,261 @@
+// Package intake takes commands in: from a Pub/Sub subscription and over HTTP. It verifies each, and stores it together with its claim on the escrow in one
+// transaction, before anybody is told that it was taken.
+//
+//	bytes ─► Split ─► Parse ─► chain, factory, sender ─► signature ─► policy ─► T0: claim, row ─► answer
+//
+// The transport is never the authority: who may ask is decided by who signed. A command whose signer the policy knows is stored whatever comes of it, so
+// that it gets the same answer however often it is sent. What anybody else sends is answered and leaves nothing behind.
+package intake
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/command"
+)
+
+// Config of an Intake. DB, ChainID, Factory and Policy are required.
+type Config struct {
+	DB      *pgxpool.Pool
+	ChainID int64
+	Factory common.Address
+	Policy  *Policy
+	Log     *slog.Logger
+	Metrics *Metrics // nil: none
+}
+
+// Metrics of what comes in.
+type Metrics struct {
+	taken *prometheus.CounterVec
+}
+
+// NewMetrics registers the metrics.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	m := &Metrics{taken: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "relayer_commands_taken_total", Help: "Commands that came in, by what became of them at once.",
+	}, []string{"outcome"})}
+	reg.MustRegister(m.taken)
+	for _, o := range []string{"accepted", "known", command.CodeMalformed, command.CodeTooLarge, command.CodeForeign, command.CodeSignature, command.CodeNotAllowed, command.CodeExpired, command.CodeConflict} {
+		m.taken.WithLabelValues(o)
+	}
+	return m
+}
+
+func (m *Metrics) count(outcome string) {
+	if m != nil {
+		m.taken.WithLabelValues(outcome).Inc()
+	}
+}
+
+// Intake takes commands. Take may be called concurrently; Run must run meanwhile.
+type Intake struct {
+	cfg   Config
+	store *store
+	queue chan *batch
+}
+
+// New checks the configuration and starts nothing.
+func New(cfg Config) (*Intake, error) {
+	if cfg.DB == nil || cfg.ChainID <= 0 || cfg.Policy == nil || cfg.Factory == (common.Address{}) {
+		return nil, errors.New("intake: DB, ChainID, Factory and Policy are required")
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Intake{cfg: cfg, store: &store{db: cfg.DB, chainID: cfg.ChainID}, queue: make(chan *batch)}, nil
+}
+
+// candidate is a command on its way into the database.
+type candidate struct {
+	signed    *command.Signed
+	id        string
+	requester common.Address
+	refusal   string // of the policy; empty: allowed
+	raw       json.RawMessage
+	topic     bool // its answers, also of what was known, go to the topic of replies
+
+	answer command.Answer // set by the store
+	known  bool           // it had been stored before
+}
+
+// Verdict is what became of one command at once.
+type Verdict struct {
+	Answer command.Answer
+	Known  bool // it was stored before this time
+}
+
+// Take verifies and stores the commands of one message, each on its own, and returns a verdict for each. It returns when all are committed; an error means
+// that nothing is known to be stored, and that the message should be taken again. topic: every answer, also to what is refused or known, goes to the topic
+// of replies, since the message came from one.
+func (i *Intake) Take(ctx context.Context, body []byte, topic bool) ([]Verdict, error) {
+	raws, err := command.Split(body)
+	if err != nil {
+		a := command.Answer{State: command.Refused, Code: command.CodeMalformed, Detail: err.Error(), Revision: 1}
+		if problems := (command.Problems)(nil); errors.As(err, &problems) {
+			a.Problems = problems
+		} else {
+			a.Code = command.CodeTooLarge
+		}
+		i.cfg.Metrics.count(a.Code)
+		return i.refuse(ctx, []Verdict{{Answer: a}}, topic)
+	}
+
+	verdicts := make([]Verdict, len(raws))
+	var candidates []*candidate
+	places := map[*candidate]int{}
+	var refused []Verdict
+	for n, raw := range raws {
+		c, a := i.verify(raw)
+		if c == nil {
+			verdicts[n] = Verdict{Answer: a}
+			refused = append(refused, verdicts[n])
+			i.cfg.Metrics.count(a.Code)
+			continue
+		}
+		c.topic = topic
+		candidates, places[c] = append(candidates, c), n
+	}
+	if len(candidates) > 0 {
+		if err := i.commit(ctx, candidates); err != nil {
+			return nil, err
+		}
+		for _, c := range candidates {
+			verdicts[places[c]] = Verdict{Answer: c.answer, Known: c.known}
+			i.cfg.Metrics.count(outcome(c))
+		}
+	}
+	if _, err := i.refuse(ctx, refused, topic); err != nil {
+		return nil, err
+	}
+	return verdicts, nil
+}
+
+func outcome(c *candidate) string {
+	switch {
+	case c.known:
+		return "known"
+	case c.answer.State == command.Refused || c.answer.State == command.Expired:
+		return c.answer.Code
+	}
+	return "accepted"
+}
+
+// refuse answers on the topic what leaves nothing else behind.
+func (i *Intake) refuse(ctx context.Context, verdicts []Verdict, topic bool) ([]Verdict, error) {
+	if !topic || len(verdicts) == 0 {
+		return verdicts, nil
+	}
+	answers := make([]command.Answer, len(verdicts))
+	for n, v := range verdicts {
+		answers[n] = v.Answer
+	}
+	return verdicts, i.store.refuse(ctx, answers)
+}
+
+// verify does everything that needs no database. Without a candidate the command is refused with the answer.
+func (i *Intake) verify(raw json.RawMessage) (*candidate, command.Answer) {
+	refused := command.Answer{State: command.Refused, Revision: 1}
+	signed, err := command.Parse(raw)
+	if err != nil {
+		refused.Code, refused.Detail = command.CodeMalformed, "malformed command"
+		if problems := (command.Problems)(nil); errors.As(err, &problems) {
+			refused.Problems = problems
+		}
+		return nil, refused
+	}
+	id := signed.ID().Hex()
+	refused.CommandID, refused.Kind, refused.Reference, refused.ReplyTo = id, signed.Kind, signed.Reference, signed.ReplyTo
+
+	switch {
+	case signed.ChainID != uint64(i.cfg.ChainID):
+		refused.Code, refused.Detail = command.CodeForeign, fmt.Sprintf("this relayer serves chain %d", i.cfg.ChainID)
+		return nil, refused
+	case signed.Factory != i.cfg.Factory:
+		refused.Code, refused.Detail = command.CodeForeign, "this relayer serves the factory "+i.cfg.Factory.Hex()
+		return nil, refused
+	case !i.cfg.Policy.senders[signed.Sender]:
+		refused.Code, refused.Detail = command.CodeForeign, fmt.Sprintf("this relayer does not act for %s", signed.Sender)
+		return nil, refused
+	}
+	requester, err := signed.Requester()
+	if err != nil {
+		refused.Code, refused.Detail = command.CodeSignature, err.Error()
+		return nil, refused
+	}
+	refusal := i.cfg.Policy.refuses(requester, &signed.Command)
+	if refusal != "" && !i.cfg.Policy.knows(requester) {
+		refused.Code, refused.Detail = command.CodeNotAllowed, refusal
+		return nil, refused
+	}
+	return &candidate{signed: signed, id: id, requester: requester, refusal: refusal, raw: raw}, command.Answer{}
+}
+
+// batch is the commands of one message on their way to Run.
+type batch struct {
+	ctx        context.Context
+	candidates []*candidate
+	done       chan error // capacity 1
+}
+
+// maxBatch is how many commands one transaction stores at most.
+const maxBatch = 500
+
+// commit hands candidates to Run and waits.
+func (i *Intake) commit(ctx context.Context, candidates []*candidate) error {
+	b := &batch{ctx: ctx, candidates: candidates, done: make(chan error, 1)}
+	select {
+	case i.queue <- b:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case err := <-b.done:
+		return err
+	case <-ctx.Done(): // it may be stored all the same: taken again, it is known
+		return ctx.Err()
+	}
+}
+
+// Run stores what Take hands over, as much as there is in one transaction, until ctx ends.
+func (i *Intake) Run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case first := <-i.queue:
+			i.storeBatch(ctx, first)
+		}
+	}
+}
+
+func (i *Intake) storeBatch(ctx context.Context, first *batch) {
+	batches, n := []*batch{first}, len(first.candidates)
+	for n < maxBatch {
+		select {
+		case b := <-i.queue:
+			batches, n = append(batches, b), n+len(b.candidates)
+			continue
+		default:
+		}
+		break
+	}
+	all := make([]*candidate, 0, n)
+	for _, b := range batches {
+		all = append(all, b.candidates...)
+	}
+	// What was begun is finished: whoever waits has ctx of their own.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
+	defer cancel()
+	err := i.store.accept(ctx, all)
+	for _, b := range batches {
+		b.done <- err
+	}
+}

@@ -1,0 +1,234 @@
+package intake
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/big"
+	"slices"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/command"
+	"github.com/fusion-prime/escrow-relayer/relayer/reply"
+	"github.com/fusion-prime/escrow-relayer/relayer/send"
+)
+
+// store is the statements of T0: set-based, whatever the number of commands.
+type store struct {
+	db      *pgxpool.Pool
+	chainID int64
+}
+
+const answerColumns = `
+	command_id, kind, sender, escrow, state, code, detail, coalesce(winner, ''), reference, reply_to, reopened, coalesce(tx_hash, ''), coalesce(block_number, 0),
+	coalesce(block_hash, ''), fee_paid, coalesce(event_id, '')`
+
+const selectKnown = `select ` + answerColumns + ` from commands where chain_id = @chain and command_id = any(@ids)`
+
+// takeClaims claims in the order of the keys, so that two transactions never wait for each other in a circle; of the commands of one transaction that claim
+// the same, the first wins. What is expired, or not allowed, claims nothing.
+const takeClaims = `
+	insert into command_claims (chain_id, escrow, effect, command_id)
+	select @chain, c.escrow, c.effect, c.id
+	  from unnest(@escrows::text[], @effects::text[], @ids::text[], @expires::timestamptz[], @allowed::boolean[]) with ordinality
+	       as c (escrow, effect, id, expires, allowed, place)
+	 where c.allowed and c.expires > clock_timestamp()
+	 order by c.escrow, c.effect, c.place
+	on conflict do nothing`
+
+const insertCommands = `
+	insert into commands (chain_id, command_id, sender, kind, escrow, effect, requester, message, value, max_fee, not_before, expires_at, reference, reply_to,
+	                      state, code, detail, winner, next_look, answered_at)
+	select @chain, c.id, c.sender, c.kind, c.escrow, c.effect, c.requester, c.message::json, c.value, c.max_fee, c.not_before, c.expires, c.reference, c.reply_to,
+	       v.state, v.code, case v.code when 'not_allowed' then c.refusal when 'conflict' then 'another command was first' else '' end,
+	       case v.code when 'conflict' then k.command_id end, coalesce(c.not_before, now()),
+	       case when v.state in ('refused', 'expired') then clock_timestamp() end
+	  from unnest(@ids::text[], @senders::text[], @kinds::text[], @escrows::text[], @effects::text[], @requesters::text[], @messages::text[], @values::numeric[],
+	              @fees::numeric[], @not_befores::timestamptz[], @expires::timestamptz[], @references::text[], @reply_tos::text[], @refusals::text[])
+	       with ordinality as c (id, sender, kind, escrow, effect, requester, message, value, max_fee, not_before, expires, reference, reply_to, refusal, place)
+	  left join command_claims k on k.chain_id = @chain and k.escrow = c.escrow and k.effect = c.effect
+	 cross join lateral (
+	       select case when c.refusal <> '' then 'refused' when k.command_id = c.id then case when c.not_before > now() then 'held' else 'accepted' end
+	                   when c.expires <= clock_timestamp() then 'expired' else 'refused' end as state,
+	              case when c.refusal <> '' then 'not_allowed' when k.command_id = c.id then case when c.not_before > now() then 'not_before' else '' end
+	                   when c.expires <= clock_timestamp() then 'expired' else 'conflict' end as code) v
+	 order by c.place
+	on conflict do nothing
+	returning ` + answerColumns
+
+// errAgain means that what was read is not so any more: the transaction is to be run again.
+var errAgain = errors.New("commands changed while they were stored")
+
+// accept is T0 for many commands: claims, rows and the answers of what is final at once, in one transaction. Each candidate gets its answer.
+func (s *store) accept(ctx context.Context, all []*candidate) error {
+	for try := 0; ; try++ {
+		err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return s.acceptIn(ctx, tx, all) })
+		if errors.Is(err, errAgain) && try < 5 {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("store %d commands: %w", len(all), err)
+		}
+		return nil
+	}
+}
+
+func (s *store) acceptIn(ctx context.Context, tx pgx.Tx, all []*candidate) error {
+	ids := make([]string, 0, len(all))
+	byID := map[string]*candidate{}
+	for _, c := range all {
+		if byID[c.id] == nil {
+			byID[c.id] = c
+			ids = append(ids, c.id)
+		}
+	}
+	answers, err := s.read(ctx, tx, ids)
+	if err != nil {
+		return err
+	}
+	known := make(map[string]bool, len(answers))
+	for id := range answers {
+		known[id] = true
+	}
+	fresh := make([]*candidate, 0, len(ids))
+	for _, id := range ids {
+		if !known[id] {
+			fresh = append(fresh, byID[id])
+		}
+	}
+
+	var replies []command.Answer
+	if len(fresh) > 0 {
+		stored, err := s.insert(ctx, tx, fresh)
+		if err != nil {
+			return err
+		}
+		for _, a := range stored {
+			if a.Code == command.CodeConflict && a.Winner == "" {
+				return errAgain // who had the claim has given it up between our two statements
+			}
+			answers[a.CommandID] = a
+			if a.State.Final() {
+				replies = append(replies, a)
+			}
+		}
+	}
+
+	seen := map[string]bool{}
+	for _, c := range all {
+		a, ok := answers[c.id]
+		if !ok {
+			return errAgain // another instance stored it between our two statements
+		}
+		c.answer, c.known = a, known[c.id] || seen[c.id]
+		seen[c.id] = true
+		if c.known && c.topic && a.State.Final() {
+			replies = append(replies, a) // sent again: the stored answer again
+		}
+	}
+	return reply.Insert(ctx, tx, s.chainID, replies)
+}
+
+// read returns the answers that commands have.
+func (s *store) read(ctx context.Context, tx pgx.Tx, ids []string) (map[string]command.Answer, error) {
+	rows, _ := tx.Query(ctx, selectKnown, pgx.StrictNamedArgs{"chain": s.chainID, "ids": ids})
+	all, err := pgx.CollectRows(rows, scanAnswer)
+	answers := make(map[string]command.Answer, len(all))
+	for _, a := range all {
+		answers[a.CommandID] = a
+	}
+	return answers, err
+}
+
+func (s *store) insert(ctx context.Context, tx pgx.Tx, fresh []*candidate) ([]command.Answer, error) {
+	n := len(fresh)
+	var (
+		ids, senders, kinds, escrows, effects = make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+		requesters, messages                  = make([]string, n), make([]string, n)
+		references, replyTos, refusals        = make([]string, n), make([]string, n), make([]string, n)
+		values, fees                          = make([]pgtype.Numeric, n), make([]pgtype.Numeric, n)
+		notBefores, expires                   = make([]*time.Time, n), make([]time.Time, n)
+		allowed                               = make([]bool, n)
+		toldSenders                           = map[string]bool{}
+	)
+	for i, c := range fresh {
+		ids[i], senders[i], kinds[i], escrows[i] = c.id, text(c.signed.Sender), string(c.signed.Kind), text(c.signed.Escrow)
+		effects[i], requesters[i], messages[i] = c.signed.Effect(), text(c.requester), string(c.raw)
+		references[i], replyTos[i], refusals[i], allowed[i] = c.signed.Reference, c.signed.ReplyTo, c.refusal, c.refusal == ""
+		values[i], fees[i] = numeric(c.signed.Value()), numeric(c.signed.MaxFee)
+		expires[i] = time.Unix(int64(c.signed.ExpiresAt), 0)
+		if c.signed.NotBefore > 0 {
+			at := time.Unix(int64(c.signed.NotBefore), 0)
+			notBefores[i] = &at
+		}
+		toldSenders[senders[i]] = true
+	}
+	if _, err := tx.Exec(ctx, takeClaims, pgx.StrictNamedArgs{
+		"chain": s.chainID, "escrows": escrows, "effects": effects, "ids": ids, "expires": expires, "allowed": allowed,
+	}); err != nil {
+		return nil, err
+	}
+	rows, _ := tx.Query(ctx, insertCommands, pgx.StrictNamedArgs{
+		"chain": s.chainID, "ids": ids, "senders": senders, "kinds": kinds, "escrows": escrows, "effects": effects, "requesters": requesters, "messages": messages,
+		"values": values, "fees": fees, "not_befores": notBefores, "expires": expires, "references": references, "reply_tos": replyTos, "refusals": refusals,
+	})
+	stored, err := pgx.CollectRows(rows, scanAnswer)
+	if err != nil {
+		return nil, err
+	}
+	for sender := range toldSenders {
+		if _, err := tx.Exec(ctx, `select pg_notify($1, $2)`, send.Channel, fmt.Sprintf("%d %s", s.chainID, sender)); err != nil {
+			return nil, err
+		}
+	}
+	return stored, nil
+}
+
+func scanAnswer(row pgx.CollectableRow) (a command.Answer, err error) {
+	var reopened int
+	var paid pgtype.Numeric
+	err = row.Scan(&a.CommandID, &a.Kind, &a.Sender, &a.Escrow, &a.State, &a.Code, &a.Detail, &a.Winner, &a.Reference, &a.ReplyTo, &reopened, &a.Transaction,
+		&a.Block, &a.BlockHash, &paid, &a.EventID)
+	a.Revision = 2 * reopened
+	if a.State.Final() {
+		a.Revision++
+	}
+	if paid.Valid {
+		if v, err := paid.Value(); err == nil {
+			a.FeePaid, _ = v.(string)
+		}
+	}
+	return a, err
+}
+
+// refuse stores answers to what is not stored itself.
+func (s *store) refuse(ctx context.Context, answers []command.Answer) error {
+	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return reply.Insert(ctx, tx, s.chainID, slices.Clone(answers)) })
+	if err != nil {
+		return fmt.Errorf("store %d refusals: %w", len(answers), err)
+	}
+	return nil
+}
+
+// Lookup returns what is known of a command; ok is false if nothing is.
+func (i *Intake) Lookup(ctx context.Context, id common.Hash) (a command.Answer, ok bool, err error) {
+	rows, _ := i.cfg.DB.Query(ctx, selectKnown, pgx.StrictNamedArgs{"chain": i.cfg.ChainID, "ids": []string{id.Hex()}})
+	all, err := pgx.CollectRows(rows, scanAnswer)
+	if err != nil || len(all) == 0 {
+		if err != nil {
+			err = fmt.Errorf("read command %s: %w", id, err)
+		}
+		return a, false, err
+	}
+	return all[0], true, nil
+}
+
+func text(a common.Address) string { return "0x" + hex.EncodeToString(a[:]) }
+
+func numeric(n *big.Int) pgtype.Numeric { return pgtype.Numeric{Int: n, Valid: true} }

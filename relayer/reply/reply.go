@@ -1,0 +1,51 @@
+// Package reply owns the table replies: answers to commands that are committed and wait to be published.
+//
+// An answer is stored in the transaction that brings the command into the state that it tells of, and deleted when Pub/Sub has acknowledged it. So
+// none is lost, and after a crash in between one is published twice.
+package reply
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/command"
+)
+
+// Channel is the notification channel on which new answers are announced; the payload is the chain id.
+const Channel = "relayer_replies"
+
+const insertReplies = `
+	insert into replies (chain_id, command_id, state, code, reply_to, body)
+	select @chain, r.id, r.state, r.code, r.reply_to, r.body::json
+	  from unnest(@ids::text[], @states::text[], @codes::text[], @reply_tos::text[], @bodies::text[]) with ordinality
+	       as r (id, state, code, reply_to, body, place)
+	 order by place`
+
+// Insert stores answers in the caller's transaction, in order.
+func Insert(ctx context.Context, tx pgx.Tx, chainID int64, answers []command.Answer) error {
+	if len(answers) == 0 {
+		return nil
+	}
+	n := len(answers)
+	ids, states, codes, replyTos, bodies := make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+	for i, a := range answers {
+		body, err := json.Marshal(a)
+		if err != nil {
+			return fmt.Errorf("encode the answer to command %s: %w", a.CommandID, err)
+		}
+		ids[i], states[i], codes[i], replyTos[i], bodies[i] = a.CommandID, string(a.State), a.Code, a.ReplyTo, string(body)
+	}
+	_, err := tx.Exec(ctx, insertReplies, pgx.StrictNamedArgs{
+		"chain": chainID, "ids": ids, "states": states, "codes": codes, "reply_tos": replyTos, "bodies": bodies,
+	})
+	if err != nil {
+		return fmt.Errorf("store %d answers: %w", n, err)
+	}
+	if _, err := tx.Exec(ctx, `select pg_notify($1, $2::text)`, Channel, fmt.Sprint(chainID)); err != nil {
+		return fmt.Errorf("announce %d answers: %w", n, err)
+	}
+	return nil
+}

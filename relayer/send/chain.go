@@ -1,0 +1,94 @@
+package send
+
+import (
+	"context"
+	"errors"
+	"math/big"
+
+	"github.com/ethereum/go-ethereum/common"
+)
+
+// View is how far the chain may be read.
+type View struct {
+	Head   uint64
+	Target uint64 // newest block that counts as final
+	Ready  bool
+}
+
+// Chain is what a sender needs of the chain. Nodes may lie, lag and forget: whoever implements it checks each answer against the question, and
+// asks another node where one is behind. It may be used concurrently.
+type Chain interface {
+	View() View
+	// Changed is closed when View may have changed.
+	Changed() <-chan struct{}
+	// Look reads an account. Of everyone, if told so: the highest nonces that any node knows, and the lowest final one.
+	Look(ctx context.Context, account common.Address, target, checked uint64, everyone bool) (Look, error)
+	// Simulate runs calls at the target, and at the head, where their gas is estimated.
+	Simulate(ctx context.Context, target uint64, calls []Call) ([]Simulation, error)
+	Fees(ctx context.Context) (Fees, error)
+	// Receipts are those of the transactions that are in canonical blocks up to the target; nil for the others.
+	Receipts(ctx context.Context, target uint64, hashes []common.Hash) ([]*Receipt, error)
+	// Hashes are those of the canonical blocks; zero where the chain does not reach so far.
+	Hashes(ctx context.Context, numbers []uint64) ([]common.Hash, error)
+	// Broadcast sends each transaction to every endpoint. The results are by transaction, then by endpoint; nil: accepted, or known already.
+	Broadcast(ctx context.Context, raws [][]byte) [][]error
+}
+
+// Look is an account as nodes see it.
+type Look struct {
+	Latest      uint64 // nonce after the newest block
+	Pending     uint64 // nonce after what waits in the pool, where nodes say so
+	Final       uint64 // nonce after the target
+	Balance     *big.Int
+	Delegated   bool        // EIP-7702: nodes take one transaction at a time
+	TargetHash  common.Hash // of the target
+	CheckedHash common.Hash // of the block that was asked for; zero where the chain does not reach so far
+}
+
+// Call is a transaction that is only tried.
+type Call struct {
+	From, To common.Address
+	Data     []byte
+	Value    *big.Int
+}
+
+// Simulation is what a call would do.
+type Simulation struct {
+	NoCode  bool // nothing is at the address at the target
+	Output  []byte
+	Gas     uint64
+	Reverts *Revert // nil: it succeeds
+	AtHead  bool    // it reverts at the head only: what makes it so is not final
+}
+
+// Revert is how a contract refused.
+type Revert struct {
+	Reason string // the name of the error, or its text; hexadecimal if unknown
+}
+
+func (r *Revert) Error() string { return "the contract refuses: " + r.Reason }
+
+// Receipt of a transaction.
+type Receipt struct {
+	Hash      common.Hash
+	Block     uint64
+	BlockHash common.Hash
+	Time      uint64 // of the block, unix seconds
+	Succeeded bool
+	FeePaid   *big.Int
+	Logs      []Log
+}
+
+// Log of a receipt.
+type Log struct {
+	Address common.Address
+	Topics  []common.Hash
+	Index   uint
+}
+
+var (
+	// ErrRefused means that a node will never take the transaction.
+	ErrRefused = errors.New("the node refuses the transaction for good")
+	// ErrUnderpriced means that the node wants higher fees.
+	ErrUnderpriced = errors.New("the node wants higher fees")
+)

@@ -1,0 +1,151 @@
+package send
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/command"
+)
+
+// KeeperName is the requester of the commands that the relayer makes itself.
+const KeeperName = "keeper"
+
+// Keeper makes a release command for each escrow that is approved and due. Anybody may create escrows, so each of its limits is there to keep others from
+// making it spend. It never refunds.
+type Keeper struct {
+	MinAmount *big.Int         // wei: smaller escrows are left alone
+	MaxFee    *big.Int         // wei: of one release
+	DayFees   *big.Int         // wei: of all releases of a UTC day
+	Payers    []common.Address // only theirs; empty: everybody's
+	Every     time.Duration    // between two looks; 0 means 15 s
+	Batch     int              // commands that may be open at once; 0 means 64
+
+	looked time.Time // of its sender's goroutine alone
+}
+
+// selectDue finds what is due. After a release that came to nothing an escrow is left alone for an hour, then two, four, up to a month: a payee that
+// refuses ether never takes it.
+const selectDue = `
+	select r.escrow
+	  from escrow_records r
+	 where r.chain_id = @chain and r.status in ('created', 'approved') and r.approvals_required > 0 and r.approvals >= r.approvals_required
+	   and r.release_time <= extract(epoch from clock_timestamp()) and r.amount >= @min
+	   and (cardinality(@payers::text[]) = 0 or lower(r.payer) = any(@payers))
+	   and not exists (select from command_claims k where k.chain_id = r.chain_id and k.escrow = r.escrow and k.effect = 'settle')
+	   and not exists (
+	       select from (select count(*) as n, max(c.answered_at) as last from commands c
+	                     where c.chain_id = r.chain_id and c.escrow = r.escrow and c.requester = 'keeper' and c.answered_at is not null) failed
+	        where failed.n > 0 and failed.last + least(interval '1 hour' * power(2, least(failed.n, 20) - 1), interval '30 days') > clock_timestamp())
+	 order by r.release_time
+	 limit @limit`
+
+const keeperOpen = `
+	select count(*) filter (where answered_at is null),
+	       coalesce(sum(coalesce(fee_paid, case when answered_at is null then greatest(reserved, max_fee) else 0 end))
+	           filter (where answered_at is null or reserve_day = (now() at time zone 'utc')::date), 0)
+	  from commands
+	 where chain_id = @chain and sender = @sender and requester = 'keeper' and received_at > now() - interval '7 days'`
+
+const insertKept = `
+	insert into commands (chain_id, command_id, sender, kind, escrow, effect, requester, message, max_fee, expires_at, state)
+	values (@chain, @id, @sender, 'release', @escrow, 'settle', 'keeper', @message, @fee, @expires, 'accepted')`
+
+const claimKept = `
+	insert into command_claims (chain_id, escrow, effect, command_id) values (@chain, @escrow, 'settle', @id)
+	on conflict do nothing`
+
+// keeperPatience is how long one command of the keeper may take.
+const keeperPatience = 24 * time.Hour
+
+// propose makes commands for what is due, under the sender's epoch, as far as the day's budget goes.
+func (k *Keeper) propose(ctx context.Context, s *Sender) error {
+	every, batch := k.Every, k.Batch
+	if every == 0 {
+		every = 15 * time.Second
+	}
+	if batch == 0 {
+		batch = 64
+	}
+	if time.Since(k.looked) < every {
+		return nil
+	}
+	k.looked = time.Now()
+	made := 0
+	err := s.store.write(ctx, "make the keeper's commands", func(ctx context.Context, tx pgx.Tx, a *account) error {
+		made = 0
+		var open int
+		var sum pgtype.Numeric
+		if a.State != "active" {
+			return nil
+		}
+		if err := tx.QueryRow(ctx, keeperOpen, s.store.args(pgx.StrictNamedArgs{})).Scan(&open, &sum); err != nil {
+			return err
+		}
+		spent := integer(sum)
+		left := new(big.Int).Sub(k.DayFees, spent)
+		affordable := new(big.Int).Div(left, k.MaxFee)
+		limit := batch - open
+		if affordable.Cmp(big.NewInt(int64(max(limit, 0)))) < 0 {
+			limit = int(affordable.Int64())
+		}
+		if limit <= 0 {
+			return nil
+		}
+		payers := make([]string, len(k.Payers))
+		for i, p := range k.Payers {
+			payers[i] = text(p)
+		}
+		rows, _ := tx.Query(ctx, selectDue, pgx.StrictNamedArgs{"chain": s.cfg.ChainID, "min": numeric(k.MinAmount), "payers": payers, "limit": limit})
+		due, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			return err
+		}
+		for _, escrow := range due {
+			ok, err := k.insert(ctx, tx, s, common.HexToAddress(escrow), a.Now)
+			if err != nil {
+				return err
+			}
+			if ok {
+				made++
+			}
+		}
+		return nil
+	})
+	if err == nil && made > 0 {
+		s.log.InfoContext(ctx, "keeper found escrows that are due", slog.Int("escrows", made))
+	}
+	return err
+}
+
+func (k *Keeper) insert(ctx context.Context, tx pgx.Tx, s *Sender, escrow common.Address, now time.Time) (bool, error) {
+	expires := now.Add(keeperPatience)
+	c := command.Signed{Command: command.Command{
+		ChainID: uint64(s.cfg.ChainID), Factory: s.cfg.Factory, Kind: command.Release, Sender: s.address, Escrow: escrow,
+		ExpiresAt: uint64(expires.Unix()), MaxFee: k.MaxFee,
+	}}
+	if _, err := rand.Read(c.Salt[:]); err != nil {
+		return false, err
+	}
+	message, err := json.Marshal(&c)
+	if err != nil {
+		return false, fmt.Errorf("encode the keeper's command: %w", err)
+	}
+	id := c.ID().Hex()
+	claim, err := tx.Exec(ctx, claimKept, pgx.StrictNamedArgs{"chain": s.cfg.ChainID, "escrow": text(escrow), "id": id})
+	if err != nil || claim.RowsAffected() == 0 { // somebody has asked for it meanwhile
+		return false, err
+	}
+	_, err = tx.Exec(ctx, insertKept, s.store.args(pgx.StrictNamedArgs{
+		"id": id, "escrow": text(escrow), "message": message, "fee": numeric(k.MaxFee), "expires": expires,
+	}))
+	return err == nil, err
+}

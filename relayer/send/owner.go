@@ -1,0 +1,145 @@
+package send
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+)
+
+// lockNamespace is that of the advisory locks of senders, as election has its own: a namespace of 20 bits, then 40.
+const lockNamespace = 999997
+
+// LockKey is the advisory lock that the owner of a sender holds on its session.
+func LockKey(chainID int64, sender common.Address) int64 {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%d/%s", chainID, text(sender))
+	return lockNamespace<<40 | int64(h.Sum64()&(1<<40-1))
+}
+
+// Session is the database session that locks belong to: an *election.Session.
+type Session interface {
+	Do(ctx context.Context, f func(context.Context, *pgx.Conn) error) error
+	Valid() bool
+	Hint(channel string) <-chan struct{}
+}
+
+// retryEvery is the pause between two attempts to take the lock of a sender that another instance has.
+const retryEvery = 500 * time.Millisecond
+
+// leaveWithin bounds the return of a lock at a stop. The end of the session frees it anyway.
+const leaveWithin = time.Second
+
+// Own contends for each sender, and works as its owner while it has the lock, until ctx ends (nil). What is held is given back then, so that the next owner has
+// it at once. Instances that start together share the senders: who has more of them waits longer before it takes another.
+func Own(ctx context.Context, session Session, configs []Config, log *slog.Logger) error {
+	g, ctx := errgroup.WithContext(ctx)
+	var held atomic.Int32
+	wakes := make([]chan struct{}, len(configs))
+	for i, cfg := range configs {
+		cfg.Valid = session.Valid
+		sender, err := New(cfg)
+		if err != nil {
+			return err
+		}
+		wakes[i] = make(chan struct{}, 1)
+		c := contender{session: session, sender: sender, held: &held, log: log}
+		g.Go(func() error { return c.run(ctx, wakes[i]) })
+	}
+	g.Go(func() error { // one notification is for all of them: a look costs little
+		hints := session.Hint(Channel)
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-hints:
+				for _, w := range wakes {
+					select {
+					case w <- struct{}{}:
+					default:
+					}
+				}
+			}
+		}
+	})
+	return g.Wait()
+}
+
+type contender struct {
+	session Session
+	sender  *Sender
+	held    *atomic.Int32
+	log     *slog.Logger
+}
+
+func (c contender) run(ctx context.Context, wake <-chan struct{}) error {
+	key := LockKey(c.sender.cfg.ChainID, c.sender.address)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		}
+		timer.Reset(retryEvery + time.Duration(c.held.Load())*retryEvery/10)
+		taken := false
+		err := c.session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+			return conn.QueryRow(ctx, `select pg_try_advisory_lock($1)`, key).Scan(&taken)
+		})
+		switch {
+		case ctx.Err() != nil && !taken:
+			return nil
+		case err != nil:
+			return fmt.Errorf("take the lock of sender %s: %w", c.sender.address, err)
+		case taken:
+			if err := c.serve(ctx, key, wake); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// serve works until ctx ends or the sender is taken by somebody else, and gives the lock back.
+func (c contender) serve(ctx context.Context, key int64, wake <-chan struct{}) error {
+	owned := c.sender.cfg.Metrics.owned.WithLabelValues(c.sender.cfg.Name)
+	c.held.Add(1)
+	owned.Set(1)
+	defer func() {
+		c.held.Add(-1)
+		owned.Set(0)
+	}()
+	c.sender.forget()
+	err := c.sender.Run(ctx, wake)
+	if err != nil && ctx.Err() == nil {
+		c.log.WarnContext(ctx, "sender given up", slog.String("sender", text(c.sender.address)), slog.Any("err", err))
+	}
+
+	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWithin)
+	defer cancel()
+	unlock := c.session.Do(leave, func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, `select pg_advisory_unlock($1)`, key)
+		return err
+	})
+	if ctx.Err() != nil { // the end of the session frees the lock in any case
+		return nil
+	}
+	if err == nil || errors.Is(err, ErrFenced) {
+		return unlock
+	}
+	return errors.Join(err, unlock)
+}
+
+// forget makes a sender look at everything anew: another owner may have had it meanwhile.
+func (s *Sender) forget() {
+	s.looked, s.head, s.priced = 0, 0, 0
+	s.look, s.prices = Look{}, Fees{}
+	clear(s.missing)
+}

@@ -1,0 +1,606 @@
+package send
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"math/big"
+	"strings"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/params"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/command"
+)
+
+// Limits of one sender, in wei. They are walls: nothing is signed whose worst case exceeds one.
+type Limits struct {
+	MaxInFlight int      // nonces under way; geth's pool guarantees an account 16
+	MaxFee      *big.Int // of one command; a command's own may be lower
+	DayFees     *big.Int // of all commands of a UTC day
+	DayValue    *big.Int // that create may send along on a UTC day
+}
+
+// Config of a Sender. DB, ChainID, Factory, Chain, Signer, Limits and Metrics are required.
+type Config struct {
+	Name       string // of the sender, in metrics; empty: its address
+	DB         *pgxpool.Pool
+	ChainID    int64
+	InstanceID string
+	Factory    common.Address
+	Chain      Chain
+	Signer     Signer
+	Limits     Limits
+	Keeper     *Keeper // nil: this sender releases nothing by itself
+	// Valid says whether what is held through the session still holds. It is asked before bytes go out. Nil: always.
+	Valid      func() bool
+	BumpBlocks uint64        // an attempt that is not mined after so many blocks is replaced; 0 means 3
+	SignWithin time.Duration // bound of one signature; 0 means 20 s
+	Log        *slog.Logger
+	Metrics    *Metrics
+}
+
+// Sender is one account while this instance owns it. It remembers nothing that matters: each round begins with what the database and the chain say.
+type Sender struct {
+	cfg     Config
+	address common.Address
+	store   *store
+	log     *slog.Logger
+
+	// Of Run's goroutine alone.
+	looked    uint64         // target of the last look at the chain
+	head      uint64         // head of it
+	look      Look           // what it showed
+	missing   map[uint64]int // nonces that are final, with no receipt of what was signed: at how many looks
+	delegated bool
+	prices    Fees // as of priced
+	priced    uint64
+}
+
+// New checks the configuration and starts nothing.
+func New(cfg Config) (*Sender, error) {
+	l := cfg.Limits
+	switch {
+	case cfg.DB == nil || cfg.ChainID <= 0 || cfg.Chain == nil || cfg.Signer == nil || cfg.Metrics == nil || cfg.Factory == (common.Address{}):
+		return nil, errors.New("send: DB, ChainID, Factory, Chain, Signer and Metrics are required")
+	case l.MaxInFlight < 1 || l.MaxFee == nil || l.DayFees == nil || l.DayValue == nil:
+		return nil, errors.New("send: all limits are required")
+	}
+	if cfg.BumpBlocks == 0 {
+		cfg.BumpBlocks = 3
+	}
+	if cfg.SignWithin == 0 {
+		cfg.SignWithin = 20 * time.Second
+	}
+	if cfg.Valid == nil {
+		cfg.Valid = func() bool { return true }
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	address := cfg.Signer.Address()
+	if cfg.Name == "" {
+		cfg.Name = text(address)
+	}
+	return &Sender{cfg: cfg, address: address, missing: map[uint64]int{}, log: cfg.Log.With(slog.String("sender", text(address)))}, nil
+}
+
+// text is an address as tables have it.
+func text(a common.Address) string { return "0x" + hex.EncodeToString(a[:]) }
+
+// Pauses of Run's loop.
+const (
+	idlePause  = 5 * time.Second        // without any hint
+	retryPause = 500 * time.Millisecond // after a round that failed
+	minPause   = 10 * time.Millisecond
+)
+
+// Run takes the epoch of the sender, which fences whoever had it before, and works until ctx ends (nil) or another instance has taken it (ErrFenced). Trouble with
+// the chain, the signer or the database never ends it. wake fires when commands may have come.
+func (s *Sender) Run(ctx context.Context, wake <-chan struct{}) error {
+	store, err := own(ctx, s.cfg.DB, s.cfg.ChainID, text(s.address), s.cfg.InstanceID)
+	if err != nil {
+		return err
+	}
+	s.store = store
+	s.log.InfoContext(ctx, "sender taken over", slog.Int64("epoch", store.epoch))
+
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		changed := s.cfg.Chain.Changed()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-wake:
+		case <-timer.C:
+		case <-s.advanced(changed):
+		}
+		pause, err := s.round(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, ErrFenced):
+			return err
+		case err != nil:
+			s.cfg.Metrics.roundErrors.WithLabelValues(s.cfg.Name).Inc()
+			s.log.WarnContext(ctx, "sender round failed, retrying", slog.Any("err", err))
+			pause = retryPause
+		}
+		timer.Reset(pause)
+	}
+}
+
+// advanced is changed, or closed when the view has moved since the last look.
+func (s *Sender) advanced(changed <-chan struct{}) <-chan struct{} {
+	if v := s.cfg.Chain.View(); v.Ready && s.looked > 0 && (v.Target != s.looked || v.Head != s.head) {
+		closed := make(chan struct{})
+		close(closed)
+		return closed
+	}
+	return changed
+}
+
+// round does all that can be done now, and says when to come back at the latest.
+func (s *Sender) round(ctx context.Context) (time.Duration, error) {
+	account, flights, err := s.store.load(ctx)
+	if err != nil {
+		return 0, err
+	}
+	// Commands that expired or were cancelled are answered whatever the chain and the sender are in.
+	if err := s.dismiss(ctx); err != nil {
+		return 0, err
+	}
+	view := s.cfg.Chain.View()
+	if !view.Ready {
+		return idlePause, nil
+	}
+	first := s.looked == 0
+	if first || view.Target != s.looked || view.Head != s.head {
+		if err := s.observe(ctx, view, &account, flights, first); err != nil {
+			return 0, err
+		}
+		if account, flights, err = s.store.load(ctx); err != nil {
+			return 0, err
+		}
+	}
+	if account.NextNonce == nil {
+		return retryPause, nil
+	}
+	if account.State != "halted" {
+		if err := s.care(ctx, flights); err != nil {
+			return 0, err
+		}
+	}
+	if s.cfg.Keeper != nil {
+		if err := s.cfg.Keeper.propose(ctx, s); err != nil {
+			return 0, err
+		}
+	}
+	more, err := s.admit(ctx, &account, flights)
+	if err != nil {
+		return 0, err
+	}
+	if more {
+		return minPause, nil
+	}
+	pause, any, err := s.store.due(ctx)
+	if err != nil || !any || pause > idlePause {
+		return idlePause, err
+	}
+	return max(pause, minPause), nil
+}
+
+// observe looks at the chain after it has moved: what became final, what was taken back, and whether somebody else uses the key.
+func (s *Sender) observe(ctx context.Context, view View, account *account, flights []*flight, first bool) error {
+	checked := uint64(0)
+	if account.CheckedBlock != nil {
+		checked = min(uint64(*account.CheckedBlock), view.Target)
+	}
+	look, err := s.cfg.Chain.Look(ctx, s.address, view.Target, checked, first)
+	if err != nil {
+		return err
+	}
+	if first {
+		s.delegated = look.Delegated
+	}
+	if account.NextNonce == nil {
+		if err := s.store.adoptFirst(ctx, max(look.Latest, look.Pending)); err != nil {
+			return err
+		}
+	} else if err := s.checkForeign(ctx, account, look, flights); err != nil {
+		return err
+	}
+	if checked > 0 && checked == uint64(*account.CheckedBlock) && look.CheckedHash != common.HexToHash(*account.CheckedHash) {
+		if err := s.takeBack(ctx, view.Target); err != nil {
+			return err
+		}
+		if _, flights, err = s.store.load(ctx); err != nil {
+			return err
+		}
+	}
+	if err := s.settle(ctx, view, look, flights); err != nil {
+		return err
+	}
+	if checked < view.Target || look.CheckedHash != common.HexToHash(deref(account.CheckedHash)) {
+		if err := s.store.checked(ctx, view.Target, look.TargetHash, look.Balance); err != nil {
+			return err
+		}
+	}
+	s.look, s.looked, s.head = look, view.Target, view.Head
+	s.cfg.Metrics.observe(s.cfg.Name, look, account, flights)
+	return nil
+}
+
+func deref(p *string) string {
+	if p == nil {
+		return ""
+	}
+	return *p
+}
+
+// checkForeign halts the sender when the chain knows of nonces that were never given out here: somebody else has the key, or the database was restored to an
+// earlier time. A node that lies about it can stop the sender, and no more than that.
+func (s *Sender) checkForeign(ctx context.Context, account *account, look Look, flights []*flight) error {
+	next := uint64(*account.NextNonce)
+	seen := max(look.Latest, look.Pending)
+	if seen <= next || account.State == "halted" {
+		return nil
+	}
+	return s.halt(ctx, account, fmt.Sprintf("the chain knows nonces up to %d, but %d is the next one here: somebody else used the key, or the database was restored to an earlier time. "+
+		"Look at the account in an explorer, then run `escrow-relayer sender adopt-nonce --sender %s --nonce %d`", seen-1, next, text(s.address), seen))
+}
+
+func (s *Sender) halt(ctx context.Context, account *account, reason string) error {
+	changed, err := s.store.halt(ctx, reason)
+	if err != nil {
+		return err
+	}
+	account.State = "halted"
+	if changed {
+		s.log.ErrorContext(ctx, "sender halted", slog.String("reason", reason))
+	}
+	return nil
+}
+
+// takeBack reopens the answers whose blocks are not on the chain any more. Blocks are linked, so below the first one that still is, all are.
+func (s *Sender) takeBack(ctx context.Context, target uint64) error {
+	var void []string
+	for below := uint64(math.MaxInt64); ; {
+		blocks, err := s.store.answeredBelow(ctx, below)
+		if err != nil {
+			return err
+		}
+		numbers := make([]uint64, len(blocks))
+		for i, b := range blocks {
+			numbers[i] = b.number
+		}
+		hashes, err := s.cfg.Chain.Hashes(ctx, numbers)
+		if err != nil {
+			return err
+		}
+		gone := 0
+		for gone < len(blocks) && hashes[gone] != blocks[gone].hash {
+			void = append(void, blocks[gone].hash.Hex())
+			gone++
+		}
+		if gone < len(blocks) || gone == 0 {
+			break
+		}
+		below = blocks[gone-1].number
+	}
+	if len(void) == 0 {
+		return nil
+	}
+	n, err := s.store.reopen(ctx, void)
+	if err != nil {
+		return err
+	}
+	s.cfg.Metrics.reopened.WithLabelValues(s.cfg.Name).Add(float64(n))
+	s.log.ErrorContext(ctx, "a reorganisation took answers back", slog.Int("commands", n), slog.Uint64("target", target))
+	return nil
+}
+
+// patience is how many looks a nonce may be final with no receipt of what was signed for it before the sender halts: nodes index receipts late.
+const patience = 10
+
+// settle answers the commands whose nonce is used up in a final block, from the receipt of what was recorded. Without one it never guesses.
+func (s *Sender) settle(ctx context.Context, view View, look Look, flights []*flight) error {
+	var hashes []common.Hash
+	for _, f := range flights {
+		if f.Nonce < look.Final {
+			for _, a := range f.Attempts {
+				hashes = append(hashes, a.Hash)
+			}
+		}
+	}
+	receipts := map[common.Hash]*Receipt{}
+	if len(hashes) > 0 {
+		found, err := s.cfg.Chain.Receipts(ctx, view.Target, hashes)
+		if err != nil {
+			return err
+		}
+		for i, r := range found {
+			if r != nil {
+				receipts[hashes[i]] = r
+			}
+		}
+	}
+	var endings []ending
+	var lost *flight
+	for _, f := range flights {
+		if f.Nonce >= look.Final {
+			delete(s.missing, f.Nonce)
+			continue
+		}
+		if e, ok := s.outcome(f, receipts); ok {
+			endings = append(endings, e)
+			delete(s.missing, f.Nonce)
+		} else if f.Abandoned {
+			endings = append(endings, ending{id: f.ID, state: command.Superseded, code: command.CodeForeignNonce, detail: fmt.Sprintf("nonce %d was used by a transaction that was not signed here", f.Nonce)})
+		} else if s.missing[f.Nonce]++; s.missing[f.Nonce] >= patience && lost == nil {
+			lost = f
+		}
+	}
+	if err := s.end(ctx, endings); err != nil || lost == nil {
+		return err
+	}
+	return s.confirmForeign(ctx, view, lost)
+}
+
+// outcome is what the receipts say of a command.
+func (s *Sender) outcome(f *flight, receipts map[common.Hash]*Receipt) (e ending, ok bool) {
+	for _, a := range f.Attempts {
+		r := receipts[a.Hash]
+		if r == nil {
+			continue
+		}
+		block, hash := int64(r.Block), r.BlockHash.Hex()
+		e = ending{id: f.ID, tx: r.Hash.Hex(), block: &block, blockHash: &hash, feePaid: r.FeePaid}
+		switch {
+		case a.Purpose == purposeVoid:
+			e.state, e.code = command.Voided, f.whyVoid()
+		case !r.Succeeded:
+			e.state, e.code = command.Reverted, command.CodeReverts
+		default:
+			e.state = command.Done
+			if int64(r.Time) > f.ExpiresAt.Unix() {
+				e.state = command.DoneLate
+			}
+			e.eventID = eventOf(r, f.Kind, f.Escrow, s.cfg.Factory)
+		}
+		return e, true
+	}
+	return e, false
+}
+
+// whyVoid is the reason why a command was given up.
+func (f *flight) whyVoid() string {
+	if f.CancelRequested {
+		return command.CodeCancelled
+	}
+	for _, a := range f.Attempts {
+		if a.Purpose == purposeCall && a.Refused {
+			return command.CodeNodesRefuse
+		}
+	}
+	return command.CodeExpired
+}
+
+// confirmForeign asks every node before it says that a nonce was used by somebody else.
+func (s *Sender) confirmForeign(ctx context.Context, view View, f *flight) error {
+	look, err := s.cfg.Chain.Look(ctx, s.address, view.Target, 0, true)
+	if err != nil {
+		return err
+	}
+	if f.Nonce >= look.Final {
+		return nil
+	}
+	return s.halt(ctx, &account{}, fmt.Sprintf("nonce %d is used up in a final block, but by none of the %d transactions that were signed for command %s: somebody else used the key. "+
+		"Look at the account in an explorer, then run `escrow-relayer sender adopt-nonce --sender %s --nonce %d`", f.Nonce, len(f.Attempts), f.ID, text(s.address), max(look.Latest, look.Pending)))
+}
+
+// care brings what has a nonce on: signs, replaces, voids, broadcasts again.
+func (s *Sender) care(ctx context.Context, flights []*flight) error {
+	open := flights[:0:0]
+	for _, f := range flights {
+		if f.Nonce >= s.look.Latest { // the others are mined: their time comes
+			open = append(open, f)
+		}
+	}
+	if len(open) == 0 {
+		return nil
+	}
+	fees, err := s.fees(ctx)
+	if err != nil {
+		return err
+	}
+	var again []signed // recorded bytes
+	var fresh []signed
+	for _, f := range open {
+		newest := f.newest()
+		plan := s.plan(f, fees)
+		switch plan {
+		case doNothing:
+		case doBroadcast:
+			again = append(again, signed{f: f, attempt: *newest})
+		default:
+			x, err := s.sign(ctx, f, fees, plan == doVoid)
+			if errors.Is(err, errCap) {
+				if err := s.underpriced(ctx, f); err != nil {
+					return err
+				}
+				again = append(again, signed{f: f, attempt: *newest})
+				continue
+			}
+			if err != nil {
+				s.cfg.Metrics.signErrors.WithLabelValues(s.cfg.Name).Inc()
+				s.log.WarnContext(ctx, "signing failed, the command waits", slog.String("command", f.ID), slog.Any("err", err))
+				break
+			}
+			fresh = append(fresh, x)
+		}
+	}
+	if len(fresh) > 0 {
+		stored, err := s.store.record(ctx, fresh, s.head, s.cfg.Limits)
+		if err != nil {
+			return err
+		}
+		again = append(again, stored...)
+	}
+	return s.broadcast(ctx, again)
+}
+
+// fees are what the chain asks for, read once per head.
+func (s *Sender) fees(ctx context.Context) (Fees, error) {
+	if s.priced == s.head && s.prices.Tip != nil {
+		return s.prices, nil
+	}
+	fees, err := s.cfg.Chain.Fees(ctx)
+	if err != nil {
+		return fees, err
+	}
+	s.prices, s.priced = fees, s.head
+	return fees, nil
+}
+
+type action int
+
+const (
+	doNothing action = iota
+	doBroadcast
+	doCall
+	doVoid
+)
+
+// plan says what a command with a nonce needs now. Time is the database's, as of the load.
+func (s *Sender) plan(f *flight, fees Fees) action {
+	newest := f.newest()
+	giveUp := f.CancelRequested || f.expired || newest != nil && newest.Refused
+	switch {
+	case newest == nil && giveUp:
+		return doVoid
+	case newest == nil:
+		return doCall
+	case giveUp && !f.voiding():
+		return doVoid
+	case !newest.Broadcast:
+		return doBroadcast
+	}
+	replace := doCall
+	if f.voiding() {
+		replace = doVoid
+	}
+	since := s.head - min(newest.BroadcastHead, s.head)
+	switch {
+	case strings.Contains(newest.LastError, ErrUnderpriced.Error()):
+		if since > 0 && f.Code != command.CodeUnderpriced || since >= s.cfg.BumpBlocks {
+			return replace
+		}
+	case newest.LastError != "" && since > 0, since >= 2*s.cfg.BumpBlocks: // nobody may have it: it is to be known first
+		return doBroadcast
+	case since >= s.cfg.BumpBlocks && (f.Nonce == s.look.Latest || !fees.enough(newest.Fee)):
+		return replace
+	}
+	return doNothing
+}
+
+// sign makes the next attempt for a command.
+func (s *Sender) sign(ctx context.Context, f *flight, fees Fees, void bool) (x signed, err error) {
+	var c Call
+	gas, purpose := f.Gas, purposeCall
+	if void {
+		c, purpose = Call{From: s.address, To: s.address, Value: new(big.Int)}, purposeVoid
+		tried, err := s.cfg.Chain.Simulate(ctx, s.looked, []Call{c})
+		if err != nil {
+			return x, err
+		}
+		gas = max(params.TxGas, tried[0].Gas)
+	} else {
+		message, err := command.Parse(f.Message)
+		if err != nil {
+			return x, fmt.Errorf("read the stored command %s: %w", f.ID, err)
+		}
+		if c, err = call(s.address, s.cfg.Factory, f.Kind, f.Escrow, message.Args); err != nil {
+			return x, fmt.Errorf("encode the call of command %s: %w", f.ID, err)
+		}
+	}
+	budget := s.budget(f.MaxFee)
+	fee := fees.first()
+	if newest := f.newest(); newest != nil {
+		if fee, err = fees.raise(newest.Fee, gas, budget); err != nil {
+			return x, err
+		}
+	}
+	worst := fee.worst(gas)
+	if worst.Cmp(budget) > 0 { // the first attempt, if fees have risen since its nonce was assigned
+		fee.Cap = new(big.Int).Div(budget, new(big.Int).SetUint64(gas))
+		if fee.Tip != nil && fee.Tip.Cmp(fee.Cap) > 0 {
+			fee.Tip = new(big.Int).Set(fee.Cap)
+		}
+		worst = fee.worst(gas)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.SignWithin, fmt.Errorf("no signature within %s", s.cfg.SignWithin))
+	defer cancel()
+	raw, hash, err := build(ctx, s.cfg.Signer, uint64(s.cfg.ChainID), f.Nonce, gas, fee, c)
+	if err != nil {
+		return x, err
+	}
+	return signed{f: f, worst: worst, attempt: attempt{Number: len(f.Attempts) + 1, Purpose: purpose, Hash: hash, Raw: raw, Gas: gas, Fee: fee}}, nil
+}
+
+// budget is what one command may cost at most.
+func (s *Sender) budget(own *big.Int) *big.Int {
+	if own.Cmp(s.cfg.Limits.MaxFee) < 0 {
+		return own
+	}
+	return s.cfg.Limits.MaxFee
+}
+
+func (s *Sender) underpriced(ctx context.Context, f *flight) error {
+	changed, err := s.store.note(ctx, f.ID, command.CodeUnderpriced, "the fee cap is reached; the last transaction stays in the pools")
+	if changed {
+		s.cfg.Metrics.underpriced.WithLabelValues(s.cfg.Name).Inc()
+		s.log.WarnContext(ctx, "fee cap reached", slog.String("command", f.ID), slog.Uint64("nonce", f.Nonce))
+	}
+	return err
+}
+
+// broadcast sends recorded bytes to every endpoint.
+func (s *Sender) broadcast(ctx context.Context, all []signed) error {
+	if len(all) == 0 || !s.cfg.Valid() {
+		return nil
+	}
+	raws := make([][]byte, len(all))
+	for i, x := range all {
+		raws[i] = x.attempt.Raw
+	}
+	results := s.cfg.Chain.Broadcast(ctx, raws)
+	heard := make([]told, len(all))
+	for i, x := range all {
+		heard[i] = told{nonce: x.f.Nonce, attempt: x.attempt.Number}
+		heard[i].refused, heard[i].err = verdict(results[i])
+	}
+	s.cfg.Metrics.broadcasts.WithLabelValues(s.cfg.Name).Add(float64(len(all)))
+	return s.store.broadcast(ctx, heard, s.head)
+}
+
+// verdict sums up what the endpoints said. One that accepted is enough.
+func verdict(results []error) (refused bool, words string) {
+	refused = len(results) > 0
+	var errs []string
+	for _, err := range results {
+		if err == nil {
+			return false, ""
+		}
+		refused = refused && errors.Is(err, ErrRefused)
+		errs = append(errs, err.Error())
+	}
+	words = strings.ToValidUTF8(strings.Join(errs, "; "), "?")
+	return refused, words[:min(len(words), 500)]
+}

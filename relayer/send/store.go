@@ -1,0 +1,643 @@
+package send
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/big"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/command"
+)
+
+// Channel is the notification channel on which commands that came in, cancellations and operators' changes are announced; the payload is the
+// chain id and the sender.
+const Channel = "relayer_commands"
+
+// ErrFenced means that the sender has another owner now: nothing more may be written under this epoch.
+var ErrFenced = errors.New("another instance owns the sender")
+
+// storeTimeout bounds each transaction.
+const storeTimeout = 15 * time.Second
+
+// store is every statement of one owner of one sender. Each of its writes names the epoch and takes the lock of the sender's row first. So when
+// load has that lock, every commit that was under way before, also one whose answer got lost, has happened or never will.
+type store struct {
+	db      *pgxpool.Pool
+	chainID int64
+	sender  string
+	epoch   int64
+}
+
+// account is a sender's row.
+type account struct {
+	NextNonce    *int64
+	WaitFinal    int64
+	State        string
+	Reason       *string
+	SpentFees    *big.Int // today
+	SpentValue   *big.Int // today
+	CheckedBlock *int64
+	CheckedHash  *string
+	Now          time.Time // the database's clock
+}
+
+// flight is a command with a nonce, and everything that was signed for it.
+type flight struct {
+	ID              string
+	Kind            command.Kind
+	Escrow          common.Address
+	Message         []byte
+	Nonce           uint64
+	Gas             uint64
+	MaxFee          *big.Int
+	ExpiresAt       time.Time
+	CancelRequested bool
+	Abandoned       bool
+	Code            string
+	Attempts        []attempt // oldest first
+	Value           *big.Int
+	AssignedAt      time.Time
+	expired         bool // by the database's clock when it was loaded
+}
+
+type attempt struct {
+	Number        int
+	Purpose       string
+	Hash          common.Hash
+	Raw           []byte
+	Gas           uint64
+	Fee           price
+	Head          uint64
+	Broadcast     bool
+	BroadcastHead uint64
+	Refused       bool
+	LastError     string
+}
+
+const (
+	purposeCall = "call"
+	purposeVoid = "void"
+)
+
+func (f *flight) newest() *attempt {
+	if len(f.Attempts) == 0 {
+		return nil
+	}
+	return &f.Attempts[len(f.Attempts)-1]
+}
+
+func (f *flight) voiding() bool {
+	for _, a := range f.Attempts {
+		if a.Purpose == purposeVoid {
+			return true
+		}
+	}
+	return false
+}
+
+// takeEpoch makes the caller the owner. The number is of the server's clock, so that it never repeats, even in a database that was restored to an
+// earlier time while a process of then is still about.
+const takeEpoch = `
+	insert into senders (chain_id, address, epoch, instance_id, since)
+	values (@chain, @sender, (extract(epoch from clock_timestamp()) * 1000)::bigint, @instance, clock_timestamp())
+	on conflict (chain_id, address) do update
+	   set epoch = greatest(senders.epoch + 1, excluded.epoch), instance_id = excluded.instance_id, since = excluded.since, updated_at = now()
+	returning epoch`
+
+func own(ctx context.Context, db *pgxpool.Pool, chainID int64, sender, instance string) (*store, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	s := &store{db: db, chainID: chainID, sender: sender}
+	if err := db.QueryRow(ctx, takeEpoch, pgx.StrictNamedArgs{"chain": chainID, "sender": sender, "instance": instance}).Scan(&s.epoch); err != nil {
+		return nil, fmt.Errorf("take the epoch of sender %s: %w", sender, err)
+	}
+	return s, nil
+}
+
+const lockSender = `
+	select next_nonce, wait_final, state, reason, checked_block, checked_hash, clock_timestamp(),
+	       case when spend_day = (now() at time zone 'utc')::date then spent_fees else 0 end,
+	       case when spend_day = (now() at time zone 'utc')::date then spent_value else 0 end
+	  from senders
+	 where chain_id = @chain and address = @sender and epoch = @epoch
+	   for update`
+
+// write runs f in a transaction that holds the lock of the sender's row under our epoch. ErrFenced if that is not ours any more.
+func (s *store) write(ctx context.Context, what string, f func(context.Context, pgx.Tx, *account) error) error {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+		var a account
+		var fees, value pgtype.Numeric
+		err := tx.QueryRow(ctx, lockSender, s.args(nil)).Scan(&a.NextNonce, &a.WaitFinal, &a.State, &a.Reason, &a.CheckedBlock, &a.CheckedHash, &a.Now, &fees, &value)
+		switch {
+		case errors.Is(err, pgx.ErrNoRows):
+			return ErrFenced
+		case err != nil:
+			return err
+		}
+		a.SpentFees, a.SpentValue = integer(fees), integer(value)
+		return f(ctx, tx, &a)
+	})
+	if err != nil {
+		return fmt.Errorf("%s of sender %s: %w", what, s.sender, err)
+	}
+	return nil
+}
+
+// args are the arguments that every statement has, and more.
+func (s *store) args(more pgx.StrictNamedArgs) pgx.StrictNamedArgs {
+	args := pgx.StrictNamedArgs{"chain": s.chainID, "sender": s.sender}
+	if more == nil {
+		args["epoch"] = s.epoch
+	}
+	for k, v := range more {
+		args[k] = v
+	}
+	return args
+}
+
+const selectFlights = `
+	select command_id, kind, escrow, message, nonce, gas, max_fee, expires_at, cancel_requested, abandoned, code, expires_at <= clock_timestamp(), value, assigned_at
+	  from commands
+	 where chain_id = @chain and sender = @sender and state in ('assigned', 'sent')
+	 order by nonce`
+
+const selectAttempts = `
+	select a.nonce, a.attempt, a.purpose, a.tx_hash, a.raw, a.gas, a.fee_cap, a.tip_cap, a.head, a.first_broadcast is not null, coalesce(a.broadcast_head, 0),
+	       a.refused, a.last_error
+	  from command_attempts a
+	  join commands c on c.chain_id = a.chain_id and c.sender = a.sender and c.nonce = a.nonce
+	 where c.chain_id = @chain and c.sender = @sender and c.state in ('assigned', 'sent')
+	 order by a.nonce, a.attempt`
+
+// load reads what is so: nothing of it is remembered from one round to the next.
+func (s *store) load(ctx context.Context) (a account, flights []*flight, err error) {
+	err = s.write(ctx, "read the state", func(ctx context.Context, tx pgx.Tx, row *account) error {
+		a = *row
+		rows, _ := tx.Query(ctx, selectFlights, s.args(pgx.StrictNamedArgs{})) // CollectRows returns its error
+		flights, err = pgx.CollectRows(rows, scanFlight)
+		if err != nil || len(flights) == 0 {
+			return err
+		}
+		byNonce := map[uint64]*flight{}
+		for _, f := range flights {
+			byNonce[f.Nonce] = f
+		}
+		rows, _ = tx.Query(ctx, selectAttempts, s.args(pgx.StrictNamedArgs{}))
+		var nonce int64
+		var t attempt
+		var hash string
+		var gas, head, broadcastHead int64
+		var feeCap, tipCap pgtype.Numeric
+		_, err := pgx.ForEachRow(rows, []any{&nonce, &t.Number, &t.Purpose, &hash, &t.Raw, &gas, &feeCap, &tipCap, &head, &t.Broadcast, &broadcastHead, &t.Refused, &t.LastError},
+			func() error {
+				got := t
+				got.Raw = append([]byte(nil), t.Raw...)
+				got.Hash, got.Gas, got.Head, got.BroadcastHead = common.HexToHash(hash), uint64(gas), uint64(head), uint64(broadcastHead)
+				got.Fee = price{Cap: integer(feeCap)}
+				if tipCap.Valid {
+					got.Fee.Tip = integer(tipCap)
+				}
+				f := byNonce[uint64(nonce)]
+				f.Attempts = append(f.Attempts, got)
+				return nil
+			})
+		return err
+	})
+	return a, flights, err
+}
+
+func scanFlight(row pgx.CollectableRow) (*flight, error) {
+	f := &flight{}
+	var escrow, kind string
+	var nonce, gas int64
+	var maxFee, value pgtype.Numeric
+	err := row.Scan(&f.ID, &kind, &escrow, &f.Message, &nonce, &gas, &maxFee, &f.ExpiresAt, &f.CancelRequested, &f.Abandoned, &f.Code, &f.expired, &value, &f.AssignedAt)
+	f.Kind, f.Escrow, f.Nonce, f.Gas, f.MaxFee, f.Value = command.Kind(kind), common.HexToAddress(escrow), uint64(nonce), uint64(gas), integer(maxFee), integer(value)
+	return f, err
+}
+
+const setNonce = `
+	update senders set next_nonce = @nonce, first_nonce = coalesce(first_nonce, @nonce), wait_final = @nonce, updated_at = now()
+	 where chain_id = @chain and address = @sender`
+
+// adoptFirst sets the nonce of a sender that has never had an owner.
+func (s *store) adoptFirst(ctx context.Context, nonce uint64) error {
+	return s.write(ctx, "adopt the first nonce", func(ctx context.Context, tx pgx.Tx, a *account) error {
+		if a.NextNonce != nil {
+			return nil
+		}
+		_, err := tx.Exec(ctx, setNonce, s.args(pgx.StrictNamedArgs{"nonce": int64(nonce)}))
+		return err
+	})
+}
+
+const setHalted = `
+	update senders set state = 'halted', reason = @reason, updated_at = now()
+	 where chain_id = @chain and address = @sender and state <> 'halted'`
+
+// halt stops the sender until an operator says otherwise.
+func (s *store) halt(ctx context.Context, reason string) (changed bool, err error) {
+	err = s.write(ctx, "halt", func(ctx context.Context, tx pgx.Tx, _ *account) error {
+		tag, err := tx.Exec(ctx, setHalted, s.args(pgx.StrictNamedArgs{"reason": reason}))
+		changed = tag.RowsAffected() > 0
+		return err
+	})
+	return changed, err
+}
+
+const setChecked = `
+	update senders set checked_block = @block, checked_hash = @hash, balance = @balance, updated_at = now()
+	 where chain_id = @chain and address = @sender`
+
+// checked remembers the block up to which receipts were read.
+func (s *store) checked(ctx context.Context, block uint64, hash common.Hash, balance *big.Int) error {
+	return s.write(ctx, "note the block", func(ctx context.Context, tx pgx.Tx, _ *account) error {
+		_, err := tx.Exec(ctx, setChecked, s.args(pgx.StrictNamedArgs{"block": int64(block), "hash": hash.Hex(), "balance": numeric(balance)}))
+		return err
+	})
+}
+
+// waiting is a command that has no nonce yet, with what the database knows of its escrow.
+type waiting struct {
+	ID         string
+	Kind       command.Kind
+	Escrow     common.Address
+	Message    []byte
+	Value      *big.Int
+	MaxFee     *big.Int
+	Requester  string
+	Expired    bool
+	Cancelled  bool
+	Holds      int
+	Registered bool
+	Status     string // of the record; empty: there is none
+	Payer      string
+	Payee      string
+	Arbiter    string
+	Amount     *big.Int
+	Required   int
+	Approvers  []string
+	EventID    string // of the canonical event that has done what the command asks for
+	EventBlock *int64
+	EventHash  *string
+}
+
+// selectWaiting reads who is due, oldest first: what expired or was cancelled always, the others when it is their time to be looked at.
+const selectWaiting = `
+	select c.command_id, c.kind, c.escrow, c.message, c.value, c.max_fee, c.requester, c.expires_at <= clock_timestamp(), c.cancel_requested, c.holds,
+	       g.address is not null, coalesce(r.status, ''), coalesce(r.payer, ''), coalesce(r.payee, ''), coalesce(r.arbiter, ''), r.amount,
+	       coalesce(r.approvals_required, 0), coalesce(r.approvers, '{}'), coalesce(e.event_id, ''), e.block_number, e.block_hash
+	  from commands c
+	  left join escrow_registry g on g.chain_id = c.chain_id and g.address = c.escrow and g.status <> 'orphaned'
+	  left join escrow_records r on r.chain_id = c.chain_id and r.escrow = c.escrow
+	  left join lateral (
+	       select p.event_id, p.block_number, p.block_hash
+	         from processed_events p
+	        where p.chain_id = c.chain_id and p.escrow = c.escrow and p.state = 'canonical'
+	          and p.event_type = case c.kind when 'approve' then 'Approved' when 'release' then 'EscrowReleased' when 'refund' then 'EscrowRefunded' else 'EscrowDeployed' end
+	          and (c.kind <> 'approve' or lower(p.args ->> 'approver') = c.sender)
+	        order by p.block_number limit 1) e on true
+	 where c.chain_id = @chain and c.sender = @sender and c.state in ('accepted', 'held')
+	   and (c.next_look <= clock_timestamp() or c.expires_at <= clock_timestamp() or c.cancel_requested)
+	 order by c.seq
+	 limit @limit`
+
+func (s *store) waiting(ctx context.Context, limit int) ([]*waiting, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	rows, _ := s.db.Query(ctx, selectWaiting, s.args(pgx.StrictNamedArgs{"limit": limit}))
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*waiting, error) {
+		w := &waiting{}
+		var escrow, kind string
+		var value, maxFee, amount pgtype.Numeric
+		err := row.Scan(&w.ID, &kind, &escrow, &w.Message, &value, &maxFee, &w.Requester, &w.Expired, &w.Cancelled, &w.Holds, &w.Registered, &w.Status, &w.Payer, &w.Payee,
+			&w.Arbiter, &amount, &w.Required, &w.Approvers, &w.EventID, &w.EventBlock, &w.EventHash)
+		w.Kind, w.Escrow, w.Value, w.MaxFee, w.Amount = command.Kind(kind), common.HexToAddress(escrow), integer(value), integer(maxFee), integer(amount)
+		return w, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the waiting commands of sender %s: %w", s.sender, err)
+	}
+	return all, nil
+}
+
+// nextLook is when the next waiting command is due, by the database's clock.
+const nextLook = `
+	select min(least(next_look, expires_at)) - clock_timestamp()
+	  from commands
+	 where chain_id = @chain and sender = @sender and state in ('accepted', 'held')`
+
+func (s *store) due(ctx context.Context) (time.Duration, bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	var in *time.Duration
+	if err := s.db.QueryRow(ctx, nextLook, s.args(pgx.StrictNamedArgs{})).Scan(&in); err != nil {
+		return 0, false, fmt.Errorf("read when the next command of sender %s is due: %w", s.sender, err)
+	}
+	if in == nil {
+		return 0, false, nil
+	}
+	return *in, true, nil
+}
+
+// hold is a command that has to wait, and why.
+type hold struct {
+	id, code, detail string
+	pause            time.Duration
+}
+
+const setHeld = `
+	update commands c
+	   set state = 'held', code = h.code, detail = h.detail, holds = c.holds + 1, next_look = clock_timestamp() + h.pause * interval '1 millisecond'
+	  from unnest(@ids::text[], @codes::text[], @details::text[], @pauses::bigint[]) as h (id, code, detail, pause)
+	 where c.chain_id = @chain and c.sender = @sender and c.command_id = h.id and c.state in ('accepted', 'held')`
+
+func (s *store) hold(ctx context.Context, holds []hold) error {
+	if len(holds) == 0 {
+		return nil
+	}
+	n := len(holds)
+	ids, codes, details, pauses := make([]string, n), make([]string, n), make([]string, n), make([]int64, n)
+	for i, h := range holds {
+		ids[i], codes[i], details[i], pauses[i] = h.id, h.code, h.detail, h.pause.Milliseconds()
+	}
+	return s.write(ctx, "hold commands", func(ctx context.Context, tx pgx.Tx, _ *account) error {
+		_, err := tx.Exec(ctx, setHeld, s.args(pgx.StrictNamedArgs{"ids": ids, "codes": codes, "details": details, "pauses": pauses}))
+		return err
+	})
+}
+
+// pick is a command that may have the next nonce.
+type pick struct {
+	id    string
+	gas   uint64
+	worst *big.Int // of its first attempt
+	value *big.Int
+}
+
+const lockPicks = `
+	select command_id from commands
+	 where chain_id = @chain and sender = @sender and command_id = any(@ids) and state in ('accepted', 'held')
+	   and not cancel_requested and expires_at > clock_timestamp()
+	   for update`
+
+const setAssigned = `
+	update commands c
+	   set state = 'assigned', code = '', detail = '', nonce = p.nonce, gas = p.gas, reserved = p.worst, reserve_day = (now() at time zone 'utc')::date,
+	       assigned_at = clock_timestamp()
+	  from unnest(@ids::text[], @nonces::bigint[], @gas::bigint[], @worst::numeric[]) as p (id, nonce, gas, worst)
+	 where c.chain_id = @chain and c.sender = @sender and c.command_id = p.id`
+
+// takeNonces reserves the worst fees and the values together with the nonces. What was spent on an earlier day is forgotten.
+const takeNonces = `
+	update senders
+	   set next_nonce = next_nonce + @count, updated_at = now(), spend_day = (now() at time zone 'utc')::date,
+	       spent_fees = @fees, spent_value = @value
+	 where chain_id = @chain and address = @sender`
+
+// assign is T1: nonces for the picks that may still be sent, as far as the day's budget goes. What it gave nothing to for want of budget is returned.
+func (s *store) assign(ctx context.Context, picks []pick, limits Limits) (short []pick, given int, err error) {
+	ids := make([]string, len(picks))
+	for i, p := range picks {
+		ids[i] = p.id
+	}
+	err = s.write(ctx, "assign nonces", func(ctx context.Context, tx pgx.Tx, a *account) error {
+		short, given = nil, 0
+		if a.State != "active" || a.NextNonce == nil {
+			return nil
+		}
+		rows, _ := tx.Query(ctx, lockPicks, s.args(pgx.StrictNamedArgs{"ids": ids}))
+		open, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			return err
+		}
+		stillOpen := map[string]bool{}
+		for _, id := range open {
+			stillOpen[id] = true
+		}
+
+		fees, value := new(big.Int).Set(a.SpentFees), new(big.Int).Set(a.SpentValue)
+		var take []string
+		var nonces, gas []int64
+		var worst []pgtype.Numeric
+		for _, p := range picks {
+			if !stillOpen[p.id] {
+				continue
+			}
+			moreFees, moreValue := new(big.Int).Add(fees, p.worst), new(big.Int).Add(value, p.value)
+			if moreFees.Cmp(limits.DayFees) > 0 || moreValue.Cmp(limits.DayValue) > 0 {
+				short = append(short, p)
+				continue
+			}
+			fees, value = moreFees, moreValue
+			nonces = append(nonces, *a.NextNonce+int64(len(take)))
+			take, gas, worst = append(take, p.id), append(gas, int64(p.gas)), append(worst, numeric(p.worst))
+		}
+		if given = len(take); given == 0 {
+			return nil
+		}
+		if _, err := tx.Exec(ctx, setAssigned, s.args(pgx.StrictNamedArgs{"ids": take, "nonces": nonces, "gas": gas, "worst": worst})); err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, takeNonces, s.args(pgx.StrictNamedArgs{"count": given, "fees": numeric(fees), "value": numeric(value)}))
+		return err
+	})
+	return short, given, err
+}
+
+// signed is bytes that were signed and are not known to anybody yet.
+type signed struct {
+	f       *flight
+	attempt attempt
+	worst   *big.Int
+}
+
+// lockForAttempts says which commands may have another attempt of which purpose: a call only while there is no void, and the first call only before
+// the command has expired, is cancelled, or its nonce given up.
+const lockForAttempts = `
+	select c.command_id,
+	       not exists (select from command_attempts v where v.chain_id = c.chain_id and v.sender = c.sender and v.nonce = c.nonce and v.purpose = 'void')
+	       and (c.state = 'sent' or (c.expires_at > clock_timestamp() and not c.cancel_requested)),
+	       c.reserved, coalesce(c.reserve_day = (now() at time zone 'utc')::date, false),
+	       (select count(*) from command_attempts n where n.chain_id = c.chain_id and n.sender = c.sender and n.nonce = c.nonce)
+	  from commands c
+	 where c.chain_id = @chain and c.sender = @sender and c.command_id = any(@ids) and c.state in ('assigned', 'sent')
+	   for update of c`
+
+const insertAttempts = `
+	insert into command_attempts (chain_id, sender, nonce, attempt, command_id, purpose, tx_hash, raw, gas, fee_cap, tip_cap, epoch, head)
+	select @chain, @sender, a.nonce, a.attempt, a.id, a.purpose, a.hash, a.raw, a.gas, a.fee_cap, a.tip_cap, @epoch, @head
+	  from unnest(@nonces::bigint[], @attempts::int[], @ids::text[], @purposes::text[], @hashes::text[], @raws::bytea[], @gas::bigint[], @caps::numeric[],
+	       @tips::numeric[]) as a (nonce, attempt, id, purpose, hash, raw, gas, fee_cap, tip_cap)`
+
+const setSent = `
+	update commands c
+	   set state = 'sent', reserved = greatest(c.reserved, a.worst), sent_at = coalesce(c.sent_at, clock_timestamp()),
+	       code = case when c.code = 'underpriced' then '' else c.code end
+	  from unnest(@ids::text[], @worst::numeric[]) as a (id, worst)
+	 where c.chain_id = @chain and c.sender = @sender and c.command_id = a.id`
+
+const reserveMore = `
+	update senders
+	   set spend_day = (now() at time zone 'utc')::date, spent_fees = @fees, spent_value = @value, updated_at = now()
+	 where chain_id = @chain and address = @sender`
+
+// record is T2: it stores attempts, and returns those that may now be broadcast. What is not among them must never leave the process.
+func (s *store) record(ctx context.Context, all []signed, head uint64, limits Limits) (stored []signed, err error) {
+	ids := make([]string, len(all))
+	for i, x := range all {
+		ids[i] = x.f.ID
+	}
+	err = s.write(ctx, "store attempts", func(ctx context.Context, tx pgx.Tx, a *account) error {
+		stored = nil
+		if a.State == "halted" {
+			return nil
+		}
+		type permit struct {
+			call, today bool
+			reserved    *big.Int
+			attempts    int
+		}
+		permits := map[string]permit{}
+		var id string
+		var p permit
+		var reserved pgtype.Numeric
+		rows, _ := tx.Query(ctx, lockForAttempts, s.args(pgx.StrictNamedArgs{"ids": ids}))
+		if _, err := pgx.ForEachRow(rows, []any{&id, &p.call, &reserved, &p.today, &p.attempts}, func() error {
+			p.reserved = integer(reserved)
+			permits[id] = p
+			return nil
+		}); err != nil {
+			return err
+		}
+
+		fees := new(big.Int).Set(a.SpentFees)
+		in := columns{}
+		for _, x := range all {
+			p, ok := permits[x.f.ID]
+			if !ok || x.attempt.Number != p.attempts+1 || x.attempt.Purpose == purposeCall && !p.call {
+				continue
+			}
+			// What goes beyond the reservation counts for today. A void may use what is reserved, so it is never refused for want of budget.
+			more := new(big.Int).Sub(x.worst, p.reserved)
+			if more.Sign() > 0 {
+				sum := new(big.Int).Add(fees, more)
+				if x.attempt.Purpose == purposeCall && p.attempts > 0 && sum.Cmp(limits.DayFees) > 0 {
+					continue
+				}
+				fees = sum
+			}
+			in.add(x)
+			stored = append(stored, x)
+		}
+		if len(stored) == 0 {
+			return nil
+		}
+		if _, err := tx.Exec(ctx, insertAttempts, s.args(in.args(s.epoch, head))); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, setSent, s.args(pgx.StrictNamedArgs{"ids": in.ids, "worst": in.worst})); err != nil {
+			return err
+		}
+		if fees.Cmp(a.SpentFees) == 0 {
+			return nil
+		}
+		_, err := tx.Exec(ctx, reserveMore, s.args(pgx.StrictNamedArgs{"fees": numeric(fees), "value": numeric(a.SpentValue)}))
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return stored, nil
+}
+
+// columns are attempts as insertAttempts takes them.
+type columns struct {
+	ids, purposes, hashes []string
+	nonces, gas           []int64
+	attempts              []int32
+	raws                  [][]byte
+	caps, tips, worst     []pgtype.Numeric
+}
+
+func (c *columns) add(x signed) {
+	c.ids, c.purposes, c.hashes = append(c.ids, x.f.ID), append(c.purposes, x.attempt.Purpose), append(c.hashes, x.attempt.Hash.Hex())
+	c.nonces, c.gas = append(c.nonces, int64(x.f.Nonce)), append(c.gas, int64(x.attempt.Gas))
+	c.attempts, c.raws = append(c.attempts, int32(x.attempt.Number)), append(c.raws, x.attempt.Raw)
+	c.caps, c.tips, c.worst = append(c.caps, numeric(x.attempt.Fee.Cap)), append(c.tips, numeric(x.attempt.Fee.Tip)), append(c.worst, numeric(x.worst))
+}
+
+func (c *columns) args(epoch int64, head uint64) pgx.StrictNamedArgs {
+	return pgx.StrictNamedArgs{
+		"epoch": epoch, "head": int64(head), "nonces": c.nonces, "attempts": c.attempts, "ids": c.ids, "purposes": c.purposes, "hashes": c.hashes, "raws": c.raws,
+		"gas": c.gas, "caps": c.caps, "tips": c.tips,
+	}
+}
+
+// told is what the nodes said to a broadcast.
+type told struct {
+	nonce   uint64
+	attempt int
+	refused bool // by every node, in words that mean for good
+	err     string
+}
+
+const setBroadcast = `
+	update command_attempts a
+	   set first_broadcast = coalesce(a.first_broadcast, clock_timestamp()), last_broadcast = clock_timestamp(), broadcast_head = @head,
+	       broadcasts = a.broadcasts + 1, refused = b.refused, last_error = b.err
+	  from unnest(@nonces::bigint[], @attempts::int[], @refused::boolean[], @errs::text[]) as b (nonce, attempt, refused, err)
+	 where a.chain_id = @chain and a.sender = @sender and a.nonce = b.nonce and a.attempt = b.attempt`
+
+func (s *store) broadcast(ctx context.Context, all []told, head uint64) error {
+	n := len(all)
+	nonces, attempts, refused, errs := make([]int64, n), make([]int32, n), make([]bool, n), make([]string, n)
+	for i, b := range all {
+		nonces[i], attempts[i], refused[i], errs[i] = int64(b.nonce), int32(b.attempt), b.refused, b.err
+	}
+	return s.write(ctx, "note broadcasts", func(ctx context.Context, tx pgx.Tx, _ *account) error {
+		_, err := tx.Exec(ctx, setBroadcast, s.args(pgx.StrictNamedArgs{"head": int64(head), "nonces": nonces, "attempts": attempts, "refused": refused, "errs": errs}))
+		return err
+	})
+}
+
+const setCode = `
+	update commands set code = @code, detail = @detail
+	 where chain_id = @chain and sender = @sender and command_id = @id and state = 'sent' and (code, detail) is distinct from (@code, @detail)`
+
+// note says why a command under way does not get on.
+func (s *store) note(ctx context.Context, id, code, detail string) (changed bool, err error) {
+	err = s.write(ctx, "note why a command waits", func(ctx context.Context, tx pgx.Tx, _ *account) error {
+		tag, err := tx.Exec(ctx, setCode, s.args(pgx.StrictNamedArgs{"id": id, "code": code, "detail": detail}))
+		changed = tag.RowsAffected() > 0
+		return err
+	})
+	return changed, err
+}
+
+func numeric(n *big.Int) pgtype.Numeric {
+	if n == nil {
+		return pgtype.Numeric{}
+	}
+	return pgtype.Numeric{Int: n, Valid: true}
+}
+
+// integer is the value of a numeric without fraction; null is 0.
+func integer(n pgtype.Numeric) *big.Int {
+	if !n.Valid || n.Int == nil {
+		return new(big.Int)
+	}
+	v := new(big.Int).Set(n.Int)
+	if n.Exp > 0 {
+		v.Mul(v, new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(n.Exp)), nil))
+	}
+	return v
+}
