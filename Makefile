@@ -42,6 +42,10 @@ model: ## check the model of the ownership protocol in full (needs spin and gcc)
 chaos: ## try to break the guarantees: SEED=n repeats one plan, MINUTES=n tries new ones
 	go run ./internal/chaos/cmd/chaos $(if $(SEED),-seed $(SEED)) $(if $(MINUTES),-minutes $(MINUTES)) $(ARGS)
 
+.PHONY: outage
+outage: ## what pages in real outages: a real Prometheus, real processes, real time (needs the program prometheus; a quarter of an hour)
+	OUTAGE_FACTOR=1 go test -tags outage -run TestOutages -count=1 -v -timeout 40m ./deploy
+
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME (default 30s)
 	@set -e; for pkg in $$(grep -rlE '^func Fuzz' --include='*_test.go' . | xargs -n1 dirname | sort -u); do \

@@ -168,7 +168,8 @@ func (r *Relayer) tenures(ctx context.Context) error {
 	limit := outage{limit: r.cfg.DBOutageLimit}
 	limit.good()
 	for {
-		err := r.serve(ctx, &limit, func() { delays.Reset(); r.lastLoss.Store(nil) })
+		joined := false
+		err := r.serve(ctx, &limit, func() { joined = true; delays.Reset(); r.lastLoss.Store(nil) })
 		switch {
 		case ctx.Err() != nil:
 			return r.stopped(ctx, err)
@@ -178,7 +179,9 @@ func (r *Relayer) tenures(ctx context.Context) error {
 			return fmt.Errorf("%w (DB_OUTAGE_LIMIT=%s): %w", ErrOutage, r.cfg.DBOutageLimit, err)
 		}
 		r.lastLoss.Store(&err)
-		r.gauges.sessionLosses.Inc()
+		if joined { // while the database is away every attempt to join fails, and no session is lost by that
+			r.gauges.sessionLosses.Inc()
+		}
 		r.log.WarnContext(ctx, "tenure over, joining again", slog.Any("err", err))
 		timer := time.NewTimer(delays.NextBackOff())
 		select {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/ethereum/go-ethereum/ethclient"
@@ -56,7 +57,8 @@ type Lab struct {
 	Retracted *testpubsub.Recorder // of Retractions
 	Dir       string               // logs of the relayers
 	ownChain  bool
-	closers   []func() error
+	mu        *sync.Mutex    // a pointer: tests copy a lab and change what it points to
+	closers   []func() error // under mu
 }
 
 // Start sets up a lab. ctx bounds the start only.
@@ -64,7 +66,7 @@ func Start(ctx context.Context, o Options) (l *Lab, err error) {
 	if o.Confirmations == 0 {
 		o.Confirmations = 2
 	}
-	l = &Lab{Options: o, Chain: o.Node}
+	l = &Lab{Options: o, Chain: o.Node, mu: &sync.Mutex{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, l.Close())
@@ -124,16 +126,29 @@ func (l *Lab) record(ctx context.Context, topic string) (*testpubsub.Recorder, e
 	return testpubsub.Record(ctx, l.PubSub.Addr(), Project, subscription+"-"+topic)
 }
 
-func (l *Lab) later(f func() error) { l.closers = append(l.closers, f) }
+func (l *Lab) later(f func() error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closers = append(l.closers, f)
+}
 
 // Close ends everything that Start started and every relayer, the last first. The logs stay in Dir.
 func (l *Lab) Close() error {
 	var errs []error
-	for i := len(l.closers) - 1; i >= 0; i-- {
-		errs = append(errs, l.closers[i]())
+	for f := l.last(); f != nil; f = l.last() {
+		errs = append(errs, f())
 	}
-	l.closers = nil
 	return errors.Join(errs...)
+}
+
+// last takes the newest closer; nil: none is left.
+func (l *Lab) last() (f func() error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n := len(l.closers); n > 0 {
+		f, l.closers = l.closers[n-1], l.closers[:n-1]
+	}
+	return f
 }
 
 // Environ is the environment of a relayer, without anything of this process's own but PATH and HOME.
