@@ -2,6 +2,12 @@
 //
 // Files are embedded, never edited once released, and safe beside the previous release of the binary. Several instances may
 // call Up at once: goose holds a Postgres advisory lock of its own, so one applies and the others find nothing left to do.
+//
+// A binary refuses a database that is newer than it is, unless that database says that they fit. A migration beside which binaries of an
+// older release may run says so for its own version, so that a later one does not inherit the promise:
+//
+//	create table if not exists schema_compatibility (version bigint primary key, oldest bigint not null);
+//	insert into schema_compatibility values (7, 5); -- binaries of versions 5 and 6 may run beside version 7
 package migrations
 
 import (
@@ -9,6 +15,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -21,8 +28,11 @@ import (
 //go:embed *.sql
 var FS embed.FS
 
-// ErrStale is returned by Check when the database's schema is not the one this binary was built for.
+// ErrStale means that a migration is missing.
 var ErrStale = errors.New("stale schema")
+
+// ErrFuture means that the database is newer than this binary and does not say that they fit.
+var ErrFuture = errors.New("schema of a newer release")
 
 // Up applies what is missing and returns the versions it applied. The connection must reach Postgres itself or a
 // session-pooling proxy, since the lock belongs to a session.
@@ -44,33 +54,80 @@ func Up(ctx context.Context, conn *pgx.ConnConfig) (applied []int64, err error) 
 type State struct {
 	Current int64 `json:"current"`
 	Latest  int64 `json:"latest"`
+	// Oldest is the oldest version whose binaries may work with a database that is newer than this binary; 0: it does not say.
+	Oldest int64 `json:"oldest_compatible,omitempty"`
 }
 
-// Status reads the schema's version. On a database without any schema goose creates its own, empty, version table.
+// Fits is nil when this binary can work with a database in this state, else an error wrapping ErrStale or ErrFuture.
+func (s State) Fits() error {
+	switch {
+	case s.Current == 0:
+		return fmt.Errorf("%w: the database has no schema, this binary needs version %d; run `escrow-relayer migrate` or set MIGRATE_ON_START=true",
+			ErrStale, s.Latest)
+	case s.Current < s.Latest:
+		return fmt.Errorf("%w: the database is at version %d, this binary needs %d; run `escrow-relayer migrate` or set MIGRATE_ON_START=true",
+			ErrStale, s.Current, s.Latest)
+	case s.Current > s.Latest && (s.Oldest == 0 || s.Oldest > s.Latest):
+		return fmt.Errorf("%w: the database is at version %d and does not say that a binary of version %d may work with it; "+
+			"start the newer release, or restore the database of this one", ErrFuture, s.Current, s.Latest)
+	}
+	return nil
+}
+
+// Status reads the schema's version and changes nothing: on a database without any schema the version is 0.
 func Status(ctx context.Context, conn *pgx.ConnConfig) (s State, err error) {
-	err = with(conn, func(p *goose.Provider) error {
-		s.Latest = p.ListSources()[len(p.ListSources())-1].Version
-		current, err := p.GetDBVersion(ctx)
-		if err != nil {
-			return fmt.Errorf("read the schema's version: %w", err)
-		}
-		s.Current = current
-		return nil
-	})
-	return s, err
+	if s.Latest, err = latest(); err != nil {
+		return s, err
+	}
+	db, err := pgx.ConnectConfig(ctx, conn)
+	if err != nil {
+		return s, fmt.Errorf("read the schema's version: %w", err)
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = db.Close(ctx) // nothing was written
+	}()
+
+	var migrated, says bool
+	err = db.QueryRow(ctx, `select to_regclass('goose_db_version') is not null, to_regclass('schema_compatibility') is not null`).
+		Scan(&migrated, &says)
+	if err == nil && migrated {
+		err = db.QueryRow(ctx, `select coalesce(max(version_id), 0) from goose_db_version where is_applied`).Scan(&s.Current)
+	}
+	if err == nil && says && s.Current > s.Latest {
+		err = db.QueryRow(ctx, `select coalesce(min(oldest), 0) from schema_compatibility where version = $1`, s.Current).Scan(&s.Oldest)
+	}
+	if err != nil {
+		return s, fmt.Errorf("read the schema's version: %w", err)
+	}
+	return s, nil
 }
 
-// Check returns an error wrapping ErrStale when a migration is missing. A database that is newer than the binary passes:
-// migrations are written so that the previous release runs beside them.
+// latest is the newest version among the embedded files.
+func latest() (version int64, err error) {
+	files, err := FS.ReadDir(".")
+	if err != nil {
+		return 0, fmt.Errorf("read the embedded migrations: %w", err)
+	}
+	for _, f := range files {
+		v, err := goose.NumericComponent(f.Name())
+		if err != nil {
+			return 0, fmt.Errorf("read the embedded migrations: %w", err)
+		}
+		version = max(version, v)
+	}
+	return version, nil
+}
+
+// Check returns an error wrapping ErrStale when a migration is missing, or ErrFuture when the database is newer than this binary and does
+// not say that it is compatible.
 func Check(ctx context.Context, conn *pgx.ConnConfig) error {
 	s, err := Status(ctx, conn)
 	if err != nil {
 		return err
 	}
-	if s.Current < s.Latest {
-		return fmt.Errorf("%w: the database is at version %d, this binary needs %d; run `escrow-relayer migrate` or set MIGRATE_ON_START=true", ErrStale, s.Current, s.Latest)
-	}
-	return nil
+	return s.Fits()
 }
 
 func with(conn *pgx.ConnConfig, f func(*goose.Provider) error) (err error) {

@@ -10,11 +10,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 	"github.com/fusion-prime/escrow-relayer/relayer/web"
@@ -287,16 +287,18 @@ func (r *Relayer) measureOnce(ctx context.Context, reader *fleet.Reader) {
 	readCtx, cancel := context.WithTimeout(ctx, measureEvery)
 	defer cancel()
 	f, err := reader.Read(readCtx)
+	err = database.Explain(err)
 	var findings map[string]time.Time
 	if err == nil {
 		findings, err = r.ledger.LastFindings(readCtx)
+		err = database.Explain(err)
 	}
 	now := time.Now()
 	if ctx.Err() != nil {
 		return
 	}
 
-	answered := err == nil || noTables(err)
+	answered := err == nil || errors.Is(err, database.ErrNoSchema)
 	if was := g.answered.Swap(answered); was && !answered {
 		r.log.WarnContext(ctx, "the database does not answer, trying again", slog.Any("err", err))
 	} else if !was && answered && g.databaseSeen.Load() != 0 {
@@ -315,11 +317,4 @@ func (r *Relayer) measureOnce(ctx context.Context, reader *fleet.Reader) {
 		g.leaderSeen.Store(now.UnixNano())
 	}
 	g.look.Store(&look{at: now, fleet: f, findings: findings})
-}
-
-// noTables says that the database answers and that the tables are not there yet.
-func noTables(err error) bool {
-	const undefinedTable = "42P01"
-	var pg *pgconn.PgError
-	return errors.As(err, &pg) && pg.Code == undefinedTable
 }

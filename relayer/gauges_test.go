@@ -1,13 +1,11 @@
 package relayer
 
 import (
-	"errors"
 	"log/slog"
 	"math"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
@@ -113,11 +111,4 @@ func TestGaugesOfFindings(t *testing.T) {
 		}
 	}
 	require.Equal(t, map[string]float64{ledger.DeepReorg: 1_795_000_000, ledger.MissingEvent: 0, ledger.ExtraEvent: 0}, got)
-}
-
-func TestNoTables(t *testing.T) {
-	require.True(t, noTables(&pgconn.PgError{Code: "42P01"}), "the database answers; it is not migrated yet")
-	for _, err := range []error{errors.New("connection refused"), &pgconn.PgError{Code: "57P03"}, &pgconn.PgError{Code: "28P01"}, nil} {
-		require.False(t, noTables(err), "%v", err)
-	}
 }

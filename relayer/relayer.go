@@ -148,6 +148,7 @@ func (r *Relayer) Run(ctx context.Context) (err error) {
 	// What the metrics and /readyz say is true from the first second, whatever start-up waits for.
 	g.Go(func() error { return r.source.Run(outer) })
 	g.Go(func() error { return r.measure(outer) })
+	g.Go(func() error { return r.reportProgress(outer) })
 	g.Go(func() error {
 		defer end()
 		if err := r.start(ctx); err != nil {

@@ -25,13 +25,13 @@ func auditCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "audit --from BLOCK [--to BLOCK]",
 		Short: "Compare the chain with the database and print every missing, extra or differing event",
-		Long:  "Compare the chain with the database, block range by block range. Nothing is changed. Exit code 1 if there is a difference. Configuration as for run.",
+		Long:  "Compare the chain with the database, block range by block range. Nothing is changed. Configuration as for run.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := config.Load(config.Environ())
 			if err != nil {
 				return err
 			}
-			ctx, secrets := cmd.Context(), cfg.Secrets()
+			ctx := cmd.Context()
 			db, err := database.Open(ctx, cfg)
 			if err != nil {
 				return err
@@ -40,7 +40,7 @@ func auditCommand() *cobra.Command {
 			led := ledger.New(ledger.Config{DB: db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID, EventNames: cfg.ABI.EventNames(), Publishes: cfg.Publishes})
 			stored, err := led.Verifiable(ctx)
 			if err != nil {
-				return secrets.Error(err)
+				return explain(cfg, err)
 			}
 			if to == 0 {
 				to = stored.To
@@ -61,14 +61,14 @@ func auditCommand() *cobra.Command {
 			}
 			src, err := openSource(cfg)
 			if err != nil {
-				return secrets.Error(err)
+				return explain(cfg, err)
 			}
 			if err := src.Check(ctx, cfg.Factory); err != nil {
-				return secrets.Error(err)
+				return explain(cfg, err)
 			}
 			running, err := runSource(ctx, src)
 			if err != nil {
-				return secrets.Error(err)
+				return explain(cfg, err)
 			}
 			defer running()
 			v := verify.New(verify.Config{Source: src, Ledger: led, ABI: cfg.ABI, Factory: cfg.Factory, Every: time.Second, Log: logger(cfg), Metrics: verify.NewMetrics(prometheus.NewRegistry())})
@@ -94,7 +94,7 @@ func auditCommand() *cobra.Command {
 			})
 			_ = bar.Finish()
 			if err != nil {
-				return secrets.Error(err)
+				return explain(cfg, err)
 			}
 			fmt.Fprintf(cmd.ErrOrStderr(), "audited blocks %d to %d: %d missing, %d extra, %d differing\n", from, to, count["missing"], count["extra"], count["differing"])
 			if len(count) > 0 {

@@ -26,7 +26,7 @@ func doctorCommand() *cobra.Command {
 		Short: "Test everything an instance needs: database, session, schema, topics, every RPC endpoint",
 		Long: `Test everything that an instance with this configuration needs, and change nothing: the database, its rights, its clock, that a connection is one server
 session; the schema; the topics and the right to publish; and of each RPC endpoint the chain, the head, safe and finalized, how many blocks it gives the logs of at
-once, how far back it goes, and how fast it is (at most some 70 requests each). Prints the variables to set. Exit code 1 if something needs a person.
+once, how far back it goes, and how fast it is (at most some 70 requests each). Prints the variables to set.
 Configuration as for run.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := config.Load(config.Environ())

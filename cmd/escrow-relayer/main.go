@@ -11,64 +11,33 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-
-	"github.com/fusion-prime/escrow-relayer/relayer"
-	"github.com/fusion-prime/escrow-relayer/relayer/config"
 )
 
 // version is set by the Makefile; without it, the module's or the commit's says what this is.
 var version string
 
-// Exit codes.
-const (
-	exitFailure     = 1
-	exitRefused     = 2   // configuration or usage: trying again will not help
-	exitInterrupted = 130 // 128 + SIGINT: ended before there was a result
-)
-
 func main() {
 	ctx, stop := interruptible(context.Background())
 	err := root().ExecuteContext(ctx)
 	stop()
-	if err == nil {
-		return
-	}
-	if !errors.Is(err, errQuiet) {
+
+	if err != nil && !errors.Is(err, errQuiet) {
 		fmt.Fprintln(os.Stderr, "escrow-relayer:", err)
 	}
 	os.Exit(exitCode(err))
 }
 
-// errQuiet ends with exit code 1 and says nothing: the output has said it.
-var errQuiet = errors.New("")
-
-// usage is an error in how the command was called.
-type usage struct{ error }
-
-// interrupted is the end of a command that somebody ended before its time.
-type interrupted struct{ error }
-
-func exitCode(err error) int {
-	var problems config.Problems
-	var u usage
-	if errors.As(err, &problems) || errors.As(err, &u) || errors.Is(err, relayer.ErrRefused) {
-		return exitRefused
-	}
-	if errors.As(err, new(interrupted)) {
-		return exitInterrupted
-	}
-	return exitFailure
-}
-
-// interruptible returns a context that ends with the first SIGTERM, SIGINT or SIGHUP (the terminal is gone). The second one ends the process
-// at once.
+// interruptible returns a context that ends with the first SIGTERM, SIGINT or SIGHUP (the terminal is gone). The second one
+// ends the process at once.
 func interruptible(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(parent)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+
 	go func() { // lives as long as the process
 		<-signals
 		cancel()
+
 		if s, ok := <-signals; ok {
 			fmt.Fprintln(os.Stderr, "escrow-relayer: second signal, exiting at once")
 			code := 128
@@ -82,27 +51,38 @@ func interruptible(parent context.Context) (context.Context, func()) {
 }
 
 func root() *cobra.Command {
-	cmd := &cobra.Command{
+	cmd := group(&cobra.Command{
 		Use:           "escrow-relayer",
 		Short:         "Publishes every event of an escrow factory and its escrows to Google Pub/Sub, once and in order",
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
-	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage{err} })
-	cmd.AddCommand(runCommand(), migrateCommand(), statusCommand(), auditCommand(), replayCommand(), doctorCommand(), planCommand(), versionCommand())
+	})
+	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usage{fmt.Errorf("%w: see %s --help", err, c.CommandPath())}
+	})
+	cmd.AddCommand(runCommand(), migrateCommand(), statusCommand(), auditCommand(), replayCommand(), doctorCommand(),
+		planCommand(), versionCommand())
 	cmd.AddCommand(demonstrations()...)
+
+	refuseArguments(cmd)
+	describeExits(cmd)
+	return cmd
+}
+
+// refuseArguments makes every command below cmd refuse arguments, unless it says what it takes.
+func refuseArguments(cmd *cobra.Command) {
 	for _, c := range cmd.Commands() {
-		if c.Args == nil {
-			c.Args = func(c *cobra.Command, args []string) error {
-				if len(args) > 0 {
-					return usage{fmt.Errorf("%s takes no arguments, got %q", c.Name(), args)}
-				}
-				return nil
+		refuseArguments(c)
+		if c.Args != nil {
+			continue
+		}
+		c.Args = func(c *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage{fmt.Errorf("%s takes no arguments, got %q", c.Name(), args)}
 			}
+			return nil
 		}
 	}
-	return cmd
 }
 
 // built says which version this is and from which commit.

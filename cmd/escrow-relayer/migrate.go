@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -15,42 +17,46 @@ func migrateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "Apply missing migrations; safe while instances run, and several times at once",
-		Long:  "Apply missing migrations. Reads DATABASE_URL (SESSION_DATABASE_URL if given). With --check nothing is changed, and the exit code is 1 when one is missing.",
+		Long:  "Apply missing migrations. Reads DATABASE_URL (SESSION_DATABASE_URL if given). With --check nothing is changed, not even on a database without tables.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			environ := config.Environ()
 			if environ["CHAIN_ID"] == "" {
 				environ["CHAIN_ID"] = "1" // the schema is the same for all
 			}
-			cfg, err := config.LoadDatabase(environ)
-			if err != nil {
-				return err
-			}
-			db, err := database.Open(cmd.Context(), cfg)
-			if err != nil {
-				return err
-			}
-			defer db.Close()
-			if check {
-				if err := migrations.Check(cmd.Context(), db.Session); err != nil {
-					return cfg.Secrets().Error(err)
+			return askDatabaseWith(cmd, environ, func(ctx context.Context, _ *config.Config, db *database.Database) error {
+				if check {
+					return checkSchema(ctx, cmd.OutOrStdout(), db)
 				}
-			} else {
-				applied, err := migrations.Up(cmd.Context(), db.Session)
-				if err != nil {
-					return cfg.Secrets().Error(err)
-				}
-				for _, v := range applied {
-					fmt.Fprintf(cmd.OutOrStdout(), "applied %05d\n", v)
-				}
-			}
-			s, err := migrations.Status(cmd.Context(), db.Session)
-			if err != nil {
-				return cfg.Secrets().Error(err)
-			}
-			fmt.Fprintf(cmd.OutOrStdout(), "schema version %d of %d\n", s.Current, s.Latest)
-			return nil
+				return migrate(ctx, cmd.OutOrStdout(), db)
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&check, "check", false, "only say whether a migration is missing")
 	return cmd
+}
+
+// migrate applies what is missing.
+func migrate(ctx context.Context, out io.Writer, db *database.Database) error {
+	applied, err := migrations.Up(ctx, db.Session)
+	for _, v := range applied {
+		fmt.Fprintf(out, "applied %05d\n", v)
+	}
+	if err != nil {
+		return err
+	}
+	return checkSchema(ctx, out, db)
+}
+
+// checkSchema says which version the schema has; one that this binary cannot work with is the answer no.
+func checkSchema(ctx context.Context, out io.Writer, db *database.Database) error {
+	s, err := migrations.Status(ctx, db.Session)
+	if err != nil {
+		return err
+	}
+
+	fmt.Fprintf(out, "schema version %d of %d\n", s.Current, s.Latest)
+	if err := s.Fits(); err != nil {
+		return no{err}
+	}
+	return nil
 }

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
@@ -15,11 +13,10 @@ import (
 	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
-	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
 func planCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "plan", Short: "Plan a resize, wait until the fleet is whole, write Cloud Run manifests"}
+	cmd := group(&cobra.Command{Use: "plan", Short: "Plan a resize, wait until the fleet is whole, write Cloud Run manifests"})
 	cmd.AddCommand(planMoveCommand(), planWaitCommand(), planManifestsCommand(), planAlertsCommand())
 	return cmd
 }
@@ -40,34 +37,21 @@ func planMoveCommand() *cobra.Command {
 			}
 			out := cmd.OutOrStdout()
 			moved := partition.Moves(from, to, s)
-			fmt.Fprintf(out, "%d to %d partitions, %s: %d of %d slots move (%.1f %%)\n", from, to, s, moved, partition.Slots, 100*float64(moved)/partition.Slots)
+			fmt.Fprintf(out, "%d to %d partitions, %s: %d of %d slots move (%.1f %%)\n",
+				from, to, s, moved, partition.Slots, 100*float64(moved)/partition.Slots)
 			if config.Environ()["DATABASE_URL"] == "" {
 				return nil
 			}
-			cfg, err := config.LoadDatabase(config.Environ())
-			if err != nil {
-				return err
-			}
-			db, err := database.Open(cmd.Context(), cfg)
-			if err != nil {
-				return err
-			}
-			defer db.Close()
-			rows, _ := db.Pool.Query(cmd.Context(), `select slot, count(*) from escrow_registry where chain_id = $1 and status = 'active' group by slot`, cfg.ChainID)
-			var slot int16
-			var n, all, going int
-			_, err = pgx.ForEachRow(rows, []any{&slot, &n}, func() error {
-				all += n
-				if partition.Of(slot, from, s) != partition.Of(slot, to, s) {
-					going += n
+
+			return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
+				going, all, err := escrowsMoving(ctx, db, cfg.ChainID, func(slot int16) bool {
+					return partition.Of(slot, from, s) != partition.Of(slot, to, s)
+				})
+				if err == nil {
+					fmt.Fprintf(out, "%d of %d active escrows move\n", going, all)
 				}
-				return nil
+				return err
 			})
-			if err != nil {
-				return cfg.Secrets().Error(fmt.Errorf("count the escrows by slot: %w", err))
-			}
-			fmt.Fprintf(out, "%d of %d active escrows move\n", going, all)
-			return nil
 		},
 	}
 	cmd.Flags().IntVar(&from, "from", 0, "partitions now")
@@ -76,90 +60,26 @@ func planMoveCommand() *cobra.Command {
 	return cmd
 }
 
-func planWaitCommand() *cobra.Command {
-	var timeout, every time.Duration
-	var w whole
-	cmd := &cobra.Command{
-		Use:   "wait",
-		Short: "Wait until every slot is served, somebody leads, and the lag is back to normal",
-		Long:  "Wait until the fleet is whole. Reads CHAIN_ID and DATABASE_URL. Exit code 1 when it is not within --timeout; what is wrong is printed.",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := config.LoadDatabase(config.Environ())
-			if err != nil {
-				return err
-			}
-			db, err := database.Open(cmd.Context(), cfg)
-			if err != nil {
-				return err
-			}
-			defer db.Close()
-			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
-			defer cancel()
-			said := ""
-			for {
-				f, err := fleet.Read(ctx, db.Pool, cfg.ChainID)
-				why := ""
-				if err != nil {
-					why = cfg.Secrets().Error(err).Error()
-				} else {
-					why = w.missing(&f)
-				}
-				if why == "" {
-					fmt.Fprintln(cmd.OutOrStdout(), "whole: every slot is served, and", f.Leader.Instance, "leads")
-					return nil
-				}
-				if why != said {
-					fmt.Fprintln(cmd.ErrOrStderr(), "waiting:", why)
-					said = why
-				}
-				if !sleep(ctx, every) {
-					return fmt.Errorf("not whole within %s: %s", timeout, said)
-				}
-			}
-		},
-	}
-	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "give up after")
-	cmd.Flags().DurationVar(&every, "every", time.Second, "pause between two looks")
-	cmd.Flags().Int64Var(&w.lag, "lag", 100, "how many blocks the lowest cursor may be behind the head, CONFIRMATIONS included")
-	cmd.Flags().StringVar(&w.instance, "instance", "", "this instance must be alive")
-	cmd.Flags().IntVar(&w.total, "total", 0, "and have this total of partitions; 0: any")
-	cmd.Flags().StringVar(&w.gone, "gone", "", "this instance must be gone")
-	return cmd
-}
+// countActive counts the active escrows of each slot.
+const countActive = `
+	select slot, count(*) from escrow_registry where chain_id = $1 and status = 'active' group by slot`
 
-// whole says what a whole fleet is.
-type whole struct {
-	lag            int64
-	instance, gone string
-	total          int
-}
-
-// missing says what the fleet lacks; empty: nothing.
-func (w *whole) missing(f *fleet.Fleet) string {
-	var why []string
-	say := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }
-	if f.Slots.Unserved > 0 {
-		say("%d slots are unserved", f.Slots.Unserved)
-	}
-	if !f.Leader.Valid {
-		say("nobody leads")
-	}
-	if behind := f.Chain.Head - f.Chain.LowestCursor + 1; f.Chain.Head > 0 && behind > w.lag {
-		say("the lowest cursor is %d blocks behind the head", behind)
-	}
-	if w.instance != "" {
-		i := f.Find(w.instance)
-		switch {
-		case i == nil || !i.Alive:
-			say("%s is not alive", w.instance)
-		case w.total > 0 && i.Total != w.total:
-			say("%s still has %d partitions", w.instance, i.Total)
+// escrowsMoving counts the active escrows, and those among them whose slot moves.
+func escrowsMoving(ctx context.Context, db *database.Database, chainID int64, moves func(int16) bool) (going, all int, err error) {
+	rows, _ := db.Pool.Query(ctx, countActive, chainID)
+	var slot int16
+	var n int
+	_, err = pgx.ForEachRow(rows, []any{&slot, &n}, func() error {
+		all += n
+		if moves(slot) {
+			going += n
 		}
+		return nil
+	})
+	if err != nil {
+		return 0, 0, fmt.Errorf("count the escrows by slot: %w", err)
 	}
-	if i := f.Find(w.gone); w.gone != "" && i != nil && i.Alive {
-		say("%s is still alive", w.gone)
-	}
-	return strings.Join(why, "; ")
+	return going, all, nil
 }
 
 func planManifestsCommand() *cobra.Command {

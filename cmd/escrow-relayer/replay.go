@@ -45,7 +45,7 @@ event on; --single-events leaves it as it is. The running fleet publishes what i
 			if err != nil {
 				return err
 			}
-			ctx, secrets := cmd.Context(), cfg.Secrets()
+			ctx := cmd.Context()
 			db, err := database.Open(ctx, cfg)
 			if err != nil {
 				return err
@@ -54,17 +54,20 @@ event on; --single-events leaves it as it is. The running fleet publishes what i
 			led := ledger.New(ledger.Config{DB: db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID, EventNames: cfg.ABI.EventNames(), Publishes: cfg.Publishes})
 			n, err := led.Count(ctx, s)
 			if err != nil {
-				return secrets.Error(err)
+				return explain(cfg, err)
 			}
 			if dryRun || n.Events == 0 {
 				fmt.Fprintf(cmd.OutOrStdout(), "%d events of %d escrows match\n", n.Events, n.Escrows)
+				if n.Events == 0 {
+					return errQuiet
+				}
 				return nil
 			}
 			bar := progress(cmd.ErrOrStderr(), int64(n.Events), "events")
 			total, err := led.Replay(ctx, s, func(events int) { _ = bar.Set(events) })
 			_ = bar.Finish()
 			if err != nil {
-				return secrets.Error(err)
+				return explain(cfg, err)
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "queued %d events of %d escrows\n", total, n.Escrows)
 			return nil

@@ -25,8 +25,6 @@ func runCommand() *cobra.Command {
 		Short: "Run one instance until SIGTERM or SIGINT",
 		Long: `Run one instance until SIGTERM or SIGINT; a second signal exits at once.
 
-Exit codes: 0 stopped cleanly; 2 the configuration is wrong or does not fit the chain, the database or Pub/Sub; 1 anything else.
-
 The configuration comes from the environment:
 
 ` + variables.String() + `
@@ -49,7 +47,10 @@ DATABASE_URL, RPC_URL, RPC_URLS and OTEL_EXPORTER_OTLP_HEADERS hold secrets; the
 				return cfg.Secrets().Error(err)
 			}
 			log.InfoContext(cmd.Context(), "starting", slog.String("version", v), slog.String("revision", revision), slog.String("instance", cfg.InstanceID))
-			return cfg.Secrets().Error(within(cmd.Context(), cfg.StopTimeout, r.Run))
+			if err := within(cmd.Context(), cfg.StopTimeout, r.Run); err != nil {
+				return no{explain(cfg, err)}
+			}
+			return nil
 		},
 	}
 }

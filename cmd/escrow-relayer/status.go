@@ -17,52 +17,92 @@ import (
 )
 
 func statusCommand() *cobra.Command {
-	var watch, asJSON bool
-	var every time.Duration
+	var o statusOptions
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the fleet as the database has it; exit code 1 when something needs a person",
-		Long:  "Show the fleet as the database has it. Reads CHAIN_ID and DATABASE_URL. Exit code 1 when something needs a person, so it serves as a check.",
+		Long: `Show the fleet as the database has it. Reads CHAIN_ID and DATABASE_URL. The exit code makes it a check.
+
+With --watch it goes on until it is interrupted, whatever happens to the database meanwhile, and then ends with 0.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := config.LoadDatabase(config.Environ())
-			if err != nil {
-				return err
+			if o.every < 100*time.Millisecond {
+				return usage{fmt.Errorf("--every %s: must be 100ms or longer", o.every)}
 			}
-			db, err := database.Open(cmd.Context(), cfg)
-			if err != nil {
-				return err
-			}
-			defer db.Close()
-			for {
-				f, err := fleet.Read(cmd.Context(), db.Pool, cfg.ChainID)
-				if err != nil {
-					if watch && cmd.Context().Err() != nil {
-						return nil
-					}
-					return cfg.Secrets().Error(err)
+			return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
+				read := func(ctx context.Context) (fleet.Fleet, error) {
+					ctx, cancel := context.WithTimeout(ctx, fleetTimeout)
+					defer cancel()
+					f, err := fleet.Read(ctx, db.Pool, cfg.ChainID)
+					return f, explain(cfg, err)
 				}
-				if watch && !asJSON {
-					fmt.Fprint(cmd.OutOrStdout(), "\x1b[H\x1b[2J")
+				if o.watch {
+					return o.follow(ctx, cmd.OutOrStdout(), read)
 				}
-				if err := show(cmd.OutOrStdout(), &f, asJSON); err != nil {
-					return err
-				}
-				if !watch {
-					if len(f.Problems) > 0 {
-						return errQuiet
-					}
-					return nil
-				}
-				if !sleep(cmd.Context(), every) {
-					return nil
-				}
-			}
+				return o.once(ctx, cmd.OutOrStdout(), read)
+			})
 		},
 	}
-	cmd.Flags().BoolVar(&watch, "watch", false, "again and again, until interrupted")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
-	cmd.Flags().DurationVar(&every, "every", 2*time.Second, "pause with --watch")
+	cmd.Flags().BoolVar(&o.watch, "watch", false, "again and again, until interrupted")
+	cmd.Flags().BoolVar(&o.asJSON, "json", false, "as JSON")
+	cmd.Flags().DurationVar(&o.every, "every", 2*time.Second, "pause with --watch")
 	return cmd
+}
+
+// fleetTimeout bounds one reading of the fleet: it takes milliseconds, and a connection may swallow it for ever.
+const fleetTimeout = 10 * time.Second
+
+// statusOptions are the flags of status.
+type statusOptions struct {
+	watch, asJSON bool
+	every         time.Duration
+}
+
+// reading reads the fleet once.
+type reading func(context.Context) (fleet.Fleet, error)
+
+// once shows the fleet; problems are the answer no.
+func (o *statusOptions) once(ctx context.Context, w io.Writer, read reading) error {
+	f, err := read(ctx)
+	if err != nil {
+		return err
+	}
+	if err := show(w, &f, o.asJSON); err != nil {
+		return err
+	}
+
+	if len(f.Problems) > 0 {
+		return errQuiet
+	}
+	return nil
+}
+
+// follow shows the fleet again and again until ctx ends. While the database cannot be read, it says so and goes on.
+func (o *statusOptions) follow(ctx context.Context, w io.Writer, read reading) error {
+	for {
+		f, err := read(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+
+		if !o.asJSON {
+			fmt.Fprint(w, "\x1b[H\x1b[2J")
+		}
+		switch {
+		case err != nil && o.asJSON:
+			err = json.NewEncoder(w).Encode(map[string]string{"error": err.Error()})
+		case err != nil:
+			_, err = fmt.Fprintf(w, "%s  the fleet cannot be read: %s\n", time.Now().UTC().Format(time.TimeOnly), err)
+		default:
+			err = show(w, &f, o.asJSON)
+		}
+		if err != nil {
+			return fmt.Errorf("write: %w", err)
+		}
+
+		if !sleep(ctx, o.every) {
+			return nil
+		}
+	}
 }
 
 // sleep waits; false when ctx ended meanwhile.

@@ -50,9 +50,12 @@ func TestEveryFigure(t *testing.T) {
 		figures map[string]int // samples by name
 		plots   []string
 	}{
-		"backfill": {figures: map[string]int{"backfill.floor": 1, "backfill.stored": 2, "backfill.published.escrow": 1, "backfill.published.slot": 1, "backfill.drained.escrow": 1, "backfill.drained.slot": 1}},
-		"live":     {figures: map[string]int{"live.ws.p50": 40, "live.ws.p99": 40, "live.ws.rpc": 1, "live.http.p50": 40}},
-		"start":    {figures: map[string]int{"start.1of1.ready": 1, "start.1of1.rss": 1, "start.1of10.ready": 1, "start.1of10.rss": 1}},
+		"backfill": {figures: map[string]int{
+			"backfill.floor": 1, "backfill.stored": 2, "backfill.published.escrow": 1, "backfill.published.slot": 1, "backfill.drained.escrow": 1,
+			"backfill.drained.slot": 1, "backfill.peak": 4, "backfill.wal": 2,
+		}},
+		"live":  {figures: map[string]int{"live.ws.p50": 40, "live.ws.p99": 40, "live.ws.rpc": 1, "live.http.p50": 40}},
+		"start": {figures: map[string]int{"start.1of1.ready": 1, "start.1of1.rss": 1, "start.1of10.ready": 1, "start.1of10.rss": 1}},
 		"flat": {figures: map[string]int{
 			"flat.live.requests.10": 1, "flat.live.bytes.4000": 1, "flat.live.cpu.400": 1, "flat.live.requests.growth": 4,
 			"flat.backfill.requests.10": 1, "flat.backfill.bytes.growth": 4, "flat.backfill.cpu.growth": 4,

@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
+	"strconv"
+	"strings"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
@@ -53,6 +56,21 @@ func (m metrics) sum(name string, labels ...string) (sum float64) {
 
 // resident memory in MiB.
 func (m metrics) resident() float64 { return m.sum("process_resident_memory_bytes") / (1 << 20) }
+
+// peakMemory is the most that a process had resident at once, in MiB (VmHWM of proc(5)).
+func peakMemory(pid int) (float64, error) {
+	status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		return 0, fmt.Errorf("read the memory of process %d: %w", pid, err)
+	}
+	for line := range strings.Lines(string(status)) {
+		var kib float64
+		if n, _ := fmt.Sscanf(line, "VmHWM: %f kB", &kib); n == 1 {
+			return kib / 1024, nil
+		}
+	}
+	return 0, fmt.Errorf("read the memory of process %d: no VmHWM in its status", pid)
+}
 
 // usage is what relayers have cost since they started.
 type usage struct {

@@ -2,6 +2,7 @@ package config
 
 import (
 	"math"
+	"net"
 	"net/url"
 	"os"
 	"regexp"
@@ -29,6 +30,7 @@ func (l *loader) check() {
 	l.durations()
 	l.rest()
 	l.otel()
+	l.warnings()
 }
 
 func (l *loader) chain() {
@@ -37,6 +39,9 @@ func (l *loader) chain() {
 		l.say("CHAIN_ID", "must be 1 to 2^40-1, as in eth_chainId")
 	}
 }
+
+// maxBlock is centuries away on any chain: a time in milliseconds or a hash was taken for a block.
+const maxBlock = 1_000_000_000_000
 
 func (l *loader) factory() {
 	c := l.c
@@ -52,8 +57,8 @@ func (l *loader) factory() {
 	case mixed && digits != c.Factory.Hex()[2:]:
 		l.say("FACTORY_ADDRESS", "its EIP-55 checksum does not fit: a digit is wrong. Copy it again; an address in lower case is not checked")
 	}
-	if c.StartBlock < 0 {
-		l.say("START_BLOCK", "must be 0 or more")
+	if c.StartBlock < 0 || c.StartBlock > maxBlock {
+		l.say("START_BLOCK", "must be 0 to %d: the block in which the factory was deployed", maxBlock)
 	}
 }
 
@@ -72,7 +77,7 @@ func (l *loader) endpoints() {
 			}
 			c.RPCURLs = append(c.RPCURLs, raw)
 			u, err := url.Parse(raw)
-			switch ok := err == nil && u.Host != "" && slices.Contains([]string{"http", "https", "ws", "wss"}, u.Scheme); {
+			switch ok := err == nil && hostName.MatchString(u.Hostname()) && slices.Contains([]string{"http", "https", "ws", "wss"}, u.Scheme); {
 			case !ok && list.variable == "RPC_URL":
 				l.say("RPC_URL", "is not an http, https, ws or wss URL")
 			case !ok:
@@ -83,19 +88,29 @@ func (l *loader) endpoints() {
 	if len(c.RPCURLs) == 0 {
 		l.say("RPC_URL", "is missing, and so is RPC_URLS; name a JSON-RPC endpoint of the chain: http(s):// or ws(s)://")
 	}
-	if c.RPCMaxAddress < 1 {
-		l.say("RPC_MAX_ADDRESSES", "must be 1 or more")
+	l.requests()
+	l.oneOf("LOG_FILTER", c.LogFilter, "auto", "topics", "addresses")
+}
+
+// hostName is a name or an address. Anything else, as a semicolon between two URLs, url.Parse takes for a host too.
+var hostName = regexp.MustCompile(`^[A-Za-z0-9._-]+$|^[0-9A-Fa-f:.%]+$`)
+
+// requests checks the sizes of requests.
+func (l *loader) requests() {
+	c := l.c
+	const mostAddresses, mostBlocks, highestPrice = 100_000, 10_000_000, 1_000_000_000
+	if c.RPCMaxAddress < 1 || c.RPCMaxAddress > mostAddresses {
+		l.say("RPC_MAX_ADDRESSES", "must be 1 to %d", mostAddresses)
 	}
-	if c.RPCRequestPrice < 0 {
-		l.say("RPC_REQUEST_PRICE", "must be 0 or more")
+	if c.RPCRequestPrice < 0 || c.RPCRequestPrice > highestPrice {
+		l.say("RPC_REQUEST_PRICE", "must be 0 to %d bytes", highestPrice)
 	}
-	if c.RPCMaxRange < 1 {
-		l.say("RPC_MAX_RANGE", "must be 1 or more")
+	if c.RPCMaxRange < 1 || c.RPCMaxRange > mostBlocks {
+		l.say("RPC_MAX_RANGE", "must be 1 to %d blocks", mostBlocks)
 	}
 	if c.RPCMaxRPS < 0 || math.IsNaN(c.RPCMaxRPS) || math.IsInf(c.RPCMaxRPS, 0) {
 		l.say("RPC_MAX_RPS", "must be 0 (no limit of ours) or more")
 	}
-	l.oneOf("LOG_FILTER", c.LogFilter, "auto", "topics", "addresses")
 }
 
 // maxConfirmations is days on any chain; more is a mistake.
@@ -174,6 +189,16 @@ func (l *loader) topics() {
 		}
 	}
 	l.oneOf("ORDERING_KEY", c.OrderingKey, "escrow", "slot")
+	if c.PubSubEmulator != "" && !hostPort(c.PubSubEmulator) {
+		l.say("PUBSUB_EMULATOR_HOST", "must be host:port, without http://")
+	}
+}
+
+// hostPort says whether a text is a host and a port.
+func hostPort(text string) bool {
+	host, port, err := net.SplitHostPort(text)
+	n, notNumber := strconv.Atoi(port)
+	return err == nil && notNumber == nil && n > 0 && n < 65536 && !strings.ContainsAny(host, "/ ")
 }
 
 var (
@@ -205,37 +230,39 @@ func (l *loader) events() {
 	}
 }
 
+// durations refuses what cannot be meant: a value outside its bounds is a slip of the unit.
 func (l *loader) durations() {
 	c := l.c
-	const long = math.MaxInt64 // no bound of ours
 	for _, d := range []struct {
 		variable         string
 		value, low, high time.Duration
 		why              string
 	}{
 		{"HEARTBEAT_INTERVAL", c.HeartbeatInterval, 10 * time.Millisecond, 2 * time.Minute, ": alerts call a heartbeat of 5m stale"},
-		{"LEADER_STALE_AFTER", c.LeaderStaleAfter, 2 * time.Second, long, ": a few times a leader's rounds"},
-		{"SESSION_PROBE_INTERVAL", c.SessionProbeInterval, 100 * time.Millisecond, time.Minute, ": the database ends a session silent for three of these"},
-		{"DISCOVERY_WAIT", c.DiscoveryWait, time.Millisecond, long, ""},
-		{"POLL_INTERVAL", c.PollInterval, time.Millisecond, long, ""},
-		{"RPC_TIMEOUT", c.RPCTimeout, time.Millisecond, long, ""},
-		{"RESIGN_AFTER", c.ResignAfter, time.Millisecond, long, ""},
-		{"VERIFY_INTERVAL", c.VerifyInterval, time.Millisecond, long, ""},
-		{"DB_OUTAGE_LIMIT", c.DBOutageLimit, time.Millisecond, long, ""},
-		{"STOP_TIMEOUT", c.StopTimeout, time.Second, long, ""},
-		{"ADOPT_AFTER", c.AdoptAfter, 0, long, ""},
-		{"INSTANCE_LOCK_WAIT", c.InstanceLockWait, 0, long, ""},
-		{"RETENTION", c.Retention, 0, long, ""},
+		{"LEADER_STALE_AFTER", c.LeaderStaleAfter, 2 * time.Second, time.Hour, ": a few times a leader's rounds"},
+		{"SESSION_PROBE_INTERVAL", c.SessionProbeInterval, 100 * time.Millisecond, time.Minute,
+			": the database ends a session silent for three of these"},
+		{"DISCOVERY_WAIT", c.DiscoveryWait, time.Millisecond, time.Minute, ": every block may wait for so long"},
+		{"POLL_INTERVAL", c.PollInterval, time.Millisecond, time.Minute, ": an event may come later by so much"},
+		{"RPC_TIMEOUT", c.RPCTimeout, 10 * time.Millisecond, 10 * time.Minute, ": an endpoint that does not answer is left only then"},
+		{"RESIGN_AFTER", c.ResignAfter, 100 * time.Millisecond, time.Hour, ": until then nobody else may lead"},
+		{"VERIFY_INTERVAL", c.VerifyInterval, time.Millisecond, 24 * time.Hour, ": what is missing is found only then"},
+		{"DB_OUTAGE_LIMIT", c.DBOutageLimit, time.Second, 24 * time.Hour, ""},
+		{"STOP_TIMEOUT", c.StopTimeout, time.Second, time.Hour, ""},
+		{"ADOPT_AFTER", c.AdoptAfter, 0, time.Hour, ": until then nobody serves the slots of an instance that is gone"},
+		{"INSTANCE_LOCK_WAIT", c.InstanceLockWait, 0, time.Hour, ""},
 	} {
-		switch {
-		case d.value >= d.low && d.value <= d.high:
-		case d.high == long:
-			l.say(d.variable, "must be %s or longer%s", d.low, d.why)
-		default:
+		if d.value < d.low || d.value > d.high {
 			l.say(d.variable, "must be %s to %s%s", d.low, d.high, d.why)
 		}
 	}
+	if c.Retention != 0 && (c.Retention < time.Hour || c.Retention > maxRetention) {
+		l.say("RETENTION", "must be 0 (for ever), or %s to %s: replays and the second reading need what it deletes", time.Hour, maxRetention)
+	}
 }
+
+// maxRetention is a hundred years: more is a slip of the unit.
+const maxRetention = 100 * 365 * 24 * time.Hour
 
 func (l *loader) rest() {
 	c := l.c

@@ -79,6 +79,8 @@ type Config struct {
 	ABI       *contract.ABI       `env:"-"`
 	Other     map[string]bool     `env:"-"` // events for OtherTopic
 
+	Warnings []Problem `env:"-"` // settings that load and may not do what they should
+
 	otelSecrets []string // in the variables of OpenTelemetry
 }
 
@@ -124,6 +126,15 @@ func LoadDatabase(environ map[string]string) (*Config, error) {
 		l.database()
 		l.instance()
 	})
+}
+
+// Endpoints are the RPC endpoints in the order of preference, without what may be a key: scheme and host.
+func (c *Config) Endpoints() []string {
+	hosts := make([]string, len(c.RPCURLs))
+	for i, raw := range c.RPCURLs {
+		hosts[i] = redact.URL(raw)
+	}
+	return hosts
 }
 
 // Secrets are the texts that must not get out.

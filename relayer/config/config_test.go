@@ -81,6 +81,12 @@ func TestProblems(t *testing.T) {
 		"instance id with a space":   {with("INSTANCE_ID", "a b"), "INSTANCE_ID"},
 		"bad duration":               {with("ADOPT_AFTER", "soon"), "ADOPT_AFTER"},
 		"negative duration":          {with("ADOPT_AFTER", "-1s"), "ADOPT_AFTER"},
+		"duration in another unit":   {with("POLL_INTERVAL", "1h"), "POLL_INTERVAL"},
+		"retention of a second":      {with("RETENTION", "1s"), "RETENTION"},
+		"retention below zero":       {with("RETENTION", "-24h"), "RETENTION"},
+		"emulator with a scheme":     {with("PUBSUB_EMULATOR_HOST", "http://localhost:8085"), "PUBSUB_EMULATOR_HOST"},
+		"emulator without a port":    {with("PUBSUB_EMULATOR_HOST", "localhost"), "PUBSUB_EMULATOR_HOST"},
+		"a time for a block":         {with("START_BLOCK", "1732231200000000"), "START_BLOCK"},
 		"zero duration":              {with("RPC_TIMEOUT", "0s"), "RPC_TIMEOUT"},
 		"latest without retractions": {with("FINALITY", "latest"), "RETRACTIONS_TOPIC_ID"},
 		"no confirmations":           {with("CONFIRMATIONS", "0"), "RETRACTIONS_TOPIC_ID"},
@@ -232,6 +238,50 @@ func TestAuto(t *testing.T) {
 	c, err := Load(with("PARTITION_NUMBER", "auto"))
 	require.NoError(t, err)
 	require.True(t, c.Auto)
+}
+
+// What loads and may not do what it should is warned of, and nothing else is.
+func TestWarnings(t *testing.T) {
+	for name, c := range map[string]struct {
+		environ  map[string]string
+		variable string
+		says     string
+	}{
+		"a letter is missing":       {with("CONFIRMATION", "3"), "CONFIRMATION", "CONFIRMATIONS"},
+		"letters are swapped":       {with("FACTORY_ADRDESS", "0x"), "FACTORY_ADRDESS", "FACTORY_ADDRESS"},
+		"cut short":                 {with("FACTORY_ADDR", "0x"), "FACTORY_ADDR", "FACTORY_ADDRESS"},
+		"without its underscore":    {with("STARTBLOCK", "3"), "STARTBLOCK", "START_BLOCK"},
+		"in lower case":             {with("database_url", "x"), "database_url", "DATABASE_URL"},
+		"finality twice":            {with("FINALITY", "safe", "CONFIRMATIONS", "3"), "CONFIRMATIONS", "FINALITY=safe"},
+		"topic without events":      {with("OTHER_EVENTS_TOPIC_ID", "other"), "OTHER_EVENTS_TOPIC_ID", "EVENT_NAMES"},
+		"events published anyway":   {with("EVENT_NAMES", "Approved"), "EVENT_NAMES", "anyway"},
+		"no first block":            {with("START_BLOCK", ""), "START_BLOCK", "block 0"},
+		"a timeout above the other": {with("RPC_TIMEOUT", "20s"), "RPC_TIMEOUT", "RESIGN_AFTER=15s"},
+		"a trickle":                 {with("RPC_MAX_RPS", "0.1"), "RPC_MAX_RPS", "keep up"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			loaded, err := Load(c.environ)
+			require.NoError(t, err)
+			require.Len(t, loaded.Warnings, 1, loaded.Warnings)
+			require.Equal(t, c.variable, loaded.Warnings[0].Variable)
+			require.Contains(t, loaded.Warnings[0].Remedy, c.says)
+		})
+	}
+
+	platform := with("HOME", "/", "PATH", "/bin", "HOSTNAME", "h", "K_SERVICE", "s", "K_REVISION", "r", "KUBERNETES_SERVICE_HOST", "h", "TERM", "xterm",
+		"ESCROW_RELAYER_SERVICE_PORT", "1", "GOOGLE_APPLICATION_CREDENTIALS", "/f", "LOGNAME", "me", "INVOCATION_ID", "x", "CONTAINER", "docker",
+		"DATABASE_URL", "postgres://u:s3cret@h/d")
+	loaded, err := Load(platform)
+	require.NoError(t, err)
+	require.Empty(t, loaded.Warnings)
+}
+
+// A misspelt name of a secret does not show the secret.
+func TestMisspeltSecret(t *testing.T) {
+	loaded, err := Load(with("DATABASE_URI", "postgres://u:pa55word@h/d"))
+	require.NoError(t, err)
+	require.Len(t, loaded.Warnings, 1)
+	require.NotContains(t, loaded.Warnings[0].Value, "pa55word")
 }
 
 // The README's table is what the code says.

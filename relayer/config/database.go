@@ -10,8 +10,8 @@ import (
 
 func (l *loader) database() {
 	c := l.c
-	if c.DBMaxConns < 4 {
-		l.say("DB_MAX_CONNS", "must be 4 or more: commits, the publisher and the HTTP server use connections at once")
+	if c.DBMaxConns < 4 || c.DBMaxConns > 1000 {
+		l.say("DB_MAX_CONNS", "must be 4 to 1000: commits, the publisher and the HTTP server use connections at once")
 	}
 	if c.CloudSQLInstance != "" && !cloudSQL.MatchString(c.CloudSQLInstance) {
 		l.say("CLOUDSQL_INSTANCE", "must be an instance connection name: project:region:instance")

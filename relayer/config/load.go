@@ -50,6 +50,11 @@ func (l *loader) say(variable, format string, args ...any) {
 }
 
 func (l *loader) note(variable, remedy string) {
+	l.problems = append(l.problems, l.problem(variable, remedy))
+}
+
+// problem says something of a variable and shows its value, without secrets.
+func (l *loader) problem(variable, remedy string) Problem {
 	value, set := l.environ[variable]
 	if f, ok := field(variable); ok && f.Tag.Get("secret") == "yes" {
 		value = redacted(f, value)
@@ -63,7 +68,7 @@ func (l *loader) note(variable, remedy string) {
 	case strings.ContainsFunc(value, func(r rune) bool { return !unicode.IsPrint(r) }):
 		value = strconv.Quote(value)
 	}
-	l.problems = append(l.problems, Problem{variable, value, l.mask(remedy)})
+	return Problem{variable, value, l.mask(remedy)}
 }
 
 // redacted shows the hosts of a secret value. A comma in a password may look like the end of a URL: unless every part is one, nothing is shown.

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,7 +19,11 @@ type Metrics struct {
 	duration                                 *prometheus.HistogramVec
 	events                                   *prometheus.CounterVec
 	reorgs                                   *prometheus.CounterVec
+	total                                    atomic.Int64 // events, of all names
 }
+
+// Events is how many events this process has stored, those that were stored already included.
+func (m *Metrics) Events() int64 { return m.total.Load() }
 
 // NewMetrics registers the metrics; names are the event names that may occur.
 func NewMetrics(reg prometheus.Registerer, names []string) *Metrics {
@@ -76,6 +81,7 @@ func (m *Metrics) stored(r ledger.Result, events []contract.Event, blocks int64)
 	m.blocks.Add(float64(max(blocks, 0)))
 	m.duplicates.Add(float64(r.Duplicates))
 	m.retractions.Add(float64(r.Retracted))
+	m.total.Add(int64(len(events)))
 	for i := range events {
 		m.events.WithLabelValues(events[i].Name).Inc()
 	}

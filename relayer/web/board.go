@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
@@ -154,11 +156,17 @@ func (b *board) read(ctx context.Context, every time.Duration) news {
 	ctx, cancel := context.WithTimeout(ctx, readWithin)
 	defer cancel()
 	n, err := b.query(ctx)
+	err = database.Explain(err)
+
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err != nil {
+		level := slog.LevelWarn
+		if errors.Is(err, database.ErrNoSchema) {
+			level = slog.LevelInfo // a first start: this instance, or the next one, makes it
+		}
 		if b.news.err == nil {
-			b.cfg.Log.WarnContext(ctx, "fleet not read for the status page, trying again", slog.String("err", b.cfg.Mask(err.Error())))
+			b.cfg.Log.Log(ctx, level, "fleet not read for the status page, trying again", slog.String("err", b.cfg.Mask(err.Error())))
 		}
 		b.news.err = err
 		return b.news

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fusion-prime/escrow-relayer/relayer"
+)
+
+// Exit codes, the same for every command.
+const (
+	exitWell        = 0
+	exitNo          = 1   // the command could ask, and the answer is no: a difference, a problem, a fleet that is not whole
+	exitRefused     = 2   // the command could not ask: usage, configuration, or something that it needs cannot be reached
+	exitInterrupted = 130 // 128 + SIGINT: ended before there was a result
+)
+
+// errQuiet is the answer no, where the output has already said so.
+var errQuiet = errors.New("")
+
+// no is the answer no, in words.
+type no struct{ error }
+
+func (n no) Unwrap() error { return n.error }
+
+// usage is an error in how the command was called.
+type usage struct{ error }
+
+// interrupted is the end of a command that somebody ended before its time.
+type interrupted struct{ error }
+
+// exitCode says how a command ended. What is not known to be an answer is a question that could not be asked.
+func exitCode(err error) int {
+	switch {
+	case err == nil:
+		return exitWell
+	case errors.Is(err, relayer.ErrRefused): // before the answer no: an instance that ends for good for another reason ends with 1
+		return exitRefused
+	case errors.Is(err, errQuiet), errors.As(err, new(no)):
+		return exitNo
+	case errors.As(err, new(interrupted)):
+		return exitInterrupted
+	}
+	return exitRefused
+}
+
+// meaningOfNo says for each command that answers a question what the answer no is.
+var meaningOfNo = map[string]string{
+	"run":     "the instance ended by itself although its configuration is right: restart it",
+	"status":  "something needs a person",
+	"audit":   "chain and database differ",
+	"replay":  "no stored event matches",
+	"doctor":  "something needs a person",
+	"demo":    "an event is missing, duplicated or out of order",
+	"wait":    "the fleet was not whole within --timeout",
+	"migrate": "with --check, a migration is missing",
+}
+
+// describeExits adds the exit codes to the help of a command and of those below it.
+func describeExits(cmd *cobra.Command) {
+	for _, c := range cmd.Commands() {
+		describeExits(c)
+	}
+	if cmd.Long == "" {
+		cmd.Long = cmd.Short + "."
+	}
+	cmd.Long += "\n\nExit codes: 0 well; "
+	if meaning := meaningOfNo[cmd.Name()]; meaning != "" {
+		cmd.Long += "1 " + meaning + "; "
+	}
+	cmd.Long += "2 could not ask: usage, configuration, or something out of reach; 130 interrupted."
+}
+
+// group is a command that does nothing without a subcommand. Its help goes to stderr then, and the exit code says that nothing was done.
+func group(cmd *cobra.Command) *cobra.Command {
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.SuggestionsMinimumDistance = 2 // letters
+	cmd.RunE = func(c *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			c.SetOut(c.ErrOrStderr())
+			_ = c.Help()
+
+			return usage{fmt.Errorf("%s needs a command", c.CommandPath())}
+		}
+		if why, known := leftOut[args[0]]; known && !c.HasParent() {
+			return usage{errors.New(why)}
+		}
+
+		hint := ""
+		if similar := c.SuggestionsFor(args[0]); len(similar) > 0 {
+			hint = fmt.Sprintf("; did you mean %s", similar[0])
+		}
+		return usage{fmt.Errorf("%s has no command %q%s: see %s --help", c.CommandPath(), args[0], hint, c.CommandPath())}
+	}
+	return cmd
+}

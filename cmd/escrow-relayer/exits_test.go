@@ -1,0 +1,227 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/internal/lab"
+	"github.com/fusion-prime/escrow-relayer/internal/testpg"
+	"github.com/fusion-prime/escrow-relayer/relayer"
+	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
+)
+
+func TestExitCodes(t *testing.T) {
+	for err, want := range map[error]int{
+		errQuiet:                                 exitNo,
+		no{errors.New("not whole")}:              exitNo,
+		fmt.Errorf("so: %w", no{errors.New("")}): exitNo,
+		no{relayer.ErrRefused}:                   exitRefused,
+		usage{errors.New("flag")}:                exitRefused,
+		errors.New("connection refused"):         exitRefused,
+		interrupted{context.Canceled}:            exitInterrupted,
+	} {
+		require.Equal(t, want, exitCode(err), err)
+	}
+	require.Zero(t, exitCode(nil))
+}
+
+// Every command says in its help how it ends.
+func TestHelpSaysHowItEnds(t *testing.T) {
+	var visit func(*cobra.Command)
+	visit = func(c *cobra.Command) {
+		require.Equal(t, 1, strings.Count(c.Long, "Exit codes: 0 well; "), c.CommandPath())
+		require.Contains(t, c.Long, "2 could not ask", c.CommandPath())
+		for _, sub := range c.Commands() {
+			visit(sub)
+		}
+	}
+	visit(root())
+}
+
+// What is not a command is not done, and the exit code says so.
+func TestUnknownCommands(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		says string
+	}{
+		{nil, "needs a command"},
+		{[]string{"stauts"}, "did you mean status"},
+		{[]string{"nonsense", "--flag"}, "unknown flag"},
+		{[]string{"nonsense"}, `no command "nonsense"`},
+		{[]string{"plan"}, "needs a command"},
+		{[]string{"plan", "wiat"}, "did you mean wait"},
+		{[]string{"version", "now"}, "takes no arguments"},
+		{[]string{"plan", "wait", "now"}, "takes no arguments"},
+		{[]string{"plan", "wait", "--since", "yesterday", "--instance", "r0"}, "--since"},
+		{[]string{"plan", "wait", "--since", "2026-01-02T03:04:05Z"}, "--instance"},
+		{[]string{"status", "--every", "0s"}, "--every"},
+	} {
+		code, out := call(t, nil, c.args...)
+		require.Equal(t, exitRefused, code, "%v: %s", c.args, out)
+		require.Contains(t, out, c.says, "%v", c.args)
+	}
+}
+
+// The binary that is deployed has no demo, and does not pretend to have run one.
+func TestDemoOfTheProductionBinary(t *testing.T) {
+	production := filepath.Join(t.TempDir(), "escrow-relayer")
+	built, err := exec.CommandContext(t.Context(), "go", "build", "-tags", "production", "-o", production, ".").CombinedOutput()
+	require.NoError(t, err, "%s", built)
+
+	cmd := exec.CommandContext(t.Context(), production, "demo")
+	out, _ := cmd.CombinedOutput() // it is meant to fail
+	require.Equal(t, exitRefused, cmd.ProcessState.ExitCode(), "%s", out)
+	require.Contains(t, string(out), "tag production")
+}
+
+// Before the first migration the commands say so, with the remedy, and change nothing.
+func TestBeforeTheFirstMigration(t *testing.T) {
+	url := testpg.Bare(t)
+	env := []string{
+		"CHAIN_ID=1337", "DATABASE_URL=" + url, "INSTANCE_ID=cli", "RPC_URL=http://127.0.0.1:1", "PUBSUB_PROJECT_ID=project", "PUBSUB_TOPIC_ID=topic",
+		"FACTORY_ADDRESS=0x00000000000000000000000000000000000000aa", "PUBSUB_EMULATOR_HOST=127.0.0.1:1",
+	}
+	for _, args := range [][]string{
+		{"status"}, {"plan", "wait", "--timeout", "300ms"}, {"plan", "move", "--from", "1", "--to", "2"}, {"audit"},
+		{"replay", "--from", "1"}, {"migrate", "--check"},
+	} {
+		code, out := call(t, env, args...)
+		want := exitRefused
+		if args[0] == "migrate" {
+			want = exitNo
+		}
+		require.Equal(t, want, code, "%v: %s", args, out)
+		require.Contains(t, out, "run `escrow-relayer migrate`", "%v", args)
+		require.NotContains(t, out, "SQLSTATE", "%v", args)
+	}
+
+	conn, err := pgx.Connect(t.Context(), url)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conn.Close(context.Background())) })
+	var tables int
+	require.NoError(t, conn.QueryRow(t.Context(), `select count(*) from pg_tables where schemaname = 'public'`).Scan(&tables))
+	require.Zero(t, tables)
+}
+
+// A watch outlives a database that is gone.
+func TestStatusWatchOutlivesTheDatabase(t *testing.T) {
+	pg, err := testpg.Start(t.Context(), testpg.Options{Own: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, pg.Stop(context.Background())) })
+	env := []string{"CHAIN_ID=1337", "DATABASE_URL=" + pg.URL("postgres"), "INSTANCE_ID=cli"}
+	code, out := call(t, env, "migrate")
+	require.Zero(t, code, out)
+
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	defer cancel()
+	var seen screen
+	cmd := exec.CommandContext(ctx, bin, "status", "--watch", "--every", "100ms")
+	cmd.Env, cmd.Stdout, cmd.Stderr = env, &seen, &seen
+	require.NoError(t, cmd.Start())
+	seen.until(t, "no instance has ever run")
+	require.NoError(t, pg.Down(ctx, testpg.Immediate))
+	seen.until(t, "the fleet cannot be read")
+	seen.forget()
+	require.NoError(t, pg.Up(ctx))
+	seen.until(t, "no instance has ever run")
+
+	require.NoError(t, cmd.Process.Signal(os.Interrupt))
+	require.NoError(t, cmd.Wait())
+}
+
+// screen is what a process wrote.
+type screen struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (s *screen) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(b)
+}
+
+func (s *screen) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.text.Reset()
+}
+
+func (s *screen) until(t *testing.T, words string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return strings.Contains(s.text.String(), words)
+	}, 60*time.Second, 20*time.Millisecond, words)
+}
+
+// A fleet is whole as a fleet of N only when it has N partitions.
+func TestWhole(t *testing.T) {
+	started := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	three := func() *fleet.Fleet {
+		f := &fleet.Fleet{Leader: fleet.Leader{Valid: true}, Slots: fleet.Slots{Total: 2520, Served: 2520}}
+		for n := range 3 {
+			f.Instances = append(f.Instances, fleet.Instance{ID: fmt.Sprintf("r%d", n), Number: n, Total: 3, Alive: true, Started: started})
+		}
+		return f
+	}
+	require.Empty(t, (&whole{lag: 100}).missing(three()))
+	require.Empty(t, (&whole{lag: 100, total: 3}).missing(three()))
+	require.Contains(t, (&whole{lag: 100, total: 4}).missing(three()), "partition 3 of 4 has no live instance")
+	require.Contains(t, (&whole{lag: 100, total: 2}).missing(three()), "r2 has 3 partitions")
+
+	without := three()
+	without.Instances[1].Alive = false
+	require.Equal(t, "partition 1 of 3 has no live instance", (&whole{lag: 100, total: 3}).missing(without))
+	require.Empty(t, (&whole{lag: 100, instance: "r0", total: 3}).missing(without))
+
+	require.Empty(t, (&whole{lag: 100, instance: "r0", since: started}).missing(three()))
+	require.Contains(t, (&whole{lag: 100, instance: "r0", since: started.Add(time.Second)}).missing(three()), "not been started since")
+}
+
+// A fleet that is not whole is the answer no; a database that cannot be asked is not.
+func TestPlanWait(t *testing.T) {
+	w := newWorld(t, func(o *lab.Options) { o.Confirmations = 2 })
+	env := w.Environ("cli", 0, 1, nil)
+	for n := range 2 {
+		w.run(fmt.Sprintf("r%d", n), n, 2, nil)
+	}
+	w.ready("r0", "r1")
+	w.blocks(3)
+
+	code, out := call(t, env, "plan", "wait", "--timeout", "30s", "--total", "2")
+	require.Zero(t, code, out)
+	code, out = call(t, env, "plan", "wait", "--timeout", "500ms", "--total", "3")
+	require.Equal(t, exitNo, code, out)
+	require.Contains(t, out, "partition 2 of 3 has no live instance")
+	code, out = call(t, append(env, "DATABASE_URL=postgres://u@127.0.0.1:1/x"), "plan", "wait", "--timeout", "500ms")
+	require.Equal(t, exitRefused, code, out)
+	require.Contains(t, out, "nothing accepts connections at 127.0.0.1:1")
+
+	code, out = call(t, env, "replay", "--from", "1000000")
+	require.Equal(t, exitNo, code, out)
+	require.Contains(t, out, "0 events")
+	for _, p := range w.fleet {
+		require.NotContains(t, readLog(t, p), `"severity":"WARNING"`, "a first start warns of nothing")
+	}
+}
+
+func readLog(t *testing.T, p *lab.Process) string {
+	b, err := os.ReadFile(p.LogFile)
+	require.NoError(t, err)
+	return string(b)
+}

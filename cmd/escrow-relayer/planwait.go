@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/config"
+	"github.com/fusion-prime/escrow-relayer/relayer/database"
+	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
+)
+
+func planWaitCommand() *cobra.Command {
+	var timeout, every time.Duration
+	var since string
+	var w whole
+	cmd := &cobra.Command{
+		Use:   "wait",
+		Short: "Wait until every slot is served, somebody leads, and the lag is back to normal",
+		Long: `Wait until the fleet is whole: every slot is served, somebody leads, and the lag is back to normal. What is missing is printed.
+Reads CHAIN_ID and DATABASE_URL.
+
+--total N without --instance asks for a fleet of N partitions: each of them has a live instance, and no live instance has another total.
+--since says that the instance must have started at or after that time: the predecessor with the same name does not count.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := w.complete(since); err != nil {
+				return usage{err}
+			}
+			return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
+				ctx, cancel := context.WithTimeoutCause(ctx, timeout, errNotInTime)
+				defer cancel()
+				read := func(ctx context.Context) (fleet.Fleet, error) {
+					ctx, cancel := context.WithTimeout(ctx, fleetTimeout)
+					defer cancel()
+					f, err := fleet.Read(ctx, db.Pool, cfg.ChainID)
+					return f, explain(cfg, err)
+				}
+
+				leader, err := w.wait(ctx, cmd.ErrOrStderr(), every, read)
+				switch {
+				case err == nil:
+					fmt.Fprintln(cmd.OutOrStdout(), "whole: every slot is served, and", leader, "leads")
+					return nil
+				case errors.Is(context.Cause(ctx), errNotInTime):
+					return fmt.Errorf("not whole within %s: %w", timeout, err)
+				}
+				return err
+			})
+		},
+	}
+	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "give up after")
+	cmd.Flags().DurationVar(&every, "every", time.Second, "pause between two looks")
+	cmd.Flags().Int64Var(&w.lag, "lag", 100, "how many blocks the lowest cursor may be behind the head, CONFIRMATIONS included")
+	cmd.Flags().StringVar(&w.instance, "instance", "", "this instance must be alive")
+	cmd.Flags().IntVar(&w.total, "total", 0, "number of partitions that --instance must have, or without it the fleet; 0: any")
+	cmd.Flags().StringVar(&w.gone, "gone", "", "this instance must be gone")
+	cmd.Flags().StringVar(&since, "since", "", "--instance must have started at or after this time, as in 2006-01-02T15:04:05Z")
+	return cmd
+}
+
+// errNotInTime is why a wait ends at its timeout.
+var errNotInTime = errors.New("the time is over")
+
+// whole says what a whole fleet is.
+type whole struct {
+	lag            int64
+	instance, gone string
+	total          int
+	since          time.Time // zero: any
+}
+
+// complete checks the flags.
+func (w *whole) complete(since string) (err error) {
+	if w.total < 0 {
+		return fmt.Errorf("--total %d: must be 0 or more", w.total)
+	}
+	if since == "" {
+		return nil
+	}
+	if w.instance == "" {
+		return errors.New("--since needs --instance")
+	}
+	if w.since, err = time.Parse(time.RFC3339, since); err != nil {
+		return fmt.Errorf("--since %q: must be a time such as 2006-01-02T15:04:05Z", since)
+	}
+	return nil
+}
+
+// wait reads the fleet until it is whole, and returns who leads. When ctx ends first, the error is the answer no, or says why the
+// fleet could not be read.
+func (w *whole) wait(ctx context.Context, say io.Writer, every time.Duration, read reading) (leader string, err error) {
+	said := ""
+	for {
+		f, failed := read(ctx)
+		switch why := w.missing(&f); {
+		case failed != nil && ctx.Err() == nil:
+			err = failed
+		case failed != nil: // the end of the wait, which says nothing new
+		case why == "":
+			return f.Leader.Instance, nil
+		default:
+			err = no{errors.New(why)}
+		}
+
+		if err != nil && err.Error() != said {
+			said = err.Error()
+			fmt.Fprintln(say, "waiting:", said)
+		}
+		if !sleep(ctx, every) {
+			if err == nil {
+				err = failed
+			}
+			return "", err
+		}
+	}
+}
+
+// missing says what the fleet lacks; empty: nothing.
+func (w *whole) missing(f *fleet.Fleet) string {
+	var why []string
+	say := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }
+
+	if f.Slots.Unserved > 0 || f.Slots.Total == 0 {
+		say("%d slots are unserved", f.Slots.Unserved)
+	}
+	if !f.Leader.Valid {
+		say("nobody leads")
+	}
+	if behind := f.Chain.Head - f.Chain.LowestCursor + 1; f.Chain.Head > 0 && behind > w.lag {
+		say("the lowest cursor is %d blocks behind the head", behind)
+	}
+
+	if w.instance != "" {
+		i := f.Find(w.instance)
+		switch {
+		case i == nil || !i.Alive:
+			say("%s is not alive", w.instance)
+		case i.Started.Before(w.since):
+			say("%s has not been started since %s: the one that lives started at %s",
+				w.instance, w.since.UTC().Format(time.RFC3339), i.Started.UTC().Format(time.RFC3339))
+		case w.total > 0 && i.Total != w.total:
+			say("%s still has %d partitions", w.instance, i.Total)
+		}
+	} else if w.total > 0 {
+		why = append(why, w.partitionsMissing(f)...)
+	}
+
+	if i := f.Find(w.gone); w.gone != "" && i != nil && i.Alive {
+		say("%s is still alive", w.gone)
+	}
+	return strings.Join(why, "; ")
+}
+
+// partitionsMissing says what lacks to a fleet of so many partitions.
+func (w *whole) partitionsMissing(f *fleet.Fleet) (why []string) {
+	lives := make([]bool, w.total)
+	for i := range f.Instances {
+		switch in := &f.Instances[i]; {
+		case !in.Alive:
+		case in.Total != w.total:
+			why = append(why, fmt.Sprintf("%s has %d partitions", in.ID, in.Total))
+		case in.Number < w.total:
+			lives[in.Number] = true
+		}
+	}
+
+	for number, alive := range lives {
+		if !alive {
+			why = append(why, fmt.Sprintf("partition %d of %d has no live instance", number, w.total))
+		}
+	}
+	return why
+}

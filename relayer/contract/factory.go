@@ -1,0 +1,146 @@
+package contract
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/core/vm"
+)
+
+// Caller sends one JSON-RPC request.
+type Caller interface {
+	Call(ctx context.Context, method string, params ...any) (json.RawMessage, error)
+}
+
+// ErrNotFactory means that the contract at an address can never announce an escrow.
+var ErrNotFactory = errors.New("not an escrow factory")
+
+// ErrUnknownProxy means that the contract runs the code of another one that was not found: whether it is a factory is not known.
+var ErrUnknownProxy = errors.New("a proxy of an unknown kind")
+
+// maxProxies is how many proxies may stand one behind the other.
+const maxProxies = 4
+
+// CheckFactory says whether the contract at an address can announce escrows: whether its code, or the code of the implementation behind it when
+// it is a proxy, has the topic of EscrowDeployed. Code emits an event by a topic that it contains, so code without the topic never does, unless it
+// runs other code. ErrNotFactory and ErrUnknownProxy are findings; any other error means that the chain could not be asked.
+func (a *ABI) CheckFactory(ctx context.Context, chain Caller, address common.Address) error {
+	at := address
+	for range maxProxies {
+		code, err := codeAt(ctx, chain, at)
+		if err != nil {
+			return err
+		}
+		if contains(code, a.factory) {
+			return nil
+		}
+
+		next, err := behind(ctx, chain, at, code)
+		switch {
+		case err != nil:
+			return err
+		case next != (common.Address{}):
+			at = next
+		case contains(code, a.escrow):
+			return fmt.Errorf("%w: the contract at %s looks like an escrow; name the factory that deployed it", ErrNotFactory, at)
+		case delegates(code):
+			return fmt.Errorf("%w: the code at %s does not contain the event EscrowDeployed and runs other code: make sure that it is the factory",
+				ErrUnknownProxy, at)
+		default:
+			return fmt.Errorf("%w: the code at %s does not contain the event EscrowDeployed, so it can never announce an escrow; "+
+				"name the EscrowFactory, or its ABI in FACTORY_ABI", ErrNotFactory, at)
+		}
+	}
+	return fmt.Errorf("%w: more than %d proxies behind %s", ErrUnknownProxy, maxProxies, address)
+}
+
+func contains(code []byte, topics []common.Hash) bool {
+	for _, t := range topics {
+		if bytes.Contains(code, t[:]) {
+			return true
+		}
+	}
+	return false
+}
+
+// delegates says whether code may run other code in its own name.
+func delegates(code []byte) bool {
+	for i := 0; i < len(code); i++ {
+		switch op := vm.OpCode(code[i]); {
+		case op == vm.DELEGATECALL, op == vm.CALLCODE:
+			return true
+		case op.IsPush():
+			i += int(op - vm.PUSH0)
+		}
+	}
+	return false
+}
+
+var (
+	// minimalProxy is the code of EIP-1167 around an address, delegation that of EIP-7702 before one.
+	minimalProxyHead = common.FromHex("363d3d373d3d3d363d73")
+	minimalProxyTail = common.FromHex("5af43d82803e903d91602b57fd5bf3")
+	delegation       = common.FromHex("ef0100")
+
+	// implementationSlots are where proxies keep the address of their implementation: EIP-1967, EIP-1822, and OpenZeppelin before those.
+	implementationSlots = []common.Hash{
+		common.HexToHash("0x360894a13ba1a3210667c828492db98dca3e2076cc3735a920a3ca505d382bbc"),
+		common.HexToHash("0xc5f16f0fcc639fa48a6947836d9850f504798523bf8c9a3a87d5876cf622bcf7"),
+		common.HexToHash("0x7050c9e0f4ca769c69bd3a8ef740bc37934f8e2c036e5a723fd8ee048ed3f8c3"),
+	}
+	// beaconSlot is where EIP-1967 keeps the address of a beacon, which knows the implementation.
+	beaconSlot = common.HexToHash("0xa3f0ad74e5423aebfd80d3ef4346578335a9a72aeaee59ff6cb3582b35133d50")
+	// implementationCall is implementation() of a beacon.
+	implementationCall = "0x5c60da1b"
+)
+
+// behind returns the implementation of a proxy; zero: none is known.
+func behind(ctx context.Context, chain Caller, at common.Address, code []byte) (common.Address, error) {
+	if rest, ok := bytes.CutPrefix(code, minimalProxyHead); ok && bytes.HasSuffix(rest, minimalProxyTail) && len(rest) == common.AddressLength+len(minimalProxyTail) {
+		return common.BytesToAddress(rest[:common.AddressLength]), nil
+	}
+	if rest, ok := bytes.CutPrefix(code, delegation); ok && len(rest) == common.AddressLength {
+		return common.BytesToAddress(rest), nil
+	}
+	if !delegates(code) {
+		return common.Address{}, nil
+	}
+
+	for _, slot := range implementationSlots {
+		if found, err := addressAt(ctx, chain, "eth_getStorageAt", at, slot, "latest"); err != nil || found != (common.Address{}) {
+			return found, err
+		}
+	}
+	beacon, err := addressAt(ctx, chain, "eth_getStorageAt", at, beaconSlot, "latest")
+	if err != nil || beacon == (common.Address{}) {
+		return common.Address{}, err
+	}
+	return addressAt(ctx, chain, "eth_call", map[string]string{"to": beacon.Hex(), "data": implementationCall}, "latest")
+}
+
+func codeAt(ctx context.Context, chain Caller, at common.Address) ([]byte, error) {
+	return ask(ctx, chain, "eth_getCode", at, "latest")
+}
+
+// addressAt asks for a word that holds an address.
+func addressAt(ctx context.Context, chain Caller, method string, params ...any) (common.Address, error) {
+	b, err := ask(ctx, chain, method, params...)
+	return common.BytesToAddress(b), err
+}
+
+func ask(ctx context.Context, chain Caller, method string, params ...any) (hexutil.Bytes, error) {
+	raw, err := chain.Call(ctx, method, params...)
+	if err != nil {
+		return nil, fmt.Errorf("check FACTORY_ADDRESS: %w", err)
+	}
+	var b hexutil.Bytes
+	if err := json.Unmarshal(raw, &b); err != nil {
+		return nil, fmt.Errorf("check FACTORY_ADDRESS: %s: %w", method, err)
+	}
+	return b, nil
+}

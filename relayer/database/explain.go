@@ -1,0 +1,157 @@
+package database
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"regexp"
+	"strings"
+	"syscall"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Explained is an error of the database in words, with what an operator can do about it. Its text holds neither a password nor a URL.
+type Explained struct {
+	// What is wrong.
+	What string
+	// Remedy is the first thing to do.
+	Remedy string
+	// Lasting says that trying again does not help: somebody has to change a setting or a right.
+	Lasting bool
+
+	cause error
+}
+
+func (e *Explained) Error() string { return e.What + ": " + e.Remedy }
+
+// Unwrap returns what the driver said.
+func (e *Explained) Unwrap() error { return e.cause }
+
+// ErrNoSchema means that the database has no tables of ours: no migration has run.
+var ErrNoSchema = errors.New("the database has no schema")
+
+// Explain says in words what an error of the database means for whoever runs the relayer. An error that it does not know it returns
+// as it is.
+func Explain(err error) error {
+	if err == nil || errors.As(err, new(*Explained)) || errors.Is(err, context.Canceled) {
+		return err
+	}
+
+	var e *Explained
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		e = explainServer(pg)
+	} else if connect := new(pgconn.ConnectError); errors.As(err, &connect) {
+		e = explainConnection(connect)
+	}
+	if e == nil {
+		return err
+	}
+	if e.cause = err; pg != nil && pg.Code == undefinedTable {
+		e.cause = fmt.Errorf("%w: %w", ErrNoSchema, err)
+	}
+	return e
+}
+
+// undefinedTable is what the server says of a table that is not there.
+const undefinedTable = "42P01"
+
+// Lasting says whether trying again cannot help.
+func Lasting(err error) bool {
+	e := new(Explained)
+	return errors.As(err, &e) && e.Lasting
+}
+
+// explainServer explains what the server answered.
+func explainServer(pg *pgconn.PgError) *Explained {
+	said := "the database says: " + pg.Message
+	switch pg.Code {
+	case "28P01":
+		return &Explained{What: said, Remedy: "correct the user or the password in DATABASE_URL", Lasting: true}
+	case "28000":
+		if strings.Contains(pg.Message, "no encryption") {
+			return &Explained{What: said, Remedy: "it may ask for TLS: add sslmode=require to DATABASE_URL; " +
+				"or let pg_hba.conf admit this host and user", Lasting: true}
+		}
+		return &Explained{What: said, Remedy: "correct the user in DATABASE_URL, or let pg_hba.conf admit this host and user", Lasting: true}
+	case "3D000":
+		return &Explained{What: said, Remedy: "correct the name at the end of DATABASE_URL, or create the database", Lasting: true}
+	case undefinedTable, "3F000":
+		return &Explained{What: fmt.Sprintf("%s (%s)", ErrNoSchema, pg.Message), Remedy: "run `escrow-relayer migrate`, or start an instance " +
+			"with MIGRATE_ON_START=true; if it was migrated, compare the database and the search_path of DATABASE_URL", Lasting: true}
+	case "42501":
+		return &Explained{What: said, Remedy: "grant the user of DATABASE_URL that right, or use another user", Lasting: true}
+	case "25006":
+		return &Explained{What: said, Remedy: "DATABASE_URL leads to a read-only replica, or its user has default_transaction_read_only=on: " +
+			"name the primary, or a user who may write"}
+	case "53300":
+		return &Explained{What: said, Remedy: "lower DB_MAX_CONNS or TOTAL_PARTITIONS, or raise the server's max_connections"}
+	case "57P03":
+		return &Explained{What: said, Remedy: "it is starting or recovering: wait"}
+	case "57P01", "57P02":
+		return &Explained{What: said, Remedy: "the server is being shut down or failing over: wait"}
+	case "53100":
+		return &Explained{What: said, Remedy: "the disk of the database is full: make room"}
+	}
+	return nil
+}
+
+// httpAnswer is what the driver makes of the first bytes of an HTTP answer, "HTTP/": the type H and the length of a message.
+var httpAnswer = regexp.MustCompile(`invalid (body|message) (body )?length.* 14148116\d\d|unknown message type: H|received unexpected message`)
+
+// explainConnection explains why there is no connection.
+func explainConnection(e *pgconn.ConnectError) *Explained {
+	c := e.Config
+	where := net.JoinHostPort(c.Host, fmt.Sprint(c.Port))
+	if strings.HasPrefix(c.Host, "/") {
+		where = c.Host
+	}
+	text := e.Error()
+
+	var dns *net.DNSError
+	var unknownAuthority x509.UnknownAuthorityError
+	var hostname x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	var record tls.RecordHeaderError
+	switch {
+	case strings.Contains(text, "server refused TLS connection"):
+		return &Explained{What: "the database at " + where + " has no TLS, and DATABASE_URL asks for it",
+			Remedy: "set sslmode=disable in DATABASE_URL if the network is private, or switch TLS on in the server", Lasting: true}
+	case errors.As(e, &unknownAuthority), errors.As(e, &hostname), errors.As(e, &invalid):
+		return &Explained{What: "the certificate of the database at " + where + " is not accepted (" + certificate(e) + ")",
+			Remedy: "name its authority by sslrootcert in DATABASE_URL, and the host that the certificate is for", Lasting: true}
+	case errors.As(e, &record), strings.Contains(text, "tls:"):
+		return &Explained{What: "no TLS connection to the database at " + where, Remedy: "compare sslmode in DATABASE_URL with what the server offers"}
+	case httpAnswer.MatchString(text):
+		return &Explained{What: where + " does not answer as Postgres does", Remedy: "correct host and port in DATABASE_URL", Lasting: true}
+	case errors.As(e, &dns):
+		return &Explained{What: fmt.Sprintf("the host %q of the database is not known", dns.Name), Remedy: "correct the host in DATABASE_URL, or the DNS"}
+	case errors.Is(e, syscall.ECONNREFUSED):
+		return &Explained{What: "nothing accepts connections at " + where, Remedy: "start the database, or correct host and port in DATABASE_URL"}
+	case errors.Is(e, os.ErrNotExist):
+		return &Explained{What: "there is no socket of Postgres in " + where, Remedy: "start the database, or correct the host in DATABASE_URL"}
+	case errors.Is(e, context.DeadlineExceeded), errors.Is(e, os.ErrDeadlineExceeded), strings.Contains(text, "timeout"):
+		return &Explained{What: "the database at " + where + " does not answer", Remedy: "look at the network and the firewall between here and the " +
+			"database, and at the host in DATABASE_URL"}
+	case errors.Is(e, syscall.EHOSTUNREACH), errors.Is(e, syscall.ENETUNREACH):
+		return &Explained{What: "there is no way to the database at " + where, Remedy: "look at the network, and at the host in DATABASE_URL"}
+	case errors.Is(e, syscall.ECONNRESET), strings.Contains(text, "unexpected EOF"), strings.HasSuffix(text, "EOF"):
+		return &Explained{What: "the connection to the database at " + where + " is closed at once", Remedy: "look at the server's log; " +
+			"a proxy in between may have nothing behind it"}
+	}
+	return nil
+}
+
+// certificate is what is wrong with it.
+func certificate(e error) string {
+	var verification *tls.CertificateVerificationError
+	if errors.As(e, &verification) {
+		return verification.Err.Error()
+	}
+	return "not verified"
+}
