@@ -157,6 +157,12 @@ func (r *Relayer) Run(ctx context.Context) (err error) {
 			}
 			return err
 		}
+		client, err := pubsub.New(outer, pubsub.Config{Project: r.cfg.Project, Log: r.component("pubsub")})
+		if err != nil {
+			return fmt.Errorf("start: %w", err)
+		}
+		defer func() { _ = client.Close() }() // nothing is under way any more
+		r.pubsub = client
 		return r.tenures(ctx)
 	})
 	return g.Wait()
