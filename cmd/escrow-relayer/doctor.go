@@ -67,7 +67,7 @@ const (
 // finding is one thing that was tested.
 type finding struct {
 	Verdict verdict `json:"verdict"`
-	Of      string  `json:"of"` // database, topics, rpc0, …
+	Of      string  `json:"of"` // database, topics, an endpoint's scheme and host
 	What    string  `json:"what"`
 	Found   string  `json:"found"`
 }

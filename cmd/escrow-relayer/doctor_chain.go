@@ -31,7 +31,7 @@ func (d *doctor) chain(ctx context.Context) error {
 	announces := false
 	for i := range list {
 		x := &list[i]
-		if !d.judge(x.Name, "chain", fmt.Sprintf("chain %d at %s", x.ChainID, x.URL), x.Err) {
+		if !d.judge(x.Name, "chain", fmt.Sprintf("chain %d", x.ChainID), x.Err) {
 			continue
 		}
 		usable++
@@ -117,10 +117,21 @@ func (d *doctor) endpoint(x *source.Examination, best uint64) {
 		v = note
 	}
 	d.say(v, x.Name, "latency", "%s (median)", x.Latency.Round(100*time.Microsecond))
-	if x.Batch {
-		d.say(fine, x.Name, "batch", "it takes batches")
+	if x.Batch > 1 {
+		d.say(fine, x.Name, "batch", "it takes %d requests at once", x.Batch)
 	} else {
-		d.say(note, x.Name, "batch", "it takes no batches: requests go one by one")
+		d.say(note, x.Name, "batch", "it takes no batches: each request is sent alone, which takes longer; the number of requests stays the same")
+	}
+	if x.Rate > 0 {
+		d.say(note, x.Name, "rate", "it limits the rate: about %.1f requests per second went through; that is found out while running too, and RPC_MAX_RPS only sets a bound that is never tried", x.Rate)
+	} else {
+		d.say(fine, x.Name, "rate", "no limit was met by the requests of this examination")
+	}
+	if x.Addressed != nil {
+		d.say(verdictIf(d.cfg.LogFilter == "addresses", fine, wrong), x.Name, "filter", "it gives logs of named contracts only: %s", x.Addressed)
+		if d.cfg.LogFilter != "addresses" {
+			d.set("LOG_FILTER", "addresses", "%s gives logs of named contracts only", x.Name)
+		}
 	}
 	if x.WebSocket {
 		if x.Subscribes == nil {
@@ -129,4 +140,11 @@ func (d *doctor) endpoint(x *source.Examination, best uint64) {
 			d.say(note, x.Name, "newHeads", "it does not announce blocks, and is polled: %s", x.Subscribes)
 		}
 	}
+}
+
+func verdictIf(ok bool, yes, no verdict) verdict {
+	if ok {
+		return yes
+	}
+	return no
 }

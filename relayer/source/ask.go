@@ -10,57 +10,59 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/node"
+	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
 )
 
-// longestWait is how long a question waits for an endpoint that is paused. Longer is up to the caller, who knows what else there is to do.
-const longestWait = 5 * time.Second
-
-// order is the endpoints that may be asked for a block now, best first: those that are up, have the block, and are not to be avoided; among
+// order is the endpoints that may be asked for a block now, best first: those that are in use, have the block, and are not to be avoided; among
 // equals, as configured. Without any, it says how long until there is one.
-func (s *Source) order(need uint64, avoid *endpoint) (list []*endpoint, wait time.Duration) {
+func (s *Source) order(need uint64, avoid *node.Node) (list []*node.Node, wait time.Duration) {
 	type candidate struct {
-		e    *endpoint
+		n    *node.Node
 		rank int
 	}
 	var found []candidate
-	now := s.now()
-	for _, e := range s.endpoints {
-		pause := e.pause(now, s.servedBut(e, now))
-		e.mu.Lock()
-		c := candidate{e: e}
-		if e == avoid {
-			c.rank += 1
-		}
-		if e.head.Number < need {
-			c.rank += 2
-		}
-		if !e.up {
-			c.rank += 4
-		}
-		e.mu.Unlock()
-		if pause > 0 {
+	for _, n := range s.nodes {
+		if pause := n.Pause(s.servedBut(n)); pause > 0 {
 			if wait == 0 || pause < wait {
 				wait = pause
 			}
 			continue
 		}
+		c := candidate{n: n}
+		if n == avoid {
+			c.rank += 1
+		}
+		if !n.Has(need) {
+			c.rank += 2
+		}
+		if !n.Claim().Up {
+			c.rank += 4
+		}
 		found = append(found, c)
 	}
 	slices.SortStableFunc(found, func(a, b candidate) int { return cmp.Compare(a.rank, b.rank) })
 	for _, c := range found {
-		list = append(list, c.e)
+		list = append(list, c.n)
 	}
 	return list, wait
 }
 
+// servedBut says whether an endpoint other than n serves.
+func (s *Source) servedBut(n *node.Node) bool {
+	return slices.ContainsFunc(s.nodes, func(other *node.Node) bool { return other != n && other.Serves() })
+}
+
 // ask puts a question about a block to one endpoint after the other until one answers. The error is all of theirs.
-func (s *Source) ask(ctx context.Context, need uint64, avoid *endpoint, question func(context.Context, *endpoint) error) error {
+func (s *Source) ask(ctx context.Context, need uint64, avoid *node.Node, question func(context.Context, *node.Node) error) error {
 	var errs []error
 	waited := false
 	for {
 		list, wait := s.order(need, avoid)
-		for _, e := range list {
-			err := question(ctx, e)
+		for _, n := range list {
+			err := question(ctx, n)
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
@@ -68,14 +70,14 @@ func (s *Source) ask(ctx context.Context, need uint64, avoid *endpoint, question
 				return nil
 			}
 			if errors.Is(err, ErrBehind) {
-				err = e.claimed(need, err)
+				err = n.Lacks(ctx, need, s.outlook.farBehind(), err)
 			}
-			if classify(err) == rejected {
-				e.failed(ctx, s.secrets.Error(err))
+			if rpc.Classify(err) == rpc.Invalid {
+				n.Blame(ctx, err)
 			}
-			errs = append(errs, fmt.Errorf("%s: %w", e.name, err))
+			errs = append(errs, fmt.Errorf("%s: %w", n.Name(), err))
 		}
-		if len(list) > 0 || waited || wait == 0 || wait > longestWait {
+		if len(list) > 0 || waited || wait == 0 || wait > node.LongestWait {
 			if len(errs) == 0 {
 				return s.unavailable(wait)
 			}
@@ -103,20 +105,6 @@ func (s *Source) unavailable(wait time.Duration) error {
 	return errors.Join(errs...)
 }
 
-// farBehind is how many blocks the nodes behind one URL may be apart.
-const farBehind = 64
-
-// claimed judges that an endpoint does not have a block. Far below the head that it told, that is no lag: the head was invented, or the node has
-// thrown its history away.
-func (e *endpoint) claimed(n uint64, err error) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.head.Number < n+farBehind {
-		return err
-	}
-	return fmt.Errorf("%w: it told of block %d and does not have block %d", errInvalid, e.head.Number, n)
-}
-
 // Canonical returns the header at a height on which the endpoints agree that have it; those that have not, or do not answer, have no say. With three or
 // more, a majority decides. ErrBehind: none has it. ErrDisagree: no majority.
 func (s *Source) Canonical(ctx context.Context, n uint64) (Header, error) {
@@ -128,7 +116,7 @@ func (s *Source) Canonical(ctx context.Context, n uint64) (Header, error) {
 	votes := make([]vote, len(list))
 	var wg sync.WaitGroup
 	for i, e := range list {
-		wg.Go(func() { votes[i].h, votes[i].err = e.vote(ctx, n) })
+		wg.Go(func() { votes[i].h, votes[i].err = s.vote(ctx, e, n) })
 	}
 	wg.Wait()
 	if ctx.Err() != nil {
@@ -140,10 +128,10 @@ func (s *Source) Canonical(ctx context.Context, n uint64) (Header, error) {
 	var best Header
 	for i, v := range votes {
 		if v.err != nil {
-			if classify(v.err) == rejected {
-				list[i].failed(ctx, v.err)
+			if rpc.Classify(v.err) == rpc.Invalid {
+				list[i].Blame(ctx, v.err)
 			}
-			errs = append(errs, fmt.Errorf("%s: %w", list[i].name, v.err))
+			errs = append(errs, fmt.Errorf("%s: %w", list[i].Name(), v.err))
 			continue
 		}
 		total++
@@ -161,7 +149,7 @@ func (s *Source) Canonical(ctx context.Context, n uint64) (Header, error) {
 	}
 	for i, v := range votes {
 		if v.err == nil && v.h.Hash != best.Hash {
-			s.metrics.disagreements.WithLabelValues(list[i].name).Inc()
+			s.metrics.Disagrees(list[i])
 		}
 	}
 	if 2*count[best.Hash] > total {
@@ -170,47 +158,23 @@ func (s *Source) Canonical(ctx context.Context, n uint64) (Header, error) {
 	return Header{}, fmt.Errorf("header of block %d: %w: %d hashes from %d endpoints", n, ErrDisagree, len(count), total)
 }
 
-// vote is the header at a height, from an endpoint whose word may roll the chain back. One that has lied, and is asked only because no other
+// vote is the header at a height, from an endpoint whose word may roll the chain back. One that has answered wrongly, and is asked only because no other
 // serves, has to show first that it answers truly again: a header by itself cannot be tested.
-func (e *endpoint) vote(ctx context.Context, n uint64) (Header, error) {
-	asked := e.s.now()
-	h, err := e.header(ctx, n)
-	if err != nil || !e.doubtful(asked) {
+func (s *Source) vote(ctx context.Context, e *node.Node, n uint64) (Header, error) {
+	doubtful := e.Doubtful()
+	h, err := e.Header(ctx, n)
+	if err != nil || !doubtful {
 		return h, err
 	}
-	if err := e.whole(ctx, known{Header: h}); err != nil {
-		return Header{}, err
+	if h.Bloom == (types.Bloom{}) { // a block without logs, or a chain without bloom filters
+		_, err = e.ReadStanding(ctx, h, &Filter{})
+	} else {
+		_, err = e.ReadWhole(ctx, h, &Filter{})
 	}
-	e.honest(asked)
-	return h, nil
-}
-
-// header asks for the block at a height.
-func (e *endpoint) header(ctx context.Context, n uint64) (Header, error) {
-	q := byNumber(n)
-	if err := e.do(ctx, q); err != nil {
-		return Header{}, err
+	if errors.Is(err, ErrBehind) {
+		err = fmt.Errorf("%w: it tells of block %d and does not show its logs", rpc.ErrInvalid, n)
 	}
-	return q.block(n)
-}
-
-// block decodes a header and tests that it is the one that was asked for.
-func (c *call) block(n uint64) (h Header, err error) {
-	if err := c.decode(&h); err != nil {
-		return h, c.meaning(err)
-	}
-	if h.Number != n {
-		return h, fmt.Errorf("%w: block %d instead of %d", errInvalid, h.Number, n)
-	}
-	return h, nil
-}
-
-// meaning marks a node's words for not having a block.
-func (c *call) meaning(err error) error {
-	if err != nil && classify(err) == lagging && !errors.Is(err, ErrBehind) {
-		return fmt.Errorf("%w: %w", ErrBehind, err)
-	}
-	return err
+	return h, err
 }
 
 // served remembers which endpoint answered for which range, so that a second reading can be had from another.
@@ -221,13 +185,13 @@ type served struct {
 
 type servedRange struct {
 	from, to uint64
-	by       *endpoint
+	by       *node.Node
 }
 
 // servedRanges bounds the memory: at 10,000 blocks a range, that is ten years of Ethereum. Neighbours are joined.
 const servedRanges = 4096
 
-func (s *served) note(from, to uint64, by *endpoint) {
+func (s *served) note(from, to uint64, by *node.Node) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := len(s.list); n > 0 {
@@ -243,7 +207,7 @@ func (s *served) note(from, to uint64, by *endpoint) {
 }
 
 // by returns who last answered for a range or part of it; nil: unknown.
-func (s *served) by(from, to uint64) *endpoint {
+func (s *served) by(from, to uint64) *node.Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range slices.Backward(s.list) {

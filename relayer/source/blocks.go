@@ -9,6 +9,9 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/node"
+	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
 )
 
 // headersAtOnce bounds how many headers are asked for in one batch.
@@ -29,18 +32,18 @@ func (s *Source) blocks(ctx context.Context, from, to uint64, f *Filter, other b
 			return false
 		}
 		i := 0
-		if !pipeline(ctx, rangesInFlight, func() (func(context.Context) (Batch, error), bool) {
+		if !pipeline(ctx, node.RangesInFlight, func() (func(context.Context) (Batch, error), bool) {
 			if i == len(chain) {
 				return nil, false
 			}
-			k := chain[i]
+			h := chain[i]
 			i++
 			return func(ctx context.Context) (Batch, error) {
-				logs, err := s.logsOf(ctx, k, f, other)
+				logs, err := s.logsOf(ctx, h, f, other)
 				if err != nil {
-					return Batch{}, fmt.Errorf("read block %d: %w", k.Number, err)
+					return Batch{}, fmt.Errorf("read block %d: %w", h.Number, err)
 				}
-				return Batch{From: k.Number, To: k.Number, Parent: k.Parent, Logs: logs, Last: k.Header, Filter: f}, nil
+				return Batch{From: h.Number, To: h.Number, Parent: h.Parent, Logs: logs, Last: h, Filter: f}, nil
 			}, true
 		}, yield) {
 			return false
@@ -52,7 +55,7 @@ func (s *Source) blocks(ctx context.Context, from, to uint64, f *Filter, other b
 
 // chain returns the headers of from..to, each the parent of the next, from the ring as far as it has them. They are linked up to the
 // newest head: a header that the ring still has from before a reorganisation, with a gap above it, is linked to its old children only.
-func (s *Source) chain(ctx context.Context, from, to uint64) ([]known, error) {
+func (s *Source) chain(ctx context.Context, from, to uint64) ([]Header, error) {
 	reading := false
 	for attempt := 0; attempt < 2; {
 		top := max(to, s.ring.newest(to))
@@ -76,13 +79,13 @@ func (s *Source) chain(ctx context.Context, from, to uint64) ([]known, error) {
 		for len(missing) > 0 {
 			some := missing[:min(len(missing), headersAtOnce)]
 			missing = missing[len(some):]
-			err := s.ask(ctx, some[len(some)-1], nil, func(ctx context.Context, e *endpoint) error {
-				list, err := e.headers(ctx, some)
+			err := s.ask(ctx, some[len(some)-1], nil, func(ctx context.Context, e *node.Node) error {
+				list, err := e.Headers(ctx, some)
 				if err != nil {
 					return err
 				}
 				for _, h := range list {
-					have[h.Number] = known{Header: h, by: e}
+					have[h.Number] = h
 				}
 				return nil
 			})
@@ -90,7 +93,7 @@ func (s *Source) chain(ctx context.Context, from, to uint64) ([]known, error) {
 				return nil, err
 			}
 		}
-		list := make([]known, 0, top-from+1)
+		list := make([]Header, 0, top-from+1)
 		linked := true
 		for n := from; n <= top; n++ {
 			linked = linked && (n == top || have[n+1].Parent == have[n].Hash)
@@ -107,191 +110,120 @@ func (s *Source) chain(ctx context.Context, from, to uint64) ([]known, error) {
 }
 
 // logsOf returns the logs of a block. Readers of the same block by the same filter share one request.
-func (s *Source) logsOf(ctx context.Context, k known, f *Filter, other bool) ([]types.Log, error) {
-	read := func() (logs []types.Log, err error) {
-		avoid := (*endpoint)(nil)
-		if other {
-			avoid = s.served.by(k.Number, k.Number)
-		}
-		var by *endpoint
-		if !other {
-			s.hints.note(f)
-			if logs, by = s.hinted(k, f); by != nil {
-				s.served.note(k.Number, k.Number, by)
-				return logs, nil
-			}
-		}
-		err = s.ask(ctx, k.Number, avoid, func(ctx context.Context, e *endpoint) (err error) {
-			by = e
-			logs, err = e.blockLogs(ctx, k, f)
-			return err
-		})
-		if err == nil && len(logs) == 0 && suspicious(&k.Bloom, f) {
-			// The header says that there is something. Another node is asked, which has to show all the block's logs where it has none for us either.
-			again := known{Header: k.Header}
-			err = s.ask(ctx, k.Number, by, func(ctx context.Context, e *endpoint) (err error) {
-				second, err := e.blockLogs(ctx, again, f)
-				if err == nil && len(second) == 0 {
-					if err = e.whole(ctx, again); classify(err) == tooLarge {
-						err = nil // it cannot show them
-					}
-				}
-				if err == nil && len(second) > 0 {
-					logs = second
-					by.failed(ctx, fmt.Errorf("%w: no logs of block %d, where %s has %d", errInvalid, k.Number, e.name, len(second)))
-					by = e
-				}
-				return err
-			})
-		}
+func (s *Source) logsOf(ctx context.Context, h Header, f *Filter, other bool) ([]types.Log, error) {
+	if other {
+		logs, _, err := s.readBlock(ctx, h, f, s.served.by(h.Number, h.Number))
+		return logs, err
+	}
+	return s.memo.get(ctx, memoKey{h.Hash, f}, func() ([]types.Log, error) {
+		logs, by, err := s.readBlock(ctx, h, f, nil)
 		switch {
-		case err == nil && !other:
-			s.served.note(k.Number, k.Number, by)
+		case err == nil:
+			s.served.note(h.Number, h.Number, by)
 		case errors.Is(err, ErrBehind):
 			s.ring.drop() // nobody has the block: maybe it was replaced
 		}
 		return logs, err
-	}
-	if other {
-		return read()
-	}
-	return s.memo.get(ctx, memoKey{k.Hash, f}, read)
+	})
 }
 
-// blockLogs asks one endpoint for the logs of a block by its hash, and whether it has the block. The connection that announced the block has it.
-func (e *endpoint) blockLogs(ctx context.Context, k known, f *Filter) ([]types.Log, error) {
-	where := `"blockHash":"` + k.Hash.Hex() + `"`
-	e.mu.Lock()
-	chunk := e.chunk
-	e.mu.Unlock()
+// readBlock reads the logs of a block from one endpoint, and proves it where there are none.
+func (s *Source) readBlock(ctx context.Context, h Header, f *Filter, avoid *node.Node) (logs []types.Log, by *node.Node, err error) {
+	err = s.ask(ctx, h.Number, avoid, func(ctx context.Context, n *node.Node) (err error) {
+		by = n
+		logs, err = n.ReadBlock(ctx, h, f)
+		return err
+	})
+	if err != nil || len(logs) > 0 || s.excluded(h, f) {
+		return logs, by, err
+	}
+	return s.proveEmpty(ctx, h, f, by)
+}
+
+// excluded says whether a block's bloom filter shows that it has no logs that match. Where no block has had any bits, the chain has no bloom filters, and they
+// show nothing.
+func (s *Source) excluded(h Header, f *Filter) bool {
+	if f.Addresses != nil && len(f.Addresses) == 0 {
+		return true
+	}
+	if h.Bloom == (types.Bloom{}) {
+		return s.blooms.Load()
+	}
+	return !f.AllowedBy(&h.Bloom)
+}
+
+// proveEmpty makes sure that a block without matching logs has none: a second endpoint has none either, or the first one shows all logs of the block. It returns
+// what is found instead, and of whom.
+func (s *Source) proveEmpty(ctx context.Context, h Header, f *Filter, first *node.Node) ([]types.Log, *node.Node, error) {
+	list, _ := s.order(h.Number, first)
+	for _, n := range list {
+		if n == first || !n.Has(h.Number) || n.Doubtful() {
+			continue
+		}
+		logs, err := n.ReadBlock(ctx, h, f)
+		switch {
+		case ctx.Err() != nil:
+			return nil, nil, context.Cause(ctx)
+		case err == nil && len(logs) == 0 && !telling(&h.Bloom, f):
+			return logs, first, nil
+		case err == nil && len(logs) == 0: // both may leave them out
+		case err == nil:
+			s.contradicted(ctx, first, n, h, len(logs))
+			return logs, n, nil
+		case rpc.Classify(err) == rpc.Invalid:
+			n.Blame(ctx, err)
+		}
+	}
 	var logs []types.Log
-	var err error
-	asked := e.s.now()
-	if queries := f.parts(chunk); k.by == e && k.via != nil && e.ws.current() == k.via && len(queries) == 1 {
-		q := &call{method: logsMethod, params: "[{" + where + queries[0] + "}]"}
-		err = e.via(ctx, func(ctx context.Context, calls []*call) (int, int, error) { return e.ws.over(ctx, k.via, calls) }, []*call{q})
-		if err == nil {
-			err = q.meaning(q.err)
-		}
-		if err == nil {
-			logs, err = parseLogs(q.result)
-		}
-	} else {
-		var head *call
-		head, logs, err = e.logs(ctx, func() *call { return byHash(k.Hash) }, where, f)
-		if err == nil {
-			var h Header
-			if h, err = head.block(k.Number); err == nil && h.Hash != k.Hash {
-				err = fmt.Errorf("%w: block %s instead of %s", errInvalid, h.Hash, k.Hash)
-			}
-		}
-	}
-	if err != nil {
-		return nil, err
-	}
-	if err := judged(logs, k, f); err != nil {
-		return nil, err
-	}
-	if len(logs) > 0 {
-		e.honest(asked)
-	}
-	return logs, nil
-}
-
-// judged tests a block's logs against its header and the filter, and fills in their time.
-func judged(logs []types.Log, k known, f *Filter) error {
-	for i := range logs {
-		if l := &logs[i]; l.BlockHash != k.Hash {
-			return fmt.Errorf("%w: log %d is of block %s instead of %s", errInvalid, l.Index, l.BlockHash, k.Hash)
-		}
-	}
-	if err := tested(logs, k.Number, k.Number, f); err != nil {
+	var by *node.Node
+	err := s.ask(ctx, h.Number, nil, func(ctx context.Context, n *node.Node) (err error) {
+		by = n
+		logs, err = s.readProven(ctx, h, f, n)
 		return err
-	}
-	for i := range logs {
-		l := &logs[i]
-		if k.Bloom != (types.Bloom{}) && !inBloom(&k.Bloom, l) { // chains without bloom filters give zeros
-			return fmt.Errorf("%w: log %d of block %d is not in the block's bloom filter", errInvalid, l.Index, k.Number)
-		}
-		l.BlockTimestamp = k.Time
-	}
-	return nil
+	})
+	return logs, by, err
 }
 
-// whole tests that an endpoint gives all the logs of a block: together they have to account for every bit of the block's bloom filter. It
-// says nothing on chains without bloom filters.
-func (e *endpoint) whole(ctx context.Context, k known) error {
-	any := &Filter{}
-	any.prepare()
-	logs, err := e.blockLogs(ctx, k, any)
-	if err != nil {
-		return err
-	}
-	var all types.Bloom
-	for i := range logs {
-		all.Add(logs[i].Address.Bytes())
-		for _, t := range logs[i].Topics {
-			all.Add(t.Bytes())
-		}
-	}
-	for i, bits := range k.Bloom {
-		if bits&^all[i] != 0 {
-			return fmt.Errorf("%w: block %d has logs in its bloom filter that are left out", errInvalid, k.Number)
-		}
-	}
-	return nil
-}
-
-func inBloom(b *types.Bloom, l *types.Log) bool {
-	if !b.Test(l.Address.Bytes()) {
-		return false
-	}
-	for _, t := range l.Topics {
-		if !b.Test(t.Bytes()) {
-			return false
-		}
-	}
-	return true
-}
-
-// suspicious says whether a block without logs contradicts its bloom filter, which has no false negatives. On a busy chain the filter is so
-// full that it matches anything; then it says nothing.
-func suspicious(b *types.Bloom, f *Filter) bool {
+// telling says whether a bloom filter that allows for matching logs is so sparse that it hardly does so by chance. On a busy chain it is so full that it allows for anything.
+func telling(b *types.Bloom, f *Filter) bool {
+	const chance = 0.05
 	set := 0
 	for _, x := range b {
 		set += bits.OnesCount8(x)
 	}
 	full := float64(set) / types.BloomBitLength
 	one := full * full * full // an item has three bits
-	topic := min(1, one*float64(len(f.Topics)))
-	if len(f.Topics) == 0 {
-		topic = 1
+	topic, emitter := 1., 1.
+	if len(f.Topics) > 0 {
+		topic = min(1, one*float64(len(f.Topics)))
 	}
-	emitter := 1.0
 	if f.Addresses != nil {
 		emitter = min(1, one*float64(len(f.Addresses)))
 	}
-	if topic*emitter > 0.05 {
-		return false
-	}
-	return mayHold(b, f)
+	return topic*emitter <= chance
 }
 
-// mayHold says whether a bloom filter allows for logs that match.
-func mayHold(b *types.Bloom, f *Filter) bool {
-	match := len(f.Topics) == 0
-	for _, t := range f.Topics {
-		match = match || b.Test(t.Bytes())
+// contradicted deals with an endpoint that had no logs of a block where another has some: it is behind, or left them out.
+func (s *Source) contradicted(ctx context.Context, first, second *node.Node, h Header, logs int) {
+	q := rpc.ByHash(h.Hash)
+	if err := first.Do(ctx, q); err == nil && q.Err == nil && !q.Null() {
+		first.Blame(ctx, fmt.Errorf("%w: no logs of block %d, where %s has %d", rpc.ErrInvalid, h.Number, second.Name(), logs))
 	}
-	if !match || f.Addresses == nil {
-		return match
+}
+
+// readProven reads a block from one endpoint so that an empty answer proves itself, as far as the endpoint allows.
+func (s *Source) readProven(ctx context.Context, h Header, f *Filter, n *node.Node) ([]types.Log, error) {
+	if h.Bloom == (types.Bloom{}) {
+		return n.ReadStanding(ctx, h, f)
 	}
-	for _, a := range f.Addresses {
-		if b.Test(a.Bytes()) {
-			return true
-		}
+	logs, err := n.ReadWhole(ctx, h, f)
+	switch kind := rpc.Classify(err); {
+	case err == nil || ctx.Err() != nil:
+		return logs, err
+	case errors.Is(err, node.ErrAddressRequired), kind == rpc.RangeTooLarge, kind == rpc.TimedOut, kind == rpc.Unsupported:
+		return n.ReadStanding(ctx, h, f) // it does not show all logs of a block
 	}
-	return false
+	return nil, err
 }
 
 // memo shares the logs of the newest blocks among readers.

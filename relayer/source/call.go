@@ -9,10 +9,10 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
-)
 
-// ErrNoHistory means that the endpoints answer, but keep no state of a block that is so old. An archive node does.
-var ErrNoHistory = errors.New("history is not available")
+	"github.com/fusion-prime/escrow-relayer/relayer/node"
+	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
+)
 
 // NodeError is what a node said instead of a result, without secrets. Find it with errors.AsType.
 type NodeError struct {
@@ -43,8 +43,8 @@ func (s *Source) Call(ctx context.Context, method string, params ...any) (json.R
 	}
 	var result json.RawMessage
 	var refusal error
-	err = s.ask(ctx, 0, nil, func(ctx context.Context, e *endpoint) error {
-		a := e.answerTo(ctx, method, encoded)
+	err = s.ask(ctx, 0, nil, func(ctx context.Context, e *node.Node) error {
+		a := s.answerTo(ctx, e, method, encoded)
 		if final(a.Err) {
 			result, refusal = a.Result, a.Err
 			return nil
@@ -64,10 +64,10 @@ func (s *Source) CallEach(ctx context.Context, method string, params ...any) ([]
 	if err != nil {
 		return nil, fmt.Errorf("call %s: %w", method, err)
 	}
-	answers := make([]Answer, len(s.endpoints))
+	answers := make([]Answer, len(s.nodes))
 	var wg sync.WaitGroup
-	for i, e := range s.endpoints {
-		wg.Go(func() { answers[i] = e.answerTo(ctx, method, encoded) })
+	for i, e := range s.nodes {
+		wg.Go(func() { answers[i] = s.answerTo(ctx, e, method, encoded) })
 	}
 	wg.Wait()
 	return answers, ctx.Err()
@@ -75,7 +75,7 @@ func (s *Source) CallEach(ctx context.Context, method string, params ...any) ([]
 
 // Head asks the endpoints for the newest block, without waiting for Run: the highest that any of them has.
 func (s *Source) Head(ctx context.Context) (Header, error) {
-	answers, err := s.CallEach(ctx, numberMethod, "latest", false)
+	answers, err := s.CallEach(ctx, rpc.GetByNumber, "latest", false)
 	if err != nil {
 		return Header{}, fmt.Errorf("read the head: %w", err)
 	}
@@ -83,8 +83,8 @@ func (s *Source) Head(ctx context.Context) (Header, error) {
 	var errs []error
 	for _, a := range answers {
 		var h Header
-		c := &call{method: numberMethod, result: a.Result, err: a.Err}
-		if err := c.decode(&h); err != nil {
+		c := &rpc.Call{Method: rpc.GetByNumber, Result: a.Result, Err: a.Err}
+		if err := c.Decode(&h); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", a.Endpoint, err))
 		} else if h.Number >= best.Number {
 			best = h
@@ -98,24 +98,18 @@ func (s *Source) Head(ctx context.Context) (Header, error) {
 
 // Code returns the code at an address as of a block; empty: there was no contract. ErrNoHistory: no endpoint keeps the state of that block.
 func (s *Source) Code(ctx context.Context, address common.Address, block uint64) ([]byte, error) {
-	raw, err := s.Call(ctx, codeMethod, address, hexutil.Uint64(block))
+	raw, err := s.Call(ctx, rpc.GetCode, address, hexutil.Uint64(block))
 	if err != nil {
-		if says(lower(err.Error()), historyWords) {
+		if rpc.Classify(err) == rpc.Pruned {
 			return nil, fmt.Errorf("code of %s at block %d: %w: %w", address, block, ErrNoHistory, err)
 		}
 		return nil, fmt.Errorf("code of %s at block %d: %w", address, block, err)
 	}
 	var code hexutil.Bytes
 	if err := json.Unmarshal(raw, &code); err != nil {
-		return nil, fmt.Errorf("code of %s at block %d: %w: %w", address, block, errInvalid, err)
+		return nil, fmt.Errorf("code of %s at block %d: %w: %w", address, block, rpc.ErrInvalid, err)
 	}
 	return code, nil
-}
-
-// historyWords are what nodes say that have thrown the state or the logs of old blocks away.
-var historyWords = []string{
-	"missing trie node", "pruned", "history unavailable", "history is not available", "historical state", "state not available", "state is not available", "archive",
-	"no state available", "old data not available", "header not found", "ancient", "state at block", "world state", "distance to target block exceeds",
 }
 
 func encodeParams(params []any) (string, error) {
@@ -127,16 +121,16 @@ func encodeParams(params []any) (string, error) {
 }
 
 // answerTo asks one endpoint.
-func (e *endpoint) answerTo(ctx context.Context, method, params string) Answer {
-	q := &call{method: method, params: params}
-	err := e.do(ctx, q)
+func (s *Source) answerTo(ctx context.Context, n *node.Node, method, params string) Answer {
+	q := &rpc.Call{Method: method, Params: params}
+	err := n.Do(ctx, q)
 	if err == nil {
-		err = q.err
+		err = q.Err
 	}
-	if fault, is := errors.AsType[*rpcError](err); is {
-		err = &NodeError{Endpoint: e.name, Code: fault.Code, Message: e.s.secrets.Mask(fault.Message), Data: fault.Data, err: err}
+	if fault, is := errors.AsType[*rpc.Error](err); is {
+		err = &NodeError{Endpoint: n.Name(), Code: fault.Code, Message: s.secrets.Mask(fault.Message), Data: fault.Data, err: err}
 	}
-	return Answer{Endpoint: e.name, Result: q.result, Err: err}
+	return Answer{Endpoint: n.Name(), Result: q.Result, Err: err}
 }
 
 // final says whether an endpoint's answer is one: a result, or an error that concerns the request and not the endpoint.
@@ -145,12 +139,18 @@ func final(err error) bool {
 		return true
 	}
 	fault, is := errors.AsType[*NodeError](err)
-	if !is || classify(err) != failed {
+	if !is {
 		return false
 	}
 	switch fault.Code {
-	case -32601, -32004, -32001, -32002, -32603, 4444: // no such method, not supported, not found, unavailable, internal error, pruned
+	case 3: // the call reverts
+		return true
+	case -32601, -32004, -32001, -32002, -32603: // no such method, not supported, not found, unavailable, internal error
 		return false
 	}
-	return !says(lower(fault.Message), historyWords)
+	switch rpc.Classify(err) {
+	case rpc.RateLimited, rpc.Behind, rpc.Pruned, rpc.Unsupported, rpc.TimedOut, rpc.BatchRefused:
+		return false
+	}
+	return true
 }

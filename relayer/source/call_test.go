@@ -6,10 +6,14 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
 )
 
 // saying answers one method with an error in full, over http.
@@ -35,7 +39,8 @@ func saying(t *testing.T, n *testNode, method, fault string) {
 func TestCall(t *testing.T) {
 	chain := newChain(20, 1, 0)
 	first, second := startNode(t, chain), startNode(t, chain)
-	s, err := New(Config{URLs: []string{first.server.URL, second.server.URL}, ChainID: 1})
+	var ahead atomic.Int64
+	s, err := New(Config{URLs: []string{first.server.URL, second.server.URL}, ChainID: 1, Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }})
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
 
@@ -56,14 +61,14 @@ func TestCall(t *testing.T) {
 		`{"code":-32601,"message":"the method eth_chainId does not exist"}`, `{"code":-32005,"message":"project ID request rate exceeded"}`,
 		`{"code":4444,"message":"pruned history unavailable"}`,
 	} {
-		saying(t, first, codeMethod, passing)
+		saying(t, first, rpc.GetCode, passing)
 		code, err := s.Code(t.Context(), common.Address{1}, 7)
 		require.NoError(t, err, passing)
 		require.Equal(t, []byte{0}, code)
 	}
-	saying(t, first, codeMethod, `{"code":-32000,"message":"missing trie node 12 (path ) state 0x34 is not available"}`)
-	saying(t, second, codeMethod, `{"code":-32000,"message":"missing trie node 12 (path ) state 0x34 is not available"}`)
-	s.endpoints[0].resume = s.now() // its rate was limited above
+	saying(t, first, rpc.GetCode, `{"code":-32000,"message":"missing trie node 12 (path ) state 0x34 is not available"}`)
+	saying(t, second, rpc.GetCode, `{"code":-32000,"message":"missing trie node 12 (path ) state 0x34 is not available"}`)
+	ahead.Add(int64(time.Minute)) // its rate was limited above
 	_, err = s.Code(t.Context(), common.Address{1}, 7)
 	require.ErrorIs(t, err, ErrNoHistory)
 
@@ -77,7 +82,7 @@ func TestCall(t *testing.T) {
 
 	first.set(func() { first.http = nil })
 	second.stop()
-	result, err := s.Call(t.Context(), numberMethod, "0x99", false)
+	result, err := s.Call(t.Context(), rpc.GetByNumber, "0x99", false)
 	require.NoError(t, err, "null is an answer")
 	require.Equal(t, "null", string(result))
 }

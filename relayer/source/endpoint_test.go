@@ -16,8 +16,9 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
 )
 
 func TestConfig(t *testing.T) {
@@ -33,51 +34,6 @@ func TestConfig(t *testing.T) {
 	require.ErrorContains(t, err, "RPC_URLS")
 }
 
-// What providers say, as found in their documentation and in other projects' issues.
-func TestClassify(t *testing.T) {
-	for want, texts := range map[outcome][]string{
-		tooLarge: {
-			"query returned more than 10000 results", "Log response size exceeded. You can make eth_getLogs requests with up to a 2K block range",
-			"eth_getLogs is limited to a 10,000 range", "eth_getLogs and eth_newFilter are limited to a 10,000 blocks range", "exceed maximum block range: 50000",
-			"block range is too wide", "Max range: 800", "query timeout exceeded", "requested too many blocks from 1 to 100000, maximum is set to 2048",
-			"ranges over 10000 blocks are not supported on freetier", "Under the Free tier plan, you can make eth_getLogs requests with up to a 10 block range.",
-			"backend response too large", "query exceeds max results 20000, retry with the range 1-2", "logs matched by query exceeds limit of 10000",
-			"Block range limit exceeded. See more details at", "response is too big", "block range too large: 20000, max is 10000", "exceeds the range allowed for your plan",
-		},
-		rateLimited: {
-			"Too Many Requests", "daily request count exceeded, request rate limited", "Your app has exceeded its compute units per second capacity",
-			"project ID request rate exceeded: rate limit", "call rate limit exhausted, retry in 10s", "100/second request limit reached - reduce calls per second",
-		},
-		lagging: {
-			"block range extends beyond current head block", "unknown block", "header not found", "One of the blocks specified in filter (fromBlock, toBlock or blockHash) cannot be found.",
-			"cannot query unfinalized data", "requested block number greater than latest",
-		},
-		tooManyAddrs: {"exceed max addresses or topics per search position", "too many addresses in filter"},
-		failed:       {"internal error", "the method eth_getLogs does not exist/is not available for this key", "missing trie node"},
-	} {
-		for _, text := range texts {
-			require.Equal(t, want, classify(fmt.Errorf("wrapped: %w", &rpcError{Code: -32000, Message: text})), text)
-		}
-	}
-	require.Equal(t, tooLarge, classify(&rpcError{Code: -32005, Message: "limit exceeded"}))
-	require.Equal(t, rateLimited, classify(&rpcError{Code: 429}))
-	require.Equal(t, rateLimited, classify(&statusError{status: 429}))
-	require.Equal(t, tooLarge, classify(&statusError{status: 413}))
-	require.Equal(t, failed, classify(&statusError{status: 502}))
-	require.Equal(t, timedOut, classify(context.DeadlineExceeded))
-	require.Equal(t, succeeded, classify(nil))
-}
-
-func TestRetryAfter(t *testing.T) {
-	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	for v, want := range map[string]time.Duration{
-		"": 0, "7": 7 * time.Second, "0.5": 500 * time.Millisecond, "-3": 0, "soon": 0, "NaN": 0, "1e300": 10 * time.Minute,
-		now.Add(9 * time.Second).Format(http.TimeFormat): 9 * time.Second, now.Add(-time.Hour).Format(http.TimeFormat): 0,
-	} {
-		require.Equal(t, want, retryAfter(v, now), v)
-	}
-}
-
 // A provider that limits the range is asked for less, more and more carefully, and nothing is lost or twice.
 func TestRangeAdapts(t *testing.T) {
 	chain := newChain(3000, 10, 0)
@@ -85,7 +41,7 @@ func TestRangeAdapts(t *testing.T) {
 	node.finalized = 3000
 	var largest, refused atomic.Uint64
 	node.lie = func(method string, params []json.RawMessage) (any, error) {
-		if method != logsMethod {
+		if method != rpc.GetLogs {
 			return nil, nil
 		}
 		q := parseQuery(t, params[0])
@@ -105,37 +61,6 @@ func TestRangeAdapts(t *testing.T) {
 	require.Greater(t, largest.Load(), uint64(60))
 	require.Less(t, refused.Load(), uint64(25))
 	require.True(t, s.Endpoints()[0].Up)
-	require.EqualValues(t, refused.Load(), value(t, s.metrics.requests.WithLabelValues("rpc0", logsMethod, string(tooLarge))))
-}
-
-func TestSpan(t *testing.T) {
-	s := newSpan(10_000)
-	require.EqualValues(t, 512, s.size)
-	for range 10 {
-		s.accepted(s.size, 0)
-	}
-	require.EqualValues(t, 10_000, s.size)
-	s.refuse(10_000)
-	require.EqualValues(t, 5000, s.size)
-	s.refuse(10_000) // several were in flight
-	require.EqualValues(t, 5000, s.size)
-	for range 100 {
-		s.accepted(s.size, 10)
-	}
-	require.EqualValues(t, 9999, s.size)
-	s.accepted(1, 0)
-	require.EqualValues(t, 9999, s.size)
-	for range forgetAfter {
-		s.accepted(s.size, 10)
-	}
-	require.EqualValues(t, 10_000, s.size)
-	s.accepted(s.size, 2*enoughLogs+1)
-	require.EqualValues(t, 5000, s.size)
-	s.refuse(1)
-	s.refuse(1)
-	require.EqualValues(t, 1, s.size)
-	s.accepted(1, 0)
-	require.EqualValues(t, 1, s.size)
 }
 
 func TestRateLimit(t *testing.T) {
@@ -155,16 +80,13 @@ func TestRateLimit(t *testing.T) {
 	got, _ := collect(t, s, 1, 20, filterA())
 	require.Equal(t, chain.all(1, 20), got)
 	require.True(t, s.Endpoints()[0].Up, "a limit is no fault")
-	require.InDelta(t, 300, s.paused(s.endpoints[0]).Seconds(), 5)
+	require.InDelta(t, 300, s.nodes[0].Pause(true).Seconds(), 5)
 	before := refusals.Load()
 	for range 5 {
 		collect(t, s, 1, 20, filterA())
 	}
 	require.Equal(t, before, refusals.Load(), "it asked to be left alone")
 	require.Contains(t, s.Endpoints()[0].LastError, "429")
-	require.NotZero(t, value(t, s.metrics.requests.WithLabelValues("rpc0", numberMethod, string(rateLimited)))+
-		value(t, s.metrics.requests.WithLabelValues("rpc0", hashMethod, string(rateLimited)))+
-		value(t, s.metrics.requests.WithLabelValues("rpc0", logsMethod, string(rateLimited))))
 }
 
 // An endpoint of another chain is never used, whether it was so from the start or became so.
@@ -181,12 +103,12 @@ func TestWrongChain(t *testing.T) {
 			s := start(t, Config{URLs: urls, ChainID: 1, Finality: Latest})
 			err := s.Check(t.Context(), common.Address{})
 			require.ErrorIs(t, err, ErrWrongChain)
-			require.ErrorContains(t, err, "rpc0 serves chain 5, CHAIN_ID is 1")
+			require.ErrorContains(t, err, s.nodes[0].Name()+" serves chain 5, CHAIN_ID is 1")
 			await(t, s, func(v View) bool { return v.Head == 20 })
 			got, _ := collect(t, s, 1, 20, filterA())
 			require.Equal(t, chain.all(1, 20), got)
-			require.Zero(t, wrong.count(logsMethod))
-			require.Zero(t, wrong.count(numberMethod))
+			require.Zero(t, wrong.count(rpc.GetLogs))
+			require.Zero(t, wrong.count(rpc.GetByNumber))
 			require.False(t, s.Endpoints()[0].Up)
 
 			// The right one is replaced by a node of another chain while nobody looks.
@@ -197,7 +119,9 @@ func TestWrongChain(t *testing.T) {
 			right.disconnect()
 			await(t, s, func(View) bool { return !s.Endpoints()[1].Up })
 			right.set(func() { right.chain, right.head, right.chainID, right.http = other, 30, 5, nil })
-			await(t, s, func(View) bool { return strings.Contains(s.Endpoints()[1].LastError, "rpc1 serves chain 5") })
+			await(t, s, func(View) bool {
+				return strings.Contains(s.Endpoints()[1].LastError, s.nodes[1].Name()+" serves chain 5")
+			})
 			require.EqualValues(t, 20, s.View().Head)
 			require.ErrorIs(t, s.Health(), ErrUnavailable)
 		})
@@ -213,7 +137,7 @@ func TestCheck(t *testing.T) {
 	require.NoError(t, s.Check(t.Context(), emitter), "one endpoint is enough")
 	node.set(func() {
 		node.lie = func(method string, _ []json.RawMessage) (any, error) {
-			if method == codeMethod {
+			if method == rpc.GetCode {
 				return "0x", nil
 			}
 			return nil, nil
@@ -240,7 +164,9 @@ func TestSecrets(t *testing.T) {
 	var log strings.Builder
 	var mu sync.Mutex
 	logger := slogTo(&mu, &log)
-	s, err := New(Config{URLs: []string{node.server.URL + "/v2/" + key, "ws://127.0.0.1:1/" + key}, ChainID: 1, Finality: Latest, Logger: logger, Timeout: 500 * time.Millisecond})
+	var ahead atomic.Int64
+	s, err := New(Config{URLs: []string{node.server.URL + "/v2/" + key, "ws://127.0.0.1:1/" + key}, ChainID: 1, Finality: Latest, Logger: logger, Timeout: 500 * time.Millisecond,
+		Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }})
 	require.NoError(t, err)
 	var texts []string
 	note := func(err error) {
@@ -249,11 +175,7 @@ func TestSecrets(t *testing.T) {
 	}
 	attempt := func(handler func(http.ResponseWriter, *http.Request) bool) {
 		node.set(func() { node.http = handler })
-		for _, e := range s.endpoints {
-			e.mu.Lock()
-			e.resume = time.Time{}
-			e.mu.Unlock()
-		}
+		ahead.Add(int64(time.Hour)) // no endpoint is paused any more
 		note(s.Check(t.Context(), emitter))
 		note(s.Health())
 		_, err := s.Canonical(t.Context(), 5)
@@ -331,7 +253,7 @@ func TestAddresses(t *testing.T) {
 	node.finalized = 20
 	var most atomic.Int64
 	node.lie = func(method string, params []json.RawMessage) (any, error) {
-		if method == logsMethod {
+		if method == rpc.GetLogs {
 			if n := int64(len(parseQuery(t, params[0]).Address)); n > 30 {
 				return nil, errors.New("exceed max addresses or topics per search position")
 			} else if n > most.Load() {
@@ -386,20 +308,4 @@ func TestTimeout(t *testing.T) {
 	require.Contains(t, s.Endpoints()[0].LastError, "200ms")
 	node.set(func() { node.http = nil })
 	await(t, s, func(View) bool { return s.Endpoints()[0].Up })
-}
-
-func TestMetricsAreComplete(t *testing.T) {
-	reg := prometheus.NewPedanticRegistry()
-	_, err := New(Config{URLs: []string{"http://localhost", "ws://localhost"}, ChainID: 1, Registerer: reg})
-	require.NoError(t, err)
-	found, err := reg.Gather()
-	require.NoError(t, err)
-	series := map[string]int{}
-	for _, f := range found {
-		series[f.GetName()] = len(f.GetMetric())
-	}
-	require.Equal(t, map[string]int{
-		"relayer_rpc_requests_total": 2 * len(methods) * len(outcomes), "relayer_rpc_request_duration_seconds": 2 * len(methods),
-		"relayer_rpc_endpoint_up": 2, "relayer_rpc_received_bytes_total": 2, "relayer_rpc_sent_bytes_total": 2, "relayer_rpc_disagreements_total": 2,
-	}, series)
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
 )
 
 func TestFinality(t *testing.T) {
@@ -47,12 +49,12 @@ func TestFinality(t *testing.T) {
 		}
 	})
 	s := start(t, Config{URLs: []string{node.server.URL}, ChainID: 1, Confirmations: 12})
-	require.EqualValues(t, 300-unknownFinality, await(t, s, func(v View) bool { return v.Head == 300 }).Final)
+	require.EqualValues(t, 300-deepBlocks, await(t, s, func(v View) bool { return v.Head == 300 }).Final)
 	s, err := New(Config{URLs: []string{node.server.URL}, ChainID: 1, Finality: Safe})
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
-	s.poll(t.Context(), s.endpoints[0], s.endpoints[0].do)
-	s.poll(t.Context(), s.endpoints[0], s.endpoints[0].do)
+	s.poll(t.Context(), s.nodes[0])
+	s.poll(t.Context(), s.nodes[0])
 	require.False(t, s.View().Ready)
 	require.ErrorContains(t, s.Health(), "FINALITY=confirmations")
 }
@@ -110,10 +112,10 @@ func TestOneRequestABlock(t *testing.T) {
 	node := startNode(t, chain)
 	node.head = 40
 	s := start(t, Config{URLs: []string{node.ws()}, ChainID: 1, Finality: Latest, PollInterval: time.Hour})
-	await(t, s, func(v View) bool { return v.Head == 40 && node.count(subscribeMethod) == 1 })
+	await(t, s, func(v View) bool { return v.Head == 40 && node.count(rpc.Subscribe) == 1 })
 	f := filterA()
 	collect(t, s, 38, 40, f)
-	headers, logs := node.count(numberMethod)+node.count(hashMethod), node.count(logsMethod)
+	headers, logs := node.count(rpc.GetByNumber)+node.count(rpc.GetByHash), node.count(rpc.GetLogs)
 	for head := uint64(41); head <= 50; head++ {
 		node.set(func() { node.head = head })
 		node.announce()
@@ -130,8 +132,8 @@ func TestOneRequestABlock(t *testing.T) {
 		}
 		wg.Wait()
 	}
-	require.Equal(t, 10, node.count(logsMethod)-logs)
-	require.Zero(t, node.count(numberMethod)+node.count(hashMethod)-headers)
+	require.Equal(t, 10, node.count(rpc.GetLogs)-logs)
+	require.Zero(t, node.count(rpc.GetByNumber)+node.count(rpc.GetByHash)-headers)
 }
 
 // A connection that breaks is replaced, and answers that were awaited are asked for again elsewhere.
@@ -151,7 +153,7 @@ func TestReconnect(t *testing.T) {
 		}
 		require.Equal(t, 50, read)
 	}
-	await(t, s, func(View) bool { return allUp(s) && node.count(subscribeMethod) > 1 })
+	await(t, s, func(View) bool { return allUp(s) && node.count(rpc.Subscribe) > 1 })
 }
 
 // Without subscriptions a WebSocket is polled.
@@ -160,7 +162,7 @@ func TestNoSubscriptions(t *testing.T) {
 	node := startNode(t, chain)
 	node.head = 40
 	node.lie = func(method string, _ []json.RawMessage) (any, error) {
-		if method == subscribeMethod {
+		if method == rpc.Subscribe {
 			return nil, http.ErrNotSupported
 		}
 		return nil, nil

@@ -9,33 +9,40 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
 )
 
 var filterA = func() *Filter { return &Filter{Topics: []common.Hash{topicA}} }
 
 func disagreements(t *testing.T, s *Source, endpoint string) float64 {
 	t.Helper()
-	return value(t, s.metrics.disagreements.WithLabelValues(endpoint))
+	reg := s.cfg.Registerer.(*prometheus.Registry)
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	for _, family := range families {
+		if family.GetName() != "relayer_rpc_disagreements_total" {
+			continue
+		}
+		for _, m := range family.GetMetric() {
+			if m.GetLabel()[0].GetValue() == endpoint {
+				return m.GetCounter().GetValue()
+			}
+		}
+	}
+	require.FailNow(t, "no such endpoint", endpoint)
+	return 0
 }
 
 func allUp(s *Source) bool {
 	return !slices.ContainsFunc(s.Endpoints(), func(e EndpointStatus) bool { return !e.Up || e.Head == 0 })
 }
 
-// value of a counter or gauge.
-func value(t *testing.T, m prometheus.Metric) float64 {
-	t.Helper()
-	var out dto.Metric
-	require.NoError(t, m.Write(&out))
-	return out.GetCounter().GetValue() + out.GetGauge().GetValue()
-}
-
 // changing returns a lie that alters the logs of every answer that has some.
 func changing(n *testNode, change func([]types.Log) []types.Log) func(string, []json.RawMessage) (any, error) {
 	return func(method string, params []json.RawMessage) (any, error) {
-		if method != logsMethod {
+		if method != rpc.GetLogs {
 			return nil, nil
 		}
 		n.mu.Lock()
@@ -87,7 +94,7 @@ func TestLies(t *testing.T) {
 				liar.finalized, honest.finalized = final, final
 				if c.change == nil {
 					liar.lie = func(method string, _ []json.RawMessage) (any, error) {
-						if method == logsMethod {
+						if method == rpc.GetLogs {
 							return "logs", nil
 						}
 						return nil, nil
@@ -101,8 +108,8 @@ func TestLies(t *testing.T) {
 				require.Equal(t, chain.all(1, 40), got)
 				require.False(t, s.Endpoints()[0].Up)
 				require.NotEmpty(t, s.Endpoints()[0].LastError)
-				require.GreaterOrEqual(t, disagreements(t, s, "rpc0"), 1.)
-				require.Zero(t, disagreements(t, s, "rpc1"))
+				require.GreaterOrEqual(t, disagreements(t, s, s.nodes[0].Name()), 1.)
+				require.Zero(t, disagreements(t, s, s.nodes[1].Name()))
 				require.NoError(t, s.Health())
 
 				// Alone, it is not believed either.
@@ -111,7 +118,7 @@ func TestLies(t *testing.T) {
 				read := 0
 				for b, err := range alone.Read(t.Context(), 1, 40, filterA()) {
 					if err != nil {
-						require.True(t, errors.Is(err, errInvalid) || errors.Is(err, ErrUnavailable), err)
+						require.True(t, errors.Is(err, rpc.ErrInvalid) || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrBehind), err)
 						break
 					}
 					read++
@@ -139,9 +146,9 @@ func TestBehind(t *testing.T) {
 					_ = json.Unmarshal(params[0], &arg)
 				}
 				switch {
-				case method == logsMethod:
+				case method == rpc.GetLogs:
 					return []types.Log{}, nil
-				case method == numberMethod && arg != "latest" && arg != "finalized", method == hashMethod:
+				case method == rpc.GetByNumber && arg != "latest" && arg != "finalized", method == rpc.GetByHash:
 					return null, nil
 				}
 				return nil, nil
@@ -149,7 +156,7 @@ func TestBehind(t *testing.T) {
 		})
 		got, _ := collect(t, s, 0, 40, filterA())
 		require.Equal(t, chain.all(0, 40), got)
-		require.Equal(t, 0., disagreements(t, s, "rpc0"))
+		require.Equal(t, 0., disagreements(t, s, s.nodes[0].Name()))
 		require.True(t, s.Endpoints()[0].Up, "lagging is not lying")
 
 		alone := start(t, Config{URLs: []string{late.server.URL}, ChainID: 1, Finality: Latest})
@@ -171,7 +178,7 @@ func TestBehindInWords(t *testing.T) {
 	await(t, s, func(v View) bool { return v.Final == 10 })
 	node.set(func() {
 		node.lie = func(method string, _ []json.RawMessage) (any, error) {
-			if method == logsMethod {
+			if method == rpc.GetLogs {
 				return nil, errors.New("block range extends beyond current head block")
 			}
 			return nil, nil
@@ -245,7 +252,7 @@ func TestCanonical(t *testing.T) {
 	h, err = s.Canonical(t.Context(), 10)
 	require.NoError(t, err, "two of three")
 	require.Equal(t, chain.headers[10], h)
-	require.Equal(t, 1., disagreements(t, s, "rpc1"))
+	require.Equal(t, 1., disagreements(t, s, s.nodes[1].Name()))
 }
 
 // A second reading is had from somebody else.
@@ -257,12 +264,12 @@ func TestReadOther(t *testing.T) {
 	s := start(t, Config{URLs: []string{a.server.URL, b.server.URL}, ChainID: 1, Finality: Finalized})
 	await(t, s, func(v View) bool { return v.Final == 30 && allUp(s) })
 	collect(t, s, 0, 40, filterA())
-	require.Zero(t, b.count(logsMethod))
-	before := a.count(logsMethod)
+	require.Zero(t, b.count(rpc.GetLogs))
+	before := a.count(rpc.GetLogs)
 	for batch, err := range s.ReadOther(t.Context(), 0, 40, filterA()) {
 		require.NoError(t, err)
 		require.Equal(t, chain.all(batch.From, batch.To), batch.Logs)
 	}
-	require.Equal(t, before, a.count(logsMethod))
-	require.NotZero(t, b.count(logsMethod))
+	require.Equal(t, before, a.count(rpc.GetLogs))
+	require.NotZero(t, b.count(rpc.GetLogs))
 }

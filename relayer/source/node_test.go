@@ -20,6 +20,8 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/gorilla/websocket"
 	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
 )
 
 var (
@@ -236,7 +238,7 @@ func (n *testNode) serve(body []byte, subscribed func()) []byte {
 			result, err = n.answer(r.Method, r.Params)
 			n.mu.Unlock()
 		}
-		if r.Method == subscribeMethod && err == nil {
+		if r.Method == rpc.Subscribe && err == nil {
 			subscribed()
 		}
 		if err != nil {
@@ -271,13 +273,13 @@ var null = json.RawMessage("null")
 
 func (n *testNode) answer(method string, params []json.RawMessage) (any, error) {
 	switch method {
-	case chainIDMethod:
+	case rpc.ChainID:
 		return hexutil.Uint64(n.chainID), nil
-	case codeMethod:
+	case rpc.GetCode:
 		return "0x00", nil
-	case subscribeMethod:
+	case rpc.Subscribe:
 		return "0x1", nil
-	case numberMethod:
+	case rpc.GetByNumber:
 		var tag string
 		_ = json.Unmarshal(params[0], &tag)
 		number := uint64(0)
@@ -293,7 +295,7 @@ func (n *testNode) answer(method string, params []json.RawMessage) (any, error) 
 			return null, nil
 		}
 		return blockJSON(n.chain.headers[number]), nil
-	case hashMethod:
+	case rpc.GetByHash:
 		var hash common.Hash
 		_ = json.Unmarshal(params[0], &hash)
 		for _, h := range n.chain.headers[:n.head+1] {
@@ -302,7 +304,7 @@ func (n *testNode) answer(method string, params []json.RawMessage) (any, error) 
 			}
 		}
 		return null, nil
-	case logsMethod:
+	case rpc.GetLogs:
 		return n.getLogs(params[0])
 	}
 	return nil, fmt.Errorf("the method %s does not exist", method)

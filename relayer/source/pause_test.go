@@ -1,8 +1,10 @@
 package source
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,6 +16,8 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/relayer/node"
+	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
 )
 
 // direct asks a node without a socket, so that time in a bubble goes on.
@@ -22,15 +26,32 @@ type direct struct {
 	down atomic.Bool
 }
 
-func (d *direct) close() {}
+func (d *direct) Close() {}
 
-func (d *direct) exchange(_ context.Context, calls []*call) (sent, received int, err error) {
+func (d *direct) Exchange(_ context.Context, calls []*rpc.Call, _ int64) (rpc.Traffic, error) {
 	if d.down.Load() {
-		return 0, 0, errDisconnected
+		return rpc.Traffic{}, rpc.ErrDisconnected
 	}
-	body := encode(calls, 1)
-	answer := d.node.serve(body, nil)
-	return len(body), len(answer), deliver(answer, calls, 1)
+	var body bytes.Buffer
+	for i, c := range calls {
+		fmt.Fprintf(&body, `%s{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`, []string{"[", ","}[min(i, 1)], i, c.Method, c.Params)
+	}
+	body.WriteByte(']')
+	var answers []struct {
+		ID     int
+		Result json.RawMessage
+		Error  *rpc.Error
+	}
+	if err := json.Unmarshal(d.node.serve(body.Bytes(), nil), &answers); err != nil {
+		return rpc.Traffic{}, err
+	}
+	for _, a := range answers {
+		calls[a.ID].Result = a.Result
+		if a.Error != nil {
+			calls[a.ID].Err = a.Error
+		}
+	}
+	return rpc.Traffic{Sent: body.Len()}, nil
 }
 
 // startDirect runs a Source on nodes without sockets, in a bubble.
@@ -43,10 +64,12 @@ func startDirect(t *testing.T, chain *testChain, nodes int, cfg Config) (*Source
 	s, err := New(cfg)
 	require.NoError(t, err)
 	list := make([]*direct, nodes)
-	for i, e := range s.endpoints {
+	for i := range s.nodes {
 		n := &testNode{t: t, chain: chain, head: uint64(len(chain.headers) - 1), chainID: 1, asked: map[string]int{}}
 		list[i] = &direct{node: n}
-		e.conn = list[i]
+		c := s.nodeConfig(s.nodes[i].Name(), cfg.URLs[i])
+		c.Client = list[i]
+		s.nodes[i] = node.New(c)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -109,13 +132,13 @@ func TestAloneALiarIsTriedAgainSoon(t *testing.T) {
 					<-time.After(100 * time.Millisecond)
 				}
 				for _, d := range list {
-					asked += d.node.count(logsMethod)
+					asked += d.node.count(rpc.GetLogs)
 				}
 				require.Less(t, asked, nodes*3*200, "pauses of seconds, not a loop")
 				for _, d := range list {
 					d.foreign(false)
 				}
-				require.Less(t, persist(t, s, chain, time.Minute), longestWait+time.Second)
+				require.Less(t, persist(t, s, chain, time.Minute), node.LongestWait+time.Second)
 				require.NoError(t, s.Health())
 			})
 		}
@@ -132,11 +155,11 @@ func TestALiarStaysOutWhileOthersServe(t *testing.T) {
 		persist(t, s, chain, time.Second)
 		require.False(t, s.Endpoints()[0].Up)
 		liar.foreign(false)
-		before := liar.node.count(numberMethod) + liar.node.count(logsMethod)
-		<-time.After(faultPause - time.Second)
-		require.Equal(t, before, liar.node.count(numberMethod)+liar.node.count(logsMethod))
+		before := liar.node.count(rpc.GetByNumber) + liar.node.count(rpc.GetLogs)
+		<-time.After(30*time.Second - time.Second)
+		require.Equal(t, before, liar.node.count(rpc.GetByNumber)+liar.node.count(rpc.GetLogs))
 		require.False(t, s.Endpoints()[0].Up)
-		<-time.After(faultPause)
+		<-time.After(30 * time.Second)
 		require.True(t, s.Endpoints()[0].Up, "its time is up")
 
 		liar.foreign(true)
@@ -145,7 +168,7 @@ func TestALiarStaysOutWhileOthersServe(t *testing.T) {
 		<-time.After(10 * time.Second)
 		require.False(t, s.Endpoints()[0].Up)
 		other.down.Store(true)
-		require.Less(t, persist(t, s, chain, time.Minute), longestWait+time.Second)
+		require.Less(t, persist(t, s, chain, time.Minute), node.LongestWait+time.Second)
 		require.True(t, s.Endpoints()[0].Up)
 		require.NoError(t, s.Health())
 	})
@@ -162,11 +185,9 @@ func TestALiarIsOutAgainWhenAnotherIsBack(t *testing.T) {
 		<-time.After(15 * time.Second)
 		require.True(t, s.Endpoints()[0].Up, "it still tells the head")
 		list[1].down.Store(false)
-		<-time.After(longestPause + 10*time.Second)
+		<-time.After(8*time.Second + 10*time.Second)
 		require.True(t, s.Endpoints()[1].Up)
-		s.endpoints[0].mu.Lock()
-		s.endpoints[0].shun(s.now(), longestFaultPause)
-		s.endpoints[0].mu.Unlock()
+		s.nodes[0].Blame(t.Context(), rpc.ErrInvalid)
 		<-time.After(10 * time.Second)
 		require.False(t, s.Endpoints()[0].Up)
 	})
@@ -186,9 +207,9 @@ func TestALiarHasNoVote(t *testing.T) {
 		list[0].node.set(func() {
 			list[0].node.lie = func(method string, params []json.RawMessage) (any, error) {
 				switch {
-				case method == numberMethod && string(params[0]) == `"0x14"`, method == hashMethod:
+				case method == rpc.GetByNumber && string(params[0]) == `"0x14"`, method == rpc.GetByHash:
 					return blockJSON(wrong), nil
-				case method == logsMethod:
+				case method == rpc.GetLogs:
 					return []types.Log{}, nil
 				}
 				return nil, nil
@@ -208,7 +229,7 @@ func TestALiarHasNoVote(t *testing.T) {
 				require.Equal(t, chain.headers[20], h)
 				break
 			}
-			require.Less(t, time.Since(begun), longestWait+2*time.Second)
+			require.Less(t, time.Since(begun), node.LongestWait+2*time.Second)
 			<-time.After(time.Second)
 		}
 	})
@@ -242,15 +263,12 @@ func TestLiesEndBehindAProxy(t *testing.T) {
 			t.Cleanup(func() { require.NoError(t, proxy.Close()) })
 			s := start(t, Config{URLs: []string{proxy.HTTP(), proxy.WS()}, ChainID: 1337, Finality: Latest})
 			await(t, s, func(v View) bool { return v.Head == head && allUp(s) })
-			if fault.Mode == faults.Chain { // is asked for on new connections only
-				for _, e := range s.endpoints {
-					e.mu.Lock()
-					e.proven = false
-					e.mu.Unlock()
-				}
-				_ = s.endpoints[1].ws.current().c.Close()
-			}
 			lies := proxy.Inject(fault)
+			if fault.Mode == faults.Chain { // is asked for after an endpoint was out of use, and on new connections
+				down := proxy.Inject(faults.Fault{Mode: faults.Down})
+				await(t, s, func(View) bool { return !s.Endpoints()[0].Up && !s.Endpoints()[1].Up })
+				down.Remove()
+			}
 			f := &Filter{Topics: topicsOf(want)}
 			read := func() (logs []types.Log, err error) {
 				for b, err := range s.Read(t.Context(), first, head, f) {
@@ -273,9 +291,9 @@ func TestLiesEndBehindAProxy(t *testing.T) {
 					require.Equal(t, want, logs)
 					break
 				}
-				require.Less(t, time.Since(begun), 2*longestWait)
+				require.Less(t, time.Since(begun), 2*node.LongestWait)
 			}
-			require.Less(t, time.Since(begun), 2*longestWait)
+			require.Less(t, time.Since(begun), 2*node.LongestWait)
 		})
 	}
 }

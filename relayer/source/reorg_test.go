@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
 )
 
 // A reorganisation whose heads were not all seen: the ring has headers of the old branch, a gap, and the new head. What is
@@ -20,20 +21,20 @@ func TestHeadersBelowAGapAreNotTakenForAncestors(t *testing.T) {
 	s, err := New(Config{URLs: []string{sim.HTTP()}, ChainID: sim.ChainID().Uint64(), Confirmations: 3})
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
-	e := s.endpoints[0]
+	n := s.nodes[0]
 	head := func() Header {
-		c := byTag("latest")
-		require.NoError(t, e.do(t.Context(), c))
+		c := rpc.ByTag("latest")
+		require.NoError(t, n.Do(t.Context(), c))
 		var h Header
-		require.NoError(t, c.decode(&h))
+		require.NoError(t, c.Decode(&h))
 		return h
 	}
-	s.arrived(context.WithoutCancel(t.Context()), e, head(), nil)
+	s.arrived(context.WithoutCancel(t.Context()), n, head())
 	before, err := s.chain(t.Context(), 14, 15)
 	require.NoError(t, err)
 	require.NoError(t, sim.Reorg(t.Context(), 3, testchain.Drop)) // blocks 15 to 17
 	require.NoError(t, sim.Mine(t.Context(), 1))
-	s.arrived(context.WithoutCancel(t.Context()), e, head(), nil) // block 19; 18 was never announced
+	s.arrived(context.WithoutCancel(t.Context()), n, head()) // block 19; 18 was never announced
 	after, err := s.chain(t.Context(), 15, 15)
 	require.NoError(t, err)
 	require.NotEqual(t, before[1].Hash, after[0].Hash)

@@ -1,13 +1,16 @@
-// Package source is the chain as the relayer reads it: several nodes, none of which is trusted.
+// Package source is the chain as the relayer reads it: several nodes, none of which is trusted, as one.
 //
-// Every answer is tested. Together with the logs of a range, in the same batch, the range's last header is asked for: a node that does not have it is behind,
-// and its empty answer means nothing (ErrBehind). Logs must match the filter, lie in the range, be in order and not be removed. Above View.Final blocks
-// are read one by one by their hash, with parents linked, and against the header's bloom filter. A node that answers wrongly is left alone for a
-// while, and the next is asked; a node that lags is not asked for what it does not have, and is never taken for a reorganisation.
+//	node ─ heads ──► ring of headers ──► View ──► Changed
+//	  ▲                    │
+//	  └── ask, fail over ◄─┴── Read: ranges up to Final, several in flight; then block by block
 //
-//	endpoint ─ heads ──► ring of headers ──► View ──► Changed
-//	    ▲                     │
-//	    └── ask, fail over ◄──┴── Read: ranges up to Final, several in flight; then block by block
+// Package node tests each answer and keeps each endpoint's health; package rpc sends and judges words. Here the answers of several are put together: which node is asked,
+// how far the chain may be read, and that what is read hangs together. Above View.Final blocks are read one by one by their hash, with parents linked. A node that lags is
+// not asked for what it does not have, and is never taken for a reorganisation.
+//
+// An empty answer proves nothing by itself: behind one URL are machines that are not equally far, and some answer an unknown block with an empty list. Below
+// Final the range's last header comes in the same batch. Above it, a block without logs is believed when its bloom filter excludes them, when a
+// second endpoint has none either, or when the endpoint shows all the block's logs, which together make up its bloom filter.
 //
 // What is not promised: a node that leaves out some of a block's logs, under the right hash, is believed unless the bloom filter speaks against
 // it; ReadOther exists so that a verifier can ask somebody else.
@@ -20,6 +23,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/url"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -30,7 +34,35 @@ import (
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/node"
 	"github.com/fusion-prime/escrow-relayer/relayer/redact"
+	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
+)
+
+// The words of the packages below that are used with a Source.
+type (
+	Header = rpc.Header
+	Filter = node.Filter
+	Batch  = node.Batch
+	// EndpointStatus is what an operator sees of an endpoint.
+	EndpointStatus = node.Status
+	// Examination is what questions told about one endpoint.
+	Examination = node.Examination
+)
+
+var (
+	// ErrBehind means that no node that can be asked has the block yet. It says nothing about what is in the block.
+	ErrBehind = rpc.ErrBehind
+	// ErrDisagree means that nodes, or two answers of one, contradict each other about a block. Asking again later decides.
+	ErrDisagree = node.ErrDisagree
+	// ErrWrongChain means that an endpoint serves another chain than CHAIN_ID.
+	ErrWrongChain = node.ErrWrongChain
+	// ErrNoHistory means that the endpoints answer, but keep nothing of a block that is so old. An archive node does.
+	ErrNoHistory = node.ErrNoHistory
+	// ErrNoCode means that there is no contract at the factory's address.
+	ErrNoCode = errors.New("no contract at the factory's address")
+	// ErrUnavailable means that no endpoint can be asked now.
+	ErrUnavailable = errors.New("no RPC endpoint is available")
 )
 
 // What Config.Finality may be: which block may be processed.
@@ -40,10 +72,6 @@ const (
 	Finalized     = "finalized"     // what the node calls finalized
 	Latest        = "latest"        // the head
 )
-
-// unknownFinality is how deep a block must lie to be read by range, where the node does not know the finalized tag: twice Ethereum's
-// two epochs.
-const unknownFinality = 128
 
 // viewHold is how long a View stands when no endpoint vouches for it any more. A node that lags must not turn the clock back; one that
 // invented a head must not stop it.
@@ -59,16 +87,18 @@ type Config struct {
 	Finality string
 	// Confirmations is how many blocks must lie on top of one that is processed. Only with that Finality.
 	Confirmations uint64
-	// PollInterval between looks at the head, where the node does not announce it. Zero: 2 s.
+	// PollInterval is the longest pause between two looks at the head, where the node does not announce it. Zero: 2 s.
 	PollInterval time.Duration
 	// Timeout of one request. Zero: 15 s.
 	Timeout time.Duration
-	// MaxRPS is how many calls an endpoint gets a second. Zero: no limit.
+	// MaxRPS is how many requests per second an endpoint gets. Zero: what it is found to allow.
 	MaxRPS float64
 	// MaxRange is how many blocks one request asks for at most. Less is found out. Zero: 10,000.
 	MaxRange uint64
 	// MaxAddresses in one request. Zero: 1,000, geth's default limit.
 	MaxAddresses int
+	// MaxBytes bounds the answer to one request for the logs of a range. Zero: a sixteenth of Go's memory limit, 8 to 64 MB; 32 MB without one.
+	MaxBytes int64
 	// Logger. Nil: none.
 	Logger *slog.Logger
 	// Registerer of the metrics. Nil: none.
@@ -99,8 +129,8 @@ func (c *Config) complete() error {
 	if !slices.Contains([]string{Confirmations, Safe, Finalized, Latest}, c.Finality) {
 		errs = append(errs, fmt.Errorf("finality %q is unknown: set FINALITY to confirmations, safe, finalized or latest", c.Finality))
 	}
-	if c.PollInterval < 0 || c.Timeout < 0 || c.MaxRPS < 0 || c.MaxAddresses < 0 {
-		errs = append(errs, errors.New("poll interval, timeout, requests a second and addresses a request must not be negative"))
+	if c.PollInterval < 0 || c.Timeout < 0 || c.MaxRPS < 0 || c.MaxAddresses < 0 || c.MaxBytes < 0 {
+		errs = append(errs, errors.New("poll interval, timeout, requests per second, addresses per request and bytes per answer must not be negative"))
 	}
 	if c.PollInterval == 0 {
 		c.PollInterval = 2 * time.Second
@@ -114,6 +144,9 @@ func (c *Config) complete() error {
 	if c.MaxAddresses == 0 {
 		c.MaxAddresses = 1000
 	}
+	if c.MaxBytes == 0 {
+		c.MaxBytes = answerLimit(debug.SetMemoryLimit(-1))
+	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -126,28 +159,29 @@ func (c *Config) complete() error {
 	return errors.Join(errs...)
 }
 
+// answerLimit is how large one answer may be where so much memory may be used, in bytes: four are in flight, and each is held once as it came and once decoded.
+func answerLimit(memory int64) int64 {
+	const least, usual, most = 8 << 20, 32 << 20, 64 << 20
+	if memory > 1<<40 { // no limit is set
+		return usual
+	}
+	return min(max(memory/16, least), most)
+}
+
 // Source reads the chain. Its methods may be called concurrently; View, Changed and Health mean something while Run runs.
 type Source struct {
-	cfg       Config
-	log       *slog.Logger
-	secrets   *redact.Secrets
-	metrics   *metrics
-	endpoints []*endpoint
-	ring      ring
-	reading   chan struct{} // a token: whoever has it may ask for headers that the ring lacks
-	memo      memo
-	served    served
-	hints     hints
-	blooms    atomic.Bool // the chain has bloom filters: a block without any bits is known to have no logs
-
-	mu       sync.Mutex
-	view     View
-	headHash common.Hash
-	changed  chan struct{}
-	doubted  time.Time // since when no endpoint has vouched for the View
-	moved    time.Time // when the head last moved
-	pace     pace
-	running  bool
+	cfg     Config
+	log     *slog.Logger
+	secrets *redact.Secrets
+	metrics *node.Metrics
+	nodes   []*node.Node
+	ring    ring
+	reading chan struct{} // a token: whoever has it may ask for headers that the ring lacks
+	memo    memo
+	served  served
+	blooms  atomic.Bool // the chain has bloom filters: a block without any bits is known to have no logs
+	running atomic.Bool
+	outlook outlook
 }
 
 // New checks the configuration and starts nothing.
@@ -156,66 +190,72 @@ func New(cfg Config) (*Source, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	s := &Source{cfg: cfg, log: cfg.Logger, secrets: redact.New(cfg.URLs...), changed: make(chan struct{}), reading: make(chan struct{}, 1)}
+	s := &Source{cfg: cfg, log: cfg.Logger, secrets: redact.New(cfg.URLs...), reading: make(chan struct{}, 1)}
 	s.memo.init()
-	s.hints.init()
-	names := make([]string, len(cfg.URLs))
-	for i := range cfg.URLs {
-		names[i] = fmt.Sprintf("rpc%d", i)
-	}
-	s.metrics = newMetrics(cfg.Registerer, names)
+	s.outlook.changed = make(chan struct{})
+	names := endpointNames(cfg.URLs)
+	s.metrics = node.NewMetrics(cfg.Registerer, names)
 	for i, raw := range cfg.URLs {
-		s.endpoints = append(s.endpoints, newEndpoint(s, names[i], strings.TrimSpace(raw), redact.URL(raw)))
+		s.nodes = append(s.nodes, node.New(s.nodeConfig(names[i], raw)))
 	}
 	return s, nil
 }
 
-func (s *Source) now() time.Time  { return s.cfg.Now() }
-func (s *Source) random() float64 { return s.cfg.Rand() }
+func (s *Source) nodeConfig(name, url string) node.Config {
+	cfg := &s.cfg
+	return node.Config{
+		Name: name, URL: strings.TrimSpace(url), ChainID: cfg.ChainID, Timeout: cfg.Timeout, MaxRPS: cfg.MaxRPS, MaxRange: cfg.MaxRange,
+		MaxAddresses: cfg.MaxAddresses, MaxBytes: cfg.MaxBytes, Log: cfg.Logger, Secrets: s.secrets, Metrics: s.metrics, Rand: cfg.Rand, Now: cfg.Now,
+	}
+}
+
+// endpointNames are the URLs as operators see them, without secrets; of several at one host, all but the first carry their number.
+func endpointNames(urls []string) []string {
+	names := make([]string, len(urls))
+	for i, raw := range urls {
+		name := redact.URL(raw)
+		for n := 2; slices.Contains(names[:i], name); n++ {
+			name = fmt.Sprintf("%s#%d", redact.URL(raw), n)
+		}
+		names[i] = name
+	}
+	return names
+}
+
+func (s *Source) now() time.Time { return s.cfg.Now() }
 
 // Run follows the head of the chain on every endpoint until ctx ends; then it closes all connections and returns nil. It is called once.
 func (s *Source) Run(ctx context.Context) error {
-	s.mu.Lock()
-	s.running = true
-	s.mu.Unlock()
+	s.running.Store(true)
 	var wg sync.WaitGroup
-	for _, e := range s.endpoints {
-		wg.Go(func() { s.follow(ctx, e) })
+	for _, n := range s.nodes {
+		wg.Go(func() { s.follow(ctx, n) })
 	}
 	wg.Wait()
-	s.mu.Lock()
-	s.running = false
-	s.mu.Unlock()
+	s.running.Store(false)
 	s.Close()
 	return nil
 }
 
 // Close closes all connections. Run does so at its end; whoever uses a Source without Run calls it.
 func (s *Source) Close() {
-	for _, e := range s.endpoints {
-		e.conn.close()
+	for _, n := range s.nodes {
+		n.Close()
 	}
 }
 
-// View says how far the chain may be read. Target and Final do not go back because a node lags.
-func (s *Source) View() View {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.view
-}
-
-// Changed returns a channel that is closed when the View changes next.
-func (s *Source) Changed() <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.changed
+// rest closes the connections that were opened before Run, which nobody else would if Run never came.
+func (s *Source) rest() {
+	if !s.running.Load() {
+		s.Close()
+	}
 }
 
 // Endpoints says how each endpoint does.
 func (s *Source) Endpoints() []EndpointStatus {
-	list := make([]EndpointStatus, len(s.endpoints))
-	for i, e := range s.endpoints {
-		list[i] = e.status()
+	list := make([]EndpointStatus, len(s.nodes))
+	for i, n := range s.nodes {
+		list[i] = n.Status()
 	}
 	return list
 }
@@ -233,34 +273,23 @@ func (s *Source) Health() error {
 	if !up {
 		return fmt.Errorf("%w: %w", ErrUnavailable, errors.Join(append(down, errors.New("check RPC_URLS and the nodes behind them"))...))
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.view.Ready {
-		return fmt.Errorf("%w: the head of the chain is not known yet", ErrUnavailable)
-	}
-	if patience := s.pace.patience(); patience > 0 {
-		if still := s.now().Sub(s.moved); still > patience {
-			return fmt.Errorf("%w: no new block after %d for %s: look at the nodes behind RPC_URLS", ErrUnavailable, s.view.Head, still.Round(time.Second))
-		}
-	}
-	return nil
+	return s.outlook.health(s.now())
 }
 
 // Check verifies that no endpoint serves another chain, that one works, and that the factory is a contract. An endpoint
 // that does not answer is no error as long as another does.
 func (s *Source) Check(ctx context.Context, factory common.Address) error {
 	defer s.rest()
-	errs := make([]error, len(s.endpoints))
-	codes := make([]bool, len(s.endpoints))
+	errs := make([]error, len(s.nodes))
+	codes := make([]bool, len(s.nodes))
 	var wg sync.WaitGroup
-	for i, e := range s.endpoints {
+	for i, n := range s.nodes {
 		wg.Go(func() {
-			q := &call{method: codeMethod, params: `["` + factory.Hex() + `","latest"]`}
-			if errs[i] = e.do(ctx, q); errs[i] != nil {
-				return
-			}
 			var code hexutil.Bytes
-			errs[i] = q.decode(&code)
+			q := &rpc.Call{Method: rpc.GetCode, Params: `["` + factory.Hex() + `","latest"]`}
+			if errs[i] = n.Do(ctx, q); errs[i] == nil {
+				errs[i] = q.Decode(&code)
+			}
 			codes[i] = len(code) > 0
 		})
 	}
@@ -276,8 +305,8 @@ func (s *Source) Check(ctx context.Context, factory common.Address) error {
 		works = works || err == nil
 		coded = coded || codes[i]
 		if err != nil {
-			errs[i] = fmt.Errorf("%s: %w", s.endpoints[i].name, err)
-			s.log.WarnContext(ctx, "endpoint does not answer", slog.String("endpoint", s.endpoints[i].name), slog.Any("err", err))
+			errs[i] = fmt.Errorf("%s: %w", s.nodes[i].Name(), err)
+			s.log.WarnContext(ctx, "endpoint does not answer", slog.String("endpoint", s.nodes[i].Name()), slog.Any("err", err))
 		}
 	}
 	switch {
@@ -289,18 +318,20 @@ func (s *Source) Check(ctx context.Context, factory common.Address) error {
 	return nil
 }
 
-// rest closes the connections that were opened before Run, which nobody else would if Run never came.
-func (s *Source) rest() {
-	s.mu.Lock()
-	running := s.running
-	s.mu.Unlock()
-	if running {
-		return
+// Examine asks every endpoint what it is and what it can do, at most some 130 requests each, one after the other. start is the first block that is
+// needed. What it finds out is not used by the readings of this Source.
+func (s *Source) Examine(ctx context.Context, factory common.Address, start uint64) []Examination {
+	list := make([]Examination, len(s.nodes))
+	var wg sync.WaitGroup
+	for i, n := range s.nodes {
+		cfg := s.nodeConfig(n.Name(), s.cfg.URLs[i])
+		cfg.Log = slog.New(slog.DiscardHandler) // what it refuses is what is asked about
+		examined := node.New(cfg)
+		wg.Go(func() {
+			defer examined.Close()
+			list[i] = examined.Examine(ctx, factory, start)
+		})
 	}
-	for _, e := range s.endpoints {
-		e.conn.close()
-		if e.ws != nil {
-			e.ws.reopen()
-		}
-	}
+	wg.Wait()
+	return list
 }

@@ -36,7 +36,7 @@ type Instance struct {
 	Endpoints   []Endpoint
 }
 
-// Endpoint is an RPC endpoint. Name is its position in RPC_URLS ("rpc0"): URLs carry keys.
+// Endpoint is an RPC endpoint. Name is its scheme and host, without what may be a key.
 type Endpoint struct {
 	Name      string
 	Up        bool

@@ -1,4 +1,4 @@
-package source
+package rpc
 
 import (
 	"bytes"
@@ -48,7 +48,7 @@ func TestScanLogs(t *testing.T) {
 		b := bytes.Replace(sample(), []byte(old), []byte(replacement), 1)
 		_, ok := scanLogs(b)
 		require.False(t, ok, replacement)
-		got, err := parseLogs(b)
+		got, err := ParseLogs(b)
 		require.NoError(t, err, replacement)
 		require.Equal(t, want, got)
 	}
@@ -56,8 +56,8 @@ func TestScanLogs(t *testing.T) {
 		"", "null", "{}", "[", "[{}]", "[null]x", string(b) + "]", `[{"address":1}]`, string(b[:len(b)-1]),
 		strings.Replace(string(b), `"0x1a"`, `"0x01a"`, 1), strings.Replace(string(b), "0x0000010203", "0x000", 1),
 	} {
-		_, err := parseLogs([]byte(bad))
-		require.ErrorIs(t, err, errInvalid, bad)
+		_, err := ParseLogs([]byte(bad))
+		require.ErrorIs(t, err, ErrInvalid, bad)
 	}
 }
 

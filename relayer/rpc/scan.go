@@ -1,4 +1,4 @@
-package source
+package rpc
 
 import (
 	"bytes"
@@ -12,18 +12,18 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 )
 
-// parseLogs decodes the result of eth_getLogs. Logs in the form that nodes give them are read by a scanner that knows nothing else; whatever
+// ParseLogs decodes the result of eth_getLogs. Logs in the form that nodes give them are read by a scanner that knows nothing else; whatever
 // it does not understand goes to encoding/json, whose judgement counts.
-func parseLogs(b []byte) ([]types.Log, error) {
+func ParseLogs(b []byte) ([]types.Log, error) {
 	if logs, ok := scanLogs(b); ok {
 		return logs, nil
 	}
 	var logs []types.Log
 	if err := json.Unmarshal(b, &logs); err != nil {
-		return nil, fmt.Errorf("%w: logs: %w", errInvalid, err)
+		return nil, fmt.Errorf("%w: logs: %w", ErrInvalid, err)
 	}
 	if logs == nil {
-		return nil, fmt.Errorf("%w: null instead of logs", errInvalid)
+		return nil, fmt.Errorf("%w: null instead of logs", ErrInvalid)
 	}
 	return logs, nil
 }

@@ -1,0 +1,100 @@
+package node
+
+import (
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/core/types"
+)
+
+// Filter says which logs are wanted. It must not be changed after its first use, and its address is what results are remembered by: share
+// a Filter to share its requests.
+type Filter struct {
+	Topics    []common.Hash    // topic0 is one of these; nil: any
+	Addresses []common.Address // nil: any; empty: none
+
+	once     sync.Once
+	topics   map[common.Hash]struct{}
+	emitters map[common.Address]struct{}
+	mu       sync.Mutex
+	chunk    int
+	queries  []string // the fixed part of eth_getLogs' parameter, one for every chunk of addresses
+}
+
+func (f *Filter) prepare() {
+	f.once.Do(func() {
+		f.topics = make(map[common.Hash]struct{}, len(f.Topics))
+		for _, t := range f.Topics {
+			f.topics[t] = struct{}{}
+		}
+		f.emitters = make(map[common.Address]struct{}, len(f.Addresses))
+		for _, a := range f.Addresses {
+			f.emitters[a] = struct{}{}
+		}
+	})
+}
+
+// Matches says whether a log is one that was asked for.
+func (f *Filter) Matches(l *types.Log) bool {
+	f.prepare()
+	if len(f.Topics) > 0 {
+		if len(l.Topics) == 0 {
+			return false
+		}
+		if _, ok := f.topics[l.Topics[0]]; !ok {
+			return false
+		}
+	}
+	if f.Addresses != nil {
+		if _, ok := f.emitters[l.Address]; !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// AllowedBy says whether a block's bloom filter allows for logs that match. Bloom filters have no false negatives.
+func (f *Filter) AllowedBy(b *types.Bloom) bool {
+	match := len(f.Topics) == 0 || slices.ContainsFunc(f.Topics, func(t common.Hash) bool { return b.Test(t.Bytes()) })
+	if !match || f.Addresses == nil {
+		return match
+	}
+	return slices.ContainsFunc(f.Addresses, func(a common.Address) bool { return b.Test(a.Bytes()) })
+}
+
+// parts are the queries that together ask for everything, at most chunk addresses each.
+func (f *Filter) parts(chunk int) []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.queries != nil && f.chunk == chunk {
+		return f.queries
+	}
+	topics := ""
+	if len(f.Topics) > 0 {
+		topics = `,"topics":[` + quoted(f.Topics) + `]`
+	}
+	queries := []string{}
+	if f.Addresses == nil {
+		queries = append(queries, topics)
+	}
+	for some := range slices.Chunk(f.Addresses, chunk) {
+		queries = append(queries, topics+`,"address":`+quoted(some))
+	}
+	f.chunk, f.queries = chunk, queries
+	return queries
+}
+
+func quoted[T interface{ Bytes() []byte }](list []T) string {
+	var b strings.Builder
+	for i, v := range list {
+		b.WriteByte("[,"[min(i, 1)])
+		b.WriteByte('"')
+		b.WriteString(hexutil.Encode(v.Bytes()))
+		b.WriteByte('"')
+	}
+	b.WriteByte(']')
+	return b.String()
+}

@@ -1,0 +1,151 @@
+package node
+
+import (
+	"context"
+	"sync"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
+)
+
+// span is how many blocks a node is asked for at once, and in how many requests at a time. Both grow while answers come and shrink when they do not: size doubles until
+// something was refused and is halved then; after that the space between what was answered and what was refused is halved. What was refused is
+// remembered in ceiling and not tried again for a while, since each refusal costs a request.
+type span struct {
+	most uint64 // configured
+
+	mu        sync.Mutex
+	size      uint64
+	ceiling   uint64 // the largest that may be tried: one less than what was refused
+	good      uint64 // the largest answered since; what size returns to when a failure turns out to be none of the range's
+	left      int    // answers until the ceiling is forgotten
+	width     int    // requests at a time
+	inFlight  int
+	leaving   chan struct{} // closed and made anew when one leaves
+	aloneFail int           // single blocks refused in a row
+}
+
+const (
+	firstSpan = 512
+	// Answers after which a refused size may be tried again: providers raise limits, and some refuse for the number of logs. Sooner where the reason was not
+	// said: it may have been another.
+	forgetKnown, forgetUnknown = 512, 64
+	// Answers with so many logs are large enough; twice as many are too large for a commit.
+	enoughLogs = 5000
+	// RangesInFlight hides a provider's latency; more would only meet its rate limit.
+	RangesInFlight = 4
+	// Single blocks whose logs are refused in a row, without an answer between them, before a node counts as one without logs.
+	unfitAfter = 3
+)
+
+func newSpan(most uint64) *span {
+	first := min(firstSpan, most)
+	return &span{most: most, size: first, ceiling: most, good: first, width: 1, leaving: make(chan struct{})}
+}
+
+// enter waits for a turn to ask. leave ends it.
+func (s *span) enter(ctx context.Context) error {
+	for {
+		s.mu.Lock()
+		if s.inFlight < s.width {
+			s.inFlight++
+			s.mu.Unlock()
+			return nil
+		}
+		leaving := s.leaving
+		s.mu.Unlock()
+		select {
+		case <-leaving:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (s *span) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.inFlight--
+	close(s.leaving)
+	s.leaving = make(chan struct{})
+}
+
+// now is the size to ask for.
+func (s *span) now() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.size
+}
+
+// limit is the largest size that may be tried.
+func (s *span) limit() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ceiling
+}
+
+// accepted takes in an answer: of so many blocks, with so many logs and bytes, of which enoughBytes are large enough.
+func (s *span) accepted(size uint64, logs, bytes, enoughBytes int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.aloneFail = 0
+	s.width = min(s.width+1, RangesInFlight)
+	if s.left > 0 {
+		if s.left--; s.left == 0 {
+			s.ceiling = s.most
+		}
+	}
+	if size >= s.size || s.good > s.ceiling {
+		s.good = size
+	}
+	full := max(float64(logs)/enoughLogs, float64(bytes)/float64(enoughBytes))
+	switch {
+	case full > 2 && size <= s.size:
+		s.size = max(uint64(float64(size)/full), 1)
+	case size < s.size || full > 1:
+	case s.ceiling == s.most:
+		s.size = min(max(uint64(float64(size)/max(full, 0.5)), size), s.ceiling)
+	default:
+		s.size = min(size+(s.ceiling-min(size, s.ceiling)+1)/2, s.ceiling)
+	}
+}
+
+// refused takes in that so many blocks were not answered for, and why; hint is how many would be, zero: unknown. It says whether fewer are worth a try.
+func (s *span) refused(size uint64, kind rpc.Kind, hint uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.width = 1
+	if size <= 1 {
+		// One block is refused: it was not the range. What was given up for it comes back.
+		s.aloneFail++
+		s.size, s.ceiling, s.left = max(s.good, 1), s.most, 0
+		return false
+	}
+	next := max(size/2, 1)
+	if hint > 0 && hint < size {
+		next = hint
+	}
+	s.size = min(s.size, next)
+	s.ceiling = max(min(s.ceiling, size-1), 1)
+	if hint > 0 && hint < size {
+		s.ceiling = hint
+	}
+	s.left = forgetUnknown
+	if kind == rpc.RangeTooLarge {
+		s.left = forgetKnown
+	}
+	return true
+}
+
+// unfit says whether single blocks were refused so often that the node gives no logs at all.
+func (s *span) unfit() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.aloneFail >= unfitAfter
+}
+
+// narrow has requests go one at a time again, for a node that met its limits.
+func (s *span) narrow() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.width = 1
+}

@@ -1,0 +1,85 @@
+package node
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
+)
+
+// validateLogs sorts logs and tests them against the question.
+func validateLogs(logs []types.Log, from, to uint64, f *Filter) error {
+	order := func(a, b types.Log) int {
+		return cmp.Or(cmp.Compare(a.BlockNumber, b.BlockNumber), cmp.Compare(a.Index, b.Index))
+	}
+	if !slices.IsSortedFunc(logs, order) { // parts of a filter, or a provider that asked several nodes itself
+		slices.SortFunc(logs, order)
+	}
+	for i := range logs {
+		l := &logs[i]
+		var why string
+		switch {
+		case l.Removed:
+			why = "was removed"
+		case l.BlockNumber < from || l.BlockNumber > to:
+			why = fmt.Sprintf("is not in blocks %d to %d", from, to)
+		case !f.Matches(l):
+			why = "does not match the filter"
+		case l.BlockHash == (common.Hash{}) || l.TxHash == (common.Hash{}):
+			why = "is in no block yet"
+		case i > 0 && logs[i-1].BlockNumber == l.BlockNumber && logs[i-1].Index == l.Index:
+			why = "comes twice"
+		case i > 0 && logs[i-1].BlockNumber == l.BlockNumber && logs[i-1].BlockHash != l.BlockHash:
+			return fmt.Errorf("%w: block %d has logs of two hashes", ErrDisagree, l.BlockNumber)
+		default:
+			continue
+		}
+		return fmt.Errorf("%w: log %d of block %d %s", rpc.ErrInvalid, l.Index, l.BlockNumber, why)
+	}
+	return nil
+}
+
+// validateBlock tests a block's logs against its header and the filter, and fills in their time.
+func validateBlock(logs []types.Log, h rpc.Header, f *Filter) error {
+	for i := range logs {
+		if l := &logs[i]; l.BlockHash != h.Hash {
+			return fmt.Errorf("%w: log %d is of block %s instead of %s", rpc.ErrInvalid, l.Index, l.BlockHash, h.Hash)
+		}
+	}
+	if err := validateLogs(logs, h.Number, h.Number, f); err != nil {
+		return err
+	}
+	for i := range logs {
+		l := &logs[i]
+		if h.Bloom != (types.Bloom{}) && !inBloom(&h.Bloom, l) { // chains without bloom filters give zeros
+			return fmt.Errorf("%w: log %d of block %d is not in the block's bloom filter", rpc.ErrInvalid, l.Index, h.Number)
+		}
+		l.BlockTimestamp = h.Time
+	}
+	return nil
+}
+
+func inBloom(b *types.Bloom, l *types.Log) bool {
+	return b.Test(l.Address.Bytes()) && !slices.ContainsFunc(l.Topics, func(t common.Hash) bool { return !b.Test(t.Bytes()) })
+}
+
+// accountsFor says whether logs together set every bit of a bloom filter.
+func accountsFor(logs []types.Log, b *types.Bloom) bool {
+	var all types.Bloom
+	for i := range logs {
+		all.Add(logs[i].Address.Bytes())
+		for _, t := range logs[i].Topics {
+			all.Add(t.Bytes())
+		}
+	}
+	for i, bits := range b {
+		if bits&^all[i] != 0 {
+			return false
+		}
+	}
+	return true
+}

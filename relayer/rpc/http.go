@@ -1,0 +1,198 @@
+package rpc
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// An HTTP/2 connection on which nothing came for so long is asked whether it lives, and ended when it does not answer: else a connection that swallows packets is used
+	// for ever, since all requests share it.
+	h2Silence, h2Answer = 5 * time.Second, 3 * time.Second
+	// headerLimit bounds an answer's HTTP headers, in bytes.
+	headerLimit = 64 << 10
+	// maxRetry bounds what a node may ask to wait: more would be a mistake or an attack.
+	maxRetry = 10 * time.Minute
+)
+
+// HTTP sends batches by POST. Connections are kept and shared.
+type HTTP struct {
+	url    string
+	client *http.Client
+	base   *http.Transport
+	ids    atomic.Uint64
+}
+
+// NewHTTP returns a client of an http or https URL and connects to nothing.
+func NewHTTP(url string) *HTTP {
+	base := http.DefaultTransport.(*http.Transport).Clone()
+	base.MaxIdleConnsPerHost = 16
+	base.MaxResponseHeaderBytes = headerLimit
+	base.DialContext = dialer().DialContext
+	base.HTTP2 = &http.HTTP2Config{SendPingTimeout: h2Silence, PingTimeout: h2Answer}
+	return &HTTP{url: url, base: base, client: &http.Client{
+		Transport: base,
+		// A redirect would carry a batch, and maybe a key, to a place that nobody configured.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
+
+// Close closes the connections that nobody uses.
+func (t *HTTP) Close() { t.base.CloseIdleConnections() }
+
+// Exchange implements Client.
+func (t *HTTP) Exchange(ctx context.Context, calls []*Call, limit int64) (Traffic, error) {
+	first := t.ids.Add(uint64(len(calls))) - uint64(len(calls)) + 1
+	body := encode(calls, first)
+	traffic := Traffic{Sent: len(body)}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, t.url, bytes.NewReader(body))
+	if err != nil {
+		return Traffic{}, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := t.client.Do(req)
+	if err != nil {
+		t.abandon(ctx)
+		return traffic, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := readAll(resp.Body, resp.ContentLength, limit)
+	traffic.Received = len(b)
+	if err != nil {
+		t.abandon(ctx)
+		return traffic, err
+	}
+	retry := retryAfter(resp.Header.Get("Retry-After"), time.Now())
+	if resp.StatusCode != http.StatusOK {
+		return traffic, statusError(resp.StatusCode, retry, b)
+	}
+	err = deliver(b, calls, first)
+	for _, c := range calls {
+		noteRetry(c.Err, retry)
+	}
+	noteRetry(err, retry)
+	return traffic, err
+}
+
+// abandon closes what is idle after a request without an answer: the other connections may have died with its own.
+func (t *HTTP) abandon(ctx context.Context) {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		t.base.CloseIdleConnections()
+	}
+}
+
+// readAll reads an answer, up to the limit.
+func readAll(r io.Reader, length, limit int64) ([]byte, error) {
+	if length > limit {
+		return nil, fmt.Errorf("%w: %d bytes", ErrTooLarge, length)
+	}
+	var buf bytes.Buffer
+	if length > 0 {
+		buf.Grow(int(length) + bytes.MinRead)
+	}
+	n, err := buf.ReadFrom(io.LimitReader(r, limit+1))
+	if err == nil && n > limit {
+		err = fmt.Errorf("%w: more than %d bytes", ErrTooLarge, limit)
+	}
+	return buf.Bytes(), err
+}
+
+// statusError is the error of an answer under another status than 200. Some providers send a JSON-RPC error under one; it says more than the status does.
+func statusError(status int, retry time.Duration, body []byte) error {
+	list, _, err := splitResponses(body)
+	if err == nil && len(list) > 0 && list[0].fault != nil {
+		fault := parseFault(list[0].fault)
+		if e, is := errors.AsType[*Error](fault); is && e.Message != "" {
+			e.Status = status
+			noteRetry(e, retry)
+			return e
+		}
+	}
+	return &Page{Status: status, Retry: retry, Text: pageText(body)}
+}
+
+func noteRetry(err error, retry time.Duration) {
+	if retry == 0 {
+		return
+	}
+	if e, is := errors.AsType[*Error](err); is && e.Retry == 0 {
+		e.Retry = retry
+	}
+	if e, is := errors.AsType[*Page](err); is && e.Retry == 0 {
+		e.Retry = retry
+	}
+}
+
+var (
+	markup = regexp.MustCompile(`(?s)<(?:script|style)\b.*?</(?:script|style)>|<[^>]*>`)
+	spaces = regexp.MustCompile(`\s+`)
+)
+
+// maxPage is how much of a page is looked at, in bytes.
+const maxPage = 4 << 10
+
+// pageText is the first words of a page, without markup.
+func pageText(b []byte) string {
+	b = b[:min(len(b), maxPage)]
+	text := string(b)
+	var j struct { // as many gateways say it
+		Message string          `json:"message"`
+		Error   json.RawMessage `json:"error"`
+	}
+	if json.Unmarshal(b, &j) == nil {
+		text = j.Message + " " + strings.Trim(string(j.Error), `"`)
+	}
+	text = spaces.ReplaceAllString(markup.ReplaceAllString(text, " "), " ")
+	text = strings.ToValidUTF8(strings.TrimSpace(text), "")
+	return text[:min(len(text), maxReason)]
+}
+
+// retryAfter reads the header: seconds, or a date.
+func retryAfter(v string, now time.Time) time.Duration {
+	v = strings.TrimSpace(v)
+	if v == "" {
+		return 0
+	}
+	d := time.Duration(0)
+	if seconds, err := strconv.ParseFloat(v, 64); err == nil {
+		d = time.Duration(min(max(seconds, 0), maxRetry.Seconds()) * float64(time.Second))
+	} else if at, err := http.ParseTime(v); err == nil {
+		d = at.Sub(now)
+	}
+	return min(max(d, 0), maxRetry)
+}
+
+var waitWords = regexp.MustCompile(`(?i)\b(?:wait|(?:retry|try again) (?:in|after)|reset(?:s)? in|backoff_seconds"?:) ?([0-9]+(?:\.[0-9]+)?) ?(ms|milli|s\b|sec|m\b|min)?`)
+
+// retryInWords reads how long a node asks to wait where the text says it: "please wait 23s and retry", Infura's "backoff_seconds".
+func retryInWords(e *Error) time.Duration {
+	found := waitWords.FindStringSubmatch(e.Message)
+	if found == nil {
+		found = waitWords.FindStringSubmatch(string(e.Data))
+	}
+	if found == nil {
+		return 0
+	}
+	n, err := strconv.ParseFloat(found[1], 64)
+	if err != nil {
+		return 0
+	}
+	unit := time.Second
+	switch strings.ToLower(found[2]) {
+	case "ms", "milli":
+		unit = time.Millisecond
+	case "m", "min":
+		unit = time.Minute
+	}
+	return time.Duration(min(n*float64(unit), float64(maxRetry)))
+}

@@ -1,0 +1,312 @@
+// Package rpc sends one JSON-RPC request, or one batch, to one URL, and says what the answer means. It knows no health, no other endpoint and no chain: package node
+// keeps an endpoint's books, package source makes a chain of several nodes.
+//
+//	Call ── Client (HTTP or WS) ── answer ── Classify: what a refusal means for what to do next
+//
+// # Why not go-ethereum's rpc.Client
+//
+// It was weighed and would have to be wrapped in all but the encoding of requests. It reads an answer of any size into memory (a range of logs has had
+// 150 MB); it hides an HTTP status' headers, and Retry-After with them; it follows redirects, with a batch and maybe a key, to a host that nobody configured; it
+// decodes each result twice, once into a json.RawMessage and once into the type, and logs by reflection; a batch of which a part is answered is an error
+// per element whose reason is lost; over WebSocket it pings, and so keeps a connection for ever whose node answers pings and no requests; and it cannot prove a connection
+// (eth_chainId) before others use it. Its Header computes a block's hash, which other chains compute otherwise. What it does well, subscriptions, is 40 lines here.
+package rpc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/core/types"
+)
+
+// The methods that the relayer reads with.
+const (
+	ChainID     = "eth_chainId"
+	GetCode     = "eth_getCode"
+	GetByNumber = "eth_getBlockByNumber"
+	GetByHash   = "eth_getBlockByHash"
+	GetLogs     = "eth_getLogs"
+	GetReceipts = "eth_getBlockReceipts"
+	Subscribe   = "eth_subscribe"
+)
+
+// Client carries batches to one URL. It may be used concurrently.
+type Client interface {
+	// Exchange sends the calls as one batch, one call without an array, and fills in their answers. An error is about the batch as a whole; ErrUnanswered
+	// alone means that some calls have their answers. An answer of more than limit bytes is ErrTooLarge. ctx must have a deadline.
+	Exchange(ctx context.Context, calls []*Call, limit int64) (Traffic, error)
+	// Close ends all connections. The next Exchange opens new ones.
+	Close()
+}
+
+// Traffic of an exchange, in bytes, uncompressed.
+type Traffic struct{ Sent, Received int }
+
+// Call is one request of a batch, and its answer.
+type Call struct {
+	Method string
+	Params string // JSON
+	Result []byte // JSON; it aliases what was received
+	Err    error
+}
+
+// ByNumber asks for the header at a height.
+func ByNumber(n uint64) *Call {
+	return &Call{Method: GetByNumber, Params: `["` + Quantity(n) + `",false]`}
+}
+
+// ByTag asks for a header by latest, safe or finalized.
+func ByTag(tag string) *Call { return &Call{Method: GetByNumber, Params: `["` + tag + `",false]`} }
+
+// ByHash asks for a header by its hash.
+func ByHash(hash common.Hash) *Call {
+	return &Call{Method: GetByHash, Params: `["` + hash.Hex() + `",false]`}
+}
+
+// Quantity is a number as JSON-RPC writes it, without quotes.
+func Quantity(n uint64) string { return "0x" + strconv.FormatUint(n, 16) }
+
+// Decode unmarshals the result. null is ErrBehind: it is the answer to a question about a block that the node does not have.
+func (c *Call) Decode(to any) error {
+	switch {
+	case c.Err != nil:
+		return c.Err
+	case c.Null():
+		return ErrBehind
+	}
+	if err := json.Unmarshal(c.Result, to); err != nil {
+		return fmt.Errorf("%w to %s: %w", ErrInvalid, c.Method, err)
+	}
+	return nil
+}
+
+// Null says whether the answer is null.
+func (c *Call) Null() bool { return c.Err == nil && string(c.Result) == "null" }
+
+// Header decodes a header and tests that it is the one that was asked for.
+func (c *Call) Header(n uint64) (h Header, err error) {
+	if err := c.Decode(&h); err != nil {
+		return h, AsBehind(err)
+	}
+	if h.Number != n {
+		return h, fmt.Errorf("%w: block %d instead of %d", ErrInvalid, h.Number, n)
+	}
+	return h, nil
+}
+
+// AsBehind marks a node's words for not having a block with ErrBehind.
+func AsBehind(err error) error {
+	if err != nil && Classify(err) == Behind && !errors.Is(err, ErrBehind) {
+		return fmt.Errorf("%w: %w", ErrBehind, err)
+	}
+	return err
+}
+
+// answer puts a response where it belongs.
+func (c *Call) answer(r *response) {
+	switch {
+	case r.fault != nil:
+		c.Err = parseFault(r.fault)
+	case r.result == nil:
+		c.Err = fmt.Errorf("%w to %s: neither result nor error", ErrInvalid, c.Method)
+	default:
+		c.Result = r.result
+	}
+}
+
+// Header is what the relayer needs of a block's header. The hash is as the node gave it: chains differ in how they compute it.
+type Header struct {
+	Number       uint64
+	Hash, Parent common.Hash
+	Time         uint64 // unix, seconds
+	Bloom        types.Bloom
+}
+
+// maxNumber bounds block numbers: they are signed in the database.
+const maxNumber = 1 << 62
+
+// UnmarshalJSON takes a block as eth_getBlockByNumber and newHeads give it. Fields that it does not know are passed over, of whatever type they are.
+func (h *Header) UnmarshalJSON(b []byte) error {
+	var j struct {
+		Number     *hexutil.Uint64 `json:"number"`
+		Hash       *common.Hash    `json:"hash"`
+		ParentHash *common.Hash    `json:"parentHash"`
+		Timestamp  *hexutil.Uint64 `json:"timestamp"`
+		LogsBloom  json.RawMessage `json:"logsBloom"` // some chains have none, or one of another form
+	}
+	if err := json.Unmarshal(b, &j); err != nil {
+		return err
+	}
+	if j.Number == nil || j.Hash == nil || j.ParentHash == nil || j.Timestamp == nil {
+		return errors.New("block lacks number, hash, parentHash or timestamp")
+	}
+	if *j.Number > maxNumber || *j.Timestamp > maxNumber {
+		return fmt.Errorf("block number %d or time %d is absurd", *j.Number, *j.Timestamp)
+	}
+	*h = Header{Number: uint64(*j.Number), Hash: *j.Hash, Parent: *j.ParentHash, Time: uint64(*j.Timestamp)}
+	if json.Unmarshal(j.LogsBloom, &h.Bloom) != nil {
+		h.Bloom = types.Bloom{}
+	}
+	return nil
+}
+
+// encode writes a batch whose ids count from first.
+func encode(calls []*Call, first uint64) []byte {
+	n := 2
+	for _, c := range calls {
+		n += len(c.Params) + 80
+	}
+	b := make([]byte, 0, n)
+	for i, c := range calls {
+		if len(calls) > 1 {
+			b = append(b, "[,"[min(i, 1)])
+		}
+		b = append(b, `{"jsonrpc":"2.0","id":`...)
+		b = strconv.AppendUint(b, first+uint64(i), 10)
+		b = append(b, `,"method":"`...)
+		b = append(b, c.Method...)
+		b = append(b, `","params":`...)
+		b = append(b, c.Params...)
+		b = append(b, '}')
+	}
+	if len(calls) > 1 {
+		b = append(b, ']')
+	}
+	return b
+}
+
+// deliver puts the answers of a batch where they belong.
+func deliver(b []byte, calls []*Call, first uint64) error {
+	list, single, err := splitResponses(b)
+	if err != nil {
+		return garbled(b, err)
+	}
+	if single && list[0].fault != nil && (len(calls) > 1 || !list[0].hasID) {
+		return parseFault(list[0].fault) // of the batch as a whole
+	}
+	answered := make([]bool, len(calls))
+	left := len(calls)
+	for i := range list {
+		r := &list[i]
+		at := r.id - first
+		if !r.hasID && r.fault != nil && len(calls) > 1 {
+			return parseFault(r.fault)
+		}
+		if !r.hasID || at >= uint64(len(calls)) || answered[at] {
+			return fmt.Errorf("%w: an answer to nothing that was asked", ErrInvalid)
+		}
+		answered[at] = true
+		left--
+		calls[at].answer(r)
+	}
+	if left == 0 {
+		return nil
+	}
+	for i, c := range calls {
+		if !answered[i] {
+			c.Err = fmt.Errorf("%w: %s", ErrUnanswered, c.Method)
+		}
+	}
+	return ErrUnanswered
+}
+
+// garbled is an answer that is no JSON-RPC: cut off, or a proxy's page, whose words may say why.
+func garbled(b []byte, err error) error {
+	return &Page{Text: pageText(b), err: fmt.Errorf("%w: %w", ErrGarbled, err)}
+}
+
+var (
+	// ErrBehind means that the node does not have the block yet. It says nothing about what is in the block.
+	ErrBehind = errors.New("the node does not have the block yet")
+	// ErrInvalid means that a node's answer is not an answer to the question.
+	ErrInvalid = errors.New("invalid answer")
+	// ErrGarbled is an ErrInvalid that cannot be read at all: cut off in transit, or a proxy's page. That passes, while a node that answers legibly and wrongly is
+	// left alone for long.
+	ErrGarbled = fmt.Errorf("garbled, %w", ErrInvalid)
+	// ErrUnanswered means that a batch was answered in part: an endpoint that takes fewer requests at once.
+	ErrUnanswered = fmt.Errorf("some requests of the batch have no answer, %w", ErrInvalid)
+	// ErrTooLarge is an answer larger than this process is willing to hold.
+	ErrTooLarge = errors.New("response is too big")
+	// ErrSlow is the cause of a request's end when its own deadline passed.
+	ErrSlow = errors.New("no answer in time")
+	// ErrDisconnected means that the connection broke while an answer was awaited.
+	ErrDisconnected = errors.New("the connection broke")
+)
+
+// Error is what a node answered instead of a result.
+type Error struct {
+	Code    int             `json:"code"`
+	Message string          `json:"message"`
+	Data    json.RawMessage `json:"data"`
+	Status  int             `json:"-"` // HTTP status that came with it; zero: 200, or no HTTP
+	Retry   time.Duration   `json:"-"` // how long to wait, where it says; zero: it does not
+}
+
+func (e *Error) Error() string {
+	text := fmt.Sprintf("node says %q (code %d)", e.Message, e.Code)
+	if more := e.reason(); more != "" {
+		text += ": " + more
+	}
+	return text
+}
+
+// Bounds of what is kept of a node's words.
+const maxMessage, maxReason = 300, 200
+
+// reason is what data says besides the message; a revert's data is not shown.
+func (e *Error) reason() string {
+	var text string
+	if json.Unmarshal(e.Data, &text) != nil {
+		text = string(e.Data)
+	}
+	if text == "null" || strings.HasPrefix(text, "0x") || text == e.Message {
+		return ""
+	}
+	return text[:min(len(text), maxReason)]
+}
+
+func parseFault(b []byte) error {
+	e := &Error{}
+	if json.Unmarshal(b, e) != nil {
+		var loose struct { // a code that is a string, or no number that fits
+			Message string `json:"message"`
+		}
+		if json.Unmarshal(b, &loose) == nil && loose.Message != "" {
+			e.Message = loose.Message
+		} else {
+			e.Message = strings.Trim(string(b), `"`)
+		}
+		e.Code, e.Data = 0, nil
+	}
+	e.Message = e.Message[:min(len(e.Message), maxMessage)]
+	e.Retry = retryInWords(e)
+	return e
+}
+
+// Page is an answer that is no JSON-RPC: a proxy's page or a bare status.
+type Page struct {
+	Status int           // HTTP; zero: it came with 200
+	Retry  time.Duration // Retry-After; zero: none given
+	Text   string        // its first words
+	err    error         // nil: the status is what is wrong
+}
+
+func (e *Page) Error() string {
+	text := "HTTP status " + strconv.Itoa(e.Status)
+	if e.err != nil {
+		text = e.err.Error()
+	}
+	if e.Text != "" {
+		text += fmt.Sprintf(" (%q)", e.Text)
+	}
+	return text
+}
+
+func (e *Page) Unwrap() error { return e.err }

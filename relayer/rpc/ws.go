@@ -1,0 +1,442 @@
+package rpc
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gorilla/websocket"
+)
+
+const (
+	// A connection on which nothing comes for two pings is dead.
+	pingEvery  = 4 * time.Second
+	wsDeadline = 2*pingEvery + time.Second
+	// notificationLimit bounds a message that answers nothing, in bytes: a header has some 2 kB.
+	notificationLimit = 1 << 20
+)
+
+// WS sends batches over one WebSocket connection, which the first use opens and whoever finds it broken opens anew.
+type WS struct {
+	url   string
+	prove func(ctx context.Context, ask func(context.Context, *Call) error) error
+
+	dialing chan struct{} // a token: whoever has it may open a connection
+	mu      sync.Mutex
+	conn    *wsConn              // that is used
+	open    map[*wsConn]struct{} // whose goroutines may run
+	nextID  uint64
+}
+
+// NewWS returns a client of a ws or wss URL and connects to nothing. prove judges each new connection before anybody uses it.
+func NewWS(url string, prove func(ctx context.Context, ask func(context.Context, *Call) error) error) *WS {
+	return &WS{url: url, prove: prove, dialing: make(chan struct{}, 1), open: map[*wsConn]struct{}{}}
+}
+
+// Subscription follows the head over one connection, and ends with it.
+type Subscription struct {
+	Heads <-chan Header   // the newest; older ones that nobody took are dropped
+	Done  <-chan struct{} // closed when the connection is over
+	conn  *wsConn
+}
+
+// End ends the connection of the subscription, so that the next one is made over a new one.
+func (s *Subscription) End() { _ = s.conn.c.Close() }
+
+// Subscribe asks for newHeads. A node's refusal is an *Error.
+func (t *WS) Subscribe(ctx context.Context) (*Subscription, error) {
+	conn, err := t.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	q := &Call{Method: Subscribe, Params: `["newHeads"]`}
+	if _, err := t.over(ctx, conn, []*Call{q}, notificationLimit); err != nil {
+		return nil, err
+	}
+	if q.Err != nil {
+		return nil, q.Err
+	}
+	return &Subscription{Heads: conn.heads, Done: conn.done, conn: conn}, nil
+}
+
+// Close ends the connections and waits for their goroutines.
+func (t *WS) Close() {
+	t.mu.Lock()
+	open := slices.Collect(maps.Keys(t.open))
+	clear(t.open)
+	t.conn = nil
+	t.mu.Unlock()
+	for _, c := range open {
+		_ = c.c.Close()
+		c.wg.Wait()
+	}
+}
+
+// Exchange implements Client.
+func (t *WS) Exchange(ctx context.Context, calls []*Call, limit int64) (Traffic, error) {
+	conn, err := t.connect(ctx)
+	if err != nil {
+		return Traffic{}, err
+	}
+	return t.over(ctx, conn, calls, limit)
+}
+
+// connect returns the connection, opening it where there is none.
+func (t *WS) connect(ctx context.Context) (*wsConn, error) {
+	select {
+	case t.dialing <- struct{}{}:
+		defer func() { <-t.dialing }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	t.mu.Lock()
+	conn := t.conn
+	t.mu.Unlock()
+	if conn != nil && !conn.ended() {
+		return conn, nil
+	}
+	conn, err := t.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	// Nobody uses the connection before it has proven to be the right chain's.
+	err = t.prove(ctx, func(ctx context.Context, q *Call) error {
+		_, err := t.over(ctx, conn, []*Call{q}, notificationLimit)
+		return err
+	})
+	if err != nil {
+		_ = conn.c.Close()
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.conn = conn
+	return conn, nil
+}
+
+func (t *WS) dial(ctx context.Context) (*wsConn, error) {
+	d := websocket.Dialer{
+		Proxy: http.ProxyFromEnvironment, NetDialContext: dialer().DialContext, HandshakeTimeout: connectTimeout,
+		ReadBufferSize: 64 << 10, WriteBufferSize: 16 << 10,
+	}
+	address, header := credentials(t.url)
+	c, resp, err := d.DialContext(ctx, address, header)
+	if err != nil {
+		if resp != nil && errors.Is(err, websocket.ErrBadHandshake) {
+			body, _ := io.ReadAll(io.LimitReader(resp.Body, maxPage))
+			return nil, statusError(resp.StatusCode, retryAfter(resp.Header.Get("Retry-After"), time.Now()), body)
+		}
+		return nil, err
+	}
+	conn := &wsConn{c: c, done: make(chan struct{}), waiting: map[uint64]*wsWait{}, heads: make(chan Header, 1)}
+	conn.wg.Go(conn.read)
+	conn.wg.Go(conn.ping)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	maps.DeleteFunc(t.open, func(c *wsConn, _ struct{}) bool { return c.ended() })
+	t.open[conn] = struct{}{}
+	return conn, nil
+}
+
+// credentials turns the user of a URL into a header, as net/http does by itself: WebSocket URLs have none.
+func credentials(raw string) (string, http.Header) {
+	u, err := url.Parse(raw)
+	if err != nil || u.User == nil {
+		return raw, nil
+	}
+	password, _ := u.User.Password()
+	header := http.Header{"Authorization": {"Basic " + base64.StdEncoding.EncodeToString([]byte(u.User.Username()+":"+password))}}
+	u.User = nil
+	return u.String(), header
+}
+
+// over sends a batch over a certain connection.
+func (t *WS) over(ctx context.Context, conn *wsConn, calls []*Call, limit int64) (Traffic, error) {
+	t.mu.Lock()
+	first := t.nextID + 1
+	t.nextID += uint64(len(calls))
+	t.mu.Unlock()
+	w, err := conn.await(first, calls, limit)
+	if err != nil {
+		return Traffic{}, err
+	}
+	body := encode(calls, first)
+	traffic := Traffic{Sent: len(body)}
+	if err := conn.send(ctx, body); err != nil {
+		_ = conn.c.Close() // half a message may have gone out
+		conn.forget(w)
+		return traffic, fmt.Errorf("%w: %w", ErrDisconnected, err)
+	}
+	select {
+	case <-w.delivered:
+	case <-ctx.Done():
+		conn.giveUp(w, errors.Is(ctx.Err(), context.DeadlineExceeded))
+		return traffic, context.Cause(ctx)
+	}
+	traffic.Received = w.received
+	for i, c := range calls {
+		c.Result, c.Err = w.calls[i].Result, w.calls[i].Err
+	}
+	return traffic, w.err
+}
+
+// wsConn is one connection. Its two goroutines, read and ping, end when it does. mu guards the batches that wait: a batch is in waiting, by each of its ids that is
+// unanswered, until its delivered is closed or its asker has gone; after over nobody may join them.
+type wsConn struct {
+	c     *websocket.Conn
+	done  chan struct{} // closed when the connection is over
+	heads chan Header   // of the subscription: the newest, older ones are dropped
+	write sync.Mutex    // one writer at a time
+	wg    sync.WaitGroup
+
+	mu       sync.Mutex
+	waiting  map[uint64]*wsWait
+	answered uint64 // requests, ever
+	over     bool
+}
+
+// wsWait is a batch whose answers are awaited. The reader fills in the calls until delivered is closed.
+type wsWait struct {
+	first     uint64
+	calls     []*Call
+	left      int
+	limit     int64
+	before    uint64 // wsConn.answered when it was sent
+	received  int
+	err       error
+	delivered chan struct{}
+}
+
+func (c *wsConn) ended() bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (c *wsConn) await(first uint64, calls []*Call, limit int64) (*wsWait, error) {
+	w := &wsWait{first: first, calls: make([]*Call, len(calls)), left: len(calls), limit: limit, delivered: make(chan struct{})}
+	for i, call := range calls { // copies: the reader may be at them when the asker has gone
+		w.calls[i] = &Call{Method: call.Method}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return nil, ErrDisconnected
+	}
+	w.before = c.answered
+	for i := range calls {
+		c.waiting[first+uint64(i)] = w
+	}
+	return w, nil
+}
+
+func (c *wsConn) send(ctx context.Context, body []byte) error {
+	c.write.Lock()
+	defer c.write.Unlock()
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(wsDeadline)
+	}
+	if err := c.c.SetWriteDeadline(deadline); err != nil {
+		return err
+	}
+	return c.c.WriteMessage(websocket.TextMessage, body)
+}
+
+func (c *wsConn) forget(w *wsWait) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.remove(w)
+}
+
+// giveUp is forget after a deadline has passed. A connection that has answered no request meanwhile is closed, though it may answer pings.
+func (c *wsConn) giveUp(w *wsWait, late bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.remove(w)
+	if late && c.answered == w.before {
+		_ = c.c.Close()
+	}
+}
+
+// remove takes a batch out of those that wait. Held: mu.
+func (c *wsConn) remove(w *wsWait) {
+	for i := range w.calls {
+		delete(c.waiting, w.first+uint64(i))
+	}
+}
+
+// finish ends a batch's waiting. Held: mu.
+func (c *wsConn) finish(w *wsWait, err error) {
+	c.remove(w)
+	w.err, w.left = err, 0
+	close(w.delivered)
+}
+
+// limit is the most that a message may have now, in bytes.
+func (c *wsConn) limit() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	limit := int64(notificationLimit)
+	for _, w := range c.waiting {
+		limit = max(limit, w.limit)
+	}
+	return limit
+}
+
+// read receives until the connection ends, and then lets everybody who waits know.
+func (c *wsConn) read() {
+	cause := ErrDisconnected
+	defer func() {
+		_ = c.c.Close()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.over = true
+		for _, w := range c.waiting {
+			if w.left > 0 {
+				c.finish(w, cause)
+			}
+		}
+		close(c.done)
+	}()
+	alive := func() { _ = c.c.SetReadDeadline(time.Now().Add(wsDeadline)) }
+	alive()
+	c.c.SetPongHandler(func(string) error { alive(); return nil })
+	for {
+		_, r, err := c.c.NextReader()
+		if err != nil {
+			return
+		}
+		message, err := readAll(&progress{r, alive}, 0, c.limit())
+		if err != nil {
+			if errors.Is(err, ErrTooLarge) {
+				cause = err
+			}
+			return
+		}
+		alive()
+		list, single, err := splitResponses(message)
+		if err != nil {
+			cause = garbled(message, err)
+			return
+		}
+		c.route(list, single, len(message))
+	}
+}
+
+// progress is a message that takes long to arrive: while it arrives, the connection lives.
+type progress struct {
+	r     io.Reader
+	alive func()
+}
+
+func (p *progress) Read(b []byte) (int, error) {
+	n, err := p.r.Read(b)
+	if n > 0 {
+		p.alive()
+	}
+	return n, err
+}
+
+// route hands the responses of a message to the batches that wait for them, or to the subscription.
+func (c *wsConn) route(list []response, single bool, size int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var batch *wsWait
+	for i := range list {
+		r := &list[i]
+		switch {
+		case len(r.method) > 0:
+			c.notify(r)
+		case !r.hasID:
+			c.refuse(r)
+		default:
+			if w := c.deliver(r, size/len(list)); w != nil {
+				batch = w
+			}
+		}
+	}
+	// An array is the whole answer to a batch: what it lacks does not come.
+	if batch != nil && !single && batch.left > 0 {
+		for i, q := range batch.calls {
+			if q.Result == nil && q.Err == nil {
+				batch.calls[i].Err = fmt.Errorf("%w: %s", ErrUnanswered, q.Method)
+			}
+		}
+		c.finish(batch, ErrUnanswered)
+	}
+}
+
+// deliver hands over one response of so many bytes and returns the batch that it is of; nil: its asker has gone. Held: mu.
+func (c *wsConn) deliver(r *response, size int) *wsWait {
+	c.answered++
+	w := c.waiting[r.id]
+	if w == nil {
+		return nil
+	}
+	delete(c.waiting, r.id)
+	w.calls[r.id-w.first].answer(r)
+	w.received += size
+	if w.left--; w.left == 0 {
+		close(w.delivered)
+	}
+	return w
+}
+
+// refuse takes an error without an id: it is about a whole batch. It can only be told whose it is when one batch waits. Held: mu.
+func (c *wsConn) refuse(r *response) {
+	var only *wsWait
+	for _, w := range c.waiting {
+		if only != nil && only != w {
+			return
+		}
+		only = w
+	}
+	if only != nil && r.fault != nil {
+		c.answered++
+		c.finish(only, parseFault(r.fault))
+	}
+}
+
+func (c *wsConn) notify(r *response) {
+	var p struct {
+		Result Header `json:"result"`
+	}
+	if !strings.HasSuffix(string(r.method), "_subscription") || json.Unmarshal(r.params, &p) != nil {
+		return
+	}
+	select { // only the reader sends
+	case <-c.heads:
+	default:
+	}
+	c.heads <- p.Result
+}
+
+func (c *wsConn) ping() {
+	ticker := time.NewTicker(pingEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-c.done:
+			return
+		case now := <-ticker.C:
+			if c.c.WriteControl(websocket.PingMessage, nil, now.Add(pingEvery)) != nil {
+				_ = c.c.Close()
+				return
+			}
+		}
+	}
+}

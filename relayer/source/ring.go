@@ -1,0 +1,108 @@
+package source
+
+import (
+	"sync"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/node"
+)
+
+// ring remembers the newest headers, each the parent of the next.
+type ring struct {
+	mu      sync.Mutex
+	headers map[uint64]Header
+	top     uint64
+	owner   *node.Node // whose head is on top
+}
+
+// ringSize covers any depth of finality by confirmations.
+const ringSize = 1024
+
+// head puts a head on the ring. Another endpoint's that is lower is left out: its node lags.
+func (r *ring) head(h Header, n *node.Node) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.headers == nil {
+		r.headers = map[uint64]Header{}
+	}
+	if h.Number < r.top && n != r.owner {
+		return
+	}
+	if r.headers[h.Number].Hash == h.Hash && n != r.owner {
+		return
+	}
+	r.headers[h.Number] = h
+	for number := range r.headers {
+		if number > h.Number || number+ringSize < h.Number {
+			delete(r.headers, number)
+		}
+	}
+	r.top, r.owner = h.Number, n
+	r.link(h.Number)
+}
+
+// link drops what is below a header and not its ancestor. Held: mu.
+func (r *ring) link(n uint64) {
+	child := r.headers[n]
+	for n > 0 {
+		n--
+		parent, ok := r.headers[n]
+		if !ok {
+			// What is below a gap cannot be judged; whoever fills the gap does.
+			return
+		}
+		if parent.Hash != child.Parent {
+			for m := range r.headers {
+				if m <= n {
+					delete(r.headers, m)
+				}
+			}
+			return
+		}
+		if child.Number+8 < r.top {
+			return // it was linked before
+		}
+		child = parent
+	}
+}
+
+// get returns the headers that are known of from..to.
+func (r *ring) get(from, to uint64) map[uint64]Header {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	found := map[uint64]Header{}
+	for n := from; n <= to; n++ {
+		if k, ok := r.headers[n]; ok {
+			found[n] = k
+		}
+	}
+	return found
+}
+
+// newest is the number of the head on the ring; 0 when it is so far above a block that headers in between would not be kept.
+func (r *ring) newest(above uint64) uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.top > above+ringSize/2 {
+		return 0
+	}
+	return r.top
+}
+
+// fill adds headers that were read, below the top.
+func (r *ring) fill(list []Header) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, k := range list {
+		if _, ok := r.headers[k.Number]; !ok && k.Number < r.top && k.Number+ringSize >= r.top {
+			r.headers[k.Number] = k
+		}
+	}
+}
+
+// drop forgets everything but the top: what was remembered turned out to be on no chain.
+func (r *ring) drop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.headers)
+	r.top = 0
+}

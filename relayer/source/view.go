@@ -1,0 +1,210 @@
+package source
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/node"
+)
+
+// View is how far the chain may be read.
+type View struct {
+	Head     uint64 // newest block that a healthy endpoint has
+	Target   uint64 // newest block that may be processed
+	Final    uint64 // blocks up to here do not change any more, and may be read by range; at most Target
+	HeadTime time.Time
+	Ready    bool // false until the first head
+}
+
+// What cannot be said in blocks alone, since chains make them every 0.25 s or every 12 s: at least so many blocks, and at least those of so much time.
+const (
+	// The nodes behind one URL may be so far apart; a node that lacks what is further below its head has thrown it away.
+	farBlocks, farTime = 64, time.Minute
+	// Where the finalized tag is not known, a block must lie so deep to be read by range.
+	deepBlocks, deepTime = 128, time.Minute
+)
+
+// outlook is the View, and what it is derived with. view, headHash and moved change together, with what the endpoints claim; changed is closed and made anew each time
+// view does. doubted is since when no endpoint has vouched for view.
+type outlook struct {
+	mu       sync.Mutex
+	view     View
+	headHash common.Hash
+	moved    time.Time // when the head last moved
+	doubted  time.Time
+	pace     pace
+	changed  chan struct{}
+}
+
+// View says how far the chain may be read. Target and Final do not go back because a node lags.
+func (s *Source) View() View {
+	s.outlook.mu.Lock()
+	defer s.outlook.mu.Unlock()
+	return s.outlook.view
+}
+
+// Changed returns a channel that is closed when the View changes next.
+func (s *Source) Changed() <-chan struct{} {
+	s.outlook.mu.Lock()
+	defer s.outlook.mu.Unlock()
+	return s.outlook.changed
+}
+
+// health says whether the head is known and moves.
+func (o *outlook) health(now time.Time) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.view.Ready {
+		return fmt.Errorf("%w: the head of the chain is not known yet", ErrUnavailable)
+	}
+	if patience := o.pace.patience(); patience > 0 {
+		if still := now.Sub(o.moved); still > patience {
+			return fmt.Errorf("%w: no new block after %d for %s: look at the nodes behind RPC_URLS", ErrUnavailable, o.view.Head, still.Round(time.Second))
+		}
+	}
+	return nil
+}
+
+// farBehind is how many blocks the nodes behind one URL may be apart.
+func (o *outlook) farBehind() uint64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.pace.atLeast(farBlocks, farTime)
+}
+
+// rhythm is the mean time between blocks, zero while it is not known, and since when the newest has been there.
+func (o *outlook) rhythm() (mean time.Duration, since time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.pace.seen < marksNeeded {
+		return 0, o.moved
+	}
+	return o.pace.mean, o.moved
+}
+
+// refresh derives the View from what the endpoints say.
+func (s *Source) refresh(ctx context.Context) {
+	claims := make([]node.Claim, 0, len(s.nodes))
+	for _, n := range s.nodes {
+		if c := n.Claim(); c.Up && c.Head.Hash != (common.Hash{}) {
+			claims = append(claims, c)
+		}
+	}
+	if len(claims) == 0 {
+		return
+	}
+	o := &s.outlook
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	next, head := s.derive(claims, o.pace.atLeast(deepBlocks, deepTime))
+	now := s.now()
+	if head.Hash != o.headHash && next.Head >= o.view.Head {
+		if o.view.Ready {
+			o.pace.blocks(next.Head-o.view.Head, now.Sub(o.moved))
+		}
+		o.headHash, o.moved = head.Hash, now
+	}
+	if o.view.Ready {
+		o.keep(ctx, &next, head, now, s.log)
+	}
+	if next == o.view {
+		return
+	}
+	o.view = next
+	close(o.changed)
+	o.changed = make(chan struct{})
+}
+
+// derive is the View that claims make by themselves, and the head that it is of. deep is how far below the head a block is final where the tag is not known.
+func (s *Source) derive(claims []node.Claim, deep uint64) (next View, head Header) {
+	head = claims[0].Head
+	finals := make([]uint64, len(claims))
+	for i, c := range claims {
+		if c.Head.Number > head.Number {
+			head = c.Head
+		}
+		if finals[i] = c.Final; c.Final == 0 {
+			finals[i] = c.Head.Number - min(c.Head.Number, deep)
+		}
+		switch s.cfg.Finality {
+		case Safe:
+			next.Target = max(next.Target, c.Safe)
+		case Finalized:
+			next.Target = max(next.Target, c.Final)
+		}
+	}
+	next.Ready, next.Head, next.HeadTime = true, head.Number, time.Unix(int64(head.Time), 0)
+	switch s.cfg.Finality {
+	case Latest:
+		next.Target = head.Number
+	case Confirmations:
+		next.Target = head.Number - min(head.Number, s.cfg.Confirmations)
+	}
+	// Final is what all say that are up to date: too low costs requests, too high the check of parents.
+	next.Final = next.Target
+	for i, c := range claims {
+		if c.Head.Number >= next.Target {
+			next.Final = min(next.Final, finals[i])
+		}
+	}
+	return next, head
+}
+
+// keep holds what stood before where no endpoint vouches for it any more, for viewHold. Held: mu.
+func (o *outlook) keep(ctx context.Context, next *View, head Header, now time.Time, log *slog.Logger) {
+	switch {
+	case next.Head >= o.view.Head:
+		o.doubted = time.Time{}
+	case o.doubted.IsZero() || now.Sub(o.doubted) < viewHold:
+		if o.doubted.IsZero() {
+			o.doubted = now
+		}
+		next.Head, next.HeadTime = o.view.Head, o.view.HeadTime
+	default:
+		log.WarnContext(ctx, "no endpoint has the newest block any more: going back", slog.Uint64("block", o.view.Head), slog.Uint64("head", next.Head))
+		o.doubted, o.headHash, o.moved = time.Time{}, head.Hash, now
+		o.view.Target, o.view.Final = 0, 0
+	}
+	next.Target, next.Final = max(next.Target, o.view.Target), max(next.Final, o.view.Final)
+}
+
+// pace is how fast the chain makes blocks, as seen from here.
+type pace struct {
+	mean time.Duration
+	seen int
+}
+
+// marksNeeded is how many blocks have to be seen before their mean is gone by.
+const marksNeeded = 4
+
+func (p *pace) blocks(n uint64, took time.Duration) {
+	if n == 0 || n > 1000 || took <= 0 {
+		return
+	}
+	each := took / time.Duration(n)
+	if p.seen++; p.seen == 1 {
+		p.mean = each
+	}
+	p.mean += (each - p.mean) / 8
+}
+
+// patience is how long no new block is no cause for alarm; zero: for ever, as the pace is not known.
+func (p *pace) patience() time.Duration {
+	if p.seen < 16 {
+		return 0
+	}
+	return max(2*time.Minute, 30*p.mean)
+}
+
+// atLeast is so many blocks, or as many as the chain makes in so much time, whichever is more.
+func (p *pace) atLeast(blocks uint64, in time.Duration) uint64 {
+	if p.seen < marksNeeded || p.mean <= 0 {
+		return blocks
+	}
+	return max(blocks, uint64(in/p.mean))
+}
