@@ -2,31 +2,53 @@
 
 -- The tables of the escrow relayer. Block numbers are bigint, times are timestamptz and come from this server's clock only.
 -- Every key starts with chain_id: CREATE2 gives one address on several chains, and one database may serve several chains.
--- Addresses and hashes are text, 0x and lower case, so that people can query them as they read them in an explorer.
+--
+-- What grows with the chain (events, escrows, records) is narrow: addresses and hashes are bytea, names are numbers. People read the views at the end of
+-- this file, which have the names and columns of the first plan (processed_events, escrow_registry, escrow_records) and text, as an explorer shows it.
+-- A view also has the narrow column that its key is made of (escrow_key, address_key, tx_key): a condition on that one uses the index.
 
--- One row an escrow. Written by the leader of the chain; caught_up and last_monitored_block by the owner of the slot.
-create table escrow_registry (
+-- Names of events, as numbers. The first six have fixed numbers, since an index names two of them; others of a configured ABI are added as they come.
+create table event_types (
+    id   smallint primary key,
+    name text not null unique
+);
+insert into event_types values (1, 'EscrowDeployed'), (2, 'EscrowCreated'), (3, 'Approved'), (4, 'ArbiterChanged'), (5, 'EscrowReleased'), (6, 'EscrowRefunded');
+
+-- Instances that have stored events, as numbers.
+create table writers (
+    id   integer generated always as identity primary key,
+    name text not null unique
+);
+
+-- One row per escrow. Written by the leader of the chain, and once by the owner of the slot when it ends.
+create table escrows (
     chain_id                bigint      not null,
-    address                 text        not null check (address ~ '^0x[0-9a-f]{40}$'),
-    slot                    smallint    not null check (slot between 0 and 2519),
-    status                  text        not null default 'active' check (status in ('active', 'released', 'refunded', 'orphaned')),
-    discovered_at           timestamptz not null default now(),
-    discovered_block_number bigint      not null,
-    event_id                text        not null, -- of the EscrowDeployed that announced it
-    announced               boolean     not null default false, -- its EscrowDeployed went into the outbox
-    caught_up               boolean     not null default false, -- covered by the cursor of its slot; until then it is caught up on its own
-    last_monitored_block    bigint      not null, -- while not caught up: the newest block whose events of this escrow are stored
+    discovered_block_number bigint      not null, -- with log_index: the EscrowDeployed that announced it
     ended_block             bigint,               -- block of the release or refund
-    payer                   text,
-    payee                   text,
-    amount                  text,                 -- wei, decimal
-    created_at              timestamptz not null default now(),
+    discovered_at           timestamptz not null default now(),
     updated_at              timestamptz not null default now(),
+    log_index               integer     not null,
+    slot                    smallint    not null,
+    status                  smallint    not null default 1, -- 1 active, 2 released, 3 refunded, 4 orphaned
+    occurrence              smallint    not null default 0, -- as of events
+    address                 bytea       not null,
+    tx_hash                 bytea       not null,
+    primary key (chain_id, address)
+) with (fillfactor = 70); -- an ending finds room beside the row and touches no index
+
+-- The escrows that the cursor of their slot does not vouch for: newly discovered ones, and those that came back after a reorganisation. The owner of
+-- the slot catches them up and removes the row. An escrow without a row here was announced: its EscrowDeployed went into the outbox.
+create table late_escrows (
+    chain_id       bigint      not null,
+    deployed_block bigint      not null, -- with log_index: its EscrowDeployed
+    monitored      bigint      not null, -- newest block whose events of this escrow are stored
+    since          timestamptz not null default now(),
+    log_index      integer     not null,
+    slot           smallint    not null,
+    announced      boolean     not null default false, -- its EscrowDeployed went into the outbox
+    address        bytea       not null,
     primary key (chain_id, address)
 );
-create index idx_escrow_status on escrow_registry (chain_id, status, address);
-create index idx_escrow_discovered_block on escrow_registry (chain_id, discovered_block_number);
-create index idx_escrow_late on escrow_registry (chain_id, slot) where not caught_up;
 
 -- One row an instance. lock_key is the advisory lock that its session holds while it lives: alive means "in pg_locks, and seen lately".
 create table relayer_instances (
@@ -104,44 +126,77 @@ create table chain_blocks (
     primary key (chain_id, number)
 );
 
--- Every event once: the dedupe, and the history that records are folded from.
-create table processed_events (
-    chain_id              bigint      not null,
-    event_id              text        not null, -- {tx_hash}:{log_index}
-    event_type            text        not null,
-    contract_address      text        not null, -- the emitter
-    escrow                text        not null,
-    slot                  smallint    not null,
-    block_number          bigint      not null,
-    log_index             integer     not null,
-    block_hash            text        not null,
-    block_timestamp       bigint      not null, -- unix seconds
-    args                  json        not null, -- by ABI name, in ABI order
-    state                 text        not null default 'canonical' check (state in ('canonical', 'orphaned', 'retracted')),
-    retract_after         bigint,               -- an orphan that has not reappeared when the cursor passes this block is retracted
-    processed_at          timestamptz not null default now(),
-    processed_by_instance text        not null,
-    primary key (chain_id, event_id),
-    check ((state = 'canonical') = (retract_after is null))
+-- Every canonical event once: the dedupe, and the history that records are folded from. An event is (block hash, log index); the key says the same,
+-- since one branch has one block per height, and a row of another branch is met as a conflict whose block_hash differs.
+--
+-- Looked up by escrow: events_escrow, about 0.1 ms. By transaction, and so by event_id: events_tx, which holds a bloom filter for each 128 pages and costs
+-- next to nothing to maintain; a lookup reads the filters and the pages that may match: milliseconds for a million events, a second for a hundred million.
+create table events (
+    chain_id     bigint      not null,
+    block_number bigint      not null,
+    block_time   bigint      not null, -- unix seconds
+    processed_at timestamptz not null default now(),
+    log_index    integer     not null,
+    writer       integer     not null, -- of writers
+    type         smallint    not null, -- of event_types
+    slot         smallint    not null,
+    occurrence   smallint    not null default 0, -- how many contents had {tx_hash}:{log_index} before; above 0 it is part of event_id
+    told         boolean     not null, -- an outbox row was written for it. Of an EscrowDeployed late_escrows says so
+    block_hash   bytea       not null,
+    tx_hash      bytea       not null,
+    escrow       bytea       not null,
+    emitter      bytea,                -- null: the escrow
+    args         text        not null, -- JSON, by ABI name, in ABI order
+    primary key (chain_id, block_number, log_index)
 );
-create index idx_event_block on processed_events (chain_id, block_number);
-create index idx_event_escrow on processed_events (chain_id, escrow, block_number, log_index);
-create index idx_event_orphaned on processed_events (chain_id, retract_after) where state = 'orphaned';
-create index idx_event_ended on processed_events (chain_id, processed_at) where event_type in ('EscrowReleased', 'EscrowRefunded');
+create index events_escrow on events (chain_id, escrow);
+create index events_tx on events using brin (tx_hash bytea_bloom_ops) with (pages_per_range = 128);
+create index events_ended on events (chain_id, processed_at) where type in (5, 6);
 
--- Messages committed and not yet acknowledged by Pub/Sub. The event itself is in processed_events.
+-- Events that a reorganisation took back and that may have been published. An event comes back under its event_id only with equal content and as long as
+-- it is 'orphaned'. The rows stay: they are how an event_id is never used for two contents.
+create table orphaned_events (
+    id            bigint      generated always as identity primary key,
+    chain_id      bigint      not null,
+    block_number  bigint      not null,
+    block_time    bigint      not null,
+    retract_after bigint      not null, -- one that has not reappeared when the cursor passes this block will not
+    processed_at  timestamptz not null,
+    orphaned_at   timestamptz not null default now(),
+    log_index     integer     not null,
+    writer        integer     not null,
+    type          smallint    not null,
+    slot          smallint    not null,
+    occurrence    smallint    not null,
+    -- 1 orphaned: may reappear. 2 lost: will not, its owner has yet to settle it. 3 retracted: a retraction was queued. 4 dropped: it was never sent.
+    state         smallint    not null check (state between 1 and 4),
+    block_hash    bytea       not null,
+    tx_hash       bytea       not null,
+    escrow        bytea       not null,
+    emitter       bytea,
+    args          text        not null
+);
+create index orphaned_events_tx on orphaned_events (chain_id, tx_hash, log_index);
+create index orphaned_events_place on orphaned_events (chain_id, block_number, log_index);
+create index orphaned_events_escrow on orphaned_events (chain_id, escrow);
+create index orphaned_events_open on orphaned_events (chain_id, retract_after) where state <= 2;
+
+-- Messages committed and not yet acknowledged by Pub/Sub. The event is the one at (block_number, log_index) in events, or the one in orphaned_events.
 create table outbox (
-    chain_id   bigint      not null,
-    seq        bigint      generated always as identity,
-    slot       smallint    not null,
-    escrow     text        not null,
-    event_id   text        not null,
-    event_type text        not null,
-    kind       smallint    not null default 0 check (kind in (0, 1, 2)), -- 0 event, 1 retraction, 2 replay
-    created_at timestamptz not null default now(),
+    chain_id     bigint      not null,
+    seq          bigint      generated always as identity,
+    block_number bigint      not null,
+    orphan       bigint,               -- id in orphaned_events; null: the event is canonical
+    created_at   timestamptz not null default now(),
+    log_index    integer     not null,
+    slot         smallint    not null,
+    kind         smallint    not null default 0 check (kind in (0, 1, 2)), -- 0 event, 1 retraction, 2 replay
+    escrow       bytea       not null,
+    event_type   text        not null,
     primary key (chain_id, seq)
 );
-create index idx_outbox_escrow on outbox (chain_id, escrow, seq);
+create index outbox_escrow on outbox (chain_id, escrow, seq);
+create index outbox_orphan on outbox (orphan) where orphan is not null;
 
 -- What a person must hear of, once for ever: a counter of a process dies with it, and an alert on its increase misses the first.
 create table findings (
@@ -155,29 +210,93 @@ create table findings (
 );
 
 -- The state of each escrow: a fold of its canonical events, changed in the transaction that stores them.
-create table escrow_records (
-    chain_id           bigint  not null,
-    escrow             text    not null,
-    slot               smallint not null,
-    status             text    not null check (status in ('created', 'approved', 'released', 'refunded')),
-    payer              text,
-    payee              text,
-    arbiter            text,
+create table records (
+    chain_id           bigint      not null,
+    deployed_block     bigint,
+    last_block         bigint      not null, -- the last event
+    updated_at         timestamptz not null default now(),
+    last_index         integer     not null,
+    approvals          integer     not null default 0, -- Approved events seen
+    slot               smallint    not null,
+    status             smallint    not null, -- 1 created, 2 approved, 3 released, 4 refunded
+    last_type          smallint    not null,
+    last_occurrence    smallint    not null default 0,
+    approvals_required smallint,
+    escrow             bytea       not null,
+    payer              bytea,
+    payee              bytea,
+    arbiter            bytea,
+    last_tx            bytea       not null,
     amount             numeric(78, 0), -- wei
     release_delay      numeric(78, 0), -- seconds
     release_time       numeric(78, 0), -- unix seconds
-    approvals_required smallint,
-    approvals          integer not null default 0, -- Approved events seen
-    approvers          text[]  not null default '{}',
     settled_amount     numeric(78, 0), -- wei, of the release or refund
     settled_at         numeric(78, 0), -- unix seconds, the event's own timestamp
-    deployed_block     bigint,
-    last_event_id      text    not null,
-    last_event_type    text    not null,
-    last_event_block   bigint  not null,
-    updated_at         timestamptz not null default now(),
+    approvers          bytea       not null default '', -- addresses, one behind the other
     primary key (chain_id, escrow)
 ) with (fillfactor = 50); -- an update finds room beside the row and touches no index
 
+-- +goose StatementBegin
+create function hex(b bytea) returns text language sql immutable strict parallel safe as $$ select '0x' || encode(b, 'hex') $$;
+-- +goose StatementEnd
+
+-- What is pasted from an explorer or a message, as the narrow columns have it: an address, a hash, or the hash of an event_id. For example
+-- select * from processed_events where tx_key = bytes('0x12…:5').
+-- +goose StatementBegin
+create function bytes(t text) returns bytea language sql immutable strict parallel safe as $$ select decode(split_part(substr(t, 3), ':', 1), 'hex') $$;
+-- +goose StatementEnd
+
+-- event_id is {tx_hash}:{log_index}, extended by how many other contents had that id before, if any had.
+-- +goose StatementBegin
+create function event_id(tx_hash bytea, log_index integer, occurrence smallint) returns text language sql immutable parallel safe as $$
+    select '0x' || encode(tx_hash, 'hex') || ':' || log_index || case when occurrence = 0 then '' else ':' || occurrence end
+$$;
+-- +goose StatementEnd
+
+-- Every event, canonical or taken back, as it is stored; by place (chain_id, block_number, log_index), escrow or tx_hash it is found by an index.
+create view stored_events as
+    select chain_id, block_number, log_index, null::bigint as orphan, 'canonical' as state, null::bigint as retract_after, type, slot, occurrence, told,
+           block_hash, block_time, tx_hash, escrow, coalesce(emitter, escrow) as emitter, args, processed_at, writer
+    from events
+    union all
+    select chain_id, block_number, log_index, id, case when state <= 2 then 'orphaned' else 'retracted' end, retract_after, type, slot, occurrence, state <> 4,
+           block_hash, block_time, tx_hash, escrow, coalesce(emitter, escrow), args, processed_at, writer
+    from orphaned_events;
+
+create view processed_events as
+    select chain_id, event_id(tx_hash, log_index, occurrence) as event_id, (select name from event_types t where t.id = type) as event_type,
+           hex(emitter) as contract_address, hex(escrow) as escrow, slot, block_number, log_index, hex(block_hash) as block_hash,
+           block_time as block_timestamp, args::json as args, state, retract_after, processed_at,
+           (select name from writers w where w.id = writer) as processed_by_instance, hex(tx_hash) as transaction_hash,
+           escrow as escrow_key, tx_hash as tx_key, orphan
+    from stored_events;
+
+create view escrow_registry as
+    select e.chain_id, hex(e.address) as address, e.slot, case e.status when 1 then 'active' when 2 then 'released' when 3 then 'refunded' else 'orphaned' end as status,
+           e.discovered_at, e.discovered_block_number, event_id(e.tx_hash, e.log_index, e.occurrence) as event_id,
+           coalesce(l.announced, true) as announced, l.chain_id is null and e.status <> 4 as caught_up,
+           coalesce(l.monitored, e.discovered_block_number) as last_monitored_block, e.ended_block,
+           hex(r.payer) as payer, hex(r.payee) as payee, r.amount::text as amount, e.discovered_at as created_at, e.updated_at, e.address as address_key
+    from escrows e
+    left join late_escrows l on l.chain_id = e.chain_id and l.address = e.address
+    left join records r on r.chain_id = e.chain_id and r.escrow = e.address;
+
+create view escrow_records as
+    select chain_id, hex(escrow) as escrow, slot, case status when 1 then 'created' when 2 then 'approved' when 3 then 'released' else 'refunded' end as status,
+           hex(payer) as payer, hex(payee) as payee, hex(arbiter) as arbiter, amount, release_delay, release_time, approvals_required, approvals,
+           array(select hex(substr(approvers, n, 20)) from generate_series(1, length(approvers), 20) n order by n) as approvers, settled_amount, settled_at, deployed_block,
+           event_id(last_tx, last_index, last_occurrence) as last_event_id, (select name from event_types t where t.id = last_type) as last_event_type,
+           last_block as last_event_block, updated_at, escrow as escrow_key
+    from records;
+
+-- What waits for Pub/Sub, with its event.
+create view outbox_messages as
+    select o.chain_id, o.seq, o.slot, hex(o.escrow) as escrow, event_id(p.tx_hash, p.log_index, p.occurrence) as event_id, o.event_type,
+           case o.kind when 0 then 'event' when 1 then 'retraction' else 'replay' end as kind, o.created_at, o.block_number, o.log_index, p.state, p.args::json as args
+    from outbox o left join stored_events p on p.chain_id = o.chain_id and p.block_number = o.block_number and p.log_index = o.log_index
+                                            and p.orphan is not distinct from o.orphan;
+
 -- +goose Down
-drop table escrow_records, findings, outbox, processed_events, chain_blocks, leadership, slot_ownership, cursors, relayer_instances, escrow_registry;
+drop view outbox_messages, escrow_records, escrow_registry, processed_events, stored_events;
+drop function event_id, bytes, hex;
+drop table records, findings, outbox, orphaned_events, events, chain_blocks, leadership, slot_ownership, cursors, relayer_instances, late_escrows, escrows, writers, event_types;

@@ -1,10 +1,10 @@
 // Package registry owns escrow_registry: the escrows that the factory has deployed, found by the leader, followed by the owners
 // of their slots.
 //
-// A row begins with caught_up = false, which means: no cursor vouches for this escrow yet, and its EscrowDeployed is not in the
-// outbox. The owner of its slot admits it: it catches the escrow up to its cursor if it is behind, and sets the flag in the
-// transaction that commits the last of it. From then on the slot's cursor vouches for the escrow, through every change of owner.
-// So "not caught up, in a slot of mine" is all an owner ever has to ask to hear of new escrows; a notification only says when.
+// A discovery adds a row to late_escrows too, which means: no cursor vouches for this escrow yet. The owner of its slot admits it: it puts
+// its EscrowDeployed into the outbox, catches the escrow up to its cursor if it is behind, and removes the row in the transaction that commits the last
+// of it. From then on the slot's cursor vouches for the escrow, through every change of owner. So "late, in a slot of mine" is all an owner ever has to ask
+// to hear of new escrows; a notification only says when.
 package registry
 
 import (
@@ -27,15 +27,23 @@ type DB interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
+// Values of escrows.status.
+const (
+	Active   int16 = 1
+	Released int16 = 2
+	Refunded int16 = 3
+	Orphaned int16 = 4
+)
+
 // Discovery is a new escrow, as the leader records it.
 type Discovery struct {
-	Address common.Address
-	Slot    int16
-	Block   int64  // of its EscrowDeployed
-	EventID string // of its EscrowDeployed
-	Payer   string // lower case; empty when the event did not say
-	Payee   string
-	Amount  string // wei, decimal
+	Address    common.Address
+	Slot       int16
+	Block      int64 // of its EscrowDeployed
+	LogIndex   int32
+	TxHash     common.Hash
+	Occurrence int16 // of its event id
+	Announced  bool  // its EscrowDeployed went into the outbox already
 }
 
 // Late is an escrow that the owner of its slot has not admitted yet.
@@ -43,27 +51,31 @@ type Late struct {
 	Address   common.Address
 	Slot      int16
 	Block     int64 // of its EscrowDeployed
+	LogIndex  int32
 	Monitored int64 // newest block whose events of this escrow are stored; Block-1 at first
-	EventID   string
-	Announced bool // its EscrowDeployed was put into the outbox before a reorganisation took it back; it has reappeared
+	Announced bool  // its EscrowDeployed went into the outbox already: a reorganisation took it back, and it has reappeared
 }
 
 // Record writes discoveries, in the leader's transaction. An address that is there already is left alone, unless a
-// reorganisation orphaned it: then the new deployment replaces the old one, and counts as announced only if it is the same event.
+// reorganisation orphaned it: then the new deployment replaces the old one.
 func Record(ctx context.Context, tx DB, chainID int64, found []Discovery) error {
 	n := len(found)
 	if n == 0 {
 		return nil
 	}
-	addresses, slots, blocks, ids := make([]string, n), make([]int16, n), make([]int64, n), make([]string, n)
-	payers, payees, amounts := make([]string, n), make([]string, n), make([]string, n)
-	for i, d := range found {
-		addresses[i], slots[i], blocks[i], ids[i] = Text(d.Address), d.Slot, d.Block, d.EventID
-		payers[i], payees[i], amounts[i] = d.Payer, d.Payee, d.Amount
+	addresses, slots, blocks, indexes := make([][]byte, n), make([]int16, n), make([]int64, n), make([]int32, n)
+	txs, occurrences, announced := make([][]byte, n), make([]int16, n), [][]byte{}
+	for i := range found {
+		d := &found[i]
+		addresses[i], slots[i], blocks[i], indexes[i] = d.Address[:], d.Slot, d.Block, d.LogIndex
+		txs[i], occurrences[i] = d.TxHash[:], d.Occurrence
+		if d.Announced {
+			announced = append(announced, d.Address[:])
+		}
 	}
 	_, err := tx.Exec(ctx, record, pgx.StrictNamedArgs{
-		"chain": chainID, "addresses": addresses, "slots": slots, "blocks": blocks, "ids": ids,
-		"payers": payers, "payees": payees, "amounts": amounts,
+		"chain": chainID, "addresses": addresses, "slots": slots, "blocks": blocks, "indexes": indexes, "txs": txs, "occurrences": occurrences,
+		"announced": announced,
 	})
 	if err != nil {
 		return fmt.Errorf("record %d escrows: %w", n, err)
@@ -72,24 +84,24 @@ func Record(ctx context.Context, tx DB, chainID int64, found []Discovery) error 
 }
 
 const record = `
-	insert into escrow_registry as r
-	       (chain_id, address, slot, discovered_block_number, event_id, last_monitored_block, payer, payee, amount)
-	select @chain, address, slot, block, id, block - 1, nullif(payer, ''), nullif(payee, ''), nullif(amount, '')
-	from unnest(@addresses::text[], @slots::smallint[], @blocks::bigint[], @ids::text[], @payers::text[], @payees::text[], @amounts::text[])
-	     as t(address, slot, block, id, payer, payee, amount)
-	on conflict (chain_id, address) do update
-	set status = 'active', discovered_block_number = excluded.discovered_block_number, event_id = excluded.event_id,
-	    announced = r.announced and r.event_id = excluded.event_id, caught_up = false,
-	    last_monitored_block = excluded.last_monitored_block, ended_block = null,
-	    payer = excluded.payer, payee = excluded.payee, amount = excluded.amount, updated_at = now()
-	where r.status = 'orphaned'`
+	with put as (
+		insert into escrows as r (chain_id, address, slot, discovered_block_number, log_index, tx_hash, occurrence)
+		select @chain, t.*
+		from unnest(@addresses::bytea[], @slots::smallint[], @blocks::bigint[], @indexes::integer[], @txs::bytea[], @occurrences::smallint[]) as t
+		on conflict (chain_id, address) do update
+		set status = 1, discovered_block_number = excluded.discovered_block_number, log_index = excluded.log_index, tx_hash = excluded.tx_hash,
+		    occurrence = excluded.occurrence, ended_block = null, updated_at = now()
+		where r.status = 4
+		returning address, slot, discovered_block_number, log_index)
+	insert into late_escrows (chain_id, address, slot, deployed_block, log_index, monitored, announced)
+	select @chain, address, slot, discovered_block_number, log_index, discovered_block_number - 1, address = any(@announced::bytea[]) from put`
 
 // ListLate returns escrows in slots of the owner that are not admitted yet, by the block at which their catching up goes on; at most limit.
 func ListLate(ctx context.Context, db DB, chainID int64, owner string, limit int) ([]Late, error) {
 	rows, _ := db.Query(ctx, listLate, chainID, owner, limit)
 	late, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (l Late, err error) {
 		var address []byte
-		err = row.Scan(&address, &l.Slot, &l.Block, &l.Monitored, &l.EventID, &l.Announced)
+		err = row.Scan(&address, &l.Slot, &l.Block, &l.LogIndex, &l.Monitored, &l.Announced)
 		l.Address = common.BytesToAddress(address)
 		return l, err
 	})
@@ -100,11 +112,10 @@ func ListLate(ctx context.Context, db DB, chainID int64, owner string, limit int
 }
 
 const listLate = `
-	select decode(substr(r.address, 3), 'hex'), r.slot, r.discovered_block_number, r.last_monitored_block, r.event_id, r.announced
-	from escrow_registry r
-	where r.chain_id = $1 and not r.caught_up and r.status <> 'orphaned'
-	  and r.slot = any(array(select slot from slot_ownership where chain_id = $1 and owner = $2))
-	order by r.last_monitored_block, r.discovered_block_number, r.event_id limit $3`
+	select address, slot, deployed_block, log_index, monitored, announced
+	from late_escrows
+	where chain_id = $1 and slot = any(array(select slot from slot_ownership where chain_id = $1 and owner = $2))
+	order by monitored, deployed_block, log_index limit $3`
 
 // Load reads the escrows of some slots that a cursor vouches for and that may still emit events: those which have not ended, or
 // ended above the given block (nothing above it is final). endedBlock is 0 while they have not.
@@ -123,12 +134,13 @@ func Load(ctx context.Context, db DB, chainID int64, slots []int16, final int64,
 }
 
 const load = `
-	select decode(substr(address, 3), 'hex'), coalesce(ended_block, 0) from escrow_registry
-	where chain_id = $1 and slot = any($2) and caught_up and (ended_block is null or ended_block > $3) and status <> 'orphaned'`
+	select address, coalesce(ended_block, 0) from escrows e
+	where chain_id = $1 and slot = any($2) and (ended_block is null or ended_block > $3) and status <> 4
+	  and not exists (select from late_escrows l where l.chain_id = e.chain_id and l.address = e.address)`
 
 // Count returns how many escrows of some slots Load would return, to size memory by.
 func Count(ctx context.Context, db DB, chainID int64, slots []int16) (n int, err error) {
-	err = db.QueryRow(ctx, `select count(*) from escrow_registry where chain_id = $1 and slot = any($2) and status = 'active'`, chainID, slots).Scan(&n)
+	err = db.QueryRow(ctx, `select count(*) from escrows where chain_id = $1 and slot = any($2) and status = 1`, chainID, slots).Scan(&n)
 	if err != nil {
 		return 0, fmt.Errorf("count the escrows of %d slots: %w", len(slots), err)
 	}
@@ -144,32 +156,37 @@ type Progress struct {
 
 // Advance writes progress, in the owner's transaction.
 func Advance(ctx context.Context, tx DB, chainID int64, progress []Progress) error {
-	n := len(progress)
-	if n == 0 {
-		return nil
+	var done, going [][]byte
+	var monitored []int64
+	for i := range progress {
+		if p := &progress[i]; p.CaughtUp {
+			done = append(done, p.Address[:])
+		} else {
+			going, monitored = append(going, p.Address[:]), append(monitored, p.Monitored)
+		}
 	}
-	addresses, monitored, caughtUp := make([]string, n), make([]int64, n), make([]bool, n)
-	for i, p := range progress {
-		addresses[i], monitored[i], caughtUp[i] = Text(p.Address), p.Monitored, p.CaughtUp
+	if len(done) > 0 {
+		if _, err := tx.Exec(ctx, `delete from late_escrows where chain_id = $1 and address = any($2)`, chainID, done); err != nil {
+			return fmt.Errorf("admit %d late escrows: %w", len(done), err)
+		}
 	}
-	_, err := tx.Exec(ctx, advance, pgx.StrictNamedArgs{"chain": chainID, "addresses": addresses, "monitored": monitored, "caught_up": caughtUp})
-	if err != nil {
-		return fmt.Errorf("advance %d late escrows: %w", n, err)
+	if len(going) > 0 {
+		if _, err := tx.Exec(ctx, advance, chainID, going, monitored); err != nil {
+			return fmt.Errorf("advance %d late escrows: %w", len(going), err)
+		}
 	}
 	return nil
 }
 
 const advance = `
-	update escrow_registry r
-	set last_monitored_block = greatest(r.last_monitored_block, t.monitored), caught_up = r.caught_up or t.caught_up,
-	    announced = true, updated_at = now()
-	from unnest(@addresses::text[], @monitored::bigint[], @caught_up::boolean[]) as t(address, monitored, caught_up)
-	where r.chain_id = @chain and r.address = t.address`
+	update late_escrows l set monitored = greatest(l.monitored, t.monitored), announced = true
+	from unnest($2::bytea[], $3::bigint[]) as t(address, monitored)
+	where l.chain_id = $1 and l.address = t.address`
 
 // Ending is a release or a refund.
 type Ending struct {
 	Address common.Address
-	Status  string // released or refunded
+	Status  int16 // Released or Refunded
 	Block   int64
 }
 
@@ -179,21 +196,20 @@ func End(ctx context.Context, tx DB, chainID int64, endings []Ending) error {
 	if n == 0 {
 		return nil
 	}
-	addresses, statuses, blocks := make([]string, n), make([]string, n), make([]int64, n)
-	for i, e := range endings {
-		addresses[i], statuses[i], blocks[i] = Text(e.Address), e.Status, e.Block
+	addresses, statuses, blocks := make([][]byte, n), make([]int16, n), make([]int64, n)
+	for i := range endings {
+		addresses[i], statuses[i], blocks[i] = endings[i].Address[:], endings[i].Status, endings[i].Block
 	}
-	_, err := tx.Exec(ctx, end, pgx.StrictNamedArgs{"chain": chainID, "addresses": addresses, "statuses": statuses, "blocks": blocks})
-	if err != nil {
+	if _, err := tx.Exec(ctx, end, chainID, addresses, statuses, blocks); err != nil {
 		return fmt.Errorf("end %d escrows: %w", n, err)
 	}
 	return nil
 }
 
 const end = `
-	update escrow_registry r set status = t.status, ended_block = t.block, updated_at = now()
-	from unnest(@addresses::text[], @statuses::text[], @blocks::bigint[]) as t(address, status, block)
-	where r.chain_id = @chain and r.address = t.address`
+	update escrows r set status = t.status, ended_block = t.block, updated_at = now()
+	from unnest($2::bytea[], $3::smallint[], $4::bigint[]) as t(address, status, block)
+	where r.chain_id = $1 and r.address = t.address`
 
 // Text is an address as the tables have it: 0x and lower case.
 func Text(a common.Address) string {

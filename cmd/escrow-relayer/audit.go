@@ -77,7 +77,9 @@ func auditCommand() *cobra.Command {
 			out := json.NewEncoder(cmd.OutOrStdout())
 			err = v.Compare(ctx, from, to, func(first, last int64, found []verify.Difference) error {
 				for _, d := range found {
-					count[d.Kind]++
+					if count[d.Kind]++; d.Kind == verify.Pruned {
+						continue
+					}
 					if asJSON {
 						if err := out.Encode(d); err != nil {
 							return err
@@ -85,10 +87,10 @@ func auditCommand() *cobra.Command {
 						continue
 					}
 					e := d.Chain
-					if d.Kind == "extra" {
+					if e.Name == "" {
 						e = d.Stored
 					}
-					fmt.Fprintf(cmd.OutOrStdout(), "%-9s %s %s escrow %s block %d %s\n", d.Kind, e.ID(), e.Name, e.Escrow, e.BlockNumber, d.Why)
+					fmt.Fprintf(cmd.OutOrStdout(), "%-9s %s %s escrow %s block %d %s\n", d.Kind, d.ID(), e.Name, e.Escrow, e.BlockNumber, d.Why)
 				}
 				return bar.Add64(last - first + 1)
 			})
@@ -96,8 +98,11 @@ func auditCommand() *cobra.Command {
 			if err != nil {
 				return explain(cfg, err)
 			}
-			fmt.Fprintf(cmd.ErrOrStderr(), "audited blocks %d to %d: %d missing, %d extra, %d differing\n", from, to, count["missing"], count["extra"], count["differing"])
-			if len(count) > 0 {
+			fmt.Fprintf(cmd.ErrOrStderr(), "audited blocks %d to %d: %d missing, %d extra, %d differing\n", from, to, count[verify.Missing], count[verify.Extra], count[verify.Differing])
+			if n := count[verify.Pruned]; n > 0 {
+				fmt.Fprintf(cmd.ErrOrStderr(), "%d events of ended escrows are not compared: RETENTION has removed them\n", n)
+			}
+			if count[verify.Missing]+count[verify.Extra]+count[verify.Differing] > 0 {
 				return errQuiet
 			}
 			return nil

@@ -126,8 +126,10 @@ func TestStatusAuditReplayMigrate(t *testing.T) {
 	require.Contains(t, out, "0 missing, 0 extra, 0 differing")
 	// Break what is stored: the audit sees it.
 	var id, other string
-	require.NoError(t, w.DB.QueryRow(t.Context(), `delete from processed_events where event_id = (select event_id from processed_events where event_type = 'Approved' limit 1) returning event_id`).Scan(&id))
-	require.NoError(t, w.DB.QueryRow(t.Context(), `update processed_events set args = '{"approver":"nobody"}' where event_id = (select event_id from processed_events where event_type = 'Approved' limit 1) returning event_id`).Scan(&other))
+	require.NoError(t, w.DB.QueryRow(t.Context(), `delete from events where (block_number, log_index) = (select block_number, log_index from events where type = 3 limit 1)
+		returning event_id(tx_hash, log_index, occurrence)`).Scan(&id))
+	require.NoError(t, w.DB.QueryRow(t.Context(), `update events set args = '{"approver":"nobody"}'
+		where (block_number, log_index) = (select block_number, log_index from events where type = 3 limit 1) returning event_id(tx_hash, log_index, occurrence)`).Scan(&other))
 	code, out = call(t, env, "audit", "--from", "0")
 	require.Equal(t, 1, code, out)
 	require.Contains(t, out, "missing   "+id)

@@ -109,8 +109,8 @@ func (d *doctor) schema(ctx context.Context, db *database.Database) {
 // sequences of identity columns need no rights of their own.
 const rightsMissing = `
 	select relation, string_agg(privilege, ', ' order by privilege)
-	  from unnest(array['escrow_registry', 'relayer_instances', 'cursors', 'slot_ownership', 'leadership', 'chain_blocks', 'processed_events', 'outbox', 'findings',
-	                    'escrow_records']) relation,
+	  from unnest(array['escrows', 'late_escrows', 'relayer_instances', 'cursors', 'slot_ownership', 'leadership', 'chain_blocks', 'events',
+	                    'orphaned_events', 'outbox', 'findings', 'records', 'event_types', 'writers', 'processed_events', 'escrow_registry', 'escrow_records']) relation,
 	       unnest(array['select', 'insert', 'update', 'delete']) privilege
 	 where to_regclass(relation) is not null and not has_table_privilege(to_regclass(relation), privilege)
 	 group by relation

@@ -8,7 +8,6 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/spf13/cobra"
 
-	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
@@ -37,7 +36,7 @@ event on; --single-events leaves it as it is. The running fleet publishes what i
 				if !common.IsHexAddress(escrow) {
 					return usage{fmt.Errorf("--escrow %q is not an address", escrow)}
 				}
-				s.Escrow = registry.Text(common.HexToAddress(escrow))
+				s.Escrow = common.HexToAddress(escrow)
 			}
 			s.EventID = strings.ToLower(s.EventID)
 			s.WholeEscrows = !single && s.EventID == ""

@@ -274,7 +274,7 @@ func TestSchemaUpgradeRunbook(t *testing.T) {
 	was := version()
 
 	// The next release's migration, which only adds, while this release runs; then this release starts on it, as on the way back.
-	_, err = w.DB.Exec(t.Context(), `alter table escrow_registry add column of_the_next_release text`)
+	_, err = w.DB.Exec(t.Context(), `alter table escrows add column of_the_next_release text`)
 	require.NoError(t, err)
 	_, err = w.DB.Exec(t.Context(), `insert into goose_db_version (version_id, is_applied) values ($1, true)`, was+1)
 	require.NoError(t, err)
@@ -293,7 +293,7 @@ func TestSchemaUpgradeRunbook(t *testing.T) {
 	w.stopAll()
 	undo := regexp.MustCompile(`delete from goose_db_version where version_id = \d+`).FindString(w.page("schema-upgrade.md"))
 	require.NotEmpty(t, undo)
-	_, err = w.DB.Exec(t.Context(), `alter table escrow_registry drop column of_the_next_release`)
+	_, err = w.DB.Exec(t.Context(), `alter table escrows drop column of_the_next_release`)
 	require.NoError(t, err)
 	_, err = w.DB.Exec(t.Context(), regexp.MustCompile(`\d+$`).ReplaceAllString(undo, strconv.FormatInt(was+1, 10)))
 	require.NoError(t, err)

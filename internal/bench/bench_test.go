@@ -74,7 +74,7 @@ func TestEveryFigure(t *testing.T) {
 		}, plots: []string{"scale.svg"}},
 		"steady": {figures: map[string]int{
 			"steady.rate": 1, "steady.rss": 4, "steady.goroutines": 4, "steady.connections": 4, "steady.dead.outbox": 4,
-			"steady.size.processed_events": 4, "steady.size.escrow_records": 4,
+			"steady.size.events": 4, "steady.size.records": 4,
 		}},
 	}
 	require.Len(t, All, len(want), "every benchmark is tested")
@@ -173,7 +173,7 @@ func TestSteadyVerdicts(t *testing.T) {
 		{"rss MiB", growing, false},
 		{"goroutines ", func(i int) float64 { return 40 + float64(i%3) }, true},
 		{"size.outbox KiB", func(i int) float64 { return 1000 + 100*float64(i) }, false},
-		{"size.processed_events KiB", func(i int) float64 { return 1000 * float64(i) }, nil},
+		{"size.events KiB", func(i int) float64 { return 1000 * float64(i) }, nil},
 		{"dead.outbox rows", func(i int) float64 { return float64(i%12) * 1000 }, true},
 		{"dead.outbox rows", func(i int) float64 { return float64(i) * 1000 }, false},
 	} {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
@@ -18,9 +17,9 @@ import (
 // yet, and idle ones, which exist nowhere else.
 func register(ctx context.Context, db *pgxpool.Pool, l *lab.Lab, active []common.Address, n int) error {
 	there := map[common.Address]bool{}
-	rows, _ := db.Query(ctx, `select address from escrow_registry`)
-	var text string
-	if _, err := pgx.ForEachRow(rows, []any{&text}, func() error { there[common.HexToAddress(text)] = true; return nil }); err != nil {
+	rows, _ := db.Query(ctx, `select address from escrows`)
+	var known []byte
+	if _, err := pgx.ForEachRow(rows, []any{&known}, func() error { there[common.BytesToAddress(known)] = true; return nil }); err != nil {
 		return fmt.Errorf("read the registry: %w", err)
 	}
 	var fresh []common.Address
@@ -37,16 +36,15 @@ func register(ctx context.Context, db *pgxpool.Pool, l *lab.Lab, active []common
 		add(idle(i))
 	}
 	block := int64(l.Contracts.Block)
-	_, err := db.CopyFrom(ctx, pgx.Identifier{"escrow_registry"},
-		[]string{"chain_id", "address", "slot", "discovered_block_number", "event_id", "announced", "caught_up", "last_monitored_block"},
+	_, err := db.CopyFrom(ctx, pgx.Identifier{"escrows"}, []string{"chain_id", "address", "slot", "discovered_block_number", "log_index", "tx_hash"},
 		pgx.CopyFromSlice(len(fresh), func(i int) ([]any, error) {
-			a := strings.ToLower(fresh[i].Hex())
-			return []any{l.Chain.ChainID().Int64(), a, partition.Slot(fresh[i]), block, common.BytesToHash(fresh[i][:]).Hex() + ":0", true, true, block}, nil
+			a := fresh[i]
+			return []any{l.Chain.ChainID().Int64(), a[:], partition.Slot(a), block, 0, common.BytesToHash(a[:]).Bytes()}, nil
 		}))
 	if err != nil {
 		return fmt.Errorf("register %d escrows: %w", len(fresh), err)
 	}
-	_, err = db.Exec(ctx, `analyze escrow_registry`)
+	_, err = db.Exec(ctx, `analyze escrows`)
 	return err
 }
 

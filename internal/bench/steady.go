@@ -26,7 +26,7 @@ const (
 )
 
 // growing tables: the history grows with what happens on the chain, by design, and remembered blocks up to 2,048, which are more than a run has.
-var growing = []string{"processed_events", "chain_blocks"}
+var growing = []string{"events", "chain_blocks"}
 
 // Steady is a relayer that lives for Options.Minutes at 200 events a second: its memory, goroutines and connections, and the size and the
 // dead rows of each table, at the start, in the middle and at the end. The start is after a tenth of the time, when everything that is

@@ -36,7 +36,7 @@ var instruments = []string{
 			return null;
 		end $$`,
 	`create trigger chaos_refuse before insert on outbox for each statement execute function chaos_refuse()`,
-	`create trigger chaos_refuse before insert on processed_events for each statement execute function chaos_refuse()`,
+	`create trigger chaos_refuse before insert on events for each statement execute function chaos_refuse()`,
 	`create trigger chaos_refuse before update on cursors for each statement execute function chaos_refuse()`,
 	`create function chaos_hold() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock_shared(` + strconv.Itoa(holdKey) + `); return null; end $$`,
 	`create trigger chaos_hold before delete on outbox for each statement execute function chaos_hold()`,
@@ -59,13 +59,13 @@ var instruments = []string{
 	`create trigger chaos_pause after insert or update on chain_blocks for each statement execute function chaos_pause()`,
 	`create trigger chaos_pause after insert on outbox for each statement execute function chaos_pause()`,
 	`create trigger chaos_pause before update on slot_ownership for each statement execute function chaos_pause()`,
-	`create table chaos_foreign (chain_id bigint, slot smallint, event_id text, writer text, owner text)`,
+	`create table chaos_foreign (chain_id bigint, slot smallint, event text, writer text, owner text)`,
 	`create function chaos_writer() returns trigger language plpgsql security definer as $$
 		declare o text;
 		begin
 			select owner into o from slot_ownership where chain_id = new.chain_id and slot = new.slot;
 			if current_setting('application_name') is distinct from 'escrow-relayer/' || o then
-				insert into chaos_foreign values (new.chain_id, new.slot, new.event_id, current_setting('application_name'), o);
+				insert into chaos_foreign values (new.chain_id, new.slot, new.event_type || ' ' || new.block_number || ':' || new.log_index, current_setting('application_name'), o);
 			end if;
 			return null;
 		end $$`,

@@ -35,7 +35,7 @@ func (r *run) tables(ctx context.Context, s side, truth *testchain.Truth, v *Ver
 	if r.plan.Has(NodeOmits) {
 		return nil // what the leader's verifier finds, it writes in the owner's place
 	}
-	rows, _ = r.lab.DB.Query(ctx, `select format('%s of slot %s, owned by %s, was written by %s', event_id, slot, owner, writer) from chaos_foreign where chain_id = $1`, s.id())
+	rows, _ = r.lab.DB.Query(ctx, `select format('%s of slot %s, owned by %s, was written by %s', event, slot, owner, writer) from chaos_foreign where chain_id = $1`, s.id())
 	foreign, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return err

@@ -46,19 +46,55 @@ type Event struct {
 	BlockTime   uint64 // unix seconds
 	TxHash      common.Hash
 	LogIndex    uint
+	// Occurrence counts the other events of the chain's history that had {tx_hash}:{log_index} before: a reorganisation moves the logs of a
+	// transaction. Whoever stores the event sets it; 0 is the first.
+	Occurrence int16
 	// Args is an object without blanks, by ABI name in ABI order: addresses EIP-55, every integer a decimal string, bytes 0x…, booleans and
 	// strings as such, arrays of these, tuples objects. Nothing is null: an argument that the ABI lacks is left out. Of an indexed argument
 	// of a dynamic type the log holds only the hash, 0x….
 	Args json.RawMessage
 }
 
-// ID is {tx_hash}:{log_index}: the identity of an event, on its chain.
+// ID names the event on its chain, to others: {tx_hash}:{log_index}, and from the second content on that has these two {tx_hash}:{log_index}:{occurrence}.
+// It is never used for two contents. Inside, an event is its block's hash and its log index.
 func (e *Event) ID() string {
-	var b [96]byte // 66 of the hash, the colon, 20 digits at most
-	b[0], b[1] = '0', 'x'
-	hex.Encode(b[2:], e.TxHash[:])
-	b[66] = ':'
-	return string(strconv.AppendUint(b[:67], uint64(e.LogIndex), 10))
+	return string(AppendID(make([]byte, 0, 80), e.TxHash, e.LogIndex, e.Occurrence))
+}
+
+// AppendID appends the id of an event.
+func AppendID(b []byte, tx common.Hash, index uint, occurrence int16) []byte {
+	b = hex.AppendEncode(append(b, '0', 'x'), tx[:])
+	b = strconv.AppendUint(append(b, ':'), uint64(index), 10)
+	if occurrence > 0 {
+		b = strconv.AppendInt(append(b, ':'), int64(occurrence), 10)
+	}
+	return b
+}
+
+// ParseID reads what ID writes.
+func ParseID(id string) (tx common.Hash, index uint, occurrence int16, err error) {
+	m := idForm.FindStringSubmatch(id)
+	if m == nil {
+		return tx, 0, 0, fmt.Errorf("event id %q is not {tx_hash}:{log_index} or {tx_hash}:{log_index}:{n}", id)
+	}
+	n, err := strconv.ParseUint(m[2], 10, 31)
+	if err == nil && m[3] != "" {
+		var o int64
+		o, err = strconv.ParseInt(m[3], 10, 16)
+		occurrence = int16(o)
+	}
+	if err != nil {
+		return tx, 0, 0, fmt.Errorf("event id %q: %w", id, err)
+	}
+	return common.HexToHash(m[1]), uint(n), occurrence, nil
+}
+
+var idForm = regexp.MustCompile(`^(0x[0-9a-fA-F]{64}):(0|[1-9][0-9]*)(?::([1-9][0-9]*))?$`)
+
+// Same says whether two events are one log of one transaction, wherever its block is: the same transaction, log index, emitter, name, escrow and arguments.
+func (e *Event) Same(other *Event) bool {
+	return e.TxHash == other.TxHash && e.LogIndex == other.LogIndex && e.Emitter == other.Emitter && e.Name == other.Name &&
+		e.Escrow == other.Escrow && string(e.Args) == string(other.Args)
 }
 
 // ABI is what is known of the contracts. It is safe for concurrent use.

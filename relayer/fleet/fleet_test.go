@@ -28,10 +28,10 @@ func TestWholeFleet(t *testing.T) {
 	w.exec(`insert into escrow_registry (chain_id, address, slot, status, discovered_block_number, event_id, last_monitored_block, caught_up)
 		values ($1, '0x' || repeat('1', 40), 4, 'active', 5, 'x', 5, true), ($1, '0x' || repeat('2', 40), 4, 'released', 5, 'x', 5, true),
 		       ($1, '0x' || repeat('3', 40), 5, 'active', 5, 'x', 5, false), ($1, '0x' || repeat('4', 40), 5, 'orphaned', 5, 'x', 5, false)`, chain)
-	w.exec(`insert into outbox (chain_id, slot, escrow, event_id, event_type, created_at)
+	w.exec(`insert into outbox_messages (chain_id, slot, escrow, event_id, event_type, created_at)
 		values ($1, 1, 'e', 'x', 'Approved', now()), ($1, 4, 'e', 'y', 'Approved', now() - interval '90 seconds')`, chain)
 	// Another chain in the same database must not show.
-	w.exec(`insert into outbox (chain_id, slot, escrow, event_id, event_type) values ($1, 1, 'e', 'x', 'Approved')`, chain+1)
+	w.exec(`insert into outbox_messages (chain_id, slot, escrow, event_id, event_type) values ($1, 1, 'e', 'x', 'Approved')`, chain+1)
 
 	f, err := fleet.Read(t.Context(), w.pool, chain)
 	require.NoError(t, err)
@@ -170,7 +170,7 @@ func TestProblems(t *testing.T) {
 	w.exec(`update slot_ownership set owner = 'a' where owner is null`)
 	w.exec(`update relayer_instances set last_heartbeat = now() - interval '6 minutes', started_at = now() - interval '2 hours'`)
 	w.exec(`update cursors set updated_at = now() - interval '16 minutes' where instance_id = 'a'`)
-	w.exec(`insert into outbox (chain_id, slot, escrow, event_id, event_type, created_at) values ($1, 1, 'e', 'x', 'Approved', now() - interval '6 minutes')`, chain)
+	w.exec(`insert into outbox_messages (chain_id, slot, escrow, event_id, event_type, created_at) values ($1, 1, 'e', 'x', 'Approved', now() - interval '6 minutes')`, chain)
 	w.exec(`insert into escrow_registry (chain_id, address, slot, discovered_block_number, event_id, last_monitored_block, discovered_at)
 		values ($1, '0x' || repeat('3', 40), 5, 5, 'x', 5, now() - interval '11 minutes')`, chain)
 	limits := fleet.DefaultLimits
@@ -207,7 +207,7 @@ func TestLongDeadAreForgotten(t *testing.T) {
 
 func TestDeepOutboxIsEstimated(t *testing.T) {
 	w := setup(t)
-	w.exec(`insert into outbox (chain_id, slot, escrow, event_id, event_type) select $1, s % 2520, 'e', s::text, 'Approved' from generate_series(1, 20001) s`, chain)
+	w.exec(`insert into outbox_messages (chain_id, slot, escrow, event_id, event_type) select $1, s % 2520, 'e', s::text, 'Approved' from generate_series(1, 20001) s`, chain)
 	f, err := fleet.Read(t.Context(), w.pool, chain)
 	require.NoError(t, err)
 	require.True(t, f.Outbox.Estimated)

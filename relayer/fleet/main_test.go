@@ -31,6 +31,7 @@ func setup(t *testing.T) *world {
 	t.Parallel()
 	w := &world{t: t, url: testpg.New(t)}
 	w.pool = testpg.Open(t, w.url)
+	testpg.Words(t, w.pool)
 	return w
 }
 

@@ -196,10 +196,9 @@ func (r *rows) outbox(rows pgx.Rows) error {
 	return err
 }
 
-// selectLate is served by the partial index on rows that are not caught up.
+// selectLate reads a small table: escrows leave it once they are caught up.
 const selectLate = `
-	select slot, count(*), min(discovered_at) from escrow_registry
-	where chain_id = $1 and not caught_up and status <> 'orphaned' group by slot`
+	select slot, count(*), min(since) from late_escrows where chain_id = $1 group by slot`
 
 func (r *rows) late(rows pgx.Rows) error {
 	r.lateBy = map[int16]int{}

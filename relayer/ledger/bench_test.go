@@ -8,7 +8,6 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
-	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 )
@@ -36,14 +35,12 @@ func BenchmarkCommit(b *testing.B) {
 			at, err := led.SlotPosition(ctx, 1)
 			require.NoError(b, err)
 			var found []contract.Event
-			var discoveries []registry.Discovery
 			for i := range escrows {
 				found = append(found, deployed(i, 1, uint(i), int64(1+i)))
-				discoveries = append(discoveries, ledger.Discovery(&found[i]))
 			}
-			_, err = led.CommitFactory(ctx, ledger.FactoryCommit{Epoch: 1, From: fact, To: fact.To(2, blockHash(0, 1)), Events: found, Found: discoveries})
+			_, err = led.CommitFactory(ctx, ledger.FactoryCommit{Epoch: 1, From: fact, To: fact.To(2, blockHash(0, 1)), Events: found})
 			require.NoError(b, err)
-			_, err = db.Exec(ctx, `update escrow_registry set announced = true, caught_up = true`)
+			_, err = db.Exec(ctx, `delete from late_escrows`)
 			require.NoError(b, err)
 			_, err = db.Exec(ctx, `analyze`)
 			require.NoError(b, err)

@@ -2,11 +2,11 @@
 // factory, and the rollback of a reorganisation.
 //
 // One processed range is one transaction: the cursor advances, under the epoch of whoever holds the right, together with
-// everything that the range brought. Events that are stored already are recognised by processed_events and change nothing.
+// everything that the range brought. An event is (block hash, log index); those that are stored already change nothing.
 // A commit therefore either happened as a whole or not at all, can be repeated, and fails with ErrMoved when somebody else took
 // the right or moved the cursor: then nothing is written, and the caller looks again where it stands.
 //
-//	advance cursor (epoch, from) ─► processed_events ─► escrow_records, registry ─► outbox ─► commit
+//	advance cursor (epoch, from) ─► events, outbox ─► records, registry ─► commit
 //
 // Outbox rows of a slot are written by its owner only, and one commit after the other, so seq order is the order in which they
 // were committed and have to be published. (A replay and the verifier write rows too, and say so on OutboxChannel.)
@@ -16,12 +16,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"sync"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
@@ -37,8 +40,9 @@ const Deployed = "EscrowDeployed"
 // came in between. Nothing was written.
 var ErrMoved = errors.New("the cursor moved or the right to commit changed hands")
 
-// BranchError means that a range holds the height of a block that was remembered before and that nobody has compared with it: the last block of the
-// range is another one, or the block lies inside it. Nothing was written. One of the two branches is not the chain's.
+// BranchError means that a range meets a block that was remembered before, or that a stored event is in, and that nobody has compared with it: the last
+// block of the range or the one before the range is another one, or the block lies inside the range. Nothing was written. One of the two branches is not the
+// chain's.
 type BranchError struct{ Block Block }
 
 func (e *BranchError) Error() string {
@@ -60,10 +64,13 @@ type Config struct {
 // Ledger commits. It is safe for concurrent use; commits under one right are serial by nature.
 type Ledger struct {
 	cfg Config
+
+	mu    sync.Mutex
+	known *names // nil until they are needed
 }
 
 // New returns a Ledger.
-func New(cfg Config) *Ledger { return &Ledger{cfg} }
+func New(cfg Config) *Ledger { return &Ledger{cfg: cfg} }
 
 // Position is a cursor: the next block to process, and the hash of the block before it (zero when unknown). A rollback raises the generation of
 // every cursor, also of those that it does not move: what was read before it, of the chain or of the registry, can no longer be committed.
@@ -159,21 +166,30 @@ type Result struct {
 	Duplicates int              // events that were stored already
 	Retracted  int              // orphans of a reorganisation that did not reappear: their rows are in the outbox, not in Pending
 	Revived    int              // orphans that reappeared: their rows may be in the outbox, not in Pending
+
+	revived map[place]bool
 }
 
 // CommitSlots stores a range for the slots of this instance. ErrMoved: nothing was written.
 func (l *Ledger) CommitSlots(ctx context.Context, c SlotCommit) (r Result, err error) {
+	if _, err := l.names(ctx); err != nil {
+		return Result{}, err
+	}
 	ahead := foldAhead(c.Events)
 	defer func() { <-ahead.done }()
 	err = l.tx(ctx, func(tx pgx.Tx) error {
 		r = Result{}
-		if err := l.advance(ctx, tx, advanceSlots, step{c.Epoch, c.From, c.To, c.Checked, c.Time}); err != nil {
+		past, err := l.advance(ctx, tx, advanceSlots, step{c.Epoch, c.From, c.To, c.Checked, c.Time})
+		if err != nil {
 			return err
 		}
 		if err := l.announce(ctx, tx, c.Announce, &r); err != nil {
 			return err
 		}
-		fresh, err := l.store(ctx, tx, c.Events, true, &r)
+		settle := func(ctx context.Context, tx pgx.Tx, r *Result) error {
+			return l.retract(ctx, tx, c.To.Next, c.Doubtful, r)
+		}
+		fresh, err := l.store(ctx, tx, c.Events, storing{queue: true, orphans: past.orphans, settle: settle}, &r)
 		if err != nil {
 			return err
 		}
@@ -183,7 +199,10 @@ func (l *Ledger) CommitSlots(ctx context.Context, c SlotCommit) (r Result, err e
 		if err := registry.Advance(ctx, tx, l.cfg.ChainID, c.Progress); err != nil {
 			return err
 		}
-		return l.retract(ctx, tx, c.To.Next, c.Doubtful, &r)
+		if !past.open {
+			return nil
+		}
+		return settle(ctx, tx, &r)
 	})
 	if err != nil {
 		return Result{}, fmt.Errorf("commit %d events of blocks %d to %d: %w", len(c.Events), c.From.Next, c.To.Next-1, err)
@@ -197,35 +216,50 @@ type FactoryCommit struct {
 	From, To Position
 	Checked  Block            // as of SlotCommit
 	Events   []contract.Event // EscrowDeployed of the factory, in order
-	Found    []registry.Discovery
 }
 
-// CommitFactory stores a range of the factory watch. ErrMoved: nothing was written.
+// CommitFactory stores a range of the factory watch, and registers the escrows. ErrMoved: nothing was written.
 func (l *Ledger) CommitFactory(ctx context.Context, c FactoryCommit) (r Result, err error) {
+	if _, err := l.names(ctx); err != nil {
+		return Result{}, err
+	}
 	ahead := foldAhead(c.Events)
 	defer func() { <-ahead.done }()
 	err = l.tx(ctx, func(tx pgx.Tx) error {
 		r = Result{}
-		if err := l.advance(ctx, tx, advanceFactory, step{c.Epoch, c.From, c.To, c.Checked, 0}); err != nil {
+		past, err := l.advance(ctx, tx, advanceFactory, step{c.Epoch, c.From, c.To, c.Checked, 0})
+		if err != nil {
 			return err
 		}
-		fresh, err := l.store(ctx, tx, c.Events, false, &r)
+		fresh, err := l.store(ctx, tx, c.Events, storing{orphans: past.orphans}, &r)
 		if err != nil {
 			return err
 		}
 		if err := l.project(ctx, tx, fresh, ahead); err != nil {
 			return err
 		}
-		if err := l.record(ctx, tx, c.Found); err != nil {
+		if err := registry.Record(ctx, tx, l.cfg.ChainID, discoveries(fresh, r.revived)); err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, `select pg_notify('`+registry.Channel+`', $1::bigint::text)`, l.cfg.ChainID)
-		return err
+		return l.notify(ctx, tx, registry.Channel)
 	})
 	if err != nil {
 		return Result{}, fmt.Errorf("commit %d discoveries of blocks %d to %d: %w", len(c.Events), c.From.Next, c.To.Next-1, err)
 	}
 	return r, nil
+}
+
+// discoveries are what the registry keeps of some EscrowDeployed. Those that reappeared were announced before.
+func discoveries(deployed []contract.Event, revived map[place]bool) []registry.Discovery {
+	found := make([]registry.Discovery, len(deployed))
+	for i := range deployed {
+		e := &deployed[i]
+		found[i] = registry.Discovery{
+			Address: e.Escrow, Slot: partition.Slot(e.Escrow), Block: int64(e.BlockNumber), LogIndex: int32(e.LogIndex), TxHash: e.TxHash,
+			Occurrence: e.Occurrence, Announced: revived[placeOf(e)],
+		}
+	}
+	return found
 }
 
 // advanceSlots moves the cursor of an instance if its epoch still holds and nobody moved it; it locks the row until the commit,
@@ -234,13 +268,18 @@ const advanceSlots = `
 	update cursors
 	set next_block = @to, block_hash = @hash, block_time = coalesce(to_timestamp(nullif(@time::bigint, 0)), block_time), updated_at = now()
 	where chain_id = @chain and instance_id = @me and epoch = @epoch and next_block = @from and block_hash is not distinct from @was
-	  and generation = @generation`
+	  and generation = @generation
+	returning ` + lookPast
 
 // advanceFactory does the same for the factory watch.
 const advanceFactory = `
 	update leadership set next_block = @to, block_hash = @hash, last_heartbeat = now()
 	where chain_id = @chain and instance_id = @me and epoch = @epoch and next_block = @from and block_hash is not distinct from @was
-	  and generation = @generation and @time::bigint is not null`
+	  and generation = @generation and @time::bigint is not null
+	returning ` + lookPast
+
+// lookPast says whether the chain has orphaned events, and whether the fate of some is open.
+const lookPast = `exists (select from orphaned_events where chain_id = @chain), exists (select from orphaned_events where chain_id = @chain and state <= 2)`
 
 type step struct {
 	epoch    int64
@@ -249,59 +288,78 @@ type step struct {
 	time     uint64
 }
 
-func (l *Ledger) advance(ctx context.Context, tx pgx.Tx, statement string, s step) error {
-	tag, err := tx.Exec(ctx, statement, pgx.StrictNamedArgs{
-		"chain": l.cfg.ChainID, "me": l.cfg.InstanceID, "epoch": s.epoch, "from": s.from.Next, "was": hash(s.from.Hash),
-		"generation": s.from.Generation, "to": s.to.Next, "hash": hash(s.to.Hash), "time": int64(s.time),
-	})
-	if err != nil {
-		return fmt.Errorf("advance the cursor: %w", err)
-	}
-	if tag.RowsAffected() == 0 {
-		return ErrMoved
-	}
-	if s.to.Next == s.from.Next || s.to.Hash == (common.Hash{}) {
-		return nil
-	}
-	return l.remember(ctx, tx, s)
+// reorganised says what a chain has of reorganisations deeper than its finality.
+type reorganised struct {
+	orphans bool // there are orphaned events
+	open    bool // the fate of some is open
 }
 
-// remember keeps the hash of a range's last block, if the range is of the branch that is remembered. Remembered blocks are of one branch, so the
-// highest inside the range vouches for those below it.
+func (l *Ledger) advance(ctx context.Context, tx pgx.Tx, statement string, s step) (r reorganised, err error) {
+	err = tx.QueryRow(ctx, statement, pgx.StrictNamedArgs{
+		"chain": l.cfg.ChainID, "me": l.cfg.InstanceID, "epoch": s.epoch, "from": s.from.Next, "was": hash(s.from.Hash),
+		"generation": s.from.Generation, "to": s.to.Next, "hash": hash(s.to.Hash), "time": int64(s.time),
+	}).Scan(&r.orphans, &r.open)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return r, ErrMoved
+	case err != nil:
+		return r, fmt.Errorf("advance the cursor: %w", err)
+	case s.to.Next == s.from.Next || s.to.Hash == (common.Hash{}):
+		return r, nil
+	}
+	return r, l.remember(ctx, tx, s)
+}
+
+// remember keeps the hash of a range's last block, and compares it, the block before the range, and the highest block inside it with what others
+// remember. Remembered blocks are of one branch, so the highest inside the range vouches for those below it.
+//
+// It waits for nobody. Who remembers a block holds an advisory lock for its height until its transaction ends; who does not get that lock leaves the block to
+// the other one, which may be frozen, and compares with what it wrote when the next range is committed.
 func (l *Ledger) remember(ctx context.Context, tx pgx.Tx, s step) error {
 	last := Block{s.to.Next - 1, s.to.Hash}
-	if s.from.Next < last.Number {
-		var inside Block
-		var h string
-		err := tx.QueryRow(ctx, `select number, hash from chain_blocks where chain_id = $1 and number between $2 and $3 order by number desc limit 1`,
-			l.cfg.ChainID, s.from.Next, last.Number-1).Scan(&inside.Number, &h)
-		inside.Hash = common.HexToHash(h)
-		switch {
-		case errors.Is(err, pgx.ErrNoRows):
-		case err != nil:
-			return fmt.Errorf("look for remembered blocks below %d: %w", last.Number, err)
-		case inside != s.checked:
-			return &BranchError{inside}
-		}
-	}
-	var h string
-	err := tx.QueryRow(ctx, rememberBlock, l.cfg.ChainID, last.Number, last.Hash.Hex()).Scan(&h)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows): // it was there
-	case err != nil:
+	rows, _ := tx.Query(ctx, rememberBlock, pgx.StrictNamedArgs{
+		"chain": l.cfg.ChainID, "number": last.Number, "hash": last.Hash.Hex(), "from": s.from.Next, "group": heightGroup(l.cfg.ChainID),
+	})
+	known, err := pgx.CollectRows(rows, scanBlock)
+	if err != nil {
 		return fmt.Errorf("remember block %d: %w", last.Number, err)
-	case common.HexToHash(h) != last.Hash:
-		return &BranchError{Block{last.Number, common.HexToHash(h)}}
+	}
+	for _, b := range known {
+		switch {
+		case b.Number == last.Number && b.Hash != last.Hash,
+			b.Number < last.Number && b.Number >= s.from.Next && b != s.checked,
+			b.Number < s.from.Next && s.from.Hash != (common.Hash{}) && b.Hash != s.from.Hash:
+			return &BranchError{b}
+		}
 	}
 	return nil
 }
 
-// rememberBlock returns the hash that the height has now; no row when it was there already and is the same. It waits for another commit
-// of that height.
+// rememberBlock adds a block, unless its height is there or somebody is at it, and returns what was there of it, of the block before the range, and of
+// the highest block inside.
 const rememberBlock = `
-	insert into chain_blocks as b (chain_id, number, hash) values ($1, $2, $3)
-	on conflict (chain_id, number) do update set hash = b.hash where b.hash <> excluded.hash
-	returning hash`
+	with added as (
+		insert into chain_blocks (chain_id, number, hash)
+		select @chain::bigint, @number::bigint, @hash::text where pg_try_advisory_xact_lock(@group::integer, (@number::bigint % 2147483648)::integer)
+		on conflict (chain_id, number) do nothing)
+	select number, hash from chain_blocks
+	where chain_id = @chain::bigint and (number = @number::bigint or number = @from::bigint - 1
+		or number = (select max(number) from chain_blocks where chain_id = @chain::bigint and number >= @from::bigint and number < @number::bigint))
+	order by number desc`
+
+// heightGroup is the first half of the advisory locks for the heights of a chain.
+func heightGroup(chainID int64) int32 {
+	h := fnv.New32a()
+	_, _ = fmt.Fprintf(h, "escrow-relayer heights of chain %d", chainID)
+	return int32(h.Sum32())
+}
+
+// HistoryKey is the advisory lock that a replay shares, and that retention and a rollback hold alone while they change which events are stored.
+func HistoryKey(chainID int64) int64 {
+	h := fnv.New64a()
+	_, _ = fmt.Fprintf(h, "escrow-relayer history of chain %d", chainID)
+	return int64(h.Sum64())
+}
 
 // tx runs f in a transaction. Cancellation in the middle rolls back; a commit that was sent is waited for, under a deadline of
 // its own: its outcome matters more than a quick end.

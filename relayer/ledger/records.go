@@ -2,9 +2,8 @@ package ledger
 
 import (
 	"context"
-	"encoding/json"
+	"encoding/hex"
 	"fmt"
-	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
@@ -19,7 +18,6 @@ type folding struct {
 	of   int
 	done chan struct{}
 	folded
-	err error
 }
 
 // folded are records by escrow, and the escrows in order of appearance.
@@ -33,33 +31,38 @@ func foldAhead(events []contract.Event) *folding {
 	f := &folding{of: len(events), done: make(chan struct{})}
 	go func() {
 		defer close(f.done)
-		f.folded, f.err = fold(events)
+		f.folded = fold(events)
 	}()
 	return f
 }
 
-// project folds events into escrow_records, and endings into the registry. ahead is a fold of the same events and maybe more; nil: there is none.
+// project folds events into records, and endings into the registry. ahead is a fold of the same events and maybe more; nil: there is none.
 func (l *Ledger) project(ctx context.Context, tx pgx.Tx, events []contract.Event, ahead *folding) (err error) {
 	if len(events) == 0 {
 		return nil
 	}
+	known, err := l.names(ctx)
+	if err != nil {
+		return err
+	}
 	var f folded
 	if ahead != nil && ahead.of == len(events) {
 		<-ahead.done
-		f, err = ahead.folded, ahead.err
+		f = ahead.folded
+		f.stamp(events)
 	} else {
-		f, err = fold(events)
-	}
-	if err != nil {
-		return err
+		f = fold(events)
 	}
 	var c recordColumns
 	var endings []registry.Ending
 	for _, escrow := range f.order {
 		r := f.records[escrow]
-		c.add(escrow, r)
-		if r.status == "released" || r.status == "refunded" {
-			endings = append(endings, registry.Ending{Address: escrow, Status: r.status, Block: r.endedBlock})
+		c.add(escrow, r, known.types[r.last.Name])
+		switch r.status {
+		case recordReleased:
+			endings = append(endings, registry.Ending{Address: escrow, Status: registry.Released, Block: r.endedBlock})
+		case recordRefunded:
+			endings = append(endings, registry.Ending{Address: escrow, Status: registry.Refunded, Block: r.endedBlock})
 		}
 	}
 	if _, err := tx.Exec(ctx, foldRecords, c.named(l.cfg.ChainID)); err != nil {
@@ -68,24 +71,31 @@ func (l *Ledger) project(ctx context.Context, tx pgx.Tx, events []contract.Event
 	return registry.End(ctx, tx, l.cfg.ChainID, endings)
 }
 
+// Values of records.status, in the order in which an escrow passes them.
+const (
+	recordCreated  int16 = 1
+	recordApproved int16 = 2
+	recordReleased int16 = 3
+	recordRefunded int16 = 4
+)
+
 // record is what some consecutive events of one escrow say about it. Merging it into the stored record (foldRecords) equals
 // folding the events one by one.
 type record struct {
-	status                            string // the furthest state these events reach; empty: they do not change it
-	payer, payee, arbiter             *string
+	status                            int16 // the furthest state these events reach; 0: they do not change it
+	payer, payee, arbiter             []byte
 	amount, releaseDelay, releaseTime *string
 	approvalsRequired                 *string
 	approvals                         int32
-	approvers                         []string
+	approvers                         []byte // addresses, one behind the other
 	settledAmount, settledAt          *string
 	deployedBlock                     *int64
 	endedBlock                        int64
-	lastID, lastType                  string
-	lastBlock                         int64
+	last                              contract.Event // without its arguments
 }
 
 // fold returns the records of the escrows that events concern.
-func fold(events []contract.Event) (folded, error) {
+func fold(events []contract.Event) folded {
 	f := folded{records: map[common.Address]*record{}}
 	for i := range events {
 		e := &events[i]
@@ -95,82 +105,124 @@ func fold(events []contract.Event) (folded, error) {
 			f.records[e.Escrow] = r
 			f.order = append(f.order, e.Escrow)
 		}
-		if err := r.apply(e); err != nil {
-			return folded{}, err
-		}
+		r.apply(e)
 	}
-	return f, nil
+	return f
 }
 
-func (r *record) apply(e *contract.Event) error {
-	var args map[string]any // ABI arguments are strings, apart from booleans and what a configured ABI adds
-	if err := json.Unmarshal(e.Args, &args); err != nil {
-		return fmt.Errorf("read the arguments of %s %s: %w", e.Name, e.ID(), err)
-	}
-	set := func(field **string, name string, lower bool) {
-		if v, ok := args[name].(string); ok {
-			if lower {
-				v = strings.ToLower(v)
+// stamp takes over the occurrences of events, which storing them has found out.
+func (f *folded) stamp(events []contract.Event) {
+	for i := range events {
+		if e := &events[i]; e.Occurrence > 0 {
+			if r := f.records[e.Escrow]; r.last.TxHash == e.TxHash && r.last.LogIndex == e.LogIndex && r.last.BlockHash == e.BlockHash {
+				r.last.Occurrence = e.Occurrence
 			}
-			*field = &v
 		}
 	}
+}
+
+func (r *record) apply(e *contract.Event) {
+	r.last = *e
+	r.last.Args = nil
 	block := int64(e.BlockNumber)
-	r.lastID, r.lastType, r.lastBlock = e.ID(), e.Name, block
 	switch e.Name {
 	case Deployed:
-		set(&r.payer, "payer", true)
-		set(&r.payee, "payee", true)
-		set(&r.arbiter, "arbiter", true)
-		set(&r.amount, "amount", false)
-		set(&r.releaseDelay, "releaseDelay", false)
-		set(&r.approvalsRequired, "approvalsRequired", false)
 		r.deployedBlock = &block
+		e.EachText(r.terms)
 	case "EscrowCreated":
-		set(&r.payer, "payer", true)
-		set(&r.payee, "payee", true)
-		set(&r.arbiter, "arbiter", true)
-		set(&r.amount, "amount", false)
-		set(&r.releaseTime, "releaseTime", false)
-		set(&r.approvalsRequired, "approvalsRequired", false)
+		e.EachText(r.terms)
 	case "Approved":
 		r.approvals++
-		if v, ok := args["approver"].(string); ok {
-			r.approvers = append(r.approvers, strings.ToLower(v))
-		}
-		if r.status == "" {
-			r.status = "approved"
-		}
+		r.status = max(r.status, recordApproved)
+		e.EachText(func(name, value []byte) {
+			if string(name) == "approver" {
+				r.approvers = append(r.approvers, address(value)...)
+			}
+		})
 	case "ArbiterChanged":
-		set(&r.arbiter, "newArbiter", true)
+		e.EachText(func(name, value []byte) {
+			if string(name) == "newArbiter" {
+				r.arbiter = address(value)
+			}
+		})
 	case "EscrowReleased", "EscrowRefunded":
-		r.status, r.endedBlock = "released", block
+		r.status, r.endedBlock = recordReleased, block
 		if e.Name == "EscrowRefunded" {
-			r.status = "refunded"
+			r.status = recordRefunded
 		}
-		set(&r.settledAmount, "amount", false)
-		set(&r.settledAt, "timestamp", false)
+		e.EachText(func(name, value []byte) {
+			switch string(name) {
+			case "amount":
+				r.settledAmount = number(value)
+			case "timestamp":
+				r.settledAt = number(value)
+			}
+		})
 	}
-	return nil
+}
+
+// terms takes one of the arguments that EscrowDeployed and EscrowCreated share.
+func (r *record) terms(name, value []byte) {
+	switch string(name) {
+	case "payer":
+		r.payer = address(value)
+	case "payee":
+		r.payee = address(value)
+	case "arbiter":
+		r.arbiter = address(value)
+	case "amount":
+		r.amount = number(value)
+	case "releaseDelay":
+		r.releaseDelay = number(value)
+	case "releaseTime":
+		r.releaseTime = number(value)
+	case "approvalsRequired":
+		r.approvalsRequired = number(value)
+	}
+}
+
+// address is a column of 20 bytes; nil where an ABI of somebody's making has something else under the name.
+func address(text []byte) []byte {
+	if len(text) != 2+2*common.AddressLength || text[0] != '0' || text[1] != 'x' {
+		return nil
+	}
+	a := make([]byte, common.AddressLength)
+	if _, err := hex.Decode(a, text[2:]); err != nil {
+		return nil
+	}
+	return a
+}
+
+// number is an integer as text, which Postgres reads; nil where there is none.
+func number(text []byte) *string {
+	for i, c := range text {
+		if (c < '0' || c > '9') && (c != '-' || i > 0 || len(text) == 1) {
+			return nil
+		}
+	}
+	if len(text) == 0 {
+		return nil
+	}
+	s := string(text)
+	return &s
 }
 
 // foldRecords merges what new events say into the records: later values win, approvals add up, an ended escrow stays ended.
 const foldRecords = `
-	insert into escrow_records as r (chain_id, escrow, slot, status, payer, payee, arbiter, amount, release_delay, release_time,
-	                                 approvals_required, approvals, approvers, settled_amount, settled_at, deployed_block,
-	                                 last_event_id, last_event_type, last_event_block)
-	select @chain, escrow, slot, coalesce(nullif(status, ''), 'created'), payer, payee, arbiter, amount, release_delay, release_time,
-	       approvals_required, approvals, coalesce(string_to_array(nullif(approvers, ''), ','), '{}'), settled_amount, settled_at,
-	       deployed_block, last_id, last_type, last_block
-	from unnest(@escrows::text[], @slots::smallint[], @statuses::text[], @payers::text[], @payees::text[], @arbiters::text[],
+	insert into records as r (chain_id, escrow, slot, status, payer, payee, arbiter, amount, release_delay, release_time,
+	                          approvals_required, approvals, approvers, settled_amount, settled_at, deployed_block,
+	                          last_tx, last_index, last_occurrence, last_type, last_block)
+	select @chain, escrow, slot, status, payer, payee, arbiter, amount, release_delay, release_time,
+	       approvals_required, approvals, coalesce(approvers, ''), settled_amount, settled_at,
+	       deployed_block, last_tx, last_index, last_occurrence, last_type, last_block
+	from unnest(@escrows::bytea[], @slots::smallint[], @statuses::smallint[], @payers::bytea[], @payees::bytea[], @arbiters::bytea[],
 	            @amounts::numeric[], @delays::numeric[], @times::numeric[], @required::smallint[], @approvals::integer[],
-	            @approvers::text[], @settled::numeric[], @settled_at::numeric[], @deployed::bigint[], @last_ids::text[],
-	            @last_types::text[], @last_blocks::bigint[])
+	            @approvers::bytea[], @settled::numeric[], @settled_at::numeric[], @deployed::bigint[], @last_txs::bytea[],
+	            @last_indexes::integer[], @last_occurrences::smallint[], @last_types::smallint[], @last_blocks::bigint[])
 	     as t(escrow, slot, status, payer, payee, arbiter, amount, release_delay, release_time, approvals_required, approvals,
-	          approvers, settled_amount, settled_at, deployed_block, last_id, last_type, last_block)
+	          approvers, settled_amount, settled_at, deployed_block, last_tx, last_index, last_occurrence, last_type, last_block)
 	on conflict (chain_id, escrow) do update
-	set status = case when r.status in ('released', 'refunded') then r.status
-	                  when excluded.status = 'created' then r.status else excluded.status end,
+	set status = case when r.status >= 3 then r.status else greatest(r.status, excluded.status) end,
 	    payer = coalesce(excluded.payer, r.payer), payee = coalesce(excluded.payee, r.payee),
 	    arbiter = coalesce(excluded.arbiter, r.arbiter), amount = coalesce(excluded.amount, r.amount),
 	    release_delay = coalesce(excluded.release_delay, r.release_delay), release_time = coalesce(excluded.release_time, r.release_time),
@@ -178,24 +230,25 @@ const foldRecords = `
 	    approvals = r.approvals + excluded.approvals, approvers = r.approvers || excluded.approvers,
 	    settled_amount = coalesce(excluded.settled_amount, r.settled_amount), settled_at = coalesce(excluded.settled_at, r.settled_at),
 	    deployed_block = coalesce(excluded.deployed_block, r.deployed_block),
-	    last_event_id = case when excluded.last_event_block >= r.last_event_block then excluded.last_event_id else r.last_event_id end,
-	    last_event_type = case when excluded.last_event_block >= r.last_event_block then excluded.last_event_type else r.last_event_type end,
-	    last_event_block = greatest(excluded.last_event_block, r.last_event_block), updated_at = now()`
+	    (last_tx, last_index, last_occurrence, last_type) = (
+	        select case when later then excluded.last_tx else r.last_tx end, case when later then excluded.last_index else r.last_index end,
+	               case when later then excluded.last_occurrence else r.last_occurrence end, case when later then excluded.last_type else r.last_type end
+	        from (select excluded.last_block >= r.last_block as later) x),
+	    last_block = greatest(excluded.last_block, r.last_block), updated_at = now()`
 
 type recordColumns struct {
-	escrows, statuses, approvers, lastIDs, lastTypes           []string
-	slots                                                      []int16
-	payers, payees, arbiters, amounts, delays, times, required []*string
-	approvals                                                  []int32
-	settled, settledAt                                         []*string
-	deployed                                                   []*int64
-	lastBlocks                                                 []int64
+	escrows, payers, payees, arbiters, approvers, lastTxs [][]byte
+	slots, statuses, lastOccurrences, lastTypes           []int16
+	amounts, delays, times, required, settled, settledAt  []*string
+	approvals, lastIndexes                                []int32
+	deployed                                              []*int64
+	lastBlocks                                            []int64
 }
 
-func (c *recordColumns) add(escrow common.Address, r *record) {
-	c.escrows = append(c.escrows, registry.Text(escrow))
+func (c *recordColumns) add(escrow common.Address, r *record, lastType int16) {
+	c.escrows = append(c.escrows, escrow[:])
 	c.slots = append(c.slots, partition.Slot(escrow))
-	c.statuses = append(c.statuses, r.status)
+	c.statuses = append(c.statuses, max(r.status, recordCreated))
 	c.payers = append(c.payers, r.payer)
 	c.payees = append(c.payees, r.payee)
 	c.arbiters = append(c.arbiters, r.arbiter)
@@ -204,13 +257,15 @@ func (c *recordColumns) add(escrow common.Address, r *record) {
 	c.times = append(c.times, r.releaseTime)
 	c.required = append(c.required, r.approvalsRequired)
 	c.approvals = append(c.approvals, r.approvals)
-	c.approvers = append(c.approvers, strings.Join(r.approvers, ","))
+	c.approvers = append(c.approvers, r.approvers)
 	c.settled = append(c.settled, r.settledAmount)
 	c.settledAt = append(c.settledAt, r.settledAt)
 	c.deployed = append(c.deployed, r.deployedBlock)
-	c.lastIDs = append(c.lastIDs, r.lastID)
-	c.lastTypes = append(c.lastTypes, r.lastType)
-	c.lastBlocks = append(c.lastBlocks, r.lastBlock)
+	c.lastTxs = append(c.lastTxs, r.last.TxHash[:])
+	c.lastIndexes = append(c.lastIndexes, int32(r.last.LogIndex))
+	c.lastOccurrences = append(c.lastOccurrences, r.last.Occurrence)
+	c.lastTypes = append(c.lastTypes, lastType)
+	c.lastBlocks = append(c.lastBlocks, int64(r.last.BlockNumber))
 }
 
 func (c *recordColumns) named(chainID int64) pgx.StrictNamedArgs {
@@ -218,22 +273,7 @@ func (c *recordColumns) named(chainID int64) pgx.StrictNamedArgs {
 		"chain": chainID, "escrows": c.escrows, "slots": c.slots, "statuses": c.statuses, "payers": c.payers, "payees": c.payees,
 		"arbiters": c.arbiters, "amounts": c.amounts, "delays": c.delays, "times": c.times, "required": c.required,
 		"approvals": c.approvals, "approvers": c.approvers, "settled": c.settled, "settled_at": c.settledAt, "deployed": c.deployed,
-		"last_ids": c.lastIDs, "last_types": c.lastTypes, "last_blocks": c.lastBlocks,
+		"last_txs": c.lastTxs, "last_indexes": c.lastIndexes, "last_occurrences": c.lastOccurrences, "last_types": c.lastTypes,
+		"last_blocks": c.lastBlocks,
 	}
-}
-
-// parties returns what the registry keeps of an EscrowDeployed: payer and payee in lower case, and the amount in wei; empty where the
-// event does not say.
-func parties(e *contract.Event) (payer, payee, amount string) {
-	var r record
-	if err := r.apply(e); err != nil {
-		return "", "", ""
-	}
-	text := func(s *string) string {
-		if s == nil {
-			return ""
-		}
-		return *s
-	}
-	return text(r.payer), text(r.payee), text(r.amount)
 }

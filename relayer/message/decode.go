@@ -14,7 +14,7 @@ import (
 
 // Message is what a consumer gets.
 type Message struct {
-	EventID         string // {transaction_hash}:{log_index}; with ChainID it identifies the event
+	EventID         string // {transaction_hash}:{log_index}, sometimes with :{n} behind it; with ChainID it identifies the event and its content
 	EventType       string // EscrowDeployed, Approved, EscrowReleased, EscrowRefunded, or what the relayer was told to add
 	ChainID         string // decimal
 	Escrow          string // lower case
@@ -58,7 +58,7 @@ func (m *Message) Int(name string) (*big.Int, bool) {
 }
 
 var (
-	eventID = regexp.MustCompile(`^0x[0-9a-f]{64}:(0|[1-9][0-9]{0,19})$`)
+	eventID = regexp.MustCompile(`^0x[0-9a-f]{64}:(0|[1-9][0-9]{0,19})(:[1-9][0-9]{0,4})?$`)
 	hash    = regexp.MustCompile(`^0x[0-9a-f]{64}$`)
 	address = regexp.MustCompile(`^0x[0-9a-fA-F]{40}$`)
 	natural = regexp.MustCompile(`^(0|[1-9][0-9]*)$`)
@@ -122,7 +122,7 @@ func (m *Message) verify(name string, attributes map[string]string) error {
 	if m.EventType == "" || m.EventType != name {
 		return fmt.Errorf("event_type is %q and event_name is %q", m.EventType, name)
 	}
-	if want := m.TransactionHash + ":" + strconv.FormatUint(m.LogIndex, 10); m.EventID != want {
+	if want := m.TransactionHash + ":" + strconv.FormatUint(m.LogIndex, 10); m.EventID != want && !strings.HasPrefix(m.EventID, want+":") {
 		return fmt.Errorf("event_id is %s, but transaction_hash and log_index give %s", m.EventID, want)
 	}
 	if m.Retracted && (m.Reason == "" || !hash.MatchString(m.OriginalBlockHash)) {

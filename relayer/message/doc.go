@@ -15,8 +15,12 @@
 // relayer died): so apply an event once by its EventID and ChainID, in the transaction that has the effect, as the example subscriber does.
 //
 // Retractions come on a topic of their own, and only if the relayer publishes blocks that are not final yet: the event was published and
-// a reorganisation has removed it. There is no order between that topic and the others. Undo the event if what you stored of it is the
-// one of OriginalBlockHash; if the event was mined again meanwhile, you may have received it first, in another block.
+// a reorganisation has removed it. There is no order between that topic and the others, so a retraction may arrive before its event. What helps is that an
+// EventID is never used for two contents, and never again once it was retracted: if the transaction is mined again with other logs before it, the event has
+// another EventID ({transaction_hash}:{log_index} with another index, or with :1, :2 … behind it). So remember the EventIDs that were retracted, ignore an
+// event whose EventID is among them, and remove one that you have applied: what remains are the events of the chain, in their order, however
+// the two topics interleave. An event that comes back in another block with equal content, before anything else of its escrow changed, is neither retracted nor
+// published again; its BlockNumber and BlockHash are then those of the first block.
 //
 // A replay is a message published once more on request, with the attribute replay: the same event under the same EventID. A consumer that wants
 // its history anew forgets what it has applied before it asks for a replay; others drop it like any message that they have seen.

@@ -19,6 +19,7 @@ type Event struct {
 	BlockTime       uint64 // unix seconds
 	TransactionHash [32]byte
 	LogIndex        uint
+	Occurrence      int16  // above 0 it is part of the event id
 	Args            []byte // a JSON object by ABI name; its values are strings, booleans, or arrays and objects of these
 }
 
@@ -26,7 +27,11 @@ type Event struct {
 // An error means that the arguments are no object.
 func Encode(k Kind, e *Event, chainID int64, published time.Time) (body []byte, attributes map[string]string, err error) {
 	var buf [96]byte
-	id := string(strconv.AppendUint(append(appendHash(buf[:0], e.TransactionHash[:]), ':'), uint64(e.LogIndex), 10))
+	name := strconv.AppendUint(append(appendHash(buf[:0], e.TransactionHash[:]), ':'), uint64(e.LogIndex), 10)
+	if e.Occurrence > 0 {
+		name = strconv.AppendInt(append(name, ':'), int64(e.Occurrence), 10)
+	}
+	id := string(name)
 	chain := strconv.FormatInt(chainID, 10)
 	attributes = make(map[string]string, 8)
 	attributes[AttrEventID] = id

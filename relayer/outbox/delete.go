@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 )
 
 // answerWithin is how long a server may take to say that it has ended a statement whose time was over.
@@ -33,13 +35,16 @@ type Sent struct {
 // deleteRows deletes outbox rows, and returns those which were there.
 const deleteRows = `delete from outbox where chain_id = $1 and seq = any($2) returning seq`
 
-// retractSent queues retractions for events that were retracted without one, because their rows were still in the outbox.
+// retractSent queues retractions for events that were dropped because their rows were still in the outbox.
 const retractSent = `
-	insert into outbox (chain_id, slot, escrow, event_id, event_type, kind)
-	select p.chain_id, p.slot, p.escrow, p.event_id, p.event_type, 1 from processed_events p
-	where p.chain_id = $1 and p.event_id = any($2) and p.state = 'retracted'
-	  and not exists (select from outbox o where o.chain_id = p.chain_id and o.event_id = p.event_id and o.kind = 1)
-	order by p.block_number, p.log_index`
+	with sent as (
+		update orphaned_events x set state = 3
+		from unnest($2::bytea[], $3::integer[], $4::smallint[]) as t(tx, index, occurrence)
+		where x.chain_id = $1 and x.tx_hash = t.tx and x.log_index = t.index and x.occurrence = t.occurrence and x.state = 4
+		returning x.*)
+	insert into outbox (chain_id, block_number, log_index, orphan, slot, kind, escrow, event_type)
+	select chain_id, block_number, log_index, id, slot, 1, escrow, (select name from event_types t where t.id = type)
+	from sent order by block_number, log_index`
 
 // Delete deletes the rows of acknowledged messages and returns how many retractions it queued. A row that is gone already was taken away
 // while its message was under way, by a rollback that took it for unsent: such an event has been published, and has to be retracted.
@@ -68,15 +73,21 @@ func (b *Box) Delete(ctx context.Context, sent []Sent, limit time.Duration) (ret
 	for _, seq := range deleted {
 		there[seq] = true
 	}
-	var ids []string
+	var txs [][]byte
+	var indexes []int32
+	var occurrences []int16
 	for _, s := range sent {
 		if !there[s.Seq] && s.EventID != "" {
-			ids = append(ids, s.EventID)
+			tx, index, occurrence, err := contract.ParseID(s.EventID)
+			if err != nil {
+				return 0, err
+			}
+			txs, indexes, occurrences = append(txs, tx[:]), append(indexes, int32(index)), append(occurrences, occurrence)
 		}
 	}
-	tag, err := b.DB.Exec(ctx, retractSent, b.ChainID, ids)
+	tag, err := b.DB.Exec(ctx, retractSent, b.ChainID, txs, indexes, occurrences)
 	if err != nil {
-		return 0, fmt.Errorf("retract %d events whose rows were gone when they were acknowledged: %w", len(ids), err)
+		return 0, fmt.Errorf("retract %d events whose rows were gone when they were acknowledged: %w", len(txs), err)
 	}
 	return tag.RowsAffected(), nil
 }

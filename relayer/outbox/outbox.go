@@ -2,13 +2,12 @@
 // count, delete and add them.
 //
 // Rows of a slot are written by the owner of the slot, one commit after the other, so the order of seq is the order in which they have to
-// be published. (A replay, the verifier and a rollback write rows out of turn, and say so.) A row names its event, which is in
-// processed_events; a row is deleted once its message was acknowledged.
+// be published. (A replay, the verifier and a rollback write rows out of turn, and say so.) A row names its event: the one at its place in
+// events, or the one in orphaned_events; it is deleted once its message was acknowledged.
 package outbox
 
 import (
 	"context"
-	"encoding/hex"
 	"fmt"
 	"time"
 
@@ -101,27 +100,3 @@ const mine = `(o.slot in (select slot from slot_ownership where chain_id = @chai
 const countRows = `
 	select count(*), coalesce(extract(epoch from now() - min(o.created_at)), 0)::float8
 	from outbox o where o.chain_id = @chain and ` + mine
-
-// QueueRetractions adds a retraction for each of some stored events, in the order given, within the caller's transaction.
-func QueueRetractions(ctx context.Context, tx pgx.Tx, chainID int64, eventIDs []string) error {
-	if len(eventIDs) == 0 {
-		return nil
-	}
-	if _, err := tx.Exec(ctx, queueRetractions, chainID, eventIDs); err != nil {
-		return fmt.Errorf("queue %d retractions: %w", len(eventIDs), err)
-	}
-	return nil
-}
-
-const queueRetractions = `
-	insert into outbox (chain_id, slot, escrow, event_id, event_type, kind)
-	select p.chain_id, p.slot, p.escrow, p.event_id, p.event_type, 1
-	from processed_events p join unnest($2::text[]) with ordinality as t(id, ord) on p.event_id = t.id
-	where p.chain_id = $1 order by t.ord`
-
-func lowerHex(a common.Address) string {
-	var b [42]byte
-	copy(b[:], "0x")
-	hex.Encode(b[2:], a[:])
-	return string(b[:])
-}

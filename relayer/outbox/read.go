@@ -28,13 +28,24 @@ type Want struct {
 	Limit int
 }
 
-// columns of a row as scan reads it. The last two say whether it was written before this owner had the slot, and before @started.
-const columns = `o.seq, o.slot, o.kind, o.event_id, o.event_type, coalesce(p.contract_address, ''), o.escrow, coalesce(p.block_number, 0), coalesce(p.log_index, 0),
-	coalesce(p.block_hash, ''), coalesce(p.block_timestamp, 0), coalesce(p.args, '{}'), coalesce(p.state, ''), o.created_at < s.since, o.created_at < @started`
+// columns of a row as scan reads it. Then come whether an event waits that the row has to follow, whether the row was written before this owner had the
+// slot, and whether before @started.
+const columns = `o.seq, o.slot, o.kind, o.escrow, o.event_type, coalesce(p.state, ''), p.block_number, p.log_index, p.occurrence, p.block_time, p.block_hash, p.tx_hash,
+	p.emitter, p.args, ` + follows + `, o.created_at < s.since, o.created_at < @started`
+
+// follows says whether a retraction's event is in the outbox still: nobody may hear of the retraction before the event.
+const follows = `o.kind = 1 and exists (
+	select from outbox e where e.chain_id = o.chain_id and e.escrow = o.escrow and e.orphan = o.orphan and e.kind = 0)`
 
 // joins look up a row's event and its slot's history, one by one.
 const joins = `
-	left join lateral (select * from processed_events e where e.chain_id = o.chain_id and e.event_id = o.event_id limit 1) p on true
+	left join lateral (
+		select 'canonical' as state, block_number, log_index, occurrence, block_time, block_hash, tx_hash, emitter, args
+		from events e where o.orphan is null and e.chain_id = o.chain_id and e.block_number = o.block_number and e.log_index = o.log_index
+		union all
+		select case when x.state <= 2 then 'orphaned' else 'retracted' end, block_number, log_index, occurrence, block_time, block_hash, tx_hash, emitter, args
+		from orphaned_events x where x.id = o.orphan
+		limit 1) p on true
 	left join lateral (select since from slot_ownership t where t.chain_id = o.chain_id and t.slot = o.slot limit 1) s on true`
 
 // readPage returns rows behind a seq, in order. Of the named escrows and slots those are left out which go to the default topic.
@@ -43,19 +54,19 @@ const readPage = `
 	from (
 		select * from outbox o
 		where o.chain_id = @chain and o.seq > @last and ` + mine + `
-		  and (` + topicColumn + ` <> 0 or o.escrow <> all(@escrows::text[]) and o.slot <> all(@slots::smallint[]))
+		  and (` + topicColumn + ` <> 0 or o.escrow <> all(@escrows::bytea[]) and o.slot <> all(@slots::smallint[]))
 		order by o.seq limit @limit) o` + joins + `
 	order by o.seq`
 
 // Page returns at most limit rows behind seq last, in order, except those of the lanes in without, all of DefaultTopic. Rows written
 // before started are Old.
 func (b *Box) Page(ctx context.Context, started time.Time, last int64, limit int, without []Lane) ([]Found, error) {
-	escrows, slots := []string{}, []int16{}
+	escrows, slots := [][]byte{}, []int16{}
 	for _, lane := range without {
 		if b.BySlot {
 			slots = append(slots, lane.Slot)
 		} else {
-			escrows = append(escrows, lowerHex(lane.Escrow))
+			escrows = append(escrows, lane.Escrow.Bytes())
 		}
 	}
 
@@ -72,7 +83,7 @@ func (b *Box) Page(ctx context.Context, started time.Time, last int64, limit int
 const (
 	readEscrows = `
 	select ` + columns + `, w.ord
-	from unnest(@escrows::text[], @topics::integer[], @froms::bigint[], @limits::integer[]) with ordinality as w(escrow, topic, first, n, ord)
+	from unnest(@escrows::bytea[], @topics::integer[], @froms::bigint[], @limits::integer[]) with ordinality as w(escrow, topic, first, n, ord)
 	cross join lateral (
 		select * from outbox o
 		where o.chain_id = @chain and o.escrow = w.escrow and o.seq >= w.first and ` + topicColumn + ` = w.topic and ` + mine + `
@@ -90,12 +101,12 @@ const (
 
 // Lanes returns the rows of each want, by its index.
 func (b *Box) Lanes(ctx context.Context, started time.Time, wants []Want) ([][]Found, error) {
-	var escrows []string
+	var escrows [][]byte
 	var slots []int16
 	var topics, limits []int32
 	var froms []int64
 	for _, w := range wants {
-		escrows, slots = append(escrows, lowerHex(w.Lane.Escrow)), append(slots, w.Lane.Slot)
+		escrows, slots = append(escrows, w.Lane.Escrow.Bytes()), append(slots, w.Lane.Slot)
 		topics, froms, limits = append(topics, int32(w.Lane.Topic)), append(froms, w.From), append(limits, int32(w.Limit))
 	}
 
@@ -147,24 +158,35 @@ func (b *Box) readArgs(started time.Time) pgx.StrictNamedArgs {
 }
 
 func scan(row pgx.CollectableRow) (f Found, err error) {
-	var id, emitter, escrow, hash, state string
+	var escrow, hash, tx, emitter []byte
+	var state string
+	var block, index, at *uint64
+	var occurrence *int16
+	var follows bool
 	e := &f.Event
-	err = row.Scan(&f.Seq, &f.Slot, &f.Kind, &id, &e.Name, &emitter, &escrow, &e.BlockNumber, &e.LogIndex, &hash, &e.BlockTime, &e.Args, &state,
-		&f.Inherited, &f.Old, &f.want)
+	err = row.Scan(&f.Seq, &f.Slot, &f.Kind, &escrow, &e.Name, &state, &block, &index, &occurrence, &at, &hash, &tx, &emitter, (*[]byte)(&e.Args),
+		&follows, &f.Inherited, &f.Old, &f.want)
 	if err != nil {
 		return f, err
 	}
-	e.TxHash, e.BlockHash = common.HexToHash(id[:min(66, len(id))]), common.HexToHash(hash)
-	e.Emitter, e.Escrow = common.HexToAddress(emitter), common.HexToAddress(escrow)
+	e.Escrow = common.BytesToAddress(escrow)
 
-	retraction := message.Kind(f.Kind) == message.Retraction
 	switch state {
+	case "": // retention and rollbacks see to it that this does not happen; a person may
+		f.Obsolete = true
+		return f, nil
 	case "canonical":
-		f.Obsolete = retraction
-	case "retracted":
-		f.Obsolete = !retraction
-	default: // orphaned until its fate is known; without an event there is nothing to say
+		f.Obsolete = message.Kind(f.Kind) == message.Retraction
+	case "orphaned": // until its fate is known
 		f.Held = true
+	case "retracted": // the event goes out before its retraction, since it may have been sent; a replay does not
+		f.Obsolete = message.Kind(f.Kind) == message.Replay
+		f.Held = follows
+	}
+	e.BlockNumber, e.LogIndex, e.Occurrence, e.BlockTime = *block, uint(*index), *occurrence, *at
+	e.BlockHash, e.TxHash, e.Emitter = common.BytesToHash(hash), common.BytesToHash(tx), e.Escrow
+	if emitter != nil {
+		e.Emitter = common.BytesToAddress(emitter)
 	}
 	return f, nil
 }

@@ -13,13 +13,28 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/publish"
 )
 
+// state takes a stored event back, or puts it back, as a rollback and what follows it do, with the outbox rows that are there.
 func (w *world) state(row outbox.Pending, state string) {
 	w.t.Helper()
-	var after *int
-	if state != "canonical" {
-		after = new(int)
+	e := &row.Event
+	if state == "canonical" {
+		require.EqualValues(w.t, 1, w.exec(`
+			with back as (delete from orphaned_events where tx_hash = $1 and log_index = $2 returning *),
+			moved as (update outbox o set orphan = null from back b where o.orphan = b.id)
+			insert into events (chain_id, block_number, block_time, log_index, writer, type, slot, occurrence, told, block_hash, tx_hash, escrow, emitter, args)
+			select chain_id, block_number, block_time, log_index, writer, type, slot, occurrence, true, block_hash, tx_hash, escrow, emitter, args from back`,
+			e.TxHash[:], e.LogIndex))
+		return
 	}
-	require.EqualValues(w.t, 1, w.exec(`update processed_events set state = $2, retract_after = $3 where event_id = $1`, row.Event.ID(), state, after))
+	w.exec(`
+		with gone as (delete from events where tx_hash = $1 and log_index = $2 returning *),
+		kept as (
+			insert into orphaned_events (chain_id, block_number, block_time, retract_after, processed_at, log_index, writer, type, slot, occurrence, state,
+			                             block_hash, tx_hash, escrow, emitter, args)
+			select chain_id, block_number, block_time, 0, processed_at, log_index, writer, type, slot, occurrence, $3, block_hash, tx_hash, escrow, emitter, args from gone
+			returning *)
+		update outbox o set orphan = k.id from kept k where o.block_number = k.block_number and o.log_index = k.log_index and o.orphan is null`,
+		e.TxHash[:], e.LogIndex, map[string]int{"orphaned": 1, "retracted": 3, "dropped": 4}[state])
 }
 
 // An orphan is not published while its fate is open, and later events of its escrow that are published before it are not its concern: they
@@ -100,7 +115,7 @@ func TestRetractedWhileUnderWay(t *testing.T) {
 	p := w.start(w.config(), publish.Tuning{})
 	row := w.approve(p, 1)[0]
 	require.Eventually(t, func() bool { return slow.Hits() == 1 }, patience, tick)
-	w.state(row, "retracted")
+	w.state(row, "dropped")
 	w.exec(`delete from outbox where seq = $1`, row.Seq)
 	p.Reload()
 	slow.Remove()

@@ -57,6 +57,7 @@ func (l *loop) send(ctx context.Context, f *flight) (err error) {
 func event(e *contract.Event) *message.Event {
 	return &message.Event{
 		Name: e.Name, ContractAddress: string(contract.AppendChecksum(make([]byte, 0, 42), e.Emitter)), Escrow: e.Escrow, BlockNumber: e.BlockNumber,
-		BlockHash: e.BlockHash, BlockTime: e.BlockTime, TransactionHash: e.TxHash, LogIndex: e.LogIndex, Args: e.Args,
+		BlockHash: e.BlockHash, BlockTime: e.BlockTime, TransactionHash: e.TxHash, LogIndex: e.LogIndex, Occurrence: e.Occurrence,
+		Args: e.Args,
 	}
 }

@@ -133,7 +133,7 @@ func escrow(n int) common.Address {
 // commit stores events with their outbox rows, one for each escrow named, and returns the rows.
 func (w *world) commit(name string, kind message.Kind, escrows ...int) []outbox.Pending {
 	n := len(escrows)
-	escrowTexts, args, ids, seqs := make([]string, n), make([]string, n), make([]string, n), make([]int64, 0, n)
+	keys, txs, args, seqs := make([][]byte, n), make([][]byte, n), make([]string, n), make([]int64, 0, n)
 	slots := make([]int16, n)
 	rows := make([]outbox.Pending, n)
 	for i, e := range escrows {
@@ -145,16 +145,18 @@ func (w *world) commit(name string, kind message.Kind, escrows ...int) []outbox.
 		}
 		ev.TxHash[0], ev.TxHash[1], ev.TxHash[2], ev.TxHash[3] = byte(w.commits>>24), byte(w.commits>>16), byte(w.commits>>8), byte(w.commits)
 		rows[i] = outbox.Pending{Slot: int16(e % 2520), Kind: int16(kind), Event: ev}
-		escrowTexts[i], args[i], ids[i], slots[i] = strings.ToLower(address.Hex()), string(ev.Args), ev.ID(), rows[i].Slot
+		keys[i], args[i], txs[i], slots[i] = address.Bytes(), string(ev.Args), ev.TxHash.Bytes(), rows[i].Slot
 	}
 	err := pgx.BeginFunc(context.WithoutCancel(w.t.Context()), w.db, func(tx pgx.Tx) error {
 		found, err := tx.Query(w.t.Context(), `
-			with input as (select * from unnest($2::text[], $3::text[], $4::smallint[], $5::text[]) with ordinality as t(id, escrow, slot, args, ord)),
+			with input as (select * from unnest($2::bytea[], $3::bytea[], $4::smallint[], $5::text[]) with ordinality as t(tx, escrow, slot, args, ord)),
 			stored as (
-				insert into processed_events (chain_id, event_id, event_type, contract_address, escrow, slot, block_number, log_index, block_hash, block_timestamp, args, processed_by_instance)
-				select $1, id, $6, escrow, escrow, slot, $7 + ord, ord - 1, '0x0100000000000000000000000000000000000000000000000000000000000000', extract(epoch from now())::bigint, args::json, 'r0' from input)
-			insert into outbox (chain_id, slot, escrow, event_id, event_type, kind) select $1, slot, escrow, id, $6, $8 from input order by ord returning seq`,
-			chainID, ids, escrowTexts, slots, args, name, w.commits-int64(n), kind)
+				insert into events (chain_id, block_number, block_time, log_index, writer, type, slot, told, block_hash, tx_hash, escrow, args)
+				select $1, $7 + ord, extract(epoch from now())::bigint, ord - 1, 1, coalesce((select id from event_types where name = $6), 3), slot, true,
+				       decode(rpad('01', 64, '0'), 'hex'), tx, escrow, args from input)
+			insert into outbox (chain_id, block_number, log_index, slot, escrow, event_type, kind)
+			select $1, $7 + ord, ord - 1, slot, escrow, $6, $8 from input order by ord returning seq`,
+			chainID, txs, keys, slots, args, name, w.commits-int64(n), kind)
 		if err != nil {
 			return err
 		}

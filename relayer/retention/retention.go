@@ -14,6 +14,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 )
 
 // Config of the clean-up.
@@ -62,16 +64,13 @@ type Removed struct {
 
 // Once cleans up as much as there is.
 func Once(ctx context.Context, cfg Config) (r Removed, err error) {
-	if cfg.Events > 0 {
-		for {
-			tag, err := cfg.DB.Exec(ctx, removeEvents, pgx.StrictNamedArgs{"chain": cfg.ChainID, "age": cfg.Events.Seconds(), "step": escrowsPerStep})
-			if err != nil {
-				return r, fmt.Errorf("remove events of ended escrows: %w", err)
-			}
-			r.Events += tag.RowsAffected()
-			if tag.RowsAffected() == 0 {
-				break
-			}
+	for cfg.Events > 0 {
+		n, err := removeSome(ctx, cfg)
+		if err != nil {
+			return r, fmt.Errorf("remove events of ended escrows: %w", err)
+		}
+		if r.Events += n; n == 0 {
+			break
 		}
 	}
 	tag, err := cfg.DB.Exec(ctx, removeInstances, cfg.ChainID, cfg.Instances.Seconds())
@@ -87,17 +86,31 @@ func Once(ctx context.Context, cfg Config) (r Removed, err error) {
 	return r, nil
 }
 
+// removeSome takes one step. It holds the history of the chain alone meanwhile: a replay that has chosen an event and not yet queued it would be left with a
+// row without an event.
+func removeSome(ctx context.Context, cfg Config) (n int64, err error) {
+	err = pgx.BeginFunc(ctx, cfg.DB, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock($1)`, ledger.HistoryKey(cfg.ChainID)); err != nil {
+			return fmt.Errorf("lock the history of chain %d: %w", cfg.ChainID, err)
+		}
+		tag, err := tx.Exec(ctx, removeEvents, pgx.StrictNamedArgs{"chain": cfg.ChainID, "age": cfg.Events.Seconds(), "step": escrowsPerStep})
+		n = tag.RowsAffected()
+		return err
+	})
+	return n, err
+}
+
 // removeEvents takes some escrows whose last event, a release or refund, was stored long ago and lies below the verified block,
 // and removes their events. Their records and registry rows stay: they are small, and say that the escrow existed.
 const removeEvents = `
 	with ended as (
-		select p.escrow from processed_events p
-		where p.chain_id = @chain and p.event_type in ('EscrowReleased', 'EscrowRefunded') and p.state = 'canonical'
+		select p.escrow from events p
+		where p.chain_id = @chain and p.type in (5, 6)
 		  and p.processed_at < now() - make_interval(secs => @age)
 		  and p.block_number <= (select verified_block from leadership where chain_id = @chain)
 		  and not exists (select from outbox o where o.chain_id = @chain and o.escrow = p.escrow)
 		order by p.processed_at limit @step)
-	delete from processed_events p using ended e where p.chain_id = @chain and p.escrow = e.escrow and p.state = 'canonical'`
+	delete from events p using ended e where p.chain_id = @chain and p.escrow = e.escrow`
 
 const removeInstances = `
 	with gone as (

@@ -3,8 +3,9 @@
 // first time, and from where, only the instance knows that owned the slot.
 //
 // The leader verifies continuously; verified_block is the completeness watermark of the chain. What is found missing is stored and published
-// (late, and so out of turn for its escrow) and raises an alert; what is stored but not on the chain raises an alert and is left alone, for a
-// person to judge. `escrow-relayer audit` compares any range without changing anything.
+// (late, and so out of turn for its escrow) and raises an alert. What is stored otherwise than the chain has it, under another block hash or with another
+// content in the same place, is retracted, and what the chain has is published. What is stored and merely absent from both readings raises an alert and is
+// left alone, for a person to judge: nodes leave logs out. `escrow-relayer audit` compares any range without changing anything.
 package verify
 
 import (
@@ -69,15 +70,23 @@ func New(cfg Config) *Verifier { return &Verifier{cfg} }
 
 // Difference is an event on which chain and database differ.
 type Difference struct {
-	Kind   string         `json:"kind"`             // missing (in the database), extra, differing
+	Kind   string         `json:"kind"`
 	Chain  contract.Event `json:"chain,omitzero"`   // what the chain has
 	Stored contract.Event `json:"stored,omitzero"`  // what the database has
-	Why    string         `json:"reason,omitempty"` // of differing
+	Why    string         `json:"reason,omitempty"` // of Differing
 }
+
+// Kinds of differences.
+const (
+	Missing   = "missing"   // in the database
+	Extra     = "extra"     // in the database, and in neither reading of the chain
+	Differing = "differing" // the database has another block, or another event in the place. Chain is zero if the chain has nothing there
+	Pruned    = "pruned"    // missing, since RETENTION has removed the escrow's events: no fault
+)
 
 // ID of the event.
 func (d *Difference) ID() string {
-	if d.Kind == "missing" {
+	if d.Kind == Missing || d.Kind == Pruned {
 		return d.Chain.ID()
 	}
 	return d.Stored.ID()
@@ -117,17 +126,26 @@ func (v *Verifier) once(ctx context.Context, epoch int64) error {
 		return nil
 	}
 	return v.Compare(ctx, span.From, to, func(_, last int64, found []Difference) error {
-		var missing []contract.Event
+		var missing, wrong []contract.Event
 		extra := 0
 		for _, d := range found {
 			log := []any{slog.String("event", d.ID()), slog.String("kind", d.Kind), slog.String("reason", d.Why)}
-			if d.Kind == "missing" {
+			switch d.Kind {
+			case Missing:
 				missing = append(missing, d.Chain)
 				v.cfg.Log.ErrorContext(ctx, "the first reading missed an event: it is stored and published now", log...)
-			} else {
+			case Differing:
+				wrong = append(wrong, d.Stored)
+				if d.Chain.Name != "" {
+					missing = append(missing, d.Chain)
+				}
 				extra++
 				v.cfg.Metrics.extra.Inc()
-				v.cfg.Log.ErrorContext(ctx, "the database has an event that the chain does not have so", log...)
+				v.cfg.Log.ErrorContext(ctx, "the database has an event that the chain has otherwise: it is retracted, and the chain's is published", log...)
+			case Extra:
+				extra++
+				v.cfg.Metrics.extra.Inc()
+				v.cfg.Log.ErrorContext(ctx, "the database has an event that the chain does not have", log...)
 			}
 		}
 		if extra > 0 {
@@ -135,7 +153,7 @@ func (v *Verifier) once(ctx context.Context, epoch int64) error {
 				return err
 			}
 		}
-		if _, err := v.cfg.Ledger.Repair(ctx, epoch, span, last, missing); err != nil {
+		if _, err := v.cfg.Ledger.Repair(ctx, epoch, span, last, missing, wrong); err != nil {
 			return err
 		}
 		v.cfg.Metrics.missing.Add(float64(len(missing)))
@@ -223,31 +241,78 @@ func (v *Verifier) compare(ctx context.Context, batch *source.Batch) ([]Differen
 	if err != nil {
 		return nil, err
 	}
-	byID := make(map[string]*contract.Event, len(stored))
+	ours := func(e *contract.Event) bool { return known[e.Escrow] || registered[e.Escrow] }
+	found := differences(events, stored, ours, blockHashes(batch.Logs))
+	return found, v.prune(ctx, found)
+}
+
+// place is where an event stands on the chain.
+type place struct {
+	block uint64
+	index uint
+}
+
+func placeOf(e *contract.Event) place { return place{e.BlockNumber, e.LogIndex} }
+
+// differences compares events, place by place.
+func differences(chain, stored []contract.Event, ours func(*contract.Event) bool, hashes map[uint64]common.Hash) (found []Difference) {
+	at := make(map[place]*contract.Event, len(stored))
 	for i := range stored {
-		byID[stored[i].ID()] = &stored[i]
+		at[placeOf(&stored[i])] = &stored[i]
 	}
-	var found []Difference
-	for _, e := range events {
-		if !known[e.Escrow] && !registered[e.Escrow] {
+	for i := range chain {
+		e := &chain[i]
+		if !ours(e) {
 			continue // a contract of somebody else with the same event
 		}
-		have, ok := byID[e.ID()]
+		have, ok := at[placeOf(e)]
 		if !ok {
-			found = append(found, Difference{Kind: "missing", Chain: e})
+			found = append(found, Difference{Kind: Missing, Chain: *e})
 			continue
 		}
-		delete(byID, e.ID())
-		if why := differ(&e, have); why != "" {
-			found = append(found, Difference{Kind: "differing", Chain: e, Stored: *have, Why: why})
+		delete(at, placeOf(e))
+		if why := differ(e, have); why != "" {
+			found = append(found, Difference{Kind: Differing, Chain: *e, Stored: *have, Why: why})
 		}
 	}
 	for i := range stored {
-		if _, left := byID[stored[i].ID()]; left {
-			found = append(found, Difference{Kind: "extra", Stored: stored[i]})
+		e := &stored[i]
+		if _, left := at[placeOf(e)]; !left {
+			continue
+		}
+		if hash, ok := hashes[e.BlockNumber]; ok && hash != e.BlockHash {
+			found = append(found, Difference{Kind: Differing, Stored: *e, Why: fmt.Sprintf("block hash %s, stored %s", hash, e.BlockHash)})
+		} else {
+			found = append(found, Difference{Kind: Extra, Stored: *e})
 		}
 	}
-	return found, nil
+	return found
+}
+
+// blockHashes are the hashes of the blocks that logs are in.
+func blockHashes(logs []types.Log) map[uint64]common.Hash {
+	hashes := make(map[uint64]common.Hash, len(logs))
+	for i := range logs {
+		hashes[logs[i].BlockNumber] = logs[i].BlockHash
+	}
+	return hashes
+}
+
+// prune finds out which missing events are so because RETENTION has removed them.
+func (v *Verifier) prune(ctx context.Context, found []Difference) error {
+	var escrows []common.Address
+	for i := range found {
+		if found[i].Kind == Missing {
+			escrows = append(escrows, found[i].Chain.Escrow)
+		}
+	}
+	pruned, err := v.cfg.Ledger.Pruned(ctx, escrows)
+	for i := range found {
+		if d := &found[i]; d.Kind == Missing && pruned[d.Chain.Escrow] {
+			d.Kind = Pruned
+		}
+	}
+	return err
 }
 
 func differ(chain, stored *contract.Event) string {
@@ -256,6 +321,8 @@ func differ(chain, stored *contract.Event) string {
 		return fmt.Sprintf("block hash %s, stored %s", chain.BlockHash, stored.BlockHash)
 	case chain.BlockNumber != stored.BlockNumber:
 		return fmt.Sprintf("block %d, stored %d", chain.BlockNumber, stored.BlockNumber)
+	case chain.TxHash != stored.TxHash:
+		return fmt.Sprintf("transaction %s, stored %s", chain.TxHash, stored.TxHash)
 	case chain.Name != stored.Name:
 		return fmt.Sprintf("event %s, stored %s", chain.Name, stored.Name)
 	case chain.Emitter != stored.Emitter:

@@ -12,7 +12,6 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
@@ -148,22 +147,20 @@ func (w *FactoryWatch) commit(ctx context.Context, epoch int64, batch *source.Ba
 	if err != nil {
 		return err
 	}
-	found := make([]registry.Discovery, 0, len(events))
 	deployed := events[:0]
 	for _, e := range events {
 		if e.Name != ledger.Deployed {
 			continue // the factory may emit other events of its ABI; they concern no escrow
 		}
 		deployed = append(deployed, e)
-		found = append(found, ledger.Discovery(&e))
 	}
 	start := time.Now()
 	ctx, span := w.spans.commit(ctx, len(deployed))
 	defer func() { ended(span, err) }()
 	var r ledger.Result
 	to := at.To(int64(batch.To)+1, batch.Last.Hash)
-	err = branched(ctx, w.cfg.Source, int64(batch.To), func(known ledger.Block) (err error) {
-		r, err = w.cfg.Ledger.CommitFactory(ctx, ledger.FactoryCommit{Epoch: epoch, From: *at, To: to, Checked: known, Events: deployed, Found: found})
+	err = branched(ctx, w.cfg.Source, *at, int64(batch.To), func(known ledger.Block) (err error) {
+		r, err = w.cfg.Ledger.CommitFactory(ctx, ledger.FactoryCommit{Epoch: epoch, From: *at, To: to, Checked: known, Events: deployed})
 		return err
 	})
 	if err != nil {

@@ -33,10 +33,10 @@ func rollback(ctx context.Context, src Source, led *ledger.Ledger, at ledger.Pos
 	return nil
 }
 
-// branched runs a commit, which may meet a block that another instance has processed. If that block is the chain's and lies inside the range, the commit
-// is repeated with it; if it is the chain's in the place of the range's last block, the range is not: ErrMoved, read it again. If it is not, the
-// chain was reorganised: a reorgError.
-func branched(ctx context.Context, src Source, last int64, commit func(checked ledger.Block) error) error {
+// branched runs a commit, which may meet a block that another instance has processed. If that block is not the chain's, the chain was reorganised: a
+// reorgError. If it is, and lies inside the range, the commit is repeated with it. If it is the chain's in the place of the range's last block, the range is
+// not: ErrMoved, read it again. If it is the chain's in the place of the block before the range, what was committed there is not: a reorgError too.
+func branched(ctx context.Context, src Source, from ledger.Position, last int64, commit func(checked ledger.Block) error) error {
 	var known ledger.Block
 	for {
 		err := commit(known)
@@ -44,9 +44,15 @@ func branched(ctx context.Context, src Source, last int64, commit func(checked l
 		if !errors.As(err, &other) {
 			return err
 		}
+		if other.Block == known && known != (ledger.Block{}) { // a stored event is in the way, though its block is the chain's
+			return fmt.Errorf("%w: %w", ledger.ErrMoved, other)
+		}
 		known = other.Block
 		if err := checked(ctx, src, ledger.Position{Next: known.Number + 1, Hash: known.Hash}); err != nil {
 			return err
+		}
+		if known.Number < from.Next {
+			return &reorgError{from}
 		}
 		if known.Number == last {
 			return fmt.Errorf("%w: %w", ledger.ErrMoved, other)

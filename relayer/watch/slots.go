@@ -294,7 +294,7 @@ func (w *SlotWatch) store(ctx context.Context, c ledger.SlotCommit) (err error) 
 	start := time.Now()
 	c.Doubtful = w.cfg.Publisher.Doubtful()
 	var r ledger.Result
-	err = branched(ctx, w.cfg.Source, c.To.Next-1, func(known ledger.Block) (err error) {
+	err = branched(ctx, w.cfg.Source, c.From, c.To.Next-1, func(known ledger.Block) (err error) {
 		c.Checked = known
 		r, err = w.cfg.Ledger.CommitSlots(ctx, c)
 		return err

@@ -168,7 +168,7 @@ func TestEventsOfOnePlace(t *testing.T) {
 			state, retract_after, processed_by_instance) values ($1, $2, 'Approved', $3, $3, 0, 50, 1, '0x', 1, '{}', $4, case when $4 = 'orphaned' then 60 end, 'me')`,
 			testChain, "0x"+strings.Repeat(id, 64)+":1", addressOf(1), state)
 	}
-	w.exec(`insert into outbox (chain_id, slot, escrow, event_id, event_type) values ($1, 0, $2, $3, 'Approved')`, testChain, addressOf(1), "0x"+strings.Repeat("b", 64)+":1")
+	w.exec(`insert into outbox_messages (chain_id, slot, escrow, event_id, event_type) values ($1, 0, $2, $3, 'Approved')`, testChain, addressOf(1), "0x"+strings.Repeat("b", 64)+":1")
 	h := w.server().Handler()
 	for _, filter := range []string{"", "&escrow=" + addressOf(1)} {
 		canonical, _ := all(t, h, "/events?limit=1"+filter, eventsOf)

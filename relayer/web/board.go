@@ -186,7 +186,7 @@ func (b *board) query(ctx context.Context) (n news, err error) {
 	if n.fleet, err = b.fleet.Read(ctx); err != nil {
 		return news{}, err
 	}
-	rows, _ := b.cfg.DB.Query(ctx, selectLast, b.cfg.ChainID, lastEvents)
+	rows, _ := b.cfg.DB.Query(ctx, selectLast, pgx.StrictNamedArgs{"chain": b.cfg.ChainID, "limit": lastEvents})
 	if n.events, err = pgx.CollectRows(rows, scanEvent); err != nil {
 		return news{}, fmt.Errorf("read the last events: %w", err)
 	}
@@ -205,7 +205,6 @@ func (b *board) query(ctx context.Context) (n news, err error) {
 
 // countKinds counts the newest events by type: all of them would be a scan of the largest table.
 const countKinds = `
-	select event_type, count(*), min(min(block_number)) over (), min(min(block_timestamp)) over ()
-	from (select event_type, block_number, block_timestamp from processed_events
-	      where chain_id = $1 and state = 'canonical' order by block_number desc limit $2) e
-	group by event_type order by count(*) desc, event_type`
+	select (select name from event_types t where t.id = type), count(*), min(min(block_number)) over (), min(min(block_time)) over ()
+	from (select type, block_number, block_time from events where chain_id = $1 order by block_number desc limit $2) e
+	group by type order by count(*) desc, type`

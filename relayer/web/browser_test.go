@@ -135,7 +135,7 @@ var scenes = map[string]func(*world) (query string){
 		w.own("relayer-3", third[208:418]...)
 		w.own("", 100, 101, 102, 103, 104, 105, 700, 701, 702, 703)
 		w.exec(`update leadership set last_heartbeat = now() - interval '57 seconds'`)
-		w.exec(`insert into outbox (chain_id, slot, escrow, event_id, event_type, created_at)
+		w.exec(`insert into outbox_messages (chain_id, slot, escrow, event_id, event_type, created_at)
 			select chain_id, slot, escrow, event_id, event_type, now() - interval '70 seconds' from processed_events where slot % 4 = 0`)
 		w.source.set(func(i *Instance) {
 			i.ID, i.Leader, i.Partition.Number, i.Partition.Total = "relayer-3", false, 3, 4

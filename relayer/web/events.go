@@ -36,12 +36,16 @@ type eventPage struct {
 	Next   *string `json:"next"` // cursor of the next page; null on the last one
 }
 
-// eventsWithOutbox is what scanEvent reads.
+// eventsWithOutbox is what scanEvent reads of the events whose places are in chosen.
 const eventsWithOutbox = `
-	select event_id, event_type, escrow, contract_address, slot, block_number, block_hash, block_timestamp, log_index, args, state,
+	select event_id, event_type, escrow, contract_address, slot, e.block_number, block_hash, block_timestamp, e.log_index, args, state,
 	       processed_at, processed_by_instance,
-	       exists (select from outbox o where o.chain_id = e.chain_id and o.escrow = e.escrow and o.event_id = e.event_id)
-	from processed_events e`
+	       exists (select from outbox o where o.chain_id = e.chain_id and o.escrow = e.escrow_key and o.block_number = e.block_number and o.log_index = e.log_index
+	               and o.orphan is not distinct from e.orphan)
+	from chosen c
+	join lateral (
+		select * from processed_events p
+		where p.chain_id = @chain and p.block_number = c.block_number and p.log_index = c.log_index and p.orphan is not distinct from c.orphan) e on true`
 
 func scanEvent(row pgx.CollectableRow) (e event, err error) {
 	err = row.Scan(&e.EventID, &e.EventType, &e.Escrow, &e.Contract, &e.Slot, &e.BlockNumber, &e.BlockHash, &e.BlockTimestamp, &e.LogIndex,
@@ -52,9 +56,13 @@ func scanEvent(row pgx.CollectableRow) (e event, err error) {
 }
 
 // selectLast returns the newest events, newest first.
-const selectLast = eventsWithOutbox + `
-	where chain_id = $1
-	order by block_number desc, log_index desc limit $2`
+const selectLast = `
+	with chosen as (
+		(select block_number, log_index, null::bigint as orphan from events where chain_id = @chain order by block_number desc, log_index desc limit @limit)
+		union all
+		(select block_number, log_index, id from orphaned_events where chain_id = @chain order by block_number desc, log_index desc limit @limit))` +
+	eventsWithOutbox + `
+	order by e.block_number desc, e.log_index desc limit @limit`
 
 // listEvents answers /events: in (block, log index) order. Two events share a place in that order only if one of them is orphaned; the event
 // id parts them.
@@ -125,15 +133,23 @@ func (a *api) events(r *http.Request, q eventQuery) (page eventPage, err error) 
 	return page, nil
 }
 
-// selectEvents reads along idx_event_block and sorts within a block.
-const selectEvents = eventsWithOutbox + `
-	where chain_id = @chain and block_number between @from and @to and (block_number, log_index, event_id) > (@block::bigint, @index::integer, @id::text)
-	  and (@all or state = 'canonical')
-	order by block_number, log_index, event_id limit @limit`
+// selectEvents reads the canonical events along the key, those of an escrow along events_escrow, and the few others beside them. The arms are limited one by
+// one: a view of both would be sorted as a whole.
+const (
+	selectEvents         = chooseEvents + inPage + chooseOrphans + inPage + chosenEvents
+	selectEventsOfEscrow = chooseEvents + inPage + ofEscrow + chooseOrphans + inPage + ofEscrow + chosenEvents
 
-// selectEventsOfEscrow reads along idx_event_escrow.
-const selectEventsOfEscrow = eventsWithOutbox + `
-	where chain_id = @chain and escrow = @escrow and block_number between @from and @to
-	  and (block_number, log_index, event_id) > (@block::bigint, @index::integer, @id::text)
-	  and (@all or state = 'canonical')
-	order by block_number, log_index, event_id limit @limit`
+	chooseEvents = `
+	with chosen as (
+		(select block_number, log_index, null::bigint as orphan from events where `
+	chooseOrphans = `
+		order by block_number, log_index limit @limit)
+		union all
+		(select block_number, log_index, id from orphaned_events where @all and `
+	inPage = `chain_id = @chain and block_number between @from and @to and (block_number, log_index) >= (@block::bigint, @index::integer)
+		and (block_number, log_index, event_id(tx_hash, log_index, occurrence)) > (@block::bigint, @index::integer, @id::text)`
+	ofEscrow     = ` and escrow = bytes(@escrow)`
+	chosenEvents = `
+		order by block_number, log_index, event_id(tx_hash, log_index, occurrence) limit @limit))` + eventsWithOutbox + `
+	order by e.block_number, e.log_index, event_id limit @limit`
+)

@@ -62,6 +62,7 @@ func setup(t testing.TB) *world {
 	t.Helper()
 	w := &world{t: t, url: testpg.New(t)}
 	w.pool = testpg.Open(t, w.url)
+	testpg.Words(t, w.pool)
 	now := time.Now()
 	w.source = &instanceStub{i: Instance{
 		ID: "relayer-0", Version: "v1.4.2", Started: now.Add(-4*time.Hour - 12*time.Minute), Leader: true,

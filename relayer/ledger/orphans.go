@@ -1,0 +1,276 @@
+package ledger
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
+)
+
+// What becomes of the events that a rollback takes back.
+//
+//	            reappears, and nothing of its escrow has changed before it
+//	orphaned ──────────────────────────────────────────────────────────► canonical again, under the same id; not published again
+//	   │ anything else of its escrow is stored first, or its time is over
+//	   ▼
+//	 lost ──► retracted: a retraction is queued, which is sent after its event was acknowledged
+//	   └────► dropped:   its row was in the outbox and had certainly not been sent; the row is deleted
+//
+// An escrow's events come back one by one, in the order in which they had been published, as long as the new branch repeats them. From the first difference
+// on the rest is lost, and what the new branch has is published anew. So what consumers have received and not been asked to take back is, per escrow,
+// the chain's events in the chain's order.
+//
+// An event id is used for one content only. The content that comes second to {tx_hash}:{log_index}, or that comes back after it was retracted, gets the next
+// Occurrence, counted over all that orphaned_events has of the two. A dropped event was never sent: the same content may have its id again.
+
+// State of a row of orphaned_events.
+const (
+	orphaned  int16 = 1
+	lost      int16 = 2
+	retracted int16 = 3
+	dropped   int16 = 4
+)
+
+// orphan is an event that a rollback took back.
+type orphan struct {
+	id    int64
+	state int16
+	event contract.Event
+}
+
+// revival is an orphan that has reappeared.
+type revival struct {
+	orphan int64
+	event  contract.Event // with its new block
+}
+
+// reappear compares events, which are in the order of the chain, with the orphans. It returns those that are neither stored nor have
+// reappeared, with their Occurrence, and puts those that have reappeared back among the canonical events. An outbox row that still waits for one of these
+// keeps its place: what was published before it came back before it.
+func (l *Ledger) reappear(ctx context.Context, tx pgx.Tx, events []contract.Event, how storing, r *Result) (fresh []contract.Event, revived []revival, err error) {
+	stored, err := l.storedAt(ctx, tx, events)
+	if err != nil {
+		return nil, nil, err
+	}
+	fresh = make([]contract.Event, 0, len(events))
+	for i := range events {
+		if _, there := stored[placeOf(&events[i])]; !there {
+			fresh = append(fresh, events[i])
+		} else if err := sameBlock(&events[i], stored); err != nil {
+			return nil, nil, err
+		} else {
+			r.Duplicates++
+		}
+	}
+	var gone []int64
+	fresh, revived, gone, err = l.match(ctx, tx, fresh)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := l.revive(ctx, tx, revived); err != nil {
+		return nil, nil, err
+	}
+	if len(gone) > 0 {
+		if _, err := tx.Exec(ctx, `update orphaned_events set state = 2 where id = any($1) and state = 1`, gone); err != nil {
+			return nil, nil, fmt.Errorf("give up %d events after a reorganisation: %w", len(gone), err)
+		}
+		if how.settle != nil { // before the ids are given: a dropped event's is free
+			if err := how.settle(ctx, tx, r); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	return fresh, revived, l.giveIDs(ctx, tx, fresh)
+}
+
+// match tells what has reappeared from what is new, and returns the orphans that will not reappear any more.
+func (l *Ledger) match(ctx context.Context, tx pgx.Tx, events []contract.Event) (fresh []contract.Event, revived []revival, gone []int64, err error) {
+	escrows := make([][]byte, len(events))
+	for i := range events {
+		escrows[i] = events[i].Escrow[:]
+	}
+	rows, _ := tx.Query(ctx, openOrphans, l.cfg.ChainID, escrows)
+	all, err := pgx.CollectRows(rows, scanOrphan)
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("look for orphans that may reappear: %w", err)
+	}
+	if len(all) == 0 {
+		return events, nil, nil, nil
+	}
+	slices.SortFunc(all, func(a, b orphan) int { // an escrow's deployment was published first, whatever its transaction had emitted before
+		return cmp.Or(isDeployed(&b.event)-isDeployed(&a.event), cmp.Compare(a.event.BlockNumber, b.event.BlockNumber), cmp.Compare(a.event.LogIndex, b.event.LogIndex))
+	})
+	open := map[common.Address][]orphan{}
+	for _, o := range all {
+		open[o.event.Escrow] = append(open[o.event.Escrow], o)
+	}
+
+	for _, e := range events {
+		waiting := open[e.Escrow]
+		switch {
+		case len(waiting) == 0 || !l.cfg.Publishes(e.Name): // nobody hears of it, so it changes nothing of what they have heard
+			fresh = append(fresh, e)
+		case waiting[0].event.Same(&e):
+			e.Occurrence = waiting[0].event.Occurrence
+			revived = append(revived, revival{waiting[0].id, e})
+			open[e.Escrow] = waiting[1:]
+		default:
+			for i := range waiting {
+				gone = append(gone, waiting[i].id)
+			}
+			delete(open, e.Escrow)
+			fresh = append(fresh, e)
+		}
+	}
+	return fresh, revived, gone, nil
+}
+
+const openOrphans = `
+	select p.id, p.state, ` + scanned + `
+	from orphaned_events p where p.chain_id = $1 and p.state = 1 and p.escrow = any($2)`
+
+// giveIDs sets the Occurrence of new events: the first that no other content has used.
+func (l *Ledger) giveIDs(ctx context.Context, tx pgx.Tx, events []contract.Event) error {
+	txs := make([][]byte, len(events))
+	for i := range events {
+		txs[i] = events[i].TxHash[:]
+	}
+	rows, _ := tx.Query(ctx, orphansOf, l.cfg.ChainID, txs)
+	all, err := pgx.CollectRows(rows, scanOrphan)
+	if err != nil {
+		return fmt.Errorf("look for orphans of %d transactions: %w", len(events), err)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	type logID struct {
+		tx    common.Hash
+		index uint
+	}
+	used := map[logID][]orphan{}
+	for _, o := range all {
+		k := logID{o.event.TxHash, o.event.LogIndex}
+		used[k] = append(used[k], o)
+	}
+
+	var reused []int64
+	for i := range events {
+		e := &events[i]
+		for _, o := range used[logID{e.TxHash, e.LogIndex}] {
+			if o.state == dropped && o.event.Same(e) {
+				e.Occurrence, reused = o.event.Occurrence, append(reused, o.id)
+				break
+			}
+			e.Occurrence = max(e.Occurrence, o.event.Occurrence+1)
+		}
+	}
+	if len(reused) == 0 {
+		return nil
+	}
+	if _, err := tx.Exec(ctx, `delete from orphaned_events where id = any($1)`, reused); err != nil {
+		return fmt.Errorf("take over the ids of %d dropped events: %w", len(reused), err)
+	}
+	return nil
+}
+
+const orphansOf = `
+	select p.id, p.state, ` + scanned + `
+	from orphaned_events p where p.chain_id = $1 and p.tx_hash = any($2)`
+
+func isDeployed(e *contract.Event) int {
+	if e.Name == Deployed {
+		return 1
+	}
+	return 0
+}
+
+func scanOrphan(row pgx.CollectableRow) (o orphan, err error) {
+	o.event, err = ScanEvent(behind{row, []any{&o.id, &o.state}})
+	return o, err
+}
+
+// behind is a row whose first columns are scanned into something else.
+type behind struct {
+	pgx.CollectableRow
+	first []any
+}
+
+func (b behind) Scan(dest ...any) error { return b.CollectableRow.Scan(append(b.first, dest...)...) }
+
+// revive puts back what has reappeared.
+func (l *Ledger) revive(ctx context.Context, tx pgx.Tx, revived []revival) error {
+	if len(revived) == 0 {
+		return nil
+	}
+	n := len(revived)
+	ids, blocks, times, hashes := make([]int64, n), make([]int64, n), make([]int64, n), make([][]byte, n)
+	for i := range revived {
+		e := &revived[i].event
+		ids[i], blocks[i], times[i], hashes[i] = revived[i].orphan, int64(e.BlockNumber), int64(e.BlockTime), e.BlockHash[:]
+	}
+	if _, err := tx.Exec(ctx, reviveEvents, ids, blocks, times, hashes); err != nil {
+		return fmt.Errorf("revive %d events after a reorganisation: %w", n, err)
+	}
+	return nil
+}
+
+const reviveEvents = `
+	with back as (
+		delete from orphaned_events o using unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[]) as t(id, block, time, hash)
+		where o.id = t.id
+		returning o.*, t.block as new_block, t.time as new_time, t.hash as new_hash),
+	put as (
+		insert into events (chain_id, block_number, block_time, log_index, writer, type, slot, occurrence, told, block_hash, tx_hash, escrow, emitter, args)
+		select chain_id, new_block, new_time, log_index, writer, type, slot, occurrence, type <> 1, new_hash, tx_hash, escrow, emitter, args from back)
+	update outbox b set orphan = null, block_number = k.new_block from back k where b.orphan = k.id`
+
+// retract settles the orphans of this instance's slots that are lost: those that were found to be, and those whose time is over, since the slot's cursor and
+// the factory's have passed again the block that had been seen last, and their escrow does not wait to be caught up.
+func (l *Ledger) retract(ctx context.Context, tx pgx.Tx, next int64, doubtful bool, r *Result) error {
+	tag, err := tx.Exec(ctx, retractOrphans, pgx.StrictNamedArgs{"chain": l.cfg.ChainID, "me": l.cfg.InstanceID, "next": next, "doubtful": doubtful})
+	if err != nil {
+		return fmt.Errorf("retract orphans: %w", err)
+	}
+	r.Retracted += int(tag.RowsAffected())
+	return nil
+}
+
+// retractOrphans drops those that were certainly never sent: their row is still there, this instance had the slot when it was written, and
+// nothing it sent is in doubt. Of the others a row that is there stays, since it may have been sent and may not, and a retraction is queued, which waits for
+// it. Escrows whose deployment is lost leave the registry.
+const retractOrphans = `
+	with due as (
+		select x.id, x.type, x.escrow, x.block_number, x.log_index, s.since
+		from orphaned_events x join slot_ownership s on s.chain_id = x.chain_id and s.slot = x.slot and s.owner = @me
+		where x.chain_id = @chain
+		  and (x.state = 2
+		       or x.state = 1 and x.retract_after < @next and x.retract_after < (select next_block from leadership where chain_id = @chain)
+		          and not exists (select from late_escrows l where l.chain_id = x.chain_id and l.address = x.escrow))),
+	unsent as (
+		delete from outbox o using due d
+		where o.orphan = d.id and o.kind = 0 and o.created_at >= d.since and not @doubtful::boolean
+		returning o.orphan),
+	replays as (
+		delete from outbox o using due d where o.orphan = d.id and o.kind = 2),
+	unregistered as (
+		delete from escrows r using due d
+		where d.type = 1 and r.chain_id = @chain and r.address = d.escrow and r.status = 4
+		  and r.discovered_block_number = d.block_number and r.log_index = d.log_index),
+	settled as (
+		update orphaned_events x set state = case when x.id in (select orphan from unsent) then 4 else 3 end
+		from due d where x.id = d.id
+		returning x.*)
+	insert into outbox (chain_id, block_number, log_index, orphan, slot, kind, escrow, event_type)
+	select chain_id, block_number, log_index, id, slot, 1, escrow, (select name from event_types t where t.id = type)
+	from settled where state = 3 order by block_number, log_index`
+
+func sortEvents(events []contract.Event) {
+	slices.SortFunc(events, func(a, b contract.Event) int {
+		return cmp.Or(cmp.Compare(a.BlockNumber, b.BlockNumber), cmp.Compare(a.LogIndex, b.LogIndex))
+	})
+}

@@ -1,0 +1,82 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// bulk is how many rows are worth a COPY, which takes one more round trip than a statement.
+const bulk = 256
+
+// Add adds rows for stored events in the caller's transaction, in their order, and sets their Seq.
+func Add(ctx context.Context, tx pgx.Tx, chainID int64, rows []Pending) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	add := insert
+	if len(rows) >= bulk {
+		add = copyRows
+	}
+	if err := add(ctx, tx, chainID, rows); err != nil {
+		return fmt.Errorf("add %d rows to the outbox: %w", len(rows), err)
+	}
+	return nil
+}
+
+// insertRows adds rows in the order of the arrays, and returns their numbers in that order.
+const insertRows = `
+	insert into outbox (chain_id, block_number, log_index, slot, kind, escrow, event_type)
+	select $1, t.* from unnest($2::bigint[], $3::integer[], $4::smallint[], $5::smallint[], $6::bytea[], $7::text[]) as t
+	returning seq`
+
+func insert(ctx context.Context, tx pgx.Tx, chainID int64, rows []Pending) error {
+	n := len(rows)
+	blocks, indexes, slots, kinds := make([]int64, n), make([]int32, n), make([]int16, n), make([]int16, n)
+	escrows, names := make([][]byte, n), make([]string, n)
+	for i := range rows {
+		e := &rows[i].Event
+		blocks[i], indexes[i], slots[i], kinds[i] = int64(e.BlockNumber), int32(e.LogIndex), rows[i].Slot, rows[i].Kind
+		escrows[i], names[i] = e.Escrow[:], e.Name
+	}
+	found, _ := tx.Query(ctx, insertRows, chainID, blocks, indexes, slots, kinds, escrows, names)
+	return number(found, rows)
+}
+
+// copyRows draws the numbers first, since COPY returns nothing.
+func copyRows(ctx context.Context, tx pgx.Tx, chainID int64, rows []Pending) error {
+	found, _ := tx.Query(ctx, `select nextval('outbox_seq_seq') from generate_series(1, $1)`, len(rows))
+	if err := number(found, rows); err != nil {
+		return err
+	}
+	var values [8]any
+	at := -1
+	_, err := tx.CopyFrom(ctx, pgx.Identifier{"outbox"}, []string{"chain_id", "seq", "block_number", "log_index", "slot", "kind", "escrow", "event_type"},
+		pgx.CopyFromFunc(func() ([]any, error) {
+			if at++; at == len(rows) {
+				return nil, nil
+			}
+			r := &rows[at]
+			values = [8]any{chainID, r.Seq, int64(r.Event.BlockNumber), int32(r.Event.LogIndex), r.Slot, r.Kind, r.Event.Escrow[:], r.Event.Name}
+			return values[:], nil
+		}))
+	return err
+}
+
+// number gives the rows the numbers that came back.
+func number(found pgx.Rows, rows []Pending) error {
+	seqs, err := pgx.CollectRows(found, pgx.RowTo[int64])
+	if err != nil {
+		return err
+	}
+	if len(seqs) != len(rows) {
+		return fmt.Errorf("%d numbers came back", len(seqs))
+	}
+	for i := range rows {
+		if rows[i].Seq = seqs[i]; i > 0 && seqs[i] <= seqs[i-1] {
+			return fmt.Errorf("number %d came back behind %d", seqs[i], seqs[i-1])
+		}
+	}
+	return nil
+}
