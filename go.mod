@@ -23,9 +23,14 @@ require (
 	golang.org/x/sync v0.24.0
 	golang.org/x/sys v0.49.0
 	golang.org/x/term v0.47.0
-	golang.org/x/time v0.16.0
 	google.golang.org/api v0.308.0
 	google.golang.org/grpc v1.84.0
+)
+
+require (
+	cloud.google.com/go/kms v1.36.1
+	cloud.google.com/go/longrunning v1.3.0 // indirect
+	golang.org/x/time v0.16.0 // indirect
 )
 
 require (

@@ -57,6 +57,7 @@ type Relayer struct {
 	sending  *publish.Metrics
 	carry    publish.Carry
 	pubsub   *pubsub.Client
+	commands *commands
 	gauges   *gauges
 
 	db       *database.Database // from here on set by Run
@@ -96,6 +97,9 @@ func New(cfg *config.Config, log *slog.Logger, metrics *prometheus.Registry, ver
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
+	if r.commands, err = newCommands(cfg, reg); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
+	}
 	r.gauges = newGauges(reg, r, version, revision) // last: a scrape asks r for everything
 	return r, nil
 }
@@ -130,9 +134,13 @@ func (r *Relayer) Run(ctx context.Context) (err error) {
 	r.verifier = verify.New(verify.Config{
 		Source: r.source, Ledger: r.ledger, ABI: r.cfg.ABI, Factory: r.cfg.Factory, Every: r.cfg.VerifyInterval, Log: r.component("verifier"), Metrics: r.verified,
 	})
+	defer r.commands.close()
+	if err := r.commands.open(ctx, r); err != nil {
+		return fmt.Errorf("%w: %w", ErrRefused, err)
+	}
 	server, err := web.New(web.Config{
 		Addr: ":" + strconv.Itoa(r.cfg.Port), Source: r, DB: r.db.Pool, ChainID: r.cfg.ChainID, Metrics: r.gatherer, ExplorerURL: r.cfg.ExplorerURL,
-		Mask: r.secrets.Mask, Log: r.component("web"),
+		Mask: r.secrets.Mask, Log: r.component("web"), Commands: r.commands.handler(r.cfg),
 	})
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
@@ -163,6 +171,9 @@ func (r *Relayer) Run(ctx context.Context) (err error) {
 		}
 		defer func() { _ = client.Close() }() // nothing is under way any more
 		r.pubsub = client
+		if r.commands.intake != nil { // once the schema is there
+			g.Go(func() error { return r.commands.take(outer, r) })
+		}
 		return r.tenures(ctx)
 	})
 	return g.Wait()

@@ -36,7 +36,7 @@ func (r *Relayer) serve(ctx context.Context, limit *outage, joined func()) (err 
 	defer end()
 	session, err := election.Open(attempt, election.SessionConfig{
 		Conn: r.db.Session, ChainID: r.cfg.ChainID, InstanceID: r.cfg.InstanceID, ProbeEvery: r.cfg.SessionProbeInterval, Wait: r.cfg.InstanceLockWait, Waiting: limit.good,
-		Channels: []string{partition.Channel, registry.Channel, ledger.OutboxChannel, election.Channel}, Log: r.component("session"),
+		Channels: append([]string{partition.Channel, registry.Channel, ledger.OutboxChannel, election.Channel}, r.commands.channels()...), Log: r.component("session"),
 	})
 	if err != nil {
 		return err
@@ -109,6 +109,9 @@ func (t *tenure) work(ctx context.Context) error {
 	g.Go(func() error { return t.slots.Run(ctx) })
 	g.Go(func() error { return t.elector.Run(ctx, t.lead) })
 	g.Go(func() error { return t.beat(ctx) })
+	if len(t.commands.channels()) > 0 {
+		g.Go(func() error { return t.commands.work(ctx, t) })
+	}
 	g.Go(func() error {
 		for {
 			select {

@@ -73,6 +73,18 @@ type Config struct {
 	LogLevel    string `env:"LOG_LEVEL" envDefault:"info" help:"debug, info, warn, error"`
 	LogFormat   string `env:"LOG_FORMAT" envDefault:"auto" help:"json (with Cloud Logging's severity), text, or auto: text on a terminal"`
 
+	SendersFile          string `env:"SENDERS_FILE" help:"accounts that commands act through: keys and limits, as JSON; without it none is used"`
+	PolicyFile           string `env:"COMMANDS_POLICY_FILE" help:"who may ask for which commands, as JSON; needed by the two ways in"`
+	CommandsSubscription string `env:"COMMANDS_SUBSCRIPTION_ID" help:"subscription that commands are taken from; needs REPLIES_TOPIC_ID"`
+	CommandsHTTP         bool   `env:"COMMANDS_HTTP" envDefault:"false" help:"serve POST /commands and GET /commands/{id}"`
+	CommandsPort         int    `env:"COMMANDS_PORT" envDefault:"0" help:"of the HTTP server of commands; 0: PORT, beside everything else"`
+	RepliesTopic         string `env:"REPLIES_TOPIC_ID" help:"topic of the answers to commands"`
+	KeeperSender         string `env:"KEEPER_SENDER" help:"address in SENDERS_FILE that releases escrows which are approved and due; without it nobody does"`
+	KeeperMinAmount      string `env:"KEEPER_MIN_AMOUNT" envDefault:"10000000000000000" help:"wei; smaller escrows are left alone"`
+	KeeperMaxFee         string `env:"KEEPER_MAX_FEE" envDefault:"2000000000000000" help:"wei; the most that one release may cost"`
+	KeeperDayFees        string `env:"KEEPER_DAY_FEES" envDefault:"20000000000000000" help:"wei; the most that all releases of a UTC day may cost"`
+	KeeperPayers         string `env:"KEEPER_PAYERS" help:"release only escrows of these payers, comma-separated; default: anybody's"`
+
 	Factory   common.Address      `env:"-"`
 	Partition partition.Partition `env:"-"`
 	Auto      bool                `env:"-"` // PARTITION_NUMBER=auto

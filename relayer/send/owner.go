@@ -2,7 +2,6 @@ package send
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"log/slog"
@@ -12,6 +11,8 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/fusion-prime/escrow-relayer/election"
 )
 
 // lockNamespace is that of the advisory locks of senders, as election has its own: a namespace of 20 bits, then 40.
@@ -33,9 +34,6 @@ type Session interface {
 
 // retryEvery is the pause between two attempts to take the lock of a sender that another instance has.
 const retryEvery = 500 * time.Millisecond
-
-// leaveWithin bounds the return of a lock at a stop. The end of the session frees it anyway.
-const leaveWithin = time.Second
 
 // Own contends for each sender, and works as its owner while it has the lock, until ctx ends (nil). What is held is given back then, so that the next owner has
 // it at once. Instances that start together share the senders: who has more of them waits longer before it takes another.
@@ -80,35 +78,12 @@ type contender struct {
 }
 
 func (c contender) run(ctx context.Context, wake <-chan struct{}) error {
-	key := LockKey(c.sender.cfg.ChainID, c.sender.address)
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-timer.C:
-		}
-		timer.Reset(retryEvery + time.Duration(c.held.Load())*retryEvery/10)
-		taken := false
-		err := c.session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-			return conn.QueryRow(ctx, `select pg_try_advisory_lock($1)`, key).Scan(&taken)
-		})
-		switch {
-		case ctx.Err() != nil && !taken:
-			return nil
-		case err != nil:
-			return fmt.Errorf("take the lock of sender %s: %w", c.sender.address, err)
-		case taken:
-			if err := c.serve(ctx, key, wake); err != nil {
-				return err
-			}
-		}
-	}
+	wait := func() time.Duration { return retryEvery + time.Duration(c.held.Load())*retryEvery/10 }
+	return election.While(ctx, c.session, LockKey(c.sender.cfg.ChainID, c.sender.address), wait, func(ctx context.Context) { c.serve(ctx, wake) })
 }
 
-// serve works until ctx ends or the sender is taken by somebody else, and gives the lock back.
-func (c contender) serve(ctx context.Context, key int64, wake <-chan struct{}) error {
+// serve works until ctx ends or the sender is taken by somebody else.
+func (c contender) serve(ctx context.Context, wake <-chan struct{}) {
 	owned := c.sender.cfg.Metrics.owned.WithLabelValues(c.sender.cfg.Name)
 	c.held.Add(1)
 	owned.Set(1)
@@ -117,24 +92,9 @@ func (c contender) serve(ctx context.Context, key int64, wake <-chan struct{}) e
 		owned.Set(0)
 	}()
 	c.sender.forget()
-	err := c.sender.Run(ctx, wake)
-	if err != nil && ctx.Err() == nil {
+	if err := c.sender.Run(ctx, wake); err != nil && ctx.Err() == nil {
 		c.log.WarnContext(ctx, "sender given up", slog.String("sender", text(c.sender.address)), slog.Any("err", err))
 	}
-
-	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWithin)
-	defer cancel()
-	unlock := c.session.Do(leave, func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, `select pg_advisory_unlock($1)`, key)
-		return err
-	})
-	if ctx.Err() != nil { // the end of the session frees the lock in any case
-		return nil
-	}
-	if err == nil || errors.Is(err, ErrFenced) {
-		return unlock
-	}
-	return errors.Join(err, unlock)
 }
 
 // forget makes a sender look at everything anew: another owner may have had it meanwhile.

@@ -47,6 +47,7 @@ type Config struct {
 	Log         *slog.Logger        // nil: silence
 	Every       time.Duration       // between two looks while somebody watches; 0 means 2 s
 	Now         func() time.Time    // nil: time.Now
+	Commands    http.Handler        // serves /commands and what is below; nil: nothing is there
 }
 
 // Server serves the HTTP of one instance. New makes it, Run runs it, once.
@@ -118,6 +119,10 @@ func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, r := range s.routes() {
 		mux.Handle(r.pattern, readOnly(r.handler))
+	}
+	if s.cfg.Commands != nil {
+		mux.Handle("/commands", s.cfg.Commands)
+		mux.Handle("/commands/", s.cfg.Commands)
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, problem{Status: http.StatusNotFound, Detail: "nothing is served at this path; /openapi.yaml lists what is"})

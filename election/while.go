@@ -1,0 +1,60 @@
+package election
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Holder is the session that a lock belongs to: a *Session.
+type Holder interface {
+	Do(ctx context.Context, f func(context.Context, *pgx.Conn) error) error
+}
+
+// While contends for an advisory lock, and runs f for as long as it has it, again and again until ctx ends (nil). The lock is given back when f returns, so
+// that the next one has it at once. wait is the pause before the next attempt. f's errors are its own business: only the loss of the session ends While.
+func While(ctx context.Context, s Holder, key int64, wait func() time.Duration, f func(context.Context)) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		}
+		taken := false
+		err := s.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+			return conn.QueryRow(ctx, `select pg_try_advisory_lock($1)`, key).Scan(&taken)
+		})
+		switch {
+		case ctx.Err() != nil && !taken:
+			return nil
+		case err != nil:
+			return fmt.Errorf("take the advisory lock %d: %w", key, err)
+		case taken:
+			f(ctx)
+			if err := release(ctx, s, key); err != nil && ctx.Err() == nil {
+				return err
+			}
+		}
+		timer.Reset(wait())
+	}
+}
+
+// releaseWithin bounds the return of a lock. The end of the session frees it anyway.
+const releaseWithin = time.Second
+
+func release(ctx context.Context, s Holder, key int64) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseWithin)
+	defer cancel()
+	err := s.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, `select pg_advisory_unlock($1)`, key)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("give the advisory lock %d back: %w", key, err)
+	}
+	return nil
+}

@@ -1,0 +1,206 @@
+package relayer
+
+import (
+	"context"
+	"fmt"
+	"math/big"
+	"net/http"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fusion-prime/escrow-relayer/election"
+	"github.com/fusion-prime/escrow-relayer/relayer/config"
+	"github.com/fusion-prime/escrow-relayer/relayer/intake"
+	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
+	"github.com/fusion-prime/escrow-relayer/relayer/reply"
+	"github.com/fusion-prime/escrow-relayer/relayer/send"
+	"github.com/fusion-prime/escrow-relayer/relayer/sign"
+)
+
+// commands is the way back: what takes commands in, acts on them, and answers. Each part is nil unless it is configured, and then nothing of it runs. It is of
+// the Relayer; what depends on a session is made anew for each tenure.
+type commands struct {
+	accounts []send.Account
+	senders  *send.Metrics
+	policy   *intake.Policy
+	taking   *intake.Metrics
+	replies  *reply.Metrics
+
+	intake  *intake.Intake // from here on set by open
+	signers []send.Signer
+	client  *pubsub.Client
+}
+
+// newCommands reads the files that the configuration names, and opens nothing.
+func newCommands(cfg *config.Config, reg prometheus.Registerer) (*commands, error) {
+	c := &commands{}
+	if cfg.SendersFile != "" {
+		var err error
+		if c.accounts, err = send.OpenAccounts(cfg.SendersFile); err != nil {
+			return nil, fmt.Errorf("SENDERS_FILE: %w", err)
+		}
+		names := make([]string, len(c.accounts))
+		for i := range c.accounts {
+			if c.accounts[i].Name == "" {
+				c.accounts[i].Name = c.accounts[i].Address.Hex()
+			}
+			names[i] = c.accounts[i].Name
+		}
+		c.senders = send.NewMetrics(reg, names)
+	}
+	if cfg.KeeperSender != "" && !c.has(common.HexToAddress(cfg.KeeperSender)) {
+		return nil, fmt.Errorf("KEEPER_SENDER=%s: SENDERS_FILE has no such sender", cfg.KeeperSender)
+	}
+	if cfg.TakesCommands() {
+		var err error
+		if c.policy, err = intake.OpenPolicy(cfg.PolicyFile); err != nil {
+			return nil, fmt.Errorf("COMMANDS_POLICY_FILE: %w", err)
+		}
+		c.taking = intake.NewMetrics(reg)
+	}
+	if cfg.RepliesTopic != "" {
+		c.replies = reply.NewMetrics(reg)
+	}
+	return c, nil
+}
+
+func (c *commands) has(sender common.Address) bool {
+	for _, a := range c.accounts {
+		if a.Address == sender {
+			return true
+		}
+	}
+	return false
+}
+
+// open makes what outlives tenures: keys, the intake, the connection to Pub/Sub.
+func (c *commands) open(ctx context.Context, r *Relayer) (err error) {
+	for _, a := range c.accounts {
+		signer, err := openSigner(ctx, a)
+		if err != nil {
+			return fmt.Errorf("SENDERS_FILE: %w", err)
+		}
+		c.signers = append(c.signers, signer)
+	}
+	if c.policy != nil {
+		c.intake, err = intake.New(intake.Config{
+			DB: r.db.Pool, ChainID: r.cfg.ChainID, Factory: r.cfg.Factory, Policy: c.policy, Metrics: c.taking, Log: r.component("intake"),
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if c.replies != nil {
+		c.client, err = pubsub.New(ctx, pubsub.Config{Project: r.cfg.Project, Log: r.component("replies")})
+	}
+	return err
+}
+
+// close frees the connections and the keys.
+func (c *commands) close() {
+	for _, s := range c.signers {
+		if k, ok := s.(interface{ Close() error }); ok {
+			_ = k.Close() // nothing is under way any more
+		}
+	}
+	if c.client != nil {
+		_ = c.client.Close()
+	}
+}
+
+func openSigner(ctx context.Context, a send.Account) (send.Signer, error) {
+	if a.KMS != "" {
+		return sign.OpenKMS(ctx, a.Address, a.KMS)
+	}
+	return sign.OpenKeystore(a.Address, a.Keystore, a.PasswordFile)
+}
+
+// handler serves commands beside everything else; nil unless PORT is to.
+func (c *commands) handler(cfg *config.Config) http.Handler {
+	if c.intake == nil || !cfg.CommandsHTTP || cfg.CommandsPort != 0 {
+		return nil
+	}
+	return c.intake.Handler()
+}
+
+// channels are the notifications that a tenure's session has to listen for.
+func (c *commands) channels() (channels []string) {
+	if len(c.accounts) > 0 {
+		channels = append(channels, send.Channel)
+	}
+	if c.replies != nil {
+		channels = append(channels, reply.Channel)
+	}
+	return channels
+}
+
+// take runs the ways in, which need no session: several instances may take the same command, and one stores it.
+func (c *commands) take(ctx context.Context, r *Relayer) error {
+	if c.intake == nil {
+		return nil
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return c.intake.Run(ctx) })
+	if r.cfg.CommandsSubscription != "" {
+		g.Go(func() error { return c.intake.Receive(ctx, r.cfg.Project, r.cfg.CommandsSubscription) })
+	}
+	if r.cfg.CommandsHTTP && r.cfg.CommandsPort != 0 {
+		g.Go(func() error { return c.intake.Serve(ctx, r.cfg.CommandsPort) })
+	}
+	return g.Wait()
+}
+
+// work acts on commands and publishes their answers, as far as this instance holds the locks for it, until ctx ends or the session is lost.
+func (c *commands) work(ctx context.Context, t *tenure) error {
+	g, ctx := errgroup.WithContext(ctx)
+	if len(c.signers) > 0 {
+		g.Go(func() error { return send.Own(ctx, t.session, c.configs(t), t.component("sender")) })
+	}
+	if c.client != nil {
+		publisher, err := reply.NewPublisher(reply.Config{
+			DB: t.db.Pool, ChainID: t.cfg.ChainID, Topic: t.cfg.RepliesTopic, Sender: c.client, Metrics: c.replies, Log: t.component("replies"),
+		})
+		if err != nil {
+			return err
+		}
+		g.Go(func() error {
+			return election.While(ctx, t.session, reply.LockKey(t.cfg.ChainID), func() time.Duration { return repliesRetry }, func(ctx context.Context) {
+				publisher.Run(ctx, t.session.Hint(reply.Channel))
+			})
+		})
+	}
+	return g.Wait()
+}
+
+// repliesRetry is the pause between two attempts to become the one that publishes answers.
+const repliesRetry = time.Second
+
+func (c *commands) configs(t *tenure) []send.Config {
+	nodes := send.NewNodes(t.source, send.MinTip)
+	configs := make([]send.Config, len(c.accounts))
+	for i, a := range c.accounts {
+		configs[i] = send.Config{
+			Name: a.Name, DB: t.db.Pool, ChainID: t.cfg.ChainID, InstanceID: t.cfg.InstanceID, Factory: t.cfg.Factory, Chain: nodes, Signer: c.signers[i],
+			Limits: a.Limits, Log: t.component("sender"), Metrics: c.senders,
+		}
+		if t.cfg.KeeperSender != "" && common.HexToAddress(t.cfg.KeeperSender) == a.Address {
+			configs[i].Keeper = keeper(t.cfg)
+		}
+	}
+	return configs
+}
+
+func keeper(cfg *config.Config) *send.Keeper {
+	wei := func(text string) *big.Int {
+		n, _ := config.Wei(text) // was checked
+		return n
+	}
+	k := &send.Keeper{MinAmount: wei(cfg.KeeperMinAmount), MaxFee: wei(cfg.KeeperMaxFee), DayFees: wei(cfg.KeeperDayFees)}
+	for _, p := range cfg.Payers() {
+		k.Payers = append(k.Payers, common.HexToAddress(p))
+	}
+	return k
+}

@@ -1,0 +1,162 @@
+package intake
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/command"
+)
+
+// Bounds of the HTTP interface.
+const (
+	maxAtOnce   = 256 // requests; more are told to come back
+	takeTimeout = 20 * time.Second
+)
+
+// problem is an error document (RFC 9457) with what is ours.
+type problem struct {
+	Title     string            `json:"title"`
+	Status    int               `json:"status"`
+	Detail    string            `json:"detail,omitempty"`
+	Code      string            `json:"code,omitempty"`
+	CommandID string            `json:"command_id,omitempty"`
+	Winner    string            `json:"winner,omitempty"`
+	Problems  []command.Problem `json:"problems,omitempty"`
+}
+
+// result is one command's in the answer to an array.
+type result struct {
+	Status int `json:"status"`
+	command.Answer
+}
+
+// Handler serves POST /commands and GET /commands/{id}.
+func (i *Intake) Handler() http.Handler {
+	slots := make(chan struct{}, maxAtOnce)
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /commands", func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case slots <- struct{}{}:
+			defer func() { <-slots }()
+			i.post(w, r)
+		default:
+			w.Header().Set("Retry-After", "1")
+			writeProblem(w, problem{Status: http.StatusTooManyRequests, Detail: "too many requests at once; send up to 100 commands in one"})
+		}
+	})
+	mux.HandleFunc("GET /commands/{id}", i.get)
+	return mux
+}
+
+func (i *Intake) post(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, command.MaxBytes))
+	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+		writeProblem(w, problem{Status: http.StatusRequestEntityTooLarge, Code: command.CodeTooLarge, Detail: "a message may have 256 KiB"})
+		return
+	}
+	if err != nil {
+		writeProblem(w, problem{Status: http.StatusBadRequest, Code: command.CodeMalformed, Detail: "the body could not be read"})
+		return
+	}
+	ctx, cancel := contextWithin(r, takeTimeout)
+	defer cancel()
+	verdicts, err := i.Take(ctx, body, false)
+	if err != nil {
+		i.cfg.Log.WarnContext(r.Context(), "commands not stored", slog.Any("err", err))
+		w.Header().Set("Retry-After", "2")
+		writeProblem(w, problem{Status: http.StatusServiceUnavailable, Detail: "the commands could not be stored now; send them again: what was stored is known by its id"})
+		return
+	}
+	if len(body) > 0 && firstByte(body) == '[' && (verdicts[0].Answer.CommandID != "" || len(verdicts) > 1) {
+		writeMany(w, verdicts)
+		return
+	}
+	a := verdicts[0].Answer
+	if status := status(verdicts[0]); status != http.StatusAccepted {
+		writeProblem(w, problem{Status: status, Code: a.Code, Detail: a.Detail, CommandID: a.CommandID, Winner: a.Winner, Problems: a.Problems})
+		return
+	}
+	writeJSON(w, http.StatusAccepted, a)
+}
+
+// writeMany answers an array: with the status that all have in common, or 207.
+func writeMany(w http.ResponseWriter, verdicts []Verdict) {
+	results := make([]result, len(verdicts))
+	overall := status(verdicts[0])
+	for n, v := range verdicts {
+		results[n] = result{Status: status(v), Answer: v.Answer}
+		if results[n].Status != overall {
+			overall = http.StatusMultiStatus
+		}
+	}
+	writeJSON(w, overall, results)
+}
+
+// status is what a verdict is in HTTP's terms. What was known already is accepted, unless it had been refused.
+func status(v Verdict) int {
+	switch v.Answer.State {
+	case command.Refused:
+	case command.Expired:
+		return http.StatusRequestTimeout
+	default:
+		return http.StatusAccepted
+	}
+	switch v.Answer.Code {
+	case command.CodeMalformed:
+		return http.StatusBadRequest
+	case command.CodeTooLarge:
+		return http.StatusRequestEntityTooLarge
+	case command.CodeSignature:
+		return http.StatusUnauthorized
+	case command.CodeForeign, command.CodeNotAllowed:
+		return http.StatusForbidden
+	}
+	return http.StatusConflict
+}
+
+func (i *Intake) get(w http.ResponseWriter, r *http.Request) {
+	raw, err := hexutil.Decode(r.PathValue("id"))
+	if err != nil || len(raw) != common.HashLength {
+		writeProblem(w, problem{Status: http.StatusBadRequest, Detail: "the id of a command is 0x and 64 hexadecimal digits"})
+		return
+	}
+	ctx, cancel := contextWithin(r, takeTimeout)
+	defer cancel()
+	a, ok, err := i.Lookup(ctx, common.BytesToHash(raw))
+	switch {
+	case err != nil:
+		i.cfg.Log.WarnContext(r.Context(), "command not read", slog.Any("err", err))
+		writeProblem(w, problem{Status: http.StatusServiceUnavailable, Detail: "the database cannot be read now"})
+	case !ok:
+		writeProblem(w, problem{Status: http.StatusNotFound, Detail: "no such command was taken in"})
+	default:
+		writeJSON(w, http.StatusOK, a)
+	}
+}
+
+func writeProblem(w http.ResponseWriter, p problem) {
+	p.Title = http.StatusText(p.Status)
+	write(w, p.Status, "application/problem+json", p)
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) { write(w, status, "application/json", v) }
+
+func write(w http.ResponseWriter, status int, contentType string, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		status, body = http.StatusInternalServerError, []byte(`{"title":"Internal Server Error","status":500}`)
+	}
+	h := w.Header()
+	h.Set("Content-Type", contentType)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // whoever hung up gets nothing
+}

@@ -1,0 +1,359 @@
+package intake_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/crypto"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/fusion-prime/escrow-relayer/internal/testpg"
+	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
+	"github.com/fusion-prime/escrow-relayer/relayer/command"
+	"github.com/fusion-prime/escrow-relayer/relayer/intake"
+	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
+	"github.com/fusion-prime/escrow-relayer/relayer/reply"
+)
+
+const chain = 1337
+
+var factory, sender, escrow = common.Address{0xfa}, common.Address{1}, common.Address{2}
+
+type fixture struct {
+	t         *testing.T
+	db        *pgxpool.Pool
+	in        *intake.Intake
+	key       *ecdsa.PrivateKey // allowed approve and release
+	stranger  *ecdsa.PrivateKey
+	salt      int64
+	saltGuard sync.Mutex
+}
+
+func newKey(t *testing.T) *ecdsa.PrivateKey {
+	key, err := crypto.GenerateKey()
+	require.NoError(t, err)
+	return key
+}
+
+func setup(t *testing.T) *fixture {
+	t.Helper()
+	f := &fixture{t: t, db: testpg.Pool(t), key: newKey(t), stranger: newKey(t)}
+	f.in = f.open()
+	return f
+}
+
+// open makes an intake, as another instance would have it.
+func (f *fixture) open() *intake.Intake {
+	policy, err := intake.ParsePolicy(fmt.Appendf(nil, `{"requesters":[{"address":%q,"allow":[{"sender":%q,"kinds":["approve","release"],"max_fee":"1000"}]}]}`,
+		crypto.PubkeyToAddress(f.key.PublicKey), sender))
+	require.NoError(f.t, err)
+	in, err := intake.New(intake.Config{DB: f.db, ChainID: chain, Factory: factory, Policy: policy, Metrics: intake.NewMetrics(prometheus.NewRegistry())})
+	require.NoError(f.t, err)
+	run(f.t, in.Run)
+	return in
+}
+
+func run(t *testing.T, f func(context.Context) error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- f(ctx) }()
+	t.Cleanup(func() { cancel(); require.NoError(t, <-done) })
+}
+
+func (f *fixture) command(change func(*command.Command)) command.Command {
+	f.saltGuard.Lock()
+	f.salt++
+	salt := f.salt
+	f.saltGuard.Unlock()
+	c := command.Command{
+		ChainID: chain, Factory: factory, Kind: command.Approve, Sender: sender, Escrow: escrow, ExpiresAt: uint64(time.Now().Add(time.Hour).Unix()), MaxFee: big.NewInt(1000),
+		ReplyTo: "desk", Salt: common.BigToHash(big.NewInt(salt)),
+	}
+	if change != nil {
+		change(&c)
+	}
+	return c
+}
+
+func (f *fixture) signed(change func(*command.Command)) *command.Signed {
+	s, err := f.command(change).Sign(f.key)
+	require.NoError(f.t, err)
+	return s
+}
+
+func body(t *testing.T, v any) []byte {
+	b, err := json.Marshal(v)
+	require.NoError(t, err)
+	return b
+}
+
+func (f *fixture) rows(table string) (n int) {
+	require.NoError(f.t, f.db.QueryRow(f.t.Context(), `select count(*) from `+table).Scan(&n))
+	return n
+}
+
+func post(t *testing.T, server *httptest.Server, content []byte) (int, map[string]any) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/commands", bytes.NewReader(content))
+	require.NoError(t, err)
+	response, err := server.Client().Do(request)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, response.Body.Close()) }()
+	raw, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	var got map[string]any
+	if bytes.HasPrefix(raw, []byte("[")) {
+		got = map[string]any{"all": json.RawMessage(raw)}
+	} else {
+		require.NoError(t, json.Unmarshal(raw, &got), "%s", raw)
+	}
+	if response.StatusCode >= 400 && got["all"] == nil {
+		require.Equal(t, "application/problem+json", response.Header.Get("Content-Type"))
+	}
+	return response.StatusCode, got
+}
+
+func TestHTTP(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	server := httptest.NewServer(f.in.Handler())
+	t.Cleanup(server.Close)
+
+	first := f.signed(nil)
+	status, got := post(t, server, body(t, first))
+	require.Equal(t, 202, status, "%v", got)
+	require.Equal(t, "accepted", got["state"])
+	status, got = post(t, server, body(t, first))
+	require.Equal(t, 202, status, "known already")
+	require.Equal(t, first.ID().Hex(), got["command_id"])
+
+	// C5: the first that was accepted wins, and the other one is told so, every time.
+	second := f.signed(nil)
+	for range 2 {
+		status, got = post(t, server, body(t, second))
+		require.Equal(t, 409, status)
+		require.Equal(t, first.ID().Hex(), got["winner"])
+	}
+	require.Equal(t, 2, f.rows("commands"), "a conflict of a known requester is stored: a copy that comes later must not be accepted")
+
+	stored := f.rows("commands")
+	refused := map[string]struct {
+		status int
+		code   string
+		body   []byte
+	}{
+		"not JSON":        {400, "malformed", []byte("{")},
+		"empty":           {400, "malformed", nil},
+		"101 commands":    {413, "too_large", []byte("[" + strings.TrimSuffix(strings.Repeat("{},", 101), ",") + "]")},
+		"10 MB":           {413, "too_large", bytes.Repeat([]byte(" "), 10<<20)},
+		"deep":            {400, "malformed", bytes.Repeat([]byte("["), 200_000)},
+		"another chain":   {403, "not_ours", body(t, f.signed(func(c *command.Command) { c.ChainID = 1 }))},
+		"another factory": {403, "not_ours", body(t, f.signed(func(c *command.Command) { c.Factory = common.Address{9} }))},
+		"another sender":  {403, "not_ours", body(t, f.signed(func(c *command.Command) { c.Sender = common.Address{9} }))},
+	}
+	strange, err := f.command(nil).Sign(f.stranger)
+	require.NoError(t, err)
+	refused["a stranger"] = struct {
+		status int
+		code   string
+		body   []byte
+	}{403, "not_allowed", body(t, strange)}
+	forged := f.signed(nil)
+	forged.Signature[64] = 35
+	refused["a bad signature"] = struct {
+		status int
+		code   string
+		body   []byte
+	}{401, "bad_signature", body(t, forged)}
+	changed := f.signed(nil)
+	changed.Escrow = common.Address{77}
+	refused["changed after signing"] = struct {
+		status int
+		code   string
+		body   []byte
+	}{403, "not_allowed", body(t, changed)}
+	for name, r := range refused {
+		status, got := post(t, server, r.body)
+		require.Equal(t, r.status, status, "%s: %v", name, got)
+		require.Equal(t, r.code, got["code"], name)
+	}
+	require.Equal(t, stored, f.rows("commands"), "nothing of it is stored")
+	require.Equal(t, 1, f.rows("command_claims"))
+
+	// What a known requester may not ask, and what came too late, is stored with its answer.
+	status, got = post(t, server, body(t, f.signed(func(c *command.Command) { c.Kind = command.Refund })))
+	require.Equal(t, 403, status)
+	require.Equal(t, "not_allowed", got["code"])
+	status, got = post(t, server, body(t, f.signed(func(c *command.Command) { c.ExpiresAt = 1_000_000_000; c.Escrow = common.Address{3} })))
+	require.Equal(t, 408, status, "%v", got)
+	require.Equal(t, stored+2, f.rows("commands"))
+	require.Equal(t, 1, f.rows("command_claims"), "and claims nothing")
+
+	status, got = post(t, server, body(t, []any{f.signed(func(c *command.Command) { c.Escrow = common.Address{4} }), json.RawMessage(`{"version":7}`)}))
+	require.Equal(t, 207, status)
+	var all []map[string]any
+	require.NoError(t, json.Unmarshal(got["all"].(json.RawMessage), &all))
+	require.EqualValues(t, 202, all[0]["status"])
+	require.EqualValues(t, 400, all[1]["status"])
+	require.NotEmpty(t, all[1]["problems"])
+
+	for path, want := range map[string]int{first.ID().Hex(): 200, common.Hash{1}.Hex(): 404, "0x12": 400} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/commands/"+path, nil)
+		require.NoError(t, err)
+		response, err := server.Client().Do(request)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		require.Equal(t, want, response.StatusCode)
+	}
+}
+
+// C5 under contention: of commands that cannot both take effect exactly one is accepted, whichever instance gets which, and however often.
+func TestConflictsAcrossInstances(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	instances := []*intake.Intake{f.in, f.open(), f.open()}
+	const pairs, rivals = 60, 4
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	accepted, winners := map[common.Address]map[string]bool{}, map[string]string{}
+	for worker := range 6 {
+		wg.Go(func() {
+			for n := range pairs {
+				e := common.BigToAddress(big.NewInt(int64(1000 + (n*7+worker)%pairs)))
+				var batch []*command.Signed
+				for r := range rivals {
+					c := f.command(func(c *command.Command) {
+						c.Escrow, c.Kind, c.Salt = e, command.Release, common.BigToHash(big.NewInt(int64(r)))
+					})
+					c.ExpiresAt = 4_000_000_000
+					s, err := c.Sign(f.key)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					batch = append(batch, s)
+				}
+				content, err := json.Marshal(batch)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				verdicts, err := instances[worker%len(instances)].Take(context.Background(), content, false)
+				if err != nil {
+					t.Errorf("take: %v", err)
+					return
+				}
+				mu.Lock()
+				for _, v := range verdicts {
+					if v.Answer.State == command.Accepted {
+						if accepted[e] == nil {
+							accepted[e] = map[string]bool{}
+						}
+						accepted[e][v.Answer.CommandID] = true
+					} else {
+						winners[v.Answer.CommandID] = v.Answer.Winner
+					}
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	require.Len(t, accepted, pairs)
+	for e, ids := range accepted {
+		require.Len(t, ids, 1, "%s", e)
+	}
+	require.Len(t, winners, pairs*(rivals-1))
+	require.Equal(t, pairs*rivals, f.rows("commands"))
+	require.Equal(t, pairs, f.rows("command_claims"))
+}
+
+// The way over Pub/Sub: acknowledged after the commit, answered on the topic of replies, in order, also what was refused and what came twice.
+func TestPubSub(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	server, err := testpubsub.Start(t.Context(), testpubsub.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Stop()) })
+	const project = "test-project"
+	for topic, subscription := range map[string]string{"commands": "commands-sub", "replies": "replies-sub"} {
+		require.NoError(t, testpubsub.CreateTopic(t.Context(), server.Addr(), project, topic))
+		require.NoError(t, testpubsub.CreateSubscription(t.Context(), server.Addr(), project, topic, subscription))
+	}
+	options := []option.ClientOption{
+		option.WithEndpoint(server.Addr()), option.WithoutAuthentication(), option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())),
+	}
+	client, err := pubsub.New(t.Context(), pubsub.Config{Project: project, Options: options})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, client.Close()) })
+	publisher, err := reply.NewPublisher(reply.Config{DB: f.db, ChainID: chain, Topic: "replies", Sender: client, Metrics: reply.NewMetrics(prometheus.NewRegistry())})
+	require.NoError(t, err)
+	outage := server.Inject(testpubsub.Fault{Topic: testpubsub.TopicName(project, "replies"), Code: codes.Unavailable, Times: 2})
+	recorder, err := testpubsub.Record(t.Context(), server.Addr(), project, "replies-sub")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, recorder.Stop()) })
+	run(t, func(ctx context.Context) error { return f.in.Receive(ctx, project, "commands-sub", options...) })
+	run(t, func(ctx context.Context) error { publisher.Run(ctx, nil); return nil })
+
+	first, second := f.signed(nil), f.signed(nil)
+	for _, content := range [][]byte{body(t, first), []byte("nonsense"), body(t, []any{second, first}), body(t, second)} {
+		_, err := client.Publish(t.Context(), "commands", "one key", []pubsub.Message{{Data: content}})
+		require.NoError(t, err)
+	}
+	count := func() map[string]int {
+		n := map[string]int{}
+		for _, m := range recorder.Messages() {
+			a, err := command.DecodeAnswer(m.Data)
+			require.NoError(t, err)
+			require.Equal(t, a.CommandID, m.Attributes["command_id"])
+			require.Equal(t, string(a.State), m.Attributes["state"])
+			n[a.Code]++
+			if a.Code == command.CodeConflict {
+				require.Equal(t, "desk", m.Attributes["reply_to"])
+				require.Equal(t, second.ID().Hex(), m.Key)
+				require.Equal(t, first.ID().Hex(), a.Winner)
+			}
+		}
+		return n
+	}
+	require.Eventually(t, func() bool { n := count(); return n[command.CodeConflict] >= 2 && n[command.CodeMalformed] >= 1 }, time.Minute, 50*time.Millisecond, "%v", count())
+	require.Equal(t, 2, outage.Hits())
+	require.Equal(t, 2, f.rows("commands"))
+	require.Eventually(t, func() bool { return f.rows("replies") == 0 }, time.Minute, 50*time.Millisecond, "what was acknowledged is deleted")
+}
+
+func TestPolicy(t *testing.T) {
+	t.Parallel()
+	a := `"0x0000000000000000000000000000000000000001"`
+	for name, text := range map[string]string{
+		"nothing": ``, "no requester": `{"requesters":[]}`, "unknown field": `{"requester":[]}`,
+		"no grant":    `{"requesters":[{"address":` + a + `}]}`,
+		"no address":  `{"requesters":[{"allow":[{"sender":` + a + `,"kinds":["approve"],"max_fee":"1"}]}]}`,
+		"unknown":     `{"requesters":[{"address":` + a + `,"allow":[{"sender":` + a + `,"kinds":["steal"],"max_fee":"1"}]}]}`,
+		"no kinds":    `{"requesters":[{"address":` + a + `,"allow":[{"sender":` + a + `,"max_fee":"1"}]}]}`,
+		"no fee":      `{"requesters":[{"address":` + a + `,"allow":[{"sender":` + a + `,"kinds":["approve"]}]}]}`,
+		"bad value":   `{"requesters":[{"address":` + a + `,"allow":[{"sender":` + a + `,"kinds":["create"],"max_fee":"1","max_value":"-1"}]}]}`,
+		"bad address": `{"requesters":[{"address":"0x12","allow":[]}]}`,
+	} {
+		_, err := intake.ParsePolicy([]byte(text))
+		require.Error(t, err, name)
+	}
+}

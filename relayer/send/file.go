@@ -1,0 +1,109 @@
+package send
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/big"
+	"os"
+	"strings"
+
+	"github.com/ethereum/go-ethereum/common"
+)
+
+// Account is one sender of a senders file: where its key is, and what it may spend.
+type Account struct {
+	Name         string // in metrics; its address if empty
+	Address      common.Address
+	Keystore     string // path of a go-ethereum keystore file, with
+	PasswordFile string // the path of its password
+	KMS          string // or the name of a key version in Google Cloud KMS
+	Limits       Limits
+}
+
+// The file. Amounts are wei, as decimal numbers in strings.
+type accountsFile struct {
+	Senders []struct {
+		Name         string         `json:"name"`
+		Address      common.Address `json:"address"`
+		Keystore     string         `json:"keystore"`
+		PasswordFile string         `json:"password_file"`
+		KMS          string         `json:"kms"`
+		MaxInFlight  *int           `json:"max_in_flight"` // 16 if missing
+		MaxFee       string         `json:"max_fee"`       // of one command
+		DayFees      string         `json:"day_fees"`      // of a UTC day
+		DayValue     string         `json:"day_value"`     // that create may send along on a UTC day; 0 if missing
+	} `json:"senders"`
+}
+
+// defaultInFlight is what geth's pool guarantees an account.
+const defaultInFlight = 16
+
+// OpenAccounts reads a senders file, and says everything that is wrong with it.
+func OpenAccounts(path string) ([]Account, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read the senders file: %w", err)
+	}
+	accounts, err := ParseAccounts(content)
+	if err != nil {
+		return nil, fmt.Errorf("senders file %s: %w", path, err)
+	}
+	return accounts, nil
+}
+
+// ParseAccounts reads the content of a senders file.
+func ParseAccounts(content []byte) ([]Account, error) {
+	var f accountsFile
+	d := json.NewDecoder(bytes.NewReader(content))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&f); err != nil {
+		return nil, fmt.Errorf("not a list of senders: %w", err)
+	}
+	var errs []error
+	say := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if len(f.Senders) == 0 {
+		say("it names no sender")
+	}
+	seen := map[common.Address]bool{}
+	var accounts []Account
+	for i, s := range f.Senders {
+		a := Account{Name: s.Name, Address: s.Address, Keystore: s.Keystore, PasswordFile: s.PasswordFile, KMS: s.KMS}
+		who := fmt.Sprintf("sender %d (%s)", i+1, s.Address)
+		switch {
+		case s.Address == (common.Address{}):
+			say("%s has no address", who)
+		case seen[s.Address]:
+			say("%s is there twice", who)
+		case (s.Keystore == "") == (s.KMS == ""):
+			say("%s needs keystore and password_file, or kms", who)
+		case (s.Keystore == "") != (s.PasswordFile == ""):
+			say("%s needs password_file together with keystore", who)
+		}
+		seen[s.Address] = true
+		a.Limits.MaxInFlight = defaultInFlight
+		if s.MaxInFlight != nil {
+			a.Limits.MaxInFlight = *s.MaxInFlight
+		}
+		if a.Limits.MaxInFlight < 1 || a.Limits.MaxInFlight > 64 {
+			say("%s: max_in_flight must be 1 to 64", who)
+		}
+		for _, x := range []struct {
+			field, text, missing string
+			to                   **big.Int
+		}{{"max_fee", s.MaxFee, "", &a.Limits.MaxFee}, {"day_fees", s.DayFees, "", &a.Limits.DayFees}, {"day_value", s.DayValue, "0", &a.Limits.DayValue}} {
+			text := x.text
+			if text == "" {
+				text = x.missing
+			}
+			if text == "" || len(text) > 77 || strings.Trim(text, "0123456789") != "" {
+				say("%s: %s %q must be wei, as a decimal number in a string", who, x.field, x.text)
+				continue
+			}
+			*x.to, _ = new(big.Int).SetString(text, 10)
+		}
+		accounts = append(accounts, a)
+	}
+	return accounts, errors.Join(errs...)
+}
