@@ -1,6 +1,7 @@
 package node
 
 import (
+	"math/bits"
 	"slices"
 	"strings"
 	"sync"
@@ -54,6 +55,15 @@ func (f *Filter) Matches(l *types.Log) bool {
 		}
 	}
 	return true
+}
+
+// Telling says whether a bloom filter says something of its block: some chains give one without any bits for every block, and some one with all of them.
+func Telling(b *types.Bloom) bool {
+	set := 0
+	for _, x := range b {
+		set += bits.OnesCount8(x)
+	}
+	return set > 0 && set < types.BloomBitLength
 }
 
 // AllowedBy says whether a block's bloom filter allows for logs that match. Bloom filters have no false negatives.

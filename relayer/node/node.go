@@ -87,12 +87,15 @@ type Node struct {
 	tagged       time.Time // when safe and final were asked for
 	latency      time.Duration
 	batch        int       // requests per batch
+	batchWorks   int       // a batch of so many was answered: one of as many is not refused for its size
 	batchLowered time.Time // when it was last found to be too large
 	chunk        int       // addresses per request
 	named        bool      // it wants addresses named
 	byNumber     bool      // it does not take a block's hash for logs
 	oldest       uint64    // it has thrown away what is below, as it showed at
 	oldestSeen   time.Time
+	keeps        uint64 // it has shown that it has this block, at
+	keepsSeen    time.Time
 }
 
 // New returns a node and connects to nothing.
@@ -163,7 +166,7 @@ func (n *Node) send(ctx context.Context, timeout time.Duration, limit int64, cal
 	for left := calls; len(left) > 0; {
 		some := left[:min(len(left), n.batchSize())]
 		err := n.attempt(ctx, timeout, limit, some)
-		open := unanswered(some, err)
+		open := n.unanswered(some, err)
 		if len(some) > 1 && len(open) > 0 && ctx.Err() == nil {
 			// It may be that the batch was too large: one of its requests, sent alone, decides.
 			if err = n.attempt(ctx, timeout, limit, open[:1]); err == nil && open[0].Err == nil {
@@ -180,10 +183,20 @@ func (n *Node) send(ctx context.Context, timeout time.Duration, limit int64, cal
 	return nil
 }
 
+// answeredBatch notes that a batch was answered.
+func (n *Node) answeredBatch(size int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.batchWorks = max(n.batchWorks, size)
+}
+
 // unanswered are the calls of a batch that the endpoint may have refused for being a batch.
-func unanswered(calls []*rpc.Call, err error) []*rpc.Call {
+func (n *Node) unanswered(calls []*rpc.Call, err error) []*rpc.Call {
+	n.mu.Lock()
+	works := len(calls) <= n.batchWorks
+	n.mu.Unlock()
 	if err != nil && !errors.Is(err, rpc.ErrUnanswered) {
-		if rpc.MayBeBatch(err) {
+		if rpc.Classify(err) == rpc.BatchRefused || !works && rpc.MayBeBatch(err) {
 			return calls
 		}
 		return nil
@@ -199,7 +212,7 @@ func unanswered(calls []*rpc.Call, err error) []*rpc.Call {
 			failures++
 		}
 	}
-	if len(open) == 0 && failures == len(calls) {
+	if len(open) == 0 && failures == len(calls) && !works {
 		return calls
 	}
 	return open
@@ -222,7 +235,7 @@ func (n *Node) lowerBatch(size, answered int) {
 	if answered == 0 {
 		answered = size / 2
 	}
-	n.batch, n.batchLowered = max(min(n.batch, answered), 1), n.cfg.Now()
+	n.batch, n.batchLowered, n.batchWorks = max(min(n.batch, answered), 1), n.cfg.Now(), 0
 }
 
 // attempt sends one batch and keeps the books: rate, metrics, health. The failure of a batch that may be one of batches does not count against the node: its requests
@@ -266,14 +279,23 @@ func (n *Node) judge(ctx context.Context, calls []*rpc.Call, err error, asked ti
 		}
 	}
 	kind := rpc.Classify(err)
+	n.mu.Lock()
+	works := len(calls) <= n.batchWorks
+	n.mu.Unlock()
 	switch {
 	case err == nil || partial:
 		n.worked(asked, took, len(calls))
+		if err == nil && !slices.ContainsFunc(calls, func(c *rpc.Call) bool { return c.Err != nil }) {
+			n.answeredBatch(len(calls))
+		}
 	case kind == rpc.RateLimited:
+		if len(calls) > 1 && strings.Contains(strings.ToLower(err.Error()), "batch") { // BNB Chain's nodes say so to any eth_getLogs in a batch
+			n.lowerBatch(2, 0)
+		}
 		n.allowance.refused(asked)
 		n.span.narrow()
 		n.blame(ctx, err, asked)
-	case kind == rpc.RangeTooLarge || kind == rpc.Behind || kind == rpc.BatchRefused || len(calls) > 1 && rpc.MayBeBatch(err):
+	case kind == rpc.RangeTooLarge || kind == rpc.Behind || kind == rpc.BatchRefused || len(calls) > 1 && !works && rpc.MayBeBatch(err):
 	case kind == rpc.Pruned || kind == rpc.AddressRequired || kind == rpc.TooManyAddresses: // it concerns what was asked for
 		n.worked(asked, took, 0)
 	default:

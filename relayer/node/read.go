@@ -93,7 +93,10 @@ func (n *Node) refusal(ctx context.Context, err error, from, size uint64) (again
 		n.oldest, n.oldestSeen = max(n.oldest, from+1), n.cfg.Now()
 		n.mu.Unlock()
 		return false, fmt.Errorf("%w: %w", ErrNoHistory, err)
-	case kind == rpc.Unsupported && isSaid, rpc.Shrinks(kind) && !notSent(err):
+	case kind == rpc.Unsupported && isSaid, errors.Is(err, rpc.ErrGarbled), rpc.Shrinks(kind) && !notSent(err):
+		if size == 1 {
+			n.forgetBatches() // it may be what else was in the batch
+		}
 		fewer := n.span.refused(size, kind, rpc.SuggestedRange(err))
 		if fewer && (isSaid || kind == rpc.RangeTooLarge) {
 			return true, nil
@@ -103,6 +106,13 @@ func (n *Node) refusal(ctx context.Context, err error, from, size uint64) (again
 		}
 	}
 	return false, err
+}
+
+// forgetBatches has the next batch that fails be tried in parts.
+func (n *Node) forgetBatches() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.batchWorks = 0
 }
 
 // notSent says whether a request did not reach the node, so that its size cannot have been the reason of its failure.
@@ -136,6 +146,9 @@ func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter) (Batch
 	if err := validateLogs(a.logs, from, to, f); err != nil {
 		return b, 0, err
 	}
+	if err := n.showsFrom(ctx, from, to); err != nil {
+		return b, 0, err
+	}
 	b.Logs = a.logs
 	if err := n.fillTimes(ctx, &b); err != nil {
 		return b, 0, err
@@ -144,6 +157,28 @@ func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter) (Batch
 		n.proves(asked)
 	}
 	return b, a.bytes, nil
+}
+
+// showsFrom makes sure that a node that has the last block of a range has the first too: one that throws old blocks away may answer for the rest of the range, or with an
+// empty list. What it has shown is remembered for a while, so that a backlog costs one request more.
+func (n *Node) showsFrom(ctx context.Context, from, to uint64) error {
+	n.mu.Lock()
+	shown := from >= n.keeps && n.cfg.Now().Sub(n.keepsSeen) < batchForgotten
+	n.mu.Unlock()
+	if from == to || shown {
+		return nil
+	}
+	_, err := n.Header(ctx, from)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case errors.Is(err, rpc.ErrBehind):
+		n.oldest, n.oldestSeen = max(n.oldest, from+1), n.cfg.Now()
+		return fmt.Errorf("%w: it has block %d and not block %d", ErrNoHistory, to, from)
+	case err == nil:
+		n.keeps, n.keepsSeen = from, n.cfg.Now()
+	}
+	return err
 }
 
 // ReadBlock reads the logs of one block by its hash. Logs are tested against the header. None are no proof that there are none: the machine that answered may not
@@ -203,7 +238,7 @@ func (n *Node) ReadWhole(ctx context.Context, h rpc.Header, f *Filter) ([]types.
 	if len(logs) == 0 {
 		return nil, fmt.Errorf("%w: it has no logs of block %d, whose bloom filter has some", rpc.ErrBehind, h.Number)
 	}
-	if !accountsFor(logs, &h.Bloom) {
+	if Telling(&h.Bloom) && !accountsFor(logs, &h.Bloom) {
 		return nil, fmt.Errorf("%w: block %d has logs in its bloom filter that are left out", rpc.ErrInvalid, h.Number)
 	}
 	return slices.DeleteFunc(logs, func(l types.Log) bool { return !f.Matches(&l) }), nil

@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/core/types"
-
 	"github.com/fusion-prime/escrow-relayer/relayer/node"
 	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
 )
@@ -166,7 +164,7 @@ func (s *Source) vote(ctx context.Context, e *node.Node, n uint64) (Header, erro
 	if err != nil || !doubtful {
 		return h, err
 	}
-	if h.Bloom == (types.Bloom{}) { // a block without logs, or a chain without bloom filters
+	if !node.Telling(&h.Bloom) { // a block without logs, or a chain without bloom filters
 		_, err = e.ReadStanding(ctx, h, &Filter{})
 	} else {
 		_, err = e.ReadWhole(ctx, h, &Filter{})

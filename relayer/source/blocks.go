@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/bits"
 	"sync"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -152,55 +151,34 @@ func (s *Source) excluded(h Header, f *Filter) bool {
 	return !f.AllowedBy(&h.Bloom)
 }
 
-// proveEmpty makes sure that a block without matching logs has none: a second endpoint has none either, or the first one shows all logs of the block. It returns
-// what is found instead, and of whom.
-func (s *Source) proveEmpty(ctx context.Context, h Header, f *Filter, first *node.Node) ([]types.Log, *node.Node, error) {
-	list, _ := s.order(h.Number, first)
-	for _, n := range list {
-		if n == first || !n.Has(h.Number) || n.Doubtful() {
-			continue
-		}
-		logs, err := n.ReadBlock(ctx, h, f)
-		switch {
-		case ctx.Err() != nil:
-			return nil, nil, context.Cause(ctx)
-		case err == nil && len(logs) == 0 && !telling(&h.Bloom, f):
-			return logs, first, nil
-		case err == nil && len(logs) == 0: // both may leave them out
-		case err == nil:
-			s.contradicted(ctx, first, n, h, len(logs))
-			return logs, n, nil
-		case rpc.Classify(err) == rpc.Invalid:
-			n.Blame(ctx, err)
-		}
-	}
-	var logs []types.Log
-	var by *node.Node
-	err := s.ask(ctx, h.Number, nil, func(ctx context.Context, n *node.Node) (err error) {
+// proveEmpty makes sure that a block without matching logs has none: an endpoint shows all logs of the block. That another endpoint has none either would be no proof, since
+// it may be behind as well. It returns what is found instead, and of whom.
+func (s *Source) proveEmpty(ctx context.Context, h Header, f *Filter, first *node.Node) (logs []types.Log, by *node.Node, err error) {
+	err = s.ask(ctx, h.Number, nil, func(ctx context.Context, n *node.Node) (err error) {
 		by = n
 		logs, err = s.readProven(ctx, h, f, n)
 		return err
 	})
+	if err == nil && len(logs) > 0 && by != first {
+		s.contradicted(ctx, first, by, h, len(logs))
+	}
 	return logs, by, err
 }
 
-// telling says whether a bloom filter that allows for matching logs is so sparse that it hardly does so by chance. On a busy chain it is so full that it allows for anything.
-func telling(b *types.Bloom, f *Filter) bool {
-	const chance = 0.05
-	set := 0
-	for _, x := range b {
-		set += bits.OnesCount8(x)
+// readProven reads a block from one endpoint so that an empty answer proves itself, as far as the endpoint allows: where it does not show all logs of a block, its header comes
+// in the same batch.
+func (s *Source) readProven(ctx context.Context, h Header, f *Filter, n *node.Node) ([]types.Log, error) {
+	if !node.Telling(&h.Bloom) {
+		return n.ReadStanding(ctx, h, f)
 	}
-	full := float64(set) / types.BloomBitLength
-	one := full * full * full // an item has three bits
-	topic, emitter := 1., 1.
-	if len(f.Topics) > 0 {
-		topic = min(1, one*float64(len(f.Topics)))
+	logs, err := n.ReadWhole(ctx, h, f)
+	switch kind := rpc.Classify(err); {
+	case err == nil || ctx.Err() != nil:
+		return logs, err
+	case errors.Is(err, node.ErrAddressRequired), kind == rpc.RangeTooLarge, kind == rpc.TimedOut, kind == rpc.Unsupported:
+		return n.ReadStanding(ctx, h, f)
 	}
-	if f.Addresses != nil {
-		emitter = min(1, one*float64(len(f.Addresses)))
-	}
-	return topic*emitter <= chance
+	return nil, err
 }
 
 // contradicted deals with an endpoint that had no logs of a block where another has some: it is behind, or left them out.
@@ -209,21 +187,6 @@ func (s *Source) contradicted(ctx context.Context, first, second *node.Node, h H
 	if err := first.Do(ctx, q); err == nil && q.Err == nil && !q.Null() {
 		first.Blame(ctx, fmt.Errorf("%w: no logs of block %d, where %s has %d", rpc.ErrInvalid, h.Number, second.Name(), logs))
 	}
-}
-
-// readProven reads a block from one endpoint so that an empty answer proves itself, as far as the endpoint allows.
-func (s *Source) readProven(ctx context.Context, h Header, f *Filter, n *node.Node) ([]types.Log, error) {
-	if h.Bloom == (types.Bloom{}) {
-		return n.ReadStanding(ctx, h, f)
-	}
-	logs, err := n.ReadWhole(ctx, h, f)
-	switch kind := rpc.Classify(err); {
-	case err == nil || ctx.Err() != nil:
-		return logs, err
-	case errors.Is(err, node.ErrAddressRequired), kind == rpc.RangeTooLarge, kind == rpc.TimedOut, kind == rpc.Unsupported:
-		return n.ReadStanding(ctx, h, f) // it does not show all logs of a block
-	}
-	return nil, err
 }
 
 // memo shares the logs of the newest blocks among readers.

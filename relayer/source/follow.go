@@ -7,8 +7,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/ethereum/go-ethereum/core/types"
-
 	"github.com/fusion-prime/escrow-relayer/relayer/node"
 	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
 )
@@ -201,7 +199,7 @@ func (s *Source) quiet() time.Duration {
 func (s *Source) arrived(ctx context.Context, n *node.Node, h Header) {
 	// The ring first: another endpoint's refresh may make a View of this head, whose readers then look at the ring.
 	s.ring.head(h, n)
-	if h.Bloom != (types.Bloom{}) {
+	if node.Telling(&h.Bloom) {
 		s.blooms.Store(true)
 	}
 	n.Claims(h)

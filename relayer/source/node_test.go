@@ -65,6 +65,29 @@ func (c *testChain) grow(every uint64, fork byte) {
 	c.headers = append(c.headers, h)
 }
 
+// crowd puts so many logs of others into each block, so that the bloom filters allow for nearly anything.
+func (c *testChain) crowd(logs int) {
+	for i := range c.headers {
+		h := &c.headers[i]
+		for j := range logs {
+			l := types.Log{
+				Address: common.Address{0xff, byte(i), byte(j)}, BlockNumber: h.Number, BlockHash: h.Hash, BlockTimestamp: h.Time, TxHash: common.Hash{0x99, byte(i)}, Index: uint(100 + j),
+			}
+			for k := range byte(3) {
+				l.Topics = append(l.Topics, common.Hash{0xff, k, byte(i), byte(i >> 8), byte(j)})
+				h.Bloom.Add(l.Topics[k].Bytes())
+			}
+			h.Bloom.Add(l.Address.Bytes())
+			c.logs[h.Hash] = append(c.logs[h.Hash], l)
+		}
+	}
+}
+
+// matching are the logs of topic A.
+func (c *testChain) matching(from, to uint64) []types.Log {
+	return slices.DeleteFunc(c.all(from, to), func(l types.Log) bool { return l.Topics[0] != topicA })
+}
+
 // fork returns the chain with the blocks from n replaced, and one more.
 func (c *testChain) fork(n, every uint64, mark byte) *testChain {
 	f := &testChain{headers: slices.Clone(c.headers[:n]), logs: maps.Clone(c.logs)}
@@ -98,6 +121,7 @@ type testNode struct {
 	http      func(w http.ResponseWriter, r *http.Request) bool
 	sockets   map[*websocket.Conn]*sync.Mutex
 	noBatch   bool
+	limit     func(body []byte, subscribed func()) []byte // answers over WebSocket; nil: serve
 }
 
 func startNode(t *testing.T, c *testChain) *testNode {
@@ -177,7 +201,13 @@ func (n *testNode) socket(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
 			return
 		}
-		answer := n.serve(body, subscribed)
+		serve := n.serve
+		n.set(func() {
+			if n.limit != nil {
+				serve = n.limit
+			}
+		})
+		answer := serve(body, subscribed)
 		write.Lock()
 		err = c.WriteMessage(websocket.TextMessage, answer)
 		write.Unlock()

@@ -9,8 +9,8 @@
 // not asked for what it does not have, and is never taken for a reorganisation.
 //
 // An empty answer proves nothing by itself: behind one URL are machines that are not equally far, and some answer an unknown block with an empty list. Below
-// Final the range's last header comes in the same batch. Above it, a block without logs is believed when its bloom filter excludes them, when a
-// second endpoint has none either, or when the endpoint shows all the block's logs, which together make up its bloom filter.
+// Final the range's last header comes in the same batch. Above it, a block without logs is believed when its bloom filter excludes them, or
+// when an endpoint shows all the block's logs, which together make up its bloom filter.
 //
 // What is not promised: a node that leaves out some of a block's logs, under the right hash, is believed unless the bloom filter speaks against
 // it; ReadOther exists so that a verifier can ask somebody else.

@@ -1,0 +1,560 @@
+package source
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/core/types"
+	gethrpc "github.com/ethereum/go-ethereum/rpc"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/node"
+	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
+)
+
+// backlog reads a range again and again, as a watch does, and returns how many blocks were read when all were or the time is over. What is read is tested.
+func backlog(t *testing.T, s *Source, chain *testChain, to uint64, limit time.Duration) uint64 {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	next := uint64(1)
+	for next <= to && ctx.Err() == nil {
+		for b, err := range s.Read(ctx, next, to, filterA()) {
+			if err != nil {
+				break
+			}
+			require.Equal(t, chain.all(b.From, b.To), b.Logs)
+			next = b.To + 1
+		}
+		if next <= to {
+			select {
+			case <-ctx.Done():
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	}
+	return next - 1
+}
+
+// Whatever a provider says when a range is too large, or even says nothing, a backlog is read to the end, with few refused requests.
+func TestProfiles(t *testing.T) {
+	const blocks = 3000
+	body := func(w http.ResponseWriter, status int, contentType, text string) {
+		w.Header().Set("Content-Type", contentType)
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, text)
+	}
+	pages := map[string]func(w http.ResponseWriter, r *http.Request){
+		"413":      func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusRequestEntityTooLarge) },
+		"bare 503": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) },
+		"bare 504": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusGatewayTimeout) },
+		"a page": func(w http.ResponseWriter, _ *http.Request) {
+			body(w, 200, "text/html", "<html><h1>502 Bad Gateway</h1></html>")
+		},
+		"a page under 502": func(w http.ResponseWriter, _ *http.Request) {
+			body(w, 502, "text/html", "<html><h1>Bad Gateway</h1></html>")
+		},
+		"dropped": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"error under 400": func(w http.ResponseWriter, _ *http.Request) {
+			body(w, 400, "application/json", `{"jsonrpc":"2.0","id":1,"error":{"code":-32600,"message":"no"}}`)
+		},
+		"in data":           nil,
+		"in unknown words":  nil,
+		"geth's timeout":    nil,
+		"Nethermind's":      nil,
+		"Alchemy's 150 MB":  nil,
+		"with a range":      nil,
+		"one item too slow": nil,
+	}
+	words := map[string]string{
+		"in data": `{"code":-32602,"message":"invalid params","data":{"payload":"range 512 is bigger than range limit 100"}}`, "in unknown words": `{"code":-32000,"message":"nay"}`,
+		"geth's timeout": `{"code":-32002,"message":"request timed out"}`, "Nethermind's": `{"code":-32016,"message":"eth_getLogs request was canceled due to enabled timeout."}`,
+		"Alchemy's 150 MB": `{"code":-32000,"message":"Response size is larger than 150MB limit"}`, "with a range": `{"code":-32600,"message":"You can make eth_getLogs requests with up to a 100 block range."}`,
+		"one item too slow": `{"code":-32000,"message":"context deadline exceeded"}`,
+	}
+	for name, page := range pages {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			chain := newChain(blocks, 10, 0)
+			n := startNode(t, chain)
+			n.finalized = blocks
+			var refused atomic.Int64
+			n.http = func(w http.ResponseWriter, r *http.Request) bool {
+				b, _ := io.ReadAll(r.Body)
+				var batch []testRequest
+				if json.Unmarshal(b, &batch) != nil {
+					batch = make([]testRequest, 1)
+					_ = json.Unmarshal(b, &batch[0])
+				}
+				large := func(q testRequest) bool {
+					if q.Method != rpc.GetLogs {
+						return false
+					}
+					f := parseQuery(t, q.Params[0])
+					return f.ToBlock-f.FromBlock+1 > 101
+				}
+				if !slices.ContainsFunc(batch, large) {
+					_, _ = w.Write(n.serve(b, nil))
+					return true
+				}
+				refused.Add(1)
+				if page != nil {
+					page(w, r)
+					return true
+				}
+				var answers []string
+				for _, q := range batch {
+					if large(q) {
+						answers = append(answers, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":%s}`, q.ID, words[name]))
+					} else {
+						answers = append(answers, string(n.serve(marshal(q), nil)))
+					}
+				}
+				_, _ = io.WriteString(w, "["+strings.Join(answers, ",")+"]")
+				return true
+			}
+			s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest})
+			await(t, s, func(v View) bool { return v.Final == blocks })
+			require.EqualValues(t, blocks, backlog(t, s, chain, blocks, 2*time.Minute))
+			t.Logf("%d refused", refused.Load())
+			require.LessOrEqual(t, refused.Load(), int64(20))
+		})
+	}
+}
+
+// ethAPI serves a testNode through geth's own server.
+type ethAPI struct{ n *testNode }
+
+func (a ethAPI) ChainId() string { return "0x1" }
+
+func (a ethAPI) ask(method string, params ...any) (any, error) {
+	list := make([]json.RawMessage, len(params))
+	for i, p := range params {
+		list[i] = marshal(p)
+	}
+	a.n.mu.Lock()
+	defer a.n.mu.Unlock()
+	a.n.asked[method]++
+	result, err := a.n.answer(method, list)
+	if string(marshal(result)) == "null" {
+		return nil, err
+	}
+	return result, err
+}
+
+func (a ethAPI) GetBlockByNumber(tag string, _ bool) (any, error) {
+	return a.ask(rpc.GetByNumber, tag, false)
+}
+func (a ethAPI) GetBlockByHash(h string, _ bool) (any, error) { return a.ask(rpc.GetByHash, h, false) }
+func (a ethAPI) GetLogs(q map[string]any) (any, error)        { return a.ask(rpc.GetLogs, q) }
+
+// geth's own server with --rpc.batch-request-limit: an array of one error for the first id.
+func TestBatchLimitOfGeth(t *testing.T) {
+	for _, limit := range []int{1, 2, 7} {
+		for _, kind := range []string{"http", "ws"} {
+			t.Run(fmt.Sprintf("%d over %s", limit, kind), func(t *testing.T) {
+				t.Parallel()
+				chain := newChain(120, 3, 0)
+				n := startNode(t, chain)
+				n.finalized = 30
+				server := gethrpc.NewServer()
+				server.SetBatchLimits(limit, 25<<20)
+				require.NoError(t, server.RegisterName("eth", ethAPI{n}))
+				var handler http.Handler = server
+				if kind == "ws" {
+					handler = server.WebsocketHandler([]string{"*"})
+				}
+				front := httptest.NewServer(handler)
+				t.Cleanup(func() { front.CloseClientConnections(); front.Close(); server.Stop() })
+				s := start(t, Config{URLs: []string{strings.Replace(front.URL, "http", kind, 1)}, ChainID: 1, Finality: Latest, PollInterval: 20 * time.Millisecond})
+				await(t, s, func(v View) bool { return v.Head == 120 && v.Final == 30 })
+				require.EqualValues(t, 120, backlog(t, s, chain, 120, time.Minute))
+				require.True(t, s.Endpoints()[0].Up, s.Endpoints()[0].LastError)
+			})
+		}
+	}
+}
+
+// Batches that are refused in other ways: by a status, by a page, for each item, without a word, or answered for the first item only.
+func TestBatchesRefused(t *testing.T) {
+	ways := map[string]func(w http.ResponseWriter, n *testNode, batch []testRequest){
+		"first only": func(w http.ResponseWriter, n *testNode, batch []testRequest) {
+			_, _ = fmt.Fprintf(w, "[%s]", n.serve(marshal(batch[0]), nil))
+		},
+		"each item": func(w http.ResponseWriter, _ *testNode, batch []testRequest) {
+			var list []string
+			for _, q := range batch {
+				list = append(list, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32600,"message":"not permitted"}}`, q.ID))
+			}
+			_, _ = io.WriteString(w, "["+strings.Join(list, ",")+"]")
+		},
+		"one error": func(w http.ResponseWriter, _ *testNode, _ []testRequest) {
+			_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"expected an object"}}`)
+		},
+		"one error in an array": func(w http.ResponseWriter, _ *testNode, _ []testRequest) {
+			_, _ = io.WriteString(w, `[{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Too many [\"eth_getLogs\"] methods in the batch"}}]`)
+		},
+		"a page":  func(w http.ResponseWriter, _ *testNode, _ []testRequest) { _, _ = io.WriteString(w, "<html>no</html>") },
+		"dropped": func(http.ResponseWriter, *testNode, []testRequest) { panic(http.ErrAbortHandler) },
+	}
+	for _, status := range []int{400, 403, 405, 413, 500, 501} {
+		ways[fmt.Sprint(status)] = func(w http.ResponseWriter, _ *testNode, _ []testRequest) { w.WriteHeader(status) }
+	}
+	for name, refuse := range ways {
+		for _, most := range []int{1, 4} {
+			t.Run(fmt.Sprintf("%s beyond %d", name, most), func(t *testing.T) {
+				t.Parallel()
+				chain := newChain(100, 3, 0)
+				n := startNode(t, chain)
+				n.finalized = 30
+				var refused atomic.Int64
+				n.http = func(w http.ResponseWriter, r *http.Request) bool {
+					b, _ := io.ReadAll(r.Body)
+					var batch []testRequest
+					if json.Unmarshal(b, &batch) == nil && len(batch) > most {
+						refused.Add(1)
+						refuse(w, n, batch)
+					} else {
+						_, _ = w.Write(n.serve(b, nil))
+					}
+					return true
+				}
+				s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest, PollInterval: 20 * time.Millisecond})
+				await(t, s, func(v View) bool { return v.Head == 100 && v.Final == 30 })
+				require.EqualValues(t, 100, backlog(t, s, chain, 100, time.Minute))
+				require.True(t, s.Endpoints()[0].Up, s.Endpoints()[0].LastError)
+				require.LessOrEqual(t, refused.Load(), int64(12))
+			})
+		}
+	}
+}
+
+// limiter refuses what exceeds a rate, in items, as a provider does.
+type limiter struct {
+	mu      sync.Mutex
+	tokens  float64
+	at      time.Time
+	refused int
+	sent    []time.Time
+}
+
+func (l *limiter) take(n int) bool {
+	const rate, burst = 5, 10
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if l.at.IsZero() {
+		l.tokens, l.at = burst, now
+	}
+	l.tokens, l.at = min(l.tokens+rate*now.Sub(l.at).Seconds(), burst), now
+	for range n {
+		l.sent = append(l.sent, now)
+	}
+	if l.tokens < float64(n) {
+		l.refused++
+		return false
+	}
+	l.tokens -= float64(n)
+	return true
+}
+
+// With 5 items per second and at most 101 blocks a range, a backlog comes about as fast as the provider lets it, however it says no, and it is not stormed.
+func TestRates(t *testing.T) {
+	const blocks = 3000
+	respond := func(status int, retry, text string) func(http.ResponseWriter, []testRequest) {
+		return func(w http.ResponseWriter, batch []testRequest) {
+			if retry != "" {
+				w.Header().Set("Retry-After", retry)
+			}
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, text)
+		}
+	}
+	each := func(fault string) func(http.ResponseWriter, []testRequest) {
+		return func(w http.ResponseWriter, batch []testRequest) {
+			var list []string
+			for _, q := range batch {
+				list = append(list, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":%s}`, q.ID, fault))
+			}
+			text := "[" + strings.Join(list, ",") + "]"
+			if len(batch) == 1 {
+				text = list[0]
+			}
+			_, _ = io.WriteString(w, text)
+		}
+	}
+	ways := map[string]func(http.ResponseWriter, []testRequest){
+		"429":             respond(429, "", ""),
+		"429 and seconds": respond(429, "1", ""),
+		"429 and a date": func(w http.ResponseWriter, _ []testRequest) {
+			respond(429, time.Now().Add(2*time.Second).UTC().Format(http.TimeFormat), "")(w, nil)
+		},
+		"503 and seconds":      respond(503, "1", ""),
+		"429 with an error":    respond(429, "", `{"jsonrpc":"2.0","id":null,"error":{"code":-32005,"message":"project ID request rate exceeded"}}`),
+		"a page under 429":     respond(429, "", "<html>Too many requests</html>"),
+		"a page under 403":     respond(403, "", "<html>error 1015: You are being rate limited</html>"),
+		"error in a 200":       respond(200, "", `{"jsonrpc":"2.0","id":null,"error":{"code":-32005,"message":"daily request count exceeded, request rate limited"}}`),
+		"each item":            each(`{"code":-32005,"message":"project ID request rate exceeded"}`),
+		"each item, QuickNode": each(`{"code":-32007,"message":"50/second request limit reached - reduce calls per second or upgrade your account at quicknode.com"}`),
+		"each item, Alchemy":   each(`{"code":429,"message":"Your app has exceeded its compute units per second capacity."}`),
+		"each item, in data":   each(`{"code":-32005,"message":"denied","data":{"rate":{"allowed_rps":5,"backoff_seconds":1}, "why":"rate limit"}}`),
+	}
+	for name, refuse := range ways {
+		for _, kind := range []string{"http", "ws"} {
+			if kind == "ws" && !strings.HasPrefix(name, "each") {
+				continue
+			}
+			t.Run(name+" over "+kind, func(t *testing.T) {
+				t.Parallel()
+				chain := newChain(blocks, 10, 0)
+				n := startNode(t, chain)
+				n.finalized = blocks
+				l := &limiter{}
+				var large atomic.Int64
+				serve := func(b []byte, subscribed func()) []byte {
+					var batch []testRequest
+					single := json.Unmarshal(b, &batch) != nil
+					if single {
+						batch = make([]testRequest, 1)
+						_ = json.Unmarshal(b, &batch[0])
+					}
+					if !l.take(len(batch)) {
+						rec := httptest.NewRecorder()
+						refuse(rec, batch)
+						return rec.Body.Bytes()
+					}
+					return n.serve(b, subscribed)
+				}
+				n.lie = func(method string, params []json.RawMessage) (any, error) {
+					if method == rpc.GetLogs {
+						if q := parseQuery(t, params[0]); q.ToBlock-q.FromBlock+1 > 101 {
+							large.Add(1)
+							return nil, errors.New("block range is too wide")
+						}
+					}
+					return nil, nil
+				}
+				url := n.ws()
+				if kind == "ws" {
+					n.limit = serve
+				} else {
+					url = n.server.URL
+					n.http = func(w http.ResponseWriter, r *http.Request) bool {
+						b, _ := io.ReadAll(r.Body)
+						var batch []testRequest
+						if json.Unmarshal(b, &batch) != nil {
+							batch = make([]testRequest, 1)
+							_ = json.Unmarshal(b, &batch[0])
+						}
+						if l.take(len(batch)) {
+							_, _ = w.Write(n.serve(b, nil))
+						} else {
+							refuse(w, batch)
+						}
+						return true
+					}
+				}
+				s := start(t, Config{URLs: []string{url}, ChainID: 1, Finality: Latest, PollInterval: time.Second})
+				begun := time.Now()
+				await(t, s, func(v View) bool { return v.Final == blocks })
+				require.EqualValues(t, blocks, backlog(t, s, chain, blocks, 3*time.Minute))
+				l.mu.Lock()
+				defer l.mu.Unlock()
+				t.Logf("%d blocks in %s: %d items, %d refusals for the rate, %d for the range", blocks, time.Since(begun).Round(100*time.Millisecond), len(l.sent), l.refused, large.Load())
+				require.LessOrEqual(t, l.refused, 20)
+				worst := 0
+				for i, at := range l.sent {
+					if at.Sub(l.sent[0]) < 5*time.Second {
+						continue
+					}
+					within := 0
+					for _, other := range l.sent[i:] {
+						if other.Sub(at) < 5*time.Second {
+							within++
+						}
+					}
+					worst = max(worst, within)
+				}
+				require.LessOrEqual(t, worst, 3*5*5, "three times the rate in 5 s")
+			})
+		}
+	}
+}
+
+// An endpoint that refuses eth_getLogs altogether is left after a few requests, for the other.
+func TestEndpointWithoutLogs(t *testing.T) {
+	chain := newChain(3000, 10, 0)
+	without, with := startNode(t, chain), startNode(t, chain)
+	without.finalized, with.finalized = 2900, 2900
+	without.lie = func(method string, _ []json.RawMessage) (any, error) {
+		if method == rpc.GetLogs {
+			return nil, errors.New("this method is not for you")
+		}
+		return nil, nil
+	}
+	s := start(t, Config{URLs: []string{without.server.URL, with.server.URL}, ChainID: 1, Finality: Latest})
+	await(t, s, func(v View) bool { return v.Final == 2900 && allUp(s) })
+	require.EqualValues(t, 3000, backlog(t, s, chain, 3000, time.Minute))
+	require.LessOrEqual(t, without.count(rpc.GetLogs), 60)
+	before := without.count(rpc.GetLogs)
+	require.EqualValues(t, 3000, backlog(t, s, chain, 3000, time.Minute))
+	require.LessOrEqual(t, without.count(rpc.GetLogs)-before, 5)
+	require.Equal(t, node.Unfit, s.Endpoints()[0].State)
+}
+
+// A gateway that announces blocks by one backend and answers for logs by another, which is 20 blocks behind and knows no blocks by an empty list. Its blooms are full.
+// No block with logs is read as one without.
+func TestUnequalBackends(t *testing.T) {
+	for _, kind := range []string{"ws", "http"} {
+		for _, nodes := range []int{1, 2} {
+			t.Run(fmt.Sprintf("%s %d", kind, nodes), func(t *testing.T) {
+				chain := newChain(80, 2, 0)
+				chain.crowd(150)
+				var urls []string
+				var list []*testNode
+				for range nodes {
+					n := startNode(t, chain)
+					n.head = 40
+					var turn atomic.Int64
+					n.lie = func(method string, params []json.RawMessage) (any, error) {
+						if method != rpc.GetLogs || turn.Add(1)%3 == 0 {
+							return nil, nil
+						}
+						q := parseQuery(t, params[0])
+						n.mu.Lock()
+						defer n.mu.Unlock()
+						for _, h := range chain.headers[:n.head-20+1] {
+							if q.BlockHash != nil && h.Hash == *q.BlockHash {
+								return nil, nil
+							}
+						}
+						return []types.Log{}, nil
+					}
+					list = append(list, n)
+					urls = append(urls, map[string]string{"ws": n.ws(), "http": n.server.URL}[kind])
+				}
+				s := start(t, Config{URLs: urls, ChainID: 1, Finality: Confirmations, Confirmations: 2, PollInterval: 20 * time.Millisecond})
+				await(t, s, func(v View) bool { return v.Head == 40 && allUp(s) })
+				next := s.View().Target + 1
+				for head := uint64(41); head <= 80; head++ {
+					for _, n := range list {
+						n.set(func() { n.head = head })
+						n.announce()
+					}
+					await(t, s, func(v View) bool { return v.Head == head })
+					limit := time.Now().Add(time.Minute)
+					for next <= s.View().Target && time.Now().Before(limit) {
+						for b, err := range s.Read(t.Context(), next, s.View().Target, filterA()) {
+							if err != nil {
+								<-time.After(10 * time.Millisecond)
+								break
+							}
+							require.Equal(t, chain.matching(b.From, b.To), b.Logs, "block %d", b.To)
+							next = b.To + 1
+						}
+					}
+				}
+				require.EqualValues(t, 79, next)
+			})
+		}
+	}
+}
+
+// A node that lost its old blocks says so by null and by empty lists. It is not asked for them again while another has them, and keeps serving the head.
+func TestSilentlyPruned(t *testing.T) {
+	chain := newChain(1000, 7, 0)
+	pruned, archive := startNode(t, chain), startNode(t, chain)
+	pruned.finalized, archive.finalized = 990, 990
+	pruned.lie = func(method string, params []json.RawMessage) (any, error) {
+		switch method {
+		case rpc.GetByNumber:
+			var tag string
+			_ = json.Unmarshal(params[0], &tag)
+			if strings.HasPrefix(tag, "0x") && len(tag) < 5 { // below block 256
+				return null, nil
+			}
+		case rpc.GetLogs:
+			if q := parseQuery(t, params[0]); q.BlockHash == nil && q.FromBlock < 256 {
+				return []types.Log{}, nil
+			}
+		}
+		return nil, nil
+	}
+	s := start(t, Config{URLs: []string{pruned.server.URL, archive.server.URL}, ChainID: 1, Finality: Latest, MaxRange: 50})
+	await(t, s, func(v View) bool { return v.Final == 990 && allUp(s) })
+	require.EqualValues(t, 1000, backlog(t, s, chain, 1000, time.Minute))
+	require.True(t, s.Endpoints()[0].Up, s.Endpoints()[0].LastError)
+
+	alone := start(t, Config{URLs: []string{pruned.server.URL}, ChainID: 1, Finality: Latest, MaxRange: 50})
+	await(t, alone, func(v View) bool { return v.Final == 990 })
+	for b, err := range alone.Read(t.Context(), 1, 200, filterA()) {
+		require.ErrorIs(t, err, ErrNoHistory, "block %d", b.To)
+	}
+}
+
+// A provider that gives logs of named contracts only is read with addresses, and an error says what to set without.
+func TestAddressRequired(t *testing.T) {
+	chain := newChain(60, 3, 0)
+	n := startNode(t, chain)
+	n.finalized = 40
+	n.lie = func(method string, params []json.RawMessage) (any, error) {
+		if method == rpc.GetLogs && parseQuery(t, params[0]).Address == nil {
+			return nil, errors.New("Please specify an address in your request or, to remove restrictions, order a dedicated full node here")
+		}
+		return nil, nil
+	}
+	s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest})
+	await(t, s, func(v View) bool { return v.Head == 60 && v.Final == 40 })
+	f := filterA()
+	f.Addresses = append(f.Addresses, emitter)
+	got, _ := collect(t, s, 1, 60, f)
+	require.Equal(t, chain.all(1, 60), got)
+	for range 20 {
+		for _, err := range s.Read(t.Context(), 1, 60, filterA()) {
+			require.ErrorContains(t, err, "LOG_FILTER=addresses")
+		}
+	}
+	require.True(t, s.Endpoints()[0].Up)
+	require.NotZero(t, n.count(rpc.GetLogs))
+}
+
+// A head above what the database can hold is no head, and fields that other chains add are passed over.
+func TestForeignHeaders(t *testing.T) {
+	chain := newChain(60, 1, 0)
+	liar, honest := startNode(t, chain), startNode(t, chain)
+	answer := func(number string) func(string, []json.RawMessage) (any, error) {
+		return func(_ string, params []json.RawMessage) (any, error) {
+			if len(params) > 0 && string(params[0]) == `"latest"` {
+				j := blockJSON(chain.headers[60])
+				j["number"] = number
+				return j, nil
+			}
+			return nil, nil
+		}
+	}
+	liar.lie = answer("0x8000000000000400")
+	honest.lie = func(_ string, params []json.RawMessage) (any, error) {
+		if len(params) > 0 && string(params[0]) == `"latest"` {
+			j := blockJSON(chain.headers[60])
+			j["l1BlockNumber"], j["sha3Uncles"], j["size"], j["logsBloom"] = 7, nil, map[string]any{"a": []int{1}}, "0x"
+			return j, nil
+		}
+		return nil, nil
+	}
+	s := start(t, Config{URLs: []string{honest.server.URL, liar.server.URL}, ChainID: 1, Finality: Latest})
+	v := await(t, s, func(v View) bool { return v.Head == 60 })
+	require.EqualValues(t, 60, v.Target)
+	await(t, s, func(View) bool { return strings.Contains(s.Endpoints()[1].LastError, "absurd") })
+	require.EqualValues(t, 60, s.View().Target)
+}
