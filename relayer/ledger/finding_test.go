@@ -1,0 +1,50 @@
+package ledger_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
+	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
+)
+
+// What a person must hear of is in the database with the act itself, whatever becomes of the process that found it.
+func TestFindingsAreRemembered(t *testing.T) {
+	w := setup(t)
+	last, err := w.led.LastFindings(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, last)
+
+	w.discover(0)
+	w.process(0)
+	w.discover(0, deployed(1, 2, 0, 10))
+	w.process(0, approved(1, 2, 1, 11))
+	_, err = w.led.Rollback(t.Context(), w.slots, ledger.Position{Next: 2, Hash: blockHash(0, 1)})
+	require.NoError(t, err)
+	require.NoError(t, w.led.FoundExtra(t.Context(), 7, 3))
+	last, err = w.led.LastFindings(t.Context())
+	require.NoError(t, err)
+	for _, kind := range []string{ledger.DeepReorg, ledger.ExtraEvent} {
+		require.WithinDuration(t, time.Now(), last[kind], time.Hour, kind)
+	}
+	require.NotContains(t, last, ledger.MissingEvent)
+	require.Equal(t, []string{"deep_reorg 1 2", "extra_event 7 3"},
+		w.column(`select kind || ' ' || block_number || ' ' || events from findings order by id`))
+
+	// Rolled back already: found once.
+	_, err = w.led.Rollback(t.Context(), w.slots, ledger.Position{Next: 2, Hash: blockHash(0, 1)})
+	require.NoError(t, err)
+	require.Equal(t, []string{"2"}, w.column(`select count(*)::text from findings`))
+
+	v, err := w.led.Verifiable(t.Context())
+	require.NoError(t, err)
+	missed := approved(1, 1, 5, 12)
+	_, err = w.led.Repair(t.Context(), 1, v, 1, []contract.Event{missed})
+	require.NoError(t, err)
+	require.Equal(t, []string{"missing_event 1 1"}, w.column(`select kind || ' ' || block_number || ' ' || events from findings order by id desc limit 1`))
+	_, err = w.led.Repair(t.Context(), 99, v, 2, []contract.Event{missed})
+	require.ErrorIs(t, err, ledger.ErrMoved)
+	require.Equal(t, []string{"3"}, w.column(`select count(*)::text from findings`), "what was not done was not found")
+}
