@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"bytes"
+	"cmp"
 	_ "embed"
 	"encoding/json"
 	"errors"
@@ -55,13 +56,14 @@ type ManifestInput struct {
 
 	// Env are further variables of the relayer, the same for every instance. Those that carry secrets are refused here.
 	Env map[string]string
-	// Secrets are variables whose values Secret Manager holds: variable to secret, or secret:version. Default: DATABASE_URL
-	// and RPC_URLS from PREFIX-database-url and PREFIX-rpc-urls, latest version.
+	// Secrets are variables whose values Secret Manager holds: variable to secret:version, or secret, which is version 1. Default:
+	// DATABASE_URL and RPC_URLS from PREFIX-database-url and PREFIX-rpc-urls. There is no `latest`: it does not skip a disabled version, and so a
+	// version that is disabled as a way back takes down every instance that starts anew.
 	Secrets map[string]string
 
 	CPU, Memory     string // limits of the relayer; default 1 and 512Mi
 	CollectorImage  string // Google's Prometheus sidecar; default DefaultCollectorImage
-	CollectorSecret string // secret with the text of Monitoring; default PREFIX-monitoring
+	CollectorSecret string // secret:version, or secret, with the text of Monitoring; default PREFIX-monitoring
 }
 
 // Manifest is a Cloud Run service in Knative's form, ready for `gcloud run services replace`.
@@ -82,6 +84,13 @@ type serviceData struct {
 	Partition int
 	Env       []variable
 	SecretEnv []secretVariable
+	Collector secretVariable
+}
+
+// pinned takes secret:version apart; without a version it is the first.
+func pinned(ref string) (secret, version string) {
+	m := secretRef.FindStringSubmatch(ref)
+	return m[1], cmp.Or(m[2], "1")
 }
 
 // Manifests makes one service a partition. The error names everything that is wrong.
@@ -92,18 +101,16 @@ func Manifests(in ManifestInput) ([]Manifest, error) {
 	}
 	secrets := make([]secretVariable, 0, len(in.Secrets))
 	for _, name := range slices.Sorted(maps.Keys(in.Secrets)) {
-		m := secretRef.FindStringSubmatch(in.Secrets[name])
-		version := m[2]
-		if version == "" {
-			version = "latest"
-		}
-		secrets = append(secrets, secretVariable{name, m[1], version})
+		secret, version := pinned(in.Secrets[name])
+		secrets = append(secrets, secretVariable{name, secret, version})
 	}
+	collector := secretVariable{}
+	collector.Secret, collector.Version = pinned(in.CollectorSecret)
 	manifests := make([]Manifest, in.Partitions)
 	for p := range in.Partitions {
 		name := in.Prefix + "-" + strconv.Itoa(p)
 		var b bytes.Buffer
-		err := templates.ExecuteTemplate(&b, "service", serviceData{in, name, p, in.env(name, p), secrets})
+		err := templates.ExecuteTemplate(&b, "service", serviceData{in, name, p, in.env(name, p), secrets, collector})
 		if err != nil {
 			return nil, fmt.Errorf("write the manifest of %s: %w", name, err)
 		}
@@ -150,7 +157,7 @@ func (in ManifestInput) env(name string, partition int) []variable {
 	if in.CloudSQLInstance != "" {
 		vars = append(vars, variable{"CLOUDSQL_INSTANCE", in.CloudSQLInstance}, variable{"CLOUDSQL_IAM_AUTH", "true"})
 	}
-	vars = append(vars, variable{"INSTANCE_LOCK_WAIT", lockWait}, variable{"LOG_FORMAT", "json"})
+	vars = append(vars, variable{"INSTANCE_LOCK_WAIT", lockWait}, variable{"MIGRATE_ON_START", "false"}, variable{"LOG_FORMAT", "json"})
 	for _, k := range slices.Sorted(maps.Keys(in.Env)) {
 		at := slices.IndexFunc(vars, func(v variable) bool { return v.Name == k })
 		if at < 0 {
@@ -164,7 +171,7 @@ func (in ManifestInput) env(name string, partition int) []variable {
 
 var (
 	servicePrefix = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`) // with -NNNN within Cloud Run's 49 characters and the relayer's 48
-	secretRef     = regexp.MustCompile(`^([A-Za-z0-9_-]{1,255})(?::(latest|[1-9][0-9]*))?$`)
+	secretRef     = regexp.MustCompile(`^([A-Za-z0-9_-]{1,255})(?::([1-9][0-9]*))?$`)
 	address       = regexp.MustCompile(`^0x[0-9a-fA-F]{40}$`)
 	accountEmail  = regexp.MustCompile(`^[^@\s]+@[^@\s]+\.iam\.gserviceaccount\.com$`)
 	connection    = regexp.MustCompile(`^([a-z0-9.-]+:)?[a-z0-9-]+:[a-z0-9-]+:[a-z0-9-]+$`)
@@ -203,10 +210,11 @@ func (in ManifestInput) check() error {
 	}
 	for _, k := range slices.Sorted(maps.Keys(in.Secrets)) {
 		want(environment.MatchString(k), "variable %q: use upper-case letters, digits and underscores", k)
-		want(secretRef.MatchString(in.Secrets[k]), "secret %q of %s: use NAME or NAME:VERSION", in.Secrets[k], k)
+		want(secretRef.MatchString(in.Secrets[k]), "secret %q of %s: use NAME or NAME:VERSION, a number: latest does not skip a disabled version", in.Secrets[k], k)
 		_, twice := in.Env[k]
 		want(!twice, "variable %s: is in Env and in Secrets", k)
 	}
+	want(secretRef.MatchString(in.CollectorSecret), "collector secret %q: use NAME or NAME:VERSION", in.CollectorSecret)
 	_, database := in.Secrets["DATABASE_URL"]
 	want(database, "secrets: DATABASE_URL is missing")
 	_, one := in.Secrets["RPC_URL"]

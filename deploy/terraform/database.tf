@@ -6,22 +6,28 @@ resource "google_sql_database_instance" "this" {
   depends_on          = [google_project_service.apis]
 
   settings {
-    edition           = "ENTERPRISE"
-    tier              = var.database_tier
-    availability_type = "REGIONAL" # a second machine with the same disk: a failover loses nothing
-    disk_type         = "PD_SSD"
-    disk_autoresize   = true
+    edition = "ENTERPRISE"
+    # Cloud SQL itself refuses to delete it, whoever asks; deletion_protection above only stops Terraform. And should it be deleted all the same,
+    # its backups stay.
+    deletion_protection_enabled = var.deletion_protection
+    retain_backups_on_delete    = true
+    tier                        = var.database_tier
+    availability_type           = "REGIONAL" # a second machine with the same disk: a failover loses nothing
+    disk_type                   = "PD_SSD"
+    disk_autoresize             = true
 
     # Only through Google's connectors, which check IAM and bring a certificate. The public address answers nobody else, and no
     # network is authorised.
     connector_enforcement = "REQUIRED"
     ip_configuration {
-      ipv4_enabled = true
-      ssl_mode     = "TRUSTED_CLIENT_CERTIFICATE_REQUIRED"
+      ipv4_enabled    = var.private_network == ""
+      private_network = var.private_network == "" ? null : var.private_network
+      ssl_mode        = "TRUSTED_CLIENT_CERTIFICATE_REQUIRED"
     }
 
     backup_configuration {
       enabled                        = true
+      location                       = var.backup_location
       point_in_time_recovery_enabled = true
       transaction_log_retention_days = 7
       backup_retention_settings {
@@ -75,7 +81,8 @@ locals {
   instance_name   = element(split(":", local.connection_name), length(split(":", local.connection_name)) - 1)
 
   # The IAM login of a service account lacks the suffix.
-  database_user = trimsuffix(google_service_account.relayer.email, ".gserviceaccount.com")
+  database_user  = trimsuffix(google_service_account.relayer.email, ".gserviceaccount.com")
+  migration_user = trimsuffix(google_service_account.migrate.email, ".gserviceaccount.com")
 }
 
 resource "google_sql_database" "this" {
@@ -89,4 +96,12 @@ resource "google_sql_user" "relayer" {
   instance        = local.instance_name
   type            = "CLOUD_IAM_SERVICE_ACCOUNT" # no password
   deletion_policy = "ABANDON"                   # it owns tables
+}
+
+# Owns the tables; the services' login may only read and write rows.
+resource "google_sql_user" "migrate" {
+  name            = local.migration_user
+  instance        = local.instance_name
+  type            = "CLOUD_IAM_SERVICE_ACCOUNT"
+  deletion_policy = "ABANDON"
 }

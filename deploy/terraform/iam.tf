@@ -3,6 +3,12 @@ resource "google_service_account" "relayer" {
   display_name = "Escrow relayer ${var.name}"
 }
 
+# Changes the schema, by hand and by nobody else: no service runs as it.
+resource "google_service_account" "migrate" {
+  account_id   = "${var.name}-ddl"
+  display_name = "Escrow relayer ${var.name}, migrations"
+}
+
 locals {
   member = "serviceAccount:${google_service_account.relayer.email}"
 
@@ -49,4 +55,25 @@ resource "google_secret_manager_secret_iam_member" "relayer" {
   secret_id = each.value.id
   role      = "roles/secretmanager.secretAccessor"
   member    = local.member
+}
+
+# The migration account logs in to this fleet's instance, and may do nothing else.
+resource "google_project_iam_member" "migrate" {
+  for_each = toset(local.database_roles)
+  project  = var.project
+  role     = each.key
+  member   = "serviceAccount:${google_service_account.migrate.email}"
+  condition {
+    title       = "${var.name} only"
+    description = "migrations"
+    expression  = "resource.service == \"sqladmin.googleapis.com\" && resource.name == \"projects/${var.project}/instances/${local.instance_name}\""
+  }
+}
+
+# Operators act as the two accounts: what a runbook does, a service may do, and the audit log names the person.
+resource "google_service_account_iam_member" "operators" {
+  for_each           = { for pair in setproduct(["relayer", "migrate"], var.operators) : join(" ", pair) => pair }
+  service_account_id = each.value[0] == "relayer" ? google_service_account.relayer.name : google_service_account.migrate.name
+  role               = "roles/iam.serviceAccountTokenCreator"
+  member             = each.value[1]
 }

@@ -22,3 +22,11 @@ resource "google_secret_manager_secret_version" "monitoring" {
 
 # The RPC URLs carry API keys. Their value never passes through Terraform, whose state would keep it:
 #   printf %s "$RPC_URLS" | gcloud secrets versions add NAME-rpc-urls --data-file=-
+
+locals {
+  secret_versions = {
+    "database-url" = google_secret_manager_secret_version.database_url.version
+    "monitoring"   = google_secret_manager_secret_version.monitoring.version
+    "rpc-urls"     = var.rpc_urls_version
+  }
+}

@@ -20,6 +20,17 @@ resource "google_cloud_run_v2_service" "relayer" {
     timeout                          = "3600s"
     labels                           = { app = "escrow-relayer", chain-id = tostring(var.chain_id) }
 
+    dynamic "vpc_access" {
+      for_each = var.private_network == "" ? [] : [1]
+      content {
+        egress = "PRIVATE_RANGES_ONLY" # the nodes and Google's services are reached as before
+        network_interfaces {
+          network    = var.private_network
+          subnetwork = var.private_subnetwork
+        }
+      }
+    }
+
     scaling {
       max_instance_count = 1
     }
@@ -49,6 +60,7 @@ resource "google_cloud_run_v2_service" "relayer" {
           CLOUDSQL_INSTANCE    = local.connection_name
           CLOUDSQL_IAM_AUTH    = "true"
           INSTANCE_LOCK_WAIT   = "20m"
+          MIGRATE_ON_START     = "false"
           LOG_FORMAT           = "json"
         }, var.other_events_topic == "" ? {} : { OTHER_EVENTS_TOPIC_ID = var.other_events_topic }, var.env)
         content {
@@ -57,6 +69,7 @@ resource "google_cloud_run_v2_service" "relayer" {
         }
       }
 
+      # Exact versions: with `latest`, a version that is disabled later takes down every instance that starts anew.
       dynamic "env" {
         for_each = { DATABASE_URL = "database-url", RPC_URLS = "rpc-urls" }
         content {
@@ -64,7 +77,7 @@ resource "google_cloud_run_v2_service" "relayer" {
           value_source {
             secret_key_ref {
               secret  = google_secret_manager_secret.this[env.value].secret_id
-              version = "latest"
+              version = local.secret_versions[env.value]
             }
           }
         }
@@ -101,6 +114,11 @@ resource "google_cloud_run_v2_service" "relayer" {
       image      = var.collector_image
       depends_on = ["relayer"]
 
+      resources {
+        limits   = { cpu = var.collector_cpu, memory = var.collector_memory }
+        cpu_idle = false
+      }
+
       volume_mounts {
         name       = "collector-config"
         mount_path = "/etc/rungmp"
@@ -112,7 +130,7 @@ resource "google_cloud_run_v2_service" "relayer" {
       secret {
         secret = google_secret_manager_secret.this["monitoring"].secret_id
         items {
-          version = "latest"
+          version = local.secret_versions["monitoring"]
           path    = "config.yaml"
         }
       }
@@ -122,6 +140,18 @@ resource "google_cloud_run_v2_service" "relayer" {
   traffic {
     type    = "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST"
     percent = 100
+  }
+
+  # A release and a restart go through gcloud, one instance after the other (runbooks/schema-upgrade.md). The next apply must take neither back, and
+  # must not replace all instances at once.
+  lifecycle {
+    ignore_changes = [
+      client,
+      client_version,
+      scaling,
+      template[0].containers[0].image,
+      template[0].labels["restarted"],
+    ]
   }
 
   # A service starts only when it can log in, read its secrets and publish.

@@ -25,6 +25,16 @@ variable "image" {
   description = "Image of the relayer, best by digest: REGION-docker.pkg.dev/PROJECT/REPOSITORY/escrow-relayer@sha256:…"
 }
 
+variable "rpc_urls_version" {
+  type        = string
+  default     = "1"
+  description = "Version of the secret NAME-rpc-urls that the services use. A change of provider adds a version, tries it, and sets it here."
+  validation {
+    condition     = can(regex("^[1-9][0-9]*$", var.rpc_urls_version))
+    error_message = "Use a number. latest follows a new version before anybody has tried it, and a disabled one into an outage."
+  }
+}
+
 variable "services" {
   type        = bool
   default     = true
@@ -102,6 +112,18 @@ variable "collector_image" {
   description = "Google's Prometheus sidecar for Cloud Run."
 }
 
+variable "collector_cpu" {
+  type        = string
+  default     = "1"
+  description = "CPUs of each collector."
+}
+
+variable "collector_memory" {
+  type        = string
+  default     = "512Mi"
+  description = "Memory of each collector."
+}
+
 variable "topic" {
   type        = string
   default     = "settlement.events.v1"
@@ -160,6 +182,30 @@ variable "database_max_connections" {
   type        = number
   default     = 200
   description = "Of the server. Each instance takes its pool (DB_MAX_CONNS) and one session, twice that during a rollout."
+}
+
+variable "backup_location" {
+  type        = string
+  default     = "us"
+  description = "Where backups are kept: another region than the database's, or a multi-region. A backup beside the database is lost with it."
+}
+
+variable "private_network" {
+  type        = string
+  default     = ""
+  description = "VPC network, projects/P/global/networks/N, with private services access: the database then has a private address only. Empty: a public one that only Google's connectors reach."
+}
+
+variable "private_subnetwork" {
+  type        = string
+  default     = ""
+  description = "Subnetwork of private_network from which the services reach the database."
+}
+
+variable "operators" {
+  type        = list(string)
+  default     = []
+  description = "Members, as user:you@example.com, who may act as the services' account and as the migration account. The runbooks need both."
 }
 
 variable "deletion_protection" {

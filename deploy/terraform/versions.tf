@@ -3,7 +3,7 @@ terraform {
   required_providers {
     google = {
       source  = "hashicorp/google"
-      version = "~> 6.20"
+      version = ">= 7.30, < 9.0"
     }
   }
 }
@@ -17,8 +17,10 @@ data "google_project" "this" {}
 
 resource "google_project_service" "apis" {
   for_each = toset([
+    "artifactregistry.googleapis.com",
     "bigquery.googleapis.com",
     "iam.googleapis.com",
+    "iamcredentials.googleapis.com", # operators act as the service account
     "logging.googleapis.com",
     "monitoring.googleapis.com",
     "pubsub.googleapis.com",
