@@ -41,6 +41,10 @@ func PrometheusRule(chains []int64) ([]byte, error) {
 		return nil, fmt.Errorf("read the rules: %w", err)
 	}
 	withoutComments(&spec)
+	name := "escrow-relayer"
+	for _, chain := range chains {
+		name += "-" + strconv.FormatInt(chain, 10)
+	}
 	var b bytes.Buffer
 	b.WriteString("# Written by `escrow-relayer plan alerts --operator`.\n")
 	enc := yaml.NewEncoder(&b)
@@ -50,7 +54,7 @@ func PrometheusRule(chains []int64) ([]byte, error) {
 		Kind       string            `yaml:"kind"`
 		Metadata   map[string]string `yaml:"metadata"`
 		Spec       *yaml.Node        `yaml:"spec"`
-	}{"monitoring.coreos.com/v1", "PrometheusRule", map[string]string{"name": "escrow-relayer"}, spec.Content[0]})
+	}{"monitoring.coreos.com/v1", "PrometheusRule", map[string]string{"name": name}, spec.Content[0]})
 	if err != nil {
 		return nil, fmt.Errorf("write the rules: %w", err)
 	}

@@ -48,8 +48,13 @@ type kustomization struct {
 	}
 	ConfigMapGenerator []struct {
 		Name     string
+		Behavior string
 		Literals []string
 	} `yaml:"configMapGenerator"`
+	Patches []struct {
+		Target map[string]string
+		Patch  string
+	}
 }
 
 // Every file of the folder is YAML, and every kustomization lists exactly what lies beside it.

@@ -1,8 +1,6 @@
 package deploy
 
 import (
-	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -87,7 +85,7 @@ func TestPagesNameExistingCommands(t *testing.T) {
 			for _, m := range command.FindAllStringSubmatch(c, -1) {
 				require.Contains(t, subcommand, m[1], "%s: %s", name, c)
 				if m[1] == "plan" {
-					require.Contains(t, []string{"move", "wait", "manifests"}, m[2], "%s: %s", name, c)
+					require.Contains(t, []string{"move", "wait", "manifests", "alerts"}, m[2], "%s: %s", name, c)
 				}
 			}
 		}
@@ -100,16 +98,17 @@ var (
 	flagDefinition = regexp.MustCompile(`(?:Flags\(\)|\bf)\.[A-Za-z0-9]+Var\(&[^,]+, "([a-z-]+)"`)
 )
 
-// relayerFlags are the flags of a subcommand, which lives in the file of its name; nothing when there is no such file.
+// relayerFlags are the flags of a subcommand, which lives in the files whose names begin with its own; nothing when there is no such file.
 func relayerFlags(t *testing.T, subcommand string) (known []string) {
 	t.Helper()
-	source, err := os.ReadFile("../cmd/escrow-relayer/" + subcommand + ".go")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // that the command exists is TestPagesNameExistingCommands' matter
-	}
+	files, err := filepath.Glob("../cmd/escrow-relayer/" + subcommand + "*.go")
 	require.NoError(t, err)
-	for _, d := range flagDefinition.FindAllSubmatch(source, -1) {
-		known = append(known, string(d[1]))
+	for _, file := range files { // that the command exists is TestPagesNameExistingCommands' matter
+		source, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, d := range flagDefinition.FindAllSubmatch(source, -1) {
+			known = append(known, string(d[1]))
+		}
 	}
 	return known
 }

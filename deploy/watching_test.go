@@ -281,9 +281,13 @@ func TestAlertFilesAreWhatTheTemplateSays(t *testing.T) {
 		require.NoError(t, err)
 		golden(t, name, text)
 	}
-	rule, err := PrometheusRule([]int64{11155111})
-	require.NoError(t, err)
-	golden(t, "kubernetes/components/prometheus-operator/prometheusrule.yaml", rule)
+	for name, chain := range map[string]int64{
+		"components/prometheus-operator": 11155111, "overlays/second-chain": 8453,
+	} {
+		rule, err := PrometheusRule([]int64{chain})
+		require.NoError(t, err)
+		golden(t, "kubernetes/"+name+"/prometheusrule.yaml", rule)
+	}
 
 	for _, chains := range [][]int64{nil, {0}, {1, 1}} {
 		_, err := Alerts(chains)

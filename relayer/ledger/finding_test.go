@@ -41,10 +41,10 @@ func TestFindingsAreRemembered(t *testing.T) {
 	v, err := w.led.Verifiable(t.Context())
 	require.NoError(t, err)
 	missed := approved(1, 1, 5, 12)
-	_, err = w.led.Repair(t.Context(), 1, v, 1, []contract.Event{missed})
+	_, err = w.led.Repair(t.Context(), 1, v, 1, []contract.Event{missed}, nil)
 	require.NoError(t, err)
 	require.Equal(t, []string{"missing_event 1 1"}, w.column(`select kind || ' ' || block_number || ' ' || events from findings order by id desc limit 1`))
-	_, err = w.led.Repair(t.Context(), 99, v, 2, []contract.Event{missed})
+	_, err = w.led.Repair(t.Context(), 99, v, 2, []contract.Event{missed}, nil)
 	require.ErrorIs(t, err, ledger.ErrMoved)
 	require.Equal(t, []string{"3"}, w.column(`select count(*)::text from findings`), "what was not done was not found")
 }
