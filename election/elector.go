@@ -253,26 +253,3 @@ const endHungLeader = `
 	where s.chain_id = $1 and s.last_heartbeat < now() - make_interval(secs => $2)
 	  and not exists (select from pg_locks b where b.locktype = 'advisory' and b.granted and b.objsubid = 1
 	                  and b.database = l.database and (b.classid::bigint << 32 | b.objid::bigint) = $4)`
-
-// ErrOtherFactory means that the database follows another factory on this chain.
-var ErrOtherFactory = errors.New("another factory")
-
-// Prepare makes the leadership row of a chain where there is none. It returns an error when the database follows another factory.
-func Prepare(ctx context.Context, db *pgxpool.Pool, chainID, startBlock int64, factory string) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	_, err := db.Exec(ctx, `
-		insert into leadership (chain_id, next_block, start_block, factory, verified_block)
-		values ($1, $2::bigint, $2::bigint, $3, $2::bigint - 1) on conflict (chain_id) do nothing`, chainID, startBlock, factory)
-	if err != nil {
-		return fmt.Errorf("prepare the leadership row of chain %d: %w", chainID, err)
-	}
-	var known string
-	if err := db.QueryRow(ctx, `select factory from leadership where chain_id = $1`, chainID).Scan(&known); err != nil {
-		return fmt.Errorf("read the factory of chain %d: %w", chainID, err)
-	}
-	if known != factory {
-		return fmt.Errorf("%w: FACTORY_ADDRESS=%s, but this database follows factory %s on chain %d: set it back, or use another database", ErrOtherFactory, factory, known, chainID)
-	}
-	return nil
-}

@@ -11,12 +11,14 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // Advisory lock keys: a namespace of 20 bits, then 40 bits. 999999 is the key of the first version of the relayer.
 const (
 	leaderNamespace   = 999999
 	instanceNamespace = 999998
+	checkNamespace    = 999996
 )
 
 // LeaderKey is the advisory lock of a chain's leader. Chain ids are below 2^40.
@@ -34,6 +36,8 @@ var (
 	ErrTaken = errors.New("instance id in use")
 	// ErrPooled means that statements of one connection reach different server sessions.
 	ErrPooled = errors.New("not one server session: a transaction-pooling proxy stands in front of the database")
+	// ErrElsewhere means that the pool does not reach the server on which the session holds its locks.
+	ErrElsewhere = errors.New("the session's lock is not in the pool's database")
 	// ErrLost means that the session is over, and with it every lock held through it.
 	ErrLost = errors.New("database session lost")
 )
@@ -58,7 +62,7 @@ type SessionConfig struct {
 type Session struct {
 	cfg      SessionConfig
 	conn     *pgx.Conn
-	pid      uint32
+	pid      uint32       // of the server process; behind a proxy the connection knows another number
 	since    time.Time    // when it had the instance's lock, by the database's clock
 	chain    string       // the payload of this chain's notifications
 	lease    atomic.Int64 // end of the lease by cfg.Clock, in nanoseconds
@@ -96,7 +100,7 @@ func Open(ctx context.Context, cfg SessionConfig) (*Session, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the database session: %w", err)
 	}
-	s.conn, s.pid = conn, conn.PgConn().PID()
+	s.conn = conn
 	if err := s.prepare(ctx); err != nil {
 		s.Close()
 		return nil, err
@@ -201,7 +205,7 @@ func (s *Session) lockInstance(ctx context.Context) error {
 		var ok bool
 		start := s.cfg.Clock() // of this attempt: what was spent on waiting is no part of the lease
 		if err := s.open(ctx, func(ctx context.Context) error {
-			return s.conn.QueryRow(ctx, `select pg_try_advisory_lock($1), clock_timestamp()`, key).Scan(&ok, &s.since)
+			return s.conn.QueryRow(ctx, `select pg_try_advisory_lock($1), clock_timestamp(), pg_backend_pid()`, key).Scan(&ok, &s.since, &s.pid)
 		}); err != nil {
 			return fmt.Errorf("take the lock of instance %s: %w", s.cfg.InstanceID, err)
 		}
@@ -255,6 +259,56 @@ func (s *Session) Done() <-chan struct{} { return s.done }
 // Hint returns the channel that fires after a notification on one of SessionConfig.Channels. Capacity one: several
 // notifications become one hint. Each channel has one reader.
 func (s *Session) Hint(channel string) <-chan struct{} { return s.hints[channel] }
+
+// Find looks for the session's own lock through the pool. ErrElsewhere: it is not there; the others would take the instance for dead, and it would
+// lead nobody.
+func (s *Session) Find(ctx context.Context, db *pgxpool.Pool) error {
+	err := find(ctx, db, InstanceKey(s.cfg.ChainID, s.cfg.InstanceID), s.pid)
+	if !errors.Is(err, ErrElsewhere) {
+		return err
+	}
+	// One that has just been lost has no lock anywhere.
+	if err := s.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error { return conn.Ping(ctx) }); err != nil {
+		return err
+	}
+	return err
+}
+
+// CheckSame verifies that the session's connections and the pool's reach the same database of the same server, before anything is written to either. It
+// returns ErrElsewhere if not.
+func CheckSame(ctx context.Context, cfg *pgx.ConnConfig, db *pgxpool.Pool) error {
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return fmt.Errorf("connect to the database: %w", err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	var pid uint32 // a proxy gives connections numbers of its own
+	if err := conn.QueryRow(ctx, `select pg_backend_pid()`).Scan(&pid); err != nil {
+		return fmt.Errorf("ask for the server process: %w", err)
+	}
+	if _, err := conn.Exec(ctx, `select pg_advisory_lock($1)`, checkKey(pid)); err != nil {
+		return fmt.Errorf("take an advisory lock: %w", err)
+	}
+	return find(ctx, db, checkKey(pid), pid)
+}
+
+func checkKey(pid uint32) int64 { return checkNamespace<<40 | int64(pid) }
+
+// find looks through the pool for a lock that a server process holds.
+func find(ctx context.Context, db *pgxpool.Pool, key int64, pid uint32) error {
+	var there bool
+	err := db.QueryRow(ctx, `
+		select exists (select from pg_locks where locktype = 'advisory' and granted and objsubid = 1 and pid = $2::bigint
+		               and database = (select oid from pg_database where datname = current_database())
+		               and (classid::bigint << 32 | objid::bigint) = $1)`, key, pid).Scan(&there)
+	if err != nil {
+		return fmt.Errorf("look for the session's lock through the pool: %w", err)
+	}
+	if !there {
+		return fmt.Errorf("%w: DATABASE_URL and SESSION_DATABASE_URL must name the same database of the same server (the primary)", ErrElsewhere)
+	}
+	return nil
+}
 
 // Do runs f on the session's connection, between probes, for as long as the lease runs at most: f must use the context that it gets. It returns
 // ErrLost when the session is over.

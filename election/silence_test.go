@@ -289,3 +289,40 @@ func TestEndTransactions(t *testing.T) {
 	require.Error(t, former.Ping(t.Context()))
 	require.NoError(t, now.Ping(t.Context()))
 }
+
+// SESSION_DATABASE_URL and DATABASE_URL name two databases: the others would not see that the instance lives.
+func TestASessionInAnotherDatabaseIsFound(t *testing.T) {
+	t.Parallel()
+	f, g := setup(t), setup(t)
+	s, end := f.run(t, "a")
+	require.NoError(t, s.Find(t.Context(), f.pool))
+	require.ErrorIs(t, s.Find(t.Context(), g.pool), election.ErrElsewhere)
+	conn, err := pgx.ParseConfig(f.url)
+	require.NoError(t, err)
+	require.NoError(t, election.CheckSame(t.Context(), conn, f.pool))
+	require.ErrorIs(t, election.CheckSame(t.Context(), conn, g.pool), election.ErrElsewhere)
+	require.NoError(t, end())
+	require.ErrorIs(t, s.Find(t.Context(), g.pool), election.ErrLost, "one that is over is nowhere")
+}
+
+func TestRewind(t *testing.T) {
+	t.Parallel()
+	f := setup(t) // from block 10 on
+	_, err := election.Start(t.Context(), f.pool, chain+1)
+	require.ErrorIs(t, err, election.ErrUnknown)
+	_, err = election.Rewind(t.Context(), f.pool, chain, 10)
+	require.ErrorIs(t, err, election.ErrNotBack)
+	_, err = f.pool.Exec(t.Context(), `update leadership set next_block = 50, block_hash = 'x', verified_block = 40`)
+	require.NoError(t, err)
+	was, err := election.Rewind(t.Context(), f.pool, chain, 4)
+	require.NoError(t, err)
+	require.EqualValues(t, 10, was)
+	var next, verified int64
+	var hash *string
+	require.NoError(t, f.pool.QueryRow(t.Context(), `select next_block, verified_block, block_hash from leadership`).Scan(&next, &verified, &hash))
+	require.Equal(t, []int64{4, 3}, []int64{next, verified})
+	require.Nil(t, hash)
+	now, err := election.Start(t.Context(), f.pool, chain)
+	require.NoError(t, err)
+	require.EqualValues(t, 4, now)
+}

@@ -131,7 +131,7 @@ func Check(ctx context.Context, conn *pgx.ConnConfig) error {
 }
 
 func with(conn *pgx.ConnConfig, f func(*goose.Provider) error) (err error) {
-	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 120)) // try every second for two minutes
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 7200)) // try every second for two hours: another instance may be at a long migration
 	if err != nil {
 		return fmt.Errorf("set up the migration lock: %w", err)
 	}

@@ -2,6 +2,7 @@ package partition
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -37,6 +38,7 @@ type Config struct {
 	StallAfter time.Duration // an instance that cannot go on for so long gives its slots up to one that can; 0 means 15 s
 	Every      time.Duration // pause between two looks at the fleet; 0 means 1 s
 	Version    string        // shown to operators
+	Settings   Settings      // what the fleet has to agree on
 
 	// Able says what keeps the instance from processing blocks while another might: its nodes. Nil means that nothing ever does.
 	Able func() error
@@ -228,7 +230,7 @@ func (c *Claimer) yield(ctx context.Context, slots []int16) error {
 	return err
 }
 
-// Join registers the instance, raises its epoch, which fences whatever a former life of it still has in flight, and returns
+// Join registers the instance (ErrDisagree: unless its settings would split the stream), raises its epoch, which fences whatever a former life of it still has in flight, and returns
 // with what that former life held and nobody has claimed. The instance's session must hold its lock.
 func (c *Claimer) Join(ctx context.Context) error {
 	var h Holding
@@ -245,9 +247,16 @@ func (c *Claimer) Join(ctx context.Context) error {
 			}
 			h.Partition.Number = firstNumber(c.cfg.InstanceID, h.Partition, v.fleet)
 		}
+		if err := c.agree(ctx, tx); err != nil {
+			return err
+		}
+		settings, err := json.Marshal(c.cfg.Settings)
+		if err != nil {
+			return fmt.Errorf("write the settings of %s: %w", c.cfg.InstanceID, err)
+		}
 		if _, err := tx.Exec(ctx, register, pgx.StrictNamedArgs{
 			"chain": c.cfg.ChainID, "me": c.cfg.InstanceID, "number": h.Partition.Number, "total": h.Partition.Total,
-			"strategy": h.Partition.Strategy, "key": c.cfg.LockKey, "version": c.cfg.Version, "stuck": c.stuck(ctx),
+			"strategy": h.Partition.Strategy, "key": c.cfg.LockKey, "version": c.cfg.Version, "stuck": c.stuck(ctx), "settings": string(settings),
 		}); err != nil {
 			return fmt.Errorf("register instance %s: %w", c.cfg.InstanceID, err)
 		}
@@ -255,7 +264,6 @@ func (c *Claimer) Join(ctx context.Context) error {
 			return fmt.Errorf("raise the epoch of %s: %w", c.cfg.InstanceID, err)
 		}
 		rows, _ := tx.Query(ctx, heldSlots, c.cfg.ChainID, c.cfg.InstanceID)
-		var err error
 		if h.Slots, err = pgx.CollectRows(rows, pgx.RowTo[int16]); err != nil {
 			return fmt.Errorf("read the slots of %s: %w", c.cfg.InstanceID, err)
 		}
@@ -278,11 +286,11 @@ const createSlots = `
 
 // register writes the row by which people and the other instances know this one. One that was stuck and sat out, and still is stuck, goes on sitting out.
 const register = `
-	insert into relayer_instances as i (chain_id, instance_id, partition_number, total_partitions, strategy, status, lock_key, version, able_since, stuck_since)
-	values (@chain, @me, @number, @total, @strategy, 'active', @key, @version, case when not @stuck then now() end, case when @stuck then now() end)
+	insert into relayer_instances as i (chain_id, instance_id, partition_number, total_partitions, strategy, status, lock_key, version, settings, able_since, stuck_since)
+	values (@chain, @me, @number, @total, @strategy, 'active', @key, @version, @settings::jsonb, case when not @stuck then now() end, case when @stuck then now() end)
 	on conflict (chain_id, instance_id) do update
 	set partition_number = excluded.partition_number, total_partitions = excluded.total_partitions, strategy = excluded.strategy,
-	    status = 'active', lock_key = excluded.lock_key, version = excluded.version,
+	    status = 'active', lock_key = excluded.lock_key, version = excluded.version, settings = excluded.settings,
 	    able_since = excluded.able_since, stuck_since = case when @stuck then coalesce(i.stuck_since, now()) end, sits_out = i.sits_out and @stuck,
 	    last_heartbeat = now(), started_at = now(), seen_at = now(), dead_since = null`
 

@@ -28,6 +28,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fusion-prime/escrow-relayer/election"
+	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
@@ -191,7 +192,7 @@ func (r *Relayer) tenures(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 			return r.stopped(ctx, err)
-		case errors.Is(err, election.ErrTaken):
+		case errors.Is(err, election.ErrTaken), errors.Is(err, election.ErrElsewhere), errors.Is(err, partition.ErrDisagree):
 			return fmt.Errorf("%w: %w", ErrRefused, err)
 		case limit.over():
 			return fmt.Errorf("%w (DB_OUTAGE_LIMIT=%s): %w", ErrOutage, r.cfg.DBOutageLimit, err)

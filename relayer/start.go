@@ -14,7 +14,6 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/migrations"
-	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
@@ -26,16 +25,21 @@ const (
 	silentAtMost = time.Second
 	// An attempt of a step that has no answer after so long is given up, and the next one begins.
 	attemptTimeout = 10 * time.Second
+	// Migrations get more: they may rewrite a large table, and one that is cut off begins anew. So do the up to 34 requests for the factory's deployment.
+	migrateTimeout    = 2 * time.Hour
+	startBlockTimeout = time.Minute
 	// The same trouble is logged again after so long.
 	repeatAfter = 30 * time.Second
 )
 
 // startStep is something that must be as the configuration says before anything else runs.
 type startStep struct {
-	what string // database, chain or topics
+	what string // chain, database, schema, start block or topics
 	// from names what it waits for and where that is set.
 	from string
-	do   func(context.Context) error
+	// timeout is of one attempt, after which the next one begins.
+	timeout time.Duration
+	do      func(context.Context) error
 }
 
 // start makes sure that chain, database and Pub/Sub are what the configuration says, before anything else runs. What is out of
@@ -48,9 +52,12 @@ func (r *Relayer) start(ctx context.Context) error {
 		topics = "the Pub/Sub emulator (PUBSUB_EMULATOR_HOST=" + r.cfg.PubSubEmulator + "): start it, or correct the variable"
 	}
 	for _, step := range []startStep{
-		{"database", "the database of DATABASE_URL", r.prepareDatabase},
-		{"chain", "the RPC endpoints of RPC_URLS", r.checkChain},
-		{"topics", topics, r.checkTopics},
+		// The chain comes first: a database is not migrated for the wrong one.
+		{"chain", "the RPC endpoints of RPC_URLS", attemptTimeout, r.checkChain},
+		{"database", "the database of DATABASE_URL", attemptTimeout, explained(r.checkDatabase)},
+		{"schema", "the database of DATABASE_URL: this or another instance migrates it", migrateTimeout, explained(r.prepareSchema)},
+		{"start block", "the RPC endpoints of RPC_URLS and the database of DATABASE_URL", startBlockTimeout, explained(r.prepareChain)},
+		{"topics", topics, attemptTimeout, r.checkTopics},
 	} {
 		if err := r.retry(ctx, step); err != nil {
 			return fmt.Errorf("start: %s: %w", step.what, err)
@@ -95,7 +102,7 @@ func (r *Relayer) retry(ctx context.Context, step startStep) error {
 		r.log.WarnContext(ctx, "not ready yet, trying again", slog.String("step", step.what), slog.Any("err", err))
 	}
 	return backoff.RetryNotify(func() error {
-		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
+		attempt, cancel := context.WithTimeout(ctx, step.timeout)
 		defer cancel()
 		waiting := time.AfterFunc(silentAtMost, func() {
 			r.log.InfoContext(ctx, "waiting for an answer", slog.String("step", step.what), slog.String("from", r.secrets.Mask(step.from)))
@@ -104,7 +111,7 @@ func (r *Relayer) retry(ctx context.Context, step startStep) error {
 
 		err := step.do(attempt)
 		if err != nil && attempt.Err() != nil && ctx.Err() == nil {
-			err = fmt.Errorf("no answer within %s from %s: %w", attemptTimeout, step.from, err)
+			err = fmt.Errorf("no answer within %s from %s: %w", step.timeout, step.from, err)
 		}
 		return r.secrets.Error(err)
 	}, backoff.WithContext(delays, ctx), func(err error, _ time.Duration) { say(err) })
@@ -113,29 +120,32 @@ func (r *Relayer) retry(ctx context.Context, step startStep) error {
 // refuse marks what no retry can mend.
 func refuse(err error) error { return backoff.Permanent(fmt.Errorf("%w: %w", ErrRefused, err)) }
 
-func (r *Relayer) prepareDatabase(ctx context.Context) error {
-	err := r.prepareSchema(ctx)
-	if err == nil {
-		err = election.Prepare(ctx, r.db.Pool, r.cfg.ChainID, r.cfg.StartBlock, registry.Text(r.cfg.Factory))
-	}
-
-	err = database.Explain(err)
-	switch {
-	case errors.Is(err, ErrRefused):
+// explained says in words what the database's errors mean, and marks those that no retry can mend.
+func explained(do func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		err := database.Explain(do(ctx))
+		if !errors.Is(err, ErrRefused) && database.Lasting(err) {
+			return refuse(err)
+		}
 		return err
-	case database.Lasting(err), errors.Is(err, election.ErrOtherFactory):
+	}
+}
+
+// checkDatabase verifies that the database can be worked with: that a connection is one server session, and that what is held through the session
+// counts for what is written through the pool. What comes next fails in obscure ways otherwise.
+func (r *Relayer) checkDatabase(ctx context.Context) error {
+	err := election.CheckPooling(ctx, r.db.Session)
+	if err == nil {
+		err = election.CheckSame(ctx, r.db.Session, r.db.Pool)
+	}
+	if errors.Is(err, election.ErrPooled) || errors.Is(err, election.ErrElsewhere) {
 		return refuse(err)
 	}
 	return err
 }
 
-// prepareSchema makes sure that the database can be worked with and has the schema of this binary.
+// prepareSchema makes sure that the database has the schema of this binary.
 func (r *Relayer) prepareSchema(ctx context.Context) error {
-	// Before anything else: what comes next fails in obscure ways behind such a proxy.
-	if err := election.CheckPooling(ctx, r.db.Session); errors.Is(err, election.ErrPooled) {
-		return refuse(err)
-	}
-
 	if r.cfg.MigrateOnStart {
 		applied, err := migrations.Up(ctx, r.db.Session)
 		if err != nil {

@@ -69,6 +69,9 @@ func (r *Relayer) serve(ctx context.Context, limit *outage, joined func()) (err 
 func (t *tenure) join(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, joinTimeout, fmt.Errorf("not joined within %s", joinTimeout))
 	defer cancel()
+	if err := t.session.Find(ctx, t.db.Pool); err != nil {
+		return err
+	}
 	if _, err := t.session.EndFormer(ctx, t.db.Pool); err != nil {
 		return err
 	}
@@ -211,7 +214,7 @@ func (t *tenure) assemble() (err error) {
 	}
 	t.claimer, err = partition.New(partition.Config{
 		DB: t.db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID, LockKey: election.InstanceKey(cfg.ChainID, cfg.InstanceID), Partition: cfg.Partition,
-		Auto: cfg.Auto, StartBlock: cfg.StartBlock, AdoptAfter: cfg.AdoptAfter, Version: t.version,
+		Auto: cfg.Auto, StartBlock: cfg.StartBlock, AdoptAfter: cfg.AdoptAfter, Version: t.version, Settings: settings(cfg),
 		StallAfter: cfg.ResignAfter, Able: t.able, EndDead: t.endDead, Stepped: t.limit.good,
 		Quiesce: t.publisher.Quiesce, Resume: t.publisher.Resume, Log: t.component("partition"),
 	})

@@ -61,7 +61,7 @@ func root() *cobra.Command {
 		return usage{fmt.Errorf("%w: see %s --help", err, c.CommandPath())}
 	})
 	cmd.AddCommand(runCommand(), migrateCommand(), statusCommand(), auditCommand(), replayCommand(), doctorCommand(),
-		planCommand(), versionCommand())
+		planCommand(), rewindCommand(), versionCommand())
 	cmd.AddCommand(demonstrations()...)
 
 	refuseArguments(cmd)

@@ -68,7 +68,10 @@ type Config struct {
 	ResignAfter          time.Duration `env:"RESIGN_AFTER" envDefault:"15s" help:"a leader whose node does not let it go on for so long resigns"`
 	StopTimeout          time.Duration `env:"STOP_TIMEOUT" envDefault:"9s" help:"how long a stop may take, then the process ends as it is and the others take over; Cloud Run kills after 10s"`
 
-	Port        int    `env:"PORT" envDefault:"8080" help:"of the HTTP server; 0: any that is free"`
+	Port               int  `env:"PORT" envDefault:"8080" help:"of the HTTP server; 0: any that is free"`
+	AllowLateStart     bool `env:"ALLOW_LATE_START" envDefault:"false" help:"accept a START_BLOCK above the deployment of the factory: the escrows deployed before it are never heard of"`
+	AllowMixedSettings bool `env:"ALLOW_MIXED_SETTINGS" envDefault:"false" help:"join although live instances have other topics, events, ordering keys, ABIs or finality: for a rolling change"`
+
 	ExplorerURL string `env:"EXPLORER_URL" help:"block explorer to link to, e.g. https://sepolia.etherscan.io"`
 	LogLevel    string `env:"LOG_LEVEL" envDefault:"info" help:"debug, info, warn, error"`
 	LogFormat   string `env:"LOG_FORMAT" envDefault:"auto" help:"json (with Cloud Logging's severity), text, or auto: text on a terminal"`

@@ -46,7 +46,9 @@ type Instance struct {
 	Strategy     string              `json:"strategy"`
 	Status       string              `json:"status"` // as its row has it: active, stopping or dead
 	State        State               `json:"state"`
-	Alive        bool                `json:"alive"` // its session holds its lock
+	Alive        bool                `json:"alive"`    // its session holds its lock, and it has looked after its slots lately
+	SitsOut      bool                `json:"sits_out"` // its nodes do not let it go on, and it gave its slots up to those that can
+	Settings     partition.Settings  `json:"settings"`
 	Leader       bool                `json:"leader"`
 	HeartbeatAge Age                 `json:"heartbeat_age_seconds"`
 	DeadFor      Age                 `json:"dead_for_seconds"` // 0 while alive; else at most so long

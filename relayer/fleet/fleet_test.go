@@ -173,6 +173,7 @@ func TestProblems(t *testing.T) {
 	w.exec(`insert into outbox_messages (chain_id, slot, escrow, event_id, event_type, created_at) values ($1, 1, 'e', 'x', 'Approved', now() - interval '6 minutes')`, chain)
 	w.exec(`insert into escrow_registry (chain_id, address, slot, discovered_block_number, event_id, last_monitored_block, discovered_at)
 		values ($1, '0x' || repeat('3', 40), 5, 5, 'x', 5, now() - interval '11 minutes')`, chain)
+	w.exec(`update relayer_instances set settings = jsonb_build_object('stream', jsonb_build_object('ORDERING_KEY', case when instance_id = 'a' then 'slot' else 'escrow' end))`)
 	limits := fleet.DefaultLimits
 	limits.Lag = 5
 
@@ -180,7 +181,7 @@ func TestProblems(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{
 		fleet.HungLeader, fleet.OldOutbox, fleet.StuckCursor, fleet.FactoryBehind, fleet.StaleHeartbeat,
-		fleet.Lagging, fleet.LateEscrows, fleet.AdoptedSlots, fleet.MixedTotals,
+		fleet.Lagging, fleet.LateEscrows, fleet.AdoptedSlots, fleet.MixedTotals, fleet.MixedSettings,
 	}, kinds(f.Judge(limits)))
 	for _, p := range f.Judge(limits) {
 		require.NotEmpty(t, p.Text)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/fusion-prime/escrow-relayer/partition"
 )
 
 // Severity says how soon somebody should look.
@@ -38,6 +40,7 @@ const (
 	OldOutbox      = "old_outbox"
 	LateEscrows    = "late_escrows"
 	MixedTotals    = "mixed_totals"
+	MixedSettings  = "mixed_settings"
 )
 
 // Limits say from when on a state that the fleet passes through by itself is a problem. Zero switches a judgement off.
@@ -52,6 +55,7 @@ type Limits struct {
 	Lag            int64         // blocks by which an instance is behind the head. Depends on CONFIRMATIONS, hence off by default
 	Outbox         time.Duration // age of the oldest message
 	Late           time.Duration // age of the oldest escrow that is not admitted
+	MixedSettings  bool          // live instances whose settings differ, of those that they have to agree on
 	MixedTotals    time.Duration // instances that disagree about the number of partitions; a repartition takes minutes
 }
 
@@ -66,6 +70,7 @@ var DefaultLimits = Limits{
 	FactoryBehind:  1000,
 	Outbox:         LimitOutbox.Critical,
 	Late:           LimitLate.Behind,
+	MixedSettings:  true,
 	MixedTotals:    LimitMixedTotals.Behind,
 }
 
@@ -81,7 +86,7 @@ func (f *Fleet) Judge(l Limits) []Problem {
 	}
 	critical, warnings := []Problem{}, []Problem{}
 	for _, p := range []*Problem{f.leaderProblem(l), f.unserved(l), f.outboxProblem(l), f.stuck(l), f.factoryBehind(l), f.stale(l),
-		f.lagging(l), f.lateProblem(l), f.adopted(l), f.mixed(l)} {
+		f.lagging(l), f.lateProblem(l), f.adopted(l), f.mixed(l), f.mixedSettings(l)} {
 		switch {
 		case p == nil:
 		case p.Severity == Critical:
@@ -224,6 +229,30 @@ func (f *Fleet) mixed(l Limits) *Problem {
 	}
 	return &Problem{MixedTotals, Warning, "live instances disagree about TOTAL_PARTITIONS or PARTITION_STRATEGY, and no repartition is under way",
 		"give all instances the same values"}
+}
+
+// mixedSettings names what would split the stream. A rolling change passes through it, and is to be seen while it does.
+func (f *Fleet) mixedSettings(l Limits) *Problem {
+	if !l.MixedSettings {
+		return nil
+	}
+	of := map[string]partition.Settings{}
+	for i := range f.Instances {
+		if in := &f.Instances[i]; in.Alive {
+			of[in.ID] = in.Settings
+		}
+	}
+	var texts []string
+	for _, d := range partition.Differences(of) {
+		if d.Stream {
+			texts = append(texts, d.String())
+		}
+	}
+	if len(texts) == 0 {
+		return nil
+	}
+	return &Problem{MixedSettings, Warning, "live instances have different settings: " + strings.Join(texts, "; "),
+		"give all instances the same values, and take ALLOW_MIXED_SETTINGS back"}
 }
 
 func over(age Age, limit time.Duration) bool { return limit > 0 && time.Duration(age) > limit }

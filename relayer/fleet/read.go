@@ -77,6 +77,7 @@ type rows struct {
 	beat        *time.Time
 	locks       map[int64]int32 // advisory lock key to the pid of its holder
 	lockKeys    []int64         // of f.Instances
+	seen        []time.Time     // of f.Instances: when it last looked after its slots
 	deadSince   []*time.Time    // of f.Instances
 	beats       []time.Time     // of f.Instances
 	groups      []group
@@ -125,7 +126,7 @@ func (r *rows) readLocks(rows pgx.Rows) error {
 // selectInstances leaves out those that died long ago and own nothing.
 const selectInstances = `
 	select i.instance_id, i.partition_number, i.total_partitions, i.strategy, i.status, i.last_heartbeat, i.dead_since, i.started_at, i.version,
-	       i.escrows_monitored, coalesce(i.head_block, 0), i.lock_key, coalesce(c.next_block, 0), c.block_time, c.updated_at
+	       i.escrows_monitored, coalesce(i.head_block, 0), i.lock_key, coalesce(c.next_block, 0), c.block_time, c.updated_at, i.seen_at, i.sits_out, i.settings
 	from relayer_instances i left join cursors c using (chain_id, instance_id)
 	where i.chain_id = $1 and (i.dead_since is null or i.dead_since > now() - make_interval(secs => $2)
 	      or exists (select from slot_ownership s where s.chain_id = i.chain_id and s.owner = i.instance_id))`
@@ -138,11 +139,11 @@ const selectForgotten = `
 func (r *rows) instances(rows pgx.Rows) error {
 	for rows.Next() {
 		var i Instance
-		var beat time.Time
+		var beat, seen time.Time
 		var dead, at, moved *time.Time
 		var key int64
 		if err := rows.Scan(&i.ID, &i.Number, &i.Total, &i.Strategy, &i.Status, &beat, &dead, &i.Started, &i.Version,
-			&i.Escrows, &i.Head, &key, &i.Cursor, &at, &moved); err != nil {
+			&i.Escrows, &i.Head, &key, &i.Cursor, &at, &moved, &seen, &i.SitsOut, &i.Settings); err != nil {
 			return err
 		}
 		i.Partition = partition.Partition{Number: i.Number, Total: i.Total, Strategy: partition.Strategy(i.Strategy)}
@@ -155,6 +156,7 @@ func (r *rows) instances(rows pgx.Rows) error {
 		i.Started = i.Started.UTC()
 		r.f.Instances = append(r.f.Instances, i)
 		r.lockKeys = append(r.lockKeys, key)
+		r.seen = append(r.seen, seen)
 		r.deadSince = append(r.deadSince, dead)
 		r.beats = append(r.beats, beat)
 	}
@@ -250,6 +252,7 @@ func (r *rows) fold() Fleet {
 		i := &f.Instances[n]
 		index[i.ID] = i
 		pid, alive := r.locks[r.lockKeys[n]]
+		alive = alive && f.At.Sub(r.seen[n]) < partition.StaleAfter
 		i.Alive = alive
 		i.HeartbeatAge = r.age(r.beats[n])
 		if alive {

@@ -1,0 +1,63 @@
+package partition
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/internal/testpg"
+)
+
+func TestSettingsOfAFleetAgree(t *testing.T) {
+	url := testpg.New(t)
+	pool := testpg.Open(t, url)
+	with := func(topic, adopt string, mixed bool) func(*Config) {
+		return func(c *Config) {
+			c.Settings = Settings{Stream: map[string]string{"PUBSUB_TOPIC_ID": topic}, Other: map[string]string{"ADOPT_AFTER": adopt}, Mixed: mixed}
+		}
+	}
+	a := born(t, url, pool, "a", 0, 1, with("one", "5s", false))
+	born(t, url, pool, "b", 0, 1, with("one", "9s", false))
+	steps(t, a)
+
+	refused := born(t, url, pool, "c", 0, 1, with("one", "5s", false))
+	refused.cfg.Settings.Stream["PUBSUB_TOPIC_ID"] = "two"
+	err := refused.Join(t.Context())
+	require.ErrorIs(t, err, ErrDisagree)
+	require.ErrorContains(t, err, `PUBSUB_TOPIC_ID is "one" on a and "two" on c`)
+	require.ErrorContains(t, err, "ALLOW_MIXED_SETTINGS")
+
+	// A rolling change says so, and then the older ones may come back too.
+	refused.cfg.Settings.Mixed = true
+	require.NoError(t, refused.Join(t.Context()))
+	require.NoError(t, a.Join(t.Context()))
+}
+
+func TestDifferences(t *testing.T) {
+	list := Differences(map[string]Settings{
+		"a": {Stream: map[string]string{"T": "1", "U": "x"}, Other: map[string]string{"O": "1"}},
+		"b": {Stream: map[string]string{"T": "2", "U": "x"}, Other: map[string]string{"O": "2"}},
+		"c": {Stream: map[string]string{"T": "1"}},
+		"d": {},
+	})
+	require.Len(t, list, 2)
+	require.Equal(t, Difference{"T", true, map[string][]string{"1": {"a", "c"}, "2": {"b"}}}, list[0])
+	require.Equal(t, `T is "1" on a, c and "2" on b`, list[0].String())
+	require.Equal(t, "O", list[1].Name)
+	require.False(t, list[1].Stream)
+}
+
+// A dead instance's settings bind nobody.
+func TestSettingsOfTheDead(t *testing.T) {
+	url := testpg.New(t)
+	pool := testpg.Open(t, url)
+	with := func(topic string) func(*Config) {
+		return func(c *Config) {
+			c.AdoptAfter, c.Settings = time.Hour, Settings{Stream: map[string]string{"PUBSUB_TOPIC_ID": topic}}
+		}
+	}
+	a := born(t, url, pool, "a", 0, 1, with("one"))
+	a.die(t)
+	born(t, url, pool, "b", 0, 1, with("two"))
+}

@@ -1,0 +1,137 @@
+package relayer
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/internal/testpg"
+	"github.com/fusion-prime/escrow-relayer/relayer/config"
+	"github.com/fusion-prime/escrow-relayer/relayer/database"
+	"github.com/fusion-prime/escrow-relayer/relayer/redact"
+	"github.com/fusion-prime/escrow-relayer/relayer/source"
+)
+
+// history is a chain whose endpoints keep no state below a block.
+type history struct {
+	chain
+	oldest uint64
+	asked  int
+}
+
+func (h *history) Code(ctx context.Context, a common.Address, block uint64) ([]byte, error) {
+	h.asked++
+	if block < h.oldest {
+		return nil, fmt.Errorf("%w: missing trie node", source.ErrNoHistory)
+	}
+	return h.chain.Code(ctx, a, block)
+}
+
+// A START_BLOCK is held against a real chain, on which the factory was deployed somewhere in the middle.
+func TestCheckStart(t *testing.T) {
+	sim, err := testchain.StartSim(testchain.Options{Seed: 3})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, sim.Stop()) })
+	require.NoError(t, sim.Mine(t.Context(), 9))
+	contracts, err := testchain.Deploy(t.Context(), sim)
+	require.NoError(t, err)
+	require.NoError(t, sim.Mine(t.Context(), 50))
+	src, err := source.New(source.Config{URLs: []string{sim.HTTP()}, ChainID: sim.ChainID().Uint64()})
+	require.NoError(t, err)
+	t.Cleanup(src.Close)
+	head, err := src.Head(t.Context())
+	require.NoError(t, err)
+
+	deployed := contracts.Block // at or above the block of the factory
+	for deployed > 0 {
+		code, err := src.Code(t.Context(), contracts.Factory, deployed-1)
+		require.NoError(t, err)
+		if len(code) == 0 {
+			break
+		}
+		deployed--
+	}
+	require.Greater(t, deployed, uint64(9))
+
+	for name, c := range map[string]struct {
+		start     uint64
+		allow     bool
+		oldest    uint64
+		refused   string // "" : it is not
+		unchecked bool
+	}{
+		"at the deployment":                     {start: deployed},
+		"below it":                              {start: 4},
+		"the first block":                       {start: 0},
+		"above it":                              {start: deployed + 1, refused: fmt.Sprintf("set START_BLOCK=%d,", deployed)},
+		"far above it":                          {start: head.Number, refused: fmt.Sprintf("set START_BLOCK=%d,", deployed)},
+		"above it, and allowed":                 {start: deployed + 1, allow: true},
+		"above the head":                        {start: head.Number + 1, refused: "newest block"},
+		"above the head, and late ones allowed": {start: head.Number + 1, allow: true, refused: "newest block"},
+		"no history at all":                     {start: deployed + 20, oldest: head.Number, unchecked: true},
+		"history from above the deployment on":  {start: deployed + 20, oldest: deployed + 7, refused: fmt.Sprintf("in block %d or before it", deployed+7)},
+		"history from the deployment on":        {start: deployed + 20, oldest: deployed, refused: fmt.Sprintf("in block %d or before it", deployed)},
+		"history from just below it on":         {start: deployed + 20, oldest: deployed - 1, refused: fmt.Sprintf("was in block %d: ", deployed)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := &history{chain: src, oldest: c.oldest}
+			unchecked, err := checkStart(t.Context(), h, contracts.Factory, c.start, c.allow)
+			require.LessOrEqual(t, h.asked, 40)
+			require.Equal(t, c.unchecked, unchecked != "")
+			if c.refused == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorIs(t, err, errStartBlock)
+			require.ErrorContains(t, err, c.refused)
+		})
+	}
+}
+
+// A migration that takes longer than any other step may is waited for, rather than cut off and begun anew for ever.
+func TestAMigrationMayTakeLong(t *testing.T) {
+	url := testpg.Bare(t)
+	conn, err := pgx.Connect(t.Context(), url)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	// The migration waits for this transaction, as it would work on a large table.
+	_, err = conn.Exec(t.Context(), `create table hold (); create function hold() returns event_trigger language plpgsql as $$ begin lock table hold in share mode; end $$;
+		create event trigger hold on ddl_command_start when tag in ('CREATE TABLE') execute function hold()`)
+	require.NoError(t, err)
+	_, err = conn.Exec(t.Context(), `begin; lock table hold in access exclusive mode`)
+	require.NoError(t, err)
+	cfg := &config.Config{DatabaseURL: url, SessionDatabaseURL: url, InstanceID: "r0", DBMaxConns: 2, MigrateOnStart: true, DBOutageLimit: time.Minute}
+	db, err := database.Open(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(db.Close)
+	r := &Relayer{cfg: cfg, db: db, secrets: redact.New(), log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+
+	// A step that may take no longer than this attempt never gets through.
+	brief := startStep{"schema", "the database", 500 * time.Millisecond, r.prepareSchema}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	require.Error(t, r.retry(ctx, brief))
+
+	done := make(chan error, 1)
+	go func() {
+		done <- r.retry(t.Context(), startStep{"schema", "the database", migrateTimeout, r.prepareSchema})
+	}()
+	pool := testpg.Open(t, url)
+	require.Eventually(t, func() bool {
+		var waits bool
+		require.NoError(t, pool.QueryRow(t.Context(), `select exists (select from pg_locks where not granted and relation is not null)`).Scan(&waits))
+		return waits
+	}, 30*time.Second, 50*time.Millisecond)
+	_, err = conn.Exec(t.Context(), `rollback`)
+	require.NoError(t, err)
+	require.NoError(t, <-done)
+	require.Greater(t, migrateTimeout, time.Hour)
+}
