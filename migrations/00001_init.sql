@@ -98,6 +98,7 @@ create table slot_ownership (
     next_block bigint      not null,
     block_hash text,
     since      timestamptz not null default now(), -- owned or free since then
+    doubt_seq  bigint      not null default 0, -- outbox rows of the slot up to this seq may have been published, and nobody knows
     primary key (chain_id, slot)
 );
 create index idx_slot_owner on slot_ownership (chain_id, owner);

@@ -39,6 +39,7 @@ type Config struct {
 	Every      time.Duration // pause between two looks at the fleet; 0 means 1 s
 	Version    string        // shown to operators
 	Settings   Settings      // what the fleet has to agree on
+	NewLife    bool          // the slots that Join finds to be this instance's were another process's, whose publishing is not known
 
 	// Able says what keeps the instance from processing blocks while another might: its nodes. Nil means that nothing ever does.
 	Able func() error
@@ -263,6 +264,11 @@ func (c *Claimer) Join(ctx context.Context) error {
 		if err := tx.QueryRow(ctx, raiseOwnEpoch, c.cfg.ChainID, c.cfg.InstanceID).Scan(&h.Epoch); err != nil {
 			return fmt.Errorf("raise the epoch of %s: %w", c.cfg.InstanceID, err)
 		}
+		if c.cfg.NewLife {
+			if _, err := tx.Exec(ctx, doubtFormerLife, c.cfg.ChainID, c.cfg.InstanceID); err != nil {
+				return fmt.Errorf("note what a former life of %s may have published: %w", c.cfg.InstanceID, err)
+			}
+		}
 		rows, _ := tx.Query(ctx, heldSlots, c.cfg.ChainID, c.cfg.InstanceID)
 		if h.Slots, err = pgx.CollectRows(rows, pgx.RowTo[int16]); err != nil {
 			return fmt.Errorf("read the slots of %s: %w", c.cfg.InstanceID, err)
@@ -299,6 +305,17 @@ const raiseOwnEpoch = `
 	insert into cursors (chain_id, instance_id) values ($1, $2)
 	on conflict (chain_id, instance_id) do update set epoch = cursors.epoch + 1
 	returning epoch`
+
+// highestRow is the seq up to which outbox rows may have been published by an owner that can no longer say so.
+const highestRow = `(select coalesce(max(seq), 0) from outbox where chain_id = $1)`
+
+const doubtFormerLife = `update slot_ownership set doubt_seq = greatest(doubt_seq, ` + highestRow + `) where chain_id = $1 and owner = $2`
+
+// takeSlots takes slots. Of those that their owner did not release any row may have been published.
+const takeSlots = `
+	update slot_ownership
+	set owner = $3, since = now(), doubt_seq = case when owner is null then doubt_seq else greatest(doubt_seq, ` + highestRow + `) end
+	where chain_id = $1 and slot = any($2)`
 
 const heldSlots = `select slot from slot_ownership where chain_id = $1 and owner = $2 order by slot`
 
@@ -388,7 +405,7 @@ func (c *Claimer) take(ctx context.Context, tx pgx.Tx, slots []int16, holding bo
 	batch := &pgx.Batch{}
 	batch.Queue(`update cursors set next_block = $3, block_hash = $4, block_time = $5, updated_at = now() where chain_id = $1 and instance_id = $2`,
 		c.cfg.ChainID, c.cfg.InstanceID, low.next, low.hash, low.time)
-	batch.Queue(`update slot_ownership set owner = $3, since = now() where chain_id = $1 and slot = any($2)`, c.cfg.ChainID, slots, c.cfg.InstanceID)
+	batch.Queue(takeSlots, c.cfg.ChainID, slots, c.cfg.InstanceID)
 	batch.Queue(notify, c.cfg.ChainID)
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return nil, cursor{}, fmt.Errorf("take %d slots: %w", len(slots), err)

@@ -56,7 +56,7 @@ type Relayer struct {
 	watching *watch.Metrics
 	verified *verify.Metrics
 	sending  *publish.Metrics
-	carry    publish.Carry
+	handover publish.Handover
 	pubsub   *pubsub.Client
 	commands *commands
 	gauges   *gauges

@@ -193,6 +193,9 @@ func (t *tenure) leave(ctx context.Context) error {
 	default:
 		return nil
 	}
+	if !t.publisher.Settled() {
+		return errors.New("give the slots back: the database was not told what may have been published of them")
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	return errors.Join(t.claimer.Release(ctx, nil), t.claimer.Leave(ctx))
@@ -206,7 +209,7 @@ func (t *tenure) assemble() (err error) {
 	cfg := t.cfg
 	t.publisher, err = publish.New(publish.Config{
 		DB: t.db.Pool, ChainID: cfg.ChainID, Owner: cfg.InstanceID, Sender: t.pubsub, Topics: t.topics(), OtherNames: cfg.Other,
-		BySlot: cfg.OrderingKey == "slot", Valid: t.session.Valid, Log: t.component("publisher"), Metrics: t.sending, Carry: &t.carry,
+		BySlot: cfg.OrderingKey == "slot", Valid: t.session.Valid, Log: t.component("publisher"), Metrics: t.sending, Handover: &t.handover,
 		Tracer: t.tracing.Tracer(),
 	})
 	if err != nil {
@@ -215,8 +218,9 @@ func (t *tenure) assemble() (err error) {
 	t.claimer, err = partition.New(partition.Config{
 		DB: t.db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID, LockKey: election.InstanceKey(cfg.ChainID, cfg.InstanceID), Partition: cfg.Partition,
 		Auto: cfg.Auto, StartBlock: cfg.StartBlock, AdoptAfter: cfg.AdoptAfter, Version: t.version, Settings: settings(cfg),
+		NewLife:    !t.handover.Known(),
 		StallAfter: cfg.ResignAfter, Able: t.able, EndDead: t.endDead, Stepped: t.limit.good,
-		Quiesce: t.publisher.Quiesce, Resume: t.publisher.Resume, Log: t.component("partition"),
+		Quiesce: t.quiesce, Resume: t.publisher.Resume, Log: t.component("partition"),
 	})
 	if err != nil {
 		return err
@@ -232,6 +236,16 @@ func (t *tenure) assemble() (err error) {
 	})
 	return err
 }
+
+// quiesce brings slots to rest that are about to be yielded. With a database too slow for that they are yielded later.
+func (t *tenure) quiesce(ctx context.Context, slots []int16) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, quiesceTimeout, fmt.Errorf("not at rest within %s", quiesceTimeout))
+	defer cancel()
+	return t.publisher.Quiesce(ctx, slots)
+}
+
+// quiesceTimeout is a little more than the publisher waits for requests before it gives them up.
+const quiesceTimeout = 6 * time.Second
 
 // able says what keeps this instance from reading the next blocks of its slots while another one might: nodes that are down, or refuse them.
 func (t *tenure) able() error {

@@ -152,7 +152,6 @@ type SlotCommit struct {
 	Epoch    int64
 	From, To Position
 	Checked  Block               // a block inside the range that was remembered (BranchError) and that the caller has found canonical
-	Doubtful bool                // a row in the outbox may have been published: what is retracted is retracted all the same
 	Time     uint64              // of block To.Next-1, unix seconds
 	Announce []registry.Late     // their EscrowDeployed goes into the outbox, before all else
 	Progress []registry.Progress // of late escrows
@@ -187,7 +186,7 @@ func (l *Ledger) CommitSlots(ctx context.Context, c SlotCommit) (r Result, err e
 			return err
 		}
 		settle := func(ctx context.Context, tx pgx.Tx, r *Result) error {
-			return l.retract(ctx, tx, c.To.Next, c.Doubtful, r)
+			return l.retract(ctx, tx, c.To.Next, r)
 		}
 		fresh, err := l.store(ctx, tx, c.Events, storing{queue: true, orphans: past.orphans, settle: settle}, &r)
 		if err != nil {

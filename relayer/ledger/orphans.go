@@ -231,8 +231,8 @@ const reviveEvents = `
 
 // retract settles the orphans of this instance's slots that are lost: those that were found to be, and those whose time is over, since the slot's cursor and
 // the factory's have passed again the block that had been seen last, and their escrow does not wait to be caught up.
-func (l *Ledger) retract(ctx context.Context, tx pgx.Tx, next int64, doubtful bool, r *Result) error {
-	tag, err := tx.Exec(ctx, retractOrphans, pgx.StrictNamedArgs{"chain": l.cfg.ChainID, "me": l.cfg.InstanceID, "next": next, "doubtful": doubtful})
+func (l *Ledger) retract(ctx context.Context, tx pgx.Tx, next int64, r *Result) error {
+	tag, err := tx.Exec(ctx, retractOrphans, pgx.StrictNamedArgs{"chain": l.cfg.ChainID, "me": l.cfg.InstanceID, "next": next})
 	if err != nil {
 		return fmt.Errorf("retract orphans: %w", err)
 	}
@@ -240,12 +240,12 @@ func (l *Ledger) retract(ctx context.Context, tx pgx.Tx, next int64, doubtful bo
 	return nil
 }
 
-// retractOrphans drops those that were certainly never sent: their row is still there, this instance had the slot when it was written, and
-// nothing it sent is in doubt. Of the others a row that is there stays, since it may have been sent and may not, and a retraction is queued, which waits for
+// retractOrphans drops those that were certainly never sent: their row is still there and not in doubt (see
+// outbox.Box.Doubt). Of the others a row that is there stays, since it may have been sent and may not, and a retraction is queued, which waits for
 // it. Escrows whose deployment is lost leave the registry.
 const retractOrphans = `
 	with due as (
-		select x.id, x.type, x.escrow, x.block_number, x.log_index, s.since
+		select x.id, x.type, x.escrow, x.block_number, x.log_index, s.doubt_seq
 		from orphaned_events x join slot_ownership s on s.chain_id = x.chain_id and s.slot = x.slot and s.owner = @me
 		where x.chain_id = @chain
 		  and (x.state = 2
@@ -253,7 +253,7 @@ const retractOrphans = `
 		          and not exists (select from late_escrows l where l.chain_id = x.chain_id and l.address = x.escrow))),
 	unsent as (
 		delete from outbox o using due d
-		where o.orphan = d.id and o.kind = 0 and o.created_at >= d.since and not @doubtful::boolean
+		where o.orphan = d.id and o.kind = 0 and o.seq > d.doubt_seq
 		returning o.orphan),
 	replays as (
 		delete from outbox o using due d where o.orphan = d.id and o.kind = 2),

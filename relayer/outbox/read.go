@@ -3,7 +3,6 @@ package outbox
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
@@ -14,11 +13,10 @@ import (
 // Found is an outbox row as it was read.
 type Found struct {
 	Pending
-	Inherited bool // written before this owner had the slot
-	Old       bool // written before the time that the reading names
-	Held      bool // not to be sent now
-	Obsolete  bool // never to be sent: a retraction of an event that has reappeared, or an event that was retracted
-	want      int  // the ordinal of the Want
+	Doubtful bool // somebody may have handed it to Pub/Sub already: see Doubt
+	Held     bool // not to be sent now
+	Obsolete bool // never to be sent: a retraction of an event that has reappeared, or an event that was retracted
+	want     int  // the ordinal of the Want
 }
 
 // Want is what to read of one lane: at most Limit rows, from a seq on.
@@ -28,10 +26,10 @@ type Want struct {
 	Limit int
 }
 
-// columns of a row as scan reads it. Then come whether an event waits that the row has to follow, whether the row was written before this owner had the
-// slot, and whether before @started.
+// columns of a row as scan reads it. Then come whether an event waits that the row has to follow, and whether the row may have been sent: see
+// Doubt.
 const columns = `o.seq, o.slot, o.kind, o.escrow, o.event_type, coalesce(p.state, ''), p.block_number, p.log_index, p.occurrence, p.block_time, p.block_hash, p.tx_hash,
-	p.emitter, p.args, ` + follows + `, o.created_at < s.since, o.created_at < @started`
+	p.emitter, p.args, ` + follows + `, o.seq <= s.doubt_seq`
 
 // follows says whether a retraction's event is in the outbox still: nobody may hear of the retraction before the event.
 const follows = `o.kind = 1 and exists (
@@ -46,7 +44,7 @@ const joins = `
 		select case when x.state <= 2 then 'orphaned' else 'retracted' end, block_number, log_index, occurrence, block_time, block_hash, tx_hash, emitter, args
 		from orphaned_events x where x.id = o.orphan
 		limit 1) p on true
-	left join lateral (select since from slot_ownership t where t.chain_id = o.chain_id and t.slot = o.slot limit 1) s on true`
+	left join lateral (select doubt_seq from slot_ownership t where t.chain_id = o.chain_id and t.slot = o.slot limit 1) s on true`
 
 // readPage returns rows behind a seq, in order. Of the named escrows and slots those are left out which go to the default topic.
 const readPage = `
@@ -58,9 +56,9 @@ const readPage = `
 		order by o.seq limit @limit) o` + joins + `
 	order by o.seq`
 
-// Page returns at most limit rows behind seq last, in order, except those of the lanes in without, all of DefaultTopic. Rows written
-// before started are Old.
-func (b *Box) Page(ctx context.Context, started time.Time, last int64, limit int, without []Lane) ([]Found, error) {
+// Page returns at most limit rows behind seq last, in order, except those of the lanes in without, all of
+// DefaultTopic.
+func (b *Box) Page(ctx context.Context, last int64, limit int, without []Lane) ([]Found, error) {
 	escrows, slots := [][]byte{}, []int16{}
 	for _, lane := range without {
 		if b.BySlot {
@@ -70,7 +68,7 @@ func (b *Box) Page(ctx context.Context, started time.Time, last int64, limit int
 		}
 	}
 
-	args := b.readArgs(started)
+	args := b.readArgs()
 	args["last"], args["limit"], args["escrows"], args["slots"] = last, limit, escrows, slots
 	page, err := b.read(ctx, readPage, args)
 	if err != nil {
@@ -100,7 +98,7 @@ const (
 )
 
 // Lanes returns the rows of each want, by its index.
-func (b *Box) Lanes(ctx context.Context, started time.Time, wants []Want) ([][]Found, error) {
+func (b *Box) Lanes(ctx context.Context, wants []Want) ([][]Found, error) {
 	var escrows [][]byte
 	var slots []int16
 	var topics, limits []int32
@@ -110,7 +108,7 @@ func (b *Box) Lanes(ctx context.Context, started time.Time, wants []Want) ([][]F
 		topics, froms, limits = append(topics, int32(w.Lane.Topic)), append(froms, w.From), append(limits, int32(w.Limit))
 	}
 
-	args := b.readArgs(started)
+	args := b.readArgs()
 	args["topics"], args["froms"], args["limits"] = topics, froms, limits
 	statement := readEscrows
 	if b.BySlot {
@@ -147,14 +145,14 @@ func (b *Box) read(ctx context.Context, statement string, args pgx.StrictNamedAr
 	return page, err
 }
 
-func (b *Box) readArgs(started time.Time) pgx.StrictNamedArgs {
+func (b *Box) readArgs() pgx.StrictNamedArgs {
 	others := make([]string, 0, len(b.OtherNames))
 	for name, other := range b.OtherNames {
 		if other {
 			others = append(others, name)
 		}
 	}
-	return pgx.StrictNamedArgs{"chain": b.ChainID, "owner": b.Owner, "started": started, "others": others}
+	return pgx.StrictNamedArgs{"chain": b.ChainID, "owner": b.Owner, "others": others}
 }
 
 func scan(row pgx.CollectableRow) (f Found, err error) {
@@ -165,7 +163,7 @@ func scan(row pgx.CollectableRow) (f Found, err error) {
 	var follows bool
 	e := &f.Event
 	err = row.Scan(&f.Seq, &f.Slot, &f.Kind, &escrow, &e.Name, &state, &block, &index, &occurrence, &at, &hash, &tx, &emitter, (*[]byte)(&e.Args),
-		&follows, &f.Inherited, &f.Old, &f.want)
+		&follows, &f.Doubtful, &f.want)
 	if err != nil {
 		return f, err
 	}
@@ -189,12 +187,4 @@ func scan(row pgx.CollectableRow) (f Found, err error) {
 		e.Emitter = common.BytesToAddress(emitter)
 	}
 	return f, nil
-}
-
-// DatabaseTime is the database's clock: instances compare times by no other.
-func (b *Box) DatabaseTime(ctx context.Context) (t time.Time, err error) {
-	if err := b.DB.QueryRow(ctx, `select clock_timestamp()`).Scan(&t); err != nil {
-		return t, fmt.Errorf("read the database's clock: %w", err)
-	}
-	return t, nil
 }

@@ -31,9 +31,9 @@ func drainBy(t *testing.T, db *database, rows int) (took time.Duration, sizes []
 	start := now
 	var outcome error
 	d := deleter{full: 1000, maxSize: 4096, size: 1000, limit: deleteLimit}
-	d.run = func(batch []outbox.Sent, limit time.Duration) {
+	d.run = func(work task) {
 		var took time.Duration
-		took, outcome = db.delete(now, batch, limit)
+		took, outcome = db.delete(now, work.rows, work.limit)
 		now = now.Add(took)
 	}
 	for seq := rows; seq > 0; seq-- {

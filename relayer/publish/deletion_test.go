@@ -65,7 +65,7 @@ func TestDeletionsStandStill(t *testing.T) {
 	require.Equal(t, 1, w.logs.count("stopped with acknowledged messages in the outbox"))
 	require.NoError(t, tx.Rollback(t.Context()))
 
-	w.carry = publish.Carry{} // another process
+	w.handover = publish.Handover{} // another process
 	again := w.start(w.config(), publish.Tuning{WindowRows: window, PageRows: 100})
 	w.wait(events + published)
 	require.NoError(t, again.stop())

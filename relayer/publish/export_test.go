@@ -33,6 +33,6 @@ type Tuning struct {
 // BeginQuiesce is Quiesce as far as the loop sees it; done is closed when the slots are at rest.
 func (p *Publisher) BeginQuiesce(slots []int16) (done <-chan struct{}) {
 	c := make(chan struct{})
-	p.inbox.order(order{slots: slots, done: c})
+	p.inbox.order(order{slots: slots, done: c, patience: time.Hour})
 	return c
 }

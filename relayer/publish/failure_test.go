@@ -56,7 +56,7 @@ func TestAcknowledgementLost(t *testing.T) {
 	w := setup(t, testpubsub.Options{})
 	w.server.Inject(testpubsub.Fault{Match: one("2"), Times: 1, Stored: true, Code: codes.Unavailable})
 	rows := w.approve(nil, 1, 1, 1, 2)
-	w.carry = publish.Carry{}
+	w.handover = publish.Handover{}
 	p := w.start(w.config(), publish.Tuning{})
 	messages := w.wait(7)
 	require.NoError(t, p.stop())

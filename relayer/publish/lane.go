@@ -33,7 +33,7 @@ type lane struct {
 // row is an outbox row in memory.
 type row struct {
 	outbox.Pending
-	inherited bool // another life had it to send, and perhaps did
+	doubtful bool // somebody had it to send before, and perhaps did
 }
 
 // size is about what a row takes in memory, and twice in a request: arguments stand in the body twice.

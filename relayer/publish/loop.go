@@ -60,9 +60,9 @@ type loop struct {
 	wait    sync.WaitGroup // for requests, readings, deletions
 
 	outboxState
-	del         deleter
-	deleted     chan deletion
-	endDeletion context.CancelFunc // of the one under way
+	del     deleter
+	deleted chan error         // the outcome of a task of del
+	endTask context.CancelFunc // ends the task under way
 
 	epoch     int64         // offers of earlier ones are void
 	quiet     map[int16]int // how many want a slot to be quiet: whoever yields it, whoever follows a rollback
@@ -84,8 +84,8 @@ func newLoop(p *Publisher) *loop {
 	l := &loop{
 		Publisher: p, lanes: map[outbox.Lane]*lane{}, known: map[int64]bool{}, busy: map[int16]int{}, quiet: map[int16]int{},
 		flown:       make(chan *flight, outbox.Topics*p.limits.requests),
-		outboxState: outboxState{read: make(chan reading, 1), rereadAt: time.Now().Add(p.limits.rereadEvery)},
-		deleted:     make(chan deletion, 1),
+		outboxState: outboxState{read: make(chan reading, 1), pageRows: p.limits.pageRows, rereadAt: time.Now().Add(p.limits.rereadEvery)},
+		deleted:     make(chan error, 1),
 		del:         deleter{linger: p.limits.linger, full: p.limits.deleteFull, maxSize: p.limits.deleteMost, size: p.limits.deleteFull, limit: deleteLimit},
 	}
 	for i, id := range [outbox.Topics]string{p.cfg.Topics.Default, p.cfg.Topics.Other, p.cfg.Topics.Retractions} {
@@ -93,21 +93,23 @@ func newLoop(p *Publisher) *loop {
 			l.topics[i].name = id
 		}
 	}
-	for _, s := range p.cfg.Carry.acked {
+	for _, s := range p.cfg.Handover.acked {
 		l.done(s)
 	}
+	l.del.doubts = p.cfg.Handover.doubts
 	return l
 }
 
 // run works until ctx ends (nil) or the right does (ErrNoRight). Requests are made under flights.
 func (l *loop) run(ctx, flights context.Context) error {
-	l.del.run = func(rows []outbox.Sent, limit time.Duration) { l.deleteRows(ctx, rows, limit) }
+	l.del.run = func(t task) { l.carryOut(ctx, t) }
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil { // also where something else was ready: nothing is sent after the end
 		now := time.Now()
 		l.retry(now)
 		l.launch(flights)
+		l.endLate(now)
 		l.readOn(ctx, now)
 		l.delete(now)
 		l.report()
@@ -123,8 +125,8 @@ func (l *loop) run(ctx, flights context.Context) error {
 			}
 		case r := <-l.read:
 			l.take(ctx, r)
-		case d := <-l.deleted:
-			l.forget(ctx, d)
+		case err := <-l.deleted:
+			l.forget(ctx, err)
 		case <-timer.C:
 		}
 	}
@@ -134,7 +136,7 @@ func (l *loop) run(ctx, flights context.Context) error {
 // pause is how long nothing happens by itself.
 func (l *loop) pause(now time.Time) time.Duration {
 	at := l.rereadAt
-	for _, t := range []time.Time{l.retryAt(), l.readAt(now), l.del.due(len(l.quiescing) > 0)} {
+	for _, t := range []time.Time{l.retryAt(), l.readAt(now), l.del.due(len(l.quiescing) > 0), l.lateAt()} {
 		if !t.IsZero() && t.Before(at) {
 			at = t
 		}
@@ -152,7 +154,6 @@ func (l *loop) retryAt() time.Time {
 // open takes what is in the inbox. Orders come before offers: what was offered before slots were given away is not sent after.
 func (l *loop) open(ctx context.Context) {
 	in := l.inbox.take()
-	l.noteFirst(in.first)
 	if in.reload {
 		l.reread(ctx)
 	}
@@ -164,13 +165,6 @@ func (l *loop) open(ctx context.Context) {
 	}
 	l.offered = max(l.offered, in.offered)
 	l.caughtUp = l.caughtUp && !in.full
-}
-
-// noteFirst notes the first row that this process had to offer.
-func (l *loop) noteFirst(seq int64) {
-	if l.cfg.Carry.first == 0 {
-		l.cfg.Carry.first = seq
-	}
 }
 
 // reread forgets the rows that were not handed over, and reads the outbox from the start.
@@ -278,8 +272,11 @@ func (l *loop) launch(flights context.Context) {
 			l.flying++
 			l.busy[n.id.Slot]++
 			l.inFlight.Add(int64(len(f.rows)))
+			ctx, cancel := context.WithCancel(flights)
+			f.cancel = cancel
 			l.wait.Go(func() {
-				f.err = l.send(flights, f)
+				defer cancel()
+				f.err = l.send(ctx, f)
 				l.flown <- f // has room for every request
 			})
 		}
@@ -330,26 +327,18 @@ func (l *loop) settle(ctx context.Context, f *flight) {
 func (l *loop) acknowledged(ctx context.Context, f *flight) {
 	n, m := f.lane, l.cfg.Metrics
 	took, now := time.Since(f.started).Seconds(), l.cfg.Now()
-	doubt := l.cfg.Carry.doubt[n.id]
 	for i := range f.rows {
 		r := &f.rows[i]
-		s := outbox.Sent{Seq: r.Seq, Slot: r.Slot}
-		if message.Kind(r.Kind) == message.Original {
-			s.EventID = r.Event.ID()
-			if r.Event.BlockTime > 0 {
-				m.latency.Observe(max(0, now.Sub(time.Unix(int64(r.Event.BlockTime), 0)).Seconds()))
-			}
+		if message.Kind(r.Kind) == message.Original && r.Event.BlockTime > 0 {
+			m.latency.Observe(max(0, now.Sub(time.Unix(int64(r.Event.BlockTime), 0)).Seconds()))
 		}
-		l.done(s)
+		l.done(outbox.Sent{Seq: r.Seq, Slot: r.Slot})
 		m.duration.Observe(took)
-		if r.inherited || r.Seq <= doubt {
+		if r.doubtful {
 			m.republished.Inc()
 		}
 	}
 	m.published.Add(float64(len(f.rows)))
-	if f.rows[len(f.rows)-1].Seq >= doubt {
-		delete(l.cfg.Carry.doubt, n.id)
-	}
 	if n.failures > 0 {
 		l.recovered(ctx, n)
 	}
@@ -377,7 +366,7 @@ func (l *loop) failed(ctx context.Context, f *flight) {
 	c := pubsub.Code(f.err)
 	l.cfg.Metrics.errors.WithLabelValues(c.String()).Inc()
 	if !pubsub.Refused(c) {
-		l.cfg.Carry.doubt[n.id] = max(l.cfg.Carry.doubt[n.id], f.rows[len(f.rows)-1].Seq)
+		l.del.doubt(n.id.Slot, f.rows[len(f.rows)-1].Seq)
 	}
 	l.drop(n)
 	n.pass(f.rows[0].Seq)
@@ -465,8 +454,7 @@ func (l *loop) report() {
 		blocked += len(l.topics[i].blocked)
 	}
 	l.blocked.Store(int64(blocked))
-	l.undeleted.Store(int64(len(l.del.waiting) + len(l.del.batch)))
-	l.doubtful.Store(len(l.cfg.Carry.doubt) > 0)
+	l.undeleted.Store(int64(l.del.undeleted()))
 	l.cfg.Metrics.blocked.Set(float64(blocked))
 	l.cfg.Metrics.inFlight.Set(float64(l.inFlight.Load()))
 }

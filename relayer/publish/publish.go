@@ -31,22 +31,25 @@ type Config struct {
 	OtherNames map[string]bool // events that go to Topics.Other
 	BySlot     bool            // ordering key: the slot instead of the escrow; larger batches, less isolation
 	// Valid says whether the right to publish still holds; it is asked before each request, concurrently. Nil: for ever.
-	Valid   func() bool
-	Tracer  trace.Tracer // makes a span a message, whose context the message carries as the attribute traceparent. Nil: none
-	Log     *slog.Logger
-	Metrics *Metrics
-	Carry   *Carry           // nil: nothing is carried over
-	Now     func() time.Time // for the timestamps of messages. Nil: time.Now
-	Jitter  func() float64   // from 0 to 1, for the delays of blocked lanes. Nil: random
+	Valid    func() bool
+	Tracer   trace.Tracer // makes a span a message, whose context the message carries as the attribute traceparent. Nil: none
+	Log      *slog.Logger
+	Metrics  *Metrics
+	Handover *Handover        // from the tenure before. Nil: there was none
+	Now      func() time.Time // for the timestamps of messages. Nil: time.Now
+	Jitter   func() float64   // from 0 to 1, for the delays of blocked lanes. Nil: random
 }
 
-// Carry takes over from one tenure to the next what this process knows of the outbox. One Publisher at a time uses it.
-type Carry struct {
-	acked   []outbox.Sent         // acknowledged, and not deleted because the database was gone: not to be sent again
-	doubt   map[outbox.Lane]int64 // rows of the lane up to this seq may have been stored although they were not acknowledged
-	started time.Time             // of the first tenure, by the database's clock
-	first   int64                 // seq of the first row that was offered; 0: none was
+// Handover takes over from one tenure to the next what this process knows of the outbox and the database does not. One Publisher at a time
+// uses it.
+type Handover struct {
+	acked  []outbox.Sent   // acknowledged, and not deleted because the database was gone: not to be sent again
+	doubts map[int16]int64 // not written down: see outbox.Box.Doubt
+	known  bool
 }
+
+// Known says whether a Publisher of this process has run. If none has, what the instance published in a former life is not known.
+func (h *Handover) Known() bool { return h.known }
 
 // Stats is what is under way.
 type Stats struct {
@@ -64,7 +67,7 @@ type Publisher struct {
 	inFlight  atomic.Int64
 	blocked   atomic.Int64
 	undeleted atomic.Int64
-	doubtful  atomic.Bool
+	settled   atomic.Bool // see Settled
 }
 
 // New checks the configuration and starts nothing.
@@ -84,11 +87,8 @@ func New(cfg Config) (*Publisher, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	if cfg.Carry == nil {
-		cfg.Carry = &Carry{}
-	}
-	if cfg.Carry.doubt == nil {
-		cfg.Carry.doubt = map[outbox.Lane]int64{}
+	if cfg.Handover == nil {
+		cfg.Handover = &Handover{}
 	}
 	box := outbox.Box{DB: cfg.DB, ChainID: cfg.ChainID, Owner: cfg.Owner, OtherNames: cfg.OtherNames, BySlot: cfg.BySlot}
 	return &Publisher{box: box, cfg: cfg, limits: defaultLimits, inbox: inbox{wake: make(chan struct{}, 1), ended: make(chan struct{})}}, nil
@@ -98,6 +98,7 @@ func New(cfg Config) (*Publisher, error) {
 // acknowledged, and returns nil. It returns ErrNoRight when Config.Valid says no. Trouble with Pub/Sub or the database never ends it.
 func (p *Publisher) Run(ctx context.Context) error {
 	defer close(p.inbox.ended)
+	p.cfg.Handover.known = true
 	l := newLoop(p)
 	flights, cancel := context.WithCancel(context.WithoutCancel(ctx)) // requests outlive ctx, by the drain
 	defer cancel()
@@ -114,9 +115,6 @@ func (p *Publisher) Offer(epoch int64, rows []outbox.Pending) {
 	}
 	b := &p.inbox
 	b.mu.Lock()
-	if b.first == 0 {
-		b.first = rows[0].Seq
-	}
 	b.offered = max(b.offered, rows[len(rows)-1].Seq)
 	b.full = b.full || b.rows+len(rows) > p.limits.windowRows
 	if !b.full { // else what comes next would overtake what was dropped
@@ -135,18 +133,21 @@ func (p *Publisher) Reload() {
 	p.inbox.ring()
 }
 
-// Quiesce stops publishing for some slots and returns when nothing of them is under way: every message was acknowledged and its
-// row deleted, or its publish failed. On an error the slots are published again. It waits drainTimeout at most.
+// Quiesce stops publishing for some slots and returns when they are at rest: nothing of them is under way, every acknowledged row is deleted,
+// and what may have been sent is in the record of doubt. So a row that is in the outbox then, and not in doubt, was not published. Requests
+// that take longer than drainTimeout are given up, and are in doubt. On an error, which comes when ctx ends first, the slots are published
+// again.
 func (p *Publisher) Quiesce(ctx context.Context, slots []int16) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, drainTimeout, fmt.Errorf("not at rest within %s", drainTimeout))
-	defer cancel()
 	done := make(chan struct{})
-	p.inbox.order(order{slots: slices.Clone(slots), done: done})
+	p.inbox.order(order{slots: slices.Clone(slots), done: done, patience: drainTimeout})
 	select {
 	case <-done:
 		return nil
 	case <-p.inbox.ended:
-		return nil // Run has waited for what was under way
+		if p.Settled() {
+			return nil // Run has waited for what was under way
+		}
+		return fmt.Errorf("wait for the messages of %d slots: the database was not told what was sent", len(slots))
 	case <-ctx.Done():
 		p.Resume(slots, 0)
 		return fmt.Errorf("wait for the messages of %d slots: %w", len(slots), context.Cause(ctx))
@@ -159,9 +160,9 @@ func (p *Publisher) Resume(slots []int16, epoch int64) {
 	p.inbox.order(order{slots: slices.Clone(slots), epoch: epoch})
 }
 
-// Doubtful says whether there are rows in the outbox of which it is not known whether Pub/Sub has them: a request failed without an answer. Until they are
-// acknowledged, a row in the outbox is no proof that it was not published.
-func (p *Publisher) Doubtful() bool { return p.doubtful.Load() }
+// Settled says, once Run has ended, whether the database knows what may have been sent: then slots may be released. Else whoever claims
+// them takes all of their rows for doubtful.
+func (p *Publisher) Settled() bool { return p.settled.Load() }
 
 // Stats returns what is under way.
 func (p *Publisher) Stats() Stats {
@@ -179,7 +180,6 @@ type inbox struct {
 type content struct {
 	offers  []offer
 	rows    int   // in offers
-	first   int64 // seq of the first row offered
 	full    bool  // an offer was too much; it and those after it are not in offers
 	offered int64 // highest seq offered, whether it is in offers or not
 	reload  bool
@@ -193,9 +193,11 @@ type offer struct {
 
 // order is to quiesce slots, and to close done when they are at rest; or, without done, to resume them.
 type order struct {
-	slots []int16
-	done  chan struct{}
-	epoch int64
+	slots    []int16
+	done     chan struct{}
+	patience time.Duration // with requests that are under way
+	giveUp   time.Time     // when it is over; set by the loop, zero: it has been
+	epoch    int64
 }
 
 func (b *inbox) order(o order) {
@@ -217,14 +219,8 @@ func (b *inbox) take() content {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	was := b.content
-	b.content = content{first: was.first, offered: was.offered}
+	b.content = content{offered: was.offered}
 	return was
-}
-
-func (b *inbox) firstOffered() int64 {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.first
 }
 
 // Backlog counts the rows of this instance's slots that are not acknowledged, or not deleted yet.

@@ -30,10 +30,11 @@ func TestReadFromTheOutbox(t *testing.T) {
 	t.Parallel()
 	w := setup(t, testpubsub.Options{})
 	rows := w.approve(nil, 1, 2, 3, 1, 2, 3, 1)
+	w.exec(`update slot_ownership set doubt_seq = $1 where slot = 1`, rows[3].Seq)
 	p := w.start(w.config(), publish.Tuning{PageRows: 2})
 	w.same(rows, w.wait(7))
 	require.NoError(t, p.stop())
-	require.EqualValues(t, 7, w.metric("relayer_republished_total"), "an earlier life may have sent them")
+	require.EqualValues(t, 2, w.metric("relayer_republished_total"), "of slot 1, an earlier life may have sent the first two")
 }
 
 func TestTopicsKeysAndKinds(t *testing.T) {

@@ -3,6 +3,7 @@ package publish
 import (
 	"context"
 	"slices"
+	"time"
 )
 
 // obey quiesces or resumes slots.
@@ -31,6 +32,7 @@ func (l *loop) obey(ctx context.Context, o order) {
 			}
 		}
 	}
+	o.giveUp = time.Now().Add(o.patience)
 	l.quiescing = append(l.quiescing, o)
 	l.notifyDrained()
 }
@@ -50,9 +52,35 @@ func (l *loop) notifyDrained() {
 
 func (l *loop) rests(slots []int16) bool {
 	for _, s := range slots {
-		if l.busy[s] > 0 {
+		if l.busy[s] > 0 || l.del.doubtfulSlot(s) {
 			return false
 		}
 	}
 	return true
+}
+
+// lateAt is when the next order loses its patience; zero: none does.
+func (l *loop) lateAt() (at time.Time) {
+	for _, o := range l.quiescing {
+		if !o.giveUp.IsZero() && (at.IsZero() || o.giveUp.Before(at)) {
+			at = o.giveUp
+		}
+	}
+	return at
+}
+
+// endLate gives up the requests of slots for whose rest somebody has waited long enough. They are in doubt then.
+func (l *loop) endLate(now time.Time) {
+	for i := range l.quiescing {
+		o := &l.quiescing[i]
+		if o.giveUp.IsZero() || o.giveUp.After(now) {
+			continue
+		}
+		o.giveUp = time.Time{}
+		for _, n := range l.lanes {
+			if n.flight != nil && slices.Contains(o.slots, n.id.Slot) {
+				n.flight.cancel()
+			}
+		}
+	}
 }

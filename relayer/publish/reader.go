@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/message"
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
@@ -17,8 +18,10 @@ type outboxState struct {
 	turn     int     // raised when something calls for another look: readings of earlier turns are void
 	wanted   []*lane // to be read by key
 
+	pageRows          int // of the next page: fewer after a failure
 	reading           bool
-	deletedDuringRead []int64 // deleted since the reading began, which may bring them still
+	deletedDuringRead []int64 // rows deleted since the reading began, which may bring them still
+	heldRetractions   bool    // retractions were seen that wait for the deletion of their event's row
 	byKey             bool    // the last reading was by key
 	failures          int     // in a row
 	notUntil          time.Time
@@ -28,9 +31,8 @@ type outboxState struct {
 
 // reading is what the reader brought: a page of the outbox, or the rows of some lanes.
 type reading struct {
-	turn    int
-	err     error
-	started time.Time // of this process, by the database; zero: it is known
+	turn int
+	err  error
 
 	page    []outbox.Found
 	limit   int
@@ -41,6 +43,8 @@ type reading struct {
 }
 
 const (
+	// readTimeout bounds one reading; one that takes longer is made smaller.
+	readTimeout = 10 * time.Second
 	// lanesAtOnce bounds the lanes of one reading by key.
 	lanesAtOnce = 500
 	// fewRows is what a lane that has got through is read of at least.
@@ -76,10 +80,10 @@ func (l *loop) readOn(ctx context.Context, now time.Time) {
 			l.rewind(0)
 		}
 	}
-	if l.reading || l.notUntil.After(now) {
+	if l.reading || l.notUntil.After(now) || l.del.doubtful() { // what is read says which rows are in doubt
 		return
 	}
-	page := !l.caughtUp && l.room(l.limits.pageRows)
+	page := !l.caughtUp && l.room(l.pageRows)
 	if page && (l.byKey || len(l.wanted) == 0) {
 		l.readPage(ctx)
 	} else if wants := l.choose(); len(wants) > 0 {
@@ -100,43 +104,38 @@ func (l *loop) saturated() bool {
 }
 
 func (l *loop) readPage(ctx context.Context) {
-	r := reading{turn: l.turn, limit: l.limits.pageRows, offered: l.offered}
+	r := reading{turn: l.turn, limit: l.pageRows, offered: l.offered}
 	without := make([]outbox.Lane, 0, len(l.topics[outbox.DefaultTopic].blocked))
 	for n := range l.topics[outbox.DefaultTopic].blocked { // they are read by key
 		without = append(without, n.id)
 	}
 	last := l.last
 	l.byKey = false
-	l.begin(ctx, r, func(started time.Time, r *reading) (err error) {
-		r.page, err = l.box.Page(ctx, started, last, r.limit, without)
+	l.begin(ctx, r, func(ctx context.Context, r *reading) (err error) {
+		r.page, err = l.box.Page(ctx, last, r.limit, without)
 		return err
 	})
 }
 
 func (l *loop) readLanes(ctx context.Context, wants []want) {
 	l.byKey = true
-	l.begin(ctx, reading{turn: l.turn, wants: wants}, func(started time.Time, r *reading) (err error) {
+	l.begin(ctx, reading{turn: l.turn, wants: wants}, func(ctx context.Context, r *reading) (err error) {
 		wanted := make([]outbox.Want, len(wants))
 		for i, w := range wants {
 			wanted[i] = outbox.Want{Lane: w.lane.id, From: w.from, Limit: w.limit}
 		}
-		r.lanes, err = l.box.Lanes(ctx, started, wanted)
+		r.lanes, err = l.box.Lanes(ctx, wanted)
 		return err
 	})
 }
 
-// begin lets a reading run. The first one of this process asks for the time first: what is older is inherited.
-func (l *loop) begin(ctx context.Context, r reading, read func(time.Time, *reading) error) {
+// begin lets a reading run, for readTimeout at most.
+func (l *loop) begin(ctx context.Context, r reading, read func(context.Context, *reading) error) {
 	l.reading = true
-	started := l.cfg.Carry.started
 	l.wait.Go(func() {
-		if started.IsZero() {
-			started, r.err = l.box.DatabaseTime(ctx)
-			r.started = started
-		}
-		if r.err == nil {
-			r.err = read(started, &r)
-		}
+		ctx, cancel := context.WithTimeout(ctx, readTimeout)
+		defer cancel()
+		r.err = read(ctx, &r)
 		l.read <- r
 	})
 }
@@ -149,7 +148,7 @@ func (l *loop) choose() (wants []want) {
 		room = 0
 	}
 	share := min(max(room/(len(l.wanted)+1), fewRows), l.limits.laneRows)
-	for len(l.wanted) > 0 && len(wants) < lanesAtOnce && room > 0 {
+	for len(l.wanted) > 0 && len(wants) < min(lanesAtOnce, l.pageRows) && room > 0 {
 		n := l.wanted[0]
 		l.wanted[0] = nil
 		l.wanted = l.wanted[1:]
@@ -169,14 +168,11 @@ func (l *loop) choose() (wants []want) {
 // take takes what the reader brought.
 func (l *loop) take(ctx context.Context, r reading) {
 	l.reading = false
-	l.noteFirst(l.inbox.firstOffered())
-	if !r.started.IsZero() {
-		l.cfg.Carry.started = r.started
-	}
 	switch {
 	case r.err != nil:
 		l.failures++
-		l.notUntil = time.Now().Add(min(5*time.Second, l.limits.firstDelay<<min(l.failures, 6)))
+		l.pageRows = max(min(fewRows, l.limits.pageRows), l.pageRows/2)
+		l.notUntil = time.Now().Add(time.Duration((0.5 + l.cfg.Jitter()/2) * float64(min(5*time.Second, l.limits.firstDelay<<min(l.failures, 6)))))
 		if ctx.Err() == nil {
 			l.cfg.Log.WarnContext(ctx, "outbox not read, trying again", slog.Any("err", r.err))
 		}
@@ -184,10 +180,10 @@ func (l *loop) take(ctx context.Context, r reading) {
 	case r.turn != l.turn:
 		l.again(r.wants)
 	case r.wants == nil:
-		l.failures = 0
+		l.readWell()
 		l.takePage(r)
 	default:
-		l.failures = 0
+		l.readWell()
 		for i := range r.wants {
 			l.takeLane(ctx, &r.wants[i], r.lanes[i])
 		}
@@ -196,6 +192,12 @@ func (l *loop) take(ctx context.Context, r reading) {
 		delete(l.known, seq)
 	}
 	l.deletedDuringRead = nil
+}
+
+// readWell notes that a reading succeeded.
+func (l *loop) readWell() {
+	l.failures = 0
+	l.pageRows = min(2*l.pageRows, l.limits.pageRows)
 }
 
 // again has lanes read once more whose reading was void.
@@ -215,7 +217,7 @@ func (l *loop) takePage(r reading) {
 		f := &r.page[i]
 		l.last = f.Seq
 		if l.sendable(f) {
-			l.add(l.row(f))
+			l.add(row{f.Pending, f.Doubtful})
 		}
 	}
 	if len(r.page) < r.limit {
@@ -241,7 +243,7 @@ func (l *loop) takeLane(ctx context.Context, w *want, rows []outbox.Found) {
 	}
 	for i := range rows {
 		if f := &rows[i]; l.sendable(f) {
-			l.enqueue(n, l.row(f))
+			l.enqueue(n, row{f.Pending, f.Doubtful})
 		}
 	}
 	if n.failures > 0 && len(n.queue) == 0 { // what it failed with is gone
@@ -262,16 +264,11 @@ type want struct {
 	limit int
 }
 
-// row returns a row that was read. It is inherited if another instance, or an earlier life of this one, had it to send, and perhaps did: it was
-// written before this instance had the slot, or before this process had anything to offer.
-func (l *loop) row(f *outbox.Found) row {
-	return row{Pending: f.Pending, inherited: f.Inherited || f.Old && (l.cfg.Carry.first == 0 || f.Seq < l.cfg.Carry.first)}
-}
-
 // sendable says whether a row is to be sent. One that never will be leaves the outbox as if it had been.
 func (l *loop) sendable(f *outbox.Found) bool {
 	if f.Obsolete && !l.known[f.Seq] && l.quiet[f.Slot] == 0 {
 		l.done(outbox.Sent{Seq: f.Seq, Slot: f.Slot})
 	}
+	l.heldRetractions = l.heldRetractions || f.Held && message.Kind(f.Kind) == message.Retraction
 	return !f.Held && !f.Obsolete && !l.known[f.Seq]
 }

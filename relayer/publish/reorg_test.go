@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
@@ -106,24 +107,28 @@ func TestRetractionsWithoutATopic(t *testing.T) {
 	require.NoError(t, p.stop())
 }
 
-// A rollback takes an event for unsent because its row is still there, while its message is under way. When it is acknowledged it is
-// retracted.
-func TestRetractedWhileUnderWay(t *testing.T) {
+// After a rollback its owner brings a slot to rest before it judges what was published. A message that is under way then is acknowledged and its row
+// gone, or it is in doubt: a row that is there and not in doubt was never sent.
+func TestRestTellsWhatWasSent(t *testing.T) {
 	t.Parallel()
 	w := setup(t, testpubsub.Options{})
-	slow := w.server.Inject(testpubsub.Fault{Match: one("1"), Times: 1, Delay: time.Hour})
-	p := w.start(w.config(), publish.Tuning{})
-	row := w.approve(p, 1)[0]
+	slow := w.server.Inject(testpubsub.Fault{Match: one("1", "2"), Delay: time.Hour, Stored: true, Code: codes.Unavailable})
+	p := w.start(w.config(), publish.Tuning{BatchRows: 2})
+	rows := w.approve(p, 1, 1, 1, 2)
 	require.Eventually(t, func() bool { return slow.Hits() == 1 }, patience, tick)
-	w.state(row, "dropped")
-	w.exec(`delete from outbox where seq = $1`, row.Seq)
-	p.Reload()
+	require.NoError(t, p.Quiesce(t.Context(), []int16{1}), "although no answer comes")
+	require.Equal(t, []int64{rows[0].Seq, rows[1].Seq}, w.seqs(`select seq from outbox o join slot_ownership s using (chain_id, slot) where seq <= doubt_seq order by seq`))
+	require.Equal(t, []int64{rows[2].Seq}, w.seqs(`select seq from outbox o join slot_ownership s using (chain_id, slot) where seq > doubt_seq order by seq`))
 	slow.Remove()
-	messages := w.wait(2)
-	require.Equal(t, testpubsub.TopicName(project, undone), messages[1].Topic)
-	retraction, err := message.Decode(messages[1].Data, messages[1].Attributes)
-	require.NoError(t, err)
-	require.True(t, retraction.Retracted)
-	require.Equal(t, row.Event.ID(), retraction.EventID)
+	p.Resume([]int16{1}, 0)
+	w.wait(4)
 	require.NoError(t, p.stop())
+	require.EqualValues(t, 2, w.metric("relayer_republished_total"), "the two that may have been stored")
+}
+
+func (w *world) seqs(query string) []int64 {
+	rows, _ := w.db.Query(w.t.Context(), query)
+	seqs, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	require.NoError(w.t, err)
+	return seqs
 }

@@ -25,6 +25,7 @@ type flight struct {
 	lane    *lane
 	rows    []row
 	started time.Time
+	cancel  context.CancelFunc
 	err     error
 }
 

@@ -46,17 +46,17 @@ const tick = 2 * time.Millisecond
 
 // world is a database whose slots all belong to one instance, and a Pub/Sub server.
 type world struct {
-	t       testing.TB
-	db      *pgxpool.Pool
-	server  *testpubsub.Server
-	sender  *pubsub.Client
-	tap     *testpubsub.Recorder
-	carry   publish.Carry
-	reg     *prometheus.Registry
-	metrics *publish.Metrics
-	logs    *logs
-	commits int64 // numbers events
-	epoch   int64
+	t        testing.TB
+	db       *pgxpool.Pool
+	server   *testpubsub.Server
+	sender   *pubsub.Client
+	tap      *testpubsub.Recorder
+	handover publish.Handover
+	reg      *prometheus.Registry
+	metrics  *publish.Metrics
+	logs     *logs
+	commits  int64 // numbers events
+	epoch    int64
 }
 
 func setup(t testing.TB, o testpubsub.Options) *world {
@@ -92,7 +92,7 @@ func (w *world) options() []option.ClientOption {
 func (w *world) config() publish.Config {
 	return publish.Config{
 		DB: w.db, ChainID: chainID, Owner: me, Sender: w.sender, Topics: pubsub.Topics{Default: settlement, Other: extra, Retractions: undone},
-		OtherNames: map[string]bool{"ArbiterChanged": true}, Log: slog.New(w.logs), Metrics: w.metrics, Carry: &w.carry,
+		OtherNames: map[string]bool{"ArbiterChanged": true}, Log: slog.New(w.logs), Metrics: w.metrics, Handover: &w.handover,
 		Jitter: func() float64 { return 0.5 },
 	}
 }

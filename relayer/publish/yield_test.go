@@ -55,7 +55,7 @@ func TestQuiesce(t *testing.T) {
 	require.Equal(t, 5, w.tap.Len())
 
 	cfg := w.config()
-	cfg.Owner, cfg.Carry = "r1", nil
+	cfg.Owner, cfg.Handover = "r1", nil
 	other := w.start(cfg, publish.Tuning{})
 	messages := w.wait(len(rows) + 2)
 	require.NoError(t, other.stop())
@@ -193,7 +193,7 @@ func TestStartAndStopAtOnce(t *testing.T) {
 	for range 20 {
 		wg.Go(func() {
 			cfg := w.config()
-			cfg.Carry = nil
+			cfg.Handover = nil
 			p, err := publish.New(cfg)
 			if err != nil {
 				panic(err)

@@ -36,7 +36,6 @@ type Publisher interface {
 	Reload()
 	Quiesce(ctx context.Context, slots []int16) error
 	Resume(slots []int16, epoch int64)
-	Doubtful() bool
 }
 
 // SlotConfig configures a SlotWatch. All fields are required, apart from LateAtOnce and Tracer.
@@ -67,7 +66,7 @@ type SlotWatch struct {
 	held       partition.Holding
 	book       *book
 	at         ledger.Position
-	generation int64 // of the positions that the publisher has followed; -1: it began after all of them
+	generation int64 // of the positions that the publisher has followed; -1: it has followed none
 	leaderless int64 // factory cursor at which waiting for discovery was in vain; 0: it was not
 }
 
@@ -188,10 +187,10 @@ func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <
 	}
 }
 
-// follow waits after a rollback until the publisher has nothing under way that it read before it. From then on a row in the outbox was not published:
-// what has to be retracted can be told from what can be dropped, and what reappears can be put in its place.
+// follow waits after a rollback, and at the start of a tenure, until the publisher has nothing under way that it read before. From then on a row in
+// the outbox that is not in doubt was not published: what has to be retracted can be told from what can be dropped, and what reappears can be put in its place.
 func (w *SlotWatch) follow(ctx context.Context) error {
-	if w.generation >= 0 && w.generation != w.at.Generation {
+	if w.generation != w.at.Generation {
 		if err := w.cfg.Publisher.Quiesce(ctx, w.held.Slots); err != nil {
 			return fmt.Errorf("follow a rollback: %w", err)
 		}
@@ -292,7 +291,6 @@ func (w *SlotWatch) store(ctx context.Context, c ledger.SlotCommit) (err error) 
 	ctx, span := w.spans.commit(ctx, len(c.Events))
 	defer func() { ended(span, err) }()
 	start := time.Now()
-	c.Doubtful = w.cfg.Publisher.Doubtful()
 	var r ledger.Result
 	err = branched(ctx, w.cfg.Source, c.From, c.To.Next-1, func(known ledger.Block) (err error) {
 		c.Checked = known

@@ -84,8 +84,6 @@ func (r *recorder) rests() int {
 
 func (r *recorder) Resume([]int16, int64) {}
 
-func (r *recorder) Doubtful() bool { return false }
-
 func (r *recorder) of(a common.Address) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,0 +1,104 @@
+package publish_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+
+	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
+	"github.com/fusion-prime/escrow-relayer/relayer/publish"
+)
+
+func (w *world) doubt(slot int16) (seq int64) {
+	require.NoError(w.t, w.db.QueryRow(w.t.Context(), `select doubt_seq from slot_ownership where chain_id = $1 and slot = $2`, chainID, slot).Scan(&seq))
+	return seq
+}
+
+// Doubt is a statement about rows: it goes with its slot to the next owner, and concerns no row that is written later, nor another slot.
+func TestDoubtGoesWithItsSlot(t *testing.T) {
+	t.Parallel()
+	w := setup(t, testpubsub.Options{})
+	p := w.start(w.config(), publish.Tuning{Delay: time.Hour})
+	lost := w.server.Inject(testpubsub.Fault{Match: one("1"), Stored: true, Code: codes.Unavailable})
+	rows := w.approve(p, 1)
+	require.Eventually(t, func() bool { return lost.Hits() == 1 }, patience, tick)
+	require.NoError(t, p.Quiesce(t.Context(), []int16{1}))
+	require.Equal(t, rows[0].Seq, w.doubt(1))
+	w.exec(`update slot_ownership set owner = 'r1' where slot = 1`)
+	p.Resume([]int16{1}, 2)
+	w.epoch = 2
+	w.approve(p, 2, 2)
+	require.NoError(t, w.tap.Wait(w.within(), 3))
+	require.NoError(t, p.stop())
+	require.Zero(t, w.metric("relayer_republished_total"), "what is in doubt is not of this owner's slots")
+	require.Zero(t, w.doubt(2))
+
+	lost.Remove()
+	cfg := w.config()
+	cfg.Owner, cfg.Handover = "r1", nil
+	other := w.start(cfg, publish.Tuning{})
+	w.wait(4)
+	w.approve(other, 1)
+	w.wait(5)
+	require.NoError(t, other.stop())
+	require.EqualValues(t, 1, w.metric("relayer_republished_total"), "the row that was in doubt, and not the one after it")
+}
+
+// What is in doubt is not sent again before the doubt is on record: who dies in between would leave no trace of it.
+func TestNothingIsSentAgainBeforeItsDoubtIsRecorded(t *testing.T) {
+	t.Parallel()
+	w := setup(t, testpubsub.Options{})
+	w.exec(`create function refuse() returns trigger language plpgsql as $$ begin raise exception 'no doubts today'; end $$;
+		create trigger refuse before update on slot_ownership execute function refuse()`)
+	lost := w.server.Inject(testpubsub.Fault{Match: one("1"), Times: 1, Stored: true, Code: codes.Unavailable})
+	p := w.start(w.config(), publish.Tuning{})
+	w.approve(p, 1, 2)
+	require.Eventually(t, func() bool { return lost.Hits() == 1 && w.logs.count("no doubts today") > 2 }, patience, tick)
+	require.Equal(t, 2, w.tap.Len(), "each once")
+	w.exec(`drop trigger refuse on slot_ownership`)
+	w.wait(3)
+	require.NoError(t, p.stop())
+	require.True(t, p.Settled())
+	require.EqualValues(t, 1, w.metric("relayer_republished_total"))
+}
+
+// A publisher that ends with rows acknowledged and not deleted leaves their doubt behind, for whoever has the slots then. Where it cannot, it says so.
+func TestEndLeavesDoubtBehind(t *testing.T) {
+	t.Parallel()
+	for _, writable := range []bool{true, false} {
+		w := setup(t, testpubsub.Options{})
+		w.exec(`create function refuse() returns trigger language plpgsql as $$ begin raise exception 'not today'; end $$;
+			create trigger refuse before delete on outbox execute function refuse()`)
+		if !writable {
+			w.exec(`create trigger refuse before update on slot_ownership execute function refuse()`)
+		}
+		p := w.start(w.config(), publish.Tuning{})
+		rows := w.approve(p, 1, 1, 2)
+		require.NoError(t, w.tap.Wait(w.within(), 3))
+		require.NoError(t, p.stop())
+		require.Equal(t, writable, p.Settled())
+		require.Equal(t, writable, w.doubt(1) == rows[1].Seq && w.doubt(2) == rows[2].Seq)
+	}
+}
+
+// Slots come to rest although Pub/Sub answers nothing: else a rollback could not be followed as long as it hangs.
+func TestQuiesceWhileHanging(t *testing.T) {
+	t.Parallel()
+	w := setup(t, testpubsub.Options{})
+	fault := w.server.Inject(testpubsub.Fault{Delay: time.Hour})
+	rows := w.backlog(1_000, 100)
+	p := w.start(w.config(), publish.Tuning{Delay: 100 * time.Millisecond})
+	require.Eventually(t, func() bool { return fault.Hits() == 100 }, patience, tick)
+	slots := make([]int16, 2520)
+	for i := range slots {
+		slots[i] = int16(i)
+	}
+	require.NoError(t, p.Quiesce(t.Context(), slots))
+	require.Zero(t, p.Stats().InFlight)
+	p.Resume(slots, 0)
+	fault.Remove()
+	w.same(rows, w.wait(len(rows)))
+	require.NoError(t, p.stop())
+}
