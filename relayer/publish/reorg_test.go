@@ -132,3 +132,27 @@ func (w *world) seqs(query string) []int64 {
 	require.NoError(w.t, err)
 	return seqs
 }
+
+// A retraction waits until its event was acknowledged and its row deleted, and no longer.
+func TestRetractionFollowsItsEvent(t *testing.T) {
+	t.Parallel()
+	for _, bySlot := range []bool{false, true} {
+		w := setup(t, testpubsub.Options{})
+		cfg := w.config()
+		cfg.BySlot = bySlot
+		slow := w.server.Inject(testpubsub.Fault{Topic: testpubsub.TopicName(project, settlement), Delay: time.Hour})
+		row := w.approve(nil, 1)[0]
+		w.state(row, "retracted") // in doubt, else its row would be gone
+		w.exec(`insert into outbox (chain_id, block_number, log_index, orphan, slot, kind, escrow, event_type)
+			select chain_id, block_number, log_index, orphan, slot, 1, escrow, event_type from outbox`)
+		p := w.start(cfg, publish.Tuning{RereadEvery: time.Hour})
+		require.Eventually(t, func() bool { return slow.Hits() == 1 }, patience, tick)
+		require.Zero(t, w.tap.Len())
+		slow.Remove()
+		messages := w.wait(2)
+		require.NoError(t, p.stop())
+		require.Equal(t, testpubsub.TopicName(project, settlement), messages[0].Topic)
+		require.Equal(t, testpubsub.TopicName(project, undone), messages[1].Topic)
+		require.Equal(t, messages[0].Key, messages[1].Key)
+	}
+}
