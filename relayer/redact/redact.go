@@ -2,132 +2,204 @@
 package redact
 
 import (
+	"cmp"
 	"errors"
+	"maps"
 	"net"
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
 const mask = "***"
 
-// minPath is the length from which a part of a URL's path counts as a key: "v2" and "rpc" are none, and masking them would
-// garble every text.
-const minPath = 8
-
 // URL shows a URL's scheme and host, without what may be a key: user, path, query, and host names below the registered domain,
-// which some providers make up per customer. It never fails.
+// which some providers make up per customer. Of a URL that cannot be taken apart without doubt, as one whose password holds an @, it shows the scheme at most. It never fails.
 func URL(raw string) string {
-	u, err := url.Parse(strings.TrimSpace(raw))
+	raw = strings.TrimSpace(raw)
+	u, err := url.Parse(raw)
 	if err != nil || u.Host == "" {
 		return mask
 	}
-	host := u.Hostname()
-	if net.ParseIP(host) == nil {
-		if labels := strings.Split(host, "."); len(labels) > 2 {
-			host = mask + "." + strings.Join(labels[len(labels)-2:], ".")
-		}
-	} else if strings.Contains(host, ":") {
-		host = "[" + host + "]"
+	authority, _, _ := strings.Cut(raw, "://")
+	authority = raw[min(len(raw), len(authority)+3):]
+	if end := strings.IndexAny(authority, "/?#"); end >= 0 {
+		authority = authority[:end]
 	}
+	if strings.Count(raw, "@") != strings.Count(authority, "@") || strings.Count(raw, "@") > 1 {
+		return u.Scheme + "://" + mask // whose host it is cannot be told
+	}
+	host := shownHost(u.Hostname())
 	if port := u.Port(); port != "" {
 		host += ":" + port
 	}
 	return u.Scheme + "://" + host
 }
 
+// shownHost is a host name without labels below the registered domain.
+func shownHost(host string) string {
+	if net.ParseIP(host) != nil {
+		if strings.Contains(host, ":") {
+			return "[" + host + "]"
+		}
+		return host
+	}
+	if labels := strings.Split(host, "."); len(labels) > 2 {
+		return mask + "." + strings.Join(labels[len(labels)-2:], ".")
+	}
+	return host
+}
+
 // Secrets masks what is secret in a set of URLs and connection strings. It is immutable.
 type Secrets struct {
-	replace *strings.Replacer
+	find  *regexp.Regexp    // any of the secrets, whatever their case; nil: there are none
+	shown map[string]string // by secret in lower case
 }
 
 var keyword = regexp.MustCompile(`(?i)(?:password|sslpassword|passfile)\s*=\s*(?:'((?:[^'\\]|\\.)*)'|(\S+))`)
 
+// collector gathers secrets and what is shown for each.
+type collector map[string]string
+
+// secret adds a text that is one wherever it stands, in the forms in which it may be written.
+func (c collector) secret(text string) {
+	if len(text) < 3 { // masking a single letter would show where it stands
+		return
+	}
+	forms := []string{text, url.QueryEscape(text), url.PathEscape(text)}
+	if plain, err := url.PathUnescape(text); err == nil {
+		forms = append(forms, plain)
+	}
+	for _, form := range forms {
+		c.replace(form, mask)
+		quoted := strconv.Quote(form) // as errors quote it
+		c.replace(quoted[1:len(quoted)-1], mask)
+	}
+}
+
+func (c collector) replace(text, shown string) {
+	if text != "" {
+		c[strings.ToLower(text)] = shown
+	}
+}
+
+// keyLike says whether a word may be a key: long, or with digits among letters. Masking plain words, as a network's or a user's name, would garble every text.
+func keyLike(word string) bool {
+	digits := strings.ContainsAny(word, "0123456789")
+	return len(word) >= 16 || digits && len(word) >= 5
+}
+
 // New collects the secrets of URLs and of Postgres connection strings in either form.
 func New(raw ...string) *Secrets {
-	found := map[string]string{}
-	add := func(secret string) {
-		if len(secret) < 3 { // masking a single letter would show where it stands
-			return
-		}
-		for _, form := range []string{secret, url.QueryEscape(secret), url.PathEscape(secret)} {
-			found[form] = mask
-		}
-	}
+	found := collector{}
 	for _, r := range raw {
-		r = strings.TrimSpace(r)
-		if r == "" {
+		if r = strings.TrimSpace(r); r == "" {
 			continue
 		}
-		u, err := url.Parse(r)
-		if err != nil || u.Scheme == "" {
+		scheme, rest, isURL := strings.Cut(r, "://")
+		if !isURL {
 			for _, m := range keyword.FindAllStringSubmatch(r, -1) {
-				add(m[1])
-				add(m[2])
+				found.secret(m[1])
+				found.secret(m[2])
 			}
-			found[r] = mask
+			found.replace(r, mask)
 			continue
 		}
-		found[r] = URL(r)
-		if host := u.Hostname(); net.ParseIP(host) == nil && strings.Count(host, ".") > 1 {
-			if labels := strings.Split(host, "."); !strings.ContainsAny(host, ":,/") {
-				found[host] = mask + "." + strings.Join(labels[len(labels)-2:], ".")
-			} else {
-				found[host] = mask // several URLs in one text
+		found.replace(r, URL(r))
+		if u, err := url.Parse(r); err == nil {
+			found.replace(u.String(), URL(r))
+			found.replace(u.Redacted(), URL(r))
+		}
+		found.url(strings.HasPrefix(strings.ToLower(scheme), "postgres"), rest)
+	}
+	return found.done()
+}
+
+// url collects the secrets of what follows a URL's scheme. It takes the text apart itself: a password may hold what ends the authority of a URL, and then a parser
+// takes one half of it for a host and the other for a path. So all before the last @ is looked at as user and password too.
+func (c collector) url(postgres bool, rest string) {
+	if at := strings.LastIndex(rest, "@"); at >= 0 {
+		user := rest[:at]
+		name, password, split := strings.Cut(user, ":")
+		switch {
+		case split:
+			c.replace(user, mask)
+			c.secret(password)
+		case !postgres || strings.ContainsAny(user, "?#/@"):
+			c.replace(user+"@", mask+"@")
+			if keyLike(name) {
+				c.secret(name) // the user of a URL of an endpoint is a token
 			}
 		}
-		if u.User != nil {
-			if password, ok := u.User.Password(); ok {
-				add(password)
-				found[u.User.String()] = mask
-			} else {
-				add(u.User.Username()) // a lone user of a URL is a token
-			}
-		}
-		if !strings.HasPrefix(u.Scheme, "postgres") {
-			if len(u.Path) > minPath {
-				found[u.EscapedPath()] = "/" + mask
-			}
-			for part := range strings.SplitSeq(u.Path, "/") {
-				if len(part) >= minPath {
-					add(part)
-				}
-			}
-		}
-		for name, values := range u.Query() {
-			if strings.HasPrefix(u.Scheme, "postgres") && !strings.Contains(name, "pass") {
-				continue
-			}
-			for _, v := range values {
-				add(v)
+		for _, part := range strings.FieldsFunc(user, func(r rune) bool { return strings.ContainsRune(":?#/@&=", r) }) {
+			if part != name && len(part) > 3 || !postgres && keyLike(part) {
+				c.secret(part)
 			}
 		}
 	}
-	// Of two secrets at one place the longer is replaced, so that nothing of it is left.
-	order := make([]string, 0, len(found))
-	for secret := range found {
-		order = append(order, secret)
+	authority := rest
+	if end := strings.IndexAny(rest, "/?#"); end >= 0 {
+		authority = rest[:end]
 	}
-	slices.SortFunc(order, func(a, b string) int {
-		if len(a) != len(b) {
-			return len(b) - len(a)
+	host := authority[strings.LastIndex(authority, "@")+1:]
+	name, _, _ := strings.Cut(host, ":")
+	if labels := strings.Split(name, "."); len(labels) > 2 && net.ParseIP(name) == nil {
+		c.replace(name, shownHost(name))
+		for _, label := range labels[:len(labels)-2] {
+			if keyLike(label) {
+				c.secret(label)
+			}
 		}
-		return strings.Compare(a, b)
-	})
-	pairs := make([]string, 0, 2*len(order))
-	for _, secret := range order {
-		pairs = append(pairs, secret, found[secret])
 	}
-	return &Secrets{replace: strings.NewReplacer(pairs...)}
+	c.path(postgres, rest[len(authority):])
+}
+
+// secretNames are in the names of values that are secret however they look.
+var secretNames = regexp.MustCompile(`(?i)key|token|secret|auth|pass|sig|pwd`)
+
+// path collects the secrets of a URL's path, query and fragment.
+func (c collector) path(postgres bool, text string) {
+	path, query, _ := strings.Cut(text, "?")
+	if !postgres && len(path) > 8 {
+		c.replace(path, "/"+mask)
+	}
+	for _, part := range strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune("/?#&=;,:@", r) }) {
+		if keyLike(part) && !postgres {
+			c.secret(part)
+		}
+	}
+	for _, pair := range strings.FieldsFunc(query, func(r rune) bool { return r == '&' || r == '#' }) {
+		if name, value, ok := strings.Cut(pair, "="); ok && secretNames.MatchString(name) {
+			c.secret(value)
+		}
+	}
+}
+
+// done makes the mask. Of two secrets at one place the longer is replaced, so that nothing of it is left.
+func (c collector) done() *Secrets {
+	if len(c) == 0 {
+		return &Secrets{}
+	}
+	order := slices.SortedFunc(maps.Keys(c), func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) })
+	for i, secret := range order {
+		order[i] = regexp.QuoteMeta(secret)
+	}
+	return &Secrets{find: regexp.MustCompile("(?i)" + strings.Join(order, "|")), shown: c}
 }
 
 // Mask returns text without the secrets. Nil Secrets mask nothing.
 func (s *Secrets) Mask(text string) string {
-	if s == nil {
+	if s == nil || s.find == nil {
 		return text
 	}
-	return s.replace.Replace(text)
+	return s.find.ReplaceAllStringFunc(text, func(found string) string {
+		if shown, ok := s.shown[strings.ToLower(found)]; ok {
+			return shown
+		}
+		return mask
+	})
 }
 
 // Error masks the secrets in an error's text. errors.Is and errors.As go on to find what it wraps.
