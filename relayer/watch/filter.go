@@ -53,7 +53,11 @@ type Filters struct {
 // requestPrice is what one more request is worth, in bytes.
 func NewFilters(abi *contract.ABI, factory common.Address, mode FilterMode, maxAddresses, requestPrice int) *Filters {
 	f := &Filters{abi: abi, factory: factory, mode: mode, maxAddresses: maxAddresses, requestPrice: requestPrice, spans: chooser{span: usualSpan}}
-	f.head.Store(&source.Filter{Topics: abi.Topics()})
+	head := &source.Filter{Topics: abi.Topics()}
+	if mode == FilterAddresses { // providers exist that give logs of named contracts only
+		head.Addresses = []common.Address{factory}
+	}
+	f.head.Store(head)
 	return f
 }
 
@@ -88,10 +92,10 @@ func (f *Filters) update(b *book) {
 
 func (f *Filters) choose(c *chooser, n int) (addresses bool) {
 	switch {
-	case f.mode == FilterTopics || n == 0:
-		return false
 	case f.mode == FilterAddresses:
 		return true
+	case f.mode == FilterTopics || n == 0:
+		return false
 	}
 	return c.choose(n, f.maxAddresses, f.requestPrice)
 }

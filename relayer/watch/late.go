@@ -149,7 +149,7 @@ func (w *SlotWatch) catchUp(ctx context.Context, late []registry.Late) error {
 	since := time.Now()
 	for batch, err := range w.cfg.Source.Read(ctx, uint64(from), uint64(to), filter) {
 		if err != nil {
-			return err
+			return &readError{err}
 		}
 		events, err := decode(w.cfg.ABI, batch.Logs, func(l *types.Log) bool {
 			n, ok := next[l.Address]

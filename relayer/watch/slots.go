@@ -155,13 +155,23 @@ func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <
 	if err := checked(ctx, w.cfg.Source, w.at); err != nil {
 		return err
 	}
-	for {
+	for delays := retry(); ; {
 		news := w.cfg.Source.Changed()
 		view := w.cfg.Source.View()
+		before := w.at
 		if view.Ready && int64(view.Target) >= w.at.Next {
 			err = w.advance(ctx, view, changed)
 		} else {
 			err = w.settle(ctx)
+		}
+		if w.at.Next > before.Next {
+			delays.Reset()
+		}
+		if unread := new(readError); errors.As(err, &unread) && !errors.Is(err, source.ErrDisagree) {
+			// What is known of the escrows stands: only the chain cannot be read, maybe for hours.
+			w.cfg.Log.WarnContext(ctx, "blocks not read, trying again", failed(w.at, err)...)
+			pause(ctx, delays.NextBackOff(), changed)
+			err = nil
 		}
 		if err != nil {
 			return err

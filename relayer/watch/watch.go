@@ -31,6 +31,12 @@ func (e *reorgError) Error() string {
 	return fmt.Sprintf("processed block %d (%s) is not canonical", e.stale.Next-1, e.stale.Hash)
 }
 
+// readError means that the chain could not be read: nothing that is known of the escrows is in question.
+type readError struct{ err error }
+
+func (e *readError) Error() string { return e.err.Error() }
+func (e *readError) Unwrap() error { return e.err }
+
 // retry returns the delays between attempts of a loop that never gives up.
 func retry() *backoff.ExponentialBackOff {
 	b := backoff.NewExponentialBackOff()

@@ -44,6 +44,7 @@ type world struct {
 
 	patience time.Duration // DISCOVERY_WAIT
 	page     int           // LateAtOnce
+	chain    watch.Source  // of the slot watch; nil: src
 
 	out    *recorder
 	tracer trace.Tracer
@@ -55,6 +56,7 @@ type recorder struct {
 	ids      map[common.Address][]string
 	traces   []*trace.SpanContext
 	quiesced int
+	reloaded int
 }
 
 func (r *recorder) Offer(_ int64, batch []outbox.Pending) {
@@ -67,7 +69,17 @@ func (r *recorder) Offer(_ int64, batch []outbox.Pending) {
 	}
 }
 
-func (r *recorder) Reload() {}
+func (r *recorder) Reload() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.reloaded++
+}
+
+func (r *recorder) reloads() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.reloaded
+}
 
 func (r *recorder) Quiesce(context.Context, []int16) error {
 	r.mu.Lock()
@@ -131,8 +143,12 @@ func (w *world) run(mode watch.FilterMode, factory bool) (stop func()) {
 	log := slog.New(slog.NewTextHandler(w.t.Output(), nil))
 	filters := watch.NewFilters(w.abi, w.d.Factory, mode, 1000, 4000)
 	metrics := watch.NewMetrics(prometheus.NewRegistry(), w.abi.EventNames())
+	var chain watch.Source = w.src
+	if w.chain != nil {
+		chain = w.chain
+	}
 	slots := watch.NewSlotWatch(watch.SlotConfig{
-		Source: w.src, Ledger: w.led, DB: w.db, Holder: holder{}, Publisher: w.out, ABI: w.abi, Filters: filters, ChainID: chainID,
+		Source: chain, Ledger: w.led, DB: w.db, Holder: holder{}, Publisher: w.out, ABI: w.abi, Filters: filters, ChainID: chainID,
 		DiscoveryWait: w.patience, Discovered: w.hints, Log: log, Metrics: metrics, Tracer: w.tracer, LateAtOnce: w.page,
 	})
 	wg.Go(func() { require.NoError(w.t, slots.Run(ctx)) })

@@ -1,0 +1,28 @@
+package watch
+
+import (
+	"testing"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
+)
+
+// Under LOG_FILTER=addresses every question names addresses, before the first escrow too: providers exist that refuse any other.
+func TestAddressesAreNamedWithoutEscrows(t *testing.T) {
+	abi, err := contract.New("", "")
+	require.NoError(t, err)
+	factory := common.Address{1}
+	f := NewFilters(abi, factory, FilterAddresses, 1000, 4000)
+	require.Equal(t, []common.Address{factory}, f.Head().Addresses, "before the escrows are loaded")
+	b := &book{addresses: map[common.Address]struct{}{}}
+	f.update(b)
+	require.Equal(t, []common.Address{factory}, f.Head().Addresses)
+	require.NotNil(t, f.ranged.Addresses)
+	require.Empty(t, f.ranged.Addresses)
+	b.add(common.Address{2})
+	f.update(b)
+	require.ElementsMatch(t, []common.Address{factory, {2}}, f.Head().Addresses)
+	require.Equal(t, []common.Address{{2}}, f.ranged.Addresses)
+}
