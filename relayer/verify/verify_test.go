@@ -11,6 +11,7 @@ import (
 	"github.com/ethereum/go-ethereum"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/ethclient"
+	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
@@ -121,4 +122,50 @@ func TestEitherNodeMayLie(t *testing.T) {
 		require.NoError(t, db.QueryRow(ctx, `select verified_block from leadership`).Scan(&verified))
 		require.EqualValues(t, head, verified)
 	}
+
+	t.Run("what differs is retracted, and what the chain has is published", func(t *testing.T) {
+		exec := func(sql string, args ...any) {
+			_, err := db.Exec(ctx, sql, args...)
+			require.NoError(t, err)
+		}
+		column := func(sql string) []string {
+			rows, _ := db.Query(ctx, sql)
+			s, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			require.NoError(t, err)
+			return s
+		}
+		exec(`delete from outbox`)
+		exec(`update leadership set verified_block = $1`, int64(d.Block)-1)
+		const approvals = `select event_id(tx_hash, log_index, occurrence) from events where type = 3 order by block_number, log_index limit 2`
+		ids := column(approvals)
+		// One was read with an argument that the chain does not have, one in a block that is not the chain's any more.
+		exec(`update events set args = '{"approver":"nobody"}' where event_id(tx_hash, log_index, occurrence) = $1`, ids[0])
+		exec(`update events set block_hash = sha256(block_hash) where event_id(tx_hash, log_index, occurrence) = $1`, ids[1])
+		v := New(Config{Source: &twoNodes{logs: logs, head: head}, Ledger: led, ABI: abi, Factory: d.Factory, Every: time.Second,
+			Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
+		require.NoError(t, v.once(ctx, 1))
+		require.Equal(t, []string{ids[0] + ":1", ids[1] + ":1"}, column(approvals))
+		require.Equal(t, []string{ids[0] + ":1 event", ids[1] + ":1 event"}, column(`select event_id || ' ' || kind from outbox_messages order by seq`))
+		require.ElementsMatch(t, ids, column(`select event_id from processed_events where state = 'orphaned'`), "their owner retracts them with its next commit")
+
+		exec(`update leadership set verified_block = $1`, int64(d.Block)-1)
+		require.NoError(t, v.Compare(ctx, int64(d.Block), int64(head), func(_, _ int64, found []Difference) error {
+			require.Empty(t, found)
+			return nil
+		}))
+		// RETENTION has removed what an ended escrow emitted: that is no fault.
+		ended := column(`select hex(address) from escrows where ended_block is not null limit 1`)
+		require.Len(t, ended, 1)
+		exec(`delete from events where escrow = bytes($1)`, ended[0])
+		pruned := 0
+		require.NoError(t, v.Compare(ctx, int64(d.Block), int64(head), func(_, _ int64, found []Difference) error {
+			for _, f := range found {
+				require.Equal(t, Pruned, f.Kind)
+				require.Equal(t, ended[0], registry.Text(f.Chain.Escrow))
+				pruned++
+			}
+			return nil
+		}))
+		require.Greater(t, pruned, 1)
+	})
 }
