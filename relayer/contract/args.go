@@ -24,8 +24,9 @@ func (e *Event) EachText(each func(name, value []byte)) {
 			continue
 		}
 		var value []byte
-		value, at = text(in, next)
-		each(name, value)
+		if value, at = text(in, next); value != nil {
+			each(name, value)
+		}
 	}
 }
 
