@@ -36,7 +36,10 @@ func TestReplayAndRetentionExcludeEachOther(t *testing.T) {
 			require.NoError(t, err)
 
 			led := ledger.New(ledger.Config{DB: db, ChainID: chain, InstanceID: "r0", EventNames: []string{"EscrowDeployed", "EscrowReleased"}, Publishes: func(string) bool { return true }})
-			replay := func() error { _, err := led.Replay(t.Context(), ledger.Selection{From: 1, WholeEscrows: true}, nil); return err }
+			replay := func() error {
+				_, err := led.Replay(t.Context(), ledger.Selection{From: 1, WholeEscrows: true}, nil)
+				return err
+			}
 			remove := func() error {
 				_, err := retention.Once(t.Context(), retention.Config{DB: db, ChainID: chain, Events: time.Hour})
 				return err
