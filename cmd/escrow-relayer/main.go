@@ -61,7 +61,7 @@ func root() *cobra.Command {
 		return usage{fmt.Errorf("%w: see %s --help", err, c.CommandPath())}
 	})
 	cmd.AddCommand(runCommand(), migrateCommand(), statusCommand(), auditCommand(), replayCommand(), doctorCommand(),
-		planCommand(), rewindCommand(), versionCommand())
+		planCommand(), rewindCommand(), senderCommand(), commandCommand(), versionCommand())
 	cmd.AddCommand(demonstrations()...)
 
 	refuseArguments(cmd)

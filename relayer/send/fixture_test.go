@@ -51,14 +51,30 @@ type world struct {
 
 func newWorld(t *testing.T, node testchain.Node) *world {
 	t.Helper()
-	t.Cleanup(func() { require.NoError(t, node.Stop()) })
-	w := &world{t: t, node: node, sender: node.Accounts()[0], requester: testchain.Accounts(99, 1)[0], db: testpg.Pool(t)}
+	w := newWorldWithout(t, node)
+	w.db = testpg.Pool(t)
 	var err error
 	w.contracts, err = testchain.Deploy(t.Context(), node)
 	require.NoError(t, err)
 	w.wallet, err = testchain.OpenWallet(t.Context(), node.HTTP(), node.Accounts()[1])
 	require.NoError(t, err)
 	t.Cleanup(w.wallet.Close)
+	everything := `{"requesters":[{"name":"test","address":"` + w.requester.Address.Hex() + `","allow":[{"sender":"` + w.sender.Address.Hex() +
+		`","kinds":["approve","release","refund","create"],"max_value":"1000000","max_fee":"1000000000000000000"}]}]}`
+	policy, err := intake.ParsePolicy([]byte(everything))
+	require.NoError(t, err)
+	w.intake, err = intake.New(intake.Config{DB: w.db, ChainID: node.ChainID().Int64(), Factory: w.contracts.Factory, Policy: policy})
+	require.NoError(t, err)
+	w.run(w.intake.Run)
+	return w
+}
+
+// newWorldWithout has a chain as it is, and no database.
+func newWorldWithout(t *testing.T, node testchain.Node) *world {
+	t.Helper()
+	t.Cleanup(func() { require.NoError(t, node.Stop()) })
+	w := &world{t: t, node: node, sender: node.Accounts()[0], requester: testchain.Accounts(99, 1)[0]}
+	var err error
 	w.rpc, err = rpc.Dial(node.HTTP())
 	require.NoError(t, err)
 	t.Cleanup(w.rpc.Close)
@@ -70,14 +86,19 @@ func newWorld(t *testing.T, node testchain.Node) *world {
 	w.run(func(ctx context.Context) error { return w.source.Run(ctx) })
 	w.nodes = send.NewNodes(w.source, send.MinTip)
 
-	everything := `{"requesters":[{"name":"test","address":"` + w.requester.Address.Hex() + `","allow":[{"sender":"` + w.sender.Address.Hex() +
-		`","kinds":["approve","release","refund","create"],"max_value":"1000000","max_fee":"1000000000000000000"}]}]}`
-	policy, err := intake.ParsePolicy([]byte(everything))
-	require.NoError(t, err)
-	w.intake, err = intake.New(intake.Config{DB: w.db, ChainID: node.ChainID().Int64(), Factory: w.contracts.Factory, Policy: policy})
-	require.NoError(t, err)
-	w.run(w.intake.Run)
 	return w
+}
+
+// raw is a transfer of nothing by the sender.
+func (w *world) raw(nonce, gas uint64, fee *big.Int) []byte {
+	w.t.Helper()
+	tx, err := types.SignNewTx(w.sender.Key, types.LatestSignerForChainID(w.node.ChainID()), &types.DynamicFeeTx{
+		ChainID: w.node.ChainID(), Nonce: nonce, GasTipCap: fee, GasFeeCap: fee, Gas: gas, To: &common.Address{1}, Value: new(big.Int),
+	})
+	require.NoError(w.t, err)
+	raw, err := tx.MarshalBinary()
+	require.NoError(w.t, err)
+	return raw
 }
 
 // run runs a service until the end of the test, or until the returned function is called.
@@ -279,13 +300,7 @@ func (w *world) awaitLook() {
 // steal replaces the transaction of a nonce in the pool by one that the sender's key signed elsewhere.
 func (w *world) steal(nonce uint64) {
 	w.t.Helper()
-	scheme := types.LatestSignerForChainID(w.node.ChainID())
-	tx, err := types.SignNewTx(w.sender.Key, scheme, &types.DynamicFeeTx{
-		ChainID: w.node.ChainID(), Nonce: nonce, GasTipCap: big.NewInt(5e10), GasFeeCap: big.NewInt(5e11), Gas: 21000, To: &common.Address{1}, Value: big.NewInt(1),
-	})
-	require.NoError(w.t, err)
-	raw, err := tx.MarshalBinary()
-	require.NoError(w.t, err)
+	raw := w.raw(nonce, 21000, big.NewInt(5e11))
 	require.NoError(w.t, w.rpc.CallContext(w.t.Context(), nil, "eth_sendRawTransaction", hexutil.Bytes(raw)))
 }
 

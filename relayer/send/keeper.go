@@ -26,7 +26,7 @@ type Keeper struct {
 	MaxFee    *big.Int         // wei: of one release
 	DayFees   *big.Int         // wei: of all releases of a UTC day
 	Payers    []common.Address // only theirs; empty: everybody's
-	Every     time.Duration    // between two looks; 0 means 15 s
+	Every     time.Duration    // between two looks; 0 means a minute: it reads all records
 	Batch     int              // commands that may be open at once; 0 means 64
 
 	looked time.Time // of its sender's goroutine alone
@@ -70,7 +70,7 @@ const keeperPatience = 24 * time.Hour
 func (k *Keeper) propose(ctx context.Context, s *Sender) error {
 	every, batch := k.Every, k.Batch
 	if every == 0 {
-		every = 15 * time.Second
+		every = time.Minute
 	}
 	if batch == 0 {
 		batch = 64

@@ -14,21 +14,23 @@ func text(a common.Address) string { return fmt.Sprintf("0x%x", a[:]) }
 // register stores an escrow as the relayer's watches would.
 func register(t *testing.T, db *pgxpool.Pool, chain int64, escrow, payer, payee common.Address, amount int64, required uint8, block int64) {
 	t.Helper()
-	_, err := db.Exec(t.Context(), `insert into escrow_registry (chain_id, address, slot, discovered_block_number, event_id, last_monitored_block, payer, payee, amount)
-		values ($1, $2, 0, $3, 'e', $3, $4, $5, $6)`, chain, text(escrow), block, text(payer), text(payee), fmt.Sprint(amount))
+	hash := common.BytesToHash(escrow[:])
+	_, err := db.Exec(t.Context(), `insert into escrows (chain_id, discovered_block_number, log_index, slot, address, tx_hash) values ($1, $2, 0, 0, $3, $4)`,
+		chain, block, escrow[:], hash[:])
 	require.NoError(t, err)
-	_, err = db.Exec(t.Context(), `insert into escrow_records (chain_id, escrow, slot, status, payer, payee, amount, release_time, approvals_required, last_event_id, last_event_type, last_event_block)
-		values ($1, $2, 0, 'created', $3, $4, $5, 0, $6, 'e', 'EscrowDeployed', $7)`, chain, text(escrow), text(payer), text(payee), amount, required, block)
+	_, err = db.Exec(t.Context(), `insert into records (chain_id, deployed_block, last_block, last_index, slot, status, last_type, approvals_required, escrow, payer, payee, last_tx, amount, release_time)
+		values ($1, $2, $2, 0, 0, 1, 1, $3, $4, $5, $6, $7, $8, 0)`, chain, block, int16(required), escrow[:], payer[:], payee[:], hash[:], amount)
 	require.NoError(t, err)
 }
 
 // record stores the state of an escrow as the relayer's watches would.
 func record(t *testing.T, db *pgxpool.Pool, chain int64, escrow common.Address, status string, approvers ...common.Address) {
 	t.Helper()
-	texts := make([]string, len(approvers))
-	for i, a := range approvers {
-		texts[i] = text(a)
+	all := []byte{}
+	for _, a := range approvers {
+		all = append(all, a[:]...)
 	}
-	_, err := db.Exec(t.Context(), `update escrow_records set status = $3, approvers = $4, approvals = $5 where chain_id = $1 and escrow = $2`, chain, text(escrow), status, texts, len(texts))
+	number := map[string]int16{"created": 1, "approved": 2, "released": 3, "refunded": 4}[status]
+	_, err := db.Exec(t.Context(), `update records set status = $3, approvers = $4, approvals = $5 where chain_id = $1 and escrow = $2`, chain, escrow[:], number, all, len(approvers))
 	require.NoError(t, err)
 }

@@ -56,6 +56,7 @@ type Sender struct {
 	looked    uint64         // target of the last look at the chain
 	head      uint64         // head of it
 	look      Look           // what it showed
+	resend    bool           // recorded bytes are to go out again: after a takeover, and after a deep reorganisation
 	missing   map[uint64]int // nonces that are final, with no receipt of what was signed: at how many looks
 	delegated bool
 	prices    Fees // as of priced
@@ -107,7 +108,7 @@ func (s *Sender) Run(ctx context.Context, wake <-chan struct{}) error {
 	if err != nil {
 		return err
 	}
-	s.store = store
+	s.store, s.resend = store, true
 	s.log.InfoContext(ctx, "sender taken over", slog.Int64("epoch", store.epoch))
 
 	timer := time.NewTimer(0)
@@ -176,6 +177,7 @@ func (s *Sender) round(ctx context.Context) (time.Duration, error) {
 		if err := s.care(ctx, flights); err != nil {
 			return 0, err
 		}
+		s.resend = false
 	}
 	if s.cfg.Keeper != nil {
 		if err := s.cfg.Keeper.propose(ctx, s); err != nil {
@@ -301,6 +303,7 @@ func (s *Sender) takeBack(ctx context.Context, target uint64) error {
 	if err != nil {
 		return err
 	}
+	s.resend = true
 	s.cfg.Metrics.reopened.WithLabelValues(s.cfg.Name).Add(float64(n))
 	s.log.ErrorContext(ctx, "a reorganisation took answers back", slog.Int("commands", n), slog.Uint64("target", target))
 	return nil
@@ -487,6 +490,8 @@ func (s *Sender) plan(f *flight, fees Fees) action {
 		return doVoid
 	case newest == nil:
 		return doCall
+	case s.resend:
+		return doBroadcast
 	case giveUp && !f.voiding():
 		return doVoid
 	case !newest.Broadcast:
@@ -502,7 +507,7 @@ func (s *Sender) plan(f *flight, fees Fees) action {
 		if since > 0 && f.Code != command.CodeUnderpriced || since >= s.cfg.BumpBlocks {
 			return replace
 		}
-	case newest.LastError != "" && since > 0, since >= 2*s.cfg.BumpBlocks: // nobody may have it: it is to be known first
+	case newest.LastError != "" && since > 0: // nobody may have it: it is to be known first
 		return doBroadcast
 	case since >= s.cfg.BumpBlocks && (f.Nonce == s.look.Latest || !fees.enough(newest.Fee)):
 		return replace

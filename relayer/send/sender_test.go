@@ -100,7 +100,7 @@ func TestWhatCannotSucceedCostsNothing(t *testing.T) {
 	unknown := w.accept(w.command(command.Approve, common.Address{9}, nil))
 	require.Equal(t, command.CodeUnknownEscrow, w.await(unknown, true, command.Held).Code)
 	poor := w.accept(w.command(command.Approve, w.escrow(1, 0), func(c *command.Command) { c.MaxFee = big.NewInt(1) }))
-	require.Equal(t, command.CodeUnderpriced, w.await(poor, true, command.Held).Code)
+	require.Eventually(t, func() bool { return w.answer(poor).Code == command.CodeUnderpriced }, patience, 20*time.Millisecond)
 
 	w.exec(`update commands set cancel_requested = true where command_id = $1`, unknown.Hex())
 	w.await(unknown, true, command.Cancelled)
@@ -339,7 +339,7 @@ func TestKeeper(t *testing.T) {
 	due, waiting, small := w.escrow(1, 100), w.escrow(1, 100), w.escrow(1, 100)
 	approve(due)
 	approve(small)
-	w.exec(`update escrow_records set amount = 1 where escrow = $1`, text(small))
+	w.exec(`update records set amount = 1 where escrow = $1`, small[:])
 	require.NoError(t, w.node.(*testchain.Sim).AdvanceTime(t.Context(), 200*time.Second))
 	w.mine(confirmations)
 	w.start(func(c *send.Config) {

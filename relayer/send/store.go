@@ -296,12 +296,12 @@ const selectWaiting = `
 	       g.address is not null, coalesce(r.status, ''), coalesce(r.payer, ''), coalesce(r.payee, ''), coalesce(r.arbiter, ''), r.amount,
 	       coalesce(r.approvals_required, 0), coalesce(r.approvers, '{}'), coalesce(e.event_id, ''), e.block_number, e.block_hash
 	  from commands c
-	  left join escrow_registry g on g.chain_id = c.chain_id and g.address = c.escrow and g.status <> 'orphaned'
-	  left join escrow_records r on r.chain_id = c.chain_id and r.escrow = c.escrow
+	  left join escrow_registry g on g.chain_id = c.chain_id and g.address_key = bytes(c.escrow) and g.status <> 'orphaned'
+	  left join escrow_records r on r.chain_id = c.chain_id and r.escrow_key = bytes(c.escrow)
 	  left join lateral (
 	       select p.event_id, p.block_number, p.block_hash
 	         from processed_events p
-	        where p.chain_id = c.chain_id and p.escrow = c.escrow and p.state = 'canonical'
+	        where p.chain_id = c.chain_id and p.escrow_key = bytes(c.escrow) and p.state = 'canonical'
 	          and p.event_type = case c.kind when 'approve' then 'Approved' when 'release' then 'EscrowReleased' when 'refund' then 'EscrowRefunded' else 'EscrowDeployed' end
 	          and (c.kind <> 'approve' or lower(p.args ->> 'approver') = c.sender)
 	        order by p.block_number limit 1) e on true

@@ -1,0 +1,295 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/ethereum/go-ethereum/accounts/keystore"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/jackc/pgx/v5"
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/command"
+	"github.com/fusion-prime/escrow-relayer/relayer/config"
+	"github.com/fusion-prime/escrow-relayer/relayer/database"
+	"github.com/fusion-prime/escrow-relayer/relayer/send"
+)
+
+func commandCommand() *cobra.Command {
+	cmd := group(&cobra.Command{Use: "command", Short: "Sign and send commands, look at them, and give them up"})
+	cmd.AddCommand(commandSignCommand(), commandSendCommand(), commandShowCommand(), commandListCommand(), commandCancelCommand())
+	return cmd
+}
+
+func commandSignCommand() *cobra.Command {
+	var keyFile, passwordFile string
+	cmd := &cobra.Command{
+		Use:   "sign --keystore FILE --password-file FILE < COMMAND",
+		Short: "Sign a command from standard input with a requester's key, and print it",
+		Long: `Sign a command from standard input with a requester's key, and print it with its signature. The command is JSON as it is sent, without the field signature.
+Needs no configuration. The id, on standard error, is what the command is known by.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			raw, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), command.MaxBytes))
+			if err != nil {
+				return fmt.Errorf("read standard input: %w", err)
+			}
+			unsigned, err := unsigned(raw)
+			if err != nil {
+				return usage{err}
+			}
+			key, err := requesterKey(keyFile, passwordFile)
+			if err != nil {
+				return usage{err}
+			}
+			signed, err := unsigned.Sign(key.PrivateKey)
+			if err != nil {
+				return usage{err}
+			}
+			fmt.Fprintf(cmd.ErrOrStderr(), "id %s, signed by %s\n", signed.ID(), key.Address)
+			return json.NewEncoder(cmd.OutOrStdout()).Encode(signed)
+		},
+	}
+	cmd.Flags().StringVar(&keyFile, "keystore", "", "keystore file of the requester")
+	cmd.Flags().StringVar(&passwordFile, "password-file", "", "file with its password")
+	return cmd
+}
+
+// unsigned reads a command that has no signature yet.
+func unsigned(raw []byte) (command.Command, error) {
+	var fields map[string]any
+	d := json.NewDecoder(strings.NewReader(string(raw)))
+	d.UseNumber()
+	if err := d.Decode(&fields); err != nil {
+		return command.Command{}, errors.New("standard input is not a JSON object")
+	}
+	fields["signature"] = hexutil.Encode(make([]byte, 65))
+	complete, err := json.Marshal(fields)
+	if err != nil {
+		return command.Command{}, err
+	}
+	parsed, err := command.Parse(complete)
+	if err != nil {
+		return command.Command{}, err
+	}
+	return parsed.Command, nil
+}
+
+func requesterKey(keyFile, passwordFile string) (*keystore.Key, error) {
+	content, err := os.ReadFile(keyFile)
+	if err != nil {
+		return nil, fmt.Errorf("--keystore: %w", err)
+	}
+	password, err := os.ReadFile(passwordFile)
+	if err != nil {
+		return nil, fmt.Errorf("--password-file: %w", err)
+	}
+	key, err := keystore.DecryptKey(content, strings.TrimRight(string(password), "\r\n"))
+	if err != nil {
+		return nil, fmt.Errorf("--keystore %s: wrong password, or not a keystore file of version 3", keyFile)
+	}
+	return key, nil
+}
+
+// sendWithin bounds one request to a relayer.
+const sendWithin = 30 * time.Second
+
+func commandSendCommand() *cobra.Command {
+	var url string
+	cmd := &cobra.Command{
+		Use:   "send --url URL < SIGNED",
+		Short: "Send a signed command from standard input to a relayer, and print its answer",
+		Long:  "Send a signed command from standard input to a relayer that serves POST /commands, and print its answer. Exit code 1 if it is refused. Needs no configuration.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if url == "" {
+				return usage{errors.New("--url is missing: the address of a relayer, such as https://relayer.example")}
+			}
+			raw, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), command.MaxBytes))
+			if err != nil {
+				return fmt.Errorf("read standard input: %w", err)
+			}
+			signed, err := command.Parse(raw)
+			if err != nil {
+				return usage{err}
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), sendWithin)
+			defer cancel()
+			answer, err := (&command.Client{URL: url}).Send(ctx, signed)
+			if err != nil {
+				return err
+			}
+			return json.NewEncoder(cmd.OutOrStdout()).Encode(answer)
+		},
+	}
+	cmd.Flags().StringVar(&url, "url", "", "of the relayer")
+	return cmd
+}
+
+// commandRow is what an operator sees of a command.
+type commandRow struct {
+	ID         string     `json:"command_id"`
+	Kind       string     `json:"kind"`
+	Sender     string     `json:"sender"`
+	Escrow     string     `json:"escrow"`
+	Requester  string     `json:"requester"`
+	State      string     `json:"state"`
+	Code       string     `json:"code"`
+	Detail     string     `json:"detail"`
+	Winner     *string    `json:"winner"`
+	Nonce      *int64     `json:"nonce"`
+	Tx         *string    `json:"transaction_hash"`
+	Block      *int64     `json:"block_number"`
+	EventID    *string    `json:"event_id"`
+	FeePaid    *string    `json:"fee_paid"`
+	MaxFee     string     `json:"max_fee"`
+	ExpiresAt  time.Time  `json:"expires_at"`
+	ReceivedAt time.Time  `json:"received_at"`
+	AssignedAt *time.Time `json:"assigned_at"`
+	SentAt     *time.Time `json:"sent_at"`
+	AnsweredAt *time.Time `json:"answered_at"`
+	Cancel     bool       `json:"cancel_requested"`
+}
+
+const commandColumns = `command_id, kind, sender, escrow, requester, state, code, detail, winner, nonce, tx_hash, block_number, event_id, fee_paid::text, max_fee::text,
+	expires_at, received_at, assigned_at, sent_at, answered_at, cancel_requested`
+
+const selectCommands = `select ` + commandColumns + ` from commands
+	where chain_id = @chain and (@open = false or answered_at is null) and (@escrow = '' or escrow = @escrow) order by seq desc limit @limit`
+
+const selectCommand = `select ` + commandColumns + ` from commands where chain_id = $1 and command_id = $2`
+
+const selectCommandAttempts = `
+	select attempt, purpose, tx_hash, fee_cap::text, tip_cap::text, epoch, signed_at, first_broadcast, last_broadcast, broadcasts, last_error
+	  from command_attempts where chain_id = $1 and command_id = $2 order by attempt`
+
+type attemptRow struct {
+	Attempt        int        `json:"attempt"`
+	Purpose        string     `json:"purpose"`
+	Tx             string     `json:"transaction_hash"`
+	FeeCap         string     `json:"fee_cap"`
+	TipCap         *string    `json:"tip_cap"`
+	Epoch          int64      `json:"epoch"`
+	SignedAt       time.Time  `json:"signed_at"`
+	FirstBroadcast *time.Time `json:"first_broadcast"`
+	LastBroadcast  *time.Time `json:"last_broadcast"`
+	Broadcasts     int        `json:"broadcasts"`
+	LastError      string     `json:"last_error"`
+}
+
+func commandShowCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "show ID",
+		Short: "Show a command and everything that was signed for it, as JSON",
+		Long:  "Show a command and everything that was signed for it, as JSON. Reads CHAIN_ID and DATABASE_URL. Exit code 1 if there is none.",
+		Args:  oneID,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
+				ctx, cancel := context.WithTimeout(ctx, fleetTimeout)
+				defer cancel()
+				id := strings.ToLower(args[0])
+				rows, _ := db.Pool.Query(ctx, selectCommand, cfg.ChainID, id)
+				row, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[commandRow])
+				if errors.Is(err, pgx.ErrNoRows) {
+					return fmt.Errorf("no command %s was taken in on chain %d", id, cfg.ChainID)
+				}
+				if err != nil {
+					return fmt.Errorf("read command %s: %w", id, err)
+				}
+				rows, _ = db.Pool.Query(ctx, selectCommandAttempts, cfg.ChainID, id)
+				attempts, err := pgx.CollectRows(rows, pgx.RowToStructByPos[attemptRow])
+				if err != nil {
+					return fmt.Errorf("read the attempts of command %s: %w", id, err)
+				}
+				out := json.NewEncoder(cmd.OutOrStdout())
+				out.SetIndent("", "  ")
+				return out.Encode(struct {
+					commandRow
+					Attempts []attemptRow `json:"attempts"`
+				}{row, attempts})
+			})
+		},
+	}
+}
+
+// oneID takes the id of a command as the only argument.
+func oneID(_ *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return usage{fmt.Errorf("name the id of one command, got %d arguments", len(args))}
+	}
+	if raw, err := hexutil.Decode(strings.ToLower(args[0])); err != nil || len(raw) != common.HashLength {
+		return usage{fmt.Errorf("%q is not the id of a command: 0x and 64 hexadecimal digits", args[0])}
+	}
+	return nil
+}
+
+func commandListCommand() *cobra.Command {
+	var escrow string
+	var open, asJSON bool
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List commands, the newest first",
+		Long:  "List commands, the newest first. Reads CHAIN_ID and DATABASE_URL.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if escrow != "" && !common.IsHexAddress(escrow) {
+				return usage{fmt.Errorf("--escrow %q is not an address", escrow)}
+			}
+			if limit < 1 || limit > 10_000 {
+				return usage{fmt.Errorf("--limit %d: must be 1 to 10000", limit)}
+			}
+			return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
+				ctx, cancel := context.WithTimeout(ctx, fleetTimeout)
+				defer cancel()
+				rows, _ := db.Pool.Query(ctx, selectCommands, pgx.StrictNamedArgs{"chain": cfg.ChainID, "open": open, "escrow": strings.ToLower(escrow), "limit": limit})
+				all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[commandRow])
+				if err != nil {
+					return fmt.Errorf("list commands: %w", err)
+				}
+				if asJSON {
+					return json.NewEncoder(cmd.OutOrStdout()).Encode(all)
+				}
+				t := table.NewWriter()
+				t.SetOutputMirror(cmd.OutOrStdout())
+				t.SetStyle(table.StyleLight)
+				t.AppendHeader(table.Row{"command", "kind", "escrow", "state", "code", "nonce", "received"})
+				for _, c := range all {
+					t.AppendRow(table.Row{c.ID, c.Kind, c.Escrow, c.State, c.Code, shown(c.Nonce), c.ReceivedAt.UTC().Format(time.RFC3339)})
+				}
+				t.Render()
+				return nil
+			})
+		},
+	}
+	cmd.Flags().StringVar(&escrow, "escrow", "", "only those on this escrow")
+	cmd.Flags().BoolVar(&open, "open", false, "only those without a final answer")
+	cmd.Flags().IntVar(&limit, "limit", 50, "at most so many")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
+	return cmd
+}
+
+func commandCancelCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "cancel ID",
+		Short: "Give a command up: at once if nothing was signed, else by a void if that is mined first",
+		Long: `Give a command up. If nothing was signed for it, it never will be. If it was sent, a transfer of nothing with the same nonce competes with it, and the
+chain decides which of the two is mined; the answer says which. Reads CHAIN_ID and DATABASE_URL.`,
+		Args: oneID,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
+				state, err := send.Cancel(ctx, db.Pool, cfg.ChainID, common.HexToHash(args[0]))
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "asked for; the command was %s\n", state)
+				return nil
+			})
+		},
+	}
+}

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/config"
+	"github.com/fusion-prime/escrow-relayer/relayer/database"
+	"github.com/fusion-prime/escrow-relayer/relayer/send"
+)
+
+func senderCommand() *cobra.Command {
+	cmd := group(&cobra.Command{Use: "sender", Short: "Look at the accounts that commands act through, pause them, and let a halted one go on"})
+	cmd.AddCommand(senderStatusCommand(), senderPauseCommand(), senderResumeCommand(), senderAdoptCommand())
+	return cmd
+}
+
+// senderRow is what an operator sees of a sender.
+type senderRow struct {
+	Address     string     `json:"address"`
+	State       string     `json:"state"`
+	Reason      *string    `json:"reason"`
+	Instance    *string    `json:"instance"`
+	Since       *time.Time `json:"since"`
+	NextNonce   *int64     `json:"next_nonce"`
+	Waiting     int        `json:"waiting"`
+	InFlight    int        `json:"in_flight"`
+	OldestOpen  *time.Time `json:"oldest_open"`
+	SpentFees   string     `json:"spent_fees"`  // wei, today
+	SpentValue  string     `json:"spent_value"` // wei, today
+	Balance     *string    `json:"balance"`     // wei
+	SeenAtBlock *int64     `json:"seen_at_block"`
+}
+
+const selectSenders = `
+	select s.address, s.state, s.reason, s.instance_id, s.since, s.next_nonce,
+	       (select count(*) from commands c where c.chain_id = s.chain_id and c.sender = s.address and c.state in ('accepted', 'held')),
+	       (select count(*) from commands c where c.chain_id = s.chain_id and c.sender = s.address and c.state in ('assigned', 'sent')),
+	       (select min(received_at) from commands c where c.chain_id = s.chain_id and c.sender = s.address and c.state in ('accepted', 'held', 'assigned', 'sent')),
+	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_fees else 0 end::text,
+	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_value else 0 end::text, s.balance::text, s.checked_block
+	  from senders s
+	 where s.chain_id = $1
+	 order by s.address`
+
+func senderStatusCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the senders as the database has them; exit code 1 when one is halted",
+		Long:  "Show the senders as the database has them. Reads CHAIN_ID and DATABASE_URL. The exit code makes it a check.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
+				ctx, cancel := context.WithTimeout(ctx, fleetTimeout)
+				defer cancel()
+				rows, _ := db.Pool.Query(ctx, selectSenders, cfg.ChainID)
+				all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[senderRow])
+				if err != nil {
+					return fmt.Errorf("read the senders: %w", err)
+				}
+				if asJSON {
+					err = json.NewEncoder(cmd.OutOrStdout()).Encode(all)
+				} else {
+					printSenders(cmd, all)
+				}
+				for _, s := range all {
+					if s.State == "halted" && err == nil {
+						err = errQuiet
+					}
+				}
+				return err
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
+	return cmd
+}
+
+func printSenders(cmd *cobra.Command, all []senderRow) {
+	if len(all) == 0 {
+		fmt.Fprintln(cmd.OutOrStdout(), "no sender has been used on this chain")
+		return
+	}
+	t := table.NewWriter()
+	t.SetOutputMirror(cmd.OutOrStdout())
+	t.SetStyle(table.StyleLight)
+	t.AppendHeader(table.Row{"sender", "state", "instance", "next nonce", "waiting", "in flight", "fees today (wei)", "value today (wei)", "balance (wei)"})
+	for _, s := range all {
+		t.AppendRow(table.Row{s.Address, s.State, shown(s.Instance), shown(s.NextNonce), s.Waiting, s.InFlight, s.SpentFees, s.SpentValue, shown(s.Balance)})
+	}
+	t.Render()
+	for _, s := range all {
+		if s.Reason != nil {
+			fmt.Fprintf(cmd.OutOrStdout(), "%s is %s: %s\n", s.Address, s.State, *s.Reason)
+		}
+	}
+}
+
+func shown[T any](p *T) any {
+	if p == nil {
+		return "–"
+	}
+	return *p
+}
+
+// senderFlag adds --sender, and returns how to read it.
+func senderFlag(cmd *cobra.Command) func() (common.Address, error) {
+	text := cmd.Flags().String("sender", "", "address of the account")
+	return func() (common.Address, error) {
+		if !common.IsHexAddress(*text) {
+			return common.Address{}, usage{fmt.Errorf("--sender %q is not an address", *text)}
+		}
+		return common.HexToAddress(*text), nil
+	}
+}
+
+func senderPauseCommand() *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
+		Use:   "pause --sender ADDRESS --reason TEXT",
+		Short: "Keep a sender from taking new commands; what is under way is followed and answered",
+	}
+	sender := senderFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		address, err := sender()
+		if err != nil {
+			return err
+		}
+		if reason == "" {
+			return usage{fmt.Errorf("--reason is missing: others will see it")}
+		}
+		return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
+			return send.Pause(ctx, db.Pool, cfg.ChainID, address, reason)
+		})
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for others to see")
+	return cmd
+}
+
+func senderResumeCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "resume --sender ADDRESS", Short: "End a pause"}
+	sender := senderFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		address, err := sender()
+		if err != nil {
+			return err
+		}
+		return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
+			return send.Resume(ctx, db.Pool, cfg.ChainID, address)
+		})
+	}
+	return cmd
+}
+
+func senderAdoptCommand() *cobra.Command {
+	var nonce uint64
+	cmd := &cobra.Command{
+		Use:   "adopt-nonce --sender ADDRESS --nonce N",
+		Short: "Let a halted sender go on, with N as its next nonce",
+		Long: `Let a halted sender go on, with N as its next nonce. Look at the account in an explorer first: N must be above every nonce that the chain or a pool knows.
+If somebody else has the key, replace the key instead.
+
+Nothing new is sent before all nonces below N are final. A command whose nonce was used by a transaction that was not signed here becomes superseded.`,
+	}
+	sender := senderFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		address, err := sender()
+		if err != nil {
+			return err
+		}
+		if !cmd.Flags().Changed("nonce") || nonce > 1<<62 {
+			return usage{fmt.Errorf("--nonce is missing: `sender status` says which one the sender was halted at")}
+		}
+		return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
+			return send.AdoptNonce(ctx, db.Pool, cfg.ChainID, address, nonce)
+		})
+	}
+	cmd.Flags().Uint64Var(&nonce, "nonce", 0, "the next nonce")
+	return cmd
+}
