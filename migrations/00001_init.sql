@@ -65,6 +65,7 @@ create table relayer_instances (
     lock_key          bigint      not null,
     started_at        timestamptz not null default now(),
     dead_since        timestamptz,
+    left_at           timestamptz, -- when it stopped cleanly; null while it runs, and when it died
     version           text        not null default '',
     seen_at           timestamptz not null default now(), -- when it last looked after its slots
     able_since        timestamptz default now(), -- null while its nodes do not let it go on

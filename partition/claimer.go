@@ -298,7 +298,7 @@ const register = `
 	set partition_number = excluded.partition_number, total_partitions = excluded.total_partitions, strategy = excluded.strategy,
 	    status = 'active', lock_key = excluded.lock_key, version = excluded.version, settings = excluded.settings,
 	    able_since = excluded.able_since, stuck_since = case when @stuck then coalesce(i.stuck_since, now()) end, sits_out = i.sits_out and @stuck,
-	    last_heartbeat = now(), started_at = now(), seen_at = now(), dead_since = null`
+	    last_heartbeat = now(), started_at = now(), seen_at = now(), dead_since = null, left_at = null`
 
 // raiseOwnEpoch fences the former life of an instance; its cursor stays, since the slots that it still owns count from there.
 const raiseOwnEpoch = `
@@ -468,7 +468,7 @@ const releaseSlots = `
 func (c *Claimer) Leave(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	_, err := c.cfg.DB.Exec(ctx, `update relayer_instances set status = 'dead', dead_since = now() where chain_id = $1 and instance_id = $2`,
+	_, err := c.cfg.DB.Exec(ctx, `update relayer_instances set status = 'dead', dead_since = now(), left_at = now() where chain_id = $1 and instance_id = $2`,
 		c.cfg.ChainID, c.cfg.InstanceID)
 	if err != nil {
 		return fmt.Errorf("mark %s as gone: %w", c.cfg.InstanceID, err)

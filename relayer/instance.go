@@ -22,8 +22,12 @@ func (r *Relayer) Instance() web.Instance {
 	if err := r.dbError.Load(); err != nil {
 		i.Database = *err
 	}
-	for _, e := range r.source.Endpoints() {
-		i.Endpoints = append(i.Endpoints, web.Endpoint{Name: e.Name, Up: e.Up, Head: int64(e.Head), Latency: e.Latency, LastError: e.LastError})
+	if f := r.sending.LastFailure(); f != nil {
+		i.PublishError, i.PublishErrorAt = f.Err, f.At
+	}
+	hosts := r.cfg.Endpoints()
+	for n, e := range r.source.Endpoints() {
+		i.Endpoints = append(i.Endpoints, web.Endpoint{Name: e.Name, Host: hosts[n], Up: e.Up, Head: int64(e.Head), Latency: e.Latency, LastError: e.LastError})
 	}
 	t := r.current.Load()
 	switch {

@@ -15,8 +15,8 @@ type Fleet struct {
 	At        time.Time  `json:"at"` // of the snapshot, by the database's clock
 	Known     bool       `json:"known"`
 	Leader    Leader     `json:"leader"`
-	Instances []Instance `json:"instances"` // by partition, then id; the long dead are left out
-	Forgotten int        `json:"forgotten"` // instances left out: they died over a day ago and own nothing
+	Instances []Instance `json:"instances"` // by partition, then id; those that stopped or died a while ago are left out
+	Forgotten int        `json:"forgotten"` // instances left out: they stopped or died a while ago and own nothing
 	Slots     Slots      `json:"slots"`
 	Chain     Chain      `json:"chain"`
 	Escrows   Escrows    `json:"escrows"`
@@ -46,7 +46,7 @@ type Instance struct {
 	Strategy     string              `json:"strategy"`
 	Status       string              `json:"status"` // as its row has it: active, stopping or dead
 	State        State               `json:"state"`
-	Alive        bool                `json:"alive"`    // its session holds its lock, and it has looked after its slots lately
+	Alive        bool                `json:"alive"`    // its session holds its lock, and it looks after its slots
 	SitsOut      bool                `json:"sits_out"` // its nodes do not let it go on, and it gave its slots up to those that can
 	Settings     partition.Settings  `json:"settings"`
 	Leader       bool                `json:"leader"`
@@ -64,6 +64,8 @@ type Instance struct {
 	Head         int64               `json:"head_block"`         // newest block of its node, as of its last heartbeat; 0: unknown
 	Outbox       int                 `json:"outbox_messages"`    // of its slots
 	Late         int                 `json:"late_escrows"`       // of its slots
+
+	locked, left bool // its session holds its lock; it stopped cleanly
 }
 
 // State is what an instance is to an operator.
@@ -74,7 +76,10 @@ const (
 	Serving  State = "serving"  // alive, with slots
 	Standby  State = "standby"  // alive, without slots: another instance serves what it prefers, or a claim is under way
 	Stopping State = "stopping" // alive, and about to stop
-	Dead     State = "dead"
+	Hung     State = "hung"     // it holds its lock, and does not look after its slots
+	Dead     State = "dead"     // it died
+	Stopped  State = "stopped"  // it stopped cleanly
+	Replaced State = "replaced" // it died, and another instance has its partition, or nobody needs it any more
 )
 
 // Slots says who serves what.
@@ -102,7 +107,8 @@ type Slot struct {
 
 // Chain is how far the fleet has come. Blocks are heights; a cursor is the next block to process.
 type Chain struct {
-	Head          int64 `json:"head_block"`     // highest that a live instance reported with a heartbeat; 0: unknown
+	Head          int64 `json:"head_block"`     // newest block that the fleet knows of: reported with a heartbeat, or processed; 0: unknown
+	NodeHead      int64 `json:"-"`              // newest block that a live instance reported with a heartbeat; 0: unknown
 	FactoryCursor int64 `json:"factory_cursor"` // of the factory watch
 	LowestCursor  int64 `json:"lowest_cursor"`  // of any slot: everything below is stored
 	Verified      int64 `json:"verified_block"` // everything up to it was read twice and is stored
@@ -111,9 +117,9 @@ type Chain struct {
 	Factory string `json:"factory"`
 }
 
-// Escrows counts the registry by status.
+// Escrows counts the escrows that are registered, by status. It may be as old as Reader.CountEvery.
 type Escrows struct {
-	Active   int64 `json:"active"`
+	Active   int64 `json:"active"` // neither released nor refunded
 	Released int64 `json:"released"`
 	Refunded int64 `json:"refunded"`
 	Orphaned int64 `json:"orphaned"` // their deployment was taken back by a reorganisation
@@ -139,6 +145,16 @@ type Late struct {
 func (f *Fleet) Live() (n int) {
 	for i := range f.Instances {
 		if f.Instances[i].Alive {
+			n++
+		}
+	}
+	return n
+}
+
+// Expected counts the instances that should be there: those that live, and those that died and that nobody replaces.
+func (f *Fleet) Expected() (n int) {
+	for i := range f.Instances {
+		if in := &f.Instances[i]; in.Alive || in.State == Dead || in.State == Hung {
 			n++
 		}
 	}

@@ -2,12 +2,17 @@ package fleet_test
 
 import (
 	"encoding/json"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/election"
+	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
@@ -29,7 +34,7 @@ func TestWholeFleet(t *testing.T) {
 		values ($1, '0x' || repeat('1', 40), 4, 'active', 5, 'x', 5, true), ($1, '0x' || repeat('2', 40), 4, 'released', 5, 'x', 5, true),
 		       ($1, '0x' || repeat('3', 40), 5, 'active', 5, 'x', 5, false), ($1, '0x' || repeat('4', 40), 5, 'orphaned', 5, 'x', 5, false)`, chain)
 	w.exec(`insert into outbox_messages (chain_id, slot, escrow, event_id, event_type, created_at)
-		values ($1, 1, 'e', 'x', 'Approved', now()), ($1, 4, 'e', 'y', 'Approved', now() - interval '90 seconds')`, chain)
+		values ($1, 1, 'e', 'x', 'Approved', now()), ($1, 4, 'e', 'y', 'Approved', now() - interval '20 seconds')`, chain)
 	// Another chain in the same database must not show.
 	w.exec(`insert into outbox_messages (chain_id, slot, escrow, event_id, event_type) values ($1, 1, 'e', 'x', 'Approved')`, chain+1)
 
@@ -61,12 +66,12 @@ func TestWholeFleet(t *testing.T) {
 	require.Len(t, f.Slots.Each, 2520)
 	require.Equal(t, 2520, f.Slots.Served)
 	require.Zero(t, f.Slots.Unserved)
-	require.Equal(t, fleet.Chain{Head: 1010, FactoryCursor: 1000, LowestCursor: 1003, Verified: 900, Start: 10, Factory: "0xfac"}, f.Chain)
+	require.Equal(t, fleet.Chain{Head: 1010, NodeHead: 1010, FactoryCursor: 1000, LowestCursor: 1003, Verified: 900, Start: 10, Factory: "0xfac"}, f.Chain)
 	require.Equal(t, fleet.Escrows{Active: 2, Released: 1, Orphaned: 1}, f.Escrows)
 	require.EqualValues(t, 3, f.Escrows.Registered())
 	require.EqualValues(t, 2, f.Outbox.Messages)
 	require.False(t, f.Outbox.Estimated)
-	require.InDelta(t, 90, f.Outbox.OldestAge.Seconds(), 30)
+	require.InDelta(t, 25, f.Outbox.OldestAge.Seconds(), 10)
 	require.EqualValues(t, 1, f.Late.Escrows)
 }
 
@@ -100,6 +105,7 @@ func TestAlivenessFollowsTheSession(t *testing.T) {
 	a := w.instance("a", 0, 2, 1000, true)
 	w.lead(a)
 	w.instance("b", 1, 2, 1000, true)
+	w.exec(`update relayer_instances set seen_at = now() - interval '2 seconds', last_heartbeat = now() - interval '20 seconds' where instance_id = 'a'`)
 	require.NoError(t, a.Close(t.Context()))
 	var f fleet.Fleet
 	require.Eventually(t, func() bool { // the server ends a session a moment after its client
@@ -111,8 +117,9 @@ func TestAlivenessFollowsTheSession(t *testing.T) {
 	require.Equal(t, 1260, f.Slots.Dead)
 	require.Equal(t, 1260, f.Slots.Served)
 	require.False(t, f.Leader.Held)
-	require.Empty(t, f.Problems, "a takeover takes seconds; nobody has to look yet")
-	require.Equal(t, []string{fleet.NoLeader, fleet.UnservedSlots}, kinds(f.Judge(fleet.Limits{NoLeader: time.Nanosecond, Unserved: time.Nanosecond})))
+	require.Less(t, f.Slots.Each[0].Unserved.Seconds(), 15.0, "since it last looked after its slots, not since its last heartbeat")
+	require.Equal(t, []string{fleet.Redundancy}, kinds(f.Problems), "a takeover takes seconds, and then one is missing")
+	require.Equal(t, []string{fleet.NoLeader, fleet.UnservedSlots}, kinds(f.Judge(fleet.Limits{NoLeader: fleet.Limit{Behind: 1}, Unserved: fleet.Limit{Behind: 1}})))
 }
 
 func TestAdoptedFreeAndStandby(t *testing.T) {
@@ -142,7 +149,7 @@ func TestAdoptedFreeAndStandby(t *testing.T) {
 	require.False(t, f.Slots.Each[5].Served)
 	require.InDelta(t, 120, f.Slots.Each[5].Unserved.Seconds(), 30)
 	require.InDelta(t, 180, f.Slots.Each[7].Unserved.Seconds(), 30)
-	require.Equal(t, []string{fleet.UnservedSlots, fleet.AdoptedSlots}, kinds(f.Problems))
+	require.Equal(t, []string{fleet.UnservedSlots, fleet.Redundancy}, kinds(f.Problems), "that b is missing says why slots are adopted")
 	require.Contains(t, f.Problems[0].Text, "1258 of 2520")
 	require.Contains(t, f.Problems[0].Text, "last owned by b")
 	require.EqualValues(t, 500, f.Chain.LowestCursor, "the free slot was left at block 500")
@@ -252,5 +259,102 @@ func TestAgesAreShortForPeople(t *testing.T) {
 		"0s": 0, "59s": 59999 * time.Millisecond, "3m 09s": 189 * time.Second, "59m": time.Hour - 1, "4h 05m": 4*time.Hour + 5*time.Minute, "3d 4h": 76 * time.Hour,
 	} {
 		require.Equal(t, want, fleet.Age(age).String())
+	}
+}
+
+// What died is missed at once; what stopped cleanly is given the time of a restart, and then leaves the list; nobody misses what was replaced.
+func TestWhoShouldBeThere(t *testing.T) {
+	w := setup(t)
+	w.chainRow("a", 0, time.Hour)
+	w.lead(w.instance("a", 0, 3, 1000, true))
+	w.instance("b", 1, 3, 1000, true)
+	w.instance("died", 2, 3, 1000, false)
+	w.own("a", (partition.Partition{Number: 2, Total: 3, Strategy: partition.Modulo}).Preferred()...)
+	w.exec(`update relayer_instances set status = 'dead', dead_since = now() - interval '1 second' where instance_id = 'died'`)
+	gone := func(id string, number, total int, left bool, ago string) {
+		w.exec(`insert into relayer_instances (chain_id, instance_id, partition_number, total_partitions, strategy, status, lock_key, dead_since, left_at)
+			values ($1, $2, $3, $4, 'modulo', 'dead', $5, now() - $6::interval, case when $7 then now() - $6::interval end)`,
+			chain, id, number, total, election.InstanceKey(chain, id), ago, left)
+	}
+	gone("before the resize", 3, 5, false, "2 hours")
+	gone("a's predecessor", 0, 3, false, "2 hours")
+	gone("stopped", 1, 3, true, "1 minute")
+	gone("stopped long ago", 1, 3, true, "16 minutes")
+
+	read := func() fleet.Fleet {
+		f, err := fleet.Read(t.Context(), w.pool, chain)
+		require.NoError(t, err)
+		return f
+	}
+	f := read()
+	require.Equal(t, 2, f.Live())
+	require.Equal(t, 3, f.Expected())
+	for id, want := range map[string]fleet.State{
+		"died": fleet.Dead, "before the resize": fleet.Replaced, "a's predecessor": fleet.Replaced, "stopped": fleet.Stopped,
+	} {
+		require.Equal(t, want, f.Find(id).State, id)
+	}
+	require.Nil(t, f.Find("stopped long ago"))
+	require.Equal(t, 1, f.Forgotten)
+	require.Equal(t, []string{fleet.Redundancy}, kinds(f.Problems))
+	require.Contains(t, f.Problems[0].Text, "partition 2 has no live instance: 2 of 3 partitions have one, and 840 slots are served by an instance that stands in")
+	require.Equal(t, fleet.Warning, f.Problems[0].Severity)
+
+	w.exec(`update relayer_instances set left_at = dead_since where instance_id = 'died'`)
+	f = read()
+	require.Empty(t, f.Problems, "it stopped a second ago, and may be restarting")
+	require.Equal(t, 2, f.Expected())
+	require.Equal(t, []string{fleet.Redundancy}, kinds(f.Judge(fleet.Settling)))
+	w.exec(`update relayer_instances set left_at = now() - interval '3 minutes', dead_since = now() - interval '3 minutes' where instance_id = 'died'`)
+	f = read()
+	require.Equal(t, []string{fleet.Redundancy}, kinds(f.Problems))
+}
+
+// A live instance that does not look after its slots holds its lock, and is not alive.
+func TestHung(t *testing.T) {
+	w := setup(t)
+	w.chainRow("a", 0, time.Hour)
+	w.lead(w.instance("a", 0, 1, 1000, true))
+	w.exec(`update relayer_instances set seen_at = now() - interval '21 seconds', last_heartbeat = now() - interval '25 seconds'`)
+	f, err := fleet.Read(t.Context(), w.pool, chain)
+	require.NoError(t, err)
+	require.Equal(t, fleet.Hung, f.Find("a").State)
+	require.Zero(t, f.Live())
+	require.InDelta(t, 21, f.Find("a").DeadFor.Seconds(), 10, "it lived when it last wrote anything")
+}
+
+func TestStartBlockInTheFuture(t *testing.T) {
+	w := setup(t)
+	w.chainRow("a", 0, time.Hour)
+	w.lead(w.instance("a", 0, 1, 99_000, true))
+	w.exec(`update leadership set start_block = 99000, next_block = 99000`)
+	f, err := fleet.Read(t.Context(), w.pool, chain)
+	require.NoError(t, err)
+	require.Equal(t, []string{fleet.FutureStart}, kinds(f.Problems))
+	require.Contains(t, f.Problems[0].Text, "START_BLOCK 99000 is 97990 blocks above the head 1010")
+	require.EqualValues(t, 1010, f.Chain.Head)
+}
+
+// A heartbeat is up to 30 s old: what was processed since is there.
+func TestHeadIsNeverBelowACursor(t *testing.T) {
+	w := setup(t)
+	w.chainRow("a", 0, time.Hour)
+	w.lead(w.instance("a", 0, 1, 1020, true))
+	f, err := fleet.Read(t.Context(), w.pool, chain)
+	require.NoError(t, err)
+	require.EqualValues(t, 1019, f.Chain.Head)
+	require.EqualValues(t, 1019, f.Find("a").Head)
+}
+
+// Each kind of problem has its page, and the page has the section.
+func TestRunbooksOfProblems(t *testing.T) {
+	t.Parallel()
+	for kind, url := range fleet.RunbookOf() {
+		page, section, _ := strings.Cut(path.Base(url), "#")
+		text, err := os.ReadFile(filepath.Join("..", "..", "deploy", "runbooks", page))
+		require.NoError(t, err, kind)
+		if section != "" {
+			require.Contains(t, strings.ToLower(string(text)), "\n## "+section+"\n", "%s: %s", kind, url)
+		}
 	}
 }

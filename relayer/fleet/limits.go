@@ -31,6 +31,8 @@ var (
 	LimitUnserved = Limit{30 * time.Second, 2 * time.Minute}
 	// LimitAdopted is for a slot served by an instance that does not prefer it: redundancy is lost, coverage is not.
 	LimitAdopted = Limit{15 * time.Minute, 0}
+	// LimitRedundancy is for a partition whose instance was stopped and has not come back. One that died is shown at once.
+	LimitRedundancy = Limit{2 * time.Minute, 0}
 	// LimitOutbox is for the age of the oldest message that Pub/Sub has not acknowledged.
 	LimitOutbox = Limit{30 * time.Second, 5 * time.Minute}
 	// LimitDatabase is for an instance that cannot reach the database. It is below DB_OUTAGE_LIMIT (5 min), after which the instance exits.

@@ -53,8 +53,9 @@ func (w *world) chainRow(leader string, beatAgo, freeFor time.Duration) {
 func (w *world) instance(id string, number, total int, next int64, live bool) *pgx.Conn {
 	w.t.Helper()
 	key := election.InstanceKey(chain, id)
-	w.exec(`insert into relayer_instances (chain_id, instance_id, partition_number, total_partitions, strategy, status, lock_key, head_block, escrows_monitored, version)
-		values ($1, $2, $3, $4, 'modulo', 'active', $5, 1010, 3, 'v1')`, chain, id, number, total, key)
+	// Seen an hour from now: a test that takes long does not make it hung.
+	w.exec(`insert into relayer_instances (chain_id, instance_id, partition_number, total_partitions, strategy, status, lock_key, head_block, escrows_monitored, version, seen_at)
+		values ($1, $2, $3, $4, 'modulo', 'active', $5, 1010, 3, 'v1', now() + case when $6 then interval '1 hour' else interval '0' end)`, chain, id, number, total, key, live)
 	w.exec(`insert into cursors (chain_id, instance_id, next_block, block_time) values ($1, $2, $3, now())`, chain, id, next)
 	w.own(id, (partition.Partition{Number: number, Total: total, Strategy: partition.Modulo}).Preferred()...)
 	if !live {

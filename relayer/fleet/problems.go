@@ -1,7 +1,10 @@
 package fleet
 
 import (
+	"cmp"
 	"fmt"
+	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,8 +24,9 @@ const (
 type Problem struct {
 	Kind     string   `json:"kind"` // one of the constants below
 	Severity Severity `json:"severity"`
-	Text     string   `json:"text"`   // what is wrong, with its numbers
-	Remedy   string   `json:"remedy"` // the first step
+	Text     string   `json:"text"`    // what is wrong, with its numbers
+	Remedy   string   `json:"remedy"`  // the first step
+	Runbook  string   `json:"runbook"` // URL of the page that says more
 }
 
 // The kinds of problems.
@@ -41,72 +45,149 @@ const (
 	LateEscrows    = "late_escrows"
 	MixedTotals    = "mixed_totals"
 	MixedSettings  = "mixed_settings"
+	Redundancy     = "lost_redundancy"
+	FutureStart    = "start_block_in_the_future"
 )
 
-// Limits say from when on a state that the fleet passes through by itself is a problem. Zero switches a judgement off.
-type Limits struct {
-	NoLeader       time.Duration // without a leader; an election takes seconds
-	HungLeader     time.Duration // with a leader that does not make its rounds; contenders end it after LEADER_STALE_AFTER
-	Unserved       time.Duration // a slot that nobody serves; a takeover takes seconds, an adoption ADOPT_AFTER
-	Adopted        time.Duration // a slot served by an instance that does not prefer it
-	StaleHeartbeat time.Duration // a live instance that does not beat
-	StuckCursor    time.Duration // a cursor that does not move although there are blocks; above the time between two finalised blocks
-	FactoryBehind  int64         // blocks by which the factory watch is behind the fastest instance
-	Lag            int64         // blocks by which an instance is behind the head. Depends on CONFIRMATIONS, hence off by default
-	Outbox         time.Duration // age of the oldest message
-	Late           time.Duration // age of the oldest escrow that is not admitted
-	MixedSettings  bool          // live instances whose settings differ, of those that they have to agree on
-	MixedTotals    time.Duration // instances that disagree about the number of partitions; a repartition takes minutes
+// Runbooks is where the runbooks are; the alerts link to the same pages.
+const Runbooks = "https://github.com/fusion-prime/escrow-relayer/blob/main/deploy/runbooks/"
+
+// runbookOf is the page of each kind of problem. A test compares it with the files.
+var runbookOf = map[string]string{
+	UnknownChain:   "new-chain.md",
+	NobodyAlive:    "leader-gap.md#relayerfleetdown",
+	NoLeader:       "leader-gap.md#relayernoleader",
+	HungLeader:     "leader-gap.md#relayernoleader",
+	UnservedSlots:  "unserved-slots.md#relayerslotsunserved",
+	AdoptedSlots:   "unserved-slots.md#relayerslotsadopted",
+	Redundancy:     "unserved-slots.md#relayerslotsadopted",
+	StaleHeartbeat: "stale-instance.md#relayerheartbeatstale",
+	StuckCursor:    "lag.md#relayerlagblocks",
+	FactoryBehind:  "lag.md#relayerfactorylag",
+	Lagging:        "lag.md#relayerlagblocks",
+	FutureStart:    "new-chain.md",
+	OldOutbox:      "outbox-age.md#relayeroutboxold",
+	LateEscrows:    "lag.md#relayerlateescrows",
+	MixedTotals:    "repartition.md",
+	MixedSettings:  "schema-upgrade.md#relayerversionsdiffer",
 }
 
-// DefaultLimits leave every automatic remedy the time it needs, and a little more.
-var DefaultLimits = Limits{
-	NoLeader:       LimitNoLeader.Behind,
-	HungLeader:     LimitHungLeader.Critical,
-	Unserved:       LimitUnserved.Critical,
-	Adopted:        LimitAdopted.Behind,
-	StaleHeartbeat: LimitHeartbeat.Behind,
-	StuckCursor:    LimitStuckCursor.Critical,
-	FactoryBehind:  1000,
-	Outbox:         LimitOutbox.Critical,
-	Late:           LimitLate.Behind,
-	MixedSettings:  true,
-	MixedTotals:    LimitMixedTotals.Behind,
+// Limits say from when on a state that the fleet passes through by itself is a problem, and how bad a one. Zero switches a judgement off.
+type Limits struct {
+	NoLeader       Limit // without a leader
+	HungLeader     Limit // with a leader that does not make its rounds
+	Unserved       Limit // a slot that nobody serves
+	Adopted        Limit // a slot served by an instance that does not prefer it
+	Redundancy     Limit // a partition without an instance since one stopped cleanly; of one that died it is a warning at once
+	StaleHeartbeat Limit // a live instance that does not beat
+	StuckCursor    Limit // a cursor that does not move although there are blocks
+	Outbox         Limit // age of the oldest message
+	Late           Limit // age of the oldest escrow that is not admitted
+	MixedTotals    Limit // instances that disagree about the number of partitions, since the youngest of them started
+	MixedSettings  bool  // live instances whose settings differ, of those that they have to agree on
+	FactoryBehind  int64 // blocks by which the factory watch is behind the fastest instance
+	Lag            int64 // blocks by which an instance is behind the head. Depends on CONFIRMATIONS, hence off by default
 }
+
+// DefaultLimits are the table of limits.
+var DefaultLimits = Limits{
+	NoLeader:       LimitNoLeader,
+	HungLeader:     LimitHungLeader,
+	Unserved:       LimitUnserved,
+	Adopted:        LimitAdopted,
+	Redundancy:     LimitRedundancy,
+	StaleHeartbeat: LimitHeartbeat,
+	StuckCursor:    LimitStuckCursor,
+	Outbox:         LimitOutbox,
+	Late:           LimitLate,
+	MixedTotals:    LimitMixedTotals,
+	MixedSettings:  true,
+	FactoryBehind:  1000,
+}
+
+// Settling is what passes by itself within seconds, and is worth a look while somebody looks anyway.
+var Settling = Limits{
+	NoLeader: Limit{Behind: 1}, Unserved: Limit{Behind: 1}, Outbox: Limit{Behind: settlingOutbox}, Redundancy: Limit{Behind: 1},
+}
+
+// settlingOutbox is an age that no message reaches while Pub/Sub answers.
+const settlingOutbox = 5 * time.Second
 
 // Judge lists what needs a person, the worst first.
 func (f *Fleet) Judge(l Limits) []Problem {
+	problems := f.judge(l)
+	for i := range problems {
+		problems[i].Runbook = Runbooks + runbookOf[problems[i].Kind]
+	}
+	slices.SortStableFunc(problems, func(a, b Problem) int { return cmp.Compare(b.Severity.rank(), a.Severity.rank()) })
+	return problems
+}
+
+// rank orders severities.
+func (s Severity) rank() int {
+	if s == Critical {
+		return 1
+	}
+	return 0
+}
+
+func (f *Fleet) judge(l Limits) []Problem {
 	if !f.Known && len(f.Instances) == 0 {
-		return []Problem{{UnknownChain, Critical, fmt.Sprintf("no instance has ever run for chain %d on this database", f.ChainID),
-			"check CHAIN_ID and DATABASE_URL, then start an instance"}}
+		return []Problem{{Kind: UnknownChain, Severity: Critical, Text: fmt.Sprintf("no instance has ever run for chain %d on this database", f.ChainID),
+			Remedy: "check CHAIN_ID and DATABASE_URL, then start an instance"}}
 	}
 	if f.Live() == 0 {
-		return []Problem{{NobodyAlive, Critical, fmt.Sprintf("none of %d instances is alive: nothing is watched and nothing is published", len(f.Instances)),
-			"start an instance; it goes on where the last one stopped"}}
+		return []Problem{{Kind: NobodyAlive, Severity: Critical, Text: f.nobodyAlive(),
+			Remedy: "start an instance; it goes on where the last one stopped"}}
 	}
-	critical, warnings := []Problem{}, []Problem{}
-	for _, p := range []*Problem{f.leaderProblem(l), f.unserved(l), f.outboxProblem(l), f.stuck(l), f.factoryBehind(l), f.stale(l),
-		f.lagging(l), f.lateProblem(l), f.adopted(l), f.mixed(l), f.mixedSettings(l)} {
-		switch {
-		case p == nil:
-		case p.Severity == Critical:
-			critical = append(critical, *p)
-		default:
-			warnings = append(warnings, *p)
+
+	problems := []Problem{}
+	for _, p := range []*Problem{f.leaderProblem(l), f.unserved(l), f.futureStart(), f.outboxProblem(l), f.stuck(l), f.factoryBehind(l), f.stale(l),
+		f.lagging(l), f.lateProblem(l), f.redundancy(l), f.adopted(l), f.mixed(l), f.mixedSettings(l)} {
+		if p != nil {
+			problems = append(problems, *p)
 		}
 	}
-	return append(critical, warnings...)
+	return problems
+}
+
+func (f *Fleet) nobodyAlive() string {
+	stopped, since := 0, Age(0)
+	for i := range f.Instances {
+		if f.Instances[i].State == Stopped {
+			stopped++
+			since = max(since, f.Instances[i].DeadFor)
+		}
+	}
+	text := "no instance is alive: nothing is watched and nothing is published"
+	switch died := len(f.Instances) - stopped; {
+	case stopped > 0 && died == 0:
+		text += fmt.Sprintf("; %s stopped cleanly, the first %s ago", instances(stopped), since)
+	case stopped > 0:
+		text += fmt.Sprintf("; %s stopped cleanly, %s died", instances(stopped), instances(died))
+	case died > 0:
+		text += fmt.Sprintf("; %s died", instances(died))
+	}
+	return text
+}
+
+func instances(n int) string {
+	if n == 1 {
+		return "1 instance"
+	}
+	return fmt.Sprintf("%d instances", n)
 }
 
 func (f *Fleet) leaderProblem(l Limits) *Problem {
 	age := f.Leader.HeartbeatAge
-	switch {
-	case !f.Leader.Held && over(age, l.NoLeader):
-		return &Problem{NoLeader, Critical, fmt.Sprintf("nobody has led for %s: new escrows are not discovered", age),
-			"look at the logs of the live instances for why they do not take the leader lock"}
-	case f.Leader.Held && over(age, l.HungLeader):
-		return &Problem{HungLeader, Critical, fmt.Sprintf("the leader %s holds its lock but has not made its rounds for %s", f.Leader.Instance, age),
-			"restart it; another instance takes over within seconds"}
+	if severity := l.NoLeader.Severity(time.Duration(age)); !f.Leader.Held && severity != "" {
+		return &Problem{Kind: NoLeader, Severity: severity, Text: fmt.Sprintf("nobody has led for %s: new escrows are not discovered", age),
+			Remedy: "look at the logs of the live instances for why they do not take the leader lock"}
+	}
+	if severity := l.HungLeader.Severity(time.Duration(age)); f.Leader.Held && severity != "" {
+		return &Problem{Kind: HungLeader, Severity: severity,
+			Text:   fmt.Sprintf("the leader %s holds its lock but has not made its rounds for %s", f.Leader.Instance, age),
+			Remedy: "restart it; another instance takes over within seconds"}
 	}
 	return nil
 }
@@ -115,42 +196,63 @@ func (f *Fleet) unserved(l Limits) *Problem {
 	n, longest := 0, Age(0)
 	owners := map[string]bool{}
 	for i := range f.Slots.Each {
-		if s := &f.Slots.Each[i]; !s.Served && over(s.Unserved, l.Unserved) {
-			n++
-			longest = max(longest, s.Unserved)
-			if s.Owner != "" {
-				owners[s.Owner] = true
-			}
+		s := &f.Slots.Each[i]
+		if s.Served || l.Unserved.Severity(time.Duration(s.Unserved)) == "" {
+			continue
+		}
+		n++
+		longest = max(longest, s.Unserved)
+		if s.Owner != "" {
+			owners[s.Owner] = true
 		}
 	}
 	if n == 0 {
 		return nil
 	}
-	text := fmt.Sprintf("%d of %d slots have not been served for up to %s", n, f.Slots.Total, longest)
+
+	text := fmt.Sprintf("%d of %d slots are not served, for %s at most", n, f.Slots.Total, longest)
 	if len(owners) > 0 {
 		text += "; last owned by " + names(f, func(i *Instance) bool { return owners[i.ID] })
 	}
-	return &Problem{UnservedSlots, Critical, text, "look at the logs of the live instances for why they do not claim them"}
+	return &Problem{Kind: UnservedSlots, Severity: l.Unserved.Severity(time.Duration(longest)), Text: text,
+		Remedy: "look at the logs of the live instances for why they do not claim them"}
+}
+
+// futureStart is a START_BLOCK above the head: the fleet waits for it, and looks well.
+func (f *Fleet) futureStart() *Problem {
+	if f.Chain.NodeHead == 0 || f.Chain.Start <= f.Chain.NodeHead {
+		return nil
+	}
+	return &Problem{Kind: FutureStart, Severity: Critical,
+		Text: fmt.Sprintf("START_BLOCK %d is %d blocks above the head %d: nothing is read until the chain is there",
+			f.Chain.Start, f.Chain.Start-f.Chain.NodeHead, f.Chain.NodeHead),
+		Remedy: "set START_BLOCK to the block in which the factory was deployed, on a database of its own"}
 }
 
 func (f *Fleet) outboxProblem(l Limits) *Problem {
-	if !over(f.Outbox.OldestAge, l.Outbox) {
+	severity := l.Outbox.Severity(time.Duration(f.Outbox.OldestAge))
+	if severity == "" {
 		return nil
 	}
-	return &Problem{OldOutbox, Critical, fmt.Sprintf("the oldest of %d messages has waited for Pub/Sub for %s", f.Outbox.Messages, f.Outbox.OldestAge),
-		"look at relayer_publish_errors_total and at the topic's permissions and quota; nothing is lost"}
+	return &Problem{Kind: OldOutbox, Severity: severity,
+		Text:   fmt.Sprintf("the oldest of %d messages has waited for Pub/Sub for %s", f.Outbox.Messages, f.Outbox.OldestAge),
+		Remedy: "look at the last error of publishing, and at the topic's permissions and quota; nothing is lost"}
 }
 
 func (f *Fleet) stuck(l Limits) *Problem {
-	is := func(i *Instance) bool {
-		return i.Alive && i.Slots > 0 && i.Cursor > 0 && i.Cursor <= f.Chain.Head && over(i.CursorAge, l.StuckCursor)
-	}
-	who := names(f, is)
+	longest := Age(0)
+	who := names(f, func(i *Instance) bool {
+		is := i.Alive && i.Slots > 0 && i.Cursor > 0 && i.Cursor <= f.Chain.NodeHead && l.StuckCursor.Severity(time.Duration(i.CursorAge)) != ""
+		if is {
+			longest = max(longest, i.CursorAge)
+		}
+		return is
+	})
 	if who == "" {
 		return nil
 	}
-	return &Problem{StuckCursor, Critical, fmt.Sprintf("no block processed for over %s: %s", Age(l.StuckCursor), who),
-		"look at its /readyz and at its node; restart it if both are well"}
+	return &Problem{Kind: StuckCursor, Severity: l.StuckCursor.Severity(time.Duration(longest)),
+		Text: fmt.Sprintf("no block processed for %s: %s", longest, who), Remedy: "look at its /readyz and at its node; restart it if both are well"}
 }
 
 func (f *Fleet) factoryBehind(l Limits) *Problem {
@@ -163,16 +265,25 @@ func (f *Fleet) factoryBehind(l Limits) *Problem {
 	if l.FactoryBehind == 0 || behind <= l.FactoryBehind {
 		return nil
 	}
-	return &Problem{FactoryBehind, Critical, fmt.Sprintf("the factory watch is %d blocks behind the fastest instance: new escrows are discovered late", behind),
-		"look at the leader's node and logs"}
+	return &Problem{Kind: FactoryBehind, Severity: Critical,
+		Text:   fmt.Sprintf("the factory watch is %d blocks behind the fastest instance: new escrows are discovered late", behind),
+		Remedy: "look at the leader's node and logs"}
 }
 
 func (f *Fleet) stale(l Limits) *Problem {
-	who := names(f, func(i *Instance) bool { return i.Alive && over(i.HeartbeatAge, l.StaleHeartbeat) })
+	longest := Age(0)
+	who := names(f, func(i *Instance) bool {
+		is := i.Alive && l.StaleHeartbeat.Severity(time.Duration(i.HeartbeatAge)) != ""
+		if is {
+			longest = max(longest, i.HeartbeatAge)
+		}
+		return is
+	})
 	if who == "" {
 		return nil
 	}
-	return &Problem{StaleHeartbeat, Critical, fmt.Sprintf("connected but without a heartbeat for over %s: %s", Age(l.StaleHeartbeat), who), "restart it"}
+	return &Problem{Kind: StaleHeartbeat, Severity: l.StaleHeartbeat.Severity(time.Duration(longest)),
+		Text: fmt.Sprintf("connected but without a heartbeat for %s: %s", longest, who), Remedy: "restart it"}
 }
 
 func (f *Fleet) lagging(l Limits) *Problem {
@@ -183,52 +294,76 @@ func (f *Fleet) lagging(l Limits) *Problem {
 	if who == "" {
 		return nil
 	}
-	return &Problem{Lagging, Warning, fmt.Sprintf("more than %d blocks behind the head: %s", l.Lag, who), "look at the latency and the errors of its RPC endpoints"}
+	return &Problem{Kind: Lagging, Severity: Warning, Text: fmt.Sprintf("more than %d blocks behind the head: %s", l.Lag, who),
+		Remedy: "look at the latency and the errors of its RPC endpoints"}
 }
 
 func (f *Fleet) lateProblem(l Limits) *Problem {
-	if !over(f.Late.OldestAge, l.Late) {
+	severity := l.Late.Severity(time.Duration(f.Late.OldestAge))
+	if severity == "" {
 		return nil
 	}
-	return &Problem{LateEscrows, Warning, fmt.Sprintf("%d escrows wait to be caught up, the oldest for %s", f.Late.Escrows, f.Late.OldestAge),
-		"look at the logs of the owners of their slots"}
+	return &Problem{Kind: LateEscrows, Severity: severity,
+		Text: fmt.Sprintf("%d escrows wait to be caught up, the oldest for %s", f.Late.Escrows, f.Late.OldestAge), Remedy: "look at the logs of the owners of their slots"}
+}
+
+// redundancy is a partition that has no live instance. One that died is missed at once; one that was stopped may be restarting.
+func (f *Fleet) redundancy(l Limits) *Problem {
+	missing := f.missing()
+	var who []string
+	for _, m := range missing {
+		if m.died && l.Redundancy.Behind > 0 || l.Redundancy.Severity(time.Duration(m.since)) != "" {
+			who = append(who, fmt.Sprint(m.number))
+		}
+	}
+	if len(who) == 0 {
+		return nil
+	}
+
+	total := f.total()
+	partitions := "partition " + who[0] + " has"
+	if len(who) > 1 {
+		partitions = "partitions " + enumerate(who) + " have"
+	}
+	return &Problem{Kind: Redundancy, Severity: Warning,
+		Text: fmt.Sprintf("%s no live instance: %d of %d partitions have one, and %d slots are served by an instance that stands in",
+			partitions, total-len(missing), total, f.Slots.Adopted),
+		Remedy: "start the instances that are missing; until then fewer can fail"}
+}
+
+// enumerate lists some words, at most five.
+func enumerate(all []string) string {
+	const most = 5
+	if len(all) > most {
+		return strings.Join(all[:most], ", ") + fmt.Sprintf(" and %d more", len(all)-most)
+	}
+	return strings.Join(all, ", ")
 }
 
 func (f *Fleet) adopted(l Limits) *Problem {
 	n, longest := 0, Age(0)
 	for i := range f.Slots.Each {
 		s := &f.Slots.Each[i]
-		if held := Age(max(0, f.At.Sub(s.Since))); s.Served && s.Adopted && over(held, l.Adopted) {
+		if held := Age(max(0, f.At.Sub(s.Since))); s.Served && s.Adopted && l.Adopted.Severity(time.Duration(held)) != "" {
 			n++
 			longest = max(longest, held)
 		}
 	}
-	if n == 0 {
+	if n == 0 || f.redundancy(l) != nil { // which says why
 		return nil
 	}
-	return &Problem{AdoptedSlots, Warning, fmt.Sprintf("%d slots have been adopted for up to %s: no live instance prefers them", n, longest),
-		"start an instance for the missing partition"}
+	return &Problem{Kind: AdoptedSlots, Severity: l.Adopted.Severity(time.Duration(longest)),
+		Text:   fmt.Sprintf("%d slots have been adopted for up to %s: the instance that prefers them does not take them", n, longest),
+		Remedy: "look at its log, or start an instance for the missing partition"}
 }
 
 func (f *Fleet) mixed(l Limits) *Problem {
-	if l.MixedTotals == 0 {
+	severity := l.MixedTotals.Severity(f.youngest())
+	if severity == "" || f.total() != 0 {
 		return nil
 	}
-	kinds := map[string]bool{}
-	var youngest time.Time
-	for i := range f.Instances {
-		if in := &f.Instances[i]; in.Alive {
-			kinds[fmt.Sprintf("%d %s", in.Total, in.Strategy)] = true
-			if in.Started.After(youngest) {
-				youngest = in.Started
-			}
-		}
-	}
-	if len(kinds) < 2 || f.At.Sub(youngest) <= l.MixedTotals {
-		return nil
-	}
-	return &Problem{MixedTotals, Warning, "live instances disagree about TOTAL_PARTITIONS or PARTITION_STRATEGY, and no repartition is under way",
-		"give all instances the same values"}
+	return &Problem{Kind: MixedTotals, Severity: severity,
+		Text: "live instances disagree about TOTAL_PARTITIONS or PARTITION_STRATEGY, and no repartition is under way", Remedy: "give all instances the same values"}
 }
 
 // mixedSettings names what would split the stream. A rolling change passes through it, and is to be seen while it does.
@@ -251,29 +386,81 @@ func (f *Fleet) mixedSettings(l Limits) *Problem {
 	if len(texts) == 0 {
 		return nil
 	}
-	return &Problem{MixedSettings, Warning, "live instances have different settings: " + strings.Join(texts, "; "),
-		"give all instances the same values, and take ALLOW_MIXED_SETTINGS back"}
+	return &Problem{Kind: MixedSettings, Severity: Warning, Text: "live instances have different settings: " + strings.Join(texts, "; "),
+		Remedy: "give all instances the same values, and take ALLOW_MIXED_SETTINGS back"}
 }
 
-func over(age Age, limit time.Duration) bool { return limit > 0 && time.Duration(age) > limit }
+// youngest is how long ago the live instance that started last did so.
+func (f *Fleet) youngest() time.Duration {
+	age := time.Duration(math.MaxInt64)
+	for i := range f.Instances {
+		if in := &f.Instances[i]; in.Alive {
+			age = min(age, f.At.Sub(in.Started))
+		}
+	}
+	return age
+}
+
+// total is the number of partitions that the live instances agree on; 0: they do not, or none lives.
+func (f *Fleet) total() (total int) {
+	strategy := ""
+	for i := range f.Instances {
+		in := &f.Instances[i]
+		switch {
+		case !in.Alive:
+		case total == 0:
+			total, strategy = in.Total, in.Strategy
+		case total != in.Total || strategy != in.Strategy:
+			return 0
+		}
+	}
+	return total
+}
+
+// gap is a partition without a live instance.
+type gap struct {
+	number int
+	died   bool // the last one that had it died; else it stopped, or there never was one
+	since  Age  // of the death or the stop; of what never was, since the youngest instance started
+}
+
+// missing lists the partitions without a live instance. While the live ones disagree about how many there are, it is not known.
+func (f *Fleet) missing() (gaps []gap) {
+	total := f.total()
+	if total == 0 {
+		return nil
+	}
+	lives, last := make([]bool, total), make([]*Instance, total)
+	for i := range f.Instances {
+		in := &f.Instances[i]
+		switch {
+		case in.Number >= total:
+		case in.Alive:
+			lives[in.Number] = true
+		case in.Total == total && (last[in.Number] == nil || in.DeadFor < last[in.Number].DeadFor):
+			last[in.Number] = in
+		}
+	}
+
+	for number, alive := range lives {
+		switch in := last[number]; {
+		case alive:
+		case in != nil:
+			gaps = append(gaps, gap{number, in.State != Stopped, in.DeadFor})
+		default:
+			gaps = append(gaps, gap{number, false, Age(f.youngest())})
+		}
+	}
+	return gaps
+}
 
 // names lists instances, at most five.
 func names(f *Fleet, is func(*Instance) bool) string {
-	const most = 5
 	var ids []string
-	more := 0
 	for i := range f.Instances {
-		switch in := &f.Instances[i]; {
-		case !is(in):
-		case len(ids) < most:
+		if in := &f.Instances[i]; is(in) {
 			ids = append(ids, in.ID)
-		default:
-			more++
 		}
 	}
-	text := strings.Join(ids, ", ")
-	if more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
+	return enumerate(ids)
 }

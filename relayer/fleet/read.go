@@ -35,8 +35,8 @@ func read(ctx context.Context, db DB, chainID int64, counted *Escrows) (f Fleet,
 		batch := &pgx.Batch{}
 		batch.Queue(selectLeadership, chainID).QueryRow(r.leadership)
 		batch.Queue(selectLocks).Query(r.readLocks)
-		batch.Queue(selectInstances, chainID, forget.Seconds()).Query(r.instances)
-		batch.Queue(selectForgotten, chainID, forget.Seconds()).QueryRow(func(row pgx.Row) error { return row.Scan(&r.f.Forgotten) })
+		batch.Queue(selectInstances, chainID, forget.Seconds(), forgetStopped.Seconds()).Query(r.instances)
+		batch.Queue(selectForgotten, chainID, forget.Seconds(), forgetStopped.Seconds()).QueryRow(func(row pgx.Row) error { return row.Scan(&r.f.Forgotten) })
 		batch.Queue(selectSlots, chainID).Query(r.slots)
 		batch.Queue(selectOutbox, chainID, outboxCounted).Query(r.outbox)
 		batch.Queue(selectOutboxSpan, chainID).QueryRow(func(row pgx.Row) error { return row.Scan(&r.span) })
@@ -70,6 +70,9 @@ func inSnapshot(ctx context.Context, db DB, f func(pgx.Tx) error) error {
 // forget is how long a dead instance that owns nothing is shown: platforms that name each replica anew leave many behind.
 const forget = 24 * time.Hour
 
+// forgetStopped is the same for one that stopped cleanly: long enough to see a restart.
+const forgetStopped = 15 * time.Minute
+
 // rows are what the statements return, before it is put together.
 type rows struct {
 	f           Fleet
@@ -77,9 +80,9 @@ type rows struct {
 	beat        *time.Time
 	locks       map[int64]int32 // advisory lock key to the pid of its holder
 	lockKeys    []int64         // of f.Instances
-	seen        []time.Time     // of f.Instances: when it last looked after its slots
 	deadSince   []*time.Time    // of f.Instances
 	beats       []time.Time     // of f.Instances
+	seen        []time.Time     // of f.Instances: when each last looked after its slots
 	groups      []group
 	outboxBy    map[int16]int
 	oldest      *time.Time
@@ -126,14 +129,16 @@ func (r *rows) readLocks(rows pgx.Rows) error {
 // selectInstances leaves out those that died long ago and own nothing.
 const selectInstances = `
 	select i.instance_id, i.partition_number, i.total_partitions, i.strategy, i.status, i.last_heartbeat, i.dead_since, i.started_at, i.version,
-	       i.escrows_monitored, coalesce(i.head_block, 0), i.lock_key, coalesce(c.next_block, 0), c.block_time, c.updated_at, i.seen_at, i.sits_out, i.settings
+	       i.escrows_monitored, coalesce(i.head_block, 0), i.lock_key, coalesce(c.next_block, 0), c.block_time, c.updated_at,
+	       i.seen_at, i.left_at is not null, i.sits_out, i.settings
 	from relayer_instances i left join cursors c using (chain_id, instance_id)
-	where i.chain_id = $1 and (i.dead_since is null or i.dead_since > now() - make_interval(secs => $2)
+	where i.chain_id = $1 and (i.dead_since is null
+	      or i.dead_since > now() - make_interval(secs => case when i.left_at is null then $2::float8 else $3::float8 end)
 	      or exists (select from slot_ownership s where s.chain_id = i.chain_id and s.owner = i.instance_id))`
 
 const selectForgotten = `
 	select count(*) from relayer_instances i
-	where i.chain_id = $1 and i.dead_since <= now() - make_interval(secs => $2)
+	where i.chain_id = $1 and i.dead_since <= now() - make_interval(secs => case when i.left_at is null then $2::float8 else $3::float8 end)
 	  and not exists (select from slot_ownership s where s.chain_id = i.chain_id and s.owner = i.instance_id)`
 
 func (r *rows) instances(rows pgx.Rows) error {
@@ -143,7 +148,7 @@ func (r *rows) instances(rows pgx.Rows) error {
 		var dead, at, moved *time.Time
 		var key int64
 		if err := rows.Scan(&i.ID, &i.Number, &i.Total, &i.Strategy, &i.Status, &beat, &dead, &i.Started, &i.Version,
-			&i.Escrows, &i.Head, &key, &i.Cursor, &at, &moved, &seen, &i.SitsOut, &i.Settings); err != nil {
+			&i.Escrows, &i.Head, &key, &i.Cursor, &at, &moved, &seen, &i.left, &i.SitsOut, &i.Settings); err != nil {
 			return err
 		}
 		i.Partition = partition.Partition{Number: i.Number, Total: i.Total, Strategy: partition.Strategy(i.Strategy)}
@@ -156,9 +161,9 @@ func (r *rows) instances(rows pgx.Rows) error {
 		i.Started = i.Started.UTC()
 		r.f.Instances = append(r.f.Instances, i)
 		r.lockKeys = append(r.lockKeys, key)
-		r.seen = append(r.seen, seen)
 		r.deadSince = append(r.deadSince, dead)
 		r.beats = append(r.beats, beat)
+		r.seen = append(r.seen, seen)
 	}
 	return rows.Err()
 }
@@ -251,16 +256,19 @@ func (r *rows) fold() Fleet {
 	for n := range f.Instances {
 		i := &f.Instances[n]
 		index[i.ID] = i
-		pid, alive := r.locks[r.lockKeys[n]]
-		alive = alive && f.At.Sub(r.seen[n]) < partition.StaleAfter
-		i.Alive = alive
+		pid, locked := r.locks[r.lockKeys[n]]
+		i.locked, i.Alive = locked, locked && r.f.At.Sub(r.seen[n]) <= partition.StaleAfter
 		i.HeartbeatAge = r.age(r.beats[n])
-		if alive {
-			f.Chain.Head = max(f.Chain.Head, i.Head)
+		if i.Alive {
+			f.Chain.NodeHead = max(f.Chain.NodeHead, i.Head)
 			i.Leader = held && pid == holder
 			f.Leader.Valid = f.Leader.Valid || i.Leader && i.ID == f.Leader.Instance
 		} else {
+			// It lived when it last wrote anything.
 			died := r.beats[n]
+			if r.seen[n].After(died) {
+				died = r.seen[n]
+			}
 			if r.deadSince[n] != nil {
 				died = *r.deadSince[n]
 			}
@@ -272,10 +280,9 @@ func (r *rows) fold() Fleet {
 			}
 		}
 	}
+	r.foldHead()
 	r.foldSlots(index)
-	for n := range f.Instances {
-		f.Instances[n].State = state(&f.Instances[n])
-	}
+	f.setStates()
 	slices.SortFunc(f.Instances, func(a, b Instance) int {
 		return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.Total, b.Total), cmp.Compare(a.ID, b.ID))
 	})
@@ -292,6 +299,24 @@ func (r *rows) fold() Fleet {
 	}
 	f.Problems = f.Judge(DefaultLimits)
 	return *f
+}
+
+// foldHead puts the head where the newest of all reports says. A heartbeat is older than a commit: what was processed is there. Cursors that
+// stand at a START_BLOCK which no node has yet prove nothing.
+func (r *rows) foldHead() {
+	f := &r.f
+	f.Chain.Head = f.Chain.NodeHead
+	if f.Chain.Start > f.Chain.NodeHead {
+		return
+	}
+	f.Chain.Head = max(f.Chain.Head, f.Chain.FactoryCursor-1)
+	for n := range f.Instances {
+		i := &f.Instances[n]
+		i.Head = max(i.Head, i.Cursor-1)
+		if i.Alive {
+			f.Chain.Head = max(f.Chain.Head, i.Head)
+		}
+	}
 }
 
 func (r *rows) foldSlots(index map[string]*Instance) {
@@ -345,16 +370,49 @@ func (r *rows) foldSlots(index map[string]*Instance) {
 	slices.SortFunc(s.Each, func(a, b Slot) int { return cmp.Compare(a.Number, b.Number) })
 }
 
-func state(i *Instance) State {
-	switch {
-	case !i.Alive:
-		return Dead
-	case i.Status == "stopping":
-		return Stopping
-	case i.Slots == 0:
-		return Standby
+// setStates says of each instance what it is to an operator.
+func (f *Fleet) setStates() {
+	for n := range f.Instances {
+		i := &f.Instances[n]
+		switch {
+		case !i.Alive && i.left:
+			i.State = Stopped
+		case !i.Alive && f.replaced(i):
+			i.State = Replaced
+		case !i.Alive && i.locked:
+			i.State = Hung
+		case !i.Alive:
+			i.State = Dead
+		case i.Status == "stopping":
+			i.State = Stopping
+		case i.Slots == 0:
+			i.State = Standby
+		default:
+			i.State = Serving
+		}
 	}
-	return Serving
+}
+
+// replaced says whether nobody misses an instance that is not alive: another one has its partition, or there is no such partition any more.
+func (f *Fleet) replaced(gone *Instance) bool {
+	if gone.Slots > 0 {
+		return false
+	}
+	exists, lives := false, false
+	for n := range f.Instances {
+		i := &f.Instances[n]
+		if !i.Alive {
+			continue
+		}
+		lives = true
+		if i.Total == gone.Total && i.Strategy == gone.Strategy {
+			exists = true
+			if i.Number == gone.Number {
+				return true
+			}
+		}
+	}
+	return lives && !exists
 }
 
 // age is never negative: a row may have been written between the start of the snapshot's transaction and its first statement.

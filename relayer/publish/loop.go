@@ -365,6 +365,7 @@ func (l *loop) failed(ctx context.Context, f *flight) {
 	}
 	c := pubsub.Code(f.err)
 	l.cfg.Metrics.errors.WithLabelValues(c.String()).Inc()
+	l.cfg.Metrics.last.Store(&Failure{At: time.Now(), Err: f.err})
 	if !pubsub.Refused(c) {
 		l.del.doubt(n.id.Slot, f.rows[len(f.rows)-1].Seq)
 	}

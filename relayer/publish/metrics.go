@@ -1,6 +1,9 @@
 package publish
 
 import (
+	"sync/atomic"
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"google.golang.org/grpc/codes"
@@ -14,7 +17,17 @@ type Metrics struct {
 	errors                 *prometheus.CounterVec
 	duration, latency      prometheus.Histogram
 	inFlight, blocked      prometheus.Gauge
+	last                   atomic.Pointer[Failure]
 }
+
+// Failure is a request to publish that failed.
+type Failure struct {
+	At  time.Time
+	Err error
+}
+
+// LastFailure returns the last request that failed; nil: none has.
+func (m *Metrics) LastFailure() *Failure { return m.last.Load() }
 
 // NewMetrics registers the metrics; nil registers nothing.
 func NewMetrics(reg prometheus.Registerer) *Metrics {

@@ -43,21 +43,21 @@ type kind struct {
 // board reads the fleet for everybody who looks at this instance, and samples the instance for the plots. One goroutine runs it,
 // the other methods may be called by any.
 type board struct {
-	cfg     Config
-	fleet   *fleet.Reader
-	reading chan struct{} // holds a token while somebody reads the database
+	cfg   Config
+	fleet *fleet.Reader
 
 	mu       sync.Mutex
+	reading  chan struct{} // closed when the reading that is under way ends; nil: none is
 	history  *history
 	news     news
-	tried    time.Time // start of the last attempt
+	tried    time.Time // end of the last attempt
 	watchers int       // open streams
 	tick     chan struct{}
 }
 
 func newBoard(cfg Config) *board {
 	return &board{
-		cfg: cfg, fleet: &fleet.Reader{DB: cfg.DB, ChainID: cfg.ChainID}, reading: make(chan struct{}, 1),
+		cfg: cfg, fleet: &fleet.Reader{DB: cfg.DB, ChainID: cfg.ChainID},
 		history: newHistory(), tick: make(chan struct{}),
 	}
 }
@@ -132,34 +132,34 @@ func (b *board) latest(ctx context.Context) news {
 	return b.read(context.WithoutCancel(ctx), b.cfg.Every)
 }
 
-// read returns what was read last, and reads again before if the last attempt is older than every. Attempts, not successes, count:
-// while the database is gone only one caller at a time waits for it, and the others get what there is.
+// read returns what was read last, and reads again before if the last attempt is older than every. While somebody reads, everybody else waits
+// for that reading and takes what it brought, so that nobody waits longer than one reading takes.
 func (b *board) read(ctx context.Context, every time.Duration) news {
-	select {
-	case b.reading <- struct{}{}:
-	case <-ctx.Done():
+	b.mu.Lock()
+	if under := b.reading; under != nil {
+		b.mu.Unlock()
+		select {
+		case <-under:
+		case <-ctx.Done():
+		}
 		return b.current()
 	}
-	defer func() { <-b.reading }()
-	b.mu.Lock()
 	now := b.cfg.Now()
 	// A ticker is never quite on time; without the margin every other tick would find nothing due.
-	due := b.tried.IsZero() || now.Sub(b.tried) >= every-b.cfg.Every/4
-	if due {
-		b.tried = now
+	if !b.tried.IsZero() && now.Sub(b.tried) < every-b.cfg.Every/4 {
+		defer b.mu.Unlock()
+		return b.news
 	}
+	done := make(chan struct{})
+	b.reading = done
 	b.mu.Unlock()
-	if !due {
-		return b.current()
-	}
 
-	ctx, cancel := context.WithTimeout(ctx, readWithin)
-	defer cancel()
-	n, err := b.query(ctx)
-	err = database.Explain(err)
+	n, err := b.attempt(ctx)
 
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.reading, b.tried = nil, b.cfg.Now() // the end counts: what took long is not tried again at once
+	close(done)
 	if err != nil {
 		level := slog.LevelWarn
 		if errors.Is(err, database.ErrNoSchema) {
@@ -175,6 +175,20 @@ func (b *board) read(ctx context.Context, every time.Duration) news {
 	b.news = n
 	return n
 }
+
+// attempt reads the database once, and gives up after readWithin.
+func (b *board) attempt(ctx context.Context) (news, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, readWithin, errNoAnswer)
+	defer cancel()
+	n, err := b.query(ctx)
+	if err != nil && errors.Is(context.Cause(ctx), errNoAnswer) {
+		err = errNoAnswer
+	}
+	return n, database.Explain(err)
+}
+
+// errNoAnswer is why a reading was given up.
+var errNoAnswer = fmt.Errorf("the database has not answered within %s: look at it, and at the network between", readWithin)
 
 func (b *board) current() news {
 	b.mu.Lock()

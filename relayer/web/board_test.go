@@ -3,8 +3,10 @@ package web
 import (
 	"context"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -181,4 +183,40 @@ func TestFormats(t *testing.T) {
 	} {
 		require.Equal(t, want, got)
 	}
+}
+
+// hangingDB answers nothing until the context of a call ends.
+type hangingDB struct{}
+
+func (hangingDB) BeginTx(ctx context.Context, _ pgx.TxOptions) (pgx.Tx, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (hangingDB) Query(ctx context.Context, _ string, _ ...any) (pgx.Rows, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// Behind a database that hangs nobody waits longer than one reading takes, however many look at once: they share it.
+func TestManyLookAtAHangingDatabase(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := New(Config{Source: &instanceStub{}, DB: hangingDB{}, ChainID: 1})
+		require.NoError(t, err)
+		h := s.Handler()
+		begun := time.Now()
+		var wg sync.WaitGroup
+		for range 50 {
+			wg.Go(func() {
+				text := body(t, get(t, h, "/status"))
+				require.LessOrEqual(t, time.Since(begun), readWithin)
+				require.Contains(t, text, "the database has not answered within 2s")
+			})
+		}
+		wg.Wait()
+		require.Equal(t, readWithin, time.Since(begun))
+
+		body(t, get(t, h, "/status"))
+		require.Equal(t, readWithin, time.Since(begun), "what took long is not tried again at once")
+	})
 }

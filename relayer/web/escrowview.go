@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"time"
 )
 
@@ -35,7 +36,7 @@ func (p *page) escrow(d *escrowDetail, now time.Time) *escrowView {
 	}
 	amount := func(name string, wei *string) {
 		if wei != nil {
-			add(name, ether(*wei)+" × 10¹⁸", *wei+" wei", "")
+			add(name, ether(*wei)+" ether", *wei+" wei", "")
 		}
 	}
 	if d.Record != nil && d.Record.Status != d.Status {
@@ -101,11 +102,26 @@ func (p *page) args(raw json.RawMessage) []fact {
 			b, _ := json.Marshal(value) // it was decoded from JSON
 			text = string(b)
 		}
-		f := fact{Name: fmt.Sprint(name), Value: short(text), Title: text}
+		f := fact{Name: fmt.Sprint(name), Value: readable(fmt.Sprint(name), text), Title: text}
 		if _, is := normalize(text); is {
 			f.Link = p.explorer.address(text)
 		}
 		out = append(out, f)
 	}
 	return out
+}
+
+// readable writes the arguments of the built-in ABI whose unit is known as people read them, and every other one as it is.
+func readable(name, text string) string {
+	switch name {
+	case "amount":
+		return ether(text) + " ether"
+	case "releaseTime", "timestamp":
+		return unix(text)
+	case "releaseDelay":
+		if n, err := strconv.ParseInt(text, 10, 64); err == nil && n >= 0 && n < 1<<33 {
+			return span(time.Duration(n) * time.Second)
+		}
+	}
+	return short(text)
 }

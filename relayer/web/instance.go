@@ -34,11 +34,15 @@ type Instance struct {
 	InFlight    int // messages sent to Pub/Sub and not yet acknowledged
 	BlockedKeys int // ordering keys whose last publish failed
 	Endpoints   []Endpoint
+
+	PublishError   error     // why the last request to publish that failed did; nil: none has
+	PublishErrorAt time.Time // when
 }
 
 // Endpoint is an RPC endpoint. Name is its scheme and host, without what may be a key.
 type Endpoint struct {
 	Name      string
+	Host      string // scheme and host, without what may be a key
 	Up        bool
 	Head      int64
 	Latency   time.Duration

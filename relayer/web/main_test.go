@@ -29,7 +29,10 @@ const (
 	testHead  = 7_654_321
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// It starts when the package is loaded, which the Cloud SQL connector imports.
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"))
+}
 
 // instanceStub is a Source whose instance a test changes.
 type instanceStub struct {
@@ -70,8 +73,8 @@ func setup(t testing.TB) *world {
 		Head:      testHead, Target: testHead - 2, Final: testHead - 64, HeadTime: now, Cursor: testHead - 1, CursorTime: now.Add(-24 * time.Second), FactoryCursor: testHead - 1,
 		Escrows: 412, Slots: 840, InFlight: 3,
 		Endpoints: []Endpoint{
-			{Name: "rpc0", Up: true, Head: testHead, Latency: 41 * time.Millisecond},
-			{Name: "rpc1", Up: false, Head: testHead - 9, Latency: 230 * time.Millisecond, LastError: "429 Too Many Requests: https://…"},
+			{Name: "rpc0", Host: "https://***.alchemy.com", Up: true, Head: testHead, Latency: 41 * time.Millisecond},
+			{Name: "rpc1", Host: "wss://***.infura.io", Up: false, Head: testHead - 9, Latency: 230 * time.Millisecond, LastError: "429 Too Many Requests: https://…"},
 		},
 	}}
 	w.cfg = Config{Source: w.source, DB: w.pool, ChainID: testChain, ExplorerURL: "https://sepolia.etherscan.io"}
@@ -111,8 +114,9 @@ func (w *world) instance(id string, number, total int) *pgx.Conn {
 	w.t.Helper()
 	key := election.InstanceKey(testChain, id)
 	w.exec(`insert into relayer_instances (chain_id, instance_id, partition_number, total_partitions, strategy, status, lock_key, head_block, escrows_monitored, version,
-			last_heartbeat, started_at)
-		values ($1, $2, $3, $4, 'modulo', 'active', $5, $6, 412, 'v1.4.2', now() - make_interval(secs => $3 * 7 % 29), now() - interval '4 hours')`,
+			last_heartbeat, started_at, seen_at)
+		values ($1, $2, $3, $4, 'modulo', 'active', $5, $6, 412, 'v1.4.2', now() - make_interval(secs => $3 * 7 % 29), now() - interval '4 hours',
+			now() + interval '1 hour')`, // a test that takes long does not make it hung
 		testChain, id, number, total, key, testHead)
 	w.exec(`insert into cursors (chain_id, instance_id, next_block, block_time) values ($1, $2, $3, now() - interval '24 seconds')`, testChain, id, testHead-1-number%2)
 	w.own(id, (partition.Partition{Number: number, Total: total, Strategy: partition.Modulo}).Preferred()...)

@@ -224,3 +224,29 @@ func TestSchemasAreClosed(t *testing.T) {
 		walk("/"+name, s)
 	}
 }
+
+// A strict parser refuses what a tolerant one reads as something else: an unquoted comma in a text makes half of it a key without a value.
+func TestDocumentIsStrict(t *testing.T) {
+	t.Parallel()
+	var whole map[string]any
+	require.NoError(t, yaml.Unmarshal(openAPI, &whole))
+	var walk func(path string, v any)
+	walk = func(path string, v any) {
+		switch v := v.(type) {
+		case map[string]any:
+			for key, value := range v {
+				require.NotContains(t, key, " ", path)
+				require.NotNil(t, value, "%s/%s", path, key)
+				if key == "description" && !strings.HasSuffix(path, "/properties") {
+					require.IsType(t, "", value, path)
+				}
+				walk(path+"/"+key, value)
+			}
+		case []any:
+			for _, value := range v {
+				walk(path, value)
+			}
+		}
+	}
+	walk("", whole)
+}

@@ -73,7 +73,7 @@ func TestSearch(t *testing.T) {
 	w.escrows(3)
 	h := w.server().Handler()
 	text := body(t, get(t, h, "/?escrow=%20"+addressOf(3)+"%20"))
-	for _, want := range []string{"Served by", "Timeline", "EscrowDeployed", "Approved", "EscrowReleased", "1 of 2", "releaseDelay", "3.75 × 10¹⁸"} {
+	for _, want := range []string{"Served by", "Timeline", "EscrowDeployed", "Approved", "EscrowReleased", "1 of 2", "releaseDelay", "3.75 ether"} {
 		require.Contains(t, text, want)
 	}
 	require.Equal(t, http.StatusNotFound, get(t, h, "/?escrow="+addressOf(70)).StatusCode)
@@ -94,13 +94,24 @@ func TestVerdict(t *testing.T) {
 	w.kill("relayer-0", sessions[0], 0)
 	w.exec(`update leadership set last_heartbeat = now()`)
 	text := page()
-	require.Contains(t, text, `class="verdict notice"`, "a takeover is under way; nobody has to look")
+	require.Contains(t, text, `class="verdict warning"`, "one of three is left fewer, which is said at once")
+	require.Contains(t, text, "Partition 0 has no live instance: 2 of 3 partitions have one")
+	require.Contains(t, text, "2 of 3 instances alive.")
+	require.Contains(t, text, `href="https://github.com/fusion-prime/escrow-relayer/blob/main/deploy/runbooks/unserved-slots.md#relayerslotsadopted"`)
+	w.exec(`update relayer_instances set left_at = now(), dead_since = now(), status = 'dead' where instance_id = 'relayer-0'`)
+	text = page()
+	require.Contains(t, text, `class="verdict notice"`, "it stopped cleanly, and may be restarting; nobody has to look")
 	require.Contains(t, text, "The fleet is settling")
+	require.Contains(t, text, "2 of 2 instances alive.")
 
 	w.exec(`update leadership set last_heartbeat = now() - interval '1 minute'`)
 	text = page()
-	require.Contains(t, text, `class="verdict critical"`)
+	require.Contains(t, text, `class="verdict warning"`)
 	require.Contains(t, text, "Nobody has led for 1m 00s")
+	w.exec(`update leadership set last_heartbeat = now() - interval '3 minutes'`)
+	text = page()
+	require.Contains(t, text, `class="verdict critical"`)
+	require.Contains(t, text, "Nobody has led for 3m 00s")
 	require.Contains(t, text, "No leader; the last was relayer-0")
 
 	w.lock(sessions[1], 999999<<40|testChain)
@@ -110,6 +121,8 @@ func TestVerdict(t *testing.T) {
 	text = page()
 	require.Contains(t, text, `class="verdict warning"`)
 	require.Contains(t, text, "840 slots have been adopted")
+	w.exec(`update relayer_instances set left_at = now() - interval '3 minutes', dead_since = now() - interval '3 minutes' where instance_id = 'relayer-0'`)
+	require.Contains(t, page(), "840 slots are served by an instance that stands in")
 
 	w.source.set(func(i *Instance) { i.Node = errGone })
 	require.Contains(t, page(), "This instance&#39;s node: dial")

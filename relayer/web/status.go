@@ -45,10 +45,14 @@ type statusInstance struct {
 type statusPublisher struct {
 	InFlight    int `json:"in_flight"`
 	BlockedKeys int `json:"blocked_keys"`
+	// LastError and LastErrorAt are of the last request that failed; later ones may have succeeded.
+	LastError   string     `json:"last_error,omitempty"`
+	LastErrorAt *time.Time `json:"last_error_at"`
 }
 
 type statusEndpoint struct {
 	Name           string  `json:"name"`
+	Host           string  `json:"host"`
 	Up             bool    `json:"up"`
 	Head           int64   `json:"head_block"`
 	LatencySeconds float64 `json:"latency_seconds"`
@@ -73,7 +77,7 @@ func (s *Server) statusOf(i *Instance) statusInstance {
 	endpoints := make([]statusEndpoint, 0, len(i.Endpoints))
 	for _, e := range i.Endpoints {
 		endpoints = append(endpoints, statusEndpoint{
-			Name: e.Name, Up: e.Up, Head: e.Head, LatencySeconds: e.Latency.Seconds(), LastError: s.cfg.Mask(e.LastError),
+			Name: e.Name, Host: e.Host, Up: e.Up, Head: e.Head, LatencySeconds: e.Latency.Seconds(), LastError: s.cfg.Mask(e.LastError),
 		})
 	}
 	return statusInstance{
@@ -83,8 +87,16 @@ func (s *Server) statusOf(i *Instance) statusInstance {
 		Head:   i.Head, Target: i.Target, Final: i.Final, HeadTime: moment(i.HeadTime), Cursor: i.Cursor, CursorTime: moment(i.CursorTime),
 		LagBlocks: i.Lag(), LagSeconds: i.lagTime().Seconds(), FactoryCursor: i.FactoryCursor,
 		Escrows: i.Escrows, Slots: i.Slots, Adopted: i.Adopted,
-		Publisher: statusPublisher{InFlight: i.InFlight, BlockedKeys: i.BlockedKeys}, Endpoints: endpoints,
+		Publisher: s.publisherOf(i), Endpoints: endpoints,
 	}
+}
+
+func (s *Server) publisherOf(i *Instance) statusPublisher {
+	p := statusPublisher{InFlight: i.InFlight, BlockedKeys: i.BlockedKeys, LastErrorAt: moment(i.PublishErrorAt)}
+	if i.PublishError != nil {
+		p.LastError = s.cfg.Mask(i.PublishError.Error())
+	}
+	return p
 }
 
 // moment is null in JSON for an unknown time.

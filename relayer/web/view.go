@@ -43,7 +43,7 @@ type verdict struct {
 	Problems []problemView
 }
 
-type problemView struct{ Level, Mark, Name, Text, Remedy string }
+type problemView struct{ Level, Mark, Name, Text, Remedy, Runbook string }
 
 // marks are the levels, the worst first.
 var marks = []struct{ level, mark, name string }{
@@ -85,8 +85,8 @@ type row struct {
 }
 
 type endpointView struct {
-	Name, State, Mark, Head, Behind, Latency, Error string
-	Up                                              bool
+	Name, Host, State, Mark, Head, Behind, Latency, Error string
+	Up                                                    bool
 }
 
 type kindView struct {
@@ -146,40 +146,49 @@ func (p *page) show(n *news, i *Instance, samples []sample, now time.Time) *view
 // judge lists what is wrong with the fleet and this instance, beside what is only passing.
 func (p *page) judge(n *news, i *Instance, now time.Time) verdict {
 	var problems []problemView
-	add := func(level, text, remedy string) {
+	add := func(level, text, remedy, runbook string) {
 		for _, m := range marks {
 			if m.level == level {
-				problems = append(problems, problemView{level, m.mark, m.name, sentence(text), remedy})
+				problems = append(problems, problemView{level, m.mark, m.name, sentence(text), remedy, runbook})
 			}
 		}
 	}
 	for _, c := range []struct {
-		what string
-		err  error
-	}{{"database session", i.Session}, {"database", i.Database}, {"node", i.Node}} {
+		what, runbook string
+		err           error
+	}{
+		{"database session", "database-connections.md#relayersessionlosses", i.Session},
+		{"database", "database-connections.md#relayerdatabasedown", i.Database},
+		{"node", "provider-change.md#relayernoendpoint", i.Node},
+	} {
 		if c.err != nil {
-			add("critical", fmt.Sprintf("this instance's %s: %s", c.what, p.mask(c.err.Error())), "")
+			add("critical", fmt.Sprintf("this instance's %s: %s", c.what, p.mask(c.err.Error())), "", fleet.Runbooks+c.runbook)
 		}
 	}
 	switch {
 	case n.at.IsZero() && n.err != nil:
-		add("critical", "the fleet could not be read: "+p.mask(n.err.Error()), "check that the database answers; this page tries again by itself")
+		add("critical", "the fleet could not be read: "+p.mask(n.err.Error()), "check that the database answers; this page tries again by itself",
+			databaseDown)
 	case n.err != nil:
 		add("critical", fmt.Sprintf("the fleet is shown as it was %s ago: %s", span(now.Sub(n.at)), p.mask(n.err.Error())),
-			"check that the database answers; this page tries again by itself")
+			"check that the database answers; this page tries again by itself", databaseDown)
 	}
 	f := &n.fleet
 	if !n.at.IsZero() {
 		known := map[string]bool{}
 		for _, q := range f.Problems {
 			known[q.Kind] = true
-			add(string(q.Severity), q.Text, q.Remedy)
+			add(string(q.Severity), q.Text, q.Remedy, q.Runbook)
 		}
 		// What passes by itself within seconds is worth a look, not a person.
-		for _, q := range f.Judge(fleet.Limits{NoLeader: 1, Unserved: 1}) {
+		for _, q := range f.Judge(fleet.Settling) {
 			if !known[q.Kind] {
-				add("notice", q.Text, "")
+				add("notice", q.Text, "", q.Runbook)
 			}
+		}
+		if known[fleet.OldOutbox] && i.PublishError != nil {
+			add("notice", fmt.Sprintf("the last error of publishing, %s ago here: %s", span(now.Sub(i.PublishErrorAt)), p.mask(i.PublishError.Error())), "",
+				fleet.Runbooks+"outbox-age.md#relayeroutboxold")
 		}
 	}
 	v := verdict{Problems: problems}
@@ -193,6 +202,8 @@ func (p *page) judge(n *news, i *Instance, now time.Time) verdict {
 	slices.SortStableFunc(v.Problems, func(a, b problemView) int { return cmp.Compare(rank(a.Level), rank(b.Level)) })
 	return v
 }
+
+const databaseDown = fleet.Runbooks + "database-connections.md#relayerdatabasedown"
 
 func rank(level string) int {
 	for n, m := range marks {
@@ -269,9 +280,9 @@ func seconds(v float64) string { return span(time.Duration(v * float64(time.Seco
 
 func fleetOf(n *news, i *Instance, colours map[string]int) fleetView {
 	f := &n.fleet
-	v := fleetView{Summary: leaderLine(f) + fmt.Sprintf(" %d of %s alive.", f.Live(), plural(int64(len(f.Instances)), "instance", "instances"))}
+	v := fleetView{Summary: leaderLine(f) + fmt.Sprintf(" %d of %s alive.", f.Live(), plural(int64(f.Expected()), "instance", "instances"))}
 	if f.Forgotten > 0 {
-		v.Forgotten = plural(int64(f.Forgotten), "instance", "instances") + " that died over a day ago and own nothing are not shown."
+		v.Forgotten = plural(int64(f.Forgotten), "instance", "instances") + " that stopped or died a while ago and own nothing are not shown."
 	}
 	target := i.Target
 	for k := range f.Instances {
@@ -328,6 +339,8 @@ func stateMark(s fleet.State) string {
 		return "○"
 	case fleet.Stopping:
 		return "◐"
+	case fleet.Stopped, fleet.Replaced:
+		return "□"
 	default:
 		return "✕"
 	}
@@ -342,10 +355,10 @@ func (p *page) facts(n *news, i *Instance) []fact {
 		return count(next - 1)
 	}
 	facts := []fact{
-		{Name: "Escrows registered", Value: count(f.Escrows.Registered())},
-		{Name: "Active", Value: count(f.Escrows.Active)},
-		{Name: "Released", Value: count(f.Escrows.Released)},
-		{Name: "Refunded", Value: count(f.Escrows.Refunded)},
+		{Name: "Escrows registered", Value: count(f.Escrows.Registered()), Title: "deployed up to the block that the factory watch has passed; counted every 30 s"},
+		{Name: "of which active", Value: count(f.Escrows.Active)},
+		{Name: "of which released", Value: count(f.Escrows.Released)},
+		{Name: "of which refunded", Value: count(f.Escrows.Refunded)},
 		{Name: "Stored everywhere up to", Value: behind(f.Chain.LowestCursor), Title: "the lowest cursor of any slot"},
 		{Name: "Factory watched up to", Value: behind(f.Chain.FactoryCursor)},
 		{Name: "Verified up to", Value: known(f.Chain.Verified), Title: "everything up to it was read twice"},
@@ -363,7 +376,7 @@ func (p *page) facts(n *news, i *Instance) []fact {
 func (p *page) endpoints(i *Instance) []endpointView {
 	var out []endpointView
 	for _, e := range i.Endpoints {
-		v := endpointView{Name: e.Name, Up: e.Up, State: "up", Mark: "●", Head: known(e.Head), Latency: "–", Error: p.mask(e.LastError)}
+		v := endpointView{Name: e.Name, Host: e.Host, Up: e.Up, State: "up", Mark: "●", Head: known(e.Head), Latency: "–", Error: p.mask(e.LastError)}
 		if !e.Up {
 			v.State, v.Mark = "down", "✕"
 		}
