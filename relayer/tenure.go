@@ -210,7 +210,7 @@ func (t *tenure) assemble() (err error) {
 	t.publisher, err = publish.New(publish.Config{
 		DB: t.db.Pool, ChainID: cfg.ChainID, Owner: cfg.InstanceID, Sender: t.pubsub, Topics: t.topics(), OtherNames: cfg.Other,
 		BySlot: cfg.OrderingKey == "slot", Valid: t.session.Valid, Log: t.component("publisher"), Metrics: t.sending, Handover: &t.handover,
-		Tracer: t.tracing.Tracer(),
+		Tracer: t.tracing.Tracer(), Mask: t.secrets.Mask,
 	})
 	if err != nil {
 		return err

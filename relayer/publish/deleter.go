@@ -247,6 +247,7 @@ func (l *loop) drain(ctx context.Context, cancel context.CancelFunc) {
 	l.wait.Wait()
 	l.cfg.Handover.acked, l.cfg.Handover.doubts = l.del.waiting, l.del.doubts
 	l.undeleted.Store(int64(len(l.del.waiting)))
+	l.report.Store(nil)
 	if n := len(l.del.waiting); n > 0 {
 		l.cfg.Log.WarnContext(ctx, "stopped with acknowledged messages in the outbox: another process would publish them again", slog.Int("messages", n))
 	}

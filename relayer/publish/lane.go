@@ -14,10 +14,11 @@ import (
 // lane is an ordering key with something to do: a failure on one topic does not stop the same key on another. The loop owns it.
 type lane struct {
 	id     outbox.Lane
-	queue  []row   // in seq order, not handed over yet
-	flight *flight // at most one
-	ready  bool    // in the list of those that may send
-	gone   bool    // forgotten: whatever still refers to it passes it by
+	since  time.Time // it has had something to do, or its last message was acknowledged
+	queue  []row     // in seq order, not handed over yet
+	flight *flight   // at most one
+	ready  bool      // in the list of those that may send
+	gone   bool      // forgotten: whatever still refers to it passes it by
 
 	failures int // in a row
 	code     codes.Code

@@ -67,17 +67,23 @@ type loop struct {
 	epoch     int64         // offers of earlier ones are void
 	quiet     map[int16]int // how many want a slot to be quiet: whoever yields it, whoever follows a rollback
 	quiescing []order
+
+	news   bool      // what report says of errors has changed
+	toldAt time.Time // when every lane was looked at
+	oldest time.Time // what that look found
 }
 
 // topicState is a topic. Its name is empty where none is configured.
 type topicState struct {
-	name    string
-	ready   []*lane // may send, in the order in which they became so
-	flying  int     // requests
-	blocked map[*lane]struct{}
-	skipped int64      // lowest seq passed over because too many lanes are blocked; 0: none
-	code    codes.Code // of the last failure that was logged; OK: all is well
-	freed   time.Time  // when blocked lanes were last let go because one of them had got through
+	name        string
+	ready       []*lane // may send, in the order in which they became so
+	flying      int     // requests
+	blocked     map[*lane]struct{}
+	skipped     int64      // lowest seq passed over because too many lanes are blocked; 0: none
+	code        codes.Code // of the last failure that was logged; OK: all is well
+	lastError   string
+	lastErrorAt time.Time
+	freed       time.Time // when blocked lanes were last let go because one of them had got through
 }
 
 func newLoop(p *Publisher) *loop {
@@ -112,7 +118,7 @@ func (l *loop) run(ctx, flights context.Context) error {
 		l.endLate(now)
 		l.readOn(ctx, now)
 		l.delete(now)
-		l.report()
+		l.tell(now)
 		timer.Reset(l.pause(now))
 		select {
 		case <-ctx.Done():
@@ -228,7 +234,7 @@ func (l *loop) add(r row) {
 			}
 			return
 		}
-		n = &lane{id: id, retryPos: -1}
+		n = &lane{id: id, retryPos: -1, since: time.Now()}
 		l.lanes[id] = n
 	}
 	if n.stuck() || len(n.queue) >= l.limits.laneRows {
@@ -339,6 +345,7 @@ func (l *loop) acknowledged(ctx context.Context, f *flight) {
 		}
 	}
 	m.published.Add(float64(len(f.rows)))
+	n.since = time.Now()
 	if n.failures > 0 {
 		l.recovered(ctx, n)
 	}
@@ -381,6 +388,7 @@ func (l *loop) failed(ctx context.Context, f *flight) {
 	n.code = c
 	n.retryAt = time.Now().Add(time.Duration((0.5 + l.cfg.Jitter()/2) * float64(delay)))
 	heap.Push(&l.retries, n)
+	topic.lastError, topic.lastErrorAt, l.news = errorText(l.cfg.Mask, c, f.err), l.cfg.Now(), true
 	if topic.code == c {
 		return // once a change: one lane's failures may go on for hours, and thousands fail together
 	}
@@ -449,13 +457,41 @@ func (l *loop) remove(ctx context.Context, n *lane) {
 	}
 }
 
-func (l *loop) report() {
+// tell publishes what Stats shows: the counts at once, what takes a look at every lane once per second.
+func (l *loop) tell(now time.Time) {
+	l.undeleted.Store(int64(l.del.undeleted()))
 	blocked := 0
 	for i := range l.topics {
 		blocked += len(l.topics[i].blocked)
 	}
-	l.blocked.Store(int64(blocked))
-	l.undeleted.Store(int64(l.del.undeleted()))
 	l.cfg.Metrics.blocked.Set(float64(blocked))
 	l.cfg.Metrics.inFlight.Set(float64(l.inFlight.Load()))
+
+	last := l.report.Load()
+	if now.Sub(l.toldAt) < tellEvery && last != nil && !l.news && blocked == last.blocked() {
+		return
+	}
+	r := &report{}
+	if now.Sub(l.toldAt) >= tellEvery || last == nil {
+		l.toldAt, l.oldest = now, l.oldestInHand()
+	}
+	r.oldest, l.news = l.oldest, false
+	for i := range l.topics {
+		if t := &l.topics[i]; t.name != "" {
+			r.topics = append(r.topics, TopicStats{ID: t.name, BlockedKeys: len(t.blocked), LastError: t.lastError, LastErrorAt: t.lastErrorAt})
+		}
+	}
+	l.report.Store(r)
+}
+
+// tellEvery is how often every lane is looked at for the oldest message.
+const tellEvery = time.Second
+
+func (l *loop) oldestInHand() (oldest time.Time) {
+	for _, n := range l.lanes {
+		if oldest.IsZero() || n.since.Before(oldest) {
+			oldest = n.since
+		}
+	}
+	return oldest
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc/codes"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
@@ -35,9 +36,10 @@ type Config struct {
 	Tracer   trace.Tracer // makes a span a message, whose context the message carries as the attribute traceparent. Nil: none
 	Log      *slog.Logger
 	Metrics  *Metrics
-	Handover *Handover        // from the tenure before. Nil: there was none
-	Now      func() time.Time // for the timestamps of messages. Nil: time.Now
-	Jitter   func() float64   // from 0 to 1, for the delays of blocked lanes. Nil: random
+	Handover *Handover           // from the tenure before. Nil: there was none
+	Now      func() time.Time    // for the timestamps of messages. Nil: time.Now
+	Mask     func(string) string // masks secrets in errors that Stats shows. Nil: nothing is masked
+	Jitter   func() float64      // from 0 to 1, for the delays of blocked lanes. Nil: random
 }
 
 // Handover takes over from one tenure to the next what this process knows of the outbox and the database does not. One Publisher at a time
@@ -53,9 +55,19 @@ func (h *Handover) Known() bool { return h.known }
 
 // Stats is what is under way.
 type Stats struct {
-	InFlight    int // messages sent and not acknowledged
-	Undeleted   int // messages acknowledged whose rows are not deleted yet
-	BlockedKeys int // ordering keys whose last publish failed
+	InFlight    int           // messages sent and not acknowledged
+	Undeleted   int           // messages acknowledged whose rows are not deleted yet
+	BlockedKeys int           // ordering keys whose last publish failed
+	Oldest      time.Duration // for how long the oldest message in hand has been tried, 0: there is none; up to a second old
+	Topics      []TopicStats  // that are configured
+}
+
+// TopicStats is how one topic fares.
+type TopicStats struct {
+	ID          string
+	BlockedKeys int
+	LastError   string    // of a publish, masked, with its gRPC code; empty: none failed
+	LastErrorAt time.Time // zero: none failed
 }
 
 // Publisher publishes for one tenure. Run runs it, once; the other methods may be called from any goroutine, before and after too.
@@ -64,9 +76,9 @@ type Publisher struct {
 	cfg       Config
 	limits    limits
 	inbox     inbox
-	inFlight  atomic.Int64
-	blocked   atomic.Int64
+	inFlight  atomic.Int64 // as of Stats
 	undeleted atomic.Int64
+	report    atomic.Pointer[report]
 	settled   atomic.Bool // see Settled
 }
 
@@ -83,6 +95,9 @@ func New(cfg Config) (*Publisher, error) {
 	}
 	if cfg.Jitter == nil {
 		cfg.Jitter = rand.Float64
+	}
+	if cfg.Mask == nil {
+		cfg.Mask = func(s string) string { return s }
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -166,7 +181,35 @@ func (p *Publisher) Settled() bool { return p.settled.Load() }
 
 // Stats returns what is under way.
 func (p *Publisher) Stats() Stats {
-	return Stats{InFlight: int(p.inFlight.Load()), Undeleted: int(p.undeleted.Load()), BlockedKeys: int(p.blocked.Load())}
+	s := Stats{InFlight: int(p.inFlight.Load()), Undeleted: int(p.undeleted.Load())}
+	if r := p.report.Load(); r != nil {
+		s.Topics = slices.Clone(r.topics)
+		s.BlockedKeys = r.blocked()
+		if !r.oldest.IsZero() {
+			s.Oldest = time.Since(r.oldest)
+		}
+	}
+	return s
+}
+
+// report is what the loop tells of itself.
+type report struct {
+	topics []TopicStats
+	oldest time.Time // since when the oldest message in hand is; zero: there is none
+}
+
+func (r *report) blocked() (n int) {
+	for _, t := range r.topics {
+		n += t.BlockedKeys
+	}
+	return n
+}
+
+// errorText is an error for people: its code, and its text, which comes from outside, masked and short.
+func errorText(mask func(string) string, c codes.Code, err error) string {
+	const most = 300
+	text := []rune(mask(err.Error()))
+	return c.String() + ": " + string(text[:min(len(text), most)])
 }
 
 // inbox is what others want of the loop.
