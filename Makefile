@@ -2,6 +2,8 @@
 SHELL := /bin/bash
 BIN := bin/escrow-relayer
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+DATE ?= $(shell TZ=UTC git show -s --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ HEAD 2>/dev/null || echo unknown)
 GO_SOURCES := $(shell git ls-files '*.go' 2>/dev/null)
 
 .PHONY: help
@@ -10,7 +12,7 @@ help: ## this list
 
 .PHONY: build
 build: ## the binary, in bin/
-	go build -trimpath -ldflags '-X main.version=$(VERSION)' -o $(BIN) ./cmd/escrow-relayer
+	go build -trimpath -ldflags '-X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)' -o $(BIN) ./cmd/escrow-relayer
 
 .PHONY: demo
 demo: build ## three relayers on a chain of their own: watch them lose their leader and lose no event
@@ -46,6 +48,14 @@ chaos: ## try to break the guarantees: SEED=n repeats one plan, MINUTES=n tries 
 outage: ## what pages in real outages: a real Prometheus, real processes, real time (needs the program prometheus; a quarter of an hour)
 	OUTAGE_FACTOR=1 go test -tags outage -run TestOutages -count=1 -v -timeout 40m ./deploy
 
+.PHONY: release
+release: ## archives for linux and darwin, with and without the demo, checksums and SBOMs, in dist; built twice and compared (ARGS="-only linux/amd64")
+	go run ./internal/release/cmd/release -out dist -verify $(ARGS)
+
+.PHONY: notices
+notices: ## write deploy/THIRD_PARTY_NOTICES anew, after a change of go.mod
+	go run ./internal/release/cmd/release -notices
+
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME (default 30s)
 	@set -e; for pkg in $$(grep -rlE '^func Fuzz' --include='*_test.go' . | xargs -n1 dirname | sort -u); do \
@@ -62,4 +72,4 @@ microbench: ## Go benchmarks of decoding, matching, encoding and committing, wit
 
 .PHONY: clean
 clean: ## remove what was built
-	rm -rf bin
+	rm -rf bin dist

@@ -2,6 +2,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,8 +14,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// version is set by the Makefile; without it, the module's or the commit's says what this is.
-var version string
+// version, commit and date (of the commit) are set by the Makefile, the image and a release; without them, what Go stamped into the binary says
+// what this is.
+var version, commit, date string
 
 func main() {
 	ctx, stop := interruptible(context.Background())
@@ -86,20 +88,24 @@ func refuseArguments(cmd *cobra.Command) {
 }
 
 // built says which version this is and from which commit.
-func built() (string, string) {
-	v, revision := version, "unknown"
+func built() (v, revision string) {
+	v, revision, _ = stamped()
+	return v, revision
+}
+
+// stamped is version, commit, and the time of the commit; unknown where nobody said so.
+func stamped() (v, revision, when string) {
+	v, revision, when = version, commit, date
 	if info, ok := debug.ReadBuildInfo(); ok {
-		if v == "" {
-			v = info.Main.Version
-		}
+		v = cmp.Or(v, info.Main.Version)
 		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" {
-				revision = s.Value
+			switch s.Key {
+			case "vcs.revision":
+				revision = cmp.Or(revision, s.Value)
+			case "vcs.time":
+				when = cmp.Or(when, s.Value)
 			}
 		}
 	}
-	if v == "" {
-		v = "(devel)"
-	}
-	return v, revision
+	return cmp.Or(v, "(devel)"), cmp.Or(revision, "unknown"), cmp.Or(when, "unknown")
 }

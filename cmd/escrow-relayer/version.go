@@ -12,8 +12,8 @@ func versionCommand() *cobra.Command {
 		Use:   "version",
 		Short: "Print the version",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			v, revision := built()
-			fmt.Fprintf(cmd.OutOrStdout(), "escrow-relayer %s, commit %s, %s %s/%s\n", v, revision, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			v, revision, when := stamped()
+			fmt.Fprintf(cmd.OutOrStdout(), "escrow-relayer %s, commit %s of %s, %s %s/%s\n", v, revision, when, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 			return nil
 		},
 	}

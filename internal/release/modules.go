@@ -1,0 +1,154 @@
+// Package release makes what people install: archives of the binary for each platform, with checksums, the licences of all that is linked into it and a list of
+// its parts (SBOM). The same commit gives the same bytes.
+package release
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Package is what is built.
+const Package = "./cmd/escrow-relayer"
+
+// Module is one that is linked into the binary.
+type Module struct {
+	Path, Version string
+	dir           string
+}
+
+// Platform is what a binary is built for. The demo is left out with the tag production.
+type Platform struct {
+	OS, Arch string
+	Demo     bool
+}
+
+// Platforms are those of a release.
+var Platforms = []Platform{
+	{"linux", "amd64", false}, {"linux", "arm64", false}, {"darwin", "amd64", false}, {"darwin", "arm64", false},
+	{"linux", "amd64", true}, {"linux", "arm64", true}, {"darwin", "amd64", true}, {"darwin", "arm64", true},
+}
+
+// environ builds for the platform without cgo, from go.mod alone.
+func (p Platform) environ() []string {
+	return append(os.Environ(), "CGO_ENABLED=0", "GOOS="+p.OS, "GOARCH="+p.Arch, "GOFLAGS=-mod=readonly", "GOAMD64=v1", "GOARM64=v8.0")
+}
+
+func (p Platform) tags() string {
+	if p.Demo {
+		return "-tags="
+	}
+	return "-tags=production"
+}
+
+// Modules lists what is linked into any of the platforms' binaries, by path. root is the repository's folder.
+func Modules(ctx context.Context, root string, platforms ...Platform) ([]Module, error) {
+	found := map[string]Module{}
+	for _, p := range platforms {
+		cmd := exec.CommandContext(ctx, "go", "list", "-deps", p.tags(), "-json=ImportPath,Standard,Module", Package)
+		cmd.Dir, cmd.Env = root, p.environ()
+		cmd.Stderr = os.Stderr
+		out, err := cmd.Output()
+		if err != nil {
+			return nil, fmt.Errorf("list what %s/%s links: %w", p.OS, p.Arch, err)
+		}
+		for d := json.NewDecoder(bytes.NewReader(out)); ; {
+			var pkg struct {
+				Standard bool
+				Module   *struct {
+					Path, Version, Dir string
+					Main               bool
+				}
+			}
+			if err := d.Decode(&pkg); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				return nil, fmt.Errorf("read what go list says: %w", err)
+			}
+			if m := pkg.Module; !pkg.Standard && m != nil && !m.Main {
+				found[m.Path] = Module{m.Path, m.Version, m.Dir}
+			}
+		}
+	}
+	var modules []Module
+	for _, m := range found {
+		modules = append(modules, m)
+	}
+	slices.SortFunc(modules, func(a, b Module) int { return strings.Compare(a.Path, b.Path) })
+	return modules, nil
+}
+
+var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)([.-].*)?$`)
+
+// texts are the licence files of a module, by name.
+func (m Module) texts() (names []string, err error) {
+	entries, err := os.ReadDir(m.dir)
+	if err != nil {
+		return nil, fmt.Errorf("look for the licence of %s: %w", m.Path, err)
+	}
+	for _, e := range entries {
+		if !e.IsDir() && licenceFile.MatchString(e.Name()) {
+			names = append(names, e.Name())
+		}
+	}
+	if len(names) == 0 && inSource[m.Path] == "" {
+		return nil, fmt.Errorf("%s has no licence file: it may not be passed on", m.Path)
+	}
+	return names, nil
+}
+
+// inSource are modules that state their licence at the head of each source file, and have no file for it; somebody has read them.
+var inSource = map[string]string{"github.com/holiman/bloomfilter/v2": "MIT"}
+
+// licences maps words of a licence's text to its SPDX identifier; the first that fits counts.
+var licences = []struct{ words, id string }{
+	{"Mozilla Public License", "MPL-2.0"}, // names the others
+	{"GNU LESSER GENERAL PUBLIC LICENSE", "LGPL-3.0-only"},
+	{"GNU GENERAL PUBLIC LICENSE", "GPL-3.0-only"},
+	{"Apache License", "Apache-2.0"},
+	{"Redistribution and use in source and binary forms", "BSD-3-Clause"},
+	{"Permission is hereby granted, free of charge", "MIT"},
+	{"Permission to use, copy, modify, and/or distribute", "ISC"},
+	{"Permission to use, copy, modify, and distribute", "ISC"},
+	{"This is free and unencumbered software", "Unlicense"},
+	{"CC0 1.0 Universal", "CC0-1.0"},
+	{"public domain", "LicenseRef-public-domain"},
+}
+
+// Licence is the SPDX identifier of a module's licence. What is not known is an error: somebody has to read it.
+func (m Module) Licence() (string, error) {
+	names, err := m.texts()
+	if err != nil {
+		return "", err
+	}
+	if len(names) == 0 {
+		return inSource[m.Path], nil
+	}
+	var all strings.Builder
+	for _, n := range names {
+		if strings.HasPrefix(strings.ToLower(n), "notice") || strings.HasPrefix(strings.ToLower(n), "patents") {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(m.dir, n))
+		if err != nil {
+			return "", fmt.Errorf("read the licence of %s: %w", m.Path, err)
+		}
+		all.Write(text)
+	}
+	flat := strings.Join(strings.Fields(all.String()), " ")
+	for _, l := range licences {
+		if strings.Contains(strings.ToLower(flat), strings.ToLower(l.words)) {
+			return l.id, nil
+		}
+	}
+	return "", fmt.Errorf("the licence of %s (%s) is not one that this knows: read it, and add it to licences", m.Path, strings.Join(names, ", "))
+}
