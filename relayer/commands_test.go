@@ -1,0 +1,60 @@
+package relayer
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/config"
+)
+
+// Without its variables the way back is not there: no key, no way in, no answers, no notification channel, no metric. That the tenure then starts no goroutine for
+// it follows from the empty channels.
+func TestCommandsAreOffByDefault(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewRegistry()
+	cfg := &config.Config{}
+	c, err := newCommands(cfg, reg)
+	require.NoError(t, err)
+	require.NoError(t, c.open(t.Context(), &Relayer{cfg: cfg}))
+	require.Empty(t, c.channels())
+	require.Nil(t, c.handler(cfg))
+	require.Nil(t, c.intake)
+	require.Nil(t, c.client)
+	require.Empty(t, c.signers)
+	found, err := reg.Gather()
+	require.NoError(t, err)
+	require.Empty(t, found)
+	c.close()
+}
+
+func TestCommandsRefuseWhatDoesNotFit(t *testing.T) {
+	t.Parallel()
+	file := func(text string) string {
+		path := filepath.Join(t.TempDir(), "file.json")
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	const address = `"0x0000000000000000000000000000000000000001"`
+	limits := `,"max_fee":"1","day_fees":"1"`
+	for name, c := range map[string]struct {
+		cfg  config.Config
+		want string
+	}{
+		"no file":       {config.Config{SendersFile: "/nowhere"}, "SENDERS_FILE"},
+		"no sender":     {config.Config{SendersFile: file(`{"senders":[]}`)}, "names no sender"},
+		"no key":        {config.Config{SendersFile: file(`{"senders":[{"address":` + address + limits + `}]}`)}, "keystore"},
+		"no limit":      {config.Config{SendersFile: file(`{"senders":[{"address":` + address + `,"kms":"k","max_fee":"1"}]}`)}, "day_fees"},
+		"twice":         {config.Config{SendersFile: file(`{"senders":[{"address":` + address + `,"kms":"k"` + limits + `},{"address":` + address + `,"kms":"k"` + limits + `}]}`)}, "twice"},
+		"a raw key":     {config.Config{SendersFile: file(`{"senders":[{"address":` + address + `,"private_key":"0x1"` + limits + `}]}`)}, "unknown field"},
+		"keeper":        {config.Config{KeeperSender: "0x0000000000000000000000000000000000000002", SendersFile: file(`{"senders":[{"address":` + address + `,"kms":"k"` + limits + `}]}`)}, "KEEPER_SENDER"},
+		"no policy":     {config.Config{CommandsHTTP: true, PolicyFile: "/nowhere"}, "COMMANDS_POLICY_FILE"},
+		"broken policy": {config.Config{CommandsHTTP: true, PolicyFile: file(`{}`)}, "COMMANDS_POLICY_FILE"},
+	} {
+		_, err := newCommands(&c.cfg, prometheus.NewRegistry())
+		require.ErrorContains(t, err, c.want, name)
+	}
+}
