@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -15,10 +16,10 @@ func (r *run) tables(ctx context.Context, s side, truth *testchain.Truth, v *Ver
 	want := map[string]bool{}
 	for _, escrow := range truth.Escrows {
 		for _, e := range truth.Events[escrow] {
-			want[e.ID+" "+e.Name] = true
+			want[fmt.Sprintf("%s %s in block %s", e.ID, e.Name, e.Log.BlockHash)] = true
 		}
 	}
-	rows, _ := r.lab.DB.Query(ctx, `select split_part(event_id, ':', 1) || ':' || log_index || ' ' || event_type from processed_events where chain_id = $1 and state = 'canonical' and block_number <= $2`, s.id(), int64(truth.To))
+	rows, _ := r.lab.DB.Query(ctx, `select split_part(event_id, ':', 1) || ':' || log_index || ' ' || event_type || ' in block ' || block_hash from processed_events where chain_id = $1 and state = 'canonical' and block_number <= $2`, s.id(), int64(truth.To))
 	stored, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return err

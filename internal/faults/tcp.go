@@ -170,6 +170,18 @@ func (t *Trap) Release() {
 	})
 }
 
+// Forget ends what is left of swallowed connections: towards the server, which has not heard that the client has gone, as its own keepalives would
+// in the end.
+func (t *TCP) Forget() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for l := range t.links {
+		if l.lost {
+			t.drop(l)
+		}
+	}
+}
+
 // Close ends the proxy and its connections.
 func (t *TCP) Close() error {
 	t.change(func() {

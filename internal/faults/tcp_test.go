@@ -129,6 +129,8 @@ func TestSwallow(t *testing.T) {
 	require.NoError(t, old.Close())
 	require.Empty(t, ended, "the server does not hear of the end")
 	require.NoError(t, undo())
+	p.Forget()
+	<-ended
 
 	old = dial()
 	require.NoError(t, talk(t, old, soon))
