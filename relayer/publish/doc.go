@@ -1,6 +1,8 @@
 // Package publish moves messages from the outbox to Pub/Sub: those of one ordering key in the order of their seq, each at least once, and
-// twice only where the outcome of an attempt is unknown (a process died, or an answer was lost, between the storing of a message and
-// the deletion of its row). What may have been twice is counted in relayer_republished_total.
+// twice only where the outcome of an attempt is unknown: a process died, or an answer was lost, between the storing of a message and the
+// deletion of its row. Which rows that can be true of is on record in the database (outbox.Box.Doubt); those that are sent all the same are
+// counted in relayer_republished_total. What a crash can repeat is bounded by the window: rows in memory, waiting or under way, together
+// with those that are acknowledged and not deleted yet.
 //
 // One goroutine owns all state, the loop; what waits for a network waits elsewhere and reports to it:
 //
@@ -28,6 +30,10 @@
 // commit after the other, so reading on from there misses none. Whoever writes rows out of turn (a replay, the verifier, a rollback), and
 // every change of ownership, calls Reload: the outbox is read again from the start, past what is under way. Every rereadEvery that
 // happens by itself.
+//
+// Slots come to rest (Quiesce) whatever Pub/Sub does: requests are given up after a while, and are in doubt then. At rest a row that is in the
+// outbox, and not in doubt, was not published: by that the ledger tells which retractions there have to be. A retraction is sent once the row
+// of its event is gone.
 //
 // The publisher asks Config.Valid before each request and sends nothing once it says no. It does not promise that nothing of a frozen process
 // leaves later: the moment between the question and the system call is not bounded by anything.
