@@ -140,7 +140,7 @@ func (r *Relayer) Run(ctx context.Context) (err error) {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	server, err := web.New(web.Config{
-		Addr: ":" + strconv.Itoa(r.cfg.Port), Source: r, DB: r.db.Pool, ChainID: r.cfg.ChainID, Metrics: r.gatherer, ExplorerURL: r.cfg.ExplorerURL,
+		Addr: ":" + strconv.Itoa(r.cfg.Port), Source: r, DB: r.db.Pool, ChainID: r.cfg.ChainID, Metrics: r.gatherer, ExplorerURL: r.cfg.ExplorerURL, TokenFile: r.cfg.HTTPTokenFile,
 		Mask: r.secrets.Mask, Log: r.component("web"), Commands: r.commands.handler(r.cfg),
 	})
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -16,8 +17,9 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/redact"
 )
 
-// doctorLimit is how long an examination may take: the slowest endpoint's some 70 requests, one after the other.
-const doctorLimit = 3 * time.Minute
+// doctorLimit is how long an examination may take, whatever hangs. Database, topics and endpoints are examined at once, so that one of them
+// that hangs takes no time from the others.
+const doctorLimit = 18 * time.Second
 
 func doctorCommand() *cobra.Command {
 	var asJSON bool
@@ -36,9 +38,7 @@ Configuration as for run.`,
 			ctx, cancel := context.WithTimeout(cmd.Context(), doctorLimit)
 			defer cancel()
 			d := &doctor{cfg: cfg, secrets: cfg.Secrets(), Findings: []finding{}, Set: []setting{}}
-			d.database(ctx)
-			d.topics(ctx)
-			if err := d.chain(ctx); err != nil {
+			if err := d.examine(ctx); err != nil {
 				return d.secrets.Error(err)
 			}
 			if err := d.print(cmd.OutOrStdout(), asJSON); err != nil {
@@ -52,6 +52,29 @@ Configuration as for run.`,
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
 	return cmd
+}
+
+// examine looks at everything at once, and reports it in a fixed order.
+func (d *doctor) examine(ctx context.Context) error {
+	parts := [3]doctor{}
+	var failed error
+	var wg sync.WaitGroup
+	for i, part := range []func(*doctor){
+		func(p *doctor) { p.database(ctx) },
+		func(p *doctor) { p.topics(ctx) },
+		func(p *doctor) { failed = p.chain(ctx) },
+	} {
+		parts[i] = doctor{cfg: d.cfg, secrets: d.secrets}
+		wg.Go(func() { part(&parts[i]) })
+	}
+	wg.Wait()
+
+	for i := range parts {
+		d.Sick = d.Sick || parts[i].Sick
+		d.Findings = append(d.Findings, parts[i].Findings...)
+		d.Set = append(d.Set, parts[i].Set...)
+	}
+	return failed
 }
 
 // verdict on one thing.

@@ -121,6 +121,38 @@ var scenes = map[string]func(*world) (query string){
 	"three":  func(w *world) string { w.fleet(3); w.escrows(200); return "" },
 	"thirty": func(w *world) string { w.fleet(30); w.escrows(200); return "" },
 	"search": func(w *world) string { w.fleet(3); w.escrows(200); return "?escrow=" + addressOf(42) },
+	"one left": func(w *world) string {
+		s := w.fleet(3)
+		w.escrows(90)
+		for _, id := range []string{"relayer-1", "relayer-2"} {
+			w.kill(id, s[map[string]int{"relayer-1": 1, "relayer-2": 2}[id]], 40*time.Second)
+			w.exec(`update slot_ownership set owner = 'relayer-0', since = now() where owner = $1`, id)
+		}
+		return ""
+	},
+	"three stopped": func(w *world) string {
+		for n, s := range w.fleet(3) {
+			w.kill(fmt.Sprintf("relayer-%d", n), s, time.Minute)
+		}
+		w.exec(`update relayer_instances set left_at = dead_since`)
+		w.exec(`update slot_ownership set owner = null, since = now() - interval '1 minute'`)
+		return ""
+	},
+	"pubsub 20s":  func(w *world) string { return w.frozenPubSub("20 seconds") },
+	"pubsub 60s":  func(w *world) string { return w.frozenPubSub("60 seconds") },
+	"pubsub 6min": func(w *world) string { return w.frozenPubSub("6 minutes") },
+	"start wrong": func(w *world) string {
+		w.fleet(3)
+		w.exec(`update leadership set start_block = $1`, testHead+500_000)
+		return ""
+	},
+	"node down": func(w *world) string {
+		w.fleet(3)
+		w.source.set(func(i *Instance) {
+			i.Node = errors.New("no RPC endpoint is available: rpc0: connection refused: check RPC_URLS and the nodes behind them")
+		})
+		return ""
+	},
 	// The leader died a minute ago; another instance died earlier and was half adopted; a standby; free slots; messages that wait.
 	"leaderless": func(w *world) string {
 		s := w.fleet(4)
@@ -143,6 +175,18 @@ var scenes = map[string]func(*world) (query string){
 		})
 		return ""
 	},
+}
+
+// frozenPubSub is a fleet whose oldest message waits for so long.
+func (w *world) frozenPubSub(age string) string {
+	w.fleet(3)
+	w.escrows(90)
+	w.exec(`insert into outbox_messages (chain_id, slot, escrow, event_id, event_type, created_at)
+		select chain_id, slot, escrow, event_id, event_type, now() - $1::interval from processed_events limit 40`, age)
+	w.source.set(func(i *Instance) {
+		i.PublishError, i.PublishErrorAt = errors.New("rpc error: code = Unavailable desc = connection timed out"), time.Now().Add(-4*time.Second)
+	})
+	return ""
 }
 
 func TestScenesInABrowser(t *testing.T) {
@@ -233,15 +277,17 @@ func TestPageIsLiveInABrowser(t *testing.T) {
 	// Somebody types while the page changes.
 	b.do(chromedp.SendKeys(chromedp.CSS("#escrow"), "0xabc"))
 	w.kill("relayer-0", sessions[0], 0)
-	b.until(`document.querySelector("#verdict .notice") !== null`)
+	b.until(`document.querySelector("#verdict .warning") !== null`) // one of three is missing, at once
+	w.exec(`update relayer_instances set left_at = dead_since where instance_id = 'relayer-0'`)
+	b.until(`document.querySelector("#verdict .warning") === null && document.querySelector("#verdict .notice") !== null`)
 	w.lock(sessions[1], election.LeaderKey(testChain))
 	w.exec(`update leadership set instance_id = 'relayer-1', since = now(), last_heartbeat = now()`)
 	w.exec(`update slot_ownership set owner = 'relayer-1', since = now() where owner = 'relayer-0'`)
-	b.until(`document.querySelector("#verdict .well") !== null`)
+	b.until(`document.querySelector("#verdict").textContent.includes("relayer-1 has led for")`)
 	require.Contains(t, text("#verdict"), "relayer-1 has led for 0s")
 	require.Contains(t, text("#slots .legend"), "of which adopted 840")
 	require.True(t, eval[bool](b, `document.activeElement.id === "escrow" && document.activeElement.value === "0xabc"`), "what was typed must stay")
-	require.Equal(t, "● relayer-0 · escrow relayer", eval[string](b, "document.title"))
+	require.Equal(t, "◐ relayer-0 · escrow relayer", eval[string](b, "document.title"))
 
 	// The map by keyboard, and its highlights by pointer; both stay while the page changes.
 	b.do(chromedp.Focus(chromedp.CSS("#map")))

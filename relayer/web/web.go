@@ -44,6 +44,7 @@ type Config struct {
 	Metrics     prometheus.Gatherer // nil: /metrics is empty
 	ExplorerURL string              // of a block explorer that has /tx/, /block/ and /address/ below it; empty: no links
 	Mask        func(string) string // takes secrets out of texts; nil: nothing is taken out
+	TokenFile   string              // of the token that everything but /healthz and /readyz wants; empty: none
 	Log         *slog.Logger        // nil: silence
 	Every       time.Duration       // between two looks while somebody watches; 0 means 2 s
 	Now         func() time.Time    // nil: time.Now
@@ -56,6 +57,7 @@ type Server struct {
 	api   *api
 	board *board
 	page  *page
+	token *token        // nil: everybody is admitted
 	stop  chan struct{} // closed when Run ends: ends the streams of /live, which a graceful shutdown would wait for
 }
 
@@ -87,8 +89,14 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	var guard *token
+	if cfg.TokenFile != "" {
+		if guard, err = openToken(cfg.TokenFile, cfg.Now); err != nil {
+			return nil, err
+		}
+	}
 	b := newBoard(cfg)
-	return &Server{cfg: cfg, api: newAPI(cfg, b), board: b, page: page, stop: make(chan struct{})}, nil
+	return &Server{cfg: cfg, api: newAPI(cfg, b), board: b, page: page, token: guard, stop: make(chan struct{})}, nil
 }
 
 // route is one path of the server. The test of openapi.yaml goes through them.
@@ -127,6 +135,9 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, problem{Status: http.StatusNotFound, Detail: "nothing is served at this path; /openapi.yaml lists what is"})
 	})
+	if s.token != nil {
+		return secured(s.token.guard(mux))
+	}
 	return secured(mux)
 }
 

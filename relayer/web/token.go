@@ -1,0 +1,95 @@
+package web
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// tokenCheckEvery is how often the file of the token is looked at: a rotation takes effect within that time.
+const tokenCheckEvery = time.Second
+
+// minToken is the shortest token that is accepted: shorter ones can be guessed.
+const minToken = 16
+
+// openPaths are served to everybody: a platform's probes carry no token.
+var openPaths = map[string]bool{"/healthz": true, "/readyz": true}
+
+// token is a secret in a file that a request must carry. It is read again when the file changes, and safe for concurrent use.
+type token struct {
+	path string
+	now  func() time.Time
+
+	mu      sync.Mutex
+	looked  time.Time
+	changed time.Time // of the file, as of the last reading
+	size    int64
+	sum     [sha256.Size]byte // of the token, so that a comparison takes as long for every length
+}
+
+// openToken reads the file for the first time.
+func openToken(path string, now func() time.Time) (*token, error) {
+	t := &token{path: path, now: now}
+	if err := t.read(); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// read takes the token from the file, if the file changed.
+func (t *token) read() error {
+	info, err := os.Stat(t.path)
+	if err != nil {
+		return fmt.Errorf("HTTP_TOKEN_FILE: %w: name a file that can be read", err)
+	}
+	if info.ModTime().Equal(t.changed) && info.Size() == t.size {
+		return nil
+	}
+	text, err := os.ReadFile(t.path)
+	if err != nil {
+		return fmt.Errorf("HTTP_TOKEN_FILE: %w: name a file that can be read", err)
+	}
+	secret := strings.TrimSpace(string(text))
+	if len(secret) < minToken {
+		return fmt.Errorf("HTTP_TOKEN_FILE=%s: the token has %d characters: give it %d or more", t.path, len(secret), minToken)
+	}
+	t.changed, t.size, t.sum = info.ModTime(), info.Size(), sha256.Sum256([]byte(secret))
+	return nil
+}
+
+// admits says whether a request carries the token: as a bearer, or as the password of any user. A file that cannot be read any more
+// leaves the last token in force.
+func (t *token) admits(r *http.Request) bool {
+	given, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !bearer {
+		_, given, _ = r.BasicAuth()
+	}
+
+	t.mu.Lock()
+	if now := t.now(); now.Sub(t.looked) >= tokenCheckEvery {
+		t.looked = now
+		_ = t.read()
+	}
+	want := t.sum
+	t.mu.Unlock()
+
+	sum := sha256.Sum256([]byte(given))
+	return subtle.ConstantTimeCompare(sum[:], want[:]) == 1
+}
+
+// guard asks every request for the token, except those for openPaths.
+func (t *token) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if openPaths[r.URL.Path] || t.admits(r) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("WWW-Authenticate", `Basic realm="escrow relayer", charset="UTF-8"`)
+		writeProblem(w, problem{Status: http.StatusUnauthorized, Detail: "this needs the token of HTTP_TOKEN_FILE: as Authorization: Bearer, or as a password"})
+	})
+}

@@ -1,0 +1,65 @@
+package web
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// With a token everything but the probes wants it, as a bearer or as a password, and a new token in the file takes effect.
+func TestToken(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "token")
+	write := func(text string, at time.Time) {
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+		require.NoError(t, os.Chtimes(file, at, at))
+	}
+	now := time.Now()
+	write("first-token-of-some-length\n", now)
+	s, err := New(Config{Source: &instanceStub{}, DB: hangingDB{}, ChainID: 1, TokenFile: file, Now: func() time.Time { return now }})
+	require.NoError(t, err)
+	h := s.Handler()
+	ask := func(path string, with func(*http.Request)) int {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
+		with(r)
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, r)
+		return rec.Code
+	}
+	bearer := func(token string) func(*http.Request) {
+		return func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token) }
+	}
+	nothing := func(*http.Request) {}
+
+	for _, path := range []string{"/", "/live", "/status", "/metrics", "/escrows", "/events", "/openapi.yaml", "/nowhere", "/readyz/", "//readyz"} {
+		require.Equal(t, http.StatusUnauthorized, ask(path, nothing), path)
+	}
+	require.Equal(t, http.StatusOK, ask("/healthz", nothing))
+	require.Equal(t, http.StatusOK, ask("/readyz", nothing))
+	for _, wrong := range []string{"", "first-token-of-some-lengt", "first-token-of-some-length2", "FIRST-TOKEN-OF-SOME-LENGTH"} {
+		require.Equal(t, http.StatusUnauthorized, ask("/openapi.yaml", bearer(wrong)), wrong)
+	}
+	require.Equal(t, http.StatusOK, ask("/openapi.yaml", bearer("first-token-of-some-length")))
+	require.Equal(t, http.StatusOK, ask("/openapi.yaml", func(r *http.Request) { r.SetBasicAuth("anybody", "first-token-of-some-length") }))
+
+	write("second-token-of-some-length", now.Add(time.Minute))
+	now = now.Add(2 * tokenCheckEvery)
+	require.Equal(t, http.StatusUnauthorized, ask("/openapi.yaml", bearer("first-token-of-some-length")))
+	require.Equal(t, http.StatusOK, ask("/openapi.yaml", bearer("second-token-of-some-length")))
+
+	require.NoError(t, os.Remove(file))
+	now = now.Add(2 * tokenCheckEvery)
+	require.Equal(t, http.StatusOK, ask("/openapi.yaml", bearer("second-token-of-some-length")), "the last one stays in force")
+
+	write("short", now)
+	_, err = New(Config{Source: &instanceStub{}, DB: hangingDB{}, ChainID: 1, TokenFile: file})
+	require.ErrorContains(t, err, "HTTP_TOKEN_FILE")
+	require.NotContains(t, err.Error(), "short")
+	_, err = New(Config{Source: &instanceStub{}, DB: hangingDB{}, ChainID: 1, TokenFile: "/nowhere/token"})
+	require.ErrorContains(t, err, "HTTP_TOKEN_FILE")
+}
