@@ -1,0 +1,237 @@
+/* The life of a sender's nonces: C1 to C4 of the way back, and C9. check.sh runs it.
+ *
+ * Two instances contend for one sender; each may take it over at any moment, since a lock may be lost without its holder knowing, and may crash between any two
+ * steps, which loses what it had in memory. The database is a set of variables that change in atomic steps, each of which names the epoch. What has left a
+ * process may be mined at any later time, whatever anybody wishes. The database may be restored once to how it was at some earlier time; the chain, the pool, and
+ * what processes have in memory are not.
+ *
+ * Each NO_… takes one rule out, and then an assertion must fail. check.sh says for which of them that was seen: 17.5 million states as it is.
+ */
+#define CMDS 2
+#ifndef TAKEOVERS
+#define TAKEOVERS 3 /* the clock at the last one; the first of each instance count */
+#endif
+#ifndef NONCES
+#define NONCES 2
+#endif
+
+#define ACC 0   /* accepted */
+#define ASG 1   /* has a nonce */
+#define SENT 2  /* something was signed and stored */
+#define DONE 3  /* answered: the call was mined */
+#define VOID 4  /* answered: the void was mined */
+#define GONE 5  /* answered: nothing was signed, it never takes effect */
+
+#define NONE 0
+#define CALL(c) ((c) + 1)
+#define EMPTY 9
+
+/* the database */
+byte state[CMDS], nonce[CMDS];
+byte stored[NONCES];   /* the command whose call is stored as an attempt at the nonce, as CALL(c) */
+bool storedVoid[NONCES];
+byte next;
+bool halted;
+byte epoch;
+
+/* its backup */
+byte bState[CMDS], bNonce[CMDS], bStored[NONCES], bNext;
+bool bVoid[NONCES], bHalted, saved, restored;
+
+/* what is out, and cannot be taken back */
+byte out[NONCES];      /* CALL(c): bytes of the call */
+byte out2[NONCES];     /* of another command's call, if there ever is one */
+bool outVoid[NONCES];
+
+/* the chain */
+byte mined[NONCES];
+byte latest, final;    /* nonces below are used up in some block, in a final block */
+byte reorgs;
+
+bool given[CMDS];      /* expired or cancelled */
+byte clock = 1;        /* epochs are of the server's clock: they never repeat, restored or not */
+
+inline leave(n, c) {
+  if
+  :: out[n] == NONE || out[n] == CALL(c) -> out[n] = CALL(c)
+  :: else -> out2[n] = CALL(c)
+  fi
+}
+
+/* the highest nonce that the chain or a pool knows, and one more */
+inline pending(p) {
+  p = latest;
+  do
+  :: p < NONCES && (out[p] != NONE || outVoid[p]) -> p++
+  :: else -> break
+  od
+}
+
+#ifdef NO_EPOCH
+#define MINE true
+#else
+#define MINE (epoch == my)
+#endif
+
+#ifdef NO_FINAL
+#define SETTLED latest
+#else
+#define SETTLED final
+#endif
+
+active [2] proctype instance() {
+  byte my, c, n, p;
+  bool giveUp;
+
+takeover:
+  atomic { clock++; epoch = clock; my = clock; c = 0; n = 0; p = 0; giveUp = false }
+
+round:
+  /* observe: nonces that were never given out here */
+  atomic {
+#ifndef NO_HALT
+    pending(p);
+    if
+    :: MINE && p > next -> halted = true
+    :: else
+    fi;
+#endif
+    p = 0
+  }
+  if
+  :: clock < TAKEOVERS -> goto takeover  /* crashed, or lost the lock and takes it again */
+  :: c = 0
+  :: c = 1
+  fi;
+  if
+  :: atomic { MINE && state[c] == ACC && given[c] -> state[c] = GONE } ; goto round
+  /* T1 */
+  :: atomic { MINE && !halted && state[c] == ACC && !given[c] && next < NONCES ->
+#ifndef NO_HALT
+       pending(p);
+       if
+       :: p > next -> p = 0; halted = true; goto round
+       :: else -> p = 0
+       fi;
+#endif
+       state[c] = ASG; nonce[c] = next; next++ } ; goto round
+#ifdef FREE_NONCE
+  :: atomic { MINE && !halted && state[c] == SENT && given[c] && nonce[c] == next - 1 -> state[c] = GONE; next--; stored[nonce[c]] = NONE } ; goto round
+#endif
+  /* sign: in memory only */
+  :: atomic { MINE && !halted && (state[c] == ASG || state[c] == SENT) -> n = nonce[c]; giveUp = given[c] } ; goto signed
+  /* recorded bytes again, by whoever thinks that it may */
+  :: atomic { state[c] == SENT && stored[nonce[c]] == CALL(c) -> leave(nonce[c], c) } ; goto round
+  :: atomic { state[c] == SENT && storedVoid[nonce[c]] -> outVoid[nonce[c]] = true } ; goto round
+  /* T3 */
+  :: atomic { MINE && (state[c] == ASG || state[c] == SENT) && nonce[c] < SETTLED ->
+       n = nonce[c];
+#ifdef NO_RECEIPT
+       state[c] = DONE
+#else
+       if
+       :: stored[n] == CALL(c) && mined[n] == CALL(c) -> state[c] = DONE
+       :: storedVoid[n] && mined[n] == EMPTY -> state[c] = VOID
+       :: else
+       fi
+#endif
+       ; n = 0 } ; goto round
+  :: else -> goto done
+  fi;
+
+signed:
+  if
+  :: clock < TAKEOVERS -> goto takeover
+#ifdef NO_RECORD
+  :: atomic { !giveUp -> leave(n, c) } ; goto t2
+#endif
+  :: true
+  fi;
+t2:
+  atomic {
+    if
+#ifdef NO_EPOCH
+    :: !giveUp && !storedVoid[n] -> stored[n] = CALL(c); state[c] = SENT
+#else
+    :: MINE && !halted && !giveUp && !storedVoid[n] && nonce[c] == n && (state[c] == SENT || (state[c] == ASG && !given[c])) -> stored[n] = CALL(c); state[c] = SENT
+#endif
+    :: MINE && !halted && giveUp && nonce[c] == n && (state[c] == ASG || state[c] == SENT) -> storedVoid[n] = true; state[c] = SENT
+    :: else -> n = 0; giveUp = false; goto round     /* not stored: the bytes are forgotten */
+    fi
+  }
+  if
+  :: clock < TAKEOVERS -> goto takeover
+  :: true
+  fi;
+  /* out, known to be stored */
+  atomic {
+    if
+    :: giveUp -> outVoid[n] = true
+    :: else -> leave(n, c)
+    fi;
+    n = 0; giveUp = false
+  }
+  goto round;
+done:
+  skip
+}
+
+active proctype chain() {
+  byte n, c;
+  do
+  /* the next nonce is mined: any of the bytes that are out */
+  :: atomic { latest < NONCES && out[latest] != NONE -> mined[latest] = out[latest]; latest++ }
+  :: atomic { latest < NONCES && out2[latest] != NONE -> mined[latest] = out2[latest]; latest++ }
+  :: atomic { latest < NONCES && outVoid[latest] -> mined[latest] = EMPTY; latest++ }
+  :: atomic { final < latest -> final++ }
+  :: atomic { reorgs < 1 && final < latest -> reorgs++; latest--; mined[latest] = NONE }
+  /* time goes by */
+  :: given[0] = true
+  :: given[1] = true
+#ifdef RESTORE
+  /* a backup, and its restore while everything else stays as it is */
+  :: atomic { !saved -> saved = true; bNext = next; bHalted = halted;
+       c = 0; do :: c < CMDS -> bState[c] = state[c]; bNonce[c] = nonce[c]; c++ :: else -> break od;
+       n = 0; do :: n < NONCES -> bStored[n] = stored[n]; bVoid[n] = storedVoid[n]; n++ :: else -> break od; c = 0; n = 0 }
+  :: atomic { saved && !restored -> restored = true; next = bNext; halted = bHalted; clock++; epoch = clock;
+       c = 0; do :: c < CMDS -> state[c] = bState[c]; nonce[c] = bNonce[c]; c++ :: else -> break od;
+       n = 0; do :: n < NONCES -> stored[n] = bStored[n]; storedVoid[n] = bVoid[n]; n++ :: else -> break od; c = 0; n = 0 }
+#endif
+  :: latest == NONCES -> break
+  :: break
+  od
+}
+
+/* At any time. */
+active proctype watch() {
+  byte n, c, count;
+  atomic {
+    /* C1: a command is mined once, and a nonce has only one command's bytes. */
+    c = 0;
+    do
+    :: c < CMDS ->
+       count = 0; n = 0;
+       do
+       :: n < NONCES -> if :: mined[n] == CALL(c) -> count++ :: else fi; n++
+       :: else -> break
+       od;
+       assert(count <= 1);
+       /* C4: no answer that the chain contradicts, of what is final; a restored database has forgotten answers, not invented any. */
+       assert(!(state[c] == DONE && mined[nonce[c]] != CALL(c)));
+       assert(!(state[c] == VOID && mined[nonce[c]] != EMPTY));
+       assert(!(state[c] == GONE && count > 0 && !restored));
+       c++
+    :: else -> break
+    od;
+    /* C2 and C3: what is out is stored, as that command's whose nonce it is; a restored database has lost some, and then the sender halts. */
+    n = 0;
+    do
+    :: n < NONCES ->
+       assert(out2[n] == NONE);
+       assert(restored || out[n] == NONE || stored[n] == out[n]);
+       assert(stored[n] == NONE || nonce[stored[n] - 1] == n);
+       n++
+    :: else -> break
+    od
+  }
+}
