@@ -224,7 +224,7 @@ func (w *SlotWatch) advance(ctx context.Context, view source.View, changed <-cha
 	for batch, err := range w.cfg.Source.Read(ctx, uint64(w.at.Next), to, filter) {
 		w.reading(ctx, err)
 		if err != nil {
-			return err
+			return &readError{err}
 		}
 		if !follows(&batch, w.at) {
 			return &reorgError{w.at}
