@@ -31,6 +31,8 @@ const (
 	forgetKnown, forgetUnknown = 512, 64
 	// Answers with so many logs are large enough; twice as many are too large for a commit.
 	enoughLogs = 5000
+	// closeEnough to what was refused is one part in so many of what was answered.
+	closeEnough = 10
 	// RangesInFlight hides a provider's latency; more would only meet its rate limit.
 	RangesInFlight = 4
 	// Single blocks whose logs are refused in a row, without an answer between them, before a node counts as one without logs.
@@ -104,8 +106,8 @@ func (s *span) accepted(size uint64, logs, bytes, enoughBytes int) {
 	case size < s.size || full > 1:
 	case s.ceiling == s.most:
 		s.size = min(max(uint64(float64(size)/max(full, 0.5)), size), s.ceiling)
-	default:
-		s.size = min(size+(s.ceiling-min(size, s.ceiling)+1)/2, s.ceiling)
+	case s.ceiling-min(size, s.ceiling) > size/closeEnough: // nearer than that, a refusal costs more than it gains
+		s.size = min(size+(s.ceiling-size+1)/2, s.ceiling)
 	}
 }
 

@@ -91,20 +91,28 @@ func (t *HTTP) abandon(ctx context.Context) {
 	}
 }
 
-// readAll reads an answer, up to the limit.
+// readAll reads an answer, up to the limit. It never holds room for more than that.
 func readAll(r io.Reader, length, limit int64) ([]byte, error) {
 	if length > limit {
 		return nil, fmt.Errorf("%w: %d bytes", ErrTooLarge, length)
 	}
-	var buf bytes.Buffer
-	if length > 0 {
-		buf.Grow(int(length) + bytes.MinRead)
+	const first = 32 << 10
+	b := make([]byte, 0, max(min(length+1, limit+1), min(first, limit+1)))
+	for {
+		if len(b) == cap(b) {
+			b = append(make([]byte, 0, min(2*int64(cap(b)), limit+1)), b...)
+		}
+		n, err := r.Read(b[len(b):cap(b)])
+		b = b[:len(b)+n]
+		switch {
+		case int64(len(b)) > limit:
+			return b, fmt.Errorf("%w: more than %d bytes", ErrTooLarge, limit)
+		case errors.Is(err, io.EOF):
+			return b, nil
+		case err != nil:
+			return b, err
+		}
 	}
-	n, err := buf.ReadFrom(io.LimitReader(r, limit+1))
-	if err == nil && n > limit {
-		err = fmt.Errorf("%w: more than %d bytes", ErrTooLarge, limit)
-	}
-	return buf.Bytes(), err
 }
 
 // statusError is the error of an answer under another status than 200. Some providers send a JSON-RPC error under one; it says more than the status does.

@@ -82,7 +82,7 @@ func (s *Source) lead() *node.Node {
 // poll asks for the head, and for the tags when they are due.
 func (s *Source) poll(ctx context.Context, n *node.Node) {
 	calls := []*rpc.Call{rpc.ByTag("latest")}
-	decides := s.cfg.Finality == Safe || s.cfg.Finality == Finalized
+	decides := (s.cfg.Finality == Safe || s.cfg.Finality == Finalized) && n == s.lead()
 	if decides || s.now().Sub(n.Claim().Tagged) >= s.tagsPause() {
 		calls = append(calls, rpc.ByTag("finalized"))
 		if s.cfg.Finality == Safe {

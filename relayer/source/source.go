@@ -97,7 +97,7 @@ type Config struct {
 	MaxRange uint64
 	// MaxAddresses in one request. Zero: 1,000, geth's default limit.
 	MaxAddresses int
-	// MaxBytes bounds the answer to one request for the logs of a range. Zero: a sixteenth of Go's memory limit, 8 to 64 MB; 32 MB without one.
+	// MaxBytes bounds the answer to one request for the logs of a range. Zero: a sixteenth of Go's memory limit, 8 to 32 MB; 16 MB without one.
 	MaxBytes int64
 	// Logger. Nil: none.
 	Logger *slog.Logger
@@ -161,7 +161,7 @@ func (c *Config) complete() error {
 
 // answerLimit is how large one answer may be where so much memory may be used, in bytes: four are in flight, and each is held once as it came and once decoded.
 func answerLimit(memory int64) int64 {
-	const least, usual, most = 8 << 20, 32 << 20, 64 << 20
+	const least, usual, most = 8 << 20, 16 << 20, 32 << 20
 	if memory > 1<<40 { // no limit is set
 		return usual
 	}
