@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -50,6 +51,7 @@ func (c tide) run(t *testing.T) (m measured) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() { _ = s.Run(ctx) }()
+	var mu sync.Mutex
 	there := make([]time.Time, len(chain.headers))
 	random := rand.New(rand.NewPCG(1, 2))
 	total := func() (sum int) {
@@ -70,7 +72,9 @@ func (c tide) run(t *testing.T) (m measured) {
 			for _, n := range nodes {
 				n.set(func() { n.head, n.finalized = head, (head/epoch-2)*epoch })
 			}
+			mu.Lock()
 			there[head] = time.Now()
+			mu.Unlock()
 		}
 	}()
 	f := filterA()
@@ -94,7 +98,10 @@ func (c tide) run(t *testing.T) (m measured) {
 			for b, err := range s.Read(ctx, next, v.Target, f) {
 				require.NoError(t, err)
 				next = b.To + 1
-				if at := there[min(b.To+depth, uint64(len(there)-1))]; b.To+depth > uint64(half) && !at.IsZero() {
+				mu.Lock()
+				at := there[min(b.To+depth, uint64(len(there)-1))]
+				mu.Unlock()
+				if b.To+depth > uint64(half) && !at.IsZero() {
 					late = append(late, time.Since(at))
 				}
 			}
