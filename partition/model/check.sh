@@ -69,4 +69,14 @@ for rule in 0:NO_GENERATION 0:NO_BRANCH 0:NO_UNSAID 0:NO_REQUEUE 0:NO_PATIENCE 1
   fi
   grep -q 'assertion violated' out.txt || { cat out.txt; exit 1; }
 done
+echo "== identity: an id has one content, and a consumer's set is the chain's"
+verify identity.pml "-DBUDGET=0 -DLOST=0" -E "$plain" || { echo "violated, or not searched to the end"; exit 1; }
+for rule in 0:NO_CONTENT 0:NO_OCCURRENCE 0:NO_QUIESCE 1:NO_DOUBT 0:NO_GENERATION; do # by the answers of Pub/Sub that are lost
+  echo "== without the rule: ${rule#*:}"
+  if verify identity.pml "-DBUDGET=0 -DLOST=${rule%:*} -D${rule#*:}" -E "$plain"; then
+    echo "nothing found: the model does not see what the rule is for"
+    exit 1
+  fi
+  grep -q 'assertion violated' out.txt || { cat out.txt; exit 1; }
+done
 echo "the models hold, and each rule is needed"
