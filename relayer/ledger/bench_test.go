@@ -36,7 +36,7 @@ func BenchmarkCommit(b *testing.B) {
 			require.NoError(b, err)
 			var found []contract.Event
 			for i := range escrows {
-				found = append(found, deployed(i, 1, uint(i), int64(1+i)))
+				found = append(found, deployed(i, 1, uint(100_000+i), int64(1+i)))
 			}
 			_, err = led.CommitFactory(ctx, ledger.FactoryCommit{Epoch: 1, From: fact, To: fact.To(2, blockHash(0, 1)), Events: found})
 			require.NoError(b, err)
