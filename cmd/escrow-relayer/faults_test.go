@@ -103,7 +103,7 @@ func TestKilledBetweenAcknowledgementAndDeletion(t *testing.T) {
 		require.LessOrEqual(t, seen[id], 2)
 	}
 	require.Equal(t, waiting, twice)
-	require.Contains(t, w.metrics("r0"), "\nrelayer_republished_total "+strconv.Itoa(waiting)+"\n")
+	require.Contains(t, w.metrics("r0"), "\nrelayer_republished_total{chain_id=\"1337\"} "+strconv.Itoa(waiting)+"\n")
 }
 
 // A relayer that is started before anything that it needs waits for it.
@@ -126,10 +126,10 @@ func TestEverythingComesLater(t *testing.T) {
 			return err == nil && strings.Contains(string(log), text)
 		}
 	}
-	require.Eventually(t, logged(`"step":"database"`), 30*time.Second, 20*time.Millisecond)
-	require.NoError(t, reconnect())
 	require.Eventually(t, logged(`"step":"chain"`), 30*time.Second, 20*time.Millisecond)
 	down.Remove()
+	require.Eventually(t, logged(`"step":"database"`), 30*time.Second, 20*time.Millisecond)
+	require.NoError(t, reconnect())
 	w.ready("r0")
 	w.audit(false)
 }

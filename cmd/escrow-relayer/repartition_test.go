@@ -39,12 +39,14 @@ func (p *platform) sh(line string) (code int, out string) {
 // grown is a platform with n services, whole, under traffic until stop is called.
 func grown(t *testing.T, n int) (p *platform, stop func()) {
 	p = newPlatform(newWorld(t, nil))
+	code, out := p.sh("escrow-relayer migrate") // the services may not
+	require.Zero(t, code, out)
 	dir := p.manifests(n)
 	for i := range n {
 		code, out := p.sh(fmt.Sprintf("gcloud run services replace %s/escrow-relayer-%d.yaml --region r --quiet", dir, i))
 		require.Zero(t, code, out)
 	}
-	code, out := p.sh("escrow-relayer plan wait --timeout 60s --every 100ms --lag 50")
+	code, out = p.sh("escrow-relayer plan wait --timeout 60s --every 100ms --lag 50")
 	require.Zero(t, code, out)
 	done, ended := make(chan struct{}), make(chan error, 1)
 	var blocks atomic.Int64
