@@ -113,11 +113,11 @@ func TestStatusAuditReplayMigrate(t *testing.T) {
 	require.Equal(t, 1, code, out)
 	require.Contains(t, out, "r1 is not alive")
 
-	code, out = call(t, env, "doctor")
+	code, out = call(t, env, "doctor", "--timeout", "80s")
 	require.Zero(t, code, out)
 	require.NotContains(t, out, "WRONG")
 	require.Contains(t, out, "chain 1337")
-	code, out = call(t, append(env, "PUBSUB_TOPIC_ID=nowhere"), "doctor")
+	code, out = call(t, append(env, "PUBSUB_TOPIC_ID=nowhere"), "doctor", "--timeout", "80s")
 	require.Equal(t, 1, code, out)
 	require.Contains(t, out, "PUBSUB_TOPIC_ID=nowhere")
 

@@ -23,6 +23,7 @@ const doctorLimit = 18 * time.Second
 
 func doctorCommand() *cobra.Command {
 	var asJSON bool
+	var limit time.Duration
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Test everything an instance needs: database, session, schema, topics, every RPC endpoint",
@@ -35,7 +36,7 @@ Configuration as for run.`,
 			if err != nil {
 				return err
 			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), doctorLimit)
+			ctx, cancel := context.WithTimeout(cmd.Context(), limit)
 			defer cancel()
 			d := &doctor{cfg: cfg, secrets: cfg.Secrets(), Findings: []finding{}, Set: []setting{}}
 			if err := d.examine(ctx); err != nil {
@@ -51,6 +52,7 @@ Configuration as for run.`,
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
+	cmd.Flags().DurationVar(&limit, "timeout", doctorLimit, "what has not answered by then is reported so; endpoints that limit their rate need longer")
 	return cmd
 }
 

@@ -16,7 +16,7 @@ import (
 // examine runs doctor --json.
 func examine(t *testing.T, env []string) (code int, d doctor, out string) {
 	t.Helper()
-	code, out = call(t, env, "doctor", "--json")
+	code, out = call(t, env, "doctor", "--timeout", "80s", "--json")
 	require.NoError(t, json.Unmarshal([]byte(out), &d), out)
 	require.Equal(t, code == 1, d.Sick, out)
 	return code, d, out
@@ -76,7 +76,7 @@ func TestDoctor(t *testing.T) {
 		var made bool
 		require.NoError(t, w.DB.QueryRow(t.Context(), `select exists (select from pg_class where relnamespace = 'public'::regnamespace)`).Scan(&made))
 		require.False(t, made, "it changes nothing")
-		code, out = call(t, env, "doctor")
+		code, out = call(t, env, "doctor", "--timeout", "80s")
 		require.Zero(t, code, out)
 		require.Contains(t, out, "ok      "+ws+" chain        chain 1337")
 	})
