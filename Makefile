@@ -20,7 +20,7 @@ demo: build ## three relayers on a chain of their own: watch them lose their lea
 
 .PHONY: test
 test: ## all tests, with the race detector, against a real Postgres, real chains and Google's Pub/Sub server
-	go test -race -timeout 14m ./...
+	go test -race -timeout 60m ./...
 
 .PHONY: lint
 lint: ## formatting, vet and staticcheck (fetched as a Go module)

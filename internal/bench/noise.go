@@ -106,7 +106,7 @@ func newNoise(ctx context.Context, o *Options, l *lab.Lab) (n *noise, err error)
 		if err != nil {
 			return err
 		}
-		n.start = head + 1
+		n.start = head
 		o.say("noise: making %d blocks", n.blocks)
 		for range n.blocks {
 			if err := n.emit(ctx); err != nil {
@@ -169,7 +169,8 @@ func (n *noise) measure(ctx context.Context, way string, size int, name string, 
 	}
 	defer db.Close()
 	all := map[string]string{
-		"DATABASE_URL": n.lab.PG.URL(name), "FACTORY_ADDRESS": n.lab.Contracts.Load.Hex(), "START_BLOCK": strconv.FormatUint(n.start, 10), "LOG_LEVEL": "warn",
+		"DATABASE_URL": n.lab.PG.URL(name), "FACTORY_ADDRESS": n.lab.Contracts.Load.Hex(), "START_BLOCK": strconv.FormatUint(n.start, 10),
+		"ALLOW_LATE_START": "true", "LOG_LEVEL": "warn", // what was before it is registered already
 		"VERIFY_INTERVAL": "1h", "RPC_MAX_RANGE": noiseRange, "RPC_URLS": n.lab.Chain.HTTP(), "FINALITY": "finalized",
 	}
 	if way == "live" {
@@ -198,7 +199,7 @@ func (n *noise) measure(ctx context.Context, way string, size int, name string, 
 		return u, err
 	}
 	u, err = used(ctx, p)
-	blocks := head - n.start + 1
+	blocks := head - n.start
 	if way == "live" && err == nil {
 		before := u
 		for range n.blocks {
