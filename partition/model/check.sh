@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Checks the models with Spin (Debian: spin, gcc): who may commit (ownership.pml), and what comes of a reorganisation (reorg.pml).
-#   check.sh ci      bounded: about half a minute
-#   check.sh full    more blocks, more misfortunes: ten minutes and 6 GB
+# Checks the models with Spin (Debian: spin, gcc): who may commit (ownership.pml), what comes of a reorganisation (reorg.pml),
+# and what an event_id says across reorganisations (identity.pml).
+#   check.sh ci      bounded: about three minutes
+#   check.sh full    more blocks, more misfortunes: more than ten minutes and 6 GB
 # Each negative check takes one rule out and fails unless Spin finds a violation.
 set -euo pipefail
 models=$(cd "$(dirname "$0")" && pwd)

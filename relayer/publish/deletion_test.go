@@ -34,11 +34,12 @@ func TestSlowDeletions(t *testing.T) {
 	w.exec(`create trigger slow before delete on outbox for each row execute function slow()`)
 	p := w.start(w.config(), publish.Tuning{WindowRows: window, PageRows: 100})
 
-	for left := events; left > 0; {
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	for left := events; left > 0; <-ticker.C {
 		published := w.tap.Len() // before the rows are counted: what is published meanwhile is not held against it
 		left = w.outbox()
 		require.LessOrEqual(t, published-(events-left), window, "published and not deleted")
-		time.Sleep(20 * time.Millisecond)
 	}
 	w.same(rows, w.wait(events))
 	require.NoError(t, p.stop())
