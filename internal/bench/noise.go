@@ -219,7 +219,7 @@ func (n *noise) measure(ctx context.Context, way string, size int, name string, 
 	if err != nil {
 		return u, err
 	}
-	if head, err = finalise(ctx, n.lab); err != nil { // for whoever comes next
+	if _, err = finalise(ctx, n.lab); err != nil { // for whoever comes next
 		return u, err
 	}
 	return u.times(1000 / float64(blocks)), n.complete(ctx, db)

@@ -42,7 +42,6 @@ type run struct {
 	traffic *testchain.Traffic   // under mining
 	tap     *testpubsub.Recorder // what the server stored, in all topics
 	second  *second              // nil: there is none
-	begun   time.Time            // when the first fault's time began to run
 
 	mining     sync.Mutex // blocks, traffic and reorganisations take turns
 	restarting sync.Mutex // of Postgres

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"sync"
 	"syscall"
 	"time"
 )
@@ -19,7 +18,6 @@ type Process struct {
 	cmd     *exec.Cmd
 	exited  chan struct{}
 	err     error // of Wait, once exited is closed
-	mu      sync.Mutex
 }
 
 func start(bin string, args, environ []string, logFile string) (*Process, error) {

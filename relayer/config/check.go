@@ -28,6 +28,7 @@ func (l *loader) check() {
 	l.topics()
 	l.events()
 	l.durations()
+	l.commands()
 	l.rest()
 	l.otel()
 	l.warnings()

@@ -78,13 +78,6 @@ func (s *span) now() uint64 {
 	return s.size
 }
 
-// limit is the largest size that may be tried.
-func (s *span) limit() uint64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ceiling
-}
-
 // accepted takes in an answer: of so many blocks, with so many logs and bytes, of which enoughBytes are large enough.
 func (s *span) accepted(size uint64, logs, bytes, enoughBytes int) {
 	s.mu.Lock()
