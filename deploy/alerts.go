@@ -20,13 +20,14 @@ var freshSeries = regexp.MustCompile(`(?m)^# \$fresh = (.+)$`).FindStringSubmatc
 
 var groupName = regexp.MustCompile(`(?m)^  - name: (escrow-relayer-[a-z]+)$`)
 
-// Alerts is the rule file of Prometheus for some chains: every rule once for each, so that a chain whose whole fleet is gone is missed while
-// another lives.
+// Alerts is the rule file of Prometheus for some chains: every rule once for each, so that a chain
+// whose whole fleet is gone is missed while another lives.
 func Alerts(chains []int64) ([]byte, error) {
 	groups, err := alertGroups(chains)
 	if err != nil {
 		return nil, err
 	}
+
 	return []byte("# Written by `escrow-relayer plan alerts` from alerts.yaml.tmpl, which explains the rules.\ngroups:\n" + groups), nil
 }
 
@@ -36,15 +37,18 @@ func PrometheusRule(chains []int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var spec yaml.Node
 	if err := yaml.Unmarshal([]byte("groups:\n"+groups), &spec); err != nil {
 		return nil, fmt.Errorf("read the rules: %w", err)
 	}
+
 	withoutComments(&spec)
 	name := "escrow-relayer"
 	for _, chain := range chains {
 		name += "-" + strconv.FormatInt(chain, 10)
 	}
+
 	var b bytes.Buffer
 	b.WriteString("# Written by `escrow-relayer plan alerts --operator`.\n")
 	enc := yaml.NewEncoder(&b)
@@ -58,6 +62,7 @@ func PrometheusRule(chains []int64) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write the rules: %w", err)
 	}
+
 	return b.Bytes(), nil
 }
 
@@ -65,6 +70,7 @@ func alertGroups(chains []int64) (string, error) {
 	if len(chains) == 0 {
 		return "", errors.New("no chain: name each chain whose fleet must be there, or its absence goes unnoticed")
 	}
+
 	_, body, _ := strings.Cut(alertTemplate, "\ngroups:\n")
 	seen := map[int64]bool{}
 	var b strings.Builder
@@ -75,11 +81,14 @@ func alertGroups(chains []int64) (string, error) {
 		case seen[chain]:
 			return "", fmt.Errorf("chain id %d is named twice", chain)
 		}
+
 		seen[chain] = true
 		id := strconv.FormatInt(chain, 10)
 		text := groupName.ReplaceAllString(body, "  - name: ${1}-"+id)
-		b.WriteString(strings.NewReplacer("$fresh", strings.ReplaceAll(freshSeries, "$chain", id), "$chain", id).Replace(text))
+		b.WriteString(strings.NewReplacer("$fresh", strings.ReplaceAll(freshSeries, "$chain", id), "$chain",
+			id).Replace(text))
 	}
+
 	return b.String(), nil
 }
 

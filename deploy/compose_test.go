@@ -56,6 +56,7 @@ func TestCompose(t *testing.T) {
 				require.NotEmpty(t, f.Services[dep].Healthcheck.Test, "%s waits for the health of %s", name, dep)
 			}
 		}
+
 		for _, v := range s.Volumes {
 			source, _, _ := strings.Cut(v, ":")
 			if strings.HasPrefix(source, ".") {
@@ -65,6 +66,7 @@ func TestCompose(t *testing.T) {
 				require.Contains(t, f.Volumes, source, name)
 			}
 		}
+
 		for _, p := range s.Ports {
 			require.True(t, strings.HasPrefix(p, "127.0.0.1:"), "%s: %s would be open to the network", name, p)
 			host := p[:strings.LastIndex(p, ":")]
@@ -72,6 +74,7 @@ func TestCompose(t *testing.T) {
 			hostPorts[host] = name
 		}
 	}
+
 	for i, name := range []string{"relayer-0", "relayer-1", "relayer-2"} {
 		env := f.Services[name].Environment
 		require.Equal(t, name, env["INSTANCE_ID"])
@@ -85,10 +88,12 @@ func TestCompose(t *testing.T) {
 	for _, m := range regexp.MustCompile(`relayer-\d+:(\d+)`).FindAllStringSubmatch(string(scrape), -1) {
 		require.Equal(t, f.Environment["PORT"], m[1])
 	}
+
 	require.NotContains(t, string(scrape), "chain_id", "the relayer says it itself")
 	alerts, err := os.ReadFile("prometheus/alerts.yaml")
 	require.NoError(t, err)
-	require.Contains(t, string(alerts), `chain_id="`+f.Environment["CHAIN_ID"]+`"`, "the alerts are for the chain of compose")
+	require.Contains(t, string(alerts), `chain_id="`+f.Environment["CHAIN_ID"]+`"`,
+		"the alerts are for the chain of compose")
 }
 
 // The factory that compose deploys is the one that the tests use.
@@ -120,6 +125,7 @@ func TestGrafanaProvisioning(t *testing.T) {
 	strictYAML(t, "grafana/provisioning/dashboards/escrow-relayer.yaml", &providers)
 	var f composeFile
 	strictYAML(t, "compose/compose.yaml", &f)
-	require.Contains(t, strings.Join(f.Services["grafana"].Volumes, " "), providers.Providers[0].Options.Path+"/dashboard.json")
+	require.Contains(t, strings.Join(f.Services["grafana"].Volumes, " "),
+		providers.Providers[0].Options.Path+"/dashboard.json")
 	require.Contains(t, f.Services, strings.Split(strings.TrimPrefix(sources.Datasources[0].URL, "http://"), ":")[0])
 }

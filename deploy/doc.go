@@ -11,6 +11,6 @@
 //	repartition.sh     from N to M services, one by one
 //	check.sh           what needs other programs: promtool, shellcheck, terraform, kubectl
 //
-// The tests hold the parts together: every alert has a runbook, every metric is documented, every expression is written once,
-// every statement in a runbook runs against the schema.
+// The tests hold the parts together: every alert has a runbook, every metric is documented, every
+// expression is written once, every statement in a runbook runs against the schema.
 package deploy

@@ -36,6 +36,7 @@ func TestTheFrontDoorIsTrue(t *testing.T) {
 		require.NoError(t, yaml.Unmarshal(workflow, &parsed), f)
 		all += string(workflow)
 	}
+
 	for _, m := range regexp.MustCompile("(?m)(?:`|run: |^)make ([a-z]+)").FindAllStringSubmatch(all, -1) {
 		require.True(t, strings.Contains(string(makefile), "\n"+m[1]+":"), "there is no make %s", m[1])
 	}

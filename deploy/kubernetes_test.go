@@ -64,6 +64,7 @@ func TestKubernetesFiles(t *testing.T) {
 		if err != nil || entry.IsDir() {
 			return err
 		}
+
 		data, err := os.ReadFile(name)
 		require.NoError(t, err)
 		d := yaml.NewDecoder(bytes.NewReader(data))
@@ -76,13 +77,16 @@ func TestKubernetesFiles(t *testing.T) {
 			if errors.Is(err, io.EOF) {
 				break
 			}
+
 			require.NoError(t, err, name)
 			require.NotEmpty(t, object.APIVersion, name)
 			require.NotEmpty(t, object.Kind, name)
 		}
+
 		if entry.Name() != "kustomization.yaml" {
 			return nil
 		}
+
 		var k kustomization
 		strictYAML(t, name, &k)
 		siblings, err := filepath.Glob(filepath.Join(filepath.Dir(name), "*.yaml"))
@@ -93,9 +97,11 @@ func TestKubernetesFiles(t *testing.T) {
 			require.NoError(t, err, name)
 			listed[r] = true
 		}
+
 		for _, s := range siblings {
 			require.True(t, listed[filepath.Base(s)], "%s does not list %s", name, filepath.Base(s))
 		}
+
 		return nil
 	}))
 }
@@ -113,7 +119,8 @@ func TestKubernetesOverlays(t *testing.T) {
 		require.NoError(t, yaml.Unmarshal(data, &w))
 
 		// The relayer accepts the configuration, and it fits the number of pods.
-		env := map[string]string{"INSTANCE_ID": "escrow-relayer-0", "PARTITION_NUMBER": "0", "DATABASE_URL": "postgresql://u:p@db/relayer", "RPC_URLS": "https://node.example/key"}
+		env := map[string]string{"INSTANCE_ID": "escrow-relayer-0", "PARTITION_NUMBER": "0",
+			"DATABASE_URL": "postgresql://u:p@db/relayer", "RPC_URLS": "https://node.example/key"}
 		for _, l := range k.ConfigMapGenerator[0].Literals {
 			name, value, ok := strings.Cut(l, "=")
 			require.True(t, ok)
@@ -121,6 +128,7 @@ func TestKubernetesOverlays(t *testing.T) {
 			require.Contains(t, configuration(), name)
 			env[name] = value
 		}
+
 		c, err := config.Load(env)
 		require.NoError(t, err)
 		require.Equal(t, w.Spec.Replicas, c.Total, "%s: replicas and TOTAL_PARTITIONS", overlay)
@@ -139,6 +147,7 @@ func TestKubernetesOverlays(t *testing.T) {
 		require.Equal(t, "PARTITION_NUMBER", last["name"])
 		container["env"] = env[:len(env)-1]
 		delete(last, "name")
+
 		return last
 	}
 	require.Equal(t, map[string]any{"valueFrom": map[string]any{"fieldRef": map[string]any{"fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']"}}}, partition(pods["statefulset"]))
@@ -146,10 +155,12 @@ func TestKubernetesOverlays(t *testing.T) {
 	require.Equal(t, pods["statefulset"], pods["deployment"])
 
 	container := pods["statefulset"]["containers"].([]any)[0].(map[string]any)
-	for probe, path := range map[string]string{"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"} {
+	for probe, path := range map[string]string{"startupProbe": "/healthz", "livenessProbe": "/healthz",
+		"readinessProbe": "/readyz"} {
 		get := container[probe].(map[string]any)["httpGet"].(map[string]any)
 		require.Equal(t, map[string]any{"path": path, "port": "http"}, get, probe)
 	}
+
 	security := container["securityContext"].(map[string]any)
 	require.Equal(t, true, security["readOnlyRootFilesystem"])
 	require.Equal(t, false, security["allowPrivilegeEscalation"])

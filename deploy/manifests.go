@@ -32,8 +32,8 @@ const (
 	DefaultCollectorImage = "us-docker.pkg.dev/cloud-ops-agents-artifacts/cloud-run-gmp-sidecar/cloud-run-gmp-sidecar:1.2.0"
 )
 
-// lockWait is how long a new revision waits for the old one to leave. Cloud Run may keep an instance without traffic for 15
-// minutes.
+// lockWait is how long a new revision waits for the old one to leave. Cloud Run may keep an
+// instance without traffic for 15 minutes.
 const lockWait = "20m"
 
 // ManifestInput says what fleet to deploy. Fields without a default are required.
@@ -56,9 +56,10 @@ type ManifestInput struct {
 
 	// Env are further variables of the relayer, the same for every instance. Those that carry secrets are refused here.
 	Env map[string]string
-	// Secrets are variables whose values Secret Manager holds: variable to secret:version, or secret, which is version 1. Default:
-	// DATABASE_URL and RPC_URLS from PREFIX-database-url and PREFIX-rpc-urls. There is no `latest`: it does not skip a disabled version, and so a
-	// version that is disabled as a way back takes down every instance that starts anew.
+	// Secrets are variables whose values Secret Manager holds: variable to secret:version, or secret,
+	// which is version 1. Default: DATABASE_URL and RPC_URLS from PREFIX-database-url and
+	// PREFIX-rpc-urls. There is no `latest`: it does not skip a disabled version, and so a version
+	// that is disabled as a way back takes down every instance that starts anew.
 	Secrets map[string]string
 
 	CPU, Memory     string // limits of the relayer; default 1 and 512Mi
@@ -99,11 +100,13 @@ func Manifests(in ManifestInput) ([]Manifest, error) {
 	if err := in.check(); err != nil {
 		return nil, err
 	}
+
 	secrets := make([]secretVariable, 0, len(in.Secrets))
 	for _, name := range slices.Sorted(maps.Keys(in.Secrets)) {
 		secret, version := pinned(in.Secrets[name])
 		secrets = append(secrets, secretVariable{name, secret, version})
 	}
+
 	collector := secretVariable{}
 	collector.Secret, collector.Version = pinned(in.CollectorSecret)
 	manifests := make([]Manifest, in.Partitions)
@@ -114,8 +117,10 @@ func Manifests(in ManifestInput) ([]Manifest, error) {
 		if err != nil {
 			return nil, fmt.Errorf("write the manifest of %s: %w", name, err)
 		}
+
 		manifests[p] = Manifest{name, p, b.Bytes()}
 	}
+
 	return manifests, nil
 }
 
@@ -134,30 +139,38 @@ func (in ManifestInput) withDefaults() ManifestInput {
 			*d.field = d.value
 		}
 	}
+
 	if in.CollectorSecret == "" {
 		in.CollectorSecret = in.Prefix + "-monitoring"
 	}
+
 	if in.Secrets == nil {
 		in.Secrets = map[string]string{"DATABASE_URL": in.Prefix + "-database-url", "RPC_URLS": in.Prefix + "-rpc-urls"}
 	}
+
 	return in
 }
 
 // env are the plain variables of one instance: its place in the fleet, what all share, and what was added.
 func (in ManifestInput) env(name string, partition int) []variable {
 	vars := []variable{
-		{"INSTANCE_ID", name}, {"PARTITION_NUMBER", strconv.Itoa(partition)}, {"TOTAL_PARTITIONS", strconv.Itoa(in.Partitions)},
+		{"INSTANCE_ID", name}, {"PARTITION_NUMBER", strconv.Itoa(partition)},
+		{"TOTAL_PARTITIONS", strconv.Itoa(in.Partitions)},
 		{"PARTITION_STRATEGY", in.Strategy},
-		{"CHAIN_ID", strconv.FormatInt(in.ChainID, 10)}, {"FACTORY_ADDRESS", in.Factory}, {"START_BLOCK", strconv.FormatInt(in.StartBlock, 10)},
+		{"CHAIN_ID", strconv.FormatInt(in.ChainID, 10)}, {"FACTORY_ADDRESS", in.Factory},
+		{"START_BLOCK", strconv.FormatInt(in.StartBlock, 10)},
 		{"PUBSUB_PROJECT_ID", in.Project}, {"PUBSUB_TOPIC_ID", in.Topic},
 	}
 	if in.RetractionsTopic != "" {
 		vars = append(vars, variable{"RETRACTIONS_TOPIC_ID", in.RetractionsTopic})
 	}
+
 	if in.CloudSQLInstance != "" {
 		vars = append(vars, variable{"CLOUDSQL_INSTANCE", in.CloudSQLInstance}, variable{"CLOUDSQL_IAM_AUTH", "true"})
 	}
-	vars = append(vars, variable{"INSTANCE_LOCK_WAIT", lockWait}, variable{"MIGRATE_ON_START", "false"}, variable{"LOG_FORMAT", "json"})
+
+	vars = append(vars, variable{"INSTANCE_LOCK_WAIT", lockWait}, variable{"MIGRATE_ON_START", "false"},
+		variable{"LOG_FORMAT", "json"})
 	for _, k := range slices.Sorted(maps.Keys(in.Env)) {
 		at := slices.IndexFunc(vars, func(v variable) bool { return v.Name == k })
 		if at < 0 {
@@ -166,21 +179,25 @@ func (in ManifestInput) env(name string, partition int) []variable {
 			vars[at].Value = in.Env[k] // INSTANCE_LOCK_WAIT and LOG_FORMAT; check refuses the others
 		}
 	}
+
 	return vars
 }
 
 var (
-	servicePrefix = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`) // with -NNNN within Cloud Run's 49 characters and the relayer's 48
+	// with -NNNN within Cloud Run's 49 characters and the relayer's 48
+	servicePrefix = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`)
 	secretRef     = regexp.MustCompile(`^([A-Za-z0-9_-]{1,255})(?::([1-9][0-9]*))?$`)
 	address       = regexp.MustCompile(`^0x[0-9a-fA-F]{40}$`)
 	accountEmail  = regexp.MustCompile(`^[^@\s]+@[^@\s]+\.iam\.gserviceaccount\.com$`)
 	connection    = regexp.MustCompile(`^([a-z0-9.-]+:)?[a-z0-9-]+:[a-z0-9-]+:[a-z0-9-]+$`)
 	environment   = regexp.MustCompile(`^[A-Z][A-Z0-9_]*$`)
 
-	// secretVariables may carry a credential in a URL: never a plain variable, which anybody with run.services.get can read.
+	// secretVariables may carry a credential in a URL: never a plain variable, which anybody with
+	// run.services.get can read.
 	secretVariables = []string{"RPC_URL", "RPC_URLS", "DATABASE_URL", "SESSION_DATABASE_URL"}
 	// ownVariables are set from other fields, and PORT by Cloud Run.
-	ownVariables = []string{"INSTANCE_ID", "PARTITION_NUMBER", "TOTAL_PARTITIONS", "PARTITION_STRATEGY", "CHAIN_ID", "FACTORY_ADDRESS", "START_BLOCK",
+	ownVariables = []string{"INSTANCE_ID", "PARTITION_NUMBER", "TOTAL_PARTITIONS", "PARTITION_STRATEGY", "CHAIN_ID",
+		"FACTORY_ADDRESS", "START_BLOCK",
 		"PUBSUB_PROJECT_ID", "PUBSUB_TOPIC_ID", "RETRACTIONS_TOPIC_ID", "CLOUDSQL_INSTANCE", "CLOUDSQL_IAM_AUTH", "PORT"}
 )
 
@@ -191,35 +208,43 @@ func (in ManifestInput) check() error {
 			problems = append(problems, fmt.Errorf(format, args...))
 		}
 	}
-	want(servicePrefix.MatchString(in.Prefix), "prefix %q: use up to 40 lower-case letters, digits and dashes, beginning with a letter", in.Prefix)
+	want(servicePrefix.MatchString(in.Prefix),
+		"prefix %q: use up to 40 lower-case letters, digits and dashes, beginning with a letter", in.Prefix)
 	want(in.Project != "", "project: name the Google Cloud project of the topics")
 	want(in.Region != "", "region: name the Cloud Run region")
 	want(in.Image != "", "image: name the image of the relayer, best by digest")
-	want(accountEmail.MatchString(in.ServiceAccount), "service account %q: use NAME@PROJECT.iam.gserviceaccount.com", in.ServiceAccount)
+	want(accountEmail.MatchString(in.ServiceAccount), "service account %q: use NAME@PROJECT.iam.gserviceaccount.com",
+		in.ServiceAccount)
 	want(in.Partitions >= 1 && in.Partitions <= 2520, "%d partitions: use 1 to 2520", in.Partitions)
 	want(in.Strategy == "modulo" || in.Strategy == "consistent", "strategy %q: use modulo or consistent", in.Strategy)
 	want(in.ChainID >= 1, "chain id %d: use the number of eth_chainId", in.ChainID)
 	want(address.MatchString(in.Factory), "factory %q: use 0x and 40 hexadecimal digits", in.Factory)
 	want(in.StartBlock >= 0, "start block %d: use 0 or more", in.StartBlock)
 	want(in.Topic != "", "topic: name the topic of the events")
-	want(in.CloudSQLInstance == "" || connection.MatchString(in.CloudSQLInstance), "Cloud SQL instance %q: use PROJECT:REGION:INSTANCE", in.CloudSQLInstance)
+	want(in.CloudSQLInstance == "" || connection.MatchString(in.CloudSQLInstance),
+		"Cloud SQL instance %q: use PROJECT:REGION:INSTANCE", in.CloudSQLInstance)
 	for _, k := range slices.Sorted(maps.Keys(in.Env)) {
 		want(environment.MatchString(k), "variable %q: use upper-case letters, digits and underscores", k)
-		want(!slices.Contains(secretVariables, k), "variable %s: may carry a secret; put it into Secret Manager and name it in Secrets", k)
+		want(!slices.Contains(secretVariables, k),
+			"variable %s: may carry a secret; put it into Secret Manager and name it in Secrets", k)
 		want(!slices.Contains(ownVariables, k), "variable %s: is set by a field of its own, or by Cloud Run", k)
 	}
+
 	for _, k := range slices.Sorted(maps.Keys(in.Secrets)) {
 		want(environment.MatchString(k), "variable %q: use upper-case letters, digits and underscores", k)
-		want(secretRef.MatchString(in.Secrets[k]), "secret %q of %s: use NAME or NAME:VERSION, a number: latest does not skip a disabled version", in.Secrets[k], k)
+		want(secretRef.MatchString(in.Secrets[k]),
+			"secret %q of %s: use NAME or NAME:VERSION, a number: latest does not skip a disabled version", in.Secrets[k], k)
 		_, twice := in.Env[k]
 		want(!twice, "variable %s: is in Env and in Secrets", k)
 	}
+
 	want(secretRef.MatchString(in.CollectorSecret), "collector secret %q: use NAME or NAME:VERSION", in.CollectorSecret)
 	_, database := in.Secrets["DATABASE_URL"]
 	want(database, "secrets: DATABASE_URL is missing")
 	_, one := in.Secrets["RPC_URL"]
 	_, several := in.Secrets["RPC_URLS"]
 	want(one || several, "secrets: RPC_URLS is missing")
+
 	return errors.Join(problems...)
 }
 

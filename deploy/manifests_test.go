@@ -18,7 +18,8 @@ func input() ManifestInput {
 		Project: "fusion-prime", Region: "us-central1", ServiceAccount: "escrow-relayer@fusion-prime.iam.gserviceaccount.com",
 		Image:      "us-central1-docker.pkg.dev/fusion-prime/relayers/escrow-relayer:v1.2.3",
 		Partitions: 3, ChainID: 11155111, Factory: "0x311E63dfcEfe7f2c202715ef0DF01CDA82f58914", StartBlock: 9508300,
-		Topic: "settlement.events.v1", RetractionsTopic: "settlement.retractions.v1", CloudSQLInstance: "fusion-prime:us-central1:fp-relayer-registry",
+		Topic: "settlement.events.v1", RetractionsTopic: "settlement.retractions.v1",
+		CloudSQLInstance: "fusion-prime:us-central1:fp-relayer-registry",
 	}
 }
 
@@ -29,6 +30,7 @@ func serviceSchema(t *testing.T) *jsonschema.Schema {
 	c.AssertContent()
 	schema, err := c.Compile("testdata/cloudrun-service.schema.json")
 	require.NoError(t, err)
+
 	return schema
 }
 
@@ -36,6 +38,7 @@ func decoded(t *testing.T, text []byte) map[string]any {
 	t.Helper()
 	var m map[string]any
 	require.NoError(t, yaml.Unmarshal(text, &m))
+
 	return m
 }
 
@@ -46,7 +49,8 @@ func TestManifestsGolden(t *testing.T) {
 	variant.Partitions, variant.Strategy, variant.Prefix = 1, "consistent", "sepolia"
 	variant.RetractionsTopic, variant.CloudSQLInstance = "", ""
 	variant.CPU, variant.Memory = "2", "2Gi"
-	variant.Env = map[string]string{"CONFIRMATIONS": "6", "EXPLORER_URL": "https://sepolia.etherscan.io", "LOG_FORMAT": "text"}
+	variant.Env = map[string]string{"CONFIRMATIONS": "6", "EXPLORER_URL": "https://sepolia.etherscan.io",
+		"LOG_FORMAT": "text"}
 	variant.Secrets = map[string]string{"DATABASE_URL": "db", "RPC_URLS": "rpc:7", "SESSION_DATABASE_URL": "db-direct"}
 	for name, in := range map[string]ManifestInput{"three": input(), "one": variant} {
 		manifests, err := Manifests(in)
@@ -58,6 +62,7 @@ func TestManifestsGolden(t *testing.T) {
 			golden(t, fmt.Sprintf("testdata/manifests/%s/%s.yaml", name, m.Name), m.YAML)
 		}
 	}
+
 	text := Monitoring()
 	golden(t, "testdata/manifests/monitoring.yaml", text)
 }
@@ -74,6 +79,7 @@ func TestManifestsAreValidConfiguration(t *testing.T) {
 		for name := range env {
 			require.Contains(t, known, name, "the relayer does not read it")
 		}
+
 		env["DATABASE_URL"] = "postgresql://escrow-relayer%40fusion-prime.iam@/relayer"
 		env["RPC_URLS"] = "https://node.example/key"
 		c, err := config.Load(env)
@@ -107,22 +113,27 @@ func plainEnv(t *testing.T, manifest []byte) map[string]string {
 			env[e.Name] = e.Value
 		}
 	}
+
 	return env
 }
 
 func TestManifestsRefuseWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	_, err := Manifests(ManifestInput{Partitions: 0, Prefix: "Bad", Strategy: "random", CloudSQLInstance: "x"})
-	for _, want := range []string{"prefix", "project", "region", "image", "service account", "0 partitions", "strategy", "chain id", "factory", "topic", "Cloud SQL instance"} {
+	for _, want := range []string{"prefix", "project", "region", "image", "service account", "0 partitions", "strategy",
+		"chain id", "factory", "topic", "Cloud SQL instance"} {
 		require.ErrorContains(t, err, want, "all problems are reported together")
 	}
-	for _, variable := range []string{"RPC_URL", "RPC_URLS", "DATABASE_URL", "SESSION_DATABASE_URL", "PORT", "TOTAL_PARTITIONS", "lower"} {
+
+	for _, variable := range []string{"RPC_URL", "RPC_URLS", "DATABASE_URL", "SESSION_DATABASE_URL", "PORT",
+		"TOTAL_PARTITIONS", "lower"} {
 		in := input()
 		in.Env = map[string]string{variable: "https://user:hunter2@node.example"}
 		_, err := Manifests(in)
 		require.ErrorContains(t, err, variable)
 		require.NotContains(t, err.Error(), "hunter2")
 	}
+
 	in := input()
 	in.Secrets = map[string]string{"RPC_URLS": "not a name"}
 	_, err = Manifests(in)
@@ -138,6 +149,7 @@ func configuration() map[string]bool {
 			all[name] = f.Tag.Get("secret") == "yes"
 		}
 	}
+
 	return all
 }
 
@@ -150,6 +162,7 @@ func TestSecretVariablesAreThoseOfTheConfiguration(t *testing.T) {
 			secret = append(secret, name)
 		}
 	}
+
 	require.ElementsMatch(t, secret, secretVariables)
 }
 

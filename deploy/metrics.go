@@ -25,18 +25,20 @@ var (
 	metricName = regexp.MustCompile("^\\| `")
 )
 
-// Metrics is the documentation of the metrics, by name: what alerts and the dashboard may use, and what /metrics must serve.
-// `up` is in it although the scraper writes it.
+// Metrics is the documentation of the metrics, by name: what alerts and the dashboard may use, and
+// what /metrics must serve. `up` is in it although the scraper writes it.
 func Metrics() (map[string]Metric, error) {
 	found := map[string]Metric{}
 	for _, line := range strings.Split(metricsDoc, "\n") {
 		if !metricName.MatchString(line) {
 			continue
 		}
+
 		row := metricRow.FindStringSubmatch(line)
 		if row == nil {
 			return nil, fmt.Errorf("read metrics.md at %q: want | `name` | type | labels | instance or chain | meaning |", line)
 		}
+
 		m := Metric{Name: row[1], Kind: row[2], Scope: row[4], Values: map[string][]string{}}
 		// "`a`: `x`, `y`; `b`, `c`" names the labels a, b and c; x and y are values of a.
 		for group := range strings.SplitSeq(row[3], ";") {
@@ -46,15 +48,19 @@ func Metrics() (map[string]Metric, error) {
 					m.Labels = append(m.Labels, label)
 				}
 			}
+
 			for _, v := range labelValue.FindAllStringSubmatch(values, -1) { // of the last one
 				last := m.Labels[len(m.Labels)-1]
 				m.Values[last] = append(m.Values[last], v[1])
 			}
 		}
+
 		if _, twice := found[m.Name]; twice {
 			return nil, fmt.Errorf("read metrics.md: %s is documented twice", m.Name)
 		}
+
 		found[m.Name] = m
 	}
+
 	return found, nil
 }

@@ -33,15 +33,17 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
-// What really pages. Fleets of real relayer processes, restarted as Cloud Run restarts them, a real Prometheus with our rules, and real outages,
-// all at once, each on a chain of its own: so each outage also shows that it pages for no other chain. Needs the program prometheus.
+// What really pages. Fleets of real relayer processes, restarted as Cloud Run restarts them, a real
+// Prometheus with our rules, and real outages, all at once, each on a chain of its own: so each
+// outage also shows that it pages for no other chain. Needs the program prometheus.
 //
 //	make outage    in real time, ten minutes or more
 //	.ci/run        short: every time of the rules, the scrapes and the platform divided by six; not shorter, since what the relayer itself
 //	               asks every five seconds must stay well below the shortest threshold, 60 s / 6
 //
-// Each page must fire within its limit and a margin; nothing else must be quick. On a machine that is so busy that a look at a healthy
-// database takes seconds, a limit of seconds says nothing: then an attempt that failed is repeated with half the factor, at last in real time.
+// Each page must fire within its limit and a margin; nothing else must be quick. On a machine that
+// is so busy that a look at a healthy database takes seconds, a limit of seconds says nothing: then
+// an attempt that failed is repeated with half the factor, at last in real time.
 func TestOutages(t *testing.T) {
 	program, err := exec.LookPath("prometheus")
 	require.NoError(t, err, "install the program prometheus (Debian: prometheus)")
@@ -58,14 +60,17 @@ func TestOutages(t *testing.T) {
 		if len(wrong) == 0 {
 			return
 		}
+
 		if w.slowest < busy || factor == 1 {
 			t.Fatalf("%s\n(the slowest look at a healthy database took %s)", strings.Join(wrong, "\n"), w.slowest)
 		}
+
 		t.Logf("a look at a healthy database took %s, so once more, slower: %s", w.slowest, strings.Join(wrong, "; "))
 	}
 }
 
-// busy is how long a look at the fleet takes where a machine is too busy for limits of seconds; idle it takes some milliseconds.
+// busy is how long a look at the fleet takes where a machine is too busy for limits of seconds;
+// idle it takes some milliseconds.
 const busy = time.Second
 
 // attempt returns what was wrong.
@@ -77,12 +82,14 @@ func (w *outageWorld) attempt(program string) []string {
 	for i := range outages {
 		starting.Go(func() { fleets[i] = w.start(int64(1001+i), &outages[i]) })
 	}
+
 	starting.Wait()
 	require.False(w.t, w.t.Failed())
 	var chains []int64
 	for _, f := range fleets {
 		chains = append(chains, f.chain)
 	}
+
 	p := w.prometheus(program, chains)
 	stop := w.probe(fleets)
 	defer stop()
@@ -90,16 +97,20 @@ func (w *outageWorld) attempt(program string) []string {
 		stop()
 		return []string{fmt.Sprintf("before anything happened: %v", firing)}
 	}
+
 	var under sync.WaitGroup
 	for _, f := range fleets {
 		under.Go(func() { f.suffer(p) })
 	}
+
 	under.Wait()
 	stop()
+
 	return w.report(fleets)
 }
 
-// probe looks at the database of the fleet whose leader is frozen, which is well, until it is stopped, and keeps the longest time.
+// probe looks at the database of the fleet whose leader is frozen, which is well, until it is
+// stopped, and keeps the longest time.
 func (w *outageWorld) probe(fleets []*outageFleet) (stop func()) {
 	healthy := fleets[slices.IndexFunc(fleets, func(f *outageFleet) bool { return len(f.o.pages) == 0 })]
 	ctx, cancel := context.WithCancel(context.Background())
@@ -112,12 +123,14 @@ func (w *outageWorld) probe(fleets []*outageFleet) (stop func()) {
 			if ctx.Err() == nil && err == nil {
 				w.slowest = max(w.slowest, time.Since(begun))
 			}
+
 			select {
 			case <-ctx.Done():
 			case <-time.After(500 * time.Millisecond):
 			}
 		}
 	}()
+
 	return func() { cancel(); <-done }
 }
 
@@ -152,6 +165,7 @@ func theOutages() []outage {
 	noDatabase := map[string]time.Duration{
 		"RelayerNoLeader": fleet.LimitNoLeader.Critical, "RelayerDatabaseDown": fleet.LimitDatabase.Critical,
 	}
+
 	return []outage{
 		{
 			// Longer than DB_OUTAGE_LIMIT: every instance leaves and is started again without a database.
@@ -159,6 +173,7 @@ func theOutages() []outage {
 			begin: func(f *outageFleet) (func() error, error) {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 				defer cancel()
+
 				return func() error {
 					ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 					defer cancel()
@@ -171,33 +186,40 @@ func theOutages() []outage {
 			begin: func(f *outageFleet) (func() error, error) { return f.database.Swallow(true), nil },
 		},
 		{
-			name:  "every relayer of the chain gone",
-			pages: map[string]time.Duration{"RelayerFleetDown": fleet.LimitFleetDown.Critical, "RelayerNoLeader": fleet.LimitNoLeader.Critical},
+			name: "every relayer of the chain gone",
+			pages: map[string]time.Duration{"RelayerFleetDown": fleet.LimitFleetDown.Critical,
+				"RelayerNoLeader": fleet.LimitNoLeader.Critical},
 			begin: func(f *outageFleet) (func() error, error) {
 				for _, s := range f.relayers {
 					s.Down()
 				}
+
 				return func() error {
 					for _, s := range f.relayers {
 						s.Up()
 					}
+
 					return nil
 				}, nil
 			},
 		},
 		{
-			name: "leader frozen", lasts: 4 * time.Minute, // the platform ends it after a minute, and the other has long taken over
+			// the platform ends it after a minute, and the other has long taken over
+			name: "leader frozen", lasts: 4 * time.Minute,
 			begin: func(f *outageFleet) (func() error, error) {
 				s, err := f.leader()
 				if err != nil {
 					return nil, err
 				}
+
 				frozen := s.Process()
 				frozen.Signal(syscall.SIGSTOP)
+
 				return func() error {
 					if s.Process() == frozen {
 						return fmt.Errorf("%s was frozen and the platform did not restart it", s.ID)
 					}
+
 					return nil
 				}, nil
 			},
@@ -209,8 +231,9 @@ func theOutages() []outage {
 		},
 		{
 			// A leader whose node does not let it go on resigns, and nobody else has a node either.
-			name:  "node down",
-			pages: map[string]time.Duration{"RelayerNoEndpoint": fleet.LimitNode.Critical, "RelayerNoLeader": fleet.LimitNoLeader.Critical},
+			name: "node down",
+			pages: map[string]time.Duration{"RelayerNoEndpoint": fleet.LimitNode.Critical,
+				"RelayerNoLeader": fleet.LimitNoLeader.Critical},
 			begin: func(f *outageFleet) (func() error, error) { return f.node.Cut(), nil },
 		},
 	}
@@ -253,7 +276,8 @@ func (w *outageWorld) start(chain int64, o *outage) *outageFleet {
 	require.NoError(t, err)
 	w.later(node.Stop)
 	l, err := lab.Start(ctx, lab.Options{Bin: w.bin, Node: node, Seed: 7, Env: map[string]string{
-		"DB_OUTAGE_LIMIT": w.shortened(5 * time.Minute).String(), "HEARTBEAT_INTERVAL": w.shortened(30 * time.Second).String(),
+		"DB_OUTAGE_LIMIT":    w.shortened(5 * time.Minute).String(),
+		"HEARTBEAT_INTERVAL": w.shortened(30 * time.Second).String(),
 		"LEADER_STALE_AFTER": max(w.shortened(time.Minute), 10*time.Second).String(),
 	}})
 	require.NoError(t, err)
@@ -263,6 +287,7 @@ func (w *outageWorld) start(chain int64, o *outage) *outageFleet {
 		p, behind, err := faults.ProxyURL(raw)
 		require.NoError(t, err)
 		w.later(p.Close)
+
 		return p, behind
 	}
 	f.database, l.DatabaseURL = proxy(l.URL)
@@ -278,11 +303,13 @@ func (w *outageWorld) start(chain int64, o *outage) *outageFleet {
 			Started: func(p *lab.Process) { w.scrape(fmt.Sprintf("%d-%s", chain, id), p) },
 		}))
 	}
+
 	require.Eventually(t, func() bool {
 		fl, err := fleet.Read(ctx, l.DB, chain)
 		return err == nil && fl.Slots.Unserved == 0 && fl.Slots.Adopted == 0 && fl.Leader.Valid && fl.Live() == 2
 	}, 2*time.Minute, 100*time.Millisecond, "the fleet of chain %d is whole", chain)
 	f.traffic()
+
 	return f
 }
 
@@ -291,7 +318,8 @@ func (f *outageFleet) traffic() {
 	t := f.w.t
 	all := f.Chain.Accounts()
 	traffic, err := testchain.NewTraffic(t.Context(), testchain.TrafficConfig{
-		URL: f.Chain.HTTP(), Deployment: testchain.Deployment{Block: f.Contracts.Block, Factory: f.Contracts.Factory, Noise: f.Contracts.Noise},
+		URL: f.Chain.HTTP(), Deployment: testchain.Deployment{Block: f.Contracts.Block, Factory: f.Contracts.Factory,
+			Noise: f.Contracts.Noise},
 		Accounts: all[:len(all)-1], Seed: 7,
 	})
 	require.NoError(t, err)
@@ -312,11 +340,13 @@ func (f *outageFleet) leader() (*lab.Supervised, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	for _, s := range f.relayers {
 		if s.ID == fl.Leader.Instance {
 			return s, nil
 		}
 	}
+
 	return nil, fmt.Errorf("nobody leads chain %d", f.chain)
 }
 
@@ -326,6 +356,7 @@ func (w *outageWorld) scrape(name string, p *lab.Process) {
 	if err != nil {
 		return
 	}
+
 	file := filepath.Join(w.dir, name+".json")
 	text := fmt.Sprintf(`[{"targets": [%q]}]`, u.Host)
 	if os.WriteFile(file+".new", []byte(text), 0o600) == nil {
@@ -367,7 +398,8 @@ scrape_configs:
 	require.NoError(t, ln.Close())
 	logs, err := os.Create(filepath.Join(dir, "log"))
 	require.NoError(t, err)
-	cmd := exec.Command(program, "--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+addr)
+	cmd := exec.Command(program, "--config.file="+filepath.Join(dir, "prometheus.yml"),
+		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+addr)
 	cmd.Stdout, cmd.Stderr = logs, logs
 	require.NoError(t, cmd.Start())
 	p := &prometheusServer{url: "http://" + addr, done: make(chan struct{}), change: make(chan struct{})}
@@ -378,9 +410,12 @@ scrape_configs:
 		<-p.done
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // it was killed
+
 		return logs.Close()
 	})
-	require.Eventually(t, func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.rounds > 0 }, time.Minute, 50*time.Millisecond, "Prometheus answers")
+	require.Eventually(t, func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.rounds > 0 }, time.Minute,
+		50*time.Millisecond, "Prometheus answers")
+
 	return p
 }
 
@@ -414,18 +449,22 @@ func (w *outageWorld) shorten(text []byte) []byte {
 			if r.For != "" {
 				r.For = prom(duration(r.For))
 			}
+
 			r.Expr = promRange.ReplaceAllStringFunc(r.Expr, func(m string) string {
 				return regexp.MustCompile(`\d+[smh]`).ReplaceAllStringFunc(m, func(d string) string { return prom(duration(d)) })
 			})
 			if inSeconds.MatchString(r.Expr) {
 				r.Expr = promSecond.ReplaceAllStringFunc(r.Expr, func(m string) string { return m[:2] + seconds(m[2:]) })
 			} else {
-				r.Expr = freshLimit.ReplaceAllStringFunc(r.Expr, func(m string) string { return strings.Replace(m, "90", seconds("90"), 1) })
+				r.Expr = freshLimit.ReplaceAllStringFunc(r.Expr,
+					func(m string) string { return strings.Replace(m, "90", seconds("90"), 1) })
 			}
 		}
 	}
+
 	out, err := yaml.Marshal(f)
 	require.NoError(w.t, err)
+
 	return out
 }
 
@@ -442,6 +481,7 @@ func (p *prometheusServer) look(ctx context.Context) {
 			p.change = make(chan struct{})
 			p.mu.Unlock()
 		}
+
 		select {
 		case <-ctx.Done():
 			return
@@ -457,6 +497,7 @@ func (p *prometheusServer) alerts(ctx context.Context) (map[string]bool, error) 
 	if err != nil {
 		return nil, err
 	}
+
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return nil, err
@@ -474,15 +515,18 @@ func (p *prometheusServer) alerts(ctx context.Context) (map[string]bool, error) 
 	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
 		return nil, err
 	}
+
 	if answer.Status != "success" {
 		return nil, fmt.Errorf("prometheus says %s", answer.Status)
 	}
+
 	firing := map[string]bool{}
 	for _, a := range answer.Data.Alerts {
 		if a.State == "firing" {
 			firing[a.Labels["chain_id"]+"/"+a.Labels["severity"]+"/"+a.Labels["alertname"]] = true
 		}
 	}
+
 	return firing, nil
 }
 
@@ -495,7 +539,9 @@ func (p *prometheusServer) now(chain int64) (firing []string, next <-chan struct
 			firing = append(firing, a)
 		}
 	}
+
 	slices.Sort(firing)
+
 	return firing, p.change
 }
 
@@ -507,12 +553,14 @@ func (p *prometheusServer) quiet() []string {
 		if len(firing) > 0 {
 			since = time.Now()
 		}
+
 		select {
 		case <-next:
 		case <-deadline:
 			return firing
 		}
 	}
+
 	return nil
 }
 
@@ -523,14 +571,17 @@ func (f *outageFleet) suffer(p *prometheusServer) {
 	for a, limit := range f.o.pages {
 		expected["critical/"+a] = limit
 	}
+
 	for a, limit := range f.o.tickets {
 		expected["warning/"+a] = limit
 	}
+
 	end, err := f.o.begin(f)
 	if err != nil {
 		f.wrong = append(f.wrong, fmt.Sprintf("%s: %v", f.o.name, err))
 		return
 	}
+
 	begun := time.Now()
 	note := func() <-chan struct{} {
 		firing, next := p.now(f.chain)
@@ -539,6 +590,7 @@ func (f *outageFleet) suffer(p *prometheusServer) {
 				f.fired[name] = time.Since(begun)
 			}
 		}
+
 		return next
 	}
 	all := func() bool {
@@ -547,29 +599,36 @@ func (f *outageFleet) suffer(p *prometheusServer) {
 				return false
 			}
 		}
+
 		return true
 	}
 
-	// A scrape, an evaluation, and what a busy machine takes, come on top of each limit. Then it goes on, for others that might fire.
+	// A scrape, an evaluation, and what a busy machine takes, come on top of each limit. Then it goes
+	// on, for others that might fire.
 	longest := f.o.lasts
 	for _, limit := range expected {
 		longest = max(longest, limit)
 	}
+
 	deadline := begun.Add(f.w.shortened(longest+2*time.Minute) + time.Minute)
 	for !all() && time.Now().Before(deadline) {
 		<-note()
 	}
+
 	until := time.Now().Add(f.w.shortened(time.Minute))
 	if last := begun.Add(f.w.shortened(f.o.lasts)); last.After(until) {
 		until = last
 	}
+
 	for time.Now().Before(until) {
 		<-note()
 	}
+
 	if err := end(); err != nil {
 		f.wrong = append(f.wrong, fmt.Sprintf("%s: %v", f.o.name, err))
 		return
 	}
+
 	mended := time.Now()
 	for deadline := mended.Add(f.w.shortened(15*time.Minute) + time.Minute); time.Now().Before(deadline); {
 		next := note()
@@ -577,8 +636,10 @@ func (f *outageFleet) suffer(p *prometheusServer) {
 			f.mend = time.Since(mended)
 			return
 		}
+
 		<-next
 	}
+
 	firing, _ := p.now(f.chain)
 	f.wrong = append(f.wrong, fmt.Sprintf("%s: still firing long after it was over: %v", f.o.name, firing))
 }
@@ -586,30 +647,38 @@ func (f *outageFleet) suffer(p *prometheusServer) {
 // report prints what fired, and returns what is wrong with it.
 func (w *outageWorld) report(fleets []*outageFleet) (wrong []string) {
 	var b strings.Builder
-	fmt.Fprintf(&b, "times of rules, scrapes and platform divided by %d\n%-34s %-32s %9s %9s %9s\n", w.factor, "outage", "alert", "limit", "fired", "resolved")
+	fmt.Fprintf(&b, "times of rules, scrapes and platform divided by %d\n%-34s %-32s %9s %9s %9s\n", w.factor, "outage",
+		"alert", "limit", "fired", "resolved")
 	for _, f := range fleets {
 		wrong = append(wrong, f.wrong...)
 		if len(f.fired) == 0 {
 			fmt.Fprintf(&b, "%-34s none\n", f.o.name)
 		}
+
 		for _, a := range slices.Sorted(maps.Keys(f.fired)) {
 			severity, alert, _ := strings.Cut(a, "/")
 			limit, expected := f.o.pages[alert]
 			if severity == "warning" {
 				limit, expected = f.o.tickets[alert]
 			}
+
 			says := "-"
 			if expected {
 				says = w.shortened(limit).Round(100 * time.Millisecond).String()
 			}
-			fmt.Fprintf(&b, "%-34s %-32s %9s %9s %9s\n", f.o.name, a, says, f.fired[a].Round(100*time.Millisecond), f.mend.Round(100*time.Millisecond))
+
+			fmt.Fprintf(&b, "%-34s %-32s %9s %9s %9s\n", f.o.name, a, says, f.fired[a].Round(100*time.Millisecond),
+				f.mend.Round(100*time.Millisecond))
 			if severity == "critical" && !expected {
 				wrong = append(wrong, fmt.Sprintf("%s: %s must not fire", f.o.name, alert))
 			}
+
 			if margin := w.shortened(2*time.Minute) + 30*time.Second; expected && f.fired[a] > w.shortened(limit)+margin {
-				wrong = append(wrong, fmt.Sprintf("%s: %s fired after %s, limit %s", f.o.name, alert, f.fired[a], w.shortened(limit)))
+				wrong = append(wrong, fmt.Sprintf("%s: %s fired after %s, limit %s", f.o.name, alert, f.fired[a],
+					w.shortened(limit)))
 			}
 		}
+
 		for severity, expected := range map[string]map[string]time.Duration{"critical": f.o.pages, "warning": f.o.tickets} {
 			for alert := range expected {
 				if f.fired[severity+"/"+alert] == 0 {
@@ -618,6 +687,8 @@ func (w *outageWorld) report(fleets []*outageFleet) (wrong []string) {
 			}
 		}
 	}
+
 	w.t.Log("\n" + b.String())
+
 	return wrong
 }

@@ -33,15 +33,18 @@ func parsePromQL(expr string) (u uses, err error) {
 		if t == "" {
 			return u, fmt.Errorf("read %q at %q", expr, rest)
 		}
+
 		rest = rest[len(t):]
 		if t = strings.TrimSpace(t); t != "" {
 			tokens = append(tokens, t)
 		}
 	}
+
 	at := func(i int) string {
 		if i < len(tokens) {
 			return tokens[i]
 		}
+
 		return ""
 	}
 	last := ""
@@ -58,6 +61,7 @@ func parsePromQL(expr string) (u uses, err error) {
 			if last == "" {
 				return u, fmt.Errorf("read %q: matchers without a metric name", expr)
 			}
+
 			for i++; i < len(tokens) && tokens[i] != "}"; i++ {
 				if strings.ContainsAny(at(i+1), "=~") && !strings.HasPrefix(at(i+1), `"`) {
 					u.metrics[last] = append(u.metrics[last], tokens[i])
@@ -75,6 +79,7 @@ func parsePromQL(expr string) (u uses, err error) {
 			}
 		}
 	}
+
 	return u, nil
 }
 
@@ -86,7 +91,8 @@ func TestParsePromQL(t *testing.T) {
 		labels  []string
 	}{
 		{`a > 1`, map[string][]string{"a": nil}, nil},
-		{`sum by (x, y) (rate(a_total{b="c by (z)",d!~"e|f"}[5m])) / sum(b_total) > 0.5`, map[string][]string{"a_total": {"b", "d"}, "b_total": nil}, []string{"x", "y"}},
+		{`sum by (x, y) (rate(a_total{b="c by (z)",d!~"e|f"}[5m])) / sum(b_total) > 0.5`,
+			map[string][]string{"a_total": {"b", "d"}, "b_total": nil}, []string{"x", "y"}},
 		{`sum(a) by (x) or absent(b)`, map[string][]string{"a": nil, "b": nil}, []string{"x"}},
 		{`a{s="u"} / ignoring (s) a{s="m"} > 0.9`, map[string][]string{"a": {"s", "s"}}, []string{"s"}},
 		{`histogram_quantile(0.5, sum by (le) (rate(h_bucket[5m])))`, map[string][]string{"h_bucket": nil}, []string{"le"}},
@@ -97,6 +103,7 @@ func TestParsePromQL(t *testing.T) {
 		require.Equal(t, c.metrics, u.metrics, c.expr)
 		require.Equal(t, c.labels, u.labels, c.expr)
 	}
+
 	for _, bad := range []string{`a ; b`, `{__name__="a"}`} {
 		_, err := parsePromQL(bad)
 		require.Error(t, err, bad)

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The fakes keep one file a service, whose content is its TOTAL_PARTITIONS, and write down every call. A call whose text contains
-// the line of the file `fail` fails.
+// The fakes keep one file a service, whose content is its TOTAL_PARTITIONS, and write down every
+// call. A call whose text contains the line of the file `fail` fails.
 const fakeGcloud = `#!/usr/bin/env bash
 set -eu
 echo "gcloud $*" >>"$FAKE/calls"
@@ -47,10 +47,12 @@ func newFakeFleet(t *testing.T, n int) fakeFleet {
 		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(f.dir, name)), 0o755))
 		require.NoError(t, os.WriteFile(filepath.Join(f.dir, name), []byte(text), 0o755))
 	}
+
 	require.NoError(t, os.Mkdir(filepath.Join(f.dir, "services"), 0o755))
 	for i := range n {
 		f.write(fmt.Sprintf("services/escrow-relayer-%d", i), fmt.Sprint(n))
 	}
+
 	return f
 }
 
@@ -68,6 +70,7 @@ func (f fakeFleet) manifests(n int) string {
 	for _, m := range manifests {
 		require.NoError(f.t, os.WriteFile(filepath.Join(dir, m.Name+".yaml"), m.YAML, 0o644))
 	}
+
 	return dir
 }
 
@@ -82,8 +85,10 @@ func (f fakeFleet) run(args ...string) (code int, output string, calls []string)
 		require.ErrorAs(f.t, err, &exit)
 		code = exit.ExitCode()
 	}
+
 	text, err := os.ReadFile(filepath.Join(f.dir, "calls"))
 	require.NoError(f.t, err)
+
 	return code, string(out), strings.Split(strings.TrimSpace(string(text)), "\n")
 }
 
@@ -94,6 +99,7 @@ func changes(calls []string) (found []string) {
 			found = append(found, c)
 		}
 	}
+
 	return found
 }
 
@@ -106,6 +112,7 @@ func (f fakeFleet) totals() map[string]string {
 		require.NoError(f.t, err)
 		totals[strings.TrimPrefix(e.Name(), "escrow-relayer-")] = strings.TrimSpace(string(text))
 	}
+
 	return totals
 }
 
@@ -124,9 +131,12 @@ func TestRepartitionGrows(t *testing.T) {
 		waitFor,
 		"gcloud run services replace " + dir + "/escrow-relayer-3.yaml --region=us-central1 --quiet",
 		waitFor + " --instance escrow-relayer-3 --total 4",
-		"gcloud run services update escrow-relayer-0 --region=us-central1" + changeTo + "4", waitFor + " --instance escrow-relayer-0 --total 4",
-		"gcloud run services update escrow-relayer-1 --region=us-central1" + changeTo + "4", waitFor + " --instance escrow-relayer-1 --total 4",
-		"gcloud run services update escrow-relayer-2 --region=us-central1" + changeTo + "4", waitFor + " --instance escrow-relayer-2 --total 4",
+		"gcloud run services update escrow-relayer-0 --region=us-central1" + changeTo + "4", waitFor +
+			" --instance escrow-relayer-0 --total 4",
+		"gcloud run services update escrow-relayer-1 --region=us-central1" + changeTo + "4", waitFor +
+			" --instance escrow-relayer-1 --total 4",
+		"gcloud run services update escrow-relayer-2 --region=us-central1" + changeTo + "4", waitFor +
+			" --instance escrow-relayer-2 --total 4",
 	}, changes(calls))
 	require.Equal(t, map[string]string{"0": "4", "1": "4", "2": "4", "3": "4"}, f.totals())
 
@@ -163,7 +173,8 @@ func TestRepartitionShrinks(t *testing.T) {
 
 	code, out, calls = f.run("--from", "4", "--to", "2", "--apply")
 	require.Zero(t, code, out)
-	require.Equal(t, []string{waitFor + " --instance escrow-relayer-1 --total 2", waitFor + " --instance escrow-relayer-0 --total 2"}, changes(calls))
+	require.Equal(t, []string{waitFor + " --instance escrow-relayer-1 --total 2", waitFor +
+		" --instance escrow-relayer-0 --total 2"}, changes(calls))
 }
 
 func TestRepartitionChangesNothingByDefault(t *testing.T) {
@@ -194,6 +205,7 @@ func TestRepartitionStopsAndGoesOnOrBack(t *testing.T) {
 		} else {
 			require.Contains(t, out, "changed escrow-relayer-0;")
 		}
+
 		require.Contains(t, out, "Go back:             repartition.sh --from 4 --to 3")
 
 		require.NoError(t, os.Remove(filepath.Join(f.dir, "fail")))
@@ -213,7 +225,8 @@ func TestRepartitionRefuses(t *testing.T) {
 		args   []string
 	}{
 		{"neither 3 nor 2", []string{"3", "3", "5"}, []string{"--from", "3", "--to", "2", "--apply"}},
-		{"escrow-relayer-3 does not exist", []string{"4", "4", "4"}, []string{"--from", "4", "--to", "5", "--apply", "--manifests", five}},
+		{"escrow-relayer-3 does not exist", []string{"4", "4", "4"},
+			[]string{"--from", "4", "--to", "5", "--apply", "--manifests", five}},
 		{"needs --manifests", nil, []string{"--from", "3", "--to", "4"}},
 		{"escrow-relayer-3.yaml is missing", nil, []string{"--from", "3", "--to", "4", "--manifests", three}},
 		{"is not for TOTAL_PARTITIONS=4", nil, []string{"--from", "3", "--to", "4", "--manifests", five}},
@@ -227,6 +240,7 @@ func TestRepartitionRefuses(t *testing.T) {
 		for i, total := range c.totals {
 			f.write(fmt.Sprintf("services/escrow-relayer-%d", i), total)
 		}
+
 		code, out, calls := f.run(c.args...)
 		require.Equal(t, 2, code, "%s: %s", c.want, out)
 		require.Contains(t, out, c.want)

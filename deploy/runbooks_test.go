@@ -29,6 +29,7 @@ func blocks(page, language string) (found []string) {
 			block = append(block, strings.TrimPrefix(line, indent))
 		}
 	}
+
 	return found
 }
 
@@ -42,9 +43,11 @@ func pages(t *testing.T) map[string]string {
 				found[name] = string(text)
 			}
 		}
+
 		return err
 	}))
 	require.NotEmpty(t, found)
+
 	return found
 }
 
@@ -60,14 +63,17 @@ func TestRunbookStatementsRun(t *testing.T) {
 				if err == nil {
 					err = tx.Rollback(t.Context())
 				}
+
 				return err
 			})
 			if err != nil {
 				require.ErrorIs(t, err, pgx.ErrTxClosed, "%s:\n%s", name, block)
 			}
+
 			ran++
 		}
 	}
+
 	require.Greater(t, ran, 20)
 }
 
@@ -98,7 +104,8 @@ var (
 	flagDefinition = regexp.MustCompile(`(?:Flags\(\)|\bf)\.[A-Za-z0-9]+Var\(&[^,]+, "([a-z-]+)"`)
 )
 
-// relayerFlags are the flags of a subcommand, which lives in the files whose names begin with its own; nothing when there is no such file.
+// relayerFlags are the flags of a subcommand, which lives in the files whose names begin with its
+// own; nothing when there is no such file.
 func relayerFlags(t *testing.T, subcommand string) (known []string) {
 	t.Helper()
 	files, err := filepath.Glob("../cmd/escrow-relayer/" + subcommand + "*.go")
@@ -110,6 +117,7 @@ func relayerFlags(t *testing.T, subcommand string) (known []string) {
 			known = append(known, string(d[1]))
 		}
 	}
+
 	return known
 }
 
@@ -120,6 +128,7 @@ func TestPagesUseExistingFlags(t *testing.T) {
 	for name, page := range pages(t) {
 		code[name] = append(blocks(page, "sh"), regexp.MustCompile("`escrow-relayer [^`]+`").FindAllString(page, -1)...)
 	}
+
 	checked := 0
 	for name, all := range code {
 		for _, c := range all {
@@ -128,11 +137,13 @@ func TestPagesUseExistingFlags(t *testing.T) {
 				if m == nil {
 					continue
 				}
+
 				sub := line[m[2]:m[3]]
 				known := relayerFlags(t, sub)
 				if known == nil {
 					continue
 				}
+
 				args := regexp.MustCompile(`\s#|&&|\|\||;|`+"`").Split(line[m[3]:], 2)[0]
 				for _, f := range flagUse.FindAllStringSubmatch(args, -1) {
 					require.Contains(t, known, f[1], "%s: escrow-relayer %s has no such flag: %s", name, sub, line)
@@ -141,6 +152,7 @@ func TestPagesUseExistingFlags(t *testing.T) {
 			}
 		}
 	}
+
 	require.Greater(t, checked, 5)
 }
 
@@ -155,12 +167,14 @@ func TestLinksLeadSomewhere(t *testing.T) {
 			if strings.Contains(target, "://") {
 				continue
 			}
+
 			file := name
 			if target != "" {
 				file = filepath.Join(filepath.Dir(name), target)
 				_, err := os.Stat(file)
 				require.NoError(t, err, "%s links to %s", name, m[1])
 			}
+
 			if anchor != "" {
 				require.Contains(t, anchors(all[file]), anchor, "%s links to %s", name, m[1])
 			}
@@ -174,5 +188,6 @@ func anchors(page string) (found []string) {
 		name := regexp.MustCompile(`[^a-z0-9 _-]`).ReplaceAllString(strings.ToLower(m[1]), "")
 		found = append(found, strings.ReplaceAll(name, " ", "-"))
 	}
+
 	return found
 }

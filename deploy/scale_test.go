@@ -11,8 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// strictGcloud does what Google does, as far as our commands could overlook it: a service with ingress internal is not reached by proxy; a
-// service needs its region; a disabled version of a secret starts nothing; an unknown flag is refused; manual scaling wants a number.
+// strictGcloud does what Google does, as far as our commands could overlook it: a service with
+// ingress internal is not reached by proxy; a service needs its region; a disabled version of a
+// secret starts nothing; an unknown flag is refused; manual scaling wants a number.
 const strictGcloud = `#!/usr/bin/env bash
 set -eu
 echo "gcloud $*" >>"$FAKE/calls"
@@ -61,10 +62,12 @@ func TestScale(t *testing.T) {
 	for _, s := range []string{"0", "1", "2"} {
 		write("services/escrow-relayer-"+s, "1\n")
 	}
+
 	run := func(args ...string) (int, string, string) {
 		write("calls", "")
 		cmd := exec.CommandContext(t.Context(), "bash", append([]string{"scale.sh"}, args...)...)
-		cmd.Env = append(os.Environ(), "FAKE="+dir, "SCALE_PAUSE=0.01", "PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"))
+		cmd.Env = append(os.Environ(), "FAKE="+dir, "SCALE_PAUSE=0.01",
+			"PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"))
 		out, err := cmd.CombinedOutput()
 		code := 0
 		var exit *exec.ExitError
@@ -73,8 +76,10 @@ func TestScale(t *testing.T) {
 		} else {
 			require.NoError(t, err)
 		}
+
 		calls, err := os.ReadFile(filepath.Join(dir, "calls"))
 		require.NoError(t, err)
+
 		return code, string(out), string(calls)
 	}
 	scales := func() string {
@@ -84,6 +89,7 @@ func TestScale(t *testing.T) {
 			require.NoError(t, err)
 			s += strings.TrimSpace(string(b))
 		}
+
 		return s
 	}
 
@@ -114,7 +120,8 @@ func TestScale(t *testing.T) {
 	code, out, _ = run("stop", "--partitions", "3", "--region", "us-central1", "--no-database", "--apply")
 	require.Zero(t, code, out)
 
-	for _, bad := range [][]string{{"stop"}, {"--partitions", "3"}, {"stop", "--partitions", "0"}, {"stop", "--partitions", "3", "--force"}} {
+	for _, bad := range [][]string{{"stop"}, {"--partitions", "3"}, {"stop", "--partitions", "0"},
+		{"stop", "--partitions", "3", "--force"}} {
 		code, _, calls = run(bad...)
 		require.Equal(t, 2, code, "%v", bad)
 		require.Empty(t, calls)

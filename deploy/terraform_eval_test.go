@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What Terraform itself makes of the rules and the dashboard; check.sh runs it where there is a terraform. The two files need
-// no provider.
+// What Terraform itself makes of the rules and the dashboard; check.sh runs it where there is a
+// terraform. The two files need no provider.
 func TestTerraformEvaluates(t *testing.T) {
 	here, err := os.Getwd()
 	require.NoError(t, err)
@@ -28,7 +28,8 @@ func TestTerraformEvaluates(t *testing.T) {
 	for _, file := range []string{"alerts.tf", "dashboard.tf"} {
 		require.NoError(t, os.Symlink(filepath.Join(here, "terraform", file), filepath.Join(work, file)))
 	}
-	require.NoError(t, os.WriteFile(filepath.Join(work, "variables.tf"), []byte("variable \"chain_id\" {\n  default = 1\n}\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(work, "variables.tf"),
+		[]byte("variable \"chain_id\" {\n  default = 1\n}\n"), 0o600))
 	cmd := exec.CommandContext(t.Context(), "terraform", "console")
 	cmd.Dir = work
 	cmd.Stdin = strings.NewReader("jsonencode({alerts = local.alerts, tiles = local.tiles})\n")

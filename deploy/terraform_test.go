@@ -22,7 +22,8 @@ type module struct {
 
 func readModule(t *testing.T) module {
 	t.Helper()
-	m := module{map[string]*hclsyntax.Body{}, map[string][]byte{}, map[string]*hclsyntax.Block{}, map[string]hclsyntax.Expression{}}
+	m := module{map[string]*hclsyntax.Body{}, map[string][]byte{}, map[string]*hclsyntax.Block{},
+		map[string]hclsyntax.Expression{}}
 	files, err := filepath.Glob("terraform/*.tf")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
@@ -50,6 +51,7 @@ func readModule(t *testing.T) module {
 			}
 		}
 	}
+
 	return m
 }
 
@@ -57,6 +59,7 @@ func (m module) resource(t *testing.T, name string) *hclsyntax.Body {
 	t.Helper()
 	b := m.blocks["resource."+name]
 	require.NotNil(t, b, name)
+
 	return b.Body
 }
 
@@ -68,6 +71,7 @@ func only(t *testing.T, body *hclsyntax.Body, kinds ...string) *hclsyntax.Body {
 		require.GreaterOrEqual(t, i, 0, kind)
 		body = body.Blocks[i].Body
 	}
+
 	return body
 }
 
@@ -82,12 +86,14 @@ func TestTerraformReferences(t *testing.T) {
 			if !ok {
 				return nil
 			}
+
 			root, second := e.Traversal.RootName(), ""
 			if len(e.Traversal) > 1 {
 				if a, ok := e.Traversal[1].(hcl.TraverseAttr); ok {
 					second = a.Name
 				}
 			}
+
 			at := name + ": " + string(e.SrcRange.SliceBytes(m.sources[name]))
 			switch {
 			case root == "var":
@@ -101,10 +107,12 @@ func TestTerraformReferences(t *testing.T) {
 			case strings.HasPrefix(root, "google_"):
 				require.Contains(t, m.blocks, "resource."+root+"."+second, at)
 			}
+
 			return nil
 		})
 		require.False(t, diags.HasErrors())
 	}
+
 	for name, b := range m.blocks {
 		if v, ok := strings.CutPrefix(name, "variable."); ok {
 			require.True(t, used[v], "variable %s is not used", v)
@@ -114,12 +122,14 @@ func TestTerraformReferences(t *testing.T) {
 	}
 }
 
-// providerSchema names the arguments of the google provider (6.x) that the module may use, block by block, from its documentation. It
-// stands in for `terraform validate`, which needs the provider itself.
+// providerSchema names the arguments of the google provider (6.x) that the module may use, block by
+// block, from its documentation. It stands in for `terraform validate`, which needs the provider
+// itself.
 func providerSchema(t *testing.T) map[string]any {
 	t.Helper()
 	var schema map[string]any
 	strictYAML(t, "testdata/google-provider.yaml", &schema)
+
 	return schema
 }
 
@@ -136,18 +146,22 @@ func TestTerraformArgumentsExist(t *testing.T) {
 			require.True(t, ok || slices.Contains(metaArguments, name), "%s has no argument %s", where, name)
 			require.Nil(t, v, "%s.%s is a block", where, name)
 		}
+
 		for _, b := range body.Blocks {
 			kind, inner := b.Type, b.Body
 			if slices.Contains(metaArguments, kind) {
 				continue
 			}
+
 			if kind == "dynamic" {
 				kind, inner = b.Labels[0], only(t, b.Body, "content")
 			}
+
 			nested, ok := known[kind].(map[string]any)
 			require.True(t, ok, "%s has no block %s", where, kind)
 			check(where+"."+kind, inner, nested)
 		}
+
 		if required, ok := known["_required"].([]any); ok {
 			for _, name := range required {
 				_, attribute := body.Attributes[name.(string)]
@@ -173,6 +187,7 @@ func objectKeys(t *testing.T, e hclsyntax.Expression) (keys []string) {
 		require.NotEmpty(t, key)
 		keys = append(keys, key)
 	}
+
 	return keys
 }
 
@@ -189,6 +204,7 @@ func TestTerraformServiceIsTheManifest(t *testing.T) {
 	for name := range plainEnv(t, manifests[0].YAML) {
 		plain = append(plain, name)
 	}
+
 	var env []string
 	for _, b := range relayer.Blocks {
 		if b.Type == "dynamic" && b.Labels[0] == "env" {
@@ -200,6 +216,7 @@ func TestTerraformServiceIsTheManifest(t *testing.T) {
 			}
 		}
 	}
+
 	require.ElementsMatch(t, []string{"DATABASE_URL", "RPC_URLS"}, env)
 
 	text := func(body *hclsyntax.Body, name string) string {
@@ -212,14 +229,17 @@ func TestTerraformServiceIsTheManifest(t *testing.T) {
 		b := only(t, relayer, probe+"_probe")
 		_, part, ok := strings.Cut(manifest, probe+"Probe:")
 		require.True(t, ok)
-		for field, argument := range map[string]string{"periodSeconds": "period_seconds", "timeoutSeconds": "timeout_seconds", "failureThreshold": "failure_threshold"} {
+		for field, argument := range map[string]string{"periodSeconds": "period_seconds",
+			"timeoutSeconds": "timeout_seconds", "failureThreshold": "failure_threshold"} {
 			_, rest, ok := strings.Cut(part, field+": ")
 			require.True(t, ok)
 			value, _, _ := strings.Cut(rest, "\n")
 			require.Equal(t, value, text(b, argument), "%s of the %s probe", field, probe)
 		}
+
 		require.Equal(t, "/healthz", text(only(t, b, "http_get"), "path"))
 	}
+
 	require.Equal(t, "false", text(only(t, relayer, "resources"), "cpu_idle"))
 	require.Equal(t, "INGRESS_TRAFFIC_INTERNAL_ONLY", text(service, "ingress"))
 	require.Equal(t, "EXECUTION_ENVIRONMENT_GEN2", text(only(t, service, "template"), "execution_environment"))
@@ -234,15 +254,19 @@ func TestTerraformServiceIsTheManifest(t *testing.T) {
 func TestTerraformAlertsComeFromTheRules(t *testing.T) {
 	t.Parallel()
 	m := readModule(t)
-	condition := only(t, m.resource(t, "google_monitoring_alert_policy.relayer"), "conditions", "condition_prometheus_query_language")
-	for argument, want := range map[string]string{"query": "each.value.query", "duration": "each.value.duration", "rule_group": "each.value.group"} {
+	condition := only(t, m.resource(t, "google_monitoring_alert_policy.relayer"), "conditions",
+		"condition_prometheus_query_language")
+	for argument, want := range map[string]string{"query": "each.value.query", "duration": "each.value.duration",
+		"rule_group": "each.value.group"} {
 		a := condition.Attributes[argument]
 		require.Equal(t, want, string(a.Expr.Range().SliceBytes(m.sources[a.SrcRange.Filename])))
 	}
+
 	require.Contains(t, string(m.sources["terraform/alerts.tf"]), `file("${path.module}/../prometheus/alerts.yaml.tmpl")`)
 	require.Contains(t, string(m.sources["terraform/dashboard.tf"]), `file("${path.module}/../grafana/dashboard.json")`)
 	for name, text := range m.sources {
-		require.NotRegexp(t, `relayer_[a-z_]+(_total|_seconds|_blocks)`, string(text), "%s: expressions belong into alerts.yaml.tmpl", name)
+		require.NotRegexp(t, `relayer_[a-z_]+(_total|_seconds|_blocks)`, string(text),
+			"%s: expressions belong into alerts.yaml.tmpl", name)
 	}
 }
 
@@ -253,12 +277,16 @@ func TestTerraformKeepsSecretsOutAndRolesNarrow(t *testing.T) {
 	for name := range m.blocks {
 		require.NotContains(t, name, "google_project_iam_binding", "would take the role from everybody else")
 	}
+
 	for name, text := range m.sources {
-		for _, broad := range []string{"roles/owner", "roles/editor", "roles/pubsub.admin", "roles/pubsub.editor", "roles/cloudsql.admin", "roles/secretmanager.admin"} {
+		for _, broad := range []string{"roles/owner", "roles/editor", "roles/pubsub.admin", "roles/pubsub.editor",
+			"roles/cloudsql.admin", "roles/secretmanager.admin"} {
 			require.NotContains(t, string(text), broad, name)
 		}
+
 		require.NotRegexp(t, `(?i)password\s*=`, string(text), name)
 	}
+
 	versions := 0
 	for name := range m.blocks {
 		if strings.HasPrefix(name, "resource.google_secret_manager_secret_version.") {
@@ -266,27 +294,34 @@ func TestTerraformKeepsSecretsOutAndRolesNarrow(t *testing.T) {
 			require.NotContains(t, name, "rpc")
 		}
 	}
+
 	require.Equal(t, 2, versions, "the database URL without a password, and the collector's configuration")
 }
 
-// No service follows a secret to its newest version: a version that is disabled as a way back would take down every instance that starts anew. And
-// what a release or a restart did by gcloud, the next apply does not undo.
+// No service follows a secret to its newest version: a version that is disabled as a way back would
+// take down every instance that starts anew. And what a release or a restart did by gcloud, the
+// next apply does not undo.
 func TestTerraformPinsSecretsAndLeavesReleasesAlone(t *testing.T) {
 	t.Parallel()
 	m := readModule(t)
 	for name, text := range m.sources {
 		require.NotRegexp(t, `version\s*=\s*"latest"`, string(text), name)
 	}
+
 	service := m.resource(t, "google_cloud_run_v2_service.relayer")
 	ignored := only(t, service, "lifecycle").Attributes["ignore_changes"]
 	text := string(ignored.SrcRange.SliceBytes(m.sources[ignored.SrcRange.Filename]))
 	for _, what := range []string{"template[0].containers[0].image", `template[0].labels["restarted"]`, "scaling"} {
 		require.Contains(t, text, what)
 	}
-	relayer := service.Blocks[slices.IndexFunc(service.Blocks, func(b *hclsyntax.Block) bool { return b.Type == "template" })].Body
-	first := relayer.Blocks[slices.IndexFunc(relayer.Blocks, func(b *hclsyntax.Block) bool { return b.Type == "containers" })].Body
+
+	relayer := service.Blocks[slices.IndexFunc(service.Blocks,
+		func(b *hclsyntax.Block) bool { return b.Type == "template" })].Body
+	first := relayer.Blocks[slices.IndexFunc(relayer.Blocks,
+		func(b *hclsyntax.Block) bool { return b.Type == "containers" })].Body
 	name := first.Attributes["name"]
-	require.Equal(t, `"relayer"`, string(name.Expr.Range().SliceBytes(m.sources[name.SrcRange.Filename])), "containers[0] is the relayer")
+	require.Equal(t, `"relayer"`, string(name.Expr.Range().SliceBytes(m.sources[name.SrcRange.Filename])),
+		"containers[0] is the relayer")
 
 	settings := only(t, m.resource(t, "google_sql_database_instance.this"), "settings")
 	require.Contains(t, settings.Attributes, "deletion_protection_enabled")

@@ -30,9 +30,11 @@ func golden(t *testing.T, name string, got []byte) {
 		require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o755))
 		require.NoError(t, os.WriteFile(name, got, 0o644))
 	}
+
 	want, err := os.ReadFile(name)
 	require.NoError(t, err, "make it with: go test ./deploy -update")
-	require.Equal(t, string(want), string(got), "%s is out of date; if the change is meant: go test ./deploy -update", name)
+	require.Equal(t, string(want), string(got), "%s is out of date; if the change is meant: go test ./deploy -update",
+		name)
 }
 
 // strictYAML decodes every document of a file and refuses fields that the target does not know.
@@ -53,6 +55,7 @@ func documentedMetrics(t *testing.T) map[string]Metric {
 	known, err := Metrics()
 	require.NoError(t, err)
 	require.Greater(t, len(known), 40)
+
 	return known
 }
 
@@ -65,19 +68,25 @@ func checkExpr(t *testing.T, where, expr string, known map[string]Metric) {
 	allowed := slices.Clone(targetLabels)
 	for name, labels := range u.metrics {
 		m, ok := known[name]
-		if base := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, ""); !ok && known[base].Kind == "histogram" {
+		if base := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, ""); !ok &&
+			known[base].Kind == "histogram" {
 			m, ok = known[base], true
 			m.Labels = append(slices.Clone(m.Labels), "le")
 		}
+
 		require.True(t, ok, "%s uses %s, which metrics.md does not document", where, name)
 		for _, l := range labels {
-			require.Contains(t, append(slices.Clone(targetLabels), m.Labels...), l, "%s selects %s by a label that it does not have", where, name)
+			require.Contains(t, append(slices.Clone(targetLabels), m.Labels...), l,
+				"%s selects %s by a label that it does not have", where, name)
 		}
+
 		allowed = append(allowed, m.Labels...)
 		if m.Scope == "chain" {
-			require.NotRegexp(t, `sum( by \([^)]*\))? ?\(`+name+`\b`, expr, "%s sums %s, which every instance tells of the whole chain", where, name)
+			require.NotRegexp(t, `sum( by \([^)]*\))? ?\(`+name+`\b`, expr,
+				"%s sums %s, which every instance tells of the whole chain", where, name)
 		}
 	}
+
 	for _, l := range u.labels {
 		require.Contains(t, allowed, l, "%s groups by a label that its metrics do not have", where)
 	}
@@ -117,7 +126,9 @@ func alertRules(t *testing.T) []rule {
 	for _, g := range f.Groups {
 		rules = append(rules, g.Rules...)
 	}
+
 	require.NotEmpty(t, rules)
+
 	return rules
 }
 
@@ -131,6 +142,7 @@ func section(text, anchor string) (string, bool) {
 			return body, true
 		}
 	}
+
 	return "", false
 }
 
@@ -149,7 +161,8 @@ func TestEveryAlertHasARunbook(t *testing.T) {
 		require.NotContains(t, r.Annotations["summary"], "{{", "%s: Cloud Monitoring shows the summary as it is", r.Alert)
 
 		file, anchor, ok := strings.Cut(strings.TrimPrefix(r.Annotations["runbook_url"], runbooks), "#")
-		require.True(t, ok && strings.HasPrefix(r.Annotations["runbook_url"], runbooks), "%s: runbook_url is %srunbook.md#section", r.Alert, runbooks)
+		require.True(t, ok && strings.HasPrefix(r.Annotations["runbook_url"], runbooks),
+			"%s: runbook_url is %srunbook.md#section", r.Alert, runbooks)
 		require.Equal(t, strings.ToLower(r.Alert), anchor, "the section is named after the alert")
 		text, err := os.ReadFile(path.Join("runbooks", file))
 		require.NoError(t, err, r.Alert)
@@ -203,11 +216,13 @@ func TestEveryAlertIsTestedBothWays(t *testing.T) {
 		for _, s := range test.InputSeries {
 			checkExpr(t, test.Name, s.Series, known)
 		}
+
 		for _, a := range test.AlertRuleTest {
 			fires[a.Alertname] = fires[a.Alertname] || len(a.ExpAlerts) > 0
 			quiet[a.Alertname] = quiet[a.Alertname] || len(a.ExpAlerts) == 0
 		}
 	}
+
 	for _, r := range alertRules(t) {
 		require.True(t, fires[r.Alert], "alerts_test.yaml never shows %s firing", r.Alert)
 		require.True(t, quiet[r.Alert], "alerts_test.yaml never shows %s not firing", r.Alert)
@@ -254,6 +269,7 @@ func TestDashboardUsesDocumentedMetrics(t *testing.T) {
 				taken[[2]int{x, y}] = p.Title
 			}
 		}
+
 		require.LessOrEqual(t, p.GridPos.X+p.GridPos.W, 24, p.Title)
 		require.Equal(t, p.Type == "row", len(p.Targets) == 0, "%s: a panel has queries, a row has none", p.Title)
 		for _, target := range p.Targets {
@@ -268,6 +284,7 @@ func TestDashboardUsesDocumentedMetrics(t *testing.T) {
 			}
 		}
 	}
+
 	for name := range known {
 		require.True(t, shown[name] || name == "up", "%s is documented and on no panel", name)
 	}
@@ -281,6 +298,7 @@ func TestAlertFilesAreWhatTheTemplateSays(t *testing.T) {
 		require.NoError(t, err)
 		golden(t, name, text)
 	}
+
 	for name, chain := range map[string]int64{
 		"components/prometheus-operator": 11155111, "overlays/second-chain": 8453,
 	} {
@@ -304,8 +322,10 @@ func TestEverySelectorNamesTheChain(t *testing.T) {
 		for name, labels := range u.metrics {
 			require.True(t, name == "up" || slices.Contains(labels, "chain_id"), "%s selects %s of all chains", r.Alert, name)
 		}
+
 		require.NotContains(t, r.Expr, "$", r.Alert)
-		require.NotRegexp(t, `increase\(relayer_(reorgs|verifier)`, r.Expr, "%s: a counter that is 1 at its first scrape never increases", r.Alert)
+		require.NotRegexp(t, `increase\(relayer_(reorgs|verifier)`, r.Expr,
+			"%s: a counter that is 1 at its first scrape never increases", r.Alert)
 	}
 }
 
@@ -316,12 +336,14 @@ func TestAlertsKeepTheLimitsOfThePage(t *testing.T) {
 	for _, r := range alertRules(t) {
 		rules[r.Alert] = r
 	}
+
 	number := regexp.MustCompile(`[<>] ([0-9]+)`)
 	threshold := func(r rule) float64 {
 		m := number.FindStringSubmatch(strings.ReplaceAll(r.Expr, strings.ReplaceAll(freshSeries, "$chain", "1"), ""))
 		require.NotNil(t, m, r.Alert)
 		n, err := strconv.ParseFloat(m[1], 64)
 		require.NoError(t, err)
+
 		return n
 	}
 	wait := func(r rule) time.Duration {
@@ -333,9 +355,12 @@ func TestAlertsKeepTheLimitsOfThePage(t *testing.T) {
 		limit    time.Duration
 		severity string
 	}{
-		"RelayerNoLeader": {fleet.LimitNoLeader.Critical, "critical"}, "RelayerFleetDown": {fleet.LimitFleetDown.Critical, "critical"},
-		"RelayerDatabaseDown": {fleet.LimitDatabase.Critical, "critical"}, "RelayerSlotsUnserved": {fleet.LimitUnserved.Critical, "critical"},
-		"RelayerNoEndpoint": {fleet.LimitNode.Critical, "critical"}, "RelayerOutboxStuck": {fleet.LimitOutbox.Critical, "critical"},
+		"RelayerNoLeader":       {fleet.LimitNoLeader.Critical, "critical"},
+		"RelayerFleetDown":      {fleet.LimitFleetDown.Critical, "critical"},
+		"RelayerDatabaseDown":   {fleet.LimitDatabase.Critical, "critical"},
+		"RelayerSlotsUnserved":  {fleet.LimitUnserved.Critical, "critical"},
+		"RelayerNoEndpoint":     {fleet.LimitNode.Critical, "critical"},
+		"RelayerOutboxStuck":    {fleet.LimitOutbox.Critical, "critical"},
 		"RelayerHeartbeatStale": {fleet.LimitHeartbeat.Behind, "warning"},
 		"RelayerOutboxOld":      {fleet.LimitOutbox.Behind + fleet.TicketAfter, "warning"},
 	} {
@@ -344,18 +369,24 @@ func TestAlertsKeepTheLimitsOfThePage(t *testing.T) {
 		if alert != "RelayerNoEndpoint" { // its value is 1 or 0
 			at += time.Duration(threshold(r)) * time.Second
 		}
+
 		require.Equal(t, c.limit, at, alert)
 		require.Equal(t, c.severity, r.Labels["severity"], alert)
 	}
+
 	for alert, limit := range map[string]time.Duration{
-		"RelayerSlotsAdopted": fleet.LimitAdopted.Behind, "RelayerLateEscrows": fleet.LimitLate.Behind, "RelayerVersionsDiffer": fleet.LimitMixedTotals.Behind,
+		"RelayerSlotsAdopted": fleet.LimitAdopted.Behind, "RelayerLateEscrows": fleet.LimitLate.Behind,
+		"RelayerVersionsDiffer": fleet.LimitMixedTotals.Behind,
 	} {
 		require.Equal(t, limit, wait(rules[alert]), alert)
 	}
+
 	for _, alert := range []string{"RelayerLagBlocks", "RelayerFactoryLag"} {
 		require.InDelta(t, fleet.LimitLagBlocks, threshold(rules[alert]), 0, alert)
 	}
-	require.InDelta(t, fleet.LimitOutbox.Behind.Seconds(), threshold(rules["RelayerOutboxOld"]), 0, "the ticket is for what the page shows as behind")
+
+	require.InDelta(t, fleet.LimitOutbox.Behind.Seconds(), threshold(rules["RelayerOutboxOld"]), 0,
+		"the ticket is for what the page shows as behind")
 	require.Greater(t, wait(rules["RelayerNotJoined"]), lockWaited(t), "one that waits for its predecessor may do so")
 }
 

@@ -20,31 +20,37 @@ func Start(ctx context.Context, db *pgxpool.Pool, chainID int64) (block int64, e
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, fmt.Errorf("%w: chain %d", ErrUnknown, chainID)
 	}
+
 	if err != nil {
 		return 0, fmt.Errorf("read the first block of chain %d: %w", chainID, err)
 	}
+
 	return block, nil
 }
 
 // ErrUnknown means that the database has never followed the chain.
 var ErrUnknown = errors.New("this database has not followed the chain yet")
 
-// Rewind moves the first block of a chain back, and the factory watch with it. The leader then reads the factory's events from there on: escrows that it
-// had skipped are registered, and caught up each from its deployment on, in order; what is known already is stored once. It returns the first block up
-// to now; ErrNotBack: it was not above block.
+// Rewind moves the first block of a chain back, and the factory watch with it. The leader then
+// reads the factory's events from there on: escrows that it had skipped are registered, and caught
+// up each from its deployment on, in order; what is known already is stored once. It returns the
+// first block up to now; ErrNotBack: it was not above block.
 func Rewind(ctx context.Context, db *pgxpool.Pool, chainID, block int64) (was int64, err error) {
 	if was, err = Start(ctx, db, chainID); err != nil {
 		return 0, err
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	tag, err := db.Exec(ctx, rewind, chainID, block)
 	if err != nil {
 		return was, fmt.Errorf("move the first block of chain %d back to %d: %w", chainID, block, err)
 	}
+
 	if tag.RowsAffected() == 0 {
 		return was, fmt.Errorf("%w: it is %d", ErrNotBack, was)
 	}
+
 	return was, nil
 }
 
@@ -57,7 +63,8 @@ const rewind = `
 	set start_block = $2, next_block = $2, block_hash = null, verified_block = least(verified_block, $2 - 1)
 	where chain_id = $1 and start_block > $2`
 
-// Prepare makes the leadership row of a chain where there is none. It returns an error when the database follows another factory.
+// Prepare makes the leadership row of a chain where there is none. It returns an error when the
+// database follows another factory.
 func Prepare(ctx context.Context, db *pgxpool.Pool, chainID, startBlock int64, factory string) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -67,12 +74,15 @@ func Prepare(ctx context.Context, db *pgxpool.Pool, chainID, startBlock int64, f
 	if err != nil {
 		return fmt.Errorf("prepare the leadership row of chain %d: %w", chainID, err)
 	}
+
 	var known string
 	if err := db.QueryRow(ctx, `select factory from leadership where chain_id = $1`, chainID).Scan(&known); err != nil {
 		return fmt.Errorf("read the factory of chain %d: %w", chainID, err)
 	}
+
 	if known != factory {
 		return fmt.Errorf("%w: FACTORY_ADDRESS=%s, but this database follows factory %s on chain %d: set it back, or use another database", ErrOtherFactory, factory, known, chainID)
 	}
+
 	return nil
 }

@@ -2,11 +2,13 @@ package election
 
 import "time"
 
-// Clock tells the time since some moment in the past. It never goes back, and it goes on while the machine is suspended: a lease that is measured by
-// a clock which stands still then looks valid on resume, long after the server gave its locks away.
+// Clock tells the time since some moment in the past. It never goes back, and it goes on while the
+// machine is suspended: a lease that is measured by a clock which stands still then looks valid on
+// resume, long after the server gave its locks away.
 type Clock func() time.Duration
 
-// monotonic is the clock for systems that have no better one: Go's own, which on Linux stands still while the machine is suspended.
+// monotonic is the clock for systems that have no better one: Go's own, which on Linux stands still
+// while the machine is suspended.
 func monotonic() Clock {
 	start := time.Now()
 	return func() time.Duration { return time.Since(start) }

@@ -6,17 +6,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// systemClock reads CLOCK_BOOTTIME: like CLOCK_MONOTONIC, and it counts the time for which the machine was suspended (clock_gettime(2)). A sandbox
-// that refuses the call gets Go's clock.
+// systemClock reads CLOCK_BOOTTIME: like CLOCK_MONOTONIC, and it counts the time for which the
+// machine was suspended (clock_gettime(2)). A sandbox that refuses the call gets Go's clock.
 func systemClock() Clock {
 	if _, err := boottime(); err != nil {
 		return monotonic()
 	}
+
 	return func() time.Duration {
 		now, err := boottime()
 		if err != nil {
 			panic("clock_gettime(CLOCK_BOOTTIME) worked a moment ago: " + err.Error())
 		}
+
 		return now
 	}
 }

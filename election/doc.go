@@ -1,17 +1,23 @@
-// Package election owns the database session of an instance, and what is held through it: the instance's own advisory lock, by
-// which the others see that it lives, and, for one instance a chain, the leader lock.
+// Package election owns the database session of an instance, and what is held through it: the
+// instance's own advisory lock, by which the others see that it lives, and, for one instance a
+// chain, the leader lock.
 //
-// A session is one dedicated connection. Advisory locks belong to it (PostgreSQL manual, 13.3.5), so everything held through it
-// is void the moment it is lost. It is probed; server-side it carries idle_session_timeout (three probes: a frozen holder loses its locks),
-// client_connection_check_interval (a holder killed inside a query loses them) and TCP keepalives (a holder that vanished does).
+// A session is one dedicated connection. Advisory locks belong to it (PostgreSQL manual, 13.3.5),
+// so everything held through it is void the moment it is lost. It is probed; server-side it carries
+// idle_session_timeout (three probes: a frozen holder loses its locks),
+// client_connection_check_interval (a holder killed inside a query loses them) and TCP keepalives
+// (a holder that vanished does).
 //
-// On this side a right ends before the server would give it to another: the lease runs LeaseProbes probes, from the start of the
-// last probe that was answered, which is less than idle_session_timeout. A process that wakes up after a freeze finds its
-// lease over by its own clock, before it has heard anything from the server.
+// On this side a right ends before the server would give it to another: the lease runs LeaseProbes
+// probes, from the start of the last probe that was answered, which is less than
+// idle_session_timeout. A process that wakes up after a freeze finds its lease over by its own
+// clock, before it has heard anything from the server.
 //
-// None of this is exact enough to write by: a zombie may have a commit in flight. So each change of leader raises the epoch
-// in the leadership row, each commit of the factory watch names the epoch it acts under, and the database refuses the others.
+// None of this is exact enough to write by: a zombie may have a commit in flight. So each change of
+// leader raises the epoch in the leadership row, each commit of the factory watch names the epoch
+// it acts under, and the database refuses the others.
 //
-// To see the locks by hand: select * from pg_locks where locktype = 'advisory', with classid<<32|objid as InstanceKey and
-// LeaderKey compute it. To free one: select pg_terminate_backend(pid); the holder rejoins by itself.
+// To see the locks by hand: select * from pg_locks where locktype = 'advisory', with
+// classid<<32|objid as InstanceKey and LeaderKey compute it. To free one: select
+// pg_terminate_backend(pid); the holder rejoins by itself.
 package election

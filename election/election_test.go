@@ -29,16 +29,19 @@ func setup(t *testing.T) fixture {
 	url := testpg.New(t)
 	pool := testpg.Open(t, url)
 	require.NoError(t, election.Prepare(t.Context(), pool, chain, 10, "0xfac"))
+
 	return fixture{url, pool}
 }
 
 func (f fixture) open(t *testing.T, id string, change func(*election.SessionConfig)) (*election.Session, error) {
 	conn, err := pgx.ParseConfig(f.url)
 	require.NoError(t, err)
-	cfg := election.SessionConfig{Conn: conn, ChainID: chain, InstanceID: id, ProbeEvery: 300 * time.Millisecond, Channels: []string{election.Channel, "hints"}}
+	cfg := election.SessionConfig{Conn: conn, ChainID: chain, InstanceID: id, ProbeEvery: 300 * time.Millisecond,
+		Channels: []string{election.Channel, "hints"}}
 	if change != nil {
 		change(&cfg)
 	}
+
 	return election.Open(t.Context(), cfg)
 }
 
@@ -56,9 +59,11 @@ func (f fixture) run(t *testing.T, id string) (*election.Session, func() error) 
 		if !ended {
 			got, ended = <-result, true
 		}
+
 		return got
 	}
 	t.Cleanup(func() { _ = end() })
+
 	return s, end
 }
 
@@ -83,6 +88,7 @@ func TestInstanceIDBelongsToOneSession(t *testing.T) {
 		if err == nil {
 			s.Close()
 		}
+
 		waiting <- err
 	}()
 	require.NoError(t, end())
@@ -114,6 +120,7 @@ func TestSessionLives(t *testing.T) {
 			require.Equal(t, s.PID(), pid)
 		}
 	}
+
 	require.NoError(t, end())
 	require.False(t, s.Valid())
 	require.ErrorIs(t, s.Do(t.Context(), nil), election.ErrLost)
@@ -146,17 +153,22 @@ func TestFrozenSession(t *testing.T) {
 			require.False(t, s.Valid(), "the lock was free while the lease still ran")
 			return true
 		}
+
 		return false
 	}, 5*time.Second, 5*time.Millisecond)
 }
 
-func elector(t *testing.T, f fixture, s *election.Session, id string, change func(*election.ElectorConfig)) *election.Elector {
-	cfg := election.ElectorConfig{Session: s, DB: f.pool, ChainID: chain, InstanceID: id, RetryEvery: 50 * time.Millisecond, CoolDown: 100 * time.Millisecond}
+func elector(t *testing.T, f fixture, s *election.Session, id string,
+	change func(*election.ElectorConfig)) *election.Elector {
+	cfg := election.ElectorConfig{Session: s, DB: f.pool, ChainID: chain, InstanceID: id,
+		RetryEvery: 50 * time.Millisecond, CoolDown: 100 * time.Millisecond}
 	if change != nil {
 		change(&cfg)
 	}
+
 	e, err := election.NewElector(cfg)
 	require.NoError(t, err)
+
 	return e
 }
 
@@ -188,6 +200,7 @@ func (f fixture) contend(t *testing.T, id string, change func(*election.ElectorC
 		close(c.lost)
 	}()
 	t.Cleanup(func() { cancel(); <-c.lost })
+
 	return c
 }
 
@@ -260,11 +273,13 @@ func TestHeartbeat(t *testing.T) {
 	_, err := f.pool.Exec(t.Context(), `insert into relayer_instances (chain_id, instance_id, partition_number, total_partitions, strategy, status, lock_key, last_heartbeat)
 		values ($1, 'a', 0, 1, 'modulo', 'active', 1, now() - interval '1 hour')`, chain)
 	require.NoError(t, err)
-	require.NoError(t, election.Heartbeat(t.Context(), f.pool, chain, "a", election.Vitals{CurrentBlock: 5, HeadBlock: 7, Escrows: 3, Stopping: true}))
+	require.NoError(t, election.Heartbeat(t.Context(), f.pool, chain, "a",
+		election.Vitals{CurrentBlock: 5, HeadBlock: 7, Escrows: 3, Stopping: true}))
 	var status string
 	var current, head, escrows int
 	var fresh bool
-	require.NoError(t, f.pool.QueryRow(t.Context(), `select status, current_block, head_block, escrows_monitored, last_heartbeat > now() - interval '1 minute' from relayer_instances`).Scan(&status, &current, &head, &escrows, &fresh))
+	require.NoError(t, f.pool.QueryRow(t.Context(),
+		`select status, current_block, head_block, escrows_monitored, last_heartbeat > now() - interval '1 minute' from relayer_instances`).Scan(&status, &current, &head, &escrows, &fresh))
 	require.Equal(t, "stopping", status)
 	require.Equal(t, []int{5, 7, 3}, []int{current, head, escrows})
 	require.True(t, fresh)

@@ -36,8 +36,10 @@ type ElectorConfig struct {
 	StaleAfter time.Duration // a leader that holds the lock but has not beaten for so long is ended; 0 means 60 s
 	CoolDown   time.Duration // how long one that resigned stays out; 0 means 10 s
 	Eligible   func() bool   // asked before each attempt; nil: always
-	Busy       int64         // advisory lock under which others may lock the leadership row for long (a rollback): beats wait for them; 0: none
-	Log        *slog.Logger
+	// advisory lock under which others may lock the leadership row for long (a rollback): beats wait
+	// for them; 0: none
+	Busy int64
+	Log  *slog.Logger
 }
 
 // callTimeout bounds each statement: they take milliseconds, and a connection may swallow bytes for ever.
@@ -53,27 +55,34 @@ func NewElector(cfg ElectorConfig) (*Elector, error) {
 	if cfg.Session == nil || cfg.DB == nil || cfg.InstanceID == "" {
 		return nil, errors.New("election: Session, DB and InstanceID are required")
 	}
+
 	if cfg.RetryEvery == 0 {
 		cfg.RetryEvery = 500 * time.Millisecond
 	}
+
 	if cfg.StaleAfter == 0 {
 		cfg.StaleAfter = time.Minute
 	}
+
 	if cfg.CoolDown == 0 {
 		cfg.CoolDown = 10 * time.Second
 	}
+
 	if cfg.Eligible == nil {
 		cfg.Eligible = func() bool { return true }
 	}
+
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+
 	return &Elector{cfg: cfg}, nil
 }
 
-// Run contends until ctx ends (nil) or the session is lost (ErrLost), and calls lead for each term it wins. The context of lead ends with ctx and with
-// the session. Whatever lead returns, the lock is given up, left to the others for CoolDown, and Run goes on: an error costs a term, not what the
-// instance holds besides.
+// Run contends until ctx ends (nil) or the session is lost (ErrLost), and calls lead for each term
+// it wins. The context of lead ends with ctx and with the session. Whatever lead returns, the lock
+// is given up, left to the others for CoolDown, and Run goes on: an error costs a term, not what
+// the instance holds besides.
 func (e *Elector) Run(ctx context.Context, lead func(context.Context, Term) error) error {
 	ticker := time.NewTicker(e.cfg.RetryEvery)
 	defer ticker.Stop()
@@ -93,9 +102,11 @@ func (e *Elector) Run(ctx context.Context, lead func(context.Context, Term) erro
 				if ctx.Err() != nil {
 					return nil
 				}
+
 				if errors.Is(err, ErrLost) {
 					return err
 				}
+
 				out = time.Now().Add(e.cfg.CoolDown)
 				e.cfg.Log.WarnContext(ctx, "leadership given up", slog.Any("err", err), slog.Duration("for", e.cfg.CoolDown))
 			case time.Since(lastCheck) > e.cfg.StaleAfter/6:
@@ -105,6 +116,7 @@ func (e *Elector) Run(ctx context.Context, lead func(context.Context, Term) erro
 				}
 			}
 		}
+
 		select {
 		case <-ctx.Done():
 			return nil
@@ -125,6 +137,7 @@ func (e *Elector) try(ctx context.Context) (won bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("contend for the leadership of chain %d: %w", e.cfg.ChainID, err)
 	}
+
 	return won, nil
 }
 
@@ -149,30 +162,37 @@ func (e *Elector) serve(ctx context.Context, lead func(context.Context, Term) er
 		e.cfg.Log.InfoContext(ctx, "became leader", slog.Int64("epoch", term.Epoch))
 		err = lead(termCtx, term)
 	}
+
 	if errors.Is(context.Cause(termCtx), ErrLost) {
 		return ErrLost
 	}
+
 	return errors.Join(err, e.resign(ctx))
 }
 
-// begin opens a term: from here on the commits of any earlier leader fail. The former one may be frozen in the middle of a commit, and the row locked
-// for as long: what it has under way is ended first.
+// begin opens a term: from here on the commits of any earlier leader fail. The former one may be
+// frozen in the middle of a commit, and the row locked for as long: what it has under way is ended
+// first.
 func (e *Elector) begin(ctx context.Context) (t Term, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	var former *string
-	if err := e.cfg.DB.QueryRow(ctx, `select instance_id from leadership where chain_id = $1`, e.cfg.ChainID).Scan(&former); err != nil {
+	if err := e.cfg.DB.QueryRow(ctx, `select instance_id from leadership where chain_id = $1`,
+		e.cfg.ChainID).Scan(&former); err != nil {
 		return t, fmt.Errorf("look for the former leader of chain %d: %w", e.cfg.ChainID, err)
 	}
+
 	if former != nil && *former != e.cfg.InstanceID {
 		if _, err := EndTransactions(ctx, e.cfg.DB, []string{*former}); err != nil {
 			return t, err
 		}
 	}
+
 	err = e.cfg.DB.QueryRow(ctx, beginTerm, e.cfg.ChainID, e.cfg.InstanceID).Scan(&t.Epoch)
 	if err != nil {
 		return t, fmt.Errorf("begin a term as leader of chain %d: %w", e.cfg.ChainID, err)
 	}
+
 	return t, nil
 }
 
@@ -184,20 +204,25 @@ const beginTerm = `
 func (e *Elector) resign(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
+
 	return e.cfg.Session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, `select pg_advisory_unlock($1), pg_notify('`+Channel+`', $2::bigint::text)`, LeaderKey(e.cfg.ChainID), e.cfg.ChainID)
+		_, err := conn.Exec(ctx, `select pg_advisory_unlock($1), pg_notify('`+Channel+`', $2::bigint::text)`,
+			LeaderKey(e.cfg.ChainID), e.cfg.ChainID)
 		if err != nil {
 			return fmt.Errorf("give up the leadership of chain %d: %w", e.cfg.ChainID, err)
 		}
+
 		return nil
 	})
 }
 
-// Beats returns a function that says each time that the leader of the term still makes its rounds. A beat that fails is made up for by the next: an
-// error is ErrDeposed when the term is over, or ErrResign when no beat has succeeded for half of StaleAfter, after which others may end the leader.
-// The function belongs to one goroutine.
+// Beats returns a function that says each time that the leader of the term still makes its rounds.
+// A beat that fails is made up for by the next: an error is ErrDeposed when the term is over, or
+// ErrResign when no beat has succeeded for half of StaleAfter, after which others may end the
+// leader. The function belongs to one goroutine.
 func (e *Elector) Beats(t Term) func(context.Context) error {
 	last := time.Now()
+
 	return func(ctx context.Context) error {
 		err := e.Beat(ctx, t)
 		switch {
@@ -209,7 +234,9 @@ func (e *Elector) Beats(t Term) func(context.Context) error {
 		case time.Since(last) > e.cfg.StaleAfter/2:
 			return fmt.Errorf("%w: no heartbeat for %s: %w", ErrResign, time.Since(last).Round(time.Second), err)
 		}
+
 		e.cfg.Log.WarnContext(ctx, "leader's heartbeat not written, trying again", slog.Any("err", err))
+
 		return nil
 	}
 }
@@ -218,29 +245,36 @@ func (e *Elector) Beats(t Term) func(context.Context) error {
 func (e *Elector) Beat(ctx context.Context, t Term) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	tag, err := e.cfg.DB.Exec(ctx, `update leadership set last_heartbeat = now() where chain_id = $1 and epoch = $2`, e.cfg.ChainID, t.Epoch)
+	tag, err := e.cfg.DB.Exec(ctx, `update leadership set last_heartbeat = now() where chain_id = $1 and epoch = $2`,
+		e.cfg.ChainID, t.Epoch)
 	if err != nil {
 		return fmt.Errorf("beat as leader of chain %d: %w", e.cfg.ChainID, err)
 	}
+
 	if tag.RowsAffected() == 0 {
 		return ErrDeposed
 	}
+
 	return nil
 }
 
-// endHungLeader ends the server session of a leader whose process answers probes but has stopped making its rounds. The
-// database's clock alone decides. While a rollback has the leadership row locked no leader can beat, and none is ended for it.
+// endHungLeader ends the server session of a leader whose process answers probes but has stopped
+// making its rounds. The database's clock alone decides. While a rollback has the leadership row
+// locked no leader can beat, and none is ended for it.
 func (e *Elector) endHungLeader(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	var ended int
-	err := e.cfg.DB.QueryRow(ctx, endHungLeader, e.cfg.ChainID, e.cfg.StaleAfter.Seconds(), LeaderKey(e.cfg.ChainID), e.cfg.Busy).Scan(&ended)
+	err := e.cfg.DB.QueryRow(ctx, endHungLeader, e.cfg.ChainID, e.cfg.StaleAfter.Seconds(), LeaderKey(e.cfg.ChainID),
+		e.cfg.Busy).Scan(&ended)
 	if err != nil {
 		return fmt.Errorf("look for a hung leader: %w", err)
 	}
+
 	if ended > 0 {
 		e.cfg.Log.WarnContext(ctx, "ended the session of a leader that hangs", slog.Duration("stale_after", e.cfg.StaleAfter))
 	}
+
 	return nil
 }
 

@@ -21,14 +21,17 @@ func Heartbeat(ctx context.Context, db *pgxpool.Pool, chainID int64, instanceID 
 	if v.Stopping {
 		status = "stopping"
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	_, err := db.Exec(ctx, heartbeat, pgx.StrictNamedArgs{
-		"chain": chainID, "me": instanceID, "current": v.CurrentBlock, "head": v.HeadBlock, "escrows": v.Escrows, "status": status,
+		"chain": chainID, "me": instanceID, "current": v.CurrentBlock, "head": v.HeadBlock, "escrows": v.Escrows,
+		"status": status,
 	})
 	if err != nil {
 		return fmt.Errorf("write the heartbeat of %s: %w", instanceID, err)
 	}
+
 	return nil
 }
 

@@ -42,6 +42,7 @@ pool_mode = %[6]s
 	if os.Getuid() == 0 {
 		args = []string{"-u", "nobody", ini}
 	}
+
 	cmd := exec.CommandContext(t.Context(), "pgbouncer", args...)
 	cmd.Stderr = t.Output()
 	require.NoError(t, cmd.Start(), "install PgBouncer: apt-get install pgbouncer")
@@ -52,8 +53,10 @@ pool_mode = %[6]s
 		if err == nil {
 			_ = c.Close()
 		}
+
 		return err == nil
 	}, 10*time.Second, 20*time.Millisecond)
+
 	return url
 }
 

@@ -42,7 +42,8 @@ var (
 	ErrLost = errors.New("database session lost")
 )
 
-// LeaseProbes is how many probe intervals a right lasts after the start of the last answered probe. The server waits for three.
+// LeaseProbes is how many probe intervals a right lasts after the start of the last answered probe.
+// The server waits for three.
 const LeaseProbes = 2.5
 
 // SessionConfig configures a Session.
@@ -58,7 +59,8 @@ type SessionConfig struct {
 	Log        *slog.Logger
 }
 
-// Session is the database session of an instance. Run owns the connection; the other methods may be called from any goroutine.
+// Session is the database session of an instance. Run owns the connection; the other methods may be
+// called from any goroutine.
 type Session struct {
 	cfg      SessionConfig
 	conn     *pgx.Conn
@@ -80,35 +82,43 @@ type request struct {
 // openTimeout bounds each statement before the lease runs: a connection that swallows bytes must not hold a start up.
 const openTimeout = 5 * time.Second
 
-// Open connects and takes the lock of the instance. The connection has to be one server session: see CheckPooling. The caller must
-// call Run, which closes the session when it ends, or Close.
+// Open connects and takes the lock of the instance. The connection has to be one server session:
+// see CheckPooling. The caller must call Run, which closes the session when it ends, or Close.
 func Open(ctx context.Context, cfg SessionConfig) (*Session, error) {
 	if cfg.ProbeEvery == 0 {
 		cfg.ProbeEvery = 2 * time.Second
 	}
+
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+
 	if cfg.Clock == nil {
 		cfg.Clock = systemClock()
 	}
-	s := &Session{cfg: cfg, chain: strconv.FormatInt(cfg.ChainID, 10), requests: make(chan request), done: make(chan struct{}), hints: map[string]chan struct{}{}}
+
+	s := &Session{cfg: cfg, chain: strconv.FormatInt(cfg.ChainID, 10), requests: make(chan request),
+		done: make(chan struct{}), hints: map[string]chan struct{}{}}
 	for _, c := range cfg.Channels {
 		s.hints[c] = make(chan struct{}, 1)
 	}
+
 	conn, err := pgx.ConnectConfig(ctx, cfg.Conn)
 	if err != nil {
 		return nil, fmt.Errorf("open the database session: %w", err)
 	}
+
 	s.conn = conn
 	if err := s.prepare(ctx); err != nil {
 		s.Close()
 		return nil, err
 	}
+
 	if err := s.lockInstance(ctx); err != nil {
 		s.Close()
 		return nil, err
 	}
+
 	return s, nil
 }
 
@@ -137,6 +147,7 @@ func (s *Session) prepare(ctx context.Context) error {
 			return fmt.Errorf("set %s on the database session: %w", name, err)
 		}
 	}
+
 	for c := range s.hints {
 		if err := s.open(ctx, func(ctx context.Context) error {
 			_, err := s.conn.Exec(ctx, `listen `+pgx.Identifier{c}.Sanitize())
@@ -145,23 +156,27 @@ func (s *Session) prepare(ctx context.Context) error {
 			return fmt.Errorf("listen for %s: %w", c, err)
 		}
 	}
+
 	return nil
 }
 
 // open runs one statement of the opening under openTimeout.
 func (s *Session) open(ctx context.Context, statement func(context.Context) error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, openTimeout, fmt.Errorf("no answer from the database within %s", openTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, openTimeout,
+		fmt.Errorf("no answer from the database within %s", openTimeout))
 	defer cancel()
 	err := statement(ctx)
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+
 	return err
 }
 
-// CheckPooling finds a transaction-pooling proxy: while a second connection holds a transaction open, it occupies the server
-// session that the first one used last, so the first one's next statement lands elsewhere. ErrPooled if so. It needs neither
-// prepared statements nor settings, which such proxies mishandle.
+// CheckPooling finds a transaction-pooling proxy: while a second connection holds a transaction
+// open, it occupies the server session that the first one used last, so the first one's next
+// statement lands elsewhere. ErrPooled if so. It needs neither prepared statements nor settings,
+// which such proxies mishandle.
 func CheckPooling(ctx context.Context, cfg *pgx.ConnConfig) error {
 	const simple = pgx.QueryExecModeSimpleProtocol
 	const where = `select pg_backend_pid()`
@@ -169,33 +184,41 @@ func CheckPooling(ctx context.Context, cfg *pgx.ConnConfig) error {
 	if err != nil {
 		return fmt.Errorf("connect to the database: %w", err)
 	}
+
 	defer func() { _ = first.Close(context.WithoutCancel(ctx)) }()
 	var before, after, second int
 	if err := first.QueryRow(ctx, where, simple).Scan(&before); err != nil {
 		return fmt.Errorf("check for a pooling proxy: %w", err)
 	}
+
 	other, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		return fmt.Errorf("open a second connection to check for a pooling proxy: %w", err)
 	}
+
 	defer func() { _ = other.Close(context.WithoutCancel(ctx)) }()
 	if _, err := other.Exec(ctx, `begin`, simple); err != nil {
 		return fmt.Errorf("check for a pooling proxy: %w", err)
 	}
+
 	if err := other.QueryRow(ctx, where, simple).Scan(&second); err != nil {
 		return fmt.Errorf("check for a pooling proxy: %w", err)
 	}
+
 	if err := first.QueryRow(ctx, where, simple).Scan(&after); err != nil {
 		return fmt.Errorf("check for a pooling proxy: %w", err)
 	}
+
 	if before != after || second == before {
-		return fmt.Errorf("%w; set SESSION_DATABASE_URL to the address of Postgres itself (or of a pool in session mode)", ErrPooled)
+		return fmt.Errorf("%w; set SESSION_DATABASE_URL to the address of Postgres itself (or of a pool in session mode)",
+			ErrPooled)
 	}
+
 	return nil
 }
 
-// lockInstance takes the lock of the instance id, waiting for a predecessor to leave: on Cloud Run the new revision starts
-// before the old one is told to stop.
+// lockInstance takes the lock of the instance id, waiting for a predecessor to leave: on Cloud Run
+// the new revision starts before the old one is told to stop.
 func (s *Session) lockInstance(ctx context.Context) error {
 	key := InstanceKey(s.cfg.ChainID, s.cfg.InstanceID)
 	deadline := time.Now().Add(s.cfg.Wait)
@@ -205,23 +228,30 @@ func (s *Session) lockInstance(ctx context.Context) error {
 		var ok bool
 		start := s.cfg.Clock() // of this attempt: what was spent on waiting is no part of the lease
 		if err := s.open(ctx, func(ctx context.Context) error {
-			return s.conn.QueryRow(ctx, `select pg_try_advisory_lock($1), clock_timestamp(), pg_backend_pid()`, key).Scan(&ok, &s.since, &s.pid)
+			return s.conn.QueryRow(ctx, `select pg_try_advisory_lock($1), clock_timestamp(), pg_backend_pid()`, key).Scan(&ok,
+				&s.since, &s.pid)
 		}); err != nil {
 			return fmt.Errorf("take the lock of instance %s: %w", s.cfg.InstanceID, err)
 		}
+
 		if ok {
 			s.extend(start)
 			return nil
 		}
+
 		if !time.Now().Before(deadline) {
 			return fmt.Errorf("%w: another live process has INSTANCE_ID=%s on chain %d (waited %s); give each instance its own INSTANCE_ID", ErrTaken, s.cfg.InstanceID, s.cfg.ChainID, s.cfg.Wait)
 		}
+
 		if !said {
-			s.cfg.Log.WarnContext(ctx, "another live process has this instance id, waiting for it to end", slog.Duration("wait", s.cfg.Wait))
+			s.cfg.Log.WarnContext(ctx, "another live process has this instance id, waiting for it to end",
+				slog.Duration("wait", s.cfg.Wait))
 		}
+
 		if s.cfg.Waiting != nil {
 			s.cfg.Waiting()
 		}
+
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -239,8 +269,9 @@ func (s *Session) leaseTime() time.Duration {
 // left is what remains of the lease; it may be negative.
 func (s *Session) left() time.Duration { return time.Duration(s.lease.Load()) - s.cfg.Clock() }
 
-// Valid says whether the lease still runs: no other instance can have been given what this session holds. It costs a clock
-// reading, so ask before each act that cannot be fenced, such as publishing.
+// Valid says whether the lease still runs: no other instance can have been given what this session
+// holds. It costs a clock reading, so ask before each act that cannot be fenced, such as
+// publishing.
 func (s *Session) Valid() bool {
 	select {
 	case <-s.done:
@@ -260,35 +291,40 @@ func (s *Session) Done() <-chan struct{} { return s.done }
 // notifications become one hint. Each channel has one reader.
 func (s *Session) Hint(channel string) <-chan struct{} { return s.hints[channel] }
 
-// Find looks for the session's own lock through the pool. ErrElsewhere: it is not there; the others would take the instance for dead, and it would
-// lead nobody.
+// Find looks for the session's own lock through the pool. ErrElsewhere: it is not there; the others
+// would take the instance for dead, and it would lead nobody.
 func (s *Session) Find(ctx context.Context, db *pgxpool.Pool) error {
 	err := find(ctx, db, InstanceKey(s.cfg.ChainID, s.cfg.InstanceID), s.pid)
 	if !errors.Is(err, ErrElsewhere) {
 		return err
 	}
+
 	// One that has just been lost has no lock anywhere.
 	if err := s.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error { return conn.Ping(ctx) }); err != nil {
 		return err
 	}
+
 	return err
 }
 
-// CheckSame verifies that the session's connections and the pool's reach the same database of the same server, before anything is written to either. It
-// returns ErrElsewhere if not.
+// CheckSame verifies that the session's connections and the pool's reach the same database of the
+// same server, before anything is written to either. It returns ErrElsewhere if not.
 func CheckSame(ctx context.Context, cfg *pgx.ConnConfig, db *pgxpool.Pool) error {
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		return fmt.Errorf("connect to the database: %w", err)
 	}
+
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	var pid uint32 // a proxy gives connections numbers of its own
 	if err := conn.QueryRow(ctx, `select pg_backend_pid()`).Scan(&pid); err != nil {
 		return fmt.Errorf("ask for the server process: %w", err)
 	}
+
 	if _, err := conn.Exec(ctx, `select pg_advisory_lock($1)`, checkKey(pid)); err != nil {
 		return fmt.Errorf("take an advisory lock: %w", err)
 	}
+
 	return find(ctx, db, checkKey(pid), pid)
 }
 
@@ -304,14 +340,16 @@ func find(ctx context.Context, db *pgxpool.Pool, key int64, pid uint32) error {
 	if err != nil {
 		return fmt.Errorf("look for the session's lock through the pool: %w", err)
 	}
+
 	if !there {
 		return fmt.Errorf("%w: DATABASE_URL and SESSION_DATABASE_URL must name the same database of the same server (the primary)", ErrElsewhere)
 	}
+
 	return nil
 }
 
-// Do runs f on the session's connection, between probes, for as long as the lease runs at most: f must use the context that it gets. It returns
-// ErrLost when the session is over.
+// Do runs f on the session's connection, between probes, for as long as the lease runs at most: f
+// must use the context that it gets. It returns ErrLost when the session is over.
 func (s *Session) Do(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	r := request{ctx: ctx, run: f, done: make(chan error, 1)}
 	select {
@@ -321,6 +359,7 @@ func (s *Session) Do(ctx context.Context, f func(context.Context, *pgx.Conn) err
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+
 	select {
 	case err := <-r.done:
 		return err
@@ -329,8 +368,8 @@ func (s *Session) Do(ctx context.Context, f func(context.Context, *pgx.Conn) err
 	}
 }
 
-// Run probes the session, passes notifications on and serves Do, until ctx ends (nil) or the session is lost (ErrLost). When it
-// returns, the connection is closed and all locks are free.
+// Run probes the session, passes notifications on and serves Do, until ctx ends (nil) or the
+// session is lost (ErrLost). When it returns, the connection is closed and all locks are free.
 func (s *Session) Run(ctx context.Context) (err error) {
 	defer close(s.done)
 	defer s.Close()
@@ -350,9 +389,11 @@ func (s *Session) Run(ctx context.Context) (err error) {
 				return fmt.Errorf("%w: the connection was closed by a statement: %w", ErrLost, err)
 			}
 		}
+
 		if time.Now().Before(next) {
 			continue
 		}
+
 		start := s.cfg.Clock()
 		next = time.Now().Add(s.cfg.ProbeEvery)
 		err = s.within(ctx, func(ctx context.Context) error {
@@ -363,13 +404,16 @@ func (s *Session) Run(ctx context.Context) (err error) {
 			if ctx.Err() != nil {
 				return nil
 			}
+
 			return fmt.Errorf("%w: %w", ErrLost, err)
 		}
+
 		s.extend(start)
 	}
 }
 
-// within runs statements on the connection until the lease is over: a connection that swallows bytes must not keep Run from noticing.
+// within runs statements on the connection until the lease is over: a connection that swallows
+// bytes must not keep Run from noticing.
 func (s *Session) within(ctx context.Context, run func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.left(), fmt.Errorf("no answer within the lease of %s", s.leaseTime()))
 	defer cancel()
@@ -377,10 +421,12 @@ func (s *Session) within(ctx context.Context, run func(context.Context) error) e
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+
 	return err
 }
 
-// wait passes notifications on until a request comes (it is returned), the time of the next probe (nil, nil), or an error.
+// wait passes notifications on until a request comes (it is returned), the time of the next probe
+// (nil, nil), or an error.
 func (s *Session) wait(ctx context.Context, until time.Time) (*request, error) {
 	waitCtx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
@@ -392,6 +438,7 @@ func (s *Session) wait(ctx context.Context, until time.Time) (*request, error) {
 		case <-waitCtx.Done():
 			got <- nil
 		}
+
 		cancel()
 	}()
 	for {
@@ -403,8 +450,10 @@ func (s *Session) wait(ctx context.Context, until time.Time) (*request, error) {
 				default:
 				}
 			}
+
 			continue
 		}
+
 		interrupted := waitCtx.Err() != nil
 		cancel()
 		if r := <-got; r != nil {
@@ -412,11 +461,14 @@ func (s *Session) wait(ctx context.Context, until time.Time) (*request, error) {
 				r.done <- ErrLost
 				return nil, err
 			}
+
 			return r, nil
 		}
+
 		if interrupted && !s.conn.IsClosed() {
 			return nil, nil
 		}
+
 		return nil, err
 	}
 }

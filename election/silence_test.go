@@ -16,7 +16,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 )
 
-// A session whose connection swallows bytes ends with its lease, also when statements are under way on it: a follower contends all the time.
+// A session whose connection swallows bytes ends with its lease, also when statements are under way
+// on it: a follower contends all the time.
 func TestSwallowedSessionEndsWithItsLease(t *testing.T) {
 	t.Parallel()
 	for name, contending := range map[string]bool{"idle": false, "contending": true} {
@@ -39,6 +40,7 @@ func TestSwallowedSessionEndsWithItsLease(t *testing.T) {
 					_ = e.Run(t.Context(), func(ctx context.Context, _ election.Term) error { <-ctx.Done(); return nil })
 				}()
 			}
+
 			undo := proxy.Swallow(true)
 			t.Cleanup(func() { _ = undo() })
 			select {
@@ -99,7 +101,8 @@ func TestLeaseEndsWhileTheMachineIsSuspended(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
 	var clock atomic.Int64
-	s, err := f.open(t, "a", func(c *election.SessionConfig) { c.Clock = func() time.Duration { return time.Duration(clock.Load()) } })
+	s, err := f.open(t, "a",
+		func(c *election.SessionConfig) { c.Clock = func() time.Duration { return time.Duration(clock.Load()) } })
 	require.NoError(t, err)
 	result := make(chan error, 1)
 	go func() { result <- s.Run(t.Context()) }()
@@ -124,6 +127,7 @@ func TestNotificationsOfOtherChainsArePassedOver(t *testing.T) {
 			require.Empty(t, s.Hint("hints"), "another chain's")
 		}
 	}
+
 	<-s.Hint("hints")
 }
 
@@ -137,6 +141,7 @@ func (f fixture) frozen(t *testing.T, id string) *pgx.Conn {
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	_, err = conn.Exec(t.Context(), `begin; update leadership set next_block = next_block + 1`)
 	require.NoError(t, err)
+
 	return conn
 }
 
@@ -155,6 +160,7 @@ func TestTermBeginsThoughTheFormerLeaderIsFrozenInACommit(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Fatal("it waits for the frozen one")
 	}
+
 	_, err = zombie.Exec(t.Context(), `commit`)
 	require.Error(t, err, "its connection was ended")
 }
@@ -182,7 +188,9 @@ func TestErrorsOfATermDoNotEndTheRun(t *testing.T) {
 	}()
 	require.Eventually(t, func() bool {
 		var waits bool
-		require.NoError(t, f.pool.QueryRow(t.Context(), `select exists (select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database())`).Scan(&waits))
+		require.NoError(t, f.pool.QueryRow(t.Context(),
+			`select exists (select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database())`).Scan(&waits))
+
 		return waits
 	}, 30*time.Second, time.Millisecond)
 	_, err = blocker.Exec(t.Context(), `rollback`)
@@ -201,12 +209,14 @@ func TestBeatsThatFail(t *testing.T) {
 	a := f.contend(t, "a", nil)
 	term := <-a.won
 	broken := testpg.Open(t, f.url)
-	e := elector(t, f, a.session, "a", func(c *election.ElectorConfig) { c.StaleAfter = 200 * time.Millisecond; c.DB = broken })
+	e := elector(t, f, a.session, "a",
+		func(c *election.ElectorConfig) { c.StaleAfter = 200 * time.Millisecond; c.DB = broken })
 	beat := e.Beats(term)
 	require.NoError(t, beat(t.Context()))
 	broken.Close()
 	require.NoError(t, beat(t.Context()), "the next one may succeed")
-	require.Eventually(t, func() bool { return errors.Is(beat(t.Context()), election.ErrResign) }, 30*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return errors.Is(beat(t.Context()), election.ErrResign) }, 30*time.Second,
+		10*time.Millisecond)
 }
 
 // While a rollback holds the leadership row no leader can beat, and none is ended for it.
@@ -227,6 +237,7 @@ func TestLeaderIsNotEndedDuringARollback(t *testing.T) {
 		t.Fatal("the leader was ended in the middle of a rollback")
 	case <-time.After(time.Second):
 	}
+
 	require.True(t, a.session.Valid())
 	_, err = rollback.Exec(t.Context(), `rollback`)
 	require.NoError(t, err)
@@ -254,6 +265,7 @@ func TestEndTransactions(t *testing.T) {
 		t.Cleanup(func() { _ = conn.Close(context.Background()) })
 		_, err = conn.Exec(t.Context(), begin)
 		require.NoError(t, err)
+
 		return conn
 	}
 	busy, dead, idle := conn("alive", `begin`), conn("dead", `begin`), conn("dead", `select 1`)
@@ -267,7 +279,8 @@ func TestEndTransactions(t *testing.T) {
 	// A namesake on another chain lives: whose connection it is cannot be told.
 	register("dead", chain+1)
 	_, end := f.run(t, "other")
-	_, err = f.pool.Exec(t.Context(), `update relayer_instances set lock_key = $1 where chain_id = $2`, election.InstanceKey(chain, "other"), chain+1)
+	_, err = f.pool.Exec(t.Context(), `update relayer_instances set lock_key = $1 where chain_id = $2`,
+		election.InstanceKey(chain, "other"), chain+1)
 	require.NoError(t, err)
 	again := conn("dead", `begin`)
 	ended, err = election.EndTransactions(t.Context(), f.pool, []string{"dead"})
@@ -319,7 +332,8 @@ func TestRewind(t *testing.T) {
 	require.EqualValues(t, 10, was)
 	var next, verified int64
 	var hash *string
-	require.NoError(t, f.pool.QueryRow(t.Context(), `select next_block, verified_block, block_hash from leadership`).Scan(&next, &verified, &hash))
+	require.NoError(t, f.pool.QueryRow(t.Context(),
+		`select next_block, verified_block, block_hash from leadership`).Scan(&next, &verified, &hash))
 	require.Equal(t, []int64{4, 3}, []int64{next, verified})
 	require.Nil(t, hash)
 	now, err := election.Start(t.Context(), f.pool, chain)

@@ -13,8 +13,10 @@ type Holder interface {
 	Do(ctx context.Context, f func(context.Context, *pgx.Conn) error) error
 }
 
-// While contends for an advisory lock, and runs f for as long as it has it, again and again until ctx ends (nil). The lock is given back when f returns, so
-// that the next one has it at once. wait is the pause before the next attempt. f's errors are its own business: only the loss of the session ends While.
+// While contends for an advisory lock, and runs f for as long as it has it, again and again until
+// ctx ends (nil). The lock is given back when f returns, so that the next one has it at once. wait
+// is the pause before the next attempt. f's errors are its own business: only the loss of the
+// session ends While.
 func While(ctx context.Context, s Holder, key int64, wait func() time.Duration, f func(context.Context)) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -24,6 +26,7 @@ func While(ctx context.Context, s Holder, key int64, wait func() time.Duration, 
 			return nil
 		case <-timer.C:
 		}
+
 		taken := false
 		err := s.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 			return conn.QueryRow(ctx, `select pg_try_advisory_lock($1)`, key).Scan(&taken)
@@ -39,6 +42,7 @@ func While(ctx context.Context, s Holder, key int64, wait func() time.Duration, 
 				return err
 			}
 		}
+
 		timer.Reset(wait())
 	}
 }
@@ -56,5 +60,6 @@ func release(ctx context.Context, s Holder, key int64) error {
 	if err != nil {
 		return fmt.Errorf("give the advisory lock %d back: %w", key, err)
 	}
+
 	return nil
 }

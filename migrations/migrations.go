@@ -1,10 +1,12 @@
 // Package migrations holds the schema as numbered SQL files and applies them with goose.
 //
-// Files are embedded, never edited once released, and safe beside the previous release of the binary. Several instances may
-// call Up at once: goose holds a Postgres advisory lock of its own, so one applies and the others find nothing left to do.
+// Files are embedded, never edited once released, and safe beside the previous release of the
+// binary. Several instances may call Up at once: goose holds a Postgres advisory lock of its own,
+// so one applies and the others find nothing left to do.
 //
-// A binary refuses a database that is newer than it is, unless that database says that they fit. A migration beside which binaries of an
-// older release may run says so for its own version, so that a later one does not inherit the promise:
+// A binary refuses a database that is newer than it is, unless that database says that they fit. A
+// migration beside which binaries of an older release may run says so for its own version, so that
+// a later one does not inherit the promise:
 //
 //	create table if not exists schema_compatibility (version bigint primary key, oldest bigint not null);
 //	insert into schema_compatibility values (7, 5); -- binaries of versions 5 and 6 may run beside version 7
@@ -42,11 +44,14 @@ func Up(ctx context.Context, conn *pgx.ConnConfig) (applied []int64, err error) 
 		if err != nil {
 			return fmt.Errorf("apply migrations: %w", err)
 		}
+
 		for _, r := range results {
 			applied = append(applied, r.Source.Version)
 		}
+
 		return nil
 	})
+
 	return applied, err
 }
 
@@ -54,7 +59,8 @@ func Up(ctx context.Context, conn *pgx.ConnConfig) (applied []int64, err error) 
 type State struct {
 	Current int64 `json:"current"`
 	Latest  int64 `json:"latest"`
-	// Oldest is the oldest version whose binaries may work with a database that is newer than this binary; 0: it does not say.
+	// Oldest is the oldest version whose binaries may work with a database that is newer than this
+	// binary; 0: it does not say.
 	Oldest int64 `json:"oldest_compatible,omitempty"`
 }
 
@@ -71,6 +77,7 @@ func (s State) Fits() error {
 		return fmt.Errorf("%w: the database is at version %d and does not say that a binary of version %d may work with it; "+
 			"start the newer release, or restore the database of this one", ErrFuture, s.Current, s.Latest)
 	}
+
 	return nil
 }
 
@@ -79,10 +86,12 @@ func Status(ctx context.Context, conn *pgx.ConnConfig) (s State, err error) {
 	if s.Latest, err = latest(); err != nil {
 		return s, err
 	}
+
 	db, err := pgx.ConnectConfig(ctx, conn)
 	if err != nil {
 		return s, fmt.Errorf("read the schema's version: %w", err)
 	}
+
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
@@ -90,17 +99,22 @@ func Status(ctx context.Context, conn *pgx.ConnConfig) (s State, err error) {
 	}()
 
 	var migrated, says bool
-	err = db.QueryRow(ctx, `select to_regclass('goose_db_version') is not null, to_regclass('schema_compatibility') is not null`).
+	err = db.QueryRow(ctx,
+		`select to_regclass('goose_db_version') is not null, to_regclass('schema_compatibility') is not null`).
 		Scan(&migrated, &says)
 	if err == nil && migrated {
 		err = db.QueryRow(ctx, `select coalesce(max(version_id), 0) from goose_db_version where is_applied`).Scan(&s.Current)
 	}
+
 	if err == nil && says && s.Current > s.Latest {
-		err = db.QueryRow(ctx, `select coalesce(min(oldest), 0) from schema_compatibility where version = $1`, s.Current).Scan(&s.Oldest)
+		err = db.QueryRow(ctx, `select coalesce(min(oldest), 0) from schema_compatibility where version = $1`,
+			s.Current).Scan(&s.Oldest)
 	}
+
 	if err != nil {
 		return s, fmt.Errorf("read the schema's version: %w", err)
 	}
+
 	return s, nil
 }
 
@@ -110,36 +124,44 @@ func latest() (version int64, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("read the embedded migrations: %w", err)
 	}
+
 	for _, f := range files {
 		v, err := goose.NumericComponent(f.Name())
 		if err != nil {
 			return 0, fmt.Errorf("read the embedded migrations: %w", err)
 		}
+
 		version = max(version, v)
 	}
+
 	return version, nil
 }
 
-// Check returns an error wrapping ErrStale when a migration is missing, or ErrFuture when the database is newer than this binary and does
-// not say that it is compatible.
+// Check returns an error wrapping ErrStale when a migration is missing, or ErrFuture when the
+// database is newer than this binary and does not say that it is compatible.
 func Check(ctx context.Context, conn *pgx.ConnConfig) error {
 	s, err := Status(ctx, conn)
 	if err != nil {
 		return err
 	}
+
 	return s.Fits()
 }
 
 func with(conn *pgx.ConnConfig, f func(*goose.Provider) error) (err error) {
-	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 7200)) // try every second for two hours: another instance may be at a long migration
+	// try every second for two hours: another instance may be at a long migration
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 7200))
 	if err != nil {
 		return fmt.Errorf("set up the migration lock: %w", err)
 	}
+
 	db := stdlib.OpenDB(*conn)
 	p, err := goose.NewProvider(goose.DialectPostgres, db, FS, goose.WithSessionLocker(locker))
 	if err != nil {
 		return errors.Join(fmt.Errorf("read the embedded migrations: %w", err), db.Close())
 	}
+
 	defer func() { err = errors.Join(err, p.Close()) }()
+
 	return f(p)
 }

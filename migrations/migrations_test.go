@@ -28,6 +28,7 @@ func TestManyAtOnce(t *testing.T) {
 			applied += len(versions)
 		})
 	}
+
 	wg.Wait()
 	s, err := migrations.Status(t.Context(), conn)
 	require.NoError(t, err)
@@ -44,7 +45,8 @@ func TestCheckMakesNoTable(t *testing.T) {
 	require.ErrorIs(t, migrations.Check(t.Context(), conn), migrations.ErrStale)
 
 	var tables int
-	require.NoError(t, testpg.Open(t, url).QueryRow(t.Context(), `select count(*) from pg_tables where schemaname = 'public'`).Scan(&tables))
+	require.NoError(t, testpg.Open(t, url).QueryRow(t.Context(),
+		`select count(*) from pg_tables where schemaname = 'public'`).Scan(&tables))
 	require.Zero(t, tables)
 }
 

@@ -42,6 +42,7 @@ func (c *trappedConn) Write(b []byte) (int, error) {
 		c.t.spring()
 		c.t.spring, c.sprung = nil, true
 	}
+
 	return n, err
 }
 
@@ -50,7 +51,9 @@ func (c *trappedConn) SetDeadline(at time.Time) error {
 	if c.sprung && !at.IsZero() && at.Before(time.Now()) {
 		c.once.Do(func() { close(c.over) })
 	}
+
 	c.t.mu.Unlock()
+
 	return c.Conn.SetDeadline(at)
 }
 
@@ -66,6 +69,7 @@ func (c *trappedConn) Read(b []byte) (int, error) {
 		case <-timer.C:
 		}
 	}
+
 	return c.Conn.Read(b)
 }
 
@@ -82,6 +86,7 @@ func TestStopDuringClaim(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
+
 		return &trappedConn{Conn: c, t: trap, over: make(chan struct{})}, nil
 	}
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)

@@ -14,14 +14,16 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Channel is the notification channel on which a change of ownership is announced; the payload is the chain id. A notification
-// is a hint: Run looks every Config.Every anyway.
+// Channel is the notification channel on which a change of ownership is announced; the payload is
+// the chain id. A notification is a hint: Run looks every Config.Every anyway.
 const Channel = "relayer_slots"
 
-// ErrFenced means that another instance took what this one held: everything held is void, the instance has to join again.
+// ErrFenced means that another instance took what this one held: everything held is void, the
+// instance has to join again.
 var ErrFenced = errors.New("fenced: another instance claimed this instance's slots; its session was seen as dead")
 
-// ErrStale means that the database has not let this instance look after its slots for Config.StaleAfter: the others take it for dead.
+// ErrStale means that the database has not let this instance look after its slots for
+// Config.StaleAfter: the others take it for dead.
 var ErrStale = errors.New("the slots could not be looked after")
 
 // Config of a Claimer. All fields but Log are required unless they say otherwise.
@@ -29,21 +31,28 @@ type Config struct {
 	DB         *pgxpool.Pool
 	ChainID    int64
 	InstanceID string
-	LockKey    int64         // the advisory lock that the instance's session holds; others see by it that the instance lives
+	// the advisory lock that the instance's session holds; others see by it that the instance lives
+	LockKey    int64
 	Partition  Partition     // Number is ignored when Auto is set
 	Auto       bool          // take a number that no live instance has; with none free stand by
 	StartBlock int64         // cursor of slots that nobody ever served
 	AdoptAfter time.Duration // how long a slot that nobody alive prefers stays unserved before it is adopted
-	StaleAfter time.Duration // an instance that has not looked after its slots for so long is dead to this one; 0 means StaleAfter
+	// an instance that has not looked after its slots for so long is dead to this one; 0 means
+	// StaleAfter
+	StaleAfter time.Duration
 	StallAfter time.Duration // an instance that cannot go on for so long gives its slots up to one that can; 0 means 15 s
 	Every      time.Duration // pause between two looks at the fleet; 0 means 1 s
 	Version    string        // shown to operators
 	Settings   Settings      // what the fleet has to agree on
-	NewLife    bool          // the slots that Join finds to be this instance's were another process's, whose publishing is not known
+	// the slots that Join finds to be this instance's were another process's, whose publishing is not
+	// known
+	NewLife bool
 
-	// Able says what keeps the instance from processing blocks while another might: its nodes. Nil means that nothing ever does.
+	// Able says what keeps the instance from processing blocks while another might: its nodes. Nil
+	// means that nothing ever does.
 	Able func() error
-	// EndDead ends what dead instances have under way in the database, so that their rows are not waited for. Nil means that they are.
+	// EndDead ends what dead instances have under way in the database, so that their rows are not
+	// waited for. Nil means that they are.
 	EndDead func(ctx context.Context, instanceIDs []string) error
 	// Stepped is called after each look at the fleet that worked. Nil means that nobody is told.
 	Stepped func()
@@ -83,24 +92,31 @@ func New(cfg Config) (*Claimer, error) {
 	if cfg.Auto {
 		p.Number = 0
 	}
+
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
+
 	if cfg.DB == nil || cfg.InstanceID == "" || cfg.LockKey == 0 {
 		return nil, errors.New("partition: DB, InstanceID and LockKey are required")
 	}
+
 	if cfg.Every == 0 {
 		cfg.Every = time.Second
 	}
+
 	if cfg.StaleAfter == 0 {
 		cfg.StaleAfter = StaleAfter
 	}
+
 	if cfg.StallAfter == 0 {
 		cfg.StallAfter = 15 * time.Second
 	}
+
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+
 	return &Claimer{cfg: cfg, changed: make(chan struct{})}, nil
 }
 
@@ -128,9 +144,10 @@ func (c *Claimer) set(h Holding) {
 	c.changed = make(chan struct{})
 }
 
-// Run looks at the fleet every Config.Every, whenever hint fires, and when slots may be adopted, and takes or yields slots. It returns nil when ctx ends,
-// ErrFenced when what it held was taken, and ErrStale when looking has failed for Config.StaleAfter. Up to then a database error is logged and tried
-// again.
+// Run looks at the fleet every Config.Every, whenever hint fires, and when slots may be adopted,
+// and takes or yields slots. It returns nil when ctx ends, ErrFenced when what it held was taken,
+// and ErrStale when looking has failed for Config.StaleAfter. Up to then a database error is logged
+// and tried again.
 func (c *Claimer) Run(ctx context.Context, hint <-chan struct{}) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -149,9 +166,11 @@ func (c *Claimer) Run(ctx context.Context, hint <-chan struct{}) error {
 		default:
 			c.cfg.Log.WarnContext(ctx, "slots not looked after, trying again", slog.Any("err", err))
 		}
+
 		if wait <= 0 || wait > c.cfg.Every {
 			wait = c.cfg.Every
 		}
+
 		timer.Reset(wait)
 		select {
 		case <-ctx.Done():
@@ -174,51 +193,63 @@ func (c *Claimer) step(ctx context.Context) (wait time.Duration, err error) {
 	if err := c.stamp(ctx); err != nil {
 		return 0, err
 	}
+
 	v, err := c.glance(ctx)
 	if err != nil {
 		return 0, err
 	}
+
 	if v.epoch != held.Epoch {
 		return 0, ErrFenced
 	}
+
 	if c.cfg.Auto {
 		if err := c.renumber(ctx, v); err != nil {
 			return 0, err
 		}
 	}
+
 	if err := c.buryDead(ctx, v); err != nil {
 		return 0, err
 	}
+
 	if err := c.review(ctx, &v); err != nil {
 		return 0, err
 	}
+
 	if c.cfg.Stepped != nil {
 		c.cfg.Stepped()
 	}
+
 	plan := Decide(c.cfg.InstanceID, v.fleet, v.groups, c.cfg.AdoptAfter)
 	if len(plan.Yield) > 0 {
 		if err := c.yield(ctx, plan.Yield); err != nil {
 			return 0, err
 		}
 	}
+
 	if len(plan.Take) == 0 {
 		return plan.Wait, nil
 	}
+
 	if c.cfg.EndDead != nil && len(plan.From) > 0 {
 		if err := c.cfg.EndDead(ctx, plan.From); err != nil {
 			return 0, err
 		}
 	}
+
 	return plan.Wait, c.claim(ctx)
 }
 
 func (c *Claimer) yield(ctx context.Context, slots []int16) error {
 	if c.cfg.Quiesce != nil {
 		if err := c.cfg.Quiesce(ctx, slots); err != nil {
-			c.cfg.Log.WarnContext(ctx, "slots not yielded yet: publishing does not come to rest", slog.Int("slots", len(slots)), slog.Any("err", err))
+			c.cfg.Log.WarnContext(ctx, "slots not yielded yet: publishing does not come to rest", slog.Int("slots", len(slots)),
+				slog.Any("err", err))
 			return nil
 		}
 	}
+
 	err := c.Release(ctx, slots)
 	if c.cfg.Resume != nil {
 		epoch := int64(0)
@@ -226,13 +257,16 @@ func (c *Claimer) yield(ctx context.Context, slots []int16) error {
 			held, _ := c.Holding()
 			epoch = held.Epoch
 		}
+
 		c.cfg.Resume(slots, epoch)
 	}
+
 	return err
 }
 
-// Join registers the instance (ErrDisagree: unless its settings would split the stream), raises its epoch, which fences whatever a former life of it still has in flight, and returns
-// with what that former life held and nobody has claimed. The instance's session must hold its lock.
+// Join registers the instance (ErrDisagree: unless its settings would split the stream), raises its
+// epoch, which fences whatever a former life of it still has in flight, and returns with what that
+// former life held and nobody has claimed. The instance's session must hold its lock.
 func (c *Claimer) Join(ctx context.Context) error {
 	var h Holding
 	err := c.transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
@@ -240,46 +274,59 @@ func (c *Claimer) Join(ctx context.Context) error {
 		if _, err := tx.Exec(ctx, createSlots, args); err != nil {
 			return fmt.Errorf("create the slots of chain %d: %w", c.cfg.ChainID, err)
 		}
+
 		h.Partition = c.cfg.Partition
 		if c.cfg.Auto {
 			v, err := c.look(ctx, tx)
 			if err != nil {
 				return err
 			}
+
 			h.Partition.Number = firstNumber(c.cfg.InstanceID, h.Partition, v.fleet)
 		}
+
 		if err := c.agree(ctx, tx); err != nil {
 			return err
 		}
+
 		settings, err := json.Marshal(c.cfg.Settings)
 		if err != nil {
 			return fmt.Errorf("write the settings of %s: %w", c.cfg.InstanceID, err)
 		}
+
 		if _, err := tx.Exec(ctx, register, pgx.StrictNamedArgs{
 			"chain": c.cfg.ChainID, "me": c.cfg.InstanceID, "number": h.Partition.Number, "total": h.Partition.Total,
-			"strategy": h.Partition.Strategy, "key": c.cfg.LockKey, "version": c.cfg.Version, "stuck": c.stuck(ctx), "settings": string(settings),
+			"strategy": h.Partition.Strategy, "key": c.cfg.LockKey, "version": c.cfg.Version, "stuck": c.stuck(ctx),
+			"settings": string(settings),
 		}); err != nil {
 			return fmt.Errorf("register instance %s: %w", c.cfg.InstanceID, err)
 		}
+
 		if err := tx.QueryRow(ctx, raiseOwnEpoch, c.cfg.ChainID, c.cfg.InstanceID).Scan(&h.Epoch); err != nil {
 			return fmt.Errorf("raise the epoch of %s: %w", c.cfg.InstanceID, err)
 		}
+
 		if c.cfg.NewLife {
 			if _, err := tx.Exec(ctx, doubtFormerLife, c.cfg.ChainID, c.cfg.InstanceID); err != nil {
 				return fmt.Errorf("note what a former life of %s may have published: %w", c.cfg.InstanceID, err)
 			}
 		}
+
 		rows, _ := tx.Query(ctx, heldSlots, c.cfg.ChainID, c.cfg.InstanceID)
 		if h.Slots, err = pgx.CollectRows(rows, pgx.RowTo[int16]); err != nil {
 			return fmt.Errorf("read the slots of %s: %w", c.cfg.InstanceID, err)
 		}
+
 		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("join the fleet of chain %d: %w", c.cfg.ChainID, err)
 	}
+
 	c.set(h)
-	c.cfg.Log.InfoContext(ctx, "joined the fleet", slog.String("partition", h.Partition.String()), slog.Int64("epoch", h.Epoch), slog.Int("slots", len(h.Slots)))
+	c.cfg.Log.InfoContext(ctx, "joined the fleet", slog.String("partition", h.Partition.String()),
+		slog.Int64("epoch", h.Epoch), slog.Int("slots", len(h.Slots)))
+
 	return nil
 }
 
@@ -290,7 +337,8 @@ const createSlots = `
 	where not exists (select from slot_ownership where chain_id = @chain)
 	on conflict do nothing`
 
-// register writes the row by which people and the other instances know this one. One that was stuck and sat out, and still is stuck, goes on sitting out.
+// register writes the row by which people and the other instances know this one. One that was stuck
+// and sat out, and still is stuck, goes on sitting out.
 const register = `
 	insert into relayer_instances as i (chain_id, instance_id, partition_number, total_partitions, strategy, status, lock_key, version, settings, able_since, stuck_since)
 	values (@chain, @me, @number, @total, @strategy, 'active', @key, @version, @settings::jsonb, case when not @stuck then now() end, case when @stuck then now() end)
@@ -300,7 +348,8 @@ const register = `
 	    able_since = excluded.able_since, stuck_since = case when @stuck then coalesce(i.stuck_since, now()) end, sits_out = i.sits_out and @stuck,
 	    last_heartbeat = now(), started_at = now(), seen_at = now(), dead_since = null, left_at = null`
 
-// raiseOwnEpoch fences the former life of an instance; its cursor stays, since the slots that it still owns count from there.
+// raiseOwnEpoch fences the former life of an instance; its cursor stays, since the slots that it
+// still owns count from there.
 const raiseOwnEpoch = `
 	insert into cursors (chain_id, instance_id) values ($1, $2)
 	on conflict (chain_id, instance_id) do update set epoch = cursors.epoch + 1
@@ -309,7 +358,8 @@ const raiseOwnEpoch = `
 // highestRow is the seq up to which outbox rows may have been published by an owner that can no longer say so.
 const highestRow = `(select coalesce(max(seq), 0) from outbox where chain_id = $1)`
 
-const doubtFormerLife = `update slot_ownership set doubt_seq = greatest(doubt_seq, ` + highestRow + `) where chain_id = $1 and owner = $2`
+const doubtFormerLife = `update slot_ownership set doubt_seq = greatest(doubt_seq, ` + highestRow +
+	`) where chain_id = $1 and owner = $2`
 
 // takeSlots takes slots. Of those that their owner did not release any row may have been published.
 const takeSlots = `
@@ -331,26 +381,34 @@ func (c *Claimer) claim(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+
 		plan := Decide(c.cfg.InstanceID, v.fleet, v.groups, c.cfg.AdoptAfter)
 		if v.epoch != held.Epoch {
 			return ErrFenced
 		}
+
 		if len(plan.Take) == 0 {
 			return nil
 		}
+
 		taken, from, err = c.take(ctx, tx, plan.Take, len(held.Slots) > 0)
+
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("claim slots: %w", err)
 	}
+
 	if len(taken) == 0 {
 		return nil
 	}
+
 	held.Epoch++
 	held.Slots = append(slices.Clone(held.Slots), taken...)
 	c.set(held)
-	c.cfg.Log.InfoContext(ctx, "claimed slots", slog.Int("slots", len(taken)), slog.Int("held", len(held.Slots)), slog.Int64("epoch", held.Epoch), slog.Int64("block", from.next))
+	c.cfg.Log.InfoContext(ctx, "claimed slots", slog.Int("slots", len(taken)), slog.Int("held", len(held.Slots)),
+		slog.Int64("epoch", held.Epoch), slog.Int64("block", from.next))
+
 	return nil
 }
 
@@ -360,8 +418,8 @@ type cursor struct {
 	time *time.Time
 }
 
-// take moves the slots to this instance: it locks and raises the cursor rows of their owners and of itself, in the order of
-// their ids, and goes on from the lowest cursor of all.
+// take moves the slots to this instance: it locks and raises the cursor rows of their owners and of
+// itself, in the order of their ids, and goes on from the lowest cursor of all.
 func (c *Claimer) take(ctx context.Context, tx pgx.Tx, slots []int16, holding bool) ([]int16, cursor, error) {
 	type row struct {
 		Slot      int16
@@ -369,11 +427,13 @@ func (c *Claimer) take(ctx context.Context, tx pgx.Tx, slots []int16, holding bo
 		NextBlock int64
 		BlockHash *string
 	}
-	rows, _ := tx.Query(ctx, `select slot, owner, next_block, block_hash from slot_ownership where chain_id = $1 and slot = any($2) order by slot for update`, c.cfg.ChainID, slots)
+	rows, _ := tx.Query(ctx,
+		`select slot, owner, next_block, block_hash from slot_ownership where chain_id = $1 and slot = any($2) order by slot for update`, c.cfg.ChainID, slots)
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByName[row])
 	if err != nil {
 		return nil, cursor{}, fmt.Errorf("lock slots: %w", err)
 	}
+
 	low := cursor{next: -1}
 	lower := func(x cursor) {
 		if low.next < 0 || x.next < low.next {
@@ -388,6 +448,7 @@ func (c *Claimer) take(ctx context.Context, tx pgx.Tx, slots []int16, holding bo
 			ids = append(ids, *r.Owner)
 		}
 	}
+
 	slices.Sort(ids)
 	rows, _ = tx.Query(ctx, fenceCursors, c.cfg.ChainID, ids)
 	var id string
@@ -398,10 +459,12 @@ func (c *Claimer) take(ctx context.Context, tx pgx.Tx, slots []int16, holding bo
 		if next != nil && (id != c.cfg.InstanceID || holding) {
 			lower(cursor{*next, hash, at})
 		}
+
 		return nil
 	}); err != nil {
 		return nil, cursor{}, fmt.Errorf("fence the owners of %d slots: %w", len(slots), err)
 	}
+
 	batch := &pgx.Batch{}
 	batch.Queue(`update cursors set next_block = $3, block_hash = $4, block_time = $5, updated_at = now() where chain_id = $1 and instance_id = $2`,
 		c.cfg.ChainID, c.cfg.InstanceID, low.next, low.hash, low.time)
@@ -410,11 +473,12 @@ func (c *Claimer) take(ctx context.Context, tx pgx.Tx, slots []int16, holding bo
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return nil, cursor{}, fmt.Errorf("take %d slots: %w", len(slots), err)
 	}
+
 	return slots, low, nil
 }
 
-// fenceCursors locks the rows of the owners that are claimed from, and of the claimer, and raises their epochs: every commit
-// that was computed before fails.
+// fenceCursors locks the rows of the owners that are claimed from, and of the claimer, and raises
+// their epochs: every commit that was computed before fails.
 const fenceCursors = `
 	with locked as (
 		select instance_id from cursors where chain_id = $1 and instance_id = any($2) order by instance_id for update)
@@ -422,8 +486,8 @@ const fenceCursors = `
 	where c.chain_id = $1 and c.instance_id = l.instance_id
 	returning c.instance_id, c.next_block, c.block_hash, c.block_time`
 
-// Release gives slots back with the cursor at which the next owner goes on; nil means all. The epoch goes up, so that no
-// commit in flight can move past that cursor.
+// Release gives slots back with the cursor at which the next owner goes on; nil means all. The
+// epoch goes up, so that no commit in flight can move past that cursor.
 func (c *Claimer) Release(ctx context.Context, slots []int16) error {
 	c.change.Lock()
 	defer c.change.Unlock()
@@ -431,28 +495,36 @@ func (c *Claimer) Release(ctx context.Context, slots []int16) error {
 	if slots == nil {
 		slots = held.Slots
 	}
+
 	if len(slots) == 0 {
 		return nil
 	}
+
 	err := c.transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		args := pgx.StrictNamedArgs{"chain": c.cfg.ChainID, "me": c.cfg.InstanceID, "epoch": held.Epoch, "slots": slots}
 		tag, err := tx.Exec(ctx, releaseSlots, args)
 		if err != nil {
 			return err
 		}
+
 		if int(tag.RowsAffected()) != len(slots) {
 			return ErrFenced
 		}
+
 		_, err = tx.Exec(ctx, notify, c.cfg.ChainID)
+
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("release %d slots: %w", len(slots), err)
 	}
+
 	held.Epoch++
 	held.Slots = slices.DeleteFunc(slices.Clone(held.Slots), func(s int16) bool { return slices.Contains(slots, s) })
 	c.set(held)
-	c.cfg.Log.InfoContext(ctx, "released slots", slog.Int("slots", len(slots)), slog.Int("held", len(held.Slots)), slog.Int64("epoch", held.Epoch))
+	c.cfg.Log.InfoContext(ctx, "released slots", slog.Int("slots", len(slots)), slog.Int("held", len(held.Slots)),
+		slog.Int64("epoch", held.Epoch))
+
 	return nil
 }
 
@@ -468,11 +540,13 @@ const releaseSlots = `
 func (c *Claimer) Leave(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	_, err := c.cfg.DB.Exec(ctx, `update relayer_instances set status = 'dead', dead_since = now(), left_at = now() where chain_id = $1 and instance_id = $2`,
+	_, err := c.cfg.DB.Exec(ctx,
+		`update relayer_instances set status = 'dead', dead_since = now(), left_at = now() where chain_id = $1 and instance_id = $2`,
 		c.cfg.ChainID, c.cfg.InstanceID)
 	if err != nil {
 		return fmt.Errorf("mark %s as gone: %w", c.cfg.InstanceID, err)
 	}
+
 	return nil
 }
 

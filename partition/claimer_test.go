@@ -31,7 +31,9 @@ func (l *life) die(t *testing.T) {
 	require.NoError(t, l.conn.Close(context.Background()))
 	require.Eventually(t, func() bool {
 		var gone bool
-		require.NoError(t, l.cfg.DB.QueryRow(t.Context(), `select not exists (select from pg_locks where pid = $1)`, pid).Scan(&gone))
+		require.NoError(t, l.cfg.DB.QueryRow(t.Context(), `select not exists (select from pg_locks where pid = $1)`,
+			pid).Scan(&gone))
+
 		return gone
 	}, 5*time.Second, time.Millisecond)
 }
@@ -42,19 +44,23 @@ func born(t *testing.T, url string, pool *pgxpool.Pool, id string, number, total
 	for _, b := range []byte(id) {
 		key = key<<8 | int64(b)
 	}
+
 	var err error
 	l.conn, err = pgx.Connect(t.Context(), url)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.conn.Close(context.Background()) })
 	_, err = l.conn.Exec(t.Context(), `select pg_advisory_lock($1)`, key)
 	require.NoError(t, err)
-	cfg := Config{DB: pool, ChainID: chain, InstanceID: id, LockKey: key, Partition: Partition{number, total, Modulo}, StartBlock: 100, AdoptAfter: time.Hour}
+	cfg := Config{DB: pool, ChainID: chain, InstanceID: id, LockKey: key, Partition: Partition{number, total, Modulo},
+		StartBlock: 100, AdoptAfter: time.Hour}
 	if change != nil {
 		change(&cfg)
 	}
+
 	l.Claimer, err = New(cfg)
 	require.NoError(t, err)
 	require.NoError(t, l.Join(t.Context()))
+
 	return l
 }
 
@@ -70,7 +76,8 @@ func steps(t *testing.T, lives ...*life) {
 
 // owners of all slots by the database, and what each life believes: the two have to agree.
 func owners(t *testing.T, pool *pgxpool.Pool, lives ...*life) map[string]int {
-	rows, _ := pool.Query(t.Context(), `select coalesce(owner, ''), array_agg(slot order by slot) from slot_ownership where chain_id = $1 group by 1`, chain)
+	rows, _ := pool.Query(t.Context(),
+		`select coalesce(owner, ''), array_agg(slot order by slot) from slot_ownership where chain_id = $1 group by 1`, chain)
 	count := map[string]int{}
 	held := map[string][]int16{}
 	var owner string
@@ -84,6 +91,7 @@ func owners(t *testing.T, pool *pgxpool.Pool, lives ...*life) map[string]int {
 	for _, n := range count {
 		total += n
 	}
+
 	require.Equal(t, Slots, total)
 	for _, l := range lives {
 		h, _ := l.Holding()
@@ -91,25 +99,32 @@ func owners(t *testing.T, pool *pgxpool.Pool, lives ...*life) map[string]int {
 		if len(h.Slots) > 0 {
 			require.Equal(t, held[l.id], h.Slots, l.id)
 		}
+
 		require.Equal(t, epoch(t, pool, l.id), h.Epoch, l.id)
 	}
+
 	return count
 }
 
 func epoch(t *testing.T, pool *pgxpool.Pool, id string) (n int64) {
-	require.NoError(t, pool.QueryRow(t.Context(), `select epoch from cursors where chain_id = $1 and instance_id = $2`, chain, id).Scan(&n))
+	require.NoError(t, pool.QueryRow(t.Context(), `select epoch from cursors where chain_id = $1 and instance_id = $2`,
+		chain, id).Scan(&n))
 	return n
 }
 
 func cursorOf(t *testing.T, pool *pgxpool.Pool, id string) (n int64) {
-	require.NoError(t, pool.QueryRow(t.Context(), `select next_block from cursors where chain_id = $1 and instance_id = $2`, chain, id).Scan(&n))
+	require.NoError(t, pool.QueryRow(t.Context(),
+		`select next_block from cursors where chain_id = $1 and instance_id = $2`, chain, id).Scan(&n))
 	return n
 }
 
 // commit is the condition that every commit of the ledger has.
 func commit(t *testing.T, pool *pgxpool.Pool, id string, epoch, from, to int64) bool {
-	tag, err := pool.Exec(t.Context(), `update cursors set next_block = $5 where chain_id = $1 and instance_id = $2 and epoch = $3 and next_block = $4`, chain, id, epoch, from, to)
+	tag, err := pool.Exec(t.Context(),
+		`update cursors set next_block = $5 where chain_id = $1 and instance_id = $2 and epoch = $3 and next_block = $4`,
+		chain, id, epoch, from, to)
 	require.NoError(t, err)
+
 	return tag.RowsAffected() == 1
 }
 
@@ -120,10 +135,12 @@ func TestFleetClaimsEverySlotOnce(t *testing.T) {
 	for i := range 3 {
 		lives = append(lives, born(t, url, pool, fmt.Sprint("r", i), i, 3, nil))
 	}
+
 	var wg sync.WaitGroup
 	for _, l := range lives { // at once
 		wg.Go(func() { require.NoError(t, l.Step(t.Context())) })
 	}
+
 	wg.Wait()
 	require.Equal(t, map[string]int{"r0": 840, "r1": 840, "r2": 840}, owners(t, pool, lives...))
 	for _, l := range lives {
@@ -134,7 +151,8 @@ func TestFleetClaimsEverySlotOnce(t *testing.T) {
 func TestDeadOwnersSlotsAreAdoptedAndGivenBack(t *testing.T) {
 	url := testpg.New(t)
 	pool := testpg.Open(t, url)
-	a, b, c := born(t, url, pool, "a", 0, 3, at(0)), born(t, url, pool, "b", 1, 3, at(0)), born(t, url, pool, "c", 2, 3, at(0))
+	a, b, c := born(t, url, pool, "a", 0, 3, at(0)), born(t, url, pool, "b", 1, 3, at(0)),
+		born(t, url, pool, "c", 2, 3, at(0))
 	steps(t, a, b, c)
 	held, _ := c.Holding()
 	require.True(t, commit(t, pool, "a", epoch(t, pool, "a"), 100, 200))
@@ -167,7 +185,8 @@ func TestAdoptionWaits(t *testing.T) {
 	b.die(t)
 	steps(t, a)
 	require.Equal(t, map[string]int{"a": 1260, "b": 1260}, owners(t, pool, a))
-	_, err := pool.Exec(t.Context(), `update relayer_instances set dead_since = now() - interval '2 hours' where instance_id = 'b'`)
+	_, err := pool.Exec(t.Context(),
+		`update relayer_instances set dead_since = now() - interval '2 hours' where instance_id = 'b'`)
 	require.NoError(t, err)
 	steps(t, a)
 	require.Equal(t, map[string]int{"a": 2520}, owners(t, pool, a))
@@ -241,6 +260,7 @@ func TestRollingRepartitionLeavesNothingUnserved(t *testing.T) {
 				for _, l := range fleet {
 					lives = append(lives, l)
 				}
+
 				return lives
 			}
 			for _, total := range []int{3, 4, 2, 5} {
@@ -251,12 +271,15 @@ func TestRollingRepartitionLeavesNothingUnserved(t *testing.T) {
 						old.die(t)
 						delete(fleet, number)
 					}
+
 					if number < total {
 						fleet[number] = born(t, url, pool, fmt.Sprint("r", number), number, total, strategy)
 					}
+
 					steps(t, all()...)
 					require.Zero(t, owners(t, pool, all()...)[""], "unserved in the middle of the change to %d", total)
 				}
+
 				for number, l := range fleet {
 					h, _ := l.Holding()
 					require.Equal(t, Partition{number, total, s}.Preferred(), h.Slots)
@@ -270,7 +293,8 @@ func TestAutoTakesAFreeNumber(t *testing.T) {
 	url := testpg.New(t)
 	pool := testpg.Open(t, url)
 	auto := func(c *Config) { c.Auto, c.AdoptAfter = true, 0 }
-	a, b, c := born(t, url, pool, "a", 0, 3, auto), born(t, url, pool, "b", 0, 3, auto), born(t, url, pool, "c", 0, 3, auto)
+	a, b, c := born(t, url, pool, "a", 0, 3, auto), born(t, url, pool, "b", 0, 3, auto),
+		born(t, url, pool, "c", 0, 3, auto)
 	steps(t, a, b, c)
 	require.Equal(t, map[string]int{"a": 840, "b": 840, "c": 840}, owners(t, pool, a, b, c))
 	standby := born(t, url, pool, "d", 0, 3, auto)
@@ -293,7 +317,8 @@ func TestYieldWaitsForThePublisher(t *testing.T) {
 		c.Quiesce = func(_ context.Context, slots []int16) error { quiesced = slots; return busy }
 	})
 	steps(t, a)
-	a.cfg.Partition = Partition{0, 2, Modulo} // restarted with another total, not released: it adopted what it does not prefer
+	// restarted with another total, not released: it adopted what it does not prefer
+	a.cfg.Partition = Partition{0, 2, Modulo}
 	again := born(t, url, pool, "a2", 1, 2, nil)
 	_, err := pool.Exec(t.Context(), `update relayer_instances set total_partitions = 2 where instance_id = 'a'`)
 	require.NoError(t, err)

@@ -30,18 +30,20 @@ type Group struct {
 
 // Plan is what an instance should do now.
 type Plan struct {
-	Take  []int16       // free, or owned by the dead
-	From  []string      // the dead owners of what to take
-	Yield []int16       // owned by me, and either preferred by somebody else who works and not by me, or all of them, because I sit out
+	Take []int16  // free, or owned by the dead
+	From []string // the dead owners of what to take
+	// owned by me, and either preferred by somebody else who works and not by me, or all of them,
+	// because I sit out
+	Yield []int16
 	Wait  time.Duration // until slots that nobody serves may be adopted; zero: there are none
 }
 
 // Empty says that there is nothing to do.
 func (p Plan) Empty() bool { return len(p.Take) == 0 && len(p.Yield) == 0 }
 
-// Decide applies the one rule of this package for the instance me. It is a pure function of what the database says, so that
-// two instances which read the same come to plans that fit together; where they read at different moments, the conditions in
-// the claiming statements decide.
+// Decide applies the one rule of this package for the instance me. It is a pure function of what
+// the database says, so that two instances which read the same come to plans that fit together;
+// where they read at different moments, the conditions in the claiming statements decide.
 func Decide(me string, fleet []Member, groups []Group, adoptAfter time.Duration) Plan {
 	members := make(map[string]Member, len(fleet))
 	var live []Member // those that slots may go to
@@ -51,11 +53,13 @@ func Decide(me string, fleet []Member, groups []Group, adoptAfter time.Duration)
 			live = append(live, m)
 		}
 	}
+
 	slices.SortFunc(live, func(a, b Member) int { return compare(a.ID, b.ID) })
 	my, ok := members[me]
 	if !ok || !my.Active {
 		return Plan{}
 	}
+
 	others := func(slot int16) bool {
 		return slices.ContainsFunc(live, func(m Member) bool { return m.ID != me && m.Partition.Prefers(slot) })
 	}
@@ -70,12 +74,14 @@ func Decide(me string, fleet []Member, groups []Group, adoptAfter time.Duration)
 					plan.Yield = append(plan.Yield, slot)
 				}
 			}
+
 			continue
 		case g.Owner != "" && known && owner.Alive:
 			continue // a holder keeps what it has; an adopter yields by itself
 		case my.SitsOut:
 			continue
 		}
+
 		unserved := g.Since
 		if g.Owner != "" {
 			unserved = owner.DeadFor
@@ -83,33 +89,41 @@ func Decide(me string, fleet []Member, groups []Group, adoptAfter time.Duration)
 				unserved = adoptAfter
 			}
 		}
+
 		if left := adoptAfter - unserved; left > 0 && (plan.Wait == 0 || left < plan.Wait) {
 			plan.Wait = left
 		}
+
 		before := len(plan.Take)
 		for _, slot := range g.Slots {
 			if my.Partition.Prefers(slot) || (!others(slot) && adopt(me, live, slot, unserved, adoptAfter)) {
 				plan.Take = append(plan.Take, slot)
 			}
 		}
+
 		if g.Owner != "" && len(plan.Take) > before && !slices.Contains(plan.From, g.Owner) {
 			plan.From = append(plan.From, g.Owner)
 		}
 	}
+
 	slices.Sort(plan.Take)
 	slices.Sort(plan.Yield)
+
 	return plan
 }
 
-// adopt says whether me should adopt a slot that nobody alive prefers. The slots are spread over the living by hash; when the
-// one that should have taken it has not done so for as long again, anybody takes it.
+// adopt says whether me should adopt a slot that nobody alive prefers. The slots are spread over
+// the living by hash; when the one that should have taken it has not done so for as long again,
+// anybody takes it.
 func adopt(me string, live []Member, slot int16, unserved, after time.Duration) bool {
 	if unserved < after {
 		return false
 	}
+
 	if unserved >= 2*after+time.Second {
 		return true
 	}
+
 	return len(live) > 0 && live[mix(uint64(slot)+1<<32)%uint64(len(live))].ID == me
 }
 
@@ -120,5 +134,6 @@ func compare(a, b string) int {
 	case a > b:
 		return 1
 	}
+
 	return 0
 }

@@ -12,20 +12,23 @@ import (
 // queue adds a row to the outbox and returns its seq.
 func queue(t *testing.T, pool *pgxpool.Pool, slot int16) (seq int64) {
 	err := pool.QueryRow(t.Context(), `
-		insert into outbox (chain_id, block_number, log_index, slot, escrow, event_type) values ($1, 1, 1, $2, '', 'Approved') returning seq`,
+		insert into outbox (chain_id, block_number, log_index, slot, escrow, event_type)
+			values ($1, 1, 1, $2, '', 'Approved') returning seq`,
 		chain, slot).Scan(&seq)
 	require.NoError(t, err)
+
 	return seq
 }
 
 // doubts returns the lowest and the highest doubt of all slots.
 func doubts(t *testing.T, pool *pgxpool.Pool) (low, high int64) {
-	require.NoError(t, pool.QueryRow(t.Context(), `select min(doubt_seq), max(doubt_seq) from slot_ownership where chain_id = $1`, chain).Scan(&low, &high))
+	require.NoError(t, pool.QueryRow(t.Context(),
+		`select min(doubt_seq), max(doubt_seq) from slot_ownership where chain_id = $1`, chain).Scan(&low, &high))
 	return low, high
 }
 
-// Of slots that were released everything is known. Of those that were claimed from the dead, and of those of a former life, any row that is there
-// may have been published.
+// Of slots that were released everything is known. Of those that were claimed from the dead, and of
+// those of a former life, any row that is there may have been published.
 func TestWhoeverDiesLeavesDoubt(t *testing.T) {
 	url := testpg.New(t)
 	pool := testpg.Open(t, url)

@@ -15,54 +15,66 @@ func (c *Claimer) renumber(ctx context.Context, v view) error {
 	if freeNumber(c.cfg.InstanceID, held.Partition, v.fleet) == held.Partition.Number {
 		return nil
 	}
+
 	number := held.Partition.Number
 	err := c.transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		v, err := c.look(ctx, tx)
 		if err != nil {
 			return err
 		}
+
 		number = freeNumber(c.cfg.InstanceID, held.Partition, v.fleet)
 		_, err = tx.Exec(ctx, `update relayer_instances set partition_number = $3 where chain_id = $1 and instance_id = $2`,
 			c.cfg.ChainID, c.cfg.InstanceID, number)
+
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("take partition number %d: %w", number, err)
 	}
+
 	held.Partition.Number = number
 	c.set(held)
 	c.cfg.Log.InfoContext(ctx, "took a partition number", slog.String("partition", held.Partition.String()))
+
 	return nil
 }
 
-// firstNumber is the number with which an instance joins under PARTITION_NUMBER=auto: the one it had, unless another one serves it meanwhile, else a
-// free one. With none free it stands by, with a number by the hash of its id.
+// firstNumber is the number with which an instance joins under PARTITION_NUMBER=auto: the one it
+// had, unless another one serves it meanwhile, else a free one. With none free it stands by, with a
+// number by the hash of its id.
 func firstNumber(me string, p Partition, fleet []Member) int {
 	i := slices.IndexFunc(fleet, func(m Member) bool { return m.ID == me && m.Partition.Total == p.Total })
 	if i >= 0 && !taken(me, p.Total, fleet)[fleet[i].Partition.Number] {
 		return fleet[i].Partition.Number
 	}
+
 	if n := slices.Index(taken(me, p.Total, fleet), false); n >= 0 {
 		return n
 	}
+
 	h := uint64(0)
 	for _, b := range []byte(me) {
 		h = mix(h ^ uint64(b))
 	}
+
 	return int(h % uint64(p.Total))
 }
 
-// freeNumber is the number that an instance of the fleet should have: its own, unless somebody who comes first has it too and another one is
-// free. Who serves slots of a number comes first, so that nobody who joins displaces anybody; where neither does, the lower id.
+// freeNumber is the number that an instance of the fleet should have: its own, unless somebody who
+// comes first has it too and another one is free. Who serves slots of a number comes first, so that
+// nobody who joins displaces anybody; where neither does, the lower id.
 func freeNumber(me string, mine Partition, fleet []Member) int {
 	serves := slices.ContainsFunc(fleet, func(m Member) bool { return m.ID == me && m.Serves })
 	second := slices.ContainsFunc(fleet, func(m Member) bool {
 		if m.ID == me || !m.works() || m.Partition.Total != mine.Total || m.Partition.Number != mine.Number {
 			return false
 		}
+
 		if m.Serves != serves {
 			return m.Serves
 		}
+
 		return m.ID < me
 	})
 	if second {
@@ -70,6 +82,7 @@ func freeNumber(me string, mine Partition, fleet []Member) int {
 			return n
 		}
 	}
+
 	return mine.Number
 }
 
@@ -81,5 +94,6 @@ func taken(me string, total int, fleet []Member) []bool {
 			numbers[m.Partition.Number] = true
 		}
 	}
+
 	return numbers
 }

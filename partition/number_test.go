@@ -21,6 +21,7 @@ func TestAutoDisplacesNobody(t *testing.T) {
 				if z == x || z == y || x == y {
 					continue
 				}
+
 				member := func(id string, number int, serves bool) Member {
 					return Member{ID: id, Partition: Partition{number, total, Modulo}, Alive: true, Active: true, Serves: serves}
 				}
@@ -31,7 +32,9 @@ func TestAutoDisplacesNobody(t *testing.T) {
 						fleet[i].Partition.Number = freeNumber(m.ID, m.Partition, fleet)
 					}
 				}
-				require.Equal(t, []int{0, 1}, []int{fleet[0].Partition.Number, fleet[1].Partition.Number}, "%s joined %s and %s", z, x, y)
+
+				require.Equal(t, []int{0, 1}, []int{fleet[0].Partition.Number, fleet[1].Partition.Number},
+					"%s joined %s and %s", z, x, y)
 
 				// The standby takes over from whichever goes, and keeps the number when that one comes back.
 				for gone := range 2 {
@@ -45,6 +48,7 @@ func TestAutoDisplacesNobody(t *testing.T) {
 					for i, m := range after {
 						after[i].Partition.Number = freeNumber(m.ID, m.Partition, after)
 					}
+
 					require.Equal(t, gone, after[2].Partition.Number)
 					require.Equal(t, 1-gone, after[1-gone].Partition.Number)
 				}
@@ -65,6 +69,7 @@ func TestAutoStandbyWithALowerId(t *testing.T) {
 		z := born(t, url, pool, fmt.Sprint("a", i), 0, 2, auto)
 		steps(t, z, x, y, z)
 	}
+
 	require.Equal(t, map[string]int{"m": 1260, "n": 1260}, owners(t, pool, x, y))
 	require.Equal(t, before, []int64{epoch(t, pool, "m"), epoch(t, pool, "n")}, "nothing moved")
 }

@@ -5,8 +5,9 @@ import (
 	"strconv"
 )
 
-// Slots is the number of slots that addresses hash to: the least number that 1 to 10 all divide. For every N that divides it
-// `slot mod N` equals the `int(address, 16) mod N` by which earlier versions of the relayer partitioned.
+// Slots is the number of slots that addresses hash to: the least number that 1 to 10 all divide.
+// For every N that divides it `slot mod N` equals the `int(address, 16) mod N` by which earlier
+// versions of the relayer partitioned.
 const Slots = 2520
 
 // Strategy says which slots a partition prefers.
@@ -15,8 +16,9 @@ type Strategy string
 const (
 	// Modulo prefers the slots with slot mod Total == Number. A change of Total moves most slots.
 	Modulo Strategy = "modulo"
-	// Consistent prefers by jump consistent hash: a change from N to N+1 moves about 1/(N+1) of the slots, all of them to the
-	// new partition (Lamping and Veach, "A Fast, Minimal Memory, Consistent Hash Algorithm").
+	// Consistent prefers by jump consistent hash: a change from N to N+1 moves about 1/(N+1) of the
+	// slots, all of them to the new partition (Lamping and Veach, "A Fast, Minimal Memory, Consistent
+	// Hash Algorithm").
 	Consistent Strategy = "consistent"
 )
 
@@ -26,6 +28,7 @@ func Slot(address [20]byte) int16 {
 	for _, b := range address {
 		r = (r<<8 | int(b)) % Slots
 	}
+
 	return int16(r)
 }
 
@@ -45,6 +48,7 @@ func (p Partition) Validate() error {
 	case p.Strategy != Modulo && p.Strategy != Consistent:
 		return fmt.Errorf("strategy %q: must be %s or %s", p.Strategy, Modulo, Consistent)
 	}
+
 	return nil
 }
 
@@ -65,6 +69,7 @@ func (p Partition) Preferred() []int16 {
 			slots = append(slots, s)
 		}
 	}
+
 	return slots
 }
 
@@ -73,6 +78,7 @@ func Of(slot int16, total int, s Strategy) int {
 	if s == Consistent {
 		return jump(mix(uint64(slot)), total)
 	}
+
 	return int(slot) % total
 }
 
@@ -83,6 +89,7 @@ func Moves(from, to int, s Strategy) (moved int) {
 			moved++
 		}
 	}
+
 	return moved
 }
 
@@ -91,6 +98,7 @@ func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
+
 	return x ^ x>>31
 }
 
@@ -102,5 +110,6 @@ func jump(key uint64, n int) int {
 		key = key*2862933555777941757 + 1
 		j = int64(float64(b+1) * (float64(int64(1)<<31) / float64(key>>33+1)))
 	}
+
 	return int(b)
 }

@@ -14,6 +14,7 @@ func address(t *testing.T, s string) (a [20]byte) {
 	b, err := hex.DecodeString(s)
 	require.NoError(t, err)
 	require.Len(t, b, 20)
+
 	return [20]byte(b)
 }
 
@@ -35,17 +36,20 @@ func TestModuloEqualsTheAddressModuloEveryDivisorOfSlots(t *testing.T) {
 		if Slots%n != 0 {
 			continue
 		}
+
 		divisors++
 		for range 50 {
 			var a [20]byte
 			for i := range a {
 				a[i] = byte(rnd.Uint32())
 			}
+
 			number := new(big.Int).SetBytes(a[:])
 			want := new(big.Int).Mod(number, big.NewInt(int64(n))).Int64()
 			require.EqualValues(t, want, Of(Slot(a), n, Modulo))
 		}
 	}
+
 	require.Equal(t, 48, divisors)
 }
 
@@ -58,6 +62,7 @@ func TestEverySlotHasOnePartition(t *testing.T) {
 					seen[slot]++
 				}
 			}
+
 			require.Len(t, seen, Slots)
 			for slot, n := range seen {
 				require.Equal(t, 1, n, "slot %d, %d partitions, %s", slot, total, s)
@@ -75,6 +80,7 @@ func TestConsistentMovesLittleAndOnlyToTheNewPartition(t *testing.T) {
 			require.True(t, before == after || after == n, "slot %d went from %d to %d", slot, before, after)
 		}
 	}
+
 	require.Greater(t, Moves(3, 4, Modulo), Slots*7/10, "modulo moves most")
 }
 

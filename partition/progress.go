@@ -9,9 +9,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// StaleAfter is how long an instance that holds its lock counts as alive without having looked after its slots: what must not happen is that a
-// process which exists and does nothing keeps slots from those who would serve them. A look takes milliseconds, and a yield waits some seconds
-// for the publisher.
+// StaleAfter is how long an instance that holds its lock counts as alive without having looked
+// after its slots: what must not happen is that a process which exists and does nothing keeps slots
+// from those who would serve them. A look takes milliseconds, and a yield waits some seconds for
+// the publisher.
 const StaleAfter = 20 * time.Second
 
 // An instance whose nodes do not let it go on gives its slots up to those that can, and sits out until it can again:
@@ -22,15 +23,17 @@ const StaleAfter = 20 * time.Second
 //	  └──────────────────────────────────────────────────────────────────────┘
 //	     able for its probation, or able while nobody else is, or alone
 //
-// The other's being able for as long is what keeps a fleet whose nodes are all gone, or come and go together, from passing slots round. The
-// probation is StallAfter, doubled by each time that it sits out, up to maxProbation: a node that fails only under the load of the slots cannot make
-// them go to and fro. An instance that has been able for forgetAfter starts over.
+// The other's being able for as long is what keeps a fleet whose nodes are all gone, or come and go
+// together, from passing slots round. The probation is StallAfter, doubled by each time that it
+// sits out, up to maxProbation: a node that fails only under the load of the slots cannot make them
+// go to and fro. An instance that has been able for forgetAfter starts over.
 const (
 	maxProbation = 64
 	forgetAfter  = 20 // StallAfters
 )
 
-// sitsOut says whether the instance me should sit out from now on, given whether it does and the length of its probation.
+// sitsOut says whether the instance me should sit out from now on, given whether it does and the
+// length of its probation.
 func sitsOut(me string, fleet []Member, stallAfter, probation time.Duration) bool {
 	var my Member
 	var others, able, settled bool // somebody else works; and can go on; and has been able to for long enough
@@ -44,16 +47,19 @@ func sitsOut(me string, fleet []Member, stallAfter, probation time.Duration) boo
 			settled = settled || !m.Stuck && m.StateFor >= stallAfter
 		}
 	}
+
 	switch {
 	case !my.SitsOut:
 		return my.Stuck && my.StateFor >= stallAfter && settled
 	case my.Stuck:
 		return others // to take slots back from others that are stuck as well would help nobody
 	}
+
 	return able && my.StateFor < max(probation, stallAfter)
 }
 
-// stamp says in the database that the instance looks after its slots, and whether its nodes let it go on. It returns ErrFenced when the row is gone.
+// stamp says in the database that the instance looks after its slots, and whether its nodes let it
+// go on. It returns ErrFenced when the row is gone.
 func (c *Claimer) stamp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -61,9 +67,11 @@ func (c *Claimer) stamp(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("say that %s looks after its slots: %w", c.cfg.InstanceID, err)
 	}
+
 	if tag.RowsAffected() == 0 {
 		return fmt.Errorf("%w: its row is gone", ErrFenced)
 	}
+
 	return nil
 }
 
@@ -73,10 +81,13 @@ func (c *Claimer) stuck(ctx context.Context) bool {
 	if c.cfg.Able != nil {
 		err = c.cfg.Able()
 	}
+
 	if was := c.wasStuck; was != (err != nil) {
 		c.wasStuck = err != nil
-		c.cfg.Log.InfoContext(ctx, "what this instance needs to go on with its slots has changed", slog.Bool("able", err == nil), slog.Any("err", err))
+		c.cfg.Log.InfoContext(ctx, "what this instance needs to go on with its slots has changed",
+			slog.Bool("able", err == nil), slog.Any("err", err))
 	}
+
 	return err != nil
 }
 
@@ -93,27 +104,36 @@ func (c *Claimer) review(ctx context.Context, v *view) error {
 	if my == nil {
 		return nil
 	}
+
 	if !my.Stuck && !my.SitsOut && my.StateFor > forgetAfter*c.cfg.StallAfter {
 		c.probation = 0
 	}
+
 	out := sitsOut(c.cfg.InstanceID, v.fleet, c.cfg.StallAfter, c.probation)
 	if out == my.SitsOut {
 		return nil
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	batch := &pgx.Batch{}
-	batch.Queue(`update relayer_instances set sits_out = $3 where chain_id = $1 and instance_id = $2`, c.cfg.ChainID, c.cfg.InstanceID, out)
+	batch.Queue(`update relayer_instances set sits_out = $3 where chain_id = $1 and instance_id = $2`, c.cfg.ChainID,
+		c.cfg.InstanceID, out)
 	batch.Queue(notify, c.cfg.ChainID)
 	if err := c.cfg.DB.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("say whether %s sits out: %w", c.cfg.InstanceID, err)
 	}
+
 	my.SitsOut = out
 	if out {
 		c.probation = min(max(2*c.probation, c.cfg.StallAfter), maxProbation*c.cfg.StallAfter)
-		c.cfg.Log.WarnContext(ctx, "giving the slots up: the nodes do not let this instance go on, and another can", slog.Duration("for", my.StateFor))
+		c.cfg.Log.WarnContext(ctx, "giving the slots up: the nodes do not let this instance go on, and another can",
+			slog.Duration("for", my.StateFor))
+
 		return nil
 	}
+
 	c.cfg.Log.InfoContext(ctx, "taking part again")
+
 	return nil
 }

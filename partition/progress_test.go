@@ -15,7 +15,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 )
 
-// frozen is a connection of an instance's pool in whose middle of a commit the process was frozen: the instance's cursor row is locked.
+// frozen is a connection of an instance's pool in whose middle of a commit the process was frozen:
+// the instance's cursor row is locked.
 func frozen(t *testing.T, url, id string) *pgx.Conn {
 	c, err := pgx.ParseConfig(url)
 	require.NoError(t, err)
@@ -25,9 +26,11 @@ func frozen(t *testing.T, url, id string) *pgx.Conn {
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	_, err = conn.Exec(t.Context(), `begin`)
 	require.NoError(t, err)
-	tag, err := conn.Exec(t.Context(), `update cursors set next_block = next_block + 1 where chain_id = $1 and instance_id = $2`, chain, id)
+	tag, err := conn.Exec(t.Context(),
+		`update cursors set next_block = next_block + 1 where chain_id = $1 and instance_id = $2`, chain, id)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, tag.RowsAffected())
+
 	return conn
 }
 
@@ -40,7 +43,8 @@ func endDead(pool *pgxpool.Pool) func(*Config) {
 	}
 }
 
-// An owner was frozen in the middle of a commit. Nobody waits for it: its standby takes its slots, and another instance stops cleanly.
+// An owner was frozen in the middle of a commit. Nobody waits for it: its standby takes its slots,
+// and another instance stops cleanly.
 func TestClaimFromAnOwnerFrozenInACommit(t *testing.T) {
 	url := testpg.New(t)
 	pool := testpg.Open(t, url)
@@ -58,7 +62,8 @@ func TestClaimFromAnOwnerFrozenInACommit(t *testing.T) {
 	require.EqualValues(t, 100, cursorOf(t, pool, "b"), "what the zombie had not committed is not counted")
 }
 
-// Where its transaction cannot be ended (another user's, say), the claim that fails on the row leaves the lock of the fleet to the others.
+// Where its transaction cannot be ended (another user's, say), the claim that fails on the row
+// leaves the lock of the fleet to the others.
 func TestAClaimDoesNotHoldTheFleetUp(t *testing.T) {
 	url := testpg.New(t)
 	pool := testpg.Open(t, url)
@@ -118,11 +123,13 @@ func TestOneThatWasTakenForDeadIsAliveAgain(t *testing.T) {
 	pool := testpg.Open(t, url)
 	a, b := born(t, url, pool, "a", 0, 2, nil), born(t, url, pool, "b", 1, 2, nil)
 	steps(t, a, b)
-	_, err := pool.Exec(t.Context(), `update relayer_instances set seen_at = now() - interval '1 hour' where instance_id = 'a'`)
+	_, err := pool.Exec(t.Context(),
+		`update relayer_instances set seen_at = now() - interval '1 hour' where instance_id = 'a'`)
 	require.NoError(t, err)
 	require.NoError(t, b.Step(t.Context())) // marks it, and waits AdoptAfter
 	status := func() (s string) {
-		require.NoError(t, pool.QueryRow(t.Context(), `select status from relayer_instances where instance_id = 'a'`).Scan(&s))
+		require.NoError(t, pool.QueryRow(t.Context(),
+			`select status from relayer_instances where instance_id = 'a'`).Scan(&s))
 		return s
 	}
 	require.Equal(t, "dead", status())
@@ -143,6 +150,7 @@ func TestAnOwnerThatCannotGoOnSitsOut(t *testing.T) {
 				if down[i].Load() {
 					return errors.New("no node")
 				}
+
 				return nil
 			}
 		}
@@ -174,6 +182,7 @@ func TestAnOwnerThatCannotGoOnSitsOut(t *testing.T) {
 	for end := time.Now().Add(time.Second); time.Now().Before(end); {
 		steps(t, a, b)
 	}
+
 	require.Equal(t, epochs, []int64{epoch(t, pool, "a"), epoch(t, pool, "b")})
 	require.Equal(t, both, owners(t, pool, a, b))
 
@@ -198,21 +207,27 @@ func TestSitsOut(t *testing.T) {
 		fleet     []Member
 		probation time.Duration
 	}{
-		"alone":                                   {false, []Member{me(stuck)}, 0},
-		"able":                                    {false, []Member{me(able), other(able)}, 0},
-		"stuck beside one that is able":           {true, []Member{me(stuck), other(able)}, 0},
-		"stuck not for long":                      {false, []Member{me(Member{Stuck: true, StateFor: time.Second}), other(able)}, 0},
-		"beside one that is stuck too":            {false, []Member{me(stuck), other(stuck)}, 0},
-		"beside one that has just become able":    {false, []Member{me(stuck), other(Member{StateFor: time.Second})}, 0},
-		"beside one that sits out":                {false, []Member{me(stuck), other(Member{StateFor: time.Minute, SitsOut: true})}, 0},
-		"beside a dead one":                       {false, []Member{me(stuck), dead}, 0},
-		"out and stuck":                           {true, []Member{me(out), other(able)}, 0},
-		"out and stuck, the other stuck too":      {true, []Member{me(out), other(stuck)}, 0},
-		"out and alone":                           {false, []Member{me(out), dead}, 0},
-		"out and able for a moment":               {true, []Member{me(Member{StateFor: time.Second, SitsOut: true}), other(able)}, 0},
-		"out and able for a moment, other stuck":  {false, []Member{me(Member{StateFor: time.Second, SitsOut: true}), other(stuck)}, 0},
-		"out and able for the shortest probation": {false, []Member{me(Member{StateFor: stall, SitsOut: true}), other(able)}, 0},
-		"out and able, in a longer probation":     {true, []Member{me(Member{StateFor: stall, SitsOut: true}), other(able)}, 2 * stall},
+		"alone":                         {false, []Member{me(stuck)}, 0},
+		"able":                          {false, []Member{me(able), other(able)}, 0},
+		"stuck beside one that is able": {true, []Member{me(stuck), other(able)}, 0},
+		"stuck not for long": {false,
+			[]Member{me(Member{Stuck: true, StateFor: time.Second}), other(able)}, 0},
+		"beside one that is stuck too":         {false, []Member{me(stuck), other(stuck)}, 0},
+		"beside one that has just become able": {false, []Member{me(stuck), other(Member{StateFor: time.Second})}, 0},
+		"beside one that sits out": {false,
+			[]Member{me(stuck), other(Member{StateFor: time.Minute, SitsOut: true})}, 0},
+		"beside a dead one":                  {false, []Member{me(stuck), dead}, 0},
+		"out and stuck":                      {true, []Member{me(out), other(able)}, 0},
+		"out and stuck, the other stuck too": {true, []Member{me(out), other(stuck)}, 0},
+		"out and alone":                      {false, []Member{me(out), dead}, 0},
+		"out and able for a moment": {true,
+			[]Member{me(Member{StateFor: time.Second, SitsOut: true}), other(able)}, 0},
+		"out and able for a moment, other stuck": {false,
+			[]Member{me(Member{StateFor: time.Second, SitsOut: true}), other(stuck)}, 0},
+		"out and able for the shortest probation": {false, []Member{me(Member{StateFor: stall, SitsOut: true}), other(able)},
+			0},
+		"out and able, in a longer probation": {true, []Member{me(Member{StateFor: stall, SitsOut: true}), other(able)},
+			2 * stall},
 	} {
 		require.Equal(t, c.want, sitsOut("me", c.fleet, stall, c.probation), name)
 	}

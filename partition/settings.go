@@ -16,14 +16,17 @@ import (
 // ErrDisagree means that a live instance has other settings, of a kind that would split the stream.
 var ErrDisagree = errors.New("the fleet does not agree")
 
-// Settings are what the instances of a fleet have to agree on, by the name of the variable. Each instance shows its own in its row.
+// Settings are what the instances of a fleet have to agree on, by the name of the variable. Each
+// instance shows its own in its row.
 type Settings struct {
-	// Stream decides what is published, where, and in which order: with two values among the living, what a consumer gets depends on which
-	// instance happens to serve an escrow. An instance that differs is refused.
+	// Stream decides what is published, where, and in which order: with two values among the living,
+	// what a consumer gets depends on which instance happens to serve an escrow. An instance that
+	// differs is refused.
 	Stream map[string]string `json:"stream,omitempty"`
 	// Other differences do no harm, or pass; they are shown.
 	Other map[string]string `json:"other,omitempty"`
-	// Mixed says that the instance may differ in Stream from others: for the time of a rolling change, after which it is taken back.
+	// Mixed says that the instance may differ in Stream from others: for the time of a rolling change,
+	// after which it is taken back.
 	Mixed bool `json:"mixed,omitempty"`
 }
 
@@ -40,10 +43,12 @@ func (d Difference) String() string {
 	for _, v := range slices.Sorted(maps.Keys(d.Values)) {
 		values = append(values, fmt.Sprintf("%q on %s", v, strings.Join(d.Values[v], ", ")))
 	}
+
 	return d.Name + " is " + strings.Join(values, " and ")
 }
 
-// Differences compares the settings of instances, by id. What an instance does not name, an older version say, it does not differ in.
+// Differences compares the settings of instances, by id. What an instance does not name, an older
+// version say, it does not differ in.
 func Differences(of map[string]Settings) []Difference {
 	collect := func(stream bool, pick func(Settings) map[string]string) (list []Difference) {
 		values := map[string]map[string][]string{}
@@ -52,22 +57,28 @@ func Differences(of map[string]Settings) []Difference {
 				if values[name] == nil {
 					values[name] = map[string][]string{}
 				}
+
 				values[name][value] = append(values[name][value], id)
 			}
 		}
+
 		for _, name := range slices.Sorted(maps.Keys(values)) {
 			if len(values[name]) > 1 {
 				list = append(list, Difference{name, stream, values[name]})
 			}
 		}
+
 		return list
 	}
-	return append(collect(true, func(s Settings) map[string]string { return s.Stream }), collect(false, func(s Settings) map[string]string { return s.Other })...)
+
+	return append(collect(true, func(s Settings) map[string]string { return s.Stream }),
+		collect(false, func(s Settings) map[string]string { return s.Other })...)
 }
 
 // agree returns ErrDisagree when a live instance has other settings of the stream, and neither of the two may differ.
 func (c *Claimer) agree(ctx context.Context, tx pgx.Tx) error {
-	rows, _ := tx.Query(ctx, `select i.instance_id, i.settings from relayer_instances i where i.chain_id = $1 and i.instance_id <> $3 and `+living,
+	rows, _ := tx.Query(ctx,
+		`select i.instance_id, i.settings from relayer_instances i where i.chain_id = $1 and i.instance_id <> $3 and `+living,
 		c.cfg.ChainID, c.cfg.StaleAfter.Seconds(), c.cfg.InstanceID)
 	var id string
 	var raw []byte
@@ -77,22 +88,27 @@ func (c *Claimer) agree(ctx context.Context, tx pgx.Tx) error {
 		if err := json.Unmarshal(raw, &other); err != nil {
 			return fmt.Errorf("read the settings of %s: %w", id, err)
 		}
+
 		for _, d := range Differences(map[string]Settings{c.cfg.InstanceID: c.cfg.Settings, id: other}) {
 			switch {
 			case c.cfg.Settings.Mixed || other.Mixed:
-				c.cfg.Log.WarnContext(ctx, "instances have different settings, as ALLOW_MIXED_SETTINGS allows", slog.String("difference", d.String()))
+				c.cfg.Log.WarnContext(ctx, "instances have different settings, as ALLOW_MIXED_SETTINGS allows",
+					slog.String("difference", d.String()))
 			case d.Stream:
 				errs = append(errs, errors.New(d.String()))
 			}
 		}
+
 		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("compare the settings of the fleet: %w", err)
 	}
+
 	if len(errs) > 0 {
 		return fmt.Errorf("%w: %w; to change it while the fleet runs, start the changed instances with ALLOW_MIXED_SETTINGS=true and take that back afterwards, "+
 			"or stop all instances first", ErrDisagree, errors.Join(errs...))
 	}
+
 	return nil
 }

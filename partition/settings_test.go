@@ -14,7 +14,8 @@ func TestSettingsOfAFleetAgree(t *testing.T) {
 	pool := testpg.Open(t, url)
 	with := func(topic, adopt string, mixed bool) func(*Config) {
 		return func(c *Config) {
-			c.Settings = Settings{Stream: map[string]string{"PUBSUB_TOPIC_ID": topic}, Other: map[string]string{"ADOPT_AFTER": adopt}, Mixed: mixed}
+			c.Settings = Settings{Stream: map[string]string{"PUBSUB_TOPIC_ID": topic},
+				Other: map[string]string{"ADOPT_AFTER": adopt}, Mixed: mixed}
 		}
 	}
 	a := born(t, url, pool, "a", 0, 1, with("one", "5s", false))

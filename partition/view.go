@@ -31,7 +31,8 @@ func (c *Claimer) glance(ctx context.Context) (view, error) {
 
 func (c *Claimer) look(ctx context.Context, q querier) (v view, err error) {
 	batch := &pgx.Batch{}
-	batch.Queue(`select coalesce((select epoch from cursors where chain_id = $1 and instance_id = $2), 0)`, c.cfg.ChainID, c.cfg.InstanceID).
+	batch.Queue(`select coalesce((select epoch from cursors where chain_id = $1 and instance_id = $2), 0)`, c.cfg.ChainID,
+		c.cfg.InstanceID).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&v.epoch) })
 	batch.Queue(selectFleet, c.cfg.ChainID, c.cfg.StaleAfter.Seconds()).
 		Query(func(rows pgx.Rows) error { v.fleet, err = collectFleet(rows); return err })
@@ -41,17 +42,24 @@ func (c *Claimer) look(ctx context.Context, q querier) (v view, err error) {
 				var seconds float64
 				err = row.Scan(&g.Owner, &seconds, &g.Slots)
 				g.Since = time.Duration(seconds * float64(time.Second))
+
 				return g, err
 			})
+
 			return err
 		})
 	if err := q.SendBatch(ctx, batch).Close(); err != nil {
 		return v, fmt.Errorf("read the fleet: %w", err)
 	}
+
 	for i := range v.fleet {
 		m := &v.fleet[i]
-		m.Serves = slices.ContainsFunc(v.groups, func(g Group) bool { return g.Owner == m.ID && slices.ContainsFunc(g.Slots, m.Partition.Prefers) })
+		m.Serves = slices.ContainsFunc(v.groups, func(g Group) bool {
+			return g.Owner == m.ID &&
+				slices.ContainsFunc(g.Slots, m.Partition.Prefers)
+		})
 	}
+
 	return v, nil
 }
 
@@ -61,6 +69,7 @@ func (v *view) member(id string) *Member {
 	if i < 0 {
 		return nil
 	}
+
 	return &v.fleet[i]
 }
 
@@ -85,8 +94,10 @@ func collectFleet(rows pgx.Rows) ([]Member, error) {
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (m Member, err error) {
 		var deadFor, stateFor float64
 		p := &m.Partition
-		err = row.Scan(&m.ID, &p.Number, &p.Total, &p.Strategy, &m.Active, &m.Alive, &deadFor, &m.Stuck, &stateFor, &m.SitsOut)
+		err = row.Scan(&m.ID, &p.Number, &p.Total, &p.Strategy, &m.Active, &m.Alive, &deadFor, &m.Stuck,
+			&stateFor, &m.SitsOut)
 		m.DeadFor, m.StateFor = time.Duration(deadFor*float64(time.Second)), time.Duration(stateFor*float64(time.Second))
+
 		return m, err
 	})
 }
@@ -99,9 +110,11 @@ func (c *Claimer) buryDead(ctx context.Context, v view) error {
 			dead = append(dead, m.ID)
 		}
 	}
+
 	if len(dead) == 0 {
 		return nil
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	// One that came back in between has its lock again, and its own update made it active; the condition spares it.
@@ -109,7 +122,9 @@ func (c *Claimer) buryDead(ctx context.Context, v view) error {
 	if err != nil {
 		return fmt.Errorf("mark the dead: %w", err)
 	}
+
 	rows.Close()
+
 	return rows.Err()
 }
 

@@ -1,10 +1,12 @@
-// Package registry owns escrow_registry: the escrows that the factory has deployed, found by the leader, followed by the owners
-// of their slots.
+// Package registry owns escrow_registry: the escrows that the factory has deployed, found by the
+// leader, followed by the owners of their slots.
 //
-// A discovery adds a row to late_escrows too, which means: no cursor vouches for this escrow yet. The owner of its slot admits it: it puts
-// its EscrowDeployed into the outbox, catches the escrow up to its cursor if it is behind, and removes the row in the transaction that commits the last
-// of it. From then on the slot's cursor vouches for the escrow, through every change of owner. So "late, in a slot of mine" is all an owner ever has to ask
-// to hear of new escrows; a notification only says when.
+// A discovery adds a row to late_escrows too, which means: no cursor vouches for this escrow yet.
+// The owner of its slot admits it: it puts its EscrowDeployed into the outbox, catches the escrow
+// up to its cursor if it is behind, and removes the row in the transaction that commits the last of
+// it. From then on the slot's cursor vouches for the escrow, through every change of owner. So
+// "late, in a slot of mine" is all an owner ever has to ask to hear of new escrows; a notification
+// only says when.
 package registry
 
 import (
@@ -17,7 +19,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Channel is the notification channel on which the leader announces new rows and its cursor; the payload is the chain id.
+// Channel is the notification channel on which the leader announces new rows and its cursor; the
+// payload is the chain id.
 const Channel = "relayer_registry"
 
 // DB is a pool, a connection or a transaction: the caller owns the transaction.
@@ -53,7 +56,9 @@ type Late struct {
 	Block     int64 // of its EscrowDeployed
 	LogIndex  int32
 	Monitored int64 // newest block whose events of this escrow are stored; Block-1 at first
-	Announced bool  // its EscrowDeployed went into the outbox already: a reorganisation took it back, and it has reappeared
+	// its EscrowDeployed went into the outbox already: a reorganisation took it back, and it has
+	// reappeared
+	Announced bool
 }
 
 // Record writes discoveries, in the leader's transaction. An address that is there already is left alone, unless a
@@ -63,6 +68,7 @@ func Record(ctx context.Context, tx DB, chainID int64, found []Discovery) error 
 	if n == 0 {
 		return nil
 	}
+
 	addresses, slots, blocks, indexes := make([][]byte, n), make([]int16, n), make([]int64, n), make([]int32, n)
 	txs, occurrences, announced := make([][]byte, n), make([]int16, n), [][]byte{}
 	for i := range found {
@@ -73,13 +79,16 @@ func Record(ctx context.Context, tx DB, chainID int64, found []Discovery) error 
 			announced = append(announced, d.Address[:])
 		}
 	}
+
 	_, err := tx.Exec(ctx, record, pgx.StrictNamedArgs{
-		"chain": chainID, "addresses": addresses, "slots": slots, "blocks": blocks, "indexes": indexes, "txs": txs, "occurrences": occurrences,
-		"announced": announced,
+		"chain": chainID, "addresses": addresses, "slots": slots, "blocks": blocks, "indexes": indexes, "txs": txs,
+		"occurrences": occurrences,
+		"announced":   announced,
 	})
 	if err != nil {
 		return fmt.Errorf("record %d escrows: %w", n, err)
 	}
+
 	return nil
 }
 
@@ -96,18 +105,21 @@ const record = `
 	insert into late_escrows (chain_id, address, slot, deployed_block, log_index, monitored, announced)
 	select @chain, address, slot, discovered_block_number, log_index, discovered_block_number - 1, address = any(@announced::bytea[]) from put`
 
-// ListLate returns escrows in slots of the owner that are not admitted yet, by the block at which their catching up goes on; at most limit.
+// ListLate returns escrows in slots of the owner that are not admitted yet, by the block at which
+// their catching up goes on; at most limit.
 func ListLate(ctx context.Context, db DB, chainID int64, owner string, limit int) ([]Late, error) {
 	rows, _ := db.Query(ctx, listLate, chainID, owner, limit)
 	late, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (l Late, err error) {
 		var address []byte
 		err = row.Scan(&address, &l.Slot, &l.Block, &l.LogIndex, &l.Monitored, &l.Announced)
 		l.Address = common.BytesToAddress(address)
+
 		return l, err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list late escrows: %w", err)
 	}
+
 	return late, nil
 }
 
@@ -117,9 +129,11 @@ const listLate = `
 	where chain_id = $1 and slot = any(array(select slot from slot_ownership where chain_id = $1 and owner = $2))
 	order by monitored, deployed_block, log_index limit $3`
 
-// Load reads the escrows of some slots that a cursor vouches for and that may still emit events: those which have not ended, or
-// ended above the given block (nothing above it is final). endedBlock is 0 while they have not.
-func Load(ctx context.Context, db DB, chainID int64, slots []int16, final int64, each func(a common.Address, endedBlock int64)) error {
+// Load reads the escrows of some slots that a cursor vouches for and that may still emit events:
+// those which have not ended, or ended above the given block (nothing above it is final).
+// endedBlock is 0 while they have not.
+func Load(ctx context.Context, db DB, chainID int64, slots []int16, final int64,
+	each func(a common.Address, endedBlock int64)) error {
 	rows, _ := db.Query(ctx, load, chainID, slots, final)
 	var address []byte
 	var ended int64
@@ -130,6 +144,7 @@ func Load(ctx context.Context, db DB, chainID int64, slots []int16, final int64,
 	if err != nil {
 		return fmt.Errorf("load the escrows of %d slots: %w", len(slots), err)
 	}
+
 	return nil
 }
 
@@ -140,10 +155,12 @@ const load = `
 
 // Count returns how many escrows of some slots Load would return, to size memory by.
 func Count(ctx context.Context, db DB, chainID int64, slots []int16) (n int, err error) {
-	err = db.QueryRow(ctx, `select count(*) from escrows where chain_id = $1 and slot = any($2) and status = 1`, chainID, slots).Scan(&n)
+	err = db.QueryRow(ctx, `select count(*) from escrows where chain_id = $1 and slot = any($2) and status = 1`, chainID,
+		slots).Scan(&n)
 	if err != nil {
 		return 0, fmt.Errorf("count the escrows of %d slots: %w", len(slots), err)
 	}
+
 	return n, nil
 }
 
@@ -165,16 +182,20 @@ func Advance(ctx context.Context, tx DB, chainID int64, progress []Progress) err
 			going, monitored = append(going, p.Address[:]), append(monitored, p.Monitored)
 		}
 	}
+
 	if len(done) > 0 {
-		if _, err := tx.Exec(ctx, `delete from late_escrows where chain_id = $1 and address = any($2)`, chainID, done); err != nil {
+		if _, err := tx.Exec(ctx, `delete from late_escrows where chain_id = $1 and address = any($2)`, chainID,
+			done); err != nil {
 			return fmt.Errorf("admit %d late escrows: %w", len(done), err)
 		}
 	}
+
 	if len(going) > 0 {
 		if _, err := tx.Exec(ctx, advance, chainID, going, monitored); err != nil {
 			return fmt.Errorf("advance %d late escrows: %w", len(going), err)
 		}
 	}
+
 	return nil
 }
 
@@ -196,13 +217,16 @@ func End(ctx context.Context, tx DB, chainID int64, endings []Ending) error {
 	if n == 0 {
 		return nil
 	}
+
 	addresses, statuses, blocks := make([][]byte, n), make([]int16, n), make([]int64, n)
 	for i := range endings {
 		addresses[i], statuses[i], blocks[i] = endings[i].Address[:], endings[i].Status, endings[i].Block
 	}
+
 	if _, err := tx.Exec(ctx, end, chainID, addresses, statuses, blocks); err != nil {
 		return fmt.Errorf("end %d escrows: %w", n, err)
 	}
+
 	return nil
 }
 
@@ -216,6 +240,7 @@ func Text(a common.Address) string {
 	var b [42]byte
 	copy(b[:], "0x")
 	hex.Encode(b[2:], a[:])
+
 	return string(b[:])
 }
 

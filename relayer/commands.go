@@ -20,8 +20,9 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/sign"
 )
 
-// commands is the way back: what takes commands in, acts on them, and answers. Each part is nil unless it is configured, and then nothing of it runs. It is of
-// the Relayer; what depends on a session is made anew for each tenure.
+// commands is the way back: what takes commands in, acts on them, and answers. Each part is nil
+// unless it is configured, and then nothing of it runs. It is of the Relayer; what depends on a
+// session is made anew for each tenure.
 type commands struct {
 	accounts []send.Account
 	senders  *send.Metrics
@@ -42,28 +43,36 @@ func newCommands(cfg *config.Config, reg prometheus.Registerer) (*commands, erro
 		if c.accounts, err = send.OpenAccounts(cfg.SendersFile); err != nil {
 			return nil, fmt.Errorf("SENDERS_FILE: %w", err)
 		}
+
 		names := make([]string, len(c.accounts))
 		for i := range c.accounts {
 			if c.accounts[i].Name == "" {
 				c.accounts[i].Name = c.accounts[i].Address.Hex()
 			}
+
 			names[i] = c.accounts[i].Name
 		}
+
 		c.senders = send.NewMetrics(reg, names)
 	}
+
 	if cfg.KeeperSender != "" && !c.has(common.HexToAddress(cfg.KeeperSender)) {
 		return nil, fmt.Errorf("KEEPER_SENDER=%s: SENDERS_FILE has no such sender", cfg.KeeperSender)
 	}
+
 	if cfg.TakesCommands() {
 		var err error
 		if c.policy, err = intake.OpenPolicy(cfg.PolicyFile); err != nil {
 			return nil, fmt.Errorf("COMMANDS_POLICY_FILE: %w", err)
 		}
+
 		c.taking = intake.NewMetrics(reg)
 	}
+
 	if cfg.RepliesTopic != "" {
 		c.replies = reply.NewMetrics(reg)
 	}
+
 	return c, nil
 }
 
@@ -73,6 +82,7 @@ func (c *commands) has(sender common.Address) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -83,19 +93,24 @@ func (c *commands) open(ctx context.Context, r *Relayer) (err error) {
 		if err != nil {
 			return fmt.Errorf("SENDERS_FILE: %w", err)
 		}
+
 		c.signers = append(c.signers, signer)
 	}
+
 	if c.policy != nil {
 		c.intake, err = intake.New(intake.Config{
-			DB: r.db.Pool, ChainID: r.cfg.ChainID, Factory: r.cfg.Factory, Policy: c.policy, Metrics: c.taking, Log: r.component("intake"),
+			DB: r.db.Pool, ChainID: r.cfg.ChainID, Factory: r.cfg.Factory, Policy: c.policy, Metrics: c.taking,
+			Log: r.component("intake"),
 		})
 		if err != nil {
 			return err
 		}
 	}
+
 	if c.replies != nil {
 		c.client, err = pubsub.New(ctx, pubsub.Config{Project: r.cfg.Project, Log: r.component("replies")})
 	}
+
 	return err
 }
 
@@ -106,6 +121,7 @@ func (c *commands) close() {
 			_ = k.Close() // nothing is under way any more
 		}
 	}
+
 	if c.client != nil {
 		_ = c.client.Close()
 	}
@@ -115,6 +131,7 @@ func openSigner(ctx context.Context, a send.Account) (send.Signer, error) {
 	if a.KMS != "" {
 		return sign.OpenKMS(ctx, a.Address, a.KMS)
 	}
+
 	return sign.OpenKeystore(a.Address, a.Keystore, a.PasswordFile)
 }
 
@@ -123,6 +140,7 @@ func (c *commands) handler(cfg *config.Config) http.Handler {
 	if c.intake == nil || !cfg.CommandsHTTP || cfg.CommandsPort != 0 {
 		return nil
 	}
+
 	return c.intake.Handler()
 }
 
@@ -131,9 +149,11 @@ func (c *commands) channels() (channels []string) {
 	if len(c.accounts) > 0 {
 		channels = append(channels, send.Channel)
 	}
+
 	if c.replies != nil {
 		channels = append(channels, reply.Channel)
 	}
+
 	return channels
 }
 
@@ -142,36 +162,45 @@ func (c *commands) take(ctx context.Context, r *Relayer) error {
 	if c.intake == nil {
 		return nil
 	}
+
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return c.intake.Run(ctx) })
 	if r.cfg.CommandsSubscription != "" {
 		g.Go(func() error { return c.intake.Receive(ctx, r.cfg.Project, r.cfg.CommandsSubscription) })
 	}
+
 	if r.cfg.CommandsHTTP && r.cfg.CommandsPort != 0 {
 		g.Go(func() error { return c.intake.Serve(ctx, r.cfg.CommandsPort) })
 	}
+
 	return g.Wait()
 }
 
-// work acts on commands and publishes their answers, as far as this instance holds the locks for it, until ctx ends or the session is lost.
+// work acts on commands and publishes their answers, as far as this instance holds the locks for
+// it, until ctx ends or the session is lost.
 func (c *commands) work(ctx context.Context, t *tenure) error {
 	g, ctx := errgroup.WithContext(ctx)
 	if len(c.signers) > 0 {
 		g.Go(func() error { return send.Own(ctx, t.session, c.configs(t), t.component("sender")) })
 	}
+
 	if c.client != nil {
 		publisher, err := reply.NewPublisher(reply.Config{
-			DB: t.db.Pool, ChainID: t.cfg.ChainID, Topic: t.cfg.RepliesTopic, Sender: c.client, Metrics: c.replies, Log: t.component("replies"),
+			DB: t.db.Pool, ChainID: t.cfg.ChainID, Topic: t.cfg.RepliesTopic, Sender: c.client, Metrics: c.replies,
+			Log: t.component("replies"),
 		})
 		if err != nil {
 			return err
 		}
+
 		g.Go(func() error {
-			return election.While(ctx, t.session, reply.LockKey(t.cfg.ChainID), func() time.Duration { return repliesRetry }, func(ctx context.Context) {
-				publisher.Run(ctx, t.session.Hint(reply.Channel))
-			})
+			return election.While(ctx, t.session, reply.LockKey(t.cfg.ChainID), func() time.Duration { return repliesRetry },
+				func(ctx context.Context) {
+					publisher.Run(ctx, t.session.Hint(reply.Channel))
+				})
 		})
 	}
+
 	return g.Wait()
 }
 
@@ -183,13 +212,15 @@ func (c *commands) configs(t *tenure) []send.Config {
 	configs := make([]send.Config, len(c.accounts))
 	for i, a := range c.accounts {
 		configs[i] = send.Config{
-			Name: a.Name, DB: t.db.Pool, ChainID: t.cfg.ChainID, InstanceID: t.cfg.InstanceID, Factory: t.cfg.Factory, Chain: nodes, Signer: c.signers[i],
+			Name: a.Name, DB: t.db.Pool, ChainID: t.cfg.ChainID, InstanceID: t.cfg.InstanceID, Factory: t.cfg.Factory,
+			Chain: nodes, Signer: c.signers[i],
 			Limits: a.Limits, Log: t.component("sender"), Metrics: c.senders,
 		}
 		if t.cfg.KeeperSender != "" && common.HexToAddress(t.cfg.KeeperSender) == a.Address {
 			configs[i].Keeper = keeper(t.cfg)
 		}
 	}
+
 	return configs
 }
 
@@ -202,5 +233,6 @@ func keeper(cfg *config.Config) *send.Keeper {
 	for _, p := range cfg.Payers() {
 		k.Payers = append(k.Payers, common.HexToAddress(p))
 	}
+
 	return k
 }

@@ -11,8 +11,9 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 )
 
-// Without its variables the way back is not there: no key, no way in, no answers, no notification channel, no metric. That the tenure then starts no goroutine for
-// it follows from the empty channels.
+// Without its variables the way back is not there: no key, no way in, no answers, no notification
+// channel, no metric. That the tenure then starts no goroutine for it follows from the empty
+// channels.
 func TestCommandsAreOffByDefault(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
@@ -44,13 +45,17 @@ func TestCommandsRefuseWhatDoesNotFit(t *testing.T) {
 		cfg  config.Config
 		want string
 	}{
-		"no file":       {config.Config{SendersFile: "/nowhere"}, "SENDERS_FILE"},
-		"no sender":     {config.Config{SendersFile: file(`{"senders":[]}`)}, "names no sender"},
-		"no key":        {config.Config{SendersFile: file(`{"senders":[{"address":` + address + limits + `}]}`)}, "keystore"},
-		"no limit":      {config.Config{SendersFile: file(`{"senders":[{"address":` + address + `,"kms":"k","max_fee":"1"}]}`)}, "day_fees"},
-		"twice":         {config.Config{SendersFile: file(`{"senders":[{"address":` + address + `,"kms":"k"` + limits + `},{"address":` + address + `,"kms":"k"` + limits + `}]}`)}, "twice"},
-		"a raw key":     {config.Config{SendersFile: file(`{"senders":[{"address":` + address + `,"private_key":"0x1"` + limits + `}]}`)}, "unknown field"},
-		"keeper":        {config.Config{KeeperSender: "0x0000000000000000000000000000000000000002", SendersFile: file(`{"senders":[{"address":` + address + `,"kms":"k"` + limits + `}]}`)}, "KEEPER_SENDER"},
+		"no file":   {config.Config{SendersFile: "/nowhere"}, "SENDERS_FILE"},
+		"no sender": {config.Config{SendersFile: file(`{"senders":[]}`)}, "names no sender"},
+		"no key":    {config.Config{SendersFile: file(`{"senders":[{"address":` + address + limits + `}]}`)}, "keystore"},
+		"no limit": {config.Config{SendersFile: file(`{"senders":[{"address":` + address +
+			`,"kms":"k","max_fee":"1"}]}`)}, "day_fees"},
+		"twice": {config.Config{SendersFile: file(`{"senders":[{"address":` + address + `,"kms":"k"` + limits +
+			`},{"address":` + address + `,"kms":"k"` + limits + `}]}`)}, "twice"},
+		"a raw key": {config.Config{SendersFile: file(`{"senders":[{"address":` + address + `,"private_key":"0x1"` +
+			limits + `}]}`)}, "unknown field"},
+		"keeper": {config.Config{KeeperSender: "0x0000000000000000000000000000000000000002",
+			SendersFile: file(`{"senders":[{"address":` + address + `,"kms":"k"` + limits + `}]}`)}, "KEEPER_SENDER"},
 		"no policy":     {config.Config{CommandsHTTP: true, PolicyFile: "/nowhere"}, "COMMANDS_POLICY_FILE"},
 		"broken policy": {config.Config{CommandsHTTP: true, PolicyFile: file(`{}`)}, "COMMANDS_POLICY_FILE"},
 	} {

@@ -20,14 +20,18 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/web"
 )
 
-// gauges are the metrics of the instance and of the fleet as it sees it. Those of a package's own work are registered by that package.
+// gauges are the metrics of the instance and of the fleet as it sees it. Those of a package's own
+// work are registered by that package.
 //
-// Nothing is copied into a gauge: each is worked out when it is asked for, from what the instance knows at that moment, so it changes when the
-// fact changes and is there from New on, before any database or node has answered. What only the database knows is as old as the last
-// look; once that is older than lookHolds it is unknown (NaN, which no comparison of an alert matches) rather than frozen.
+// Nothing is copied into a gauge: each is worked out when it is asked for, from what the instance
+// knows at that moment, so it changes when the fact changes and is there from New on, before any
+// database or node has answered. What only the database knows is as old as the last look; once that
+// is older than lookHolds it is unknown (NaN, which no comparison of an alert matches) rather than
+// frozen.
 //
-// Facts that must outlive their process are moments, not ages: an alert compares the newest moment that any instance told with its own
-// clock, and so a series of a process that is gone only grows old, whether the monitoring system has staleness or not.
+// Facts that must outlive their process are moments, not ages: an alert compares the newest moment
+// that any instance told with its own clock, and so a series of a process that is gone only grows
+// old, whether the monitoring system has staleness or not.
 type gauges struct {
 	r             *Relayer
 	described     []*prometheus.Desc // of all, in order
@@ -76,40 +80,59 @@ type gauge struct {
 // counterName is the one among them that only grows.
 const counterName = "leader_election_count"
 
-// The gauges of an instance tell of itself; those of the chain tell what the database says, and every instance tells the same.
+// The gauges of an instance tell of itself; those of the chain tell what the database says, and
+// every instance tells the same.
 var allGauges = []gauge{
-	{"relayer_clock_timestamp_seconds", "What the clock of the instance said at the scrape. A series whose value is old is of a process that is gone.",
+	{"relayer_clock_timestamp_seconds",
+		"What the clock of the instance said at the scrape. A series whose value is old is of a process that is gone.",
 		func(r *reading) float64 { return unix(r.now) }},
 	{"relayer_is_leader", "1 while this instance watches the factory.", func(r *reading) float64 { return yes(r.leader) }},
-	{"relayer_joined", "1 while this instance is a member of the fleet: its session holds its lock.", func(r *reading) float64 { return yes(r.joined) }},
+	{"relayer_joined", "1 while this instance is a member of the fleet: its session holds its lock.",
+		func(r *reading) float64 { return yes(r.joined) }},
 	{"relayer_last_heartbeat_age", "Seconds since this instance last wrote its heartbeat, or since it started.",
 		func(r *reading) float64 { return r.now.Sub(r.beaten).Seconds() }},
-	{"relayer_database_up", "1 while the database answers this instance.", func(r *reading) float64 { return yes(r.answered) }},
+	{"relayer_database_up", "1 while the database answers this instance.",
+		func(r *reading) float64 { return yes(r.answered) }},
 	{"relayer_database_seen_timestamp_seconds", "When the database last answered this instance; 0: never.",
 		func(r *reading) float64 { return unix(r.databaseSeen) }},
 	{"relayer_leader_seen_timestamp_seconds", "When this instance last led or saw that somebody leads; 0: never.",
 		func(r *reading) float64 { return unix(r.leaderSeen) }},
-	{"relayer_leader_gap_seconds", "Seconds for which nobody has led, as far as this instance can tell; 0 while somebody leads.", (*reading).leaderGap},
-	{"relayer_node_up", "1 while the chain can be read and its head moves.", func(r *reading) float64 { return yes(r.instance.Node == nil) }},
-	{"relayer_head_block", "Newest block of this instance's node.", func(r *reading) float64 { return float64(r.instance.Head) }},
-	{"relayer_target_block", "Newest block that may be processed.", func(r *reading) float64 { return float64(r.instance.Target) }},
-	{"relayer_final_block", "Newest block that the chain calls final.", func(r *reading) float64 { return float64(r.instance.Final) }},
-	{"relayer_cursor_block", "Next block of this instance's slots; 0 while it holds none.", func(r *reading) float64 { return float64(r.instance.Cursor) }},
-	{"relayer_lag_blocks", "Blocks that may be processed and are not, of this instance's slots.", func(r *reading) float64 { return float64(r.instance.Lag()) }},
+	{"relayer_leader_gap_seconds",
+		"Seconds for which nobody has led, as far as this instance can tell; 0 while somebody leads.", (*reading).leaderGap},
+	{"relayer_node_up", "1 while the chain can be read and its head moves.",
+		func(r *reading) float64 { return yes(r.instance.Node == nil) }},
+	{"relayer_head_block", "Newest block of this instance's node.",
+		func(r *reading) float64 { return float64(r.instance.Head) }},
+	{"relayer_target_block", "Newest block that may be processed.",
+		func(r *reading) float64 { return float64(r.instance.Target) }},
+	{"relayer_final_block", "Newest block that the chain calls final.",
+		func(r *reading) float64 { return float64(r.instance.Final) }},
+	{"relayer_cursor_block", "Next block of this instance's slots; 0 while it holds none.",
+		func(r *reading) float64 { return float64(r.instance.Cursor) }},
+	{"relayer_lag_blocks", "Blocks that may be processed and are not, of this instance's slots.",
+		func(r *reading) float64 { return float64(r.instance.Lag()) }},
 	{"relayer_lag_seconds", "Age of the newest processed block when it lags, else 0.", (*reading).lagSeconds},
-	{"relayer_slots_owned", "Slots that this instance serves.", func(r *reading) float64 { return float64(r.instance.Slots) }},
-	{"relayer_slots_adopted", "Slots that this instance serves without preferring them.", func(r *reading) float64 { return float64(r.instance.Adopted) }},
+	{"relayer_slots_owned", "Slots that this instance serves.",
+		func(r *reading) float64 { return float64(r.instance.Slots) }},
+	{"relayer_slots_adopted", "Slots that this instance serves without preferring them.",
+		func(r *reading) float64 { return float64(r.instance.Adopted) }},
 
-	ofChain("total_active_instances", "Instances that hold their lock, of all.", func(l *look) float64 { return float64(l.fleet.Live()) }),
-	ofChain("total_escrows_registered", "Escrows in the registry.", func(l *look) float64 { return float64(l.fleet.Escrows.Registered()) }),
-	ofChain("relayer_factory_cursor_block", "Next block of the factory watch.", func(l *look) float64 { return float64(l.fleet.Chain.FactoryCursor) }),
+	ofChain("total_active_instances", "Instances that hold their lock, of all.",
+		func(l *look) float64 { return float64(l.fleet.Live()) }),
+	ofChain("total_escrows_registered", "Escrows in the registry.",
+		func(l *look) float64 { return float64(l.fleet.Escrows.Registered()) }),
+	ofChain("relayer_factory_cursor_block", "Next block of the factory watch.",
+		func(l *look) float64 { return float64(l.fleet.Chain.FactoryCursor) }),
 	ofChain("relayer_verified_block", "Newest block up to which everything was read twice and is stored.",
 		func(l *look) float64 { return float64(l.fleet.Chain.Verified) }),
-	ofChain("relayer_slots_unserved", "Slots that nobody alive serves, of the chain.", func(l *look) float64 { return float64(l.fleet.Slots.Unserved) }),
+	ofChain("relayer_slots_unserved", "Slots that nobody alive serves, of the chain.",
+		func(l *look) float64 { return float64(l.fleet.Slots.Unserved) }),
 	ofChain("relayer_outbox_messages", "Messages that Pub/Sub has not acknowledged yet, of the chain.",
 		func(l *look) float64 { return float64(l.fleet.Outbox.Messages) }),
-	ofChain("relayer_outbox_oldest_age_seconds", "Age of the oldest of them.", func(l *look) float64 { return l.fleet.Outbox.OldestAge.Seconds() }),
-	ofChain(counterName, "Changes of leader since the database was made.", func(l *look) float64 { return float64(l.fleet.Leader.Epoch) }),
+	ofChain("relayer_outbox_oldest_age_seconds", "Age of the oldest of them.",
+		func(l *look) float64 { return l.fleet.Outbox.OldestAge.Seconds() }),
+	ofChain(counterName, "Changes of leader since the database was made.",
+		func(l *look) float64 { return float64(l.fleet.Leader.Epoch) }),
 	{"relayer_factory_lag_blocks", "Blocks that the factory watch is behind the target.", (*reading).factoryLag},
 }
 
@@ -118,6 +141,7 @@ func ofChain(name, help string, value func(*look) float64) gauge {
 		if r.look == nil {
 			return math.NaN()
 		}
+
 		return value(r.look)
 	}}
 }
@@ -125,13 +149,15 @@ func ofChain(name, help string, value func(*look) float64) gauge {
 // newGauges registers them.
 func newGauges(reg prometheus.Registerer, r *Relayer, version, revision string) *gauges {
 	f := promauto.With(reg)
-	f.NewGaugeVec(prometheus.GaugeOpts{Name: "relayer_build_info", Help: "1, labelled by what was built."}, []string{"version", "revision", "go"}).
+	f.NewGaugeVec(prometheus.GaugeOpts{Name: "relayer_build_info", Help: "1, labelled by what was built."},
+		[]string{"version", "revision", "go"}).
 		WithLabelValues(version, revision, runtime.Version()).Set(1)
 	g := &gauges{
 		r: r,
 		findings: prometheus.NewDesc("relayer_last_finding_timestamp_seconds",
 			"When something that a person must hear of was found last, by the database; 0: never.", []string{"kind"}, nil),
-		connections: prometheus.NewDesc("relayer_db_connections", "Connections of the pool by state.", []string{"state"}, nil),
+		connections: prometheus.NewDesc("relayer_db_connections", "Connections of the pool by state.",
+			[]string{"state"}, nil),
 		sessionLosses: f.NewCounter(prometheus.CounterOpts{
 			Name: "relayer_session_losses_total", Help: "Tenures that ended with the loss of the database session.",
 		}),
@@ -139,7 +165,9 @@ func newGauges(reg prometheus.Registerer, r *Relayer, version, revision string) 
 	for _, m := range allGauges {
 		g.described = append(g.described, prometheus.NewDesc(m.name, m.help, nil, nil))
 	}
+
 	reg.MustRegister(g)
+
 	return g
 }
 
@@ -153,6 +181,7 @@ func (g *gauges) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range g.described {
 		ch <- d
 	}
+
 	ch <- g.findings
 	ch <- g.connections
 }
@@ -165,6 +194,7 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 		if m.name == counterName {
 			kind, v = prometheus.CounterValue, g.elections()
 		}
+
 		ch <- prometheus.MustNewConstMetric(g.described[i], kind, v)
 	}
 
@@ -173,6 +203,7 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 		if r.look != nil {
 			v = unix(r.look.findings[kind])
 		}
+
 		ch <- prometheus.MustNewConstMetric(g.findings, prometheus.GaugeValue, v, kind)
 	}
 
@@ -181,6 +212,7 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 		stat := pool.Stat()
 		used, idle, most = float64(stat.AcquiredConns()), float64(stat.IdleConns()), float64(stat.MaxConns())
 	}
+
 	for state, n := range map[string]float64{"used": used, "idle": idle, "max": most} {
 		ch <- prometheus.MustNewConstMetric(g.connections, prometheus.GaugeValue, n, state)
 	}
@@ -191,6 +223,7 @@ func (g *gauges) elections() float64 {
 	if l := g.look.Load(); l != nil {
 		return float64(l.fleet.Leader.Epoch)
 	}
+
 	return 0
 }
 
@@ -198,17 +231,20 @@ func (g *gauges) elections() float64 {
 func (g *gauges) read(now time.Time) *reading {
 	i := g.r.Instance()
 	r := &reading{
-		now: now, instance: i, joined: g.r.current.Load() != nil, beaten: g.r.beaten(), look: g.look.Load(), answered: g.answered.Load(),
-		started: g.r.started,
+		now: now, instance: i, joined: g.r.current.Load() != nil, beaten: g.r.beaten(), look: g.look.Load(),
+		answered: g.answered.Load(),
+		started:  g.r.started,
 	}
 	r.leader = i.Leader && i.Session == nil // one whose lease is over may not commit any more
 	if r.leader {
 		g.leaderSeen.Store(now.UnixNano())
 	}
+
 	r.leaderSeen, r.databaseSeen = moment(g.leaderSeen.Load()), moment(g.databaseSeen.Load())
 	if r.look != nil && now.Sub(r.look.at) > lookHolds {
 		r.look = nil
 	}
+
 	return r
 }
 
@@ -217,10 +253,12 @@ func (r *reading) leaderGap() float64 {
 	if r.leader || r.answered && r.look != nil && r.look.fleet.Leader.Held {
 		return 0
 	}
+
 	since := r.leaderSeen
 	if since.IsZero() {
 		since = r.started
 	}
+
 	return r.now.Sub(since).Seconds()
 }
 
@@ -228,6 +266,7 @@ func (r *reading) lagSeconds() float64 {
 	if r.instance.Lag() == 0 || r.instance.CursorTime.IsZero() {
 		return 0
 	}
+
 	return r.now.Sub(r.instance.CursorTime).Seconds()
 }
 
@@ -238,6 +277,7 @@ func (r *reading) factoryLag() float64 {
 	case r.instance.Target == 0 || r.look.fleet.Chain.FactoryCursor == 0:
 		return 0
 	}
+
 	return float64(max(0, r.instance.Target-r.look.fleet.Chain.FactoryCursor+1))
 }
 
@@ -245,6 +285,7 @@ func yes(b bool) float64 {
 	if b {
 		return 1
 	}
+
 	return 0
 }
 
@@ -253,6 +294,7 @@ func unix(t time.Time) float64 {
 	if t.IsZero() {
 		return 0
 	}
+
 	return float64(t.UnixMicro()) / 1e6
 }
 
@@ -260,10 +302,12 @@ func moment(nanoseconds int64) time.Time {
 	if nanoseconds == 0 {
 		return time.Time{}
 	}
+
 	return time.Unix(0, nanoseconds)
 }
 
-// measureEvery is how often the database is asked about the chain, and how long it may take to answer. Prometheus scrapes every 15 s or so.
+// measureEvery is how often the database is asked about the chain, and how long it may take to
+// answer. Prometheus scrapes every 15 s or so.
 const measureEvery = 5 * time.Second
 
 // measure looks at the chain through the database until ctx ends, from the first second of the process on.
@@ -293,6 +337,7 @@ func (r *Relayer) measureOnce(ctx context.Context, reader *fleet.Reader) {
 		findings, err = r.ledger.LastFindings(readCtx)
 		err = database.Explain(err)
 	}
+
 	now := time.Now()
 	if ctx.Err() != nil {
 		return
@@ -304,17 +349,21 @@ func (r *Relayer) measureOnce(ctx context.Context, reader *fleet.Reader) {
 	} else if !was && answered && g.databaseSeen.Load() != 0 {
 		r.log.InfoContext(ctx, "the database answers again")
 	}
+
 	if !answered {
 		r.databaseSaid(err)
 		return
 	}
+
 	r.databaseSaid(nil)
 	g.databaseSeen.Store(now.UnixNano())
 	if err != nil { // before the first migration there is nothing to see
 		return
 	}
+
 	if f.Leader.Held {
 		g.leaderSeen.Store(now.UnixNano())
 	}
+
 	g.look.Store(&look{at: now, fleet: f, findings: findings})
 }

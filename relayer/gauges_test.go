@@ -17,13 +17,16 @@ import (
 // fresh is a relayer that New made and nobody runs.
 func fresh(t *testing.T) (*Relayer, *prometheus.Registry) {
 	cfg, err := config.Load(map[string]string{
-		"CHAIN_ID": "11155111", "RPC_URL": "http://127.0.0.1:1", "FACTORY_ADDRESS": "0x311e63dfcefe7f2c202715ef0df01cda82f58914", "START_BLOCK": "1",
-		"PUBSUB_PROJECT_ID": "a-project", "PUBSUB_TOPIC_ID": "a-topic", "DATABASE_URL": "postgres://u@127.0.0.1:1/d", "INSTANCE_ID": "r0",
+		"CHAIN_ID": "11155111", "RPC_URL": "http://127.0.0.1:1",
+		"FACTORY_ADDRESS": "0x311e63dfcefe7f2c202715ef0df01cda82f58914", "START_BLOCK": "1",
+		"PUBSUB_PROJECT_ID": "a-project", "PUBSUB_TOPIC_ID": "a-topic", "DATABASE_URL": "postgres://u@127.0.0.1:1/d",
+		"INSTANCE_ID": "r0",
 	})
 	require.NoError(t, err)
 	reg := prometheus.NewRegistry()
 	r, err := New(cfg, slog.New(slog.DiscardHandler), reg, "v1", "abc")
 	require.NoError(t, err)
+
 	return r, reg
 }
 
@@ -39,16 +42,19 @@ func values(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 			for _, l := range m.GetLabel() {
 				labels[l.GetName()] = l.GetValue()
 			}
+
 			require.Equal(t, "11155111", labels["chain_id"], "%s has no chain", f.GetName())
 			if m.GetGauge() != nil && len(labels) == 1 {
 				found[f.GetName()] = m.GetGauge().GetValue()
 			}
 		}
 	}
+
 	return found
 }
 
-// With the database out of reach since before the start the page of the first version, no leader for two minutes, needs a gap that grows.
+// With the database out of reach since before the start the page of the first version, no leader
+// for two minutes, needs a gap that grows.
 func TestGaugesBeforeAnythingHasAnswered(t *testing.T) {
 	r, reg := fresh(t)
 	r.started = time.Now().Add(-5 * time.Minute)
@@ -57,12 +63,15 @@ func TestGaugesBeforeAnythingHasAnswered(t *testing.T) {
 	require.GreaterOrEqual(t, v["relayer_leader_gap_seconds"], 300.0)
 	require.GreaterOrEqual(t, v["relayer_last_heartbeat_age"], 300.0)
 	require.InDelta(t, float64(time.Now().Unix()), v["relayer_clock_timestamp_seconds"], 60)
-	for _, name := range []string{"relayer_is_leader", "relayer_joined", "relayer_database_up", "relayer_leader_seen_timestamp_seconds",
+	for _, name := range []string{"relayer_is_leader", "relayer_joined", "relayer_database_up",
+		"relayer_leader_seen_timestamp_seconds",
 		"relayer_database_seen_timestamp_seconds", "relayer_node_up"} {
 		require.Contains(t, v, name)
 		require.Zero(t, v[name], name)
 	}
-	for _, name := range []string{"relayer_slots_unserved", "relayer_outbox_oldest_age_seconds", "total_active_instances", "relayer_factory_lag_blocks"} {
+
+	for _, name := range []string{"relayer_slots_unserved", "relayer_outbox_oldest_age_seconds", "total_active_instances",
+		"relayer_factory_lag_blocks"} {
 		require.True(t, math.IsNaN(v[name]), "%s is unknown, not 0: nobody has asked", name)
 	}
 }
@@ -81,7 +90,8 @@ func TestGaugesOfTheChainGoUnknown(t *testing.T) {
 	require.Zero(t, v["relayer_leader_gap_seconds"], "somebody holds the lock")
 
 	r.gauges.answered.Store(false)
-	require.Positive(t, values(t, reg)["relayer_leader_gap_seconds"], "nobody can tell whether somebody leads: the gap begins")
+	require.Positive(t, values(t, reg)["relayer_leader_gap_seconds"],
+		"nobody can tell whether somebody leads: the gap begins")
 
 	stale := *l
 	stale.at = time.Now().Add(-lookHolds - time.Second)
@@ -102,6 +112,7 @@ func TestGaugesOfFindings(t *testing.T) {
 		if f.GetName() != "relayer_last_finding_timestamp_seconds" {
 			continue
 		}
+
 		for _, m := range f.GetMetric() {
 			for _, l := range m.GetLabel() {
 				if l.GetName() == "kind" {
@@ -110,5 +121,7 @@ func TestGaugesOfFindings(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, map[string]float64{ledger.DeepReorg: 1_795_000_000, ledger.MissingEvent: 0, ledger.ExtraEvent: 0}, got)
+
+	require.Equal(t, map[string]float64{ledger.DeepReorg: 1_795_000_000, ledger.MissingEvent: 0, ledger.ExtraEvent: 0},
+		got)
 }

@@ -17,18 +17,23 @@ func (r *Relayer) Instance() web.Instance {
 	view := r.source.View()
 	i := web.Instance{
 		ID: r.cfg.InstanceID, Version: r.version, Started: r.started, Partition: r.cfg.Partition, Leader: r.leading.Load(),
-		Node: r.source.Health(), Head: int64(view.Head), Target: int64(view.Target), Final: int64(view.Final), HeadTime: view.HeadTime,
+		Node: r.source.Health(), Head: int64(view.Head), Target: int64(view.Target), Final: int64(view.Final),
+		HeadTime: view.HeadTime,
 	}
 	if err := r.dbError.Load(); err != nil {
 		i.Database = *err
 	}
+
 	if f := r.sending.LastFailure(); f != nil {
 		i.PublishError, i.PublishErrorAt = f.Err, f.At
 	}
+
 	hosts := r.cfg.Endpoints()
 	for n, e := range r.source.Endpoints() {
-		i.Endpoints = append(i.Endpoints, web.Endpoint{Name: e.Name, Host: hosts[n], Up: e.Up, Head: int64(e.Head), Latency: e.Latency, LastError: e.LastError})
+		i.Endpoints = append(i.Endpoints, web.Endpoint{Name: e.Name, Host: hosts[n], Up: e.Up, Head: int64(e.Head),
+			Latency: e.Latency, LastError: e.LastError})
 	}
+
 	t := r.current.Load()
 	switch {
 	case t == nil:
@@ -36,10 +41,12 @@ func (r *Relayer) Instance() web.Instance {
 		if err := r.lastLoss.Load(); err != nil {
 			i.Session = *err
 		}
+
 		return i
 	case !t.session.Valid():
 		i.Session = errNoSession
 	}
+
 	held, _ := t.claimer.Holding()
 	i.Partition, i.Slots = held.Partition, len(held.Slots)
 	for _, s := range held.Slots {
@@ -47,12 +54,14 @@ func (r *Relayer) Instance() web.Instance {
 			i.Adopted++
 		}
 	}
+
 	s, p := t.slots.Status(), t.publisher.Stats()
 	i.Cursor, i.CursorTime, i.Escrows = s.Next, s.Time, s.Escrows
 	i.InFlight, i.BlockedKeys = p.InFlight, p.BlockedKeys
 	if i.Leader {
 		i.FactoryCursor = r.factory.Next()
 	}
+
 	return i
 }
 
@@ -65,5 +74,6 @@ func (r *Relayer) databaseSaid(err error) {
 		r.dbError.Store(nil)
 		return
 	}
+
 	r.dbError.Store(&err)
 }

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// outage measures for how long the database has been out of reach, and ends an attempt to join that would outlast the limit: a connection may swallow
-// bytes for ever, and DB_OUTAGE_LIMIT is a promise to the platform.
+// outage measures for how long the database has been out of reach, and ends an attempt to join that
+// would outlast the limit: a connection may swallow bytes for ever, and DB_OUTAGE_LIMIT is a
+// promise to the platform.
 type outage struct {
 	limit time.Duration
 
@@ -43,6 +44,7 @@ func (o *outage) bound(ctx context.Context) (attempt context.Context, end func()
 		cancel(fmt.Errorf("no use of the database for %s", o.limit))
 	})
 	o.timer = timer
+
 	return attempt, func() {
 		o.mu.Lock()
 		defer o.mu.Unlock()
@@ -50,6 +52,7 @@ func (o *outage) bound(ctx context.Context) (attempt context.Context, end func()
 		if o.timer == timer {
 			o.timer = nil
 		}
+
 		cancel(nil)
 	}
 }

@@ -10,8 +10,8 @@ import (
 const (
 	// progressEvery is how often an instance that is far behind says how far it has come.
 	progressEvery = 10 * time.Second
-	// farBehind is the lag, in blocks that may be processed, from which on an instance is catching up: more than any chain makes
-	// between two looks.
+	// farBehind is the lag, in blocks that may be processed, from which on an instance is catching up:
+	// more than any chain makes between two looks.
 	farBehind = 500
 )
 
@@ -32,14 +32,15 @@ type catchUp struct {
 	eventsAtAll int64     // stored by this process before the beginning
 }
 
-// look takes one sample: the next block to process, the newest that may be, and the events stored by this process so far. ok is false
-// while there is nothing to report.
+// look takes one sample: the next block to process, the newest that may be, and the events stored
+// by this process so far. ok is false while there is nothing to report.
 func (c *catchUp) look(now time.Time, cursor, target, events int64) (p progress, ok bool) {
 	left := max(0, target-cursor+1)
 	if c.began.IsZero() {
 		if cursor > 0 && left > farBehind {
 			*c = catchUp{began: now, from: cursor, eventsAtAll: events}
 		}
+
 		return progress{}, false
 	}
 
@@ -49,16 +50,20 @@ func (c *catchUp) look(now time.Time, cursor, target, events int64) (p progress,
 	if done+left > 0 {
 		p.Percent = math.Floor(1000*float64(done)/float64(done+left)) / 10
 	}
+
 	if seconds > 0 {
 		p.BlocksPerSecond = float64(done) / seconds
 		p.EventsPerSecond = float64(events-c.eventsAtAll) / seconds
 	}
+
 	if p.BlocksPerSecond > 0 {
 		p.TimeLeft = time.Duration(float64(left) / p.BlocksPerSecond * float64(time.Second)).Round(time.Second)
 	}
+
 	if p.Over = left < farBehind; p.Over {
 		*c = catchUp{}
 	}
+
 	return p, true
 }
 
@@ -74,6 +79,7 @@ func (r *Relayer) reportProgress(ctx context.Context) error {
 		if cursor == 0 {
 			cursor = i.FactoryCursor // a leader without slots
 		}
+
 		if p, ok := c.look(time.Now(), cursor, i.Target, r.watching.Events()); ok {
 			r.logProgress(ctx, p)
 		}
@@ -87,15 +93,19 @@ func (r *Relayer) reportProgress(ctx context.Context) error {
 }
 
 func (r *Relayer) logProgress(ctx context.Context, p progress) {
-	rates := slog.Group("per_second", slog.Float64("blocks", math.Round(p.BlocksPerSecond)), slog.Float64("events", math.Round(p.EventsPerSecond)))
+	rates := slog.Group("per_second", slog.Float64("blocks", math.Round(p.BlocksPerSecond)),
+		slog.Float64("events", math.Round(p.EventsPerSecond)))
 	if p.Over {
 		r.log.InfoContext(ctx, "caught up", slog.Int64("blocks", p.Done), slog.Int64("left", p.Left), rates)
 		return
 	}
+
 	left := "unknown"
 	if p.TimeLeft > 0 {
 		left = p.TimeLeft.String()
 	}
-	r.log.InfoContext(ctx, "catching up", slog.Int64("blocks", p.Done), slog.Int64("left", p.Left), slog.Float64("percent", p.Percent), rates,
+
+	r.log.InfoContext(ctx, "catching up", slog.Int64("blocks", p.Done), slog.Int64("left", p.Left),
+		slog.Float64("percent", p.Percent), rates,
 		slog.String("time_left", left))
 }

@@ -1,8 +1,9 @@
-// Package relayer runs one instance: it joins the fleet, watches the escrows of its slots, and the factory while it leads, and
-// publishes what it commits.
+// Package relayer runs one instance: it joins the fleet, watches the escrows of its slots, and the
+// factory while it leads, and publishes what it commits.
 //
-// An instance lives in tenures. A tenure lasts as long as its database session: everything it holds (its lock, its slots, the leadership)
-// is void when the session is lost, so everything that acts on it stops with it, and the next tenure joins anew.
+// An instance lives in tenures. A tenure lasts as long as its database session: everything it holds
+// (its lock, its slots, the leadership) is void when the session is lost, so everything that acts
+// on it stops with it, and the next tenure joins anew.
 //
 //	Run ─► start-up checks ─► tenure ─► tenure ─► …             until ctx ends, or the database is gone for DB_OUTAGE_LIMIT
 //	                            │
@@ -81,27 +82,35 @@ var ErrOutage = errors.New("the database was out of reach for too long")
 var ErrRefused = errors.New("refused to start")
 
 // New makes an instance and starts nothing. The registry gets its metrics, each with the label chain_id.
-func New(cfg *config.Config, log *slog.Logger, metrics *prometheus.Registry, version, revision string) (*Relayer, error) {
+func New(cfg *config.Config, log *slog.Logger, metrics *prometheus.Registry, version,
+	revision string) (*Relayer, error) {
 	reg := prometheus.WrapRegistererWith(chainLabels(cfg.ChainID), metrics)
 	r := &Relayer{
-		cfg: cfg, log: log.With(slog.String("instance", cfg.InstanceID)), secrets: cfg.Secrets(), gatherer: metrics, version: version, started: time.Now(),
-		filters:  watch.NewFilters(cfg.ABI, cfg.Factory, watch.FilterMode(cfg.LogFilter), cfg.RPCMaxAddress, cfg.RPCRequestPrice),
-		watching: watch.NewMetrics(reg, cfg.ABI.EventNames()), verified: verify.NewMetrics(reg), sending: publish.NewMetrics(reg),
+		cfg: cfg, log: log.With(slog.String("instance", cfg.InstanceID)), secrets: cfg.Secrets(), gatherer: metrics,
+		version: version, started: time.Now(),
+		filters: watch.NewFilters(cfg.ABI, cfg.Factory, watch.FilterMode(cfg.LogFilter), cfg.RPCMaxAddress,
+			cfg.RPCRequestPrice),
+		watching: watch.NewMetrics(reg, cfg.ABI.EventNames()), verified: verify.NewMetrics(reg),
+		sending: publish.NewMetrics(reg),
 	}
 	r.lastBeat.Store(r.started.UnixNano())
 	var err error
 	r.source, err = source.New(source.Config{
-		URLs: cfg.RPCURLs, ChainID: uint64(cfg.ChainID), Finality: cfg.Finality, Confirmations: cfg.Confirmations, PollInterval: cfg.PollInterval,
-		Timeout: cfg.RPCTimeout, MaxRPS: cfg.RPCMaxRPS, MaxRange: cfg.RPCMaxRange, MaxAddresses: cfg.RPCMaxAddress,
+		URLs: cfg.RPCURLs, ChainID: uint64(cfg.ChainID), Finality: cfg.Finality, Confirmations: cfg.Confirmations,
+		PollInterval: cfg.PollInterval,
+		Timeout:      cfg.RPCTimeout, MaxRPS: cfg.RPCMaxRPS, MaxRange: cfg.RPCMaxRange, MaxAddresses: cfg.RPCMaxAddress,
 		Logger: r.component("source"), Registerer: reg,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
+
 	if r.commands, err = newCommands(cfg, reg); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
+
 	r.gauges = newGauges(reg, r, version, revision) // last: a scrape asks r for everything
+
 	return r, nil
 }
 
@@ -109,9 +118,10 @@ func (r *Relayer) component(name string) *slog.Logger {
 	return r.log.With(slog.String("component", name))
 }
 
-// Run starts the instance and runs it until ctx ends (nil), something makes it impossible to go on (ErrRefused, election.ErrTaken,
-// election.ErrPooled), or the database is out of reach for DB_OUTAGE_LIMIT (ErrOutage). It stops in the order in which data flows, and
-// leaves no goroutine behind.
+// Run starts the instance and runs it until ctx ends (nil), something makes it impossible to go on
+// (ErrRefused, election.ErrTaken, election.ErrPooled), or the database is out of reach for
+// DB_OUTAGE_LIMIT (ErrOutage). It stops in the order in which data flows, and leaves no goroutine
+// behind.
 func (r *Relayer) Run(ctx context.Context) (err error) {
 	r.db, err = database.Open(ctx, r.cfg)
 	if err != nil {
@@ -119,13 +129,16 @@ func (r *Relayer) Run(ctx context.Context) (err error) {
 	}
 	defer r.db.Close()
 	if r.tracing, err = trace.Start(ctx, r.component("trace"), map[string]string{
-		"service.version": r.version, "service.instance.id": r.cfg.InstanceID, "relayer.chain_id": strconv.FormatInt(r.cfg.ChainID, 10),
+		"service.version": r.version, "service.instance.id": r.cfg.InstanceID,
+		"relayer.chain_id": strconv.FormatInt(r.cfg.ChainID, 10),
 	}); err != nil {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
+
 	defer r.tracing.Stop(context.WithoutCancel(ctx)) // after all that makes spans
 	r.ledger = ledger.New(ledger.Config{
-		DB: r.db.Pool, ChainID: r.cfg.ChainID, InstanceID: r.cfg.InstanceID, EventNames: r.cfg.ABI.EventNames(), Publishes: r.cfg.Publishes,
+		DB: r.db.Pool, ChainID: r.cfg.ChainID, InstanceID: r.cfg.InstanceID, EventNames: r.cfg.ABI.EventNames(),
+		Publishes: r.cfg.Publishes,
 	})
 	r.factory = watch.NewFactoryWatch(watch.FactoryConfig{
 		Source: r.source, Ledger: r.ledger, ABI: r.cfg.ABI, Filters: r.filters, Factory: r.cfg.Factory,
@@ -133,19 +146,23 @@ func (r *Relayer) Run(ctx context.Context) (err error) {
 		Log: r.component("factory"), Metrics: r.watching, Tracer: r.tracing.Tracer(),
 	})
 	r.verifier = verify.New(verify.Config{
-		Source: r.source, Ledger: r.ledger, ABI: r.cfg.ABI, Factory: r.cfg.Factory, Every: r.cfg.VerifyInterval, Log: r.component("verifier"), Metrics: r.verified,
+		Source: r.source, Ledger: r.ledger, ABI: r.cfg.ABI, Factory: r.cfg.Factory, Every: r.cfg.VerifyInterval,
+		Log: r.component("verifier"), Metrics: r.verified,
 	})
 	defer r.commands.close()
 	if err := r.commands.open(ctx, r); err != nil {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
+
 	server, err := web.New(web.Config{
-		Addr: ":" + strconv.Itoa(r.cfg.Port), Source: r, DB: r.db.Pool, ChainID: r.cfg.ChainID, Metrics: r.gatherer, ExplorerURL: r.cfg.ExplorerURL, TokenFile: r.cfg.HTTPTokenFile,
+		Addr: ":" + strconv.Itoa(r.cfg.Port), Source: r, DB: r.db.Pool, ChainID: r.cfg.ChainID, Metrics: r.gatherer,
+		ExplorerURL: r.cfg.ExplorerURL, TokenFile: r.cfg.HTTPTokenFile,
 		Mask: r.secrets.Mask, Log: r.component("web"), Commands: r.commands.handler(r.cfg),
 	})
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
+
 	// The server and the source outlive the tenures: a stop is visible, and a rejoin does not lose the head of the chain.
 	base, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
@@ -164,19 +181,24 @@ func (r *Relayer) Run(ctx context.Context) (err error) {
 			if ctx.Err() != nil {
 				return nil
 			}
+
 			return err
 		}
+
 		client, err := pubsub.New(outer, pubsub.Config{Project: r.cfg.Project, Log: r.component("pubsub")})
 		if err != nil {
 			return fmt.Errorf("start: %w", err)
 		}
+
 		defer func() { _ = client.Close() }() // nothing is under way any more
 		r.pubsub = client
 		if r.commands.intake != nil { // once the schema is there
 			g.Go(func() error { return r.commands.take(outer, r) })
 		}
+
 		return r.tenures(ctx)
 	})
+
 	return g.Wait()
 }
 
@@ -197,16 +219,19 @@ func (r *Relayer) tenures(ctx context.Context) error {
 		case limit.over():
 			return fmt.Errorf("%w (DB_OUTAGE_LIMIT=%s): %w", ErrOutage, r.cfg.DBOutageLimit, err)
 		}
+
 		r.lastLoss.Store(&err)
 		if joined { // while the database is away every attempt to join fails, and no session is lost by that
 			r.gauges.sessionLosses.Inc()
 		}
+
 		r.log.WarnContext(ctx, "tenure over, joining again", slog.Any("err", err))
 		timer := time.NewTimer(delays.NextBackOff())
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
 		}
+
 		timer.Stop()
 	}
 }
@@ -214,9 +239,11 @@ func (r *Relayer) tenures(ctx context.Context) error {
 // stopped is what Run returns after ctx has ended: nothing, unless the stop itself failed.
 func (r *Relayer) stopped(ctx context.Context, err error) error {
 	if err != nil && !errors.Is(err, context.Canceled) {
-		r.log.WarnContext(ctx, "stopped, but not cleanly: the other instances will claim what was not given back", slog.Any("err", err))
+		r.log.WarnContext(ctx, "stopped, but not cleanly: the other instances will claim what was not given back",
+			slog.Any("err", err))
 	} else {
 		r.log.InfoContext(ctx, "stopped")
 	}
+
 	return nil
 }

@@ -12,18 +12,22 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 )
 
-// settings are what the instances of a fleet have to agree on. No secret is among them: everybody who reads the database sees them.
+// settings are what the instances of a fleet have to agree on. No secret is among them: everybody
+// who reads the database sees them.
 func settings(c *config.Config) partition.Settings {
 	events := slices.Sorted(slices.Values(c.EventNames))
+
 	return partition.Settings{
 		Stream: map[string]string{
-			"PUBSUB_PROJECT_ID": c.Project, "PUBSUB_TOPIC_ID": c.Topic, "OTHER_EVENTS_TOPIC_ID": c.OtherTopic, "RETRACTIONS_TOPIC_ID": c.RetractionsTopic,
-			"EVENT_NAMES": strings.Join(events, ","), "ORDERING_KEY": c.OrderingKey,
+			"PUBSUB_PROJECT_ID": c.Project, "PUBSUB_TOPIC_ID": c.Topic, "OTHER_EVENTS_TOPIC_ID": c.OtherTopic,
+			"RETRACTIONS_TOPIC_ID": c.RetractionsTopic,
+			"EVENT_NAMES":          strings.Join(events, ","), "ORDERING_KEY": c.OrderingKey,
 			"FACTORY_ABI and ESCROW_ABI": abiDigest(c), "FINALITY": finality(c),
 		},
 		Other: map[string]string{
 			"PARTITION_STRATEGY": string(c.Partition.Strategy), "TOTAL_PARTITIONS": strconv.Itoa(c.Partition.Total),
-			"START_BLOCK": strconv.FormatInt(c.StartBlock, 10), "RETENTION": c.Retention.String(), "ADOPT_AFTER": c.AdoptAfter.String(),
+			"START_BLOCK": strconv.FormatInt(c.StartBlock, 10), "RETENTION": c.Retention.String(),
+			"ADOPT_AFTER": c.AdoptAfter.String(),
 		},
 		Mixed: c.AllowMixedSettings,
 	}
@@ -35,6 +39,7 @@ func finality(c *config.Config) string {
 	if text == "confirmations" {
 		text += " " + strconv.FormatUint(c.Confirmations, 10)
 	}
+
 	return text
 }
 
@@ -44,8 +49,10 @@ func abiDigest(c *config.Config) string {
 	for _, name := range slices.Sorted(slices.Values(c.ABI.EventNames())) {
 		h.Write([]byte(name + "\n"))
 	}
+
 	for _, topic := range c.ABI.Topics() {
 		h.Write(topic[:])
 	}
+
 	return hex.EncodeToString(h.Sum(nil))[:12]
 }

@@ -25,7 +25,8 @@ const (
 	silentAtMost = time.Second
 	// An attempt of a step that has no answer after so long is given up, and the next one begins.
 	attemptTimeout = 10 * time.Second
-	// Migrations get more: they may rewrite a large table, and one that is cut off begins anew. So do the up to 34 requests for the factory's deployment.
+	// Migrations get more: they may rewrite a large table, and one that is cut off begins anew. So do
+	// the up to 34 requests for the factory's deployment.
 	migrateTimeout    = 2 * time.Hour
 	startBlockTimeout = time.Minute
 	// The same trouble is logged again after so long.
@@ -42,8 +43,9 @@ type startStep struct {
 	do      func(context.Context) error
 }
 
-// start makes sure that chain, database and Pub/Sub are what the configuration says, before anything else runs. What is out of
-// reach is waited for, for DB_OUTAGE_LIMIT; what is wrong is ErrRefused.
+// start makes sure that chain, database and Pub/Sub are what the configuration says, before
+// anything else runs. What is out of reach is waited for, for DB_OUTAGE_LIMIT; what is wrong is
+// ErrRefused.
 func (r *Relayer) start(ctx context.Context) error {
 	r.announce(ctx)
 
@@ -51,18 +53,22 @@ func (r *Relayer) start(ctx context.Context) error {
 	if pubsub.Emulated() {
 		topics = "the Pub/Sub emulator (PUBSUB_EMULATOR_HOST=" + r.cfg.PubSubEmulator + "): start it, or correct the variable"
 	}
+
 	for _, step := range []startStep{
 		// The chain comes first: a database is not migrated for the wrong one.
 		{"chain", "the RPC endpoints of RPC_URLS", attemptTimeout, r.checkChain},
 		{"database", "the database of DATABASE_URL", attemptTimeout, explained(r.checkDatabase)},
-		{"schema", "the database of DATABASE_URL: this or another instance migrates it", migrateTimeout, explained(r.prepareSchema)},
-		{"start block", "the RPC endpoints of RPC_URLS and the database of DATABASE_URL", startBlockTimeout, explained(r.prepareChain)},
+		{"schema", "the database of DATABASE_URL: this or another instance migrates it", migrateTimeout,
+			explained(r.prepareSchema)},
+		{"start block", "the RPC endpoints of RPC_URLS and the database of DATABASE_URL", startBlockTimeout,
+			explained(r.prepareChain)},
 		{"topics", topics, attemptTimeout, r.checkTopics},
 	} {
 		if err := r.retry(ctx, step); err != nil {
 			return fmt.Errorf("start: %s: %w", step.what, err)
 		}
 	}
+
 	return nil
 }
 
@@ -73,10 +79,12 @@ func (r *Relayer) announce(ctx context.Context) {
 	if finality == source.Confirmations {
 		finality = fmt.Sprintf("%d confirmations", cfg.Confirmations)
 	}
+
 	partition := fmt.Sprintf("%s of %d, %s", cfg.Number, cfg.Total, cfg.Strategy)
 
 	r.log.InfoContext(ctx, "configured",
-		slog.Int64("chain", cfg.ChainID), slog.String("factory", cfg.Factory.Hex()), slog.Int64("start_block", cfg.StartBlock),
+		slog.Int64("chain", cfg.ChainID), slog.String("factory", cfg.Factory.Hex()),
+		slog.Int64("start_block", cfg.StartBlock),
 		slog.String("finality", finality), slog.String("partition", partition), slog.Any("endpoints", cfg.Endpoints()),
 		slog.String("project", cfg.Project), slog.String("topic", cfg.Topic), slog.String("other_topic", cfg.OtherTopic),
 		slog.String("retractions_topic", cfg.RetractionsTopic))
@@ -86,11 +94,12 @@ func (r *Relayer) announce(ctx context.Context) {
 	}
 }
 
-// retry does a step until it succeeds, is refused, or has failed for DB_OUTAGE_LIMIT. What is wrong is logged when it changes, and once
-// per repeatAfter.
+// retry does a step until it succeeds, is refused, or has failed for DB_OUTAGE_LIMIT. What is wrong
+// is logged when it changes, and once per repeatAfter.
 func (r *Relayer) retry(ctx context.Context, step startStep) error {
 	delays := backoff.NewExponentialBackOff()
-	delays.InitialInterval, delays.MaxInterval, delays.MaxElapsedTime = 200*time.Millisecond, 5*time.Second, r.cfg.DBOutageLimit
+	delays.InitialInterval, delays.MaxInterval, delays.MaxElapsedTime = 200*time.Millisecond, 5*time.Second,
+		r.cfg.DBOutageLimit
 
 	var said string
 	var saidAt time.Time
@@ -98,14 +107,17 @@ func (r *Relayer) retry(ctx context.Context, step startStep) error {
 		if err.Error() == said && time.Since(saidAt) < repeatAfter {
 			return
 		}
+
 		said, saidAt = err.Error(), time.Now()
 		r.log.WarnContext(ctx, "not ready yet, trying again", slog.String("step", step.what), slog.Any("err", err))
 	}
+
 	return backoff.RetryNotify(func() error {
 		attempt, cancel := context.WithTimeout(ctx, step.timeout)
 		defer cancel()
 		waiting := time.AfterFunc(silentAtMost, func() {
-			r.log.InfoContext(ctx, "waiting for an answer", slog.String("step", step.what), slog.String("from", r.secrets.Mask(step.from)))
+			r.log.InfoContext(ctx, "waiting for an answer", slog.String("step", step.what),
+				slog.String("from", r.secrets.Mask(step.from)))
 		})
 		defer waiting.Stop()
 
@@ -113,6 +125,7 @@ func (r *Relayer) retry(ctx context.Context, step startStep) error {
 		if err != nil && attempt.Err() != nil && ctx.Err() == nil {
 			err = fmt.Errorf("no answer within %s from %s: %w", step.timeout, step.from, err)
 		}
+
 		return r.secrets.Error(err)
 	}, backoff.WithContext(delays, ctx), func(err error, _ time.Duration) { say(err) })
 }
@@ -127,20 +140,24 @@ func explained(do func(context.Context) error) func(context.Context) error {
 		if !errors.Is(err, ErrRefused) && database.Lasting(err) {
 			return refuse(err)
 		}
+
 		return err
 	}
 }
 
-// checkDatabase verifies that the database can be worked with: that a connection is one server session, and that what is held through the session
-// counts for what is written through the pool. What comes next fails in obscure ways otherwise.
+// checkDatabase verifies that the database can be worked with: that a connection is one server
+// session, and that what is held through the session counts for what is written through the pool.
+// What comes next fails in obscure ways otherwise.
 func (r *Relayer) checkDatabase(ctx context.Context) error {
 	err := election.CheckPooling(ctx, r.db.Session)
 	if err == nil {
 		err = election.CheckSame(ctx, r.db.Session, r.db.Pool)
 	}
+
 	if errors.Is(err, election.ErrPooled) || errors.Is(err, election.ErrElsewhere) {
 		return refuse(err)
 	}
+
 	return err
 }
 
@@ -151,14 +168,17 @@ func (r *Relayer) prepareSchema(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+
 		if len(applied) > 0 {
 			r.log.InfoContext(ctx, "schema migrated", slog.Any("versions", applied))
 		}
 	}
+
 	err := migrations.Check(ctx, r.db.Session)
 	if errors.Is(err, migrations.ErrStale) || errors.Is(err, migrations.ErrFuture) {
 		return refuse(err)
 	}
+
 	return err
 }
 
@@ -167,6 +187,7 @@ func (r *Relayer) checkChain(ctx context.Context) error {
 	if errors.Is(err, source.ErrWrongChain) || errors.Is(err, source.ErrNoCode) {
 		return refuse(err)
 	}
+
 	if err != nil {
 		return explainNode(err)
 	}
@@ -179,6 +200,7 @@ func (r *Relayer) checkChain(ctx context.Context) error {
 		r.log.WarnContext(ctx, "factory not recognised", slog.String("factory", r.cfg.Factory.Hex()), slog.Any("err", err))
 		return nil
 	}
+
 	return explainNode(err)
 }
 
@@ -191,7 +213,8 @@ var nodeWords = []struct{ said, means string }{
 	{"HTTP status 405", "there is no JSON-RPC at the path of an endpoint: correct RPC_URLS"},
 	{"garbled", "an endpoint answers, but with a page and not with JSON-RPC: correct its host, port and path in RPC_URLS"},
 	{"no such host", "the host of an endpoint is not known: correct RPC_URLS, or the DNS"},
-	{"connection refused", "nothing accepts connections at an endpoint: start the node, or correct host and port in RPC_URLS"},
+	{"connection refused",
+		"nothing accepts connections at an endpoint: start the node, or correct host and port in RPC_URLS"},
 	{"certificate", "the certificate of an endpoint is not accepted: correct the host in RPC_URLS, or trust its authority"},
 	{"HTTP response to HTTPS client", "an endpoint has no TLS: write http:// or ws:// in RPC_URLS"},
 }
@@ -201,11 +224,13 @@ func explainNode(err error) error {
 	if err == nil {
 		return nil
 	}
+
 	for _, w := range nodeWords {
 		if strings.Contains(err.Error(), w.said) {
 			return fmt.Errorf("%s: %w", w.means, err)
 		}
 	}
+
 	return err
 }
 
@@ -217,6 +242,7 @@ func (r *Relayer) checkTopics(ctx context.Context) error {
 	case status.Code(err) == codes.Unauthenticated:
 		return fmt.Errorf("%w: the credentials are not accepted: check GOOGLE_APPLICATION_CREDENTIALS or the service account", err)
 	}
+
 	return err
 }
 

@@ -32,6 +32,7 @@ func (h *history) Code(ctx context.Context, a common.Address, block uint64) ([]b
 	if block < h.oldest {
 		return nil, fmt.Errorf("%w: missing trie node", source.ErrNoHistory)
 	}
+
 	return h.chain.Code(ctx, a, block)
 }
 
@@ -57,8 +58,10 @@ func TestCheckStart(t *testing.T) {
 		if len(code) == 0 {
 			break
 		}
+
 		deployed--
 	}
+
 	require.Greater(t, deployed, uint64(9))
 
 	for name, c := range map[string]struct {
@@ -77,9 +80,12 @@ func TestCheckStart(t *testing.T) {
 		"above the head":                        {start: head.Number + 1, refused: "newest block"},
 		"above the head, and late ones allowed": {start: head.Number + 1, allow: true, refused: "newest block"},
 		"no history at all":                     {start: deployed + 20, oldest: head.Number, unchecked: true},
-		"history from above the deployment on":  {start: deployed + 20, oldest: deployed + 7, refused: fmt.Sprintf("in block %d or before it", deployed+7)},
-		"history from the deployment on":        {start: deployed + 20, oldest: deployed, refused: fmt.Sprintf("in block %d or before it", deployed)},
-		"history from just below it on":         {start: deployed + 20, oldest: deployed - 1, refused: fmt.Sprintf("was in block %d: ", deployed)},
+		"history from above the deployment on": {start: deployed + 20, oldest: deployed + 7,
+			refused: fmt.Sprintf("in block %d or before it", deployed+7)},
+		"history from the deployment on": {start: deployed + 20, oldest: deployed,
+			refused: fmt.Sprintf("in block %d or before it", deployed)},
+		"history from just below it on": {start: deployed + 20, oldest: deployed - 1,
+			refused: fmt.Sprintf("was in block %d: ", deployed)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := &history{chain: src, oldest: c.oldest}
@@ -90,6 +96,7 @@ func TestCheckStart(t *testing.T) {
 				require.NoError(t, err)
 				return
 			}
+
 			require.ErrorIs(t, err, errStartBlock)
 			require.ErrorContains(t, err, c.refused)
 		})
@@ -108,7 +115,8 @@ func TestAMigrationMayTakeLong(t *testing.T) {
 	require.NoError(t, err)
 	_, err = conn.Exec(t.Context(), `begin; lock table hold in access exclusive mode`)
 	require.NoError(t, err)
-	cfg := &config.Config{DatabaseURL: url, SessionDatabaseURL: url, InstanceID: "r0", DBMaxConns: 2, MigrateOnStart: true, DBOutageLimit: time.Minute}
+	cfg := &config.Config{DatabaseURL: url, SessionDatabaseURL: url, InstanceID: "r0", DBMaxConns: 2,
+		MigrateOnStart: true, DBOutageLimit: time.Minute}
 	db, err := database.Open(t.Context(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(db.Close)
@@ -127,7 +135,9 @@ func TestAMigrationMayTakeLong(t *testing.T) {
 	pool := testpg.Open(t, url)
 	require.Eventually(t, func() bool {
 		var waits bool
-		require.NoError(t, pool.QueryRow(t.Context(), `select exists (select from pg_locks where not granted and relation is not null)`).Scan(&waits))
+		require.NoError(t, pool.QueryRow(t.Context(),
+			`select exists (select from pg_locks where not granted and relation is not null)`).Scan(&waits))
+
 		return waits
 	}, 30*time.Second, 50*time.Millisecond)
 	_, err = conn.Exec(t.Context(), `rollback`)

@@ -24,19 +24,24 @@ type chain interface {
 // errStartBlock means that events would be missed, or none ever read.
 var errStartBlock = errors.New("START_BLOCK")
 
-// checkStart verifies a START_BLOCK before it is written down: from then on the database's counts. It returns errStartBlock for one above the head, and,
-// unless late ones are allowed, for one above the factory's deployment. The text says what could not be checked; empty: nothing.
-func checkStart(ctx context.Context, c chain, factory common.Address, start uint64, allowLate bool) (unchecked string, err error) {
+// checkStart verifies a START_BLOCK before it is written down: from then on the database's counts.
+// It returns errStartBlock for one above the head, and, unless late ones are allowed, for one above
+// the factory's deployment. The text says what could not be checked; empty: nothing.
+func checkStart(ctx context.Context, c chain, factory common.Address, start uint64,
+	allowLate bool) (unchecked string, err error) {
 	head, err := c.Head(ctx)
 	if err != nil {
 		return "", err
 	}
+
 	if start > head.Number {
 		return "", fmt.Errorf("%w=%d is above the newest block of the chain, %d: nothing would ever be read; set it to the block of the factory's deployment", errStartBlock, start, head.Number)
 	}
+
 	if start == 0 || allowLate {
 		return "", nil
 	}
+
 	code, err := c.Code(ctx, factory, start-1)
 	switch {
 	case errors.Is(err, source.ErrNoHistory):
@@ -46,21 +51,27 @@ func checkStart(ctx context.Context, c chain, factory common.Address, start uint
 	case len(code) == 0:
 		return "", nil
 	}
+
 	deployed, exact, err := deployment(ctx, c, factory, start-1)
 	if err != nil {
 		return "", err
 	}
+
 	where := fmt.Sprintf("in block %d", deployed)
 	if !exact {
 		where = fmt.Sprintf("in block %d or before it (no endpoint of RPC_URLS keeps older state)", deployed)
 	}
+
 	return "", fmt.Errorf("%w=%d is above the deployment of the factory %s, which was %s: escrows deployed in between would never be heard of; "+
-		"set START_BLOCK=%d, or ALLOW_LATE_START=true if that is what you want", errStartBlock, start, factory, where, deployed)
+		"set START_BLOCK=%d, or ALLOW_LATE_START=true if that is what you want", errStartBlock, start, factory,
+		where, deployed)
 }
 
-// deployment finds the first block up to high, where there is code, in which the factory had code. It is not exact where the endpoints keep no state that
-// old: then the deployment may lie before it.
-func deployment(ctx context.Context, c chain, factory common.Address, high uint64) (block uint64, exact bool, err error) {
+// deployment finds the first block up to high, where there is code, in which the factory had code.
+// It is not exact where the endpoints keep no state that old: then the deployment may lie before
+// it.
+func deployment(ctx context.Context, c chain, factory common.Address, high uint64) (block uint64,
+	exact bool, err error) {
 	low := uint64(0) // everything below has no code, or is not known
 	exact = true
 	for low < high {
@@ -77,10 +88,12 @@ func deployment(ctx context.Context, c chain, factory common.Address, high uint6
 			high = middle
 		}
 	}
+
 	return high, exact, nil
 }
 
-// prepareChain writes down where the chain begins when the database does not know it yet, and says so when it does and disagrees with START_BLOCK.
+// prepareChain writes down where the chain begins when the database does not know it yet, and says
+// so when it does and disagrees with START_BLOCK.
 func (r *Relayer) prepareChain(ctx context.Context) error {
 	known, err := election.Start(ctx, r.db.Pool, r.cfg.ChainID)
 	switch {
@@ -89,24 +102,31 @@ func (r *Relayer) prepareChain(ctx context.Context) error {
 		if errors.Is(err, errStartBlock) {
 			return refuse(err)
 		}
+
 		if err != nil {
 			return explainNode(err)
 		}
+
 		if unchecked != "" {
-			r.log.WarnContext(ctx, "start block not checked", slog.Int64("block", r.cfg.StartBlock), slog.String("reason", unchecked))
+			r.log.WarnContext(ctx, "start block not checked", slog.Int64("block", r.cfg.StartBlock),
+				slog.String("reason", unchecked))
 		}
 	case err != nil:
 		return err
 	case known < r.cfg.StartBlock:
-		r.log.InfoContext(ctx, "this database reads the chain from an earlier block than START_BLOCK says; the database's counts",
+		r.log.InfoContext(ctx,
+			"this database reads the chain from an earlier block than START_BLOCK says; the database's counts",
 			slog.Int64("database", known), slog.Int64("variable", r.cfg.StartBlock))
 	case known > r.cfg.StartBlock:
-		r.log.WarnContext(ctx, "this database reads the chain from a later block than START_BLOCK says; the database's counts, and what lies between was never read: "+
-			"`escrow-relayer rewind` reads it", slog.Int64("database", known), slog.Int64("variable", r.cfg.StartBlock))
+		r.log.WarnContext(ctx,
+			"this database reads the chain from a later block than START_BLOCK says; the database's counts, and what lies between was never read: "+
+				"`escrow-relayer rewind` reads it", slog.Int64("database", known), slog.Int64("variable", r.cfg.StartBlock))
 	}
+
 	err = election.Prepare(ctx, r.db.Pool, r.cfg.ChainID, r.cfg.StartBlock, registry.Text(r.cfg.Factory))
 	if errors.Is(err, election.ErrOtherFactory) {
 		return refuse(err)
 	}
+
 	return err
 }

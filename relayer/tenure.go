@@ -29,18 +29,21 @@ type tenure struct {
 	elector   *election.Elector
 }
 
-// serve opens a session, joins the fleet and works until ctx ends (nil) or the tenure is over (an error). joined is called
-// once the instance is part of the fleet; up to there limit bounds it.
+// serve opens a session, joins the fleet and works until ctx ends (nil) or the tenure is over (an
+// error). joined is called once the instance is part of the fleet; up to there limit bounds it.
 func (r *Relayer) serve(ctx context.Context, limit *outage, joined func()) (err error) {
 	attempt, end := limit.bound(ctx)
 	defer end()
 	session, err := election.Open(attempt, election.SessionConfig{
-		Conn: r.db.Session, ChainID: r.cfg.ChainID, InstanceID: r.cfg.InstanceID, ProbeEvery: r.cfg.SessionProbeInterval, Wait: r.cfg.InstanceLockWait, Waiting: limit.good,
-		Channels: append([]string{partition.Channel, registry.Channel, ledger.OutboxChannel, election.Channel}, r.commands.channels()...), Log: r.component("session"),
+		Conn: r.db.Session, ChainID: r.cfg.ChainID, InstanceID: r.cfg.InstanceID, ProbeEvery: r.cfg.SessionProbeInterval,
+		Wait: r.cfg.InstanceLockWait, Waiting: limit.good,
+		Channels: append([]string{partition.Channel, registry.Channel, ledger.OutboxChannel, election.Channel},
+			r.commands.channels()...), Log: r.component("session"),
 	})
 	if err != nil {
 		return err
 	}
+
 	// The session outlives ctx: slots and leadership are given back through it.
 	sessionCtx, endSession := context.WithCancel(context.WithoutCancel(ctx))
 	sessionDone := make(chan error, 1)
@@ -53,28 +56,34 @@ func (r *Relayer) serve(ctx context.Context, limit *outage, joined func()) (err 
 	if err := t.assemble(); err != nil {
 		return err
 	}
+
 	if err := t.join(attempt); err != nil {
 		return err
 	}
+
 	end()
 	limit.good()
 	joined()
 	r.current.Store(t)
 	defer r.current.Store(nil)
 	err = t.work(ctx)
+
 	return errors.Join(err, t.leave(ctx))
 }
 
-// join makes the instance part of the fleet. What a former life of it has under way is ended first: it holds the rows that joining needs.
+// join makes the instance part of the fleet. What a former life of it has under way is ended first:
+// it holds the rows that joining needs.
 func (t *tenure) join(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, joinTimeout, fmt.Errorf("not joined within %s", joinTimeout))
 	defer cancel()
 	if err := t.session.Find(ctx, t.db.Pool); err != nil {
 		return err
 	}
+
 	if _, err := t.session.EndFormer(ctx, t.db.Pool); err != nil {
 		return err
 	}
+
 	return t.claimer.Join(ctx)
 }
 
@@ -94,6 +103,7 @@ func (t *tenure) work(ctx context.Context) error {
 		if err != nil {
 			cancel(err)
 		}
+
 		published <- err
 	}()
 
@@ -115,6 +125,7 @@ func (t *tenure) work(ctx context.Context) error {
 	if len(t.commands.channels()) > 0 {
 		g.Go(func() error { return t.commands.work(ctx, t) })
 	}
+
 	g.Go(func() error {
 		for {
 			select {
@@ -127,6 +138,7 @@ func (t *tenure) work(ctx context.Context) error {
 	})
 	err := g.Wait()
 	endPublishing()
+
 	return errors.Join(err, <-published)
 }
 
@@ -143,12 +155,15 @@ func (t *tenure) lead(ctx context.Context, term election.Term) error {
 		case errors.Is(err, watch.ErrNoProgress):
 			return fmt.Errorf("%w: %w", election.ErrResign, err)
 		}
+
 		return err
 	})
 	g.Go(func() error { return t.verifier.Run(ctx, term.Epoch) })
 	g.Go(func() error {
-		return retention.Run(ctx, retention.Config{DB: t.db.Pool, ChainID: t.cfg.ChainID, Events: t.cfg.Retention, Log: t.component("retention")})
+		return retention.Run(ctx, retention.Config{DB: t.db.Pool, ChainID: t.cfg.ChainID, Events: t.cfg.Retention,
+			Log: t.component("retention")})
 	})
+
 	return g.Wait()
 }
 
@@ -160,6 +175,7 @@ func (t *tenure) beat(ctx context.Context) error {
 		if !t.session.Valid() {
 			return
 		}
+
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		_ = election.Heartbeat(ctx, t.db.Pool, t.cfg.ChainID, t.cfg.InstanceID, t.vitals(true))
@@ -170,6 +186,7 @@ func (t *tenure) beat(ctx context.Context) error {
 		} else if ctx.Err() == nil {
 			t.log.WarnContext(ctx, "heartbeat not written, trying again", slog.Any("err", err))
 		}
+
 		select {
 		case <-ctx.Done():
 			return nil
@@ -180,11 +197,12 @@ func (t *tenure) beat(ctx context.Context) error {
 
 func (t *tenure) vitals(stopping bool) election.Vitals {
 	s, view := t.slots.Status(), t.source.View()
-	return election.Vitals{CurrentBlock: max(s.Next-1, 0), HeadBlock: int64(view.Head), Escrows: s.Escrows, Stopping: stopping}
+	return election.Vitals{CurrentBlock: max(s.Next-1, 0), HeadBlock: int64(view.Head), Escrows: s.Escrows,
+		Stopping: stopping}
 }
 
-// leave gives the slots back after a clean stop, waking the others. With the session gone there is nothing to give back: the
-// others claim it.
+// leave gives the slots back after a clean stop, waking the others. With the session gone there is
+// nothing to give back: the others claim it.
 func (t *tenure) leave(ctx context.Context) error {
 	switch {
 	case t.session.Valid():
@@ -193,11 +211,14 @@ func (t *tenure) leave(ctx context.Context) error {
 	default:
 		return nil
 	}
+
 	if !t.publisher.Settled() {
 		return errors.New("give the slots back: the database was not told what may have been published of them")
 	}
+
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
+
 	return errors.Join(t.claimer.Release(ctx, nil), t.claimer.Leave(ctx))
 }
 
@@ -208,15 +229,19 @@ const leaveTimeout = 2 * time.Second
 func (t *tenure) assemble() (err error) {
 	cfg := t.cfg
 	t.publisher, err = publish.New(publish.Config{
-		DB: t.db.Pool, ChainID: cfg.ChainID, Owner: cfg.InstanceID, Sender: t.pubsub, Topics: t.topics(), OtherNames: cfg.Other,
-		BySlot: cfg.OrderingKey == "slot", Valid: t.session.Valid, Log: t.component("publisher"), Metrics: t.sending, Handover: &t.handover,
-		Tracer: t.tracing.Tracer(), Mask: t.secrets.Mask,
+		DB: t.db.Pool, ChainID: cfg.ChainID, Owner: cfg.InstanceID, Sender: t.pubsub, Topics: t.topics(),
+		OtherNames: cfg.Other,
+		BySlot:     cfg.OrderingKey == "slot", Valid: t.session.Valid, Log: t.component("publisher"), Metrics: t.sending,
+		Handover: &t.handover,
+		Tracer:   t.tracing.Tracer(), Mask: t.secrets.Mask,
 	})
 	if err != nil {
 		return err
 	}
+
 	t.claimer, err = partition.New(partition.Config{
-		DB: t.db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID, LockKey: election.InstanceKey(cfg.ChainID, cfg.InstanceID), Partition: cfg.Partition,
+		DB: t.db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID,
+		LockKey: election.InstanceKey(cfg.ChainID, cfg.InstanceID), Partition: cfg.Partition,
 		Auto: cfg.Auto, StartBlock: cfg.StartBlock, AdoptAfter: cfg.AdoptAfter, Version: t.version, Settings: settings(cfg),
 		NewLife:    !t.handover.Known(),
 		StallAfter: cfg.ResignAfter, Able: t.able, EndDead: t.endDead, Stepped: t.limit.good,
@@ -225,15 +250,20 @@ func (t *tenure) assemble() (err error) {
 	if err != nil {
 		return err
 	}
+
 	t.slots = watch.NewSlotWatch(watch.SlotConfig{
-		Source: t.source, Ledger: t.ledger, DB: t.db.Pool, Holder: t.claimer, Publisher: t.publisher, ABI: cfg.ABI, Filters: t.filters, ChainID: cfg.ChainID,
-		DiscoveryWait: cfg.DiscoveryWait, Discovered: t.session.Hint(registry.Channel), Log: t.component("slots"), Metrics: t.watching,
-		Tracer: t.tracing.Tracer(),
+		Source: t.source, Ledger: t.ledger, DB: t.db.Pool, Holder: t.claimer, Publisher: t.publisher, ABI: cfg.ABI,
+		Filters: t.filters, ChainID: cfg.ChainID,
+		DiscoveryWait: cfg.DiscoveryWait, Discovered: t.session.Hint(registry.Channel), Log: t.component("slots"),
+		Metrics: t.watching,
+		Tracer:  t.tracing.Tracer(),
 	})
 	t.elector, err = election.NewElector(election.ElectorConfig{
 		Session: t.session, DB: t.db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID, StaleAfter: cfg.LeaderStaleAfter,
-		Eligible: func() bool { return t.source.Health() == nil }, Busy: partition.LockKey(cfg.ChainID), Log: t.component("election"),
+		Eligible: func() bool { return t.source.Health() == nil }, Busy: partition.LockKey(cfg.ChainID),
+		Log: t.component("election"),
 	})
+
 	return err
 }
 
@@ -247,14 +277,17 @@ func (t *tenure) quiesce(ctx context.Context, slots []int16) error {
 // quiesceTimeout is a little more than the publisher waits for requests before it gives them up.
 const quiesceTimeout = 6 * time.Second
 
-// able says what keeps this instance from reading the next blocks of its slots while another one might: nodes that are down, or refuse them.
+// able says what keeps this instance from reading the next blocks of its slots while another one
+// might: nodes that are down, or refuse them.
 func (t *tenure) able() error {
 	if err := t.source.Health(); err != nil {
 		return err
 	}
+
 	if s := t.slots.Status(); s.Unread != nil {
 		return fmt.Errorf("blocks cannot be read since %s: %w", s.Since.UTC().Format(time.TimeOnly), s.Unread)
 	}
+
 	return nil
 }
 
@@ -262,7 +295,9 @@ func (t *tenure) able() error {
 func (t *tenure) endDead(ctx context.Context, instances []string) error {
 	ended, err := election.EndTransactions(ctx, t.db.Pool, instances)
 	if ended > 0 {
-		t.log.WarnContext(ctx, "ended transactions of dead instances", slog.Int("transactions", ended), slog.Any("instances", instances))
+		t.log.WarnContext(ctx, "ended transactions of dead instances", slog.Int("transactions", ended),
+			slog.Any("instances", instances))
 	}
+
 	return err
 }

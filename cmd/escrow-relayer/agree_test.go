@@ -27,8 +27,8 @@ func (w *world) refused(id string, number, total int, env map[string]string, wor
 	require.Contains(w.t, string(log), words)
 }
 
-// A START_BLOCK that would leave escrows out is refused before anything is written down. Allowed once, it is remembered, and moved back without
-// losing or doubling an event.
+// A START_BLOCK that would leave escrows out is refused before anything is written down. Allowed
+// once, it is remembered, and moved back without losing or doubling an event.
 func TestStartBlock(t *testing.T) {
 	w := newWorld(t, nil)
 	deployed := w.Contracts.Block
@@ -38,7 +38,8 @@ func TestStartBlock(t *testing.T) {
 	late := strconv.FormatUint(head, 10)
 	w.refused("r0", 0, 1, map[string]string{"START_BLOCK": "99999998"}, "newest block of the chain")
 	w.refused("r0", 0, 1, map[string]string{"START_BLOCK": late}, "set START_BLOCK="+strconv.FormatUint(deployed, 10))
-	w.refused("r0", 0, 1, map[string]string{"FACTORY_ADDRESS": "0x00000000000000000000000000000000000000aa", "MIGRATE_ON_START": "true"}, "FACTORY_ADDRESS")
+	w.refused("r0", 0, 1, map[string]string{"FACTORY_ADDRESS": "0x00000000000000000000000000000000000000aa",
+		"MIGRATE_ON_START": "true"}, "FACTORY_ADDRESS")
 
 	w.run("r0", 0, 1, map[string]string{"START_BLOCK": late, "ALLOW_LATE_START": "true"})
 	w.ready("r0")
@@ -69,6 +70,7 @@ func TestSettingsThatDiffer(t *testing.T) {
 				return true
 			}
 		}
+
 		return false
 	})
 }

@@ -9,14 +9,15 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 )
 
-// askDatabase runs a command that needs the database and nothing else: it reads what connects to it, runs ask, and says in words, without
-// a secret, why something could not be asked.
+// askDatabase runs a command that needs the database and nothing else: it reads what connects to
+// it, runs ask, and says in words, without a secret, why something could not be asked.
 func askDatabase(cmd *cobra.Command, ask func(context.Context, *config.Config, *database.Database) error) error {
 	return askDatabaseWith(cmd, config.Environ(), ask)
 }
 
 // askDatabaseWith is askDatabase with another environment than the process's.
-func askDatabaseWith(cmd *cobra.Command, environ map[string]string, ask func(context.Context, *config.Config, *database.Database) error) error {
+func askDatabaseWith(cmd *cobra.Command, environ map[string]string,
+	ask func(context.Context, *config.Config, *database.Database) error) error {
 	cfg, err := config.LoadDatabase(environ)
 	if err != nil {
 		return err
@@ -32,6 +33,7 @@ func askDatabaseWith(cmd *cobra.Command, environ map[string]string, ask func(con
 	if err != nil && cmd.Context().Err() != nil {
 		return interrupted{context.Cause(cmd.Context())}
 	}
+
 	return explain(cfg, err)
 }
 

@@ -31,47 +31,59 @@ func auditCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+
 			ctx := cmd.Context()
 			db, err := database.Open(ctx, cfg)
 			if err != nil {
 				return err
 			}
 			defer db.Close()
-			led := ledger.New(ledger.Config{DB: db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID, EventNames: cfg.ABI.EventNames(), Publishes: cfg.Publishes})
+			led := ledger.New(ledger.Config{DB: db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID,
+				EventNames: cfg.ABI.EventNames(), Publishes: cfg.Publishes})
 			stored, err := led.Verifiable(ctx)
 			if err != nil {
 				return explain(cfg, err)
 			}
+
 			if to == 0 {
 				to = stored.To
 			}
+
 			switch {
 			case from < cfg.StartBlock:
 				from = cfg.StartBlock
 			}
+
 			if from > to {
 				return usage{fmt.Errorf("nothing to audit from block %d to %d", from, to)}
 			}
+
 			if to > stored.To {
 				return usage{fmt.Errorf("--to %d: only blocks up to %d are stored as a whole; audit up to there", to, stored.To)}
 			}
+
 			if dryRun {
-				fmt.Fprintf(cmd.OutOrStdout(), "would compare blocks %d to %d (%d blocks) of chain %d\n", from, to, to-from+1, cfg.ChainID)
+				fmt.Fprintf(cmd.OutOrStdout(), "would compare blocks %d to %d (%d blocks) of chain %d\n", from, to,
+					to-from+1, cfg.ChainID)
 				return nil
 			}
+
 			src, err := openSource(cfg)
 			if err != nil {
 				return explain(cfg, err)
 			}
+
 			if err := src.Check(ctx, cfg.Factory); err != nil {
 				return explain(cfg, err)
 			}
+
 			running, err := runSource(ctx, src)
 			if err != nil {
 				return explain(cfg, err)
 			}
 			defer running()
-			v := verify.New(verify.Config{Source: src, Ledger: led, ABI: cfg.ABI, Factory: cfg.Factory, Every: time.Second, Log: logger(cfg), Metrics: verify.NewMetrics(prometheus.NewRegistry())})
+			v := verify.New(verify.Config{Source: src, Ledger: led, ABI: cfg.ABI, Factory: cfg.Factory, Every: time.Second,
+				Log: logger(cfg), Metrics: verify.NewMetrics(prometheus.NewRegistry())})
 			bar := progress(cmd.ErrOrStderr(), to-from+1, "blocks")
 			count := map[string]int{}
 			out := json.NewEncoder(cmd.OutOrStdout())
@@ -80,31 +92,41 @@ func auditCommand() *cobra.Command {
 					if count[d.Kind]++; d.Kind == verify.Pruned {
 						continue
 					}
+
 					if asJSON {
 						if err := out.Encode(d); err != nil {
 							return err
 						}
+
 						continue
 					}
+
 					e := d.Chain
 					if e.Name == "" {
 						e = d.Stored
 					}
-					fmt.Fprintf(cmd.OutOrStdout(), "%-9s %s %s escrow %s block %d %s\n", d.Kind, d.ID(), e.Name, e.Escrow, e.BlockNumber, d.Why)
+
+					fmt.Fprintf(cmd.OutOrStdout(), "%-9s %s %s escrow %s block %d %s\n", d.Kind, d.ID(), e.Name, e.Escrow,
+						e.BlockNumber, d.Why)
 				}
+
 				return bar.Add64(last - first + 1)
 			})
 			_ = bar.Finish()
 			if err != nil {
 				return explain(cfg, err)
 			}
-			fmt.Fprintf(cmd.ErrOrStderr(), "audited blocks %d to %d: %d missing, %d extra, %d differing\n", from, to, count[verify.Missing], count[verify.Extra], count[verify.Differing])
+
+			fmt.Fprintf(cmd.ErrOrStderr(), "audited blocks %d to %d: %d missing, %d extra, %d differing\n", from, to,
+				count[verify.Missing], count[verify.Extra], count[verify.Differing])
 			if n := count[verify.Pruned]; n > 0 {
 				fmt.Fprintf(cmd.ErrOrStderr(), "%d events of ended escrows are not compared: RETENTION has removed them\n", n)
 			}
+
 			if count[verify.Missing]+count[verify.Extra]+count[verify.Differing] > 0 {
 				return errQuiet
 			}
+
 			return nil
 		},
 	}
@@ -112,6 +134,7 @@ func auditCommand() *cobra.Command {
 	cmd.Flags().Int64Var(&to, "to", 0, "last block; default: everything that is stored as a whole")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "one JSON object a difference")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be compared")
+
 	return cmd
 }
 
@@ -121,14 +144,17 @@ func progress(w io.Writer, n int64, what string) *progressbar.ProgressBar {
 	if !ok || !isatty.IsTerminal(f.Fd()) {
 		return progressbar.DefaultSilent(n)
 	}
-	return progressbar.NewOptions64(n, progressbar.OptionSetWriter(w), progressbar.OptionSetDescription(what), progressbar.OptionShowCount(),
+
+	return progressbar.NewOptions64(n, progressbar.OptionSetWriter(w), progressbar.OptionSetDescription(what),
+		progressbar.OptionShowCount(),
 		progressbar.OptionShowIts(), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish())
 }
 
 func openSource(cfg *config.Config) (*source.Source, error) {
 	return source.New(source.Config{
-		URLs: cfg.RPCURLs, ChainID: uint64(cfg.ChainID), Finality: cfg.Finality, Confirmations: cfg.Confirmations, PollInterval: cfg.PollInterval,
-		Timeout: cfg.RPCTimeout, MaxRPS: cfg.RPCMaxRPS, MaxRange: cfg.RPCMaxRange, MaxAddresses: cfg.RPCMaxAddress,
+		URLs: cfg.RPCURLs, ChainID: uint64(cfg.ChainID), Finality: cfg.Finality, Confirmations: cfg.Confirmations,
+		PollInterval: cfg.PollInterval,
+		Timeout:      cfg.RPCTimeout, MaxRPS: cfg.RPCMaxRPS, MaxRange: cfg.RPCMaxRange, MaxAddresses: cfg.RPCMaxAddress,
 		Logger: logger(cfg), Registerer: prometheus.NewRegistry(),
 	})
 }

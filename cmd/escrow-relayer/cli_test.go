@@ -24,6 +24,7 @@ func call(t *testing.T, env []string, args ...string) (code int, out string) {
 	var b bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &b, &b
 	_ = cmd.Run()
+
 	return cmd.ProcessState.ExitCode(), b.String()
 }
 
@@ -33,15 +34,20 @@ func TestUsage(t *testing.T) {
 	for _, v := range config.Variables() {
 		require.Contains(t, out, v.Name)
 	}
+
 	code, out = call(t, nil, "run")
 	require.Equal(t, 2, code)
-	for _, name := range []string{"CHAIN_ID", "RPC_URL", "FACTORY_ADDRESS", "PUBSUB_PROJECT_ID", "PUBSUB_TOPIC_ID", "DATABASE_URL"} {
+	for _, name := range []string{"CHAIN_ID", "RPC_URL", "FACTORY_ADDRESS", "PUBSUB_PROJECT_ID", "PUBSUB_TOPIC_ID",
+		"DATABASE_URL"} {
 		require.Contains(t, out, name, "all problems together")
 	}
-	for _, args := range [][]string{{"run", "--nonsense"}, {"run", "now"}, {"demo", "--instances", "0"}, {"replay"}, {"plan", "move", "--from", "0", "--to", "3"}} {
+
+	for _, args := range [][]string{{"run", "--nonsense"}, {"run", "now"}, {"demo", "--instances", "0"}, {"replay"},
+		{"plan", "move", "--from", "0", "--to", "3"}} {
 		code, out = call(t, nil, args...)
 		require.Equal(t, 2, code, "%v: %s", args, out)
 	}
+
 	code, out = call(t, nil, "version")
 	require.Zero(t, code)
 	require.Contains(t, out, "escrow-relayer")
@@ -57,8 +63,9 @@ func TestRefusals(t *testing.T) {
 		env  map[string]string
 		want []string
 	}{
-		"chain id":    {map[string]string{"CHAIN_ID": "5"}, []string{"CHAIN_ID", "1337"}},
-		"no code":     {map[string]string{"FACTORY_ADDRESS": "0x00000000000000000000000000000000000000aa"}, []string{"FACTORY_ADDRESS"}},
+		"chain id": {map[string]string{"CHAIN_ID": "5"}, []string{"CHAIN_ID", "1337"}},
+		"no code": {map[string]string{"FACTORY_ADDRESS": "0x00000000000000000000000000000000000000aa"},
+			[]string{"FACTORY_ADDRESS"}},
 		"no topic":    {map[string]string{"PUBSUB_TOPIC_ID": "nowhere"}, []string{"PUBSUB_TOPIC_ID=nowhere"}},
 		"no schema":   {map[string]string{"MIGRATE_ON_START": "false"}, []string{"escrow-relayer migrate"}},
 		"no database": {map[string]string{"DATABASE_URL": w.PG.URL("nowhere")}, []string{"DATABASE_URL", "nowhere"}},
@@ -70,6 +77,7 @@ func TestRefusals(t *testing.T) {
 			for k, v := range c.env {
 				env[k] = v
 			}
+
 			code, out := call(t, w.Environ("r0", 0, 2, env), "run")
 			require.Equal(t, 2, code, out)
 			for _, want := range c.want {
@@ -126,10 +134,12 @@ func TestStatusAuditReplayMigrate(t *testing.T) {
 	require.Contains(t, out, "0 missing, 0 extra, 0 differing")
 	// Break what is stored: the audit sees it.
 	var id, other string
-	require.NoError(t, w.DB.QueryRow(t.Context(), `delete from events where (block_number, log_index) = (select block_number, log_index from events where type = 3 limit 1)
+	require.NoError(t, w.DB.QueryRow(t.Context(), `delete from events
+		where (block_number, log_index) = (select block_number, log_index from events where type = 3 limit 1)
 		returning event_id(tx_hash, log_index, occurrence)`).Scan(&id))
 	require.NoError(t, w.DB.QueryRow(t.Context(), `update events set args = '{"approver":"nobody"}'
-		where (block_number, log_index) = (select block_number, log_index from events where type = 3 limit 1) returning event_id(tx_hash, log_index, occurrence)`).Scan(&other))
+		where (block_number, log_index) = (select block_number, log_index from events where type = 3 limit 1)
+			returning event_id(tx_hash, log_index, occurrence)`).Scan(&other))
 	code, out = call(t, env, "audit", "--from", "0")
 	require.Equal(t, 1, code, out)
 	require.Contains(t, out, "missing   "+id)
@@ -139,7 +149,9 @@ func TestStatusAuditReplayMigrate(t *testing.T) {
 	// A replay of one escrow publishes its whole history once more, marked.
 	var escrow string
 	var n int
-	require.NoError(t, w.DB.QueryRow(t.Context(), `select escrow, count(*) from processed_events where event_type = any($1) group by escrow order by 2 desc limit 1`, config.DefaultEvents).Scan(&escrow, &n))
+	require.NoError(t, w.DB.QueryRow(t.Context(),
+		`select escrow, count(*) from processed_events where event_type = any($1) group by escrow order by 2 desc limit 1`,
+		config.DefaultEvents).Scan(&escrow, &n))
 	before := w.Received.Len()
 	code, out = call(t, env, "replay", "--escrow", escrow, "--dry-run")
 	require.Zero(t, code, out)

@@ -25,7 +25,9 @@ import (
 
 func commandCommand() *cobra.Command {
 	cmd := group(&cobra.Command{Use: "command", Short: "Sign and send commands, look at them, and give them up"})
-	cmd.AddCommand(commandSignCommand(), commandSendCommand(), commandShowCommand(), commandListCommand(), commandCancelCommand())
+	cmd.AddCommand(commandSignCommand(), commandSendCommand(), commandShowCommand(), commandListCommand(),
+		commandCancelCommand())
+
 	return cmd
 }
 
@@ -34,31 +36,38 @@ func commandSignCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sign --keystore FILE --password-file FILE < COMMAND",
 		Short: "Sign a command from standard input with a requester's key, and print it",
-		Long: `Sign a command from standard input with a requester's key, and print it with its signature. The command is JSON as it is sent, without the field signature.
+		Long: `Sign a command from standard input with a requester's key,
+			and print it with its signature. The command is JSON as it is sent, without the field signature.
 Needs no configuration. The id, on standard error, is what the command is known by.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			raw, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), command.MaxBytes))
 			if err != nil {
 				return fmt.Errorf("read standard input: %w", err)
 			}
+
 			unsigned, err := unsigned(raw)
 			if err != nil {
 				return usage{err}
 			}
+
 			key, err := requesterKey(keyFile, passwordFile)
 			if err != nil {
 				return usage{err}
 			}
+
 			signed, err := unsigned.Sign(key.PrivateKey)
 			if err != nil {
 				return usage{err}
 			}
+
 			fmt.Fprintf(cmd.ErrOrStderr(), "id %s, signed by %s\n", signed.ID(), key.Address)
+
 			return json.NewEncoder(cmd.OutOrStdout()).Encode(signed)
 		},
 	}
 	cmd.Flags().StringVar(&keyFile, "keystore", "", "keystore file of the requester")
 	cmd.Flags().StringVar(&passwordFile, "password-file", "", "file with its password")
+
 	return cmd
 }
 
@@ -70,15 +79,18 @@ func unsigned(raw []byte) (command.Command, error) {
 	if err := d.Decode(&fields); err != nil {
 		return command.Command{}, errors.New("standard input is not a JSON object")
 	}
+
 	fields["signature"] = hexutil.Encode(make([]byte, 65))
 	complete, err := json.Marshal(fields)
 	if err != nil {
 		return command.Command{}, err
 	}
+
 	parsed, err := command.Parse(complete)
 	if err != nil {
 		return command.Command{}, err
 	}
+
 	return parsed.Command, nil
 }
 
@@ -87,14 +99,17 @@ func requesterKey(keyFile, passwordFile string) (*keystore.Key, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--keystore: %w", err)
 	}
+
 	password, err := os.ReadFile(passwordFile)
 	if err != nil {
 		return nil, fmt.Errorf("--password-file: %w", err)
 	}
+
 	key, err := keystore.DecryptKey(content, strings.TrimRight(string(password), "\r\n"))
 	if err != nil {
 		return nil, fmt.Errorf("--keystore %s: wrong password, or not a keystore file of version 3", keyFile)
 	}
+
 	return key, nil
 }
 
@@ -111,24 +126,29 @@ func commandSendCommand() *cobra.Command {
 			if url == "" {
 				return usage{errors.New("--url is missing: the address of a relayer, such as https://relayer.example")}
 			}
+
 			raw, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), command.MaxBytes))
 			if err != nil {
 				return fmt.Errorf("read standard input: %w", err)
 			}
+
 			signed, err := command.Parse(raw)
 			if err != nil {
 				return usage{err}
 			}
+
 			ctx, cancel := context.WithTimeout(cmd.Context(), sendWithin)
 			defer cancel()
 			answer, err := (&command.Client{URL: url}).Send(ctx, signed)
 			if err != nil {
 				return err
 			}
+
 			return json.NewEncoder(cmd.OutOrStdout()).Encode(answer)
 		},
 	}
 	cmd.Flags().StringVar(&url, "url", "", "of the relayer")
+
 	return cmd
 }
 
@@ -161,7 +181,8 @@ const commandColumns = `command_id, kind, sender, escrow, requester, state, code
 	expires_at, received_at, assigned_at, sent_at, answered_at, cancel_requested`
 
 const selectCommands = `select ` + commandColumns + ` from commands
-	where chain_id = @chain and (@open = false or answered_at is null) and (@escrow = '' or escrow = @escrow) order by seq desc limit @limit`
+	where chain_id = @chain and (@open = false or answered_at is null) and (@escrow = '' or escrow = @escrow)
+		order by seq desc limit @limit`
 
 const selectCommand = `select ` + commandColumns + ` from commands where chain_id = $1 and command_id = $2`
 
@@ -199,16 +220,20 @@ func commandShowCommand() *cobra.Command {
 				if errors.Is(err, pgx.ErrNoRows) {
 					return fmt.Errorf("no command %s was taken in on chain %d", id, cfg.ChainID)
 				}
+
 				if err != nil {
 					return fmt.Errorf("read command %s: %w", id, err)
 				}
+
 				rows, _ = db.Pool.Query(ctx, selectCommandAttempts, cfg.ChainID, id)
 				attempts, err := pgx.CollectRows(rows, pgx.RowToStructByPos[attemptRow])
 				if err != nil {
 					return fmt.Errorf("read the attempts of command %s: %w", id, err)
 				}
+
 				out := json.NewEncoder(cmd.OutOrStdout())
 				out.SetIndent("", "  ")
+
 				return out.Encode(struct {
 					commandRow
 					Attempts []attemptRow `json:"attempts"`
@@ -223,9 +248,11 @@ func oneID(_ *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return usage{fmt.Errorf("name the id of one command, got %d arguments", len(args))}
 	}
+
 	if raw, err := hexutil.Decode(strings.ToLower(args[0])); err != nil || len(raw) != common.HashLength {
 		return usage{fmt.Errorf("%q is not the id of a command: 0x and 64 hexadecimal digits", args[0])}
 	}
+
 	return nil
 }
 
@@ -241,28 +268,36 @@ func commandListCommand() *cobra.Command {
 			if escrow != "" && !common.IsHexAddress(escrow) {
 				return usage{fmt.Errorf("--escrow %q is not an address", escrow)}
 			}
+
 			if limit < 1 || limit > 10_000 {
 				return usage{fmt.Errorf("--limit %d: must be 1 to 10000", limit)}
 			}
+
 			return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
 				ctx, cancel := context.WithTimeout(ctx, fleetTimeout)
 				defer cancel()
-				rows, _ := db.Pool.Query(ctx, selectCommands, pgx.StrictNamedArgs{"chain": cfg.ChainID, "open": open, "escrow": strings.ToLower(escrow), "limit": limit})
+				rows, _ := db.Pool.Query(ctx, selectCommands,
+					pgx.StrictNamedArgs{"chain": cfg.ChainID, "open": open, "escrow": strings.ToLower(escrow), "limit": limit})
 				all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[commandRow])
 				if err != nil {
 					return fmt.Errorf("list commands: %w", err)
 				}
+
 				if asJSON {
 					return json.NewEncoder(cmd.OutOrStdout()).Encode(all)
 				}
+
 				t := table.NewWriter()
 				t.SetOutputMirror(cmd.OutOrStdout())
 				t.SetStyle(table.StyleLight)
 				t.AppendHeader(table.Row{"command", "kind", "escrow", "state", "code", "nonce", "received"})
 				for _, c := range all {
-					t.AppendRow(table.Row{c.ID, c.Kind, c.Escrow, c.State, c.Code, shown(c.Nonce), c.ReceivedAt.UTC().Format(time.RFC3339)})
+					t.AppendRow(table.Row{c.ID, c.Kind, c.Escrow, c.State, c.Code, shown(c.Nonce),
+						c.ReceivedAt.UTC().Format(time.RFC3339)})
 				}
+
 				t.Render()
+
 				return nil
 			})
 		},
@@ -271,6 +306,7 @@ func commandListCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&open, "open", false, "only those without a final answer")
 	cmd.Flags().IntVar(&limit, "limit", 50, "at most so many")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
+
 	return cmd
 }
 
@@ -287,7 +323,9 @@ chain decides which of the two is mined; the answer says which. Reads CHAIN_ID a
 				if err != nil {
 					return err
 				}
+
 				fmt.Fprintf(cmd.OutOrStdout(), "asked for; the command was %s\n", state)
+
 				return nil
 			})
 		},

@@ -32,6 +32,7 @@ func keyFiles(t *testing.T, dir string, a testchain.Account) (keyFile, passwordF
 	require.NoError(t, err)
 	passwordFile = filepath.Join(dir, "password")
 	require.NoError(t, os.WriteFile(passwordFile, []byte("pass word\n"), 0o600))
+
 	return imported.URL.Path, passwordFile
 }
 
@@ -45,11 +46,13 @@ func pipe(t *testing.T, input []byte, env []string, args ...string) []byte {
 	var out, errs bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), &out, &errs
 	require.NoError(t, cmd.Run(), "%v: %s", args, &errs)
+
 	return out.Bytes()
 }
 
-// The way back as a stranger would use it: two instances with one key, commands signed and sent by the binary, the owner of the sender killed while
-// transactions wait in the pool. Each command has one effect on the chain, one transaction, and its answer on the topic.
+// The way back as a stranger would use it: two instances with one key, commands signed and sent by
+// the binary, the owner of the sender killed while transactions wait in the pool. Each command has
+// one effect on the chain, one transaction, and its answer on the topic.
 func TestCommandsEndToEnd(t *testing.T) {
 	dir := t.TempDir()
 	l, err := lab.Start(t.Context(), lab.Options{Bin: bin, Seed: 7})
@@ -62,9 +65,11 @@ func TestCommandsEndToEnd(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
-	senders := write("senders.json", fmt.Sprintf(`{"senders":[{"name":"payee","address":%q,"keystore":%q,"password_file":%q,"max_fee":"100000000000000000","day_fees":"1000000000000000000"}]}`,
-		sender.Address, keyFile, passwordFile))
-	policy := write("policy.json", fmt.Sprintf(`{"requesters":[{"address":%q,"allow":[{"sender":%q,"kinds":["approve"],"max_fee":"100000000000000000"}]}]}`, requester.Address, sender.Address))
+	senders := write("senders.json",
+		fmt.Sprintf(`{"senders":[{"name":"payee","address":%q,"keystore":%q,"password_file":%q,"max_fee":"100000000000000000","day_fees":"1000000000000000000"}]}`,
+			sender.Address, keyFile, passwordFile))
+	policy := write("policy.json",
+		fmt.Sprintf(`{"requesters":[{"address":%q,"allow":[{"sender":%q,"kinds":["approve"],"max_fee":"100000000000000000"}]}]}`, requester.Address, sender.Address))
 	const replies = "command-replies"
 	require.NoError(t, testpubsub.CreateTopic(t.Context(), l.PubSub.Addr(), lab.Project, replies))
 	require.NoError(t, testpubsub.CreateSubscription(t.Context(), l.PubSub.Addr(), lab.Project, replies, replies+"-sub"))
@@ -72,12 +77,14 @@ func TestCommandsEndToEnd(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, recorder.Stop()) })
 
-	env := map[string]string{"SENDERS_FILE": senders, "COMMANDS_POLICY_FILE": policy, "COMMANDS_HTTP": "true", "REPLIES_TOPIC_ID": replies}
+	env := map[string]string{"SENDERS_FILE": senders, "COMMANDS_POLICY_FILE": policy, "COMMANDS_HTTP": "true",
+		"REPLIES_TOPIC_ID": replies}
 	fleet := map[string]*lab.Process{}
 	for i, id := range []string{"a", "b"} {
 		fleet[id], err = l.Run(id, i, 2, env)
 		require.NoError(t, err)
 	}
+
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	for _, p := range fleet {
@@ -93,25 +100,30 @@ func TestCommandsEndToEnd(t *testing.T) {
 	requesterKey, requesterPassword := keyFiles(t, requesterDir, requester)
 	for i := range n {
 		receipts, err := wallet.Transact(t.Context(), l.Chain, 0, testchain.Call{
-			To: &l.Contracts.Factory, Data: contracts.NewEscrowFactory().PackCreateEscrow(sender.Address, new(big.Int), 1, common.Address{}), Value: big.NewInt(7),
+			To: &l.Contracts.Factory, Data: contracts.NewEscrowFactory().PackCreateEscrow(sender.Address, new(big.Int), 1,
+				common.Address{}), Value: big.NewInt(7),
 		})
 		require.NoError(t, err)
 		logs := receipts[0].Logs
 		escrow := common.BytesToAddress(logs[len(logs)-1].Topics[1][:])
 		unsigned := fmt.Sprintf(`{"version":1,"chain_id":"1337","factory":%q,"kind":"approve","sender":%q,"escrow":%q,"expires_at":%d,"max_fee":"50000000000000000"}`,
 			l.Contracts.Factory, sender.Address, escrow, time.Now().Add(time.Hour).Unix())
-		signed := pipe(t, []byte(unsigned), nil, "command", "sign", "--keystore", requesterKey, "--password-file", requesterPassword)
+		signed := pipe(t, []byte(unsigned), nil, "command", "sign", "--keystore", requesterKey, "--password-file",
+			requesterPassword)
 		url := fleet["a"].URL
 		if i%2 == 0 {
 			url = fleet["b"].URL
 		}
+
 		var answer command.Answer
 		require.NoError(t, json.Unmarshal(pipe(t, signed, nil, "command", "send", "--url", url), &answer))
 		ids = append(ids, answer.CommandID)
 	}
+
 	require.NoError(t, l.Chain.Mine(t.Context(), 4)) // the escrows are final, and the commands can be sent
 	broadcast := func() (n int, owner string) {
-		require.NoError(t, l.DB.QueryRow(t.Context(), `select count(*), coalesce((select instance_id from senders), '') from command_attempts where first_broadcast is not null`).Scan(&n, &owner))
+		require.NoError(t, l.DB.QueryRow(t.Context(),
+			`select count(*), coalesce((select instance_id from senders), '') from command_attempts where first_broadcast is not null`).Scan(&n, &owner))
 		return n, owner
 	}
 	require.Eventually(t, func() bool { n, _ := broadcast(); return n > 0 }, 2*time.Minute, 50*time.Millisecond)
@@ -129,12 +141,15 @@ func TestCommandsEndToEnd(t *testing.T) {
 				states[a.CommandID] = 1
 			}
 		}
+
 		return len(states) == n
 	}, 3*time.Minute, 200*time.Millisecond, "%v", states)
 
 	var owners, nonces, next int
 	require.NoError(t, l.DB.QueryRow(t.Context(), `select count(distinct epoch) from command_attempts`).Scan(&owners))
-	require.NoError(t, l.DB.QueryRow(t.Context(), `select count(distinct nonce), (select next_nonce from senders) from commands where state = 'done'`).Scan(&nonces, &next))
+	require.NoError(t, l.DB.QueryRow(t.Context(),
+		`select count(distinct nonce), (select next_nonce from senders) from commands where state = 'done'`).Scan(&nonces,
+		&next))
 	require.Equal(t, []int{n, n}, []int{nonces, next}, "as many nonces as commands, none lost")
 
 	database := []string{"CHAIN_ID=1337", "DATABASE_URL=" + l.URL}
@@ -151,12 +166,15 @@ func TestCommandsEndToEnd(t *testing.T) {
 	require.Contains(t, string(pipe(t, nil, database, "sender", "status")), "holiday")
 	pipe(t, nil, database, "sender", "resume", "--sender", sender.Address.Hex())
 	for _, args := range [][]string{
-		{"command", "cancel", ids[0]}, {"command", "show", common.Hash{1}.Hex()}, {"sender", "adopt-nonce", "--sender", sender.Address.Hex(), "--nonce", "9"},
+		{"command", "cancel", ids[0]}, {"command", "show", common.Hash{1}.Hex()},
+		{"sender", "adopt-nonce", "--sender", sender.Address.Hex(), "--nonce", "9"},
 	} {
 		code, out := call(t, database, args...)
 		require.NotZero(t, code, "%v: %s", args, out)
 	}
-	for _, args := range [][]string{{"command", "show", "0x12"}, {"command", "list", "--limit", "0"}, {"sender", "pause"}, {"sender", "adopt-nonce", "--sender", sender.Address.Hex()}, {"command", "send"}} {
+
+	for _, args := range [][]string{{"command", "show", "0x12"}, {"command", "list", "--limit", "0"}, {"sender", "pause"},
+		{"sender", "adopt-nonce", "--sender", sender.Address.Hex()}, {"command", "send"}} {
 		code, out := call(t, database, args...)
 		require.Equal(t, 2, code, "%v: %s", args, out)
 	}

@@ -14,8 +14,9 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/demo"
 )
 
-// demonstrations are the commands that bring a chain, a database server and a Pub/Sub server of their own. What is deployed is built with the
-// tag production and has none of that: half the size, and no test server in it.
+// demonstrations are the commands that bring a chain, a database server and a Pub/Sub server of
+// their own. What is deployed is built with the tag production and has none of that: half the size,
+// and no test server in it.
 func demonstrations() []*cobra.Command { return []*cobra.Command{demoCommand()} }
 
 // leftOut says of each command that this build does not have where it is.
@@ -35,13 +36,16 @@ and the audit follows.`,
 			if o.Instances < 1 || o.Instances > 20 {
 				return usage{fmt.Errorf("--instances %d: must be 1 to 20", o.Instances)}
 			}
+
 			if o.Duration < 10*time.Second {
 				return usage{fmt.Errorf("--duration %s: must be 10s or longer", o.Duration)}
 			}
+
 			var err error
 			if o.Bin, err = os.Executable(); err != nil {
 				return fmt.Errorf("find this binary: %w", err)
 			}
+
 			o.Out = cmd.OutOrStdout()
 			if fd := int(os.Stdout.Fd()); term.IsTerminal(fd) {
 				o.Size = func() (int, int) {
@@ -49,22 +53,28 @@ and the audit follows.`,
 					if err != nil || width == 0 {
 						return 80, 24
 					}
+
 					return width, height
 				}
 			}
+
 			err = demo.Run(cmd.Context(), o)
 			if errors.Is(err, demo.ErrInterrupted) {
 				return interrupted{err}
 			}
+
 			if errors.Is(err, demo.ErrDirty) {
 				return no{err}
 			}
+
 			return err
 		},
 	}
 	cmd.Flags().IntVar(&o.Instances, "instances", 3, "relayer processes, 1 to 20")
-	cmd.Flags().DurationVar(&o.Duration, "duration", time.Minute, "of the traffic; what happens to the instances fills the first minute of it at most")
+	cmd.Flags().DurationVar(&o.Duration, "duration", time.Minute,
+		"of the traffic; what happens to the instances fills the first minute of it at most")
 	cmd.Flags().Uint64Var(&o.Seed, "seed", 1, "decides accounts and traffic")
 	cmd.Flags().BoolVar(&o.Keep, "keep", false, "keep the traffic running until interrupted")
+
 	return cmd
 }

@@ -25,7 +25,8 @@ type demonstration struct {
 }
 
 func startDemo(t *testing.T, args ...string) *demonstration {
-	dir, err := os.MkdirTemp("", "escrow-demo-") // not t.TempDir: Postgres, which may run as another user, cannot get in there
+	// not t.TempDir: Postgres, which may run as another user, cannot get in there
+	dir, err := os.MkdirTemp("", "escrow-demo-")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	require.NoError(t, os.Chmod(dir, 0o777))
@@ -39,6 +40,7 @@ func startDemo(t *testing.T, args ...string) *demonstration {
 	d.cmd.Stderr = d.cmd.Stdout
 	require.NoError(t, d.cmd.Start())
 	d.lines = bufio.NewScanner(out)
+
 	return d
 }
 
@@ -50,7 +52,9 @@ func (d *demonstration) until(words string) string {
 			return d.lines.Text()
 		}
 	}
+
 	require.Empty(d.t, words, "it ended without these words, and said:\n%s", &d.said)
+
 	return ""
 }
 
@@ -70,7 +74,9 @@ func (d *demonstration) end(url string) (code int) {
 		_, _ = io.Copy(io.Discard, resp.Body)
 		resp.Body.Close()
 	}
+
 	require.ErrorIs(d.t, err, syscall.ECONNREFUSED)
+
 	return d.cmd.ProcessState.ExitCode()
 }
 
@@ -84,19 +90,23 @@ func TestDemo(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t, "--duration", "15s", "--seed", "3")
 	code := d.end(d.url())
-	// The leader may have been killed between Pub/Sub's acknowledgement and its own note of it: then, and only then, something comes twice.
+	// The leader may have been killed between Pub/Sub's acknowledgement and its own note of it: then,
+	// and only then, something comes twice.
 	if strings.Contains(d.said.String(), "duplicated 0") {
 		require.Zero(t, code, d.said.String())
 		require.Contains(t, d.said.String(), "result    every event was published once, in order")
 	} else {
 		require.Equal(t, exitNo, code, d.said.String())
 	}
+
 	for _, words := range []string{
-		"SIGKILL to the leader, relayer-", "SIGTERM to the leader, relayer-", "stopped cleanly in", "is started again", "a month passes",
+		"SIGKILL to the leader, relayer-", "SIGTERM to the leader, relayer-", "stopped cleanly in", "is started again",
+		"a month passes",
 		"missing 0", "unknown 0, out of order 0, malformed 0",
 	} {
 		require.Contains(t, d.said.String(), words)
 	}
+
 	require.Equal(t, 2, strings.Count(d.said.String(), "nobody led for"), d.said.String())
 	t.Log(d.said.String())
 }
@@ -120,6 +130,7 @@ func TestDemoKeepsGoingUntilInterrupted(t *testing.T) {
 	for range 3 {
 		d.until("alive 1") // lines that come every five seconds: longer than --duration
 	}
+
 	require.NoError(t, d.cmd.Process.Signal(os.Interrupt))
 	require.Zero(t, d.end(url), d.said.String())
 	require.Contains(t, d.said.String(), "result    every event was published once, in order")

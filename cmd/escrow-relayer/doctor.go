@@ -17,8 +17,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/redact"
 )
 
-// doctorLimit is how long an examination may take, whatever hangs. Database, topics and endpoints are examined at once, so that one of them
-// that hangs takes no time from the others.
+// doctorLimit is how long an examination may take, whatever hangs. Database, topics and endpoints
+// are examined at once, so that one of them that hangs takes no time from the others.
 const doctorLimit = 18 * time.Second
 
 func doctorCommand() *cobra.Command {
@@ -36,23 +36,29 @@ Configuration as for run.`,
 			if err != nil {
 				return err
 			}
+
 			ctx, cancel := context.WithTimeout(cmd.Context(), limit)
 			defer cancel()
 			d := &doctor{cfg: cfg, secrets: cfg.Secrets(), Findings: []finding{}, Set: []setting{}}
 			if err := d.examine(ctx); err != nil {
 				return d.secrets.Error(err)
 			}
+
 			if err := d.print(cmd.OutOrStdout(), asJSON); err != nil {
 				return err
 			}
+
 			if d.Sick {
 				return errQuiet
 			}
+
 			return nil
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
-	cmd.Flags().DurationVar(&limit, "timeout", doctorLimit, "what has not answered by then is reported so; endpoints that limit their rate need longer")
+	cmd.Flags().DurationVar(&limit, "timeout", doctorLimit,
+		"what has not answered by then is reported so; endpoints that limit their rate need longer")
+
 	return cmd
 }
 
@@ -69,6 +75,7 @@ func (d *doctor) examine(ctx context.Context) error {
 		parts[i] = doctor{cfg: d.cfg, secrets: d.secrets}
 		wg.Go(func() { part(&parts[i]) })
 	}
+
 	wg.Wait()
 
 	for i := range parts {
@@ -76,6 +83,7 @@ func (d *doctor) examine(ctx context.Context) error {
 		d.Findings = append(d.Findings, parts[i].Findings...)
 		d.Set = append(d.Set, parts[i].Set...)
 	}
+
 	return failed
 }
 
@@ -125,7 +133,9 @@ func (d *doctor) judge(of, what, found string, err error) bool {
 		d.say(wrong, of, what, "%s", d.secrets.Error(err))
 		return false
 	}
+
 	d.say(fine, of, what, "%s", found)
+
 	return true
 }
 
@@ -140,6 +150,7 @@ func (d *doctor) print(w io.Writer, asJSON bool) error {
 		e.SetIndent("", "  ")
 		return e.Encode(d)
 	}
+
 	if f, ok := w.(*os.File); ok && isatty.IsTerminal(f.Fd()) {
 		t := table.NewWriter()
 		t.SetOutputMirror(w)
@@ -149,17 +160,21 @@ func (d *doctor) print(w io.Writer, asJSON bool) error {
 		for _, f := range d.Findings {
 			t.AppendRow(table.Row{f.Verdict, f.Of, f.What, f.Found})
 		}
+
 		t.Render()
 	} else {
 		for _, f := range d.Findings {
 			fmt.Fprintf(w, "%-7s %-8s %-12s %s\n", f.Verdict, f.Of, f.What, f.Found)
 		}
 	}
+
 	if len(d.Set) > 0 {
 		fmt.Fprintln(w, "\nset:")
 	}
+
 	for _, s := range d.Set {
 		fmt.Fprintf(w, "%s=%s   # %s\n", s.Variable, s.Value, s.Reason)
 	}
+
 	return nil
 }

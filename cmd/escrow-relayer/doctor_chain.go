@@ -25,6 +25,7 @@ func (d *doctor) chain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	list := src.Examine(ctx, d.cfg.Factory, uint64(max(d.cfg.StartBlock, 0)))
 	best := slices.MaxFunc(list, func(a, b source.Examination) int { return int(int64(a.Head) - int64(b.Head)) })
 	usable, smallest := 0, d.cfg.RPCMaxRange
@@ -34,6 +35,7 @@ func (d *doctor) chain(ctx context.Context) error {
 		if !d.judge(x.Name, "chain", fmt.Sprintf("chain %d", x.ChainID), x.Err) {
 			continue
 		}
+
 		usable++
 		announces = announces || x.WebSocket && x.Subscribes == nil
 		d.endpoint(x, best.Head)
@@ -41,26 +43,36 @@ func (d *doctor) chain(ctx context.Context) error {
 			smallest = min(smallest, x.Range)
 		}
 	}
+
 	if usable == 0 {
 		d.judge("chain", "endpoints", "", errNoEndpoint)
 		return nil
 	}
+
 	if smallest < d.cfg.RPCMaxRange {
-		d.set("RPC_MAX_RANGE", strconv.FormatUint(smallest, 10), "the smallest range that every endpoint answers; it is also found out while running, at the cost of refused requests")
+		d.set("RPC_MAX_RANGE", strconv.FormatUint(smallest, 10),
+			"the smallest range that every endpoint answers; it is also found out while running, at the cost of refused requests")
 	}
+
 	if usable == 1 {
-		d.say(note, "chain", "endpoints", "one endpoint only: name a second one, of another provider, in RPC_URLS, to go on when it fails and to read a second time from somebody else")
+		d.say(note, "chain", "endpoints",
+			"one endpoint only: name a second one, of another provider, in RPC_URLS, to go on when it fails and to read a second time from somebody else")
 	}
+
 	if !announces {
-		d.say(note, "chain", "endpoints", "none announces blocks: with a ws or wss endpoint first in RPC_URLS events arrive sooner, at half the requests")
+		d.say(note, "chain", "endpoints",
+			"none announces blocks: with a ws or wss endpoint first in RPC_URLS events arrive sooner, at half the requests")
 	}
+
 	tags := map[string]func(*source.Examination) *uint64{
 		source.Safe:      func(x *source.Examination) *uint64 { return x.Safe },
 		source.Finalized: func(x *source.Examination) *uint64 { return x.Finalized },
 	}
-	if tag := tags[d.cfg.Finality]; tag != nil && !slices.ContainsFunc(list, func(x source.Examination) bool { return x.Err == nil && tag(&x) != nil }) {
+	if tag := tags[d.cfg.Finality]; tag != nil && !slices.ContainsFunc(list,
+		func(x source.Examination) bool { return x.Err == nil && tag(&x) != nil }) {
 		d.set("FINALITY", source.Confirmations, "no endpoint knows the %s block", d.cfg.Finality)
 	}
+
 	return nil
 }
 
@@ -73,11 +85,13 @@ func (d *doctor) endpoint(x *source.Examination, best uint64) {
 	default:
 		d.say(fine, x.Name, "head", "block %d, %s old", x.Head, age)
 	}
+
 	if x.Code {
 		d.say(fine, x.Name, "factory", "there is a contract at %s", d.cfg.Factory)
 	} else {
 		d.say(wrong, x.Name, "factory", "there is no contract at FACTORY_ADDRESS=%s on chain %d", d.cfg.Factory, x.ChainID)
 	}
+
 	for _, tag := range []struct {
 		name  string
 		block *uint64
@@ -91,48 +105,61 @@ func (d *doctor) endpoint(x *source.Examination, best uint64) {
 			d.say(note, x.Name, tag.name, "it does not know the %s block", tag.name)
 		}
 	}
+
 	switch {
 	case x.RangeErr == nil:
 		d.say(fine, x.Name, "range", "logs of %d blocks at once, which is all that was asked for", x.Range)
 	case x.Range == 0:
 		d.say(wrong, x.Name, "range", "it gives no logs, not of one block: %s", x.RangeErr)
 	case !x.RangeLimited:
-		d.say(note, x.Name, "range", "logs of %d blocks at once; more could not be tested, since it says: %s", x.Range, x.RangeErr)
+		d.say(note, x.Name, "range", "logs of %d blocks at once; more could not be tested, since it says: %s",
+			x.Range, x.RangeErr)
 	case x.Range < smallRange:
-		d.say(note, x.Name, "range", "logs of %d blocks at once: a backfill will be slow; to more it says: %s", x.Range, x.RangeErr)
+		d.say(note, x.Name, "range", "logs of %d blocks at once: a backfill will be slow; to more it says: %s",
+			x.Range, x.RangeErr)
 	default:
 		d.say(fine, x.Name, "range", "logs of %d blocks at once; to more it says: %s", x.Range, x.RangeErr)
 	}
+
 	switch start := max(d.cfg.StartBlock, 0); {
 	case x.Head < uint64(start):
 		d.say(wrong, x.Name, "history", "its head %d is below START_BLOCK=%d", x.Head, start)
 	case x.OldestErr == nil:
 		d.say(fine, x.Name, "history", "back to START_BLOCK=%d", start)
 	default:
-		d.say(wrong, x.Name, "history", "%s go back to block %d only, and START_BLOCK is %d: put an archive node into RPC_URLS; it says: %s",
+		d.say(wrong, x.Name, "history",
+			"%s go back to block %d only, and START_BLOCK is %d: put an archive node into RPC_URLS; it says: %s",
 			map[bool]string{false: "headers", true: "logs"}[x.OldestLogs], x.Oldest, start, x.OldestErr)
 	}
+
 	v := fine
 	if x.Latency > slowEndpoint {
 		v = note
 	}
+
 	d.say(v, x.Name, "latency", "%s (median)", x.Latency.Round(100*time.Microsecond))
 	if x.Batch > 1 {
 		d.say(fine, x.Name, "batch", "it takes %d requests at once", x.Batch)
 	} else {
-		d.say(note, x.Name, "batch", "it takes no batches: each request is sent alone, which takes longer; the number of requests stays the same")
+		d.say(note, x.Name, "batch",
+			"it takes no batches: each request is sent alone, which takes longer; the number of requests stays the same")
 	}
+
 	if x.Rate > 0 {
-		d.say(note, x.Name, "rate", "it limits the rate: about %.1f requests per second went through; that is found out while running too, and RPC_MAX_RPS only sets a bound that is never tried", x.Rate)
+		d.say(note, x.Name, "rate",
+			"it limits the rate: about %.1f requests per second went through; that is found out while running too, and RPC_MAX_RPS only sets a bound that is never tried", x.Rate)
 	} else {
 		d.say(fine, x.Name, "rate", "no limit was met by the requests of this examination")
 	}
+
 	if x.Addressed != nil {
-		d.say(verdictIf(d.cfg.LogFilter == "addresses", fine, wrong), x.Name, "filter", "it gives logs of named contracts only: %s", x.Addressed)
+		d.say(verdictIf(d.cfg.LogFilter == "addresses", fine, wrong), x.Name, "filter",
+			"it gives logs of named contracts only: %s", x.Addressed)
 		if d.cfg.LogFilter != "addresses" {
 			d.set("LOG_FILTER", "addresses", "%s gives logs of named contracts only", x.Name)
 		}
 	}
+
 	if x.WebSocket {
 		if x.Subscribes == nil {
 			d.say(fine, x.Name, "newHeads", "it announces blocks")
@@ -146,5 +173,6 @@ func verdictIf(ok bool, yes, no verdict) verdict {
 	if ok {
 		return yes
 	}
+
 	return no
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 )
 
-// Clocks that are farther apart than this make ages and lags on status pages and in alerts misleading; no decision rests on them.
+// Clocks that are farther apart than this make ages and lags on status pages and in alerts
+// misleading; no decision rests on them.
 const (
 	skewNoted = time.Second
 	skewWrong = 30 * time.Second
@@ -26,27 +27,34 @@ func (d *doctor) database(ctx context.Context) {
 	if !d.judge(of, "settings", "read", err) {
 		return
 	}
+
 	defer db.Close()
 	session, err := pgx.ConnectConfig(ctx, db.Session)
 	if err != nil {
 		d.judge(of, "login", "", fmt.Errorf("connect: check DATABASE_URL and SESSION_DATABASE_URL: %w", err))
 		return
 	}
+
 	defer func() { _ = session.Close(context.WithoutCancel(ctx)) }()
 	var version, user string
 	var number int
-	err = db.Pool.QueryRow(ctx, `select current_setting('server_version'), current_setting('server_version_num')::int, current_user`).Scan(&version, &number, &user)
+	err = db.Pool.QueryRow(ctx,
+		`select current_setting('server_version'), current_setting('server_version_num')::int, current_user`).Scan(&version,
+		&number, &user)
 	if err == nil && number < 140000 {
 		err = fmt.Errorf("Postgres %s is too old: 14 is the oldest that is supported", version) //nolint:staticcheck // a name
 	}
+
 	if !d.judge(of, "login", fmt.Sprintf("Postgres %s as %s", version, user), err) {
 		return
 	}
+
 	err = election.CheckPooling(ctx, db.Session)
 	d.judge(of, "session", "one connection is one server session", err)
 	if errors.Is(err, election.ErrPooled) {
 		d.set("SESSION_DATABASE_URL", "postgres://…", "the address of Postgres itself, or of a pool in session mode")
 	}
+
 	d.schema(ctx, db)
 	d.judge(of, "locks", "advisory locks can be taken", takeLock(ctx, session))
 	d.judge(of, "notify", "a notification arrived", notified(ctx, session, db))
@@ -61,11 +69,13 @@ func (d *doctor) schema(ctx context.Context, db *database.Database) {
 	const of = "database"
 	// What the migrations make lies where they are run: in the first schema of the search path that exists.
 	var there, create bool
-	err := db.Pool.QueryRow(ctx, `select to_regclass('goose_db_version') is not null, coalesce(has_schema_privilege(current_schema(), 'create'), false)`).Scan(&there, &create)
+	err := db.Pool.QueryRow(ctx,
+		`select to_regclass('goose_db_version') is not null, coalesce(has_schema_privilege(current_schema(), 'create'), false)`).Scan(&there, &create)
 	if err != nil {
 		d.judge(of, "schema", "", err)
 		return
 	}
+
 	switch {
 	case !there && d.cfg.MigrateOnStart && create:
 		d.say(note, of, "schema", "none yet: the first instance makes it (MIGRATE_ON_START)")
@@ -76,37 +86,47 @@ func (d *doctor) schema(ctx context.Context, db *database.Database) {
 		if err == nil && state.Current < state.Latest && !(d.cfg.MigrateOnStart && create) {
 			err = fmt.Errorf("it is at version %d of %d: run `escrow-relayer migrate`", state.Current, state.Latest)
 		}
+
 		d.judge(of, "schema", fmt.Sprintf("version %d of %d", state.Current, state.Latest), err)
 	}
+
 	if d.cfg.MigrateOnStart && !create {
-		d.say(wrong, of, "create", "the user may not create tables in the schema: grant usage, create on it, or migrate as somebody else")
+		d.say(wrong, of, "create",
+			"the user may not create tables in the schema: grant usage, create on it, or migrate as somebody else")
 		d.set("MIGRATE_ON_START", "false", "unless the user is granted create on the schema")
 	} else {
-		d.say(fine, of, "create", "%s", map[bool]string{true: "the user may create tables", false: "not allowed, and not needed"}[create])
+		d.say(fine, of, "create", "%s", map[bool]string{true: "the user may create tables",
+			false: "not allowed, and not needed"}[create])
 	}
+
 	if !there {
 		return
 	}
+
 	rows, err := db.Pool.Query(ctx, rightsMissing)
 	if err != nil {
 		d.judge(of, "rights", "", err)
 		return
 	}
+
 	lacking, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct{ Relation, Rights string }])
 	if err != nil {
 		d.judge(of, "rights", "", err)
 		return
 	}
+
 	for _, l := range lacking {
-		d.say(wrong, of, "rights", "%s on %s is missing: grant %s on %s to the user of DATABASE_URL", l.Rights, l.Relation, l.Rights, l.Relation)
+		d.say(wrong, of, "rights", "%s on %s is missing: grant %s on %s to the user of DATABASE_URL", l.Rights, l.Relation,
+			l.Rights, l.Relation)
 	}
+
 	if len(lacking) == 0 {
 		d.say(fine, of, "rights", "select, insert, update, delete on every table")
 	}
 }
 
-// rightsMissing lists our relations and what the user may not do with them. A table that is not there is for the version to tell. The
-// sequences of identity columns need no rights of their own.
+// rightsMissing lists our relations and what the user may not do with them. A table that is not
+// there is for the version to tell. The sequences of identity columns need no rights of their own.
 const rightsMissing = `
 	select relation, string_agg(privilege, ', ' order by privilege)
 	  from unnest(array['escrows', 'late_escrows', 'relayer_instances', 'cursors', 'slot_ownership', 'leadership', 'chain_blocks', 'events',
@@ -127,6 +147,7 @@ func takeLock(ctx context.Context, conn *pgx.Conn) error {
 			conn.QueryRow(ctx, `select pg_advisory_unlock($1)`, key).Scan(&given),
 		)
 	}
+
 	switch {
 	case err != nil:
 		return fmt.Errorf("take an advisory lock: %w", err)
@@ -135,6 +156,7 @@ func takeLock(ctx context.Context, conn *pgx.Conn) error {
 	case !seen || !given:
 		return errors.New("an advisory lock that was taken is not to be seen in pg_locks: a proxy in between changes sessions")
 	}
+
 	return nil
 }
 
@@ -145,12 +167,15 @@ func notified(ctx context.Context, session *pgx.Conn, db *database.Database) err
 	if _, err := session.Exec(ctx, `listen relayer_doctor`); err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
+
 	if _, err := db.Pool.Exec(ctx, `notify relayer_doctor`); err != nil {
 		return fmt.Errorf("notify: %w", err)
 	}
+
 	if _, err := session.WaitForNotification(ctx); err != nil {
 		return fmt.Errorf("no notification within 5s: are DATABASE_URL and SESSION_DATABASE_URL the same database: %w", err)
 	}
+
 	return nil
 }
 
@@ -161,7 +186,8 @@ func (d *doctor) clock(ctx context.Context, db *database.Database) {
 	err := db.Pool.QueryRow(ctx, `select clock_timestamp()`).Scan(&theirs)
 	took := time.Since(before)
 	skew := theirs.Sub(before.Add(took / 2))
-	text := fmt.Sprintf("the database is %s ahead of this machine, give or take %s", skew.Round(time.Millisecond), (took / 2).Round(time.Millisecond))
+	text := fmt.Sprintf("the database is %s ahead of this machine, give or take %s", skew.Round(time.Millisecond),
+		(took / 2).Round(time.Millisecond))
 	switch {
 	case err == nil && skew.Abs() > skewWrong:
 		d.say(wrong, "database", "clock", "%s: set the clocks by NTP", text)
@@ -178,13 +204,16 @@ func (d *doctor) connections(ctx context.Context, db *database.Database) {
 	err := db.Pool.QueryRow(ctx, `select current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int, (select count(*) from pg_stat_activity
 		where backend_type = 'client backend')`).Scan(&most, &used)
 	want := (int(d.cfg.DBMaxConns) + 1) * d.cfg.Total
-	text := fmt.Sprintf("%d in use of %d; the fleet takes up to %d (TOTAL_PARTITIONS times DB_MAX_CONNS and a session)", used, most, want)
+	text := fmt.Sprintf("%d in use of %d; the fleet takes up to %d (TOTAL_PARTITIONS times DB_MAX_CONNS and a session)",
+		used, most, want)
 	if err == nil && want > most {
 		d.say(wrong, "database", "connections", "%s", text)
 		if fit := most/d.cfg.Total - 1; fit >= 2 {
 			d.set("DB_MAX_CONNS", fmt.Sprint(fit), "or raise the server's max_connections")
 		}
+
 		return
 	}
+
 	d.judge("database", "connections", strings.TrimSpace(text), err)
 }

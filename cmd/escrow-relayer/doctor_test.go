@@ -19,6 +19,7 @@ func examine(t *testing.T, env []string) (code int, d doctor, out string) {
 	code, out = call(t, env, "doctor", "--timeout", "80s", "--json")
 	require.NoError(t, json.Unmarshal([]byte(out), &d), out)
 	require.Equal(t, code == 1, d.Sick, out)
+
 	return code, d, out
 }
 
@@ -28,6 +29,7 @@ func (d *doctor) verdict(of, what string) (v verdict, found string) {
 			v, found = f.Verdict, f.Found
 		}
 	}
+
 	return v, found
 }
 
@@ -37,6 +39,7 @@ func (d *doctor) value(variable string) string {
 			return s.Value
 		}
 	}
+
 	return ""
 }
 
@@ -50,6 +53,7 @@ func TestDoctor(t *testing.T) {
 		for _, f := range list {
 			p.Inject(f)
 		}
+
 		return p
 	}
 	head, err := w.Head(t.Context())
@@ -62,19 +66,24 @@ func TestDoctor(t *testing.T) {
 		require.Empty(t, d.Set)
 		ws := w.Chain.WS()
 		for _, c := range [][2]string{
-			{"database", "login"}, {"database", "session"}, {"database", "create"}, {"database", "locks"}, {"database", "notify"}, {"database", "clock"}, {"database", "connections"},
-			{"topics", "PUBSUB_TOPIC_ID"}, {"topics", "RETRACTIONS_TOPIC_ID"}, {ws, "chain"}, {ws, "head"}, {ws, "factory"}, {ws, "safe"},
-			{ws, "finalized"}, {ws, "range"}, {ws, "history"}, {ws, "latency"}, {ws, "batch"}, {ws, "newHeads"}, {ws, "rate"}, {w.Chain.HTTP(), "chain"},
+			{"database", "login"}, {"database", "session"}, {"database", "create"}, {"database", "locks"},
+			{"database", "notify"}, {"database", "clock"}, {"database", "connections"},
+			{"topics", "PUBSUB_TOPIC_ID"}, {"topics", "RETRACTIONS_TOPIC_ID"}, {ws, "chain"}, {ws, "head"},
+			{ws, "factory"}, {ws, "safe"},
+			{ws, "finalized"}, {ws, "range"}, {ws, "history"}, {ws, "latency"}, {ws, "batch"}, {ws, "newHeads"}, {ws, "rate"},
+			{w.Chain.HTTP(), "chain"},
 		} {
 			v, found := d.verdict(c[0], c[1])
 			require.Equal(t, fine, v, "%v: %s", c, found)
 		}
+
 		v, _ := d.verdict("topics", "publish")
 		require.Equal(t, unknown, v, "an emulator has no rights")
 		v, _ = d.verdict("database", "schema")
 		require.Equal(t, note, v, "there is none yet")
 		var made bool
-		require.NoError(t, w.DB.QueryRow(t.Context(), `select exists (select from pg_class where relnamespace = 'public'::regnamespace)`).Scan(&made))
+		require.NoError(t, w.DB.QueryRow(t.Context(),
+			`select exists (select from pg_class where relnamespace = 'public'::regnamespace)`).Scan(&made))
 		require.False(t, made, "it changes nothing")
 		code, out = call(t, env, "doctor", "--timeout", "80s")
 		require.Zero(t, code, out)
@@ -114,13 +123,16 @@ func TestDoctor(t *testing.T) {
 			for _, m := range []string{"eth_chainId", "eth_getBlockByNumber", "eth_getCode", "eth_getLogs", "eth_subscribe"} {
 				sum += p.Requests(m)
 			}
+
 			require.LessOrEqual(t, sum, 140)
 			require.Greater(t, sum, 10)
 		}
 	})
 
 	t.Run("finality", func(t *testing.T) {
-		code, d, out := examine(t, w.Environ("doc", 0, 1, map[string]string{"RPC_URLS": proxy(t, faults.Fault{Mode: faults.Refused, Words: "the method is not available"}).HTTP()}))
+		code, d, out := examine(t, w.Environ("doc", 0, 1,
+			map[string]string{"RPC_URLS": proxy(t, faults.Fault{Mode: faults.Refused,
+				Words: "the method is not available"}).HTTP()}))
 		require.Equal(t, 1, code, out)
 		_, found := d.verdict("chain", "endpoints")
 		require.Contains(t, found, "RPC_URLS")
@@ -130,7 +142,8 @@ func TestDoctor(t *testing.T) {
 		code, out := call(t, w.Environ("doc", 0, 1, nil), "migrate")
 		require.Zero(t, code, out)
 		_, err := w.DB.Exec(t.Context(), `create role poor login password 'poor-secret'; grant usage on schema public to poor; revoke create on schema public from public;
-			grant select, insert, update, delete on all tables in schema public to poor; revoke update, delete on outbox from poor`)
+			grant select, insert, update, delete on all tables in schema public to poor; revoke update, delete on outbox
+				from poor`)
 		require.NoError(t, err)
 		u, err := url.Parse(w.URL)
 		require.NoError(t, err)
@@ -146,12 +159,14 @@ func TestDoctor(t *testing.T) {
 		require.NotContains(t, out, "poor-secret")
 		_, err = w.DB.Exec(t.Context(), `grant update, delete on outbox to poor`)
 		require.NoError(t, err)
-		code, _, out = examine(t, w.Environ("doc", 0, 1, map[string]string{"DATABASE_URL": u.String(), "MIGRATE_ON_START": "false"}))
+		code, _, out = examine(t, w.Environ("doc", 0, 1,
+			map[string]string{"DATABASE_URL": u.String(), "MIGRATE_ON_START": "false"}))
 		require.Zero(t, code, out)
 	})
 
 	t.Run("database and topic", func(t *testing.T) {
-		code, d, out := examine(t, w.Environ("doc", 0, 1, map[string]string{"DATABASE_URL": w.PG.URL("nowhere"), "PUBSUB_TOPIC_ID": "nowhere", "RETRACTIONS_TOPIC_ID": ""}))
+		code, d, out := examine(t, w.Environ("doc", 0, 1,
+			map[string]string{"DATABASE_URL": w.PG.URL("nowhere"), "PUBSUB_TOPIC_ID": "nowhere", "RETRACTIONS_TOPIC_ID": ""}))
 		require.Equal(t, 1, code, out)
 		v, found := d.verdict("database", "login")
 		require.Equal(t, wrong, v)

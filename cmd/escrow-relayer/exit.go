@@ -11,8 +11,9 @@ import (
 
 // Exit codes, the same for every command.
 const (
-	exitWell        = 0
-	exitNo          = 1   // the command could ask, and the answer is no: a difference, a problem, a fleet that is not whole
+	exitWell = 0
+	// the command could ask, and the answer is no: a difference, a problem, a fleet that is not whole
+	exitNo          = 1
 	exitRefused     = 2   // the command could not ask: usage, configuration, or something that it needs cannot be reached
 	exitInterrupted = 130 // 128 + SIGINT: ended before there was a result
 )
@@ -36,13 +37,15 @@ func exitCode(err error) int {
 	switch {
 	case err == nil:
 		return exitWell
-	case errors.Is(err, relayer.ErrRefused): // before the answer no: an instance that ends for good for another reason ends with 1
+	case errors.Is(err, relayer.ErrRefused):
+		// before the answer no: an instance that ends for good for another reason ends with 1
 		return exitRefused
 	case errors.Is(err, errQuiet), errors.As(err, new(no)):
 		return exitNo
 	case errors.As(err, new(interrupted)):
 		return exitInterrupted
 	}
+
 	return exitRefused
 }
 
@@ -63,17 +66,21 @@ func describeExits(cmd *cobra.Command) {
 	for _, c := range cmd.Commands() {
 		describeExits(c)
 	}
+
 	if cmd.Long == "" {
 		cmd.Long = cmd.Short + "."
 	}
+
 	cmd.Long += "\n\nExit codes: 0 well; "
 	if meaning := meaningOfNo[cmd.Name()]; meaning != "" {
 		cmd.Long += "1 " + meaning + "; "
 	}
+
 	cmd.Long += "2 could not ask: usage, configuration, or something out of reach; 130 interrupted."
 }
 
-// group is a command that does nothing without a subcommand. Its help goes to stderr then, and the exit code says that nothing was done.
+// group is a command that does nothing without a subcommand. Its help goes to stderr then, and the
+// exit code says that nothing was done.
 func group(cmd *cobra.Command) *cobra.Command {
 	cmd.Args = cobra.ArbitraryArgs
 	cmd.SuggestionsMinimumDistance = 2 // letters
@@ -84,6 +91,7 @@ func group(cmd *cobra.Command) *cobra.Command {
 
 			return usage{fmt.Errorf("%s needs a command", c.CommandPath())}
 		}
+
 		if why, known := leftOut[args[0]]; known && !c.HasParent() {
 			return usage{errors.New(why)}
 		}
@@ -92,7 +100,9 @@ func group(cmd *cobra.Command) *cobra.Command {
 		if similar := c.SuggestionsFor(args[0]); len(similar) > 0 {
 			hint = fmt.Sprintf("; did you mean %s", similar[0])
 		}
+
 		return usage{fmt.Errorf("%s has no command %q%s: see %s --help", c.CommandPath(), args[0], hint, c.CommandPath())}
 	}
+
 	return cmd
 }

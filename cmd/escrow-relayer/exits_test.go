@@ -35,6 +35,7 @@ func TestExitCodes(t *testing.T) {
 	} {
 		require.Equal(t, want, exitCode(err), err)
 	}
+
 	require.Zero(t, exitCode(nil))
 }
 
@@ -78,7 +79,8 @@ func TestUnknownCommands(t *testing.T) {
 // The binary that is deployed has no demo, and does not pretend to have run one.
 func TestDemoOfTheProductionBinary(t *testing.T) {
 	production := filepath.Join(t.TempDir(), "escrow-relayer")
-	built, err := exec.CommandContext(t.Context(), "go", "build", "-tags", "production", "-o", production, ".").CombinedOutput()
+	built, err := exec.CommandContext(t.Context(), "go", "build", "-tags", "production", "-o", production,
+		".").CombinedOutput()
 	require.NoError(t, err, "%s", built)
 
 	cmd := exec.CommandContext(t.Context(), production, "demo")
@@ -91,7 +93,8 @@ func TestDemoOfTheProductionBinary(t *testing.T) {
 func TestBeforeTheFirstMigration(t *testing.T) {
 	url := testpg.Bare(t)
 	env := []string{
-		"CHAIN_ID=1337", "DATABASE_URL=" + url, "INSTANCE_ID=cli", "RPC_URL=http://127.0.0.1:1", "PUBSUB_PROJECT_ID=project", "PUBSUB_TOPIC_ID=topic",
+		"CHAIN_ID=1337", "DATABASE_URL=" + url, "INSTANCE_ID=cli", "RPC_URL=http://127.0.0.1:1", "PUBSUB_PROJECT_ID=project",
+		"PUBSUB_TOPIC_ID=topic",
 		"FACTORY_ADDRESS=0x00000000000000000000000000000000000000aa", "PUBSUB_EMULATOR_HOST=127.0.0.1:1",
 	}
 	for _, args := range [][]string{
@@ -103,6 +106,7 @@ func TestBeforeTheFirstMigration(t *testing.T) {
 		if args[0] == "migrate" {
 			want = exitNo
 		}
+
 		require.Equal(t, want, code, "%v: %s", args, out)
 		require.Contains(t, out, "run `escrow-relayer migrate`", "%v", args)
 		require.NotContains(t, out, "SQLSTATE", "%v", args)
@@ -112,7 +116,8 @@ func TestBeforeTheFirstMigration(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, conn.Close(context.Background())) })
 	var tables int
-	require.NoError(t, conn.QueryRow(t.Context(), `select count(*) from pg_tables where schemaname = 'public'`).Scan(&tables))
+	require.NoError(t, conn.QueryRow(t.Context(),
+		`select count(*) from pg_tables where schemaname = 'public'`).Scan(&tables))
 	require.Zero(t, tables)
 }
 
@@ -175,8 +180,10 @@ func TestWhole(t *testing.T) {
 	three := func() *fleet.Fleet {
 		f := &fleet.Fleet{Leader: fleet.Leader{Valid: true}, Slots: fleet.Slots{Total: 2520, Served: 2520}}
 		for n := range 3 {
-			f.Instances = append(f.Instances, fleet.Instance{ID: fmt.Sprintf("r%d", n), Number: n, Total: 3, Alive: true, Started: started})
+			f.Instances = append(f.Instances, fleet.Instance{ID: fmt.Sprintf("r%d", n), Number: n, Total: 3, Alive: true,
+				Started: started})
 		}
+
 		return f
 	}
 	require.Empty(t, (&whole{lag: 100}).missing(three()))
@@ -190,7 +197,8 @@ func TestWhole(t *testing.T) {
 	require.Empty(t, (&whole{lag: 100, instance: "r0", total: 3}).missing(without))
 
 	require.Empty(t, (&whole{lag: 100, instance: "r0", since: started}).missing(three()))
-	require.Contains(t, (&whole{lag: 100, instance: "r0", since: started.Add(time.Second)}).missing(three()), "not been started since")
+	require.Contains(t, (&whole{lag: 100, instance: "r0", since: started.Add(time.Second)}).missing(three()),
+		"not been started since")
 }
 
 // A fleet that is not whole is the answer no; a database that cannot be asked is not.
@@ -200,6 +208,7 @@ func TestPlanWait(t *testing.T) {
 	for n := range 2 {
 		w.run(fmt.Sprintf("r%d", n), n, 2, nil)
 	}
+
 	w.ready("r0", "r1")
 	w.blocks(3)
 

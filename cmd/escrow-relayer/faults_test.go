@@ -19,7 +19,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 )
 
-// A database that stays away ends the process with an error, so that whoever runs it sees that; a shorter outage does not.
+// A database that stays away ends the process with an error, so that whoever runs it sees that; a
+// shorter outage does not.
 func TestDatabaseOutageLimit(t *testing.T) {
 	const limit = 3 * time.Second
 	w := newWorld(t, nil)
@@ -38,8 +39,10 @@ func TestDatabaseOutageLimit(t *testing.T) {
 	code, err := p.Wait(ctx)
 	require.NoError(t, err)
 	require.Equal(t, 1, code)
-	require.GreaterOrEqual(t, time.Since(begun), limit-time.Second, "counted from the last look at the fleet, one per second, that worked")
-	t.Logf("exited %s after the database was gone, DB_OUTAGE_LIMIT=%s", time.Since(begun).Round(10*time.Millisecond), limit)
+	require.GreaterOrEqual(t, time.Since(begun), limit-time.Second,
+		"counted from the last look at the fleet, one per second, that worked")
+	t.Logf("exited %s after the database was gone, DB_OUTAGE_LIMIT=%s",
+		time.Since(begun).Round(10*time.Millisecond), limit)
 	log, err := os.ReadFile(p.LogFile)
 	require.NoError(t, err)
 	require.Contains(t, string(log), "DB_OUTAGE_LIMIT=3s")
@@ -51,7 +54,8 @@ func TestDatabaseOutageLimit(t *testing.T) {
 	w.audit(true)
 }
 
-// What was acknowledged by Pub/Sub and not yet deleted from the outbox when the process died is published once more, counted, and nothing else is.
+// What was acknowledged by Pub/Sub and not yet deleted from the outbox when the process died is
+// published once more, counted, and nothing else is.
 func TestKilledBetweenAcknowledgementAndDeletion(t *testing.T) {
 	w := newWorld(t, nil)
 	w.run("r0", 0, 1, nil)
@@ -68,6 +72,7 @@ func TestKilledBetweenAcknowledgementAndDeletion(t *testing.T) {
 		_, err := w.DB.Exec(t.Context(), statement)
 		require.NoError(t, err)
 	}
+
 	conn, err := pgx.Connect(t.Context(), w.URL)
 	require.NoError(t, err)
 	_, err = conn.Exec(t.Context(), `select pg_advisory_lock($1)`, hold)
@@ -84,7 +89,8 @@ func TestKilledBetweenAcknowledgementAndDeletion(t *testing.T) {
 	require.Equal(t, waiting, w.count(`select count(*) from outbox`), "acknowledged, and not deleted")
 	w.fleet["r0"].Kill()
 	// A server process that waits does not notice that nobody waits for it.
-	_, err = conn.Exec(t.Context(), `select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'escrow-relayer/r0'`)
+	_, err = conn.Exec(t.Context(),
+		`select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'escrow-relayer/r0'`)
 	require.NoError(t, err)
 	require.NoError(t, conn.Close(t.Context()))
 
@@ -92,7 +98,8 @@ func TestKilledBetweenAcknowledgementAndDeletion(t *testing.T) {
 	w.ready("r0")
 	w.blocks(1)
 	w.audit(true)
-	require.Eventually(t, func() bool { return w.count(`select count(*) from outbox`) == 0 }, 30*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return w.count(`select count(*) from outbox`) == 0 }, 30*time.Second,
+		20*time.Millisecond)
 	seen := map[string]int{}
 	twice := 0
 	for _, m := range w.Received.Messages() {
@@ -100,8 +107,10 @@ func TestKilledBetweenAcknowledgementAndDeletion(t *testing.T) {
 		if seen[id]++; seen[id] == 2 {
 			twice++
 		}
+
 		require.LessOrEqual(t, seen[id], 2)
 	}
+
 	require.Equal(t, waiting, twice)
 	require.Contains(t, w.metrics("r0"), "\nrelayer_republished_total{chain_id=\"1337\"} "+strconv.Itoa(waiting)+"\n")
 }
@@ -146,6 +155,7 @@ func TestReorgsWithinTheConfirmations(t *testing.T) {
 			require.NoError(t, w.Chain.Reorg(t.Context(), depth, testchain.Fate(keep)))
 		}
 	}
+
 	w.audit(false)
 	require.Empty(t, w.Retracted.Messages())
 	require.Zero(t, w.count(`select count(*) from processed_events where state <> 'canonical'`))
@@ -165,5 +175,6 @@ func (w *world) metrics(id string) string {
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	require.NoError(w.t, err)
+
 	return string(body)
 }

@@ -18,7 +18,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
-// bin is the binary under test, built with the race detector: a race in a process makes it exit with 66, which the tests see.
+// bin is the binary under test, built with the race detector: a race in a process makes it exit
+// with 66, which the tests see.
 var bin string
 
 func TestMain(m *testing.M) {
@@ -26,12 +27,14 @@ func TestMain(m *testing.M) {
 	if err != nil {
 		panic(err)
 	}
+
 	bin = filepath.Join(dir, "escrow-relayer")
 	build := exec.Command("go", "build", "-race", "-o", bin, ".")
 	build.Stderr = os.Stderr
 	if err := build.Run(); err != nil {
 		panic(fmt.Sprintf("build the binary under test: %v", err))
 	}
+
 	code := m.Run()
 	_ = os.RemoveAll(dir)
 	os.Exit(code)
@@ -50,16 +53,19 @@ func newWorld(t *testing.T, change func(*lab.Options)) *world {
 	if change != nil {
 		change(&o)
 	}
+
 	l, err := lab.Start(t.Context(), o)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
 	w := &world{Lab: l, t: t, fleet: map[string]*lab.Process{}}
 	w.traffic, err = testchain.NewTraffic(t.Context(), testchain.TrafficConfig{
-		URL: l.Chain.HTTP(), Deployment: testchain.Deployment{Block: l.Contracts.Block, Factory: l.Contracts.Factory, Noise: l.Contracts.Noise},
+		URL: l.Chain.HTTP(), Deployment: testchain.Deployment{Block: l.Contracts.Block, Factory: l.Contracts.Factory,
+			Noise: l.Contracts.Noise},
 		Accounts: l.Chain.Accounts()[:len(l.Chain.Accounts())-1], Seed: 7,
 	})
 	require.NoError(t, err)
 	t.Cleanup(w.traffic.Close)
+
 	return w
 }
 
@@ -67,6 +73,7 @@ func (w *world) run(id string, number, total int, env map[string]string) *lab.Pr
 	p, err := w.Run(id, number, total, env)
 	require.NoError(w.t, err)
 	w.fleet[id] = p
+
 	return p
 }
 
@@ -97,7 +104,9 @@ func (w *world) until(what string, ok func(*fleet.Fleet) bool) {
 		if err != nil {
 			return false
 		}
+
 		last = f
+
 		return ok(&f)
 	}, 60*time.Second, 20*time.Millisecond, "%s: %+v %+v", what, &last.Slots, &last.Leader)
 }
@@ -107,7 +116,8 @@ func slotsOf(id string, n int) func(*fleet.Fleet) bool {
 }
 
 func (w *world) leader() (id string, epoch int64) {
-	require.NoError(w.t, w.DB.QueryRow(w.t.Context(), `select coalesce(instance_id, ''), epoch from leadership`).Scan(&id, &epoch))
+	require.NoError(w.t, w.DB.QueryRow(w.t.Context(), `select coalesce(instance_id, ''), epoch from leadership`).Scan(&id,
+		&epoch))
 	return id, epoch
 }
 
@@ -125,6 +135,7 @@ func (w *world) audit(duplicates bool) {
 	if !duplicates {
 		require.True(w.t, a.Clean(), a.String())
 	}
+
 	w.t.Log(a)
 }
 
@@ -133,6 +144,7 @@ func TestFleetSharesAdoptsAndGivesBack(t *testing.T) {
 	for i := range 3 {
 		w.run(fmt.Sprint("r", i), i, 3, nil)
 	}
+
 	w.ready("r0", "r1", "r2")
 	w.until("three share", func(f *fleet.Fleet) bool {
 		return slotsOf("r0", 840)(f) && slotsOf("r1", 840)(f) && slotsOf("r2", 840)(f) && f.Slots.Unserved == 0
@@ -198,12 +210,14 @@ func TestLeaderKilledStoppedFrozen(t *testing.T) {
 				w.blocks(3)
 				require.True(t, w.fleet[id].Running())
 			}
+
 			w.audit(c.duplicates)
 		})
 	}
 }
 
-// The binary against nodes that this project did not embed, over HTTP and over WebSocket: geth, and anvil where there is npm.
+// The binary against nodes that this project did not embed, over HTTP and over WebSocket: geth, and
+// anvil where there is npm.
 func TestIndependentNode(t *testing.T) {
 	for name, start := range map[string]func() (testchain.Node, error){
 		"geth":  func() (testchain.Node, error) { return testchain.StartGeth(t.Context(), testchain.Options{Seed: 7}) },
@@ -214,6 +228,7 @@ func TestIndependentNode(t *testing.T) {
 			t.Log("no npm here, so no anvil: geth alone will do")
 			continue
 		}
+
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, node.Stop()) })
 		for scheme, url := range map[string]string{"http": node.HTTP(), "ws": node.WS()} {

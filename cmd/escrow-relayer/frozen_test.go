@@ -11,8 +11,9 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
-// A process is frozen in the middle of a commit, with its cursor's row locked. Its standby takes its slots, another instance goes on and stops cleanly
-// meanwhile, and what the frozen one does when it wakes up changes nothing.
+// A process is frozen in the middle of a commit, with its cursor's row locked. Its standby takes
+// its slots, another instance goes on and stops cleanly meanwhile, and what the frozen one does
+// when it wakes up changes nothing.
 func TestFrozenInsideACommit(t *testing.T) {
 	w := newWorld(t, nil)
 	proxy := w.behindProxy("r0", 0, 2, nil)
@@ -43,7 +44,11 @@ func TestFrozenInsideACommit(t *testing.T) {
 
 	trap.Release()
 	w.fleet["r0"].Signal(syscall.SIGCONT)
-	w.until("it is back", func(f *fleet.Fleet) bool { i := f.Find("r0"); return i != nil && i.Alive && f.Slots.Unserved == 0 })
+	w.until("it is back", func(f *fleet.Fleet) bool {
+		i := f.Find("r0")
+		return i != nil && i.Alive &&
+			f.Slots.Unserved == 0
+	})
 	w.blocks(2)
 	w.audit(true)
 }

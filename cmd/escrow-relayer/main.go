@@ -1,4 +1,5 @@
-// Command escrow-relayer watches an escrow factory and every escrow it deploys, and publishes each event to Google Pub/Sub.
+// Command escrow-relayer watches an escrow factory and every escrow it deploys, and publishes each
+// event to Google Pub/Sub.
 package main
 
 import (
@@ -14,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// version, commit and date (of the commit) are set by the Makefile, the image and a release; without them, what Go stamped into the binary says
-// what this is.
+// version, commit and date (of the commit) are set by the Makefile, the image and a release;
+// without them, what Go stamped into the binary says what this is.
 var version, commit, date string
 
 func main() {
@@ -26,11 +27,12 @@ func main() {
 	if err != nil && !errors.Is(err, errQuiet) {
 		fmt.Fprintln(os.Stderr, "escrow-relayer:", err)
 	}
+
 	os.Exit(exitCode(err))
 }
 
-// interruptible returns a context that ends with the first SIGTERM, SIGINT or SIGHUP (the terminal is gone). The second one
-// ends the process at once.
+// interruptible returns a context that ends with the first SIGTERM, SIGINT or SIGHUP (the terminal
+// is gone). The second one ends the process at once.
 func interruptible(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(parent)
 	signals := make(chan os.Signal, 2)
@@ -46,9 +48,11 @@ func interruptible(parent context.Context) (context.Context, func()) {
 			if n, ok := s.(syscall.Signal); ok {
 				code += int(n)
 			}
+
 			os.Exit(code)
 		}
 	}()
+
 	return ctx, func() { signal.Stop(signals); cancel() }
 }
 
@@ -68,6 +72,7 @@ func root() *cobra.Command {
 
 	refuseArguments(cmd)
 	describeExits(cmd)
+
 	return cmd
 }
 
@@ -78,10 +83,12 @@ func refuseArguments(cmd *cobra.Command) {
 		if c.Args != nil {
 			continue
 		}
+
 		c.Args = func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return usage{fmt.Errorf("%s takes no arguments, got %q", c.Name(), args)}
 			}
+
 			return nil
 		}
 	}
@@ -107,5 +114,6 @@ func stamped() (v, revision, when string) {
 			}
 		}
 	}
+
 	return cmp.Or(v, "(devel)"), cmp.Or(revision, "unknown"), cmp.Or(when, "unknown")
 }

@@ -26,11 +26,13 @@ func families(t *testing.T, p *lab.Process) map[string]*dto.MetricFamily {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	found, err := parser.TextToMetricFamilies(resp.Body)
 	require.NoError(t, err)
+
 	return found
 }
 
-// What /metrics serves and what deploy/metrics.md says are the same: names, types, labels and closed label values; from the start, since a series
-// that appears with its first event hides that event from rate().
+// What /metrics serves and what deploy/metrics.md says are the same: names, types, labels and
+// closed label values; from the start, since a series that appears with its first event hides that
+// event from rate().
 func TestMetricsAreDocumentedBothWays(t *testing.T) {
 	w := newWorld(t, nil)
 	w.run("r0", 0, 2, nil)
@@ -43,13 +45,16 @@ func TestMetricsAreDocumentedBothWays(t *testing.T) {
 			if name == "up" { // the scraper's
 				continue
 			}
+
 			require.Contains(t, served, name, "%s: metrics.md documents what %s does not serve", when, id)
 			require.Equal(t, m.Kind, strings.ToLower(served[name].GetType().String()), "%s: the type of %s", when, name)
 		}
+
 		for name, f := range served {
 			if strings.HasPrefix(name, "go_") || strings.HasPrefix(name, "process_") {
 				continue
 			}
+
 			require.Contains(t, documented, name, "%s: %s serves what metrics.md does not document", when, id)
 			require.NotEmpty(t, f.GetHelp(), name)
 			for _, series := range f.GetMetric() {
@@ -57,17 +62,23 @@ func TestMetricsAreDocumentedBothWays(t *testing.T) {
 				for _, l := range series.GetLabel() {
 					labels = append(labels, l.GetName())
 					if values := documented[name].Values[l.GetName()]; len(values) > 0 {
-						require.Contains(t, values, l.GetValue(), "%s: %s has a value of %s that metrics.md does not name", when, name, l.GetName())
+						require.Contains(t, values, l.GetValue(), "%s: %s has a value of %s that metrics.md does not name", when,
+							name, l.GetName())
 					}
 				}
+
 				want := slices.Sorted(slices.Values(append([]string{"chain_id"}, documented[name].Labels...)))
 				slices.Sort(labels)
 				require.Equal(t, want, labels, "%s: the labels of %s", when, name)
 			}
+
 			for label, values := range documented[name].Values {
 				for _, v := range values {
 					require.True(t, slices.ContainsFunc(f.GetMetric(), func(m *dto.Metric) bool {
-						return slices.ContainsFunc(m.GetLabel(), func(l *dto.LabelPair) bool { return l.GetName() == label && l.GetValue() == v })
+						return slices.ContainsFunc(m.GetLabel(), func(l *dto.LabelPair) bool {
+							return l.GetName() == label &&
+								l.GetValue() == v
+						})
 					}), "%s: %s has no series with %s=%q, which metrics.md names", when, name, label, v)
 				}
 			}

@@ -23,15 +23,18 @@ func migrateCommand() *cobra.Command {
 			if environ["CHAIN_ID"] == "" {
 				environ["CHAIN_ID"] = "1" // the schema is the same for all
 			}
+
 			return askDatabaseWith(cmd, environ, func(ctx context.Context, _ *config.Config, db *database.Database) error {
 				if check {
 					return checkSchema(ctx, cmd.OutOrStdout(), db)
 				}
+
 				return migrate(ctx, cmd.OutOrStdout(), db)
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&check, "check", false, "only say whether a migration is missing")
+
 	return cmd
 }
 
@@ -41,9 +44,11 @@ func migrate(ctx context.Context, out io.Writer, db *database.Database) error {
 	for _, v := range applied {
 		fmt.Fprintf(out, "applied %05d\n", v)
 	}
+
 	if err != nil {
 		return err
 	}
+
 	return checkSchema(ctx, out, db)
 }
 
@@ -58,5 +63,6 @@ func checkSchema(ctx context.Context, out io.Writer, db *database.Database) erro
 	if err := s.Fits(); err != nil {
 		return no{err}
 	}
+
 	return nil
 }

@@ -24,8 +24,10 @@ func operatorPages(t *testing.T) map[string]string {
 		if err == nil && filepath.Ext(name) == ".md" {
 			add(name)
 		}
+
 		return err
 	}))
+
 	return found
 }
 
@@ -33,14 +35,16 @@ var (
 	fence    = regexp.MustCompile("(?s)```sh\n(.*?)```")
 	indented = regexp.MustCompile(`(?m)^ {4,}.+$`)
 	quoted   = regexp.MustCompile("`([^`\n]+)`")
-	// At the start of a line or after an operator of the shell, perhaps behind assignments; up to a comment or the next operator.
-	invocation = regexp.MustCompile(`(?m)(?:^|&&|\|\||;|\bdo|\bthen)[ \t]*(?:[A-Z_]+=\S+ +)*(?:bin/)?escrow-relayer( [^#;&|\n]*)`)
+	// At the start of a line or after an operator of the shell, perhaps behind assignments; up to a
+	// comment, a redirection or the next operator.
+	invocation = regexp.MustCompile(`(?m)(?:^|&&|\|\||;|\bdo|\bthen)[ \t]*(?:[A-Z_]+=\S+ +)*(?:bin/)?escrow-relayer( [^#;&|<>\n]*)`)
 	// What stands for a value in a page: a word in capitals, or an ellipsis.
 	placeholder = regexp.MustCompile(`^[A-Z][A-Z0-9_]*$|…`)
 	words       = regexp.MustCompile(`'[^']*'|"[^"]*"|\S+`)
 )
 
-// Every command line that a page gives to the binary is one that it understands: the subcommand, the flags and their values.
+// Every command line that a page gives to the binary is one that it understands: the subcommand,
+// the flags and their values.
 func TestPagesGiveCommandLinesThatParse(t *testing.T) {
 	checked := 0
 	for name, page := range operatorPages(t) {
@@ -48,9 +52,11 @@ func TestPagesGiveCommandLinesThatParse(t *testing.T) {
 		for _, m := range fence.FindAllStringSubmatch(page, -1) {
 			code = append(code, strings.ReplaceAll(m[1], "\\\n", " "))
 		}
+
 		for _, m := range quoted.FindAllStringSubmatch(regexp.MustCompile("(?s)```.*?```").ReplaceAllString(page, ""), -1) {
 			code = append(code, m[1])
 		}
+
 		code = append(code, indented.FindAllString(page, -1)...)
 		for _, c := range code {
 			for _, m := range invocation.FindAllStringSubmatch(c, -1) {
@@ -58,16 +64,19 @@ func TestPagesGiveCommandLinesThatParse(t *testing.T) {
 				for i := range args {
 					args[i] = placeholder.ReplaceAllString(strings.Trim(args[i], `'"`), "1")
 				}
+
 				cmd, rest, err := root().Find(args)
 				require.NoError(t, err, "%s: escrow-relayer%s", name, m[1])
 				require.NoError(t, cmd.ParseFlags(rest), "%s: escrow-relayer%s", name, m[1])
 				for _, left := range cmd.Flags().Args() {
 					require.Equal(t, "1", left, "%s: escrow-relayer%s: %q is no argument of it", name, m[1], left) // an ellipsis
 				}
+
 				checked++
 			}
 		}
 	}
+
 	require.Greater(t, checked, 30)
 	t.Log(checked, "command lines")
 }

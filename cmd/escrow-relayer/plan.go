@@ -16,8 +16,10 @@ import (
 )
 
 func planCommand() *cobra.Command {
-	cmd := group(&cobra.Command{Use: "plan", Short: "Plan a resize, wait until the fleet is whole, write Cloud Run manifests"})
+	cmd := group(&cobra.Command{Use: "plan",
+		Short: "Plan a resize, wait until the fleet is whole, write Cloud Run manifests"})
 	cmd.AddCommand(planMoveCommand(), planWaitCommand(), planManifestsCommand(), planAlertsCommand())
+
 	return cmd
 }
 
@@ -35,6 +37,7 @@ func planMoveCommand() *cobra.Command {
 					return usage{err}
 				}
 			}
+
 			out := cmd.OutOrStdout()
 			moved := partition.Moves(from, to, s)
 			fmt.Fprintf(out, "%d to %d partitions, %s: %d of %d slots move (%.1f %%)\n",
@@ -50,6 +53,7 @@ func planMoveCommand() *cobra.Command {
 				if err == nil {
 					fmt.Fprintf(out, "%d of %d active escrows move\n", going, all)
 				}
+
 				return err
 			})
 		},
@@ -57,6 +61,7 @@ func planMoveCommand() *cobra.Command {
 	cmd.Flags().IntVar(&from, "from", 0, "partitions now")
 	cmd.Flags().IntVar(&to, "to", 0, "partitions then")
 	cmd.Flags().StringVar(&strategy, "strategy", string(partition.Modulo), "modulo or consistent")
+
 	return cmd
 }
 
@@ -65,7 +70,8 @@ const countActive = `
 	select slot, count(*) from escrow_registry where chain_id = $1 and status = 'active' group by slot`
 
 // escrowsMoving counts the active escrows, and those among them whose slot moves.
-func escrowsMoving(ctx context.Context, db *database.Database, chainID int64, moves func(int16) bool) (going, all int, err error) {
+func escrowsMoving(ctx context.Context, db *database.Database, chainID int64, moves func(int16) bool) (going,
+	all int, err error) {
 	rows, _ := db.Pool.Query(ctx, countActive, chainID)
 	var slot int16
 	var n int
@@ -74,11 +80,13 @@ func escrowsMoving(ctx context.Context, db *database.Database, chainID int64, mo
 		if moves(slot) {
 			going += n
 		}
+
 		return nil
 	})
 	if err != nil {
 		return 0, 0, fmt.Errorf("count the escrows by slot: %w", err)
 	}
+
 	return going, all, nil
 }
 
@@ -96,14 +104,18 @@ func planManifestsCommand() *cobra.Command {
 			if err != nil {
 				return usage{err}
 			}
+
 			files := map[string][]byte{"monitoring.yaml": deploy.Monitoring()}
 			for _, m := range manifests {
 				files[m.Name+".yaml"] = m.YAML
 			}
+
 			if err := writeFiles(out, files); err != nil {
 				return fmt.Errorf("write the manifests to %s: %w", out, err)
 			}
+
 			fmt.Fprintf(cmd.OutOrStdout(), "wrote %d manifests and monitoring.yaml to %s\n", len(manifests), out)
+
 			return nil
 		},
 	}
@@ -124,6 +136,7 @@ func planManifestsCommand() *cobra.Command {
 	f.StringVar(&in.CloudSQLInstance, "cloudsql-instance", "", "CLOUDSQL_INSTANCE")
 	f.StringToStringVar(&variables, "env", nil, "further variables, NAME=VALUE; none that carries a secret")
 	f.StringToStringVar(&in.Secrets, "secret", nil, "variables from Secret Manager, NAME=SECRET[:VERSION]")
+
 	return cmd
 }
 
@@ -139,16 +152,20 @@ func planAlertsCommand() *cobra.Command {
 			if operator {
 				write = deploy.PrometheusRule
 			}
+
 			text, err := write(chains)
 			if err != nil {
 				return usage{err}
 			}
+
 			_, err = cmd.OutOrStdout().Write(text)
+
 			return err
 		},
 	}
 	cmd.Flags().Int64SliceVar(&chains, "chain-id", nil, "CHAIN_ID; once for each chain")
 	cmd.Flags().BoolVar(&operator, "operator", false, "as an object of the Prometheus operator")
+
 	return cmd
 }
 
@@ -157,10 +174,12 @@ func writeFiles(dir string, files map[string][]byte) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
+
 	for name, content := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }

@@ -31,6 +31,7 @@ Reads CHAIN_ID and DATABASE_URL.
 			if err := w.complete(since); err != nil {
 				return usage{err}
 			}
+
 			return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
 				ctx, cancel := context.WithTimeoutCause(ctx, timeout, errNotInTime)
 				defer cancel()
@@ -38,6 +39,7 @@ Reads CHAIN_ID and DATABASE_URL.
 					ctx, cancel := context.WithTimeout(ctx, fleetTimeout)
 					defer cancel()
 					f, err := fleet.Read(ctx, db.Pool, cfg.ChainID)
+
 					return f, explain(cfg, err)
 				}
 
@@ -49,17 +51,22 @@ Reads CHAIN_ID and DATABASE_URL.
 				case errors.Is(context.Cause(ctx), errNotInTime):
 					return fmt.Errorf("not whole within %s: %w", timeout, err)
 				}
+
 				return err
 			})
 		},
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "give up after")
 	cmd.Flags().DurationVar(&every, "every", time.Second, "pause between two looks")
-	cmd.Flags().Int64Var(&w.lag, "lag", 100, "how many blocks the lowest cursor may be behind the head, CONFIRMATIONS included")
+	cmd.Flags().Int64Var(&w.lag, "lag", 100,
+		"how many blocks the lowest cursor may be behind the head, CONFIRMATIONS included")
 	cmd.Flags().StringVar(&w.instance, "instance", "", "this instance must be alive")
-	cmd.Flags().IntVar(&w.total, "total", 0, "number of partitions that --instance must have, or without it the fleet; 0: any")
+	cmd.Flags().IntVar(&w.total, "total", 0,
+		"number of partitions that --instance must have, or without it the fleet; 0: any")
 	cmd.Flags().StringVar(&w.gone, "gone", "", "this instance must be gone")
-	cmd.Flags().StringVar(&since, "since", "", "--instance must have started at or after this time, as in 2006-01-02T15:04:05Z")
+	cmd.Flags().StringVar(&since, "since", "",
+		"--instance must have started at or after this time, as in 2006-01-02T15:04:05Z")
+
 	return cmd
 }
 
@@ -79,20 +86,24 @@ func (w *whole) complete(since string) (err error) {
 	if w.total < 0 {
 		return fmt.Errorf("--total %d: must be 0 or more", w.total)
 	}
+
 	if since == "" {
 		return nil
 	}
+
 	if w.instance == "" {
 		return errors.New("--since needs --instance")
 	}
+
 	if w.since, err = time.Parse(time.RFC3339, since); err != nil {
 		return fmt.Errorf("--since %q: must be a time such as 2006-01-02T15:04:05Z", since)
 	}
+
 	return nil
 }
 
-// wait reads the fleet until it is whole, and returns who leads. When ctx ends first, the error is the answer no, or says why the
-// fleet could not be read.
+// wait reads the fleet until it is whole, and returns who leads. When ctx ends first, the error is
+// the answer no, or says why the fleet could not be read.
 func (w *whole) wait(ctx context.Context, say io.Writer, every time.Duration, read reading) (leader string, err error) {
 	said := ""
 	for {
@@ -111,10 +122,12 @@ func (w *whole) wait(ctx context.Context, say io.Writer, every time.Duration, re
 			said = err.Error()
 			fmt.Fprintln(say, "waiting:", said)
 		}
+
 		if !sleep(ctx, every) {
 			if err == nil {
 				err = failed
 			}
+
 			return "", err
 		}
 	}
@@ -128,9 +141,11 @@ func (w *whole) missing(f *fleet.Fleet) string {
 	if f.Slots.Unserved > 0 || f.Slots.Total == 0 {
 		say("%d slots are unserved", f.Slots.Unserved)
 	}
+
 	if !f.Leader.Valid {
 		say("nobody leads")
 	}
+
 	if behind := f.Chain.Head - f.Chain.LowestCursor + 1; f.Chain.Head > 0 && behind > w.lag {
 		say("the lowest cursor is %d blocks behind the head", behind)
 	}
@@ -153,6 +168,7 @@ func (w *whole) missing(f *fleet.Fleet) string {
 	if i := f.Find(w.gone); w.gone != "" && i != nil && i.Alive {
 		say("%s is still alive", w.gone)
 	}
+
 	return strings.Join(why, "; ")
 }
 
@@ -174,5 +190,6 @@ func (w *whole) partitionsMissing(f *fleet.Fleet) (why []string) {
 			why = append(why, fmt.Sprintf("partition %d of %d has no live instance", number, w.total))
 		}
 	}
+
 	return why
 }

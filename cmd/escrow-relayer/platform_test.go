@@ -23,7 +23,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 )
 
-// fakeGcloud passes its arguments on to the test, and says what it is told: an exit code in the first line, then the text.
+// fakeGcloud passes its arguments on to the test, and says what it is told: an exit code in the
+// first line, then the text.
 const fakeGcloud = `#!/usr/bin/env bash
 exec 3<>"/dev/tcp/127.0.0.1/$FAKE_GCLOUD_PORT"
 printf '%s\n' "$@" '' >&3
@@ -37,9 +38,10 @@ type gcloudAnswer struct {
 	Code int
 }
 
-// platform is Cloud Run as far as the scripts and runbooks of deploy use it, on processes of this machine. As there, a new revision is started beside
-// the old one, which is stopped some time after the new one answers /healthz; a revision that does not answer leaves the old one as it is, although
-// the service then describes itself with the new variables.
+// platform is Cloud Run as far as the scripts and runbooks of deploy use it, on processes of this
+// machine. As there, a new revision is started beside the old one, which is stopped some time after
+// the new one answers /healthz; a revision that does not answer leaves the old one as it is,
+// although the service then describes itself with the new variables.
 type platform struct {
 	*world
 	bin      string // folder with gcloud and escrow-relayer
@@ -58,7 +60,8 @@ type cloudService struct {
 }
 
 func newPlatform(w *world) *platform {
-	p := &platform{world: w, bin: w.t.TempDir(), services: map[string]*cloudService{}, sick: map[string]map[string]string{}, linger: 300 * time.Millisecond}
+	p := &platform{world: w, bin: w.t.TempDir(), services: map[string]*cloudService{},
+		sick: map[string]map[string]string{}, linger: 300 * time.Millisecond}
 	require.NoError(w.t, os.WriteFile(filepath.Join(p.bin, "gcloud"), []byte(fakeGcloud), 0o755))
 	require.NoError(w.t, os.Symlink(bin, filepath.Join(p.bin, "escrow-relayer")))
 	ln, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed by the cleanup
@@ -72,16 +75,19 @@ func newPlatform(w *world) *platform {
 			if err != nil {
 				return
 			}
+
 			var args []string
 			for in := bufio.NewScanner(conn); in.Scan() && in.Text() != ""; {
 				args = append(args, in.Text())
 			}
+
 			a := p.gcloud(args)
 			fmt.Fprintf(conn, "%d\n%s", a.Code, a.Text)
 			conn.Close()
 		}
 	}()
 	w.t.Cleanup(func() { ln.Close(); <-done; p.retired.Wait() })
+
 	return p
 }
 
@@ -97,6 +103,7 @@ func flagValue(args []string, name string) string {
 			return v
 		}
 	}
+
 	return ""
 }
 
@@ -106,14 +113,17 @@ func (p *platform) gcloud(args []string) gcloudAnswer {
 	if len(args) < 4 || args[0] != "run" || args[1] != "services" {
 		return gcloudAnswer{Text: "unknown command\n", Code: 2}
 	}
+
 	verb, name := args[2], args[3]
 	if verb == "replace" {
 		return p.replace(name)
 	}
+
 	s := p.services[name]
 	if s == nil {
 		return gcloudAnswer{Text: "ERROR: (gcloud.run.services." + verb + ") Cannot find service [" + name + "]\n", Code: 1}
 	}
+
 	switch verb {
 	case "describe":
 		return gcloudAnswer{Text: s.describe(name)}
@@ -122,16 +132,20 @@ func (p *platform) gcloud(args []string) gcloudAnswer {
 		if k, v, ok := strings.Cut(flagValue(args, "--update-env-vars"), "="); ok {
 			env[k] = v
 		}
+
 		if maps.Equal(env, s.env) && flagValue(args, "--update-labels") == "" {
 			return gcloudAnswer{Text: "no changes\n"} // the template is as it was: no new revision, and the old verdict stands
 		}
+
 		s.env = env
+
 		return p.deploy(name, s)
 	case "delete":
 		delete(p.services, name)
 		p.retire(s.serving)
 		return gcloudAnswer{}
 	}
+
 	return gcloudAnswer{Text: "unknown command " + verb + "\n", Code: 2}
 }
 
@@ -162,15 +176,18 @@ func (p *platform) replace(file string) gcloudAnswer {
 	if err == nil {
 		err = yaml.Unmarshal(text, &m)
 	}
+
 	if err != nil || len(m.Spec.Template.Spec.Containers) == 0 {
 		return gcloudAnswer{Text: fmt.Sprintf("ERROR: %s: %v\n", file, err), Code: 1}
 	}
+
 	env := map[string]string{}
 	for _, v := range m.Spec.Template.Spec.Containers[0].Env {
 		if v.Value != "" { // the others come from Secret Manager, here from the lab
 			env[v.Name] = v.Value
 		}
 	}
+
 	s := p.services[m.Metadata.Name]
 	if s == nil {
 		s = &cloudService{}
@@ -178,7 +195,9 @@ func (p *platform) replace(file string) gcloudAnswer {
 	} else if maps.Equal(s.env, env) {
 		return gcloudAnswer{Text: "no changes\n"}
 	}
+
 	s.env = env
+
 	return p.deploy(m.Metadata.Name, s)
 }
 
@@ -195,6 +214,7 @@ func (p *platform) deploy(name string, s *cloudService) gcloudAnswer {
 			return gcloudAnswer{Text: err.Error() + "\n", Code: 1}
 		}
 	}
+
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	if !healthy(ctx, next) {
@@ -202,9 +222,11 @@ func (p *platform) deploy(name string, s *cloudService) gcloudAnswer {
 		return gcloudAnswer{Text: fmt.Sprintf("ERROR: (gcloud.run.services.update) Revision '%s-%05d' is not ready and cannot serve traffic. "+
 			"The user-provided container failed to start and listen on the port.\n", name, s.created), Code: 1}
 	}
+
 	old := s.serving
 	s.ready, s.serving = s.created, next
 	p.retire(old)
+
 	return gcloudAnswer{Text: "Done.\n"}
 }
 
@@ -213,6 +235,7 @@ func (p *platform) retire(old *lab.Process) {
 	if old == nil {
 		return
 	}
+
 	p.retired.Go(func() {
 		timer := time.NewTimer(p.linger)
 		defer timer.Stop()
@@ -220,6 +243,7 @@ func (p *platform) retire(old *lab.Process) {
 		case <-timer.C:
 		case <-old.Exited():
 		}
+
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		_ = old.Stop(ctx)
@@ -234,12 +258,14 @@ func healthy(ctx context.Context, proc *lab.Process) bool {
 		if err != nil {
 			return false
 		}
+
 		if resp, err := http.DefaultClient.Do(req); err == nil {
 			resp.Body.Close()
 			if resp.StatusCode == http.StatusOK {
 				return true
 			}
 		}
+
 		select {
 		case <-proc.Exited():
 			return false
@@ -257,10 +283,12 @@ func (s *cloudService) describe(name string) string {
 	for _, k := range slices.Sorted(maps.Keys(s.env)) {
 		fmt.Fprintf(&b, "        - name: %s\n          value: '%s'\n", k, s.env[k])
 	}
+
 	fmt.Fprintf(&b, "status:\n  latestCreatedRevisionName: %s-%05d\n", name, s.created)
 	if s.ready > 0 {
 		fmt.Fprintf(&b, "  latestReadyRevisionName: %s-%05d\n", name, s.ready)
 	}
+
 	return b.String()
 }
 
@@ -279,6 +307,8 @@ func ways(t *testing.T, out string) map[string]string {
 	for _, m := range wayLine.FindAllStringSubmatch(out, -1) {
 		found[m[1]] = m[2]
 	}
+
 	require.NotEmpty(t, found, out)
+
 	return found
 }

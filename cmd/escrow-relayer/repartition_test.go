@@ -18,11 +18,15 @@ import (
 // manifests writes the manifests of a fleet with the binary.
 func (p *platform) manifests(n int) string {
 	dir := filepath.Join(p.t.TempDir(), "manifests")
-	code, out := call(p.t, nil, "plan", "manifests", "--partitions", strconv.Itoa(n), "--image", "relayer@sha256:0", "--region", "r", "--project", "lab-project",
-		"--service-account", "relayer@lab-project.iam.gserviceaccount.com", "--chain-id", p.Chain.ChainID().String(), "--factory", p.Contracts.Factory.Hex(),
-		"--start-block", strconv.FormatUint(p.Contracts.Block, 10), "--topic", "escrow-events", "--retractions-topic", "escrow-retractions",
+	code, out := call(p.t, nil, "plan", "manifests", "--partitions", strconv.Itoa(n), "--image", "relayer@sha256:0",
+		"--region", "r", "--project", "lab-project",
+		"--service-account", "relayer@lab-project.iam.gserviceaccount.com", "--chain-id", p.Chain.ChainID().String(),
+		"--factory", p.Contracts.Factory.Hex(),
+		"--start-block", strconv.FormatUint(p.Contracts.Block, 10), "--topic", "escrow-events", "--retractions-topic",
+		"escrow-retractions",
 		"--env", fmt.Sprintf("CONFIRMATIONS=%d,ADOPT_AFTER=1s", p.Confirmations), "--out", dir)
 	require.Zero(p.t, code, out)
+
 	return dir
 }
 
@@ -33,6 +37,7 @@ func (p *platform) sh(line string) (code int, out string) {
 	cmd := exec.CommandContext(ctx, "bash", "-c", line)
 	cmd.Dir, cmd.Env = "../..", p.environ()
 	text, _ := cmd.CombinedOutput()
+
 	return cmd.ProcessState.ExitCode(), string(text)
 }
 
@@ -46,6 +51,7 @@ func grown(t *testing.T, n int) (p *platform, stop func()) {
 		code, out := p.sh(fmt.Sprintf("gcloud run services replace %s/escrow-relayer-%d.yaml --region r --quiet", dir, i))
 		require.Zero(t, code, out)
 	}
+
 	code, out = p.sh("escrow-relayer plan wait --timeout 60s --every 100ms --lag 50")
 	require.Zero(t, code, out)
 	done, ended := make(chan struct{}), make(chan error, 1)
@@ -60,17 +66,21 @@ func grown(t *testing.T, n int) (p *platform, stop func()) {
 				return
 			case <-ticker.C:
 			}
+
 			err := p.traffic.Step(context.Background(), 3)
 			if err == nil {
 				err = p.Chain.Mine(context.Background(), 1)
 			}
+
 			if err != nil {
 				ended <- err
 				return
 			}
+
 			blocks.Add(1)
 		}
 	}()
+
 	return p, func() {
 		close(done)
 		require.NoError(t, <-ended)
@@ -84,12 +94,14 @@ func (p *platform) shares(total int) {
 		if f.Slots.Unserved > 0 || f.Slots.Adopted > 0 || f.Live() != total {
 			return false
 		}
+
 		for i := range total {
 			in := f.Find(fmt.Sprint("escrow-relayer-", i))
 			if in == nil || !in.Alive || in.Total != total || in.Number != i || in.Slots != 2520/total {
 				return false
 			}
 		}
+
 		return true
 	})
 }
@@ -111,8 +123,8 @@ func TestRepartitionScriptOnRealProcesses(t *testing.T) {
 	p.audit(false)
 }
 
-// What does not come up stops the script; the fleet goes on, and the way back that the script prints makes it whole, as does the way on
-// once the cause is mended.
+// What does not come up stops the script; the fleet goes on, and the way back that the script
+// prints makes it whole, as does the way on once the cause is mended.
 func TestRepartitionScriptStopsAtWhatDoesNotComeUp(t *testing.T) {
 	t.Parallel()
 	p, stop := grown(t, 3)

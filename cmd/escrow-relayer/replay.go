@@ -29,46 +29,57 @@ event on; --single-events leaves it as it is. The running fleet publishes what i
 			if s.From == 0 && s.To == 0 && escrow == "" && s.EventID == "" {
 				return usage{fmt.Errorf("say what to replay: --from and --to, --escrow, or --event")}
 			}
+
 			if s.To > 0 && s.To < s.From {
 				return usage{fmt.Errorf("--to %d is below --from %d", s.To, s.From)}
 			}
+
 			if escrow != "" {
 				if !common.IsHexAddress(escrow) {
 					return usage{fmt.Errorf("--escrow %q is not an address", escrow)}
 				}
+
 				s.Escrow = common.HexToAddress(escrow)
 			}
+
 			s.EventID = strings.ToLower(s.EventID)
 			s.WholeEscrows = !single && s.EventID == ""
 			cfg, err := config.Load(config.Environ())
 			if err != nil {
 				return err
 			}
+
 			ctx := cmd.Context()
 			db, err := database.Open(ctx, cfg)
 			if err != nil {
 				return err
 			}
 			defer db.Close()
-			led := ledger.New(ledger.Config{DB: db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID, EventNames: cfg.ABI.EventNames(), Publishes: cfg.Publishes})
+			led := ledger.New(ledger.Config{DB: db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID,
+				EventNames: cfg.ABI.EventNames(), Publishes: cfg.Publishes})
 			n, err := led.Count(ctx, s)
 			if err != nil {
 				return explain(cfg, err)
 			}
+
 			if dryRun || n.Events == 0 {
 				fmt.Fprintf(cmd.OutOrStdout(), "%d events of %d escrows match\n", n.Events, n.Escrows)
 				if n.Events == 0 {
 					return errQuiet
 				}
+
 				return nil
 			}
+
 			bar := progress(cmd.ErrOrStderr(), int64(n.Events), "events")
 			total, err := led.Replay(ctx, s, func(events int) { _ = bar.Set(events) })
 			_ = bar.Finish()
 			if err != nil {
 				return explain(cfg, err)
 			}
+
 			fmt.Fprintf(cmd.OutOrStdout(), "queued %d events of %d escrows\n", total, n.Escrows)
+
 			return nil
 		},
 	}
@@ -78,6 +89,7 @@ event on; --single-events leaves it as it is. The running fleet publishes what i
 	cmd.Flags().StringVar(&s.EventID, "event", "", "one event, {tx_hash}:{log_index}")
 	cmd.Flags().BoolVar(&single, "single-events", false, "only the events in the range, not the whole escrows")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only count")
+
 	return cmd
 }
 
@@ -95,6 +107,7 @@ func runSource(ctx context.Context, src *source.Source) (func(), error) {
 		if src.View().Ready {
 			return stop, nil
 		}
+
 		select {
 		case <-ctx.Done():
 			stop()

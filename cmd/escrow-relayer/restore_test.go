@@ -26,7 +26,9 @@ func (w *world) runbookSQL(page, with string) string {
 			return strings.ReplaceAll(m[1], ":chain", w.Chain.ChainID().String())
 		}
 	}
+
 	require.Fail(w.t, "no such statement", "%s: %s", page, with)
+
 	return ""
 }
 
@@ -53,8 +55,8 @@ func (w *world) copyDatabase(from, to string) {
 	}, 20*time.Second, 50*time.Millisecond)
 }
 
-// deploy/runbooks/restore.md, its commands and statements, on a real fleet: for consumers that cannot dedupe, who receive nothing twice, and then
-// for those that do.
+// deploy/runbooks/restore.md, its commands and statements, on a real fleet: for consumers that
+// cannot dedupe, who receive nothing twice, and then for those that do.
 func TestRestoreRunbook(t *testing.T) {
 	w := newWorld(t, nil)
 	w.startTwo(nil)
@@ -71,7 +73,8 @@ func TestRestoreRunbook(t *testing.T) {
 	var readBelow, unpublished int64
 	var from *int64
 	require.NoError(t, w.DB.QueryRow(t.Context(), w.runbookSQL("restore.md", "read_below")).Scan(&readBelow))
-	require.NoError(t, w.DB.QueryRow(t.Context(), w.runbookSQL("restore.md", "not_yet_published")).Scan(&unpublished, &from))
+	require.NoError(t, w.DB.QueryRow(t.Context(), w.runbookSQL("restore.md", "not_yet_published")).Scan(&unpublished,
+		&from))
 	require.Zero(t, unpublished)
 	w.blocks(3) // while nothing runs
 
@@ -88,14 +91,16 @@ func TestRestoreRunbook(t *testing.T) {
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		f, err := fleet.Read(t.Context(), pool, w.Chain.ChainID().Int64())
-		return err == nil && f.Chain.LowestCursor > int64(head)-int64(w.Confirmations) && f.Outbox.Messages == 0 && f.Late.Escrows == 0
+		return err == nil && f.Chain.LowestCursor > int64(head)-int64(w.Confirmations) && f.Outbox.Messages == 0 &&
+			f.Late.Escrows == 0
 	}, 30*time.Second, 50*time.Millisecond)
 	w.stopAll()
 	var goesOn, owned int64
 	require.NoError(t, pool.QueryRow(t.Context(), w.runbookSQL("restore.md", "goes_on_at")).Scan(&goesOn, &owned))
 	require.Zero(t, owned)
 	require.Greater(t, goesOn, readBelow)
-	span := []string{"replay", "--from", strconv.FormatInt(readBelow, 10), "--to", strconv.FormatInt(goesOn-1, 10), "--single-events"}
+	span := []string{"replay", "--from", strconv.FormatInt(readBelow, 10), "--to", strconv.FormatInt(goesOn-1, 10),
+		"--single-events"}
 	operator := w.Environ("operator", 0, 1, map[string]string{"DATABASE_URL": restored})
 	code, out := call(t, operator, append(span, "--dry-run")...)
 	require.Zero(t, code, out)

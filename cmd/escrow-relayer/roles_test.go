@@ -15,8 +15,9 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
-// The rights of deploy/README.md on a real Postgres: the migration login owns the tables, and a fleet lives with the services' login alone, also
-// through a takeover, a replay and the questions that operators ask with it; it cannot change a table.
+// The rights of deploy/README.md on a real Postgres: the migration login owns the tables, and a
+// fleet lives with the services' login alone, also through a takeover, a replay and the questions
+// that operators ask with it; it cannot change a table.
 func TestServicesNeedNoRightToChangeTables(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../deploy/README.md")
@@ -30,6 +31,7 @@ func TestServicesNeedNoRightToChangeTables(t *testing.T) {
 		u, err := url.Parse(w.URL)
 		require.NoError(t, err)
 		u.User = url.User(user)
+
 		return u.String()
 	}
 	exec := func(user, sql string) error {
@@ -37,10 +39,12 @@ func TestServicesNeedNoRightToChangeTables(t *testing.T) {
 		require.NoError(t, err)
 		defer conn.Close(context.WithoutCancel(ctx))
 		_, err = conn.Exec(ctx, sql)
+
 		return err
 	}
 	const services, migrations = "escrow-relayer@fusion-prime.iam", "escrow-relayer-ddl@fusion-prime.iam"
-	require.NoError(t, exec("postgres", `create role "`+services+`" login; create role "`+migrations+`" login; revoke create on schema public from public`))
+	require.NoError(t, exec("postgres",
+		`create role "`+services+`" login; create role "`+migrations+`" login; revoke create on schema public from public`))
 	require.NoError(t, exec("postgres", blocks[0][1]))
 	require.NoError(t, exec(migrations, blocks[1][1]))
 	code, out := w.operator(map[string]string{"DATABASE_URL": as(migrations)}, "migrate")
@@ -54,7 +58,8 @@ func TestServicesNeedNoRightToChangeTables(t *testing.T) {
 	w.until("r1 serves all", func(f *fleet.Fleet) bool { return slotsOf("r1", 2520)(f) && f.Leader.Valid })
 	w.blocks(3)
 	w.audit(true)
-	for _, command := range [][]string{{"doctor"}, {"replay", "--from", "0", "--to", "1000000", "--dry-run"}, {"audit", "--from", "0"}} {
+	for _, command := range [][]string{{"doctor"}, {"replay", "--from", "0", "--to", "1000000", "--dry-run"},
+		{"audit", "--from", "0"}} {
 		code, out := w.operator(env, command...)
 		require.NotEqual(t, 2, code, "%v: %s", command, out)
 		require.NotContains(t, strings.ToLower(out), "permission denied", "%v", command)

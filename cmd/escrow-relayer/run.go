@@ -20,6 +20,7 @@ import (
 func runCommand() *cobra.Command {
 	var variables bytes.Buffer
 	config.Help(&variables)
+
 	return &cobra.Command{
 		Use:   "run",
 		Short: "Run one instance until SIGTERM or SIGINT",
@@ -28,7 +29,8 @@ func runCommand() *cobra.Command {
 The configuration comes from the environment:
 
 ` + variables.String() + `
-Traces are off. OTEL_TRACES_EXPORTER=otlp or console switches them on; where to, and what is sampled, say the standard variables of
+Traces are off. OTEL_TRACES_EXPORTER=otlp or console switches them on; where to,
+	and what is sampled, say the standard variables of
 OpenTelemetry: OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_PROTOCOL (http/protobuf or grpc), OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME,
 OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_SAMPLER, OTEL_TRACES_SAMPLER_ARG, OTEL_SDK_DISABLED.
 
@@ -38,6 +40,7 @@ DATABASE_URL, RPC_URL, RPC_URLS and OTEL_EXPORTER_OTLP_HEADERS hold secrets; the
 			if err != nil {
 				return err
 			}
+
 			log := logger(cfg)
 			reg := prometheus.NewRegistry()
 			reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -46,17 +49,20 @@ DATABASE_URL, RPC_URL, RPC_URLS and OTEL_EXPORTER_OTLP_HEADERS hold secrets; the
 			if err != nil {
 				return cfg.Secrets().Error(err)
 			}
-			log.InfoContext(cmd.Context(), "starting", slog.String("version", v), slog.String("revision", revision), slog.String("instance", cfg.InstanceID))
+
+			log.InfoContext(cmd.Context(), "starting", slog.String("version", v), slog.String("revision", revision),
+				slog.String("instance", cfg.InstanceID))
 			if err := within(cmd.Context(), cfg.StopTimeout, r.Run); err != nil {
 				return no{explain(cfg, err)}
 			}
+
 			return nil
 		},
 	}
 }
 
-// within runs a service, and once ctx has ended waits for it no longer than grace. What is then left undone the other instances find: that
-// the process ends is what frees its locks.
+// within runs a service, and once ctx has ended waits for it no longer than grace. What is then
+// left undone the other instances find: that the process ends is what frees its locks.
 func within(ctx context.Context, grace time.Duration, run func(context.Context) error) error {
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx) }() // if it outlives the grace, it ends with the process
@@ -65,6 +71,7 @@ func within(ctx context.Context, grace time.Duration, run func(context.Context) 
 		return err
 	case <-ctx.Done():
 	}
+
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
 	select {

@@ -34,11 +34,13 @@ func TestStopIsBounded(t *testing.T) {
 				} else {
 					require.ErrorContains(t, err, c.want)
 				}
+
 				require.Equal(t, time.Hour+min(c.stopping, grace), time.Since(begun))
 				<-time.After(time.Minute) // the service has ended as well
 			})
 		})
 	}
+
 	broken := errors.New("broken")
 	require.ErrorIs(t, within(t.Context(), grace, func(context.Context) error { return broken }), broken)
 }

@@ -20,8 +20,9 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
 )
 
-// The procedures of deploy/runbooks that are not walked elsewhere, their commands and statements, on a real fleet. (restore.md: restore_test.go;
-// repartition.md: repartition_test.go; every statement of every page also runs in package deploy.)
+// The procedures of deploy/runbooks that are not walked elsewhere, their commands and statements,
+// on a real fleet. (restore.md: restore_test.go; repartition.md: repartition_test.go; every
+// statement of every page also runs in package deploy.)
 
 // stop ends one instance.
 func (w *world) stop(id string) {
@@ -38,7 +39,8 @@ func (w *world) operator(env map[string]string, args ...string) (code int, out s
 	return code, out
 }
 
-// roll restarts the instances one by one with changed settings, waiting for the fleet to be whole in between, while traffic goes on.
+// roll restarts the instances one by one with changed settings, waiting for the fleet to be whole
+// in between, while traffic goes on.
 func (w *world) roll(env map[string]string) {
 	for i, id := range []string{"r0", "r1"} {
 		w.stop(id)
@@ -73,7 +75,8 @@ func TestProviderChangeRunbook(t *testing.T) {
 	list := map[string]string{"RPC_URLS": chain.WS() + "," + chain.HTTP() + "," + other.HTTP()}
 	code, out := w.operator(list, "doctor")
 	require.Equal(t, 1, code)
-	require.Regexp(t, `WRONG\s.*wrong chain: it serves chain 999`, out, "step 1 tells of the endpoint that answers for another chain")
+	require.Regexp(t, `WRONG\s.*wrong chain: it serves chain 999`, out,
+		"step 1 tells of the endpoint that answers for another chain")
 	list["RPC_URLS"] = chain.WS() + "," + chain.HTTP()
 	code, _ = w.operator(list, "doctor")
 	require.Zero(t, code)
@@ -107,9 +110,11 @@ func TestDeepReorgRunbook(t *testing.T) {
 			if state == "retracted" && lab.Published(event) {
 				published += n
 			}
+
 			return nil
 		})
 		require.NoError(t, err)
+
 		return found, published
 	}
 	require.Eventually(t, func() bool {
@@ -125,10 +130,12 @@ func TestDeepReorgRunbook(t *testing.T) {
 	for _, m := range w.Retracted.Messages() {
 		taken[m.Attributes[message.AttrEventID]] = true
 	}
+
 	require.Len(t, taken, gone)
 	for _, m := range w.Received.Messages() {
 		delete(taken, m.Attributes[message.AttrEventID])
 	}
+
 	require.Empty(t, taken, "a retraction names an event that was published")
 	w.clean(nil, fork)
 	rows, err := w.DB.Query(t.Context(), w.runbookSQL("deep-reorg.md", "r.approvals"))
@@ -152,7 +159,9 @@ func (w *world) received(url string, chainID int64, factories ...common.Address)
 				ours = append(ours, m)
 			}
 		}
+
 		a = lab.Compare(truth, ours)
+
 		return a.Received >= a.Emitted
 	}, 60*time.Second, 50*time.Millisecond)
 	require.True(w.t, a.Clean(), a.String())
@@ -161,6 +170,7 @@ func (w *world) received(url string, chainID int64, factories ...common.Address)
 		require.NoError(w.t, err)
 		require.NotEmpty(w.t, one.Escrows, "of %s", f)
 	}
+
 	w.t.Log(a)
 }
 
@@ -178,7 +188,8 @@ func TestNewFactoryRunbook(t *testing.T) {
 	require.NotZero(t, code)
 	log, err := os.ReadFile(p.LogFile)
 	require.NoError(t, err)
-	require.Contains(t, string(log), strings.ToLower(w.Contracts.Factory.Hex())[2:10], "the database follows another factory, which it names")
+	require.Contains(t, string(log), strings.ToLower(w.Contracts.Factory.Hex())[2:10],
+		"the database follows another factory, which it names")
 	delete(w.fleet, "hasty")
 
 	require.NoError(t, w.PG.CreateDatabase(t.Context(), "relayer_v2", ""))
@@ -219,9 +230,11 @@ func TestNewChainRunbook(t *testing.T) {
 	contracts, err := testchain.Deploy(t.Context(), chain)
 	require.NoError(t, err)
 	facts := map[string]string{
-		"CHAIN_ID": "4242", "RPC_URLS": chain.HTTP(), "FACTORY_ADDRESS": contracts.Load.Hex(), "START_BLOCK": fmt.Sprint(contracts.Block),
+		"CHAIN_ID": "4242", "RPC_URLS": chain.HTTP(), "FACTORY_ADDRESS": contracts.Load.Hex(),
+		"START_BLOCK": fmt.Sprint(contracts.Block),
 	}
-	wrong := map[string]string{"CHAIN_ID": "4243", "RPC_URLS": chain.HTTP(), "FACTORY_ADDRESS": contracts.Load.Hex(), "START_BLOCK": fmt.Sprint(contracts.Block)}
+	wrong := map[string]string{"CHAIN_ID": "4243", "RPC_URLS": chain.HTTP(), "FACTORY_ADDRESS": contracts.Load.Hex(),
+		"START_BLOCK": fmt.Sprint(contracts.Block)}
 	code, out := w.operator(wrong, "doctor")
 	require.Equal(t, 1, code)
 	require.Contains(t, out, "4242")
@@ -273,12 +286,14 @@ func TestSchemaUpgradeRunbook(t *testing.T) {
 	}
 	was := version()
 
-	// The next release's migration, which only adds, while this release runs; then this release starts on it, as on the way back.
+	// The next release's migration, which only adds, while this release runs; then this release starts
+	// on it, as on the way back.
 	_, err = w.DB.Exec(t.Context(), `alter table escrows add column of_the_next_release text`)
 	require.NoError(t, err)
 	_, err = w.DB.Exec(t.Context(), `insert into goose_db_version (version_id, is_applied) values ($1, true)`, was+1)
 	require.NoError(t, err)
-	_, err = w.DB.Exec(t.Context(), `create table schema_compatibility (version bigint primary key, oldest bigint not null)`)
+	_, err = w.DB.Exec(t.Context(),
+		`create table schema_compatibility (version bigint primary key, oldest bigint not null)`)
 	require.NoError(t, err)
 	_, err = w.DB.Exec(t.Context(), `insert into schema_compatibility values ($1, $2)`, was+1, was)
 	require.NoError(t, err)

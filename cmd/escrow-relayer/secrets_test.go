@@ -40,6 +40,7 @@ func (k *keyed) rpc(raw string) string {
 	u.User = url.UserPassword("project", k.secret("password"))
 	u.Path = "/v3/" + k.secret("path")
 	u.RawQuery = "apikey=" + k.secret("query")
+
 	return u.String()
 }
 
@@ -47,6 +48,7 @@ func (k *keyed) database(raw string) string {
 	u, err := url.Parse(raw)
 	require.NoError(k.t, err)
 	u.User = url.UserPassword(u.User.Username(), k.secret("database"))
+
 	return u.String()
 }
 
@@ -73,11 +75,13 @@ func TestSecretsStay(t *testing.T) {
 		t.Cleanup(func() { require.NoError(t, n.Close()) })
 		nodes[i] = n
 	}
+
 	network, raw, err := faults.ProxyURL(w.URL)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, network.Close()) })
 	httpURL, wsURL, database := k.rpc(nodes[0].HTTP()), k.rpc(nodes[1].WS()), k.database(raw)
-	env := map[string]string{"RPC_URLS": httpURL + "," + wsURL, "DATABASE_URL": database, "SESSION_PROBE_INTERVAL": "300ms"}
+	env := map[string]string{"RPC_URLS": httpURL + "," + wsURL, "DATABASE_URL": database,
+		"SESSION_PROBE_INTERVAL": "300ms"}
 	with := func(name, value string) map[string]string {
 		m := map[string]string{name: value}
 		for key, v := range env {
@@ -85,6 +89,7 @@ func TestSecretsStay(t *testing.T) {
 				m[key] = v
 			}
 		}
+
 		return m
 	}
 	look := func(when string, p *lab.Process) {
@@ -98,6 +103,7 @@ func TestSecretsStay(t *testing.T) {
 				resp.Body.Close()
 				k.clean(when+": "+path, fmt.Sprint(resp.Header)+string(b))
 			}
+
 			cancel()
 		}
 	}
@@ -108,7 +114,8 @@ func TestSecretsStay(t *testing.T) {
 	}
 	logged := func(p *lab.Process, words string) {
 		t.Helper()
-		require.Eventually(t, func() bool { return strings.Contains(logOf(p), words) }, 30*time.Second, 20*time.Millisecond, "waiting for %q in the log of %s", words, p.ID)
+		require.Eventually(t, func() bool { return strings.Contains(logOf(p), words) }, 30*time.Second, 20*time.Millisecond,
+			"waiting for %q in the log of %s", words, p.ID)
 	}
 
 	// What goes wrong while it runs.
@@ -125,6 +132,7 @@ func TestSecretsStay(t *testing.T) {
 		for i, n := range nodes {
 			hit[i] = n.Inject(f)
 		}
+
 		w.blocks(1)
 		require.Eventually(t, func() bool {
 			return f.Mode == faults.Chain || hit[0].Hits()+hit[1].Hits() > 0
@@ -134,6 +142,7 @@ func TestSecretsStay(t *testing.T) {
 			h.Remove()
 		}
 	}
+
 	undo := network.Cut()
 	w.until("without its session", func(f *fleet.Fleet) bool { i := f.Find("r0"); return i == nil || !i.Alive })
 	logged(p, "tenure over")
@@ -141,7 +150,8 @@ func TestSecretsStay(t *testing.T) {
 	require.NoError(t, undo())
 	w.until("back", slotsOf("r0", 2520))
 	look("back", p)
-	// Not every fault is logged: a line is written when an endpoint's trouble changes. Where the words with a secret were, the mask is.
+	// Not every fault is logged: a line is written when an endpoint's trouble changes. Where the words
+	// with a secret were, the mask is.
 	if strings.Contains(logOf(p), "may not do this") {
 		require.Contains(t, logOf(p), "***")
 	}
@@ -160,9 +170,11 @@ func TestSecretsStay(t *testing.T) {
 		texts += len(lines)
 		k.clean("table "+table, strings.Join(lines, "\n"))
 	}
+
 	require.Greater(t, texts, 2520)
 	var activity string
-	require.NoError(t, w.DB.QueryRow(t.Context(), `select string_agg(a::text, ' ') from pg_stat_activity a`).Scan(&activity))
+	require.NoError(t, w.DB.QueryRow(t.Context(),
+		`select string_agg(a::text, ' ') from pg_stat_activity a`).Scan(&activity))
 	k.clean("pg_stat_activity", activity)
 	p.Signal(syscall.SIGQUIT) // as a panic does, it prints every goroutine
 	_, err = p.Wait(t.Context())
@@ -185,18 +197,25 @@ func TestSecretsStay(t *testing.T) {
 		{"wrong chain", env, "serves chain 5", exitRefused},
 		{"node down", with("RPC_URLS", k.rpc(nobody)), "no RPC endpoint is available", exitNo},
 		{"wrong host", with("RPC_URLS", k.rpc("https://no.such.host.invalid")), "no RPC endpoint is available", exitNo},
-		{"database down", with("DATABASE_URL", k.database(strings.Replace(w.URL, strings.Split(strings.Split(w.URL, "@")[1], "/")[0], closed.Addr(), 1))), "nothing accepts connections", exitNo},
-		{"no such database", with("DATABASE_URL", k.database(strings.Replace(w.URL, "/relayer", "/nobody", 1))), "does not exist", exitRefused},
+		{"database down", with("DATABASE_URL",
+			k.database(strings.Replace(w.URL, strings.Split(strings.Split(w.URL, "@")[1], "/")[0], closed.Addr(), 1))),
+			"nothing accepts connections", exitNo},
+		{"no such database", with("DATABASE_URL", k.database(strings.Replace(w.URL, "/relayer", "/nobody", 1))),
+			"does not exist", exitRefused},
 		{"unknown topic", with("PUBSUB_TOPIC_ID", "nobody-made-it"), "nobody-made-it", exitRefused},
 		{"no URL", with("RPC_URLS", strings.Replace(k.rpc(nobody), "http://", "ftp://", 1)), "is not an http", exitRefused},
-		{"broken URL", with("RPC_URLS", "http://user:"+k.secret("broken")+"@host:port/"+k.secret("broken-path")), "is not an http", exitRefused},
-		{"broken DSN", with("DATABASE_URL", "postgres://user:"+k.secret("dsn")+"@host:port/relayer"), "is not a Postgres URL", exitRefused},
-		{"broken keywords", with("DATABASE_URL", "host=x port=abc password="+k.secret("keyword")), "is not a Postgres URL", exitRefused},
+		{"broken URL", with("RPC_URLS", "http://user:"+k.secret("broken")+"@host:port/"+k.secret("broken-path")),
+			"is not an http", exitRefused},
+		{"broken DSN", with("DATABASE_URL", "postgres://user:"+k.secret("dsn")+"@host:port/relayer"),
+			"is not a Postgres URL", exitRefused},
+		{"broken keywords", with("DATABASE_URL", "host=x port=abc password="+k.secret("keyword")),
+			"is not a Postgres URL", exitRefused},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.env["DB_OUTAGE_LIMIT"] = "2s"; i > 0 {
 				wrong.Remove()
 			}
+
 			p := w.run(fmt.Sprintf("x%d", i), 0, 1, c.env)
 			code := 0
 			ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
@@ -211,6 +230,7 @@ func TestSecretsStay(t *testing.T) {
 				case <-time.After(100 * time.Millisecond):
 				}
 			}
+
 			code, err := p.Wait(ctx)
 			require.NoError(t, err)
 			k.clean(c.name, logOf(p))
@@ -220,7 +240,8 @@ func TestSecretsStay(t *testing.T) {
 	}
 
 	// What people call.
-	for _, args := range [][]string{{"run", "--help"}, {"--help"}, {"status"}, {"audit", "--help"}, {"replay", "--help"}, {"migrate"}, {"run", "--nonsense"}} {
+	for _, args := range [][]string{{"run", "--help"}, {"--help"}, {"status"}, {"audit", "--help"}, {"replay", "--help"},
+		{"migrate"}, {"run", "--nonsense"}} {
 		var out bytes.Buffer
 		cmd := exec.CommandContext(t.Context(), bin, args...)
 		cmd.Env, cmd.Stdout, cmd.Stderr = w.Environ("cli", 0, 1, env), &out, &out
@@ -228,7 +249,9 @@ func TestSecretsStay(t *testing.T) {
 		require.NotEmpty(t, out.String(), args)
 		k.clean(strings.Join(args, " "), out.String())
 	}
-	for _, database := range []string{k.database(strings.Replace(raw, "/relayer", "/nobody", 1)), "host=x port=abc password=" + k.secrets[0]} {
+
+	for _, database := range []string{k.database(strings.Replace(raw, "/relayer", "/nobody", 1)),
+		"host=x port=abc password=" + k.secrets[0]} {
 		cmd := exec.CommandContext(t.Context(), bin, "status")
 		cmd.Env = w.Environ("cli", 0, 1, with("DATABASE_URL", database))
 		out, err := cmd.CombinedOutput()

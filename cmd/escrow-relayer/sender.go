@@ -17,8 +17,10 @@ import (
 )
 
 func senderCommand() *cobra.Command {
-	cmd := group(&cobra.Command{Use: "sender", Short: "Look at the accounts that commands act through, pause them, and let a halted one go on"})
+	cmd := group(&cobra.Command{Use: "sender",
+		Short: "Look at the accounts that commands act through, pause them, and let a halted one go on"})
 	cmd.AddCommand(senderStatusCommand(), senderPauseCommand(), senderResumeCommand(), senderAdoptCommand())
+
 	return cmd
 }
 
@@ -41,9 +43,12 @@ type senderRow struct {
 
 const selectSenders = `
 	select s.address, s.state, s.reason, s.instance_id, s.since, s.next_nonce,
-	       (select count(*) from commands c where c.chain_id = s.chain_id and c.sender = s.address and c.state in ('accepted', 'held')),
-	       (select count(*) from commands c where c.chain_id = s.chain_id and c.sender = s.address and c.state in ('assigned', 'sent')),
-	       (select min(received_at) from commands c where c.chain_id = s.chain_id and c.sender = s.address and c.state in ('accepted', 'held', 'assigned', 'sent')),
+	       (select count(*) from commands c where c.chain_id = s.chain_id and c.sender = s.address
+		and c.state in ('accepted', 'held')),
+	       (select count(*) from commands c where c.chain_id = s.chain_id and c.sender = s.address
+		and c.state in ('assigned', 'sent')),
+	       (select min(received_at) from commands c where c.chain_id = s.chain_id and c.sender = s.address
+		and c.state in ('accepted', 'held', 'assigned', 'sent')),
 	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_fees else 0 end::text,
 	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_value else 0 end::text, s.balance::text, s.checked_block
 	  from senders s
@@ -65,21 +70,25 @@ func senderStatusCommand() *cobra.Command {
 				if err != nil {
 					return fmt.Errorf("read the senders: %w", err)
 				}
+
 				if asJSON {
 					err = json.NewEncoder(cmd.OutOrStdout()).Encode(all)
 				} else {
 					printSenders(cmd, all)
 				}
+
 				for _, s := range all {
 					if s.State == "halted" && err == nil {
 						err = errQuiet
 					}
 				}
+
 				return err
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
+
 	return cmd
 }
 
@@ -88,13 +97,17 @@ func printSenders(cmd *cobra.Command, all []senderRow) {
 		fmt.Fprintln(cmd.OutOrStdout(), "no sender has been used on this chain")
 		return
 	}
+
 	t := table.NewWriter()
 	t.SetOutputMirror(cmd.OutOrStdout())
 	t.SetStyle(table.StyleLight)
-	t.AppendHeader(table.Row{"sender", "state", "instance", "next nonce", "waiting", "in flight", "fees today (wei)", "value today (wei)", "balance (wei)"})
+	t.AppendHeader(table.Row{"sender", "state", "instance", "next nonce", "waiting", "in flight", "fees today (wei)",
+		"value today (wei)", "balance (wei)"})
 	for _, s := range all {
-		t.AppendRow(table.Row{s.Address, s.State, shown(s.Instance), shown(s.NextNonce), s.Waiting, s.InFlight, s.SpentFees, s.SpentValue, shown(s.Balance)})
+		t.AppendRow(table.Row{s.Address, s.State, shown(s.Instance), shown(s.NextNonce), s.Waiting, s.InFlight, s.SpentFees,
+			s.SpentValue, shown(s.Balance)})
 	}
+
 	t.Render()
 	for _, s := range all {
 		if s.Reason != nil {
@@ -107,16 +120,19 @@ func shown[T any](p *T) any {
 	if p == nil {
 		return "–"
 	}
+
 	return *p
 }
 
 // senderFlag adds --sender, and returns how to read it.
 func senderFlag(cmd *cobra.Command) func() (common.Address, error) {
 	text := cmd.Flags().String("sender", "", "address of the account")
+
 	return func() (common.Address, error) {
 		if !common.IsHexAddress(*text) {
 			return common.Address{}, usage{fmt.Errorf("--sender %q is not an address", *text)}
 		}
+
 		return common.HexToAddress(*text), nil
 	}
 }
@@ -133,14 +149,17 @@ func senderPauseCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
+
 		if reason == "" {
 			return usage{fmt.Errorf("--reason is missing: others will see it")}
 		}
+
 		return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
 			return send.Pause(ctx, db.Pool, cfg.ChainID, address, reason)
 		})
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for others to see")
+
 	return cmd
 }
 
@@ -152,10 +171,12 @@ func senderResumeCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
+
 		return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
 			return send.Resume(ctx, db.Pool, cfg.ChainID, address)
 		})
 	}
+
 	return cmd
 }
 
@@ -175,13 +196,16 @@ Nothing new is sent before all nonces below N are final. A command whose nonce w
 		if err != nil {
 			return err
 		}
+
 		if !cmd.Flags().Changed("nonce") || nonce > 1<<62 {
 			return usage{fmt.Errorf("--nonce is missing: `sender status` says which one the sender was halted at")}
 		}
+
 		return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
 			return send.AdoptNonce(ctx, db.Pool, cfg.ChainID, address, nonce)
 		})
 	}
 	cmd.Flags().Uint64Var(&nonce, "nonce", 0, "the next nonce")
+
 	return cmd
 }

@@ -22,18 +22,22 @@ func (w *world) behindProxy(id string, number, total int, env map[string]string)
 	for k, v := range env {
 		all[k] = v
 	}
+
 	w.run(id, number, total, all)
+
 	return proxy
 }
 
 // joined is when an instance joined last, by the database's clock.
 func (w *world) joined(id string) (at time.Time) {
-	require.NoError(w.t, w.DB.QueryRow(w.t.Context(), `select started_at from relayer_instances where instance_id = $1`, id).Scan(&at))
+	require.NoError(w.t, w.DB.QueryRow(w.t.Context(), `select started_at from relayer_instances where instance_id = $1`,
+		id).Scan(&at))
 	return at
 }
 
-// The connections of a leader and of a follower swallow bytes, for good, while new ones work: a database that failed over to another machine looks like
-// that. Both notice, and are back over new connections.
+// The connections of a leader and of a follower swallow bytes, for good, while new ones work: a
+// database that failed over to another machine looks like that. Both notice, and are back over new
+// connections.
 func TestSwallowedConnectionsAreReplaced(t *testing.T) {
 	w := newWorld(t, nil)
 	leader := w.behindProxy("r0", 0, 3, nil)
@@ -52,6 +56,7 @@ func TestSwallowedConnectionsAreReplaced(t *testing.T) {
 		undo := proxy.Swallow(false)
 		t.Cleanup(func() { _ = undo() })
 	}
+
 	w.blocks(2)
 	w.until("both joined again", func(f *fleet.Fleet) bool {
 		return w.joined("r0").After(before["r0"]) && w.joined("r1").After(before["r1"]) &&
@@ -73,12 +78,14 @@ func TestOutageLimitIsKeptWhenBytesAreSwallowed(t *testing.T) {
 		proxies[id] = w.behindProxy(id, i, 3, env)
 		w.ready(id)
 	}
+
 	w.blocks(2)
 	begun := time.Now()
 	for _, proxy := range proxies {
 		undo := proxy.Swallow(true)
 		t.Cleanup(func() { _ = undo() })
 	}
+
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	for id := range proxies {

@@ -15,7 +15,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 )
 
-// What an instance waits for, and what to do about it, is in the log from the first second on; and one line says what it is about to do.
+// What an instance waits for, and what to do about it, is in the log from the first second on; and
+// one line says what it is about to do.
 func TestWhatAStartSays(t *testing.T) {
 	w := newWorld(t, nil)
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
@@ -35,10 +36,13 @@ func TestWhatAStartSays(t *testing.T) {
 		name, variable, value string
 		says                  []string
 	}{
-		{"Pub/Sub hangs", "PUBSUB_EMULATOR_HOST", hanging, []string{"waiting for an answer", "PUBSUB_EMULATOR_HOST=" + hanging, "start it"}},
+		{"Pub/Sub hangs", "PUBSUB_EMULATOR_HOST", hanging,
+			[]string{"waiting for an answer", "PUBSUB_EMULATOR_HOST=" + hanging, "start it"}},
 		{"the node hangs", "RPC_URLS", "http://" + hanging, []string{"waiting for an answer", "RPC_URLS"}},
-		{"the database hangs", "DATABASE_URL", "postgres://u@" + hanging + "/d", []string{"waiting for an answer", "DATABASE_URL"}},
-		{"a page for a node", "RPC_URLS", page.URL, []string{"with a page and not with JSON-RPC", "correct its host, port and path in RPC_URLS"}},
+		{"the database hangs", "DATABASE_URL", "postgres://u@" + hanging + "/d",
+			[]string{"waiting for an answer", "DATABASE_URL"}},
+		{"a page for a node", "RPC_URLS", page.URL, []string{"with a page and not with JSON-RPC",
+			"correct its host, port and path in RPC_URLS"}},
 		{"no key for a node", "RPC_URLS", locked.URL, []string{"does not accept the key", "RPC_URLS"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -50,6 +54,7 @@ func TestWhatAStartSays(t *testing.T) {
 						return false
 					}
 				}
+
 				return true
 			}, 60*time.Second, 50*time.Millisecond, "%v: %s", c.says, logReader{t, p})
 
@@ -60,6 +65,7 @@ func TestWhatAStartSays(t *testing.T) {
 			} {
 				require.Contains(t, log, words)
 			}
+
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
 			require.NoError(t, p.Stop(ctx), "a stop is not held up by what it waits for")
@@ -86,7 +92,8 @@ func TestSomethingElseThanAFactory(t *testing.T) {
 	require.NoError(t, w.DB.QueryRow(t.Context(), `select address from escrow_registry limit 1`).Scan(&escrow))
 
 	require.NoError(t, w.PG.CreateDatabase(t.Context(), "other", ""))
-	code, out := call(t, w.Environ("r1", 0, 1, map[string]string{"FACTORY_ADDRESS": escrow, "PORT": "0", "DATABASE_URL": w.PG.URL("other")}), "run")
+	code, out := call(t, w.Environ("r1", 0, 1, map[string]string{"FACTORY_ADDRESS": escrow, "PORT": "0",
+		"DATABASE_URL": w.PG.URL("other")}), "run")
 	require.Equal(t, exitRefused, code, out)
 	require.Contains(t, out, "looks like an escrow; name the factory that deployed it")
 }

@@ -28,16 +28,19 @@ With --watch it goes on until it is interrupted, whatever happens to the databas
 			if o.every < 100*time.Millisecond {
 				return usage{fmt.Errorf("--every %s: must be 100ms or longer", o.every)}
 			}
+
 			return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
 				read := func(ctx context.Context) (fleet.Fleet, error) {
 					ctx, cancel := context.WithTimeout(ctx, fleetTimeout)
 					defer cancel()
 					f, err := fleet.Read(ctx, db.Pool, cfg.ChainID)
+
 					return f, explain(cfg, err)
 				}
 				if o.watch {
 					return o.follow(ctx, cmd.OutOrStdout(), read)
 				}
+
 				return o.once(ctx, cmd.OutOrStdout(), read)
 			})
 		},
@@ -45,6 +48,7 @@ With --watch it goes on until it is interrupted, whatever happens to the databas
 	cmd.Flags().BoolVar(&o.watch, "watch", false, "again and again, until interrupted")
 	cmd.Flags().BoolVar(&o.asJSON, "json", false, "as JSON")
 	cmd.Flags().DurationVar(&o.every, "every", 2*time.Second, "pause with --watch")
+
 	return cmd
 }
 
@@ -66,6 +70,7 @@ func (o *statusOptions) once(ctx context.Context, w io.Writer, read reading) err
 	if err != nil {
 		return err
 	}
+
 	if err := show(w, &f, o.asJSON); err != nil {
 		return err
 	}
@@ -73,6 +78,7 @@ func (o *statusOptions) once(ctx context.Context, w io.Writer, read reading) err
 	if len(f.Problems) > 0 {
 		return errQuiet
 	}
+
 	return nil
 }
 
@@ -87,6 +93,7 @@ func (o *statusOptions) follow(ctx context.Context, w io.Writer, read reading) e
 		if !o.asJSON {
 			fmt.Fprint(w, "\x1b[H\x1b[2J")
 		}
+
 		switch {
 		case err != nil && o.asJSON:
 			err = json.NewEncoder(w).Encode(map[string]string{"error": err.Error()})
@@ -95,6 +102,7 @@ func (o *statusOptions) follow(ctx context.Context, w io.Writer, read reading) e
 		default:
 			err = show(w, &f, o.asJSON)
 		}
+
 		if err != nil {
 			return fmt.Errorf("write: %w", err)
 		}
@@ -123,29 +131,40 @@ func show(w io.Writer, f *fleet.Fleet, asJSON bool) error {
 		e.SetIndent("", "  ")
 		return e.Encode(f)
 	}
+
 	leader := "nobody leads"
 	if f.Leader.Held {
-		leader = fmt.Sprintf("%s leads since %s (epoch %d, heard %s ago)", f.Leader.Instance, f.Leader.Since.UTC().Format(time.DateTime), f.Leader.Epoch, f.Leader.HeartbeatAge)
+		leader = fmt.Sprintf("%s leads since %s (epoch %d, heard %s ago)", f.Leader.Instance,
+			f.Leader.Since.UTC().Format(time.DateTime), f.Leader.Epoch, f.Leader.HeartbeatAge)
 	}
+
 	fmt.Fprintf(w, "chain %d   %s\n", f.ChainID, leader)
-	fmt.Fprintf(w, "slots     %d of %d served, %d adopted, %d unserved\n", f.Slots.Served, f.Slots.Total, f.Slots.Adopted, f.Slots.Unserved)
-	fmt.Fprintf(w, "blocks    head %d, factory cursor %d, lowest cursor %d, verified %d\n", f.Chain.Head, f.Chain.FactoryCursor, f.Chain.LowestCursor, f.Chain.Verified)
-	fmt.Fprintf(w, "escrows   %d active, %d released, %d refunded, %d waiting to be admitted\n", f.Escrows.Active, f.Escrows.Released, f.Escrows.Refunded, f.Late.Escrows)
+	fmt.Fprintf(w, "slots     %d of %d served, %d adopted, %d unserved\n", f.Slots.Served, f.Slots.Total, f.Slots.Adopted,
+		f.Slots.Unserved)
+	fmt.Fprintf(w, "blocks    head %d, factory cursor %d, lowest cursor %d, verified %d\n", f.Chain.Head,
+		f.Chain.FactoryCursor, f.Chain.LowestCursor, f.Chain.Verified)
+	fmt.Fprintf(w, "escrows   %d active, %d released, %d refunded, %d waiting to be admitted\n", f.Escrows.Active,
+		f.Escrows.Released, f.Escrows.Refunded, f.Late.Escrows)
 	fmt.Fprintf(w, "outbox    %d messages, the oldest %s old\n\n", f.Outbox.Messages, f.Outbox.OldestAge)
 	t := table.NewWriter()
 	t.SetOutputMirror(w)
 	t.SetStyle(table.StyleLight)
-	t.AppendHeader(table.Row{"instance", "state", "partition", "slots", "adopted", "escrows", "cursor", "heartbeat", "version"})
+	t.AppendHeader(table.Row{"instance", "state", "partition", "slots", "adopted", "escrows", "cursor",
+		"heartbeat", "version"})
 	for _, i := range f.Instances {
 		state := string(i.State)
 		if i.Leader {
 			state += ", leads"
 		}
-		t.AppendRow(table.Row{i.ID, state, strconv.Itoa(i.Number) + "/" + strconv.Itoa(i.Total), i.Slots, i.Adopted, i.Escrows, i.Cursor, i.HeartbeatAge.String() + " ago", i.Version})
+
+		t.AppendRow(table.Row{i.ID, state, strconv.Itoa(i.Number) + "/" + strconv.Itoa(i.Total), i.Slots, i.Adopted,
+			i.Escrows, i.Cursor, i.HeartbeatAge.String() + " ago", i.Version})
 	}
+
 	t.Render()
 	for _, p := range f.Problems {
 		fmt.Fprintf(w, "\n%s: %s\n  first step: %s\n", p.Severity, p.Text, p.Remedy)
 	}
+
 	return nil
 }

@@ -33,6 +33,7 @@ func newReceiver(t *testing.T) *receiver {
 			w.WriteHeader(http.StatusBadRequest)
 			return
 		}
+
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.keys[req.Header.Get("Api-Key")] = true
@@ -44,13 +45,16 @@ func newReceiver(t *testing.T) *receiver {
 					if len(s.GetParentSpanId()) > 0 {
 						parent = trace + "-" + hex.EncodeToString(s.GetParentSpanId())
 					}
+
 					r.spans[trace+"-"+hex.EncodeToString(s.GetSpanId())] = [2]string{s.GetName(), parent}
 				}
 			}
 		}
+
 		w.Header().Set("Content-Type", "application/x-protobuf")
 	}))
 	t.Cleanup(r.Close)
+
 	return r
 }
 
@@ -69,7 +73,8 @@ func TestTraces(t *testing.T) {
 		require.NoError(t, err)
 		require.NotContains(t, string(log), key)
 	}
-	w.run("r0", 0, 1, map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": traces.URL, "OTEL_EXPORTER_OTLP_HEADERS": "api-key=" + key})
+	w.run("r0", 0, 1, map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": traces.URL,
+		"OTEL_EXPORTER_OTLP_HEADERS": "api-key=" + key})
 	w.ready("r0")
 	w.blocks(3)
 	w.audit(false)
@@ -86,6 +91,7 @@ func TestTraces(t *testing.T) {
 			require.Equal(t, "commit", commit[0])
 		}
 	}
+
 	whole := 0
 	for _, s := range traces.spans {
 		commit := traces.spans[s[1]]
@@ -93,6 +99,7 @@ func TestTraces(t *testing.T) {
 			whole++
 		}
 	}
+
 	require.Positive(t, whole, "no trace goes from blocks to publish: %v", traces.spans)
 	require.Equal(t, map[string]bool{key: true}, traces.keys)
 	traces.mu.Unlock()
@@ -104,7 +111,8 @@ func TestTraces(t *testing.T) {
 	}))
 	t.Cleanup(hangs.Close)
 	w.run("r1", 0, 1, map[string]string{
-		"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": hangs.URL, "OTEL_EXPORTER_OTLP_HEADERS": "api-key=" + key, "LOG_LEVEL": "debug",
+		"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": hangs.URL, "OTEL_EXPORTER_OTLP_HEADERS": "api-key=" +
+			key, "LOG_LEVEL": "debug",
 	})
 	w.ready("r1")
 	w.blocks(3)
@@ -120,5 +128,6 @@ func TestTraces(t *testing.T) {
 	for _, m := range w.Received.Messages()[before:] {
 		require.NotContains(t, m.Attributes, "traceparent")
 	}
+
 	stop("r2")
 }

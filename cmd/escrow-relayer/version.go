@@ -13,7 +13,9 @@ func versionCommand() *cobra.Command {
 		Short: "Print the version",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v, revision, when := stamped()
-			fmt.Fprintf(cmd.OutOrStdout(), "escrow-relayer %s, commit %s of %s, %s %s/%s\n", v, revision, when, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			fmt.Fprintf(cmd.OutOrStdout(), "escrow-relayer %s, commit %s of %s, %s %s/%s\n", v, revision, when,
+				runtime.Version(), runtime.GOOS, runtime.GOARCH)
+
 			return nil
 		},
 	}

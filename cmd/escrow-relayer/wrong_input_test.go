@@ -20,8 +20,10 @@ const (
 // rightInput is an environment that loads.
 func rightInput() map[string]string {
 	return map[string]string{
-		"CHAIN_ID": "11155111", "RPC_URL": "https://sepolia.example.com/v2/" + secretKey, "FACTORY_ADDRESS": "0x311E63dfcEfe7f2c202715ef0DF01CDA82f58914",
-		"PUBSUB_PROJECT_ID": "fusion-prime", "PUBSUB_TOPIC_ID": "settlement.events.v1", "START_BLOCK": "9508300", "INSTANCE_ID": "relayer-0",
+		"CHAIN_ID": "11155111", "RPC_URL": "https://sepolia.example.com/v2/" + secretKey,
+		"FACTORY_ADDRESS":   "0x311E63dfcEfe7f2c202715ef0DF01CDA82f58914",
+		"PUBSUB_PROJECT_ID": "fusion-prime", "PUBSUB_TOPIC_ID": "settlement.events.v1", "START_BLOCK": "9508300",
+		"INSTANCE_ID":  "relayer-0",
 		"DATABASE_URL": "postgresql://u:" + secretPassword + "@db/relayer",
 	}
 }
@@ -34,34 +36,42 @@ var wrongValues = []struct {
 }{
 	{"CHAIN_ID", "", []string{"", "0", "-1", "x", "1.5", "0x1", "1099511627776", "99999999999999999999", "sepolia"}},
 	{"RPC_URL", "is not an http, https, ws or wss URL", []string{
-		"node", "localhost:8545", "ftp://node", "http://", "://x", "postgres://h/d", "file:///tmp/geth.ipc", "/tmp/geth.ipc", "http//node",
+		"node", "localhost:8545", "ftp://node", "http://", "://x", "postgres://h/d", "file:///tmp/geth.ipc",
+		"/tmp/geth.ipc", "http//node",
 	}},
 	{"RPC_URL", "name a JSON-RPC endpoint", []string{""}},
-	{"RPC_URLS", "is not an http, https, ws or wss URL", []string{"node", "https://a.example,node", "https://a.example;https://b.example", "[\"https://a\"]"}},
+	{"RPC_URLS", "is not an http, https, ws or wss URL",
+		[]string{"node", "https://a.example,node", "https://a.example;https://b.example", "[\"https://a\"]"}},
 	{"FACTORY_ADDRESS", "", []string{
 		"", "0x", "0x311E63", "311E63dfcEfe7f2c202715ef0DF01CDA82f5891", "0x311E63dfcEfe7f2c202715ef0DF01CDA82f58915",
 		"0x311e63dfcEfe7f2c202715ef0DF01CDA82f58914", "0x0000000000000000000000000000000000000000", "vitalik.eth",
 		"0x311E63dfcEfe7f2c202715ef0DF01CDA82f5891g", "0x311E63dfcEfe7f2c202715ef0DF01CDA82f589140",
 	}},
 	{"START_BLOCK", "", []string{"-1", "latest", "0x10", "1e6", "1,000", "1732231200000000"}},
-	{"PUBSUB_PROJECT_ID", "must be the id of a Google Cloud project", []string{"", "p", "Fusion", "fusion_prime", "projects/fusion", "fusion prime", "-fusion", "123456"}},
-	{"PUBSUB_TOPIC_ID", "", []string{"", "t", "goog-events", "1events", "events topic", "projects/p/topics/events", "ev", strings.Repeat("e", 256), "événements"}},
+	{"PUBSUB_PROJECT_ID", "must be the id of a Google Cloud project",
+		[]string{"", "p", "Fusion", "fusion_prime", "projects/fusion", "fusion prime", "-fusion", "123456"}},
+	{"PUBSUB_TOPIC_ID", "", []string{"", "t", "goog-events", "1events", "events topic", "projects/p/topics/events", "ev",
+		strings.Repeat("e", 256), "événements"}},
 	{"OTHER_EVENTS_TOPIC_ID", "", []string{"t", "goog", "a/b", "settlement.events.v1"}},
 	{"RETRACTIONS_TOPIC_ID", "", []string{"t", "goog", "a/b", "settlement.events.v1", "re tractions"}},
 	{"EVENT_NAMES", "is not an event of the ABI", []string{"Deposit", "approved", "Approved,Deposit", "*"}},
 	{"EVENT_NAMES", "", []string{"ArbiterChanged"}}, // without OTHER_EVENTS_TOPIC_ID
 	{"ORDERING_KEY", "must be one of escrow, slot", []string{"none", "ESCROW", "block"}},
-	{"PUBSUB_EMULATOR_HOST", "must be host:port", []string{"localhost", "http://localhost:8085", "localhost:port", "localhost:0", "localhost:70000"}},
+	{"PUBSUB_EMULATOR_HOST", "must be host:port", []string{"localhost", "http://localhost:8085", "localhost:port",
+		"localhost:0", "localhost:70000"}},
 	{"INSTANCE_ID", "must be 1 to 48 letters", []string{"a b", strings.Repeat("x", 49), "a/b", "relayer;0", "réla"}},
 	{"PARTITION_NUMBER", "", []string{"1", "-1", "first", "0.5", "Auto"}},
 	{"TOTAL_PARTITIONS", "", []string{"0", "-3", "2521", "three", "3.0"}},
 	{"PARTITION_STRATEGY", "must be one of modulo, consistent", []string{"random", "MODULO", "hash"}},
 	{"DATABASE_URL", "", []string{
-		"", "mysql://u:" + secretPassword + "@h/d", "host=x port=abc password=" + secretPassword, "postgres://u:" + secretPassword + "@h:port/d",
-		"postgres://u:" + secretPassword + "@h/d?sslmode=sometimes", "postgres://u:" + secretPassword + "@h/d?pool_max_conns=3",
+		"", "mysql://u:" + secretPassword + "@h/d", "host=x port=abc password=" + secretPassword, "postgres://u:" +
+			secretPassword + "@h:port/d",
+		"postgres://u:" + secretPassword + "@h/d?sslmode=sometimes", "postgres://u:" + secretPassword +
+			"@h/d?pool_max_conns=3",
 		"postgres://u:" + secretPassword + "@h/d?sslrootcert=/nowhere.pem&sslmode=verify-full", "jdbc:postgresql://h/d",
 	}},
-	{"SESSION_DATABASE_URL", "", []string{"mysql://u:" + secretPassword + "@h/d", "postgres://u:" + secretPassword + "@h:port/d"}},
+	{"SESSION_DATABASE_URL", "", []string{"mysql://u:" + secretPassword + "@h/d", "postgres://u:" + secretPassword +
+		"@h:port/d"}},
 	{"CLOUDSQL_INSTANCE", "must be an instance connection name", []string{"db", "p:r", "projects/p/instances/i"}},
 	{"CLOUDSQL_IAM_AUTH", "", []string{"yes", "2", "true"}}, // without CLOUDSQL_INSTANCE
 	{"DB_MAX_CONNS", "", []string{"0", "-1", "3", "1001", "many", "99999999999"}},
@@ -100,7 +110,8 @@ var wrongValues = []struct {
 
 // otherVariable is what is named where the remedy is another variable.
 var otherVariable = map[string]string{
-	"EVENT_NAMES=ArbiterChanged": "OTHER_EVENTS_TOPIC_ID", "FINALITY=latest": "RETRACTIONS_TOPIC_ID", "CONFIRMATIONS=0": "RETRACTIONS_TOPIC_ID",
+	"EVENT_NAMES=ArbiterChanged": "OTHER_EVENTS_TOPIC_ID", "FINALITY=latest": "RETRACTIONS_TOPIC_ID",
+	"CONFIRMATIONS=0":        "RETRACTIONS_TOPIC_ID",
 	"CLOUDSQL_IAM_AUTH=true": "CLOUDSQL_INSTANCE",
 }
 
@@ -121,12 +132,14 @@ func TestWrongValues(t *testing.T) {
 				if other := otherVariable[w.variable+"="+value]; other != "" {
 					named = other
 				}
+
 				var problems config.Problems
 				require.ErrorAs(t, err, &problems)
 				i := 0
 				for i < len(problems)-1 && problems[i].Variable != named {
 					i++
 				}
+
 				require.Equal(t, named, problems[i].Variable, err)
 				require.NotEmpty(t, problems[i].Remedy)
 				require.Contains(t, problems[i].Remedy, w.remedy)
@@ -134,6 +147,7 @@ func TestWrongValues(t *testing.T) {
 			})
 		}
 	}
+
 	require.GreaterOrEqual(t, n, 170, "the list of wrong values")
 }
 
@@ -144,11 +158,13 @@ func noSecret(t *testing.T, text string) {
 	}
 }
 
-// Each wrong call is refused with exit code 2, says what is wrong, and shows no secret. They run in this process: nothing is asked.
+// Each wrong call is refused with exit code 2, says what is wrong, and shows no secret. They run in
+// this process: nothing is asked.
 func TestWrongCalls(t *testing.T) {
 	for name, value := range rightInput() {
 		t.Setenv(name, value)
 	}
+
 	for _, c := range []struct{ args, says string }{
 		{"", "needs a command"},
 		{"runn", "did you mean run"},
@@ -207,11 +223,14 @@ func TestWrongInputsAsProcesses(t *testing.T) {
 		{"CHAIN_ID", "x", "run", "CHAIN_ID=x: must be a whole number"},
 		{"POLL_INTERVAL", "1h", "run", "POLL_INTERVAL=1h: must be 1ms to 1m0s"},
 		{"DATABASE_URL", "mysql://u:" + secretPassword + "@h/d", "status", "DATABASE_URL=mysql://h: is not a Postgres URL"},
-		{"DATABASE_URL", "postgres://u:" + secretPassword + "@127.0.0.1:1/d", "status", "nothing accepts connections at 127.0.0.1:1"},
+		{"DATABASE_URL", "postgres://u:" + secretPassword + "@127.0.0.1:1/d", "status",
+			"nothing accepts connections at 127.0.0.1:1"},
 		{"DATABASE_URL", "postgres://u:" + secretPassword + "@127.0.0.1:1/d", "migrate", "nothing accepts connections"},
-		{"DATABASE_URL", "postgres://u:" + secretPassword + "@127.0.0.1:1/d", "migrate --check", "nothing accepts connections"},
+		{"DATABASE_URL", "postgres://u:" + secretPassword + "@127.0.0.1:1/d", "migrate --check",
+			"nothing accepts connections"},
 		{"DATABASE_URL", "postgres://u:" + secretPassword + "@127.0.0.1:1/d", "audit", "nothing accepts connections"},
-		{"DATABASE_URL", "postgres://u:" + secretPassword + "@127.0.0.1:1/d", "replay --from 1", "nothing accepts connections"},
+		{"DATABASE_URL", "postgres://u:" + secretPassword + "@127.0.0.1:1/d", "replay --from 1",
+			"nothing accepts connections"},
 		{"INSTANCE_ID", "a b", "stauts", "did you mean status"},
 	} {
 		env := rightInput()
@@ -220,6 +239,7 @@ func TestWrongInputsAsProcesses(t *testing.T) {
 		for name, value := range env {
 			list = append(list, name+"="+value)
 		}
+
 		code, out := call(t, list, strings.Fields(c.args)...)
 		require.Equal(t, exitRefused, code, out)
 		require.Contains(t, out, c.says)

@@ -23,16 +23,19 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 )
 
-// A block of the chain that is read again: clones of the first fifth of the blocks, one Approved each of a group of them in the others.
+// A block of the chain that is read again: clones of the first fifth of the blocks, one Approved
+// each of a group of them in the others.
 const (
 	backfillBlocks = 5000
 	perBlock       = 20
 )
 
-// Backfill reads a chain from its start: 20,000 escrows and 100,000 events in 5,000 blocks. It measures as a stranger would: the clock runs
-// from the start of the process to the last stored row, or the last message received, under the defaults of `run`, and every stored row is
-// compared with the chain. Stored is the rate into the ledger while Pub/Sub holds every request, drained the rate at which the full outbox
-// is acknowledged once it lets go; published is the rate of both at once. Node and Pub/Sub share the machine.
+// Backfill reads a chain from its start: 20,000 escrows and 100,000 events in 5,000 blocks. It
+// measures as a stranger would: the clock runs from the start of the process to the last stored
+// row, or the last message received, under the defaults of `run`, and every stored row is compared
+// with the chain. Stored is the rate into the ledger while Pub/Sub holds every request, drained the
+// rate at which the full outbox is acknowledged once it lets go; published is the rate of both at
+// once. Node and Pub/Sub share the machine.
 //
 // The floor is an indexer that does the least: logs by range, a look into a map, COPY. The runs of all take turns.
 func Backfill(ctx context.Context, o *Options) (figures []Figure, err error) {
@@ -42,17 +45,20 @@ func Backfill(ctx context.Context, o *Options) (figures []Figure, err error) {
 	if err != nil {
 		return nil, err
 	}
+
 	defer func() { err = errors.Join(err, l.Close()) }()
 
 	if err := recycleWAL(ctx, l.DB, o.scaled(walFiles)); err != nil {
 		return nil, err
 	}
+
 	blocks := o.scaled(backfillBlocks)
 	o.say("backfill: making %d blocks", blocks)
 	events, end, err := history(ctx, l, blocks)
 	if err != nil {
 		return nil, err
 	}
+
 	template, err := l.PG.Template(ctx)
 	if err != nil {
 		return nil, err
@@ -65,17 +71,20 @@ func Backfill(ctx context.Context, o *Options) (figures []Figure, err error) {
 		if err != nil {
 			return nil, err
 		}
+
 		o.say("backfill: floor %.0f/s", rate)
 		note("floor", rate)
 		ways := []way{{"escrow", false}, {"escrow", true}, {"slot", false}, {"slot", true}}
 		if i%2 == 1 { // so that none is always the last
 			slices.Reverse(ways)
 		}
+
 		for _, w := range ways {
 			r, err := again(ctx, l, fmt.Sprintf("%s_%d", w.name("backfill"), i), template, w, chain, end)
 			if err != nil {
 				return nil, err
 			}
+
 			o.say("backfill: key %s: stored %.0f/s, %s %.0f/s, %.0f MiB, %.0f bytes of WAL per event",
 				w.key, r.stored, w.verb(), r.published, r.peak, r.wal)
 			note(w.name("published"), r.published)
@@ -93,6 +102,7 @@ func Backfill(ctx context.Context, o *Options) (figures []Figure, err error) {
 		f.Ratio = f.Value / base
 		return f
 	}
+
 	return []Figure{
 		o.atLeast("backfill.floor", "events/s", 0, runs["floor"]),
 		share("backfill.stored", 0.8, runs["stored"]),
@@ -117,23 +127,26 @@ func (w way) verb() string {
 	if w.held {
 		return "then drained"
 	}
+
 	return "published"
 }
 
 // walFiles are more than a run fills.
 const walFiles = 150
 
-// recycleWAL leaves files of the write-ahead log behind that are used again, as on any server that has run for a while. To fill a new one with zeros is an
-// eighth of a fresh server's work.
+// recycleWAL leaves files of the write-ahead log behind that are used again, as on any server that
+// has run for a while. To fill a new one with zeros is an eighth of a fresh server's work.
 func recycleWAL(ctx context.Context, db *pgxpool.Pool, files int) error {
 	for range files {
 		if _, err := db.Exec(ctx, `select pg_logical_emit_message(false, 'bench', 'x'), pg_switch_wal()`); err != nil {
 			return fmt.Errorf("fill the write-ahead log: %w", err)
 		}
 	}
+
 	if _, err := db.Exec(ctx, `checkpoint`); err != nil {
 		return fmt.Errorf("recycle the write-ahead log: %w", err)
 	}
+
 	return nil
 }
 
@@ -151,16 +164,21 @@ func history(ctx context.Context, l *lab.Lab, blocks int) (events int, end uint6
 			if err != nil {
 				return 0, 0, err
 			}
+
 			groups = append(groups, clones)
+
 			continue
 		}
+
 		if err := load.Emit(ctx, groups[b%len(groups)], 1); err != nil {
 			return 0, 0, err
 		}
 	}
+
 	if end, err = l.Head(ctx); err != nil {
 		return 0, 0, err
 	}
+
 	return blocks * perBlock, end, l.Chain.Mine(ctx, 40)
 }
 
@@ -171,13 +189,16 @@ type measured struct {
 	wal               float64 // bytes per event, while Pub/Sub held its answers
 }
 
-// again runs one instance on an empty database until everything is published, and compares what it stored with the chain.
-func again(ctx context.Context, l *lab.Lab, name, template string, w way, chain truth, end uint64) (r measured, err error) {
+// again runs one instance on an empty database until everything is published, and compares what it
+// stored with the chain.
+func again(ctx context.Context, l *lab.Lab, name, template string, w way, chain truth,
+	end uint64) (r measured, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	if err := l.PG.CreateDatabase(ctx, name, template); err != nil {
 		return r, err
 	}
+
 	defer func() { // the next run does not pay for what this one left to be written and vacuumed
 		ctx := context.WithoutCancel(ctx)
 		err = errors.Join(err, l.PG.DropDatabase(ctx, name))
@@ -194,16 +215,19 @@ func again(ctx context.Context, l *lab.Lab, name, template string, w way, chain 
 	if err != nil {
 		return r, err
 	}
+
 	defer func() { err = errors.Join(err, sink.Stop()) }()
 	for _, topic := range []string{lab.Topic, lab.Retractions} {
 		if err := testpubsub.CreateTopic(ctx, sink.Addr(), lab.Project, topic); err != nil {
 			return r, err
 		}
 	}
+
 	hold := sink.Inject(testpubsub.Fault{Delay: time.Hour})
 	if !w.held {
 		hold.Remove()
 	}
+
 	tap := sink.Tap()
 	defer func() { err = errors.Join(err, tap.Stop()) }()
 
@@ -211,14 +235,17 @@ func again(ctx context.Context, l *lab.Lab, name, template string, w way, chain 
 	if err != nil {
 		return r, err
 	}
+
 	start := time.Now()
 	p, err := l.Run(name, 0, 1, map[string]string{
-		"DATABASE_URL": l.PG.URL(name), "PUBSUB_EMULATOR_HOST": sink.Addr(), "FACTORY_ADDRESS": l.Contracts.Load.Hex(), "ORDERING_KEY": w.key,
+		"DATABASE_URL": l.PG.URL(name), "PUBSUB_EMULATOR_HOST": sink.Addr(), "FACTORY_ADDRESS": l.Contracts.Load.Hex(),
+		"ORDERING_KEY":    w.key,
 		"VERIFY_INTERVAL": "30s", "HEARTBEAT_INTERVAL": "30s", "CONFIRMATIONS": "12", "RPC_URLS": l.Chain.HTTP(),
 	})
 	if err != nil {
 		return r, err
 	}
+
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
 		defer cancel()
@@ -230,32 +257,40 @@ func again(ctx context.Context, l *lab.Lab, name, template string, w way, chain 
 		err := db.QueryRow(ctx, `select min(c.next_block) > $1 and min(l.next_block) > $1
 				and not exists (select from escrow_registry where not caught_up)
 			from leadership l join cursors c using (chain_id) where c.next_block is not null`, int64(end)).Scan(&done)
+
 		return err == nil && done
 	}
-	if err := poll(ctx, 10*time.Millisecond, "the last block", func() bool { return stored() || !p.Running() }); err != nil {
+	if err := poll(ctx, 10*time.Millisecond, "the last block",
+		func() bool { return stored() || !p.Running() }); err != nil {
 		return r, err
 	}
+
 	r.stored = perSecond(len(chain), time.Since(start))
 	after, err := writtenWAL(ctx, l.DB)
 	if err != nil {
 		return r, err
 	}
+
 	r.wal = float64(after-before) / float64(len(chain))
 
 	if w.held {
 		start = time.Now()
 		hold.Remove()
 	}
+
 	if !p.Running() {
 		return r, fmt.Errorf("the relayer ended, see %s", p.LogFile)
 	}
+
 	if err := tap.Wait(ctx, len(chain)); err != nil {
 		return r, fmt.Errorf("received %d of %d messages: %w", tap.Len(), len(chain), err)
 	}
+
 	r.published = perSecond(len(chain), time.Since(start))
 	if r.peak, err = peakMemory(p.PID()); err != nil {
 		return r, err
 	}
+
 	return r, chain.compare(ctx, db)
 }
 
@@ -279,6 +314,7 @@ func (t truth) compare(ctx context.Context, db *pgxpool.Pool) error {
 	if err != nil {
 		return err
 	}
+
 	seen := make(map[string]bool, len(t))
 	var id string
 	var s stored
@@ -286,19 +322,23 @@ func (t truth) compare(ctx context.Context, db *pgxpool.Pool) error {
 		if t[id] != s || seen[id] {
 			return fmt.Errorf("stored %s of %s in block %d, the chain has %+v", id, s.emitter, s.block, t[id])
 		}
+
 		seen[id] = true
+
 		return nil
 	})
 	if err == nil && len(seen) != len(t) {
 		err = fmt.Errorf("stored %d events, the chain has %d", len(seen), len(t))
 	}
+
 	return err
 }
 
 // floorRange is the blocks of a request of the floor.
 const floorRange = 1000
 
-// floor is the rate of reading, matching and storing alone: no dedupe, no records, no outbox. It returns what it read, too.
+// floor is the rate of reading, matching and storing alone: no dedupe, no records, no outbox. It
+// returns what it read, too.
 func floor(ctx context.Context, l *lab.Lab, run, events int, end uint64) (rate float64, chain truth, err error) {
 	client, err := ethclient.DialContext(ctx, l.Chain.HTTP())
 	if err != nil {
@@ -309,6 +349,7 @@ func floor(ctx context.Context, l *lab.Lab, run, events int, end uint64) (rate f
 	if err != nil {
 		return 0, nil, err
 	}
+
 	table := fmt.Sprintf("floor_%d", run)
 	create := `create table ` + table + ` (tx bytea, log_index int, address bytea, block bigint, topic bytea, data bytea)`
 	if _, err := l.DB.Exec(ctx, create); err != nil {
@@ -320,11 +361,13 @@ func floor(ctx context.Context, l *lab.Lab, run, events int, end uint64) (rate f
 	start := time.Now()
 	for from := l.Contracts.Block; from <= end; from += floorRange {
 		logs, err := client.FilterLogs(ctx, ethereum.FilterQuery{
-			FromBlock: new(big.Int).SetUint64(from), ToBlock: new(big.Int).SetUint64(min(end, from+floorRange-1)), Topics: [][]common.Hash{abi.Topics()},
+			FromBlock: new(big.Int).SetUint64(from), ToBlock: new(big.Int).SetUint64(min(end, from+floorRange-1)),
+			Topics: [][]common.Hash{abi.Topics()},
 		})
 		if err != nil {
 			return 0, nil, fmt.Errorf("read logs for the floor: %w", err)
 		}
+
 		var ours []types.Log
 		for _, x := range logs {
 			if x.Address == l.Contracts.Load {
@@ -334,6 +377,7 @@ func floor(ctx context.Context, l *lab.Lab, run, events int, end uint64) (rate f
 				ours = append(ours, x)
 			}
 		}
+
 		_, err = l.DB.CopyFrom(ctx, pgx.Identifier{table}, []string{"tx", "log_index", "address", "block", "topic", "data"},
 			pgx.CopyFromSlice(len(ours), func(i int) ([]any, error) {
 				x := &ours[i]
@@ -342,8 +386,10 @@ func floor(ctx context.Context, l *lab.Lab, run, events int, end uint64) (rate f
 		if err != nil {
 			return 0, nil, fmt.Errorf("store logs for the floor: %w", err)
 		}
+
 		all = append(all, ours)
 	}
+
 	took := time.Since(start)
 
 	chain = truth{}
@@ -351,8 +397,10 @@ func floor(ctx context.Context, l *lab.Lab, run, events int, end uint64) (rate f
 		id := fmt.Sprintf("%s:%d", x.TxHash.Hex(), x.Index)
 		chain[id] = stored{strings.ToLower(x.Address.Hex()), int64(x.BlockNumber)}
 	}
+
 	if len(chain) != events {
 		return 0, nil, fmt.Errorf("the floor stored %d events, the chain has %d", len(chain), events)
 	}
+
 	return perSecond(events, took), chain, nil
 }

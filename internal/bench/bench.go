@@ -1,6 +1,8 @@
-// Package bench measures the relayer: real processes against a durable Postgres, a chain and Google's Pub/Sub server on this machine.
+// Package bench measures the relayer: real processes against a durable Postgres, a chain and
+// Google's Pub/Sub server on this machine.
 //
-// A figure is the median of its runs. What depends on the machine has its floor measured in the same run, and the ratio beside it.
+// A figure is the median of its runs. What depends on the machine has its floor measured in the
+// same run, and the ratio beside it.
 package bench
 
 import (
@@ -36,6 +38,7 @@ func (o *Options) some(sizes []int) []int {
 	if o.Scale < 0.01 {
 		return sizes[:2]
 	}
+
 	return sizes
 }
 
@@ -64,6 +67,7 @@ func undecided(f Figure, samples, needed int) Figure {
 	if samples < needed {
 		f.Met = nil
 	}
+
 	return f
 }
 
@@ -78,6 +82,7 @@ func (o *Options) figure(name, unit string, target, value float64, runs []float6
 		m := met(value)
 		f.Met = &m
 	}
+
 	return f
 }
 
@@ -86,7 +91,9 @@ func Quantile(values []float64, q float64) float64 {
 	if len(values) == 0 {
 		return 0
 	}
+
 	s := slices.Sorted(slices.Values(values))
+
 	return s[max(0, int(math.Ceil(q*float64(len(s))))-1)]
 }
 
@@ -114,6 +121,7 @@ func Names() string {
 	for _, b := range All {
 		list = append(list, b.Name)
 	}
+
 	return strings.Join(list, ", ")
 }
 
@@ -127,14 +135,19 @@ func Print(w io.Writer, figures []Figure) {
 		if f.Met != nil {
 			met = fmt.Sprint(*f.Met)
 		}
+
 		if f.Target > 0 {
 			target = fmt.Sprintf("%.4g", f.Target)
 		}
+
 		if f.Ratio > 0 {
 			ratio = fmt.Sprintf("%.2f", f.Ratio)
 		}
-		t.AppendRow(table.Row{f.Name, fmt.Sprintf("%.*f", decimals(f.Value), f.Value), f.Unit, target, met, ratio, len(f.Runs)})
+
+		t.AppendRow(table.Row{f.Name, fmt.Sprintf("%.*f", decimals(f.Value), f.Value), f.Unit, target, met,
+			ratio, len(f.Runs)})
 	}
+
 	t.Render()
 }
 
@@ -143,6 +156,7 @@ func decimals(v float64) int {
 	if math.Abs(v) < 10 {
 		return 2
 	}
+
 	return 1
 }
 
@@ -157,6 +171,7 @@ func poll(ctx context.Context, pace time.Duration, what string, ask func() bool)
 		case <-ticker.C:
 		}
 	}
+
 	return nil
 }
 

@@ -28,10 +28,13 @@ func TestMain(m *testing.M) {
 // tiny is every figure in seconds. What it measures is not to be believed.
 func tiny(t *testing.T) *Options {
 	bin := filepath.Join(t.TempDir(), "escrow-relayer")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "github.com/fusion-prime/escrow-relayer/cmd/escrow-relayer")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", bin,
+		"github.com/fusion-prime/escrow-relayer/cmd/escrow-relayer")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	return &Options{Bin: bin, Scale: 0.004, Runs: 1, Trials: 1, Blocks: 2, Minutes: 0.1, Commit: "test", Plots: t.TempDir(), Log: logTo{t}}
+
+	return &Options{Bin: bin, Scale: 0.004, Runs: 1, Trials: 1, Blocks: 2, Minutes: 0.1, Commit: "test",
+		Plots: t.TempDir(), Log: logTo{t}}
 }
 
 // logTo is a test's log as a Writer.
@@ -42,8 +45,8 @@ func (l logTo) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestEveryFigure runs every benchmark on the real binary, as small as it goes: the figures that there are, with the samples that each
-// should have.
+// TestEveryFigure runs every benchmark on the real binary, as small as it goes: the figures that
+// there are, with the samples that each should have.
 func TestEveryFigure(t *testing.T) {
 	o := tiny(t)
 	want := map[string]struct {
@@ -51,22 +54,27 @@ func TestEveryFigure(t *testing.T) {
 		plots   []string
 	}{
 		"backfill": {figures: map[string]int{
-			"backfill.floor": 1, "backfill.stored": 2, "backfill.published.escrow": 1, "backfill.published.slot": 1, "backfill.drained.escrow": 1,
-			"backfill.drained.slot": 1, "backfill.peak": 4, "backfill.wal": 2,
+			"backfill.floor": 1, "backfill.stored": 2, "backfill.published.escrow": 1, "backfill.published.slot": 1,
+			"backfill.drained.escrow": 1,
+			"backfill.drained.slot":   1, "backfill.peak": 4, "backfill.wal": 2,
 		}},
-		"live":  {figures: map[string]int{"live.ws.p50": 40, "live.ws.p99": 40, "live.ws.rpc": 1, "live.http.p50": 40}},
-		"start": {figures: map[string]int{"start.1of1.ready": 1, "start.1of1.rss": 1, "start.1of10.ready": 1, "start.1of10.rss": 1}},
+		"live": {figures: map[string]int{"live.ws.p50": 40, "live.ws.p99": 40, "live.ws.rpc": 1, "live.http.p50": 40}},
+		"start": {figures: map[string]int{"start.1of1.ready": 1, "start.1of1.rss": 1, "start.1of10.ready": 1,
+			"start.1of10.rss": 1}},
 		"flat": {figures: map[string]int{
 			"flat.live.requests.10": 1, "flat.live.bytes.4000": 1, "flat.live.cpu.400": 1, "flat.live.requests.growth": 4,
 			"flat.backfill.requests.10": 1, "flat.backfill.bytes.growth": 4, "flat.backfill.cpu.growth": 4,
 		}, plots: []string{"flat.svg"}},
 		"noise": {figures: map[string]int{
 			"noise.live.100.addresses.bytes": 1, "noise.live.2000.topics.requests": 1, "noise.backfill.2000.auto.cpu": 1,
-			"noise.live.100.auto": 1, "noise.backfill.100.auto": 1, "noise.price.1.auto": 1, "noise.cap.addresses.refused": 1, "noise.cap.range.requests": 1,
+			"noise.live.100.auto": 1, "noise.backfill.100.auto": 1, "noise.price.1.auto": 1, "noise.cap.addresses.refused": 1,
+			"noise.cap.range.requests": 1,
 		}},
 		"failover": {figures: map[string]int{
-			"failover.leader.kill.p99": 1, "failover.leader.stop.max": 1, "failover.leader.freeze.p50": 1, "failover.slots.kill.p99": 1,
-			"failover.slots.stop.p99": 1, "failover.slots.freeze.p99": 1, "failover.adopted.kill.p50": 1, "failover.adopted.freeze.max": 1,
+			"failover.leader.kill.p99": 1, "failover.leader.stop.max": 1, "failover.leader.freeze.p50": 1,
+			"failover.slots.kill.p99": 1,
+			"failover.slots.stop.p99": 1, "failover.slots.freeze.p99": 1, "failover.adopted.kill.p50": 1,
+			"failover.adopted.freeze.max": 1,
 		}},
 		"scale": {figures: map[string]int{
 			"scale.live.transactions.1": 1, "scale.live.rows.2": 1, "scale.live.wal.power": 2, "scale.live.connections.2": 1,
@@ -93,13 +101,16 @@ func TestEveryFigure(t *testing.T) {
 				require.Equal(t, "test", f.Commit)
 				byName[f.Name] = f
 			}
+
 			for name, samples := range want[b.Name].figures {
 				require.Contains(t, byName, name)
 				require.Len(t, byName[name].Runs, samples, name)
 			}
+
 			for _, plot := range want[b.Name].plots {
 				requireDrawing(t, filepath.Join(o.Plots, plot))
 			}
+
 			requireJSON(t, figures)
 		})
 	}
@@ -115,11 +126,13 @@ func requireDrawing(t *testing.T, path string) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
+
 		require.NoError(t, err)
 		if e, ok := token.(xml.StartElement); ok && e.Name.Local == "polyline" {
 			lines++
 		}
 	}
+
 	require.Positive(t, lines)
 	require.NotContains(t, string(body), "NaN")
 }
@@ -139,7 +152,8 @@ func TestQuantile(t *testing.T) {
 		q      float64
 		want   float64
 	}{
-		{nil, 0.5, 0}, {[]float64{3}, 0.99, 3}, {[]float64{3, 1, 2}, 0.5, 2}, {[]float64{4, 3, 2, 1}, 0.5, 2}, {[]float64{1, 2, 3, 4}, 1, 4}, {[]float64{1, 2}, 0, 1},
+		{nil, 0.5, 0}, {[]float64{3}, 0.99, 3}, {[]float64{3, 1, 2}, 0.5, 2}, {[]float64{4, 3, 2, 1}, 0.5, 2},
+		{[]float64{1, 2, 3, 4}, 1, 4}, {[]float64{1, 2}, 0, 1},
 	} {
 		require.Equal(t, c.want, Quantile(c.values, c.q), "%v of %v", c.q, c.values)
 	}
@@ -161,6 +175,7 @@ func TestSteadyVerdicts(t *testing.T) {
 		for i := range 120 {
 			list = append(list, sample{time.Duration(i) * 5 * time.Second, map[string]float64{name: value(i)}})
 		}
+
 		return list
 	}
 	growing := func(i int) float64 { return 100 + float64(i) }
@@ -182,8 +197,10 @@ func TestSteadyVerdicts(t *testing.T) {
 			require.Nil(t, f.Met, c.name)
 			continue
 		}
+
 		require.NotNil(t, f.Met, c.name)
 		require.Equal(t, c.met, *f.Met, fmt.Sprintf("%s: %+v", c.name, f))
 	}
+
 	require.InDelta(t, 12, o.steady("rss MiB", series("rss MiB", growing)).Runs[3], 1e-6, "a twelfth of a minute each")
 }

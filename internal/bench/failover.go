@@ -20,45 +20,56 @@ var ways = []struct {
 // adoption is ADOPT_AFTER of the fleet in which slots are adopted: short, since it is taken off again.
 const adoption = 200 * time.Millisecond
 
-// Failover is the time for which nobody may commit after an instance was killed, stopped and frozen. One trial measures both: for the
-// factory, when it led, from the signal to the next leader's epoch; and for its slots, from the signal to the moment at which the other
-// instance owns every one of them. The fleet is an instance and its standby, which change places with every trial. Then the same for
-// two partitions, each adopted by the other's owner: beyond the delay that ADOPT_AFTER asks for.
+// Failover is the time for which nobody may commit after an instance was killed, stopped and
+// frozen. One trial measures both: for the factory, when it led, from the signal to the next
+// leader's epoch; and for its slots, from the signal to the moment at which the other instance owns
+// every one of them. The fleet is an instance and its standby, which change places with every
+// trial. Then the same for two partitions, each adopted by the other's owner: beyond the delay that
+// ADOPT_AFTER asks for.
 func Failover(ctx context.Context, o *Options) (figures []Figure, err error) {
 	l, err := lab.Start(ctx, lab.Options{Bin: o.Bin, Interval: time.Second})
 	if err != nil {
 		return nil, err
 	}
+
 	defer func() { err = errors.Join(err, l.Close()) }()
 	standby, err := newPair(ctx, l, 1, "5s")
 	if err != nil {
 		return nil, err
 	}
+
 	for _, way := range ways {
 		leader, slots, err := standby.trials(ctx, o, way.name, way.signal)
 		if err != nil {
 			return nil, fmt.Errorf("failover by %s: %w", way.name, err)
 		}
+
 		figures = append(figures, o.gaps("failover.leader."+way.name, way.target, leader)...)
 		figures = append(figures, o.gaps("failover.slots."+way.name, way.target, slots)...)
 	}
+
 	if err := standby.end(ctx); err != nil {
 		return nil, err
 	}
+
 	adopters, err := newPair(ctx, l, 2, adoption.String())
 	if err != nil {
 		return nil, err
 	}
+
 	for _, way := range ways {
 		_, slots, err := adopters.trials(ctx, o, way.name, way.signal)
 		if err != nil {
 			return nil, fmt.Errorf("adoption after %s: %w", way.name, err)
 		}
+
 		for i := range slots {
 			slots[i] -= milliseconds(adoption)
 		}
+
 		figures = append(figures, o.gaps("failover.adopted."+way.name, way.target, slots)...)
 	}
+
 	return figures, adopters.end(ctx)
 }
 
@@ -86,17 +97,21 @@ func newPair(ctx context.Context, l *lab.Lab, partitions int, adoptAfter string)
 			return nil, err
 		}
 	}
+
 	return p, nil
 }
 
 func (p *pair) id(number int) string { return fmt.Sprintf("%d-of-%d", number, p.partitions) }
 
 func (p *pair) join(ctx context.Context, number int) error {
-	r, err := p.lab.Run(p.id(number), number%p.partitions, p.partitions, map[string]string{"ADOPT_AFTER": p.adoptAfter, "LOG_LEVEL": "warn"})
+	r, err := p.lab.Run(p.id(number), number%p.partitions, p.partitions,
+		map[string]string{"ADOPT_AFTER": p.adoptAfter, "LOG_LEVEL": "warn"})
 	if err != nil {
 		return err
 	}
+
 	p.fleet[r.ID] = r
+
 	return r.Ready(ctx)
 }
 
@@ -105,6 +120,7 @@ func (p *pair) end(ctx context.Context) error {
 	for _, r := range p.fleet {
 		errs = append(errs, r.Stop(ctx))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -118,7 +134,8 @@ type held struct {
 
 const whoHolds = `
 	select coalesce(l.instance_id, ''), l.epoch,
-	       (select coalesce(json_object_agg(owner, n), '{}') from (select owner, count(*) n from slot_ownership where owner is not null group by owner) s),
+	       (select coalesce(json_object_agg(owner, n), '{}') from (select owner, count(*) n from slot_ownership
+		where owner is not null group by owner) s),
 	       (select count(*) from relayer_instances i where exists (
 	          select from pg_locks k where k.locktype = 'advisory' and k.objsubid = 1 and k.granted
 	          and (k.classid::bigint << 32 | k.objid::bigint) = i.lock_key))
@@ -128,19 +145,25 @@ func (p *pair) held(ctx context.Context) (h held) {
 	if p.lab.DB.QueryRow(ctx, whoHolds).Scan(&h.leader, &h.term, &h.owners, &h.instances) != nil {
 		return held{}
 	}
+
 	return h
 }
 
 // trials makes o.Trials of them, each on the instance that leads then.
-func (p *pair) trials(ctx context.Context, o *Options, name string, signal syscall.Signal) (leader, slots []float64, err error) {
+func (p *pair) trials(ctx context.Context, o *Options, name string, signal syscall.Signal) (leader,
+	slots []float64, err error) {
 	for i := range o.Trials {
 		a, b, err := p.trial(ctx, signal)
 		if err != nil {
 			return nil, nil, fmt.Errorf("trial %d: %w", i+1, err)
 		}
+
 		leader, slots = append(leader, milliseconds(a)), append(slots, milliseconds(b))
 	}
-	o.say("failover: %s, %d partitions: leader p50 %.0f ms, slots p50 %.0f ms", name, p.partitions, Quantile(leader, 0.5), Quantile(slots, 0.5))
+
+	o.say("failover: %s, %d partitions: leader p50 %.0f ms, slots p50 %.0f ms", name, p.partitions, Quantile(leader, 0.5),
+		Quantile(slots, 0.5))
+
 	return leader, slots, nil
 }
 
@@ -157,6 +180,7 @@ func (p *pair) trial(ctx context.Context, signal syscall.Signal) (leader, slots 
 	if err := poll(ctx, 5*time.Millisecond, "the fleet to settle", settled); err != nil {
 		return 0, 0, fmt.Errorf("%w; it is %+v", err, p.held(ctx))
 	}
+
 	victim := p.fleet[before.leader]
 	start := time.Now()
 	victim.Signal(signal)
@@ -165,6 +189,7 @@ func (p *pair) trial(ctx context.Context, signal syscall.Signal) (leader, slots 
 		if leader == 0 && h.term > before.term && h.leader != "" && h.leader != victim.ID {
 			leader = time.Since(start)
 		}
+
 		if slots == 0 && len(h.owners) == 1 && h.owners[victim.ID] == 0 && h.instances > 0 {
 			for _, n := range h.owners {
 				if n == 2520 {
@@ -172,11 +197,13 @@ func (p *pair) trial(ctx context.Context, signal syscall.Signal) (leader, slots 
 				}
 			}
 		}
+
 		return leader > 0 && slots > 0
 	})
 	if err != nil {
 		return 0, 0, fmt.Errorf("%w; it is %+v", err, p.held(ctx))
 	}
+
 	return leader, slots, p.revive(ctx, victim, signal)
 }
 
@@ -186,8 +213,10 @@ func (p *pair) revive(ctx context.Context, victim *lab.Process, signal syscall.S
 		victim.Signal(syscall.SIGCONT)
 		return nil
 	}
+
 	if _, err := victim.Wait(ctx); err != nil {
 		return err
 	}
+
 	return p.join(ctx, int(victim.ID[0]-'0'))
 }

@@ -17,23 +17,28 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
 )
 
-// Live is the time from the node's announcement of a block to its messages at the Pub/Sub server, at one block a second of 20
-// events, with FINALITY=latest: with confirmations the time of the blocks on top would be all that is seen.
+// Live is the time from the node's announcement of a block to its messages at the Pub/Sub server,
+// at one block a second of 20 events, with FINALITY=latest: with confirmations the time of the
+// blocks on top would be all that is seen.
 func Live(ctx context.Context, o *Options) (figures []Figure, err error) {
 	for _, transport := range []string{"ws", "http"} {
 		latencies, items, err := live(ctx, o, transport)
 		if err != nil {
 			return nil, fmt.Errorf("live over %s: %w", transport, err)
 		}
+
 		p50, p99 := 20.0, 100.0
 		if transport == "http" {
 			p50, p99 = 0, 0
 		}
+
 		figures = append(figures,
 			undecided(o.atMost("live."+transport+".p50", "ms", p50, Quantile(latencies, 0.5), latencies), o.Blocks, 30),
-			undecided(o.atMost("live."+transport+".p99", "ms", p99, Quantile(latencies, 0.99), latencies), o.Blocks, 100), // a block's events come together
+			// a block's events come together
+			undecided(o.atMost("live."+transport+".p99", "ms", p99, Quantile(latencies, 0.99), latencies), o.Blocks, 100),
 			o.atMost("live."+transport+".rpc", "items/block", 2, items, []float64{items}))
 	}
+
 	return figures, nil
 }
 
@@ -42,6 +47,7 @@ func live(ctx context.Context, o *Options, transport string) (latencies []float6
 	if err != nil {
 		return nil, 0, err
 	}
+
 	defer func() { err = errors.Join(err, l.Close()) }()
 	load, err := testchain.OpenLoad(ctx, l.Chain, l.Contracts)
 	if err != nil {
@@ -52,23 +58,28 @@ func live(ctx context.Context, o *Options, transport string) (latencies []float6
 	if err != nil {
 		return nil, 0, err
 	}
+
 	url := map[string]string{"ws": l.Chain.WS(), "http": l.Chain.HTTP()}[transport]
 	tap := l.PubSub.Tap()
 	defer func() { err = errors.Join(err, tap.Stop()) }()
 	p, err := l.Run("live", 0, 1, map[string]string{
-		"FACTORY_ADDRESS": l.Contracts.Load.Hex(), "FINALITY": "latest", "RPC_URLS": url, "VERIFY_INTERVAL": "30s", "LOG_LEVEL": "warn",
+		"FACTORY_ADDRESS": l.Contracts.Load.Hex(), "FINALITY": "latest", "RPC_URLS": url, "VERIFY_INTERVAL": "30s",
+		"LOG_LEVEL": "warn",
 	})
 	if err != nil {
 		return nil, 0, err
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute+time.Duration(o.Blocks)*2*time.Second)
 	defer cancel()
 	if err := p.Ready(ctx); err != nil {
 		return nil, 0, err
 	}
+
 	if err := tap.Wait(ctx, perBlock); err != nil {
 		return nil, 0, err
 	}
+
 	heads, stop, err := announcements(ctx, l.Chain.WS())
 	if err != nil {
 		return nil, 0, err
@@ -78,6 +89,7 @@ func live(ctx context.Context, o *Options, transport string) (latencies []float6
 	if err != nil {
 		return nil, 0, err
 	}
+
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for range o.Blocks {
@@ -86,26 +98,32 @@ func live(ctx context.Context, o *Options, transport string) (latencies []float6
 			return nil, 0, ctx.Err()
 		case <-ticker.C:
 		}
+
 		if err := load.Emit(ctx, clones, 1); err != nil {
 			return nil, 0, err
 		}
 	}
+
 	if err := tap.Wait(ctx, perBlock*(o.Blocks+1)); err != nil {
 		return nil, 0, fmt.Errorf("received %d of %d messages: %w", tap.Len(), perBlock*(o.Blocks+1), err)
 	}
+
 	after, err := used(ctx, p)
 	if err != nil {
 		return nil, 0, err
 	}
+
 	for _, m := range tap.Messages()[perBlock:] {
 		block, err := strconv.ParseUint(m.Attributes[message.AttrBlockNumber], 10, 64)
 		if err != nil {
 			return nil, 0, err
 		}
+
 		if at, ok := heads(block); ok {
 			latencies = append(latencies, milliseconds(m.Received.Sub(at)))
 		}
 	}
+
 	return latencies, after.minus(before).requests / float64(o.Blocks), nil
 }
 
@@ -115,12 +133,14 @@ func announcements(ctx context.Context, url string) (at func(uint64) (time.Time,
 	if err != nil {
 		return nil, nil, err
 	}
+
 	headers := make(chan *types.Header, 16)
 	sub, err := client.SubscribeNewHead(ctx, headers)
 	if err != nil {
 		client.Close()
 		return nil, nil, err
 	}
+
 	var mu sync.Mutex
 	seen := map[uint64]time.Time{}
 	ended := make(chan struct{})
@@ -142,7 +162,9 @@ func announcements(ctx context.Context, url string) (at func(uint64) (time.Time,
 		mu.Lock()
 		defer mu.Unlock()
 		t, ok := seen[n]
+
 		return t, ok
 	}
+
 	return at, func() { sub.Unsubscribe(); <-ended; client.Close() }, nil
 }

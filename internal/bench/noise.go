@@ -31,15 +31,17 @@ var noiseSizes = []int{100, 2000, 10_000}
 
 var noiseModes = []string{"addresses", "topics", "auto"}
 
-// Noise is what the choice between the two filters costs on a chain on which other contracts emit Approved 100 times as often as our
-// escrows do, and what the automatic choice makes of it: bytes, and requests at their price in bytes. The verifier, which always reads
-// by topics, stays out. Then what providers do to it: a price for a request, and caps on addresses and blocks that are lower than
-// configured.
+// Noise is what the choice between the two filters costs on a chain on which other contracts emit
+// Approved 100 times as often as our escrows do, and what the automatic choice makes of it: bytes,
+// and requests at their price in bytes. The verifier, which always reads by topics, stays out. Then
+// what providers do to it: a price for a request, and caps on addresses and blocks that are lower
+// than configured.
 func Noise(ctx context.Context, o *Options) (figures []Figure, err error) {
 	l, err := lab.Start(ctx, lab.Options{Bin: o.Bin})
 	if err != nil {
 		return nil, err
 	}
+
 	defer func() { err = errors.Join(err, l.Close()) }()
 	n, err := newNoise(ctx, o, l)
 	if err != nil {
@@ -54,7 +56,9 @@ func Noise(ctx context.Context, o *Options) (figures []Figure, err error) {
 				if err != nil {
 					return nil, fmt.Errorf("%s with %d escrows by %s: %w", way, size, mode, err)
 				}
-				o.say("noise: %s, %d escrows, %s: %.0f requests, %.0f bytes, %.2f s CPU for 1,000 blocks", way, size, mode, u.requests, u.bytes, u.cpu)
+
+				o.say("noise: %s, %d escrows, %s: %.0f requests, %.0f bytes, %.2f s CPU for 1,000 blocks", way, size, mode,
+					u.requests, u.bytes, u.cpu)
 				name := fmt.Sprintf("noise.%s.%d.%s", way, size, mode)
 				costs[mode] = u
 				figures = append(figures,
@@ -62,12 +66,16 @@ func Noise(ctx context.Context, o *Options) (figures []Figure, err error) {
 					o.atMost(name+".bytes", "bytes/1000 blocks", 0, u.bytes, []float64{u.bytes}),
 					o.atMost(name+".cpu", "CPU ms/block", 0, u.cpu, []float64{u.cpu}))
 			}
+
 			better := min(costs["addresses"].cost(noisePrice), costs["topics"].cost(noisePrice))
 			ratio := costs["auto"].cost(noisePrice) / better
-			figures = append(figures, o.atMost(fmt.Sprintf("noise.%s.%d.auto", way, size), "of the better", noiseWithin, ratio, []float64{ratio}))
+			figures = append(figures, o.atMost(fmt.Sprintf("noise.%s.%d.auto", way, size), "of the better", noiseWithin, ratio,
+				[]float64{ratio}))
 		}
 	}
+
 	more, err := n.provider(ctx)
+
 	return append(figures, more...), err
 }
 
@@ -91,21 +99,26 @@ func newNoise(ctx context.Context, o *Options, l *lab.Lab) (n *noise, err error)
 	if n.template, err = l.PG.Template(ctx); err != nil {
 		return nil, err
 	}
+
 	if n.load, err = testchain.OpenLoad(ctx, l.Chain, l.Contracts); err != nil {
 		return nil, err
 	}
+
 	if n.wallet, err = testchain.OpenWallet(ctx, l.Chain.HTTP(), l.Chain.Accounts()[0]); err != nil {
 		n.load.Close()
 		return nil, err
 	}
+
 	err = func() error {
 		if n.ours, err = n.load.Clone(ctx, noiseOurs); err != nil {
 			return err
 		}
+
 		head, err := finalise(ctx, l)
 		if err != nil {
 			return err
 		}
+
 		n.start = head
 		o.say("noise: making %d blocks", n.blocks)
 		for range n.blocks {
@@ -113,13 +126,16 @@ func newNoise(ctx context.Context, o *Options, l *lab.Lab) (n *noise, err error)
 				return err
 			}
 		}
+
 		_, err = finalise(ctx, l)
+
 		return err
 	}()
 	if err != nil {
 		n.close()
 		return nil, err
 	}
+
 	return n, nil
 }
 
@@ -134,33 +150,41 @@ func (n *noise) emit(ctx context.Context) error {
 	if _, err := n.wallet.Send(ctx, 0, testchain.Call{To: &n.lab.Contracts.Noise, Data: data}); err != nil {
 		return err
 	}
+
 	return n.load.Emit(ctx, n.ours, 1)
 }
 
 // open is the database of that name with so many escrows, made if it is not there.
 func (n *noise) open(ctx context.Context, name string, size int) (*pgxpool.Pool, error) {
 	var there bool
-	if err := n.lab.DB.QueryRow(ctx, `select exists (select from pg_database where datname = $1)`, name).Scan(&there); err != nil {
+	if err := n.lab.DB.QueryRow(ctx, `select exists (select from pg_database where datname = $1)`,
+		name).Scan(&there); err != nil {
 		return nil, err
 	}
+
 	if !there {
 		if err := n.lab.PG.CreateDatabase(ctx, name, n.template); err != nil {
 			return nil, err
 		}
 	}
+
 	db, err := pgxpool.New(ctx, n.lab.PG.URL(name))
 	if err != nil || there {
 		return db, err
 	}
+
 	if err := register(ctx, db, n.lab, n.ours, size); err != nil {
 		db.Close()
 		return nil, err
 	}
+
 	return db, nil
 }
 
-// measure is the usage for 1,000 blocks: of those that are there, from the start of the relayer on, or of new ones at the head.
-func (n *noise) measure(ctx context.Context, way string, size int, name string, env map[string]string) (u usage, err error) {
+// measure is the usage for 1,000 blocks: of those that are there, from the start of the relayer on,
+// or of new ones at the head.
+func (n *noise) measure(ctx context.Context, way string, size int, name string,
+	env map[string]string) (u usage, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	db, err := n.open(ctx, name, size)
@@ -169,35 +193,43 @@ func (n *noise) measure(ctx context.Context, way string, size int, name string, 
 	}
 	defer db.Close()
 	all := map[string]string{
-		"DATABASE_URL": n.lab.PG.URL(name), "FACTORY_ADDRESS": n.lab.Contracts.Load.Hex(), "START_BLOCK": strconv.FormatUint(n.start, 10),
+		"DATABASE_URL": n.lab.PG.URL(name), "FACTORY_ADDRESS": n.lab.Contracts.Load.Hex(),
+		"START_BLOCK":      strconv.FormatUint(n.start, 10),
 		"ALLOW_LATE_START": "true", "LOG_LEVEL": "warn", // what was before it is registered already
 		"VERIFY_INTERVAL": "1h", "RPC_MAX_RANGE": noiseRange, "RPC_URLS": n.lab.Chain.HTTP(), "FINALITY": "finalized",
 	}
 	if way == "live" {
 		all["RPC_URLS"], all["FINALITY"] = n.lab.Chain.WS(), "latest"
 	}
+
 	for k, v := range env {
 		all[k] = v
 	}
+
 	// What the verifier has not read yet, it would read now.
 	if _, err := db.Exec(ctx, `update leadership set verified_block = next_block - 1`); err != nil {
 		return u, err
 	}
+
 	p, err := n.lab.Run(name, 0, 1, all)
 	if err != nil {
 		return u, err
 	}
+
 	defer func() { err = errors.Join(err, p.Stop(context.WithoutCancel(ctx))) }()
 	if err := p.Ready(ctx); err != nil {
 		return u, err
 	}
+
 	head, err := n.lab.Head(ctx)
 	if err != nil {
 		return u, err
 	}
+
 	if err := passed(ctx, db, head); err != nil {
 		return u, err
 	}
+
 	u, err = used(ctx, p)
 	blocks := head - n.start
 	if way == "live" && err == nil {
@@ -206,22 +238,28 @@ func (n *noise) measure(ctx context.Context, way string, size int, name string, 
 			if err := n.emit(ctx); err != nil {
 				return u, err
 			}
+
 			if head, err = n.lab.Head(ctx); err != nil {
 				return u, err
 			}
+
 			if err := passed(ctx, db, head); err != nil {
 				return u, err
 			}
 		}
+
 		u, err = used(ctx, p)
 		u, blocks = u.minus(before), uint64(n.blocks)
 	}
+
 	if err != nil {
 		return u, err
 	}
+
 	if _, err = finalise(ctx, n.lab); err != nil { // for whoever comes next
 		return u, err
 	}
+
 	return u.times(1000 / float64(blocks)), n.complete(ctx, db)
 }
 
@@ -230,8 +268,10 @@ func (n *noise) complete(ctx context.Context, db *pgxpool.Pool) error {
 	var stored, blocks int
 	err := db.QueryRow(ctx, `select count(*), count(distinct block_number) from processed_events`).Scan(&stored, &blocks)
 	if err == nil && (blocks == 0 || stored != blocks*noiseOurs || blocks%n.blocks != 0) {
-		err = fmt.Errorf("stored %d events of %d blocks, the chain has %d in each of a multiple of %d", stored, blocks, noiseOurs, n.blocks)
+		err = fmt.Errorf("stored %d events of %d blocks, the chain has %d in each of a multiple of %d", stored, blocks,
+			noiseOurs, n.blocks)
 	}
+
 	return err
 }
 
@@ -242,21 +282,26 @@ func (n *noise) provider(ctx context.Context) (figures []Figure, err error) {
 	for _, price := range []float64{1, noisePrice} {
 		costs := map[string]usage{}
 		for _, mode := range noiseModes {
-			env := map[string]string{"LOG_FILTER": mode, "RPC_MAX_ADDRESSES": most, "RPC_REQUEST_PRICE": fmt.Sprintf("%.0f", price)}
-			if costs[mode], err = n.measure(ctx, "live", size, fmt.Sprintf("noise_price_%s_%.0f", mode, price), env); err != nil {
+			env := map[string]string{"LOG_FILTER": mode, "RPC_MAX_ADDRESSES": most,
+				"RPC_REQUEST_PRICE": fmt.Sprintf("%.0f", price)}
+			if costs[mode], err = n.measure(ctx, "live", size, fmt.Sprintf("noise_price_%s_%.0f", mode, price),
+				env); err != nil {
 				return nil, fmt.Errorf("price %.0f, %s: %w", price, mode, err)
 			}
 		}
+
 		ratio := costs["auto"].cost(price) / min(costs["addresses"].cost(price), costs["topics"].cost(price))
 		name := fmt.Sprintf("noise.price.%.0f", price)
 		figures = append(figures,
 			n.atMost(name+".auto", "of the better", noiseWithin, ratio, []float64{ratio}),
 			n.atMost(name+".requests", "requests/1000 blocks", 0, costs["auto"].requests, []float64{costs["auto"].requests}))
 	}
+
 	node, err := faults.NewNode(n.lab.Chain.HTTP(), n.lab.Chain.WS(), 1)
 	if err != nil {
 		return nil, err
 	}
+
 	defer func() { err = errors.Join(err, node.Close()) }()
 	node.Inject(faults.Fault{Mode: faults.Range, N: 10})
 	for _, limit := range []struct {
@@ -264,16 +309,20 @@ func (n *noise) provider(ctx context.Context) (figures []Figure, err error) {
 		size int
 		env  map[string]string
 	}{
-		{"addresses", 10_000, map[string]string{"LOG_FILTER": "addresses", "RPC_MAX_ADDRESSES": "8000"}}, // the node takes 1,000
-		{"range", 100, map[string]string{"RPC_URLS": node.HTTP(), "RPC_MAX_RANGE": "10000"}},             // it takes 10
+		// the node takes 1,000
+		{"addresses", 10_000, map[string]string{"LOG_FILTER": "addresses", "RPC_MAX_ADDRESSES": "8000"}},
+		{"range", 100, map[string]string{"RPC_URLS": node.HTTP(), "RPC_MAX_RANGE": "10000"}}, // it takes 10
 	} {
 		u, err := n.measure(ctx, "backfill", limit.size, "noise_cap_"+limit.name, limit.env)
 		if err != nil {
 			return nil, fmt.Errorf("cap on %s: %w", limit.name, err)
 		}
+
 		figures = append(figures,
 			n.atMost("noise.cap."+limit.name+".requests", "requests/1000 blocks", 0, u.requests, []float64{u.requests}),
-			n.atMost("noise.cap."+limit.name+".refused", "% of the requests", 5, 100*u.refused/u.requests, []float64{100 * u.refused / u.requests}))
+			n.atMost("noise.cap."+limit.name+".refused", "% of the requests", 5, 100*u.refused/u.requests,
+				[]float64{100 * u.refused / u.requests}))
 	}
+
 	return figures, nil
 }

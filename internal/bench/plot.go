@@ -40,11 +40,14 @@ func (o *Options) draw(name string, p *plot) error {
 	if o.Plots == "" {
 		return nil
 	}
+
 	path := filepath.Join(o.Plots, name)
 	if err := os.WriteFile(path, []byte(p.svg(o.Commit)), 0o644); err != nil { //nolint:gosec // not secret
 		return fmt.Errorf("write the plot: %w", err)
 	}
+
 	o.say("plot: %s", path)
+
 	return nil
 }
 
@@ -58,8 +61,11 @@ func (p *plot) svg(commit string) string {
 		one.svg(&b, p)
 		b.WriteString("</g>\n")
 	}
-	fmt.Fprintf(&b, `<text x="%d" y="%d" fill="#57606a">%s · commit %s</text>`+"\n", left, height-8, html.EscapeString(p.xName), html.EscapeString(commit))
+
+	fmt.Fprintf(&b, `<text x="%d" y="%d" fill="#57606a">%s · commit %s</text>`+"\n", left, height-8,
+		html.EscapeString(p.xName), html.EscapeString(commit))
 	b.WriteString("</svg>\n")
+
 	return b.String()
 }
 
@@ -78,10 +84,13 @@ func newAxis(pixels float64, values ...[]float64) axis {
 			}
 		}
 	}
+
 	if math.IsInf(a.low, 1) {
 		a.low, a.high = 0, 1
 	}
+
 	a.high = max(a.high, a.low+1)
+
 	return a
 }
 
@@ -93,6 +102,7 @@ func (a axis) ticks() (list []float64) {
 	for e := a.low; e <= a.high; e += step {
 		list = append(list, e)
 	}
+
 	return list
 }
 
@@ -102,33 +112,42 @@ func (p *panel) svg(b *strings.Builder, of *plot) {
 	for _, l := range p.lines {
 		all = append(all, l.y)
 	}
+
 	y := newAxis(panelHeight, all...)
 	fmt.Fprintf(b, `<text x="0" y="-12" font-weight="bold">%s</text>`+"\n", html.EscapeString(p.title))
 	for _, e := range y.ticks() {
 		h := panelHeight - y.at(math.Pow(10, e))
 		fmt.Fprintf(b, `<line x1="0" y1="%.1f" x2="%d" y2="%.1f" stroke="#d0d7de"/><text x="-6" y="%.1f" text-anchor="end">%s</text>`+"\n", h, panelWidth, h, h+4, power(e))
 	}
+
 	for _, e := range x.ticks() {
 		w := x.at(math.Pow(10, e))
 		fmt.Fprintf(b, `<line x1="%.1f" y1="0" x2="%.1f" y2="%d" stroke="#eaeef2"/><text x="%.1f" y="%d" text-anchor="middle">%s</text>`+"\n", w, w, panelHeight, w, panelHeight+16, power(e))
 	}
+
 	legend := 0
 	for i, l := range p.lines {
 		colour, dash := colours[i%len(colours)], ""
 		if l.dashed {
 			dash = ` stroke-dasharray="5 4"`
 		}
+
 		var points, dots strings.Builder
 		for j, v := range l.y {
 			if v <= 0 {
 				continue
 			}
+
 			w, h := x.at(of.x[j]), panelHeight-y.at(v)
 			fmt.Fprintf(&points, "%.1f,%.1f ", w, h)
-			fmt.Fprintf(&dots, `<circle cx="%.1f" cy="%.1f" r="3" fill="%s"><title>%s: %.4g at %.0f</title></circle>`, w, h, colour, html.EscapeString(l.name), v, of.x[j])
+			fmt.Fprintf(&dots, `<circle cx="%.1f" cy="%.1f" r="3" fill="%s"><title>%s: %.4g at %.0f</title></circle>`, w, h,
+				colour, html.EscapeString(l.name), v, of.x[j])
 		}
-		fmt.Fprintf(b, `<polyline points="%s" fill="none" stroke="%s" stroke-width="2"%s/>%s`+"\n", strings.TrimSpace(points.String()), colour, dash, dots.String())
-		fmt.Fprintf(b, `<text x="%d" y="%d" fill="%s">%s</text>`+"\n", legend, panelHeight+34, colour, html.EscapeString(l.name))
+
+		fmt.Fprintf(b, `<polyline points="%s" fill="none" stroke="%s" stroke-width="2"%s/>%s`+"\n",
+			strings.TrimSpace(points.String()), colour, dash, dots.String())
+		fmt.Fprintf(b, `<text x="%d" y="%d" fill="%s">%s</text>`+"\n", legend, panelHeight+34, colour,
+			html.EscapeString(l.name))
 		legend += 6*len(l.name) + 14
 	}
 }
@@ -138,5 +157,6 @@ func power(e float64) string {
 	if e >= -2 && e <= 3 {
 		return fmt.Sprint(math.Pow(10, e))
 	}
+
 	return fmt.Sprintf(`10<tspan dy="-4" font-size="8">%.0f</tspan>`, e)
 }

@@ -13,15 +13,17 @@ import (
 	"github.com/fusion-prime/escrow-relayer/partition"
 )
 
-// register fills the registry up to n escrows, as if they had been discovered and caught up long ago: the active ones that are not there
-// yet, and idle ones, which exist nowhere else.
+// register fills the registry up to n escrows, as if they had been discovered and caught up long
+// ago: the active ones that are not there yet, and idle ones, which exist nowhere else.
 func register(ctx context.Context, db *pgxpool.Pool, l *lab.Lab, active []common.Address, n int) error {
 	there := map[common.Address]bool{}
 	rows, _ := db.Query(ctx, `select address from escrows`)
 	var known []byte
-	if _, err := pgx.ForEachRow(rows, []any{&known}, func() error { there[common.BytesToAddress(known)] = true; return nil }); err != nil {
+	if _, err := pgx.ForEachRow(rows, []any{&known},
+		func() error { there[common.BytesToAddress(known)] = true; return nil }); err != nil {
 		return fmt.Errorf("read the registry: %w", err)
 	}
+
 	var fresh []common.Address
 	add := func(a common.Address) {
 		if !there[a] {
@@ -32,11 +34,14 @@ func register(ctx context.Context, db *pgxpool.Pool, l *lab.Lab, active []common
 	for _, a := range active {
 		add(a)
 	}
+
 	for i := uint64(1); len(there) < n; i++ {
 		add(idle(i))
 	}
+
 	block := int64(l.Contracts.Block)
-	_, err := db.CopyFrom(ctx, pgx.Identifier{"escrows"}, []string{"chain_id", "address", "slot", "discovered_block_number", "log_index", "tx_hash"},
+	_, err := db.CopyFrom(ctx, pgx.Identifier{"escrows"},
+		[]string{"chain_id", "address", "slot", "discovered_block_number", "log_index", "tx_hash"},
 		pgx.CopyFromSlice(len(fresh), func(i int) ([]any, error) {
 			a := fresh[i]
 			return []any{l.Chain.ChainID().Int64(), a[:], partition.Slot(a), block, 0, common.BytesToHash(a[:]).Bytes()}, nil
@@ -44,13 +49,16 @@ func register(ctx context.Context, db *pgxpool.Pool, l *lab.Lab, active []common
 	if err != nil {
 		return fmt.Errorf("register %d escrows: %w", len(fresh), err)
 	}
+
 	_, err = db.Exec(ctx, `analyze escrows`)
+
 	return err
 }
 
 // idle is an address that nothing was ever deployed at, the i-th.
 func idle(i uint64) (a common.Address) {
-	binary.BigEndian.PutUint64(a[:], i*0x9e3779b97f4a7c15) // an odd factor: all different, and spread as real addresses are
+	// an odd factor: all different, and spread as real addresses are
+	binary.BigEndian.PutUint64(a[:], i*0x9e3779b97f4a7c15)
 	binary.BigEndian.PutUint64(a[12:], i*0xbf58476d1ce4e5b9)
 	return a
 }

@@ -20,30 +20,37 @@ const (
 	scaleBackfill = 1000 // blocks
 	scaleLive     = 60   // blocks, one a second
 	scaleWarm     = 12   // blocks before: until the statistics have arrived of what was before
-	scalePower    = 1.2  // the most that a cost may grow with, as a power of the number of instances: 1 is each its share, 2 is the square
+	// the most that a cost may grow with, as a power of the number of instances: 1 is each its share,
+	// 2 is the square
+	scalePower = 1.2
 )
 
 // scaleInstances are the fleets that Scale measures.
 var scaleInstances = []int{1, 2, 5, 10}
 
-// Scale is what fleets of different sizes cost one database and the node, backfilling and live, at 20 events a block: everything for a
-// block of the chain, whoever did it. The power says how it grows from one instance to the largest fleet.
+// Scale is what fleets of different sizes cost one database and the node, backfilling and live, at
+// 20 events a block: everything for a block of the chain, whoever did it. The power says how it
+// grows from one instance to the largest fleet.
 func Scale(ctx context.Context, o *Options) (figures []Figure, err error) {
 	l, err := lab.Start(ctx, lab.Options{Bin: o.Bin, Postgres: testpg.Options{Durable: true}})
 	if err != nil {
 		return nil, err
 	}
+
 	defer func() { err = errors.Join(err, l.Close()) }()
 	s := scale{Options: o, lab: l}
 	if s.template, err = l.PG.Template(ctx); err != nil {
 		return nil, err
 	}
+
 	if _, _, err = history(ctx, l, max(10, o.scaled(scaleBackfill))); err != nil {
 		return nil, err
 	}
+
 	if s.load, err = testchain.OpenLoad(ctx, l.Chain, l.Contracts); err != nil {
 		return nil, err
 	}
+
 	defer s.load.Close()
 	costs := map[string][]fleetCost{}
 	var sizes []float64
@@ -52,12 +59,14 @@ func Scale(ctx context.Context, o *Options) (figures []Figure, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("%d instances: %w", n, err)
 		}
+
 		sizes = append(sizes, float64(n))
 		for way, c := range map[string]fleetCost{"backfill": backfill, "live": live} {
 			o.say("scale: %s, %d instances, a block: %s", way, n, c)
 			costs[way] = append(costs[way], c)
 		}
 	}
+
 	p := plot{x: sizes, xName: "instances"}
 	for _, kind := range []struct {
 		name, unit string
@@ -75,21 +84,29 @@ func Scale(ctx context.Context, o *Options) (figures []Figure, err error) {
 			if kind.name == "connections" && way == "backfill" { // it has ended when it is asked
 				continue
 			}
+
 			var values []float64
 			for i, c := range costs[way] {
 				v := kind.of(c)
 				values = append(values, v)
-				figures = append(figures, o.atMost(fmt.Sprintf("scale.%s.%s.%.0f", way, kind.name, sizes[i]), kind.unit, 0, v, []float64{v}))
+				figures = append(figures, o.atMost(fmt.Sprintf("scale.%s.%s.%.0f", way, kind.name, sizes[i]), kind.unit, 0, v,
+					[]float64{v}))
 			}
+
 			if values[0] == 0 {
-				return nil, fmt.Errorf("%s of one instance, %s: none; the statistics of the database have not arrived", kind.unit, way)
+				return nil, fmt.Errorf("%s of one instance, %s: none; the statistics of the database have not arrived",
+					kind.unit, way)
 			}
+
 			power := math.Log(values[len(values)-1]/values[0]) / math.Log(sizes[len(sizes)-1]/sizes[0])
-			figures = append(figures, o.atMost("scale."+way+"."+kind.name+".power", "power of instances", scalePower, power, ratios(values)))
+			figures = append(figures, o.atMost("scale."+way+"."+kind.name+".power", "power of instances", scalePower, power,
+				ratios(values)))
 			panel.lines = append(panel.lines, line{name: way, y: values})
 		}
+
 		p.panels = append(p.panels, panel)
 	}
+
 	return figures, o.draw("scale.svg", &p)
 }
 
@@ -107,8 +124,10 @@ func (c fleetCost) String() string {
 // perBlock is the cost of what went on since before.
 func (c fleetCost) perBlock(before fleetCost, blocks int) fleetCost {
 	n := float64(blocks)
+
 	return fleetCost{
-		(c.transactions - before.transactions) / n, (c.written - before.written) / n, (c.read - before.read) / n, (c.wal - before.wal) / n,
+		(c.transactions - before.transactions) / n, (c.written - before.written) / n, (c.read - before.read) / n,
+		(c.wal - before.wal) / n,
 		c.connections, (c.requests - before.requests) / n,
 	}
 }
@@ -128,6 +147,7 @@ func (s *scale) measure(ctx context.Context, n int) (backfill, live fleetCost, e
 	if err := s.lab.PG.CreateDatabase(ctx, name, s.template); err != nil {
 		return backfill, live, err
 	}
+
 	db, err := pgxpool.New(ctx, s.lab.PG.URL(name))
 	if err != nil {
 		return backfill, live, err
@@ -137,54 +157,68 @@ func (s *scale) measure(ctx context.Context, n int) (backfill, live fleetCost, e
 	if err != nil {
 		return backfill, live, err
 	}
+
 	head, err := finalise(ctx, s.lab)
 	if err != nil {
 		return backfill, live, err
 	}
+
 	start, err := s.cost(ctx, name, usage{})
 	if err != nil {
 		return backfill, live, err
 	}
+
 	var requests usage
 	err = s.with(ctx, name, n, func(fleet []*lab.Process) error {
 		if err := s.drained(ctx, db, fleet, head); err != nil {
 			return err
 		}
+
 		requests, err = used(ctx, fleet...)
+
 		return err
 	})
 	if err != nil {
 		return backfill, live, err
 	}
+
 	// Sessions report what they did at the latest when they end.
 	end, err := s.cost(ctx, name, requests)
 	if err != nil {
 		return backfill, live, err
 	}
+
 	backfill = end.perBlock(start, int(head-s.lab.Contracts.Block)+1)
 	err = s.with(ctx, name, n, func(fleet []*lab.Process) error {
 		if err := s.shared(ctx, db, n); err != nil {
 			return err
 		}
+
 		warm := scaleWarm
 		if s.Scale < 0.1 {
 			warm = 1
 		}
+
 		if err := s.follow(ctx, db, fleet, clones, warm); err != nil {
 			return err
 		}
+
 		before, err := s.live(ctx, name, fleet)
 		if err != nil {
 			return err
 		}
+
 		blocks := max(5, s.scaled(scaleLive))
 		if err := s.follow(ctx, db, fleet, clones, blocks); err != nil {
 			return err
 		}
+
 		after, err := s.live(ctx, name, fleet)
 		live = after.perBlock(before, blocks)
+
 		return err
 	})
+
 	return backfill, live, err
 }
 
@@ -198,20 +232,24 @@ func (s *scale) with(ctx context.Context, name string, n int, do func([]*lab.Pro
 	}()
 	for i := range n {
 		p, err := s.lab.Run(fmt.Sprintf("%s_%d", name, i), i, n, map[string]string{
-			"DATABASE_URL": s.lab.PG.URL(name), "FACTORY_ADDRESS": s.lab.Contracts.Load.Hex(), "FINALITY": "latest", "RPC_URLS": s.lab.Chain.WS(),
+			"DATABASE_URL": s.lab.PG.URL(name), "FACTORY_ADDRESS": s.lab.Contracts.Load.Hex(), "FINALITY": "latest",
+			"RPC_URLS":        s.lab.Chain.WS(),
 			"VERIFY_INTERVAL": "30s", "HEARTBEAT_INTERVAL": "30s", "LOG_LEVEL": "warn",
 			"ADOPT_AFTER": "10m", // everybody comes, one after the other
 		})
 		if err != nil {
 			return err
 		}
+
 		fleet = append(fleet, p)
 	}
+
 	return do(fleet)
 }
 
 // follow mines blocks, one a second, and waits until the last is processed and published.
-func (s *scale) follow(ctx context.Context, db *pgxpool.Pool, fleet []*lab.Process, clones []common.Address, blocks int) error {
+func (s *scale) follow(ctx context.Context, db *pgxpool.Pool, fleet []*lab.Process, clones []common.Address,
+	blocks int) error {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for range blocks {
@@ -220,19 +258,22 @@ func (s *scale) follow(ctx context.Context, db *pgxpool.Pool, fleet []*lab.Proce
 			return ctx.Err()
 		case <-ticker.C:
 		}
+
 		if err := s.load.Emit(ctx, clones, 1); err != nil {
 			return err
 		}
 	}
+
 	head, err := s.lab.Head(ctx)
 	if err != nil {
 		return err
 	}
+
 	return s.drained(ctx, db, fleet, head)
 }
 
-// drained waits until everything up to a block is processed and published. It asks the fleet first, so that the database has little to do
-// with it: what is asked there counts.
+// drained waits until everything up to a block is processed and published. It asks the fleet first,
+// so that the database has little to do with it: what is asked there counts.
 func (s *scale) drained(ctx context.Context, db *pgxpool.Pool, fleet []*lab.Process, block uint64) error {
 	err := poll(ctx, 50*time.Millisecond, fmt.Sprintf("block %d to be processed", block), func() bool {
 		slots := 0.0
@@ -243,11 +284,13 @@ func (s *scale) drained(ctx context.Context, db *pgxpool.Pool, fleet []*lab.Proc
 				return false
 			}
 		}
+
 		return slots == 2520
 	})
 	if err != nil {
 		return err
 	}
+
 	return poll(ctx, 100*time.Millisecond, "the outbox to be empty", func() bool {
 		n := -1
 		return db.QueryRow(ctx, `select count(*) from outbox`).Scan(&n) == nil && n == 0
@@ -258,25 +301,31 @@ func (s *scale) drained(ctx context.Context, db *pgxpool.Pool, fleet []*lab.Proc
 func (s *scale) shared(ctx context.Context, db *pgxpool.Pool, n int) error {
 	return poll(ctx, 50*time.Millisecond, "every instance to have its share", func() bool {
 		var owners, most int
-		err := db.QueryRow(ctx, `select count(*), coalesce(max(n), 0) from (select count(*) n from slot_ownership where owner is not null group by owner) s`).Scan(&owners, &most)
+		err := db.QueryRow(ctx,
+			`select count(*), coalesce(max(n), 0) from (select count(*) n from slot_ownership where owner is not null group by owner) s`).Scan(&owners, &most)
+
 		return err == nil && owners == n && most == 2520/n
 	})
 }
 
-// databaseCost reads the statistics of a database. A session reports what it did after a second when it is busy, after ten when it has become
-// idle, and at its end.
+// databaseCost reads the statistics of a database. A session reports what it did after a second
+// when it is busy, after ten when it has become idle, and at its end.
 const databaseCost = `
 	select xact_commit + xact_rollback, tup_inserted + tup_updated + tup_deleted, tup_returned, pg_current_wal_lsn() - '0/0'::pg_lsn,
-	       (select count(*) from pg_stat_activity a where a.datname = d.datname and a.application_name like 'escrow-relayer%')
+	       (select count(*) from pg_stat_activity a where a.datname = d.datname
+		and a.application_name like 'escrow-relayer%')
 	from pg_stat_database d where datname = $1`
 
-// cost so far, of the database, with what the fleet asked of the node. The lab's own database, where this is asked, has its own statistics.
+// cost so far, of the database, with what the fleet asked of the node. The lab's own database,
+// where this is asked, has its own statistics.
 func (s *scale) cost(ctx context.Context, name string, u usage) (c fleetCost, err error) {
 	err = s.lab.DB.QueryRow(ctx, databaseCost, name).Scan(&c.transactions, &c.written, &c.read, &c.wal, &c.connections)
 	if err != nil {
 		return c, fmt.Errorf("read the statistics of %s: %w", name, err)
 	}
+
 	c.requests = u.requests
+
 	return c, nil
 }
 
@@ -285,5 +334,6 @@ func (s *scale) live(ctx context.Context, name string, fleet []*lab.Process) (fl
 	if err != nil {
 		return fleetCost{}, err
 	}
+
 	return s.cost(ctx, name, u)
 }

@@ -11,21 +11,25 @@ import (
 	"github.com/fusion-prime/escrow-relayer/migrations"
 )
 
-// Start is the time until an instance is ready and watches its share, and its resident memory then, with a million escrows in the registry.
+// Start is the time until an instance is ready and watches its share, and its resident memory then,
+// with a million escrows in the registry.
 func Start(ctx context.Context, o *Options) (figures []Figure, err error) {
 	l, err := lab.Start(ctx, lab.Options{Bin: o.Bin})
 	if err != nil {
 		return nil, err
 	}
+
 	defer func() { err = errors.Join(err, l.Close()) }()
 	if _, err := migrations.Up(ctx, l.DB.Config().ConnConfig); err != nil {
 		return nil, err
 	}
+
 	n := o.scaled(1_000_000)
 	o.say("start: registering %d escrows", n)
 	if err := register(ctx, l.DB, l, nil, n); err != nil {
 		return nil, err
 	}
+
 	for _, share := range []struct {
 		total  int
 		memory float64
@@ -36,32 +40,41 @@ func Start(ctx context.Context, o *Options) (figures []Figure, err error) {
 			if err != nil {
 				return nil, err
 			}
+
 			times, memory = append(times, took.Seconds()), append(memory, rss)
 		}
+
 		name := fmt.Sprintf("start.1of%d", share.total)
 		figures = append(figures,
 			o.atMost(name+".ready", "s", 5, Quantile(times, 0.5), times),
 			o.atMost(name+".rss", "MiB", share.memory, Quantile(memory, 0.5), memory))
 	}
+
 	return figures, nil
 }
 
-// startOne starts an instance, waits until it is ready and watches every escrow of its share, and stops it. Its resident memory is in MiB.
+// startOne starts an instance, waits until it is ready and watches every escrow of its share, and
+// stops it. Its resident memory is in MiB.
 func startOne(ctx context.Context, l *lab.Lab, total int) (took time.Duration, rss float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	start := time.Now()
-	p, err := l.Run("start-"+strconv.Itoa(total), 0, total, map[string]string{"ADOPT_AFTER": "10m", "RPC_URLS": l.Chain.HTTP()})
+	p, err := l.Run("start-"+strconv.Itoa(total), 0, total,
+		map[string]string{"ADOPT_AFTER": "10m", "RPC_URLS": l.Chain.HTTP()})
 	if err != nil {
 		return 0, 0, err
 	}
+
 	if err := p.Ready(ctx); err != nil {
 		return 0, 0, err
 	}
+
 	var want float64
-	if err := l.DB.QueryRow(ctx, `select count(*)::float8 from escrow_registry where slot % $1::int = 0`, total).Scan(&want); err != nil {
+	if err := l.DB.QueryRow(ctx, `select count(*)::float8 from escrow_registry where slot % $1::int = 0`,
+		total).Scan(&want); err != nil {
 		return 0, 0, err
 	}
+
 	err = poll(ctx, 10*time.Millisecond, "all escrows to be watched", func() bool { // readiness may come before
 		m, err := scrape(ctx, p)
 		return err == nil && m.sum("relayer_escrows_monitored") >= want
@@ -69,10 +82,12 @@ func startOne(ctx context.Context, l *lab.Lab, total int) (took time.Duration, r
 	if err != nil {
 		return 0, 0, err
 	}
+
 	took = time.Since(start)
 	m, err := scrape(ctx, p)
 	if err != nil {
 		return 0, 0, err
 	}
+
 	return took, m.resident(), p.Stop(ctx)
 }

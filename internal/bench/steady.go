@@ -20,22 +20,24 @@ const (
 	steadyEvents = 200 // a second, in one block
 	// Growth from the middle to the end beyond which something is not steady, in parts of the middle.
 	steadyGrowth = 0.1
-	// The most dead rows of a table: of two minutes, since autovacuum looks once a minute and a row of a record or of the outbox dies
-	// with each event.
+	// The most dead rows of a table: of two minutes, since autovacuum looks once a minute and a row of
+	// a record or of the outbox dies with each event.
 	steadyDead = 2 * 60 * steadyEvents
 )
 
-// growing tables: the history grows with what happens on the chain, by design, and remembered blocks up to 2,048, which are more than a run has.
+// growing tables: the history grows with what happens on the chain, by design, and remembered
+// blocks up to 2,048, which are more than a run has.
 var growing = []string{"events", "chain_blocks"}
 
-// Steady is a relayer that lives for Options.Minutes at 200 events a second: its memory, goroutines and connections, and the size and the
-// dead rows of each table, at the start, in the middle and at the end. The start is after a tenth of the time, when everything that is
-// made once has been made.
+// Steady is a relayer that lives for Options.Minutes at 200 events a second: its memory, goroutines
+// and connections, and the size and the dead rows of each table, at the start, in the middle and at
+// the end. The start is after a tenth of the time, when everything that is made once has been made.
 func Steady(ctx context.Context, o *Options) (figures []Figure, err error) {
 	l, err := lab.Start(ctx, lab.Options{Bin: o.Bin, Postgres: testpg.Options{Durable: true}})
 	if err != nil {
 		return nil, err
 	}
+
 	defer func() { err = errors.Join(err, l.Close()) }()
 	load, err := testchain.OpenLoad(ctx, l.Chain, l.Contracts)
 	if err != nil {
@@ -46,13 +48,17 @@ func Steady(ctx context.Context, o *Options) (figures []Figure, err error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := l.Run("steady", 0, 1, map[string]string{"FACTORY_ADDRESS": l.Contracts.Load.Hex(), "VERIFY_INTERVAL": "30s", "HEARTBEAT_INTERVAL": "30s", "LOG_LEVEL": "warn"})
+
+	p, err := l.Run("steady", 0, 1, map[string]string{"FACTORY_ADDRESS": l.Contracts.Load.Hex(), "VERIFY_INTERVAL": "30s",
+		"HEARTBEAT_INTERVAL": "30s", "LOG_LEVEL": "warn"})
 	if err != nil {
 		return nil, err
 	}
+
 	if err := p.Ready(ctx); err != nil {
 		return nil, err
 	}
+
 	took := time.Duration(o.Minutes * float64(time.Minute))
 	o.say("steady: %s at %d events/s", took, steadyEvents)
 	live, cancel := context.WithTimeout(ctx, took)
@@ -70,20 +76,25 @@ func Steady(ctx context.Context, o *Options) (figures []Figure, err error) {
 			if s.after = time.Since(begun); err == nil && s.after > took/10 {
 				samples = append(samples, s)
 			}
+
 			return err
 		})
 	})
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
+
 	if len(samples) < 3 {
 		return nil, fmt.Errorf("only %d looks in %s: make it longer", len(samples), took)
 	}
+
 	rate := float64(blocks*steadyEvents) / took.Seconds()
-	figures = append(figures, undecided(o.atLeast("steady.rate", "events/s", 0.95*steadyEvents, []float64{rate}), int(o.Minutes), 10))
+	figures = append(figures, undecided(o.atLeast("steady.rate", "events/s", 0.95*steadyEvents, []float64{rate}),
+		int(o.Minutes), 10))
 	for _, name := range names(samples[len(samples)-1].values) {
 		figures = append(figures, o.steady(name, samples))
 	}
+
 	return figures, p.Stop(ctx)
 }
 
@@ -97,6 +108,7 @@ func every(ctx context.Context, pace time.Duration, do func() error) error {
 			return nil
 		case <-ticker.C:
 		}
+
 		if err := do(); err != nil {
 			return err
 		}
@@ -111,18 +123,22 @@ type sample struct {
 
 const tableSizes = `
 	select c.relname, pg_total_relation_size(c.oid)::float8 / 1024, coalesce(s.n_dead_tup, 0)::float8
-	from pg_class c join pg_stat_user_tables s on s.relid = c.oid where c.relkind = 'r' and c.relname <> 'goose_db_version' order by 1`
+	from pg_class c join pg_stat_user_tables s on s.relid = c.oid where c.relkind = 'r'
+		and c.relname <> 'goose_db_version' order by 1`
 
 func look(ctx context.Context, l *lab.Lab, p *lab.Process) (s sample, err error) {
 	m, err := scrape(ctx, p)
 	if err != nil {
 		return s, err
 	}
+
 	s.values = map[string]float64{"rss MiB": m.resident(), "goroutines ": m.sum("go_goroutines")}
 	var connections float64
-	if err := l.DB.QueryRow(ctx, `select count(*)::float8 from pg_stat_activity where application_name like 'escrow-relayer%'`).Scan(&connections); err != nil {
+	if err := l.DB.QueryRow(ctx,
+		`select count(*)::float8 from pg_stat_activity where application_name like 'escrow-relayer%'`).Scan(&connections); err != nil {
 		return s, fmt.Errorf("count connections: %w", err)
 	}
+
 	s.values["connections "] = connections
 	rows, _ := l.DB.Query(ctx, tableSizes)
 	var table string
@@ -134,21 +150,26 @@ func look(ctx context.Context, l *lab.Lab, p *lab.Process) (s sample, err error)
 	if err != nil {
 		return s, fmt.Errorf("read the sizes of the tables: %w", err)
 	}
+
 	return s, nil
 }
 
-// steady is the figure of one value: where it ended; of dead rows, how many there were at most in the second half. Its runs are the start,
-// the middle, the end and the slope a minute over the second half.
+// steady is the figure of one value: where it ended; of dead rows, how many there were at most in
+// the second half. Its runs are the start, the middle, the end and the slope a minute over the
+// second half.
 func (o *Options) steady(name string, samples []sample) Figure {
 	var x, y []float64
 	for _, s := range samples {
 		x, y = append(x, s.after.Minutes()), append(y, s.values[name])
 	}
+
 	half := len(y) / 2
-	middle := Quantile(y[max(0, half-3):min(len(y), half+4)], 0.5) // single looks catch a garbage collector or a vacuum at any of its stages
+	// single looks catch a garbage collector or a vacuum at any of its stages
+	middle := Quantile(y[max(0, half-3):min(len(y), half+4)], 0.5)
 	end := Quantile(y[max(0, len(y)-7):], 0.5)
 	what, unit, _ := strings.Cut(name, " ")
-	f := Figure{Name: "steady." + what, Value: end, Unit: unit, Runs: []float64{y[0], middle, end, slope(x[half:], y[half:])}, Scale: o.Scale, Commit: o.Commit}
+	f := Figure{Name: "steady." + what, Value: end, Unit: unit,
+		Runs: []float64{y[0], middle, end, slope(x[half:], y[half:])}, Scale: o.Scale, Commit: o.Commit}
 	kind, table, _ := strings.Cut(what, ".")
 	switch {
 	case kind == "size" && slices.Contains(growing, table):
@@ -160,10 +181,12 @@ func (o *Options) steady(name string, samples []sample) Figure {
 	default:
 		f.Target = middle*(1+steadyGrowth) + 2
 	}
+
 	if o.Minutes >= 10 {
 		met := f.Value <= f.Target
 		f.Met = &met
 	}
+
 	return f
 }
 
@@ -173,12 +196,15 @@ func slope(x, y []float64) float64 {
 	for i := range x {
 		mx, my = mx+x[i]/float64(len(x)), my+y[i]/float64(len(y))
 	}
+
 	for i := range x {
 		a, b = a+(x[i]-mx)*(y[i]-my), b+(x[i]-mx)*(x[i]-mx)
 	}
+
 	if b == 0 {
 		return 0
 	}
+
 	return a / b
 }
 
@@ -187,6 +213,8 @@ func names[V any](m map[string]V) (list []string) {
 	for name := range m {
 		list = append(list, name)
 	}
+
 	slices.Sort(list)
+
 	return list
 }

@@ -23,6 +23,7 @@ func scrape(ctx context.Context, p *lab.Process) (metrics, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("read the metrics of %s: %w", p.ID, err)
@@ -33,10 +34,12 @@ func scrape(ctx context.Context, p *lab.Process) (metrics, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the metrics of %s: %w", p.ID, err)
 	}
+
 	return families, nil
 }
 
-// sum of the series of a metric, of those only which have the labels, given as name, value, name, value; zero where there is none.
+// sum of the series of a metric, of those only which have the labels, given as name, value, name,
+// value; zero where there is none.
 func (m metrics) sum(name string, labels ...string) (sum float64) {
 	for _, series := range m[name].GetMetric() {
 		matches := true
@@ -45,12 +48,15 @@ func (m metrics) sum(name string, labels ...string) (sum float64) {
 			for _, l := range series.GetLabel() {
 				has = has || l.GetName() == labels[i] && l.GetValue() == labels[i+1]
 			}
+
 			matches = matches && has
 		}
+
 		if matches {
 			sum += series.GetCounter().GetValue() + series.GetGauge().GetValue()
 		}
 	}
+
 	return sum
 }
 
@@ -63,12 +69,14 @@ func peakMemory(pid int) (float64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read the memory of process %d: %w", pid, err)
 	}
+
 	for line := range strings.Lines(string(status)) {
 		var kib float64
 		if n, _ := fmt.Sscanf(line, "VmHWM: %f kB", &kib); n == 1 {
 			return kib / 1024, nil
 		}
 	}
+
 	return 0, fmt.Errorf("read the memory of process %d: no VmHWM in its status", pid)
 }
 
@@ -87,14 +95,17 @@ func used(ctx context.Context, relayers ...*lab.Process) (u usage, err error) {
 		if err != nil {
 			return u, err
 		}
+
 		if m["relayer_rpc_requests_total"] == nil || m["process_cpu_seconds_total"] == nil {
 			return u, fmt.Errorf("read the metrics of %s: its requests or its CPU time are not among them", p.ID)
 		}
+
 		u.requests += m.sum("relayer_rpc_requests_total")
 		u.refused += m.sum("relayer_rpc_requests_total", "outcome", "range_too_large")
 		u.bytes += m.sum("relayer_rpc_sent_bytes_total") + m.sum("relayer_rpc_received_bytes_total")
 		u.cpu += m.sum("process_cpu_seconds_total")
 	}
+
 	return u, nil
 }
 

@@ -32,23 +32,28 @@ var clockError = func() (n int64) {
 }()
 `
 
-// Build builds the relayer with the race detector, for Run. Its clock can be wrong: a statically linked program cannot be lied to from outside
-// (it asks the kernel's vDSO, and no namespace moves that), so package time itself is replaced at build time. The relayer's code is what it is.
+// Build builds the relayer with the race detector, for Run. Its clock can be wrong: a statically
+// linked program cannot be lied to from outside (it asks the kernel's vDSO, and no namespace moves
+// that), so package time itself is replaced at build time. The relayer's code is what it is.
 func Build(ctx context.Context, dir, pkg, bin string) error {
 	root, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 	if err != nil {
 		return fmt.Errorf("find the Go tree: %w", err)
 	}
+
 	src := filepath.Join(strings.TrimSpace(string(root)), "src", "time")
 	original, err := os.ReadFile(filepath.Join(src, "time.go"))
 	if err != nil {
 		return err
 	}
+
 	const ask = "\tsec, nsec, mono := runtimeNow()\n"
 	changed := strings.Replace(string(original), ask, ask+"\tsec += clockError\n", 1)
 	if changed == string(original) {
-		return fmt.Errorf("make a clock that can be wrong: package time of this Go does not read the clock as %q does", strings.TrimSpace(ask))
+		return fmt.Errorf("make a clock that can be wrong: package time of this Go does not read the clock as %q does",
+			strings.TrimSpace(ask))
 	}
+
 	files := map[string]string{"time.go": changed, "clockerror.go": clockError}
 	replace := map[string]string{}
 	for name, text := range files {
@@ -57,18 +62,22 @@ func Build(ctx context.Context, dir, pkg, bin string) error {
 			return err
 		}
 	}
+
 	overlay, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {
 		return err
 	}
+
 	file := filepath.Join(dir, "overlay.json")
 	if err := os.WriteFile(file, overlay, 0o600); err != nil {
 		return err
 	}
+
 	build := exec.CommandContext(ctx, "go", "build", "-race", "-overlay", file, "-o", bin, pkg)
 	build.Stderr = os.Stderr
 	if err := build.Run(); err != nil {
 		return fmt.Errorf("build the relayer: %w", err)
 	}
+
 	return nil
 }

@@ -27,10 +27,12 @@ func read(m testpubsub.Message) (told, error) {
 	if err != nil {
 		return told{}, err
 	}
+
 	args, err := json.Marshal(d.Args)
 	if err != nil {
 		return told{}, err
 	}
+
 	return told{
 		id: d.EventID, escrow: d.Escrow, retracted: d.Retracted,
 		plain:   d.EventID == fmt.Sprintf("%s:%d", d.TransactionHash, d.LogIndex),
@@ -48,11 +50,15 @@ func happened(e testchain.Entry) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	args, err := json.Marshal(values)
-	return asContent(e.Name, strings.ToLower(e.Escrow.Hex()), e.Log.Address.Hex(), e.Log.TxHash.Hex(), uint64(e.Log.Index), args), err
+
+	return asContent(e.Name, strings.ToLower(e.Escrow.Hex()), e.Log.Address.Hex(), e.Log.TxHash.Hex(),
+		uint64(e.Log.Index), args), err
 }
 
-// canonical are the contents that a consumer has to end with, by escrow, in order: EscrowDeployed first, then as on the chain.
+// canonical are the contents that a consumer has to end with, by escrow, in order: EscrowDeployed
+// first, then as on the chain.
 func canonical(truth *testchain.Truth) (map[string][]string, error) {
 	want := map[string][]string{}
 	for _, address := range truth.Escrows {
@@ -69,10 +75,12 @@ func canonical(truth *testchain.Truth) (map[string][]string, error) {
 			}
 		}
 	}
+
 	return want, nil
 }
 
-// set is a consumer that adds on an event and removes on its retraction, by event_id. With tombstones it does not add what was retracted before.
+// set is a consumer that adds on an event and removes on its retraction, by event_id. With
+// tombstones it does not add what was retracted before.
 type set struct {
 	tombstones bool
 	held       map[string]told
@@ -106,6 +114,7 @@ func (s *set) contents() map[string][]string {
 		t := s.held[id]
 		m[t.escrow] = append(m[t.escrow], t.content)
 	}
+
 	return m
 }
 
@@ -117,19 +126,24 @@ func differences(got, want map[string][]string, order bool) (wrong []string) {
 		for _, c := range missing {
 			wrong = append(wrong, "a consumer lacks "+c)
 		}
+
 		for _, c := range more {
 			wrong = append(wrong, "a consumer has, and the chain has not, or not twice: "+c)
 		}
+
 		if order && len(missing)+len(more) == 0 && !slices.Equal(g, w) {
 			wrong = append(wrong, fmt.Sprintf("a consumer has out of order: %s", strings.Join(g, "\n    ")))
 		}
 	}
+
 	for escrow, g := range got {
 		if _, ok := want[escrow]; !ok {
 			wrong = append(wrong, fmt.Sprintf("a consumer has events of an escrow that the chain has not: %v", g))
 		}
 	}
+
 	slices.Sort(wrong)
+
 	return wrong
 }
 
@@ -139,19 +153,22 @@ func minus(a, b []string) (rest []string) {
 	for _, x := range b {
 		n[x]++
 	}
+
 	for _, x := range a {
 		if n[x]--; n[x] < 0 {
 			rest = append(rest, x)
 		}
 	}
+
 	return rest
 }
 
 // interleavings is how many random ones are tried.
 const interleavings = 8
 
-// consume lets consumers of the two topics take what each delivered, in many interleavings. One that keeps no tombstones gets a retraction after its event, as
-// it would from one topic; one that keeps them gets both topics in whatever way.
+// consume lets consumers of the two topics take what each delivered, in many interleavings. One
+// that keeps no tombstones gets a retraction after its event, as it would from one topic; one that
+// keeps them gets both topics in whatever way.
 func consume(events, retractions []told, want map[string][]string, order bool, random *rand.Rand) []string {
 	left := map[string]int{} // publications that have not come yet
 	for n := range interleavings {
@@ -161,6 +178,7 @@ func consume(events, retractions []told, want map[string][]string, order bool, r
 		for _, e := range events {
 			left[e.id]++
 		}
+
 		i, j := 0, 0
 		lean := random.Float64() // one topic may be far ahead of the other
 		for i < len(events) || j < len(retractions) {
@@ -169,26 +187,31 @@ func consume(events, retractions []told, want map[string][]string, order bool, r
 				left[events[i].id]--
 				s.take(events[i])
 				i++
+
 				continue
 			}
+
 			s.take(retractions[j])
 			j++
 		}
+
 		if wrong := differences(s.contents(), want, order); len(wrong) > 0 {
 			return append([]string{fmt.Sprintf("a consumer's set is not the chain's (interleaving %d, tombstones %v): %d differences", n, tombstones, len(wrong))}, wrong...)
 		}
 	}
+
 	return nil
 }
 
-// identities: an event_id has one content for ever, and is not published any more once it was retracted. The messages are those of both topics, in the
-// order in which the server stored them.
+// identities: an event_id has one content for ever, and is not published any more once it was
+// retracted. The messages are those of both topics, in the order in which the server stored them.
 func identities(stored []told) (wrong []string) {
 	contents, published, retracted := map[string]string{}, map[string]bool{}, map[string]bool{}
 	for _, m := range stored {
 		if before, ok := contents[m.id]; ok && before != m.content {
 			wrong = append(wrong, fmt.Sprintf("event_id %s was used for two contents: %s, and %s", m.id, before, m.content))
 		}
+
 		contents[m.id] = m.content
 		switch {
 		case !m.retracted && retracted[m.id]:
@@ -201,5 +224,6 @@ func identities(stored []told) (wrong []string) {
 			published[m.id] = true
 		}
 	}
+
 	return wrong
 }

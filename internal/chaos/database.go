@@ -25,7 +25,8 @@ const dbDelay = 150 * time.Millisecond
 // holdKey is the advisory lock that deletions from the outbox wait for.
 const holdKey = 4242
 
-// instruments are how the database is made to fail, and to tell on those who write what is not theirs. They are put in once the schema is there.
+// instruments are how the database is made to fail, and to tell on those who write what is not
+// theirs. They are put in once the schema is there.
 var instruments = []string{
 	`create table chaos_refusal (code text not null)`,
 	`create function chaos_refuse() returns trigger language plpgsql security definer as $$
@@ -38,7 +39,8 @@ var instruments = []string{
 	`create trigger chaos_refuse before insert on outbox for each statement execute function chaos_refuse()`,
 	`create trigger chaos_refuse before insert on events for each statement execute function chaos_refuse()`,
 	`create trigger chaos_refuse before update on cursors for each statement execute function chaos_refuse()`,
-	`create function chaos_hold() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock_shared(` + strconv.Itoa(holdKey) + `); return null; end $$`,
+	`create function chaos_hold() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock_shared(` +
+		strconv.Itoa(holdKey) + `); return null; end $$`,
 	`create trigger chaos_hold before delete on outbox for each statement execute function chaos_hold()`,
 	`create table chaos_slow (per_row double precision)`,
 	`create function chaos_slow() returns trigger language plpgsql security definer as $$
@@ -78,27 +80,32 @@ var frozenTables = []string{"cursors", "chain_blocks", "outbox"}
 // paused are the server processes of an instance that chaos_pause keeps.
 const paused = `select count(*) from pg_stat_activity where application_name = $1 and wait_event = 'PgSleep'`
 
-// freezeInCommit stops a process by SIGSTOP while it has a transaction open that has written to a table: the rows that it has locked stay locked.
+// freezeInCommit stops a process by SIGSTOP while it has a transaction open that has written to a
+// table: the rows that it has locked stay locked.
 func (r *run) freezeInCommit(ctx context.Context, f Fault) {
 	i, p := r.alive(f.Who)
 	if p == nil {
 		return
 	}
+
 	defer r.back(i)
 	app, table := "escrow-relayer/"+p.ID, frozenTables[f.N%len(frozenTables)]
 	if _, err := r.lab.DB.Exec(ctx, `insert into chaos_pause values ($1, $2)`, app, table); err != nil {
 		return
 	}
+
 	caught := 0
 	for begun := time.Now(); caught == 0 && time.Since(begun) < 3*time.Second; {
 		if r.lab.DB.QueryRow(ctx, paused, app).Scan(&caught) != nil || !pause(ctx, 10*time.Millisecond) {
 			break
 		}
 	}
+
 	if caught > 0 {
 		p.Signal(syscall.SIGSTOP)
 		defer p.Signal(syscall.SIGCONT)
 	}
+
 	// The statement ends now, and the server waits for the next one.
 	_ = r.surely(ctx, `delete from chaos_pause`)
 	if caught > 0 {
@@ -112,15 +119,20 @@ func (r *run) hangClaimer(ctx context.Context, f Fault) error {
 	if p == nil {
 		return nil
 	}
+
 	defer r.back(i)
 	p.Kill()
-	if _, err := r.lab.DB.Exec(ctx, `insert into chaos_pause values ($1, 'slot_ownership')`, "escrow-relayer/"+p.ID); err != nil {
+	if _, err := r.lab.DB.Exec(ctx, `insert into chaos_pause values ($1, 'slot_ownership')`,
+		"escrow-relayer/"+p.ID); err != nil {
 		return r.again(i)
 	}
+
 	if err := r.again(i); err != nil {
 		return err
 	}
+
 	r.endure(ctx, f)
+
 	return r.surely(ctx, `delete from chaos_pause`)
 }
 
@@ -129,7 +141,9 @@ func (r *run) slowDeletes(ctx context.Context, f Fault) error {
 	if _, err := r.lab.DB.Exec(ctx, `insert into chaos_slow values ($1)`, float64(f.N)/1000); err != nil {
 		return nil
 	}
+
 	pause(ctx, f.For)
+
 	return r.surely(ctx, `delete from chaos_slow`)
 }
 
@@ -139,6 +153,7 @@ func (r *run) instrument(ctx context.Context) error {
 			return fmt.Errorf("instrument the database: %w", err)
 		}
 	}
+
 	return nil
 }
 
@@ -155,7 +170,8 @@ func (r *run) database(ctx context.Context, f Fault) error {
 		r.repeat(ctx, f.For, 250*time.Millisecond, func() { r.terminate(ctx, leads) })
 	case DBCancel:
 		r.repeat(ctx, f.For, 20*time.Millisecond, func() {
-			_, _ = r.lab.DB.Exec(ctx, `select pg_cancel_backend(pid) from pg_stat_activity where application_name like 'escrow-relayer/%' and state = 'active'`)
+			_, _ = r.lab.DB.Exec(ctx,
+				`select pg_cancel_backend(pid) from pg_stat_activity where application_name like 'escrow-relayer/%' and state = 'active'`)
 		})
 	case Restart:
 		return r.restart(ctx, testpg.Fast, 0)
@@ -166,21 +182,26 @@ func (r *run) database(ctx context.Context, f Fault) error {
 		if f.Keep {
 			mode = testpg.Fast
 		}
+
 		return r.restart(ctx, mode, f.For)
 	case DBRefuse:
 		if _, err := r.lab.DB.Exec(ctx, `insert into chaos_refusal values ($1)`, refusals[f.N]); err != nil {
 			return nil
 		}
+
 		pause(ctx, f.For)
+
 		return r.surely(ctx, `delete from chaos_refusal`)
 	case DBConnections:
 		return r.takeConnections(ctx, f)
 	case DBLocks:
-		return r.lock(ctx, f.For, `select from leadership for update`, `select from cursors order by chain_id, instance_id for update`)
+		return r.lock(ctx, f.For, `select from leadership for update`,
+			`select from cursors order by chain_id, instance_id for update`)
 	case DBDeadlock:
 		end := time.Now().Add(f.For)
 		for time.Now().Before(end) && ctx.Err() == nil {
-			// A commit locks its cursor and then remembers a block: here it is the other way round, and it is the commit that Postgres ends.
+			// A commit locks its cursor and then remembers a block: here it is the other way round, and it
+			// is the commit that Postgres ends.
 			if err := r.lock(ctx, 0, `set local deadlock_timeout = '20s'`,
 				`insert into chain_blocks select chain_id, n, 'nobody''s' from cursors, generate_series(next_block, next_block + 8) n on conflict do nothing`,
 				`select pg_sleep(0.05)`, `select from cursors order by chain_id, instance_id for update`); err != nil {
@@ -188,6 +209,7 @@ func (r *run) database(ctx context.Context, f Fault) error {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -211,20 +233,24 @@ func (r *run) surely(ctx context.Context, statement string) error {
 	}
 }
 
-// lock runs statements in a transaction, keeps it open for a time, and rolls it back. That the database fails meanwhile is no error.
+// lock runs statements in a transaction, keeps it open for a time, and rolls it back. That the
+// database fails meanwhile is no error.
 func (r *run) lock(ctx context.Context, held time.Duration, statements ...string) error {
 	tx, err := r.lab.DB.Begin(ctx)
 	if err != nil {
 		pause(ctx, 50*time.Millisecond)
 		return nil
 	}
+
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
 	for _, s := range statements {
 		if _, err := tx.Exec(ctx, s); err != nil {
 			return nil
 		}
 	}
+
 	pause(ctx, held)
+
 	return nil
 }
 
@@ -242,13 +268,17 @@ func (r *run) takeConnections(ctx context.Context, f Fault) error {
 		if errors.As(err, &pg) && pg.Code == "53300" {
 			break
 		}
+
 		if err != nil {
 			return nil // the database is down for another fault
 		}
+
 		taken = append(taken, c)
 	}
+
 	r.terminate(ctx, `application_name = 'escrow-relayer/r`+strconv.Itoa(f.Who)+`'`)
 	pause(ctx, f.For)
+
 	return nil
 }
 
@@ -259,27 +289,33 @@ func (r *run) restart(ctx context.Context, mode testpg.Mode, down time.Duration)
 	if err := r.lab.PG.Down(ctx, mode); err != nil {
 		return err
 	}
+
 	pause(ctx, down)
+
 	return r.lab.PG.Up(ctx)
 }
 
 func (r *run) terminate(ctx context.Context, where string) {
 	// The database may be down: then there is nothing to terminate.
-	_, _ = r.lab.DB.Exec(ctx, `select pg_terminate_backend(a.pid) from pg_stat_activity a where a.pid <> pg_backend_pid() and `+where)
+	_, _ = r.lab.DB.Exec(ctx,
+		`select pg_terminate_backend(a.pid) from pg_stat_activity a where a.pid <> pg_backend_pid() and `+where)
 }
 
-// killAfterAck keeps deletions from the outbox waiting until one waits that belongs to the process, which has thus been told that its messages
-// are stored, and kills it then. Its statement ends with it: a server process that waits would not notice.
+// killAfterAck keeps deletions from the outbox waiting until one waits that belongs to the process,
+// which has thus been told that its messages are stored, and kills it then. Its statement ends with
+// it: a server process that waits would not notice.
 func (r *run) killAfterAck(ctx context.Context, p *lab.Process) error {
 	defer p.Kill()
 	conn, err := pgx.Connect(ctx, r.lab.URL)
 	if err != nil {
 		return nil
 	}
+
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	if _, err := conn.Exec(ctx, `select pg_advisory_lock($1)`, holdKey); err != nil {
 		return nil
 	}
+
 	for range 50 {
 		var waits bool
 		err := conn.QueryRow(ctx, `select exists (`+holding+`)`, holdKey, "escrow-relayer/"+p.ID).Scan(&waits)
@@ -287,8 +323,10 @@ func (r *run) killAfterAck(ctx context.Context, p *lab.Process) error {
 			break
 		}
 	}
+
 	p.Kill()
 	_, _ = conn.Exec(ctx, `select pg_terminate_backend(w.pid) from (`+holding+`) w`, holdKey, "escrow-relayer/"+p.ID)
+
 	return nil
 }
 

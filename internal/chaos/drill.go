@@ -6,65 +6,79 @@ import (
 	"time"
 )
 
-// Recovery is how long the fleet took, after a fault had ended, to serve every slot again, to have committed everything up to the chain's head of
-// that moment, and to have published it.
+// Recovery is how long the fleet took, after a fault had ended, to serve every slot again, to have
+// committed everything up to the chain's head of that moment, and to have published it.
 type Recovery struct {
 	Fault Fault
 	Took  time.Duration
 }
 
 func (r Recovery) String() string {
-	return fmt.Sprintf("%-16s n=%-3d for %-6s whole again after %s", r.Fault.Kind, r.Fault.N, r.Fault.For, r.Took.Round(10*time.Millisecond))
+	return fmt.Sprintf("%-16s n=%-3d for %-6s whole again after %s", r.Fault.Kind, r.Fault.N, r.Fault.For,
+		r.Took.Round(10*time.Millisecond))
 }
 
-// Drill carries the faults of a plan out one after the other, whatever their times, each on a fleet that has recovered from the one before, under
-// traffic all the time. In the end the oracle judges everything. The recoveries tell how far it came.
+// Drill carries the faults of a plan out one after the other, whatever their times, each on a fleet
+// that has recovered from the one before, under traffic all the time. In the end the oracle judges
+// everything. The recoveries tell how far it came.
 func Drill(ctx context.Context, bin string, p Plan) (done []Recovery, v *Verdict, err error) {
 	v, err = carryOut(ctx, bin, p, func(r *run, ctx context.Context) error {
 		for _, f := range p.Faults {
 			if err := r.grow(ctx, f); err != nil {
 				return err
 			}
+
 			if err := r.attempt(ctx, f); err != nil {
 				return err
 			}
+
 			took, err := r.recover(ctx)
 			if err != nil {
 				return fmt.Errorf("%s: %w", f, err)
 			}
+
 			d := Recovery{f, took}
 			if done = append(done, d); took > recoveryLimit {
 				r.note("longer than %s: %s", recoveryLimit, d)
 			}
 		}
+
 		return nil
 	})
+
 	return done, v, err
 }
 
-// grow waits until the chain has new blocks enough for a reorganisation to replace, and the relayers have processed what they may of them.
+// grow waits until the chain has new blocks enough for a reorganisation to replace, and the
+// relayers have processed what they may of them.
 func (r *run) grow(ctx context.Context, f Fault) error {
 	head, err := r.lab.Head(ctx)
 	if err != nil {
 		return err
 	}
+
 	enough := head + 5
 	if f.reorganises() {
 		enough += uint64(f.N + r.plan.Confirmations)
 	}
+
 	for head < enough {
 		if !pause(ctx, r.plan.BlockTime) {
 			return ctx.Err()
 		}
+
 		if head, err = r.lab.Head(ctx); err != nil {
 			return err
 		}
 	}
+
 	_, err = r.recover(ctx)
+
 	return err
 }
 
-// recoveryLimit is far beyond what any fault of a drill takes on a busy machine: who needs longer waits for something that does not come.
+// recoveryLimit is far beyond what any fault of a drill takes on a busy machine: who needs longer
+// waits for something that does not come.
 const recoveryLimit = 40 * time.Second
 
 // recover waits for the fleet to be whole, and starts nobody.
@@ -74,10 +88,12 @@ func (r *run) recover(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
+
 	bounded, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
 	if why := r.settle(bounded, r.chain.ChainID().Int64(), int64(head)-int64(r.plan.Confirmations), -1); why != "" {
 		return 0, fmt.Errorf("not whole after %s: %s", settleTimeout, why)
 	}
+
 	return time.Since(begun), nil
 }

@@ -31,62 +31,78 @@ func (r *run) fleets() (all []*lab.Process, perName map[string]int) {
 	if r.second != nil {
 		all = append(all, r.second.procs[:]...)
 	}
+
 	for _, p := range all {
 		perName[strings.Replace(p.ID, "second", "r", 1)]++
 	}
+
 	return all, perName
 }
 
-// quiet: a whole fleet at rest has the locks and connections that it should have, and no more goroutines than one that has just begun.
+// quiet: a whole fleet at rest has the locks and connections that it should have, and no more
+// goroutines than one that has just begun.
 func (r *run) quiet(ctx context.Context, v *Verdict) error {
 	all, perName := r.fleets()
 	chains := 1
 	if r.second != nil {
 		chains = 2
 	}
+
 	var last string
 	for range 50 {
 		last = ""
 		var locks int
 		if err := r.lab.DB.QueryRow(ctx, `select count(*) from pg_locks l join pg_stat_activity a using (pid)
-			where l.locktype = 'advisory' and l.granted and a.application_name like 'escrow-relayer/%'`).Scan(&locks); err != nil {
+			where l.locktype = 'advisory' and l.granted
+				and a.application_name like 'escrow-relayer/%'`).Scan(&locks); err != nil {
 			return err
 		}
+
 		if locks != len(all)+chains {
 			last = fmt.Sprintf("%d advisory locks, for %d instances and %d leaders", locks, len(all), chains)
 		}
-		rows, _ := r.lab.DB.Query(ctx, `select substr(application_name, 16), count(*) from pg_stat_activity where application_name like 'escrow-relayer/%' group by 1`)
+
+		rows, _ := r.lab.DB.Query(ctx,
+			`select substr(application_name, 16), count(*) from pg_stat_activity where application_name like 'escrow-relayer/%' group by 1`)
 		for rows.Next() {
 			var name string
 			var n int
 			if err := rows.Scan(&name, &n); err != nil {
 				return err
 			}
+
 			if n > maxPerProcess*perName[name] {
 				last = fmt.Sprintf("%d connections of the %d processes called %s", n, perName[name], name)
 			}
 		}
+
 		if err := rows.Err(); err != nil {
 			return err
 		}
+
 		v.Goroutines = 0
 		for _, p := range all {
 			n, err := goroutines(ctx, p)
 			if err != nil {
 				return err
 			}
+
 			v.Goroutines = max(v.Goroutines, n)
 		}
+
 		if v.Goroutines > maxGoroutines {
 			last = fmt.Sprintf("%d goroutines in one instance", v.Goroutines)
 		}
+
 		if last == "" || !pause(ctx, 200*time.Millisecond) {
 			break
 		}
 	}
+
 	if last != "" {
 		v.wrong("at rest: %s", last)
 	}
+
 	return nil
 }
 
@@ -96,6 +112,7 @@ func goroutines(ctx context.Context, p *lab.Process) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return 0, fmt.Errorf("read the metrics of %s: %w", p.ID, err)
@@ -107,6 +124,7 @@ func goroutines(ctx context.Context, p *lab.Process) (int, error) {
 			return strconv.Atoi(value)
 		}
 	}
+
 	return 0, errors.Join(errors.New("the metrics of "+p.ID+" have no go_goroutines"), lines.Err())
 }
 
@@ -117,6 +135,7 @@ func (r *run) lost() (n int) {
 		b, _ := os.ReadFile(f)
 		n += strings.Count(string(b), `"tenure over, joining again"`)
 	}
+
 	return n
 }
 
@@ -128,6 +147,7 @@ func (r *run) endings(ctx context.Context, v *Verdict) {
 			_ = r.stop(ctx, p)
 		}
 	}
+
 	r.leftOver(ctx, v)
 	files, _ := filepath.Glob(filepath.Join(r.lab.Dir, "*.log"))
 	for _, f := range files {
@@ -138,6 +158,7 @@ func (r *run) endings(ctx context.Context, v *Verdict) {
 			}
 		}
 	}
+
 	for _, s := range r.stopped {
 		v.wrong("%s", s)
 	}
@@ -146,8 +167,9 @@ func (r *run) endings(ctx context.Context, v *Verdict) {
 // attempts to stop cleanly: a session with probes as short as these may be lost at any time on a busy machine.
 const attempts = 4
 
-// leftOver: no locks, no connections, and every slot given back. Who says that it lost its session while it stopped could not give its slots
-// back; it is started again, has to get them, and to give them back then.
+// leftOver: no locks, no connections, and every slot given back. Who says that it lost its session
+// while it stopped could not give its slots back; it is started again, has to get them, and to give
+// them back then.
 func (r *run) leftOver(ctx context.Context, v *Verdict) {
 	for attempt := 1; ; attempt++ {
 		var locks, connections, free int
@@ -157,19 +179,27 @@ func (r *run) leftOver(ctx context.Context, v *Verdict) {
 		if r.second != nil {
 			chains = 2
 		}
+
 		for range 50 { // the server hears of the end of a connection a moment later
-			err = r.lab.DB.QueryRow(ctx, `select (select count(*) from pg_locks l join pg_stat_activity a using (pid) where l.locktype = 'advisory' and a.application_name like 'escrow-relayer/%'),
-				(select count(*) from pg_stat_activity where application_name like 'escrow-relayer/%'), (select count(*) from slot_ownership where owner is null),
-				(select coalesce(array_agg(distinct chain_id || ' ' || owner), '{}') from slot_ownership where owner is not null)`).Scan(&locks, &connections, &free, &kept)
+			err = r.lab.DB.QueryRow(ctx, `select (select count(*) from pg_locks l join pg_stat_activity a using (pid)
+				where l.locktype = 'advisory' and a.application_name like 'escrow-relayer/%'),
+				(select count(*) from pg_stat_activity where application_name like 'escrow-relayer/%'), (select count(*)
+					from slot_ownership where owner is null),
+				(select coalesce(array_agg(distinct chain_id || ' ' || owner), '{}') from slot_ownership
+					where owner is not null)`).Scan(&locks, &connections, &free, &kept)
 			if err == nil && locks+connections == 0 || !pause(ctx, 100*time.Millisecond) {
 				break
 			}
 		}
+
 		whole := free == chains*partition.Slots
-		if err != nil || locks > 0 || connections > 0 || !whole && (attempt == attempts || len(kept) == 0 || !r.restarted(ctx, kept)) {
-			v.wrong("after all have stopped: %d locks, %d connections, %d of %d slots given back, not by %v, %v", locks, connections, free, chains*partition.Slots, kept, err)
+		if err != nil || locks > 0 || connections > 0 || !whole &&
+			(attempt == attempts || len(kept) == 0 || !r.restarted(ctx, kept)) {
+			v.wrong("after all have stopped: %d locks, %d connections, %d of %d slots given back, not by %v, %v", locks,
+				connections, free, chains*partition.Slots, kept, err)
 			return
 		}
+
 		if whole {
 			return
 		}
@@ -184,15 +214,18 @@ func (r *run) restarted(ctx context.Context, kept []string) bool {
 		if err != nil || i >= len(r.procs) {
 			return false
 		}
+
 		start, process := r.start, r.process
 		if chain != r.chain.ChainID().String() {
 			start = func(i int) error { return r.second.start(r, i) }
 			process = func(i int) *lab.Process { return r.second.procs[i] }
 		}
+
 		if !lostAtTheEnd(process(i)) || start(i) != nil || ready(ctx, process(i)) != nil || r.stop(ctx, process(i)) != nil {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -201,5 +234,6 @@ func lostAtTheEnd(p *lab.Process) bool {
 	b, _ := os.ReadFile(p.LogFile)
 	log := string(b)
 	last := max(strings.LastIndex(log, `"tenure over, joining again"`), strings.LastIndex(log, `database session lost`))
+
 	return last > strings.LastIndex(log, `"joined the fleet"`)
 }

@@ -26,6 +26,7 @@ func (r *run) inject(ctx context.Context, f Fault) error {
 	if mode := nodeModes[f.Kind]; mode != "" {
 		return r.mislead(ctx, f, mode)
 	}
+
 	switch f.Kind {
 	case DBCut, DBFreeze, DBSlow, DBSwallow, DBHold, PubSubSwallow, PubSubHold, NodeSwallow, NodeLoss:
 		return r.disturb(ctx, f)
@@ -62,19 +63,21 @@ func (r *run) inject(ctx context.Context, f Fault) error {
 		defer r.mining.Unlock()
 		return r.chain.Mine(ctx, f.N)
 	}
+
 	return fmt.Errorf("there is no fault %s", f.Kind)
 }
 
 // patience is how long slots may be unserved, or a cursor stand still, while an instance is frozen, cut off or idle.
 const patience = 15 * time.Second
 
-// endure lasts as long as a fault. If that is longer than patience, the fleet has to do without the instance meanwhile: every slot is served, and the
-// lowest cursor moves.
+// endure lasts as long as a fault. If that is longer than patience, the fleet has to do without the
+// instance meanwhile: every slot is served, and the lowest cursor moves.
 func (r *run) endure(ctx context.Context, f Fault) {
 	if f.For <= patience || r.plan.Instances < 2 {
 		pause(ctx, f.For)
 		return
 	}
+
 	end := time.Now().Add(f.For)
 	var gap time.Duration
 	why, lowest, last := "", int64(0), time.Now()
@@ -84,10 +87,12 @@ func (r *run) endure(ctx context.Context, f Fault) {
 			lowest, last = now.Chain.LowestCursor, time.Now()
 			continue
 		}
+
 		if d := time.Since(last); d > gap {
 			gap, why = d, fmt.Sprintf("%d slots unserved, lowest cursor %d, %v", now.Slots.Unserved, now.Chain.LowestCursor, err)
 		}
 	}
+
 	r.saw("%s: no progress for %s at most (%s)", f, gap.Round(10*time.Millisecond), why)
 	if gap > patience {
 		r.note("%s: no progress for %s: %s", f, gap.Round(10*time.Millisecond), why)
@@ -100,12 +105,14 @@ func (r *run) blow(ctx context.Context, f Fault) error {
 	if p == nil {
 		return nil
 	}
+
 	defer r.back(i)
 	switch f.Kind {
 	case Freeze:
 		p.Signal(syscall.SIGSTOP)
 		pause(ctx, f.For)
 		p.Signal(syscall.SIGCONT)
+
 		return nil
 	case Term:
 		if err := r.stop(ctx, p); err != nil {
@@ -118,25 +125,30 @@ func (r *run) blow(ctx context.Context, f Fault) error {
 	default:
 		p.Kill()
 	}
+
 	if f.Kind == TakeoverReorg {
 		pause(ctx, f.For/3+adoptAfter/2) // around the time at which the others adopt
 		if err := r.reorganise(ctx, f); err != nil {
 			return err
 		}
 	}
+
 	if f.Kind != SlowStart {
 		pause(ctx, f.For)
 		return r.again(i)
 	}
+
 	if err := r.again(i); err != nil {
 		return err
 	}
+
 	pause(ctx, f.For/4)
 	if p := r.process(i); p != nil {
 		p.Signal(syscall.SIGSTOP)
 		pause(ctx, f.For)
 		p.Signal(syscall.SIGCONT)
 	}
+
 	return nil
 }
 
@@ -148,9 +160,11 @@ func (r *run) killAll(ctx context.Context, f Fault) error {
 		if p == nil {
 			break
 		}
+
 		p.Kill()
 		down = append(down, i)
 	}
+
 	if f.Kind == BackfillReorg {
 		if err := r.blocks(ctx, 30, 2*r.plan.PerBlock); err != nil {
 			return err
@@ -158,16 +172,20 @@ func (r *run) killAll(ctx context.Context, f Fault) error {
 	} else {
 		pause(ctx, f.For)
 	}
+
 	for _, i := range down {
 		if err := r.again(i); err != nil {
 			return err
 		}
+
 		r.back(i)
 	}
+
 	if f.Kind == BackfillReorg {
 		pause(ctx, f.For/2)
 		return r.reorganise(ctx, f)
 	}
+
 	return nil
 }
 
@@ -181,11 +199,13 @@ func (r *run) guest(ctx context.Context, f Fault) error {
 		env["INSTANCE_ID"], env["INSTANCE_LOCK_WAIT"] = "r"+strconv.Itoa(f.Who), "500ms"
 		number, total = min(f.Who, r.total-1), r.total
 	}
+
 	r.mu.Unlock()
 	p, err := r.lab.Run(name, number, total, env)
 	if err != nil {
 		return err
 	}
+
 	timer := time.NewTimer(f.For + 2*time.Second)
 	defer timer.Stop()
 	select {
@@ -195,9 +215,11 @@ func (r *run) guest(ctx context.Context, f Fault) error {
 		if err == nil && code != refused {
 			r.note("%s exited with %d by itself: %s", name, code, tail(p.LogFile))
 		}
+
 		return err
 	case <-ctx.Done():
 	}
+
 	return r.stop(ctx, p)
 }
 
@@ -222,9 +244,11 @@ func (r *run) pubsub(ctx context.Context, f Fault) error {
 			return h.Sum32()%uint32(f.N) == 0
 		}}
 	}
+
 	i := r.lab.PubSub.Inject(fault)
 	pause(ctx, f.For)
 	i.Remove()
+
 	return nil
 }
 
@@ -235,7 +259,9 @@ func (r *run) withoutTopic(ctx context.Context, f Fault) error {
 	if err := testpubsub.DeleteTopic(ctx, r.lab.PubSub.Addr(), lab.Project, lab.Topic); err != nil {
 		return err
 	}
+
 	pause(ctx, f.For)
+
 	return testpubsub.CreateTopic(context.WithoutCancel(ctx), r.lab.PubSub.Addr(), lab.Project, lab.Topic)
 }
 
@@ -246,6 +272,7 @@ func (r *run) reorganise(ctx context.Context, f Fault) error {
 	if err != nil {
 		return err
 	}
+
 	depth := min(f.N, int(head)-int(r.lab.Contracts.Block)-1)
 	switch {
 	case depth <= 0:
@@ -253,12 +280,14 @@ func (r *run) reorganise(ctx context.Context, f Fault) error {
 	case f.Kind != ShiftReorg:
 		return r.chain.Reorg(ctx, depth, testchain.Fate(f.Keep))
 	}
+
 	b := testchain.Rebuild{Depth: depth, Shift: 1}
 	if f.Keep {
 		b.Shift, b.Random = 3, rand.New(rand.NewPCG(r.plan.Seed, head))
 	} else if r.shifts++; r.shifts%2 == 0 {
 		b.Shift = 0 // back to where they were
 	}
+
 	return r.chain.Rebuild(ctx, b)
 }
 
@@ -271,10 +300,12 @@ func (r *run) blocks(ctx context.Context, n, actions int) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
-// burst makes n escrows in a block or few, approves them all in another, and has the log of another contract repeated thousands of times.
+// burst makes n escrows in a block or few, approves them all in another, and has the log of another
+// contract repeated thousands of times.
 func (r *run) burst(ctx context.Context, n int) error {
 	r.mining.Lock()
 	defer r.mining.Unlock()
@@ -287,6 +318,7 @@ func (r *run) burst(ctx context.Context, n int) error {
 	if err != nil {
 		return err
 	}
+
 	return errors.Join(l.Approve(ctx, escrows), l.Emit(ctx, []common.Address{r.lab.Contracts.Noise}, 4000))
 }
 
@@ -311,12 +343,14 @@ func (r *run) mislead(ctx context.Context, f Fault, mode faults.Mode) error {
 		if err != nil {
 			return err
 		}
+
 		fault.N = head - min(head, 20)
 	case NodeUneven:
 		fault.Share = 0.4
 	case NodeWords:
 		fault.Words = unknownWords[f.N%len(unknownWords)]
 	}
+
 	nodes := r.nodes.front[f.Who%2 : f.Who%2+1]
 	switch {
 	case f.Kind == NodeOmits:
@@ -324,15 +358,18 @@ func (r *run) mislead(ctx context.Context, f Fault, mode faults.Mode) error {
 	case f.Both:
 		nodes = r.nodes.front[:]
 	}
+
 	for _, n := range nodes {
 		i := n.Inject(fault)
 		if f.Kind != NodeOmits {
 			defer i.Remove()
 		}
 	}
+
 	if f.Kind != NodeOmits {
 		pause(ctx, f.For)
 	}
+
 	return nil
 }
 
@@ -348,24 +385,29 @@ func (r *run) repartition(ctx context.Context, total int) error {
 		if i < len(r.procs) && !r.dead[i] {
 			p = r.procs[i]
 		}
+
 		busy := i < len(r.procs) && r.dead[i]
 		r.dead[i] = true
 		r.mu.Unlock()
 		if busy {
 			continue // another fault has it, and starts it again with the new total
 		}
+
 		if p != nil && p.Running() {
 			if err := r.stop(ctx, p); err != nil {
 				return err
 			}
 		}
+
 		if i < total {
 			if err := r.start(i); err != nil {
 				return err
 			}
 		}
+
 		r.back(i)
 		pause(ctx, 300*time.Millisecond)
 	}
+
 	return nil
 }

@@ -27,13 +27,16 @@ func (n *nodes) open(chain *testchain.Sim, seed uint64, dir string) (err error) 
 		if n.front[i], err = faults.NewNode(chain.HTTP(), chain.WS(), seed+uint64(i)); err != nil {
 			return err
 		}
+
 		s := httptest.NewUnstartedServer(n.front[i])
 		s.EnableHTTP2, s.Config.ErrorLog = true, log.New(io.Discard, "", 0)
 		s.StartTLS()
 		n.http2[i] = s
 		chains = append(chains, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})...)
 	}
+
 	n.certificates = filepath.Join(dir, "nodes.pem")
+
 	return os.WriteFile(n.certificates, chains, 0o600)
 }
 
@@ -44,10 +47,12 @@ func (n *nodes) close() error {
 			n.http2[i].CloseClientConnections()
 			n.http2[i].Close()
 		}
+
 		if n.front[i] != nil {
 			errs = append(errs, n.front[i].Close())
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -75,14 +80,17 @@ func connect(database, pubsub string, rpc [2]string) (n *network, err error) {
 	if n.database, n.databaseURL, err = faults.ProxyURL(database); err != nil {
 		return n, err
 	}
+
 	if n.pubsub, err = faults.NewTCP(pubsub); err != nil {
 		return n, err
 	}
+
 	for i, url := range rpc {
 		if n.nodes[i], n.rpcURLs[i], err = faults.ProxyURL(url); err != nil {
 			return n, err
 		}
 	}
+
 	return n, nil
 }
 
@@ -93,6 +101,7 @@ func (n *network) close() error {
 			errs = append(errs, t.Close())
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -111,6 +120,7 @@ func (n *network) hit(f Fault) []*faults.TCP {
 		if f.Both {
 			return n.nodes[:]
 		}
+
 		return n.nodes[f.N%2 : f.N%2+1]
 	case NodeLoss:
 		return n.nodes[:]
@@ -144,20 +154,24 @@ func (r *run) disturb(ctx context.Context, f Fault) error {
 			hit = append(hit, n.hit(f)...)
 		}
 	}
+
 	r.mu.Unlock()
 	var undo []func() error
 	for _, t := range hit {
 		undo = append(undo, begin(t, f))
 	}
+
 	r.endure(ctx, f)
 	var errs []error
 	for _, u := range undo {
 		errs = append(errs, u())
 	}
+
 	return errors.Join(errs...)
 }
 
-// holdCommit stops one instance's next commit on its way to the server, and lets it go later, when the instance has done something else.
+// holdCommit stops one instance's next commit on its way to the server, and lets it go later, when
+// the instance has done something else.
 func (r *run) holdCommit(ctx context.Context, f Fault) {
 	r.mu.Lock()
 	n := r.network[f.Who]
@@ -165,6 +179,7 @@ func (r *run) holdCommit(ctx context.Context, f Fault) {
 	if n == nil {
 		return
 	}
+
 	trap := n.database.Trap("commit\x00")
 	defer trap.Release()
 	bounded, cancel := context.WithTimeout(ctx, f.For)

@@ -39,16 +39,21 @@ func (v *Verdict) Clean() bool { return len(v.Wrong) == 0 }
 
 func (v *Verdict) String() string {
 	s := fmt.Sprintf("seed %d: escrows %d, emitted %d, received %d, duplicates %d, retracted %d, records asked of the chain %d, sessions lost %d, goroutines %d, whole after %s",
-		v.Plan.Seed, v.Audit.Escrows, v.Audit.Emitted, v.Audit.Received, v.Duplicates, v.Retracted, v.States, v.Lost, v.Goroutines, v.Recovery.Round(time.Millisecond))
+		v.Plan.Seed, v.Audit.Escrows, v.Audit.Emitted, v.Audit.Received, v.Duplicates, v.Retracted, v.States, v.Lost,
+		v.Goroutines, v.Recovery.Round(time.Millisecond))
 	if v.Second != nil {
-		s += fmt.Sprintf("; second chain: escrows %d, emitted %d, received %d", v.Second.Escrows, v.Second.Emitted, v.Second.Received)
+		s += fmt.Sprintf("; second chain: escrows %d, emitted %d, received %d", v.Second.Escrows, v.Second.Emitted,
+			v.Second.Received)
 	}
+
 	for _, seen := range v.Seen {
 		s += "\n  " + seen
 	}
+
 	if v.Clean() {
 		return "ok    " + s
 	}
+
 	return "WRONG " + s + "\n  " + strings.Join(v.Wrong, "\n  ") + "\n  logs: " + v.Logs + "\n" + v.Plan.String()
 }
 
@@ -62,10 +67,12 @@ func (r *run) judge(ctx context.Context) (*Verdict, error) {
 	if err := r.heal(ctx); err != nil {
 		return nil, err
 	}
+
 	last, err := r.lab.Head(ctx)
 	if err != nil {
 		return nil, err
 	}
+
 	omits := r.plan.Has(NodeOmits)
 	v := &Verdict{Plan: r.plan}
 	verified := int64(0)
@@ -75,6 +82,7 @@ func (r *run) judge(ctx context.Context) (*Verdict, error) {
 		blocks += 2 * epoch
 		verified = int64(last)
 	}
+
 	settled, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
 	first := side{r.chain, r.lab.Contracts}
@@ -82,68 +90,87 @@ func (r *run) judge(ctx context.Context) (*Verdict, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	v.Recovery, v.Lost = time.Since(begun), r.lost()
 	v.Duplicates = len(v.Audit.Duplicated)
 	if a := v.Audit; !r.plan.Deep() && len(a.Unknown) > 0 {
 		v.wrong("published below finality, or invented: %v", a.Unknown)
 	}
+
 	if err := r.consumers(settled, truth, v); err != nil {
 		return nil, err
 	}
+
 	if r.second != nil {
 		again, cancel := context.WithTimeout(ctx, settleTimeout)
 		defer cancel()
 		if _, err = r.compare(again, r.second.side, 2*r.plan.Confirmations+10, 0, v, &v.Second); err != nil {
 			return nil, err
 		}
+
 		if a := v.Second; !a.Exact() || len(a.Duplicated) > 0 && !r.doubtful(v.Lost) {
 			v.wrong("second chain: %s", a)
 		}
 	}
+
 	for _, n := range r.network {
 		n.database.Forget()
 	}
+
 	if err := r.quiet(ctx, v); err != nil {
 		return nil, err
 	}
+
 	r.endings(ctx, v)
+
 	return v, nil
 }
 
-// compare lets a chain go on by some empty blocks and stand still, waits for its relayers, and compares messages and tables with what the chain says.
-func (r *run) compare(ctx context.Context, s side, blocks int, verified int64, v *Verdict, audit **lab.Audit) (*testchain.Truth, error) {
+// compare lets a chain go on by some empty blocks and stand still, waits for its relayers, and
+// compares messages and tables with what the chain says.
+func (r *run) compare(ctx context.Context, s side, blocks int, verified int64, v *Verdict,
+	audit **lab.Audit) (*testchain.Truth, error) {
 	if err := s.chain.Mine(ctx, blocks); err != nil {
 		return nil, err
 	}
+
 	head, err := s.head(ctx)
 	if err != nil {
 		return nil, err
 	}
+
 	target := head - uint64(r.plan.Confirmations)
 	truth, err := testchain.ReadTruth(ctx, s.chain.HTTP(), s.contracts.Block, target, s.contracts.Factory)
 	if err != nil {
 		return nil, err
 	}
+
 	if why := r.settle(ctx, s.id(), int64(target), verified); why != "" {
 		v.wrong("chain %d not whole after %s: %s", s.id(), settleTimeout, why)
 	}
+
 	*audit = lab.Compare(truth, r.received(s.id(), lab.Topic))
 	for range 50 { // a subscriber hears of a message a moment after its acknowledgement
 		if len((*audit).Missing) == 0 || !pause(ctx, 100*time.Millisecond) {
 			break
 		}
+
 		*audit = lab.Compare(truth, r.received(s.id(), lab.Topic))
 	}
+
 	if a := *audit; len(a.Missing) > 0 {
 		v.wrong("missing: %v", a.Missing)
 	}
+
 	if a := *audit; len(a.Malformed) > 0 {
 		v.wrong("malformed: %v", a.Malformed)
 	}
+
 	ctx = context.WithoutCancel(ctx)
 	if err := r.tables(ctx, s, truth, v); err != nil {
 		return nil, err
 	}
+
 	return truth, r.states(ctx, s, truth, v)
 }
 
@@ -154,25 +181,30 @@ func (s side) head(ctx context.Context) (uint64, error) {
 		return 0, err
 	}
 	defer c.Close()
+
 	return c.BlockNumber(ctx)
 }
 
-// received are the messages of a chain on a topic, as a subscriber got them; as the server stored them when the topic was deleted and
-// created again, since no subscription outlives that.
+// received are the messages of a chain on a topic, as a subscriber got them; as the server stored
+// them when the topic was deleted and created again, since no subscription outlives that.
 func (r *run) received(chain int64, topic string) []testpubsub.Message {
 	all := r.lab.Received.Messages()
 	switch {
 	case r.plan.Has(TopicGone):
-		all = slices.DeleteFunc(slices.Clone(r.tap.Messages()), func(m testpubsub.Message) bool { return m.Topic != testpubsub.TopicName(lab.Project, topic) })
+		all = slices.DeleteFunc(slices.Clone(r.tap.Messages()),
+			func(m testpubsub.Message) bool { return m.Topic != testpubsub.TopicName(lab.Project, topic) })
 	case topic == lab.Retractions:
 		all = r.lab.Retracted.Messages()
 	}
+
 	id := strconv.FormatInt(chain, 10)
-	return slices.DeleteFunc(slices.Clone(all), func(m testpubsub.Message) bool { return m.Attributes[message.AttrChainID] != id })
+
+	return slices.DeleteFunc(slices.Clone(all),
+		func(m testpubsub.Message) bool { return m.Attributes[message.AttrChainID] != id })
 }
 
-// doubtful says whether a message may have come twice: somebody was killed or cut off after he had sent it and before he had noted that, or
-// had to stop before he was told.
+// doubtful says whether a message may have come twice: somebody was killed or cut off after he had
+// sent it and before he had noted that, or had to stop before he was told.
 func (r *run) doubtful(lost int) bool {
 	return lost > 0 || r.plan.Has(inDoubt...) || r.plan.Has(hurry...) && r.plan.Has(stops...)
 }
@@ -180,8 +212,8 @@ func (r *run) doubtful(lost int) bool {
 // epoch is after how many blocks the simulated chain finalises, as Ethereum does.
 const epoch = 32
 
-// settle waits until every slot is served, every cursor has passed the target, everything up to a block has been verified, and nothing waits; it
-// says what is not so.
+// settle waits until every slot is served, every cursor has passed the target, everything up to a
+// block has been verified, and nothing waits; it says what is not so.
 func (r *run) settle(ctx context.Context, chain, target, verified int64) string {
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
@@ -190,8 +222,10 @@ func (r *run) settle(ctx context.Context, chain, target, verified int64) string 
 		f, err := fleet.Read(ctx, r.lab.DB, chain)
 		var orphans int
 		if err == nil {
-			err = r.lab.DB.QueryRow(ctx, `select count(*) from processed_events where chain_id = $1 and state = 'orphaned'`, chain).Scan(&orphans)
+			err = r.lab.DB.QueryRow(ctx, `select count(*) from processed_events where chain_id = $1 and state = 'orphaned'`,
+				chain).Scan(&orphans)
 		}
+
 		switch {
 		case err != nil:
 			if ctx.Err() == nil || why == "" {
@@ -216,6 +250,7 @@ func (r *run) settle(ctx context.Context, chain, target, verified int64) string 
 		default:
 			return ""
 		}
+
 		select {
 		case <-ctx.Done():
 			return why
@@ -224,13 +259,14 @@ func (r *run) settle(ctx context.Context, chain, target, verified int64) string 
 	}
 }
 
-// consumers: whoever keeps a set of the two topics, by event_id, ends with exactly what the chain has; and nothing was published or retracted twice without
-// a fault that explains it.
+// consumers: whoever keeps a set of the two topics, by event_id, ends with exactly what the chain
+// has; and nothing was published or retracted twice without a fault that explains it.
 func (r *run) consumers(ctx context.Context, truth *testchain.Truth, v *Verdict) error {
 	want, err := canonical(truth)
 	if err != nil {
 		return err
 	}
+
 	id := r.chain.ChainID().Int64()
 	// What a node has left out comes when the verifier has found it, which is out of turn for its escrow.
 	order, random := !r.plan.Has(NodeOmits), rand.New(rand.NewPCG(r.plan.Seed, 0x5e7))
@@ -242,6 +278,7 @@ func (r *run) consumers(ctx context.Context, truth *testchain.Truth, v *Verdict)
 			break
 		}
 	}
+
 	v.Wrong = append(v.Wrong, wrong...)
 
 	var stored []told
@@ -250,8 +287,10 @@ func (r *run) consumers(ctx context.Context, truth *testchain.Truth, v *Verdict)
 			stored = append(stored, t)
 		}
 	}
+
 	v.Wrong = append(v.Wrong, identities(stored)...)
 	r.repetitions(events, retractions, v)
+
 	return nil
 }
 
@@ -262,6 +301,7 @@ func (r *run) told(chain int64, topic string) (list []told) {
 			list = append(list, t)
 		}
 	}
+
 	return list
 }
 
@@ -275,6 +315,7 @@ func (r *run) repetitions(events, retractions []told, v *Verdict) {
 				v.wrong("%s twice, without a fault that explains it: %s, %s", what, t.id, t.content)
 			}
 		}
+
 		return n
 	}
 	for _, e := range events {
@@ -282,6 +323,7 @@ func (r *run) repetitions(events, retractions []told, v *Verdict) {
 			v.wrong("an event_id that is not {tx_hash}:{log_index}, though no reorganisation went deeper than the confirmations: %s", e.id)
 		}
 	}
+
 	count(events, "published")
 	v.Retracted = len(count(retractions, "retracted"))
 	if v.Retracted > 0 && !r.plan.Deep() {

@@ -1,5 +1,6 @@
-// Package chaos tries to break the guarantees: real relayer processes on a real Postgres, a real chain and Google's Pub/Sub server, traffic,
-// faults, and an oracle that reads the chain itself. One seed decides everything; the times of the machine it cannot decide.
+// Package chaos tries to break the guarantees: real relayer processes on a real Postgres, a real
+// chain and Google's Pub/Sub server, traffic, faults, and an oracle that reads the chain itself.
+// One seed decides everything; the times of the machine it cannot decide.
 package chaos
 
 import (
@@ -68,16 +69,18 @@ const (
 	NodeLoss   Kind = "node-loss" // one instance reaches no node, the others do
 
 	// Of the database itself, as every instance sees it.
-	DBDown        Kind = "db-down"        // shut down, and started again later
-	DBConnections Kind = "db-connections" // another client takes all connections that there are, and an instance loses its own
-	DBRefuse      Kind = "db-refuse"      // writes fail with a code of refusals
-	DBCancel      Kind = "db-cancel"      // statements are cancelled in the middle, as a timeout set by somebody else does
-	DBLocks       Kind = "db-locks"       // somebody locks the rows that commits need
-	DBDeadlock    Kind = "db-deadlock"    // somebody locks them the other way round
+	DBDown Kind = "db-down" // shut down, and started again later
+	// another client takes all connections that there are, and an instance loses its own
+	DBConnections Kind = "db-connections"
+	DBRefuse      Kind = "db-refuse"   // writes fail with a code of refusals
+	DBCancel      Kind = "db-cancel"   // statements are cancelled in the middle, as a timeout set by somebody else does
+	DBLocks       Kind = "db-locks"    // somebody locks the rows that commits need
+	DBDeadlock    Kind = "db-deadlock" // somebody locks them the other way round
 
-	FreezeInCommit Kind = "freeze-in-commit" // SIGSTOP while a transaction is open that has written to table N of frozenTables
-	SlowDeletes    Kind = "slow-deletes"     // N milliseconds for each row that is deleted from the outbox
-	HangingClaimer Kind = "hanging-claimer"  // what an instance does to slot_ownership waits for ever
+	// SIGSTOP while a transaction is open that has written to table N of frozenTables
+	FreezeInCommit Kind = "freeze-in-commit"
+	SlowDeletes    Kind = "slow-deletes"    // N milliseconds for each row that is deleted from the outbox
+	HangingClaimer Kind = "hanging-claimer" // what an instance does to slot_ownership waits for ever
 
 	KillAfterAck  Kind = "kill-after-ack" // SIGKILL between Pub/Sub's acknowledgement and the deletion from the outbox
 	TopicGone     Kind = "topic-gone"     // deleted, and created again later
@@ -89,48 +92,62 @@ const (
 	TakeoverReorg Kind = "reorg-takeover" // a reorganisation while the slots of a dead instance are taken over
 	BackfillReorg Kind = "reorg-backfill" // all killed, many blocks, and a reorganisation while they catch up
 	ShiftReorg    Kind = "reorg-shift"    // one that moves log indexes, by one to three, and moves them back the next time
-	Burst         Kind = "burst"          // a block with hundreds of new escrows, one with their approvals, one with thousands of foreign logs
-	Empty         Kind = "empty-stretch"  // many blocks without anything
+	// a block with hundreds of new escrows, one with their approvals, one with thousands of foreign
+	// logs
+	Burst Kind = "burst"
+	Empty Kind = "empty-stretch" // many blocks without anything
 )
 
-// refusals are what a write may fail with: disk full, serialization failure, deadlock, lock not available, statement timeout, out of memory.
+// refusals are what a write may fail with: disk full, serialization failure, deadlock, lock not
+// available, statement timeout, out of memory.
 var refusals = []string{"53100", "40001", "40P01", "55P03", "57014", "53200"}
 
 // nodeModes are the faults of nodes, as package faults calls them.
 var nodeModes = map[Kind]faults.Mode{
-	NodeDown: faults.Down, NodeSlow: faults.Slow, NodeLimited: faults.Limited, NodeFailing: faults.Failing, NodeTruncated: faults.Truncated,
-	NodeMalformed: faults.Malformed, NodeHTML: faults.HTML, NodeRange: faults.Range, NodeResults: faults.Results, NodeBehind: faults.Behind,
-	NodeOmits: faults.Omit, NodeForeign: faults.Foreign, NodeChain: faults.Chain, NodeSilent: faults.Silent, NodePruned: faults.Pruned,
+	NodeDown: faults.Down, NodeSlow: faults.Slow, NodeLimited: faults.Limited, NodeFailing: faults.Failing,
+	NodeTruncated: faults.Truncated,
+	NodeMalformed: faults.Malformed, NodeHTML: faults.HTML, NodeRange: faults.Range, NodeResults: faults.Results,
+	NodeBehind: faults.Behind,
+	NodeOmits:  faults.Omit, NodeForeign: faults.Foreign, NodeChain: faults.Chain, NodeSilent: faults.Silent,
+	NodePruned: faults.Pruned,
 	NodeUneven: faults.Behind, NodeWords: faults.Range,
 }
 
 // unknownWords are refusals that say neither that a range is too large nor that its results are too many.
 var unknownWords = []string{
-	"request timed out", "canceled due to enabled timeout", "response is larger than 150MB", "missing trie node", "Internal error", "upstream unavailable", "",
+	"request timed out", "canceled due to enabled timeout", "response is larger than 150MB", "missing trie node",
+	"Internal error", "upstream unavailable", "",
 }
 
 // nodeKinds in a fixed order, since a seed chooses among them.
 var nodeKinds = []Kind{
-	NodeDown, NodeDown, NodeSlow, NodeLimited, NodeFailing, NodeTruncated, NodeMalformed, NodeHTML, NodeRange, NodeResults, NodeBehind, NodeBehind,
+	NodeDown, NodeDown, NodeSlow, NodeLimited, NodeFailing, NodeTruncated, NodeMalformed, NodeHTML, NodeRange,
+	NodeResults, NodeBehind, NodeBehind,
 	NodeOmits, NodeOmits, NodeForeign, NodeChain, NodeSilent, NodeSilent, NodePruned,
 }
 
 // laterKinds came after the seeds had been used for long.
 var laterKinds = []Kind{
-	DBDown, DBConnections, DBRefuse, DBRefuse, DBCancel, DBLocks, DBDeadlock, KillAfterAck, KillAfterAck, TopicGone, KeyFailing, KeyFailing, Twin, Stale, SlowStart,
+	DBDown, DBConnections, DBRefuse, DBRefuse, DBCancel, DBLocks, DBDeadlock, KillAfterAck, KillAfterAck, TopicGone,
+	KeyFailing, KeyFailing, Twin, Stale, SlowStart,
 	Flap, TakeoverReorg, TakeoverReorg, BackfillReorg, BackfillReorg, Burst, Empty,
 }
 
 // newKinds: connections that swallow bytes, processes frozen inside a commit, log indexes that move, and their kin.
 var newKinds = []Kind{
-	DBSwallow, DBSwallow, PubSubSwallow, PubSubSwallow, NodeSwallow, NodeSwallow, DBHold, CommitHold, CommitHold, PubSubHold, NodeLoss, NodeLoss, FreezeInCommit, FreezeInCommit,
-	FreezeInCommit, SlowDeletes, SlowDeletes, HangingClaimer, HangingClaimer, ShiftReorg, ShiftReorg, ShiftReorg, NodeUneven, NodeUneven, NodeWords,
+	DBSwallow, DBSwallow, PubSubSwallow, PubSubSwallow, NodeSwallow, NodeSwallow, DBHold, CommitHold, CommitHold,
+	PubSubHold, NodeLoss, NodeLoss, FreezeInCommit, FreezeInCommit,
+	FreezeInCommit, SlowDeletes, SlowDeletes, HangingClaimer, HangingClaimer, ShiftReorg, ShiftReorg, ShiftReorg,
+	NodeUneven, NodeUneven, NodeWords,
 }
 
-// inDoubt are the faults after which a message may come twice: whoever sent it does not learn that it was stored, or cannot note it.
+// inDoubt are the faults after which a message may come twice: whoever sent it does not learn that
+// it was stored, or cannot note it.
 var inDoubt = []Kind{
-	Kill, KillAll, Freeze, Session, Backends, Restart, Crash, AckLost, DBCut, DBFreeze, DBSlow, DBDown, DBConnections, DBRefuse, DBCancel, DBLocks, DBDeadlock,
-	KillAfterAck, SlowStart, Flap, TakeoverReorg, BackfillReorg, DBSwallow, DBHold, CommitHold, PubSubSwallow, PubSubHold, FreezeInCommit, SlowDeletes, HangingClaimer,
+	Kill, KillAll, Freeze, Session, Backends, Restart, Crash, AckLost, DBCut, DBFreeze, DBSlow, DBDown, DBConnections,
+	DBRefuse, DBCancel, DBLocks, DBDeadlock,
+	KillAfterAck, SlowStart, Flap, TakeoverReorg, BackfillReorg, DBSwallow, DBHold, CommitHold, PubSubSwallow, PubSubHold,
+	FreezeInCommit, SlowDeletes, HangingClaimer,
 }
 
 // hurry are the faults that an orderly stop may not have the time to wait for.
@@ -154,7 +171,8 @@ type Fault struct {
 }
 
 func (f Fault) String() string {
-	return fmt.Sprintf("%5.1fs %s who=%d for=%s n=%d keep=%v both=%v", f.At.Seconds(), f.Kind, f.Who, f.For.Round(10*time.Millisecond), f.N, f.Keep, f.Both)
+	return fmt.Sprintf("%5.1fs %s who=%d for=%s n=%d keep=%v both=%v", f.At.Seconds(), f.Kind, f.Who,
+		f.For.Round(10*time.Millisecond), f.N, f.Keep, f.Both)
 }
 
 // Plan is what a seed decides.
@@ -181,17 +199,22 @@ func NewPlan(seed uint64) Plan {
 	r := rand.New(rand.NewPCG(seed, 0xc4a05))
 	pick := func(s ...string) string { return s[r.IntN(len(s))] }
 	p := Plan{
-		Seed: seed, Instances: 2 + r.IntN(3), Strategy: pick("modulo", "consistent"), OrderingKey: pick("escrow", "escrow", "slot"),
-		Filter: pick("auto", "topics", "addresses"), Confirmations: 2 + r.IntN(3), BlockTime: time.Duration(120+r.IntN(200)) * time.Millisecond,
-		PerBlock: 2 + r.IntN(6), Length: 10 * time.Second,
+		Seed: seed, Instances: 2 + r.IntN(3), Strategy: pick("modulo", "consistent"),
+		OrderingKey: pick("escrow", "escrow", "slot"),
+		Filter:      pick("auto", "topics", "addresses"), Confirmations: 2 + r.IntN(3),
+		BlockTime: time.Duration(120+r.IntN(200)) * time.Millisecond,
+		PerBlock:  2 + r.IntN(6), Length: 10 * time.Second,
 	}
-	kinds := []Kind{Kill, Kill, Freeze, Freeze, Term, Session, Session, Backends, Restart, Crash, PubSubDown, Denied, AckLost, Slow, Reorg, Reorg, Reorg, KillAll}
+	kinds := []Kind{Kill, Kill, Freeze, Freeze, Term, Session, Session, Backends, Restart, Crash, PubSubDown, Denied,
+		AckLost, Slow, Reorg, Reorg, Reorg, KillAll}
 	if r.IntN(3) == 0 {
 		kinds = append(kinds, Repartition, Repartition, Repartition)
 	}
+
 	if r.IntN(3) == 0 {
 		kinds = append(kinds, DeepReorg, DeepReorg, DeepReorg)
 	}
+
 	kinds = append(kinds, DBCut, DBFreeze, DBFreeze, DBSlow)
 	kinds = append(kinds, nodeKinds...)
 	kinds = append(kinds, laterKinds...)
@@ -203,10 +226,12 @@ func NewPlan(seed uint64) Plan {
 			p.Clock = -p.Clock
 		}
 	}
+
 	if p.Latest = r.IntN(5) == 0; p.Latest {
 		p.Confirmations = 0
 		kinds = append(kinds, ShiftReorg, ShiftReorg, ShiftReorg, ShiftReorg)
 	}
+
 	shallow := cmp.Or(p.Confirmations, 3) // with FINALITY=latest nothing is
 	for range 2 + r.IntN(5) {
 		f := Fault{
@@ -253,10 +278,13 @@ func NewPlan(seed uint64) Plan {
 		case NodeRange, NodeResults:
 			f.N = 1 + r.IntN(20)
 		}
+
 		f.Both = (nodeModes[f.Kind] != "" && f.Kind != NodeOmits || slices.Contains(networkKinds, f.Kind)) && r.IntN(3) == 0
 		p.Faults = append(p.Faults, f)
 	}
+
 	slices.SortFunc(p.Faults, func(a, b Fault) int { return int(a.At - b.At) })
+
 	return p
 }
 
@@ -280,17 +308,22 @@ func (p *Plan) String() string {
 	if p.Auto {
 		b.WriteString(", auto numbers")
 	}
+
 	if p.Latest {
 		b.WriteString(", latest")
 	}
+
 	if p.Second {
 		b.WriteString(", a second chain")
 	}
+
 	if p.Clock != 0 {
 		fmt.Fprintf(&b, ", the clock of %d wrong by %s", p.ClockWho, p.Clock)
 	}
+
 	for _, f := range p.Faults {
 		fmt.Fprintf(&b, "\n  %s", f)
 	}
+
 	return b.String()
 }

@@ -18,8 +18,9 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 )
 
-// settleTimeout is how long the fleet may take after the last fault to be whole again and to have published everything. A node that gave
-// an answer that is none is left alone for 30 s, and for twice as long each further time.
+// settleTimeout is how long the fleet may take after the last fault to be whole again and to have
+// published everything. A node that gave an answer that is none is left alone for 30 s, and for
+// twice as long each further time.
 const settleTimeout = 120 * time.Second
 
 // refused is the exit code of a relayer that does not fit its surroundings, such as a node of another chain.
@@ -75,22 +76,27 @@ func carryOut(ctx context.Context, bin string, p Plan, play func(*run, context.C
 	if err != nil {
 		return nil, err
 	}
+
 	defer func() { err = errors.Join(err, chain.Stop()) }()
 	finality := "confirmations"
 	if p.Latest {
 		finality = "latest"
 	}
+
 	l, err := lab.Start(ctx, lab.Options{
 		Bin: bin, Node: chain, Confirmations: p.Confirmations, Postgres: testpg.Options{MaxConnections: maxConnections},
 		Env: map[string]string{
 			"FINALITY":               finality,
-			"SESSION_PROBE_INTERVAL": "300ms", "ADOPT_AFTER": adoptAfter.String(), "PARTITION_STRATEGY": p.Strategy, "ORDERING_KEY": p.OrderingKey, "LOG_FILTER": p.Filter,
-			"LEADER_STALE_AFTER": "5s", "INSTANCE_LOCK_WAIT": "30s", "LOG_LEVEL": "debug", "VERIFY_INTERVAL": "500ms", "POLL_INTERVAL": "200ms",
+			"SESSION_PROBE_INTERVAL": "300ms", "ADOPT_AFTER": adoptAfter.String(), "PARTITION_STRATEGY": p.Strategy,
+			"ORDERING_KEY": p.OrderingKey, "LOG_FILTER": p.Filter,
+			"LEADER_STALE_AFTER": "5s", "INSTANCE_LOCK_WAIT": "30s", "LOG_LEVEL": "debug", "VERIFY_INTERVAL": "500ms",
+			"POLL_INTERVAL": "200ms",
 		},
 	})
 	if err != nil {
 		return nil, err
 	}
+
 	l.DatabaseURL = asRole(l)
 	keep := true
 	defer func() {
@@ -104,41 +110,52 @@ func carryOut(ctx context.Context, bin string, p Plan, play func(*run, context.C
 			return nil, fmt.Errorf("make the relayers' role: %w", err)
 		}
 	}
+
 	r := &run{
-		plan: p, lab: l, chain: chain, tap: l.PubSub.Tap(), total: p.Instances, totals: map[int]int{}, dead: map[int]bool{}, network: map[int]*network{},
+		plan: p, lab: l, chain: chain, tap: l.PubSub.Tap(), total: p.Instances, totals: map[int]int{}, dead: map[int]bool{},
+		network: map[int]*network{},
 	}
 	defer func() { err = errors.Join(err, r.disconnect()) }()
 	if err := r.nodes.open(chain, p.Seed, l.Dir); err != nil {
 		return nil, err
 	}
+
 	for i := range p.Instances {
 		if err := r.start(i); err != nil {
 			return nil, err
 		}
 	}
+
 	for i := range p.Instances {
 		if err := ready(ctx, r.process(i)); err != nil {
 			return nil, err
 		}
 	}
+
 	if err := r.instrument(ctx); err != nil {
 		return nil, err
 	}
+
 	if p.Second {
 		if r.second, err = startSecond(ctx, r); err != nil {
 			return nil, err
 		}
+
 		defer func() { err = errors.Join(err, r.second.chain.Stop()) }()
 	}
+
 	if err := r.withTraffic(ctx, play); err != nil {
 		return nil, fmt.Errorf("%w (logs: %s)", err, l.Dir)
 	}
+
 	v, err = r.judge(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%w (logs: %s)", err, l.Dir)
 	}
+
 	v.Logs, v.Seen = l.Dir, r.went
 	keep = !v.Clean()
+
 	return v, nil
 }
 
@@ -176,6 +193,7 @@ func (r *run) disconnect() error {
 	for _, n := range r.network {
 		errs = append(errs, n.close())
 	}
+
 	return errors.Join(append(errs, r.nodes.close())...)
 }
 
@@ -188,25 +206,32 @@ func (r *run) start(i int) error {
 		if err != nil {
 			return err
 		}
+
 		r.network[i] = n
 	}
+
 	env := r.network[i].environ()
 	env["SSL_CERT_FILE"] = r.nodes.certificates
 	if r.plan.Auto {
 		env["PARTITION_NUMBER"] = "auto"
 	}
+
 	if r.plan.Clock != 0 && i == r.plan.ClockWho {
 		env[clockVariable] = strconv.Itoa(int(r.plan.Clock.Seconds()))
 	}
+
 	p, err := r.lab.Run("r"+strconv.Itoa(i), i, r.total, env)
 	if err != nil {
 		return err
 	}
+
 	r.totals[i] = r.total
 	for len(r.procs) <= i {
 		r.procs = append(r.procs, nil)
 	}
+
 	r.procs[i] = p
+
 	return nil
 }
 
@@ -218,6 +243,7 @@ func (r *run) again(i int) error {
 	if gone {
 		return nil
 	}
+
 	return r.start(i)
 }
 
@@ -232,6 +258,7 @@ func (r *run) alive(who int) (int, *lab.Process) {
 			return i, p
 		}
 	}
+
 	return -1, nil
 }
 
@@ -256,10 +283,12 @@ func (r *run) withTraffic(ctx context.Context, play func(*run, context.Context) 
 	if r.second != nil {
 		g.Go(func() error { return every(busy, 2*r.plan.BlockTime, func() error { return r.second.block(ctx) }) })
 	}
+
 	g.Go(func() error {
 		defer end()
 		return play(r, ctx)
 	})
+
 	return g.Wait()
 }
 
@@ -272,13 +301,16 @@ func (r *run) play(ctx context.Context) error {
 			if !pause(ctx, time.Until(begun.Add(f.At))) {
 				return nil
 			}
+
 			return r.attempt(ctx, f)
 		})
 	}
+
 	g.Go(func() error {
 		pause(ctx, r.plan.Length)
 		return nil
 	})
+
 	return g.Wait()
 }
 
@@ -286,6 +318,7 @@ func (r *run) attempt(ctx context.Context, f Fault) error {
 	if err := r.inject(ctx, f); err != nil {
 		return fmt.Errorf("%s: %w", f, err)
 	}
+
 	return nil
 }
 
@@ -299,13 +332,15 @@ func every(ctx context.Context, interval time.Duration, do func() error) error {
 			return nil
 		case <-ticker.C:
 		}
+
 		if err := do(); err != nil {
 			return fmt.Errorf("traffic: %w", err)
 		}
 	}
 }
 
-func newTraffic(ctx context.Context, chain *testchain.Sim, d testchain.Deployment, seed uint64) (*testchain.Traffic, error) {
+func newTraffic(ctx context.Context, chain *testchain.Sim, d testchain.Deployment,
+	seed uint64) (*testchain.Traffic, error) {
 	return testchain.NewTraffic(ctx, testchain.TrafficConfig{
 		URL: chain.HTTP(), Deployment: testchain.Deployment{Block: d.Block, Factory: d.Factory, Noise: d.Noise, Load: d.Load},
 		Accounts: chain.Accounts()[:len(chain.Accounts())-1], Seed: seed, Mix: testchain.DenseMix(),
@@ -330,6 +365,7 @@ func (r *run) stop(ctx context.Context, p *lab.Process) error {
 	if err := p.Stop(stop); err != nil {
 		r.note("%v", err)
 	}
+
 	return nil
 }
 
@@ -340,31 +376,38 @@ func (r *run) heal(ctx context.Context) error {
 		if i < len(r.procs) {
 			p = r.procs[i]
 		}
+
 		running := p != nil && p.Running()
 		if running && (i >= r.total || r.totals[i] != r.total) { // frozen while the others were given another total, say
 			if err := r.stop(ctx, p); err != nil {
 				return err
 			}
+
 			p, running = nil, false
 		}
+
 		if p != nil && !running {
 			select {
 			case <-p.Exited():
-				if code, err := p.Wait(ctx); err == nil && code > 0 && (code != refused || !r.plan.Has(NodeChain, TopicGone, Twin)) {
+				if code, err := p.Wait(ctx); err == nil && code > 0 &&
+					(code != refused || !r.plan.Has(NodeChain, TopicGone, Twin)) {
 					r.note("%s exited with %d by itself: %s", p.ID, code, tail(p.LogFile))
 				}
 			default:
 			}
 		}
+
 		if !running && i < r.total {
 			if err := r.start(i); err != nil {
 				return err
 			}
 		}
 	}
+
 	if r.second != nil {
 		return r.second.heal(r)
 	}
+
 	return nil
 }
 

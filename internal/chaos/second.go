@@ -18,8 +18,9 @@ type side struct {
 
 func (s side) id() int64 { return s.chain.ChainID().Int64() }
 
-// second is another chain with a fleet of its own in the same database. Its contracts have the same addresses, its relayers the same INSTANCE_IDs,
-// and they publish to the same topics. Faults of the first chain, its nodes and its processes do not hit it; those of the database and of Pub/Sub do.
+// second is another chain with a fleet of its own in the same database. Its contracts have the same
+// addresses, its relayers the same INSTANCE_IDs, and they publish to the same topics. Faults of the
+// first chain, its nodes and its processes do not hit it; those of the database and of Pub/Sub do.
 type second struct {
 	side
 	traffic *testchain.Traffic
@@ -31,6 +32,7 @@ func startSecond(ctx context.Context, r *run) (s *second, err error) {
 	if err != nil {
 		return nil, err
 	}
+
 	s = &second{side: side{chain: chain}}
 	defer func() {
 		if err != nil {
@@ -40,30 +42,38 @@ func startSecond(ctx context.Context, r *run) (s *second, err error) {
 	if s.contracts, err = testchain.Deploy(ctx, chain); err != nil {
 		return nil, err
 	}
+
 	if s.contracts.Factory != r.lab.Contracts.Factory {
-		return nil, fmt.Errorf("the factory of the second chain is at %s, not at %s", s.contracts.Factory, r.lab.Contracts.Factory)
+		return nil, fmt.Errorf("the factory of the second chain is at %s, not at %s", s.contracts.Factory,
+			r.lab.Contracts.Factory)
 	}
+
 	if s.traffic, err = newTraffic(ctx, chain, s.contracts, r.plan.Seed); err != nil {
 		return nil, err
 	}
+
 	for i := range s.procs {
 		if err := s.start(r, i); err != nil {
 			return nil, err
 		}
 	}
+
 	for _, p := range s.procs {
 		if err := ready(ctx, p); err != nil {
 			return nil, err
 		}
 	}
+
 	return s, nil
 }
 
 func (s *second) start(r *run, i int) (err error) {
 	s.procs[i], err = r.lab.Run("second"+strconv.Itoa(i), i, len(s.procs), map[string]string{
-		"INSTANCE_ID": "r" + strconv.Itoa(i), "CHAIN_ID": s.chain.ChainID().String(), "RPC_URLS": s.chain.WS() + "," + s.chain.HTTP(),
+		"INSTANCE_ID": "r" + strconv.Itoa(i), "CHAIN_ID": s.chain.ChainID().String(), "RPC_URLS": s.chain.WS() + "," +
+			s.chain.HTTP(),
 		"START_BLOCK": strconv.FormatUint(s.contracts.Block, 10),
 	})
+
 	return err
 }
 
@@ -73,11 +83,13 @@ func (s *second) heal(r *run) error {
 		if p.Running() {
 			continue
 		}
+
 		r.note("%s of the second chain exited by itself: %s", p.ID, tail(p.LogFile))
 		if err := s.start(r, i); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 

@@ -11,7 +11,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 )
 
-// tables: processed_events hold what the chain holds, and nobody has put a message into the outbox whose slot was another's.
+// tables: processed_events hold what the chain holds, and nobody has put a message into the outbox
+// whose slot was another's.
 func (r *run) tables(ctx context.Context, s side, truth *testchain.Truth, v *Verdict) error {
 	want := map[string]bool{}
 	for _, escrow := range truth.Escrows {
@@ -19,31 +20,41 @@ func (r *run) tables(ctx context.Context, s side, truth *testchain.Truth, v *Ver
 			want[fmt.Sprintf("%s %s in block %s", e.ID, e.Name, e.Log.BlockHash)] = true
 		}
 	}
-	rows, _ := r.lab.DB.Query(ctx, `select split_part(event_id, ':', 1) || ':' || log_index || ' ' || event_type || ' in block ' || block_hash from processed_events where chain_id = $1 and state = 'canonical' and block_number <= $2`, s.id(), int64(truth.To))
+
+	rows, _ := r.lab.DB.Query(ctx,
+		`select split_part(event_id, ':', 1) || ':' || log_index || ' ' || event_type || ' in block ' || block_hash from processed_events where chain_id = $1 and state = 'canonical' and block_number <= $2`, s.id(), int64(truth.To))
 	stored, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return err
 	}
+
 	for _, id := range stored {
 		if !want[id] {
 			v.wrong("stored, but not on the chain: %s", id)
 		}
+
 		delete(want, id)
 	}
+
 	for id := range want {
 		v.wrong("on the chain, but not stored: %s", id)
 	}
+
 	if r.plan.Has(NodeOmits) {
 		return nil // what the leader's verifier finds, it writes in the owner's place
 	}
-	rows, _ = r.lab.DB.Query(ctx, `select format('%s of slot %s, owned by %s, was written by %s', event, slot, owner, writer) from chaos_foreign where chain_id = $1`, s.id())
+
+	rows, _ = r.lab.DB.Query(ctx,
+		`select format('%s of slot %s, owned by %s, was written by %s', event, slot, owner, writer) from chaos_foreign where chain_id = $1`, s.id())
 	foreign, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return err
 	}
+
 	for _, f := range foreign {
 		v.wrong("a slot with two committers: %s", f)
 	}
+
 	return nil
 }
 
@@ -60,31 +71,39 @@ func (r *run) states(ctx context.Context, s side, truth *testchain.Truth, v *Ver
 	if err != nil {
 		return err
 	}
+
 	rows, _ := r.lab.DB.Query(ctx, `select escrow, status, coalesce(payer, ''), coalesce(payee, ''), coalesce(arbiter, ''), coalesce(amount::text, ''),
-		coalesce(release_time::text, ''), coalesce(approvals_required, -1), approvals from escrow_records where chain_id = $1`, s.id())
+		coalesce(release_time::text, ''), coalesce(approvals_required, -1), approvals from escrow_records
+			where chain_id = $1`, s.id())
 	var escrow string
 	var got record
-	_, err = pgx.ForEachRow(rows, []any{&escrow, &got.Status, &got.Payer, &got.Payee, &got.Arbiter, &got.Amount, &got.ReleaseTime, &got.Required, &got.Approvals}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&escrow, &got.Status, &got.Payer, &got.Payee, &got.Arbiter, &got.Amount,
+		&got.ReleaseTime, &got.Required, &got.Approvals}, func() error {
 		address := common.HexToAddress(escrow)
 		state, ok := states[address]
 		if !ok {
 			v.wrong("a record of %s, which is no escrow", address)
 			return nil
 		}
+
 		if want := asRecord(state, truth.Events[address]); got != want {
 			v.wrong("record of %s is %+v, the contract says %+v", address, got, want)
 		}
+
 		v.States++
 		delete(states, address)
+
 		return nil
 	})
 	for address := range states {
 		v.wrong("no record of %s", address)
 	}
+
 	return err
 }
 
-// asRecord is what the record of an escrow has to be. An escrow does not say whether it was released or refunded: the last event does.
+// asRecord is what the record of an escrow has to be. An escrow does not say whether it was
+// released or refunded: the last event does.
 func asRecord(s testchain.State, events []testchain.Entry) record {
 	status := "created"
 	switch {
@@ -95,6 +114,9 @@ func asRecord(s testchain.State, events []testchain.Entry) record {
 	case s.Approvals > 0:
 		status = "approved"
 	}
+
 	text := func(a common.Address) string { return strings.ToLower(a.Hex()) }
-	return record{status, text(s.Payer), text(s.Payee), text(s.Arbiter), s.Amount.String(), s.ReleaseTime.String(), int(s.Required), int(s.Approvals)}
+
+	return record{status, text(s.Payer), text(s.Payee), text(s.Arbiter), s.Amount.String(), s.ReleaseTime.String(),
+		int(s.Required), int(s.Approvals)}
 }

@@ -1,5 +1,6 @@
-// Package demo shows a fleet at work: a chain, a Postgres and a Pub/Sub server of its own, several relayer processes, traffic, the
-// loss of the leader, and at the end an audit of the chain against what a subscriber received.
+// Package demo shows a fleet at work: a chain, a Postgres and a Pub/Sub server of its own, several
+// relayer processes, traffic, the loss of the leader, and at the end an audit of the chain against
+// what a subscriber received.
 package demo
 
 import (
@@ -55,19 +56,23 @@ func Run(ctx context.Context, o Options) error {
 	s := &scene{o: o, began: time.Now()}
 	fmt.Fprintf(o.Out, "starting Postgres, a chain (one block a second) and a Pub/Sub server …\n")
 	var err error
-	s.lab, err = lab.Start(ctx, lab.Options{Bin: o.Bin, Interval: blockTime, Seed: o.Seed, Confirmations: confirmations, Postgres: testpg.Options{}})
+	s.lab, err = lab.Start(ctx, lab.Options{Bin: o.Bin, Interval: blockTime, Seed: o.Seed, Confirmations: confirmations,
+		Postgres: testpg.Options{}})
 	if err == nil {
 		err = errors.Join(s.run(ctx), s.lab.Close())
 	}
+
 	if ctx.Err() != nil && !s.audited {
 		err = ErrInterrupted // whatever else was said is a consequence
 	}
+
 	switch {
 	case err != nil && !errors.Is(err, ErrInterrupted) && len(s.procs) > 0:
 		fmt.Fprintf(o.Out, "logs of the relayers: %s\n", s.lab.Dir)
 	case s.lab != nil && s.lab.Dir != "":
 		err = errors.Join(err, os.RemoveAll(s.lab.Dir))
 	}
+
 	return err
 }
 
@@ -77,6 +82,7 @@ func (s *scene) run(ctx context.Context) error {
 			return err
 		}
 	}
+
 	ready, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	for _, p := range s.processes() {
@@ -84,11 +90,13 @@ func (s *scene) run(ctx context.Context) error {
 			return err
 		}
 	}
+
 	s.say("%d relayers are ready; follow them at %s", s.o.Instances, s.process(0).URL)
 
 	sim := s.lab.Chain.(*testchain.Sim)
 	traffic, err := testchain.NewTraffic(ctx, testchain.TrafficConfig{
-		URL: sim.HTTP(), Deployment: testchain.Deployment{Block: s.lab.Contracts.Block, Factory: s.lab.Contracts.Factory, Noise: s.lab.Contracts.Noise},
+		URL: sim.HTTP(), Deployment: testchain.Deployment{Block: s.lab.Contracts.Block, Factory: s.lab.Contracts.Factory,
+			Noise: s.lab.Contracts.Noise},
 		Accounts: sim.Accounts()[:len(sim.Accounts())-1], Seed: s.o.Seed, Open: 200,
 	})
 	if err != nil {
@@ -107,6 +115,7 @@ func (s *scene) run(ctx context.Context) error {
 	if err := errors.Join(err, view.Wait()); err != nil {
 		return err
 	}
+
 	return s.report(audit, counts)
 }
 
@@ -116,6 +125,7 @@ func (s *scene) perform(ctx context.Context, sim *testchain.Sim, traffic *testch
 	if !s.o.Keep {
 		run, cancel = context.WithTimeout(ctx, s.o.Duration)
 	}
+
 	defer cancel()
 	g, run := errgroup.WithContext(run)
 	g.Go(func() error { return s.live(run, sim, traffic) })
@@ -123,12 +133,14 @@ func (s *scene) perform(ctx context.Context, sim *testchain.Sim, traffic *testch
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
+
 	switch {
 	case s.o.Keep:
 		ctx = context.WithoutCancel(ctx) // its end was the end of the traffic; a second signal ends the process
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	}
+
 	s.say("traffic ends; auditing the chain against what the subscriber received")
 	ctx, endAudit := context.WithTimeout(ctx, auditTimeout)
 	defer endAudit()
@@ -137,17 +149,20 @@ func (s *scene) perform(ctx context.Context, sim *testchain.Sim, traffic *testch
 	if err := sim.Mine(ctx, 2+confirmations); err != nil {
 		return nil, err
 	}
+
 	head, err := s.lab.Head(ctx)
 	if err != nil {
 		return nil, err
 	}
+
 	audit, err := s.lab.Audit(ctx, head-confirmations)
 	s.audited = err == nil && (ctx.Err() == nil || len(audit.Missing) > 0)
+
 	return audit, err
 }
 
-// live uses the contracts, and lets a month pass now and then. Both are done by one hand: the chain's time cannot be moved while a
-// transaction waits.
+// live uses the contracts, and lets a month pass now and then. Both are done by one hand: the
+// chain's time cannot be moved while a transaction waits.
 func (s *scene) live(ctx context.Context, sim *testchain.Sim, traffic *testchain.Traffic) error {
 	ticker := time.NewTicker(blockTime)
 	defer ticker.Stop()
@@ -158,6 +173,7 @@ func (s *scene) live(ctx context.Context, sim *testchain.Sim, traffic *testchain
 			return nil
 		case <-ticker.C:
 		}
+
 		err := traffic.Step(ctx, perBlock)
 		if err == nil && time.Now().After(next) {
 			next = time.Now().Add(monthEvery)
@@ -165,14 +181,16 @@ func (s *scene) live(ctx context.Context, sim *testchain.Sim, traffic *testchain
 				s.say("a month passes on the chain, so that refunds are possible")
 			}
 		}
+
 		if err != nil && ctx.Err() == nil {
 			return err
 		}
 	}
 }
 
-// faults is the story, in parts of its duration: the leader is killed after a third and comes back half-way; who leads after two thirds is
-// stopped gracefully and comes back too. Where there is one instance only, nobody leads meanwhile.
+// faults is the story, in parts of its duration: the leader is killed after a third and comes back
+// half-way; who leads after two thirds is stopped gracefully and comes back too. Where there is one
+// instance only, nobody leads meanwhile.
 func (s *scene) faults(ctx context.Context) error {
 	d := min(s.o.Duration, play)
 	var victim int
@@ -189,6 +207,7 @@ func (s *scene) faults(ctx context.Context) error {
 			p := s.process(victim)
 			s.strike("SIGKILL to the leader, " + p.ID)
 			p.Kill()
+
 			return nil
 		}},
 		{d / 2, back},
@@ -202,7 +221,9 @@ func (s *scene) faults(ctx context.Context) error {
 			if err := p.Stop(stop); err != nil {
 				return err
 			}
+
 			s.say("%s stopped cleanly in %s", p.ID, time.Since(begun).Round(time.Millisecond))
+
 			return nil
 		}},
 		{d * 5 / 6, back},
@@ -216,11 +237,14 @@ func (s *scene) faults(ctx context.Context) error {
 			return nil
 		case <-timer.C:
 		}
+
 		if err := step.do(); err != nil {
 			return err
 		}
 	}
+
 	<-ctx.Done()
+
 	return nil
 }
 
@@ -229,15 +253,21 @@ func (s *scene) report(a *lab.Audit, counts map[string]int) error {
 	out := s.o.Out
 	fmt.Fprintf(out, "\naudit     %s\n", a)
 	for _, gap := range s.leaderGaps() {
-		fmt.Fprintf(out, "leader    %s: nobody led for %s, then %s (epoch %d)\n", gap.cause, gap.length.Round(time.Millisecond), gap.next, gap.epoch)
+		fmt.Fprintf(out, "leader    %s: nobody led for %s, then %s (epoch %d)\n", gap.cause,
+			gap.length.Round(time.Millisecond), gap.next, gap.epoch)
 	}
-	fmt.Fprintf(out, "fleet     %d duplicates suppressed by processed_events, %d messages left in doubt by a crash\n", counts[suppressed], counts[republished])
+
+	fmt.Fprintf(out, "fleet     %d duplicates suppressed by processed_events, %d messages left in doubt by a crash\n",
+		counts[suppressed], counts[republished])
 	if a.Exact() && !a.Clean() {
 		fmt.Fprintln(out, "          what came twice was under way when the leader was killed: Pub/Sub had it, and the leader could not note that any more")
 	}
+
 	if !a.Clean() {
 		return ErrDirty
 	}
+
 	fmt.Fprintln(out, "result    every event was published once, in order")
+
 	return nil
 }

@@ -49,6 +49,7 @@ func (s *scene) start(i int) error {
 	if err != nil {
 		return err
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if i < len(s.procs) {
@@ -56,6 +57,7 @@ func (s *scene) start(i int) error {
 	} else {
 		s.procs = append(s.procs, p)
 	}
+
 	return nil
 }
 
@@ -77,6 +79,7 @@ func (s *scene) leader(ctx context.Context) int {
 	if err := s.lab.DB.QueryRow(ctx, readLeader).Scan(&epoch, &id); err != nil {
 		return 0
 	}
+
 	return max(0, slices.IndexFunc(s.processes(), func(p *lab.Process) bool { return p.ID == id }))
 }
 
@@ -91,16 +94,19 @@ func (s *scene) watchLeader(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 		}
+
 		var epoch int64
 		var id string
 		if err := s.lab.DB.QueryRow(ctx, readLeader).Scan(&epoch, &id); err != nil || epoch == last {
 			continue
 		}
+
 		if g, struck := s.parry(id, epoch); struck && last >= 0 {
 			s.say("%s leads, %s later (epoch %d)", id, g.length.Round(time.Millisecond), epoch)
 		} else if last >= 0 {
 			s.say("%s leads (epoch %d)", id, epoch)
 		}
+
 		last = epoch
 	}
 }
@@ -120,8 +126,10 @@ func (s *scene) parry(next string, epoch int64) (g gap, struck bool) {
 	if s.blow.what == "" {
 		return gap{}, false
 	}
+
 	g = gap{cause: s.blow.what, length: time.Since(s.blow.at), next: next, epoch: epoch}
 	s.gaps, s.blow = append(s.gaps, g), moment{}
+
 	return g, true
 }
 
@@ -143,15 +151,18 @@ func (s *scene) counters(ctx context.Context) map[string]int {
 		if !p.Running() {
 			continue
 		}
+
 		if seen, err := scrape(ctx, p.URL); err == nil {
 			s.mu.Lock()
 			if s.scraped == nil {
 				s.scraped = map[*lab.Process]map[string]int{}
 			}
+
 			s.scraped[p] = seen
 			s.mu.Unlock()
 		}
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sum := map[string]int{}
@@ -160,6 +171,7 @@ func (s *scene) counters(ctx context.Context) map[string]int {
 			sum[name] += n
 		}
 	}
+
 	return sum
 }
 
@@ -170,6 +182,7 @@ func scrape(ctx context.Context, url string) (map[string]int, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return nil, err
@@ -183,8 +196,10 @@ func scrape(ctx context.Context, url string) (map[string]int, error) {
 			if err != nil {
 				return nil, fmt.Errorf("read metric %s: %w", name, err)
 			}
+
 			seen[name] = int(n)
 		}
 	}
+
 	return seen, lines.Err()
 }

@@ -51,12 +51,14 @@ func (s *scene) line(m moment) string { return clock(m.at.Sub(s.began)) + "  " +
 
 func clock(d time.Duration) string { return fmt.Sprintf("%6.1fs", d.Seconds()) }
 
-// show draws the fleet again and again on a terminal, the last time when ctx has ended; elsewhere it prints a line now and then.
+// show draws the fleet again and again on a terminal, the last time when ctx has ended; elsewhere
+// it prints a line now and then.
 func (s *scene) show(ctx context.Context) error {
 	every := printEvery
 	if s.o.Size != nil {
 		every = drawEvery
 	}
+
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for {
@@ -67,9 +69,11 @@ func (s *scene) show(ctx context.Context) error {
 				fmt.Fprintln(s.o.Out, l.oneLine())
 			}
 		}
+
 		if ctx.Err() != nil {
 			return nil
 		}
+
 		select {
 		case <-ctx.Done():
 			if s.o.Size == nil {
@@ -87,25 +91,31 @@ func (s *scene) look(ctx context.Context) (*look, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	head, err := s.lab.Head(ctx)
 	if err != nil {
 		return nil, err
 	}
-	l := &look{clock: time.Since(s.began), fleet: f, head: int64(head), received: map[string]int{}, counters: s.counters(ctx)}
+
+	l := &look{clock: time.Since(s.began), fleet: f, head: int64(head), received: map[string]int{},
+		counters: s.counters(ctx)}
 	for _, m := range s.lab.Received.Messages() {
 		l.received[m.Attributes[message.AttrEventType]]++
 	}
+
 	for _, p := range s.processes() {
 		if p.Running() {
 			l.url = p.URL
 			break
 		}
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range s.moments[max(0, len(s.moments)-lastMoments):] {
 		l.moments = append(l.moments, s.line(m))
 	}
+
 	return l, nil
 }
 
@@ -113,6 +123,7 @@ func (l *look) leader() string {
 	if !l.fleet.Leader.Held {
 		return "none"
 	}
+
 	return l.fleet.Leader.Instance
 }
 
@@ -121,6 +132,7 @@ func (l *look) lag(cursor int64) int64 {
 	if cursor == 0 {
 		return 0
 	}
+
 	return max(0, l.head-confirmations+1-cursor)
 }
 
@@ -128,23 +140,28 @@ func (l *look) published() (n int) {
 	for _, c := range l.received {
 		n += c
 	}
+
 	return n
 }
 
 func (l *look) oneLine() string {
 	f := &l.fleet
+
 	return fmt.Sprintf("%s  leader %-10s alive %d  slots %d/%d adopted %d  head %d cursor %d lag %d  escrows %d  published %d  outbox %d", clock(l.clock), l.leader(), f.Live(),
-		f.Slots.Served, f.Slots.Total, f.Slots.Adopted, l.head, f.Chain.LowestCursor, l.lag(f.Chain.LowestCursor), f.Escrows.Registered(), l.published(), f.Outbox.Messages)
+		f.Slots.Served, f.Slots.Total, f.Slots.Adopted, l.head, f.Chain.LowestCursor, l.lag(f.Chain.LowestCursor),
+		f.Escrows.Registered(), l.published(), f.Outbox.Messages)
 }
 
 // picture is a look in several lines.
 func (l *look) picture() (lines []string) {
 	line := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
 	f := &l.fleet
-	line("%s %s   block %d   leader %s (epoch %d)", text.Bold.Sprint("escrow relayer"), clock(l.clock), l.head, text.Bold.Sprint(l.leader()), f.Leader.Epoch)
+	line("%s %s   block %d   leader %s (epoch %d)", text.Bold.Sprint("escrow relayer"), clock(l.clock), l.head,
+		text.Bold.Sprint(l.leader()), f.Leader.Epoch)
 	line("  in a browser: %s", l.url)
 	line("")
-	line("  %-12s %-8s %5s %8s %8s %7s %7s %4s", "instance", "state", "slots", "adopted", "escrows", "head", "cursor", "lag")
+	line("  %-12s %-8s %5s %8s %8s %7s %7s %4s", "instance", "state", "slots", "adopted", "escrows", "head",
+		"cursor", "lag")
 	for i := range f.Instances {
 		in := &f.Instances[i]
 		state, colour := string(in.State), text.FgGreen
@@ -154,29 +171,38 @@ func (l *look) picture() (lines []string) {
 		case in.Leader:
 			state, colour = "leads", text.FgCyan
 		}
-		line("  %s %5d %8d %8d %7d %7d %4d", colour.Sprintf("%-12s %-8s", in.ID, state), in.Slots, in.Adopted, in.Escrows, in.Head, in.Cursor, l.lag(in.Cursor))
+
+		line("  %s %5d %8d %8d %7d %7d %4d", colour.Sprintf("%-12s %-8s", in.ID, state), in.Slots, in.Adopted, in.Escrows,
+			in.Head, in.Cursor, l.lag(in.Cursor))
 	}
+
 	line("")
-	slots := fmt.Sprintf("%d of %d served, %d adopted, %d unserved", f.Slots.Served, f.Slots.Total, f.Slots.Adopted, f.Slots.Unserved)
+	slots := fmt.Sprintf("%d of %d served, %d adopted, %d unserved", f.Slots.Served, f.Slots.Total, f.Slots.Adopted,
+		f.Slots.Unserved)
 	if f.Slots.Unserved > 0 {
 		slots = text.FgRed.Sprint(slots)
 	}
+
 	line("  slots      %s", slots)
 	line("  escrows    %d registered, %d active", f.Escrows.Registered(), f.Escrows.Active)
-	line("  published  %d, %d in the outbox, %d duplicates suppressed", l.published(), f.Outbox.Messages, l.counters[suppressed])
+	line("  published  %d, %d in the outbox, %d duplicates suppressed", l.published(), f.Outbox.Messages,
+		l.counters[suppressed])
 	var types []string
 	for _, name := range config.DefaultEvents {
 		types = append(types, fmt.Sprintf("%s %d", name, l.received[name]))
 	}
+
 	line("  %s", strings.Join(types, "  "))
 	line("")
 	for _, m := range l.moments {
 		line("  %s", m)
 	}
+
 	return lines
 }
 
-// draw puts a look in the place of the last one. Lines that do not fit are cut: one that wraps would make the picture climb.
+// draw puts a look in the place of the last one. Lines that do not fit are cut: one that wraps
+// would make the picture climb.
 func (s *scene) draw(l *look) {
 	width, height := s.o.Size()
 	lines := l.picture()
@@ -185,9 +211,11 @@ func (s *scene) draw(l *look) {
 	if s.drawn > 0 {
 		fmt.Fprintf(&b, "\r\x1b[%dA", s.drawn) // an echoed ^C has moved the cursor to the right
 	}
+
 	for _, line := range lines {
 		b.WriteString(text.Trim(line, max(1, width)) + "\x1b[K\n")
 	}
+
 	b.WriteString("\x1b[J")
 	s.drawn = len(lines)
 	fmt.Fprint(s.o.Out, b.String())

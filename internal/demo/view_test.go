@@ -20,8 +20,10 @@ var update = flag.Bool("update", false, "write the golden files")
 
 func example() *look {
 	return &look{
-		clock: 26100 * time.Millisecond, url: "http://127.0.0.1:40001", head: 31, received: map[string]int{"EscrowDeployed": 40, "Approved": 61},
-		counters: map[string]int{suppressed: 7}, moments: []string{"  25.6s  SIGKILL to the leader, relayer-2", "  26.0s  relayer-1 leads, 480ms later (epoch 2)"},
+		clock: 26100 * time.Millisecond, url: "http://127.0.0.1:40001", head: 31,
+		received: map[string]int{"EscrowDeployed": 40, "Approved": 61},
+		counters: map[string]int{suppressed: 7}, moments: []string{"  25.6s  SIGKILL to the leader, relayer-2",
+			"  26.0s  relayer-1 leads, 480ms later (epoch 2)"},
 		fleet: fleet.Fleet{
 			Leader: fleet.Leader{Instance: "relayer-1", Epoch: 2, Held: true, Valid: true},
 			Instances: []fleet.Instance{
@@ -44,12 +46,14 @@ func TestPicture(t *testing.T) {
 	if *update {
 		require.NoError(t, os.WriteFile(golden, []byte(got), 0o644))
 	}
+
 	want, err := os.ReadFile(golden)
 	require.NoError(t, err)
 	require.Equal(t, string(want), got, "if it is meant to be so: go test ./internal/demo -update")
 }
 
-// Whatever the size of the terminal: no line wraps, none is below the edge, and a picture begins where the last one did.
+// Whatever the size of the terminal: no line wraps, none is below the edge, and a picture begins
+// where the last one did.
 func TestDrawStaysInItsPlace(t *testing.T) {
 	var out bytes.Buffer
 	width, height := 40, 12

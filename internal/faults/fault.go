@@ -12,9 +12,11 @@ type Mode string
 
 // The modes.
 const (
-	Down      Mode = "down"      // connections are refused or end without a word
-	Slow      Mode = "slow"      // every answer takes Fault.Delay
-	Limited   Mode = "limited"   // HTTP 429, with Retry-After if Fault.Delay is set; over WebSocket the error that providers send instead
+	Down Mode = "down" // connections are refused or end without a word
+	Slow Mode = "slow" // every answer takes Fault.Delay
+	// HTTP 429, with Retry-After if Fault.Delay is set; over WebSocket the error that providers send
+	// instead
+	Limited   Mode = "limited"
 	Failing   Mode = "failing"   // HTTP 500 to 504
 	Truncated Mode = "truncated" // the first half of the answer
 	Malformed Mode = "malformed" // an answer that is not JSON
@@ -35,8 +37,10 @@ type Fault struct {
 	Mode  Mode
 	Delay time.Duration
 	N     uint64
-	Share float64 // of the requests that are hit, at random; zero: all. Of Down to HTML, Slow, and Behind (a gateway with unequal backends).
-	Words string  // of a refusal; empty: a provider's, at random
+	// of the requests that are hit, at random; zero: all. Of Down to HTML, Slow, and Behind (a gateway
+	// with unequal backends).
+	Share float64
+	Words string // of a refusal; empty: a provider's, at random
 }
 
 // Injected is a fault in force.
@@ -66,6 +70,7 @@ func (f *faults) inject(fault Fault) *Injected {
 		close(i.removed)
 	})
 	f.change(func() { f.list = append(f.list, i) })
+
 	return i
 }
 
@@ -90,5 +95,6 @@ func find(list []*Injected, modes ...Mode) *Injected {
 			return i
 		}
 	}
+
 	return nil
 }

@@ -34,9 +34,11 @@ func parse[T any](b []byte) (list []T, single bool, err error) {
 		single, list = true, make([]T, 1)
 		err = json.Unmarshal(b, &list[0])
 	}
+
 	if err == nil && len(list) == 0 {
 		err = fmt.Errorf("empty batch")
 	}
+
 	return list, single, err
 }
 
@@ -47,7 +49,9 @@ func unhex(raw json.RawMessage) (uint64, bool) {
 	if json.Unmarshal(raw, &s) != nil || !strings.HasPrefix(s, "0x") {
 		return 0, false
 	}
+
 	n, err := strconv.ParseUint(s[2:], 16, 64)
+
 	return n, err == nil
 }
 
@@ -60,25 +64,31 @@ func blockNumber(raw json.RawMessage) (uint64, bool) {
 	if json.Unmarshal(raw, &b) != nil {
 		return 0, false
 	}
+
 	if b.Number == nil {
 		b.Number = b.BlockNumber
 	}
+
 	return unhex(b.Number)
 }
 
 // call asks the node behind one question.
 func (n *Node) call(ctx context.Context, method string, params ...string) (json.RawMessage, error) {
-	b, err := n.post(ctx, []byte(`{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":[`+strings.Join(params, ",")+`]}`))
+	b, err := n.post(ctx,
+		[]byte(`{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":[`+strings.Join(params, ",")+`]}`))
 	if err != nil {
 		return nil, err
 	}
+
 	var r response
 	if err := json.Unmarshal(b, &r); err != nil {
 		return nil, err
 	}
+
 	if r.Error != nil {
 		return nil, fmt.Errorf("%s: %s", method, r.Error)
 	}
+
 	return r.Result, nil
 }
 
@@ -97,35 +107,43 @@ func (n *Node) lie(ctx context.Context, list []*Injected, body []byte) ([]byte, 
 	if err != nil {
 		return n.post(ctx, body)
 	}
+
 	n.mu.Lock()
 	for _, r := range requests {
 		n.requests[r.Method]++
 	}
+
 	n.mu.Unlock()
 	if find(list, Range, Results, Behind, Omit, Foreign, Chain, Pruned, Refused) == nil {
 		return n.post(ctx, body)
 	}
+
 	v := &view{Node: n, ctx: ctx, list: list, late: find(list, Behind)}
 	if v.late != nil && !n.chance(v.late.Share) {
 		v.late = nil // another backend of the gateway answers
 	}
+
 	if v.late != nil {
 		raw, err := n.call(ctx, "eth_blockNumber")
 		if err != nil {
 			return nil, err
 		}
+
 		head, _ := unhex(raw)
 		v.top = head - min(head, v.late.N)
 	}
+
 	answers := make([]response, len(requests))
 	for i, r := range requests {
 		if answers[i], err = v.one(r); err != nil {
 			return nil, err
 		}
 	}
+
 	if single {
 		return json.Marshal(answers[0])
 	}
+
 	return json.Marshal(answers)
 }
 
@@ -139,6 +157,7 @@ func (v *view) one(r request) (response, error) {
 		i.hits.Add(1)
 		return refuse(r, -32000, i.Words), nil
 	}
+
 	if i := find(v.list, Range); i != nil && r.Method == "eth_getLogs" {
 		if from, to, ok := span(r); ok && to-from+1 > i.N {
 			i.hits.Add(1)
@@ -146,6 +165,7 @@ func (v *view) one(r request) (response, error) {
 			return refuse(r, code, strings.ReplaceAll(words, "{n}", strconv.FormatUint(i.N, 10))), nil
 		}
 	}
+
 	if i := find(v.list, Pruned); i != nil {
 		below := false
 		switch r.Method {
@@ -156,11 +176,13 @@ func (v *view) one(r request) (response, error) {
 			number, ok := unhex(r.Params[0])
 			below = ok && number < i.N
 		}
+
 		if below {
 			i.hits.Add(1)
 			return refuse(r, 4444, "pruned history unavailable"), nil
 		}
 	}
+
 	if v.late != nil {
 		switch {
 		case r.Method == "eth_blockNumber":
@@ -171,18 +193,22 @@ func (v *view) one(r request) (response, error) {
 			r.Params = append([]json.RawMessage{json.RawMessage(hex(v.top))}, r.Params[1:]...)
 		}
 	}
+
 	body, err := json.Marshal(r)
 	if err != nil {
 		return response{}, err
 	}
+
 	b, err := v.post(v.ctx, body)
 	if err != nil {
 		return response{}, err
 	}
+
 	var a response
 	if err := json.Unmarshal(b, &a); err != nil || a.Error != nil {
 		return a, err
 	}
+
 	switch r.Method {
 	case "eth_chainId":
 		if i := find(v.list, Chain); i != nil {
@@ -197,6 +223,7 @@ func (v *view) one(r request) (response, error) {
 	case "eth_getLogs":
 		return v.logs(r, a)
 	}
+
 	return a, nil
 }
 
@@ -206,8 +233,10 @@ func span(r request) (from, to uint64, ok bool) {
 	if len(r.Params) == 0 || json.Unmarshal(r.Params[0], &q) != nil {
 		return 0, 0, false
 	}
+
 	from, a := unhex(q.FromBlock)
 	to, b := unhex(q.ToBlock)
+
 	return from, to, a && b && from <= to
 }
 
@@ -216,6 +245,7 @@ func (v *view) logs(r request, a response) (response, error) {
 	if err := json.Unmarshal(a.Result, &logs); err != nil {
 		return a, err
 	}
+
 	if i := find(v.list, Results); i != nil && uint64(len(logs)) > i.N {
 		if from, to, ok := span(r); !ok || from < to { // of a single block no provider refuses to give the logs
 			i.hits.Add(1)
@@ -223,6 +253,7 @@ func (v *view) logs(r request, a response) (response, error) {
 			return refuse(r, code, strings.ReplaceAll(words, "{n}", strconv.FormatUint(i.N, 10))), nil
 		}
 	}
+
 	before := len(logs)
 	if v.late != nil {
 		logs = slices.DeleteFunc(logs, func(l json.RawMessage) bool {
@@ -233,36 +264,46 @@ func (v *view) logs(r request, a response) (response, error) {
 			v.late.hits.Add(1)
 		}
 	}
+
 	if i := find(v.list, Omit); i != nil {
 		logs = slices.DeleteFunc(logs, func(l json.RawMessage) bool {
 			if !v.omitted(l, i.N) {
 				return false
 			}
+
 			i.hits.Add(1)
+
 			return true
 		})
 	}
+
 	if i := find(v.list, Foreign); i != nil && len(logs) > 0 {
 		var alien map[string]any
 		if err := json.Unmarshal(logs[len(logs)-1], &alien); err != nil {
 			return a, err
 		}
+
 		i.hits.Add(1)
 		alien["topics"] = []string{"0x" + strings.Repeat("ab", 32)}
 		if index, err := strconv.ParseUint(strings.TrimPrefix(fmt.Sprint(alien["logIndex"]), "0x"), 16, 64); err == nil {
 			alien["logIndex"] = "0x" + strconv.FormatUint(index+1, 16)
 		}
+
 		raw, err := json.Marshal(alien)
 		if err != nil {
 			return a, err
 		}
+
 		logs = append(logs, raw)
 	}
+
 	if logs == nil {
 		logs = []json.RawMessage{}
 	}
+
 	var err error
 	a.Result, err = json.Marshal(logs)
+
 	return a, err
 }
 
@@ -272,12 +313,15 @@ func (v *view) omitted(raw json.RawMessage, oneIn uint64) bool {
 	if json.Unmarshal(raw, &l) != nil {
 		return false
 	}
+
 	if oneIn == 0 {
 		oneIn = 3
 	}
+
 	h := fnv.New64a()
 	_, _ = h.Write(binary.BigEndian.AppendUint64(nil, v.seed))
 	_, _ = h.Write([]byte(l.TransactionHash + ":" + l.LogIndex))
+
 	return h.Sum64()%oneIn == 0
 }
 
@@ -288,13 +332,16 @@ type refusalWords struct {
 }
 
 var rangeWords = []refusalWords{
-	{-32600, "You can make eth_getLogs requests with up to a {n} block range. Based on your parameters, this block range should work: [0x0, 0x1]"}, // Alchemy
-	{-32614, "eth_getLogs is limited to a {n} range"},                                              // QuickNode
-	{-32005, "query exceeds max block range {n}"},                                                  // Infura's former, and others
+	// Alchemy
+	{-32600, "You can make eth_getLogs requests with up to a {n} block range. Based on your parameters, this block range should work: [0x0, 0x1]"},
+	{-32614, "eth_getLogs is limited to a {n} range"}, // QuickNode
+	// Infura's former, and others
+	{-32005, "query exceeds max block range {n}"},
 	{-32600, "Block range is too large"},                                                           // Ankr
 	{-32047, "Invalid eth_getLogs request. 'fromBlock'-'toBlock' range too large. Max range: {n}"}, // Cloudflare
-	{-32000, "exceed maximum block range: {n}"},                                                    // BNB Chain's fork of geth
-	{35, "ranges over {n} blocks are not supported on freetier"},                                   // dRPC
+	// BNB Chain's fork of geth
+	{-32000, "exceed maximum block range: {n}"},
+	{35, "ranges over {n} blocks are not supported on freetier"}, // dRPC
 }
 
 var resultWords = []refusalWords{
@@ -311,6 +358,8 @@ func (v *view) words(of []refusalWords, i *Injected) (string, int) {
 	if i.Words != "" {
 		return i.Words, -32000
 	}
+
 	w := of[v.number(len(of))]
+
 	return w.words, w.code
 }

@@ -40,13 +40,16 @@ func NewNode(upHTTP, upWS string, seed uint64) (*Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for JSON-RPC: %w", err)
 	}
+
 	n := &Node{
 		upHTTP: upHTTP, upWS: upWS, addr: l.Addr().String(), seed: seed, faults: faults{changed: make(chan struct{})},
-		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}, random: rand.New(rand.NewPCG(seed, 0xfa17)), requests: map[string]int{},
+		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}},
+		random: rand.New(rand.NewPCG(seed, 0xfa17)), requests: map[string]int{},
 	}
 	n.base, n.end = context.WithCancel(context.Background())
 	n.server = &http.Server{Handler: n, ReadHeaderTimeout: 10 * time.Second, ErrorLog: log.New(io.Discard, "", 0)}
 	n.wg.Go(func() { _ = n.server.Serve(l) })
+
 	return n, nil
 }
 
@@ -70,6 +73,7 @@ func (n *Node) Close() error {
 	err := n.server.Close()
 	n.wg.Wait()
 	n.client.CloseIdleConnections()
+
 	return err
 }
 
@@ -91,10 +95,12 @@ func (n *Node) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		n.socket(w, r)
 		return
 	}
+
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return
 	}
+
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(n.base, cancel)()
@@ -102,9 +108,11 @@ func (n *Node) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if a.drop {
 		panic(http.ErrAbortHandler) // the server's way to end a connection without a word
 	}
+
 	if a.retry > 0 {
 		w.Header().Set("Retry-After", strconv.FormatFloat(a.retry.Seconds(), 'f', -1, 64))
 	}
+
 	w.Header().Set("Content-Type", a.kind)
 	w.WriteHeader(a.status)
 	_, _ = w.Write(a.body)
@@ -134,9 +142,11 @@ func (n *Node) answer(ctx context.Context, body []byte) answer {
 		default:
 			continue
 		}
+
 		if !n.chance(f.Share) {
 			continue
 		}
+
 		f.hits.Add(1)
 		switch f.Mode {
 		case Down:
@@ -148,11 +158,14 @@ func (n *Node) answer(ctx context.Context, body []byte) answer {
 			case <-f.removed:
 			case <-ctx.Done():
 			}
+
 			timer.Stop()
 		case Limited:
-			return answer{status: http.StatusTooManyRequests, retry: f.Delay, kind: "text/plain", body: []byte("too many requests\n")}
+			return answer{status: http.StatusTooManyRequests, retry: f.Delay, kind: "text/plain",
+				body: []byte("too many requests\n")}
 		case Failing:
-			return answer{status: http.StatusInternalServerError + n.number(5), kind: "text/plain", body: []byte("upstream failure\n")}
+			return answer{status: http.StatusInternalServerError + n.number(5), kind: "text/plain",
+				body: []byte("upstream failure\n")}
 		case HTML:
 			return answer{status: http.StatusOK, kind: "text/html", body: []byte(page)}
 		case Malformed:
@@ -162,14 +175,18 @@ func (n *Node) answer(ctx context.Context, body []byte) answer {
 			if err != nil {
 				return answer{drop: true}
 			}
+
 			ok.body = full[:len(full)/2]
+
 			return ok
 		}
 	}
+
 	var err error
 	if ok.body, err = n.lie(ctx, list, body); err != nil {
 		return answer{drop: true}
 	}
+
 	return ok
 }
 
@@ -179,6 +196,7 @@ func (n *Node) post(ctx context.Context, body []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := n.client.Do(req)
 	if err != nil {
@@ -189,5 +207,6 @@ func (n *Node) post(ctx context.Context, body []byte) ([]byte, error) {
 	if err == nil && resp.StatusCode != http.StatusOK {
 		err = errors.New(resp.Status)
 	}
+
 	return b, err
 }

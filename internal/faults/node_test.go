@@ -23,16 +23,19 @@ func chain(t *testing.T) (*testchain.Sim, *Node) {
 	t.Cleanup(func() { require.NoError(t, sim.Stop()) })
 	d, err := testchain.Deploy(t.Context(), sim)
 	require.NoError(t, err)
-	traffic, err := testchain.NewTraffic(t.Context(), testchain.TrafficConfig{URL: sim.HTTP(), Deployment: d, Accounts: sim.Accounts()[1:], Seed: 3})
+	traffic, err := testchain.NewTraffic(t.Context(),
+		testchain.TrafficConfig{URL: sim.HTTP(), Deployment: d, Accounts: sim.Accounts()[1:], Seed: 3})
 	require.NoError(t, err)
 	defer traffic.Close()
 	for range 16 {
 		require.NoError(t, traffic.Step(t.Context(), 6))
 		require.NoError(t, sim.Mine(t.Context(), 1))
 	}
+
 	n, err := NewNode(sim.HTTP(), sim.WS(), 3)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, n.Close()) })
+
 	return sim, n
 }
 
@@ -47,6 +50,7 @@ func (r *reply) result(t *testing.T) json.RawMessage {
 	var a response
 	require.NoError(t, json.Unmarshal([]byte(r.body), &a), r.body)
 	require.Nil(t, a.Error, string(a.Error))
+
 	return a.Result
 }
 
@@ -68,6 +72,7 @@ func post(t *testing.T, url, body string) (*reply, error) {
 	}
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
+
 	return &reply{resp.StatusCode, resp.Header.Get("Retry-After"), string(b)}, err
 }
 
@@ -75,6 +80,7 @@ func ask(t *testing.T, n *Node, body string) *reply {
 	t.Helper()
 	r, err := post(t, n.HTTP(), body)
 	require.NoError(t, err)
+
 	return r
 }
 
@@ -94,6 +100,7 @@ func head(t *testing.T, n *Node) uint64 {
 	t.Helper()
 	h, ok := unhex(ask(t, n, headQuestion).result(t))
 	require.True(t, ok)
+
 	return h
 }
 
@@ -105,7 +112,8 @@ func TestTransportFaults(t *testing.T) {
 		want  func(*reply)
 	}{
 		{Fault{Mode: Limited}, func(r *reply) { require.Equal(t, 429, r.status); require.Empty(t, r.retry) }},
-		{Fault{Mode: Limited, Delay: 2 * time.Second}, func(r *reply) { require.Equal(t, 429, r.status); require.Equal(t, "2", r.retry) }},
+		{Fault{Mode: Limited, Delay: 2 * time.Second},
+			func(r *reply) { require.Equal(t, 429, r.status); require.Equal(t, "2", r.retry) }},
 		{Fault{Mode: Failing}, func(r *reply) { require.GreaterOrEqual(t, r.status, 500) }},
 		{Fault{Mode: Truncated}, func(r *reply) {
 			require.Equal(t, 200, r.status)
@@ -122,12 +130,14 @@ func TestTransportFaults(t *testing.T) {
 		require.Equal(t, honest, ask(t, n, headQuestion), c.fault)
 		require.Equal(t, 1, i.Hits(), c.fault)
 	}
+
 	i := n.Inject(Fault{Mode: Down})
 	_, err := post(t, n.HTTP(), headQuestion)
 	require.Error(t, err)
 	require.Equal(t, 1, i.Hits())
 	i.Remove()
-	require.Equal(t, 8, n.Requests("eth_blockNumber"), "those that reached the node: the honest ones, and the truncated one")
+	require.Equal(t, 8, n.Requests("eth_blockNumber"),
+		"those that reached the node: the honest ones, and the truncated one")
 }
 
 func TestSlow(t *testing.T) {
@@ -147,6 +157,7 @@ func TestSlow(t *testing.T) {
 		if err == nil {
 			resp.Body.Close()
 		}
+
 		return i.Hits() > 0 && err != nil
 	}, 10*time.Second, time.Millisecond)
 	http.DefaultClient.CloseIdleConnections()
@@ -168,17 +179,21 @@ func TestRefusals(t *testing.T) {
 			require.NotEmpty(t, a.Error)
 			seen[string(a.Error)] = true
 		}
+
 		ask(t, n, `{"jsonrpc":"2.0","id":7,"method":"eth_getLogs","params":[{"fromBlock":"0x0","toBlock":"0x0"}]}`).logs(t)
 		i.Remove()
 	}
+
 	require.Len(t, seen, len(rangeWords)+len(resultWords), "every wording comes")
 	i := n.Inject(Fault{Mode: Refused, Words: "no such project"})
 	require.Contains(t, ask(t, n, headQuestion).body, "no such project")
 	i.Remove()
 	i = n.Inject(Fault{Mode: Pruned, N: 5})
 	require.Contains(t, allLogs(t, n, top).body, "pruned")
-	require.Contains(t, ask(t, n, `{"jsonrpc":"2.0","id":7,"method":"eth_getBlockByNumber","params":["0x4",false]}`).body, "pruned")
-	require.NotContains(t, ask(t, n, `{"jsonrpc":"2.0","id":7,"method":"eth_getBlockByNumber","params":["0x5",false]}`).body, "pruned")
+	require.Contains(t, ask(t, n, `{"jsonrpc":"2.0","id":7,"method":"eth_getBlockByNumber","params":["0x4",false]}`).body,
+		"pruned")
+	require.NotContains(t, ask(t, n,
+		`{"jsonrpc":"2.0","id":7,"method":"eth_getBlockByNumber","params":["0x5",false]}`).body, "pruned")
 	i.Remove()
 	require.Len(t, allLogs(t, n, top).logs(t), total)
 }
@@ -192,11 +207,15 @@ func TestBehind(t *testing.T) {
 	for _, l := range allLogs(t, n, top).logs(t) {
 		require.LessOrEqual(t, l.BlockNumber, top-6)
 	}
+
 	last := full[len(full)-1]
 	require.Greater(t, last.BlockNumber, top-6)
-	require.Empty(t, ask(t, n, `{"jsonrpc":"2.0","id":7,"method":"eth_getLogs","params":[{"blockHash":"`+last.BlockHash.Hex()+`"}]}`).logs(t))
-	require.Equal(t, "null", string(ask(t, n, `{"jsonrpc":"2.0","id":7,"method":"eth_getBlockByHash","params":["`+last.BlockHash.Hex()+`",false]}`).result(t)))
-	require.Equal(t, "null", string(ask(t, n, `{"jsonrpc":"2.0","id":7,"method":"eth_getBlockByNumber","params":[`+hex(top)+`,false]}`).result(t)))
+	require.Empty(t, ask(t, n,
+		`{"jsonrpc":"2.0","id":7,"method":"eth_getLogs","params":[{"blockHash":"`+last.BlockHash.Hex()+`"}]}`).logs(t))
+	require.Equal(t, "null",
+		string(ask(t, n, `{"jsonrpc":"2.0","id":7,"method":"eth_getBlockByHash","params":["`+last.BlockHash.Hex()+`",false]}`).result(t)))
+	require.Equal(t, "null",
+		string(ask(t, n, `{"jsonrpc":"2.0","id":7,"method":"eth_getBlockByNumber","params":[`+hex(top)+`,false]}`).result(t)))
 	batch, single, err := parse[response]([]byte(ask(t, n, lateQuestion).body))
 	require.NoError(t, err)
 	require.False(t, single)
@@ -243,6 +262,7 @@ func TestWebSocket(t *testing.T) {
 		c, resp, err := websocket.DefaultDialer.DialContext(t.Context(), n.WS(), nil)
 		require.NoError(t, err)
 		require.NoError(t, resp.Body.Close())
+
 		return c
 	}
 	c := dial()
@@ -252,6 +272,7 @@ func TestWebSocket(t *testing.T) {
 		require.NoError(t, c.SetReadDeadline(time.Now().Add(10*time.Second)))
 		_, b, err := c.ReadMessage()
 		require.NoError(t, err)
+
 		return string(b)
 	}
 	say(idQuestion)
@@ -266,6 +287,7 @@ func TestWebSocket(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(hear()), &note))
 		number, ok := blockNumber(note.Params.Result)
 		require.True(t, ok)
+
 		return number
 	}
 	require.NoError(t, sim.Mine(t.Context(), 1))

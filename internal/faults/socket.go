@@ -12,44 +12,53 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// socket is one WebSocket connection and the one behind it. Subscriptions go through; everything else is answered like a request over HTTP.
+// socket is one WebSocket connection and the one behind it. Subscriptions go through; everything
+// else is answered like a request over HTTP.
 func (n *Node) socket(w http.ResponseWriter, r *http.Request) {
 	list, _ := n.faults.active()
 	if i := find(list, Down); i != nil && n.chance(i.Share) {
 		i.hits.Add(1)
 		panic(http.ErrAbortHandler)
 	}
+
 	if i := find(list, Limited); i != nil && n.chance(i.Share) {
 		i.hits.Add(1)
 		http.Error(w, "too many requests", http.StatusTooManyRequests)
 		return
 	}
+
 	if i := find(list, Failing); i != nil && n.chance(i.Share) {
 		i.hits.Add(1)
 		http.Error(w, "bad gateway", http.StatusBadGateway)
 		return
 	}
+
 	behind, resp, err := websocket.DefaultDialer.DialContext(n.base, n.upWS, nil)
 	if err != nil {
 		panic(http.ErrAbortHandler)
 	}
+
 	if resp.Body != nil {
 		resp.Body.Close()
 	}
+
 	up := websocket.Upgrader{CheckOrigin: func(*http.Request) bool { return true }}
 	front, err := up.Upgrade(w, r, nil)
 	if err != nil {
 		_ = behind.Close()
 		return
 	}
+
 	ctx, cancel := context.WithCancel(n.base)
 	s := &socket{n: n, front: front, behind: behind, cancel: cancel, ctx: ctx}
 	front.SetPingHandler(func(data string) error {
 		if s.silent() {
 			return nil
 		}
+
 		s.mu.Lock()
 		defer s.mu.Unlock()
+
 		return front.WriteControl(websocket.PongMessage, []byte(data), time.Now().Add(time.Second))
 	})
 	n.wg.Go(s.watch)
@@ -72,6 +81,7 @@ func (s *socket) silent() bool {
 	if i != nil {
 		i.hits.Add(1)
 	}
+
 	return i != nil
 }
 
@@ -84,6 +94,7 @@ func (s *socket) watch() {
 			i.hits.Add(1)
 			s.cancel()
 		}
+
 		select {
 		case <-s.ctx.Done():
 			return
@@ -96,9 +107,11 @@ func (s *socket) send(b []byte) {
 	if s.silent() {
 		return
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.front.SetWriteDeadline(time.Now().Add(10*time.Second)) != nil || s.front.WriteMessage(websocket.TextMessage, b) != nil {
+	if s.front.SetWriteDeadline(time.Now().Add(10*time.Second)) != nil ||
+		s.front.WriteMessage(websocket.TextMessage, b) != nil {
 		s.cancel()
 	}
 }
@@ -114,9 +127,11 @@ func (s *socket) up() {
 		if err != nil {
 			return
 		}
+
 		if s.silent() {
 			continue
 		}
+
 		if strings.Contains(string(body), `"eth_subscribe"`) || strings.Contains(string(body), `"eth_unsubscribe"`) {
 			s.upMu.Lock()
 			err := s.behind.WriteMessage(websocket.TextMessage, body)
@@ -124,8 +139,10 @@ func (s *socket) up() {
 			if err != nil {
 				return
 			}
+
 			continue
 		}
+
 		asked.Go(func() {
 			a := s.n.answer(s.ctx, body)
 			switch {
@@ -149,13 +166,16 @@ func each(body []byte, format string) []byte {
 	if err != nil {
 		return body
 	}
+
 	var parts []string
 	for _, r := range list {
 		parts = append(parts, fmt.Sprintf(format, r.ID))
 	}
+
 	if single {
 		return []byte(parts[0])
 	}
+
 	return []byte("[" + strings.Join(parts, ",") + "]")
 }
 
@@ -167,10 +187,12 @@ func (s *socket) down() {
 		if err != nil {
 			return
 		}
+
 		list, _ := s.n.faults.active()
 		if i := find(list, Behind); i != nil && s.n.chance(i.Share) {
 			body = s.older(i, body)
 		}
+
 		if body != nil {
 			s.send(body)
 		}
@@ -190,19 +212,24 @@ func (s *socket) older(i *Injected, body []byte) []byte {
 	if json.Unmarshal(body, &note) != nil || note.Method != "eth_subscription" {
 		return body
 	}
+
 	number, ok := blockNumber(note.Params.Result)
 	if !ok {
 		return body
 	}
+
 	if number <= i.N {
 		return nil
 	}
+
 	b, err := s.n.call(s.ctx, "eth_getBlockByNumber", hex(number-i.N), "false")
 	if err != nil || string(b) == "null" {
 		return nil
 	}
+
 	i.hits.Add(1)
 	note.Params.Result = b
 	body, _ = json.Marshal(note)
+
 	return body
 }

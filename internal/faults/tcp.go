@@ -14,15 +14,16 @@ import (
 
 // TCP passes connections on to a server, until told otherwise. Its methods may be called concurrently.
 //
-// It works on bytes, so it serves Postgres, gRPC, HTTP/1.1, HTTP/2 and WebSocket alike. The kernel goes on acknowledging
-// what a client sends, as behind a proxy or a NAT gateway that has lost a connection: neither TCP_USER_TIMEOUT nor
-// keepalives notice that, only a deadline of the program does.
+// It works on bytes, so it serves Postgres, gRPC, HTTP/1.1, HTTP/2 and WebSocket alike. The kernel
+// goes on acknowledging what a client sends, as behind a proxy or a NAT gateway that has lost a
+// connection: neither TCP_USER_TIMEOUT nor keepalives notice that, only a deadline of the program
+// does.
 type TCP struct {
 	addr, upstream string
 	wg             sync.WaitGroup
 
-	// mu guards all that follows and the fields of links and outages. Whoever changes one of them renews changed, for which
-	// chunks wait that may not pass.
+	// mu guards all that follows and the fields of links and outages. Whoever changes one of them
+	// renews changed, for which chunks wait that may not pass.
 	mu       sync.Mutex
 	changed  chan struct{}
 	listener net.Listener // nil: cut or closed
@@ -62,7 +63,8 @@ const (
 // NewTCP listens on a free port of 127.0.0.1 for a server at an address host:port.
 func NewTCP(upstream string) (*TCP, error) {
 	t := &TCP{
-		addr: "127.0.0.1:0", upstream: upstream, changed: make(chan struct{}), links: map[*link]struct{}{}, injected: map[string]int{},
+		addr: "127.0.0.1:0", upstream: upstream, changed: make(chan struct{}), links: map[*link]struct{}{},
+		injected: map[string]int{},
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -76,11 +78,14 @@ func ProxyURL(raw string) (*TCP, string, error) {
 	if err != nil {
 		return nil, "", fmt.Errorf("parse the URL to proxy: %w", err)
 	}
+
 	t, err := NewTCP(u.Host)
 	if err != nil {
 		return nil, "", err
 	}
+
 	u.Host = t.Addr()
+
 	return t, u.String(), nil
 }
 
@@ -108,20 +113,22 @@ func (t *TCP) Cut() (undo func() error) {
 		if t.cuts--; t.cuts > 0 || t.closed {
 			return nil
 		}
+
 		return t.listen()
 	})
 }
 
-// Freeze lets no byte through, in either direction, of new connections neither. When it is undone the connections that it has
-// hit end: what was lost on the way is lost.
+// Freeze lets no byte through, in either direction, of new connections neither. When it is undone
+// the connections that it has hit end: what was lost on the way is lost.
 func (t *TCP) Freeze() (undo func() error) { return t.begin("freeze", broken, true) }
 
-// Swallow makes connections swallow bytes: they stay open, what either side sends disappears, and so does the end of the
-// connection. Those that are open now are hit for good. With fresh, so are those that are opened until it is undone.
+// Swallow makes connections swallow bytes: they stay open, what either side sends disappears, and
+// so does the end of the connection. Those that are open now are hit for good. With fresh, so are
+// those that are opened until it is undone.
 func (t *TCP) Swallow(fresh bool) (undo func() error) { return t.begin("swallow", swallowed, fresh) }
 
-// Hold keeps what either side sends, and delivers it when it is undone, as a route does that comes back before TCP gives up: a
-// statement may arrive when its sender has long ceased to wait for it.
+// Hold keeps what either side sends, and delivers it when it is undone, as a route does that comes
+// back before TCP gives up: a statement may arrive when its sender has long ceased to wait for it.
 func (t *TCP) Hold(fresh bool) (undo func() error) { return t.begin("hold", held, fresh) }
 
 // Slow delays what comes from the server.
@@ -131,6 +138,7 @@ func (t *TCP) Slow(by time.Duration) (undo func() error) {
 		t.injected["slow"]++
 		t.delays = append(t.delays, delay)
 	})
+
 	return sync.OnceValue(func() error {
 		t.change(func() { t.delays = slices.DeleteFunc(t.delays, func(d *time.Duration) bool { return d == delay }) })
 		return nil
@@ -145,14 +153,16 @@ type Trap struct {
 	t      *TCP
 }
 
-// Trap holds up the first client that sends the words from now on: these and what follows do not reach the server until Release.
-// The words have to come in one piece. For Postgres, "commit" leaves a transaction open that has done all its work.
+// Trap holds up the first client that sends the words from now on: these and what follows do not
+// reach the server until Release. The words have to come in one piece. For Postgres, "commit"
+// leaves a transaction open that has done all its work.
 func (t *TCP) Trap(words string) *Trap {
 	trap := &Trap{words: []byte(words), caught: make(chan struct{}), t: t}
 	t.change(func() {
 		t.injected["trap"]++
 		t.traps = append(t.traps, trap)
 	})
+
 	return trap
 }
 
@@ -170,8 +180,8 @@ func (t *Trap) Release() {
 	})
 }
 
-// Forget ends what is left of swallowed connections: towards the server, which has not heard that the client has gone, as its own keepalives would
-// in the end.
+// Forget ends what is left of swallowed connections: towards the server, which has not heard that
+// the client has gone, as its own keepalives would in the end.
 func (t *TCP) Forget() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -189,6 +199,7 @@ func (t *TCP) Close() error {
 		t.hangUp()
 	})
 	t.wg.Wait()
+
 	return nil
 }
 
@@ -211,8 +222,10 @@ func (t *TCP) listen() error {
 	if err != nil {
 		return fmt.Errorf("listen for %s: %w", t.upstream, err)
 	}
+
 	t.listener, t.addr = l, l.Addr().String()
 	t.wg.Go(func() { t.accept(l) })
+
 	return nil
 }
 
@@ -222,6 +235,7 @@ func (t *TCP) hangUp() {
 		_ = t.listener.Close()
 		t.listener = nil
 	}
+
 	for l := range t.links {
 		t.drop(l)
 	}
@@ -235,6 +249,7 @@ func (t *TCP) drop(l *link) {
 	if l.server != nil {
 		_ = l.server.Close()
 	}
+
 	t.renew()
 }
 
@@ -258,6 +273,7 @@ func (t *TCP) begin(fault string, f fate, fresh bool) (undo func() error) {
 				}
 			}
 		})
+
 		return nil
 	})
 }
@@ -268,6 +284,7 @@ func (o *outage) hit(l *link) {
 		l.lost = true
 		return
 	}
+
 	l.held++
 	o.links = append(o.links, l)
 }
@@ -278,6 +295,7 @@ func (t *TCP) accept(l net.Listener) {
 		if err != nil {
 			return
 		}
+
 		t.wg.Go(func() { t.serve(c) })
 	}
 }
@@ -291,11 +309,13 @@ func (t *TCP) serve(client net.Conn) {
 		if t.listener == nil {
 			t.drop(l)
 		}
+
 		for _, o := range t.outages {
 			if o.fresh {
 				o.hit(l)
 			}
 		}
+
 		lost = l.lost
 	})
 	if lost {
@@ -311,14 +331,17 @@ func (t *TCP) serve(client net.Conn) {
 			t.drop(l)
 			return
 		}
+
 		l.server = server
 	})
 	if gone {
 		if err == nil {
 			_ = server.Close()
 		}
+
 		return
 	}
+
 	t.wg.Go(func() { t.copy(l, server, client, false) })
 	t.copy(l, client, server, true)
 }
@@ -334,10 +357,13 @@ func (t *TCP) copy(l *link, from, to net.Conn, up bool) {
 				err = e
 			}
 		}
+
 		if err == nil {
 			continue
 		}
+
 		t.end(l, passes, errors.Is(err, io.EOF), to)
+
 		return
 	}
 }
@@ -363,6 +389,7 @@ func (t *TCP) pass(l *link, chunk []byte, up bool) bool {
 		if up && !tried {
 			t.spring(l, chunk)
 		}
+
 		lost, wait, changed := l.lost, l.held > 0, t.changed
 		var late time.Duration
 		for _, d := range t.delays {
@@ -370,6 +397,7 @@ func (t *TCP) pass(l *link, chunk []byte, up bool) bool {
 				late = max(late, *d)
 			}
 		}
+
 		t.mu.Unlock()
 
 		switch left := late - time.Since(came); {
@@ -394,6 +422,7 @@ func (t *TCP) spring(l *link, chunk []byte) {
 	if i < 0 || l.lost {
 		return
 	}
+
 	trap := t.traps[i]
 	t.traps = slices.Delete(t.traps, i, i+1)
 	trap.link = l

@@ -22,10 +22,12 @@ func echo(t *testing.T) string {
 			if err != nil {
 				return
 			}
+
 			wg.Go(func() { _, _ = io.Copy(c, c); _ = c.Close() })
 		}
 	})
 	t.Cleanup(func() { require.NoError(t, l.Close()); wg.Wait() })
+
 	return l.Addr().String()
 }
 
@@ -35,6 +37,7 @@ func dialer(t *testing.T, p *TCP) func() net.Conn {
 		c, err := net.Dial("tcp", p.Addr()) //nolint:noctx // no names to resolve
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = c.Close() })
+
 		return c
 	}
 }
@@ -44,10 +47,12 @@ func talk(t *testing.T, c net.Conn, within time.Duration) error {
 	if _, err := c.Write([]byte("hello\n")); err != nil {
 		return err
 	}
+
 	line, err := bufio.NewReader(c).ReadString('\n')
 	if err == nil {
 		require.Equal(t, "hello\n", line)
 	}
+
 	return err
 }
 
@@ -109,6 +114,7 @@ func TestSwallow(t *testing.T) {
 			if err != nil {
 				return
 			}
+
 			wg.Go(func() {
 				_, err := io.Copy(c, c)
 				_ = c.Close()

@@ -38,15 +38,18 @@ func (a *Audit) Exact() bool {
 func (a *Audit) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "escrows %d, emitted %d, received %d, missing %d, duplicated %d, unknown %d, out of order %d, malformed %d",
-		a.Escrows, a.Emitted, a.Received, len(a.Missing), len(a.Duplicated), len(a.Unknown), len(a.Disordered), len(a.Malformed))
+		a.Escrows, a.Emitted, a.Received, len(a.Missing), len(a.Duplicated), len(a.Unknown), len(a.Disordered),
+		len(a.Malformed))
 	for _, list := range []struct {
 		what string
 		of   []string
-	}{{"missing", a.Missing}, {"duplicated", a.Duplicated}, {"unknown", a.Unknown}, {"out of order", a.Disordered}, {"malformed", a.Malformed}} {
+	}{{"missing", a.Missing}, {"duplicated", a.Duplicated}, {"unknown", a.Unknown}, {"out of order", a.Disordered},
+		{"malformed", a.Malformed}} {
 		for _, x := range list.of[:min(len(list.of), 5)] {
 			fmt.Fprintf(&b, "\n  %s: %s", list.what, x)
 		}
 	}
+
 	return b.String()
 }
 
@@ -63,11 +66,12 @@ func Expected(t *testchain.Truth, escrow common.Address) (ids []string) {
 			ids = append(ids, e.ID)
 		}
 	}
+
 	return ids
 }
 
-// Compare audits messages against the truth. An event is known by its transaction and log index, which is its event_id unless a
-// reorganisation has made that ambiguous.
+// Compare audits messages against the truth. An event is known by its transaction and log index,
+// which is its event_id unless a reorganisation has made that ambiguous.
 func Compare(t *testchain.Truth, received []testpubsub.Message) *Audit {
 	a := &Audit{Escrows: len(t.Escrows), Received: len(received)}
 	seen := map[string]int{}
@@ -78,6 +82,7 @@ func Compare(t *testchain.Truth, received []testpubsub.Message) *Audit {
 			a.Malformed = append(a.Malformed, err.Error())
 			continue
 		}
+
 		id, escrow := fmt.Sprintf("%s:%d", decoded.TransactionHash, decoded.LogIndex), decoded.Escrow
 		if seen[id]++; seen[id] == 1 {
 			order[escrow] = append(order[escrow], id)
@@ -85,6 +90,7 @@ func Compare(t *testchain.Truth, received []testpubsub.Message) *Audit {
 			a.Duplicated = append(a.Duplicated, id)
 		}
 	}
+
 	expected := map[string]bool{}
 	for _, escrow := range t.Escrows {
 		want := Expected(t, escrow)
@@ -95,17 +101,21 @@ func Compare(t *testchain.Truth, received []testpubsub.Message) *Audit {
 				a.Missing = append(a.Missing, id)
 			}
 		}
-		got := slices.DeleteFunc(slices.Clone(order[strings.ToLower(escrow.Hex())]), func(id string) bool { return !slices.Contains(want, id) })
+
+		got := slices.DeleteFunc(slices.Clone(order[strings.ToLower(escrow.Hex())]),
+			func(id string) bool { return !slices.Contains(want, id) })
 		present := slices.DeleteFunc(slices.Clone(want), func(id string) bool { return seen[id] == 0 })
 		if !slices.Equal(got, present) {
 			a.Disordered = append(a.Disordered, fmt.Sprintf("%s: received %v, want %v", escrow, got, present))
 		}
 	}
+
 	for id := range seen {
 		if !expected[id] {
 			a.Unknown = append(a.Unknown, id)
 		}
 	}
+
 	return a
 }
 
@@ -114,13 +124,14 @@ func (l *Lab) Truth(ctx context.Context, to uint64) (*testchain.Truth, error) {
 	return testchain.ReadTruth(ctx, l.Chain.HTTP(), l.Contracts.Block, to, l.Contracts.Factory)
 }
 
-// Audit waits until everything up to a block has been received, or ctx ends, and compares. Nothing must be mined meanwhile that relayers
-// may process.
+// Audit waits until everything up to a block has been received, or ctx ends, and compares. Nothing
+// must be mined meanwhile that relayers may process.
 func (l *Lab) Audit(ctx context.Context, to uint64) (*Audit, error) {
 	truth, err := l.Truth(ctx, to)
 	if err != nil {
 		return nil, err
 	}
+
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
 	for {
@@ -128,6 +139,7 @@ func (l *Lab) Audit(ctx context.Context, to uint64) (*Audit, error) {
 		if len(a.Missing) == 0 || ctx.Err() != nil {
 			return a, nil
 		}
+
 		select {
 		case <-ctx.Done():
 		case <-ticker.C:

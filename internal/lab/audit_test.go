@@ -23,8 +23,10 @@ func story(t *testing.T) (*testchain.Truth, []testpubsub.Message) {
 		truth.Escrows = append(truth.Escrows, escrow)
 		var deployed, later []testpubsub.Message
 		for i, name := range []string{"EscrowCreated", "EscrowDeployed", "Approved", "ArbiterChanged", "EscrowReleased"} {
-			e := message.Event{Name: name, Escrow: escrow, BlockNumber: uint64(10 + i), TransactionHash: common.Hash{byte(n), byte(i)}, LogIndex: uint(i)}
-			truth.Events[escrow] = append(truth.Events[escrow], testchain.Entry{ID: fmt.Sprintf("%s:%d", common.Hash(e.TransactionHash), i), Name: name, Escrow: escrow})
+			e := message.Event{Name: name, Escrow: escrow, BlockNumber: uint64(10 + i),
+				TransactionHash: common.Hash{byte(n), byte(i)}, LogIndex: uint(i)}
+			truth.Events[escrow] = append(truth.Events[escrow],
+				testchain.Entry{ID: fmt.Sprintf("%s:%d", common.Hash(e.TransactionHash), i), Name: name, Escrow: escrow})
 			switch {
 			case name == "EscrowDeployed":
 				deployed = append(deployed, published(t, e))
@@ -32,8 +34,10 @@ func story(t *testing.T) (*testchain.Truth, []testpubsub.Message) {
 				later = append(later, published(t, e))
 			}
 		}
+
 		messages = append(messages, append(deployed, later...)...)
 	}
+
 	return truth, messages
 }
 
@@ -72,12 +76,14 @@ func TestCompare(t *testing.T) {
 			require.Equal(t, 6, a.Emitted, "EscrowCreated and ArbiterChanged are not published")
 			require.Equal(t, c.want.Received, a.Received)
 			for what, lists := range map[string][2][]string{
-				"missing": {c.want.Missing, a.Missing}, "duplicated": {c.want.Duplicated, a.Duplicated}, "unknown": {c.want.Unknown, a.Unknown},
+				"missing": {c.want.Missing, a.Missing}, "duplicated": {c.want.Duplicated, a.Duplicated},
+				"unknown":      {c.want.Unknown, a.Unknown},
 				"out of order": {c.want.Disordered, a.Disordered}, "malformed": {c.want.Malformed, a.Malformed},
 			} {
 				require.Len(t, lists[1], len(lists[0]), "%s: %s", what, a)
 				require.Contains(t, a.String(), fmt.Sprintf("%s %d", what, len(lists[0])))
 			}
+
 			require.Equal(t, c.exact, a.Exact())
 			require.Equal(t, c.exact && len(c.want.Duplicated) == 0, a.Clean())
 		})
@@ -90,5 +96,6 @@ func published(t *testing.T, e message.Event) testpubsub.Message {
 	e.Args = []byte(`{"escrow":"` + e.ContractAddress + `"}`)
 	body, attributes, err := message.Encode(message.Original, &e, 1337, time.Unix(1795238400, 0))
 	require.NoError(t, err)
+
 	return testpubsub.Message{Data: body, Attributes: attributes}
 }

@@ -1,6 +1,7 @@
-// Package lab sets up everything a fleet of relayers needs on one machine, and runs real relayer processes against it: a Postgres, a
-// chain with the contracts, Google's Pub/Sub server, a subscriber that remembers what it received. The demo, the fleet tests, the chaos
-// harness and the benchmarks share it.
+// Package lab sets up everything a fleet of relayers needs on one machine, and runs real relayer
+// processes against it: a Postgres, a chain with the contracts, Google's Pub/Sub server, a
+// subscriber that remembers what it received. The demo, the fleet tests, the chaos harness and the
+// benchmarks share it.
 package lab
 
 import (
@@ -66,6 +67,7 @@ func Start(ctx context.Context, o Options) (l *Lab, err error) {
 	if o.Confirmations == 0 {
 		o.Confirmations = 2
 	}
+
 	l = &Lab{Options: o, Chain: o.Node, mu: &sync.Mutex{}}
 	defer func() {
 		if err != nil {
@@ -75,44 +77,56 @@ func Start(ctx context.Context, o Options) (l *Lab, err error) {
 	if l.Dir, err = os.MkdirTemp("", "escrow-lab-"); err != nil {
 		return l, err
 	}
+
 	o.Postgres.Own = true
 	if l.PG, err = testpg.Start(ctx, o.Postgres); err != nil {
 		return l, err
 	}
+
 	l.later(func() error { return l.PG.Stop(context.Background()) })
 	if err := l.PG.CreateDatabase(ctx, "relayer", ""); err != nil {
 		return l, err
 	}
+
 	l.URL = l.PG.URL("relayer")
 	if l.DB, err = pgxpool.New(ctx, l.URL); err != nil {
 		return l, err
 	}
+
 	l.later(func() error { l.DB.Close(); return nil })
 	if l.Chain == nil {
 		if l.Chain, err = testchain.StartSim(testchain.Options{Seed: o.Seed}); err != nil {
 			return l, err
 		}
+
 		l.ownChain = true
 		l.later(l.Chain.Stop)
 	}
+
 	if l.Contracts, err = testchain.Deploy(ctx, l.Chain); err != nil {
 		return l, err
 	}
+
 	if sim, ok := l.Chain.(*testchain.Sim); ok && o.Interval > 0 {
 		sim.SetInterval(o.Interval)
 	}
+
 	if l.PubSub, err = testpubsub.Start(ctx, testpubsub.Options{}); err != nil {
 		return l, err
 	}
+
 	l.later(l.PubSub.Stop)
 	if l.Received, err = l.record(ctx, Topic); err != nil {
 		return l, err
 	}
+
 	l.later(l.Received.Stop)
 	if l.Retracted, err = l.record(ctx, Retractions); err != nil {
 		return l, err
 	}
+
 	l.later(l.Retracted.Stop)
+
 	return l, nil
 }
 
@@ -120,9 +134,11 @@ func (l *Lab) record(ctx context.Context, topic string) (*testpubsub.Recorder, e
 	if err := testpubsub.CreateTopic(ctx, l.PubSub.Addr(), Project, topic); err != nil {
 		return nil, err
 	}
+
 	if err := testpubsub.CreateSubscription(ctx, l.PubSub.Addr(), Project, topic, subscription+"-"+topic); err != nil {
 		return nil, err
 	}
+
 	return testpubsub.Record(ctx, l.PubSub.Addr(), Project, subscription+"-"+topic)
 }
 
@@ -138,6 +154,7 @@ func (l *Lab) Close() error {
 	for f := l.last(); f != nil; f = l.last() {
 		errs = append(errs, f())
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -148,6 +165,7 @@ func (l *Lab) last() (f func() error) {
 	if n := len(l.closers); n > 0 {
 		f, l.closers = l.closers[n-1], l.closers[:n-1]
 	}
+
 	return f
 }
 
@@ -160,22 +178,29 @@ func (l *Lab) Environ(id string, number, total int, env map[string]string) []str
 			rpc = []string{l.Chain.WS(), l.Chain.HTTP()}
 		}
 	}
+
 	all := map[string]string{
-		"PATH": os.Getenv("PATH"), "HOME": os.Getenv("HOME"), "CHAIN_ID": l.Chain.ChainID().String(), "RPC_URLS": join(rpc), "FACTORY_ADDRESS": l.Contracts.Factory.Hex(),
-		"START_BLOCK": strconv.FormatUint(l.Contracts.Block, 10), "PUBSUB_PROJECT_ID": Project, "PUBSUB_TOPIC_ID": Topic, "RETRACTIONS_TOPIC_ID": Retractions,
-		"PUBSUB_EMULATOR_HOST": first(l.PubSubAddr, l.PubSub.Addr()), "DATABASE_URL": first(l.DatabaseURL, l.URL), "INSTANCE_ID": id,
-		"PARTITION_NUMBER": strconv.Itoa(number), "TOTAL_PARTITIONS": strconv.Itoa(total), "CONFIRMATIONS": strconv.Itoa(l.Confirmations),
-		"LOG_FORMAT": "json", "HEARTBEAT_INTERVAL": "2s", "VERIFY_INTERVAL": "1s",
+		"PATH": os.Getenv("PATH"), "HOME": os.Getenv("HOME"), "CHAIN_ID": l.Chain.ChainID().String(), "RPC_URLS": join(rpc),
+		"FACTORY_ADDRESS": l.Contracts.Factory.Hex(),
+		"START_BLOCK":     strconv.FormatUint(l.Contracts.Block, 10), "PUBSUB_PROJECT_ID": Project, "PUBSUB_TOPIC_ID": Topic,
+		"RETRACTIONS_TOPIC_ID": Retractions,
+		"PUBSUB_EMULATOR_HOST": first(l.PubSubAddr, l.PubSub.Addr()), "DATABASE_URL": first(l.DatabaseURL, l.URL),
+		"INSTANCE_ID":      id,
+		"PARTITION_NUMBER": strconv.Itoa(number), "TOTAL_PARTITIONS": strconv.Itoa(total),
+		"CONFIRMATIONS": strconv.Itoa(l.Confirmations),
+		"LOG_FORMAT":    "json", "HEARTBEAT_INTERVAL": "2s", "VERIFY_INTERVAL": "1s",
 	}
 	for _, m := range []map[string]string{l.Env, env} {
 		for k, v := range m {
 			all[k] = v
 		}
 	}
+
 	var list []string
 	for k, v := range all {
 		list = append(list, k+"="+v)
 	}
+
 	return list
 }
 
@@ -183,6 +208,7 @@ func first(a, b string) string {
 	if a != "" {
 		return a
 	}
+
 	return b
 }
 
@@ -192,8 +218,10 @@ func join(urls []string) string {
 		if i > 0 {
 			s += ","
 		}
+
 		s += u
 	}
+
 	return s
 }
 
@@ -203,13 +231,16 @@ func (l *Lab) Run(id string, number, total int, env map[string]string) (*Process
 	if err != nil {
 		return nil, err
 	}
+
 	environ := append(l.Environ(id, number, total, env), "PORT="+strconv.Itoa(port))
 	p, err := start(l.Bin, []string{"run"}, environ, filepath.Join(l.Dir, id+".log"))
 	if err != nil {
 		return nil, err
 	}
+
 	p.ID, p.URL = id, "http://127.0.0.1:"+strconv.Itoa(port)
 	l.later(func() error { p.Kill(); return nil })
+
 	return p, nil
 }
 
@@ -220,6 +251,7 @@ func freePort() (int, error) {
 		return 0, fmt.Errorf("find a free port: %w", err)
 	}
 	defer ln.Close()
+
 	return ln.Addr().(*net.TCPAddr).Port, nil
 }
 
@@ -230,5 +262,6 @@ func (l *Lab) Head(ctx context.Context) (uint64, error) {
 		return 0, err
 	}
 	defer c.Close()
+
 	return c.BlockNumber(ctx)
 }

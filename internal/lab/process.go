@@ -33,11 +33,13 @@ func start(bin string, args, environ []string, logFile string) (*Process, error)
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", bin, err)
 	}
+
 	p := &Process{LogFile: logFile, cmd: cmd, exited: make(chan struct{})}
 	go func() { // ends with the process
 		p.err = cmd.Wait()
 		close(p.exited)
 	}()
+
 	return p, nil
 }
 
@@ -74,10 +76,12 @@ func (p *Process) Wait(ctx context.Context) (int, error) {
 	case <-ctx.Done():
 		return 0, fmt.Errorf("wait for %s to exit: %w", p.ID, ctx.Err())
 	}
+
 	var exit *exec.ExitError
 	if p.err != nil && !errors.As(p.err, &exit) {
 		return 0, p.err
 	}
+
 	return p.cmd.ProcessState.ExitCode(), nil
 }
 
@@ -89,11 +93,13 @@ func (p *Process) Stop(ctx context.Context) error {
 		p.Kill()
 		return err
 	}
+
 	// A signal that comes before main has begun ends the process as it is: nothing had begun.
 	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	if early := ok && status.Signaled() && status.Signal() == syscall.SIGTERM; code != 0 && !early {
 		return fmt.Errorf("%s exited with %d after SIGTERM, see %s", p.ID, code, p.LogFile)
 	}
+
 	return nil
 }
 
@@ -106,12 +112,14 @@ func (p *Process) Ready(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+
 		if resp, err := http.DefaultClient.Do(req); err == nil {
 			resp.Body.Close()
 			if resp.StatusCode == http.StatusOK {
 				return nil
 			}
 		}
+
 		select {
 		case <-p.exited:
 			return fmt.Errorf("%s ended before it was ready, see %s", p.ID, p.LogFile)

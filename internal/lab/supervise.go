@@ -9,17 +9,20 @@ import (
 	"time"
 )
 
-// Supervision says how a platform keeps a process running. The zero value is Cloud Run's with deploy/cloudrun/service.yaml.tmpl.
+// Supervision says how a platform keeps a process running. The zero value is Cloud Run's with
+// deploy/cloudrun/service.yaml.tmpl.
 type Supervision struct {
 	Liveness time.Duration // between two looks at /healthz; zero: 10 s
 	Failures int           // looks in a row that fail before the process is killed; zero: 6
-	Backoff  time.Duration // before a restart; it doubles up to ten times this, until the process has lived that long; zero: 1 s
+	// before a restart; it doubles up to ten times this, until the process has lived that long; zero:
+	// 1 s
+	Backoff time.Duration
 	// Started is told of each process, before it is ready. Nil: nobody.
 	Started func(*Process)
 }
 
-// Supervised is a relayer that is started again whenever it ends or hangs, by a goroutine that ends with Stop. Its methods may be called
-// concurrently.
+// Supervised is a relayer that is started again whenever it ends or hangs, by a goroutine that ends
+// with Stop. Its methods may be called concurrently.
 type Supervised struct {
 	ID   string
 	o    Supervision
@@ -41,17 +44,21 @@ func (l *Lab) Supervise(id string, number, total int, env map[string]string, o S
 	if o.Liveness == 0 {
 		o.Liveness = 10 * time.Second
 	}
+
 	if o.Failures == 0 {
 		o.Failures = 6
 	}
+
 	if o.Backoff == 0 {
 		o.Backoff = time.Second
 	}
+
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Supervised{ID: id, o: o, stop: stop, done: make(chan struct{}), changed: make(chan struct{})}
 	s.run = func() (*Process, error) { return l.Run(id, number, total, env) }
 	l.later(s.Stop)
 	go s.keep(ctx)
+
 	return s
 }
 
@@ -105,14 +112,17 @@ func (s *Supervised) keep(ctx context.Context) {
 			s.err = fmt.Errorf("supervise %s: %w", s.ID, err)
 			return
 		}
+
 		if s.took(p) {
 			s.watch(ctx, p)
 		}
+
 		p.Kill()
 
 		if time.Since(begun) > 10*s.o.Backoff {
 			pause = s.o.Backoff
 		}
+
 		wait(ctx, pause)
 		pause = min(2*pause, 10*s.o.Backoff)
 	}
@@ -127,11 +137,13 @@ func (s *Supervised) allowed(ctx context.Context) bool {
 		if !down {
 			return true
 		}
+
 		select {
 		case <-changed:
 		case <-ctx.Done():
 		}
 	}
+
 	return false
 }
 
@@ -142,10 +154,12 @@ func (s *Supervised) took(p *Process) bool {
 	if s.current != nil {
 		s.restarts++
 	}
+
 	s.current = p
 	if s.o.Started != nil {
 		s.o.Started(p)
 	}
+
 	return !s.down
 }
 
@@ -162,6 +176,7 @@ func (s *Supervised) watch(ctx context.Context, p *Process) {
 			return
 		case <-ticker.C:
 		}
+
 		failed++
 		if s.healthy(ctx, p) == nil {
 			failed = 0
@@ -176,6 +191,7 @@ func (s *Supervised) healthy(ctx context.Context, p *Process) error {
 	if err != nil {
 		return err
 	}
+
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return err
@@ -184,6 +200,7 @@ func (s *Supervised) healthy(ctx context.Context, p *Process) error {
 	if resp.StatusCode != http.StatusOK {
 		return errors.New(resp.Status)
 	}
+
 	return nil
 }
 

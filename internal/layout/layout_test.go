@@ -42,7 +42,8 @@ var rules = []struct {
 }
 
 func TestImportsPointOneWay(t *testing.T) {
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-f", `{{.ImportPath}}{{range .Imports}} {{.}}{{end}}`, "../../...").Output()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-f", `{{.ImportPath}}{{range .Imports}} {{.}}{{end}}`,
+		"../../...").Output()
 	require.NoError(t, err)
 	seen := 0
 	for _, line := range strings.Split(strings.TrimSpace(string(out)), "\n") {
@@ -51,16 +52,20 @@ func TestImportsPointOneWay(t *testing.T) {
 		if !ok {
 			continue
 		}
+
 		seen++
 		for _, r := range rules {
 			if !within(from, r.folder) {
 				continue
 			}
+
 			for _, to := range fields[1:] {
-				require.False(t, within(strings.TrimPrefix(to, module), r.never) && strings.HasPrefix(to, module), "%s imports %s: %s", from, to, r.why)
+				require.False(t, within(strings.TrimPrefix(to, module), r.never) && strings.HasPrefix(to, module),
+					"%s imports %s: %s", from, to, r.why)
 			}
 		}
 	}
+
 	require.Greater(t, seen, 20)
 }
 
@@ -68,14 +73,18 @@ func within(path, folder string) bool { return path == folder || strings.HasPref
 
 // What is deployed brings no test chain and no test server.
 func TestProductionBinary(t *testing.T) {
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-tags", "production", "-deps", "../../cmd/escrow-relayer").Output()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-tags", "production", "-deps",
+		"../../cmd/escrow-relayer").Output()
 	require.NoError(t, err)
 	deps := strings.Fields(string(out))
 	require.Contains(t, deps, module+"relayer/publish")
 	for _, d := range deps {
-		for _, never := range []string{module + "internal", "testing", "github.com/ethereum/go-ethereum/node", "cloud.google.com/go/pubsub/v2/pstest"} {
+		for _, never := range []string{module + "internal", "testing", "github.com/ethereum/go-ethereum/node",
+			"cloud.google.com/go/pubsub/v2/pstest"} {
 			require.False(t, within(d, never), "the production binary contains %s", d)
 		}
 	}
-	require.NoError(t, exec.CommandContext(t.Context(), "go", "vet", "-tags", "production", "../../cmd/escrow-relayer").Run())
+
+	require.NoError(t, exec.CommandContext(t.Context(), "go", "vet", "-tags", "production",
+		"../../cmd/escrow-relayer").Run())
 }

@@ -34,6 +34,7 @@ func ReadSource(ctx context.Context, root string) (s Source, err error) {
 		if failed != nil && err == nil {
 			err = fmt.Errorf("git %s: %w", strings.Join(args, " "), failed)
 		}
+
 		return strings.TrimSpace(string(out))
 	}
 	s = Source{Root: root, Version: git("describe", "--tags", "--always"), Commit: git("rev-parse", "HEAD")}
@@ -41,24 +42,31 @@ func ReadSource(ctx context.Context, root string) (s Source, err error) {
 	if err != nil {
 		return s, err
 	}
+
 	if status != "" {
 		return s, ErrDirty
 	}
+
 	if s.Time, err = time.Parse(time.RFC3339, when); err != nil {
 		return s, fmt.Errorf("read the time of the commit: %w", err)
 	}
+
 	s.Time = s.Time.UTC()
+
 	return s, nil
 }
 
 // Build makes one binary. It names version, commit and time, and nothing of the machine that built it.
 func (s *Source) Build(ctx context.Context, p Platform, out string) error {
-	flags := fmt.Sprintf("-s -w -buildid= -X main.version=%s -X main.commit=%s -X main.date=%s", s.Version, s.Commit, s.Time.Format(time.RFC3339))
-	cmd := exec.CommandContext(ctx, "go", "build", p.tags(), "-trimpath", "-buildvcs=false", "-ldflags", flags, "-o", out, Package)
+	flags := fmt.Sprintf("-s -w -buildid= -X main.version=%s -X main.commit=%s -X main.date=%s", s.Version, s.Commit,
+		s.Time.Format(time.RFC3339))
+	cmd := exec.CommandContext(ctx, "go", "build", p.tags(), "-trimpath", "-buildvcs=false", "-ldflags", flags,
+		"-o", out, Package)
 	cmd.Dir, cmd.Env, cmd.Stderr = s.Root, p.environ(), os.Stderr
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("build for %s/%s: %w", p.OS, p.Arch, err)
 	}
+
 	return nil
 }
 
@@ -68,6 +76,7 @@ func (s *Source) Name(p Platform) string {
 	if p.Demo {
 		name += "-with-demo"
 	}
+
 	return fmt.Sprintf("%s_%s_%s_%s", name, s.Version, p.OS, p.Arch)
 }
 
@@ -76,20 +85,24 @@ func (s *Source) Make(ctx context.Context, out string, platforms ...Platform) er
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return err
 	}
+
 	sums := map[string][]byte{}
 	for _, p := range platforms {
 		modules, err := Modules(ctx, s.Root, p)
 		if err != nil {
 			return err
 		}
+
 		parts, err := SBOM(modules, s.Version, s.Time)
 		if err != nil {
 			return err
 		}
+
 		archive, err := s.archive(ctx, p, parts)
 		if err != nil {
 			return err
 		}
+
 		sums[s.Name(p)+".tar.gz"], sums[s.Name(p)+".cdx.json"] = archive, parts
 	}
 
@@ -98,13 +111,16 @@ func (s *Source) Make(ctx context.Context, out string, platforms ...Platform) er
 	for name := range sums {
 		names = append(names, name)
 	}
+
 	slices.Sort(names)
 	for _, name := range names {
 		if err := os.WriteFile(filepath.Join(out, name), sums[name], 0o644); err != nil {
 			return err
 		}
+
 		fmt.Fprintf(&list, "%x  %s\n", sha256.Sum256(sums[name]), name)
 	}
+
 	return os.WriteFile(filepath.Join(out, "SHA256SUMS"), []byte(list.String()), 0o644)
 }
 
@@ -124,7 +140,8 @@ func (s *Source) archive(ctx context.Context, p Platform, parts []byte) ([]byte,
 	zip.ModTime = s.Time
 	files := tar.NewWriter(zip)
 	add := func(name string, mode int64, text []byte) error {
-		h := &tar.Header{Name: s.Name(p) + "/" + name, Mode: mode, Size: int64(len(text)), ModTime: s.Time, Format: tar.FormatUSTAR}
+		h := &tar.Header{Name: s.Name(p) + "/" + name, Mode: mode, Size: int64(len(text)), ModTime: s.Time,
+			Format: tar.FormatUSTAR}
 		return errors.Join(files.WriteHeader(h), write(files, text))
 	}
 	for _, f := range []struct {
@@ -140,13 +157,16 @@ func (s *Source) archive(ctx context.Context, p Platform, parts []byte) ([]byte,
 		if err != nil {
 			return nil, err
 		}
+
 		if err := add(f.name, f.mode, text); err != nil {
 			return nil, err
 		}
 	}
+
 	if err := errors.Join(add("sbom.cdx.json", 0o644, parts), files.Close(), zip.Close()); err != nil {
 		return nil, err
 	}
+
 	return b.Bytes(), nil
 }
 
@@ -166,25 +186,30 @@ func (s *Source) Verify(ctx context.Context, out string, platforms ...Platform) 
 	if text, err := clone.CombinedOutput(); err != nil {
 		return fmt.Errorf("clone to build again: %w: %s", err, text)
 	}
+
 	again := *s
 	again.Root = filepath.Join(dir, "source")
 	if err := again.Make(ctx, filepath.Join(dir, "out"), platforms...); err != nil {
 		return err
 	}
+
 	for _, p := range platforms {
 		for _, kind := range []string{".tar.gz", ".cdx.json"} {
 			a, err := os.ReadFile(filepath.Join(out, s.Name(p)+kind))
 			if err != nil {
 				return err
 			}
+
 			b, err := os.ReadFile(filepath.Join(dir, "out", s.Name(p)+kind))
 			if err != nil {
 				return err
 			}
+
 			if !bytes.Equal(a, b) {
 				return fmt.Errorf("%s%s: built twice, and it differs", s.Name(p), kind)
 			}
 		}
 	}
+
 	return nil
 }

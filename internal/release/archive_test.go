@@ -19,7 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// With the tag release, since it compiles everything anew. What people download: the binary says what it is, and the licences are beside it.
+// With the tag release, since it compiles everything anew. What people download: the binary says
+// what it is, and the licences are beside it.
 func TestArchive(t *testing.T) {
 	t.Parallel()
 	commit := strings.Repeat("ab", 20)
@@ -60,5 +61,6 @@ func TestArchive(t *testing.T) {
 	}
 	here, err := filepath.Abs(root)
 	require.NoError(t, err)
-	require.False(t, bytes.Contains(files["escrow-relayer"], []byte(here)), "the binary names the folder that it was built in")
+	require.False(t, bytes.Contains(files["escrow-relayer"], []byte(here)),
+		"the binary names the folder that it was built in")
 }

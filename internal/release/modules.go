@@ -1,5 +1,6 @@
-// Package release makes what people install: archives of the binary for each platform, with checksums, the licences of all that is linked into it and a list of
-// its parts (SBOM). The same commit gives the same bytes.
+// Package release makes what people install: archives of the binary for each platform, with
+// checksums, the licences of all that is linked into it and a list of its parts (SBOM). The same
+// commit gives the same bytes.
 package release
 
 import (
@@ -40,13 +41,15 @@ var Platforms = []Platform{
 
 // environ builds for the platform without cgo, from go.mod alone.
 func (p Platform) environ() []string {
-	return append(os.Environ(), "CGO_ENABLED=0", "GOOS="+p.OS, "GOARCH="+p.Arch, "GOFLAGS=-mod=readonly", "GOAMD64=v1", "GOARM64=v8.0")
+	return append(os.Environ(), "CGO_ENABLED=0", "GOOS="+p.OS, "GOARCH="+p.Arch, "GOFLAGS=-mod=readonly", "GOAMD64=v1",
+		"GOARM64=v8.0")
 }
 
 func (p Platform) tags() string {
 	if p.Demo {
 		return "-tags="
 	}
+
 	return "-tags=production"
 }
 
@@ -61,6 +64,7 @@ func Modules(ctx context.Context, root string, platforms ...Platform) ([]Module,
 		if err != nil {
 			return nil, fmt.Errorf("list what %s/%s links: %w", p.OS, p.Arch, err)
 		}
+
 		for d := json.NewDecoder(bytes.NewReader(out)); ; {
 			var pkg struct {
 				Standard bool
@@ -74,16 +78,20 @@ func Modules(ctx context.Context, root string, platforms ...Platform) ([]Module,
 			} else if err != nil {
 				return nil, fmt.Errorf("read what go list says: %w", err)
 			}
+
 			if m := pkg.Module; !pkg.Standard && m != nil && !m.Main {
 				found[m.Path] = Module{m.Path, m.Version, m.Dir}
 			}
 		}
 	}
+
 	var modules []Module
 	for _, m := range found {
 		modules = append(modules, m)
 	}
+
 	slices.SortFunc(modules, func(a, b Module) int { return strings.Compare(a.Path, b.Path) })
+
 	return modules, nil
 }
 
@@ -95,18 +103,22 @@ func (m Module) texts() (names []string, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("look for the licence of %s: %w", m.Path, err)
 	}
+
 	for _, e := range entries {
 		if !e.IsDir() && licenceFile.MatchString(e.Name()) {
 			names = append(names, e.Name())
 		}
 	}
+
 	if len(names) == 0 && inSource[m.Path] == "" {
 		return nil, fmt.Errorf("%s has no licence file: it may not be passed on", m.Path)
 	}
+
 	return names, nil
 }
 
-// inSource are modules that state their licence at the head of each source file, and have no file for it; somebody has read them.
+// inSource are modules that state their licence at the head of each source file, and have no file
+// for it; somebody has read them.
 var inSource = map[string]string{"github.com/holiman/bloomfilter/v2": "MIT"}
 
 // licences maps words of a licence's text to its SPDX identifier; the first that fits counts.
@@ -130,25 +142,32 @@ func (m Module) Licence() (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	if len(names) == 0 {
 		return inSource[m.Path], nil
 	}
+
 	var all strings.Builder
 	for _, n := range names {
 		if strings.HasPrefix(strings.ToLower(n), "notice") || strings.HasPrefix(strings.ToLower(n), "patents") {
 			continue
 		}
+
 		text, err := os.ReadFile(filepath.Join(m.dir, n))
 		if err != nil {
 			return "", fmt.Errorf("read the licence of %s: %w", m.Path, err)
 		}
+
 		all.Write(text)
 	}
+
 	flat := strings.Join(strings.Fields(all.String()), " ")
 	for _, l := range licences {
 		if strings.Contains(strings.ToLower(flat), strings.ToLower(l.words)) {
 			return l.id, nil
 		}
 	}
-	return "", fmt.Errorf("the licence of %s (%s) is not one that this knows: read it, and add it to licences", m.Path, strings.Join(names, ", "))
+
+	return "", fmt.Errorf("the licence of %s (%s) is not one that this knows: read it, and add it to licences", m.Path,
+		strings.Join(names, ", "))
 }

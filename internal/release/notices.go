@@ -38,19 +38,23 @@ func Notices(modules []Module) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		fmt.Fprintf(&list, "%-14s %s %s\n", id, m.Path, m.Version)
 		names, err := m.texts()
 		if err != nil {
 			return nil, err
 		}
+
 		if len(names) == 0 {
 			fmt.Fprintf(&list, "%14s stated in its source files\n", "")
 		}
+
 		for _, n := range names {
 			text, err := os.ReadFile(filepath.Join(m.dir, n))
 			if err != nil {
 				return nil, fmt.Errorf("read the licence of %s: %w", m.Path, err)
 			}
+
 			sum := sha256.Sum256(text)
 			key := hex.EncodeToString(sum[:8])
 			fmt.Fprintf(&list, "%14s %s: text %s\n", "", n, key)
@@ -61,10 +65,12 @@ func Notices(modules []Module) ([]byte, error) {
 			}
 		}
 	}
+
 	return []byte(noticesHead + list.String() + texts.String()), nil
 }
 
-// SBOM lists the modules in CycloneDX 1.5, for whoever looks for a part that turned out to be unsafe. when is the time of the commit.
+// SBOM lists the modules in CycloneDX 1.5, for whoever looks for a part that turned out to be
+// unsafe. when is the time of the commit.
 func SBOM(modules []Module, version string, when time.Time) ([]byte, error) {
 	type licence struct {
 		ID   string `json:"id,omitempty"`
@@ -83,21 +89,25 @@ func SBOM(modules []Module, version string, when time.Time) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		l := licence{ID: id}
 		if name, ok := strings.CutPrefix(id, "LicenseRef-"); ok {
 			l = licence{Name: name}
 		}
+
 		components = append(components, component{
 			Type: "library", Name: m.Path, Version: m.Version, PURL: "pkg:golang/" + m.Path + "@" + m.Version,
 			Licenses: []map[string]licence{{"license": l}},
 		})
 	}
+
 	out, err := json.MarshalIndent(map[string]any{
 		"bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1,
 		"metadata": map[string]any{
 			"timestamp": when.UTC().Format(time.RFC3339),
 			"component": component{
-				Type: "application", Name: "escrow-relayer", Version: version, PURL: "pkg:golang/github.com/fusion-prime/escrow-relayer@" + version,
+				Type: "application", Name: "escrow-relayer", Version: version,
+				PURL:     "pkg:golang/github.com/fusion-prime/escrow-relayer@" + version,
 				Licenses: []map[string]licence{{"license": {ID: "Apache-2.0"}}},
 			},
 		},
@@ -106,5 +116,6 @@ func SBOM(modules []Module, version string, when time.Time) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write the list of parts: %w", err)
 	}
+
 	return append(out, '\n'), nil
 }

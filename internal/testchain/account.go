@@ -26,12 +26,15 @@ func Accounts(seed uint64, n int) []Account {
 		if err != nil { // one hash in 2^128 is no key
 			panic(fmt.Sprintf("derive account %d of seed %d: %v", i, seed, err))
 		}
+
 		accounts[i] = Account{Key: key, Address: crypto.PubkeyToAddress(key.PublicKey)}
 	}
+
 	return accounts
 }
 
-// endowment is what a funded account has, in wei: a billion ether, so that the base fee of full blocks cannot exhaust it.
+// endowment is what a funded account has, in wei: a billion ether, so that the base fee of full
+// blocks cannot exhaust it.
 var endowment = new(big.Int).Mul(big.NewInt(1e9), big.NewInt(1e18))
 
 func endow(accounts []Account) types.GenesisAlloc {
@@ -39,5 +42,6 @@ func endow(accounts []Account) types.GenesisAlloc {
 	for _, a := range accounts {
 		alloc[a.Address] = types.Account{Balance: endowment}
 	}
+
 	return alloc
 }

@@ -20,37 +20,45 @@ const anvilVersion = "1.7.1"
 // Anvil is Foundry's node, written in Rust: an implementation of the chain that shares nothing with geth.
 type Anvil struct{ *process }
 
-// StartAnvil starts anvil, after installing it the first time with npm. It fails with exec.ErrNotFound where there is no npm.
+// StartAnvil starts anvil, after installing it the first time with npm. It fails with
+// exec.ErrNotFound where there is no npm.
 func StartAnvil(ctx context.Context, o Options) (*Anvil, error) {
 	arch := runtime.GOOS + "-" + runtime.GOARCH // as npm's package calls it
 	program, err := cached(ctx, "anvil-"+anvilVersion, func(dir string) error {
 		// Scripts off: they would fetch what the package of the platform has.
-		cmd := exec.CommandContext(ctx, "npm", "install", "--prefix", dir, "--no-save", "--no-audit", "--no-fund", "--ignore-scripts", "@foundry-rs/anvil@"+anvilVersion)
+		cmd := exec.CommandContext(ctx, "npm", "install", "--prefix", dir, "--no-save", "--no-audit", "--no-fund",
+			"--ignore-scripts", "@foundry-rs/anvil@"+anvilVersion)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("install anvil: %w\n%s", err, out)
 		}
+
 		return nil
 	}, filepath.Join("node_modules", "@foundry-rs", "anvil-"+arch, "bin", "anvil"))
 	if err != nil {
 		return nil, err
 	}
+
 	o = o.withDefaults()
 	p, err := startProcess(ctx, o, program, func(_, host, port string) []string {
-		args := []string{"--host", host, "--port", port, "--chain-id", strconv.FormatUint(o.ChainID, 10), "--gas-limit", "60000000", "--accounts", "1"}
+		args := []string{"--host", host, "--port", port, "--chain-id", strconv.FormatUint(o.ChainID, 10), "--gas-limit",
+			"60000000", "--accounts", "1"}
 		if o.Interval > 0 {
 			args = append(args, "--block-time", strconv.Itoa(int(o.Interval/time.Second)))
 		}
+
 		return args
 	})
 	if err != nil {
 		return nil, err
 	}
+
 	a := &Anvil{p}
 	for _, account := range a.accounts {
 		if err := a.call(ctx, "anvil_setBalance", account.Address, (*hexutil.Big)(endowment)); err != nil {
 			return nil, errors.Join(fmt.Errorf("fund %s: %w", account.Address, err), a.Stop())
 		}
 	}
+
 	return a, nil
 }
 
@@ -68,6 +76,7 @@ func (a *Anvil) AdvanceTime(ctx context.Context, d time.Duration) error {
 	if err := a.call(ctx, "evm_increaseTime", hexutil.Uint64(d/time.Second)); err != nil {
 		return err
 	}
+
 	return a.call(ctx, "anvil_mine", hexutil.Uint64(1))
 }
 
@@ -79,14 +88,17 @@ func (a *Anvil) Reorg(ctx context.Context, depth int, fate Fate) error {
 	if err != nil {
 		return err
 	}
+
 	again := [][2]any{} // transactions, each with the place among the new blocks that it goes to
 	if fate == Keep {
 		for _, tx := range slices.Concat(raw...) {
 			again = append(again, [2]any{tx, 0})
 		}
 	}
+
 	if err := a.call(ctx, "anvil_reorg", depth, again); err != nil {
 		return err
 	}
+
 	return a.call(ctx, "anvil_mine", hexutil.Uint64(1))
 }

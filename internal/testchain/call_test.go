@@ -15,6 +15,7 @@ func (echo) Repeat(n int) (string, error) {
 	if n < 0 {
 		return "", errors.New("negative")
 	}
+
 	return strings.Repeat("x", n), nil
 }
 
@@ -31,10 +32,12 @@ func TestCallSplitsWhatIsTooLargeForOneAnswer(t *testing.T) {
 	for len(sizes) < 3*batchSize {
 		sizes = append(sizes, 100)
 	}
+
 	batch, got := make([]rpc.BatchElem, len(sizes)), make([]string, len(sizes))
 	for i, n := range sizes {
 		batch[i] = rpc.BatchElem{Method: "test_repeat", Args: []any{n}, Result: &got[i]}
 	}
+
 	require.NoError(t, call(t.Context(), c, batch))
 	for i, n := range sizes {
 		require.Len(t, got[i], n)

@@ -27,13 +27,16 @@ func Deploy(ctx context.Context, n Node) (d Deployment, err error) {
 	}
 	defer w.Close()
 	var calls []Call
-	for _, code := range []string{contracts.EscrowFactoryMetaData.Bin, contracts.LegacyEscrowFactoryMetaData.Bin, contracts.NoiseMetaData.Bin, contracts.LoadMetaData.Bin} {
+	for _, code := range []string{contracts.EscrowFactoryMetaData.Bin, contracts.LegacyEscrowFactoryMetaData.Bin,
+		contracts.NoiseMetaData.Bin, contracts.LoadMetaData.Bin} {
 		calls = append(calls, Call{Data: common.FromHex(code), Gas: 4_000_000})
 	}
+
 	receipts, err := w.Transact(ctx, n, 0, calls...)
 	if err != nil {
 		return d, fmt.Errorf("deploy the contracts: %w", err)
 	}
+
 	return Deployment{
 		Block:   receipts[0].BlockNumber.Uint64(),
 		Factory: receipts[0].ContractAddress,

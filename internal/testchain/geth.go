@@ -21,28 +21,33 @@ const gethVersion = "v1.17.8"
 // Geth is geth --dev.
 type Geth struct{ *process }
 
-// StartGeth starts geth, after building it the first time, which takes two minutes. Options.ChainID and GasLimit are geth's own.
+// StartGeth starts geth, after building it the first time, which takes two minutes. Options.ChainID
+// and GasLimit are geth's own.
 func StartGeth(ctx context.Context, o Options) (*Geth, error) {
 	if o.ChainID != 0 && o.ChainID != 1337 {
 		return nil, fmt.Errorf("start geth with chain id %d: geth --dev has 1337", o.ChainID)
 	}
+
 	program, err := cached(ctx, "geth-"+gethVersion, func(dir string) error {
 		cmd := exec.CommandContext(ctx, "go", "install", "github.com/ethereum/go-ethereum/cmd/geth@"+gethVersion)
 		cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOBIN="+dir, "GOFLAGS=", "GOWORK=off")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("build geth: %w\n%s", err, out)
 		}
+
 		return nil
 	}, "geth")
 	if err != nil {
 		return nil, err
 	}
+
 	o = o.withDefaults()
 	p, err := startProcess(ctx, o, program, func(dir, host, port string) []string {
 		return []string{
 			"--dev", "--dev.period", strconv.Itoa(int(o.Interval / time.Second)), "--dev.gaslimit", "60000000",
 			"--datadir", filepath.Join(dir, "data"), "--ipcdisable", "--nodiscover", "--maxpeers", "0", "--port", "0",
-			"--http", "--http.addr", host, "--http.port", port, "--http.vhosts", "*", "--http.api", "eth,net,web3,txpool,debug,dev",
+			"--http", "--http.addr", host, "--http.port", port, "--http.vhosts", "*", "--http.api",
+			"eth,net,web3,txpool,debug,dev",
 			"--ws", "--ws.addr", host, "--ws.port", port, "--ws.origins", "*", "--ws.api", "eth,net,web3,txpool,debug,dev",
 			"--rpc.txfeecap", "0", "--cache", "64", "--gcmode", "archive", "--verbosity", "2",
 		}
@@ -50,10 +55,12 @@ func StartGeth(ctx context.Context, o Options) (*Geth, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	g := &Geth{p}
 	if err := g.fund(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("%w\n%s", err, g.log()), g.Stop())
 	}
+
 	return g, nil
 }
 
@@ -63,13 +70,16 @@ func (g *Geth) fund(ctx context.Context) error {
 	if err := g.client.CallContext(ctx, &rich, "eth_accounts"); err != nil || len(rich) == 0 {
 		return fmt.Errorf("ask geth for its account: %w", err)
 	}
+
 	for i, a := range g.accounts {
-		// With the nonce, since geth would count on from the newest one that its pool has lined up, which may be an earlier one.
+		// With the nonce, since geth would count on from the newest one that its pool has lined up, which
+		// may be an earlier one.
 		tx := map[string]any{"from": rich[0], "nonce": hexutil.Uint64(i), "to": a.Address, "value": (*hexutil.Big)(endowment)}
 		if err := g.call(ctx, "eth_sendTransaction", tx); err != nil {
 			return fmt.Errorf("fund %s: %w", a.Address, err)
 		}
 	}
+
 	return g.poll(ctx, func() (bool, error) {
 		var funds hexutil.Big
 		err := g.client.CallContext(ctx, &funds, "eth_getBalance", g.accounts[len(g.accounts)-1].Address, "latest")
@@ -90,13 +100,17 @@ func (g *Geth) mine(ctx context.Context, n int) error {
 		if err != nil {
 			return err
 		}
-		if err := g.call(ctx, "dev_addWithdrawal", map[string]any{"index": "0x0", "validatorIndex": "0x0", "address": common.Address{1}, "amount": "0x0"}); err != nil {
+
+		if err := g.call(ctx, "dev_addWithdrawal", map[string]any{"index": "0x0", "validatorIndex": "0x0",
+			"address": common.Address{1}, "amount": "0x0"}); err != nil {
 			return err
 		}
+
 		if err := g.await(ctx, before+1); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -108,6 +122,7 @@ func (g *Geth) await(ctx context.Context, block uint64) error {
 	if err != nil {
 		return fmt.Errorf("wait for block %d: %w", block, err)
 	}
+
 	return nil
 }
 
@@ -119,27 +134,33 @@ func (g *Geth) Reorg(ctx context.Context, depth int, fate Fate) error {
 	if err != nil {
 		return err
 	}
+
 	head, err := g.head(ctx)
 	if err != nil {
 		return err
 	}
+
 	if err := g.call(ctx, "debug_setHead", hexutil.Uint64(head-uint64(depth))); err != nil {
 		return err
 	}
+
 	if fate == Keep {
 		// A block makes the pool notice first; until then it refuses what it takes for mined.
 		if err := g.mine(ctx, 1); err != nil {
 			return err
 		}
+
 		if err := send(ctx, g.client, slices.Concat(raw...)); err != nil {
 			return fmt.Errorf("send the transactions of %d blocks again: %w", len(raw), err)
 		}
 	}
+
 	for {
 		now, err := g.head(ctx)
 		if err != nil || now > head {
 			return err
 		}
+
 		if err := g.mine(ctx, 1); err != nil {
 			return err
 		}

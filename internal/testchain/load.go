@@ -13,8 +13,9 @@ import (
 
 // Load makes many escrows and events with few transactions. It is to be used by one goroutine at a time.
 //
-// Create makes real escrows, of the factory. Clone and Announce make what looks the same to a relayer whose FACTORY_ADDRESS is
-// Deployment.Load: clones emit as many Approved as one likes, and announced ones are addresses without code, for fleets of a million.
+// Create makes real escrows, of the factory. Clone and Announce make what looks the same to a
+// relayer whose FACTORY_ADDRESS is Deployment.Load: clones emit as many Approved as one likes, and
+// announced ones are addresses without code, for fleets of a million.
 type Load struct {
 	node       Node
 	deployment Deployment
@@ -39,6 +40,7 @@ func OpenLoad(ctx context.Context, n Node, d Deployment) (*Load, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	return &Load{n, d, w}, nil
 }
 
@@ -52,18 +54,24 @@ func (l *Load) Create(ctx context.Context, n int) ([]common.Address, error) {
 		// Two approvals are needed, so that approving is all that an approval does.
 		return loadABI.PackCreate(l.deployment.Factory, big.NewInt(int64(n)), payee, new(big.Int), 2, common.Address{})
 	})
+
 	return announced(receipts, l.deployment.Factory), err
 }
 
 // Approve approves escrows of Create: one Approved each, and only once.
 func (l *Load) Approve(ctx context.Context, escrows []common.Address) error {
-	_, err := l.fill(ctx, len(escrows), gasApprove, func(first, n int) []byte { return loadABI.PackApproveEscrows(escrows[first : first+n]) })
+	_, err := l.fill(ctx, len(escrows), gasApprove,
+		func(first, n int) []byte { return loadABI.PackApproveEscrows(escrows[first : first+n]) })
 	return err
 }
 
 // Clone makes n clones: EscrowDeployed of the Load contract each.
 func (l *Load) Clone(ctx context.Context, n int) ([]common.Address, error) {
-	receipts, err := l.fill(ctx, n, gasClone, func(_, n int) []byte { return loadABI.PackClone(l.deployment.Noise, big.NewInt(int64(n))) })
+	receipts, err := l.fill(ctx, n, gasClone, func(_,
+		n int) []byte {
+		return loadABI.PackClone(l.deployment.Noise, big.NewInt(int64(n)))
+	})
+
 	return announced(receipts, l.deployment.Load), err
 }
 
@@ -72,6 +80,7 @@ func (l *Load) Emit(ctx context.Context, clones []common.Address, times int) err
 	_, err := l.fill(ctx, len(clones), gasCall+uint64(times)*gasApproved, func(first, n int) []byte {
 		return loadABI.PackApprove(clones[first:first+n], big.NewInt(int64(times)))
 	})
+
 	return err
 }
 
@@ -80,22 +89,27 @@ func (l *Load) Announce(ctx context.Context, first, n int) error {
 	_, err := l.fill(ctx, n, gasAnnounce, func(offset, n int) []byte {
 		return loadABI.PackAnnounce(big.NewInt(int64(first+offset)), big.NewInt(int64(n)))
 	})
+
 	return err
 }
 
-// fill spreads n things, of so much gas each, over transactions as large as they may be, and blocks that are half full: the base fee rises
-// by an eighth with each fuller one, and nobody could pay for some hundreds.
-func (l *Load) fill(ctx context.Context, n int, gas uint64, data func(first, n int) []byte) (all []*types.Receipt, err error) {
+// fill spreads n things, of so much gas each, over transactions as large as they may be, and blocks
+// that are half full: the base fee rises by an eighth with each fuller one, and nobody could pay
+// for some hundreds.
+func (l *Load) fill(ctx context.Context, n int, gas uint64, data func(first, n int) []byte) (all []*types.Receipt,
+	err error) {
 	var head struct {
 		GasLimit string
 	}
 	if err := l.wallet.rpc.CallContext(ctx, &head, "eth_getBlockByNumber", "latest", false); err != nil {
 		return nil, fmt.Errorf("read the head: %w", err)
 	}
+
 	limit, ok := new(big.Int).SetString(head.GasLimit, 0)
 	if !ok {
 		return nil, fmt.Errorf("read the gas limit %q of a block", head.GasLimit)
 	}
+
 	const base = 100_000 // of a transaction
 	perTx := max(1, int((MaxTxGas-base)/gas))
 	perBlock := max(1, int(limit.Uint64()/2/MaxTxGas))
@@ -106,12 +120,15 @@ func (l *Load) fill(ctx context.Context, n int, gas uint64, data func(first, n i
 			calls = append(calls, Call{To: &l.deployment.Load, Data: data(first, part), Gas: MaxTxGas})
 			first += part
 		}
+
 		receipts, err := l.wallet.Transact(ctx, l.node, 0, calls...)
 		if err != nil {
 			return all, fmt.Errorf("make %d of %d: %w", first, n, err)
 		}
+
 		all = append(all, receipts...)
 	}
+
 	return all, nil
 }
 
@@ -124,5 +141,6 @@ func announced(receipts []*types.Receipt, factory common.Address) (escrows []com
 			}
 		}
 	}
+
 	return escrows
 }

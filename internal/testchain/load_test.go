@@ -17,6 +17,7 @@ func openLoad(t testing.TB, n testchain.Node) (*testchain.Load, testchain.Deploy
 	l, err := testchain.OpenLoad(within(t), n, d)
 	require.NoError(t, err)
 	t.Cleanup(l.Close)
+
 	return l, d
 }
 

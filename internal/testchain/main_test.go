@@ -16,7 +16,9 @@ func TestMain(m *testing.M) {
 		n, err := testchain.StartGeth(context.Background(), testchain.Options{})
 		fmt.Println(n.HTTP(), err)
 		_, _ = os.Stdin.Read(make([]byte, 1)) // until it is killed
+
 		return
 	}
+
 	goleak.VerifyTestMain(m, testchain.IgnoreLeaks()...)
 }

@@ -24,11 +24,11 @@ type Node interface {
 	ChainID() *big.Int
 	// Accounts are funded: Options.Accounts of Options.Seed.
 	Accounts() []Account
-	// Mine makes n blocks. The first holds the transactions that wait, as far as they fit; nodes that mine when a transaction
-	// comes have none waiting.
+	// Mine makes n blocks. The first holds the transactions that wait, as far as they fit; nodes that
+	// mine when a transaction comes have none waiting.
 	Mine(ctx context.Context, n int) error
-	// Reorg replaces the newest depth blocks by depth+1 others, so that the head moves on. While that goes on, the head may be seen
-	// at the fork. What becomes of the transactions is up to fate.
+	// Reorg replaces the newest depth blocks by depth+1 others, so that the head moves on. While that
+	// goes on, the head may be seen at the fork. What becomes of the transactions is up to fate.
 	Reorg(ctx context.Context, depth int, fate Fate) error
 	// Stop ends the node. Its state is gone.
 	Stop() error
@@ -51,8 +51,8 @@ type Options struct {
 	ChainID uint64
 	// Addr to listen on, host:port, the port a fixed one. Zero: a free port of 127.0.0.1.
 	Addr string
-	// Interval mines a block at that pace. Zero: Sim mines on demand only, geth and anvil also whenever a transaction comes. Nodes that
-	// are processes take whole seconds.
+	// Interval mines a block at that pace. Zero: Sim mines on demand only, geth and anvil also
+	// whenever a transaction comes. Nodes that are processes take whole seconds.
 	Interval time.Duration
 	// GasLimit of a block. Zero: the node's default, 30 to 60 million. Only Sim takes it.
 	GasLimit uint64
@@ -62,14 +62,17 @@ func (o Options) withDefaults() Options {
 	if o.Accounts == 0 {
 		o.Accounts = 10
 	}
+
 	if o.ChainID == 0 {
 		o.ChainID = 1337
 	}
+
 	return o
 }
 
-// freeAddr finds a port that is free now, at random and below those that the kernel gives to outgoing connections and to listeners at port
-// zero (from 32768 on Linux, 49152 elsewhere), so that nobody takes it by chance until the node does.
+// freeAddr finds a port that is free now, at random and below those that the kernel gives to
+// outgoing connections and to listeners at port zero (from 32768 on Linux, 49152 elsewhere), so
+// that nobody takes it by chance until the node does.
 func freeAddr() (addr string, err error) {
 	for range 100 {
 		addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(10_000+rand.IntN(22_000)))
@@ -77,15 +80,18 @@ func freeAddr() (addr string, err error) {
 			return addr, nil
 		}
 	}
+
 	return "", fmt.Errorf("find a free port: %w", err)
 }
 
-// probe returns an error when nobody could listen at the address now. Behind one in use another chain may answer in our node's place.
+// probe returns an error when nobody could listen at the address now. Behind one in use another
+// chain may answer in our node's place.
 func probe(addr string) error {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return err
 	}
+
 	return l.Close()
 }
 
@@ -95,25 +101,31 @@ func rawTransactions(ctx context.Context, c *rpc.Client, depth int) ([][]hexutil
 	if err := c.CallContext(ctx, &head, "eth_blockNumber"); err != nil {
 		return nil, fmt.Errorf("read the head: %w", err)
 	}
+
 	if depth < 1 || uint64(depth) > uint64(head) {
 		return nil, fmt.Errorf("replace %d blocks of %d: choose from 1 to %d", depth, head, head)
 	}
+
 	var raw [][]hexutil.Bytes
 	for n := uint64(head) - uint64(depth) + 1; n <= uint64(head); n++ {
 		var block struct{ Transactions []string }
 		if err := c.CallContext(ctx, &block, "eth_getBlockByNumber", hexutil.Uint64(n), false); err != nil {
 			return nil, fmt.Errorf("read block %d: %w", n, err)
 		}
+
 		batch := make([]rpc.BatchElem, len(block.Transactions))
 		signed := make([]hexutil.Bytes, len(batch))
 		for i, hash := range block.Transactions {
 			batch[i] = rpc.BatchElem{Method: "eth_getRawTransactionByHash", Args: []any{hash}, Result: &signed[i]}
 		}
+
 		if err := call(ctx, c, batch); err != nil {
 			return nil, fmt.Errorf("read the transactions of block %d: %w", n, err)
 		}
+
 		raw = append(raw, signed)
 	}
+
 	return raw, nil
 }
 
@@ -123,10 +135,12 @@ func send(ctx context.Context, c *rpc.Client, raw []hexutil.Bytes) error {
 	for i, tx := range raw {
 		batch[i] = rpc.BatchElem{Method: "eth_sendRawTransaction", Args: []any{tx}, Result: new(string)}
 	}
+
 	return call(ctx, c, batch)
 }
 
-// batchSize is the most calls in a request: a tenth of geth's default limit, for the sake of its limit on the answer's size.
+// batchSize is the most calls in a request: a tenth of geth's default limit, for the sake of its
+// limit on the answer's size.
 const batchSize = 100
 
 // call makes the calls, in order, in as few requests as the node allows, and returns all of their errors.
@@ -138,20 +152,25 @@ func call(ctx context.Context, c *rpc.Client, batch []rpc.BatchElem) error {
 		if err := c.BatchCallContext(ctx, part); err != nil {
 			return errors.Join(append(errs, err)...)
 		}
+
 		for i, e := range part {
 			if tooLarge(e.Error) && len(part) > 1 { // and so are those after it
 				rest := part[i:]
 				for j := range rest {
 					rest[j].Error = nil
 				}
+
 				half := (len(rest) + 1) / 2
+
 				return errors.Join(append(errs, call(ctx, c, rest[:half]), call(ctx, c, rest[half:]), call(ctx, c, batch))...)
 			}
+
 			if e.Error != nil {
 				errs = append(errs, fmt.Errorf("%s: %w", e.Method, e.Error))
 			}
 		}
 	}
+
 	return errors.Join(errs...)
 }
 

@@ -30,6 +30,7 @@ func dial(t testing.TB, url string) *ethclient.Client {
 	c, err := ethclient.DialContext(t.Context(), url)
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
+
 	return c
 }
 
@@ -38,6 +39,7 @@ func startSim(t testing.TB, o testchain.Options) *testchain.Sim {
 	n, err := testchain.StartSim(o)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, n.Stop()) })
+
 	return n
 }
 
@@ -45,6 +47,7 @@ func headOf(t testing.TB, c *ethclient.Client) *types.Header {
 	t.Helper()
 	h, err := c.HeaderByNumber(t.Context(), nil)
 	require.NoError(t, err)
+
 	return h
 }
 
@@ -70,7 +73,8 @@ func testNode(t *testing.T, n testchain.Node) {
 	t.Log("mining moves the head")
 	before := headOf(t, http).Number.Uint64()
 	require.NoError(t, n.Mine(ctx, 3))
-	require.GreaterOrEqual(t, headOf(t, http).Number.Uint64(), before+3) // geth may still be making blocks for earlier transactions
+	// geth may still be making blocks for earlier transactions
+	require.GreaterOrEqual(t, headOf(t, http).Number.Uint64(), before+3)
 	for want := before + 1; want <= before+3; want++ {
 		require.Equal(t, want, (<-heads).Number.Uint64())
 	}
@@ -81,7 +85,8 @@ func testNode(t *testing.T, n testchain.Node) {
 	t.Cleanup(w.Close)
 	payer, payee := n.Accounts()[0].Address, n.Accounts()[1].Address
 	factory, escrowABI := contracts.NewEscrowFactory(), contracts.NewEscrow()
-	create := testchain.Call{To: &d.Factory, Value: big.NewInt(5), Data: factory.PackCreateEscrow(payee, new(big.Int), 2, common.Address{})}
+	create := testchain.Call{To: &d.Factory, Value: big.NewInt(5),
+		Data: factory.PackCreateEscrow(payee, new(big.Int), 2, common.Address{})}
 	receipts, err := w.Transact(ctx, n, 0, create)
 	require.NoError(t, err)
 	require.Len(t, receipts[0].Logs, 2)
@@ -100,7 +105,8 @@ func testNode(t *testing.T, n testchain.Node) {
 	_, err = w.Transact(ctx, n, 1, approve)
 	require.NoError(t, err)
 	truth := readTruth(t, n, d)
-	require.Equal(t, []string{"EscrowCreated", "EscrowDeployed", "Approved", "Approved", "EscrowReleased"}, names(truth.Events[escrow]))
+	require.Equal(t, []string{"EscrowCreated", "EscrowDeployed", "Approved", "Approved", "EscrowReleased"},
+		names(truth.Events[escrow]))
 	kept := truth.IDs(escrow)
 
 	for _, fate := range []testchain.Fate{testchain.Drop, testchain.Keep} {
@@ -141,8 +147,10 @@ func testNode(t *testing.T, n testchain.Node) {
 
 func readTruth(t testing.TB, n testchain.Node, d testchain.Deployment) *testchain.Truth {
 	t.Helper()
-	truth, err := testchain.ReadTruth(t.Context(), n.HTTP(), d.Block, headOf(t, dial(t, n.HTTP())).Number.Uint64(), d.Factory, d.Legacy)
+	truth, err := testchain.ReadTruth(t.Context(), n.HTTP(), d.Block, headOf(t, dial(t, n.HTTP())).Number.Uint64(),
+		d.Factory, d.Legacy)
 	require.NoError(t, err)
+
 	return truth
 }
 
@@ -150,6 +158,7 @@ func names(entries []testchain.Entry) (out []string) {
 	for _, e := range entries {
 		out = append(out, e.Name)
 	}
+
 	return out
 }
 
@@ -219,6 +228,7 @@ func TestSimMinesAllThatWasSent(t *testing.T) {
 		for i := range calls {
 			calls[i] = testchain.Call{To: &common.Address{1}, Gas: 21_000, Value: big.NewInt(1)}
 		}
+
 		_, err := w.Send(ctx, round%2, calls...)
 		require.NoError(t, err)
 		require.NoError(t, n.Mine(ctx, 1))
@@ -253,6 +263,7 @@ func TestSimMinesAtAnInterval(t *testing.T) {
 	for range 3 {
 		<-heads
 	}
+
 	n.SetInterval(0)
 	at := headOf(t, dial(t, n.HTTP())).Number.Uint64()
 	n.SetInterval(time.Hour)

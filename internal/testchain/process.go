@@ -19,10 +19,12 @@ import (
 	"github.com/ethereum/go-ethereum/rpc"
 )
 
-// startTimeout is how long a node may take until it answers: geth takes half a second, ten times that on a loaded machine.
+// startTimeout is how long a node may take until it answers: geth takes half a second, ten times
+// that on a loaded machine.
 const startTimeout = time.Minute
 
-// process is a node that runs as a process of its own, in a folder of its own. It ends with this process, however that ends.
+// process is a node that runs as a process of its own, in a folder of its own. It ends with this
+// process, however that ends.
 type process struct {
 	options  Options
 	url      string // without the scheme
@@ -39,7 +41,8 @@ type process struct {
 }
 
 // startProcess runs a program that serves HTTP and WebSocket at the address, and returns when it answers.
-func startProcess(ctx context.Context, o Options, program string, args func(dir, host, port string) []string) (*process, error) {
+func startProcess(ctx context.Context, o Options, program string,
+	args func(dir, host, port string) []string) (*process, error) {
 	p := &process{options: o, url: o.Addr, accounts: Accounts(o.Seed, o.Accounts), done: make(chan struct{})}
 	var err error
 	if p.url == "" {
@@ -47,22 +50,28 @@ func startProcess(ctx context.Context, o Options, program string, args func(dir,
 			return nil, err
 		}
 	}
+
 	host, port, err := net.SplitHostPort(p.url)
 	if err != nil {
 		return nil, fmt.Errorf("listen at %s: %w", p.url, err)
 	}
+
 	if err := probe(p.url); err != nil {
 		return nil, fmt.Errorf("start %s: %w", filepath.Base(program), err)
 	}
+
 	if p.dir, err = os.MkdirTemp("", "escrow-relayer-node-"); err != nil {
 		return nil, fmt.Errorf("make the node's folder: %w", err)
 	}
+
 	if err := p.run(program, args(p.dir, host, port)); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(p.dir))
 	}
+
 	if err := p.answer(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("start %s: %w\n%s", filepath.Base(program), err, p.log()), p.Stop())
 	}
+
 	return p, nil
 }
 
@@ -71,12 +80,14 @@ func (p *process) run(program string, args []string) error {
 	if err != nil {
 		return fmt.Errorf("make the node's log: %w", err)
 	}
+
 	p.cmd = exec.Command(program, args...)
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = p.dir, log, log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt from the terminal is for us
 	if err := errors.Join(p.cmd.Start(), log.Close()); err != nil {
 		return fmt.Errorf("start %s: %w", filepath.Base(program), err)
 	}
+
 	p.waiter.Go(func() {
 		_ = p.cmd.Wait() // killed, or the log says why
 		close(p.done)
@@ -84,6 +95,7 @@ func (p *process) run(program string, args []string) error {
 	if err := p.watch(); err != nil {
 		return errors.Join(fmt.Errorf("start the process that ends the node: %w", err), p.kill())
 	}
+
 	return nil
 }
 
@@ -93,13 +105,17 @@ func (p *process) watch() error {
 	if err != nil {
 		return err
 	}
-	p.reaper = exec.Command("/bin/sh", "-c", `cat >/dev/null; kill -9 "$0"; rm -rf "$1"`, strconv.Itoa(p.cmd.Process.Pid), p.dir)
+
+	p.reaper = exec.Command("/bin/sh", "-c", `cat >/dev/null; kill -9 "$0"; rm -rf "$1"`,
+		strconv.Itoa(p.cmd.Process.Pid), p.dir)
 	p.reaper.Stdin, p.reaper.SysProcAttr = read, &syscall.SysProcAttr{Setpgid: true}
 	if err := errors.Join(p.reaper.Start(), read.Close()); err != nil {
 		p.reaper = nil
 		return errors.Join(err, write.Close())
 	}
+
 	p.leash = write
+
 	return nil
 }
 
@@ -111,15 +127,19 @@ func (p *process) answer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	p.client = client
+
 	return p.poll(ctx, func() (bool, error) {
 		var id hexutil.Big
 		if err := client.CallContext(ctx, &id, "eth_chainId"); err != nil {
 			return false, nil // not yet
 		}
+
 		if id.ToInt().Cmp(p.ChainID()) != 0 {
 			return false, fmt.Errorf("another chain answers at %s: its id is %s", p.url, id.ToInt())
 		}
+
 		return true, nil
 	})
 }
@@ -132,6 +152,7 @@ func (p *process) poll(ctx context.Context, ask func() (bool, error)) error {
 		if ok, err := ask(); ok || err != nil {
 			return err
 		}
+
 		select {
 		case <-ticker.C:
 		case <-p.done:
@@ -161,6 +182,7 @@ func (p *process) Stop() error {
 	if p.client != nil {
 		p.client.Close()
 	}
+
 	return p.kill()
 }
 
@@ -170,12 +192,14 @@ func (p *process) kill() error {
 	if errors.Is(err, os.ErrProcessDone) {
 		err = nil
 	}
+
 	p.waiter.Wait()
 	if p.reaper != nil {
 		err = errors.Join(err, p.reaper.Process.Kill())
 		_ = p.reaper.Wait() // says that it was killed
 		err = errors.Join(err, p.leash.Close())
 	}
+
 	return errors.Join(err, os.RemoveAll(p.dir))
 }
 
@@ -184,6 +208,7 @@ func (p *process) head(ctx context.Context) (uint64, error) {
 	if err := p.client.CallContext(ctx, &n, "eth_blockNumber"); err != nil {
 		return 0, fmt.Errorf("read the head: %w", err)
 	}
+
 	return uint64(n), nil
 }
 
@@ -191,5 +216,6 @@ func (p *process) call(ctx context.Context, method string, args ...any) error {
 	if err := p.client.CallContext(ctx, nil, method, args...); err != nil {
 		return fmt.Errorf("%s: %w", method, err)
 	}
+
 	return nil
 }

@@ -13,13 +13,15 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 )
 
-// With -short no independent node is started: geth is built from source the first time, which takes minutes and the network.
+// With -short no independent node is started: geth is built from source the first time, which takes
+// minutes and the network.
 
 func startGeth(t testing.TB, o testchain.Options) *testchain.Geth {
 	t.Helper()
 	n, err := testchain.StartGeth(t.Context(), o)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, n.Stop()) })
+
 	return n
 }
 
@@ -31,8 +33,10 @@ func startAnvil(t testing.TB, o testchain.Options) *testchain.Anvil {
 		t.Log("no anvil without npm:", err)
 		return nil
 	}
+
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, n.Stop()) })
+
 	return n
 }
 
@@ -41,6 +45,7 @@ func TestGethIsANode(t *testing.T) {
 	if testing.Short() {
 		return
 	}
+
 	testNode(t, startGeth(t, testchain.Options{}))
 }
 
@@ -49,6 +54,7 @@ func TestAnvilIsANode(t *testing.T) {
 	if testing.Short() {
 		return
 	}
+
 	if n := startAnvil(t, testchain.Options{ChainID: 31337}); n != nil {
 		testNode(t, n)
 	}
@@ -59,10 +65,12 @@ func TestTrafficOnIndependentNodes(t *testing.T) {
 	if testing.Short() {
 		return
 	}
+
 	nodes := map[string]testchain.Node{"geth": startGeth(t, testchain.Options{Seed: 5})}
 	if n := startAnvil(t, testchain.Options{Seed: 5}); n != nil {
 		nodes["anvil"] = n
 	}
+
 	for name, n := range nodes {
 		t.Run(name, func(t *testing.T) {
 			ctx := within(t)
@@ -73,6 +81,7 @@ func TestTrafficOnIndependentNodes(t *testing.T) {
 					return traffic.Settle(ctx) == nil && traffic.Stats().Mined == 10*(step+1)
 				}, patience, 20*time.Millisecond)
 			}
+
 			s := traffic.Stats()
 			t.Logf("%+v", s)
 			require.Equal(t, 50, s.Mined)
@@ -81,6 +90,7 @@ func TestTrafficOnIndependentNodes(t *testing.T) {
 			for event, count := range s.Events {
 				require.Equal(t, truth.Count(event), count, event)
 			}
+
 			require.NoError(t, n.Reorg(ctx, 3, testchain.Drop))
 			require.NoError(t, traffic.Step(ctx, 3))
 			require.Positive(t, traffic.Stats().Resyncs)
@@ -93,6 +103,7 @@ func TestProcessReportsWhyItEnded(t *testing.T) {
 	if testing.Short() {
 		return
 	}
+
 	n := startGeth(t, testchain.Options{})
 	_, err := testchain.StartGeth(t.Context(), testchain.Options{Addr: n.HTTP()[len("http://"):]})
 	require.ErrorContains(t, err, "address already in use")
@@ -105,6 +116,7 @@ func TestNodeEndsWithItsProcess(t *testing.T) {
 	if testing.Short() {
 		return
 	}
+
 	startGeth(t, testchain.Options{}) // builds it, if need be
 	child := exec.Command(os.Args[0])
 	child.Env = append(os.Environ(), "TESTCHAIN_CHILD=1")
@@ -121,7 +133,8 @@ func TestNodeEndsWithItsProcess(t *testing.T) {
 	headOf(t, c)
 	require.NoError(t, child.Process.Kill())
 	require.Error(t, child.Wait())
-	require.Eventually(t, func() bool { _, err := c.BlockNumber(t.Context()); return err != nil }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { _, err := c.BlockNumber(t.Context()); return err != nil }, patience,
+		10*time.Millisecond)
 }
 
 func TestProcessHangs(t *testing.T) {
@@ -129,6 +142,7 @@ func TestProcessHangs(t *testing.T) {
 	if testing.Short() {
 		return
 	}
+
 	ctx := within(t)
 	n := startGeth(t, testchain.Options{})
 	require.NoError(t, n.Signal(syscall.SIGSTOP))
@@ -139,6 +153,7 @@ func TestProcessHangs(t *testing.T) {
 		require.Fail(t, "it answered", "%v", err)
 	case <-time.After(200 * time.Millisecond): // it hangs
 	}
+
 	require.NoError(t, n.Signal(syscall.SIGCONT))
 	require.NoError(t, <-answered)
 }

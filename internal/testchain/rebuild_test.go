@@ -24,8 +24,10 @@ func denseChain(t *testing.T) (*testchain.Sim, testchain.Deployment, *testchain.
 		require.NoError(t, traffic.Step(ctx, 10))
 		require.NoError(t, n.Mine(ctx, 1))
 	}
+
 	require.NoError(t, traffic.Settle(ctx))
 	require.Zero(t, traffic.Stats().Reverted)
+
 	return n, d, traffic
 }
 
@@ -37,6 +39,7 @@ func contents(truth *testchain.Truth) map[string]string {
 			m[e.ID] = e.Name + " of " + escrow.Hex()
 		}
 	}
+
 	return m
 }
 
@@ -60,6 +63,7 @@ func TestRebuildMovesLogIndexes(t *testing.T) {
 			other++
 		}
 	}
+
 	t.Logf("%d events, %d ids as before, %d ids of other events", after.Count(), same, other)
 	require.Positive(t, same)
 	require.Greater(t, other, 20)
@@ -89,6 +93,7 @@ func TestRebuildAtRandom(t *testing.T) {
 		require.NoError(t, traffic.Step(ctx, 10))
 		require.NoError(t, n.Mine(ctx, 1))
 	}
+
 	require.NoError(t, traffic.Settle(ctx))
 	require.Equal(t, 6, traffic.Stats().Resyncs)
 	truth := readTruth(t, n, d)

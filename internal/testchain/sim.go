@@ -24,8 +24,8 @@ import (
 	"github.com/ethereum/go-ethereum/rpc"
 )
 
-// Sim is go-ethereum's simulated chain, in this process, with an HTTP and a WebSocket endpoint for others. It mines when told to, or at
-// Options.Interval; a transaction alone makes no block.
+// Sim is go-ethereum's simulated chain, in this process, with an HTTP and a WebSocket endpoint for
+// others. It mines when told to, or at Options.Interval; a transaction alone makes no block.
 type Sim struct {
 	options  Options
 	url      string // without the scheme
@@ -45,56 +45,69 @@ type Sim struct {
 func StartSim(o Options) (*Sim, error) {
 	o = o.withDefaults()
 	all := Accounts(o.Seed, o.Accounts+1)
-	s := &Sim{options: o, accounts: all[:o.Accounts], stranger: all[o.Accounts], stop: make(chan struct{}), pace: make(chan time.Duration)}
+	s := &Sim{options: o, accounts: all[:o.Accounts], stranger: all[o.Accounts], stop: make(chan struct{}),
+		pace: make(chan time.Duration)}
 	var err error
 	if s.url = o.Addr; s.url == "" {
 		if s.url, err = freeAddr(); err != nil {
 			return nil, err
 		}
 	}
+
 	if s.backend, err = startBackend(s.url, endow(all), o); err != nil {
 		return nil, fmt.Errorf("start the simulated chain at %s: %w", s.url, err)
 	}
+
 	if s.client, err = rpc.Dial(s.HTTP()); err != nil {
 		return nil, errors.Join(fmt.Errorf("reach the simulated chain: %w", err), s.backend.Close())
 	}
+
 	s.miner.Go(s.mineAtInterval)
 	s.SetInterval(o.Interval)
+
 	return s, nil
 }
 
-// startBackend makes an error of the panic that the simulated package answers a port in use with. It would leave half a chain behind,
-// so the port is tried first.
+// startBackend makes an error of the panic that the simulated package answers a port in use with.
+// It would leave half a chain behind, so the port is tried first.
 func startBackend(addr string, alloc types.GenesisAlloc, o Options) (b *simulated.Backend, err error) {
 	host, portText, err := net.SplitHostPort(addr)
 	if err != nil {
 		return nil, err
 	}
+
 	port, err := strconv.Atoi(portText)
 	if err != nil {
 		return nil, err
 	}
+
 	if err := probe(addr); err != nil {
 		return nil, err
 	}
+
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("%v", p)
 		}
 	}()
+
 	return simulated.NewBackend(alloc, func(n *node.Config, e *ethconfig.Config) {
 		// The same port serves both.
-		n.HTTPHost, n.HTTPPort, n.HTTPModules, n.HTTPVirtualHosts = host, port, []string{"eth", "net", "web3", "txpool"}, []string{"*"}
+		n.HTTPHost, n.HTTPPort, n.HTTPModules, n.HTTPVirtualHosts = host, port,
+			[]string{"eth", "net", "web3", "txpool"}, []string{"*"}
 		n.WSHost, n.WSPort, n.WSModules, n.WSOrigins = host, port, n.HTTPModules, []string{"*"}
 		config := *e.Genesis.Config
 		config.ChainID = new(big.Int).SetUint64(o.ChainID)
-		config.BogotaTime, config.AmsterdamTime = nil, nil // the rules of live chains: the drafts of the next forks price gas otherwise
+		// the rules of live chains: the drafts of the next forks price gas otherwise
+		config.BogotaTime, config.AmsterdamTime = nil, nil
 		e.Genesis.Config, e.NetworkId = &config, o.ChainID
 		e.Genesis.GasLimit = cmp.Or(o.GasLimit, e.Genesis.GasLimit)
 		e.Miner.GasCeil = e.Genesis.GasLimit
 		e.Genesis.Alloc = maps.Clone(e.Genesis.Alloc)
-		e.Miner.Recommit = time.Minute                             // a block is built in one go, and until then; the default leaves out what takes over 2 s
-		e.RPCTxFeeCap = 0                                          // a full block at a high fee costs more than the default allows
+		// a block is built in one go, and until then; the default leaves out what takes over 2 s
+		e.Miner.Recommit = time.Minute
+		// a full block at a high fee costs more than the default allows
+		e.RPCTxFeeCap = 0
 		e.TxPool.GlobalSlots, e.TxPool.AccountSlots = 1<<16, 1<<14 // a load test sends more at once than a network would
 		e.TxPool.GlobalQueue, e.TxPool.AccountQueue = 1<<16, 1<<14
 	}), nil
@@ -117,22 +130,27 @@ func (s *Sim) mine(ctx context.Context, n int) error {
 		if err := s.settle(ctx); err != nil {
 			return err
 		}
+
 		before := s.head()
 		if s.backend.Commit(); s.head() != before+1 {
 			return fmt.Errorf("mine block %d: the simulated chain is still at %d", before+1, s.head())
 		}
+
 		// Its one effect is to wait until the pool has heard of the block: there is no such block to fork at.
 		_ = s.backend.Fork(common.Hash{})
 	}
+
 	return nil
 }
 
-// settleTimeout is how long a block waits for transactions that the pool has accepted and not yet lined up. Longer than that waits only
-// what cannot be mined, since an earlier transaction of the account is missing.
+// settleTimeout is how long a block waits for transactions that the pool has accepted and not yet
+// lined up. Longer than that waits only what cannot be mined, since an earlier transaction of the
+// account is missing.
 const settleTimeout = 250 * time.Millisecond
 
-// settle waits until the pool has lined up the transactions that it was given, which it does in the background. A block must not start
-// before, nor may the pool be busy with an earlier block when they come: it then leaves out the account's newest ones until the block after.
+// settle waits until the pool has lined up the transactions that it was given, which it does in the
+// background. A block must not start before, nor may the pool be busy with an earlier block when
+// they come: it then leaves out the account's newest ones until the block after.
 func (s *Sim) settle(ctx context.Context) error {
 	timeout := time.NewTimer(settleTimeout)
 	defer timeout.Stop()
@@ -143,9 +161,11 @@ func (s *Sim) settle(ctx context.Context) error {
 		if err := s.client.CallContext(ctx, &status, "txpool_status"); err != nil {
 			return fmt.Errorf("read the state of the pool: %w", err)
 		}
+
 		if status.Queued == 0 {
 			return nil
 		}
+
 		select {
 		case <-tick.C:
 		case <-timeout.C:
@@ -160,6 +180,7 @@ func (s *Sim) head() uint64 {
 	if err != nil {
 		return 0
 	}
+
 	return n
 }
 
@@ -190,17 +211,19 @@ func (s *Sim) mineAtInterval() {
 	}
 }
 
-// AdvanceTime makes a block whose time is d after its parent's. Transactions that wait are mined before. Later blocks go on from there,
-// which is in the future; there is no way back.
+// AdvanceTime makes a block whose time is d after its parent's. Transactions that wait are mined
+// before. Later blocks go on from there, which is in the future; there is no way back.
 func (s *Sim) AdvanceTime(ctx context.Context, d time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.mine(ctx, 1); err != nil {
 		return err
 	}
+
 	if err := s.backend.AdjustTime(d); err != nil {
 		return fmt.Errorf("advance the chain's time by %s: %w", d, err)
 	}
+
 	return nil
 }
 
@@ -212,11 +235,13 @@ func (s *Sim) Reorg(ctx context.Context, depth int, fate Fate) error {
 	if err != nil {
 		return err
 	}
+
 	if fate == Keep {
 		if err := s.resend(ctx, slices.Concat(blocks...)); err != nil {
 			return err
 		}
 	}
+
 	return s.mine(ctx, depth+1)
 }
 
@@ -232,8 +257,8 @@ type Rebuild struct {
 	Random *rand.Rand
 }
 
-// Rebuild carries it out. The hashes of the transactions stay the same, so {tx_hash}:{log_index} names another log than before
-// wherever a transaction emits several.
+// Rebuild carries it out. The hashes of the transactions stay the same, so {tx_hash}:{log_index}
+// names another log than before wherever a transaction emits several.
 func (s *Sim) Rebuild(ctx context.Context, b Rebuild) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -241,6 +266,7 @@ func (s *Sim) Rebuild(ctx context.Context, b Rebuild) error {
 	if err != nil {
 		return err
 	}
+
 	gone := map[common.Address]bool{}
 	for i, raw := range blocks {
 		shift := b.Shift
@@ -251,21 +277,25 @@ func (s *Sim) Rebuild(ctx context.Context, b Rebuild) error {
 				blocks[i+1] = append(later, blocks[i+1]...)
 			}
 		}
+
 		if err := s.emit(ctx, shift); err != nil {
 			return err
 		}
+
 		if err := s.resend(ctx, raw); err != nil {
 			return err
 		}
+
 		if err := s.mine(ctx, 1); err != nil {
 			return err
 		}
 	}
+
 	return s.mine(ctx, 1)
 }
 
-// choose changes the order of the accounts, moves what two of sixteen of them send to the next block from some transaction on, and
-// leaves out what one of sixteen sends from then on.
+// choose changes the order of the accounts, moves what two of sixteen of them send to the next
+// block from some transaction on, and leaves out what one of sixteen sends from then on.
 func (b Rebuild) choose(raw []hexutil.Bytes, gone map[common.Address]bool) (now, later []hexutil.Bytes) {
 	accounts := map[common.Address]int{}
 	var lists [][]hexutil.Bytes
@@ -274,13 +304,16 @@ func (b Rebuild) choose(raw []hexutil.Bytes, gone map[common.Address]bool) (now,
 		if gone[from] {
 			continue
 		}
+
 		i, ok := accounts[from]
 		if !ok {
 			i = len(lists)
 			accounts[from], lists = i, append(lists, nil)
 		}
+
 		lists[i] = append(lists[i], r)
 	}
+
 	b.Random.Shuffle(len(lists), func(i, j int) { lists[i], lists[j] = lists[j], lists[i] })
 	for _, list := range lists {
 		switch b.Random.IntN(16) {
@@ -294,6 +327,7 @@ func (b Rebuild) choose(raw []hexutil.Bytes, gone map[common.Address]bool) (now,
 			now = append(now, list...)
 		}
 	}
+
 	return now, later
 }
 
@@ -303,10 +337,12 @@ func sender(raw hexutil.Bytes) common.Address {
 	if tx.UnmarshalBinary(raw) != nil {
 		return common.Address{}
 	}
+
 	from, err := types.Sender(types.LatestSignerForChainID(tx.ChainId()), &tx)
 	if err != nil {
 		return common.Address{}
 	}
+
 	return from
 }
 
@@ -315,47 +351,60 @@ func (s *Sim) emit(ctx context.Context, n int) error {
 	if n == 0 {
 		return nil
 	}
+
 	client := s.backend.Client()
 	nonce, err := client.PendingNonceAt(ctx, s.stranger.Address)
 	if err != nil {
 		return fmt.Errorf("read the stranger's nonce: %w", err)
 	}
+
 	head, err := client.HeaderByNumber(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("read the head: %w", err)
 	}
+
 	tip := new(big.Int).Mul(gwei, big.NewInt(50))
 	tx, err := types.SignNewTx(s.stranger.Key, types.LatestSignerForChainID(s.ChainID()), &types.DynamicFeeTx{
-		ChainID: s.ChainID(), Nonce: nonce, GasTipCap: tip, GasFeeCap: new(big.Int).Add(tip, new(big.Int).Mul(head.BaseFee, big.NewInt(10))),
-		Gas: 200_000 + 1000*uint64(n), Data: bytes.Repeat([]byte{0x5f, 0x5f, 0xa0}, n), // PUSH0 PUSH0 LOG0, as the code of a constructor
+		ChainID: s.ChainID(), Nonce: nonce, GasTipCap: tip,
+		GasFeeCap: new(big.Int).Add(tip, new(big.Int).Mul(head.BaseFee, big.NewInt(10))),
+		// PUSH0 PUSH0 LOG0, as the code of a constructor
+		Gas: 200_000 + 1000*uint64(n), Data: bytes.Repeat([]byte{0x5f, 0x5f, 0xa0}, n),
 	})
 	if err != nil {
 		return fmt.Errorf("sign the stranger's transaction: %w", err)
 	}
+
 	if err := client.SendTransaction(ctx, tx); err != nil {
 		return fmt.Errorf("send the stranger's transaction: %w", err)
 	}
+
 	return nil
 }
 
-// fork makes the block below the newest depth ones the head, and returns the transactions of those by block, without the stranger's.
+// fork makes the block below the newest depth ones the head, and returns the transactions of those
+// by block, without the stranger's.
 func (s *Sim) fork(ctx context.Context, depth int) ([][]hexutil.Bytes, error) {
 	blocks, err := rawTransactions(ctx, s.client, depth)
 	if err != nil {
 		return nil, err
 	}
+
 	for i, raw := range blocks {
 		blocks[i] = slices.DeleteFunc(raw, func(r hexutil.Bytes) bool { return sender(r) == s.stranger.Address })
 	}
+
 	fork, err := s.backend.Client().HeaderByNumber(ctx, new(big.Int).SetUint64(s.head()-uint64(depth)))
 	if err != nil {
 		return nil, fmt.Errorf("read the block of the fork: %w", err)
 	}
+
 	s.backend.Rollback() // Fork refuses while transactions wait
 	if err := s.backend.Fork(fork.Hash()); err != nil {
 		return nil, fmt.Errorf("fork at block %d: %w", fork.Number, err)
 	}
+
 	s.backend.Rollback() // what came back from the replaced blocks
+
 	return blocks, nil
 }
 
@@ -363,6 +412,7 @@ func (s *Sim) resend(ctx context.Context, raw []hexutil.Bytes) error {
 	if err := send(ctx, s.client, raw); err != nil {
 		return fmt.Errorf("send %d transactions again: %w", len(raw), err)
 	}
+
 	return nil
 }
 
@@ -371,5 +421,6 @@ func (s *Sim) Stop() error {
 	close(s.stop)
 	s.miner.Wait()
 	s.client.Close()
+
 	return s.backend.Close()
 }

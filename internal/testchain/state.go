@@ -18,27 +18,32 @@ type State struct {
 	Settled               bool
 }
 
-// ReadStates asks escrows for their state as of a block, by eth_call: a second source beside their events. The node at url must still have the
-// state of that block.
-func ReadStates(ctx context.Context, url string, block uint64, escrows []common.Address) (map[common.Address]State, error) {
+// ReadStates asks escrows for their state as of a block, by eth_call: a second source beside their
+// events. The node at url must still have the state of that block.
+func ReadStates(ctx context.Context, url string, block uint64,
+	escrows []common.Address) (map[common.Address]State, error) {
 	c, err := rpc.DialContext(ctx, url)
 	if err != nil {
 		return nil, fmt.Errorf("reach the chain: %w", err)
 	}
 	defer c.Close()
 	e := escrowABI
-	calls := [][]byte{e.PackPayer(), e.PackPayee(), e.PackArbiter(), e.PackAmount(), e.PackReleaseTime(), e.PackApprovalsRequired(), e.PackApprovals(), e.PackSettled()}
+	calls := [][]byte{e.PackPayer(), e.PackPayee(), e.PackArbiter(), e.PackAmount(), e.PackReleaseTime(),
+		e.PackApprovalsRequired(), e.PackApprovals(), e.PackSettled()}
 	answers := make([]hexutil.Bytes, len(escrows)*len(calls))
 	batch := make([]rpc.BatchElem, len(answers))
 	for i := range batch {
 		to := escrows[i/len(calls)]
 		batch[i] = rpc.BatchElem{
-			Method: "eth_call", Args: []any{map[string]any{"to": to, "data": hexutil.Bytes(calls[i%len(calls)])}, hexutil.Uint64(block)}, Result: &answers[i],
+			Method: "eth_call", Args: []any{map[string]any{"to": to, "data": hexutil.Bytes(calls[i%len(calls)])},
+				hexutil.Uint64(block)}, Result: &answers[i],
 		}
 	}
+
 	if err := call(ctx, c, batch); err != nil {
 		return nil, fmt.Errorf("ask %d escrows for their state at block %d: %w", len(escrows), block, err)
 	}
+
 	states := make(map[common.Address]State, len(escrows))
 	for i, escrow := range escrows {
 		a := answers[i*len(calls) : (i+1)*len(calls)]
@@ -47,11 +52,14 @@ func ReadStates(ctx context.Context, url string, block uint64, escrows []common.
 				return nil, fmt.Errorf("ask escrow %s for its state: answer %d is %q, not a word", escrow, j, []byte(a[j]))
 			}
 		}
+
 		word := func(j int) *big.Int { return new(big.Int).SetBytes(a[j]) }
 		states[escrow] = State{
-			Payer: common.BytesToAddress(a[0]), Payee: common.BytesToAddress(a[1]), Arbiter: common.BytesToAddress(a[2]), Amount: word(3), ReleaseTime: word(4),
+			Payer: common.BytesToAddress(a[0]), Payee: common.BytesToAddress(a[1]), Arbiter: common.BytesToAddress(a[2]),
+			Amount: word(3), ReleaseTime: word(4),
 			Required: a[5][31], Approvals: a[6][31], Settled: a[7][31] == 1,
 		}
 	}
+
 	return states, nil
 }

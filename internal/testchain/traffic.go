@@ -29,12 +29,14 @@ const (
 	ChangeArbiter       Action = "change_arbiter"
 	MakeNoise           Action = "make_noise"     // Approved events of a contract that is no escrow
 	CreateSeveral       Action = "create_several" // in one transaction; not in the default mix
-	SettleSeveral       Action = "settle_several" // created, approved and released in one transaction; not in the default mix
+	// created, approved and released in one transaction; not in the default mix
+	SettleSeveral Action = "settle_several"
 )
 
 // DefaultMix weighs the actions so that most escrows are approved and released.
 func DefaultMix() map[Action]int {
-	return map[Action]int{Create: 4, CreateDeterministic: 2, CreateLegacy: 1, Approve: 14, Release: 2, Refund: 2, ChangeArbiter: 2, MakeNoise: 1}
+	return map[Action]int{Create: 4, CreateDeterministic: 2, CreateLegacy: 1, Approve: 14, Release: 2, Refund: 2,
+		ChangeArbiter: 2, MakeNoise: 1}
 }
 
 // DenseMix has many events in one transaction, of one escrow and of several.
@@ -55,8 +57,8 @@ type TrafficConfig struct {
 	Open int
 }
 
-// Traffic uses the contracts as their users would, in an order that a seed decides, and knows from receipts what came of it.
-// It is to be used by one goroutine at a time.
+// Traffic uses the contracts as their users would, in an order that a seed decides, and knows from
+// receipts what came of it. It is to be used by one goroutine at a time.
 type Traffic struct {
 	config  TrafficConfig
 	wallet  *Wallet
@@ -109,31 +111,40 @@ func NewTraffic(ctx context.Context, c TrafficConfig) (*Traffic, error) {
 	if c.Mix == nil {
 		c.Mix = DefaultMix()
 	}
+
 	if len(c.Accounts) < 3 {
 		return nil, fmt.Errorf("start traffic with %d accounts: payer, payee and arbiter need 3", len(c.Accounts))
 	}
+
 	t := &Traffic{config: c, rand: rand.New(rand.NewPCG(c.Seed, 0))}
-	for _, a := range []Action{Create, CreateDeterministic, CreateLegacy, Approve, Release, Refund, ChangeArbiter, MakeNoise, CreateSeveral, SettleSeveral} {
+	for _, a := range []Action{Create, CreateDeterministic, CreateLegacy, Approve, Release, Refund, ChangeArbiter,
+		MakeNoise, CreateSeveral, SettleSeveral} {
 		needs := map[Action]common.Address{
-			CreateLegacy: c.Deployment.Legacy, MakeNoise: c.Deployment.Noise, CreateSeveral: c.Deployment.Load, SettleSeveral: c.Deployment.Load,
+			CreateLegacy: c.Deployment.Legacy, MakeNoise: c.Deployment.Noise, CreateSeveral: c.Deployment.Load,
+			SettleSeveral: c.Deployment.Load,
 		}
 		if contract, special := needs[a]; special && contract == (common.Address{}) {
 			continue
 		}
+
 		t.actions = append(t.actions, slices.Repeat([]Action{a}, c.Mix[a])...)
 	}
+
 	if len(t.actions) == 0 {
 		return nil, errors.New("start traffic: the mix has no action that the deployment allows")
 	}
+
 	t.stats = TrafficStats{Sent: map[Action]int{}, Events: map[string]int{}}
 	var err error
 	if t.wallet, err = OpenWallet(ctx, c.URL, c.Accounts...); err != nil {
 		return nil, err
 	}
+
 	if err := t.resync(ctx); err != nil {
 		t.Close()
 		return nil, err
 	}
+
 	return t, nil
 }
 
@@ -148,9 +159,11 @@ func (t *Traffic) Stats() TrafficStats {
 	for k, v := range t.stats.Sent {
 		s.Sent[k] = v
 	}
+
 	for k, v := range t.stats.Events {
 		s.Events[k] = v
 	}
+
 	return s
 }
 
@@ -164,18 +177,20 @@ func (t *Traffic) Run(ctx context.Context, interval time.Duration, n int) error 
 			return nil
 		case <-ticker.C:
 		}
+
 		if err := t.Step(ctx, n); err != nil && ctx.Err() == nil {
 			return err
 		}
 	}
 }
 
-// Step looks at what has become of earlier transactions and sends n new ones. It mines nothing. It does not mind reorganisations: it notices
-// and reads the chain again.
+// Step looks at what has become of earlier transactions and sends n new ones. It mines nothing. It
+// does not mind reorganisations: it notices and reads the chain again.
 func (t *Traffic) Step(ctx context.Context, n int) error {
 	if err := t.Settle(ctx); err != nil {
 		return err
 	}
+
 	txs := make([]*types.Transaction, n)
 	flights := make([]flight, n)
 	kinds := make([]Action, n)
@@ -185,6 +200,7 @@ func (t *Traffic) Step(ctx context.Context, n int) error {
 		if err != nil {
 			return err
 		}
+
 		creates := 0
 		switch kind {
 		case Create, CreateDeterministic, CreateLegacy:
@@ -192,21 +208,27 @@ func (t *Traffic) Step(ctx context.Context, n int) error {
 		case CreateSeveral:
 			creates = several
 		}
+
 		t.coming += creates
 		txs[i], flights[i], kinds[i] = tx, flight{tx.Hash(), e, creates}, kind
 	}
+
 	if _, err := t.wallet.sendSigned(ctx, txs); err != nil {
 		if ctx.Err() != nil {
 			return err
 		}
-		// A reorganisation since Settle makes nonces wrong. Read again, and be content to do less this time; if it was something else,
-		// reading fails too, or the next Step does.
+
+		// A reorganisation since Settle makes nonces wrong. Read again, and be content to do less this
+		// time; if it was something else, reading fails too, or the next Step does.
 		return t.resync(ctx)
 	}
+
 	for _, kind := range kinds {
 		t.stats.Sent[kind]++
 	}
+
 	t.flying = append(t.flying, flights...)
+
 	return nil
 }
 
@@ -215,20 +237,24 @@ func (t *Traffic) Settle(ctx context.Context) error {
 	if err := t.wallet.refreshFees(ctx); err != nil {
 		return err
 	}
+
 	if moved, err := t.moved(ctx); err != nil {
 		return err
 	} else if moved {
 		t.stats.Resyncs++
 		return t.resync(ctx)
 	}
+
 	hashes := make([]common.Hash, len(t.flying))
 	for i, f := range t.flying {
 		hashes[i] = f.hash
 	}
+
 	receipts, err := t.wallet.Receipts(ctx, hashes)
 	if err != nil {
 		return err
 	}
+
 	waiting := t.flying[:0]
 	for i, r := range receipts {
 		f := t.flying[i]
@@ -236,31 +262,39 @@ func (t *Traffic) Settle(ctx context.Context) error {
 			waiting = append(waiting, f)
 			continue
 		}
+
 		t.stats.Mined++
 		if r.Status != types.ReceiptStatusSuccessful {
 			t.stats.Reverted++
 		}
+
 		if f.escrow != nil {
 			f.escrow.busy = false
 		}
+
 		t.coming -= f.creates
 		for _, l := range r.Logs {
 			t.apply(l, true)
 		}
+
 		if n := r.BlockNumber.Uint64(); n > t.newest.number {
 			t.newest = blockID{n, r.BlockHash}
 		}
 	}
+
 	t.flying = waiting
+
 	return nil
 }
 
 // moved reports whether the newest block that we have a receipt of is still there.
 func (t *Traffic) moved(ctx context.Context) (bool, error) {
 	var block *struct{ Hash common.Hash }
-	if err := t.wallet.rpc.CallContext(ctx, &block, "eth_getBlockByNumber", hexutil.Uint64(t.newest.number), false); err != nil {
+	if err := t.wallet.rpc.CallContext(ctx, &block, "eth_getBlockByNumber", hexutil.Uint64(t.newest.number),
+		false); err != nil {
 		return false, fmt.Errorf("read block %d: %w", t.newest.number, err)
 	}
+
 	return block == nil || block.Hash != t.newest.hash, nil
 }
 
@@ -274,6 +308,7 @@ func (t *Traffic) resync(ctx context.Context) (err error) {
 			return err
 		}
 	}
+
 	return err
 }
 
@@ -282,14 +317,17 @@ func (t *Traffic) read(ctx context.Context) error {
 	if err := t.wallet.rpc.CallContext(ctx, &head, "eth_blockNumber"); err != nil {
 		return fmt.Errorf("read the head: %w", err)
 	}
+
 	from := min(t.config.Deployment.Block, uint64(head))
 	truth, err := ReadTruth(ctx, t.config.URL, from, uint64(head), t.config.Deployment.Factory, t.config.Deployment.Legacy)
 	if err != nil {
 		return err
 	}
+
 	if err := errors.Join(t.wallet.Sync(ctx), t.wallet.refreshFees(ctx)); err != nil {
 		return err
 	}
+
 	t.escrows, t.index, t.newest = nil, map[common.Address]*escrow{}, blockID{truth.To, truth.Hash}
 	t.flying, t.coming = nil, 0
 	for _, address := range truth.Escrows {
@@ -297,6 +335,7 @@ func (t *Traffic) read(ctx context.Context) error {
 			t.apply(e.Log, false)
 		}
 	}
+
 	return nil
 }
 
@@ -308,23 +347,29 @@ func (t *Traffic) apply(l *types.Log, count bool) {
 	if name == "" || l.Address == t.config.Deployment.Noise {
 		return
 	}
+
 	if count {
 		t.stats.Events[name]++
 	}
+
 	if name == "EscrowCreated" {
 		created, err := escrowABI.UnpackEscrowCreatedEvent(l)
 		if err != nil {
 			return
 		}
+
 		e := &escrow{address: l.Address, payer: created.Payer, payee: created.Payee, other: created.Arbiter,
 			required: created.ApprovalsRequired, releaseTime: created.ReleaseTime.Uint64()}
 		t.escrows, t.index[l.Address] = append(t.escrows, e), e
+
 		return
 	}
+
 	e := t.index[l.Address]
 	if e == nil {
 		return
 	}
+
 	switch name {
 	case "Approved":
 		e.approved = append(e.approved, common.BytesToAddress(l.Topics[1][:]))
@@ -342,8 +387,8 @@ func (t *Traffic) apply(l *types.Log, count bool) {
 // tries is how many escrows are looked at for one on which an action is possible.
 const tries = 16
 
-// choose picks an action, an escrow on which it is possible, and the account that may do it. Where there is none, it creates an escrow, or
-// makes noise when there are enough.
+// choose picks an action, an escrow on which it is possible, and the account that may do it. Where
+// there is none, it creates an escrow, or makes noise when there are enough.
 func (t *Traffic) choose() (Action, int, *escrow, Call) {
 	action := t.actions[t.rand.IntN(len(t.actions))]
 	full := t.config.Open > 0 && len(t.escrows)+t.coming >= t.config.Open
@@ -353,24 +398,30 @@ func (t *Traffic) choose() (Action, int, *escrow, Call) {
 			account, call := t.create(action)
 			return action, account, nil, call
 		}
+
 		action = Approve
 	case MakeNoise:
 		return t.noise()
 	}
+
 	for range min(tries, len(t.escrows)) {
 		e := t.escrows[t.rand.IntN(len(t.escrows))]
 		if e.busy {
 			continue
 		}
+
 		if account, data := t.act(action, e); data != nil {
 			e.busy = true
 			return action, account, e, Call{To: &e.address, Data: data, Gas: 500_000}
 		}
 	}
+
 	if full && t.config.Deployment.Noise != (common.Address{}) {
 		return t.noise()
 	}
+
 	account, call := t.create(Create)
+
 	return Create, account, nil, call
 }
 
@@ -401,6 +452,7 @@ func (t *Traffic) act(action Action, e *escrow) (account int, data []byte) {
 			return i, escrowABI.PackChangeArbiter(t.config.Accounts[t.rand.IntN(len(t.config.Accounts))].Address)
 		}
 	}
+
 	return 0, nil
 }
 
@@ -415,6 +467,7 @@ func (t *Traffic) create(action Action) (int, Call) {
 	if t.rand.IntN(5) == 0 {
 		arbiter = common.Address{}
 	}
+
 	approvals := uint8(1 + t.rand.IntN(2)) // three are never reached without an arbiter
 	// Wei, from nothing to more than fits into 64 bits.
 	amount := new(big.Int).Lsh(big.NewInt(int64(t.rand.IntN(1000))), uint(t.rand.IntN(60)))
@@ -425,10 +478,12 @@ func (t *Traffic) create(action Action) (int, Call) {
 	case 1:
 		delay.SetInt64(24 * 3600)
 	}
+
 	call := Call{Value: amount}
 	switch action {
 	case CreateLegacy:
-		call.To, call.Data = &t.config.Deployment.Legacy, contracts.NewLegacyEscrowFactory().PackCreateEscrow(payee, delay, approvals)
+		call.To, call.Data = &t.config.Deployment.Legacy,
+			contracts.NewLegacyEscrowFactory().PackCreateEscrow(payee, delay, approvals)
 	case CreateSeveral:
 		call.To, call.Gas = &t.config.Deployment.Load, several*gasCreate+100_000
 		call.Data = loadABI.PackCreate(t.config.Deployment.Factory, big.NewInt(several), payee, delay, approvals, arbiter)
@@ -440,10 +495,14 @@ func (t *Traffic) create(action Action) (int, Call) {
 		for i := range salt {
 			salt[i] = byte(t.rand.Uint32())
 		}
-		call.To, call.Data = &t.config.Deployment.Factory, contracts.NewEscrowFactory().PackCreateEscrowDeterministic(payee, delay, approvals, arbiter, salt)
+
+		call.To, call.Data = &t.config.Deployment.Factory,
+			contracts.NewEscrowFactory().PackCreateEscrowDeterministic(payee, delay, approvals, arbiter, salt)
 	default:
-		call.To, call.Data = &t.config.Deployment.Factory, contracts.NewEscrowFactory().PackCreateEscrow(payee, delay, approvals, arbiter)
+		call.To, call.Data = &t.config.Deployment.Factory,
+			contracts.NewEscrowFactory().PackCreateEscrow(payee, delay, approvals, arbiter)
 	}
+
 	return people[0], call
 }
 
@@ -453,5 +512,7 @@ func (t *Traffic) noise() (Action, int, *escrow, Call) {
 	if t.rand.IntN(2) == 0 {
 		data = noise.PackApprovedUnindexed(n)
 	}
-	return MakeNoise, t.rand.IntN(len(t.config.Accounts)), nil, Call{To: &t.config.Deployment.Noise, Data: data, Gas: 200_000}
+
+	return MakeNoise, t.rand.IntN(len(t.config.Accounts)), nil,
+		Call{To: &t.config.Deployment.Noise, Data: data, Gas: 200_000}
 }

@@ -14,9 +14,11 @@ func startTraffic(t testing.TB, n testchain.Node, seed uint64) (*testchain.Traff
 	t.Helper()
 	d, err := testchain.Deploy(within(t), n)
 	require.NoError(t, err)
-	traffic, err := testchain.NewTraffic(within(t), testchain.TrafficConfig{URL: n.HTTP(), Deployment: d, Accounts: n.Accounts()[:9], Seed: seed})
+	traffic, err := testchain.NewTraffic(within(t),
+		testchain.TrafficConfig{URL: n.HTTP(), Deployment: d, Accounts: n.Accounts()[:9], Seed: seed})
 	require.NoError(t, err)
 	t.Cleanup(traffic.Close)
+
 	return traffic, d
 }
 
@@ -32,17 +34,20 @@ func TestTrafficDoesEverythingAndKnowsIt(t *testing.T) {
 			require.NoError(t, n.AdvanceTime(ctx, 32*24*time.Hour))
 		}
 	}
+
 	require.NoError(t, traffic.Settle(ctx))
 	s := traffic.Stats()
 	t.Logf("%+v", s)
 	for action := range testchain.DefaultMix() {
 		require.Positive(t, s.Sent[action], action)
 	}
+
 	require.Equal(t, 1000, s.Mined)
 	require.Zero(t, s.Reverted)
 
 	truth := readTruth(t, n, d)
-	require.Len(t, truth.Escrows, s.Sent[testchain.Create]+s.Sent[testchain.CreateDeterministic]+s.Sent[testchain.CreateLegacy])
+	require.Len(t, truth.Escrows,
+		s.Sent[testchain.Create]+s.Sent[testchain.CreateDeterministic]+s.Sent[testchain.CreateLegacy])
 	open := len(truth.Escrows) - truth.Count("EscrowReleased", "EscrowRefunded")
 	require.Equal(t, s.Open, open)
 	total := 0
@@ -50,6 +55,7 @@ func TestTrafficDoesEverythingAndKnowsIt(t *testing.T) {
 		require.Equal(t, truth.Count(name), count, name)
 		total += count
 	}
+
 	require.Equal(t, truth.Count(), total)
 	require.Len(t, s.Events, 6, "every event of the system")
 	for _, escrow := range truth.Escrows {
@@ -67,11 +73,13 @@ func TestTrafficFollowsFromTheSeed(t *testing.T) {
 			require.NoError(t, traffic.Step(ctx, 10))
 			require.NoError(t, n.Mine(ctx, 1))
 		}
+
 		var all []string
 		truth := readTruth(t, n, d)
 		for _, escrow := range truth.Escrows {
 			all = append(append(all, escrow.Hex()), names(truth.Events[escrow])...)
 		}
+
 		return all
 	}
 	require.Equal(t, run(1), run(1))
@@ -90,6 +98,7 @@ func TestTrafficSurvivesReorganisations(t *testing.T) {
 			require.NoError(t, n.Reorg(ctx, 1+step%3, testchain.Fate(step%2 == 0)))
 		}
 	}
+
 	require.NoError(t, traffic.Settle(ctx))
 	s := traffic.Stats()
 	t.Logf("%+v", s)
@@ -119,7 +128,8 @@ func TestTrafficLimitsOpenEscrows(t *testing.T) {
 	n := startSim(t, testchain.Options{})
 	d, err := testchain.Deploy(ctx, n)
 	require.NoError(t, err)
-	traffic, err := testchain.NewTraffic(ctx, testchain.TrafficConfig{URL: n.HTTP(), Deployment: d, Accounts: n.Accounts()[:9], Open: 12})
+	traffic, err := testchain.NewTraffic(ctx, testchain.TrafficConfig{URL: n.HTTP(), Deployment: d,
+		Accounts: n.Accounts()[:9], Open: 12})
 	require.NoError(t, err)
 	defer traffic.Close()
 	for range 20 {
@@ -131,6 +141,7 @@ func TestTrafficLimitsOpenEscrows(t *testing.T) {
 
 	_, err = testchain.NewTraffic(ctx, testchain.TrafficConfig{URL: n.HTTP(), Deployment: d, Accounts: n.Accounts()[:2]})
 	require.ErrorContains(t, err, "need 3")
-	_, err = testchain.NewTraffic(ctx, testchain.TrafficConfig{URL: n.HTTP(), Accounts: n.Accounts(), Mix: map[testchain.Action]int{testchain.MakeNoise: 1}})
+	_, err = testchain.NewTraffic(ctx, testchain.TrafficConfig{URL: n.HTTP(), Accounts: n.Accounts(),
+		Mix: map[testchain.Action]int{testchain.MakeNoise: 1}})
 	require.ErrorContains(t, err, "no action")
 }

@@ -29,28 +29,33 @@ func (e Entry) Args() (map[string]string, error) {
 	if err := event.Inputs.UnpackIntoMap(args, e.Log.Data); err != nil {
 		return nil, fmt.Errorf("read the arguments of %s %s: %w", e.Name, e.ID, err)
 	}
+
 	var indexed abi.Arguments
 	for _, in := range event.Inputs {
 		if in.Indexed {
 			indexed = append(indexed, in)
 		}
 	}
+
 	if err := abi.ParseTopicsIntoMap(args, indexed, e.Log.Topics[1:]); err != nil {
 		return nil, fmt.Errorf("read the indexed arguments of %s %s: %w", e.Name, e.ID, err)
 	}
+
 	text := map[string]string{}
 	for name, value := range args {
 		text[name] = fmt.Sprint(value)
 	}
+
 	return text, nil
 }
 
 // Truth is what happened according to one node, at one moment.
 type Truth struct {
-	To      uint64                     // newest block read
-	Hash    common.Hash                // of that block
-	Escrows []common.Address           // in the order in which they were announced
-	Events  map[common.Address][]Entry // by escrow, in the order of the chain: EscrowCreated is the first, EscrowDeployed the second
+	To      uint64           // newest block read
+	Hash    common.Hash      // of that block
+	Escrows []common.Address // in the order in which they were announced
+	// by escrow, in the order of the chain: EscrowCreated is the first, EscrowDeployed the second
+	Events map[common.Address][]Entry
 }
 
 // IDs returns the ids of an escrow's events that have one of the names (none given: any), in the order of the chain.
@@ -61,6 +66,7 @@ func (t *Truth) IDs(escrow common.Address, names ...string) []string {
 			ids = append(ids, e.ID)
 		}
 	}
+
 	return ids
 }
 
@@ -69,12 +75,14 @@ func (t *Truth) Count(names ...string) (n int) {
 	for escrow := range t.Events {
 		n += len(t.IDs(escrow, names...))
 	}
+
 	return n
 }
 
-// ReadTruth reads the blocks from to to, both included, of the node at url: every receipt of every block, rather than eth_getLogs with
-// some filter, so that it shares no mistake with the relayer. It answers with the events of the escrows that these factories announced. The
-// chain should stand still meanwhile: a reorganisation is noticed, and an error.
+// ReadTruth reads the blocks from to to, both included, of the node at url: every receipt of every
+// block, rather than eth_getLogs with some filter, so that it shares no mistake with the relayer.
+// It answers with the events of the escrows that these factories announced. The chain should stand
+// still meanwhile: a reorganisation is noticed, and an error.
 func ReadTruth(ctx context.Context, url string, from, to uint64, factories ...common.Address) (*Truth, error) {
 	c, err := rpc.DialContext(ctx, url)
 	if err != nil {
@@ -85,6 +93,7 @@ func ReadTruth(ctx context.Context, url string, from, to uint64, factories ...co
 	if err != nil {
 		return nil, err
 	}
+
 	t := &Truth{To: to, Hash: hash, Events: map[common.Address][]Entry{}}
 	for _, l := range logs {
 		if eventName(l) == "EscrowDeployed" && slices.Contains(factories, l.Address) {
@@ -93,17 +102,20 @@ func ReadTruth(ctx context.Context, url string, from, to uint64, factories ...co
 			t.Events[escrow] = nil
 		}
 	}
+
 	for _, l := range logs { // once more, since EscrowCreated comes before the announcement
 		escrow, name := l.Address, eventName(l)
 		if name == "EscrowDeployed" && slices.Contains(factories, l.Address) {
 			escrow = common.BytesToAddress(l.Topics[1][:])
 		}
+
 		if _, ours := t.Events[escrow]; ours && name != "" {
 			t.Events[escrow] = append(t.Events[escrow], Entry{
 				ID: fmt.Sprintf("%s:%d", l.TxHash, l.Index), Name: name, Escrow: escrow, Log: l,
 			})
 		}
 	}
+
 	return t, nil
 }
 
@@ -116,23 +128,28 @@ func readLogs(ctx context.Context, c *rpc.Client, from, to uint64) (logs []*type
 		if err != nil {
 			return nil, parent, fmt.Errorf("read %d blocks from %d: %w", n, start, err)
 		}
+
 		for i, h := range headers {
 			number := start + uint64(i)
 			if h == nil {
 				return nil, parent, fmt.Errorf("read block %d: the node does not have it", number)
 			}
+
 			if number > from && h.ParentHash != parent {
 				return nil, parent, fmt.Errorf("read block %d: the chain changed meanwhile", number)
 			}
+
 			parent = h.Hash
 			for _, r := range receipts[i] {
 				if r.BlockHash != h.Hash {
 					return nil, parent, fmt.Errorf("read the receipts of block %d: the chain changed meanwhile", number)
 				}
+
 				logs = append(logs, r.Logs...)
 			}
 		}
 	}
+
 	return logs, parent, nil
 }
 
@@ -147,32 +164,39 @@ func readBlocks(ctx context.Context, c *rpc.Client, start, n uint64) ([]*header,
 			rpc.BatchElem{Method: "eth_getBlockByNumber", Args: []any{number, false}, Result: &headers[i]},
 			rpc.BatchElem{Method: "eth_getBlockReceipts", Args: []any{number}, Result: &receipts[i]})
 	}
+
 	return headers, receipts, call(ctx, c, batch)
 }
 
 // events are the topics of the escrow system, the older EscrowDeployed included.
 var events = func() map[common.Hash]abi.Event {
 	m := map[common.Hash]abi.Event{}
-	for _, data := range []string{contracts.EscrowMetaData.ABI, contracts.EscrowFactoryMetaData.ABI, contracts.LegacyEscrowFactoryMetaData.ABI} {
+	for _, data := range []string{contracts.EscrowMetaData.ABI, contracts.EscrowFactoryMetaData.ABI,
+		contracts.LegacyEscrowFactoryMetaData.ABI} {
 		parsed, err := abi.JSON(strings.NewReader(data))
 		if err != nil {
 			panic(fmt.Sprintf("parse the ABI in the bindings: %v", err))
 		}
+
 		for _, e := range parsed.Events {
 			m[e.ID] = e
 		}
 	}
+
 	return m
 }()
 
-// eventName is empty for logs that are not of the escrow system, or look like it and have another number of indexed arguments.
+// eventName is empty for logs that are not of the escrow system, or look like it and have another
+// number of indexed arguments.
 func eventName(l *types.Log) string {
 	if len(l.Topics) == 0 {
 		return ""
 	}
+
 	e, ok := events[l.Topics[0]]
 	if !ok || len(l.Topics) != 1+len(e.Inputs)-len(e.Inputs.NonIndexed()) {
 		return ""
 	}
+
 	return e.Name
 }

@@ -27,8 +27,8 @@ type Call struct {
 	Gas   uint64   // limit; zero: 1,500,000, enough for creating an escrow
 }
 
-// Wallet signs and sends transactions of some accounts. It counts nonces itself, so it must be the only user of its accounts, and it is to
-// be used by one goroutine at a time.
+// Wallet signs and sends transactions of some accounts. It counts nonces itself, so it must be the
+// only user of its accounts, and it is to be used by one goroutine at a time.
 type Wallet struct {
 	accounts []Account
 	rpc      *rpc.Client
@@ -44,17 +44,20 @@ func OpenWallet(ctx context.Context, url string, accounts ...Account) (*Wallet, 
 	if err != nil {
 		return nil, fmt.Errorf("reach the chain: %w", err)
 	}
+
 	w := &Wallet{accounts: accounts, rpc: c, nonces: make([]uint64, len(accounts))}
 	var chainID hexutil.Big
 	if err := c.CallContext(ctx, &chainID, "eth_chainId"); err != nil {
 		c.Close()
 		return nil, fmt.Errorf("read the chain's id: %w", err)
 	}
+
 	w.signer = types.LatestSignerForChainID(chainID.ToInt())
 	if err := errors.Join(w.Sync(ctx), w.refreshFees(ctx)); err != nil {
 		c.Close()
 		return nil, err
 	}
+
 	return w, nil
 }
 
@@ -67,18 +70,22 @@ func (w *Wallet) Sync(ctx context.Context) error {
 	for i, a := range w.accounts {
 		batch[i] = rpc.BatchElem{Method: "eth_getTransactionCount", Args: []any{a.Address, "pending"}, Result: &nonces[i]}
 	}
+
 	if err := call(ctx, w.rpc, batch); err != nil {
 		return fmt.Errorf("read nonces: %w", err)
 	}
+
 	for i, n := range nonces {
 		w.nonces[i] = uint64(n)
 	}
+
 	return nil
 }
 
 var gwei = big.NewInt(1e9)
 
-// refreshFees offers ten times the base fee of the newest block, so that what waits through some full blocks is not left behind.
+// refreshFees offers ten times the base fee of the newest block, so that what waits through some
+// full blocks is not left behind.
 func (w *Wallet) refreshFees(ctx context.Context) error {
 	var head struct {
 		BaseFeePerGas *hexutil.Big
@@ -87,11 +94,14 @@ func (w *Wallet) refreshFees(ctx context.Context) error {
 	if err := w.rpc.CallContext(ctx, &head, "eth_getBlockByNumber", "latest", false); err != nil {
 		return fmt.Errorf("read the head: %w", err)
 	}
+
 	w.feeCap = new(big.Int).Mul(gwei, big.NewInt(100))
 	if head.BaseFeePerGas != nil {
 		w.feeCap.Add(w.feeCap, new(big.Int).Mul(head.BaseFeePerGas.ToInt(), big.NewInt(10)))
 	}
+
 	w.time = uint64(head.Timestamp)
+
 	return nil
 }
 
@@ -100,6 +110,7 @@ func (w *Wallet) sign(account int, c Call) (*types.Transaction, error) {
 	if c.Gas == 0 {
 		c.Gas = 1_500_000
 	}
+
 	tx, err := types.SignNewTx(w.accounts[account].Key, w.signer, &types.DynamicFeeTx{
 		ChainID: w.signer.ChainID(), Nonce: w.nonces[account], GasTipCap: gwei, GasFeeCap: w.feeCap,
 		Gas: c.Gas, To: c.To, Value: c.Value, Data: c.Data,
@@ -107,7 +118,9 @@ func (w *Wallet) sign(account int, c Call) (*types.Transaction, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sign a transaction: %w", err)
 	}
+
 	w.nonces[account]++
+
 	return tx, nil
 }
 
@@ -116,6 +129,7 @@ func (w *Wallet) Send(ctx context.Context, account int, calls ...Call) ([]common
 	if err := w.refreshFees(ctx); err != nil {
 		return nil, err
 	}
+
 	txs := make([]*types.Transaction, len(calls))
 	for i, c := range calls {
 		var err error
@@ -123,6 +137,7 @@ func (w *Wallet) Send(ctx context.Context, account int, calls ...Call) ([]common
 			return nil, err
 		}
 	}
+
 	return w.sendSigned(ctx, txs)
 }
 
@@ -133,23 +148,29 @@ func (w *Wallet) sendSigned(ctx context.Context, txs []*types.Transaction) ([]co
 		if raw[i], err = tx.MarshalBinary(); err != nil {
 			return nil, fmt.Errorf("encode a transaction: %w", err)
 		}
+
 		hashes[i] = tx.Hash()
 	}
+
 	if err := send(ctx, w.rpc, raw); err != nil {
 		return hashes, fmt.Errorf("send %d transactions: %w", len(txs), err)
 	}
+
 	return hashes, nil
 }
 
-// Transact sends transactions of one account, mines a block and returns the receipts. A transaction that reverted is an error.
+// Transact sends transactions of one account, mines a block and returns the receipts. A transaction
+// that reverted is an error.
 func (w *Wallet) Transact(ctx context.Context, n Node, account int, calls ...Call) ([]*types.Receipt, error) {
 	hashes, err := w.Send(ctx, account, calls...)
 	if err != nil {
 		return nil, err
 	}
+
 	if err := n.Mine(ctx, 1); err != nil {
 		return nil, err
 	}
+
 	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()
 	for {
@@ -157,23 +178,29 @@ func (w *Wallet) Transact(ctx context.Context, n Node, account int, calls ...Cal
 		if err != nil {
 			return nil, err
 		}
+
 		mined := 0
 		for i, r := range receipts {
 			if r == nil {
 				continue
 			}
+
 			mined++
 			if r.Status != types.ReceiptStatusSuccessful {
-				return receipts, fmt.Errorf("transaction %s (number %d of %d) reverted after %d gas", hashes[i], i+1, len(hashes), r.GasUsed)
+				return receipts, fmt.Errorf("transaction %s (number %d of %d) reverted after %d gas", hashes[i], i+1,
+					len(hashes), r.GasUsed)
 			}
 		}
+
 		if mined == len(receipts) {
 			return receipts, nil
 		}
+
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
-			return receipts, fmt.Errorf("wait for %d transactions, of which %d are mined: %w", len(hashes), mined, context.Cause(ctx))
+			return receipts, fmt.Errorf("wait for %d transactions, of which %d are mined: %w", len(hashes), mined,
+				context.Cause(ctx))
 		}
 	}
 }
@@ -184,8 +211,10 @@ func (w *Wallet) Receipts(ctx context.Context, hashes []common.Hash) ([]*types.R
 	for i, hash := range hashes {
 		batch[i] = rpc.BatchElem{Method: "eth_getTransactionReceipt", Args: []any{hash}, Result: &receipts[i]}
 	}
+
 	if err := call(ctx, w.rpc, batch); err != nil {
 		return nil, fmt.Errorf("read receipts: %w", err)
 	}
+
 	return receipts, nil
 }

@@ -31,11 +31,13 @@ func binaries(ctx context.Context) (string, error) {
 	if dir, ok := find(filepath.SplitList(os.Getenv("PATH")), usual); ok {
 		return dir, nil
 	}
+
 	dir, err := fetch(ctx)
 	if err != nil {
 		return "", fmt.Errorf("find Postgres's programs (initdb, pg_ctl, postgres), which are neither on PATH nor in the usual places; "+
 			"install the postgresql package or set TEST_DATABASE_URL: %w", err)
 	}
+
 	return dir, nil
 }
 
@@ -47,15 +49,18 @@ func find(path, patterns []string) (string, bool) {
 		slices.SortFunc(matches, func(a, b string) int { return version(b) - version(a) })
 		dirs = append(dirs, matches...)
 	}
+
 	for _, dir := range dirs {
 		if complete(dir) {
 			return dir, true
 		}
+
 		// On PATH there is often a link to one of the programs, beside which the others are.
 		if target, err := filepath.EvalSymlinks(filepath.Join(dir, "initdb")); err == nil && complete(filepath.Dir(target)) {
 			return filepath.Dir(target), true
 		}
 	}
+
 	return "", false
 }
 
@@ -65,6 +70,7 @@ func complete(dir string) bool {
 			return false
 		}
 	}
+
 	return dir != ""
 }
 
@@ -76,50 +82,62 @@ func version(dir string) int {
 			digits += string(r)
 			continue
 		}
+
 		if v, err := strconv.Atoi(digits); err == nil {
 			n = v
 		}
+
 		digits = ""
 	}
+
 	return n
 }
 
-// fetch downloads the server once into a cache. The library can only download and start in one go, and its start fails for root; so
-// it is told to start, and what counts is whether the programs are there afterwards.
+// fetch downloads the server once into a cache. The library can only download and start in one go,
+// and its start fails for root; so it is told to start, and what counts is whether the programs are
+// there afterwards.
 func fetch(ctx context.Context) (dir string, err error) {
 	cache, err := os.UserCacheDir()
 	if err != nil || os.Geteuid() == 0 { // the server's user cannot read root's home
 		cache = filepath.Join(os.TempDir(), "cache")
 	}
+
 	cache = filepath.Join(cache, "escrow-relayer", "postgres-"+runtime.GOARCH)
 	dir = filepath.Join(cache, "bin")
 	if complete(dir) {
 		return dir, nil
 	}
+
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
+
 	scratch, err := os.MkdirTemp("", "escrow-relayer-pg-fetch-")
 	if err != nil {
 		return "", err
 	}
+
 	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
 	port, err := freePort()
 	if err != nil {
 		return "", err
 	}
+
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil {
 		return "", err
 	}
+
 	pg := embedded.NewDatabase(embedded.DefaultConfig().Version(embedded.V16).BinariesPath(cache).RuntimePath(filepath.Join(scratch, "run")).
 		CachePath(filepath.Join(scratch, "download")).Port(uint32(n)).Logger(io.Discard))
 	started := pg.Start()
 	if started == nil {
 		started = pg.Stop()
 	}
+
 	if complete(dir) {
 		return dir, nil
 	}
+
 	return "", fmt.Errorf("fetch Postgres: %w", started)
 }

@@ -27,13 +27,15 @@ const (
 	callTimeout = 90 * time.Second
 )
 
-// ErrExternal is returned for what only the owner of a server may do, when the server is the one that the environment names.
+// ErrExternal is returned for what only the owner of a server may do, when the server is the one
+// that the environment names.
 var ErrExternal = errors.New("the server was not started by this process")
 
 // Options of a server. The zero value suits tests.
 type Options struct {
-	// Durable switches fsync, synchronous_commit and full_page_writes on and keeps the files on disk. Zero: off, in memory where that
-	// is possible, which loses data on a power cut, though not when the server is killed. Benchmarks want it on.
+	// Durable switches fsync, synchronous_commit and full_page_writes on and keeps the files on disk.
+	// Zero: off, in memory where that is possible, which loses data on a power cut, though not when
+	// the server is killed. Benchmarks want it on.
 	Durable bool
 	// MaxConnections of the server. Zero means 200.
 	MaxConnections int
@@ -43,8 +45,9 @@ type Options struct {
 	Settings map[string]string
 }
 
-// Server is a running Postgres: one that Start started, or the one that the environment names. Its methods may be called
-// concurrently, except Down, Up, Restart and Stop, which belong to one goroutine.
+// Server is a running Postgres: one that Start started, or the one that the environment names. Its
+// methods may be called concurrently, except Down, Up, Restart and Stop, which belong to one
+// goroutine.
 type Server struct {
 	base   url.URL // of the maintenance database
 	bin    string  // folder of the binaries; empty when external
@@ -53,28 +56,33 @@ type Server struct {
 	leash  *os.File // the reaper acts when this is closed, by Stop or by the end of this process
 }
 
-// Start starts a server on a free loopback port, with a data folder of its own, and returns when it accepts connections.
-// ctx bounds the start only.
+// Start starts a server on a free loopback port, with a data folder of its own, and returns when it
+// accepts connections. ctx bounds the start only.
 func Start(ctx context.Context, o Options) (*Server, error) {
 	if raw := cmp.Or(os.Getenv("TEST_DATABASE_URL"), os.Getenv("DATABASE_URL")); raw != "" && !o.Own {
 		return external(raw)
 	}
+
 	bin, err := binaries(ctx)
 	if err != nil {
 		return nil, err
 	}
+
 	parent := ""
 	if !o.Durable && os.Getenv("TMPDIR") == "" {
 		parent = inMemory()
 	}
+
 	dir, err := os.MkdirTemp(parent, "escrow-relayer-pg-")
 	if err != nil {
 		return nil, fmt.Errorf("make the server's folder: %w", err)
 	}
+
 	s := &Server{bin: bin, dir: dir}
 	if err := s.start(ctx, o); err != nil {
 		return nil, errors.Join(err, s.Stop(context.WithoutCancel(ctx)), os.RemoveAll(dir))
 	}
+
 	return s, nil
 }
 
@@ -84,6 +92,7 @@ func external(raw string) (*Server, error) {
 	if err != nil || !strings.HasPrefix(u.Scheme, "postgres") {
 		return nil, errors.New("read TEST_DATABASE_URL or DATABASE_URL: not of the form postgres://user:password@host/database")
 	}
+
 	return &Server{base: *u}, nil
 }
 
@@ -91,22 +100,28 @@ func (s *Server) start(ctx context.Context, o Options) error {
 	if err := giveAway(s.dir); err != nil {
 		return fmt.Errorf("give %s to the server's user: %w", s.dir, err)
 	}
+
 	if err := s.watch(); err != nil {
 		return fmt.Errorf("start the process that ends the server: %w", err)
 	}
+
 	if err := s.run(ctx, "initdb", "--pgdata", s.data(), "--username", "postgres", "--auth", "trust", "--encoding", "UTF8",
 		"--no-locale", "--no-sync", "--no-instructions"); err != nil {
 		return err
 	}
+
 	for attempt := 1; ; attempt++ {
 		port, err := freePort()
 		if err != nil {
 			return fmt.Errorf("find a free port: %w", err)
 		}
+
 		if err := os.WriteFile(filepath.Join(s.data(), "postgresql.auto.conf"), o.conf(port), 0o600); err != nil {
 			return fmt.Errorf("write the server's settings: %w", err)
 		}
-		s.base = url.URL{Scheme: "postgres", User: url.User("postgres"), Host: net.JoinHostPort("127.0.0.1", port), Path: "/postgres", RawQuery: "sslmode=disable"}
+
+		s.base = url.URL{Scheme: "postgres", User: url.User("postgres"), Host: net.JoinHostPort("127.0.0.1", port),
+			Path: "/postgres", RawQuery: "sslmode=disable"}
 		if err = s.Up(ctx); err == nil || attempt == portAttempts || ctx.Err() != nil {
 			return err
 		}
@@ -125,56 +140,68 @@ func (o Options) conf(port string) []byte {
 		"synchronous_commit":      onOff,
 		"full_page_writes":        onOff,
 		"shared_buffers":          "128MB",
-		"max_wal_size":            map[bool]string{true: "4GB", false: "512MB"}[o.Durable], // no checkpoint in the middle of a benchmark
-		"log_line_prefix":         "%m [%p] %a %d ",
-		"timezone":                "UTC",
-		"log_timezone":            "UTC",
+		// no checkpoint in the middle of a benchmark
+		"max_wal_size":    map[bool]string{true: "4GB", false: "512MB"}[o.Durable],
+		"log_line_prefix": "%m [%p] %a %d ",
+		"timezone":        "UTC",
+		"log_timezone":    "UTC",
 	}
 	for name, value := range o.Settings {
 		settings[name] = value
 	}
+
 	var lines []string
 	for name, value := range settings {
 		lines = append(lines, fmt.Sprintf("%s = '%s'\n", name, strings.ReplaceAll(value, "'", "''")))
 	}
+
 	slices.Sort(lines)
+
 	return []byte(strings.Join(lines, ""))
 }
 
-// watch starts the process that ends the server and removes its folder once the leash is closed. The kernel closes it when this
-// process ends in whatever way, which a deferred function or a signal handler could not promise, and unlike a parent-death
-// signal that works on every Unix and removes the files too.
+// watch starts the process that ends the server and removes its folder once the leash is closed.
+// The kernel closes it when this process ends in whatever way, which a deferred function or a
+// signal handler could not promise, and unlike a parent-death signal that works on every Unix and
+// removes the files too.
 func (s *Server) watch() error {
 	const script = `cat >/dev/null; "$0/pg_ctl" stop -D "$1/data" -m immediate -w -t 10; rm -rf "$1"`
 	read, write, err := os.Pipe()
 	if err != nil {
 		return err
 	}
+
 	cmd := exec.Command("/bin/sh", "-c", script, s.bin, s.dir)
 	cmd.Dir, cmd.Env, cmd.SysProcAttr = "/", environment(), attributes()
 	cmd.Stdin = read
 	if err := errors.Join(cmd.Start(), read.Close()); err != nil {
 		return errors.Join(err, write.Close())
 	}
+
 	s.reaper, s.leash = cmd, write
+
 	return nil
 }
 
-// Stop ends the server (after a fast shutdown) and removes its files. On a server that the environment names it does nothing.
+// Stop ends the server (after a fast shutdown) and removes its files. On a server that the
+// environment names it does nothing.
 func (s *Server) Stop(ctx context.Context) error {
 	if s.reaper == nil {
 		return nil
 	}
+
 	if _, err := os.Stat(filepath.Join(s.data(), "postmaster.pid")); err == nil {
 		if err := s.Down(ctx, Fast); err != nil && ctx.Err() == nil {
 			return err // the reaper still ends it, at the latest when this process does
 		}
 	}
+
 	err := errors.Join(s.leash.Close(), s.reaper.Wait())
 	s.reaper = nil
 	if err != nil {
 		return fmt.Errorf("remove the server's files: %w", err)
 	}
+
 	return nil
 }
 
@@ -191,6 +218,7 @@ func (s *Server) Down(ctx context.Context, mode Mode) error {
 	if s.bin == "" {
 		return fmt.Errorf("shut Postgres down: %w; set Options.Own", ErrExternal)
 	}
+
 	return s.run(ctx, "pg_ctl", "stop", "--pgdata", s.data(), "--mode", string(mode), "--wait", "--timeout", startTimeout)
 }
 
@@ -199,7 +227,9 @@ func (s *Server) Up(ctx context.Context) error {
 	if s.bin == "" {
 		return fmt.Errorf("start Postgres: %w; set Options.Own", ErrExternal)
 	}
-	return s.run(ctx, "pg_ctl", "start", "--pgdata", s.data(), "--log", filepath.Join(s.dir, "log"), "--wait", "--timeout", startTimeout)
+
+	return s.run(ctx, "pg_ctl", "start", "--pgdata", s.data(), "--log", filepath.Join(s.dir, "log"), "--wait",
+		"--timeout", startTimeout)
 }
 
 // Restart is Down and Up. All connections are lost; the databases are not.
@@ -207,6 +237,7 @@ func (s *Server) Restart(ctx context.Context, mode Mode) error {
 	if err := s.Down(ctx, mode); err != nil {
 		return err
 	}
+
 	return s.Up(ctx)
 }
 
@@ -223,6 +254,7 @@ func (s *Server) CreateDatabase(ctx context.Context, name, template string) erro
 	if template != "" {
 		sql += " template " + pgx.Identifier{template}.Sanitize()
 	}
+
 	return s.exec(ctx, sql)
 }
 
@@ -237,16 +269,19 @@ func (s *Server) exec(ctx context.Context, sql string) error {
 	if err != nil {
 		return fmt.Errorf("connect to the maintenance database: %w", err)
 	}
+
 	_, err = conn.Exec(ctx, sql)
 	if err != nil {
 		err = fmt.Errorf("%s: %w", sql, err)
 	}
+
 	return errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
 }
 
 func (s *Server) data() string { return filepath.Join(s.dir, "data") }
 
-// run runs one of Postgres's programs as the server's user; what it printed, and the end of the server's log, are in the error.
+// run runs one of Postgres's programs as the server's user; what it printed, and the end of the
+// server's log, are in the error.
 func (s *Server) run(ctx context.Context, program string, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -257,6 +292,7 @@ func (s *Server) run(ctx context.Context, program string, args ...string) error 
 	if err != nil {
 		return fmt.Errorf("run %s: %w", program, err)
 	}
+
 	defer func() { _, _ = out.Close(), os.Remove(out.Name()) }()
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Run(); err != nil {
@@ -264,6 +300,7 @@ func (s *Server) run(ctx context.Context, program string, args ...string) error 
 		logged, _ := os.ReadFile(filepath.Join(s.dir, "log"))
 		return fmt.Errorf("run %s %s: %w\n%s\n%s", program, args[0], err, said, logged[max(0, len(logged)-2000):])
 	}
+
 	return nil
 }
 
@@ -277,6 +314,8 @@ func freePort() (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	_, port, err := net.SplitHostPort(l.Addr().String())
+
 	return port, errors.Join(err, l.Close())
 }

@@ -35,8 +35,10 @@ var template = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	ctx, cancel := context.WithTimeout(context.Background(), setupTimeout)
 	defer cancel()
+
 	return s.Template(ctx)
 })
 
@@ -45,6 +47,7 @@ func Shared(t testing.TB) *Server {
 	t.Helper()
 	s, err := shared()
 	require.NoError(t, err)
+
 	return s
 }
 
@@ -53,6 +56,7 @@ func New(t testing.TB) string {
 	t.Helper()
 	name, err := template()
 	require.NoError(t, err)
+
 	return database(t, name)
 }
 
@@ -74,6 +78,7 @@ func Open(t testing.TB, url string) *pgxpool.Pool {
 	pool, err := pgxpool.New(t.Context(), url)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
+
 	return pool
 }
 
@@ -87,49 +92,62 @@ func database(t testing.TB, template string) string {
 		defer cancel()
 		require.NoError(t, s.DropDatabase(ctx, name))
 	})
+
 	return s.URL(name)
 }
 
-// Template returns the name of a database that has the schema and nothing in it, for CreateDatabase. It is built at the first call;
-// its name holds a hash of the migrations, so that processes which share a server share it too, while they have the same schema.
+// Template returns the name of a database that has the schema and nothing in it, for
+// CreateDatabase. It is built at the first call; its name holds a hash of the migrations, so that
+// processes which share a server share it too, while they have the same schema.
 func (s *Server) Template(ctx context.Context) (name string, err error) {
 	name, err = templateName(migrations.FS)
 	if err != nil {
 		return "", fmt.Errorf("hash the migrations: %w", err)
 	}
+
 	conn, err := pgx.Connect(ctx, s.base.String())
 	if err != nil {
 		return "", fmt.Errorf("connect to the maintenance database: %w", err)
 	}
+
 	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
 
 	// One process builds, the others wait. The lock goes with the connection.
 	if _, err := conn.Exec(ctx, "select pg_advisory_lock(hashtext($1))", name); err != nil {
 		return "", fmt.Errorf("lock the template: %w", err)
 	}
+
 	var exists bool
-	if err := conn.QueryRow(ctx, "select exists (select from pg_database where datname = $1)", name).Scan(&exists); err != nil {
+	if err := conn.QueryRow(ctx, "select exists (select from pg_database where datname = $1)",
+		name).Scan(&exists); err != nil {
 		return "", fmt.Errorf("look for the template: %w", err)
 	}
+
 	if exists {
 		return name, nil
 	}
+
 	// Renamed when complete, since a process that dies half-way must not leave half a template under this name.
 	draft := name + "_draft"
 	if err := errors.Join(s.DropDatabase(ctx, draft), s.CreateDatabase(ctx, draft, "")); err != nil {
 		return "", err
 	}
+
 	config, err := pgx.ParseConfig(s.URL(draft))
 	if err != nil {
 		return "", fmt.Errorf("read the template's URL: %w", err)
 	}
+
 	if _, err := migrations.Up(ctx, config); err != nil {
 		return "", fmt.Errorf("build the template: %w", err)
 	}
-	rename := fmt.Sprintf("alter database %s rename to %s", pgx.Identifier{draft}.Sanitize(), pgx.Identifier{name}.Sanitize())
+
+	rename := fmt.Sprintf("alter database %s rename to %s", pgx.Identifier{draft}.Sanitize(),
+		pgx.Identifier{name}.Sanitize())
 	if _, err := conn.Exec(ctx, rename); err != nil {
 		return "", fmt.Errorf("name the template: %w", err)
 	}
+
 	return name, nil
 }
 
@@ -139,9 +157,12 @@ func templateName(files fs.FS) (string, error) {
 		if err != nil || d.IsDir() {
 			return err
 		}
+
 		content, err := fs.ReadFile(files, path)
 		fmt.Fprintf(h, "%s %d\n%s", path, len(content), content)
+
 		return err
 	})
+
 	return fmt.Sprintf("relayer_template_%x", h.Sum(nil)[:8]), err
 }

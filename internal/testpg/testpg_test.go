@@ -20,8 +20,10 @@ func TestMain(m *testing.M) {
 		s, err := Start(context.Background(), Options{Own: true})
 		fmt.Println(s.dir, s.URL("postgres"), err)
 		_, _ = os.Stdin.Read(make([]byte, 1)) // until it is killed
+
 		return
 	}
+
 	goleak.VerifyTestMain(m)
 }
 
@@ -70,7 +72,8 @@ func TestRestart(t *testing.T) {
 		t.Run(string(tt.mode), func(t *testing.T) {
 			t.Parallel()
 			ctx := t.Context()
-			s, err := Start(ctx, Options{Own: true, Durable: tt.durable, MaxConnections: 20, Settings: map[string]string{"work_mem": "5MB"}})
+			s, err := Start(ctx, Options{Own: true, Durable: tt.durable, MaxConnections: 20,
+				Settings: map[string]string{"work_mem": "5MB"}})
 			require.NoError(t, err)
 			dir := s.dir
 			t.Cleanup(func() {
@@ -83,7 +86,8 @@ func TestRestart(t *testing.T) {
 			require.NoError(t, err)
 			_, err = conn.Exec(ctx, "create table kept as select 1 as one")
 			require.NoError(t, err)
-			for name, want := range map[string]string{"work_mem": "5MB", "max_connections": "20", "fsync": map[bool]string{true: "on", false: "off"}[tt.durable]} {
+			for name, want := range map[string]string{"work_mem": "5MB", "max_connections": "20",
+				"fsync": map[bool]string{true: "on", false: "off"}[tt.durable]} {
 				var got string
 				require.NoError(t, conn.QueryRow(ctx, "select current_setting($1)", name).Scan(&got))
 				require.Equal(t, want, got, name)
@@ -124,8 +128,10 @@ func TestServerEndsWithItsProcess(t *testing.T) {
 
 	require.NoError(t, child.Process.Kill())
 	require.Error(t, child.Wait())
-	require.Eventually(t, func() bool { return conn.Ping(t.Context()) != nil }, 20*time.Second, 10*time.Millisecond, "the server lives on")
-	require.Eventually(t, func() bool { _, err := os.Stat(dir); return os.IsNotExist(err) }, 20*time.Second, 10*time.Millisecond, "the files stay")
+	require.Eventually(t, func() bool { return conn.Ping(t.Context()) != nil }, 20*time.Second, 10*time.Millisecond,
+		"the server lives on")
+	require.Eventually(t, func() bool { _, err := os.Stat(dir); return os.IsNotExist(err) }, 20*time.Second,
+		10*time.Millisecond, "the files stay")
 }
 
 func TestEnvironmentNamesTheServer(t *testing.T) {
@@ -155,6 +161,7 @@ func TestFind(t *testing.T) {
 		for _, program := range []string{"initdb", "pg_ctl", "postgres"} {
 			require.NoError(t, os.WriteFile(filepath.Join(dir, program), nil, 0o755))
 		}
+
 		return dir
 	}
 	install("lib/9/bin")

@@ -7,8 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Words lets a test write rows of the narrow tables in the words of the views: insert into processed_events, escrow_registry, escrow_records and
-// outbox_messages. What is no address or hash is hashed into one.
+// Words lets a test write rows of the narrow tables in the words of the views: insert into
+// processed_events, escrow_registry, escrow_records and outbox_messages. What is no address or hash
+// is hashed into one.
 func Words(t testing.TB, db *pgxpool.Pool) {
 	t.Helper()
 	_, err := db.Exec(t.Context(), words)
@@ -75,11 +76,13 @@ create function write_record() returns trigger language plpgsql as $$
 		delete from records where chain_id = new.chain_id and escrow = word(new.escrow, 20);
 		insert into records (chain_id, deployed_block, last_block, last_index, approvals, slot, status, last_type, approvals_required, escrow, payer, payee, arbiter,
 		                     last_tx, amount, release_delay, release_time, settled_amount, settled_at, approvers)
-		values (new.chain_id, new.deployed_block, new.last_event_block, coalesce(nullif(substring(new.last_event_id from ':(\d+)$'), '')::integer, 0),
+		values (new.chain_id, new.deployed_block, new.last_event_block, coalesce(nullif(substring(new.last_event_id
+			from ':(\d+)$'), '')::integer, 0),
 		        coalesce(new.approvals, 0), new.slot, array_position(array['created', 'approved', 'released', 'refunded'], new.status), type_of(new.last_event_type),
 		        new.approvals_required, word(new.escrow, 20), bytes(new.payer), bytes(new.payee), bytes(new.arbiter), word(new.last_event_id, 32), new.amount,
 		        new.release_delay, new.release_time, new.settled_amount, new.settled_at,
-		        coalesce((select string_agg(bytes(a), '' order by n) from unnest(new.approvers) with ordinality as u(a, n)), ''));
+		        coalesce((select string_agg(bytes(a), '' order by n)
+			from unnest(new.approvers) with ordinality as u(a, n)), ''));
 		return new;
 	end $$;
 create trigger words instead of insert on escrow_records for each row execute function write_record();
@@ -87,7 +90,8 @@ create trigger words instead of insert on escrow_records for each row execute fu
 create function write_message() returns trigger language plpgsql as $$
 	declare e record;
 	begin
-		select block_number, log_index, orphan into e from processed_events p where p.chain_id = new.chain_id and p.event_id = new.event_id limit 1;
+		select block_number, log_index, orphan into e from processed_events p where p.chain_id = new.chain_id
+			and p.event_id = new.event_id limit 1;
 		insert into outbox (chain_id, block_number, log_index, orphan, created_at, slot, kind, escrow, event_type)
 		values (new.chain_id, coalesce(e.block_number, 0), coalesce(e.log_index, 0), e.orphan, coalesce(new.created_at, now()), new.slot,
 		        coalesce(array_position(array['event', 'retraction', 'replay'], new.kind), 1) - 1, word(new.escrow, 20), new.event_type);

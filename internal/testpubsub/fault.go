@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Fault is what happens to publish requests that it matches: first the delay, then the code. A request has one ordering key, and so
-// a fault hits all of its messages.
+// Fault is what happens to publish requests that it matches: first the delay, then the code. A
+// request has one ordering key, and so a fault hits all of its messages.
 type Fault struct {
 	// Topic to hit, by its full name. Zero: any.
 	Topic string
@@ -54,6 +54,7 @@ func (s *Server) Inject(f Fault) *Injected {
 		close(i.removed)
 	})
 	s.faults.add(i)
+
 	return i
 }
 
@@ -62,6 +63,7 @@ func (i *Injected) wait(ctx context.Context) error {
 	if i == nil || i.Delay == 0 {
 		return nil
 	}
+
 	timer := time.NewTimer(i.Delay)
 	defer timer.Stop()
 	select {
@@ -70,6 +72,7 @@ func (i *Injected) wait(ctx context.Context) error {
 	case <-ctx.Done():
 		return status.FromContextError(ctx.Err()).Err()
 	}
+
 	return nil
 }
 
@@ -101,10 +104,13 @@ func (f *faults) take(req *pubsubpb.PublishRequest) *Injected {
 			i.Match != nil && !slices.ContainsFunc(req.Messages, i.Match) {
 			continue
 		}
+
 		if hits := i.hits.Add(1); int(hits) == i.Times {
 			f.list = slices.Delete(f.list, n, n+1)
 		}
+
 		return i
 	}
+
 	return nil
 }

@@ -37,24 +37,27 @@ type Recorder struct {
 
 func newRecorder() *Recorder { return &Recorder{changed: make(chan struct{})} }
 
-// pullEvery is the pause after an empty answer. The fake's own wait for messages is 500 ms without a look at what comes in, which
-// would spoil every measurement of latency.
+// pullEvery is the pause after an empty answer. The fake's own wait for messages is 500 ms without
+// a look at what comes in, which would spoil every measurement of latency.
 const pullEvery = 5 * time.Millisecond
 
 // pullMessages is the most that one pull asks for: the real service's limit.
 const pullMessages = 1000
 
-// Record subscribes at the server at addr and records what is delivered, acknowledging it, until Stop. A message that the server
-// delivers twice under the same id is recorded once. ctx bounds nothing but this call.
+// Record subscribes at the server at addr and records what is delivered, acknowledging it, until
+// Stop. A message that the server delivers twice under the same id is recorded once. ctx bounds
+// nothing but this call.
 func Record(ctx context.Context, addr, project, subscription string) (*Recorder, error) {
 	conn, err := dial(addr)
 	if err != nil {
 		return nil, err
 	}
+
 	client, name := pubsubpb.NewSubscriberClient(conn), SubscriptionName(project, subscription)
 	if _, err := client.GetSubscription(ctx, &pubsubpb.GetSubscriptionRequest{Subscription: name}); err != nil {
 		return nil, errors.Join(fmt.Errorf("find subscription %s: %w", subscription, err), conn.Close())
 	}
+
 	r := newRecorder()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var done sync.WaitGroup
@@ -64,6 +67,7 @@ func Record(ctx context.Context, addr, project, subscription string) (*Recorder,
 		done.Wait()
 		return conn.Close()
 	}
+
 	return r, nil
 }
 
@@ -84,13 +88,16 @@ func (r *Recorder) pull(ctx context.Context, client pubsubpb.SubscriberClient, n
 		case err != nil && status.Code(err) != codes.Unavailable:
 			return fmt.Errorf("pull from %s: %w", name, err)
 		}
+
 		if len(resp.GetReceivedMessages()) == 0 {
 			select {
 			case <-tick.C:
 			case <-ctx.Done():
 			}
+
 			continue
 		}
+
 		now := time.Now()
 		ack := &pubsubpb.AcknowledgeRequest{Subscription: name}
 		for _, m := range resp.ReceivedMessages {
@@ -100,6 +107,7 @@ func (r *Recorder) pull(ctx context.Context, client pubsubpb.SubscriberClient, n
 				r.add(message("", m.Message, now))
 			}
 		}
+
 		if _, err := client.Acknowledge(ctx, ack); err != nil && ctx.Err() == nil && status.Code(err) != codes.Unavailable {
 			return fmt.Errorf("acknowledge to %s: %w", name, err)
 		}
@@ -111,6 +119,7 @@ func (r *Recorder) Stop() error {
 	err := r.stop()
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	return errors.Join(r.err, err)
 }
 
@@ -134,6 +143,7 @@ func (r *Recorder) Drain() []Message {
 	defer r.mu.Unlock()
 	held := r.messages
 	r.messages = nil
+
 	return held
 }
 
@@ -142,7 +152,8 @@ func (r *Recorder) Wait(ctx context.Context, n int) error {
 	return r.wait(ctx, func() bool { return r.total >= n })
 }
 
-// WaitFor returns once the condition holds for what is held. The condition is asked after each arrival, and must not call the recorder.
+// WaitFor returns once the condition holds for what is held. The condition is asked after each
+// arrival, and must not call the recorder.
 func (r *Recorder) WaitFor(ctx context.Context, condition func([]Message) bool) error {
 	return r.wait(ctx, func() bool { return condition(r.messages) })
 }
@@ -155,6 +166,7 @@ func (r *Recorder) wait(ctx context.Context, condition func() bool) error {
 		if ok || err != nil {
 			return err
 		}
+
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -176,6 +188,7 @@ func (r *Recorder) fail(err error) {
 	if err == nil {
 		return
 	}
+
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.err = err
@@ -195,5 +208,6 @@ func dial(addr string) (*grpc.ClientConn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reach the Pub/Sub server: %w", err)
 	}
+
 	return conn, nil
 }

@@ -21,8 +21,9 @@ import (
 type Options struct {
 	// Addr to listen on, host:port. Zero: a free port of 127.0.0.1.
 	Addr string
-	// Forget makes the server acknowledge messages and show them to taps, and neither store nor deliver them: a sink whose memory
-	// does not grow and that is not the bottleneck of a benchmark. Topics need not exist.
+	// Forget makes the server acknowledge messages and show them to taps, and neither store nor
+	// deliver them: a sink whose memory does not grow and that is not the bottleneck of a benchmark.
+	// Topics need not exist.
 	Forget bool
 }
 
@@ -48,6 +49,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for Pub/Sub clients: %w", err)
 	}
+
 	s := &Server{
 		addr:   listener.Addr().String(),
 		forget: o.Forget,
@@ -60,6 +62,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	pubsubpb.RegisterSubscriberServer(s.grpc, &s.fake.GServer)
 	pubsubpb.RegisterSchemaServiceServer(s.grpc, &s.fake.GServer)
 	s.served.Go(func() { _ = s.grpc.Serve(listener) }) // ends with Stop only; clients see the rest
+
 	return s, nil
 }
 
@@ -72,11 +75,12 @@ func (s *Server) Stop() error {
 	s.served.Wait()
 	err := s.fake.Close()
 	s.fake.Wait()
+
 	return err
 }
 
-// ClearMessages frees what the fake keeps of every message it ever stored (1.1 kB each), the ones that no subscriber has
-// acknowledged yet included. What was tapped or recorded stays.
+// ClearMessages frees what the fake keeps of every message it ever stored (1.1 kB each), the ones
+// that no subscriber has acknowledged yet included. What was tapped or recorded stays.
 func (s *Server) ClearMessages() { s.fake.ClearMessages() }
 
 // Tap records every message from now on, in the order of storage, until the recorder is stopped.
@@ -86,11 +90,13 @@ func (s *Server) Tap() *Recorder {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.taps, r)
+
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.taps[r] = struct{}{}
+
 	return r
 }
 
@@ -104,21 +110,26 @@ func (p *publisher) Publish(ctx context.Context, req *pubsubpb.PublishRequest) (
 	if err := check(req); err != nil {
 		return nil, err
 	}
+
 	fault := p.server.faults.take(req)
 	if err := fault.wait(ctx); err != nil {
 		return nil, err
 	}
+
 	if fault != nil && fault.Code != codes.OK && !fault.Stored {
 		return nil, fault.status()
 	}
+
 	resp, err := p.server.store(ctx, p.PublisherServer, req)
 	if err == nil && fault != nil && fault.Code != codes.OK {
 		return nil, fault.status()
 	}
+
 	return resp, err
 }
 
-func (s *Server) store(ctx context.Context, fake pubsubpb.PublisherServer, req *pubsubpb.PublishRequest) (*pubsubpb.PublishResponse, error) {
+func (s *Server) store(ctx context.Context, fake pubsubpb.PublisherServer,
+	req *pubsubpb.PublishRequest) (*pubsubpb.PublishResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	resp := &pubsubpb.PublishResponse{}
@@ -134,12 +145,14 @@ func (s *Server) store(ctx context.Context, fake pubsubpb.PublisherServer, req *
 			return nil, err
 		}
 	}
+
 	now := time.Now()
 	for tap := range s.taps {
 		for _, m := range req.Messages {
 			tap.add(message(req.Topic, m, now))
 		}
 	}
+
 	return resp, nil
 }
 
@@ -160,18 +173,21 @@ func check(req *pubsubpb.PublishRequest) error {
 	if n := len(req.Messages); n == 0 || n > maxRequestMessages {
 		return refuse("a request has 1 to %d messages, this one %d", maxRequestMessages, n)
 	}
+
 	for _, m := range req.Messages {
 		size += len(m.Data) + len(m.OrderingKey)
 		switch {
 		case len(m.Data) == 0 && len(m.Attributes) == 0:
 			return refuse("a message has data or an attribute")
 		case m.OrderingKey != req.Messages[0].OrderingKey:
-			return refuse("all messages of a request have the same ordering key, not %q and %q", req.Messages[0].OrderingKey, m.OrderingKey)
+			return refuse("all messages of a request have the same ordering key, not %q and %q",
+				req.Messages[0].OrderingKey, m.OrderingKey)
 		case len(m.OrderingKey) > maxOrderingKey:
 			return refuse("an ordering key has up to %d bytes", maxOrderingKey)
 		case len(m.Attributes) > maxAttributes:
 			return refuse("a message has up to %d attributes", maxAttributes)
 		}
+
 		for key, value := range m.Attributes {
 			size += len(key) + len(value)
 			if key == "" || len(key) > maxAttributeKey || len(value) > maxAttributeValue {
@@ -179,9 +195,11 @@ func check(req *pubsubpb.PublishRequest) error {
 			}
 		}
 	}
+
 	if size > maxRequestBytes {
 		return refuse("a request has up to %d bytes, this one %d", maxRequestBytes, size)
 	}
+
 	return nil
 }
 
@@ -198,7 +216,9 @@ func (c *clock) now() time.Time {
 	if !t.After(c.last) {
 		t = c.last.Add(1)
 	}
+
 	c.last = t
+
 	return t
 }
 
@@ -211,8 +231,8 @@ func SubscriptionName(project, subscription string) string {
 	return fmt.Sprintf("projects/%s/subscriptions/%s", project, subscription)
 }
 
-// ackDeadlineSeconds is how long the server waits for a recorder's acknowledgement before it delivers again: the longest there is,
-// since a stalled test is no reason for duplicates.
+// ackDeadlineSeconds is how long the server waits for a recorder's acknowledgement before it
+// delivers again: the longest there is, since a stalled test is no reason for duplicates.
 const ackDeadlineSeconds = 600
 
 // CreateTopic creates a topic at the server at addr; one that exists is fine.
@@ -226,9 +246,11 @@ func CreateTopic(ctx context.Context, addr, project, topic string) error {
 // DeleteTopic deletes a topic at the server at addr; its subscriptions stay, and get nothing any more.
 func DeleteTopic(ctx context.Context, addr, project, topic string) error {
 	return with(addr, func(conn *grpc.ClientConn) error {
-		if _, err := pubsubpb.NewPublisherClient(conn).DeleteTopic(ctx, &pubsubpb.DeleteTopicRequest{Topic: TopicName(project, topic)}); err != nil {
+		if _, err := pubsubpb.NewPublisherClient(conn).DeleteTopic(ctx,
+			&pubsubpb.DeleteTopicRequest{Topic: TopicName(project, topic)}); err != nil {
 			return fmt.Errorf("delete topic %s: %w", topic, err)
 		}
+
 		return nil
 	})
 }
@@ -242,6 +264,7 @@ func CreateSubscription(ctx context.Context, addr, project, topic, subscription 
 			AckDeadlineSeconds:    ackDeadlineSeconds,
 			EnableMessageOrdering: true,
 		})
+
 		return ignoreExisting(fmt.Sprintf("create subscription %s", subscription), err)
 	})
 }
@@ -250,6 +273,7 @@ func ignoreExisting(what string, err error) error {
 	if err == nil || status.Code(err) == codes.AlreadyExists {
 		return nil
 	}
+
 	return fmt.Errorf("%s: %w", what, err)
 }
 
@@ -258,6 +282,8 @@ func with(addr string, f func(*grpc.ClientConn) error) (err error) {
 	if err != nil {
 		return err
 	}
+
 	defer func() { err = errors.Join(err, conn.Close()) }()
+
 	return f(conn)
 }

@@ -23,7 +23,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start")) // started by an init of the client's
+	// started by an init of the client's
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"))
 }
 
 const (
@@ -48,6 +49,7 @@ func setup(t testing.TB, o testpubsub.Options) *fixture {
 		require.NoError(t, testpubsub.CreateTopic(ctx, s.Addr(), project, topic))
 		require.NoError(t, testpubsub.CreateSubscription(ctx, s.Addr(), project, topic, "all"))
 	}
+
 	recorder, err := testpubsub.Record(ctx, s.Addr(), project, "all")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, recorder.Stop()) })
@@ -62,6 +64,7 @@ func setup(t testing.TB, o testpubsub.Options) *fixture {
 	p.EnableMessageOrdering = true
 	p.PublishSettings.DelayThreshold = time.Millisecond
 	t.Cleanup(p.Stop)
+
 	return &fixture{Server: s, publisher: p, recorder: recorder, tap: tap}
 }
 
@@ -71,10 +74,12 @@ func (f *fixture) publish(ctx context.Context, key string, bodies ...string) (er
 	for _, body := range bodies {
 		results = append(results, f.publisher.Publish(ctx, &pubsub.Message{Data: []byte(body), OrderingKey: key}))
 	}
+
 	for _, r := range results {
 		_, err := r.Get(ctx)
 		errs = append(errs, err)
 	}
+
 	return errs
 }
 
@@ -83,6 +88,7 @@ func byKey(messages []testpubsub.Message) map[string][]string {
 	for _, m := range messages {
 		out[m.Key] = append(out[m.Key], string(m.Data))
 	}
+
 	return out
 }
 
@@ -103,9 +109,11 @@ func TestMessagesAreRecordedInOrderPerKey(t *testing.T) {
 		for n := range 40 {
 			want[key] = append(want[key], fmt.Sprint(key, "-", n))
 		}
+
 		bodies := want[key]
 		senders.Go(func() { f.publish(ctx, key, bodies...) })
 	}
+
 	senders.Wait()
 
 	require.NoError(t, f.recorder.Wait(ctx, 200))
@@ -118,6 +126,7 @@ func TestMessagesAreRecordedInOrderPerKey(t *testing.T) {
 			require.WithinRange(t, m.Published, before, time.Now())
 			require.False(t, m.Received.Before(before))
 		}
+
 		require.Len(t, ids, 200, name)
 	}
 
@@ -147,7 +156,8 @@ func TestWait(t *testing.T) {
 func TestFaultRefusesAKey(t *testing.T) {
 	t.Parallel()
 	f, ctx := setup(t, testpubsub.Options{}), within(t)
-	fault := f.Inject(testpubsub.Fault{Key: "bad", Topic: testpubsub.TopicName(project, topic), Code: codes.PermissionDenied})
+	fault := f.Inject(testpubsub.Fault{Key: "bad", Topic: testpubsub.TopicName(project, topic),
+		Code: codes.PermissionDenied})
 	require.Equal(t, codes.PermissionDenied, status.Code(f.publish(ctx, "bad", "1")[0]))
 	require.NoError(t, f.publish(ctx, "good", "1")[0])
 	require.Equal(t, 1, fault.Hits())
@@ -162,7 +172,8 @@ func TestFaultRefusesAKey(t *testing.T) {
 func TestFaultHitsSoManyTimes(t *testing.T) {
 	t.Parallel()
 	f, ctx := setup(t, testpubsub.Options{}), within(t)
-	fault := f.Inject(testpubsub.Fault{Times: 2, Code: codes.Unavailable, Match: func(m *pubsubpb.PubsubMessage) bool { return string(m.Data) == "hit" }})
+	fault := f.Inject(testpubsub.Fault{Times: 2, Code: codes.Unavailable,
+		Match: func(m *pubsubpb.PubsubMessage) bool { return string(m.Data) == "hit" }})
 	require.NoError(t, f.publish(ctx, "k", "pass")[0])
 	require.Zero(t, fault.Hits())
 	require.NoError(t, f.publish(ctx, "k", "hit")[0], "the client itself tries again")
@@ -219,10 +230,13 @@ func TestServerRefusesWhatTheServiceRefuses(t *testing.T) {
 				messages[i] = &pubsubpb.PubsubMessage{Data: body}
 			}
 		}
-		_, err := client.Publish(ctx, &pubsubpb.PublishRequest{Topic: testpubsub.TopicName(project, topic), Messages: messages})
+
+		_, err := client.Publish(ctx, &pubsubpb.PublishRequest{Topic: testpubsub.TopicName(project, topic),
+			Messages: messages})
 		require.Equal(t, codes.InvalidArgument, status.Code(err), name)
 		require.ErrorContains(t, err, name)
 	}
+
 	require.Zero(t, f.tap.Len())
 }
 
@@ -279,10 +293,13 @@ func BenchmarkPublish(b *testing.B) {
 				for i := range messages {
 					messages[i] = &pubsubpb.PubsubMessage{Data: make([]byte, 800), OrderingKey: fmt.Sprint(n)}
 				}
+
 				n++
-				_, err := client.Publish(b.Context(), &pubsubpb.PublishRequest{Topic: testpubsub.TopicName(project, topic), Messages: messages})
+				_, err := client.Publish(b.Context(), &pubsubpb.PublishRequest{Topic: testpubsub.TopicName(project, topic),
+					Messages: messages})
 				require.NoError(b, err)
 			}
+
 			b.ReportMetric(float64(b.N*len(messages))/b.Elapsed().Seconds(), "msg/s")
 		})
 	}

@@ -10,20 +10,22 @@ import (
 type State string
 
 const (
-	Accepted   State = "accepted"   // stored; its turn will come
-	Held       State = "held"       // cannot be sent yet: Code says why
-	Assigned   State = "assigned"   // has a nonce; nothing is known to be signed
-	Sent       State = "sent"       // signed, stored and broadcast
-	Done       State = "done"       // final: the transaction succeeded in time
-	DoneLate   State = "done_late"  // final: the transaction succeeded after ExpiresAt
-	Reverted   State = "reverted"   // final: the transaction failed; nothing happened, gas was paid
-	Voided     State = "voided"     // final: its nonce was used up by a transfer of nothing; it never takes effect
-	Already    State = "already"    // final: the chain showed its effect before anything was sent
-	Superseded State = "superseded" // final: its nonce was used by a transaction that the relayer did not sign, as an operator confirmed
-	Expired    State = "expired"    // final: nothing was signed before ExpiresAt
-	Cancelled  State = "cancelled"  // final: nothing was signed before it was cancelled
-	Refused    State = "refused"    // final: Code says why
-	Reopened   State = "reopened"   // of an answer only: the last final answer is void, another one will follow
+	Accepted State = "accepted"  // stored; its turn will come
+	Held     State = "held"      // cannot be sent yet: Code says why
+	Assigned State = "assigned"  // has a nonce; nothing is known to be signed
+	Sent     State = "sent"      // signed, stored and broadcast
+	Done     State = "done"      // final: the transaction succeeded in time
+	DoneLate State = "done_late" // final: the transaction succeeded after ExpiresAt
+	Reverted State = "reverted"  // final: the transaction failed; nothing happened, gas was paid
+	Voided   State = "voided"    // final: its nonce was used up by a transfer of nothing; it never takes effect
+	Already  State = "already"   // final: the chain showed its effect before anything was sent
+	// final: its nonce was used by a transaction that the relayer did not sign, as an operator
+	// confirmed
+	Superseded State = "superseded"
+	Expired    State = "expired"   // final: nothing was signed before ExpiresAt
+	Cancelled  State = "cancelled" // final: nothing was signed before it was cancelled
+	Refused    State = "refused"   // final: Code says why
+	Reopened   State = "reopened"  // of an answer only: the last final answer is void, another one will follow
 )
 
 // Final says whether nothing follows but, after a deep reorganisation, Reopened.
@@ -32,6 +34,7 @@ func (s State) Final() bool {
 	case Accepted, Held, Assigned, Sent, Reopened:
 		return false
 	}
+
 	return true
 }
 
@@ -90,8 +93,10 @@ func DecodeAnswer(body []byte) (Answer, error) {
 	if err := json.Unmarshal(body, &a); err != nil {
 		return a, fmt.Errorf("%w: %w", ErrAnswer, err)
 	}
+
 	if a.State == "" || a.CommandID == "" && a.State != Refused {
 		return a, fmt.Errorf("%w: state or command_id is missing", ErrAnswer)
 	}
+
 	return a, nil
 }

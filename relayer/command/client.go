@@ -33,29 +33,35 @@ func (e *RefusedError) Error() string {
 	if e.Winner != "" {
 		text += ": " + e.Winner
 	}
+
 	for _, p := range e.Problems {
 		text += "; " + p.Field + " " + p.Detail
 	}
+
 	return text
 }
 
 // maxAnswer bounds what is read of a relayer's answer.
 const maxAnswer = 1 << 20
 
-// Send hands a command over. It returns when the relayer has stored it, or known it. Any error that is not a *RefusedError leaves open whether it
-// was stored: send the same command again, which is harmless.
+// Send hands a command over. It returns when the relayer has stored it, or known it. Any error that
+// is not a *RefusedError leaves open whether it was stored: send the same command again, which is
+// harmless.
 func (c *Client) Send(ctx context.Context, s *Signed) (Answer, error) {
 	body, err := json.Marshal(s)
 	if err != nil {
 		return Answer{}, fmt.Errorf("encode command %s: %w", s.ID(), err)
 	}
+
 	a, err := c.do(ctx, http.MethodPost, "/commands", body)
 	if err != nil {
 		return a, fmt.Errorf("send command %s: %w", s.ID(), err)
 	}
+
 	if a.CommandID != s.ID().Hex() {
 		return a, fmt.Errorf("send command %s: %w: it is about %s", s.ID(), ErrAnswer, a.CommandID)
 	}
+
 	return a, nil
 }
 
@@ -65,6 +71,7 @@ func (c *Client) Show(ctx context.Context, id common.Hash) (Answer, error) {
 	if err != nil {
 		return a, fmt.Errorf("ask for command %s: %w", id, err)
 	}
+
 	return a, nil
 }
 
@@ -73,26 +80,33 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) (a An
 	if err != nil {
 		return a, err
 	}
+
 	request.Header.Set("Content-Type", "application/json")
 	client := c.HTTP
 	if client == nil {
 		client = http.DefaultClient
 	}
+
 	response, err := client.Do(request)
 	if err != nil {
 		return a, err
 	}
+
 	defer func() { _ = response.Body.Close() }() // was read, or is of no use
 	content, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	if err != nil {
 		return a, err
 	}
+
 	if response.StatusCode == http.StatusAccepted || response.StatusCode == http.StatusOK {
 		return DecodeAnswer(content)
 	}
+
 	refused := &RefusedError{}
-	if json.Unmarshal(content, refused) != nil || refused.Status == 0 || response.StatusCode >= 500 || response.StatusCode == http.StatusTooManyRequests {
+	if json.Unmarshal(content, refused) != nil || refused.Status == 0 || response.StatusCode >= 500 ||
+		response.StatusCode == http.StatusTooManyRequests {
 		return a, fmt.Errorf("HTTP status %d; send it again later", response.StatusCode)
 	}
+
 	return a, refused
 }

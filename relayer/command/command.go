@@ -76,11 +76,13 @@ func (c *Command) ID() common.Hash {
 	if args == nil {
 		args = &CreateArgs{}
 	}
+
 	create := crypto.Keccak256(createHash[:], pad(args.Payee), number(args.Amount), number(args.ReleaseDelay),
 		word(uint64(args.ApprovalsRequired)), pad(args.Arbiter), args.Salt[:])
 
 	message := crypto.Keccak256(commandHash[:], crypto.Keccak256([]byte(c.Kind)), pad(c.Sender), pad(c.Escrow), create,
-		word(c.NotBefore), word(c.ExpiresAt), number(c.MaxFee), crypto.Keccak256([]byte(c.Reference)), crypto.Keccak256([]byte(c.ReplyTo)), c.Salt[:])
+		word(c.NotBefore), word(c.ExpiresAt), number(c.MaxFee), crypto.Keccak256([]byte(c.Reference)),
+		crypto.Keccak256([]byte(c.ReplyTo)), c.Salt[:])
 
 	return crypto.Keccak256Hash([]byte{0x19, 0x01}, domain, message)
 }
@@ -90,10 +92,12 @@ func (c *Command) Value() *big.Int {
 	if c.Args == nil || c.Args.Amount == nil {
 		return new(big.Int)
 	}
+
 	return c.Args.Amount
 }
 
-// Effect names what of an escrow a command claims. Two commands with the same effect on the same escrow cannot both take effect.
+// Effect names what of an escrow a command claims. Two commands with the same effect on the same
+// escrow cannot both take effect.
 func (c *Command) Effect() string {
 	switch c.Kind {
 	case Approve:
@@ -118,6 +122,7 @@ func number(n *big.Int) []byte {
 	if n == nil {
 		return make([]byte, 32)
 	}
+
 	return common.BigToHash(n).Bytes()
 }
 

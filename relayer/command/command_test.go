@@ -17,9 +17,12 @@ import (
 
 func create() command.Command {
 	return command.Command{
-		ChainID: 11155111, Factory: common.HexToAddress("0x311E63dfcEfe7f2c202715ef0DF01CDA82f58914"), Kind: command.Create, Sender: common.Address{1}, Escrow: common.Address{2},
-		Args:      &command.CreateArgs{Payee: common.Address{3}, Amount: big.NewInt(1e18), ReleaseDelay: big.NewInt(3600), ApprovalsRequired: 2, Arbiter: common.Address{4}, Salt: common.Hash{5}},
-		NotBefore: 1_800_000_000, ExpiresAt: 1_900_000_000, MaxFee: big.NewInt(2e15), Reference: "Rechnung 7 – ä", ReplyTo: "desk-1", Salt: common.Hash{6},
+		ChainID: 11155111, Factory: common.HexToAddress("0x311E63dfcEfe7f2c202715ef0DF01CDA82f58914"), Kind: command.Create,
+		Sender: common.Address{1}, Escrow: common.Address{2},
+		Args: &command.CreateArgs{Payee: common.Address{3}, Amount: big.NewInt(1e18), ReleaseDelay: big.NewInt(3600),
+			ApprovalsRequired: 2, Arbiter: common.Address{4}, Salt: common.Hash{5}},
+		NotBefore: 1_800_000_000, ExpiresAt: 1_900_000_000, MaxFee: big.NewInt(2e15), Reference: "Rechnung 7 – ä",
+		ReplyTo: "desk-1", Salt: common.Hash{6},
 	}
 }
 
@@ -29,29 +32,36 @@ func typed(c command.Command) apitypes.TypedData {
 		for i := 0; i < len(pairs); i += 2 {
 			types = append(types, apitypes.Type{Name: pairs[i], Type: pairs[i+1]})
 		}
+
 		return types
 	}
 	args := c.Args
 	if args == nil {
 		args = &command.CreateArgs{Amount: new(big.Int), ReleaseDelay: new(big.Int)}
 	}
+
 	return apitypes.TypedData{
 		PrimaryType: "Command",
 		Types: apitypes.Types{
 			"EIP712Domain": field("name", "string", "version", "string", "chainId", "uint256", "verifyingContract", "address"),
-			"Create":       field("payee", "address", "amount", "uint256", "releaseDelay", "uint256", "approvalsRequired", "uint8", "arbiter", "address", "salt", "bytes32"),
-			"Command": field("kind", "string", "sender", "address", "escrow", "address", "args", "Create", "notBefore", "uint64", "expiresAt", "uint64",
+			"Create": field("payee", "address", "amount", "uint256", "releaseDelay", "uint256", "approvalsRequired",
+				"uint8", "arbiter", "address", "salt", "bytes32"),
+			"Command": field("kind", "string", "sender", "address", "escrow", "address", "args", "Create", "notBefore",
+				"uint64", "expiresAt", "uint64",
 				"maxFee", "uint256", "reference", "string", "replyTo", "string", "salt", "bytes32"),
 		},
 		Domain: apitypes.TypedDataDomain{
-			Name: command.DomainName, Version: command.DomainVersion, ChainId: math.NewHexOrDecimal256(int64(c.ChainID)), VerifyingContract: c.Factory.Hex(),
+			Name: command.DomainName, Version: command.DomainVersion, ChainId: math.NewHexOrDecimal256(int64(c.ChainID)),
+			VerifyingContract: c.Factory.Hex(),
 		},
 		Message: apitypes.TypedDataMessage{
-			"kind": string(c.Kind), "sender": c.Sender.Hex(), "escrow": c.Escrow.Hex(), "notBefore": new(big.Int).SetUint64(c.NotBefore), "expiresAt": new(big.Int).SetUint64(c.ExpiresAt),
+			"kind": string(c.Kind), "sender": c.Sender.Hex(), "escrow": c.Escrow.Hex(),
+			"notBefore": new(big.Int).SetUint64(c.NotBefore), "expiresAt": new(big.Int).SetUint64(c.ExpiresAt),
 			"maxFee": c.MaxFee, "reference": c.Reference, "replyTo": c.ReplyTo, "salt": c.Salt.Hex(),
 			"args": apitypes.TypedDataMessage{
-				"payee": args.Payee.Hex(), "amount": args.Amount, "releaseDelay": args.ReleaseDelay, "approvalsRequired": big.NewInt(int64(args.ApprovalsRequired)),
-				"arbiter": args.Arbiter.Hex(), "salt": args.Salt.Hex(),
+				"payee": args.Payee.Hex(), "amount": args.Amount, "releaseDelay": args.ReleaseDelay,
+				"approvalsRequired": big.NewInt(int64(args.ApprovalsRequired)),
+				"arbiter":           args.Arbiter.Hex(), "salt": args.Salt.Hex(),
 			},
 		},
 	}
@@ -61,7 +71,8 @@ func typed(c command.Command) apitypes.TypedData {
 func TestIDIsTheEIP712Digest(t *testing.T) {
 	t.Parallel()
 	approve := create()
-	approve.Kind, approve.Args, approve.Reference, approve.ReplyTo, approve.NotBefore, approve.Salt = command.Approve, nil, "", "", 0, common.Hash{}
+	approve.Kind, approve.Args, approve.Reference, approve.ReplyTo, approve.NotBefore, approve.Salt = command.Approve,
+		nil, "", "", 0, common.Hash{}
 	for _, c := range []command.Command{create(), approve} {
 		want, _, err := apitypes.TypedDataAndHash(typed(c))
 		require.NoError(t, err)
@@ -81,12 +92,19 @@ func TestSignatureCoversEveryField(t *testing.T) {
 	require.Equal(t, crypto.PubkeyToAddress(key.PublicKey), who)
 
 	for name, change := range map[string]func(*command.Command){
-		"chain": func(c *command.Command) { c.ChainID++ }, "factory": func(c *command.Command) { c.Factory[0]++ }, "kind": func(c *command.Command) { c.Kind = command.Release },
-		"sender": func(c *command.Command) { c.Sender[0]++ }, "escrow": func(c *command.Command) { c.Escrow[0]++ }, "not before": func(c *command.Command) { c.NotBefore++ },
-		"expires": func(c *command.Command) { c.ExpiresAt++ }, "fee": func(c *command.Command) { c.MaxFee = big.NewInt(3) }, "reference": func(c *command.Command) { c.Reference += "x" },
-		"reply to": func(c *command.Command) { c.ReplyTo += "x" }, "salt": func(c *command.Command) { c.Salt[0]++ },
-		"payee": func(c *command.Command) { c.Args.Payee[0]++ }, "amount": func(c *command.Command) { c.Args.Amount = big.NewInt(3) }, "delay": func(c *command.Command) { c.Args.ReleaseDelay = big.NewInt(3) },
-		"approvals": func(c *command.Command) { c.Args.ApprovalsRequired++ }, "arbiter": func(c *command.Command) { c.Args.Arbiter[0]++ }, "create's salt": func(c *command.Command) { c.Args.Salt[0]++ },
+		"chain": func(c *command.Command) { c.ChainID++ }, "factory": func(c *command.Command) { c.Factory[0]++ },
+		"kind":   func(c *command.Command) { c.Kind = command.Release },
+		"sender": func(c *command.Command) { c.Sender[0]++ }, "escrow": func(c *command.Command) { c.Escrow[0]++ },
+		"not before": func(c *command.Command) { c.NotBefore++ },
+		"expires":    func(c *command.Command) { c.ExpiresAt++ }, "fee": func(c *command.Command) { c.MaxFee = big.NewInt(3) },
+		"reference": func(c *command.Command) { c.Reference += "x" },
+		"reply to":  func(c *command.Command) { c.ReplyTo += "x" }, "salt": func(c *command.Command) { c.Salt[0]++ },
+		"payee":         func(c *command.Command) { c.Args.Payee[0]++ },
+		"amount":        func(c *command.Command) { c.Args.Amount = big.NewInt(3) },
+		"delay":         func(c *command.Command) { c.Args.ReleaseDelay = big.NewInt(3) },
+		"approvals":     func(c *command.Command) { c.Args.ApprovalsRequired++ },
+		"arbiter":       func(c *command.Command) { c.Args.Arbiter[0]++ },
+		"create's salt": func(c *command.Command) { c.Args.Salt[0]++ },
 	} {
 		other := command.Signed{Command: create(), Signature: signed.Signature}
 		change(&other.Command)
@@ -113,6 +131,7 @@ func TestSignatureIsNotMalleable(t *testing.T) {
 		_, err = signed.Requester()
 		require.ErrorIs(t, err, command.ErrSignature)
 	}
+
 	signed.Signature = [65]byte{64: 27}
 	_, err = signed.Requester()
 	require.ErrorIs(t, err, command.ErrSignature)
@@ -128,6 +147,7 @@ func encode(t *testing.T, c command.Command) map[string]any {
 	require.NoError(t, err)
 	var fields map[string]any
 	require.NoError(t, json.Unmarshal(body, &fields))
+
 	return fields
 }
 
@@ -144,22 +164,25 @@ func TestRoundTrip(t *testing.T) {
 
 // bad are values that a field must not have.
 var bad = map[string][]any{
-	"version":    {nil, 0, 2, -1, "1", 1.5, true, []any{}},
-	"chain_id":   {nil, "", "0", "-1", "0x1", "1.0", "01", " 1", "9223372036854775808", 1, true},
-	"factory":    {nil, "", "0x", "311E63dfcEfe7f2c202715ef0DF01CDA82f58914", "0x311e63dfcEfe7f2c202715ef0DF01CDA82f58914", "0x0000000000000000000000000000000000000000", "0x" + strings.Repeat("g", 40), 7},
+	"version":  {nil, 0, 2, -1, "1", 1.5, true, []any{}},
+	"chain_id": {nil, "", "0", "-1", "0x1", "1.0", "01", " 1", "9223372036854775808", 1, true},
+	"factory": {nil, "", "0x", "311E63dfcEfe7f2c202715ef0DF01CDA82f58914",
+		"0x311e63dfcEfe7f2c202715ef0DF01CDA82f58914", "0x0000000000000000000000000000000000000000", "0x" +
+			strings.Repeat("g", 40), 7},
 	"kind":       {nil, "", "Approve", "approve ", "changeArbiter", "transfer", 1},
 	"sender":     {nil, "", "0x12", 1, map[string]any{}},
 	"escrow":     {nil, "", "0x0000000000000000000000000000000000000000", []any{"0x"}},
 	"args":       {nil, map[string]any{}, []any{}, "x", 3},
 	"not_before": {-1, 1.5, "1", 1_900_000_000, 1_900_000_001, 1e18},
 	"expires_at": {nil, 0, -1, 1.5, "1900000000", 1e18, 1_700_000_000},
-	"max_fee":    {nil, "", "0", "-1", "1e18", "0x1", 5, "115792089237316195423570985008687907853269984665640564039457584007913129639936", strings.Repeat("9", 79)},
-	"reference":  {strings.Repeat("x", 129), "a\nb", "a\x00b", 7},
-	"reply_to":   {strings.Repeat("x", 129), "ä", "a\tb", 7},
-	"salt":       {"", "0x", "0x12", strings.Repeat("0", 64), 7},
-	"signature":  {nil, "", "0x", "0x" + strings.Repeat("0", 128), 7},
-	"surprise":   {1},
-	"Kind":       {"approve"},
+	"max_fee": {nil, "", "0", "-1", "1e18", "0x1", 5,
+		"115792089237316195423570985008687907853269984665640564039457584007913129639936", strings.Repeat("9", 79)},
+	"reference": {strings.Repeat("x", 129), "a\nb", "a\x00b", 7},
+	"reply_to":  {strings.Repeat("x", 129), "ä", "a\tb", 7},
+	"salt":      {"", "0x", "0x12", strings.Repeat("0", 64), 7},
+	"signature": {nil, "", "0x", "0x" + strings.Repeat("0", 128), 7},
+	"surprise":  {1},
+	"Kind":      {"approve"},
 }
 
 func with(fields map[string]any, name string, value any) map[string]any {
@@ -167,11 +190,13 @@ func with(fields map[string]any, name string, value any) map[string]any {
 	for k, v := range fields {
 		changed[k] = v
 	}
+
 	if value == nil {
 		delete(changed, name)
 	} else {
 		changed[name] = value
 	}
+
 	return changed
 }
 
@@ -183,7 +208,9 @@ func parse(t *testing.T, fields map[string]any) error {
 	if err != nil {
 		return err
 	}
+
 	_, err = command.Parse(raws[0])
+
 	return err
 }
 
@@ -205,12 +232,14 @@ func TestBadFields(t *testing.T) {
 			}
 		}
 	}
+
 	approve := with(with(good, "kind", "approve"), "args", nil)
 	require.NoError(t, parse(t, approve))
 	require.ErrorContains(t, parse(t, with(good, "kind", "approve")), "args belongs to create only")
 	args := good["args"].(map[string]any)
 	for name, values := range map[string][]any{
-		"payee": {nil, "0x0000000000000000000000000000000000000000"}, "amount": {nil, "-1", 1}, "releaseDelay": {nil, "9999999999999999"},
+		"payee": {nil, "0x0000000000000000000000000000000000000000"}, "amount": {nil, "-1", 1},
+		"releaseDelay":      {nil, "9999999999999999"},
 		"approvalsRequired": {nil, 0, 256, "1"}, "arbiter": {nil, "x"}, "salt": {nil, "0x1"}, "value": {"1"},
 	} {
 		for _, value := range values {
@@ -233,15 +262,20 @@ func TestBadMessages(t *testing.T) {
 		_, err := command.Split([]byte(text))
 		require.ErrorIs(t, err, command.ErrTooLarge, name)
 	}
+
 	for name, text := range map[string]string{
-		"nothing": "", "spaces": "  ", "text": "hello", "two": one + one, "cut off": one[:len(one)-1], "empty array": "[]", "not UTF-8": "{\"kind\":\"\xff\"}",
-		"deep": strings.Repeat("[", 100_000), "deep objects": strings.Repeat(`{"a":`, 10_000), "array in array": "[[" + one + "]]x",
-		"key twice": `{"kind":"approve",` + one[1:], "key twice, other case": `{"KIND":"approve",` + one[1:], "letters from elsewhere": strings.Replace(one, `"salt"`, `"ſalt"`, 1),
+		"nothing": "", "spaces": "  ", "text": "hello", "two": one + one, "cut off": one[:len(one)-1], "empty array": "[]",
+		"not UTF-8": "{\"kind\":\"\xff\"}",
+		"deep":      strings.Repeat("[", 100_000), "deep objects": strings.Repeat(`{"a":`, 10_000),
+		"array in array": "[[" + one + "]]x",
+		"key twice":      `{"kind":"approve",` + one[1:], "key twice, other case": `{"KIND":"approve",` + one[1:],
+		"letters from elsewhere": strings.Replace(one, `"salt"`, `"ſalt"`, 1),
 	} {
 		_, err := command.Split([]byte(text))
 		var problems command.Problems
 		require.ErrorAs(t, err, &problems, name)
 	}
+
 	for _, text := range []string{"null", "1", `"x"`, "[]", "{}", "true"} {
 		_, err := command.Parse([]byte(text))
 		require.Error(t, err, text)
@@ -256,11 +290,13 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
+
 		for _, raw := range raws {
 			s, err := command.Parse(raw)
 			if err != nil {
 				continue
 			}
+
 			again, err := json.Marshal(s)
 			require.NoError(t, err)
 			same, err := command.Parse(again)
@@ -279,5 +315,6 @@ func TestDecodeAnswer(t *testing.T) {
 		_, err := command.DecodeAnswer([]byte(body))
 		require.ErrorIs(t, err, command.ErrAnswer, body)
 	}
+
 	require.False(t, command.Reopened.Final())
 }

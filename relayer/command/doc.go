@@ -1,5 +1,6 @@
-// Package command is the message by which a service asks the relayer to act on an escrow, and the answer to it: for the relayer and for whoever
-// asks. Of other modules it needs go-ethereum's common and crypto only.
+// Package command is the message by which a service asks the relayer to act on an escrow, and the
+// answer to it: for the relayer and for whoever asks. Of other modules it needs go-ethereum's
+// common and crypto only.
 //
 // A requester makes a Command, signs it and sends it, by Pub/Sub or by HTTP:
 //
@@ -8,9 +9,10 @@
 //	signed, err := c.Sign(key)
 //	receipt, err := client.Send(ctx, signed)
 //
-// The id of a command is its EIP-712 digest, which is also what is signed. So the same command has the same id wherever it is made, nobody can
-// change a field without another signature, and sending it again is harmless: whoever has answered once gives the same answer again. To ask
-// for the same act again after it failed, use another Salt.
+// The id of a command is its EIP-712 digest, which is also what is signed. So the same command has
+// the same id wherever it is made, nobody can change a field without another signature, and sending
+// it again is harmless: whoever has answered once gives the same answer again. To ask for the same
+// act again after it failed, use another Salt.
 //
 // # States
 //
@@ -18,11 +20,14 @@
 //	    │        └──────────────────────────► expired, cancelled, already        nothing was signed
 //	    └► refused
 //
-// Done means that the transaction succeeded in a block that is final for the relayer. DoneLate is the same, after ExpiresAt: the contracts know
-// no deadline, so what was sent in time may still be mined late; the relayer then tries to void it, and the chain decides which of the two
-// comes first. Voided means that the void was first: the command has had no effect and never will. Superseded means that somebody else
-// used the sender's key, and an operator of the relayer has confirmed it.
+// Done means that the transaction succeeded in a block that is final for the relayer. DoneLate is
+// the same, after ExpiresAt: the contracts know no deadline, so what was sent in time may still be
+// mined late; the relayer then tries to void it, and the chain decides which of the two comes
+// first. Voided means that the void was first: the command has had no effect and never will.
+// Superseded means that somebody else used the sender's key, and an operator of the relayer has
+// confirmed it.
 //
-// Answers are delivered at least once, in order per command: drop what you have seen (Answer.Revision grows). Should the chain reorganise more deeply
-// than the relayer's finality, an answer with the state Reopened takes the last one back, and another final answer follows.
+// Answers are delivered at least once, in order per command: drop what you have seen
+// (Answer.Revision grows). Should the chain reorganise more deeply than the relayer's finality, an
+// answer with the state Reopened takes the last one back, and another final answer follows.
 package command

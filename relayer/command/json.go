@@ -47,6 +47,7 @@ func (p Problems) Error() string {
 		b.WriteString([]string{": ", "; "}[min(i, 1)])
 		b.WriteString(x.Field + " " + x.Detail)
 	}
+
 	return b.String()
 }
 
@@ -82,25 +83,31 @@ func (s *Signed) MarshalJSON() ([]byte, error) {
 	text := func(t string) *string { return &t }
 	version := Version
 	w := wire{
-		Version: &version, ChainID: text(strconv.FormatUint(s.ChainID, 10)), Factory: text(s.Factory.Hex()), Kind: text(string(s.Kind)),
-		Sender: text(s.Sender.Hex()), Escrow: text(s.Escrow.Hex()), ExpiresAt: &s.ExpiresAt, MaxFee: text(decimal(s.MaxFee)), Salt: text(s.Salt.Hex()),
+		Version: &version, ChainID: text(strconv.FormatUint(s.ChainID, 10)), Factory: text(s.Factory.Hex()),
+		Kind:   text(string(s.Kind)),
+		Sender: text(s.Sender.Hex()), Escrow: text(s.Escrow.Hex()), ExpiresAt: &s.ExpiresAt, MaxFee: text(decimal(s.MaxFee)),
+		Salt:      text(s.Salt.Hex()),
 		Signature: text("0x" + hex.EncodeToString(s.Signature[:])),
 	}
 	if s.NotBefore != 0 {
 		w.NotBefore = &s.NotBefore
 	}
+
 	if s.Reference != "" {
 		w.Reference = &s.Reference
 	}
+
 	if s.ReplyTo != "" {
 		w.ReplyTo = &s.ReplyTo
 	}
+
 	if a := s.Args; a != nil {
 		w.Args = &wireArgs{
 			Payee: text(a.Payee.Hex()), Amount: text(decimal(a.Amount)), ReleaseDelay: text(decimal(a.ReleaseDelay)),
 			ApprovalsRequired: &a.ApprovalsRequired, Arbiter: text(a.Arbiter.Hex()), Salt: text(a.Salt.Hex()),
 		}
 	}
+
 	return json.Marshal(w)
 }
 
@@ -108,20 +115,24 @@ func decimal(n *big.Int) string {
 	if n == nil {
 		return "0"
 	}
+
 	return n.String()
 }
 
 // ErrTooLarge means that a message is longer than MaxBytes, or holds more than MaxCommands.
 var ErrTooLarge = errors.New("message too large")
 
-// Split takes a message apart: one command, or an array of up to MaxCommands. Errors are Problems (of the message as a whole) or ErrTooLarge.
+// Split takes a message apart: one command, or an array of up to MaxCommands. Errors are Problems
+// (of the message as a whole) or ErrTooLarge.
 func Split(body []byte) ([]json.RawMessage, error) {
 	if len(body) > MaxBytes {
 		return nil, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(body), MaxBytes)
 	}
+
 	if err := wellFormed(body); err != nil {
 		return nil, Problems{{"body", err.Error()}}
 	}
+
 	body = bytes.TrimSpace(body)
 	if body[0] != '[' {
 		return []json.RawMessage{body}, nil
@@ -131,21 +142,24 @@ func Split(body []byte) ([]json.RawMessage, error) {
 	if err := json.Unmarshal(body, &all); err != nil {
 		return nil, Problems{{"body", "is not JSON"}}
 	}
+
 	switch {
 	case len(all) == 0:
 		return nil, Problems{{"body", "is an empty array"}}
 	case len(all) > MaxCommands:
 		return nil, fmt.Errorf("%w: %d commands, at most %d", ErrTooLarge, len(all), MaxCommands)
 	}
+
 	return all, nil
 }
 
-// wellFormed refuses what readers understand differently: a key that occurs twice, text that is not UTF-8, a second value after the first, and nesting
-// deeper than any command has.
+// wellFormed refuses what readers understand differently: a key that occurs twice, text that is not
+// UTF-8, a second value after the first, and nesting deeper than any command has.
 func wellFormed(body []byte) error {
 	if !utf8.Valid(body) {
 		return errors.New("is not UTF-8")
 	}
+
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.UseNumber()
 
@@ -159,9 +173,11 @@ func wellFormed(body []byte) error {
 		if errors.Is(err, io.EOF) && !first && len(stack) == 0 {
 			return nil
 		}
+
 		if err != nil {
 			return errors.New("is not JSON")
 		}
+
 		if len(stack) == 0 && !first {
 			return errors.New("has something after its end")
 		}
@@ -171,6 +187,7 @@ func wellFormed(body []byte) error {
 			stack = stack[:len(stack)-1]
 			continue
 		}
+
 		if len(stack) > 0 {
 			top := &stack[len(stack)-1]
 			if top.keys != nil && !top.value {
@@ -178,20 +195,26 @@ func wellFormed(body []byte) error {
 				if strings.ContainsFunc(key, func(x rune) bool { return x > unicode.MaxASCII }) {
 					return fmt.Errorf("has the unknown field %.60q", key) // and it takes letters from elsewhere for ASCII's
 				}
+
 				if top.keys[key] {
 					return fmt.Errorf("has the key %.40q twice", key)
 				}
+
 				top.keys[key], top.value = true, true
+
 				continue
 			}
+
 			top.value = false
 		}
+
 		switch delim {
 		case '{':
 			stack = append(stack, level{keys: map[string]bool{}})
 		case '[':
 			stack = append(stack, level{})
 		}
+
 		if len(stack) > maxDepth {
 			return fmt.Errorf("is nested deeper than %d levels", maxDepth)
 		}
@@ -204,6 +227,7 @@ func Parse(raw []byte) (*Signed, error) {
 	if err := decodeStrict(raw, &w); err != nil {
 		return nil, err
 	}
+
 	r := &reader{}
 	s := &Signed{}
 	switch {
@@ -212,6 +236,7 @@ func Parse(raw []byte) (*Signed, error) {
 	case *w.Version != Version:
 		r.say("version", fmt.Sprintf("%d is not known; this relayer understands %d", *w.Version, Version))
 	}
+
 	s.ChainID = r.uint("chain_id", w.ChainID)
 	s.Factory = r.address("factory", w.Factory)
 	if w.Kind == nil {
@@ -219,44 +244,55 @@ func Parse(raw []byte) (*Signed, error) {
 	} else {
 		s.Kind = Kind(*w.Kind)
 	}
+
 	s.Sender, s.Escrow = r.address("sender", w.Sender), r.address("escrow", w.Escrow)
 	if w.NotBefore != nil {
 		s.NotBefore = *w.NotBefore
 	}
+
 	if w.ExpiresAt == nil {
 		r.say("expires_at", "is missing")
 	} else {
 		s.ExpiresAt = *w.ExpiresAt
 	}
+
 	s.MaxFee = r.wei("max_fee", w.MaxFee)
 	if w.Reference != nil {
 		s.Reference = *w.Reference
 	}
+
 	if w.ReplyTo != nil {
 		s.ReplyTo = *w.ReplyTo
 	}
+
 	if w.Salt != nil {
 		r.hex("salt", w.Salt, s.Salt[:])
 	}
+
 	r.hex("signature", w.Signature, s.Signature[:])
 	if a := w.Args; a != nil {
 		s.Args = &CreateArgs{
-			Payee: r.address("args.payee", a.Payee), Amount: r.wei("args.amount", a.Amount), ReleaseDelay: r.wei("args.releaseDelay", a.ReleaseDelay),
-			Arbiter: r.address("args.arbiter", a.Arbiter),
+			Payee: r.address("args.payee", a.Payee), Amount: r.wei("args.amount", a.Amount),
+			ReleaseDelay: r.wei("args.releaseDelay", a.ReleaseDelay),
+			Arbiter:      r.address("args.arbiter", a.Arbiter),
 		}
 		if a.ApprovalsRequired == nil {
 			r.say("args.approvalsRequired", "is missing")
 		} else {
 			s.Args.ApprovalsRequired = *a.ApprovalsRequired
 		}
+
 		r.hex("args.salt", a.Salt, s.Args.Salt[:])
 	}
+
 	for _, p := range s.Check() {
 		r.say(p.Field, p.Detail)
 	}
+
 	if len(r.problems) > 0 {
 		return nil, r.problems
 	}
+
 	return s, nil
 }
 
@@ -272,11 +308,13 @@ func decodeStrict(raw []byte, to any) error {
 	case errors.As(err, &wrong) && wrong.Field == "":
 		return Problems{{"body", "must be a JSON object"}}
 	case errors.As(err, &wrong):
-		return Problems{{wrong.Field, fmt.Sprintf("must be a %s, not a %s", jsonType(wrong.Type.Kind().String()), wrong.Value)}}
+		return Problems{{wrong.Field, fmt.Sprintf("must be a %s, not a %s", jsonType(wrong.Type.Kind().String()),
+			wrong.Value)}}
 	case strings.Contains(err.Error(), "unknown field"):
 		_, name, _ := strings.Cut(err.Error(), "unknown field ")
 		return Problems{{"body", fmt.Sprintf("has the unknown field %.60s", name)}}
 	}
+
 	return Problems{{"body", "is not JSON"}}
 }
 
@@ -289,15 +327,18 @@ func jsonType(kind string) string {
 	case kind == "struct":
 		return "object"
 	}
+
 	return kind
 }
 
-// Check says everything that is wrong with a command in itself. Whether it is expired, or allowed, is for the relayer to say.
+// Check says everything that is wrong with a command in itself. Whether it is expired, or allowed,
+// is for the relayer to say.
 func (c *Command) Check() Problems {
 	r := &reader{}
 	if c.ChainID == 0 || c.ChainID > math.MaxInt64 {
 		r.say("chain_id", "must be 1 to 9223372036854775807")
 	}
+
 	for _, a := range []struct {
 		field string
 		value common.Address
@@ -306,6 +347,7 @@ func (c *Command) Check() Problems {
 			r.say(a.field, "must not be the zero address")
 		}
 	}
+
 	switch c.Kind {
 	case Approve, Release, Refund:
 		if c.Args != nil {
@@ -316,24 +358,31 @@ func (c *Command) Check() Problems {
 	default:
 		r.say("kind", "must be approve, release, refund or create")
 	}
+
 	if c.ExpiresAt == 0 || c.ExpiresAt > maxTime {
 		r.say("expires_at", "must be a time in unix seconds")
 	}
+
 	if c.NotBefore > maxTime {
 		r.say("not_before", "must be a time in unix seconds")
 	} else if c.NotBefore >= c.ExpiresAt {
 		r.say("not_before", "must be before expires_at")
 	}
+
 	r.uint256("max_fee", c.MaxFee)
 	if c.MaxFee != nil && c.MaxFee.Sign() == 0 {
 		r.say("max_fee", "must be more than 0")
 	}
-	if utf8.RuneCountInString(c.Reference) > maxText || !utf8.ValidString(c.Reference) || strings.ContainsFunc(c.Reference, unicode.IsControl) {
+
+	if utf8.RuneCountInString(c.Reference) > maxText || !utf8.ValidString(c.Reference) ||
+		strings.ContainsFunc(c.Reference, unicode.IsControl) {
 		r.say("reference", "must be at most 128 characters, without control characters")
 	}
+
 	if len(c.ReplyTo) > maxText || strings.ContainsFunc(c.ReplyTo, func(x rune) bool { return x < ' ' || x > '~' }) {
 		r.say("reply_to", "must be at most 128 printable ASCII characters")
 	}
+
 	return r.problems
 }
 
@@ -343,14 +392,17 @@ func (c *Command) checkArgs(r *reader) {
 		r.say("args", "is missing: create needs them")
 		return
 	}
+
 	if a.Payee == (common.Address{}) {
 		r.say("args.payee", "must not be the zero address")
 	}
+
 	r.uint256("args.amount", a.Amount)
 	r.uint256("args.releaseDelay", a.ReleaseDelay)
 	if a.ReleaseDelay != nil && (!a.ReleaseDelay.IsUint64() || a.ReleaseDelay.Uint64() > maxTime) {
 		r.say("args.releaseDelay", "must be seconds")
 	}
+
 	if a.ApprovalsRequired == 0 {
 		r.say("args.approvalsRequired", "must be 1 to 255")
 	}
@@ -367,6 +419,7 @@ func (r *reader) say(field, detail string) {
 			return
 		}
 	}
+
 	r.problems = append(r.problems, Problem{field, detail})
 }
 
@@ -381,10 +434,12 @@ func (r *reader) uint(field string, text *string) uint64 {
 		r.say(field, "is missing")
 		return 0
 	}
+
 	n, err := strconv.ParseUint(*text, 10, 63)
 	if err != nil || strconv.FormatUint(n, 10) != *text {
 		r.say(field, "must be a decimal number in a string, without sign or leading zeros")
 	}
+
 	return n
 }
 
@@ -393,12 +448,16 @@ func (r *reader) wei(field string, text *string) *big.Int {
 		r.say(field, "is missing")
 		return nil
 	}
-	plain := *text != "" && len(*text) <= 78 && strings.Trim(*text, "0123456789") == "" && (len(*text) == 1 || (*text)[0] != '0')
+
+	plain := *text != "" && len(*text) <= 78 && strings.Trim(*text, "0123456789") == "" &&
+		(len(*text) == 1 || (*text)[0] != '0')
 	if !plain {
 		r.say(field, "must be a decimal number in a string, without sign or leading zeros, at most 78 digits")
 		return nil
 	}
+
 	n, _ := new(big.Int).SetString(*text, 10)
+
 	return n
 }
 
@@ -408,12 +467,15 @@ func (r *reader) address(field string, text *string) (a common.Address) {
 		r.say(field, "is missing")
 		return a
 	}
+
 	if !r.hex(field, text, a[:]) {
 		return a
 	}
+
 	if digits := (*text)[2:]; digits != strings.ToLower(digits) && *text != a.Hex() {
 		r.say(field, "has a wrong EIP-55 checksum; write it in lower case if it has none")
 	}
+
 	return a
 }
 
@@ -422,14 +484,17 @@ func (r *reader) hex(field string, text *string, to []byte) bool {
 		r.say(field, "is missing")
 		return false
 	}
+
 	digits, prefixed := strings.CutPrefix(*text, "0x")
 	if !prefixed || len(digits) != 2*len(to) {
 		r.say(field, fmt.Sprintf("must be 0x and %d hexadecimal digits", 2*len(to)))
 		return false
 	}
+
 	if _, err := hex.Decode(to, []byte(digits)); err != nil {
 		r.say(field, fmt.Sprintf("must be 0x and %d hexadecimal digits", 2*len(to)))
 		return false
 	}
+
 	return true
 }

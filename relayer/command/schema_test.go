@@ -25,6 +25,7 @@ func TestSchemaAgreesWithParse(t *testing.T) {
 		require.NoError(t, err)
 		instance, err := jsonschema.UnmarshalJSON(bytes.NewReader(body))
 		require.NoError(t, err)
+
 		return schema.Validate(instance) == nil
 	}
 	good := encode(t, create())
@@ -44,5 +45,6 @@ func TestSchemaAgreesWithParse(t *testing.T) {
 			}
 		}
 	}
+
 	require.Greater(t, refused, 60, "all but what a schema cannot say")
 }

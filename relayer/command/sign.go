@@ -23,26 +23,31 @@ func (c Command) Sign(key *ecdsa.PrivateKey) (*Signed, error) {
 	if problems := c.Check(); len(problems) > 0 {
 		return nil, problems
 	}
+
 	id := c.ID()
 	signature, err := crypto.Sign(id[:], key)
 	if err != nil {
 		return nil, fmt.Errorf("sign command %s: %w", id, err)
 	}
+
 	s := &Signed{Command: c, Signature: [65]byte(signature)}
 	s.Signature[64] += 27
+
 	return s, nil
 }
 
-// Requester returns who signed. Of the two signatures that fit each other only the one with the lower s counts (EIP-2), so a command has one
-// signature per key. The error is ErrSignature.
+// Requester returns who signed. Of the two signatures that fit each other only the one with the
+// lower s counts (EIP-2), so a command has one signature per key. The error is ErrSignature.
 func (s *Signed) Requester() (common.Address, error) {
 	v := s.Signature[64] - 27
 	if v > 1 {
 		return common.Address{}, fmt.Errorf("%w: v is %d, it must be 27 or 28", ErrSignature, s.Signature[64])
 	}
+
 	r, low := common.BytesToHash(s.Signature[:32]).Big(), common.BytesToHash(s.Signature[32:64]).Big()
 	if !crypto.ValidateSignatureValues(v, r, low, true) {
-		return common.Address{}, fmt.Errorf("%w: r or s is out of range; s must be in the lower half of the curve's order", ErrSignature)
+		return common.Address{}, fmt.Errorf("%w: r or s is out of range; s must be in the lower half of the curve's order",
+			ErrSignature)
 	}
 
 	id := s.ID()
@@ -52,5 +57,6 @@ func (s *Signed) Requester() (common.Address, error) {
 	if err != nil {
 		return common.Address{}, fmt.Errorf("%w: it fits no key", ErrSignature)
 	}
+
 	return crypto.PubkeyToAddress(*key), nil
 }

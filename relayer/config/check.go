@@ -50,14 +50,17 @@ func (l *loader) factory() {
 		l.say("FACTORY_ADDRESS", "must be an address: 0x and 40 hexadecimal digits")
 		return
 	}
+
 	c.Factory = common.HexToAddress(c.FactoryAddress)
 	digits := c.FactoryAddress[len(c.FactoryAddress)-40:]
 	switch mixed := digits != strings.ToLower(digits) && digits != strings.ToUpper(digits); {
 	case c.Factory == (common.Address{}):
 		l.say("FACTORY_ADDRESS", "is the zero address; name the deployed EscrowFactory")
 	case mixed && digits != c.Factory.Hex()[2:]:
-		l.say("FACTORY_ADDRESS", "its EIP-55 checksum does not fit: a digit is wrong. Copy it again; an address in lower case is not checked")
+		l.say("FACTORY_ADDRESS",
+			"its EIP-55 checksum does not fit: a digit is wrong. Copy it again; an address in lower case is not checked")
 	}
+
 	if c.StartBlock < 0 || c.StartBlock > maxBlock {
 		l.say("START_BLOCK", "must be 0 to %d: the block in which the factory was deployed", maxBlock)
 	}
@@ -76,9 +79,11 @@ func (l *loader) endpoints() {
 			if raw == "" || slices.Contains(c.RPCURLs, raw) {
 				continue
 			}
+
 			c.RPCURLs = append(c.RPCURLs, raw)
 			u, err := url.Parse(raw)
-			switch ok := err == nil && hostName.MatchString(u.Hostname()) && slices.Contains([]string{"http", "https", "ws", "wss"}, u.Scheme); {
+			switch ok := err == nil && hostName.MatchString(u.Hostname()) &&
+				slices.Contains([]string{"http", "https", "ws", "wss"}, u.Scheme); {
 			case !ok && list.variable == "RPC_URL":
 				l.say("RPC_URL", "is not an http, https, ws or wss URL")
 			case !ok:
@@ -86,9 +91,11 @@ func (l *loader) endpoints() {
 			}
 		}
 	}
+
 	if len(c.RPCURLs) == 0 {
 		l.say("RPC_URL", "is missing, and so is RPC_URLS; name a JSON-RPC endpoint of the chain: http(s):// or ws(s)://")
 	}
+
 	l.requests()
 	l.oneOf("LOG_FILTER", c.LogFilter, "auto", "topics", "addresses")
 }
@@ -103,12 +110,15 @@ func (l *loader) requests() {
 	if c.RPCMaxAddress < 1 || c.RPCMaxAddress > mostAddresses {
 		l.say("RPC_MAX_ADDRESSES", "must be 1 to %d", mostAddresses)
 	}
+
 	if c.RPCRequestPrice < 0 || c.RPCRequestPrice > highestPrice {
 		l.say("RPC_REQUEST_PRICE", "must be 0 to %d bytes", highestPrice)
 	}
+
 	if c.RPCMaxRange < 1 || c.RPCMaxRange > mostBlocks {
 		l.say("RPC_MAX_RANGE", "must be 1 to %d blocks", mostBlocks)
 	}
+
 	if c.RPCMaxRPS < 0 || math.IsNaN(c.RPCMaxRPS) || math.IsInf(c.RPCMaxRPS, 0) {
 		l.say("RPC_MAX_RPS", "must be 0 (no limit of ours) or more")
 	}
@@ -123,9 +133,11 @@ func (l *loader) finality() {
 	if c.Confirmations > maxConfirmations {
 		l.say("CONFIRMATIONS", "must be 0 to %d", maxConfirmations)
 	}
+
 	none := c.Finality == "confirmations" && c.Confirmations == 0 && !l.unread["CONFIRMATIONS"]
 	if (c.Finality == "latest" || none) && c.RetractionsTopic == "" {
-		l.say("RETRACTIONS_TOPIC_ID", "is needed with FINALITY=latest or CONFIRMATIONS=0, where reorganisations take published events back: name a topic")
+		l.say("RETRACTIONS_TOPIC_ID",
+			"is needed with FINALITY=latest or CONFIRMATIONS=0, where reorganisations take published events back: name a topic")
 	}
 }
 
@@ -136,13 +148,15 @@ func (l *loader) instance() {
 			c.InstanceID = host
 		}
 	}
+
 	if !instanceID.MatchString(c.InstanceID) {
 		l.say("INSTANCE_ID", "%q must be 1 to 48 letters, digits, dots, dashes or underscores (it goes into application_name, which holds 63 bytes); "+
 			"unset it is the host's name", c.InstanceID)
 	}
 }
 
-// instanceID leaves room for `escrow-relayer/`: Postgres cuts an application_name off after 63 bytes, and two ids could become one.
+// instanceID leaves room for `escrow-relayer/`: Postgres cuts an application_name off after 63
+// bytes, and two ids could become one.
 var instanceID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,48}$`)
 
 func (l *loader) partition() {
@@ -153,9 +167,11 @@ func (l *loader) partition() {
 	if !known {
 		l.say("TOTAL_PARTITIONS", "must be 1 to %d", partition.Slots)
 	}
+
 	if c.Auto = c.Number == "auto"; c.Auto {
 		return
 	}
+
 	n, err := strconv.Atoi(c.Number)
 	switch {
 	case err != nil || n < 0:
@@ -163,6 +179,7 @@ func (l *loader) partition() {
 	case known && n >= c.Total:
 		l.say("PARTITION_NUMBER", "must be below TOTAL_PARTITIONS=%d: 0 to %d", c.Total, c.Total-1)
 	}
+
 	c.Partition.Number = n
 }
 
@@ -171,7 +188,9 @@ func (l *loader) topics() {
 	if !project.MatchString(c.Project) {
 		l.say("PUBSUB_PROJECT_ID", "must be the id of a Google Cloud project")
 	}
-	ids := []struct{ variable, id string }{{"PUBSUB_TOPIC_ID", c.Topic}, {"OTHER_EVENTS_TOPIC_ID", c.OtherTopic}, {"RETRACTIONS_TOPIC_ID", c.RetractionsTopic}}
+
+	ids := []struct{ variable, id string }{{"PUBSUB_TOPIC_ID", c.Topic}, {"OTHER_EVENTS_TOPIC_ID", c.OtherTopic},
+		{"RETRACTIONS_TOPIC_ID", c.RetractionsTopic}}
 	for i, t := range ids {
 		switch {
 		case t.id == "" && i > 0:
@@ -182,6 +201,7 @@ func (l *loader) topics() {
 		case !topic.MatchString(t.id) || strings.HasPrefix(t.id, "goog"):
 			l.say(t.variable, "must be the id of a topic: 3 to 255 letters, digits and -._~+%%, beginning with a letter, not with goog")
 		}
+
 		for _, other := range ids[:i] {
 			if t.id != "" && t.id == other.id {
 				l.say(t.variable, "must be another topic than %s: its consumers do not expect these messages, and may refuse them for ever", other.variable)
@@ -189,6 +209,7 @@ func (l *loader) topics() {
 			}
 		}
 	}
+
 	l.oneOf("ORDERING_KEY", c.OrderingKey, "escrow", "slot")
 	if c.PubSubEmulator != "" && !hostPort(c.PubSubEmulator) {
 		l.say("PUBSUB_EMULATOR_HOST", "must be host:port, without http://")
@@ -215,19 +236,24 @@ func (l *loader) events() {
 		l.say(strings.TrimSuffix(variable, ":"), "%s", what)
 		return
 	}
+
 	c.Other = map[string]bool{}
 	for _, name := range c.EventNames {
 		if name = strings.TrimSpace(name); name == "" || slices.Contains(DefaultEvents, name) {
 			continue
 		}
+
 		if !slices.Contains(c.ABI.EventNames(), name) {
 			l.say("EVENT_NAMES", "%s is not an event of the ABI; it has %s", name, strings.Join(c.ABI.EventNames(), ", "))
 			continue
 		}
+
 		c.Other[name] = true
 	}
+
 	if len(c.Other) > 0 && c.OtherTopic == "" {
-		l.say("OTHER_EVENTS_TOPIC_ID", "is needed with EVENT_NAMES: consumers of PUBSUB_TOPIC_ID may refuse names they do not know")
+		l.say("OTHER_EVENTS_TOPIC_ID",
+			"is needed with EVENT_NAMES: consumers of PUBSUB_TOPIC_ID may refuse names they do not know")
 	}
 }
 
@@ -239,13 +265,15 @@ func (l *loader) durations() {
 		value, low, high time.Duration
 		why              string
 	}{
-		{"HEARTBEAT_INTERVAL", c.HeartbeatInterval, 10 * time.Millisecond, 2 * time.Minute, ": alerts call a heartbeat of 5m stale"},
+		{"HEARTBEAT_INTERVAL", c.HeartbeatInterval, 10 * time.Millisecond, 2 * time.Minute,
+			": alerts call a heartbeat of 5m stale"},
 		{"LEADER_STALE_AFTER", c.LeaderStaleAfter, 2 * time.Second, time.Hour, ": a few times a leader's rounds"},
 		{"SESSION_PROBE_INTERVAL", c.SessionProbeInterval, 100 * time.Millisecond, time.Minute,
 			": the database ends a session silent for three of these"},
 		{"DISCOVERY_WAIT", c.DiscoveryWait, time.Millisecond, time.Minute, ": every block may wait for so long"},
 		{"POLL_INTERVAL", c.PollInterval, time.Millisecond, time.Minute, ": an event may come later by so much"},
-		{"RPC_TIMEOUT", c.RPCTimeout, 10 * time.Millisecond, 10 * time.Minute, ": an endpoint that does not answer is left only then"},
+		{"RPC_TIMEOUT", c.RPCTimeout, 10 * time.Millisecond, 10 * time.Minute,
+			": an endpoint that does not answer is left only then"},
 		{"RESIGN_AFTER", c.ResignAfter, 100 * time.Millisecond, time.Hour, ": until then nobody else may lead"},
 		{"VERIFY_INTERVAL", c.VerifyInterval, time.Millisecond, 24 * time.Hour, ": what is missing is found only then"},
 		{"DB_OUTAGE_LIMIT", c.DBOutageLimit, time.Second, 24 * time.Hour, ""},
@@ -257,8 +285,10 @@ func (l *loader) durations() {
 			l.say(d.variable, "must be %s to %s%s", d.low, d.high, d.why)
 		}
 	}
+
 	if c.Retention != 0 && (c.Retention < time.Hour || c.Retention > maxRetention) {
-		l.say("RETENTION", "must be 0 (for ever), or %s to %s: replays and the second reading need what it deletes", time.Hour, maxRetention)
+		l.say("RETENTION", "must be 0 (for ever), or %s to %s: replays and the second reading need what it deletes",
+			time.Hour, maxRetention)
 	}
 }
 
@@ -272,6 +302,7 @@ func (l *loader) rest() {
 	if c.Port < 0 || c.Port > 65535 {
 		l.say("PORT", "must be 1 to 65535, or 0 for any that is free")
 	}
+
 	if c.ExplorerURL != "" {
 		if u, err := url.Parse(c.ExplorerURL); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
 			l.say("EXPLORER_URL", "must be an http or https URL")

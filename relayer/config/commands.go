@@ -14,31 +14,43 @@ func (c *Config) TakesCommands() bool { return c.CommandsHTTP || c.CommandsSubsc
 func (l *loader) commands() {
 	c := l.c
 	if c.TakesCommands() && c.PolicyFile == "" {
-		l.say("COMMANDS_POLICY_FILE", "is needed with COMMANDS_HTTP or COMMANDS_SUBSCRIPTION_ID: name the file that says who may ask for what")
+		l.say("COMMANDS_POLICY_FILE",
+			"is needed with COMMANDS_HTTP or COMMANDS_SUBSCRIPTION_ID: name the file that says who may ask for what")
 	}
+
 	if !c.TakesCommands() && c.PolicyFile != "" {
-		l.say("COMMANDS_POLICY_FILE", "has no effect without a way in: set COMMANDS_SUBSCRIPTION_ID or COMMANDS_HTTP=true, or unset it")
+		l.say("COMMANDS_POLICY_FILE",
+			"has no effect without a way in: set COMMANDS_SUBSCRIPTION_ID or COMMANDS_HTTP=true, or unset it")
 	}
-	for _, x := range []struct{ variable, id string }{{"COMMANDS_SUBSCRIPTION_ID", c.CommandsSubscription}, {"REPLIES_TOPIC_ID", c.RepliesTopic}} {
+
+	for _, x := range []struct{ variable, id string }{{"COMMANDS_SUBSCRIPTION_ID", c.CommandsSubscription},
+		{"REPLIES_TOPIC_ID", c.RepliesTopic}} {
 		if x.id != "" && !topic.MatchString(x.id) {
 			l.say(x.variable, "must be an id alone: 3 to 255 letters, digits and -._~+%%, beginning with a letter")
 		}
 	}
+
 	if c.CommandsSubscription != "" && c.RepliesTopic == "" {
 		l.say("REPLIES_TOPIC_ID", "is needed with COMMANDS_SUBSCRIPTION_ID: what is refused is answered nowhere else")
 	}
-	if c.RepliesTopic != "" && (c.RepliesTopic == c.Topic || c.RepliesTopic == c.OtherTopic || c.RepliesTopic == c.RetractionsTopic) {
+
+	if c.RepliesTopic != "" && (c.RepliesTopic == c.Topic || c.RepliesTopic == c.OtherTopic ||
+		c.RepliesTopic == c.RetractionsTopic) {
 		l.say("REPLIES_TOPIC_ID", "must be a topic of its own: consumers of events do not expect answers")
 	}
+
 	if c.CommandsPort < 0 || c.CommandsPort > 65535 {
 		l.say("COMMANDS_PORT", "must be 1 to 65535, or 0 for PORT")
 	}
+
 	if c.CommandsPort != 0 && !c.CommandsHTTP {
 		l.say("COMMANDS_PORT", "has no effect without COMMANDS_HTTP=true")
 	}
+
 	if c.CommandsPort != 0 && c.CommandsPort == c.Port {
 		l.say("COMMANDS_PORT", "must be another port than PORT, or unset")
 	}
+
 	l.keeper()
 }
 
@@ -47,9 +59,11 @@ func (l *loader) keeper() {
 	if c.KeeperSender != "" && !common.IsHexAddress(c.KeeperSender) {
 		l.say("KEEPER_SENDER", "must be an address: 0x and 40 hexadecimal digits")
 	}
+
 	if c.KeeperSender != "" && c.SendersFile == "" {
 		l.say("KEEPER_SENDER", "needs SENDERS_FILE, which has its key")
 	}
+
 	for _, x := range []struct{ variable, text string }{
 		{"KEEPER_MIN_AMOUNT", c.KeeperMinAmount}, {"KEEPER_MAX_FEE", c.KeeperMaxFee}, {"KEEPER_DAY_FEES", c.KeeperDayFees},
 	} {
@@ -57,6 +71,7 @@ func (l *loader) keeper() {
 			l.say(x.variable, "must be wei: a whole number above 0")
 		}
 	}
+
 	for _, p := range c.Payers() {
 		if !common.IsHexAddress(p) {
 			l.say("KEEPER_PAYERS", "must be addresses, comma-separated")
@@ -71,6 +86,7 @@ func (c *Config) Payers() (payers []string) {
 			payers = append(payers, p)
 		}
 	}
+
 	return payers
 }
 
@@ -79,6 +95,8 @@ func Wei(text string) (*big.Int, bool) {
 	if text == "" || len(text) > 78 || strings.Trim(text, "0123456789") != "" {
 		return new(big.Int), false
 	}
+
 	n, ok := new(big.Int).SetString(text, 10)
+
 	return n, ok && n.BitLen() <= 256
 }

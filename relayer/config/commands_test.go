@@ -10,7 +10,8 @@ import (
 func TestCommandsAreChecked(t *testing.T) {
 	_, err := Load(good())
 	require.NoError(t, err)
-	_, err = Load(with("COMMANDS_SUBSCRIPTION_ID", "commands", "REPLIES_TOPIC_ID", "replies", "COMMANDS_POLICY_FILE", "policy.json"))
+	_, err = Load(with("COMMANDS_SUBSCRIPTION_ID", "commands", "REPLIES_TOPIC_ID", "replies", "COMMANDS_POLICY_FILE",
+		"policy.json"))
 	require.NoError(t, err)
 
 	for _, c := range []struct {

@@ -108,7 +108,8 @@ func (c *Config) Publishes(name string) bool {
 	return slices.Contains(DefaultEvents, name) || c.Other[name]
 }
 
-// Problem is one thing that is wrong: the variable, its value as it may be shown, and what is wrong with it and how to mend it.
+// Problem is one thing that is wrong: the variable, its value as it may be shown, and what is wrong
+// with it and how to mend it.
 type Problem struct {
 	Variable, Value, Remedy string
 }
@@ -123,9 +124,11 @@ func (p Problems) Error() string {
 	} else {
 		fmt.Fprintf(&b, "%d configuration problems:", len(p))
 	}
+
 	for _, x := range p {
 		fmt.Fprintf(&b, "\n  %s=%s: %s", x.Variable, x.Value, x.Remedy)
 	}
+
 	return b.String()
 }
 
@@ -150,6 +153,7 @@ func (c *Config) Endpoints() []string {
 	for i, raw := range c.RPCURLs {
 		hosts[i] = redact.URL(raw)
 	}
+
 	return hosts
 }
 

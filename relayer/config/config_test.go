@@ -16,8 +16,10 @@ var update = flag.Bool("update", false, "write the table of variables into READM
 
 func good() map[string]string {
 	return map[string]string{
-		"CHAIN_ID": "11155111", "RPC_URL": "https://sepolia.example.com/v2/k3yk3yk3y", "FACTORY_ADDRESS": "0x311E63dfcEfe7f2c202715ef0DF01CDA82f58914",
-		"PUBSUB_PROJECT_ID": "fusion-prime", "PUBSUB_TOPIC_ID": "settlement.events.v1", "START_BLOCK": "9508300", "INSTANCE_ID": "relayer-0",
+		"CHAIN_ID": "11155111", "RPC_URL": "https://sepolia.example.com/v2/k3yk3yk3y",
+		"FACTORY_ADDRESS":   "0x311E63dfcEfe7f2c202715ef0DF01CDA82f58914",
+		"PUBSUB_PROJECT_ID": "fusion-prime", "PUBSUB_TOPIC_ID": "settlement.events.v1", "START_BLOCK": "9508300",
+		"INSTANCE_ID":      "relayer-0",
 		"PARTITION_NUMBER": "0", "TOTAL_PARTITIONS": "3", "DATABASE_URL": "postgresql://u:s3cret@db/relayer",
 	}
 }
@@ -27,6 +29,7 @@ func with(pairs ...string) map[string]string {
 	for i := 0; i < len(pairs); i += 2 {
 		m[pairs[i]] = pairs[i+1]
 	}
+
 	return m
 }
 
@@ -52,6 +55,7 @@ func TestExampleIsComplete(t *testing.T) {
 			environ[name] = value
 		}
 	}
+
 	c, err := Load(environ)
 	require.NoError(t, err)
 	require.Len(t, c.RPCURLs, 2)
@@ -68,9 +72,12 @@ func TestProblems(t *testing.T) {
 		"total too large":            {with("TOTAL_PARTITIONS", "2521"), "TOTAL_PARTITIONS"},
 		"total is a word":            {with("TOTAL_PARTITIONS", "three"), "TOTAL_PARTITIONS"},
 		"malformed address":          {with("FACTORY_ADDRESS", "0x311E63"), "FACTORY_ADDRESS"},
-		"wrong checksum":             {with("FACTORY_ADDRESS", "0x311E63dfcEfe7f2c202715ef0DF01CDA82f58915"), "FACTORY_ADDRESS"},
-		"wrong case":                 {with("FACTORY_ADDRESS", "0x311e63dfcEfe7f2c202715ef0DF01CDA82f58914"), "FACTORY_ADDRESS"},
-		"zero address":               {with("FACTORY_ADDRESS", "0x0000000000000000000000000000000000000000"), "FACTORY_ADDRESS"},
+		"wrong checksum": {with("FACTORY_ADDRESS", "0x311E63dfcEfe7f2c202715ef0DF01CDA82f58915"),
+			"FACTORY_ADDRESS"},
+		"wrong case": {with("FACTORY_ADDRESS", "0x311e63dfcEfe7f2c202715ef0DF01CDA82f58914"),
+			"FACTORY_ADDRESS"},
+		"zero address": {with("FACTORY_ADDRESS", "0x0000000000000000000000000000000000000000"),
+			"FACTORY_ADDRESS"},
 		"no chain id":                {with("CHAIN_ID", ""), "CHAIN_ID"},
 		"chain id too large":         {with("CHAIN_ID", "1099511627776"), "CHAIN_ID"},
 		"no endpoint":                {with("RPC_URL", ""), "RPC_URL"},
@@ -98,9 +105,11 @@ func TestProblems(t *testing.T) {
 		"rare probes":                {with("SESSION_PROBE_INTERVAL", "720h"), "SESSION_PROBE_INTERVAL"},
 		"no time to stop":            {with("STOP_TIMEOUT", "0s"), "STOP_TIMEOUT"},
 		"size of the pool":           {with("DATABASE_URL", "postgres://u:s3cret@h/d?pool_max_conns=3"), "DATABASE_URL"},
-		"service account in full":    {with("CLOUDSQL_INSTANCE", "p:r:i", "CLOUDSQL_IAM_AUTH", "true", "DATABASE_URL", "postgres://r%40p.iam.gserviceaccount.com@h/d"), "DATABASE_URL"},
-		"full name of a topic":       {with("PUBSUB_TOPIC_ID", "projects/p/topics/events"), "PUBSUB_TOPIC_ID"},
-		"other events to the topic":  {with("EVENT_NAMES", "ArbiterChanged", "OTHER_EVENTS_TOPIC_ID", "settlement.events.v1"), "OTHER_EVENTS_TOPIC_ID"},
+		"service account in full": {with("CLOUDSQL_INSTANCE", "p:r:i", "CLOUDSQL_IAM_AUTH", "true", "DATABASE_URL",
+			"postgres://r%40p.iam.gserviceaccount.com@h/d"), "DATABASE_URL"},
+		"full name of a topic": {with("PUBSUB_TOPIC_ID", "projects/p/topics/events"), "PUBSUB_TOPIC_ID"},
+		"other events to the topic": {with("EVENT_NAMES", "ArbiterChanged", "OTHER_EVENTS_TOPIC_ID",
+			"settlement.events.v1"), "OTHER_EVENTS_TOPIC_ID"},
 		"unknown finality":           {with("FINALITY", "soonish"), "FINALITY"},
 		"unknown event":              {with("EVENT_NAMES", "Deposit", "OTHER_EVENTS_TOPIC_ID", "other"), "EVENT_NAMES"},
 		"other events without topic": {with("EVENT_NAMES", "ArbiterChanged"), "OTHER_EVENTS_TOPIC_ID"},
@@ -124,6 +133,7 @@ func TestProblems(t *testing.T) {
 				variables = append(variables, p.Variable)
 				require.NotEmpty(t, p.Remedy)
 			}
+
 			require.Len(t, problems, 1, "nothing else is wrong: %s", err)
 			require.Contains(t, variables, c.variable, err)
 			require.NotContains(t, err.Error(), "s3cret")
@@ -134,7 +144,8 @@ func TestProblems(t *testing.T) {
 
 func TestAllProblemsAtOnceAndNoSecretAmongThem(t *testing.T) {
 	_, err := Load(map[string]string{
-		"CHAIN_ID": "x", "RPC_URLS": "ftp://h/v2/k3yk3yk3y12,wss://user:pa55word@h2/?token=t0kent0ken", "DATABASE_URL": "mysql://u:s3cret@h/d", "TOTAL_PARTITIONS": "0",
+		"CHAIN_ID": "x", "RPC_URLS": "ftp://h/v2/k3yk3yk3y12,wss://user:pa55word@h2/?token=t0kent0ken",
+		"DATABASE_URL": "mysql://u:s3cret@h/d", "TOTAL_PARTITIONS": "0",
 		"INSTANCE_ID": "relayer", "ADOPT_AFTER": "soon",
 	})
 	var problems Problems
@@ -143,16 +154,18 @@ func TestAllProblemsAtOnceAndNoSecretAmongThem(t *testing.T) {
 	for _, secret := range []string{"k3yk3yk3y12", "pa55word", "t0kent0ken", "s3cret"} {
 		require.NotContains(t, err.Error(), secret)
 	}
+
 	require.NotContains(t, err.Error(), "environment=", "every problem names its variable: %s", err)
 }
 
 func TestValuesAsTheyAreShown(t *testing.T) {
 	for name, c := range map[string]struct{ variable, value, want string }{
-		"unset":                   {"DATABASE_URL", "", "DATABASE_URL=(not set)"},
-		"as it is":                {"ADOPT_AFTER", "soon", "ADOPT_AFTER=soon: must be a duration"},
-		"line breaks":             {"INSTANCE_ID", "a\nb=c: fine", `INSTANCE_ID="a\nb=c: fine"`},
-		"long":                    {"INSTANCE_ID", strings.Repeat("ü", 80), "INSTANCE_ID=" + strings.Repeat("ü", 50) + "…:"},
-		"hosts of secrets":        {"RPC_URLS", "ftp://u:pa55word@node:1/k3yk3yk3y,wss://b.example.com", "RPC_URLS=ftp://node:1,wss://***.example.com:"},
+		"unset":       {"DATABASE_URL", "", "DATABASE_URL=(not set)"},
+		"as it is":    {"ADOPT_AFTER", "soon", "ADOPT_AFTER=soon: must be a duration"},
+		"line breaks": {"INSTANCE_ID", "a\nb=c: fine", `INSTANCE_ID="a\nb=c: fine"`},
+		"long":        {"INSTANCE_ID", strings.Repeat("ü", 80), "INSTANCE_ID=" + strings.Repeat("ü", 50) + "…:"},
+		"hosts of secrets": {"RPC_URLS", "ftp://u:pa55word@node:1/k3yk3yk3y,wss://b.example.com",
+			"RPC_URLS=ftp://node:1,wss://***.example.com:"},
 		"comma in a password":     {"RPC_URLS", "https://u:12345,pa55word@node/", "RPC_URLS=***:"},
 		"comma in a DSN":          {"DATABASE_URL", "mysql://u:12345,pa55word@h/d", "DATABASE_URL=mysql://h:"},
 		"a quotation of a secret": {"DATABASE_URL", "host=x port=abc password=pa55word", "DATABASE_URL=***:"},
@@ -184,22 +197,27 @@ func TestDatabaseURLs(t *testing.T) {
 		if want == "" {
 			want = raw
 		}
+
 		require.Equal(t, want, c.DatabaseURL)
 		require.NotContains(t, c.Secrets().Mask("it is "+raw), "s3cret")
 	}
 }
 
 func TestOpenTelemetry(t *testing.T) {
-	c, err := Load(with("OTEL_TRACES_EXPORTER", "otlp", "OTEL_EXPORTER_OTLP_HEADERS", "api-key=s3cret%2Fk3y, authorization=Bearer%20t0kent0ken,tenant=a",
-		"OTEL_EXPORTER_OTLP_ENDPOINT", "https://u:passw0rd@otlp.example.com/k3yk3yk3y", "OTEL_TRACES_SAMPLER", "parentbased_traceidratio"))
+	c, err := Load(with("OTEL_TRACES_EXPORTER", "otlp", "OTEL_EXPORTER_OTLP_HEADERS",
+		"api-key=s3cret%2Fk3y, authorization=Bearer%20t0kent0ken,tenant=a",
+		"OTEL_EXPORTER_OTLP_ENDPOINT", "https://u:passw0rd@otlp.example.com/k3yk3yk3y", "OTEL_TRACES_SAMPLER",
+		"parentbased_traceidratio"))
 	require.NoError(t, err)
 	shown := c.Secrets().Mask("s3cret/k3y s3cret%2Fk3y t0kent0ken passw0rd k3yk3yk3y a tenant")
 	for _, secret := range []string{"s3cret", "t0ken", "passw0rd", "k3yk3yk3y"} {
 		require.NotContains(t, shown, secret)
 	}
+
 	require.Contains(t, shown, " a tenant")
 
-	_, err = Load(with("OTEL_TRACES_EXPORTER", "jaeger", "OTEL_EXPORTER_OTLP_HEADERS", "t0kent0ken", "OTEL_EXPORTER_OTLP_ENDPOINT", "k3yk3yk3y:4317",
+	_, err = Load(with("OTEL_TRACES_EXPORTER", "jaeger", "OTEL_EXPORTER_OTLP_HEADERS", "t0kent0ken",
+		"OTEL_EXPORTER_OTLP_ENDPOINT", "k3yk3yk3y:4317",
 		"OTEL_TRACES_SAMPLER", "some", "OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"))
 	var problems Problems
 	require.ErrorAs(t, err, &problems)
@@ -209,13 +227,15 @@ func TestOpenTelemetry(t *testing.T) {
 }
 
 func TestEndpointsOfBothVariables(t *testing.T) {
-	c, err := Load(with("RPC_URL", "https://a.example/1", "RPC_URLS", " wss://b.example/2 ,, https://a.example/1,http://c.example"))
+	c, err := Load(with("RPC_URL", "https://a.example/1", "RPC_URLS",
+		" wss://b.example/2 ,, https://a.example/1,http://c.example"))
 	require.NoError(t, err)
 	require.Equal(t, []string{"https://a.example/1", "wss://b.example/2", "http://c.example"}, c.RPCURLs)
 }
 
 func TestAddressesInOneCaseAreNotChecked(t *testing.T) {
-	for _, address := range []string{"0x311e63dfcefe7f2c202715ef0df01cda82f58914", "0x311E63DFCEFE7F2C202715EF0DF01CDA82F58914"} {
+	for _, address := range []string{"0x311e63dfcefe7f2c202715ef0df01cda82f58914",
+		"0x311E63DFCEFE7F2C202715EF0DF01CDA82F58914"} {
 		c, err := Load(with("FACTORY_ADDRESS", address))
 		require.NoError(t, err)
 		require.Equal(t, "0x311E63dfcEfe7f2c202715ef0DF01CDA82f58914", c.Factory.Hex())
@@ -223,7 +243,8 @@ func TestAddressesInOneCaseAreNotChecked(t *testing.T) {
 }
 
 func TestLoadDatabaseAsksForLittle(t *testing.T) {
-	c, err := LoadDatabase(map[string]string{"CHAIN_ID": "1", "DATABASE_URL": "postgres://u:s3cret@h/d", "INSTANCE_ID": "cli"})
+	c, err := LoadDatabase(map[string]string{"CHAIN_ID": "1", "DATABASE_URL": "postgres://u:s3cret@h/d",
+		"INSTANCE_ID": "cli"})
 	require.NoError(t, err)
 	require.Equal(t, "postgres://u:s3cret@h/d", c.SessionDatabaseURL)
 	_, err = LoadDatabase(nil)
@@ -268,8 +289,10 @@ func TestWarnings(t *testing.T) {
 		})
 	}
 
-	platform := with("HOME", "/", "PATH", "/bin", "HOSTNAME", "h", "K_SERVICE", "s", "K_REVISION", "r", "KUBERNETES_SERVICE_HOST", "h", "TERM", "xterm",
-		"ESCROW_RELAYER_SERVICE_PORT", "1", "GOOGLE_APPLICATION_CREDENTIALS", "/f", "LOGNAME", "me", "INVOCATION_ID", "x", "CONTAINER", "docker",
+	platform := with("HOME", "/", "PATH", "/bin", "HOSTNAME", "h", "K_SERVICE", "s", "K_REVISION", "r",
+		"KUBERNETES_SERVICE_HOST", "h", "TERM", "xterm",
+		"ESCROW_RELAYER_SERVICE_PORT", "1", "GOOGLE_APPLICATION_CREDENTIALS", "/f", "LOGNAME", "me", "INVOCATION_ID", "x",
+		"CONTAINER", "docker",
 		"DATABASE_URL", "postgres://u:s3cret@h/d")
 	loaded, err := Load(platform)
 	require.NoError(t, err)
@@ -298,6 +321,7 @@ func TestReadmeDocumentsEveryVariable(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, []byte(head+table.String()+"\n"+tail), 0o644))
 		return
 	}
+
 	require.Equal(t, table.String(), begin+old+"\n", "if it is meant to be so: go test ./relayer/config -update")
 }
 
@@ -316,9 +340,11 @@ func FuzzLoad(f *testing.F) {
 	f.Add("FACTORY_ABI", `{"abi":[]}`)
 	f.Add("CLOUDSQL_INSTANCE", "p:r:i")
 	f.Fuzz(func(t *testing.T, name, value string) {
-		if strings.HasSuffix(name, "_ABI") && !strings.HasPrefix(strings.TrimSpace(value), "[") && !strings.HasPrefix(strings.TrimSpace(value), "{") {
+		if strings.HasSuffix(name, "_ABI") && !strings.HasPrefix(strings.TrimSpace(value), "[") &&
+			!strings.HasPrefix(strings.TrimSpace(value), "{") {
 			return // a path
 		}
+
 		c, err := Load(with(name, value))
 		if err != nil {
 			var problems Problems
@@ -326,8 +352,10 @@ func FuzzLoad(f *testing.F) {
 			for _, secret := range []string{"s3cret", "k3yk3yk3y"} {
 				require.True(t, !strings.Contains(err.Error(), secret) || strings.Contains(name+value, secret), err)
 			}
+
 			return
 		}
+
 		require.NoError(t, c.Partition.Validate())
 	})
 }

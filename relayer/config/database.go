@@ -13,20 +13,25 @@ func (l *loader) database() {
 	if c.DBMaxConns < 4 || c.DBMaxConns > 1000 {
 		l.say("DB_MAX_CONNS", "must be 4 to 1000: commits, the publisher and the HTTP server use connections at once")
 	}
+
 	if c.CloudSQLInstance != "" && !cloudSQL.MatchString(c.CloudSQLInstance) {
 		l.say("CLOUDSQL_INSTANCE", "must be an instance connection name: project:region:instance")
 	}
+
 	if c.CloudSQLIAM && c.CloudSQLInstance == "" {
 		l.say("CLOUDSQL_INSTANCE", "is needed with CLOUDSQL_IAM_AUTH=true")
 	}
+
 	if c.DatabaseURL == "" {
 		l.say("DATABASE_URL", "is missing; postgres://user:password@host/database")
 	}
+
 	c.DatabaseURL = l.connection("DATABASE_URL", c.DatabaseURL)
 	if c.SessionDatabaseURL == "" {
 		c.SessionDatabaseURL = c.DatabaseURL
 		return
 	}
+
 	c.SessionDatabaseURL = l.connection("SESSION_DATABASE_URL", c.SessionDatabaseURL)
 }
 
@@ -37,20 +42,25 @@ func (l *loader) connection(variable, raw string) string {
 	if raw == "" {
 		return ""
 	}
+
 	raw = standard(raw)
 	conn, err := pgx.ParseConfig(raw) // the error quotes the URL
 	if err != nil {
 		l.say(variable, "is not a Postgres URL or DSN, or names a certificate that cannot be read; postgres://user:password@host/database")
 		return raw
 	}
+
 	for name := range conn.RuntimeParams {
 		if strings.HasPrefix(name, "pool_") {
 			l.say(variable, "%s is not known here; DB_MAX_CONNS sets the size of the pool", name)
 		}
 	}
+
 	if l.c.CloudSQLIAM && strings.HasSuffix(conn.User, ".gserviceaccount.com") {
-		l.say(variable, "with CLOUDSQL_IAM_AUTH the user is the service account without .gserviceaccount.com: %s", strings.TrimSuffix(conn.User, ".gserviceaccount.com"))
+		l.say(variable, "with CLOUDSQL_IAM_AUTH the user is the service account without .gserviceaccount.com: %s",
+			strings.TrimSuffix(conn.User, ".gserviceaccount.com"))
 	}
+
 	return raw
 }
 
@@ -58,7 +68,8 @@ func (l *loader) connection(variable, raw string) string {
 var dialect = regexp.MustCompile(`^postgres(ql)?\+[a-z0-9]+://`)
 
 // driverOnly are arguments for asyncpg and its dialect, not for the server, which would refuse them.
-var driverOnly = []string{"ssl", "prepared_statement_cache_size", "prepared_statement_name_func", "statement_cache_size", "max_cached_statement_lifetime", "command_timeout", "timeout", "async_fallback"}
+var driverOnly = []string{"ssl", "prepared_statement_cache_size", "prepared_statement_name_func",
+	"statement_cache_size", "max_cached_statement_lifetime", "command_timeout", "timeout", "async_fallback"}
 
 // standard turns a URL of SQLAlchemy's asyncpg dialect into one that everybody knows: scheme, and `ssl` for `sslmode`.
 func standard(raw string) string {
@@ -66,11 +77,13 @@ func standard(raw string) string {
 	if prefix == "" {
 		return raw
 	}
+
 	raw = "postgresql://" + raw[len(prefix):]
 	u, err := url.Parse(raw)
 	if err != nil || u.RawQuery == "" {
 		return raw
 	}
+
 	q := u.Query()
 	switch mode := q.Get("ssl"); strings.ToLower(mode) {
 	case "":
@@ -81,9 +94,12 @@ func standard(raw string) string {
 	default:
 		q.Set("sslmode", mode)
 	}
+
 	for _, name := range driverOnly {
 		q.Del(name)
 	}
+
 	u.RawQuery = q.Encode()
+
 	return u.String()
 }

@@ -19,6 +19,7 @@ func Variables() (all []Variable) {
 		if name == "" || name == "-" {
 			continue
 		}
+
 		t := f.Type.String()
 		switch {
 		case f.Type == reflect.TypeFor[time.Duration]():
@@ -30,8 +31,10 @@ func Variables() (all []Variable) {
 		case f.Type.Kind() != reflect.Bool:
 			t = "number"
 		}
+
 		all = append(all, Variable{name, t, f.Tag.Get("envDefault"), f.Tag.Get("help")})
 	}
+
 	return all
 }
 
@@ -42,6 +45,7 @@ func Help(w io.Writer) {
 		if v.Default != "" {
 			d = " (default " + v.Default + ")"
 		}
+
 		fmt.Fprintf(w, "  %-24s %-8s %s%s\n", v.Name, v.Type, v.Help, d)
 	}
 }

@@ -22,13 +22,16 @@ func load(environ map[string]string, check func(*loader)) (*Config, error) {
 			l.environ[k] = v
 		}
 	}
+
 	l.c.otelSecrets = otelSecrets(l.environ)
 	l.parse()
 	check(l)
 	if len(l.problems) == 0 {
 		return l.c, nil
 	}
+
 	slices.SortStableFunc(l.problems, func(a, b Problem) int { return strings.Compare(a.Variable, b.Variable) })
+
 	return nil, l.problems
 }
 
@@ -59,29 +62,35 @@ func (l *loader) problem(variable, remedy string) Problem {
 	if f, ok := field(variable); ok && f.Tag.Get("secret") == "yes" {
 		value = redacted(f, value)
 	}
+
 	if len(value) > shown {
 		value = strings.ToValidUTF8(value[:shown], "") + "…"
 	}
+
 	switch {
 	case !set:
 		value = "(not set)"
 	case strings.ContainsFunc(value, func(r rune) bool { return !unicode.IsPrint(r) }):
 		value = strconv.Quote(value)
 	}
+
 	return Problem{variable, value, l.mask(remedy)}
 }
 
-// redacted shows the hosts of a secret value. A comma in a password may look like the end of a URL: unless every part is one, nothing is shown.
+// redacted shows the hosts of a secret value. A comma in a password may look like the end of a URL:
+// unless every part is one, nothing is shown.
 func redacted(f reflect.StructField, value string) string {
 	if f.Type.Kind() != reflect.Slice {
 		return redact.URL(value)
 	}
+
 	parts := strings.Split(value, ",")
 	for i, raw := range parts {
 		if parts[i] = redact.URL(raw); !strings.Contains(raw, "://") {
 			return redact.URL("")
 		}
 	}
+
 	return strings.Join(parts, ",")
 }
 
@@ -97,6 +106,7 @@ func (l *loader) mask(text string) string {
 			}
 		}
 	}
+
 	return redact.New(raw...).Mask(text)
 }
 
@@ -106,6 +116,7 @@ func field(variable string) (reflect.StructField, bool) {
 			return f, true
 		}
 	}
+
 	return reflect.StructField{}, false
 }
 
@@ -115,10 +126,12 @@ func (l *loader) parse() {
 	if err == nil {
 		return
 	}
+
 	all := []error{err}
 	if a, ok := errors.AsType[env.AggregateError](err); ok {
 		all = a.Errors
 	}
+
 	for _, e := range all {
 		p, ok := errors.AsType[env.ParseError](e)
 		f, known := reflect.TypeFor[Config]().FieldByName(p.Name)
@@ -126,6 +139,7 @@ func (l *loader) parse() {
 			l.note("environment", e.Error())
 			continue
 		}
+
 		variable := f.Tag.Get("env")
 		l.note(variable, "must be "+kind(f))
 		l.unread[variable] = true
@@ -147,5 +161,6 @@ func kind(f reflect.StructField) string {
 	case f.Type.Kind() == reflect.String:
 		return "text"
 	}
+
 	return "a whole number"
 }

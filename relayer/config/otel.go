@@ -7,7 +7,8 @@ import (
 )
 
 // samplers are the names that the specification of OTEL_TRACES_SAMPLER and OpenTelemetry's SDK have in common.
-var samplers = []string{"always_on", "always_off", "traceidratio", "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio"}
+var samplers = []string{"always_on", "always_off", "traceidratio", "parentbased_always_on", "parentbased_always_off",
+	"parentbased_traceidratio"}
 
 // otelHeaders and otelURLs are the variables of OpenTelemetry's exporter that may hold keys.
 var (
@@ -15,8 +16,8 @@ var (
 	otelURLs    = []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"}
 )
 
-// otel checks the variables of OpenTelemetry. Its SDK reads them by itself, and what it cannot read it ignores, or writes to stderr with
-// the key that is in it.
+// otel checks the variables of OpenTelemetry. Its SDK reads them by itself, and what it cannot read
+// it ignores, or writes to stderr with the key that is in it.
 func (l *loader) otel() {
 	one := func(name string, of ...string) {
 		if v, set := l.environ[name]; set && !slices.Contains(of, strings.ToLower(v)) {
@@ -30,10 +31,12 @@ func (l *loader) otel() {
 	for _, name := range otelURLs {
 		if v, set := l.environ[name]; set {
 			if u, err := url.Parse(v); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-				l.problems = append(l.problems, Problem{name, "***", "must be a URL: http://host:4318, or with grpc http://host:4317"})
+				l.problems = append(l.problems, Problem{name, "***",
+					"must be a URL: http://host:4318, or with grpc http://host:4317"})
 			}
 		}
 	}
+
 	for _, name := range otelHeaders {
 		if _, ok := headers(l.environ[name]); !ok {
 			l.problems = append(l.problems, Problem{name, "***", "must be name=value,name=value, with values percent-encoded"})
@@ -59,9 +62,11 @@ func otelSecrets(environ map[string]string) (secrets []string) {
 			}
 		}
 	}
+
 	for _, name := range otelURLs {
 		add(environ[name])
 	}
+
 	return secrets
 }
 
@@ -70,6 +75,7 @@ func headers(list string) (values []string, ok bool) {
 	if list == "" {
 		return nil, true
 	}
+
 	ok = true
 	for pair := range strings.SplitSeq(list, ",") {
 		name, raw, found := strings.Cut(pair, "=")
@@ -78,7 +84,9 @@ func headers(list string) (values []string, ok bool) {
 			ok = false
 			continue
 		}
+
 		values = append(values, value)
 	}
+
 	return values, ok
 }

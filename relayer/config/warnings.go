@@ -18,24 +18,32 @@ func (l *loader) warnings() {
 	if set("CONFIRMATIONS") && l.c.Finality != "confirmations" {
 		l.warn("CONFIRMATIONS", "has no effect with FINALITY=%s: remove one of the two", l.c.Finality)
 	}
+
 	if set("OTHER_EVENTS_TOPIC_ID") && len(l.c.Other) == 0 {
-		l.warn("OTHER_EVENTS_TOPIC_ID", "has no effect: EVENT_NAMES names no event beside the four that go to PUBSUB_TOPIC_ID")
+		l.warn("OTHER_EVENTS_TOPIC_ID",
+			"has no effect: EVENT_NAMES names no event beside the four that go to PUBSUB_TOPIC_ID")
 	}
+
 	if set("EVENT_NAMES") && len(l.c.Other) == 0 {
 		l.warn("EVENT_NAMES", "names only events that are published anyway: remove it")
 	}
+
 	if !set("START_BLOCK") {
 		l.warn("START_BLOCK", "reading begins at block 0: set it to the block in which the factory was deployed")
 	}
+
 	if set("CLOUDSQL_INSTANCE") && set("SESSION_DATABASE_URL") {
 		l.warn("SESSION_DATABASE_URL", "the Cloud SQL connector has no pool in between: remove it unless its user differs")
 	}
+
 	if l.c.RPCTimeout > l.c.ResignAfter {
 		l.warn("RPC_TIMEOUT", "is longer than RESIGN_AFTER=%s: one slow answer makes a leader resign", l.c.ResignAfter)
 	}
+
 	if set("RPC_MAX_RPS") && l.c.RPCMaxRPS > 0 && l.c.RPCMaxRPS < 1 {
 		l.warn("RPC_MAX_RPS", "less than one request per second does not keep up with most chains")
 	}
+
 	l.misspelt()
 }
 
@@ -50,14 +58,17 @@ func (l *loader) misspelt() {
 	for name := range l.environ {
 		names = append(names, name)
 	}
+
 	slices.Sort(names)
 	for _, name := range names {
 		if known[name] {
 			continue
 		}
+
 		if meant := nearest(name); meant != "" {
 			// The value is not shown: it may be the secret that the right variable would hold.
-			l.c.Warnings = append(l.c.Warnings, Problem{name, "***", "is not a variable of the relayer: was " + meant + " meant?"})
+			l.c.Warnings = append(l.c.Warnings, Problem{name, "***", "is not a variable of the relayer: was " + meant +
+				" meant?"})
 		}
 	}
 }
@@ -79,14 +90,17 @@ func nearest(name string) string {
 		if len(want) < shortName {
 			continue
 		}
+
 		d := distance(given, want)
 		if strings.HasPrefix(want, given) && len(given) >= shortName+2 { // cut short: FACTORY_ADDR, DISCOVERY
 			d = min(d, 2)
 		}
+
 		if d < least && (d < 2 || len(want) > shortName+2) {
 			best, least = v.Name, d
 		}
 	}
+
 	return best
 }
 
@@ -97,6 +111,7 @@ func distance(a, b string) int {
 		rows[i] = make([]int, len(b)+1)
 		rows[i][0] = i
 	}
+
 	for j := range rows[0] {
 		rows[0][j] = j
 	}
@@ -107,11 +122,13 @@ func distance(a, b string) int {
 			if a[i-1] != b[j-1] {
 				replace++
 			}
+
 			rows[i][j] = min(rows[i-1][j]+1, rows[i][j-1]+1, replace)
 			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
 				rows[i][j] = min(rows[i][j], rows[i-2][j-2]+1)
 			}
 		}
 	}
+
 	return rows[len(a)][len(b)]
 }

@@ -2,9 +2,11 @@ package contract
 
 import "bytes"
 
-// EachText calls each with the arguments of an event whose values are strings, in their order: addresses, integers, bytes. It reads what Decode
-// wrote, where it stands: names have no escapes, and the value of an address, an integer or bytes has none. Other strings are handed over with their
-// escapes as they are. It is some twenty times as fast as encoding/json, and most of what folding an event costs.
+// EachText calls each with the arguments of an event whose values are strings, in their order:
+// addresses, integers, bytes. It reads what Decode wrote, where it stands: names have no escapes,
+// and the value of an address, an integer or bytes has none. Other strings are handed over with
+// their escapes as they are. It is some twenty times as fast as encoding/json, and most of what
+// folding an event costs.
 func (e *Event) EachText(each func(name, value []byte)) {
 	in := e.Args
 	for at := 0; at < len(in); {
@@ -12,17 +14,21 @@ func (e *Event) EachText(each func(name, value []byte)) {
 			at++
 			continue
 		}
+
 		name, next := text(in, at)
 		for next < len(in) && (in[next] == ':' || in[next] == ' ') {
 			next++
 		}
+
 		if next >= len(in) {
 			return
 		}
+
 		if in[next] != '"' {
 			at = skip(in, next)
 			continue
 		}
+
 		var value []byte
 		if value, at = text(in, next); value != nil {
 			each(name, value)
@@ -38,11 +44,14 @@ func text(in []byte, at int) (s []byte, next int) {
 		if n < 0 {
 			break
 		}
+
 		if at += n; in[at] == '"' {
 			return in[start:at], at + 1
 		}
+
 		at++ // what is escaped
 	}
+
 	return nil, len(in)
 }
 
@@ -65,7 +74,9 @@ func skip(in []byte, at int) int {
 				return at
 			}
 		}
+
 		at++
 	}
+
 	return at
 }

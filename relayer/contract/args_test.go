@@ -32,11 +32,15 @@ func FuzzEachText(f *testing.F) {
 		if json.Unmarshal([]byte(args), &want) != nil || want == nil {
 			return
 		}
+
 		for name, value := range want {
 			text, ok := value.(string)
-			if !ok || strings.Contains(args, `\`) || !strings.Contains(args, `"`+name+`"`) || strings.Count(args, `"`+name+`"`) > 1 || strings.ContainsRune(args, '\uFFFD') || strings.ToValidUTF8(args, "") != args {
+			if !ok || strings.Contains(args, `\`) || !strings.Contains(args, `"`+name+`"`) ||
+				strings.Count(args, `"`+name+`"`) > 1 || strings.ContainsRune(args, '\uFFFD') ||
+				strings.ToValidUTF8(args, "") != args {
 				continue
 			}
+
 			require.Equal(t, text, got[name])
 		}
 	})
@@ -44,13 +48,16 @@ func FuzzEachText(f *testing.F) {
 
 func TestIDsReadBack(t *testing.T) {
 	tx := common.HexToHash("0xabc0000000000000000000000000000000000000000000000000000000000def")
-	for _, e := range []Event{{TxHash: tx}, {TxHash: tx, LogIndex: 12}, {TxHash: tx, LogIndex: math.MaxInt32, Occurrence: 1}, {TxHash: tx, Occurrence: math.MaxInt16}} {
+	for _, e := range []Event{{TxHash: tx}, {TxHash: tx, LogIndex: 12},
+		{TxHash: tx, LogIndex: math.MaxInt32, Occurrence: 1}, {TxHash: tx, Occurrence: math.MaxInt16}} {
 		hash, index, occurrence, err := ParseID(e.ID())
 		require.NoError(t, err)
 		require.Equal(t, e, Event{TxHash: hash, LogIndex: index, Occurrence: occurrence})
 	}
+
 	require.Equal(t, tx.Hex()+":12", (&Event{TxHash: tx, LogIndex: 12}).ID(), "as the first plan has it")
-	for _, id := range []string{"", tx.Hex(), tx.Hex() + ":", tx.Hex() + ":-1", tx.Hex() + ":01", tx.Hex() + ":1:0", tx.Hex() + ":1:32768", tx.Hex() + ":99999999999", "0x12:1", tx.Hex() + ":1:2:3", " " + tx.Hex() + ":1"} {
+	for _, id := range []string{"", tx.Hex(), tx.Hex() + ":", tx.Hex() + ":-1", tx.Hex() + ":01", tx.Hex() + ":1:0",
+		tx.Hex() + ":1:32768", tx.Hex() + ":99999999999", "0x12:1", tx.Hex() + ":1:2:3", " " + tx.Hex() + ":1"} {
 		_, _, _, err := ParseID(id)
 		require.Error(t, err, id)
 	}

@@ -8,8 +8,9 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 )
 
-// checksums remembers addresses in mixed case: the case is decided by a hash that takes as long as the rest of decoding, and the same few
-// thousand parties come again and again. One entry a cell, the last one wins; 128 bytes a cell at most.
+// checksums remembers addresses in mixed case: the case is decided by a hash that takes as long as
+// the rest of decoding, and the same few thousand parties come again and again. One entry a cell,
+// the last one wins; 128 bytes a cell at most.
 var checksums [4096]atomic.Pointer[checksummed]
 
 type checksummed struct {
@@ -26,6 +27,7 @@ func AppendChecksum(out []byte, a common.Address) []byte {
 		c = &checksummed{address: a, text: checksum(a)}
 		cell.Store(c)
 	}
+
 	return append(out, c.text[:]...)
 }
 
@@ -43,9 +45,11 @@ func checksum(a common.Address) (text [42]byte) {
 		if i%2 == 1 {
 			nibble = hash[i/2] & 0xf
 		}
+
 		if c := &text[2+i]; *c >= 'a' && nibble > 7 {
 			*c -= 'a' - 'A'
 		}
 	}
+
 	return text
 }

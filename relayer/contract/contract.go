@@ -1,7 +1,8 @@
 // Package contract knows the contracts: their ABIs, the topics of their events, and how a log becomes an Event.
 //
-// A log is decoded strictly: the number of topics, the length of the data and its padding have to be those of the ABI. `Approved(address)` is a
-// generic signature, so logs of other shapes under our topics are a matter of course: they are ErrForeign, never an error to act on.
+// A log is decoded strictly: the number of topics, the length of the data and its padding have to
+// be those of the ABI. `Approved(address)` is a generic signature, so logs of other shapes under
+// our topics are a matter of course: they are ErrForeign, never an error to act on.
 package contract
 
 import (
@@ -46,17 +47,20 @@ type Event struct {
 	BlockTime   uint64 // unix seconds
 	TxHash      common.Hash
 	LogIndex    uint
-	// Occurrence counts the other events of the chain's history that had {tx_hash}:{log_index} before: a reorganisation moves the logs of a
-	// transaction. Whoever stores the event sets it; 0 is the first.
+	// Occurrence counts the other events of the chain's history that had {tx_hash}:{log_index} before:
+	// a reorganisation moves the logs of a transaction. Whoever stores the event sets it; 0 is the
+	// first.
 	Occurrence int16
-	// Args is an object without blanks, by ABI name in ABI order: addresses EIP-55, every integer a decimal string, bytes 0x…, booleans and
-	// strings as such, arrays of these, tuples objects. Nothing is null: an argument that the ABI lacks is left out. Of an indexed argument
-	// of a dynamic type the log holds only the hash, 0x….
+	// Args is an object without blanks, by ABI name in ABI order: addresses EIP-55, every integer a
+	// decimal string, bytes 0x…, booleans and strings as such, arrays of these, tuples objects.
+	// Nothing is null: an argument that the ABI lacks is left out. Of an indexed argument of a dynamic
+	// type the log holds only the hash, 0x….
 	Args json.RawMessage
 }
 
-// ID names the event on its chain, to others: {tx_hash}:{log_index}, and from the second content on that has these two {tx_hash}:{log_index}:{occurrence}.
-// It is never used for two contents. Inside, an event is its block's hash and its log index.
+// ID names the event on its chain, to others: {tx_hash}:{log_index}, and from the second content on
+// that has these two {tx_hash}:{log_index}:{occurrence}. It is never used for two contents. Inside,
+// an event is its block's hash and its log index.
 func (e *Event) ID() string {
 	return string(AppendID(make([]byte, 0, 80), e.TxHash, e.LogIndex, e.Occurrence))
 }
@@ -68,6 +72,7 @@ func AppendID(b []byte, tx common.Hash, index uint, occurrence int16) []byte {
 	if occurrence > 0 {
 		b = strconv.AppendInt(append(b, ':'), int64(occurrence), 10)
 	}
+
 	return b
 }
 
@@ -77,23 +82,28 @@ func ParseID(id string) (tx common.Hash, index uint, occurrence int16, err error
 	if m == nil {
 		return tx, 0, 0, fmt.Errorf("event id %q is not {tx_hash}:{log_index} or {tx_hash}:{log_index}:{n}", id)
 	}
+
 	n, err := strconv.ParseUint(m[2], 10, 31)
 	if err == nil && m[3] != "" {
 		var o int64
 		o, err = strconv.ParseInt(m[3], 10, 16)
 		occurrence = int16(o)
 	}
+
 	if err != nil {
 		return tx, 0, 0, fmt.Errorf("event id %q: %w", id, err)
 	}
+
 	return common.HexToHash(m[1]), uint(n), occurrence, nil
 }
 
 var idForm = regexp.MustCompile(`^(0x[0-9a-fA-F]{64}):(0|[1-9][0-9]*)(?::([1-9][0-9]*))?$`)
 
-// Same says whether two events are one log of one transaction, wherever its block is: the same transaction, log index, emitter, name, escrow and arguments.
+// Same says whether two events are one log of one transaction, wherever its block is: the same
+// transaction, log index, emitter, name, escrow and arguments.
 func (e *Event) Same(other *Event) bool {
-	return e.TxHash == other.TxHash && e.LogIndex == other.LogIndex && e.Emitter == other.Emitter && e.Name == other.Name &&
+	return e.TxHash == other.TxHash && e.LogIndex == other.LogIndex && e.Emitter == other.Emitter &&
+		e.Name == other.Name &&
 		e.Escrow == other.Escrow && string(e.Args) == string(other.Args)
 }
 
@@ -104,12 +114,13 @@ type ABI struct {
 	names           []string
 }
 
-// New parses the ABIs. Each is "" for the built-in one, an ABI as JSON, an artefact of a compiler (an object with a field "abi"), or a path to
-// either. A given ABI replaces the built-in one; a factory that was upgraded gives both versions of its EscrowDeployed in one ABI, as the
-// built-in does for the older one without arbiter.
+// New parses the ABIs. Each is "" for the built-in one, an ABI as JSON, an artefact of a compiler
+// (an object with a field "abi"), or a path to either. A given ABI replaces the built-in one; a
+// factory that was upgraded gives both versions of its EscrowDeployed in one ABI, as the built-in
+// does for the older one without arbiter.
 //
-// Of the factory only EscrowDeployed counts, in every version that it has: its other events concern no escrow. Of the escrows every event
-// counts that is not anonymous.
+// Of the factory only EscrowDeployed counts, in every version that it has: its other events concern
+// no escrow. Of the escrows every event counts that is not anonymous.
 func New(factoryABI, escrowABI string) (*ABI, error) {
 	a := &ABI{events: map[common.Hash][]*layout{}}
 	err := errors.Join(
@@ -119,6 +130,7 @@ func New(factoryABI, escrowABI string) (*ABI, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	return a, nil
 }
 
@@ -127,30 +139,37 @@ func (a *ABI) add(variable, given, builtIn string, topics *[]common.Hash, counts
 	if strings.TrimSpace(given) == "" {
 		given = builtIn
 	}
+
 	parsed, err := parse(given)
 	if err != nil {
 		return fmt.Errorf("%s: %w", variable, err)
 	}
+
 	for _, key := range slices.Sorted(maps.Keys(parsed.Events)) {
 		e := parsed.Events[key]
 		if e.Anonymous || !counts(e.RawName) {
 			continue
 		}
+
 		l, err := newLayout(e)
 		if err != nil {
 			return fmt.Errorf("%s: %w", variable, err)
 		}
+
 		a.events[e.ID] = append(a.events[e.ID], l)
 		if !slices.Contains(*topics, e.ID) {
 			*topics = append(*topics, e.ID)
 		}
+
 		if !slices.Contains(a.names, e.RawName) {
 			a.names = append(a.names, e.RawName)
 		}
 	}
+
 	if len(*topics) == 0 {
 		return fmt.Errorf("%s has no event that counts; give the contract's ABI as JSON, or a path to it: the factory's with %s, the escrow's with its own events", variable, Deployed)
 	}
+
 	return nil
 }
 
@@ -163,24 +182,31 @@ func parse(text string) (abi.ABI, error) {
 			if cause := (*fs.PathError)(nil); errors.As(err, &cause) {
 				err = cause.Err // what was given may be anything, and long
 			}
+
 			return abi.ABI{}, fmt.Errorf("neither JSON nor a readable file: %w", err)
 		}
+
 		text = strings.TrimSpace(string(content))
 	}
+
 	if strings.HasPrefix(text, "{") {
 		var artefact struct{ ABI json.RawMessage }
 		if err := json.Unmarshal([]byte(text), &artefact); err != nil {
 			return abi.ABI{}, fmt.Errorf("not JSON: %w", err)
 		}
+
 		if artefact.ABI == nil {
 			return abi.ABI{}, errors.New(`an object without a field "abi"; give the ABI itself or a compiler's artefact`)
 		}
+
 		text = string(artefact.ABI)
 	}
+
 	parsed, err := abi.JSON(strings.NewReader(text))
 	if err != nil {
 		return abi.ABI{}, fmt.Errorf("not an ABI: %w", err)
 	}
+
 	return parsed, nil
 }
 
@@ -196,17 +222,20 @@ func (a *ABI) Topics() []common.Hash { return append(a.FactoryTopics(), a.escrow
 // EventNames are the names of all events, EscrowDeployed first.
 func (a *ABI) EventNames() []string { return slices.Clone(a.names) }
 
-// Decode turns a log into an Event; ErrForeign if it is none of ours, and no other error. Whether the emitter is the factory or an escrow
-// of ours is for the caller to judge, by Event.Emitter: anybody can emit a log of this shape.
+// Decode turns a log into an Event; ErrForeign if it is none of ours, and no other error. Whether
+// the emitter is the factory or an escrow of ours is for the caller to judge, by Event.Emitter:
+// anybody can emit a log of this shape.
 func (a *ABI) Decode(l *types.Log) (Event, error) {
 	if len(l.Topics) == 0 {
 		return Event{}, ErrForeign
 	}
+
 	for _, layout := range a.events[l.Topics[0]] {
 		args, escrow, ok := layout.decode(l)
 		if !ok {
 			continue
 		}
+
 		e := Event{
 			Name: layout.name, Escrow: l.Address, Emitter: l.Address, BlockNumber: l.BlockNumber, BlockHash: l.BlockHash,
 			BlockTime: l.BlockTimestamp, TxHash: l.TxHash, LogIndex: l.Index, Args: args,
@@ -214,8 +243,10 @@ func (a *ABI) Decode(l *types.Log) (Event, error) {
 		if layout.name == Deployed {
 			e.Escrow = escrow
 		}
+
 		return e, nil
 	}
+
 	return Event{}, ErrForeign
 }
 
@@ -228,16 +259,20 @@ func newLayout(e abi.Event) (*layout, error) {
 	if !identifier.MatchString(e.RawName) {
 		return nil, fmt.Errorf("event %q: the name is not an identifier", e.RawName)
 	}
+
 	seen := map[string]bool{}
 	announces := false
 	for _, in := range e.Inputs {
 		if !identifier.MatchString(in.Name) || seen[in.Name] {
 			return nil, fmt.Errorf("event %s: argument %q is not an identifier of its own; rename it in the ABI, names are not part of the signature", e.RawName, in.Name)
 		}
+
 		seen[in.Name] = true
-		if t := in.Type; (t.T == abi.UintTy || t.T == abi.IntTy) && (t.Size < 8 || t.Size > 256 || t.Size%8 != 0) || t.T == abi.FixedBytesTy && (t.Size < 1 || t.Size > 32) {
+		if t := in.Type; (t.T == abi.UintTy || t.T == abi.IntTy) && (t.Size < 8 || t.Size > 256 || t.Size%8 != 0) ||
+			t.T == abi.FixedBytesTy && (t.Size < 1 || t.Size > 32) {
 			return nil, fmt.Errorf("event %s: argument %s has the type %s, which does not exist", e.RawName, in.Name, t)
 		}
+
 		f := field{key: `"` + in.Name + `":`, typ: in.Type, indexed: in.Indexed, word: fitsWord(in.Type)}
 		f.escrow = e.RawName == Deployed && in.Name == "escrow" && in.Type.T == abi.AddressTy
 		announces = announces || f.escrow
@@ -249,8 +284,10 @@ func newLayout(e abi.Event) (*layout, error) {
 			l.static = l.static && f.word
 		}
 	}
+
 	if e.RawName == Deployed && !announces {
 		return nil, fmt.Errorf("event %s has no address argument \"escrow\": nobody could tell what it deployed", Deployed)
 	}
+
 	return l, nil
 }

@@ -37,6 +37,7 @@ func data(words ...[]byte) (b []byte) {
 	for _, w := range words {
 		b = append(b, w...)
 	}
+
 	return b
 }
 
@@ -47,13 +48,16 @@ const (
 )
 
 func deployedLog(arbiter bool) *types.Log {
-	signature, words := "EscrowDeployed(address,address,address,uint256,uint256,uint8)", [][]byte{word(1e18), word(60), word(2)}
+	signature, words := "EscrowDeployed(address,address,address,uint256,uint256,uint8)",
+		[][]byte{word(1e18), word(60), word(2)}
 	if arbiter {
 		signature = "EscrowDeployed(address,address,address,address,uint256,uint256,uint8)"
 		words = append([][]byte{addressTopic(payee).Bytes()}, words...)
 	}
+
 	return &types.Log{
-		Address: common.HexToAddress("0xfac"), Topics: []common.Hash{topic(signature), addressTopic(escrow), addressTopic(payer), addressTopic(payee)},
+		Address: common.HexToAddress("0xfac"), Topics: []common.Hash{topic(signature), addressTopic(escrow),
+			addressTopic(payer), addressTopic(payee)},
 		Data: data(words...), BlockNumber: 7, BlockTimestamp: 99, TxHash: common.HexToHash("0xab"), Index: 3,
 	}
 }
@@ -64,11 +68,19 @@ func TestDecode(t *testing.T) {
 		log  *types.Log
 		want string
 	}{
-		"EscrowDeployed":                 {deployedLog(true), `{"escrow":"` + escrow + `","payer":"` + payer + `","payee":"` + payee + `","arbiter":"` + payee + `","amount":"1000000000000000000","releaseDelay":"60","approvalsRequired":"2"}`},
-		"EscrowDeployed without arbiter": {deployedLog(false), `{"escrow":"` + escrow + `","payer":"` + payer + `","payee":"` + payee + `","amount":"1000000000000000000","releaseDelay":"60","approvalsRequired":"2"}`},
-		"Approved":                       {&types.Log{Topics: []common.Hash{topic("Approved(address)"), addressTopic(payer)}}, `{"approver":"` + payer + `"}`},
-		"ArbiterChanged":                 {&types.Log{Topics: []common.Hash{topic("ArbiterChanged(address,address)"), addressTopic(payer), {}}}, `{"oldArbiter":"` + payer + `","newArbiter":"0x0000000000000000000000000000000000000000"}`},
-		"EscrowReleased":                 {&types.Log{Topics: []common.Hash{topic("EscrowReleased(address,uint256,uint256)"), addressTopic(payee)}, Data: data(maxUint256().Bytes(), word(0))}, `{"payee":"` + payee + `","amount":"` + maxUint256Text + `","timestamp":"0"}`},
+		"EscrowDeployed": {deployedLog(true), `{"escrow":"` + escrow + `","payer":"` + payer +
+			`","payee":"` + payee + `","arbiter":"` + payee +
+			`","amount":"1000000000000000000","releaseDelay":"60","approvalsRequired":"2"}`},
+		"EscrowDeployed without arbiter": {deployedLog(false), `{"escrow":"` + escrow + `","payer":"` + payer +
+			`","payee":"` + payee + `","amount":"1000000000000000000","releaseDelay":"60","approvalsRequired":"2"}`},
+		"Approved": {&types.Log{Topics: []common.Hash{topic("Approved(address)"),
+			addressTopic(payer)}}, `{"approver":"` + payer + `"}`},
+		"ArbiterChanged": {&types.Log{Topics: []common.Hash{topic("ArbiterChanged(address,address)"),
+			addressTopic(payer), {}}}, `{"oldArbiter":"` + payer +
+			`","newArbiter":"0x0000000000000000000000000000000000000000"}`},
+		"EscrowReleased": {&types.Log{Topics: []common.Hash{topic("EscrowReleased(address,uint256,uint256)"),
+			addressTopic(payee)}, Data: data(maxUint256().Bytes(), word(0))}, `{"payee":"` + payee + `","amount":"` +
+			maxUint256Text + `","timestamp":"0"}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, err := a.Decode(c.log)
@@ -77,6 +89,7 @@ func TestDecode(t *testing.T) {
 			require.True(t, json.Valid(e.Args))
 		})
 	}
+
 	e, err := a.Decode(deployedLog(true))
 	require.NoError(t, err)
 	require.Equal(t, common.HexToAddress(escrow), e.Escrow)
@@ -128,16 +141,20 @@ func configured(t testing.TB, escrowABI string) (*ABI, *layout) {
 }
 
 func staticLog(t testing.TB, l *layout, topic0 common.Hash) *types.Log {
-	packed, err := l.data.Pack(uint8(255), uint64(math.MaxUint64), big.NewInt(1e15), maxUint256(), int8(-128), int64(math.MinInt64),
+	packed, err := l.data.Pack(uint8(255), uint64(math.MaxUint64), big.NewInt(1e15), maxUint256(), int8(-128),
+		int64(math.MinInt64),
 		new(big.Int).Neg(new(big.Int).Lsh(big.NewInt(1), 255)), [4]byte{0xde, 0xad})
 	require.NoError(t, err)
+
 	return &types.Log{Topics: []common.Hash{topic0, addressTopic(payer), {31: 1}, {0: 0xff}}, Data: packed}
 }
 
 func dynamicLog(t testing.TB, l *layout, topic0 common.Hash) *types.Log {
-	packed, err := l.data.Pack("say \"hi\"\n\xff", common.HexToAddress(payee), []byte{1, 2}, int64(-5), uint8(7), maxUint256(), true, [4]byte{1, 2, 3, 4},
+	packed, err := l.data.Pack("say \"hi\"\n\xff", common.HexToAddress(payee), []byte{1, 2}, int64(-5), uint8(7),
+		maxUint256(), true, [4]byte{1, 2, 3, 4},
 		[]*big.Int{big.NewInt(1), maxUint256()}, [2]int8{-1, 1}, leg{common.HexToAddress(payer), "<rent>"})
 	require.NoError(t, err)
+
 	return &types.Log{Topics: []common.Hash{topic0, {1}}, Data: packed}
 }
 
@@ -153,7 +170,8 @@ func TestDecodeEveryType(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, `{"who":"`+payer+`","u8":"255","u64":"18446744073709551615","u96":"1000000000000000","u256":"`+maxUint256Text+`",`+
 		`"i8":"-128","i64":"-9223372036854775808","i256":"-57896044618658097711785492504343953926634992332820282019728792003956564819968",`+
-		`"ok":true,"tag":"0xdead0000","hash":"0xff00000000000000000000000000000000000000000000000000000000000000"}`, string(e.Args))
+		`"ok":true,"tag":"0xdead0000","hash":"0xff00000000000000000000000000000000000000000000000000000000000000"}`,
+		string(e.Args))
 
 	a, l = configured(t, dynamic)
 	e, err = a.Decode(dynamicLog(t, l, a.EscrowTopics()[0]))
@@ -166,12 +184,14 @@ func TestDecodeEveryType(t *testing.T) {
 // Whatever is not the one canonical encoding is somebody else's.
 func TestForeignPadding(t *testing.T) {
 	a, l := configured(t, everything)
-	for at, name := range map[int]string{30: "u8", 32 + 23: "u64", 64 + 19: "u96", 128 + 30: "i8", 160 + 0: "i64", 224 + 4: "tag"} {
+	for at, name := range map[int]string{30: "u8", 32 + 23: "u64", 64 + 19: "u96", 128 + 30: "i8", 160 + 0: "i64",
+		224 + 4: "tag"} {
 		log := staticLog(t, l, a.EscrowTopics()[0])
 		log.Data[at] ^= 1
 		_, err := a.Decode(log)
 		require.ErrorIs(t, err, ErrForeign, name)
 	}
+
 	log := staticLog(t, l, a.EscrowTopics()[0])
 	log.Topics[2][31] = 2
 	_, err := a.Decode(log)
@@ -194,14 +214,17 @@ func TestForeignPadding(t *testing.T) {
 func TestDecimal(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	edge := new(big.Int).Exp(big.NewInt(10), big.NewInt(19), nil)
-	numbers := []*big.Int{big.NewInt(0), edge, new(big.Int).Sub(edge, big.NewInt(1)), new(big.Int).Mul(edge, edge), maxUint256()}
+	numbers := []*big.Int{big.NewInt(0), edge, new(big.Int).Sub(edge, big.NewInt(1)),
+		new(big.Int).Mul(edge, edge), maxUint256()}
 	for range 2000 {
 		n := new(big.Int)
 		for range 1 + r.IntN(4) {
 			n.Or(n.Lsh(n, 64), new(big.Int).SetUint64(r.Uint64()))
 		}
+
 		numbers = append(numbers, n.Rsh(n, uint(r.IntN(64))))
 	}
+
 	for _, n := range numbers {
 		require.Equal(t, n.String(), string(appendDecimal(nil, limbs(common.BigToHash(n).Bytes()))))
 	}
@@ -216,7 +239,8 @@ func TestChecksum(t *testing.T) {
 
 func TestNew(t *testing.T) {
 	a := builtIn(t)
-	require.Equal(t, []string{"EscrowDeployed", "Approved", "ArbiterChanged", "EscrowCreated", "EscrowRefunded", "EscrowReleased"}, a.EventNames())
+	require.Equal(t, []string{"EscrowDeployed", "Approved", "ArbiterChanged", "EscrowCreated", "EscrowRefunded",
+		"EscrowReleased"}, a.EventNames())
 	require.Len(t, a.FactoryTopics(), 2, "with and without arbiter")
 	require.Len(t, a.EscrowTopics(), 5)
 	require.Equal(t, append(a.FactoryTopics(), a.EscrowTopics()...), a.Topics())
@@ -233,6 +257,7 @@ func TestConfiguredABI(t *testing.T) {
 		require.Equal(t, []string{"EscrowDeployed", "Static"}, a.EventNames())
 		require.Len(t, a.EscrowTopics(), 1)
 	}
+
 	// One ABI of both contracts serves for each, and what concerns no escrow does not count.
 	combined := `[{"type":"event","name":"OwnershipTransferred","inputs":[{"name":"to","type":"address","indexed":true}]},` + builtInFactory[2:]
 	a, err := New(combined, "")
@@ -245,12 +270,14 @@ func TestConfiguredABI(t *testing.T) {
 	// An escrow that is not indexed is found in the data.
 	a, err = New(`[{"type":"event","name":"EscrowDeployed","inputs":[{"name":"payer","type":"address"},{"name":"escrow","type":"address"}]}]`, "")
 	require.NoError(t, err)
-	e, err := a.Decode(&types.Log{Topics: a.FactoryTopics(), Data: data(addressTopic(payer).Bytes(), addressTopic(escrow).Bytes())})
+	e, err := a.Decode(&types.Log{Topics: a.FactoryTopics(),
+		Data: data(addressTopic(payer).Bytes(), addressTopic(escrow).Bytes())})
 	require.NoError(t, err)
 	require.Equal(t, common.HexToAddress(escrow), e.Escrow)
 }
 
-// Two events whose signatures are the same, with other arguments indexed, share topic 0 and differ in the number of topics.
+// Two events whose signatures are the same, with other arguments indexed, share topic 0 and differ
+// in the number of topics.
 func TestIndexedElsewhere(t *testing.T) {
 	a, err := New("", `[{"type":"event","name":"Approved","inputs":[{"name":"approver","type":"address","indexed":true}]},
 		{"type":"event","name":"Approved","inputs":[{"name":"by","type":"address"}]}]`)
@@ -266,7 +293,8 @@ func TestIndexedElsewhere(t *testing.T) {
 
 func TestBadABI(t *testing.T) {
 	for given, want := range map[string]string{
-		"/nowhere": "readable file", `{"x":1}`: `"abi"`, `{"abi":`: "not JSON", `[]`: "no event that counts", `[1]`: "not an ABI",
+		"/nowhere": "readable file", `{"x":1}`: `"abi"`, `{"abi":`: "not JSON", `[]`: "no event that counts",
+		`[1]`: "not an ABI",
 		`[{"type":"event","name":"E","inputs":[{"name":"a","type":"nonsense"}]}]`:                        "not an ABI",
 		`[{"type":"event","name":"E","inputs":[{"name":"a","type":"bool"},{"name":"a","type":"bool"}]}]`: "identifier of its own",
 		`[{"type":"event","name":"E","inputs":[{"name":"a\u0000","type":"bool"}]}]`:                      "identifier of its own",
@@ -279,6 +307,7 @@ func TestBadABI(t *testing.T) {
 		require.ErrorContains(t, err, want)
 		require.ErrorContains(t, err, "ESCROW_ABI")
 	}
+
 	_, err := New(everything, "[]")
 	require.ErrorContains(t, err, "FACTORY_ABI has no event that counts")
 	require.ErrorContains(t, err, "ESCROW_ABI has no event", "all problems at once")
@@ -293,11 +322,13 @@ func FuzzDecode(f *testing.F) {
 		a, _ := configured(f, given)
 		abis = append(abis, a)
 	}
+
 	add := func(abi uint8, l *types.Log) {
 		var topics []byte
 		for _, t := range l.Topics {
 			topics = append(topics, t[:]...)
 		}
+
 		f.Add(abi, topics, l.Data)
 	}
 	add(0, deployedLog(true))
@@ -311,11 +342,13 @@ func FuzzDecode(f *testing.F) {
 		for chunk := range slices.Chunk(topics, 32) {
 			l.Topics = append(l.Topics, common.BytesToHash(chunk))
 		}
+
 		e, err := a.Decode(l)
 		if err != nil {
 			require.ErrorIs(t, err, ErrForeign)
 			return
 		}
+
 		require.NotContains(t, string(e.Args), "null,")
 		var args map[string]any
 		require.NoError(t, json.Unmarshal(e.Args, &args))
@@ -329,6 +362,7 @@ func FuzzDecode(f *testing.F) {
 				indexed = append(indexed, abi.Argument{Name: f.key[1 : len(f.key)-2], Type: f.typ, Indexed: true})
 			}
 		}
+
 		require.NoError(t, abi.ParseTopicsIntoMap(values, indexed, l.Topics[1:]))
 		for name, v := range values {
 			switch v := v.(type) {
@@ -348,10 +382,12 @@ func FuzzNew(f *testing.F) {
 	for _, given := range []string{builtInEscrow, everything, dynamic, `{"abi":[]}`} {
 		f.Add(given)
 	}
+
 	f.Fuzz(func(t *testing.T, given string) {
 		if !strings.HasPrefix(strings.TrimSpace(given), "[") {
 			given = "[" + given // do not open files
 		}
+
 		if a, err := New("", given); err == nil {
 			require.NotEmpty(t, a.EscrowTopics())
 		}
@@ -368,7 +404,8 @@ func BenchmarkDecode(b *testing.B) {
 	}{
 		{"deployed", a, deployedLog(true)},
 		{"approved", a, &types.Log{Topics: []common.Hash{topic("Approved(address)"), addressTopic(payer)}}},
-		{"released", a, &types.Log{Topics: []common.Hash{topic("EscrowReleased(address,uint256,uint256)"), addressTopic(payer)}, Data: data(word(1e18), word(1))}},
+		{"released", a, &types.Log{Topics: []common.Hash{topic("EscrowReleased(address,uint256,uint256)"),
+			addressTopic(payer)}, Data: data(word(1e18), word(1))}},
 		{"foreign", a, &types.Log{Topics: []common.Hash{topic("Approved(address)")}, Data: word(1)}},
 		{"dynamic", dynamicABI, dynamicLog(b, l, dynamicABI.escrow[0])},
 	} {
@@ -379,6 +416,7 @@ func BenchmarkDecode(b *testing.B) {
 			}
 		})
 	}
+
 	b.Run("new parties", func(b *testing.B) { // nothing in the cache of checksums
 		b.ReportAllocs()
 		l := deployedLog(true)
@@ -386,6 +424,7 @@ func BenchmarkDecode(b *testing.B) {
 			for i := range l.Topics[1:] {
 				l.Topics[1+i] = common.BigToHash(big.NewInt(n*3 + int64(i)))
 			}
+
 			_, _ = a.Decode(l)
 		}
 	})

@@ -20,15 +20,18 @@ type Caller interface {
 // ErrNotFactory means that the contract at an address can never announce an escrow.
 var ErrNotFactory = errors.New("not an escrow factory")
 
-// ErrUnknownProxy means that the contract runs the code of another one that was not found: whether it is a factory is not known.
+// ErrUnknownProxy means that the contract runs the code of another one that was not found: whether
+// it is a factory is not known.
 var ErrUnknownProxy = errors.New("a proxy of an unknown kind")
 
 // maxProxies is how many proxies may stand one behind the other.
 const maxProxies = 4
 
-// CheckFactory says whether the contract at an address can announce escrows: whether its code, or the code of the implementation behind it when
-// it is a proxy, has the topic of EscrowDeployed. Code emits an event by a topic that it contains, so code without the topic never does, unless it
-// runs other code. ErrNotFactory and ErrUnknownProxy are findings; any other error means that the chain could not be asked.
+// CheckFactory says whether the contract at an address can announce escrows: whether its code, or
+// the code of the implementation behind it when it is a proxy, has the topic of EscrowDeployed.
+// Code emits an event by a topic that it contains, so code without the topic never does, unless it
+// runs other code. ErrNotFactory and ErrUnknownProxy are findings; any other error means that the
+// chain could not be asked.
 func (a *ABI) CheckFactory(ctx context.Context, chain Caller, address common.Address) error {
 	at := address
 	for range maxProxies {
@@ -36,6 +39,7 @@ func (a *ABI) CheckFactory(ctx context.Context, chain Caller, address common.Add
 		if err != nil {
 			return err
 		}
+
 		if contains(code, a.factory) {
 			return nil
 		}
@@ -47,7 +51,8 @@ func (a *ABI) CheckFactory(ctx context.Context, chain Caller, address common.Add
 		case next != (common.Address{}):
 			at = next
 		case contains(code, a.escrow):
-			return fmt.Errorf("%w: the contract at %s looks like an escrow; name the factory that deployed it", ErrNotFactory, at)
+			return fmt.Errorf("%w: the contract at %s looks like an escrow; name the factory that deployed it",
+				ErrNotFactory, at)
 		case delegates(code):
 			return fmt.Errorf("%w: the code at %s does not contain the event EscrowDeployed and runs other code: make sure that it is the factory",
 				ErrUnknownProxy, at)
@@ -56,6 +61,7 @@ func (a *ABI) CheckFactory(ctx context.Context, chain Caller, address common.Add
 				"name the EscrowFactory, or its ABI in FACTORY_ABI", ErrNotFactory, at)
 		}
 	}
+
 	return fmt.Errorf("%w: more than %d proxies behind %s", ErrUnknownProxy, maxProxies, address)
 }
 
@@ -65,6 +71,7 @@ func contains(code []byte, topics []common.Hash) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -78,6 +85,7 @@ func delegates(code []byte) bool {
 			i += int(op - vm.PUSH0)
 		}
 	}
+
 	return false
 }
 
@@ -87,7 +95,8 @@ var (
 	minimalProxyTail = common.FromHex("5af43d82803e903d91602b57fd5bf3")
 	delegation       = common.FromHex("ef0100")
 
-	// implementationSlots are where proxies keep the address of their implementation: EIP-1967, EIP-1822, and OpenZeppelin before those.
+	// implementationSlots are where proxies keep the address of their implementation: EIP-1967,
+	// EIP-1822, and OpenZeppelin before those.
 	implementationSlots = []common.Hash{
 		common.HexToHash("0x360894a13ba1a3210667c828492db98dca3e2076cc3735a920a3ca505d382bbc"),
 		common.HexToHash("0xc5f16f0fcc639fa48a6947836d9850f504798523bf8c9a3a87d5876cf622bcf7"),
@@ -101,25 +110,31 @@ var (
 
 // behind returns the implementation of a proxy; zero: none is known.
 func behind(ctx context.Context, chain Caller, at common.Address, code []byte) (common.Address, error) {
-	if rest, ok := bytes.CutPrefix(code, minimalProxyHead); ok && bytes.HasSuffix(rest, minimalProxyTail) && len(rest) == common.AddressLength+len(minimalProxyTail) {
+	if rest, ok := bytes.CutPrefix(code, minimalProxyHead); ok && bytes.HasSuffix(rest, minimalProxyTail) &&
+		len(rest) == common.AddressLength+len(minimalProxyTail) {
 		return common.BytesToAddress(rest[:common.AddressLength]), nil
 	}
+
 	if rest, ok := bytes.CutPrefix(code, delegation); ok && len(rest) == common.AddressLength {
 		return common.BytesToAddress(rest), nil
 	}
+
 	if !delegates(code) {
 		return common.Address{}, nil
 	}
 
 	for _, slot := range implementationSlots {
-		if found, err := addressAt(ctx, chain, "eth_getStorageAt", at, slot, "latest"); err != nil || found != (common.Address{}) {
+		if found, err := addressAt(ctx, chain, "eth_getStorageAt", at, slot, "latest"); err != nil ||
+			found != (common.Address{}) {
 			return found, err
 		}
 	}
+
 	beacon, err := addressAt(ctx, chain, "eth_getStorageAt", at, beaconSlot, "latest")
 	if err != nil || beacon == (common.Address{}) {
 		return common.Address{}, err
 	}
+
 	return addressAt(ctx, chain, "eth_call", map[string]string{"to": beacon.Hex(), "data": implementationCall}, "latest")
 }
 
@@ -138,9 +153,11 @@ func ask(ctx context.Context, chain Caller, method string, params ...any) (hexut
 	if err != nil {
 		return nil, fmt.Errorf("check FACTORY_ADDRESS: %w", err)
 	}
+
 	var b hexutil.Bytes
 	if err := json.Unmarshal(raw, &b); err != nil {
 		return nil, fmt.Errorf("check FACTORY_ADDRESS: %s: %w", method, err)
 	}
+
 	return b, nil
 }

@@ -25,6 +25,7 @@ func returning(code []byte, before ...byte) []byte {
 	const rest = 10 // bytes of what follows before
 	offset := byte(len(before) + rest)
 	init := append(before, 0x61, byte(len(code)>>8), byte(len(code)), 0x80, 0x60, offset, 0x5f, 0x39, 0x5f, 0xf3)
+
 	return append(init, code...)
 }
 
@@ -52,6 +53,7 @@ func TestCheckFactory(t *testing.T) {
 		t.Helper()
 		receipts, err := w.Transact(t.Context(), chain, 0, testchain.Call{Data: init})
 		require.NoError(t, err)
+
 		return receipts[0].ContractAddress
 	}
 
@@ -90,6 +92,7 @@ func TestCheckFactory(t *testing.T) {
 				require.NoError(t, err)
 				return
 			}
+
 			require.ErrorIs(t, err, c.want)
 		})
 	}
@@ -98,7 +101,8 @@ func TestCheckFactory(t *testing.T) {
 	cancel()
 	err = a.CheckFactory(gone, node{client}, d.Factory)
 	require.Error(t, err)
-	require.False(t, errors.Is(err, ErrNotFactory) || errors.Is(err, ErrUnknownProxy), "a node that cannot be asked is no finding")
+	require.False(t, errors.Is(err, ErrNotFactory) || errors.Is(err, ErrUnknownProxy),
+		"a node that cannot be asked is no finding")
 }
 
 // escrowOf lets the factory deploy one.
@@ -121,6 +125,8 @@ func escrowOf(t *testing.T, chain testchain.Node, d testchain.Deployment) common
 			return common.BytesToAddress(logs[0].Topics[1][:])
 		}
 	}
+
 	t.Fatal("the factory deployed none in 20 blocks")
+
 	return common.Address{}
 }

@@ -37,17 +37,20 @@ type field struct {
 // sizeHint is the length that an encoded argument seldom exceeds: a quoted address has 44 bytes, 10^27 wei have 30.
 const sizeHint = 44
 
-// decode encodes the arguments of a log as JSON and returns the argument escrow; false if the log does not have this layout.
+// decode encodes the arguments of a log as JSON and returns the argument escrow; false if the log
+// does not have this layout.
 func (l *layout) decode(log *types.Log) (args []byte, escrow common.Address, ok bool) {
 	if len(log.Topics)-1 != l.topics || l.static && len(log.Data) != 32*len(l.data) {
 		return nil, escrow, false
 	}
+
 	var values []any
 	if !l.static {
 		if values, ok = l.unpack(log.Data); !ok {
 			return nil, escrow, false
 		}
 	}
+
 	args = append(make([]byte, 0, l.size), '{')
 	topic, arg := 1, 0
 	for i := range l.fields {
@@ -55,6 +58,7 @@ func (l *layout) decode(log *types.Log) (args []byte, escrow common.Address, ok 
 		if i > 0 {
 			args = append(args, ',')
 		}
+
 		args = append(args, f.key...)
 		var word []byte
 		switch {
@@ -69,29 +73,36 @@ func (l *layout) decode(log *types.Log) (args []byte, escrow common.Address, ok 
 			if f.escrow {
 				escrow = values[arg].(common.Address)
 			}
+
 			arg++
+
 			continue
 		}
+
 		if f.escrow {
 			escrow = common.Address(word[12:])
 		}
+
 		if !f.word {
 			args = appendHex(args, word) // the hash of an indexed value of a dynamic type
 		} else if args, ok = appendWord(args, &f.typ, word); !ok {
 			return nil, escrow, false
 		}
 	}
+
 	return append(args, '}'), escrow, true
 }
 
-// unpack decodes data that has dynamic types; false if it is not the canonical encoding, which every compiler writes. go-ethereum's decoder alone
-// tolerates gaps, overlaps and bytes left over.
+// unpack decodes data that has dynamic types; false if it is not the canonical encoding, which
+// every compiler writes. go-ethereum's decoder alone tolerates gaps, overlaps and bytes left over.
 func (l *layout) unpack(data []byte) ([]any, bool) {
 	values, err := l.data.Unpack(data)
 	if err != nil {
 		return nil, false
 	}
+
 	again, err := l.data.Pack(values...)
+
 	return values, err == nil && bytes.Equal(again, data)
 }
 
@@ -101,6 +112,7 @@ func fitsWord(t abi.Type) bool {
 	case abi.AddressTy, abi.UintTy, abi.IntTy, abi.BoolTy, abi.FixedBytesTy:
 		return true
 	}
+
 	return false
 }
 
@@ -111,11 +123,13 @@ func appendWord(out []byte, t *abi.Type, word []byte) ([]byte, bool) {
 		if !allZero(word[:12]) {
 			return nil, false
 		}
+
 		return appendAddress(out, common.Address(word[12:])), true
 	case abi.UintTy:
 		if !allZero(word[:32-t.Size/8]) {
 			return nil, false
 		}
+
 		return append(appendDecimal(append(out, '"'), limbs(word)), '"'), true
 	case abi.IntTy:
 		return appendInt(out, word, t.Size/8)
@@ -123,11 +137,13 @@ func appendWord(out []byte, t *abi.Type, word []byte) ([]byte, bool) {
 		if !allZero(word[:31]) || word[31] > 1 {
 			return nil, false
 		}
+
 		return strconv.AppendBool(out, word[31] == 1), true
 	default: // bytesN
 		if !allZero(word[t.Size:]) {
 			return nil, false
 		}
+
 		return appendHex(out, word[:t.Size]), true
 	}
 }
@@ -139,11 +155,13 @@ func appendInt(out, word []byte, size int) ([]byte, bool) {
 	if negative {
 		sign = 0xff
 	}
+
 	for _, b := range word[:32-size] {
 		if b != sign {
 			return nil, false
 		}
 	}
+
 	n := limbs(word)
 	out = append(out, '"')
 	if negative {
@@ -153,6 +171,7 @@ func appendInt(out, word []byte, size int) ([]byte, bool) {
 			n[i], borrow = bits.Sub64(0, n[i], borrow)
 		}
 	}
+
 	return append(appendDecimal(out, n), '"'), true
 }
 
@@ -161,10 +180,12 @@ func limbs(word []byte) (n [4]uint64) {
 	for i := range n {
 		n[i] = binary.BigEndian.Uint64(word[24-8*i:])
 	}
+
 	return n
 }
 
-// appendDecimal writes a 256-bit number. It takes 19 digits at a time, the most that a division by a 64-bit number yields.
+// appendDecimal writes a 256-bit number. It takes 19 digits at a time, the most that a division by
+// a 64-bit number yields.
 func appendDecimal(out []byte, n [4]uint64) []byte {
 	const chunk = 10_000_000_000_000_000_000 // 10^19
 	var chunks [4]uint64                     // below the highest; 2^256 has 78 digits
@@ -174,9 +195,11 @@ func appendDecimal(out []byte, n [4]uint64) []byte {
 		for i := 3; i >= 0; i-- {
 			n[i], rest = bits.Div64(rest, n[i], chunk)
 		}
+
 		chunks[used] = rest
 		used++
 	}
+
 	out = strconv.AppendUint(out, n[0], 10)
 	for used--; used >= 0; used-- {
 		var digits [19]byte
@@ -185,12 +208,15 @@ func appendDecimal(out []byte, n [4]uint64) []byte {
 			digits[i] = byte('0' + c%10)
 			c /= 10
 		}
+
 		out = append(out, digits[:]...)
 	}
+
 	return out
 }
 
-// appendValue encodes what go-ethereum unpacked: the slow way, for events with dynamic types, which the built-in ABIs do not have.
+// appendValue encodes what go-ethereum unpacked: the slow way, for events with dynamic types, which
+// the built-in ABIs do not have.
 func appendValue(out []byte, t *abi.Type, v reflect.Value) []byte {
 	switch t.T {
 	case abi.AddressTy:
@@ -211,6 +237,7 @@ func appendValue(out []byte, t *abi.Type, v reflect.Value) []byte {
 		default:
 			out = strconv.AppendInt(out, v.Int(), 10)
 		}
+
 		return append(out, '"')
 	case abi.BytesTy:
 		return appendHex(out, v.Bytes())
@@ -224,10 +251,12 @@ func appendValue(out []byte, t *abi.Type, v reflect.Value) []byte {
 			if i > 0 {
 				out = append(out, ',')
 			}
+
 			name, _ := json.Marshal(t.TupleRawNames[i]) // cannot fail for a string
 			out = append(append(out, name...), ':')
 			out = appendValue(out, elem, v.Field(i))
 		}
+
 		return append(out, '}')
 	default: // SliceTy, ArrayTy
 		out = append(out, '[')
@@ -235,8 +264,10 @@ func appendValue(out []byte, t *abi.Type, v reflect.Value) []byte {
 			if i > 0 {
 				out = append(out, ',')
 			}
+
 			out = appendValue(out, t.Elem, v.Index(i))
 		}
+
 		return append(out, ']')
 	}
 }
@@ -254,5 +285,6 @@ func allZero(b []byte) bool {
 	for _, c := range b {
 		or |= c
 	}
+
 	return or == 0
 }

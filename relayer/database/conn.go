@@ -9,11 +9,12 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Limits of a connection that has gone silent: a route that is lost, a proxy that died, a machine that was switched off. Nothing in TCP tells a reader
-// of it, so that without them a statement waits for ever.
+// Limits of a connection that has gone silent: a route that is lost, a proxy that died, a machine
+// that was switched off. Nothing in TCP tells a reader of it, so that without them a statement
+// waits for ever.
 const (
-	// silence is how long the pool waits for the next bytes of an answer. The server ends a statement after statementTimeout, so that one which lives
-	// has answered by then.
+	// silence is how long the pool waits for the next bytes of an answer. The server ends a statement
+	// after statementTimeout, so that one which lives has answered by then.
 	silence = statementTimeout + 5*time.Second
 	// unacknowledged is how long bytes may stay without the other end's acknowledgement (TCP_USER_TIMEOUT, Linux).
 	unacknowledged = 10 * time.Second
@@ -40,10 +41,12 @@ func (s *sockets) through(dial pgconn.DialFunc) pgconn.DialFunc {
 		if err != nil {
 			return nil, err
 		}
+
 		c := &socket{Conn: conn, of: s}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.open[c] = struct{}{}
+
 		return c, nil
 	}
 }
@@ -55,6 +58,7 @@ func (s *sockets) close() {
 	for c := range s.open {
 		all = append(all, c)
 	}
+
 	s.mu.Unlock()
 
 	for _, c := range all {
@@ -62,8 +66,8 @@ func (s *sockets) close() {
 	}
 }
 
-// socket is a connection whose reads and writes end after silence, or at the deadline that its user sets, whichever comes first. Like any net.Conn, its
-// methods may be called concurrently.
+// socket is a connection whose reads and writes end after silence, or at the deadline that its user
+// sets, whichever comes first. Like any net.Conn, its methods may be called concurrently.
 type socket struct {
 	net.Conn
 	of *sockets
@@ -76,6 +80,7 @@ func (c *socket) Read(b []byte) (int, error) {
 	if err := c.limit(c.Conn.SetReadDeadline); err != nil {
 		return 0, err
 	}
+
 	return c.Conn.Read(b)
 }
 
@@ -83,10 +88,12 @@ func (c *socket) Write(b []byte) (int, error) {
 	if err := c.limit(c.Conn.SetWriteDeadline); err != nil {
 		return 0, err
 	}
+
 	return c.Conn.Write(b)
 }
 
-// limit sets the deadline of what comes next. It takes turns with SetDeadline, by which a cancelled context interrupts a read that is under way.
+// limit sets the deadline of what comes next. It takes turns with SetDeadline, by which a cancelled
+// context interrupts a read that is under way.
 func (c *socket) limit(set func(time.Time) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -94,6 +101,7 @@ func (c *socket) limit(set func(time.Time) error) error {
 	if !c.deadline.IsZero() && c.deadline.Before(until) {
 		until = c.deadline
 	}
+
 	return set(until)
 }
 
@@ -101,6 +109,7 @@ func (c *socket) SetDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.deadline = t
+
 	return c.Conn.SetDeadline(t)
 }
 
@@ -108,5 +117,6 @@ func (c *socket) Close() error {
 	c.of.mu.Lock()
 	delete(c.of.open, c)
 	c.of.mu.Unlock()
+
 	return c.Conn.Close()
 }

@@ -11,10 +11,12 @@ func limitUnacknowledged(network, _ string, conn syscall.RawConn) (err error) {
 	if len(network) < 3 || network[:3] != "tcp" {
 		return nil
 	}
+
 	if e := conn.Control(func(fd uintptr) {
 		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unacknowledged.Milliseconds()))
 	}); e != nil {
 		return e
 	}
+
 	return err
 }

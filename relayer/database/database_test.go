@@ -35,7 +35,8 @@ func TestConnections(t *testing.T) {
 	require.NoError(t, err)
 	defer pooled.Release()
 	for name, want := range map[string]string{
-		"application_name": "escrow-relayer/relayer-7", "statement_timeout": "30s", "lock_timeout": "5s", "idle_in_transaction_session_timeout": "5s", "jit": "off",
+		"application_name": "escrow-relayer/relayer-7", "statement_timeout": "30s", "lock_timeout": "5s",
+		"idle_in_transaction_session_timeout": "5s", "jit": "off",
 	} {
 		require.Equal(t, want, setting(t, pooled.Conn(), name), name)
 	}
@@ -67,6 +68,7 @@ func TestThroughAConnector(t *testing.T) {
 	if socket := u.Query().Get("host"); socket != "" {
 		network, address = "unix", socket+"/.s.PGSQL."+u.Query().Get("port")
 	}
+
 	u.Host, u.RawQuery = "no.such.host.invalid:1", "sslmode=require"
 	var dialled, closed atomic.Int32
 	db, err := open(t.Context(), settings(u.String()), func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -94,6 +96,7 @@ func TestErrorsNameTheVariableAndNoSecret(t *testing.T) {
 		require.NotContains(t, err.Error(), "s3cret")
 		require.True(t, closed)
 	}
+
 	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere/credentials.json")
 	c := settings("postgres://u:s3cret@h/d")
 	c.CloudSQLInstance, c.CloudSQLIAM = "project:region:instance", true

@@ -15,7 +15,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Explained is an error of the database in words, with what an operator can do about it. Its text holds neither a password nor a URL.
+// Explained is an error of the database in words, with what an operator can do about it. Its text
+// holds neither a password nor a URL.
 type Explained struct {
 	// What is wrong.
 	What string
@@ -35,8 +36,8 @@ func (e *Explained) Unwrap() error { return e.cause }
 // ErrNoSchema means that the database has no tables of ours: no migration has run.
 var ErrNoSchema = errors.New("the database has no schema")
 
-// Explain says in words what an error of the database means for whoever runs the relayer. An error that it does not know it returns
-// as it is.
+// Explain says in words what an error of the database means for whoever runs the relayer. An error
+// that it does not know it returns as it is.
 func Explain(err error) error {
 	if err == nil || errors.As(err, new(*Explained)) || errors.Is(err, context.Canceled) {
 		return err
@@ -49,12 +50,15 @@ func Explain(err error) error {
 	} else if connect := new(pgconn.ConnectError); errors.As(err, &connect) {
 		e = explainConnection(connect)
 	}
+
 	if e == nil {
 		return err
 	}
+
 	if e.cause = err; pg != nil && pg.Code == undefinedTable {
 		e.cause = fmt.Errorf("%w: %w", ErrNoSchema, err)
 	}
+
 	return e
 }
 
@@ -78,17 +82,23 @@ func explainServer(pg *pgconn.PgError) *Explained {
 			return &Explained{What: said, Remedy: "it may ask for TLS: add sslmode=require to DATABASE_URL; " +
 				"or let pg_hba.conf admit this host and user", Lasting: true}
 		}
-		return &Explained{What: said, Remedy: "correct the user in DATABASE_URL, or let pg_hba.conf admit this host and user", Lasting: true}
+
+		return &Explained{What: said,
+			Remedy: "correct the user in DATABASE_URL, or let pg_hba.conf admit this host and user", Lasting: true}
 	case "3D000":
-		return &Explained{What: said, Remedy: "correct the name at the end of DATABASE_URL, or create the database", Lasting: true}
+		return &Explained{What: said, Remedy: "correct the name at the end of DATABASE_URL, or create the database",
+			Lasting: true}
 	case undefinedTable, "3F000":
-		return &Explained{What: fmt.Sprintf("%s (%s)", ErrNoSchema, pg.Message), Remedy: "run `escrow-relayer migrate`, or start an instance " +
-			"with MIGRATE_ON_START=true; if it was migrated, compare the database and the search_path of DATABASE_URL", Lasting: true}
+		return &Explained{What: fmt.Sprintf("%s (%s)", ErrNoSchema, pg.Message),
+			Remedy: "run `escrow-relayer migrate`, or start an instance " +
+				"with MIGRATE_ON_START=true; if it was migrated, compare the database and the search_path of DATABASE_URL",
+			Lasting: true}
 	case "42501":
 		return &Explained{What: said, Remedy: "grant the user of DATABASE_URL that right, or use another user", Lasting: true}
 	case "25006":
-		return &Explained{What: said, Remedy: "DATABASE_URL leads to a read-only replica, or its user has default_transaction_read_only=on: " +
-			"name the primary, or a user who may write"}
+		return &Explained{What: said,
+			Remedy: "DATABASE_URL leads to a read-only replica, or its user has default_transaction_read_only=on: " +
+				"name the primary, or a user who may write"}
 	case "53300":
 		return &Explained{What: said, Remedy: "lower DB_MAX_CONNS or TOTAL_PARTITIONS, or raise the server's max_connections"}
 	case "57P03":
@@ -98,10 +108,12 @@ func explainServer(pg *pgconn.PgError) *Explained {
 	case "53100":
 		return &Explained{What: said, Remedy: "the disk of the database is full: make room"}
 	}
+
 	return nil
 }
 
-// httpAnswer is what the driver makes of the first bytes of an HTTP answer, "HTTP/": the type H and the length of a message.
+// httpAnswer is what the driver makes of the first bytes of an HTTP answer, "HTTP/": the type H and
+// the length of a message.
 var httpAnswer = regexp.MustCompile(`invalid (body|message) (body )?length.* 14148116\d\d|unknown message type: H|received unexpected message`)
 
 // explainConnection explains why there is no connection.
@@ -111,6 +123,7 @@ func explainConnection(e *pgconn.ConnectError) *Explained {
 	if strings.HasPrefix(c.Host, "/") {
 		where = c.Host
 	}
+
 	text := e.Error()
 
 	var dns *net.DNSError
@@ -121,29 +134,39 @@ func explainConnection(e *pgconn.ConnectError) *Explained {
 	switch {
 	case strings.Contains(text, "server refused TLS connection"):
 		return &Explained{What: "the database at " + where + " has no TLS, and DATABASE_URL asks for it",
-			Remedy: "set sslmode=disable in DATABASE_URL if the network is private, or switch TLS on in the server", Lasting: true}
+			Remedy:  "set sslmode=disable in DATABASE_URL if the network is private, or switch TLS on in the server",
+			Lasting: true}
 	case errors.As(e, &unknownAuthority), errors.As(e, &hostname), errors.As(e, &invalid):
 		return &Explained{What: "the certificate of the database at " + where + " is not accepted (" + certificate(e) + ")",
 			Remedy: "name its authority by sslrootcert in DATABASE_URL, and the host that the certificate is for", Lasting: true}
 	case errors.As(e, &record), strings.Contains(text, "tls:"):
-		return &Explained{What: "no TLS connection to the database at " + where, Remedy: "compare sslmode in DATABASE_URL with what the server offers"}
+		return &Explained{What: "no TLS connection to the database at " + where,
+			Remedy: "compare sslmode in DATABASE_URL with what the server offers"}
 	case httpAnswer.MatchString(text):
-		return &Explained{What: where + " does not answer as Postgres does", Remedy: "correct host and port in DATABASE_URL", Lasting: true}
+		return &Explained{What: where + " does not answer as Postgres does",
+			Remedy: "correct host and port in DATABASE_URL", Lasting: true}
 	case errors.As(e, &dns):
-		return &Explained{What: fmt.Sprintf("the host %q of the database is not known", dns.Name), Remedy: "correct the host in DATABASE_URL, or the DNS"}
+		return &Explained{What: fmt.Sprintf("the host %q of the database is not known", dns.Name),
+			Remedy: "correct the host in DATABASE_URL, or the DNS"}
 	case errors.Is(e, syscall.ECONNREFUSED):
-		return &Explained{What: "nothing accepts connections at " + where, Remedy: "start the database, or correct host and port in DATABASE_URL"}
+		return &Explained{What: "nothing accepts connections at " + where,
+			Remedy: "start the database, or correct host and port in DATABASE_URL"}
 	case errors.Is(e, os.ErrNotExist):
-		return &Explained{What: "there is no socket of Postgres in " + where, Remedy: "start the database, or correct the host in DATABASE_URL"}
+		return &Explained{What: "there is no socket of Postgres in " + where,
+			Remedy: "start the database, or correct the host in DATABASE_URL"}
 	case errors.Is(e, context.DeadlineExceeded), errors.Is(e, os.ErrDeadlineExceeded), strings.Contains(text, "timeout"):
-		return &Explained{What: "the database at " + where + " does not answer", Remedy: "look at the network and the firewall between here and the " +
-			"database, and at the host in DATABASE_URL"}
+		return &Explained{What: "the database at " + where + " does not answer",
+			Remedy: "look at the network and the firewall between here and the " +
+				"database, and at the host in DATABASE_URL"}
 	case errors.Is(e, syscall.EHOSTUNREACH), errors.Is(e, syscall.ENETUNREACH):
-		return &Explained{What: "there is no way to the database at " + where, Remedy: "look at the network, and at the host in DATABASE_URL"}
+		return &Explained{What: "there is no way to the database at " + where,
+			Remedy: "look at the network, and at the host in DATABASE_URL"}
 	case errors.Is(e, syscall.ECONNRESET), strings.Contains(text, "unexpected EOF"), strings.HasSuffix(text, "EOF"):
-		return &Explained{What: "the connection to the database at " + where + " is closed at once", Remedy: "look at the server's log; " +
-			"a proxy in between may have nothing behind it"}
+		return &Explained{What: "the connection to the database at " + where + " is closed at once",
+			Remedy: "look at the server's log; " +
+				"a proxy in between may have nothing behind it"}
 	}
+
 	return nil
 }
 
@@ -153,5 +176,6 @@ func certificate(e error) string {
 	if errors.As(e, &verification) {
 		return verification.Err.Error()
 	}
+
 	return "not verified"
 }

@@ -15,14 +15,16 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 )
 
-// What a real server and real networks answer to wrong settings is said in words, with the remedy, and without the password.
+// What a real server and real networks answer to wrong settings is said in words, with the remedy,
+// and without the password.
 func TestExplain(t *testing.T) {
 	right := testpg.New(t)
 	run(t, right, `create role reader login`, `grant select on all tables in schema public to reader`,
 		`create role nobody login`, `create role frozen login`, `alter role frozen set default_transaction_read_only = on`,
 		`grant insert, select on leadership to frozen`)
 	t.Cleanup(func() {
-		run(t, right, `drop owned by reader`, `drop role reader`, `drop role nobody`, `drop owned by frozen`, `drop role frozen`)
+		run(t, right, `drop owned by reader`, `drop role reader`, `drop role nobody`, `drop owned by frozen`,
+			`drop role frozen`)
 	})
 	page := answering(t, "HTTP/1.1 400 Bad Request\r\nContent-Type: text/html\r\n\r\n<html></html>")
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
@@ -36,17 +38,28 @@ func TestExplain(t *testing.T) {
 		says    []string
 		lasting bool
 	}{
-		"no such database": {func(u *url.URL) { u.Path = "/nowhere" }, `select 1`, []string{`"nowhere" does not exist`, "DATABASE_URL", "create"}, true},
-		"no such user":     {func(u *url.URL) { u.User = url.UserPassword("stranger", "s3cret") }, `select 1`, []string{"stranger", "correct the user"}, true},
-		"no schema":        {func(*url.URL) {}, `select 1 from nothing_of_ours`, []string{"no schema", "escrow-relayer migrate"}, true},
-		"no right":         {func(u *url.URL) { u.User = url.User("nobody") }, `select 1 from leadership`, []string{"permission denied", "grant"}, true},
-		"reader writes":    {func(u *url.URL) { u.User = url.User("reader") }, write, []string{"permission denied for table leadership", "grant"}, true},
-		"read-only":        {func(u *url.URL) { u.User = url.User("frozen") }, write, []string{"read-only", "primary"}, false},
-		"no TLS":           {func(u *url.URL) { u.RawQuery = "sslmode=require" }, `select 1`, []string{"has no TLS", "sslmode=disable"}, true},
-		"nobody listens":   {func(u *url.URL) { u.Host = "127.0.0.1:1" }, `select 1`, []string{"nothing accepts connections at 127.0.0.1:1", "start the database"}, false},
-		"unknown host":     {func(u *url.URL) { u.Host = "no.such.host.invalid:5432" }, `select 1`, []string{"no.such.host.invalid", "not known", "DNS"}, false},
-		"a web server":     {func(u *url.URL) { u.Host = page }, `select 1`, []string{"does not answer as Postgres does", "port"}, true},
-		"silence":          {func(u *url.URL) { u.Host = silent.Addr().String() }, `select 1`, []string{"does not answer", "firewall"}, false},
+		"no such database": {func(u *url.URL) { u.Path = "/nowhere" }, `select 1`,
+			[]string{`"nowhere" does not exist`, "DATABASE_URL", "create"}, true},
+		"no such user": {func(u *url.URL) { u.User = url.UserPassword("stranger", "s3cret") }, `select 1`,
+			[]string{"stranger", "correct the user"}, true},
+		"no schema": {func(*url.URL) {}, `select 1 from nothing_of_ours`,
+			[]string{"no schema", "escrow-relayer migrate"}, true},
+		"no right": {func(u *url.URL) { u.User = url.User("nobody") }, `select 1 from leadership`,
+			[]string{"permission denied", "grant"}, true},
+		"reader writes": {func(u *url.URL) { u.User = url.User("reader") }, write,
+			[]string{"permission denied for table leadership", "grant"}, true},
+		"read-only": {func(u *url.URL) { u.User = url.User("frozen") }, write,
+			[]string{"read-only", "primary"}, false},
+		"no TLS": {func(u *url.URL) { u.RawQuery = "sslmode=require" }, `select 1`,
+			[]string{"has no TLS", "sslmode=disable"}, true},
+		"nobody listens": {func(u *url.URL) { u.Host = "127.0.0.1:1" }, `select 1`,
+			[]string{"nothing accepts connections at 127.0.0.1:1", "start the database"}, false},
+		"unknown host": {func(u *url.URL) { u.Host = "no.such.host.invalid:5432" }, `select 1`,
+			[]string{"no.such.host.invalid", "not known", "DNS"}, false},
+		"a web server": {func(u *url.URL) { u.Host = page }, `select 1`,
+			[]string{"does not answer as Postgres does", "port"}, true},
+		"silence": {func(u *url.URL) { u.Host = silent.Addr().String() }, `select 1`,
+			[]string{"does not answer", "firewall"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			u, err := url.Parse(right)
@@ -62,6 +75,7 @@ func TestExplain(t *testing.T) {
 			for _, words := range c.says {
 				require.Contains(t, e.Error(), words)
 			}
+
 			require.Equal(t, c.lasting, Lasting(err), e)
 			require.NotContains(t, e.Error(), "s3cret")
 			require.Equal(t, name == "no schema", errors.Is(err, ErrNoSchema))
@@ -80,7 +94,9 @@ func execute(ctx context.Context, url, sql string) error {
 	if err != nil {
 		return err
 	}
+
 	_, err = conn.Exec(ctx, sql)
+
 	return errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
 }
 
@@ -100,10 +116,12 @@ func answering(t *testing.T, text string) (address string) {
 			if err != nil {
 				return
 			}
+
 			_, _ = conn.Read(make([]byte, 1024))
 			_, _ = conn.Write([]byte(text)) // the client finds out
 			_ = conn.Close()
 		}
 	}()
+
 	return l.Addr().String()
 }

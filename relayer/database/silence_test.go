@@ -22,6 +22,7 @@ func behind(t *testing.T) (*Database, *faults.TCP) {
 	db, err := Open(t.Context(), settings(url))
 	require.NoError(t, err)
 	t.Cleanup(db.Close)
+
 	return db, proxy
 }
 
@@ -32,6 +33,7 @@ func all(t *testing.T, db *Database) (conns []*pgxpool.Conn) {
 		require.NoError(t, err)
 		conns = append(conns, c)
 	}
+
 	return conns
 }
 
@@ -43,6 +45,7 @@ func TestRenew(t *testing.T) {
 	for _, c := range conns[1:] {
 		c.Release()
 	}
+
 	undo := proxy.Swallow(false)
 	t.Cleanup(func() { _ = undo() })
 	failed := make(chan error, 1)
@@ -60,8 +63,8 @@ func TestRenew(t *testing.T) {
 	}
 }
 
-// A pool that nobody renews finds connections out that swallow bytes by itself: an idle one by a ping, one in use by the deadline of its statement, and
-// their places are free at once.
+// A pool that nobody renews finds connections out that swallow bytes by itself: an idle one by a
+// ping, one in use by the deadline of its statement, and their places are free at once.
 func TestPoolFindsDeadConnections(t *testing.T) {
 	db, proxy := behind(t)
 	conns := all(t, db)
@@ -69,6 +72,7 @@ func TestPoolFindsDeadConnections(t *testing.T) {
 	for _, c := range conns[1:] {
 		c.Release()
 	}
+
 	undo := proxy.Swallow(false)
 	t.Cleanup(func() { _ = undo() })
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -85,13 +89,15 @@ func TestPoolFindsDeadConnections(t *testing.T) {
 	}
 }
 
-// A statement that nobody bounds ends when nothing has come for long enough, and an earlier deadline of its user counts first.
+// A statement that nobody bounds ends when nothing has come for long enough, and an earlier
+// deadline of its user counts first.
 func TestSocketDoesNotWaitForEver(t *testing.T) {
 	near, far := net.Pipe()
 	t.Cleanup(func() { _, _ = near.Close(), far.Close() })
 	noted := &noting{Conn: near}
 	open := &sockets{open: map[*socket]struct{}{}}
-	conn, err := open.through(func(context.Context, string, string) (net.Conn, error) { return noted, nil })(t.Context(), "", "")
+	conn, err := open.through(func(context.Context, string, string) (net.Conn, error) { return noted, nil })(t.Context(),
+		"", "")
 	require.NoError(t, err)
 	noted.fail = errors.New("noted")
 

@@ -1,8 +1,10 @@
-// Package fleet reads the whole fleet of a chain from the database alone: who lives, who leads, who serves which slot, how far
-// everybody has come, and what needs a person.
+// Package fleet reads the whole fleet of a chain from the database alone: who lives, who leads, who
+// serves which slot, how far everybody has come, and what needs a person.
 //
-// The rows come from one read-only snapshot, so they fit together; every age is by the database's clock. The one exception is
-// pg_locks, which has no snapshots: a session that ends while the rows are read is seen as gone although its rows do not say so yet.
+// The rows come from one read-only snapshot, so they fit together; every age is by the database's
+// clock. The one exception is pg_locks, which has no snapshots: a session that ends while the rows
+// are read is seen as gone although its rows do not say so yet.
 //
-// Alive means that the instance's session holds its advisory lock. A row that says active proves nothing, nor does a heartbeat.
+// Alive means that the instance's session holds its advisory lock. A row that says active proves
+// nothing, nor does a heartbeat.
 package fleet

@@ -39,31 +39,33 @@ type Leader struct {
 
 // Instance is one process, alive or not.
 type Instance struct {
-	ID           string              `json:"id"`
-	Partition    partition.Partition `json:"-"`
-	Number       int                 `json:"partition"`
-	Total        int                 `json:"total_partitions"`
-	Strategy     string              `json:"strategy"`
-	Status       string              `json:"status"` // as its row has it: active, stopping or dead
-	State        State               `json:"state"`
-	Alive        bool                `json:"alive"`    // its session holds its lock, and it looks after its slots
-	SitsOut      bool                `json:"sits_out"` // its nodes do not let it go on, and it gave its slots up to those that can
-	Settings     partition.Settings  `json:"settings"`
-	Leader       bool                `json:"leader"`
-	HeartbeatAge Age                 `json:"heartbeat_age_seconds"`
-	DeadFor      Age                 `json:"dead_for_seconds"` // 0 while alive; else at most so long
-	Started      time.Time           `json:"started_at"`
-	Version      string              `json:"version"`
-	Slots        int                 `json:"slots"`     // owned
-	Adopted      int                 `json:"adopted"`   // owned, but preferred by others
-	Preferred    int                 `json:"preferred"` // that its partition prefers, whoever owns them
-	Escrows      int                 `json:"escrows"`   // monitored, as of its last heartbeat
-	Cursor       int64               `json:"cursor"`    // next block to process; 0: it never held a slot
-	CursorTime   time.Time           `json:"cursor_time,omitzero"`
-	CursorAge    Age                 `json:"cursor_age_seconds"` // since the cursor last moved; 0 without a cursor
-	Head         int64               `json:"head_block"`         // newest block of its node, as of its last heartbeat; 0: unknown
-	Outbox       int                 `json:"outbox_messages"`    // of its slots
-	Late         int                 `json:"late_escrows"`       // of its slots
+	ID        string              `json:"id"`
+	Partition partition.Partition `json:"-"`
+	Number    int                 `json:"partition"`
+	Total     int                 `json:"total_partitions"`
+	Strategy  string              `json:"strategy"`
+	Status    string              `json:"status"` // as its row has it: active, stopping or dead
+	State     State               `json:"state"`
+	Alive     bool                `json:"alive"` // its session holds its lock, and it looks after its slots
+	// its nodes do not let it go on, and it gave its slots up to those that can
+	SitsOut      bool               `json:"sits_out"`
+	Settings     partition.Settings `json:"settings"`
+	Leader       bool               `json:"leader"`
+	HeartbeatAge Age                `json:"heartbeat_age_seconds"`
+	DeadFor      Age                `json:"dead_for_seconds"` // 0 while alive; else at most so long
+	Started      time.Time          `json:"started_at"`
+	Version      string             `json:"version"`
+	Slots        int                `json:"slots"`     // owned
+	Adopted      int                `json:"adopted"`   // owned, but preferred by others
+	Preferred    int                `json:"preferred"` // that its partition prefers, whoever owns them
+	Escrows      int                `json:"escrows"`   // monitored, as of its last heartbeat
+	Cursor       int64              `json:"cursor"`    // next block to process; 0: it never held a slot
+	CursorTime   time.Time          `json:"cursor_time,omitzero"`
+	CursorAge    Age                `json:"cursor_age_seconds"` // since the cursor last moved; 0 without a cursor
+	// newest block of its node, as of its last heartbeat; 0: unknown
+	Head   int64 `json:"head_block"`
+	Outbox int   `json:"outbox_messages"` // of its slots
+	Late   int   `json:"late_escrows"`    // of its slots
 
 	locked, left bool // its session holds its lock; it stopped cleanly
 }
@@ -100,14 +102,15 @@ type Slot struct {
 	Served  bool   // the owner is alive
 	Adopted bool   // the owner does not prefer it
 	Since   time.Time
-	// Unserved is how long nobody has served it, at most: the death of an owner is only known to lie after its last heartbeat
-	// until another instance has noticed it. Zero while it is served.
+	// Unserved is how long nobody has served it, at most: the death of an owner is only known to lie
+	// after its last heartbeat until another instance has noticed it. Zero while it is served.
 	Unserved Age
 }
 
 // Chain is how far the fleet has come. Blocks are heights; a cursor is the next block to process.
 type Chain struct {
-	Head          int64 `json:"head_block"`     // newest block that the fleet knows of: reported with a heartbeat, or processed; 0: unknown
+	// newest block that the fleet knows of: reported with a heartbeat, or processed; 0: unknown
+	Head          int64 `json:"head_block"`
 	NodeHead      int64 `json:"-"`              // newest block that a live instance reported with a heartbeat; 0: unknown
 	FactoryCursor int64 `json:"factory_cursor"` // of the factory watch
 	LowestCursor  int64 `json:"lowest_cursor"`  // of any slot: everything below is stored
@@ -148,6 +151,7 @@ func (f *Fleet) Live() (n int) {
 			n++
 		}
 	}
+
 	return n
 }
 
@@ -158,6 +162,7 @@ func (f *Fleet) Expected() (n int) {
 			n++
 		}
 	}
+
 	return n
 }
 
@@ -168,6 +173,7 @@ func (f *Fleet) Find(id string) *Instance {
 			return &f.Instances[i]
 		}
 	}
+
 	return nil
 }
 
@@ -204,6 +210,8 @@ func (a *Age) UnmarshalJSON(b []byte) error {
 	if err := json.Unmarshal(b, &s); err != nil {
 		return err
 	}
+
 	*a = Age(s * float64(time.Second))
+
 	return nil
 }

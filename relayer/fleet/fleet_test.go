@@ -21,6 +21,7 @@ func kinds(problems []fleet.Problem) []string {
 	for _, p := range problems {
 		out = append(out, p.Kind)
 	}
+
 	return out
 }
 
@@ -60,13 +61,15 @@ func TestWholeFleet(t *testing.T) {
 		require.EqualValues(t, 1005-n, i.Cursor)
 		require.Zero(t, i.DeadFor)
 	}
+
 	require.Equal(t, 2, f.Find("b").Outbox, "slots 1 and 4 are of partition 1 of 3")
 	require.Equal(t, 1, f.Find("c").Late)
 
 	require.Len(t, f.Slots.Each, 2520)
 	require.Equal(t, 2520, f.Slots.Served)
 	require.Zero(t, f.Slots.Unserved)
-	require.Equal(t, fleet.Chain{Head: 1010, NodeHead: 1010, FactoryCursor: 1000, LowestCursor: 1003, Verified: 900, Start: 10, Factory: "0xfac"}, f.Chain)
+	require.Equal(t, fleet.Chain{Head: 1010, NodeHead: 1010, FactoryCursor: 1000, LowestCursor: 1003, Verified: 900,
+		Start: 10, Factory: "0xfac"}, f.Chain)
 	require.Equal(t, fleet.Escrows{Active: 2, Released: 1, Orphaned: 1}, f.Escrows)
 	require.EqualValues(t, 3, f.Escrows.Registered())
 	require.EqualValues(t, 2, f.Outbox.Messages)
@@ -112,14 +115,17 @@ func TestAlivenessFollowsTheSession(t *testing.T) {
 		var err error
 		f, err = fleet.Read(t.Context(), w.pool, chain)
 		require.NoError(t, err)
+
 		return !f.Find("a").Alive
 	}, 10*time.Second, 5*time.Millisecond)
 	require.Equal(t, 1260, f.Slots.Dead)
 	require.Equal(t, 1260, f.Slots.Served)
 	require.False(t, f.Leader.Held)
-	require.Less(t, f.Slots.Each[0].Unserved.Seconds(), 15.0, "since it last looked after its slots, not since its last heartbeat")
+	require.Less(t, f.Slots.Each[0].Unserved.Seconds(), 15.0,
+		"since it last looked after its slots, not since its last heartbeat")
 	require.Equal(t, []string{fleet.Redundancy}, kinds(f.Problems), "a takeover takes seconds, and then one is missing")
-	require.Equal(t, []string{fleet.NoLeader, fleet.UnservedSlots}, kinds(f.Judge(fleet.Limits{NoLeader: fleet.Limit{Behind: 1}, Unserved: fleet.Limit{Behind: 1}})))
+	require.Equal(t, []string{fleet.NoLeader, fleet.UnservedSlots},
+		kinds(f.Judge(fleet.Limits{NoLeader: fleet.Limit{Behind: 1}, Unserved: fleet.Limit{Behind: 1}})))
 }
 
 func TestAdoptedFreeAndStandby(t *testing.T) {
@@ -149,7 +155,8 @@ func TestAdoptedFreeAndStandby(t *testing.T) {
 	require.False(t, f.Slots.Each[5].Served)
 	require.InDelta(t, 120, f.Slots.Each[5].Unserved.Seconds(), 30)
 	require.InDelta(t, 180, f.Slots.Each[7].Unserved.Seconds(), 30)
-	require.Equal(t, []string{fleet.UnservedSlots, fleet.Redundancy}, kinds(f.Problems), "that b is missing says why slots are adopted")
+	require.Equal(t, []string{fleet.UnservedSlots, fleet.Redundancy}, kinds(f.Problems),
+		"that b is missing says why slots are adopted")
 	require.Contains(t, f.Problems[0].Text, "1258 of 2520")
 	require.Contains(t, f.Problems[0].Text, "last owned by b")
 	require.EqualValues(t, 500, f.Chain.LowestCursor, "the free slot was left at block 500")
@@ -194,6 +201,7 @@ func TestProblems(t *testing.T) {
 		require.NotEmpty(t, p.Text)
 		require.NotEmpty(t, p.Remedy)
 	}
+
 	require.Empty(t, f.Judge(fleet.Limits{}), "zero switches every judgement off")
 }
 
@@ -205,6 +213,7 @@ func TestLongDeadAreForgotten(t *testing.T) {
 		w.exec(`insert into relayer_instances (chain_id, instance_id, partition_number, total_partitions, strategy, status, lock_key, dead_since)
 			values ($1, $2, 0, 1, 'modulo', 'dead', $3, now() - interval '25 hours')`, chain, id, election.InstanceKey(chain, id))
 	}
+
 	w.own("older", 9)
 	f, err := fleet.Read(t.Context(), w.pool, chain)
 	require.NoError(t, err)
@@ -256,13 +265,15 @@ func TestAgesAreSecondsInJSON(t *testing.T) {
 func TestAgesAreShortForPeople(t *testing.T) {
 	t.Parallel()
 	for want, age := range map[string]time.Duration{
-		"0s": 0, "59s": 59999 * time.Millisecond, "3m 09s": 189 * time.Second, "59m": time.Hour - 1, "4h 05m": 4*time.Hour + 5*time.Minute, "3d 4h": 76 * time.Hour,
+		"0s": 0, "59s": 59999 * time.Millisecond, "3m 09s": 189 * time.Second, "59m": time.Hour - 1, "4h 05m": 4*time.Hour +
+			5*time.Minute, "3d 4h": 76 * time.Hour,
 	} {
 		require.Equal(t, want, fleet.Age(age).String())
 	}
 }
 
-// What died is missed at once; what stopped cleanly is given the time of a restart, and then leaves the list; nobody misses what was replaced.
+// What died is missed at once; what stopped cleanly is given the time of a restart, and then leaves
+// the list; nobody misses what was replaced.
 func TestWhoShouldBeThere(t *testing.T) {
 	w := setup(t)
 	w.chainRow("a", 0, time.Hour)
@@ -294,10 +305,12 @@ func TestWhoShouldBeThere(t *testing.T) {
 	} {
 		require.Equal(t, want, f.Find(id).State, id)
 	}
+
 	require.Nil(t, f.Find("stopped long ago"))
 	require.Equal(t, 1, f.Forgotten)
 	require.Equal(t, []string{fleet.Redundancy}, kinds(f.Problems))
-	require.Contains(t, f.Problems[0].Text, "partition 2 has no live instance: 2 of 3 partitions have one, and 840 slots are served by an instance that stands in")
+	require.Contains(t, f.Problems[0].Text,
+		"partition 2 has no live instance: 2 of 3 partitions have one, and 840 slots are served by an instance that stands in")
 	require.Equal(t, fleet.Warning, f.Problems[0].Severity)
 
 	w.exec(`update relayer_instances set left_at = dead_since where instance_id = 'died'`)

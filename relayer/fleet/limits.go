@@ -2,8 +2,9 @@ package fleet
 
 import "time"
 
-// Limit says how long a fact that the fleet normally mends by itself may last. Below Behind it is settling: an election, a takeover, a
-// rolling restart, and nothing is said. From Behind on it is shown (yellow, a warning). From Critical on a person is paged (red).
+// Limit says how long a fact that the fleet normally mends by itself may last. Below Behind it is
+// settling: an election, a takeover, a rolling restart, and nothing is said. From Behind on it is
+// shown (yellow, a warning). From Critical on a person is paged (red).
 type Limit struct {
 	Behind   time.Duration
 	Critical time.Duration // zero: never
@@ -17,15 +18,18 @@ func (l Limit) Severity(age time.Duration) Severity {
 	case l.Behind > 0 && age >= l.Behind:
 		return Warning
 	}
+
 	return ""
 }
 
-// The one table of limits. The page, `status`, `plan wait`, /readyz and the alerts (deploy/prometheus/alerts.yaml.tmpl, which a test compares)
-// judge by it, so that no two of them disagree about the same moment.
+// The one table of limits. The page, `status`, `plan wait`, /readyz and the alerts
+// (deploy/prometheus/alerts.yaml.tmpl, which a test compares) judge by it, so that no two of them
+// disagree about the same moment.
 var (
 	// LimitNoLeader is for a chain that nobody leads. An election takes seconds; two minutes are the first version's page.
 	LimitNoLeader = Limit{30 * time.Second, 2 * time.Minute}
-	// LimitHungLeader is for a leader that holds its lock and makes no rounds. Contenders end it after LEADER_STALE_AFTER (60 s).
+	// LimitHungLeader is for a leader that holds its lock and makes no rounds. Contenders end it after
+	// LEADER_STALE_AFTER (60 s).
 	LimitHungLeader = Limit{30 * time.Second, 2 * time.Minute}
 	// LimitUnserved is for a slot that nobody alive serves. An adoption takes ADOPT_AFTER (5 s) and some more.
 	LimitUnserved = Limit{30 * time.Second, 2 * time.Minute}
@@ -35,14 +39,17 @@ var (
 	LimitRedundancy = Limit{2 * time.Minute, 0}
 	// LimitOutbox is for the age of the oldest message that Pub/Sub has not acknowledged.
 	LimitOutbox = Limit{30 * time.Second, 5 * time.Minute}
-	// LimitDatabase is for an instance that cannot reach the database. It is below DB_OUTAGE_LIMIT (5 min), after which the instance exits.
+	// LimitDatabase is for an instance that cannot reach the database. It is below DB_OUTAGE_LIMIT (5
+	// min), after which the instance exits.
 	LimitDatabase = Limit{30 * time.Second, 2 * time.Minute}
 	// LimitNode is for an instance none of whose endpoints can be used.
 	LimitNode = Limit{30 * time.Second, 2 * time.Minute}
-	// LimitHeartbeat is for a member of the fleet that reaches the database and does not beat: HEARTBEAT_INTERVAL is at most 2 min. Five
-	// minutes are the first version's rule; it is a ticket, since the slots of one that does not beat are watched by other limits.
+	// LimitHeartbeat is for a member of the fleet that reaches the database and does not beat:
+	// HEARTBEAT_INTERVAL is at most 2 min. Five minutes are the first version's rule; it is a ticket,
+	// since the slots of one that does not beat are watched by other limits.
 	LimitHeartbeat = Limit{5 * time.Minute, 0}
-	// LimitStuckCursor is for a cursor that does not move although there are blocks; above the time between two finalised blocks.
+	// LimitStuckCursor is for a cursor that does not move although there are blocks; above the time
+	// between two finalised blocks.
 	LimitStuckCursor = Limit{5 * time.Minute, 15 * time.Minute}
 	// LimitLate is for the oldest escrow that waits to be caught up.
 	LimitLate = Limit{10 * time.Minute, 0}
@@ -52,8 +59,10 @@ var (
 	LimitFleetDown = Limit{30 * time.Second, 2 * time.Minute}
 )
 
-// LimitLagBlocks is how many blocks, of those that may be processed, an instance or the factory watch may be behind: the first version's rule.
+// LimitLagBlocks is how many blocks, of those that may be processed, an instance or the factory
+// watch may be behind: the first version's rule.
 const LimitLagBlocks = 100
 
-// TicketAfter is how long something must have been behind before a warning becomes a ticket: what passes by itself needs nobody.
+// TicketAfter is how long something must have been behind before a warning becomes a ticket: what
+// passes by itself needs nobody.
 const TicketAfter = 2 * time.Minute

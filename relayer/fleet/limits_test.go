@@ -11,10 +11,12 @@ func TestLimitSeverity(t *testing.T) {
 	t.Parallel()
 	l := Limit{Behind: 30 * time.Second, Critical: 2 * time.Minute}
 	for age, want := range map[time.Duration]Severity{
-		0: "", 29 * time.Second: "", 30 * time.Second: Warning, 119 * time.Second: Warning, 2 * time.Minute: Critical, time.Hour: Critical,
+		0: "", 29 * time.Second: "", 30 * time.Second: Warning, 119 * time.Second: Warning, 2 * time.Minute: Critical,
+		time.Hour: Critical,
 	} {
 		require.Equal(t, want, l.Severity(age), age)
 	}
+
 	require.Equal(t, Warning, Limit{Behind: time.Second}.Severity(time.Hour), "without a second limit nothing is critical")
 	require.Empty(t, Limit{}.Severity(time.Hour))
 }

@@ -32,6 +32,7 @@ func setup(t *testing.T) *world {
 	w := &world{t: t, url: testpg.New(t)}
 	w.pool = testpg.Open(t, w.url)
 	testpg.Words(t, w.pool)
+
 	return w
 }
 
@@ -49,24 +50,28 @@ func (w *world) chainRow(leader string, beatAgo, freeFor time.Duration) {
 	w.exec(`insert into slot_ownership (chain_id, slot, next_block, since) select $1, s, 500, now() - $2::interval from generate_series(0, 2519) s`, chain, freeFor)
 }
 
-// instance makes the rows of an instance that owns what its partition prefers, and with live set a session that holds its lock.
+// instance makes the rows of an instance that owns what its partition prefers, and with live set a
+// session that holds its lock.
 func (w *world) instance(id string, number, total int, next int64, live bool) *pgx.Conn {
 	w.t.Helper()
 	key := election.InstanceKey(chain, id)
 	// Seen an hour from now: a test that takes long does not make it hung.
 	w.exec(`insert into relayer_instances (chain_id, instance_id, partition_number, total_partitions, strategy, status, lock_key, head_block, escrows_monitored, version, seen_at)
 		values ($1, $2, $3, $4, 'modulo', 'active', $5, 1010, 3, 'v1', now() + case when $6 then interval '1 hour' else interval '0' end)`, chain, id, number, total, key, live)
-	w.exec(`insert into cursors (chain_id, instance_id, next_block, block_time) values ($1, $2, $3, now())`, chain, id, next)
+	w.exec(`insert into cursors (chain_id, instance_id, next_block, block_time) values ($1, $2, $3, now())`,
+		chain, id, next)
 	w.own(id, (partition.Partition{Number: number, Total: total, Strategy: partition.Modulo}).Preferred()...)
 	if !live {
 		return nil
 	}
+
 	return w.lock(key)
 }
 
 func (w *world) own(id string, slots ...int16) {
 	w.t.Helper()
-	w.exec(`update slot_ownership set owner = nullif($2, ''), since = now() where chain_id = $1 and slot = any($3)`, chain, id, slots)
+	w.exec(`update slot_ownership set owner = nullif($2, ''), since = now() where chain_id = $1 and slot = any($3)`,
+		chain, id, slots)
 }
 
 // lock opens a session that holds locks until the test ends or it is closed.
@@ -79,6 +84,7 @@ func (w *world) lock(keys ...int64) *pgx.Conn {
 		_, err = conn.Exec(w.t.Context(), `select pg_advisory_lock($1)`, key)
 		require.NoError(w.t, err)
 	}
+
 	return conn
 }
 

@@ -72,13 +72,16 @@ var runbookOf = map[string]string{
 	MixedSettings:  "schema-upgrade.md#relayerversionsdiffer",
 }
 
-// Limits say from when on a state that the fleet passes through by itself is a problem, and how bad a one. Zero switches a judgement off.
+// Limits say from when on a state that the fleet passes through by itself is a problem, and how bad
+// a one. Zero switches a judgement off.
 type Limits struct {
-	NoLeader       Limit // without a leader
-	HungLeader     Limit // with a leader that does not make its rounds
-	Unserved       Limit // a slot that nobody serves
-	Adopted        Limit // a slot served by an instance that does not prefer it
-	Redundancy     Limit // a partition without an instance since one stopped cleanly; of one that died it is a warning at once
+	NoLeader   Limit // without a leader
+	HungLeader Limit // with a leader that does not make its rounds
+	Unserved   Limit // a slot that nobody serves
+	Adopted    Limit // a slot served by an instance that does not prefer it
+	// a partition without an instance since one stopped cleanly; of one that died it is a warning at
+	// once
+	Redundancy     Limit
 	StaleHeartbeat Limit // a live instance that does not beat
 	StuckCursor    Limit // a cursor that does not move although there are blocks
 	Outbox         Limit // age of the oldest message
@@ -107,7 +110,8 @@ var DefaultLimits = Limits{
 
 // Settling is what passes by itself within seconds, and is worth a look while somebody looks anyway.
 var Settling = Limits{
-	NoLeader: Limit{Behind: 1}, Unserved: Limit{Behind: 1}, Outbox: Limit{Behind: settlingOutbox}, Redundancy: Limit{Behind: 1},
+	NoLeader: Limit{Behind: 1}, Unserved: Limit{Behind: 1}, Outbox: Limit{Behind: settlingOutbox},
+	Redundancy: Limit{Behind: 1},
 }
 
 // settlingOutbox is an age that no message reaches while Pub/Sub answers.
@@ -119,7 +123,9 @@ func (f *Fleet) Judge(l Limits) []Problem {
 	for i := range problems {
 		problems[i].Runbook = Runbooks + runbookOf[problems[i].Kind]
 	}
+
 	slices.SortStableFunc(problems, func(a, b Problem) int { return cmp.Compare(b.Severity.rank(), a.Severity.rank()) })
+
 	return problems
 }
 
@@ -128,26 +134,31 @@ func (s Severity) rank() int {
 	if s == Critical {
 		return 1
 	}
+
 	return 0
 }
 
 func (f *Fleet) judge(l Limits) []Problem {
 	if !f.Known && len(f.Instances) == 0 {
-		return []Problem{{Kind: UnknownChain, Severity: Critical, Text: fmt.Sprintf("no instance has ever run for chain %d on this database", f.ChainID),
+		return []Problem{{Kind: UnknownChain, Severity: Critical,
+			Text:   fmt.Sprintf("no instance has ever run for chain %d on this database", f.ChainID),
 			Remedy: "check CHAIN_ID and DATABASE_URL, then start an instance"}}
 	}
+
 	if f.Live() == 0 {
 		return []Problem{{Kind: NobodyAlive, Severity: Critical, Text: f.nobodyAlive(),
 			Remedy: "start an instance; it goes on where the last one stopped"}}
 	}
 
 	problems := []Problem{}
-	for _, p := range []*Problem{f.leaderProblem(l), f.unserved(l), f.futureStart(), f.outboxProblem(l), f.stuck(l), f.factoryBehind(l), f.stale(l),
+	for _, p := range []*Problem{f.leaderProblem(l), f.unserved(l), f.futureStart(), f.outboxProblem(l), f.stuck(l),
+		f.factoryBehind(l), f.stale(l),
 		f.lagging(l), f.lateProblem(l), f.redundancy(l), f.adopted(l), f.mixed(l), f.mixedSettings(l)} {
 		if p != nil {
 			problems = append(problems, *p)
 		}
 	}
+
 	return problems
 }
 
@@ -159,6 +170,7 @@ func (f *Fleet) nobodyAlive() string {
 			since = max(since, f.Instances[i].DeadFor)
 		}
 	}
+
 	text := "no instance is alive: nothing is watched and nothing is published"
 	switch died := len(f.Instances) - stopped; {
 	case stopped > 0 && died == 0:
@@ -168,6 +180,7 @@ func (f *Fleet) nobodyAlive() string {
 	case died > 0:
 		text += fmt.Sprintf("; %s died", instances(died))
 	}
+
 	return text
 }
 
@@ -175,20 +188,24 @@ func instances(n int) string {
 	if n == 1 {
 		return "1 instance"
 	}
+
 	return fmt.Sprintf("%d instances", n)
 }
 
 func (f *Fleet) leaderProblem(l Limits) *Problem {
 	age := f.Leader.HeartbeatAge
 	if severity := l.NoLeader.Severity(time.Duration(age)); !f.Leader.Held && severity != "" {
-		return &Problem{Kind: NoLeader, Severity: severity, Text: fmt.Sprintf("nobody has led for %s: new escrows are not discovered", age),
+		return &Problem{Kind: NoLeader, Severity: severity,
+			Text:   fmt.Sprintf("nobody has led for %s: new escrows are not discovered", age),
 			Remedy: "look at the logs of the live instances for why they do not take the leader lock"}
 	}
+
 	if severity := l.HungLeader.Severity(time.Duration(age)); f.Leader.Held && severity != "" {
 		return &Problem{Kind: HungLeader, Severity: severity,
 			Text:   fmt.Sprintf("the leader %s holds its lock but has not made its rounds for %s", f.Leader.Instance, age),
 			Remedy: "restart it; another instance takes over within seconds"}
 	}
+
 	return nil
 }
 
@@ -200,12 +217,14 @@ func (f *Fleet) unserved(l Limits) *Problem {
 		if s.Served || l.Unserved.Severity(time.Duration(s.Unserved)) == "" {
 			continue
 		}
+
 		n++
 		longest = max(longest, s.Unserved)
 		if s.Owner != "" {
 			owners[s.Owner] = true
 		}
 	}
+
 	if n == 0 {
 		return nil
 	}
@@ -214,6 +233,7 @@ func (f *Fleet) unserved(l Limits) *Problem {
 	if len(owners) > 0 {
 		text += "; last owned by " + names(f, func(i *Instance) bool { return owners[i.ID] })
 	}
+
 	return &Problem{Kind: UnservedSlots, Severity: l.Unserved.Severity(time.Duration(longest)), Text: text,
 		Remedy: "look at the logs of the live instances for why they do not claim them"}
 }
@@ -223,6 +243,7 @@ func (f *Fleet) futureStart() *Problem {
 	if f.Chain.NodeHead == 0 || f.Chain.Start <= f.Chain.NodeHead {
 		return nil
 	}
+
 	return &Problem{Kind: FutureStart, Severity: Critical,
 		Text: fmt.Sprintf("START_BLOCK %d is %d blocks above the head %d: nothing is read until the chain is there",
 			f.Chain.Start, f.Chain.Start-f.Chain.NodeHead, f.Chain.NodeHead),
@@ -234,6 +255,7 @@ func (f *Fleet) outboxProblem(l Limits) *Problem {
 	if severity == "" {
 		return nil
 	}
+
 	return &Problem{Kind: OldOutbox, Severity: severity,
 		Text:   fmt.Sprintf("the oldest of %d messages has waited for Pub/Sub for %s", f.Outbox.Messages, f.Outbox.OldestAge),
 		Remedy: "look at the last error of publishing, and at the topic's permissions and quota; nothing is lost"}
@@ -242,17 +264,21 @@ func (f *Fleet) outboxProblem(l Limits) *Problem {
 func (f *Fleet) stuck(l Limits) *Problem {
 	longest := Age(0)
 	who := names(f, func(i *Instance) bool {
-		is := i.Alive && i.Slots > 0 && i.Cursor > 0 && i.Cursor <= f.Chain.NodeHead && l.StuckCursor.Severity(time.Duration(i.CursorAge)) != ""
+		is := i.Alive && i.Slots > 0 && i.Cursor > 0 && i.Cursor <= f.Chain.NodeHead &&
+			l.StuckCursor.Severity(time.Duration(i.CursorAge)) != ""
 		if is {
 			longest = max(longest, i.CursorAge)
 		}
+
 		return is
 	})
 	if who == "" {
 		return nil
 	}
+
 	return &Problem{Kind: StuckCursor, Severity: l.StuckCursor.Severity(time.Duration(longest)),
-		Text: fmt.Sprintf("no block processed for %s: %s", longest, who), Remedy: "look at its /readyz and at its node; restart it if both are well"}
+		Text:   fmt.Sprintf("no block processed for %s: %s", longest, who),
+		Remedy: "look at its /readyz and at its node; restart it if both are well"}
 }
 
 func (f *Fleet) factoryBehind(l Limits) *Problem {
@@ -262,11 +288,14 @@ func (f *Fleet) factoryBehind(l Limits) *Problem {
 			behind = max(behind, f.Instances[i].Cursor-f.Chain.FactoryCursor)
 		}
 	}
+
 	if l.FactoryBehind == 0 || behind <= l.FactoryBehind {
 		return nil
 	}
+
 	return &Problem{Kind: FactoryBehind, Severity: Critical,
-		Text:   fmt.Sprintf("the factory watch is %d blocks behind the fastest instance: new escrows are discovered late", behind),
+		Text: fmt.Sprintf("the factory watch is %d blocks behind the fastest instance: new escrows are discovered late",
+			behind),
 		Remedy: "look at the leader's node and logs"}
 }
 
@@ -277,11 +306,13 @@ func (f *Fleet) stale(l Limits) *Problem {
 		if is {
 			longest = max(longest, i.HeartbeatAge)
 		}
+
 		return is
 	})
 	if who == "" {
 		return nil
 	}
+
 	return &Problem{Kind: StaleHeartbeat, Severity: l.StaleHeartbeat.Severity(time.Duration(longest)),
 		Text: fmt.Sprintf("connected but without a heartbeat for %s: %s", longest, who), Remedy: "restart it"}
 }
@@ -290,11 +321,14 @@ func (f *Fleet) lagging(l Limits) *Problem {
 	if l.Lag == 0 {
 		return nil
 	}
+
 	who := names(f, func(i *Instance) bool { return i.Alive && i.Slots > 0 && f.Chain.Head-i.Cursor+1 > l.Lag })
 	if who == "" {
 		return nil
 	}
-	return &Problem{Kind: Lagging, Severity: Warning, Text: fmt.Sprintf("more than %d blocks behind the head: %s", l.Lag, who),
+
+	return &Problem{Kind: Lagging, Severity: Warning,
+		Text:   fmt.Sprintf("more than %d blocks behind the head: %s", l.Lag, who),
 		Remedy: "look at the latency and the errors of its RPC endpoints"}
 }
 
@@ -303,11 +337,14 @@ func (f *Fleet) lateProblem(l Limits) *Problem {
 	if severity == "" {
 		return nil
 	}
+
 	return &Problem{Kind: LateEscrows, Severity: severity,
-		Text: fmt.Sprintf("%d escrows wait to be caught up, the oldest for %s", f.Late.Escrows, f.Late.OldestAge), Remedy: "look at the logs of the owners of their slots"}
+		Text:   fmt.Sprintf("%d escrows wait to be caught up, the oldest for %s", f.Late.Escrows, f.Late.OldestAge),
+		Remedy: "look at the logs of the owners of their slots"}
 }
 
-// redundancy is a partition that has no live instance. One that died is missed at once; one that was stopped may be restarting.
+// redundancy is a partition that has no live instance. One that died is missed at once; one that
+// was stopped may be restarting.
 func (f *Fleet) redundancy(l Limits) *Problem {
 	missing := f.missing()
 	var who []string
@@ -316,6 +353,7 @@ func (f *Fleet) redundancy(l Limits) *Problem {
 			who = append(who, fmt.Sprint(m.number))
 		}
 	}
+
 	if len(who) == 0 {
 		return nil
 	}
@@ -325,6 +363,7 @@ func (f *Fleet) redundancy(l Limits) *Problem {
 	if len(who) > 1 {
 		partitions = "partitions " + enumerate(who) + " have"
 	}
+
 	return &Problem{Kind: Redundancy, Severity: Warning,
 		Text: fmt.Sprintf("%s no live instance: %d of %d partitions have one, and %d slots are served by an instance that stands in",
 			partitions, total-len(missing), total, f.Slots.Adopted),
@@ -337,6 +376,7 @@ func enumerate(all []string) string {
 	if len(all) > most {
 		return strings.Join(all[:most], ", ") + fmt.Sprintf(" and %d more", len(all)-most)
 	}
+
 	return strings.Join(all, ", ")
 }
 
@@ -349,11 +389,14 @@ func (f *Fleet) adopted(l Limits) *Problem {
 			longest = max(longest, held)
 		}
 	}
+
 	if n == 0 || f.redundancy(l) != nil { // which says why
 		return nil
 	}
+
 	return &Problem{Kind: AdoptedSlots, Severity: l.Adopted.Severity(time.Duration(longest)),
-		Text:   fmt.Sprintf("%d slots have been adopted for up to %s: the instance that prefers them does not take them", n, longest),
+		Text: fmt.Sprintf("%d slots have been adopted for up to %s: the instance that prefers them does not take them", n,
+			longest),
 		Remedy: "look at its log, or start an instance for the missing partition"}
 }
 
@@ -362,8 +405,10 @@ func (f *Fleet) mixed(l Limits) *Problem {
 	if severity == "" || f.total() != 0 {
 		return nil
 	}
+
 	return &Problem{Kind: MixedTotals, Severity: severity,
-		Text: "live instances disagree about TOTAL_PARTITIONS or PARTITION_STRATEGY, and no repartition is under way", Remedy: "give all instances the same values"}
+		Text:   "live instances disagree about TOTAL_PARTITIONS or PARTITION_STRATEGY, and no repartition is under way",
+		Remedy: "give all instances the same values"}
 }
 
 // mixedSettings names what would split the stream. A rolling change passes through it, and is to be seen while it does.
@@ -371,22 +416,27 @@ func (f *Fleet) mixedSettings(l Limits) *Problem {
 	if !l.MixedSettings {
 		return nil
 	}
+
 	of := map[string]partition.Settings{}
 	for i := range f.Instances {
 		if in := &f.Instances[i]; in.Alive {
 			of[in.ID] = in.Settings
 		}
 	}
+
 	var texts []string
 	for _, d := range partition.Differences(of) {
 		if d.Stream {
 			texts = append(texts, d.String())
 		}
 	}
+
 	if len(texts) == 0 {
 		return nil
 	}
-	return &Problem{Kind: MixedSettings, Severity: Warning, Text: "live instances have different settings: " + strings.Join(texts, "; "),
+
+	return &Problem{Kind: MixedSettings, Severity: Warning, Text: "live instances have different settings: " +
+		strings.Join(texts, "; "),
 		Remedy: "give all instances the same values, and take ALLOW_MIXED_SETTINGS back"}
 }
 
@@ -398,6 +448,7 @@ func (f *Fleet) youngest() time.Duration {
 			age = min(age, f.At.Sub(in.Started))
 		}
 	}
+
 	return age
 }
 
@@ -414,6 +465,7 @@ func (f *Fleet) total() (total int) {
 			return 0
 		}
 	}
+
 	return total
 }
 
@@ -424,12 +476,14 @@ type gap struct {
 	since  Age  // of the death or the stop; of what never was, since the youngest instance started
 }
 
-// missing lists the partitions without a live instance. While the live ones disagree about how many there are, it is not known.
+// missing lists the partitions without a live instance. While the live ones disagree about how many
+// there are, it is not known.
 func (f *Fleet) missing() (gaps []gap) {
 	total := f.total()
 	if total == 0 {
 		return nil
 	}
+
 	lives, last := make([]bool, total), make([]*Instance, total)
 	for i := range f.Instances {
 		in := &f.Instances[i]
@@ -451,6 +505,7 @@ func (f *Fleet) missing() (gaps []gap) {
 			gaps = append(gaps, gap{number, false, Age(f.youngest())})
 		}
 	}
+
 	return gaps
 }
 
@@ -462,5 +517,6 @@ func names(f *Fleet, is func(*Instance) bool) string {
 			ids = append(ids, in.ID)
 		}
 	}
+
 	return enumerate(ids)
 }

@@ -22,8 +22,9 @@ type DB interface {
 	BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error)
 }
 
-// Read reads the whole fleet. It counts the registry, which costs some 100 ms at a million escrows; who reads every few seconds
-// wants a Reader. A chain that the database does not know gives a Fleet with Known false and a problem that says so, not an error.
+// Read reads the whole fleet. It counts the registry, which costs some 100 ms at a million escrows;
+// who reads every few seconds wants a Reader. A chain that the database does not know gives a Fleet
+// with Known false and a problem that says so, not an error.
 func Read(ctx context.Context, db DB, chainID int64) (Fleet, error) {
 	return read(ctx, db, chainID, nil)
 }
@@ -36,7 +37,8 @@ func read(ctx context.Context, db DB, chainID int64, counted *Escrows) (f Fleet,
 		batch.Queue(selectLeadership, chainID).QueryRow(r.leadership)
 		batch.Queue(selectLocks).Query(r.readLocks)
 		batch.Queue(selectInstances, chainID, forget.Seconds(), forgetStopped.Seconds()).Query(r.instances)
-		batch.Queue(selectForgotten, chainID, forget.Seconds(), forgetStopped.Seconds()).QueryRow(func(row pgx.Row) error { return row.Scan(&r.f.Forgotten) })
+		batch.Queue(selectForgotten, chainID, forget.Seconds(),
+			forgetStopped.Seconds()).QueryRow(func(row pgx.Row) error { return row.Scan(&r.f.Forgotten) })
 		batch.Queue(selectSlots, chainID).Query(r.slots)
 		batch.Queue(selectOutbox, chainID, outboxCounted).Query(r.outbox)
 		batch.Queue(selectOutboxSpan, chainID).QueryRow(func(row pgx.Row) error { return row.Scan(&r.span) })
@@ -46,11 +48,13 @@ func read(ctx context.Context, db DB, chainID int64, counted *Escrows) (f Fleet,
 		} else {
 			r.f.Escrows = *counted
 		}
+
 		return tx.SendBatch(ctx, batch).Close()
 	})
 	if err != nil {
 		return Fleet{}, fmt.Errorf("read the fleet of chain %d: %w", chainID, err)
 	}
+
 	return r.fold(), nil
 }
 
@@ -59,15 +63,18 @@ func inSnapshot(ctx context.Context, db DB, f func(pgx.Tx) error) error {
 	if err != nil {
 		return err
 	}
+
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		_ = tx.Rollback(ctx) // nothing was written; a connection that cannot roll back is thrown away
 	}()
+
 	return f(tx)
 }
 
-// forget is how long a dead instance that owns nothing is shown: platforms that name each replica anew leave many behind.
+// forget is how long a dead instance that owns nothing is shown: platforms that name each replica
+// anew leave many behind.
 const forget = 24 * time.Hour
 
 // forgetStopped is the same for one that stopped cleanly: long enough to see a restart.
@@ -108,11 +115,12 @@ const selectLeadership = `
 
 func (r *rows) leadership(row pgx.Row) error {
 	l, c := &r.f.Leader, &r.f.Chain
-	return row.Scan(&r.f.At, &r.f.Known, &l.Instance, &l.Epoch, &r.leaderSince, &r.beat, &c.FactoryCursor, &c.Verified, &c.Start, &c.Factory)
+	return row.Scan(&r.f.At, &r.f.Known, &l.Instance, &l.Epoch, &r.leaderSince, &r.beat, &c.FactoryCursor, &c.Verified,
+		&c.Start, &c.Factory)
 }
 
-// selectLocks lists the holders of 64-bit advisory locks of this database. One reading of pg_locks serves all instances, so that
-// no lock is seen twice while it changes hands.
+// selectLocks lists the holders of 64-bit advisory locks of this database. One reading of pg_locks
+// serves all instances, so that no lock is seen twice while it changes hands.
 const selectLocks = `
 	select classid::bigint << 32 | objid::bigint, pid from pg_locks
 	where locktype = 'advisory' and granted and objsubid = 1
@@ -123,6 +131,7 @@ func (r *rows) readLocks(rows pgx.Rows) error {
 	var key int64
 	var pid int32
 	_, err := pgx.ForEachRow(rows, []any{&key, &pid}, func() error { r.locks[key] = pid; return nil })
+
 	return err
 }
 
@@ -151,13 +160,16 @@ func (r *rows) instances(rows pgx.Rows) error {
 			&i.Escrows, &i.Head, &key, &i.Cursor, &at, &moved, &seen, &i.left, &i.SitsOut, &i.Settings); err != nil {
 			return err
 		}
+
 		i.Partition = partition.Partition{Number: i.Number, Total: i.Total, Strategy: partition.Strategy(i.Strategy)}
 		if at != nil {
 			i.CursorTime = at.UTC()
 		}
+
 		if moved != nil && i.Cursor > 0 {
 			i.CursorAge = r.age(*moved)
 		}
+
 		i.Started = i.Started.UTC()
 		r.f.Instances = append(r.f.Instances, i)
 		r.lockKeys = append(r.lockKeys, key)
@@ -165,11 +177,13 @@ func (r *rows) instances(rows pgx.Rows) error {
 		r.beats = append(r.beats, beat)
 		r.seen = append(r.seen, seen)
 	}
+
 	return rows.Err()
 }
 
 const selectSlots = `
-	select coalesce(owner, ''), next_block, since, array_agg(slot) from slot_ownership where chain_id = $1 group by owner, next_block, since`
+	select coalesce(owner, ''), next_block, since, array_agg(slot) from slot_ownership where chain_id = $1
+		group by owner, next_block, since`
 
 func (r *rows) slots(rows pgx.Rows) error {
 	for rows.Next() {
@@ -177,14 +191,17 @@ func (r *rows) slots(rows pgx.Rows) error {
 		if err := rows.Scan(&g.owner, &g.next, &g.since, &g.slots); err != nil {
 			return err
 		}
+
 		r.groups = append(r.groups, g)
 	}
+
 	return rows.Err()
 }
 
 // selectOutbox counts the oldest messages, at most so many, by slot.
 const selectOutbox = `
-	select slot, count(*), min(created_at) from (select slot, created_at from outbox where chain_id = $1 order by seq limit $2) o group by slot`
+	select slot, count(*), min(created_at) from (select slot, created_at from outbox where chain_id = $1 order by seq
+		limit $2) o group by slot`
 
 // selectOutboxSpan is an upper bound of the number of messages: sequence numbers have gaps.
 const selectOutboxSpan = `select coalesce(max(seq) - min(seq) + 1, 0) from outbox where chain_id = $1`
@@ -198,8 +215,10 @@ func (r *rows) outbox(rows pgx.Rows) error {
 		r.outboxBy[slot] = n
 		r.counted += int64(n)
 		r.oldest = earlier(r.oldest, oldest)
+
 		return nil
 	})
+
 	return err
 }
 
@@ -216,8 +235,10 @@ func (r *rows) late(rows pgx.Rows) error {
 		r.lateBy[slot] = n
 		r.f.Late.Escrows += int64(n)
 		r.oldestLate = earlier(r.oldestLate, oldest)
+
 		return nil
 	})
+
 	return err
 }
 
@@ -233,9 +254,12 @@ func (r *rows) escrows(rows pgx.Rows) error {
 		if !ok {
 			return fmt.Errorf("count escrows of unknown status %q", status)
 		}
+
 		*count = n
+
 		return nil
 	})
+
 	return err
 }
 
@@ -246,9 +270,11 @@ func (r *rows) fold() Fleet {
 	if r.leaderSince != nil {
 		f.Leader.Since = r.leaderSince.UTC()
 	}
+
 	if r.beat != nil {
 		f.Leader.HeartbeatAge = r.age(*r.beat)
 	}
+
 	holder, held := r.locks[election.LeaderKey(f.ChainID)]
 	f.Leader.Held = held
 
@@ -269,17 +295,21 @@ func (r *rows) fold() Fleet {
 			if r.seen[n].After(died) {
 				died = r.seen[n]
 			}
+
 			if r.deadSince[n] != nil {
 				died = *r.deadSince[n]
 			}
+
 			i.DeadFor = r.age(died)
 		}
+
 		for s := range int16(partition.Slots) {
 			if i.Partition.Prefers(s) {
 				i.Preferred++
 			}
 		}
 	}
+
 	r.foldHead()
 	r.foldSlots(index)
 	f.setStates()
@@ -291,24 +321,30 @@ func (r *rows) fold() Fleet {
 	if r.counted >= outboxCounted {
 		f.Outbox.Messages, f.Outbox.Estimated = r.span, r.span > r.counted
 	}
+
 	if r.oldest != nil {
 		f.Outbox.OldestAge = r.age(*r.oldest)
 	}
+
 	if r.oldestLate != nil {
 		f.Late.OldestAge = r.age(*r.oldestLate)
 	}
+
 	f.Problems = f.Judge(DefaultLimits)
+
 	return *f
 }
 
-// foldHead puts the head where the newest of all reports says. A heartbeat is older than a commit: what was processed is there. Cursors that
-// stand at a START_BLOCK which no node has yet prove nothing.
+// foldHead puts the head where the newest of all reports says. A heartbeat is older than a commit:
+// what was processed is there. Cursors that stand at a START_BLOCK which no node has yet prove
+// nothing.
 func (r *rows) foldHead() {
 	f := &r.f
 	f.Chain.Head = f.Chain.NodeHead
 	if f.Chain.Start > f.Chain.NodeHead {
 		return
 	}
+
 	f.Chain.Head = max(f.Chain.Head, f.Chain.FactoryCursor-1)
 	for n := range f.Instances {
 		i := &f.Instances[n]
@@ -335,6 +371,7 @@ func (r *rows) foldSlots(index map[string]*Instance) {
 		case g.owner == "":
 			lowest(g.next)
 		}
+
 		for _, number := range g.slots {
 			slot := Slot{Number: number, Owner: g.owner, Since: g.since.UTC()}
 			switch {
@@ -346,15 +383,18 @@ func (r *rows) foldSlots(index map[string]*Instance) {
 				if owner != nil {
 					slot.Unserved = owner.DeadFor
 				}
+
 				s.Dead++
 			default:
 				slot.Served = true
 				slot.Adopted = !owner.Partition.Prefers(number)
 				s.Served++
 			}
+
 			if slot.Adopted {
 				s.Adopted++
 			}
+
 			if owner != nil {
 				owner.Slots++
 				owner.Outbox += r.outboxBy[number]
@@ -363,9 +403,11 @@ func (r *rows) foldSlots(index map[string]*Instance) {
 					owner.Adopted++
 				}
 			}
+
 			s.Each = append(s.Each, slot)
 		}
 	}
+
 	s.Unserved = s.Free + s.Dead
 	slices.SortFunc(s.Each, func(a, b Slot) int { return cmp.Compare(a.Number, b.Number) })
 }
@@ -393,17 +435,20 @@ func (f *Fleet) setStates() {
 	}
 }
 
-// replaced says whether nobody misses an instance that is not alive: another one has its partition, or there is no such partition any more.
+// replaced says whether nobody misses an instance that is not alive: another one has its partition,
+// or there is no such partition any more.
 func (f *Fleet) replaced(gone *Instance) bool {
 	if gone.Slots > 0 {
 		return false
 	}
+
 	exists, lives := false, false
 	for n := range f.Instances {
 		i := &f.Instances[n]
 		if !i.Alive {
 			continue
 		}
+
 		lives = true
 		if i.Total == gone.Total && i.Strategy == gone.Strategy {
 			exists = true
@@ -412,15 +457,18 @@ func (f *Fleet) replaced(gone *Instance) bool {
 			}
 		}
 	}
+
 	return lives && !exists
 }
 
-// age is never negative: a row may have been written between the start of the snapshot's transaction and its first statement.
+// age is never negative: a row may have been written between the start of the snapshot's
+// transaction and its first statement.
 func (r *rows) age(t time.Time) Age { return Age(max(0, r.f.At.Sub(t))) }
 
 func earlier(a *time.Time, b time.Time) *time.Time {
 	if a == nil || b.Before(*a) {
 		return &b
 	}
+
 	return a
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Reader reads a fleet again and again. It counts the registry, the one expensive part, at most every CountEvery. It is safe
-// for concurrent use.
+// Reader reads a fleet again and again. It counts the registry, the one expensive part, at most
+// every CountEvery. It is safe for concurrent use.
 type Reader struct {
 	DB         DB
 	ChainID    int64
@@ -24,11 +24,13 @@ func (r *Reader) Read(ctx context.Context) (Fleet, error) {
 	if every == 0 {
 		every = 30 * time.Second
 	}
+
 	r.mu.Lock()
 	counts := r.counts
 	if time.Since(r.counted) >= every {
 		counts = nil
 	}
+
 	r.mu.Unlock()
 	f, err := read(ctx, r.DB, r.ChainID, counts)
 	if err == nil && counts == nil {
@@ -36,5 +38,6 @@ func (r *Reader) Read(ctx context.Context) (Fleet, error) {
 		r.counts, r.counted = &f.Escrows, time.Now()
 		r.mu.Unlock()
 	}
+
 	return f, err
 }

@@ -48,41 +48,53 @@ func (i *Intake) Handler() http.Handler {
 			i.post(w, r)
 		default:
 			w.Header().Set("Retry-After", "1")
-			writeProblem(w, problem{Status: http.StatusTooManyRequests, Detail: "too many requests at once; send up to 100 commands in one"})
+			writeProblem(w, problem{Status: http.StatusTooManyRequests,
+				Detail: "too many requests at once; send up to 100 commands in one"})
 		}
 	})
 	mux.HandleFunc("GET /commands/{id}", i.get)
+
 	return mux
 }
 
 func (i *Intake) post(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, command.MaxBytes))
 	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
-		writeProblem(w, problem{Status: http.StatusRequestEntityTooLarge, Code: command.CodeTooLarge, Detail: "a message may have 256 KiB"})
+		writeProblem(w, problem{Status: http.StatusRequestEntityTooLarge, Code: command.CodeTooLarge,
+			Detail: "a message may have 256 KiB"})
 		return
 	}
+
 	if err != nil {
-		writeProblem(w, problem{Status: http.StatusBadRequest, Code: command.CodeMalformed, Detail: "the body could not be read"})
+		writeProblem(w, problem{Status: http.StatusBadRequest, Code: command.CodeMalformed,
+			Detail: "the body could not be read"})
 		return
 	}
+
 	ctx, cancel := contextWithin(r, takeTimeout)
 	defer cancel()
 	verdicts, err := i.Take(ctx, body, false)
 	if err != nil {
 		i.cfg.Log.WarnContext(r.Context(), "commands not stored", slog.Any("err", err))
 		w.Header().Set("Retry-After", "2")
-		writeProblem(w, problem{Status: http.StatusServiceUnavailable, Detail: "the commands could not be stored now; send them again: what was stored is known by its id"})
+		writeProblem(w, problem{Status: http.StatusServiceUnavailable,
+			Detail: "the commands could not be stored now; send them again: what was stored is known by its id"})
+
 		return
 	}
+
 	if len(body) > 0 && firstByte(body) == '[' && (verdicts[0].Answer.CommandID != "" || len(verdicts) > 1) {
 		writeMany(w, verdicts)
 		return
 	}
+
 	a := verdicts[0].Answer
 	if status := status(verdicts[0]); status != http.StatusAccepted {
-		writeProblem(w, problem{Status: status, Code: a.Code, Detail: a.Detail, CommandID: a.CommandID, Winner: a.Winner, Problems: a.Problems})
+		writeProblem(w, problem{Status: status, Code: a.Code, Detail: a.Detail, CommandID: a.CommandID, Winner: a.Winner,
+			Problems: a.Problems})
 		return
 	}
+
 	writeJSON(w, http.StatusAccepted, a)
 }
 
@@ -96,6 +108,7 @@ func writeMany(w http.ResponseWriter, verdicts []Verdict) {
 			overall = http.StatusMultiStatus
 		}
 	}
+
 	writeJSON(w, overall, results)
 }
 
@@ -108,6 +121,7 @@ func status(v Verdict) int {
 	default:
 		return http.StatusAccepted
 	}
+
 	switch v.Answer.Code {
 	case command.CodeMalformed:
 		return http.StatusBadRequest
@@ -118,6 +132,7 @@ func status(v Verdict) int {
 	case command.CodeForeign, command.CodeNotAllowed:
 		return http.StatusForbidden
 	}
+
 	return http.StatusConflict
 }
 
@@ -127,6 +142,7 @@ func (i *Intake) get(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, problem{Status: http.StatusBadRequest, Detail: "the id of a command is 0x and 64 hexadecimal digits"})
 		return
 	}
+
 	ctx, cancel := contextWithin(r, takeTimeout)
 	defer cancel()
 	a, ok, err := i.Lookup(ctx, common.BytesToHash(raw))
@@ -153,6 +169,7 @@ func write(w http.ResponseWriter, status int, contentType string, v any) {
 	if err != nil {
 		status, body = http.StatusInternalServerError, []byte(`{"title":"Internal Server Error","status":500}`)
 	}
+
 	h := w.Header()
 	h.Set("Content-Type", contentType)
 	h.Set("X-Content-Type-Options", "nosniff")

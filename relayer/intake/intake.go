@@ -1,10 +1,12 @@
-// Package intake takes commands in: from a Pub/Sub subscription and over HTTP. It verifies each, and stores it together with its claim on the escrow in one
-// transaction, before anybody is told that it was taken.
+// Package intake takes commands in: from a Pub/Sub subscription and over HTTP. It verifies each,
+// and stores it together with its claim on the escrow in one transaction, before anybody is told
+// that it was taken.
 //
 //	bytes ─► Split ─► Parse ─► chain, factory, sender ─► signature ─► policy ─► T0: claim, row ─► answer
 //
-// The transport is never the authority: who may ask is decided by who signed. A command whose signer the policy knows is stored whatever comes of it, so
-// that it gets the same answer however often it is sent. What anybody else sends is answered and leaves nothing behind.
+// The transport is never the authority: who may ask is decided by who signed. A command whose
+// signer the policy knows is stored whatever comes of it, so that it gets the same answer however
+// often it is sent. What anybody else sends is answered and leaves nothing behind.
 package intake
 
 import (
@@ -43,9 +45,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		Name: "relayer_commands_taken_total", Help: "Commands that came in, by what became of them at once.",
 	}, []string{"outcome"})}
 	reg.MustRegister(m.taken)
-	for _, o := range []string{"accepted", "known", command.CodeMalformed, command.CodeTooLarge, command.CodeForeign, command.CodeSignature, command.CodeNotAllowed, command.CodeExpired, command.CodeConflict} {
+	for _, o := range []string{"accepted", "known", command.CodeMalformed, command.CodeTooLarge, command.CodeForeign,
+		command.CodeSignature, command.CodeNotAllowed, command.CodeExpired, command.CodeConflict} {
 		m.taken.WithLabelValues(o)
 	}
+
 	return m
 }
 
@@ -67,9 +71,11 @@ func New(cfg Config) (*Intake, error) {
 	if cfg.DB == nil || cfg.ChainID <= 0 || cfg.Policy == nil || cfg.Factory == (common.Address{}) {
 		return nil, errors.New("intake: DB, ChainID, Factory and Policy are required")
 	}
+
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+
 	return &Intake{cfg: cfg, store: &store{db: cfg.DB, chainID: cfg.ChainID}, queue: make(chan *batch)}, nil
 }
 
@@ -92,9 +98,10 @@ type Verdict struct {
 	Known  bool // it was stored before this time
 }
 
-// Take verifies and stores the commands of one message, each on its own, and returns a verdict for each. It returns when all are committed; an error means
-// that nothing is known to be stored, and that the message should be taken again. topic: every answer, also to what is refused or known, goes to the topic
-// of replies, since the message came from one.
+// Take verifies and stores the commands of one message, each on its own, and returns a verdict for
+// each. It returns when all are committed; an error means that nothing is known to be stored, and
+// that the message should be taken again. topic: every answer, also to what is refused or known,
+// goes to the topic of replies, since the message came from one.
 func (i *Intake) Take(ctx context.Context, body []byte, topic bool) ([]Verdict, error) {
 	raws, err := command.Split(body)
 	if err != nil {
@@ -104,7 +111,9 @@ func (i *Intake) Take(ctx context.Context, body []byte, topic bool) ([]Verdict, 
 		} else {
 			a.Code = command.CodeTooLarge
 		}
+
 		i.cfg.Metrics.count(a.Code)
+
 		return i.refuse(ctx, []Verdict{{Answer: a}}, topic)
 	}
 
@@ -118,23 +127,29 @@ func (i *Intake) Take(ctx context.Context, body []byte, topic bool) ([]Verdict, 
 			verdicts[n] = Verdict{Answer: a}
 			refused = append(refused, verdicts[n])
 			i.cfg.Metrics.count(a.Code)
+
 			continue
 		}
+
 		c.topic = topic
 		candidates, places[c] = append(candidates, c), n
 	}
+
 	if len(candidates) > 0 {
 		if err := i.commit(ctx, candidates); err != nil {
 			return nil, err
 		}
+
 		for _, c := range candidates {
 			verdicts[places[c]] = Verdict{Answer: c.answer, Known: c.known}
 			i.cfg.Metrics.count(outcome(c))
 		}
 	}
+
 	if _, err := i.refuse(ctx, refused, topic); err != nil {
 		return nil, err
 	}
+
 	return verdicts, nil
 }
 
@@ -145,6 +160,7 @@ func outcome(c *candidate) string {
 	case c.answer.State == command.Refused || c.answer.State == command.Expired:
 		return c.answer.Code
 	}
+
 	return "accepted"
 }
 
@@ -153,10 +169,12 @@ func (i *Intake) refuse(ctx context.Context, verdicts []Verdict, topic bool) ([]
 	if !topic || len(verdicts) == 0 {
 		return verdicts, nil
 	}
+
 	answers := make([]command.Answer, len(verdicts))
 	for n, v := range verdicts {
 		answers[n] = v.Answer
 	}
+
 	return verdicts, i.store.refuse(ctx, answers)
 }
 
@@ -169,8 +187,10 @@ func (i *Intake) verify(raw json.RawMessage) (*candidate, command.Answer) {
 		if problems := (command.Problems)(nil); errors.As(err, &problems) {
 			refused.Problems = problems
 		}
+
 		return nil, refused
 	}
+
 	id := signed.ID().Hex()
 	refused.CommandID, refused.Kind, refused.Reference, refused.ReplyTo = id, signed.Kind, signed.Reference, signed.ReplyTo
 
@@ -185,16 +205,19 @@ func (i *Intake) verify(raw json.RawMessage) (*candidate, command.Answer) {
 		refused.Code, refused.Detail = command.CodeForeign, fmt.Sprintf("this relayer does not act for %s", signed.Sender)
 		return nil, refused
 	}
+
 	requester, err := signed.Requester()
 	if err != nil {
 		refused.Code, refused.Detail = command.CodeSignature, err.Error()
 		return nil, refused
 	}
+
 	refusal := i.cfg.Policy.refuses(requester, &signed.Command)
 	if refusal != "" && !i.cfg.Policy.knows(requester) {
 		refused.Code, refused.Detail = command.CodeNotAllowed, refusal
 		return nil, refused
 	}
+
 	return &candidate{signed: signed, id: id, requester: requester, refusal: refusal, raw: raw}, command.Answer{}
 }
 
@@ -216,6 +239,7 @@ func (i *Intake) commit(ctx context.Context, candidates []*candidate) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+
 	select {
 	case err := <-b.done:
 		return err
@@ -245,12 +269,15 @@ func (i *Intake) storeBatch(ctx context.Context, first *batch) {
 			continue
 		default:
 		}
+
 		break
 	}
+
 	all := make([]*candidate, 0, n)
 	for _, b := range batches {
 		all = append(all, b.candidates...)
 	}
+
 	// What was begun is finished: whoever waits has ctx of their own.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
 	defer cancel()

@@ -57,17 +57,21 @@ func setup(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{t: t, db: testpg.Pool(t), key: newKey(t), stranger: newKey(t)}
 	f.in = f.open()
+
 	return f
 }
 
 // open makes an intake, as another instance would have it.
 func (f *fixture) open() *intake.Intake {
-	policy, err := intake.ParsePolicy(fmt.Appendf(nil, `{"requesters":[{"address":%q,"allow":[{"sender":%q,"kinds":["approve","release"],"max_fee":"1000"}]}]}`,
+	policy, err := intake.ParsePolicy(fmt.Appendf(nil,
+		`{"requesters":[{"address":%q,"allow":[{"sender":%q,"kinds":["approve","release"],"max_fee":"1000"}]}]}`,
 		crypto.PubkeyToAddress(f.key.PublicKey), sender))
 	require.NoError(f.t, err)
-	in, err := intake.New(intake.Config{DB: f.db, ChainID: chain, Factory: factory, Policy: policy, Metrics: intake.NewMetrics(prometheus.NewRegistry())})
+	in, err := intake.New(intake.Config{DB: f.db, ChainID: chain, Factory: factory, Policy: policy,
+		Metrics: intake.NewMetrics(prometheus.NewRegistry())})
 	require.NoError(f.t, err)
 	run(f.t, in.Run)
+
 	return in
 }
 
@@ -84,12 +88,14 @@ func (f *fixture) command(change func(*command.Command)) command.Command {
 	salt := f.salt
 	f.saltGuard.Unlock()
 	c := command.Command{
-		ChainID: chain, Factory: factory, Kind: command.Approve, Sender: sender, Escrow: escrow, ExpiresAt: uint64(time.Now().Add(time.Hour).Unix()), MaxFee: big.NewInt(1000),
+		ChainID: chain, Factory: factory, Kind: command.Approve, Sender: sender, Escrow: escrow,
+		ExpiresAt: uint64(time.Now().Add(time.Hour).Unix()), MaxFee: big.NewInt(1000),
 		ReplyTo: "desk", Salt: common.BigToHash(big.NewInt(salt)),
 	}
 	if change != nil {
 		change(&c)
 	}
+
 	return c
 }
 
@@ -112,7 +118,8 @@ func (f *fixture) rows(table string) (n int) {
 
 func post(t *testing.T, server *httptest.Server, content []byte) (int, map[string]any) {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/commands", bytes.NewReader(content))
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/commands",
+		bytes.NewReader(content))
 	require.NoError(t, err)
 	response, err := server.Client().Do(request)
 	require.NoError(t, err)
@@ -125,9 +132,11 @@ func post(t *testing.T, server *httptest.Server, content []byte) (int, map[strin
 	} else {
 		require.NoError(t, json.Unmarshal(raw, &got), "%s", raw)
 	}
+
 	if response.StatusCode >= 400 && got["all"] == nil {
 		require.Equal(t, "application/problem+json", response.Header.Get("Content-Type"))
 	}
+
 	return response.StatusCode, got
 }
 
@@ -152,7 +161,9 @@ func TestHTTP(t *testing.T) {
 		require.Equal(t, 409, status)
 		require.Equal(t, first.ID().Hex(), got["winner"])
 	}
-	require.Equal(t, 2, f.rows("commands"), "a conflict of a known requester is stored: a copy that comes later must not be accepted")
+
+	require.Equal(t, 2, f.rows("commands"),
+		"a conflict of a known requester is stored: a copy that comes later must not be accepted")
 
 	stored := f.rows("commands")
 	refused := map[string]struct {
@@ -195,6 +206,7 @@ func TestHTTP(t *testing.T) {
 		require.Equal(t, r.status, status, "%s: %v", name, got)
 		require.Equal(t, r.code, got["code"], name)
 	}
+
 	require.Equal(t, stored, f.rows("commands"), "nothing of it is stored")
 	require.Equal(t, 1, f.rows("command_claims"))
 
@@ -202,12 +214,14 @@ func TestHTTP(t *testing.T) {
 	status, got = post(t, server, body(t, f.signed(func(c *command.Command) { c.Kind = command.Refund })))
 	require.Equal(t, 403, status)
 	require.Equal(t, "not_allowed", got["code"])
-	status, got = post(t, server, body(t, f.signed(func(c *command.Command) { c.ExpiresAt = 1_000_000_000; c.Escrow = common.Address{3} })))
+	status, got = post(t, server, body(t,
+		f.signed(func(c *command.Command) { c.ExpiresAt = 1_000_000_000; c.Escrow = common.Address{3} })))
 	require.Equal(t, 408, status, "%v", got)
 	require.Equal(t, stored+2, f.rows("commands"))
 	require.Equal(t, 1, f.rows("command_claims"), "and claims nothing")
 
-	status, got = post(t, server, body(t, []any{f.signed(func(c *command.Command) { c.Escrow = common.Address{4} }), json.RawMessage(`{"version":7}`)}))
+	status, got = post(t, server, body(t,
+		[]any{f.signed(func(c *command.Command) { c.Escrow = common.Address{4} }), json.RawMessage(`{"version":7}`)}))
 	require.Equal(t, 207, status)
 	var all []map[string]any
 	require.NoError(t, json.Unmarshal(got["all"].(json.RawMessage), &all))
@@ -225,7 +239,8 @@ func TestHTTP(t *testing.T) {
 	}
 }
 
-// C5 under contention: of commands that cannot both take effect exactly one is accepted, whichever instance gets which, and however often.
+// C5 under contention: of commands that cannot both take effect exactly one is accepted, whichever
+// instance gets which, and however often.
 func TestConflictsAcrossInstances(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
@@ -249,44 +264,53 @@ func TestConflictsAcrossInstances(t *testing.T) {
 						t.Error(err)
 						return
 					}
+
 					batch = append(batch, s)
 				}
+
 				content, err := json.Marshal(batch)
 				if err != nil {
 					t.Error(err)
 					return
 				}
+
 				verdicts, err := instances[worker%len(instances)].Take(context.Background(), content, false)
 				if err != nil {
 					t.Errorf("take: %v", err)
 					return
 				}
+
 				mu.Lock()
 				for _, v := range verdicts {
 					if v.Answer.State == command.Accepted {
 						if accepted[e] == nil {
 							accepted[e] = map[string]bool{}
 						}
+
 						accepted[e][v.Answer.CommandID] = true
 					} else {
 						winners[v.Answer.CommandID] = v.Answer.Winner
 					}
 				}
+
 				mu.Unlock()
 			}
 		})
 	}
+
 	wg.Wait()
 	require.Len(t, accepted, pairs)
 	for e, ids := range accepted {
 		require.Len(t, ids, 1, "%s", e)
 	}
+
 	require.Len(t, winners, pairs*(rivals-1))
 	require.Equal(t, pairs*rivals, f.rows("commands"))
 	require.Equal(t, pairs, f.rows("command_claims"))
 }
 
-// The way over Pub/Sub: acknowledged after the commit, answered on the topic of replies, in order, also what was refused and what came twice.
+// The way over Pub/Sub: acknowledged after the commit, answered on the topic of replies, in order,
+// also what was refused and what came twice.
 func TestPubSub(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
@@ -298,15 +322,19 @@ func TestPubSub(t *testing.T) {
 		require.NoError(t, testpubsub.CreateTopic(t.Context(), server.Addr(), project, topic))
 		require.NoError(t, testpubsub.CreateSubscription(t.Context(), server.Addr(), project, topic, subscription))
 	}
+
 	options := []option.ClientOption{
-		option.WithEndpoint(server.Addr()), option.WithoutAuthentication(), option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())),
+		option.WithEndpoint(server.Addr()), option.WithoutAuthentication(),
+		option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())),
 	}
 	client, err := pubsub.New(t.Context(), pubsub.Config{Project: project, Options: options})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
-	publisher, err := reply.NewPublisher(reply.Config{DB: f.db, ChainID: chain, Topic: "replies", Sender: client, Metrics: reply.NewMetrics(prometheus.NewRegistry())})
+	publisher, err := reply.NewPublisher(reply.Config{DB: f.db, ChainID: chain, Topic: "replies", Sender: client,
+		Metrics: reply.NewMetrics(prometheus.NewRegistry())})
 	require.NoError(t, err)
-	outage := server.Inject(testpubsub.Fault{Topic: testpubsub.TopicName(project, "replies"), Code: codes.Unavailable, Times: 2})
+	outage := server.Inject(testpubsub.Fault{Topic: testpubsub.TopicName(project, "replies"),
+		Code: codes.Unavailable, Times: 2})
 	recorder, err := testpubsub.Record(t.Context(), server.Addr(), project, "replies-sub")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, recorder.Stop()) })
@@ -318,6 +346,7 @@ func TestPubSub(t *testing.T) {
 		_, err := client.Publish(t.Context(), "commands", "one key", []pubsub.Message{{Data: content}})
 		require.NoError(t, err)
 	}
+
 	count := func() map[string]int {
 		n := map[string]int{}
 		for _, m := range recorder.Messages() {
@@ -332,12 +361,18 @@ func TestPubSub(t *testing.T) {
 				require.Equal(t, first.ID().Hex(), a.Winner)
 			}
 		}
+
 		return n
 	}
-	require.Eventually(t, func() bool { n := count(); return n[command.CodeConflict] >= 2 && n[command.CodeMalformed] >= 1 }, time.Minute, 50*time.Millisecond, "%v", count())
+	require.Eventually(t, func() bool {
+		n := count()
+		return n[command.CodeConflict] >= 2 &&
+			n[command.CodeMalformed] >= 1
+	}, time.Minute, 50*time.Millisecond, "%v", count())
 	require.Equal(t, 2, outage.Hits())
 	require.Equal(t, 2, f.rows("commands"))
-	require.Eventually(t, func() bool { return f.rows("replies") == 0 }, time.Minute, 50*time.Millisecond, "what was acknowledged is deleted")
+	require.Eventually(t, func() bool { return f.rows("replies") == 0 }, time.Minute, 50*time.Millisecond,
+		"what was acknowledged is deleted")
 }
 
 func TestPolicy(t *testing.T) {
@@ -345,12 +380,14 @@ func TestPolicy(t *testing.T) {
 	a := `"0x0000000000000000000000000000000000000001"`
 	for name, text := range map[string]string{
 		"nothing": ``, "no requester": `{"requesters":[]}`, "unknown field": `{"requester":[]}`,
-		"no grant":    `{"requesters":[{"address":` + a + `}]}`,
-		"no address":  `{"requesters":[{"allow":[{"sender":` + a + `,"kinds":["approve"],"max_fee":"1"}]}]}`,
-		"unknown":     `{"requesters":[{"address":` + a + `,"allow":[{"sender":` + a + `,"kinds":["steal"],"max_fee":"1"}]}]}`,
-		"no kinds":    `{"requesters":[{"address":` + a + `,"allow":[{"sender":` + a + `,"max_fee":"1"}]}]}`,
-		"no fee":      `{"requesters":[{"address":` + a + `,"allow":[{"sender":` + a + `,"kinds":["approve"]}]}]}`,
-		"bad value":   `{"requesters":[{"address":` + a + `,"allow":[{"sender":` + a + `,"kinds":["create"],"max_fee":"1","max_value":"-1"}]}]}`,
+		"no grant":   `{"requesters":[{"address":` + a + `}]}`,
+		"no address": `{"requesters":[{"allow":[{"sender":` + a + `,"kinds":["approve"],"max_fee":"1"}]}]}`,
+		"unknown": `{"requesters":[{"address":` + a + `,"allow":[{"sender":` + a +
+			`,"kinds":["steal"],"max_fee":"1"}]}]}`,
+		"no kinds": `{"requesters":[{"address":` + a + `,"allow":[{"sender":` + a + `,"max_fee":"1"}]}]}`,
+		"no fee":   `{"requesters":[{"address":` + a + `,"allow":[{"sender":` + a + `,"kinds":["approve"]}]}]}`,
+		"bad value": `{"requesters":[{"address":` + a + `,"allow":[{"sender":` + a +
+			`,"kinds":["create"],"max_fee":"1","max_value":"-1"}]}]}`,
 		"bad address": `{"requesters":[{"address":"0x12","allow":[]}]}`,
 	} {
 		_, err := intake.ParsePolicy([]byte(text))

@@ -54,10 +54,12 @@ func OpenPolicy(path string) (*Policy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the policy file: %w", err)
 	}
+
 	p, err := ParsePolicy(content)
 	if err != nil {
 		return nil, fmt.Errorf("policy file %s: %w", path, err)
 	}
+
 	return p, nil
 }
 
@@ -69,12 +71,14 @@ func ParsePolicy(content []byte) (*Policy, error) {
 	if err := d.Decode(&f); err != nil {
 		return nil, fmt.Errorf("not a policy: %w", err)
 	}
+
 	p := &Policy{requesters: map[common.Address]requester{}, senders: map[common.Address]bool{}}
 	var errs []error
 	say := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if len(f.Requesters) == 0 {
 		say("it names no requester: nobody could send a command")
 	}
+
 	for _, r := range f.Requesters {
 		who := requester{name: r.Name}
 		switch _, twice := p.requesters[r.Address]; {
@@ -85,34 +89,43 @@ func ParsePolicy(content []byte) (*Policy, error) {
 		case len(r.Allow) == 0:
 			say("requester %s is allowed nothing", r.Address)
 		}
+
 		for _, a := range r.Allow {
 			g := grant{sender: a.Sender, kinds: a.Kinds}
 			if a.Sender == (common.Address{}) {
 				say("requester %s: a grant has no sender", r.Address)
 			}
+
 			if len(a.Kinds) == 0 {
 				say("requester %s: the grant for %s has no kinds", r.Address, a.Sender)
 			}
+
 			for _, k := range a.Kinds {
 				if !slices.Contains(command.Kinds, k) {
 					say("requester %s: kind %q must be approve, release, refund or create", r.Address, k)
 				}
 			}
+
 			var ok bool
 			if g.maxValue, ok = amount(a.MaxValue, "0"); !ok {
 				say("requester %s: max_value %q must be wei, as a decimal number in a string", r.Address, a.MaxValue)
 			}
+
 			if g.maxFee, ok = amount(a.MaxFee, ""); !ok || g.maxFee.Sign() == 0 {
 				say("requester %s: max_fee %q must be wei, more than 0, as a decimal number in a string", r.Address, a.MaxFee)
 			}
+
 			who.grants = append(who.grants, g)
 			p.senders[a.Sender] = true
 		}
+
 		p.requesters[r.Address] = who
 	}
+
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
+
 	return p, nil
 }
 
@@ -120,9 +133,11 @@ func amount(text, missing string) (*big.Int, bool) {
 	if text == "" {
 		text = missing
 	}
+
 	if text == "" || strings.Trim(text, "0123456789") != "" || len(text) > 78 {
 		return new(big.Int), false
 	}
+
 	return new(big.Int).SetString(text, 10)
 }
 
@@ -138,6 +153,7 @@ func (p *Policy) refuses(requester common.Address, c *command.Command) string {
 	if !ok {
 		return fmt.Sprintf("the policy does not know %s, who signed it", requester)
 	}
+
 	why := fmt.Sprintf("the policy does not allow %s to ask sender %s to %s", requester, c.Sender, c.Kind)
 	for _, g := range who.grants {
 		switch {
@@ -150,5 +166,6 @@ func (p *Policy) refuses(requester common.Address, c *command.Command) string {
 			return ""
 		}
 	}
+
 	return why
 }

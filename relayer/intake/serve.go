@@ -24,6 +24,7 @@ func firstByte(body []byte) byte {
 	if body = bytes.TrimSpace(body); len(body) > 0 {
 		return body[0]
 	}
+
 	return 0
 }
 
@@ -33,8 +34,10 @@ func (i *Intake) Serve(ctx context.Context, port int) error {
 	if err != nil {
 		return fmt.Errorf("serve commands: %w: set COMMANDS_PORT to a free port", err)
 	}
+
 	server := &http.Server{
-		Handler: i.Handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute,
+		Handler: i.Handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
+		WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute,
 		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(i.cfg.Log.Handler(), slog.LevelDebug),
 	}
 	g, ctx := errgroup.WithContext(ctx)
@@ -42,6 +45,7 @@ func (i *Intake) Serve(ctx context.Context, port int) error {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve commands: %w", err)
 		}
+
 		return nil
 	})
 	g.Go(func() error {
@@ -51,18 +55,22 @@ func (i *Intake) Serve(ctx context.Context, port int) error {
 		if server.Shutdown(ctx) != nil {
 			_ = server.Close() // a client that does not read its answer
 		}
+
 		return nil
 	})
+
 	return g.Wait()
 }
 
-// Receive takes the messages of a subscription until ctx ends. A message is acknowledged when its commands are committed, or refused; what could not be stored
-// comes again. Trouble with Pub/Sub never ends it.
+// Receive takes the messages of a subscription until ctx ends. A message is acknowledged when its
+// commands are committed, or refused; what could not be stored comes again. Trouble with Pub/Sub
+// never ends it.
 func (i *Intake) Receive(ctx context.Context, project, subscription string, options ...option.ClientOption) error {
 	client, err := pubsub.NewClient(ctx, project, options...)
 	if err != nil {
 		return fmt.Errorf("open the Pub/Sub client for COMMANDS_SUBSCRIPTION_ID=%s: %w", subscription, err)
 	}
+
 	defer func() { _ = client.Close() }() // nothing is under way any more
 	subscriber := client.Subscriber(subscription)
 	subscriber.ReceiveSettings.MaxOutstandingMessages = maxAtOnce
@@ -73,16 +81,21 @@ func (i *Intake) Receive(ctx context.Context, project, subscription string, opti
 			taking, cancel := context.WithTimeout(ctx, takeTimeout)
 			defer cancel()
 			if _, err := i.Take(taking, m.Data, true); err != nil {
-				i.cfg.Log.WarnContext(ctx, "commands not stored, they will come again", slog.String("message", m.ID), slog.Any("err", err))
+				i.cfg.Log.WarnContext(ctx, "commands not stored, they will come again", slog.String("message", m.ID),
+					slog.Any("err", err))
 				m.Nack()
+
 				return
 			}
+
 			m.Ack()
 		})
 		if ctx.Err() != nil {
 			return nil
 		}
-		i.cfg.Log.WarnContext(ctx, "subscription cannot be read, trying again", slog.String("subscription", subscription), slog.Any("err", err))
+
+		i.cfg.Log.WarnContext(ctx, "subscription cannot be read, trying again", slog.String("subscription", subscription),
+			slog.Any("err", err))
 		pause.Reset(2 * time.Second)
 		select {
 		case <-ctx.Done():

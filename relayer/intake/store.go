@@ -31,8 +31,9 @@ const answerColumns = `
 
 const selectKnown = `select ` + answerColumns + ` from commands where chain_id = @chain and command_id = any(@ids)`
 
-// takeClaims claims in the order of the keys, so that two transactions never wait for each other in a circle; of the commands of one transaction that claim
-// the same, the first wins. What is expired, or not allowed, claims nothing.
+// takeClaims claims in the order of the keys, so that two transactions never wait for each other in
+// a circle; of the commands of one transaction that claim the same, the first wins. What is
+// expired, or not allowed, claims nothing.
 const takeClaims = `
 	insert into command_claims (chain_id, escrow, effect, command_id)
 	select @chain, c.escrow, c.effect, c.id
@@ -65,16 +66,19 @@ const insertCommands = `
 // errAgain means that what was read is not so any more: the transaction is to be run again.
 var errAgain = errors.New("commands changed while they were stored")
 
-// accept is T0 for many commands: claims, rows and the answers of what is final at once, in one transaction. Each candidate gets its answer.
+// accept is T0 for many commands: claims, rows and the answers of what is final at once, in one
+// transaction. Each candidate gets its answer.
 func (s *store) accept(ctx context.Context, all []*candidate) error {
 	for try := 0; ; try++ {
 		err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return s.acceptIn(ctx, tx, all) })
 		if errors.Is(err, errAgain) && try < 5 {
 			continue
 		}
+
 		if err != nil {
 			return fmt.Errorf("store %d commands: %w", len(all), err)
 		}
+
 		return nil
 	}
 }
@@ -88,14 +92,17 @@ func (s *store) acceptIn(ctx context.Context, tx pgx.Tx, all []*candidate) error
 			ids = append(ids, c.id)
 		}
 	}
+
 	answers, err := s.read(ctx, tx, ids)
 	if err != nil {
 		return err
 	}
+
 	known := make(map[string]bool, len(answers))
 	for id := range answers {
 		known[id] = true
 	}
+
 	fresh := make([]*candidate, 0, len(ids))
 	for _, id := range ids {
 		if !known[id] {
@@ -109,10 +116,12 @@ func (s *store) acceptIn(ctx context.Context, tx pgx.Tx, all []*candidate) error
 		if err != nil {
 			return err
 		}
+
 		for _, a := range stored {
 			if a.Code == command.CodeConflict && a.Winner == "" {
 				return errAgain // who had the claim has given it up between our two statements
 			}
+
 			answers[a.CommandID] = a
 			if a.State.Final() {
 				replies = append(replies, a)
@@ -126,12 +135,14 @@ func (s *store) acceptIn(ctx context.Context, tx pgx.Tx, all []*candidate) error
 		if !ok {
 			return errAgain // another instance stored it between our two statements
 		}
+
 		c.answer, c.known = a, known[c.id] || seen[c.id]
 		seen[c.id] = true
 		if c.known && c.topic && a.State.Final() {
 			replies = append(replies, a) // sent again: the stored answer again
 		}
 	}
+
 	return reply.Insert(ctx, tx, s.chainID, replies)
 }
 
@@ -143,19 +154,21 @@ func (s *store) read(ctx context.Context, tx pgx.Tx, ids []string) (map[string]c
 	for _, a := range all {
 		answers[a.CommandID] = a
 	}
+
 	return answers, err
 }
 
 func (s *store) insert(ctx context.Context, tx pgx.Tx, fresh []*candidate) ([]command.Answer, error) {
 	n := len(fresh)
 	var (
-		ids, senders, kinds, escrows, effects = make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
-		requesters, messages                  = make([]string, n), make([]string, n)
-		references, replyTos, refusals        = make([]string, n), make([]string, n), make([]string, n)
-		values, fees                          = make([]pgtype.Numeric, n), make([]pgtype.Numeric, n)
-		notBefores, expires                   = make([]*time.Time, n), make([]time.Time, n)
-		allowed                               = make([]bool, n)
-		toldSenders                           = map[string]bool{}
+		ids, senders, kinds, escrows, effects = make([]string, n), make([]string, n), make([]string, n), make([]string, n),
+			make([]string, n)
+		requesters, messages           = make([]string, n), make([]string, n)
+		references, replyTos, refusals = make([]string, n), make([]string, n), make([]string, n)
+		values, fees                   = make([]pgtype.Numeric, n), make([]pgtype.Numeric, n)
+		notBefores, expires            = make([]*time.Time, n), make([]time.Time, n)
+		allowed                        = make([]bool, n)
+		toldSenders                    = map[string]bool{}
 	)
 	for i, c := range fresh {
 		ids[i], senders[i], kinds[i], escrows[i] = c.id, text(c.signed.Sender), string(c.signed.Kind), text(c.signed.Escrow)
@@ -167,52 +180,65 @@ func (s *store) insert(ctx context.Context, tx pgx.Tx, fresh []*candidate) ([]co
 			at := time.Unix(int64(c.signed.NotBefore), 0)
 			notBefores[i] = &at
 		}
+
 		toldSenders[senders[i]] = true
 	}
+
 	if _, err := tx.Exec(ctx, takeClaims, pgx.StrictNamedArgs{
 		"chain": s.chainID, "escrows": escrows, "effects": effects, "ids": ids, "expires": expires, "allowed": allowed,
 	}); err != nil {
 		return nil, err
 	}
+
 	rows, _ := tx.Query(ctx, insertCommands, pgx.StrictNamedArgs{
-		"chain": s.chainID, "ids": ids, "senders": senders, "kinds": kinds, "escrows": escrows, "effects": effects, "requesters": requesters, "messages": messages,
-		"values": values, "fees": fees, "not_befores": notBefores, "expires": expires, "references": references, "reply_tos": replyTos, "refusals": refusals,
+		"chain": s.chainID, "ids": ids, "senders": senders, "kinds": kinds, "escrows": escrows, "effects": effects,
+		"requesters": requesters, "messages": messages,
+		"values": values, "fees": fees, "not_befores": notBefores, "expires": expires, "references": references,
+		"reply_tos": replyTos, "refusals": refusals,
 	})
 	stored, err := pgx.CollectRows(rows, scanAnswer)
 	if err != nil {
 		return nil, err
 	}
+
 	for sender := range toldSenders {
-		if _, err := tx.Exec(ctx, `select pg_notify($1, $2)`, send.Channel, fmt.Sprintf("%d %s", s.chainID, sender)); err != nil {
+		if _, err := tx.Exec(ctx, `select pg_notify($1, $2)`, send.Channel,
+			fmt.Sprintf("%d %s", s.chainID, sender)); err != nil {
 			return nil, err
 		}
 	}
+
 	return stored, nil
 }
 
 func scanAnswer(row pgx.CollectableRow) (a command.Answer, err error) {
 	var reopened int
 	var paid pgtype.Numeric
-	err = row.Scan(&a.CommandID, &a.Kind, &a.Sender, &a.Escrow, &a.State, &a.Code, &a.Detail, &a.Winner, &a.Reference, &a.ReplyTo, &reopened, &a.Transaction,
+	err = row.Scan(&a.CommandID, &a.Kind, &a.Sender, &a.Escrow, &a.State, &a.Code, &a.Detail, &a.Winner, &a.Reference,
+		&a.ReplyTo, &reopened, &a.Transaction,
 		&a.Block, &a.BlockHash, &paid, &a.EventID)
 	a.Revision = 2 * reopened
 	if a.State.Final() {
 		a.Revision++
 	}
+
 	if paid.Valid {
 		if v, err := paid.Value(); err == nil {
 			a.FeePaid, _ = v.(string)
 		}
 	}
+
 	return a, err
 }
 
 // refuse stores answers to what is not stored itself.
 func (s *store) refuse(ctx context.Context, answers []command.Answer) error {
-	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return reply.Insert(ctx, tx, s.chainID, slices.Clone(answers)) })
+	err := pgx.BeginFunc(ctx, s.db,
+		func(tx pgx.Tx) error { return reply.Insert(ctx, tx, s.chainID, slices.Clone(answers)) })
 	if err != nil {
 		return fmt.Errorf("store %d refusals: %w", len(answers), err)
 	}
+
 	return nil
 }
 
@@ -224,8 +250,10 @@ func (i *Intake) Lookup(ctx context.Context, id common.Hash) (a command.Answer, 
 		if err != nil {
 			err = fmt.Errorf("read command %s: %w", id, err)
 		}
+
 		return a, false, err
 	}
+
 	return all[0], true, nil
 }
 

@@ -12,8 +12,9 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 )
 
-// BenchmarkCommit measures one commit of a slot watch, with its outbox rows, against a real Postgres that does not wait for the disk: of
-// one block at the head, and of a range of a backfill. The outbox is emptied now and then, as the publisher would.
+// BenchmarkCommit measures one commit of a slot watch, with its outbox rows, against a real
+// Postgres that does not wait for the disk: of one block at the head, and of a range of a backfill.
+// The outbox is emptied now and then, as the publisher would.
 func BenchmarkCommit(b *testing.B) {
 	const escrows = 20_000
 	for _, size := range []int{0, 20, 1000} {
@@ -29,6 +30,7 @@ func BenchmarkCommit(b *testing.B) {
 				_, err := db.Exec(ctx, sql)
 				require.NoError(b, err)
 			}
+
 			led := ledger.New(ledger.Config{DB: db, ChainID: chain, InstanceID: me, EventNames: names, Publishes: publishes})
 			fact, err := led.FactoryPosition(ctx, 1)
 			require.NoError(b, err)
@@ -38,7 +40,9 @@ func BenchmarkCommit(b *testing.B) {
 			for i := range escrows {
 				found = append(found, deployed(i, 1, uint(100_000+i), int64(1+i)))
 			}
-			_, err = led.CommitFactory(ctx, ledger.FactoryCommit{Epoch: 1, From: fact, To: fact.To(2, blockHash(0, 1)), Events: found})
+
+			_, err = led.CommitFactory(ctx, ledger.FactoryCommit{Epoch: 1, From: fact, To: fact.To(2, blockHash(0, 1)),
+				Events: found})
 			require.NoError(b, err)
 			_, err = db.Exec(ctx, `delete from late_escrows`)
 			require.NoError(b, err)
@@ -51,18 +55,23 @@ func BenchmarkCommit(b *testing.B) {
 				for i := range events {
 					events[i] = approved((n*size+i)%escrows, at.Next, uint(i), int64(1_000_000+n))
 				}
+
 				if n%100 == 99 {
 					_, err := db.Exec(ctx, `delete from outbox`)
 					require.NoError(b, err)
 				}
-				c := ledger.SlotCommit{Epoch: 1, From: at, To: at.To(at.Next+1, blockHash(0, at.Next)), Time: uint64(at.Next), Events: events}
+
+				c := ledger.SlotCommit{Epoch: 1, From: at, To: at.To(at.Next+1, blockHash(0, at.Next)), Time: uint64(at.Next),
+					Events: events}
 				b.StartTimer()
 				r, err := led.CommitSlots(ctx, c)
 				if err != nil || r.New != size || len(r.Pending) != size {
 					b.Fatalf("stored %d and queued %d of %d events: %v", r.New, len(r.Pending), size, err)
 				}
+
 				at = c.To
 			}
+
 			b.ReportMetric(float64(size*b.N)/b.Elapsed().Seconds(), "events/s")
 		})
 	}

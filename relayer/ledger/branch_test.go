@@ -10,10 +10,12 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 )
 
-// Each of these was found by the model of discovery and reorganisation (partition/model/reorg.pml), which has a negative check for it.
+// Each of these was found by the model of discovery and reorganisation (partition/model/reorg.pml),
+// which has a negative check for it.
 
-// An owner behind the leader reads that an escrow waits; a reorganisation above its cursor gives the deployment another identity; then
-// the owner commits. Its cursor did not move, so only the generation tells.
+// An owner behind the leader reads that an escrow waits; a reorganisation above its cursor gives
+// the deployment another identity; then the owner commits. Its cursor did not move, so only the
+// generation tells.
 func TestAdmissionFromBeforeARollbackIsVoid(t *testing.T) {
 	for name, to := range map[string]ledger.Position{
 		"ahead of the cursor":           {Next: 2, Hash: blockHash(0, 1)},
@@ -37,7 +39,8 @@ func TestAdmissionFromBeforeARollbackIsVoid(t *testing.T) {
 			w.discover(1, moved)
 
 			_, err = w.led.CommitSlots(t.Context(), ledger.SlotCommit{
-				Epoch: 1, From: before, To: to, Announce: d.Late, Progress: []registry.Progress{{Address: escrow(1), Monitored: 2, CaughtUp: true}},
+				Epoch: 1, From: before, To: to, Announce: d.Late,
+				Progress: []registry.Progress{{Address: escrow(1), Monitored: 2, CaughtUp: true}},
 			})
 			require.ErrorIs(t, err, ledger.ErrMoved)
 			w.process(1)
@@ -51,7 +54,8 @@ func TestAdmissionFromBeforeARollbackIsVoid(t *testing.T) {
 	}
 }
 
-// After a rollback an owner may pass the blocks again before the leader has found the escrow again, or before it has caught the escrow up.
+// After a rollback an owner may pass the blocks again before the leader has found the escrow again,
+// or before it has caught the escrow up.
 func TestNothingIsRetractedBeforeItCouldReappear(t *testing.T) {
 	w := setup(t)
 	w.discover(0)
@@ -67,7 +71,8 @@ func TestNothingIsRetractedBeforeItCouldReappear(t *testing.T) {
 	d, err := w.led.Discovered(t.Context(), 10)
 	require.NoError(t, err)
 	require.Len(t, d.Late, 1)
-	r, err := w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: 1, From: w.slots, To: ledger.Position{Next: 4, Hash: blockHash(1, 3)}})
+	r, err := w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: 1, From: w.slots,
+		To: ledger.Position{Next: 4, Hash: blockHash(1, 3)}})
 	require.NoError(t, err)
 	require.Zero(t, r.Retracted, "the escrow is not caught up yet")
 	w.reload()
@@ -83,8 +88,8 @@ func TestNothingIsRetractedBeforeItCouldReappear(t *testing.T) {
 
 func id(e contract.Event) string { return e.ID() }
 
-// Two transactions that come in the other order on the new branch keep their identities. What was not published of them is published in the
-// order that the chain has now.
+// Two transactions that come in the other order on the new branch keep their identities. What was
+// not published of them is published in the order that the chain has now.
 func TestWhatReappearsTakesItsPlaceAnew(t *testing.T) {
 	w := setup(t)
 	w.discover(0, deployed(1, 1, 0, 10))
@@ -94,13 +99,15 @@ func TestWhatReappearsTakesItsPlaceAnew(t *testing.T) {
 	w.process(0, approved(1, 2, 0, 11))
 	w.discover(0)
 	w.process(0, approved(1, 3, 0, 12))
-	require.Equal(t, []string{id(approved(1, 2, 0, 11)), id(approved(1, 3, 0, 12))}, w.column(`select event_id from outbox_messages order by seq`))
+	require.Equal(t, []string{id(approved(1, 2, 0, 11)), id(approved(1, 3, 0, 12))},
+		w.column(`select event_id from outbox_messages order by seq`))
 	_, err := w.led.Rollback(t.Context(), w.slots, ledger.Position{Next: 2, Hash: blockHash(0, 1)})
 	require.NoError(t, err)
 	w.reload()
 	w.process(1, at(approved(1, 2, 0, 12), 1))
 	w.process(1, at(approved(1, 3, 0, 11), 1))
-	require.Equal(t, []string{id(approved(1, 2, 0, 12)), id(approved(1, 3, 0, 11))}, w.column(`select event_id from outbox_messages order by seq`))
+	require.Equal(t, []string{id(approved(1, 2, 0, 12)), id(approved(1, 3, 0, 11))},
+		w.column(`select event_id from outbox_messages order by seq`))
 }
 
 // What is in the outbox was not published, unless it is in doubt.
@@ -109,8 +116,9 @@ func TestRetractionInDoubt(t *testing.T) {
 		doubtful bool
 		want     []string
 	}{
-		"certain":  {false, []string{}},
-		"doubtful": {true, []string{"Approved:0", "Approved:1"}}, // the event goes out, once more perhaps, and then its retraction
+		"certain": {false, []string{}},
+		// the event goes out, once more perhaps, and then its retraction
+		"doubtful": {true, []string{"Approved:0", "Approved:1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := setup(t)
@@ -123,19 +131,22 @@ func TestRetractionInDoubt(t *testing.T) {
 				_, err := w.db.Exec(t.Context(), `update slot_ownership set doubt_seq = (select max(seq) from outbox)`)
 				require.NoError(t, err)
 			}
+
 			_, err := w.led.Rollback(t.Context(), w.slots, ledger.Position{Next: 2, Hash: blockHash(0, 1)})
 			require.NoError(t, err)
 			w.reload()
 			w.discover(1)
-			_, err = w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: 1, From: w.slots, To: ledger.Position{Next: 3, Hash: blockHash(1, 2)}})
+			_, err = w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: 1, From: w.slots,
+				To: ledger.Position{Next: 3, Hash: blockHash(1, 2)}})
 			require.NoError(t, err)
 			require.Equal(t, c.want, w.outbox())
 		})
 	}
 }
 
-// An instance that was ahead, on a branch that is gone, is dead, and its slots go on from a lower cursor which is canonical: nobody stands on the
-// old branch any more. Whoever processes another block of that height finds out.
+// An instance that was ahead, on a branch that is gone, is dead, and its slots go on from a lower
+// cursor which is canonical: nobody stands on the old branch any more. Whoever processes another
+// block of that height finds out.
 func TestCommitMeetsABlockOfAnotherBranch(t *testing.T) {
 	w := setup(t)
 	w.discover(0, deployed(1, 1, 0, 10))
@@ -143,13 +154,15 @@ func TestCommitMeetsABlockOfAnotherBranch(t *testing.T) {
 	low := w.slots
 	w.process(0, approved(1, 2, 0, 11))
 	w.process(0)
-	_, err := w.db.Exec(t.Context(), `update cursors set next_block = $1, block_hash = $2`, low.Next, low.Hash.Hex()) // as a claim does
+	// as a claim does
+	_, err := w.db.Exec(t.Context(), `update cursors set next_block = $1, block_hash = $2`, low.Next, low.Hash.Hex())
 	require.NoError(t, err)
 	w.publishAll()
 	w.reload()
 
 	commit := func(next int64, checked ledger.Block) error {
-		_, err := w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: 1, From: w.slots, To: ledger.Position{Next: next, Hash: blockHash(1, next-1)}, Checked: checked})
+		_, err := w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: 1, From: w.slots,
+			To: ledger.Position{Next: next, Hash: blockHash(1, next-1)}, Checked: checked})
 		return err
 	}
 	met := func(err error) ledger.Block {
@@ -157,7 +170,8 @@ func TestCommitMeetsABlockOfAnotherBranch(t *testing.T) {
 		require.ErrorAs(t, err, &other)
 		return other.Block
 	}
-	require.Equal(t, ledger.Block{Number: 2, Hash: blockHash(0, 2)}, met(commit(3, ledger.Block{})), "in the place of the last block")
+	require.Equal(t, ledger.Block{Number: 2, Hash: blockHash(0, 2)}, met(commit(3, ledger.Block{})),
+		"in the place of the last block")
 	inside := met(commit(9, ledger.Block{}))
 	require.Equal(t, ledger.Block{Number: 3, Hash: blockHash(0, 3)}, inside, "the highest inside the range")
 	r, err := w.led.Rollback(t.Context(), ledger.Position{Next: inside.Number + 1, Hash: inside.Hash}, low)
@@ -181,8 +195,8 @@ func TestCommitMeetsABlockOfAnotherBranch(t *testing.T) {
 	require.NoError(t, commit(9, same))
 }
 
-// Whoever claims slots with a lower cursor goes back to it. What its own slots had stored above it is orphaned until that height is passed again, not
-// until the height from which the claim went on.
+// Whoever claims slots with a lower cursor goes back to it. What its own slots had stored above it
+// is orphaned until that height is passed again, not until the height from which the claim went on.
 func TestRetractionWaitsForTheHighestBlockEver(t *testing.T) {
 	w := setup(t)
 	w.discover(0, deployed(1, 1, 0, 10))
@@ -191,7 +205,8 @@ func TestRetractionWaitsForTheHighestBlockEver(t *testing.T) {
 	w.process(0, approved(1, 3, 0, 11))
 	w.publishAll()
 	low := w.slots.To(2, blockHash(0, 1))
-	_, err := w.db.Exec(t.Context(), `update cursors set next_block = $1, block_hash = $2`, low.Next, low.Hash.Hex()) // as a claim does
+	// as a claim does
+	_, err := w.db.Exec(t.Context(), `update cursors set next_block = $1, block_hash = $2`, low.Next, low.Hash.Hex())
 	require.NoError(t, err)
 	w.reload()
 	w.process(0)
@@ -202,6 +217,7 @@ func TestRetractionWaitsForTheHighestBlockEver(t *testing.T) {
 	for range 3 {
 		w.discover(1)
 	}
+
 	require.Zero(t, w.process(1).Retracted, "block 3 has not been read again")
 	r2 := w.process(1, at(approved(1, 3, 0, 11), 1))
 	require.Equal(t, 1, r2.Revived)

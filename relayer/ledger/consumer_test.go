@@ -20,10 +20,11 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
-// Whatever the chain does, a consumer that keeps a set by event_id ends with the chain's events, in the chain's order. The chain is random: transactions of one
-// to four logs, deployments of two escrows at once, approvals that release, reorganisations up to six deep that drop, repeat, reorder and shift
-// transactions, back and forth. The leader and the owner lag behind each other, the publisher sends some of what it may, is in doubt now and then, and
-// slots change hands.
+// Whatever the chain does, a consumer that keeps a set by event_id ends with the chain's events, in
+// the chain's order. The chain is random: transactions of one to four logs, deployments of two
+// escrows at once, approvals that release, reorganisations up to six deep that drop, repeat,
+// reorder and shift transactions, back and forth. The leader and the owner lag behind each other,
+// the publisher sends some of what it may, is in doubt now and then, and slots change hands.
 func TestConsumersEndWithTheChain(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -32,6 +33,7 @@ func TestConsumersEndWithTheChain(t *testing.T) {
 			for range 150 {
 				s.step()
 			}
+
 			s.finish()
 			s.judge()
 			t.Log(s.tally())
@@ -78,10 +80,13 @@ type sent struct {
 func newStory(t *testing.T, seed uint64) *story {
 	s := &story{world: setup(t), rnd: rand.New(rand.NewPCG(seed, 8)), book: map[common.Address]bool{}}
 	if seed%2 == 1 { // everything is published
-		s.led = ledger.New(ledger.Config{DB: s.db, ChainID: chain, InstanceID: me, EventNames: names, Publishes: func(string) bool { return true }})
+		s.led = ledger.New(ledger.Config{DB: s.db, ChainID: chain, InstanceID: me, EventNames: names,
+			Publishes: func(string) bool { return true }})
 	}
+
 	s.box = outbox.Box{DB: s.db, ChainID: chain, Owner: me}
 	s.chain = []block{{}, s.newBlock(nil)}
+
 	return s
 }
 
@@ -98,14 +103,17 @@ func (s *story) events(number int64) (all []contract.Event) {
 	for _, tx := range s.chain[number].txs {
 		index += uint(tx.noise)
 		for _, e := range tx.logs {
-			e.BlockNumber, e.BlockHash, e.BlockTime, e.TxHash, e.LogIndex = uint64(number), s.chain[number].hash, uint64(1000+number), tx.hash, index
+			e.BlockNumber, e.BlockHash, e.BlockTime, e.TxHash, e.LogIndex = uint64(number), s.chain[number].hash,
+				uint64(1000+number), tx.hash, index
 			if e.Name == "EscrowReleased" { // it says when: in another block it is another event
 				e.Args = fmt.Appendf(nil, `{"payee":"%s","amount":"1000","timestamp":"%d"}`, account(0xbb), 1000+number)
 			}
+
 			all = append(all, e)
 			index++
 		}
 	}
+
 	return all
 }
 
@@ -117,11 +125,13 @@ func (s *story) deployed() (all []int) {
 			seen[e.Escrow] = seen[e.Escrow] || e.Name == ledger.Deployed
 		}
 	}
+
 	for i := range 40 {
 		if seen[escrow(i)] {
 			all = append(all, i)
 		}
 	}
+
 	return all
 }
 
@@ -146,14 +156,17 @@ func (s *story) newTransaction() transaction {
 		tx.logs = append(creates(free[0]), creates(free[1])...)
 	default:
 		who := there[s.rnd.IntN(len(there))]
-		tx.logs = []contract.Event{event("Approved", who, 0, 0, 0, fmt.Sprintf(`{"approver":"%s"}`, account(byte(s.rnd.IntN(3)))))}
+		tx.logs = []contract.Event{event("Approved", who, 0, 0, 0,
+			fmt.Sprintf(`{"approver":"%s"}`, account(byte(s.rnd.IntN(3)))))}
 		if kind == 2 {
 			tx.logs = append(tx.logs, released(who, 0, 0, 0))
 		}
+
 		if kind == 3 {
 			tx.logs = append(tx.logs, tx.logs[0])
 		}
 	}
+
 	return tx
 }
 
@@ -167,36 +180,43 @@ func (s *story) mine(waiting []transaction) {
 			tip.txs = append(tip.txs, tx)
 		}
 	}
+
 	for range s.rnd.IntN(3) {
 		tip.txs = append(tip.txs, s.newTransaction())
 	}
 }
 
-// possible says whether a transaction can be mined now: its escrows are there, or are not if it deploys them, and it was not mined yet.
+// possible says whether a transaction can be mined now: its escrows are there, or are not if it
+// deploys them, and it was not mined yet.
 func (s *story) possible(tx transaction) bool {
 	for _, b := range s.chain {
 		if slices.ContainsFunc(b.txs, func(other transaction) bool { return other.hash == tx.hash }) {
 			return false
 		}
 	}
+
 	there := map[common.Address]bool{}
 	for _, i := range s.deployed() {
 		there[escrow(i)] = true
 	}
+
 	creates := tx.logs[0].Name == "EscrowCreated"
 	for _, e := range tx.logs {
 		if there[e.Escrow] == creates {
 			return false
 		}
 	}
+
 	return true
 }
 
-// reorganise takes blocks away and mines others in their place, or goes back to a branch that was left. Who has processed one of them rolls back.
+// reorganise takes blocks away and mines others in their place, or goes back to a branch that was
+// left. Who has processed one of them rolls back.
 func (s *story) reorganise() {
 	if s.head() < 3 {
 		return
 	}
+
 	fork := max(1, s.head()-int64(1+s.rnd.IntN(6)))
 	gone := slices.Clone(s.chain[fork+1:])
 	length := s.head()
@@ -208,12 +228,14 @@ func (s *story) reorganise() {
 		for _, b := range gone {
 			waiting = append(waiting, b.txs...)
 		}
+
 		switch s.rnd.IntN(3) {
 		case 0:
 			s.rnd.Shuffle(len(waiting), func(i, j int) { waiting[i], waiting[j] = waiting[j], waiting[i] })
 		case 1:
 			waiting = slices.DeleteFunc(waiting, func(transaction) bool { return s.rnd.IntN(3) == 0 })
 		}
+
 		s.chain = s.chain[: fork+1 : fork+1]
 		for s.head() <= length {
 			n := min(len(waiting), s.rnd.IntN(4))
@@ -221,15 +243,18 @@ func (s *story) reorganise() {
 			waiting = waiting[n:]
 		}
 	}
+
 	s.old = append(s.old, left)
 
 	stale := s.slots
 	if s.fact.Next > stale.Next {
 		stale = s.fact
 	}
+
 	if stale.Next-1 <= fork {
 		return
 	}
+
 	r, err := s.led.Rollback(s.t.Context(), stale, ledger.Position{Next: fork + 1, Hash: s.chain[fork].hash})
 	require.NoError(s.t, err)
 	require.True(s.t, r.Done)
@@ -245,6 +270,7 @@ func (s *story) backTo(fork int64) []block {
 			return slices.Clone(b)
 		}
 	}
+
 	return nil
 }
 
@@ -254,7 +280,9 @@ func (s *story) loadBook() {
 	for i := range all {
 		all[i] = int16(i)
 	}
-	require.NoError(s.t, registry.Load(s.t.Context(), s.db, chain, all, 0, func(a common.Address, _ int64) { s.book[a] = true }))
+
+	require.NoError(s.t, registry.Load(s.t.Context(), s.db, chain, all, 0,
+		func(a common.Address, _ int64) { s.book[a] = true }))
 }
 
 // lead commits the next block of the factory watch.
@@ -262,19 +290,22 @@ func (s *story) lead() {
 	if s.fact.Next > s.head() {
 		return
 	}
+
 	c := ledger.FactoryCommit{Epoch: 1, From: s.fact, To: s.fact.To(s.fact.Next+1, s.chain[s.fact.Next].hash)}
 	for _, e := range s.events(s.fact.Next) {
 		if e.Name == ledger.Deployed {
 			c.Events = append(c.Events, e)
 		}
 	}
+
 	r, err := s.led.CommitFactory(s.t.Context(), c)
 	require.NoError(s.t, err)
 	s.revived += r.Revived
 	s.fact = c.To
 }
 
-// own commits the next block of the slot watch. Escrows that are behind its cursor are caught up first, those ahead of it join.
+// own commits the next block of the slot watch. Escrows that are behind its cursor are caught up
+// first, those ahead of it join.
 func (s *story) own() {
 	d, err := s.led.Discovered(s.t.Context(), 1000)
 	require.NoError(s.t, err)
@@ -284,22 +315,27 @@ func (s *story) own() {
 			ahead = append(ahead, l)
 			continue
 		}
+
 		var missed []contract.Event
 		for n := l.Next(); n < s.slots.Next; n++ {
 			missed = append(missed, s.of(n, func(a common.Address) bool { return a == l.Address })...)
 		}
+
 		s.commit(ledger.SlotCommit{From: s.slots, To: s.slots, Announce: []registry.Late{l}, Events: missed,
 			Progress: []registry.Progress{{Address: l.Address, Monitored: s.slots.Next - 1, CaughtUp: true}}})
 		s.book[l.Address] = true
 	}
+
 	if s.slots.Next > s.head() {
 		return
 	}
+
 	c := ledger.SlotCommit{From: s.slots, To: s.slots.To(s.slots.Next+1, s.chain[s.slots.Next].hash), Announce: ahead}
 	for _, l := range ahead {
 		s.book[l.Address] = true
 		c.Progress = append(c.Progress, registry.Progress{Address: l.Address, Monitored: s.slots.Next, CaughtUp: true})
 	}
+
 	c.Events = s.of(s.slots.Next, func(a common.Address) bool { return s.book[a] })
 	s.commit(c)
 	s.slots = c.To
@@ -311,6 +347,7 @@ func (s *story) of(number int64, ours func(common.Address) bool) (events []contr
 			events = append(events, e)
 		}
 	}
+
 	return events
 }
 
@@ -321,7 +358,8 @@ func (s *story) commit(c ledger.SlotCommit) {
 	s.revived += r.Revived
 }
 
-// publish sends what may be sent of some escrows, in the order of the outbox, and deletes it, or does not hear of its arrival.
+// publish sends what may be sent of some escrows, in the order of the outbox, and deletes it, or
+// does not hear of its arrival.
 func (s *story) publish(all bool) {
 	page, err := s.box.Page(s.t.Context(), 0, 10_000, nil)
 	require.NoError(s.t, err)
@@ -340,14 +378,17 @@ func (s *story) publish(all bool) {
 			stopped[lane] = true
 			continue
 		}
+
 		s.send(&f.Pending)
 		if !all && s.rnd.IntN(8) == 0 {
 			require.NoError(s.t, s.box.Doubt(s.t.Context(), map[int16]int64{f.Slot: f.Seq}))
 			stopped[lane] = true
 			continue
 		}
+
 		done = append(done, outbox.Sent{Seq: f.Seq, Slot: f.Slot})
 	}
+
 	require.NoError(s.t, s.box.Delete(s.t.Context(), done, time.Minute))
 }
 
@@ -388,15 +429,19 @@ func (s *story) finish() {
 	for range 12 {
 		s.mine(nil)
 	}
+
 	for range len(s.chain) {
 		s.lead()
 	}
+
 	for range len(s.chain) {
 		s.own()
 	}
+
 	for range 3 { // what was acknowledged lets its retraction go
 		s.publish(true)
 	}
+
 	require.Empty(s.t, s.column(`select event_id || ' ' || kind from outbox_messages`))
 	require.Empty(s.t, s.column(`select event_id from processed_events where state = 'orphaned'`))
 }
@@ -411,6 +456,7 @@ func (s *story) tally() string {
 			extended++
 		}
 	}
+
 	return fmt.Sprintf("%d blocks, %d rolled back, %d messages, %d of them retractions, %d under an extended id, %d events revived, %d dropped unsent", s.born, s.rolled,
 		len(s.sent), retractions, extended, s.revived, len(s.column(`select '' from orphaned_events where state = 4`)))
 }
@@ -433,12 +479,14 @@ func (s *story) judge() {
 			}
 		}
 	}
+
 	stored, err := s.led.Stored(s.t.Context(), 0, 1<<40)
 	require.NoError(s.t, err)
 	var got []string
 	for i := range stored {
 		got = append(got, content(&stored[i]))
 	}
+
 	require.Equal(s.t, want, got, "stored")
 	s.identities()
 
@@ -469,11 +517,13 @@ func (s *story) identities() {
 	}
 }
 
-// interleave merges the two topics, each in its order: as they were sent, retractions first, retractions last, at random.
+// interleave merges the two topics, each in its order: as they were sent, retractions first,
+// retractions last, at random.
 func (s *story) interleave(round int) []sent {
 	if round == 0 {
 		return s.sent
 	}
+
 	type keyed struct {
 		sent
 		key float64
@@ -485,6 +535,7 @@ func (s *story) interleave(round int) []sent {
 		if m.retraction {
 			topic = 1
 		}
+
 		switch round {
 		case 1:
 			at[0], at[1] = 1, 0
@@ -493,17 +544,21 @@ func (s *story) interleave(round int) []sent {
 		default:
 			at[topic] += s.rnd.Float64()
 		}
+
 		all = append(all, keyed{m, at[topic]})
 	}
+
 	slices.SortStableFunc(all, func(a, b keyed) int { return cmp.Compare(a.key, b.key) })
 	merged := make([]sent, len(all))
 	for i := range all {
 		merged[i] = all[i].sent
 	}
+
 	return merged
 }
 
-// consume is a consumer with tombstones. It returns what it keeps, and that of each escrow in the order in which it came.
+// consume is a consumer with tombstones. It returns what it keeps, and that of each escrow in the
+// order in which it came.
 func (s *story) consume(messages []sent) (kept []string, sequence map[common.Address][]string) {
 	tombs, have := map[string]bool{}, map[string]sent{}
 	var order []string
@@ -519,6 +574,7 @@ func (s *story) consume(messages []sent) (kept []string, sequence map[common.Add
 			}
 		}
 	}
+
 	sequence = map[common.Address][]string{}
 	for _, id := range order {
 		if m, ok := have[id]; ok {
@@ -526,5 +582,6 @@ func (s *story) consume(messages []sent) (kept []string, sequence map[common.Add
 			sequence[m.escrow] = append(sequence[m.escrow], m.content)
 		}
 	}
+
 	return kept, sequence
 }

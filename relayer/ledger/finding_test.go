@@ -29,6 +29,7 @@ func TestFindingsAreRemembered(t *testing.T) {
 	for _, kind := range []string{ledger.DeepReorg, ledger.ExtraEvent} {
 		require.WithinDuration(t, time.Now(), last[kind], time.Hour, kind)
 	}
+
 	require.NotContains(t, last, ledger.MissingEvent)
 	require.Equal(t, []string{"deep_reorg 1 2", "extra_event 7 3"},
 		w.column(`select kind || ' ' || block_number || ' ' || events from findings order by id`))
@@ -43,7 +44,8 @@ func TestFindingsAreRemembered(t *testing.T) {
 	missed := approved(1, 1, 5, 12)
 	_, err = w.led.Repair(t.Context(), 1, v, 1, []contract.Event{missed}, nil)
 	require.NoError(t, err)
-	require.Equal(t, []string{"missing_event 1 1"}, w.column(`select kind || ' ' || block_number || ' ' || events from findings order by id desc limit 1`))
+	require.Equal(t, []string{"missing_event 1 1"},
+		w.column(`select kind || ' ' || block_number || ' ' || events from findings order by id desc limit 1`))
 	_, err = w.led.Repair(t.Context(), 99, v, 2, []contract.Event{missed}, nil)
 	require.ErrorIs(t, err, ledger.ErrMoved)
 	require.Equal(t, []string{"3"}, w.column(`select count(*)::text from findings`), "what was not done was not found")

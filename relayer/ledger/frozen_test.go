@@ -12,17 +12,21 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 )
 
-// frozenCommit is a commit of another instance up to block 1 that stands still in the middle: its process is frozen. end ends it.
+// frozenCommit is a commit of another instance up to block 1 that stands still in the middle: its
+// process is frozen. end ends it.
 func (w *world) frozenCommit() (end func()) {
 	ctx := w.t.Context()
 	tx, err := w.db.Begin(ctx)
 	require.NoError(w.t, err)
 	led := ledger.New(ledger.Config{DB: w.db, ChainID: chain, InstanceID: "r1", EventNames: names, Publishes: publishes})
-	require.NoError(w.t, ledger.Remember(ctx, led, tx, ledger.Position{Next: 1}, ledger.Position{Next: 2, Hash: blockHash(0, 1)}))
+	require.NoError(w.t, ledger.Remember(ctx, led, tx, ledger.Position{Next: 1},
+		ledger.Position{Next: 2, Hash: blockHash(0, 1)}))
+
 	return func() { require.NoError(w.t, tx.Rollback(context.WithoutCancel(ctx))) }
 }
 
-// A process that is frozen in the middle of a commit holds up nobody who commits at the same height, or on another branch.
+// A process that is frozen in the middle of a commit holds up nobody who commits at the same
+// height, or on another branch.
 func TestFrozenCommitHoldsUpNobody(t *testing.T) {
 	w := setup(t)
 	end := w.frozenCommit()
@@ -35,18 +39,22 @@ func TestFrozenCommitHoldsUpNobody(t *testing.T) {
 		require.NoError(t, err)
 		w.slots = to
 	}
-	require.Equal(t, []string{"2", "3"}, w.column(`select number::text from chain_blocks order by number`), "the frozen one has block 1")
+
+	require.Equal(t, []string{"2", "3"}, w.column(`select number::text from chain_blocks order by number`),
+		"the frozen one has block 1")
 }
 
 // Two commits of one height on two branches may miss each other; the next one of either finds out.
 func TestBranchesThatMissEachOtherMeetOneBlockLater(t *testing.T) {
 	w := setup(t)
 	end := w.frozenCommit()
-	_, err := w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: 1, From: w.slots, To: w.slots.To(2, blockHash(1, 1))})
+	_, err := w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: 1, From: w.slots,
+		To: w.slots.To(2, blockHash(1, 1))})
 	require.NoError(t, err)
 	w.slots = w.slots.To(2, blockHash(1, 1))
 	end()
-	_, err = w.db.Exec(t.Context(), `insert into chain_blocks values ($1, 1, $2)`, chain, blockHash(0, 1).Hex()) // the other one goes on after all
+	// the other one goes on after all
+	_, err = w.db.Exec(t.Context(), `insert into chain_blocks values ($1, 1, $2)`, chain, blockHash(0, 1).Hex())
 	require.NoError(t, err)
 	_, err = w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: 1, From: w.slots, To: w.slots.To(3, blockHash(1, 2))})
 	met := new(ledger.BranchError)
@@ -54,7 +62,8 @@ func TestBranchesThatMissEachOtherMeetOneBlockLater(t *testing.T) {
 	require.Equal(t, ledger.Block{Number: 1, Hash: blockHash(0, 1)}, met.Block)
 }
 
-// A stored event of another branch in the place of a new one is found, and taken back although nothing else knows of its block.
+// A stored event of another branch in the place of a new one is found, and taken back although
+// nothing else knows of its block.
 func TestEventOfAnotherBranchInTheWay(t *testing.T) {
 	w := setup(t)
 	w.discover(0, deployed(1, 1, 0, 11))
@@ -67,17 +76,20 @@ func TestEventOfAnotherBranchInTheWay(t *testing.T) {
 	require.NoError(t, err)
 	w.publishAll()
 	w.reload()
-	_, err = w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: 1, From: w.slots, To: w.slots.To(3, blockHash(1, 2)), Events: []contract.Event{at(approved(1, 2, 1, 13), 1)}})
+	_, err = w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: 1, From: w.slots, To: w.slots.To(3, blockHash(1, 2)),
+		Events: []contract.Event{at(approved(1, 2, 1, 13), 1)}})
 	met := new(ledger.BranchError)
 	require.ErrorAs(t, err, &met)
 	require.Equal(t, ledger.Block{Number: 2, Hash: blockHash(0, 2)}, met.Block)
-	r, err := w.led.Rollback(t.Context(), ledger.Position{Next: 3, Hash: blockHash(0, 2)}, ledger.Position{Next: 2, Hash: blockHash(0, 1)})
+	r, err := w.led.Rollback(t.Context(), ledger.Position{Next: 3, Hash: blockHash(0, 2)},
+		ledger.Position{Next: 2, Hash: blockHash(0, 1)})
 	require.NoError(t, err)
 	require.True(t, r.Done)
 	require.Equal(t, 1, r.Orphaned)
 }
 
-// A rollback holds the row that the leader's heartbeat is written to. One that takes long outlives the tenure that began it, or it would be begun again for ever.
+// A rollback holds the row that the leader's heartbeat is written to. One that takes long outlives
+// the tenure that began it, or it would be begun again for ever.
 func TestRollbackOutlivesItsTenure(t *testing.T) {
 	w := setup(t)
 	w.discover(0, deployed(1, 1, 0, 11))
@@ -89,6 +101,7 @@ func TestRollbackOutlivesItsTenure(t *testing.T) {
 		_, err := w.db.Exec(t.Context(), sql)
 		require.NoError(t, err)
 	}
+
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { // ends with the rollback
@@ -96,6 +109,7 @@ func TestRollbackOutlivesItsTenure(t *testing.T) {
 		if err == nil && !r.Done {
 			err = errors.New("not done")
 		}
+
 		done <- err
 	}()
 	require.Eventually(t, func() bool {

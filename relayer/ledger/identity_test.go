@@ -22,7 +22,8 @@ func (w *world) reorganise() {
 	w.reload()
 }
 
-// One transaction, an approval that releases at once, is mined again one log index later: the second event gets the first one's index.
+// One transaction, an approval that releases at once, is mined again one log index later: the
+// second event gets the first one's index.
 func TestLogsShiftIntoEachOther(t *testing.T) {
 	w := setup(t)
 	w.discover(0, deployed(1, 1, 0, 11))
@@ -45,14 +46,17 @@ func TestLogsShiftIntoEachOther(t *testing.T) {
 	require.Equal(t, []string{"4d:7"}, w.column(`select right(last_event_id, -64) from escrow_records`))
 }
 
-// A transaction that deploys two escrows is mined again in another place: the second one's deployment has the id that the first one's had, or they swap.
+// A transaction that deploys two escrows is mined again in another place: the second one's
+// deployment has the id that the first one's had, or they swap.
 func TestDeploymentsShiftIntoEachOther(t *testing.T) {
 	for name, c := range map[string]struct {
 		first, second uint
 		want          []string
 	}{
-		"shifted":  {6, 7, []string{"4d:6:1 EscrowDeployed of 1 event", "4d:7 EscrowDeployed of 2 event", "4d:5 EscrowDeployed of 1 retraction", "4d:6 EscrowDeployed of 2 retraction"}},
-		"swapped":  {6, 5, []string{"4d:5:1 EscrowDeployed of 2 event", "4d:6:1 EscrowDeployed of 1 event", "4d:5 EscrowDeployed of 1 retraction", "4d:6 EscrowDeployed of 2 retraction"}},
+		"shifted": {6, 7, []string{"4d:6:1 EscrowDeployed of 1 event", "4d:7 EscrowDeployed of 2 event",
+			"4d:5 EscrowDeployed of 1 retraction", "4d:6 EscrowDeployed of 2 retraction"}},
+		"swapped": {6, 5, []string{"4d:5:1 EscrowDeployed of 2 event", "4d:6:1 EscrowDeployed of 1 event",
+			"4d:5 EscrowDeployed of 1 retraction", "4d:6 EscrowDeployed of 2 retraction"}},
 		"the same": {5, 6, []string{}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -66,12 +70,14 @@ func TestDeploymentsShiftIntoEachOther(t *testing.T) {
 			if c.first > c.second {
 				again[0], again[1] = again[1], again[0]
 			}
+
 			w.discover(1, again...)
 			w.process(1)
 			w.discover(1)
 			w.process(1)
 			require.ElementsMatch(t, c.want, w.messages())
-			require.Equal(t, []string{"active true", "active true"}, w.column(`select status || ' ' || caught_up from escrow_registry`))
+			require.Equal(t, []string{"active true", "active true"},
+				w.column(`select status || ' ' || caught_up from escrow_registry`))
 			require.Equal(t, []string{again[0].Escrow.Hex()[41:], again[1].Escrow.Hex()[41:]},
 				w.column(`select right(escrow, 1) from processed_events where state = 'canonical' and block_number = 2 order by log_index`))
 			require.Len(t, w.column(`select r.event_id from escrow_registry r join processed_events p using (chain_id, event_id) where p.state = 'canonical' and p.escrow = r.address`), 2)
@@ -80,7 +86,8 @@ func TestDeploymentsShiftIntoEachOther(t *testing.T) {
 	}
 }
 
-// The most ordinary transaction, createEscrow: EscrowCreated takes the index that EscrowDeployed had, or the other way round.
+// The most ordinary transaction, createEscrow: EscrowCreated takes the index that EscrowDeployed
+// had, or the other way round.
 func TestCreationShiftsIntoItself(t *testing.T) {
 	for name, shift := range map[string]int{"later": +1, "earlier": -1} {
 		t.Run(name, func(t *testing.T) {
@@ -103,7 +110,8 @@ func TestCreationShiftsIntoItself(t *testing.T) {
 	}
 }
 
-// A chain that goes from A to B, back to A, and to B again: what was retracted never comes back under an id that consumers have forgotten.
+// A chain that goes from A to B, back to A, and to B again: what was retracted never comes back
+// under an id that consumers have forgotten.
 func TestAnIDIsNeverPublishedAgain(t *testing.T) {
 	w := setup(t)
 	w.discover(0, deployed(1, 1, 0, 11))
@@ -121,6 +129,7 @@ func TestAnIDIsNeverPublishedAgain(t *testing.T) {
 		require.NoError(t, err)
 		w.reload()
 	}
+
 	require.Len(t, seen, 4)
 }
 
@@ -140,7 +149,8 @@ func TestWhatReappearsAfterItsRetractionWasQueued(t *testing.T) {
 	require.Equal(t, []string{"4d:5 Approved of 1 retraction", "4d:5:1 Approved of 1 event"}, w.messages())
 }
 
-// What a consumer keeps is in the order of the chain: an event that comes back behind a new one is published again behind it.
+// What a consumer keeps is in the order of the chain: an event that comes back behind a new one is
+// published again behind it.
 func TestWhatComesBackBehindSomethingNewIsPublishedAgain(t *testing.T) {
 	w := setup(t)
 	w.discover(0, deployed(1, 1, 0, 11))

@@ -1,15 +1,17 @@
 // Package ledger owns every transaction on events: what an owner commits for its slots, what the leader commits for the
 // factory, and the rollback of a reorganisation.
 //
-// One processed range is one transaction: the cursor advances, under the epoch of whoever holds the right, together with
-// everything that the range brought. An event is (block hash, log index); those that are stored already change nothing.
-// A commit therefore either happened as a whole or not at all, can be repeated, and fails with ErrMoved when somebody else took
-// the right or moved the cursor: then nothing is written, and the caller looks again where it stands.
+// One processed range is one transaction: the cursor advances, under the epoch of whoever holds the
+// right, together with everything that the range brought. An event is (block hash, log index);
+// those that are stored already change nothing. A commit therefore either happened as a whole or
+// not at all, can be repeated, and fails with ErrMoved when somebody else took the right or moved
+// the cursor: then nothing is written, and the caller looks again where it stands.
 //
 //	advance cursor (epoch, from) ─► events, outbox ─► records, registry ─► commit
 //
-// Outbox rows of a slot are written by its owner only, and one commit after the other, so seq order is the order in which they
-// were committed and have to be published. (A replay and the verifier write rows too, and say so on OutboxChannel.)
+// Outbox rows of a slot are written by its owner only, and one commit after the other, so seq order
+// is the order in which they were committed and have to be published. (A replay and the verifier
+// write rows too, and say so on OutboxChannel.)
 package ledger
 
 import (
@@ -36,17 +38,19 @@ const OutboxChannel = "relayer_outbox"
 // Deployed is the event of the factory that announces an escrow.
 const Deployed = "EscrowDeployed"
 
-// ErrMoved means that a commit found its cursor moved or its epoch raised: a claim, a release, a rollback or another owner
-// came in between. Nothing was written.
+// ErrMoved means that a commit found its cursor moved or its epoch raised: a claim, a release, a
+// rollback or another owner came in between. Nothing was written.
 var ErrMoved = errors.New("the cursor moved or the right to commit changed hands")
 
-// BranchError means that a range meets a block that was remembered before, or that a stored event is in, and that nobody has compared with it: the last
-// block of the range or the one before the range is another one, or the block lies inside the range. Nothing was written. One of the two branches is not the
-// chain's.
+// BranchError means that a range meets a block that was remembered before, or that a stored event
+// is in, and that nobody has compared with it: the last block of the range or the one before the
+// range is another one, or the block lies inside the range. Nothing was written. One of the two
+// branches is not the chain's.
 type BranchError struct{ Block Block }
 
 func (e *BranchError) Error() string {
-	return fmt.Sprintf("block %d was processed before as %s: one of the two is not canonical", e.Block.Number, e.Block.Hash)
+	return fmt.Sprintf("block %d was processed before as %s: one of the two is not canonical",
+		e.Block.Number, e.Block.Hash)
 }
 
 // ErrFenced means that the epoch is over: whatever was held under it is void.
@@ -72,8 +76,9 @@ type Ledger struct {
 // New returns a Ledger.
 func New(cfg Config) *Ledger { return &Ledger{cfg: cfg} }
 
-// Position is a cursor: the next block to process, and the hash of the block before it (zero when unknown). A rollback raises the generation of
-// every cursor, also of those that it does not move: what was read before it, of the chain or of the registry, can no longer be committed.
+// Position is a cursor: the next block to process, and the hash of the block before it (zero when
+// unknown). A rollback raises the generation of every cursor, also of those that it does not move:
+// what was read before it, of the chain or of the registry, can no longer be committed.
 type Position struct {
 	Next       int64
 	Hash       common.Hash
@@ -92,7 +97,9 @@ func hash(h common.Hash) *string {
 	if h == (common.Hash{}) {
 		return nil
 	}
+
 	s := h.Hex()
+
 	return &s
 }
 
@@ -101,18 +108,21 @@ func position(next int64, hash *string, generation int64) Position {
 	if hash != nil {
 		p.Hash = common.HexToHash(*hash)
 	}
+
 	return p
 }
 
 // SlotPosition reads the cursor of this instance under an epoch; ErrFenced when the epoch is over.
 func (l *Ledger) SlotPosition(ctx context.Context, epoch int64) (Position, error) {
-	return l.position(ctx, `select next_block, block_hash, generation from cursors where chain_id = $1 and epoch = $2 and instance_id = $3 and next_block is not null`,
+	return l.position(ctx,
+		`select next_block, block_hash, generation from cursors where chain_id = $1 and epoch = $2 and instance_id = $3 and next_block is not null`,
 		l.cfg.ChainID, epoch, l.cfg.InstanceID)
 }
 
 // FactoryPosition reads the cursor of the factory watch under an epoch; ErrFenced when the epoch is over.
 func (l *Ledger) FactoryPosition(ctx context.Context, epoch int64) (Position, error) {
-	return l.position(ctx, `select next_block, block_hash, generation from leadership where chain_id = $1 and epoch = $2`, l.cfg.ChainID, epoch)
+	return l.position(ctx, `select next_block, block_hash, generation from leadership where chain_id = $1 and epoch = $2`,
+		l.cfg.ChainID, epoch)
 }
 
 func (l *Ledger) position(ctx context.Context, query string, args ...any) (Position, error) {
@@ -122,9 +132,11 @@ func (l *Ledger) position(ctx context.Context, query string, args ...any) (Posit
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Position{}, ErrFenced
 	}
+
 	if err != nil {
 		return Position{}, fmt.Errorf("read the cursor: %w", err)
 	}
+
 	return position(next, h, generation), nil
 }
 
@@ -136,22 +148,29 @@ type Discovered struct {
 
 // Discovered reads both at one moment. At most limit late escrows are returned, those furthest behind first.
 func (l *Ledger) Discovered(ctx context.Context, limit int) (d Discovered, err error) {
-	err = pgx.BeginTxFunc(ctx, l.cfg.DB, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		if err := tx.QueryRow(ctx, `select next_block from leadership where chain_id = $1`, l.cfg.ChainID).Scan(&d.Next); err != nil {
-			return fmt.Errorf("read the factory cursor: %w", err)
-		}
-		d.Late, err = registry.ListLate(ctx, tx, l.cfg.ChainID, l.cfg.InstanceID, limit)
-		return err
-	})
+	err = pgx.BeginTxFunc(ctx, l.cfg.DB, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly},
+		func(tx pgx.Tx) error {
+			if err := tx.QueryRow(ctx, `select next_block from leadership where chain_id = $1`,
+				l.cfg.ChainID).Scan(&d.Next); err != nil {
+				return fmt.Errorf("read the factory cursor: %w", err)
+			}
+
+			d.Late, err = registry.ListLate(ctx, tx, l.cfg.ChainID, l.cfg.InstanceID, limit)
+
+			return err
+		})
+
 	return d, err
 }
 
-// SlotCommit is what an owner stores for a range of blocks. From.Next == To.Next stores events without moving the cursor, which is how
-// late escrows are caught up.
+// SlotCommit is what an owner stores for a range of blocks. From.Next == To.Next stores events
+// without moving the cursor, which is how late escrows are caught up.
 type SlotCommit struct {
 	Epoch    int64
 	From, To Position
-	Checked  Block               // a block inside the range that was remembered (BranchError) and that the caller has found canonical
+	// a block inside the range that was remembered (BranchError) and that the caller has found
+	// canonical
+	Checked  Block
 	Time     uint64              // of block To.Next-1, unix seconds
 	Announce []registry.Late     // their EscrowDeployed goes into the outbox, before all else
 	Progress []registry.Progress // of late escrows
@@ -163,8 +182,9 @@ type Result struct {
 	Pending    []outbox.Pending // new outbox rows, in seq order
 	New        int              // events stored
 	Duplicates int              // events that were stored already
-	Retracted  int              // orphans of a reorganisation that did not reappear: their rows are in the outbox, not in Pending
-	Revived    int              // orphans that reappeared: their rows may be in the outbox, not in Pending
+	// orphans of a reorganisation that did not reappear: their rows are in the outbox, not in Pending
+	Retracted int
+	Revived   int // orphans that reappeared: their rows may be in the outbox, not in Pending
 
 	revived map[place]bool
 }
@@ -174,6 +194,7 @@ func (l *Ledger) CommitSlots(ctx context.Context, c SlotCommit) (r Result, err e
 	if _, err := l.names(ctx); err != nil {
 		return Result{}, err
 	}
+
 	ahead := foldAhead(c.Events)
 	defer func() { <-ahead.done }()
 	err = l.tx(ctx, func(tx pgx.Tx) error {
@@ -182,9 +203,11 @@ func (l *Ledger) CommitSlots(ctx context.Context, c SlotCommit) (r Result, err e
 		if err != nil {
 			return err
 		}
+
 		if err := l.announce(ctx, tx, c.Announce, &r); err != nil {
 			return err
 		}
+
 		settle := func(ctx context.Context, tx pgx.Tx, r *Result) error {
 			return l.retract(ctx, tx, c.To.Next, r)
 		}
@@ -192,20 +215,25 @@ func (l *Ledger) CommitSlots(ctx context.Context, c SlotCommit) (r Result, err e
 		if err != nil {
 			return err
 		}
+
 		if err := l.project(ctx, tx, fresh, ahead); err != nil {
 			return err
 		}
+
 		if err := registry.Advance(ctx, tx, l.cfg.ChainID, c.Progress); err != nil {
 			return err
 		}
+
 		if !past.open {
 			return nil
 		}
+
 		return settle(ctx, tx, &r)
 	})
 	if err != nil {
 		return Result{}, fmt.Errorf("commit %d events of blocks %d to %d: %w", len(c.Events), c.From.Next, c.To.Next-1, err)
 	}
+
 	return r, nil
 }
 
@@ -222,6 +250,7 @@ func (l *Ledger) CommitFactory(ctx context.Context, c FactoryCommit) (r Result, 
 	if _, err := l.names(ctx); err != nil {
 		return Result{}, err
 	}
+
 	ahead := foldAhead(c.Events)
 	defer func() { <-ahead.done }()
 	err = l.tx(ctx, func(tx pgx.Tx) error {
@@ -230,21 +259,27 @@ func (l *Ledger) CommitFactory(ctx context.Context, c FactoryCommit) (r Result, 
 		if err != nil {
 			return err
 		}
+
 		fresh, err := l.store(ctx, tx, c.Events, storing{orphans: past.orphans}, &r)
 		if err != nil {
 			return err
 		}
+
 		if err := l.project(ctx, tx, fresh, ahead); err != nil {
 			return err
 		}
+
 		if err := registry.Record(ctx, tx, l.cfg.ChainID, discoveries(fresh, r.revived)); err != nil {
 			return err
 		}
+
 		return l.notify(ctx, tx, registry.Channel)
 	})
 	if err != nil {
-		return Result{}, fmt.Errorf("commit %d discoveries of blocks %d to %d: %w", len(c.Events), c.From.Next, c.To.Next-1, err)
+		return Result{}, fmt.Errorf("commit %d discoveries of blocks %d to %d: %w", len(c.Events), c.From.Next,
+			c.To.Next-1, err)
 	}
+
 	return r, nil
 }
 
@@ -254,26 +289,30 @@ func discoveries(deployed []contract.Event, revived map[place]bool) []registry.D
 	for i := range deployed {
 		e := &deployed[i]
 		found[i] = registry.Discovery{
-			Address: e.Escrow, Slot: partition.Slot(e.Escrow), Block: int64(e.BlockNumber), LogIndex: int32(e.LogIndex), TxHash: e.TxHash,
+			Address: e.Escrow, Slot: partition.Slot(e.Escrow), Block: int64(e.BlockNumber), LogIndex: int32(e.LogIndex),
+			TxHash:     e.TxHash,
 			Occurrence: e.Occurrence, Announced: revived[placeOf(e)],
 		}
 	}
+
 	return found
 }
 
-// advanceSlots moves the cursor of an instance if its epoch still holds and nobody moved it; it locks the row until the commit,
-// so a claim waits for the commit and sees it.
+// advanceSlots moves the cursor of an instance if its epoch still holds and nobody moved it; it
+// locks the row until the commit, so a claim waits for the commit and sees it.
 const advanceSlots = `
 	update cursors
 	set next_block = @to, block_hash = @hash, block_time = coalesce(to_timestamp(nullif(@time::bigint, 0)), block_time), updated_at = now()
-	where chain_id = @chain and instance_id = @me and epoch = @epoch and next_block = @from and block_hash is not distinct from @was
+	where chain_id = @chain and instance_id = @me and epoch = @epoch and next_block = @from
+		and block_hash is not distinct from @was
 	  and generation = @generation
 	returning ` + lookPast
 
 // advanceFactory does the same for the factory watch.
 const advanceFactory = `
 	update leadership set next_block = @to, block_hash = @hash, last_heartbeat = now()
-	where chain_id = @chain and instance_id = @me and epoch = @epoch and next_block = @from and block_hash is not distinct from @was
+	where chain_id = @chain and instance_id = @me and epoch = @epoch and next_block = @from
+		and block_hash is not distinct from @was
 	  and generation = @generation and @time::bigint is not null
 	returning ` + lookPast
 
@@ -306,23 +345,28 @@ func (l *Ledger) advance(ctx context.Context, tx pgx.Tx, statement string, s ste
 	case s.to.Next == s.from.Next || s.to.Hash == (common.Hash{}):
 		return r, nil
 	}
+
 	return r, l.remember(ctx, tx, s)
 }
 
-// remember keeps the hash of a range's last block, and compares it, the block before the range, and the highest block inside it with what others
-// remember. Remembered blocks are of one branch, so the highest inside the range vouches for those below it.
+// remember keeps the hash of a range's last block, and compares it, the block before the range, and
+// the highest block inside it with what others remember. Remembered blocks are of one branch, so
+// the highest inside the range vouches for those below it.
 //
-// It waits for nobody. Who remembers a block holds an advisory lock for its height until its transaction ends; who does not get that lock leaves the block to
-// the other one, which may be frozen, and compares with what it wrote when the next range is committed.
+// It waits for nobody. Who remembers a block holds an advisory lock for its height until its
+// transaction ends; who does not get that lock leaves the block to the other one, which may be
+// frozen, and compares with what it wrote when the next range is committed.
 func (l *Ledger) remember(ctx context.Context, tx pgx.Tx, s step) error {
 	last := Block{s.to.Next - 1, s.to.Hash}
 	rows, _ := tx.Query(ctx, rememberBlock, pgx.StrictNamedArgs{
-		"chain": l.cfg.ChainID, "number": last.Number, "hash": last.Hash.Hex(), "from": s.from.Next, "group": heightGroup(l.cfg.ChainID),
+		"chain": l.cfg.ChainID, "number": last.Number, "hash": last.Hash.Hex(), "from": s.from.Next,
+		"group": heightGroup(l.cfg.ChainID),
 	})
 	known, err := pgx.CollectRows(rows, scanBlock)
 	if err != nil {
 		return fmt.Errorf("remember block %d: %w", last.Number, err)
 	}
+
 	for _, b := range known {
 		switch {
 		case b.Number == last.Number && b.Hash != last.Hash,
@@ -331,19 +375,22 @@ func (l *Ledger) remember(ctx context.Context, tx pgx.Tx, s step) error {
 			return &BranchError{b}
 		}
 	}
+
 	return nil
 }
 
-// rememberBlock adds a block, unless its height is there or somebody is at it, and returns what was there of it, of the block before the range, and of
-// the highest block inside.
+// rememberBlock adds a block, unless its height is there or somebody is at it, and returns what was
+// there of it, of the block before the range, and of the highest block inside.
 const rememberBlock = `
 	with added as (
 		insert into chain_blocks (chain_id, number, hash)
-		select @chain::bigint, @number::bigint, @hash::text where pg_try_advisory_xact_lock(@group::integer, (@number::bigint % 2147483648)::integer)
+		select @chain::bigint, @number::bigint, @hash::text
+			where pg_try_advisory_xact_lock(@group::integer, (@number::bigint % 2147483648)::integer)
 		on conflict (chain_id, number) do nothing)
 	select number, hash from chain_blocks
 	where chain_id = @chain::bigint and (number = @number::bigint or number = @from::bigint - 1
-		or number = (select max(number) from chain_blocks where chain_id = @chain::bigint and number >= @from::bigint and number < @number::bigint))
+		or number = (select max(number) from chain_blocks where chain_id = @chain::bigint and number >= @from::bigint
+			and number < @number::bigint))
 	order by number desc`
 
 // heightGroup is the first half of the advisory locks for the heights of a chain.
@@ -353,34 +400,40 @@ func heightGroup(chainID int64) int32 {
 	return int32(h.Sum32())
 }
 
-// HistoryKey is the advisory lock that a replay shares, and that retention and a rollback hold alone while they change which events are stored.
+// HistoryKey is the advisory lock that a replay shares, and that retention and a rollback hold
+// alone while they change which events are stored.
 func HistoryKey(chainID int64) int64 {
 	h := fnv.New64a()
 	_, _ = fmt.Fprintf(h, "escrow-relayer history of chain %d", chainID)
 	return int64(h.Sum64())
 }
 
-// tx runs f in a transaction. Cancellation in the middle rolls back; a commit that was sent is waited for, under a deadline of
-// its own: its outcome matters more than a quick end.
+// tx runs f in a transaction. Cancellation in the middle rolls back; a commit that was sent is
+// waited for, under a deadline of its own: its outcome matters more than a quick end.
 func (l *Ledger) tx(ctx context.Context, f func(pgx.Tx) error) error {
 	tx, err := l.cfg.DB.Begin(ctx)
 	if err != nil {
 		return err
 	}
+
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 		defer cancel()
-		_ = tx.Rollback(ctx) // after a commit it does nothing; after a failure the connection is thrown away if this fails too
+		// after a commit it does nothing; after a failure the connection is thrown away if this fails too
+		_ = tx.Rollback(ctx)
 	}()
 	if err := f(tx); err != nil {
 		return err
 	}
+
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
+
 	return tx.Commit(ctx)
 }
 
-// commitTimeout bounds a commit whose caller has been told to stop: half of the 10 s that Cloud Run leaves after SIGTERM.
+// commitTimeout bounds a commit whose caller has been told to stop: half of the 10 s that Cloud Run
+// leaves after SIGTERM.
 const commitTimeout = 5 * time.Second
 
 // Start is the position at which the chain's processing began.

@@ -27,7 +27,8 @@ const (
 	me    = "r0"
 )
 
-var names = []string{"EscrowDeployed", "EscrowCreated", "Approved", "ArbiterChanged", "EscrowReleased", "EscrowRefunded"}
+var names = []string{"EscrowDeployed", "EscrowCreated", "Approved", "ArbiterChanged", "EscrowReleased",
+	"EscrowRefunded"}
 
 func publishes(name string) bool { return name != "EscrowCreated" && name != "ArbiterChanged" }
 
@@ -47,10 +48,14 @@ func setup(t *testing.T) *world {
 	require.NoError(t, election.Prepare(ctx, db, chain, 1, "0xfac"))
 	_, err := db.Exec(ctx, `update leadership set instance_id = $2, epoch = 1 where chain_id = $1`, chain, me)
 	require.NoError(t, err)
-	_, err = db.Exec(ctx, `insert into cursors (chain_id, instance_id, epoch, next_block) values ($1, $2, 1, 1)`, chain, me)
+	_, err = db.Exec(ctx, `insert into cursors (chain_id, instance_id, epoch, next_block) values ($1, $2, 1, 1)`, chain,
+		me)
 	require.NoError(t, err)
-	_, err = db.Exec(ctx, `insert into slot_ownership (chain_id, slot, owner, next_block) select $1, s, $2, 1 from generate_series(0, 2519) s`, chain, me)
+	_, err = db.Exec(ctx,
+		`insert into slot_ownership (chain_id, slot, owner, next_block) select $1, s, $2, 1 from generate_series(0, 2519) s`,
+		chain, me)
 	require.NoError(t, err)
+
 	return &world{
 		t: t, db: db, epoch: 1, slots: ledger.Position{Next: 1}, fact: ledger.Position{Next: 1},
 		led: ledger.New(ledger.Config{DB: db, ChainID: chain, InstanceID: me, EventNames: names, Publishes: publishes}),
@@ -70,17 +75,20 @@ func account(n byte) string { return common.BytesToAddress([]byte{n}).Hex() }
 
 func event(name string, who int, block int64, index uint, tx int64, args string) contract.Event {
 	e := contract.Event{
-		Name: name, Escrow: escrow(who), Emitter: escrow(who), BlockNumber: uint64(block), BlockHash: blockHash(0, block), BlockTime: uint64(1000 + block),
-		TxHash: common.BigToHash(big.NewInt(tx)), LogIndex: index, Args: json.RawMessage(args),
+		Name: name, Escrow: escrow(who), Emitter: escrow(who), BlockNumber: uint64(block), BlockHash: blockHash(0, block),
+		BlockTime: uint64(1000 + block),
+		TxHash:    common.BigToHash(big.NewInt(tx)), LogIndex: index, Args: json.RawMessage(args),
 	}
 	if name == "EscrowDeployed" {
 		e.Emitter = common.HexToAddress("0xfac")
 	}
+
 	return e
 }
 
 func deployed(who int, block int64, index uint, tx int64) contract.Event {
-	return event("EscrowDeployed", who, block, index, tx, `{"escrow":"`+escrow(who).Hex()+`","payer":"`+account(0xaa)+`","payee":"`+account(0xbb)+`","amount":"1000","releaseDelay":"60","approvalsRequired":"2"}`)
+	return event("EscrowDeployed", who, block, index, tx,
+		`{"escrow":"`+escrow(who).Hex()+`","payer":"`+account(0xaa)+`","payee":"`+account(0xbb)+`","amount":"1000","releaseDelay":"60","approvalsRequired":"2"}`)
 }
 
 func approved(who int, block int64, index uint, tx int64) contract.Event {
@@ -88,15 +96,18 @@ func approved(who int, block int64, index uint, tx int64) contract.Event {
 }
 
 func released(who int, block int64, index uint, tx int64) contract.Event {
-	return event("EscrowReleased", who, block, index, tx, `{"payee":"`+account(0xbb)+`","amount":"1000","timestamp":"1234"}`)
+	return event("EscrowReleased", who, block, index, tx,
+		`{"payee":"`+account(0xbb)+`","amount":"1000","timestamp":"1234"}`)
 }
 
 // discover commits a block of the factory watch.
 func (w *world) discover(fork byte, events ...contract.Event) ledger.Result {
-	c := ledger.FactoryCommit{Epoch: w.epoch, From: w.fact, To: w.fact.To(w.fact.Next+1, blockHash(fork, w.fact.Next)), Events: events}
+	c := ledger.FactoryCommit{Epoch: w.epoch, From: w.fact, To: w.fact.To(w.fact.Next+1, blockHash(fork, w.fact.Next)),
+		Events: events}
 	r, err := w.led.CommitFactory(w.t.Context(), c)
 	require.NoError(w.t, err)
 	w.fact = c.To
+
 	return r
 }
 
@@ -105,15 +116,18 @@ func (w *world) process(fork byte, events ...contract.Event) ledger.Result {
 	d, err := w.led.Discovered(w.t.Context(), 1000)
 	require.NoError(w.t, err)
 	c := ledger.SlotCommit{
-		Epoch: w.epoch, From: w.slots, To: w.slots.To(w.slots.Next+1, blockHash(fork, w.slots.Next)), Time: uint64(1000 + w.slots.Next),
+		Epoch: w.epoch, From: w.slots, To: w.slots.To(w.slots.Next+1, blockHash(fork, w.slots.Next)),
+		Time:     uint64(1000 + w.slots.Next),
 		Announce: d.Late, Events: events,
 	}
 	for _, l := range d.Late {
 		c.Progress = append(c.Progress, registry.Progress{Address: l.Address, Monitored: w.slots.Next, CaughtUp: true})
 	}
+
 	r, err := w.led.CommitSlots(w.t.Context(), c)
 	require.NoError(w.t, err)
 	w.slots = c.To
+
 	return r
 }
 
@@ -129,6 +143,7 @@ func ids(pending []outbox.Pending) (s []string) {
 	for _, p := range pending {
 		s = append(s, fmt.Sprintf("%s:%d", p.Event.Name, p.Event.BlockNumber))
 	}
+
 	return s
 }
 
@@ -136,6 +151,7 @@ func (w *world) column(query string, args ...any) []string {
 	rows, _ := w.db.Query(w.t.Context(), query, args...)
 	s, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(w.t, err)
+
 	return s
 }
 
@@ -154,11 +170,14 @@ func (w *world) publishAll() {
 }
 
 func (w *world) record(who int) (status string, approvals int) {
-	err := w.db.QueryRow(w.t.Context(), `select status, approvals from escrow_records where escrow = $1`, registry.Text(escrow(who))).Scan(&status, &approvals)
+	err := w.db.QueryRow(w.t.Context(), `select status, approvals from escrow_records where escrow = $1`,
+		registry.Text(escrow(who))).Scan(&status, &approvals)
 	if err == pgx.ErrNoRows {
 		return "", 0
 	}
+
 	require.NoError(w.t, err)
+
 	return status, approvals
 }
 
@@ -166,8 +185,11 @@ func TestCommitStoresProjectsAndQueuesInOrder(t *testing.T) {
 	w := setup(t)
 	require.Equal(t, 2, w.discover(0, deployed(1, 1, 3, 11), deployed(2, 1, 5, 12)).New)
 	require.Empty(t, w.outbox(), "the owner announces, not the leader")
-	r := w.process(0, event("EscrowCreated", 1, 1, 2, 11, `{"payer":"`+account(0xaa)+`","arbiter":"`+account(0xdd)+`","releaseTime":"77"}`), approved(1, 1, 6, 13), approved(2, 1, 7, 14), approved(1, 1, 8, 15), released(1, 1, 9, 15))
-	require.Equal(t, []string{"EscrowDeployed:1", "EscrowDeployed:1", "Approved:1", "Approved:1", "Approved:1", "EscrowReleased:1"}, ids(r.Pending))
+	r := w.process(0, event("EscrowCreated", 1, 1, 2, 11,
+		`{"payer":"`+account(0xaa)+`","arbiter":"`+account(0xdd)+`","releaseTime":"77"}`), approved(1, 1, 6, 13),
+		approved(2, 1, 7, 14), approved(1, 1, 8, 15), released(1, 1, 9, 15))
+	require.Equal(t, []string{"EscrowDeployed:1", "EscrowDeployed:1", "Approved:1", "Approved:1", "Approved:1",
+		"EscrowReleased:1"}, ids(r.Pending))
 	require.Equal(t, 5, r.New)
 	last := int64(0)
 	for _, p := range r.Pending {
@@ -175,7 +197,9 @@ func TestCommitStoresProjectsAndQueuesInOrder(t *testing.T) {
 		require.Equal(t, partition.Slot(p.Event.Escrow), p.Slot)
 		last = p.Seq
 	}
-	require.Equal(t, strings.ToLower(account(0xdd)), w.column(`select arbiter from escrow_records where escrow = $1`, registry.Text(escrow(1)))[0])
+
+	require.Equal(t, strings.ToLower(account(0xdd)),
+		w.column(`select arbiter from escrow_records where escrow = $1`, registry.Text(escrow(1)))[0])
 	status, approvals := w.record(1)
 	require.Equal(t, "released", status)
 	require.Equal(t, 2, approvals)
@@ -217,6 +241,7 @@ func TestCommitOfTheWrongEpochOrCursorChangesNothing(t *testing.T) {
 		_, err := w.led.CommitSlots(t.Context(), c)
 		require.ErrorIs(t, err, ledger.ErrMoved, name)
 	}
+
 	_, err := w.led.CommitFactory(t.Context(), ledger.FactoryCommit{Epoch: 7, From: w.fact, To: ledger.Position{Next: 3}})
 	require.ErrorIs(t, err, ledger.ErrMoved)
 	require.Equal(t, []string{"EscrowDeployed:canonical"}, w.states())
@@ -237,13 +262,15 @@ func (w *world) forked() (stale ledger.Position) {
 	require.True(w.t, r.Done)
 	require.Equal(w.t, 4, r.Orphaned)
 	require.EqualValues(w.t, 1, r.Depth)
+
 	return stale
 }
 
 func TestRollbackTakesEverythingBack(t *testing.T) {
 	w := setup(t)
 	stale := w.forked()
-	require.Equal(t, []string{"EscrowDeployed:canonical", "Approved:canonical", "EscrowDeployed:orphaned", "Approved:orphaned", "EscrowReleased:orphaned", "Approved:orphaned"}, w.states())
+	require.Equal(t, []string{"EscrowDeployed:canonical", "Approved:canonical", "EscrowDeployed:orphaned",
+		"Approved:orphaned", "EscrowReleased:orphaned", "Approved:orphaned"}, w.states())
 	status, approvals := w.record(1)
 	require.Equal(t, "approved", status)
 	require.Equal(t, 1, approvals)
@@ -288,7 +315,8 @@ func TestWhatReappearsIsNeitherRetractedNorPublishedAgain(t *testing.T) {
 	require.Equal(t, "approved", status)
 	require.Equal(t, 1, approvals)
 	require.Equal(t, []string{"active", "released"}, w.column(`select status from escrow_registry order by status`))
-	require.Equal(t, blockHash(1, 2).Hex(), w.column(`select distinct block_hash from processed_events where block_number = 2`)[0])
+	require.Equal(t, blockHash(1, 2).Hex(),
+		w.column(`select distinct block_hash from processed_events where block_number = 2`)[0])
 }
 
 func TestWhatDoesNotReappearIsRetracted(t *testing.T) {
@@ -301,7 +329,8 @@ func TestWhatDoesNotReappearIsRetracted(t *testing.T) {
 	r := w.process(1, at(approved(1, 2, 5, 22), 1))
 	require.Equal(t, 4, r.Retracted)
 	require.Equal(t, []string{"Approved:2"}, ids(r.Pending))
-	require.ElementsMatch(t, []string{"Approved:0", "EscrowDeployed:1", "Approved:1", "EscrowReleased:1", "Approved:1"}, w.outbox())
+	require.ElementsMatch(t, []string{"Approved:0", "EscrowDeployed:1", "Approved:1", "EscrowReleased:1", "Approved:1"},
+		w.outbox())
 	require.Equal(t, []string{"active"}, w.column(`select status from escrow_registry`))
 	status, approvals := w.record(1)
 	require.Equal(t, "approved", status)
@@ -313,7 +342,8 @@ func TestWhatDoesNotReappearIsRetracted(t *testing.T) {
 	r = w.process(1, at(released(1, 3, 2, 23), 1))
 	require.Zero(t, r.Revived)
 	again := released(1, 3, 2, 23)
-	require.Equal(t, []string{again.ID() + ":1"}, w.column(`select event_id from outbox_messages where event_type = 'EscrowReleased'`))
+	require.Equal(t, []string{again.ID() + ":1"},
+		w.column(`select event_id from outbox_messages where event_type = 'EscrowReleased'`))
 	require.ElementsMatch(t, []string{"EscrowDeployed:0", "EscrowReleased:0"}, w.outbox())
 }
 
@@ -327,7 +357,8 @@ func TestWhatWasNotPublishedYetIsDroppedSilently(t *testing.T) {
 	require.Equal(t, []string{"EscrowDeployed:0", "Approved:0"}, w.outbox())
 }
 
-// Nothing is retracted before the factory watch, too, has read the blocks again: without it the owner does not know whose events to look for.
+// Nothing is retracted before the factory watch, too, has read the blocks again: without it the
+// owner does not know whose events to look for.
 func TestRetractionWaitsForTheFactoryWatch(t *testing.T) {
 	w := setup(t)
 	w.forked()
@@ -351,7 +382,8 @@ func TestAddressChangesHands(t *testing.T) {
 	r := w.process(1, at(approved(2, 2, 5, 98), 1))
 	require.Equal(t, []string{"EscrowDeployed:2", "Approved:2"}, ids(r.Pending))
 	require.Equal(t, 4, r.Retracted)
-	require.Equal(t, []string{other.ID()}, w.column(`select event_id from escrow_registry where address = $1`, registry.Text(escrow(2))))
+	require.Equal(t, []string{other.ID()}, w.column(`select event_id from escrow_registry where address = $1`,
+		registry.Text(escrow(2))))
 }
 
 func TestRepair(t *testing.T) {
@@ -421,7 +453,8 @@ func TestCancelledCommit(t *testing.T) {
 	w.discover(0, deployed(1, 1, 0, 11))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := w.led.CommitSlots(ctx, ledger.SlotCommit{Epoch: 1, From: w.slots, To: ledger.Position{Next: 2}, Events: []contract.Event{approved(1, 1, 1, 12)}})
+	_, err := w.led.CommitSlots(ctx, ledger.SlotCommit{Epoch: 1, From: w.slots, To: ledger.Position{Next: 2},
+		Events: []contract.Event{approved(1, 1, 1, 12)}})
 	require.ErrorIs(t, err, context.Canceled)
 	require.Equal(t, []string{"EscrowDeployed:canonical"}, w.states())
 }

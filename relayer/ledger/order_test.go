@@ -25,7 +25,8 @@ func TestRepairFoldsInTheOrderOfTheChain(t *testing.T) {
 	w.process(0, arbiterChanged(3, 13, account(0xb2)))
 	v, err := w.led.Verifiable(t.Context())
 	require.NoError(t, err)
-	_, err = w.led.Repair(t.Context(), w.epoch, v, 3, []contract.Event{arbiterChanged(2, 12, account(0xb1)), approved(1, 2, 2, 12)}, nil)
+	_, err = w.led.Repair(t.Context(), w.epoch, v, 3,
+		[]contract.Event{arbiterChanged(2, 12, account(0xb1)), approved(1, 2, 2, 12)}, nil)
 	require.NoError(t, err)
 	require.Equal(t, []string{strings.ToLower(account(0xb2))}, w.column(`select arbiter from escrow_records`))
 	require.Equal(t, []string{"ArbiterChanged"}, w.column(`select last_event_type from escrow_records`))
@@ -53,6 +54,7 @@ func TestRevivedAndNewEventsFoldInTheOrderOfTheChain(t *testing.T) {
 			if c.fresh == 0 {
 				events[0], events[1] = events[1], events[0]
 			}
+
 			r := w.process(1, events...)
 			require.Equal(t, []int{1, 1}, []int{r.New, r.Revived})
 			require.Equal(t, []string{c.last}, w.column(`select last_event_type from escrow_records`))

@@ -21,12 +21,15 @@ import (
 //	 lost ──► retracted: a retraction is queued, which is sent after its event was acknowledged
 //	   └────► dropped:   its row was in the outbox and had certainly not been sent; the row is deleted
 //
-// An escrow's events come back one by one, in the order in which they had been published, as long as the new branch repeats them. From the first difference
-// on the rest is lost, and what the new branch has is published anew. So what consumers have received and not been asked to take back is, per escrow,
-// the chain's events in the chain's order.
+// An escrow's events come back one by one, in the order in which they had been published, as long
+// as the new branch repeats them. From the first difference on the rest is lost, and what the new
+// branch has is published anew. So what consumers have received and not been asked to take back is,
+// per escrow, the chain's events in the chain's order.
 //
-// An event id is used for one content only. The content that comes second to {tx_hash}:{log_index}, or that comes back after it was retracted, gets the next
-// Occurrence, counted over all that orphaned_events has of the two. A dropped event was never sent: the same content may have its id again.
+// An event id is used for one content only. The content that comes second to {tx_hash}:{log_index},
+// or that comes back after it was retracted, gets the next Occurrence, counted over all that
+// orphaned_events has of the two. A dropped event was never sent: the same content may have its id
+// again.
 
 // State of a row of orphaned_events.
 const (
@@ -49,14 +52,17 @@ type revival struct {
 	event  contract.Event // with its new block
 }
 
-// reappear compares events, which are in the order of the chain, with the orphans. It returns those that are neither stored nor have
-// reappeared, with their Occurrence, and puts those that have reappeared back among the canonical events. An outbox row that still waits for one of these
-// keeps its place: what was published before it came back before it.
-func (l *Ledger) reappear(ctx context.Context, tx pgx.Tx, events []contract.Event, how storing, r *Result) (fresh []contract.Event, revived []revival, err error) {
+// reappear compares events, which are in the order of the chain, with the orphans. It returns those
+// that are neither stored nor have reappeared, with their Occurrence, and puts those that have
+// reappeared back among the canonical events. An outbox row that still waits for one of these keeps
+// its place: what was published before it came back before it.
+func (l *Ledger) reappear(ctx context.Context, tx pgx.Tx, events []contract.Event, how storing,
+	r *Result) (fresh []contract.Event, revived []revival, err error) {
 	stored, err := l.storedAt(ctx, tx, events)
 	if err != nil {
 		return nil, nil, err
 	}
+
 	fresh = make([]contract.Event, 0, len(events))
 	for i := range events {
 		if _, there := stored[placeOf(&events[i])]; !there {
@@ -67,43 +73,54 @@ func (l *Ledger) reappear(ctx context.Context, tx pgx.Tx, events []contract.Even
 			r.Duplicates++
 		}
 	}
+
 	var gone []int64
 	fresh, revived, gone, err = l.match(ctx, tx, fresh)
 	if err != nil {
 		return nil, nil, err
 	}
+
 	if err := l.revive(ctx, tx, revived); err != nil {
 		return nil, nil, err
 	}
+
 	if len(gone) > 0 {
 		if _, err := tx.Exec(ctx, `update orphaned_events set state = 2 where id = any($1) and state = 1`, gone); err != nil {
 			return nil, nil, fmt.Errorf("give up %d events after a reorganisation: %w", len(gone), err)
 		}
+
 		if how.settle != nil { // before the ids are given: a dropped event's is free
 			if err := how.settle(ctx, tx, r); err != nil {
 				return nil, nil, err
 			}
 		}
 	}
+
 	return fresh, revived, l.giveIDs(ctx, tx, fresh)
 }
 
 // match tells what has reappeared from what is new, and returns the orphans that will not reappear any more.
-func (l *Ledger) match(ctx context.Context, tx pgx.Tx, events []contract.Event) (fresh []contract.Event, revived []revival, gone []int64, err error) {
+func (l *Ledger) match(ctx context.Context, tx pgx.Tx, events []contract.Event) (fresh []contract.Event,
+	revived []revival, gone []int64, err error) {
 	escrows := make([][]byte, len(events))
 	for i := range events {
 		escrows[i] = events[i].Escrow[:]
 	}
+
 	rows, _ := tx.Query(ctx, openOrphans, l.cfg.ChainID, escrows)
 	all, err := pgx.CollectRows(rows, scanOrphan)
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("look for orphans that may reappear: %w", err)
 	}
+
 	if len(all) == 0 {
 		return events, nil, nil, nil
 	}
-	slices.SortFunc(all, func(a, b orphan) int { // an escrow's deployment was published first, whatever its transaction had emitted before
-		return cmp.Or(isDeployed(&b.event)-isDeployed(&a.event), cmp.Compare(a.event.BlockNumber, b.event.BlockNumber), cmp.Compare(a.event.LogIndex, b.event.LogIndex))
+
+	slices.SortFunc(all, func(a, b orphan) int {
+		// an escrow's deployment was published first, whatever its transaction had emitted before
+		return cmp.Or(isDeployed(&b.event)-isDeployed(&a.event), cmp.Compare(a.event.BlockNumber, b.event.BlockNumber),
+			cmp.Compare(a.event.LogIndex, b.event.LogIndex))
 	})
 	open := map[common.Address][]orphan{}
 	for _, o := range all {
@@ -113,7 +130,8 @@ func (l *Ledger) match(ctx context.Context, tx pgx.Tx, events []contract.Event) 
 	for _, e := range events {
 		waiting := open[e.Escrow]
 		switch {
-		case len(waiting) == 0 || !l.cfg.Publishes(e.Name): // nobody hears of it, so it changes nothing of what they have heard
+		case len(waiting) == 0 || !l.cfg.Publishes(e.Name):
+			// nobody hears of it, so it changes nothing of what they have heard
 			fresh = append(fresh, e)
 		case waiting[0].event.Same(&e):
 			e.Occurrence = waiting[0].event.Occurrence
@@ -123,10 +141,12 @@ func (l *Ledger) match(ctx context.Context, tx pgx.Tx, events []contract.Event) 
 			for i := range waiting {
 				gone = append(gone, waiting[i].id)
 			}
+
 			delete(open, e.Escrow)
 			fresh = append(fresh, e)
 		}
 	}
+
 	return fresh, revived, gone, nil
 }
 
@@ -140,14 +160,17 @@ func (l *Ledger) giveIDs(ctx context.Context, tx pgx.Tx, events []contract.Event
 	for i := range events {
 		txs[i] = events[i].TxHash[:]
 	}
+
 	rows, _ := tx.Query(ctx, orphansOf, l.cfg.ChainID, txs)
 	all, err := pgx.CollectRows(rows, scanOrphan)
 	if err != nil {
 		return fmt.Errorf("look for orphans of %d transactions: %w", len(events), err)
 	}
+
 	if len(all) == 0 {
 		return nil
 	}
+
 	type logID struct {
 		tx    common.Hash
 		index uint
@@ -166,15 +189,19 @@ func (l *Ledger) giveIDs(ctx context.Context, tx pgx.Tx, events []contract.Event
 				e.Occurrence, reused = o.event.Occurrence, append(reused, o.id)
 				break
 			}
+
 			e.Occurrence = max(e.Occurrence, o.event.Occurrence+1)
 		}
 	}
+
 	if len(reused) == 0 {
 		return nil
 	}
+
 	if _, err := tx.Exec(ctx, `delete from orphaned_events where id = any($1)`, reused); err != nil {
 		return fmt.Errorf("take over the ids of %d dropped events: %w", len(reused), err)
 	}
+
 	return nil
 }
 
@@ -186,6 +213,7 @@ func isDeployed(e *contract.Event) int {
 	if e.Name == Deployed {
 		return 1
 	}
+
 	return 0
 }
 
@@ -207,15 +235,18 @@ func (l *Ledger) revive(ctx context.Context, tx pgx.Tx, revived []revival) error
 	if len(revived) == 0 {
 		return nil
 	}
+
 	n := len(revived)
 	ids, blocks, times, hashes := make([]int64, n), make([]int64, n), make([]int64, n), make([][]byte, n)
 	for i := range revived {
 		e := &revived[i].event
 		ids[i], blocks[i], times[i], hashes[i] = revived[i].orphan, int64(e.BlockNumber), int64(e.BlockTime), e.BlockHash[:]
 	}
+
 	if _, err := tx.Exec(ctx, reviveEvents, ids, blocks, times, hashes); err != nil {
 		return fmt.Errorf("revive %d events after a reorganisation: %w", n, err)
 	}
+
 	return nil
 }
 
@@ -229,27 +260,33 @@ const reviveEvents = `
 		select chain_id, new_block, new_time, log_index, writer, type, slot, occurrence, type <> 1, new_hash, tx_hash, escrow, emitter, args from back)
 	update outbox b set orphan = null, block_number = k.new_block from back k where b.orphan = k.id`
 
-// retract settles the orphans of this instance's slots that are lost: those that were found to be, and those whose time is over, since the slot's cursor and
-// the factory's have passed again the block that had been seen last, and their escrow does not wait to be caught up.
+// retract settles the orphans of this instance's slots that are lost: those that were found to be,
+// and those whose time is over, since the slot's cursor and the factory's have passed again the
+// block that had been seen last, and their escrow does not wait to be caught up.
 func (l *Ledger) retract(ctx context.Context, tx pgx.Tx, next int64, r *Result) error {
-	tag, err := tx.Exec(ctx, retractOrphans, pgx.StrictNamedArgs{"chain": l.cfg.ChainID, "me": l.cfg.InstanceID, "next": next})
+	tag, err := tx.Exec(ctx, retractOrphans, pgx.StrictNamedArgs{"chain": l.cfg.ChainID, "me": l.cfg.InstanceID,
+		"next": next})
 	if err != nil {
 		return fmt.Errorf("retract orphans: %w", err)
 	}
+
 	r.Retracted += int(tag.RowsAffected())
+
 	return nil
 }
 
-// retractOrphans drops those that were certainly never sent: their row is still there and not in doubt (see
-// outbox.Box.Doubt). Of the others a row that is there stays, since it may have been sent and may not, and a retraction is queued, which waits for
-// it. Escrows whose deployment is lost leave the registry.
+// retractOrphans drops those that were certainly never sent: their row is still there and not in
+// doubt (see outbox.Box.Doubt). Of the others a row that is there stays, since it may have been
+// sent and may not, and a retraction is queued, which waits for it. Escrows whose deployment is
+// lost leave the registry.
 const retractOrphans = `
 	with due as (
 		select x.id, x.type, x.escrow, x.block_number, x.log_index, s.doubt_seq
 		from orphaned_events x join slot_ownership s on s.chain_id = x.chain_id and s.slot = x.slot and s.owner = @me
 		where x.chain_id = @chain
 		  and (x.state = 2
-		       or x.state = 1 and x.retract_after < @next and x.retract_after < (select next_block from leadership where chain_id = @chain)
+		       or x.state = 1 and x.retract_after < @next and x.retract_after < (select next_block from leadership
+			where chain_id = @chain)
 		          and not exists (select from late_escrows l where l.chain_id = x.chain_id and l.address = x.escrow))),
 	unsent as (
 		delete from outbox o using due d

@@ -33,18 +33,22 @@ func foldAhead(events []contract.Event) *folding {
 		defer close(f.done)
 		f.folded = fold(events)
 	}()
+
 	return f
 }
 
-// project folds events into records, and endings into the registry. ahead is a fold of the same events and maybe more; nil: there is none.
+// project folds events into records, and endings into the registry. ahead is a fold of the same
+// events and maybe more; nil: there is none.
 func (l *Ledger) project(ctx context.Context, tx pgx.Tx, events []contract.Event, ahead *folding) (err error) {
 	if len(events) == 0 {
 		return nil
 	}
+
 	known, err := l.names(ctx)
 	if err != nil {
 		return err
 	}
+
 	var f folded
 	if ahead != nil && ahead.of == len(events) {
 		<-ahead.done
@@ -53,6 +57,7 @@ func (l *Ledger) project(ctx context.Context, tx pgx.Tx, events []contract.Event
 	} else {
 		f = fold(events)
 	}
+
 	var c recordColumns
 	var endings []registry.Ending
 	for _, escrow := range f.order {
@@ -65,9 +70,11 @@ func (l *Ledger) project(ctx context.Context, tx pgx.Tx, events []contract.Event
 			endings = append(endings, registry.Ending{Address: escrow, Status: registry.Refunded, Block: r.endedBlock})
 		}
 	}
+
 	if _, err := tx.Exec(ctx, foldRecords, c.named(l.cfg.ChainID)); err != nil {
 		return fmt.Errorf("fold %d events into %d records: %w", len(events), len(f.order), err)
 	}
+
 	return registry.End(ctx, tx, l.cfg.ChainID, endings)
 }
 
@@ -79,8 +86,8 @@ const (
 	recordRefunded int16 = 4
 )
 
-// record is what some consecutive events of one escrow say about it. Merging it into the stored record (foldRecords) equals
-// folding the events one by one.
+// record is what some consecutive events of one escrow say about it. Merging it into the stored
+// record (foldRecords) equals folding the events one by one.
 type record struct {
 	status                            int16 // the furthest state these events reach; 0: they do not change it
 	payer, payee, arbiter             []byte
@@ -105,8 +112,10 @@ func fold(events []contract.Event) folded {
 			f.records[e.Escrow] = r
 			f.order = append(f.order, e.Escrow)
 		}
+
 		r.apply(e)
 	}
+
 	return f
 }
 
@@ -114,7 +123,8 @@ func fold(events []contract.Event) folded {
 func (f *folded) stamp(events []contract.Event) {
 	for i := range events {
 		if e := &events[i]; e.Occurrence > 0 {
-			if r := f.records[e.Escrow]; r.last.TxHash == e.TxHash && r.last.LogIndex == e.LogIndex && r.last.BlockHash == e.BlockHash {
+			if r := f.records[e.Escrow]; r.last.TxHash == e.TxHash && r.last.LogIndex == e.LogIndex &&
+				r.last.BlockHash == e.BlockHash {
 				r.last.Occurrence = e.Occurrence
 			}
 		}
@@ -150,6 +160,7 @@ func (r *record) apply(e *contract.Event) {
 		if e.Name == "EscrowRefunded" {
 			r.status = recordRefunded
 		}
+
 		e.EachText(func(name, value []byte) {
 			switch string(name) {
 			case "amount":
@@ -186,10 +197,12 @@ func address(text []byte) []byte {
 	if len(text) != 2+2*common.AddressLength || text[0] != '0' || text[1] != 'x' {
 		return nil
 	}
+
 	a := make([]byte, common.AddressLength)
 	if _, err := hex.Decode(a, text[2:]); err != nil {
 		return nil
 	}
+
 	return a
 }
 
@@ -200,14 +213,18 @@ func number(text []byte) *string {
 			return nil
 		}
 	}
+
 	if len(text) == 0 {
 		return nil
 	}
+
 	s := string(text)
+
 	return &s
 }
 
-// foldRecords merges what new events say into the records: later values win, approvals add up, an ended escrow stays ended.
+// foldRecords merges what new events say into the records: later values win, approvals add up, an
+// ended escrow stays ended.
 const foldRecords = `
 	insert into records as r (chain_id, escrow, slot, status, payer, payee, arbiter, amount, release_delay, release_time,
 	                          approvals_required, approvals, approvers, settled_amount, settled_at, deployed_block,
@@ -270,10 +287,13 @@ func (c *recordColumns) add(escrow common.Address, r *record, lastType int16) {
 
 func (c *recordColumns) named(chainID int64) pgx.StrictNamedArgs {
 	return pgx.StrictNamedArgs{
-		"chain": chainID, "escrows": c.escrows, "slots": c.slots, "statuses": c.statuses, "payers": c.payers, "payees": c.payees,
+		"chain": chainID, "escrows": c.escrows, "slots": c.slots, "statuses": c.statuses, "payers": c.payers,
+		"payees":   c.payees,
 		"arbiters": c.arbiters, "amounts": c.amounts, "delays": c.delays, "times": c.times, "required": c.required,
-		"approvals": c.approvals, "approvers": c.approvers, "settled": c.settled, "settled_at": c.settledAt, "deployed": c.deployed,
-		"last_txs": c.lastTxs, "last_indexes": c.lastIndexes, "last_occurrences": c.lastOccurrences, "last_types": c.lastTypes,
+		"approvals": c.approvals, "approvers": c.approvers, "settled": c.settled, "settled_at": c.settledAt,
+		"deployed": c.deployed,
+		"last_txs": c.lastTxs, "last_indexes": c.lastIndexes, "last_occurrences": c.lastOccurrences,
+		"last_types":  c.lastTypes,
 		"last_blocks": c.lastBlocks,
 	}
 }

@@ -21,11 +21,14 @@ type Block struct {
 
 // Blocks returns remembered blocks below a number, the highest first; at most limit.
 func (l *Ledger) Blocks(ctx context.Context, below int64, limit int) ([]Block, error) {
-	rows, _ := l.cfg.DB.Query(ctx, `select number, hash from chain_blocks where chain_id = $1 and number < $2 order by number desc limit $3`, l.cfg.ChainID, below, limit)
+	rows, _ := l.cfg.DB.Query(ctx,
+		`select number, hash from chain_blocks where chain_id = $1 and number < $2 order by number desc limit $3`,
+		l.cfg.ChainID, below, limit)
 	blocks, err := pgx.CollectRows(rows, scanBlock)
 	if err != nil {
 		return nil, fmt.Errorf("read remembered blocks below %d: %w", below, err)
 	}
+
 	return blocks, nil
 }
 
@@ -33,6 +36,7 @@ func scanBlock(row pgx.CollectableRow) (b Block, err error) {
 	var h string
 	err = row.Scan(&b.Number, &h)
 	b.Hash = common.HexToHash(h)
+
 	return b, err
 }
 
@@ -44,22 +48,26 @@ type Rolled struct {
 	Depth    int64
 }
 
-// Rollback takes the whole chain back to a fork, in one transaction: every cursor, the events above the fork (they become orphans, see there), the
-// registry and the records. stale is the position whose block is not canonical any more; when no cursor has it, it is not remembered, and no event is
-// stored under it, the rollback was done by somebody else. Everybody's next commit fails with ErrMoved, whether the cursor moved or not: the registry that
-// it was computed with is void.
+// Rollback takes the whole chain back to a fork, in one transaction: every cursor, the events above
+// the fork (they become orphans, see there), the registry and the records. stale is the position
+// whose block is not canonical any more; when no cursor has it, it is not remembered, and no event
+// is stored under it, the rollback was done by somebody else. Everybody's next commit fails with
+// ErrMoved, whether the cursor moved or not: the registry that it was computed with is void.
 //
-// It takes as long as it takes, up to rollbackTimeout, also when ctx ends: it holds the rows that heartbeats are written to, so that a long one would
-// otherwise end the tenure that does it, and be begun again for ever.
+// It takes as long as it takes, up to rollbackTimeout, also when ctx ends: it holds the rows that
+// heartbeats are written to, so that a long one would otherwise end the tenure that does it, and be
+// begun again for ever.
 func (l *Ledger) Rollback(ctx context.Context, stale, fork Position) (r Rolled, err error) {
 	if err := ctx.Err(); err != nil {
 		return Rolled{}, err
 	}
+
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 	defer cancel()
 	if _, err := l.names(ctx); err != nil {
 		return Rolled{}, err
 	}
+
 	err = l.tx(ctx, func(tx pgx.Tx) error {
 		r, err = l.rollback(ctx, tx, stale, fork)
 		return err
@@ -67,55 +75,71 @@ func (l *Ledger) Rollback(ctx context.Context, stale, fork Position) (r Rolled, 
 	if err != nil {
 		return Rolled{}, fmt.Errorf("roll chain %d back to block %d: %w", l.cfg.ChainID, fork.Next-1, err)
 	}
+
 	return r, nil
 }
 
-// rollbackTimeout bounds a rollback: to START_BLOCK it takes back and folds again all that is stored, some ten thousand events per second.
+// rollbackTimeout bounds a rollback: to START_BLOCK it takes back and folds again all that is
+// stored, some ten thousand events per second.
 const rollbackTimeout = 10 * time.Minute
 
 func (l *Ledger) rollback(ctx context.Context, tx pgx.Tx, stale, fork Position) (r Rolled, err error) {
 	chain := l.cfg.ChainID
-	if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock($1), set_config('statement_timeout', $2, true)`, partition.LockKey(chain),
+	if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock($1), set_config('statement_timeout', $2, true)`,
+		partition.LockKey(chain),
 		strconv.FormatInt(rollbackTimeout.Milliseconds(), 10)); err != nil {
 		return r, err
 	}
+
 	if err := lockHistory(ctx, tx, chain); err != nil {
 		return r, err
 	}
+
 	// Rows are locked in the order leadership, cursors by id: a commit locks one of them.
 	if _, err := tx.Exec(ctx, `select from leadership where chain_id = $1 for update`, chain); err != nil {
 		return r, err
 	}
-	if _, err := tx.Exec(ctx, `select from cursors where chain_id = $1 order by instance_id for update`, chain); err != nil {
+
+	if _, err := tx.Exec(ctx, `select from cursors where chain_id = $1 order by instance_id for update`,
+		chain); err != nil {
 		return r, err
 	}
+
 	var held bool
 	var highest int64
-	if err := tx.QueryRow(ctx, rollbackScope, chain, stale.Next, hash(stale.Hash), stale.Hash[:]).Scan(&held, &highest); err != nil {
+	if err := tx.QueryRow(ctx, rollbackScope, chain, stale.Next, hash(stale.Hash), stale.Hash[:]).Scan(&held,
+		&highest); err != nil {
 		return r, err
 	}
+
 	if !held {
 		return r, nil
 	}
+
 	r.Done, r.Depth = true, highest-(fork.Next-1)
 	if err := l.moveBack(ctx, tx, fork, highest); err != nil {
 		return r, err
 	}
+
 	rows, _ := tx.Query(ctx, orphanEvents, chain, fork.Next, highest, l.cfg.Publishes(Deployed))
 	escrows, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
 	if err != nil {
 		return r, fmt.Errorf("orphan events: %w", err)
 	}
+
 	r.Orphaned = len(escrows)
 	if err := l.unregister(ctx, tx, fork); err != nil {
 		return r, err
 	}
+
 	if r.Escrows, err = l.refold(ctx, tx, escrows); err != nil {
 		return r, err
 	}
+
 	if err := l.find(ctx, tx, DeepReorg, fork.Next-1, r.Orphaned); err != nil {
 		return r, err
 	}
+
 	return r, l.notify(ctx, tx, partition.Channel, registry.Channel, OutboxChannel)
 }
 
@@ -126,19 +150,23 @@ func (l *Ledger) notify(ctx context.Context, tx pgx.Tx, channels ...string) erro
 			return fmt.Errorf("notify %s: %w", channel, err)
 		}
 	}
+
 	return nil
 }
 
-// lockHistory keeps others from queueing or removing stored events until the transaction ends: what they have chosen may not be there any more.
+// lockHistory keeps others from queueing or removing stored events until the transaction ends: what
+// they have chosen may not be there any more.
 func lockHistory(ctx context.Context, tx pgx.Tx, chainID int64) error {
 	if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock($1)`, HistoryKey(chainID)); err != nil {
 		return fmt.Errorf("lock the history of chain %d: %w", chainID, err)
 	}
+
 	return nil
 }
 
-// rollbackScope says whether a cursor still stands behind the stale block, or it is remembered, or has an event, and the highest block that was
-// processed: a claim may have lowered the cursor that had been there.
+// rollbackScope says whether a cursor still stands behind the stale block, or it is remembered, or
+// has an event, and the highest block that was processed: a claim may have lowered the cursor that
+// had been there.
 const rollbackScope = `
 	with c as (
 		select next_block, block_hash from leadership where chain_id = $1
@@ -165,11 +193,12 @@ func (l *Ledger) moveBack(ctx context.Context, tx pgx.Tx, fork Position, highest
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("move the cursors back: %w", err)
 	}
+
 	return nil
 }
 
-// orphanEvents moves the events above a fork to orphaned_events, apart from those that nobody was told of, with the outbox rows that wait for them. It
-// returns the escrow of each.
+// orphanEvents moves the events above a fork to orphaned_events, apart from those that nobody was
+// told of, with the outbox rows that wait for them. It returns the escrow of each.
 const orphanEvents = `
 	with gone as (
 		delete from events where chain_id = $1 and block_number >= $2 returning *),
@@ -187,19 +216,23 @@ const orphanEvents = `
 		where o.chain_id = $1 and o.orphan is null and o.block_number = k.block_number and o.log_index = k.log_index)
 	select escrow from gone`
 
-// unregister takes back what the registry knows from above a fork. An escrow that was deployed there is gone until its deployment reappears, and for good
-// if nobody was told of it; an ending there did not happen.
+// unregister takes back what the registry knows from above a fork. An escrow that was deployed
+// there is gone until its deployment reappears, and for good if nobody was told of it; an ending
+// there did not happen.
 func (l *Ledger) unregister(ctx context.Context, tx pgx.Tx, fork Position) error {
 	batch := &pgx.Batch{}
 	batch.Queue(`delete from escrows e where e.chain_id = $1 and e.discovered_block_number >= $2 and (not $3 or exists (
-		select from late_escrows l where l.chain_id = e.chain_id and l.address = e.address and not l.announced))`, l.cfg.ChainID, fork.Next, l.cfg.Publishes(Deployed))
+		select from late_escrows l where l.chain_id = e.chain_id and l.address = e.address
+			and not l.announced))`, l.cfg.ChainID, fork.Next, l.cfg.Publishes(Deployed))
 	batch.Queue(`update escrows set status = 4, ended_block = null, updated_at = now() where chain_id = $1 and discovered_block_number >= $2`, l.cfg.ChainID, fork.Next)
 	batch.Queue(`update escrows set status = 1, ended_block = null, updated_at = now() where chain_id = $1 and ended_block >= $2`, l.cfg.ChainID, fork.Next)
 	batch.Queue(`delete from late_escrows where chain_id = $1 and deployed_block >= $2`, l.cfg.ChainID, fork.Next)
-	batch.Queue(`update late_escrows set monitored = $2::bigint - 1 where chain_id = $1 and monitored >= $2::bigint`, l.cfg.ChainID, fork.Next)
+	batch.Queue(`update late_escrows set monitored = $2::bigint - 1 where chain_id = $1 and monitored >= $2::bigint`,
+		l.cfg.ChainID, fork.Next)
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("take back what was registered: %w", err)
 	}
+
 	return nil
 }
 
@@ -208,16 +241,20 @@ func (l *Ledger) refold(ctx context.Context, tx pgx.Tx, escrows [][]byte) (int, 
 	if len(escrows) == 0 {
 		return 0, nil
 	}
+
 	tag, err := tx.Exec(ctx, `delete from records where chain_id = $1 and escrow = any($2)`, l.cfg.ChainID, escrows)
 	if err != nil {
 		return 0, fmt.Errorf("drop records: %w", err)
 	}
+
 	rows, _ := tx.Query(ctx, canonicalEvents, l.cfg.ChainID, escrows)
 	events, err := pgx.CollectRows(rows, ScanEvent)
 	if err != nil {
 		return 0, fmt.Errorf("read the canonical events of %d escrows: %w", len(escrows), err)
 	}
+
 	sortEvents(events)
+
 	return int(tag.RowsAffected()), l.project(ctx, tx, events, nil)
 }
 

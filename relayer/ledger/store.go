@@ -15,7 +15,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
-// bulk is how many events are worth a COPY, which takes two more round trips than a statement and a third of its time per event.
+// bulk is how many events are worth a COPY, which takes two more round trips than a statement and a
+// third of its time per event.
 const bulk = 256
 
 // place is where an event stands on the chain; with the block's hash it is the event's identity.
@@ -28,18 +29,23 @@ func placeOf(e *contract.Event) place { return place{e.BlockNumber, e.LogIndex} 
 
 // storing says how events are stored.
 type storing struct {
-	queue   bool // those that are published get their outbox rows; else they are the leader's EscrowDeployed, which the owner announces
+	// those that are published get their outbox rows; else they are the leader's EscrowDeployed, which
+	// the owner announces
+	queue   bool
 	orphans bool // the chain has orphaned events: what is stored may be one that reappears, or need an id of its own
 	// settle decides about orphans that are lost; nil: that is left to the owner of the slot.
 	settle func(context.Context, pgx.Tx, *Result) error
 }
 
-// store inserts events and, for those which are new and published, their outbox rows, in order. It returns the events that changed something: the
-// new ones, and those which a reorganisation had taken back and that have reappeared. Both have their Occurrence.
-func (l *Ledger) store(ctx context.Context, tx pgx.Tx, events []contract.Event, how storing, r *Result) (fresh []contract.Event, err error) {
+// store inserts events and, for those which are new and published, their outbox rows, in order. It
+// returns the events that changed something: the new ones, and those which a reorganisation had
+// taken back and that have reappeared. Both have their Occurrence.
+func (l *Ledger) store(ctx context.Context, tx pgx.Tx, events []contract.Event, how storing,
+	r *Result) (fresh []contract.Event, err error) {
 	if len(events) == 0 {
 		return nil, nil
 	}
+
 	fresh = distinct(events, r)
 	var revived []revival
 	if how.orphans {
@@ -47,18 +53,22 @@ func (l *Ledger) store(ctx context.Context, tx pgx.Tx, events []contract.Event, 
 			return nil, err
 		}
 	}
+
 	stored, err := l.insert(ctx, tx, fresh, how, r)
 	if err != nil {
 		return nil, err
 	}
+
 	r.New += len(stored)
 	r.Revived += len(revived)
 	for i := range revived {
 		if r.revived == nil {
 			r.revived = map[place]bool{}
 		}
+
 		r.revived[placeOf(&revived[i].event)] = true
 	}
+
 	return inOrder(stored, revived), nil
 }
 
@@ -67,16 +77,20 @@ func inOrder(stored []contract.Event, revived []revival) []contract.Event {
 	if len(revived) == 0 {
 		return stored
 	}
+
 	all := make([]contract.Event, 0, len(stored)+len(revived))
 	for _, e := range stored {
 		for len(revived) > 0 && before(&revived[0].event, &e) {
 			all, revived = append(all, revived[0].event), revived[1:]
 		}
+
 		all = append(all, e)
 	}
+
 	for _, v := range revived {
 		all = append(all, v.event)
 	}
+
 	return all
 }
 
@@ -94,9 +108,11 @@ func distinct(events []contract.Event, r *Result) []contract.Event {
 	for i := range events {
 		seen[id{events[i].TxHash, events[i].LogIndex}] = struct{}{}
 	}
+
 	if len(seen) == len(events) {
 		return events
 	}
+
 	clear(seen)
 	var once []contract.Event
 	for _, e := range events {
@@ -105,61 +121,77 @@ func distinct(events []contract.Event, r *Result) []contract.Event {
 			r.Duplicates++
 			continue
 		}
+
 		seen[k] = struct{}{}
 		once = append(once, e)
 	}
+
 	return once
 }
 
 // insert adds those events that are not there, with outbox rows for those to be queued, and returns them.
-func (l *Ledger) insert(ctx context.Context, tx pgx.Tx, events []contract.Event, how storing, r *Result) ([]contract.Event, error) {
+func (l *Ledger) insert(ctx context.Context, tx pgx.Tx, events []contract.Event, how storing,
+	r *Result) ([]contract.Event, error) {
 	if len(events) == 0 {
 		return nil, nil
 	}
+
 	known, err := l.names(ctx)
 	if err != nil {
 		return nil, err
 	}
+
 	told := func(e *contract.Event) bool { return how.queue && l.cfg.Publishes(e.Name) }
 	if len(events) >= bulk {
 		ok, err := l.copyEvents(ctx, tx, events, known, told)
 		if err != nil {
 			return nil, fmt.Errorf("copy %d events: %w", len(events), err)
 		}
+
 		if ok {
 			return events, l.enqueue(ctx, tx, events, told, r)
 		}
 	}
+
 	return l.insertEvents(ctx, tx, events, known, told, r)
 }
 
 // eventColumns are the columns of events that a commit fills.
-var eventColumns = []string{"chain_id", "block_number", "block_time", "log_index", "writer", "type", "slot", "occurrence", "told", "block_hash", "tx_hash",
+var eventColumns = []string{"chain_id", "block_number", "block_time", "log_index", "writer", "type", "slot",
+	"occurrence", "told", "block_hash", "tx_hash",
 	"escrow", "emitter", "args"}
 
 // copyEvents adds events by COPY, on the guess that none of them is there; false: one was, and nothing was added.
-func (l *Ledger) copyEvents(ctx context.Context, tx pgx.Tx, events []contract.Event, known *names, told func(*contract.Event) bool) (bool, error) {
+func (l *Ledger) copyEvents(ctx context.Context, tx pgx.Tx, events []contract.Event, known *names,
+	told func(*contract.Event) bool) (bool, error) {
 	point, err := tx.Begin(ctx)
 	if err != nil {
 		return false, err
 	}
+
 	values := make([]any, len(eventColumns))
 	at := -1
 	_, err = point.CopyFrom(ctx, pgx.Identifier{"events"}, eventColumns, pgx.CopyFromFunc(func() ([]any, error) {
 		if at++; at == len(events) {
 			return nil, nil
 		}
+
 		e := &events[at]
-		values = append(values[:0], l.cfg.ChainID, int64(e.BlockNumber), int64(e.BlockTime), int32(e.LogIndex), known.writer, known.types[e.Name],
-			partition.Slot(e.Escrow), e.Occurrence, told(e), e.BlockHash[:], e.TxHash[:], e.Escrow[:], emitter(e), []byte(e.Args))
+		values = append(values[:0], l.cfg.ChainID, int64(e.BlockNumber), int64(e.BlockTime), int32(e.LogIndex), known.writer,
+			known.types[e.Name],
+			partition.Slot(e.Escrow), e.Occurrence, told(e), e.BlockHash[:], e.TxHash[:], e.Escrow[:], emitter(e),
+			[]byte(e.Args))
+
 		return values, nil
 	}))
 	if err == nil {
 		return true, point.Commit(ctx)
 	}
+
 	if cause := (*pgconn.PgError)(nil); errors.As(err, &cause) && cause.Code == uniqueViolation {
 		return false, point.Rollback(ctx)
 	}
+
 	return false, err
 }
 
@@ -171,32 +203,39 @@ func emitter(e *contract.Event) []byte {
 	if e.Emitter == e.Escrow {
 		return nil
 	}
+
 	return e.Emitter[:]
 }
 
 // enqueue adds the outbox rows of events that were just stored, by COPY, with numbers drawn beforehand.
-func (l *Ledger) enqueue(ctx context.Context, tx pgx.Tx, events []contract.Event, told func(*contract.Event) bool, r *Result) error {
+func (l *Ledger) enqueue(ctx context.Context, tx pgx.Tx, events []contract.Event, told func(*contract.Event) bool,
+	r *Result) error {
 	pending := make([]outbox.Pending, 0, len(events))
 	for i := range events {
 		if e := &events[i]; told(e) {
 			pending = append(pending, outbox.Pending{Slot: partition.Slot(e.Escrow), Event: *e})
 		}
 	}
+
 	if err := outbox.Add(ctx, tx, l.cfg.ChainID, pending); err != nil {
 		return err
 	}
+
 	r.Pending = append(r.Pending, pending...)
+
 	return nil
 }
 
 // insertEvents adds events by a statement, which passes over those that are there.
-func (l *Ledger) insertEvents(ctx context.Context, tx pgx.Tx, events []contract.Event, known *names, told func(*contract.Event) bool, r *Result) ([]contract.Event, error) {
+func (l *Ledger) insertEvents(ctx context.Context, tx pgx.Tx, events []contract.Event, known *names,
+	told func(*contract.Event) bool, r *Result) ([]contract.Event, error) {
 	c := newColumns(len(events))
 	at := make(map[place]int, len(events))
 	for i := range events {
 		c.add(&events[i], known, told(&events[i]))
 		at[placeOf(&events[i])] = i
 	}
+
 	rows, _ := tx.Query(ctx, storeEvents, c.named(l.cfg.ChainID, known.writer))
 	added := make([]bool, len(events))
 	n := 0
@@ -207,20 +246,25 @@ func (l *Ledger) insertEvents(ctx context.Context, tx pgx.Tx, events []contract.
 		if !ok {
 			return fmt.Errorf("an event at block %d, log %d came back that was not given", p.block, p.index)
 		}
+
 		added[i] = true
 		n++
 		if seq == nil {
 			return nil
 		}
+
 		if last := len(r.Pending); last > 0 && r.Pending[last-1].Seq >= *seq {
 			return fmt.Errorf("outbox row %d came back behind %d", *seq, r.Pending[last-1].Seq)
 		}
+
 		r.Pending = append(r.Pending, outbox.Pending{Seq: *seq, Slot: c.slots[i], Event: events[i]})
+
 		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("store %d events: %w", len(events), err)
 	}
+
 	if n == len(events) {
 		return events, nil
 	}
@@ -233,16 +277,20 @@ func (l *Ledger) insertEvents(ctx context.Context, tx pgx.Tx, events []contract.
 			there = append(there, events[i])
 		}
 	}
+
 	stored, err := l.storedAt(ctx, tx, there)
 	if err != nil {
 		return nil, err
 	}
+
 	for i := range there {
 		if err := sameBlock(&there[i], stored); err != nil {
 			return nil, err
 		}
 	}
+
 	r.Duplicates += len(there)
+
 	return fresh, nil
 }
 
@@ -252,14 +300,17 @@ func (l *Ledger) storedAt(ctx context.Context, tx pgx.Tx, events []contract.Even
 	for i := range events {
 		blocks[i], indexes[i] = int64(events[i].BlockNumber), int32(events[i].LogIndex)
 	}
+
 	rows, _ := tx.Query(ctx, eventsAt, l.cfg.ChainID, blocks, indexes)
 	found := map[place]common.Hash{}
 	var p place
 	var hash []byte
-	_, err := pgx.ForEachRow(rows, []any{&p.block, &p.index, &hash}, func() error { found[p] = common.BytesToHash(hash); return nil })
+	_, err := pgx.ForEachRow(rows, []any{&p.block, &p.index, &hash},
+		func() error { found[p] = common.BytesToHash(hash); return nil })
 	if err != nil {
 		return nil, fmt.Errorf("look up %d events that may be stored: %w", len(events), err)
 	}
+
 	return found, nil
 }
 
@@ -273,12 +324,15 @@ func sameBlock(e *contract.Event, stored map[place]common.Hash) error {
 	if hash := stored[placeOf(e)]; hash != e.BlockHash {
 		return &BranchError{Block{int64(e.BlockNumber), hash}}
 	}
+
 	return nil
 }
 
-// storeEvents inserts what is not there yet, and an outbox row for each new event that is to be queued. It returns the new events, first
-// the queued ones with the seq of their outbox row, then the others, each in the order of the input: rows that are inserted in order are returned in
-// order, and numbered in order. No join: the planner knows nothing of what an array holds, and took merge joins by text, and JIT compilation, for it.
+// storeEvents inserts what is not there yet, and an outbox row for each new event that is to be
+// queued. It returns the new events, first the queued ones with the seq of their outbox row, then
+// the others, each in the order of the input: rows that are inserted in order are returned in
+// order, and numbered in order. No join: the planner knows nothing of what an array holds, and took
+// merge joins by text, and JIT compilation, for it.
 const storeEvents = `
 	with new as (
 		insert into events (chain_id, writer, block_number, block_time, log_index, type, slot, occurrence, told, block_hash, tx_hash, escrow, emitter, args)
@@ -289,7 +343,8 @@ const storeEvents = `
 		returning block_number, log_index, slot, escrow, type, told),
 	queued as (
 		insert into outbox (chain_id, block_number, log_index, slot, escrow, event_type)
-		select @chain, block_number, log_index, slot, escrow, (select name from event_types t where t.id = type) from new where told
+		select @chain, block_number, log_index, slot, escrow, (select name from event_types t where t.id = type) from new
+			where told
 		returning block_number, log_index, seq)
 	select block_number, log_index, seq from queued
 	union all
@@ -307,8 +362,10 @@ type columns struct {
 
 func newColumns(n int) *columns {
 	bytes := func() [][]byte { return make([][]byte, 0, n) }
+
 	return &columns{
-		hashes: bytes(), txs: bytes(), escrows: bytes(), emitters: bytes(), args: make([]string, 0, n), slots: make([]int16, 0, n),
+		hashes: bytes(), txs: bytes(), escrows: bytes(), emitters: bytes(), args: make([]string, 0, n),
+		slots: make([]int16, 0, n),
 		types: make([]int16, 0, n), occurrences: make([]int16, 0, n), blocks: make([]int64, 0, n), times: make([]int64, 0, n),
 		indexes: make([]int32, 0, n), told: make([]bool, 0, n),
 	}
@@ -331,8 +388,10 @@ func (c *columns) add(e *contract.Event, known *names, told bool) {
 
 func (c *columns) named(chainID int64, writer int32) pgx.StrictNamedArgs {
 	return pgx.StrictNamedArgs{
-		"chain": chainID, "writer": writer, "blocks": c.blocks, "times": c.times, "indexes": c.indexes, "types": c.types, "slots": c.slots,
-		"occurrences": c.occurrences, "told": c.told, "hashes": c.hashes, "txs": c.txs, "escrows": c.escrows, "emitters": c.emitters, "args": c.args,
+		"chain": chainID, "writer": writer, "blocks": c.blocks, "times": c.times, "indexes": c.indexes, "types": c.types,
+		"slots":       c.slots,
+		"occurrences": c.occurrences, "told": c.told, "hashes": c.hashes, "txs": c.txs, "escrows": c.escrows,
+		"emitters": c.emitters, "args": c.args,
 	}
 }
 
@@ -341,6 +400,7 @@ func (l *Ledger) announce(ctx context.Context, tx pgx.Tx, late []registry.Late, 
 	if !l.cfg.Publishes(Deployed) {
 		return nil
 	}
+
 	var blocks []int64
 	var indexes []int32
 	for _, e := range late {
@@ -348,19 +408,24 @@ func (l *Ledger) announce(ctx context.Context, tx pgx.Tx, late []registry.Late, 
 			blocks, indexes = append(blocks, e.Block), append(indexes, e.LogIndex)
 		}
 	}
+
 	if len(blocks) == 0 {
 		return nil
 	}
+
 	rows, _ := tx.Query(ctx, announced, l.cfg.ChainID, blocks, indexes)
 	events, err := pgx.CollectRows(rows, ScanEvent)
 	if err != nil {
 		return fmt.Errorf("announce %d escrows: %w", len(blocks), err)
 	}
+
 	if len(events) != len(blocks) {
 		return fmt.Errorf("announce %d escrows: %d of their %s events are stored: the registry and processed_events disagree; run `escrow-relayer audit`",
 			len(blocks), len(events), Deployed)
 	}
+
 	sortEvents(events)
+
 	return l.enqueue(ctx, tx, events, func(*contract.Event) bool { return true }, r)
 }
 
@@ -370,16 +435,20 @@ const announced = `
 	join events p on p.chain_id = $1 and p.block_number = t.block and p.log_index = t.index`
 
 // scanned are the columns that ScanEvent reads, of events or of stored_events as p.
-const scanned = `(select name from event_types t where t.id = p.type), p.block_number, p.log_index, p.occurrence, p.block_time, p.block_hash, p.tx_hash, p.escrow,
+const scanned = `(select name from event_types t
+	where t.id = p.type), p.block_number, p.log_index, p.occurrence, p.block_time, p.block_hash, p.tx_hash, p.escrow,
 	coalesce(p.emitter, p.escrow), p.args`
 
 // ScanEvent reads a row of scanned.
 func ScanEvent(row pgx.CollectableRow) (e contract.Event, err error) {
 	var hash, tx, escrow, emitter []byte
-	if err := row.Scan(&e.Name, &e.BlockNumber, &e.LogIndex, &e.Occurrence, &e.BlockTime, &hash, &tx, &escrow, &emitter, (*[]byte)(&e.Args)); err != nil {
+	if err := row.Scan(&e.Name, &e.BlockNumber, &e.LogIndex, &e.Occurrence, &e.BlockTime, &hash, &tx, &escrow, &emitter,
+		(*[]byte)(&e.Args)); err != nil {
 		return e, err
 	}
+
 	e.BlockHash, e.TxHash = common.BytesToHash(hash), common.BytesToHash(tx)
 	e.Escrow, e.Emitter = common.BytesToAddress(escrow), common.BytesToAddress(emitter)
+
 	return e, nil
 }

@@ -25,6 +25,7 @@ func (l *Ledger) Verifiable(ctx context.Context) (v Verifiable, err error) {
 	if err != nil {
 		return v, fmt.Errorf("read how far the chain is stored: %w", err)
 	}
+
 	return v, nil
 }
 
@@ -45,6 +46,7 @@ func (l *Ledger) Stored(ctx context.Context, from, to int64) ([]contract.Event, 
 	if err != nil {
 		return nil, fmt.Errorf("read the events of blocks %d to %d: %w", from, to, err)
 	}
+
 	return events, nil
 }
 
@@ -55,68 +57,86 @@ const storedEvents = `
 
 // Registered returns which of some addresses are escrows of ours.
 func (l *Ledger) Registered(ctx context.Context, addresses []common.Address) (map[common.Address]bool, error) {
-	return l.addresses(ctx, `select address from escrows where chain_id = $1 and address = any($2) and status <> 4`, addresses)
+	return l.addresses(ctx, `select address from escrows where chain_id = $1 and address = any($2) and status <> 4`,
+		addresses)
 }
 
-// Pruned returns which of some addresses are escrows that have ended and whose events RETENTION has removed: all of them, or none.
+// Pruned returns which of some addresses are escrows that have ended and whose events RETENTION has
+// removed: all of them, or none.
 func (l *Ledger) Pruned(ctx context.Context, addresses []common.Address) (map[common.Address]bool, error) {
 	return l.addresses(ctx, `
 		select address from escrows e where chain_id = $1 and address = any($2) and ended_block is not null
 		and not exists (select from events p where p.chain_id = e.chain_id and p.escrow = e.address)`, addresses)
 }
 
-func (l *Ledger) addresses(ctx context.Context, query string, addresses []common.Address) (map[common.Address]bool, error) {
+func (l *Ledger) addresses(ctx context.Context, query string,
+	addresses []common.Address) (map[common.Address]bool, error) {
 	if len(addresses) == 0 {
 		return nil, nil
 	}
+
 	keys := make([][]byte, len(addresses))
 	for i := range addresses {
 		keys[i] = addresses[i][:]
 	}
+
 	rows, _ := l.cfg.DB.Query(ctx, query, l.cfg.ChainID, keys)
 	known, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
 	if err != nil {
 		return nil, fmt.Errorf("look up %d addresses: %w", len(addresses), err)
 	}
+
 	set := make(map[common.Address]bool, len(known))
 	for _, a := range known {
 		set[common.BytesToAddress(a)] = true
 	}
+
 	return set, nil
 }
 
-// Repair makes the stored events of a verified range those of the chain, under the leader's epoch, and moves the verified block. ErrMoved when there was a
-// rollback since Verifiable: what was read is void.
+// Repair makes the stored events of a verified range those of the chain, under the leader's epoch,
+// and moves the verified block. ErrMoved when there was a rollback since Verifiable: what was read
+// is void.
 //
-// missing are events that the first reading did not bring. They are published, each deployment before the other events of its escrow: the outbox rows are
-// written here, out of turn, and the owners of the slots are told. wrong are stored events that the chain has otherwise; they are retracted by the owners of
-// their slots, and what the chain has in their place is among the missing.
-func (l *Ledger) Repair(ctx context.Context, epoch int64, v Verifiable, verified int64, missing, wrong []contract.Event) (r Result, err error) {
+// missing are events that the first reading did not bring. They are published, each deployment
+// before the other events of its escrow: the outbox rows are written here, out of turn, and the
+// owners of the slots are told. wrong are stored events that the chain has otherwise; they are
+// retracted by the owners of their slots, and what the chain has in their place is among the
+// missing.
+func (l *Ledger) Repair(ctx context.Context, epoch int64, v Verifiable, verified int64, missing,
+	wrong []contract.Event) (r Result, err error) {
 	if _, err := l.names(ctx); err != nil {
 		return Result{}, err
 	}
+
 	err = l.tx(ctx, func(tx pgx.Tx) error {
 		r = Result{}
 		tag, err := tx.Exec(ctx, moveVerified, l.cfg.ChainID, l.cfg.InstanceID, epoch, verified, v.generation)
 		if err != nil {
 			return err
 		}
+
 		if tag.RowsAffected() == 0 {
 			return ErrMoved
 		}
+
 		if len(missing)+len(wrong) == 0 {
 			return nil
 		}
+
 		if len(missing) > 0 {
 			if err := l.find(ctx, tx, MissingEvent, verified, len(missing)); err != nil {
 				return err
 			}
 		}
+
 		return l.repair(ctx, tx, missing, wrong, &r)
 	})
 	if err != nil {
-		return Result{}, fmt.Errorf("repair %d missing and %d wrong events up to block %d: %w", len(missing), len(wrong), verified, err)
+		return Result{}, fmt.Errorf("repair %d missing and %d wrong events up to block %d: %w", len(missing),
+			len(wrong), verified, err)
 	}
+
 	return r, nil
 }
 
@@ -128,6 +148,7 @@ func (l *Ledger) repair(ctx context.Context, tx pgx.Tx, missing, wrong []contrac
 	if err := l.giveUp(ctx, tx, wrong); err != nil {
 		return err
 	}
+
 	var deployed, others []contract.Event
 	for _, e := range missing {
 		if e.Name == Deployed {
@@ -136,26 +157,32 @@ func (l *Ledger) repair(ctx context.Context, tx pgx.Tx, missing, wrong []contrac
 			others = append(others, e)
 		}
 	}
+
 	how := storing{queue: true, orphans: true}
 	registered, err := l.store(ctx, tx, deployed, how, r)
 	if err != nil {
 		return err
 	}
+
 	found := discoveries(registered, nil)
 	for i := range found {
 		found[i].Announced = true
 	}
+
 	if err := registry.Record(ctx, tx, l.cfg.ChainID, found); err != nil {
 		return err
 	}
+
 	fresh, err := l.store(ctx, tx, others, how, r)
 	if err != nil {
 		return err
 	}
+
 	// What comes after them may have been folded already: a record is a fold in the order of the chain.
 	if _, err := l.refold(ctx, tx, escrowsOf(registered, fresh, wrong)); err != nil {
 		return err
 	}
+
 	return l.notify(ctx, tx, registry.Channel, OutboxChannel)
 }
 
@@ -164,13 +191,16 @@ func (l *Ledger) giveUp(ctx context.Context, tx pgx.Tx, wrong []contract.Event) 
 	if len(wrong) == 0 {
 		return nil
 	}
+
 	blocks, indexes := make([]int64, len(wrong)), make([]int32, len(wrong))
 	for i := range wrong {
 		blocks[i], indexes[i] = int64(wrong[i].BlockNumber), int32(wrong[i].LogIndex)
 	}
+
 	if _, err := tx.Exec(ctx, giveUpEvents, l.cfg.ChainID, blocks, indexes, l.cfg.Publishes(Deployed)); err != nil {
 		return fmt.Errorf("take back %d wrong events: %w", len(wrong), err)
 	}
+
 	return nil
 }
 
@@ -208,5 +238,6 @@ func escrowsOf(lists ...[]contract.Event) (escrows [][]byte) {
 			}
 		}
 	}
+
 	return escrows
 }

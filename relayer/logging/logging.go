@@ -1,4 +1,5 @@
-// Package logging makes the logger: JSON as Google Cloud Logging reads it, or text for a person, without secrets either way.
+// Package logging makes the logger: JSON as Google Cloud Logging reads it, or text for a person,
+// without secrets either way.
 package logging
 
 import (
@@ -15,19 +16,23 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/redact"
 )
 
-// New returns a logger. format is json, text, or auto: text where w is a terminal. level is one of debug, info, warn, error, in any case. On a
-// terminal text is coloured, unless NO_COLOR is set (https://no-color.org). Every text that goes out is masked: the second line of defence, after
-// the places that know what is secret.
+// New returns a logger. format is json, text, or auto: text where w is a terminal. level is one of
+// debug, info, warn, error, in any case. On a terminal text is coloured, unless NO_COLOR is set
+// (https://no-color.org). Every text that goes out is masked: the second line of defence, after the
+// places that know what is secret.
 func New(w io.Writer, format, level string, secrets *redact.Secrets) *slog.Logger {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
 		l = slog.LevelInfo
 	}
+
 	if format == "json" || format == "auto" && !terminal(w) {
-		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l, ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
-			return cloud(groups, mask(a, secrets))
-		}}))
+		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l,
+			ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
+				return cloud(groups, mask(a, secrets))
+			}}))
 	}
+
 	return slog.New(tint.NewTextHandler(w, &tint.Options{
 		Level: l, TimeFormat: "15:04:05.000", NoColor: !terminal(w) || os.Getenv("NO_COLOR") != "",
 		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr { return mask(a, secrets) },
@@ -52,17 +57,22 @@ func mask(a slog.Attr, secrets *redact.Secrets) slog.Attr {
 			a.Value = slog.StringValue(secrets.Mask(text))
 		}
 	}
+
 	return a
 }
 
-// cloud gives an attribute the name and form that Cloud Logging knows it by: https://cloud.google.com/logging/docs/structured-logging
+// cloud gives an attribute the name and form that Cloud Logging knows it by:
+// https://cloud.google.com/logging/docs/structured-logging
 func cloud(groups []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindDuration {
-		a.Value = slog.StringValue(a.Value.Duration().Round(time.Microsecond).String()) // the default is a number of nanoseconds
+		// the default is a number of nanoseconds
+		a.Value = slog.StringValue(a.Value.Duration().Round(time.Microsecond).String())
 	}
+
 	if len(groups) > 0 {
 		return a
 	}
+
 	switch a.Key {
 	case slog.LevelKey:
 		a.Key = "severity"
@@ -74,5 +84,6 @@ func cloud(groups []string, a slog.Attr) slog.Attr {
 	case slog.MessageKey:
 		a.Key = "message"
 	}
+
 	return a
 }

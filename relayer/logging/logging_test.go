@@ -17,22 +17,26 @@ import (
 const endpoint = "https://node/v2/abcdef123456"
 
 func TestCloudLogging(t *testing.T) {
-	for level, severity := range map[slog.Level]string{slog.LevelDebug: "DEBUG", slog.LevelInfo: "INFO", slog.LevelWarn: "WARNING", slog.LevelError: "ERROR"} {
+	for level, severity := range map[slog.Level]string{slog.LevelDebug: "DEBUG", slog.LevelInfo: "INFO",
+		slog.LevelWarn: "WARNING", slog.LevelError: "ERROR"} {
 		var b bytes.Buffer
-		New(&b, "auto", "debug", nil).With("component", "source").LogAttrs(t.Context(), level, "asked", slog.Duration("in", 1500*time.Millisecond), slog.Int("block", 7))
+		New(&b, "auto", "debug", nil).With("component", "source").LogAttrs(t.Context(), level, "asked",
+			slog.Duration("in", 1500*time.Millisecond), slog.Int("block", 7))
 		var line map[string]any
 		require.NoError(t, json.Unmarshal(b.Bytes(), &line))
 		_, err := time.Parse(time.RFC3339Nano, line["time"].(string))
 		require.NoError(t, err)
 		delete(line, "time")
-		require.Equal(t, map[string]any{"severity": severity, "message": "asked", "component": "source", "in": "1.5s", "block": 7.0}, line)
+		require.Equal(t, map[string]any{"severity": severity, "message": "asked", "component": "source", "in": "1.5s",
+			"block": 7.0}, line)
 	}
 }
 
 func TestText(t *testing.T) {
 	var b bytes.Buffer
 	New(&b, "text", "Warn", nil).Error("bad", slog.Any("err", errors.New("why")), slog.Duration("in", time.Second))
-	require.Regexp(t, `^\d\d:\d\d:\d\d\.\d{3} ERR bad err=why in=1s\n$`, b.String(), "no colour where there is no terminal")
+	require.Regexp(t, `^\d\d:\d\d:\d\d\.\d{3} ERR bad err=why in=1s\n$`, b.String(),
+		"no colour where there is no terminal")
 }
 
 func TestLevel(t *testing.T) {
@@ -56,11 +60,14 @@ func TestNoSecretGetsOut(t *testing.T) {
 	require.NoError(t, err)
 	for _, format := range []string{"json", "text"} {
 		for name, log := range map[string]func(*slog.Logger){
-			"message":   func(l *slog.Logger) { l.Info("asked " + endpoint) },
-			"text":      func(l *slog.Logger) { l.Info("asked", "url", endpoint) },
-			"error":     func(l *slog.Logger) { l.Info("asked", slog.Any("err", errors.New("no abcdef123456 here"))) },
-			"group":     func(l *slog.Logger) { l.Info("asked", slog.Group("g", "k", "abcdef123456")) },
-			"with":      func(l *slog.Logger) { l.With("k", "abcdef123456").WithGroup("g").Info("asked", "key", "abcdef123456") },
+			"message": func(l *slog.Logger) { l.Info("asked " + endpoint) },
+			"text":    func(l *slog.Logger) { l.Info("asked", "url", endpoint) },
+			"error":   func(l *slog.Logger) { l.Info("asked", slog.Any("err", errors.New("no abcdef123456 here"))) },
+			"group":   func(l *slog.Logger) { l.Info("asked", slog.Group("g", "k", "abcdef123456")) },
+			"with": func(l *slog.Logger) {
+				l.With("k", "abcdef123456").WithGroup("g").Info("asked", "key",
+					"abcdef123456")
+			},
 			"stringer":  func(l *slog.Logger) { l.Info("asked", "k", address{endpoint}) },
 			"pointer":   func(l *slog.Logger) { l.Info("asked", "k", u) },
 			"list":      func(l *slog.Logger) { l.Info("asked", "k", []string{endpoint}) },

@@ -14,7 +14,9 @@ import (
 
 // Message is what a consumer gets.
 type Message struct {
-	EventID         string // {transaction_hash}:{log_index}, sometimes with :{n} behind it; with ChainID it identifies the event and its content
+	// {transaction_hash}:{log_index}, sometimes with :{n} behind it; with ChainID it identifies the
+	// event and its content
+	EventID         string
 	EventType       string // EscrowDeployed, Approved, EscrowReleased, EscrowRefunded, or what the relayer was told to add
 	ChainID         string // decimal
 	Escrow          string // lower case
@@ -42,7 +44,8 @@ var (
 	ErrSchema = errors.New("unknown message schema")
 )
 
-// Text returns an argument that is a string: an address, an integer, bytes, or text. It is empty if there is none of this name.
+// Text returns an argument that is a string: an address, an integer, bytes, or text. It is empty if
+// there is none of this name.
 func (m *Message) Text(name string) string {
 	s, _ := m.Args[name].(string)
 	return s
@@ -54,6 +57,7 @@ func (m *Message) Int(name string) (*big.Int, bool) {
 	if !ok || !integer.MatchString(s) {
 		return nil, false
 	}
+
 	return new(big.Int).SetString(s, 10)
 }
 
@@ -65,17 +69,20 @@ var (
 	integer = regexp.MustCompile(`^(0|-?[1-9][0-9]*)$`)
 )
 
-// Decode reads a message and verifies that it is complete and consistent: the body with itself and with the attributes. Names that this
-// package does not know are left alone. The error wraps ErrMalformed or ErrSchema.
+// Decode reads a message and verifies that it is complete and consistent: the body with itself and
+// with the attributes. Names that this package does not know are left alone. The error wraps
+// ErrMalformed or ErrSchema.
 func Decode(body []byte, attributes map[string]string) (*Message, error) {
 	if v := attributes[AttrSchema]; v != Version {
 		return nil, fmt.Errorf("%w: attribute schema is %q, this package knows %q; update it", ErrSchema, v, Version)
 	}
+
 	// By exact name: encoding/json would let an argument TIMESTAMP overwrite a field timestamp.
 	var top map[string]json.RawMessage
 	if err := json.Unmarshal(body, &top); err != nil {
 		return nil, fmt.Errorf("%w: the body is not a JSON object: %w", ErrMalformed, err)
 	}
+
 	var m Message
 	var name string
 	r := reader{top: top}
@@ -95,14 +102,17 @@ func Decode(body []byte, attributes map[string]string) (*Message, error) {
 		r.read("reason", &m.Reason)
 		r.read("original_block_hash", &m.OriginalBlockHash)
 	}
+
 	r.readArgs(&m)
 	m.Escrow, m.Replay = attributes[AttrEscrow], attributes[AttrReplay] == "true"
 	if r.err == nil {
 		r.err = m.verify(name, attributes)
 	}
+
 	if r.err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrMalformed, r.err)
 	}
+
 	return &m, nil
 }
 
@@ -119,31 +129,40 @@ func (m *Message) verify(name string, attributes map[string]string) error {
 			return fmt.Errorf("%s is %q", f.name, f.value)
 		}
 	}
+
 	if m.EventType == "" || m.EventType != name {
 		return fmt.Errorf("event_type is %q and event_name is %q", m.EventType, name)
 	}
-	if want := m.TransactionHash + ":" + strconv.FormatUint(m.LogIndex, 10); m.EventID != want && !strings.HasPrefix(m.EventID, want+":") {
+
+	if want := m.TransactionHash + ":" + strconv.FormatUint(m.LogIndex, 10); m.EventID != want &&
+		!strings.HasPrefix(m.EventID, want+":") {
 		return fmt.Errorf("event_id is %s, but transaction_hash and log_index give %s", m.EventID, want)
 	}
+
 	if m.Retracted && (m.Reason == "" || !hash.MatchString(m.OriginalBlockHash)) {
 		return fmt.Errorf("a retraction with the reason %q and original_block_hash %q", m.Reason, m.OriginalBlockHash)
 	}
+
 	escrow := m.ContractAddress
 	if m.EventType == deployed {
 		escrow = m.Text("escrow")
 	}
+
 	retracted := ""
 	if m.Retracted {
 		retracted = "true"
 	}
+
 	for _, a := range [...]struct{ name, want string }{
 		{AttrEventID, m.EventID}, {AttrEventType, m.EventType}, {AttrEventName, m.EventType}, {AttrChainID, m.ChainID},
-		{AttrBlockNumber, strconv.FormatUint(m.BlockNumber, 10)}, {AttrEscrow, strings.ToLower(escrow)}, {AttrRetracted, retracted},
+		{AttrBlockNumber, strconv.FormatUint(m.BlockNumber, 10)}, {AttrEscrow, strings.ToLower(escrow)},
+		{AttrRetracted, retracted},
 	} {
 		if attributes[a.name] != a.want {
 			return fmt.Errorf("attribute %s is %q, the body says %q", a.name, attributes[a.name], a.want)
 		}
 	}
+
 	return nil
 }
 
@@ -157,11 +176,13 @@ func (r *reader) read(name string, into any) {
 	if r.err != nil {
 		return
 	}
+
 	value, ok := r.top[name]
 	if !ok || string(value) == "null" {
 		r.err = fmt.Errorf("%s is missing", name)
 		return
 	}
+
 	if err := json.Unmarshal(value, into); err != nil {
 		r.err = fmt.Errorf("read %s: %w", name, err)
 	}
@@ -174,6 +195,7 @@ func (r *reader) readArgs(m *Message) {
 	if r.err != nil {
 		return
 	}
+
 	m.Args = make(map[string]any, len(args))
 	for name, raw := range args {
 		value, err := argument(raw)
@@ -181,10 +203,12 @@ func (r *reader) readArgs(m *Message) {
 			r.err = fmt.Errorf("argument %s: %w", name, err)
 			return
 		}
+
 		if copied, ok := r.top[name]; !reserved(name) && (!ok || !bytes.Equal(copied, raw)) {
 			r.err = fmt.Errorf("argument %s is %s under args and %s at the top level", name, raw, copied)
 			return
 		}
+
 		m.Args[name] = value
 	}
 }
@@ -197,6 +221,7 @@ func argument(raw json.RawMessage) (any, error) {
 	if err := json.Unmarshal(raw, &value); err != nil {
 		return nil, err
 	}
+
 	return value, plain(value)
 }
 
@@ -218,5 +243,6 @@ func plain(value any) error {
 	default:
 		return errKind
 	}
+
 	return nil
 }

@@ -1,39 +1,52 @@
-// Package message is the wire format of the escrow relayer: what it publishes, and how a consumer reads it. It needs nothing but the
-// standard library, so that importing it costs a consumer nothing.
+// Package message is the wire format of the escrow relayer: what it publishes, and how a consumer
+// reads it. It needs nothing but the standard library, so that importing it costs a consumer
+// nothing.
 //
 // # The message
 //
-// The body is a JSON object: an envelope, the event's arguments under "args", and the same arguments once more at the top level, where a name
-// of the envelope wins (EscrowReleased has an argument timestamp; the envelope's timestamp is when the message was published). Addresses are in
-// EIP-55 mixed case, integers are decimal strings whatever their size, and nothing is null. Attributes repeat what subscriptions filter by.
-// schema.json, embedded as Schema, describes the body; testdata has an example of each event.
+// The body is a JSON object: an envelope, the event's arguments under "args", and the same
+// arguments once more at the top level, where a name of the envelope wins (EscrowReleased has an
+// argument timestamp; the envelope's timestamp is when the message was published). Addresses are in
+// EIP-55 mixed case, integers are decimal strings whatever their size, and nothing is null.
+// Attributes repeat what subscriptions filter by. schema.json, embedded as Schema, describes the
+// body; testdata has an example of each event.
 //
 // # What a consumer can rely on
 //
-// Messages of one escrow are published in the order of the chain, EscrowDeployed first. Pub/Sub keeps that order only for subscriptions that
-// have message ordering switched on. Delivery is at least once, and now and then a message is published twice (Pub/Sub had stored it when the
-// relayer died): so apply an event once by its EventID and ChainID, in the transaction that has the effect, as the example subscriber does.
+// Messages of one escrow are published in the order of the chain, EscrowDeployed first. Pub/Sub
+// keeps that order only for subscriptions that have message ordering switched on. Delivery is at
+// least once, and now and then a message is published twice (Pub/Sub had stored it when the relayer
+// died): so apply an event once by its EventID and ChainID, in the transaction that has the effect,
+// as the example subscriber does.
 //
-// Retractions come on a topic of their own, and only if the relayer publishes blocks that are not final yet: the event was published and
-// a reorganisation has removed it. There is no order between that topic and the others, so a retraction may arrive before its event. What helps is that an
-// EventID is never used for two contents, and never again once it was retracted: if the transaction is mined again with other logs before it, the event has
-// another EventID ({transaction_hash}:{log_index} with another index, or with :1, :2 … behind it). So remember the EventIDs that were retracted, ignore an
-// event whose EventID is among them, and remove one that you have applied: what remains are the events of the chain, in their order, however
-// the two topics interleave. An event that comes back in another block with equal content, before anything else of its escrow changed, is neither retracted nor
-// published again; its BlockNumber and BlockHash are then those of the first block.
+// Retractions come on a topic of their own, and only if the relayer publishes blocks that are not
+// final yet: the event was published and a reorganisation has removed it. There is no order between
+// that topic and the others, so a retraction may arrive before its event. What helps is that an
+// EventID is never used for two contents, and never again once it was retracted: if the transaction
+// is mined again with other logs before it, the event has another EventID
+// ({transaction_hash}:{log_index} with another index, or with :1, :2 … behind it). So remember the
+// EventIDs that were retracted, ignore an event whose EventID is among them, and remove one that
+// you have applied: what remains are the events of the chain, in their order, however the two
+// topics interleave. An event that comes back in another block with equal content, before anything
+// else of its escrow changed, is neither retracted nor published again; its BlockNumber and
+// BlockHash are then those of the first block.
 //
-// A replay is a message published once more on request, with the attribute replay: the same event under the same EventID. A consumer that wants
-// its history anew forgets what it has applied before it asks for a replay; others drop it like any message that they have seen.
+// A replay is a message published once more on request, with the attribute replay: the same event
+// under the same EventID. A consumer that wants its history anew forgets what it has applied before
+// it asks for a replay; others drop it like any message that they have seen.
 //
 // # Traces
 //
-// A relayer that traces (OTEL_TRACES_EXPORTER) adds the attribute traceparent, a W3C trace context: of the span "publish" of this message, which belongs to the
-// trace of the blocks that the event was read with. Hand it to OpenTelemetry's propagation.TraceContext, whose carrier the attributes are
-// (propagation.MapCarrier), and the consumer's spans join that trace. Nothing else may depend on it: it comes and goes with the relayer's
-// configuration, and a message that is published again has another.
+// A relayer that traces (OTEL_TRACES_EXPORTER) adds the attribute traceparent, a W3C trace context:
+// of the span "publish" of this message, which belongs to the trace of the blocks that the event
+// was read with. Hand it to OpenTelemetry's propagation.TraceContext, whose carrier the attributes
+// are (propagation.MapCarrier), and the consumer's spans join that trace. Nothing else may depend
+// on it: it comes and goes with the relayer's configuration, and a message that is published again
+// has another.
 //
 // # Decode
 //
-// Decode refuses what is no message of ours or contradicts itself, with ErrMalformed, and what a later relayer wrote under another schema, with
-// ErrSchema. Do not acknowledge either: a dead-letter topic keeps them for somebody to look at.
+// Decode refuses what is no message of ours or contradicts itself, with ErrMalformed, and what a
+// later relayer wrote under another schema, with ErrSchema. Do not acknowledge either: a
+// dead-letter topic keeps them for somebody to look at.
 package message

@@ -23,14 +23,16 @@ type Event struct {
 	Args            []byte // a JSON object by ABI name; its values are strings, booleans, or arrays and objects of these
 }
 
-// Encode returns the body and the attributes of a message. published is when it is sent. The order of the body's fields is fixed.
-// An error means that the arguments are no object.
-func Encode(k Kind, e *Event, chainID int64, published time.Time) (body []byte, attributes map[string]string, err error) {
+// Encode returns the body and the attributes of a message. published is when it is sent. The order
+// of the body's fields is fixed. An error means that the arguments are no object.
+func Encode(k Kind, e *Event, chainID int64, published time.Time) (body []byte,
+	attributes map[string]string, err error) {
 	var buf [96]byte
 	name := strconv.AppendUint(append(appendHash(buf[:0], e.TransactionHash[:]), ':'), uint64(e.LogIndex), 10)
 	if e.Occurrence > 0 {
 		name = strconv.AppendInt(append(name, ':'), int64(e.Occurrence), 10)
 	}
+
 	id := string(name)
 	chain := strconv.FormatInt(chainID, 10)
 	attributes = make(map[string]string, 8)
@@ -77,11 +79,13 @@ func Encode(k Kind, e *Event, chainID int64, published time.Time) (body []byte, 
 		b = appendHash(b, e.BlockHash[:])
 		b = append(b, '"')
 	}
+
 	b = append(b, `,"args":`...)
 	b = append(b, e.Args...)
 	if b, err = appendMembers(b, e.Args); err != nil {
 		return nil, nil, fmt.Errorf("encode %s %s: %w", e.Name, id, err)
 	}
+
 	return append(b, '}'), attributes, nil
 }
 
@@ -95,34 +99,42 @@ func appendHash(b, hash []byte) []byte { return hex.AppendEncode(append(b, '0', 
 
 var errNoObject = errors.New("the arguments are not a JSON object with plain names")
 
-// appendMembers appends the members of an object, each with a comma before it, apart from those whose names are reserved. It finds
-// where names and values end and leaves the values as they are, which is ten times as fast as decoding them.
+// appendMembers appends the members of an object, each with a comma before it, apart from those
+// whose names are reserved. It finds where names and values end and leaves the values as they are,
+// which is ten times as fast as decoding them.
 func appendMembers(out, object []byte) ([]byte, error) {
 	s := scanner{in: object}
 	if !s.take('{') {
 		return nil, errNoObject
 	}
+
 	for first := true; !s.take('}'); first = false {
 		if !first && !s.take(',') {
 			return nil, errNoObject
 		}
+
 		name := s.text()
 		if len(name) < 3 || !s.take(':') {
 			return nil, errNoObject
 		}
+
 		value := s.value()
 		if value == nil {
 			return nil, errNoObject
 		}
+
 		if reserved(string(name[1 : len(name)-1])) {
 			continue
 		}
+
 		out = append(append(out, ','), name...)
 		out = append(append(out, ':'), value...)
 	}
+
 	if s.blank(); s.at != len(object) {
 		return nil, errNoObject
 	}
+
 	return out, nil
 }
 
@@ -143,24 +155,29 @@ func (s *scanner) take(c byte) bool {
 		s.at++
 		return true
 	}
+
 	return false
 }
 
-// text takes a string, with its quotes; nil if there is none, or if it has an escape: names of arguments are identifiers.
+// text takes a string, with its quotes; nil if there is none, or if it has an escape: names of
+// arguments are identifiers.
 func (s *scanner) text() []byte {
 	start := s.at
 	if s.blank(); start < s.at {
 		start = s.at
 	}
+
 	if !s.take('"') {
 		return nil
 	}
+
 	for ; s.at < len(s.in) && s.in[s.at] != '\\'; s.at++ {
 		if s.in[s.at] == '"' {
 			s.at++
 			return s.in[start:s.at]
 		}
 	}
+
 	return nil
 }
 
@@ -176,9 +193,11 @@ func (s *scanner) value() []byte {
 					s.at++
 				}
 			}
+
 			if s.at >= len(s.in) {
 				return nil
 			}
+
 			s.at++
 		case '{', '[':
 			depth++
@@ -187,21 +206,26 @@ func (s *scanner) value() []byte {
 			if depth == 0 {
 				return nil
 			}
+
 			depth--
 			s.at++
 		case 't', 'f', 'n', '-', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9':
 			for s.at < len(s.in) && !strings.ContainsRune(" \n\t\r,:{}[]\"", rune(s.in[s.at])) {
 				s.at++
 			}
+
 		default: // what stands between the values of an array or object
 			if depth == 0 {
 				return nil
 			}
+
 			s.at++
 		}
+
 		if depth == 0 {
 			return s.in[start:s.at]
 		}
 	}
+
 	return nil
 }

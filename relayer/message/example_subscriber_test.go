@@ -12,7 +12,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
 )
 
-// A subscriber that counts approvals, each once, however often it is delivered. The subscription has message ordering and a dead-letter topic.
+// A subscriber that counts approvals, each once, however often it is delivered. The subscription
+// has message ordering and a dead-letter topic.
 //
 //	create table applied (chain_id text, event_id text, block_hash text not null, primary key (chain_id, event_id));
 //	create table approvals (escrow text primary key, n bigint not null);
@@ -23,11 +24,17 @@ func Example_subscriber() {
 			if err == nil {
 				err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error { return apply(ctx, tx, m) })
 			}
+
 			if err != nil {
-				slog.WarnContext(ctx, "message not applied", slog.String("event_id", received.Attributes[message.AttrEventID]), slog.Any("err", err))
-				received.Nack() // it comes again, and then goes to the dead-letter topic; with ordering, the escrow's later messages wait
+				slog.WarnContext(ctx, "message not applied", slog.String("event_id", received.Attributes[message.AttrEventID]),
+					slog.Any("err", err))
+				// it comes again, and then goes to the dead-letter topic; with ordering, the escrow's later
+				// messages wait
+				received.Nack()
+
 				return
 			}
+
 			received.Ack() // only now: the transaction has committed
 		})
 	}
@@ -43,21 +50,30 @@ func apply(ctx context.Context, tx pgx.Tx, m *message.Message) error {
 	default:
 		remember = `insert into applied (chain_id, event_id, block_hash) values ($1, $2, $3) on conflict do nothing`
 	}
+
 	tag, err := tx.Exec(ctx, remember, m.ChainID, m.EventID, m.BlockHash)
 	if err != nil {
 		return fmt.Errorf("remember %s: %w", m.EventID, err)
 	}
+
 	if m.EventType != "Approved" {
 		return nil
 	}
+
 	if tag.RowsAffected() == 0 { // delivered before; if in another block, that is where it is now
-		_, err = tx.Exec(ctx, `update applied set block_hash = $3 where chain_id = $1 and event_id = $2 and not $4`, m.ChainID, m.EventID, m.BlockHash, m.Retracted)
+		_, err = tx.Exec(ctx, `update applied set block_hash = $3 where chain_id = $1 and event_id = $2 and not $4`,
+			m.ChainID, m.EventID, m.BlockHash, m.Retracted)
 		return err
 	}
+
 	change := 1
 	if m.Retracted {
 		change = -1
 	}
-	_, err = tx.Exec(ctx, `insert into approvals as a (escrow, n) values ($1, $2) on conflict (escrow) do update set n = a.n + $2`, m.Escrow, change)
+
+	_, err = tx.Exec(ctx,
+		`insert into approvals as a (escrow, n) values ($1, $2) on conflict (escrow) do update set n = a.n + $2`,
+		m.Escrow, change)
+
 	return err
 }

@@ -4,7 +4,8 @@ import (
 	_ "embed"
 )
 
-// Version is the attribute schema of every message. It changes when a consumer would have to; names may be added under the same version.
+// Version is the attribute schema of every message. It changes when a consumer would have to; names
+// may be added under the same version.
 const Version = "1"
 
 // Schema is the JSON Schema of the body.
@@ -45,13 +46,15 @@ const Reorganised = "reorganisation"
 // deployed is the event whose emitter is not the escrow.
 const deployed = "EscrowDeployed"
 
-// reserved says whether an argument of this name stands under args only. The names are reserved in every message, so that a name
-// means the same in all.
+// reserved says whether an argument of this name stands under args only. The names are reserved in
+// every message, so that a name means the same in all.
 func reserved(name string) bool {
 	switch name {
-	case "event_id", "event_type", "event_name", "chain_id", "contract_address", "block_number", "block_hash", "block_timestamp",
+	case "event_id", "event_type", "event_name", "chain_id", "contract_address", "block_number", "block_hash",
+		"block_timestamp",
 		"transaction_hash", "log_index", "timestamp", "args", "retracted", "reason", "original_block_hash":
 		return true
 	}
+
 	return false
 }

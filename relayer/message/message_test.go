@@ -33,13 +33,16 @@ var published = time.Date(2026, 11, 21, 5, 30, 9, 123456789, time.FixedZone("CET
 
 func event(name, args string) *message.Event {
 	e := &message.Event{
-		Name: name, ContractAddress: escrow, BlockNumber: 7_654_321, BlockTime: 1_795_238_400, LogIndex: 12, Args: []byte(args),
+		Name: name, ContractAddress: escrow, BlockNumber: 7_654_321, BlockTime: 1_795_238_400, LogIndex: 12,
+		Args:      []byte(args),
 		BlockHash: [32]byte{0xb1, 31: 0x0c}, TransactionHash: [32]byte{0x7a, 31: 0xff},
-		Escrow: [20]byte{0xe3, 0xd2, 0x98, 0x00, 0x84, 0xb2, 0x91, 0xfb, 0xa9, 0x68, 0x42, 0x08, 0xeb, 0xdb, 0x5a, 0x4c, 0xb0, 0x3b, 0xbd, 0x29},
+		Escrow: [20]byte{0xe3, 0xd2, 0x98, 0x00, 0x84, 0xb2, 0x91, 0xfb, 0xa9, 0x68, 0x42, 0x08, 0xeb, 0xdb, 0x5a, 0x4c,
+			0xb0, 0x3b, 0xbd, 0x29},
 	}
 	if name == "EscrowDeployed" {
 		e.ContractAddress = factory
 	}
+
 	return e
 }
 
@@ -51,17 +54,26 @@ type example struct {
 
 // examples are a message of each kind and event.
 func examples() []example {
-	deployed := event("EscrowDeployed", `{"escrow":"`+escrow+`","payer":"`+payer+`","payee":"`+payee+`","arbiter":"`+payer+`","amount":"1000000000000000000","releaseDelay":"86400","approvalsRequired":"2"}`)
+	deployed := event("EscrowDeployed",
+		`{"escrow":"`+escrow+`","payer":"`+payer+`","payee":"`+payee+`","arbiter":"`+payer+`","amount":"1000000000000000000","releaseDelay":"86400","approvalsRequired":"2"}`)
 	approved := event("Approved", `{"approver":"`+payer+`"}`)
+
 	return []example{
 		{"EscrowDeployed", message.Original, deployed},
-		{"EscrowDeployed_without_arbiter", message.Original, event("EscrowDeployed", `{"escrow":"`+escrow+`","payer":"`+payer+`","payee":"`+payee+`","amount":"1000000000000000000","releaseDelay":"86400","approvalsRequired":"2"}`)},
-		{"EscrowCreated", message.Original, event("EscrowCreated", `{"payer":"`+payer+`","payee":"`+payee+`","arbiter":"`+payer+`","amount":"1","releaseTime":"1795324800","approvalsRequired":"0"}`)},
+		{"EscrowDeployed_without_arbiter", message.Original,
+			event("EscrowDeployed",
+				`{"escrow":"`+escrow+`","payer":"`+payer+`","payee":"`+payee+`","amount":"1000000000000000000","releaseDelay":"86400","approvalsRequired":"2"}`)},
+		{"EscrowCreated", message.Original, event("EscrowCreated",
+			`{"payer":"`+payer+`","payee":"`+payee+`","arbiter":"`+payer+`","amount":"1","releaseTime":"1795324800","approvalsRequired":"0"}`)},
 		{"Approved", message.Original, approved},
-		{"ArbiterChanged", message.Original, event("ArbiterChanged", `{"oldArbiter":"`+payer+`","newArbiter":"0x0000000000000000000000000000000000000000"}`)},
-		{"EscrowReleased", message.Original, event("EscrowReleased", `{"payee":"`+payee+`","amount":"1000000000000000000","timestamp":"1795238400"}`)},
-		{"EscrowRefunded", message.Original, event("EscrowRefunded", `{"payer":"`+payer+`","amount":"0","timestamp":"1795238400"}`)},
-		{"every_type", message.Original, event("Noted", `{"text":"say \"hi\", {you}: [\\]","block_hash":"0x00","ok":true,"list":["1","2"],"leg":{"to":"`+payer+`","memos":[["a"],[]]},"args":"mine","reason":"late"}`)},
+		{"ArbiterChanged", message.Original, event("ArbiterChanged",
+			`{"oldArbiter":"`+payer+`","newArbiter":"0x0000000000000000000000000000000000000000"}`)},
+		{"EscrowReleased", message.Original, event("EscrowReleased",
+			`{"payee":"`+payee+`","amount":"1000000000000000000","timestamp":"1795238400"}`)},
+		{"EscrowRefunded", message.Original, event("EscrowRefunded",
+			`{"payer":"`+payer+`","amount":"0","timestamp":"1795238400"}`)},
+		{"every_type", message.Original, event("Noted",
+			`{"text":"say \"hi\", {you}: [\\]","block_hash":"0x00","ok":true,"list":["1","2"],"leg":{"to":"`+payer+`","memos":[["a"],[]]},"args":"mine","reason":"late"}`)},
 		{"retraction", message.Retraction, approved},
 		{"replay", message.Replay, deployed},
 	}
@@ -103,6 +115,7 @@ func golden(t *testing.T, name string, got []byte) {
 	if *update {
 		require.NoError(t, os.WriteFile(path, got, 0o644))
 	}
+
 	want, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, string(want), string(got), "if every consumer can live with it: go test ./relayer/message -update")
@@ -116,6 +129,7 @@ func compile(t testing.TB) *jsonschema.Schema {
 	require.NoError(t, c.AddResource("schema.json", document))
 	schema, err := c.Compile("schema.json")
 	require.NoError(t, err)
+
 	return schema
 }
 
@@ -150,6 +164,7 @@ func TestBodyIsShort(t *testing.T) {
 		for _, number := range []string{`"1000000000000000000"`, `"86400"`, `"1795238400"`, `"1795324800"`, `"1"`, `"0"`} {
 			args = strings.ReplaceAll(args, number, `"`+most+`"`)
 		}
+
 		e.Args = []byte(args)
 		body, _, err := message.Encode(message.Retraction, &e, 1<<53, published)
 		require.NoError(t, err)
@@ -158,17 +173,21 @@ func TestBodyIsShort(t *testing.T) {
 }
 
 func TestDecode(t *testing.T) {
-	body, attributes := encode(t, message.Retraction, event("EscrowReleased", `{"payee":"`+payee+`","amount":"`+most+`","timestamp":"-1"}`))
+	body, attributes := encode(t, message.Retraction,
+		event("EscrowReleased", `{"payee":"`+payee+`","amount":"`+most+`","timestamp":"-1"}`))
 	m, err := message.Decode(body, attributes)
 	require.NoError(t, err)
 	require.Equal(t, &message.Message{
 		EventID:   "0x7a000000000000000000000000000000000000000000000000000000000000ff:12",
-		EventType: "EscrowReleased", ChainID: "11155111", Escrow: strings.ToLower(escrow), ContractAddress: escrow, BlockNumber: 7_654_321,
+		EventType: "EscrowReleased", ChainID: "11155111", Escrow: strings.ToLower(escrow), ContractAddress: escrow,
+		BlockNumber:     7_654_321,
 		BlockHash:       "0xb10000000000000000000000000000000000000000000000000000000000000c",
 		BlockTimestamp:  time.Unix(1_795_238_400, 0).UTC(),
 		TransactionHash: "0x7a000000000000000000000000000000000000000000000000000000000000ff", LogIndex: 12,
-		Timestamp: published.UTC().Truncate(time.Millisecond), Args: map[string]any{"payee": payee, "amount": most, "timestamp": "-1"},
-		Retracted: true, Reason: message.Reorganised, OriginalBlockHash: "0xb10000000000000000000000000000000000000000000000000000000000000c",
+		Timestamp: published.UTC().Truncate(time.Millisecond),
+		Args:      map[string]any{"payee": payee, "amount": most, "timestamp": "-1"},
+		Retracted: true, Reason: message.Reorganised,
+		OriginalBlockHash: "0xb10000000000000000000000000000000000000000000000000000000000000c",
 	}, m)
 	n, ok := m.Int("amount")
 	require.True(t, ok)
@@ -191,15 +210,18 @@ func TestDecodeRefuses(t *testing.T) {
 		times                                  int // 0: all
 	}{
 		{name: "no JSON", old: "{", new: "", want: "not a JSON object"},
-		{name: "another transaction", old: `"transaction_hash":"0x7a`, new: `"transaction_hash":"0x7b`, want: "transaction_hash and log_index give"},
+		{name: "another transaction", old: `"transaction_hash":"0x7a`, new: `"transaction_hash":"0x7b`,
+			want: "transaction_hash and log_index give"},
 		{name: "another index", old: `"log_index":12`, new: `"log_index":13`, want: "transaction_hash and log_index give"},
 		{name: "event_id of another form", old: `ff:12","event_type`, new: `ff:012","event_type`, want: "event_id is"},
 		{name: "names that differ", old: `"event_name":"E`, new: `"event_name":"F`, want: "event_name is"},
-		{name: "a string block_number", old: `"block_number":7654321`, new: `"block_number":"7654321"`, want: "read block_number"},
+		{name: "a string block_number", old: `"block_number":7654321`, new: `"block_number":"7654321"`,
+			want: "read block_number"},
 		{name: "no block_number", old: `"block_number":7654321,`, new: ``, want: "block_number is missing"},
 		{name: "a null", old: `"block_number":7654321`, new: `"block_number":null`, want: "block_number is missing"},
 		{name: "a hash cut short", old: `0000000c"`, new: `000000c"`, want: "block_hash is"},
-		{name: "a time without a zone", old: `Z","transaction_hash`, new: `","transaction_hash`, want: "read block_timestamp"},
+		{name: "a time without a zone", old: `Z","transaction_hash`, new: `","transaction_hash`,
+			want: "read block_timestamp"},
 		{name: "copies that differ", old: `"1"}`, new: `"2"}`, times: 1, want: "argument amount"},
 		{name: "no copy", old: `},"escrow":"` + escrow + `"`, new: `}`, want: "argument"},
 		{name: "a number", old: `"1"`, new: `1`, want: "neither string nor boolean"},
@@ -214,7 +236,8 @@ func TestDecodeRefuses(t *testing.T) {
 		{name: "the factory for the escrow", attribute: "escrow", value: strings.ToLower(factory), want: "attribute escrow"},
 		{name: "mixed case", attribute: "escrow", value: escrow, want: "attribute escrow"},
 		{name: "retracted among the attributes only", attribute: "retracted", value: "true", want: "attribute retracted"},
-		{name: "retracted in the body only", old: `"args"`, new: `"retracted":true,"reason":"r","original_block_hash":"0x` + strings.Repeat("0", 64) + `","args"`, want: "attribute retracted"},
+		{name: "retracted in the body only", old: `"args"`, new: `"retracted":true,"reason":"r","original_block_hash":"0x` +
+			strings.Repeat("0", 64) + `","args"`, want: "attribute retracted"},
 		{name: "retracted without a reason", old: `"args"`, new: `"retracted":true,"args"`, want: "reason is missing"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -222,16 +245,20 @@ func TestDecodeRefuses(t *testing.T) {
 			for k, v := range attributes {
 				with[k] = v
 			}
+
 			if c.times == 0 {
 				c.times = -1
 			}
+
 			if c.old != "" {
 				require.Contains(t, changed, c.old)
 				changed = strings.Replace(changed, c.old, c.new, c.times)
 			}
+
 			if c.attribute != "" {
 				with[c.attribute] = c.value
 			}
+
 			_, err := message.Decode([]byte(changed), with)
 			require.ErrorContains(t, err, c.want)
 			if c.attribute == "schema" {
@@ -241,13 +268,15 @@ func TestDecodeRefuses(t *testing.T) {
 			}
 		})
 	}
+
 	_, err := message.Decode(nil, nil)
 	require.ErrorIs(t, err, message.ErrSchema)
 }
 
 // Names are exact: encoding/json alone would take TIMESTAMP for timestamp.
 func TestNamesThatDifferInCase(t *testing.T) {
-	m, err := message.Decode(encode(t, message.Original, event("Noted", `{"TIMESTAMP":"x","Args":"y","Block_Number":"z"}`)))
+	m, err := message.Decode(encode(t, message.Original,
+		event("Noted", `{"TIMESTAMP":"x","Args":"y","Block_Number":"z"}`)))
 	require.NoError(t, err)
 	require.EqualValues(t, 7_654_321, m.BlockNumber)
 	require.Equal(t, "x", m.Text("TIMESTAMP"))
@@ -255,10 +284,12 @@ func TestNamesThatDifferInCase(t *testing.T) {
 }
 
 func TestEncodeRefuses(t *testing.T) {
-	for _, args := range []string{``, `null`, `[]`, `{`, `{"a"}`, `{"a":}`, `{"a":"b"`, `{"a":"b",}`, `{"a":"b"}}`, `{"a":"b"} x`, `{"a":"b" "c":"d"}`, `{"":"b"}`, `{"\u0061":"b"}`, `{"a":"b`, `{"a":"b\"}`, `{1:"b"}`} {
+	for _, args := range []string{``, `null`, `[]`, `{`, `{"a"}`, `{"a":}`, `{"a":"b"`, `{"a":"b",}`, `{"a":"b"}}`,
+		`{"a":"b"} x`, `{"a":"b" "c":"d"}`, `{"":"b"}`, `{"\u0061":"b"}`, `{"a":"b`, `{"a":"b\"}`, `{1:"b"}`} {
 		_, _, err := message.Encode(message.Original, event("Noted", args), chainID, published)
 		require.ErrorContains(t, err, "encode Noted 0x7a", args)
 	}
+
 	for _, args := range []string{`{}`, ` { "a" : [ { "b" : "}" } , "]" ] , "c" : true } `} {
 		body, _ := encode(t, message.Original, event("Noted", args))
 		require.True(t, json.Valid(body), "%s", body)
@@ -270,6 +301,7 @@ func FuzzEncode(f *testing.F) {
 	for _, x := range examples() {
 		f.Add(string(x.event.Args))
 	}
+
 	f.Add(` { "a" : [ "}" , { "b\\" : "\"" } ] , "timestamp" : true } `)
 	f.Fuzz(func(t *testing.T, args string) {
 		body, attributes, err := message.Encode(message.Original, event("Noted", args), chainID, published)
@@ -277,23 +309,31 @@ func FuzzEncode(f *testing.F) {
 		if json.Unmarshal([]byte(args), &want) != nil || want == nil {
 			return // the ABI never makes such arguments; any outcome but a panic will do
 		}
+
 		if err != nil {
-			require.True(t, strings.Contains(args, `\`) || strings.Contains(args, `""`), "%s: %v", args, err) // names with escapes, and empty ones
+			// names with escapes, and empty ones
+			require.True(t, strings.Contains(args, `\`) || strings.Contains(args, `""`), "%s: %v", args, err)
 			return
 		}
+
 		var got map[string]json.RawMessage
 		require.NoError(t, json.Unmarshal(body, &got), "%s", body)
 		require.JSONEq(t, args, string(got["args"]))
 		for name, value := range want {
-			if _, reserved := attributes[name]; reserved && name != "escrow" && name != "schema" || string(got[name]) == string(got["args"]) {
+			if _, reserved := attributes[name]; reserved && name != "escrow" && name != "schema" ||
+				string(got[name]) == string(got["args"]) {
 				continue
 			}
+
 			switch name {
-			case "contract_address", "block_hash", "block_timestamp", "transaction_hash", "log_index", "timestamp", "retracted", "reason", "original_block_hash":
+			case "contract_address", "block_hash", "block_timestamp", "transaction_hash", "log_index", "timestamp", "retracted",
+				"reason", "original_block_hash":
 				continue
 			}
+
 			require.JSONEq(t, string(value), string(got[name]), name)
 		}
+
 		if m, err := message.Decode(body, attributes); err == nil {
 			require.Len(t, m.Args, len(want))
 		}
@@ -305,31 +345,39 @@ func FuzzDecode(f *testing.F) {
 		body, _ := encode(f, x.kind, x.event)
 		f.Add(body)
 	}
+
 	f.Fuzz(func(t *testing.T, body []byte) {
 		attributes := map[string]string{message.AttrSchema: message.Version}
 		var top map[string]any
 		if json.Unmarshal(body, &top) == nil { // attributes that agree
-			for _, name := range []string{message.AttrEventID, message.AttrEventType, message.AttrEventName, message.AttrChainID} {
+			for _, name := range []string{message.AttrEventID, message.AttrEventType, message.AttrEventName,
+				message.AttrChainID} {
 				attributes[name], _ = top[name].(string)
 			}
+
 			if n, ok := top["block_number"].(float64); ok {
 				attributes[message.AttrBlockNumber] = fmt.Sprintf("%.0f", n)
 			}
+
 			if top["retracted"] == true {
 				attributes[message.AttrRetracted] = "true"
 			}
+
 			s, _ := top["contract_address"].(string)
 			if top["event_type"] == "EscrowDeployed" {
 				args, _ := top["args"].(map[string]any)
 				s, _ = args["escrow"].(string)
 			}
+
 			attributes[message.AttrEscrow] = strings.ToLower(s)
 		}
+
 		m, err := message.Decode(body, attributes)
 		if err != nil {
 			require.ErrorIs(t, err, message.ErrMalformed)
 			return
 		}
+
 		require.Equal(t, m.EventID, fmt.Sprintf("%s:%d", m.TransactionHash, m.LogIndex))
 	})
 }
@@ -339,6 +387,7 @@ func BenchmarkEncode(b *testing.B) {
 		if x.name != "EscrowDeployed" && x.name != "Approved" && x.name != "every_type" {
 			continue
 		}
+
 		b.Run(x.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

@@ -6,11 +6,13 @@ import (
 	"time"
 )
 
-// allowance is what a node lets through, as far as it is known: requests per second. Everything that asks the node obeys it together. What is read at once goes before what
-// can wait (Later), which has its turn after patience all the same.
+// allowance is what a node lets through, as far as it is known: requests per second. Everything
+// that asks the node obeys it together. What is read at once goes before what can wait (Later),
+// which has its turn after patience all the same.
 //
-// rate is learnt: unlimited until the first refusal, then what was answered lately, less after each further refusal and slowly more while there is none. tokens may be
-// negative: a batch larger than the bucket goes when the bucket is full, and the debt is waited for.
+// rate is learnt: unlimited until the first refusal, then what was answered lately, less after each
+// further refusal and slowly more while there is none. tokens may be negative: a batch larger than
+// the bucket goes when the bucket is full, and the debt is waited for.
 type allowance struct {
 	now  func() time.Time
 	most float64 // configured, requests per second; 0: none
@@ -33,7 +35,8 @@ const (
 	window = 2 * time.Second
 	// After a refusal the rate is so much of what it was; while there is none it grows by a share or a step per second.
 	slower, growth, step = 0.7, 0.03, 0.1
-	// A rate beyond which a limit that was met once is forgotten, and the least to which it is lowered, requests per second.
+	// A rate beyond which a limit that was met once is forgotten, and the least to which it is
+	// lowered, requests per second.
 	unlimited, slowest = 1000, 0.2
 )
 
@@ -60,12 +63,14 @@ func (a *allowance) take(ctx context.Context, n int) error {
 		a.urgent++
 		defer func() { a.mu.Lock(); a.urgent--; a.mu.Unlock() }()
 	}
+
 	for {
 		wait := a.tryTake(float64(n), later && a.now().Sub(began) < patience)
 		a.mu.Unlock()
 		if wait == 0 {
 			return ctx.Err()
 		}
+
 		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
@@ -73,6 +78,7 @@ func (a *allowance) take(ctx context.Context, n int) error {
 			return context.Cause(ctx)
 		case <-timer.C:
 		}
+
 		a.mu.Lock()
 	}
 }
@@ -82,6 +88,7 @@ func (a *allowance) tryTake(n float64, yielding bool) time.Duration {
 	if a.rate == 0 {
 		return 0
 	}
+
 	now := a.now()
 	a.tokens = min(a.tokens+a.rate*now.Sub(a.filled).Seconds(), a.burst())
 	a.filled = now
@@ -89,10 +96,13 @@ func (a *allowance) tryTake(n float64, yielding bool) time.Duration {
 	if yielding && a.urgent > 0 {
 		return max(time.Duration(need/a.rate*float64(time.Second)), time.Millisecond)
 	}
+
 	if a.tokens+1e-9 < need {
 		return max(time.Duration((need-a.tokens)/a.rate*float64(time.Second)), time.Millisecond)
 	}
+
 	a.tokens -= n
+
 	return 0
 }
 
@@ -106,6 +116,7 @@ func (a *allowance) answered(n int) {
 		a.since, a.counted = now, 0
 		a.grow(elapsed)
 	}
+
 	a.counted += float64(n)
 }
 
@@ -114,6 +125,7 @@ func (a *allowance) grow(elapsed time.Duration) {
 	if a.rate == 0 || a.rate == a.most || a.now().Sub(a.lowered) < elapsed {
 		return
 	}
+
 	a.rate += max(a.rate*growth, step) * min(elapsed.Seconds(), 10)
 	if a.most > 0 {
 		a.rate = min(a.rate, a.most)
@@ -122,19 +134,22 @@ func (a *allowance) grow(elapsed time.Duration) {
 	}
 }
 
-// refused takes in a refusal for the rate, of requests that were sent at asked: several that were in flight together are one.
+// refused takes in a refusal for the rate, of requests that were sent at asked: several that were
+// in flight together are one.
 func (a *allowance) refused(asked time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if asked.Before(a.lowered) {
 		return
 	}
+
 	now := a.now()
 	seen := max(a.counted/max(now.Sub(a.since).Seconds(), 1), a.previous)
 	rate := seen
 	if a.rate > 0 {
 		rate = min(a.rate, max(seen, a.rate*slower)) * slower
 	}
+
 	a.rate, a.tokens, a.filled, a.lowered = max(rate, slowest), 0, now, now
 	if a.most > 0 {
 		a.rate = min(a.rate, a.most)
@@ -148,5 +163,6 @@ func (a *allowance) learnt() float64 {
 	if a.rate == a.most {
 		return 0
 	}
+
 	return a.rate
 }

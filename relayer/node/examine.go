@@ -12,7 +12,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
 )
 
-// Examination is what questions told about one endpoint. Of what was not asked, since something before went wrong, the fields are zero.
+// Examination is what questions told about one endpoint. Of what was not asked, since something
+// before went wrong, the fields are zero.
 type Examination struct {
 	Name     string // scheme and host
 	Err      error  // the endpoint cannot be used, and why: it does not answer, or serves another chain
@@ -46,11 +47,13 @@ const (
 	archiveProbes  = 34 // a chain of 2^34 blocks, halved
 )
 
-// Examine asks the node what it is and what it can do, some 100 requests at most, one after the other. start is the first block that is needed.
+// Examine asks the node what it is and what it can do, some 100 requests at most, one after the
+// other. start is the first block that is needed.
 func (n *Node) Examine(ctx context.Context, factory common.Address, start uint64) Examination {
 	x := Examination{Name: n.cfg.Name, WebSocket: n.ws != nil}
 	x.Err = n.examine(ctx, &x, factory, start)
 	x.Rate = n.allowance.learnt()
+
 	return x
 }
 
@@ -61,6 +64,7 @@ func (n *Node) once(ctx context.Context, calls ...*rpc.Call) error {
 		if err = n.attempt(ctx, n.cfg.Timeout, blockAnswer, calls); rpc.Classify(err) != rpc.RateLimited {
 			return err
 		}
+
 		timer := time.NewTimer(max(min(n.Pause(false), LongestWait), time.Millisecond))
 		select {
 		case <-ctx.Done():
@@ -69,6 +73,7 @@ func (n *Node) once(ctx context.Context, calls ...*rpc.Call) error {
 		case <-timer.C:
 		}
 	}
+
 	return err
 }
 
@@ -77,6 +82,7 @@ func (n *Node) one(ctx context.Context, q *rpc.Call, to any) error {
 	if err := n.once(ctx, q); err != nil {
 		return err
 	}
+
 	return q.Decode(to)
 }
 
@@ -85,10 +91,12 @@ func (n *Node) examine(ctx context.Context, x *Examination, factory common.Addre
 	if err := n.one(ctx, &rpc.Call{Method: rpc.ChainID, Params: "[]"}, &id); err != nil {
 		return err
 	}
+
 	x.ChainID = uint64(id)
 	if x.ChainID != n.cfg.ChainID {
 		return fmt.Errorf("%w: it serves chain %d, CHAIN_ID is %d", ErrWrongChain, x.ChainID, n.cfg.ChainID)
 	}
+
 	var took []time.Duration
 	var head rpc.Header
 	for range latencySamples {
@@ -96,14 +104,17 @@ func (n *Node) examine(ctx context.Context, x *Examination, factory common.Addre
 		if err := n.one(ctx, rpc.ByTag("latest"), &head); err != nil {
 			return err
 		}
+
 		took = append(took, n.cfg.Now().Sub(asked))
 	}
+
 	slices.Sort(took)
 	x.Latency, x.Head, x.HeadTime = took[len(took)/2], head.Number, time.Unix(int64(head.Time), 0)
 	var code hexutil.Bytes
 	if err := n.one(ctx, &rpc.Call{Method: rpc.GetCode, Params: `["` + factory.Hex() + `","latest"]`}, &code); err != nil {
 		return err
 	}
+
 	x.Code = len(code) > 0
 	for tag, to := range map[string]**uint64{"safe": &x.Safe, "finalized": &x.Finalized} {
 		var h rpc.Header
@@ -111,34 +122,43 @@ func (n *Node) examine(ctx context.Context, x *Examination, factory common.Addre
 			*to = &h.Number
 		}
 	}
+
 	x.Batch = n.probeBatch(ctx, head.Number)
 	if n.ws != nil {
 		_, x.Subscribes = n.Subscribe(ctx)
 	}
+
 	var named *common.Address
 	if err := n.asksFor(ctx, head.Number, head.Number, nil); rpc.Classify(err) == rpc.AddressRequired {
 		x.Addressed, named = err, &factory
 	}
+
 	n.probeRange(ctx, x, named)
 	n.probeHistory(ctx, x, start, named)
+
 	return ctx.Err()
 }
 
-// asksFor asks for the logs of a range that nobody emitted, so that only the range can be too large. A node that wants addresses named is asked for the factory's.
+// asksFor asks for the logs of a range that nobody emitted, so that only the range can be too
+// large. A node that wants addresses named is asked for the factory's.
 func (n *Node) asksFor(ctx context.Context, from, to uint64, named *common.Address) error {
 	nothing := common.Hash{0xe5, 0xc0}
 	address := ""
 	if named != nil {
 		address = `,"address":"` + named.Hex() + `"`
 	}
-	q := &rpc.Call{Method: rpc.GetLogs, Params: `[{"fromBlock":"` + rpc.Quantity(from) + `","toBlock":"` + rpc.Quantity(to) + `","topics":[["` + nothing.Hex() + `"]]` + address + `}]`}
+
+	q := &rpc.Call{Method: rpc.GetLogs, Params: `[{"fromBlock":"` + rpc.Quantity(from) + `","toBlock":"` +
+		rpc.Quantity(to) + `","topics":[["` + nothing.Hex() + `"]]` + address + `}]`}
 	if err := n.once(ctx, q); err != nil {
 		return err
 	}
+
 	return q.Err
 }
 
-// probeRange finds the largest range that is answered, up to the configured one, at the head, where every node has the blocks.
+// probeRange finds the largest range that is answered, up to the configured one, at the head, where
+// every node has the blocks.
 func (n *Node) probeRange(ctx context.Context, x *Examination, named *common.Address) {
 	most := min(n.cfg.MaxRange, x.Head+1)
 	asks := func(blocks uint64) error { return n.asksFor(ctx, x.Head+1-blocks, x.Head, named) }
@@ -147,18 +167,21 @@ func (n *Node) probeRange(ctx context.Context, x *Examination, named *common.Add
 		x.Range = most
 		return
 	}
+
 	x.RangeErr, x.RangeLimited = err, rpc.Classify(err) == rpc.RangeTooLarge
 	low, high := uint64(0), most // low is answered, high is not
 	for range rangeProbes {
 		if high-low <= max(1, low/64) || ctx.Err() != nil { // limits are round numbers; a little less does as well
 			break
 		}
+
 		if middle := low + (high-low)/2; asks(middle) == nil {
 			low = middle
 		} else {
 			high = middle
 		}
 	}
+
 	x.Range = low
 }
 
@@ -170,23 +193,27 @@ func (n *Node) probeHistory(ctx context.Context, x *Examination, start uint64, n
 		if err := n.one(ctx, rpc.ByNumber(number), &h); err != nil {
 			return false, err
 		}
+
 		return true, n.asksFor(ctx, number, number, named)
 	}
 	if x.OldestLogs, x.OldestErr = has(x.Oldest); x.OldestErr == nil {
 		x.OldestLogs = false
 		return
 	}
+
 	low, high := x.Oldest, x.Head // low is missing, high is there
 	for range archiveProbes {
 		if high-low <= 1 || ctx.Err() != nil {
 			break
 		}
+
 		if middle := low + (high-low)/2; missing(has(middle)) {
 			low = middle
 		} else {
 			high = middle
 		}
 	}
+
 	x.Oldest = high
 }
 
@@ -199,6 +226,7 @@ func (n *Node) probeBatch(ctx context.Context, head uint64) int {
 		for i := range calls {
 			calls[i] = rpc.ByNumber(head - min(head, uint64(i)))
 		}
+
 		return n.once(ctx, calls...) == nil && !slices.ContainsFunc(calls, func(c *rpc.Call) bool { return c.Err != nil })
 	}
 	for size := callsPerBatch; size > 1; size /= 2 {
@@ -206,5 +234,6 @@ func (n *Node) probeBatch(ctx context.Context, head uint64) int {
 			return size
 		}
 	}
+
 	return 1
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 )
 
-// Filter says which logs are wanted. It must not be changed after its first use, and its address is what results are remembered by: share
-// a Filter to share its requests.
+// Filter says which logs are wanted. It must not be changed after its first use, and its address is
+// what results are remembered by: share a Filter to share its requests.
 type Filter struct {
 	Topics    []common.Hash    // topic0 is one of these; nil: any
 	Addresses []common.Address // nil: any; empty: none
@@ -31,6 +31,7 @@ func (f *Filter) prepare() {
 		for _, t := range f.Topics {
 			f.topics[t] = struct{}{}
 		}
+
 		f.emitters = make(map[common.Address]struct{}, len(f.Addresses))
 		for _, a := range f.Addresses {
 			f.emitters[a] = struct{}{}
@@ -45,24 +46,29 @@ func (f *Filter) Matches(l *types.Log) bool {
 		if len(l.Topics) == 0 {
 			return false
 		}
+
 		if _, ok := f.topics[l.Topics[0]]; !ok {
 			return false
 		}
 	}
+
 	if f.Addresses != nil {
 		if _, ok := f.emitters[l.Address]; !ok {
 			return false
 		}
 	}
+
 	return true
 }
 
-// Telling says whether a bloom filter says something of its block: some chains give one without any bits for every block, and some one with all of them.
+// Telling says whether a bloom filter says something of its block: some chains give one without any
+// bits for every block, and some one with all of them.
 func Telling(b *types.Bloom) bool {
 	set := 0
 	for _, x := range b {
 		set += bits.OnesCount8(x)
 	}
+
 	return set > 0 && set < types.BloomBitLength
 }
 
@@ -72,6 +78,7 @@ func (f *Filter) AllowedBy(b *types.Bloom) bool {
 	if !match || f.Addresses == nil {
 		return match
 	}
+
 	return slices.ContainsFunc(f.Addresses, func(a common.Address) bool { return b.Test(a.Bytes()) })
 }
 
@@ -82,18 +89,23 @@ func (f *Filter) parts(chunk int) []string {
 	if f.queries != nil && f.chunk == chunk {
 		return f.queries
 	}
+
 	topics := ""
 	if len(f.Topics) > 0 {
 		topics = `,"topics":[` + quoted(f.Topics) + `]`
 	}
+
 	queries := []string{}
 	if f.Addresses == nil {
 		queries = append(queries, topics)
 	}
+
 	for some := range slices.Chunk(f.Addresses, chunk) {
 		queries = append(queries, topics+`,"address":`+quoted(some))
 	}
+
 	f.chunk, f.queries = chunk, queries
+
 	return queries
 }
 
@@ -105,6 +117,8 @@ func quoted[T interface{ Bytes() []byte }](list []T) string {
 		b.WriteString(hexutil.Encode(v.Bytes()))
 		b.WriteByte('"')
 	}
+
 	b.WriteByte(']')
+
 	return b.String()
 }

@@ -38,15 +38,24 @@ const (
 
 // transitions is the whole state machine: what a state becomes by an event.
 var transitions = map[State]map[event]State{
-	Untried:     {answered: Healthy, proved: Healthy, failed: Down, limited: Untried, lied: Suspect, foreign: WrongChain, refused: Unfit},
-	Healthy:     {answered: Healthy, proved: Healthy, failed: Unsteady, limited: Limited, lied: Suspect, foreign: WrongChain, refused: Unfit},
-	Limited:     {answered: Healthy, proved: Healthy, failed: Unsteady, limited: Limited, lied: Suspect, foreign: WrongChain, refused: Unfit},
-	Unsteady:    {answered: Healthy, proved: Healthy, failed: Down, limited: Limited, lied: Suspect, foreign: WrongChain, refused: Unfit},
-	Down:        {answered: Healthy, proved: Healthy, failed: Down, limited: Down, lied: Suspect, foreign: WrongChain, refused: Unfit},
-	Suspect:     {answered: OnProbation, proved: Healthy, failed: Suspect, limited: Suspect, lied: Suspect, foreign: WrongChain, refused: Unfit},
-	OnProbation: {answered: OnProbation, proved: Healthy, failed: Suspect, limited: OnProbation, lied: Suspect, foreign: WrongChain, refused: Unfit},
-	WrongChain:  {answered: OnProbation, proved: Healthy, failed: WrongChain, limited: WrongChain, lied: Suspect, foreign: WrongChain, refused: Unfit},
-	Unfit:       {answered: Unfit, proved: Healthy, failed: Unfit, limited: Unfit, lied: Unfit, foreign: WrongChain, refused: Unfit},
+	Untried: {answered: Healthy, proved: Healthy, failed: Down, limited: Untried, lied: Suspect, foreign: WrongChain,
+		refused: Unfit},
+	Healthy: {answered: Healthy, proved: Healthy, failed: Unsteady, limited: Limited, lied: Suspect,
+		foreign: WrongChain, refused: Unfit},
+	Limited: {answered: Healthy, proved: Healthy, failed: Unsteady, limited: Limited, lied: Suspect,
+		foreign: WrongChain, refused: Unfit},
+	Unsteady: {answered: Healthy, proved: Healthy, failed: Down, limited: Limited, lied: Suspect, foreign: WrongChain,
+		refused: Unfit},
+	Down: {answered: Healthy, proved: Healthy, failed: Down, limited: Down, lied: Suspect, foreign: WrongChain,
+		refused: Unfit},
+	Suspect: {answered: OnProbation, proved: Healthy, failed: Suspect, limited: Suspect, lied: Suspect,
+		foreign: WrongChain, refused: Unfit},
+	OnProbation: {answered: OnProbation, proved: Healthy, failed: Suspect, limited: OnProbation, lied: Suspect,
+		foreign: WrongChain, refused: Unfit},
+	WrongChain: {answered: OnProbation, proved: Healthy, failed: WrongChain, limited: WrongChain, lied: Suspect,
+		foreign: WrongChain, refused: Unfit},
+	Unfit: {answered: Unfit, proved: Healthy, failed: Unfit, limited: Unfit, lied: Unfit, foreign: WrongChain,
+		refused: Unfit},
 }
 
 // Up says whether a node in this state is in use.
@@ -54,12 +63,13 @@ func (s State) Up() bool { return s == Healthy || s == Limited || s == Unsteady 
 
 // Pauses of a node, by what happened.
 const (
-	// One that fails is asked again after firstPause, twice as long each time up to longestPause: what ends is noticed within 10 s, the jitter included.
+	// One that fails is asked again after firstPause, twice as long each time up to longestPause: what
+	// ends is noticed within 10 s, the jitter included.
 	firstPause, longestPause = 250 * time.Millisecond, 8 * time.Second
 	// One that answered wrongly is broken in a way that does not pass by itself: it is avoided while others serve.
 	faultPause, longestFaultPause = 30 * time.Second, 10 * time.Minute
-	// With nobody else to ask, it is tried again soon: its answers are tested as before, and nothing is read meanwhile. With its jitter it is less
-	// than LongestWait, so that a question waits for it.
+	// With nobody else to ask, it is tried again soon: its answers are tested as before, and nothing
+	// is read meanwhile. With its jitter it is less than LongestWait, so that a question waits for it.
 	alonePause, longestAlonePause = time.Second, LongestWait * 3 / 4
 	// One that refuses for its rate without saying for how long.
 	limitPause, longestLimitPause = time.Second, 30 * time.Second
@@ -67,12 +77,15 @@ const (
 	unfitPause = time.Hour
 )
 
-// LongestWait is how long a question may wait for a node that is paused. Longer is up to who asks: there may be something else to do.
+// LongestWait is how long a question may wait for a node that is paused. Longer is up to who asks:
+// there may be something else to do.
 const LongestWait = 5 * time.Second
 
-// health is a state and until when its node is not to be asked: not at all before resume, and not before avoid while another node serves. failures and
-// faults, in a row, set how long; err is the last error, which may be older than the last success. lied is when it last answered wrongly: an
-// answer to a question asked before that proves nothing, as a failure of a request sent before the last failure adds nothing.
+// health is a state and until when its node is not to be asked: not at all before resume, and not
+// before avoid while another node serves. failures and faults, in a row, set how long; err is the
+// last error, which may be older than the last success. lied is when it last answered wrongly: an
+// answer to a question asked before that proves nothing, as a failure of a request sent before the
+// last failure adds nothing.
 type health struct {
 	state         State
 	resume, avoid time.Time
@@ -87,28 +100,33 @@ func (h *health) works(asked, now time.Time) bool {
 	if asked.Before(h.failed) || now.Before(h.resume) {
 		return false // it was sent before something went wrong
 	}
+
 	h.failures = 0
 	if now.Before(h.avoid) {
 		return h.become(answered)
 	}
+
 	if h.state == Unfit {
 		return false
 	}
+
 	return h.become(proved)
 }
 
-// proves notes logs that stood all tests. They do not excuse a wrong answer that came meanwhile; nor do a header or the answer that there are no logs, in which
-// there is not much to be wrong.
+// proves notes logs that stood all tests. They do not excuse a wrong answer that came meanwhile;
+// nor do a header or the answer that there are no logs, in which there is not much to be wrong.
 func (h *health) proves(asked time.Time) bool {
 	if !asked.After(h.lied) {
 		return false
 	}
+
 	h.faults, h.avoid = 0, time.Time{}
+
 	return h.become(proved)
 }
 
-// fails notes an error that speaks against the node, of a request that was sent at asked; zero: now. It sets the pause, and says whether the state
-// changed.
+// fails notes an error that speaks against the node, of a request that was sent at asked; zero:
+// now. It sets the pause, and says whether the state changed.
 func (h *health) fails(err error, asked, now time.Time, jitter func(time.Duration) time.Duration) bool {
 	repeated := !asked.IsZero() && asked.Before(h.failed)
 	h.err = err
@@ -116,16 +134,20 @@ func (h *health) fails(err error, asked, now time.Time, jitter func(time.Duratio
 		h.failures++
 		h.failed = now
 	}
+
 	what, pause := h.judge(err, now, jitter)
 	if what != limited {
 		pause += jitter(pause)
 	}
+
 	if until := now.Add(pause); until.After(h.resume) {
 		h.resume = until
 	}
+
 	if repeated && what == failed {
 		return false // requests that were in flight together fail together
 	}
+
 	return h.become(what)
 }
 
@@ -144,12 +166,15 @@ func (h *health) judge(err error, now time.Time, jitter func(time.Duration) time
 		if wait := rpc.RetryIn(err); wait > 0 {
 			return limited, wait
 		}
+
 		return limited, min(limitPause<<min(h.failures-1, 10), longestLimitPause)
 	}
+
 	return failed, min(firstPause<<min(h.failures-1, 10), longestPause)
 }
 
-// shun has a node avoided while others serve, twice as long each time, and returns for how long it is left alone even if none does.
+// shun has a node avoided while others serve, twice as long each time, and returns for how long it
+// is left alone even if none does.
 func (h *health) shun(now time.Time, most time.Duration, jitter func(time.Duration) time.Duration) time.Duration {
 	h.faults++
 	h.lied = now
@@ -157,6 +182,7 @@ func (h *health) shun(now time.Time, most time.Duration, jitter func(time.Durati
 	if until := now.Add(long + jitter(long)); until.After(h.avoid) {
 		h.avoid = until
 	}
+
 	return min(alonePause<<min(h.faults-1, 10), longestAlonePause)
 }
 

@@ -26,9 +26,11 @@ func TestTransitions(t *testing.T) {
 			require.Contains(t, states, next)
 			require.False(t, !s.Up() && next.Up() && e != answered && e != proved, "%s by %s becomes %s", s, e, next)
 		}
+
 		require.Equal(t, Healthy, transitions[s][proved], "logs that stand all tests end everything")
 		require.Equal(t, WrongChain, transitions[s][foreign])
 	}
+
 	require.Equal(t, Limited, transitions[Healthy][limited], "a limit is no fault")
 	require.Equal(t, OnProbation, transitions[Suspect][answered], "an answer is no proof")
 }
@@ -46,6 +48,7 @@ func TestHealth(t *testing.T) {
 	for range 4 {
 		h.fails(rpc.ErrDisconnected, at(1), at(1.1), none)
 	}
+
 	require.Equal(t, Unsteady, h.state)
 	require.Equal(t, 1, h.failures)
 	require.Equal(t, firstPause, h.resume.Sub(at(1.1)))
@@ -55,6 +58,7 @@ func TestHealth(t *testing.T) {
 	for i := range 20 {
 		h.fails(rpc.ErrDisconnected, at(float64(3+10*i)), at(float64(3+10*i)), none)
 	}
+
 	require.Equal(t, longestPause, h.resume.Sub(at(193)), "it is never left alone for longer")
 	require.True(t, h.works(at(202), at(202)))
 	require.Equal(t, Healthy, h.state)

@@ -18,6 +18,7 @@ func TestSpan(t *testing.T) {
 	for range 10 {
 		s.accepted(s.now(), 0, 0, 1000)
 	}
+
 	require.EqualValues(t, 10_000, s.now())
 	require.True(t, s.refused(10_000, rpc.RangeTooLarge, 0))
 	require.EqualValues(t, 5000, s.now())
@@ -26,6 +27,7 @@ func TestSpan(t *testing.T) {
 	for range 100 {
 		s.accepted(s.now(), 10, 0, 1000)
 	}
+
 	near := s.now()
 	require.Greater(t, near, uint64(9000))
 	s.accepted(1, 0, 0, 1000)
@@ -33,6 +35,7 @@ func TestSpan(t *testing.T) {
 	for range forgetKnown {
 		s.accepted(s.now(), 10, 0, 1000)
 	}
+
 	require.EqualValues(t, 10_000, s.now())
 	s.accepted(10_000, 4*enoughLogs, 0, 1000)
 	require.EqualValues(t, 2500, s.now(), "too many logs")
@@ -44,15 +47,18 @@ func TestSpan(t *testing.T) {
 	require.EqualValues(t, 100, s.now(), "and is believed")
 }
 
-// When a single block is refused too, the range was not the reason: it comes back. A node that refuses every block gives no logs at all.
+// When a single block is refused too, the range was not the reason: it comes back. A node that
+// refuses every block gives no logs at all.
 func TestSpanOfANodeThatIsOut(t *testing.T) {
 	s := newSpan(10_000)
 	for range 3 {
 		s.accepted(s.now(), 0, 0, 1000)
 	}
+
 	before := s.now()
 	for s.refused(s.now(), rpc.Failed, 0) {
 	}
+
 	require.GreaterOrEqual(t, s.now(), before/2)
 	require.False(t, s.unfit())
 	s.refused(1, rpc.Failed, 0)
@@ -75,6 +81,7 @@ func TestSpanFindsALimit(t *testing.T) {
 			blocks += n
 		}
 	}
+
 	require.LessOrEqual(t, refused, 8)
 	require.GreaterOrEqual(t, blocks, uint64(3000))
 }
@@ -91,7 +98,9 @@ func (b *bucket) take(n int) bool {
 	if b.tokens < float64(n) {
 		return false
 	}
+
 	b.tokens -= float64(n)
+
 	return true
 }
 
@@ -101,7 +110,8 @@ func TestAllowanceIsLearnt(t *testing.T) {
 		for _, rate := range []float64{2, 5, 50} {
 			synctest.Test(t, func(t *testing.T) {
 				a := newAllowance(0, time.Now)
-				provider := &bucket{rate: rate, burst: max(2*rate, float64(batch)), tokens: max(2*rate, float64(batch)), at: time.Now()}
+				provider := &bucket{rate: rate, burst: max(2*rate, float64(batch)), tokens: max(2*rate, float64(batch)),
+					at: time.Now()}
 				begun := time.Now()
 				through, refusals := 0, 0
 				const last = 2 * time.Minute
@@ -118,8 +128,10 @@ func TestAllowanceIsLearnt(t *testing.T) {
 						<-time.After(limitPause)
 					}
 				}
+
 				share := float64(through) / (rate * last.Seconds())
-				t.Logf("batch %d, %g per second: %.0f %% used, %d refusals, learnt %.1f", batch, rate, 100*share, refusals, a.learnt())
+				t.Logf("batch %d, %g per second: %.0f %% used, %d refusals, learnt %.1f", batch, rate, 100*share,
+					refusals, a.learnt())
 				require.Greater(t, share, 0.6)
 				require.LessOrEqual(t, refusals, 20)
 			})
@@ -140,6 +152,7 @@ func TestUrgentGoesFirst(t *testing.T) {
 				}
 			}()
 		}
+
 		synctest.Wait()
 		for range 20 {
 			go func() {
@@ -148,11 +161,13 @@ func TestUrgentGoesFirst(t *testing.T) {
 				}
 			}()
 		}
+
 		<-time.After(patience - time.Second)
 		first := len(order)
 		for range first {
 			require.Equal(t, "now", <-order)
 		}
+
 		require.GreaterOrEqual(t, first, 6)
 		<-time.After(time.Minute)
 		later := 0
@@ -161,6 +176,7 @@ func TestUrgentGoesFirst(t *testing.T) {
 				later++
 			}
 		}
+
 		require.Equal(t, 5, later)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -177,11 +193,15 @@ func TestMetricsAreComplete(t *testing.T) {
 	for _, f := range found {
 		series[f.GetName()] = len(f.GetMetric())
 	}
+
 	require.Equal(t, map[string]int{
-		"relayer_rpc_requests_total": 2 * len(methods) * len(outcomes), "relayer_rpc_request_duration_seconds": 2 * len(methods),
-		"relayer_rpc_endpoint_up": 2, "relayer_rpc_received_bytes_total": 2, "relayer_rpc_sent_bytes_total": 2, "relayer_rpc_disagreements_total": 2,
+		"relayer_rpc_requests_total":           2 * len(methods) * len(outcomes),
+		"relayer_rpc_request_duration_seconds": 2 * len(methods),
+		"relayer_rpc_endpoint_up":              2, "relayer_rpc_received_bytes_total": 2, "relayer_rpc_sent_bytes_total": 2,
+		"relayer_rpc_disagreements_total": 2,
 	}, series)
 	for _, kind := range rpc.Kinds {
-		require.Contains(t, []string{"ok", "error", "timeout", "rate_limited", "range_too_large", "behind", "invalid"}, outcome(kind))
+		require.Contains(t, []string{"ok", "error", "timeout", "rate_limited", "range_too_large", "behind", "invalid"},
+			outcome(kind))
 	}
 }

@@ -15,7 +15,8 @@ import (
 const other = "other"
 
 var (
-	methods  = []string{rpc.ChainID, rpc.GetCode, rpc.GetByNumber, rpc.GetByHash, rpc.GetLogs, rpc.GetReceipts, rpc.Subscribe, other}
+	methods = []string{rpc.ChainID, rpc.GetCode, rpc.GetByNumber, rpc.GetByHash, rpc.GetLogs, rpc.GetReceipts,
+		rpc.Subscribe, other}
 	outcomes = []rpc.Kind{rpc.OK, rpc.Failed, rpc.TimedOut, rpc.RateLimited, rpc.RangeTooLarge, rpc.Behind, rpc.Invalid}
 )
 
@@ -35,15 +36,19 @@ func NewMetrics(reg prometheus.Registerer, endpoints []string) *Metrics {
 		return f.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
 	m := &Metrics{
-		requests: counter("relayer_rpc_requests_total", "Calls to the chain's nodes. Each call of a batch counts.", "endpoint", "method", "outcome"),
+		requests: counter("relayer_rpc_requests_total", "Calls to the chain's nodes. Each call of a batch counts.",
+			"endpoint", "method", "outcome"),
 		duration: f.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "relayer_rpc_request_duration_seconds", Help: "Time to the answer of a batch, under the method of its first call.",
+			Name:    "relayer_rpc_request_duration_seconds",
+			Help:    "Time to the answer of a batch, under the method of its first call.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}, []string{"endpoint", "method"}),
-		up:            f.NewGaugeVec(prometheus.GaugeOpts{Name: "relayer_rpc_endpoint_up", Help: "1 while the endpoint is healthy."}, []string{"endpoint"}),
-		received:      counter("relayer_rpc_received_bytes_total", "Bytes of answers, uncompressed.", "endpoint"),
-		sent:          counter("relayer_rpc_sent_bytes_total", "Bytes of requests.", "endpoint"),
-		disagreements: counter("relayer_rpc_disagreements_total", "Answers that were wrong or contradicted the other endpoints'.", "endpoint"),
+		up: f.NewGaugeVec(prometheus.GaugeOpts{Name: "relayer_rpc_endpoint_up",
+			Help: "1 while the endpoint is healthy."}, []string{"endpoint"}),
+		received: counter("relayer_rpc_received_bytes_total", "Bytes of answers, uncompressed.", "endpoint"),
+		sent:     counter("relayer_rpc_sent_bytes_total", "Bytes of requests.", "endpoint"),
+		disagreements: counter("relayer_rpc_disagreements_total",
+			"Answers that were wrong or contradicted the other endpoints'.", "endpoint"),
 	}
 	for _, e := range endpoints {
 		m.up.WithLabelValues(e)
@@ -57,6 +62,7 @@ func NewMetrics(reg prometheus.Registerer, endpoints []string) *Metrics {
 			}
 		}
 	}
+
 	return m
 }
 
@@ -68,6 +74,7 @@ func (m *Metrics) state(name string, s State) {
 	if s.Up() {
 		up = 1
 	}
+
 	m.up.WithLabelValues(name).Set(up)
 }
 
@@ -83,6 +90,7 @@ func (m *Metrics) exchanged(name string, calls []*rpc.Call, err error, traffic r
 		case c.Null():
 			kind = rpc.Behind
 		}
+
 		m.requests.WithLabelValues(name, label(c.Method), outcome(kind)).Inc()
 	}
 }
@@ -92,6 +100,7 @@ func label(method string) string {
 	if slices.Contains(methods, method) {
 		return method
 	}
+
 	return other
 }
 
@@ -103,5 +112,6 @@ func outcome(kind rpc.Kind) string {
 	case !slices.Contains(outcomes, kind):
 		kind = rpc.Failed
 	}
+
 	return string(kind)
 }

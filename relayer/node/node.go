@@ -1,15 +1,18 @@
-// Package node is one endpoint of the chain: its connection, what it can do, whether it is in use, and readings that are tested. It knows of no other endpoint.
+// Package node is one endpoint of the chain: its connection, what it can do, whether it is in use,
+// and readings that are tested. It knows of no other endpoint.
 //
-// A node is a provider's many machines behind one URL: two answers, even of one batch, may be of machines that are not equally far. So nothing is concluded from one
-// answer about another, but from what an answer itself proves: logs carry their block's hash.
+// A node is a provider's many machines behind one URL: two answers, even of one batch, may be of
+// machines that are not equally far. So nothing is concluded from one answer about another, but
+// from what an answer itself proves: logs carry their block's hash.
 //
 //	Do ── allowance (rate) ── batches ── rpc.Client        every request
 //	        └── health: states and transitions of health.go
 //	ReadRange ── span (blocks per request, at a time) ── Do     logs of final blocks
 //	ReadBlock, ReadWhole ── Do                                  logs of one block, by its hash
 //
-// What a node's refusals teach is kept here and obeyed by everything that asks it: requests per second (allowance), blocks per request and requests at a time (span), requests
-// per batch, addresses per request, how far back it goes, and that it wants addresses named.
+// What a node's refusals teach is kept here and obeyed by everything that asks it: requests per
+// second (allowance), blocks per request and requests at a time (span), requests per batch,
+// addresses per request, how far back it goes, and that it wants addresses named.
 package node
 
 import (
@@ -31,8 +34,8 @@ import (
 var (
 	// ErrWrongChain means that an endpoint serves another chain than CHAIN_ID.
 	ErrWrongChain = errors.New("wrong chain")
-	// ErrDisagree means that nodes, or two answers of one, contradict each other about a block: most often the chain moved while it was being read. Asking again later
-	// decides.
+	// ErrDisagree means that nodes, or two answers of one, contradict each other about a block: most
+	// often the chain moved while it was being read. Asking again later decides.
 	ErrDisagree = errors.New("nodes disagree about the block")
 	// ErrNoHistory means that a node keeps nothing of a block that is so old. An archive node does.
 	ErrNoHistory = errors.New("history is not available")
@@ -45,11 +48,13 @@ var (
 const (
 	// callsPerBatch keeps batches below what providers take, 100 at Infura and most others.
 	callsPerBatch = 50
-	// A smaller batch that was found out is tried larger again after so long: providers change, and the reason may have been another.
+	// A smaller batch that was found out is tried larger again after so long: providers change, and
+	// the reason may have been another.
 	batchForgotten = 10 * time.Minute
 	// quickTimeout is of requests with small answers. A connection that swallows them is found out by it.
 	quickTimeout = 5 * time.Second
-	// smallAnswer and blockAnswer bound answers, in bytes: headers, and the logs of a single block, which cannot be asked for in parts.
+	// smallAnswer and blockAnswer bound answers, in bytes: headers, and the logs of a single block,
+	// which cannot be asked for in parts.
 	smallAnswer, blockAnswer = 8 << 20, 128 << 20
 )
 
@@ -100,7 +105,8 @@ type Node struct {
 
 // New returns a node and connects to nothing.
 func New(cfg Config) *Node {
-	n := &Node{cfg: cfg, allowance: newAllowance(cfg.MaxRPS, cfg.Now), span: newSpan(cfg.MaxRange), batch: callsPerBatch, chunk: cfg.MaxAddresses}
+	n := &Node{cfg: cfg, allowance: newAllowance(cfg.MaxRPS, cfg.Now), span: newSpan(cfg.MaxRange), batch: callsPerBatch,
+		chunk: cfg.MaxAddresses}
 	n.health.state = Untried
 	switch {
 	case cfg.Client != nil:
@@ -111,6 +117,7 @@ func New(cfg Config) *Node {
 	default:
 		n.client = rpc.NewHTTP(cfg.URL)
 	}
+
 	return n
 }
 
@@ -129,13 +136,17 @@ func (n *Node) prove(ctx context.Context, ask func(context.Context, *rpc.Call) e
 	if err := ask(ctx, q); err != nil {
 		return err
 	}
+
 	var id hexutil.Uint64
 	if err := q.Decode(&id); err != nil {
 		return err
 	}
+
 	if uint64(id) != n.cfg.ChainID {
-		return fmt.Errorf("%w: %s serves chain %d, CHAIN_ID is %d: correct one of them", ErrWrongChain, n.cfg.Name, uint64(id), n.cfg.ChainID)
+		return fmt.Errorf("%w: %s serves chain %d, CHAIN_ID is %d: correct one of them", ErrWrongChain, n.cfg.Name,
+			uint64(id), n.cfg.ChainID)
 	}
+
 	return nil
 }
 
@@ -157,12 +168,15 @@ func (n *Node) send(ctx context.Context, timeout time.Duration, limit int64, cal
 			if ctx.Err() == nil && errors.Is(err, ErrWrongChain) {
 				n.Blame(ctx, err)
 			}
+
 			return err
 		}
+
 		n.mu.Lock()
 		n.proven = true
 		n.mu.Unlock()
 	}
+
 	for left := calls; len(left) > 0; {
 		some := left[:min(len(left), n.batchSize())]
 		err := n.attempt(ctx, timeout, limit, some)
@@ -175,11 +189,14 @@ func (n *Node) send(ctx context.Context, timeout time.Duration, limit int64, cal
 				continue
 			}
 		}
+
 		if err != nil {
 			return err
 		}
+
 		left = left[len(some):]
 	}
+
 	return nil
 }
 
@@ -199,8 +216,10 @@ func (n *Node) unanswered(calls []*rpc.Call, err error) []*rpc.Call {
 		if rpc.Classify(err) == rpc.BatchRefused || !works && rpc.MayBeBatch(err) {
 			return calls
 		}
+
 		return nil
 	}
+
 	var open []*rpc.Call
 	failures := 0
 	for _, c := range calls {
@@ -212,9 +231,11 @@ func (n *Node) unanswered(calls []*rpc.Call, err error) []*rpc.Call {
 			failures++
 		}
 	}
+
 	if len(open) == 0 && failures == len(calls) && !works {
 		return calls
 	}
+
 	return open
 }
 
@@ -225,6 +246,7 @@ func (n *Node) batchSize() int {
 		n.batch = min(2*n.batch, callsPerBatch)
 		n.batchLowered = n.cfg.Now()
 	}
+
 	return n.batch
 }
 
@@ -235,18 +257,21 @@ func (n *Node) lowerBatch(size, answered int) {
 	if answered == 0 {
 		answered = size / 2
 	}
+
 	n.batch, n.batchLowered, n.batchWorks = max(min(n.batch, answered), 1), n.cfg.Now(), 0
 }
 
-// attempt sends one batch and keeps the books: rate, metrics, health. The failure of a batch that may be one of batches does not count against the node: its requests
-// are sent alone next.
+// attempt sends one batch and keeps the books: rate, metrics, health. The failure of a batch that
+// may be one of batches does not count against the node: its requests are sent alone next.
 func (n *Node) attempt(ctx context.Context, timeout time.Duration, limit int64, calls []*rpc.Call) error {
 	if err := n.allowance.take(ctx, len(calls)); err != nil {
 		return err
 	}
+
 	for _, c := range calls {
 		c.Result, c.Err = nil, nil
 	}
+
 	asked := n.cfg.Now()
 	limited, cancel := context.WithTimeoutCause(ctx, timeout,
 		fmt.Errorf("%w: %s waited %s for %s (RPC timeout)", rpc.ErrSlow, n.cfg.Name, timeout, calls[0].Method))
@@ -255,15 +280,19 @@ func (n *Node) attempt(ctx context.Context, timeout time.Duration, limit int64, 
 	if err != nil && limited.Err() != nil {
 		err = context.Cause(limited)
 	}
+
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+
 	took := n.cfg.Now().Sub(asked)
 	err = n.cfg.Secrets.Error(err)
 	for _, c := range calls {
 		c.Err = n.cfg.Secrets.Error(c.Err)
 	}
+
 	n.cfg.Metrics.exchanged(n.cfg.Name, calls, err, traffic, took)
+
 	return n.judge(ctx, calls, err, asked, took)
 }
 
@@ -278,6 +307,7 @@ func (n *Node) judge(ctx context.Context, calls []*rpc.Call, err error, asked ti
 			}
 		}
 	}
+
 	kind := rpc.Classify(err)
 	n.mu.Lock()
 	works := len(calls) <= n.batchWorks
@@ -289,18 +319,23 @@ func (n *Node) judge(ctx context.Context, calls []*rpc.Call, err error, asked ti
 			n.answeredBatch(len(calls))
 		}
 	case kind == rpc.RateLimited:
-		if len(calls) > 1 && strings.Contains(strings.ToLower(err.Error()), "batch") { // BNB Chain's nodes say so to any eth_getLogs in a batch
+		if len(calls) > 1 && strings.Contains(strings.ToLower(err.Error()), "batch") {
+			// BNB Chain's nodes say so to any eth_getLogs in a batch
 			n.lowerBatch(2, 0)
 		}
+
 		n.allowance.refused(asked)
 		n.span.narrow()
 		n.blame(ctx, err, asked)
-	case kind == rpc.RangeTooLarge || kind == rpc.Behind || kind == rpc.BatchRefused || len(calls) > 1 && !works && rpc.MayBeBatch(err):
-	case kind == rpc.Pruned || kind == rpc.AddressRequired || kind == rpc.TooManyAddresses: // it concerns what was asked for
+	case kind == rpc.RangeTooLarge || kind == rpc.Behind || kind == rpc.BatchRefused || len(calls) > 1 && !works &&
+		rpc.MayBeBatch(err):
+	case kind == rpc.Pruned || kind == rpc.AddressRequired || kind == rpc.TooManyAddresses:
+		// it concerns what was asked for
 		n.worked(asked, took, 0)
 	default:
 		n.blame(ctx, err, asked)
 	}
+
 	return err
 }
 
@@ -312,6 +347,7 @@ func (n *Node) worked(asked time.Time, took time.Duration, requests int) {
 	if n.latency == 0 {
 		n.latency = took
 	}
+
 	n.latency += (took - n.latency) / 8
 	was := n.health.state
 	if n.health.works(asked, n.cfg.Now()) {
@@ -338,6 +374,7 @@ func (n *Node) blame(ctx context.Context, err error, asked time.Time) {
 	if ctx.Err() != nil {
 		return
 	}
+
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	was, before := n.health.state, n.health.err
@@ -348,9 +385,11 @@ func (n *Node) blame(ctx context.Context, err error, asked time.Time) {
 			n.cfg.Metrics.disagreements.WithLabelValues(n.cfg.Name).Inc()
 		}
 	}
+
 	if !n.health.state.Up() {
 		n.proven = false
 	}
+
 	if changed || news {
 		n.changed(was, err)
 	}
@@ -359,7 +398,8 @@ func (n *Node) blame(ctx context.Context, err error, asked time.Time) {
 // changed tells operators of a change of state, or of a new reason. Held: mu.
 func (n *Node) changed(was State, err error) {
 	n.cfg.Metrics.state(n.cfg.Name, n.health.state)
-	attrs := []any{slog.String("endpoint", n.cfg.Name), slog.String("state", string(n.health.state)), slog.String("was", string(was))}
+	attrs := []any{slog.String("endpoint", n.cfg.Name), slog.String("state", string(n.health.state)),
+		slog.String("was", string(was))}
 	switch {
 	case err != nil:
 		n.cfg.Log.Warn("endpoint not working", append(attrs, slog.Any("err", err))...)
@@ -374,11 +414,13 @@ func (n *Node) jitter(pause time.Duration) time.Duration {
 	return time.Duration(n.cfg.Rand() * float64(pause) / 4)
 }
 
-// Serves says whether the node can be counted on: it is in use, has not answered wrongly lately, and may be asked at once or soon.
+// Serves says whether the node can be counted on: it is in use, has not answered wrongly lately,
+// and may be asked at once or soon.
 func (n *Node) Serves() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	now := n.cfg.Now()
+
 	return n.health.state.Up() && !now.Before(n.health.avoid) && n.health.resume.Sub(now) <= LongestWait
 }
 
@@ -397,6 +439,7 @@ func (n *Node) Pause(served bool) time.Duration {
 	if served && n.health.avoid.After(until) {
 		until = n.health.avoid
 	}
+
 	return until.Sub(n.cfg.Now())
 }
 
@@ -443,19 +486,24 @@ func (n *Node) lost(block uint64) bool {
 	return block < n.oldest && n.cfg.Now().Sub(n.oldestSeen) < batchForgotten
 }
 
-// Lacks notes that the node does not have a block, as its error err says. A block that is more than far blocks below its head is no matter of lag: a node that has the block
-// below its head has thrown it away (ErrNoHistory), and one that has not has invented its head.
+// Lacks notes that the node does not have a block, as its error err says. A block that is more than
+// far blocks below its head is no matter of lag: a node that has the block below its head has
+// thrown it away (ErrNoHistory), and one that has not has invented its head.
 func (n *Node) Lacks(ctx context.Context, block, far uint64, err error) error {
 	head := n.Claim().Head.Number
 	if head < block+far {
 		return err
 	}
+
 	if _, missing := n.Header(ctx, head-1); errors.Is(missing, rpc.ErrBehind) {
-		return fmt.Errorf("%w: it told of block %d and has neither block %d nor block %d", rpc.ErrInvalid, head, head-1, block)
+		return fmt.Errorf("%w: it told of block %d and has neither block %d nor block %d", rpc.ErrInvalid,
+			head, head-1, block)
 	}
+
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.oldest, n.oldestSeen = max(n.oldest, block+1), n.cfg.Now()
+
 	return fmt.Errorf("%w: it told of block %d and does not have block %d", ErrNoHistory, head, block)
 }
 
@@ -480,6 +528,7 @@ func (n *Node) Status() Status {
 	if n.health.err != nil {
 		st.LastError = n.health.err.Error()
 	}
+
 	return st
 }
 
@@ -490,31 +539,39 @@ func (n *Node) Tags(final, safe uint64) {
 	n.final, n.safe, n.tagged = final, safe, n.cfg.Now()
 }
 
-// Subscribe follows the node's head. It is for a node with WebSocket. A refusal in words, an *rpc.Error, does not speak against the node.
+// Subscribe follows the node's head. It is for a node with WebSocket. A refusal in words, an
+// *rpc.Error, does not speak against the node.
 func (n *Node) Subscribe(ctx context.Context) (*rpc.Subscription, error) {
 	if err := n.allowance.take(ctx, 1); err != nil {
 		return nil, err
 	}
+
 	asked := n.cfg.Now()
-	limited, cancel := context.WithTimeoutCause(ctx, n.cfg.Timeout, fmt.Errorf("%w: %s waited %s for %s (RPC timeout)", rpc.ErrSlow, n.cfg.Name, n.cfg.Timeout, rpc.Subscribe))
+	limited, cancel := context.WithTimeoutCause(ctx, n.cfg.Timeout,
+		fmt.Errorf("%w: %s waited %s for %s (RPC timeout)", rpc.ErrSlow, n.cfg.Name, n.cfg.Timeout, rpc.Subscribe))
 	defer cancel()
 	sub, err := n.ws.Subscribe(limited)
 	if err != nil && limited.Err() != nil {
 		err = context.Cause(limited)
 	}
+
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
+
 	err = n.cfg.Secrets.Error(err)
 	took := n.cfg.Now().Sub(asked)
 	n.cfg.Metrics.exchanged(n.cfg.Name, []*rpc.Call{{Method: rpc.Subscribe}}, err, rpc.Traffic{}, took)
 	if _, said := errors.AsType[*rpc.Error](err); said && rpc.Classify(err) != rpc.RateLimited {
 		return nil, err
 	}
+
 	if err != nil {
 		n.blame(ctx, err, asked)
 		return nil, err
 	}
+
 	n.worked(asked, took, 1)
+
 	return sub, nil
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
 )
 
-// Batch is what the chain has for a filter in a range of blocks. Logs may be shared with other readers: they are to be read only.
+// Batch is what the chain has for a filter in a range of blocks. Logs may be shared with other
+// readers: they are to be read only.
 type Batch struct {
 	From, To uint64
 	Parent   common.Hash // of block From; zero when the blocks were read by range
@@ -29,22 +30,27 @@ func (n *Node) ReadRange(ctx context.Context, from, to uint64, f *Filter) (Batch
 	if err := n.canRead(from, f); err != nil {
 		return whole, err
 	}
+
 	for from <= to {
 		b, err := n.readPart(ctx, from, to, f)
 		if err != nil {
 			return Batch{}, err
 		}
+
 		if b.To < from {
 			continue // refused: fewer blocks are asked for next
 		}
+
 		if len(whole.Logs) == 0 {
 			whole.Logs = b.Logs
 		} else {
 			whole.Logs = append(whole.Logs, b.Logs...)
 		}
+
 		whole.Last = b.Last
 		from = b.To + 1
 	}
+
 	return whole, nil
 }
 
@@ -58,14 +64,17 @@ func (n *Node) canRead(from uint64, f *Filter) error {
 	case n.lost(from):
 		return fmt.Errorf("%w: it does not go back to block %d", ErrNoHistory, from)
 	}
+
 	return nil
 }
 
-// readPart reads the first blocks of a range: as many as the node is asked for at once. A Batch that ends before it begins was refused, and fewer are worth a try.
+// readPart reads the first blocks of a range: as many as the node is asked for at once. A Batch
+// that ends before it begins was refused, and fewer are worth a try.
 func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter) (Batch, error) {
 	if err := n.span.enter(ctx); err != nil {
 		return Batch{}, err
 	}
+
 	defer n.span.leave()
 	size := min(to-from+1, n.span.now())
 	b, bytes, err := n.rangeLogs(ctx, from, from+size-1, f)
@@ -73,17 +82,21 @@ func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter) (Batch,
 		n.span.accepted(size, len(b.Logs), bytes, int(n.cfg.MaxBytes/8))
 		return b, nil
 	}
+
 	if ctx.Err() != nil {
 		return b, err
 	}
+
 	again, err := n.refusal(ctx, err, from, size)
 	if again {
 		return Batch{To: from - 1}, nil
 	}
+
 	return b, err
 }
 
-// refusal learns from the refusal of a range. It says whether to ask at once for fewer blocks, and else what the error is.
+// refusal learns from the refusal of a range. It says whether to ask at once for fewer blocks, and
+// else what the error is.
 func (n *Node) refusal(ctx context.Context, err error, from, size uint64) (again bool, _ error) {
 	kind := rpc.Classify(err)
 	said, isSaid := errors.AsType[*logsRefused](err)
@@ -92,19 +105,23 @@ func (n *Node) refusal(ctx context.Context, err error, from, size uint64) (again
 		n.mu.Lock()
 		n.oldest, n.oldestSeen = max(n.oldest, from+1), n.cfg.Now()
 		n.mu.Unlock()
+
 		return false, fmt.Errorf("%w: %w", ErrNoHistory, err)
 	case kind == rpc.Unsupported && isSaid, errors.Is(err, rpc.ErrGarbled), rpc.Shrinks(kind) && !notSent(err):
 		if size == 1 {
 			n.forgetBatches() // it may be what else was in the batch
 		}
+
 		fewer := n.span.refused(size, kind, rpc.SuggestedRange(err))
 		if fewer && (isSaid || kind == rpc.RangeTooLarge) {
 			return true, nil
 		}
+
 		if isSaid && n.span.unfit() {
 			n.Blame(ctx, fmt.Errorf("%w: it says: %w", errUnfit, said.err))
 		}
 	}
+
 	return false, err
 }
 
@@ -135,32 +152,40 @@ func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter) (Batch
 	if from == to {
 		limit = blockAnswer
 	}
+
 	asked := n.cfg.Now()
 	a, err := n.logs(ctx, func() *rpc.Call { return rpc.ByNumber(to) }, where, limit, f)
 	if err != nil {
 		return b, 0, err
 	}
+
 	if b.Last, err = a.head.Header(to); err != nil {
 		return b, 0, err
 	}
+
 	if err := validateLogs(a.logs, from, to, f); err != nil {
 		return b, 0, err
 	}
+
 	if err := n.showsFrom(ctx, from, to); err != nil {
 		return b, 0, err
 	}
+
 	b.Logs = a.logs
 	if err := n.fillTimes(ctx, &b); err != nil {
 		return b, 0, err
 	}
+
 	if len(a.logs) > 0 {
 		n.proves(asked)
 	}
+
 	return b, a.bytes, nil
 }
 
-// showsFrom makes sure that a node that has the last block of a range has the first too: one that throws old blocks away may answer for the rest of the range, or with an
-// empty list. What it has shown is remembered for a while, so that a backlog costs one request more.
+// showsFrom makes sure that a node that has the last block of a range has the first too: one that
+// throws old blocks away may answer for the rest of the range, or with an empty list. What it has
+// shown is remembered for a while, so that a backlog costs one request more.
 func (n *Node) showsFrom(ctx context.Context, from, to uint64) error {
 	n.mu.Lock()
 	shown := from >= n.keeps && n.cfg.Now().Sub(n.keepsSeen) < batchForgotten
@@ -168,6 +193,7 @@ func (n *Node) showsFrom(ctx context.Context, from, to uint64) error {
 	if from == to || shown {
 		return nil
 	}
+
 	_, err := n.Header(ctx, from)
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -178,16 +204,19 @@ func (n *Node) showsFrom(ctx context.Context, from, to uint64) error {
 	case err == nil:
 		n.keeps, n.keepsSeen = from, n.cfg.Now()
 	}
+
 	return err
 }
 
-// ReadBlock reads the logs of one block by its hash. Logs are tested against the header. None are no proof that there are none: the machine that answered may not
-// have the block, and some say so with an empty list.
+// ReadBlock reads the logs of one block by its hash. Logs are tested against the header. None are
+// no proof that there are none: the machine that answered may not have the block, and some say so
+// with an empty list.
 func (n *Node) ReadBlock(ctx context.Context, h rpc.Header, f *Filter) ([]types.Log, error) {
 	return n.readBlock(ctx, h, f, nil)
 }
 
-// ReadStanding is ReadBlock with the block's header in the same batch: where the machines behind the node's URL are equal, or it is one, an empty answer is then a proof.
+// ReadStanding is ReadBlock with the block's header in the same batch: where the machines behind
+// the node's URL are equal, or it is one, an empty answer is then a proof.
 func (n *Node) ReadStanding(ctx context.Context, h rpc.Header, f *Filter) ([]types.Log, error) {
 	return n.readBlock(ctx, h, f, func() *rpc.Call { return rpc.ByHash(h.Hash) })
 }
@@ -196,11 +225,13 @@ func (n *Node) readBlock(ctx context.Context, h rpc.Header, f *Filter, head func
 	if err := n.canRead(h.Number, f); err != nil {
 		return nil, err
 	}
+
 	where := `"blockHash":"` + h.Hash.Hex() + `"`
 	n.mu.Lock()
 	if n.byNumber {
 		where = `"fromBlock":"` + rpc.Quantity(h.Number) + `","toBlock":"` + rpc.Quantity(h.Number) + `"`
 	}
+
 	n.mu.Unlock()
 	asked := n.cfg.Now()
 	a, err := n.logs(ctx, head, where, blockAnswer, f)
@@ -210,8 +241,10 @@ func (n *Node) readBlock(ctx context.Context, h rpc.Header, f *Filter, head func
 			n.byNumber = true
 			n.mu.Unlock()
 		}
+
 		return nil, err
 	}
+
 	if head != nil {
 		if found, err := a.head.Header(h.Number); err != nil {
 			return nil, err
@@ -219,28 +252,35 @@ func (n *Node) readBlock(ctx context.Context, h rpc.Header, f *Filter, head func
 			return nil, fmt.Errorf("%w: block %s instead of %s", rpc.ErrInvalid, found.Hash, h.Hash)
 		}
 	}
+
 	if err := validateBlock(a.logs, h, f); err != nil {
 		return nil, err
 	}
+
 	if len(a.logs) > 0 {
 		n.proves(asked)
 	}
+
 	return a.logs, nil
 }
 
-// ReadWhole reads all logs of a block and returns those that match. Together they have to account for every bit of the block's bloom filter, which a machine that does not
-// have the block cannot do: a bloom filter with bits is of a block with logs. ErrBehind: it gave none.
+// ReadWhole reads all logs of a block and returns those that match. Together they have to account
+// for every bit of the block's bloom filter, which a machine that does not have the block cannot
+// do: a bloom filter with bits is of a block with logs. ErrBehind: it gave none.
 func (n *Node) ReadWhole(ctx context.Context, h rpc.Header, f *Filter) ([]types.Log, error) {
 	logs, err := n.ReadBlock(ctx, h, &Filter{})
 	if err != nil {
 		return nil, err
 	}
+
 	if len(logs) == 0 {
 		return nil, fmt.Errorf("%w: it has no logs of block %d, whose bloom filter has some", rpc.ErrBehind, h.Number)
 	}
+
 	if Telling(&h.Bloom) && !accountsFor(logs, &h.Bloom) {
 		return nil, fmt.Errorf("%w: block %d has logs in its bloom filter that are left out", rpc.ErrInvalid, h.Number)
 	}
+
 	return slices.DeleteFunc(logs, func(l types.Log) bool { return !f.Matches(&l) }), nil
 }
 
@@ -250,6 +290,7 @@ func (n *Node) Header(ctx context.Context, number uint64) (rpc.Header, error) {
 	if err := n.Do(ctx, q); err != nil {
 		return rpc.Header{}, err
 	}
+
 	return q.Header(number)
 }
 
@@ -259,9 +300,11 @@ func (n *Node) Headers(ctx context.Context, numbers []uint64) ([]rpc.Header, err
 	for i, number := range numbers {
 		calls[i] = rpc.ByNumber(number)
 	}
+
 	if err := n.Do(ctx, calls...); err != nil {
 		return nil, err
 	}
+
 	list := make([]rpc.Header, len(numbers))
 	for i, number := range numbers {
 		var err error
@@ -269,6 +312,7 @@ func (n *Node) Headers(ctx context.Context, numbers []uint64) ([]rpc.Header, err
 			return nil, err
 		}
 	}
+
 	return list, nil
 }
 
@@ -280,7 +324,8 @@ type logsAnswer struct {
 }
 
 // logs asks for the logs of all of a filter's parts, and with every batch for a header, unless head is nil.
-func (n *Node) logs(ctx context.Context, head func() *rpc.Call, where string, limit int64, f *Filter) (logsAnswer, error) {
+func (n *Node) logs(ctx context.Context, head func() *rpc.Call, where string, limit int64,
+	f *Filter) (logsAnswer, error) {
 	for {
 		n.mu.Lock()
 		chunk := n.chunk
@@ -292,6 +337,7 @@ func (n *Node) logs(ctx context.Context, head func() *rpc.Call, where string, li
 				n.mu.Lock()
 				n.named = true
 				n.mu.Unlock()
+
 				return a, fmt.Errorf("%w: %w", ErrAddressRequired, err)
 			}
 		case rpc.TooManyAddresses:
@@ -299,46 +345,58 @@ func (n *Node) logs(ctx context.Context, head func() *rpc.Call, where string, li
 				n.mu.Lock()
 				n.chunk = min(n.chunk, max(min(chunk, len(f.Addresses))/2, 1))
 				n.mu.Unlock()
+
 				continue
 			}
 		}
+
 		return a, err
 	}
 }
 
-func (n *Node) parts(ctx context.Context, head func() *rpc.Call, where string, limit int64, queries []string) (logsAnswer, error) {
+func (n *Node) parts(ctx context.Context, head func() *rpc.Call, where string, limit int64,
+	queries []string) (logsAnswer, error) {
 	a := logsAnswer{logs: []types.Log{}}
 	if len(queries) == 0 { // no address is asked for: the header still tells whether the node is there
 		if head == nil {
 			return a, nil
 		}
+
 		a.head = head()
+
 		return a, n.Do(ctx, a.head)
 	}
+
 	size := callsPerBatch
 	if head != nil {
 		size--
 	}
+
 	for some := range slices.Chunk(queries, size) {
 		calls := make([]*rpc.Call, 0, len(some)+1)
 		for _, q := range some {
 			calls = append(calls, &rpc.Call{Method: rpc.GetLogs, Params: "[{" + where + q + "}]"})
 		}
+
 		var asked *rpc.Call
 		if head != nil {
 			asked = head()
 			calls = append(calls, asked)
 		}
+
 		if err := n.send(ctx, n.cfg.Timeout, limit, calls); err != nil {
 			if _, said := errors.AsType[*rpc.Error](err); said {
 				err = &logsRefused{err}
 			}
+
 			return a, err
 		}
+
 		if err := a.add(calls[:len(some)], asked); err != nil {
 			return a, err
 		}
 	}
+
 	return a, nil
 }
 
@@ -347,6 +405,7 @@ func (a *logsAnswer) add(calls []*rpc.Call, head *rpc.Call) error {
 	if head != nil && head.Null() {
 		return rpc.ErrBehind // without the last header the logs mean nothing
 	}
+
 	for _, c := range calls {
 		switch {
 		case c.Err != nil:
@@ -354,10 +413,12 @@ func (a *logsAnswer) add(calls []*rpc.Call, head *rpc.Call) error {
 		case c.Null():
 			return rpc.ErrBehind
 		}
+
 		got, err := rpc.ParseLogs(c.Result)
 		if err != nil {
 			return err
 		}
+
 		a.bytes += len(c.Result)
 		if len(a.logs) == 0 {
 			a.logs = got
@@ -365,12 +426,14 @@ func (a *logsAnswer) add(calls []*rpc.Call, head *rpc.Call) error {
 			a.logs = append(a.logs, got...)
 		}
 	}
+
 	switch {
 	case a.head == nil:
 		a.head = head
 	case head.Err == nil && a.head.Err == nil && !sameBlock(a.head, head):
 		return fmt.Errorf("%w: it changed between two batches", ErrDisagree)
 	}
+
 	return nil
 }
 
@@ -379,42 +442,51 @@ func sameBlock(a, b *rpc.Call) bool {
 	return a.Decode(&x) == nil && b.Decode(&y) == nil && x.Hash == y.Hash
 }
 
-// fillTimes fills in the time of each log's block, and tests that logs and headers tell of the same blocks. Older nodes do not give it with
-// the logs.
+// fillTimes fills in the time of each log's block, and tests that logs and headers tell of the same
+// blocks. Older nodes do not give it with the logs.
 func (n *Node) fillTimes(ctx context.Context, b *Batch) error {
 	var missing []uint64
 	for i := range b.Logs {
 		l := &b.Logs[i]
 		if l.BlockNumber == b.Last.Number {
 			if l.BlockHash != b.Last.Hash {
-				return fmt.Errorf("%w: block %d has the hash %s, its log says %s", ErrDisagree, l.BlockNumber, b.Last.Hash, l.BlockHash)
+				return fmt.Errorf("%w: block %d has the hash %s, its log says %s", ErrDisagree, l.BlockNumber,
+					b.Last.Hash, l.BlockHash)
 			}
+
 			l.BlockTimestamp = b.Last.Time
 		}
+
 		if l.BlockTimestamp == 0 && (len(missing) == 0 || missing[len(missing)-1] != l.BlockNumber) {
 			missing = append(missing, l.BlockNumber)
 		}
 	}
+
 	headers := make(map[uint64]rpc.Header, len(missing))
 	for some := range slices.Chunk(missing, callsPerBatch) {
 		list, err := n.Headers(ctx, some)
 		if err != nil {
 			return err
 		}
+
 		for _, h := range list {
 			headers[h.Number] = h
 		}
 	}
+
 	for i := range b.Logs {
 		l := &b.Logs[i]
 		if l.BlockTimestamp != 0 {
 			continue
 		}
+
 		h := headers[l.BlockNumber]
 		if h.Hash != l.BlockHash {
 			return fmt.Errorf("%w: block %d has the hash %s, its log says %s", ErrDisagree, l.BlockNumber, h.Hash, l.BlockHash)
 		}
+
 		l.BlockTimestamp = h.Time
 	}
+
 	return nil
 }

@@ -7,9 +7,11 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
 )
 
-// span is how many blocks a node is asked for at once, and in how many requests at a time. Both grow while answers come and shrink when they do not: size doubles until
-// something was refused and is halved then; after that the space between what was answered and what was refused is halved. What was refused is
-// remembered in ceiling and not tried again for a while, since each refusal costs a request.
+// span is how many blocks a node is asked for at once, and in how many requests at a time. Both
+// grow while answers come and shrink when they do not: size doubles until something was refused and
+// is halved then; after that the space between what was answered and what was refused is halved.
+// What was refused is remembered in ceiling and not tried again for a while, since each refusal
+// costs a request.
 type span struct {
 	most uint64 // configured
 
@@ -26,8 +28,8 @@ type span struct {
 
 const (
 	firstSpan = 512
-	// Answers after which a refused size may be tried again: providers raise limits, and some refuse for the number of logs. Sooner where the reason was not
-	// said: it may have been another.
+	// Answers after which a refused size may be tried again: providers raise limits, and some refuse
+	// for the number of logs. Sooner where the reason was not said: it may have been another.
 	forgetKnown, forgetUnknown = 512, 64
 	// Answers with so many logs are large enough; twice as many are too large for a commit.
 	enoughLogs = 5000
@@ -35,7 +37,8 @@ const (
 	closeEnough = 10
 	// RangesInFlight hides a provider's latency; more would only meet its rate limit.
 	RangesInFlight = 4
-	// Single blocks whose logs are refused in a row, without an answer between them, before a node counts as one without logs.
+	// Single blocks whose logs are refused in a row, without an answer between them, before a node
+	// counts as one without logs.
 	unfitAfter = 3
 )
 
@@ -53,6 +56,7 @@ func (s *span) enter(ctx context.Context) error {
 			s.mu.Unlock()
 			return nil
 		}
+
 		leaving := s.leaving
 		s.mu.Unlock()
 		select {
@@ -89,9 +93,11 @@ func (s *span) accepted(size uint64, logs, bytes, enoughBytes int) {
 			s.ceiling = s.most
 		}
 	}
+
 	if size >= s.size || s.good > s.ceiling {
 		s.good = size
 	}
+
 	full := max(float64(logs)/enoughLogs, float64(bytes)/float64(enoughBytes))
 	switch {
 	case full > 2 && size <= s.size:
@@ -104,7 +110,8 @@ func (s *span) accepted(size uint64, logs, bytes, enoughBytes int) {
 	}
 }
 
-// refused takes in that so many blocks were not answered for, and why; hint is how many would be, zero: unknown. It says whether fewer are worth a try.
+// refused takes in that so many blocks were not answered for, and why; hint is how many would be,
+// zero: unknown. It says whether fewer are worth a try.
 func (s *span) refused(size uint64, kind rpc.Kind, hint uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,19 +122,23 @@ func (s *span) refused(size uint64, kind rpc.Kind, hint uint64) bool {
 		s.size, s.ceiling, s.left = max(s.good, 1), s.most, 0
 		return false
 	}
+
 	next := max(size/2, 1)
 	if hint > 0 && hint < size {
 		next = hint
 	}
+
 	s.size = min(s.size, next)
 	s.ceiling = max(min(s.ceiling, size-1), 1)
 	if hint > 0 && hint < size {
 		s.ceiling = hint
 	}
+
 	s.left = forgetUnknown
 	if kind == rpc.RangeTooLarge {
 		s.left = forgetKnown
 	}
+
 	return true
 }
 

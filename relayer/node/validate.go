@@ -19,6 +19,7 @@ func validateLogs(logs []types.Log, from, to uint64, f *Filter) error {
 	if !slices.IsSortedFunc(logs, order) { // parts of a filter, or a provider that asked several nodes itself
 		slices.SortFunc(logs, order)
 	}
+
 	for i := range logs {
 		l := &logs[i]
 		var why string
@@ -38,8 +39,10 @@ func validateLogs(logs []types.Log, from, to uint64, f *Filter) error {
 		default:
 			continue
 		}
+
 		return fmt.Errorf("%w: log %d of block %d %s", rpc.ErrInvalid, l.Index, l.BlockNumber, why)
 	}
+
 	return nil
 }
 
@@ -50,21 +53,26 @@ func validateBlock(logs []types.Log, h rpc.Header, f *Filter) error {
 			return fmt.Errorf("%w: log %d is of block %s instead of %s", rpc.ErrInvalid, l.Index, l.BlockHash, h.Hash)
 		}
 	}
+
 	if err := validateLogs(logs, h.Number, h.Number, f); err != nil {
 		return err
 	}
+
 	for i := range logs {
 		l := &logs[i]
 		if h.Bloom != (types.Bloom{}) && !inBloom(&h.Bloom, l) { // chains without bloom filters give zeros
 			return fmt.Errorf("%w: log %d of block %d is not in the block's bloom filter", rpc.ErrInvalid, l.Index, h.Number)
 		}
+
 		l.BlockTimestamp = h.Time
 	}
+
 	return nil
 }
 
 func inBloom(b *types.Bloom, l *types.Log) bool {
-	return b.Test(l.Address.Bytes()) && !slices.ContainsFunc(l.Topics, func(t common.Hash) bool { return !b.Test(t.Bytes()) })
+	return b.Test(l.Address.Bytes()) && !slices.ContainsFunc(l.Topics,
+		func(t common.Hash) bool { return !b.Test(t.Bytes()) })
 }
 
 // accountsFor says whether logs together set every bit of a bloom filter.
@@ -76,10 +84,12 @@ func accountsFor(logs []types.Log, b *types.Bloom) bool {
 			all.Add(t.Bytes())
 		}
 	}
+
 	for i, bits := range b {
 		if bits&^all[i] != 0 {
 			return false
 		}
 	}
+
 	return true
 }

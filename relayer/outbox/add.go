@@ -15,13 +15,16 @@ func Add(ctx context.Context, tx pgx.Tx, chainID int64, rows []Pending) error {
 	if len(rows) == 0 {
 		return nil
 	}
+
 	add := insert
 	if len(rows) >= bulk {
 		add = copyRows
 	}
+
 	if err := add(ctx, tx, chainID, rows); err != nil {
 		return fmt.Errorf("add %d rows to the outbox: %w", len(rows), err)
 	}
+
 	return nil
 }
 
@@ -40,7 +43,9 @@ func insert(ctx context.Context, tx pgx.Tx, chainID int64, rows []Pending) error
 		blocks[i], indexes[i], slots[i], kinds[i] = int64(e.BlockNumber), int32(e.LogIndex), rows[i].Slot, rows[i].Kind
 		escrows[i], names[i] = e.Escrow[:], e.Name
 	}
+
 	found, _ := tx.Query(ctx, insertRows, chainID, blocks, indexes, slots, kinds, escrows, names)
+
 	return number(found, rows)
 }
 
@@ -50,17 +55,23 @@ func copyRows(ctx context.Context, tx pgx.Tx, chainID int64, rows []Pending) err
 	if err := number(found, rows); err != nil {
 		return err
 	}
+
 	var values [8]any
 	at := -1
-	_, err := tx.CopyFrom(ctx, pgx.Identifier{"outbox"}, []string{"chain_id", "seq", "block_number", "log_index", "slot", "kind", "escrow", "event_type"},
+	_, err := tx.CopyFrom(ctx, pgx.Identifier{"outbox"},
+		[]string{"chain_id", "seq", "block_number", "log_index", "slot", "kind", "escrow", "event_type"},
 		pgx.CopyFromFunc(func() ([]any, error) {
 			if at++; at == len(rows) {
 				return nil, nil
 			}
+
 			r := &rows[at]
-			values = [8]any{chainID, r.Seq, int64(r.Event.BlockNumber), int32(r.Event.LogIndex), r.Slot, r.Kind, r.Event.Escrow[:], r.Event.Name}
+			values = [8]any{chainID, r.Seq, int64(r.Event.BlockNumber), int32(r.Event.LogIndex), r.Slot, r.Kind,
+				r.Event.Escrow[:], r.Event.Name}
+
 			return values[:], nil
 		}))
+
 	return err
 }
 
@@ -70,13 +81,16 @@ func number(found pgx.Rows, rows []Pending) error {
 	if err != nil {
 		return err
 	}
+
 	if len(seqs) != len(rows) {
 		return fmt.Errorf("%d numbers came back", len(seqs))
 	}
+
 	for i := range rows {
 		if rows[i].Seq = seqs[i]; i > 0 && seqs[i] <= seqs[i-1] {
 			return fmt.Errorf("number %d came back behind %d", seqs[i], seqs[i-1])
 		}
 	}
+
 	return nil
 }

@@ -20,13 +20,14 @@ type Sent struct {
 
 // Delete deletes rows, in one round trip and one transaction.
 //
-// The server ends the deletion after limit: what it deleted until then comes back, and nothing of it holds up the next attempt. A server
-// that does not answer is waited for answerWithin longer.
+// The server ends the deletion after limit: what it deleted until then comes back, and nothing of
+// it holds up the next attempt. A server that does not answer is waited for answerWithin longer.
 func (b *Box) Delete(ctx context.Context, rows []Sent, limit time.Duration) error {
 	seqs := make([]int64, len(rows))
 	for i := range rows {
 		seqs[i] = rows[i].Seq
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, limit+answerWithin)
 	defer cancel()
 	var batch pgx.Batch
@@ -35,5 +36,6 @@ func (b *Box) Delete(ctx context.Context, rows []Sent, limit time.Duration) erro
 	if err := b.DB.SendBatch(ctx, &batch).Close(); err != nil {
 		return fmt.Errorf("delete %d acknowledged rows of the outbox: %w", len(rows), err)
 	}
+
 	return nil
 }

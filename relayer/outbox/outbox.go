@@ -1,9 +1,10 @@
-// Package outbox is the table of messages that are committed and not yet acknowledged by Pub/Sub: its rows, and the statements that read,
-// count, delete and add them.
+// Package outbox is the table of messages that are committed and not yet acknowledged by Pub/Sub:
+// its rows, and the statements that read, count, delete and add them.
 //
-// Rows of a slot are written by the owner of the slot, one commit after the other, so the order of seq is the order in which they have to
-// be published. (A replay, the verifier and a rollback write rows out of turn, and say so.) A row names its event: the one at its place in
-// events, or the one in orphaned_events; it is deleted once its message was acknowledged.
+// Rows of a slot are written by the owner of the slot, one commit after the other, so the order of
+// seq is the order in which they have to be published. (A replay, the verifier and a rollback write
+// rows out of turn, and say so.) A row names its event: the one at its place in events, or the one
+// in orphaned_events; it is deleted once its message was acknowledged.
 package outbox
 
 import (
@@ -67,9 +68,11 @@ func (b *Box) LaneOf(p *Pending) Lane {
 	case b.OtherNames[p.Event.Name]:
 		lane.Topic = OtherTopic
 	}
+
 	if !b.BySlot {
 		lane.Escrow = p.Event.Escrow
 	}
+
 	return lane
 }
 
@@ -85,15 +88,19 @@ type Backlog struct {
 // Backlog counts the rows of the owner's slots that are not acknowledged, or not deleted yet.
 func (b *Box) Backlog(ctx context.Context) (n Backlog, err error) {
 	var seconds float64
-	if err := b.DB.QueryRow(ctx, countRows, pgx.NamedArgs{"chain": b.ChainID, "owner": b.Owner}).Scan(&n.Messages, &seconds); err != nil {
+	if err := b.DB.QueryRow(ctx, countRows, pgx.NamedArgs{"chain": b.ChainID, "owner": b.Owner}).Scan(&n.Messages,
+		&seconds); err != nil {
 		return n, fmt.Errorf("count the outbox: %w", err)
 	}
+
 	n.OldestAge = time.Duration(seconds * float64(time.Second))
+
 	return n, nil
 }
 
-// mine says whether a row is in a slot of the owner. As a plain join, or with a plain "in", it is the planner's to turn around, and with the
-// statistics of a queue, which are of another hour, it has read the whole outbox once per slot: a minute per page.
+// mine says whether a row is in a slot of the owner. As a plain join, or with a plain "in", it is
+// the planner's to turn around, and with the statistics of a queue, which are of another hour, it
+// has read the whole outbox once per slot: a minute per page.
 const mine = `(o.slot in (select slot from slot_ownership where chain_id = @chain and owner = @owner)) is true`
 
 // countRows counts the rows of an owner's slots and gives the age of the oldest, in seconds.

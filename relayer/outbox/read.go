@@ -26,8 +26,8 @@ type Want struct {
 	Limit int
 }
 
-// columns of a row as scan reads it. Then come whether an event waits that the row has to follow, and whether the row may have been sent: see
-// Doubt.
+// columns of a row as scan reads it. Then come whether an event waits that the row has to follow,
+// and whether the row may have been sent: see Doubt.
 const columns = `o.seq, o.slot, o.kind, o.escrow, o.event_type, coalesce(p.state, ''), p.block_number, p.log_index, p.occurrence, p.block_time, p.block_hash, p.tx_hash,
 	p.emitter, p.args, ` + follows + `, o.seq <= s.doubt_seq`
 
@@ -39,14 +39,17 @@ const follows = `o.kind = 1 and exists (
 const joins = `
 	left join lateral (
 		select 'canonical' as state, block_number, log_index, occurrence, block_time, block_hash, tx_hash, emitter, args
-		from events e where o.orphan is null and e.chain_id = o.chain_id and e.block_number = o.block_number and e.log_index = o.log_index
+		from events e where o.orphan is null and e.chain_id = o.chain_id and e.block_number = o.block_number
+			and e.log_index = o.log_index
 		union all
 		select case when x.state <= 2 then 'orphaned' else 'retracted' end, block_number, log_index, occurrence, block_time, block_hash, tx_hash, emitter, args
 		from orphaned_events x where x.id = o.orphan
 		limit 1) p on true
-	left join lateral (select doubt_seq from slot_ownership t where t.chain_id = o.chain_id and t.slot = o.slot limit 1) s on true`
+	left join lateral (select doubt_seq from slot_ownership t where t.chain_id = o.chain_id and t.slot = o.slot
+		limit 1) s on true`
 
-// readPage returns rows behind a seq, in order. Of the named escrows and slots those are left out which go to the default topic.
+// readPage returns rows behind a seq, in order. Of the named escrows and slots those are left out
+// which go to the default topic.
 const readPage = `
 	select ` + columns + `, 0
 	from (
@@ -74,17 +77,20 @@ func (b *Box) Page(ctx context.Context, last int64, limit int, without []Lane) (
 	if err != nil {
 		return nil, fmt.Errorf("read the outbox behind %d: %w", last, err)
 	}
+
 	return page, nil
 }
 
-// readEscrows and readSlots return for each wanted lane its oldest rows from a seq on, in order, with the ordinal of the Want.
+// readEscrows and readSlots return for each wanted lane its oldest rows from a seq on, in order,
+// with the ordinal of the Want.
 const (
 	readEscrows = `
 	select ` + columns + `, w.ord
 	from unnest(@escrows::bytea[], @topics::integer[], @froms::bigint[], @limits::integer[]) with ordinality as w(escrow, topic, first, n, ord)
 	cross join lateral (
 		select * from outbox o
-		where o.chain_id = @chain and o.escrow = w.escrow and o.seq >= w.first and ` + topicColumn + ` = w.topic and ` + mine + `
+		where o.chain_id = @chain and o.escrow = w.escrow and o.seq >= w.first and ` + topicColumn + ` = w.topic
+			and ` + mine + `
 		order by o.seq limit w.n) o` + joins + `
 	order by w.ord, o.seq`
 	readSlots = `
@@ -116,6 +122,7 @@ func (b *Box) Lanes(ctx context.Context, wants []Want) ([][]Found, error) {
 	} else {
 		args["escrows"] = escrows
 	}
+
 	all, err := b.read(ctx, statement, args)
 	if err != nil {
 		return nil, fmt.Errorf("read the outbox of %d keys: %w", len(wants), err)
@@ -125,11 +132,13 @@ func (b *Box) Lanes(ctx context.Context, wants []Want) ([][]Found, error) {
 	for _, f := range all {
 		lanes[f.want-1] = append(lanes[f.want-1], f)
 	}
+
 	return lanes, nil
 }
 
-// inOrder makes the planner follow an index: a row of the outbox is found where the last one was, whatever the statistics say. With
-// those of an empty outbox it would sort the whole backlog for every page. Compiling the statement would take longer than running it.
+// inOrder makes the planner follow an index: a row of the outbox is found where the last one was,
+// whatever the statistics say. With those of an empty outbox it would sort the whole backlog for
+// every page. Compiling the statement would take longer than running it.
 const inOrder = `select set_config('enable_bitmapscan', 'off', true), set_config('enable_seqscan', 'off', true)`
 
 // read runs one of the statements that read the outbox.
@@ -138,10 +147,13 @@ func (b *Box) read(ctx context.Context, statement string, args pgx.StrictNamedAr
 		if _, err := tx.Exec(ctx, inOrder); err != nil {
 			return err
 		}
+
 		rows, _ := tx.Query(ctx, statement, args)
 		page, err = pgx.CollectRows(rows, scan)
+
 		return err
 	})
+
 	return page, err
 }
 
@@ -152,6 +164,7 @@ func (b *Box) readArgs() pgx.StrictNamedArgs {
 			others = append(others, name)
 		}
 	}
+
 	return pgx.StrictNamedArgs{"chain": b.ChainID, "owner": b.Owner, "others": others}
 }
 
@@ -162,11 +175,13 @@ func scan(row pgx.CollectableRow) (f Found, err error) {
 	var occurrence *int16
 	var follows bool
 	e := &f.Event
-	err = row.Scan(&f.Seq, &f.Slot, &f.Kind, &escrow, &e.Name, &state, &block, &index, &occurrence, &at, &hash, &tx, &emitter, (*[]byte)(&e.Args),
+	err = row.Scan(&f.Seq, &f.Slot, &f.Kind, &escrow, &e.Name, &state, &block, &index, &occurrence, &at, &hash, &tx,
+		&emitter, (*[]byte)(&e.Args),
 		&follows, &f.Doubtful, &f.want)
 	if err != nil {
 		return f, err
 	}
+
 	e.Escrow = common.BytesToAddress(escrow)
 
 	switch state {
@@ -181,10 +196,12 @@ func scan(row pgx.CollectableRow) (f Found, err error) {
 		f.Obsolete = message.Kind(f.Kind) == message.Replay
 		f.Held = follows
 	}
+
 	e.BlockNumber, e.LogIndex, e.Occurrence, e.BlockTime = *block, uint(*index), *occurrence, *at
 	e.BlockHash, e.TxHash, e.Emitter = common.BytesToHash(hash), common.BytesToHash(tx), e.Escrow
 	if emitter != nil {
 		e.Emitter = common.BytesToAddress(emitter)
 	}
+
 	return f, nil
 }

@@ -12,8 +12,9 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/publish"
 )
 
-// BenchmarkPublish measures from committed rows to acknowledged and deleted ones, against a real Postgres and Google's in-process server,
-// all on one machine: 100,000 events of 20,000 escrows, in commits of 2,000.
+// BenchmarkPublish measures from committed rows to acknowledged and deleted ones, against a real
+// Postgres and Google's in-process server, all on one machine: 100,000 events of 20,000 escrows, in
+// commits of 2,000.
 func BenchmarkPublish(b *testing.B) {
 	const events, escrows, batch = 100_000, 20_000, 2_000
 	for _, key := range []string{"escrow", "slot"} {
@@ -31,11 +32,14 @@ func BenchmarkPublish(b *testing.B) {
 						for i := range numbers {
 							numbers[i] = (at + i) * 7919 % escrows
 						}
+
 						commits = append(commits, w.approve(nil, numbers...))
 					}
+
 					if source == "offered" { // it starts with nothing to read, and the rows come as it acknowledges
 						w.exec(`update slot_ownership set owner = 'nobody'`)
 					}
+
 					b.StartTimer()
 					p := w.start(cfg, publish.Tuning{})
 					if source == "offered" {
@@ -45,6 +49,7 @@ func BenchmarkPublish(b *testing.B) {
 							require.NoError(b, w.tap.Wait(b.Context(), max(0, (i-3)*batch)))
 						}
 					}
+
 					require.NoError(b, w.tap.Wait(b.Context(), events))
 					require.NoError(b, p.stop())
 					b.StopTimer()
@@ -52,14 +57,15 @@ func BenchmarkPublish(b *testing.B) {
 					require.Equal(b, events, w.tap.Len())
 					b.StartTimer()
 				}
+
 				b.ReportMetric(float64(events*b.N)/b.Elapsed().Seconds(), "msg/s")
 			})
 		}
 	}
 }
 
-// BenchmarkLone measures from the offer of one row to its storage at the server: the latency that publishing adds when there is nothing
-// else to do.
+// BenchmarkLone measures from the offer of one row to its storage at the server: the latency that
+// publishing adds when there is nothing else to do.
 func BenchmarkLone(b *testing.B) {
 	w := setup(b, testpubsub.Options{Forget: true})
 	p := w.start(w.config(), publish.Tuning{})
@@ -71,5 +77,6 @@ func BenchmarkLone(b *testing.B) {
 		p.Offer(1, rows)
 		require.NoError(b, w.tap.Wait(b.Context(), n+1))
 	}
+
 	require.NoError(b, p.stop())
 }

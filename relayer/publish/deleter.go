@@ -20,12 +20,13 @@ const (
 	maxDeletePause = 5 * time.Second
 )
 
-// deleter writes down what became of rows: those that need not be sent any more leave the outbox, and what may have been sent and may not
-// raises the doubt of its slot.
+// deleter writes down what became of rows: those that need not be sent any more leave the outbox,
+// and what may have been sent and may not raises the doubt of its slot.
 //
-// A row is in waiting or in batch, and in one of them only, from add until a deletion that named it has succeeded; likewise a doubt in
-// doubts or in doubting. One task is under way at most, with batch and doubting; size and limit are for the next deletion. It belongs to the
-// goroutine of the loop.
+// A row is in waiting or in batch, and in one of them only, from add until a deletion that named it
+// has succeeded; likewise a doubt in doubts or in doubting. One task is under way at most, with
+// batch and doubting; size and limit are for the next deletion. It belongs to the goroutine of the
+// loop.
 type deleter struct {
 	run     func(task) // works in a goroutine of its own, and reports to the loop
 	linger  time.Duration
@@ -56,6 +57,7 @@ func (d *deleter) add(now time.Time, s outbox.Sent) {
 	if len(d.waiting) == 0 {
 		d.since = now
 	}
+
 	d.waiting = append(d.waiting, s)
 }
 
@@ -64,6 +66,7 @@ func (d *deleter) doubt(slot int16, seq int64) {
 	if d.doubts == nil {
 		d.doubts = map[int16]int64{}
 	}
+
 	d.doubts[slot] = max(d.doubts[slot], seq)
 }
 
@@ -86,10 +89,12 @@ func (d *deleter) due(hurry bool) time.Time {
 	case d.pause.After(d.since.Add(d.linger)):
 		return d.pause
 	}
+
 	return d.since.Add(d.linger)
 }
 
-// begin begins a task. Of the rows it deletes the oldest, since neighbours in the table and its indexes cost less together.
+// begin begins a task. Of the rows it deletes the oldest, since neighbours in the table and its
+// indexes cost less together.
 func (d *deleter) begin(now time.Time) {
 	slices.SortFunc(d.waiting, func(a, b outbox.Sent) int { return cmp.Compare(a.Seq, b.Seq) })
 	n := min(len(d.waiting), d.size)
@@ -100,7 +105,8 @@ func (d *deleter) begin(now time.Time) {
 	d.run(task{d.doubting, d.batch, d.limit})
 }
 
-// end takes the outcome of the task under way and returns the rows that are gone. What could not be written down waits again.
+// end takes the outcome of the task under way and returns the rows that are gone. What could not be
+// written down waits again.
 func (d *deleter) end(now time.Time, err error, jitter float64) (gone []outbox.Sent) {
 	rows, took := d.batch, now.Sub(d.begun)
 	doubting := d.doubting
@@ -110,13 +116,16 @@ func (d *deleter) end(now time.Time, err error, jitter float64) (gone []outbox.S
 		for slot, seq := range doubting {
 			d.doubt(slot, seq)
 		}
+
 		if d.size == 1 {
 			d.limit = min(2*d.limit, maxDeleteLimit)
 		}
+
 		d.size = max(1, min(d.size, max(len(rows), 1))/2)
 		d.fails++
 		delay := min(maxDeletePause, 100*time.Millisecond<<min(d.fails, 6))
 		d.pause = now.Add(time.Duration((0.5 + jitter/2) * float64(delay)))
+
 		return nil
 	}
 
@@ -124,9 +133,11 @@ func (d *deleter) end(now time.Time, err error, jitter float64) (gone []outbox.S
 	if took <= d.limit/4 && len(rows) == d.size {
 		d.size = min(2*d.size, d.maxSize)
 	}
+
 	if took <= deleteLimit/4 {
 		d.limit = deleteLimit
 	}
+
 	return rows
 }
 
@@ -160,9 +171,11 @@ func (l *loop) carryOut(ctx context.Context, t task) {
 		if len(t.doubts) > 0 {
 			err = l.box.Doubt(ctx, t.doubts)
 		}
+
 		if err == nil && len(t.rows) > 0 {
 			err = l.box.Delete(ctx, t.rows, t.limit)
 		}
+
 		l.deleted <- err
 	})
 }
@@ -176,6 +189,7 @@ func (l *loop) forget(ctx context.Context, err error) {
 			slog.Int("messages", attempted), slog.Int("undeleted", l.del.undeleted()), slog.Any("err", err))
 		return
 	}
+
 	for _, s := range gone {
 		l.unbusy(s.Slot)
 		if l.reading {
@@ -184,15 +198,18 @@ func (l *loop) forget(ctx context.Context, err error) {
 			delete(l.known, s.Seq)
 		}
 	}
+
 	if l.heldRetractions && len(gone) > 0 { // they may have waited for these
 		l.heldRetractions = false
 		l.rewind(0)
 	}
+
 	l.notifyDrained()
 }
 
-// settleRest deletes what was acknowledged and writes doubts down, until all is done, a task fails, or deleteAtEnd is over. Then it writes
-// down that what is left may have been sent, which is one small statement.
+// settleRest deletes what was acknowledged and writes doubts down, until all is done, a task fails,
+// or deleteAtEnd is over. Then it writes down that what is left may have been sent, which is one
+// small statement.
 func (l *loop) settleRest(ctx context.Context) {
 	timer := time.NewTimer(deleteAtEnd)
 	defer timer.Stop()
@@ -201,8 +218,10 @@ func (l *loop) settleRest(ctx context.Context) {
 			if over || l.del.fails > 0 || len(l.del.waiting) == 0 && !l.del.doubtful() {
 				break
 			}
+
 			l.del.begin(time.Now())
 		}
+
 		select {
 		case err := <-l.deleted:
 			l.forget(ctx, err)
@@ -216,16 +235,19 @@ func (l *loop) settleRest(ctx context.Context) {
 	if rest == nil {
 		rest = map[int16]int64{}
 	}
+
 	for _, s := range l.del.waiting {
 		rest[s.Slot] = max(rest[s.Slot], s.Seq)
 	}
+
 	l.settled.Store(len(rest) == 0 || l.box.Doubt(ctx, rest) == nil)
 	if l.settled.Load() {
 		l.del.doubts = nil
 	}
 }
 
-// drain waits for what is under way, up to drainTimeout, deletes what was acknowledged, and ends every goroutine. cancel ends requests.
+// drain waits for what is under way, up to drainTimeout, deletes what was acknowledged, and ends
+// every goroutine. cancel ends requests.
 func (l *loop) drain(ctx context.Context, cancel context.CancelFunc) {
 	ctx = context.WithoutCancel(ctx)
 	timer := time.NewTimer(drainTimeout)
@@ -249,11 +271,16 @@ func (l *loop) drain(ctx context.Context, cancel context.CancelFunc) {
 	l.undeleted.Store(int64(len(l.del.waiting)))
 	l.report.Store(nil)
 	if n := len(l.del.waiting); n > 0 {
-		l.cfg.Log.WarnContext(ctx, "stopped with acknowledged messages in the outbox: another process would publish them again", slog.Int("messages", n))
+		l.cfg.Log.WarnContext(ctx,
+			"stopped with acknowledged messages in the outbox: another process would publish them again",
+			slog.Int("messages", n))
 	}
+
 	if abandoned > 0 {
-		l.cfg.Log.WarnContext(ctx, "stopped with messages under way: they may be published again", slog.Int("messages", abandoned))
+		l.cfg.Log.WarnContext(ctx, "stopped with messages under way: they may be published again",
+			slog.Int("messages", abandoned))
 	}
+
 	l.cfg.Metrics.blocked.Set(0)
 	l.cfg.Metrics.inFlight.Set(0)
 }

@@ -22,10 +22,12 @@ func (db *database) delete(now time.Time, rows []outbox.Sent, limit time.Duratio
 	if took > limit {
 		return limit, errors.New("statement timeout")
 	}
+
 	return took, nil
 }
 
-// drainBy deletes rows until none is left and returns the simulated time that it took, and the sizes of the deletions that succeeded.
+// drainBy deletes rows until none is left and returns the simulated time that it took, and the
+// sizes of the deletions that succeeded.
 func drainBy(t *testing.T, db *database, rows int) (took time.Duration, sizes []int) {
 	now := time.Unix(0, 0)
 	start := now
@@ -39,6 +41,7 @@ func drainBy(t *testing.T, db *database, rows int) (took time.Duration, sizes []
 	for seq := rows; seq > 0; seq-- {
 		d.add(now, outbox.Sent{Seq: int64(seq)})
 	}
+
 	last := int64(0)
 	for len(d.waiting) > 0 {
 		now = maxTime(now, d.due(true))
@@ -48,11 +51,14 @@ func drainBy(t *testing.T, db *database, rows int) (took time.Duration, sizes []
 			require.Greater(t, s.Seq, last, "the oldest first")
 			last = s.Seq
 		}
+
 		if len(gone) > 0 {
 			sizes = append(sizes, len(gone))
 		}
+
 		require.Less(t, now.Sub(start), 24*time.Hour, "%d rows are left", len(d.waiting))
 	}
+
 	return now.Sub(start), sizes
 }
 
@@ -60,10 +66,12 @@ func maxTime(a, b time.Time) time.Time {
 	if b.After(a) {
 		return b
 	}
+
 	return a
 }
 
-// However slow the database, deletions find a size at which they succeed, and however long it stood still, they grow again.
+// However slow the database, deletions find a size at which they succeed, and however long it stood
+// still, they grow again.
 func TestDeletionsAdapt(t *testing.T) {
 	for name, c := range map[string]struct {
 		db      database
@@ -71,12 +79,13 @@ func TestDeletionsAdapt(t *testing.T) {
 		atMost  time.Duration
 		largest int
 	}{
-		"fast":                      {database{perRow: 10 * time.Microsecond}, 20_000, time.Second, 4096},
-		"0.25 ms per row":           {database{perRow: 250 * time.Microsecond}, 20_000, 6 * time.Second, 4096},
-		"100 ms per row":            {database{perRow: 100 * time.Millisecond}, 20_000, 40 * time.Minute, 80},
-		"5 s per row":               {database{perRow: 5 * time.Second}, 1_000, 3 * time.Hour, 24},
-		"3 s per statement":         {database{perStatement: 3 * time.Second}, 20_000, 5 * time.Minute, 4096},
-		"it stands still for a day": {database{perRow: 10 * time.Microsecond, stalledUntil: time.Unix(20*3600, 0)}, 20_000, 21 * time.Hour, 4096},
+		"fast":              {database{perRow: 10 * time.Microsecond}, 20_000, time.Second, 4096},
+		"0.25 ms per row":   {database{perRow: 250 * time.Microsecond}, 20_000, 6 * time.Second, 4096},
+		"100 ms per row":    {database{perRow: 100 * time.Millisecond}, 20_000, 40 * time.Minute, 80},
+		"5 s per row":       {database{perRow: 5 * time.Second}, 1_000, 3 * time.Hour, 24},
+		"3 s per statement": {database{perStatement: 3 * time.Second}, 20_000, 5 * time.Minute, 4096},
+		"it stands still for a day": {database{perRow: 10 * time.Microsecond, stalledUntil: time.Unix(20*3600, 0)}, 20_000,
+			21 * time.Hour, 4096},
 	} {
 		t.Run(name, func(t *testing.T) {
 			took, sizes := drainBy(t, &c.db, c.rows)

@@ -19,12 +19,15 @@ func (w *world) backlog(events, escrows int) (rows []outbox.Pending) {
 		for i := range numbers {
 			numbers[i] = (at + i) * 7919 % escrows
 		}
+
 		rows = append(rows, w.commit("Approved", message.Original, numbers...)...)
 	}
+
 	return rows
 }
 
-// Deletions that take long do not make the publisher run ahead of them: what a crash could repeat stays within the window.
+// Deletions that take long do not make the publisher run ahead of them: what a crash could repeat
+// stays within the window.
 func TestSlowDeletions(t *testing.T) {
 	t.Parallel()
 	w := setup(t, testpubsub.Options{})
@@ -41,12 +44,14 @@ func TestSlowDeletions(t *testing.T) {
 		left = w.outbox()
 		require.LessOrEqual(t, published-(events-left), window, "published and not deleted")
 	}
+
 	w.same(rows, w.wait(events))
 	require.NoError(t, p.stop())
 	require.Zero(t, w.logs.count("not deleted from the outbox"))
 }
 
-// While nothing can be deleted, no more is published than the window holds; a process that dies then repeats that and no more.
+// While nothing can be deleted, no more is published than the window holds; a process that dies
+// then repeats that and no more.
 func TestDeletionsStandStill(t *testing.T) {
 	t.Parallel()
 	w := setup(t, testpubsub.Options{})
@@ -58,7 +63,8 @@ func TestDeletionsStandStill(t *testing.T) {
 	require.NoError(t, err)
 
 	p := w.start(w.config(), publish.Tuning{WindowRows: window, PageRows: 100})
-	require.Eventually(t, func() bool { return p.Stats().Undeleted > window-100 && p.Stats().InFlight == 0 }, patience, tick)
+	require.Eventually(t, func() bool { return p.Stats().Undeleted > window-100 && p.Stats().InFlight == 0 },
+		patience, tick)
 	require.NoError(t, p.stop())
 	published := w.tap.Len()
 	require.LessOrEqual(t, published, window)

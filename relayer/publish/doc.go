@@ -1,8 +1,10 @@
-// Package publish moves messages from the outbox to Pub/Sub: those of one ordering key in the order of their seq, each at least once, and
-// twice only where the outcome of an attempt is unknown: a process died, or an answer was lost, between the storing of a message and the
-// deletion of its row. Which rows that can be true of is on record in the database (outbox.Box.Doubt); those that are sent all the same are
-// counted in relayer_republished_total. What a crash can repeat is bounded by the window: rows in memory, waiting or under way, together
-// with those that are acknowledged and not deleted yet.
+// Package publish moves messages from the outbox to Pub/Sub: those of one ordering key in the order
+// of their seq, each at least once, and twice only where the outcome of an attempt is unknown: a
+// process died, or an answer was lost, between the storing of a message and the deletion of its
+// row. Which rows that can be true of is on record in the database (outbox.Box.Doubt); those that
+// are sent all the same are counted in relayer_republished_total. What a crash can repeat is
+// bounded by the window: rows in memory, waiting or under way, together with those that are
+// acknowledged and not deleted yet.
 //
 // One goroutine owns all state, the loop; what waits for a network waits elsewhere and reports to it:
 //
@@ -10,9 +12,9 @@
 //	outbox ──► │ loop │                                                    │ loop │
 //	Reload ──► └──────┘ ◄─ reader: the next page, or the rows of some lanes └──────┘
 //
-// A lane is an ordering key on a topic. It has one request under way at most, so that its order holds whatever fails; what comes
-// meanwhile waits for the next request. Hence a lone message goes out at once, and the more there is to send the larger the batches:
-// there is no delay to tune.
+// A lane is an ordering key on a topic. It has one request under way at most, so that its order
+// holds whatever fails; what comes meanwhile waits for the next request. Hence a lone message goes
+// out at once, and the more there is to send the larger the batches: there is no delay to tune.
 //
 //	        rows come                acknowledged, nothing left
 //	idle ──────────────► sending ────────────────────────────────► idle (forgotten)
@@ -21,20 +23,24 @@
 //	                      ▼    │
 //	                     blocked: no row of it is in memory; after a delay its oldest row is read and tried
 //
-// After a failure the rest of a lane's rows is read by key, page by page, until there is none that was passed over. Where more than
-// maxBlocked lanes of a topic are blocked it is not the lanes that are at fault: no new lane of that topic is begun, and what was
-// passed over is read again when they recover. So memory is bounded: by the window, and by the names of blocked lanes, which are at most
-// maxBlocked a topic and those that were in the window when that was reached.
+// After a failure the rest of a lane's rows is read by key, page by page, until there is none that
+// was passed over. Where more than maxBlocked lanes of a topic are blocked it is not the lanes that
+// are at fault: no new lane of that topic is begun, and what was passed over is read again when
+// they recover. So memory is bounded: by the window, and by the names of blocked lanes, which are
+// at most maxBlocked a topic and those that were in the window when that was reached.
 //
-// The outbox is authoritative. `last` is the highest seq that was looked at: the rows of this instance's slots are written by this instance, one
-// commit after the other, so reading on from there misses none. Whoever writes rows out of turn (a replay, the verifier, a rollback), and
-// every change of ownership, calls Reload: the outbox is read again from the start, past what is under way. Every rereadEvery that
-// happens by itself.
+// The outbox is authoritative. `last` is the highest seq that was looked at: the rows of this
+// instance's slots are written by this instance, one commit after the other, so reading on from
+// there misses none. Whoever writes rows out of turn (a replay, the verifier, a rollback), and
+// every change of ownership, calls Reload: the outbox is read again from the start, past what is
+// under way. Every rereadEvery that happens by itself.
 //
-// Slots come to rest (Quiesce) whatever Pub/Sub does: requests are given up after a while, and are in doubt then. At rest a row that is in the
-// outbox, and not in doubt, was not published: by that the ledger tells which retractions there have to be. A retraction is sent once the row
-// of its event is gone.
+// Slots come to rest (Quiesce) whatever Pub/Sub does: requests are given up after a while, and are
+// in doubt then. At rest a row that is in the outbox, and not in doubt, was not published: by that
+// the ledger tells which retractions there have to be. A retraction is sent once the row of its
+// event is gone.
 //
-// The publisher asks Config.Valid before each request and sends nothing once it says no. It does not promise that nothing of a frozen process
-// leaves later: the moment between the question and the system call is not bounded by anything.
+// The publisher asks Config.Valid before each request and sends nothing once it says no. It does
+// not promise that nothing of a frozen process leaves later: the moment between the question and
+// the system call is not bounded by anything.
 package publish

@@ -13,11 +13,13 @@ import (
 )
 
 func (w *world) doubt(slot int16) (seq int64) {
-	require.NoError(w.t, w.db.QueryRow(w.t.Context(), `select doubt_seq from slot_ownership where chain_id = $1 and slot = $2`, chainID, slot).Scan(&seq))
+	require.NoError(w.t, w.db.QueryRow(w.t.Context(),
+		`select doubt_seq from slot_ownership where chain_id = $1 and slot = $2`, chainID, slot).Scan(&seq))
 	return seq
 }
 
-// Doubt is a statement about rows: it goes with its slot to the next owner, and concerns no row that is written later, nor another slot.
+// Doubt is a statement about rows: it goes with its slot to the next owner, and concerns no row
+// that is written later, nor another slot.
 func TestDoubtGoesWithItsSlot(t *testing.T) {
 	t.Parallel()
 	w := setup(t, testpubsub.Options{})
@@ -65,7 +67,8 @@ func TestNothingIsSentAgainBeforeItsDoubtIsRecorded(t *testing.T) {
 	require.EqualValues(t, 1, w.metric("relayer_republished_total"))
 }
 
-// A publisher that ends with rows acknowledged and not deleted leaves their doubt behind, for whoever has the slots then. Where it cannot, it says so.
+// A publisher that ends with rows acknowledged and not deleted leaves their doubt behind, for
+// whoever has the slots then. Where it cannot, it says so.
 func TestEndLeavesDoubtBehind(t *testing.T) {
 	t.Parallel()
 	for _, writable := range []bool{true, false} {
@@ -75,6 +78,7 @@ func TestEndLeavesDoubtBehind(t *testing.T) {
 		if !writable {
 			w.exec(`create trigger refuse before update on slot_ownership execute function refuse()`)
 		}
+
 		p := w.start(w.config(), publish.Tuning{})
 		rows := w.approve(p, 1, 1, 2)
 		require.NoError(t, w.tap.Wait(w.within(), 3))
@@ -96,6 +100,7 @@ func TestQuiesceWhileHanging(t *testing.T) {
 	for i := range slots {
 		slots[i] = int16(i)
 	}
+
 	require.NoError(t, p.Quiesce(t.Context(), slots))
 	require.Zero(t, p.Stats().InFlight)
 	p.Resume(slots, 0)
@@ -104,16 +109,19 @@ func TestQuiesceWhileHanging(t *testing.T) {
 	require.NoError(t, p.stop())
 }
 
-// Stats say what stands in the way, for the page: the last error of each topic, masked, and for how long the oldest message has been tried.
+// Stats say what stands in the way, for the page: the last error of each topic, masked, and for how
+// long the oldest message has been tried.
 func TestStatsSayWhatStandsInTheWay(t *testing.T) {
 	t.Parallel()
 	w := setup(t, testpubsub.Options{})
 	cfg := w.config()
 	cfg.Mask = func(s string) string { return strings.ReplaceAll(s, "injected", "***") }
-	fault := w.server.Inject(testpubsub.Fault{Topic: testpubsub.TopicName(project, settlement), Code: codes.PermissionDenied})
+	fault := w.server.Inject(testpubsub.Fault{Topic: testpubsub.TopicName(project, settlement),
+		Code: codes.PermissionDenied})
 	p := w.start(cfg, publish.Tuning{})
 	w.approve(p, 1, 2)
-	require.Eventually(t, func() bool { s := p.Stats(); return s.BlockedKeys == 2 && s.Oldest > time.Second }, patience, tick)
+	require.Eventually(t, func() bool { s := p.Stats(); return s.BlockedKeys == 2 && s.Oldest > time.Second },
+		patience, tick)
 	s := p.Stats()
 	require.Len(t, s.Topics, 3)
 	require.Equal(t, settlement, s.Topics[0].ID)

@@ -19,6 +19,7 @@ func (p *Publisher) Tune(o Tuning) {
 	if o.Delay > 0 {
 		l.firstDelay, l.lastDelay = o.Delay, 4*o.Delay
 	}
+
 	if o.RereadEvery > 0 {
 		l.rereadEvery = o.RereadEvery
 	}

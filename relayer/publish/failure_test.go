@@ -27,6 +27,7 @@ func one(numbers ...string) func(*pubsubpb.PubsubMessage) bool {
 				return true
 			}
 		}
+
 		return false
 	}
 }
@@ -43,14 +44,15 @@ func TestOrderAcrossFailures(t *testing.T) {
 	for range 40 {
 		rows = append(rows, w.approve(p, 1, 2, 1, 3, 1)...)
 	}
+
 	w.same(rows, w.wait(len(rows)))
 	require.NoError(t, p.stop())
 	require.Zero(t, w.metric("relayer_republished_total"))
 	require.EqualValues(t, 17, w.metric("relayer_publish_errors_total"))
 }
 
-// Where the answer is lost, the messages of that request come twice and are counted, and their order is such that whoever drops what it has
-// seen is left with the right one.
+// Where the answer is lost, the messages of that request come twice and are counted, and their
+// order is such that whoever drops what it has seen is left with the right one.
 func TestAcknowledgementLost(t *testing.T) {
 	t.Parallel()
 	w := setup(t, testpubsub.Options{})
@@ -89,10 +91,12 @@ func TestTopicDeletedAndRecreated(t *testing.T) {
 	client, err := pubsub.NewClient(t.Context(), project, w.options()...)
 	require.NoError(t, err)
 	defer client.Close()
-	require.NoError(t, client.TopicAdminClient.DeleteTopic(t.Context(), &pubsubpb.DeleteTopicRequest{Topic: testpubsub.TopicName(project, settlement)}))
+	require.NoError(t, client.TopicAdminClient.DeleteTopic(t.Context(),
+		&pubsubpb.DeleteTopicRequest{Topic: testpubsub.TopicName(project, settlement)}))
 	for range 10 {
 		rows = append(rows, w.approve(p, 1, 2)...)
 	}
+
 	changed := w.commit("ArbiterChanged", message.Original, 1)
 	p.Offer(1, changed)
 	require.NoError(t, w.tap.Wait(w.within(), 3), "the same key on another topic")
@@ -104,13 +108,14 @@ func TestTopicDeletedAndRecreated(t *testing.T) {
 			settled = append(settled, m)
 		}
 	}
+
 	w.same(rows, settled)
 	require.NoError(t, p.stop())
 	require.Equal(t, 1, w.logs.count("ERROR message not published"))
 }
 
-// With everything failing and a backlog larger than the window, memory does not grow and nothing spins; when the trouble is over, all of
-// it flows, in order.
+// With everything failing and a backlog larger than the window, memory does not grow and nothing
+// spins; when the trouble is over, all of it flows, in order.
 func TestOutageWithBacklog(t *testing.T) { // alone: it looks at the heap
 	w := setup(t, testpubsub.Options{})
 	const events, batch = 50_000, 2_000
@@ -120,8 +125,10 @@ func TestOutageWithBacklog(t *testing.T) { // alone: it looks at the heap
 		for i := range numbers {
 			numbers[i] = (at + i) * 7919 % 10_000
 		}
+
 		rows = append(rows, w.approve(nil, numbers...)...)
 	}
+
 	fault := w.server.Inject(testpubsub.Fault{Code: codes.Unavailable})
 	before := heap()
 	p := w.start(w.config(), publish.Tuning{Delay: 100 * time.Millisecond})
@@ -131,6 +138,7 @@ func TestOutageWithBacklog(t *testing.T) { // alone: it looks at the heap
 	for range rows[:10] {
 		w.approve(p, 10_000) // its key waits for the others: it cannot be told from them
 	}
+
 	grown := heap() - before
 	t.Logf("%d kB of heap, %d blocked keys", grown>>10, p.Stats().BlockedKeys)
 	require.Less(t, grown, int64(40<<20))
@@ -147,10 +155,12 @@ func heap() int64 {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
+
 	return int64(m.HeapAlloc)
 }
 
-// A key that fails for ever costs no memory however much is committed for it, and reading on does not read its rows again and again.
+// A key that fails for ever costs no memory however much is committed for it, and reading on does
+// not read its rows again and again.
 func TestLongQueueOfOneKey(t *testing.T) {
 	t.Parallel()
 	w := setup(t, testpubsub.Options{})
@@ -162,12 +172,14 @@ func TestLongQueueOfOneKey(t *testing.T) {
 	for i := range many {
 		many[i] = 1
 	}
+
 	good := 0
 	for range 10 {
 		rows = append(rows, w.approve(p, many...)...)
 		rows = append(rows, w.approve(p, 2, 3)...)
 		good += 2
 	}
+
 	require.NoError(t, w.tap.Wait(w.within(), good))
 	require.Equal(t, good, w.tap.Len())
 	fault.Remove()
@@ -185,23 +197,28 @@ func TestSlowKey(t *testing.T) {
 	for range 50 {
 		rows = append(rows, w.approve(p, 1, 1, 2)...)
 	}
+
 	require.NoError(t, w.tap.Wait(w.within(), 50))
 	fault.Remove()
 	w.same(rows, w.wait(150))
 	require.NoError(t, p.stop())
 }
 
-// More blocked keys than are kept: their topic's other keys wait, other topics do not, and nothing is lost or turned round.
+// More blocked keys than are kept: their topic's other keys wait, other topics do not, and nothing
+// is lost or turned round.
 func TestTooManyBlockedKeys(t *testing.T) {
 	t.Parallel()
 	w := setup(t, testpubsub.Options{})
-	fault := w.server.Inject(testpubsub.Fault{Topic: testpubsub.TopicName(project, settlement), Code: codes.PermissionDenied})
-	p := w.start(w.config(), publish.Tuning{MaxBlocked: 8, Requests: 4, WindowRows: 64, PageRows: 16, RereadEvery: 50 * time.Millisecond})
+	fault := w.server.Inject(testpubsub.Fault{Topic: testpubsub.TopicName(project, settlement),
+		Code: codes.PermissionDenied})
+	p := w.start(w.config(), publish.Tuning{MaxBlocked: 8, Requests: 4, WindowRows: 64, PageRows: 16,
+		RereadEvery: 50 * time.Millisecond})
 	var rows []outbox.Pending
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 50 {
 		rows = append(rows, w.approve(p, r.IntN(60), r.IntN(60), r.IntN(60))...)
 	}
+
 	p.Offer(1, w.commit("ArbiterChanged", message.Original, 61, 62))
 	require.NoError(t, w.tap.Wait(w.within(), 2))
 	require.LessOrEqual(t, p.Stats().BlockedKeys, 8+64, "the limit, and what was in memory when it was reached")
@@ -220,5 +237,6 @@ func (w *world) tail(n int) (rows []outbox.Pending) {
 		row.Event.Args = []byte(`{"n":"` + number + `"}`)
 		rows = append(rows, row)
 	}
+
 	return rows
 }

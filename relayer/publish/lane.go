@@ -11,7 +11,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
-// lane is an ordering key with something to do: a failure on one topic does not stop the same key on another. The loop owns it.
+// lane is an ordering key with something to do: a failure on one topic does not stop the same key
+// on another. The loop owns it.
 type lane struct {
 	id     outbox.Lane
 	since  time.Time // it has had something to do, or its last message was acknowledged
@@ -48,6 +49,7 @@ func (n *lane) pass(seq int64) {
 	if !n.behind || seq < n.from {
 		n.from = seq
 	}
+
 	n.behind = true
 	if n.asked && (n.missed == 0 || seq < n.missed) {
 		n.missed = seq
@@ -61,12 +63,15 @@ func (n *lane) batch(rows, bytes int) []row {
 		if size += n.queue[count].size(); size > bytes {
 			break
 		}
+
 		count++
 	}
+
 	batch := n.queue[:count:count]
 	if n.queue = n.queue[count:]; len(n.queue) == 0 {
 		n.queue = nil
 	}
+
 	return batch
 }
 
@@ -77,6 +82,7 @@ func (c *Config) key(id outbox.Lane) string {
 	if c.BySlot {
 		return string(strconv.AppendInt(b, int64(id.Slot), 10))
 	}
+
 	return string(hex.AppendEncode(append(b, '0', 'x'), id.Escrow[:]))
 }
 
@@ -104,6 +110,7 @@ func (r *retries) Pop() any {
 	(*r)[last] = nil
 	*r = (*r)[:last]
 	n.retryPos = -1
+
 	return n
 }
 

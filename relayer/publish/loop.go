@@ -18,25 +18,33 @@ import (
 
 // limits of a publisher. Tests make them small.
 type limits struct {
-	windowRows  int           // rows in memory, waiting or under way, and those acknowledged and not deleted: what a crash can repeat
-	windowBytes int           // of those, about; a page more may come
-	laneRows    int           // rows of one lane in memory before the rest stays in the outbox: one lane must not fill the window
-	pageRows    int           // rows read at once
-	requests    int           // under way at once on a topic. Pub/Sub answers in some 20 ms, so a key an escrow needs many
-	batchRows   int           // messages in a request: the service takes 1,000
-	batchBytes  int           // bytes in a request, about: the service takes 10 MB, and 1 MB/s under a key
-	maxBlocked  int           // lanes of a topic
-	firstDelay  time.Duration // of a blocked lane; it doubles
-	lastDelay   time.Duration //
-	linger      time.Duration // of acknowledged rows before a deletion that is not full: fewer transactions, a wider crash window
+	// rows in memory, waiting or under way, and those acknowledged and not deleted: what a crash can
+	// repeat
+	windowRows  int
+	windowBytes int // of those, about; a page more may come
+	// rows of one lane in memory before the rest stays in the outbox: one lane must not fill the
+	// window
+	laneRows   int
+	pageRows   int           // rows read at once
+	requests   int           // under way at once on a topic. Pub/Sub answers in some 20 ms, so a key an escrow needs many
+	batchRows  int           // messages in a request: the service takes 1,000
+	batchBytes int           // bytes in a request, about: the service takes 10 MB, and 1 MB/s under a key
+	maxBlocked int           // lanes of a topic
+	firstDelay time.Duration // of a blocked lane; it doubles
+	lastDelay  time.Duration //
+	// of acknowledged rows before a deletion that is not full: fewer transactions, a wider crash
+	// window
+	linger      time.Duration
 	deleteFull  int           // rows that are worth a deletion at once
 	deleteMost  int           // rows of one deletion
 	rereadEvery time.Duration // a reading from the start that nothing called for: the safety net under every hint
 }
 
 var defaultLimits = limits{
-	windowRows: 16_384, windowBytes: 32 << 20, laneRows: 1_000, pageRows: 2_048, requests: 512, batchRows: 1_000, batchBytes: 1 << 20, maxBlocked: 2_000,
-	firstDelay: 100 * time.Millisecond, lastDelay: 30 * time.Second, linger: 5 * time.Millisecond, deleteFull: 1_000, deleteMost: 4_096, rereadEvery: 30 * time.Second,
+	windowRows: 16_384, windowBytes: 32 << 20, laneRows: 1_000, pageRows: 2_048, requests: 512, batchRows: 1_000,
+	batchBytes: 1 << 20, maxBlocked: 2_000,
+	firstDelay: 100 * time.Millisecond, lastDelay: 30 * time.Second, linger: 5 * time.Millisecond, deleteFull: 1_000,
+	deleteMost: 4_096, rereadEvery: 30 * time.Second,
 }
 
 const (
@@ -89,20 +97,25 @@ type topicState struct {
 func newLoop(p *Publisher) *loop {
 	l := &loop{
 		Publisher: p, lanes: map[outbox.Lane]*lane{}, known: map[int64]bool{}, busy: map[int16]int{}, quiet: map[int16]int{},
-		flown:       make(chan *flight, outbox.Topics*p.limits.requests),
-		outboxState: outboxState{read: make(chan reading, 1), pageRows: p.limits.pageRows, rereadAt: time.Now().Add(p.limits.rereadEvery)},
-		deleted:     make(chan error, 1),
-		del:         deleter{linger: p.limits.linger, full: p.limits.deleteFull, maxSize: p.limits.deleteMost, size: p.limits.deleteFull, limit: deleteLimit},
+		flown: make(chan *flight, outbox.Topics*p.limits.requests),
+		outboxState: outboxState{read: make(chan reading, 1), pageRows: p.limits.pageRows,
+			rereadAt: time.Now().Add(p.limits.rereadEvery)},
+		deleted: make(chan error, 1),
+		del: deleter{linger: p.limits.linger, full: p.limits.deleteFull, maxSize: p.limits.deleteMost,
+			size: p.limits.deleteFull, limit: deleteLimit},
 	}
 	for i, id := range [outbox.Topics]string{p.cfg.Topics.Default, p.cfg.Topics.Other, p.cfg.Topics.Retractions} {
 		if l.topics[i].blocked = map[*lane]struct{}{}; id != "" {
 			l.topics[i].name = id
 		}
 	}
+
 	for _, s := range p.cfg.Handover.acked {
 		l.done(s)
 	}
+
 	l.del.doubts = p.cfg.Handover.doubts
+
 	return l
 }
 
@@ -136,6 +149,7 @@ func (l *loop) run(ctx, flights context.Context) error {
 		case <-timer.C:
 		}
 	}
+
 	return nil
 }
 
@@ -147,6 +161,7 @@ func (l *loop) pause(now time.Time) time.Duration {
 			at = t
 		}
 	}
+
 	return max(0, at.Sub(now))
 }
 
@@ -154,21 +169,26 @@ func (l *loop) retryAt() time.Time {
 	if len(l.retries) == 0 {
 		return time.Time{}
 	}
+
 	return l.retries[0].retryAt
 }
 
-// open takes what is in the inbox. Orders come before offers: what was offered before slots were given away is not sent after.
+// open takes what is in the inbox. Orders come before offers: what was offered before slots were
+// given away is not sent after.
 func (l *loop) open(ctx context.Context) {
 	in := l.inbox.take()
 	if in.reload {
 		l.reread(ctx)
 	}
+
 	for _, o := range in.orders {
 		l.obey(ctx, o)
 	}
+
 	for _, o := range in.offers {
 		l.accept(o)
 	}
+
 	l.offered = max(l.offered, in.offered)
 	l.caughtUp = l.caughtUp && !in.full
 }
@@ -180,29 +200,34 @@ func (l *loop) reread(ctx context.Context) {
 			n.behind = true
 			l.ask(n)
 		}
+
 		n.from = 0 // what it has passed over because it was held may be due now
 		l.drop(n)
 		l.goOn(ctx, n)
 	}
+
 	l.rewind(0)
 }
 
-// accept takes rows that were just committed, unless older ones have to be read first: then they are read with those. An offer that is
-// not taken whole makes it so for those behind it.
+// accept takes rows that were just committed, unless older ones have to be read first: then they
+// are read with those. An offer that is not taken whole makes it so for those behind it.
 func (l *loop) accept(o offer) {
 	l.caughtUp = l.caughtUp && o.epoch >= l.epoch
 	if !l.caughtUp {
 		return
 	}
+
 	for i := range o.rows {
 		r := &o.rows[i]
 		if r.Seq <= max(l.last, l.looked) {
 			continue // it was read before the offer was opened
 		}
+
 		if !l.room(1) {
 			l.caughtUp = false
 			return
 		}
+
 		l.add(row{Pending: *r})
 		l.last, l.looked = r.Seq, r.Seq
 	}
@@ -213,18 +238,20 @@ func (l *loop) room(rows int) bool {
 	return len(l.known)+rows <= l.limits.windowRows && l.bytes < l.limits.windowBytes
 }
 
-// add puts a row into its lane, or leaves it in the outbox: because it is known, its slot is being yielded, or earlier rows of
-// its lane are not in memory.
+// add puts a row into its lane, or leaves it in the outbox: because it is known, its slot is being
+// yielded, or earlier rows of its lane are not in memory.
 func (l *loop) add(r row) {
 	if l.known[r.Seq] || l.quiet[r.Slot] > 0 {
 		return
 	}
+
 	id := l.box.LaneOf(&r.Pending)
 	topic := &l.topics[id.Topic]
 	if topic.name == "" {
 		l.done(outbox.Sent{Seq: r.Seq, Slot: r.Slot}) // nobody asked for it: it leaves the outbox as if sent
 		return
 	}
+
 	n := l.lanes[id]
 	if n == nil {
 		// Once one row was passed over so, all are until it has been read again: the next may be of the same lane.
@@ -232,15 +259,19 @@ func (l *loop) add(r row) {
 			if topic.skipped == 0 || r.Seq < topic.skipped {
 				topic.skipped = r.Seq
 			}
+
 			return
 		}
+
 		n = &lane{id: id, retryPos: -1, since: time.Now()}
 		l.lanes[id] = n
 	}
+
 	if n.stuck() || len(n.queue) >= l.limits.laneRows {
 		n.pass(r.Seq)
 		return
 	}
+
 	l.enqueue(n, r)
 }
 
@@ -272,6 +303,7 @@ func (l *loop) launch(flights context.Context) {
 			if n.gone || n.flight != nil || len(n.queue) == 0 {
 				continue
 			}
+
 			f := &flight{lane: n, rows: n.batch(l.limits.batchRows, l.limits.batchBytes), started: time.Now()}
 			n.flight = f
 			topic.flying++
@@ -296,6 +328,7 @@ func (l *loop) settleAll(ctx context.Context, f *flight) error {
 		if errors.Is(f.err, ErrNoRight) {
 			return ErrNoRight
 		}
+
 		select {
 		case f = <-l.flown:
 		default:
@@ -315,18 +348,22 @@ func (l *loop) settle(ctx context.Context, f *flight) {
 	for i := range f.rows {
 		l.bytes -= f.rows[i].size()
 	}
+
 	if f.err != nil {
 		for i := range f.rows {
 			delete(l.known, f.rows[i].Seq)
 		}
+
 		l.failed(ctx, f)
 	} else {
 		l.acknowledged(ctx, f)
 	}
+
 	if l.quiet[n.id.Slot] > 0 {
 		l.drop(n)
 		l.remove(ctx, n)
 	}
+
 	l.goOn(ctx, n)
 }
 
@@ -338,12 +375,14 @@ func (l *loop) acknowledged(ctx context.Context, f *flight) {
 		if message.Kind(r.Kind) == message.Original && r.Event.BlockTime > 0 {
 			m.latency.Observe(max(0, now.Sub(time.Unix(int64(r.Event.BlockTime), 0)).Seconds()))
 		}
+
 		l.done(outbox.Sent{Seq: r.Seq, Slot: r.Slot})
 		m.duration.Observe(took)
 		if r.doubtful {
 			m.republished.Inc()
 		}
 	}
+
 	m.published.Add(float64(len(f.rows)))
 	n.since = time.Now()
 	if n.failures > 0 {
@@ -370,12 +409,14 @@ func (l *loop) failed(ctx context.Context, f *flight) {
 	if errors.Is(f.err, ErrNoRight) {
 		return
 	}
+
 	c := pubsub.Code(f.err)
 	l.cfg.Metrics.errors.WithLabelValues(c.String()).Inc()
 	l.cfg.Metrics.last.Store(&Failure{At: time.Now(), Err: f.err})
 	if !pubsub.Refused(c) {
 		l.del.doubt(n.id.Slot, f.rows[len(f.rows)-1].Seq)
 	}
+
 	l.drop(n)
 	n.pass(f.rows[0].Seq)
 	topic := &l.topics[n.id.Topic]
@@ -384,6 +425,7 @@ func (l *loop) failed(ctx context.Context, f *flight) {
 	if n.failures < 16 {
 		delay = min(delay, l.limits.firstDelay<<n.failures)
 	}
+
 	n.failures++
 	n.code = c
 	n.retryAt = time.Now().Add(time.Duration((0.5 + l.cfg.Jitter()/2) * float64(delay)))
@@ -392,11 +434,13 @@ func (l *loop) failed(ctx context.Context, f *flight) {
 	if topic.code == c {
 		return // once a change: one lane's failures may go on for hours, and thousands fail together
 	}
+
 	topic.code = c
 	level := slog.LevelWarn
 	if hopeless(c) {
 		level = slog.LevelError
 	}
+
 	l.cfg.Log.LogAttrs(ctx, level, "message not published, trying again", slog.String("topic", topic.name),
 		slog.String("escrow", registry.Text(f.rows[0].Event.Escrow)), slog.String("code", c.String()), slog.Any("err", f.err))
 }
@@ -407,6 +451,7 @@ func (l *loop) drop(n *lane) {
 		delete(l.known, n.queue[i].Seq)
 		l.bytes -= n.queue[i].size()
 	}
+
 	n.queue = nil
 }
 
@@ -417,7 +462,8 @@ func (l *loop) retry(now time.Time) {
 	}
 }
 
-// recovered notes that a blocked lane has got through. Others of its topic that failed for the same reason need not wait any longer.
+// recovered notes that a blocked lane has got through. Others of its topic that failed for the same
+// reason need not wait any longer.
 func (l *loop) recovered(ctx context.Context, n *lane) {
 	topic := &l.topics[n.id.Topic]
 	n.failures = 0
@@ -429,8 +475,10 @@ func (l *loop) recovered(ctx context.Context, n *lane) {
 				other.retryAt = now
 			}
 		}
+
 		heap.Init(&l.retries)
 	}
+
 	l.relieved(ctx, topic)
 }
 
@@ -440,6 +488,7 @@ func (l *loop) relieved(ctx context.Context, topic *topicState) {
 		l.rewind(topic.skipped - 1)
 		topic.skipped = 0
 	}
+
 	if len(topic.blocked) == 0 && topic.code != codes.OK {
 		topic.code = codes.OK
 		l.cfg.Log.InfoContext(ctx, "publishing goes on", slog.String("topic", topic.name))
@@ -464,6 +513,7 @@ func (l *loop) tell(now time.Time) {
 	for i := range l.topics {
 		blocked += len(l.topics[i].blocked)
 	}
+
 	l.cfg.Metrics.blocked.Set(float64(blocked))
 	l.cfg.Metrics.inFlight.Set(float64(l.inFlight.Load()))
 
@@ -471,16 +521,20 @@ func (l *loop) tell(now time.Time) {
 	if now.Sub(l.toldAt) < tellEvery && last != nil && !l.news && blocked == last.blocked() {
 		return
 	}
+
 	r := &report{}
 	if now.Sub(l.toldAt) >= tellEvery || last == nil {
 		l.toldAt, l.oldest = now, l.oldestInHand()
 	}
+
 	r.oldest, l.news = l.oldest, false
 	for i := range l.topics {
 		if t := &l.topics[i]; t.name != "" {
-			r.topics = append(r.topics, TopicStats{ID: t.name, BlockedKeys: len(t.blocked), LastError: t.lastError, LastErrorAt: t.lastErrorAt})
+			r.topics = append(r.topics, TopicStats{ID: t.name, BlockedKeys: len(t.blocked), LastError: t.lastError,
+				LastErrorAt: t.lastErrorAt})
 		}
 	}
+
 	l.report.Store(r)
 }
 
@@ -493,5 +547,6 @@ func (l *loop) oldestInHand() (oldest time.Time) {
 			oldest = n.since
 		}
 	}
+
 	return oldest
 }

@@ -32,16 +32,19 @@ func (accepting) Publish(context.Context, string, string, []pubsub.Message) ([]s
 }
 
 func assemble(t *testing.T) *bench {
-	p, err := New(Config{DB: &pgxpool.Pool{}, ChainID: 7, Owner: "r0", Sender: accepting{}, Topics: pubsub.Topics{Default: "d"}, Metrics: NewMetrics(nil)})
+	p, err := New(Config{DB: &pgxpool.Pool{}, ChainID: 7, Owner: "r0", Sender: accepting{},
+		Topics: pubsub.Topics{Default: "d"}, Metrics: NewMetrics(nil)})
 	require.NoError(t, err)
 	b := &bench{t: t, loop: newLoop(p)}
 	b.caughtUp = true
 	b.del.run = func(work task) { b.tasks = append(b.tasks, work) }
+
 	return b
 }
 
 func pending(seq int64, who byte) outbox.Pending {
-	return outbox.Pending{Seq: seq, Slot: int16(who), Event: contract.Event{Name: "Approved", Escrow: common.Address{19: who}, Args: []byte(`{}`)}}
+	return outbox.Pending{Seq: seq, Slot: int16(who),
+		Event: contract.Event{Name: "Approved", Escrow: common.Address{19: who}, Args: []byte(`{}`)}}
 }
 
 func read(seq int64, who byte) outbox.Found { return outbox.Found{Pending: pending(seq, who)} }
@@ -56,6 +59,7 @@ func (b *bench) queued(who byte) (seqs []int64) {
 			seqs = append(seqs, n.queue[i].Seq)
 		}
 	}
+
 	return seqs
 }
 
@@ -67,11 +71,13 @@ func (b *bench) land(failing ...byte) {
 		if slices.Contains(failing, byte(f.lane.id.Slot)) {
 			f.err = status.Error(codes.PermissionDenied, "no")
 		}
+
 		b.settle(b.t.Context(), f)
 	}
 }
 
-// An offer may be opened after its rows were read, sent, deleted and forgotten, and the outbox was read from the start once more.
+// An offer may be opened after its rows were read, sent, deleted and forgotten, and the outbox was
+// read from the start once more.
 func TestOfferOpenedLate(t *testing.T) {
 	b := assemble(t)
 	b.take(t.Context(), reading{page: []outbox.Found{read(1, 1), read(2, 1)}, limit: 10})
@@ -93,6 +99,7 @@ func TestOfferNotTaken(t *testing.T) {
 	for i := range many {
 		many[i] = pending(int64(i+1), 1)
 	}
+
 	for name, offer := range map[string]func(*bench){
 		"too much for the inbox":  func(b *bench) { b.limits.windowRows = 10; b.Offer(1, many) },
 		"too much for the window": func(b *bench) { b.Offer(1, many); b.limits.windowRows = 10 },
@@ -142,24 +149,28 @@ func TestRowComesWhileItsLaneIsRead(t *testing.T) {
 	require.Len(t, b.del.waiting, 3)
 }
 
-// When a row of a lane was passed over because too many others are blocked, the lane's next row is too, although there is room again.
+// When a row of a lane was passed over because too many others are blocked, the lane's next row is
+// too, although there is room again.
 func TestPassedOverAtTheLimit(t *testing.T) {
 	b := assemble(t)
 	b.limits.maxBlocked = 4
 	for who := byte(1); who <= 4; who++ {
 		b.add(row{Pending: pending(int64(who), who)})
 	}
+
 	b.land(1, 2, 3, 4)
 	b.add(row{Pending: pending(5, 9)})
 	b.retry(time.Now().Add(time.Hour))
 	wants := b.choose()
-	b.take(t.Context(), reading{wants: wants[:1], lanes: [][]outbox.Found{{read(int64(wants[0].lane.id.Slot), byte(wants[0].lane.id.Slot))}}})
+	b.take(t.Context(), reading{wants: wants[:1],
+		lanes: [][]outbox.Found{{read(int64(wants[0].lane.id.Slot), byte(wants[0].lane.id.Slot))}}})
 	b.last = 6
 	b.land()
 	require.Len(t, b.topics[0].blocked, 3)
 	b.add(row{Pending: pending(6, 9)})
 	require.Nil(t, b.lane(9))
-	b.take(t.Context(), reading{wants: wants[1:2], lanes: [][]outbox.Found{{read(int64(wants[1].lane.id.Slot), byte(wants[1].lane.id.Slot))}}})
+	b.take(t.Context(), reading{wants: wants[1:2],
+		lanes: [][]outbox.Found{{read(int64(wants[1].lane.id.Slot), byte(wants[1].lane.id.Slot))}}})
 	b.land()
 	require.EqualValues(t, 4, b.last, "the outbox is read from the first that was passed over")
 	require.False(t, b.caughtUp)
@@ -182,6 +193,7 @@ func TestFailsWhileQuiet(t *testing.T) {
 		require.Fail(t, "nobody knows yet that it may have been sent")
 	default:
 	}
+
 	b.delete(time.Now())
 	require.Equal(t, []task{{doubts: map[int16]int64{1: 1}, limit: deleteLimit}}, b.tasks)
 	b.forget(t.Context(), nil)

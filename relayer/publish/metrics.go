@@ -33,18 +33,27 @@ func (m *Metrics) LastFailure() *Failure { return m.last.Load() }
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	f := promauto.With(reg)
 	m := &Metrics{
-		published: f.NewCounter(prometheus.CounterOpts{Name: "relayer_events_published", Help: "Messages that Pub/Sub acknowledged, replays and retractions included."}),
+		published: f.NewCounter(prometheus.CounterOpts{Name: "relayer_events_published",
+			Help: "Messages that Pub/Sub acknowledged, replays and retractions included."}),
 		republished: f.NewCounter(prometheus.CounterOpts{Name: "relayer_republished_total",
 			Help: "Acknowledged messages that may stand in the topic twice: the outcome of an earlier attempt is unknown, or an earlier life had them to send."}),
-		errors:   f.NewCounterVec(prometheus.CounterOpts{Name: "relayer_publish_errors_total", Help: "Failed requests to publish, by gRPC code; each is tried again."}, []string{"code"}),
-		duration: f.NewHistogram(prometheus.HistogramOpts{Name: "relayer_publish_duration_seconds", Help: "From handing a message to the client to its acknowledgement.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 15)}),
-		latency:  f.NewHistogram(prometheus.HistogramOpts{Name: "relayer_event_latency_seconds", Help: "From the timestamp of an event's block to the acknowledgement of its message.", Buckets: prometheus.ExponentialBuckets(0.5, 2, 14)}),
-		inFlight: f.NewGauge(prometheus.GaugeOpts{Name: "relayer_publish_inflight_messages", Help: "Messages sent and not acknowledged yet."}),
-		blocked:  f.NewGauge(prometheus.GaugeOpts{Name: "relayer_publish_blocked_keys", Help: "Ordering keys whose last publish failed and that wait for the next try."}),
+		errors: f.NewCounterVec(prometheus.CounterOpts{Name: "relayer_publish_errors_total",
+			Help: "Failed requests to publish, by gRPC code; each is tried again."}, []string{"code"}),
+		duration: f.NewHistogram(prometheus.HistogramOpts{Name: "relayer_publish_duration_seconds",
+			Help:    "From handing a message to the client to its acknowledgement.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 15)}),
+		latency: f.NewHistogram(prometheus.HistogramOpts{Name: "relayer_event_latency_seconds",
+			Help:    "From the timestamp of an event's block to the acknowledgement of its message.",
+			Buckets: prometheus.ExponentialBuckets(0.5, 2, 14)}),
+		inFlight: f.NewGauge(prometheus.GaugeOpts{Name: "relayer_publish_inflight_messages",
+			Help: "Messages sent and not acknowledged yet."}),
+		blocked: f.NewGauge(prometheus.GaugeOpts{Name: "relayer_publish_blocked_keys",
+			Help: "Ordering keys whose last publish failed and that wait for the next try."}),
 	}
 	for c := codes.Canceled; c <= codes.Unauthenticated; c++ {
 		m.errors.WithLabelValues(c.String())
 	}
+
 	return m
 }
 

@@ -32,8 +32,10 @@ type Config struct {
 	OtherNames map[string]bool // events that go to Topics.Other
 	BySlot     bool            // ordering key: the slot instead of the escrow; larger batches, less isolation
 	// Valid says whether the right to publish still holds; it is asked before each request, concurrently. Nil: for ever.
-	Valid    func() bool
-	Tracer   trace.Tracer // makes a span a message, whose context the message carries as the attribute traceparent. Nil: none
+	Valid func() bool
+	// makes a span a message, whose context the message carries as the attribute traceparent. Nil:
+	// none
+	Tracer   trace.Tracer
 	Log      *slog.Logger
 	Metrics  *Metrics
 	Handover *Handover           // from the tenure before. Nil: there was none
@@ -42,24 +44,26 @@ type Config struct {
 	Jitter   func() float64      // from 0 to 1, for the delays of blocked lanes. Nil: random
 }
 
-// Handover takes over from one tenure to the next what this process knows of the outbox and the database does not. One Publisher at a time
-// uses it.
+// Handover takes over from one tenure to the next what this process knows of the outbox and the
+// database does not. One Publisher at a time uses it.
 type Handover struct {
 	acked  []outbox.Sent   // acknowledged, and not deleted because the database was gone: not to be sent again
 	doubts map[int16]int64 // not written down: see outbox.Box.Doubt
 	known  bool
 }
 
-// Known says whether a Publisher of this process has run. If none has, what the instance published in a former life is not known.
+// Known says whether a Publisher of this process has run. If none has, what the instance published
+// in a former life is not known.
 func (h *Handover) Known() bool { return h.known }
 
 // Stats is what is under way.
 type Stats struct {
-	InFlight    int           // messages sent and not acknowledged
-	Undeleted   int           // messages acknowledged whose rows are not deleted yet
-	BlockedKeys int           // ordering keys whose last publish failed
-	Oldest      time.Duration // for how long the oldest message in hand has been tried, 0: there is none; up to a second old
-	Topics      []TopicStats  // that are configured
+	InFlight    int // messages sent and not acknowledged
+	Undeleted   int // messages acknowledged whose rows are not deleted yet
+	BlockedKeys int // ordering keys whose last publish failed
+	// for how long the oldest message in hand has been tried, 0: there is none; up to a second old
+	Oldest time.Duration
+	Topics []TopicStats // that are configured
 }
 
 // TopicStats is how one topic fares.
@@ -70,7 +74,8 @@ type TopicStats struct {
 	LastErrorAt time.Time // zero: none failed
 }
 
-// Publisher publishes for one tenure. Run runs it, once; the other methods may be called from any goroutine, before and after too.
+// Publisher publishes for one tenure. Run runs it, once; the other methods may be called from any
+// goroutine, before and after too.
 type Publisher struct {
 	box       outbox.Box
 	cfg       Config
@@ -87,30 +92,40 @@ func New(cfg Config) (*Publisher, error) {
 	if cfg.DB == nil || cfg.Owner == "" || cfg.Sender == nil || cfg.Topics.Default == "" || cfg.Metrics == nil {
 		return nil, errors.New("publish: DB, Owner, Sender, the default topic and Metrics are required")
 	}
+
 	if cfg.Valid == nil {
 		cfg.Valid = func() bool { return true }
 	}
+
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+
 	if cfg.Jitter == nil {
 		cfg.Jitter = rand.Float64
 	}
+
 	if cfg.Mask == nil {
 		cfg.Mask = func(s string) string { return s }
 	}
+
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+
 	if cfg.Handover == nil {
 		cfg.Handover = &Handover{}
 	}
+
 	box := outbox.Box{DB: cfg.DB, ChainID: cfg.ChainID, Owner: cfg.Owner, OtherNames: cfg.OtherNames, BySlot: cfg.BySlot}
-	return &Publisher{box: box, cfg: cfg, limits: defaultLimits, inbox: inbox{wake: make(chan struct{}, 1), ended: make(chan struct{})}}, nil
+
+	return &Publisher{box: box, cfg: cfg, limits: defaultLimits,
+		inbox: inbox{wake: make(chan struct{}, 1), ended: make(chan struct{})}}, nil
 }
 
-// Run publishes until ctx ends; then it takes nothing more, waits up to drainTimeout for what is under way, deletes the rows of what was
-// acknowledged, and returns nil. It returns ErrNoRight when Config.Valid says no. Trouble with Pub/Sub or the database never ends it.
+// Run publishes until ctx ends; then it takes nothing more, waits up to drainTimeout for what is
+// under way, deletes the rows of what was acknowledged, and returns nil. It returns ErrNoRight when
+// Config.Valid says no. Trouble with Pub/Sub or the database never ends it.
 func (p *Publisher) Run(ctx context.Context) error {
 	defer close(p.inbox.ended)
 	p.cfg.Handover.known = true
@@ -119,15 +134,17 @@ func (p *Publisher) Run(ctx context.Context) error {
 	defer cancel()
 	err := l.run(ctx, flights)
 	l.drain(ctx, cancel)
+
 	return err
 }
 
-// Offer hands over rows that were just committed under an epoch, in seq order, from one goroutine. It never blocks: what does not
-// fit is in the outbox.
+// Offer hands over rows that were just committed under an epoch, in seq order, from one goroutine.
+// It never blocks: what does not fit is in the outbox.
 func (p *Publisher) Offer(epoch int64, rows []outbox.Pending) {
 	if len(rows) == 0 {
 		return
 	}
+
 	b := &p.inbox
 	b.mu.Lock()
 	b.offered = max(b.offered, rows[len(rows)-1].Seq)
@@ -135,12 +152,13 @@ func (p *Publisher) Offer(epoch int64, rows []outbox.Pending) {
 	if !b.full { // else what comes next would overtake what was dropped
 		b.offers, b.rows = append(b.offers, offer{epoch, rows}), b.rows+len(rows)
 	}
+
 	b.mu.Unlock()
 	b.ring()
 }
 
-// Reload makes the publisher read the outbox from the start, and forget the rows that it has read and not sent yet: they may not be
-// ours any more, or have been taken back.
+// Reload makes the publisher read the outbox from the start, and forget the rows that it has read
+// and not sent yet: they may not be ours any more, or have been taken back.
 func (p *Publisher) Reload() {
 	p.inbox.mu.Lock()
 	p.inbox.reload = true
@@ -148,10 +166,11 @@ func (p *Publisher) Reload() {
 	p.inbox.ring()
 }
 
-// Quiesce stops publishing for some slots and returns when they are at rest: nothing of them is under way, every acknowledged row is deleted,
-// and what may have been sent is in the record of doubt. So a row that is in the outbox then, and not in doubt, was not published. Requests
-// that take longer than drainTimeout are given up, and are in doubt. On an error, which comes when ctx ends first, the slots are published
-// again.
+// Quiesce stops publishing for some slots and returns when they are at rest: nothing of them is
+// under way, every acknowledged row is deleted, and what may have been sent is in the record of
+// doubt. So a row that is in the outbox then, and not in doubt, was not published. Requests that
+// take longer than drainTimeout are given up, and are in doubt. On an error, which comes when ctx
+// ends first, the slots are published again.
 func (p *Publisher) Quiesce(ctx context.Context, slots []int16) error {
 	done := make(chan struct{})
 	p.inbox.order(order{slots: slices.Clone(slots), done: done, patience: drainTimeout})
@@ -162,6 +181,7 @@ func (p *Publisher) Quiesce(ctx context.Context, slots []int16) error {
 		if p.Settled() {
 			return nil // Run has waited for what was under way
 		}
+
 		return fmt.Errorf("wait for the messages of %d slots: the database was not told what was sent", len(slots))
 	case <-ctx.Done():
 		p.Resume(slots, 0)
@@ -169,14 +189,14 @@ func (p *Publisher) Quiesce(ctx context.Context, slots []int16) error {
 	}
 }
 
-// Resume publishes slots again that were quiesced. After they were released, epoch is the new one: what was offered before is left to
-// whoever has them now.
+// Resume publishes slots again that were quiesced. After they were released, epoch is the new one:
+// what was offered before is left to whoever has them now.
 func (p *Publisher) Resume(slots []int16, epoch int64) {
 	p.inbox.order(order{slots: slices.Clone(slots), epoch: epoch})
 }
 
-// Settled says, once Run has ended, whether the database knows what may have been sent: then slots may be released. Else whoever claims
-// them takes all of their rows for doubtful.
+// Settled says, once Run has ended, whether the database knows what may have been sent: then slots
+// may be released. Else whoever claims them takes all of their rows for doubtful.
 func (p *Publisher) Settled() bool { return p.settled.Load() }
 
 // Stats returns what is under way.
@@ -189,6 +209,7 @@ func (p *Publisher) Stats() Stats {
 			s.Oldest = time.Since(r.oldest)
 		}
 	}
+
 	return s
 }
 
@@ -202,6 +223,7 @@ func (r *report) blocked() (n int) {
 	for _, t := range r.topics {
 		n += t.BlockedKeys
 	}
+
 	return n
 }
 
@@ -263,6 +285,7 @@ func (b *inbox) take() content {
 	defer b.mu.Unlock()
 	was := b.content
 	b.content = content{offered: was.offered}
+
 	return was
 }
 

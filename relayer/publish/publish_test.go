@@ -34,7 +34,8 @@ func TestReadFromTheOutbox(t *testing.T) {
 	p := w.start(w.config(), publish.Tuning{PageRows: 2})
 	w.same(rows, w.wait(7))
 	require.NoError(t, p.stop())
-	require.EqualValues(t, 2, w.metric("relayer_republished_total"), "of slot 1, an earlier life may have sent the first two")
+	require.EqualValues(t, 2, w.metric("relayer_republished_total"),
+		"of slot 1, an earlier life may have sent the first two")
 }
 
 func TestTopicsKeysAndKinds(t *testing.T) {
@@ -57,7 +58,9 @@ func TestTopicsKeysAndKinds(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, m.Topic == testpubsub.TopicName(project, undone), decoded.Retracted)
 	}
-	require.Equal(t, map[string]int{testpubsub.TopicName(project, settlement): 2, testpubsub.TopicName(project, extra): 1, testpubsub.TopicName(project, undone): 1}, topics)
+
+	require.Equal(t, map[string]int{testpubsub.TopicName(project, settlement): 2, testpubsub.TopicName(project, extra): 1,
+		testpubsub.TopicName(project, undone): 1}, topics)
 }
 
 func TestBadKeyBlocksNoOther(t *testing.T) {
@@ -70,6 +73,7 @@ func TestBadKeyBlocksNoOther(t *testing.T) {
 		if bySlot {
 			key = "7:1"
 		}
+
 		fault := w.server.Inject(testpubsub.Fault{Key: key, Code: codes.PermissionDenied})
 		p := w.start(cfg, publish.Tuning{})
 		var good, bad []outbox.Pending
@@ -77,6 +81,7 @@ func TestBadKeyBlocksNoOther(t *testing.T) {
 			rows := w.approve(p, 1, 2, 3)
 			bad, good = append(bad, rows[0]), append(good, rows[1:]...)
 		}
+
 		require.NoError(t, w.tap.Wait(w.within(), len(good)))
 		require.Eventually(t, func() bool { return fault.Hits() > 3 }, patience, tick, "it is tried again and again")
 		require.Equal(t, 1, p.Stats().BlockedKeys)
@@ -87,6 +92,7 @@ func TestBadKeyBlocksNoOther(t *testing.T) {
 		if !bySlot {
 			w.same(append(good, bad...), messages)
 		}
+
 		require.NoError(t, p.stop())
 		require.Zero(t, w.metric("relayer_republished_total"), "refused is not stored")
 		require.Equal(t, 1, w.logs.count("publishing goes on"))

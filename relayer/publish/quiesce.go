@@ -14,16 +14,20 @@ func (l *loop) obey(ctx context.Context, o order) {
 				delete(l.quiet, s)
 			}
 		}
+
 		l.epoch = max(l.epoch, o.epoch)
 		l.quiescing = slices.DeleteFunc(l.quiescing, func(q order) bool { // whoever waited has given up
 			return slices.ContainsFunc(q.slots, func(s int16) bool { return l.quiet[s] == 0 })
 		})
 		l.rewind(0)
+
 		return
 	}
+
 	for _, s := range o.slots {
 		l.quiet[s]++
 	}
+
 	for _, n := range l.lanes {
 		if l.quiet[n.id.Slot] > 0 {
 			l.drop(n)
@@ -32,6 +36,7 @@ func (l *loop) obey(ctx context.Context, o order) {
 			}
 		}
 	}
+
 	o.giveUp = time.Now().Add(o.patience)
 	l.quiescing = append(l.quiescing, o)
 	l.notifyDrained()
@@ -47,6 +52,7 @@ func (l *loop) notifyDrained() {
 			rest = append(rest, o)
 		}
 	}
+
 	l.quiescing = rest
 }
 
@@ -56,6 +62,7 @@ func (l *loop) rests(slots []int16) bool {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -66,6 +73,7 @@ func (l *loop) lateAt() (at time.Time) {
 			at = o.giveUp
 		}
 	}
+
 	return at
 }
 
@@ -76,6 +84,7 @@ func (l *loop) endLate(now time.Time) {
 		if o.giveUp.IsZero() || o.giveUp.After(now) {
 			continue
 		}
+
 		o.giveUp = time.Time{}
 		for _, n := range l.lanes {
 			if n.flight != nil && slices.Contains(o.slots, n.id.Slot) {

@@ -18,9 +18,10 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/publish"
 )
 
-// Rows reach the publisher as offers and as pages and by key, while it is told to read anew, slots are quiesced and resumed, others write rows
-// out of turn, tenures change, and Pub/Sub refuses at random. Whatever the order of all this: each row is published once, and
-// those of one key in order.
+// Rows reach the publisher as offers and as pages and by key, while it is told to read anew, slots
+// are quiesced and resumed, others write rows out of turn, tenures change, and Pub/Sub refuses at
+// random. Whatever the order of all this: each row is published once, and those of one key in
+// order.
 func TestNothingTwiceNothingOutOfOrder(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(4) {
@@ -39,7 +40,8 @@ func randomRun(t *testing.T, seed uint64) {
 		defer refuse.Unlock()
 		return refusals.IntN(25) == 0
 	}})
-	tuning := publish.Tuning{WindowRows: 40, PageRows: 8, LaneRows: 6, BatchRows: 3, Requests: 4, MaxBlocked: 5, Delay: 2 * time.Millisecond, RereadEvery: 7 * time.Millisecond}
+	tuning := publish.Tuning{WindowRows: 40, PageRows: 8, LaneRows: 6, BatchRows: 3, Requests: 4, MaxBlocked: 5,
+		Delay: 2 * time.Millisecond, RereadEvery: 7 * time.Millisecond}
 	cfg := w.config()
 	cfg.BySlot = seed%2 == 1
 	var current atomic.Pointer[running]
@@ -58,6 +60,7 @@ func randomRun(t *testing.T, seed uint64) {
 			for range 1 + r.IntN(8) {
 				escrows = append(escrows, r.IntN(20))
 			}
+
 			committed := w.commit("Approved", message.Original, escrows...)
 			rows = append(rows, committed...)
 			p := current.Load()
@@ -106,8 +109,10 @@ func randomRun(t *testing.T, seed uint64) {
 		if err := current.Load().stop(); err != nil {
 			panic(err)
 		}
+
 		current.Store(w.start(cfg, tuning))
 	}
+
 	<-committing
 	require.NoError(t, w.tap.Wait(w.within(), len(rows)+len(replayed)))
 	close(stop)
@@ -123,13 +128,16 @@ func randomRun(t *testing.T, seed uint64) {
 		w.same(rows, settled)
 		return
 	}
+
 	bySlot := map[string][]outbox.Pending{}
 	for _, r := range rows {
 		bySlot["7:"+decimal(r.Slot)] = append(bySlot["7:"+decimal(r.Slot)], r)
 	}
+
 	got := w.numbers(settled)
 	for key, rows := range bySlot {
 		require.Equal(t, numbersOf(t, rows), got[key], key)
 	}
+
 	require.NotZero(t, fault.Hits())
 }

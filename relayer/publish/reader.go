@@ -9,7 +9,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
-// outboxState is where the reading of the outbox stands. One reading is under way at most: that is what makes them come in order.
+// outboxState is where the reading of the outbox stands. One reading is under way at most: that is
+// what makes them come in order.
 type outboxState struct {
 	last     int64   // highest seq that this pass over the outbox has looked at
 	looked   int64   // highest seq that any pass has
@@ -51,8 +52,8 @@ const (
 	fewRows = 16
 )
 
-// rewind makes the outbox be read again from behind a seq; what is known is passed over. A reading under way is void: what called for
-// this may have happened after it.
+// rewind makes the outbox be read again from behind a seq; what is known is passed over. A reading
+// under way is void: what called for this may have happened after it.
 func (l *loop) rewind(last int64) {
 	l.last, l.caughtUp = min(l.last, last), false
 	l.turn++
@@ -69,6 +70,7 @@ func (l *loop) readAt(now time.Time) time.Time {
 	if l.reading || !l.notUntil.After(now) {
 		return time.Time{}
 	}
+
 	return l.notUntil
 }
 
@@ -80,9 +82,11 @@ func (l *loop) readOn(ctx context.Context, now time.Time) {
 			l.rewind(0)
 		}
 	}
+
 	if l.reading || l.notUntil.After(now) || l.del.doubtful() { // what is read says which rows are in doubt
 		return
 	}
+
 	page := !l.caughtUp && l.room(l.pageRows)
 	if page && (l.byKey || len(l.wanted) == 0) {
 		l.readPage(ctx)
@@ -100,6 +104,7 @@ func (l *loop) saturated() bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -109,6 +114,7 @@ func (l *loop) readPage(ctx context.Context) {
 	for n := range l.topics[outbox.DefaultTopic].blocked { // they are read by key
 		without = append(without, n.id)
 	}
+
 	last := l.last
 	l.byKey = false
 	l.begin(ctx, r, func(ctx context.Context, r *reading) (err error) {
@@ -124,7 +130,9 @@ func (l *loop) readLanes(ctx context.Context, wants []want) {
 		for i, w := range wants {
 			wanted[i] = outbox.Want{Lane: w.lane.id, From: w.from, Limit: w.limit}
 		}
+
 		r.lanes, err = l.box.Lanes(ctx, wanted)
+
 		return err
 	})
 }
@@ -140,13 +148,14 @@ func (l *loop) begin(ctx context.Context, r reading, read func(context.Context, 
 	})
 }
 
-// choose takes lanes that wait to be read, as far as there is room for their rows, which they share. Of a blocked lane the oldest row is
-// enough to try.
+// choose takes lanes that wait to be read, as far as there is room for their rows, which they
+// share. Of a blocked lane the oldest row is enough to try.
 func (l *loop) choose() (wants []want) {
 	room := l.limits.windowRows - len(l.known)
 	if l.bytes >= l.limits.windowBytes {
 		room = 0
 	}
+
 	share := min(max(room/(len(l.wanted)+1), fewRows), l.limits.laneRows)
 	for len(l.wanted) > 0 && len(wants) < min(lanesAtOnce, l.pageRows) && room > 0 {
 		n := l.wanted[0]
@@ -155,13 +164,16 @@ func (l *loop) choose() (wants []want) {
 		if n.gone {
 			continue
 		}
+
 		limit := min(share, room)
 		if n.failures > 0 {
 			limit = 1
 		}
+
 		room -= limit
 		wants = append(wants, want{lane: n, from: n.from, limit: limit})
 	}
+
 	return wants
 }
 
@@ -172,10 +184,12 @@ func (l *loop) take(ctx context.Context, r reading) {
 	case r.err != nil:
 		l.failures++
 		l.pageRows = max(min(fewRows, l.limits.pageRows), l.pageRows/2)
-		l.notUntil = time.Now().Add(time.Duration((0.5 + l.cfg.Jitter()/2) * float64(min(5*time.Second, l.limits.firstDelay<<min(l.failures, 6)))))
+		l.notUntil = time.Now().Add(time.Duration((0.5 +
+			l.cfg.Jitter()/2) * float64(min(5*time.Second, l.limits.firstDelay<<min(l.failures, 6)))))
 		if ctx.Err() == nil {
 			l.cfg.Log.WarnContext(ctx, "outbox not read, trying again", slog.Any("err", r.err))
 		}
+
 		l.again(r.wants)
 	case r.turn != l.turn:
 		l.again(r.wants)
@@ -188,9 +202,11 @@ func (l *loop) take(ctx context.Context, r reading) {
 			l.takeLane(ctx, &r.wants[i], r.lanes[i])
 		}
 	}
+
 	for _, seq := range l.deletedDuringRead {
 		delete(l.known, seq)
 	}
+
 	l.deletedDuringRead = nil
 }
 
@@ -207,6 +223,7 @@ func (l *loop) again(wants []want) {
 			if n.missed > 0 {
 				n.from = min(n.from, n.missed)
 			}
+
 			l.ask(n)
 		}
 	}
@@ -220,11 +237,13 @@ func (l *loop) takePage(r reading) {
 			l.add(row{f.Pending, f.Doubtful})
 		}
 	}
+
 	if len(r.page) < r.limit {
 		// Everything that was offered when the reading began was there to be read, or was left out for a reason.
 		l.last = max(l.last, r.offered)
 		l.caughtUp = l.offered <= l.last
 	}
+
 	l.looked = max(l.looked, l.last)
 }
 
@@ -234,26 +253,33 @@ func (l *loop) takeLane(ctx context.Context, w *want, rows []outbox.Found) {
 	if n.gone {
 		return
 	}
+
 	n.behind = len(rows) == w.limit
 	if n.behind {
 		n.from = rows[len(rows)-1].Seq + 1
 	}
+
 	if n.missed > 0 {
 		n.pass(n.missed)
 	}
+
 	for i := range rows {
 		if f := &rows[i]; l.sendable(f) {
 			l.enqueue(n, row{f.Pending, f.Doubtful})
 		}
 	}
+
 	if n.failures > 0 && len(n.queue) == 0 { // what it failed with is gone
 		if n.behind {
 			l.ask(n)
 			return
 		}
+
 		l.remove(ctx, n)
+
 		return
 	}
+
 	l.goOn(ctx, n)
 }
 
@@ -269,6 +295,8 @@ func (l *loop) sendable(f *outbox.Found) bool {
 	if f.Obsolete && !l.known[f.Seq] && l.quiet[f.Slot] == 0 {
 		l.done(outbox.Sent{Seq: f.Seq, Slot: f.Slot})
 	}
+
 	l.heldRetractions = l.heldRetractions || f.Held && message.Kind(f.Kind) == message.Retraction
+
 	return !f.Held && !f.Obsolete && !l.known[f.Seq]
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/publish"
 )
 
-// state takes a stored event back, or puts it back, as a rollback and what follows it do, with the outbox rows that are there.
+// state takes a stored event back, or puts it back, as a rollback and what follows it do, with the
+// outbox rows that are there.
 func (w *world) state(row outbox.Pending, state string) {
 	w.t.Helper()
 	e := &row.Event
@@ -25,8 +26,10 @@ func (w *world) state(row outbox.Pending, state string) {
 			insert into events (chain_id, block_number, block_time, log_index, writer, type, slot, occurrence, told, block_hash, tx_hash, escrow, emitter, args)
 			select chain_id, block_number, block_time, log_index, writer, type, slot, occurrence, true, block_hash, tx_hash, escrow, emitter, args from back`,
 			e.TxHash[:], e.LogIndex))
+
 		return
 	}
+
 	w.exec(`
 		with gone as (delete from events where tx_hash = $1 and log_index = $2 returning *),
 		kept as (
@@ -34,12 +37,14 @@ func (w *world) state(row outbox.Pending, state string) {
 			                             block_hash, tx_hash, escrow, emitter, args)
 			select chain_id, block_number, block_time, 0, processed_at, log_index, writer, type, slot, occurrence, $3, block_hash, tx_hash, escrow, emitter, args from gone
 			returning *)
-		update outbox o set orphan = k.id from kept k where o.block_number = k.block_number and o.log_index = k.log_index and o.orphan is null`,
+		update outbox o set orphan = k.id from kept k where o.block_number = k.block_number and o.log_index = k.log_index
+			and o.orphan is null`,
 		e.TxHash[:], e.LogIndex, map[string]int{"orphaned": 1, "retracted": 3, "dropped": 4}[state])
 }
 
-// An orphan is not published while its fate is open, and later events of its escrow that are published before it are not its concern: they
-// are of another fork. When it reappears it comes in its place among what is still in the outbox.
+// An orphan is not published while its fate is open, and later events of its escrow that are
+// published before it are not its concern: they are of another fork. When it reappears it comes in
+// its place among what is still in the outbox.
 func TestOrphansAreHeld(t *testing.T) {
 	t.Parallel()
 	w := setup(t, testpubsub.Options{})
@@ -72,6 +77,7 @@ func TestReloadForgetsWhatWaits(t *testing.T) {
 	for _, i := range []int{1, 4} { // they wait in memory, and behind the failing one
 		w.state(rows[i], "orphaned")
 	}
+
 	p.Reload()
 	slow.Remove()
 	fault.Remove()
@@ -107,18 +113,22 @@ func TestRetractionsWithoutATopic(t *testing.T) {
 	require.NoError(t, p.stop())
 }
 
-// After a rollback its owner brings a slot to rest before it judges what was published. A message that is under way then is acknowledged and its row
-// gone, or it is in doubt: a row that is there and not in doubt was never sent.
+// After a rollback its owner brings a slot to rest before it judges what was published. A message
+// that is under way then is acknowledged and its row gone, or it is in doubt: a row that is there
+// and not in doubt was never sent.
 func TestRestTellsWhatWasSent(t *testing.T) {
 	t.Parallel()
 	w := setup(t, testpubsub.Options{})
-	slow := w.server.Inject(testpubsub.Fault{Match: one("1", "2"), Delay: time.Hour, Stored: true, Code: codes.Unavailable})
+	slow := w.server.Inject(testpubsub.Fault{Match: one("1", "2"), Delay: time.Hour, Stored: true,
+		Code: codes.Unavailable})
 	p := w.start(w.config(), publish.Tuning{BatchRows: 2})
 	rows := w.approve(p, 1, 1, 1, 2)
 	require.Eventually(t, func() bool { return slow.Hits() == 1 }, patience, tick)
 	require.NoError(t, p.Quiesce(t.Context(), []int16{1}), "although no answer comes")
-	require.Equal(t, []int64{rows[0].Seq, rows[1].Seq}, w.seqs(`select seq from outbox o join slot_ownership s using (chain_id, slot) where seq <= doubt_seq order by seq`))
-	require.Equal(t, []int64{rows[2].Seq}, w.seqs(`select seq from outbox o join slot_ownership s using (chain_id, slot) where seq > doubt_seq order by seq`))
+	require.Equal(t, []int64{rows[0].Seq, rows[1].Seq},
+		w.seqs(`select seq from outbox o join slot_ownership s using (chain_id, slot) where seq <= doubt_seq order by seq`))
+	require.Equal(t, []int64{rows[2].Seq},
+		w.seqs(`select seq from outbox o join slot_ownership s using (chain_id, slot) where seq > doubt_seq order by seq`))
 	slow.Remove()
 	p.Resume([]int16{1}, 0)
 	w.wait(4)
@@ -130,6 +140,7 @@ func (w *world) seqs(query string) []int64 {
 	rows, _ := w.db.Query(w.t.Context(), query)
 	seqs, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	require.NoError(w.t, err)
+
 	return seqs
 }
 

@@ -13,9 +13,10 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
 )
 
-// Sender hands messages to Pub/Sub, in one request and once: the loop retries. Errors are those of package pubsub. The call has a deadline of
-// its own. (Google's Publisher is not used: it delays each message to fill batches by key, keeps a goroutine and a queue per key, retries
-// where we cannot see it, and drops a key's queue when it fails.)
+// Sender hands messages to Pub/Sub, in one request and once: the loop retries. Errors are those of
+// package pubsub. The call has a deadline of its own. (Google's Publisher is not used: it delays
+// each message to fill batches by key, keeps a goroutine and a queue per key, retries where we
+// cannot see it, and drops a key's queue when it fails.)
 type Sender interface {
 	Publish(ctx context.Context, topic, key string, messages []pubsub.Message) (ids []string, err error)
 }
@@ -40,25 +41,32 @@ func (l *loop) send(ctx context.Context, f *flight) (err error) {
 		r := &f.rows[i].Pending
 		body, attributes, err := message.Encode(message.Kind(r.Kind), event(&r.Event), l.cfg.ChainID, now)
 		if err != nil {
-			return status.Error(codes.InvalidArgument, err.Error()) // its lane waits for somebody to mend the row; nothing is dropped
+			// its lane waits for somebody to mend the row; nothing is dropped
+			return status.Error(codes.InvalidArgument, err.Error())
 		}
+
 		messages[i] = pubsub.Message{Data: body, Attributes: attributes}
 		if l.cfg.Tracer != nil {
 			spans = append(spans, l.cfg.traced(ctx, r, &messages[i], topic, key))
 		}
 	}
+
 	if !l.cfg.Valid() {
 		return ErrNoRight
 	}
+
 	ids, err = l.cfg.Sender.Publish(ctx, topic, key, messages)
+
 	return err
 }
 
 // event is an event as package message takes it.
 func event(e *contract.Event) *message.Event {
 	return &message.Event{
-		Name: e.Name, ContractAddress: string(contract.AppendChecksum(make([]byte, 0, 42), e.Emitter)), Escrow: e.Escrow, BlockNumber: e.BlockNumber,
-		BlockHash: e.BlockHash, BlockTime: e.BlockTime, TransactionHash: e.TxHash, LogIndex: e.LogIndex, Occurrence: e.Occurrence,
-		Args: e.Args,
+		Name: e.Name, ContractAddress: string(contract.AppendChecksum(make([]byte, 0, 42), e.Emitter)), Escrow: e.Escrow,
+		BlockNumber: e.BlockNumber,
+		BlockHash:   e.BlockHash, BlockTime: e.BlockTime, TransactionHash: e.TxHash, LogIndex: e.LogIndex,
+		Occurrence: e.Occurrence,
+		Args:       e.Args,
 	}
 }

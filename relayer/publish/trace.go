@@ -13,22 +13,29 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
 )
 
-// traced is the span of a message that is about to be sent; the message carries its context. It is a child of the commit's span, if the row
-// was offered by this process and has not been read again since: rows of the outbox know no trace, and begin one.
+// traced is the span of a message that is about to be sent; the message carries its context. It is
+// a child of the commit's span, if the row was offered by this process and has not been read again
+// since: rows of the outbox know no trace, and begin one.
 func (c *Config) traced(ctx context.Context, p *outbox.Pending, m *pubsub.Message, topic, key string) trace.Span {
 	if p.Trace != nil {
 		ctx = trace.ContextWithSpanContext(ctx, *p.Trace)
 	}
+
 	ctx, span := c.Tracer.Start(ctx, "publish", trace.WithSpanKind(trace.SpanKindProducer))
 	if span.IsRecording() {
 		span.SetAttributes(
 			attribute.String("messaging.system", "gcp_pubsub"), attribute.String("messaging.operation.type", "send"),
-			attribute.String("messaging.destination.name", topic), attribute.String("messaging.gcp_pubsub.message.ordering_key", key),
-			attribute.String("relayer.event_id", m.Attributes[message.AttrEventID]), attribute.String("relayer.event_name", p.Event.Name),
-			attribute.String("relayer.escrow", m.Attributes[message.AttrEscrow]), attribute.Int64("relayer.block", int64(p.Event.BlockNumber)),
+			attribute.String("messaging.destination.name", topic),
+			attribute.String("messaging.gcp_pubsub.message.ordering_key", key),
+			attribute.String("relayer.event_id", m.Attributes[message.AttrEventID]),
+			attribute.String("relayer.event_name", p.Event.Name),
+			attribute.String("relayer.escrow", m.Attributes[message.AttrEscrow]),
+			attribute.Int64("relayer.block", int64(p.Event.BlockNumber)),
 		)
 	}
+
 	propagation.TraceContext{}.Inject(ctx, propagation.MapCarrier(m.Attributes))
+
 	return span
 }
 
@@ -40,6 +47,7 @@ func sent(spans []trace.Span, ids []string, err error) {
 		} else if i < len(ids) {
 			span.SetAttributes(attribute.String("messaging.message.id", ids[i]))
 		}
+
 		span.End()
 	}
 }

@@ -35,6 +35,7 @@ func TestMessagesCarryTheirSpan(t *testing.T) {
 	for i := range rows {
 		rows[i].Trace = &sc
 	}
+
 	p.Offer(w.epoch, rows)
 	messages := w.wait(3)
 	require.NoError(t, p.stop())
@@ -43,6 +44,7 @@ func TestMessagesCarryTheirSpan(t *testing.T) {
 	for _, m := range messages {
 		carried[m.Attributes[message.AttrTraceParent]] = m.Attributes[message.AttrEventID]
 	}
+
 	parents, failed := map[string]trace.SpanContext{}, 0
 	for _, s := range recorder.Ended()[1:] {
 		require.Equal(t, "publish", s.Name())
@@ -52,8 +54,10 @@ func TestMessagesCarryTheirSpan(t *testing.T) {
 			failed++
 			continue
 		}
+
 		parents[id] = s.Parent()
 	}
+
 	require.Positive(t, failed)
 	require.Len(t, parents, 3)
 	require.False(t, parents[old[0].Event.ID()].IsValid(), "a row of the outbox begins a trace")

@@ -31,7 +31,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start")) // started by an init of the client's
+	// started by an init of the client's
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"))
 }
 
 const (
@@ -67,14 +68,17 @@ func setup(t testing.TB, o testpubsub.Options) *world {
 	for _, topic := range []string{settlement, extra, undone} {
 		require.NoError(t, testpubsub.CreateTopic(ctx, server.Addr(), project, topic))
 	}
+
 	tap := server.Tap()
 	t.Cleanup(func() { require.NoError(t, tap.Stop()) })
 	reg := prometheus.NewRegistry()
-	w := &world{t: t, db: testpg.Pool(t), server: server, tap: tap, reg: reg, metrics: publish.NewMetrics(reg), logs: &logs{t: t}, epoch: 1}
+	w := &world{t: t, db: testpg.Pool(t), server: server, tap: tap, reg: reg, metrics: publish.NewMetrics(reg),
+		logs: &logs{t: t}, epoch: 1}
 	w.exec(`insert into slot_ownership (chain_id, slot, owner, next_block) select $1, s, $2, 0 from generate_series(0, 2519) s`, chainID, me)
 	w.sender, err = pubsub.New(ctx, pubsub.Config{Project: project, Options: w.options(), Log: slog.New(w.logs)})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.sender.Close()) })
+
 	return w
 }
 
@@ -91,7 +95,8 @@ func (w *world) options() []option.ClientOption {
 
 func (w *world) config() publish.Config {
 	return publish.Config{
-		DB: w.db, ChainID: chainID, Owner: me, Sender: w.sender, Topics: pubsub.Topics{Default: settlement, Other: extra, Retractions: undone},
+		DB: w.db, ChainID: chainID, Owner: me, Sender: w.sender,
+		Topics:     pubsub.Topics{Default: settlement, Other: extra, Retractions: undone},
 		OtherNames: map[string]bool{"ArbiterChanged": true}, Log: slog.New(w.logs), Metrics: w.metrics, Handover: &w.handover,
 		Jitter: func() float64 { return 0.5 },
 	}
@@ -109,6 +114,7 @@ func (w *world) start(cfg publish.Config, o publish.Tuning) *running {
 	if o.Delay == 0 {
 		o.Delay = 5 * time.Millisecond
 	}
+
 	p, err := publish.New(cfg)
 	require.NoError(w.t, err)
 	p.Tune(o)
@@ -121,6 +127,7 @@ func (w *world) start(cfg publish.Config, o publish.Tuning) *running {
 		return <-ended
 	})
 	w.t.Cleanup(func() { _ = r.stop() })
+
 	return r
 }
 
@@ -140,19 +147,24 @@ func (w *world) commit(name string, kind message.Kind, escrows ...int) []outbox.
 		w.commits++
 		address := escrow(e)
 		ev := contract.Event{
-			Name: name, Escrow: address, Emitter: address, BlockNumber: uint64(w.commits), BlockTime: uint64(time.Now().Unix()), LogIndex: uint(i),
-			TxHash: common.BigToHash(common.Big1), BlockHash: common.Hash{1}, Args: json.RawMessage(fmt.Sprintf(`{"escrow":"%s","n":"%d"}`, address.Hex(), w.commits)),
+			Name: name, Escrow: address, Emitter: address, BlockNumber: uint64(w.commits), BlockTime: uint64(time.Now().Unix()),
+			LogIndex: uint(i),
+			TxHash:   common.BigToHash(common.Big1), BlockHash: common.Hash{1},
+			Args: json.RawMessage(fmt.Sprintf(`{"escrow":"%s","n":"%d"}`, address.Hex(), w.commits)),
 		}
-		ev.TxHash[0], ev.TxHash[1], ev.TxHash[2], ev.TxHash[3] = byte(w.commits>>24), byte(w.commits>>16), byte(w.commits>>8), byte(w.commits)
+		ev.TxHash[0], ev.TxHash[1], ev.TxHash[2], ev.TxHash[3] = byte(w.commits>>24), byte(w.commits>>16),
+			byte(w.commits>>8), byte(w.commits)
 		rows[i] = outbox.Pending{Slot: int16(e % 2520), Kind: int16(kind), Event: ev}
 		keys[i], args[i], txs[i], slots[i] = address.Bytes(), string(ev.Args), ev.TxHash.Bytes(), rows[i].Slot
 	}
+
 	err := pgx.BeginFunc(context.WithoutCancel(w.t.Context()), w.db, func(tx pgx.Tx) error {
 		found, err := tx.Query(w.t.Context(), `
 			with input as (select * from unnest($2::bytea[], $3::bytea[], $4::smallint[], $5::text[]) with ordinality as t(tx, escrow, slot, args, ord)),
 			stored as (
 				insert into events (chain_id, block_number, block_time, log_index, writer, type, slot, told, block_hash, tx_hash, escrow, args)
-				select $1, $7 + ord, extract(epoch from now())::bigint, ord - 1, 1, coalesce((select id from event_types where name = $6), 3), slot, true,
+				select $1, $7 + ord, extract(epoch from now())::bigint, ord - 1, 1, coalesce((select id from event_types
+					where name = $6), 3), slot, true,
 				       decode(rpad('01', 64, '0'), 'hex'), tx, escrow, args from input)
 			insert into outbox (chain_id, block_number, log_index, slot, escrow, event_type, kind)
 			select $1, $7 + ord, ord - 1, slot, escrow, $6, $8 from input order by ord returning seq`,
@@ -160,13 +172,16 @@ func (w *world) commit(name string, kind message.Kind, escrows ...int) []outbox.
 		if err != nil {
 			return err
 		}
+
 		seqs, err = pgx.CollectRows(found, pgx.RowTo[int64])
+
 		return err
 	})
 	require.NoError(w.t, err)
 	for i := range rows {
 		rows[i].Seq = seqs[i]
 	}
+
 	return rows
 }
 
@@ -176,6 +191,7 @@ func (w *world) approve(p *running, escrows ...int) []outbox.Pending {
 	if p != nil {
 		p.Offer(w.epoch, rows)
 	}
+
 	return rows
 }
 
@@ -190,6 +206,7 @@ func (w *world) wait(n int) []testpubsub.Message {
 	w.t.Helper()
 	require.NoError(w.t, w.tap.Wait(w.within(), n))
 	w.emptied()
+
 	return w.tap.Messages()
 }
 
@@ -203,7 +220,8 @@ func (w *world) outbox() (n int) {
 	return n
 }
 
-// numbers returns the numbers of the messages under each key, in the order of storage, after decoding and so verifying every one.
+// numbers returns the numbers of the messages under each key, in the order of storage, after
+// decoding and so verifying every one.
 func (w *world) numbers(messages []testpubsub.Message) map[string][]string {
 	w.t.Helper()
 	got := map[string][]string{}
@@ -212,6 +230,7 @@ func (w *world) numbers(messages []testpubsub.Message) map[string][]string {
 		require.NoError(w.t, err)
 		got[m.Key] = append(got[m.Key], decoded.Text("n"))
 	}
+
 	return got
 }
 
@@ -223,15 +242,19 @@ func (w *world) same(rows []outbox.Pending, messages []testpubsub.Message) {
 		key := fmt.Sprintf("%d:%s", chainID, strings.ToLower(rows[i].Event.Escrow.Hex()))
 		want[key] = append(want[key], numbersOf(w.t, rows[i:i+1])...)
 	}
+
 	got := w.numbers(messages)
 	for key := range want {
 		for i, n := range got[key] {
 			if i >= len(want[key]) || n != want[key][i] {
-				require.Fail(w.t, "not what was committed", "under %s, of %d messages, %d were committed: at %d came %s", key, len(got[key]), len(want[key]), i, got[key][i:min(i+10, len(got[key]))])
+				require.Fail(w.t, "not what was committed", "under %s, of %d messages, %d were committed: at %d came %s", key,
+					len(got[key]), len(want[key]), i, got[key][i:min(i+10, len(got[key]))])
 			}
 		}
+
 		require.Len(w.t, got[key], len(want[key]), key)
 	}
+
 	require.Len(w.t, got, len(want))
 }
 
@@ -241,6 +264,7 @@ func numbersOf(t testing.TB, rows []outbox.Pending) (numbers []string) {
 		require.NoError(t, json.Unmarshal(rows[i].Event.Args, &args))
 		numbers = append(numbers, args.N)
 	}
+
 	return numbers
 }
 
@@ -254,10 +278,12 @@ func (w *world) metric(name string) float64 {
 		if f.GetName() != name {
 			continue
 		}
+
 		for _, m := range f.Metric {
 			total += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
 		}
 	}
+
 	return total
 }
 
@@ -283,6 +309,7 @@ func (l *logs) Handle(_ context.Context, r slog.Record) error {
 	defer l.mu.Unlock()
 	l.lines = append(l.lines, b.String())
 	fmt.Fprintln(l.t.Output(), b.String())
+
 	return nil
 }
 
@@ -294,5 +321,6 @@ func (l *logs) count(part string) (n int) {
 			n++
 		}
 	}
+
 	return n
 }

@@ -33,11 +33,13 @@ func TestQuiesce(t *testing.T) {
 		require.Fail(t, "its message is under way")
 	default:
 	}
+
 	slow.Remove()
 	<-rested
 	require.NoError(t, w.tap.Wait(w.within(), 4))
 	stored := w.tap.Messages()
-	require.Equal(t, []string{"1", "2"}, w.numbers(stored)["7:0xe5c0000000000000000000000000000000000001"], "what was handed over, and no more")
+	require.Equal(t, []string{"1", "2"}, w.numbers(stored)["7:0xe5c0000000000000000000000000000000000001"],
+		"what was handed over, and no more")
 	var left int
 	require.NoError(t, w.db.QueryRow(t.Context(), `select count(*) from outbox where slot = 1`).Scan(&left))
 	require.Equal(t, 2, left, "what was acknowledged is deleted")
@@ -59,7 +61,8 @@ func TestQuiesce(t *testing.T) {
 	other := w.start(cfg, publish.Tuning{})
 	messages := w.wait(len(rows) + 2)
 	require.NoError(t, other.stop())
-	require.Equal(t, []string{"1", "2", "4", "5", "8", "9"}, w.numbers(messages)["7:0xe5c0000000000000000000000000000000000001"])
+	require.Equal(t, []string{"1", "2", "4", "5", "8", "9"},
+		w.numbers(messages)["7:0xe5c0000000000000000000000000000000000001"])
 }
 
 func TestQuiesceGivesUp(t *testing.T) {
@@ -157,7 +160,8 @@ func TestRightEnds(t *testing.T) {
 	require.Equal(t, 1, w.tap.Len())
 }
 
-// The database goes while messages are under way: what is acknowledged is remembered, not sent again, and deleted when it is back.
+// The database goes while messages are under way: what is acknowledged is remembered, not sent
+// again, and deleted when it is back.
 func TestRowsCannotBeDeleted(t *testing.T) {
 	t.Parallel()
 	w := setup(t, testpubsub.Options{})
@@ -167,13 +171,15 @@ func TestRowsCannotBeDeleted(t *testing.T) {
 	p := w.start(w.config(), publish.Tuning{RereadEvery: 20 * time.Millisecond})
 	rows := w.approve(p, 1, 2, 1)
 	require.NoError(t, w.tap.Wait(w.within(), 3))
-	require.Eventually(t, func() bool { return w.logs.count("not deleted from the outbox, trying again") > 2 }, patience, tick)
+	require.Eventually(t, func() bool { return w.logs.count("not deleted from the outbox, trying again") > 2 },
+		patience, tick)
 	p.Reload()
 	rows = append(rows, w.approve(p, 1)...)
 	require.NoError(t, w.tap.Wait(w.within(), 4))
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	require.Error(t, p.Quiesce(ctx, []int16{1}), "what is acknowledged has to be deleted before somebody else has the slot")
+	require.Error(t, p.Quiesce(ctx, []int16{1}),
+		"what is acknowledged has to be deleted before somebody else has the slot")
 	require.NoError(t, p.stop())
 	require.Equal(t, 1, w.logs.count("stopped with acknowledged messages in the outbox"))
 
@@ -198,6 +204,7 @@ func TestStartAndStopAtOnce(t *testing.T) {
 			if err != nil {
 				panic(err)
 			}
+
 			ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 			go p.Reload()
 			go p.Offer(1, nil)
@@ -207,6 +214,7 @@ func TestStartAndStopAtOnce(t *testing.T) {
 			}
 		})
 	}
+
 	wg.Wait()
 }
 

@@ -1,9 +1,12 @@
-// Package pubsub is Google Pub/Sub as the relayer uses it: publishing over connections that are watched, and looking whether topics exist.
+// Package pubsub is Google Pub/Sub as the relayer uses it: publishing over connections that are
+// watched, and looking whether topics exist.
 //
-// A connection may swallow bytes for ever: a gateway lost it, a proxy behind it died. TCP does not notice where something on the way goes
-// on acknowledging, and pings more frequent than every 30 s make Google's front ends close the connection and whatever is under way on it.
-// So each request has a deadline, and a connection on which one passed while nothing at all was answered is replaced by a new one. Requests
-// that were waiting on it end then, with an error that leaves open whether they were stored.
+// A connection may swallow bytes for ever: a gateway lost it, a proxy behind it died. TCP does not
+// notice where something on the way goes on acknowledging, and pings more frequent than every 30 s
+// make Google's front ends close the connection and whatever is under way on it. So each request
+// has a deadline, and a connection on which one passed while nothing at all was answered is
+// replaced by a new one. Requests that were waiting on it end then, with an error that leaves open
+// whether they were stored.
 package pubsub
 
 import (
@@ -34,16 +37,19 @@ const (
 	maxConnections = 4
 )
 
-// dialing is how a connection is made and kept. What was lost is dialled again after 5 s at most: the default is two minutes. Pings are for
-// connections with requests under way, as often as Google's front ends allow (googleapis/google-cloud-php#3565); on Linux Timeout also
-// bounds how long sent bytes may stay unacknowledged.
+// dialing is how a connection is made and kept. What was lost is dialled again after 5 s at most:
+// the default is two minutes. Pings are for connections with requests under way, as often as
+// Google's front ends allow (googleapis/google-cloud-php#3565); on Linux Timeout also bounds how
+// long sent bytes may stay unacknowledged.
 var dialing = []option.ClientOption{
 	option.WithGRPCConnectionPool(1),
 	option.WithGRPCDialOption(grpc.WithConnectParams(grpc.ConnectParams{
-		Backoff:           backoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 5 * time.Second},
+		Backoff: backoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+			MaxDelay: 5 * time.Second},
 		MinConnectTimeout: 5 * time.Second,
 	})),
-	option.WithGRPCDialOption(grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second})),
+	option.WithGRPCDialOption(grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second,
+		Timeout: 10 * time.Second})),
 }
 
 // Message is what a subscriber gets. Attribute values have up to 1,024 bytes.
@@ -82,26 +88,32 @@ func New(ctx context.Context, cfg Config) (*Client, error) {
 	if cfg.Timeout == 0 {
 		cfg.Timeout = requestTimeout
 	}
+
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+
 	c := &Client{cfg: cfg}
 	for range min(runtime.GOMAXPROCS(0), maxConnections) {
 		api, err := open(ctx, cfg.Project, cfg.Options)
 		if err != nil {
 			return nil, errors.Join(err, c.Close())
 		}
+
 		c.conns = append(c.conns, &conn{api: api})
 	}
+
 	return c, nil
 }
 
 func open(ctx context.Context, project string, opts []option.ClientOption) (*apiv1.TopicAdminClient, error) {
 	// What renews credentials keeps the context.
-	api, err := apiv1.NewTopicAdminClient(context.WithoutCancel(ctx), append(dialing[:len(dialing):len(dialing)], opts...)...)
+	api, err := apiv1.NewTopicAdminClient(context.WithoutCancel(ctx),
+		append(dialing[:len(dialing):len(dialing)], opts...)...)
 	if err != nil {
 		return nil, fmt.Errorf("open the Pub/Sub client for PUBSUB_PROJECT_ID=%s; are there credentials (GOOGLE_APPLICATION_CREDENTIALS), or PUBSUB_EMULATOR_HOST: %w", project, err)
 	}
+
 	return api, nil
 }
 
@@ -116,14 +128,17 @@ func (c *Client) Close() error {
 	for _, n := range conns {
 		errs = append(errs, n.api.Close())
 	}
+
 	return errors.Join(errs...)
 }
 
-// Publish stores 1 to 1,000 messages, 10 MB at most, under one ordering key of a topic, all or none, and returns their ids in order. It tries
-// once. An error has a gRPC code; after one that Refused denies the messages may have been stored all the same.
+// Publish stores 1 to 1,000 messages, 10 MB at most, under one ordering key of a topic, all or
+// none, and returns their ids in order. It tries once. An error has a gRPC code; after one that
+// Refused denies the messages may have been stored all the same.
 func (c *Client) Publish(ctx context.Context, topic, key string, messages []Message) ([]string, error) {
 	all := make([]pubsubpb.PubsubMessage, len(messages))
-	req := &pubsubpb.PublishRequest{Topic: topicName(c.cfg.Project, topic), Messages: make([]*pubsubpb.PubsubMessage, len(messages))}
+	req := &pubsubpb.PublishRequest{Topic: topicName(c.cfg.Project, topic),
+		Messages: make([]*pubsubpb.PubsubMessage, len(messages))}
 	for i := range messages {
 		m := &all[i]
 		m.Data, m.Attributes, m.OrderingKey = messages[i].Data, messages[i].Attributes, key
@@ -139,6 +154,7 @@ func (c *Client) Publish(ctx context.Context, topic, key string, messages []Mess
 	if c.put(n, sent, silent, err) {
 		c.replace(ctx, n)
 	}
+
 	return resp.GetMessageIds(), err
 }
 
@@ -152,12 +168,14 @@ func (c *Client) take() *conn {
 			best = n
 		}
 	}
+
 	best.pending++
+
 	return best
 }
 
-// put notes the end of a request, and says whether its connection has to be replaced by the caller: its time passed without any answer since
-// it was sent.
+// put notes the end of a request, and says whether its connection has to be replaced by the caller:
+// its time passed without any answer since it was sent.
 func (c *Client) put(n *conn, sent time.Time, silent bool, err error) (replace bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -165,16 +183,20 @@ func (c *Client) put(n *conn, sent time.Time, silent bool, err error) (replace b
 	if code := Code(err); code != codes.DeadlineExceeded && code != codes.Canceled && code != codes.Unavailable {
 		n.answered = time.Now()
 	}
+
 	if !silent || n.answered.After(sent) || n.replacing || c.closed {
 		return false
 	}
+
 	n.replacing = true
+
 	return true
 }
 
 // replace puts a new connection in the place of one that answers nothing.
 func (c *Client) replace(ctx context.Context, old *conn) {
-	c.cfg.Log.WarnContext(ctx, "a connection to Pub/Sub answers nothing, replacing it", slog.Duration("after", c.cfg.Timeout))
+	c.cfg.Log.WarnContext(ctx, "a connection to Pub/Sub answers nothing, replacing it",
+		slog.Duration("after", c.cfg.Timeout))
 	api, err := open(ctx, c.cfg.Project, c.cfg.Options)
 
 	c.mu.Lock()
@@ -185,12 +207,14 @@ func (c *Client) replace(ctx context.Context, old *conn) {
 		c.conns[slices.Index(c.conns, old)] = &conn{api: api}
 		api = old.api
 	}
+
 	c.mu.Unlock()
 
 	if err != nil {
 		c.cfg.Log.WarnContext(ctx, "the connection to Pub/Sub was not replaced", slog.Any("err", err))
 		return
 	}
+
 	_ = api.Close() // what was under way on it ends: its caller tries again
 }
 
@@ -204,15 +228,18 @@ func Code(err error) codes.Code {
 	case errors.Is(err, context.Canceled):
 		return codes.Canceled
 	}
+
 	return status.Code(err)
 }
 
 // Refused says whether an answer means for sure that nothing was stored.
 func Refused(c codes.Code) bool {
 	switch c {
-	case codes.PermissionDenied, codes.Unauthenticated, codes.NotFound, codes.InvalidArgument, codes.FailedPrecondition, codes.OutOfRange,
+	case codes.PermissionDenied, codes.Unauthenticated, codes.NotFound, codes.InvalidArgument, codes.FailedPrecondition,
+		codes.OutOfRange,
 		codes.AlreadyExists, codes.Unimplemented, codes.ResourceExhausted:
 		return true
 	}
+
 	return false
 }

@@ -23,7 +23,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start")) // started by an init of the client's
+	// started by an init of the client's
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"))
 }
 
 const (
@@ -55,9 +56,11 @@ func setup(t *testing.T, timeout time.Duration) *behind {
 	t.Cleanup(func() { require.NoError(t, way.Close()) })
 	lines := new(atomic.Int64)
 	log := slog.New(slog.NewTextHandler(counting{t.Output(), lines}, nil))
-	client, err := pubsub.New(t.Context(), pubsub.Config{Project: project, Options: options(way.Addr()), Timeout: timeout, Log: log})
+	client, err := pubsub.New(t.Context(), pubsub.Config{Project: project, Options: options(way.Addr()), Timeout: timeout,
+		Log: log})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
+
 	return &behind{client, t, server, way, lines}
 }
 
@@ -73,10 +76,12 @@ func (c counting) Write(p []byte) (int, error) {
 }
 
 func (b *behind) publish(key string) error {
-	ids, err := b.Publish(b.t.Context(), settlement, key, []pubsub.Message{{Data: []byte("x"), Attributes: map[string]string{"key": key}}})
+	ids, err := b.Publish(b.t.Context(), settlement, key,
+		[]pubsub.Message{{Data: []byte("x"), Attributes: map[string]string{"key": key}}})
 	if err == nil {
 		require.Len(b.t, ids, 1)
 	}
+
 	return err
 }
 
@@ -93,7 +98,9 @@ func (b *behind) many(keys int) (failed []error) {
 			}
 		})
 	}
+
 	wg.Wait()
+
 	return failed
 }
 
@@ -108,6 +115,7 @@ func TestConnectionsThatSwallow(t *testing.T) {
 	for _, err := range failed {
 		require.False(t, pubsub.Refused(pubsub.Code(err)), "it may have been stored: %v", err)
 	}
+
 	require.Empty(t, b.many(20), "each connection has been replaced")
 	require.NoError(t, b.publish("k"))
 }
@@ -121,6 +129,7 @@ func TestNewConnectionsThatSwallow(t *testing.T) {
 	for range 5 {
 		require.NotEmpty(t, b.many(4))
 	}
+
 	require.NoError(t, undo())
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -150,6 +159,7 @@ func TestSlowAnswer(t *testing.T) {
 		default:
 		}
 	}
+
 	require.Zero(t, b.lines.Load(), "no connection was replaced")
 	fault.Remove()
 }
@@ -157,12 +167,15 @@ func TestSlowAnswer(t *testing.T) {
 func TestErrorsSayWhetherItWasStored(t *testing.T) {
 	t.Parallel()
 	b := setup(t, time.Second)
-	for code, refused := range map[codes.Code]bool{codes.PermissionDenied: true, codes.NotFound: true, codes.Unavailable: false, codes.Internal: false} {
+	for code, refused := range map[codes.Code]bool{codes.PermissionDenied: true, codes.NotFound: true,
+		codes.Unavailable: false, codes.Internal: false} {
 		b.server.Inject(testpubsub.Fault{Code: code, Times: 1})
 		err := b.publish("k")
 		require.Equal(t, code, pubsub.Code(err))
 		require.Equal(t, refused, pubsub.Refused(pubsub.Code(err)))
 	}
-	b.server.Inject(testpubsub.Fault{Match: func(*pubsubpb.PubsubMessage) bool { return true }, Delay: time.Hour, Times: 1})
+
+	b.server.Inject(testpubsub.Fault{Match: func(*pubsubpb.PubsubMessage) bool { return true },
+		Delay: time.Hour, Times: 1})
 	require.Equal(t, codes.DeadlineExceeded, pubsub.Code(b.publish("k")))
 }

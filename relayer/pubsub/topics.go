@@ -18,7 +18,8 @@ import (
 // ErrNoTopic means that a configured topic does not exist, or could not.
 var ErrNoTopic = errors.New("no such topic")
 
-// Topics names the topics by their ids. Other and Retractions may be empty: then no event goes to Other, and retractions are dropped.
+// Topics names the topics by their ids. Other and Retractions may be empty: then no event goes to
+// Other, and retractions are dropped.
 type Topics struct {
 	Default, Other, Retractions string
 }
@@ -29,23 +30,28 @@ var (
 	topicForm   = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._~+%-]{2,254}$`)
 )
 
-// CheckTopics says whether the topics exist and may be published to, as far as can be known without publishing; every problem, not
-// the first only. The error wraps ErrNoTopic unless the service did not answer; it is given 10 s per topic. PUBSUB_EMULATOR_HOST is honoured as Google's client does.
+// CheckTopics says whether the topics exist and may be published to, as far as can be known without
+// publishing; every problem, not the first only. The error wraps ErrNoTopic unless the service did
+// not answer; it is given 10 s per topic. PUBSUB_EMULATOR_HOST is honoured as Google's client does.
 func CheckTopics(ctx context.Context, project string, t Topics, opts ...option.ClientOption) error {
 	if !projectForm.MatchString(project) {
 		return fmt.Errorf("PUBSUB_PROJECT_ID=%s: %w: not a project id; it is the id, not the name or the number, as `gcloud projects list` shows it", project, ErrNoTopic)
 	}
+
 	client, err := open(ctx, project, opts)
 	if err != nil {
 		return err
 	}
+
 	defer func() { _ = client.Close() }() // nothing was written
 	var problems []error
-	for _, topic := range []struct{ variable, id string }{{"PUBSUB_TOPIC_ID", t.Default}, {"OTHER_EVENTS_TOPIC_ID", t.Other}, {"RETRACTIONS_TOPIC_ID", t.Retractions}} {
+	for _, topic := range []struct{ variable, id string }{{"PUBSUB_TOPIC_ID", t.Default},
+		{"OTHER_EVENTS_TOPIC_ID", t.Other}, {"RETRACTIONS_TOPIC_ID", t.Retractions}} {
 		if topic.id != "" {
 			problems = append(problems, checkTopic(ctx, client, project, topic.variable, topic.id))
 		}
 	}
+
 	return errors.Join(problems...)
 }
 
@@ -53,6 +59,7 @@ func checkTopic(ctx context.Context, client *apiv1.TopicAdminClient, project, va
 	if !topicForm.MatchString(id) || strings.HasPrefix(id, "goog") {
 		return fmt.Errorf("%s=%s: %w: not a topic id, which is a letter and 2 to 254 letters, digits or -._~+%%; without projects/%s/topics/ before it", variable, id, ErrNoTopic, project)
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	_, err := client.GetTopic(ctx, &pubsubpb.GetTopicRequest{Topic: topicName(project, id)})
@@ -64,6 +71,7 @@ func checkTopic(ctx context.Context, client *apiv1.TopicAdminClient, project, va
 	case codes.PermissionDenied:
 		return nil // roles/pubsub.publisher lacks pubsub.topics.get, and is all that publishing needs: publishing will tell
 	}
+
 	return fmt.Errorf("look for the topic %s=%s: %w", variable, id, err)
 }
 

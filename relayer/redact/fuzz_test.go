@@ -19,11 +19,16 @@ const marked = "s3cr3tM4rk"
 
 // withSecret are URLs with the secret in every position, some of them not as a URL should be.
 var withSecret = []string{
-	"https://%s.example.com/", "https://eth.%s.quiknode.pro/", "https://rpc.example.com/%s", "https://rpc.example.com/v2/%s/", "https://rpc.example.com/v2/x%sy", "https://rpc.example.com/?apikey=%s",
-	"https://rpc.example.com/?x=%s&network=ethereum", "https://rpc.example.com/#%s", "https://%s@rpc.example.com/", "https://user:%s@rpc.example.com/", "https://%s:pw@rpc.example.com/",
-	"wss://user:%s@rpc.example.com:8546/ws", "wss://rpc.example.com/ws/%s", "postgres://user:%s@db:5432/escrow", "postgres://user:a?%s@db/escrow", "postgres://user?%s@db/escrow",
-	"postgres://user#%s@db/escrow", "postgres://user@%s:5432@db/escrow", "postgres://user:p@%s@db:5432/escrow", "postgres://user:p/%s@db/escrow", "postgresql://user:%%41%s@db/escrow",
-	"postgres://user@db/escrow?password=%s", "postgres://db/escrow?user=u&sslpassword=%s", "host=db user=me password=%s", "host=db user=me password='a %s'", "http://127.0.0.1:8545/%s",
+	"https://%s.example.com/", "https://eth.%s.quiknode.pro/", "https://rpc.example.com/%s",
+	"https://rpc.example.com/v2/%s/", "https://rpc.example.com/v2/x%sy", "https://rpc.example.com/?apikey=%s",
+	"https://rpc.example.com/?x=%s&network=ethereum", "https://rpc.example.com/#%s", "https://%s@rpc.example.com/",
+	"https://user:%s@rpc.example.com/", "https://%s:pw@rpc.example.com/",
+	"wss://user:%s@rpc.example.com:8546/ws", "wss://rpc.example.com/ws/%s", "postgres://user:%s@db:5432/escrow",
+	"postgres://user:a?%s@db/escrow", "postgres://user?%s@db/escrow",
+	"postgres://user#%s@db/escrow", "postgres://user@%s:5432@db/escrow", "postgres://user:p@%s@db:5432/escrow",
+	"postgres://user:p/%s@db/escrow", "postgresql://user:%%41%s@db/escrow",
+	"postgres://user@db/escrow?password=%s", "postgres://db/escrow?user=u&sslpassword=%s", "host=db user=me password=%s",
+	"host=db user=me password='a %s'", "http://127.0.0.1:8545/%s",
 	"https://user:%s@[::1]:8545/", "https://rpc.example.com/a@%s", "https://rpc.example.com/?mail=a@%s",
 }
 
@@ -33,8 +38,10 @@ func texts(raw string) []string {
 	if u, err := url.Parse(raw); err != nil {
 		list = append(list, err.Error())
 	} else {
-		list = append(list, u.String(), u.Redacted(), "lookup "+u.Hostname()+": no such host", "path "+u.Path, "query "+u.RawQuery, u.Host)
+		list = append(list, u.String(), u.Redacted(), "lookup "+u.Hostname()+": no such host", "path "+u.Path,
+			"query "+u.RawQuery, u.Host)
 	}
+
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if req, err := http.NewRequestWithContext(ctx, http.MethodGet, raw, http.NoBody); err != nil {
@@ -42,9 +49,11 @@ func texts(raw string) []string {
 	} else if _, err := http.DefaultClient.Do(req); err != nil { //nolint:bodyclose // it never has one
 		list = append(list, err.Error())
 	}
+
 	if _, err := pgx.ParseConfig(raw); err != nil {
 		list = append(list, err.Error())
 	}
+
 	return list
 }
 
@@ -63,7 +72,8 @@ func TestEveryPosition(t *testing.T) {
 // Plain words of a URL are not taken for secrets: the log stays legible.
 func TestPlainWordsStay(t *testing.T) {
 	log := "component=relayer escrow-relayer/relayer-0 application_name mapped postgres https://github.com/fusion-prime/escrow-relayer network=ethereum app db"
-	s := redact.New("postgres://relayer@10.0.0.5/escrow", "postgresql://escrow-relayer@/escrow?host=/cloudsql", "postgres://app@db/x", "https://lb.drpc.org/ogrpc?network=ethereum&dkey=AbCdEf")
+	s := redact.New("postgres://relayer@10.0.0.5/escrow", "postgresql://escrow-relayer@/escrow?host=/cloudsql",
+		"postgres://app@db/x", "https://lb.drpc.org/ogrpc?network=ethereum&dkey=AbCdEf")
 	require.Equal(t, log, s.Mask(log))
 	require.Equal(t, "key ***", s.Mask("key ABCDEF"), "the value of dkey, whatever its case")
 }
@@ -73,22 +83,29 @@ func FuzzSecret(f *testing.F) {
 		before, after, _ := strings.Cut(form, "%s")
 		f.Add(before, after)
 	}
+
 	f.Fuzz(func(t *testing.T, before, after string) {
 		const long = "0123abcdef4567890123abcdef456789"
 		scheme, rest, ok := strings.Cut(before, "://")
 		if !ok || strings.Contains(scheme, long) || strings.ContainsAny(rest+after, "% \\\"\n\r\t") {
 			return
 		}
+
 		raw := before + long + after
-		if u, err := url.Parse(raw); err != nil || u.Host == "" || strings.Contains(u.Port(), long) || strings.Count(u.Hostname(), ".") < 2 && strings.Contains(u.Hostname(), long) {
+		if u, err := url.Parse(raw); err != nil || u.Host == "" || strings.Contains(u.Port(), long) ||
+			strings.Count(u.Hostname(), ".") < 2 && strings.Contains(u.Hostname(), long) {
 			return // the secret is the registered domain: that is no secret
 		}
-		if labels := strings.Split(hostOf(raw), "."); strings.Contains(strings.Join(labels[max(0, len(labels)-2):], "."), long) {
+
+		if labels := strings.Split(hostOf(raw), "."); strings.Contains(strings.Join(labels[max(0, len(labels)-2):], "."),
+			long) {
 			return
 		}
+
 		if strings.HasPrefix(strings.ToLower(scheme), "postgres") {
 			return // user names and databases of Postgres are shown
 		}
+
 		require.NotContains(t, redact.URL(raw), long)
 		require.NotContains(t, strings.ToLower(redact.New(raw).Mask("dial "+raw+": refused")), long)
 	})
@@ -99,5 +116,6 @@ func hostOf(raw string) string {
 	if err != nil {
 		return ""
 	}
+
 	return u.Hostname()
 }

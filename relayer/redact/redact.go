@@ -15,26 +15,32 @@ import (
 
 const mask = "***"
 
-// URL shows a URL's scheme and host, without what may be a key: user, path, query, and host names below the registered domain,
-// which some providers make up per customer. Of a URL that cannot be taken apart without doubt, as one whose password holds an @, it shows the scheme at most. It never fails.
+// URL shows a URL's scheme and host, without what may be a key: user, path, query, and host names
+// below the registered domain, which some providers make up per customer. Of a URL that cannot be
+// taken apart without doubt, as one whose password holds an @, it shows the scheme at most. It
+// never fails.
 func URL(raw string) string {
 	raw = strings.TrimSpace(raw)
 	u, err := url.Parse(raw)
 	if err != nil || u.Host == "" {
 		return mask
 	}
+
 	authority, _, _ := strings.Cut(raw, "://")
 	authority = raw[min(len(raw), len(authority)+3):]
 	if end := strings.IndexAny(authority, "/?#"); end >= 0 {
 		authority = authority[:end]
 	}
+
 	if strings.Count(raw, "@") != strings.Count(authority, "@") || strings.Count(raw, "@") > 1 {
 		return u.Scheme + "://" + mask // whose host it is cannot be told
 	}
+
 	host := shownHost(u.Hostname())
 	if port := u.Port(); port != "" {
 		host += ":" + port
 	}
+
 	return u.Scheme + "://" + host
 }
 
@@ -44,11 +50,14 @@ func shownHost(host string) string {
 		if strings.Contains(host, ":") {
 			return "[" + host + "]"
 		}
+
 		return host
 	}
+
 	if labels := strings.Split(host, "."); len(labels) > 2 {
 		return mask + "." + strings.Join(labels[len(labels)-2:], ".")
 	}
+
 	return host
 }
 
@@ -68,10 +77,12 @@ func (c collector) secret(text string) {
 	if len(text) < 3 { // masking a single letter would show where it stands
 		return
 	}
+
 	forms := []string{text, url.QueryEscape(text), url.PathEscape(text)}
 	if plain, err := url.PathUnescape(text); err == nil {
 		forms = append(forms, plain)
 	}
+
 	for _, form := range forms {
 		c.replace(form, mask)
 		quoted := strconv.Quote(form) // as errors quote it
@@ -85,7 +96,8 @@ func (c collector) replace(text, shown string) {
 	}
 }
 
-// keyLike says whether a word may be a key: long, or with digits among letters. Masking plain words, as a network's or a user's name, would garble every text.
+// keyLike says whether a word may be a key: long, or with digits among letters. Masking plain
+// words, as a network's or a user's name, would garble every text.
 func keyLike(word string) bool {
 	digits := strings.ContainsAny(word, "0123456789")
 	return len(word) >= 16 || digits && len(word) >= 5
@@ -98,27 +110,34 @@ func New(raw ...string) *Secrets {
 		if r = strings.TrimSpace(r); r == "" {
 			continue
 		}
+
 		scheme, rest, isURL := strings.Cut(r, "://")
 		if !isURL {
 			for _, m := range keyword.FindAllStringSubmatch(r, -1) {
 				found.secret(m[1])
 				found.secret(m[2])
 			}
+
 			found.replace(r, mask)
+
 			continue
 		}
+
 		found.replace(r, URL(r))
 		if u, err := url.Parse(r); err == nil {
 			found.replace(u.String(), URL(r))
 			found.replace(u.Redacted(), URL(r))
 		}
+
 		found.url(strings.HasPrefix(strings.ToLower(scheme), "postgres"), rest)
 	}
+
 	return found.done()
 }
 
-// url collects the secrets of what follows a URL's scheme. It takes the text apart itself: a password may hold what ends the authority of a URL, and then a parser
-// takes one half of it for a host and the other for a path. So all before the last @ is looked at as user and password too.
+// url collects the secrets of what follows a URL's scheme. It takes the text apart itself: a
+// password may hold what ends the authority of a URL, and then a parser takes one half of it for a
+// host and the other for a path. So all before the last @ is looked at as user and password too.
 func (c collector) url(postgres bool, rest string) {
 	if at := strings.LastIndex(rest, "@"); at >= 0 {
 		user := rest[:at]
@@ -133,16 +152,19 @@ func (c collector) url(postgres bool, rest string) {
 				c.secret(name) // the user of a URL of an endpoint is a token
 			}
 		}
+
 		for _, part := range strings.FieldsFunc(user, func(r rune) bool { return strings.ContainsRune(":?#/@&=", r) }) {
 			if part != name && len(part) > 3 || !postgres && keyLike(part) {
 				c.secret(part)
 			}
 		}
 	}
+
 	authority := rest
 	if end := strings.IndexAny(rest, "/?#"); end >= 0 {
 		authority = rest[:end]
 	}
+
 	host := authority[strings.LastIndex(authority, "@")+1:]
 	name, _, _ := strings.Cut(host, ":")
 	if labels := strings.Split(name, "."); len(labels) > 2 && net.ParseIP(name) == nil {
@@ -153,6 +175,7 @@ func (c collector) url(postgres bool, rest string) {
 			}
 		}
 	}
+
 	c.path(postgres, rest[len(authority):])
 }
 
@@ -165,11 +188,13 @@ func (c collector) path(postgres bool, text string) {
 	if !postgres && len(path) > 8 {
 		c.replace(path, "/"+mask)
 	}
+
 	for _, part := range strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune("/?#&=;,:@", r) }) {
 		if keyLike(part) && !postgres {
 			c.secret(part)
 		}
 	}
+
 	for _, pair := range strings.FieldsFunc(query, func(r rune) bool { return r == '&' || r == '#' }) {
 		if name, value, ok := strings.Cut(pair, "="); ok && secretNames.MatchString(name) {
 			c.secret(value)
@@ -182,10 +207,15 @@ func (c collector) done() *Secrets {
 	if len(c) == 0 {
 		return &Secrets{}
 	}
-	order := slices.SortedFunc(maps.Keys(c), func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) })
+
+	order := slices.SortedFunc(maps.Keys(c), func(a,
+		b string) int {
+		return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b))
+	})
 	for i, secret := range order {
 		order[i] = regexp.QuoteMeta(secret)
 	}
+
 	return &Secrets{find: regexp.MustCompile("(?i)" + strings.Join(order, "|")), shown: c}
 }
 
@@ -194,10 +224,12 @@ func (s *Secrets) Mask(text string) string {
 	if s == nil || s.find == nil {
 		return text
 	}
+
 	return s.find.ReplaceAllStringFunc(text, func(found string) string {
 		if shown, ok := s.shown[strings.ToLower(found)]; ok {
 			return shown
 		}
+
 		return mask
 	})
 }
@@ -207,14 +239,17 @@ func (s *Secrets) Error(err error) error {
 	if err == nil {
 		return nil
 	}
+
 	text := err.Error()
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		text = strings.ReplaceAll(text, u.URL, URL(u.URL))
 	}
+
 	text = s.Mask(text)
 	if text == err.Error() {
 		return err
 	}
+
 	return &masked{text: text, err: err}
 }
 

@@ -29,7 +29,8 @@ func TestURL(t *testing.T) {
 func TestMask(t *testing.T) {
 	s := redact.New(
 		"https://mainnet.infura.io/v3/0123456789abcdef", "https://user:hunter2@rpc.example.com/?apikey=topsecret",
-		"postgresql://relayer:p%40ssword@db.example.com/escrows_of_chain?sslmode=require", "host=db user=me password='qu oted' dbname=escrows",
+		"postgresql://relayer:p%40ssword@db.example.com/escrows_of_chain?sslmode=require",
+		"host=db user=me password='qu oted' dbname=escrows",
 	)
 	for in, want := range map[string]string{
 		"key 0123456789abcdef is over its limit":                      "key *** is over its limit",

@@ -41,15 +41,20 @@ type Metrics struct {
 // NewMetrics registers the metrics.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
-		published: prometheus.NewCounter(prometheus.CounterOpts{Name: "relayer_replies_published_total", Help: "Answers that Pub/Sub has acknowledged."}),
-		failures:  prometheus.NewCounter(prometheus.CounterOpts{Name: "relayer_reply_failures_total", Help: "Requests to publish answers that failed and were tried again."}),
-		oldest:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "relayer_oldest_reply_seconds", Help: "Age of the oldest answer that is not published yet, as its publisher sees it."}),
+		published: prometheus.NewCounter(prometheus.CounterOpts{Name: "relayer_replies_published_total",
+			Help: "Answers that Pub/Sub has acknowledged."}),
+		failures: prometheus.NewCounter(prometheus.CounterOpts{Name: "relayer_reply_failures_total",
+			Help: "Requests to publish answers that failed and were tried again."}),
+		oldest: prometheus.NewGauge(prometheus.GaugeOpts{Name: "relayer_oldest_reply_seconds",
+			Help: "Age of the oldest answer that is not published yet, as its publisher sees it."}),
 	}
 	reg.MustRegister(m.published, m.failures, m.oldest)
+
 	return m
 }
 
-// Publisher publishes what is in the table, the answers of one command in their order. One at a time works for a chain: whoever has the lock of LockKey.
+// Publisher publishes what is in the table, the answers of one command in their order. One at a
+// time works for a chain: whoever has the lock of LockKey.
 type Publisher struct {
 	cfg Config
 }
@@ -59,9 +64,11 @@ func NewPublisher(cfg Config) (*Publisher, error) {
 	if cfg.DB == nil || cfg.ChainID <= 0 || cfg.Topic == "" || cfg.Sender == nil || cfg.Metrics == nil {
 		return nil, errors.New("reply: DB, ChainID, Topic, Sender and Metrics are required")
 	}
+
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+
 	return &Publisher{cfg: cfg}, nil
 }
 
@@ -91,7 +98,8 @@ type row struct {
 	Age       time.Duration
 }
 
-// Run publishes until ctx ends. hint fires when answers may have come. It never gives up: what fails is tried again, with growing pauses.
+// Run publishes until ctx ends. hint fires when answers may have come. It never gives up: what
+// fails is tried again, with growing pauses.
 func (p *Publisher) Run(ctx context.Context, hint <-chan struct{}) {
 	pause := time.Duration(0)
 	timer := time.NewTimer(0)
@@ -106,6 +114,7 @@ func (p *Publisher) Run(ctx context.Context, hint <-chan struct{}) {
 			}
 		case <-timer.C:
 		}
+
 		more, err := p.page(ctx)
 		switch {
 		case ctx.Err() != nil:
@@ -132,16 +141,19 @@ const selectReplies = `
 	 order by seq
 	 limit $2`
 
-// page publishes the oldest answers, each command's under its own ordering key, and deletes those that were acknowledged.
+// page publishes the oldest answers, each command's under its own ordering key, and deletes those
+// that were acknowledged.
 func (p *Publisher) page(ctx context.Context) (more bool, err error) {
 	rows, err := p.read(ctx)
 	if err != nil {
 		return false, err
 	}
+
 	p.cfg.Metrics.oldest.Set(0)
 	if len(rows) == 0 {
 		return false, nil
 	}
+
 	p.cfg.Metrics.oldest.Set(rows[0].Age.Seconds())
 
 	var order []string
@@ -150,8 +162,10 @@ func (p *Publisher) page(ctx context.Context) (more bool, err error) {
 		if byKey[r.CommandID] == nil {
 			order = append(order, r.CommandID)
 		}
+
 		byKey[r.CommandID] = append(byKey[r.CommandID], r)
 	}
+
 	var mu sync.Mutex
 	var acked []int64
 	var errs []error
@@ -168,18 +182,22 @@ func (p *Publisher) page(ctx context.Context) (more bool, err error) {
 				errs = append(errs, fmt.Errorf("publish %d answers to command %s: %w", len(byKey[key]), key, err))
 				return
 			}
+
 			for _, r := range byKey[key] {
 				acked = append(acked, r.Seq)
 			}
 		})
 	}
+
 	wg.Wait()
 	if err := p.delete(ctx, acked); err != nil {
 		errs = append(errs, err)
 	}
+
 	if len(errs) > 0 {
 		return false, fmt.Errorf("%d of %d commands: %w", len(errs), len(order), errs[0])
 	}
+
 	return len(rows) == pageSize, nil
 }
 
@@ -191,6 +209,7 @@ func (p *Publisher) read(ctx context.Context) ([]row, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the answers to publish: %w", err)
 	}
+
 	return all, nil
 }
 
@@ -198,13 +217,17 @@ func (p *Publisher) publish(ctx context.Context, key string, rows []row) error {
 	messages := make([]pubsub.Message, len(rows))
 	for i, r := range rows {
 		messages[i] = pubsub.Message{Data: r.Body, Attributes: map[string]string{
-			"command_id": r.CommandID, "reply_to": r.ReplyTo, "state": r.State, "code": r.Code, "chain_id": fmt.Sprint(p.cfg.ChainID),
+			"command_id": r.CommandID, "reply_to": r.ReplyTo, "state": r.State, "code": r.Code,
+			"chain_id": fmt.Sprint(p.cfg.ChainID),
 		}}
 	}
+
 	if key == "" {
 		key = "refused"
 	}
+
 	_, err := p.cfg.Sender.Publish(ctx, p.cfg.Topic, key, messages)
+
 	return err
 }
 
@@ -213,11 +236,15 @@ func (p *Publisher) delete(ctx context.Context, seqs []int64) error {
 	if len(seqs) == 0 {
 		return nil
 	}
+
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
-	if _, err := p.cfg.DB.Exec(ctx, `delete from replies where chain_id = $1 and seq = any($2)`, p.cfg.ChainID, seqs); err != nil {
+	if _, err := p.cfg.DB.Exec(ctx, `delete from replies where chain_id = $1 and seq = any($2)`, p.cfg.ChainID,
+		seqs); err != nil {
 		return fmt.Errorf("delete %d published answers: %w", len(seqs), err)
 	}
+
 	p.cfg.Metrics.published.Add(float64(len(seqs)))
+
 	return nil
 }

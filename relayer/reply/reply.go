@@ -1,7 +1,8 @@
 // Package reply owns the table replies: answers to commands that are committed and wait to be published.
 //
-// An answer is stored in the transaction that brings the command into the state that it tells of, and deleted when Pub/Sub has acknowledged it. So
-// none is lost, and after a crash in between one is published twice.
+// An answer is stored in the transaction that brings the command into the state that it tells of,
+// and deleted when Pub/Sub has acknowledged it. So none is lost, and after a crash in between one
+// is published twice.
 package reply
 
 import (
@@ -29,23 +30,29 @@ func Insert(ctx context.Context, tx pgx.Tx, chainID int64, answers []command.Ans
 	if len(answers) == 0 {
 		return nil
 	}
+
 	n := len(answers)
-	ids, states, codes, replyTos, bodies := make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+	ids, states, codes, replyTos, bodies := make([]string, n), make([]string, n), make([]string, n), make([]string, n),
+		make([]string, n)
 	for i, a := range answers {
 		body, err := json.Marshal(a)
 		if err != nil {
 			return fmt.Errorf("encode the answer to command %s: %w", a.CommandID, err)
 		}
+
 		ids[i], states[i], codes[i], replyTos[i], bodies[i] = a.CommandID, string(a.State), a.Code, a.ReplyTo, string(body)
 	}
+
 	_, err := tx.Exec(ctx, insertReplies, pgx.StrictNamedArgs{
 		"chain": chainID, "ids": ids, "states": states, "codes": codes, "reply_tos": replyTos, "bodies": bodies,
 	})
 	if err != nil {
 		return fmt.Errorf("store %d answers: %w", n, err)
 	}
+
 	if _, err := tx.Exec(ctx, `select pg_notify($1, $2::text)`, Channel, fmt.Sprint(chainID)); err != nil {
 		return fmt.Errorf("announce %d answers: %w", n, err)
 	}
+
 	return nil
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/retention"
 )
 
-// A replay chooses events, retention removes them, the replay's rows are committed: such a row would have no event, and stay for ever. Either waits for the other.
+// A replay chooses events, retention removes them, the replay's rows are committed: such a row
+// would have no event, and stay for ever. Either waits for the other.
 func TestReplayAndRetentionExcludeEachOther(t *testing.T) {
 	for name, replayFirst := range map[string]bool{"the replay is first": true, "retention is first": false} {
 		t.Run(name, func(t *testing.T) {
@@ -20,6 +21,7 @@ func TestReplayAndRetentionExcludeEachOther(t *testing.T) {
 				exec(t, db, `insert into processed_events (chain_id, event_id, event_type, contract_address, escrow, slot, block_number, log_index, block_hash, block_timestamp, args,
 					processed_by_instance, processed_at) values ($1, $2, $3, $4, $4, 0, 5, $5, '', 0, '{}', 'r0', now() - interval '2 hours')`, chain, kind, kind, escrow, i)
 			}
+
 			exec(t, db, `update leadership set verified_block = 20`)
 			// The first one to come is kept waiting in the middle: by its own first write.
 			for _, sql := range []string{
@@ -29,13 +31,15 @@ func TestReplayAndRetentionExcludeEachOther(t *testing.T) {
 			} {
 				exec(t, db, sql)
 			}
+
 			holder, err := db.Acquire(t.Context())
 			require.NoError(t, err)
 			defer holder.Release()
 			_, err = holder.Exec(t.Context(), `select pg_advisory_lock(77)`)
 			require.NoError(t, err)
 
-			led := ledger.New(ledger.Config{DB: db, ChainID: chain, InstanceID: "r0", EventNames: []string{"EscrowDeployed", "EscrowReleased"}, Publishes: func(string) bool { return true }})
+			led := ledger.New(ledger.Config{DB: db, ChainID: chain, InstanceID: "r0",
+				EventNames: []string{"EscrowDeployed", "EscrowReleased"}, Publishes: func(string) bool { return true }})
 			replay := func() error {
 				_, err := led.Replay(t.Context(), ledger.Selection{From: 1, WholeEscrows: true}, nil)
 				return err
@@ -48,6 +52,7 @@ func TestReplayAndRetentionExcludeEachOther(t *testing.T) {
 			if replayFirst {
 				first, second = replay, remove
 			}
+
 			done := make(chan error, 2)
 			waiting := func(n string) {
 				require.Eventually(t, func() bool {
@@ -62,7 +67,8 @@ func TestReplayAndRetentionExcludeEachOther(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, <-done)
 			require.NoError(t, <-done)
-			require.Empty(t, column(t, db, `select seq::text from outbox_messages where event_id is null`), "a row without its event")
+			require.Empty(t, column(t, db, `select seq::text from outbox_messages where event_id is null`),
+				"a row without its event")
 			if replayFirst {
 				require.Len(t, column(t, db, `select seq::text from outbox`), 2)
 			} else {

@@ -1,9 +1,11 @@
-// Package retention removes what nothing needs any more, in small steps, so that it never holds a lock for long. The leader
-// runs it.
+// Package retention removes what nothing needs any more, in small steps, so that it never holds a
+// lock for long. The leader runs it.
 //
-// What goes: the events of escrows that have ended, the history of an escrow as a whole, once it is older than Events and below
-// the verified block (so no cursor can come back to it, and no reorganisation has to fold it again); instances dead for longer than Instances that own
-// nothing; remembered block hashes far below finality. What stays: every event of an escrow that may still emit one.
+// What goes: the events of escrows that have ended, the history of an escrow as a whole, once it is
+// older than Events and below the verified block (so no cursor can come back to it, and no
+// reorganisation has to fold it again); instances dead for longer than Instances that own nothing;
+// remembered block hashes far below finality. What stays: every event of an escrow that may still
+// emit one.
 package retention
 
 import (
@@ -30,8 +32,8 @@ type Config struct {
 
 const (
 	escrowsPerStep = 500
-	// blocksKept is how many remembered hashes stay: some seven hours of Ethereum at one a block. A reorganisation deeper than the
-	// oldest of them starts the chain over from START_BLOCK.
+	// blocksKept is how many remembered hashes stay: some seven hours of Ethereum at one a block. A
+	// reorganisation deeper than the oldest of them starts the chain over from START_BLOCK.
 	blocksKept = 2048
 )
 
@@ -40,15 +42,18 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.Every == 0 {
 		cfg.Every = time.Minute
 	}
+
 	if cfg.Instances == 0 {
 		cfg.Instances = 7 * 24 * time.Hour
 	}
+
 	ticker := time.NewTicker(cfg.Every)
 	defer ticker.Stop()
 	for {
 		if _, err := Once(ctx, cfg); err != nil && ctx.Err() == nil {
 			cfg.Log.WarnContext(ctx, "not cleaned up, trying again", slog.Any("err", err))
 		}
+
 		select {
 		case <-ctx.Done():
 			return nil
@@ -69,39 +74,49 @@ func Once(ctx context.Context, cfg Config) (r Removed, err error) {
 		if err != nil {
 			return r, fmt.Errorf("remove events of ended escrows: %w", err)
 		}
+
 		if r.Events += n; n == 0 {
 			break
 		}
 	}
+
 	tag, err := cfg.DB.Exec(ctx, removeInstances, cfg.ChainID, cfg.Instances.Seconds())
 	if err != nil {
 		return r, fmt.Errorf("remove dead instances: %w", err)
 	}
+
 	r.Instances = tag.RowsAffected()
 	tag, err = cfg.DB.Exec(ctx, removeBlocks, cfg.ChainID, blocksKept)
 	if err != nil {
 		return r, fmt.Errorf("remove old block hashes: %w", err)
 	}
+
 	r.Blocks = tag.RowsAffected()
+
 	return r, nil
 }
 
-// removeSome takes one step. It holds the history of the chain alone meanwhile: a replay that has chosen an event and not yet queued it would be left with a
-// row without an event.
+// removeSome takes one step. It holds the history of the chain alone meanwhile: a replay that has
+// chosen an event and not yet queued it would be left with a row without an event.
 func removeSome(ctx context.Context, cfg Config) (n int64, err error) {
 	err = pgx.BeginFunc(ctx, cfg.DB, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock($1)`, ledger.HistoryKey(cfg.ChainID)); err != nil {
 			return fmt.Errorf("lock the history of chain %d: %w", cfg.ChainID, err)
 		}
-		tag, err := tx.Exec(ctx, removeEvents, pgx.StrictNamedArgs{"chain": cfg.ChainID, "age": cfg.Events.Seconds(), "step": escrowsPerStep})
+
+		tag, err := tx.Exec(ctx, removeEvents, pgx.StrictNamedArgs{"chain": cfg.ChainID, "age": cfg.Events.Seconds(),
+			"step": escrowsPerStep})
 		n = tag.RowsAffected()
+
 		return err
 	})
+
 	return n, err
 }
 
-// removeEvents takes some escrows whose last event, a release or refund, was stored long ago and lies below the verified block,
-// and removes their events. Their records and registry rows stay: they are small, and say that the escrow existed.
+// removeEvents takes some escrows whose last event, a release or refund, was stored long ago and
+// lies below the verified block, and removes their events. Their records and registry rows stay:
+// they are small, and say that the escrow existed.
 const removeEvents = `
 	with ended as (
 		select p.escrow from events p

@@ -26,6 +26,7 @@ func setup(t *testing.T) *pgxpool.Pool {
 	testpg.Words(t, db)
 	require.NoError(t, election.Prepare(t.Context(), db, chain, 1, "0xfac"))
 	require.NoError(t, election.Prepare(t.Context(), db, chain+1, 1, "0xfac"))
+
 	return db
 }
 
@@ -38,10 +39,12 @@ func column(t *testing.T, db *pgxpool.Pool, sql string) []string {
 	rows, _ := db.Query(t.Context(), sql)
 	s, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)
+
 	return s
 }
 
-// Only the history of an escrow that ended long ago, whose ending was verified and published, may go; and it goes as a whole.
+// Only the history of an escrow that ended long ago, whose ending was verified and published, may
+// go; and it goes as a whole.
 func TestEventsStayWhileTheyAreNeeded(t *testing.T) {
 	db := setup(t)
 	const old, young = "2 hours", "1 minute"
@@ -65,6 +68,7 @@ func TestEventsStayWhileTheyAreNeeded(t *testing.T) {
 			values ($1, $2 || $3, $3, $2, $2, 0, $4, $7, '', 0, '{}', 'r0', $5, case when $5 = 'canonical' then null else 9 end, now() - $6::text::interval)`,
 			e.chain, e.escrow, e.kind, e.block, e.state, e.age, i)
 	}
+
 	exec(t, db, `insert into outbox_messages (chain_id, slot, escrow, event_id, event_type) values ($1, 0, '0xwaiting', '0xwaiting', 'EscrowReleased')`, chain)
 	exec(t, db, `update leadership set verified_block = 20`)
 	all := len(column(t, db, `select event_id from processed_events`))
@@ -78,10 +82,13 @@ func TestEventsStayWhileTheyAreNeeded(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 3, r.Events)
 	for _, escrow := range []string{"0xactive", "0xelsewhere", "0xorphan", "0xunverified", "0xwaiting", "0xyoung"} {
-		require.NotEmpty(t, column(t, db, `select event_id from processed_events where escrow_key = word('`+escrow+`', 20)`), escrow)
+		require.NotEmpty(t, column(t, db, `select event_id from processed_events where escrow_key = word('`+escrow+`', 20)`),
+			escrow)
 	}
+
 	for _, escrow := range []string{"0xgone", "0xrefunded"} {
-		require.Empty(t, column(t, db, `select event_id from processed_events where escrow_key = word('`+escrow+`', 20)`), escrow)
+		require.Empty(t, column(t, db, `select event_id from processed_events where escrow_key = word('`+escrow+`', 20)`),
+			escrow)
 	}
 }
 
@@ -93,11 +100,13 @@ func TestDeadInstancesThatOwnNothing(t *testing.T) {
 			values ($1, $2, 0, 1, 'modulo', case when $3 = '' then 'active' else 'dead' end, 1, now() - nullif($3, '')::interval)`, chain, id, dead)
 		exec(t, db, `insert into cursors (chain_id, instance_id) values ($1, $2)`, chain, id)
 	}
+
 	exec(t, db, `insert into slot_ownership (chain_id, slot, owner, next_block) values ($1, 7, 'owner', 1)`, chain)
 	r, err := retention.Once(t.Context(), retention.Config{DB: db, ChainID: chain, Instances: 7 * 24 * time.Hour})
 	require.NoError(t, err)
 	require.EqualValues(t, 1, r.Instances)
-	require.Equal(t, []string{"alive", "lately", "owner"}, column(t, db, `select instance_id from relayer_instances order by 1`))
+	require.Equal(t, []string{"alive", "lately", "owner"},
+		column(t, db, `select instance_id from relayer_instances order by 1`))
 	require.Equal(t, []string{"alive", "lately", "owner"}, column(t, db, `select instance_id from cursors order by 1`))
 }
 

@@ -28,10 +28,12 @@ func answers(body []byte) []byte {
 		Method string
 	}
 	_ = json.Unmarshal(body, &q)
+
 	return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":%q}`, q.ID, q.Method)
 }
 
-// relay forwards connections to an address until they are frozen: then it swallows what those that exist send, as a balancer that lost its table. New ones work.
+// relay forwards connections to an address until they are frozen: then it swallows what those that
+// exist send, as a balancer that lost its table. New ones work.
 type relay struct {
 	net.Listener
 	generation atomic.Int64
@@ -52,12 +54,14 @@ func startRelay(t *testing.T, to string) *relay {
 			if err != nil {
 				return
 			}
+
 			r.accepted.Add(1)
 			up, err := net.Dial("tcp", to) //nolint:noctx // a test's relay
 			if err != nil {
 				_ = c.Close()
 				continue
 			}
+
 			r.mu.Lock()
 			r.open = append(r.open, c, up)
 			r.mu.Unlock()
@@ -71,8 +75,10 @@ func startRelay(t *testing.T, to string) *relay {
 							_ = c.Close()
 							_ = up.Close()
 						}
+
 						return
 					}
+
 					if r.generation.Load() == mine {
 						_, _ = to.Write(b[:n])
 					}
@@ -88,9 +94,11 @@ func startRelay(t *testing.T, to string) *relay {
 		for _, c := range r.open {
 			_ = c.Close()
 		}
+
 		r.mu.Unlock()
 		wg.Wait()
 	})
+
 	return r
 }
 
@@ -105,11 +113,13 @@ func back(t *testing.T, c Client, patience time.Duration) time.Duration {
 		if err == nil {
 			return time.Since(begun)
 		}
+
 		require.Less(t, time.Since(begun), time.Minute, "%v", err)
 	}
 }
 
-// A connection that swallows packets is given up: over HTTP/2, where all requests share it, over HTTP/1.1 and over WebSocket.
+// A connection that swallows packets is given up: over HTTP/2, where all requests share it, over
+// HTTP/1.1 and over WebSocket.
 func TestSwallowedConnections(t *testing.T) {
 	for _, kind := range []string{"h2", "h1", "ws"} {
 		t.Run(kind, func(t *testing.T) {
@@ -119,6 +129,7 @@ func TestSwallowedConnections(t *testing.T) {
 					serveSocket(w, r, func(body []byte) []byte { return answers(body) })
 					return
 				}
+
 				body, _ := io.ReadAll(r.Body)
 				_, _ = w.Write(answers(body))
 			}))
@@ -129,6 +140,7 @@ func TestSwallowedConnections(t *testing.T) {
 			} else {
 				server.StartTLS()
 			}
+
 			t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
 			r := startRelay(t, server.Listener.Addr().String())
 			if kind == "ws" {
@@ -140,6 +152,7 @@ func TestSwallowedConnections(t *testing.T) {
 				h.base.TLSClientConfig = &tls.Config{RootCAs: pool, ServerName: "example.com"}
 				client = h
 			}
+
 			t.Cleanup(client.Close)
 			back(t, client, 10*time.Second)
 			before := r.accepted.Load()
@@ -158,12 +171,14 @@ func serveSocket(w http.ResponseWriter, r *http.Request, answer func([]byte) []b
 	if err != nil {
 		return
 	}
+
 	defer func() { _ = c.Close() }()
 	for {
 		_, body, err := c.ReadMessage() // it answers pings by itself
 		if err != nil {
 			return
 		}
+
 		if b := answer(body); b != nil && c.WriteMessage(websocket.TextMessage, b) != nil {
 			return
 		}
@@ -180,6 +195,7 @@ func TestSocketWithoutUpstream(t *testing.T) {
 			if requests++; mine == 1 && requests > 1 {
 				return nil
 			}
+
 			return answers(body)
 		})
 	}))
@@ -199,6 +215,7 @@ func TestAnswerLimit(t *testing.T) {
 		if r.URL.Path == "/announced" {
 			w.Header().Set("Content-Length", fmt.Sprint(64*limit))
 		}
+
 		block := bytes.Repeat([]byte("x"), 64<<10)
 		for range 64 * limit / len(block) {
 			n, err := w.Write(block)

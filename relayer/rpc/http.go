@@ -16,8 +16,9 @@ import (
 )
 
 const (
-	// An HTTP/2 connection on which nothing came for so long is asked whether it lives, and ended when it does not answer: else a connection that swallows packets is used
-	// for ever, since all requests share it.
+	// An HTTP/2 connection on which nothing came for so long is asked whether it lives, and ended when
+	// it does not answer: else a connection that swallows packets is used for ever, since all requests
+	// share it.
 	h2Silence, h2Answer = 5 * time.Second, 3 * time.Second
 	// headerLimit bounds an answer's HTTP headers, in bytes.
 	headerLimit = 64 << 10
@@ -40,6 +41,7 @@ func NewHTTP(url string) *HTTP {
 	base.MaxResponseHeaderBytes = headerLimit
 	base.DialContext = dialer().DialContext
 	base.HTTP2 = &http.HTTP2Config{SendPingTimeout: h2Silence, PingTimeout: h2Answer}
+
 	return &HTTP{url: url, base: base, client: &http.Client{
 		Transport: base,
 		// A redirect would carry a batch, and maybe a key, to a place that nobody configured.
@@ -59,12 +61,14 @@ func (t *HTTP) Exchange(ctx context.Context, calls []*Call, limit int64) (Traffi
 	if err != nil {
 		return Traffic{}, err
 	}
+
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := t.client.Do(req)
 	if err != nil {
 		t.abandon(ctx)
 		return traffic, err
 	}
+
 	defer func() { _ = resp.Body.Close() }()
 	b, err := readAll(resp.Body, resp.ContentLength, limit)
 	traffic.Received = len(b)
@@ -72,15 +76,19 @@ func (t *HTTP) Exchange(ctx context.Context, calls []*Call, limit int64) (Traffi
 		t.abandon(ctx)
 		return traffic, err
 	}
+
 	retry := retryAfter(resp.Header.Get("Retry-After"), time.Now())
 	if resp.StatusCode != http.StatusOK {
 		return traffic, statusError(resp.StatusCode, retry, b)
 	}
+
 	err = deliver(b, calls, first)
 	for _, c := range calls {
 		noteRetry(c.Err, retry)
 	}
+
 	noteRetry(err, retry)
+
 	return traffic, err
 }
 
@@ -96,12 +104,14 @@ func readAll(r io.Reader, length, limit int64) ([]byte, error) {
 	if length > limit {
 		return nil, fmt.Errorf("%w: %d bytes", ErrTooLarge, length)
 	}
+
 	const first = 32 << 10
 	b := make([]byte, 0, max(min(length+1, limit+1), min(first, limit+1)))
 	for {
 		if len(b) == cap(b) {
 			b = append(make([]byte, 0, min(2*int64(cap(b)), limit+1)), b...)
 		}
+
 		n, err := r.Read(b[len(b):cap(b)])
 		b = b[:len(b)+n]
 		switch {
@@ -115,7 +125,8 @@ func readAll(r io.Reader, length, limit int64) ([]byte, error) {
 	}
 }
 
-// statusError is the error of an answer under another status than 200. Some providers send a JSON-RPC error under one; it says more than the status does.
+// statusError is the error of an answer under another status than 200. Some providers send a
+// JSON-RPC error under one; it says more than the status does.
 func statusError(status int, retry time.Duration, body []byte) error {
 	list, _, err := splitResponses(body)
 	if err == nil && len(list) > 0 && list[0].fault != nil {
@@ -126,6 +137,7 @@ func statusError(status int, retry time.Duration, body []byte) error {
 			return e
 		}
 	}
+
 	return &Page{Status: status, Retry: retry, Text: pageText(body)}
 }
 
@@ -133,9 +145,11 @@ func noteRetry(err error, retry time.Duration) {
 	if retry == 0 {
 		return
 	}
+
 	if e, is := errors.AsType[*Error](err); is && e.Retry == 0 {
 		e.Retry = retry
 	}
+
 	if e, is := errors.AsType[*Page](err); is && e.Retry == 0 {
 		e.Retry = retry
 	}
@@ -160,8 +174,10 @@ func pageText(b []byte) string {
 	if json.Unmarshal(b, &j) == nil {
 		text = j.Message + " " + strings.Trim(string(j.Error), `"`)
 	}
+
 	text = spaces.ReplaceAllString(markup.ReplaceAllString(text, " "), " ")
 	text = strings.ToValidUTF8(strings.TrimSpace(text), "")
+
 	return text[:min(len(text), maxReason)]
 }
 
@@ -171,30 +187,36 @@ func retryAfter(v string, now time.Time) time.Duration {
 	if v == "" {
 		return 0
 	}
+
 	d := time.Duration(0)
 	if seconds, err := strconv.ParseFloat(v, 64); err == nil {
 		d = time.Duration(min(max(seconds, 0), maxRetry.Seconds()) * float64(time.Second))
 	} else if at, err := http.ParseTime(v); err == nil {
 		d = at.Sub(now)
 	}
+
 	return min(max(d, 0), maxRetry)
 }
 
 var waitWords = regexp.MustCompile(`(?i)\b(?:wait|(?:retry|try again) (?:in|after)|reset(?:s)? in|backoff_seconds"?:) ?([0-9]+(?:\.[0-9]+)?) ?(ms|milli|s\b|sec|m\b|min)?`)
 
-// retryInWords reads how long a node asks to wait where the text says it: "please wait 23s and retry", Infura's "backoff_seconds".
+// retryInWords reads how long a node asks to wait where the text says it: "please wait 23s and
+// retry", Infura's "backoff_seconds".
 func retryInWords(e *Error) time.Duration {
 	found := waitWords.FindStringSubmatch(e.Message)
 	if found == nil {
 		found = waitWords.FindStringSubmatch(string(e.Data))
 	}
+
 	if found == nil {
 		return 0
 	}
+
 	n, err := strconv.ParseFloat(found[1], 64)
 	if err != nil {
 		return 0
 	}
+
 	unit := time.Second
 	switch strings.ToLower(found[2]) {
 	case "ms", "milli":
@@ -202,5 +224,6 @@ func retryInWords(e *Error) time.Duration {
 	case "m", "min":
 		unit = time.Minute
 	}
+
 	return time.Duration(min(n*float64(unit), float64(maxRetry)))
 }

@@ -1,15 +1,20 @@
-// Package rpc sends one JSON-RPC request, or one batch, to one URL, and says what the answer means. It knows no health, no other endpoint and no chain: package node
-// keeps an endpoint's books, package source makes a chain of several nodes.
+// Package rpc sends one JSON-RPC request, or one batch, to one URL, and says what the answer means.
+// It knows no health, no other endpoint and no chain: package node keeps an endpoint's books,
+// package source makes a chain of several nodes.
 //
 //	Call ── Client (HTTP or WS) ── answer ── Classify: what a refusal means for what to do next
 //
 // # Why not go-ethereum's rpc.Client
 //
-// It was weighed and would have to be wrapped in all but the encoding of requests. It reads an answer of any size into memory (a range of logs has had
-// 150 MB); it hides an HTTP status' headers, and Retry-After with them; it follows redirects, with a batch and maybe a key, to a host that nobody configured; it
-// decodes each result twice, once into a json.RawMessage and once into the type, and logs by reflection; a batch of which a part is answered is an error
-// per element whose reason is lost; over WebSocket it pings, and so keeps a connection for ever whose node answers pings and no requests; and it cannot prove a connection
-// (eth_chainId) before others use it. Its Header computes a block's hash, which other chains compute otherwise. What it does well, subscriptions, is 40 lines here.
+// It was weighed and would have to be wrapped in all but the encoding of requests. It reads an
+// answer of any size into memory (a range of logs has had 150 MB); it hides an HTTP status'
+// headers, and Retry-After with them; it follows redirects, with a batch and maybe a key, to a host
+// that nobody configured; it decodes each result twice, once into a json.RawMessage and once into
+// the type, and logs by reflection; a batch of which a part is answered is an error per element
+// whose reason is lost; over WebSocket it pings, and so keeps a connection for ever whose node
+// answers pings and no requests; and it cannot prove a connection (eth_chainId) before others use
+// it. Its Header computes a block's hash, which other chains compute otherwise. What it does well,
+// subscriptions, is 40 lines here.
 package rpc
 
 import (
@@ -39,8 +44,9 @@ const (
 
 // Client carries batches to one URL. It may be used concurrently.
 type Client interface {
-	// Exchange sends the calls as one batch, one call without an array, and fills in their answers. An error is about the batch as a whole; ErrUnanswered
-	// alone means that some calls have their answers. An answer of more than limit bytes is ErrTooLarge. ctx must have a deadline.
+	// Exchange sends the calls as one batch, one call without an array, and fills in their answers. An
+	// error is about the batch as a whole; ErrUnanswered alone means that some calls have their
+	// answers. An answer of more than limit bytes is ErrTooLarge. ctx must have a deadline.
 	Exchange(ctx context.Context, calls []*Call, limit int64) (Traffic, error)
 	// Close ends all connections. The next Exchange opens new ones.
 	Close()
@@ -73,7 +79,8 @@ func ByHash(hash common.Hash) *Call {
 // Quantity is a number as JSON-RPC writes it, without quotes.
 func Quantity(n uint64) string { return "0x" + strconv.FormatUint(n, 16) }
 
-// Decode unmarshals the result. null is ErrBehind: it is the answer to a question about a block that the node does not have.
+// Decode unmarshals the result. null is ErrBehind: it is the answer to a question about a block
+// that the node does not have.
 func (c *Call) Decode(to any) error {
 	switch {
 	case c.Err != nil:
@@ -81,9 +88,11 @@ func (c *Call) Decode(to any) error {
 	case c.Null():
 		return ErrBehind
 	}
+
 	if err := json.Unmarshal(c.Result, to); err != nil {
 		return fmt.Errorf("%w to %s: %w", ErrInvalid, c.Method, err)
 	}
+
 	return nil
 }
 
@@ -95,9 +104,11 @@ func (c *Call) Header(n uint64) (h Header, err error) {
 	if err := c.Decode(&h); err != nil {
 		return h, AsBehind(err)
 	}
+
 	if h.Number != n {
 		return h, fmt.Errorf("%w: block %d instead of %d", ErrInvalid, h.Number, n)
 	}
+
 	return h, nil
 }
 
@@ -106,6 +117,7 @@ func AsBehind(err error) error {
 	if err != nil && Classify(err) == Behind && !errors.Is(err, ErrBehind) {
 		return fmt.Errorf("%w: %w", ErrBehind, err)
 	}
+
 	return err
 }
 
@@ -121,7 +133,8 @@ func (c *Call) answer(r *response) {
 	}
 }
 
-// Header is what the relayer needs of a block's header. The hash is as the node gave it: chains differ in how they compute it.
+// Header is what the relayer needs of a block's header. The hash is as the node gave it: chains
+// differ in how they compute it.
 type Header struct {
 	Number       uint64
 	Hash, Parent common.Hash
@@ -132,7 +145,8 @@ type Header struct {
 // maxNumber bounds block numbers: they are signed in the database.
 const maxNumber = 1 << 62
 
-// UnmarshalJSON takes a block as eth_getBlockByNumber and newHeads give it. Fields that it does not know are passed over, of whatever type they are.
+// UnmarshalJSON takes a block as eth_getBlockByNumber and newHeads give it. Fields that it does not
+// know are passed over, of whatever type they are.
 func (h *Header) UnmarshalJSON(b []byte) error {
 	var j struct {
 		Number     *hexutil.Uint64 `json:"number"`
@@ -144,16 +158,20 @@ func (h *Header) UnmarshalJSON(b []byte) error {
 	if err := json.Unmarshal(b, &j); err != nil {
 		return err
 	}
+
 	if j.Number == nil || j.Hash == nil || j.ParentHash == nil || j.Timestamp == nil {
 		return errors.New("block lacks number, hash, parentHash or timestamp")
 	}
+
 	if *j.Number > maxNumber || *j.Timestamp > maxNumber {
 		return fmt.Errorf("block number %d or time %d is absurd", *j.Number, *j.Timestamp)
 	}
+
 	*h = Header{Number: uint64(*j.Number), Hash: *j.Hash, Parent: *j.ParentHash, Time: uint64(*j.Timestamp)}
 	if json.Unmarshal(j.LogsBloom, &h.Bloom) != nil {
 		h.Bloom = types.Bloom{}
 	}
+
 	return nil
 }
 
@@ -163,11 +181,13 @@ func encode(calls []*Call, first uint64) []byte {
 	for _, c := range calls {
 		n += len(c.Params) + 80
 	}
+
 	b := make([]byte, 0, n)
 	for i, c := range calls {
 		if len(calls) > 1 {
 			b = append(b, "[,"[min(i, 1)])
 		}
+
 		b = append(b, `{"jsonrpc":"2.0","id":`...)
 		b = strconv.AppendUint(b, first+uint64(i), 10)
 		b = append(b, `,"method":"`...)
@@ -176,9 +196,11 @@ func encode(calls []*Call, first uint64) []byte {
 		b = append(b, c.Params...)
 		b = append(b, '}')
 	}
+
 	if len(calls) > 1 {
 		b = append(b, ']')
 	}
+
 	return b
 }
 
@@ -188,9 +210,11 @@ func deliver(b []byte, calls []*Call, first uint64) error {
 	if err != nil {
 		return garbled(b, err)
 	}
+
 	if single && list[0].fault != nil && (len(calls) > 1 || !list[0].hasID) {
 		return parseFault(list[0].fault) // of the batch as a whole
 	}
+
 	answered := make([]bool, len(calls))
 	left := len(calls)
 	for i := range list {
@@ -199,21 +223,26 @@ func deliver(b []byte, calls []*Call, first uint64) error {
 		if !r.hasID && r.fault != nil && len(calls) > 1 {
 			return parseFault(r.fault)
 		}
+
 		if !r.hasID || at >= uint64(len(calls)) || answered[at] {
 			return fmt.Errorf("%w: an answer to nothing that was asked", ErrInvalid)
 		}
+
 		answered[at] = true
 		left--
 		calls[at].answer(r)
 	}
+
 	if left == 0 {
 		return nil
 	}
+
 	for i, c := range calls {
 		if !answered[i] {
 			c.Err = fmt.Errorf("%w: %s", ErrUnanswered, c.Method)
 		}
 	}
+
 	return ErrUnanswered
 }
 
@@ -227,8 +256,8 @@ var (
 	ErrBehind = errors.New("the node does not have the block yet")
 	// ErrInvalid means that a node's answer is not an answer to the question.
 	ErrInvalid = errors.New("invalid answer")
-	// ErrGarbled is an ErrInvalid that cannot be read at all: cut off in transit, or a proxy's page. That passes, while a node that answers legibly and wrongly is
-	// left alone for long.
+	// ErrGarbled is an ErrInvalid that cannot be read at all: cut off in transit, or a proxy's page.
+	// That passes, while a node that answers legibly and wrongly is left alone for long.
 	ErrGarbled = fmt.Errorf("garbled, %w", ErrInvalid)
 	// ErrUnanswered means that a batch was answered in part: an endpoint that takes fewer requests at once.
 	ErrUnanswered = fmt.Errorf("some requests of the batch have no answer, %w", ErrInvalid)
@@ -254,6 +283,7 @@ func (e *Error) Error() string {
 	if more := e.reason(); more != "" {
 		text += ": " + more
 	}
+
 	return text
 }
 
@@ -266,9 +296,11 @@ func (e *Error) reason() string {
 	if json.Unmarshal(e.Data, &text) != nil {
 		text = string(e.Data)
 	}
+
 	if text == "null" || strings.HasPrefix(text, "0x") || text == e.Message {
 		return ""
 	}
+
 	return text[:min(len(text), maxReason)]
 }
 
@@ -283,10 +315,13 @@ func parseFault(b []byte) error {
 		} else {
 			e.Message = strings.Trim(string(b), `"`)
 		}
+
 		e.Code, e.Data = 0, nil
 	}
+
 	e.Message = e.Message[:min(len(e.Message), maxMessage)]
 	e.Retry = retryInWords(e)
+
 	return e
 }
 
@@ -303,9 +338,11 @@ func (e *Page) Error() string {
 	if e.err != nil {
 		text = e.err.Error()
 	}
+
 	if e.Text != "" {
 		text += fmt.Sprintf(" (%q)", e.Text)
 	}
+
 	return text
 }
 

@@ -12,23 +12,28 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 )
 
-// ParseLogs decodes the result of eth_getLogs. Logs in the form that nodes give them are read by a scanner that knows nothing else; whatever
-// it does not understand goes to encoding/json, whose judgement counts.
+// ParseLogs decodes the result of eth_getLogs. Logs in the form that nodes give them are read by a
+// scanner that knows nothing else; whatever it does not understand goes to encoding/json, whose
+// judgement counts.
 func ParseLogs(b []byte) ([]types.Log, error) {
 	if logs, ok := scanLogs(b); ok {
 		return logs, nil
 	}
+
 	var logs []types.Log
 	if err := json.Unmarshal(b, &logs); err != nil {
 		return nil, fmt.Errorf("%w: logs: %w", ErrInvalid, err)
 	}
+
 	if logs == nil {
 		return nil, fmt.Errorf("%w: null instead of logs", ErrInvalid)
 	}
+
 	return logs, nil
 }
 
-// scanner reads the JSON of logs. It accepts less than JSON, and what it accepts encoding/json accepts with the same result.
+// scanner reads the JSON of logs. It accepts less than JSON, and what it accepts encoding/json
+// accepts with the same result.
 type scanner struct {
 	b      []byte
 	i      int
@@ -56,7 +61,8 @@ const required = sawAddress | sawTopics | sawData | sawBlockNumber | sawTxHash |
 
 // members of a log, for what encoding/json would take for one: it ignores case.
 var members = []string{
-	"address", "topics", "data", "blockNumber", "transactionHash", "transactionIndex", "blockHash", "logIndex", "blockTimestamp", "removed",
+	"address", "topics", "data", "blockNumber", "transactionHash", "transactionIndex", "blockHash", "logIndex",
+	"blockTimestamp", "removed",
 }
 
 func scanLogs(b []byte) ([]types.Log, bool) {
@@ -64,6 +70,7 @@ func scanLogs(b []byte) ([]types.Log, bool) {
 	if !s.token('[') {
 		return nil, false
 	}
+
 	logs := []types.Log{}
 	if !s.token(']') {
 		logs = make([]types.Log, 0, len(b)/600+1) // a log of one argument has some 600 bytes
@@ -72,16 +79,21 @@ func scanLogs(b []byte) ([]types.Log, bool) {
 			if !s.log(&logs[len(logs)-1]) {
 				return nil, false
 			}
+
 			if s.token(',') {
 				continue
 			}
+
 			if s.token(']') {
 				break
 			}
+
 			return nil, false
 		}
 	}
+
 	s.space()
+
 	return logs, s.i == len(b)
 }
 
@@ -102,6 +114,7 @@ func (s *scanner) token(c byte) bool {
 		s.i++
 		return true
 	}
+
 	return false
 }
 
@@ -111,6 +124,7 @@ func (s *scanner) word(w string) bool {
 		s.i += len(w)
 		return true
 	}
+
 	return false
 }
 
@@ -119,12 +133,15 @@ func (s *scanner) text() ([]byte, bool) {
 	if !s.token('"') {
 		return nil, false
 	}
+
 	start := s.i
 	n := bytes.IndexByte(s.b[start:], '"')
 	if n < 0 {
 		return nil, false
 	}
+
 	s.i = start + n + 1
+
 	return s.b[start : start+n], true
 }
 
@@ -134,6 +151,7 @@ func plain(t []byte) bool {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -141,12 +159,14 @@ func (s *scanner) log(l *types.Log) bool {
 	if !s.token('{') {
 		return false
 	}
+
 	var have seen
 	for {
 		key, ok := s.text()
 		if !ok || !s.token(':') {
 			return false
 		}
+
 		var bit seen
 		switch string(key) {
 		case "address":
@@ -175,13 +195,16 @@ func (s *scanner) log(l *types.Log) bool {
 		default:
 			ok = s.skip(key)
 		}
+
 		if !ok || have&bit != 0 {
 			return false
 		}
+
 		have |= bit
 		if s.token(',') {
 			continue
 		}
+
 		return s.token('}') && have&required == required
 	}
 }
@@ -191,15 +214,19 @@ func (s *scanner) skip(key []byte) bool {
 	if !plain(key) {
 		return false
 	}
+
 	for _, m := range members {
 		if strings.EqualFold(m, string(key)) {
 			return false
 		}
 	}
+
 	if s.word("null") || s.word("true") || s.word("false") {
 		return true
 	}
+
 	t, ok := s.text()
+
 	return ok && plain(t)
 }
 
@@ -209,6 +236,7 @@ func (s *scanner) hex() ([]byte, bool) {
 	if !ok || len(t) < 2 || t[0] != '0' || t[1] != 'x' {
 		return nil, false
 	}
+
 	return t[2:], true
 }
 
@@ -217,7 +245,9 @@ func (s *scanner) fixed(to []byte) bool {
 	if !ok || len(t) != 2*len(to) {
 		return false
 	}
+
 	_, err := hex.Decode(to, t)
+
 	return err == nil
 }
 
@@ -225,27 +255,35 @@ func (s *scanner) topics(l *types.Log) bool {
 	if !s.token('[') {
 		return false
 	}
+
 	if s.token(']') {
 		l.Topics = []common.Hash{}
 		return true
 	}
+
 	const most = 4 // LOG4
 	if len(s.hashes) < most {
 		s.hashes = make([]common.Hash, 256)
 	}
+
 	for n := range most {
 		if !s.fixed(s.hashes[n][:]) {
 			return false
 		}
+
 		if s.token(',') {
 			continue
 		}
+
 		if !s.token(']') {
 			return false
 		}
+
 		l.Topics, s.hashes = s.hashes[:n+1:n+1], s.hashes[n+1:]
+
 		return true
 	}
+
 	return false
 }
 
@@ -254,15 +292,19 @@ func (s *scanner) data(l *types.Log) bool {
 	if !ok || len(t)%2 != 0 {
 		return false
 	}
+
 	n := len(t) / 2
 	if len(s.bytes) < n {
 		s.bytes = make([]byte, max(n, 16<<10))
 	}
+
 	l.Data, s.bytes = s.bytes[:n:n], s.bytes[n:]
 	if l.Data == nil {
 		l.Data = []byte{}
 	}
+
 	_, err := hex.Decode(l.Data, t)
+
 	return err == nil
 }
 
@@ -271,6 +313,7 @@ func (s *scanner) quantity(to *uint64) bool {
 	if !ok || len(t) == 0 || len(t) > 16 || len(t) > 1 && t[0] == '0' {
 		return false
 	}
+
 	var n uint64
 	for _, c := range t {
 		switch {
@@ -283,9 +326,12 @@ func (s *scanner) quantity(to *uint64) bool {
 		default:
 			return false
 		}
+
 		n = n<<4 | uint64(c)
 	}
+
 	*to = n
+
 	return true
 }
 
@@ -294,7 +340,9 @@ func (s *scanner) index(to *uint) bool {
 	if !s.quantity(&n) || uint64(uint(n)) != n {
 		return false
 	}
+
 	*to = uint(n)
+
 	return true
 }
 
@@ -316,27 +364,34 @@ func splitResponses(b []byte) (list []response, single bool, err error) {
 		if s.space(); !ok || s.i != len(b) {
 			return nil, true, errSyntax
 		}
+
 		return []response{r}, true, nil
 	}
+
 	if !s.token(']') {
 		for {
 			r, ok := s.response()
 			if !ok {
 				return nil, false, errSyntax
 			}
+
 			list = append(list, r)
 			if s.token(',') {
 				continue
 			}
+
 			if s.token(']') {
 				break
 			}
+
 			return nil, false, errSyntax
 		}
 	}
+
 	if s.space(); s.i != len(b) {
 		return nil, false, errSyntax
 	}
+
 	return list, false, nil
 }
 
@@ -344,18 +399,22 @@ func (s *scanner) response() (r response, ok bool) {
 	if !s.token('{') {
 		return r, false
 	}
+
 	if s.token('}') {
 		return r, true
 	}
+
 	for {
 		key, ok := s.text()
 		if !ok || !s.token(':') {
 			return r, false
 		}
+
 		value, ok := s.value()
 		if !ok {
 			return r, false
 		}
+
 		switch string(key) {
 		case "id":
 			if json.Unmarshal(value, &r.id) == nil && string(value) != "null" {
@@ -372,14 +431,17 @@ func (s *scanner) response() (r response, ok bool) {
 		case "params":
 			r.params = value
 		}
+
 		if s.token(',') {
 			continue
 		}
+
 		return r, s.token('}')
 	}
 }
 
-// value passes over any value and returns it. Brackets and strings are matched; whoever decodes the value judges the rest.
+// value passes over any value and returns it. Brackets and strings are matched; whoever decodes the
+// value judges the rest.
 func (s *scanner) value() ([]byte, bool) {
 	s.space()
 	start, depth := s.i, 0
@@ -397,22 +459,27 @@ func (s *scanner) value() ([]byte, bool) {
 			if depth == 0 {
 				return s.b[start:s.i], s.i > start // the end of a number or word
 			}
+
 			depth--
 			s.i++
 		case ',', ' ', '\n', '\r', '\t':
 			if depth == 0 {
 				return s.b[start:s.i], s.i > start
 			}
+
 			s.i++
+
 			continue
 		default:
 			s.i++
 			continue
 		}
+
 		if depth == 0 {
 			return s.b[start:s.i], true
 		}
 	}
+
 	return s.b[start:s.i], depth == 0 && s.i > start
 }
 
@@ -423,15 +490,18 @@ func (s *scanner) anyText() bool {
 		if n < 0 {
 			return false
 		}
+
 		s.i += n
 		slashes := 0
 		for s.b[s.i-1-slashes] == '\\' {
 			slashes++
 		}
+
 		s.i++
 		if slashes%2 == 0 {
 			return true
 		}
 	}
+
 	return false
 }

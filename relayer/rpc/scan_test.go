@@ -32,10 +32,12 @@ func TestScanLogs(t *testing.T) {
 	require.Empty(t, empty)
 
 	// Members that a log need not have are passed over, and null is no time.
-	got, ok = scanLogs(bytes.Replace(b, []byte(`"removed":false`), []byte(`"removed":false,"blockTimestamp":null,"logType":"mined","l1BatchNumber":null`), 1))
+	got, ok = scanLogs(bytes.Replace(b, []byte(`"removed":false`),
+		[]byte(`"removed":false,"blockTimestamp":null,"logType":"mined","l1BatchNumber":null`), 1))
 	require.True(t, ok)
 	require.Equal(t, want, got)
-	got, ok = scanLogs(bytes.Replace(b, []byte(`"removed":false`), []byte(`"removed":true,"blockTimestamp":"0x6553f100"`), 1))
+	got, ok = scanLogs(bytes.Replace(b, []byte(`"removed":false`),
+		[]byte(`"removed":true,"blockTimestamp":"0x6553f100"`), 1))
 	require.True(t, ok)
 	require.True(t, got[0].Removed)
 	require.EqualValues(t, 1_700_000_000, got[0].BlockTimestamp)
@@ -52,6 +54,7 @@ func TestScanLogs(t *testing.T) {
 		require.NoError(t, err, replacement)
 		require.Equal(t, want, got)
 	}
+
 	for _, bad := range []string{
 		"", "null", "{}", "[", "[{}]", "[null]x", string(b) + "]", `[{"address":1}]`, string(b[:len(b)-1]),
 		strings.Replace(string(b), `"0x1a"`, `"0x01a"`, 1), strings.Replace(string(b), "0x0000010203", "0x000", 1),
@@ -74,6 +77,7 @@ func FuzzScanLogs(f *testing.F) {
 		if !ok {
 			return
 		}
+
 		var want []types.Log
 		require.NoError(t, json.Unmarshal(b, &want))
 		require.Equal(t, want, got)
@@ -91,6 +95,7 @@ func FuzzSplitResponses(f *testing.F) {
 		if err != nil || !json.Valid(b) || bytes.ContainsRune(b, '\\') {
 			return
 		}
+
 		var want []map[string]json.RawMessage
 		if single {
 			want = make([]map[string]json.RawMessage, 1)
@@ -98,6 +103,7 @@ func FuzzSplitResponses(f *testing.F) {
 		} else {
 			require.NoError(t, json.Unmarshal(b, &want))
 		}
+
 		require.Len(t, list, len(want))
 		for i := range list {
 			require.Equal(t, string(want[i]["result"]), string(list[i].result))

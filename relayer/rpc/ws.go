@@ -38,7 +38,8 @@ type WS struct {
 	nextID  uint64
 }
 
-// NewWS returns a client of a ws or wss URL and connects to nothing. prove judges each new connection before anybody uses it.
+// NewWS returns a client of a ws or wss URL and connects to nothing. prove judges each new
+// connection before anybody uses it.
 func NewWS(url string, prove func(ctx context.Context, ask func(context.Context, *Call) error) error) *WS {
 	return &WS{url: url, prove: prove, dialing: make(chan struct{}, 1), open: map[*wsConn]struct{}{}}
 }
@@ -59,13 +60,16 @@ func (t *WS) Subscribe(ctx context.Context) (*Subscription, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	q := &Call{Method: Subscribe, Params: `["newHeads"]`}
 	if _, err := t.over(ctx, conn, []*Call{q}, notificationLimit); err != nil {
 		return nil, err
 	}
+
 	if q.Err != nil {
 		return nil, q.Err
 	}
+
 	return &Subscription{Heads: conn.heads, Done: conn.done, conn: conn}, nil
 }
 
@@ -88,6 +92,7 @@ func (t *WS) Exchange(ctx context.Context, calls []*Call, limit int64) (Traffic,
 	if err != nil {
 		return Traffic{}, err
 	}
+
 	return t.over(ctx, conn, calls, limit)
 }
 
@@ -99,16 +104,19 @@ func (t *WS) connect(ctx context.Context) (*wsConn, error) {
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
+
 	t.mu.Lock()
 	conn := t.conn
 	t.mu.Unlock()
 	if conn != nil && !conn.ended() {
 		return conn, nil
 	}
+
 	conn, err := t.dial(ctx)
 	if err != nil {
 		return nil, err
 	}
+
 	// Nobody uses the connection before it has proven to be the right chain's.
 	err = t.prove(ctx, func(ctx context.Context, q *Call) error {
 		_, err := t.over(ctx, conn, []*Call{q}, notificationLimit)
@@ -118,9 +126,11 @@ func (t *WS) connect(ctx context.Context) (*wsConn, error) {
 		_ = conn.c.Close()
 		return nil, err
 	}
+
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.conn = conn
+
 	return conn, nil
 }
 
@@ -136,8 +146,10 @@ func (t *WS) dial(ctx context.Context) (*wsConn, error) {
 			body, _ := io.ReadAll(io.LimitReader(resp.Body, maxPage))
 			return nil, statusError(resp.StatusCode, retryAfter(resp.Header.Get("Retry-After"), time.Now()), body)
 		}
+
 		return nil, err
 	}
+
 	conn := &wsConn{c: c, done: make(chan struct{}), waiting: map[uint64]*wsWait{}, heads: make(chan Header, 1)}
 	conn.wg.Go(conn.read)
 	conn.wg.Go(conn.ping)
@@ -145,6 +157,7 @@ func (t *WS) dial(ctx context.Context) (*wsConn, error) {
 	defer t.mu.Unlock()
 	maps.DeleteFunc(t.open, func(c *wsConn, _ struct{}) bool { return c.ended() })
 	t.open[conn] = struct{}{}
+
 	return conn, nil
 }
 
@@ -154,9 +167,12 @@ func credentials(raw string) (string, http.Header) {
 	if err != nil || u.User == nil {
 		return raw, nil
 	}
+
 	password, _ := u.User.Password()
-	header := http.Header{"Authorization": {"Basic " + base64.StdEncoding.EncodeToString([]byte(u.User.Username()+":"+password))}}
+	header := http.Header{"Authorization": {"Basic " +
+		base64.StdEncoding.EncodeToString([]byte(u.User.Username()+":"+password))}}
 	u.User = nil
+
 	return u.String(), header
 }
 
@@ -170,6 +186,7 @@ func (t *WS) over(ctx context.Context, conn *wsConn, calls []*Call, limit int64)
 	if err != nil {
 		return Traffic{}, err
 	}
+
 	body := encode(calls, first)
 	traffic := Traffic{Sent: len(body)}
 	if err := conn.send(ctx, body); err != nil {
@@ -177,21 +194,25 @@ func (t *WS) over(ctx context.Context, conn *wsConn, calls []*Call, limit int64)
 		conn.forget(w)
 		return traffic, fmt.Errorf("%w: %w", ErrDisconnected, err)
 	}
+
 	select {
 	case <-w.delivered:
 	case <-ctx.Done():
 		conn.giveUp(w, errors.Is(ctx.Err(), context.DeadlineExceeded))
 		return traffic, context.Cause(ctx)
 	}
+
 	traffic.Received = w.received
 	for i, c := range calls {
 		c.Result, c.Err = w.calls[i].Result, w.calls[i].Err
 	}
+
 	return traffic, w.err
 }
 
-// wsConn is one connection. Its two goroutines, read and ping, end when it does. mu guards the batches that wait: a batch is in waiting, by each of its ids that is
-// unanswered, until its delivered is closed or its asker has gone; after over nobody may join them.
+// wsConn is one connection. Its two goroutines, read and ping, end when it does. mu guards the
+// batches that wait: a batch is in waiting, by each of its ids that is unanswered, until its
+// delivered is closed or its asker has gone; after over nobody may join them.
 type wsConn struct {
 	c     *websocket.Conn
 	done  chan struct{} // closed when the connection is over
@@ -227,19 +248,23 @@ func (c *wsConn) ended() bool {
 }
 
 func (c *wsConn) await(first uint64, calls []*Call, limit int64) (*wsWait, error) {
-	w := &wsWait{first: first, calls: make([]*Call, len(calls)), left: len(calls), limit: limit, delivered: make(chan struct{})}
+	w := &wsWait{first: first, calls: make([]*Call, len(calls)), left: len(calls), limit: limit,
+		delivered: make(chan struct{})}
 	for i, call := range calls { // copies: the reader may be at them when the asker has gone
 		w.calls[i] = &Call{Method: call.Method}
 	}
+
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over {
 		return nil, ErrDisconnected
 	}
+
 	w.before = c.answered
 	for i := range calls {
 		c.waiting[first+uint64(i)] = w
 	}
+
 	return w, nil
 }
 
@@ -250,9 +275,11 @@ func (c *wsConn) send(ctx context.Context, body []byte) error {
 	if !ok {
 		deadline = time.Now().Add(wsDeadline)
 	}
+
 	if err := c.c.SetWriteDeadline(deadline); err != nil {
 		return err
 	}
+
 	return c.c.WriteMessage(websocket.TextMessage, body)
 }
 
@@ -262,7 +289,8 @@ func (c *wsConn) forget(w *wsWait) {
 	c.remove(w)
 }
 
-// giveUp is forget after a deadline has passed. A connection that has answered no request meanwhile is closed, though it may answer pings.
+// giveUp is forget after a deadline has passed. A connection that has answered no request meanwhile
+// is closed, though it may answer pings.
 func (c *wsConn) giveUp(w *wsWait, late bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -294,6 +322,7 @@ func (c *wsConn) limit() int64 {
 	for _, w := range c.waiting {
 		limit = max(limit, w.limit)
 	}
+
 	return limit
 }
 
@@ -310,6 +339,7 @@ func (c *wsConn) read() {
 				c.finish(w, cause)
 			}
 		}
+
 		close(c.done)
 	}()
 	alive := func() { _ = c.c.SetReadDeadline(time.Now().Add(wsDeadline)) }
@@ -320,19 +350,23 @@ func (c *wsConn) read() {
 		if err != nil {
 			return
 		}
+
 		message, err := readAll(&progress{r, alive}, 0, c.limit())
 		if err != nil {
 			if errors.Is(err, ErrTooLarge) {
 				cause = err
 			}
+
 			return
 		}
+
 		alive()
 		list, single, err := splitResponses(message)
 		if err != nil {
 			cause = garbled(message, err)
 			return
 		}
+
 		c.route(list, single, len(message))
 	}
 }
@@ -348,6 +382,7 @@ func (p *progress) Read(b []byte) (int, error) {
 	if n > 0 {
 		p.alive()
 	}
+
 	return n, err
 }
 
@@ -369,6 +404,7 @@ func (c *wsConn) route(list []response, single bool, size int) {
 			}
 		}
 	}
+
 	// An array is the whole answer to a batch: what it lacks does not come.
 	if batch != nil && !single && batch.left > 0 {
 		for i, q := range batch.calls {
@@ -376,35 +412,42 @@ func (c *wsConn) route(list []response, single bool, size int) {
 				batch.calls[i].Err = fmt.Errorf("%w: %s", ErrUnanswered, q.Method)
 			}
 		}
+
 		c.finish(batch, ErrUnanswered)
 	}
 }
 
-// deliver hands over one response of so many bytes and returns the batch that it is of; nil: its asker has gone. Held: mu.
+// deliver hands over one response of so many bytes and returns the batch that it is of; nil: its
+// asker has gone. Held: mu.
 func (c *wsConn) deliver(r *response, size int) *wsWait {
 	c.answered++
 	w := c.waiting[r.id]
 	if w == nil {
 		return nil
 	}
+
 	delete(c.waiting, r.id)
 	w.calls[r.id-w.first].answer(r)
 	w.received += size
 	if w.left--; w.left == 0 {
 		close(w.delivered)
 	}
+
 	return w
 }
 
-// refuse takes an error without an id: it is about a whole batch. It can only be told whose it is when one batch waits. Held: mu.
+// refuse takes an error without an id: it is about a whole batch. It can only be told whose it is
+// when one batch waits. Held: mu.
 func (c *wsConn) refuse(r *response) {
 	var only *wsWait
 	for _, w := range c.waiting {
 		if only != nil && only != w {
 			return
 		}
+
 		only = w
 	}
+
 	if only != nil && r.fault != nil {
 		c.answered++
 		c.finish(only, parseFault(r.fault))
@@ -418,10 +461,12 @@ func (c *wsConn) notify(r *response) {
 	if !strings.HasSuffix(string(r.method), "_subscription") || json.Unmarshal(r.params, &p) != nil {
 		return
 	}
+
 	select { // only the reader sends
 	case <-c.heads:
 	default:
 	}
+
 	c.heads <- p.Result
 }
 

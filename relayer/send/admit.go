@@ -19,7 +19,8 @@ import (
 const selectDismissed = `
 	select command_id, cancel_requested
 	  from commands
-	 where chain_id = @chain and sender = @sender and state in ('accepted', 'held') and (expires_at <= clock_timestamp() or cancel_requested)
+	 where chain_id = @chain and sender = @sender and state in ('accepted', 'held')
+		and (expires_at <= clock_timestamp() or cancel_requested)
 	 order by seq
 	 limit 500`
 
@@ -35,11 +36,13 @@ func (s *Sender) dismiss(ctx context.Context) error {
 		if cancelled {
 			e.state, e.code, e.detail = command.Cancelled, command.CodeCancelled, ""
 		}
+
 		return e, err
 	})
 	if err != nil {
 		return fmt.Errorf("read what expired of sender %s: %w", s.store.sender, err)
 	}
+
 	return s.end(ctx, endings)
 }
 
@@ -49,31 +52,39 @@ func (s *Sender) end(ctx context.Context, endings []ending) error {
 	if err != nil {
 		return err
 	}
+
 	for _, a := range answers {
 		s.cfg.Metrics.answered(a)
-		s.log.InfoContext(ctx, "command answered", slog.String("command", a.CommandID), slog.String("state", string(a.State)), slog.String("code", a.Code), slog.String("tx", a.Transaction))
+		s.log.InfoContext(ctx, "command answered", slog.String("command", a.CommandID),
+			slog.String("state", string(a.State)), slog.String("code", a.Code), slog.String("tx", a.Transaction))
 	}
+
 	return nil
 }
 
-// lookAhead is how many waiting commands are looked at beyond those that there is room for: some of them cannot be sent yet.
+// lookAhead is how many waiting commands are looked at beyond those that there is room for: some of
+// them cannot be sent yet.
 const lookAhead = 16
 
-// admit takes waiting commands as far as there is room: what is done already or impossible is answered, what cannot be sent yet is held, the others get
-// nonces, are signed and sent. It says whether there may be more to do at once.
+// admit takes waiting commands as far as there is room: what is done already or impossible is
+// answered, what cannot be sent yet is held, the others get nonces, are signed and sent. It says
+// whether there may be more to do at once.
 func (s *Sender) admit(ctx context.Context, account *account, flights []*flight) (more bool, err error) {
 	limit := s.cfg.Limits.MaxInFlight
 	if s.delegated {
 		limit = 1
 	}
+
 	room := limit - len(flights)
 	if account.State != "active" || room <= 0 || s.look.Final < uint64(account.WaitFinal) {
 		return false, nil
 	}
+
 	all, err := s.store.waiting(ctx, room+lookAhead)
 	if err != nil || len(all) == 0 {
 		return false, err
 	}
+
 	fees, err := s.fees(ctx)
 	if err != nil {
 		return false, err
@@ -83,17 +94,21 @@ func (s *Sender) admit(ctx context.Context, account *account, flights []*flight)
 	for _, f := range flights {
 		t.funds.Sub(t.funds, s.exposure(f))
 	}
+
 	if err := t.sort(ctx, all); err != nil {
 		return false, err
 	}
+
 	if err := errors.Join(s.end(ctx, t.endings), s.store.hold(ctx, t.holds)); err != nil {
 		return false, err
 	}
+
 	if len(t.picks) > 0 {
 		if err := s.launch(ctx, t.picks); err != nil {
 			return false, err
 		}
 	}
+
 	return len(all) == room+lookAhead, nil
 }
 
@@ -103,10 +118,12 @@ func (s *Sender) exposure(f *flight) *big.Int {
 	if newest == nil {
 		return s.budget(f.MaxFee)
 	}
+
 	sum := newest.Fee.worst(newest.Gas)
 	if newest.Purpose == purposeCall && f.Value != nil {
 		sum.Add(sum, f.Value)
 	}
+
 	return sum
 }
 
@@ -116,18 +133,22 @@ func (s *Sender) launch(ctx context.Context, picks []pick) error {
 	if err != nil {
 		return err
 	}
+
 	holds := make([]hold, len(short))
 	for i, p := range short {
 		holds[i] = hold{p.id, command.CodeBudget, "the sender's budget of the day is used up", time.Minute}
 		s.cfg.Metrics.budget.WithLabelValues(s.cfg.Name).Inc()
 	}
+
 	if err := s.store.hold(ctx, holds); err != nil || given == 0 {
 		return err
 	}
+
 	_, flights, err := s.store.load(ctx)
 	if err != nil {
 		return err
 	}
+
 	return s.care(ctx, slices.DeleteFunc(flights, func(f *flight) bool { return f.newest() != nil }))
 }
 
@@ -152,31 +173,39 @@ func (t *triage) sort(ctx context.Context, all []*waiting) error {
 		if w.Expired || w.Cancelled { // answered at the next round
 			continue
 		}
+
 		message, err := command.Parse(w.Message)
 		if err != nil {
 			return fmt.Errorf("read the stored command %s: %w", w.ID, err)
 		}
+
 		if t.known(w, message.Args) {
 			continue
 		}
+
 		c, err := call(s.address, s.cfg.Factory, w.Kind, w.Escrow, message.Args)
 		if err != nil {
 			return fmt.Errorf("encode the call of command %s: %w", w.ID, err)
 		}
+
 		if len(try) < t.room+lookAhead/2 {
 			try, calls = append(try, w), append(calls, c)
 		}
 	}
+
 	if len(try) == 0 {
 		return nil
 	}
+
 	results, err := s.cfg.Chain.Simulate(ctx, s.looked, calls)
 	if err != nil {
 		return err
 	}
+
 	for i, w := range try {
 		t.tried(w, results[i])
 	}
+
 	return nil
 }
 
@@ -187,7 +216,8 @@ func (t *triage) known(w *waiting, args *command.CreateArgs) bool {
 	case command.Create:
 		if w.Registered {
 			s := t.sender
-			done = strings.EqualFold(w.Payer, text(s.address)) && strings.EqualFold(w.Payee, text(args.Payee)) && w.Amount.Cmp(args.Amount) == 0 &&
+			done = strings.EqualFold(w.Payer, text(s.address)) && strings.EqualFold(w.Payee, text(args.Payee)) &&
+				w.Amount.Cmp(args.Amount) == 0 &&
 				w.Required == int(args.ApprovalsRequired) && (w.Arbiter == "" || strings.EqualFold(w.Arbiter, text(args.Arbiter)))
 			if !done {
 				impossible = command.CodeWrongEscrow
@@ -205,18 +235,23 @@ func (t *triage) known(w *waiting, args *command.CreateArgs) bool {
 			impossible = command.CodeSettled
 		}
 	}
+
 	switch {
 	case done:
-		t.endings = append(t.endings, ending{id: w.ID, state: command.Already, eventID: w.EventID, block: w.EventBlock, blockHash: w.EventHash})
+		t.endings = append(t.endings, ending{id: w.ID, state: command.Already, eventID: w.EventID, block: w.EventBlock,
+			blockHash: w.EventHash})
 	case impossible == command.CodeSettled:
-		t.endings = append(t.endings, ending{id: w.ID, state: command.Refused, code: impossible, detail: "the escrow was " + w.Status})
+		t.endings = append(t.endings, ending{id: w.ID, state: command.Refused, code: impossible, detail: "the escrow was " +
+			w.Status})
 	case impossible != "":
-		t.endings = append(t.endings, ending{id: w.ID, state: command.Refused, code: impossible, detail: "the escrow exists, with other parties or terms"})
+		t.endings = append(t.endings, ending{id: w.ID, state: command.Refused, code: impossible,
+			detail: "the escrow exists, with other parties or terms"})
 	case w.Kind != command.Create && !w.Registered:
 		t.hold(w, command.CodeUnknownEscrow, "the factory has deployed no such escrow in a final block")
 	default:
 		return false
 	}
+
 	return true
 }
 
@@ -231,13 +266,15 @@ func (t *triage) tried(w *waiting, r Simulation) {
 		t.hold(w, command.CodeBalance, "the sender's account cannot pay")
 		return
 	case r.Reverts != nil && unauthorised(r.Reverts.Reason) && !r.AtHead:
-		t.endings = append(t.endings, ending{id: w.ID, state: command.Refused, code: command.CodeUnauthorised, detail: r.Reverts.Reason})
+		t.endings = append(t.endings, ending{id: w.ID, state: command.Refused, code: command.CodeUnauthorised,
+			detail: r.Reverts.Reason})
 		return
 	case r.Reverts != nil:
 		t.hold(w, command.CodeReverts, r.Reverts.Reason)
 		return
 	case w.Kind == command.Create && common.BytesToAddress(r.Output) != w.Escrow:
-		t.endings = append(t.endings, ending{id: w.ID, state: command.Refused, code: command.CodeWrongEscrow, detail: "the factory would deploy it at " + common.BytesToAddress(r.Output).Hex()})
+		t.endings = append(t.endings, ending{id: w.ID, state: command.Refused, code: command.CodeWrongEscrow,
+			detail: "the factory would deploy it at " + common.BytesToAddress(r.Output).Hex()})
 		return
 	}
 
@@ -249,17 +286,20 @@ func (t *triage) tried(w *waiting, r Simulation) {
 		t.hold(w, command.CodeUnderpriced, fmt.Sprintf("the chain asks for up to %s wei", worst))
 		s.cfg.Metrics.underpriced.WithLabelValues(s.cfg.Name).Inc()
 	case need.Cmp(t.funds) > 0:
-		t.hold(w, command.CodeBalance, fmt.Sprintf("the sender's account lacks up to %s wei", new(big.Int).Sub(need, t.funds)))
+		t.hold(w, command.CodeBalance, fmt.Sprintf("the sender's account lacks up to %s wei",
+			new(big.Int).Sub(need, t.funds)))
 	case len(t.picks) < t.room:
 		t.funds.Sub(t.funds, need)
 		t.picks = append(t.picks, pick{id: w.ID, gas: gas, worst: worst, value: w.Value})
 	}
 }
 
-// gasLimit leaves room above an estimate: the last approval also releases if the time has come meanwhile, and a payee's contract may do more then. It stays
-// below what one transaction may have (EIP-7825).
+// gasLimit leaves room above an estimate: the last approval also releases if the time has come
+// meanwhile, and a payee's contract may do more then. It stays below what one transaction may have
+// (EIP-7825).
 func gasLimit(kind command.Kind, estimate uint64) uint64 {
-	extra := map[command.Kind]uint64{command.Approve: 150_000, command.Release: 50_000, command.Refund: 50_000, command.Create: 100_000}[kind]
+	extra := map[command.Kind]uint64{command.Approve: 150_000, command.Release: 50_000, command.Refund: 50_000,
+		command.Create: 100_000}[kind]
 	return min(estimate+estimate/4+extra, 1<<24)
 }
 
@@ -278,6 +318,7 @@ func (t *triage) hold(w *waiting, code, detail string) {
 	case code == command.CodeUnknownEscrow:
 		most = maxPauseNew
 	}
+
 	pause := min(time.Second<<min(w.Holds, 20), most)
 	t.holds = append(t.holds, hold{w.ID, code, detail[:min(len(detail), 2*maxReason)], pause})
 }

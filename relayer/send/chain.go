@@ -15,8 +15,9 @@ type View struct {
 	Ready  bool
 }
 
-// Chain is what a sender needs of the chain. Nodes may lie, lag and forget: whoever implements it checks each answer against the question, and
-// asks another node where one is behind. It may be used concurrently.
+// Chain is what a sender needs of the chain. Nodes may lie, lag and forget: whoever implements it
+// checks each answer against the question, and asks another node where one is behind. It may be
+// used concurrently.
 type Chain interface {
 	View() View
 	// Changed is closed when View may have changed.
@@ -30,7 +31,8 @@ type Chain interface {
 	Receipts(ctx context.Context, target uint64, hashes []common.Hash) ([]*Receipt, error)
 	// Hashes are those of the canonical blocks; zero where the chain does not reach so far.
 	Hashes(ctx context.Context, numbers []uint64) ([]common.Hash, error)
-	// Broadcast sends each transaction to every endpoint. The results are by transaction, then by endpoint; nil: accepted, or known already.
+	// Broadcast sends each transaction to every endpoint. The results are by transaction, then by
+	// endpoint; nil: accepted, or known already.
 	Broadcast(ctx context.Context, raws [][]byte) [][]error
 }
 

@@ -21,7 +21,9 @@ func (f Fees) first() price {
 	if f.Base == nil {
 		return price{Cap: new(big.Int).Set(f.Tip)}
 	}
+
 	limit := new(big.Int).Lsh(f.Base, 1)
+
 	return price{Cap: limit.Add(limit, f.Tip), Tip: new(big.Int).Set(f.Tip)}
 }
 
@@ -30,39 +32,47 @@ func (f Fees) enough(p price) bool {
 	if f.Base == nil {
 		return p.Cap.Cmp(f.Tip) >= 0
 	}
+
 	return p.Cap.Cmp(f.Base) > 0
 }
 
 // errCap means that the next offer would exceed what may be paid.
 var errCap = errors.New("the fee cap is reached")
 
-// raise is the offer that replaces another one: at least an eighth more of both fees, since nodes refuse less than a tenth, and at least what the
-// chain asks for now. With gas for at most budget; errCap if not even the eighth fits.
+// raise is the offer that replaces another one: at least an eighth more of both fees, since nodes
+// refuse less than a tenth, and at least what the chain asks for now. With gas for at most budget;
+// errCap if not even the eighth fits.
 func (f Fees) raise(old price, gas uint64, budget *big.Int) (price, error) {
 	most := new(big.Int).Div(budget, new(big.Int).SetUint64(gas))
 	least := eighthMore(old.Cap)
 	if least.Cmp(most) > 0 {
 		return price{}, errCap
 	}
+
 	want := f.first()
 	next := price{Cap: larger(want.Cap, least)}
 	if next.Cap.Cmp(most) > 0 {
 		next.Cap = most
 	}
+
 	if old.Tip == nil { // a transaction is replaced by one of its own type: pools compare both fees
 		return next, nil
 	}
-	// A tip is small beside the base fee, and what a node ignores for its tip would take long to grow by eighths: it doubles.
+
+	// A tip is small beside the base fee, and what a node ignores for its tip would take long to grow
+	// by eighths: it doubles.
 	next.Tip = larger(new(big.Int).Lsh(old.Tip, 1), eighthMore(old.Tip))
 	if want.Tip != nil {
 		next.Tip = larger(want.Tip, next.Tip)
 	}
+
 	if next.Tip.Cmp(next.Cap) > 0 {
 		next.Tip = new(big.Int).Set(next.Cap)
 		if next.Tip.Cmp(eighthMore(old.Tip)) < 0 {
 			return price{}, errCap
 		}
 	}
+
 	return next, nil
 }
 
@@ -73,6 +83,7 @@ func eighthMore(n *big.Int) *big.Int {
 	if more.Sign() == 0 {
 		more.SetInt64(1)
 	}
+
 	return more.Add(more, n)
 }
 
@@ -80,6 +91,7 @@ func larger(a, b *big.Int) *big.Int {
 	if a.Cmp(b) >= 0 {
 		return new(big.Int).Set(a)
 	}
+
 	return new(big.Int).Set(b)
 }
 

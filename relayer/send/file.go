@@ -46,10 +46,12 @@ func OpenAccounts(path string) ([]Account, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the senders file: %w", err)
 	}
+
 	accounts, err := ParseAccounts(content)
 	if err != nil {
 		return nil, fmt.Errorf("senders file %s: %w", path, err)
 	}
+
 	return accounts, nil
 }
 
@@ -61,11 +63,13 @@ func ParseAccounts(content []byte) ([]Account, error) {
 	if err := d.Decode(&f); err != nil {
 		return nil, fmt.Errorf("not a list of senders: %w", err)
 	}
+
 	var errs []error
 	say := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if len(f.Senders) == 0 {
 		say("it names no sender")
 	}
+
 	seen := map[common.Address]bool{}
 	var accounts []Account
 	for i, s := range f.Senders {
@@ -81,29 +85,37 @@ func ParseAccounts(content []byte) ([]Account, error) {
 		case (s.Keystore == "") != (s.PasswordFile == ""):
 			say("%s needs password_file together with keystore", who)
 		}
+
 		seen[s.Address] = true
 		a.Limits.MaxInFlight = defaultInFlight
 		if s.MaxInFlight != nil {
 			a.Limits.MaxInFlight = *s.MaxInFlight
 		}
+
 		if a.Limits.MaxInFlight < 1 || a.Limits.MaxInFlight > 64 {
 			say("%s: max_in_flight must be 1 to 64", who)
 		}
+
 		for _, x := range []struct {
 			field, text, missing string
 			to                   **big.Int
-		}{{"max_fee", s.MaxFee, "", &a.Limits.MaxFee}, {"day_fees", s.DayFees, "", &a.Limits.DayFees}, {"day_value", s.DayValue, "0", &a.Limits.DayValue}} {
+		}{{"max_fee", s.MaxFee, "", &a.Limits.MaxFee}, {"day_fees", s.DayFees, "", &a.Limits.DayFees},
+			{"day_value", s.DayValue, "0", &a.Limits.DayValue}} {
 			text := x.text
 			if text == "" {
 				text = x.missing
 			}
+
 			if text == "" || len(text) > 77 || strings.Trim(text, "0123456789") != "" {
 				say("%s: %s %q must be wei, as a decimal number in a string", who, x.field, x.text)
 				continue
 			}
+
 			*x.to, _ = new(big.Int).SetString(text, 10)
 		}
+
 		accounts = append(accounts, a)
 	}
+
 	return accounts, errors.Join(errs...)
 }

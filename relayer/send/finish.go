@@ -25,7 +25,8 @@ type ending struct {
 	eventID      string
 }
 
-// setEnded writes the final state, under which no more is changed unless a deep reorganisation takes it back. What is not under way any more is left alone.
+// setEnded writes the final state, under which no more is changed unless a deep reorganisation
+// takes it back. What is not under way any more is left alone.
 const setEnded = `
 	update commands c
 	   set state = e.state, code = e.code, detail = e.detail, tx_hash = nullif(e.tx, ''), block_number = e.block, block_hash = e.block_hash, fee_paid = e.fee,
@@ -42,7 +43,8 @@ const setEnded = `
 const dropClaims = `
 	delete from command_claims k
 	 using commands c
-	 where k.chain_id = @chain and k.command_id = any(@ids) and c.chain_id = k.chain_id and c.command_id = k.command_id and c.state not in ('done', 'done_late')`
+	 where k.chain_id = @chain and k.command_id = any(@ids) and c.chain_id = k.chain_id and c.command_id = k.command_id
+		and c.state not in ('done', 'done_late')`
 
 const giveBack = `
 	update senders set spent_fees = greatest(spent_fees - @fees, 0), spent_value = greatest(spent_value - @value, 0), updated_at = now()
@@ -53,43 +55,54 @@ func (s *store) finish(ctx context.Context, endings []ending) (answers []command
 	if len(endings) == 0 {
 		return nil, nil
 	}
+
 	n := len(endings)
-	ids, states, codes, details, txs := make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+	ids, states, codes, details, txs := make([]string, n), make([]string, n), make([]string, n), make([]string, n),
+		make([]string, n)
 	blocks, hashes, fees, events := make([]*int64, n), make([]*string, n), make([]pgtype.Numeric, n), make([]string, n)
 	for i, e := range endings {
 		ids[i], states[i], codes[i], details[i], txs[i] = e.id, string(e.state), e.code, e.detail, e.tx
 		blocks[i], hashes[i], fees[i], events[i] = e.block, e.blockHash, numeric(e.feePaid), e.eventID
 	}
+
 	err = s.write(ctx, "store final states", func(ctx context.Context, tx pgx.Tx, _ *account) error {
 		answers = nil
 		freeFees, freeValue := new(big.Int), new(big.Int)
 		rows, _ := tx.Query(ctx, setEnded, s.args(pgx.StrictNamedArgs{
-			"ids": ids, "states": states, "codes": codes, "details": details, "txs": txs, "blocks": blocks, "block_hashes": hashes, "fees": fees, "event_ids": events,
+			"ids": ids, "states": states, "codes": codes, "details": details, "txs": txs, "blocks": blocks,
+			"block_hashes": hashes, "fees": fees, "event_ids": events,
 		}))
 		answers, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (command.Answer, error) {
 			a, fees, value, err := scanAnswer(row)
 			freeFees.Add(freeFees, fees)
 			freeValue.Add(freeValue, value)
+
 			return a, err
 		})
 		if err != nil || len(answers) == 0 {
 			return err
 		}
+
 		if err := reply.Insert(ctx, tx, s.chainID, answers); err != nil {
 			return err
 		}
+
 		if _, err := tx.Exec(ctx, dropClaims, pgx.StrictNamedArgs{"chain": s.chainID, "ids": ids}); err != nil {
 			return err
 		}
+
 		if freeFees.Sign() == 0 && freeValue.Sign() == 0 {
 			return nil
 		}
+
 		_, err = tx.Exec(ctx, giveBack, s.args(pgx.StrictNamedArgs{"fees": numeric(freeFees), "value": numeric(freeValue)}))
+
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
+
 	return answers, nil
 }
 
@@ -97,15 +110,18 @@ func scanAnswer(row pgx.CollectableRow) (a command.Answer, fees, value *big.Int,
 	var reopened int
 	var block *int64
 	var paid, freeFees, freeValue pgtype.Numeric
-	err = row.Scan(&a.CommandID, &a.Kind, &a.Sender, &a.Escrow, &a.State, &a.Code, &a.Detail, &a.Winner, &a.Reference, &a.ReplyTo, &reopened, &a.Transaction,
+	err = row.Scan(&a.CommandID, &a.Kind, &a.Sender, &a.Escrow, &a.State, &a.Code, &a.Detail, &a.Winner, &a.Reference,
+		&a.ReplyTo, &reopened, &a.Transaction,
 		&block, &a.BlockHash, &paid, &a.EventID, &freeFees, &freeValue)
 	a.Revision = 2*reopened + 1
 	if block != nil {
 		a.Block = *block
 	}
+
 	if paid.Valid {
 		a.FeePaid = integer(paid).String()
 	}
+
 	return a, integer(freeFees), integer(freeValue), err
 }
 
@@ -118,7 +134,8 @@ type restingBlock struct {
 const selectBlocks = `
 	select distinct block_number, block_hash
 	  from commands
-	 where chain_id = @chain and sender = @sender and block_number is not null and block_number < @below and answered_at is not null
+	 where chain_id = @chain and sender = @sender and block_number is not null and block_number < @below
+		and answered_at is not null
 	 order by block_number desc
 	 limit 50`
 
@@ -132,11 +149,13 @@ func (s *store) answeredBelow(ctx context.Context, below uint64) ([]restingBlock
 		var hash string
 		err = row.Scan(&number, &hash)
 		b.number, b.hash = uint64(number), common.HexToHash(hash)
+
 		return b, err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read the answers of sender %s: %w", s.sender, err)
 	}
+
 	return all, nil
 }
 
@@ -150,7 +169,8 @@ const setReopened = `
 	returning c.command_id, c.kind, c.sender, c.escrow, 'reopened', c.code, c.detail, '', c.reference, c.reply_to, c.reopened, '', c.block_number, '', c.fee_paid, '',
 	       0::numeric, 0::numeric`
 
-// reopen says that the answers that rest on blocks are void and makes their commands open again. Their claims come back where nobody else has them; elsewhere the chain decides.
+// reopen says that the answers that rest on blocks are void and makes their commands open again.
+// Their claims come back where nobody else has them; elsewhere the chain decides.
 func (s *store) reopen(ctx context.Context, blocks []string) (n int, err error) {
 	err = s.write(ctx, "reopen commands", func(ctx context.Context, tx pgx.Tx, _ *account) error {
 		rows, _ := tx.Query(ctx, setReopened, s.args(pgx.StrictNamedArgs{"blocks": blocks}))
@@ -162,11 +182,13 @@ func (s *store) reopen(ctx context.Context, blocks []string) (n int, err error) 
 		if err != nil {
 			return err
 		}
+
 		n = len(answers)
 		ids := make([]string, n)
 		for i, a := range answers {
 			ids[i] = a.CommandID
 		}
+
 		const claimAgain = `
 			insert into command_claims (chain_id, escrow, effect, command_id)
 			select chain_id, escrow, effect, command_id from commands where chain_id = $1 and command_id = any($2)
@@ -174,7 +196,9 @@ func (s *store) reopen(ctx context.Context, blocks []string) (n int, err error) 
 		if _, err := tx.Exec(ctx, claimAgain, s.chainID, ids); err != nil {
 			return err
 		}
+
 		return reply.Insert(ctx, tx, s.chainID, answers)
 	})
+
 	return n, err
 }

@@ -59,13 +59,16 @@ func newWorld(t *testing.T, node testchain.Node) *world {
 	w.wallet, err = testchain.OpenWallet(t.Context(), node.HTTP(), node.Accounts()[1])
 	require.NoError(t, err)
 	t.Cleanup(w.wallet.Close)
-	everything := `{"requesters":[{"name":"test","address":"` + w.requester.Address.Hex() + `","allow":[{"sender":"` + w.sender.Address.Hex() +
+	everything := `{"requesters":[{"name":"test","address":"` + w.requester.Address.Hex() + `","allow":[{"sender":"` +
+		w.sender.Address.Hex() +
 		`","kinds":["approve","release","refund","create"],"max_value":"1000000","max_fee":"1000000000000000000"}]}]}`
 	policy, err := intake.ParsePolicy([]byte(everything))
 	require.NoError(t, err)
-	w.intake, err = intake.New(intake.Config{DB: w.db, ChainID: node.ChainID().Int64(), Factory: w.contracts.Factory, Policy: policy})
+	w.intake, err = intake.New(intake.Config{DB: w.db, ChainID: node.ChainID().Int64(), Factory: w.contracts.Factory,
+		Policy: policy})
 	require.NoError(t, err)
 	w.run(w.intake.Run)
+
 	return w
 }
 
@@ -80,7 +83,8 @@ func newWorldWithout(t *testing.T, node testchain.Node) *world {
 	t.Cleanup(w.rpc.Close)
 
 	w.source, err = source.New(source.Config{
-		URLs: []string{node.HTTP()}, ChainID: node.ChainID().Uint64(), Finality: source.Confirmations, Confirmations: confirmations, PollInterval: 20 * time.Millisecond,
+		URLs: []string{node.HTTP()}, ChainID: node.ChainID().Uint64(), Finality: source.Confirmations,
+		Confirmations: confirmations, PollInterval: 20 * time.Millisecond,
 	})
 	require.NoError(t, err)
 	w.run(func(ctx context.Context) error { return w.source.Run(ctx) })
@@ -93,11 +97,13 @@ func newWorldWithout(t *testing.T, node testchain.Node) *world {
 func (w *world) raw(nonce, gas uint64, fee *big.Int) []byte {
 	w.t.Helper()
 	tx, err := types.SignNewTx(w.sender.Key, types.LatestSignerForChainID(w.node.ChainID()), &types.DynamicFeeTx{
-		ChainID: w.node.ChainID(), Nonce: nonce, GasTipCap: fee, GasFeeCap: fee, Gas: gas, To: &common.Address{1}, Value: new(big.Int),
+		ChainID: w.node.ChainID(), Nonce: nonce, GasTipCap: fee, GasFeeCap: fee, Gas: gas, To: &common.Address{1},
+		Value: new(big.Int),
 	})
 	require.NoError(w.t, err)
 	raw, err := tx.MarshalBinary()
 	require.NoError(w.t, err)
+
 	return raw
 }
 
@@ -112,21 +118,26 @@ func (w *world) run(f func(context.Context) error) (stop func()) {
 	})
 	stop = func() { cancel(); wg.Wait() }
 	w.t.Cleanup(stop)
+
 	return stop
 }
 
-// escrow makes an escrow of the payer, for the sender, that is due at once and needs one approval; and registers it as the relayer would.
+// escrow makes an escrow of the payer, for the sender, that is due at once and needs one approval;
+// and registers it as the relayer would.
 func (w *world) escrow(required uint8, delay int64) common.Address {
 	w.t.Helper()
 	factory := contracts.NewEscrowFactory()
 	receipts, err := w.wallet.Transact(w.t.Context(), w.node, 0, testchain.Call{
-		To: &w.contracts.Factory, Data: factory.PackCreateEscrow(w.sender.Address, big.NewInt(delay), required, common.Address{}), Value: big.NewInt(7),
+		To: &w.contracts.Factory, Data: factory.PackCreateEscrow(w.sender.Address, big.NewInt(delay), required,
+			common.Address{}), Value: big.NewInt(7),
 	})
 	require.NoError(w.t, err)
 	last := receipts[0].Logs[len(receipts[0].Logs)-1]
 	escrow := common.BytesToAddress(last.Topics[1][:])
 	w.mine(confirmations)
-	register(w.t, w.db, w.node.ChainID().Int64(), escrow, w.wallet0(), w.sender.Address, 7, required, receipts[0].BlockNumber.Int64())
+	register(w.t, w.db, w.node.ChainID().Int64(), escrow, w.wallet0(), w.sender.Address, 7, required,
+		receipts[0].BlockNumber.Int64())
+
 	return escrow
 }
 
@@ -142,14 +153,18 @@ func (w *world) command(kind command.Kind, escrow common.Address, change func(*c
 	w.t.Helper()
 	w.salt++
 	c := command.Command{
-		ChainID: w.node.ChainID().Uint64(), Factory: w.contracts.Factory, Kind: kind, Sender: w.sender.Address, Escrow: escrow,
-		ExpiresAt: uint64(time.Now().Add(time.Hour).Unix()), MaxFee: big.NewInt(1e17), Reference: "r", Salt: common.BigToHash(big.NewInt(w.salt)),
+		ChainID: w.node.ChainID().Uint64(), Factory: w.contracts.Factory, Kind: kind, Sender: w.sender.Address,
+		Escrow:    escrow,
+		ExpiresAt: uint64(time.Now().Add(time.Hour).Unix()), MaxFee: big.NewInt(1e17), Reference: "r",
+		Salt: common.BigToHash(big.NewInt(w.salt)),
 	}
 	if change != nil {
 		change(&c)
 	}
+
 	s, err := c.Sign(w.requester.Key)
 	require.NoError(w.t, err)
+
 	return s
 }
 
@@ -160,6 +175,7 @@ func (w *world) take(all ...*command.Signed) []intake.Verdict {
 	require.NoError(w.t, err)
 	verdicts, err := w.intake.Take(w.t.Context(), body, false)
 	require.NoError(w.t, err)
+
 	return verdicts
 }
 
@@ -167,14 +183,18 @@ func (w *world) accept(c *command.Signed) common.Hash {
 	w.t.Helper()
 	v := w.take(c)[0]
 	require.Contains(w.t, []command.State{command.Accepted, command.Held}, v.Answer.State, "%+v", v)
+
 	return c.ID()
 }
 
 func (w *world) config() send.Config {
 	return send.Config{
-		DB: w.db, ChainID: w.node.ChainID().Int64(), InstanceID: "a", Factory: w.contracts.Factory, Chain: w.nodes, Signer: sign.NewLocal(w.sender.Key),
-		Limits:  send.Limits{MaxInFlight: 16, MaxFee: big.NewInt(1e17), DayFees: big.NewInt(1e18), DayValue: big.NewInt(1e18)},
-		Metrics: send.NewMetrics(prometheus.NewRegistry(), nil), Log: slog.New(slog.NewTextHandler(w.t.Output(), &slog.HandlerOptions{Level: slog.LevelInfo})),
+		DB: w.db, ChainID: w.node.ChainID().Int64(), InstanceID: "a", Factory: w.contracts.Factory, Chain: w.nodes,
+		Signer: sign.NewLocal(w.sender.Key),
+		Limits: send.Limits{MaxInFlight: 16, MaxFee: big.NewInt(1e17), DayFees: big.NewInt(1e18),
+			DayValue: big.NewInt(1e18)},
+		Metrics: send.NewMetrics(prometheus.NewRegistry(), nil),
+		Log:     slog.New(slog.NewTextHandler(w.t.Output(), &slog.HandlerOptions{Level: slog.LevelInfo})),
 	}
 }
 
@@ -184,8 +204,10 @@ func (w *world) start(change func(*send.Config)) (stop func()) {
 	if change != nil {
 		change(&cfg)
 	}
+
 	s, err := send.New(cfg)
 	require.NoError(w.t, err)
+
 	return w.run(func(ctx context.Context) error { return s.Run(ctx, make(chan struct{})) })
 }
 
@@ -195,6 +217,7 @@ func (w *world) answer(id common.Hash) command.Answer {
 	a, ok, err := w.intake.Lookup(w.t.Context(), id)
 	require.NoError(w.t, err)
 	require.True(w.t, ok)
+
 	return a
 }
 
@@ -209,11 +232,14 @@ func (w *world) await(id common.Hash, mining bool, states ...command.State) comm
 				return true
 			}
 		}
+
 		if mining {
 			w.mine(1)
 		}
+
 		return false
 	}, patience, 20*time.Millisecond, "last: %+v", &a)
+
 	return a
 }
 
@@ -230,7 +256,9 @@ func (w *world) replies(id common.Hash) (states []command.State) {
 		require.NoError(w.t, err)
 		states = append(states, a.State)
 	}
+
 	require.NoError(w.t, rows.Err())
+
 	return states
 }
 
@@ -255,6 +283,7 @@ func (w *world) sent() map[uint64]common.Hash {
 			}
 		}
 	}
+
 	return found
 }
 
@@ -262,6 +291,7 @@ func (w *world) receipt(hash common.Hash) *types.Receipt {
 	w.t.Helper()
 	var r *types.Receipt
 	require.NoError(w.t, w.rpc.CallContext(w.t.Context(), &r, "eth_getTransactionReceipt", hash))
+
 	return r
 }
 
@@ -281,12 +311,17 @@ func startSim(t *testing.T) testchain.Node {
 	t.Helper()
 	node, err := testchain.StartSim(testchain.Options{Seed: 7})
 	require.NoError(t, err)
+
 	return node
 }
 
-// createAddress is where createEscrowDeterministic would put an escrow: CREATE2 of the contract's code with its arguments.
+// createAddress is where createEscrowDeterministic would put an escrow: CREATE2 of the contract's
+// code with its arguments.
 func (w *world) createAddress(args *command.CreateArgs) common.Address {
-	init := append(common.FromHex(contracts.EscrowMetaData.Bin), contracts.NewEscrow().PackConstructor(w.sender.Address, args.Payee, args.ReleaseDelay, args.ApprovalsRequired, args.Arbiter)...)
+	init := append(common.FromHex(contracts.EscrowMetaData.Bin),
+		contracts.NewEscrow().PackConstructor(w.sender.Address, args.Payee, args.ReleaseDelay, args.ApprovalsRequired,
+			args.Arbiter)...)
+
 	return crypto.CreateAddress2(w.contracts.Factory, args.Salt, crypto.Keccak256(init))
 }
 
@@ -294,7 +329,9 @@ func (w *world) createAddress(args *command.CreateArgs) common.Address {
 func (w *world) awaitLook() {
 	w.t.Helper()
 	target := w.nodes.View().Target
-	require.Eventually(w.t, func() bool { return w.int(`select coalesce(max(checked_block), 0) from senders`) >= int(target) }, patience, 10*time.Millisecond)
+	require.Eventually(w.t,
+		func() bool { return w.int(`select coalesce(max(checked_block), 0) from senders`) >= int(target) }, patience,
+		10*time.Millisecond)
 }
 
 // steal replaces the transaction of a nonce in the pool by one that the sender's key signed elsewhere.
@@ -308,5 +345,6 @@ func (w *world) head() int {
 	w.t.Helper()
 	var head hexutil.Uint64
 	require.NoError(w.t, w.rpc.CallContext(w.t.Context(), &head, "eth_blockNumber"))
+
 	return int(head)
 }

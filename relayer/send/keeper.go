@@ -19,8 +19,8 @@ import (
 // KeeperName is the requester of the commands that the relayer makes itself.
 const KeeperName = "keeper"
 
-// Keeper makes a release command for each escrow that is approved and due. Anybody may create escrows, so each of its limits is there to keep others from
-// making it spend. It never refunds.
+// Keeper makes a release command for each escrow that is approved and due. Anybody may create
+// escrows, so each of its limits is there to keep others from making it spend. It never refunds.
 type Keeper struct {
 	MinAmount *big.Int         // wei: smaller escrows are left alone
 	MaxFee    *big.Int         // wei: of one release
@@ -32,18 +32,21 @@ type Keeper struct {
 	looked time.Time // of its sender's goroutine alone
 }
 
-// selectDue finds what is due. After a release that came to nothing an escrow is left alone for an hour, then two, four, up to a month: a payee that
-// refuses ether never takes it.
+// selectDue finds what is due. After a release that came to nothing an escrow is left alone for an
+// hour, then two, four, up to a month: a payee that refuses ether never takes it.
 const selectDue = `
 	select r.escrow
 	  from escrow_records r
-	 where r.chain_id = @chain and r.status in ('created', 'approved') and r.approvals_required > 0 and r.approvals >= r.approvals_required
+	 where r.chain_id = @chain and r.status in ('created', 'approved') and r.approvals_required > 0
+		and r.approvals >= r.approvals_required
 	   and r.release_time <= extract(epoch from clock_timestamp()) and r.amount >= @min
 	   and (cardinality(@payers::text[]) = 0 or lower(r.payer) = any(@payers))
-	   and not exists (select from command_claims k where k.chain_id = r.chain_id and k.escrow = r.escrow and k.effect = 'settle')
+	   and not exists (select from command_claims k where k.chain_id = r.chain_id and k.escrow = r.escrow
+		and k.effect = 'settle')
 	   and not exists (
 	       select from (select count(*) as n, max(c.answered_at) as last from commands c
-	                     where c.chain_id = r.chain_id and c.escrow = r.escrow and c.requester = 'keeper' and c.answered_at is not null) failed
+	                     where c.chain_id = r.chain_id and c.escrow = r.escrow and c.requester = 'keeper'
+		and c.answered_at is not null) failed
 	        where failed.n > 0 and failed.last + least(interval '1 hour' * power(2, least(failed.n, 20) - 1), interval '30 days') > clock_timestamp())
 	 order by r.release_time
 	 limit @limit`
@@ -72,12 +75,15 @@ func (k *Keeper) propose(ctx context.Context, s *Sender) error {
 	if every == 0 {
 		every = time.Minute
 	}
+
 	if batch == 0 {
 		batch = 64
 	}
+
 	if time.Since(k.looked) < every {
 		return nil
 	}
+
 	k.looked = time.Now()
 	made := 0
 	err := s.store.write(ctx, "make the keeper's commands", func(ctx context.Context, tx pgx.Tx, a *account) error {
@@ -87,9 +93,11 @@ func (k *Keeper) propose(ctx context.Context, s *Sender) error {
 		if a.State != "active" {
 			return nil
 		}
+
 		if err := tx.QueryRow(ctx, keeperOpen, s.store.args(pgx.StrictNamedArgs{})).Scan(&open, &sum); err != nil {
 			return err
 		}
+
 		spent := integer(sum)
 		left := new(big.Int).Sub(k.DayFees, spent)
 		affordable := new(big.Int).Div(left, k.MaxFee)
@@ -97,32 +105,40 @@ func (k *Keeper) propose(ctx context.Context, s *Sender) error {
 		if affordable.Cmp(big.NewInt(int64(max(limit, 0)))) < 0 {
 			limit = int(affordable.Int64())
 		}
+
 		if limit <= 0 {
 			return nil
 		}
+
 		payers := make([]string, len(k.Payers))
 		for i, p := range k.Payers {
 			payers[i] = text(p)
 		}
-		rows, _ := tx.Query(ctx, selectDue, pgx.StrictNamedArgs{"chain": s.cfg.ChainID, "min": numeric(k.MinAmount), "payers": payers, "limit": limit})
+
+		rows, _ := tx.Query(ctx, selectDue, pgx.StrictNamedArgs{"chain": s.cfg.ChainID, "min": numeric(k.MinAmount),
+			"payers": payers, "limit": limit})
 		due, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		if err != nil {
 			return err
 		}
+
 		for _, escrow := range due {
 			ok, err := k.insert(ctx, tx, s, common.HexToAddress(escrow), a.Now)
 			if err != nil {
 				return err
 			}
+
 			if ok {
 				made++
 			}
 		}
+
 		return nil
 	})
 	if err == nil && made > 0 {
 		s.log.InfoContext(ctx, "keeper found escrows that are due", slog.Int("escrows", made))
 	}
+
 	return err
 }
 
@@ -135,17 +151,21 @@ func (k *Keeper) insert(ctx context.Context, tx pgx.Tx, s *Sender, escrow common
 	if _, err := rand.Read(c.Salt[:]); err != nil {
 		return false, err
 	}
+
 	message, err := json.Marshal(&c)
 	if err != nil {
 		return false, fmt.Errorf("encode the keeper's command: %w", err)
 	}
+
 	id := c.ID().Hex()
 	claim, err := tx.Exec(ctx, claimKept, pgx.StrictNamedArgs{"chain": s.cfg.ChainID, "escrow": text(escrow), "id": id})
 	if err != nil || claim.RowsAffected() == 0 { // somebody has asked for it meanwhile
 		return false, err
 	}
+
 	_, err = tx.Exec(ctx, insertKept, s.store.args(pgx.StrictNamedArgs{
 		"id": id, "escrow": text(escrow), "message": message, "fee": numeric(k.MaxFee), "expires": expires,
 	}))
+
 	return err == nil, err
 }

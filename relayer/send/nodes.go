@@ -31,7 +31,8 @@ type Nodes struct {
 	abreast int // requests at once
 }
 
-// MinTip is what nodes want at least on top of the base fee, in wei per gas: geth's miner takes nothing below by default.
+// MinTip is what nodes want at least on top of the base fee, in wei per gas: geth's miner takes
+// nothing below by default.
 var MinTip = big.NewInt(1_000_000)
 
 // NewNodes asks by caller. minTip, in wei per gas, is offered at least on top of the base fee.
@@ -54,9 +55,11 @@ func (n *Nodes) get(ctx context.Context, to any, method string, params ...any) e
 	if err != nil {
 		return err
 	}
+
 	if err := json.Unmarshal(raw, to); err != nil {
 		return fmt.Errorf("call %s: the answer cannot be read: %w", method, err)
 	}
+
 	return nil
 }
 
@@ -72,14 +75,17 @@ func (n *Nodes) header(ctx context.Context, number uint64) (*header, error) {
 	if err := n.get(ctx, &h, "eth_getBlockByNumber", hexutil.Uint64(number), false); err != nil {
 		return nil, err
 	}
+
 	if h != nil && (uint64(h.Number) != number || h.Hash == (common.Hash{})) {
 		return nil, fmt.Errorf("read block %d: the node answered with block %d", number, h.Number)
 	}
+
 	return h, nil
 }
 
 // Look is Chain's.
-func (n *Nodes) Look(ctx context.Context, account common.Address, target, checked uint64, everyone bool) (look Look, err error) {
+func (n *Nodes) Look(ctx context.Context, account common.Address, target, checked uint64,
+	everyone bool) (look Look, err error) {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(n.abreast)
 	look.Balance = new(big.Int)
@@ -92,6 +98,7 @@ func (n *Nodes) Look(ctx context.Context, account common.Address, target, checke
 		var balance hexutil.Big
 		err := n.get(ctx, &balance, "eth_getBalance", account, "latest")
 		look.Balance = balance.ToInt()
+
 		return err
 	})
 	g.Go(func() error {
@@ -99,9 +106,11 @@ func (n *Nodes) Look(ctx context.Context, account common.Address, target, checke
 		if err == nil && h == nil {
 			err = fmt.Errorf("read block %d: the node does not have it", target)
 		}
+
 		if err == nil {
 			look.TargetHash = h.Hash
 		}
+
 		return err
 	})
 	if checked > 0 {
@@ -110,35 +119,44 @@ func (n *Nodes) Look(ctx context.Context, account common.Address, target, checke
 			if h != nil {
 				look.CheckedHash = h.Hash
 			}
+
 			return err
 		})
 	}
+
 	if everyone {
 		g.Go(func() error {
 			var code hexutil.Bytes
 			err := n.get(ctx, &code, "eth_getCode", account, "latest")
 			look.Delegated = len(code) > 0
+
 			return err
 		})
 	}
+
 	if err := g.Wait(); err != nil {
 		return look, fmt.Errorf("look at sender %s: %w", account, err)
 	}
+
 	return look, nil
 }
 
 // nonces reads an account's nonce from one node, or what choose makes of the answers of all that answer.
-func (n *Nodes) nonces(ctx context.Context, account common.Address, to *uint64, everyone bool, choose func([]uint64) uint64, at any) error {
+func (n *Nodes) nonces(ctx context.Context, account common.Address, to *uint64, everyone bool,
+	choose func([]uint64) uint64, at any) error {
 	if !everyone {
 		var nonce hexutil.Uint64
 		err := n.get(ctx, &nonce, "eth_getTransactionCount", account, at)
 		*to = uint64(nonce)
+
 		return err
 	}
+
 	answers, err := n.caller.CallEach(ctx, "eth_getTransactionCount", account, at)
 	if err != nil {
 		return err
 	}
+
 	var known []uint64
 	var errs []error
 	for _, a := range answers {
@@ -151,10 +169,13 @@ func (n *Nodes) nonces(ctx context.Context, account common.Address, to *uint64, 
 			known = append(known, uint64(nonce))
 		}
 	}
+
 	if len(known) == 0 {
 		return fmt.Errorf("no node says the nonce: %w", errors.Join(errs...))
 	}
+
 	*to = choose(known)
+
 	return nil
 }
 
@@ -169,9 +190,11 @@ func (n *Nodes) Simulate(ctx context.Context, target uint64, calls []Call) ([]Si
 			return err
 		})
 	}
+
 	if err := g.Wait(); err != nil {
 		return nil, fmt.Errorf("simulate: %w", err)
 	}
+
 	return all, nil
 }
 
@@ -180,16 +203,21 @@ func (n *Nodes) simulate(ctx context.Context, target uint64, c Call) (s Simulati
 	if err := n.get(ctx, &code, "eth_getCode", c.To, hexutil.Uint64(target)); err != nil {
 		return s, err
 	}
+
 	if len(code) == 0 && len(c.Data) > 0 {
 		return Simulation{NoCode: true}, nil
 	}
+
 	tx := map[string]any{"from": c.From, "to": c.To, "value": (*hexutil.Big)(c.Value), "data": hexutil.Bytes(c.Data)}
-	if s.Reverts, err = reverted(n.get(ctx, &output, "eth_call", tx, hexutil.Uint64(target))); err != nil || s.Reverts != nil {
+	if s.Reverts, err = reverted(n.get(ctx, &output, "eth_call", tx, hexutil.Uint64(target))); err != nil ||
+		s.Reverts != nil {
 		return s, err
 	}
+
 	var gas hexutil.Uint64
 	s.Reverts, err = reverted(n.get(ctx, &gas, "eth_estimateGas", tx, "latest"))
 	s.Output, s.Gas, s.AtHead = output, uint64(gas), s.Reverts != nil
+
 	return s, err
 }
 
@@ -199,14 +227,18 @@ func reverted(err error) (*Revert, error) {
 	if !is {
 		return nil, err
 	}
+
 	var data hexutil.Bytes
 	if json.Unmarshal(fault.Data, &data) == nil && len(data) > 0 {
 		return &Revert{Reason: decodeRevert(data)}, nil
 	}
+
 	text := strings.ToLower(fault.Message)
-	if fault.Code == 3 || strings.Contains(text, "revert") || strings.Contains(text, "insufficient funds") || strings.Contains(text, "gas required exceeds") {
+	if fault.Code == 3 || strings.Contains(text, "revert") || strings.Contains(text, "insufficient funds") ||
+		strings.Contains(text, "gas required exceeds") {
 		return &Revert{Reason: fault.Message[:min(len(fault.Message), maxReason)]}, nil
 	}
+
 	return nil, err
 }
 
@@ -220,13 +252,15 @@ func (n *Nodes) Fees(ctx context.Context) (Fees, error) {
 		Reward [][]*hexutil.Big `json:"reward"`
 	}
 	err := n.get(ctx, &history, "eth_feeHistory", hexutil.Uint64(feeBlocks), "latest", []float64{50})
-	if err == nil && len(history.Base) > 0 && history.Base[len(history.Base)-1] != nil && history.Base[len(history.Base)-1].ToInt().Sign() > 0 {
+	if err == nil && len(history.Base) > 0 && history.Base[len(history.Base)-1] != nil &&
+		history.Base[len(history.Base)-1].ToInt().Sign() > 0 {
 		var tips []*big.Int
 		for _, r := range history.Reward {
 			if len(r) > 0 && r[0] != nil && r[0].ToInt().Sign() > 0 { // empty blocks say 0
 				tips = append(tips, r[0].ToInt())
 			}
 		}
+
 		tip := n.minTip
 		var suggested hexutil.Big
 		if len(tips) > 0 {
@@ -235,15 +269,19 @@ func (n *Nodes) Fees(ctx context.Context) (Fees, error) {
 		} else if n.get(ctx, &suggested, "eth_maxPriorityFeePerGas") == nil { // not every node has it
 			tip = larger(suggested.ToInt(), n.minTip)
 		}
+
 		return Fees{Base: history.Base[len(history.Base)-1].ToInt(), Tip: tip}, nil
 	}
+
 	if _, is := errors.AsType[*source.NodeError](err); err != nil && !is {
 		return Fees{}, fmt.Errorf("read the fees: %w", err)
 	}
+
 	var gasPrice hexutil.Big
 	if err := n.get(ctx, &gasPrice, "eth_gasPrice"); err != nil {
 		return Fees{}, fmt.Errorf("read the gas price: %w", err)
 	}
+
 	return Fees{Tip: larger(gasPrice.ToInt(), big.NewInt(1))}, nil
 }
 
@@ -273,9 +311,11 @@ func (n *Nodes) Receipts(ctx context.Context, target uint64, hashes []common.Has
 			return err
 		})
 	}
+
 	if err := g.Wait(); err != nil {
 		return nil, fmt.Errorf("read receipts: %w", err)
 	}
+
 	return all, nil
 }
 
@@ -284,27 +324,35 @@ func (n *Nodes) receipt(ctx context.Context, target uint64, hash common.Hash) (*
 	if err := n.get(ctx, &r, "eth_getTransactionReceipt", hash); err != nil || r == nil {
 		return nil, err
 	}
+
 	if r.TransactionHash != hash || r.BlockNumber == nil || r.Status == nil || *r.Status > 1 {
 		return nil, fmt.Errorf("the receipt of %s: the answer is not one", hash)
 	}
+
 	block := uint64(*r.BlockNumber)
 	if block > target {
 		return nil, nil
 	}
+
 	h, err := n.header(ctx, block)
 	if err != nil || h == nil || h.Hash != r.BlockHash {
 		return nil, err // of a block that was replaced, or nodes disagree: it is asked again
 	}
-	got := &Receipt{Hash: hash, Block: block, BlockHash: r.BlockHash, Time: uint64(h.Timestamp), Succeeded: *r.Status == 1, FeePaid: new(big.Int)}
+
+	got := &Receipt{Hash: hash, Block: block, BlockHash: r.BlockHash, Time: uint64(h.Timestamp),
+		Succeeded: *r.Status == 1, FeePaid: new(big.Int)}
 	if r.EffectiveGasPrice != nil {
 		got.FeePaid.Mul(r.EffectiveGasPrice.ToInt(), new(big.Int).SetUint64(uint64(r.GasUsed)))
 	}
+
 	if r.L1Fee != nil {
 		got.FeePaid.Add(got.FeePaid, r.L1Fee.ToInt())
 	}
+
 	for _, l := range r.Logs {
 		got.Logs = append(got.Logs, Log{Address: l.Address, Topics: l.Topics, Index: uint(l.LogIndex)})
 	}
+
 	return got, nil
 }
 
@@ -319,12 +367,15 @@ func (n *Nodes) Hashes(ctx context.Context, numbers []uint64) ([]common.Hash, er
 			if h != nil {
 				all[i] = h.Hash
 			}
+
 			return err
 		})
 	}
+
 	if err := g.Wait(); err != nil {
 		return nil, fmt.Errorf("read block hashes: %w", err)
 	}
+
 	return all, nil
 }
 
@@ -340,23 +391,31 @@ func (n *Nodes) Broadcast(ctx context.Context, raws [][]byte) [][]error {
 				all[i] = []error{err}
 				return nil
 			}
+
 			for _, a := range answers {
 				all[i] = append(all[i], heard(a.Err))
 			}
+
 			return nil
 		})
 	}
+
 	_ = g.Wait() // each has its own result
+
 	return all
 }
 
 // What nodes say to a transaction. Collected from geth, erigon, nethermind, besu, reth and anvil.
 var (
-	knownWords = []string{"already known", "known transaction", "already imported", "alreadyknown", "already in pool", "already exists", "transaction already"}
-	underWords = []string{"underpriced", "fee too low", "feetoolow", "max fee per gas less than block base fee", "gas price too low", "less than block base fee", "below base fee"}
+	knownWords = []string{"already known", "known transaction", "already imported", "alreadyknown", "already in pool",
+		"already exists", "transaction already"}
+	underWords = []string{"underpriced", "fee too low", "feetoolow", "max fee per gas less than block base fee",
+		"gas price too low", "less than block base fee", "below base fee"}
 	neverWords = []string{
-		"intrinsic gas too low", "exceeds block gas limit", "invalid sender", "oversized data", "transaction type not supported", "invalid chain id", "tip higher than",
-		"max priority fee per gas higher", "exceeds the configured cap", "gas limit too high", "transaction gas limit", "only replay-protected", "floor data gas",
+		"intrinsic gas too low", "exceeds block gas limit", "invalid sender", "oversized data",
+		"transaction type not supported", "invalid chain id", "tip higher than",
+		"max priority fee per gas higher", "exceeds the configured cap", "gas limit too high", "transaction gas limit",
+		"only replay-protected", "floor data gas",
 	}
 )
 
@@ -366,6 +425,7 @@ func heard(err error) error {
 	if !is {
 		return err
 	}
+
 	text := strings.ToLower(fault.Message)
 	contains := func(words []string) bool {
 		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(text, w) })
@@ -378,5 +438,6 @@ func heard(err error) error {
 	case contains(underWords):
 		return fmt.Errorf("%w: %w", ErrUnderpriced, err)
 	}
+
 	return err
 }

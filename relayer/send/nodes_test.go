@@ -15,8 +15,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/send"
 )
 
-// The same story against geth's and anvil's own pools: more commands than an account has slots, an expired one that is voided, one that is refused by the
-// contract, and a receipt for each.
+// The same story against geth's and anvil's own pools: more commands than an account has slots, an
+// expired one that is voided, one that is refused by the contract, and a receipt for each.
 func TestRealNodes(t *testing.T) {
 	starts := map[string]func(context.Context) (testchain.Node, error){
 		"geth": func(ctx context.Context) (testchain.Node, error) {
@@ -33,19 +33,24 @@ func TestRealNodes(t *testing.T) {
 				t.Log("no npm here: anvil cannot be installed, geth has to do")
 				return
 			}
+
 			require.NoError(t, err)
 			w := newWorld(t, node)
 			var ids []common.Hash
 			for range 6 {
 				ids = append(ids, w.accept(w.command(command.Approve, w.escrow(1, 0), nil)))
 			}
+
 			refund := w.accept(w.command(command.Refund, w.escrow(1, 0), nil))
-			args := &command.CreateArgs{Payee: w.requester.Address, Amount: big.NewInt(5), ReleaseDelay: new(big.Int), ApprovalsRequired: 1, Salt: common.Hash{1}}
-			ids = append(ids, w.accept(w.command(command.Create, w.createAddress(args), func(c *command.Command) { c.Args = args })))
+			args := &command.CreateArgs{Payee: w.requester.Address, Amount: big.NewInt(5), ReleaseDelay: new(big.Int),
+				ApprovalsRequired: 1, Salt: common.Hash{1}}
+			ids = append(ids, w.accept(w.command(command.Create, w.createAddress(args),
+				func(c *command.Command) { c.Args = args })))
 			w.start(nil)
 			for _, id := range ids {
 				w.await(id, true, command.Done)
 			}
+
 			require.Equal(t, command.CodeUnauthorised, w.await(refund, true, command.Refused).Code)
 			sent := w.sent()
 			require.Len(t, sent, len(ids), "one transaction per command")
@@ -57,7 +62,8 @@ func TestRealNodes(t *testing.T) {
 	}
 }
 
-// What the pools say is understood: a transaction again, one that pays too little to replace, one that no block can hold.
+// What the pools say is understood: a transaction again, one that pays too little to replace, one
+// that no block can hold.
 func TestGethSays(t *testing.T) {
 	node, err := testchain.StartGeth(t.Context(), testchain.Options{Seed: 7})
 	require.NoError(t, err)
@@ -68,6 +74,7 @@ func TestGethSays(t *testing.T) {
 		results := w.nodes.Broadcast(t.Context(), [][]byte{raw})
 		require.Len(t, results, 1)
 		require.Len(t, results[0], 1)
+
 		return results[0][0]
 	}
 	require.NoError(t, say(first))

@@ -10,29 +10,35 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// What operators do goes around the epoch: they decide. It takes the lock of the sender's row, so it comes before or after what the owner does, and
-// the owner, which remembers nothing, acts on it in its next round.
+// What operators do goes around the epoch: they decide. It takes the lock of the sender's row, so
+// it comes before or after what the owner does, and the owner, which remembers nothing, acts on it
+// in its next round.
 
 // ErrOperation means that what an operator asks for does not fit the state that the sender is in.
 var ErrOperation = errors.New("not possible now")
 
-// AdoptNonce makes nonce the next one of a halted sender, and lets it go on when all below are final. Commands whose nonce is below and was used by somebody
-// else become superseded; that of those whose own transaction was mined stays what it is.
+// AdoptNonce makes nonce the next one of a halted sender, and lets it go on when all below are
+// final. Commands whose nonce is below and was used by somebody else become superseded; that of
+// those whose own transaction was mined stays what it is.
 func AdoptNonce(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.Address, nonce uint64) error {
 	return operate(ctx, db, chainID, sender, func(tx pgx.Tx, state string, next *int64) error {
 		if state != "halted" {
 			return fmt.Errorf("%w: the sender is %s; only a halted one adopts a nonce", ErrOperation, state)
 		}
+
 		if next != nil && nonce < uint64(*next) {
 			return fmt.Errorf("%w: nonces up to %d were given to commands; choose %d or more", ErrOperation, *next-1, *next)
 		}
+
 		const adopt = `update senders set next_nonce = $3, first_nonce = coalesce(first_nonce, $3), wait_final = $3, state = 'active', reason = null, updated_at = now()
 			where chain_id = $1 and address = $2`
 		if _, err := tx.Exec(ctx, adopt, chainID, text(sender), int64(nonce)); err != nil {
 			return err
 		}
+
 		const abandon = `update commands set abandoned = true where chain_id = $1 and sender = $2 and state in ('assigned', 'sent') and nonce < $3`
 		_, err := tx.Exec(ctx, abandon, chainID, text(sender), int64(nonce))
+
 		return err
 	})
 }
@@ -43,7 +49,11 @@ func Pause(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.A
 		if state == "halted" {
 			return fmt.Errorf("%w: the sender is halted, which is more than paused", ErrOperation)
 		}
-		_, err := tx.Exec(ctx, `update senders set state = 'paused', reason = $3, updated_at = now() where chain_id = $1 and address = $2`, chainID, text(sender), reason)
+
+		_, err := tx.Exec(ctx,
+			`update senders set state = 'paused', reason = $3, updated_at = now() where chain_id = $1 and address = $2`,
+			chainID, text(sender), reason)
+
 		return err
 	})
 }
@@ -52,52 +62,67 @@ func Pause(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.A
 func Resume(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.Address) error {
 	return operate(ctx, db, chainID, sender, func(tx pgx.Tx, state string, _ *int64) error {
 		if state == "halted" {
-			return fmt.Errorf("%w: the sender is halted; `sender status` says why, and `sender adopt-nonce` lets it go on", ErrOperation)
+			return fmt.Errorf("%w: the sender is halted; `sender status` says why, and `sender adopt-nonce` lets it go on",
+				ErrOperation)
 		}
-		_, err := tx.Exec(ctx, `update senders set state = 'active', reason = null, updated_at = now() where chain_id = $1 and address = $2`, chainID, text(sender))
+
+		_, err := tx.Exec(ctx,
+			`update senders set state = 'active', reason = null, updated_at = now() where chain_id = $1 and address = $2`,
+			chainID, text(sender))
+
 		return err
 	})
 }
 
-func operate(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.Address, f func(tx pgx.Tx, state string, next *int64) error) error {
+func operate(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.Address,
+	f func(tx pgx.Tx, state string, next *int64) error) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		var state string
 		var next *int64
-		err := tx.QueryRow(ctx, `select state, next_nonce from senders where chain_id = $1 and address = $2 for update`, chainID, text(sender)).Scan(&state, &next)
+		err := tx.QueryRow(ctx, `select state, next_nonce from senders where chain_id = $1 and address = $2 for update`,
+			chainID, text(sender)).Scan(&state, &next)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return fmt.Errorf("%w: no instance has ever had it; is it configured?", ErrOperation)
 		}
+
 		if err != nil {
 			return err
 		}
+
 		if err := f(tx, state, next); err != nil {
 			return err
 		}
+
 		_, err = tx.Exec(ctx, `select pg_notify($1, $2)`, Channel, fmt.Sprintf("%d %s", chainID, text(sender)))
+
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("sender %s: %w", sender, err)
 	}
+
 	return nil
 }
 
-// Cancel asks for a command to be given up. One that has no nonce yet never gets one; one that has is voided if the void is mined first. The state that it was
-// in is returned.
+// Cancel asks for a command to be given up. One that has no nonce yet never gets one; one that has
+// is voided if the void is mined first. The state that it was in is returned.
 func Cancel(ctx context.Context, db *pgxpool.Pool, chainID int64, id common.Hash) (state string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	const cancelCommand = `update commands set cancel_requested = true where chain_id = $1 and command_id = $2 and answered_at is null
+	const cancelCommand = `update commands set cancel_requested = true where chain_id = $1 and command_id = $2
+		and answered_at is null
 		returning state, sender, pg_notify($3, chain_id || ' ' || sender)`
 	var sender string
 	err = db.QueryRow(ctx, cancelCommand, chainID, id.Hex(), Channel).Scan(&state, &sender, nil)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return "", fmt.Errorf("cancel command %s: %w: there is none that is open", id, ErrOperation)
 	}
+
 	if err != nil {
 		return "", fmt.Errorf("cancel command %s: %w", id, err)
 	}
+
 	return state, nil
 }

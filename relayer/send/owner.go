@@ -35,8 +35,9 @@ type Session interface {
 // retryEvery is the pause between two attempts to take the lock of a sender that another instance has.
 const retryEvery = 500 * time.Millisecond
 
-// Own contends for each sender, and works as its owner while it has the lock, until ctx ends (nil). What is held is given back then, so that the next owner has
-// it at once. Instances that start together share the senders: who has more of them waits longer before it takes another.
+// Own contends for each sender, and works as its owner while it has the lock, until ctx ends (nil).
+// What is held is given back then, so that the next owner has it at once. Instances that start
+// together share the senders: who has more of them waits longer before it takes another.
 func Own(ctx context.Context, session Session, configs []Config, log *slog.Logger) error {
 	g, ctx := errgroup.WithContext(ctx)
 	var held atomic.Int32
@@ -47,10 +48,12 @@ func Own(ctx context.Context, session Session, configs []Config, log *slog.Logge
 		if err != nil {
 			return err
 		}
+
 		wakes[i] = make(chan struct{}, 1)
 		c := contender{session: session, sender: sender, held: &held, log: log}
 		g.Go(func() error { return c.run(ctx, wakes[i]) })
 	}
+
 	g.Go(func() error { // one notification is for all of them: a look costs little
 		hints := session.Hint(Channel)
 		for {
@@ -67,6 +70,7 @@ func Own(ctx context.Context, session Session, configs []Config, log *slog.Logge
 			}
 		}
 	})
+
 	return g.Wait()
 }
 
@@ -79,7 +83,8 @@ type contender struct {
 
 func (c contender) run(ctx context.Context, wake <-chan struct{}) error {
 	wait := func() time.Duration { return retryEvery + time.Duration(c.held.Load())*retryEvery/10 }
-	return election.While(ctx, c.session, LockKey(c.sender.cfg.ChainID, c.sender.address), wait, func(ctx context.Context) { c.serve(ctx, wake) })
+	return election.While(ctx, c.session, LockKey(c.sender.cfg.ChainID, c.sender.address), wait,
+		func(ctx context.Context) { c.serve(ctx, wake) })
 }
 
 // serve works until ctx ends or the sender is taken by somebody else.

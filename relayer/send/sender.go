@@ -45,7 +45,8 @@ type Config struct {
 	Metrics    *Metrics
 }
 
-// Sender is one account while this instance owns it. It remembers nothing that matters: each round begins with what the database and the chain say.
+// Sender is one account while this instance owns it. It remembers nothing that matters: each round
+// begins with what the database and the chain say.
 type Sender struct {
 	cfg     Config
 	address common.Address
@@ -67,28 +68,36 @@ type Sender struct {
 func New(cfg Config) (*Sender, error) {
 	l := cfg.Limits
 	switch {
-	case cfg.DB == nil || cfg.ChainID <= 0 || cfg.Chain == nil || cfg.Signer == nil || cfg.Metrics == nil || cfg.Factory == (common.Address{}):
+	case cfg.DB == nil || cfg.ChainID <= 0 || cfg.Chain == nil || cfg.Signer == nil || cfg.Metrics == nil ||
+		cfg.Factory == (common.Address{}):
 		return nil, errors.New("send: DB, ChainID, Factory, Chain, Signer and Metrics are required")
 	case l.MaxInFlight < 1 || l.MaxFee == nil || l.DayFees == nil || l.DayValue == nil:
 		return nil, errors.New("send: all limits are required")
 	}
+
 	if cfg.BumpBlocks == 0 {
 		cfg.BumpBlocks = 3
 	}
+
 	if cfg.SignWithin == 0 {
 		cfg.SignWithin = 20 * time.Second
 	}
+
 	if cfg.Valid == nil {
 		cfg.Valid = func() bool { return true }
 	}
+
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+
 	address := cfg.Signer.Address()
 	if cfg.Name == "" {
 		cfg.Name = text(address)
 	}
-	return &Sender{cfg: cfg, address: address, missing: map[uint64]int{}, log: cfg.Log.With(slog.String("sender", text(address)))}, nil
+
+	return &Sender{cfg: cfg, address: address, missing: map[uint64]int{},
+		log: cfg.Log.With(slog.String("sender", text(address)))}, nil
 }
 
 // text is an address as tables have it.
@@ -101,13 +110,15 @@ const (
 	minPause   = 10 * time.Millisecond
 )
 
-// Run takes the epoch of the sender, which fences whoever had it before, and works until ctx ends (nil) or another instance has taken it (ErrFenced). Trouble with
-// the chain, the signer or the database never ends it. wake fires when commands may have come.
+// Run takes the epoch of the sender, which fences whoever had it before, and works until ctx ends
+// (nil) or another instance has taken it (ErrFenced). Trouble with the chain, the signer or the
+// database never ends it. wake fires when commands may have come.
 func (s *Sender) Run(ctx context.Context, wake <-chan struct{}) error {
 	store, err := own(ctx, s.cfg.DB, s.cfg.ChainID, text(s.address), s.cfg.InstanceID)
 	if err != nil {
 		return err
 	}
+
 	s.store, s.resend = store, true
 	s.log.InfoContext(ctx, "sender taken over", slog.Int64("epoch", store.epoch))
 
@@ -122,6 +133,7 @@ func (s *Sender) Run(ctx context.Context, wake <-chan struct{}) error {
 		case <-timer.C:
 		case <-s.advanced(changed):
 		}
+
 		pause, err := s.round(ctx)
 		switch {
 		case ctx.Err() != nil:
@@ -133,6 +145,7 @@ func (s *Sender) Run(ctx context.Context, wake <-chan struct{}) error {
 			s.log.WarnContext(ctx, "sender round failed, retrying", slog.Any("err", err))
 			pause = retryPause
 		}
+
 		timer.Reset(pause)
 	}
 }
@@ -144,6 +157,7 @@ func (s *Sender) advanced(changed <-chan struct{}) <-chan struct{} {
 		close(closed)
 		return closed
 	}
+
 	return changed
 }
 
@@ -153,64 +167,80 @@ func (s *Sender) round(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
+
 	// Commands that expired or were cancelled are answered whatever the chain and the sender are in.
 	if err := s.dismiss(ctx); err != nil {
 		return 0, err
 	}
+
 	view := s.cfg.Chain.View()
 	if !view.Ready {
 		return idlePause, nil
 	}
+
 	first := s.looked == 0
 	if first || view.Target != s.looked || view.Head != s.head {
 		if err := s.observe(ctx, view, &account, flights, first); err != nil {
 			return 0, err
 		}
+
 		if account, flights, err = s.store.load(ctx); err != nil {
 			return 0, err
 		}
 	}
+
 	if account.NextNonce == nil {
 		return retryPause, nil
 	}
+
 	if account.State != "halted" {
 		if err := s.care(ctx, flights); err != nil {
 			return 0, err
 		}
+
 		s.resend = false
 	}
+
 	if s.cfg.Keeper != nil {
 		if err := s.cfg.Keeper.propose(ctx, s); err != nil {
 			return 0, err
 		}
 	}
+
 	more, err := s.admit(ctx, &account, flights)
 	if err != nil {
 		return 0, err
 	}
+
 	if more {
 		return minPause, nil
 	}
+
 	pause, any, err := s.store.due(ctx)
 	if err != nil || !any || pause > idlePause {
 		return idlePause, err
 	}
+
 	return max(pause, minPause), nil
 }
 
-// observe looks at the chain after it has moved: what became final, what was taken back, and whether somebody else uses the key.
+// observe looks at the chain after it has moved: what became final, what was taken back, and
+// whether somebody else uses the key.
 func (s *Sender) observe(ctx context.Context, view View, account *account, flights []*flight, first bool) error {
 	checked := uint64(0)
 	if account.CheckedBlock != nil {
 		checked = min(uint64(*account.CheckedBlock), view.Target)
 	}
+
 	look, err := s.cfg.Chain.Look(ctx, s.address, view.Target, checked, first)
 	if err != nil {
 		return err
 	}
+
 	if first {
 		s.delegated = look.Delegated
 	}
+
 	if account.NextNonce == nil {
 		if err := s.store.adoptFirst(ctx, max(look.Latest, look.Pending)); err != nil {
 			return err
@@ -218,24 +248,31 @@ func (s *Sender) observe(ctx context.Context, view View, account *account, fligh
 	} else if err := s.checkForeign(ctx, account, look, flights); err != nil {
 		return err
 	}
-	if checked > 0 && checked == uint64(*account.CheckedBlock) && look.CheckedHash != common.HexToHash(*account.CheckedHash) {
+
+	if checked > 0 && checked == uint64(*account.CheckedBlock) &&
+		look.CheckedHash != common.HexToHash(*account.CheckedHash) {
 		if err := s.takeBack(ctx, view.Target); err != nil {
 			return err
 		}
+
 		if _, flights, err = s.store.load(ctx); err != nil {
 			return err
 		}
 	}
+
 	if err := s.settle(ctx, view, look, flights); err != nil {
 		return err
 	}
+
 	if checked < view.Target || look.CheckedHash != common.HexToHash(deref(account.CheckedHash)) {
 		if err := s.store.checked(ctx, view.Target, look.TargetHash, look.Balance); err != nil {
 			return err
 		}
 	}
+
 	s.look, s.looked, s.head = look, view.Target, view.Head
 	s.cfg.Metrics.observe(s.cfg.Name, look, account, flights)
+
 	return nil
 }
 
@@ -243,19 +280,24 @@ func deref(p *string) string {
 	if p == nil {
 		return ""
 	}
+
 	return *p
 }
 
-// checkForeign halts the sender when the chain knows of nonces that were never given out here: somebody else has the key, or the database was restored to an
-// earlier time. A node that lies about it can stop the sender, and no more than that.
+// checkForeign halts the sender when the chain knows of nonces that were never given out here:
+// somebody else has the key, or the database was restored to an earlier time. A node that lies
+// about it can stop the sender, and no more than that.
 func (s *Sender) checkForeign(ctx context.Context, account *account, look Look, flights []*flight) error {
 	next := uint64(*account.NextNonce)
 	seen := max(look.Latest, look.Pending)
 	if seen <= next || account.State == "halted" {
 		return nil
 	}
-	return s.halt(ctx, account, fmt.Sprintf("the chain knows nonces up to %d, but %d is the next one here: somebody else used the key, or the database was restored to an earlier time. "+
-		"Look at the account in an explorer, then run `escrow-relayer sender adopt-nonce --sender %s --nonce %d`", seen-1, next, text(s.address), seen))
+
+	return s.halt(ctx, account,
+		fmt.Sprintf("the chain knows nonces up to %d, but %d is the next one here: somebody else used the key, or the database was restored to an earlier time. "+
+			"Look at the account in an explorer, then run `escrow-relayer sender adopt-nonce --sender %s --nonce %d`", seen-1,
+			next, text(s.address), seen))
 }
 
 func (s *Sender) halt(ctx context.Context, account *account, reason string) error {
@@ -263,14 +305,17 @@ func (s *Sender) halt(ctx context.Context, account *account, reason string) erro
 	if err != nil {
 		return err
 	}
+
 	account.State = "halted"
 	if changed {
 		s.log.ErrorContext(ctx, "sender halted", slog.String("reason", reason))
 	}
+
 	return nil
 }
 
-// takeBack reopens the answers whose blocks are not on the chain any more. Blocks are linked, so below the first one that still is, all are.
+// takeBack reopens the answers whose blocks are not on the chain any more. Blocks are linked, so
+// below the first one that still is, all are.
 func (s *Sender) takeBack(ctx context.Context, target uint64) error {
 	var void []string
 	for below := uint64(math.MaxInt64); ; {
@@ -278,41 +323,52 @@ func (s *Sender) takeBack(ctx context.Context, target uint64) error {
 		if err != nil {
 			return err
 		}
+
 		numbers := make([]uint64, len(blocks))
 		for i, b := range blocks {
 			numbers[i] = b.number
 		}
+
 		hashes, err := s.cfg.Chain.Hashes(ctx, numbers)
 		if err != nil {
 			return err
 		}
+
 		gone := 0
 		for gone < len(blocks) && hashes[gone] != blocks[gone].hash {
 			void = append(void, blocks[gone].hash.Hex())
 			gone++
 		}
+
 		if gone < len(blocks) || gone == 0 {
 			break
 		}
+
 		below = blocks[gone-1].number
 	}
+
 	if len(void) == 0 {
 		return nil
 	}
+
 	n, err := s.store.reopen(ctx, void)
 	if err != nil {
 		return err
 	}
+
 	s.resend = true
 	s.cfg.Metrics.reopened.WithLabelValues(s.cfg.Name).Add(float64(n))
 	s.log.ErrorContext(ctx, "a reorganisation took answers back", slog.Int("commands", n), slog.Uint64("target", target))
+
 	return nil
 }
 
-// patience is how many looks a nonce may be final with no receipt of what was signed for it before the sender halts: nodes index receipts late.
+// patience is how many looks a nonce may be final with no receipt of what was signed for it before
+// the sender halts: nodes index receipts late.
 const patience = 10
 
-// settle answers the commands whose nonce is used up in a final block, from the receipt of what was recorded. Without one it never guesses.
+// settle answers the commands whose nonce is used up in a final block, from the receipt of what was
+// recorded. Without one it never guesses.
 func (s *Sender) settle(ctx context.Context, view View, look Look, flights []*flight) error {
 	var hashes []common.Hash
 	for _, f := range flights {
@@ -322,18 +378,21 @@ func (s *Sender) settle(ctx context.Context, view View, look Look, flights []*fl
 			}
 		}
 	}
+
 	receipts := map[common.Hash]*Receipt{}
 	if len(hashes) > 0 {
 		found, err := s.cfg.Chain.Receipts(ctx, view.Target, hashes)
 		if err != nil {
 			return err
 		}
+
 		for i, r := range found {
 			if r != nil {
 				receipts[hashes[i]] = r
 			}
 		}
 	}
+
 	var endings []ending
 	var lost *flight
 	for _, f := range flights {
@@ -341,18 +400,22 @@ func (s *Sender) settle(ctx context.Context, view View, look Look, flights []*fl
 			delete(s.missing, f.Nonce)
 			continue
 		}
+
 		if e, ok := s.outcome(f, receipts); ok {
 			endings = append(endings, e)
 			delete(s.missing, f.Nonce)
 		} else if f.Abandoned {
-			endings = append(endings, ending{id: f.ID, state: command.Superseded, code: command.CodeForeignNonce, detail: fmt.Sprintf("nonce %d was used by a transaction that was not signed here", f.Nonce)})
+			endings = append(endings, ending{id: f.ID, state: command.Superseded, code: command.CodeForeignNonce,
+				detail: fmt.Sprintf("nonce %d was used by a transaction that was not signed here", f.Nonce)})
 		} else if s.missing[f.Nonce]++; s.missing[f.Nonce] >= patience && lost == nil {
 			lost = f
 		}
 	}
+
 	if err := s.end(ctx, endings); err != nil || lost == nil {
 		return err
 	}
+
 	return s.confirmForeign(ctx, view, lost)
 }
 
@@ -363,6 +426,7 @@ func (s *Sender) outcome(f *flight, receipts map[common.Hash]*Receipt) (e ending
 		if r == nil {
 			continue
 		}
+
 		block, hash := int64(r.Block), r.BlockHash.Hex()
 		e = ending{id: f.ID, tx: r.Hash.Hex(), block: &block, blockHash: &hash, feePaid: r.FeePaid}
 		switch {
@@ -375,10 +439,13 @@ func (s *Sender) outcome(f *flight, receipts map[common.Hash]*Receipt) (e ending
 			if int64(r.Time) > f.ExpiresAt.Unix() {
 				e.state = command.DoneLate
 			}
+
 			e.eventID = eventOf(r, f.Kind, f.Escrow, s.cfg.Factory)
 		}
+
 		return e, true
 	}
+
 	return e, false
 }
 
@@ -387,11 +454,13 @@ func (f *flight) whyVoid() string {
 	if f.CancelRequested {
 		return command.CodeCancelled
 	}
+
 	for _, a := range f.Attempts {
 		if a.Purpose == purposeCall && a.Refused {
 			return command.CodeNodesRefuse
 		}
 	}
+
 	return command.CodeExpired
 }
 
@@ -401,11 +470,15 @@ func (s *Sender) confirmForeign(ctx context.Context, view View, f *flight) error
 	if err != nil {
 		return err
 	}
+
 	if f.Nonce >= look.Final {
 		return nil
 	}
-	return s.halt(ctx, &account{}, fmt.Sprintf("nonce %d is used up in a final block, but by none of the %d transactions that were signed for command %s: somebody else used the key. "+
-		"Look at the account in an explorer, then run `escrow-relayer sender adopt-nonce --sender %s --nonce %d`", f.Nonce, len(f.Attempts), f.ID, text(s.address), max(look.Latest, look.Pending)))
+
+	return s.halt(ctx, &account{},
+		fmt.Sprintf("nonce %d is used up in a final block, but by none of the %d transactions that were signed for command %s: somebody else used the key. "+
+			"Look at the account in an explorer, then run `escrow-relayer sender adopt-nonce --sender %s --nonce %d`", f.Nonce,
+			len(f.Attempts), f.ID, text(s.address), max(look.Latest, look.Pending)))
 }
 
 // care brings what has a nonce on: signs, replaces, voids, broadcasts again.
@@ -416,13 +489,16 @@ func (s *Sender) care(ctx context.Context, flights []*flight) error {
 			open = append(open, f)
 		}
 	}
+
 	if len(open) == 0 {
 		return nil
 	}
+
 	fees, err := s.fees(ctx)
 	if err != nil {
 		return err
 	}
+
 	var again []signed // recorded bytes
 	var fresh []signed
 	for _, f := range open {
@@ -438,24 +514,31 @@ func (s *Sender) care(ctx context.Context, flights []*flight) error {
 				if err := s.underpriced(ctx, f); err != nil {
 					return err
 				}
+
 				again = append(again, signed{f: f, attempt: *newest})
+
 				continue
 			}
+
 			if err != nil {
 				s.cfg.Metrics.signErrors.WithLabelValues(s.cfg.Name).Inc()
 				s.log.WarnContext(ctx, "signing failed, the command waits", slog.String("command", f.ID), slog.Any("err", err))
 				break
 			}
+
 			fresh = append(fresh, x)
 		}
 	}
+
 	if len(fresh) > 0 {
 		stored, err := s.store.record(ctx, fresh, s.head, s.cfg.Limits)
 		if err != nil {
 			return err
 		}
+
 		again = append(again, stored...)
 	}
+
 	return s.broadcast(ctx, again)
 }
 
@@ -464,11 +547,14 @@ func (s *Sender) fees(ctx context.Context) (Fees, error) {
 	if s.priced == s.head && s.prices.Tip != nil {
 		return s.prices, nil
 	}
+
 	fees, err := s.cfg.Chain.Fees(ctx)
 	if err != nil {
 		return fees, err
 	}
+
 	s.prices, s.priced = fees, s.head
+
 	return fees, nil
 }
 
@@ -497,21 +583,25 @@ func (s *Sender) plan(f *flight, fees Fees) action {
 	case !newest.Broadcast:
 		return doBroadcast
 	}
+
 	replace := doCall
 	if f.voiding() {
 		replace = doVoid
 	}
+
 	since := s.head - min(newest.BroadcastHead, s.head)
 	switch {
 	case strings.Contains(newest.LastError, ErrUnderpriced.Error()):
 		if since > 0 && f.Code != command.CodeUnderpriced || since >= s.cfg.BumpBlocks {
 			return replace
 		}
+
 	case newest.LastError != "" && since > 0: // nobody may have it: it is to be known first
 		return doBroadcast
 	case since >= s.cfg.BumpBlocks && (f.Nonce == s.look.Latest || !fees.enough(newest.Fee)):
 		return replace
 	}
+
 	return doNothing
 }
 
@@ -525,16 +615,19 @@ func (s *Sender) sign(ctx context.Context, f *flight, fees Fees, void bool) (x s
 		if err != nil {
 			return x, err
 		}
+
 		gas = max(params.TxGas, tried[0].Gas)
 	} else {
 		message, err := command.Parse(f.Message)
 		if err != nil {
 			return x, fmt.Errorf("read the stored command %s: %w", f.ID, err)
 		}
+
 		if c, err = call(s.address, s.cfg.Factory, f.Kind, f.Escrow, message.Args); err != nil {
 			return x, fmt.Errorf("encode the call of command %s: %w", f.ID, err)
 		}
 	}
+
 	budget := s.budget(f.MaxFee)
 	fee := fees.first()
 	if newest := f.newest(); newest != nil {
@@ -542,21 +635,26 @@ func (s *Sender) sign(ctx context.Context, f *flight, fees Fees, void bool) (x s
 			return x, err
 		}
 	}
+
 	worst := fee.worst(gas)
 	if worst.Cmp(budget) > 0 { // the first attempt, if fees have risen since its nonce was assigned
 		fee.Cap = new(big.Int).Div(budget, new(big.Int).SetUint64(gas))
 		if fee.Tip != nil && fee.Tip.Cmp(fee.Cap) > 0 {
 			fee.Tip = new(big.Int).Set(fee.Cap)
 		}
+
 		worst = fee.worst(gas)
 	}
+
 	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.SignWithin, fmt.Errorf("no signature within %s", s.cfg.SignWithin))
 	defer cancel()
 	raw, hash, err := build(ctx, s.cfg.Signer, uint64(s.cfg.ChainID), f.Nonce, gas, fee, c)
 	if err != nil {
 		return x, err
 	}
-	return signed{f: f, worst: worst, attempt: attempt{Number: len(f.Attempts) + 1, Purpose: purpose, Hash: hash, Raw: raw, Gas: gas, Fee: fee}}, nil
+
+	return signed{f: f, worst: worst, attempt: attempt{Number: len(f.Attempts) + 1, Purpose: purpose, Hash: hash,
+		Raw: raw, Gas: gas, Fee: fee}}, nil
 }
 
 // budget is what one command may cost at most.
@@ -564,15 +662,18 @@ func (s *Sender) budget(own *big.Int) *big.Int {
 	if own.Cmp(s.cfg.Limits.MaxFee) < 0 {
 		return own
 	}
+
 	return s.cfg.Limits.MaxFee
 }
 
 func (s *Sender) underpriced(ctx context.Context, f *flight) error {
-	changed, err := s.store.note(ctx, f.ID, command.CodeUnderpriced, "the fee cap is reached; the last transaction stays in the pools")
+	changed, err := s.store.note(ctx, f.ID, command.CodeUnderpriced,
+		"the fee cap is reached; the last transaction stays in the pools")
 	if changed {
 		s.cfg.Metrics.underpriced.WithLabelValues(s.cfg.Name).Inc()
 		s.log.WarnContext(ctx, "fee cap reached", slog.String("command", f.ID), slog.Uint64("nonce", f.Nonce))
 	}
+
 	return err
 }
 
@@ -581,17 +682,21 @@ func (s *Sender) broadcast(ctx context.Context, all []signed) error {
 	if len(all) == 0 || !s.cfg.Valid() {
 		return nil
 	}
+
 	raws := make([][]byte, len(all))
 	for i, x := range all {
 		raws[i] = x.attempt.Raw
 	}
+
 	results := s.cfg.Chain.Broadcast(ctx, raws)
 	heard := make([]told, len(all))
 	for i, x := range all {
 		heard[i] = told{nonce: x.f.Nonce, attempt: x.attempt.Number}
 		heard[i].refused, heard[i].err = verdict(results[i])
 	}
+
 	s.cfg.Metrics.broadcasts.WithLabelValues(s.cfg.Name).Add(float64(len(all)))
+
 	return s.store.broadcast(ctx, heard, s.head)
 }
 
@@ -603,9 +708,12 @@ func verdict(results []error) (refused bool, words string) {
 		if err == nil {
 			return false, ""
 		}
+
 		refused = refused && errors.Is(err, ErrRefused)
 		errs = append(errs, err.Error())
 	}
+
 	words = strings.ToValidUTF8(strings.Join(errs, "; "), "?")
+
 	return refused, words[:min(len(words), 500)]
 }

@@ -56,21 +56,25 @@ func TestKindsAndQueue(t *testing.T) {
 	w := newWorld(t, startSim(t))
 	w.start(func(c *send.Config) { c.Limits.MaxInFlight = 2 })
 
-	args := &command.CreateArgs{Payee: w.requester.Address, Amount: big.NewInt(5), ReleaseDelay: new(big.Int), ApprovalsRequired: 1, Salt: common.Hash{1}}
+	args := &command.CreateArgs{Payee: w.requester.Address, Amount: big.NewInt(5), ReleaseDelay: new(big.Int),
+		ApprovalsRequired: 1, Salt: common.Hash{1}}
 	create := w.accept(w.command(command.Create, w.createAddress(args), func(c *command.Command) { c.Args = args }))
 	wrong := w.accept(w.command(command.Create, common.Address{5}, func(c *command.Command) { c.Args = args }))
 	ids := []common.Hash{create}
 	for range 5 {
 		ids = append(ids, w.accept(w.command(command.Approve, w.escrow(1, 0), nil)))
 	}
+
 	for _, id := range ids {
 		w.await(id, true, command.Done)
 	}
+
 	require.Equal(t, command.CodeWrongEscrow, w.await(wrong, true, command.Refused).Code)
 
 	// A release by anybody: approved by the payer before its time had come.
 	late := w.escrow(1, 1000)
-	_, err := w.wallet.Transact(t.Context(), w.node, 0, testchain.Call{To: &late, Data: contracts.NewEscrow().PackApprove()})
+	_, err := w.wallet.Transact(t.Context(), w.node, 0,
+		testchain.Call{To: &late, Data: contracts.NewEscrow().PackApprove()})
 	require.NoError(t, err)
 	w.mine(confirmations)
 	w.awaitLook()
@@ -92,15 +96,18 @@ func TestWhatCannotSucceedCostsNothing(t *testing.T) {
 
 	approved := w.escrow(2, 0)
 	record(t, w.db, chain, approved, "approved", w.sender.Address)
-	require.Equal(t, command.Already, w.await(w.accept(w.command(command.Approve, approved, nil)), true, command.Already).State)
+	require.Equal(t, command.Already, w.await(w.accept(w.command(command.Approve, approved, nil)), true,
+		command.Already).State)
 	settled := w.escrow(1, 0)
 	record(t, w.db, chain, settled, "refunded")
-	require.Equal(t, command.CodeSettled, w.await(w.accept(w.command(command.Release, settled, nil)), true, command.Refused).Code)
+	require.Equal(t, command.CodeSettled, w.await(w.accept(w.command(command.Release, settled, nil)), true,
+		command.Refused).Code)
 
 	unknown := w.accept(w.command(command.Approve, common.Address{9}, nil))
 	require.Equal(t, command.CodeUnknownEscrow, w.await(unknown, true, command.Held).Code)
 	poor := w.accept(w.command(command.Approve, w.escrow(1, 0), func(c *command.Command) { c.MaxFee = big.NewInt(1) }))
-	require.Eventually(t, func() bool { return w.answer(poor).Code == command.CodeUnderpriced }, patience, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return w.answer(poor).Code == command.CodeUnderpriced }, patience,
+		20*time.Millisecond)
 
 	w.exec(`update commands set cancel_requested = true where command_id = $1`, unknown.Hex())
 	w.await(unknown, true, command.Cancelled)
@@ -116,7 +123,8 @@ func TestVoid(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
 	w.start(func(c *send.Config) { c.BumpBlocks = 1 })
-	expired, cancelled := w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	expired, cancelled := w.accept(w.command(command.Approve, w.escrow(1, 0), nil)),
+		w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
 	w.await(expired, false, command.Sent)
 	w.await(cancelled, false, command.Sent)
 	w.exec(`update commands set expires_at = now() where command_id = $1`, expired.Hex())
@@ -186,7 +194,8 @@ func TestForeignUseHalts(t *testing.T) {
 	require.Len(t, w.sent(), 3)
 }
 
-// C1: a nonce that was used up by what nobody here signed is never answered from a missing receipt. After an operator's look it is superseded.
+// C1: a nonce that was used up by what nobody here signed is never answered from a missing receipt.
+// After an operator's look it is superseded.
 func TestStolenNonce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
@@ -197,7 +206,9 @@ func TestStolenNonce(t *testing.T) {
 	}, patience, 20*time.Millisecond)
 	w.steal(0)
 	w.mine(confirmations + 1)
-	require.Eventually(t, func() bool { w.mine(1); return w.int(`select count(*) from senders where state = 'halted'`) == 1 }, patience, 50*time.Millisecond)
+	require.Eventually(t,
+		func() bool { w.mine(1); return w.int(`select count(*) from senders where state = 'halted'`) == 1 }, patience,
+		50*time.Millisecond)
 	require.Equal(t, command.Sent, w.answer(id).State)
 	require.NoError(t, send.AdoptNonce(t.Context(), w.db, w.node.ChainID().Int64(), w.sender.Address, 1))
 	require.Equal(t, command.CodeForeignNonce, w.await(id, true, command.Superseded).Code)
@@ -220,7 +231,8 @@ func TestRestoredDatabaseHalts(t *testing.T) {
 	w.exec(`update commands set state = 'accepted', nonce = null, sent_at = null`)
 	w.exec(`update senders set next_nonce = 0, spent_fees = 0`)
 	w.start(nil)
-	require.Eventually(t, func() bool { return w.int(`select count(*) from senders where state = 'halted'`) == 1 }, patience, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return w.int(`select count(*) from senders where state = 'halted'`) == 1 },
+		patience, 20*time.Millisecond)
 	require.Equal(t, 0, w.int(`select count(*) from command_attempts`))
 
 	w.mine(1)
@@ -272,6 +284,7 @@ func (s *slowSigner) Sign(ctx context.Context, digest common.Hash) ([65]byte, er
 		case <-ctx.Done():
 		}
 	})
+
 	return s.Signer.Sign(ctx, digest)
 }
 
@@ -281,7 +294,8 @@ func TestBudget(t *testing.T) {
 	w := newWorld(t, startSim(t))
 	w.start(func(c *send.Config) { c.Limits.DayValue = big.NewInt(9) })
 	create := func(salt byte) common.Hash {
-		args := &command.CreateArgs{Payee: w.requester.Address, Amount: big.NewInt(5), ReleaseDelay: new(big.Int), ApprovalsRequired: 1, Salt: common.Hash{salt}}
+		args := &command.CreateArgs{Payee: w.requester.Address, Amount: big.NewInt(5), ReleaseDelay: new(big.Int),
+			ApprovalsRequired: 1, Salt: common.Hash{salt}}
 		return w.accept(w.command(command.Create, w.createAddress(args), func(c *command.Command) { c.Args = args }))
 	}
 	first := create(1)
@@ -294,7 +308,8 @@ func TestBudget(t *testing.T) {
 	w.await(second, true, command.Done)
 }
 
-// A pool that forgets gets the recorded bytes again; one that wants more gets a replacement, up to the cap and no further.
+// A pool that forgets gets the recorded bytes again; one that wants more gets a replacement, up to
+// the cap and no further.
 func TestReplacementUpToTheCap(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
@@ -324,6 +339,7 @@ func (c *deafChain) Broadcast(ctx context.Context, raws [][]byte) [][]error {
 	if c.hears.Load() {
 		return c.Nodes.Broadcast(ctx, raws)
 	}
+
 	return make([][]error, len(raws))
 }
 
@@ -343,11 +359,13 @@ func TestKeeper(t *testing.T) {
 	require.NoError(t, w.node.(*testchain.Sim).AdvanceTime(t.Context(), 200*time.Second))
 	w.mine(confirmations)
 	w.start(func(c *send.Config) {
-		c.Keeper = &send.Keeper{MinAmount: big.NewInt(7), MaxFee: big.NewInt(1e16), DayFees: big.NewInt(1e17), Every: 10 * time.Millisecond}
+		c.Keeper = &send.Keeper{MinAmount: big.NewInt(7), MaxFee: big.NewInt(1e16), DayFees: big.NewInt(1e17),
+			Every: 10 * time.Millisecond}
 	})
 	require.Eventually(t, func() bool {
 		w.mine(1)
 		return w.int(`select count(*) from commands where state = 'done' and requester = 'keeper' and kind = 'release' and escrow = $1`, text(due)) == 1
 	}, patience, 50*time.Millisecond)
-	require.Equal(t, 1, w.int(`select count(*) from commands`), "neither what is not approved nor what is too small: %s %s", waiting, small)
+	require.Equal(t, 1, w.int(`select count(*) from commands`),
+		"neither what is not approved nor what is too small: %s %s", waiting, small)
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
 
-// Channel is the notification channel on which commands that came in, cancellations and operators' changes are announced; the payload is the
-// chain id and the sender.
+// Channel is the notification channel on which commands that came in, cancellations and operators'
+// changes are announced; the payload is the chain id and the sender.
 const Channel = "relayer_commands"
 
 // ErrFenced means that the sender has another owner now: nothing more may be written under this epoch.
@@ -25,8 +25,9 @@ var ErrFenced = errors.New("another instance owns the sender")
 // storeTimeout bounds each transaction.
 const storeTimeout = 15 * time.Second
 
-// store is every statement of one owner of one sender. Each of its writes names the epoch and takes the lock of the sender's row first. So when
-// load has that lock, every commit that was under way before, also one whose answer got lost, has happened or never will.
+// store is every statement of one owner of one sender. Each of its writes names the epoch and takes
+// the lock of the sender's row first. So when load has that lock, every commit that was under way
+// before, also one whose answer got lost, has happened or never will.
 type store struct {
 	db      *pgxpool.Pool
 	chainID int64
@@ -89,6 +90,7 @@ func (f *flight) newest() *attempt {
 	if len(f.Attempts) == 0 {
 		return nil
 	}
+
 	return &f.Attempts[len(f.Attempts)-1]
 }
 
@@ -98,11 +100,13 @@ func (f *flight) voiding() bool {
 			return true
 		}
 	}
+
 	return false
 }
 
-// takeEpoch makes the caller the owner. The number is of the server's clock, so that it never repeats, even in a database that was restored to an
-// earlier time while a process of then is still about.
+// takeEpoch makes the caller the owner. The number is of the server's clock, so that it never
+// repeats, even in a database that was restored to an earlier time while a process of then is still
+// about.
 const takeEpoch = `
 	insert into senders (chain_id, address, epoch, instance_id, since)
 	values (@chain, @sender, (extract(epoch from clock_timestamp()) * 1000)::bigint, @instance, clock_timestamp())
@@ -114,9 +118,11 @@ func own(ctx context.Context, db *pgxpool.Pool, chainID int64, sender, instance 
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	s := &store{db: db, chainID: chainID, sender: sender}
-	if err := db.QueryRow(ctx, takeEpoch, pgx.StrictNamedArgs{"chain": chainID, "sender": sender, "instance": instance}).Scan(&s.epoch); err != nil {
+	if err := db.QueryRow(ctx, takeEpoch, pgx.StrictNamedArgs{"chain": chainID, "sender": sender,
+		"instance": instance}).Scan(&s.epoch); err != nil {
 		return nil, fmt.Errorf("take the epoch of sender %s: %w", sender, err)
 	}
+
 	return s, nil
 }
 
@@ -128,26 +134,31 @@ const lockSender = `
 	 where chain_id = @chain and address = @sender and epoch = @epoch
 	   for update`
 
-// write runs f in a transaction that holds the lock of the sender's row under our epoch. ErrFenced if that is not ours any more.
+// write runs f in a transaction that holds the lock of the sender's row under our epoch. ErrFenced
+// if that is not ours any more.
 func (s *store) write(ctx context.Context, what string, f func(context.Context, pgx.Tx, *account) error) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
 		var a account
 		var fees, value pgtype.Numeric
-		err := tx.QueryRow(ctx, lockSender, s.args(nil)).Scan(&a.NextNonce, &a.WaitFinal, &a.State, &a.Reason, &a.CheckedBlock, &a.CheckedHash, &a.Now, &fees, &value)
+		err := tx.QueryRow(ctx, lockSender, s.args(nil)).Scan(&a.NextNonce, &a.WaitFinal, &a.State, &a.Reason,
+			&a.CheckedBlock, &a.CheckedHash, &a.Now, &fees, &value)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
 			return ErrFenced
 		case err != nil:
 			return err
 		}
+
 		a.SpentFees, a.SpentValue = integer(fees), integer(value)
+
 		return f(ctx, tx, &a)
 	})
 	if err != nil {
 		return fmt.Errorf("%s of sender %s: %w", what, s.sender, err)
 	}
+
 	return nil
 }
 
@@ -157,9 +168,11 @@ func (s *store) args(more pgx.StrictNamedArgs) pgx.StrictNamedArgs {
 	if more == nil {
 		args["epoch"] = s.epoch
 	}
+
 	for k, v := range more {
 		args[k] = v
 	}
+
 	return args
 }
 
@@ -186,31 +199,39 @@ func (s *store) load(ctx context.Context) (a account, flights []*flight, err err
 		if err != nil || len(flights) == 0 {
 			return err
 		}
+
 		byNonce := map[uint64]*flight{}
 		for _, f := range flights {
 			byNonce[f.Nonce] = f
 		}
+
 		rows, _ = tx.Query(ctx, selectAttempts, s.args(pgx.StrictNamedArgs{}))
 		var nonce int64
 		var t attempt
 		var hash string
 		var gas, head, broadcastHead int64
 		var feeCap, tipCap pgtype.Numeric
-		_, err := pgx.ForEachRow(rows, []any{&nonce, &t.Number, &t.Purpose, &hash, &t.Raw, &gas, &feeCap, &tipCap, &head, &t.Broadcast, &broadcastHead, &t.Refused, &t.LastError},
+		_, err := pgx.ForEachRow(rows, []any{&nonce, &t.Number, &t.Purpose, &hash, &t.Raw, &gas, &feeCap, &tipCap, &head,
+			&t.Broadcast, &broadcastHead, &t.Refused, &t.LastError},
 			func() error {
 				got := t
 				got.Raw = append([]byte(nil), t.Raw...)
-				got.Hash, got.Gas, got.Head, got.BroadcastHead = common.HexToHash(hash), uint64(gas), uint64(head), uint64(broadcastHead)
+				got.Hash, got.Gas, got.Head, got.BroadcastHead = common.HexToHash(hash), uint64(gas), uint64(head),
+					uint64(broadcastHead)
 				got.Fee = price{Cap: integer(feeCap)}
 				if tipCap.Valid {
 					got.Fee.Tip = integer(tipCap)
 				}
+
 				f := byNonce[uint64(nonce)]
 				f.Attempts = append(f.Attempts, got)
+
 				return nil
 			})
+
 		return err
 	})
+
 	return a, flights, err
 }
 
@@ -219,8 +240,11 @@ func scanFlight(row pgx.CollectableRow) (*flight, error) {
 	var escrow, kind string
 	var nonce, gas int64
 	var maxFee, value pgtype.Numeric
-	err := row.Scan(&f.ID, &kind, &escrow, &f.Message, &nonce, &gas, &maxFee, &f.ExpiresAt, &f.CancelRequested, &f.Abandoned, &f.Code, &f.expired, &value, &f.AssignedAt)
-	f.Kind, f.Escrow, f.Nonce, f.Gas, f.MaxFee, f.Value = command.Kind(kind), common.HexToAddress(escrow), uint64(nonce), uint64(gas), integer(maxFee), integer(value)
+	err := row.Scan(&f.ID, &kind, &escrow, &f.Message, &nonce, &gas, &maxFee, &f.ExpiresAt, &f.CancelRequested,
+		&f.Abandoned, &f.Code, &f.expired, &value, &f.AssignedAt)
+	f.Kind, f.Escrow, f.Nonce, f.Gas, f.MaxFee, f.Value = command.Kind(kind), common.HexToAddress(escrow), uint64(nonce),
+		uint64(gas), integer(maxFee), integer(value)
+
 	return f, err
 }
 
@@ -234,7 +258,9 @@ func (s *store) adoptFirst(ctx context.Context, nonce uint64) error {
 		if a.NextNonce != nil {
 			return nil
 		}
+
 		_, err := tx.Exec(ctx, setNonce, s.args(pgx.StrictNamedArgs{"nonce": int64(nonce)}))
+
 		return err
 	})
 }
@@ -250,6 +276,7 @@ func (s *store) halt(ctx context.Context, reason string) (changed bool, err erro
 		changed = tag.RowsAffected() > 0
 		return err
 	})
+
 	return changed, err
 }
 
@@ -260,7 +287,8 @@ const setChecked = `
 // checked remembers the block up to which receipts were read.
 func (s *store) checked(ctx context.Context, block uint64, hash common.Hash, balance *big.Int) error {
 	return s.write(ctx, "note the block", func(ctx context.Context, tx pgx.Tx, _ *account) error {
-		_, err := tx.Exec(ctx, setChecked, s.args(pgx.StrictNamedArgs{"block": int64(block), "hash": hash.Hex(), "balance": numeric(balance)}))
+		_, err := tx.Exec(ctx, setChecked,
+			s.args(pgx.StrictNamedArgs{"block": int64(block), "hash": hash.Hex(), "balance": numeric(balance)}))
 		return err
 	})
 }
@@ -290,7 +318,8 @@ type waiting struct {
 	EventHash  *string
 }
 
-// selectWaiting reads who is due, oldest first: what expired or was cancelled always, the others when it is their time to be looked at.
+// selectWaiting reads who is due, oldest first: what expired or was cancelled always, the others
+// when it is their time to be looked at.
 const selectWaiting = `
 	select c.command_id, c.kind, c.escrow, c.message, c.value, c.max_fee, c.requester, c.expires_at <= clock_timestamp(), c.cancel_requested, c.holds,
 	       g.address is not null, coalesce(r.status, ''), coalesce(r.payer, ''), coalesce(r.payee, ''), coalesce(r.arbiter, ''), r.amount,
@@ -318,14 +347,18 @@ func (s *store) waiting(ctx context.Context, limit int) ([]*waiting, error) {
 		w := &waiting{}
 		var escrow, kind string
 		var value, maxFee, amount pgtype.Numeric
-		err := row.Scan(&w.ID, &kind, &escrow, &w.Message, &value, &maxFee, &w.Requester, &w.Expired, &w.Cancelled, &w.Holds, &w.Registered, &w.Status, &w.Payer, &w.Payee,
+		err := row.Scan(&w.ID, &kind, &escrow, &w.Message, &value, &maxFee, &w.Requester, &w.Expired, &w.Cancelled, &w.Holds,
+			&w.Registered, &w.Status, &w.Payer, &w.Payee,
 			&w.Arbiter, &amount, &w.Required, &w.Approvers, &w.EventID, &w.EventBlock, &w.EventHash)
-		w.Kind, w.Escrow, w.Value, w.MaxFee, w.Amount = command.Kind(kind), common.HexToAddress(escrow), integer(value), integer(maxFee), integer(amount)
+		w.Kind, w.Escrow, w.Value, w.MaxFee, w.Amount = command.Kind(kind), common.HexToAddress(escrow), integer(value),
+			integer(maxFee), integer(amount)
+
 		return w, err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read the waiting commands of sender %s: %w", s.sender, err)
 	}
+
 	return all, nil
 }
 
@@ -342,9 +375,11 @@ func (s *store) due(ctx context.Context) (time.Duration, bool, error) {
 	if err := s.db.QueryRow(ctx, nextLook, s.args(pgx.StrictNamedArgs{})).Scan(&in); err != nil {
 		return 0, false, fmt.Errorf("read when the next command of sender %s is due: %w", s.sender, err)
 	}
+
 	if in == nil {
 		return 0, false, nil
 	}
+
 	return *in, true, nil
 }
 
@@ -364,13 +399,16 @@ func (s *store) hold(ctx context.Context, holds []hold) error {
 	if len(holds) == 0 {
 		return nil
 	}
+
 	n := len(holds)
 	ids, codes, details, pauses := make([]string, n), make([]string, n), make([]string, n), make([]int64, n)
 	for i, h := range holds {
 		ids[i], codes[i], details[i], pauses[i] = h.id, h.code, h.detail, h.pause.Milliseconds()
 	}
+
 	return s.write(ctx, "hold commands", func(ctx context.Context, tx pgx.Tx, _ *account) error {
-		_, err := tx.Exec(ctx, setHeld, s.args(pgx.StrictNamedArgs{"ids": ids, "codes": codes, "details": details, "pauses": pauses}))
+		_, err := tx.Exec(ctx, setHeld,
+			s.args(pgx.StrictNamedArgs{"ids": ids, "codes": codes, "details": details, "pauses": pauses}))
 		return err
 	})
 }
@@ -396,29 +434,34 @@ const setAssigned = `
 	  from unnest(@ids::text[], @nonces::bigint[], @gas::bigint[], @worst::numeric[]) as p (id, nonce, gas, worst)
 	 where c.chain_id = @chain and c.sender = @sender and c.command_id = p.id`
 
-// takeNonces reserves the worst fees and the values together with the nonces. What was spent on an earlier day is forgotten.
+// takeNonces reserves the worst fees and the values together with the nonces. What was spent on an
+// earlier day is forgotten.
 const takeNonces = `
 	update senders
 	   set next_nonce = next_nonce + @count, updated_at = now(), spend_day = (now() at time zone 'utc')::date,
 	       spent_fees = @fees, spent_value = @value
 	 where chain_id = @chain and address = @sender`
 
-// assign is T1: nonces for the picks that may still be sent, as far as the day's budget goes. What it gave nothing to for want of budget is returned.
+// assign is T1: nonces for the picks that may still be sent, as far as the day's budget goes. What
+// it gave nothing to for want of budget is returned.
 func (s *store) assign(ctx context.Context, picks []pick, limits Limits) (short []pick, given int, err error) {
 	ids := make([]string, len(picks))
 	for i, p := range picks {
 		ids[i] = p.id
 	}
+
 	err = s.write(ctx, "assign nonces", func(ctx context.Context, tx pgx.Tx, a *account) error {
 		short, given = nil, 0
 		if a.State != "active" || a.NextNonce == nil {
 			return nil
 		}
+
 		rows, _ := tx.Query(ctx, lockPicks, s.args(pgx.StrictNamedArgs{"ids": ids}))
 		open, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		if err != nil {
 			return err
 		}
+
 		stillOpen := map[string]bool{}
 		for _, id := range open {
 			stillOpen[id] = true
@@ -432,24 +475,33 @@ func (s *store) assign(ctx context.Context, picks []pick, limits Limits) (short 
 			if !stillOpen[p.id] {
 				continue
 			}
+
 			moreFees, moreValue := new(big.Int).Add(fees, p.worst), new(big.Int).Add(value, p.value)
 			if moreFees.Cmp(limits.DayFees) > 0 || moreValue.Cmp(limits.DayValue) > 0 {
 				short = append(short, p)
 				continue
 			}
+
 			fees, value = moreFees, moreValue
 			nonces = append(nonces, *a.NextNonce+int64(len(take)))
 			take, gas, worst = append(take, p.id), append(gas, int64(p.gas)), append(worst, numeric(p.worst))
 		}
+
 		if given = len(take); given == 0 {
 			return nil
 		}
-		if _, err := tx.Exec(ctx, setAssigned, s.args(pgx.StrictNamedArgs{"ids": take, "nonces": nonces, "gas": gas, "worst": worst})); err != nil {
+
+		if _, err := tx.Exec(ctx, setAssigned,
+			s.args(pgx.StrictNamedArgs{"ids": take, "nonces": nonces, "gas": gas, "worst": worst})); err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, takeNonces, s.args(pgx.StrictNamedArgs{"count": given, "fees": numeric(fees), "value": numeric(value)}))
+
+		_, err = tx.Exec(ctx, takeNonces,
+			s.args(pgx.StrictNamedArgs{"count": given, "fees": numeric(fees), "value": numeric(value)}))
+
 		return err
 	})
+
 	return short, given, err
 }
 
@@ -460,14 +512,17 @@ type signed struct {
 	worst   *big.Int
 }
 
-// lockForAttempts says which commands may have another attempt of which purpose: a call only while there is no void, and the first call only before
-// the command has expired, is cancelled, or its nonce given up.
+// lockForAttempts says which commands may have another attempt of which purpose: a call only while
+// there is no void, and the first call only before the command has expired, is cancelled, or its
+// nonce given up.
 const lockForAttempts = `
 	select c.command_id,
-	       not exists (select from command_attempts v where v.chain_id = c.chain_id and v.sender = c.sender and v.nonce = c.nonce and v.purpose = 'void')
+	       not exists (select from command_attempts v where v.chain_id = c.chain_id and v.sender = c.sender
+		and v.nonce = c.nonce and v.purpose = 'void')
 	       and (c.state = 'sent' or (c.expires_at > clock_timestamp() and not c.cancel_requested)),
 	       c.reserved, coalesce(c.reserve_day = (now() at time zone 'utc')::date, false),
-	       (select count(*) from command_attempts n where n.chain_id = c.chain_id and n.sender = c.sender and n.nonce = c.nonce)
+	       (select count(*) from command_attempts n where n.chain_id = c.chain_id and n.sender = c.sender
+		and n.nonce = c.nonce)
 	  from commands c
 	 where c.chain_id = @chain and c.sender = @sender and c.command_id = any(@ids) and c.state in ('assigned', 'sent')
 	   for update of c`
@@ -490,17 +545,20 @@ const reserveMore = `
 	   set spend_day = (now() at time zone 'utc')::date, spent_fees = @fees, spent_value = @value, updated_at = now()
 	 where chain_id = @chain and address = @sender`
 
-// record is T2: it stores attempts, and returns those that may now be broadcast. What is not among them must never leave the process.
+// record is T2: it stores attempts, and returns those that may now be broadcast. What is not among
+// them must never leave the process.
 func (s *store) record(ctx context.Context, all []signed, head uint64, limits Limits) (stored []signed, err error) {
 	ids := make([]string, len(all))
 	for i, x := range all {
 		ids[i] = x.f.ID
 	}
+
 	err = s.write(ctx, "store attempts", func(ctx context.Context, tx pgx.Tx, a *account) error {
 		stored = nil
 		if a.State == "halted" {
 			return nil
 		}
+
 		type permit struct {
 			call, today bool
 			reserved    *big.Int
@@ -526,36 +584,48 @@ func (s *store) record(ctx context.Context, all []signed, head uint64, limits Li
 			if !ok || x.attempt.Number != p.attempts+1 || x.attempt.Purpose == purposeCall && !p.call {
 				continue
 			}
-			// What goes beyond the reservation counts for today. A void may use what is reserved, so it is never refused for want of budget.
+
+			// What goes beyond the reservation counts for today. A void may use what is reserved, so it is
+			// never refused for want of budget.
 			more := new(big.Int).Sub(x.worst, p.reserved)
 			if more.Sign() > 0 {
 				sum := new(big.Int).Add(fees, more)
 				if x.attempt.Purpose == purposeCall && p.attempts > 0 && sum.Cmp(limits.DayFees) > 0 {
 					continue
 				}
+
 				fees = sum
 			}
+
 			in.add(x)
 			stored = append(stored, x)
 		}
+
 		if len(stored) == 0 {
 			return nil
 		}
+
 		if _, err := tx.Exec(ctx, insertAttempts, s.args(in.args(s.epoch, head))); err != nil {
 			return err
 		}
+
 		if _, err := tx.Exec(ctx, setSent, s.args(pgx.StrictNamedArgs{"ids": in.ids, "worst": in.worst})); err != nil {
 			return err
 		}
+
 		if fees.Cmp(a.SpentFees) == 0 {
 			return nil
 		}
-		_, err := tx.Exec(ctx, reserveMore, s.args(pgx.StrictNamedArgs{"fees": numeric(fees), "value": numeric(a.SpentValue)}))
+
+		_, err := tx.Exec(ctx, reserveMore,
+			s.args(pgx.StrictNamedArgs{"fees": numeric(fees), "value": numeric(a.SpentValue)}))
+
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
+
 	return stored, nil
 }
 
@@ -569,15 +639,18 @@ type columns struct {
 }
 
 func (c *columns) add(x signed) {
-	c.ids, c.purposes, c.hashes = append(c.ids, x.f.ID), append(c.purposes, x.attempt.Purpose), append(c.hashes, x.attempt.Hash.Hex())
+	c.ids, c.purposes, c.hashes = append(c.ids, x.f.ID), append(c.purposes, x.attempt.Purpose),
+		append(c.hashes, x.attempt.Hash.Hex())
 	c.nonces, c.gas = append(c.nonces, int64(x.f.Nonce)), append(c.gas, int64(x.attempt.Gas))
 	c.attempts, c.raws = append(c.attempts, int32(x.attempt.Number)), append(c.raws, x.attempt.Raw)
-	c.caps, c.tips, c.worst = append(c.caps, numeric(x.attempt.Fee.Cap)), append(c.tips, numeric(x.attempt.Fee.Tip)), append(c.worst, numeric(x.worst))
+	c.caps, c.tips, c.worst = append(c.caps, numeric(x.attempt.Fee.Cap)), append(c.tips, numeric(x.attempt.Fee.Tip)),
+		append(c.worst, numeric(x.worst))
 }
 
 func (c *columns) args(epoch int64, head uint64) pgx.StrictNamedArgs {
 	return pgx.StrictNamedArgs{
-		"epoch": epoch, "head": int64(head), "nonces": c.nonces, "attempts": c.attempts, "ids": c.ids, "purposes": c.purposes, "hashes": c.hashes, "raws": c.raws,
+		"epoch": epoch, "head": int64(head), "nonces": c.nonces, "attempts": c.attempts, "ids": c.ids,
+		"purposes": c.purposes, "hashes": c.hashes, "raws": c.raws,
 		"gas": c.gas, "caps": c.caps, "tips": c.tips,
 	}
 }
@@ -603,15 +676,20 @@ func (s *store) broadcast(ctx context.Context, all []told, head uint64) error {
 	for i, b := range all {
 		nonces[i], attempts[i], refused[i], errs[i] = int64(b.nonce), int32(b.attempt), b.refused, b.err
 	}
+
 	return s.write(ctx, "note broadcasts", func(ctx context.Context, tx pgx.Tx, _ *account) error {
-		_, err := tx.Exec(ctx, setBroadcast, s.args(pgx.StrictNamedArgs{"head": int64(head), "nonces": nonces, "attempts": attempts, "refused": refused, "errs": errs}))
+		_, err := tx.Exec(ctx, setBroadcast,
+			s.args(pgx.StrictNamedArgs{"head": int64(head), "nonces": nonces, "attempts": attempts, "refused": refused,
+				"errs": errs}))
+
 		return err
 	})
 }
 
 const setCode = `
 	update commands set code = @code, detail = @detail
-	 where chain_id = @chain and sender = @sender and command_id = @id and state = 'sent' and (code, detail) is distinct from (@code, @detail)`
+	 where chain_id = @chain and sender = @sender and command_id = @id and state = 'sent'
+		and (code, detail) is distinct from (@code, @detail)`
 
 // note says why a command under way does not get on.
 func (s *store) note(ctx context.Context, id, code, detail string) (changed bool, err error) {
@@ -620,6 +698,7 @@ func (s *store) note(ctx context.Context, id, code, detail string) (changed bool
 		changed = tag.RowsAffected() > 0
 		return err
 	})
+
 	return changed, err
 }
 
@@ -627,6 +706,7 @@ func numeric(n *big.Int) pgtype.Numeric {
 	if n == nil {
 		return pgtype.Numeric{}
 	}
+
 	return pgtype.Numeric{Int: n, Valid: true}
 }
 
@@ -635,9 +715,11 @@ func integer(n pgtype.Numeric) *big.Int {
 	if !n.Valid || n.Int == nil {
 		return new(big.Int)
 	}
+
 	v := new(big.Int).Set(n.Int)
 	if n.Exp > 0 {
 		v.Mul(v, new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(n.Exp)), nil))
 	}
+
 	return v
 }

@@ -28,16 +28,21 @@ var functions = func() abi.ABI {
 	if err != nil {
 		panic(err) // a constant
 	}
+
 	return parsed
 }()
 
 // call is the transaction that a command asks for.
-func call(sender, factory common.Address, kind command.Kind, escrow common.Address, args *command.CreateArgs) (Call, error) {
+func call(sender, factory common.Address, kind command.Kind, escrow common.Address,
+	args *command.CreateArgs) (Call, error) {
 	if kind != command.Create {
 		data, err := functions.Pack(string(kind))
 		return Call{From: sender, To: escrow, Data: data, Value: new(big.Int)}, err
 	}
-	data, err := functions.Pack("createEscrowDeterministic", args.Payee, args.ReleaseDelay, args.ApprovalsRequired, args.Arbiter, [32]byte(args.Salt))
+
+	data, err := functions.Pack("createEscrowDeterministic", args.Payee, args.ReleaseDelay, args.ApprovalsRequired,
+		args.Arbiter, [32]byte(args.Salt))
+
 	return Call{From: sender, To: factory, Data: data, Value: args.Amount}, err
 }
 
@@ -48,30 +53,37 @@ type Signer interface {
 }
 
 // build makes a signed transaction, and makes sure that it is the sender's.
-func build(ctx context.Context, signer Signer, chainID uint64, nonce, gas uint64, fee price, c Call) (raw []byte, hash common.Hash, err error) {
+func build(ctx context.Context, signer Signer, chainID uint64, nonce, gas uint64, fee price, c Call) (raw []byte,
+	hash common.Hash, err error) {
 	id := new(big.Int).SetUint64(chainID)
 	var inner types.TxData
 	if fee.Tip == nil {
 		inner = &types.LegacyTx{Nonce: nonce, GasPrice: fee.Cap, Gas: gas, To: &c.To, Value: c.Value, Data: c.Data}
 	} else {
-		inner = &types.DynamicFeeTx{ChainID: id, Nonce: nonce, GasTipCap: fee.Tip, GasFeeCap: fee.Cap, Gas: gas, To: &c.To, Value: c.Value, Data: c.Data}
+		inner = &types.DynamicFeeTx{ChainID: id, Nonce: nonce, GasTipCap: fee.Tip, GasFeeCap: fee.Cap, Gas: gas, To: &c.To,
+			Value: c.Value, Data: c.Data}
 	}
+
 	scheme := types.LatestSignerForChainID(id)
 	tx := types.NewTx(inner)
 	signature, err := signer.Sign(ctx, scheme.Hash(tx))
 	if err != nil {
 		return nil, hash, fmt.Errorf("sign nonce %d of %s: %w", nonce, signer.Address(), err)
 	}
+
 	tx, err = tx.WithSignature(scheme, signature[:])
 	if err != nil {
 		return nil, hash, fmt.Errorf("sign nonce %d of %s: %w", nonce, signer.Address(), err)
 	}
+
 	if from, err := types.Sender(scheme, tx); err != nil || from != signer.Address() {
 		return nil, hash, fmt.Errorf("sign nonce %d of %s: the signature is of another account", nonce, signer.Address())
 	}
+
 	if raw, err = tx.MarshalBinary(); err != nil {
 		return nil, hash, fmt.Errorf("encode nonce %d of %s: %w", nonce, signer.Address(), err)
 	}
+
 	return raw, tx.Hash(), nil
 }
 
@@ -89,11 +101,13 @@ func eventOf(r *Receipt, kind command.Kind, escrow, factory common.Address) stri
 	if kind == command.Create {
 		emitter = factory
 	}
+
 	for _, l := range r.Logs {
 		if l.Address == emitter && len(l.Topics) > 0 && l.Topics[0] == effects[kind] {
 			return fmt.Sprintf("%s:%d", r.Hash.Hex(), l.Index)
 		}
 	}
+
 	return ""
 }
 
@@ -101,12 +115,16 @@ func eventOf(r *Receipt, kind command.Kind, escrow, factory common.Address) stri
 var errorNames = func() map[string]string {
 	names := map[string]string{}
 	for _, n := range []string{
-		"NotAllowed", "NotAuthorized", "NotAuthorised", "Unauthorized", "Unauthorised", "OnlyPayer", "OnlyParties", "NotParty", "NotPayer",
-		"AlreadyApproved", "Settled", "AlreadySettled", "AlreadyReleased", "AlreadyRefunded", "TooEarly", "NotYet", "ReleaseTimeNotReached", "TimelockNotExpired",
-		"NotEnoughApprovals", "InsufficientApprovals", "TransferFailed", "InvalidAmount", "ZeroAmount", "InvalidPayee", "InvalidApprovals",
+		"NotAllowed", "NotAuthorized", "NotAuthorised", "Unauthorized", "Unauthorised", "OnlyPayer", "OnlyParties",
+		"NotParty", "NotPayer",
+		"AlreadyApproved", "Settled", "AlreadySettled", "AlreadyReleased", "AlreadyRefunded", "TooEarly", "NotYet",
+		"ReleaseTimeNotReached", "TimelockNotExpired",
+		"NotEnoughApprovals", "InsufficientApprovals", "TransferFailed", "InvalidAmount", "ZeroAmount", "InvalidPayee",
+		"InvalidApprovals",
 	} {
 		names[hex.EncodeToString(crypto.Keccak256([]byte(n + "()"))[:4])] = n
 	}
+
 	return names
 }()
 
@@ -118,24 +136,29 @@ func decodeRevert(data []byte) string {
 	if reason, err := abi.UnpackRevert(data); err == nil {
 		return strings.ToValidUTF8(reason[:min(len(reason), maxReason)], "?")
 	}
+
 	if len(data) >= 4 {
 		if name, ok := errorNames[hex.EncodeToString(data[:4])]; ok {
 			return name
 		}
 	}
+
 	if len(data) == 0 {
 		return "without a reason"
 	}
+
 	return "0x" + hex.EncodeToString(data[:min(len(data), maxReason/2)])
 }
 
 // unauthorised says whether a reason means that the sender has no part in the escrow, which no waiting mends.
 func unauthorised(reason string) bool {
 	reason = strings.ToLower(reason)
-	for _, w := range []string{"notallowed", "notauthori", "unauthori", "onlypayer", "onlyparties", "notparty", "notpayer", "not authori", "not allowed", "only payer", "only part"} {
+	for _, w := range []string{"notallowed", "notauthori", "unauthori", "onlypayer", "onlyparties", "notparty",
+		"notpayer", "not authori", "not allowed", "only payer", "only part"} {
 		if strings.Contains(reason, w) {
 			return true
 		}
 	}
+
 	return false
 }

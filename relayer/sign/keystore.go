@@ -23,24 +23,30 @@ func NewLocal(key *ecdsa.PrivateKey) *Local {
 	return &Local{key: key, address: crypto.PubkeyToAddress(key.PublicKey)}
 }
 
-// OpenKeystore decrypts a go-ethereum keystore file (version 3) with the password in another file, whose trailing line break does not count.
-// It takes about a second and 256 MB for a moment: scrypt is made to. ErrAddress if the key is not the account's. No error holds any of the contents.
+// OpenKeystore decrypts a go-ethereum keystore file (version 3) with the password in another file,
+// whose trailing line break does not count. It takes about a second and 256 MB for a moment: scrypt
+// is made to. ErrAddress if the key is not the account's. No error holds any of the contents.
 func OpenKeystore(account common.Address, keyFile, passwordFile string) (*Local, error) {
 	content, err := os.ReadFile(keyFile)
 	if err != nil {
 		return nil, fmt.Errorf("read the keystore file of %s: %w", account, err)
 	}
+
 	password, err := os.ReadFile(passwordFile)
 	if err != nil {
 		return nil, fmt.Errorf("read the password file of %s: %w", account, err)
 	}
+
 	key, err := keystore.DecryptKey(content, strings.TrimRight(string(password), "\r\n"))
 	if err != nil {
-		return nil, fmt.Errorf("open the keystore file %s of %s: wrong password, or not a keystore file of version 3", keyFile, account)
+		return nil, fmt.Errorf("open the keystore file %s of %s: wrong password, or not a keystore file of version 3",
+			keyFile, account)
 	}
+
 	if key.Address != account {
 		return nil, fmt.Errorf("%w: %s holds the key of %s, not of %s", ErrAddress, keyFile, key.Address, account)
 	}
+
 	return NewLocal(key.PrivateKey), nil
 }
 
@@ -53,5 +59,6 @@ func (l *Local) Sign(_ context.Context, digest common.Hash) (signature [65]byte,
 	if err != nil {
 		return signature, fmt.Errorf("sign for %s: %w", l.address, err)
 	}
+
 	return [65]byte(raw), nil
 }

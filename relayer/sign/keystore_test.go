@@ -66,6 +66,7 @@ func TestAssembleLowersS(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, raw, signature[:])
 	}
+
 	_, err = assemble(common.Address{1}, digest, r, s)
 	require.ErrorIs(t, err, ErrSignature)
 	_, err = assemble(account, digest, new(big.Int), s)

@@ -22,7 +22,8 @@ import (
 // openWithin bounds the look at a key at the start. Google's client repeats within it what may pass.
 const openWithin = 30 * time.Second
 
-// KMS signs with a key that never leaves Google Cloud KMS: of the algorithm EC_SIGN_SECP256K1_SHA256, which signs any digest of 32 bytes. It needs the permissions
+// KMS signs with a key that never leaves Google Cloud KMS: of the algorithm
+// EC_SIGN_SECP256K1_SHA256, which signs any digest of 32 bytes. It needs the permissions
 // cloudkms.cryptoKeyVersions.useToSign and viewPublicKey of that key, and no other.
 type KMS struct {
 	client  *kms.KeyManagementClient
@@ -30,21 +31,26 @@ type KMS struct {
 	address common.Address
 }
 
-// OpenKMS makes sure that a key version is of the right algorithm and belongs to the account. name is projects/…/locations/…/keyRings/…/cryptoKeys/…/cryptoKeyVersions/N.
+// OpenKMS makes sure that a key version is of the right algorithm and belongs to the account. name
+// is projects/…/locations/…/keyRings/…/cryptoKeys/…/cryptoKeyVersions/N.
 func OpenKMS(ctx context.Context, account common.Address, name string, options ...option.ClientOption) (*KMS, error) {
 	client, err := kms.NewKeyManagementClient(ctx, options...)
 	if err != nil {
 		return nil, fmt.Errorf("open the client of Cloud KMS for %s; are there credentials (GOOGLE_APPLICATION_CREDENTIALS)? %w", account, err)
 	}
+
 	k := &KMS{client: client, name: name}
 	ctx, cancel := context.WithTimeout(ctx, openWithin)
 	defer cancel()
 	if k.address, err = k.read(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("read the public key %s of %s: %w", name, account, err), client.Close())
 	}
+
 	if k.address != account {
-		return nil, errors.Join(fmt.Errorf("%w: %s is the key of %s, not of %s", ErrAddress, name, k.address, account), client.Close())
+		return nil, errors.Join(fmt.Errorf("%w: %s is the key of %s, not of %s", ErrAddress, name, k.address, account),
+			client.Close())
 	}
+
 	return k, nil
 }
 
@@ -60,16 +66,20 @@ func (k *KMS) read(ctx context.Context) (a common.Address, err error) {
 	if err != nil {
 		return a, err
 	}
+
 	if key.Algorithm != kmspb.CryptoKeyVersion_EC_SIGN_SECP256K1_SHA256 {
 		return a, fmt.Errorf("its algorithm is %s, it must be EC_SIGN_SECP256K1_SHA256", key.Algorithm)
 	}
+
 	if key.PemCrc32C != nil && key.PemCrc32C.Value != checksum([]byte(key.Pem)) {
 		return a, errors.New("the answer was damaged on its way")
 	}
+
 	block, _ := pem.Decode([]byte(key.Pem))
 	if block == nil {
 		return a, errors.New("the answer is not PEM")
 	}
+
 	var info struct { // RFC 5280; crypto/x509 does not know the curve
 		Algorithm pkix.AlgorithmIdentifier
 		Key       asn1.BitString
@@ -77,17 +87,21 @@ func (k *KMS) read(ctx context.Context) (a common.Address, err error) {
 	if rest, err := asn1.Unmarshal(block.Bytes, &info); err != nil || len(rest) > 0 {
 		return a, errors.New("the answer is not a public key")
 	}
+
 	public, err := crypto.UnmarshalPubkey(info.Key.Bytes)
 	if err != nil {
 		return a, errors.New("the answer is not a point of secp256k1")
 	}
+
 	return crypto.PubkeyToAddress(*public), nil
 }
 
-// Sign asks KMS for a signature, and makes an Ethereum signature of the one that comes: with s in the lower half, and v.
+// Sign asks KMS for a signature, and makes an Ethereum signature of the one that comes: with s in
+// the lower half, and v.
 func (k *KMS) Sign(ctx context.Context, digest common.Hash) (signature [65]byte, err error) {
 	response, err := k.client.AsymmetricSign(ctx, &kmspb.AsymmetricSignRequest{
-		Name: k.name, Digest: &kmspb.Digest{Digest: &kmspb.Digest_Sha256{Sha256: digest[:]}}, DigestCrc32C: wrapperspb.Int64(checksum(digest[:])),
+		Name: k.name, Digest: &kmspb.Digest{Digest: &kmspb.Digest_Sha256{Sha256: digest[:]}},
+		DigestCrc32C: wrapperspb.Int64(checksum(digest[:])),
 	})
 	switch {
 	case err != nil:
@@ -97,10 +111,12 @@ func (k *KMS) Sign(ctx context.Context, digest common.Hash) (signature [65]byte,
 	case response.SignatureCrc32C == nil || response.SignatureCrc32C.Value != checksum(response.Signature):
 		return signature, fmt.Errorf("sign for %s by Cloud KMS: the answer was damaged on its way", k.address)
 	}
+
 	var der struct{ R, S *big.Int }
 	if rest, err := asn1.Unmarshal(response.Signature, &der); err != nil || len(rest) > 0 {
 		return signature, fmt.Errorf("sign for %s by Cloud KMS: %w", k.address, ErrSignature)
 	}
+
 	return assemble(k.address, digest, der.R, der.S)
 }
 

@@ -42,50 +42,63 @@ func (v *vault) GetPublicKey(_ context.Context, r *kmspb.GetPublicKeyRequest) (*
 	if r.Name != keyName {
 		return nil, status.Error(codes.NotFound, "no such key")
 	}
+
 	curve, err := asn1.Marshal(asn1.ObjectIdentifier{1, 3, 132, 0, 10})
 	if err != nil {
 		return nil, err
 	}
+
 	der, err := asn1.Marshal(struct {
 		Algorithm pkix.AlgorithmIdentifier
 		Key       asn1.BitString
 	}{
-		pkix.AlgorithmIdentifier{Algorithm: asn1.ObjectIdentifier{1, 2, 840, 10045, 2, 1}, Parameters: asn1.RawValue{FullBytes: curve}},
+		pkix.AlgorithmIdentifier{Algorithm: asn1.ObjectIdentifier{1, 2, 840, 10045, 2, 1},
+			Parameters: asn1.RawValue{FullBytes: curve}},
 		asn1.BitString{Bytes: crypto.FromECDSAPub(&v.key.PublicKey), BitLength: 65 * 8},
 	})
 	if err != nil {
 		return nil, err
 	}
+
 	text := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
-	return &kmspb.PublicKey{Pem: string(text), PemCrc32C: wrapperspb.Int64(checksum(text)), Algorithm: v.algorithm, Name: keyName}, nil
+
+	return &kmspb.PublicKey{Pem: string(text), PemCrc32C: wrapperspb.Int64(checksum(text)), Algorithm: v.algorithm,
+		Name: keyName}, nil
 }
 
-func (v *vault) AsymmetricSign(_ context.Context, r *kmspb.AsymmetricSignRequest) (*kmspb.AsymmetricSignResponse, error) {
+func (v *vault) AsymmetricSign(_ context.Context, r *kmspb.AsymmetricSignRequest) (*kmspb.AsymmetricSignResponse,
+	error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.asked++
 	if v.fail != codes.OK {
 		return nil, status.Error(v.fail, "quota exceeded")
 	}
+
 	digest := r.Digest.GetSha256()
 	raw, err := crypto.Sign(digest, v.key)
 	if err != nil {
 		return nil, err
 	}
+
 	s := new(big.Int).SetBytes(raw[32:64])
 	if v.high {
 		s.Sub(crypto.S256().Params().N, s)
 	}
+
 	der, err := asn1.Marshal(struct{ R, S *big.Int }{new(big.Int).SetBytes(raw[:32]), s})
 	if err != nil {
 		return nil, err
 	}
+
 	response := &kmspb.AsymmetricSignResponse{
-		Signature: der, SignatureCrc32C: wrapperspb.Int64(checksum(der)), Name: keyName, VerifiedDigestCrc32C: r.DigestCrc32C.GetValue() == checksum(digest),
+		Signature: der, SignatureCrc32C: wrapperspb.Int64(checksum(der)), Name: keyName,
+		VerifiedDigestCrc32C: r.DigestCrc32C.GetValue() == checksum(digest),
 	}
 	if v.damage != nil {
 		v.damage(response)
 	}
+
 	return response, nil
 }
 
@@ -101,8 +114,10 @@ func startVault(t *testing.T) (*vault, []option.ClientOption) {
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(listener) }()
 	t.Cleanup(func() { server.Stop(); require.NoError(t, <-done) })
+
 	return v, []option.ClientOption{
-		option.WithEndpoint(listener.Addr().String()), option.WithoutAuthentication(), option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())),
+		option.WithEndpoint(listener.Addr().String()), option.WithoutAuthentication(),
+		option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())),
 	}
 }
 
@@ -145,6 +160,7 @@ func TestKMS(t *testing.T) {
 		_, err := k.Sign(t.Context(), digest)
 		require.Error(t, err, name)
 	}
+
 	set(func() { v.damage, v.fail = nil, codes.ResourceExhausted })
 	_, err = k.Sign(t.Context(), digest)
 	require.ErrorContains(t, err, "quota exceeded", "the caller waits and tries again")

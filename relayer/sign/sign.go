@@ -1,6 +1,8 @@
-// Package sign makes signatures with keys that it keeps to itself: of a go-ethereum keystore file, or in Google Cloud KMS.
+// Package sign makes signatures with keys that it keeps to itself: of a go-ethereum keystore file,
+// or in Google Cloud KMS.
 //
-// A Signer signs digests. What they are digests of is the business of relayer/send, which stores what it signed before it lets it out.
+// A Signer signs digests. What they are digests of is the business of relayer/send, which stores
+// what it signed before it lets it out.
 package sign
 
 import (
@@ -24,22 +26,26 @@ var (
 type Signer interface {
 	// Address is the account's.
 	Address() common.Address
-	// Sign returns r, s and v (0 or 1), s in the lower half of the curve's order. An error may pass: the caller tries again later.
+	// Sign returns r, s and v (0 or 1), s in the lower half of the curve's order. An error may pass:
+	// the caller tries again later.
 	Sign(ctx context.Context, digest common.Hash) ([65]byte, error)
 }
 
-// halfOrder is half the order of secp256k1: of the two values of s that fit a signature, chains take the one up to here (EIP-2).
+// halfOrder is half the order of secp256k1: of the two values of s that fit a signature, chains
+// take the one up to here (EIP-2).
 var halfOrder = new(big.Int).Rsh(crypto.S256().Params().N, 1)
 
-// assemble makes an Ethereum signature of r and s: s is brought into the lower half, and v is found by trying which of the two keys that
-// fit is the account's.
+// assemble makes an Ethereum signature of r and s: s is brought into the lower half, and v is found
+// by trying which of the two keys that fit is the account's.
 func assemble(account common.Address, digest common.Hash, r, s *big.Int) (signature [65]byte, err error) {
 	if s.Cmp(halfOrder) > 0 {
 		s = new(big.Int).Sub(crypto.S256().Params().N, s)
 	}
+
 	if !crypto.ValidateSignatureValues(0, r, s, true) {
 		return signature, fmt.Errorf("%w: r or s is out of range", ErrSignature)
 	}
+
 	r.FillBytes(signature[:32])
 	s.FillBytes(signature[32:64])
 	for v := range byte(2) {
@@ -48,5 +54,6 @@ func assemble(account common.Address, digest common.Hash, r, s *big.Int) (signat
 			return signature, nil
 		}
 	}
+
 	return [65]byte{}, fmt.Errorf("%w %s", ErrSignature, account)
 }

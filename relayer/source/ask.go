@@ -14,8 +14,9 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
 )
 
-// order is the endpoints that may be asked for a block now, best first: those that are in use, have the block, and are not to be avoided; among
-// equals, as configured. Without any, it says how long until there is one.
+// order is the endpoints that may be asked for a block now, best first: those that are in use, have
+// the block, and are not to be avoided; among equals, as configured. Without any, it says how long
+// until there is one.
 func (s *Source) order(need uint64, avoid *node.Node) (list []*node.Node, wait time.Duration) {
 	type candidate struct {
 		n    *node.Node
@@ -27,24 +28,31 @@ func (s *Source) order(need uint64, avoid *node.Node) (list []*node.Node, wait t
 			if wait == 0 || pause < wait {
 				wait = pause
 			}
+
 			continue
 		}
+
 		c := candidate{n: n}
 		if n == avoid {
 			c.rank += 1
 		}
+
 		if !n.Has(need) {
 			c.rank += 2
 		}
+
 		if !n.Claim().Up {
 			c.rank += 4
 		}
+
 		found = append(found, c)
 	}
+
 	slices.SortStableFunc(found, func(a, b candidate) int { return cmp.Compare(a.rank, b.rank) })
 	for _, c := range found {
 		list = append(list, c.n)
 	}
+
 	return list, wait
 }
 
@@ -54,7 +62,8 @@ func (s *Source) servedBut(n *node.Node) bool {
 }
 
 // ask puts a question about a block to one endpoint after the other until one answers. The error is all of theirs.
-func (s *Source) ask(ctx context.Context, need uint64, avoid *node.Node, question func(context.Context, *node.Node) error) error {
+func (s *Source) ask(ctx context.Context, need uint64, avoid *node.Node,
+	question func(context.Context, *node.Node) error) error {
 	var errs []error
 	waited := false
 	for {
@@ -64,23 +73,30 @@ func (s *Source) ask(ctx context.Context, need uint64, avoid *node.Node, questio
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
+
 			if err == nil {
 				return nil
 			}
+
 			if errors.Is(err, ErrBehind) {
 				err = n.Lacks(ctx, need, s.outlook.farBehind(), err)
 			}
+
 			if rpc.Classify(err) == rpc.Invalid {
 				n.Blame(ctx, err)
 			}
+
 			errs = append(errs, fmt.Errorf("%s: %w", n.Name(), err))
 		}
+
 		if len(list) > 0 || waited || wait == 0 || wait > node.LongestWait {
 			if len(errs) == 0 {
 				return s.unavailable(wait)
 			}
+
 			return errors.Join(errs...)
 		}
+
 		waited = true
 		timer := time.NewTimer(wait)
 		select {
@@ -100,11 +116,13 @@ func (s *Source) unavailable(wait time.Duration) error {
 			errs = append(errs, fmt.Errorf("%s: %s", st.Name, st.LastError))
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
-// Canonical returns the header at a height on which the endpoints agree that have it; those that have not, or do not answer, have no say. With three or
-// more, a majority decides. ErrBehind: none has it. ErrDisagree: no majority.
+// Canonical returns the header at a height on which the endpoints agree that have it; those that
+// have not, or do not answer, have no say. With three or more, a majority decides. ErrBehind: none
+// has it. ErrDisagree: no majority.
 func (s *Source) Canonical(ctx context.Context, n uint64) (Header, error) {
 	list, wait := s.order(n, nil)
 	type vote struct {
@@ -116,10 +134,12 @@ func (s *Source) Canonical(ctx context.Context, n uint64) (Header, error) {
 	for i, e := range list {
 		wg.Go(func() { votes[i].h, votes[i].err = s.vote(ctx, e, n) })
 	}
+
 	wg.Wait()
 	if ctx.Err() != nil {
 		return Header{}, context.Cause(ctx)
 	}
+
 	var errs []error
 	count := map[common.Hash]int{}
 	total := 0
@@ -129,14 +149,18 @@ func (s *Source) Canonical(ctx context.Context, n uint64) (Header, error) {
 			if rpc.Classify(v.err) == rpc.Invalid {
 				list[i].Blame(ctx, v.err)
 			}
+
 			errs = append(errs, fmt.Errorf("%s: %w", list[i].Name(), v.err))
+
 			continue
 		}
+
 		total++
 		if count[v.h.Hash]++; count[v.h.Hash] > count[best.Hash] {
 			best = v.h
 		}
 	}
+
 	switch {
 	case total == 0 && len(errs) == 0:
 		return Header{}, fmt.Errorf("header of block %d: %w", n, s.unavailable(wait))
@@ -145,33 +169,40 @@ func (s *Source) Canonical(ctx context.Context, n uint64) (Header, error) {
 	case len(count) == 1:
 		return best, nil
 	}
+
 	for i, v := range votes {
 		if v.err == nil && v.h.Hash != best.Hash {
 			s.metrics.Disagrees(list[i])
 		}
 	}
+
 	if 2*count[best.Hash] > total {
 		return best, nil
 	}
+
 	return Header{}, fmt.Errorf("header of block %d: %w: %d hashes from %d endpoints", n, ErrDisagree, len(count), total)
 }
 
-// vote is the header at a height, from an endpoint whose word may roll the chain back. One that has answered wrongly, and is asked only because no other
-// serves, has to show first that it answers truly again: a header by itself cannot be tested.
+// vote is the header at a height, from an endpoint whose word may roll the chain back. One that has
+// answered wrongly, and is asked only because no other serves, has to show first that it answers
+// truly again: a header by itself cannot be tested.
 func (s *Source) vote(ctx context.Context, e *node.Node, n uint64) (Header, error) {
 	doubtful := e.Doubtful()
 	h, err := e.Header(ctx, n)
 	if err != nil || !doubtful {
 		return h, err
 	}
+
 	if !node.Telling(&h.Bloom) { // a block without logs, or a chain without bloom filters
 		_, err = e.ReadStanding(ctx, h, &Filter{})
 	} else {
 		_, err = e.ReadWhole(ctx, h, &Filter{})
 	}
+
 	if errors.Is(err, ErrBehind) {
 		err = fmt.Errorf("%w: it tells of block %d and does not show its logs", rpc.ErrInvalid, n)
 	}
+
 	return h, err
 }
 
@@ -198,9 +229,11 @@ func (s *served) note(from, to uint64, by *node.Node) {
 			return
 		}
 	}
+
 	if len(s.list) == servedRanges {
 		s.list = slices.Delete(s.list, 0, servedRanges/4)
 	}
+
 	s.list = append(s.list, servedRange{from, to, by})
 }
 
@@ -213,5 +246,6 @@ func (s *served) by(from, to uint64) *node.Node {
 			return r.by
 		}
 	}
+
 	return nil
 }

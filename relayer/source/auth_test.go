@@ -21,12 +21,15 @@ func TestCredentials(t *testing.T) {
 				if user, password, ok := r.BasicAuth(); ok && user == "project" && password == "s:e/cret" {
 					return false
 				}
+
 				refused.Add(1)
 				w.WriteHeader(http.StatusUnauthorized)
+
 				return true
 			}
 		})
-		s := start(t, Config{URLs: []string{strings.Replace(node.server.URL, "http://", scheme+"://project:s%3Ae%2Fcret@", 1)}, ChainID: 1, Finality: Latest})
+		s := start(t, Config{URLs: []string{strings.Replace(node.server.URL, "http://", scheme+"://project:s%3Ae%2Fcret@",
+			1)}, ChainID: 1, Finality: Latest})
 		await(t, s, func(v View) bool { return v.Head == 10 })
 		require.Zero(t, refused.Load(), scheme)
 	}
@@ -36,7 +39,8 @@ func TestCredentials(t *testing.T) {
 func TestRedirectIsRefused(t *testing.T) {
 	chain := newChain(10, 1, 0)
 	for _, scheme := range []string{"http", "ws"} {
-		for _, status := range []int{http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect} {
+		for _, status := range []int{http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther,
+			http.StatusTemporaryRedirect, http.StatusPermanentRedirect} {
 			foreign, node := startNode(t, chain), startNode(t, chain)
 			var reached, asked atomic.Int32
 			foreign.set(func() {
@@ -49,7 +53,8 @@ func TestRedirectIsRefused(t *testing.T) {
 					return true
 				}
 			})
-			s, err := New(Config{URLs: []string{strings.Replace(node.server.URL, "http://", scheme+"://project:secret@", 1) + "/v3/0123456789abcdef"}, ChainID: 1})
+			s, err := New(Config{URLs: []string{strings.Replace(node.server.URL, "http://", scheme+"://project:secret@", 1) +
+				"/v3/0123456789abcdef"}, ChainID: 1})
 			require.NoError(t, err)
 			err = s.Check(t.Context(), emitter)
 			s.Close()

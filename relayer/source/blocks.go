@@ -17,7 +17,8 @@ import (
 const headersAtOnce = 32
 
 // blocks yields from..to block by block.
-func (s *Source) blocks(ctx context.Context, from, to uint64, f *Filter, other bool, yield func(Batch, error) bool) bool {
+func (s *Source) blocks(ctx context.Context, from, to uint64, f *Filter, other bool,
+	yield func(Batch, error) bool) bool {
 	var parent common.Hash
 	for from <= to {
 		last := min(to, from+headersAtOnce-1)
@@ -26,34 +27,42 @@ func (s *Source) blocks(ctx context.Context, from, to uint64, f *Filter, other b
 			s.ring.drop()
 			err = fmt.Errorf("%w: block %d is not the parent of block %d any more", ErrDisagree, from-1, from)
 		}
+
 		if err != nil {
 			yield(Batch{}, fmt.Errorf("read the headers of blocks %d to %d: %w", from, last, err))
 			return false
 		}
+
 		i := 0
 		if !pipeline(ctx, node.RangesInFlight, func() (func(context.Context) (Batch, error), bool) {
 			if i == len(chain) {
 				return nil, false
 			}
+
 			h := chain[i]
 			i++
+
 			return func(ctx context.Context) (Batch, error) {
 				logs, err := s.logsOf(ctx, h, f, other)
 				if err != nil {
 					return Batch{}, fmt.Errorf("read block %d: %w", h.Number, err)
 				}
+
 				return Batch{From: h.Number, To: h.Number, Parent: h.Parent, Logs: logs, Last: h, Filter: f}, nil
 			}, true
 		}, yield) {
 			return false
 		}
+
 		parent, from = chain[len(chain)-1].Hash, last+1
 	}
+
 	return true
 }
 
-// chain returns the headers of from..to, each the parent of the next, from the ring as far as it has them. They are linked up to the
-// newest head: a header that the ring still has from before a reorganisation, with a gap above it, is linked to its old children only.
+// chain returns the headers of from..to, each the parent of the next, from the ring as far as it
+// has them. They are linked up to the newest head: a header that the ring still has from before a
+// reorganisation, with a gap above it, is linked to its old children only.
 func (s *Source) chain(ctx context.Context, from, to uint64) ([]Header, error) {
 	reading := false
 	for attempt := 0; attempt < 2; {
@@ -65,6 +74,7 @@ func (s *Source) chain(ctx context.Context, from, to uint64) ([]Header, error) {
 				missing = append(missing, n)
 			}
 		}
+
 		if len(missing) > 0 && !reading { // readers that lack the same headers ask for them once
 			select {
 			case s.reading <- struct{}{}:
@@ -72,9 +82,12 @@ func (s *Source) chain(ctx context.Context, from, to uint64) ([]Header, error) {
 			case <-ctx.Done():
 				return nil, context.Cause(ctx)
 			}
+
 			reading = true
+
 			continue // what lacked may be there now
 		}
+
 		for len(missing) > 0 {
 			some := missing[:min(len(missing), headersAtOnce)]
 			missing = missing[len(some):]
@@ -83,28 +96,34 @@ func (s *Source) chain(ctx context.Context, from, to uint64) ([]Header, error) {
 				if err != nil {
 					return err
 				}
+
 				for _, h := range list {
 					have[h.Number] = h
 				}
+
 				return nil
 			})
 			if err != nil {
 				return nil, err
 			}
 		}
+
 		list := make([]Header, 0, top-from+1)
 		linked := true
 		for n := from; n <= top; n++ {
 			linked = linked && (n == top || have[n+1].Parent == have[n].Hash)
 			list = append(list, have[n])
 		}
+
 		if linked {
 			s.ring.fill(list)
 			return list[:to-from+1], nil
 		}
+
 		attempt++
 		s.ring.drop() // the chain moved: once more, from one node
 	}
+
 	return nil, fmt.Errorf("%w: they are not each other's parents, the chain is moving", ErrDisagree)
 }
 
@@ -114,6 +133,7 @@ func (s *Source) logsOf(ctx context.Context, h Header, f *Filter, other bool) ([
 		logs, _, err := s.readBlock(ctx, h, f, s.served.by(h.Number, h.Number))
 		return logs, err
 	}
+
 	return s.memo.get(ctx, memoKey{h.Hash, f}, func() ([]types.Log, error) {
 		logs, by, err := s.readBlock(ctx, h, f, nil)
 		switch {
@@ -122,12 +142,14 @@ func (s *Source) logsOf(ctx context.Context, h Header, f *Filter, other bool) ([
 		case errors.Is(err, ErrBehind):
 			s.ring.drop() // nobody has the block: maybe it was replaced
 		}
+
 		return logs, err
 	})
 }
 
 // readBlock reads the logs of a block from one endpoint, and proves it where there are none.
-func (s *Source) readBlock(ctx context.Context, h Header, f *Filter, avoid *node.Node) (logs []types.Log, by *node.Node, err error) {
+func (s *Source) readBlock(ctx context.Context, h Header, f *Filter, avoid *node.Node) (logs []types.Log,
+	by *node.Node, err error) {
 	err = s.ask(ctx, h.Number, avoid, func(ctx context.Context, n *node.Node) (err error) {
 		by = n
 		logs, err = n.ReadBlock(ctx, h, f)
@@ -136,24 +158,29 @@ func (s *Source) readBlock(ctx context.Context, h Header, f *Filter, avoid *node
 	if err != nil || len(logs) > 0 || s.excluded(h, f) {
 		return logs, by, err
 	}
+
 	return s.proveEmpty(ctx, h, f, by)
 }
 
-// excluded says whether a block's bloom filter shows that it has no logs that match. Where no block has had any bits, the chain has no bloom filters, and they
-// show nothing.
+// excluded says whether a block's bloom filter shows that it has no logs that match. Where no block
+// has had any bits, the chain has no bloom filters, and they show nothing.
 func (s *Source) excluded(h Header, f *Filter) bool {
 	if f.Addresses != nil && len(f.Addresses) == 0 {
 		return true
 	}
+
 	if h.Bloom == (types.Bloom{}) {
 		return s.blooms.Load()
 	}
+
 	return !f.AllowedBy(&h.Bloom)
 }
 
-// proveEmpty makes sure that a block without matching logs has none: an endpoint shows all logs of the block. That another endpoint has none either would be no proof, since
-// it may be behind as well. It returns what is found instead, and of whom.
-func (s *Source) proveEmpty(ctx context.Context, h Header, f *Filter, first *node.Node) (logs []types.Log, by *node.Node, err error) {
+// proveEmpty makes sure that a block without matching logs has none: an endpoint shows all logs of
+// the block. That another endpoint has none either would be no proof, since it may be behind as
+// well. It returns what is found instead, and of whom.
+func (s *Source) proveEmpty(ctx context.Context, h Header, f *Filter, first *node.Node) (logs []types.Log,
+	by *node.Node, err error) {
 	err = s.ask(ctx, h.Number, nil, func(ctx context.Context, n *node.Node) (err error) {
 		by = n
 		logs, err = s.readProven(ctx, h, f, n)
@@ -162,15 +189,17 @@ func (s *Source) proveEmpty(ctx context.Context, h Header, f *Filter, first *nod
 	if err == nil && len(logs) > 0 && by != first {
 		s.contradicted(ctx, first, by, h, len(logs))
 	}
+
 	return logs, by, err
 }
 
-// readProven reads a block from one endpoint so that an empty answer proves itself, as far as the endpoint allows: where it does not show all logs of a block, its header comes
-// in the same batch.
+// readProven reads a block from one endpoint so that an empty answer proves itself, as far as the
+// endpoint allows: where it does not show all logs of a block, its header comes in the same batch.
 func (s *Source) readProven(ctx context.Context, h Header, f *Filter, n *node.Node) ([]types.Log, error) {
 	if !node.Telling(&h.Bloom) {
 		return n.ReadStanding(ctx, h, f)
 	}
+
 	logs, err := n.ReadWhole(ctx, h, f)
 	switch kind := rpc.Classify(err); {
 	case err == nil || ctx.Err() != nil:
@@ -178,14 +207,17 @@ func (s *Source) readProven(ctx context.Context, h Header, f *Filter, n *node.No
 	case errors.Is(err, node.ErrAddressRequired), kind == rpc.RangeTooLarge, kind == rpc.TimedOut, kind == rpc.Unsupported:
 		return n.ReadStanding(ctx, h, f)
 	}
+
 	return nil, err
 }
 
-// contradicted deals with an endpoint that had no logs of a block where another has some: it is behind, or left them out.
+// contradicted deals with an endpoint that had no logs of a block where another has some: it is
+// behind, or left them out.
 func (s *Source) contradicted(ctx context.Context, first, second *node.Node, h Header, logs int) {
 	q := rpc.ByHash(h.Hash)
 	if err := first.Do(ctx, q); err == nil && q.Err == nil && !q.Null() {
-		first.Blame(ctx, fmt.Errorf("%w: no logs of block %d, where %s has %d", rpc.ErrInvalid, h.Number, second.Name(), logs))
+		first.Blame(ctx, fmt.Errorf("%w: no logs of block %d, where %s has %d", rpc.ErrInvalid, h.Number,
+			second.Name(), logs))
 	}
 }
 
@@ -225,26 +257,33 @@ func (m *memo) get(ctx context.Context, key memoKey, read func() ([]types.Log, e
 				delete(m.entries, m.order[0])
 				m.order = m.order[1:]
 			}
+
 			m.mu.Unlock()
 			entry.logs, entry.err = read()
 			if entry.err != nil {
 				m.forget(key, entry)
 			}
+
 			close(entry.done)
+
 			return entry.logs, entry.err
 		}
+
 		m.mu.Unlock()
 		select {
 		case <-entry.done:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
+
 		if entry.err == nil {
 			return entry.logs, nil
 		}
+
 		if !errors.Is(entry.err, context.Canceled) && !errors.Is(entry.err, context.DeadlineExceeded) {
 			return nil, entry.err
 		}
+
 		// Its reader was called off; that is no answer for this one.
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -258,6 +297,7 @@ func (m *memo) forget(key memoKey, entry *memoEntry) {
 	if m.entries[key] != entry {
 		return
 	}
+
 	delete(m.entries, key)
 	for i, k := range m.order {
 		if k == key {

@@ -33,14 +33,17 @@ type Answer struct {
 	Err      error // a *NodeError where the node answered with an error
 }
 
-// Call sends one request to the endpoints, best first, until one of them answers. An answer is a result, which may be null, and also an error that concerns the
-// request itself, as that a call reverts: a *NodeError, which another endpoint would repeat. An endpoint that cannot be reached, limits its rate, does not
-// know the method, or lacks the block is passed over; only when all are is one of those the error. params are encoded as JSON.
+// Call sends one request to the endpoints, best first, until one of them answers. An answer is a
+// result, which may be null, and also an error that concerns the request itself, as that a call
+// reverts: a *NodeError, which another endpoint would repeat. An endpoint that cannot be reached,
+// limits its rate, does not know the method, or lacks the block is passed over; only when all are
+// is one of those the error. params are encoded as JSON.
 func (s *Source) Call(ctx context.Context, method string, params ...any) (json.RawMessage, error) {
 	encoded, err := encodeParams(params)
 	if err != nil {
 		return nil, fmt.Errorf("call %s: %w", method, err)
 	}
+
 	var result json.RawMessage
 	var refusal error
 	err = s.ask(ctx, 0, nil, func(ctx context.Context, e *node.Node) error {
@@ -49,27 +52,33 @@ func (s *Source) Call(ctx context.Context, method string, params ...any) (json.R
 			result, refusal = a.Result, a.Err
 			return nil
 		}
+
 		return a.Err
 	})
 	if err = errors.Join(refusal, err); err != nil {
 		return nil, fmt.Errorf("call %s: %w", method, err)
 	}
+
 	return result, nil
 }
 
-// CallEach sends one request to every endpoint at once, whatever its health, and returns all answers in the order of RPC_URLS: for a signed transaction, which should
-// not depend on one node's passing it on.
+// CallEach sends one request to every endpoint at once, whatever its health, and returns all
+// answers in the order of RPC_URLS: for a signed transaction, which should not depend on one node's
+// passing it on.
 func (s *Source) CallEach(ctx context.Context, method string, params ...any) ([]Answer, error) {
 	encoded, err := encodeParams(params)
 	if err != nil {
 		return nil, fmt.Errorf("call %s: %w", method, err)
 	}
+
 	answers := make([]Answer, len(s.nodes))
 	var wg sync.WaitGroup
 	for i, e := range s.nodes {
 		wg.Go(func() { answers[i] = s.answerTo(ctx, e, method, encoded) })
 	}
+
 	wg.Wait()
+
 	return answers, ctx.Err()
 }
 
@@ -79,6 +88,7 @@ func (s *Source) Head(ctx context.Context) (Header, error) {
 	if err != nil {
 		return Header{}, fmt.Errorf("read the head: %w", err)
 	}
+
 	var best Header
 	var errs []error
 	for _, a := range answers {
@@ -90,25 +100,31 @@ func (s *Source) Head(ctx context.Context) (Header, error) {
 			best = h
 		}
 	}
+
 	if best.Hash == (common.Hash{}) {
 		return best, fmt.Errorf("read the head: %w", errors.Join(errs...))
 	}
+
 	return best, nil
 }
 
-// Code returns the code at an address as of a block; empty: there was no contract. ErrNoHistory: no endpoint keeps the state of that block.
+// Code returns the code at an address as of a block; empty: there was no contract. ErrNoHistory: no
+// endpoint keeps the state of that block.
 func (s *Source) Code(ctx context.Context, address common.Address, block uint64) ([]byte, error) {
 	raw, err := s.Call(ctx, rpc.GetCode, address, hexutil.Uint64(block))
 	if err != nil {
 		if rpc.Classify(err) == rpc.Pruned {
 			return nil, fmt.Errorf("code of %s at block %d: %w: %w", address, block, ErrNoHistory, err)
 		}
+
 		return nil, fmt.Errorf("code of %s at block %d: %w", address, block, err)
 	}
+
 	var code hexutil.Bytes
 	if err := json.Unmarshal(raw, &code); err != nil {
 		return nil, fmt.Errorf("code of %s at block %d: %w: %w", address, block, rpc.ErrInvalid, err)
 	}
+
 	return code, nil
 }
 
@@ -116,7 +132,9 @@ func encodeParams(params []any) (string, error) {
 	if params == nil {
 		params = []any{}
 	}
+
 	b, err := json.Marshal(params)
+
 	return string(b), err
 }
 
@@ -127,9 +145,12 @@ func (s *Source) answerTo(ctx context.Context, n *node.Node, method, params stri
 	if err == nil {
 		err = q.Err
 	}
+
 	if fault, is := errors.AsType[*rpc.Error](err); is {
-		err = &NodeError{Endpoint: n.Name(), Code: fault.Code, Message: s.secrets.Mask(fault.Message), Data: fault.Data, err: err}
+		err = &NodeError{Endpoint: n.Name(), Code: fault.Code, Message: s.secrets.Mask(fault.Message),
+			Data: fault.Data, err: err}
 	}
+
 	return Answer{Endpoint: n.Name(), Result: q.Result, Err: err}
 }
 
@@ -138,19 +159,23 @@ func final(err error) bool {
 	if err == nil {
 		return true
 	}
+
 	fault, is := errors.AsType[*NodeError](err)
 	if !is {
 		return false
 	}
+
 	switch fault.Code {
 	case 3: // the call reverts
 		return true
 	case -32601, -32004, -32001, -32002, -32603: // no such method, not supported, not found, unavailable, internal error
 		return false
 	}
+
 	switch rpc.Classify(err) {
 	case rpc.RateLimited, rpc.Behind, rpc.Pruned, rpc.Unsupported, rpc.TimedOut, rpc.BatchRefused:
 		return false
 	}
+
 	return true
 }

@@ -25,12 +25,14 @@ func saying(t *testing.T, n *testNode, method, fault string) {
 			if err != nil {
 				return true
 			}
+
 			var q testRequest
 			if json.Unmarshal(body, &q) == nil && q.Method == method {
 				_, _ = fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":%s}`, q.ID, fault)
 			} else {
 				_, _ = w.Write(n.serve(body, nil))
 			}
+
 			return true
 		}
 	})
@@ -40,7 +42,8 @@ func TestCall(t *testing.T) {
 	chain := newChain(20, 1, 0)
 	first, second := startNode(t, chain), startNode(t, chain)
 	var ahead atomic.Int64
-	s, err := New(Config{URLs: []string{first.server.URL, second.server.URL}, ChainID: 1, Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }})
+	s, err := New(Config{URLs: []string{first.server.URL, second.server.URL}, ChainID: 1,
+		Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }})
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
 
@@ -58,7 +61,8 @@ func TestCall(t *testing.T) {
 	require.Zero(t, second.count("eth_call"), "another endpoint would say the same")
 
 	for _, passing := range []string{
-		`{"code":-32601,"message":"the method eth_chainId does not exist"}`, `{"code":-32005,"message":"project ID request rate exceeded"}`,
+		`{"code":-32601,"message":"the method eth_chainId does not exist"}`,
+		`{"code":-32005,"message":"project ID request rate exceeded"}`,
 		`{"code":4444,"message":"pruned history unavailable"}`,
 	} {
 		saying(t, first, rpc.GetCode, passing)
@@ -66,6 +70,7 @@ func TestCall(t *testing.T) {
 		require.NoError(t, err, passing)
 		require.Equal(t, []byte{0}, code)
 	}
+
 	saying(t, first, rpc.GetCode, `{"code":-32000,"message":"missing trie node 12 (path ) state 0x34 is not available"}`)
 	saying(t, second, rpc.GetCode, `{"code":-32000,"message":"missing trie node 12 (path ) state 0x34 is not available"}`)
 	ahead.Add(int64(time.Minute)) // its rate was limited above

@@ -17,7 +17,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/node"
 )
 
-// tide is a chain that grows on several nodes at once, at a pace that is steady or jittered, and a reader that follows it.
+// tide is a chain that grows on several nodes at once, at a pace that is steady or jittered, and a
+// reader that follows it.
 type tide struct {
 	every    time.Duration
 	jitter   float64 // share of every by which a block comes early or late
@@ -37,7 +38,8 @@ func (c tide) run(t *testing.T) (m measured) {
 	const before, confirmations, epoch = 130, 12, 32
 	chain := newChain(before+uint64(c.blocks)+1, 10, 0)
 	chain.crowd(60)
-	cfg := Config{ChainID: 1, PollInterval: time.Second, Finality: c.finality, Confirmations: confirmations, URLs: slices.Repeat([]string{"http://localhost"}, c.nodes)}
+	cfg := Config{ChainID: 1, PollInterval: time.Second, Finality: c.finality, Confirmations: confirmations,
+		URLs: slices.Repeat([]string{"http://localhost"}, c.nodes)}
 	s, err := New(cfg)
 	require.NoError(t, err)
 	var nodes []*testNode
@@ -48,6 +50,7 @@ func (c tide) run(t *testing.T) (m measured) {
 		s.nodes[i] = node.New(nc)
 		nodes = append(nodes, n)
 	}
+
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() { _ = s.Run(ctx) }()
@@ -58,6 +61,7 @@ func (c tide) run(t *testing.T) (m measured) {
 		for _, n := range nodes {
 			sum += n.total()
 		}
+
 		return sum
 	}
 	start, half := 0, before+c.blocks/2
@@ -69,9 +73,11 @@ func (c tide) run(t *testing.T) (m measured) {
 			if head == uint64(half) {
 				start = total()
 			}
+
 			for _, n := range nodes {
 				n.set(func() { n.head, n.finalized = head, (head/epoch-2)*epoch })
 			}
+
 			mu.Lock()
 			there[head] = time.Now()
 			mu.Unlock()
@@ -84,10 +90,12 @@ func (c tide) run(t *testing.T) (m measured) {
 	if c.finality == Confirmations {
 		depth = confirmations
 	}
+
 	last := uint64(before+c.blocks) - depth
 	if c.finality == Finalized {
 		last = (uint64(before+c.blocks)/epoch - 2) * epoch
 	}
+
 	for next := uint64(0); next <= last; {
 		news := s.Changed()
 		if v := s.View(); v.Ready && v.Target >= max(next, 1) {
@@ -95,6 +103,7 @@ func (c tide) run(t *testing.T) (m measured) {
 				next = v.Target + 1
 				continue
 			}
+
 			for b, err := range s.Read(ctx, next, v.Target, f) {
 				require.NoError(t, err)
 				next = b.To + 1
@@ -105,16 +114,20 @@ func (c tide) run(t *testing.T) (m measured) {
 					late = append(late, time.Since(at))
 				}
 			}
+
 			continue
 		}
+
 		<-news
 	}
+
 	<-grown
 	m.items = float64(total()-start) / float64(c.blocks/2)
 	slices.Sort(late)
 	m.p50, m.p99 = late[len(late)/2], late[len(late)*99/100]
 	cancel()
 	synctest.Wait()
+
 	return m
 }
 
@@ -124,11 +137,12 @@ func (n *testNode) total() (sum int) {
 	for _, k := range n.asked {
 		sum += k
 	}
+
 	return sum
 }
 
-// What a block costs, and how soon it is read: the tables of ARCHITECTURE. The pause between two looks is a matter of each endpoint that is read from, so another one
-// costs little.
+// What a block costs, and how soon it is read: the tables of ARCHITECTURE. The pause between two
+// looks is a matter of each endpoint that is read from, so another one costs little.
 func TestCostOfABlock(t *testing.T) {
 	var table strings.Builder
 	for _, finality := range []string{Confirmations, Finalized} {
@@ -145,6 +159,7 @@ func TestCostOfABlock(t *testing.T) {
 			}
 		}
 	}
+
 	for _, jitter := range []float64{0, 0.3} {
 		fmt.Fprintf(&table, "\nlatency at jitter %.1f:", jitter)
 		for _, every := range []time.Duration{12 * time.Second, 2 * time.Second, time.Second, 250 * time.Millisecond} {
@@ -158,5 +173,6 @@ func TestCostOfABlock(t *testing.T) {
 			})
 		}
 	}
+
 	t.Log(table.String())
 }

@@ -22,7 +22,8 @@ import (
 )
 
 func TestConfig(t *testing.T) {
-	_, err := New(Config{URLs: []string{"ftp://user:hunter2@example.com", "https://a.example.com/0123456789abcdef\x7f"}, Finality: "soon", Timeout: -1})
+	_, err := New(Config{URLs: []string{"ftp://user:hunter2@example.com", "https://a.example.com/0123456789abcdef\x7f"},
+		Finality: "soon", Timeout: -1})
 	require.ErrorContains(t, err, "RPC URL 0 (ftp://example.com)")
 	require.ErrorContains(t, err, "RPC URL 1")
 	require.ErrorContains(t, err, "CHAIN_ID")
@@ -44,6 +45,7 @@ func TestRangeAdapts(t *testing.T) {
 		if method != rpc.GetLogs {
 			return nil, nil
 		}
+
 		q := parseQuery(t, params[0])
 		if size := uint64(q.ToBlock - q.FromBlock + 1); size > 100 {
 			refused.Add(1)
@@ -51,6 +53,7 @@ func TestRangeAdapts(t *testing.T) {
 		} else if size > largest.Load() {
 			largest.Store(size)
 		}
+
 		return nil, nil
 	}
 	s := start(t, Config{URLs: []string{node.server.URL}, ChainID: 1, Finality: Latest})
@@ -74,6 +77,7 @@ func TestRateLimit(t *testing.T) {
 			refusals.Add(1)
 			w.Header().Set("Retry-After", "300")
 			w.WriteHeader(http.StatusTooManyRequests)
+
 			return true
 		}
 	})
@@ -85,6 +89,7 @@ func TestRateLimit(t *testing.T) {
 	for range 5 {
 		collect(t, s, 1, 20, filterA())
 	}
+
 	require.Equal(t, before, refusals.Load(), "it asked to be left alone")
 	require.Contains(t, s.Endpoints()[0].LastError, "429")
 }
@@ -100,6 +105,7 @@ func TestWrongChain(t *testing.T) {
 			if kind == "ws" {
 				urls = []string{wrong.ws(), right.ws()}
 			}
+
 			s := start(t, Config{URLs: urls, ChainID: 1, Finality: Latest})
 			err := s.Check(t.Context(), common.Address{})
 			require.ErrorIs(t, err, ErrWrongChain)
@@ -140,6 +146,7 @@ func TestCheck(t *testing.T) {
 			if method == rpc.GetCode {
 				return "0x", nil
 			}
+
 			return nil, nil
 		}
 	})
@@ -165,7 +172,8 @@ func TestSecrets(t *testing.T) {
 	var mu sync.Mutex
 	logger := slogTo(&mu, &log)
 	var ahead atomic.Int64
-	s, err := New(Config{URLs: []string{node.server.URL + "/v2/" + key, "ws://127.0.0.1:1/" + key}, ChainID: 1, Finality: Latest, Logger: logger, Timeout: 500 * time.Millisecond,
+	s, err := New(Config{URLs: []string{node.server.URL + "/v2/" + key, "ws://127.0.0.1:1/" + key}, ChainID: 1,
+		Finality: Latest, Logger: logger, Timeout: 500 * time.Millisecond,
 		Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }})
 	require.NoError(t, err)
 	var texts []string
@@ -198,6 +206,7 @@ func TestSecrets(t *testing.T) {
 	for _, e := range s.Endpoints() {
 		texts = append(texts, fmt.Sprintf("%+v", e))
 	}
+
 	s.Close()
 	mu.Lock()
 	defer mu.Unlock()
@@ -239,6 +248,7 @@ func TestNoBatches(t *testing.T) {
 		if kind == "ws" {
 			url = node.ws()
 		}
+
 		s := start(t, Config{URLs: []string{url}, ChainID: 1, Finality: Latest})
 		await(t, s, func(v View) bool { return v.Head == 30 && v.Final == 20 })
 		got, _ := collect(t, s, 1, 30, filterA())
@@ -260,6 +270,7 @@ func TestAddresses(t *testing.T) {
 				most.Store(n)
 			}
 		}
+
 		return nil, nil
 	}
 	s := start(t, Config{URLs: []string{node.server.URL}, ChainID: 1, Finality: Latest, MaxAddresses: 100})
@@ -268,6 +279,7 @@ func TestAddresses(t *testing.T) {
 	for i := range 2500 {
 		f.Addresses = append(f.Addresses, common.Address{1, byte(i), byte(i >> 8)})
 	}
+
 	f.Addresses = append(f.Addresses, emitter)
 	got, _ := collect(t, s, 1, 30, f)
 	require.Equal(t, chain.all(1, 30), got)
@@ -287,6 +299,7 @@ func TestTimes(t *testing.T) {
 		for i := range logs {
 			logs[i].BlockTimestamp = 0
 		}
+
 		return logs
 	})
 	s := start(t, Config{URLs: []string{node.server.URL}, ChainID: 1, Finality: Latest})
@@ -299,7 +312,8 @@ func TestTimes(t *testing.T) {
 func TestTimeout(t *testing.T) {
 	chain := newChain(20, 1, 0)
 	node, reserve := startNode(t, chain), startNode(t, chain)
-	s := start(t, Config{URLs: []string{node.server.URL, reserve.server.URL}, ChainID: 1, Finality: Latest, Timeout: 200 * time.Millisecond})
+	s := start(t, Config{URLs: []string{node.server.URL, reserve.server.URL}, ChainID: 1, Finality: Latest,
+		Timeout: 200 * time.Millisecond})
 	await(t, s, func(View) bool { return allUp(s) })
 	node.set(func() { node.http = func(_ http.ResponseWriter, r *http.Request) bool { hang(r); return true } })
 	got, _ := collect(t, s, 1, 20, filterA())

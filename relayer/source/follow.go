@@ -12,13 +12,15 @@ import (
 )
 
 const (
-	// Safe and finalized are asked for once in so many blocks where they do not decide what is processed, an epoch of Ethereum's, at whose end they
-	// move; but not more often than tagsEvery, nor less than tagsSeldom.
+	// Safe and finalized are asked for once in so many blocks where they do not decide what is
+	// processed, an epoch of Ethereum's, at whose end they move; but not more often than tagsEvery,
+	// nor less than tagsSeldom.
 	tagsBlocks            = 32
 	tagsEvery, tagsSeldom = 12 * time.Second, 10 * time.Minute
 	// lookAround is how often an endpoint that is kept out looks whether it is needed. That costs no request.
 	lookAround = 500 * time.Millisecond
-	// silentLooks are looks in a row that found a block which was not announced, after which a subscription counts as dead.
+	// silentLooks are looks in a row that found a block which was not announced, after which a
+	// subscription counts as dead.
 	silentLooks = 3
 	// reserveSeldom bounds the pause between two looks at an endpoint in reserve.
 	reserveSeldom = 30 * time.Second
@@ -36,23 +38,27 @@ func (s *Source) follow(ctx context.Context, n *node.Node) {
 			return
 		case <-timer.C:
 		}
+
 		if pause := n.Pause(s.servedBut(n)); pause > 0 {
 			n.Retire()                          // one that is kept out only because others serve is not in use
 			timer.Reset(min(pause, lookAround)) // it ends early when the others end
 			continue
 		}
+
 		if subscribes {
 			subscribes = s.listen(ctx, n)
 			timer.Reset(0)
 			continue
 		}
+
 		s.poll(ctx, n)
 		timer.Reset(s.nextLook(n))
 	}
 }
 
-// nextLook is the pause until the next look at an endpoint's head. Of the one that is read from, PollInterval is the longest; where blocks come faster, it is a quarter of their
-// mean time, once three quarters have passed since the last. One in reserve is looked at seldom.
+// nextLook is the pause until the next look at an endpoint's head. Of the one that is read from,
+// PollInterval is the longest; where blocks come faster, it is a quarter of their mean time, once
+// three quarters have passed since the last. One in reserve is looked at seldom.
 func (s *Source) nextLook(n *node.Node) time.Duration {
 	longest := s.cfg.PollInterval
 	mean, since := s.outlook.rhythm()
@@ -65,7 +71,9 @@ func (s *Source) nextLook(n *node.Node) time.Duration {
 	case decides:
 		return max(longest, min(mean, tagsEvery)) // what is processed moves seldom
 	}
+
 	step := min(max(mean/4, longest/4), longest)
+
 	return min(max(step, mean*3/4-s.now().Sub(since)), longest)
 }
 
@@ -76,6 +84,7 @@ func (s *Source) lead() *node.Node {
 			return n
 		}
 	}
+
 	return s.nodes[0]
 }
 
@@ -89,6 +98,7 @@ func (s *Source) poll(ctx context.Context, n *node.Node) {
 			calls = append(calls, rpc.ByTag("safe"))
 		}
 	}
+
 	head, err := s.head(ctx, n, calls)
 	switch {
 	case err == nil:
@@ -108,13 +118,16 @@ func (s *Source) head(ctx context.Context, n *node.Node, calls []*rpc.Call) (hea
 	if err := n.Do(ctx, calls...); err != nil {
 		return head, err
 	}
+
 	if err := calls[0].Decode(&head); err != nil {
 		n.Blame(ctx, err)
 		return head, err
 	}
+
 	if len(calls) == 1 {
 		return head, nil
 	}
+
 	// A node that does not know the tags answers with an error or null.
 	var tags [2]uint64
 	for i, c := range calls[1:] {
@@ -122,27 +135,35 @@ func (s *Source) head(ctx context.Context, n *node.Node, calls []*rpc.Call) (hea
 		err := c.Decode(&h)
 		tags[i] = h.Number
 		if err != nil && []string{Finalized, Safe}[i] == s.cfg.Finality {
-			n.Blame(ctx, fmt.Errorf("it does not know the %s block: wait for it, or set FINALITY=confirmations: %w", s.cfg.Finality, err))
+			n.Blame(ctx, fmt.Errorf("it does not know the %s block: wait for it, or set FINALITY=confirmations: %w",
+				s.cfg.Finality, err))
 			return head, err
 		}
 	}
+
 	n.Tags(tags[0], tags[1])
+
 	return head, nil
 }
 
-// listen follows the head by subscription until the connection ends. It says whether to try that again: some nodes have no subscriptions.
+// listen follows the head by subscription until the connection ends. It says whether to try that
+// again: some nodes have no subscriptions.
 func (s *Source) listen(ctx context.Context, n *node.Node) bool {
 	sub, err := n.Subscribe(ctx)
 	if refused, is := errors.AsType[*rpc.Error](err); is && rpc.Classify(err) != rpc.RateLimited {
-		s.log.WarnContext(ctx, "endpoint has no subscriptions, polling instead", slog.String("endpoint", n.Name()), slog.Any("err", refused))
+		s.log.WarnContext(ctx, "endpoint has no subscriptions, polling instead", slog.String("endpoint", n.Name()),
+			slog.Any("err", refused))
 		return false
 	}
+
 	if err != nil {
 		if ctx.Err() == nil {
 			s.refresh(ctx)
 		}
+
 		return true
 	}
+
 	s.poll(ctx, n)
 	look := time.NewTimer(s.quiet())
 	defer look.Stop()
@@ -167,6 +188,7 @@ func (s *Source) listen(ctx context.Context, n *node.Node) bool {
 			if n.Claim().Head.Number > before.Number {
 				missed++
 			}
+
 			if missed == silentLooks {
 				s.log.WarnContext(ctx, "endpoint announces no blocks any more, connecting again", slog.String("endpoint", n.Name()))
 				sub.End()
@@ -183,15 +205,18 @@ func (s *Source) tagsDue(n *node.Node) bool {
 	if s.cfg.Finality == Safe || s.cfg.Finality == Finalized {
 		return since >= min(max(s.cfg.PollInterval, mean*3/4), tagsEvery)
 	}
+
 	return since >= s.tagsPause()
 }
 
-// quiet is for how long no announcement of a block is no cause to look: half as long again as blocks take, and twice as jittered.
+// quiet is for how long no announcement of a block is no cause to look: half as long again as
+// blocks take, and twice as jittered.
 func (s *Source) quiet() time.Duration {
 	mean, _ := s.outlook.rhythm()
 	if mean == 0 {
 		return 4 * s.cfg.PollInterval
 	}
+
 	return max(mean*3/2, s.cfg.PollInterval)
 }
 
@@ -202,6 +227,7 @@ func (s *Source) arrived(ctx context.Context, n *node.Node, h Header) {
 	if node.Telling(&h.Bloom) {
 		s.blooms.Store(true)
 	}
+
 	n.Claims(h)
 	s.refresh(ctx)
 }

@@ -25,6 +25,7 @@ func TestFinality(t *testing.T) {
 		if len(params) > 0 && string(params[0]) == `"safe"` {
 			return blockJSON(chain.headers[250]), nil
 		}
+
 		return nil, nil
 	}
 	for _, c := range []struct {
@@ -32,11 +33,14 @@ func TestFinality(t *testing.T) {
 		confirmations uint64
 		target, final uint64
 	}{
-		{Confirmations, 12, 288, 200}, {Confirmations, 150, 150, 150}, {Confirmations, 1000, 0, 0}, {Latest, 0, 300, 200}, {Safe, 0, 250, 200}, {Finalized, 0, 200, 200},
+		{Confirmations, 12, 288, 200}, {Confirmations, 150, 150, 150}, {Confirmations, 1000, 0, 0}, {Latest, 0, 300, 200},
+		{Safe, 0, 250, 200}, {Finalized, 0, 200, 200},
 	} {
-		s := start(t, Config{URLs: []string{node.server.URL}, ChainID: 1, Finality: c.finality, Confirmations: c.confirmations})
+		s := start(t, Config{URLs: []string{node.server.URL}, ChainID: 1, Finality: c.finality,
+			Confirmations: c.confirmations})
 		v := await(t, s, func(v View) bool { return v.Head == 300 })
-		require.Equal(t, View{Head: 300, Target: c.target, Final: c.final, HeadTime: time.Unix(int64(chain.headers[300].Time), 0), Ready: true}, v, c.finality)
+		require.Equal(t, View{Head: 300, Target: c.target, Final: c.final,
+			HeadTime: time.Unix(int64(chain.headers[300].Time), 0), Ready: true}, v, c.finality)
 	}
 
 	// A node that knows no tags: blocks deep enough are final all the same, unless the tag decides what is processed.
@@ -45,6 +49,7 @@ func TestFinality(t *testing.T) {
 			if len(params) > 0 && (string(params[0]) == `"safe"` || string(params[0]) == `"finalized"`) {
 				return null, nil
 			}
+
 			return nil, nil
 		}
 	})
@@ -59,15 +64,17 @@ func TestFinality(t *testing.T) {
 	require.ErrorContains(t, s.Health(), "FINALITY=confirmations")
 }
 
-// The View does not go back because the best node went away and the others lag, but it does not wait for ever for a head that was invented.
+// The View does not go back because the best node went away and the others lag, but it does not
+// wait for ever for a head that was invented.
 func TestViewDoesNotGoBack(t *testing.T) {
 	chain := newChain(300, 1, 0)
 	best, late := startNode(t, chain), startNode(t, chain)
 	late.head = 250
 	var offset atomic.Int64
-	s := start(t, Config{URLs: []string{best.server.URL, late.server.URL}, ChainID: 1, Finality: Latest, Now: func() time.Time {
-		return time.Now().Add(time.Duration(offset.Load()))
-	}})
+	s := start(t, Config{URLs: []string{best.server.URL, late.server.URL}, ChainID: 1, Finality: Latest,
+		Now: func() time.Time {
+			return time.Now().Add(time.Duration(offset.Load()))
+		}})
 	before := await(t, s, func(v View) bool { return v.Head == 300 && allUp(s) })
 	best.stop()
 	await(t, s, func(View) bool { return !s.Endpoints()[0].Up })
@@ -89,6 +96,7 @@ func TestInventedHead(t *testing.T) {
 			h.Number = 1_000_000
 			return blockJSON(h), nil
 		}
+
 		return nil, nil
 	}
 	s := start(t, Config{URLs: []string{liar.server.URL, honest.server.URL}, ChainID: 1, Finality: Latest})
@@ -98,8 +106,10 @@ func TestInventedHead(t *testing.T) {
 		if err != nil {
 			break
 		}
+
 		next = b.To + 1
 	}
+
 	require.False(t, s.Endpoints()[0].Up)
 	require.Contains(t, s.Endpoints()[0].LastError, "1000000")
 	got, _ := collect(t, s, 1, 60, filterA())
@@ -130,8 +140,10 @@ func TestOneRequestABlock(t *testing.T) {
 				}
 			})
 		}
+
 		wg.Wait()
 	}
+
 	require.Equal(t, 10, node.count(rpc.GetLogs)-logs)
 	require.Zero(t, node.count(rpc.GetByNumber)+node.count(rpc.GetByHash)-headers)
 }
@@ -151,8 +163,10 @@ func TestReconnect(t *testing.T) {
 				node.disconnect()
 			}
 		}
+
 		require.Equal(t, 50, read)
 	}
+
 	await(t, s, func(View) bool { return allUp(s) && node.count(rpc.Subscribe) > 1 })
 }
 
@@ -165,6 +179,7 @@ func TestNoSubscriptions(t *testing.T) {
 		if method == rpc.Subscribe {
 			return nil, http.ErrNotSupported
 		}
+
 		return nil, nil
 	}
 	s := start(t, Config{URLs: []string{node.ws()}, ChainID: 1, Finality: Latest})
@@ -197,9 +212,11 @@ func TestMemo(t *testing.T) {
 	require.EqualValues(t, 7, logs[0].Index)
 	<-joined
 	for i := range 3 * memoSize {
-		_, err := m.get(t.Context(), memoKey{hash: common.Hash{2, byte(i), byte(i >> 8)}}, func() ([]types.Log, error) { return nil, nil })
+		_, err := m.get(t.Context(), memoKey{hash: common.Hash{2, byte(i), byte(i >> 8)}},
+			func() ([]types.Log, error) { return nil, nil })
 		require.NoError(t, err)
 	}
+
 	require.Len(t, m.entries, memoSize)
 	require.Len(t, m.order, memoSize)
 }
@@ -210,7 +227,8 @@ func TestStop(t *testing.T) {
 	node := startNode(t, chain)
 	node.finalized = 50
 	for i := range 20 {
-		s, err := New(Config{URLs: []string{node.ws(), node.server.URL}, ChainID: 1, Finality: Latest, MaxRange: 3, PollInterval: time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
+		s, err := New(Config{URLs: []string{node.ws(), node.server.URL}, ChainID: 1, Finality: Latest, MaxRange: 3,
+			PollInterval: time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -223,14 +241,17 @@ func TestStop(t *testing.T) {
 					require.ErrorIs(t, err, context.Canceled)
 					break
 				}
+
 				if read++; read == i {
 					if i%2 == 0 {
 						break
 					}
+
 					cancel()
 				}
 			}
 		}
+
 		cancel()
 		require.NoError(t, <-done)
 	}

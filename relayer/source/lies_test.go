@@ -25,13 +25,16 @@ func disagreements(t *testing.T, s *Source, endpoint string) float64 {
 		if family.GetName() != "relayer_rpc_disagreements_total" {
 			continue
 		}
+
 		for _, m := range family.GetMetric() {
 			if m.GetLabel()[0].GetValue() == endpoint {
 				return m.GetCounter().GetValue()
 			}
 		}
 	}
+
 	require.FailNow(t, "no such endpoint", endpoint)
+
 	return 0
 }
 
@@ -45,6 +48,7 @@ func changing(n *testNode, change func([]types.Log) []types.Log) func(string, []
 		if method != rpc.GetLogs {
 			return nil, nil
 		}
+
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		got, err := n.getLogs(params[0])
@@ -52,6 +56,7 @@ func changing(n *testNode, change func([]types.Log) []types.Log) func(string, []
 		if err != nil || len(logs) == 0 {
 			return got, err
 		}
+
 		return change(slices.Clone(logs)), nil
 	}
 }
@@ -63,6 +68,7 @@ func TestLies(t *testing.T) {
 			l := logs[len(logs)-1]
 			change(&l)
 			logs[len(logs)-1] = l
+
 			return logs
 		}
 	}
@@ -87,6 +93,7 @@ func TestLies(t *testing.T) {
 			if final > 0 && !c.ranges {
 				continue
 			}
+
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				chain := newChain(40, 4, 0)
@@ -97,11 +104,13 @@ func TestLies(t *testing.T) {
 						if method == rpc.GetLogs {
 							return "logs", nil
 						}
+
 						return nil, nil
 					}
 				} else {
 					liar.lie = changing(liar, c.change)
 				}
+
 				s := start(t, Config{URLs: []string{liar.server.URL, honest.server.URL}, ChainID: 1, Finality: Latest})
 				await(t, s, func(v View) bool { return v.Head == 40 && v.Final == final && allUp(s) })
 				got, _ := collect(t, s, 1, 40, filterA())
@@ -118,12 +127,15 @@ func TestLies(t *testing.T) {
 				read := 0
 				for b, err := range alone.Read(t.Context(), 1, 40, filterA()) {
 					if err != nil {
-						require.True(t, errors.Is(err, rpc.ErrInvalid) || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrBehind), err)
+						require.True(t, errors.Is(err, rpc.ErrInvalid) || errors.Is(err, ErrUnavailable) ||
+							errors.Is(err, ErrBehind), err)
 						break
 					}
+
 					read++
 					require.Equal(t, b.To, b.Last.Number)
 				}
+
 				require.Less(t, read, 40)
 			})
 		}
@@ -145,12 +157,14 @@ func TestBehind(t *testing.T) {
 				if len(params) > 0 {
 					_ = json.Unmarshal(params[0], &arg)
 				}
+
 				switch {
 				case method == rpc.GetLogs:
 					return []types.Log{}, nil
 				case method == rpc.GetByNumber && arg != "latest" && arg != "finalized", method == rpc.GetByHash:
 					return null, nil
 				}
+
 				return nil, nil
 			}
 		})
@@ -164,6 +178,7 @@ func TestBehind(t *testing.T) {
 		for _, err := range alone.Read(t.Context(), 0, 40, filterA()) {
 			require.ErrorIs(t, err, ErrBehind)
 		}
+
 		_, err := alone.Canonical(t.Context(), 7)
 		require.ErrorIs(t, err, ErrBehind)
 	}
@@ -181,12 +196,14 @@ func TestBehindInWords(t *testing.T) {
 			if method == rpc.GetLogs {
 				return nil, errors.New("block range extends beyond current head block")
 			}
+
 			return nil, nil
 		}
 	})
 	for _, err := range s.Read(t.Context(), 0, 10, filterA()) {
 		require.ErrorIs(t, err, ErrBehind)
 	}
+
 	require.True(t, s.Endpoints()[0].Up)
 }
 
@@ -202,11 +219,13 @@ func TestChainMoves(t *testing.T) {
 			require.True(t, errors.Is(err, ErrDisagree) || errors.Is(err, ErrBehind), err)
 			break
 		}
+
 		require.Less(t, b.To, uint64(40), "it must be noticed")
 		if b.To == 10 {
 			node.set(func() { node.chain, node.head = other, 41 })
 		}
 	}
+
 	await(t, s, func(v View) bool { return v.Head == 41 })
 	got, batches := collect(t, s, 0, 41, filterA())
 	require.Equal(t, other.all(0, 41), got)
@@ -230,6 +249,7 @@ func TestRangeOfTwoChains(t *testing.T) {
 	for _, err := range s.Read(t.Context(), 0, 40, filterA()) {
 		require.ErrorIs(t, err, ErrDisagree)
 	}
+
 	require.True(t, s.Endpoints()[0].Up)
 }
 
@@ -270,6 +290,7 @@ func TestReadOther(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, chain.all(batch.From, batch.To), batch.Logs)
 	}
+
 	require.Equal(t, before, a.count(rpc.GetLogs))
 	require.NotZero(t, b.count(rpc.GetLogs))
 }

@@ -37,11 +37,16 @@ func TestLargeAnswers(t *testing.T) {
 						return true
 					}
 				}
-				_, _ = fmt.Fprintf(w, `]},{"jsonrpc":"2.0","id":%s,"result":%s}]`, list[1].ID, marshal(blockJSON(chain.headers[q.ToBlock])))
+
+				_, _ = fmt.Fprintf(w, `]},{"jsonrpc":"2.0","id":%s,"result":%s}]`, list[1].ID,
+					marshal(blockJSON(chain.headers[q.ToBlock])))
+
 				return true
 			}
 		}
+
 		_, _ = w.Write(n.serve(b, nil))
+
 		return true
 	}
 	s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest, Timeout: time.Minute})

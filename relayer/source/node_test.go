@@ -35,12 +35,14 @@ type testChain struct {
 	logs    map[common.Hash][]types.Log
 }
 
-// newChain makes blocks 0..head, with a log of topic A in every one whose number divides by every. fork makes its hashes differ.
+// newChain makes blocks 0..head, with a log of topic A in every one whose number divides by every.
+// fork makes its hashes differ.
 func newChain(head, every uint64, fork byte) *testChain {
 	c := &testChain{logs: map[common.Hash][]types.Log{}}
 	for range head + 1 {
 		c.grow(every, fork)
 	}
+
 	return c
 }
 
@@ -51,17 +53,21 @@ func (c *testChain) grow(every uint64, fork byte) {
 	if n > 0 {
 		h.Parent = c.headers[n-1].Hash
 	}
+
 	if every > 0 && n%every == 0 {
 		for i := range uint(2) {
 			c.logs[h.Hash] = append(c.logs[h.Hash], types.Log{
-				Address: emitter, Topics: []common.Hash{topicA, {1}}, Data: []byte{1, 2, 3}, BlockNumber: n, BlockHash: h.Hash, BlockTimestamp: h.Time,
-				TxHash: common.Hash{0x77, byte(n)}, Index: i,
+				Address: emitter, Topics: []common.Hash{topicA, {1}}, Data: []byte{1, 2, 3}, BlockNumber: n, BlockHash: h.Hash,
+				BlockTimestamp: h.Time,
+				TxHash:         common.Hash{0x77, byte(n)}, Index: i,
 			})
 		}
+
 		h.Bloom.Add(emitter[:])
 		h.Bloom.Add(topicA[:])
 		h.Bloom.Add(common.Hash{1}.Bytes())
 	}
+
 	c.headers = append(c.headers, h)
 }
 
@@ -71,12 +77,14 @@ func (c *testChain) crowd(logs int) {
 		h := &c.headers[i]
 		for j := range logs {
 			l := types.Log{
-				Address: common.Address{0xff, byte(i), byte(j)}, BlockNumber: h.Number, BlockHash: h.Hash, BlockTimestamp: h.Time, TxHash: common.Hash{0x99, byte(i)}, Index: uint(100 + j),
+				Address: common.Address{0xff, byte(i), byte(j)}, BlockNumber: h.Number, BlockHash: h.Hash, BlockTimestamp: h.Time,
+				TxHash: common.Hash{0x99, byte(i)}, Index: uint(100 + j),
 			}
 			for k := range byte(3) {
 				l.Topics = append(l.Topics, common.Hash{0xff, k, byte(i), byte(i >> 8), byte(j)})
 				h.Bloom.Add(l.Topics[k].Bytes())
 			}
+
 			h.Bloom.Add(l.Address.Bytes())
 			c.logs[h.Hash] = append(c.logs[h.Hash], l)
 		}
@@ -94,6 +102,7 @@ func (c *testChain) fork(n, every uint64, mark byte) *testChain {
 	for range uint64(len(c.headers)) - n + 1 {
 		f.grow(every, mark)
 	}
+
 	return f
 }
 
@@ -102,6 +111,7 @@ func (c *testChain) all(from, to uint64) []types.Log {
 	for _, h := range c.headers[from : to+1] {
 		logs = append(logs, c.logs[h.Hash]...)
 	}
+
 	return logs
 }
 
@@ -125,9 +135,11 @@ type testNode struct {
 }
 
 func startNode(t *testing.T, c *testChain) *testNode {
-	n := &testNode{t: t, chain: c, head: uint64(len(c.headers) - 1), chainID: 1, asked: map[string]int{}, sockets: map[*websocket.Conn]*sync.Mutex{}}
+	n := &testNode{t: t, chain: c, head: uint64(len(c.headers) - 1), chainID: 1, asked: map[string]int{},
+		sockets: map[*websocket.Conn]*sync.Mutex{}}
 	n.server = httptest.NewServer(n)
 	t.Cleanup(n.stop)
+
 	return n
 }
 
@@ -172,14 +184,17 @@ func (n *testNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if intercept != nil && intercept(w, r) {
 		return
 	}
+
 	if websocket.IsWebSocketUpgrade(r) {
 		n.socket(w, r)
 		return
 	}
+
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return
 	}
+
 	_, _ = w.Write(n.serve(body, nil))
 }
 
@@ -189,6 +204,7 @@ func (n *testNode) socket(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
+
 	write := &sync.Mutex{}
 	subscribed := func() { n.set(func() { n.sockets[c] = write }) }
 	n.set(func() { n.sockets[c] = nil })
@@ -201,6 +217,7 @@ func (n *testNode) socket(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
 			return
 		}
+
 		serve := n.serve
 		n.set(func() {
 			if n.limit != nil {
@@ -220,7 +237,9 @@ func (n *testNode) socket(w http.ResponseWriter, r *http.Request) {
 // announce sends the head to all subscribers.
 func (n *testNode) announce() {
 	n.mu.Lock()
-	message := fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"eth_subscription","params":{"subscription":"0x1","result":%s}}`, marshal(blockJSON(n.chain.headers[n.head])))
+	message := fmt.Appendf(nil,
+		`{"jsonrpc":"2.0","method":"eth_subscription","params":{"subscription":"0x1","result":%s}}`,
+		marshal(blockJSON(n.chain.headers[n.head])))
 	sockets := maps.Clone(n.sockets)
 	n.mu.Unlock()
 	for c, write := range sockets {
@@ -241,17 +260,20 @@ func (n *testNode) serve(body []byte, subscribed func()) []byte {
 			return []byte(`{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"parse error"}}`)
 		}
 	}
+
 	n.mu.Lock()
 	refuse := !single && n.noBatch
 	var names []string
 	for _, r := range batch {
 		names = append(names, r.Method)
 	}
+
 	n.batches = append(n.batches, names)
 	n.mu.Unlock()
 	if refuse {
 		return []byte(`{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"batch requests are not supported"}}`)
 	}
+
 	var answers []string
 	for _, r := range batch {
 		n.mu.Lock()
@@ -263,24 +285,31 @@ func (n *testNode) serve(body []byte, subscribed func()) []byte {
 		if lie != nil {
 			result, err = lie(r.Method, r.Params)
 		}
+
 		if result == nil && err == nil {
 			n.mu.Lock()
 			result, err = n.answer(r.Method, r.Params)
 			n.mu.Unlock()
 		}
+
 		if r.Method == rpc.Subscribe && err == nil {
 			subscribed()
 		}
+
 		if err != nil {
-			answers = append(answers, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":%q}}`, r.ID, err.Error()))
+			answers = append(answers, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":%q}}`, r.ID,
+				err.Error()))
 		} else {
 			answers = append(answers, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, r.ID, marshal(result)))
 		}
 	}
+
 	if single {
 		return []byte(answers[0])
 	}
+
 	slices.Reverse(answers) // the order of a batch's answers is free
+
 	return []byte("[" + strings.Join(answers, ",") + "]")
 }
 
@@ -289,12 +318,14 @@ func marshal(v any) []byte {
 	if err != nil {
 		panic(err)
 	}
+
 	return b
 }
 
 func blockJSON(h Header) map[string]any {
 	return map[string]any{
-		"number": hexutil.Uint64(h.Number), "hash": h.Hash, "parentHash": h.Parent, "timestamp": hexutil.Uint64(h.Time), "logsBloom": h.Bloom,
+		"number": hexutil.Uint64(h.Number), "hash": h.Hash, "parentHash": h.Parent, "timestamp": hexutil.Uint64(h.Time),
+		"logsBloom":    h.Bloom,
 		"transactions": []string{`tricky "]}`}, "extraData": "0x",
 	}
 }
@@ -321,9 +352,11 @@ func (n *testNode) answer(method string, params []json.RawMessage) (any, error) 
 		default:
 			number = hexutil.MustDecodeUint64(tag)
 		}
+
 		if number > n.head {
 			return null, nil
 		}
+
 		return blockJSON(n.chain.headers[number]), nil
 	case rpc.GetByHash:
 		var hash common.Hash
@@ -333,10 +366,12 @@ func (n *testNode) answer(method string, params []json.RawMessage) (any, error) 
 				return blockJSON(h), nil
 			}
 		}
+
 		return null, nil
 	case rpc.GetLogs:
 		return n.getLogs(params[0])
 	}
+
 	return nil, fmt.Errorf("the method %s does not exist", method)
 }
 
@@ -359,14 +394,18 @@ func (n *testNode) getLogs(p json.RawMessage) (any, error) {
 	q := parseQuery(n.t, p)
 	logs := []types.Log{}
 	for _, h := range n.chain.headers[:n.head+1] {
-		if q.BlockHash != nil && h.Hash != *q.BlockHash || q.BlockHash == nil && (h.Number < uint64(q.FromBlock) || h.Number > uint64(q.ToBlock)) {
+		if q.BlockHash != nil && h.Hash != *q.BlockHash || q.BlockHash == nil &&
+			(h.Number < uint64(q.FromBlock) || h.Number > uint64(q.ToBlock)) {
 			continue
 		}
+
 		for _, l := range n.chain.logs[h.Hash] {
-			if (len(q.Topics) == 0 || slices.Contains(q.Topics[0], l.Topics[0])) && (q.Address == nil || slices.Contains(q.Address, l.Address)) {
+			if (len(q.Topics) == 0 || slices.Contains(q.Topics[0], l.Topics[0])) &&
+				(q.Address == nil || slices.Contains(q.Address, l.Address)) {
 				logs = append(logs, l)
 			}
 		}
 	}
+
 	return logs, nil
 }

@@ -32,10 +32,13 @@ func (d *direct) Exchange(_ context.Context, calls []*rpc.Call, _ int64) (rpc.Tr
 	if d.down.Load() {
 		return rpc.Traffic{}, rpc.ErrDisconnected
 	}
+
 	var body bytes.Buffer
 	for i, c := range calls {
-		fmt.Fprintf(&body, `%s{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`, []string{"[", ","}[min(i, 1)], i, c.Method, c.Params)
+		fmt.Fprintf(&body, `%s{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`, []string{"[", ","}[min(i, 1)], i,
+			c.Method, c.Params)
 	}
+
 	body.WriteByte(']')
 	var answers []struct {
 		ID     int
@@ -45,12 +48,14 @@ func (d *direct) Exchange(_ context.Context, calls []*rpc.Call, _ int64) (rpc.Tr
 	if err := json.Unmarshal(d.node.serve(body.Bytes(), nil), &answers); err != nil {
 		return rpc.Traffic{}, err
 	}
+
 	for _, a := range answers {
 		calls[a.ID].Result = a.Result
 		if a.Error != nil {
 			calls[a.ID].Err = a.Error
 		}
 	}
+
 	return rpc.Traffic{Sent: body.Len()}, nil
 }
 
@@ -61,6 +66,7 @@ func startDirect(t *testing.T, chain *testChain, nodes int, cfg Config) (*Source
 	for range nodes {
 		cfg.URLs = append(cfg.URLs, "http://localhost")
 	}
+
 	s, err := New(cfg)
 	require.NoError(t, err)
 	list := make([]*direct, nodes)
@@ -71,12 +77,14 @@ func startDirect(t *testing.T, chain *testChain, nodes int, cfg Config) (*Source
 		c.Client = list[i]
 		s.nodes[i] = node.New(c)
 	}
+
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
 	t.Cleanup(func() { cancel(); require.NoError(t, <-done) })
 	synctest.Wait()
 	require.Equal(t, uint64(len(chain.headers)-1), s.View().Head)
+
 	return s, list
 }
 
@@ -93,7 +101,8 @@ func (d *direct) foreign(on bool) {
 	})
 }
 
-// persist reads as a watch does, again and again, until all is read, and says how long that took. What is wrong is never handed out.
+// persist reads as a watch does, again and again, until all is read, and says how long that took.
+// What is wrong is never handed out.
 func persist(t *testing.T, s *Source, chain *testChain, limit time.Duration) time.Duration {
 	t.Helper()
 	begun := time.Now()
@@ -104,13 +113,16 @@ func persist(t *testing.T, s *Source, chain *testChain, limit time.Duration) tim
 			if err != nil {
 				break
 			}
+
 			require.Equal(t, chain.all(b.From, b.To), b.Logs)
 			next = b.To + 1
 		}
+
 		if next <= to {
 			<-time.After(100 * time.Millisecond)
 		}
 	}
+
 	return time.Since(begun)
 }
 
@@ -124,20 +136,25 @@ func TestAloneALiarIsTriedAgainSoon(t *testing.T) {
 				for _, d := range list {
 					d.foreign(true)
 				}
+
 				lying, asked := time.Now(), 0
 				for time.Since(lying) < 10*time.Minute {
 					for b, err := range s.Read(t.Context(), 4, 40, filterA()) {
 						require.Error(t, err, "block %d", b.To)
 					}
+
 					<-time.After(100 * time.Millisecond)
 				}
+
 				for _, d := range list {
 					asked += d.node.count(rpc.GetLogs)
 				}
+
 				require.Less(t, asked, nodes*3*200, "pauses of seconds, not a loop")
 				for _, d := range list {
 					d.foreign(false)
 				}
+
 				require.Less(t, persist(t, s, chain, time.Minute), node.LongestWait+time.Second)
 				require.NoError(t, s.Health())
 			})
@@ -174,7 +191,8 @@ func TestALiarStaysOutWhileOthersServe(t *testing.T) {
 	})
 }
 
-// One that was used for want of a better one is out again when that one is back, unless it has told the truth meanwhile.
+// One that was used for want of a better one is out again when that one is back, unless it has told
+// the truth meanwhile.
 func TestALiarIsOutAgainWhenAnotherIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		chain := newChain(40, 4, 0)
@@ -202,6 +220,7 @@ func TestALiarHasNoVote(t *testing.T) {
 		for _, err := range s.Read(t.Context(), 4, 40, filterA()) {
 			require.Error(t, err)
 		}
+
 		wrong := chain.headers[20]
 		wrong.Hash = common.Hash{0xbad >> 4}
 		list[0].node.set(func() {
@@ -212,6 +231,7 @@ func TestALiarHasNoVote(t *testing.T) {
 				case method == rpc.GetLogs:
 					return []types.Log{}, nil
 				}
+
 				return nil, nil
 			}
 		})
@@ -221,6 +241,7 @@ func TestALiarHasNoVote(t *testing.T) {
 			require.Error(t, err)
 			<-time.After(time.Second)
 		}
+
 		list[0].foreign(false)
 		begun = time.Now()
 		for {
@@ -229,27 +250,30 @@ func TestALiarHasNoVote(t *testing.T) {
 				require.Equal(t, chain.headers[20], h)
 				break
 			}
+
 			require.Less(t, time.Since(begun), node.LongestWait+2*time.Second)
 			<-time.After(time.Second)
 		}
 	})
 }
 
-// The same through a proxy that adds logs and leaves all out, in front of a real chain: nothing wrong is read, and what is right as soon as
-// the lies end.
+// The same through a proxy that adds logs and leaves all out, in front of a real chain: nothing
+// wrong is read, and what is right as soon as the lies end.
 func TestLiesEndBehindAProxy(t *testing.T) {
 	sim, err := testchain.StartSim(testchain.Options{Seed: 3})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, sim.Stop()) })
 	d, err := testchain.Deploy(t.Context(), sim)
 	require.NoError(t, err)
-	traffic, err := testchain.NewTraffic(t.Context(), testchain.TrafficConfig{URL: sim.HTTP(), Accounts: sim.Accounts()[:5], Deployment: d, Seed: 7})
+	traffic, err := testchain.NewTraffic(t.Context(),
+		testchain.TrafficConfig{URL: sim.HTTP(), Accounts: sim.Accounts()[:5], Deployment: d, Seed: 7})
 	require.NoError(t, err)
 	t.Cleanup(traffic.Close)
 	for range 4 {
 		require.NoError(t, traffic.Step(t.Context(), 10))
 		require.NoError(t, sim.Mine(t.Context(), 1))
 	}
+
 	truth := start(t, Config{URLs: []string{sim.HTTP()}, ChainID: 1337, Finality: Latest})
 	view := await(t, truth, func(v View) bool { return v.Head > 3 })
 	first, head := view.Final+1, view.Head // what a range leaves out, only a second reading finds
@@ -269,20 +293,24 @@ func TestLiesEndBehindAProxy(t *testing.T) {
 				await(t, s, func(View) bool { return !s.Endpoints()[0].Up && !s.Endpoints()[1].Up })
 				down.Remove()
 			}
+
 			f := &Filter{Topics: topicsOf(want)}
 			read := func() (logs []types.Log, err error) {
 				for b, err := range s.Read(t.Context(), first, head, f) {
 					if err != nil {
 						return logs, err
 					}
+
 					logs = append(logs, b.Logs...)
 				}
+
 				return logs, nil
 			}
 			for lies.Hits() < 4 { // both have lied, and more than once
 				_, err := read()
 				require.Error(t, err)
 			}
+
 			lies.Remove()
 			begun := time.Now()
 			for {
@@ -291,8 +319,10 @@ func TestLiesEndBehindAProxy(t *testing.T) {
 					require.Equal(t, want, logs)
 					break
 				}
+
 				require.Less(t, time.Since(begun), 2*node.LongestWait)
 			}
+
 			require.Less(t, time.Since(begun), 2*node.LongestWait)
 		})
 	}
@@ -306,5 +336,6 @@ func topicsOf(logs []types.Log) (topics []common.Hash) {
 			topics = append(topics, logs[i].Topics[0])
 		}
 	}
+
 	return topics
 }

@@ -23,7 +23,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
 )
 
-// backlog reads a range again and again, as a watch does, and returns how many blocks were read when all were or the time is over. What is read is tested.
+// backlog reads a range again and again, as a watch does, and returns how many blocks were read
+// when all were or the time is over. What is read is tested.
 func backlog(t *testing.T, s *Source, chain *testChain, to uint64, limit time.Duration) uint64 {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -34,9 +35,11 @@ func backlog(t *testing.T, s *Source, chain *testChain, to uint64, limit time.Du
 			if err != nil {
 				break
 			}
+
 			require.Equal(t, chain.all(b.From, b.To), b.Logs)
 			next = b.To + 1
 		}
+
 		if next <= to {
 			select {
 			case <-ctx.Done():
@@ -44,10 +47,12 @@ func backlog(t *testing.T, s *Source, chain *testChain, to uint64, limit time.Du
 			}
 		}
 	}
+
 	return next - 1
 }
 
-// Whatever a provider says when a range is too large, or even says nothing, a backlog is read to the end, with few refused requests.
+// Whatever a provider says when a range is too large, or even says nothing, a backlog is read to
+// the end, with few refused requests.
 func TestProfiles(t *testing.T) {
 	const blocks = 3000
 	body := func(w http.ResponseWriter, status int, contentType, text string) {
@@ -79,8 +84,10 @@ func TestProfiles(t *testing.T) {
 	}
 	words := map[string]string{
 		"in data": `{"code":-32602,"message":"invalid params","data":{"payload":"range 512 is bigger than range limit 100"}}`, "in unknown words": `{"code":-32000,"message":"nay"}`,
-		"geth's timeout": `{"code":-32002,"message":"request timed out"}`, "Nethermind's": `{"code":-32016,"message":"eth_getLogs request was canceled due to enabled timeout."}`,
-		"Alchemy's 150 MB": `{"code":-32000,"message":"Response size is larger than 150MB limit"}`, "with a range": `{"code":-32600,"message":"You can make eth_getLogs requests with up to a 100 block range."}`,
+		"geth's timeout":    `{"code":-32002,"message":"request timed out"}`,
+		"Nethermind's":      `{"code":-32016,"message":"eth_getLogs request was canceled due to enabled timeout."}`,
+		"Alchemy's 150 MB":  `{"code":-32000,"message":"Response size is larger than 150MB limit"}`,
+		"with a range":      `{"code":-32600,"message":"You can make eth_getLogs requests with up to a 100 block range."}`,
 		"one item too slow": `{"code":-32000,"message":"context deadline exceeded"}`,
 	}
 	for name, page := range pages {
@@ -97,22 +104,27 @@ func TestProfiles(t *testing.T) {
 					batch = make([]testRequest, 1)
 					_ = json.Unmarshal(b, &batch[0])
 				}
+
 				large := func(q testRequest) bool {
 					if q.Method != rpc.GetLogs {
 						return false
 					}
+
 					f := parseQuery(t, q.Params[0])
+
 					return f.ToBlock-f.FromBlock+1 > 101
 				}
 				if !slices.ContainsFunc(batch, large) {
 					_, _ = w.Write(n.serve(b, nil))
 					return true
 				}
+
 				refused.Add(1)
 				if page != nil {
 					page(w, r)
 					return true
 				}
+
 				var answers []string
 				for _, q := range batch {
 					if large(q) {
@@ -121,7 +133,9 @@ func TestProfiles(t *testing.T) {
 						answers = append(answers, string(n.serve(marshal(q), nil)))
 					}
 				}
+
 				_, _ = io.WriteString(w, "["+strings.Join(answers, ",")+"]")
+
 				return true
 			}
 			s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest})
@@ -143,6 +157,7 @@ func (a ethAPI) ask(method string, params ...any) (any, error) {
 	for i, p := range params {
 		list[i] = marshal(p)
 	}
+
 	a.n.mu.Lock()
 	defer a.n.mu.Unlock()
 	a.n.asked[method]++
@@ -150,6 +165,7 @@ func (a ethAPI) ask(method string, params ...any) (any, error) {
 	if string(marshal(result)) == "null" {
 		return nil, err
 	}
+
 	return result, err
 }
 
@@ -175,9 +191,11 @@ func TestBatchLimitOfGeth(t *testing.T) {
 				if kind == "ws" {
 					handler = server.WebsocketHandler([]string{"*"})
 				}
+
 				front := httptest.NewServer(handler)
 				t.Cleanup(func() { front.CloseClientConnections(); front.Close(); server.Stop() })
-				s := start(t, Config{URLs: []string{strings.Replace(front.URL, "http", kind, 1)}, ChainID: 1, Finality: Latest, PollInterval: 20 * time.Millisecond})
+				s := start(t, Config{URLs: []string{strings.Replace(front.URL, "http", kind, 1)}, ChainID: 1, Finality: Latest,
+					PollInterval: 20 * time.Millisecond})
 				await(t, s, func(v View) bool { return v.Head == 120 && v.Final == 30 })
 				require.EqualValues(t, 120, backlog(t, s, chain, 120, time.Minute))
 				require.True(t, s.Endpoints()[0].Up, s.Endpoints()[0].LastError)
@@ -186,7 +204,8 @@ func TestBatchLimitOfGeth(t *testing.T) {
 	}
 }
 
-// Batches that are refused in other ways: by a status, by a page, for each item, without a word, or answered for the first item only.
+// Batches that are refused in other ways: by a status, by a page, for each item, without a word, or
+// answered for the first item only.
 func TestBatchesRefused(t *testing.T) {
 	ways := map[string]func(w http.ResponseWriter, n *testNode, batch []testRequest){
 		"first only": func(w http.ResponseWriter, n *testNode, batch []testRequest) {
@@ -195,15 +214,18 @@ func TestBatchesRefused(t *testing.T) {
 		"each item": func(w http.ResponseWriter, _ *testNode, batch []testRequest) {
 			var list []string
 			for _, q := range batch {
-				list = append(list, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32600,"message":"not permitted"}}`, q.ID))
+				list = append(list, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32600,"message":"not permitted"}}`,
+					q.ID))
 			}
+
 			_, _ = io.WriteString(w, "["+strings.Join(list, ",")+"]")
 		},
 		"one error": func(w http.ResponseWriter, _ *testNode, _ []testRequest) {
 			_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"expected an object"}}`)
 		},
 		"one error in an array": func(w http.ResponseWriter, _ *testNode, _ []testRequest) {
-			_, _ = io.WriteString(w, `[{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Too many [\"eth_getLogs\"] methods in the batch"}}]`)
+			_, _ = io.WriteString(w,
+				`[{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Too many [\"eth_getLogs\"] methods in the batch"}}]`)
 		},
 		"a page":  func(w http.ResponseWriter, _ *testNode, _ []testRequest) { _, _ = io.WriteString(w, "<html>no</html>") },
 		"dropped": func(http.ResponseWriter, *testNode, []testRequest) { panic(http.ErrAbortHandler) },
@@ -211,6 +233,7 @@ func TestBatchesRefused(t *testing.T) {
 	for _, status := range []int{400, 403, 405, 413, 500, 501} {
 		ways[fmt.Sprint(status)] = func(w http.ResponseWriter, _ *testNode, _ []testRequest) { w.WriteHeader(status) }
 	}
+
 	for name, refuse := range ways {
 		for _, most := range []int{1, 4} {
 			t.Run(fmt.Sprintf("%s beyond %d", name, most), func(t *testing.T) {
@@ -228,9 +251,11 @@ func TestBatchesRefused(t *testing.T) {
 					} else {
 						_, _ = w.Write(n.serve(b, nil))
 					}
+
 					return true
 				}
-				s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest, PollInterval: 20 * time.Millisecond})
+				s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest,
+					PollInterval: 20 * time.Millisecond})
 				await(t, s, func(v View) bool { return v.Head == 100 && v.Final == 30 })
 				require.EqualValues(t, 100, backlog(t, s, chain, 100, time.Minute))
 				require.True(t, s.Endpoints()[0].Up, s.Endpoints()[0].LastError)
@@ -257,19 +282,24 @@ func (l *limiter) take(n int) bool {
 	if l.at.IsZero() {
 		l.tokens, l.at = burst, now
 	}
+
 	l.tokens, l.at = min(l.tokens+rate*now.Sub(l.at).Seconds(), burst), now
 	for range n {
 		l.sent = append(l.sent, now)
 	}
+
 	if l.tokens < float64(n) {
 		l.refused++
 		return false
 	}
+
 	l.tokens -= float64(n)
+
 	return true
 }
 
-// With 5 items per second and at most 101 blocks a range, a backlog comes about as fast as the provider lets it, however it says no, and it is not stormed.
+// With 5 items per second and at most 101 blocks a range, a backlog comes about as fast as the
+// provider lets it, however it says no, and it is not stormed.
 func TestRates(t *testing.T) {
 	const blocks = 3000
 	respond := func(status int, retry, text string) func(http.ResponseWriter, []testRequest) {
@@ -277,6 +307,7 @@ func TestRates(t *testing.T) {
 			if retry != "" {
 				w.Header().Set("Retry-After", retry)
 			}
+
 			w.WriteHeader(status)
 			_, _ = io.WriteString(w, text)
 		}
@@ -287,10 +318,12 @@ func TestRates(t *testing.T) {
 			for _, q := range batch {
 				list = append(list, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":%s}`, q.ID, fault))
 			}
+
 			text := "[" + strings.Join(list, ",") + "]"
 			if len(batch) == 1 {
 				text = list[0]
 			}
+
 			_, _ = io.WriteString(w, text)
 		}
 	}
@@ -300,11 +333,13 @@ func TestRates(t *testing.T) {
 		"429 and a date": func(w http.ResponseWriter, _ []testRequest) {
 			respond(429, time.Now().Add(2*time.Second).UTC().Format(http.TimeFormat), "")(w, nil)
 		},
-		"503 and seconds":      respond(503, "1", ""),
-		"429 with an error":    respond(429, "", `{"jsonrpc":"2.0","id":null,"error":{"code":-32005,"message":"project ID request rate exceeded"}}`),
-		"a page under 429":     respond(429, "", "<html>Too many requests</html>"),
-		"a page under 403":     respond(403, "", "<html>error 1015: You are being rate limited</html>"),
-		"error in a 200":       respond(200, "", `{"jsonrpc":"2.0","id":null,"error":{"code":-32005,"message":"daily request count exceeded, request rate limited"}}`),
+		"503 and seconds": respond(503, "1", ""),
+		"429 with an error": respond(429, "",
+			`{"jsonrpc":"2.0","id":null,"error":{"code":-32005,"message":"project ID request rate exceeded"}}`),
+		"a page under 429": respond(429, "", "<html>Too many requests</html>"),
+		"a page under 403": respond(403, "", "<html>error 1015: You are being rate limited</html>"),
+		"error in a 200": respond(200, "",
+			`{"jsonrpc":"2.0","id":null,"error":{"code":-32005,"message":"daily request count exceeded, request rate limited"}}`),
 		"each item":            each(`{"code":-32005,"message":"project ID request rate exceeded"}`),
 		"each item, QuickNode": each(`{"code":-32007,"message":"50/second request limit reached - reduce calls per second or upgrade your account at quicknode.com"}`),
 		"each item, Alchemy":   each(`{"code":429,"message":"Your app has exceeded its compute units per second capacity."}`),
@@ -315,6 +350,7 @@ func TestRates(t *testing.T) {
 			if kind == "ws" && !strings.HasPrefix(name, "each") {
 				continue
 			}
+
 			t.Run(name+" over "+kind, func(t *testing.T) {
 				t.Parallel()
 				chain := newChain(blocks, 10, 0)
@@ -329,11 +365,13 @@ func TestRates(t *testing.T) {
 						batch = make([]testRequest, 1)
 						_ = json.Unmarshal(b, &batch[0])
 					}
+
 					if !l.take(len(batch)) {
 						rec := httptest.NewRecorder()
 						refuse(rec, batch)
 						return rec.Body.Bytes()
 					}
+
 					return n.serve(b, subscribed)
 				}
 				n.lie = func(method string, params []json.RawMessage) (any, error) {
@@ -343,6 +381,7 @@ func TestRates(t *testing.T) {
 							return nil, errors.New("block range is too wide")
 						}
 					}
+
 					return nil, nil
 				}
 				url := n.ws()
@@ -357,35 +396,42 @@ func TestRates(t *testing.T) {
 							batch = make([]testRequest, 1)
 							_ = json.Unmarshal(b, &batch[0])
 						}
+
 						if l.take(len(batch)) {
 							_, _ = w.Write(n.serve(b, nil))
 						} else {
 							refuse(w, batch)
 						}
+
 						return true
 					}
 				}
+
 				s := start(t, Config{URLs: []string{url}, ChainID: 1, Finality: Latest, PollInterval: time.Second})
 				begun := time.Now()
 				await(t, s, func(v View) bool { return v.Final == blocks })
 				require.EqualValues(t, blocks, backlog(t, s, chain, blocks, 3*time.Minute))
 				l.mu.Lock()
 				defer l.mu.Unlock()
-				t.Logf("%d blocks in %s: %d items, %d refusals for the rate, %d for the range", blocks, time.Since(begun).Round(100*time.Millisecond), len(l.sent), l.refused, large.Load())
+				t.Logf("%d blocks in %s: %d items, %d refusals for the rate, %d for the range", blocks,
+					time.Since(begun).Round(100*time.Millisecond), len(l.sent), l.refused, large.Load())
 				require.LessOrEqual(t, l.refused, 20)
 				worst := 0
 				for i, at := range l.sent {
 					if at.Sub(l.sent[0]) < 5*time.Second {
 						continue
 					}
+
 					within := 0
 					for _, other := range l.sent[i:] {
 						if other.Sub(at) < 5*time.Second {
 							within++
 						}
 					}
+
 					worst = max(worst, within)
 				}
+
 				require.LessOrEqual(t, worst, 3*5*5, "three times the rate in 5 s")
 			})
 		}
@@ -401,6 +447,7 @@ func TestEndpointWithoutLogs(t *testing.T) {
 		if method == rpc.GetLogs {
 			return nil, errors.New("this method is not for you")
 		}
+
 		return nil, nil
 	}
 	s := start(t, Config{URLs: []string{without.server.URL, with.server.URL}, ChainID: 1, Finality: Latest})
@@ -413,8 +460,9 @@ func TestEndpointWithoutLogs(t *testing.T) {
 	require.Equal(t, node.Unfit, s.Endpoints()[0].State)
 }
 
-// A gateway that announces blocks by one backend and answers for logs by another, which is 20 blocks behind and knows no blocks by an empty list. Its blooms are full.
-// No block with logs is read as one without.
+// A gateway that announces blocks by one backend and answers for logs by another, which is 20
+// blocks behind and knows no blocks by an empty list. Its blooms are full. No block with logs is
+// read as one without.
 func TestUnequalBackends(t *testing.T) {
 	for _, kind := range []string{"ws", "http"} {
 		for _, nodes := range []int{1, 2} {
@@ -431,6 +479,7 @@ func TestUnequalBackends(t *testing.T) {
 						if method != rpc.GetLogs || turn.Add(1)%3 == 0 {
 							return nil, nil
 						}
+
 						q := parseQuery(t, params[0])
 						n.mu.Lock()
 						defer n.mu.Unlock()
@@ -439,12 +488,15 @@ func TestUnequalBackends(t *testing.T) {
 								return nil, nil
 							}
 						}
+
 						return []types.Log{}, nil
 					}
 					list = append(list, n)
 					urls = append(urls, map[string]string{"ws": n.ws(), "http": n.server.URL}[kind])
 				}
-				s := start(t, Config{URLs: urls, ChainID: 1, Finality: Confirmations, Confirmations: 2, PollInterval: 20 * time.Millisecond})
+
+				s := start(t, Config{URLs: urls, ChainID: 1, Finality: Confirmations, Confirmations: 2,
+					PollInterval: 20 * time.Millisecond})
 				await(t, s, func(v View) bool { return v.Head == 40 && allUp(s) })
 				next := s.View().Target + 1
 				for head := uint64(41); head <= 80; head++ {
@@ -452,6 +504,7 @@ func TestUnequalBackends(t *testing.T) {
 						n.set(func() { n.head = head })
 						n.announce()
 					}
+
 					await(t, s, func(v View) bool { return v.Head == head })
 					limit := time.Now().Add(time.Minute)
 					for next <= s.View().Target && time.Now().Before(limit) {
@@ -460,18 +513,21 @@ func TestUnequalBackends(t *testing.T) {
 								<-time.After(10 * time.Millisecond)
 								break
 							}
+
 							require.Equal(t, chain.matching(b.From, b.To), b.Logs, "block %d", b.To)
 							next = b.To + 1
 						}
 					}
 				}
+
 				require.EqualValues(t, 79, next)
 			})
 		}
 	}
 }
 
-// A node that lost its old blocks says so by null and by empty lists. It is not asked for them again while another has them, and keeps serving the head.
+// A node that lost its old blocks says so by null and by empty lists. It is not asked for them
+// again while another has them, and keeps serving the head.
 func TestSilentlyPruned(t *testing.T) {
 	chain := newChain(1000, 7, 0)
 	pruned, archive := startNode(t, chain), startNode(t, chain)
@@ -489,9 +545,11 @@ func TestSilentlyPruned(t *testing.T) {
 				return []types.Log{}, nil
 			}
 		}
+
 		return nil, nil
 	}
-	s := start(t, Config{URLs: []string{pruned.server.URL, archive.server.URL}, ChainID: 1, Finality: Latest, MaxRange: 50})
+	s := start(t, Config{URLs: []string{pruned.server.URL, archive.server.URL}, ChainID: 1,
+		Finality: Latest, MaxRange: 50})
 	await(t, s, func(v View) bool { return v.Final == 990 && allUp(s) })
 	require.EqualValues(t, 1000, backlog(t, s, chain, 1000, time.Minute))
 	require.True(t, s.Endpoints()[0].Up, s.Endpoints()[0].LastError)
@@ -512,6 +570,7 @@ func TestAddressRequired(t *testing.T) {
 		if method == rpc.GetLogs && parseQuery(t, params[0]).Address == nil {
 			return nil, errors.New("Please specify an address in your request or, to remove restrictions, order a dedicated full node here")
 		}
+
 		return nil, nil
 	}
 	s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest})
@@ -525,6 +584,7 @@ func TestAddressRequired(t *testing.T) {
 			require.ErrorContains(t, err, "LOG_FILTER=addresses")
 		}
 	}
+
 	require.True(t, s.Endpoints()[0].Up)
 	require.NotZero(t, n.count(rpc.GetLogs))
 }
@@ -540,6 +600,7 @@ func TestForeignHeaders(t *testing.T) {
 				j["number"] = number
 				return j, nil
 			}
+
 			return nil, nil
 		}
 	}
@@ -550,6 +611,7 @@ func TestForeignHeaders(t *testing.T) {
 			j["l1BlockNumber"], j["sha3Uncles"], j["size"], j["logsBloom"] = 7, nil, map[string]any{"a": []int{1}}, "0x"
 			return j, nil
 		}
+
 		return nil, nil
 	}
 	s := start(t, Config{URLs: []string{honest.server.URL, liar.server.URL}, ChainID: 1, Finality: Latest})

@@ -11,8 +11,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
 )
 
-// A reorganisation whose heads were not all seen: the ring has headers of the old branch, a gap, and the new head. What is
-// below the gap must not be taken for an ancestor of the head.
+// A reorganisation whose heads were not all seen: the ring has headers of the old branch, a gap,
+// and the new head. What is below the gap must not be taken for an ancestor of the head.
 func TestHeadersBelowAGapAreNotTakenForAncestors(t *testing.T) {
 	sim, err := testchain.StartSim(testchain.Options{})
 	require.NoError(t, err)
@@ -27,6 +27,7 @@ func TestHeadersBelowAGapAreNotTakenForAncestors(t *testing.T) {
 		require.NoError(t, n.Do(t.Context(), c))
 		var h Header
 		require.NoError(t, c.Decode(&h))
+
 		return h
 	}
 	s.arrived(context.WithoutCancel(t.Context()), n, head())

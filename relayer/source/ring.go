@@ -24,18 +24,22 @@ func (r *ring) head(h Header, n *node.Node) {
 	if r.headers == nil {
 		r.headers = map[uint64]Header{}
 	}
+
 	if h.Number < r.top && n != r.owner {
 		return
 	}
+
 	if r.headers[h.Number].Hash == h.Hash && n != r.owner {
 		return
 	}
+
 	r.headers[h.Number] = h
 	for number := range r.headers {
 		if number > h.Number || number+ringSize < h.Number {
 			delete(r.headers, number)
 		}
 	}
+
 	r.top, r.owner = h.Number, n
 	r.link(h.Number)
 }
@@ -50,17 +54,21 @@ func (r *ring) link(n uint64) {
 			// What is below a gap cannot be judged; whoever fills the gap does.
 			return
 		}
+
 		if parent.Hash != child.Parent {
 			for m := range r.headers {
 				if m <= n {
 					delete(r.headers, m)
 				}
 			}
+
 			return
 		}
+
 		if child.Number+8 < r.top {
 			return // it was linked before
 		}
+
 		child = parent
 	}
 }
@@ -75,16 +83,19 @@ func (r *ring) get(from, to uint64) map[uint64]Header {
 			found[n] = k
 		}
 	}
+
 	return found
 }
 
-// newest is the number of the head on the ring; 0 when it is so far above a block that headers in between would not be kept.
+// newest is the number of the head on the ring; 0 when it is so far above a block that headers in
+// between would not be kept.
 func (r *ring) newest(above uint64) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.top > above+ringSize/2 {
 		return 0
 	}
+
 	return r.top
 }
 

@@ -23,6 +23,7 @@ func start(t *testing.T, cfg Config) *Source {
 	if cfg.PollInterval == 0 {
 		cfg.PollInterval = 10 * time.Millisecond
 	}
+
 	cfg.Registerer = prometheus.NewRegistry()
 	cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
 	s, err := New(cfg)
@@ -31,6 +32,7 @@ func start(t *testing.T, cfg Config) *Source {
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
 	t.Cleanup(func() { cancel(); require.NoError(t, <-done) })
+
 	return s
 }
 
@@ -46,6 +48,7 @@ func await(t *testing.T, s *Source, what func(View) bool) View {
 		if v := s.View(); v.Ready && what(v) {
 			return v
 		}
+
 		select {
 		case <-changed:
 		case <-look.C:
@@ -66,11 +69,14 @@ func collect(t *testing.T, s *Source, from, to uint64, f *Filter) (logs []types.
 		if len(batches) > 0 && b.Parent != (common.Hash{}) {
 			require.Equal(t, batches[len(batches)-1].Last.Hash, b.Parent)
 		}
+
 		logs = append(logs, b.Logs...)
 		batches = append(batches, b)
 		next = b.To + 1
 	}
+
 	require.Equal(t, to+1, next)
+
 	return logs, batches
 }
 
@@ -80,19 +86,22 @@ func TestSim(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, sim.Stop()) })
 	d, err := testchain.Deploy(t.Context(), sim)
 	require.NoError(t, err)
-	traffic, err := testchain.NewTraffic(t.Context(), testchain.TrafficConfig{URL: sim.HTTP(), Accounts: sim.Accounts()[:5], Deployment: d, Seed: 7})
+	traffic, err := testchain.NewTraffic(t.Context(),
+		testchain.TrafficConfig{URL: sim.HTTP(), Accounts: sim.Accounts()[:5], Deployment: d, Seed: 7})
 	require.NoError(t, err)
 	t.Cleanup(traffic.Close)
 	for range 12 {
 		require.NoError(t, traffic.Step(t.Context(), 10))
 		require.NoError(t, sim.Mine(t.Context(), 6))
 	}
+
 	c, err := ethclient.DialContext(t.Context(), sim.HTTP())
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
 	head, err := c.BlockNumber(t.Context())
 	require.NoError(t, err)
-	want, err := c.FilterLogs(t.Context(), ethereum.FilterQuery{FromBlock: new(big.Int), ToBlock: new(big.Int).SetUint64(head)})
+	want, err := c.FilterLogs(t.Context(), ethereum.FilterQuery{FromBlock: new(big.Int),
+		ToBlock: new(big.Int).SetUint64(head)})
 	require.NoError(t, err)
 	require.NotEmpty(t, want)
 
@@ -108,10 +117,12 @@ func TestSim(t *testing.T) {
 			require.NoError(t, s.Health())
 			got, _ := collect(t, s, 0, head, &Filter{})
 			require.Equal(t, want, got)
-			got, _ = collect(t, s, 0, head, &Filter{Addresses: []common.Address{d.Factory}, Topics: []common.Hash{want[len(want)-1].Topics[0]}})
+			got, _ = collect(t, s, 0, head, &Filter{Addresses: []common.Address{d.Factory},
+				Topics: []common.Hash{want[len(want)-1].Topics[0]}})
 			for _, l := range got {
 				require.Equal(t, d.Factory, l.Address)
 			}
+
 			h, err := s.Canonical(t.Context(), head)
 			require.NoError(t, err)
 			require.Equal(t, v.HeadTime.Unix(), int64(h.Time))
@@ -120,6 +131,7 @@ func TestSim(t *testing.T) {
 			for _, err := range s.Read(t.Context(), head+1, head+1, &Filter{}) {
 				require.ErrorIs(t, err, ErrBehind)
 			}
+
 			// A view moves with the chain, and what was replaced is noticed.
 			require.NoError(t, sim.Mine(t.Context(), 2))
 			head += 2
@@ -133,7 +145,8 @@ func TestSim(t *testing.T) {
 			require.NotEqual(t, before.Hash, after.Hash)
 			_, batches := collect(t, s, head-5, head, &Filter{})
 			require.Equal(t, after.Hash, batches[len(batches)-2].Last.Hash)
-			want, err = c.FilterLogs(t.Context(), ethereum.FilterQuery{FromBlock: new(big.Int), ToBlock: new(big.Int).SetUint64(head)})
+			want, err = c.FilterLogs(t.Context(), ethereum.FilterQuery{FromBlock: new(big.Int),
+				ToBlock: new(big.Int).SetUint64(head)})
 			require.NoError(t, err)
 		})
 	}

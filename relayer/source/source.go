@@ -4,16 +4,20 @@
 //	  ▲                    │
 //	  └── ask, fail over ◄─┴── Read: ranges up to Final, several in flight; then block by block
 //
-// Package node tests each answer and keeps each endpoint's health; package rpc sends and judges words. Here the answers of several are put together: which node is asked,
-// how far the chain may be read, and that what is read hangs together. Above View.Final blocks are read one by one by their hash, with parents linked. A node that lags is
-// not asked for what it does not have, and is never taken for a reorganisation.
+// Package node tests each answer and keeps each endpoint's health; package rpc sends and judges
+// words. Here the answers of several are put together: which node is asked, how far the chain may
+// be read, and that what is read hangs together. Above View.Final blocks are read one by one by
+// their hash, with parents linked. A node that lags is not asked for what it does not have, and is
+// never taken for a reorganisation.
 //
-// An empty answer proves nothing by itself: behind one URL are machines that are not equally far, and some answer an unknown block with an empty list. Below
-// Final the range's last header comes in the same batch. Above it, a block without logs is believed when its bloom filter excludes them, or
-// when an endpoint shows all the block's logs, which together make up its bloom filter.
+// An empty answer proves nothing by itself: behind one URL are machines that are not equally far,
+// and some answer an unknown block with an empty list. Below Final the range's last header comes in
+// the same batch. Above it, a block without logs is believed when its bloom filter excludes them,
+// or when an endpoint shows all the block's logs, which together make up its bloom filter.
 //
-// What is not promised: a node that leaves out some of a block's logs, under the right hash, is believed unless the bloom filter speaks against
-// it; ReadOther exists so that a verifier can ask somebody else.
+// What is not promised: a node that leaves out some of a block's logs, under the right hash, is
+// believed unless the bloom filter speaks against it; ReadOther exists so that a verifier can ask
+// somebody else.
 package source
 
 import (
@@ -53,7 +57,8 @@ type (
 var (
 	// ErrBehind means that no node that can be asked has the block yet. It says nothing about what is in the block.
 	ErrBehind = rpc.ErrBehind
-	// ErrDisagree means that nodes, or two answers of one, contradict each other about a block. Asking again later decides.
+	// ErrDisagree means that nodes, or two answers of one, contradict each other about a block. Asking
+	// again later decides.
 	ErrDisagree = node.ErrDisagree
 	// ErrWrongChain means that an endpoint serves another chain than CHAIN_ID.
 	ErrWrongChain = node.ErrWrongChain
@@ -73,8 +78,8 @@ const (
 	Latest        = "latest"        // the head
 )
 
-// viewHold is how long a View stands when no endpoint vouches for it any more. A node that lags must not turn the clock back; one that
-// invented a head must not stop it.
+// viewHold is how long a View stands when no endpoint vouches for it any more. A node that lags
+// must not turn the clock back; one that invented a head must not stop it.
 const viewHold = time.Minute
 
 // Config of a Source.
@@ -97,7 +102,8 @@ type Config struct {
 	MaxRange uint64
 	// MaxAddresses in one request. Zero: 1,000, geth's default limit.
 	MaxAddresses int
-	// MaxBytes bounds the answer to one request for the logs of a range. Zero: a sixteenth of Go's memory limit, 8 to 32 MB; 16 MB without one.
+	// MaxBytes bounds the answer to one request for the logs of a range. Zero: a sixteenth of Go's
+	// memory limit, 8 to 32 MB; 16 MB without one.
 	MaxBytes int64
 	// Logger. Nil: none.
 	Logger *slog.Logger
@@ -114,61 +120,80 @@ func (c *Config) complete() error {
 	if len(c.URLs) == 0 {
 		errs = append(errs, errors.New("no RPC URL: set RPC_URLS"))
 	}
+
 	for i, raw := range c.URLs {
 		u, err := url.Parse(strings.TrimSpace(raw))
 		if err != nil || u.Host == "" || !slices.Contains([]string{"http", "https", "ws", "wss"}, strings.ToLower(u.Scheme)) {
-			errs = append(errs, fmt.Errorf("RPC URL %d (%s) is not a URL of http, https, ws or wss: correct RPC_URLS", i, redact.URL(raw)))
+			errs = append(errs, fmt.Errorf("RPC URL %d (%s) is not a URL of http, https, ws or wss: correct RPC_URLS", i,
+				redact.URL(raw)))
 		}
 	}
+
 	if c.ChainID == 0 {
 		errs = append(errs, errors.New("chain id is 0: set CHAIN_ID"))
 	}
+
 	if c.Finality == "" {
 		c.Finality = Confirmations
 	}
+
 	if !slices.Contains([]string{Confirmations, Safe, Finalized, Latest}, c.Finality) {
-		errs = append(errs, fmt.Errorf("finality %q is unknown: set FINALITY to confirmations, safe, finalized or latest", c.Finality))
+		errs = append(errs, fmt.Errorf("finality %q is unknown: set FINALITY to confirmations, safe, finalized or latest",
+			c.Finality))
 	}
+
 	if c.PollInterval < 0 || c.Timeout < 0 || c.MaxRPS < 0 || c.MaxAddresses < 0 || c.MaxBytes < 0 {
 		errs = append(errs, errors.New("poll interval, timeout, requests per second, addresses per request and bytes per answer must not be negative"))
 	}
+
 	if c.PollInterval == 0 {
 		c.PollInterval = 2 * time.Second
 	}
+
 	if c.Timeout == 0 {
 		c.Timeout = 15 * time.Second
 	}
+
 	if c.MaxRange == 0 {
 		c.MaxRange = 10_000
 	}
+
 	if c.MaxAddresses == 0 {
 		c.MaxAddresses = 1000
 	}
+
 	if c.MaxBytes == 0 {
 		c.MaxBytes = answerLimit(debug.SetMemoryLimit(-1))
 	}
+
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+
 	if c.Rand == nil {
 		c.Rand = rand.Float64
 	}
+
 	if c.Now == nil {
 		c.Now = time.Now
 	}
+
 	return errors.Join(errs...)
 }
 
-// answerLimit is how large one answer may be where so much memory may be used, in bytes: four are in flight, and each is held once as it came and once decoded.
+// answerLimit is how large one answer may be where so much memory may be used, in bytes: four are
+// in flight, and each is held once as it came and once decoded.
 func answerLimit(memory int64) int64 {
 	const least, usual, most = 8 << 20, 16 << 20, 32 << 20
 	if memory > 1<<40 { // no limit is set
 		return usual
 	}
+
 	return min(max(memory/16, least), most)
 }
 
-// Source reads the chain. Its methods may be called concurrently; View, Changed and Health mean something while Run runs.
+// Source reads the chain. Its methods may be called concurrently; View, Changed and Health mean
+// something while Run runs.
 type Source struct {
 	cfg     Config
 	log     *slog.Logger
@@ -190,6 +215,7 @@ func New(cfg Config) (*Source, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
+
 	s := &Source{cfg: cfg, log: cfg.Logger, secrets: redact.New(cfg.URLs...), reading: make(chan struct{}, 1)}
 	s.memo.init()
 	s.outlook.changed = make(chan struct{})
@@ -198,18 +224,23 @@ func New(cfg Config) (*Source, error) {
 	for i, raw := range cfg.URLs {
 		s.nodes = append(s.nodes, node.New(s.nodeConfig(names[i], raw)))
 	}
+
 	return s, nil
 }
 
 func (s *Source) nodeConfig(name, url string) node.Config {
 	cfg := &s.cfg
+
 	return node.Config{
-		Name: name, URL: strings.TrimSpace(url), ChainID: cfg.ChainID, Timeout: cfg.Timeout, MaxRPS: cfg.MaxRPS, MaxRange: cfg.MaxRange,
-		MaxAddresses: cfg.MaxAddresses, MaxBytes: cfg.MaxBytes, Log: cfg.Logger, Secrets: s.secrets, Metrics: s.metrics, Rand: cfg.Rand, Now: cfg.Now,
+		Name: name, URL: strings.TrimSpace(url), ChainID: cfg.ChainID, Timeout: cfg.Timeout, MaxRPS: cfg.MaxRPS,
+		MaxRange:     cfg.MaxRange,
+		MaxAddresses: cfg.MaxAddresses, MaxBytes: cfg.MaxBytes, Log: cfg.Logger, Secrets: s.secrets, Metrics: s.metrics,
+		Rand: cfg.Rand, Now: cfg.Now,
 	}
 }
 
-// endpointNames are the URLs as operators see them, without secrets; of several at one host, all but the first carry their number.
+// endpointNames are the URLs as operators see them, without secrets; of several at one host, all
+// but the first carry their number.
 func endpointNames(urls []string) []string {
 	names := make([]string, len(urls))
 	for i, raw := range urls {
@@ -217,23 +248,28 @@ func endpointNames(urls []string) []string {
 		for n := 2; slices.Contains(names[:i], name); n++ {
 			name = fmt.Sprintf("%s#%d", redact.URL(raw), n)
 		}
+
 		names[i] = name
 	}
+
 	return names
 }
 
 func (s *Source) now() time.Time { return s.cfg.Now() }
 
-// Run follows the head of the chain on every endpoint until ctx ends; then it closes all connections and returns nil. It is called once.
+// Run follows the head of the chain on every endpoint until ctx ends; then it closes all
+// connections and returns nil. It is called once.
 func (s *Source) Run(ctx context.Context) error {
 	s.running.Store(true)
 	var wg sync.WaitGroup
 	for _, n := range s.nodes {
 		wg.Go(func() { s.follow(ctx, n) })
 	}
+
 	wg.Wait()
 	s.running.Store(false)
 	s.Close()
+
 	return nil
 }
 
@@ -257,6 +293,7 @@ func (s *Source) Endpoints() []EndpointStatus {
 	for i, n := range s.nodes {
 		list[i] = n.Status()
 	}
+
 	return list
 }
 
@@ -270,9 +307,12 @@ func (s *Source) Health() error {
 			down = append(down, fmt.Errorf("%s: %s", st.Name, st.LastError))
 		}
 	}
+
 	if !up {
-		return fmt.Errorf("%w: %w", ErrUnavailable, errors.Join(append(down, errors.New("check RPC_URLS and the nodes behind them"))...))
+		return fmt.Errorf("%w: %w", ErrUnavailable,
+			errors.Join(append(down, errors.New("check RPC_URLS and the nodes behind them"))...))
 	}
+
 	return s.outlook.health(s.now())
 }
 
@@ -290,18 +330,22 @@ func (s *Source) Check(ctx context.Context, factory common.Address) error {
 			if errs[i] = n.Do(ctx, q); errs[i] == nil {
 				errs[i] = q.Decode(&code)
 			}
+
 			codes[i] = len(code) > 0
 		})
 	}
+
 	wg.Wait()
 	if ctx.Err() != nil {
 		return fmt.Errorf("check the RPC endpoints: %w", context.Cause(ctx))
 	}
+
 	works, coded := false, false
 	for i, err := range errs {
 		if errors.Is(err, ErrWrongChain) {
 			return err
 		}
+
 		works = works || err == nil
 		coded = coded || codes[i]
 		if err != nil {
@@ -309,17 +353,20 @@ func (s *Source) Check(ctx context.Context, factory common.Address) error {
 			s.log.WarnContext(ctx, "endpoint does not answer", slog.String("endpoint", s.nodes[i].Name()), slog.Any("err", err))
 		}
 	}
+
 	switch {
 	case !works:
 		return fmt.Errorf("%w: check RPC_URLS: %w", ErrUnavailable, errors.Join(errs...))
 	case !coded:
 		return fmt.Errorf("%w %s on chain %d: correct FACTORY_ADDRESS or CHAIN_ID", ErrNoCode, factory, s.cfg.ChainID)
 	}
+
 	return nil
 }
 
-// Examine asks every endpoint what it is and what it can do, at most some 130 requests each, one after the other. start is the first block that is
-// needed. What it finds out is not used by the readings of this Source.
+// Examine asks every endpoint what it is and what it can do, at most some 130 requests each, one
+// after the other. start is the first block that is needed. What it finds out is not used by the
+// readings of this Source.
 func (s *Source) Examine(ctx context.Context, factory common.Address, start uint64) []Examination {
 	list := make([]Examination, len(s.nodes))
 	var wg sync.WaitGroup
@@ -332,6 +379,8 @@ func (s *Source) Examine(ctx context.Context, factory common.Address, start uint
 			list[i] = examined.Examine(ctx, factory, start)
 		})
 	}
+
 	wg.Wait()
+
 	return list
 }

@@ -21,7 +21,8 @@ type View struct {
 	Ready    bool // false until the first head
 }
 
-// What cannot be said in blocks alone, since chains make them every 0.25 s or every 12 s: at least so many blocks, and at least those of so much time.
+// What cannot be said in blocks alone, since chains make them every 0.25 s or every 12 s: at least
+// so many blocks, and at least those of so much time.
 const (
 	// The nodes behind one URL may be so far apart; a node that lacks what is further below its head has thrown it away.
 	farBlocks, farTime = 64, time.Minute
@@ -29,8 +30,9 @@ const (
 	deepBlocks, deepTime = 128, time.Minute
 )
 
-// outlook is the View, and what it is derived with. view, headHash and moved change together, with what the endpoints claim; changed is closed and made anew each time
-// view does. doubted is since when no endpoint has vouched for view.
+// outlook is the View, and what it is derived with. view, headHash and moved change together, with
+// what the endpoints claim; changed is closed and made anew each time view does. doubted is since
+// when no endpoint has vouched for view.
 type outlook struct {
 	mu       sync.Mutex
 	view     View
@@ -62,11 +64,14 @@ func (o *outlook) health(now time.Time) error {
 	if !o.view.Ready {
 		return fmt.Errorf("%w: the head of the chain is not known yet", ErrUnavailable)
 	}
+
 	if patience := o.pace.patience(); patience > 0 {
 		if still := now.Sub(o.moved); still > patience {
-			return fmt.Errorf("%w: no new block after %d for %s: look at the nodes behind RPC_URLS", ErrUnavailable, o.view.Head, still.Round(time.Second))
+			return fmt.Errorf("%w: no new block after %d for %s: look at the nodes behind RPC_URLS", ErrUnavailable,
+				o.view.Head, still.Round(time.Second))
 		}
 	}
+
 	return nil
 }
 
@@ -84,6 +89,7 @@ func (o *outlook) rhythm() (mean time.Duration, since time.Time) {
 	if o.pace.seen < marksNeeded {
 		return 0, o.moved
 	}
+
 	return o.pace.mean, o.moved
 }
 
@@ -95,9 +101,11 @@ func (s *Source) refresh(ctx context.Context) {
 			claims = append(claims, c)
 		}
 	}
+
 	if len(claims) == 0 {
 		return
 	}
+
 	o := &s.outlook
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -107,20 +115,25 @@ func (s *Source) refresh(ctx context.Context) {
 		if o.view.Ready {
 			o.pace.blocks(next.Head-o.view.Head, now.Sub(o.moved))
 		}
+
 		o.headHash, o.moved = head.Hash, now
 	}
+
 	if o.view.Ready {
 		o.keep(ctx, &next, head, now, s.log)
 	}
+
 	if next == o.view {
 		return
 	}
+
 	o.view = next
 	close(o.changed)
 	o.changed = make(chan struct{})
 }
 
-// derive is the View that claims make by themselves, and the head that it is of. deep is how far below the head a block is final where the tag is not known.
+// derive is the View that claims make by themselves, and the head that it is of. deep is how far
+// below the head a block is final where the tag is not known.
 func (s *Source) derive(claims []node.Claim, deep uint64) (next View, head Header) {
 	head = claims[0].Head
 	finals := make([]uint64, len(claims))
@@ -128,9 +141,11 @@ func (s *Source) derive(claims []node.Claim, deep uint64) (next View, head Heade
 		if c.Head.Number > head.Number {
 			head = c.Head
 		}
+
 		if finals[i] = c.Final; c.Final == 0 {
 			finals[i] = c.Head.Number - min(c.Head.Number, deep)
 		}
+
 		switch s.cfg.Finality {
 		case Safe:
 			next.Target = max(next.Target, c.Safe)
@@ -138,6 +153,7 @@ func (s *Source) derive(claims []node.Claim, deep uint64) (next View, head Heade
 			next.Target = max(next.Target, c.Final)
 		}
 	}
+
 	next.Ready, next.Head, next.HeadTime = true, head.Number, time.Unix(int64(head.Time), 0)
 	switch s.cfg.Finality {
 	case Latest:
@@ -145,6 +161,7 @@ func (s *Source) derive(claims []node.Claim, deep uint64) (next View, head Heade
 	case Confirmations:
 		next.Target = head.Number - min(head.Number, s.cfg.Confirmations)
 	}
+
 	// Final is what all say that are up to date: too low costs requests, too high the check of parents.
 	next.Final = next.Target
 	for i, c := range claims {
@@ -152,6 +169,7 @@ func (s *Source) derive(claims []node.Claim, deep uint64) (next View, head Heade
 			next.Final = min(next.Final, finals[i])
 		}
 	}
+
 	return next, head
 }
 
@@ -164,12 +182,15 @@ func (o *outlook) keep(ctx context.Context, next *View, head Header, now time.Ti
 		if o.doubted.IsZero() {
 			o.doubted = now
 		}
+
 		next.Head, next.HeadTime = o.view.Head, o.view.HeadTime
 	default:
-		log.WarnContext(ctx, "no endpoint has the newest block any more: going back", slog.Uint64("block", o.view.Head), slog.Uint64("head", next.Head))
+		log.WarnContext(ctx, "no endpoint has the newest block any more: going back", slog.Uint64("block", o.view.Head),
+			slog.Uint64("head", next.Head))
 		o.doubted, o.headHash, o.moved = time.Time{}, head.Hash, now
 		o.view.Target, o.view.Final = 0, 0
 	}
+
 	next.Target, next.Final = max(next.Target, o.view.Target), max(next.Final, o.view.Final)
 }
 
@@ -186,10 +207,12 @@ func (p *pace) blocks(n uint64, took time.Duration) {
 	if n == 0 || n > 1000 || took <= 0 {
 		return
 	}
+
 	each := took / time.Duration(n)
 	if p.seen++; p.seen == 1 {
 		p.mean = each
 	}
+
 	p.mean += (each - p.mean) / 8
 }
 
@@ -198,6 +221,7 @@ func (p *pace) patience() time.Duration {
 	if p.seen < 16 {
 		return 0
 	}
+
 	return max(2*time.Minute, 30*p.mean)
 }
 
@@ -206,5 +230,6 @@ func (p *pace) atLeast(blocks uint64, in time.Duration) uint64 {
 	if p.seen < marksNeeded || p.mean <= 0 {
 		return blocks
 	}
+
 	return max(blocks, uint64(in/p.mean))
 }

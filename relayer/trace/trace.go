@@ -1,9 +1,11 @@
 // Package trace exports spans of what an instance does with blocks: read them, commit them, publish what was in them.
 //
-// The variables of OpenTelemetry's specification say whether and where to; without OTEL_TRACES_EXPORTER nothing is traced, no span is made
-// and no message carries a trace context. relayer/config has checked them when Start is called.
+// The variables of OpenTelemetry's specification say whether and where to; without
+// OTEL_TRACES_EXPORTER nothing is traced, no span is made and no message carries a trace context.
+// relayer/config has checked them when Start is called.
 //
-// Nothing waits for an exporter. Spans that it does not take in time are dropped, and its errors are logged once a minute.
+// Nothing waits for an exporter. Spans that it does not take in time are dropped, and its errors
+// are logged once a minute.
 package trace
 
 import (
@@ -46,12 +48,13 @@ type Tracing struct {
 	exporter *exporter
 }
 
-// Start begins to export if the environment asks for it, else it returns nil. Attributes describe the instance; OTEL_RESOURCE_ATTRIBUTES
-// and OTEL_SERVICE_NAME win over them.
+// Start begins to export if the environment asks for it, else it returns nil. Attributes describe
+// the instance; OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME win over them.
 func Start(ctx context.Context, log *slog.Logger, attributes map[string]string) (*Tracing, error) {
 	if disabled, _ := strconv.ParseBool(env("OTEL_SDK_DISABLED")); disabled {
 		return nil, nil
 	}
+
 	// What the SDK says for itself may have a header in it. It goes nowhere, and errors go where the exporter's go.
 	otel.SetLogger(logr.Discard())
 	var to sdk.SpanExporter
@@ -68,9 +71,11 @@ func Start(ctx context.Context, log *slog.Logger, attributes map[string]string) 
 	default:
 		return nil, nil
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("export traces: check OTEL_EXPORTER_OTLP_ENDPOINT: %w", err)
 	}
+
 	return begin(ctx, log, attributes, to)
 }
 
@@ -79,12 +84,15 @@ func begin(ctx context.Context, log *slog.Logger, attributes map[string]string, 
 	for k, v := range attributes {
 		own = append(own, attribute.String(k, v))
 	}
+
 	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(own...), resource.WithFromEnv())
 	if err != nil {
 		return nil, fmt.Errorf("read OTEL_RESOURCE_ATTRIBUTES: write key=value,key=value: %w", err)
 	}
+
 	e := newExporter(to, log)
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { e.complain(context.WithoutCancel(ctx), err) }))
+
 	return &Tracing{exporter: e, provider: sdk.NewTracerProvider(sdk.WithBatcher(e), sdk.WithResource(about))}, nil
 }
 
@@ -93,6 +101,7 @@ func (t *Tracing) Tracer() api.Tracer {
 	if t == nil {
 		return nil
 	}
+
 	return t.provider.Tracer(Scope)
 }
 
@@ -101,11 +110,13 @@ func (t *Tracing) Stop(ctx context.Context) {
 	if t == nil {
 		return
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
 	if err := t.provider.Shutdown(ctx); err != nil {
 		t.exporter.complain(ctx, err)
 	}
+
 	t.exporter.giveUp()
 	timer := time.NewTimer(endTimeout)
 	defer timer.Stop()
@@ -140,6 +151,7 @@ func (e *exporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) er
 		e.failed.Add(int64(len(spans)))
 		e.complain(ctx, err)
 	}
+
 	return nil
 }
 
@@ -153,9 +165,11 @@ func (e *exporter) complain(ctx context.Context, err error) {
 	if last != 0 && now-last < int64(quiet) || !e.said.CompareAndSwap(last, now) {
 		return
 	}
+
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = fmt.Errorf("no answer in time: %w", err)
 	}
+
 	e.log.WarnContext(ctx, "traces not exported", slog.Int64("spans", e.failed.Swap(0)), slog.Any("err", err))
 }
 
@@ -166,5 +180,6 @@ func env(names ...string) string {
 			return v
 		}
 	}
+
 	return ""
 }

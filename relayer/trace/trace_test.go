@@ -30,6 +30,7 @@ func TestOffUnlessAskedFor(t *testing.T) {
 			for k, v := range env {
 				t.Setenv(k, v)
 			}
+
 			tracing, err := Start(t.Context(), slog.New(slog.DiscardHandler), nil)
 			require.NoError(t, err)
 			require.Nil(t, tracing)
@@ -54,7 +55,8 @@ func TestResource(t *testing.T) {
 	t.Setenv("OTEL_SERVICE_NAME", "mine")
 	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test")
 	memory := &kept{}
-	tracing, err := begin(t.Context(), slog.New(slog.DiscardHandler), map[string]string{"service.instance.id": "r0"}, memory)
+	tracing, err := begin(t.Context(), slog.New(slog.DiscardHandler),
+		map[string]string{"service.instance.id": "r0"}, memory)
 	require.NoError(t, err)
 	_, span := tracing.Tracer().Start(t.Context(), "x")
 	span.End()
@@ -83,6 +85,7 @@ func (b broken) ExportSpans(ctx context.Context, _ []sdk.ReadOnlySpan) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}
+
 	return errors.New("refused")
 }
 func (broken) Shutdown(context.Context) error { return nil }
@@ -98,6 +101,7 @@ func TestFailuresAreLoggedOnceAMinute(t *testing.T) {
 			require.NoError(t, tracing.provider.ForceFlush(t.Context()))
 			<-time.After(time.Second)
 		}
+
 		tracing.Stop(t.Context())
 		require.Equal(t, 3, strings.Count(out.String(), "traces not exported"), out.String())
 		require.Contains(t, out.String(), "spans=60")
@@ -113,6 +117,7 @@ func TestHangingExporterHoldsNobodyUp(t *testing.T) {
 			_, span := tracing.Tracer().Start(t.Context(), "x")
 			span.End()
 		}
+
 		require.Zero(t, time.Since(begun))
 		tracing.Stop(t.Context())
 		require.LessOrEqual(t, time.Since(begun), flushTimeout+endTimeout)

@@ -10,5 +10,6 @@ import (
 
 func TestMain(m *testing.M) {
 	// Started by the init of a package that Pub/Sub's client imports.
-	goleak.VerifyTestMain(m, append(testchain.IgnoreLeaks(), goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"))...)
+	goleak.VerifyTestMain(m, append(testchain.IgnoreLeaks(),
+		goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"))...)
 }

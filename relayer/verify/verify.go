@@ -1,11 +1,14 @@
-// Package verify reads ranges past finality again, from two endpoints where there are two, and reconciles what either has with
-// what is stored: the only defence against a node that leaves a log out under the right block hash. One endpoint would not do: who read a range the
-// first time, and from where, only the instance knows that owned the slot.
+// Package verify reads ranges past finality again, from two endpoints where there are two, and
+// reconciles what either has with what is stored: the only defence against a node that leaves a log
+// out under the right block hash. One endpoint would not do: who read a range the first time, and
+// from where, only the instance knows that owned the slot.
 //
-// The leader verifies continuously; verified_block is the completeness watermark of the chain. What is found missing is stored and published
-// (late, and so out of turn for its escrow) and raises an alert. What is stored otherwise than the chain has it, under another block hash or with another
-// content in the same place, is retracted, and what the chain has is published. What is stored and merely absent from both readings raises an alert and is
-// left alone, for a person to judge: nodes leave logs out. `escrow-relayer audit` compares any range without changing anything.
+// The leader verifies continuously; verified_block is the completeness watermark of the chain. What
+// is found missing is stored and published (late, and so out of turn for its escrow) and raises an
+// alert. What is stored otherwise than the chain has it, under another block hash or with another
+// content in the same place, is retracted, and what the chain has is published. What is stored and
+// merely absent from both readings raises an alert and is left alone, for a person to judge: nodes
+// leave logs out. `escrow-relayer audit` compares any range without changing anything.
 package verify
 
 import (
@@ -54,9 +57,12 @@ type Metrics struct {
 // NewMetrics registers the metrics.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	f := promauto.With(reg)
+
 	return &Metrics{
-		missing: f.NewCounter(prometheus.CounterOpts{Name: "relayer_verifier_missing_total", Help: "Events that the first reading missed and the verifier stored."}),
-		extra:   f.NewCounter(prometheus.CounterOpts{Name: "relayer_verifier_extra_total", Help: "Stored events that the chain does not have, or has otherwise."}),
+		missing: f.NewCounter(prometheus.CounterOpts{Name: "relayer_verifier_missing_total",
+			Help: "Events that the first reading missed and the verifier stored."}),
+		extra: f.NewCounter(prometheus.CounterOpts{Name: "relayer_verifier_extra_total",
+			Help: "Stored events that the chain does not have, or has otherwise."}),
 	}
 }
 
@@ -78,10 +84,12 @@ type Difference struct {
 
 // Kinds of differences.
 const (
-	Missing   = "missing"   // in the database
-	Extra     = "extra"     // in the database, and in neither reading of the chain
-	Differing = "differing" // the database has another block, or another event in the place. Chain is zero if the chain has nothing there
-	Pruned    = "pruned"    // missing, since RETENTION has removed the escrow's events: no fault
+	Missing = "missing" // in the database
+	Extra   = "extra"   // in the database, and in neither reading of the chain
+	// the database has another block, or another event in the place. Chain is zero if the chain has
+	// nothing there
+	Differing = "differing"
+	Pruned    = "pruned" // missing, since RETENTION has removed the escrow's events: no fault
 )
 
 // ID of the event.
@@ -89,11 +97,12 @@ func (d *Difference) ID() string {
 	if d.Kind == Missing || d.Kind == Pruned {
 		return d.Chain.ID()
 	}
+
 	return d.Stored.ID()
 }
 
-// Run verifies until ctx ends, under the leader's epoch, and returns nil. Its reading can wait: what is read for the first time goes
-// before it where an endpoint limits its rate.
+// Run verifies until ctx ends, under the leader's epoch, and returns nil. Its reading can wait:
+// what is read for the first time goes before it where an endpoint limits its rate.
 func (v *Verifier) Run(ctx context.Context, epoch int64) error {
 	ctx = source.Later(ctx)
 
@@ -105,6 +114,7 @@ func (v *Verifier) Run(ctx context.Context, epoch int64) error {
 			return nil
 		case <-timer.C:
 		}
+
 		err := v.once(ctx, epoch)
 		switch {
 		case ctx.Err() != nil:
@@ -115,6 +125,7 @@ func (v *Verifier) Run(ctx context.Context, epoch int64) error {
 		case err != nil:
 			v.cfg.Log.WarnContext(ctx, "range not verified, trying again", slog.Any("err", err))
 		}
+
 		timer.Reset(v.cfg.Every)
 	}
 }
@@ -124,10 +135,12 @@ func (v *Verifier) once(ctx context.Context, epoch int64) error {
 	if err != nil {
 		return err
 	}
+
 	to := min(span.To, int64(v.cfg.Source.View().Final))
 	if to < span.From {
 		return nil
 	}
+
 	return v.Compare(ctx, span.From, to, func(_, last int64, found []Difference) error {
 		var missing, wrong []contract.Event
 		extra := 0
@@ -142,47 +155,59 @@ func (v *Verifier) once(ctx context.Context, epoch int64) error {
 				if d.Chain.Name != "" {
 					missing = append(missing, d.Chain)
 				}
+
 				extra++
 				v.cfg.Metrics.extra.Inc()
-				v.cfg.Log.ErrorContext(ctx, "the database has an event that the chain has otherwise: it is retracted, and the chain's is published", log...)
+				v.cfg.Log.ErrorContext(ctx,
+					"the database has an event that the chain has otherwise: it is retracted, and the chain's is published", log...)
 			case Extra:
 				extra++
 				v.cfg.Metrics.extra.Inc()
 				v.cfg.Log.ErrorContext(ctx, "the database has an event that the chain does not have", log...)
 			}
 		}
+
 		if extra > 0 {
 			if err := v.cfg.Ledger.FoundExtra(ctx, last, extra); err != nil {
 				return err
 			}
 		}
+
 		if _, err := v.cfg.Ledger.Repair(ctx, epoch, span, last, missing, wrong); err != nil {
 			return err
 		}
+
 		v.cfg.Metrics.missing.Add(float64(len(missing)))
+
 		return nil
 	})
 }
 
-// Compare reads blocks from..to from two endpoints and calls each with the differences of every part of the range, in order. An event
-// that either endpoint has is on the chain: nodes leave logs out, but those that they have are in a block whose hash is known.
-func (v *Verifier) Compare(ctx context.Context, from, to int64, each func(first, last int64, found []Difference) error) error {
+// Compare reads blocks from..to from two endpoints and calls each with the differences of every
+// part of the range, in order. An event that either endpoint has is on the chain: nodes leave logs
+// out, but those that they have are in a block whose hash is known.
+func (v *Verifier) Compare(ctx context.Context, from, to int64,
+	each func(first, last int64, found []Difference) error) error {
 	filter := &source.Filter{Topics: v.cfg.ABI.Topics()}
 	for batch, err := range v.cfg.Source.Read(ctx, uint64(from), uint64(to), filter) {
 		if err == nil {
 			batch.Logs, err = v.both(ctx, &batch)
 		}
+
 		if err != nil {
 			return fmt.Errorf("read blocks %d to %d again: %w", from, to, err)
 		}
+
 		found, err := v.compare(ctx, &batch)
 		if err != nil {
 			return err
 		}
+
 		if err := each(int64(batch.From), int64(batch.To), found); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -196,20 +221,24 @@ func (v *Verifier) both(ctx context.Context, batch *source.Batch) ([]types.Log, 
 	for i := range batch.Logs {
 		have[id{batch.Logs[i].TxHash, batch.Logs[i].Index}] = true
 	}
+
 	logs := slices.Clone(batch.Logs)
 	for other, err := range v.cfg.Source.ReadOther(ctx, batch.From, batch.To, batch.Filter) {
 		if err != nil {
 			return nil, err
 		}
+
 		for _, l := range other.Logs {
 			if !have[id{l.TxHash, l.Index}] {
 				logs = append(logs, l)
 			}
 		}
 	}
+
 	slices.SortFunc(logs, func(a, b types.Log) int {
 		return cmp.Or(cmp.Compare(a.BlockNumber, b.BlockNumber), cmp.Compare(a.Index, b.Index))
 	})
+
 	return logs, nil
 }
 
@@ -223,29 +252,37 @@ func (v *Verifier) compare(ctx context.Context, batch *source.Batch) ([]Differen
 		if errors.Is(err, contract.ErrForeign) {
 			continue
 		}
+
 		if err != nil {
 			return nil, err
 		}
+
 		if e.Name == ledger.Deployed {
 			if e.Emitter != v.cfg.Factory {
 				continue
 			}
+
 			known[e.Escrow] = true
 		} else if !known[e.Emitter] {
 			unknown = append(unknown, e.Emitter)
 		}
+
 		events = append(events, e)
 	}
+
 	registered, err := v.cfg.Ledger.Registered(ctx, unknown)
 	if err != nil {
 		return nil, err
 	}
+
 	stored, err := v.cfg.Ledger.Stored(ctx, int64(batch.From), int64(batch.To))
 	if err != nil {
 		return nil, err
 	}
+
 	ours := func(e *contract.Event) bool { return known[e.Escrow] || registered[e.Escrow] }
 	found := differences(events, stored, ours, blockHashes(batch.Logs))
+
 	return found, v.prune(ctx, found)
 }
 
@@ -258,37 +295,45 @@ type place struct {
 func placeOf(e *contract.Event) place { return place{e.BlockNumber, e.LogIndex} }
 
 // differences compares events, place by place.
-func differences(chain, stored []contract.Event, ours func(*contract.Event) bool, hashes map[uint64]common.Hash) (found []Difference) {
+func differences(chain, stored []contract.Event, ours func(*contract.Event) bool,
+	hashes map[uint64]common.Hash) (found []Difference) {
 	at := make(map[place]*contract.Event, len(stored))
 	for i := range stored {
 		at[placeOf(&stored[i])] = &stored[i]
 	}
+
 	for i := range chain {
 		e := &chain[i]
 		if !ours(e) {
 			continue // a contract of somebody else with the same event
 		}
+
 		have, ok := at[placeOf(e)]
 		if !ok {
 			found = append(found, Difference{Kind: Missing, Chain: *e})
 			continue
 		}
+
 		delete(at, placeOf(e))
 		if why := differ(e, have); why != "" {
 			found = append(found, Difference{Kind: Differing, Chain: *e, Stored: *have, Why: why})
 		}
 	}
+
 	for i := range stored {
 		e := &stored[i]
 		if _, left := at[placeOf(e)]; !left {
 			continue
 		}
+
 		if hash, ok := hashes[e.BlockNumber]; ok && hash != e.BlockHash {
-			found = append(found, Difference{Kind: Differing, Stored: *e, Why: fmt.Sprintf("block hash %s, stored %s", hash, e.BlockHash)})
+			found = append(found, Difference{Kind: Differing, Stored: *e,
+				Why: fmt.Sprintf("block hash %s, stored %s", hash, e.BlockHash)})
 		} else {
 			found = append(found, Difference{Kind: Extra, Stored: *e})
 		}
 	}
+
 	return found
 }
 
@@ -298,6 +343,7 @@ func blockHashes(logs []types.Log) map[uint64]common.Hash {
 	for i := range logs {
 		hashes[logs[i].BlockNumber] = logs[i].BlockHash
 	}
+
 	return hashes
 }
 
@@ -309,12 +355,14 @@ func (v *Verifier) prune(ctx context.Context, found []Difference) error {
 			escrows = append(escrows, found[i].Chain.Escrow)
 		}
 	}
+
 	pruned, err := v.cfg.Ledger.Pruned(ctx, escrows)
 	for i := range found {
 		if d := &found[i]; d.Kind == Missing && pruned[d.Chain.Escrow] {
 			d.Kind = Pruned
 		}
 	}
+
 	return err
 }
 
@@ -333,5 +381,6 @@ func differ(chain, stored *contract.Event) string {
 	case string(chain.Args) != string(stored.Args):
 		return fmt.Sprintf("arguments %s, stored %s", chain.Args, stored.Args)
 	}
+
 	return ""
 }

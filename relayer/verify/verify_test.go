@@ -56,6 +56,7 @@ func (n *twoNodes) read(from, to uint64, f *source.Filter, lie bool) iter.Seq2[s
 					b.Logs = append(b.Logs, l)
 				}
 			}
+
 			if !yield(b, nil) {
 				return
 			}
@@ -63,8 +64,8 @@ func (n *twoNodes) read(from, to uint64, f *source.Filter, lie bool) iter.Seq2[s
 	}
 }
 
-// Whoever of two nodes leaves logs out, and whoever read the range the first time: nothing stays missing, and nothing that is stored is taken
-// for an invention.
+// Whoever of two nodes leaves logs out, and whoever read the range the first time: nothing stays
+// missing, and nothing that is stored is taken for an invention.
 func TestEitherNodeMayLie(t *testing.T) {
 	ctx := t.Context()
 	sim, err := testchain.StartSim(testchain.Options{Seed: 5})
@@ -72,13 +73,15 @@ func TestEitherNodeMayLie(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, sim.Stop()) })
 	d, err := testchain.Deploy(ctx, sim)
 	require.NoError(t, err)
-	traffic, err := testchain.NewTraffic(ctx, testchain.TrafficConfig{URL: sim.HTTP(), Deployment: d, Accounts: sim.Accounts()[1:], Seed: 5})
+	traffic, err := testchain.NewTraffic(ctx, testchain.TrafficConfig{URL: sim.HTTP(), Deployment: d,
+		Accounts: sim.Accounts()[1:], Seed: 5})
 	require.NoError(t, err)
 	t.Cleanup(traffic.Close)
 	for range 12 {
 		require.NoError(t, traffic.Step(ctx, 6))
 		require.NoError(t, sim.Mine(ctx, 1))
 	}
+
 	abi, err := contract.New("", "")
 	require.NoError(t, err)
 	c, err := ethclient.DialContext(ctx, sim.HTTP())
@@ -94,17 +97,20 @@ func TestEitherNodeMayLie(t *testing.T) {
 
 	db := testpg.Pool(t)
 	require.NoError(t, election.Prepare(ctx, db, chainID, int64(d.Block), registry.Text(d.Factory)))
-	led := ledger.New(ledger.Config{DB: db, ChainID: chainID, InstanceID: "r0", EventNames: abi.EventNames(), Publishes: func(string) bool { return true }})
+	led := ledger.New(ledger.Config{DB: db, ChainID: chainID, InstanceID: "r0", EventNames: abi.EventNames(),
+		Publishes: func(string) bool { return true }})
 	for i, liarFirst := range []bool{true, false, true} {
 		// The whole chain is verified each time; the first time nothing is stored.
-		_, err = db.Exec(ctx, `update leadership set instance_id = 'r0', epoch = 1, next_block = $1, verified_block = $2`, int64(head)+1, int64(d.Block)-1)
+		_, err = db.Exec(ctx, `update leadership set instance_id = 'r0', epoch = 1, next_block = $1, verified_block = $2`,
+			int64(head)+1, int64(d.Block)-1)
 		require.NoError(t, err)
 		_, err = db.Exec(ctx, `delete from late_escrows`)
 		require.NoError(t, err)
 		metrics := NewMetrics(prometheus.NewRegistry())
 		v := New(Config{
-			Source: &twoNodes{logs: logs, head: head, liarFirst: liarFirst}, Ledger: led, ABI: abi, Factory: d.Factory, Every: time.Second,
-			Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: metrics,
+			Source: &twoNodes{logs: logs, head: head, liarFirst: liarFirst}, Ledger: led, ABI: abi, Factory: d.Factory,
+			Every: time.Second,
+			Log:   slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: metrics,
 		})
 		require.NoError(t, v.once(ctx, 1))
 		var missing, extra dto.Metric
@@ -114,6 +120,7 @@ func TestEitherNodeMayLie(t *testing.T) {
 		if i == 0 {
 			want = truth.Count()
 		}
+
 		require.EqualValues(t, want, missing.GetCounter().GetValue())
 		require.Zero(t, extra.GetCounter().GetValue())
 		var stored, verified int64
@@ -132,6 +139,7 @@ func TestEitherNodeMayLie(t *testing.T) {
 			rows, _ := db.Query(ctx, sql)
 			s, err := pgx.CollectRows(rows, pgx.RowTo[string])
 			require.NoError(t, err)
+
 			return s
 		}
 		exec(`delete from outbox`)
@@ -141,12 +149,15 @@ func TestEitherNodeMayLie(t *testing.T) {
 		// One was read with an argument that the chain does not have, one in a block that is not the chain's any more.
 		exec(`update events set args = '{"approver":"nobody"}' where event_id(tx_hash, log_index, occurrence) = $1`, ids[0])
 		exec(`update events set block_hash = sha256(block_hash) where event_id(tx_hash, log_index, occurrence) = $1`, ids[1])
-		v := New(Config{Source: &twoNodes{logs: logs, head: head}, Ledger: led, ABI: abi, Factory: d.Factory, Every: time.Second,
-			Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
+		v := New(Config{Source: &twoNodes{logs: logs, head: head}, Ledger: led, ABI: abi, Factory: d.Factory,
+			Every: time.Second,
+			Log:   slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
 		require.NoError(t, v.once(ctx, 1))
 		require.Equal(t, []string{ids[0] + ":1", ids[1] + ":1"}, column(approvals))
-		require.Equal(t, []string{ids[0] + ":1 event", ids[1] + ":1 event"}, column(`select event_id || ' ' || kind from outbox_messages order by seq`))
-		require.ElementsMatch(t, ids, column(`select event_id from processed_events where state = 'orphaned'`), "their owner retracts them with its next commit")
+		require.Equal(t, []string{ids[0] + ":1 event", ids[1] + ":1 event"},
+			column(`select event_id || ' ' || kind from outbox_messages order by seq`))
+		require.ElementsMatch(t, ids, column(`select event_id from processed_events where state = 'orphaned'`),
+			"their owner retracts them with its next commit")
 
 		exec(`update leadership set verified_block = $1`, int64(d.Block)-1)
 		require.NoError(t, v.Compare(ctx, int64(d.Block), int64(head), func(_, _ int64, found []Difference) error {
@@ -164,6 +175,7 @@ func TestEitherNodeMayLie(t *testing.T) {
 				require.Equal(t, ended[0], registry.Text(f.Chain.Escrow))
 				pruned++
 			}
+
 			return nil
 		}))
 		require.Greater(t, pruned, 1)

@@ -12,8 +12,9 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 )
 
-// BenchmarkMatch measures what the slot watch does with the logs of a range read by topics: look up each emitter in the book, decode what is
-// ours. A tenth is, as next to other contracts that emit the same events.
+// BenchmarkMatch measures what the slot watch does with the logs of a range read by topics: look up
+// each emitter in the book, decode what is ours. A tenth is, as next to other contracts that emit
+// the same events.
 func BenchmarkMatch(b *testing.B) {
 	const logs, ours = 10_000, 10
 	abi, err := contract.New("", "")
@@ -25,16 +26,19 @@ func BenchmarkMatch(b *testing.B) {
 			for i := range escrows {
 				book.add(address(i))
 			}
+
 			batch := make([]types.Log, logs)
 			for i := range batch {
 				batch[i] = types.Log{
-					Address: address(escrows + i), Topics: []common.Hash{crypto.Keccak256Hash([]byte("Approved(address)")), common.BigToHash(common.Big1)},
+					Address: address(escrows + i), Topics: []common.Hash{crypto.Keccak256Hash([]byte("Approved(address)")),
+						common.BigToHash(common.Big1)},
 					BlockNumber: uint64(i / 20), Index: uint(i % 20), TxHash: common.Hash{byte(i), byte(i >> 8)},
 				}
 				if i%ours == 0 {
 					batch[i].Address = address(i % escrows)
 				}
 			}
+
 			m := NewMetrics(nil, nil)
 			b.ReportAllocs()
 			for b.Loop() {
@@ -43,6 +47,7 @@ func BenchmarkMatch(b *testing.B) {
 					b.Fatalf("matched %d of %d logs: %v", len(events), logs, err)
 				}
 			}
+
 			b.ReportMetric(float64(logs*b.N)/b.Elapsed().Seconds(), "logs/s")
 		})
 	}

@@ -21,6 +21,7 @@ func loadBook(ctx context.Context, db registry.DB, chainID int64, slots []int16,
 	if err != nil {
 		return nil, err
 	}
+
 	b := &book{addresses: make(map[common.Address]struct{}, n), ended: map[common.Address]int64{}}
 	err = registry.Load(ctx, db, chainID, slots, final, func(a common.Address, endedBlock int64) {
 		b.addresses[a] = struct{}{}
@@ -28,6 +29,7 @@ func loadBook(ctx context.Context, db registry.DB, chainID int64, slots []int16,
 			b.ended[a] = endedBlock
 		}
 	})
+
 	return b, err
 }
 
@@ -62,5 +64,6 @@ func (b *book) list() []common.Address {
 	for a := range b.addresses {
 		list = append(list, a)
 	}
+
 	return list
 }

@@ -22,10 +22,12 @@ func (w *world) hash(n int64) common.Hash {
 	defer c.Close()
 	h, err := c.HeaderByNumber(w.t.Context(), big.NewInt(n))
 	require.NoError(w.t, err)
+
 	return h.Hash()
 }
 
-// lead commits the factory's blocks up to a block, which may be above what this instance may process: the leader's node is ahead.
+// lead commits the factory's blocks up to a block, which may be above what this instance may
+// process: the leader's node is ahead.
 func (w *world) lead(to int64) {
 	at, err := w.led.FactoryPosition(w.t.Context(), 1)
 	require.NoError(w.t, err)
@@ -37,17 +39,20 @@ func (w *world) lead(to int64) {
 			if e.Name != ledger.Deployed || int64(e.Log.BlockNumber) < at.Next {
 				continue
 			}
+
 			ev, err := w.abi.Decode(e.Log)
 			require.NoError(w.t, err)
 			c.Events = append(c.Events, ev)
 		}
 	}
+
 	_, err = w.led.CommitFactory(w.t.Context(), c)
 	if met := new(ledger.BranchError); errors.As(err, &met) { // the slot watch has processed a block of the range
 		require.Equal(w.t, w.hash(met.Block.Number), met.Block.Hash)
 		c.Checked = met.Block
 		_, err = w.led.CommitFactory(w.t.Context(), c)
 	}
+
 	require.NoError(w.t, err)
 	select {
 	case w.hints <- struct{}{}:
@@ -55,8 +60,9 @@ func (w *world) lead(to int64) {
 	}
 }
 
-// An escrow was admitted ahead of the cursor; a reorganisation above the cursor takes it back, the leader is away, and the owner goes on: it must
-// not match the escrow by the book that it had before.
+// An escrow was admitted ahead of the cursor; a reorganisation above the cursor takes it back, the
+// leader is away, and the owner goes on: it must not match the escrow by the book that it had
+// before.
 func TestRollbackAboveTheCursorVoidsTheBook(t *testing.T) {
 	w := setup(t)
 	w.mine(2)
@@ -68,7 +74,8 @@ func TestRollbackAboveTheCursorVoidsTheBook(t *testing.T) {
 	truth, err := testchain.ReadTruth(t.Context(), w.sim.HTTP(), 0, uint64(created), w.d.Factory)
 	require.NoError(t, err)
 	escrow := truth.Escrows[0]
-	require.Eventually(t, func() bool { return len(w.out.of(escrow)) == 1 }, 10*time.Second, 5*time.Millisecond, "admitted ahead of the cursor")
+	require.Eventually(t, func() bool { return len(w.out.of(escrow)) == 1 }, 10*time.Second, 5*time.Millisecond,
+		"admitted ahead of the cursor")
 	at, err := w.led.SlotPosition(t.Context(), 1)
 	require.NoError(t, err)
 	require.LessOrEqual(t, at.Next, created)
@@ -96,18 +103,20 @@ func TestRollbackAboveTheCursorVoidsTheBook(t *testing.T) {
 		rows, _ := w.db.Query(t.Context(), `select event_type || ' ' || state from outbox_messages order by seq`)
 		outbox, err = pgx.CollectRows(rows, pgx.RowTo[string])
 		require.NoError(t, err)
+
 		return len(outbox) == 2
 	}, 20*time.Second, 5*time.Millisecond)
 	require.Equal(t, []string{"EscrowDeployed canonical", "Approved canonical"}, outbox)
 }
 
-// A block that a dead instance had processed turns out to be of a branch that is gone, though no cursor stands behind it: the owner rolls back, lets the
-// publisher come to rest, and goes on.
+// A block that a dead instance had processed turns out to be of a branch that is gone, though no
+// cursor stands behind it: the owner rolls back, lets the publisher come to rest, and goes on.
 func TestRememberedBlockOfAnotherBranch(t *testing.T) {
 	w := setup(t)
 	w.mine(1)
 	ahead := int64(w.head()) + 2
-	_, err := w.db.Exec(t.Context(), `insert into chain_blocks values ($1, $2, $3)`, chainID, ahead, common.HexToHash("0xdead").Hex())
+	_, err := w.db.Exec(t.Context(), `insert into chain_blocks values ($1, $2, $3)`, chainID, ahead,
+		common.HexToHash("0xdead").Hex())
 	require.NoError(t, err)
 	w.run(watch.FilterTopics, true)
 	w.mine(3 + confirmations)
@@ -122,7 +131,8 @@ func TestRememberedBlockOfAnotherBranch(t *testing.T) {
 	require.Equal(t, w.hash(ahead).Hex(), hash)
 }
 
-// In a backfill the slots wait for a factory watch that makes progress, however long it takes in all: who overtakes it has to read everything again.
+// In a backfill the slots wait for a factory watch that makes progress, however long it takes in
+// all: who overtakes it has to read everything again.
 func TestBackfillDoesNotOvertakeTheFactoryWatch(t *testing.T) {
 	w := setup(t)
 	w.mine(60 + confirmations)
@@ -137,6 +147,7 @@ func TestBackfillDoesNotOvertakeTheFactoryWatch(t *testing.T) {
 		require.NoError(t, err)
 		require.LessOrEqual(t, slots.Next, factory+1)
 	}
+
 	require.Eventually(t, func() bool { // when it stands still they go on without it
 		slots, err := w.led.SlotPosition(t.Context(), 1)
 		require.NoError(t, err)

@@ -9,7 +9,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 )
 
-// Under LOG_FILTER=addresses every question names addresses, before the first escrow too: providers exist that refuse any other.
+// Under LOG_FILTER=addresses every question names addresses, before the first escrow too: providers
+// exist that refuse any other.
 func TestAddressesAreNamedWithoutEscrows(t *testing.T) {
 	abi, err := contract.New("", "")
 	require.NoError(t, err)

@@ -21,21 +21,22 @@ const (
 	FilterAddresses FilterMode = "addresses"
 )
 
-// Costs that FilterAuto weighs, in bytes. A log of one topic argument is about 500 bytes of JSON, an address in a filter is 45; what one
-// more request is worth is configured.
+// Costs that FilterAuto weighs, in bytes. A log of one topic argument is about 500 bytes of JSON,
+// an address in a filter is 45; what one more request is worth is configured.
 const (
 	bytesPerLog     = 500
 	bytesPerAddress = 45
-	// In address mode other contracts' logs are not seen, so every so many batches a few blocks are read by topics to look. They are few,
-	// and the first look is at one block, since on the wrong chain a range by topics costs as much as hundreds by addresses.
+	// In address mode other contracts' logs are not seen, so every so many batches a few blocks are
+	// read by topics to look. They are few, and the first look is at one block, since on the wrong
+	// chain a range by topics costs as much as hundreds by addresses.
 	probeEvery  = 500
 	probeBlocks = 10
 	// A range has so many blocks with nearly every provider. How many it has here, the first one shows.
 	usualSpan = 10
 )
 
-// Filters builds the filters of an instance. The slot watch sets its escrows; both watches read with Head at the head of the
-// chain, so that they share one request a block.
+// Filters builds the filters of an instance. The slot watch sets its escrows; both watches read
+// with Head at the head of the chain, so that they share one request a block.
 type Filters struct {
 	abi          *contract.ABI
 	factory      common.Address
@@ -49,15 +50,19 @@ type Filters struct {
 	heads, spans chooser
 }
 
-// NewFilters returns filters that ask by topics until the slot watch has loaded its escrows. maxAddresses is the most that a request names;
-// requestPrice is what one more request is worth, in bytes.
+// NewFilters returns filters that ask by topics until the slot watch has loaded its escrows.
+// maxAddresses is the most that a request names; requestPrice is what one more request is worth, in
+// bytes.
 func NewFilters(abi *contract.ABI, factory common.Address, mode FilterMode, maxAddresses, requestPrice int) *Filters {
-	f := &Filters{abi: abi, factory: factory, mode: mode, maxAddresses: maxAddresses, requestPrice: requestPrice, spans: chooser{span: usualSpan}}
+	f := &Filters{abi: abi, factory: factory, mode: mode, maxAddresses: maxAddresses, requestPrice: requestPrice,
+		spans: chooser{span: usualSpan}}
 	head := &source.Filter{Topics: abi.Topics()}
 	if mode == FilterAddresses { // providers exist that give logs of named contracts only
 		head.Addresses = []common.Address{factory}
 	}
+
 	f.head.Store(head)
+
 	return f
 }
 
@@ -66,7 +71,8 @@ func (f *Filters) Factory() *source.Filter {
 	return &source.Filter{Topics: f.abi.FactoryTopics(), Addresses: []common.Address{f.factory}}
 }
 
-// Head is the filter for single blocks at the head: our topics, of every contract or of the factory and the watched escrows.
+// Head is the filter for single blocks at the head: our topics, of every contract or of the factory
+// and the watched escrows.
 func (f *Filters) Head() *source.Filter { return f.head.Load() }
 
 // update fits the filters to the book. It is called by the goroutine of the slot watch.
@@ -80,8 +86,10 @@ func (f *Filters) update(b *book) {
 		if head {
 			next.Addresses = append(b.list(), f.factory)
 		}
+
 		f.head.Store(next)
 	}
+
 	if f.ranged == nil || (f.ranged.Addresses != nil) != ranged || ranged && fresh {
 		f.ranged = &source.Filter{Topics: f.abi.EscrowTopics()}
 		if ranged {
@@ -97,6 +105,7 @@ func (f *Filters) choose(c *chooser, n int) (addresses bool) {
 	case f.mode == FilterTopics || n == 0:
 		return false
 	}
+
 	return c.choose(n, f.maxAddresses, f.requestPrice)
 }
 
@@ -108,6 +117,7 @@ func (f *Filters) limit(c *chooser) int64 {
 	case c.seen == 0:
 		return 1
 	}
+
 	return c.look
 }
 
@@ -134,12 +144,15 @@ func (c *chooser) learn(addresses bool, blocks int64, foreign int) {
 		if !c.sized {
 			c.span, c.sized = float64(blocks), true
 		}
+
 		c.span += (float64(blocks) - c.span) / 16
 	}
+
 	if addresses {
 		c.blind++
 		return
 	}
+
 	each, weight := float64(foreign)/float64(max(blocks, 1)), 1./16
 	switch {
 	case c.seen == 0:
@@ -147,6 +160,7 @@ func (c *chooser) learn(addresses bool, blocks int64, foreign int) {
 	case c.look > 0: // there are few of them, so each counts
 		weight = 1. / 4
 	}
+
 	c.foreign += (each - c.foreign) * weight
 	c.seen++
 	c.look = max(0, c.look-blocks)
@@ -160,12 +174,14 @@ func (c *chooser) wants(n, maxPerRequest, requestPrice int) bool {
 	if c.looking() || c.now && c.blind >= probeEvery {
 		return false
 	}
+
 	requests := (n + maxPerRequest - 1) / max(maxPerRequest, 1)
 	byAddress := float64(n*bytesPerAddress + (requests-1)*requestPrice)
 	byTopic := c.foreign * max(c.span, 1) * bytesPerLog
 	if c.now { // do not change for a trifle
 		return byAddress < byTopic*1.2
 	}
+
 	return byAddress*1.2 < byTopic
 }
 
@@ -174,9 +190,12 @@ func (c *chooser) choose(n, maxPerRequest, requestPrice int) (addresses bool) {
 	if c.now && c.blind >= probeEvery {
 		c.look = probeBlocks
 	}
+
 	if c.now != addresses {
 		c.blind = 0
 	}
+
 	c.now = addresses
+
 	return addresses
 }

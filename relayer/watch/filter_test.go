@@ -21,12 +21,15 @@ type reading struct {
 func newReading(t *testing.T, escrows, maxAddresses, requestPrice, foreign int, batch int64) *reading {
 	abi, err := contract.New("", "")
 	require.NoError(t, err)
-	r := &reading{f: NewFilters(abi, common.Address{}, FilterAuto, maxAddresses, requestPrice), foreign: foreign, batch: batch}
+	r := &reading{f: NewFilters(abi, common.Address{}, FilterAuto, maxAddresses, requestPrice),
+		foreign: foreign, batch: batch}
 	b := &book{addresses: map[common.Address]struct{}{}, ended: map[common.Address]int64{}}
 	for i := range escrows {
 		b.add(common.Address{byte(i), byte(i >> 8), byte(i >> 16)})
 	}
+
 	r.f.book = b
+
 	return r
 }
 
@@ -38,12 +41,14 @@ func (r *reading) blocks(n int64) {
 		if limit := r.f.limit(&r.f.spans); limit > 0 {
 			left = min(left, limit)
 		}
+
 		for left > 0 {
 			size := min(left, r.batch)
 			by := &r.topics
 			if filter.Addresses != nil {
 				by = &r.named
 			}
+
 			*by += size
 			r.f.spans.learn(filter.Addresses != nil, size, r.foreign*int(size))
 			left, n = left-size, n-size
@@ -77,12 +82,14 @@ func TestAutoFilter(t *testing.T) {
 			if c.addresses {
 				other = r.topics
 			}
+
 			require.LessOrEqual(t, other, c.whatever, "%d blocks by topics, %d by addresses", r.topics, r.named)
 		})
 	}
 }
 
-// Addresses hide what others do, so a few blocks are read by topics now and then; what has become quiet is read by topics again.
+// Addresses hide what others do, so a few blocks are read by topics now and then; what has become
+// quiet is read by topics again.
 func TestAutoFilterLooks(t *testing.T) {
 	r := newReading(t, 1000, 1000, 4000, 400, 1)
 	r.blocks(10 * probeEvery)

@@ -18,25 +18,30 @@ const discoveryPoll = 100 * time.Millisecond
 // noteEvery is how often the progress of catching up is written: what a restart reads again.
 const noteEvery = 5 * time.Second
 
-// discover waits until the registry is complete up to the batch's last block, or DiscoveryWait, and deals with the escrows it
-// brought. Those behind the cursor are caught up here. It returns those which join with the batch: their first block is at
-// the cursor or above, and the batch was read by topics, so that it has their logs.
+// discover waits until the registry is complete up to the batch's last block, or DiscoveryWait, and
+// deals with the escrows it brought. Those behind the cursor are caught up here. It returns those
+// which join with the batch: their first block is at the cursor or above, and the batch was read by
+// topics, so that it has their logs.
 func (w *SlotWatch) discover(ctx context.Context, batch *source.Batch) ([]registry.Late, error) {
 	d, err := w.await(ctx, batch)
 	if err != nil {
 		return nil, err
 	}
+
 	for {
 		behind, ahead := split(d.Late, w.at.Next)
 		if len(behind) == 0 && len(d.Late) < w.cfg.LateAtOnce && batch.Filter.Addresses == nil {
 			return ahead, nil
 		}
+
 		if len(d.Late) == 0 {
 			return nil, nil
 		}
+
 		if err := w.admit(ctx, behind, ahead); err != nil {
 			return nil, err
 		}
+
 		if d, err = w.cfg.Ledger.Discovered(ctx, w.cfg.LateAtOnce); err != nil {
 			return nil, err
 		}
@@ -50,6 +55,7 @@ func (w *SlotWatch) settle(ctx context.Context) error {
 		if err != nil || len(d.Late) == 0 {
 			return err
 		}
+
 		behind, ahead := split(d.Late, w.at.Next)
 		if err := w.admit(ctx, behind, ahead); err != nil {
 			return err
@@ -57,9 +63,11 @@ func (w *SlotWatch) settle(ctx context.Context) error {
 	}
 }
 
-// await returns what the registry has once the factory cursor has passed a batch. It waits DiscoveryWait at most, and where that was
-// in vain, not again until the factory watch has caught up: without a leader the known escrows must not stand still. Of a range below finality it
-// waits for as long as the factory cursor moves: to overtake it would mean to read everything again for the escrows that it finds.
+// await returns what the registry has once the factory cursor has passed a batch. It waits
+// DiscoveryWait at most, and where that was in vain, not again until the factory watch has caught
+// up: without a leader the known escrows must not stand still. Of a range below finality it waits
+// for as long as the factory cursor moves: to overtake it would mean to read everything again for
+// the escrows that it finds.
 func (w *SlotWatch) await(ctx context.Context, batch *source.Batch) (ledger.Discovered, error) {
 	block, seen := int64(batch.To), int64(-1)
 	deadline := time.Now().Add(w.cfg.DiscoveryWait)
@@ -68,28 +76,36 @@ func (w *SlotWatch) await(ctx context.Context, batch *source.Batch) (ledger.Disc
 		if err != nil {
 			return d, err
 		}
+
 		if d.Next > block {
 			w.leaderless = 0
 			return d, nil
 		}
+
 		if w.leaderless > 0 && d.Next < w.at.Next {
 			return d, nil
 		}
-		if len(d.Late) == w.cfg.LateAtOnce { // so many are not left waiting: they are admitted while the factory watch goes on
+
+		if len(d.Late) == w.cfg.LateAtOnce {
+			// so many are not left waiting: they are admitted while the factory watch goes on
 			behind, ahead := split(d.Late, w.at.Next)
 			if err := w.admit(ctx, behind, ahead); err != nil {
 				return d, err
 			}
+
 			continue
 		}
+
 		if batch.To > batch.From && d.Next > seen {
 			seen, deadline = d.Next, time.Now().Add(w.cfg.DiscoveryWait)
 		}
+
 		left := time.Until(deadline)
 		if left <= 0 {
 			w.leaderless = max(d.Next, 1)
 			return d, nil
 		}
+
 		pause(ctx, min(left, discoveryPoll), w.cfg.Discovered)
 		if ctx.Err() != nil {
 			return d, ctx.Err()
@@ -105,6 +121,7 @@ func split(late []registry.Late, cursor int64) (behind, ahead []registry.Late) {
 			ahead = append(ahead, l)
 		}
 	}
+
 	return behind, ahead
 }
 
@@ -116,21 +133,26 @@ func (w *SlotWatch) admit(ctx context.Context, behind, ahead []registry.Late) er
 		for i, l := range ahead {
 			progress[i] = registry.Progress{Address: l.Address, Monitored: w.at.Next - 1, CaughtUp: true}
 		}
-		if err := w.store(ctx, ledger.SlotCommit{Epoch: w.held.Epoch, From: w.at, To: w.at, Announce: ahead, Progress: progress}); err != nil {
+
+		if err := w.store(ctx, ledger.SlotCommit{Epoch: w.held.Epoch, From: w.at, To: w.at, Announce: ahead,
+			Progress: progress}); err != nil {
 			return err
 		}
+
 		for _, l := range ahead {
 			w.book.add(l.Address)
 		}
 	}
+
 	if len(behind) > 0 {
 		return w.catchUp(ctx, behind)
 	}
+
 	return nil
 }
 
-// catchUp reads what late escrows emitted before the cursor and commits it, batch by batch. With the last batch the cursor
-// vouches for them, and they join the book.
+// catchUp reads what late escrows emitted before the cursor and commits it, batch by batch. With
+// the last batch the cursor vouches for them, and they join the book.
 func (w *SlotWatch) catchUp(ctx context.Context, late []registry.Late) error {
 	w.report(len(late))
 	defer w.report(0)
@@ -141,16 +163,19 @@ func (w *SlotWatch) catchUp(ctx context.Context, late []registry.Late) error {
 		from = min(from, l.Next())
 		next[l.Address], addresses[i] = l.Next(), l.Address
 	}
+
 	filter := &source.Filter{Topics: w.cfg.ABI.EscrowTopics(), Addresses: addresses}
 	if len(late) > w.cfg.Filters.maxAddresses {
 		filter.Addresses = nil
 	}
+
 	announce, noted := late, time.Time{}
 	since := time.Now()
 	for batch, err := range w.cfg.Source.Read(ctx, uint64(from), uint64(to), filter) {
 		if err != nil {
 			return &readError{err}
 		}
+
 		events, err := decode(w.cfg.ABI, batch.Logs, func(l *types.Log) bool {
 			n, ok := next[l.Address]
 			return ok && int64(l.BlockNumber) >= n
@@ -158,10 +183,12 @@ func (w *SlotWatch) catchUp(ctx context.Context, late []registry.Late) error {
 		if err != nil {
 			return err
 		}
+
 		done := int64(batch.To) == to
 		if done && w.at.Hash != (common.Hash{}) && batch.Last.Hash != w.at.Hash {
 			return &reorgError{w.at}
 		}
+
 		var progress []registry.Progress // a row an escrow: not with every batch
 		if announce != nil || done || time.Since(noted) > noteEvery {
 			noted = time.Now()
@@ -169,9 +196,11 @@ func (w *SlotWatch) catchUp(ctx context.Context, late []registry.Late) error {
 				progress = append(progress, registry.Progress{Address: l.Address, Monitored: int64(batch.To), CaughtUp: done})
 			}
 		}
+
 		if len(progress)+len(events) == 0 {
 			continue
 		}
+
 		traced, span := newSpans(w.cfg.Tracer, "late").blocks(ctx, since, &batch)
 		err = w.store(traced, ledger.SlotCommit{
 			Epoch: w.held.Epoch, From: w.at, To: w.at, Announce: announce, Progress: progress, Events: events,
@@ -180,6 +209,7 @@ func (w *SlotWatch) catchUp(ctx context.Context, late []registry.Late) error {
 		if err != nil {
 			return err
 		}
+
 		since = time.Now()
 		w.ended(events)
 		announce = nil
@@ -189,5 +219,6 @@ func (w *SlotWatch) catchUp(ctx context.Context, late []registry.Late) error {
 			}
 		}
 	}
+
 	return nil
 }

@@ -29,29 +29,44 @@ func (m *Metrics) Events() int64 { return m.total.Load() }
 func NewMetrics(reg prometheus.Registerer, names []string) *Metrics {
 	f := promauto.With(reg)
 	m := &Metrics{
-		blocks:      f.NewCounter(prometheus.CounterOpts{Name: "relayer_blocks_processed", Help: "Blocks processed for the slots of this instance."}),
-		duplicates:  f.NewCounter(prometheus.CounterOpts{Name: "event_deduplication_hits", Help: "Events that were stored already when this instance came to store them."}),
-		foreign:     f.NewCounter(prometheus.CounterOpts{Name: "relayer_foreign_logs_total", Help: "Logs of watched contracts under a known topic whose shape is not that of the event."}),
-		retractions: f.NewCounter(prometheus.CounterOpts{Name: "relayer_retractions_total", Help: "Published events that a reorganisation removed and that were retracted."}),
-		escrows:     f.NewGauge(prometheus.GaugeOpts{Name: "relayer_escrows_monitored", Help: "Escrows that this instance watches."}),
-		late:        f.NewGauge(prometheus.GaugeOpts{Name: "relayer_late_escrows", Help: "Escrows that are being caught up."}),
-		commits:     f.NewCounterVec(prometheus.CounterOpts{Name: "relayer_commits_total", Help: "Commits by watch and outcome."}, []string{"watch", "outcome"}),
-		duration:    f.NewHistogramVec(prometheus.HistogramOpts{Name: "relayer_commit_duration_seconds", Help: "Time of a commit.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 14)}, []string{"watch"}),
-		events:      f.NewCounterVec(prometheus.CounterOpts{Name: "relayer_events_total", Help: "Events stored, by name."}, []string{"event_name"}),
-		reorgs:      f.NewCounterVec(prometheus.CounterOpts{Name: "relayer_reorgs_total", Help: "Reorganisations deeper than the configured finality that this instance rolled back, by depth in blocks."}, []string{"depth"}),
+		blocks: f.NewCounter(prometheus.CounterOpts{Name: "relayer_blocks_processed",
+			Help: "Blocks processed for the slots of this instance."}),
+		duplicates: f.NewCounter(prometheus.CounterOpts{Name: "event_deduplication_hits",
+			Help: "Events that were stored already when this instance came to store them."}),
+		foreign: f.NewCounter(prometheus.CounterOpts{Name: "relayer_foreign_logs_total",
+			Help: "Logs of watched contracts under a known topic whose shape is not that of the event."}),
+		retractions: f.NewCounter(prometheus.CounterOpts{Name: "relayer_retractions_total",
+			Help: "Published events that a reorganisation removed and that were retracted."}),
+		escrows: f.NewGauge(prometheus.GaugeOpts{Name: "relayer_escrows_monitored",
+			Help: "Escrows that this instance watches."}),
+		late: f.NewGauge(prometheus.GaugeOpts{Name: "relayer_late_escrows",
+			Help: "Escrows that are being caught up."}),
+		commits: f.NewCounterVec(prometheus.CounterOpts{Name: "relayer_commits_total",
+			Help: "Commits by watch and outcome."}, []string{"watch", "outcome"}),
+		duration: f.NewHistogramVec(prometheus.HistogramOpts{Name: "relayer_commit_duration_seconds",
+			Help: "Time of a commit.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 14)}, []string{"watch"}),
+		events: f.NewCounterVec(prometheus.CounterOpts{Name: "relayer_events_total", Help: "Events stored, by name."},
+			[]string{"event_name"}),
+		reorgs: f.NewCounterVec(prometheus.CounterOpts{Name: "relayer_reorgs_total",
+			Help: "Reorganisations deeper than the configured finality that this instance rolled back, by depth in blocks."},
+			[]string{"depth"}),
 	}
 	for _, watch := range []string{"slots", "factory"} {
 		for _, outcome := range []string{"ok", "moved", "error"} {
 			m.commits.WithLabelValues(watch, outcome)
 		}
+
 		m.duration.WithLabelValues(watch)
 	}
+
 	for _, name := range names {
 		m.events.WithLabelValues(name)
 	}
+
 	for _, d := range depths {
 		m.reorgs.WithLabelValues(d.name)
 	}
+
 	return m
 }
 
@@ -76,7 +91,8 @@ func (m *Metrics) commit(watch, outcome string, took time.Duration) {
 	}
 }
 
-// stored counts what a commit changed. Events of the batch that were stored already are counted by name too: the difference is in duplicates.
+// stored counts what a commit changed. Events of the batch that were stored already are counted by
+// name too: the difference is in duplicates.
 func (m *Metrics) stored(r ledger.Result, events []contract.Event, blocks int64) {
 	m.blocks.Add(float64(max(blocks, 0)))
 	m.duplicates.Add(float64(r.Duplicates))

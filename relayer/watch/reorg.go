@@ -9,34 +9,44 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 )
 
-// rollback proves that the block before a position is not canonical, finds the fork, and rolls the chain back to it. It returns nil
-// when the proof fails (the node that said so was wrong or behind) and when somebody else has rolled back already: in either case the watch
-// looks again where it stands.
-func rollback(ctx context.Context, src Source, led *ledger.Ledger, at ledger.Position, m *Metrics, log *slog.Logger) error {
+// rollback proves that the block before a position is not canonical, finds the fork, and rolls the
+// chain back to it. It returns nil when the proof fails (the node that said so was wrong or behind)
+// and when somebody else has rolled back already: in either case the watch looks again where it
+// stands.
+func rollback(ctx context.Context, src Source, led *ledger.Ledger, at ledger.Position, m *Metrics,
+	log *slog.Logger) error {
 	err := checked(ctx, src, at)
 	if reorg := new(reorgError); !errors.As(err, &reorg) {
 		return err
 	}
+
 	fork, err := findFork(ctx, src, led, at.Next-1)
 	if err != nil {
 		return fmt.Errorf("find the fork below block %d: %w", at.Next-1, err)
 	}
+
 	rolled, err := led.Rollback(ctx, at, fork)
 	if err != nil {
 		return err
 	}
+
 	if rolled.Done {
 		m.reorg(rolled.Depth)
-		log.ErrorContext(ctx, "chain reorganised deeper than the configured finality: rolled back", slog.Int64("block", fork.Next-1),
+		log.ErrorContext(ctx, "chain reorganised deeper than the configured finality: rolled back",
+			slog.Int64("block", fork.Next-1),
 			slog.Int64("depth", rolled.Depth), slog.Int("orphaned_events", rolled.Orphaned), slog.Int("escrows", rolled.Escrows))
 	}
+
 	return nil
 }
 
-// branched runs a commit, which may meet a block that another instance has processed. If that block is not the chain's, the chain was reorganised: a
-// reorgError. If it is, and lies inside the range, the commit is repeated with it. If it is the chain's in the place of the range's last block, the range is
-// not: ErrMoved, read it again. If it is the chain's in the place of the block before the range, what was committed there is not: a reorgError too.
-func branched(ctx context.Context, src Source, from ledger.Position, last int64, commit func(checked ledger.Block) error) error {
+// branched runs a commit, which may meet a block that another instance has processed. If that block
+// is not the chain's, the chain was reorganised: a reorgError. If it is, and lies inside the range,
+// the commit is repeated with it. If it is the chain's in the place of the range's last block, the
+// range is not: ErrMoved, read it again. If it is the chain's in the place of the block before the
+// range, what was committed there is not: a reorgError too.
+func branched(ctx context.Context, src Source, from ledger.Position, last int64,
+	commit func(checked ledger.Block) error) error {
 	var known ledger.Block
 	for {
 		err := commit(known)
@@ -44,24 +54,30 @@ func branched(ctx context.Context, src Source, from ledger.Position, last int64,
 		if !errors.As(err, &other) {
 			return err
 		}
-		if other.Block == known && known != (ledger.Block{}) { // a stored event is in the way, though its block is the chain's
+
+		if other.Block == known && known != (ledger.Block{}) {
+			// a stored event is in the way, though its block is the chain's
 			return fmt.Errorf("%w: %w", ledger.ErrMoved, other)
 		}
+
 		known = other.Block
 		if err := checked(ctx, src, ledger.Position{Next: known.Number + 1, Hash: known.Hash}); err != nil {
 			return err
 		}
+
 		if known.Number < from.Next {
 			return &reorgError{from}
 		}
+
 		if known.Number == last {
 			return fmt.Errorf("%w: %w", ledger.ErrMoved, other)
 		}
 	}
 }
 
-// findFork returns the position behind the highest remembered block that is still canonical. Where blocks were committed by
-// range only the last of each is remembered, so the fork may be set too low: that costs blocks, whose events are deduplicated.
+// findFork returns the position behind the highest remembered block that is still canonical. Where
+// blocks were committed by range only the last of each is remembered, so the fork may be set too
+// low: that costs blocks, whose events are deduplicated.
 func findFork(ctx context.Context, src Source, led *ledger.Ledger, below int64) (ledger.Position, error) {
 	const page = 64
 	for {
@@ -69,17 +85,21 @@ func findFork(ctx context.Context, src Source, led *ledger.Ledger, below int64) 
 		if err != nil {
 			return ledger.Position{}, err
 		}
+
 		if len(blocks) == 0 {
 			return led.Start(ctx)
 		}
+
 		for _, b := range blocks {
 			header, err := src.Canonical(ctx, uint64(b.Number))
 			if err != nil {
 				return ledger.Position{}, err
 			}
+
 			if header.Hash == b.Hash {
 				return ledger.Position{Next: b.Number + 1, Hash: b.Hash}, nil
 			}
+
 			below = b.Number
 		}
 	}

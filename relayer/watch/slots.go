@@ -86,6 +86,7 @@ func NewSlotWatch(cfg SlotConfig) *SlotWatch {
 	cfg.LateAtOnce = cmp.Or(cfg.LateAtOnce, lateAtOnce)
 	w := &SlotWatch{cfg: cfg, spans: newSpans(cfg.Tracer, "slots"), generation: -1}
 	w.status.Store(&SlotStatus{})
+
 	return w
 }
 
@@ -102,6 +103,7 @@ func (w *SlotWatch) Run(ctx context.Context) error {
 		if reorg := new(reorgError); errors.As(err, &reorg) {
 			err = rollback(ctx, w.cfg.Source, w.cfg.Ledger, reorg.stale, w.cfg.Metrics, w.cfg.Log)
 		}
+
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -109,6 +111,7 @@ func (w *SlotWatch) Run(ctx context.Context) error {
 			if now, _ := w.cfg.Holder.Settled(); now.Epoch == held.Epoch {
 				return err
 			}
+
 			continue
 		case err == nil:
 			delays.Reset()
@@ -119,11 +122,14 @@ func (w *SlotWatch) Run(ctx context.Context) error {
 		default:
 			w.cfg.Log.WarnContext(ctx, "blocks not processed, trying again", failed(w.at, err)...)
 		}
+
 		if w.at.Next > before.Next {
 			delays.Reset()
 		}
+
 		pause(ctx, delays.NextBackOff(), changed)
 	}
+
 	return nil
 }
 
@@ -138,23 +144,29 @@ func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <
 		case <-changed:
 		case <-ctx.Done():
 		}
+
 		return nil
 	}
+
 	if w.at, err = w.cfg.Ledger.SlotPosition(ctx, held.Epoch); err != nil {
 		return err
 	}
+
 	if err := w.follow(ctx); err != nil {
 		return err
 	}
+
 	view := w.cfg.Source.View()
 	if w.book, err = loadBook(ctx, w.cfg.DB, w.cfg.ChainID, held.Slots, int64(view.Final)); err != nil {
 		return err
 	}
+
 	w.cfg.Publisher.Reload()
 	w.report(0)
 	if err := checked(ctx, w.cfg.Source, w.at); err != nil {
 		return err
 	}
+
 	for delays := retry(); ; {
 		news := w.cfg.Source.Changed()
 		view := w.cfg.Source.View()
@@ -164,18 +176,22 @@ func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <
 		} else {
 			err = w.settle(ctx)
 		}
+
 		if w.at.Next > before.Next {
 			delays.Reset()
 		}
+
 		if unread := new(readError); errors.As(err, &unread) && !errors.Is(err, source.ErrDisagree) {
 			// What is known of the escrows stands: only the chain cannot be read, maybe for hours.
 			w.cfg.Log.WarnContext(ctx, "blocks not read, trying again", failed(w.at, err)...)
 			pause(ctx, delays.NextBackOff(), changed)
 			err = nil
 		}
+
 		if err != nil {
 			return err
 		}
+
 		select {
 		case <-ctx.Done():
 			return nil
@@ -183,9 +199,11 @@ func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <
 			return nil
 		default:
 		}
+
 		if view = w.cfg.Source.View(); view.Ready && int64(view.Target) >= w.at.Next {
 			continue
 		}
+
 		select {
 		case <-ctx.Done():
 			return nil
@@ -197,16 +215,21 @@ func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <
 	}
 }
 
-// follow waits after a rollback, and at the start of a tenure, until the publisher has nothing under way that it read before. From then on a row in
-// the outbox that is not in doubt was not published: what has to be retracted can be told from what can be dropped, and what reappears can be put in its place.
+// follow waits after a rollback, and at the start of a tenure, until the publisher has nothing
+// under way that it read before. From then on a row in the outbox that is not in doubt was not
+// published: what has to be retracted can be told from what can be dropped, and what reappears can
+// be put in its place.
 func (w *SlotWatch) follow(ctx context.Context) error {
 	if w.generation != w.at.Generation {
 		if err := w.cfg.Publisher.Quiesce(ctx, w.held.Slots); err != nil {
 			return fmt.Errorf("follow a rollback: %w", err)
 		}
+
 		w.cfg.Publisher.Resume(w.held.Slots, 0)
 	}
+
 	w.generation = w.at.Generation
+
 	return nil
 }
 
@@ -217,18 +240,22 @@ func (w *SlotWatch) advance(ctx context.Context, view source.View, changed <-cha
 	if w.at.Next <= int64(view.Final) {
 		filter, to, seen = w.cfg.Filters.ranged, min(view.Final, view.Target), &w.cfg.Filters.spans
 	}
+
 	if n := w.cfg.Filters.limit(seen); n > 0 {
 		to = min(to, uint64(w.at.Next+n-1))
 	}
+
 	since := time.Now()
 	for batch, err := range w.cfg.Source.Read(ctx, uint64(w.at.Next), to, filter) {
 		w.reading(ctx, err)
 		if err != nil {
 			return &readError{err}
 		}
+
 		if !follows(&batch, w.at) {
 			return &reorgError{w.at}
 		}
+
 		version := w.book.version
 		traced, span := w.spans.blocks(ctx, since, &batch)
 		joining, err := w.discover(traced, &batch)
@@ -236,63 +263,77 @@ func (w *SlotWatch) advance(ctx context.Context, view source.View, changed <-cha
 			ended(span, err)
 			return err
 		}
+
 		if filter.Addresses != nil && w.book.version != version {
 			span.End()
 			return nil // the batch was read without the escrows that have just come
 		}
+
 		err = w.commit(traced, &batch, joining, int64(view.Final), seen)
 		ended(span, err)
 		if err != nil {
 			return err
 		}
+
 		since = time.Now()
 		if filter.Addresses != nil && w.book.version != version || w.cfg.Filters.turned(seen, filter) {
 			return nil
 		}
+
 		select {
 		case <-changed:
 			return nil
 		default:
 		}
 	}
+
 	return nil
 }
 
 // commit stores the events of one batch, admitting the escrows that join with it.
-func (w *SlotWatch) commit(ctx context.Context, batch *source.Batch, joining []registry.Late, final int64, seen *chooser) error {
+func (w *SlotWatch) commit(ctx context.Context, batch *source.Batch, joining []registry.Late, final int64,
+	seen *chooser) error {
 	join := make(map[common.Address]struct{}, len(joining))
 	progress := make([]registry.Progress, len(joining))
 	for i, l := range joining {
 		join[l.Address] = struct{}{}
 		progress[i] = registry.Progress{Address: l.Address, Monitored: int64(batch.To), CaughtUp: true}
 	}
+
 	foreign := 0
 	events, err := decode(w.cfg.ABI, batch.Logs, func(l *types.Log) bool {
 		if w.book.has(l.Address) {
 			return true
 		}
+
 		_, ok := join[l.Address]
 		if !ok {
 			foreign++
 		}
+
 		return ok
 	}, w.cfg.Metrics)
 	if err != nil {
 		return err
 	}
+
 	seen.learn(batch.Filter.Addresses != nil, int64(batch.To-batch.From)+1, foreign)
 	err = w.store(ctx, ledger.SlotCommit{
-		Epoch: w.held.Epoch, From: w.at, To: w.at.To(int64(batch.To)+1, batch.Last.Hash), Time: batch.Last.Time, Announce: joining, Progress: progress, Events: events,
+		Epoch: w.held.Epoch, From: w.at, To: w.at.To(int64(batch.To)+1, batch.Last.Hash), Time: batch.Last.Time,
+		Announce: joining, Progress: progress, Events: events,
 	})
 	if err != nil {
 		return err
 	}
+
 	for _, l := range joining {
 		w.book.add(l.Address)
 	}
+
 	w.ended(events)
 	w.book.forget(final)
 	w.report(0)
+
 	return nil
 }
 
@@ -311,8 +352,10 @@ func (w *SlotWatch) store(ctx context.Context, c ledger.SlotCommit) (err error) 
 		if !errors.Is(err, ledger.ErrMoved) {
 			w.cfg.Metrics.commit("slots", "error", time.Since(start))
 		}
+
 		return err
 	}
+
 	w.cfg.Metrics.commit("slots", "ok", time.Since(start))
 	w.cfg.Metrics.stored(r, c.Events, c.To.Next-c.From.Next)
 	if c.To.Next > c.From.Next && c.Time > 0 {
@@ -320,18 +363,22 @@ func (w *SlotWatch) store(ctx context.Context, c ledger.SlotCommit) (err error) 
 		s.Time = time.Unix(int64(c.Time), 0)
 		w.status.Store(&s)
 	}
+
 	w.at = c.To
 	if r.Retracted > 0 || r.Revived > 0 {
 		w.cfg.Publisher.Reload()
 	}
+
 	if len(r.Pending) > 0 {
 		if sc := span.SpanContext(); sc.IsValid() {
 			for i := range r.Pending {
 				r.Pending[i].Trace = &sc
 			}
 		}
+
 		w.cfg.Publisher.Offer(c.Epoch, r.Pending)
 	}
+
 	return nil
 }
 
@@ -355,6 +402,7 @@ func (w *SlotWatch) reading(ctx context.Context, err error) {
 	default:
 		s.Unread, s.Since = err, time.Now()
 	}
+
 	w.status.Store(&s)
 }
 
@@ -364,6 +412,7 @@ func (w *SlotWatch) report(late int) {
 	if w.book != nil {
 		s.Escrows = len(w.book.addresses)
 	}
+
 	w.status.Store(&s)
 	w.cfg.Metrics.slots(s)
 }

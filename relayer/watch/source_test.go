@@ -26,5 +26,6 @@ func openSource(t *testing.T, sim *testchain.Sim) *source.Source {
 	var wg sync.WaitGroup
 	wg.Go(func() { require.NoError(t, s.Run(ctx)) })
 	t.Cleanup(func() { cancel(); wg.Wait() })
+
 	return s
 }

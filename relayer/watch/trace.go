@@ -14,8 +14,9 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
-// spans makes a trace a batch: "blocks", from when it was waited for to its commit, and in it "read" and "commit". What passes between these two is the wait
-// for the factory watch. Without a tracer it makes none.
+// spans makes a trace a batch: "blocks", from when it was waited for to its commit, and in it
+// "read" and "commit". What passes between these two is the wait for the factory watch. Without a
+// tracer it makes none.
 type spans struct {
 	tracer trace.Tracer
 	watch  string
@@ -25,6 +26,7 @@ func newSpans(tracer trace.Tracer, watch string) spans {
 	if tracer == nil {
 		tracer = noop.Tracer{}
 	}
+
 	return spans{tracer, watch}
 }
 
@@ -37,15 +39,18 @@ func (s spans) blocks(ctx context.Context, since time.Time, b *source.Batch) (co
 		_, read := s.tracer.Start(ctx, "read", trace.WithTimestamp(since))
 		read.End()
 	}
+
 	return ctx, span
 }
 
-// commit begins the span of a commit, in the batch's trace; escrows that are admitted between batches have a trace of their own.
+// commit begins the span of a commit, in the batch's trace; escrows that are admitted between
+// batches have a trace of their own.
 func (s spans) commit(ctx context.Context, events int) (context.Context, trace.Span) {
 	ctx, span := s.tracer.Start(ctx, "commit")
 	if span.IsRecording() {
 		span.SetAttributes(attribute.String("relayer.watch", s.watch), attribute.Int("relayer.events", events))
 	}
+
 	return ctx, span
 }
 
@@ -59,5 +64,6 @@ func ended(span trace.Span, err error) {
 	case err != nil:
 		span.SetStatus(codes.Error, "error")
 	}
+
 	span.End()
 }

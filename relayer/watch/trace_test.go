@@ -26,12 +26,14 @@ func TestABatchIsATrace(t *testing.T) {
 	for _, s := range recorder.Ended() {
 		spans[s.SpanContext().SpanID()] = s
 	}
+
 	reads, watches := 0, map[string]bool{}
 	for _, s := range spans {
 		attributes := map[string]any{}
 		for _, a := range s.Attributes() {
 			attributes[string(a.Key)] = a.Value.AsInterface()
 		}
+
 		switch s.Name() {
 		case "blocks":
 			require.False(t, s.Parent().IsValid())
@@ -46,8 +48,10 @@ func TestABatchIsATrace(t *testing.T) {
 				require.False(t, s.StartTime().Before(parent.StartTime()))
 			}
 		}
+
 		require.Less(t, s.EndTime().Sub(s.StartTime()), time.Minute)
 	}
+
 	require.Positive(t, reads)
 	require.True(t, watches["slots"] && watches["factory"], "%v", watches)
 	w.out.mu.Lock()

@@ -25,10 +25,12 @@ func (o *outage) Read(ctx context.Context, from, to uint64, f *source.Filter) it
 	if !o.on.Load() {
 		return o.Source.Read(ctx, from, to, f)
 	}
+
 	return func(yield func(source.Batch, error) bool) { yield(source.Batch{}, source.ErrUnavailable) }
 }
 
-// While the chain cannot be read, what is known of the escrows is not loaded again at each try, and reading goes on where it stood.
+// While the chain cannot be read, what is known of the escrows is not loaded again at each try, and
+// reading goes on where it stood.
 func TestUnreadableChainReloadsNothing(t *testing.T) {
 	w := setup(t)
 	chain := &outage{Source: w.src}

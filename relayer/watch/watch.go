@@ -43,6 +43,7 @@ func retry() *backoff.ExponentialBackOff {
 	b.InitialInterval = 100 * time.Millisecond
 	b.MaxInterval = 5 * time.Second
 	b.MaxElapsedTime = 0
+
 	return b
 }
 
@@ -54,9 +55,11 @@ func pause(ctx context.Context, d time.Duration, wake ...<-chan struct{}) {
 	if len(wake) > 0 {
 		a = wake[0]
 	}
+
 	if len(wake) > 1 {
 		b = wake[1]
 	}
+
 	select {
 	case <-ctx.Done():
 	case <-timer.C:
@@ -65,13 +68,15 @@ func pause(ctx context.Context, d time.Duration, wake ...<-chan struct{}) {
 	}
 }
 
-// follows says whether a batch continues the chain at a position. A batch that was read by range does not know its parent: it lies
-// below finality, and the position was checked when the reading began.
+// follows says whether a batch continues the chain at a position. A batch that was read by range
+// does not know its parent: it lies below finality, and the position was checked when the reading
+// began.
 func follows(b *source.Batch, at ledger.Position) bool {
 	return b.Parent == (source.Header{}).Hash || at.Hash == (source.Header{}).Hash || b.Parent == at.Hash
 }
 
-// decode turns the logs that want picks into events. Logs of other shapes under our topics are not ours: counted, and left alone.
+// decode turns the logs that want picks into events. Logs of other shapes under our topics are not
+// ours: counted, and left alone.
 func decode(abi *contract.ABI, logs []types.Log, want func(*types.Log) bool, m *Metrics) ([]contract.Event, error) {
 	var events []contract.Event
 	for i := range logs {
@@ -79,16 +84,20 @@ func decode(abi *contract.ABI, logs []types.Log, want func(*types.Log) bool, m *
 		if !want(l) {
 			continue
 		}
+
 		e, err := abi.Decode(l)
 		if errors.Is(err, contract.ErrForeign) {
 			m.foreign.Inc()
 			continue
 		}
+
 		if err != nil {
 			return nil, err
 		}
+
 		events = append(events, e)
 	}
+
 	return events, nil
 }
 
@@ -97,13 +106,16 @@ func checked(ctx context.Context, src Source, at ledger.Position) error {
 	if at.Hash == (source.Header{}).Hash || at.Next == 0 {
 		return nil
 	}
+
 	header, err := src.Canonical(ctx, uint64(at.Next-1))
 	if err != nil {
 		return err
 	}
+
 	if header.Hash != at.Hash {
 		return &reorgError{at}
 	}
+
 	return nil
 }
 

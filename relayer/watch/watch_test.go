@@ -85,6 +85,7 @@ func (r *recorder) Quiesce(context.Context, []int16) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.quiesced++
+
 	return nil
 }
 
@@ -120,7 +121,8 @@ func setup(t *testing.T) *world {
 	wallet, err := testchain.OpenWallet(ctx, sim.HTTP(), sim.Accounts()...)
 	require.NoError(t, err)
 	t.Cleanup(wallet.Close)
-	w := &world{t: t, sim: sim, d: d, wallet: wallet, db: testpg.Pool(t), hints: make(chan struct{}, 1), patience: 200 * time.Millisecond, out: &recorder{ids: map[common.Address][]string{}}}
+	w := &world{t: t, sim: sim, d: d, wallet: wallet, db: testpg.Pool(t), hints: make(chan struct{}, 1),
+		patience: 200 * time.Millisecond, out: &recorder{ids: map[common.Address][]string{}}}
 	w.abi, err = contract.New("", "")
 	require.NoError(t, err)
 	require.NoError(t, election.Prepare(ctx, w.db, chainID, int64(d.Block), d.Factory.Hex()))
@@ -132,8 +134,11 @@ func setup(t *testing.T) *world {
 		_, err := w.db.Exec(ctx, sql)
 		require.NoError(t, err)
 	}
-	w.led = ledger.New(ledger.Config{DB: w.db, ChainID: chainID, InstanceID: me, EventNames: w.abi.EventNames(), Publishes: published})
+
+	w.led = ledger.New(ledger.Config{DB: w.db, ChainID: chainID, InstanceID: me, EventNames: w.abi.EventNames(),
+		Publishes: published})
 	w.src = openSource(t, sim)
+
 	return w
 }
 
@@ -147,22 +152,27 @@ func (w *world) run(mode watch.FilterMode, factory bool) (stop func()) {
 	if w.chain != nil {
 		chain = w.chain
 	}
+
 	slots := watch.NewSlotWatch(watch.SlotConfig{
-		Source: chain, Ledger: w.led, DB: w.db, Holder: holder{}, Publisher: w.out, ABI: w.abi, Filters: filters, ChainID: chainID,
+		Source: chain, Ledger: w.led, DB: w.db, Holder: holder{}, Publisher: w.out, ABI: w.abi, Filters: filters,
+		ChainID:       chainID,
 		DiscoveryWait: w.patience, Discovered: w.hints, Log: log, Metrics: metrics, Tracer: w.tracer, LateAtOnce: w.page,
 	})
 	wg.Go(func() { require.NoError(w.t, slots.Run(ctx)) })
 	if factory {
 		fw := watch.NewFactoryWatch(watch.FactoryConfig{
-			Source: w.src, Ledger: w.led, ABI: w.abi, Filters: filters, Factory: w.d.Factory, BeatEvery: time.Second, ResignAfter: time.Minute,
-			Health: w.src.Health, Log: log, Metrics: metrics, Tracer: w.tracer,
+			Source: w.src, Ledger: w.led, ABI: w.abi, Filters: filters, Factory: w.d.Factory, BeatEvery: time.Second,
+			ResignAfter: time.Minute,
+			Health:      w.src.Health, Log: log, Metrics: metrics, Tracer: w.tracer,
 		})
 		wg.Go(func() {
 			require.NoError(w.t, fw.Run(ctx, 1, func(context.Context) error { return nil }))
 		})
 	}
+
 	stopped := sync.OnceFunc(func() { cancel(); wg.Wait() })
 	w.t.Cleanup(stopped)
+
 	return stopped
 }
 
@@ -174,6 +184,7 @@ func (w *world) create(n int) {
 		data := factory.PackCreateEscrow(w.sim.Accounts()[1].Address, new(big.Int), 2, w.sim.Accounts()[2].Address)
 		calls = append(calls, testchain.Call{To: &w.d.Factory, Data: data, Value: big.NewInt(1000)})
 	}
+
 	w.send(0, calls...)
 }
 
@@ -198,9 +209,12 @@ func (w *world) expect(to uint64) *testchain.Truth {
 				want = append(want, e.Name+" "+e.ID)
 			}
 		}
-		require.Eventually(w.t, func() bool { return len(w.out.of(a)) >= len(want) }, 20*time.Second, 5*time.Millisecond, "%s: %v", a, w.out.of(a))
+
+		require.Eventually(w.t, func() bool { return len(w.out.of(a)) >= len(want) }, 20*time.Second, 5*time.Millisecond,
+			"%s: %v", a, w.out.of(a))
 		require.Equal(w.t, want, w.out.of(a))
 	}
+
 	return truth
 }
 
@@ -210,6 +224,7 @@ func (w *world) head() uint64 {
 	defer c.Close()
 	n, err := c.BlockNumber(w.t.Context())
 	require.NoError(w.t, err)
+
 	return n
 }
 
@@ -234,6 +249,7 @@ func TestFollow(t *testing.T) {
 				w.approve(2, truth.Escrows[i]) // releases
 				w.mine(1)
 			}
+
 			w.mine(confirmations)
 			truth = w.expect(w.head() - confirmations)
 			require.Len(t, truth.Escrows, 20)
@@ -293,9 +309,11 @@ func TestCrowd(t *testing.T) {
 				require.NoError(t, w.db.QueryRow(t.Context(), sql).Scan(&n))
 				return n
 			}
-			require.Eventually(t, func() bool { return w.src.View().Target >= w.head()-confirmations }, 20*time.Second, 5*time.Millisecond, "one range holds both blocks")
+			require.Eventually(t, func() bool { return w.src.View().Target >= w.head()-confirmations }, 20*time.Second,
+				5*time.Millisecond, "one range holds both blocks")
 			stop := w.run(mode, false)
-			require.Eventually(t, func() bool { return count(`select count(*) from escrow_registry where caught_up`) >= 4 }, 20*time.Second, 5*time.Millisecond, "two pages")
+			require.Eventually(t, func() bool { return count(`select count(*) from escrow_registry where caught_up`) >= 4 },
+				20*time.Second, 5*time.Millisecond, "two pages")
 			at, err := w.led.SlotPosition(t.Context(), 1)
 			require.NoError(t, err)
 			require.LessOrEqual(t, at.Next, int64(deployed)+1, "the cursor has not overtaken the factory watch")
@@ -306,7 +324,8 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
-// A reorganisation deeper than the confirmations: what is gone is retracted, what moved is published anew, what stays is not published twice.
+// A reorganisation deeper than the confirmations: what is gone is retracted, what moved is
+// published anew, what stays is not published twice.
 func TestDeepReorg(t *testing.T) {
 	for _, fate := range []testchain.Fate{testchain.Drop, testchain.Keep} {
 		t.Run(map[testchain.Fate]string{testchain.Drop: "drop", testchain.Keep: "keep"}[fate], func(t *testing.T) {
@@ -343,9 +362,12 @@ func TestDeepReorg(t *testing.T) {
 					want[e.ID] = true
 				}
 			}
+
 			require.Eventually(t, func() bool {
 				var orphans int
-				require.NoError(t, w.db.QueryRow(t.Context(), `select count(*) from processed_events where state = 'orphaned'`).Scan(&orphans))
+				require.NoError(t, w.db.QueryRow(t.Context(),
+					`select count(*) from processed_events where state = 'orphaned'`).Scan(&orphans))
+
 				return orphans == 0
 			}, 20*time.Second, 10*time.Millisecond)
 			stored, err := w.led.Stored(t.Context(), 0, 1<<40)
@@ -355,6 +377,7 @@ func TestDeepReorg(t *testing.T) {
 				stored[i].Occurrence = 0 // where the log is, not how it is called
 				got[stored[i].ID()] = true
 			}
+
 			require.Equal(t, want, got)
 			if fate == testchain.Drop {
 				require.Len(t, after.Escrows, 2)

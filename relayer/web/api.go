@@ -40,7 +40,8 @@ type api struct {
 
 func newAPI(cfg Config, b *board) *api {
 	return &api{
-		db: cfg.DB, chainID: cfg.ChainID, board: b.latest, source: cfg.Source, mask: cfg.Mask, log: cfg.Log, querying: make(chan struct{}, queries),
+		db: cfg.DB, chainID: cfg.ChainID, board: b.latest, source: cfg.Source, mask: cfg.Mask, log: cfg.Log,
+		querying: make(chan struct{}, queries),
 	}
 }
 
@@ -66,7 +67,9 @@ func bad(parameter, value, remedy string) problem {
 	if len(value) > most {
 		value = value[:most] + "…"
 	}
-	return problem{Status: http.StatusBadRequest, Detail: fmt.Sprintf("%s=%q: %s", parameter, value, remedy), Parameter: parameter}
+
+	return problem{Status: http.StatusBadRequest, Detail: fmt.Sprintf("%s=%q: %s", parameter, value, remedy),
+		Parameter: parameter}
 }
 
 // handle makes a handler of a method that returns an answer or an error; an error that is no problem is the database's.
@@ -81,10 +84,12 @@ func (a *api) handle(answer func(*http.Request) (any, error)) http.Handler {
 			if p.Status == http.StatusServiceUnavailable {
 				w.Header().Set("Retry-After", retryAfter)
 			}
+
 			writeProblem(w, p)
 		case r.Context().Err() != nil: // the client hung up
 		default:
-			a.log.WarnContext(r.Context(), "request not answered", slog.String("path", r.URL.Path), slog.String("err", a.mask(err.Error())))
+			a.log.WarnContext(r.Context(), "request not answered", slog.String("path", r.URL.Path),
+				slog.String("err", a.mask(err.Error())))
 			w.Header().Set("Retry-After", retryAfter)
 			writeProblem(w, problem{Status: http.StatusServiceUnavailable, Detail: "the database does not answer: try again"})
 		}
@@ -105,7 +110,8 @@ func (a *api) limited(r *http.Request, answer func(*http.Request) (any, error)) 
 	}
 }
 
-// params reads a query: each parameter at most once, and none that is unknown, so that a misspelt filter does not pass for none.
+// params reads a query: each parameter at most once, and none that is unknown, so that a misspelt
+// filter does not pass for none.
 type params struct {
 	values url.Values
 	err    error
@@ -117,6 +123,7 @@ func parse(r *http.Request, known ...string) *params {
 	if err != nil {
 		p.err = problem{Status: http.StatusBadRequest, Detail: "the query cannot be read: check its percent-encoding"}
 	}
+
 	p.values = values
 	for name, v := range values {
 		switch {
@@ -126,6 +133,7 @@ func parse(r *http.Request, known ...string) *params {
 			p.fail(bad(name, v[1], "given more than once"))
 		}
 	}
+
 	return p
 }
 
@@ -140,10 +148,12 @@ func (p *params) block(name string, absent int64) int64 {
 	if v == "" {
 		return absent
 	}
+
 	n, err := strconv.ParseInt(v, 10, 64)
 	if err != nil || n < 0 {
 		p.fail(bad(name, v, "must be a block number"))
 	}
+
 	return n
 }
 
@@ -152,10 +162,12 @@ func (p *params) limit() int {
 	if v == "" {
 		return defaultLimit
 	}
+
 	n, err := strconv.Atoi(v)
 	if err != nil || n < 1 || n > maxLimit {
 		p.fail(bad("limit", v, fmt.Sprintf("must be 1 to %d", maxLimit)))
 	}
+
 	return n
 }
 
@@ -164,6 +176,7 @@ func (p *params) oneOf(name string, values ...string) string {
 	if v != "" && !slices.Contains(values, v) {
 		p.fail(bad(name, v, "must be one of "+strings.Join(values, ", ")))
 	}
+
 	return v
 }
 
@@ -173,10 +186,12 @@ func (p *params) address(name string) string {
 	if v == "" {
 		return ""
 	}
+
 	address, ok := normalize(v)
 	if !ok {
 		p.fail(bad(name, v, notAnAddress))
 	}
+
 	return address
 }
 
@@ -189,6 +204,7 @@ func normalize(v string) (address string, ok bool) {
 	if !prefixed || len(digits) != 40 || strings.Trim(digits, "0123456789abcdef") != "" {
 		return "", false
 	}
+
 	return v, true
 }
 
@@ -198,34 +214,42 @@ func (p *params) slots(name string, mine partition.Partition) []int16 {
 	if v == "" {
 		return nil
 	}
+
 	number, total, given := strings.Cut(v, "/")
 	part := mine
 	var err error
 	if part.Number, err = strconv.Atoi(number); err == nil && given {
 		part.Total, err = strconv.Atoi(total)
 	}
+
 	if err == nil {
 		err = part.Validate()
 	}
+
 	if err != nil {
-		p.fail(bad(name, v, fmt.Sprintf("must be P or P/N with P from 0 to N-1 and N from 1 to %d (here N is %d)", partition.Slots, mine.Total)))
+		p.fail(bad(name, v, fmt.Sprintf("must be P or P/N with P from 0 to N-1 and N from 1 to %d (here N is %d)",
+			partition.Slots, mine.Total)))
 		return nil
 	}
+
 	return part.Preferred()
 }
 
-// cursor reads the fields of a position that encodeCursor wrote; nil when there is none. A cursor belongs to one list, by its kind.
+// cursor reads the fields of a position that encodeCursor wrote; nil when there is none. A cursor
+// belongs to one list, by its kind.
 func (p *params) cursor(kind string, fields int) []string {
 	v := p.values.Get("cursor")
 	if v == "" {
 		return nil
 	}
+
 	text, err := base64.RawURLEncoding.DecodeString(v)
 	got := strings.Split(string(text), ",")
 	if err != nil || got[0] != kind || len(got) != fields+1 {
 		p.fail(bad("cursor", v, `must be the "next" of the page before`))
 		return nil
 	}
+
 	return got[1:]
 }
 

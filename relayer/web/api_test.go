@@ -21,6 +21,7 @@ func read[T any](t *testing.T, h http.Handler, path string) (v T) {
 	text := body(t, r)
 	require.Equal(t, http.StatusOK, r.StatusCode, "%s: %s", path, text)
 	require.NoError(t, json.Unmarshal([]byte(text), &v))
+
 	return v
 }
 
@@ -34,6 +35,7 @@ func refused(t *testing.T, h http.Handler, path string, status int) problem {
 	require.Equal(t, status, p.Status)
 	require.Equal(t, http.StatusText(status), p.Title)
 	require.NotEmpty(t, p.Detail)
+
 	return p
 }
 
@@ -48,6 +50,7 @@ func all[P, T any](t *testing.T, h http.Handler, path string, pick func(P) ([]T,
 		if next == nil {
 			return rows, pages
 		}
+
 		cursor = "&cursor=" + url.QueryEscape(*next)
 	}
 }
@@ -79,6 +82,7 @@ func TestEscrows(t *testing.T) {
 		require.Equal(t, "released", e.Record.Status)
 		require.Equal(t, *e.Amount, *e.Record.SettledAmount)
 	}
+
 	require.Empty(t, read[escrowPage](t, h, "/escrows?status=orphaned").Escrows)
 
 	sum := 0
@@ -88,8 +92,10 @@ func TestEscrows(t *testing.T) {
 		for _, e := range mine {
 			require.True(t, part.Prefers(e.Slot))
 		}
+
 		sum += len(mine)
 	}
+
 	require.Equal(t, 30, sum)
 	ofThree, _ := all(t, h, "/escrows?partition=1&status=active", escrowsOf)
 	require.NotEmpty(t, ofThree)
@@ -114,6 +120,7 @@ func TestEscrow(t *testing.T) {
 		types = append(types, e.EventType)
 		require.Equal(t, e.EventID, e.TxHash+":"+strconv.Itoa(int(e.LogIndex)))
 	}
+
 	require.Equal(t, []string{"EscrowDeployed", "Approved", "EscrowReleased"}, types)
 	require.EqualValues(t, 2, *d.Record.ApprovalsRequired)
 
@@ -168,6 +175,7 @@ func TestEventsOfOnePlace(t *testing.T) {
 			state, retract_after, processed_by_instance) values ($1, $2, 'Approved', $3, $3, 0, 50, 1, '0x', 1, '{}', $4, case when $4 = 'orphaned' then 60 end, 'me')`,
 			testChain, "0x"+strings.Repeat(id, 64)+":1", addressOf(1), state)
 	}
+
 	w.exec(`insert into outbox_messages (chain_id, slot, escrow, event_id, event_type) values ($1, 0, $2, $3, 'Approved')`, testChain, addressOf(1), "0x"+strings.Repeat("b", 64)+":1")
 	h := w.server().Handler()
 	for _, filter := range []string{"", "&escrow=" + addressOf(1)} {
@@ -188,20 +196,26 @@ func TestWhatCannotBeUnderstoodIsRefused(t *testing.T) {
 	h := s.Handler()
 	eventCursor, escrowCursor := *encodeCursor("v", "1", "2", "x"), *encodeCursor("e", "0x")
 	for path, parameter := range map[string]string{
-		"/escrows?limit=0": "limit", "/escrows?limit=1001": "limit", "/escrows?limit=ten": "limit", "/escrows?limit=-1": "limit",
-		"/escrows?status=done": "status", "/escrows?partition=3": "partition", "/escrows?partition=3/3": "partition", "/escrows?partition=0/2521": "partition",
-		"/escrows?partition=a": "partition", "/escrows?partition=1/": "partition", "/escrows?partition=-1/3": "partition",
+		"/escrows?limit=0": "limit", "/escrows?limit=1001": "limit", "/escrows?limit=ten": "limit",
+		"/escrows?limit=-1":    "limit",
+		"/escrows?status=done": "status", "/escrows?partition=3": "partition", "/escrows?partition=3/3": "partition",
+		"/escrows?partition=0/2521": "partition",
+		"/escrows?partition=a":      "partition", "/escrows?partition=1/": "partition", "/escrows?partition=-1/3": "partition",
 		"/escrows?cursor=%20": "cursor", "/escrows?cursor=" + eventCursor: "cursor",
 		"/escrows?statsu=active": "statsu", "/escrows?limit=1&limit=2": "limit",
 		"/escrows/" + addressOf(1) + "?x=1": "x",
-		"/events?from=-1":                   "from", "/events?from=0x10": "from", "/events?to=99999999999999999999": "to", "/events?from=5&to=4": "to",
-		"/events?escrow=0x12": "escrow", "/events?escrow=" + strings.Repeat("z", 500): "escrow", "/events?state=orphaned": "state",
-		"/events?cursor=" + escrowCursor: "cursor", "/events?cursor=" + *encodeCursor("v", "x", "2", "y"): "cursor", "/events?cursor=" + *encodeCursor("v", "1", "99999999999", "y"): "cursor",
+		"/events?from=-1":                   "from", "/events?from=0x10": "from", "/events?to=99999999999999999999": "to",
+		"/events?from=5&to=4": "to",
+		"/events?escrow=0x12": "escrow", "/events?escrow=" + strings.Repeat("z", 500): "escrow",
+		"/events?state=orphaned":         "state",
+		"/events?cursor=" + escrowCursor: "cursor", "/events?cursor=" + *encodeCursor("v", "x", "2", "y"): "cursor",
+		"/events?cursor=" + *encodeCursor("v", "1", "99999999999", "y"): "cursor",
 	} {
 		p := refused(t, h, path, http.StatusBadRequest)
 		require.Equal(t, parameter, p.Parameter, path)
 		require.Less(t, len(p.Detail), 400, "a long value is not repeated in full")
 	}
+
 	refused(t, h, "/events?from=%zz", http.StatusBadRequest)
 }
 
@@ -219,7 +233,8 @@ func TestDatabaseGone(t *testing.T) {
 func FuzzParameters(f *testing.F) {
 	f.Add("0x"+strings.Repeat("a", 40), *encodeCursor("v", "1", "2", "x"), "1/3")
 	f.Fuzz(func(t *testing.T, address, cursor, part string) {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "/?"+url.Values{"escrow": {address}, "cursor": {cursor}, "partition": {part}}.Encode(), nil)
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+			"/?"+url.Values{"escrow": {address}, "cursor": {cursor}, "partition": {part}}.Encode(), nil)
 		require.NoError(t, err)
 		p := parse(r, "escrow", "cursor", "partition")
 		got := p.address("escrow")
@@ -229,6 +244,7 @@ func FuzzParameters(f *testing.F) {
 		if p.err == nil && address != "" {
 			require.Len(t, got, 42)
 		}
+
 		if p.err == nil && part != "" {
 			require.NotEmpty(t, slots)
 		}

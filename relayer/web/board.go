@@ -40,8 +40,8 @@ type kind struct {
 	Since time.Time // of that block
 }
 
-// board reads the fleet for everybody who looks at this instance, and samples the instance for the plots. One goroutine runs it,
-// the other methods may be called by any.
+// board reads the fleet for everybody who looks at this instance, and samples the instance for the
+// plots. One goroutine runs it, the other methods may be called by any.
 type board struct {
 	cfg   Config
 	fleet *fleet.Reader
@@ -83,6 +83,7 @@ func (b *board) step(ctx context.Context) {
 	if b.watchers > 0 {
 		every = b.cfg.Every
 	}
+
 	b.mu.Unlock()
 	n := b.read(ctx, every)
 	i := b.cfg.Source.Instance()
@@ -104,7 +105,9 @@ func (b *board) watch() (end func(), ok bool) {
 	if b.watchers >= maxStreams {
 		return nil, false
 	}
+
 	b.watchers++
+
 	return func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -126,14 +129,15 @@ func (b *board) samples() []sample {
 	return b.history.since(b.cfg.Now().Add(-historySpan))
 }
 
-// latest returns what was read last, at most Every ago unless the database is gone. A caller that hangs up does not end the reading,
-// which serves others too.
+// latest returns what was read last, at most Every ago unless the database is gone. A caller that
+// hangs up does not end the reading, which serves others too.
 func (b *board) latest(ctx context.Context) news {
 	return b.read(context.WithoutCancel(ctx), b.cfg.Every)
 }
 
-// read returns what was read last, and reads again before if the last attempt is older than every. While somebody reads, everybody else waits
-// for that reading and takes what it brought, so that nobody waits longer than one reading takes.
+// read returns what was read last, and reads again before if the last attempt is older than every.
+// While somebody reads, everybody else waits for that reading and takes what it brought, so that
+// nobody waits longer than one reading takes.
 func (b *board) read(ctx context.Context, every time.Duration) news {
 	b.mu.Lock()
 	if under := b.reading; under != nil {
@@ -142,14 +146,17 @@ func (b *board) read(ctx context.Context, every time.Duration) news {
 		case <-under:
 		case <-ctx.Done():
 		}
+
 		return b.current()
 	}
+
 	now := b.cfg.Now()
 	// A ticker is never quite on time; without the margin every other tick would find nothing due.
 	if !b.tried.IsZero() && now.Sub(b.tried) < every-b.cfg.Every/4 {
 		defer b.mu.Unlock()
 		return b.news
 	}
+
 	done := make(chan struct{})
 	b.reading = done
 	b.mu.Unlock()
@@ -165,14 +172,20 @@ func (b *board) read(ctx context.Context, every time.Duration) news {
 		if errors.Is(err, database.ErrNoSchema) {
 			level = slog.LevelInfo // a first start: this instance, or the next one, makes it
 		}
+
 		if b.news.err == nil {
-			b.cfg.Log.Log(ctx, level, "fleet not read for the status page, trying again", slog.String("err", b.cfg.Mask(err.Error())))
+			b.cfg.Log.Log(ctx, level, "fleet not read for the status page, trying again",
+				slog.String("err", b.cfg.Mask(err.Error())))
 		}
+
 		b.news.err = err
+
 		return b.news
 	}
+
 	n.at = now
 	b.news = n
+
 	return n
 }
 
@@ -184,11 +197,13 @@ func (b *board) attempt(ctx context.Context) (news, error) {
 	if err != nil && errors.Is(context.Cause(ctx), errNoAnswer) {
 		err = errNoAnswer
 	}
+
 	return n, database.Explain(err)
 }
 
 // errNoAnswer is why a reading was given up.
-var errNoAnswer = fmt.Errorf("the database has not answered within %s: look at it, and at the network between", readWithin)
+var errNoAnswer = fmt.Errorf("the database has not answered within %s: look at it, and at the network between",
+	readWithin)
 
 func (b *board) current() news {
 	b.mu.Lock()
@@ -200,25 +215,30 @@ func (b *board) query(ctx context.Context) (n news, err error) {
 	if n.fleet, err = b.fleet.Read(ctx); err != nil {
 		return news{}, err
 	}
+
 	rows, _ := b.cfg.DB.Query(ctx, selectLast, pgx.StrictNamedArgs{"chain": b.cfg.ChainID, "limit": lastEvents})
 	if n.events, err = pgx.CollectRows(rows, scanEvent); err != nil {
 		return news{}, fmt.Errorf("read the last events: %w", err)
 	}
+
 	rows, _ = b.cfg.DB.Query(ctx, countKinds, b.cfg.ChainID, kindsOver)
 	n.kinds, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (k kind, err error) {
 		var at int64
 		err = row.Scan(&k.Type, &k.Count, &k.First, &at)
 		k.Since = time.Unix(at, 0)
+
 		return k, err
 	})
 	if err != nil {
 		return news{}, fmt.Errorf("count events by type: %w", err)
 	}
+
 	return n, nil
 }
 
 // countKinds counts the newest events by type: all of them would be a scan of the largest table.
 const countKinds = `
-	select (select name from event_types t where t.id = type), count(*), min(min(block_number)) over (), min(min(block_time)) over ()
+	select (select name from event_types t
+		where t.id = type), count(*), min(min(block_number)) over (), min(min(block_time)) over ()
 	from (select type, block_number, block_time from events where chain_id = $1 order by block_number desc limit $2) e
 	group by type order by count(*) desc, type`

@@ -41,6 +41,7 @@ func TestBoardReadsSeldomWhileNobodyLooks(t *testing.T) {
 			b.step(t.Context())
 			now = now.Add(b.cfg.Every)
 		}
+
 		return db.reads.Load() - before
 	}
 	require.EqualValues(t, 2, steps(30), "a minute: one reading every half minute")
@@ -67,9 +68,11 @@ func TestBoardReadsOnceForManyWhoAskAtOnce(t *testing.T) {
 			done <- struct{}{}
 		}()
 	}
+
 	for range 20 {
 		<-done
 	}
+
 	require.EqualValues(t, 1, db.reads.Load())
 }
 
@@ -80,6 +83,7 @@ func TestHistoryKeepsAnHour(t *testing.T) {
 	for n := range historySize + 10 {
 		h.add(sample{at: start.Add(time.Duration(n) * time.Second), head: int64(n)})
 	}
+
 	all := h.since(time.Time{})
 	require.Len(t, all, historySize)
 	require.EqualValues(t, 10, all[0].head)
@@ -93,7 +97,8 @@ func TestPlots(t *testing.T) {
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
 	require.Empty(t, newPast(nil, now).heights().Lines)
 
-	p := newPast([]sample{{at: ago(30 * time.Minute), outbox: 0}, {at: ago(30*time.Minute - 20*time.Second), outbox: 50}, {at: ago(0), outbox: 100}}, now).amount("Outbox", number, outboxOf)
+	p := newPast([]sample{{at: ago(30 * time.Minute), outbox: 0}, {at: ago(30*time.Minute - 20*time.Second), outbox: 50},
+		{at: ago(0), outbox: 100}}, now).amount("Outbox", number, outboxOf)
 	require.Equal(t, "100", p.Hi)
 	require.Equal(t, "Outbox, last hour, at most 100", p.Label)
 	require.Equal(t, 2, strings.Count(p.Lines[0].Path, "M"), "half an hour without samples is a gap")
@@ -105,7 +110,8 @@ func TestPlots(t *testing.T) {
 	require.NotContains(t, flat.Lines[0].Path, "NaN")
 
 	// A peak between two columns must not be lost.
-	peak := []sample{{at: ago(54500 * time.Millisecond), lag: 9, cursor: 1, target: 1}, {at: ago(54 * time.Second), lag: 1, cursor: 1, target: 1}}
+	peak := []sample{{at: ago(54500 * time.Millisecond), lag: 9, cursor: 1, target: 1},
+		{at: ago(54 * time.Second), lag: 1, cursor: 1, target: 1}}
 	require.Equal(t, "9 blocks", newPast(peak, now).amount("Lag", blocks, lagOf).Hi)
 	for _, v := range newPast(peak, now).buckets(lagOf) {
 		require.True(t, v == nil || *v == 9)
@@ -116,17 +122,20 @@ func TestYoungProcessPlotsLess(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	for known, name := range map[time.Duration]string{
-		time.Second: "last 5 min", 5 * time.Minute: "last 5 min", 6 * time.Minute: "last 20 min", 21 * time.Minute: "last hour", time.Hour: "last hour",
+		time.Second: "last 5 min", 5 * time.Minute: "last 5 min", 6 * time.Minute: "last 20 min",
+		21 * time.Minute: "last hour", time.Hour: "last hour",
 	} {
 		p := newPast([]sample{{at: now.Add(-known)}, {at: now}}, now)
 		require.Equal(t, name, p.name)
 		require.GreaterOrEqual(t, p.window, known)
 	}
+
 	// At a sample every two seconds the line has no gaps, though the columns of the shortest window are narrower.
 	var samples []sample
 	for at := now.Add(-4 * time.Minute); !at.After(now); at = at.Add(2 * time.Second) {
 		samples = append(samples, sample{at: at, outbox: 1})
 	}
+
 	require.Equal(t, 1, strings.Count(newPast(samples, now).amount("Outbox", number, outboxOf).Lines[0].Path, "M"))
 }
 
@@ -136,12 +145,14 @@ func TestSlotMap(t *testing.T) {
 		return partition.Partition{Number: n, Total: 2, Strategy: partition.Modulo}
 	}
 	f := &fleet.Fleet{Instances: []fleet.Instance{
-		{ID: "a", Number: 0, Partition: modulo(0), Alive: true, Slots: 2, Adopted: 1}, {ID: "a2", Number: 0, Alive: true}, {ID: "b", Number: 1, Slots: 1},
+		{ID: "a", Number: 0, Partition: modulo(0), Alive: true, Slots: 2, Adopted: 1}, {ID: "a2", Number: 0, Alive: true},
+		{ID: "b", Number: 1, Slots: 1},
 		{ID: "long gone", Number: 3},
 	}}
 	f.Slots.Total = 60
 	f.Slots.Each = []fleet.Slot{
-		{Number: 0, Owner: "a", Served: true}, {Number: 1, Owner: "a", Served: true, Adopted: true}, {Number: 2}, {Number: 3, Owner: "b"}, {Number: 4, Owner: "nobody knows"},
+		{Number: 0, Owner: "a", Served: true}, {Number: 1, Owner: "a", Served: true, Adopted: true}, {Number: 2},
+		{Number: 3, Owner: "b"}, {Number: 4, Owner: "nobody knows"},
 	}
 	c := colours(f)
 	require.Equal(t, map[string]int{"a": 0, "a2": 2, "b": 1}, c, "a standby must not take the colour of another number")
@@ -160,12 +171,14 @@ func TestColoursOfManyInstances(t *testing.T) {
 	for n := range 40 {
 		f.Instances = append(f.Instances, fleet.Instance{ID: string(rune('A' + n)), Number: n, Alive: true})
 	}
+
 	c := colours(f)
 	require.Len(t, c, 40)
 	used := map[int]bool{}
 	for _, v := range c {
 		used[v] = true
 	}
+
 	require.Len(t, used, palette)
 }
 
@@ -174,7 +187,8 @@ func TestFormats(t *testing.T) {
 	require.Equal(t, "0", ether("0"))
 	for want, got := range map[string]string{
 		"0": count(0), "999": count(999), "1,000": count(1000), "−1,234,567": count(-1234567),
-		"–": known(0), "1.5": ether("1500000000000000000"), "1": ether("1000000000000000000"), "0.000000000000000001": ether("1"), "x1": ether("x1"),
+		"–": known(0), "1.5": ether("1500000000000000000"), "1": ether("1000000000000000000"),
+		"0.000000000000000001": ether("1"), "x1": ether("x1"),
 		"115792089237316195423570985008687907853269984665640564039457.584007913129639935": ether("115792089237316195423570985008687907853269984665640564039457584007913129639935"),
 		"0x12c079…145b03":         short("0x12c0790000000000000000000000000000145b03"),
 		"1500000000000000000000":  short("1500000000000000000000"),
@@ -213,6 +227,7 @@ func TestManyLookAtAHangingDatabase(t *testing.T) {
 				require.Contains(t, text, "the database has not answered within 2s")
 			})
 		}
+
 		wg.Wait()
 		require.Equal(t, readWithin, time.Since(begun))
 

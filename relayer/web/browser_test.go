@@ -23,7 +23,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/partition"
 )
 
-// These tests look at the status page in the Chromium of this machine. With SCREENSHOTS=dir they leave pictures of it there.
+// These tests look at the status page in the Chromium of this machine. With SCREENSHOTS=dir they
+// leave pictures of it there.
 
 // tab is one tab of a Chromium of its own.
 type tab struct {
@@ -35,13 +36,16 @@ func open(t *testing.T) tab {
 	t.Helper()
 	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.UserDataDir(t.TempDir()),
 		chromedp.Flag("no-sandbox", true), // which root cannot have
-		chromedp.Flag("disable-gpu", true), chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true))
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Minute) // for all scenes, on a busy machine
+		chromedp.Flag("disable-gpu", true), chromedp.Flag("disable-quic", true),
+		chromedp.Flag("disable-component-update", true))
+	// for all scenes, on a busy machine
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Minute)
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewExecAllocator(ctx, options...)
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(ctx)
 	t.Cleanup(cancel)
+
 	return tab{t, ctx}
 }
 
@@ -70,6 +74,7 @@ func eval[T any](b tab, expression string) T {
 	b.t.Helper()
 	v, err := chromedp.Run(b.ctx, chromedp.Evaluate[T](expression))
 	require.NoError(b.t, err, expression)
+
 	return v
 }
 
@@ -95,6 +100,7 @@ func (b tab) watch() func() (complaints, requests []string) {
 			if err != nil {
 				return
 			}
+
 			complaints = append(complaints, m.String())
 		}
 	}()
@@ -104,13 +110,16 @@ func (b tab) watch() func() (complaints, requests []string) {
 			if err != nil {
 				return
 			}
+
 			requests = append(requests, e.Request.URL)
 		}
 	}()
+
 	return func() ([]string, []string) {
 		cancel()
 		<-done
 		<-done
+
 		return complaints, requests
 	}
 }
@@ -128,14 +137,17 @@ var scenes = map[string]func(*world) (query string){
 			w.kill(id, s[map[string]int{"relayer-1": 1, "relayer-2": 2}[id]], 40*time.Second)
 			w.exec(`update slot_ownership set owner = 'relayer-0', since = now() where owner = $1`, id)
 		}
+
 		return ""
 	},
 	"three stopped": func(w *world) string {
 		for n, s := range w.fleet(3) {
 			w.kill(fmt.Sprintf("relayer-%d", n), s, time.Minute)
 		}
+
 		w.exec(`update relayer_instances set left_at = dead_since`)
 		w.exec(`update slot_ownership set owner = null, since = now() - interval '1 minute'`)
+
 		return ""
 	},
 	"pubsub 20s":  func(w *world) string { return w.frozenPubSub("20 seconds") },
@@ -151,9 +163,11 @@ var scenes = map[string]func(*world) (query string){
 		w.source.set(func(i *Instance) {
 			i.Node = errors.New("no RPC endpoint is available: rpc0: connection refused: check RPC_URLS and the nodes behind them")
 		})
+
 		return ""
 	},
-	// The leader died a minute ago; another instance died earlier and was half adopted; a standby; free slots; messages that wait.
+	// The leader died a minute ago; another instance died earlier and was half adopted; a standby;
+	// free slots; messages that wait.
 	"leaderless": func(w *world) string {
 		s := w.fleet(4)
 		second := partition.Partition{Number: 1, Total: 4, Strategy: partition.Modulo}.Preferred()
@@ -168,11 +182,13 @@ var scenes = map[string]func(*world) (query string){
 		w.own("", 100, 101, 102, 103, 104, 105, 700, 701, 702, 703)
 		w.exec(`update leadership set last_heartbeat = now() - interval '57 seconds'`)
 		w.exec(`insert into outbox_messages (chain_id, slot, escrow, event_id, event_type, created_at)
-			select chain_id, slot, escrow, event_id, event_type, now() - interval '70 seconds' from processed_events where slot % 4 = 0`)
+			select chain_id, slot, escrow, event_id, event_type, now() - interval '70 seconds' from processed_events
+				where slot % 4 = 0`)
 		w.source.set(func(i *Instance) {
 			i.ID, i.Leader, i.Partition.Number, i.Partition.Total = "relayer-3", false, 3, 4
 			i.Node = errors.New("no endpoint has answered for 31s")
 		})
+
 		return ""
 	},
 }
@@ -184,8 +200,10 @@ func (w *world) frozenPubSub(age string) string {
 	w.exec(`insert into outbox_messages (chain_id, slot, escrow, event_id, event_type, created_at)
 		select chain_id, slot, escrow, event_id, event_type, now() - $1::interval from processed_events limit 40`, age)
 	w.source.set(func(i *Instance) {
-		i.PublishError, i.PublishErrorAt = errors.New("rpc error: code = Unavailable desc = connection timed out"), time.Now().Add(-4*time.Second)
+		i.PublishError, i.PublishErrorAt = errors.New("rpc error: code = Unavailable desc = connection timed out"),
+			time.Now().Add(-4*time.Second)
 	})
+
 	return ""
 }
 
@@ -194,6 +212,7 @@ func TestScenesInABrowser(t *testing.T) {
 	if dir == "" {
 		dir = t.TempDir()
 	}
+
 	require.NoError(t, os.MkdirAll(dir, 0o755))
 	b := open(t)
 	for name, scene := range scenes {
@@ -211,7 +230,8 @@ func TestScenesInABrowser(t *testing.T) {
 					b.look(width, scheme)
 					stop := b.watch()
 					b.visit(s.url + "/" + query)
-					require.LessOrEqual(t, eval[int64](b, "document.documentElement.scrollWidth"), width, "the page is wider than the window")
+					require.LessOrEqual(t, eval[int64](b, "document.documentElement.scrollWidth"), width,
+						"the page is wider than the window")
 					require.Empty(t, eval[[]string](b, unreadable), "%d %s: contrast", width, scheme)
 					require.Empty(t, eval[[]string](b, unnamed), "%d %s: for assistive technology", width, scheme)
 					png, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
@@ -224,6 +244,7 @@ func TestScenesInABrowser(t *testing.T) {
 					}
 				}
 			}
+
 			b.do(chromedp.Navigate("about:blank"))
 		})
 	}
@@ -286,7 +307,8 @@ func TestPageIsLiveInABrowser(t *testing.T) {
 	b.until(`document.querySelector("#verdict").textContent.includes("relayer-1 has led for")`)
 	require.Contains(t, text("#verdict"), "relayer-1 has led for 0s")
 	require.Contains(t, text("#slots .legend"), "of which adopted 840")
-	require.True(t, eval[bool](b, `document.activeElement.id === "escrow" && document.activeElement.value === "0xabc"`), "what was typed must stay")
+	require.True(t, eval[bool](b, `document.activeElement.id === "escrow" && document.activeElement.value === "0xabc"`),
+		"what was typed must stay")
 	require.Equal(t, "◐ relayer-0 · escrow relayer", eval[string](b, "document.title"))
 
 	// The map by keyboard, and its highlights by pointer; both stay while the page changes.
@@ -299,10 +321,12 @@ func TestPageIsLiveInABrowser(t *testing.T) {
 	require.Equal(t, "Slot 121: relayer-1", text("#readout"))
 	w.own("relayer-2", 121)
 	b.until(`document.querySelector("#readout").textContent === "Slot 121: relayer-2, adopted"`)
-	require.Equal(t, "Slot 121: relayer-2, adopted", eval[string](b, `document.querySelector("#map").getAttribute("aria-valuetext")`))
+	require.Equal(t, "Slot 121: relayer-2, adopted",
+		eval[string](b, `document.querySelector("#map").getAttribute("aria-valuetext")`))
 	require.Equal(t, "slider", eval[string](b, `document.activeElement.getAttribute("role")`))
 
-	x := eval[[]float64](b, `(() => { const r = document.querySelectorAll("#fleet tbody tr")[1].getBoundingClientRect(); return [r.x + 20, r.y + 8]; })()`)
+	x := eval[[]float64](b,
+		`(() => { const r = document.querySelectorAll("#fleet tbody tr")[1].getBoundingClientRect(); return [r.x + 20, r.y + 8]; })()`)
 	b.do(chromedp.MouseEvent("mouseMoved", x[0], x[1]))
 	b.until(`document.querySelector("#map.picked .cell.c1.hot") !== null && document.querySelector("#map .cell.c2.hot") === null`)
 	w.own("relayer-2", 122)
@@ -322,10 +346,13 @@ func TestPageWithoutScriptsInABrowser(t *testing.T) {
 	s := w.serve()
 	b := open(t)
 	b.look(390, "light")
-	_, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+	_, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled,
+		emulation.SetScriptExecutionDisabledParams{Value: true})
 	require.NoError(t, err)
 	b.do(chromedp.Navigate(s.url), chromedp.WaitVisible(chromedp.CSS("#verdict .well")),
-		chromedp.WaitVisible(chromedp.CSS("#fleet tbody tr:nth-child(3)")), chromedp.WaitVisible(chromedp.CSS("#map .cell.c2")), chromedp.WaitVisible(chromedp.CSS("#figures .line")))
-	b.do(chromedp.SendKeys(chromedp.CSS("#escrow"), addressOf(3)+"\r"), chromedp.WaitVisible(chromedp.CSS("#result .story li:nth-child(3)")))
+		chromedp.WaitVisible(chromedp.CSS("#fleet tbody tr:nth-child(3)")),
+		chromedp.WaitVisible(chromedp.CSS("#map .cell.c2")), chromedp.WaitVisible(chromedp.CSS("#figures .line")))
+	b.do(chromedp.SendKeys(chromedp.CSS("#escrow"), addressOf(3)+"\r"),
+		chromedp.WaitVisible(chromedp.CSS("#result .story li:nth-child(3)")))
 	b.do(chromedp.Click(chromedp.CSS("h1 a")), chromedp.WaitNotPresent(chromedp.CSS("#result")))
 }

@@ -9,9 +9,10 @@
 //	/events      stored events, page by page
 //	/openapi.yaml  the description of all of the above, which a test holds against the handlers
 //
-// What the instance knows of itself comes from a Source and costs nothing. What the fleet is comes from the database, read in one
-// place (board), at most every two seconds however many people look, and every half minute while nobody does. When the database
-// is gone the page shows what was read last and says how old it is.
+// What the instance knows of itself comes from a Source and costs nothing. What the fleet is comes
+// from the database, read in one place (board), at most every two seconds however many people look,
+// and every half minute while nobody does. When the database is gone the page shows what was read
+// last and says how old it is.
 //
 // Nothing here writes. Texts of errors pass through Config.Mask, since they may quote an RPC or database URL.
 package web

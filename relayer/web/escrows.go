@@ -85,6 +85,7 @@ func (a *api) listEscrows(r *http.Request) (any, error) {
 			p.fail(bad("cursor", p.values.Get("cursor"), `must be the "next" of the page before`))
 		}
 	}
+
 	if p.err != nil {
 		return nil, p.err
 	}
@@ -95,28 +96,33 @@ func (a *api) listEscrows(r *http.Request) (any, error) {
 		statement = selectEscrowsByStatus
 		args["status"] = status
 	}
+
 	rows, _ := a.db.Query(r.Context(), statement, args)
 	found, err := pgx.CollectRows(rows, scanEscrow)
 	if err != nil {
 		return nil, fmt.Errorf("list escrows: %w", err)
 	}
+
 	page := escrowPage{Escrows: found}
 	if len(found) > limit {
 		page.Escrows = found[:limit]
 		page.Next = encodeCursor("e", found[limit-1].Address)
 	}
+
 	return page, nil
 }
 
-// selectEscrows reads along the primary key. The filter on slots reads over what it leaves out: N rows for each one found of
-// partition P/N.
+// selectEscrows reads along the primary key. The filter on slots reads over what it leaves out: N
+// rows for each one found of partition P/N.
 const selectEscrows = escrowsWithRecords + `
 	where e.chain_id = @chain and e.address_key > bytes(@after) and (@slots::smallint[] is null or e.slot = any(@slots))
 	order by e.address_key limit @limit`
 
-// selectEscrowsByStatus does too, and reads over those of another status as well: there is no index that each ending would have to touch.
+// selectEscrowsByStatus does too, and reads over those of another status as well: there is no index
+// that each ending would have to touch.
 const selectEscrowsByStatus = escrowsWithRecords + `
-	where e.chain_id = @chain and e.status = @status and e.address_key > bytes(@after) and (@slots::smallint[] is null or e.slot = any(@slots))
+	where e.chain_id = @chain and e.status = @status and e.address_key > bytes(@after)
+		and (@slots::smallint[] is null or e.slot = any(@slots))
 	order by e.address_key limit @limit`
 
 // selectEscrow reads one.
@@ -137,7 +143,8 @@ func scanEscrow(row pgx.CollectableRow) (e escrow, err error) {
 	var approvals *int32
 	var block *int64
 	var updated *time.Time
-	err = row.Scan(&e.Address, &e.Slot, &e.Status, &e.DiscoveredAt, &e.DiscoveredBlock, &e.EventID, &e.Announced, &e.CaughtUp, &e.LastMonitored,
+	err = row.Scan(&e.Address, &e.Slot, &e.Status, &e.DiscoveredAt, &e.DiscoveredBlock, &e.EventID, &e.Announced,
+		&e.CaughtUp, &e.LastMonitored,
 		&e.EndedBlock, &e.Payer, &e.Payee, &e.Amount,
 		&status, &r.Arbiter, &r.ReleaseDelay, &r.ReleaseTime, &r.ApprovalsRequired, &approvals, &r.Approvers,
 		&r.SettledAmount, &r.SettledAt, &r.DeployedBlock, &id, &kind, &block, &updated)
@@ -147,6 +154,7 @@ func scanEscrow(row pgx.CollectableRow) (e escrow, err error) {
 		r.Approvals, r.UpdatedAt = *approvals, updated.UTC()
 		e.Record = &r
 	}
+
 	return e, err
 }
 
@@ -158,9 +166,11 @@ func (a *api) getEscrow(r *http.Request) (any, error) {
 	if !ok {
 		p.fail(bad("address", raw, notAnAddress))
 	}
+
 	if p.err != nil {
 		return nil, p.err
 	}
+
 	return a.detail(r, address)
 }
 
@@ -172,15 +182,19 @@ func (a *api) detail(r *http.Request, address string) (d escrowDetail, err error
 		return d, problem{Status: http.StatusNotFound, Parameter: "address", Detail: fmt.Sprintf(
 			"%s is not an escrow of chain %d that this fleet knows: its deployment may not be final yet, or lie before START_BLOCK", address, a.chainID)}
 	}
+
 	if err != nil {
 		return d, fmt.Errorf("read escrow %s: %w", address, err)
 	}
+
 	d.Events, err = a.events(r, eventQuery{to: math.MaxInt64, escrow: address, all: true, limit: timelineLimit, block: -1})
 	if err != nil {
 		return d, err
 	}
+
 	f := a.board(r.Context()).fleet
 	d.Owner = ownerOf(&f, d.Slot)
+
 	return d, nil
 }
 
@@ -188,6 +202,8 @@ func ownerOf(f *fleet.Fleet, slot int16) *owner {
 	if int(slot) >= len(f.Slots.Each) || f.Slots.Each[slot].Owner == "" {
 		return nil
 	}
+
 	s := f.Slots.Each[slot]
+
 	return &owner{Instance: s.Owner, Served: s.Served, Adopted: s.Adopted, Since: s.Since}
 }

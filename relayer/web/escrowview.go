@@ -22,7 +22,8 @@ type escrowView struct {
 }
 
 func (p *page) escrow(d *escrowDetail, now time.Time) *escrowView {
-	v := &escrowView{Query: d.Address, Address: d.Address, Slot: int(d.Slot), Link: p.explorer.address(d.Address), Status: d.Status,
+	v := &escrowView{Query: d.Address, Address: d.Address, Slot: int(d.Slot), Link: p.explorer.address(d.Address),
+		Status: d.Status,
 		Events: p.events(d.Events.Events, now), More: d.Events.Next != nil}
 	add := func(name, value, title, link string) {
 		if value != "" {
@@ -42,6 +43,7 @@ func (p *page) escrow(d *escrowDetail, now time.Time) *escrowView {
 	if d.Record != nil && d.Record.Status != d.Status {
 		v.Status = d.Record.Status
 	}
+
 	switch o := d.Owner; {
 	case o == nil:
 		add("Served by", "nobody", "", "")
@@ -52,34 +54,41 @@ func (p *page) escrow(d *escrowDetail, now time.Time) *escrowView {
 	default:
 		add("Served by", o.Instance, "since "+stamp(o.Since), "")
 	}
+
 	add("Slot", fmt.Sprint(d.Slot), "", "")
 	party("Payer", d.Payer)
 	party("Payee", d.Payee)
 	if r := d.Record; r != nil {
 		party("Arbiter", r.Arbiter)
 	}
+
 	amount("Amount", d.Amount)
 	if r := d.Record; r != nil {
 		amount("Settled", r.SettledAmount)
 		if r.SettledAt != nil {
 			add("Settled at", unix(*r.SettledAt), "", "")
 		}
+
 		approvals := fmt.Sprint(r.Approvals)
 		if r.ApprovalsRequired != nil {
 			approvals += fmt.Sprintf(" of %d", *r.ApprovalsRequired)
 		}
+
 		add("Approvals", approvals, "", "")
 		if r.ReleaseTime != nil {
 			add("Release from", unix(*r.ReleaseTime), "", "")
 		}
 	}
+
 	add("Discovered", "block "+count(d.DiscoveredBlock), stamp(d.DiscoveredAt), p.explorer.block(d.DiscoveredBlock))
 	if !d.CaughtUp {
 		add("Watched", "catching up, at block "+count(d.LastMonitored), "", "")
 	}
+
 	if d.EndedBlock != nil {
 		add("Ended", "block "+count(*d.EndedBlock), "", p.explorer.block(*d.EndedBlock))
 	}
+
 	return v
 }
 
@@ -91,27 +100,33 @@ func (p *page) args(raw json.RawMessage) []fact {
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
 		return nil
 	}
+
 	for dec.More() {
 		name, err := dec.Token()
 		var value any
 		if err != nil || dec.Decode(&value) != nil {
 			return out
 		}
+
 		text, ok := value.(string)
 		if !ok {
 			b, _ := json.Marshal(value) // it was decoded from JSON
 			text = string(b)
 		}
+
 		f := fact{Name: fmt.Sprint(name), Value: readable(fmt.Sprint(name), text), Title: text}
 		if _, is := normalize(text); is {
 			f.Link = p.explorer.address(text)
 		}
+
 		out = append(out, f)
 	}
+
 	return out
 }
 
-// readable writes the arguments of the built-in ABI whose unit is known as people read them, and every other one as it is.
+// readable writes the arguments of the built-in ABI whose unit is known as people read them, and
+// every other one as it is.
 func readable(name, text string) string {
 	switch name {
 	case "amount":
@@ -123,5 +138,6 @@ func readable(name, text string) string {
 			return span(time.Duration(n) * time.Second)
 		}
 	}
+
 	return short(text)
 }

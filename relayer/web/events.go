@@ -40,32 +40,38 @@ type eventPage struct {
 const eventsWithOutbox = `
 	select event_id, event_type, escrow, contract_address, slot, e.block_number, block_hash, block_timestamp, e.log_index, args, state,
 	       processed_at, processed_by_instance,
-	       exists (select from outbox o where o.chain_id = e.chain_id and o.escrow = e.escrow_key and o.block_number = e.block_number and o.log_index = e.log_index
+	       exists (select from outbox o where o.chain_id = e.chain_id and o.escrow = e.escrow_key
+		and o.block_number = e.block_number and o.log_index = e.log_index
 	               and o.orphan is not distinct from e.orphan)
 	from chosen c
 	join lateral (
 		select * from processed_events p
-		where p.chain_id = @chain and p.block_number = c.block_number and p.log_index = c.log_index and p.orphan is not distinct from c.orphan) e on true`
+		where p.chain_id = @chain and p.block_number = c.block_number and p.log_index = c.log_index
+			and p.orphan is not distinct from c.orphan) e on true`
 
 func scanEvent(row pgx.CollectableRow) (e event, err error) {
-	err = row.Scan(&e.EventID, &e.EventType, &e.Escrow, &e.Contract, &e.Slot, &e.BlockNumber, &e.BlockHash, &e.BlockTimestamp, &e.LogIndex,
+	err = row.Scan(&e.EventID, &e.EventType, &e.Escrow, &e.Contract, &e.Slot, &e.BlockNumber, &e.BlockHash,
+		&e.BlockTimestamp, &e.LogIndex,
 		&e.Args, &e.State, &e.ProcessedAt, &e.ProcessedBy, &e.Queued)
 	e.ProcessedAt = e.ProcessedAt.UTC()
 	e.TxHash, _, _ = strings.Cut(e.EventID, ":")
+
 	return e, err
 }
 
 // selectLast returns the newest events, newest first.
 const selectLast = `
 	with chosen as (
-		(select block_number, log_index, null::bigint as orphan from events where chain_id = @chain order by block_number desc, log_index desc limit @limit)
+		(select block_number, log_index, null::bigint as orphan from events where chain_id = @chain
+			order by block_number desc, log_index desc limit @limit)
 		union all
-		(select block_number, log_index, id from orphaned_events where chain_id = @chain order by block_number desc, log_index desc limit @limit))` +
+		(select block_number, log_index, id from orphaned_events where chain_id = @chain
+			order by block_number desc, log_index desc limit @limit))` +
 	eventsWithOutbox + `
 	order by e.block_number desc, e.log_index desc limit @limit`
 
-// listEvents answers /events: in (block, log index) order. Two events share a place in that order only if one of them is orphaned; the event
-// id parts them.
+// listEvents answers /events: in (block, log index) order. Two events share a place in that order
+// only if one of them is orphaned; the event id parts them.
 func (a *api) listEvents(r *http.Request) (any, error) {
 	p := parse(r, "from", "to", "escrow", "state", "cursor", "limit")
 	q := eventQuery{
@@ -76,9 +82,11 @@ func (a *api) listEvents(r *http.Request) (any, error) {
 	if q.to < q.from {
 		p.fail(bad("to", p.values.Get("to"), "must not be below from"))
 	}
+
 	if p.err != nil {
 		return nil, p.err
 	}
+
 	return a.events(r, q)
 }
 
@@ -101,40 +109,47 @@ func (q *eventQuery) after(p *params) {
 	if fields == nil {
 		return
 	}
+
 	index, err := strconv.ParseInt(fields[1], 10, 32)
 	block, err2 := strconv.ParseInt(fields[0], 10, 64)
 	if err != nil || err2 != nil {
 		p.fail(bad("cursor", p.values.Get("cursor"), `must be the "next" of the page before`))
 		return
 	}
+
 	q.block, q.index, q.id = block, int32(index), fields[2]
 	q.from = max(q.from, block) // by which the index finds the place
 }
 
 func (a *api) events(r *http.Request, q eventQuery) (page eventPage, err error) {
 	args := pgx.StrictNamedArgs{
-		"chain": a.chainID, "from": q.from, "to": q.to, "all": q.all, "limit": q.limit + 1, "block": q.block, "index": q.index, "id": q.id,
+		"chain": a.chainID, "from": q.from, "to": q.to, "all": q.all, "limit": q.limit + 1, "block": q.block,
+		"index": q.index, "id": q.id,
 	}
 	statement := selectEvents
 	if q.escrow != "" {
 		statement = selectEventsOfEscrow
 		args["escrow"] = q.escrow
 	}
+
 	rows, _ := a.db.Query(r.Context(), statement, args)
 	page.Events, err = pgx.CollectRows(rows, scanEvent)
 	if err != nil {
 		return eventPage{}, fmt.Errorf("list events from block %d: %w", q.from, err)
 	}
+
 	if len(page.Events) > q.limit {
 		page.Events = page.Events[:q.limit]
 		last := &page.Events[q.limit-1]
 		page.Next = encodeCursor("v", strconv.FormatInt(last.BlockNumber, 10), strconv.Itoa(int(last.LogIndex)), last.EventID)
 	}
+
 	return page, nil
 }
 
-// selectEvents reads the canonical events along the key, those of an escrow along events_escrow, and the few others beside them. The arms are limited one by
-// one: a view of both would be sorted as a whole.
+// selectEvents reads the canonical events along the key, those of an escrow along events_escrow,
+// and the few others beside them. The arms are limited one by one: a view of both would be sorted
+// as a whole.
 const (
 	selectEvents         = chooseEvents + inPage + chooseOrphans + inPage + chosenEvents
 	selectEventsOfEscrow = chooseEvents + inPage + ofEscrow + chooseOrphans + inPage + ofEscrow + chosenEvents
@@ -146,7 +161,8 @@ const (
 		order by block_number, log_index limit @limit)
 		union all
 		(select block_number, log_index, id from orphaned_events where @all and `
-	inPage = `chain_id = @chain and block_number between @from and @to and (block_number, log_index) >= (@block::bigint, @index::integer)
+	inPage = `chain_id = @chain and block_number between @from and @to
+		and (block_number, log_index) >= (@block::bigint, @index::integer)
 		and (block_number, log_index, event_id(tx_hash, log_index, occurrence)) > (@block::bigint, @index::integer, @id::text)`
 	ofEscrow     = ` and escrow = bytes(@escrow)`
 	chosenEvents = `

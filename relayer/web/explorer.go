@@ -14,10 +14,13 @@ func parseExplorer(raw string) (explorer, error) {
 	if raw == "" {
 		return explorer{}, nil
 	}
+
 	u, err := url.Parse(raw)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" ||
+		u.Fragment != "" {
 		return explorer{}, fmt.Errorf("read EXPLORER_URL: must be http(s)://host[/path], without credentials, query or fragment, as https://sepolia.etherscan.io")
 	}
+
 	return explorer{strings.TrimSuffix(raw, "/")}, nil
 }
 
@@ -30,5 +33,6 @@ func (e explorer) link(path, what string) string {
 	if e.base == "" || what == "" {
 		return ""
 	}
+
 	return e.base + path + url.PathEscape(what)
 }

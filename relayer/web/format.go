@@ -15,11 +15,13 @@ func count(n int64) string {
 	if n < 0 {
 		sign, digits = "−", digits[1:]
 	}
+
 	var parts []string
 	for len(digits) > 3 {
 		parts = append([]string{digits[len(digits)-3:]}, parts...)
 		digits = digits[:len(digits)-3]
 	}
+
 	return sign + strings.Join(append([]string{digits}, parts...), ",")
 }
 
@@ -28,6 +30,7 @@ func known(n int64) string {
 	if n == 0 {
 		return "–"
 	}
+
 	return count(n)
 }
 
@@ -40,6 +43,7 @@ func short(hex string) string {
 	if len(hex) <= head+tail+1 || !strings.HasPrefix(hex, "0x") {
 		return hex
 	}
+
 	return hex[:head] + "…" + hex[len(hex)-tail:]
 }
 
@@ -49,14 +53,17 @@ func ether(wei string) string {
 	if strings.Trim(wei, "0123456789") != "" || wei == "" {
 		return wei
 	}
+
 	wei = strings.TrimLeft(wei, "0")
 	if len(wei) <= decimals {
 		wei = strings.Repeat("0", decimals-len(wei)+1) + wei
 	}
+
 	whole, fraction := wei[:len(wei)-decimals], strings.TrimRight(wei[len(wei)-decimals:], "0")
 	if fraction == "" {
 		return whole
 	}
+
 	return whole + "." + fraction
 }
 
@@ -66,6 +73,7 @@ func unix(seconds string) string {
 	if err != nil || n > 1<<40 {
 		return seconds
 	}
+
 	return stamp(time.Unix(n, 0))
 }
 
@@ -78,6 +86,7 @@ func plural(n int64, one, many string) string {
 	if n == 1 {
 		return "1 " + one
 	}
+
 	return count(n) + " " + many
 }
 
@@ -86,5 +95,6 @@ func sentence(s string) string {
 	if s == "" {
 		return s
 	}
+
 	return strings.ToUpper(s[:1]) + s[1:]
 }

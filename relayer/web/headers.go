@@ -27,6 +27,7 @@ func readOnly(next http.Handler) http.Handler {
 			writeProblem(w, problem{Status: http.StatusMethodNotAllowed, Detail: r.Method + ": only GET and HEAD are served"})
 			return
 		}
+
 		next.ServeHTTP(w, r)
 	})
 }

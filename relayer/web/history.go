@@ -33,10 +33,12 @@ func (h *history) add(s sample) {
 	if n := len(h.ring); n > 0 && s.at.Sub(h.ring[(h.next+n-1)%n].at) < historyStep {
 		return
 	}
+
 	if len(h.ring) < cap(h.ring) {
 		h.ring = append(h.ring, s)
 		return
 	}
+
 	h.ring[h.next] = s
 	h.next = (h.next + 1) % len(h.ring)
 }
@@ -49,5 +51,6 @@ func (h *history) since(t time.Time) []sample {
 			out = append(out, s)
 		}
 	}
+
 	return out
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/partition"
 )
 
-// Source says what this instance knows of itself. Instance is called from several goroutines, at every probe and every two
-// seconds; it must not block or ask the database or a node.
+// Source says what this instance knows of itself. Instance is called from several goroutines, at
+// every probe and every two seconds; it must not block or ask the database or a node.
 type Source interface {
 	Instance() Instance
 }
@@ -54,15 +54,17 @@ func (i *Instance) Lag() int64 {
 	if i.Cursor == 0 || i.Target == 0 {
 		return 0
 	}
+
 	return max(0, i.Target-i.Cursor+1)
 }
 
-// lagTime is how old the newest processed block is, beyond the age that the newest processable block has by its nature; zero
-// while nothing lags or a time is unknown.
+// lagTime is how old the newest processed block is, beyond the age that the newest processable
+// block has by its nature; zero while nothing lags or a time is unknown.
 func (i *Instance) lagTime() time.Duration {
 	if i.Lag() == 0 || i.CursorTime.IsZero() || i.HeadTime.IsZero() {
 		return 0
 	}
+
 	return max(0, i.HeadTime.Sub(i.CursorTime))
 }
 

@@ -29,9 +29,12 @@ func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
 	end, ok := s.board.watch()
 	if !ok {
 		w.Header().Set("Retry-After", retryAfter)
-		writeProblem(w, problem{Status: http.StatusServiceUnavailable, Detail: fmt.Sprintf("%d streams are open already: reload the page now and then instead", maxStreams)})
+		writeProblem(w, problem{Status: http.StatusServiceUnavailable,
+			Detail: fmt.Sprintf("%d streams are open already: reload the page now and then instead", maxStreams)})
+
 		return
 	}
+
 	defer end()
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
@@ -39,11 +42,14 @@ func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodHead {
 		return
 	}
+
 	rc := http.NewResponseController(w)
-	// The server's limit on reading a request would end the stream: its deadline also ends the reading that notices a client hang up.
+	// The server's limit on reading a request would end the stream: its deadline also ends the reading
+	// that notices a client hang up.
 	if err := rc.SetReadDeadline(time.Time{}); err != nil {
 		return
 	}
+
 	sent := map[string]string{}
 	for first := true; ; first = false {
 		tick := s.board.ticked()
@@ -52,20 +58,25 @@ func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
 			s.cfg.Log.ErrorContext(r.Context(), "status page not rendered", slog.String("err", s.cfg.Mask(err.Error())))
 			return
 		}
+
 		if err := rc.SetWriteDeadline(time.Now().Add(streamWrite)); err != nil {
 			return
 		}
+
 		if first {
 			if _, err := fmt.Fprintf(w, "retry: %d\n", streamRetry); err != nil {
 				return
 			}
 		}
+
 		if _, err := fmt.Fprintf(w, "data: %s\n\n", data); err != nil {
 			return
 		}
+
 		if err := rc.Flush(); err != nil {
 			return
 		}
+
 		select {
 		case <-tick:
 		case <-r.Context().Done():
@@ -87,9 +98,11 @@ func (s *Server) changes(r *http.Request, sent map[string]string) ([]byte, error
 		if err != nil {
 			return nil, fmt.Errorf("render %s: %w", name, err)
 		}
+
 		if sent[name] != html {
 			u.Parts[name], sent[name] = html, html
 		}
 	}
+
 	return json.Marshal(u)
 }

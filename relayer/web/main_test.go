@@ -52,7 +52,8 @@ func (s *instanceStub) set(change func(*Instance)) {
 	change(&s.i)
 }
 
-// world is a database with a fleet written by hand, sessions that hold locks, and the server of the fleet's first instance.
+// world is a database with a fleet written by hand, sessions that hold locks, and the server of the
+// fleet's first instance.
 type world struct {
 	t      testing.TB
 	url    string
@@ -70,14 +71,17 @@ func setup(t testing.TB) *world {
 	w.source = &instanceStub{i: Instance{
 		ID: "relayer-0", Version: "v1.4.2", Started: now.Add(-4*time.Hour - 12*time.Minute), Leader: true,
 		Partition: partition.Partition{Number: 0, Total: 3, Strategy: partition.Modulo},
-		Head:      testHead, Target: testHead - 2, Final: testHead - 64, HeadTime: now, Cursor: testHead - 1, CursorTime: now.Add(-24 * time.Second), FactoryCursor: testHead - 1,
+		Head:      testHead, Target: testHead - 2, Final: testHead - 64, HeadTime: now, Cursor: testHead - 1,
+		CursorTime: now.Add(-24 * time.Second), FactoryCursor: testHead - 1,
 		Escrows: 412, Slots: 840, InFlight: 3,
 		Endpoints: []Endpoint{
 			{Name: "rpc0", Host: "https://***.alchemy.com", Up: true, Head: testHead, Latency: 41 * time.Millisecond},
-			{Name: "rpc1", Host: "wss://***.infura.io", Up: false, Head: testHead - 9, Latency: 230 * time.Millisecond, LastError: "429 Too Many Requests: https://…"},
+			{Name: "rpc1", Host: "wss://***.infura.io", Up: false, Head: testHead - 9, Latency: 230 * time.Millisecond,
+				LastError: "429 Too Many Requests: https://…"},
 		},
 	}}
 	w.cfg = Config{Source: w.source, DB: w.pool, ChainID: testChain, ExplorerURL: "https://sepolia.etherscan.io"}
+
 	return w
 }
 
@@ -85,6 +89,7 @@ func (w *world) server() *Server {
 	w.t.Helper()
 	s, err := New(w.cfg)
 	require.NoError(w.t, err)
+
 	return s
 }
 
@@ -104,8 +109,10 @@ func (w *world) fleet(n int) (sessions []*pgx.Conn) {
 	for p := range n {
 		sessions = append(sessions, w.instance(fmt.Sprintf("relayer-%d", p), p, n))
 	}
+
 	w.lock(sessions[0], election.LeaderKey(testChain))
 	w.source.set(func(i *Instance) { i.Partition.Total = n; i.Slots = 2520 / n })
+
 	return sessions
 }
 
@@ -124,6 +131,7 @@ func (w *world) instance(id string, number, total int) *pgx.Conn {
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	w.lock(conn, key)
+
 	return conn
 }
 
@@ -137,19 +145,23 @@ func (w *world) lock(conn *pgx.Conn, key int64) {
 func (w *world) kill(id string, session *pgx.Conn, ago time.Duration) {
 	w.t.Helper()
 	require.NoError(w.t, session.Close(w.t.Context()))
-	w.exec(`update relayer_instances set status = 'dead', dead_since = now() - $3::interval, last_heartbeat = now() - $3::interval - interval '9 seconds'
+	w.exec(`update relayer_instances
+		set status = 'dead', dead_since = now() - $3::interval, last_heartbeat = now() - $3::interval - interval '9 seconds'
 		where chain_id = $1 and instance_id = $2`, testChain, id, ago)
 	require.Eventually(w.t, func() bool { // the server ends a session a moment after its client
 		var held bool
-		err := w.pool.QueryRow(w.t.Context(), `select exists (select from pg_locks where locktype = 'advisory' and (classid::bigint << 32 | objid::bigint) = $1)`,
+		err := w.pool.QueryRow(w.t.Context(),
+			`select exists (select from pg_locks where locktype = 'advisory' and (classid::bigint << 32 | objid::bigint) = $1)`,
 			election.InstanceKey(testChain, id)).Scan(&held)
+
 		return err == nil && !held
 	}, 10*time.Second, 5*time.Millisecond)
 }
 
 func (w *world) own(id string, slots ...int16) {
 	w.t.Helper()
-	w.exec(`update slot_ownership set owner = nullif($2, ''), since = now() where chain_id = $1 and slot = any($3)`, testChain, id, slots)
+	w.exec(`update slot_ownership set owner = nullif($2, ''), since = now() where chain_id = $1 and slot = any($3)`,
+		testChain, id, slots)
 }
 
 // addressOf is the address of the nth escrow.
@@ -173,10 +185,12 @@ func (w *world) escrows(n int) {
 		addresses = append(addresses, addressOf(i))
 		slots = append(slots, slotOf(w.t, addressOf(i)))
 	}
+
 	w.exec(`insert into escrow_registry (chain_id, address, slot, status, discovered_block_number, event_id, announced, caught_up, last_monitored_block, ended_block, payer, payee, amount)
 		select $1, address, slot, case when s % 3 = 0 then 'released' else 'active' end, b, '0x' || encode(sha256(('1' || address)::bytea), 'hex') || ':1', true, true, b - 1,
 		       case when s % 3 = 0 then b + 7 end, '0x' || substr(md5(s::text) || md5('p' || s), 1, 40), '0x' || substr(md5('x' || s) || md5('y' || s), 1, 40), (s * 125)::text || '0000000000000000'
-		from (select address, slot, s, $2::bigint - 20 * ($3::integer - s) as b from unnest($4::text[], $5::smallint[]) with ordinality t(address, slot, s)) x`,
+		from (select address, slot, s, $2::bigint - 20 * ($3::integer - s) as b
+			from unnest($4::text[], $5::smallint[]) with ordinality t(address, slot, s)) x`,
 		testChain, testHead-10, n, addresses, slots)
 	w.exec(`insert into processed_events (chain_id, event_id, event_type, contract_address, escrow, slot, block_number, log_index, block_hash, block_timestamp, args, processed_by_instance)
 		select r.chain_id, '0x' || encode(sha256((k || address)::bytea), 'hex') || ':' || k, (array['EscrowDeployed', 'Approved', 'EscrowReleased'])[k], r.address, r.address, r.slot,
@@ -185,7 +199,8 @@ func (w *world) escrows(n int) {
 		       case k when 1 then json_build_object('escrow', r.address, 'payer', r.payer, 'payee', r.payee, 'amount', r.amount, 'releaseDelay', '86400', 'approvalsRequired', '2')
 		              when 2 then json_build_object('approver', r.payer) else json_build_object('payee', r.payee, 'amount', r.amount, 'timestamp', '1795240000') end,
 		       'relayer-' || r.slot % 3
-		from escrow_registry r cross join generate_series(1, 3) k where r.chain_id = $1 and (k < 3 or r.status = 'released')`, testChain, testHead)
+		from escrow_registry r cross join generate_series(1, 3) k where r.chain_id = $1
+			and (k < 3 or r.status = 'released')`, testChain, testHead)
 	w.exec(`insert into escrow_records (chain_id, escrow, slot, status, payer, payee, arbiter, amount, release_delay, approvals_required, approvals, approvers,
 			settled_amount, settled_at, deployed_block, last_event_id, last_event_type, last_event_block)
 		select chain_id, address, slot, case when status = 'released' then 'released' else 'approved' end, payer, payee, '0x' || repeat('c', 40), amount::numeric, 86400, 2, 1, array[payer],
@@ -202,11 +217,13 @@ func backfill(s *Server, now time.Time) {
 		if m := ago.Minutes(); m > 20 && m < 26 {
 			x.cursor -= int64((26 - m) * 5)
 		}
+
 		x.lag = x.target - x.cursor + 1
 		x.outbox = int64(3 + 3*math.Sin(ago.Minutes()))
 		if m := ago.Minutes(); m > 33 && m < 38 {
 			x.outbox, x.oldest = int64(40*(38-m)), time.Duration((38-m)*float64(time.Minute))
 		}
+
 		s.board.history.add(x)
 	}
 }
@@ -216,6 +233,7 @@ func get(t testing.TB, h http.Handler, path string) *http.Response {
 	t.Helper()
 	rec := httptest.NewRecorder()
 	h.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+
 	return rec.Result()
 }
 
@@ -224,5 +242,6 @@ func body(t testing.TB, r *http.Response) string {
 	b, err := io.ReadAll(r.Body)
 	require.NoError(t, err)
 	require.NoError(t, r.Body.Close())
+
 	return strings.TrimSpace(string(b))
 }

@@ -59,12 +59,14 @@ func spec(t *testing.T) document {
 				item.Get.Parameters[n] = d.Components.Parameters[last(p.Ref)]
 			}
 		}
+
 		for status, r := range item.Get.Responses {
 			if r.Ref != "" {
 				item.Get.Responses[status] = d.Components.Responses[last(r.Ref)]
 			}
 		}
 	}
+
 	return d
 }
 
@@ -73,6 +75,7 @@ func schemas(t *testing.T) func(schema map[string]any) *jsonschema.Schema {
 	t.Helper()
 	var whole map[string]any
 	require.NoError(t, yaml.Unmarshal(openAPI, &whole))
+
 	return func(schema map[string]any) *jsonschema.Schema {
 		whole["answer"] = schema
 		text, err := json.Marshal(whole)
@@ -85,6 +88,7 @@ func schemas(t *testing.T) func(schema map[string]any) *jsonschema.Schema {
 		require.NoError(t, c.AddResource("openapi.json", value))
 		compiled, err := c.Compile("openapi.json#/answer")
 		require.NoError(t, err)
+
 		return compiled
 	}
 }
@@ -96,12 +100,14 @@ func TestDocumentHasTheRoutesOfTheServer(t *testing.T) {
 	for _, r := range s.routes() {
 		served = append(served, r.path)
 	}
+
 	for path, item := range spec(t).Paths {
 		written = append(written, path)
 		require.NotNil(t, item.Get, path)
 		require.NotEmpty(t, item.Get.OperationID, path)
 		require.NotEmpty(t, item.Get.Summary, path)
 	}
+
 	require.ElementsMatch(t, served, written)
 	r := get(t, s.Handler(), "/openapi.yaml")
 	require.Equal(t, "application/yaml", r.Header.Get("Content-Type"))
@@ -116,7 +122,9 @@ func TestDocumentHasTheParametersOfTheHandlers(t *testing.T) {
 		if !strings.HasPrefix(path, "/e") {
 			continue
 		}
-		detail := refused(t, s.Handler(), strings.ReplaceAll(path, "{address}", addressOf(1))+"?nonsense=1", http.StatusBadRequest).Detail
+
+		detail := refused(t, s.Handler(), strings.ReplaceAll(path, "{address}", addressOf(1))+"?nonsense=1",
+			http.StatusBadRequest).Detail
 		_, list, _ := strings.Cut(detail, "there are ")
 		var written []string
 		for _, p := range item.Get.Parameters {
@@ -124,7 +132,9 @@ func TestDocumentHasTheParametersOfTheHandlers(t *testing.T) {
 				written = append(written, p.Name)
 			}
 		}
-		require.ElementsMatch(t, slices.DeleteFunc(strings.Split(list, ", "), func(s string) bool { return s == "" }), written, path)
+
+		require.ElementsMatch(t, slices.DeleteFunc(strings.Split(list, ", "), func(s string) bool { return s == "" }),
+			written, path)
 	}
 }
 
@@ -190,6 +200,7 @@ func TestAnswersFitTheDocument(t *testing.T) {
 			require.NoError(t, compile(content.Schema).Validate(value), "%s: %s", c.url, text)
 		}
 	}
+
 	for path, item := range d.Paths {
 		for status := range item.Get.Responses {
 			require.True(t, covered[path+" "+status] || path == "/live", "no test sees %s %s", path, status)
@@ -208,9 +219,11 @@ func TestSchemasAreClosed(t *testing.T) {
 			if ok && v["type"] == "object" && at != "/Escrow" { // Escrow is closed where it is used
 				require.True(t, v["additionalProperties"] == false || v["unevaluatedProperties"] == false, "%s is open", at)
 			}
+
 			for name := range properties {
 				require.IsType(t, map[string]any{}, properties[name], "%s/%s", at, name)
 			}
+
 			for name, child := range v {
 				walk(at+"/"+name, child)
 			}
@@ -225,7 +238,8 @@ func TestSchemasAreClosed(t *testing.T) {
 	}
 }
 
-// A strict parser refuses what a tolerant one reads as something else: an unquoted comma in a text makes half of it a key without a value.
+// A strict parser refuses what a tolerant one reads as something else: an unquoted comma in a text
+// makes half of it a key without a value.
 func TestDocumentIsStrict(t *testing.T) {
 	t.Parallel()
 	var whole map[string]any
@@ -240,6 +254,7 @@ func TestDocumentIsStrict(t *testing.T) {
 				if key == "description" && !strings.HasSuffix(path, "/properties") {
 					require.IsType(t, "", value, path)
 				}
+
 				walk(path+"/"+key, value)
 			}
 		case []any:

@@ -39,10 +39,12 @@ func newPage(e explorer, chainID int64, mask func(string) string) (*page, error)
 	if err != nil {
 		return nil, fmt.Errorf("read the status page's template: %w", err)
 	}
+
 	return &page{
 		templates: t, explorer: e, chainID: chainID, mask: mask,
 		policy: strings.Join([]string{
-			"default-src 'none'", "style-src " + hashSource(pageCSS), "script-src " + hashSource(pageJS), "connect-src 'self'", "img-src data:",
+			"default-src 'none'", "style-src " + hashSource(pageCSS), "script-src " + hashSource(pageJS), "connect-src 'self'",
+			"img-src data:",
 			"form-action 'self'", "base-uri 'none'", "frame-ancestors 'none'",
 		}, "; "),
 	}, nil
@@ -67,14 +69,19 @@ func (s *Server) servePage(w http.ResponseWriter, r *http.Request) {
 		if v.Escrow.Problem == "" {
 			v.AtX, v.AtY = place(v.Escrow.Slot)
 		}
+
 		v.Title = short(query) + " · escrow relayer"
 	}
+
 	var b bytes.Buffer
 	if err := s.page.templates.Execute(&b, v); err != nil {
 		s.cfg.Log.ErrorContext(r.Context(), "status page not rendered", slog.String("err", s.cfg.Mask(err.Error())))
-		writeProblem(w, problem{Status: http.StatusInternalServerError, Detail: "the page could not be rendered; /status has the same as JSON"})
+		writeProblem(w, problem{Status: http.StatusInternalServerError,
+			Detail: "the page could not be rendered; /status has the same as JSON"})
+
 		return
 	}
+
 	w.Header().Set("Content-Security-Policy", s.page.policy)
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
@@ -87,15 +94,20 @@ func (s *Server) search(r *http.Request, query string) (*escrowView, int) {
 	if !ok {
 		return &escrowView{Query: query, Problem: "Not an address: it " + notAnAddress + "."}, http.StatusBadRequest
 	}
+
 	answer, err := s.api.limited(r, func(r *http.Request) (any, error) { return s.api.detail(r, address) })
 	if p, is := errors.AsType[problem](err); is {
 		return &escrowView{Query: query, Problem: sentence(p.Detail) + "."}, p.Status
 	}
+
 	if err != nil {
-		s.cfg.Log.WarnContext(r.Context(), "escrow not looked up", slog.String("escrow", address), slog.String("err", s.cfg.Mask(err.Error())))
+		s.cfg.Log.WarnContext(r.Context(), "escrow not looked up", slog.String("escrow", address),
+			slog.String("err", s.cfg.Mask(err.Error())))
 		return &escrowView{Query: query, Problem: "The database does not answer: try again."}, http.StatusServiceUnavailable
 	}
+
 	d := answer.(escrowDetail)
+
 	return s.page.escrow(&d, s.cfg.Now()), http.StatusOK
 }
 

@@ -20,12 +20,15 @@ func TestPageShowsTheEssentialsWithoutAScript(t *testing.T) {
 	require.Equal(t, http.StatusOK, r.StatusCode)
 	require.Equal(t, "text/html; charset=utf-8", r.Header.Get("Content-Type"))
 	for _, want := range []string{
-		"<title>● relayer-0 · escrow relayer</title>", "All well", "relayer-0 has led for 4h 11m", "3 of 3 instances alive", "relayer-2", `<span class="badge leader">leader</span>`,
-		"2,520 of 2,520 slots served", "served <b>2520</b>", "7,654,319", "EscrowReleased", "https://sepolia.etherscan.io/tx/0x", "https://sepolia.etherscan.io/block/",
+		"<title>● relayer-0 · escrow relayer</title>", "All well", "relayer-0 has led for 4h 11m", "3 of 3 instances alive",
+		"relayer-2", `<span class="badge leader">leader</span>`,
+		"2,520 of 2,520 slots served", "served <b>2520</b>", "7,654,319", "EscrowReleased",
+		"https://sepolia.etherscan.io/tx/0x", "https://sepolia.etherscan.io/block/",
 		"/?escrow=0x", "rpc1", "429 Too Many Requests", `<noscript><meta http-equiv="refresh"`, `<html lang="en">`,
 	} {
 		require.Contains(t, text, want)
 	}
+
 	require.NotContains(t, text, "ZgotmplZ", "a template had to throw something away")
 }
 
@@ -40,6 +43,7 @@ func TestPageAsksNobodyElse(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(src|action|poster|data|href|url\()\s*=?["'(]?https?://[^"']*`).FindAllString(text, -1) {
 		require.True(t, strings.HasPrefix(m, `href="https://sepolia.etherscan.io/`), m)
 	}
+
 	require.NotContains(t, text, "@import")
 	policy := r.Header.Get("Content-Security-Policy")
 	require.NotContains(t, policy, "unsafe")
@@ -48,6 +52,7 @@ func TestPageAsksNobodyElse(t *testing.T) {
 		require.NotNil(t, content)
 		require.Contains(t, policy, hashSource(content[1]), "the policy must allow the %s that is in the page", element)
 	}
+
 	require.NotRegexp(t, `\sstyle="`, text, "the policy forbids inline styles")
 	require.NotRegexp(t, `\son[a-z]+="`, text)
 }
@@ -73,9 +78,11 @@ func TestSearch(t *testing.T) {
 	w.escrows(3)
 	h := w.server().Handler()
 	text := body(t, get(t, h, "/?escrow=%20"+addressOf(3)+"%20"))
-	for _, want := range []string{"Served by", "Timeline", "EscrowDeployed", "Approved", "EscrowReleased", "1 of 2", "releaseDelay", "3.75 ether"} {
+	for _, want := range []string{"Served by", "Timeline", "EscrowDeployed", "Approved", "EscrowReleased", "1 of 2",
+		"releaseDelay", "3.75 ether"} {
 		require.Contains(t, text, want)
 	}
+
 	require.Equal(t, http.StatusNotFound, get(t, h, "/?escrow="+addressOf(70)).StatusCode)
 	r := get(t, h, "/?escrow=0x12")
 	require.Equal(t, http.StatusBadRequest, r.StatusCode)
@@ -97,7 +104,8 @@ func TestVerdict(t *testing.T) {
 	require.Contains(t, text, `class="verdict warning"`, "one of three is left fewer, which is said at once")
 	require.Contains(t, text, "Partition 0 has no live instance: 2 of 3 partitions have one")
 	require.Contains(t, text, "2 of 3 instances alive.")
-	require.Contains(t, text, `href="https://github.com/fusion-prime/escrow-relayer/blob/main/deploy/runbooks/unserved-slots.md#relayerslotsadopted"`)
+	require.Contains(t, text,
+		`href="https://github.com/fusion-prime/escrow-relayer/blob/main/deploy/runbooks/unserved-slots.md#relayerslotsadopted"`)
 	w.exec(`update relayer_instances set left_at = now(), dead_since = now(), status = 'dead' where instance_id = 'relayer-0'`)
 	text = page()
 	require.Contains(t, text, `class="verdict notice"`, "it stopped cleanly, and may be restarting; nobody has to look")

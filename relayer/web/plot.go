@@ -10,7 +10,8 @@ import (
 const (
 	plotWidth, plotHeight = 240.0, 48.0
 	plotBuckets           = 180
-	// plotGap is how long no sample must have been taken for the line to be interrupted: a sampler waits for the database at times.
+	// plotGap is how long no sample must have been taken for the line to be interrupted: a sampler
+	// waits for the database at times.
 	plotGap = 10 * time.Second
 )
 
@@ -22,12 +23,14 @@ type past struct {
 	name    string // of the window
 }
 
-// newPast takes an hour, or less while the process is younger than that: an hour of which it knows a minute would show nothing.
+// newPast takes an hour, or less while the process is younger than that: an hour of which it knows
+// a minute would show nothing.
 func newPast(samples []sample, now time.Time) past {
 	p := past{samples, now, historySpan, "last hour"}
 	if len(samples) == 0 {
 		return p
 	}
+
 	known := now.Sub(samples[0].at)
 	switch {
 	case known <= 5*time.Minute:
@@ -35,6 +38,7 @@ func newPast(samples []sample, now time.Time) past {
 	case known <= 20*time.Minute:
 		p.window, p.name = 20*time.Minute, "last 20 min"
 	}
+
 	return p
 }
 
@@ -60,6 +64,7 @@ func (p past) draw(lo, hi float64, area bool, class string, pick series) line {
 	if hi <= lo {
 		hi = lo + 1
 	}
+
 	var path, fill strings.Builder
 	last, from := -1, 0.0 // the last column drawn, and where the current stretch began
 	gap := int(plotGap*(plotBuckets-1)/p.window) + 2
@@ -72,6 +77,7 @@ func (p past) draw(lo, hi float64, area bool, class string, pick series) line {
 		if v == nil {
 			continue
 		}
+
 		x := float64(column) * plotWidth / (plotBuckets - 1)
 		y := plotHeight - 1 - (*v-lo)/(hi-lo)*(plotHeight-2) // one unit is left for the width of the line
 		op := 'L'
@@ -82,13 +88,17 @@ func (p past) draw(lo, hi float64, area bool, class string, pick series) line {
 				fmt.Fprintf(&fill, "M%.1f %g", x, plotHeight)
 			}
 		}
+
 		fmt.Fprintf(&path, "%c%.1f %.1f", op, x, y)
 		if area {
 			fmt.Fprintf(&fill, "L%.1f %.1f", x, y)
 		}
+
 		last = column
 	}
+
 	end()
+
 	return line{Class: class, Path: path.String(), Area: fill.String()}
 }
 
@@ -102,10 +112,12 @@ func (p past) buckets(pick series) [plotBuckets]*float64 {
 		if !ok || column < 0 || column >= plotBuckets {
 			continue
 		}
+
 		if out[column] == nil || *out[column] < v {
 			out[column] = &v
 		}
 	}
+
 	return out
 }
 
@@ -123,6 +135,7 @@ func (p past) limits(picks ...series) (lo, hi float64, ok bool) {
 			}
 		}
 	}
+
 	return lo, hi, ok
 }
 
@@ -139,6 +152,7 @@ func (p past) heights() plot {
 	if !ok {
 		return plot{Label: "Heights: nothing known yet"}
 	}
+
 	return plot{
 		Label: fmt.Sprintf("Heights, %s, from block %s to %s", p.name, count(int64(lo)), count(int64(hi))),
 		Lines: []line{
@@ -156,6 +170,7 @@ func (p past) amount(what string, format func(float64) string, pick series) plot
 	if !ok {
 		return plot{Label: what + ": nothing known yet"}
 	}
+
 	out := plot{
 		Label: fmt.Sprintf("%s, %s, at most %s", what, p.name, format(hi)),
 		Lines: []line{p.draw(0, hi, true, "amount", pick)},
@@ -164,5 +179,6 @@ func (p past) amount(what string, format func(float64) string, pick series) plot
 	if hi > 0 {
 		out.Hi = format(hi)
 	}
+
 	return out
 }

@@ -5,8 +5,8 @@ import (
 	"net/http"
 )
 
-// serveHealth says that the process runs. It must not depend on anything: a platform restarts the process when it fails, and a
-// restart mends neither the database nor a node.
+// serveHealth says that the process runs. It must not depend on anything: a platform restarts the
+// process when it fails, and a restart mends neither the database nor a node.
 func (s *Server) serveHealth(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 }
@@ -33,6 +33,7 @@ func (s *Server) serveReady(w http.ResponseWriter, _ *http.Request) {
 	if !r.Ready {
 		status = http.StatusServiceUnavailable
 	}
+
 	writeJSON(w, status, r)
 }
 
@@ -40,6 +41,7 @@ func (s *Server) check(err error) check {
 	if err == nil {
 		return check{OK: true}
 	}
+
 	return check{Reason: s.cfg.Mask(err.Error())}
 }
 

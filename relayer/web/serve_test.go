@@ -39,11 +39,14 @@ func (w *world) serve() served {
 		if stopped {
 			return nil
 		}
+
 		stopped = true
 		cancel()
+
 		return <-done
 	}
 	w.t.Cleanup(func() { require.NoError(w.t, stop()) })
+
 	return served{"http://" + ln.Addr().String(), s, stop}
 }
 
@@ -53,6 +56,7 @@ func broken(t *testing.T) DB {
 	pool, err := pgxpool.New(t.Context(), "postgres://"+secret+"@127.0.0.1:1/relayer?sslmode=disable")
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
+
 	return pool
 }
 
@@ -80,6 +84,7 @@ func bare(t *testing.T, db DB) (*Server, *instanceStub) {
 	source := &instanceStub{i: Instance{ID: "relayer-0"}}
 	s, err := New(Config{Source: source, DB: db, ChainID: testChain, Mask: mask})
 	require.NoError(t, err)
+
 	return s, source
 }
 
@@ -97,10 +102,12 @@ func TestReadyzNamesWhatIsNotReady(t *testing.T) {
 	s, source := bare(t, untouchable{t})
 	r := get(t, s.Handler(), "/readyz")
 	require.Equal(t, http.StatusOK, r.StatusCode)
-	require.JSONEq(t, `{"ready":true,"checks":{"session":{"ok":true},"database":{"ok":true},"node":{"ok":true}}}`, body(t, r))
+	require.JSONEq(t, `{"ready":true,"checks":{"session":{"ok":true},"database":{"ok":true},"node":{"ok":true}}}`,
+		body(t, r))
 
 	for name, breaks := range map[string]func(*Instance){
-		"session": func(i *Instance) { i.Session = errGone }, "database": func(i *Instance) { i.Database = errGone }, "node": func(i *Instance) { i.Node = errGone },
+		"session": func(i *Instance) { i.Session = errGone }, "database": func(i *Instance) { i.Database = errGone },
+		"node": func(i *Instance) { i.Node = errGone },
 	} {
 		source.set(func(i *Instance) { *i = Instance{}; breaks(i) })
 		r := get(t, s.Handler(), "/readyz")
@@ -111,6 +118,7 @@ func TestReadyzNamesWhatIsNotReady(t *testing.T) {
 		for other, c := range answer.Checks {
 			require.Equal(t, other != name, c.OK, "%s broken, %s", name, other)
 		}
+
 		require.Contains(t, answer.Checks[name].Reason, "connection refused")
 		require.NotContains(t, answer.Checks[name].Reason, secret)
 	}
@@ -123,7 +131,8 @@ func TestNoAnswerShowsASecret(t *testing.T) {
 		i.Session, i.Database, i.Node = errGone, errGone, errGone
 		i.Endpoints = []Endpoint{{Name: "rpc0", LastError: errGone.Error()}}
 	})
-	for _, path := range []string{"/", "/?escrow=" + addressOf(1), "/status", "/readyz", "/escrows", "/escrows/" + addressOf(1), "/events", "/metrics", "/healthz"} {
+	for _, path := range []string{"/", "/?escrow=" + addressOf(1), "/status", "/readyz", "/escrows", "/escrows/" +
+		addressOf(1), "/events", "/metrics", "/healthz"} {
 		text := body(t, get(t, s.Handler(), path))
 		require.NotContains(t, text, secret, path)
 		if path == "/" || path == "/status" {
@@ -138,13 +147,15 @@ func TestOnlyReadingMethodsAndSafeHeaders(t *testing.T) {
 	h := s.Handler()
 	for _, route := range s.routes() {
 		path := strings.NewReplacer("{$}", "", "{address}", addressOf(1)).Replace(route.pattern)
-		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions, http.MethodTrace} {
+		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions,
+			http.MethodTrace} {
 			rec := httptest.NewRecorder()
 			h.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), method, path, nil))
 			require.Equal(t, http.StatusMethodNotAllowed, rec.Code, "%s %s", method, path)
 			require.Equal(t, "GET, HEAD", rec.Header().Get("Allow"))
 			require.Equal(t, "application/problem+json", rec.Header().Get("Content-Type"))
 		}
+
 		rec := httptest.NewRecorder()
 		h.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodHead, path, nil))
 		require.NotEqual(t, http.StatusMethodNotAllowed, rec.Code, path)
@@ -152,6 +163,7 @@ func TestOnlyReadingMethodsAndSafeHeaders(t *testing.T) {
 		require.Equal(t, "no-store", rec.Header().Get("Cache-Control"), path)
 		require.Contains(t, rec.Header().Get("Content-Security-Policy"), "default-src 'none'", path)
 	}
+
 	r := get(t, h, "/nothing")
 	require.Equal(t, http.StatusNotFound, r.StatusCode)
 	require.Contains(t, body(t, r), "/openapi.yaml")
@@ -172,7 +184,8 @@ func TestNewChecksItsConfiguration(t *testing.T) {
 	t.Parallel()
 	_, err := New(Config{})
 	require.ErrorContains(t, err, "required")
-	for _, url := range []string{"etherscan.io", "ftp://x", "https://user:pw@x", "https://x?key=1", "javascript:alert(1)", "https://"} {
+	for _, url := range []string{"etherscan.io", "ftp://x", "https://user:pw@x", "https://x?key=1",
+		"javascript:alert(1)", "https://"} {
 		_, err := New(Config{Source: &instanceStub{}, DB: broken(t), ChainID: 1, ExplorerURL: url})
 		require.ErrorContains(t, err, "EXPLORER_URL", url)
 		require.NotContains(t, err.Error(), "pw@")
@@ -216,6 +229,7 @@ func (w *world) live(t *testing.T, url string) stream {
 	require.Equal(t, "text/event-stream", r.Header.Get("Content-Type"))
 	scanner := bufio.NewScanner(r.Body)
 	scanner.Buffer(nil, 1<<20)
+
 	return stream{t, scanner}
 }
 
@@ -227,6 +241,7 @@ func (s stream) next() (u update, ok bool) {
 			return u, true
 		}
 	}
+
 	return u, false
 }
 
@@ -250,6 +265,7 @@ func TestLiveSendsWhatChanges(t *testing.T) {
 		require.True(t, ok)
 		require.NotContains(t, u.Parts, "facts", "it did not change")
 	}
+
 	require.NoError(t, s.stop())
 	for ok {
 		_, ok = live.next()
@@ -286,6 +302,7 @@ func TestTooManyStreams(t *testing.T) {
 		require.True(t, ok)
 		defer end()
 	}
+
 	r := get(t, s.Handler(), "/live")
 	require.Equal(t, http.StatusServiceUnavailable, r.StatusCode)
 	require.Equal(t, retryAfter, r.Header.Get("Retry-After"))

@@ -44,9 +44,11 @@ func newSlotMap(f *fleet.Fleet, colours map[string]int) slotMap {
 		i := &f.Instances[n]
 		if i.Slots > 0 {
 			index[i.ID] = len(m.Owners)
-			m.Owners = append(m.Owners, slotOwner{ID: i.ID, Colour: colours[i.ID], Slots: i.Slots, Adopt: i.Adopted, Alive: i.Alive})
+			m.Owners = append(m.Owners, slotOwner{ID: i.ID, Colour: colours[i.ID], Slots: i.Slots, Adopt: i.Adopted,
+				Alive: i.Alive})
 		}
 	}
+
 	paths, over := make([]strings.Builder, len(m.Owners)), make([]strings.Builder, len(m.Owners))
 	var free, cells strings.Builder
 	for n := range f.Slots.Each {
@@ -57,6 +59,7 @@ func newSlotMap(f *fleet.Fleet, colours map[string]int) slotMap {
 			cells.WriteString("00f")
 			continue
 		}
+
 		cell(&paths[owner], s.Number)
 		how := "p"
 		switch {
@@ -66,14 +69,19 @@ func newSlotMap(f *fleet.Fleet, colours map[string]int) slotMap {
 			how = "a"
 			cell(&over[owner], s.Number)
 		}
+
 		cells.WriteString(base36(owner) + how)
 	}
+
 	for n := range m.Owners {
 		m.Owners[n].Path, m.Owners[n].Over = paths[n].String(), over[n].String()
 	}
+
 	m.Free, m.Cells = free.String(), cells.String()
 	m.Label = fmt.Sprintf("Slot map: %s of %s slots served, %s of them adopted, %s unserved",
-		count(int64(f.Slots.Served)), count(int64(f.Slots.Total)), count(int64(f.Slots.Adopted)), count(int64(f.Slots.Unserved)))
+		count(int64(f.Slots.Served)), count(int64(f.Slots.Total)), count(int64(f.Slots.Adopted)),
+		count(int64(f.Slots.Unserved)))
+
 	return m
 }
 
@@ -88,8 +96,9 @@ func base36(n int) string {
 	return string([]byte{digits[n/len(digits)], digits[n%len(digits)]})
 }
 
-// colours gives each instance that lives or owns slots a colour: that of its partition number, or a free one when another
-// instance of the same number came first, as while one stands by or during a repartition.
+// colours gives each instance that lives or owns slots a colour: that of its partition number, or a
+// free one when another instance of the same number came first, as while one stands by or during a
+// repartition.
 func colours(f *fleet.Fleet) map[string]int {
 	out := map[string]int{}
 	taken := map[int]bool{}
@@ -104,13 +113,16 @@ func colours(f *fleet.Fleet) map[string]int {
 			out[i.ID], taken[c] = c, true
 		}
 	}
+
 	c := 0
 	for _, id := range rest {
 		for tries := 0; taken[c] && tries < palette; tries++ {
 			c = (c + 1) % palette
 		}
+
 		out[id], taken[c] = c, true
 	}
+
 	return out
 }
 
@@ -119,5 +131,6 @@ func place(slot int) (x, y int) {
 	if slot < 0 {
 		return -2, -2
 	}
+
 	return slot % mapColumns, slot / mapColumns
 }

@@ -67,9 +67,11 @@ func (s *Server) serveStatus(w http.ResponseWriter, r *http.Request) {
 	if !n.at.IsZero() {
 		answer.Fleet = &n.fleet
 	}
+
 	if n.err != nil {
 		answer.FleetError = s.cfg.Mask(n.err.Error())
 	}
+
 	writeJSON(w, http.StatusOK, answer)
 }
 
@@ -77,15 +79,18 @@ func (s *Server) statusOf(i *Instance) statusInstance {
 	endpoints := make([]statusEndpoint, 0, len(i.Endpoints))
 	for _, e := range i.Endpoints {
 		endpoints = append(endpoints, statusEndpoint{
-			Name: e.Name, Host: e.Host, Up: e.Up, Head: e.Head, LatencySeconds: e.Latency.Seconds(), LastError: s.cfg.Mask(e.LastError),
+			Name: e.Name, Host: e.Host, Up: e.Up, Head: e.Head, LatencySeconds: e.Latency.Seconds(),
+			LastError: s.cfg.Mask(e.LastError),
 		})
 	}
+
 	return statusInstance{
 		ID: i.ID, Version: i.Version, Started: i.Started.UTC(), Partition: i.Partition.Number, Total: i.Partition.Total,
 		Strategy: string(i.Partition.Strategy), Leader: i.Leader, Ready: i.ready(),
 		Checks: map[string]check{"session": s.check(i.Session), "database": s.check(i.Database), "node": s.check(i.Node)},
-		Head:   i.Head, Target: i.Target, Final: i.Final, HeadTime: moment(i.HeadTime), Cursor: i.Cursor, CursorTime: moment(i.CursorTime),
-		LagBlocks: i.Lag(), LagSeconds: i.lagTime().Seconds(), FactoryCursor: i.FactoryCursor,
+		Head:   i.Head, Target: i.Target, Final: i.Final, HeadTime: moment(i.HeadTime), Cursor: i.Cursor,
+		CursorTime: moment(i.CursorTime),
+		LagBlocks:  i.Lag(), LagSeconds: i.lagTime().Seconds(), FactoryCursor: i.FactoryCursor,
 		Escrows: i.Escrows, Slots: i.Slots, Adopted: i.Adopted,
 		Publisher: s.publisherOf(i), Endpoints: endpoints,
 	}
@@ -96,6 +101,7 @@ func (s *Server) publisherOf(i *Instance) statusPublisher {
 	if i.PublishError != nil {
 		p.LastError = s.cfg.Mask(i.PublishError.Error())
 	}
+
 	return p
 }
 
@@ -104,6 +110,8 @@ func moment(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}
+
 	t = t.UTC()
+
 	return &t
 }

@@ -20,7 +20,8 @@ const minToken = 16
 // openPaths are served to everybody: a platform's probes carry no token.
 var openPaths = map[string]bool{"/healthz": true, "/readyz": true}
 
-// token is a secret in a file that a request must carry. It is read again when the file changes, and safe for concurrent use.
+// token is a secret in a file that a request must carry. It is read again when the file changes,
+// and safe for concurrent use.
 type token struct {
 	path string
 	now  func() time.Time
@@ -38,6 +39,7 @@ func openToken(path string, now func() time.Time) (*token, error) {
 	if err := t.read(); err != nil {
 		return nil, err
 	}
+
 	return t, nil
 }
 
@@ -47,23 +49,29 @@ func (t *token) read() error {
 	if err != nil {
 		return fmt.Errorf("HTTP_TOKEN_FILE: %w: name a file that can be read", err)
 	}
+
 	if info.ModTime().Equal(t.changed) && info.Size() == t.size {
 		return nil
 	}
+
 	text, err := os.ReadFile(t.path)
 	if err != nil {
 		return fmt.Errorf("HTTP_TOKEN_FILE: %w: name a file that can be read", err)
 	}
+
 	secret := strings.TrimSpace(string(text))
 	if len(secret) < minToken {
-		return fmt.Errorf("HTTP_TOKEN_FILE=%s: the token has %d characters: give it %d or more", t.path, len(secret), minToken)
+		return fmt.Errorf("HTTP_TOKEN_FILE=%s: the token has %d characters: give it %d or more", t.path,
+			len(secret), minToken)
 	}
+
 	t.changed, t.size, t.sum = info.ModTime(), info.Size(), sha256.Sum256([]byte(secret))
+
 	return nil
 }
 
-// admits says whether a request carries the token: as a bearer, or as the password of any user. A file that cannot be read any more
-// leaves the last token in force.
+// admits says whether a request carries the token: as a bearer, or as the password of any user. A
+// file that cannot be read any more leaves the last token in force.
 func (t *token) admits(r *http.Request) bool {
 	given, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !bearer {
@@ -75,10 +83,12 @@ func (t *token) admits(r *http.Request) bool {
 		t.looked = now
 		_ = t.read()
 	}
+
 	want := t.sum
 	t.mu.Unlock()
 
 	sum := sha256.Sum256([]byte(given))
+
 	return subtle.ConstantTimeCompare(sum[:], want[:]) == 1
 }
 
@@ -89,7 +99,9 @@ func (t *token) guard(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
+
 		w.Header().Set("WWW-Authenticate", `Basic realm="escrow relayer", charset="UTF-8"`)
-		writeProblem(w, problem{Status: http.StatusUnauthorized, Detail: "this needs the token of HTTP_TOKEN_FILE: as Authorization: Bearer, or as a password"})
+		writeProblem(w, problem{Status: http.StatusUnauthorized,
+			Detail: "this needs the token of HTTP_TOKEN_FILE: as Authorization: Bearer, or as a password"})
 	})
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// With a token everything but the probes wants it, as a bearer or as a password, and a new token in the file takes effect.
+// With a token everything but the probes wants it, as a bearer or as a password, and a new token in
+// the file takes effect.
 func TestToken(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "token")
@@ -21,7 +22,8 @@ func TestToken(t *testing.T) {
 	}
 	now := time.Now()
 	write("first-token-of-some-length\n", now)
-	s, err := New(Config{Source: &instanceStub{}, DB: hangingDB{}, ChainID: 1, TokenFile: file, Now: func() time.Time { return now }})
+	s, err := New(Config{Source: &instanceStub{}, DB: hangingDB{}, ChainID: 1, TokenFile: file,
+		Now: func() time.Time { return now }})
 	require.NoError(t, err)
 	h := s.Handler()
 	ask := func(path string, with func(*http.Request)) int {
@@ -29,6 +31,7 @@ func TestToken(t *testing.T) {
 		with(r)
 		rec := httptest.NewRecorder()
 		h.ServeHTTP(rec, r)
+
 		return rec.Code
 	}
 	bearer := func(token string) func(*http.Request) {
@@ -36,16 +39,21 @@ func TestToken(t *testing.T) {
 	}
 	nothing := func(*http.Request) {}
 
-	for _, path := range []string{"/", "/live", "/status", "/metrics", "/escrows", "/events", "/openapi.yaml", "/nowhere", "/readyz/", "//readyz"} {
+	for _, path := range []string{"/", "/live", "/status", "/metrics", "/escrows", "/events", "/openapi.yaml", "/nowhere",
+		"/readyz/", "//readyz"} {
 		require.Equal(t, http.StatusUnauthorized, ask(path, nothing), path)
 	}
+
 	require.Equal(t, http.StatusOK, ask("/healthz", nothing))
 	require.Equal(t, http.StatusOK, ask("/readyz", nothing))
-	for _, wrong := range []string{"", "first-token-of-some-lengt", "first-token-of-some-length2", "FIRST-TOKEN-OF-SOME-LENGTH"} {
+	for _, wrong := range []string{"", "first-token-of-some-lengt", "first-token-of-some-length2",
+		"FIRST-TOKEN-OF-SOME-LENGTH"} {
 		require.Equal(t, http.StatusUnauthorized, ask("/openapi.yaml", bearer(wrong)), wrong)
 	}
+
 	require.Equal(t, http.StatusOK, ask("/openapi.yaml", bearer("first-token-of-some-length")))
-	require.Equal(t, http.StatusOK, ask("/openapi.yaml", func(r *http.Request) { r.SetBasicAuth("anybody", "first-token-of-some-length") }))
+	require.Equal(t, http.StatusOK, ask("/openapi.yaml",
+		func(r *http.Request) { r.SetBasicAuth("anybody", "first-token-of-some-length") }))
 
 	write("second-token-of-some-length", now.Add(time.Minute))
 	now = now.Add(2 * tokenCheckEvery)
@@ -54,7 +62,8 @@ func TestToken(t *testing.T) {
 
 	require.NoError(t, os.Remove(file))
 	now = now.Add(2 * tokenCheckEvery)
-	require.Equal(t, http.StatusOK, ask("/openapi.yaml", bearer("second-token-of-some-length")), "the last one stays in force")
+	require.Equal(t, http.StatusOK, ask("/openapi.yaml", bearer("second-token-of-some-length")),
+		"the last one stays in force")
 
 	write("short", now)
 	_, err = New(Config{Source: &instanceStub{}, DB: hangingDB{}, ChainID: 1, TokenFile: file})

@@ -106,7 +106,8 @@ type eventView struct {
 const (
 	// slowHeartbeat is from when on a heartbeat is marked: three of the default interval.
 	slowHeartbeat = 90 * time.Second
-	// slowEndpoint is by how many blocks an endpoint may be behind the others without a word: they hear of a block one by one.
+	// slowEndpoint is by how many blocks an endpoint may be behind the others without a word: they
+	// hear of a block one by one.
 	slowEndpoint = 3
 	// behindBlocks is from when on a lag is marked: that of the alert.
 	behindBlocks = 100
@@ -119,27 +120,34 @@ func (p *page) show(n *news, i *Instance, samples []sample, now time.Time) *view
 		Self: self{
 			ID: cmp.Or(i.ID, "starting"), Partition: i.Partition.String(), Version: i.Version, Up: span(now.Sub(i.Started)),
 		},
-		Verdict: p.judge(n, i, now), Figures: figures(n, i, newPast(samples, now)), Facts: p.facts(n, i), Endpoints: p.endpoints(i),
-		Kinds: kinds(n.kinds), Events: p.events(n.events, now),
+		Verdict: p.judge(n, i, now), Figures: figures(n, i, newPast(samples, now)), Facts: p.facts(n, i),
+		Endpoints: p.endpoints(i),
+		Kinds:     kinds(n.kinds), Events: p.events(n.events, now),
 	}
 	if i.Started.IsZero() {
 		v.Self.Up = "–"
 	}
+
 	if !n.at.IsZero() {
 		v.Read = clock(n.at)
 		c := colours(&n.fleet)
 		v.Fleet = fleetOf(n, i, c)
 		v.Slots = newSlotMap(&n.fleet, c)
 	}
+
 	if len(n.kinds) > 0 {
 		total := int64(0)
 		for _, k := range n.kinds {
 			total += k.Count
 		}
-		v.KindsNote = fmt.Sprintf("the last %s, since block %s (%s ago)", plural(total, "event", "events"), count(n.kinds[0].First), span(now.Sub(n.kinds[0].Since)))
+
+		v.KindsNote = fmt.Sprintf("the last %s, since block %s (%s ago)", plural(total, "event", "events"),
+			count(n.kinds[0].First), span(now.Sub(n.kinds[0].Since)))
 	}
+
 	v.AtX, v.AtY = place(-1)
 	v.Title = v.Verdict.Mark + " " + v.Self.ID + " · escrow relayer"
+
 	return v
 }
 
@@ -165,14 +173,17 @@ func (p *page) judge(n *news, i *Instance, now time.Time) verdict {
 			add("critical", fmt.Sprintf("this instance's %s: %s", c.what, p.mask(c.err.Error())), "", fleet.Runbooks+c.runbook)
 		}
 	}
+
 	switch {
 	case n.at.IsZero() && n.err != nil:
-		add("critical", "the fleet could not be read: "+p.mask(n.err.Error()), "check that the database answers; this page tries again by itself",
+		add("critical", "the fleet could not be read: "+p.mask(n.err.Error()),
+			"check that the database answers; this page tries again by itself",
 			databaseDown)
 	case n.err != nil:
 		add("critical", fmt.Sprintf("the fleet is shown as it was %s ago: %s", span(now.Sub(n.at)), p.mask(n.err.Error())),
 			"check that the database answers; this page tries again by itself", databaseDown)
 	}
+
 	f := &n.fleet
 	if !n.at.IsZero() {
 		known := map[string]bool{}
@@ -180,17 +191,21 @@ func (p *page) judge(n *news, i *Instance, now time.Time) verdict {
 			known[q.Kind] = true
 			add(string(q.Severity), q.Text, q.Remedy, q.Runbook)
 		}
+
 		// What passes by itself within seconds is worth a look, not a person.
 		for _, q := range f.Judge(fleet.Settling) {
 			if !known[q.Kind] {
 				add("notice", q.Text, "", q.Runbook)
 			}
 		}
+
 		if known[fleet.OldOutbox] && i.PublishError != nil {
-			add("notice", fmt.Sprintf("the last error of publishing, %s ago here: %s", span(now.Sub(i.PublishErrorAt)), p.mask(i.PublishError.Error())), "",
+			add("notice", fmt.Sprintf("the last error of publishing, %s ago here: %s", span(now.Sub(i.PublishErrorAt)),
+				p.mask(i.PublishError.Error())), "",
 				fleet.Runbooks+"outbox-age.md#relayeroutboxold")
 		}
 	}
+
 	v := verdict{Problems: problems}
 	for _, m := range marks {
 		if m.level == "well" || slices.ContainsFunc(problems, func(q problemView) bool { return q.Level == m.level }) {
@@ -198,8 +213,10 @@ func (p *page) judge(n *news, i *Instance, now time.Time) verdict {
 			break
 		}
 	}
+
 	v.Headline = headline(f, v.Level, n.at.IsZero())
 	slices.SortStableFunc(v.Problems, func(a, b problemView) int { return cmp.Compare(rank(a.Level), rank(b.Level)) })
+
 	return v
 }
 
@@ -211,6 +228,7 @@ func rank(level string) int {
 			return n
 		}
 	}
+
 	return len(marks)
 }
 
@@ -227,6 +245,7 @@ func headline(f *fleet.Fleet, level string, unread bool) string {
 	case level == "notice":
 		return "The fleet is settling"
 	}
+
 	return "All well"
 }
 
@@ -236,33 +255,44 @@ func figures(n *news, i *Instance, p past) []figure {
 	if i.Cursor > 0 && i.Head > 0 {
 		lagNotes[0].Value = plural(max(0, i.Head-i.Cursor+1), "block", "blocks")
 	}
+
 	if t := i.lagTime(); t > 0 {
 		lagNotes = append(lagNotes, fact{Name: "In time", Value: span(t)})
 	}
+
 	processed := int64(0)
 	if i.Cursor > 0 {
 		processed = i.Cursor - 1
 	}
+
 	messages := count(f.Outbox.Messages)
 	if f.Outbox.Estimated {
 		messages = "≤ " + messages
 	}
+
 	lag := "–"
 	if i.Cursor > 0 && i.Target > 0 {
 		lag = count(i.Lag())
 	}
+
 	out := []figure{
 		{Name: "Processed", Value: known(processed), Unit: "block", Plot: p.heights(),
-			Notes: []fact{{Name: "Target", Value: known(i.Target), Key: "target"}, {Name: "Head", Value: known(i.Head), Key: "head"}}},
+			Notes: []fact{{Name: "Target", Value: known(i.Target), Key: "target"},
+				{Name: "Head", Value: known(i.Head), Key: "head"}}},
 		{Name: "Lag", Value: lag, Unit: "blocks to target", Plot: p.amount("Lag", blocks, lagOf), Notes: lagNotes},
-		{Name: "Outbox", Value: messages, Unit: "messages in the fleet", Plot: p.amount("Messages in the outbox", number, outboxOf),
-			Notes: []fact{{Name: "In flight here", Value: count(int64(i.InFlight))}, {Name: "Blocked keys", Value: count(int64(i.BlockedKeys))}}},
-		{Name: "Oldest message", Value: age(f.Outbox.OldestAge), Plot: p.amount("Age of the oldest message", seconds, oldestOf),
-			Notes: []fact{{Name: "Late escrows", Value: count(f.Late.Escrows)}, {Name: "Oldest late", Value: age(f.Late.OldestAge)}}},
+		{Name: "Outbox", Value: messages, Unit: "messages in the fleet",
+			Plot: p.amount("Messages in the outbox", number, outboxOf),
+			Notes: []fact{{Name: "In flight here", Value: count(int64(i.InFlight))},
+				{Name: "Blocked keys", Value: count(int64(i.BlockedKeys))}}},
+		{Name: "Oldest message", Value: age(f.Outbox.OldestAge),
+			Plot: p.amount("Age of the oldest message", seconds, oldestOf),
+			Notes: []fact{{Name: "Late escrows", Value: count(f.Late.Escrows)},
+				{Name: "Oldest late", Value: age(f.Late.OldestAge)}}},
 	}
 	for n := range out {
 		out[n].Past = p.name
 	}
+
 	return out
 }
 
@@ -271,6 +301,7 @@ func age(a fleet.Age) string {
 	if a == 0 {
 		return "–"
 	}
+
 	return a.String()
 }
 
@@ -280,29 +311,37 @@ func seconds(v float64) string { return span(time.Duration(v * float64(time.Seco
 
 func fleetOf(n *news, i *Instance, colours map[string]int) fleetView {
 	f := &n.fleet
-	v := fleetView{Summary: leaderLine(f) + fmt.Sprintf(" %d of %s alive.", f.Live(), plural(int64(f.Expected()), "instance", "instances"))}
+	v := fleetView{Summary: leaderLine(f) + fmt.Sprintf(" %d of %s alive.", f.Live(),
+		plural(int64(f.Expected()), "instance", "instances"))}
 	if f.Forgotten > 0 {
-		v.Forgotten = plural(int64(f.Forgotten), "instance", "instances") + " that stopped or died a while ago and own nothing are not shown."
+		v.Forgotten = plural(int64(f.Forgotten), "instance", "instances") +
+			" that stopped or died a while ago and own nothing are not shown."
 	}
+
 	target := i.Target
 	for k := range f.Instances {
 		in := &f.Instances[k]
 		r := row{
 			ID: in.ID, Partition: fmt.Sprintf("%d/%d", in.Number, in.Total), Colour: -1, Self: in.ID == i.ID, Leader: in.Leader,
 			State: string(in.State), Mark: stateMark(in.State), Slots: count(int64(in.Slots)),
-			Heartbeat: span(time.Duration(in.HeartbeatAge)), HeartbeatLate: in.Alive && time.Duration(in.HeartbeatAge) > slowHeartbeat,
-			Escrows: count(int64(in.Escrows)), Outbox: count(int64(in.Outbox)), Up: span(f.At.Sub(in.Started)), Version: in.Version,
+			Heartbeat: span(time.Duration(in.HeartbeatAge)), HeartbeatLate: in.Alive &&
+				time.Duration(in.HeartbeatAge) > slowHeartbeat,
+			Escrows: count(int64(in.Escrows)), Outbox: count(int64(in.Outbox)), Up: span(f.At.Sub(in.Started)),
+			Version:   in.Version,
 			Processed: "–", Lag: "–",
 		}
 		if in.Strategy != "modulo" {
 			r.Partition += " " + in.Strategy
 		}
+
 		if c, ok := colours[in.ID]; ok {
 			r.Colour = c
 		}
+
 		if in.Adopted > 0 {
 			r.Adopted = count(int64(in.Adopted))
 		}
+
 		if in.Cursor > 0 && in.Slots > 0 {
 			r.Processed = count(in.Cursor - 1)
 			if target > 0 {
@@ -310,11 +349,14 @@ func fleetOf(n *news, i *Instance, colours map[string]int) fleetView {
 				r.Lag, r.Behind = count(lag), lag > behindBlocks
 			}
 		}
+
 		if !in.Alive {
 			r.Dead, r.Up, r.Escrows = span(time.Duration(in.DeadFor)), "–", "–"
 		}
+
 		v.Rows = append(v.Rows, r)
 	}
+
 	return v
 }
 
@@ -322,12 +364,14 @@ func leaderLine(f *fleet.Fleet) string {
 	l := &f.Leader
 	switch {
 	case l.Valid:
-		return fmt.Sprintf("%s has led for %s, heartbeat %s ago.", l.Instance, span(f.At.Sub(l.Since)), span(time.Duration(l.HeartbeatAge)))
+		return fmt.Sprintf("%s has led for %s, heartbeat %s ago.", l.Instance, span(f.At.Sub(l.Since)),
+			span(time.Duration(l.HeartbeatAge)))
 	case l.Held:
 		return "A new leader is taking over."
 	case l.Instance == "":
 		return "There has never been a leader."
 	}
+
 	return fmt.Sprintf("No leader; the last was %s, heard of %s ago.", l.Instance, span(time.Duration(l.HeartbeatAge)))
 }
 
@@ -352,10 +396,12 @@ func (p *page) facts(n *news, i *Instance) []fact {
 		if next == 0 {
 			return "–"
 		}
+
 		return count(next - 1)
 	}
 	facts := []fact{
-		{Name: "Escrows registered", Value: count(f.Escrows.Registered()), Title: "deployed up to the block that the factory watch has passed; counted every 30 s"},
+		{Name: "Escrows registered", Value: count(f.Escrows.Registered()),
+			Title: "deployed up to the block that the factory watch has passed; counted every 30 s"},
 		{Name: "of which active", Value: count(f.Escrows.Active)},
 		{Name: "of which released", Value: count(f.Escrows.Released)},
 		{Name: "of which refunded", Value: count(f.Escrows.Refunded)},
@@ -368,34 +414,43 @@ func (p *page) facts(n *news, i *Instance) []fact {
 		{Name: "Factory", Value: short(f.Chain.Factory), Title: f.Chain.Factory, Link: p.explorer.address(f.Chain.Factory)},
 	}
 	if f.Escrows.Orphaned > 0 {
-		facts = slices.Insert(facts, 4, fact{Name: "Orphaned", Value: count(f.Escrows.Orphaned), Title: "their deployment was taken back by a reorganisation"})
+		facts = slices.Insert(facts, 4, fact{Name: "Orphaned", Value: count(f.Escrows.Orphaned),
+			Title: "their deployment was taken back by a reorganisation"})
 	}
+
 	return facts
 }
 
 func (p *page) endpoints(i *Instance) []endpointView {
 	var out []endpointView
 	for _, e := range i.Endpoints {
-		v := endpointView{Name: e.Name, Host: e.Host, Up: e.Up, State: "up", Mark: "●", Head: known(e.Head), Latency: "–", Error: p.mask(e.LastError)}
+		v := endpointView{Name: e.Name, Host: e.Host, Up: e.Up, State: "up", Mark: "●", Head: known(e.Head), Latency: "–",
+			Error: p.mask(e.LastError)}
 		if !e.Up {
 			v.State, v.Mark = "down", "✕"
 		}
+
 		if e.Head > 0 && e.Head < i.Head-slowEndpoint {
 			v.Behind = count(i.Head-e.Head) + " behind"
 		}
+
 		if e.Latency > 0 {
 			v.Latency = strconv.FormatFloat(float64(e.Latency)/float64(time.Millisecond), 'f', 0, 64) + " ms"
 		}
+
 		out = append(out, v)
 	}
+
 	return out
 }
 
 func kinds(all []kind) []kindView {
 	var out []kindView
 	for _, k := range all {
-		out = append(out, kindView{Type: k.Type, Count: count(k.Count), Width: max(0.5, 100*float64(k.Count)/float64(all[0].Count))})
+		out = append(out, kindView{Type: k.Type, Count: count(k.Count),
+			Width: max(0.5, 100*float64(k.Count)/float64(all[0].Count))})
 	}
+
 	return out
 }
 
@@ -405,7 +460,8 @@ func (p *page) events(all []event, now time.Time) []eventView {
 		e := &all[n]
 		at := time.Unix(e.BlockTimestamp, 0)
 		v := eventView{
-			Date: at.UTC().Format(time.DateOnly), Time: clock(at), Age: span(now.Sub(at)) + " ago", Type: e.EventType, Escrow: e.Escrow, EscrowShort: short(e.Escrow),
+			Date: at.UTC().Format(time.DateOnly), Time: clock(at), Age: span(now.Sub(at)) + " ago", Type: e.EventType,
+			Escrow: e.Escrow, EscrowShort: short(e.Escrow),
 			Block: count(e.BlockNumber), BlockLink: p.explorer.block(e.BlockNumber), Tx: e.TxHash, TxShort: short(e.TxHash),
 			TxLink: p.explorer.tx(e.TxHash), Index: e.LogIndex, State: "stored", By: e.ProcessedBy, Args: p.args(e.Args),
 		}
@@ -415,7 +471,9 @@ func (p *page) events(all []event, now time.Time) []eventView {
 		case e.Queued:
 			v.State, v.Note = "queued", "waits for Pub/Sub"
 		}
+
 		out = append(out, v)
 	}
+
 	return out
 }

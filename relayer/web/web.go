@@ -66,36 +66,46 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Source == nil || cfg.DB == nil || cfg.ChainID == 0 {
 		return nil, errors.New("web: Source, DB and ChainID are required")
 	}
+
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+
 	if cfg.Mask == nil {
 		cfg.Mask = func(s string) string { return s }
 	}
+
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+
 	if cfg.Every == 0 {
 		cfg.Every = 2 * time.Second
 	}
+
 	if cfg.Metrics == nil {
 		cfg.Metrics = prometheus.NewRegistry()
 	}
+
 	explorer, err := parseExplorer(cfg.ExplorerURL)
 	if err != nil {
 		return nil, err
 	}
+
 	page, err := newPage(explorer, cfg.ChainID, cfg.Mask)
 	if err != nil {
 		return nil, err
 	}
+
 	var guard *token
 	if cfg.TokenFile != "" {
 		if guard, err = openToken(cfg.TokenFile, cfg.Now); err != nil {
 			return nil, err
 		}
 	}
+
 	b := newBoard(cfg)
+
 	return &Server{cfg: cfg, api: newAPI(cfg, b), board: b, page: page, token: guard, stop: make(chan struct{})}, nil
 }
 
@@ -107,7 +117,9 @@ type route struct {
 }
 
 func (s *Server) routes() []route {
-	metrics := promhttp.HandlerFor(s.cfg.Metrics, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelWarn)})
+	metrics := promhttp.HandlerFor(s.cfg.Metrics,
+		promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelWarn)})
+
 	return []route{
 		{"/{$}", "/", http.HandlerFunc(s.servePage)},
 		{"/live", "/live", http.HandlerFunc(s.serveLive)},
@@ -128,21 +140,25 @@ func (s *Server) Handler() http.Handler {
 	for _, r := range s.routes() {
 		mux.Handle(r.pattern, readOnly(r.handler))
 	}
+
 	if s.cfg.Commands != nil {
 		mux.Handle("/commands", s.cfg.Commands)
 		mux.Handle("/commands/", s.cfg.Commands)
 	}
+
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		writeProblem(w, problem{Status: http.StatusNotFound, Detail: "nothing is served at this path; /openapi.yaml lists what is"})
+		writeProblem(w, problem{Status: http.StatusNotFound,
+			Detail: "nothing is served at this path; /openapi.yaml lists what is"})
 	})
 	if s.token != nil {
 		return secured(s.token.guard(mux))
 	}
+
 	return secured(mux)
 }
 
-// Run listens and serves until ctx ends, then lets requests under way finish, ends what still runs after two seconds, and
-// returns nil. Any other return is an error.
+// Run listens and serves until ctx ends, then lets requests under way finish, ends what still runs
+// after two seconds, and returns nil. Any other return is an error.
 func (s *Server) Run(ctx context.Context) error {
 	ln := s.cfg.Listener
 	if ln == nil {
@@ -151,6 +167,7 @@ func (s *Server) Run(ctx context.Context) error {
 			return fmt.Errorf("serve HTTP: %w: set PORT to a free port", err)
 		}
 	}
+
 	srv := &http.Server{
 		Handler:           s.Handler(),
 		ReadHeaderTimeout: readHeaderTimeout,
@@ -168,6 +185,7 @@ func (s *Server) Run(ctx context.Context) error {
 		if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve HTTP: %w", err)
 		}
+
 		return nil
 	})
 	g.Go(func() error {
@@ -178,7 +196,9 @@ func (s *Server) Run(ctx context.Context) error {
 		if srv.Shutdown(ctx) != nil {
 			_ = srv.Close() // a client that does not read its answer
 		}
+
 		return nil
 	})
+
 	return g.Wait()
 }

@@ -28,6 +28,7 @@ func read(t *testing.T) (a artefacts) {
 	raw, err := os.ReadFile("contracts.json")
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(raw, &a))
+
 	return a
 }
 
@@ -40,6 +41,7 @@ func TestArtefactsBelongToTheSources(t *testing.T) {
 		require.NoError(t, err)
 		got[file] = fmt.Sprintf("%x", sha256.Sum256(source))
 	}
+
 	require.Equal(t, got, read(t).Sources, "contracts.json was compiled from other sources; run make generate")
 }
 
@@ -48,11 +50,13 @@ func TestBindings(t *testing.T) {
 	for _, c := range read(t).Contracts {
 		names, abis, bins = append(names, c.Name), append(abis, string(c.ABI)), append(bins, c.Bin)
 	}
+
 	code, err := abigen.BindV2(names, abis, bins, "contracts", nil, nil)
 	require.NoError(t, err)
 	if *update {
 		require.NoError(t, os.WriteFile("contracts.go", []byte(code), 0o644))
 	}
+
 	committed, err := os.ReadFile("contracts.go")
 	require.NoError(t, err)
 	require.Equal(t, string(committed), code, "contracts.go was not generated from contracts.json; run make generate")

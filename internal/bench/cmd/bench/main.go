@@ -41,10 +41,12 @@ func main() {
 		if *profile != "" {
 			o.Bin, err = wrapper(self, *profile)
 		}
+
 		if err == nil {
 			err = run(ctx, &o, *only, *out)
 		}
 	}
+
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
@@ -63,11 +65,15 @@ func wrapper(self, dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("make the folder of profiles: %w", err)
 	}
+
 	script := filepath.Join(dir, "relayer.sh")
-	return script, os.WriteFile(script, fmt.Appendf(nil, "#!/bin/sh\n%s='%s' exec '%s' \"$@\"\n", profileDir, dir, self), 0o755) //nolint:gosec // it is run
+
+	return script, os.WriteFile(script, fmt.Appendf(nil, "#!/bin/sh\n%s='%s' exec '%s' \"$@\"\n", profileDir, dir, self),
+		0o755) //nolint:gosec // it is run
 }
 
 func run(ctx context.Context, o *bench.Options, only, out string) (err error) {
@@ -79,16 +85,19 @@ func run(ctx context.Context, o *bench.Options, only, out string) (err error) {
 		}
 		defer os.RemoveAll(dir)
 		o.Bin = filepath.Join(dir, "escrow-relayer")
-		build := exec.CommandContext(ctx, "go", "build", "-tags", "production", "-trimpath", "-o", o.Bin, "./cmd/escrow-relayer")
+		build := exec.CommandContext(ctx, "go", "build", "-tags", "production", "-trimpath", "-o", o.Bin,
+			"./cmd/escrow-relayer")
 		build.Stderr = os.Stderr
 		if err := build.Run(); err != nil {
 			return fmt.Errorf("build the relayer: %w", err)
 		}
 	}
+
 	commit, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty").Output()
 	if err != nil {
 		commit = []byte("unknown")
 	}
+
 	o.Commit = strings.TrimSpace(string(commit))
 	figures := []bench.Figure{}
 	found := false
@@ -96,23 +105,29 @@ func run(ctx context.Context, o *bench.Options, only, out string) (err error) {
 		if only != "" && only != b.Name {
 			continue
 		}
+
 		found = true
 		more, err := b.Run(ctx, o)
 		if err != nil {
 			return fmt.Errorf("%s: %w", b.Name, err)
 		}
+
 		figures = append(figures, more...)
 	}
+
 	if !found {
 		return fmt.Errorf("there is no benchmark %q: name one of %s", only, bench.Names())
 	}
+
 	bench.Print(os.Stdout, figures)
 	if out == "" {
 		return nil
 	}
+
 	body, err := json.MarshalIndent(figures, "", "  ")
 	if err != nil {
 		return err
 	}
+
 	return os.WriteFile(out, append(body, '\n'), 0o644) //nolint:gosec // not secret
 }

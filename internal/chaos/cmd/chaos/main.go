@@ -45,21 +45,26 @@ func run(ctx context.Context, given, with string, seed, first uint64, count int,
 		bin = filepath.Join(dir, "escrow-relayer")
 		err = chaos.Build(ctx, dir, "./cmd/escrow-relayer", bin)
 	}
+
 	if err != nil {
 		return err
 	}
+
 	if seed != 0 {
 		first, count, parallel = seed, 1, 1
 	}
+
 	wanted := func(p chaos.Plan) bool {
 		if with == "" {
 			return true
 		}
+
 		for kind := range strings.SplitSeq(with, ",") {
 			if p.Has(chaos.Kind(kind)) {
 				return true
 			}
 		}
+
 		return false
 	}
 	end := time.Now().Add(time.Duration(minutes * float64(time.Minute)))
@@ -72,6 +77,7 @@ func run(ctx context.Context, given, with string, seed, first uint64, count int,
 		if ctx.Err() != nil || count > 0 && begun >= count || count == 0 && time.Now().After(end) {
 			return chaos.Plan{}, false
 		}
+
 		for begun++; ; next++ {
 			if p := chaos.NewPlan(next); wanted(p) {
 				next++
@@ -88,10 +94,12 @@ func run(ctx context.Context, given, with string, seed, first uint64, count int,
 				if !ok {
 					return
 				}
+
 				verdict, err := chaos.Run(ctx, bin, plan)
 				if ctx.Err() != nil {
 					return
 				}
+
 				ran.Add(1)
 				printing.Lock()
 				switch {
@@ -102,16 +110,20 @@ func run(ctx context.Context, given, with string, seed, first uint64, count int,
 					if !verdict.Clean() {
 						bad.Add(1)
 					}
+
 					fmt.Println(verdict)
 				}
+
 				printing.Unlock()
 			}
 		})
 	}
+
 	wg.Wait()
 	fmt.Printf("%d seeds, %d of them wrong\n", ran.Load(), bad.Load())
 	if bad.Load() > 0 {
 		return fmt.Errorf("repeat one with `make chaos SEED=n`")
 	}
+
 	return ctx.Err()
 }

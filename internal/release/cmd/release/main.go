@@ -36,51 +36,65 @@ func run(ctx context.Context, out, only, sbom string, verify, notices bool) erro
 	if err != nil {
 		return err
 	}
+
 	if notices {
 		modules, err := release.Modules(ctx, root, release.Platforms...)
 		if err != nil {
 			return err
 		}
+
 		text, err := release.Notices(modules)
 		if err != nil {
 			return err
 		}
+
 		return os.WriteFile("deploy/THIRD_PARTY_NOTICES", text, 0o644)
 	}
+
 	s, err := release.ReadSource(ctx, root)
 	if err != nil {
 		return err
 	}
+
 	var platforms []release.Platform
 	for _, p := range release.Platforms {
 		if only == "" || only == p.OS+"/"+p.Arch {
 			platforms = append(platforms, p)
 		}
 	}
+
 	if len(platforms) == 0 {
 		return fmt.Errorf("-only %s: no such platform", only)
 	}
+
 	if sbom != "" {
 		modules, err := release.Modules(ctx, root, platforms[0])
 		if err != nil {
 			return err
 		}
+
 		text, err := release.SBOM(modules, s.Version, s.Time)
 		if err != nil {
 			return err
 		}
+
 		return os.WriteFile(sbom, text, 0o644)
 	}
+
 	if err := s.Make(ctx, out, platforms...); err != nil {
 		return err
 	}
+
 	fmt.Printf("%d archives of %s (%s) in %s\n", len(platforms), s.Version, s.Commit, out)
 	if !verify {
 		return nil
 	}
+
 	if err := s.Verify(ctx, out, platforms...); err != nil {
 		return err
 	}
+
 	fmt.Println("built a second time elsewhere: the same bytes")
+
 	return nil
 }
