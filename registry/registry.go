@@ -30,7 +30,7 @@ type DB interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Values of escrows.status.
+// Values of escrows.status. Orphaned: a reorganisation took its EscrowDeployed back.
 const (
 	Active   int16 = 1
 	Released int16 = 2
@@ -56,10 +56,11 @@ type Late struct {
 	Block     int64 // of its EscrowDeployed
 	LogIndex  int32
 	Monitored int64 // newest block whose events of this escrow are stored; Block-1 at first
-	// its EscrowDeployed went into the outbox already: a reorganisation took it back, and it has
-	// reappeared
-	Announced bool
+	Announced bool  // its EscrowDeployed went into the outbox already, even if a reorganisation took that back
 }
+
+// Next is the block at which its catching up goes on.
+func (l Late) Next() int64 { return l.Monitored + 1 }
 
 // Record writes discoveries, in the leader's transaction. An address that is there already is left alone, unless a
 // reorganisation orphaned it: then the new deployment replaces the old one.
@@ -131,7 +132,7 @@ const listLate = `
 
 // Load reads the escrows of some slots that a cursor vouches for and that may still emit events:
 // those which have not ended, or ended above the given block (nothing above it is final).
-// endedBlock is 0 while they have not.
+// endedBlock is 0 for those which have not.
 func Load(ctx context.Context, db DB, chainID int64, slots []int16, final int64,
 	each func(a common.Address, endedBlock int64)) error {
 	rows, _ := db.Query(ctx, load, chainID, slots, final)
@@ -153,7 +154,7 @@ const load = `
 	where chain_id = $1 and slot = any($2) and (ended_block is null or ended_block > $3) and status <> 4
 	  and not exists (select from late_escrows l where l.chain_id = e.chain_id and l.address = e.address)`
 
-// Count returns how many escrows of some slots Load would return, to size memory by.
+// Count returns how many escrows of some slots are active, which is close to what Load returns: it sizes memory.
 func Count(ctx context.Context, db DB, chainID int64, slots []int16) (n int, err error) {
 	err = db.QueryRow(ctx, `select count(*) from escrows where chain_id = $1 and slot = any($2) and status = 1`, chainID,
 		slots).Scan(&n)
@@ -243,6 +244,3 @@ func Text(a common.Address) string {
 
 	return string(b[:])
 }
-
-// Next is the block at which its catching up goes on.
-func (l Late) Next() int64 { return l.Monitored + 1 }
