@@ -180,7 +180,8 @@ func check(req *pubsubpb.PublishRequest) error {
 		case len(m.Data) == 0 && len(m.Attributes) == 0:
 			return refuse("a message has data or an attribute")
 		case m.OrderingKey != req.Messages[0].OrderingKey:
-			return refuse("all messages of a request have the same ordering key, not %q and %q",
+			// The real service's code: yoshidan/google-cloud-rust#226.
+			return status.Errorf(codes.FailedPrecondition, "all messages of a request have the same ordering key, not %q and %q",
 				req.Messages[0].OrderingKey, m.OrderingKey)
 		case len(m.OrderingKey) > maxOrderingKey:
 			return refuse("an ordering key has up to %d bytes", maxOrderingKey)

@@ -41,8 +41,12 @@ const (
 // the default is two minutes. Pings are for connections with requests under way, as often as
 // Google's front ends allow (googleapis/google-cloud-php#3565); on Linux Timeout also bounds how
 // long sent bytes may stay unacknowledged.
+//
+// The client's own telemetry is off: messages carry spans of ours, and a span per request that
+// nobody collects costs 40 of a request's 294 allocations and 5 % or more of its processor time.
 var dialing = []option.ClientOption{
 	option.WithGRPCConnectionPool(1),
+	option.WithTelemetryDisabled(),
 	option.WithGRPCDialOption(grpc.WithConnectParams(grpc.ConnectParams{
 		Backoff: backoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
 			MaxDelay: 5 * time.Second},
