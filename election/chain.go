@@ -12,7 +12,8 @@ import (
 // ErrOtherFactory means that the database follows another factory on this chain.
 var ErrOtherFactory = errors.New("another factory")
 
-// Start is the first block that a database reads of a chain, or ErrUnknown when it has never read any.
+// Start returns the first block that is read of a chain. It returns ErrUnknown when the database has never followed
+// the chain.
 func Start(ctx context.Context, db *pgxpool.Pool, chainID int64) (block int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -32,9 +33,9 @@ func Start(ctx context.Context, db *pgxpool.Pool, chainID int64) (block int64, e
 var ErrUnknown = errors.New("this database has not followed the chain yet")
 
 // Rewind moves the first block of a chain back, and the factory watch with it. The leader then
-// reads the factory's events from there on: escrows that it had skipped are registered, and caught
-// up each from its deployment on, in order; what is known already is stored once. It returns the
-// first block up to now; ErrNotBack: it was not above block.
+// reads the factory's events from there on: escrows that it had skipped are registered and caught
+// up, each from its deployment on, in order; what is known already is stored once. It returns what
+// the first block was before, with ErrNotBack if that was not above block.
 func Rewind(ctx context.Context, db *pgxpool.Pool, chainID, block int64) (was int64, err error) {
 	if was, err = Start(ctx, db, chainID); err != nil {
 		return 0, err
@@ -54,10 +55,10 @@ func Rewind(ctx context.Context, db *pgxpool.Pool, chainID, block int64) (was in
 	return was, nil
 }
 
-// ErrNotBack means that a chain is read from that block on already.
+// ErrNotBack means that the chain is already read from that block on, or from an earlier one.
 var ErrNotBack = errors.New("the first block can only be moved back")
 
-// The epoch stays: the leader's next commit finds that the cursor has moved, and reads it again.
+// The epoch stays: the leader's next commit finds that the cursor has moved, and the leader reads the cursor again.
 const rewind = `
 	update leadership
 	set start_block = $2, next_block = $2, block_hash = null, verified_block = least(verified_block, $2 - 1)
@@ -81,7 +82,8 @@ func Prepare(ctx context.Context, db *pgxpool.Pool, chainID, startBlock int64, f
 	}
 
 	if known != factory {
-		return fmt.Errorf("%w: FACTORY_ADDRESS=%s, but this database follows factory %s on chain %d: set it back, or use another database", ErrOtherFactory, factory, known, chainID)
+		return fmt.Errorf("%w: FACTORY_ADDRESS=%s, but this database follows factory %s on chain %d: set it back, or use another database",
+			ErrOtherFactory, factory, known, chainID)
 	}
 
 	return nil

@@ -1,5 +1,5 @@
 // Package election owns the database session of an instance, and what is held through it: the
-// instance's own advisory lock, by which the others see that it lives, and, for one instance a
+// instance's own advisory lock, by which the others see that it lives, and, for one instance per
 // chain, the leader lock.
 //
 // A session is one dedicated connection. Advisory locks belong to it (PostgreSQL manual, 13.3.5),
@@ -8,14 +8,14 @@
 // client_connection_check_interval (a holder killed inside a query loses them) and TCP keepalives
 // (a holder that vanished does).
 //
-// On this side a right ends before the server would give it to another: the lease runs LeaseProbes
-// probes, from the start of the last probe that was answered, which is less than
-// idle_session_timeout. A process that wakes up after a freeze finds its lease over by its own
-// clock, before it has heard anything from the server.
+// On the client's side a right ends before the server would give it to another instance: the lease
+// lasts LeaseProbes probe intervals, counted from the start of the last probe that was answered.
+// That is less than idle_session_timeout. A process that wakes up after a freeze sees by its own
+// clock that its lease is over, before it hears anything from the server.
 //
-// None of this is exact enough to write by: a zombie may have a commit in flight. So each change of
-// leader raises the epoch in the leadership row, each commit of the factory watch names the epoch
-// it acts under, and the database refuses the others.
+// None of this is exact enough to protect a write: an instance that was replaced may have a commit
+// in flight. So each change of leader raises the epoch in the leadership row, each commit of the
+// factory watch names the epoch that it acts under, and the database refuses any other epoch.
 //
 // To see the locks by hand: select * from pg_locks where locktype = 'advisory', with
 // classid<<32|objid as InstanceKey and LeaderKey compute it. To free one: select

@@ -15,9 +15,9 @@ import (
 const Channel = "relayer_leader"
 
 var (
-	// ErrDeposed means that another instance has become leader: the epoch of the leadership row is not ours any more.
+	// ErrDeposed means that another instance has become leader: the epoch of the leadership row is no longer ours.
 	ErrDeposed = errors.New("deposed: another instance became leader")
-	// ErrResign is what a lead function returns to give the lock up and leave it to the others for a while.
+	// ErrResign is what a lead function returns to give up the lock and leave it to the others for CoolDown.
 	ErrResign = errors.New("resigned")
 )
 
@@ -33,11 +33,11 @@ type ElectorConfig struct {
 	ChainID    int64
 	InstanceID string
 	RetryEvery time.Duration // pause between two attempts to take the lock; 0 means 500 ms
-	StaleAfter time.Duration // a leader that holds the lock but has not beaten for so long is ended; 0 means 60 s
-	CoolDown   time.Duration // how long one that resigned stays out; 0 means 10 s
+	StaleAfter time.Duration // age of the last heartbeat at which the session of a leader is ended; 0 means 60 s
+	CoolDown   time.Duration // how long an instance that resigned does not contend; 0 means 10 s
 	Eligible   func() bool   // asked before each attempt; nil: always
-	// advisory lock under which others may lock the leadership row for long (a rollback): beats wait
-	// for them; 0: none
+	// Busy is the advisory lock of whoever locks the leadership row for long (a rollback): no heartbeat
+	// can be written meanwhile, so no leader is ended for the lack of one. 0: there is none.
 	Busy int64
 	Log  *slog.Logger
 }
@@ -80,17 +80,17 @@ func NewElector(cfg ElectorConfig) (*Elector, error) {
 }
 
 // Run contends until ctx ends (nil) or the session is lost (ErrLost), and calls lead for each term
-// it wins. The context of lead ends with ctx and with the session. Whatever lead returns, the lock
-// is given up, left to the others for CoolDown, and Run goes on: an error costs a term, not what
-// the instance holds besides.
+// that it wins. The context of lead ends with ctx and with the session. Whatever lead returns, the
+// lock is given up, left to the others for CoolDown, and Run goes on: an error ends the term, and
+// nothing else that the instance holds.
 func (e *Elector) Run(ctx context.Context, lead func(context.Context, Term) error) error {
 	ticker := time.NewTicker(e.cfg.RetryEvery)
 	defer ticker.Stop()
 	hint := e.cfg.Session.Hint(Channel)
-	var out time.Time // resigned until then
+	var resignedUntil time.Time
 	lastCheck := time.Now()
 	for {
-		if e.cfg.Eligible() && !time.Now().Before(out) {
+		if e.cfg.Eligible() && !time.Now().Before(resignedUntil) {
 			won, err := e.try(ctx)
 			switch {
 			case ctx.Err() != nil:
@@ -107,12 +107,12 @@ func (e *Elector) Run(ctx context.Context, lead func(context.Context, Term) erro
 					return err
 				}
 
-				out = time.Now().Add(e.cfg.CoolDown)
+				resignedUntil = time.Now().Add(e.cfg.CoolDown)
 				e.cfg.Log.WarnContext(ctx, "leadership given up", slog.Any("err", err), slog.Duration("for", e.cfg.CoolDown))
 			case time.Since(lastCheck) > e.cfg.StaleAfter/6:
 				lastCheck = time.Now()
 				if err := e.endHungLeader(ctx); err != nil && ctx.Err() == nil {
-					e.cfg.Log.WarnContext(ctx, "leader not checked, trying again", slog.Any("err", err))
+					e.cfg.Log.WarnContext(ctx, "check of the leader failed, retrying", slog.Any("err", err))
 				}
 			}
 		}
@@ -170,8 +170,8 @@ func (e *Elector) serve(ctx context.Context, lead func(context.Context, Term) er
 	return errors.Join(err, e.resign(ctx))
 }
 
-// begin opens a term: from here on the commits of any earlier leader fail. The former one may be
-// frozen in the middle of a commit, and the row locked for as long: what it has under way is ended
+// begin opens a term: from now on the commits of any earlier leader fail. The former leader may be
+// frozen in the middle of a commit and hold a lock on the row, so its open transactions are ended
 // first.
 func (e *Elector) begin(ctx context.Context) (t Term, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -216,10 +216,10 @@ func (e *Elector) resign(ctx context.Context) error {
 	})
 }
 
-// Beats returns a function that says each time that the leader of the term still makes its rounds.
-// A beat that fails is made up for by the next: an error is ErrDeposed when the term is over, or
-// ErrResign when no beat has succeeded for half of StaleAfter, after which others may end the
-// leader. The function belongs to one goroutine.
+// Beats returns a function that writes a heartbeat of the term's leader at each call. One failed
+// heartbeat is only logged, since the next makes up for it. The function returns ErrDeposed when the
+// term is over, and ErrResign when no heartbeat was written for half of StaleAfter: after the whole
+// of it others end the leader. The function belongs to one goroutine.
 func (e *Elector) Beats(t Term) func(context.Context) error {
 	last := time.Now()
 
@@ -235,20 +235,20 @@ func (e *Elector) Beats(t Term) func(context.Context) error {
 			return fmt.Errorf("%w: no heartbeat for %s: %w", ErrResign, time.Since(last).Round(time.Second), err)
 		}
 
-		e.cfg.Log.WarnContext(ctx, "leader's heartbeat not written, trying again", slog.Any("err", err))
+		e.cfg.Log.WarnContext(ctx, "leader's heartbeat failed, retrying", slog.Any("err", err))
 
 		return nil
 	}
 }
 
-// Beat says once that the leader of a term still makes its rounds. It returns ErrDeposed when the term is over.
+// Beat writes one heartbeat of the term's leader. It returns ErrDeposed when the term is over.
 func (e *Elector) Beat(ctx context.Context, t Term) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	tag, err := e.cfg.DB.Exec(ctx, `update leadership set last_heartbeat = now() where chain_id = $1 and epoch = $2`,
 		e.cfg.ChainID, t.Epoch)
 	if err != nil {
-		return fmt.Errorf("beat as leader of chain %d: %w", e.cfg.ChainID, err)
+		return fmt.Errorf("write the heartbeat of the leader of chain %d: %w", e.cfg.ChainID, err)
 	}
 
 	if tag.RowsAffected() == 0 {
@@ -258,9 +258,9 @@ func (e *Elector) Beat(ctx context.Context, t Term) error {
 	return nil
 }
 
-// endHungLeader ends the server session of a leader whose process answers probes but has stopped
-// making its rounds. The database's clock alone decides. While a rollback has the leadership row
-// locked no leader can beat, and none is ended for it.
+// endHungLeader ends the server session of a leader whose process answers probes but writes no
+// heartbeats any more. The database's clock alone decides. While a rollback has the leadership row
+// locked (ElectorConfig.Busy) no leader can write one, and none is ended for it.
 func (e *Elector) endHungLeader(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -268,7 +268,7 @@ func (e *Elector) endHungLeader(ctx context.Context) error {
 	err := e.cfg.DB.QueryRow(ctx, endHungLeader, e.cfg.ChainID, e.cfg.StaleAfter.Seconds(), LeaderKey(e.cfg.ChainID),
 		e.cfg.Busy).Scan(&ended)
 	if err != nil {
-		return fmt.Errorf("look for a hung leader: %w", err)
+		return fmt.Errorf("look for a leader that hangs: %w", err)
 	}
 
 	if ended > 0 {

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Vitals is what an instance says of itself with each heartbeat.
+// Vitals is what an instance reports of itself with each heartbeat.
 type Vitals struct {
 	CurrentBlock, HeadBlock int64 // blocks; 0: not known yet
 	Escrows                 int

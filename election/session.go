@@ -48,13 +48,13 @@ const LeaseProbes = 2.5
 
 // SessionConfig configures a Session.
 type SessionConfig struct {
-	Conn       *pgx.ConnConfig // straight to Postgres, or through a proxy that pools sessions
+	Conn       *pgx.ConnConfig // to Postgres itself, or through a proxy that pools sessions
 	ChainID    int64
 	InstanceID string
 	ProbeEvery time.Duration // 0 means 2 s; the server ends a silent session after three
 	Wait       time.Duration // how long to wait for another live session with the same instance id to end; 0: not at all
-	Channels   []string      // notifications to listen for; those whose payload is another chain's id are passed over
-	Waiting    func()        // called for each answer of the database while Open waits for that; nil: nobody is told
+	Channels   []string      // notifications to listen for; those whose payload is another chain's id are ignored
+	Waiting    func()        // called after each attempt in vain while Open waits for that session; nil: nothing is called
 	Clock      Clock         // measures the lease; nil: the system's, which goes on while the machine is suspended
 	Log        *slog.Logger
 }
@@ -64,8 +64,8 @@ type SessionConfig struct {
 type Session struct {
 	cfg      SessionConfig
 	conn     *pgx.Conn
-	pid      uint32       // of the server process; behind a proxy the connection knows another number
-	since    time.Time    // when it had the instance's lock, by the database's clock
+	pid      uint32       // of the server process, as the server says: a proxy gives connections other numbers
+	since    time.Time    // when it got the instance's lock, by the database's clock
 	chain    string       // the payload of this chain's notifications
 	lease    atomic.Int64 // end of the lease by cfg.Clock, in nanoseconds
 	requests chan request
@@ -79,11 +79,12 @@ type request struct {
 	done chan error
 }
 
-// openTimeout bounds each statement before the lease runs: a connection that swallows bytes must not hold a start up.
+// openTimeout bounds each statement before the lease runs: a connection that swallows bytes must not delay a start.
 const openTimeout = 5 * time.Second
 
-// Open connects and takes the lock of the instance. The connection has to be one server session:
-// see CheckPooling. The caller must call Run, which closes the session when it ends, or Close.
+// Open connects and takes the lock of the instance. All statements of the connection must reach one
+// server session: see CheckPooling. The caller must call Run, which closes the session when it ends,
+// or Close.
 func Open(ctx context.Context, cfg SessionConfig) (*Session, error) {
 	if cfg.ProbeEvery == 0 {
 		cfg.ProbeEvery = 2 * time.Second
@@ -122,7 +123,7 @@ func Open(ctx context.Context, cfg SessionConfig) (*Session, error) {
 	return s, nil
 }
 
-// Close ends the session of one that was opened but not run.
+// Close ends a session that was opened but not run.
 func (s *Session) Close() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(context.Background()), s.cfg.ProbeEvery)
 	defer cancel()
@@ -173,10 +174,10 @@ func (s *Session) open(ctx context.Context, statement func(context.Context) erro
 	return err
 }
 
-// CheckPooling finds a transaction-pooling proxy: while a second connection holds a transaction
-// open, it occupies the server session that the first one used last, so the first one's next
-// statement lands elsewhere. ErrPooled if so. It needs neither prepared statements nor settings,
-// which such proxies mishandle.
+// CheckPooling returns ErrPooled if a proxy that pools transactions stands in front of the database:
+// then a second connection with an open transaction occupies the server session that the first one
+// used last, and the first one's next statement reaches another server session. The check needs
+// neither prepared statements nor settings, which such proxies do not pass on correctly.
 func CheckPooling(ctx context.Context, cfg *pgx.ConnConfig) error {
 	const simple = pgx.QueryExecModeSimpleProtocol
 	const where = `select pg_backend_pid()`
@@ -217,16 +218,16 @@ func CheckPooling(ctx context.Context, cfg *pgx.ConnConfig) error {
 	return nil
 }
 
-// lockInstance takes the lock of the instance id, waiting for a predecessor to leave: on Cloud Run
+// lockInstance takes the lock of the instance id. It waits for a predecessor to end: on Cloud Run
 // the new revision starts before the old one is told to stop.
 func (s *Session) lockInstance(ctx context.Context) error {
 	key := InstanceKey(s.cfg.ChainID, s.cfg.InstanceID)
 	deadline := time.Now().Add(s.cfg.Wait)
 	ticker := time.NewTicker(min(s.cfg.ProbeEvery, 250*time.Millisecond))
 	defer ticker.Stop()
-	for said := false; ; said = true {
+	for logged := false; ; logged = true {
 		var ok bool
-		start := s.cfg.Clock() // of this attempt: what was spent on waiting is no part of the lease
+		start := s.cfg.Clock() // of this attempt: the lease does not count the time before it
 		if err := s.open(ctx, func(ctx context.Context) error {
 			return s.conn.QueryRow(ctx, `select pg_try_advisory_lock($1), clock_timestamp(), pg_backend_pid()`, key).Scan(&ok,
 				&s.since, &s.pid)
@@ -240,10 +241,11 @@ func (s *Session) lockInstance(ctx context.Context) error {
 		}
 
 		if !time.Now().Before(deadline) {
-			return fmt.Errorf("%w: another live process has INSTANCE_ID=%s on chain %d (waited %s); give each instance its own INSTANCE_ID", ErrTaken, s.cfg.InstanceID, s.cfg.ChainID, s.cfg.Wait)
+			return fmt.Errorf("%w: another live process has INSTANCE_ID=%s on chain %d (waited %s); give each instance its own INSTANCE_ID",
+				ErrTaken, s.cfg.InstanceID, s.cfg.ChainID, s.cfg.Wait)
 		}
 
-		if !said {
+		if !logged {
 			s.cfg.Log.WarnContext(ctx, "another live process has this instance id, waiting for it to end",
 				slog.Duration("wait", s.cfg.Wait))
 		}
@@ -269,9 +271,9 @@ func (s *Session) leaseTime() time.Duration {
 // left is what remains of the lease; it may be negative.
 func (s *Session) left() time.Duration { return time.Duration(s.lease.Load()) - s.cfg.Clock() }
 
-// Valid says whether the lease still runs: no other instance can have been given what this session
-// holds. It costs a clock reading, so ask before each act that cannot be fenced, such as
-// publishing.
+// Valid says whether the lease still runs, that is, whether no other instance can have been given
+// what this session holds. It costs one reading of the clock, so ask before each act that no
+// database can refuse, such as publishing.
 func (s *Session) Valid() bool {
 	select {
 	case <-s.done:
@@ -291,15 +293,15 @@ func (s *Session) Done() <-chan struct{} { return s.done }
 // notifications become one hint. Each channel has one reader.
 func (s *Session) Hint(channel string) <-chan struct{} { return s.hints[channel] }
 
-// Find looks for the session's own lock through the pool. ErrElsewhere: it is not there; the others
-// would take the instance for dead, and it would lead nobody.
+// Find looks for the session's own lock through the pool. It returns ErrElsewhere if it is not there:
+// the other instances would see this one as dead.
 func (s *Session) Find(ctx context.Context, db *pgxpool.Pool) error {
 	err := find(ctx, db, InstanceKey(s.cfg.ChainID, s.cfg.InstanceID), s.pid)
 	if !errors.Is(err, ErrElsewhere) {
 		return err
 	}
 
-	// One that has just been lost has no lock anywhere.
+	// A session that has just been lost holds no lock anywhere: then Do says so.
 	if err := s.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error { return conn.Ping(ctx) }); err != nil {
 		return err
 	}
@@ -316,7 +318,7 @@ func CheckSame(ctx context.Context, cfg *pgx.ConnConfig, db *pgxpool.Pool) error
 	}
 
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	var pid uint32 // a proxy gives connections numbers of its own
+	var pid uint32 // as the server says: a proxy gives connections other numbers
 	if err := conn.QueryRow(ctx, `select pg_backend_pid()`).Scan(&pid); err != nil {
 		return fmt.Errorf("ask for the server process: %w", err)
 	}
@@ -342,14 +344,15 @@ func find(ctx context.Context, db *pgxpool.Pool, key int64, pid uint32) error {
 	}
 
 	if !there {
-		return fmt.Errorf("%w: DATABASE_URL and SESSION_DATABASE_URL must name the same database of the same server (the primary)", ErrElsewhere)
+		return fmt.Errorf("%w: DATABASE_URL and SESSION_DATABASE_URL must name the same database of the same server (the primary)",
+			ErrElsewhere)
 	}
 
 	return nil
 }
 
-// Do runs f on the session's connection, between probes, for as long as the lease runs at most: f
-// must use the context that it gets. It returns ErrLost when the session is over.
+// Do runs f on the session's connection, between probes, and at most until the lease is over: f must
+// use the context that it gets. Do returns ErrLost when the session is over.
 func (s *Session) Do(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	r := request{ctx: ctx, run: f, done: make(chan error, 1)}
 	select {
@@ -382,7 +385,7 @@ func (s *Session) Run(ctx context.Context) (err error) {
 		case err != nil:
 			return fmt.Errorf("%w: %w", ErrLost, err)
 		case r != nil:
-			// A statement on the connection is as good as a probe, but only a probe is known to be quick.
+			// An answered statement would prove as much as a probe does, but only a probe is known to be quick.
 			err := s.within(r.ctx, func(ctx context.Context) error { return r.run(ctx, s.conn) })
 			r.done <- err
 			if s.conn.IsClosed() {

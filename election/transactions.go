@@ -8,16 +8,16 @@ import (
 )
 
 // ApplicationName is the application_name of every database connection of an instance. Instance ids
-// are short enough that Postgres does not cut it off.
+// are so short that Postgres, which cuts names at 63 bytes, never cuts it.
 func ApplicationName(instanceID string) string { return applicationPrefix + instanceID }
 
 const applicationPrefix = "escrow-relayer/"
 
 // EndTransactions ends the connections on which dead instances have a transaction open, and returns
-// how many those were. A process that is frozen, or cut off, in the middle of a commit keeps the
-// rows that it has changed locked, and whoever takes over would wait for them.
+// how many it ended. A process that is frozen, or cut off, in the middle of a commit keeps locks on
+// the rows that it has changed, and the instance that takes over would wait for them.
 //
-// Nothing of a living instance is ended: not of one that came back, and not of a namesake on
+// It ends nothing of a live instance: neither of one that came back, nor of one with the same id on
 // another chain of the same database.
 func EndTransactions(ctx context.Context, db *pgxpool.Pool, instanceIDs []string) (ended int, err error) {
 	err = db.QueryRow(ctx, endTransactions, instanceIDs, applicationPrefix).Scan(&ended)
@@ -40,13 +40,13 @@ const endTransactions = `
 		     and (l.classid::bigint << 32 | l.objid::bigint) = i.lock_key
 		where $2 || i.instance_id = a.application_name)`
 
-// EndFormer ends the connections on which an earlier life of this session's instance has a
-// transaction open: one that began before the session had the instance's lock. It is called before
-// the instance joins. It returns how many those were.
+// EndFormer ends the connections on which an earlier process of this session's instance has a
+// transaction open, one that began before the session got the instance's lock, and returns how many
+// it ended. It is called before the instance joins the fleet.
 func (s *Session) EndFormer(ctx context.Context, db *pgxpool.Pool) (ended int, err error) {
 	err = db.QueryRow(ctx, endFormer, ApplicationName(s.cfg.InstanceID), s.since, applicationPrefix, s.pid).Scan(&ended)
 	if err != nil {
-		return 0, fmt.Errorf("end the open transactions of an earlier life of %s: %w", s.cfg.InstanceID, err)
+		return 0, fmt.Errorf("end the open transactions of an earlier process of %s: %w", s.cfg.InstanceID, err)
 	}
 
 	return ended, nil

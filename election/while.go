@@ -8,15 +8,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Holder is the session that a lock belongs to: a *Session.
+// Holder is the session that a lock belongs to; a *Session is one.
 type Holder interface {
 	Do(ctx context.Context, f func(context.Context, *pgx.Conn) error) error
 }
 
-// While contends for an advisory lock, and runs f for as long as it has it, again and again until
-// ctx ends (nil). The lock is given back when f returns, so that the next one has it at once. wait
-// is the pause before the next attempt. f's errors are its own business: only the loss of the
-// session ends While.
+// While contends for an advisory lock and runs f each time that it gets the lock, until ctx ends
+// (nil). The lock is given back when f returns, so that another instance can take it at once. wait
+// is the pause before the next attempt. f deals with its own errors: only the loss of the session
+// ends While.
 func While(ctx context.Context, s Holder, key int64, wait func() time.Duration, f func(context.Context)) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

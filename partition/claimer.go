@@ -15,46 +15,43 @@ import (
 )
 
 // Channel is the notification channel on which a change of ownership is announced; the payload is
-// the chain id. A notification is a hint: Run looks every Config.Every anyway.
+// the chain id. A notification is a hint: Run checks the fleet every Config.Every anyway.
 const Channel = "relayer_slots"
 
-// ErrFenced means that another instance took what this one held: everything held is void, the
+// ErrFenced means that another instance took what this one held: everything held is void, and the
 // instance has to join again.
 var ErrFenced = errors.New("fenced: another instance claimed this instance's slots; its session was seen as dead")
 
-// ErrStale means that the database has not let this instance look after its slots for
-// Config.StaleAfter: the others take it for dead.
-var ErrStale = errors.New("the slots could not be looked after")
+// ErrStale means that every check of the slots has failed for Config.StaleAfter: the others see this
+// instance as dead.
+var ErrStale = errors.New("the slots could not be checked")
 
 // Config of a Claimer. All fields but Log are required unless they say otherwise.
 type Config struct {
 	DB         *pgxpool.Pool
 	ChainID    int64
 	InstanceID string
-	// the advisory lock that the instance's session holds; others see by it that the instance lives
-	LockKey    int64
+	LockKey    int64         // advisory lock that the instance's session holds: the others see by it that it lives
 	Partition  Partition     // Number is ignored when Auto is set
-	Auto       bool          // take a number that no live instance has; with none free stand by
-	StartBlock int64         // cursor of slots that nobody ever served
+	Auto       bool          // take a number that no live instance has; while there is none, stand by
+	StartBlock int64         // cursor of slots that nobody has ever served
 	AdoptAfter time.Duration // how long a slot that nobody alive prefers stays unserved before it is adopted
-	// an instance that has not looked after its slots for so long is dead to this one; 0 means
-	// StaleAfter
-	StaleAfter time.Duration
-	StallAfter time.Duration // an instance that cannot go on for so long gives its slots up to one that can; 0 means 15 s
-	Every      time.Duration // pause between two looks at the fleet; 0 means 1 s
+	StaleAfter time.Duration // an instance that has not checked its slots for so long is dead; 0 means StaleAfter
+	StallAfter time.Duration // an instance that is stuck for so long leaves its slots to one that is not; 0 means 15 s
+	Every      time.Duration // pause between two checks of the fleet; 0 means 1 s
 	Version    string        // shown to operators
 	Settings   Settings      // what the fleet has to agree on
-	// the slots that Join finds to be this instance's were another process's, whose publishing is not
-	// known
+	// NewLife says that this process starts anew: what Join finds to be the instance's slots was
+	// served by another process, and what that one published last is not known.
 	NewLife bool
 
-	// Able says what keeps the instance from processing blocks while another might: its nodes. Nil
-	// means that nothing ever does.
+	// Able returns what keeps the instance from processing blocks although another instance might be
+	// able to, that is, an error of its nodes. Nil means that nothing ever does.
 	Able func() error
-	// EndDead ends what dead instances have under way in the database, so that their rows are not
-	// waited for. Nil means that they are.
+	// EndDead ends the open transactions of dead instances, so that a claim does not wait for the rows
+	// that they have locked. Nil means that it waits.
 	EndDead func(ctx context.Context, instanceIDs []string) error
-	// Stepped is called after each look at the fleet that worked. Nil means that nobody is told.
+	// Stepped is called after each check of the fleet that succeeded. Nil means that nothing is called.
 	Stepped func()
 	// Quiesce stops publishing for slots that are about to be yielded, and waits until what is in flight is acknowledged.
 	// An error postpones the yield. Nil means that there is nothing to stop.
@@ -75,11 +72,11 @@ type Holding struct {
 type Claimer struct {
 	cfg Config
 
-	// Of the goroutine that runs it:
-	probation time.Duration // how long it will have to be able before it takes part again, were it to sit out now
+	// These belong to the goroutine that calls Join and Run.
+	probation time.Duration // if the instance sits out: how long it must be able before it takes part again
 	wasStuck  bool
 
-	change sync.Mutex // held from before a change in the database until holding says the same
+	change sync.Mutex // held from before a change in the database until holding shows that change
 
 	mu      sync.Mutex
 	holding Holding
@@ -127,8 +124,8 @@ func (c *Claimer) Holding() (Holding, <-chan struct{}) {
 	return c.holding, c.changed
 }
 
-// Settled is Holding, but waits for a change that is under way in the database: an epoch that a commit found raised is
-// either the one returned now, or was raised by another instance.
+// Settled is Holding after any change that is under way in the database. So when a commit finds its
+// epoch raised, either the raised epoch is the one returned here, or another instance raised it.
 func (c *Claimer) Settled() (Holding, <-chan struct{}) {
 	c.change.Lock()
 	defer c.change.Unlock()
@@ -144,14 +141,14 @@ func (c *Claimer) set(h Holding) {
 	c.changed = make(chan struct{})
 }
 
-// Run looks at the fleet every Config.Every, whenever hint fires, and when slots may be adopted,
-// and takes or yields slots. It returns nil when ctx ends, ErrFenced when what it held was taken,
-// and ErrStale when looking has failed for Config.StaleAfter. Up to then a database error is logged
-// and tried again.
+// Run checks the fleet every Config.Every, whenever hint fires, and when slots may be adopted, and
+// takes or yields slots. It returns nil when ctx ends, ErrFenced when what it held was taken, and
+// ErrStale when every check has failed for Config.StaleAfter. Until then it logs a database error
+// and retries.
 func (c *Claimer) Run(ctx context.Context, hint <-chan struct{}) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	good := time.Now()
+	lastGood := time.Now()
 	for {
 		wait, err := c.step(ctx)
 		switch {
@@ -160,11 +157,11 @@ func (c *Claimer) Run(ctx context.Context, hint <-chan struct{}) error {
 		case ctx.Err() != nil:
 			return nil
 		case err == nil:
-			good = time.Now()
-		case time.Since(good) > c.cfg.StaleAfter:
+			lastGood = time.Now()
+		case time.Since(lastGood) > c.cfg.StaleAfter:
 			return fmt.Errorf("%w for %s: %w", ErrStale, c.cfg.StaleAfter, err)
 		default:
-			c.cfg.Log.WarnContext(ctx, "slots not looked after, trying again", slog.Any("err", err))
+			c.cfg.Log.WarnContext(ctx, "slot check failed, retrying", slog.Any("err", err))
 		}
 
 		if wait <= 0 || wait > c.cfg.Every {
@@ -181,20 +178,20 @@ func (c *Claimer) Run(ctx context.Context, hint <-chan struct{}) error {
 	}
 }
 
-// Step does once what Run does for ever.
+// Step is one turn of Run.
 func (c *Claimer) Step(ctx context.Context) error {
 	_, err := c.step(ctx)
 	return err
 }
 
-// step also says when to look again at the latest; zero: at leisure.
+// step also returns the longest wait before the next check; zero: Config.Every.
 func (c *Claimer) step(ctx context.Context) (wait time.Duration, err error) {
 	held, _ := c.Holding()
 	if err := c.stamp(ctx); err != nil {
 		return 0, err
 	}
 
-	v, err := c.glance(ctx)
+	v, err := c.readNow(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -209,7 +206,7 @@ func (c *Claimer) step(ctx context.Context) (wait time.Duration, err error) {
 		}
 	}
 
-	if err := c.buryDead(ctx, v); err != nil {
+	if err := c.markDead(ctx, v); err != nil {
 		return 0, err
 	}
 
@@ -244,8 +241,9 @@ func (c *Claimer) step(ctx context.Context) (wait time.Duration, err error) {
 func (c *Claimer) yield(ctx context.Context, slots []int16) error {
 	if c.cfg.Quiesce != nil {
 		if err := c.cfg.Quiesce(ctx, slots); err != nil {
-			c.cfg.Log.WarnContext(ctx, "slots not yielded yet: publishing does not come to rest", slog.Int("slots", len(slots)),
+			c.cfg.Log.WarnContext(ctx, "slots not yielded yet: messages are still in flight", slog.Int("slots", len(slots)),
 				slog.Any("err", err))
+
 			return nil
 		}
 	}
@@ -264,9 +262,10 @@ func (c *Claimer) yield(ctx context.Context, slots []int16) error {
 	return err
 }
 
-// Join registers the instance (ErrDisagree: unless its settings would split the stream), raises its
-// epoch, which fences whatever a former life of it still has in flight, and returns with what that
-// former life held and nobody has claimed. The instance's session must hold its lock.
+// Join registers the instance, raises its epoch, which fences whatever an earlier process of it still
+// has in flight, and takes over those slots of that process which nobody has claimed. It returns
+// ErrDisagree when the instance's settings would split the stream. The instance's session must hold
+// its lock.
 func (c *Claimer) Join(ctx context.Context) error {
 	var h Holding
 	err := c.transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
@@ -277,7 +276,7 @@ func (c *Claimer) Join(ctx context.Context) error {
 
 		h.Partition = c.cfg.Partition
 		if c.cfg.Auto {
-			v, err := c.look(ctx, tx)
+			v, err := c.read(ctx, tx)
 			if err != nil {
 				return err
 			}
@@ -308,7 +307,7 @@ func (c *Claimer) Join(ctx context.Context) error {
 
 		if c.cfg.NewLife {
 			if _, err := tx.Exec(ctx, doubtFormerLife, c.cfg.ChainID, c.cfg.InstanceID); err != nil {
-				return fmt.Errorf("note what a former life of %s may have published: %w", c.cfg.InstanceID, err)
+				return fmt.Errorf("note what an earlier process of %s may have published: %w", c.cfg.InstanceID, err)
 			}
 		}
 
@@ -337,8 +336,8 @@ const createSlots = `
 	where not exists (select from slot_ownership where chain_id = @chain)
 	on conflict do nothing`
 
-// register writes the row by which people and the other instances know this one. One that was stuck
-// and sat out, and still is stuck, goes on sitting out.
+// register writes the row by which people and the other instances know this one. An instance that
+// sat out because it was stuck, and is still stuck, goes on sitting out.
 const register = `
 	insert into relayer_instances as i (chain_id, instance_id, partition_number, total_partitions, strategy, status, lock_key, version, settings, able_since, stuck_since)
 	values (@chain, @me, @number, @total, @strategy, 'active', @key, @version, @settings::jsonb, case when not @stuck then now() end, case when @stuck then now() end)
@@ -348,8 +347,8 @@ const register = `
 	    able_since = excluded.able_since, stuck_since = case when @stuck then coalesce(i.stuck_since, now()) end, sits_out = i.sits_out and @stuck,
 	    last_heartbeat = now(), started_at = now(), seen_at = now(), dead_since = null, left_at = null`
 
-// raiseOwnEpoch fences the former life of an instance; its cursor stays, since the slots that it
-// still owns count from there.
+// raiseOwnEpoch fences the earlier process of the instance. The cursor stays: the slots that the
+// instance still owns are processed up to it.
 const raiseOwnEpoch = `
 	insert into cursors (chain_id, instance_id) values ($1, $2)
 	on conflict (chain_id, instance_id) do update set epoch = cursors.epoch + 1
@@ -358,10 +357,10 @@ const raiseOwnEpoch = `
 // highestRow is the seq up to which outbox rows may have been published by an owner that can no longer say so.
 const highestRow = `(select coalesce(max(seq), 0) from outbox where chain_id = $1)`
 
-const doubtFormerLife = `update slot_ownership set doubt_seq = greatest(doubt_seq, ` + highestRow +
-	`) where chain_id = $1 and owner = $2`
+const doubtFormerLife = `
+	update slot_ownership set doubt_seq = greatest(doubt_seq, ` + highestRow + `) where chain_id = $1 and owner = $2`
 
-// takeSlots takes slots. Of those that their owner did not release any row may have been published.
+// takeSlots takes slots. Any row of a slot that its owner did not release may have been published.
 const takeSlots = `
 	update slot_ownership
 	set owner = $3, since = now(), doubt_seq = case when owner is null then doubt_seq else greatest(doubt_seq, ` + highestRow + `) end
@@ -369,7 +368,7 @@ const takeSlots = `
 
 const heldSlots = `select slot from slot_ownership where chain_id = $1 and owner = $2 order by slot`
 
-// claim takes what Decide says, in one transaction with the reading that it decides by.
+// claim takes what Decide says, in the transaction that reads what Decide decides by.
 func (c *Claimer) claim(ctx context.Context) error {
 	c.change.Lock()
 	defer c.change.Unlock()
@@ -377,7 +376,7 @@ func (c *Claimer) claim(ctx context.Context) error {
 	var taken []int16
 	var from cursor
 	err := c.transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		v, err := c.look(ctx, tx)
+		v, err := c.read(ctx, tx)
 		if err != nil {
 			return err
 		}
@@ -418,8 +417,8 @@ type cursor struct {
 	time *time.Time
 }
 
-// take moves the slots to this instance: it locks and raises the cursor rows of their owners and of
-// itself, in the order of their ids, and goes on from the lowest cursor of all.
+// take moves the slots to this instance: it locks the cursor rows of their owners and its own, in the
+// order of their ids, raises their epochs, and goes on from the lowest of the cursors.
 func (c *Claimer) take(ctx context.Context, tx pgx.Tx, slots []int16, holding bool) ([]int16, cursor, error) {
 	type row struct {
 		Slot      int16
@@ -427,8 +426,7 @@ func (c *Claimer) take(ctx context.Context, tx pgx.Tx, slots []int16, holding bo
 		NextBlock int64
 		BlockHash *string
 	}
-	rows, _ := tx.Query(ctx,
-		`select slot, owner, next_block, block_hash from slot_ownership where chain_id = $1 and slot = any($2) order by slot for update`, c.cfg.ChainID, slots)
+	rows, _ := tx.Query(ctx, lockSlots, c.cfg.ChainID, slots)
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByName[row])
 	if err != nil {
 		return nil, cursor{}, fmt.Errorf("lock slots: %w", err)
@@ -466,8 +464,7 @@ func (c *Claimer) take(ctx context.Context, tx pgx.Tx, slots []int16, holding bo
 	}
 
 	batch := &pgx.Batch{}
-	batch.Queue(`update cursors set next_block = $3, block_hash = $4, block_time = $5, updated_at = now() where chain_id = $1 and instance_id = $2`,
-		c.cfg.ChainID, c.cfg.InstanceID, low.next, low.hash, low.time)
+	batch.Queue(moveCursor, c.cfg.ChainID, c.cfg.InstanceID, low.next, low.hash, low.time)
 	batch.Queue(takeSlots, c.cfg.ChainID, slots, c.cfg.InstanceID)
 	batch.Queue(notify, c.cfg.ChainID)
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
@@ -476,6 +473,14 @@ func (c *Claimer) take(ctx context.Context, tx pgx.Tx, slots []int16, holding bo
 
 	return slots, low, nil
 }
+
+const lockSlots = `
+	select slot, owner, next_block, block_hash from slot_ownership
+	where chain_id = $1 and slot = any($2) order by slot for update`
+
+const moveCursor = `
+	update cursors set next_block = $3, block_hash = $4, block_time = $5, updated_at = now()
+	where chain_id = $1 and instance_id = $2`
 
 // fenceCursors locks the rows of the owners that are claimed from, and of the claimer, and raises
 // their epochs: every commit that was computed before fails.
@@ -486,8 +491,8 @@ const fenceCursors = `
 	where c.chain_id = $1 and c.instance_id = l.instance_id
 	returning c.instance_id, c.next_block, c.block_hash, c.block_time`
 
-// Release gives slots back with the cursor at which the next owner goes on; nil means all. The
-// epoch goes up, so that no commit in flight can move past that cursor.
+// Release gives slots back, together with the cursor from which the next owner goes on; nil means all
+// slots. It raises the epoch, so that no commit in flight can move past that cursor.
 func (c *Claimer) Release(ctx context.Context, slots []int16) error {
 	c.change.Lock()
 	defer c.change.Unlock()
@@ -536,7 +541,7 @@ const releaseSlots = `
 	update slot_ownership s set owner = null, since = now(), next_block = mine.next_block, block_hash = mine.block_hash
 	from mine where s.chain_id = @chain and s.owner = @me and s.slot = any(@slots)`
 
-// Leave marks the instance as gone, after a clean stop: the others need not wait to see it die.
+// Leave marks the instance as dead after a clean stop, so that the others need not wait until they notice.
 func (c *Claimer) Leave(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -544,7 +549,7 @@ func (c *Claimer) Leave(ctx context.Context) error {
 		`update relayer_instances set status = 'dead', dead_since = now(), left_at = now() where chain_id = $1 and instance_id = $2`,
 		c.cfg.ChainID, c.cfg.InstanceID)
 	if err != nil {
-		return fmt.Errorf("mark %s as gone: %w", c.cfg.InstanceID, err)
+		return fmt.Errorf("mark %s as dead: %w", c.cfg.InstanceID, err)
 	}
 
 	return nil

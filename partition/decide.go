@@ -9,44 +9,42 @@ import (
 type Member struct {
 	ID        string
 	Partition Partition
-	Alive     bool          // its session holds its advisory lock, and it has looked after its slots lately
+	Alive     bool          // its session holds its advisory lock, and it has checked its slots within StaleAfter
 	Active    bool          // it is not stopping
 	DeadFor   time.Duration // by the database's clock; zero while alive
 	Serves    bool          // it has slots that it prefers
 	Stuck     bool          // its nodes do not let it go on
-	StateFor  time.Duration // for how long it has been stuck, or has not been
+	StateFor  time.Duration // for how long it has been stuck, or able to go on
 	SitsOut   bool          // it leaves the slots to others until it can go on
 }
 
-// works says that slots may go to the instance.
+// works says whether slots may go to the instance.
 func (m Member) works() bool { return m.Alive && m.Active && !m.SitsOut }
 
-// Group is a set of slots with one owner since one moment.
+// Group is a set of slots that have one owner since the same moment.
 type Group struct {
-	Owner string // empty: free
-	Since time.Duration
+	Owner string        // empty: free
+	Since time.Duration // for how long they have been owned, or free
 	Slots []int16
 }
 
 // Plan is what an instance should do now.
 type Plan struct {
-	Take []int16  // free, or owned by the dead
-	From []string // the dead owners of what to take
-	// owned by me, and either preferred by somebody else who works and not by me, or all of them,
-	// because I sit out
-	Yield []int16
+	Take  []int16       // free, or owned by dead instances
+	From  []string      // the dead owners of Take
+	Yield []int16       // mine that another live instance prefers and I do not; all of mine if I sit out
 	Wait  time.Duration // until slots that nobody serves may be adopted; zero: there are none
 }
 
-// Empty says that there is nothing to do.
+// Empty says whether there is nothing to do.
 func (p Plan) Empty() bool { return len(p.Take) == 0 && len(p.Yield) == 0 }
 
-// Decide applies the one rule of this package for the instance me. It is a pure function of what
-// the database says, so that two instances which read the same come to plans that fit together;
-// where they read at different moments, the conditions in the claiming statements decide.
+// Decide applies the one rule of this package for the instance me. It is a pure function of what the
+// database says, so two instances that read the same rows get plans that fit together. Where they
+// read at different moments, the conditions of the claiming statements decide.
 func Decide(me string, fleet []Member, groups []Group, adoptAfter time.Duration) Plan {
 	members := make(map[string]Member, len(fleet))
-	var live []Member // those that slots may go to
+	var live []Member // the instances that slots may go to
 	for _, m := range fleet {
 		members[m.ID] = m
 		if m.works() {
@@ -77,7 +75,7 @@ func Decide(me string, fleet []Member, groups []Group, adoptAfter time.Duration)
 
 			continue
 		case g.Owner != "" && known && owner.Alive:
-			continue // a holder keeps what it has; an adopter yields by itself
+			continue // an owner keeps what it has; an adopter yields by itself
 		case my.SitsOut:
 			continue
 		}
@@ -85,7 +83,7 @@ func Decide(me string, fleet []Member, groups []Group, adoptAfter time.Duration)
 		unserved := g.Since
 		if g.Owner != "" {
 			unserved = owner.DeadFor
-			if !known { // its row is gone: it was removed long after it died
+			if !known { // its row was removed, which happens long after an instance died
 				unserved = adoptAfter
 			}
 		}
@@ -112,9 +110,9 @@ func Decide(me string, fleet []Member, groups []Group, adoptAfter time.Duration)
 	return plan
 }
 
-// adopt says whether me should adopt a slot that nobody alive prefers. The slots are spread over
-// the living by hash; when the one that should have taken it has not done so for as long again,
-// anybody takes it.
+// adopt says whether the instance me should adopt a slot that nobody alive prefers. A hash spreads
+// such slots over the live instances. If the instance chosen by the hash has not taken the slot
+// after twice the time, any other instance takes it.
 func adopt(me string, live []Member, slot int16, unserved, after time.Duration) bool {
 	if unserved < after {
 		return false

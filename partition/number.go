@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// renumber takes a number that became free, for an instance that stands by with a number which another one serves.
+// renumber takes a number that became free, if the instance stands by with a number that another one serves.
 func (c *Claimer) renumber(ctx context.Context, v view) error {
 	held, _ := c.Holding()
 	if freeNumber(c.cfg.InstanceID, held.Partition, v.fleet) == held.Partition.Number {
@@ -18,7 +18,7 @@ func (c *Claimer) renumber(ctx context.Context, v view) error {
 
 	number := held.Partition.Number
 	err := c.transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		v, err := c.look(ctx, tx)
+		v, err := c.read(ctx, tx)
 		if err != nil {
 			return err
 		}
@@ -40,9 +40,9 @@ func (c *Claimer) renumber(ctx context.Context, v view) error {
 	return nil
 }
 
-// firstNumber is the number with which an instance joins under PARTITION_NUMBER=auto: the one it
-// had, unless another one serves it meanwhile, else a free one. With none free it stands by, with a
-// number by the hash of its id.
+// firstNumber is the number with which an instance joins under PARTITION_NUMBER=auto: the one that it
+// had, unless another live instance has taken it since, else a free one. If none is free, the
+// instance stands by with a number that a hash of its id chooses.
 func firstNumber(me string, p Partition, fleet []Member) int {
 	i := slices.IndexFunc(fleet, func(m Member) bool { return m.ID == me && m.Partition.Total == p.Total })
 	if i >= 0 && !taken(me, p.Total, fleet)[fleet[i].Partition.Number] {
@@ -61,9 +61,9 @@ func firstNumber(me string, p Partition, fleet []Member) int {
 	return int(h % uint64(p.Total))
 }
 
-// freeNumber is the number that an instance of the fleet should have: its own, unless somebody who
-// comes first has it too and another one is free. Who serves slots of a number comes first, so that
-// nobody who joins displaces anybody; where neither does, the lower id.
+// freeNumber is the number that an instance of the fleet should have: its own, unless an instance
+// with precedence has the same one and another number is free. An instance that serves slots of the
+// number has precedence, so that no newcomer displaces it; else the one with the lower id.
 func freeNumber(me string, mine Partition, fleet []Member) int {
 	serves := slices.ContainsFunc(fleet, func(m Member) bool { return m.ID == me && m.Serves })
 	second := slices.ContainsFunc(fleet, func(m Member) bool {
@@ -86,7 +86,7 @@ func freeNumber(me string, mine Partition, fleet []Member) int {
 	return mine.Number
 }
 
-// taken says which numbers others have.
+// taken says which numbers other live instances have.
 func taken(me string, total int, fleet []Member) []bool {
 	numbers := make([]bool, total)
 	for _, m := range fleet {

@@ -9,10 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// StaleAfter is how long an instance that holds its lock counts as alive without having looked
-// after its slots: what must not happen is that a process which exists and does nothing keeps slots
-// from those who would serve them. A look takes milliseconds, and a yield waits some seconds for
-// the publisher.
+// StaleAfter is how long an instance that holds its lock counts as alive without a check of its
+// slots: a process that exists but does nothing must not keep slots from instances that would serve
+// them. A check takes milliseconds; one that yields waits some seconds for the publisher.
 const StaleAfter = 20 * time.Second
 
 // An instance whose nodes do not let it go on gives its slots up to those that can, and sits out until it can again:
@@ -23,20 +22,21 @@ const StaleAfter = 20 * time.Second
 //	  └──────────────────────────────────────────────────────────────────────┘
 //	     able for its probation, or able while nobody else is, or alone
 //
-// The other's being able for as long is what keeps a fleet whose nodes are all gone, or come and go
-// together, from passing slots round. The probation is StallAfter, doubled by each time that it
-// sits out, up to maxProbation: a node that fails only under the load of the slots cannot make them
-// go to and fro. An instance that has been able for forgetAfter starts over.
+// The other instance must have been able for as long: so a fleet whose nodes all fail, or fail and
+// return together, does not pass slots around. The probation is StallAfter at first and doubles each
+// time that the instance sits out, up to maxProbation: so a node that fails only under the load of
+// the slots does not make them move back and forth. It starts over once the instance has been able
+// for forgetAfter.
 const (
-	maxProbation = 64
-	forgetAfter  = 20 // StallAfters
+	maxProbation = 64 // times StallAfter
+	forgetAfter  = 20 // times StallAfter
 )
 
-// sitsOut says whether the instance me should sit out from now on, given whether it does and the
-// length of its probation.
+// sitsOut says whether the instance me should sit out from now on, given whether it sits out now and
+// the length of its probation.
 func sitsOut(me string, fleet []Member, stallAfter, probation time.Duration) bool {
 	var my Member
-	var others, able, settled bool // somebody else works; and can go on; and has been able to for long enough
+	var others, able, settled bool // another instance works; one that is not stuck; and that for long enough
 	for _, m := range fleet {
 		switch {
 		case m.ID == me:
@@ -52,20 +52,20 @@ func sitsOut(me string, fleet []Member, stallAfter, probation time.Duration) boo
 	case !my.SitsOut:
 		return my.Stuck && my.StateFor >= stallAfter && settled
 	case my.Stuck:
-		return others // to take slots back from others that are stuck as well would help nobody
+		return others // a stuck instance would gain nothing by taking slots back, even from others that are stuck
 	}
 
 	return able && my.StateFor < max(probation, stallAfter)
 }
 
-// stamp says in the database that the instance looks after its slots, and whether its nodes let it
-// go on. It returns ErrFenced when the row is gone.
+// stamp writes into the instance's row that it checks its slots, and whether its nodes let it go on.
+// It returns ErrFenced when the row is gone.
 func (c *Claimer) stamp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	tag, err := c.cfg.DB.Exec(ctx, stamp, c.cfg.ChainID, c.cfg.InstanceID, c.stuck(ctx))
 	if err != nil {
-		return fmt.Errorf("say that %s looks after its slots: %w", c.cfg.InstanceID, err)
+		return fmt.Errorf("write that %s checks its slots: %w", c.cfg.InstanceID, err)
 	}
 
 	if tag.RowsAffected() == 0 {
@@ -84,21 +84,22 @@ func (c *Claimer) stuck(ctx context.Context) bool {
 
 	if was := c.wasStuck; was != (err != nil) {
 		c.wasStuck = err != nil
-		c.cfg.Log.InfoContext(ctx, "what this instance needs to go on with its slots has changed",
+		c.cfg.Log.InfoContext(ctx, "whether this instance can process blocks has changed",
 			slog.Bool("able", err == nil), slog.Any("err", err))
 	}
 
 	return err != nil
 }
 
-// One that was taken for dead and comes back is alive again; if its slots were claimed meanwhile, its epoch says so.
+// An instance that was marked dead and comes back is alive again; if its slots were claimed meanwhile, its epoch shows
+// that.
 const stamp = `
 	update relayer_instances
 	set seen_at = now(), status = case when status = 'dead' then 'active' else status end, dead_since = null,
 	    stuck_since = case when $3 then coalesce(stuck_since, now()) end, able_since = case when $3 then null else coalesce(able_since, now()) end
 	where chain_id = $1 and instance_id = $2`
 
-// review decides whether the instance sits out, writes that down, and puts it into the view.
+// review decides whether the instance sits out, and writes a change to the database and into the view.
 func (c *Claimer) review(ctx context.Context, v *view) error {
 	my := v.member(c.cfg.InstanceID)
 	if my == nil {
@@ -121,13 +122,13 @@ func (c *Claimer) review(ctx context.Context, v *view) error {
 		c.cfg.InstanceID, out)
 	batch.Queue(notify, c.cfg.ChainID)
 	if err := c.cfg.DB.SendBatch(ctx, batch).Close(); err != nil {
-		return fmt.Errorf("say whether %s sits out: %w", c.cfg.InstanceID, err)
+		return fmt.Errorf("write whether %s sits out: %w", c.cfg.InstanceID, err)
 	}
 
 	my.SitsOut = out
 	if out {
 		c.probation = min(max(2*c.probation, c.cfg.StallAfter), maxProbation*c.cfg.StallAfter)
-		c.cfg.Log.WarnContext(ctx, "giving the slots up: the nodes do not let this instance go on, and another can",
+		c.cfg.Log.WarnContext(ctx, "giving up the slots: this instance's nodes do not let it go on, and another instance's do",
 			slog.Duration("for", my.StateFor))
 
 		return nil

@@ -19,18 +19,18 @@ var ErrDisagree = errors.New("the fleet does not agree")
 // Settings are what the instances of a fleet have to agree on, by the name of the variable. Each
 // instance shows its own in its row.
 type Settings struct {
-	// Stream decides what is published, where, and in which order: with two values among the living,
-	// what a consumer gets depends on which instance happens to serve an escrow. An instance that
+	// Stream holds what decides what is published, where, and in which order: if live instances
+	// differed, what a consumer gets would depend on which of them serves an escrow. An instance that
 	// differs is refused.
 	Stream map[string]string `json:"stream,omitempty"`
-	// Other differences do no harm, or pass; they are shown.
+	// Other holds settings in which a difference does no harm, or only for a while; it is shown.
 	Other map[string]string `json:"other,omitempty"`
-	// Mixed says that the instance may differ in Stream from others: for the time of a rolling change,
-	// after which it is taken back.
+	// Mixed says that the instance may differ from others in Stream. It is meant for the time of a
+	// rolling change.
 	Mixed bool `json:"mixed,omitempty"`
 }
 
-// Difference is a setting of which the living have several values.
+// Difference is a setting that has several values among the live instances.
 type Difference struct {
 	Name   string
 	Stream bool
@@ -47,8 +47,8 @@ func (d Difference) String() string {
 	return d.Name + " is " + strings.Join(values, " and ")
 }
 
-// Differences compares the settings of instances, by id. What an instance does not name, an older
-// version say, it does not differ in.
+// Differences compares the settings of instances, by id. A setting that an instance does not name, for
+// example because it is of an older version, is no difference.
 func Differences(of map[string]Settings) []Difference {
 	collect := func(stream bool, pick func(Settings) map[string]string) (list []Difference) {
 		values := map[string]map[string][]string{}
@@ -75,7 +75,7 @@ func Differences(of map[string]Settings) []Difference {
 		collect(false, func(s Settings) map[string]string { return s.Other })...)
 }
 
-// agree returns ErrDisagree when a live instance has other settings of the stream, and neither of the two may differ.
+// agree returns ErrDisagree when a live instance differs in Settings.Stream and neither of the two is Mixed.
 func (c *Claimer) agree(ctx context.Context, tx pgx.Tx) error {
 	rows, _ := tx.Query(ctx,
 		`select i.instance_id, i.settings from relayer_instances i where i.chain_id = $1 and i.instance_id <> $3 and `+living,

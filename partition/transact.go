@@ -12,21 +12,20 @@ import (
 // Limits. Each call takes milliseconds; a connection may swallow bytes for ever, and a process may
 // be frozen with rows locked.
 const (
-	callTimeout = 5 * time.Second // of one statement
-	// of a transaction up to its commit; it waits for its turn behind other claims and rollbacks
-	transactTimeout = 10 * time.Second
-	commitTimeout   = 2 * time.Second // of the wait for the answer to a commit
-	// idleTimeout ends a transaction in whose middle nothing comes: the process is frozen, and the
-	// whole fleet waits for the lock that it has.
+	callTimeout     = 5 * time.Second  // of one statement
+	transactTimeout = 10 * time.Second // of a transaction up to its commit, with the wait for other claims and rollbacks
+	commitTimeout   = 2 * time.Second  // of the wait for the answer to a commit
+	// idleTimeout ends a transaction that sends no statement for so long: its process is frozen, and
+	// the whole fleet waits for the ownership lock that the transaction holds.
 	idleTimeout = time.Second
-	// rowTimeout bounds the wait for a row that a commit has locked, since whoever waits holds that
-	// lock. The next look tries again.
+	// rowTimeout bounds the wait for a row that a commit has locked, because the ownership lock is held
+	// meanwhile. The next check tries again.
 	rowTimeout = 500 * time.Millisecond
 )
 
-// transact runs f in a transaction. Until its end ctx may call it off; the commit itself is waited
-// for, since one that was called off may have happened, and what is held would not be what the
-// database says: a stop in that moment could not give the slots back.
+// transact runs f in a transaction. The end of ctx cancels f but not the commit: a cancelled commit
+// may have happened all the same, so that Holding would differ from the database, and a stop at that
+// moment could not give the slots back.
 func (c *Claimer) transact(ctx context.Context, f func(context.Context, pgx.Tx) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, transactTimeout,
 		fmt.Errorf("no answer from the database within %s", transactTimeout))
@@ -54,8 +53,8 @@ func (c *Claimer) transact(ctx context.Context, f func(context.Context, pgx.Tx) 
 	return tx.Commit(ending)
 }
 
-// lockOwnership makes claims, releases and rollbacks of a chain take turns: each locks several
-// rows, and together they would deadlock.
+// lockOwnership lets only one claim, release or rollback of a chain run at a time: each locks several
+// rows, and two at once could deadlock.
 func lockOwnership(ctx context.Context, tx pgx.Tx, chainID int64) error {
 	batch := &pgx.Batch{}
 	batch.Queue(`select set_config('idle_in_transaction_session_timeout', $1::bigint::text, true)`,

@@ -22,14 +22,15 @@ type view struct {
 	groups []Group
 }
 
-// glance reads the fleet outside of any transaction.
-func (c *Claimer) glance(ctx context.Context) (view, error) {
+// readNow reads the view outside of any transaction.
+func (c *Claimer) readNow(ctx context.Context) (view, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return c.look(ctx, c.cfg.DB)
+
+	return c.read(ctx, c.cfg.DB)
 }
 
-func (c *Claimer) look(ctx context.Context, q querier) (v view, err error) {
+func (c *Claimer) read(ctx context.Context, q querier) (v view, err error) {
 	batch := &pgx.Batch{}
 	batch.Queue(`select coalesce((select epoch from cursors where chain_id = $1 and instance_id = $2), 0)`, c.cfg.ChainID,
 		c.cfg.InstanceID).
@@ -55,15 +56,14 @@ func (c *Claimer) look(ctx context.Context, q querier) (v view, err error) {
 	for i := range v.fleet {
 		m := &v.fleet[i]
 		m.Serves = slices.ContainsFunc(v.groups, func(g Group) bool {
-			return g.Owner == m.ID &&
-				slices.ContainsFunc(g.Slots, m.Partition.Prefers)
+			return g.Owner == m.ID && slices.ContainsFunc(g.Slots, m.Partition.Prefers)
 		})
 	}
 
 	return v, nil
 }
 
-// member is an instance of the fleet; nil: not there.
+// member returns an instance of the fleet, or nil.
 func (v *view) member(id string) *Member {
 	i := slices.IndexFunc(v.fleet, func(m Member) bool { return m.ID == id })
 	if i < 0 {
@@ -73,7 +73,7 @@ func (v *view) member(id string) *Member {
 	return &v.fleet[i]
 }
 
-// living is the condition that an instance i is alive: its session holds its lock, and it looks after its slots.
+// living is the condition that an instance i is alive: its session holds its lock, and it checks its slots.
 const living = `i.seen_at > now() - make_interval(secs => $2)
 	           and exists (select from pg_locks l where l.locktype = 'advisory' and l.granted and l.objsubid = 1
 	               and l.database = (select oid from pg_database where datname = current_database())
@@ -102,8 +102,8 @@ func collectFleet(rows pgx.Rows) ([]Member, error) {
 	})
 }
 
-// buryDead records since when an instance is dead: the adoption of its slots counts from there.
-func (c *Claimer) buryDead(ctx context.Context, v view) error {
+// markDead records since when an instance has been dead: AdoptAfter counts from then.
+func (c *Claimer) markDead(ctx context.Context, v view) error {
 	var dead []string
 	for _, m := range v.fleet {
 		if !m.Alive && m.DeadFor == 0 {
@@ -117,10 +117,10 @@ func (c *Claimer) buryDead(ctx context.Context, v view) error {
 
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	// One that came back in between has its lock again, and its own update made it active; the condition spares it.
+	// An instance that came back since it was read is spared by the statement's condition.
 	rows, err := c.cfg.DB.Query(ctx, markDead, c.cfg.ChainID, c.cfg.StaleAfter.Seconds(), dead)
 	if err != nil {
-		return fmt.Errorf("mark the dead: %w", err)
+		return fmt.Errorf("mark dead instances: %w", err)
 	}
 
 	rows.Close()
