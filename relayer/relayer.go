@@ -146,8 +146,8 @@ func (r *Relayer) Run(ctx context.Context) (err error) {
 		Log: r.component("factory"), Metrics: r.watching, Tracer: r.tracing.Tracer(),
 	})
 	r.verifier = verify.New(verify.Config{
-		Source: r.source, Ledger: r.ledger, ABI: r.cfg.ABI, Factory: r.cfg.Factory, Every: r.cfg.VerifyInterval,
-		Log: r.component("verifier"), Metrics: r.verified,
+		Source: r.source, Filters: r.filters.Again(), Ledger: r.ledger, ABI: r.cfg.ABI, Factory: r.cfg.Factory,
+		Every: r.cfg.VerifyInterval, Log: r.component("verifier"), Metrics: r.verified,
 	})
 	defer r.commands.close()
 	if err := r.commands.open(ctx, r); err != nil {

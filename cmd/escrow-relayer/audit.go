@@ -17,6 +17,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
 	"github.com/fusion-prime/escrow-relayer/relayer/verify"
+	"github.com/fusion-prime/escrow-relayer/relayer/watch"
 )
 
 func auditCommand() *cobra.Command {
@@ -82,8 +83,10 @@ func auditCommand() *cobra.Command {
 				return explain(cfg, err)
 			}
 			defer running()
-			v := verify.New(verify.Config{Source: src, Ledger: led, ABI: cfg.ABI, Factory: cfg.Factory, Every: time.Second,
-				Log: logger(cfg), Metrics: verify.NewMetrics(prometheus.NewRegistry())})
+			filters := watch.NewFilters(cfg.ABI, cfg.Factory, watch.FilterMode(cfg.LogFilter), cfg.RPCMaxAddress,
+				cfg.RPCRequestPrice)
+			v := verify.New(verify.Config{Source: src, Filters: filters.Again(), Ledger: led, ABI: cfg.ABI,
+				Factory: cfg.Factory, Every: time.Second, Log: logger(cfg), Metrics: verify.NewMetrics(prometheus.NewRegistry())})
 			bar := progress(cmd.ErrOrStderr(), to-from+1, "blocks")
 			count := map[string]int{}
 			out := json.NewEncoder(cmd.OutOrStdout())

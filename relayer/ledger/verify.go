@@ -55,6 +55,30 @@ const storedEvents = `
 	where p.chain_id = $1 and p.block_number between $2 and $3
 	order by p.block_number, p.log_index`
 
+// Emitters returns the contracts of ours that may have emitted something in a range of blocks: the
+// escrows that were deployed by its end and had not ended before it, and those that events in it are
+// stored of; at most so many of them.
+func (l *Ledger) Emitters(ctx context.Context, from, to int64, most int) ([]common.Address, error) {
+	rows, _ := l.cfg.DB.Query(ctx, emitters, l.cfg.ChainID, from, to, most)
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a common.Address, err error) {
+		var b []byte
+		err = row.Scan(&b)
+		return common.BytesToAddress(b), err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read which escrows may have emitted events in blocks %d to %d: %w", from, to, err)
+	}
+
+	return list, nil
+}
+
+const emitters = `
+	select escrow from events where chain_id = $1 and block_number between $2 and $3
+	union
+	select address from escrows
+	where chain_id = $1 and status <> 4 and discovered_block_number <= $3 and (ended_block is null or ended_block >= $2)
+	limit $4`
+
 // Registered returns which of some addresses are escrows of ours.
 func (l *Ledger) Registered(ctx context.Context, addresses []common.Address) (map[common.Address]bool, error) {
 	return l.addresses(ctx, `select address from escrows where chain_id = $1 and address = any($2) and status <> 4`,

@@ -52,13 +52,15 @@ func (f *Filter) Matches(l *types.Log) bool {
 		}
 	}
 
-	if f.Addresses != nil {
-		if _, ok := f.emitters[l.Address]; !ok {
-			return false
-		}
-	}
+	return f.Names(l.Address)
+}
 
-	return true
+// Names says whether the logs of a contract are asked for, as far as the addresses say.
+func (f *Filter) Names(a common.Address) bool {
+	f.prepare()
+	_, named := f.emitters[a]
+
+	return named || f.Addresses == nil
 }
 
 // Telling says whether a bloom filter says something of its block: some chains give one without any

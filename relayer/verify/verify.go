@@ -38,9 +38,20 @@ type Source interface {
 	ReadOther(ctx context.Context, from, to uint64, f *source.Filter) iter.Seq2[source.Batch, error]
 }
 
+// Filters says how logs are asked for: by topics, or of contracts that are named.
+type Filters interface {
+	// Most is the number of contracts up to which naming them costs less than reading what others emit
+	// under the same topics.
+	Most() int
+	// Learn takes in what was read: of how many blocks, whether contracts were named, and how many logs
+	// were others'.
+	Learn(named bool, blocks int64, foreign int)
+}
+
 // Config of a Verifier. All fields are required.
 type Config struct {
 	Source  Source
+	Filters Filters
 	Ledger  *ledger.Ledger
 	ABI     *contract.ABI
 	Factory common.Address
@@ -188,27 +199,94 @@ func (v *Verifier) once(ctx context.Context, epoch int64) error {
 // out, but those that they have are in a block whose hash is known.
 func (v *Verifier) Compare(ctx context.Context, from, to int64,
 	each func(first, last int64, found []Difference) error) error {
-	filter := &source.Filter{Topics: v.cfg.ABI.Topics()}
+	var deployed []common.Address // found in what was read, and missing in the database
+	for from <= to {
+		filter, last, err := v.filter(ctx, from, to, deployed)
+		if err != nil {
+			return err
+		}
+
+		next, found, err := v.part(ctx, from, last, filter, each)
+		if err != nil {
+			return fmt.Errorf("read blocks %d to %d again: %w", from, to, err)
+		}
+
+		from, deployed = next, append(deployed, found...)
+	}
+
+	return nil
+}
+
+// atOnce is for how many blocks contracts are named at once: with more blocks, more of them have
+// ended before most of the range.
+const atOnce = 10_000
+
+// filter is how the logs of blocks from..last are asked for: of the factory and the escrows that may
+// have emitted something, where there are so few of them that naming them costs less than topics.
+func (v *Verifier) filter(ctx context.Context, from, to int64, deployed []common.Address) (f *source.Filter,
+	last int64, err error) {
+	f = &source.Filter{Topics: v.cfg.ABI.Topics()}
+	most := v.cfg.Filters.Most()
+	if most == 0 {
+		return f, to, nil
+	}
+
+	last = min(to, from+atOnce-1)
+	list, err := v.cfg.Ledger.Emitters(ctx, from, last, most+1)
+	if err == nil && len(list) <= most {
+		f.Addresses = append(append(list, deployed...), v.cfg.Factory)
+	}
+
+	return f, last, err
+}
+
+// part compares blocks from..to, of which next is the first that is left. It ends early where it
+// finds deployments of contracts that the filter does not name.
+func (v *Verifier) part(ctx context.Context, from, to int64, filter *source.Filter,
+	each func(first, last int64, found []Difference) error) (next int64, deployed []common.Address, err error) {
 	for batch, err := range v.cfg.Source.Read(ctx, uint64(from), uint64(to), filter) {
 		if err == nil {
 			batch.Logs, err = v.both(ctx, &batch)
 		}
 
 		if err != nil {
-			return fmt.Errorf("read blocks %d to %d again: %w", from, to, err)
+			return from, nil, err
 		}
 
-		found, err := v.compare(ctx, &batch)
+		events, err := v.decode(batch.Logs)
 		if err != nil {
-			return err
+			return from, nil, err
+		}
+
+		if deployed := unnamed(events, filter); len(deployed) > 0 {
+			return int64(batch.From), deployed, nil
+		}
+
+		found, err := v.compare(ctx, &batch, events)
+		if err != nil {
+			return from, nil, err
 		}
 
 		if err := each(int64(batch.From), int64(batch.To), found); err != nil {
-			return err
+			return from, nil, err
+		}
+
+		from = int64(batch.To) + 1
+	}
+
+	return from, nil, nil
+}
+
+// unnamed are the escrows that events tell of the deployment of, and that a filter does not name.
+func unnamed(events []contract.Event, filter *source.Filter) (list []common.Address) {
+	for i := range events {
+		e := &events[i]
+		if e.Name == ledger.Deployed && !filter.Names(e.Escrow) {
+			list = append(list, e.Escrow)
 		}
 	}
 
-	return nil
+	return list
 }
 
 // both returns the logs of a batch and what another endpoint has besides, in the chain's order.
@@ -242,32 +320,33 @@ func (v *Verifier) both(ctx context.Context, batch *source.Batch) ([]types.Log, 
 	return logs, nil
 }
 
-func (v *Verifier) compare(ctx context.Context, batch *source.Batch) ([]Difference, error) {
+// decode returns the events of logs that are of the ABI, without deployments by other factories.
+func (v *Verifier) decode(logs []types.Log) (events []contract.Event, err error) {
+	for i := range logs {
+		e, err := v.cfg.ABI.Decode(&logs[i])
+		switch {
+		case errors.Is(err, contract.ErrForeign):
+		case err != nil:
+			return nil, err
+		case e.Name != ledger.Deployed || e.Emitter == v.cfg.Factory:
+			events = append(events, e)
+		}
+	}
+
+	return events, nil
+}
+
+// compare returns how the events of a batch differ from what is stored.
+func (v *Verifier) compare(ctx context.Context, batch *source.Batch, events []contract.Event) ([]Difference, error) {
 	// The deployments of this very batch may be missing too: their escrows count as known.
 	known := map[common.Address]bool{}
 	var unknown []common.Address
-	var events []contract.Event
-	for i := range batch.Logs {
-		e, err := v.cfg.ABI.Decode(&batch.Logs[i])
-		if errors.Is(err, contract.ErrForeign) {
-			continue
-		}
-
-		if err != nil {
-			return nil, err
-		}
-
-		if e.Name == ledger.Deployed {
-			if e.Emitter != v.cfg.Factory {
-				continue
-			}
-
+	for i := range events {
+		if e := &events[i]; e.Name == ledger.Deployed {
 			known[e.Escrow] = true
 		} else if !known[e.Emitter] {
 			unknown = append(unknown, e.Emitter)
 		}
-
-		events = append(events, e)
 	}
 
 	registered, err := v.cfg.Ledger.Registered(ctx, unknown)
@@ -281,6 +360,14 @@ func (v *Verifier) compare(ctx context.Context, batch *source.Batch) ([]Differen
 	}
 
 	ours := func(e *contract.Event) bool { return known[e.Escrow] || registered[e.Escrow] }
+	foreign := 0
+	for i := range events {
+		if !ours(&events[i]) {
+			foreign++
+		}
+	}
+
+	v.cfg.Filters.Learn(batch.Filter.Addresses != nil, int64(batch.To-batch.From)+1, foreign)
 	found := differences(events, stored, ours, blockHashes(batch.Logs))
 
 	return found, v.prune(ctx, found)

@@ -22,7 +22,9 @@ import (
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
+	"github.com/fusion-prime/escrow-relayer/relayer/node"
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
+	"github.com/fusion-prime/escrow-relayer/relayer/watch"
 )
 
 const chainID = 1337
@@ -31,6 +33,7 @@ const chainID = 1337
 type twoNodes struct {
 	logs      []types.Log
 	head      uint64
+	named     bool // they give logs of named contracts only
 	liarFirst bool // the first reading is the liar's, the second the honest node's; else the other way round
 }
 
@@ -49,10 +52,15 @@ func (n *twoNodes) ReadOther(_ context.Context, from, to uint64, f *source.Filte
 // read answers in ranges of 5 blocks.
 func (n *twoNodes) read(from, to uint64, f *source.Filter, lie bool) iter.Seq2[source.Batch, error] {
 	return func(yield func(source.Batch, error) bool) {
+		if n.named && len(f.Addresses) == 0 {
+			yield(source.Batch{}, node.ErrAddressRequired)
+			return
+		}
+
 		for ; from <= to; from += 5 {
 			b := source.Batch{From: from, To: min(from+4, to), Filter: f}
 			for i, l := range n.logs {
-				if l.BlockNumber >= b.From && l.BlockNumber <= b.To && !(lie && i%3 == 0) {
+				if l.BlockNumber >= b.From && l.BlockNumber <= b.To && f.Matches(&l) && !(lie && i%3 == 0) {
 					b.Logs = append(b.Logs, l)
 				}
 			}
@@ -65,8 +73,16 @@ func (n *twoNodes) read(from, to uint64, f *source.Filter, lie bool) iter.Seq2[s
 }
 
 // Whoever of two nodes leaves logs out, and whoever read the range the first time: nothing stays
-// missing, and nothing that is stored is taken for an invention.
+// missing, and nothing that is stored is taken for an invention. Where nodes give logs of named
+// contracts only, the deployments that are found say which.
 func TestEitherNodeMayLie(t *testing.T) {
+	for _, mode := range []watch.FilterMode{watch.FilterTopics, watch.FilterAddresses, watch.FilterAuto} {
+		t.Run(string(mode), func(t *testing.T) { eitherNodeMayLie(t, mode) })
+	}
+}
+
+func eitherNodeMayLie(t *testing.T, mode watch.FilterMode) {
+	named := mode == watch.FilterAddresses
 	ctx := t.Context()
 	sim, err := testchain.StartSim(testchain.Options{Seed: 5})
 	require.NoError(t, err)
@@ -95,6 +111,7 @@ func TestEitherNodeMayLie(t *testing.T) {
 	require.NoError(t, err)
 	require.Greater(t, truth.Count(), 30)
 
+	filters := watch.NewFilters(abi, d.Factory, mode, 1000, 4000)
 	db := testpg.Pool(t)
 	require.NoError(t, election.Prepare(ctx, db, chainID, int64(d.Block), registry.Text(d.Factory)))
 	led := ledger.New(ledger.Config{DB: db, ChainID: chainID, InstanceID: "r0", EventNames: abi.EventNames(),
@@ -108,7 +125,8 @@ func TestEitherNodeMayLie(t *testing.T) {
 		require.NoError(t, err)
 		metrics := NewMetrics(prometheus.NewRegistry())
 		v := New(Config{
-			Source: &twoNodes{logs: logs, head: head, liarFirst: liarFirst}, Ledger: led, ABI: abi, Factory: d.Factory,
+			Source:  &twoNodes{logs: logs, head: head, named: named, liarFirst: liarFirst},
+			Filters: filters.Again(), Ledger: led, ABI: abi, Factory: d.Factory,
 			Every: time.Second,
 			Log:   slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: metrics,
 		})
@@ -149,7 +167,8 @@ func TestEitherNodeMayLie(t *testing.T) {
 		// One was read with an argument that the chain does not have, one in a block that is not the chain's any more.
 		exec(`update events set args = '{"approver":"nobody"}' where event_id(tx_hash, log_index, occurrence) = $1`, ids[0])
 		exec(`update events set block_hash = sha256(block_hash) where event_id(tx_hash, log_index, occurrence) = $1`, ids[1])
-		v := New(Config{Source: &twoNodes{logs: logs, head: head}, Ledger: led, ABI: abi, Factory: d.Factory,
+		v := New(Config{Source: &twoNodes{logs: logs, head: head, named: named}, Filters: filters.Again(), Ledger: led,
+			ABI: abi, Factory: d.Factory,
 			Every: time.Second,
 			Log:   slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
 		require.NoError(t, v.once(ctx, 1))

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"math"
 	"sync/atomic"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -109,6 +110,46 @@ func (f *Filters) choose(c *chooser, n int) (addresses bool) {
 	return c.choose(n, f.maxAddresses, f.requestPrice)
 }
 
+// Again chooses how logs are asked for where they are read a second time, for all slots: it is the
+// verifier's, and only its goroutine uses it.
+type Again struct {
+	f *Filters
+	c chooser
+}
+
+// Again returns a chooser for one verifier.
+func (f *Filters) Again() *Again { return &Again{f: f, c: chooser{span: usualSpan}} }
+
+// Most is the number of contracts up to which naming them costs less than topics.
+func (a *Again) Most() int {
+	switch {
+	case a.f.mode == FilterAddresses:
+		return math.MaxInt32
+	case a.f.mode == FilterTopics:
+		return 0
+	}
+
+	if a.c.now && a.c.blind >= probeEvery {
+		a.c.look = probeBlocks
+	}
+
+	if a.c.looking() {
+		return 0
+	}
+
+	each := bytesPerAddress + float64(a.f.requestPrice)/float64(max(a.f.maxAddresses, 1))
+	return int(a.c.byTopic() / each)
+}
+
+// Learn takes in a batch: whether contracts were named, of how many blocks, and with how many logs of others.
+func (a *Again) Learn(named bool, blocks int64, foreign int) {
+	if a.c.now != named {
+		a.c.now, a.c.blind = named, 0
+	}
+
+	a.c.learn(named, blocks, foreign)
+}
+
 // limit is how many blocks to read before choosing again; zero: any number, while turned does not say otherwise.
 func (f *Filters) limit(c *chooser) int64 {
 	switch {
@@ -177,13 +218,16 @@ func (c *chooser) wants(n, maxPerRequest, requestPrice int) bool {
 
 	requests := (n + maxPerRequest - 1) / max(maxPerRequest, 1)
 	byAddress := float64(n*bytesPerAddress + (requests-1)*requestPrice)
-	byTopic := c.foreign * max(c.span, 1) * bytesPerLog
+	byTopic := c.byTopic()
 	if c.now { // do not change for a trifle
 		return byAddress < byTopic*1.2
 	}
 
 	return byAddress*1.2 < byTopic
 }
+
+// byTopic is what other contracts' logs cost in a batch, in bytes.
+func (c *chooser) byTopic() float64 { return c.foreign * max(c.span, 1) * bytesPerLog }
 
 func (c *chooser) choose(n, maxPerRequest, requestPrice int) (addresses bool) {
 	addresses = c.wants(n, maxPerRequest, requestPrice)

@@ -165,7 +165,7 @@ func (w *SlotWatch) catchUp(ctx context.Context, late []registry.Late) error {
 	}
 
 	filter := &source.Filter{Topics: w.cfg.ABI.EscrowTopics(), Addresses: addresses}
-	if len(late) > w.cfg.Filters.maxAddresses {
+	if len(late) > w.cfg.Filters.maxAddresses && w.cfg.Filters.mode != FilterAddresses {
 		filter.Addresses = nil
 	}
 
