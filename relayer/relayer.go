@@ -236,9 +236,29 @@ func (r *Relayer) tenures(ctx context.Context) error {
 	}
 }
 
+// withoutCanceled leaves out of joined errors those that only say that the context has ended. An
+// error beside them, of a stop that did not give its slots back, stays.
+func withoutCanceled(err error) error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		if errors.Is(err, context.Canceled) {
+			return nil
+		}
+
+		return err
+	}
+
+	var left []error
+	for _, e := range joined.Unwrap() {
+		left = append(left, withoutCanceled(e))
+	}
+
+	return errors.Join(left...)
+}
+
 // stopped is what Run returns after ctx has ended: nothing, unless the stop itself failed.
 func (r *Relayer) stopped(ctx context.Context, err error) error {
-	if err != nil && !errors.Is(err, context.Canceled) {
+	if err := withoutCanceled(err); err != nil {
 		r.log.WarnContext(ctx, "stopped, but not cleanly: the other instances will claim what was not given back",
 			slog.Any("err", err))
 	} else {
