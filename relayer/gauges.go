@@ -147,11 +147,11 @@ func ofChain(name, help string, value func(*look) float64) gauge {
 }
 
 // newGauges registers them.
-func newGauges(reg prometheus.Registerer, r *Relayer, version, revision string) *gauges {
+func newGauges(reg prometheus.Registerer, r *Relayer, build web.Build) *gauges {
 	f := promauto.With(reg)
 	f.NewGaugeVec(prometheus.GaugeOpts{Name: "relayer_build_info", Help: "1, labelled by what was built."},
 		[]string{"version", "revision", "go"}).
-		WithLabelValues(version, revision, runtime.Version()).Set(1)
+		WithLabelValues(build.Version, build.Commit, runtime.Version()).Set(1)
 	g := &gauges{
 		r: r,
 		findings: prometheus.NewDesc("relayer_last_finding_timestamp_seconds",

@@ -12,6 +12,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
+	"github.com/fusion-prime/escrow-relayer/relayer/web"
 )
 
 // fresh is a relayer that New made and nobody runs.
@@ -24,7 +25,7 @@ func fresh(t *testing.T) (*Relayer, *prometheus.Registry) {
 	})
 	require.NoError(t, err)
 	reg := prometheus.NewRegistry()
-	r, err := New(cfg, slog.New(slog.DiscardHandler), reg, "v1", "abc")
+	r, err := New(cfg, slog.New(slog.DiscardHandler), reg, web.Build{Version: "v1", Commit: "abc"})
 	require.NoError(t, err)
 
 	return r, reg

@@ -16,7 +16,7 @@ var (
 func (r *Relayer) Instance() web.Instance {
 	view := r.source.View()
 	i := web.Instance{
-		ID: r.cfg.InstanceID, Version: r.version, Started: r.started, Partition: r.cfg.Partition, Leader: r.leading.Load(),
+		ID: r.cfg.InstanceID, Build: r.build, Started: r.started, Partition: r.cfg.Partition, Leader: r.leading.Load(),
 		Node: r.source.Health(), Head: int64(view.Head), Target: int64(view.Target), Final: int64(view.Final),
 		HeadTime: view.HeadTime,
 	}

@@ -49,7 +49,7 @@ type Relayer struct {
 	log      *slog.Logger
 	secrets  *redact.Secrets
 	gatherer prometheus.Gatherer
-	version  string
+	build    web.Build
 	started  time.Time
 
 	source   *source.Source
@@ -82,12 +82,12 @@ var ErrOutage = errors.New("the database was out of reach for too long")
 var ErrRefused = errors.New("refused to start")
 
 // New makes an instance and starts nothing. The registry gets its metrics, each with the label chain_id.
-func New(cfg *config.Config, log *slog.Logger, metrics *prometheus.Registry, version,
-	revision string) (*Relayer, error) {
+func New(cfg *config.Config, log *slog.Logger, metrics *prometheus.Registry,
+	build web.Build) (*Relayer, error) {
 	reg := prometheus.WrapRegistererWith(chainLabels(cfg.ChainID), metrics)
 	r := &Relayer{
 		cfg: cfg, log: log.With(slog.String("instance", cfg.InstanceID)), secrets: cfg.Secrets(), gatherer: metrics,
-		version: version, started: time.Now(),
+		build: build, started: time.Now(),
 		filters: watch.NewFilters(cfg.ABI, cfg.Factory, watch.FilterMode(cfg.LogFilter), cfg.RPCMaxAddress,
 			cfg.RPCRequestPrice),
 		watching: watch.NewMetrics(reg, cfg.ABI.EventNames()), verified: verify.NewMetrics(reg),
@@ -109,7 +109,7 @@ func New(cfg *config.Config, log *slog.Logger, metrics *prometheus.Registry, ver
 		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 
-	r.gauges = newGauges(reg, r, version, revision) // last: a scrape asks r for everything
+	r.gauges = newGauges(reg, r, build) // last: a scrape asks r for everything
 
 	return r, nil
 }
@@ -129,7 +129,7 @@ func (r *Relayer) Run(ctx context.Context) (err error) {
 	}
 	defer r.db.Close()
 	if r.tracing, err = trace.Start(ctx, r.component("trace"), map[string]string{
-		"service.version": r.version, "service.instance.id": r.cfg.InstanceID,
+		"service.version": r.build.Version, "service.instance.id": r.cfg.InstanceID,
 		"relayer.chain_id": strconv.FormatInt(r.cfg.ChainID, 10),
 	}); err != nil {
 		return fmt.Errorf("%w: %w", ErrRefused, err)

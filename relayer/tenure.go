@@ -242,7 +242,7 @@ func (t *tenure) assemble() (err error) {
 	t.claimer, err = partition.New(partition.Config{
 		DB: t.db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID,
 		LockKey: election.InstanceKey(cfg.ChainID, cfg.InstanceID), Partition: cfg.Partition,
-		Auto: cfg.Auto, StartBlock: cfg.StartBlock, AdoptAfter: cfg.AdoptAfter, Version: t.version, Settings: settings(cfg),
+		Auto: cfg.Auto, StartBlock: cfg.StartBlock, AdoptAfter: cfg.AdoptAfter, Version: t.build.Version, Settings: settings(cfg),
 		NewLife:    !t.handover.Known(),
 		StallAfter: cfg.ResignAfter, Able: t.able, EndDead: t.endDead, Stepped: t.limit.good,
 		Quiesce: t.quiesce, Resume: t.publisher.Resume, Log: t.component("partition"),

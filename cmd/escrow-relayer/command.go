@@ -36,8 +36,7 @@ func commandSignCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sign --keystore FILE --password-file FILE < COMMAND",
 		Short: "Sign a command from standard input with a requester's key, and print it",
-		Long: `Sign a command from standard input with a requester's key,
-			and print it with its signature. The command is JSON as it is sent, without the field signature.
+		Long: `Sign a command from standard input with a requester's key, and print it with its signature. The command is JSON as it is sent, without the field signature.
 Needs no configuration. The id, on standard error, is what the command is known by.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			raw, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), command.MaxBytes))

@@ -45,6 +45,7 @@ func TestHelpSaysHowItEnds(t *testing.T) {
 	visit = func(c *cobra.Command) {
 		require.Equal(t, 1, strings.Count(c.Long, "Exit codes: 0 well; "), c.CommandPath())
 		require.Contains(t, c.Long, "2 could not ask", c.CommandPath())
+		require.NotContains(t, c.Long, "\n\t", "a line of the help of %s was broken like code", c.CommandPath())
 		for _, sub := range c.Commands() {
 			visit(sub)
 		}

@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/web"
 )
 
 // version, commit and date (of the commit) are set by the Makefile, the image and a release;
@@ -94,26 +96,22 @@ func refuseArguments(cmd *cobra.Command) {
 	}
 }
 
-// built says which version this is and from which commit.
-func built() (v, revision string) {
-	v, revision, _ = stamped()
-	return v, revision
-}
-
-// stamped is version, commit, and the time of the commit; unknown where nobody said so.
-func stamped() (v, revision, when string) {
-	v, revision, when = version, commit, date
+// built says which version this is, from which commit, and of when.
+func built() web.Build {
+	b := web.Build{Version: version, Commit: commit, Date: date}
 	if info, ok := debug.ReadBuildInfo(); ok {
-		v = cmp.Or(v, info.Main.Version)
+		b.Version = cmp.Or(b.Version, info.Main.Version)
 		for _, s := range info.Settings {
 			switch s.Key {
 			case "vcs.revision":
-				revision = cmp.Or(revision, s.Value)
+				b.Commit = cmp.Or(b.Commit, s.Value)
 			case "vcs.time":
-				when = cmp.Or(when, s.Value)
+				b.Date = cmp.Or(b.Date, s.Value)
 			}
 		}
 	}
 
-	return cmp.Or(v, "(devel)"), cmp.Or(revision, "unknown"), cmp.Or(when, "unknown")
+	return web.Build{
+		Version: cmp.Or(b.Version, "(devel)"), Commit: cmp.Or(b.Commit, "unknown"), Date: cmp.Or(b.Date, "unknown"),
+	}
 }

@@ -29,8 +29,7 @@ func runCommand() *cobra.Command {
 The configuration comes from the environment:
 
 ` + variables.String() + `
-Traces are off. OTEL_TRACES_EXPORTER=otlp or console switches them on; where to,
-	and what is sampled, say the standard variables of
+Traces are off. OTEL_TRACES_EXPORTER=otlp or console switches them on; where to, and what is sampled, say the standard variables of
 OpenTelemetry: OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_PROTOCOL (http/protobuf or grpc), OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME,
 OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_SAMPLER, OTEL_TRACES_SAMPLER_ARG, OTEL_SDK_DISABLED.
 
@@ -44,13 +43,13 @@ DATABASE_URL, RPC_URL, RPC_URLS and OTEL_EXPORTER_OTLP_HEADERS hold secrets; the
 			log := logger(cfg)
 			reg := prometheus.NewRegistry()
 			reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-			v, revision := built()
-			r, err := relayer.New(cfg, log, reg, v, revision)
+			build := built()
+			r, err := relayer.New(cfg, log, reg, build)
 			if err != nil {
 				return cfg.Secrets().Error(err)
 			}
 
-			log.InfoContext(cmd.Context(), "starting", slog.String("version", v), slog.String("revision", revision),
+			log.InfoContext(cmd.Context(), "starting", slog.String("version", build.Version), slog.String("revision", build.Commit),
 				slog.String("instance", cfg.InstanceID))
 			if err := within(cmd.Context(), cfg.StopTimeout, r.Run); err != nil {
 				return no{explain(cfg, err)}

@@ -12,8 +12,8 @@ func versionCommand() *cobra.Command {
 		Use:   "version",
 		Short: "Print the version",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			v, revision, when := stamped()
-			fmt.Fprintf(cmd.OutOrStdout(), "escrow-relayer %s, commit %s of %s, %s %s/%s\n", v, revision, when,
+			build := built()
+			fmt.Fprintf(cmd.OutOrStdout(), "escrow-relayer %s, commit %s of %s, %s %s/%s\n", build.Version, build.Commit, build.Date,
 				runtime.Version(), runtime.GOOS, runtime.GOARCH)
 
 			return nil

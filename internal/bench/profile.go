@@ -14,6 +14,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/relayer"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
+	"github.com/fusion-prime/escrow-relayer/relayer/web"
 )
 
 // Profiled runs a relayer as `escrow-relayer run` does, in this process, and writes cpu.pprof and
@@ -25,7 +26,7 @@ func Profiled(ctx context.Context, dir string) (err error) {
 		return err
 	}
 
-	r, err := relayer.New(cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), "bench", "bench")
+	r, err := relayer.New(cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), web.Build{Version: "bench"})
 	if err != nil {
 		return err
 	}

@@ -18,14 +18,14 @@ import (
 
 // Config of one instance. The tags are the documentation that `run --help` and the README show.
 type Config struct {
-	ChainID        int64    `env:"CHAIN_ID" help:"chain id; every endpoint must answer eth_chainId with it"`
-	RPCURLs        []string `env:"RPC_URLS" secret:"yes" help:"RPC endpoints, comma-separated: http, https, ws, wss; the first is preferred among equals"`
-	RPCURL         string   `env:"RPC_URL" secret:"yes" help:"one RPC endpoint; put before those of RPC_URLS"`
-	FactoryAddress string   `env:"FACTORY_ADDRESS" help:"address of the EscrowFactory; in mixed case its EIP-55 checksum is verified"`
-	StartBlock     int64    `env:"START_BLOCK" help:"first block to read; at or below the factory's deployment"`
+	ChainID        int64    `env:"CHAIN_ID" needed:"yes" help:"chain id; every endpoint must answer eth_chainId with it"`
+	RPCURLs        []string `env:"RPC_URLS" needed:"or RPC_URL" secret:"yes" help:"RPC endpoints, comma-separated: http, https, ws, wss; the first is preferred among equals"`
+	RPCURL         string   `env:"RPC_URL" needed:"or RPC_URLS" secret:"yes" help:"one RPC endpoint; put before those of RPC_URLS"`
+	FactoryAddress string   `env:"FACTORY_ADDRESS" needed:"yes" help:"address of the EscrowFactory; in mixed case its EIP-55 checksum is verified"`
+	StartBlock     int64    `env:"START_BLOCK" needed:"or 0" help:"first block to read; at or below the factory's deployment"`
 
-	Project          string   `env:"PUBSUB_PROJECT_ID" help:"Google Cloud project of the topics"`
-	Topic            string   `env:"PUBSUB_TOPIC_ID" help:"topic of EscrowDeployed, Approved, EscrowReleased, EscrowRefunded"`
+	Project          string   `env:"PUBSUB_PROJECT_ID" needed:"yes" help:"Google Cloud project of the topics"`
+	Topic            string   `env:"PUBSUB_TOPIC_ID" needed:"yes" help:"topic of EscrowDeployed, Approved, EscrowReleased, EscrowRefunded"`
 	OtherTopic       string   `env:"OTHER_EVENTS_TOPIC_ID" help:"topic of the other events named by EVENT_NAMES"`
 	RetractionsTopic string   `env:"RETRACTIONS_TOPIC_ID" help:"topic of retractions; without it deep reorganisations are only alerted on"`
 	EventNames       []string `env:"EVENT_NAMES" help:"events of the ABI to publish beside the four, comma-separated; they go to OTHER_EVENTS_TOPIC_ID"`
@@ -37,7 +37,7 @@ type Config struct {
 	Total      int    `env:"TOTAL_PARTITIONS" envDefault:"1" help:"number of partitions, 1 to 2520"`
 	Strategy   string `env:"PARTITION_STRATEGY" envDefault:"modulo" help:"modulo, or consistent: a resize moves few escrows"`
 
-	DatabaseURL        string        `env:"DATABASE_URL" secret:"yes" help:"Postgres 14+; postgres://, postgresql://, postgresql+asyncpg:// (its ssl= is understood), or keyword=value"`
+	DatabaseURL        string        `env:"DATABASE_URL" needed:"yes" secret:"yes" help:"Postgres 14+; postgres://, postgresql://, postgresql+asyncpg:// (its ssl= is understood), or keyword=value"`
 	SessionDatabaseURL string        `env:"SESSION_DATABASE_URL" secret:"yes" help:"the same database without a transaction pool; default: DATABASE_URL"`
 	CloudSQLInstance   string        `env:"CLOUDSQL_INSTANCE" help:"instance connection name project:region:instance: connect through Google's Cloud SQL connector"`
 	CloudSQLIAM        bool          `env:"CLOUDSQL_IAM_AUTH" envDefault:"false" help:"log in to Cloud SQL by IAM; the user of DATABASE_URL is the service account without .gserviceaccount.com"`

@@ -325,6 +325,31 @@ func TestReadmeDocumentsEveryVariable(t *testing.T) {
 	require.Equal(t, table.String(), begin+old+"\n", "if it is meant to be so: go test ./relayer/config -update")
 }
 
+// What the documentation calls required is what Load asks for: without it there is an error, or, where
+// something stands in for it, a warning or none.
+func TestRequiredVariables(t *testing.T) {
+	for _, v := range Variables() {
+		env := good()
+		if v.Name == "RPC_URLS" {
+			env["RPC_URLS"], env["RPC_URL"] = env["RPC_URL"], ""
+		}
+
+		env[v.Name] = ""
+		_, err := Load(env)
+		switch v.Needed {
+		case "yes", "or RPC_URL", "or RPC_URLS":
+			require.ErrorContains(t, err, strings.TrimSuffix(v.Name, "S"), v.Name)
+		default:
+			require.NoError(t, err, v.Name)
+		}
+	}
+
+	env := good()
+	env["RPC_URLS"], env["RPC_URL"] = env["RPC_URL"], ""
+	_, err := Load(env)
+	require.NoError(t, err)
+}
+
 func TestEveryVariableIsExplained(t *testing.T) {
 	var help bytes.Buffer
 	Help(&help)

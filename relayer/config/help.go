@@ -10,6 +10,8 @@ import (
 // Variable is a row of the documentation.
 type Variable struct {
 	Name, Type, Default, Help string
+	// Needed says whether there must be a value: "yes", "or" what stands in for it, or empty.
+	Needed string
 }
 
 // Variables lists everything that Load reads.
@@ -32,7 +34,7 @@ func Variables() (all []Variable) {
 			t = "number"
 		}
 
-		all = append(all, Variable{name, t, f.Tag.Get("envDefault"), f.Tag.Get("help")})
+		all = append(all, Variable{name, t, f.Tag.Get("envDefault"), f.Tag.Get("help"), f.Tag.Get("needed")})
 	}
 
 	return all
@@ -42,7 +44,12 @@ func Variables() (all []Variable) {
 func Help(w io.Writer) {
 	for _, v := range Variables() {
 		d := ""
-		if v.Default != "" {
+		switch {
+		case v.Needed == "yes":
+			d = " (required)"
+		case v.Needed != "":
+			d = " (required, " + v.Needed + ")"
+		case v.Default != "":
 			d = " (default " + v.Default + ")"
 		}
 
@@ -54,6 +61,14 @@ func Help(w io.Writer) {
 func Markdown(w io.Writer) {
 	fmt.Fprintln(w, "| variable | type | default | meaning |\n| --- | --- | --- | --- |")
 	for _, v := range Variables() {
-		fmt.Fprintf(w, "| `%s` | %s | %s | %s |\n", v.Name, v.Type, v.Default, v.Help)
+		d := v.Default
+		switch {
+		case v.Needed == "yes":
+			d = "**required**"
+		case v.Needed != "":
+			d = "**required**, " + v.Needed
+		}
+
+		fmt.Fprintf(w, "| `%s` | %s | %s | %s |\n", v.Name, v.Type, d, v.Help)
 	}
 }

@@ -15,7 +15,7 @@ type Source interface {
 // Instance is one instance at one moment, as it knows itself. The zero value is an instance that has just started.
 type Instance struct {
 	ID        string
-	Version   string
+	Build     Build
 	Started   time.Time
 	Partition partition.Partition
 	Leader    bool
@@ -37,6 +37,25 @@ type Instance struct {
 
 	PublishError   error     // why the last request to publish that failed did; nil: none has
 	PublishErrorAt time.Time // when
+}
+
+// Build says what runs: the version, the commit that it was built from, and that commit's time (RFC
+// 3339). What nobody stamped into the binary is "unknown".
+type Build struct{ Version, Commit, Date string }
+
+// String is the version, and in brackets the commit, shortened, and its day.
+func (b Build) String() string {
+	const commit, day = 12, len(time.DateOnly)
+	if b.Commit == "" || b.Commit == "unknown" {
+		return b.Version
+	}
+
+	text := b.Commit[:min(commit, len(b.Commit))]
+	if len(b.Date) >= day && b.Date != "unknown" {
+		text += ", " + b.Date[:day]
+	}
+
+	return b.Version + " (" + text + ")"
 }
 
 // Endpoint is an RPC endpoint. Name is its scheme and host, without what may be a key.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
@@ -264,4 +265,28 @@ func TestDocumentIsStrict(t *testing.T) {
 		}
 	}
 	walk("", whole)
+}
+
+// What others generate clients from is read by a parser of theirs, which knows the specification.
+func TestDocumentFitsTheSpecification(t *testing.T) {
+	t.Parallel()
+	d, err := openapi3.NewLoader().LoadFromData(openAPI)
+	require.NoError(t, err)
+	require.NoError(t, d.Validate(t.Context()))
+
+	broken := map[string][2]string{
+		"an unquoted comma":   {`description: "Of the query or the path, when one is to blame."`, `description: Of the query or the path, when one is to blame.`},
+		"a wrong reference":   {`$ref: "#/components/schemas/Readiness"`, `$ref: "#/components/schemas/Rediness"`},
+		"a type of its own":   {`Seconds: {type: number, minimum: 0}`, `Seconds: {type: duration, minimum: 0}`},
+		"a missing parameter": {`- name: address`, `- name: adress`},
+	}
+	for name, b := range broken {
+		require.Contains(t, string(openAPI), b[0], name)
+		d, err := openapi3.NewLoader().LoadFromData(bytes.Replace(openAPI, []byte(b[0]), []byte(b[1]), 1))
+		if err == nil {
+			err = d.Validate(t.Context())
+		}
+
+		require.Error(t, err, "%s is not found", name)
+	}
 }

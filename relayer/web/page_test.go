@@ -10,6 +10,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+func TestBuild(t *testing.T) {
+	for want, b := range map[string]Build{
+		"v1.4.2 (5f0c1de2ab34, 2026-11-20)": {"v1.4.2", "5f0c1de2ab34f0c1de2ab34f0c1de2ab34f0c1de", "2026-11-20T08:15:30Z"},
+		"v1.4.2 (5f0c1de2ab34)":             {"v1.4.2", "5f0c1de2ab34f0c1", "unknown"},
+		"(devel)":                           {"(devel)", "unknown", "unknown"},
+		"v1 (abc)":                          {"v1", "abc", ""},
+	} {
+		require.Equal(t, want, b.String())
+	}
+}
+
 func TestPageShowsTheEssentialsWithoutAScript(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -63,7 +74,7 @@ func TestPageEscapesWhatOthersNamed(t *testing.T) {
 	w.fleet(1)
 	const hostile = `"><script>alert(1)</script>`
 	w.instance(hostile, 0, 1)
-	w.source.set(func(i *Instance) { i.ID, i.Version = hostile, hostile })
+	w.source.set(func(i *Instance) { i.ID, i.Build = hostile, Build{hostile, hostile, hostile} })
 	w.exec(`insert into processed_events (chain_id, event_id, event_type, contract_address, escrow, slot, block_number, log_index, block_hash, block_timestamp, args, processed_by_instance)
 		values ($1, $2, $2, $2, $2, 0, 1, 1, $2, 1, '{}', $2)`, testChain, hostile)
 	text := body(t, get(t, w.server().Handler(), "/?escrow="+strings.ReplaceAll(hostile, "<", "%3C")))

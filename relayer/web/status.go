@@ -19,6 +19,8 @@ type status struct {
 type statusInstance struct {
 	ID            string           `json:"id"`
 	Version       string           `json:"version"`
+	Commit        string           `json:"commit"`
+	Committed     *time.Time       `json:"committed_at"` // null: unknown
 	Started       time.Time        `json:"started_at"`
 	Partition     int              `json:"partition"`
 	Total         int              `json:"total_partitions"`
@@ -85,7 +87,8 @@ func (s *Server) statusOf(i *Instance) statusInstance {
 	}
 
 	return statusInstance{
-		ID: i.ID, Version: i.Version, Started: i.Started.UTC(), Partition: i.Partition.Number, Total: i.Partition.Total,
+		ID: i.ID, Version: i.Build.Version, Commit: i.Build.Commit, Committed: parsed(i.Build.Date), Started: i.Started.UTC(),
+		Partition: i.Partition.Number, Total: i.Partition.Total,
 		Strategy: string(i.Partition.Strategy), Leader: i.Leader, Ready: i.ready(),
 		Checks: map[string]check{"session": s.check(i.Session), "database": s.check(i.Database), "node": s.check(i.Node)},
 		Head:   i.Head, Target: i.Target, Final: i.Final, HeadTime: moment(i.HeadTime), Cursor: i.Cursor,
@@ -103,6 +106,16 @@ func (s *Server) publisherOf(i *Instance) statusPublisher {
 	}
 
 	return p
+}
+
+// parsed is null in JSON for what is no time.
+func parsed(text string) *time.Time {
+	t, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return nil
+	}
+
+	return moment(t)
 }
 
 // moment is null in JSON for an unknown time.

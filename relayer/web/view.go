@@ -118,7 +118,7 @@ func (p *page) show(n *news, i *Instance, samples []sample, now time.Time) *view
 	v := &view{
 		Chain: p.chainID,
 		Self: self{
-			ID: cmp.Or(i.ID, "starting"), Partition: i.Partition.String(), Version: i.Version, Up: span(now.Sub(i.Started)),
+			ID: cmp.Or(i.ID, "starting"), Partition: i.Partition.String(), Version: i.Build.String(), Up: span(now.Sub(i.Started)),
 		},
 		Verdict: p.judge(n, i, now), Figures: figures(n, i, newPast(samples, now)), Facts: p.facts(n, i),
 		Endpoints: p.endpoints(i),
