@@ -224,3 +224,31 @@ func TestRetractionWaitsForTheHighestBlockEver(t *testing.T) {
 	require.Zero(t, r2.Retracted)
 	require.Empty(t, w.outbox())
 }
+
+// A commit that was put together from several readings remembers the last block of each, and none
+// of them is in the way of another instance that ends its ranges elsewhere.
+func TestBlocksInsideARangeAreRememberedAndCompared(t *testing.T) {
+	w := setup(t)
+	commit := func(inside ...ledger.Block) error {
+		_, err := w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: 1, From: w.slots, To: w.slots.To(5, blockHash(0, 4)),
+			Inside: inside})
+		return err
+	}
+	back := func() { // as a claim with a lower cursor does
+		_, err := w.db.Exec(t.Context(), `update cursors set next_block = $1, block_hash = null`, w.slots.Next)
+		require.NoError(t, err)
+	}
+	mine := func(branch byte, n int64) ledger.Block { return ledger.Block{Number: n, Hash: blockHash(branch, n)} }
+	require.NoError(t, commit(mine(0, 1), mine(0, 2), mine(0, 3)))
+	require.Equal(t, []string{"1", "2", "3", "4"}, w.column(`select number::text from chain_blocks order by number`))
+
+	back()
+	require.NoError(t, commit(mine(0, 3)), "the highest inside is the same; it vouches for the others")
+	back()
+	other := new(ledger.BranchError)
+	require.ErrorAs(t, commit(mine(0, 2), mine(1, 3)), &other)
+	require.Equal(t, mine(0, 3), other.Block)
+	back()
+	require.ErrorAs(t, commit(mine(1, 2)), &other, "nobody has compared block 3")
+	require.Equal(t, mine(0, 3), other.Block)
+}

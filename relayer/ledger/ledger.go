@@ -168,6 +168,9 @@ func (l *Ledger) Discovered(ctx context.Context, limit int) (d Discovered, err e
 type SlotCommit struct {
 	Epoch    int64
 	From, To Position
+	// Inside are blocks of the range, below its last one, whose hashes the caller has read: where the
+	// range was put together from several readings, the last block of each.
+	Inside []Block
 	// a block inside the range that was remembered (BranchError) and that the caller has found
 	// canonical
 	Checked  Block
@@ -199,7 +202,7 @@ func (l *Ledger) CommitSlots(ctx context.Context, c SlotCommit) (r Result, err e
 	defer func() { <-ahead.done }()
 	err = l.tx(ctx, func(tx pgx.Tx) error {
 		r = Result{}
-		past, err := l.advance(ctx, tx, advanceSlots, step{c.Epoch, c.From, c.To, c.Checked, c.Time})
+		past, err := l.advance(ctx, tx, advanceSlots, step{c.Epoch, c.From, c.To, c.Inside, c.Checked, c.Time})
 		if err != nil {
 			return err
 		}
@@ -241,6 +244,7 @@ func (l *Ledger) CommitSlots(ctx context.Context, c SlotCommit) (r Result, err e
 type FactoryCommit struct {
 	Epoch    int64
 	From, To Position
+	Inside   []Block          // as of SlotCommit
 	Checked  Block            // as of SlotCommit
 	Events   []contract.Event // EscrowDeployed of the factory, in order
 }
@@ -255,7 +259,7 @@ func (l *Ledger) CommitFactory(ctx context.Context, c FactoryCommit) (r Result, 
 	defer func() { <-ahead.done }()
 	err = l.tx(ctx, func(tx pgx.Tx) error {
 		r = Result{}
-		past, err := l.advance(ctx, tx, advanceFactory, step{c.Epoch, c.From, c.To, c.Checked, 0})
+		past, err := l.advance(ctx, tx, advanceFactory, step{c.Epoch, c.From, c.To, c.Inside, c.Checked, 0})
 		if err != nil {
 			return err
 		}
@@ -322,6 +326,7 @@ const lookPast = `exists (select from orphaned_events where chain_id = @chain), 
 type step struct {
 	epoch    int64
 	from, to Position
+	inside   []Block
 	checked  Block
 	time     uint64
 }
@@ -349,17 +354,25 @@ func (l *Ledger) advance(ctx context.Context, tx pgx.Tx, statement string, s ste
 	return r, l.remember(ctx, tx, s)
 }
 
-// remember keeps the hash of a range's last block, and compares it, the block before the range, and
-// the highest block inside it with what others remember. Remembered blocks are of one branch, so
-// the highest inside the range vouches for those below it.
+// remember keeps the hashes of a range's last block and of those that were read inside it. It
+// compares them, and the block before the range, with what others remember, and so the highest
+// block of others inside the range. Remembered blocks are of one branch, so that one vouches for
+// those below it.
 //
 // It waits for nobody. Who remembers a block holds an advisory lock for its height until its
 // transaction ends; who does not get that lock leaves the block to the other one, which may be
 // frozen, and compares with what it wrote when the next range is committed.
 func (l *Ledger) remember(ctx context.Context, tx pgx.Tx, s step) error {
 	last := Block{s.to.Next - 1, s.to.Hash}
-	rows, _ := tx.Query(ctx, rememberBlock, pgx.StrictNamedArgs{
-		"chain": l.cfg.ChainID, "number": last.Number, "hash": last.Hash.Hex(), "from": s.from.Next,
+	read := make(map[int64]common.Hash, len(s.inside)+1)
+	numbers, hashes := make([]int64, 0, len(s.inside)+1), make([]string, 0, len(s.inside)+1)
+	for _, b := range append(s.inside[:len(s.inside):len(s.inside)], last) {
+		read[b.Number] = b.Hash
+		numbers, hashes = append(numbers, b.Number), append(hashes, b.Hash.Hex())
+	}
+
+	rows, _ := tx.Query(ctx, rememberBlocks, pgx.StrictNamedArgs{
+		"chain": l.cfg.ChainID, "numbers": numbers, "hashes": hashes, "number": last.Number, "from": s.from.Next,
 		"group": heightGroup(l.cfg.ChainID),
 	})
 	known, err := pgx.CollectRows(rows, scanBlock)
@@ -368,9 +381,10 @@ func (l *Ledger) remember(ctx context.Context, tx pgx.Tx, s step) error {
 	}
 
 	for _, b := range known {
+		hash, isRead := read[b.Number]
 		switch {
-		case b.Number == last.Number && b.Hash != last.Hash,
-			b.Number < last.Number && b.Number >= s.from.Next && b != s.checked,
+		case isRead && b.Hash != hash,
+			!isRead && b.Number >= s.from.Next && b != s.checked,
 			b.Number < s.from.Next && s.from.Hash != (common.Hash{}) && b.Hash != s.from.Hash:
 			return &BranchError{b}
 		}
@@ -379,16 +393,17 @@ func (l *Ledger) remember(ctx context.Context, tx pgx.Tx, s step) error {
 	return nil
 }
 
-// rememberBlock adds a block, unless its height is there or somebody is at it, and returns what was
-// there of it, of the block before the range, and of the highest block inside.
-const rememberBlock = `
+// rememberBlocks adds blocks, unless their height is there or somebody is at it, and returns what
+// was there of them, of the block before the range, and of the highest block inside.
+const rememberBlocks = `
 	with added as (
 		insert into chain_blocks (chain_id, number, hash)
-		select @chain::bigint, @number::bigint, @hash::text
-			where pg_try_advisory_xact_lock(@group::integer, (@number::bigint % 2147483648)::integer)
+		select @chain::bigint, t.number, t.hash
+			from unnest(@numbers::bigint[], @hashes::text[]) as t(number, hash)
+			where pg_try_advisory_xact_lock(@group::integer, (t.number % 2147483648)::integer)
 		on conflict (chain_id, number) do nothing)
 	select number, hash from chain_blocks
-	where chain_id = @chain::bigint and (number = @number::bigint or number = @from::bigint - 1
+	where chain_id = @chain::bigint and (number = any(@numbers::bigint[]) or number = @from::bigint - 1
 		or number = (select max(number) from chain_blocks where chain_id = @chain::bigint and number >= @from::bigint
 			and number < @number::bigint))
 	order by number desc`

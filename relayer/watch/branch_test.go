@@ -1,8 +1,11 @@
 package watch_test
 
 import (
+	"context"
 	"errors"
+	"iter"
 	"math/big"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +16,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
+	"github.com/fusion-prime/escrow-relayer/relayer/source"
 	"github.com/fusion-prime/escrow-relayer/relayer/watch"
 )
 
@@ -153,4 +157,58 @@ func TestBackfillDoesNotOvertakeTheFactoryWatch(t *testing.T) {
 		require.NoError(t, err)
 		return slots.Next > int64(w.head())-confirmations
 	}, 20*time.Second, 10*time.Millisecond)
+}
+
+// counted is a chain that counts the batches that it gave.
+type counted struct {
+	outage
+	given atomic.Int64
+}
+
+func (c *counted) Read(ctx context.Context, from, to uint64, f *source.Filter) iter.Seq2[source.Batch, error] {
+	return func(yield func(source.Batch, error) bool) {
+		for b, err := range c.outage.Read(ctx, from, to, f) {
+			if err == nil {
+				c.given.Add(1)
+			}
+
+			if !yield(b, err) {
+				return
+			}
+		}
+	}
+}
+
+// While a commit is under way, the blocks behind it are prepared. The cursor turns out to have
+// moved: all of it is thrown away and done again, and nothing is lost or offered twice.
+func TestCursorMovesUnderPreparedBlocks(t *testing.T) {
+	w := setup(t)
+	chain := &counted{outage: outage{Source: w.src}}
+	w.chain = chain
+	w.run(watch.FilterTopics, true)
+	w.create(2)
+	w.mine(confirmations + 1)
+	w.expect(w.head() - confirmations)
+
+	chain.on.Store(true)
+	for range 8 {
+		w.create(1)
+		w.mine(1)
+	}
+
+	w.mine(confirmations)
+	require.Eventually(t, func() bool { // nothing is under way that was read before
+		at, err := w.led.FactoryPosition(t.Context(), 1)
+		require.NoError(t, err)
+		return at.Next > int64(w.head())-confirmations
+	}, time.Minute, 5*time.Millisecond)
+	tx, err := w.db.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), `update cursors set generation = generation + 1`)
+	require.NoError(t, err)
+	given := chain.given.Load()
+	chain.on.Store(false)
+	require.Eventually(t, func() bool { return chain.given.Load() >= given+4 }, time.Minute, 5*time.Millisecond)
+	require.NoError(t, tx.Commit(t.Context()))
+	w.expect(w.head() - confirmations)
 }

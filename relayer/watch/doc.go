@@ -1,12 +1,14 @@
 // Package watch turns blocks into commits: the factory watch of the leader, and the slot watch of every instance.
 //
 // Both are one loop over the same steps: read a range from the source, keep the logs that concern
-// us, commit them with the cursor, go on. Whatever stands in the way, the loop starts again from
-// the cursor in the database, which is the only thing it trusts:
+// us, commit them with the cursor, go on. The three overlap: while one commit runs, what comes next
+// is read and prepared, and stored together by the commit after it (overlap.go). Whatever stands in
+// the way, what was prepared is thrown away, and the loop starts again from the cursor in the
+// database, which is the only thing it trusts:
 //
 //	ErrMoved        somebody claimed, released or rolled back: read the cursor again
 //	ErrFenced       the right is over: the caller has to join again
-//	parent mismatch what we processed is not on the chain any more: prove it, find the fork, roll the chain back (reorg.go)
+//	parent mismatch what we processed is not on the chain any more: prove it, find the fork, roll back (reorg.go)
 //	anything else   wait and try again
 //
 // New escrows: a slot watch waits, before it commits a block, until the factory cursor has passed

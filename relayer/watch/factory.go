@@ -133,74 +133,103 @@ func (w *FactoryWatch) advance(ctx context.Context, epoch int64, at *ledger.Posi
 		filter, to = w.cfg.Filters.Factory(), min(view.Final, view.Target)
 	}
 
-	started := time.Now()
-	since := started
-	for batch, err := range w.cfg.Source.Read(ctx, uint64(at.Next), to, filter) {
-		if err != nil {
-			return err
-		}
+	g := &factoryGathering{FactoryWatch: w, epoch: epoch, at: at, ahead: *at, since: time.Now()}
+	g.until = g.since.Add(w.cfg.BeatEvery)
+	r := read(ctx, w.cfg.Source, uint64(at.Next), to, filter)
+	defer r.end()
 
-		if !follows(&batch, *at) {
-			return &reorgError{*at}
-		}
-
-		traced, span := w.spans.blocks(ctx, since, &batch)
-		err = w.commit(traced, epoch, &batch, at)
-		ended(span, err)
-		if err != nil {
-			return err
-		}
-
-		since = time.Now()
-		if time.Since(started) >= w.cfg.BeatEvery {
-			return nil // to beat; reading goes on at once
-		}
-	}
-
-	return nil
+	return (&overlap{stage: g}).run(ctx, r, nil)
 }
 
-func (w *FactoryWatch) commit(ctx context.Context, epoch int64, batch *source.Batch, at *ledger.Position) (err error) {
-	events, err := decode(w.cfg.ABI, batch.Logs, func(l *types.Log) bool { return l.Address == w.cfg.Factory },
-		w.cfg.Metrics)
+// factoryGathering is the stage of a factory watch in one reading. The fields of group and events
+// are of the batches that were gathered since the last commit began.
+type factoryGathering struct {
+	*FactoryWatch
+
+	epoch int64
+	at    *ledger.Position // behind the last commit that succeeded
+	ahead ledger.Position  // behind what was gathered
+	since time.Time        // what comes next is waited for since then
+	until time.Time        // then the leader has to beat; reading goes on at once
+
+	group
+	events []contract.Event
+}
+
+func (g *factoryGathering) gathered() (some, enough bool) {
+	return g.batches > 0, len(g.events) >= enoughEvents || g.batches >= enoughBlocks
+}
+
+// gather picks and decodes the factory's deployments. Other events of its ABI concern no escrow.
+func (g *factoryGathering) gather(_ context.Context, batch *source.Batch) (bool, error) {
+	if !follows(batch, g.ahead) {
+		return false, &reorgError{g.ahead}
+	}
+
+	came := time.Now()
+	events, err := decode(g.cfg.ABI, batch.Logs, func(l *types.Log) bool { return l.Address == g.cfg.Factory },
+		g.cfg.Metrics)
 	if err != nil {
-		return err
+		return false, err
 	}
 
-	deployed := events[:0]
+	g.add(g.ahead, batch, g.since, came)
 	for _, e := range events {
-		if e.Name != ledger.Deployed {
-			continue // the factory may emit other events of its ABI; they concern no escrow
+		if e.Name == ledger.Deployed {
+			g.events = append(g.events, e)
 		}
-
-		deployed = append(deployed, e)
 	}
+
+	g.ahead, g.since = g.to, time.Now()
+
+	return g.since.Before(g.until), nil
+}
+
+// take makes a commit of what was gathered.
+func (g *factoryGathering) take(ctx context.Context) (commit func() error, landed func(error) error) {
+	c := ledger.FactoryCommit{Epoch: g.epoch, From: g.from, To: g.to, Inside: g.inside, Events: g.events}
+	ctx, blocks := g.spans.blocks(ctx, &g.group)
+	ctx, span := g.spans.commit(ctx, len(c.Events))
+	g.group, g.events = group{}, nil
 
 	start := time.Now()
-	ctx, span := w.spans.commit(ctx, len(deployed))
-	defer func() { ended(span, err) }()
+	var took time.Duration
 	var r ledger.Result
-	to := at.To(int64(batch.To)+1, batch.Last.Hash)
-	err = branched(ctx, w.cfg.Source, *at, int64(batch.To), func(known ledger.Block) (err error) {
-		r, err = w.cfg.Ledger.CommitFactory(ctx, ledger.FactoryCommit{Epoch: epoch, From: *at, To: to, Checked: known,
-			Events: deployed})
+	commit = func() error {
+		err := branched(ctx, g.cfg.Source, c.From, c.To.Next-1, func(known ledger.Block) (err error) {
+			c.Checked = known
+			r, err = g.cfg.Ledger.CommitFactory(ctx, c)
+			return err
+		})
+		ended(span, err)
+		took = time.Since(start)
+
 		return err
-	})
-	if err != nil {
-		if !errors.Is(err, ledger.ErrMoved) {
-			w.cfg.Metrics.commit("factory", "error", time.Since(start))
+	}
+
+	return commit, func(err error) error {
+		ended(blocks, err)
+		if err != nil {
+			if !errors.Is(err, ledger.ErrMoved) {
+				g.cfg.Metrics.commit("factory", "error", took)
+			}
+
+			return err
 		}
 
-		return err
-	}
+		g.cfg.Metrics.commit("factory", "ok", took)
+		g.stored(ctx, &c, &r)
 
-	w.cfg.Metrics.commit("factory", "ok", time.Since(start))
-	w.cfg.Metrics.stored(r, deployed, 0)
-	*at = to
-	w.next.Store(at.Next)
-	if len(deployed) > 0 {
-		w.cfg.Log.DebugContext(ctx, "escrows discovered", slog.Int("escrows", len(deployed)), slog.Int64("block", at.Next-1))
+		return nil
 	}
+}
 
-	return nil
+// stored takes in a commit that succeeded.
+func (g *factoryGathering) stored(ctx context.Context, c *ledger.FactoryCommit, r *ledger.Result) {
+	g.cfg.Metrics.stored(*r, c.Events, 0)
+	*g.at = c.To
+	g.next.Store(c.To.Next)
+	if len(c.Events) > 0 {
+		g.cfg.Log.DebugContext(ctx, "escrows discovered", slog.Int("escrows", len(c.Events)), slog.Int64("block", c.To.Next-1))
+	}
 }

@@ -19,10 +19,25 @@ const discoveryPoll = 100 * time.Millisecond
 const noteEvery = 5 * time.Second
 
 // discover waits until the registry is complete up to the batch's last block, or DiscoveryWait, and
-// deals with the escrows it brought. Those behind the cursor are caught up here. It returns those
-// which join with the batch: their first block is at the cursor or above, and the batch was read by
-// topics, so that it has their logs.
-func (w *SlotWatch) discover(ctx context.Context, batch *source.Batch) ([]registry.Late, error) {
+// deals with the escrows it brought. Those behind the cursor are caught up here, once what was
+// gathered before is stored. It returns those which join with the batch: their first block is at
+// the cursor or above, and the batch was read by topics, so that it has their logs.
+func (w *SlotWatch) discover(ctx context.Context, batch *source.Batch, line *overlap) ([]registry.Late, error) {
+	if int64(batch.To) < w.complete {
+		return nil, nil
+	}
+
+	if !line.idle() {
+		joining, ok, err := w.join(ctx, batch)
+		if err != nil || ok {
+			return joining, err
+		}
+
+		if err := line.flush(ctx); err != nil {
+			return nil, err
+		}
+	}
+
 	d, err := w.await(ctx, batch)
 	if err != nil {
 		return nil, err
@@ -31,10 +46,12 @@ func (w *SlotWatch) discover(ctx context.Context, batch *source.Batch) ([]regist
 	for {
 		behind, ahead := split(d.Late, w.at.Next)
 		if len(behind) == 0 && len(d.Late) < w.cfg.LateAtOnce && batch.Filter.Addresses == nil {
+			w.complete = d.Next
 			return ahead, nil
 		}
 
 		if len(d.Late) == 0 {
+			w.complete = d.Next
 			return nil, nil
 		}
 
@@ -176,6 +193,7 @@ func (w *SlotWatch) catchUp(ctx context.Context, late []registry.Late) error {
 			return &readError{err}
 		}
 
+		read := time.Now()
 		events, err := decode(w.cfg.ABI, batch.Logs, func(l *types.Log) bool {
 			n, ok := next[l.Address]
 			return ok && int64(l.BlockNumber) >= n
@@ -201,7 +219,9 @@ func (w *SlotWatch) catchUp(ctx context.Context, late []registry.Late) error {
 			continue
 		}
 
-		traced, span := newSpans(w.cfg.Tracer, "late").blocks(ctx, since, &batch)
+		g := group{}
+		g.add(w.at.To(int64(batch.From), common.Hash{}), &batch, since, read)
+		traced, span := newSpans(w.cfg.Tracer, "late").blocks(ctx, &g)
 		err = w.store(traced, ledger.SlotCommit{
 			Epoch: w.held.Epoch, From: w.at, To: w.at, Announce: announce, Progress: progress, Events: events,
 		})

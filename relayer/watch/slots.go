@@ -9,8 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/core/types"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/fusion-prime/escrow-relayer/partition"
@@ -64,10 +62,11 @@ type SlotWatch struct {
 
 	// Of the goroutine that runs it:
 	held       partition.Holding
-	book       *book
-	at         ledger.Position
-	generation int64 // of the positions that the publisher has followed; -1: it has followed none
-	leaderless int64 // factory cursor at which waiting for discovery was in vain; 0: it was not
+	book       *book           // while a commit runs: as if it had succeeded, and what was gathered behind it
+	at         ledger.Position // behind the last commit that succeeded
+	generation int64           // of the positions that the publisher has followed; -1: it has followed none
+	leaderless int64           // factory cursor at which waiting for discovery was in vain; 0: it was not
+	complete   int64           // escrows that are deployed below this block are in the book, if they are ours
 }
 
 // SlotStatus is where a slot watch stands.
@@ -161,6 +160,7 @@ func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <
 		return err
 	}
 
+	w.complete = 0
 	w.cfg.Publisher.Reload()
 	w.report(0)
 	if err := checked(ctx, w.cfg.Source, w.at); err != nil {
@@ -245,119 +245,60 @@ func (w *SlotWatch) advance(ctx context.Context, view source.View, changed <-cha
 		to = min(to, uint64(w.at.Next+n-1))
 	}
 
-	since := time.Now()
-	for batch, err := range w.cfg.Source.Read(ctx, uint64(w.at.Next), to, filter) {
+	r := read(ctx, w.cfg.Source, uint64(w.at.Next), to, filter)
+	err := w.gathering(int64(view.Final), seen).run(ctx, r, changed)
+	r.end()
+	if err != nil && err == r.err { //nolint:errorlint // this reading's error, not one of its kind
 		w.reading(ctx, err)
-		if err != nil {
-			return &readError{err}
-		}
-
-		if !follows(&batch, w.at) {
-			return &reorgError{w.at}
-		}
-
-		version := w.book.version
-		traced, span := w.spans.blocks(ctx, since, &batch)
-		joining, err := w.discover(traced, &batch)
-		if err != nil {
-			ended(span, err)
-			return err
-		}
-
-		if filter.Addresses != nil && w.book.version != version {
-			span.End()
-			return nil // the batch was read without the escrows that have just come
-		}
-
-		err = w.commit(traced, &batch, joining, int64(view.Final), seen)
-		ended(span, err)
-		if err != nil {
-			return err
-		}
-
-		since = time.Now()
-		if filter.Addresses != nil && w.book.version != version || w.cfg.Filters.turned(seen, filter) {
-			return nil
-		}
-
-		select {
-		case <-changed:
-			return nil
-		default:
-		}
 	}
 
-	return nil
+	return err
 }
 
-// commit stores the events of one batch, admitting the escrows that join with it.
-func (w *SlotWatch) commit(ctx context.Context, batch *source.Batch, joining []registry.Late, final int64,
-	seen *chooser) error {
-	join := make(map[common.Address]struct{}, len(joining))
-	progress := make([]registry.Progress, len(joining))
-	for i, l := range joining {
-		join[l.Address] = struct{}{}
-		progress[i] = registry.Progress{Address: l.Address, Monitored: int64(batch.To), CaughtUp: true}
-	}
-
-	foreign := 0
-	events, err := decode(w.cfg.ABI, batch.Logs, func(l *types.Log) bool {
-		if w.book.has(l.Address) {
-			return true
-		}
-
-		_, ok := join[l.Address]
-		if !ok {
-			foreign++
-		}
-
-		return ok
-	}, w.cfg.Metrics)
-	if err != nil {
-		return err
-	}
-
-	seen.learn(batch.Filter.Addresses != nil, int64(batch.To-batch.From)+1, foreign)
-	err = w.store(ctx, ledger.SlotCommit{
-		Epoch: w.held.Epoch, From: w.at, To: w.at.To(int64(batch.To)+1, batch.Last.Hash), Time: batch.Last.Time,
-		Announce: joining, Progress: progress, Events: events,
-	})
-	if err != nil {
-		return err
-	}
-
-	for _, l := range joining {
-		w.book.add(l.Address)
-	}
-
-	w.ended(events)
-	w.book.forget(final)
-	w.report(0)
-
-	return nil
+// store commits, and takes in what came of it.
+func (w *SlotWatch) store(ctx context.Context, c ledger.SlotCommit) error {
+	commit, landed := w.prepare(ctx, c)
+	return landed(commit())
 }
 
-// store commits, hands what is to be published to the publisher, and moves the position.
-func (w *SlotWatch) store(ctx context.Context, c ledger.SlotCommit) (err error) {
+// prepare returns a commit, which may run in another goroutine, and landed, which takes in what
+// came of it: it hands what is to be published to the publisher and moves the position.
+func (w *SlotWatch) prepare(ctx context.Context, c ledger.SlotCommit) (commit func() error, landed func(error) error) {
 	ctx, span := w.spans.commit(ctx, len(c.Events))
-	defer func() { ended(span, err) }()
 	start := time.Now()
+	var took time.Duration
 	var r ledger.Result
-	err = branched(ctx, w.cfg.Source, c.From, c.To.Next-1, func(known ledger.Block) (err error) {
-		c.Checked = known
-		r, err = w.cfg.Ledger.CommitSlots(ctx, c)
-		return err
-	})
-	if err != nil {
-		if !errors.Is(err, ledger.ErrMoved) {
-			w.cfg.Metrics.commit("slots", "error", time.Since(start))
-		}
+	commit = func() error {
+		err := branched(ctx, w.cfg.Source, c.From, c.To.Next-1, func(known ledger.Block) (err error) {
+			c.Checked = known
+			r, err = w.cfg.Ledger.CommitSlots(ctx, c)
+			return err
+		})
+		ended(span, err)
+		took = time.Since(start)
 
 		return err
 	}
 
-	w.cfg.Metrics.commit("slots", "ok", time.Since(start))
-	w.cfg.Metrics.stored(r, c.Events, c.To.Next-c.From.Next)
+	return commit, func(err error) error {
+		if err != nil {
+			if !errors.Is(err, ledger.ErrMoved) {
+				w.cfg.Metrics.commit("slots", "error", took)
+			}
+
+			return err
+		}
+
+		w.cfg.Metrics.commit("slots", "ok", took)
+		w.stored(&c, &r, span.SpanContext())
+
+		return nil
+	}
+}
+
+// stored takes in a commit that succeeded.
+func (w *SlotWatch) stored(c *ledger.SlotCommit, r *ledger.Result, traced trace.SpanContext) {
+	w.cfg.Metrics.stored(*r, c.Events, c.To.Next-c.From.Next)
 	if c.To.Next > c.From.Next && c.Time > 0 {
 		s := *w.status.Load()
 		s.Time = time.Unix(int64(c.Time), 0)
@@ -370,16 +311,14 @@ func (w *SlotWatch) store(ctx context.Context, c ledger.SlotCommit) (err error) 
 	}
 
 	if len(r.Pending) > 0 {
-		if sc := span.SpanContext(); sc.IsValid() {
+		if traced.IsValid() {
 			for i := range r.Pending {
-				r.Pending[i].Trace = &sc
+				r.Pending[i].Trace = &traced
 			}
 		}
 
 		w.cfg.Publisher.Offer(c.Epoch, r.Pending)
 	}
-
-	return nil
 }
 
 // ended notes releases and refunds.

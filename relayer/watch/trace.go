@@ -3,7 +3,6 @@ package watch
 import (
 	"context"
 	"errors"
-	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -11,12 +10,11 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
-// spans makes a trace a batch: "blocks", from when it was waited for to its commit, and in it
-// "read" and "commit". What passes between these two is the wait for the factory watch. Without a
-// tracer it makes none.
+// spans makes a trace of each commit: "blocks", from when its first batch was waited for, and in it
+// "read" of that batch and "commit". What passes between these two is the wait for the factory
+// watch, and for the commit before. Without a tracer it makes none.
 type spans struct {
 	tracer trace.Tracer
 	watch  string
@@ -30,20 +28,20 @@ func newSpans(tracer trace.Tracer, watch string) spans {
 	return spans{tracer, watch}
 }
 
-// blocks begins the trace of a batch that was read since. The caller ends the span.
-func (s spans) blocks(ctx context.Context, since time.Time, b *source.Batch) (context.Context, trace.Span) {
-	ctx, span := s.tracer.Start(ctx, "blocks", trace.WithNewRoot(), trace.WithTimestamp(since))
+// blocks begins the trace of a group. The caller ends the span.
+func (s spans) blocks(ctx context.Context, g *group) (context.Context, trace.Span) {
+	ctx, span := s.tracer.Start(ctx, "blocks", trace.WithNewRoot(), trace.WithTimestamp(g.since))
 	if span.IsRecording() {
-		span.SetAttributes(attribute.String("relayer.watch", s.watch), attribute.Int64("relayer.from_block", int64(b.From)),
-			attribute.Int64("relayer.to_block", int64(b.To)), attribute.Int("relayer.logs", len(b.Logs)))
-		_, read := s.tracer.Start(ctx, "read", trace.WithTimestamp(since))
-		read.End()
+		span.SetAttributes(attribute.String("relayer.watch", s.watch), attribute.Int64("relayer.from_block", g.from.Next),
+			attribute.Int64("relayer.to_block", g.to.Next-1), attribute.Int("relayer.logs", g.logs))
+		_, read := s.tracer.Start(ctx, "read", trace.WithTimestamp(g.since))
+		read.End(trace.WithTimestamp(g.read))
 	}
 
 	return ctx, span
 }
 
-// commit begins the span of a commit, in the batch's trace; escrows that are admitted between
+// commit begins the span of a commit, in the trace of its blocks; escrows that are admitted between
 // batches have a trace of their own.
 func (s spans) commit(ctx context.Context, events int) (context.Context, trace.Span) {
 	ctx, span := s.tracer.Start(ctx, "commit")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/ethclient"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
@@ -21,6 +22,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 	"github.com/fusion-prime/escrow-relayer/partition"
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
@@ -165,6 +167,9 @@ func (w *world) run(mode watch.FilterMode, factory bool) (stop func()) {
 			ResignAfter: time.Minute,
 			Health:      w.src.Health, Log: log, Metrics: metrics, Tracer: w.tracer,
 		})
+		listening := make(chan struct{})
+		wg.Go(func() { w.hint(ctx, listening) })
+		<-listening
 		wg.Go(func() {
 			require.NoError(w.t, fw.Run(ctx, 1, func(context.Context) error { return nil }))
 		})
@@ -174,6 +179,29 @@ func (w *world) run(mode watch.FilterMode, factory bool) (stop func()) {
 	w.t.Cleanup(stopped)
 
 	return stopped
+}
+
+// hint passes on that the factory watch has committed, until ctx ends, as an instance does: on a
+// busy machine the slot watch does not wait long enough for it.
+func (w *world) hint(ctx context.Context, listening chan<- struct{}) {
+	defer close(listening)
+	conn, err := pgx.ConnectConfig(ctx, w.db.Config().ConnConfig)
+	require.NoError(w.t, err)
+	defer func() { require.NoError(w.t, conn.Close(context.WithoutCancel(ctx))) }()
+	_, err = conn.Exec(ctx, `listen `+registry.Channel)
+	require.NoError(w.t, err)
+	listening <- struct{}{}
+	for {
+		if _, err := conn.WaitForNotification(ctx); err != nil {
+			require.ErrorIs(w.t, err, context.Canceled)
+			return
+		}
+
+		select {
+		case w.hints <- struct{}{}:
+		default:
+		}
+	}
 }
 
 var factory, escrow = contracts.NewEscrowFactory(), contracts.NewEscrow()
