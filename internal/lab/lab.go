@@ -7,7 +7,7 @@ package lab
 import (
 	"context"
 	"errors"
-	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -244,15 +244,18 @@ func (l *Lab) Run(id string, number, total int, env map[string]string) (*Process
 	return p, nil
 }
 
-// freePort asks the kernel for a port that nobody listens on.
+// freePort chooses a port that nobody listens on. It lies below those that kernels give to connections: one that the
+// kernel chooses may belong to a connection by the time a process wants to listen on it.
 func freePort() (int, error) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed at once
-	if err != nil {
-		return 0, fmt.Errorf("find a free port: %w", err)
+	for range 100 {
+		port := 10000 + rand.IntN(20000)
+		ln, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port)) //nolint:noctx // closed at once
+		if err == nil {
+			return port, ln.Close()
+		}
 	}
-	defer ln.Close()
 
-	return ln.Addr().(*net.TCPAddr).Port, nil
+	return 0, errors.New("find a free port: 100 of 10000 to 29999 are taken")
 }
 
 // Head is the newest block of the chain.
