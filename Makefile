@@ -44,6 +44,10 @@ model: ## check the model of the ownership protocol in full (needs spin and gcc)
 chaos: ## try to break the guarantees: SEED=n repeats one plan, MINUTES=n tries new ones
 	go run ./internal/chaos/cmd/chaos $(if $(SEED),-seed $(SEED)) $(if $(MINUTES),-minutes $(MINUTES)) $(ARGS)
 
+.PHONY: drill
+drill: ## each fault alone, one after the other, and how long the fleet takes to recover (ARGS="-group name" for one group)
+	go run ./internal/chaos/cmd/chaos -drill -parallel 4 $(ARGS)
+
 .PHONY: outage
 outage: ## what pages in real outages: a real Prometheus, real processes, real time (needs the program prometheus; a quarter of an hour)
 	OUTAGE_FACTOR=1 go test -tags outage -run TestOutages -count=1 -v -timeout 40m ./deploy

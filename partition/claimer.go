@@ -75,6 +75,8 @@ type Claimer struct {
 	// These belong to the goroutine that calls Join and Run.
 	probation time.Duration // if the instance sits out: how long it must be able before it takes part again
 	wasStuck  bool
+	checked   time.Time // when it last told the others that it checks its slots, and read the fleet
+	unclaimed error     // why the last claim failed; nil since one worked, or since there was nothing to claim
 
 	change sync.Mutex // held from before a change in the database until holding shows that change
 
@@ -144,11 +146,11 @@ func (c *Claimer) set(h Holding) {
 // Run checks the fleet every Config.Every, whenever hint fires, and when slots may be adopted, and
 // takes or yields slots. It returns nil when ctx ends, ErrFenced when what it held was taken, and
 // ErrStale when every check has failed for Config.StaleAfter. Until then it logs a database error
-// and retries.
+// and retries. A claim that fails is retried for ever: an instance that cannot claim sits out.
 func (c *Claimer) Run(ctx context.Context, hint <-chan struct{}) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	lastGood := time.Now()
+	c.checked = time.Now()
 	for {
 		wait, err := c.step(ctx)
 		switch {
@@ -157,8 +159,7 @@ func (c *Claimer) Run(ctx context.Context, hint <-chan struct{}) error {
 		case ctx.Err() != nil:
 			return nil
 		case err == nil:
-			lastGood = time.Now()
-		case time.Since(lastGood) > c.cfg.StaleAfter:
+		case time.Since(c.checked) > c.cfg.StaleAfter:
 			return fmt.Errorf("%w for %s: %w", ErrStale, c.cfg.StaleAfter, err)
 		default:
 			c.cfg.Log.WarnContext(ctx, "slot check failed, retrying", slog.Any("err", err))
@@ -214,6 +215,7 @@ func (c *Claimer) step(ctx context.Context) (wait time.Duration, err error) {
 		return 0, err
 	}
 
+	c.checked = time.Now()
 	if c.cfg.Stepped != nil {
 		c.cfg.Stepped()
 	}
@@ -225,17 +227,9 @@ func (c *Claimer) step(ctx context.Context) (wait time.Duration, err error) {
 		}
 	}
 
-	if len(plan.Take) == 0 {
-		return plan.Wait, nil
-	}
+	c.unclaimed = c.claim(ctx, plan)
 
-	if c.cfg.EndDead != nil && len(plan.From) > 0 {
-		if err := c.cfg.EndDead(ctx, plan.From); err != nil {
-			return 0, err
-		}
-	}
-
-	return plan.Wait, c.claim(ctx)
+	return plan.Wait, c.unclaimed
 }
 
 func (c *Claimer) yield(ctx context.Context, slots []int16) error {
@@ -368,8 +362,18 @@ const takeSlots = `
 
 const heldSlots = `select slot from slot_ownership where chain_id = $1 and owner = $2 order by slot`
 
-// claim takes what Decide says, in the transaction that reads what Decide decides by.
-func (c *Claimer) claim(ctx context.Context) error {
+// claim takes slots if the plan has any to take: those that Decide says in the transaction which takes them.
+func (c *Claimer) claim(ctx context.Context, plan Plan) error {
+	if len(plan.Take) == 0 {
+		return nil
+	}
+
+	if c.cfg.EndDead != nil && len(plan.From) > 0 {
+		if err := c.cfg.EndDead(ctx, plan.From); err != nil {
+			return err
+		}
+	}
+
 	c.change.Lock()
 	defer c.change.Unlock()
 	held, _ := c.Holding()

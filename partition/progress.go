@@ -14,7 +14,9 @@ import (
 // them. A check takes milliseconds; one that yields waits some seconds for the publisher.
 const StaleAfter = 20 * time.Second
 
-// An instance whose nodes do not let it go on gives its slots up to those that can, and sits out until it can again:
+// An instance whose nodes do not let it go on gives its slots up to those that can, and sits out until it can again.
+// So does one that cannot claim, for whatever reason: the others leave free slots to who prefers them, and it would
+// leave them unserved. While it sits out there is nothing for it to claim, which makes it able:
 //
 //	         stuck for StallAfter, and another has been able for as long
 //	works ──────────────────────────────────────────────────────────────► sits out
@@ -77,8 +79,8 @@ func (c *Claimer) stamp(ctx context.Context) error {
 
 // stuck asks whether the instance can go on, and logs a change.
 func (c *Claimer) stuck(ctx context.Context) bool {
-	var err error
-	if c.cfg.Able != nil {
+	err := c.unclaimed
+	if c.cfg.Able != nil && err == nil {
 		err = c.cfg.Able()
 	}
 
@@ -128,7 +130,7 @@ func (c *Claimer) review(ctx context.Context, v *view) error {
 	my.SitsOut = out
 	if out {
 		c.probation = min(max(2*c.probation, c.cfg.StallAfter), maxProbation*c.cfg.StallAfter)
-		c.cfg.Log.WarnContext(ctx, "giving up the slots: this instance's nodes do not let it go on, and another instance's do",
+		c.cfg.Log.WarnContext(ctx, "giving up the slots: this instance cannot go on, and another instance can",
 			slog.Duration("for", my.StateFor))
 
 		return nil

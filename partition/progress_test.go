@@ -194,6 +194,44 @@ func TestAnOwnerThatCannotGoOnSitsOut(t *testing.T) {
 	require.Equal(t, map[string]int{"b": 2520}, owners(t, pool, a, b))
 }
 
+// An instance that lives, looks after its slots and prefers free ones, and whose claims fail, leaves them to another.
+func TestOneThatCannotClaimSitsOut(t *testing.T) {
+	url := testpg.New(t)
+	pool := testpg.Open(t, url)
+	sick := testpg.Open(t, url+"&application_name=sick")
+	stall := func(c *Config) { c.AdoptAfter, c.StallAfter = 0, 300*time.Millisecond }
+	a := born(t, url, pool, "a", 0, 2, func(c *Config) { stall(c); c.DB = sick })
+	b := born(t, url, pool, "b", 1, 2, stall)
+	for _, statement := range []string{
+		`create function refuse() returns trigger language plpgsql as $$ begin
+			if current_setting('application_name') = 'sick' then raise exception 'no'; end if;
+			return null;
+		end $$`,
+		`create trigger refuse before update on slot_ownership for each statement execute function refuse()`,
+	} {
+		_, err := pool.Exec(t.Context(), statement)
+		require.NoError(t, err)
+	}
+
+	require.ErrorContains(t, a.Step(t.Context()), "claim slots")
+	steps(t, b)
+	require.Equal(t, map[string]int{"": 1260, "b": 1260}, owners(t, pool, a, b), "left to the one that prefers them")
+	require.Eventually(t, func() bool {
+		_ = a.Step(t.Context()) // until it sits out
+		require.NoError(t, b.Step(t.Context()))
+		return owners(t, pool, a, b)["b"] == 2520
+	}, 60*time.Second, 20*time.Millisecond)
+	steps(t, a, b)
+	require.Equal(t, map[string]int{"b": 2520}, owners(t, pool, a, b), "on probation, and nothing fails")
+
+	_, err := pool.Exec(t.Context(), `drop trigger refuse on slot_ownership`)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		steps(t, a, b)
+		return owners(t, pool, a, b)["a"] == 1260
+	}, 60*time.Second, 20*time.Millisecond)
+}
+
 func TestSitsOut(t *testing.T) {
 	const stall = 15 * time.Second
 	me := func(m Member) Member { m.ID, m.Alive, m.Active = "me", true, true; return m }

@@ -3,8 +3,8 @@ package chaos
 import (
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -34,80 +34,46 @@ func build(t *testing.T) string {
 	return bin
 }
 
+// sideBySide is how many drills run at once: they mostly wait.
+const sideBySide = 4
+
 // Every fault alone, one after the other: what it does is seen by itself, and how long the fleet
-// takes to recover is measured.
+// takes to recover is measured. `make drill` adds those that last long.
 func TestDrill(t *testing.T) {
-	const a, b = 400 * time.Millisecond, time.Second // shorter and longer than a session lives without a probe
-	const long = 30 * time.Second                    // the others have to go on meanwhile
-	bin := build(t)
-	for name, faults := range map[string][]Fault{
-		"process": {
-			{Kind: Kill, For: a}, {Kind: KillAfterAck, Who: 1, For: a}, {Kind: Freeze, Who: 2, For: 2 * b},
-			{Kind: Term, For: a}, {Kind: SlowStart, Who: 1, For: b},
-			{Kind: Twin, Who: 1, For: a}, {Kind: KillAll, For: a},
-		},
-		"database": {
-			{Kind: Session, Who: 1}, {Kind: Backends}, {Kind: Flap, For: b}, {Kind: Restart}, {Kind: Crash},
-			{Kind: DBDown, For: b}, {Kind: DBConnections, Who: 2, For: b},
-			{Kind: DBRefuse, N: 0, For: b}, {Kind: DBRefuse, N: 1, For: a}, {Kind: DBRefuse, N: 3, For: a},
-			{Kind: DBCancel, For: b}, {Kind: DBLocks, For: 2 * b},
-			{Kind: DBDeadlock, For: b}, {Kind: DBCut, Who: 1, For: b}, {Kind: DBFreeze, Who: 1, For: b},
-			{Kind: DBSlow, Who: 1, For: b},
-			{Kind: DBCut, Both: true, For: b}, {Kind: DBFreeze, Both: true, For: b},
-		},
-		"chain": {
-			{Kind: Reorg, N: 1, Keep: true}, {Kind: Reorg, N: 2}, {Kind: TakeoverReorg, N: 2, Who: 1, For: b},
-			{Kind: BackfillReorg, N: 2, Keep: true, For: a},
-			{Kind: Burst, N: 300}, {Kind: Empty, N: 60},
-		},
-		"pubsub and fleet": {
-			{Kind: PubSubDown, For: b}, {Kind: Denied, For: b}, {Kind: AckLost, For: a}, {Kind: Slow, For: b},
-			{Kind: KeyFailing, N: 2, For: b}, {Kind: TopicGone, For: b},
-			{Kind: Repartition, N: 4}, {Kind: Repartition, N: 2}, {Kind: Repartition, N: 5}, {Kind: Stale, N: 3, Who: 1, For: b},
-		},
-		"nodes": { // one of two; both at once where they are asked again soon
-			{Kind: NodeDown, For: b}, {Kind: NodeSlow, For: b}, {Kind: NodeLimited, For: b},
-			{Kind: NodeLimited, Keep: true, For: b}, {Kind: NodeFailing, For: b},
-			{Kind: NodeTruncated, For: b}, {Kind: NodeMalformed, For: b}, {Kind: NodeHTML, For: b},
-			{Kind: NodeDown, Both: true, For: b},
-			{Kind: NodeSlow, Both: true, For: b}, {Kind: NodeLimited, Both: true, For: b},
-			{Kind: NodeFailing, Both: true, For: b}, {Kind: NodeSilent, Both: true, For: b},
-			{Kind: NodeRange, N: 3, Both: true, For: b}, {Kind: NodeResults, N: 3, Both: true, For: b},
-			{Kind: NodeBehind, N: 5, For: b}, {Kind: NodeBehind, N: 3, Both: true, For: b},
-			{Kind: NodePruned, For: b}, {Kind: NodeForeign, For: b}, {Kind: NodeChain, Who: 1, For: b},
-		},
-		"frozen, or slow to delete": {
-			{Kind: FreezeInCommit, Who: 0, N: 0, For: long}, {Kind: FreezeInCommit, Who: 1, N: 1, For: long},
-			{Kind: FreezeInCommit, Who: 2, N: 2, For: long},
-			{Kind: SlowDeletes, N: 20, For: 10 * b},
-		},
-		"moved log indexes": {
-			{Kind: ShiftReorg, N: 2}, {Kind: ShiftReorg, N: 2}, {Kind: ShiftReorg, N: 2, Keep: true},
-		},
-		"deep reorganisations, auto numbers, two chains": {
-			{Kind: DeepReorg, N: 4, Keep: true}, {Kind: DeepReorg, N: 4}, {Kind: TakeoverReorg, N: 5, Who: 1, For: b},
-			{Kind: BackfillReorg, N: 6, For: a}, {Kind: Kill, Who: 2, For: b},
-			{Kind: Repartition, N: 4}, {Kind: Repartition, N: 2},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			plan := Plan{
-				Seed: 5, Instances: 3, Strategy: "modulo", OrderingKey: "escrow", Filter: "auto", Confirmations: 2,
-				BlockTime: 300 * time.Millisecond, PerBlock: 2, Faults: faults,
-			}
-			if plan.Deep() {
-				plan.Strategy, plan.Auto, plan.Second = "consistent", true, true
-			}
+	bin, slots := build(t), make(chan struct{}, sideBySide)
+	t.Run("groups", func(t *testing.T) {
+		for _, g := range Groups() {
+			t.Run(g.Name, func(t *testing.T) {
+				t.Parallel()
+				slots <- struct{}{}
+				defer func() { <-slots }()
 
-			done, verdict, err := Drill(t.Context(), bin, plan)
-			for _, r := range done {
-				t.Log(r)
-			}
+				done, verdict, err := Drill(t.Context(), bin, g.Plan(false))
+				for _, r := range done {
+					t.Log(r)
+				}
 
-			require.NoError(t, err)
-			t.Log(verdict)
-			require.True(t, verdict.Clean(), verdict.String())
-		})
+				require.NoError(t, err)
+				t.Log(verdict)
+				require.True(t, verdict.Clean(), verdict.String())
+			})
+		}
+	})
+}
+
+// What no drill carries out is judged only where a seed happens to have it.
+func TestEveryKindHasADrill(t *testing.T) {
+	drilled := map[Kind]bool{}
+	for _, g := range Groups() {
+		for _, f := range g.Faults {
+			drilled[f.Kind] = true
+		}
+	}
+
+	for _, k := range slices.Concat(firstKinds, nodeKinds, laterKinds, newKinds) {
+		if !slices.Contains(undrilled, k) {
+			require.True(t, drilled[k], k)
+		}
 	}
 }
 

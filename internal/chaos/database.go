@@ -61,6 +61,7 @@ var instruments = []string{
 	`create trigger chaos_pause after insert or update on chain_blocks for each statement execute function chaos_pause()`,
 	`create trigger chaos_pause after insert on outbox for each statement execute function chaos_pause()`,
 	`create trigger chaos_pause before update on slot_ownership for each statement execute function chaos_pause()`,
+	`create trigger chaos_pause before update of seen_at on relayer_instances for each statement execute function chaos_pause()`,
 	`create table chaos_foreign (chain_id bigint, slot smallint, event text, writer text, owner text)`,
 	`create function chaos_writer() returns trigger language plpgsql security definer as $$
 		declare o text;
@@ -109,11 +110,12 @@ func (r *run) freezeInCommit(ctx context.Context, f Fault) {
 	// The statement ends now, and the server waits for the next one.
 	_ = r.surely(ctx, `delete from chaos_pause`)
 	if caught > 0 {
-		r.endure(ctx, f)
+		r.endure(ctx, f, p.ID)
 	}
 }
 
-// hangClaimer starts an instance anew that cannot change whose a slot is: it lives, and gets nothing done.
+// hangClaimer makes an instance live and not look after its slots. With Keep it stops saying that it
+// does from now on; else it is started anew, and cannot change whose a slot is.
 func (r *run) hangClaimer(ctx context.Context, f Fault) error {
 	i, p := r.alive(f.Who)
 	if p == nil {
@@ -121,17 +123,24 @@ func (r *run) hangClaimer(ctx context.Context, f Fault) error {
 	}
 
 	defer r.back(i)
-	p.Kill()
-	if _, err := r.lab.DB.Exec(ctx, `insert into chaos_pause values ($1, 'slot_ownership')`,
-		"escrow-relayer/"+p.ID); err != nil {
-		return r.again(i)
+	table := "relayer_instances"
+	if !f.Keep {
+		table = "slot_ownership"
+		p.Kill()
 	}
 
-	if err := r.again(i); err != nil {
-		return err
+	_, err := r.lab.DB.Exec(ctx, `insert into chaos_pause values ($1, $2)`, "escrow-relayer/"+p.ID, table)
+	if !f.Keep {
+		if again := r.again(i); again != nil {
+			return again
+		}
 	}
 
-	r.endure(ctx, f)
+	if err != nil {
+		return nil // the database is down for another fault
+	}
+
+	r.endure(ctx, f, p.ID)
 
 	return r.surely(ctx, `delete from chaos_pause`)
 }

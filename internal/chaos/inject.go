@@ -18,7 +18,6 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
-	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
 // inject carries one fault out, and undoes it.
@@ -65,38 +64,6 @@ func (r *run) inject(ctx context.Context, f Fault) error {
 	}
 
 	return fmt.Errorf("there is no fault %s", f.Kind)
-}
-
-// patience is how long slots may be unserved, or a cursor stand still, while an instance is frozen, cut off or idle.
-const patience = 15 * time.Second
-
-// endure lasts as long as a fault. If that is longer than patience, the fleet has to do without the
-// instance meanwhile: every slot is served, and the lowest cursor moves.
-func (r *run) endure(ctx context.Context, f Fault) {
-	if f.For <= patience || r.plan.Instances < 2 {
-		pause(ctx, f.For)
-		return
-	}
-
-	end := time.Now().Add(f.For)
-	var gap time.Duration
-	why, lowest, last := "", int64(0), time.Now()
-	for time.Now().Before(end) && pause(ctx, 50*time.Millisecond) {
-		now, err := fleet.Read(ctx, r.lab.DB, r.chain.ChainID().Int64())
-		if err == nil && now.Slots.Unserved == 0 && now.Chain.LowestCursor > lowest {
-			lowest, last = now.Chain.LowestCursor, time.Now()
-			continue
-		}
-
-		if d := time.Since(last); d > gap {
-			gap, why = d, fmt.Sprintf("%d slots unserved, lowest cursor %d, %v", now.Slots.Unserved, now.Chain.LowestCursor, err)
-		}
-	}
-
-	r.saw("%s: no progress for %s at most (%s)", f, gap.Round(10*time.Millisecond), why)
-	if gap > patience {
-		r.note("%s: no progress for %s: %s", f, gap.Round(10*time.Millisecond), why)
-	}
 }
 
 // blow hits one process.

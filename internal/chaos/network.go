@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
@@ -161,7 +162,7 @@ func (r *run) disturb(ctx context.Context, f Fault) error {
 		undo = append(undo, begin(t, f))
 	}
 
-	r.endure(ctx, f)
+	r.endure(ctx, f, "r"+strconv.Itoa(f.Who))
 	var errs []error
 	for _, u := range undo {
 		errs = append(errs, u())
@@ -186,7 +187,7 @@ func (r *run) holdCommit(ctx context.Context, f Fault) {
 	defer cancel()
 	select {
 	case <-trap.Caught():
-		r.endure(ctx, f)
+		r.endure(ctx, f, "r"+strconv.Itoa(f.Who))
 	case <-bounded.Done():
 	}
 }

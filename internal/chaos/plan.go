@@ -119,7 +119,15 @@ var unknownWords = []string{
 	"Internal error", "upstream unavailable", "",
 }
 
-// nodeKinds in a fixed order, since a seed chooses among them.
+// Kinds are listed in a fixed order, since a seed chooses among them; one that is listed twice is
+// chosen twice as often.
+
+// firstKinds are in every plan's choice.
+var firstKinds = []Kind{
+	Kill, Kill, Freeze, Freeze, Term, Session, Session, Backends, Restart, Crash, PubSubDown, Denied,
+	AckLost, Slow, Reorg, Reorg, Reorg, KillAll,
+}
+
 var nodeKinds = []Kind{
 	NodeDown, NodeDown, NodeSlow, NodeLimited, NodeFailing, NodeTruncated, NodeMalformed, NodeHTML, NodeRange,
 	NodeResults, NodeBehind, NodeBehind,
@@ -186,6 +194,7 @@ type Plan struct {
 	BlockTime     time.Duration
 	PerBlock      int
 	Length        time.Duration
+	Probe         time.Duration // SESSION_PROBE_INTERVAL
 	Faults        []Fault
 	Auto          bool          // PARTITION_NUMBER=auto
 	Second        bool          // another chain in the same database, with the same addresses, INSTANCE_IDs and topics
@@ -203,10 +212,9 @@ func NewPlan(seed uint64) Plan {
 		OrderingKey: pick("escrow", "escrow", "slot"),
 		Filter:      pick("auto", "topics", "addresses"), Confirmations: 2 + r.IntN(3),
 		BlockTime: time.Duration(120+r.IntN(200)) * time.Millisecond,
-		PerBlock:  2 + r.IntN(6), Length: 10 * time.Second,
+		PerBlock:  2 + r.IntN(6), Length: 10 * time.Second, Probe: 300 * time.Millisecond,
 	}
-	kinds := []Kind{Kill, Kill, Freeze, Freeze, Term, Session, Session, Backends, Restart, Crash, PubSubDown, Denied,
-		AckLost, Slow, Reorg, Reorg, Reorg, KillAll}
+	kinds := slices.Clone(firstKinds)
 	if r.IntN(3) == 0 {
 		kinds = append(kinds, Repartition, Repartition, Repartition)
 	}

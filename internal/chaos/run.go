@@ -87,7 +87,7 @@ func carryOut(ctx context.Context, bin string, p Plan, play func(*run, context.C
 		Bin: bin, Node: chain, Confirmations: p.Confirmations, Postgres: testpg.Options{MaxConnections: maxConnections},
 		Env: map[string]string{
 			"FINALITY":               finality,
-			"SESSION_PROBE_INTERVAL": "300ms", "ADOPT_AFTER": adoptAfter.String(), "PARTITION_STRATEGY": p.Strategy,
+			"SESSION_PROBE_INTERVAL": p.Probe.String(), "ADOPT_AFTER": adoptAfter.String(), "PARTITION_STRATEGY": p.Strategy,
 			"ORDERING_KEY": p.OrderingKey, "LOG_FILTER": p.Filter,
 			"LEADER_STALE_AFTER": "5s", "INSTANCE_LOCK_WAIT": "30s", "LOG_LEVEL": "debug", "VERIFY_INTERVAL": "500ms",
 			"POLL_INTERVAL": "200ms",

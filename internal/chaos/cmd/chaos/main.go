@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -10,120 +11,187 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/fusion-prime/escrow-relayer/internal/chaos"
 )
 
+// options of the command line.
+type options struct {
+	bin, with    string
+	seed, first  uint64
+	count        int
+	minutes      float64
+	parallel     int
+	drill, short bool
+	group        string
+}
+
 func main() {
-	seed := flag.Uint64("seed", 0, "run the plan of this seed only")
-	first := flag.Uint64("first", uint64(time.Now().Unix())*1000, "first of the seeds to try")
-	count := flag.Int("count", 0, "how many seeds; 0: until the minutes are over")
-	minutes := flag.Float64("minutes", 5, "how long to try new seeds")
-	parallel := flag.Int("parallel", 2, "seeds at once")
-	given := flag.String("bin", "", "binary of a relayer, instead of building one (its clock cannot be wrong then)")
-	with := flag.String("with", "", "only seeds whose plan has one of these faults, comma-separated")
+	var o options
+	flag.Uint64Var(&o.seed, "seed", 0, "run the plan of this seed only")
+	flag.Uint64Var(&o.first, "first", uint64(time.Now().Unix())*1000, "first of the seeds to try")
+	flag.IntVar(&o.count, "count", 0, "how many seeds; 0: until the minutes are over")
+	flag.Float64Var(&o.minutes, "minutes", 5, "how long to try new seeds")
+	flag.IntVar(&o.parallel, "parallel", 2, "seeds or drills at once")
+	flag.StringVar(&o.bin, "bin", "", "binary of a relayer, instead of building one (its clock cannot be wrong then)")
+	flag.StringVar(&o.with, "with", "", "only seeds whose plan has one of these faults, comma-separated")
+	flag.BoolVar(&o.drill, "drill", false, "each fault alone, one after the other, instead of seeds")
+	flag.BoolVar(&o.short, "short", false, "with -drill: only the faults that the tests carry out")
+	flag.StringVar(&o.group, "group", "", "with -drill: only groups whose name contains this")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *given, *with, *seed, *first, *count, *minutes, *parallel); err != nil {
+	if err := run(ctx, o); err != nil {
 		fmt.Fprintln(os.Stderr, "chaos:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, given, with string, seed, first uint64, count int, minutes float64, parallel int) error {
-	dir, err := os.MkdirTemp("", "escrow-chaos-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	bin := given
-	if bin == "" {
-		bin = filepath.Join(dir, "escrow-relayer")
-		err = chaos.Build(ctx, dir, "./cmd/escrow-relayer", bin)
+func run(ctx context.Context, o options) error {
+	if o.bin == "" {
+		dir, err := os.MkdirTemp("", "escrow-chaos-")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+
+		o.bin = filepath.Join(dir, "escrow-relayer")
+		if err := chaos.Build(ctx, dir, "./cmd/escrow-relayer", o.bin); err != nil {
+			return err
+		}
 	}
 
-	if err != nil {
-		return err
+	if o.drill {
+		return drills(ctx, o)
 	}
 
-	if seed != 0 {
-		first, count, parallel = seed, 1, 1
+	return seeds(ctx, o)
+}
+
+// results prints what runs end with, and counts.
+type results struct {
+	mu       sync.Mutex
+	ran, bad int
+}
+
+func (r *results) tell(v *chaos.Verdict, err error, plan chaos.Plan, lines ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, line := range lines {
+		fmt.Println(line)
 	}
 
-	wanted := func(p chaos.Plan) bool {
-		if with == "" {
-			return true
+	r.ran++
+	switch {
+	case err != nil:
+		r.bad++
+		fmt.Printf("ERROR %v\n%s\n", err, plan.String())
+	default:
+		if !v.Clean() {
+			r.bad++
 		}
 
-		for kind := range strings.SplitSeq(with, ",") {
-			if p.Has(chaos.Kind(kind)) {
-				return true
+		fmt.Println(v)
+	}
+}
+
+// drills carries out the groups whose names fit, side by side.
+func drills(ctx context.Context, o options) error {
+	groups := make(chan chaos.Group)
+	go func() {
+		defer close(groups)
+		for _, g := range chaos.Groups() {
+			if strings.Contains(g.Name, o.group) && ctx.Err() == nil {
+				groups <- g
 			}
 		}
+	}()
 
-		return false
-	}
-	end := time.Now().Add(time.Duration(minutes * float64(time.Minute)))
-	var ran, bad atomic.Int64
-	var choosing sync.Mutex
-	begun, next := 0, first
-	choose := func() (chaos.Plan, bool) {
-		choosing.Lock()
-		defer choosing.Unlock()
-		if ctx.Err() != nil || count > 0 && begun >= count || count == 0 && time.Now().After(end) {
-			return chaos.Plan{}, false
-		}
-
-		for begun++; ; next++ {
-			if p := chaos.NewPlan(next); wanted(p) {
-				next++
-				return p, true
-			}
-		}
-	}
-	var printing sync.Mutex
+	var r results
 	var wg sync.WaitGroup
-	for range parallel {
+	for range o.parallel {
 		wg.Go(func() {
-			for {
-				plan, ok := choose()
-				if !ok {
-					return
+			for g := range groups {
+				plan := g.Plan(!o.short)
+				done, verdict, err := chaos.Drill(ctx, o.bin, plan)
+				lines := []string{g.Name}
+				for _, d := range done {
+					lines = append(lines, "  "+d.String())
 				}
 
-				verdict, err := chaos.Run(ctx, bin, plan)
-				if ctx.Err() != nil {
-					return
+				if ctx.Err() == nil {
+					r.tell(verdict, err, plan, lines...)
 				}
-
-				ran.Add(1)
-				printing.Lock()
-				switch {
-				case err != nil:
-					bad.Add(1)
-					fmt.Printf("ERROR %v\n%s\n", err, plan.String())
-				default:
-					if !verdict.Clean() {
-						bad.Add(1)
-					}
-
-					fmt.Println(verdict)
-				}
-
-				printing.Unlock()
 			}
 		})
 	}
 
 	wg.Wait()
-	fmt.Printf("%d seeds, %d of them wrong\n", ran.Load(), bad.Load())
-	if bad.Load() > 0 {
-		return fmt.Errorf("repeat one with `make chaos SEED=n`")
+	fmt.Printf("%d drills, %d of them wrong\n", r.ran, r.bad)
+	if r.bad > 0 {
+		return errors.New("repeat one with `make drill ARGS='-group NAME'`")
 	}
 
 	return ctx.Err()
+}
+
+func seeds(ctx context.Context, o options) error {
+	if o.seed != 0 {
+		o.first, o.count, o.parallel = o.seed, 1, 1
+	}
+
+	end := time.Now().Add(time.Duration(o.minutes * float64(time.Minute)))
+	var choosing sync.Mutex
+	begun, next := 0, o.first
+	choose := func() (chaos.Plan, bool) {
+		choosing.Lock()
+		defer choosing.Unlock()
+		if ctx.Err() != nil || o.count > 0 && begun >= o.count || o.count == 0 && time.Now().After(end) {
+			return chaos.Plan{}, false
+		}
+
+		for begun++; ; next++ {
+			if p := chaos.NewPlan(next); o.wants(p) {
+				next++
+				return p, true
+			}
+		}
+	}
+
+	var r results
+	var wg sync.WaitGroup
+	for range o.parallel {
+		wg.Go(func() {
+			for plan, ok := choose(); ok; plan, ok = choose() {
+				verdict, err := chaos.Run(ctx, o.bin, plan)
+				if ctx.Err() == nil {
+					r.tell(verdict, err, plan)
+				}
+			}
+		})
+	}
+
+	wg.Wait()
+	fmt.Printf("%d seeds, %d of them wrong\n", r.ran, r.bad)
+	if r.bad > 0 {
+		return errors.New("repeat one with `make chaos SEED=n`")
+	}
+
+	return ctx.Err()
+}
+
+func (o options) wants(p chaos.Plan) bool {
+	if o.with == "" {
+		return true
+	}
+
+	for kind := range strings.SplitSeq(o.with, ",") {
+		if p.Has(chaos.Kind(kind)) {
+			return true
+		}
+	}
+
+	return false
 }

@@ -1,0 +1,129 @@
+package chaos
+
+import "time"
+
+// Group is faults that are carried out one after the other on one fleet.
+type Group struct {
+	Name   string
+	Faults []Fault
+	// More are the faults that only the full drill carries out: those that last long, and those that
+	// show once more, in another way, what one of Faults shows.
+	More []Fault
+}
+
+// Plan of the group: three instances under traffic. Only the full drill has all of its faults.
+func (g Group) Plan(full bool) Plan {
+	p := Plan{
+		Seed: 5, Instances: 3, Strategy: "modulo", OrderingKey: "escrow", Filter: "auto", Confirmations: 2,
+		BlockTime: 300 * time.Millisecond, PerBlock: 2, Faults: g.Faults,
+		Probe: time.Second, // other sessions than those that a fault hits are not lost, on a machine that is busy
+	}
+	if full {
+		p.Faults = append(p.Faults[:len(p.Faults):len(p.Faults)], g.More...)
+	}
+
+	if p.Deep() {
+		p.Strategy, p.Auto, p.Second = "consistent", true, true
+	}
+
+	return p
+}
+
+// How long a fault lasts.
+const (
+	brief  = 400 * time.Millisecond
+	sec    = time.Second
+	over   = 4 * time.Second  // longer than a session lives without a probe
+	long   = 22 * time.Second // so long that the others have to go on meanwhile: see endure
+	longer = 40 * time.Second // so long that an instance which lives and does nothing is taken for dead
+)
+
+// Groups are all drills, those that last longest first. Every kind of a fault is in one of them.
+func Groups() []Group {
+	return []Group{
+		{Name: "frozen in a commit", Faults: []Fault{
+			{Kind: FreezeInCommit, Who: 1, N: 1, For: long},
+			{Kind: SlowDeletes, N: 20, For: 5 * sec},
+		}, More: []Fault{
+			{Kind: FreezeInCommit, Who: 0, N: 0, For: long}, {Kind: FreezeInCommit, Who: 2, N: 2, For: long},
+			{Kind: SlowDeletes, N: 20, For: 10 * sec},
+		}},
+		{Name: "idle", Faults: []Fault{{Kind: HangingClaimer, Who: 1, Keep: true, For: longer}},
+			More: []Fault{{Kind: HangingClaimer, Who: 1, For: longer}}},
+		{Name: "without nodes", Faults: []Fault{{Kind: NodeLoss, Who: 2, For: long}}},
+		{Name: "swallowed by the database's network", Faults: []Fault{
+			{Kind: DBSwallow, Who: 2, Keep: true, For: long}, {Kind: DBSwallow, Who: 1, For: brief},
+			{Kind: CommitHold, Who: 1, For: 5 * sec},
+		}, More: []Fault{
+			{Kind: DBSwallow, Both: true, For: brief}, {Kind: DBHold, Who: 1, Keep: true, For: 5 * sec},
+		}},
+		{Name: "swallowed by other networks", Faults: []Fault{
+			{Kind: PubSubSwallow, Who: 1, For: brief}, {Kind: NodeSwallow, Who: 0, Both: true, For: brief},
+			{Kind: NodeSwallow, Who: 1, Both: true, Keep: true, For: sec},
+		}, More: []Fault{
+			{Kind: PubSubSwallow, Both: true, Keep: true, For: sec},
+			{Kind: PubSubHold, Who: 2, Keep: true, For: 5 * sec},
+			{Kind: NodeSwallow, Who: 1, Both: true, For: brief}, {Kind: NodeSwallow, Who: 2, Both: true, For: brief},
+		}},
+		{Name: "nodes", Faults: []Fault{ // one of two; both at once where they are asked again soon
+			{Kind: NodeDown, For: sec}, {Kind: NodeSlow, For: sec}, {Kind: NodeLimited, For: sec},
+			{Kind: NodeLimited, Keep: true, For: sec}, {Kind: NodeFailing, For: sec},
+			{Kind: NodeTruncated, For: sec}, {Kind: NodeMalformed, For: sec}, {Kind: NodeHTML, For: sec},
+			{Kind: NodeBehind, N: 5, For: sec}, {Kind: NodePruned, For: sec}, {Kind: NodeForeign, For: sec},
+			{Kind: NodeChain, Who: 1, For: sec},
+		}},
+		{Name: "all nodes", Faults: []Fault{
+			{Kind: NodeDown, Both: true, For: sec},
+			{Kind: NodeSlow, Both: true, For: sec}, {Kind: NodeLimited, Both: true, For: sec},
+			{Kind: NodeFailing, Both: true, For: sec}, {Kind: NodeSilent, Both: true, For: sec},
+			{Kind: NodeRange, N: 3, Both: true, For: sec}, {Kind: NodeResults, N: 3, Both: true, For: sec},
+			{Kind: NodeBehind, N: 3, Both: true, For: sec},
+		}},
+		{Name: "connections to the database", Faults: []Fault{
+			{Kind: Session, Who: 1}, {Kind: Backends}, {Kind: Flap, For: sec},
+			{Kind: DBConnections, Who: 2, For: sec},
+			{Kind: DBCut, Who: 1, For: sec}, {Kind: DBFreeze, Who: 1, For: over},
+			{Kind: DBSlow, Who: 1, For: sec},
+			{Kind: DBCut, Both: true, For: sec}, {Kind: DBFreeze, Both: true, For: over},
+		}},
+		{Name: "database", Faults: []Fault{
+			{Kind: Restart}, {Kind: Crash}, {Kind: DBDown, For: sec},
+			{Kind: DBRefuse, N: 0, For: sec}, {Kind: DBRefuse, N: 1, For: brief}, {Kind: DBRefuse, N: 3, For: brief},
+			{Kind: DBCancel, For: sec}, {Kind: DBLocks, For: 2 * sec}, {Kind: DBDeadlock, For: sec},
+		}},
+		{Name: "deep reorganisations, auto numbers, two chains", Faults: []Fault{
+			{Kind: DeepReorg, N: 4, Keep: true}, {Kind: DeepReorg, N: 4},
+			{Kind: TakeoverReorg, N: 5, Who: 1, For: sec},
+			{Kind: BackfillReorg, N: 6, For: brief}, {Kind: Kill, Who: 2, For: sec},
+			{Kind: Repartition, N: 4}, {Kind: Repartition, N: 2},
+		}},
+		{Name: "moved log indexes, deep", Faults: []Fault{
+			{Kind: ShiftReorg, N: 4}, {Kind: ShiftReorg, N: 6}, {Kind: ShiftReorg, N: 5, Keep: true},
+		}, More: []Fault{
+			{Kind: ShiftReorg, N: 8, Keep: true}, {Kind: ShiftReorg, N: 10},
+		}},
+		{Name: "processes", Faults: []Fault{
+			{Kind: Kill, For: brief}, {Kind: KillAfterAck, Who: 1, For: brief}, {Kind: Freeze, Who: 2, For: over},
+			{Kind: Term, For: brief}, {Kind: SlowStart, Who: 1, For: sec},
+			{Kind: Twin, Who: 1, For: brief}, {Kind: KillAll, For: brief},
+		}},
+		{Name: "Pub/Sub", Faults: []Fault{
+			{Kind: PubSubDown, For: sec}, {Kind: Denied, For: sec}, {Kind: AckLost, For: brief},
+			{Kind: Slow, For: sec}, {Kind: KeyFailing, N: 2, For: sec}, {Kind: TopicGone, For: sec},
+		}},
+		{Name: "fleet", Faults: []Fault{
+			{Kind: Repartition, N: 4}, {Kind: Repartition, N: 2}, {Kind: Repartition, N: 5},
+			{Kind: Stale, N: 3, Who: 1, For: sec},
+		}},
+		{Name: "chain", Faults: []Fault{
+			{Kind: Reorg, N: 1, Keep: true}, {Kind: Reorg, N: 2}, {Kind: TakeoverReorg, N: 2, Who: 1, For: sec},
+			{Kind: BackfillReorg, N: 2, Keep: true, For: brief},
+			{Kind: Burst, N: 300}, {Kind: Empty, N: 60},
+			{Kind: ShiftReorg, N: 2}, {Kind: ShiftReorg, N: 2}, {Kind: ShiftReorg, N: 2, Keep: true},
+		}},
+	}
+}
+
+// undrilled are kinds that no drill has: what is asserted of them takes a second fault, or lasts
+// until the end.
+var undrilled = []Kind{NodeOmits, NodeUneven, NodeWords}
