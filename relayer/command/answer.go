@@ -53,6 +53,7 @@ const (
 	CodeReverts       = "would_revert"     // a simulation failed, Detail says how; held unless it can never succeed
 	CodeUnauthorised  = "not_authorised"   // the escrow does not know the sender
 	CodeSettled       = "settled"          // the escrow was released or refunded
+	CodeNoEffect      = "no_effect"        // reverted: the transaction succeeded, but the escrow was not there any more
 	CodeBudget        = "budget"           // held: the sender's day budget is used up
 	CodeUnderpriced   = "underpriced"      // the chain asks for more than MaxFee allows
 	CodeBalance       = "balance"          // held: the sender's account cannot pay

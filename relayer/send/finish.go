@@ -23,6 +23,66 @@ type ending struct {
 	blockHash    *string
 	feePaid      *big.Int
 	eventID      string
+	event        *event // that eventID is to name; nil: eventID stands, or there is none
+}
+
+// event is a log that a command caused.
+type event struct {
+	escrow common.Address
+	tx     common.Hash
+	index  uint
+	block  common.Hash
+}
+
+// selectEvent finds what is stored under a transaction and log index: the event itself, or others
+// that had them before a reorganisation.
+const selectEvent = `
+	select event_id, state = 'canonical' and block_hash = @block
+	  from processed_events
+	 where chain_id = @chain and escrow_key = bytes(@escrow) and tx_key = bytes(@tx) and log_index = @index`
+
+// eventID is the id under which an event is published: {tx_hash}:{log_index}, with the number that
+// the ledger adds where that had another content before. Until the ledger has stored it then, ok is
+// false.
+func (s *store) eventID(ctx context.Context, e event) (id string, ok bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	rows, _ := s.db.Query(ctx, selectEvent, pgx.StrictNamedArgs{"chain": s.chainID, "escrow": text(e.escrow),
+		"tx": e.tx.Hex(), "index": int(e.index), "block": e.block.Hex()})
+	plain := fmt.Sprintf("%s:%d", e.tx.Hex(), e.index)
+	ambiguous, stored := false, false
+	_, err = pgx.ForEachRow(rows, []any{&id, &stored}, func() error {
+		ambiguous = true
+		if stored {
+			plain, ok = id, true
+		}
+
+		return nil
+	})
+	if err != nil {
+		return "", false, fmt.Errorf("read the id of event %s: %w", plain, err)
+	}
+
+	return plain, ok || !ambiguous, nil
+}
+
+// name gives endings the ids of their events. Those whose event has no id yet are left out: they
+// are looked at again with the next block.
+func (s *store) name(ctx context.Context, endings []ending) (named []ending, err error) {
+	for _, e := range endings {
+		ok := true
+		if e.event != nil {
+			if e.eventID, ok, err = s.eventID(ctx, *e.event); err != nil {
+				return nil, err
+			}
+		}
+
+		if ok {
+			named = append(named, e)
+		}
+	}
+
+	return named, nil
 }
 
 // setEnded writes the final state, under which no more is changed unless a deep reorganisation
@@ -160,23 +220,36 @@ func (s *store) answeredBelow(ctx context.Context, below uint64) ([]restingBlock
 }
 
 // setReopened takes final states back: what has a nonce is under way again, the rest waits again.
+// The two last columns are what finish had given back to the budget of today.
 const setReopened = `
 	update commands c
 	   set state = case when c.nonce is null then 'accepted' else 'sent' end, code = 'reorganisation', reopened = c.reopened + 1, answered_at = null,
 	       detail = 'its block is not on the chain any more', tx_hash = null, block_number = null, block_hash = null, fee_paid = null, event_id = null,
 	       next_look = clock_timestamp()
-	 where c.chain_id = @chain and c.sender = @sender and c.block_hash = any(@blocks) and c.answered_at is not null
+	  from commands o
+	 where o.chain_id = c.chain_id and o.command_id = c.command_id
+	   and c.chain_id = @chain and c.sender = @sender and c.block_hash = any(@blocks) and c.answered_at is not null
 	returning c.command_id, c.kind, c.sender, c.escrow, 'reopened', c.code, c.detail, '', c.reference, c.reply_to, c.reopened, '', c.block_number, '', c.fee_paid, '',
-	       0::numeric, 0::numeric`
+	       case when c.reserve_day = (now() at time zone 'utc')::date then c.reserved - coalesce(o.fee_paid, 0) else 0 end,
+	       case when c.reserve_day = (now() at time zone 'utc')::date and o.state not in ('done', 'done_late') then c.value else 0 end`
 
-// reopen says that the answers that rest on blocks are void and makes their commands open again.
-// Their claims come back where nobody else has them; elsewhere the chain decides.
+const takeAgain = `
+	update senders set spent_fees = spent_fees + @fees, spent_value = spent_value + @value, updated_at = now()
+	 where chain_id = @chain and address = @sender and spend_day = (now() at time zone 'utc')::date`
+
+// reopen says that the answers that rest on blocks are void and makes their commands open again,
+// with their part of the budget. Their claims come back where nobody else has them; elsewhere the
+// chain decides.
 func (s *store) reopen(ctx context.Context, blocks []string) (n int, err error) {
 	err = s.write(ctx, "reopen commands", func(ctx context.Context, tx pgx.Tx, _ *account) error {
+		fees, value := new(big.Int), new(big.Int)
 		rows, _ := tx.Query(ctx, setReopened, s.args(pgx.StrictNamedArgs{"blocks": blocks}))
 		answers, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (command.Answer, error) {
-			a, _, _, err := scanAnswer(row)
+			a, hadFees, hadValue, err := scanAnswer(row)
 			a.Revision-- // even: not final
+			fees.Add(fees, hadFees)
+			value.Add(value, hadValue)
+
 			return a, err
 		})
 		if err != nil {
@@ -194,6 +267,11 @@ func (s *store) reopen(ctx context.Context, blocks []string) (n int, err error) 
 			select chain_id, escrow, effect, command_id from commands where chain_id = $1 and command_id = any($2)
 			on conflict do nothing`
 		if _, err := tx.Exec(ctx, claimAgain, s.chainID, ids); err != nil {
+			return err
+		}
+
+		if _, err := tx.Exec(ctx, takeAgain,
+			s.args(pgx.StrictNamedArgs{"fees": numeric(fees), "value": numeric(value)})); err != nil {
 			return err
 		}
 

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math"
 	"math/big"
+	"slices"
 	"strings"
 	"time"
 
@@ -229,7 +230,7 @@ func (s *Sender) round(ctx context.Context) (time.Duration, error) {
 func (s *Sender) observe(ctx context.Context, view View, account *account, flights []*flight, first bool) error {
 	checked := uint64(0)
 	if account.CheckedBlock != nil {
-		checked = min(uint64(*account.CheckedBlock), view.Target)
+		checked = uint64(*account.CheckedBlock)
 	}
 
 	look, err := s.cfg.Chain.Look(ctx, s.address, view.Target, checked, first)
@@ -249,9 +250,12 @@ func (s *Sender) observe(ctx context.Context, view View, account *account, fligh
 		return err
 	}
 
-	if checked > 0 && checked == uint64(*account.CheckedBlock) &&
-		look.CheckedHash != common.HexToHash(*account.CheckedHash) {
-		if err := s.takeBack(ctx, view.Target); err != nil {
+	// The block that was checked last is the only witness of a reorganisation below it. So it is
+	// replaced only when it was compared, and never by a lower one, which a lagging node may show.
+	reached := look.CheckedHash != (common.Hash{})
+	moved := checked > 0 && reached && look.CheckedHash != common.HexToHash(deref(account.CheckedHash))
+	if moved {
+		if reached, err = s.takeBack(ctx, view.Target); err != nil {
 			return err
 		}
 
@@ -264,7 +268,7 @@ func (s *Sender) observe(ctx context.Context, view View, account *account, fligh
 		return err
 	}
 
-	if checked < view.Target || look.CheckedHash != common.HexToHash(deref(account.CheckedHash)) {
+	if checked == 0 || reached && (view.Target > checked || moved && view.Target == checked) {
 		if err := s.store.checked(ctx, view.Target, look.TargetHash, look.Balance); err != nil {
 			return err
 		}
@@ -315,13 +319,14 @@ func (s *Sender) halt(ctx context.Context, account *account, reason string) erro
 }
 
 // takeBack reopens the answers whose blocks are not on the chain any more. Blocks are linked, so
-// below the first one that still is, all are.
-func (s *Sender) takeBack(ctx context.Context, target uint64) error {
+// below the first one that still is, all are. What a node does not have it says nothing about: then
+// nothing is reopened, and reached is false.
+func (s *Sender) takeBack(ctx context.Context, target uint64) (reached bool, err error) {
 	var void []string
 	for below := uint64(math.MaxInt64); ; {
 		blocks, err := s.store.answeredBelow(ctx, below)
 		if err != nil {
-			return err
+			return false, err
 		}
 
 		numbers := make([]uint64, len(blocks))
@@ -331,7 +336,11 @@ func (s *Sender) takeBack(ctx context.Context, target uint64) error {
 
 		hashes, err := s.cfg.Chain.Hashes(ctx, numbers)
 		if err != nil {
-			return err
+			return false, err
+		}
+
+		if slices.Contains(hashes, common.Hash{}) {
+			return false, nil
 		}
 
 		gone := 0
@@ -348,23 +357,23 @@ func (s *Sender) takeBack(ctx context.Context, target uint64) error {
 	}
 
 	if len(void) == 0 {
-		return nil
+		return true, nil
 	}
 
 	n, err := s.store.reopen(ctx, void)
 	if err != nil {
-		return err
+		return false, err
 	}
 
 	s.resend = true
 	s.cfg.Metrics.reopened.WithLabelValues(s.cfg.Name).Add(float64(n))
 	s.log.ErrorContext(ctx, "a reorganisation took answers back", slog.Int("commands", n), slog.Uint64("target", target))
 
-	return nil
+	return true, nil
 }
 
 // patience is how many looks a nonce may be final with no receipt of what was signed for it before
-// the sender halts: nodes index receipts late.
+// the sender halts, or an operator's word that somebody else used it counts: nodes index receipts late.
 const patience = 10
 
 // settle answers the commands whose nonce is used up in a final block, from the receipt of what was
@@ -404,15 +413,22 @@ func (s *Sender) settle(ctx context.Context, view View, look Look, flights []*fl
 		if e, ok := s.outcome(f, receipts); ok {
 			endings = append(endings, e)
 			delete(s.missing, f.Nonce)
+		} else if s.missing[f.Nonce]++; s.missing[f.Nonce] < patience {
+			continue
 		} else if f.Abandoned {
 			endings = append(endings, ending{id: f.ID, state: command.Superseded, code: command.CodeForeignNonce,
 				detail: fmt.Sprintf("nonce %d was used by a transaction that was not signed here", f.Nonce)})
-		} else if s.missing[f.Nonce]++; s.missing[f.Nonce] >= patience && lost == nil {
+		} else if lost == nil {
 			lost = f
 		}
 	}
 
-	if err := s.end(ctx, endings); err != nil || lost == nil {
+	named, err := s.store.name(ctx, endings)
+	if err != nil {
+		return err
+	}
+
+	if err := s.end(ctx, named); err != nil || lost == nil {
 		return err
 	}
 
@@ -434,13 +450,16 @@ func (s *Sender) outcome(f *flight, receipts map[common.Hash]*Receipt) (e ending
 			e.state, e.code = command.Voided, f.whyVoid()
 		case !r.Succeeded:
 			e.state, e.code = command.Reverted, command.CodeReverts
+		case !acted(r, f.Kind, f.Escrow, s.cfg.Factory):
+			e.state, e.code = command.Reverted, command.CodeNoEffect
+			e.detail = "the transaction succeeded and the escrow emitted nothing: a reorganisation took the escrow away"
 		default:
 			e.state = command.Done
 			if int64(r.Time) > f.ExpiresAt.Unix() {
 				e.state = command.DoneLate
 			}
 
-			e.eventID = eventOf(r, f.Kind, f.Escrow, s.cfg.Factory)
+			e.event = eventOf(r, f.Kind, f.Escrow, s.cfg.Factory)
 		}
 
 		return e, true
@@ -537,9 +556,27 @@ func (s *Sender) care(ctx context.Context, flights []*flight) error {
 		}
 
 		again = append(again, stored...)
+		again = append(again, unreplaced(fresh, stored)...)
 	}
 
 	return s.broadcast(ctx, again)
+}
+
+// unreplaced are the newest attempts of those whose replacement was not stored, for want of budget
+// say: pools may have forgotten them, so they are sent again.
+func unreplaced(fresh, stored []signed) (again []signed) {
+	replaced := map[uint64]bool{}
+	for _, x := range stored {
+		replaced[x.f.Nonce] = true
+	}
+
+	for _, x := range fresh {
+		if newest := x.f.newest(); newest != nil && !replaced[x.f.Nonce] {
+			again = append(again, signed{f: x.f, attempt: *newest})
+		}
+	}
+
+	return again
 }
 
 // fees are what the chain asks for, read once per head.

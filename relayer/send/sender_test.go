@@ -167,6 +167,7 @@ func TestReopened(t *testing.T) {
 	require.Equal(t, 1, w.int(`select count(*) from command_attempts where tx_hash = $1 and nonce = 0 and purpose = 'call'`, second.Transaction))
 	require.NotEqual(t, first.BlockHash, second.BlockHash)
 	require.Equal(t, first.Revision+2, second.Revision)
+	require.Equal(t, 1, w.int(`select count(*) from senders s join commands c on c.sender = s.address where s.spent_fees = c.fee_paid`), "what was reserved too much is given back once")
 }
 
 // C1: a foreign use of the key halts the sender, and nothing is signed until an operator has looked.

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"math/big"
+	"slices"
 	"strings"
 
 	"github.com/ethereum/go-ethereum/accounts/abi"
@@ -95,20 +96,30 @@ var effects = map[command.Kind]common.Hash{
 	command.Create:  crypto.Keccak256Hash([]byte("EscrowDeployed(address,address,address,address,uint256,uint256,uint8)")),
 }
 
-// eventOf is the event_id of a command's own event in its receipt; empty if it has none.
-func eventOf(r *Receipt, kind command.Kind, escrow, factory common.Address) string {
-	emitter := escrow
+// emitter is the contract whose events tell that a command had its effect.
+func emitter(kind command.Kind, escrow, factory common.Address) common.Address {
 	if kind == command.Create {
-		emitter = factory
+		return factory
 	}
 
+	return escrow
+}
+
+// acted says whether a transaction that succeeded reached its contract. A call to an address without
+// code succeeds as well, and does nothing: after a reorganisation that took the escrow away.
+func acted(r *Receipt, kind command.Kind, escrow, factory common.Address) bool {
+	return slices.ContainsFunc(r.Logs, func(l Log) bool { return l.Address == emitter(kind, escrow, factory) })
+}
+
+// eventOf is a command's own event in its receipt; nil if it has none.
+func eventOf(r *Receipt, kind command.Kind, escrow, factory common.Address) *event {
 	for _, l := range r.Logs {
-		if l.Address == emitter && len(l.Topics) > 0 && l.Topics[0] == effects[kind] {
-			return fmt.Sprintf("%s:%d", r.Hash.Hex(), l.Index)
+		if l.Address == emitter(kind, escrow, factory) && len(l.Topics) > 0 && l.Topics[0] == effects[kind] {
+			return &event{escrow: escrow, tx: r.Hash, index: l.Index, block: r.BlockHash}
 		}
 	}
 
-	return ""
+	return nil
 }
 
 // The names of custom errors, by selector: those of the known contracts, and what others call the same.

@@ -1,0 +1,188 @@
+package send_test
+
+import (
+	"context"
+	"math/big"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/relayer/command"
+	"github.com/fusion-prime/escrow-relayer/relayer/send"
+)
+
+// C4: a reorganisation takes the escrow away together with what was done to it. The recorded bytes
+// go out again and succeed, as every call to an address without code does: nothing was done.
+func TestNothingIsDoneToAnEscrowThatIsGone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	w.start(nil)
+	before := w.head()
+	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	w.await(id, true, command.Done)
+	require.NoError(t, w.node.Reorg(t.Context(), w.head()-before, testchain.Drop))
+	a := w.await(id, true, command.Reverted)
+	require.Equal(t, command.CodeNoEffect, a.Code)
+	require.EqualValues(t, 1, w.receipt(common.HexToHash(a.Transaction)).Status)
+	require.Equal(t, 0, w.int(`select count(*) from command_claims`), "it can be asked for again")
+}
+
+// doubtfulChain is a chain whose nodes lag.
+type doubtfulChain struct {
+	*send.Nodes
+	behind      atomic.Uint64 // blocks that the view lags
+	hashless    atomic.Int64  // times that Hashes knows nothing of the newest block that it is asked for
+	receiptless atomic.Int64  // times that Receipts knows nothing
+	looks       atomic.Int64  // looks that have begun: the second one, after the first has done its work
+}
+
+func (c *doubtfulChain) Look(ctx context.Context, account common.Address, target, checked uint64,
+	everyone bool) (send.Look, error) {
+	c.looks.Add(1)
+	return c.Nodes.Look(ctx, account, target, checked, everyone)
+}
+
+func (c *doubtfulChain) View() send.View {
+	v := c.Nodes.View()
+	v.Head, v.Target = v.Head-c.behind.Load(), v.Target-min(v.Target, c.behind.Load())
+	return v
+}
+
+func (c *doubtfulChain) Hashes(ctx context.Context, numbers []uint64) ([]common.Hash, error) {
+	all, err := c.Nodes.Hashes(ctx, numbers)
+	if err == nil && len(all) > 0 && c.hashless.Add(-1) >= 0 {
+		all[0] = common.Hash{}
+	}
+
+	return all, err
+}
+
+func (c *doubtfulChain) Receipts(ctx context.Context, target uint64, hashes []common.Hash) ([]*send.Receipt, error) {
+	if c.receiptless.Add(-1) >= 0 {
+		return make([]*send.Receipt, len(hashes)), nil
+	}
+
+	return c.Nodes.Receipts(ctx, target, hashes)
+}
+
+// C4: answers are taken back also when the first node that is asked after the reorganisation lags
+// behind the block that was checked last.
+func TestReopenedThoughTheNodeLags(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	stop := w.start(nil)
+	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	w.mine(4)
+	first := w.await(id, true, command.Done)
+	stop()
+	require.NoError(t, w.node.Reorg(t.Context(), w.head()-int(first.Block)+1, testchain.Drop))
+	head := w.head()
+	require.Eventually(t, func() bool { return int(w.nodes.View().Head) >= head }, patience, 10*time.Millisecond)
+
+	chain := &doubtfulChain{Nodes: w.nodes}
+	chain.behind.Store(uint64(head - int(first.Block) + 1))
+	w.start(func(c *send.Config) { c.Chain = chain })
+	require.Eventually(t, func() bool { w.mine(1); return chain.looks.Load() >= 2 }, patience, 50*time.Millisecond)
+	chain.behind.Store(0)
+	require.Eventually(t, func() bool { w.mine(1); return len(w.replies(id)) == 2 }, patience, 20*time.Millisecond)
+	w.await(id, true, command.Done)
+	require.Equal(t, []command.State{command.Done, command.Reopened, command.Done}, w.replies(id))
+	require.Len(t, w.sent(), 1)
+}
+
+// C4: what a lagging node does not have is no reason to take an answer back.
+func TestNotReopenedByALaggingNode(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	chain := &doubtfulChain{Nodes: w.nodes}
+	w.start(func(c *send.Config) { c.Chain = chain })
+	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	first := w.await(id, true, command.Done)
+	w.mine(6)
+	w.awaitLook()
+	chain.hashless.Store(2)
+	// It replaces blocks above the one that the answer rests on, the one that was checked last among them.
+	require.NoError(t, w.node.Reorg(t.Context(), w.head()-int(first.Block)-1, testchain.Drop))
+	require.Eventually(t, func() bool { w.mine(1); return chain.hashless.Load() < 0 }, patience, 20*time.Millisecond)
+	w.mine(1)
+	w.awaitLook()
+	require.Equal(t, []command.State{command.Done}, w.replies(id))
+}
+
+// C4: an operator's word that a nonce was used by somebody else does not overrule a receipt that comes late.
+func TestAbandonedButOurs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	chain := &doubtfulChain{Nodes: w.nodes}
+	w.start(func(c *send.Config) { c.Chain = chain })
+	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	w.await(id, true, command.Sent)
+	w.exec(`update commands set abandoned = true`)
+	chain.receiptless.Store(3)
+	w.await(id, true, command.Done)
+	require.Negative(t, chain.receiptless.Load())
+}
+
+// C1, C7: when the day's budget allows no replacement, what pools have forgotten is sent again as it is.
+func TestForgottenWithoutBudget(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	w.start(func(c *send.Config) { c.BumpBlocks = 1 })
+	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	require.Eventually(t, func() bool {
+		return w.int(`select count(*) from command_attempts where first_broadcast is not null`) == 1
+	}, patience, 20*time.Millisecond)
+	w.exec(`update senders set spent_fees = 1000000000000000000`)
+	require.NoError(t, w.node.Reorg(t.Context(), 1, testchain.Drop)) // the pool forgets
+	w.await(id, true, command.Done)
+	require.Equal(t, 1, w.int(`select count(*) from command_attempts`))
+	require.Equal(t, 1, w.int(`select count(*) from senders where spent_fees <= 1000000000000000000`))
+}
+
+// The event_id of an answer is that of the message: with the number that the ledger adds where the
+// transaction and log index had another content before, and not before the ledger has stored it.
+func TestEventIDIsThePublishedOne(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	w.start(nil)
+	escrow := w.escrow(1, 0)
+	id := w.accept(w.command(command.Approve, escrow, nil))
+	require.Eventually(t, func() bool {
+		return w.int(`select count(*) from command_attempts where first_broadcast is not null`) == 1
+	}, patience, 20*time.Millisecond)
+	var tx string
+	require.NoError(t, w.db.QueryRow(t.Context(), `select tx_hash from command_attempts`).Scan(&tx))
+	hash, chain := common.HexToHash(tx), w.node.ChainID().Int64()
+	w.exec(`insert into orphaned_events (chain_id, block_number, block_time, retract_after, processed_at, log_index, writer, type, slot, occurrence, state, block_hash, tx_hash, escrow, args)
+		values ($1, 3, 0, 9, now(), 0, 1, 2, 0, 0, 3, '\x01', $2, $3, '{}')`, chain, hash[:], escrow[:])
+	w.mine(confirmations + 3)
+	w.awaitLook()
+	require.Equal(t, command.Sent, w.answer(id).State, "the event has no id yet")
+
+	r := w.receipt(hash)
+	w.exec(`insert into events (chain_id, block_number, block_time, log_index, writer, type, slot, occurrence, told, block_hash, tx_hash, escrow, args)
+		values ($1, $2, 0, 0, 1, 2, 0, 1, true, $3, $4, $5, '{}')`, chain, r.BlockNumber.Int64(), r.BlockHash[:], hash[:], escrow[:])
+	require.Equal(t, tx+":0:1", w.await(id, true, command.Done).EventID)
+}
+
+// C7: a command that a reorganisation opened again has its part of the day's value again.
+func TestReopenedCreateCounts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	w.start(nil)
+	args := &command.CreateArgs{Payee: w.requester.Address, Amount: big.NewInt(5), ReleaseDelay: new(big.Int),
+		ApprovalsRequired: 1, Salt: common.Hash{1}}
+	id := w.accept(w.command(command.Create, w.createAddress(args), func(c *command.Command) { c.Args = args }))
+	first := w.await(id, true, command.Done)
+	require.NoError(t, w.node.Reorg(t.Context(), w.head()-int(first.Block)+1, testchain.Drop))
+	w.mine(confirmations + 1)
+	require.Eventually(t, func() bool { return len(w.replies(id)) == 2 }, patience, 20*time.Millisecond)
+	w.exec(`update commands set cancel_requested = true`)
+	w.await(id, true, command.Done, command.Voided)
+	value := map[command.State]int{command.Done: 5, command.Voided: 0}[w.answer(id).State]
+	require.Equal(t, value, w.int(`select spent_value::int from senders`))
+}
