@@ -203,6 +203,12 @@ type attemptRow struct {
 	LastError      string     `json:"last_error"`
 }
 
+// shownCommand is a command with everything that was signed for it.
+type shownCommand struct {
+	commandRow
+	Attempts []attemptRow `json:"attempts"`
+}
+
 func commandShowCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "show ID",
@@ -233,10 +239,7 @@ func commandShowCommand() *cobra.Command {
 				out := json.NewEncoder(cmd.OutOrStdout())
 				out.SetIndent("", "  ")
 
-				return out.Encode(struct {
-					commandRow
-					Attempts []attemptRow `json:"attempts"`
-				}{row, attempts})
+				return out.Encode(shownCommand{row, attempts})
 			})
 		},
 	}

@@ -22,7 +22,7 @@ import (
 const doctorLimit = 18 * time.Second
 
 func doctorCommand() *cobra.Command {
-	var asJSON bool
+	var asJSON, operator bool
 	var limit time.Duration
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -30,9 +30,17 @@ func doctorCommand() *cobra.Command {
 		Long: `Test everything that an instance with this configuration needs, and change nothing: the database, its rights, its clock, that a connection is one server
 session; the schema; the topics and the right to publish; and of each RPC endpoint the chain, the head, safe and finalized, how many blocks it gives the logs of at
 once, how far back it goes, and how fast it is (at most some 70 requests each). Prints the variables to set.
-Configuration as for run.`,
+Configuration as for run.
+
+With --operator it examines the database login of a person instead: what it may read, and which tasks of the runbooks it cannot do. A right to write that is
+missing is no fault then. Configuration: CHAIN_ID and DATABASE_URL.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := config.Load(config.Environ())
+			load, examine := config.Load, (*doctor).examine
+			if operator {
+				load, examine = config.LoadDatabase, (*doctor).examineOperator
+			}
+
+			cfg, err := load(config.Environ())
 			if err != nil {
 				return err
 			}
@@ -40,7 +48,7 @@ Configuration as for run.`,
 			ctx, cancel := context.WithTimeout(cmd.Context(), limit)
 			defer cancel()
 			d := &doctor{cfg: cfg, secrets: cfg.Secrets(), Findings: []finding{}, Set: []setting{}}
-			if err := d.examine(ctx); err != nil {
+			if err := examine(d, ctx); err != nil {
 				return d.secrets.Error(err)
 			}
 
@@ -56,6 +64,7 @@ Configuration as for run.`,
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
+	cmd.Flags().BoolVar(&operator, "operator", false, "examine the database login of a person, who may only read")
 	cmd.Flags().DurationVar(&limit, "timeout", doctorLimit,
 		"what has not answered by then is reported so; endpoints that limit their rate need longer")
 

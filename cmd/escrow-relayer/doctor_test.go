@@ -180,3 +180,76 @@ func TestDoctor(t *testing.T) {
 		require.Equal(t, wrong, v)
 	})
 }
+
+// A person's login that may only read is well, and doctor says what the runbooks cannot do with it. A
+// login with exactly the rights of a task can do the task: the rights are those of its statements.
+func TestDoctorOfAnOperator(t *testing.T) {
+	w := newWorld(t, nil)
+	code, out := call(t, w.Environ("doc", 0, 1, nil), "migrate")
+	require.Zero(t, code, out)
+	exec := func(sql string) {
+		_, err := w.DB.Exec(t.Context(), sql)
+		require.NoError(t, err, sql)
+	}
+	exec(`insert into leadership (chain_id, next_block, start_block, factory, verified_block) values (1337, 9, 9, '0x', 8)`)
+	exec(`insert into senders (chain_id, address) values (1337, '0x00000000000000000000000000000000000000aa')`)
+	as := func(role string, rights ...string) map[string]string {
+		exec(`create role "` + role + `" login; grant usage on schema public to "` + role + `"`)
+		for _, r := range rights {
+			privilege, table, _ := strings.Cut(r, " ")
+			exec(`grant ` + privilege + ` on ` + table + ` to "` + role + `"`)
+		}
+
+		u, err := url.Parse(w.URL)
+		require.NoError(t, err)
+		u.User = url.User(role)
+
+		return map[string]string{"DATABASE_URL": u.String()}
+	}
+	look := func(env map[string]string) (int, string) { return w.operator(env, "doctor", "--operator") }
+
+	reader := as("reader", append(readAll(), "select goose_db_version")...)
+	code, out = look(reader)
+	require.Zero(t, code, out)
+	require.Contains(t, out, "replay: not possible with this login (update events, insert outbox missing)")
+	require.Contains(t, out, "ok      database schema")
+	code, out = w.operator(reader, "status")
+	require.NotEqual(t, 2, code, out)
+	code, out = w.operator(reader, "rewind", "--to", "3")
+	require.Equal(t, 2, code, out)
+	require.Contains(t, out, "permission denied for table leadership")
+
+	code, out = look(as("nobody"))
+	require.Equal(t, 1, code, out)
+	require.Contains(t, out, "WRONG   database tasks        status, plan wait")
+
+	const id = "0x00000000000000000000000000000000000000000000000000000000000000aa"
+	const sender = "0x00000000000000000000000000000000000000aa"
+	commands := map[string][]string{
+		"replay":                      {"replay", "--from", "1", "--to", "2"},
+		"rewind":                      {"rewind", "--to", "3"},
+		"sender pause, sender resume": {"sender", "pause", "--sender", sender, "--reason", "a test"},
+		"sender adopt-nonce":          {"sender", "adopt-nonce", "--sender", sender, "--nonce", "7"},
+		"command cancel":              {"command", "cancel", id},
+	}
+	for _, task := range tasks[2:] {
+		exec(`update senders set state = 'active', reason = null`)
+		if task.command == "sender adopt-nonce" {
+			exec(`update senders set state = 'halted', reason = 'a test'`)
+		}
+
+		env := as("only "+task.command, task.rights...)
+		code, out = look(env)
+		require.Equal(t, 1, code, out) // it cannot read
+		require.Contains(t, out, task.command+": possible with this login")
+		_, out = w.operator(env, commands[task.command]...)
+		require.NotContains(t, out, "permission denied", task.command)
+		for _, right := range task.rights {
+			privilege, table, _ := strings.Cut(right, " ")
+			exec(`revoke ` + privilege + ` on ` + table + ` from "only ` + task.command + `"`)
+			_, out = look(env)
+			require.Contains(t, out, task.command+": not possible with this login ("+right+" missing)")
+			exec(`grant ` + privilege + ` on ` + table + ` to "only ` + task.command + `"`)
+		}
+	}
+}

@@ -11,8 +11,8 @@ import (
 
 // Fleet is everything the database knows of the instances of one chain, at one moment.
 type Fleet struct {
-	ChainID   int64      `json:"chain_id"`
-	At        time.Time  `json:"at"` // of the snapshot, by the database's clock
+	ChainID   int64      `json:"chain_id,string"` // a string, as in every message and command
+	At        time.Time  `json:"at"`              // of the snapshot, by the database's clock
 	Known     bool       `json:"known"`
 	Leader    Leader     `json:"leader"`
 	Instances []Instance `json:"instances"` // by partition, then id; those that stopped or died a while ago are left out

@@ -21,7 +21,7 @@ type event struct {
 	Slot           int16           `json:"slot"`
 	BlockNumber    int64           `json:"block_number"`
 	BlockHash      string          `json:"block_hash"`
-	BlockTimestamp int64           `json:"block_timestamp"` // unix seconds
+	BlockTimestamp time.Time       `json:"block_timestamp"`
 	TxHash         string          `json:"transaction_hash"`
 	LogIndex       int32           `json:"log_index"`
 	Args           json.RawMessage `json:"args"`
@@ -50,10 +50,10 @@ const eventsWithOutbox = `
 			and p.orphan is not distinct from c.orphan) e on true`
 
 func scanEvent(row pgx.CollectableRow) (e event, err error) {
-	err = row.Scan(&e.EventID, &e.EventType, &e.Escrow, &e.Contract, &e.Slot, &e.BlockNumber, &e.BlockHash,
-		&e.BlockTimestamp, &e.LogIndex,
+	var stamp int64
+	err = row.Scan(&e.EventID, &e.EventType, &e.Escrow, &e.Contract, &e.Slot, &e.BlockNumber, &e.BlockHash, &stamp, &e.LogIndex,
 		&e.Args, &e.State, &e.ProcessedAt, &e.ProcessedBy, &e.Queued)
-	e.ProcessedAt = e.ProcessedAt.UTC()
+	e.ProcessedAt, e.BlockTimestamp = e.ProcessedAt.UTC(), time.Unix(stamp, 0).UTC()
 	e.TxHash, _, _ = strings.Cut(e.EventID, ":")
 
 	return e, err

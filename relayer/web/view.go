@@ -458,9 +458,9 @@ func (p *page) events(all []event, now time.Time) []eventView {
 	out := make([]eventView, 0, len(all))
 	for n := range all {
 		e := &all[n]
-		at := time.Unix(e.BlockTimestamp, 0)
+		at := e.BlockTimestamp
 		v := eventView{
-			Date: at.UTC().Format(time.DateOnly), Time: clock(at), Age: span(now.Sub(at)) + " ago", Type: e.EventType,
+			Date: at.Format(time.DateOnly), Time: clock(at), Age: span(now.Sub(at)) + " ago", Type: e.EventType,
 			Escrow: e.Escrow, EscrowShort: short(e.Escrow),
 			Block: count(e.BlockNumber), BlockLink: p.explorer.block(e.BlockNumber), Tx: e.TxHash, TxShort: short(e.TxHash),
 			TxLink: p.explorer.tx(e.TxHash), Index: e.LogIndex, State: "stored", By: e.ProcessedBy, Args: p.args(e.Args),
