@@ -92,6 +92,7 @@ func (r *run) freezeInCommit(ctx context.Context, f Fault) {
 	defer r.back(i)
 	app, table := "escrow-relayer/"+p.ID, frozenTables[f.N%len(frozenTables)]
 	if _, err := r.lab.DB.Exec(ctx, `insert into chaos_pause values ($1, $2)`, app, table); err != nil {
+		_ = r.surely(ctx, `delete from chaos_pause`) // the server may have stored it, and gone down before it said so
 		return
 	}
 
@@ -136,22 +137,18 @@ func (r *run) hangClaimer(ctx context.Context, f Fault) error {
 		}
 	}
 
-	if err != nil {
-		return nil // the database is down for another fault
+	if err == nil { // else the database is down for another fault, and may have stored it all the same
+		r.endure(ctx, f, p.ID)
 	}
-
-	r.endure(ctx, f, p.ID)
 
 	return r.surely(ctx, `delete from chaos_pause`)
 }
 
 // slowDeletes makes each row that is deleted from the outbox take f.N milliseconds.
 func (r *run) slowDeletes(ctx context.Context, f Fault) error {
-	if _, err := r.lab.DB.Exec(ctx, `insert into chaos_slow values ($1)`, float64(f.N)/1000); err != nil {
-		return nil
+	if _, err := r.lab.DB.Exec(ctx, `insert into chaos_slow values ($1)`, float64(f.N)/1000); err == nil {
+		pause(ctx, f.For)
 	}
-
-	pause(ctx, f.For)
 
 	return r.surely(ctx, `delete from chaos_slow`)
 }
