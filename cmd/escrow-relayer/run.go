@@ -40,6 +40,7 @@ DATABASE_URL, RPC_URL, RPC_URLS and OTEL_EXPORTER_OTLP_HEADERS hold secrets; the
 				return err
 			}
 
+			limitMemory()
 			log := logger(cfg)
 			reg := prometheus.NewRegistry()
 			reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

@@ -146,19 +146,16 @@ type Discovered struct {
 	Late []registry.Late
 }
 
-// Discovered reads both at one moment. At most limit late escrows are returned, those furthest behind first.
+// Discovered reads the cursor first and then the escrows: what is in the registry below the one is
+// among the others, unless it was admitted. At most limit late escrows are returned, those furthest
+// behind first.
 func (l *Ledger) Discovered(ctx context.Context, limit int) (d Discovered, err error) {
-	err = pgx.BeginTxFunc(ctx, l.cfg.DB, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly},
-		func(tx pgx.Tx) error {
-			if err := tx.QueryRow(ctx, `select next_block from leadership where chain_id = $1`,
-				l.cfg.ChainID).Scan(&d.Next); err != nil {
-				return fmt.Errorf("read the factory cursor: %w", err)
-			}
+	if err := l.cfg.DB.QueryRow(ctx, `select next_block from leadership where chain_id = $1`,
+		l.cfg.ChainID).Scan(&d.Next); err != nil {
+		return d, fmt.Errorf("read the factory cursor: %w", err)
+	}
 
-			d.Late, err = registry.ListLate(ctx, tx, l.cfg.ChainID, l.cfg.InstanceID, limit)
-
-			return err
-		})
+	d.Late, err = registry.ListLate(ctx, l.cfg.DB, l.cfg.ChainID, l.cfg.InstanceID, limit)
 
 	return d, err
 }

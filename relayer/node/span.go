@@ -31,8 +31,9 @@ const (
 	// Answers after which a refused size may be tried again: providers raise limits, and some refuse
 	// for the number of logs. Sooner where the reason was not said: it may have been another.
 	forgetKnown, forgetUnknown = 512, 64
-	// Answers with so many logs are large enough; twice as many are too large for a commit.
-	enoughLogs = 5000
+	// Answers with so many logs are large enough; twice as many are too large. A log takes some 600
+	// bytes as it comes and 400 decoded, and a backfill holds eight answers: four per watch.
+	enoughLogs = 3000
 	// closeEnough to what was refused is one part in so many of what was answered.
 	closeEnough = 10
 	// RangesInFlight hides a provider's latency; more would only meet its rate limit.

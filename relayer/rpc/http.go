@@ -32,6 +32,7 @@ type HTTP struct {
 	client *http.Client
 	base   *http.Transport
 	ids    atomic.Uint64
+	sizes  sizes
 }
 
 // NewHTTP returns a client of an http or https URL and connects to nothing.
@@ -70,7 +71,7 @@ func (t *HTTP) Exchange(ctx context.Context, calls []*Call, limit int64) (Traffi
 	}
 
 	defer func() { _ = resp.Body.Close() }()
-	b, err := readAll(resp.Body, resp.ContentLength, limit)
+	b, err := t.sizes.readAll(resp.Body, resp.ContentLength, limit)
 	traffic.Received = len(b)
 	if err != nil {
 		t.abandon(ctx)
@@ -99,17 +100,23 @@ func (t *HTTP) abandon(ctx context.Context) {
 	}
 }
 
+// sizes is how large the last large answer was, in bytes. The next one, whose length is not said
+// where it comes compressed, is given that room at once, instead of twice as much again and again.
+type sizes struct{ last atomic.Int64 }
+
+// smallAnswer is room that is not worth a thought, in bytes: the header of a block.
+const smallAnswer = 32 << 10
+
 // readAll reads an answer, up to the limit. It never holds room for more than that.
-func readAll(r io.Reader, length, limit int64) ([]byte, error) {
+func (s *sizes) readAll(r io.Reader, length, limit int64) ([]byte, error) {
 	if length > limit {
 		return nil, fmt.Errorf("%w: %d bytes", ErrTooLarge, length)
 	}
 
-	const first = 32 << 10
-	b := make([]byte, 0, max(min(length+1, limit+1), min(first, limit+1)))
+	b := make([]byte, 0, max(min(length+1, limit+1), min(smallAnswer, limit+1)))
 	for {
 		if len(b) == cap(b) {
-			b = append(make([]byte, 0, min(2*int64(cap(b)), limit+1)), b...)
+			b = append(make([]byte, 0, min(max(2*int64(cap(b)), s.last.Load()), limit+1)), b...)
 		}
 
 		n, err := r.Read(b[len(b):cap(b)])
@@ -118,6 +125,10 @@ func readAll(r io.Reader, length, limit int64) ([]byte, error) {
 		case int64(len(b)) > limit:
 			return b, fmt.Errorf("%w: more than %d bytes", ErrTooLarge, limit)
 		case errors.Is(err, io.EOF):
+			if len(b) > smallAnswer {
+				s.last.Store(int64(len(b) + len(b)/8))
+			}
+
 			return b, nil
 		case err != nil:
 			return b, err

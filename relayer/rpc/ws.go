@@ -218,6 +218,7 @@ type wsConn struct {
 	done  chan struct{} // closed when the connection is over
 	heads chan Header   // of the subscription: the newest, older ones are dropped
 	write sync.Mutex    // one writer at a time
+	sizes sizes
 	wg    sync.WaitGroup
 
 	mu       sync.Mutex
@@ -351,7 +352,7 @@ func (c *wsConn) read() {
 			return
 		}
 
-		message, err := readAll(&progress{r, alive}, 0, c.limit())
+		message, err := c.sizes.readAll(&progress{r, alive}, 0, c.limit())
 		if err != nil {
 			if errors.Is(err, ErrTooLarge) {
 				cause = err
