@@ -47,7 +47,7 @@ type Config struct {
 
 	Finality        string        `env:"FINALITY" envDefault:"confirmations" help:"what may be processed: confirmations, safe, finalized, or latest (needs RETRACTIONS_TOPIC_ID)"`
 	Confirmations   uint64        `env:"CONFIRMATIONS" envDefault:"12" help:"blocks on top of a block before it is processed; 0 is FINALITY=latest"`
-	PollInterval    time.Duration `env:"POLL_INTERVAL" envDefault:"1s" help:"longest pause between two looks for a new block over http"`
+	PollInterval    time.Duration `env:"POLL_INTERVAL" envDefault:"1s" help:"longest pause between two looks for a block that is due, over http"`
 	RPCTimeout      time.Duration `env:"RPC_TIMEOUT" envDefault:"10s" help:"of one request"`
 	RPCMaxRPS       float64       `env:"RPC_MAX_RPS" envDefault:"0" help:"requests a second an endpoint; 0: no limit of ours"`
 	RPCMaxRange     uint64        `env:"RPC_MAX_RANGE" envDefault:"10000" help:"blocks a request for logs asks for at most; found by itself below that"`
@@ -56,7 +56,7 @@ type Config struct {
 	LogFilter       string        `env:"LOG_FILTER" envDefault:"auto" help:"ask for logs by topics, by addresses, or auto: what costs less"`
 	FactoryABI      string        `env:"FACTORY_ABI" help:"ABI of the factory, JSON or a path; default: built in"`
 	EscrowABI       string        `env:"ESCROW_ABI" help:"ABI of the escrows, JSON or a path; default: built in"`
-	VerifyInterval  time.Duration `env:"VERIFY_INTERVAL" envDefault:"30s" help:"pause between two second readings of final blocks"`
+	VerifyInterval  time.Duration `env:"VERIFY_INTERVAL" envDefault:"30s" help:"pause between two second readings of final blocks; up to tenfold while fewer than 32 are to be read"`
 	Retention       time.Duration `env:"RETENTION" envDefault:"0" help:"how long events of ended escrows stay in processed_events; 0: for ever"`
 
 	HeartbeatInterval    time.Duration `env:"HEARTBEAT_INTERVAL" envDefault:"30s" help:"how often the instance updates its row; 2m at most, since one of 5m counts as stale"`

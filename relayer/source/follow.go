@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/node"
@@ -17,7 +18,8 @@ const (
 	// nor less than tagsSeldom.
 	tagsBlocks            = 32
 	tagsEvery, tagsSeldom = 12 * time.Second, 10 * time.Minute
-	// lookAround is how often an endpoint that is kept out looks whether it is needed. That costs no request.
+	// lookAround is how often an endpoint that is kept out, or in reserve, looks whether it is needed.
+	// That costs no request.
 	lookAround = 500 * time.Millisecond
 	// silentLooks are looks in a row that found a block which was not announced, after which a
 	// subscription counts as dead.
@@ -32,6 +34,7 @@ func (s *Source) follow(ctx context.Context, n *node.Node) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	subscribes := n.WebSocket()
+	var looked time.Time // when the last look ended; zero: there was none
 	for {
 		select {
 		case <-ctx.Done():
@@ -39,43 +42,46 @@ func (s *Source) follow(ctx context.Context, n *node.Node) {
 		case <-timer.C:
 		}
 
-		if pause := n.Pause(s.servedBut(n)); pause > 0 {
-			n.Retire()                          // one that is kept out only because others serve is not in use
-			timer.Reset(min(pause, lookAround)) // it ends early when the others end
-			continue
-		}
-
-		if subscribes {
+		pause := n.Pause(s.servedBut(n))
+		if pause > 0 {
+			n.Retire() // one that is kept out only because others serve is not in use
+		} else if subscribes {
 			subscribes = s.listen(ctx, n)
-			timer.Reset(0)
-			continue
+		} else if pause = s.nextLook(n, looked).Sub(s.now()); pause <= 0 {
+			s.poll(ctx, n)
+			looked = s.now()
 		}
 
-		s.poll(ctx, n)
-		timer.Reset(s.nextLook(n))
+		timer.Reset(min(max(pause, 0), lookAround)) // a pause ends early when the others end
 	}
 }
 
-// nextLook is the pause until the next look at an endpoint's head. Of the one that is read from,
-// PollInterval is the longest; where blocks come faster, it is a quarter of their mean time, once
-// three quarters have passed since the last. One in reserve is looked at seldom.
-func (s *Source) nextLook(n *node.Node) time.Duration {
+// nextLook is when to look at an endpoint's head again. Of the one that is read from, PollInterval
+// is the longest pause once a block is to be expected, as the newest times between blocks say; where
+// blocks come faster, it is a third of their mean time. One in reserve is looked at seldom, unless it failed.
+func (s *Source) nextLook(n *node.Node, looked time.Time) time.Time {
 	longest := s.cfg.PollInterval
-	mean, since := s.outlook.rhythm()
-	decides := s.cfg.Finality == Safe || s.cfg.Finality == Finalized
+	mean, due := s.outlook.rhythm()
 	switch {
+	case !n.Serves():
+		return looked.Add(longest)
 	case n != s.lead() && s.View().Ready:
-		return min(max(2*longest, 2*mean), max(reserveSeldom, 2*longest))
+		return looked.Add(min(max(2*longest, 2*mean), max(reserveSeldom, 2*longest)))
 	case mean == 0:
-		return longest
-	case decides:
-		return max(longest, min(mean, tagsEvery)) // what is processed moves seldom
+		return looked.Add(longest)
+	case s.decides():
+		return looked.Add(max(longest, min(mean, tagsEvery))) // what is processed moves seldom
 	}
 
-	step := min(max(mean/4, longest/4), longest)
+	if soonest := looked.Add(min(max(mean/3, longest/4), longest)); soonest.After(due) {
+		return soonest
+	}
 
-	return min(max(step, mean*3/4-s.now().Sub(since)), longest)
+	return due
 }
+
+// decides says whether the endpoints' tags decide what is processed.
+func (s *Source) decides() bool { return s.cfg.Finality == Safe || s.cfg.Finality == Finalized }
 
 // lead is the endpoint that is read from.
 func (s *Source) lead() *node.Node {
@@ -91,12 +97,8 @@ func (s *Source) lead() *node.Node {
 // poll asks for the head, and for the tags when they are due.
 func (s *Source) poll(ctx context.Context, n *node.Node) {
 	calls := []*rpc.Call{rpc.ByTag("latest")}
-	decides := (s.cfg.Finality == Safe || s.cfg.Finality == Finalized) && n == s.lead()
-	if decides || s.now().Sub(n.Claim().Tagged) >= s.tagsPause() {
-		calls = append(calls, rpc.ByTag("finalized"))
-		if s.cfg.Finality == Safe {
-			calls = append(calls, rpc.ByTag("safe"))
-		}
+	if s.decides() && n == s.lead() || s.now().Sub(n.Claim().Tagged) >= s.tagsPause() {
+		calls = append(calls, s.tagCalls()...)
 	}
 
 	head, err := s.head(ctx, n, calls)
@@ -111,6 +113,16 @@ func (s *Source) poll(ctx context.Context, n *node.Node) {
 func (s *Source) tagsPause() time.Duration {
 	mean, _ := s.outlook.rhythm()
 	return min(max(tagsBlocks*mean, tagsEvery), tagsSeldom)
+}
+
+// tagCalls ask for what is final, and for what is safe where that decides.
+func (s *Source) tagCalls() []*rpc.Call {
+	calls := []*rpc.Call{rpc.ByTag("finalized")}
+	if s.cfg.Finality == Safe {
+		calls = append(calls, rpc.ByTag("safe"))
+	}
+
+	return calls
 }
 
 // head sends the calls, the first of which asks for the head and the others for the tags, and takes those in.
@@ -128,22 +140,46 @@ func (s *Source) head(ctx context.Context, n *node.Node, calls []*rpc.Call) (hea
 		return head, nil
 	}
 
-	// A node that does not know the tags answers with an error or null.
+	return head, s.tagged(ctx, n, calls[1:])
+}
+
+// tagged takes in the answers to tagCalls. A node that does not know a tag answers with an error or
+// null. Where the tags decide and have moved, the others that are in use are asked at once: else
+// what they said before would have the blocks in between read one by one.
+func (s *Source) tagged(ctx context.Context, n *node.Node, calls []*rpc.Call) error {
 	var tags [2]uint64
-	for i, c := range calls[1:] {
+	for i, c := range calls {
 		var h Header
 		err := c.Decode(&h)
 		tags[i] = h.Number
 		if err != nil && []string{Finalized, Safe}[i] == s.cfg.Finality {
 			n.Blame(ctx, fmt.Errorf("it does not know the %s block: wait for it, or set FINALITY=confirmations: %w",
 				s.cfg.Finality, err))
-			return head, err
+			return err
 		}
 	}
 
+	before := n.Claim()
 	n.Tags(tags[0], tags[1])
+	if !s.decides() || n != s.lead() || before.Final == tags[0] && before.Safe == tags[1] {
+		return nil
+	}
 
-	return head, nil
+	var wg sync.WaitGroup
+	for _, other := range s.nodes {
+		if other != n && other.Serves() {
+			wg.Go(func() {
+				calls := s.tagCalls()
+				if other.Do(ctx, calls...) == nil {
+					_ = s.tagged(ctx, other, calls)
+				}
+			})
+		}
+	}
+
+	wg.Wait()
+
+	return nil
 }
 
 // listen follows the head by subscription until the connection ends. It says whether to try that
@@ -178,8 +214,8 @@ func (s *Source) listen(ctx context.Context, n *node.Node) bool {
 		case h := <-sub.Heads:
 			missed = 0
 			s.arrived(ctx, n, h)
-			if s.tagsDue(n) {
-				s.poll(ctx, n)
+			if calls := s.tagCalls(); s.tagsDue(n) && n.Do(ctx, calls...) == nil && s.tagged(ctx, n, calls) == nil {
+				s.refresh(ctx)
 			}
 		case <-look.C:
 			// Subscriptions have been seen to go silent without the connection breaking.
@@ -202,7 +238,7 @@ func (s *Source) listen(ctx context.Context, n *node.Node) bool {
 func (s *Source) tagsDue(n *node.Node) bool {
 	mean, _ := s.outlook.rhythm()
 	since := s.now().Sub(n.Claim().Tagged)
-	if s.cfg.Finality == Safe || s.cfg.Finality == Finalized {
+	if s.decides() {
 		return since >= min(max(s.cfg.PollInterval, mean*3/4), tagsEvery)
 	}
 

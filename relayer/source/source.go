@@ -92,7 +92,8 @@ type Config struct {
 	Finality string
 	// Confirmations is how many blocks must lie on top of one that is processed. Only with that Finality.
 	Confirmations uint64
-	// PollInterval is the longest pause between two looks at the head, where the node does not announce it. Zero: 2 s.
+	// PollInterval is the longest pause between two looks at the head once a block is due, where the node
+	// does not announce it. Zero: 2 s.
 	PollInterval time.Duration
 	// Timeout of one request. Zero: 15 s.
 	Timeout time.Duration

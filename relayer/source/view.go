@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -82,15 +83,16 @@ func (o *outlook) farBehind() uint64 {
 	return o.pace.atLeast(farBlocks, farTime)
 }
 
-// rhythm is the mean time between blocks, zero while it is not known, and since when the newest has been there.
-func (o *outlook) rhythm() (mean time.Duration, since time.Time) {
+// rhythm is the mean time between blocks, zero while it is not known, and before when no block is to
+// be expected.
+func (o *outlook) rhythm() (mean time.Duration, due time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.pace.seen < marksNeeded {
 		return 0, o.moved
 	}
 
-	return o.pace.mean, o.moved
+	return o.pace.mean, o.moved.Add(o.pace.least() * 3 / 4)
 }
 
 // refresh derives the View from what the endpoints say.
@@ -194,10 +196,12 @@ func (o *outlook) keep(ctx context.Context, next *View, head Header, now time.Ti
 	next.Target, next.Final = max(next.Target, o.view.Target), max(next.Final, o.view.Final)
 }
 
-// pace is how fast the chain makes blocks, as seen from here.
+// pace is how fast the chain makes blocks, as seen from here: the mean time between two of them, and
+// the times between the newest ones, of which seen have been noted, ever.
 type pace struct {
-	mean time.Duration
-	seen int
+	mean   time.Duration
+	newest [16]time.Duration
+	seen   int
 }
 
 // marksNeeded is how many blocks have to be seen before their mean is gone by.
@@ -209,11 +213,25 @@ func (p *pace) blocks(n uint64, took time.Duration) {
 	}
 
 	each := took / time.Duration(n)
+	p.newest[p.seen%len(p.newest)] = each
 	if p.seen++; p.seen == 1 {
 		p.mean = each
 	}
 
 	p.mean += (each - p.mean) / 8
+}
+
+// least is a time that only a few of the newest between blocks fall short of; zero while there are
+// too few of them. Times are of looks, which find a block late: the very shortest says little.
+func (p *pace) least() time.Duration {
+	if p.seen < len(p.newest) {
+		return 0
+	}
+
+	sorted := p.newest
+	slices.Sort(sorted[:])
+
+	return sorted[len(sorted)/6]
 }
 
 // patience is how long no new block is no cause for alarm; zero: for ever, as the pace is not known.

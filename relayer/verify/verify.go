@@ -55,7 +55,7 @@ type Config struct {
 	Ledger  *ledger.Ledger
 	ABI     *contract.ABI
 	Factory common.Address
-	Every   time.Duration // pause between two looks for something to verify
+	Every   time.Duration // pause between two readings; up to tenfold while there are only a few blocks to read
 	Log     *slog.Logger
 	Metrics *Metrics
 }
@@ -79,11 +79,16 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 
 // Verifier compares.
 type Verifier struct {
-	cfg Config
+	cfg    Config
+	waited int // looks in a row at which there were too few blocks to read
 }
 
+// Where finality moves with every block, a few blocks are not worth the requests: they wait until
+// there are enough, or for so many looks.
+const enoughBlocks, mostWaits = 32, 10
+
 // New returns a Verifier.
-func New(cfg Config) *Verifier { return &Verifier{cfg} }
+func New(cfg Config) *Verifier { return &Verifier{cfg: cfg} }
 
 // Difference is an event on which chain and database differ.
 type Difference struct {
@@ -151,6 +156,12 @@ func (v *Verifier) once(ctx context.Context, epoch int64) error {
 	if to < span.From {
 		return nil
 	}
+
+	if v.waited++; to-span.From+1 < enoughBlocks && v.waited < mostWaits {
+		return nil
+	}
+
+	v.waited = 0
 
 	return v.Compare(ctx, span.From, to, func(_, last int64, found []Difference) error {
 		var missing, wrong []contract.Event

@@ -130,6 +130,7 @@ func eitherNodeMayLie(t *testing.T, mode watch.FilterMode) {
 			Every: time.Second,
 			Log:   slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: metrics,
 		})
+		v.waited = mostWaits
 		require.NoError(t, v.once(ctx, 1))
 		var missing, extra dto.Metric
 		require.NoError(t, metrics.missing.Write(&missing))
@@ -171,6 +172,7 @@ func eitherNodeMayLie(t *testing.T, mode watch.FilterMode) {
 			ABI: abi, Factory: d.Factory,
 			Every: time.Second,
 			Log:   slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
+		v.waited = mostWaits
 		require.NoError(t, v.once(ctx, 1))
 		require.Equal(t, []string{ids[0] + ":1", ids[1] + ":1"}, column(approvals))
 		require.Equal(t, []string{ids[0] + ":1 event", ids[1] + ":1 event"},
