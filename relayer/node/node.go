@@ -58,11 +58,12 @@ const (
 	smallAnswer, blockAnswer = 8 << 20, 128 << 20
 )
 
-// Config of a Node. All fields are required but MaxRPS and Client.
+// Config of a Node. All fields are required but MaxRPS, Client and Dial.
 type Config struct {
 	Name         string // as operators see it, without secrets
 	URL          string
 	Client       rpc.Client // nil: one of URL
+	Dial         rpc.Dial   // nil: the network
 	ChainID      uint64
 	Timeout      time.Duration // of one request
 	MaxRPS       float64       // requests per second; 0: no limit of ours
@@ -112,10 +113,10 @@ func New(cfg Config) *Node {
 	case cfg.Client != nil:
 		n.client = cfg.Client
 	case strings.HasPrefix(strings.ToLower(cfg.URL), "ws"):
-		n.ws = rpc.NewWS(cfg.URL, n.prove)
+		n.ws = rpc.NewWS(cfg.URL, cfg.Dial, n.prove)
 		n.client = n.ws
 	default:
-		n.client = rpc.NewHTTP(cfg.URL)
+		n.client = rpc.NewHTTP(cfg.URL, cfg.Dial)
 	}
 
 	return n
@@ -333,6 +334,10 @@ func (n *Node) judge(ctx context.Context, calls []*rpc.Call, err error, asked ti
 		// it concerns what was asked for
 		n.worked(asked, took, 0)
 	default:
+		if rpc.Overloaded(err) {
+			n.allowance.refused(asked)
+		}
+
 		n.blame(ctx, err, asked)
 	}
 

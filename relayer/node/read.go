@@ -107,6 +107,7 @@ func (n *Node) refusal(ctx context.Context, err error, from, size uint64) (again
 		n.mu.Unlock()
 
 		return false, fmt.Errorf("%w: %w", ErrNoHistory, err)
+	case rpc.Overloaded(err) && n.span.spares(size):
 	case kind == rpc.Unsupported && isSaid, errors.Is(err, rpc.ErrGarbled), rpc.Shrinks(kind) && !notSent(err):
 		if size == 1 {
 			n.forgetBatches() // it may be what else was in the batch

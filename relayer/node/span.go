@@ -19,6 +19,7 @@ type span struct {
 	size      uint64
 	ceiling   uint64 // the largest that may be tried: one less than what was refused
 	good      uint64 // the largest answered since; what size returns to when a failure turns out to be none of the range's
+	answered  uint64 // the largest answered, less where the node was too busy for it since
 	left      int    // answers until the ceiling is forgotten
 	width     int    // requests at a time
 	inFlight  int
@@ -89,6 +90,7 @@ func (s *span) accepted(size uint64, logs, bytes, enoughBytes int) {
 	defer s.mu.Unlock()
 	s.aloneFail = 0
 	s.width = min(s.width+1, RangesInFlight)
+	s.answered = max(s.answered, size)
 	if s.left > 0 {
 		if s.left--; s.left == 0 {
 			s.ceiling = s.most
@@ -139,6 +141,21 @@ func (s *span) refused(size uint64, kind rpc.Kind, hint uint64) bool {
 	if kind == rpc.RangeTooLarge {
 		s.left = forgetKnown
 	}
+
+	return true
+}
+
+// spares says whether a node that was too busy for so many blocks may be asked for as many again, as
+// it has answered for them before: it is the rate then. If that goes on, it is not.
+func (s *span) spares(size uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if size > s.answered {
+		return false
+	}
+
+	s.answered /= 2
+	s.width = 1
 
 	return true
 }

@@ -255,6 +255,13 @@ func Shrinks(kind Kind) bool {
 	return false
 }
 
+// Overloaded says whether a node, or what is in front of it, says that it has too much to do, and no
+// more: a bare 503. It may mean the rate as well as what was asked for.
+func Overloaded(err error) bool {
+	page, is := errors.AsType[*Page](err)
+	return is && page.Status == http.StatusServiceUnavailable && page.kind() == Failed
+}
+
 // MayBeBatch says whether the failure of a whole batch can be one of batches: the first request of
 // it, sent alone, decides.
 func MayBeBatch(err error) bool {

@@ -144,9 +144,9 @@ func TestSwallowedConnections(t *testing.T) {
 			t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
 			r := startRelay(t, server.Listener.Addr().String())
 			if kind == "ws" {
-				client = NewWS("ws://"+r.Addr().String(), nobody)
+				client = NewWS("ws://"+r.Addr().String(), nil, nobody)
 			} else {
-				h := NewHTTP("https://" + r.Addr().String())
+				h := NewHTTP("https://"+r.Addr().String(), nil)
 				pool := x509.NewCertPool()
 				pool.AddCert(server.Certificate())
 				h.base.TLSClientConfig = &tls.Config{RootCAs: pool, ServerName: "example.com"}
@@ -200,7 +200,7 @@ func TestSocketWithoutUpstream(t *testing.T) {
 		})
 	}))
 	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
-	client := NewWS(strings.Replace(server.URL, "http", "ws", 1), nobody)
+	client := NewWS(strings.Replace(server.URL, "http", "ws", 1), nil, nobody)
 	t.Cleanup(client.Close)
 	back(t, client, 10*time.Second)
 	back(t, client, 500*time.Millisecond)
@@ -226,7 +226,7 @@ func TestAnswerLimit(t *testing.T) {
 	}))
 	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
 	for _, path := range []string{"/announced", "/"} {
-		client := NewHTTP(server.URL + path)
+		client := NewHTTP(server.URL+path, nil)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		traffic, err := client.Exchange(ctx, []*Call{{Method: "ping", Params: "[]"}}, limit)
 		cancel()

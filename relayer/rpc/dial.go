@@ -1,9 +1,13 @@
 package rpc
 
 import (
+	"context"
 	"net"
 	"time"
 )
+
+// Dial opens a connection.
+type Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 const (
 	// unacknowledged is how long the other side's kernel may leave what was sent unconfirmed before a
@@ -12,12 +16,18 @@ const (
 	connectTimeout = 10 * time.Second
 )
 
-// dialer opens connections that end by themselves when packets vanish: probes when they are idle,
-// and a bound on what is unconfirmed when they are not.
-func dialer() *net.Dialer {
-	return &net.Dialer{
+// orNetwork is dial, or the network's: its connections end by themselves when packets vanish, by
+// probes when they are idle, and by a bound on what is unconfirmed when they are not.
+func orNetwork(dial Dial) Dial {
+	if dial != nil {
+		return dial
+	}
+
+	d := &net.Dialer{
 		Timeout:         connectTimeout,
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3},
 		Control:         limitUnacknowledged,
 	}
+
+	return d.DialContext
 }

@@ -35,12 +35,12 @@ type HTTP struct {
 	sizes  sizes
 }
 
-// NewHTTP returns a client of an http or https URL and connects to nothing.
-func NewHTTP(url string) *HTTP {
+// NewHTTP returns a client of an http or https URL and connects to nothing. dial may be nil.
+func NewHTTP(url string, dial Dial) *HTTP {
 	base := http.DefaultTransport.(*http.Transport).Clone()
 	base.MaxIdleConnsPerHost = 16
 	base.MaxResponseHeaderBytes = headerLimit
-	base.DialContext = dialer().DialContext
+	base.DialContext = orNetwork(dial)
 	base.HTTP2 = &http.HTTP2Config{SendPingTimeout: h2Silence, PingTimeout: h2Answer}
 
 	return &HTTP{url: url, base: base, client: &http.Client{

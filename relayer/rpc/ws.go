@@ -29,6 +29,7 @@ const (
 // WS sends batches over one WebSocket connection, which the first use opens and whoever finds it broken opens anew.
 type WS struct {
 	url   string
+	to    Dial
 	prove func(ctx context.Context, ask func(context.Context, *Call) error) error
 
 	dialing chan struct{} // a token: whoever has it may open a connection
@@ -39,9 +40,10 @@ type WS struct {
 }
 
 // NewWS returns a client of a ws or wss URL and connects to nothing. prove judges each new
-// connection before anybody uses it.
-func NewWS(url string, prove func(ctx context.Context, ask func(context.Context, *Call) error) error) *WS {
-	return &WS{url: url, prove: prove, dialing: make(chan struct{}, 1), open: map[*wsConn]struct{}{}}
+// connection before anybody uses it. dial may be nil.
+func NewWS(url string, dial Dial,
+	prove func(ctx context.Context, ask func(context.Context, *Call) error) error) *WS {
+	return &WS{url: url, to: orNetwork(dial), prove: prove, dialing: make(chan struct{}, 1), open: map[*wsConn]struct{}{}}
 }
 
 // Subscription follows the head over one connection, and ends with it.
@@ -136,7 +138,7 @@ func (t *WS) connect(ctx context.Context) (*wsConn, error) {
 
 func (t *WS) dial(ctx context.Context) (*wsConn, error) {
 	d := websocket.Dialer{
-		Proxy: http.ProxyFromEnvironment, NetDialContext: dialer().DialContext, HandshakeTimeout: connectTimeout,
+		Proxy: http.ProxyFromEnvironment, NetDialContext: t.to, HandshakeTimeout: connectTimeout,
 		ReadBufferSize: 64 << 10, WriteBufferSize: 16 << 10,
 	}
 	address, header := credentials(t.url)
@@ -438,20 +440,25 @@ func (c *wsConn) deliver(r *response, size int) *wsWait {
 }
 
 // refuse takes an error without an id: it is about a whole batch. It can only be told whose it is
-// when one batch waits. Held: mu.
+// when one batch waits; a rate concerns all that wait. Held: mu.
 func (c *wsConn) refuse(r *response) {
-	var only *wsWait
-	for _, w := range c.waiting {
-		if only != nil && only != w {
-			return
-		}
-
-		only = w
+	if r.fault == nil {
+		return
 	}
 
-	if only != nil && r.fault != nil {
+	waiting := map[*wsWait]struct{}{}
+	for _, w := range c.waiting {
+		waiting[w] = struct{}{}
+	}
+
+	err := parseFault(r.fault)
+	if len(waiting) != 1 && Classify(err) != RateLimited {
+		return
+	}
+
+	for w := range waiting {
 		c.answered++
-		c.finish(only, parseFault(r.fault))
+		c.finish(w, err)
 	}
 }
 

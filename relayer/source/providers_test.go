@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ethereum/go-ethereum/core/types"
@@ -93,56 +94,59 @@ func TestProfiles(t *testing.T) {
 	for name, page := range pages {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			chain := newChain(blocks, 10, 0)
-			n := startNode(t, chain)
-			n.finalized = blocks
-			var refused atomic.Int64
-			n.http = func(w http.ResponseWriter, r *http.Request) bool {
-				b, _ := io.ReadAll(r.Body)
-				var batch []testRequest
-				if json.Unmarshal(b, &batch) != nil {
-					batch = make([]testRequest, 1)
-					_ = json.Unmarshal(b, &batch[0])
-				}
-
-				large := func(q testRequest) bool {
-					if q.Method != rpc.GetLogs {
-						return false
+			synctest.Test(t, func(t *testing.T) {
+				chain := newChain(blocks, 10, 0)
+				var p pipes
+				n, _ := p.node(t, chain)
+				n.finalized = blocks
+				var refused atomic.Int64
+				n.http = func(w http.ResponseWriter, r *http.Request) bool {
+					b, _ := io.ReadAll(r.Body)
+					var batch []testRequest
+					if json.Unmarshal(b, &batch) != nil {
+						batch = make([]testRequest, 1)
+						_ = json.Unmarshal(b, &batch[0])
 					}
 
-					f := parseQuery(t, q.Params[0])
+					large := func(q testRequest) bool {
+						if q.Method != rpc.GetLogs {
+							return false
+						}
 
-					return f.ToBlock-f.FromBlock+1 > 101
-				}
-				if !slices.ContainsFunc(batch, large) {
-					_, _ = w.Write(n.serve(b, nil))
-					return true
-				}
+						f := parseQuery(t, q.Params[0])
 
-				refused.Add(1)
-				if page != nil {
-					page(w, r)
-					return true
-				}
-
-				var answers []string
-				for _, q := range batch {
-					if large(q) {
-						answers = append(answers, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":%s}`, q.ID, words[name]))
-					} else {
-						answers = append(answers, string(n.serve(marshal(q), nil)))
+						return f.ToBlock-f.FromBlock+1 > 101
 					}
+					if !slices.ContainsFunc(batch, large) {
+						_, _ = w.Write(n.serve(b, nil))
+						return true
+					}
+
+					refused.Add(1)
+					if page != nil {
+						page(w, r)
+						return true
+					}
+
+					var answers []string
+					for _, q := range batch {
+						if large(q) {
+							answers = append(answers, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":%s}`, q.ID, words[name]))
+						} else {
+							answers = append(answers, string(n.serve(marshal(q), nil)))
+						}
+					}
+
+					_, _ = io.WriteString(w, "["+strings.Join(answers, ",")+"]")
+
+					return true
 				}
-
-				_, _ = io.WriteString(w, "["+strings.Join(answers, ",")+"]")
-
-				return true
-			}
-			s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest})
-			await(t, s, func(v View) bool { return v.Final == blocks })
-			require.EqualValues(t, blocks, backlog(t, s, chain, blocks, 2*time.Minute))
-			t.Logf("%d refused", refused.Load())
-			require.LessOrEqual(t, refused.Load(), int64(20))
+				s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest, Dial: p.dial})
+				await(t, s, func(v View) bool { return v.Final == blocks })
+				require.EqualValues(t, blocks, backlog(t, s, chain, blocks, 2*time.Minute))
+				t.Logf("%d refused", refused.Load())
+				require.LessOrEqual(t, refused.Load(), int64(20))
+			})
 		})
 	}
 }
@@ -298,144 +302,156 @@ func (l *limiter) take(n int) bool {
 	return true
 }
 
+// refusal is how a provider says that requests come too fast.
+type refusal func(w http.ResponseWriter, batch []testRequest)
+
+// respond is a refusal by a status.
+func respond(status int, retry, text string) refusal {
+	return func(w http.ResponseWriter, _ []testRequest) {
+		switch retry {
+		case "":
+		case "date":
+			w.Header().Set("Retry-After", time.Now().Add(2*time.Second).UTC().Format(http.TimeFormat))
+		default:
+			w.Header().Set("Retry-After", retry)
+		}
+
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, text)
+	}
+}
+
+// whole is a refusal by one JSON-RPC error for all of a batch, each by one for each request.
+func whole(fault string) refusal {
+	return respond(200, "", `{"jsonrpc":"2.0","id":null,"error":`+fault+`}`)
+}
+
+func each(fault string) refusal {
+	return func(w http.ResponseWriter, batch []testRequest) {
+		var list []string
+		for _, q := range batch {
+			list = append(list, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":%s}`, q.ID, fault))
+		}
+
+		text := "[" + strings.Join(list, ",") + "]"
+		if len(batch) == 1 {
+			text = list[0]
+		}
+
+		_, _ = io.WriteString(w, text)
+	}
+}
+
+// refusals are how providers say so. Those that begin with "each" and "whole" come over WebSocket too.
+var refusals = map[string]refusal{
+	"429":               respond(429, "", ""),
+	"429 and seconds":   respond(429, "1", ""),
+	"429 and a date":    respond(429, "date", ""),
+	"503":               respond(503, "", ""),
+	"503 and seconds":   respond(503, "1", ""),
+	"503 and a date":    respond(503, "date", ""),
+	"429 with an error": respond(429, "", `{"jsonrpc":"2.0","id":null,"error":{"code":-32005,"message":"project ID request rate exceeded"}}`),
+	"a page under 429":  respond(429, "", "<html>Too many requests</html>"),
+	"a page under 403":  respond(403, "", "<html>error 1015: You are being rate limited</html>"),
+	"a page under 503":  respond(503, "", "<html>Over the rate limit, slow down</html>"),
+	"whole, Infura":     whole(`{"code":-32005,"message":"daily request count exceeded, request rate limited"}`),
+	"whole, Chainstack": whole(`{"code":-32005,"message":"You've exceeded the RPS limit available on the current plan."}`),
+	"each":              each(`{"code":-32005,"message":"project ID request rate exceeded"}`),
+	"each, QuickNode":   each(`{"code":-32007,"message":"50/second request limit reached - reduce calls per second or upgrade your account at quicknode.com"}`),
+	"each, Alchemy":     each(`{"code":429,"message":"Your app has exceeded its compute units per second capacity."}`),
+	"each, in data":     each(`{"code":-32005,"message":"denied","data":{"rate":{"allowed_rps":5,"backoff_seconds":1}, "why":"rate limit"}}`),
+}
+
 // With 5 items per second and at most 101 blocks a range, a backlog comes about as fast as the
 // provider lets it, however it says no, and it is not stormed.
 func TestRates(t *testing.T) {
-	const blocks = 3000
-	respond := func(status int, retry, text string) func(http.ResponseWriter, []testRequest) {
-		return func(w http.ResponseWriter, batch []testRequest) {
-			if retry != "" {
-				w.Header().Set("Retry-After", retry)
-			}
-
-			w.WriteHeader(status)
-			_, _ = io.WriteString(w, text)
-		}
-	}
-	each := func(fault string) func(http.ResponseWriter, []testRequest) {
-		return func(w http.ResponseWriter, batch []testRequest) {
-			var list []string
-			for _, q := range batch {
-				list = append(list, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":%s}`, q.ID, fault))
-			}
-
-			text := "[" + strings.Join(list, ",") + "]"
-			if len(batch) == 1 {
-				text = list[0]
-			}
-
-			_, _ = io.WriteString(w, text)
-		}
-	}
-	ways := map[string]func(http.ResponseWriter, []testRequest){
-		"429":             respond(429, "", ""),
-		"429 and seconds": respond(429, "1", ""),
-		"429 and a date": func(w http.ResponseWriter, _ []testRequest) {
-			respond(429, time.Now().Add(2*time.Second).UTC().Format(http.TimeFormat), "")(w, nil)
-		},
-		"503 and seconds": respond(503, "1", ""),
-		"429 with an error": respond(429, "",
-			`{"jsonrpc":"2.0","id":null,"error":{"code":-32005,"message":"project ID request rate exceeded"}}`),
-		"a page under 429": respond(429, "", "<html>Too many requests</html>"),
-		"a page under 403": respond(403, "", "<html>error 1015: You are being rate limited</html>"),
-		"error in a 200": respond(200, "",
-			`{"jsonrpc":"2.0","id":null,"error":{"code":-32005,"message":"daily request count exceeded, request rate limited"}}`),
-		"each item":            each(`{"code":-32005,"message":"project ID request rate exceeded"}`),
-		"each item, QuickNode": each(`{"code":-32007,"message":"50/second request limit reached - reduce calls per second or upgrade your account at quicknode.com"}`),
-		"each item, Alchemy":   each(`{"code":429,"message":"Your app has exceeded its compute units per second capacity."}`),
-		"each item, in data":   each(`{"code":-32005,"message":"denied","data":{"rate":{"allowed_rps":5,"backoff_seconds":1}, "why":"rate limit"}}`),
-	}
-	for name, refuse := range ways {
+	for name, refuse := range refusals {
 		for _, kind := range []string{"http", "ws"} {
-			if kind == "ws" && !strings.HasPrefix(name, "each") {
+			if kind == "ws" && !strings.HasPrefix(name, "each") && !strings.HasPrefix(name, "whole") {
 				continue
 			}
 
 			t.Run(name+" over "+kind, func(t *testing.T) {
 				t.Parallel()
-				chain := newChain(blocks, 10, 0)
-				n := startNode(t, chain)
-				n.finalized = blocks
-				l := &limiter{}
-				var large atomic.Int64
-				serve := func(b []byte, subscribed func()) []byte {
-					var batch []testRequest
-					single := json.Unmarshal(b, &batch) != nil
-					if single {
-						batch = make([]testRequest, 1)
-						_ = json.Unmarshal(b, &batch[0])
-					}
-
-					if !l.take(len(batch)) {
-						rec := httptest.NewRecorder()
-						refuse(rec, batch)
-						return rec.Body.Bytes()
-					}
-
-					return n.serve(b, subscribed)
-				}
-				n.lie = func(method string, params []json.RawMessage) (any, error) {
-					if method == rpc.GetLogs {
-						if q := parseQuery(t, params[0]); q.ToBlock-q.FromBlock+1 > 101 {
-							large.Add(1)
-							return nil, errors.New("block range is too wide")
-						}
-					}
-
-					return nil, nil
-				}
-				url := n.ws()
-				if kind == "ws" {
-					n.limit = serve
-				} else {
-					url = n.server.URL
-					n.http = func(w http.ResponseWriter, r *http.Request) bool {
-						b, _ := io.ReadAll(r.Body)
-						var batch []testRequest
-						if json.Unmarshal(b, &batch) != nil {
-							batch = make([]testRequest, 1)
-							_ = json.Unmarshal(b, &batch[0])
-						}
-
-						if l.take(len(batch)) {
-							_, _ = w.Write(n.serve(b, nil))
-						} else {
-							refuse(w, batch)
-						}
-
-						return true
-					}
-				}
-
-				s := start(t, Config{URLs: []string{url}, ChainID: 1, Finality: Latest, PollInterval: time.Second})
-				begun := time.Now()
-				await(t, s, func(v View) bool { return v.Final == blocks })
-				require.EqualValues(t, blocks, backlog(t, s, chain, blocks, 3*time.Minute))
-				l.mu.Lock()
-				defer l.mu.Unlock()
-				t.Logf("%d blocks in %s: %d items, %d refusals for the rate, %d for the range", blocks,
-					time.Since(begun).Round(100*time.Millisecond), len(l.sent), l.refused, large.Load())
-				require.LessOrEqual(t, l.refused, 20)
-				worst := 0
-				for i, at := range l.sent {
-					if at.Sub(l.sent[0]) < 5*time.Second {
-						continue
-					}
-
-					within := 0
-					for _, other := range l.sent[i:] {
-						if other.Sub(at) < 5*time.Second {
-							within++
-						}
-					}
-
-					worst = max(worst, within)
-				}
-
-				require.LessOrEqual(t, worst, 3*5*5, "three times the rate in 5 s")
+				synctest.Test(t, func(t *testing.T) { readUnderRate(t, refuse, kind) })
 			})
 		}
 	}
+}
+
+func readUnderRate(t *testing.T, refuse refusal, kind string) {
+	const blocks = 3000
+	chain := newChain(blocks, 10, 0)
+	var p pipes
+	n, _ := p.node(t, chain)
+	n.finalized = blocks
+	l := &limiter{}
+	large := 0
+	n.lie = func(method string, params []json.RawMessage) (any, error) {
+		if method == rpc.GetLogs {
+			if q := parseQuery(t, params[0]); q.ToBlock-q.FromBlock+1 > 101 {
+				large++
+				return nil, errors.New("block range is too wide")
+			}
+		}
+
+		return nil, nil
+	}
+	serve := func(w http.ResponseWriter, b []byte, subscribed func()) {
+		var batch []testRequest
+		if json.Unmarshal(b, &batch) != nil {
+			batch = make([]testRequest, 1)
+			_ = json.Unmarshal(b, &batch[0])
+		}
+
+		if l.take(len(batch)) {
+			_, _ = w.Write(n.serve(b, subscribed))
+		} else {
+			refuse(w, batch)
+		}
+	}
+	url := n.server.URL
+	if kind == "ws" {
+		url = n.ws()
+		n.limit = func(b []byte, subscribed func()) []byte {
+			rec := httptest.NewRecorder()
+			serve(rec, b, subscribed)
+			return rec.Body.Bytes()
+		}
+	} else {
+		n.http = func(w http.ResponseWriter, r *http.Request) bool {
+			b, _ := io.ReadAll(r.Body)
+			serve(w, b, nil)
+			return true
+		}
+	}
+
+	s := start(t, Config{URLs: []string{url}, ChainID: 1, Finality: Latest, PollInterval: time.Second, Dial: p.dial})
+	begun := time.Now()
+	await(t, s, func(v View) bool { return v.Final == blocks })
+	require.EqualValues(t, blocks, backlog(t, s, chain, blocks, time.Minute))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t.Logf("%d blocks in %s: %d items, %d refusals for the rate, %d for the range", blocks,
+		time.Since(begun).Round(100*time.Millisecond), len(l.sent), l.refused, large)
+	require.LessOrEqual(t, l.refused, 20)
+	worst := 0
+	for i, at := range l.sent {
+		if at.Sub(l.sent[0]) < 5*time.Second {
+			continue
+		}
+
+		within := 0
+		for _, other := range l.sent[i:] {
+			if other.Sub(at) < 5*time.Second {
+				within++
+			}
+		}
+
+		worst = max(worst, within)
+	}
+
+	require.LessOrEqual(t, worst, 3*5*5, "three times the rate in 5 s")
 }
 
 // An endpoint that refuses eth_getLogs altogether is left after a few requests, for the other.

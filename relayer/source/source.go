@@ -106,6 +106,8 @@ type Config struct {
 	// MaxBytes bounds the answer to one request for the logs of a range. Zero: a sixteenth of Go's
 	// memory limit, 8 to 32 MB; 16 MB without one.
 	MaxBytes int64
+	// Dial opens connections. Nil: the network.
+	Dial rpc.Dial
 	// Logger. Nil: none.
 	Logger *slog.Logger
 	// Registerer of the metrics. Nil: none.
@@ -236,7 +238,7 @@ func (s *Source) nodeConfig(name, url string) node.Config {
 		Name: name, URL: strings.TrimSpace(url), ChainID: cfg.ChainID, Timeout: cfg.Timeout, MaxRPS: cfg.MaxRPS,
 		MaxRange:     cfg.MaxRange,
 		MaxAddresses: cfg.MaxAddresses, MaxBytes: cfg.MaxBytes, Log: cfg.Logger, Secrets: s.secrets, Metrics: s.metrics,
-		Rand: cfg.Rand, Now: cfg.Now,
+		Rand: cfg.Rand, Now: cfg.Now, Dial: cfg.Dial,
 	}
 }
 
