@@ -101,7 +101,7 @@ type Config struct {
 }
 
 // DefaultEvents are published by default.
-var DefaultEvents = []string{"EscrowDeployed", "Approved", "EscrowReleased", "EscrowRefunded"}
+var DefaultEvents = []string{contract.Deployed, contract.Approved, contract.Released, contract.Refunded}
 
 // Publishes says whether events of a name are published.
 func (c *Config) Publishes(name string) bool {

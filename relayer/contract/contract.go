@@ -24,8 +24,15 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 )
 
-// Deployed is the factory's event that announces an escrow, in its argument "escrow".
-const Deployed = "EscrowDeployed"
+// Names of the events that mean something to the relayer. An ABI may have others, which are only passed on.
+const (
+	Deployed       = "EscrowDeployed" // the factory's: it announces the escrow in its argument "escrow"
+	Created        = "EscrowCreated"
+	Approved       = "Approved"
+	ArbiterChanged = "ArbiterChanged"
+	Released       = "EscrowReleased"
+	Refunded       = "EscrowRefunded"
+)
 
 // ErrForeign means that a log under one of our topics does not have the shape of our event: another contract's.
 var ErrForeign = errors.New("not the shape of our event")
@@ -98,6 +105,11 @@ func ParseID(id string) (tx common.Hash, index uint, occurrence int16, err error
 }
 
 var idForm = regexp.MustCompile(`^(0x[0-9a-fA-F]{64}):(0|[1-9][0-9]*)(?::([1-9][0-9]*))?$`)
+
+// Ends says whether the event ends its escrow: after a release or a refund an escrow emits nothing that matters. The
+// database knows the rule by the numbers of these events (event_types), in the index events_ended and in what retention
+// removes.
+func (e *Event) Ends() bool { return e.Name == Released || e.Name == Refunded }
 
 // Same says whether two events are one log of one transaction, wherever its block is: the same
 // transaction, log index, emitter, name, escrow and arguments.

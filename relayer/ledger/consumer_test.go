@@ -122,7 +122,7 @@ func (s *story) deployed() (all []int) {
 	seen := map[common.Address]bool{}
 	for n := range s.chain {
 		for _, e := range s.events(int64(n)) {
-			seen[e.Escrow] = seen[e.Escrow] || e.Name == ledger.Deployed
+			seen[e.Escrow] = seen[e.Escrow] || e.Name == contract.Deployed
 		}
 	}
 
@@ -293,7 +293,7 @@ func (s *story) lead() {
 
 	c := ledger.FactoryCommit{Epoch: 1, From: s.fact, To: s.fact.To(s.fact.Next+1, s.chain[s.fact.Next].hash)}
 	for _, e := range s.events(s.fact.Next) {
-		if e.Name == ledger.Deployed {
+		if e.Name == contract.Deployed {
 			c.Events = append(c.Events, e)
 		}
 	}
@@ -343,7 +343,7 @@ func (s *story) own() {
 
 func (s *story) of(number int64, ours func(common.Address) bool) (events []contract.Event) {
 	for _, e := range s.events(number) {
-		if e.Name != ledger.Deployed && ours(e.Escrow) {
+		if e.Name != contract.Deployed && ours(e.Escrow) {
 			events = append(events, e)
 		}
 	}
@@ -471,7 +471,7 @@ func (s *story) judge() {
 			want = append(want, c)
 			if s.told(e.Name) {
 				published = append(published, c)
-				if e.Name == ledger.Deployed {
+				if e.Name == contract.Deployed {
 					order[e.Escrow] = append([]string{c}, order[e.Escrow]...)
 				} else {
 					order[e.Escrow] = append(order[e.Escrow], c)

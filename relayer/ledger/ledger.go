@@ -35,9 +35,6 @@ import (
 // OutboxChannel is the notification channel on which somebody other than a slot's owner says that it wrote outbox rows.
 const OutboxChannel = "relayer_outbox"
 
-// Deployed is the event of the factory that announces an escrow.
-const Deployed = "EscrowDeployed"
-
 // ErrMoved means that a commit found its cursor moved or its epoch raised: a claim, a release, a
 // rollback or another owner came in between. Nothing was written.
 var ErrMoved = errors.New("the cursor moved or the right to commit changed hands")

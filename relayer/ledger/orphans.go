@@ -210,7 +210,7 @@ const orphansOf = `
 	from orphaned_events p where p.chain_id = $1 and p.tx_hash = any($2)`
 
 func isDeployed(e *contract.Event) int {
-	if e.Name == Deployed {
+	if e.Name == contract.Deployed {
 		return 1
 	}
 

@@ -136,12 +136,12 @@ func (r *record) apply(e *contract.Event) {
 	r.last.Args = nil
 	block := int64(e.BlockNumber)
 	switch e.Name {
-	case Deployed:
+	case contract.Deployed:
 		r.deployedBlock = &block
 		e.EachText(r.terms)
-	case "EscrowCreated":
+	case contract.Created:
 		e.EachText(r.terms)
-	case "Approved":
+	case contract.Approved:
 		r.approvals++
 		r.status = max(r.status, recordApproved)
 		e.EachText(func(name, value []byte) {
@@ -149,26 +149,31 @@ func (r *record) apply(e *contract.Event) {
 				r.approvers = append(r.approvers, address(value)...)
 			}
 		})
-	case "ArbiterChanged":
+	case contract.ArbiterChanged:
 		e.EachText(func(name, value []byte) {
 			if string(name) == "newArbiter" {
 				r.arbiter = address(value)
 			}
 		})
-	case "EscrowReleased", "EscrowRefunded":
-		r.status, r.endedBlock = recordReleased, block
-		if e.Name == "EscrowRefunded" {
-			r.status = recordRefunded
-		}
+	case contract.Released:
+		r.status = recordReleased
+	case contract.Refunded:
+		r.status = recordRefunded
+	}
 
-		e.EachText(func(name, value []byte) {
-			switch string(name) {
-			case "amount":
-				r.settledAmount = number(value)
-			case "timestamp":
-				r.settledAt = number(value)
-			}
-		})
+	if e.Ends() {
+		r.endedBlock = block
+		e.EachText(r.settlement)
+	}
+}
+
+// settlement takes one of the arguments that EscrowReleased and EscrowRefunded share.
+func (r *record) settlement(name, value []byte) {
+	switch string(name) {
+	case "amount":
+		r.settledAmount = number(value)
+	case "timestamp":
+		r.settledAt = number(value)
 	}
 }
 

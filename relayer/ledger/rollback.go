@@ -11,6 +11,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 )
 
 // Block is a processed block whose hash is remembered.
@@ -121,7 +122,7 @@ func (l *Ledger) rollback(ctx context.Context, tx pgx.Tx, stale, fork Position) 
 		return r, err
 	}
 
-	rows, _ := tx.Query(ctx, orphanEvents, chain, fork.Next, highest, l.cfg.Publishes(Deployed))
+	rows, _ := tx.Query(ctx, orphanEvents, chain, fork.Next, highest, l.cfg.Publishes(contract.Deployed))
 	escrows, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
 	if err != nil {
 		return r, fmt.Errorf("orphan events: %w", err)
@@ -223,7 +224,7 @@ func (l *Ledger) unregister(ctx context.Context, tx pgx.Tx, fork Position) error
 	batch := &pgx.Batch{}
 	batch.Queue(`delete from escrows e where e.chain_id = $1 and e.discovered_block_number >= $2 and (not $3 or exists (
 		select from late_escrows l where l.chain_id = e.chain_id and l.address = e.address
-			and not l.announced))`, l.cfg.ChainID, fork.Next, l.cfg.Publishes(Deployed))
+			and not l.announced))`, l.cfg.ChainID, fork.Next, l.cfg.Publishes(contract.Deployed))
 	batch.Queue(`update escrows set status = 4, ended_block = null, updated_at = now() where chain_id = $1 and discovered_block_number >= $2`, l.cfg.ChainID, fork.Next)
 	batch.Queue(`update escrows set status = 1, ended_block = null, updated_at = now() where chain_id = $1 and ended_block >= $2`, l.cfg.ChainID, fork.Next)
 	batch.Queue(`delete from late_escrows where chain_id = $1 and deployed_block >= $2`, l.cfg.ChainID, fork.Next)

@@ -397,7 +397,7 @@ func (c *columns) named(chainID int64, writer int32) pgx.StrictNamedArgs {
 
 // announce puts the EscrowDeployed of escrows that are admitted into the outbox, unless it went there before.
 func (l *Ledger) announce(ctx context.Context, tx pgx.Tx, late []registry.Late, r *Result) error {
-	if !l.cfg.Publishes(Deployed) {
+	if !l.cfg.Publishes(contract.Deployed) {
 		return nil
 	}
 
@@ -421,7 +421,7 @@ func (l *Ledger) announce(ctx context.Context, tx pgx.Tx, late []registry.Late, 
 
 	if len(events) != len(blocks) {
 		return fmt.Errorf("announce %d escrows: %d of their %s events are stored: the registry and processed_events disagree; run `escrow-relayer audit`",
-			len(blocks), len(events), Deployed)
+			len(blocks), len(events), contract.Deployed)
 	}
 
 	sortEvents(events)

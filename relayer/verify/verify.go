@@ -292,7 +292,7 @@ func (v *Verifier) part(ctx context.Context, from, to int64, filter *source.Filt
 func unnamed(events []contract.Event, filter *source.Filter) (list []common.Address) {
 	for i := range events {
 		e := &events[i]
-		if e.Name == ledger.Deployed && !filter.Names(e.Escrow) {
+		if e.Name == contract.Deployed && !filter.Names(e.Escrow) {
 			list = append(list, e.Escrow)
 		}
 	}
@@ -339,7 +339,7 @@ func (v *Verifier) decode(logs []types.Log) (events []contract.Event, err error)
 		case errors.Is(err, contract.ErrForeign):
 		case err != nil:
 			return nil, err
-		case e.Name != ledger.Deployed || e.Emitter == v.cfg.Factory:
+		case e.Name != contract.Deployed || e.Emitter == v.cfg.Factory:
 			events = append(events, e)
 		}
 	}
@@ -353,7 +353,7 @@ func (v *Verifier) compare(ctx context.Context, batch *source.Batch, events []co
 	known := map[common.Address]bool{}
 	var unknown []common.Address
 	for i := range events {
-		if e := &events[i]; e.Name == ledger.Deployed {
+		if e := &events[i]; e.Name == contract.Deployed {
 			known[e.Escrow] = true
 		} else if !known[e.Emitter] {
 			unknown = append(unknown, e.Emitter)

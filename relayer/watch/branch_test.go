@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
 	"github.com/fusion-prime/escrow-relayer/relayer/watch"
@@ -40,7 +41,7 @@ func (w *world) lead(to int64) {
 	c := ledger.FactoryCommit{Epoch: 1, From: at, To: at.To(to+1, w.hash(to))}
 	for _, a := range truth.Escrows {
 		for _, e := range truth.Events[a] {
-			if e.Name != ledger.Deployed || int64(e.Log.BlockNumber) < at.Next {
+			if e.Name != contract.Deployed || int64(e.Log.BlockNumber) < at.Next {
 				continue
 			}
 

@@ -175,7 +175,7 @@ func (g *factoryGathering) gather(_ context.Context, batch *source.Batch) (bool,
 
 	g.add(g.ahead, batch, g.since, came)
 	for _, e := range events {
-		if e.Name == ledger.Deployed {
+		if e.Name == contract.Deployed {
 			g.events = append(g.events, e)
 		}
 	}

@@ -324,7 +324,7 @@ func (w *SlotWatch) stored(c *ledger.SlotCommit, r *ledger.Result, traced trace.
 // ended notes releases and refunds.
 func (w *SlotWatch) ended(events []contract.Event) {
 	for i := range events {
-		if e := &events[i]; e.Name == "EscrowReleased" || e.Name == "EscrowRefunded" {
+		if e := &events[i]; e.Ends() {
 			w.book.end(e.Escrow, int64(e.BlockNumber))
 		}
 	}
