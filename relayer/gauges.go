@@ -20,18 +20,18 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/web"
 )
 
-// gauges are the metrics of the instance and of the fleet as it sees it. Those of a package's own
-// work are registered by that package.
+// gauges are the metrics of the instance, and of the fleet as the instance sees it. A package that
+// measures its own work registers those metrics itself.
 //
-// Nothing is copied into a gauge: each is worked out when it is asked for, from what the instance
-// knows at that moment, so it changes when the fact changes and is there from New on, before any
-// database or node has answered. What only the database knows is as old as the last look; once that
-// is older than lookHolds it is unknown (NaN, which no comparison of an alert matches) rather than
-// frozen.
+// Nothing is copied into a gauge: each value is computed at the scrape from what the instance knows at
+// that moment, so it changes when the fact changes, and it exists from New on, before any database or
+// node has answered. What only the database knows is as old as the last reading of it. Once that is
+// older than lookHolds, the value is unknown (NaN, which no comparison of an alert matches) instead
+// of frozen.
 //
-// Facts that must outlive their process are moments, not ages: an alert compares the newest moment
-// that any instance told with its own clock, and so a series of a process that is gone only grows
-// old, whether the monitoring system has staleness or not.
+// Facts that must outlive their process are points in time, not ages: an alert compares the newest
+// one that any instance reported with its own clock. So the series of a process that is gone only
+// grows old, whether the monitoring system marks it as stale or not.
 type gauges struct {
 	r             *Relayer
 	described     []*prometheus.Desc // of all, in order

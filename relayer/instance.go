@@ -12,7 +12,7 @@ var (
 	errNoSession = errors.New("the database session is lost")
 )
 
-// Instance is what this instance knows of itself, without asking anybody.
+// Instance is what this instance knows of itself. It asks neither the database nor a node.
 func (r *Relayer) Instance() web.Instance {
 	view := r.source.View()
 	i := web.Instance{
@@ -68,7 +68,7 @@ func (r *Relayer) Instance() web.Instance {
 // beaten is when the heartbeat was last written.
 func (r *Relayer) beaten() time.Time { return time.Unix(0, r.lastBeat.Load()) }
 
-// databaseSaid notes how the last look at the database went.
+// databaseSaid keeps the outcome of the last reading of the database.
 func (r *Relayer) databaseSaid(err error) {
 	if err == nil {
 		r.dbError.Store(nil)

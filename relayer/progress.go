@@ -8,10 +8,10 @@ import (
 )
 
 const (
-	// progressEvery is how often an instance that is far behind says how far it has come.
+	// progressEvery is how often an instance that is far behind logs its progress.
 	progressEvery = 10 * time.Second
-	// farBehind is the lag, in blocks that may be processed, from which on an instance is catching up:
-	// more than any chain makes between two looks.
+	// farBehind is the lag, in blocks that may be processed, above which an instance is catching up:
+	// more blocks than any chain makes between two samples.
 	farBehind = 500
 )
 
@@ -22,23 +22,23 @@ type progress struct {
 	BlocksPerSecond float64 // since the beginning
 	EventsPerSecond float64 // since the beginning
 	TimeLeft        time.Duration
-	Over            bool // it has arrived
+	Over            bool // it has caught up
 }
 
-// catchUp follows one catching-up: a backfill, or what is left after an outage. The zero value follows none.
+// catchUp follows one catching-up, a backfill or what an outage has left. The zero value follows none.
 type catchUp struct {
-	began       time.Time // zero: none is under way
-	from        int64     // cursor at the beginning
-	eventsAtAll int64     // stored by this process before the beginning
+	began        time.Time // zero: none is under way
+	from         int64     // cursor at the beginning
+	eventsBefore int64     // stored by this process before the beginning
 }
 
-// look takes one sample: the next block to process, the newest that may be, and the events stored
-// by this process so far. ok is false while there is nothing to report.
-func (c *catchUp) look(now time.Time, cursor, target, events int64) (p progress, ok bool) {
+// sample takes the next block to process, the newest that may be processed, and the number of events
+// that this process has stored. ok is false while there is nothing to report.
+func (c *catchUp) sample(now time.Time, cursor, target, events int64) (p progress, ok bool) {
 	left := max(0, target-cursor+1)
 	if c.began.IsZero() {
 		if cursor > 0 && left > farBehind {
-			*c = catchUp{began: now, from: cursor, eventsAtAll: events}
+			*c = catchUp{began: now, from: cursor, eventsBefore: events}
 		}
 
 		return progress{}, false
@@ -53,7 +53,7 @@ func (c *catchUp) look(now time.Time, cursor, target, events int64) (p progress,
 
 	if seconds > 0 {
 		p.BlocksPerSecond = float64(done) / seconds
-		p.EventsPerSecond = float64(events-c.eventsAtAll) / seconds
+		p.EventsPerSecond = float64(events-c.eventsBefore) / seconds
 	}
 
 	if p.BlocksPerSecond > 0 {
@@ -67,7 +67,7 @@ func (c *catchUp) look(now time.Time, cursor, target, events int64) (p progress,
 	return p, true
 }
 
-// reportProgress says in the log how far a backfill has come, until ctx ends.
+// reportProgress logs how far a catching-up has come, until ctx ends.
 func (r *Relayer) reportProgress(ctx context.Context) error {
 	ticker := time.NewTicker(progressEvery)
 	defer ticker.Stop()
@@ -80,7 +80,7 @@ func (r *Relayer) reportProgress(ctx context.Context) error {
 			cursor = i.FactoryCursor // a leader without slots
 		}
 
-		if p, ok := c.look(time.Now(), cursor, i.Target, r.watching.Events()); ok {
+		if p, ok := c.sample(time.Now(), cursor, i.Target, r.watching.Events()); ok {
 			r.logProgress(ctx, p)
 		}
 
@@ -106,6 +106,5 @@ func (r *Relayer) logProgress(ctx context.Context, p progress) {
 	}
 
 	r.log.InfoContext(ctx, "catching up", slog.Int64("blocks", p.Done), slog.Int64("left", p.Left),
-		slog.Float64("percent", p.Percent), rates,
-		slog.String("time_left", left))
+		slog.Float64("percent", p.Percent), rates, slog.String("time_left", left))
 }

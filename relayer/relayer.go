@@ -1,15 +1,15 @@
 // Package relayer runs one instance: it joins the fleet, watches the escrows of its slots, and the
 // factory while it leads, and publishes what it commits.
 //
-// An instance lives in tenures. A tenure lasts as long as its database session: everything it holds
-// (its lock, its slots, the leadership) is void when the session is lost, so everything that acts
-// on it stops with it, and the next tenure joins anew.
+// An instance runs in tenures. A tenure lasts as long as its database session: everything that the
+// instance holds (its lock, its slots, the leadership) is void when the session is lost, so everything
+// that acts on it stops with the session, and the next tenure joins the fleet again.
 //
 //	Run ─► start-up checks ─► tenure ─► tenure ─► …             until ctx ends, or the database is gone for DB_OUTAGE_LIMIT
 //	                            │
 //	                            ├─ session    probes, notifications            ends last
 //	                            ├─ publisher  outbox ─► Pub/Sub                ends when the watches have ended
-//	                            ├─ claimer    which slots are ours
+//	                            ├─ claimer    which slots are this instance's
 //	                            ├─ slot watch blocks ─► ledger ─► publisher
 //	                            ├─ elector ─► factory watch, verifier, retention    while leading
 //	                            └─ heartbeat
@@ -78,7 +78,7 @@ type Relayer struct {
 // ErrOutage means that the database was out of reach for longer than DB_OUTAGE_LIMIT.
 var ErrOutage = errors.New("the database was out of reach for too long")
 
-// ErrRefused wraps what no retry can mend: the configuration does not fit the chain, the database, or Pub/Sub.
+// ErrRefused wraps an error that no retry can mend: the configuration does not fit the chain, the database, or Pub/Sub.
 var ErrRefused = errors.New("refused to start")
 
 // New makes an instance and starts nothing. The registry gets its metrics, each with the label chain_id.
@@ -97,8 +97,8 @@ func New(cfg *config.Config, log *slog.Logger, metrics *prometheus.Registry,
 	var err error
 	r.source, err = source.New(source.Config{
 		URLs: cfg.RPCURLs, ChainID: uint64(cfg.ChainID), Finality: cfg.Finality, Confirmations: cfg.Confirmations,
-		PollInterval: cfg.PollInterval,
-		Timeout:      cfg.RPCTimeout, MaxRPS: cfg.RPCMaxRPS, MaxRange: cfg.RPCMaxRange, MaxAddresses: cfg.RPCMaxAddress,
+		PollInterval: cfg.PollInterval, Timeout: cfg.RPCTimeout,
+		MaxRPS: cfg.RPCMaxRPS, MaxRange: cfg.RPCMaxRange, MaxAddresses: cfg.RPCMaxAddress,
 		Logger: r.component("source"), Registerer: reg,
 	})
 	if err != nil {
@@ -163,15 +163,16 @@ func (r *Relayer) Run(ctx context.Context) (err error) {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 
-	// The server and the source outlive the tenures: a stop is visible, and a rejoin does not lose the head of the chain.
+	// The server and the source outlive the tenures: so the page shows a stop, and the head of the chain
+	// is known when the instance joins again.
 	base, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	g, outer := errgroup.WithContext(base)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(outer, cancel)() // when one of those fails, the tenure ends too
+	defer context.AfterFunc(outer, cancel)() // when a part of g fails, the tenure ends too
 	g.Go(func() error { return server.Run(outer) })
-	// What the metrics and /readyz say is true from the first second, whatever start-up waits for.
+	// These run during the start-up too, so that the metrics and /readyz are true whatever it waits for.
 	g.Go(func() error { return r.source.Run(outer) })
 	g.Go(func() error { return r.measure(outer) })
 	g.Go(func() error { return r.reportProgress(outer) })
@@ -221,7 +222,7 @@ func (r *Relayer) tenures(ctx context.Context) error {
 		}
 
 		r.lastLoss.Store(&err)
-		if joined { // while the database is away every attempt to join fails, and no session is lost by that
+		if joined { // an attempt to join that fails loses no session: there was none yet
 			r.gauges.sessionLosses.Inc()
 		}
 
@@ -256,7 +257,7 @@ func withoutCanceled(err error) error {
 	return errors.Join(left...)
 }
 
-// stopped is what Run returns after ctx has ended: nothing, unless the stop itself failed.
+// stopped logs how the stop went, and is what Run returns after ctx has ended: always nil.
 func (r *Relayer) stopped(ctx context.Context, err error) error {
 	if err := withoutCanceled(err); err != nil {
 		r.log.WarnContext(ctx, "stopped, but not cleanly: the other instances will claim what was not given back",

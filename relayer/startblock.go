@@ -13,7 +13,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
-// chain is what a start asks of the chain.
+// chain is what the start reads of the chain.
 type chain interface {
 	// Head returns the newest block of any endpoint.
 	Head(ctx context.Context) (source.Header, error)
@@ -21,12 +21,12 @@ type chain interface {
 	Code(ctx context.Context, address common.Address, block uint64) ([]byte, error)
 }
 
-// errStartBlock means that events would be missed, or none ever read.
+// errStartBlock means that with this START_BLOCK events would be missed, or none would ever be read.
 var errStartBlock = errors.New("START_BLOCK")
 
-// checkStart verifies a START_BLOCK before it is written down: from then on the database's counts.
-// It returns errStartBlock for one above the head, and, unless late ones are allowed, for one above
-// the factory's deployment. The text says what could not be checked; empty: nothing.
+// checkStart verifies a START_BLOCK before it is stored: from then on the stored one counts. It
+// returns errStartBlock if the block is above the head or, unless allowLate, above the factory's
+// deployment. unchecked says what could not be checked; "" if everything could.
 func checkStart(ctx context.Context, c chain, factory common.Address, start uint64,
 	allowLate bool) (unchecked string, err error) {
 	head, err := c.Head(ctx)
@@ -35,7 +35,8 @@ func checkStart(ctx context.Context, c chain, factory common.Address, start uint
 	}
 
 	if start > head.Number {
-		return "", fmt.Errorf("%w=%d is above the newest block of the chain, %d: nothing would ever be read; set it to the block of the factory's deployment", errStartBlock, start, head.Number)
+		return "", fmt.Errorf("%w=%d is above the newest block of the chain, %d: nothing would ever be read; "+
+			"set it to the block of the factory's deployment", errStartBlock, start, head.Number)
 	}
 
 	if start == 0 || allowLate {
@@ -45,7 +46,8 @@ func checkStart(ctx context.Context, c chain, factory common.Address, start uint
 	code, err := c.Code(ctx, factory, start-1)
 	switch {
 	case errors.Is(err, source.ErrNoHistory):
-		return fmt.Sprintf("no endpoint of RPC_URLS keeps the state of block %d: whether the factory was deployed before START_BLOCK is not known", start-1), nil
+		return fmt.Sprintf("no endpoint of RPC_URLS keeps the state of block %d: "+
+			"whether the factory was deployed before START_BLOCK is not known", start-1), nil
 	case err != nil:
 		return "", err
 	case len(code) == 0:
@@ -62,17 +64,17 @@ func checkStart(ctx context.Context, c chain, factory common.Address, start uint
 		where = fmt.Sprintf("in block %d or before it (no endpoint of RPC_URLS keeps older state)", deployed)
 	}
 
-	return "", fmt.Errorf("%w=%d is above the deployment of the factory %s, which was %s: escrows deployed in between would never be heard of; "+
-		"set START_BLOCK=%d, or ALLOW_LATE_START=true if that is what you want", errStartBlock, start, factory,
-		where, deployed)
+	return "", fmt.Errorf("%w=%d is above the deployment of the factory %s, which was %s: "+
+		"escrows deployed in between would never be found; set START_BLOCK=%d, or ALLOW_LATE_START=true if that is what you want",
+		errStartBlock, start, factory, where, deployed)
 }
 
-// deployment finds the first block up to high, where there is code, in which the factory had code.
-// It is not exact where the endpoints keep no state that old: then the deployment may lie before
-// it.
+// deployment finds the first block in which the factory had code, by bisection below high, where it
+// has code. The result is not exact if the endpoints keep no older state: then the deployment may be
+// in an earlier block.
 func deployment(ctx context.Context, c chain, factory common.Address, high uint64) (block uint64,
 	exact bool, err error) {
-	low := uint64(0) // everything below has no code, or is not known
+	low := uint64(0) // below it there is no code, or the state is not known
 	exact = true
 	for low < high {
 		middle := low + (high-low)/2
@@ -92,8 +94,8 @@ func deployment(ctx context.Context, c chain, factory common.Address, high uint6
 	return high, exact, nil
 }
 
-// prepareChain writes down where the chain begins when the database does not know it yet, and says
-// so when it does and disagrees with START_BLOCK.
+// prepareChain stores the first block of the chain if the database does not know the chain yet.
+// Otherwise it logs a START_BLOCK that differs from the stored one.
 func (r *Relayer) prepareChain(ctx context.Context) error {
 	known, err := election.Start(ctx, r.db.Pool, r.cfg.ChainID)
 	switch {

@@ -18,7 +18,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/watch"
 )
 
-// tenure is one database session and everything that lives by it.
+// tenure is one database session and everything that ends with it.
 type tenure struct {
 	*Relayer
 	limit     *outage
@@ -38,7 +38,8 @@ func (r *Relayer) serve(ctx context.Context, limit *outage, joined func()) (err 
 		Conn: r.db.Session, ChainID: r.cfg.ChainID, InstanceID: r.cfg.InstanceID, ProbeEvery: r.cfg.SessionProbeInterval,
 		Wait: r.cfg.InstanceLockWait, Waiting: limit.good,
 		Channels: append([]string{partition.Channel, registry.Channel, ledger.OutboxChannel, election.Channel},
-			r.commands.channels()...), Log: r.component("session"),
+			r.commands.channels()...),
+		Log: r.component("session"),
 	})
 	if err != nil {
 		return err
@@ -71,8 +72,8 @@ func (r *Relayer) serve(ctx context.Context, limit *outage, joined func()) (err 
 	return errors.Join(err, t.leave(ctx))
 }
 
-// join makes the instance part of the fleet. What a former life of it has under way is ended first:
-// it holds the rows that joining needs.
+// join makes the instance part of the fleet. It first ends the open transactions of an earlier process
+// of the instance, because those lock the rows that joining needs.
 func (t *tenure) join(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, joinTimeout, fmt.Errorf("not joined within %s", joinTimeout))
 	defer cancel()
@@ -87,7 +88,7 @@ func (t *tenure) join(ctx context.Context) error {
 	return t.claimer.Join(ctx)
 }
 
-// joinTimeout bounds the joining: a few statements.
+// joinTimeout bounds join: a few statements.
 const joinTimeout = 15 * time.Second
 
 // work runs everything until ctx or the session ends, or one part fails. The publisher ends after what feeds it.
@@ -112,7 +113,7 @@ func (t *tenure) work(ctx context.Context) error {
 		select {
 		case <-t.session.Done():
 			endPublishing()
-			t.db.Renew() // so that nothing waits on a connection which went the way of the session's
+			t.db.Renew() // so that nothing waits on a connection that broke together with the session's
 			return election.ErrLost
 		case <-ctx.Done():
 			return nil
@@ -184,7 +185,7 @@ func (t *tenure) beat(ctx context.Context) error {
 		if err := election.Heartbeat(ctx, t.db.Pool, t.cfg.ChainID, t.cfg.InstanceID, t.vitals(false)); err == nil {
 			t.lastBeat.Store(time.Now().UnixNano())
 		} else if ctx.Err() == nil {
-			t.log.WarnContext(ctx, "heartbeat not written, trying again", slog.Any("err", err))
+			t.log.WarnContext(ctx, "heartbeat failed, retrying", slog.Any("err", err))
 		}
 
 		select {
@@ -201,8 +202,8 @@ func (t *tenure) vitals(stopping bool) election.Vitals {
 		Stopping: stopping}
 }
 
-// leave gives the slots back after a clean stop, waking the others. With the session gone there is
-// nothing to give back: the others claim it.
+// leave gives the slots back after a clean stop and notifies the others. If the session is lost there
+// is nothing to give back: the others claim the slots.
 func (t *tenure) leave(ctx context.Context) error {
 	switch {
 	case t.session.Valid():
@@ -213,7 +214,7 @@ func (t *tenure) leave(ctx context.Context) error {
 	}
 
 	if !t.publisher.Settled() {
-		return errors.New("give the slots back: the database was not told what may have been published of them")
+		return errors.New("give the slots back: it is not stored yet which of their messages may have been published")
 	}
 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
@@ -230,10 +231,8 @@ func (t *tenure) assemble() (err error) {
 	cfg := t.cfg
 	t.publisher, err = publish.New(publish.Config{
 		DB: t.db.Pool, ChainID: cfg.ChainID, Owner: cfg.InstanceID, Sender: t.pubsub, Topics: t.topics(),
-		OtherNames: cfg.Other,
-		BySlot:     cfg.OrderingKey == "slot", Valid: t.session.Valid, Log: t.component("publisher"), Metrics: t.sending,
-		Handover: &t.handover,
-		Tracer:   t.tracing.Tracer(), Mask: t.secrets.Mask,
+		OtherNames: cfg.Other, BySlot: cfg.OrderingKey == "slot", Valid: t.session.Valid, Handover: &t.handover,
+		Log: t.component("publisher"), Metrics: t.sending, Tracer: t.tracing.Tracer(), Mask: t.secrets.Mask,
 	})
 	if err != nil {
 		return err
@@ -241,10 +240,10 @@ func (t *tenure) assemble() (err error) {
 
 	t.claimer, err = partition.New(partition.Config{
 		DB: t.db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID,
-		LockKey: election.InstanceKey(cfg.ChainID, cfg.InstanceID), Partition: cfg.Partition,
-		Auto: cfg.Auto, StartBlock: cfg.StartBlock, AdoptAfter: cfg.AdoptAfter, Version: t.build.Version, Settings: settings(cfg),
-		NewLife:    !t.handover.Known(),
-		StallAfter: cfg.ResignAfter, Able: t.able, EndDead: t.endDead, Stepped: t.limit.good,
+		LockKey: election.InstanceKey(cfg.ChainID, cfg.InstanceID), Partition: cfg.Partition, Auto: cfg.Auto,
+		StartBlock: cfg.StartBlock, AdoptAfter: cfg.AdoptAfter, StallAfter: cfg.ResignAfter,
+		Version: t.build.Version, Settings: settings(cfg), NewLife: !t.handover.Known(),
+		Able: t.able, EndDead: t.endDead, Stepped: t.limit.good,
 		Quiesce: t.quiesce, Resume: t.publisher.Resume, Log: t.component("partition"),
 	})
 	if err != nil {
@@ -254,9 +253,8 @@ func (t *tenure) assemble() (err error) {
 	t.slots = watch.NewSlotWatch(watch.SlotConfig{
 		Source: t.source, Ledger: t.ledger, DB: t.db.Pool, Holder: t.claimer, Publisher: t.publisher, ABI: cfg.ABI,
 		Filters: t.filters, ChainID: cfg.ChainID,
-		DiscoveryWait: cfg.DiscoveryWait, Discovered: t.session.Hint(registry.Channel), Log: t.component("slots"),
-		Metrics: t.watching,
-		Tracer:  t.tracing.Tracer(),
+		DiscoveryWait: cfg.DiscoveryWait, Discovered: t.session.Hint(registry.Channel),
+		Log: t.component("slots"), Metrics: t.watching, Tracer: t.tracing.Tracer(),
 	})
 	t.elector, err = election.NewElector(election.ElectorConfig{
 		Session: t.session, DB: t.db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID, StaleAfter: cfg.LeaderStaleAfter,
@@ -267,9 +265,11 @@ func (t *tenure) assemble() (err error) {
 	return err
 }
 
-// quiesce brings slots to rest that are about to be yielded. With a database too slow for that they are yielded later.
+// quiesce stops publishing for slots that are about to be yielded, and waits for what is in flight.
+// If that takes too long, the slots are yielded later.
 func (t *tenure) quiesce(ctx context.Context, slots []int16) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, quiesceTimeout, fmt.Errorf("not at rest within %s", quiesceTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, quiesceTimeout,
+		fmt.Errorf("messages are still in flight after %s", quiesceTimeout))
 	defer cancel()
 	return t.publisher.Quiesce(ctx, slots)
 }
@@ -277,8 +277,8 @@ func (t *tenure) quiesce(ctx context.Context, slots []int16) error {
 // quiesceTimeout is a little more than the publisher waits for requests before it gives them up.
 const quiesceTimeout = 6 * time.Second
 
-// able says what keeps this instance from reading the next blocks of its slots while another one
-// might: nodes that are down, or refuse them.
+// able returns what keeps this instance from reading the next blocks of its slots although another
+// instance might be able to: its nodes are down, or refuse to return those blocks.
 func (t *tenure) able() error {
 	if err := t.source.Health(); err != nil {
 		return err
@@ -291,7 +291,7 @@ func (t *tenure) able() error {
 	return nil
 }
 
-// endDead ends what dead instances have under way in the database, before their slots are claimed.
+// endDead ends the open transactions of dead instances, before their slots are claimed.
 func (t *tenure) endDead(ctx context.Context, instances []string) error {
 	ended, err := election.EndTransactions(ctx, t.db.Pool, instances)
 	if ended > 0 {

@@ -8,9 +8,9 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 )
 
-// checksums remembers addresses in mixed case: the case is decided by a hash that takes as long as
-// the rest of decoding, and the same few thousand parties come again and again. One entry a cell,
-// the last one wins; 128 bytes a cell at most.
+// checksums caches addresses in mixed case: the case follows from a hash that takes as long as the
+// rest of decoding, and the same few thousand parties appear again and again. Each cell holds the
+// last address that fell into it, in 128 bytes at most.
 var checksums [4096]atomic.Pointer[checksummed]
 
 type checksummed struct {
@@ -20,7 +20,7 @@ type checksummed struct {
 
 // AppendChecksum appends an address in EIP-55 mixed case, 0x first. It may be called concurrently.
 func AppendChecksum(out []byte, a common.Address) []byte {
-	// The low bytes of an address are those of a hash; of the few made-up ones they differ at least.
+	// The last bytes of an address come from a hash; those of the few invented addresses differ too.
 	cell := &checksums[(uint(a[18])<<8|uint(a[19]))%uint(len(checksums))]
 	c := cell.Load()
 	if c == nil || c.address != a {

@@ -1,8 +1,8 @@
 // Package contract knows the contracts: their ABIs, the topics of their events, and how a log becomes an Event.
 //
 // A log is decoded strictly: the number of topics, the length of the data and its padding have to
-// be those of the ABI. `Approved(address)` is a generic signature, so logs of other shapes under
-// our topics are a matter of course: they are ErrForeign, never an error to act on.
+// be those of the ABI. `Approved(address)` is a generic signature, so logs of other shapes under our
+// topics are normal: for them Decode returns ErrForeign, and nobody has to act.
 package contract
 
 import (
@@ -34,7 +34,7 @@ const (
 	Refunded       = "EscrowRefunded"
 )
 
-// ErrForeign means that a log under one of our topics does not have the shape of our event: another contract's.
+// ErrForeign means that a log under one of our topics does not have the shape of our event, so another contract emitted it.
 var ErrForeign = errors.New("not the shape of our event")
 
 var (
@@ -47,27 +47,27 @@ var (
 // Event is a decoded log.
 type Event struct {
 	Name        string         // by the ABI
-	Escrow      common.Address // whom it concerns: the argument "escrow" of EscrowDeployed, else the emitter
+	Escrow      common.Address // that it concerns: the argument "escrow" of EscrowDeployed, else the emitter
 	Emitter     common.Address
 	BlockNumber uint64
 	BlockHash   common.Hash
 	BlockTime   uint64 // unix seconds
 	TxHash      common.Hash
 	LogIndex    uint
-	// Occurrence counts the other events of the chain's history that had {tx_hash}:{log_index} before:
-	// a reorganisation moves the logs of a transaction. Whoever stores the event sets it; 0 is the
-	// first.
+	// Occurrence counts the other events that had this {tx_hash}:{log_index} before, since a
+	// reorganisation can move the logs of a transaction. The ledger sets it when it stores the event; 0
+	// is the first.
 	Occurrence int16
 	// Args is an object without blanks, by ABI name in ABI order: addresses EIP-55, every integer a
 	// decimal string, bytes 0x…, booleans and strings as such, arrays of these, tuples objects.
-	// Nothing is null: an argument that the ABI lacks is left out. Of an indexed argument of a dynamic
-	// type the log holds only the hash, 0x….
+	// Nothing is null: an argument that the ABI lacks is left out. An indexed argument of a dynamic type
+	// is its hash, 0x…, because the log holds nothing else.
 	Args json.RawMessage
 }
 
-// ID names the event on its chain, to others: {tx_hash}:{log_index}, and from the second content on
-// that has these two {tx_hash}:{log_index}:{occurrence}. It is never used for two contents. Inside,
-// an event is its block's hash and its log index.
+// ID names the event on its chain to consumers: {tx_hash}:{log_index}, or for each further content
+// with the same two {tx_hash}:{log_index}:{occurrence}. It is never used for two contents. Inside the
+// relayer, block hash and log index identify an event.
 func (e *Event) ID() string {
 	return string(AppendID(make([]byte, 0, 80), e.TxHash, e.LogIndex, e.Occurrence))
 }
@@ -111,12 +111,11 @@ var idForm = regexp.MustCompile(`^(0x[0-9a-fA-F]{64}):(0|[1-9][0-9]*)(?::([1-9][
 // removes.
 func (e *Event) Ends() bool { return e.Name == Released || e.Name == Refunded }
 
-// Same says whether two events are one log of one transaction, wherever its block is: the same
+// Same says whether two events are the same log of the same transaction, in whichever block: equal
 // transaction, log index, emitter, name, escrow and arguments.
 func (e *Event) Same(other *Event) bool {
 	return e.TxHash == other.TxHash && e.LogIndex == other.LogIndex && e.Emitter == other.Emitter &&
-		e.Name == other.Name &&
-		e.Escrow == other.Escrow && string(e.Args) == string(other.Args)
+		e.Name == other.Name && e.Escrow == other.Escrow && string(e.Args) == string(other.Args)
 }
 
 // ABI is what is known of the contracts. It is safe for concurrent use.
@@ -131,8 +130,8 @@ type ABI struct {
 // factory that was upgraded gives both versions of its EscrowDeployed in one ABI, as the built-in
 // does for the older one without arbiter.
 //
-// Of the factory only EscrowDeployed counts, in every version that it has: its other events concern
-// no escrow. Of the escrows every event counts that is not anonymous.
+// Of the factory's events only EscrowDeployed counts, in all its versions: the others concern no
+// escrow. Of an escrow's events every one counts that is not anonymous.
 func New(factoryABI, escrowABI string) (*ABI, error) {
 	a := &ABI{events: map[common.Hash][]*layout{}}
 	err := errors.Join(
@@ -179,7 +178,8 @@ func (a *ABI) add(variable, given, builtIn string, topics *[]common.Hash, counts
 	}
 
 	if len(*topics) == 0 {
-		return fmt.Errorf("%s has no event that counts; give the contract's ABI as JSON, or a path to it: the factory's with %s, the escrow's with its own events", variable, Deployed)
+		return fmt.Errorf("%s has no event that counts; give the contract's ABI as JSON, or a path to it: "+
+			"the factory's with %s, the escrow's with its own events", variable, Deployed)
 	}
 
 	return nil
@@ -192,7 +192,7 @@ func parse(text string) (abi.ABI, error) {
 		content, err := os.ReadFile(text)
 		if err != nil {
 			if cause := (*fs.PathError)(nil); errors.As(err, &cause) {
-				err = cause.Err // what was given may be anything, and long
+				err = cause.Err // without the path: what was given may be any text, and long
 			}
 
 			return abi.ABI{}, fmt.Errorf("neither JSON nor a readable file: %w", err)
@@ -228,15 +228,15 @@ func (a *ABI) FactoryTopics() []common.Hash { return slices.Clone(a.factory) }
 // EscrowTopics are topic 0 of the escrows' events.
 func (a *ABI) EscrowTopics() []common.Hash { return slices.Clone(a.escrow) }
 
-// Topics are both.
+// Topics are topic 0 of the factory's and the escrows' events.
 func (a *ABI) Topics() []common.Hash { return append(a.FactoryTopics(), a.escrow...) }
 
 // EventNames are the names of all events, EscrowDeployed first.
 func (a *ABI) EventNames() []string { return slices.Clone(a.names) }
 
-// Decode turns a log into an Event; ErrForeign if it is none of ours, and no other error. Whether
-// the emitter is the factory or an escrow of ours is for the caller to judge, by Event.Emitter:
-// anybody can emit a log of this shape.
+// Decode turns a log into an Event. It returns ErrForeign if the log is not one of ours, and no other
+// error. The caller must check Event.Emitter, whether it is the factory or an escrow of ours: anybody
+// can emit a log of this shape.
 func (a *ABI) Decode(l *types.Log) (Event, error) {
 	if len(l.Topics) == 0 {
 		return Event{}, ErrForeign
@@ -276,7 +276,8 @@ func newLayout(e abi.Event) (*layout, error) {
 	announces := false
 	for _, in := range e.Inputs {
 		if !identifier.MatchString(in.Name) || seen[in.Name] {
-			return nil, fmt.Errorf("event %s: argument %q is not an identifier of its own; rename it in the ABI, names are not part of the signature", e.RawName, in.Name)
+			return nil, fmt.Errorf("event %s: argument %q is not an identifier, or not the only one of this name; "+
+				"rename it in the ABI, names are not part of the signature", e.RawName, in.Name)
 		}
 
 		seen[in.Name] = true
@@ -298,7 +299,8 @@ func newLayout(e abi.Event) (*layout, error) {
 	}
 
 	if e.RawName == Deployed && !announces {
-		return nil, fmt.Errorf("event %s has no address argument \"escrow\": nobody could tell what it deployed", Deployed)
+		return nil, fmt.Errorf("event %s has no address argument \"escrow\", so nobody could tell what it deployed; "+
+			"give the ABI of the factory", Deployed)
 	}
 
 	return l, nil

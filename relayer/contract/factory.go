@@ -20,11 +20,11 @@ type Caller interface {
 // ErrNotFactory means that the contract at an address can never announce an escrow.
 var ErrNotFactory = errors.New("not an escrow factory")
 
-// ErrUnknownProxy means that the contract runs the code of another one that was not found: whether
-// it is a factory is not known.
+// ErrUnknownProxy means that the contract runs the code of another contract, which was not found, so
+// that nobody can say whether it is a factory.
 var ErrUnknownProxy = errors.New("a proxy of an unknown kind")
 
-// maxProxies is how many proxies may stand one behind the other.
+// maxProxies is how many proxies may follow one another.
 const maxProxies = 4
 
 // CheckFactory says whether the contract at an address can announce escrows: whether its code, or
@@ -75,7 +75,7 @@ func contains(code []byte, topics []common.Hash) bool {
 	return false
 }
 
-// delegates says whether code may run other code in its own name.
+// delegates says whether code may run other code as its own (DELEGATECALL, CALLCODE).
 func delegates(code []byte) bool {
 	for i := 0; i < len(code); i++ {
 		switch op := vm.OpCode(code[i]); {
@@ -90,7 +90,8 @@ func delegates(code []byte) bool {
 }
 
 var (
-	// minimalProxy is the code of EIP-1167 around an address, delegation that of EIP-7702 before one.
+	// minimalProxyHead and Tail are the code of EIP-1167 around an address; delegation is the prefix of
+	// EIP-7702 before an address.
 	minimalProxyHead = common.FromHex("363d3d373d3d3d363d73")
 	minimalProxyTail = common.FromHex("5af43d82803e903d91602b57fd5bf3")
 	delegation       = common.FromHex("ef0100")
@@ -102,13 +103,13 @@ var (
 		common.HexToHash("0xc5f16f0fcc639fa48a6947836d9850f504798523bf8c9a3a87d5876cf622bcf7"),
 		common.HexToHash("0x7050c9e0f4ca769c69bd3a8ef740bc37934f8e2c036e5a723fd8ee048ed3f8c3"),
 	}
-	// beaconSlot is where EIP-1967 keeps the address of a beacon, which knows the implementation.
+	// beaconSlot is where EIP-1967 keeps the address of a beacon, a contract that returns the implementation.
 	beaconSlot = common.HexToHash("0xa3f0ad74e5423aebfd80d3ef4346578335a9a72aeaee59ff6cb3582b35133d50")
 	// implementationCall is implementation() of a beacon.
 	implementationCall = "0x5c60da1b"
 )
 
-// behind returns the implementation of a proxy; zero: none is known.
+// behind returns the implementation of a proxy; the zero address: none is known.
 func behind(ctx context.Context, chain Caller, at common.Address, code []byte) (common.Address, error) {
 	if rest, ok := bytes.CutPrefix(code, minimalProxyHead); ok && bytes.HasSuffix(rest, minimalProxyTail) &&
 		len(rest) == common.AddressLength+len(minimalProxyTail) {

@@ -21,9 +21,9 @@ type layout struct {
 	name   string
 	fields []field
 	topics int           // indexed arguments
-	data   abi.Arguments // the others
-	static bool          // each of those is one word
-	size   int           // of the encoded arguments, about
+	data   abi.Arguments // the arguments that are not indexed
+	static bool          // each argument of data is one word
+	size   int           // of the encoded arguments, approximately, in bytes
 }
 
 type field struct {
@@ -34,7 +34,7 @@ type field struct {
 	escrow  bool // the argument of EscrowDeployed that says what was deployed
 }
 
-// sizeHint is the length that an encoded argument seldom exceeds: a quoted address has 44 bytes, 10^27 wei have 30.
+// sizeHint is a length that an encoded argument seldom exceeds: a quoted address has 44 bytes, 10^27 wei have 30.
 const sizeHint = 44
 
 // decode encodes the arguments of a log as JSON and returns the argument escrow; false if the log
@@ -94,7 +94,8 @@ func (l *layout) decode(log *types.Log) (args []byte, escrow common.Address, ok 
 }
 
 // unpack decodes data that has dynamic types; false if it is not the canonical encoding, which
-// every compiler writes. go-ethereum's decoder alone tolerates gaps, overlaps and bytes left over.
+// every compiler writes. Encoding again is the check: go-ethereum's decoder tolerates gaps, overlaps
+// and trailing bytes.
 func (l *layout) unpack(data []byte) ([]any, bool) {
 	values, err := l.data.Unpack(data)
 	if err != nil {
@@ -148,7 +149,7 @@ func appendWord(out []byte, t *abi.Type, word []byte) ([]byte, bool) {
 	}
 }
 
-// appendInt encodes a two's complement number of so many bytes, which is sign-extended to the word.
+// appendInt encodes a two's complement number of size bytes, which is sign-extended to the word.
 func appendInt(out, word []byte, size int) ([]byte, bool) {
 	negative := word[32-size]&0x80 != 0
 	sign := byte(0)
@@ -175,7 +176,7 @@ func appendInt(out, word []byte, size int) ([]byte, bool) {
 	return append(appendDecimal(out, n), '"'), true
 }
 
-// limbs splits a word into 64 bits each, the lowest first.
+// limbs splits a word into four numbers of 64 bits, the lowest first.
 func limbs(word []byte) (n [4]uint64) {
 	for i := range n {
 		n[i] = binary.BigEndian.Uint64(word[24-8*i:])
@@ -215,8 +216,8 @@ func appendDecimal(out []byte, n [4]uint64) []byte {
 	return out
 }
 
-// appendValue encodes what go-ethereum unpacked: the slow way, for events with dynamic types, which
-// the built-in ABIs do not have.
+// appendValue encodes what go-ethereum unpacked. It is slower, and used only for events with dynamic
+// types, which the built-in ABIs do not have.
 func appendValue(out []byte, t *abi.Type, v reflect.Value) []byte {
 	switch t.T {
 	case abi.AddressTy:
@@ -224,7 +225,7 @@ func appendValue(out []byte, t *abi.Type, v reflect.Value) []byte {
 	case abi.BoolTy:
 		return strconv.AppendBool(out, v.Bool())
 	case abi.StringTy:
-		// A contract may emit bytes that are no text. Encoding replaces them; it cannot fail for a string.
+		// A contract may emit bytes that are not UTF-8: those are replaced. Marshal cannot fail for a string.
 		text, _ := json.Marshal(strings.ToValidUTF8(v.String(), "\uFFFD"))
 		return append(out, text...)
 	case abi.UintTy, abi.IntTy:

@@ -9,18 +9,17 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Limits of a connection that has gone silent: a route that is lost, a proxy that died, a machine
-// that was switched off. Nothing in TCP tells a reader of it, so that without them a statement
-// waits for ever.
+// Limits of a connection that has gone silent: a lost route, a proxy that died, a machine that was
+// switched off. TCP does not tell a reader of it, so without limits a statement waits for ever.
 const (
-	// silence is how long the pool waits for the next bytes of an answer. The server ends a statement
-	// after statementTimeout, so that one which lives has answered by then.
+	// silence is how long the pool waits for the next bytes of an answer. A server that is alive has
+	// answered by then, since it ends a statement after statementTimeout.
 	silence = statementTimeout + 5*time.Second
 	// unacknowledged is how long bytes may stay without the other end's acknowledgement (TCP_USER_TIMEOUT, Linux).
 	unacknowledged = 10 * time.Second
 )
 
-// dialer connects, and lets the kernel look after connections on which nothing happens.
+// dialer connects, and lets the kernel probe connections on which nothing happens.
 func dialer() *net.Dialer {
 	return &net.Dialer{
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3},
@@ -34,7 +33,7 @@ type sockets struct {
 	open map[*socket]struct{}
 }
 
-// through makes dial put its connections among the sockets.
+// through returns dial with each new connection registered among the sockets.
 func (s *sockets) through(dial pgconn.DialFunc) pgconn.DialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
@@ -51,7 +50,7 @@ func (s *sockets) through(dial pgconn.DialFunc) pgconn.DialFunc {
 	}
 }
 
-// close ends all of them at once, whatever is under way.
+// close ends all connections at once, whatever is under way on them.
 func (s *sockets) close() {
 	s.mu.Lock()
 	all := make([]*socket, 0, len(s.open))
@@ -62,7 +61,7 @@ func (s *sockets) close() {
 	s.mu.Unlock()
 
 	for _, c := range all {
-		_ = c.Close() // it is gone either way
+		_ = c.Close() // whatever it returns, the connection is gone
 	}
 }
 
@@ -92,8 +91,8 @@ func (c *socket) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// limit sets the deadline of what comes next. It takes turns with SetDeadline, by which a cancelled
-// context interrupts a read that is under way.
+// limit sets the deadline of the next read or write. It shares a lock with SetDeadline, by which a
+// cancelled context interrupts a read that is under way.
 func (c *socket) limit(set func(time.Time) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

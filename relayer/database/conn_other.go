@@ -4,5 +4,5 @@ package database
 
 import "syscall"
 
-// limitUnacknowledged does nothing: the other limits stand.
+// limitUnacknowledged does nothing: there is no such limit here, and the other limits hold.
 func limitUnacknowledged(string, string, syscall.RawConn) error { return nil }

@@ -17,25 +17,25 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 )
 
-// Limits of statements on the pool. Commits take milliseconds; what takes longer than this is
-// stuck. A transaction that says nothing for idleInTxTimeout belongs to a process that is frozen or
-// cut off, and keeps others from the rows that it has locked.
+// Limits of statements on the pool. Commits take milliseconds; what takes longer than these limits is
+// stuck. A transaction without a statement for idleInTxTimeout belongs to a process that is frozen or
+// cut off, and other instances wait for the rows that it has locked.
 const (
 	statementTimeout = 30 * time.Second
 	lockTimeout      = 5 * time.Second
 	idleInTxTimeout  = 5 * time.Second
 )
 
-// pingTimeout is for the question whether a connection that was idle for more than a second is still there.
+// pingTimeout bounds the check whether a connection that was idle for more than a second still works.
 const pingTimeout = 2 * time.Second
 
-// connectTimeout is for a connection whose URL names none.
+// connectTimeout is for a URL without connect_timeout.
 const connectTimeout = 5 * time.Second
 
-// Database is how to reach it. Close frees the pool and the connector.
+// Database is the pool and the settings of the session. Close frees the pool and the connector.
 type Database struct {
 	Pool    *pgxpool.Pool
-	Session *pgx.ConnConfig // for the session, and for migrations: no transaction pool in between
+	Session *pgx.ConnConfig // for the session, and for migrations: not through a pool of transactions
 	sockets *sockets        // of the pool
 	close   func() error
 }
@@ -47,7 +47,7 @@ func Open(ctx context.Context, c *config.Config) (*Database, error) {
 		return open(ctx, c, nil, func() error { return nil })
 	}
 
-	// A private address is taken where there is no public one; both are reached through the same proxy, which asks IAM.
+	// The connector uses the private address where there is no public one, and IAM decides who may connect.
 	opts := []cloudsqlconn.Option{cloudsqlconn.WithDefaultDialOptions(cloudsqlconn.WithAutoIP())}
 	if c.CloudSQLIAM {
 		opts = append(opts, cloudsqlconn.WithIAMAuthN())
@@ -58,14 +58,13 @@ func Open(ctx context.Context, c *config.Config) (*Database, error) {
 		return nil, fmt.Errorf("open the Cloud SQL connector for CLOUDSQL_INSTANCE=%s: %w", c.CloudSQLInstance, err)
 	}
 
-	return open(ctx, c, func(ctx context.Context, _, _ string) (net.Conn,
-		error) {
-		return dialer.Dial(ctx, c.CloudSQLInstance)
-	}, dialer.Close)
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return dialer.Dial(ctx, c.CloudSQLInstance) }
+
+	return open(ctx, c, dial, dialer.Close)
 }
 
-// open makes connections by dial, if there is one, wherever the URLs point to. closeDialer is
-// called in the end, on an error too.
+// open prepares connections that are made by dial, if it is not nil, whatever host the URLs name.
+// closeDialer is called by Close, or on an error.
 func open(ctx context.Context, c *config.Config, dial pgconn.DialFunc,
 	closeDialer func() error) (d *Database, err error) {
 	defer func() {
@@ -111,17 +110,17 @@ func open(ctx context.Context, c *config.Config, dial pgconn.DialFunc,
 	return d, nil
 }
 
-// through makes a connection go through a dialer which knows by itself where to, and which
-// authenticates and encrypts: the host is not looked up, and there is no TLS inside its TLS.
+// through makes a connection use a dialer that knows the address itself, authenticates and encrypts:
+// the host is not looked up, and there is no TLS inside the dialer's TLS.
 func through(conn *pgconn.Config, dial pgconn.DialFunc) {
 	conn.DialFunc = dial
 	conn.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil }
 	conn.TLSConfig, conn.Fallbacks = nil, nil
 }
 
-// prepare sets up a connection, by a statement rather than as part of the connection's start, where
-// PgBouncer refuses what it does not know. JIT compilation is off: it is decided on by estimates,
-// which know nothing of how much an array holds, and costs a second where it saves a millisecond.
+// prepare sets up a connection by a statement. It does not use startup parameters: PgBouncer refuses
+// those that it does not know. JIT compilation is off: the server decides on it by estimates that do
+// not know how many elements an array has, and it can cost a second to save a millisecond.
 func prepare(ctx context.Context, conn *pgx.Conn) error {
 	const settings = `select set_config('statement_timeout', $1, false), set_config('lock_timeout', $2, false),
 		set_config('idle_in_transaction_session_timeout', $3, false), set_config('jit', 'off', false)`
@@ -135,30 +134,30 @@ func prepare(ctx context.Context, conn *pgx.Conn) error {
 
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
-// abandon closes the socket of a connection that was given up in the middle of something. Its place
-// in the pool is free only when it is closed, and the driver would wait 15 s for a server that may
-// not be there to say goodbye.
+// abandon closes the socket of a connection that the pool discards in the middle of a statement. Its
+// place in the pool is free only when it is closed, and the driver would wait 15 s for an answer to
+// its last message, from a server that may not be there.
 func abandon(conn *pgx.Conn) {
 	if conn.IsClosed() {
 		_ = conn.PgConn().Conn().Close()
 	}
 }
 
-// Renew ends every connection of the pool, also those in use: what is under way on them fails, and
-// what comes next gets new ones. It is for the moment in which the session was lost, since what
-// took it may have taken them too, and a connection that swallows bytes does not say so.
+// Renew ends every connection of the pool, also those in use: statements on them fail, and the next
+// ones get new connections. It is called when the session was lost: the same cause may have broken
+// the pool's connections too, and a connection that swallows bytes returns no error.
 func (d *Database) Renew() {
 	d.Pool.Reset()
 	d.sockets.close()
 }
 
-// Close closes everything, once no connection is in use. Goodbyes that a server does not answer
-// within closeTimeout are cut short.
+// Close closes everything, once no connection is in use. A connection that is not closed in an
+// orderly way within closeTimeout is cut off.
 func (d *Database) Close() {
 	cut := time.AfterFunc(closeTimeout, d.sockets.close)
 	defer cut.Stop()
 	d.Pool.Close()
-	_ = d.close() // the connector's only ends its refreshing
+	_ = d.close() // the connector only stops refreshing its certificates
 }
 
 const closeTimeout = time.Second

@@ -15,14 +15,14 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Explained is an error of the database in words, with what an operator can do about it. Its text
-// holds neither a password nor a URL.
+// Explained is an error of the database in plain words, with what an operator can do about it. Its
+// text contains neither a password nor a URL.
 type Explained struct {
 	// What is wrong.
 	What string
 	// Remedy is the first thing to do.
 	Remedy string
-	// Lasting says that trying again does not help: somebody has to change a setting or a right.
+	// Lasting says that a retry cannot help: somebody has to change a setting or a right.
 	Lasting bool
 
 	cause error
@@ -30,14 +30,14 @@ type Explained struct {
 
 func (e *Explained) Error() string { return e.What + ": " + e.Remedy }
 
-// Unwrap returns what the driver said.
+// Unwrap returns the driver's error.
 func (e *Explained) Unwrap() error { return e.cause }
 
 // ErrNoSchema means that the database has no tables of ours: no migration has run.
 var ErrNoSchema = errors.New("the database has no schema")
 
-// Explain says in words what an error of the database means for whoever runs the relayer. An error
-// that it does not know it returns as it is.
+// Explain says in plain words what an error of the database means for whoever runs the relayer. It
+// returns an error that it does not know unchanged.
 func Explain(err error) error {
 	if err == nil || errors.As(err, new(*Explained)) || errors.Is(err, context.Canceled) {
 		return err
@@ -62,10 +62,10 @@ func Explain(err error) error {
 	return e
 }
 
-// undefinedTable is what the server says of a table that is not there.
+// undefinedTable is the server's code for a table that does not exist.
 const undefinedTable = "42P01"
 
-// Lasting says whether trying again cannot help.
+// Lasting says whether err is an Explained for which a retry cannot help.
 func Lasting(err error) bool {
 	e := new(Explained)
 	return errors.As(err, &e) && e.Lasting
@@ -112,8 +112,8 @@ func explainServer(pg *pgconn.PgError) *Explained {
 	return nil
 }
 
-// httpAnswer is what the driver makes of the first bytes of an HTTP answer, "HTTP/": the type H and
-// the length of a message.
+// httpAnswer matches what the driver says when an HTTP server answers: it reads the first bytes,
+// "HTTP/", as a message's type H and its length.
 var httpAnswer = regexp.MustCompile(`invalid (body|message) (body )?length.* 14148116\d\d|unknown message type: H|received unexpected message`)
 
 // explainConnection explains why there is no connection.
@@ -156,21 +156,19 @@ func explainConnection(e *pgconn.ConnectError) *Explained {
 			Remedy: "start the database, or correct the host in DATABASE_URL"}
 	case errors.Is(e, context.DeadlineExceeded), errors.Is(e, os.ErrDeadlineExceeded), strings.Contains(text, "timeout"):
 		return &Explained{What: "the database at " + where + " does not answer",
-			Remedy: "look at the network and the firewall between here and the " +
-				"database, and at the host in DATABASE_URL"}
+			Remedy: "look at the network and the firewall between here and the database, and at the host in DATABASE_URL"}
 	case errors.Is(e, syscall.EHOSTUNREACH), errors.Is(e, syscall.ENETUNREACH):
-		return &Explained{What: "there is no way to the database at " + where,
+		return &Explained{What: "there is no route to the database at " + where,
 			Remedy: "look at the network, and at the host in DATABASE_URL"}
 	case errors.Is(e, syscall.ECONNRESET), strings.Contains(text, "unexpected EOF"), strings.HasSuffix(text, "EOF"):
 		return &Explained{What: "the connection to the database at " + where + " is closed at once",
-			Remedy: "look at the server's log; " +
-				"a proxy in between may have nothing behind it"}
+			Remedy: "look at the server's log; if there is a proxy in between, look whether it reaches the database"}
 	}
 
 	return nil
 }
 
-// certificate is what is wrong with it.
+// certificate says what is wrong with a server's certificate.
 func certificate(e error) string {
 	var verification *tls.CertificateVerificationError
 	if errors.As(e, &verification) {

@@ -17,9 +17,9 @@ import (
 )
 
 // New returns a logger. format is json, text, or auto: text where w is a terminal. level is one of
-// debug, info, warn, error, in any case. On a terminal text is coloured, unless NO_COLOR is set
-// (https://no-color.org). Every text that goes out is masked: the second line of defence, after the
-// places that know what is secret.
+// debug, info, warn, error, in upper or lower case. On a terminal text is coloured, unless NO_COLOR
+// is set (https://no-color.org). Every text is masked, although the places that know a secret mask it
+// too.
 func New(w io.Writer, format, level string, secrets *redact.Secrets) *slog.Logger {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
@@ -44,7 +44,7 @@ func terminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// mask turns an attribute into one without secrets. What is no text stays as it is, unless its text has one.
+// mask returns an attribute without secrets. A value that is not a text stays as it is, unless its text has a secret.
 func mask(a slog.Attr, secrets *redact.Secrets) slog.Attr {
 	switch a.Value.Kind() {
 	case slog.KindString:
@@ -65,7 +65,7 @@ func mask(a slog.Attr, secrets *redact.Secrets) slog.Attr {
 // https://cloud.google.com/logging/docs/structured-logging
 func cloud(groups []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindDuration {
-		// the default is a number of nanoseconds
+		// By default a duration is written as a number of nanoseconds.
 		a.Value = slog.StringValue(a.Value.Duration().Round(time.Microsecond).String())
 	}
 

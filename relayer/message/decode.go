@@ -14,10 +14,8 @@ import (
 
 // Message is what a consumer gets.
 type Message struct {
-	// {transaction_hash}:{log_index}, sometimes with :{n} behind it; with ChainID it identifies the
-	// event and its content
-	EventID         string
-	EventType       string // EscrowDeployed, Approved, EscrowReleased, EscrowRefunded, or what the relayer was told to add
+	EventID         string // {transaction_hash}:{log_index}, sometimes :{n}; with ChainID it identifies event and content
+	EventType       string // EscrowDeployed, Approved, EscrowReleased, EscrowRefunded, or another of EVENT_NAMES
 	ChainID         string // decimal
 	Escrow          string // lower case
 	ContractAddress string // the emitter, EIP-55: the factory for EscrowDeployed, else the escrow
@@ -38,14 +36,14 @@ type Message struct {
 }
 
 var (
-	// ErrMalformed means that a message is not one of ours, or contradicts itself.
+	// ErrMalformed means that a message is not one of the relayer's, or contradicts itself.
 	ErrMalformed = errors.New("malformed message")
-	// ErrSchema means that a message has another schema than this package knows.
+	// ErrSchema means that a message has a schema that this package does not know.
 	ErrSchema = errors.New("unknown message schema")
 )
 
-// Text returns an argument that is a string: an address, an integer, bytes, or text. It is empty if
-// there is none of this name.
+// Text returns an argument that is a string: an address, an integer, bytes, or a text. It returns ""
+// if there is none of this name.
 func (m *Message) Text(name string) string {
 	s, _ := m.Args[name].(string)
 	return s
@@ -69,15 +67,15 @@ var (
 	integer = regexp.MustCompile(`^(0|-?[1-9][0-9]*)$`)
 )
 
-// Decode reads a message and verifies that it is complete and consistent: the body with itself and
-// with the attributes. Names that this package does not know are left alone. The error wraps
-// ErrMalformed or ErrSchema.
+// Decode reads a message and verifies that it is complete and that its body agrees with itself and
+// with the attributes. It ignores names that this package does not know. The error wraps ErrMalformed
+// or ErrSchema.
 func Decode(body []byte, attributes map[string]string) (*Message, error) {
 	if v := attributes[AttrSchema]; v != Version {
 		return nil, fmt.Errorf("%w: attribute schema is %q, this package knows %q; update it", ErrSchema, v, Version)
 	}
 
-	// By exact name: encoding/json would let an argument TIMESTAMP overwrite a field timestamp.
+	// Fields are read by exact name: encoding/json would let an argument TIMESTAMP overwrite a field timestamp.
 	var top map[string]json.RawMessage
 	if err := json.Unmarshal(body, &top); err != nil {
 		return nil, fmt.Errorf("%w: the body is not a JSON object: %w", ErrMalformed, err)
@@ -166,7 +164,7 @@ func (m *Message) verify(name string, attributes map[string]string) error {
 	return nil
 }
 
-// reader reads fields until one cannot be read.
+// reader reads fields, until the first that cannot be read.
 type reader struct {
 	top map[string]json.RawMessage
 	err error
@@ -215,7 +213,7 @@ func (r *reader) readArgs(m *Message) {
 
 var errKind = errors.New("neither string nor boolean, nor an array or object of these")
 
-// argument decodes a value and refuses null and numbers, which lose digits in half of the languages.
+// argument decodes a value. It refuses null, and numbers, because many languages lose digits of them.
 func argument(raw json.RawMessage) (any, error) {
 	var value any
 	if err := json.Unmarshal(raw, &value); err != nil {

@@ -1,6 +1,6 @@
 // Package message is the wire format of the escrow relayer: what it publishes, and how a consumer
-// reads it. It needs nothing but the standard library, so that importing it costs a consumer
-// nothing.
+// reads it. It imports only the standard library, so that a consumer can import it without any
+// further dependency.
 //
 // # The message
 //
@@ -15,38 +15,38 @@
 //
 // Messages of one escrow are published in the order of the chain, EscrowDeployed first. Pub/Sub
 // keeps that order only for subscriptions that have message ordering switched on. Delivery is at
-// least once, and now and then a message is published twice (Pub/Sub had stored it when the relayer
-// died): so apply an event once by its EventID and ChainID, in the transaction that has the effect,
-// as the example subscriber does.
+// least once, and rarely a message is published twice (Pub/Sub had stored it when the relayer died
+// before it learnt that): so apply an event once per EventID and ChainID, in the transaction that has
+// the effect, as the example subscriber does.
 //
-// Retractions come on a topic of their own, and only if the relayer publishes blocks that are not
-// final yet: the event was published and a reorganisation has removed it. There is no order between
-// that topic and the others, so a retraction may arrive before its event. What helps is that an
-// EventID is never used for two contents, and never again once it was retracted: if the transaction
-// is mined again with other logs before it, the event has another EventID
-// ({transaction_hash}:{log_index} with another index, or with :1, :2 … behind it). So remember the
-// EventIDs that were retracted, ignore an event whose EventID is among them, and remove one that
-// you have applied: what remains are the events of the chain, in their order, however the two
+// A retraction says that an event was published and that a reorganisation has removed it. Retractions
+// have a topic of their own, and occur only if the relayer publishes blocks that are not final yet.
+// There is no order between that topic and the others, so a retraction may arrive before its event.
+// But an EventID is never used for two contents, and never again once it was retracted: if the
+// transaction is mined again with other logs before it, the event has another EventID
+// ({transaction_hash}:{log_index} with another index, or followed by :1, :2 …). So remember the
+// EventIDs that were retracted, ignore an event whose EventID is among them, and remove one that you
+// have already applied: what remains are the events of the chain, in their order, however the two
 // topics interleave. An event that comes back in another block with equal content, before anything
 // else of its escrow changed, is neither retracted nor published again; its BlockNumber and
 // BlockHash are then those of the first block.
 //
-// A replay is a message published once more on request, with the attribute replay: the same event
-// under the same EventID. A consumer that wants its history anew forgets what it has applied before
-// it asks for a replay; others drop it like any message that they have seen.
+// A replay is a message that is published once more on request, with the attribute replay: the same
+// event under the same EventID. A consumer that wants its history again forgets what it has applied
+// before it asks for a replay; other consumers drop the replay like any message that they have seen.
 //
 // # Traces
 //
-// A relayer that traces (OTEL_TRACES_EXPORTER) adds the attribute traceparent, a W3C trace context:
-// of the span "publish" of this message, which belongs to the trace of the blocks that the event
-// was read with. Hand it to OpenTelemetry's propagation.TraceContext, whose carrier the attributes
-// are (propagation.MapCarrier), and the consumer's spans join that trace. Nothing else may depend
-// on it: it comes and goes with the relayer's configuration, and a message that is published again
-// has another.
+// A relayer with tracing switched on (OTEL_TRACES_EXPORTER) adds the attribute traceparent, a W3C
+// trace context: that of the span "publish" of this message, which belongs to the trace of the blocks
+// in which the event was read. Pass the attributes to OpenTelemetry's propagation.TraceContext as its
+// carrier (propagation.MapCarrier), and the consumer's spans join that trace. Nothing else may depend
+// on the attribute: it depends on the relayer's configuration, and a message that is published again
+// has another value.
 //
 // # Decode
 //
-// Decode refuses what is no message of ours or contradicts itself, with ErrMalformed, and what a
-// later relayer wrote under another schema, with ErrSchema. Do not acknowledge either: a
-// dead-letter topic keeps them for somebody to look at.
+// Decode returns ErrMalformed for what is not a message of the relayer or contradicts itself, and
+// ErrSchema for what a later relayer wrote under another schema. Acknowledge neither: then a
+// dead-letter topic keeps it for a person to look at.
 package message

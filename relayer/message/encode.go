@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// Event is what a message tells.
+// Event is the content of a message.
 type Event struct {
-	Name            string // an identifier
+	Name            string // of the event, an identifier
 	ContractAddress string // the emitter, EIP-55
 	Escrow          [20]byte
 	BlockNumber     uint64
@@ -24,7 +24,7 @@ type Event struct {
 }
 
 // Encode returns the body and the attributes of a message. published is when it is sent. The order
-// of the body's fields is fixed. An error means that the arguments are no object.
+// of the body's fields is fixed. An error means that the arguments are not an object.
 func Encode(k Kind, e *Event, chainID int64, published time.Time) (body []byte,
 	attributes map[string]string, err error) {
 	var buf [96]byte
@@ -99,8 +99,8 @@ func appendHash(b, hash []byte) []byte { return hex.AppendEncode(append(b, '0', 
 
 var errNoObject = errors.New("the arguments are not a JSON object with plain names")
 
-// appendMembers appends the members of an object, each with a comma before it, apart from those
-// whose names are reserved. It finds where names and values end and leaves the values as they are,
+// appendMembers appends the members of an object, each with a comma before it, except those whose
+// names are reserved. It only finds where names and values end and copies the values as they are,
 // which is ten times as fast as decoding them.
 func appendMembers(out, object []byte) ([]byte, error) {
 	s := scanner{in: object}
@@ -138,7 +138,7 @@ func appendMembers(out, object []byte) ([]byte, error) {
 	return out, nil
 }
 
-// scanner walks over valid JSON. Over anything else it comes to an end too, somewhere.
+// scanner walks over valid JSON. On anything else it ends too, but where is not defined.
 type scanner struct {
 	in []byte
 	at int
@@ -214,7 +214,7 @@ func (s *scanner) value() []byte {
 				s.at++
 			}
 
-		default: // what stands between the values of an array or object
+		default: // a comma, a colon or a blank between the values of an array or object
 			if depth == 0 {
 				return nil
 			}

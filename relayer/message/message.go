@@ -4,7 +4,7 @@ import (
 	_ "embed"
 )
 
-// Version is the attribute schema of every message. It changes when a consumer would have to; names
+// Version is the attribute schema of every message. It changes when consumers have to change; names
 // may be added under the same version.
 const Version = "1"
 
@@ -43,16 +43,16 @@ const (
 // Reorganised is the reason of every retraction so far.
 const Reorganised = "reorganisation"
 
-// deployed is the event whose emitter is not the escrow.
+// deployed is the event whose emitter is not the escrow: contract.Deployed, which this package must not import.
 const deployed = "EscrowDeployed"
 
-// reserved says whether an argument of this name stands under args only. The names are reserved in
-// every message, so that a name means the same in all.
+// reserved says whether an argument of this name appears only under args. The names are reserved in
+// every message, so that a name means the same in all of them.
 func reserved(name string) bool {
 	switch name {
 	case "event_id", "event_type", "event_name", "chain_id", "contract_address", "block_number", "block_hash",
-		"block_timestamp",
-		"transaction_hash", "log_index", "timestamp", "args", "retracted", "reason", "original_block_hash":
+		"block_timestamp", "transaction_hash", "log_index", "timestamp", "args",
+		"retracted", "reason", "original_block_hash":
 		return true
 	}
 

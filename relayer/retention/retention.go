@@ -1,11 +1,11 @@
 // Package retention removes what nothing needs any more, in small steps, so that it never holds a
 // lock for long. The leader runs it.
 //
-// What goes: the events of escrows that have ended, the history of an escrow as a whole, once it is
-// older than Events and below the verified block (so no cursor can come back to it, and no
-// reorganisation has to fold it again); instances dead for longer than Instances that own nothing;
-// remembered block hashes far below finality. What stays: every event of an escrow that may still
-// emit one.
+// It removes the events of escrows that have ended (contract.Event.Ends), the history of an escrow as
+// a whole, once it is older than Config.Events and below the verified block: then no cursor can come
+// back to it, and no reorganisation has to fold it again. It removes instances that have been dead
+// for longer than Config.Instances and own nothing, and block hashes far below finality. It keeps
+// every event of an escrow that may still emit one.
 package retention
 
 import (
@@ -32,8 +32,9 @@ type Config struct {
 
 const (
 	escrowsPerStep = 500
-	// blocksKept is how many remembered hashes stay: some seven hours of Ethereum at one a block. A
-	// reorganisation deeper than the oldest of them starts the chain over from START_BLOCK.
+	// blocksKept is how many block hashes stay: some seven hours of Ethereum at one hash per block.
+	// After a reorganisation that is deeper than the oldest of them the chain is read again from
+	// START_BLOCK.
 	blocksKept = 2048
 )
 
@@ -51,7 +52,7 @@ func Run(ctx context.Context, cfg Config) error {
 	defer ticker.Stop()
 	for {
 		if _, err := Once(ctx, cfg); err != nil && ctx.Err() == nil {
-			cfg.Log.WarnContext(ctx, "not cleaned up, trying again", slog.Any("err", err))
+			cfg.Log.WarnContext(ctx, "clean-up failed, retrying", slog.Any("err", err))
 		}
 
 		select {
@@ -62,7 +63,7 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 }
 
-// Removed is what a clean-up took away.
+// Removed counts what a clean-up removed.
 type Removed struct {
 	Events, Instances, Blocks int64
 }
@@ -96,8 +97,8 @@ func Once(ctx context.Context, cfg Config) (r Removed, err error) {
 	return r, nil
 }
 
-// removeSome takes one step. It holds the history of the chain alone meanwhile: a replay that has
-// chosen an event and not yet queued it would be left with a row without an event.
+// removeSome takes one step. It locks the history of the chain meanwhile: otherwise a replay that has
+// chosen an event and not yet queued it would write an outbox row without an event.
 func removeSome(ctx context.Context, cfg Config) (n int64, err error) {
 	err = pgx.BeginFunc(ctx, cfg.DB, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock($1)`, ledger.HistoryKey(cfg.ChainID)); err != nil {
@@ -115,8 +116,9 @@ func removeSome(ctx context.Context, cfg Config) (n int64, err error) {
 }
 
 // removeEvents takes some escrows whose last event, a release or refund, was stored long ago and
-// lies below the verified block, and removes their events. Their records and registry rows stay:
-// they are small, and say that the escrow existed.
+// lies below the verified block, and removes their events. The types 5 and 6 are contract.Event.Ends,
+// written as in the index events_ended. Records and registry rows stay: they are small, and show that
+// the escrow existed.
 const removeEvents = `
 	with ended as (
 		select p.escrow from events p
