@@ -17,6 +17,8 @@ type Metric struct {
 	Labels []string
 	Values map[string][]string // of labels whose values are listed
 	Scope  string              // instance, or chain: every instance tells the same, so it must not be summed
+	// Commands says that it is served only where commands are configured, or were used.
+	Commands bool
 }
 
 var (
@@ -25,11 +27,19 @@ var (
 	metricName = regexp.MustCompile("^\\| `")
 )
 
+// commandsHeading is that of the metrics of the way back.
+const commandsHeading = "## Commands"
+
 // Metrics is the documentation of the metrics, by name: what alerts and the dashboard may use, and
 // what /metrics must serve. `up` is in it although the scraper writes it.
 func Metrics() (map[string]Metric, error) {
 	found := map[string]Metric{}
+	commands := false
 	for _, line := range strings.Split(metricsDoc, "\n") {
+		if strings.HasPrefix(line, "## ") {
+			commands = line == commandsHeading
+		}
+
 		if !metricName.MatchString(line) {
 			continue
 		}
@@ -39,7 +49,8 @@ func Metrics() (map[string]Metric, error) {
 			return nil, fmt.Errorf("read metrics.md at %q: want | `name` | type | labels | instance or chain | meaning |", line)
 		}
 
-		m := Metric{Name: row[1], Kind: row[2], Scope: row[4], Values: map[string][]string{}}
+		m := Metric{Name: row[1], Kind: row[2], Scope: row[4], Values: map[string][]string{},
+			Commands: commands}
 		// "`a`: `x`, `y`; `b`, `c`" names the labels a, b and c; x and y are values of a.
 		for group := range strings.SplitSeq(row[3], ";") {
 			names, values, _ := strings.Cut(group, ":")

@@ -80,7 +80,8 @@ func TestRunbookStatementsRun(t *testing.T) {
 var (
 	// At the start of a line, a quotation or a command of a list, perhaps behind assignments.
 	command    = regexp.MustCompile("(?m)(?:^\\s*|`|(?:&&|;|do) +)(?:[A-Z_]+=\\S+ )*escrow-relayer ([a-z]+)(?: ([a-z]+))?")
-	subcommand = []string{"run", "migrate", "status", "audit", "replay", "plan", "doctor", "version", "demo"}
+	subcommand = []string{"run", "sender", "command", "migrate", "status", "audit", "replay", "plan", "doctor",
+		"version", "demo"}
 )
 
 func TestPagesNameExistingCommands(t *testing.T) {
@@ -101,7 +102,7 @@ func TestPagesNameExistingCommands(t *testing.T) {
 var (
 	flagUse = regexp.MustCompile(`\s--([a-z][a-z-]*)`)
 	// pflag's way to define one: the name is the first string.
-	flagDefinition = regexp.MustCompile(`(?:Flags\(\)|\bf)\.[A-Za-z0-9]+Var\(&[^,]+, "([a-z-]+)"`)
+	flagDefinition = regexp.MustCompile(`(?:Flags\(\)|\bf)\.[A-Za-z0-9]+\((?:&[^,]+, )?"([a-z-]+)"`)
 )
 
 // relayerFlags are the flags of a subcommand, which lives in the files whose names begin with its

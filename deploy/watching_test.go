@@ -363,6 +363,10 @@ func TestAlertsKeepTheLimitsOfThePage(t *testing.T) {
 		"RelayerOutboxStuck":    {fleet.LimitOutbox.Critical, "critical"},
 		"RelayerHeartbeatStale": {fleet.LimitHeartbeat.Behind, "warning"},
 		"RelayerOutboxOld":      {fleet.LimitOutbox.Behind + fleet.TicketAfter, "warning"},
+
+		"RelayerSigner":              {fleet.LimitUnsigned.Critical, "critical"},
+		"RelayerOldestCommand":       {fleet.LimitCommand.Behind, "warning"},
+		"RelayerRepliesNotDelivered": {fleet.LimitReplies.Critical, "critical"},
 	} {
 		r := rules[alert]
 		at := wait(r)
@@ -385,6 +389,7 @@ func TestAlertsKeepTheLimitsOfThePage(t *testing.T) {
 		require.InDelta(t, fleet.LimitLagBlocks, threshold(rules[alert]), 0, alert)
 	}
 
+	require.InDelta(t, fleet.LowBalance, threshold(rules["RelayerBalanceLow"]), 0)
 	require.InDelta(t, fleet.LimitOutbox.Behind.Seconds(), threshold(rules["RelayerOutboxOld"]), 0,
 		"the ticket is for what the page shows as behind")
 	require.Greater(t, wait(rules["RelayerNotJoined"]), lockWaited(t), "one that waits for its predecessor may do so")

@@ -9,6 +9,12 @@ create table senders (
     epoch       bigint      not null default 0, -- milliseconds of this server's clock, or one more than before: unique even after a restore from a backup
     instance_id text,                           -- the owner, or the last one
     since       timestamptz,                    -- owned since
+    name        text        not null default '', -- in metrics and on the page, and the limits: as the last owner's senders file has them
+    lock_key    bigint      not null,           -- of the advisory lock that the owner's session holds
+    max_in_flight integer   not null check (max_in_flight > 0),
+    max_fee     numeric(78, 0) not null check (max_fee >= 0),
+    day_fees    numeric(78, 0) not null check (day_fees >= 0),
+    day_value   numeric(78, 0) not null check (day_value >= 0),
     next_nonce  bigint      check (next_nonce >= 0),  -- null until the first owner has read it from the chain
     first_nonce bigint      check (first_nonce >= 0), -- what next_nonce was at first: what the audit begins with
     wait_final  bigint      not null default 0, -- nothing is assigned before all nonces below this one are final: set when a nonce is adopted

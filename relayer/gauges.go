@@ -36,6 +36,7 @@ type gauges struct {
 	r             *Relayer
 	described     []*prometheus.Desc // of all, in order
 	findings      *prometheus.Desc
+	senders       []*prometheus.Desc // of senderGauges, in order
 	connections   *prometheus.Desc
 	sessionLosses prometheus.Counter
 
@@ -166,6 +167,10 @@ func newGauges(reg prometheus.Registerer, r *Relayer, build web.Build) *gauges {
 		g.described = append(g.described, prometheus.NewDesc(m.name, m.help, nil, nil))
 	}
 
+	for _, m := range senderGauges {
+		g.senders = append(g.senders, prometheus.NewDesc(m.name, m.help, m.labels, nil))
+	}
+
 	reg.MustRegister(g)
 
 	return g
@@ -179,6 +184,10 @@ func chainLabels(chainID int64) prometheus.Labels {
 // Describe implements prometheus.Collector.
 func (g *gauges) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range g.described {
+		ch <- d
+	}
+
+	for _, d := range g.senders {
 		ch <- d
 	}
 
@@ -197,6 +206,8 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 
 		ch <- prometheus.MustNewConstMetric(g.described[i], kind, v)
 	}
+
+	g.collectSenders(ch, r)
 
 	for _, kind := range ledger.FindingKinds {
 		v := math.NaN()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -15,130 +16,199 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
+	"github.com/fusion-prime/escrow-relayer/relayer/send"
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
 	"github.com/fusion-prime/escrow-relayer/relayer/verify"
 	"github.com/fusion-prime/escrow-relayer/relayer/watch"
 )
 
 func auditCommand() *cobra.Command {
-	var from, to int64
-	var asJSON, dryRun bool
+	o := &auditOptions{}
 	cmd := &cobra.Command{
 		Use:   "audit --from BLOCK [--to BLOCK]",
 		Short: "Compare the chain with the database and print every missing, extra or differing event",
-		Long:  "Compare the chain with the database, block range by block range. Nothing is changed. Configuration as for run.",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := config.Load(config.Environ())
-			if err != nil {
-				return err
-			}
+		Long: `Compare the chain with the database, block range by block range. Nothing is changed. Configuration as for run.
 
-			ctx := cmd.Context()
-			db, err := database.Open(ctx, cfg)
-			if err != nil {
-				return err
-			}
-			defer db.Close()
-			led := ledger.New(ledger.Config{DB: db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID,
-				EventNames: cfg.ABI.EventNames(), Publishes: cfg.Publishes})
-			stored, err := led.Verifiable(ctx)
-			if err != nil {
-				return explain(cfg, err)
-			}
-
-			if to == 0 {
-				to = stored.To
-			}
-
-			switch {
-			case from < cfg.StartBlock:
-				from = cfg.StartBlock
-			}
-
-			if from > to {
-				return usage{fmt.Errorf("nothing to audit from block %d to %d", from, to)}
-			}
-
-			if to > stored.To {
-				return usage{fmt.Errorf("--to %d: only blocks up to %d are stored as a whole; audit up to there", to, stored.To)}
-			}
-
-			if dryRun {
-				fmt.Fprintf(cmd.OutOrStdout(), "would compare blocks %d to %d (%d blocks) of chain %d\n", from, to,
-					to-from+1, cfg.ChainID)
-				return nil
-			}
-
-			src, err := openSource(cfg)
-			if err != nil {
-				return explain(cfg, err)
-			}
-
-			if err := src.Check(ctx, cfg.Factory); err != nil {
-				return explain(cfg, err)
-			}
-
-			running, err := runSource(ctx, src)
-			if err != nil {
-				return explain(cfg, err)
-			}
-			defer running()
-			filters := watch.NewFilters(cfg.ABI, cfg.Factory, watch.FilterMode(cfg.LogFilter), cfg.RPCMaxAddress,
-				cfg.RPCRequestPrice)
-			v := verify.New(verify.Config{Source: src, Filters: filters.Again(), Ledger: led, ABI: cfg.ABI,
-				Factory: cfg.Factory, Every: time.Second, Log: logger(cfg), Metrics: verify.NewMetrics(prometheus.NewRegistry())})
-			bar := progress(cmd.ErrOrStderr(), to-from+1, "blocks")
-			count := map[string]int{}
-			out := json.NewEncoder(cmd.OutOrStdout())
-			err = v.Compare(ctx, from, to, func(first, last int64, found []verify.Difference) error {
-				for _, d := range found {
-					if count[d.Kind]++; d.Kind == verify.Pruned {
-						continue
-					}
-
-					if asJSON {
-						if err := out.Encode(d); err != nil {
-							return err
-						}
-
-						continue
-					}
-
-					e := d.Chain
-					if e.Name == "" {
-						e = d.Stored
-					}
-
-					fmt.Fprintf(cmd.OutOrStdout(), "%-9s %s %s escrow %s block %d %s\n", d.Kind, d.ID(), e.Name, e.Escrow,
-						e.BlockNumber, d.Why)
-				}
-
-				return bar.Add64(last - first + 1)
-			})
-			_ = bar.Finish()
-			if err != nil {
-				return explain(cfg, err)
-			}
-
-			fmt.Fprintf(cmd.ErrOrStderr(), "audited blocks %d to %d: %d missing, %d extra, %d differing\n", from, to,
-				count[verify.Missing], count[verify.Extra], count[verify.Differing])
-			if n := count[verify.Pruned]; n > 0 {
-				fmt.Fprintf(cmd.ErrOrStderr(), "%d events of ended escrows are not compared: RETENTION has removed them\n", n)
-			}
-
-			if count[verify.Missing]+count[verify.Extra]+count[verify.Differing] > 0 {
-				return errQuiet
-			}
-
-			return nil
-		},
+Where commands were used, each sender's transactions since its first nonce are compared with what was signed and answered too.`,
+		RunE: o.run,
 	}
-	cmd.Flags().Int64Var(&from, "from", 0, "first block; START_BLOCK if lower")
-	cmd.Flags().Int64Var(&to, "to", 0, "last block; default: everything that is stored as a whole")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "one JSON object a difference")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be compared")
+	cmd.Flags().Int64Var(&o.from, "from", 0, "first block; START_BLOCK if lower")
+	cmd.Flags().Int64Var(&o.to, "to", 0, "last block; default: everything that is stored as a whole")
+	cmd.Flags().BoolVar(&o.asJSON, "json", false, "one JSON object a difference")
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "only say what would be compared")
+	cmd.Flags().BoolVar(&o.sendersOnly, "senders-only", false, "compare the senders of commands, and no events")
 
 	return cmd
+}
+
+// auditOptions are the flags of audit.
+type auditOptions struct {
+	from, to                    int64
+	asJSON, dryRun, sendersOnly bool
+}
+
+func (o *auditOptions) run(cmd *cobra.Command, _ []string) error {
+	cfg, err := config.Load(config.Environ())
+	if err != nil {
+		return err
+	}
+
+	ctx := cmd.Context()
+	db, err := database.Open(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	led := ledger.New(ledger.Config{DB: db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID,
+		EventNames: cfg.ABI.EventNames(), Publishes: cfg.Publishes})
+	if err := o.limit(ctx, cfg, led); err != nil {
+		return err
+	}
+
+	if o.dryRun {
+		fmt.Fprintf(cmd.OutOrStdout(), "would compare blocks %d to %d (%d blocks) of chain %d\n", o.from, o.to,
+			o.to-o.from+1, cfg.ChainID)
+		return nil
+	}
+
+	src, err := openSource(cfg)
+	if err != nil {
+		return explain(cfg, err)
+	}
+
+	if err := src.Check(ctx, cfg.Factory); err != nil {
+		return explain(cfg, err)
+	}
+
+	running, err := runSource(ctx, src)
+	if err != nil {
+		return explain(cfg, err)
+	}
+	defer running()
+
+	differ := 0
+	if !o.sendersOnly {
+		n, err := o.events(cmd, cfg, src, led)
+		if err != nil {
+			return explain(cfg, err)
+		}
+
+		differ += n
+	}
+
+	n, err := o.senders(cmd, cfg, src, db)
+	if err != nil {
+		return explain(cfg, err)
+	}
+
+	if differ+n > 0 {
+		return errQuiet
+	}
+
+	return nil
+}
+
+// limit settles the range of blocks.
+func (o *auditOptions) limit(ctx context.Context, cfg *config.Config, led *ledger.Ledger) error {
+	if o.sendersOnly {
+		return nil
+	}
+
+	stored, err := led.Verifiable(ctx)
+	if err != nil {
+		return explain(cfg, err)
+	}
+
+	if o.to == 0 {
+		o.to = stored.To
+	}
+
+	o.from = max(o.from, cfg.StartBlock)
+	if o.from > o.to {
+		return usage{fmt.Errorf("nothing to audit from block %d to %d", o.from, o.to)}
+	}
+
+	if o.to > stored.To {
+		return usage{fmt.Errorf("--to %d: only blocks up to %d are stored as a whole; audit up to there", o.to, stored.To)}
+	}
+
+	return nil
+}
+
+// events compares the events of the range, and returns how many differ.
+func (o *auditOptions) events(cmd *cobra.Command, cfg *config.Config, src *source.Source,
+	led *ledger.Ledger) (int, error) {
+	filters := watch.NewFilters(cfg.ABI, cfg.Factory, watch.FilterMode(cfg.LogFilter), cfg.RPCMaxAddress,
+		cfg.RPCRequestPrice)
+	v := verify.New(verify.Config{Source: src, Filters: filters.Again(), Ledger: led, ABI: cfg.ABI,
+		Factory: cfg.Factory, Every: time.Second, Log: logger(cfg), Metrics: verify.NewMetrics(prometheus.NewRegistry())})
+	bar := progress(cmd.ErrOrStderr(), o.to-o.from+1, "blocks")
+	count := map[string]int{}
+	err := v.Compare(cmd.Context(), o.from, o.to, func(first, last int64, found []verify.Difference) error {
+		for _, d := range found {
+			if count[d.Kind]++; d.Kind == verify.Pruned {
+				continue
+			}
+
+			e := d.Chain
+			if e.Name == "" {
+				e = d.Stored
+			}
+
+			if err := o.print(cmd, d, "%-9s %s %s escrow %s block %d %s\n", d.Kind, d.ID(), e.Name, e.Escrow, e.BlockNumber,
+				d.Why); err != nil {
+				return err
+			}
+		}
+
+		return bar.Add64(last - first + 1)
+	})
+	_ = bar.Finish()
+	if err != nil {
+		return 0, err
+	}
+
+	fmt.Fprintf(cmd.ErrOrStderr(), "audited blocks %d to %d: %d missing, %d extra, %d differing\n", o.from, o.to,
+		count[verify.Missing], count[verify.Extra], count[verify.Differing])
+	if n := count[verify.Pruned]; n > 0 {
+		fmt.Fprintf(cmd.ErrOrStderr(), "%d events of ended escrows are not compared: RETENTION has removed them\n", n)
+	}
+
+	return count[verify.Missing] + count[verify.Extra] + count[verify.Differing], nil
+}
+
+// senders compares every transaction of the senders of commands, and returns how many differ.
+func (o *auditOptions) senders(cmd *cobra.Command, cfg *config.Config, src *source.Source,
+	db *database.Database) (int, error) {
+	count := map[string]int{}
+	done, err := send.Audit(cmd.Context(), send.AuditConfig{DB: db.Pool, ChainID: cfg.ChainID, Factory: cfg.Factory,
+		Chain: send.NewNodes(src, send.MinTip)}, func(f send.Finding) error {
+		count[f.Kind]++
+		return o.print(cmd, f, "%-10s sender %s nonce %d command %s: %s\n", f.Kind, f.Sender, f.Nonce, f.Command, f.Why)
+	})
+	if err != nil {
+		return 0, err
+	}
+
+	if done.Senders > 0 || o.sendersOnly {
+		fmt.Fprintf(cmd.ErrOrStderr(),
+			"audited %d transactions of %d senders for %d commands: %d foreign, %d differing, %d unanswered\n", done.Nonces,
+			done.Senders, done.Commands, count[send.FindingForeign], count[send.FindingDiffering],
+			count[send.FindingUnanswered])
+	}
+
+	return count[send.FindingForeign] + count[send.FindingDiffering] + count[send.FindingUnanswered], nil
+}
+
+// print writes one difference, as JSON or as a line.
+func (o *auditOptions) print(cmd *cobra.Command, difference any, format string, args ...any) error {
+	if o.asJSON {
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(difference)
+	}
+
+	_, err := fmt.Fprintf(cmd.OutOrStdout(), format, args...)
+
+	return err
 }
 
 // progress is a bar on a terminal, and nothing elsewhere.

@@ -17,6 +17,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
 
+	"github.com/fusion-prime/escrow-relayer/deploy"
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
@@ -151,6 +152,49 @@ func TestCommandsEndToEnd(t *testing.T) {
 		`select count(distinct nonce), (select next_nonce from senders) from commands where state = 'done'`).Scan(&nonces,
 		&next))
 	require.Equal(t, []int{n, n}, []int{nonces, next}, "as many nonces as commands, none lost")
+
+	// Whoever lives tells of the senders, from the database; and nothing that is documented is missing.
+	documented, err := deploy.Metrics()
+	require.NoError(t, err)
+	survivor := map[string]*lab.Process{"a": fleet["b"], "b": fleet["a"]}[owner]
+	served := families(t, survivor)
+	for name, m := range documented {
+		if m.Commands && name != "relayer_commands_taken_total" { // that has no series before the first command
+			require.Contains(t, served, name)
+			require.Equal(t, m.Kind, strings.ToLower(served[name].GetType().String()), name)
+		}
+	}
+
+	for name, f := range served {
+		m, ok := documented[name]
+		if !ok || !m.Commands {
+			continue
+		}
+
+		for _, series := range f.GetMetric() {
+			labels := []string{}
+			for _, l := range series.GetLabel() {
+				if l.GetName() != "chain_id" {
+					labels = append(labels, l.GetName())
+				}
+
+				if values := m.Values[l.GetName()]; len(values) > 0 {
+					require.Contains(t, values, l.GetValue(), name)
+				}
+			}
+
+			require.ElementsMatch(t, m.Labels, labels, name)
+		}
+	}
+
+	for name := range served {
+		require.True(t, documented[name].Name != "" || strings.HasPrefix(name, "go_") || strings.HasPrefix(name, "process_"),
+			"%s is not documented", name)
+	}
+
+	code, said := call(t, l.Environ("audit", 0, 1, nil), "audit", "--senders-only")
+	require.Zero(t, code, said)
+	require.Contains(t, said, fmt.Sprintf("audited %d transactions of 1 senders for %d commands: 0 foreign", n, n))
 
 	database := []string{"CHAIN_ID=1337", "DATABASE_URL=" + l.URL}
 	var shown struct {

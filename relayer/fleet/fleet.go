@@ -22,7 +22,11 @@ type Fleet struct {
 	Escrows   Escrows    `json:"escrows"`
 	Outbox    Outbox     `json:"outbox"`
 	Late      Late       `json:"late"`
-	Problems  []Problem  `json:"problems"` // by DefaultLimits; Judge applies others
+	// Senders, the last Commands (newest first) and Replies are of the way back; left out where it was never used.
+	Senders  []Sender  `json:"senders,omitempty"`
+	Commands []Command `json:"commands,omitempty"`
+	Replies  *Replies  `json:"replies,omitempty"` // null: none waits
+	Problems []Problem `json:"problems"`          // by DefaultLimits; Judge applies others
 }
 
 // Leader is the right to watch the factory.

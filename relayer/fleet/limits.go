@@ -57,6 +57,14 @@ var (
 	LimitMixedTotals = Limit{time.Hour, 0}
 	// LimitFleetDown is for a chain of which no instance answers.
 	LimitFleetDown = Limit{30 * time.Second, 2 * time.Minute}
+	// LimitCommand is for the oldest command that has a nonce and no answer, or that nobody has looked
+	// at: finality takes up to a quarter of an hour.
+	LimitCommand = Limit{30 * time.Minute, 0}
+	// LimitUnsigned is for the oldest command with a nonce that the signer has signed nothing for: the
+	// commands behind it wait too.
+	LimitUnsigned = Limit{0, 5 * time.Minute}
+	// LimitReplies is for the age of the oldest answer that Pub/Sub has not acknowledged.
+	LimitReplies = Limit{0, 5 * time.Minute}
 )
 
 // LimitLagBlocks is how many blocks, of those that may be processed, an instance or the factory

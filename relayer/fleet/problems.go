@@ -47,6 +47,12 @@ const (
 	MixedSettings  = "mixed_settings"
 	Redundancy     = "lost_redundancy"
 	FutureStart    = "start_block_in_the_future"
+
+	HaltedSender    = "sender_halted"
+	UnsignedCommand = "signer_unreachable"
+	OldCommand      = "old_command"
+	LowBalanceOf    = "low_balance"
+	OldReplies      = "old_replies"
 )
 
 // Runbooks is where the runbooks are; the alerts link to the same pages.
@@ -70,6 +76,12 @@ var runbookOf = map[string]string{
 	LateEscrows:    "lag.md#relayerlateescrows",
 	MixedTotals:    "repartition.md",
 	MixedSettings:  "schema-upgrade.md#relayerversionsdiffer",
+
+	HaltedSender:    "commands.md#relayersenderhalted",
+	UnsignedCommand: "commands.md#relayersigner",
+	OldCommand:      "commands.md#relayeroldestcommand",
+	LowBalanceOf:    "commands.md#relayerbalancelow",
+	OldReplies:      "commands.md#relayerrepliesnotdelivered",
 }
 
 // Limits say from when on a state that the fleet passes through by itself is a problem, and how bad
@@ -159,7 +171,7 @@ func (f *Fleet) judge(l Limits) []Problem {
 		}
 	}
 
-	return problems
+	return append(problems, f.commandProblems()...)
 }
 
 func (f *Fleet) nobodyAlive() string {

@@ -43,6 +43,7 @@ func read(ctx context.Context, db DB, chainID int64, counted *Escrows) (f Fleet,
 		batch.Queue(selectOutbox, chainID, outboxCounted).Query(r.outbox)
 		batch.Queue(selectOutboxSpan, chainID).QueryRow(func(row pgx.Row) error { return row.Scan(&r.span) })
 		batch.Queue(selectLate, chainID).Query(r.late)
+		r.queueCommands(batch)
 		if counted == nil {
 			batch.Queue(countEscrows, chainID).Query(r.escrows)
 		} else {

@@ -35,7 +35,6 @@ type Config struct {
 type Metrics struct {
 	published prometheus.Counter
 	failures  prometheus.Counter
-	oldest    prometheus.Gauge
 }
 
 // NewMetrics registers the metrics.
@@ -45,10 +44,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "Answers that Pub/Sub has acknowledged."}),
 		failures: prometheus.NewCounter(prometheus.CounterOpts{Name: "relayer_reply_failures_total",
 			Help: "Requests to publish answers that failed and were tried again."}),
-		oldest: prometheus.NewGauge(prometheus.GaugeOpts{Name: "relayer_oldest_reply_seconds",
-			Help: "Age of the oldest answer that is not published yet, as its publisher sees it."}),
 	}
-	reg.MustRegister(m.published, m.failures, m.oldest)
+	reg.MustRegister(m.published, m.failures)
 
 	return m
 }
@@ -76,7 +73,7 @@ func NewPublisher(cfg Config) (*Publisher, error) {
 func LockKey(chainID int64) int64 {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%d", chainID)
-	return 999996<<40 | int64(h.Sum64()&(1<<40-1))
+	return 999994<<40 | int64(h.Sum64()&(1<<40-1))
 }
 
 const (
@@ -95,7 +92,6 @@ type row struct {
 	Code      string
 	ReplyTo   string
 	Body      []byte
-	Age       time.Duration
 }
 
 // Run publishes until ctx ends. hint fires when answers may have come. It never gives up: what
@@ -135,7 +131,7 @@ func (p *Publisher) Run(ctx context.Context, hint <-chan struct{}) {
 }
 
 const selectReplies = `
-	select seq, command_id, state, code, reply_to, body, clock_timestamp() - created_at
+	select seq, command_id, state, code, reply_to, body
 	  from replies
 	 where chain_id = $1
 	 order by seq
@@ -149,12 +145,9 @@ func (p *Publisher) page(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 
-	p.cfg.Metrics.oldest.Set(0)
 	if len(rows) == 0 {
 		return false, nil
 	}
-
-	p.cfg.Metrics.oldest.Set(rows[0].Age.Seconds())
 
 	var order []string
 	byKey := map[string][]row{}

@@ -1,19 +1,18 @@
 package send
 
 import (
-	"math/big"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
 
-// Metrics of all senders of an instance.
+// Metrics of all senders of an instance: what it does itself. What is so of a sender, whoever owns
+// it, every instance tells from the database (relayer/fleet).
 type Metrics struct {
-	answers                                             *prometheus.CounterVec
-	broadcasts, reopened, underpriced, budget           *prometheus.CounterVec
-	signErrors, roundErrors                             *prometheus.CounterVec
-	owned, halted, inFlight, balance, oldest, spentFees *prometheus.GaugeVec
+	answers                                   *prometheus.CounterVec
+	broadcasts, reopened, underpriced, budget *prometheus.CounterVec
+	signErrors, roundErrors                   *prometheus.CounterVec
+	owned                                     *prometheus.GaugeVec
 }
 
 // answerable are the states that an answer may have.
@@ -31,11 +30,6 @@ func NewMetrics(reg prometheus.Registerer, senders []string) *Metrics {
 		reg.MustRegister(c)
 		return c
 	}
-	gauge := func(name, help string) *prometheus.GaugeVec {
-		g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, label)
-		reg.MustRegister(g)
-		return g
-	}
 	m := &Metrics{
 		answers: counter("relayer_command_answers_total", "Commands that got their final answer, by state.", "state"),
 		broadcasts: counter("relayer_sender_broadcasts_total", "Transactions sent to the endpoints, repetitions included.",
@@ -47,14 +41,11 @@ func NewMetrics(reg prometheus.Registerer, senders []string) *Metrics {
 			"Times that a command had to wait because the budget of the day was used up.", label...),
 		signErrors:  counter("relayer_sender_sign_errors_total", "Signatures that failed; the command waits.", label...),
 		roundErrors: counter("relayer_sender_round_errors_total", "Rounds that failed and were tried again.", label...),
-		owned:       gauge("relayer_sender_owned", "1 while this instance owns the sender."),
-		halted:      gauge("relayer_sender_halted", "1 while the sender is halted: somebody has to look."),
-		inFlight:    gauge("relayer_sender_in_flight", "Nonces under way."),
-		balance:     gauge("relayer_sender_balance_ether", "Balance of the account."),
-		oldest: gauge("relayer_sender_oldest_flight_seconds",
-			"Age of the oldest command that has a nonce and no answer."),
-		spentFees: gauge("relayer_sender_spent_fees_ether", "Fees paid or reserved since midnight UTC."),
+		owned: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "relayer_sender_owned",
+			Help: "1 while this instance owns the sender."}, label),
 	}
+	reg.MustRegister(m.owned)
+
 	for _, s := range answerable {
 		m.answers.WithLabelValues(string(s))
 	}
@@ -66,39 +57,9 @@ func NewMetrics(reg prometheus.Registerer, senders []string) *Metrics {
 		}
 
 		m.owned.WithLabelValues(name)
-		m.halted.WithLabelValues(name)
 	}
 
 	return m
 }
 
 func (m *Metrics) answered(a command.Answer) { m.answers.WithLabelValues(string(a.State)).Inc() }
-
-// observe publishes what one look at the chain showed.
-func (m *Metrics) observe(name string, look Look, a *account, flights []*flight) {
-	halted := 0.0
-	if a.State == "halted" {
-		halted = 1
-	}
-
-	m.halted.WithLabelValues(name).Set(halted)
-	m.inFlight.WithLabelValues(name).Set(float64(len(flights)))
-	m.balance.WithLabelValues(name).Set(ether(look.Balance))
-	m.spentFees.WithLabelValues(name).Set(ether(a.SpentFees))
-	age := 0.0
-	for _, f := range flights {
-		age = max(age, a.Now.Sub(f.AssignedAt).Seconds())
-	}
-
-	m.oldest.WithLabelValues(name).Set(age)
-}
-
-func ether(wei *big.Int) float64 {
-	if wei == nil {
-		return 0
-	}
-
-	v, _ := new(big.Rat).SetFrac(wei, big.NewInt(1e18)).Float64()
-
-	return v
-}

@@ -15,8 +15,9 @@ import (
 	"github.com/fusion-prime/escrow-relayer/election"
 )
 
-// lockNamespace is that of the advisory locks of senders, as election has its own: a namespace of 20 bits, then 40.
-const lockNamespace = 999997
+// lockNamespace is that of the advisory locks of senders, as election, partition and reply have
+// theirs: a namespace of 20 bits, then 40.
+const lockNamespace = 999995
 
 // LockKey is the advisory lock that the owner of a sender holds on its session.
 func LockKey(chainID int64, sender common.Address) int64 {

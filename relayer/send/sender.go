@@ -115,7 +115,7 @@ const (
 // (nil) or another instance has taken it (ErrFenced). Trouble with the chain, the signer or the
 // database never ends it. wake fires when commands may have come.
 func (s *Sender) Run(ctx context.Context, wake <-chan struct{}) error {
-	store, err := own(ctx, s.cfg.DB, s.cfg.ChainID, text(s.address), s.cfg.InstanceID)
+	store, err := own(ctx, &s.cfg, s.address)
 	if err != nil {
 		return err
 	}
@@ -275,7 +275,6 @@ func (s *Sender) observe(ctx context.Context, view View, account *account, fligh
 	}
 
 	s.look, s.looked, s.head = look, view.Target, view.Head
-	s.cfg.Metrics.observe(s.cfg.Name, look, account, flights)
 
 	return nil
 }
@@ -410,7 +409,7 @@ func (s *Sender) settle(ctx context.Context, view View, look Look, flights []*fl
 			continue
 		}
 
-		if e, ok := s.outcome(f, receipts); ok {
+		if e, ok := outcomeOf(f, receipts, s.cfg.Factory); ok {
 			endings = append(endings, e)
 			delete(s.missing, f.Nonce)
 		} else if s.missing[f.Nonce]++; s.missing[f.Nonce] < patience {
@@ -435,8 +434,8 @@ func (s *Sender) settle(ctx context.Context, view View, look Look, flights []*fl
 	return s.confirmForeign(ctx, view, lost)
 }
 
-// outcome is what the receipts say of a command.
-func (s *Sender) outcome(f *flight, receipts map[common.Hash]*Receipt) (e ending, ok bool) {
+// outcomeOf is what the receipts say of a command.
+func outcomeOf(f *flight, receipts map[common.Hash]*Receipt, factory common.Address) (e ending, ok bool) {
 	for _, a := range f.Attempts {
 		r := receipts[a.Hash]
 		if r == nil {
@@ -450,7 +449,7 @@ func (s *Sender) outcome(f *flight, receipts map[common.Hash]*Receipt) (e ending
 			e.state, e.code = command.Voided, f.whyVoid()
 		case !r.Succeeded:
 			e.state, e.code = command.Reverted, command.CodeReverts
-		case !acted(r, f.Kind, f.Escrow, s.cfg.Factory):
+		case !acted(r, f.Kind, f.Escrow, factory):
 			e.state, e.code = command.Reverted, command.CodeNoEffect
 			e.detail = "the transaction succeeded and the escrow emitted nothing: a reorganisation took the escrow away"
 		default:
@@ -459,7 +458,7 @@ func (s *Sender) outcome(f *flight, receipts map[common.Hash]*Receipt) (e ending
 				e.state = command.DoneLate
 			}
 
-			e.event = eventOf(r, f.Kind, f.Escrow, s.cfg.Factory)
+			e.event = eventOf(r, f.Kind, f.Escrow, factory)
 		}
 
 		return e, true

@@ -83,6 +83,9 @@ func TestKindsAndQueue(t *testing.T) {
 	require.NoError(t, w.node.(*testchain.Sim).AdvanceTime(t.Context(), 2000*time.Second))
 	w.await(release, true, command.Done)
 	require.Len(t, w.sent(), 7, "one transaction per command that had an effect")
+	found, done := w.audit()
+	require.Empty(t, found)
+	require.Equal(t, send.Audited{Senders: 1, Nonces: 7, Commands: 7}, done)
 }
 
 func TestWhatCannotSucceedCostsNothing(t *testing.T) {
@@ -193,6 +196,8 @@ func TestForeignUseHalts(t *testing.T) {
 	require.NoError(t, send.AdoptNonce(t.Context(), w.db, w.node.ChainID().Int64(), w.sender.Address, 2))
 	w.await(id, true, command.Done)
 	require.Len(t, w.sent(), 3)
+	found, _ := w.audit()
+	require.Equal(t, map[uint64]string{1: send.FindingForeign}, found)
 }
 
 // C1: a nonce that was used up by what nobody here signed is never answered from a missing receipt.

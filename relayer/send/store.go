@@ -108,18 +108,27 @@ func (f *flight) voiding() bool {
 // repeats, even in a database that was restored to an earlier time while a process of then is still
 // about.
 const takeEpoch = `
-	insert into senders (chain_id, address, epoch, instance_id, since)
-	values (@chain, @sender, (extract(epoch from clock_timestamp()) * 1000)::bigint, @instance, clock_timestamp())
+	insert into senders as s (chain_id, address, epoch, instance_id, since, name, lock_key, max_in_flight, max_fee, day_fees, day_value)
+	values (@chain, @sender, (extract(epoch
+		from clock_timestamp()) * 1000)::bigint, @instance, clock_timestamp(), @name, @lock,
+	       @in_flight, @max_fee, @day_fees, @day_value)
 	on conflict (chain_id, address) do update
-	   set epoch = greatest(senders.epoch + 1, excluded.epoch), instance_id = excluded.instance_id, since = excluded.since, updated_at = now()
+	   set epoch = greatest(s.epoch + 1, excluded.epoch), instance_id = excluded.instance_id, since = excluded.since,
+	       name = excluded.name, lock_key = excluded.lock_key, max_in_flight = excluded.max_in_flight, max_fee = excluded.max_fee,
+	       day_fees = excluded.day_fees, day_value = excluded.day_value, updated_at = now()
 	returning epoch`
 
-func own(ctx context.Context, db *pgxpool.Pool, chainID int64, sender, instance string) (*store, error) {
+func own(ctx context.Context, cfg *Config, sender common.Address) (*store, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	s := &store{db: db, chainID: chainID, sender: sender}
-	if err := db.QueryRow(ctx, takeEpoch, pgx.StrictNamedArgs{"chain": chainID, "sender": sender,
-		"instance": instance}).Scan(&s.epoch); err != nil {
+	s := &store{db: cfg.DB, chainID: cfg.ChainID, sender: text(sender)}
+	err := s.db.QueryRow(ctx, takeEpoch, pgx.StrictNamedArgs{
+		"chain": s.chainID, "sender": s.sender, "instance": cfg.InstanceID, "name": cfg.Name,
+		"lock": LockKey(cfg.ChainID, sender), "in_flight": cfg.Limits.MaxInFlight,
+		"max_fee": numeric(cfg.Limits.MaxFee), "day_fees": numeric(cfg.Limits.DayFees),
+		"day_value": numeric(cfg.Limits.DayValue),
+	}).Scan(&s.epoch)
+	if err != nil {
 		return nil, fmt.Errorf("take the epoch of sender %s: %w", sender, err)
 	}
 

@@ -1,0 +1,269 @@
+package fleet
+
+import (
+	"fmt"
+	"math/big"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Sender is an account that commands act through: its row, and the commands that are open. Amounts
+// are wei, as decimal numbers.
+type Sender struct {
+	Address  string `json:"address"` // lower case
+	Name     string `json:"name"`    // as the senders file of the last owner has it
+	State    string `json:"state"`   // active, paused or halted
+	Reason   string `json:"reason,omitempty"`
+	Instance string `json:"instance"` // the owner, or the last one
+	// Served says that a session holds the sender's lock, and so that its commands are worked on.
+	Served      bool   `json:"served"`
+	NextNonce   *int64 `json:"next_nonce"` // null until the first owner has read it from the chain
+	InFlight    int    `json:"in_flight"`  // commands with a nonce and without an answer
+	MaxInFlight int    `json:"max_in_flight"`
+	Waiting     int    `json:"waiting"` // commands without a nonce; counted up to countedCommands
+	// OldestAge is that of the oldest command that could be on its way: it has a nonce, or nobody has looked at it yet.
+	OldestAge Age `json:"oldest_age_seconds"`
+	// UnsignedAge is that of the oldest command which has a nonce, and which the signer has signed nothing for.
+	UnsignedAge Age `json:"unsigned_age_seconds"`
+	Budget      int `json:"waiting_for_budget"`  // commands that the day's budget does not allow now
+	Underpriced int `json:"waiting_for_fees"`    // commands for which the chain asks for more than they may pay
+	Unfunded    int `json:"waiting_for_balance"` // commands that the account cannot pay
+
+	Balance      string `json:"balance"` // empty: not read yet
+	MaxFee       string `json:"max_fee"` // of one command
+	SpentFees    string `json:"spent_fees"`
+	DayFees      string `json:"day_fees"`
+	SpentValue   string `json:"spent_value"`
+	DayValue     string `json:"day_value"`
+	CheckedBlock int64  `json:"checked_block"` // as of which Balance is; 0: none yet
+}
+
+// Label is the name of the sender, or its address.
+func (s *Sender) Label() string {
+	if s.Name != "" {
+		return s.Name
+	}
+
+	return s.Address
+}
+
+// Command is one of the last commands, and its way so far.
+type Command struct {
+	ID          string     `json:"command_id"`
+	Kind        string     `json:"kind"`
+	Sender      string     `json:"sender"`
+	Escrow      string     `json:"escrow"`
+	Requester   string     `json:"requester"` // who signed it; keeper: the relayer itself
+	Reference   string     `json:"reference,omitempty"`
+	State       string     `json:"state"`
+	Code        string     `json:"code,omitempty"`
+	Detail      string     `json:"detail,omitempty"`
+	Nonce       *int64     `json:"nonce"`
+	Attempts    int        `json:"attempts"` // transactions that were signed for it, voids included
+	Transaction string     `json:"transaction_hash,omitempty"`
+	Block       int64      `json:"block_number,omitempty"`
+	Received    time.Time  `json:"received_at"`
+	Assigned    *time.Time `json:"assigned_at"` // got its nonce
+	Sent        *time.Time `json:"sent_at"`     // its first transaction was signed and recorded
+	Answered    *time.Time `json:"answered_at"`
+}
+
+// Replies are the answers that Pub/Sub has not acknowledged yet.
+type Replies struct {
+	Messages  int64 `json:"messages"` // counted up to countedCommands
+	OldestAge Age   `json:"oldest_age_seconds"`
+}
+
+const (
+	// countedCommands is how many waiting commands of a sender, and how many answers, are counted: about 10 ms.
+	countedCommands = 10_000
+	// forgetSender is how long a sender is shown that no instance holds and that has nothing to do: its
+	// key was taken out of the senders files.
+	forgetSender = time.Hour
+	// lastCommands is how many of the last commands a Fleet has.
+	lastCommands = 12
+)
+
+// HasCommands says whether the chain has ever had a sender or a command: everything about commands is left out else.
+func (f *Fleet) HasCommands() bool { return len(f.Senders) > 0 || len(f.Commands) > 0 }
+
+// queueCommands asks for everything about commands. All tables are empty where there are none.
+func (r *rows) queueCommands(batch *pgx.Batch) {
+	batch.Queue(selectSenders, r.f.ChainID, countedCommands).Query(r.senders)
+	batch.Queue(selectCommands, r.f.ChainID, lastCommands).Query(r.commands)
+	batch.Queue(selectReplies, r.f.ChainID, countedCommands).QueryRow(r.replies)
+}
+
+// selectSenders counts through the partial indexes of open commands only.
+const selectSenders = `
+	select s.address, s.name, s.state, coalesce(s.reason, ''), coalesce(s.instance_id, ''), s.lock_key, s.next_nonce, s.max_in_flight,
+	       s.updated_at, coalesce(s.balance::text, ''), s.max_fee::text, s.day_fees::text, s.day_value::text, coalesce(s.checked_block, 0),
+	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_fees else 0 end::text,
+	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_value else 0 end::text,
+	       f.n, f.oldest, f.unsigned, f.underpriced, w.n, w.oldest, w.underpriced, w.budget, w.unfunded
+	  from senders s
+	  cross join lateral (
+	       select count(*) as n, min(c.assigned_at) as oldest, min(c.assigned_at) filter (where c.state = 'assigned') as unsigned,
+	              count(*) filter (where c.code = 'underpriced') as underpriced
+	         from commands c
+	        where c.chain_id = s.chain_id and c.sender = s.address and c.state in ('assigned', 'sent')) f
+	  cross join lateral (
+	       select count(*) as n, min(o.next_look) filter (where o.state = 'accepted' and o.next_look <= now()) as oldest,
+	              count(*) filter (where o.code = 'underpriced') as underpriced, count(*) filter (where o.code = 'budget') as budget,
+	              count(*) filter (where o.code = 'balance') as unfunded
+	         from (select state, code, next_look from commands c
+	                where c.chain_id = s.chain_id and c.sender = s.address and c.state in ('accepted', 'held')
+	                order by next_look limit $2) o) w
+	 where s.chain_id = $1
+	 order by s.name, s.address`
+
+func (r *rows) senders(rows pgx.Rows) error {
+	for rows.Next() {
+		var s Sender
+		var key int64
+		var worked time.Time
+		var flight, unsigned, waiting *time.Time
+		var flightUnderpriced, waitUnderpriced int
+		if err := rows.Scan(&s.Address, &s.Name, &s.State, &s.Reason, &s.Instance, &key, &s.NextNonce, &s.MaxInFlight,
+			&worked, &s.Balance, &s.MaxFee, &s.DayFees, &s.DayValue, &s.CheckedBlock, &s.SpentFees, &s.SpentValue,
+			&s.InFlight, &flight, &unsigned, &flightUnderpriced,
+			&s.Waiting, &waiting, &waitUnderpriced, &s.Budget, &s.Unfunded); err != nil {
+			return err
+		}
+
+		_, s.Served = r.locks[key]
+		s.Underpriced = flightUnderpriced + waitUnderpriced
+		for _, at := range []*time.Time{flight, waiting} {
+			if at != nil {
+				s.OldestAge = max(s.OldestAge, r.age(*at))
+			}
+		}
+
+		if unsigned != nil {
+			s.UnsignedAge = r.age(*unsigned)
+		}
+
+		retired := !s.Served && s.InFlight+s.Waiting == 0 && time.Duration(r.age(worked)) > forgetSender
+		if retired {
+			continue
+		}
+
+		if slices.ContainsFunc(r.f.Senders, func(o Sender) bool { return o.Name == s.Name }) {
+			s.Name = s.Address // a metric's label must tell them apart
+		}
+
+		r.f.Senders = append(r.f.Senders, s)
+	}
+
+	return rows.Err()
+}
+
+const selectCommands = `
+	select c.command_id, c.kind, c.sender, c.escrow, c.requester, c.reference, c.state, c.code, c.detail, c.nonce,
+	       (select count(*) from command_attempts a where a.chain_id = c.chain_id and a.sender = c.sender
+		and a.nonce = c.nonce),
+	       coalesce(c.tx_hash, ''), coalesce(c.block_number, 0), c.received_at, c.assigned_at, c.sent_at, c.answered_at
+	  from commands c
+	 where c.chain_id = $1
+	 order by c.seq desc
+	 limit $2`
+
+func (r *rows) commands(rows pgx.Rows) (err error) {
+	r.f.Commands, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Command])
+	for i := range r.f.Commands {
+		c := &r.f.Commands[i]
+		c.Received = c.Received.UTC()
+		for _, at := range []*time.Time{c.Assigned, c.Sent, c.Answered} {
+			if at != nil {
+				*at = at.UTC()
+			}
+		}
+	}
+
+	return err
+}
+
+const selectReplies = `
+	select count(*), min(created_at) from (select created_at from replies where chain_id = $1 order by seq limit $2) r`
+
+func (r *rows) replies(row pgx.Row) error {
+	var oldest *time.Time
+	var n int64
+	if err := row.Scan(&n, &oldest); err != nil {
+		return err
+	}
+
+	if n > 0 {
+		r.f.Replies = &Replies{Messages: n, OldestAge: r.age(*oldest)}
+	}
+
+	return nil
+}
+
+// LowBalance is for how many commands, each as expensive as the sender's limit allows, a balance has to last.
+const LowBalance = 10
+
+// Low says that the balance lasts for fewer than LowBalance commands.
+func (s *Sender) Low() bool {
+	balance, read := new(big.Int).SetString(s.Balance, 10)
+	fee, ok := new(big.Int).SetString(s.MaxFee, 10)
+
+	return read && ok && balance.Cmp(fee.Mul(fee, big.NewInt(LowBalance))) < 0
+}
+
+// commandProblems are those of the way back: one problem per kind, which names every sender that has it.
+func (f *Fleet) commandProblems() (problems []Problem) {
+	add := func(kind string, severity Severity, remedy, text string, is func(*Sender) string) {
+		var who []string
+		for i := range f.Senders {
+			if said := is(&f.Senders[i]); said != "" {
+				who = append(who, f.Senders[i].Label()+said)
+			}
+		}
+
+		if len(who) > 0 {
+			problems = append(problems, Problem{Kind: kind, Severity: severity, Text: text + ": " + strings.Join(who, "; "),
+				Remedy: remedy})
+		}
+	}
+	add(HaltedSender, Critical, "look at the account in an explorer; the reason names the next step",
+		"commands are not sent, since a sender is halted", func(s *Sender) string {
+			if s.State != "halted" {
+				return ""
+			}
+
+			return ": " + s.Reason
+		})
+	add(UnsignedCommand, Critical, "look at the key's permission and quota, and at the owner's log",
+		"the signer does not answer", func(s *Sender) string { return aged(s.UnsignedAge, LimitUnsigned) })
+	add(OldCommand, Warning, "`escrow-relayer command list --open` and `command show` say what each waits for",
+		"a command is not finished", func(s *Sender) string { return aged(s.OldestAge, LimitCommand) })
+	add(LowBalanceOf, Warning, "send ether to the account",
+		fmt.Sprintf("the balance lasts for fewer than %d commands", LowBalance), func(s *Sender) string {
+			if !s.Low() {
+				return ""
+			}
+
+			return " (" + s.Address + ")"
+		})
+
+	if f.Replies != nil && LimitReplies.Severity(time.Duration(f.Replies.OldestAge)) != "" {
+		problems = append(problems, Problem{Kind: OldReplies, Severity: Critical,
+			Text: fmt.Sprintf("the oldest of %d answers has waited for Pub/Sub for %s", f.Replies.Messages,
+				f.Replies.OldestAge),
+			Remedy: "look at REPLIES_TOPIC_ID, at the topic's permissions, and at the log of the instances that have it"})
+	}
+
+	return problems
+}
+
+func aged(age Age, limit Limit) string {
+	if limit.Severity(time.Duration(age)) == "" {
+		return ""
+	}
+
+	return " for " + age.String()
+}
