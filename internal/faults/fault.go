@@ -29,7 +29,17 @@ const (
 	Chain     Mode = "chain"     // eth_chainId is Fault.N
 	Silent    Mode = "silent"    // a WebSocket stays open and nothing comes out of it; HTTP is not affected
 	Refused   Mode = "refused"   // every request gets an error that says Fault.Words
-	Pruned    Mode = "pruned"    // blocks below Fault.N, and their logs, are gone
+	Pruned    Mode = "pruned"    // blocks below Fault.N, and their logs, are gone, and the node says so
+	Forgotten Mode = "forgotten" // the same without a word: null for headers, [] for logs
+	// Behind, but decided for each item of a batch: a gateway that splits batches over its backends.
+	Split Mode = "split"
+	Batch Mode = "batch" // batches of more than Fault.N items are refused as geth does it: one error, for the first id
+	Rate  Mode = "rate"  // no more than Fault.N items per second, twice as many at once; else as Limited
+
+	// Of a WebSocket only; HTTP is not affected.
+	Deaf    Mode = "deaf"    // what is behind it is gone: it answers pings, and nothing else
+	Mute    Mode = "mute"    // its subscriptions are silent, requests are answered
+	Closing Mode = "closing" // it is closed when it has been open for Fault.Delay
 )
 
 // Fault is a mode with its particulars.
@@ -37,8 +47,8 @@ type Fault struct {
 	Mode  Mode
 	Delay time.Duration
 	N     uint64
-	// of the requests that are hit, at random; zero: all. Of Down to HTML, Slow, and Behind (a gateway
-	// with unequal backends).
+	// of the requests that are hit, at random; zero: all. Of Down to HTML, Slow, Behind and Split (a
+	// gateway with unequal backends).
 	Share float64
 	Words string // of a refusal; empty: a provider's, at random
 }
@@ -49,6 +59,31 @@ type Injected struct {
 	hits    atomic.Int64
 	removed chan struct{}
 	remove  func()
+
+	mu     sync.Mutex
+	tokens float64 // of Rate, as of filled
+	filled time.Time
+}
+
+// take says whether a node with an allowance of Fault.N items per second answers so many now.
+func (i *Injected) take(items int) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	now, burst := time.Now(), 2*float64(i.N)
+	if i.filled.IsZero() {
+		i.tokens = burst
+	} else {
+		i.tokens = min(burst, i.tokens+now.Sub(i.filled).Seconds()*float64(i.N))
+	}
+
+	i.filled = now
+	if float64(items) > i.tokens {
+		return false
+	}
+
+	i.tokens -= float64(items)
+
+	return true
 }
 
 // Remove ends the fault. What it is delaying goes on at once.

@@ -114,27 +114,29 @@ func (n *Node) lie(ctx context.Context, list []*Injected, body []byte) ([]byte, 
 	}
 
 	n.mu.Unlock()
-	if find(list, Range, Results, Behind, Omit, Foreign, Chain, Pruned, Refused) == nil {
+	if find(list, Range, Results, Behind, Split, Omit, Foreign, Chain, Pruned, Forgotten, Batch, Refused) == nil {
 		return n.post(ctx, body)
 	}
 
-	v := &view{Node: n, ctx: ctx, list: list, late: find(list, Behind)}
-	if v.late != nil && !n.chance(v.late.Share) {
-		v.late = nil // another backend of the gateway answers
+	if i := find(list, Batch); i != nil && !single && uint64(len(requests)) > i.N {
+		i.hits.Add(1)
+		return json.Marshal([]response{refuse(requests[0], -32600, "batch too large")})
 	}
 
-	if v.late != nil {
-		raw, err := n.call(ctx, "eth_blockNumber")
-		if err != nil {
-			return nil, err
-		}
-
-		head, _ := unhex(raw)
-		v.top = head - min(head, v.late.N)
+	v := &view{Node: n, ctx: ctx, list: list}
+	if err := v.backend(find(list, Behind)); err != nil {
+		return nil, err
 	}
 
+	split := find(list, Split)
 	answers := make([]response, len(requests))
 	for i, r := range requests {
+		if split != nil {
+			if err := v.backend(split); err != nil {
+				return nil, err
+			}
+		}
+
 		if answers[i], err = v.one(r); err != nil {
 			return nil, err
 		}
@@ -145,6 +147,24 @@ func (n *Node) lie(ctx context.Context, list []*Injected, body []byte) ([]byte, 
 	}
 
 	return json.Marshal(answers)
+}
+
+// backend chooses who answers: one that is as far behind as the fault says, or one that is not.
+func (v *view) backend(late *Injected) error {
+	v.late = nil
+	if late == nil || !v.chance(late.Share) {
+		return nil
+	}
+
+	raw, err := v.call(v.ctx, "eth_blockNumber")
+	if err != nil {
+		return err
+	}
+
+	head, _ := unhex(raw)
+	v.late, v.top = late, head-min(head, late.N)
+
+	return nil
 }
 
 func refuse(r request, code int, words string) response {
@@ -220,6 +240,13 @@ func (v *view) one(r request) (response, error) {
 			v.late.hits.Add(1)
 			a.Result = json.RawMessage("null")
 		}
+
+		if i := find(v.list, Forgotten); i != nil {
+			if number, ok := blockNumber(a.Result); ok && number < i.N {
+				i.hits.Add(1)
+				a.Result = json.RawMessage("null")
+			}
+		}
 	case "eth_getLogs":
 		return v.logs(r, a)
 	}
@@ -263,6 +290,17 @@ func (v *view) logs(r request, a response) (response, error) {
 		if len(logs) < before {
 			v.late.hits.Add(1)
 		}
+	}
+
+	if i := find(v.list, Forgotten); i != nil {
+		logs = slices.DeleteFunc(logs, func(l json.RawMessage) bool {
+			number, ok := blockNumber(l)
+			if ok && number < i.N {
+				i.hits.Add(1)
+			}
+
+			return ok && number < i.N
+		})
 	}
 
 	if i := find(v.list, Omit); i != nil {

@@ -139,6 +139,10 @@ func (n *Node) answer(ctx context.Context, body []byte) answer {
 	for _, f := range list {
 		switch f.Mode {
 		case Down, Slow, Limited, Failing, Truncated, Malformed, HTML:
+		case Rate:
+			if f.take(items(body)) {
+				continue
+			}
 		default:
 			continue
 		}
@@ -160,7 +164,7 @@ func (n *Node) answer(ctx context.Context, body []byte) answer {
 			}
 
 			timer.Stop()
-		case Limited:
+		case Limited, Rate:
 			return answer{status: http.StatusTooManyRequests, retry: f.Delay, kind: "text/plain",
 				body: []byte("too many requests\n")}
 		case Failing:
@@ -188,6 +192,16 @@ func (n *Node) answer(ctx context.Context, body []byte) answer {
 	}
 
 	return ok
+}
+
+// items of a message.
+func items(body []byte) int {
+	list, _, err := parse[request](body)
+	if err != nil {
+		return 1
+	}
+
+	return len(list)
 }
 
 // post asks the node behind.

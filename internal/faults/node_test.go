@@ -226,6 +226,69 @@ func TestBehind(t *testing.T) {
 	require.Equal(t, full, allLogs(t, n, top).logs(t))
 }
 
+// A gateway that splits a batch over backends of which some are behind: one answer may have what the other lacks.
+func TestSplit(t *testing.T) {
+	_, n := chain(t)
+	top := head(t, n)
+	i := n.Inject(Fault{Mode: Split, N: 6, Share: 0.5})
+	newest := `{"jsonrpc":"2.0","id":1,"method":"eth_getBlockByNumber","params":[` + hex(top) + `,false]}`
+	mixed := false
+	for range 40 {
+		batch, _, err := parse[response]([]byte(ask(t, n, "["+newest+","+newest+"]").body))
+		require.NoError(t, err)
+		require.Len(t, batch, 2)
+		mixed = mixed || (string(batch[0].Result) == "null") != (string(batch[1].Result) == "null")
+	}
+
+	require.True(t, mixed)
+	require.Positive(t, i.Hits())
+}
+
+func TestForgotten(t *testing.T) {
+	_, n := chain(t)
+	top := head(t, n)
+	full := allLogs(t, n, top).logs(t)
+	i := n.Inject(Fault{Mode: Forgotten, N: 10})
+	left := allLogs(t, n, top).logs(t)
+	require.NotEmpty(t, left)
+	require.Less(t, len(left), len(full))
+	for _, l := range left {
+		require.GreaterOrEqual(t, l.BlockNumber, uint64(10))
+	}
+
+	require.Less(t, full[0].BlockNumber, uint64(10))
+	for _, question := range []string{
+		`"method":"eth_getBlockByNumber","params":["0x9",false]`,
+		`"method":"eth_getBlockByHash","params":["` + full[0].BlockHash.Hex() + `",false]`,
+	} {
+		require.Equal(t, "null", string(ask(t, n, `{"jsonrpc":"2.0","id":7,`+question+`}`).result(t)))
+	}
+
+	require.NotEqual(t, "null", string(ask(t, n,
+		`{"jsonrpc":"2.0","id":7,"method":"eth_getBlockByNumber","params":["0xa",false]}`).result(t)))
+	i.Remove()
+	require.Equal(t, full, allLogs(t, n, top).logs(t))
+}
+
+func TestAllowances(t *testing.T) {
+	_, n := chain(t)
+	i := n.Inject(Fault{Mode: Batch, N: 1})
+	require.JSONEq(t, `[{"jsonrpc":"2.0","id":1,"error":{"code":-32600,"message":"batch too large"}}]`,
+		ask(t, n, lateQuestion).body)
+	ask(t, n, headQuestion).result(t)
+	i.Remove()
+	batch, _, err := parse[response]([]byte(ask(t, n, lateQuestion).body))
+	require.NoError(t, err)
+	require.Len(t, batch, 2)
+
+	// One item per second, two at once; a batch counts by its items.
+	i = n.Inject(Fault{Mode: Rate, N: 1})
+	require.Equal(t, 200, ask(t, n, lateQuestion).status)
+	require.Eventually(t, func() bool { return ask(t, n, lateQuestion).status == 429 }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return ask(t, n, headQuestion).status == 200 }, 30*time.Second, 50*time.Millisecond)
+	require.Positive(t, i.Hits())
+}
+
 func TestLies(t *testing.T) {
 	sim, n := chain(t)
 	top := head(t, n)
@@ -311,9 +374,53 @@ func TestWebSocket(t *testing.T) {
 	require.NoError(t, sim.Mine(t.Context(), 1))
 	require.Equal(t, top+4, announced(), "the one announced meanwhile is lost")
 
+	// Deaf: it answers pings, and nothing else.
+	i = n.Inject(Fault{Mode: Deaf})
+	pongs := make(chan string, 1)
+	c.SetPongHandler(func(data string) error {
+		pongs <- data
+		i.Remove()
+
+		return nil
+	})
+	say(idQuestion)
+	require.Eventually(t, func() bool { return i.Hits() > 0 }, 10*time.Second, time.Millisecond)
+	require.NoError(t, c.WriteControl(websocket.PingMessage, []byte("there?"), time.Now().Add(10*time.Second)))
+	read := make(chan string, 1)
+	go func() {
+		_, b, _ := c.ReadMessage()
+		read <- string(b)
+	}()
+	require.Equal(t, "there?", <-pongs)
+	say(idQuestion)
+	require.Contains(t, <-read, `"0x539"`, "the answer to what was asked later")
+
+	// Mute: requests are answered, new blocks are not announced.
+	i = n.Inject(Fault{Mode: Mute})
+	require.NoError(t, sim.Mine(t.Context(), 1))
+	require.Eventually(t, func() bool { return i.Hits() > 0 }, 10*time.Second, time.Millisecond)
+	say(idQuestion)
+	require.Contains(t, hear(), `"0x539"`)
+	i.Remove()
+	require.NoError(t, sim.Mine(t.Context(), 1))
+	require.Equal(t, top+6, announced())
+
+	// Closing: it ends when it has been open for so long, and another begins.
+	i = n.Inject(Fault{Mode: Closing, Delay: 100 * time.Millisecond})
+	_, _, err := c.ReadMessage()
+	require.Error(t, err)
+	c = dial()
+	defer c.Close()
+	_, _, err = c.ReadMessage()
+	require.Error(t, err)
+	require.GreaterOrEqual(t, i.Hits(), 2)
+	i.Remove()
+	c = dial()
+	defer c.Close()
+
 	// Down: it ends, and no other begins.
 	i = n.Inject(Fault{Mode: Down})
-	_, _, err := c.ReadMessage()
+	_, _, err = c.ReadMessage()
 	require.Error(t, err)
 	_, resp, err := websocket.DefaultDialer.DialContext(t.Context(), n.WS(), nil) //nolint:bodyclose // there is none
 	require.Error(t, err)

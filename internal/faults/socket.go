@@ -52,7 +52,7 @@ func (n *Node) socket(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithCancel(n.base)
 	s := &socket{n: n, front: front, behind: behind, cancel: cancel, ctx: ctx}
 	front.SetPingHandler(func(data string) error {
-		if s.silent() {
+		if s.has(Silent) {
 			return nil
 		}
 
@@ -75,9 +75,10 @@ type socket struct {
 	upMu          sync.Mutex // writes to the one behind
 }
 
-func (s *socket) silent() bool {
+// has says whether a fault is in force, and counts that.
+func (s *socket) has(modes ...Mode) bool {
 	list, _ := s.n.faults.active()
-	i := find(list, Silent)
+	i := find(list, modes...)
 	if i != nil {
 		i.hits.Add(1)
 	}
@@ -85,11 +86,18 @@ func (s *socket) silent() bool {
 	return i != nil
 }
 
-// watch ends the connection when the node goes down or closes.
+// watch ends the connection when the node goes down or closes, and when it has been open for long enough.
 func (s *socket) watch() {
 	defer func() { _, _ = s.front.Close(), s.behind.Close() }()
+	opened := time.Now()
 	for {
 		list, changed := s.n.faults.active()
+		var old <-chan time.Time
+		closing := find(list, Closing)
+		if closing != nil {
+			old = time.After(closing.Delay - time.Since(opened))
+		}
+
 		if i := find(list, Down); i != nil && i.Share == 0 {
 			i.hits.Add(1)
 			s.cancel()
@@ -98,13 +106,16 @@ func (s *socket) watch() {
 		select {
 		case <-s.ctx.Done():
 			return
+		case <-old:
+			closing.hits.Add(1)
+			s.cancel()
 		case <-changed:
 		}
 	}
 }
 
 func (s *socket) send(b []byte) {
-	if s.silent() {
+	if s.has(Silent, Deaf) {
 		return
 	}
 
@@ -128,7 +139,7 @@ func (s *socket) up() {
 			return
 		}
 
-		if s.silent() {
+		if s.has(Silent, Deaf) {
 			continue
 		}
 
@@ -189,7 +200,12 @@ func (s *socket) down() {
 		}
 
 		list, _ := s.n.faults.active()
-		if i := find(list, Behind); i != nil && s.n.chance(i.Share) {
+		if i := find(list, Mute); i != nil && strings.Contains(string(body), `"eth_subscription"`) {
+			i.hits.Add(1)
+			continue
+		}
+
+		if i := find(list, Behind, Split); i != nil && s.n.chance(i.Share) {
 			body = s.older(i, body)
 		}
 
