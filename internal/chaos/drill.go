@@ -79,7 +79,7 @@ func (r *run) grow(ctx context.Context, f Fault) error {
 
 // recoveryLimit is far beyond what any fault of a drill takes on a busy machine: who needs longer
 // waits for something that does not come.
-const recoveryLimit = 40 * time.Second
+const recoveryLimit = 90 * time.Second
 
 // recover waits for the fleet to be whole, and starts nobody.
 func (r *run) recover(ctx context.Context) (time.Duration, error) {

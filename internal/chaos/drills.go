@@ -34,8 +34,8 @@ const (
 	brief  = 400 * time.Millisecond
 	sec    = time.Second
 	over   = 4 * time.Second  // longer than a session lives without a probe
-	long   = 22 * time.Second // so long that the others have to go on meanwhile: see endure
-	longer = 40 * time.Second // so long that an instance which lives and does nothing is taken for dead
+	long   = 26 * time.Second // so long that the others have to go on meanwhile: see endure
+	longer = 45 * time.Second // so long that an instance which lives and does nothing is taken for dead
 )
 
 // Groups are all drills, those that last longest first. Every kind of a fault is in one of them.
@@ -53,16 +53,15 @@ func Groups() []Group {
 		{Name: "without nodes", Faults: []Fault{{Kind: NodeLoss, Who: 2, For: long}}},
 		{Name: "swallowed by the database's network", Faults: []Fault{
 			{Kind: DBSwallow, Who: 2, Keep: true, For: long}, {Kind: DBSwallow, Who: 1, For: brief},
-			{Kind: CommitHold, Who: 1, For: 5 * sec},
+			{Kind: CommitHold, Who: 1, For: over}, {Kind: DBHold, Who: 1, Keep: true, For: over},
 		}, More: []Fault{
-			{Kind: DBSwallow, Both: true, For: brief}, {Kind: DBHold, Who: 1, Keep: true, For: 5 * sec},
+			{Kind: DBSwallow, Both: true, For: brief},
 		}},
 		{Name: "swallowed by other networks", Faults: []Fault{
 			{Kind: PubSubSwallow, Who: 1, For: brief}, {Kind: NodeSwallow, Who: 0, Both: true, For: brief},
-			{Kind: NodeSwallow, Who: 1, Both: true, Keep: true, For: sec},
+			{Kind: NodeSwallow, Who: 1, Both: true, Keep: true, For: sec}, {Kind: PubSubHold, Who: 2, Keep: true, For: over},
 		}, More: []Fault{
 			{Kind: PubSubSwallow, Both: true, Keep: true, For: sec},
-			{Kind: PubSubHold, Who: 2, Keep: true, For: 5 * sec},
 			{Kind: NodeSwallow, Who: 1, Both: true, For: brief}, {Kind: NodeSwallow, Who: 2, Both: true, For: brief},
 		}},
 		{Name: "nodes", Faults: []Fault{ // one of two; both at once where they are asked again soon
@@ -70,7 +69,8 @@ func Groups() []Group {
 			{Kind: NodeLimited, Keep: true, For: sec}, {Kind: NodeFailing, For: sec},
 			{Kind: NodeTruncated, For: sec}, {Kind: NodeMalformed, For: sec}, {Kind: NodeHTML, For: sec},
 			{Kind: NodeBehind, N: 5, For: sec}, {Kind: NodePruned, For: sec}, {Kind: NodeForeign, For: sec},
-			{Kind: NodeChain, Who: 1, For: sec},
+			{Kind: NodeChain, Who: 1, For: sec}, {Kind: NodeForgets, N: 3, For: sec},
+			{Kind: NodeUneven, N: 3, For: sec}, {Kind: NodeUneven, N: 3, Keep: true, For: sec},
 		}},
 		{Name: "all nodes", Faults: []Fault{
 			{Kind: NodeDown, Both: true, For: sec},
@@ -78,6 +78,11 @@ func Groups() []Group {
 			{Kind: NodeFailing, Both: true, For: sec}, {Kind: NodeSilent, Both: true, For: sec},
 			{Kind: NodeRange, N: 3, Both: true, For: sec}, {Kind: NodeResults, N: 3, Both: true, For: sec},
 			{Kind: NodeBehind, N: 3, Both: true, For: sec},
+		}},
+		{Name: "all nodes, as providers are", Faults: []Fault{
+			{Kind: NodeWords, N: 3, Both: true, For: sec}, {Kind: NodeBatch, N: 1, Both: true, For: 2 * sec},
+			{Kind: NodeRate, N: 10, Both: true, For: 3 * sec}, {Kind: NodeMute, Both: true, For: 3 * sec},
+			{Kind: NodeCloses, Both: true, For: 3 * sec}, {Kind: NodeDeaf, Both: true, For: sec},
 		}},
 		{Name: "connections to the database", Faults: []Fault{
 			{Kind: Session, Who: 1}, {Kind: Backends}, {Kind: Flap, For: sec},
@@ -113,8 +118,11 @@ func Groups() []Group {
 		}},
 		{Name: "fleet", Faults: []Fault{
 			{Kind: Repartition, N: 4}, {Kind: Repartition, N: 2}, {Kind: Repartition, N: 5},
-			{Kind: Stale, N: 3, Who: 1, For: sec},
+			{Kind: Stale, N: 3, Who: 1, For: sec}, {Kind: WrongStart, N: 0, For: sec}, {Kind: WrongStart, N: 1, For: sec},
+			{Kind: OtherSettings, N: 0, For: over}, {Kind: OtherSettings, N: 2, For: over},
+			{Kind: OtherSettings, N: 1, Who: 1, Keep: true, For: over},
 		}},
+		{Name: "begun too late", Faults: []Fault{{Kind: LateStart}}},
 		{Name: "chain", Faults: []Fault{
 			{Kind: Reorg, N: 1, Keep: true}, {Kind: Reorg, N: 2}, {Kind: TakeoverReorg, N: 2, Who: 1, For: sec},
 			{Kind: BackfillReorg, N: 2, Keep: true, For: brief},
@@ -124,6 +132,5 @@ func Groups() []Group {
 	}
 }
 
-// undrilled are kinds that no drill has: what is asserted of them takes a second fault, or lasts
-// until the end.
-var undrilled = []Kind{NodeOmits, NodeUneven, NodeWords}
+// undrilled are kinds that no drill has: a node that omits does so until the end.
+var undrilled = []Kind{NodeOmits}

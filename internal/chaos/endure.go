@@ -13,7 +13,7 @@ import (
 
 // patience is how long slots may be unserved, or the lowest cursor stand still, while an instance is
 // frozen, cut off or idle; and how long another instance may stand still then.
-const patience = 15 * time.Second
+const patience = 20 * time.Second
 
 // patience of the fleet with one instance out. One that holds its lock and does nothing is taken for dead later.
 func (f Fault) patience() time.Duration {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -47,8 +46,10 @@ func (r *run) inject(ctx context.Context, f Fault) error {
 		return r.killAll(ctx, f)
 	case Repartition:
 		return r.repartition(ctx, f.N)
-	case Twin, Stale:
+	case Twin, Stale, OtherSettings, WrongStart:
 		return r.guest(ctx, f)
+	case LateStart:
+		return r.rewind(ctx)
 	case PubSubDown, Denied, AckLost, Slow, KeyFailing:
 		return r.pubsub(ctx, f)
 	case TopicGone:
@@ -155,43 +156,6 @@ func (r *run) killAll(ctx context.Context, f Fault) error {
 
 	return nil
 }
-
-// guest starts a process that does not belong: one with the INSTANCE_ID of another, or one with another total.
-func (r *run) guest(ctx context.Context, f Fault) error {
-	r.mu.Lock()
-	r.guests++
-	name, number, total := "guest"+strconv.Itoa(r.guests), f.Who%f.total(), f.total()
-	env := map[string]string{"INSTANCE_ID": name, "RPC_URLS": r.nodes.front[0].HTTP() + "," + r.nodes.front[1].HTTP()}
-	if f.Kind == Twin {
-		env["INSTANCE_ID"], env["INSTANCE_LOCK_WAIT"] = "r"+strconv.Itoa(f.Who), "500ms"
-		number, total = min(f.Who, r.total-1), r.total
-	}
-
-	r.mu.Unlock()
-	p, err := r.lab.Run(name, number, total, env)
-	if err != nil {
-		return err
-	}
-
-	timer := time.NewTimer(f.For + 2*time.Second)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-p.Exited(): // a twin whose other half lives; anybody, when nodes or topics are not what they should be
-		code, err := p.Wait(ctx)
-		if err == nil && code != refused {
-			r.note("%s exited with %d by itself: %s", name, code, tail(p.LogFile))
-		}
-
-		return err
-	case <-ctx.Done():
-	}
-
-	return r.stop(ctx, p)
-}
-
-// total that a guest believes in.
-func (f Fault) total() int { return max(f.N, 1) }
 
 func (r *run) pubsub(ctx context.Context, f Fault) error {
 	var fault testpubsub.Fault
@@ -314,6 +278,18 @@ func (r *run) mislead(ctx context.Context, f Fault, mode faults.Mode) error {
 		fault.N = head - min(head, 20)
 	case NodeUneven:
 		fault.Share = 0.4
+		if f.Keep {
+			fault.Mode = faults.Split
+		}
+	case NodeForgets:
+		head, err := r.lab.Head(ctx)
+		if err != nil {
+			return err
+		}
+
+		fault.N = head - min(head, uint64(f.N))
+	case NodeCloses:
+		fault.Delay = time.Second
 	case NodeWords:
 		fault.Words = unknownWords[f.N%len(unknownWords)]
 	}

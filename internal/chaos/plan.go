@@ -51,8 +51,15 @@ const (
 	NodeChain     Kind = "node-chain"
 	NodeSilent    Kind = "node-silent"
 	NodePruned    Kind = "node-pruned"
-	NodeUneven    Kind = "node-uneven" // a gateway, some of whose backends are N blocks behind
-	NodeWords     Kind = "node-words"  // ranges are refused in words that nobody knows
+	NodeUneven    Kind = "node-uneven"  // a gateway, some of whose backends are N blocks behind
+	NodeWords     Kind = "node-words"   // ranges are refused in words that nobody knows
+	NodeForgets   Kind = "node-forgets" // old blocks are gone, and it does not say so
+	NodeBatch     Kind = "node-batch"   // batches of more than N items are refused
+	NodeRate      Kind = "node-rate"    // N items per second
+	// Of WebSockets: they answer pings only; their subscriptions are silent; they are closed every second.
+	NodeDeaf   Kind = "node-deaf"
+	NodeMute   Kind = "node-mute"
+	NodeCloses Kind = "node-closes"
 
 	// Of the network between one instance and Postgres.
 	DBCut    Kind = "db-cut"
@@ -82,12 +89,19 @@ const (
 	SlowDeletes    Kind = "slow-deletes"    // N milliseconds for each row that is deleted from the outbox
 	HangingClaimer Kind = "hanging-claimer" // what an instance does to slot_ownership waits for ever
 
-	KillAfterAck  Kind = "kill-after-ack" // SIGKILL between Pub/Sub's acknowledgement and the deletion from the outbox
-	TopicGone     Kind = "topic-gone"     // deleted, and created again later
-	KeyFailing    Kind = "key-failing"    // one ordering key in N
-	Twin          Kind = "twin"           // another process with the same INSTANCE_ID
-	Stale         Kind = "stale"          // another instance, which believes in another total
-	SlowStart     Kind = "slow-start"     // killed, and frozen in the middle of the next start
+	KillAfterAck Kind = "kill-after-ack" // SIGKILL between Pub/Sub's acknowledgement and the deletion from the outbox
+	TopicGone    Kind = "topic-gone"     // deleted, and created again later
+	KeyFailing   Kind = "key-failing"    // one ordering key in N
+	Twin         Kind = "twin"           // another process with the same INSTANCE_ID
+	Stale        Kind = "stale"          // another instance, which believes in another total
+	SlowStart    Kind = "slow-start"     // killed, and frozen in the middle of the next start
+	// another instance, or with Keep a twin, whose settings would split the stream: see otherSettings
+	OtherSettings Kind = "other-settings"
+	// another instance whose START_BLOCK is above the newest block, or above the factory's deployment
+	WrongStart Kind = "wrong-start"
+	// The fleet is first refused, with START_BLOCK above the newest block and above the deployment, and
+	// then told to begin above the deployment. Here it is moved back.
+	LateStart     Kind = "late-start"
 	Flap          Kind = "flap"           // whoever leads loses its session, again and again
 	TakeoverReorg Kind = "reorg-takeover" // a reorganisation while the slots of a dead instance are taken over
 	BackfillReorg Kind = "reorg-backfill" // all killed, many blocks, and a reorganisation while they catch up
@@ -110,7 +124,8 @@ var nodeModes = map[Kind]faults.Mode{
 	NodeBehind: faults.Behind,
 	NodeOmits:  faults.Omit, NodeForeign: faults.Foreign, NodeChain: faults.Chain, NodeSilent: faults.Silent,
 	NodePruned: faults.Pruned,
-	NodeUneven: faults.Behind, NodeWords: faults.Range,
+	NodeUneven: faults.Behind, NodeWords: faults.Range, NodeForgets: faults.Forgotten, NodeBatch: faults.Batch,
+	NodeRate: faults.Rate, NodeDeaf: faults.Deaf, NodeMute: faults.Mute, NodeCloses: faults.Closing,
 }
 
 // unknownWords are refusals that say neither that a range is too large nor that its results are too many.
@@ -149,6 +164,12 @@ var newKinds = []Kind{
 	NodeUneven, NodeUneven, NodeWords,
 }
 
+// newestKinds: what providers do that a fake did not, and what a fleet has to agree on.
+var newestKinds = []Kind{
+	NodeUneven, NodeForgets, NodeForgets, NodeBatch, NodeBatch, NodeRate, NodeRate, NodeDeaf, NodeDeaf, NodeMute, NodeMute,
+	NodeCloses, NodeCloses, OtherSettings, OtherSettings, OtherSettings, WrongStart, WrongStart, LateStart, LateStart,
+}
+
 // inDoubt are the faults after which a message may come twice: whoever sent it does not learn that
 // it was stored, or cannot note it.
 var inDoubt = []Kind{
@@ -162,7 +183,7 @@ var inDoubt = []Kind{
 var hurry = []Kind{PubSubDown, Denied, Slow, TopicGone, KeyFailing}
 
 // stops are the faults with an orderly stop.
-var stops = []Kind{Term, Repartition, Twin, Stale}
+var stops = []Kind{Term, Repartition, Twin, Stale, OtherSettings, WrongStart}
 
 // networkKinds are faults of one instance's network, or of all (Fault.Both).
 var networkKinds = []Kind{DBCut, DBFreeze, DBSlow, DBSwallow, DBHold, PubSubSwallow, PubSubHold, NodeSwallow}
@@ -227,6 +248,7 @@ func NewPlan(seed uint64) Plan {
 	kinds = append(kinds, nodeKinds...)
 	kinds = append(kinds, laterKinds...)
 	kinds = append(kinds, newKinds...)
+	kinds = append(kinds, newestKinds...)
 	p.Auto, p.Second = r.IntN(5) == 0, r.IntN(4) == 0
 	if r.IntN(5) == 0 {
 		p.Clock, p.ClockWho = time.Duration(1+r.IntN(30))*time.Minute, r.IntN(p.Instances)
@@ -283,6 +305,14 @@ func NewPlan(seed uint64) Plan {
 			f.N = 20 + r.IntN(60)
 		case NodeBehind:
 			f.N = 1 + r.IntN(8)
+		case NodeBatch, NodeForgets:
+			f.N = 1 + r.IntN(12)
+		case NodeRate:
+			f.N = 5 + r.IntN(30)
+		case OtherSettings:
+			f.N = r.IntN(len(otherSettings))
+		case WrongStart:
+			f.N = r.IntN(2)
 		case NodeRange, NodeResults:
 			f.N = 1 + r.IntN(20)
 		}

@@ -90,7 +90,7 @@ func carryOut(ctx context.Context, bin string, p Plan, play func(*run, context.C
 			"SESSION_PROBE_INTERVAL": p.Probe.String(), "ADOPT_AFTER": adoptAfter.String(), "PARTITION_STRATEGY": p.Strategy,
 			"ORDERING_KEY": p.OrderingKey, "LOG_FILTER": p.Filter,
 			"LEADER_STALE_AFTER": "5s", "INSTANCE_LOCK_WAIT": "30s", "LOG_LEVEL": "debug", "VERIFY_INTERVAL": "500ms",
-			"POLL_INTERVAL": "200ms",
+			"POLL_INTERVAL": "200ms", "RESIGN_AFTER": "5s",
 		},
 	})
 	if err != nil {
@@ -118,6 +118,12 @@ func carryOut(ctx context.Context, bin string, p Plan, play func(*run, context.C
 	defer func() { err = errors.Join(err, r.disconnect()) }()
 	if err := r.nodes.open(chain, p.Seed, l.Dir); err != nil {
 		return nil, err
+	}
+
+	if p.Has(LateStart) {
+		if err := r.beginLate(ctx); err != nil {
+			return nil, err
+		}
 	}
 
 	for i := range p.Instances {
@@ -390,7 +396,7 @@ func (r *run) heal(ctx context.Context) error {
 			select {
 			case <-p.Exited():
 				if code, err := p.Wait(ctx); err == nil && code > 0 &&
-					(code != refused || !r.plan.Has(NodeChain, TopicGone, Twin)) {
+					(code != refused || !r.plan.Has(NodeChain, TopicGone, Twin, OtherSettings)) {
 					r.note("%s exited with %d by itself: %s", p.ID, code, tail(p.LogFile))
 				}
 			default:

@@ -1,0 +1,150 @@
+package chaos
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"strconv"
+	"time"
+)
+
+// otherSettings would split the stream: what a consumer gets would depend on which instance serves an escrow.
+var otherSettings = []func(*Plan) map[string]string{
+	func(p *Plan) map[string]string {
+		return map[string]string{"FINALITY": "confirmations", "CONFIRMATIONS": strconv.Itoa(p.Confirmations + 1)}
+	},
+	func(*Plan) map[string]string { return map[string]string{"FINALITY": "finalized"} },
+	func(p *Plan) map[string]string {
+		if p.OrderingKey == "slot" {
+			return map[string]string{"ORDERING_KEY": "escrow"}
+		}
+
+		return map[string]string{"ORDERING_KEY": "slot"}
+	},
+}
+
+// guest starts a process that does not belong: one with the INSTANCE_ID of another, with another
+// total, or with settings that do not fit the fleet's.
+func (r *run) guest(ctx context.Context, f Fault) error {
+	head, err := r.lab.Head(ctx)
+	if err != nil {
+		return err
+	}
+
+	r.mu.Lock()
+	r.guests++
+	name, number, total := "guest"+strconv.Itoa(r.guests), min(f.Who, r.total-1), r.total
+	env := map[string]string{"INSTANCE_ID": name, "RPC_URLS": r.nodes.front[0].HTTP() + "," + r.nodes.front[1].HTTP()}
+	if f.Kind == Twin || f.Kind == OtherSettings && f.Keep {
+		env["INSTANCE_ID"], env["INSTANCE_LOCK_WAIT"] = "r"+strconv.Itoa(f.Who), "500ms"
+	}
+
+	r.mu.Unlock()
+	switch f.Kind {
+	case Stale:
+		total = max(f.N, 1)
+		number = f.Who % total
+	case OtherSettings:
+		maps.Copy(env, otherSettings[f.N](&r.plan))
+	case WrongStart:
+		env["START_BLOCK"] = strconv.FormatUint(head, 10)
+		if f.N == 1 {
+			env["START_BLOCK"] = strconv.FormatUint(head+1_000_000, 10)
+		}
+	}
+
+	p, err := r.lab.Run(name, number, total, env)
+	if err != nil {
+		return err
+	}
+
+	timer := time.NewTimer(f.For + 2*time.Second)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-p.Exited(): // a twin whose other half lives; anybody, when nodes or topics are not what they should be
+		code, err := p.Wait(ctx)
+		if err == nil && code != refused {
+			r.note("%s exited with %d by itself: %s", name, code, tail(p.LogFile))
+		}
+
+		return err
+	case <-ctx.Done():
+	}
+
+	// With everybody else dead for a moment nobody is there to disagree with.
+	log, err := os.ReadFile(p.LogFile)
+	if f.Kind == OtherSettings && bytes.Contains(log, []byte(`"joined the fleet"`)) && !r.doubtful(r.lost()) {
+		r.note("%s joined a fleet with other settings: %v", name, env)
+	}
+
+	if err != nil {
+		return err
+	}
+
+	return r.stop(ctx, p)
+}
+
+// beginLate makes escrows that a START_BLOCK would leave out. The fleet has to refuse it, unless it
+// is allowed to: then it begins there.
+func (r *run) beginLate(ctx context.Context) error {
+	traffic, err := newTraffic(ctx, r.chain, r.lab.Contracts, r.plan.Seed+1)
+	if err != nil {
+		return err
+	}
+	defer traffic.Close()
+
+	for range 6 {
+		if err := traffic.Step(ctx, 6); err != nil {
+			return err
+		}
+
+		if err := r.chain.Mine(ctx, 1); err != nil {
+			return err
+		}
+	}
+
+	head, err := r.lab.Head(ctx)
+	if err != nil {
+		return err
+	}
+
+	for name, block := range map[string]uint64{"above": head + 1_000_000, "late": head} {
+		p, err := r.lab.Run(name, 0, r.plan.Instances, map[string]string{
+			"RPC_URLS": r.nodes.front[0].HTTP(), "START_BLOCK": strconv.FormatUint(block, 10),
+		})
+		if err != nil {
+			return err
+		}
+
+		bounded, cancel := context.WithTimeout(ctx, settleTimeout)
+		code, err := p.Wait(bounded)
+		cancel()
+		if err != nil || code != refused {
+			r.note("START_BLOCK=%d was not refused: code %d, %v: %s", block, code, err, tail(p.LogFile))
+		}
+	}
+
+	r.lab.Env["START_BLOCK"], r.lab.Env["ALLOW_LATE_START"] = strconv.FormatUint(head, 10), "true"
+
+	return nil
+}
+
+// rewind moves the first block back to the deployment, as an operator does.
+func (r *run) rewind(ctx context.Context) error {
+	for {
+		cmd := exec.CommandContext(ctx, r.lab.Bin, "rewind", "--to", strconv.FormatUint(r.lab.Contracts.Block, 10))
+		cmd.Env = r.lab.Environ("operator", 0, 1, nil)
+		out, err := cmd.CombinedOutput()
+		if err == nil || bytes.Contains(out, []byte("can only be moved back")) { // an answer that was lost, or a second rewind
+			return nil
+		}
+
+		if !pause(ctx, 200*time.Millisecond) {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+	}
+}
