@@ -50,7 +50,7 @@ create table late_escrows (
     primary key (chain_id, address)
 );
 
--- One row an instance. lock_key is the advisory lock that its session holds while it lives: alive means "in pg_locks, and seen lately".
+-- One row per instance. lock_key is the advisory lock that its session holds while it lives: alive means "in pg_locks, and seen lately".
 create table relayer_instances (
     chain_id          bigint      not null,
     instance_id       text        not null,
@@ -104,7 +104,7 @@ create table slot_ownership (
 );
 create index idx_slot_owner on slot_ownership (chain_id, owner);
 
--- The right to commit discoveries, and the cursor of the factory watch. One row a chain.
+-- The right to commit discoveries, and the cursor of the factory watch. One row per chain.
 create table leadership (
     chain_id       bigint primary key,
     instance_id    text,

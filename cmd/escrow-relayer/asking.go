@@ -7,6 +7,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
+	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 )
 
 // askDatabase runs a command that needs the database and nothing else: it reads what connects to
@@ -35,6 +36,17 @@ func askDatabaseWith(cmd *cobra.Command, environ map[string]string,
 	}
 
 	return explain(cfg, err)
+}
+
+// openLedger opens the database of a configuration, and the ledger on it. The caller closes the database.
+func openLedger(ctx context.Context, cfg *config.Config) (*database.Database, *ledger.Ledger, error) {
+	db, err := database.Open(ctx, cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+
+	return db, ledger.New(ledger.Config{DB: db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID,
+		EventNames: cfg.ABI.EventNames(), Publishes: cfg.Publishes}), nil
 }
 
 // explain says what an error means, without any secret of the configuration.

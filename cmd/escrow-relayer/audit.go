@@ -54,13 +54,12 @@ func (o *auditOptions) run(cmd *cobra.Command, _ []string) error {
 	}
 
 	ctx := cmd.Context()
-	db, err := database.Open(ctx, cfg)
+	db, led, err := openLedger(ctx, cfg)
 	if err != nil {
 		return err
 	}
+
 	defer db.Close()
-	led := ledger.New(ledger.Config{DB: db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID,
-		EventNames: cfg.ABI.EventNames(), Publishes: cfg.Publishes})
 	if err := o.limit(ctx, cfg, led); err != nil {
 		return err
 	}

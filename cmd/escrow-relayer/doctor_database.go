@@ -198,7 +198,7 @@ func (d *doctor) clock(ctx context.Context, db *database.Database) {
 	}
 }
 
-// connections compares how many there may be with how many an instance wants.
+// connections compares how many there may be with how many each instance wants.
 func (d *doctor) connections(ctx context.Context, db *database.Database) {
 	var most, used int
 	err := db.Pool.QueryRow(ctx, `select current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int, (select count(*) from pg_stat_activity

@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
-	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
@@ -50,13 +49,12 @@ event on; --single-events leaves it as it is. The running fleet publishes what i
 			}
 
 			ctx := cmd.Context()
-			db, err := database.Open(ctx, cfg)
+			db, led, err := openLedger(ctx, cfg)
 			if err != nil {
 				return err
 			}
+
 			defer db.Close()
-			led := ledger.New(ledger.Config{DB: db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID,
-				EventNames: cfg.ABI.EventNames(), Publishes: cfg.Publishes})
 			n, err := led.Count(ctx, s)
 			if err != nil {
 				return explain(cfg, err)

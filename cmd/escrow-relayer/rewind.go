@@ -38,6 +38,7 @@ Configuration: CHAIN_ID and DATABASE_URL.`,
 			if err != nil {
 				return err
 			}
+
 			defer db.Close()
 			was, err := election.Rewind(cmd.Context(), db.Pool, cfg.ChainID, to)
 			if errors.Is(err, election.ErrNotBack) || errors.Is(err, election.ErrUnknown) {

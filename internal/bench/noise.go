@@ -19,7 +19,7 @@ import (
 
 const (
 	noiseBlocks = 600
-	noiseOurs   = 2   // events of our escrows a block
+	noiseOurs   = 2   // events of our escrows per block
 	noiseOthers = 200 // of the same signature from other contracts
 	noiseWithin = 1.2 // of the better filter's cost
 	noisePrice  = 4000

@@ -18,7 +18,7 @@ import (
 
 const (
 	scaleBackfill = 1000 // blocks
-	scaleLive     = 60   // blocks, one a second
+	scaleLive     = 60   // blocks, one per second
 	scaleWarm     = 12   // blocks before: until the statistics have arrived of what was before
 	// the most that a cost may grow with, as a power of the number of instances: 1 is each its share,
 	// 2 is the square
@@ -29,7 +29,7 @@ const (
 var scaleInstances = []int{1, 2, 5, 10}
 
 // Scale is what fleets of different sizes cost one database and the node, backfilling and live, at
-// 20 events a block: everything for a block of the chain, whoever did it. The power says how it
+// 20 events per block: everything for a block of the chain, whoever did it. The power says how it
 // grows from one instance to the largest fleet.
 func Scale(ctx context.Context, o *Options) (figures []Figure, err error) {
 	l, err := lab.Start(ctx, lab.Options{Bin: o.Bin, Postgres: testpg.Options{Durable: true}})
@@ -247,7 +247,7 @@ func (s *scale) with(ctx context.Context, name string, n int, do func([]*lab.Pro
 	return do(fleet)
 }
 
-// follow mines blocks, one a second, and waits until the last is processed and published.
+// follow mines blocks, one per second, and waits until the last is processed and published.
 func (s *scale) follow(ctx context.Context, db *pgxpool.Pool, fleet []*lab.Process, clones []common.Address,
 	blocks int) error {
 	ticker := time.NewTicker(time.Second)

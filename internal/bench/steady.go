@@ -29,7 +29,7 @@ const (
 // blocks up to 2,048, which are more than a run has.
 var growing = []string{"events", "chain_blocks"}
 
-// Steady is a relayer that lives for Options.Minutes at 200 events a second: its memory, goroutines
+// Steady is a relayer that lives for Options.Minutes at 200 events per second: its memory, goroutines
 // and connections, and the size and the dead rows of each table, at the start, in the middle and at
 // the end. The start is after a tenth of the time, when everything that is made once has been made.
 func Steady(ctx context.Context, o *Options) (figures []Figure, err error) {

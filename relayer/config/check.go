@@ -15,6 +15,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
+	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
 )
 
 func (l *loader) check() {
@@ -185,7 +186,7 @@ func (l *loader) partition() {
 
 func (l *loader) topics() {
 	c := l.c
-	if !project.MatchString(c.Project) {
+	if !pubsub.IsProjectID(c.Project) {
 		l.say("PUBSUB_PROJECT_ID", "must be the id of a Google Cloud project")
 	}
 
@@ -198,7 +199,7 @@ func (l *loader) topics() {
 			l.say(t.variable, "is missing; name the topic of the events")
 		case strings.Contains(t.id, "/"):
 			l.say(t.variable, "must be the id of a topic alone, without projects/…/topics/")
-		case !topic.MatchString(t.id) || strings.HasPrefix(t.id, "goog"):
+		case !pubsub.IsTopicID(t.id):
 			l.say(t.variable, "must be the id of a topic: 3 to 255 letters, digits and -._~+%%, beginning with a letter, not with goog")
 		}
 
@@ -222,11 +223,6 @@ func hostPort(text string) bool {
 	n, notNumber := strconv.Atoi(port)
 	return err == nil && notNumber == nil && n > 0 && n < 65536 && !strings.ContainsAny(host, "/ ")
 }
-
-var (
-	project = regexp.MustCompile(`^([a-z0-9.-]+:)?[a-z][a-z0-9-]{1,61}[a-z0-9]$`)
-	topic   = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9\-._~+%]{2,254}$`)
-)
 
 func (l *loader) events() {
 	c := l.c

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
 )
 
 // TakesCommands says whether the instance has a way in for commands.
@@ -25,7 +27,7 @@ func (l *loader) commands() {
 
 	for _, x := range []struct{ variable, id string }{{"COMMANDS_SUBSCRIPTION_ID", c.CommandsSubscription},
 		{"REPLIES_TOPIC_ID", c.RepliesTopic}} {
-		if x.id != "" && !topic.MatchString(x.id) {
+		if x.id != "" && !pubsub.IsTopicID(x.id) {
 			l.say(x.variable, "must be an id alone: 3 to 255 letters, digits and -._~+%%, beginning with a letter")
 		}
 	}

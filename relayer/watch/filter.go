@@ -37,7 +37,7 @@ const (
 )
 
 // Filters builds the filters of an instance. The slot watch sets its escrows; both watches read
-// with Head at the head of the chain, so that they share one request a block.
+// with Head at the head of the chain, so that they share one request per block.
 type Filters struct {
 	abi          *contract.ABI
 	factory      common.Address

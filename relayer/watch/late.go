@@ -207,7 +207,7 @@ func (w *SlotWatch) catchUp(ctx context.Context, late []registry.Late) error {
 			return &reorgError{w.at}
 		}
 
-		var progress []registry.Progress // a row an escrow: not with every batch
+		var progress []registry.Progress // one row per escrow, so not with every batch
 		if announce != nil || done || time.Since(noted) > noteEvery {
 			noted = time.Now()
 			for _, l := range late {
