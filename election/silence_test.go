@@ -289,7 +289,7 @@ func TestEndTransactions(t *testing.T) {
 	require.NoError(t, end())
 	require.NoError(t, again.Ping(t.Context()))
 
-	// An earlier life's: begun before the session had the lock.
+	// An earlier process's: begun before the session had the lock.
 	ended, err = alive.EndFormer(t.Context(), f.pool)
 	require.NoError(t, err)
 	require.Zero(t, ended, "begun after it")

@@ -122,7 +122,7 @@ func TestAlivenessFollowsTheSession(t *testing.T) {
 	require.Equal(t, 1260, f.Slots.Served)
 	require.False(t, f.Leader.Held)
 	require.Less(t, f.Slots.Each[0].Unserved.Seconds(), 15.0,
-		"since it last looked after its slots, not since its last heartbeat")
+		"since it last checked its slots, not since its last heartbeat")
 	require.Equal(t, []string{fleet.Redundancy}, kinds(f.Problems), "a takeover takes seconds, and then one is missing")
 	require.Equal(t, []string{fleet.NoLeader, fleet.UnservedSlots},
 		kinds(f.Judge(fleet.Limits{NoLeader: fleet.Limit{Behind: 1}, Unserved: fleet.Limit{Behind: 1}})))

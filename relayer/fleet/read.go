@@ -90,7 +90,7 @@ type rows struct {
 	lockKeys    []int64         // of f.Instances
 	deadSince   []*time.Time    // of f.Instances
 	beats       []time.Time     // of f.Instances
-	seen        []time.Time     // of f.Instances: when each last looked after its slots
+	seen        []time.Time     // of f.Instances: when each last checked its slots
 	groups      []group
 	outboxBy    map[int16]int
 	oldest      *time.Time

@@ -63,21 +63,22 @@ func (s State) Up() bool { return s == Healthy || s == Limited || s == Unsteady 
 
 // Pauses of a node, by what happened.
 const (
-	// One that fails is asked again after firstPause, twice as long each time up to longestPause: what
-	// ends is noticed within 10 s, the jitter included.
+	// A node that fails is asked again after firstPause, then after twice as long each time, up to
+	// longestPause: so the end of an outage is noticed within 10 s, including the jitter.
 	firstPause, longestPause = 250 * time.Millisecond, 8 * time.Second
-	// One that answered wrongly is broken in a way that does not pass by itself: it is avoided while others serve.
+	// A node that answered wrongly is broken in a way that seldom passes by itself: it is avoided while others are in use.
 	faultPause, longestFaultPause = 30 * time.Second, 10 * time.Minute
-	// With nobody else to ask, it is tried again soon: its answers are tested as before, and nothing
-	// is read meanwhile. With its jitter it is less than LongestWait, so that a question waits for it.
+	// If no other node is in use, it is tried again soon: its answers are validated as before, and
+	// nothing is read meanwhile. With its jitter the pause is shorter than LongestWait, so that a request
+	// waits for it.
 	alonePause, longestAlonePause = time.Second, LongestWait * 3 / 4
-	// One that refuses for its rate without saying for how long.
+	// A node that refuses because of its rate limit, without saying for how long.
 	limitPause, longestLimitPause = time.Second, 30 * time.Second
-	// One that gives no logs at all is of no use: it is tried again in case its plan changed.
+	// A node that serves no logs at all is of no use: it is tried again in case its plan has changed.
 	unfitPause = time.Hour
 )
 
-// LongestWait is how long a question may wait for a node that is paused. Longer is up to who asks:
+// LongestWait is how long a request may wait for a node that is paused. Longer is up to the caller:
 // there may be something else to do.
 const LongestWait = 5 * time.Second
 

@@ -1,8 +1,8 @@
 // Package node is one endpoint of the chain: its connection, what it can do, whether it is in use,
-// and readings that are tested. It knows of no other endpoint.
+// and readings that are validated. It knows of no other endpoint.
 //
-// A node is a provider's many machines behind one URL: two answers, even of one batch, may be of
-// machines that are not equally far. So nothing is concluded from one answer about another, but
+// A node is a provider's many machines behind one URL: two answers, even of one batch, may come from
+// machines that have different heads. So nothing is concluded from one answer about another, only
 // from what an answer itself proves: logs carry their block's hash.
 //
 //	Do ── allowance (rate) ── batches ── rpc.Client        every request

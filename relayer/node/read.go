@@ -209,9 +209,9 @@ func (n *Node) showsFrom(ctx context.Context, from, to uint64) error {
 	return err
 }
 
-// ReadBlock reads the logs of one block by its hash. Logs are tested against the header. None are
-// no proof that there are none: the machine that answered may not have the block, and some say so
-// with an empty list.
+// ReadBlock reads the logs of one block by its hash, and validates them against the header. An empty
+// list is no proof that the block has none: the machine that answered may not have the block, and
+// some machines then answer with an empty list.
 func (n *Node) ReadBlock(ctx context.Context, h rpc.Header, f *Filter) ([]types.Log, error) {
 	return n.readBlock(ctx, h, f, nil)
 }

@@ -136,9 +136,9 @@ func (b *Box) Lanes(ctx context.Context, wants []Want) ([][]Found, error) {
 	return lanes, nil
 }
 
-// inOrder makes the planner follow an index: a row of the outbox is found where the last one was,
-// whatever the statistics say. With those of an empty outbox it would sort the whole backlog for
-// every page. Compiling the statement would take longer than running it.
+// inOrder makes the planner follow the index, in which the next row is beside the last one, whatever
+// the statistics say. With the statistics of an empty outbox the planner would sort the whole backlog
+// for every page.
 const inOrder = `select set_config('enable_bitmapscan', 'off', true), set_config('enable_seqscan', 'off', true)`
 
 // read runs one of the statements that read the outbox.

@@ -182,7 +182,7 @@ func (l *loop) open(ctx context.Context) {
 	}
 
 	for _, o := range in.orders {
-		l.obey(ctx, o)
+		l.applyOrder(ctx, o)
 	}
 
 	for _, o := range in.offers {

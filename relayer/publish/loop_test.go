@@ -183,7 +183,7 @@ func TestFailsWhileQuiet(t *testing.T) {
 	b.launch(t.Context())
 	b.add(row{Pending: pending(2, 1)})
 	done := make(chan struct{})
-	b.obey(t.Context(), order{slots: []int16{1}, done: done})
+	b.applyOrder(t.Context(), order{slots: []int16{1}, done: done})
 	f := <-b.flown
 	f.err = status.Error(codes.Unavailable, "away")
 	b.flown <- f

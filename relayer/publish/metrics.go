@@ -36,7 +36,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		published: f.NewCounter(prometheus.CounterOpts{Name: "relayer_events_published",
 			Help: "Messages that Pub/Sub acknowledged, replays and retractions included."}),
 		republished: f.NewCounter(prometheus.CounterOpts{Name: "relayer_republished_total",
-			Help: "Acknowledged messages that may stand in the topic twice: the outcome of an earlier attempt is unknown, or an earlier life had them to send."}),
+			Help: "Acknowledged messages that may be in the topic twice: the outcome of an earlier attempt is unknown, or an earlier process had them to send."}),
 		errors: f.NewCounterVec(prometheus.CounterOpts{Name: "relayer_publish_errors_total",
 			Help: "Failed requests to publish, by gRPC code; each is tried again."}, []string{"code"}),
 		duration: f.NewHistogram(prometheus.HistogramOpts{Name: "relayer_publish_duration_seconds",

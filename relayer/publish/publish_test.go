@@ -35,7 +35,7 @@ func TestReadFromTheOutbox(t *testing.T) {
 	w.same(rows, w.wait(7))
 	require.NoError(t, p.stop())
 	require.EqualValues(t, 2, w.metric("relayer_republished_total"),
-		"of slot 1, an earlier life may have sent the first two")
+		"of slot 1, an earlier process may have sent the first two")
 }
 
 func TestTopicsKeysAndKinds(t *testing.T) {

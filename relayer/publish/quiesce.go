@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// obey quiesces or resumes slots.
-func (l *loop) obey(ctx context.Context, o order) {
+// applyOrder quiesces or resumes slots.
+func (l *loop) applyOrder(ctx context.Context, o order) {
 	if o.done == nil {
 		for _, s := range o.slots {
 			if l.quiet[s]--; l.quiet[s] <= 0 {
@@ -31,7 +31,7 @@ func (l *loop) obey(ctx context.Context, o order) {
 	for _, n := range l.lanes {
 		if l.quiet[n.id.Slot] > 0 {
 			l.drop(n)
-			if n.flight == nil { // else when that has landed
+			if n.flight == nil { // else when its request returns
 				l.remove(ctx, n)
 			}
 		}
@@ -42,7 +42,7 @@ func (l *loop) obey(ctx context.Context, o order) {
 	l.notifyDrained()
 }
 
-// notifyDrained answers those who wait for slots of which nothing is under way any more, and nothing left to delete.
+// notifyDrained answers each order to quiesce whose slots have no request in flight and no row left to delete.
 func (l *loop) notifyDrained() {
 	rest := l.quiescing[:0]
 	for _, o := range l.quiescing {

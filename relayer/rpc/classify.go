@@ -14,8 +14,8 @@ import (
 // Kind is what an answer means for what to do next.
 type Kind string
 
-// The kinds. Only the node's own words and codes are judged: what a refusal of a certain request
-// means that is of no other kind is up to who asked.
+// The kinds. Only the node's own words and codes are classified: what any other refusal of a certain
+// request means is up to the caller.
 const (
 	OK               Kind = "ok"
 	Failed           Kind = "error"              // something else

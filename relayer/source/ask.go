@@ -183,9 +183,9 @@ func (s *Source) Canonical(ctx context.Context, n uint64) (Header, error) {
 	return Header{}, fmt.Errorf("header of block %d: %w: %d hashes from %d endpoints", n, ErrDisagree, len(count), total)
 }
 
-// vote is the header at a height, from an endpoint whose word may roll the chain back. One that has
-// answered wrongly, and is asked only because no other serves, has to show first that it answers
-// truly again: a header by itself cannot be tested.
+// vote is the header at a height, from an endpoint whose answer may roll the chain back. An endpoint
+// that has answered wrongly, and is asked only because no other is in use, must first show that it
+// answers correctly again: a header alone cannot be validated.
 func (s *Source) vote(ctx context.Context, e *node.Node, n uint64) (Header, error) {
 	doubtful := e.Doubtful()
 	h, err := e.Header(ctx, n)

@@ -51,7 +51,7 @@ func (r *ring) link(n uint64) {
 		n--
 		parent, ok := r.headers[n]
 		if !ok {
-			// What is below a gap cannot be judged; whoever fills the gap does.
+			// What is below a gap cannot be compared; whoever fills the gap compares it.
 			return
 		}
 

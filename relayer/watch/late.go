@@ -95,16 +95,16 @@ func (w *SlotWatch) await(ctx context.Context, batch *source.Batch) (ledger.Disc
 		}
 
 		if d.Next > block {
-			w.leaderless = 0
+			w.gaveUpAt = 0
 			return d, nil
 		}
 
-		if w.leaderless > 0 && d.Next < w.at.Next {
+		if w.gaveUpAt > 0 && d.Next < w.at.Next {
 			return d, nil
 		}
 
 		if len(d.Late) == w.cfg.LateAtOnce {
-			// so many are not left waiting: they are admitted while the factory watch goes on
+			// A full page is admitted at once, while the factory watch goes on.
 			behind, ahead := split(d.Late, w.at.Next)
 			if err := w.admit(ctx, behind, ahead); err != nil {
 				return d, err
@@ -119,7 +119,7 @@ func (w *SlotWatch) await(ctx context.Context, batch *source.Batch) (ledger.Disc
 
 		left := time.Until(deadline)
 		if left <= 0 {
-			w.leaderless = max(d.Next, 1)
+			w.gaveUpAt = max(d.Next, 1)
 			return d, nil
 		}
 

@@ -65,7 +65,7 @@ type SlotWatch struct {
 	book       *book           // while a commit runs: as if it had succeeded, and what was gathered behind it
 	at         ledger.Position // behind the last commit that succeeded
 	generation int64           // of the positions that the publisher has followed; -1: it has followed none
-	leaderless int64           // factory cursor at which waiting for discovery was in vain; 0: it was not
+	gaveUpAt   int64           // factory cursor at which the wait for discovery was given up; 0: it was not
 	complete   int64           // escrows that are deployed below this block are in the book, if they are ours
 }
 
