@@ -113,6 +113,7 @@ var All = []Benchmark{
 	{"failover", Failover},
 	{"scale", Scale},
 	{"steady", Steady},
+	{"partitions", Partitions},
 }
 
 // Names of all, for people.

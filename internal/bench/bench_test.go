@@ -58,7 +58,8 @@ func TestEveryFigure(t *testing.T) {
 			"backfill.drained.escrow": 1,
 			"backfill.drained.slot":   1, "backfill.peak": 4, "backfill.wal": 2,
 		}},
-		"live": {figures: map[string]int{"live.ws.p50": 40, "live.ws.p99": 40, "live.ws.rpc": 1, "live.http.p50": 40}},
+		"live": {figures: map[string]int{"live.ws.p50": 40, "live.ws.p99": 40, "live.ws.rpc": 1, "live.http.p50": 40,
+			"live.ws.jitter.p50": 40, "live.http.jitter.p99": 40}},
 		"start": {figures: map[string]int{"start.1of1.ready": 1, "start.1of1.rss": 1, "start.1of10.ready": 1,
 			"start.1of10.rss": 1}},
 		"flat": {figures: map[string]int{
@@ -78,11 +79,14 @@ func TestEveryFigure(t *testing.T) {
 		}},
 		"scale": {figures: map[string]int{
 			"scale.live.transactions.1": 1, "scale.live.rows.2": 1, "scale.live.wal.power": 2, "scale.live.connections.2": 1,
-			"scale.backfill.requests.2": 1, "scale.backfill.transactions.power": 2,
+			"scale.backfill.requests.2": 1, "scale.backfill.transactions.power": 2, "scale.backfill.bytes.power": 2,
 		}, plots: []string{"scale.svg"}},
 		"steady": {figures: map[string]int{
 			"steady.rate": 1, "steady.rss": 4, "steady.goroutines": 4, "steady.connections": 4, "steady.dead.outbox": 4,
 			"steady.size.events": 4, "steady.size.records": 4,
+		}},
+		"partitions": {figures: map[string]int{
+			"partitions.none": 1, "partitions.hash": 1, "partitions.range": 1, "partitions.hash.wal": 1,
 		}},
 	}
 	require.Len(t, All, len(want), "every benchmark is tested")

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,7 +9,9 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	gometrics "runtime/metrics"
 	"runtime/pprof"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -17,8 +20,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/web"
 )
 
-// Profiled runs a relayer as `escrow-relayer run` does, in this process, and writes cpu.pprof and
-// allocs.pprof into dir at its end. It is what the command runs itself as for -profile; the product
+// Profiled runs a relayer as `escrow-relayer run` does, in this process, and writes cpu.pprof,
+// allocs.pprof and heap.pprof, of the moment with the largest heap, into dir at its end. It is what the command runs itself as for -profile; the product
 // has no such thing.
 func Profiled(ctx context.Context, dir string) (err error) {
 	cfg, err := config.Load(config.Environ())
@@ -48,8 +51,37 @@ func Profiled(ctx context.Context, dir string) (err error) {
 		return fmt.Errorf("start the CPU profile: %w", err)
 	}
 
+	ctx, cancel := context.WithCancel(ctx)
+	peak := make(chan error, 1)
+	go func() { peak <- profilePeak(ctx, filepath.Join(dir, "heap.pprof")) }()
 	err = r.Run(ctx)
+	cancel()
 	pprof.StopCPUProfile()
 
-	return errors.Join(err, pprof.Lookup("allocs").WriteTo(allocs, 0))
+	return errors.Join(err, <-peak, pprof.Lookup("allocs").WriteTo(allocs, 0))
+}
+
+// profilePeak keeps a heap profile of the moment at which the heap was largest, until ctx ends.
+func profilePeak(ctx context.Context, file string) error {
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+
+	sample := []gometrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	most := uint64(0)
+	var heap bytes.Buffer
+	for {
+		select {
+		case <-ctx.Done():
+			return os.WriteFile(file, heap.Bytes(), 0o600)
+		case <-ticker.C:
+		}
+
+		if gometrics.Read(sample); sample[0].Value.Uint64() > most+most/10 {
+			most = sample[0].Value.Uint64()
+			heap.Reset()
+			if err := pprof.Lookup("heap").WriteTo(&heap, 0); err != nil {
+				return fmt.Errorf("write a heap profile: %w", err)
+			}
+		}
+	}
 }

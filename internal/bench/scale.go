@@ -26,7 +26,7 @@ const (
 )
 
 // scaleInstances are the fleets that Scale measures.
-var scaleInstances = []int{1, 2, 5, 10}
+var scaleInstances = []int{1, 2, 3, 5, 10}
 
 // Scale is what fleets of different sizes cost one database and the node, backfilling and live, at
 // 20 events per block: everything for a block of the chain, whoever did it. The power says how it
@@ -78,6 +78,7 @@ func Scale(ctx context.Context, o *Options) (figures []Figure, err error) {
 		{"wal", "WAL bytes/block", func(c fleetCost) float64 { return c.wal }},
 		{"connections", "connections", func(c fleetCost) float64 { return c.connections }},
 		{"requests", "requests/block", func(c fleetCost) float64 { return c.requests }},
+		{"bytes", "RPC bytes/block", func(c fleetCost) float64 { return c.bytes }},
 	} {
 		panel := panel{title: kind.unit}
 		for _, way := range []string{"live", "backfill"} {
@@ -114,11 +115,12 @@ func Scale(ctx context.Context, o *Options) (figures []Figure, err error) {
 type fleetCost struct {
 	transactions, written, read, wal float64
 	connections                      float64 // not for a block: at the end
-	requests                         float64
+	requests, bytes                  float64 // at the node, sent and received
 }
 
 func (c fleetCost) String() string {
-	return fmt.Sprintf("%.1f transactions, %.1f rows written, %.1f read, %.0f bytes of WAL, %.1f requests; %.0f connections", c.transactions, c.written, c.read, c.wal, c.requests, c.connections)
+	return fmt.Sprintf("%.1f transactions, %.1f rows written, %.1f read, %.0f bytes of WAL, %.1f requests, %.0f RPC bytes; %.0f connections",
+		c.transactions, c.written, c.read, c.wal, c.requests, c.bytes, c.connections)
 }
 
 // perBlock is the cost of what went on since before.
@@ -128,7 +130,7 @@ func (c fleetCost) perBlock(before fleetCost, blocks int) fleetCost {
 	return fleetCost{
 		(c.transactions - before.transactions) / n, (c.written - before.written) / n, (c.read - before.read) / n,
 		(c.wal - before.wal) / n,
-		c.connections, (c.requests - before.requests) / n,
+		c.connections, (c.requests - before.requests) / n, (c.bytes - before.bytes) / n,
 	}
 }
 
@@ -169,11 +171,14 @@ func (s *scale) measure(ctx context.Context, n int) (backfill, live fleetCost, e
 	}
 
 	var requests usage
+	began := time.Now()
 	err = s.with(ctx, name, n, func(fleet []*lab.Process) error {
 		if err := s.drained(ctx, db, fleet, head); err != nil {
 			return err
 		}
 
+		blocks := int(head-s.lab.Contracts.Block) + 1
+		s.say("scale: %d instances read %.0f blocks/s, with their start", n, perSecond(blocks, time.Since(began)))
 		requests, err = used(ctx, fleet...)
 
 		return err
@@ -324,7 +329,7 @@ func (s *scale) cost(ctx context.Context, name string, u usage) (c fleetCost, er
 		return c, fmt.Errorf("read the statistics of %s: %w", name, err)
 	}
 
-	c.requests = u.requests
+	c.requests, c.bytes = u.requests, u.bytes
 
 	return c, nil
 }

@@ -33,7 +33,7 @@ func Start(ctx context.Context, o *Options) (figures []Figure, err error) {
 	for _, share := range []struct {
 		total  int
 		memory float64
-	}{{1, 150}, {10, 60}} {
+	}{{1, 110}, {10, 60}} {
 		var times, memory []float64
 		for range o.Runs {
 			took, rss, err := startOne(ctx, l, share.total)
@@ -46,7 +46,7 @@ func Start(ctx context.Context, o *Options) (figures []Figure, err error) {
 
 		name := fmt.Sprintf("start.1of%d", share.total)
 		figures = append(figures,
-			o.atMost(name+".ready", "s", 5, Quantile(times, 0.5), times),
+			o.atMost(name+".ready", "s", 1, Quantile(times, 0.5), times),
 			o.atMost(name+".rss", "MiB", share.memory, Quantile(memory, 0.5), memory))
 	}
 
