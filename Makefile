@@ -37,11 +37,12 @@ verify: generate ## fail if a generated file is not what its source says
 	git diff --exit-code -- internal/testchain
 
 .PHONY: model
-model: ## check the model of the ownership protocol in full (needs spin and gcc)
+model: ## check the models of ownership, reorganisations and a sender's nonces in full (needs spin and gcc)
 	partition/model/check.sh full
+	relayer/send/model/check.sh full
 
 .PHONY: chaos
-chaos: ## try to break the guarantees: SEED=n repeats one plan, MINUTES=n tries new ones
+chaos: ## try to break the guarantees: SEED=n repeats one plan, MINUTES=n tries new ones, ARGS=-commands with commands in the traffic
 	go run ./internal/chaos/cmd/chaos $(if $(SEED),-seed $(SEED)) $(if $(MINUTES),-minutes $(MINUTES)) $(ARGS)
 
 .PHONY: drill

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -154,7 +155,12 @@ func (r *run) slowDeletes(ctx context.Context, f Fault) error {
 }
 
 func (r *run) instrument(ctx context.Context) error {
-	for _, statement := range instruments {
+	all := instruments
+	if r.way != nil {
+		all = slices.Concat(all, commandInstruments)
+	}
+
+	for _, statement := range all {
 		if _, err := r.lab.DB.Exec(ctx, statement); err != nil {
 			return fmt.Errorf("instrument the database: %w", err)
 		}

@@ -58,8 +58,9 @@ func (r *run) quiet(ctx context.Context, v *Verdict) error {
 			return err
 		}
 
-		if locks != len(all)+chains {
-			last = fmt.Sprintf("%d advisory locks, for %d instances and %d leaders", locks, len(all), chains)
+		if locks != len(all)+chains+r.commandLocks() {
+			last = fmt.Sprintf("%d advisory locks, for %d instances and %d leaders, and %d of commands", locks, len(all), chains,
+				r.commandLocks())
 		}
 
 		rows, _ := r.lab.DB.Query(ctx,
@@ -90,7 +91,7 @@ func (r *run) quiet(ctx context.Context, v *Verdict) error {
 			v.Goroutines = max(v.Goroutines, n)
 		}
 
-		if v.Goroutines > maxGoroutines {
+		if v.Goroutines > maxGoroutines+r.commandGoroutines() {
 			last = fmt.Sprintf("%d goroutines in one instance", v.Goroutines)
 		}
 
@@ -104,6 +105,24 @@ func (r *run) quiet(ctx context.Context, v *Verdict) error {
 	}
 
 	return nil
+}
+
+// commandLocks are those of the senders and of whoever publishes answers.
+func (r *run) commandLocks() int {
+	if r.way == nil {
+		return 0
+	}
+
+	return len(r.way.senders) + 1
+}
+
+// commandGoroutines is how many more an instance may have that takes commands: Google's subscriber has most of them.
+func (r *run) commandGoroutines() int {
+	if r.way == nil {
+		return 0
+	}
+
+	return 70
 }
 
 // goroutines of an instance, by its own metrics.

@@ -64,6 +64,10 @@ func (r *run) inject(ctx context.Context, f Fault) error {
 		return r.chain.Mine(ctx, f.N)
 	}
 
+	if r.way != nil {
+		return r.way.inject(ctx, f)
+	}
+
 	return fmt.Errorf("there is no fault %s", f.Kind)
 }
 
@@ -227,6 +231,10 @@ func (r *run) blocks(ctx context.Context, n, actions int) error {
 	r.mining.Lock()
 	defer r.mining.Unlock()
 	for range n {
+		if r.way != nil && actions > 0 {
+			r.way.step(ctx)
+		}
+
 		if err := errors.Join(r.traffic.Step(ctx, actions), r.chain.Mine(ctx, 1)); err != nil {
 			return err
 		}

@@ -29,9 +29,10 @@ type Verdict struct {
 	Recovery   time.Duration
 	Logs       string
 	Duplicates int
-	Lost       int // sessions that instances lost
-	States     int // escrows whose record was compared with what they say themselves
-	Goroutines int // the most that an instance had in the end
+	Lost       int              // sessions that instances lost
+	States     int              // escrows whose record was compared with what they say themselves
+	Goroutines int              // the most that an instance had in the end
+	Commands   *CommandsVerdict // nil: there were none
 }
 
 // Clean says that nothing is wrong.
@@ -44,6 +45,10 @@ func (v *Verdict) String() string {
 	if v.Second != nil {
 		s += fmt.Sprintf("; second chain: escrows %d, emitted %d, received %d", v.Second.Escrows, v.Second.Emitted,
 			v.Second.Received)
+	}
+
+	if v.Commands != nil {
+		s += "; " + v.Commands.String()
 	}
 
 	for _, seen := range v.Seen {
@@ -68,13 +73,19 @@ func (r *run) judge(ctx context.Context) (*Verdict, error) {
 		return nil, err
 	}
 
+	v := &Verdict{Plan: r.plan}
+	if r.way != nil {
+		if err := r.way.settle(ctx, v); err != nil {
+			return nil, err
+		}
+	}
+
 	last, err := r.lab.Head(ctx)
 	if err != nil {
 		return nil, err
 	}
 
 	omits := r.plan.Has(NodeOmits)
-	v := &Verdict{Plan: r.plan}
 	verified := int64(0)
 	// Enough blocks on top that both cursors pass whatever a reorganisation has left to settle.
 	blocks := 2*r.plan.Confirmations + 10
@@ -110,6 +121,12 @@ func (r *run) judge(ctx context.Context) (*Verdict, error) {
 
 		if a := v.Second; !a.Exact() || len(a.Duplicated) > 0 && !r.doubtful(v.Lost) {
 			v.wrong("second chain: %s", a)
+		}
+	}
+
+	if r.way != nil {
+		if err := r.way.check(ctx, v); err != nil {
+			return nil, err
 		}
 	}
 

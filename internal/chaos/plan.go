@@ -176,7 +176,7 @@ var inDoubt = []Kind{
 	Kill, KillAll, Freeze, Session, Backends, Restart, Crash, AckLost, DBCut, DBFreeze, DBSlow, DBDown, DBConnections,
 	DBRefuse, DBCancel, DBLocks, DBDeadlock,
 	KillAfterAck, SlowStart, Flap, TakeoverReorg, BackfillReorg, DBSwallow, DBHold, CommitHold, PubSubSwallow, PubSubHold,
-	FreezeInCommit, SlowDeletes, HangingClaimer,
+	FreezeInCommit, SlowDeletes, HangingClaimer, StepKill, StepFreeze, StepCut, SendKill, SendFreeze, Restore,
 }
 
 // hurry are the faults that an orderly stop may not have the time to wait for.
@@ -222,6 +222,7 @@ type Plan struct {
 	Latest        bool          // FINALITY=latest: every reorganisation goes too deep
 	Clock         time.Duration // by how much the clock of one instance is wrong; only a binary of BuildOverlay minds
 	ClockWho      int
+	Commands      *Commands // in the traffic; nil: none
 }
 
 // NewPlan makes the plan of a seed.
@@ -357,6 +358,10 @@ func (p *Plan) String() string {
 
 	if p.Clock != 0 {
 		fmt.Fprintf(&b, ", the clock of %d wrong by %s", p.ClockWho, p.Clock)
+	}
+
+	if p.Commands != nil {
+		fmt.Fprintf(&b, "; %s", p.Commands)
 	}
 
 	for _, f := range p.Faults {

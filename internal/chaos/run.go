@@ -43,6 +43,7 @@ type run struct {
 	traffic *testchain.Traffic   // under mining
 	tap     *testpubsub.Recorder // what the server stored, in all topics
 	second  *second              // nil: there is none
+	way     *way                 // of commands; nil: there is none
 
 	mining     sync.Mutex // blocks, traffic and reorganisations take turns
 	restarting sync.Mutex // of Postgres
@@ -72,7 +73,12 @@ func Run(ctx context.Context, bin string, p Plan) (*Verdict, error) {
 
 // carryOut sets everything up, lets play make the faults, and has the oracle judge.
 func carryOut(ctx context.Context, bin string, p Plan, play func(*run, context.Context) error) (v *Verdict, err error) {
-	chain, err := testchain.StartSim(testchain.Options{Seed: p.Seed, GasLimit: gasLimit})
+	options := testchain.Options{Seed: p.Seed, GasLimit: gasLimit}
+	if p.Commands != nil { // senders, two who make escrows, and who deploys; blocks that can be filled
+		options.Accounts, options.GasLimit = trafficAccounts+p.Commands.Senders+3, 30_000_000
+	}
+
+	chain, err := testchain.StartSim(options)
 	if err != nil {
 		return nil, err
 	}
@@ -126,6 +132,14 @@ func carryOut(ctx context.Context, bin string, p Plan, play func(*run, context.C
 		}
 	}
 
+	if p.Commands != nil {
+		if r.way, err = prepare(ctx, r); err != nil {
+			return nil, err
+		}
+
+		defer func() { err = errors.Join(err, r.way.close()) }()
+	}
+
 	for i := range p.Instances {
 		if err := r.start(i); err != nil {
 			return nil, err
@@ -166,7 +180,7 @@ func carryOut(ctx context.Context, bin string, p Plan, play func(*run, context.C
 }
 
 func ready(ctx context.Context, p *lab.Process) error {
-	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
 	return p.Ready(ctx)
 }
@@ -281,11 +295,16 @@ func (r *run) withTraffic(ctx context.Context, play func(*run, context.Context) 
 		return err
 	}
 	defer r.traffic.Close()
+	whole := ctx
 	g, ctx := errgroup.WithContext(ctx)
 	busy, end := context.WithCancel(ctx)
 	g.Go(func() error {
 		return every(busy, r.plan.BlockTime, func() error { return r.blocks(ctx, 1, r.plan.PerBlock) })
 	})
+	if r.way != nil {
+		g.Go(func() error { return r.way.request(busy, whole) })
+	}
+
 	if r.second != nil {
 		g.Go(func() error { return every(busy, 2*r.plan.BlockTime, func() error { return r.second.block(ctx) }) })
 	}
@@ -349,7 +368,7 @@ func newTraffic(ctx context.Context, chain *testchain.Sim, d testchain.Deploymen
 	seed uint64) (*testchain.Traffic, error) {
 	return testchain.NewTraffic(ctx, testchain.TrafficConfig{
 		URL: chain.HTTP(), Deployment: testchain.Deployment{Block: d.Block, Factory: d.Factory, Noise: d.Noise, Load: d.Load},
-		Accounts: chain.Accounts()[:len(chain.Accounts())-1], Seed: seed, Mix: testchain.DenseMix(),
+		Accounts: chain.Accounts()[:trafficAccounts], Seed: seed, Mix: testchain.DenseMix(),
 	})
 }
 

@@ -40,6 +40,11 @@ const (
 	Deaf    Mode = "deaf"    // what is behind it is gone: it answers pings, and nothing else
 	Mute    Mode = "mute"    // its subscriptions are silent, requests are answered
 	Closing Mode = "closing" // it is closed when it has been open for Fault.Delay
+
+	// Of eth_sendRawTransaction only.
+	SendLost      Mode = "send-lost"      // it is carried out, and the connection ends without an answer
+	SendForgotten Mode = "send-forgotten" // it is answered as if it were carried out, and nobody hears of it
+	SendRefused   Mode = "send-refused"   // an error that says Fault.Words
 )
 
 // Fault is a mode with its particulars.
@@ -48,7 +53,7 @@ type Fault struct {
 	Delay time.Duration
 	N     uint64
 	// of the requests that are hit, at random; zero: all. Of Down to HTML, Slow, Behind and Split (a
-	// gateway with unequal backends).
+	// gateway with unequal backends), and of those of eth_sendRawTransaction.
 	Share float64
 	Words string // of a refusal; empty: a provider's, at random
 }

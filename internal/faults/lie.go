@@ -5,11 +5,15 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/crypto"
 )
 
 type request struct {
@@ -99,6 +103,8 @@ type view struct {
 	list []*Injected
 	top  uint64 // newest block there is
 	late *Injected
+
+	onSend func(raw []byte) bool
 }
 
 // lie forwards a message and changes requests and answers as the faults want.
@@ -108,13 +114,17 @@ func (n *Node) lie(ctx context.Context, list []*Injected, body []byte) ([]byte, 
 		return n.post(ctx, body)
 	}
 
+	sends := false
 	n.mu.Lock()
+	onSend := n.onSend
 	for _, r := range requests {
 		n.requests[r.Method]++
+		sends = sends || r.Method == sendMethod
 	}
 
 	n.mu.Unlock()
-	if find(list, Range, Results, Behind, Split, Omit, Foreign, Chain, Pruned, Forgotten, Batch, Refused) == nil {
+	plain := find(list, Range, Results, Behind, Split, Omit, Foreign, Chain, Pruned, Forgotten, Batch, Refused) == nil
+	if plain && (!sends || onSend == nil && find(list, SendLost, SendForgotten, SendRefused) == nil) {
 		return n.post(ctx, body)
 	}
 
@@ -123,7 +133,7 @@ func (n *Node) lie(ctx context.Context, list []*Injected, body []byte) ([]byte, 
 		return json.Marshal([]response{refuse(requests[0], -32600, "batch too large")})
 	}
 
-	v := &view{Node: n, ctx: ctx, list: list}
+	v := &view{Node: n, ctx: ctx, list: list, onSend: onSend}
 	if err := v.backend(find(list, Behind)); err != nil {
 		return nil, err
 	}
@@ -176,6 +186,10 @@ func (v *view) one(r request) (response, error) {
 	if i := find(v.list, Refused); i != nil {
 		i.hits.Add(1)
 		return refuse(r, -32000, i.Words), nil
+	}
+
+	if r.Method == sendMethod {
+		return v.send(r)
 	}
 
 	if i := find(v.list, Range); i != nil && r.Method == "eth_getLogs" {
@@ -252,6 +266,56 @@ func (v *view) one(r request) (response, error) {
 	}
 
 	return a, nil
+}
+
+const sendMethod = "eth_sendRawTransaction"
+
+var errDropped = errors.New("dropped")
+
+// send forwards a transaction, or what the faults make of it.
+func (v *view) send(r request) (response, error) {
+	var raw hexutil.Bytes
+	if len(r.Params) > 0 {
+		_ = json.Unmarshal(r.Params[0], &raw) // the node behind says what is wrong with it
+	}
+
+	if v.onSend != nil && !v.onSend(raw) {
+		return response{}, errDropped
+	}
+
+	i := find(v.list, SendLost, SendForgotten, SendRefused)
+	if i != nil && !v.chance(i.Share) {
+		i = nil
+	}
+
+	if i != nil && i.Mode != SendLost {
+		i.hits.Add(1)
+		if i.Mode == SendRefused {
+			return refuse(r, -32000, i.Words), nil
+		}
+
+		return response{JSONRPC: "2.0", ID: r.ID, Result: json.RawMessage(`"` + crypto.Keccak256Hash(raw).Hex() + `"`)}, nil
+	}
+
+	body, err := json.Marshal(r)
+	if err != nil {
+		return response{}, err
+	}
+
+	b, err := v.post(v.ctx, body)
+	if err != nil {
+		return response{}, err
+	}
+
+	if i != nil {
+		i.hits.Add(1)
+		return response{}, errDropped
+	}
+
+	var a response
+	err = json.Unmarshal(b, &a)
+
+	return a, err
 }
 
 // span is the range of an eth_getLogs by numbers.

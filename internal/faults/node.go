@@ -32,6 +32,15 @@ type Node struct {
 	mu       sync.Mutex
 	random   *rand.Rand
 	requests map[string]int // by method
+	onSend   func(raw []byte) bool
+}
+
+// OnSend has do called with each transaction that is sent, before the node behind gets it. What do
+// says no to is dropped: the connection ends without an answer. It is called concurrently.
+func (n *Node) OnSend(do func(raw []byte) bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.onSend = do
 }
 
 // NewNode listens on a free port of 127.0.0.1, for HTTP and WebSocket alike.

@@ -1,15 +1,20 @@
 /* The life of a sender's nonces: C1 to C4 of the way back, and C9. check.sh runs it.
  *
- * Two instances contend for one sender; each may take it over at any moment, since a lock may be lost without its holder knowing, and may crash between any two
+ * Two instances (INSTANCES) contend for one sender; each may take it over at any moment, since a lock may be lost without its holder knowing, and may crash between any two
  * steps, which loses what it had in memory. The database is a set of variables that change in atomic steps, each of which names the epoch. What has left a
  * process may be mined at any later time, whatever anybody wishes. The database may be restored once to how it was at some earlier time; the chain, the pool, and
  * what processes have in memory are not.
  *
- * Each NO_… takes one rule out, and then an assertion must fail. check.sh says for which of them that was seen: 17.5 million states as it is.
+ * Each NO_… takes one rule out, and then an assertion must fail; check.sh says with how many instances, commands and nonces.
  */
+#ifndef CMDS
 #define CMDS 2
+#endif
+#ifndef INSTANCES
+#define INSTANCES 2
+#endif
 #ifndef TAKEOVERS
-#define TAKEOVERS 3 /* the clock at the last one; the first of each instance count */
+#define TAKEOVERS 2 /* how many there are; the first of each instance count */
 #endif
 #ifndef NONCES
 #define NONCES 2
@@ -50,6 +55,7 @@ byte reorgs;
 
 bool given[CMDS];      /* expired or cancelled */
 byte clock = 1;        /* epochs are of the server's clock: they never repeat, restored or not */
+byte takes;
 
 inline leave(n, c) {
   if
@@ -79,12 +85,12 @@ inline pending(p) {
 #define SETTLED final
 #endif
 
-active [2] proctype instance() {
+active [INSTANCES] proctype instance() {
   byte my, c, n, p;
   bool giveUp;
 
 takeover:
-  atomic { clock++; epoch = clock; my = clock; c = 0; n = 0; p = 0; giveUp = false }
+  atomic { takes++; clock++; epoch = clock; my = clock; c = 0; n = 0; p = 0; giveUp = false }
 
 round:
   /* observe: nonces that were never given out here */
@@ -99,9 +105,11 @@ round:
     p = 0
   }
   if
-  :: clock < TAKEOVERS -> goto takeover  /* crashed, or lost the lock and takes it again */
+  :: takes < TAKEOVERS -> goto takeover  /* crashed, or lost the lock and takes it again */
   :: c = 0
+#if CMDS > 1
   :: c = 1
+#endif
   fi;
   if
   :: atomic { MINE && state[c] == ACC && given[c] -> state[c] = GONE } ; goto round
@@ -141,7 +149,7 @@ round:
 
 signed:
   if
-  :: clock < TAKEOVERS -> goto takeover
+  :: takes < TAKEOVERS -> goto takeover
 #ifdef NO_RECORD
   :: atomic { !giveUp -> leave(n, c) } ; goto t2
 #endif
@@ -160,7 +168,7 @@ t2:
     fi
   }
   if
-  :: clock < TAKEOVERS -> goto takeover
+  :: takes < TAKEOVERS -> goto takeover
   :: true
   fi;
   /* out, known to be stored */
@@ -187,7 +195,9 @@ active proctype chain() {
   :: atomic { reorgs < 1 && final < latest -> reorgs++; latest--; mined[latest] = NONE }
   /* time goes by */
   :: given[0] = true
+#if CMDS > 1
   :: given[1] = true
+#endif
 #ifdef RESTORE
   /* a backup, and its restore while everything else stays as it is */
   :: atomic { !saved -> saved = true; bNext = next; bHalted = halted;

@@ -25,6 +25,7 @@ type options struct {
 	minutes      float64
 	parallel     int
 	drill, short bool
+	commands     bool
 	group        string
 }
 
@@ -37,6 +38,7 @@ func main() {
 	flag.IntVar(&o.parallel, "parallel", 2, "seeds or drills at once")
 	flag.StringVar(&o.bin, "bin", "", "binary of a relayer, instead of building one (its clock cannot be wrong then)")
 	flag.StringVar(&o.with, "with", "", "only seeds whose plan has one of these faults, comma-separated")
+	flag.BoolVar(&o.commands, "commands", false, "plans with commands in the traffic, and the faults of the way back")
 	flag.BoolVar(&o.drill, "drill", false, "each fault alone, one after the other, instead of seeds")
 	flag.BoolVar(&o.short, "short", false, "with -drill: only the faults that the tests carry out")
 	flag.StringVar(&o.group, "group", "", "with -drill: only groups whose name contains this")
@@ -153,7 +155,7 @@ func seeds(ctx context.Context, o options) error {
 		}
 
 		for begun++; ; next++ {
-			if p := chaos.NewPlan(next); o.wants(p) {
+			if p := o.plan(next); o.wants(p) {
 				next++
 				return p, true
 			}
@@ -180,6 +182,15 @@ func seeds(ctx context.Context, o options) error {
 	}
 
 	return ctx.Err()
+}
+
+// plan of a seed.
+func (o options) plan(seed uint64) chaos.Plan {
+	if o.commands {
+		return chaos.NewCommandsPlan(seed)
+	}
+
+	return chaos.NewPlan(seed)
 }
 
 func (o options) wants(p chaos.Plan) bool {

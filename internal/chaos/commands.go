@@ -1,0 +1,335 @@
+package chaos
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/big"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/ethereum/go-ethereum/accounts/keystore"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/crypto"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/fusion-prime/escrow-relayer/internal/lab"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
+	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
+)
+
+// Names of the way back at the Pub/Sub server.
+const (
+	commandsTopic = "escrow-commands"
+	repliesTopic  = "escrow-replies"
+)
+
+// Amounts in wei. With a base fee of 1 gwei at first, a command may cost about a third of its limit.
+const (
+	commandMaxFee = 3_000_000_000_000_000
+	tightDayFees  = 12_000_000_000_000_000
+	tightDayValue = 3000
+)
+
+// trafficAccounts are the first accounts of a chain: those of the events' traffic. Senders come next.
+const trafficAccounts = 9
+
+// way is the commands' part of a run: who may ask, who acts, what was asked for, and what is known
+// of it beside the database.
+type way struct {
+	run        *run
+	plan       *Commands
+	senders    []testchain.Account
+	requesters []testchain.Account // everything; approve only, for little; unknown to the policy
+	wallet     *testchain.Wallet   // of whoever creates and approves escrows, and of whoever fills blocks; under run.mining
+	makers     []testchain.Account
+	replies    *testpubsub.Recorder
+	conn       *grpc.ClientConn
+	topic      pubsubpb.PublisherClient
+
+	mu         sync.Mutex
+	random     *rand.Rand
+	escrows    []held
+	asked      []*ask
+	foreign    map[common.Hash]common.Address // transactions with a sender's key that are not the relayer's
+	lost       *books                         // what databases knew that were replaced; nil: none was
+	halted     map[common.Address]string      // senders that an operator had to look at, and why
+	unrecorded []string                       // bytes that reached a node and were in no database
+	unchecked  int                            // bytes that reached a node while the database could not be asked
+	checked    int
+	trap       *sendTrap // armed; nil: none
+	backup     string    // name of a copy of the database
+	pending    sync.WaitGroup
+}
+
+// held is an escrow that commands may be about.
+type held struct {
+	address common.Address
+	parties []common.Address // senders that may approve
+	payer   common.Address
+}
+
+// prepare makes keys, files, topics and the environment of the relayers. No relayer runs yet.
+func prepare(ctx context.Context, r *run) (w *way, err error) {
+	p := r.plan.Commands
+	all := r.chain.Accounts()
+	w = &way{
+		run: r, plan: p, senders: all[trafficAccounts : trafficAccounts+p.Senders],
+		makers:     all[trafficAccounts+p.Senders : trafficAccounts+p.Senders+2],
+		requesters: testchain.Accounts(r.plan.Seed^0x7e9, 3), random: rand.New(rand.NewPCG(r.plan.Seed, 0xa5c)),
+		foreign: map[common.Hash]common.Address{}, halted: map[common.Address]string{},
+	}
+	if w.wallet, err = testchain.OpenWallet(ctx, r.chain.HTTP(), w.makers...); err != nil {
+		return nil, err
+	}
+
+	if err := w.openTopics(ctx); err != nil {
+		return nil, errors.Join(err, w.close())
+	}
+
+	env, err := w.files()
+	if err != nil {
+		return nil, errors.Join(err, w.close())
+	}
+
+	for k, v := range env {
+		r.lab.Env[k] = v
+	}
+
+	if err := w.endow(ctx); err != nil {
+		return nil, errors.Join(err, w.close())
+	}
+
+	for _, n := range r.nodes.front {
+		n.OnSend(w.onSend)
+	}
+
+	return w, nil
+}
+
+func (w *way) close() error {
+	w.wallet.Close()
+	var errs []error
+	if w.replies != nil {
+		errs = append(errs, w.replies.Stop())
+	}
+
+	if w.conn != nil {
+		errs = append(errs, w.conn.Close())
+	}
+
+	return errors.Join(errs...)
+}
+
+// openTopics makes the topics and their subscriptions. What an instance took and did not
+// acknowledge comes again after ten seconds.
+func (w *way) openTopics(ctx context.Context) (err error) {
+	addr := w.run.lab.PubSub.Addr()
+	if w.conn, err = grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+		return err
+	}
+
+	w.topic = pubsubpb.NewPublisherClient(w.conn)
+	for _, topic := range []string{commandsTopic, repliesTopic} {
+		if err := testpubsub.CreateTopic(ctx, addr, lab.Project, topic); err != nil {
+			return err
+		}
+	}
+
+	if _, err := pubsubpb.NewSubscriberClient(w.conn).CreateSubscription(ctx, &pubsubpb.Subscription{
+		Name:  testpubsub.SubscriptionName(lab.Project, commandsTopic),
+		Topic: testpubsub.TopicName(lab.Project, commandsTopic), AckDeadlineSeconds: 10,
+	}); err != nil {
+		return fmt.Errorf("create the subscription of commands: %w", err)
+	}
+
+	if err := testpubsub.CreateSubscription(ctx, addr, lab.Project, repliesTopic, repliesTopic); err != nil {
+		return err
+	}
+
+	w.replies, err = testpubsub.Record(ctx, addr, lab.Project, repliesTopic)
+
+	return err
+}
+
+// files writes keystores, the senders file and the policy, and returns the relayers' environment.
+func (w *way) files() (map[string]string, error) {
+	dir := w.run.lab.Dir
+	write := func(name string, content []byte) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			panic(err) // a folder that we have just made
+		}
+
+		return path
+	}
+	password := write("password", []byte("pass word\n"))
+	fees, value := "1000000000000000000", "1000000000"
+	if w.plan.Tight {
+		fees, value = strconv.FormatInt(tightDayFees, 10), strconv.Itoa(tightDayValue)
+	}
+
+	var senders, grants, few []map[string]any
+	for i, a := range w.senders {
+		key, err := keystore.EncryptKey(&keystore.Key{Id: [16]byte{byte(i)}, Address: a.Address, PrivateKey: a.Key},
+			"pass word", keystore.LightScryptN, keystore.LightScryptP)
+		if err != nil {
+			return nil, err
+		}
+
+		senders = append(senders, map[string]any{
+			"name": "s" + strconv.Itoa(i), "address": a.Address, "password_file": password,
+			"keystore": write(fmt.Sprintf("key%d.json", i), key), "max_fee": strconv.FormatInt(commandMaxFee, 10),
+			"day_fees": fees, "day_value": value, "max_in_flight": w.plan.InFlight,
+		})
+		grants = append(grants, map[string]any{"sender": a.Address, "max_value": "1000000",
+			"kinds": []string{"approve", "release", "refund", "create"}, "max_fee": strconv.FormatInt(commandMaxFee, 10)})
+		few = append(few, map[string]any{"sender": a.Address, "kinds": []string{"approve"},
+			"max_fee": strconv.FormatInt(commandMaxFee/2, 10)})
+	}
+
+	policy := []map[string]any{{"name": "all", "address": w.requesters[0].Address, "allow": grants},
+		{"name": "few", "address": w.requesters[1].Address, "allow": few}}
+	sendersJSON, err := json.Marshal(map[string]any{"senders": senders})
+	if err != nil {
+		return nil, err
+	}
+
+	policyJSON, err := json.Marshal(map[string]any{"requesters": policy})
+	if err != nil {
+		return nil, err
+	}
+
+	env := map[string]string{
+		"SENDERS_FILE": write("senders.json", sendersJSON), "COMMANDS_POLICY_FILE": write("policy.json", policyJSON),
+		"COMMANDS_SUBSCRIPTION_ID": commandsTopic, "COMMANDS_HTTP": "true", "REPLIES_TOPIC_ID": repliesTopic,
+	}
+	if w.plan.Keeper {
+		env["KEEPER_SENDER"], env["KEEPER_MIN_AMOUNT"] = w.senders[0].Address.Hex(), "1"
+		env["KEEPER_MAX_FEE"], env["KEEPER_DAY_FEES"] = strconv.FormatInt(commandMaxFee, 10), fees
+	}
+
+	return env, nil
+}
+
+// endow creates escrows before the relayers start: some are due for the keeper, and some of the
+// senders' own may be refunded. The senders have used nonces, then.
+func (w *way) endow(ctx context.Context) error {
+	r := w.run
+	for range 4 {
+		if _, err := w.wallet.Transact(ctx, r.chain, 0, w.create(1, true)...); err != nil {
+			return fmt.Errorf("create the first escrows: %w", err)
+		}
+	}
+
+	if !w.plan.Refunds {
+		return nil
+	}
+
+	own, err := testchain.OpenWallet(ctx, r.chain.HTTP(), w.senders...)
+	if err != nil {
+		return err
+	}
+	defer own.Close()
+	for i, s := range w.senders {
+		for n := range 2 {
+			salt := common.Hash{31: byte(n), 30: byte(i), 0: 9}
+			payee := w.requesters[0].Address
+			address := w.address(s.Address, payee, 0, 2, common.Address{}, salt)
+			data := contracts.NewEscrowFactory().PackCreateEscrowDeterministic(payee, new(big.Int), 2, common.Address{}, salt)
+			if _, err := own.Transact(ctx, r.chain, i, testchain.Call{To: &r.lab.Contracts.Factory, Data: data,
+				Value: big.NewInt(5)}); err != nil {
+				return fmt.Errorf("create an escrow to refund: %w", err)
+			}
+
+			w.escrows = append(w.escrows, held{address, []common.Address{s.Address}, s.Address})
+		}
+	}
+
+	return r.chain.AdvanceTime(ctx, refundable)
+}
+
+// address is where createEscrowDeterministic puts an escrow.
+func (w *way) address(payer, payee common.Address, delay int64, required uint8, arbiter common.Address,
+	salt common.Hash) common.Address {
+	code := append(common.FromHex(contracts.EscrowMetaData.Bin),
+		contracts.NewEscrow().PackConstructor(payer, payee, big.NewInt(delay), required, arbiter)...)
+	return crypto.CreateAddress2(w.run.lab.Contracts.Factory, salt, crypto.Keccak256(code))
+}
+
+// create makes the calls that create an escrow of the maker's for senders. One that is approved at
+// once waits for its release, in due case for whoever comes first.
+func (w *way) create(required uint8, approved bool) []testchain.Call {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	payer, payee := w.makers[0].Address, w.senders[w.random.IntN(len(w.senders))].Address
+	arbiter := w.senders[w.random.IntN(len(w.senders))].Address
+	var salt common.Hash
+	for i := range 4 {
+		salt[i] = byte(w.random.Uint32())
+	}
+
+	delay := int64(0)
+	if approved {
+		delay = int64(1 + w.random.IntN(6)) // seconds: it is approved before it is due
+	}
+
+	parties := []common.Address{payee}
+	if arbiter != payee {
+		parties = append(parties, arbiter)
+	}
+
+	escrow := w.address(payer, payee, delay, required, arbiter, salt)
+	w.escrows = append(w.escrows, held{escrow, parties, payer})
+	data := contracts.NewEscrowFactory().PackCreateEscrowDeterministic(payee, big.NewInt(delay), required, arbiter, salt)
+	calls := []testchain.Call{{To: &w.run.lab.Contracts.Factory, Data: data,
+		Value: big.NewInt(int64(1 + w.random.IntN(1000)))}}
+	if approved {
+		calls = append(calls, testchain.Call{To: &escrow, Data: contracts.NewEscrow().PackApprove(), Gas: 300_000})
+	}
+
+	return calls
+}
+
+// step makes escrows for commands before a block is mined. A reorganisation may undo it, which is no
+// error: commands about what is not there are held.
+func (w *way) step(ctx context.Context) {
+	w.mu.Lock()
+	n, required, approved := w.random.IntN(3), uint8(1+w.random.IntN(2)), w.random.IntN(4) == 0
+	w.mu.Unlock()
+	if n == 0 || w.wallet.Sync(ctx) != nil {
+		return
+	}
+
+	if approved {
+		required = 1
+	}
+
+	for range n {
+		_, _ = w.wallet.Send(ctx, 0, w.create(required, approved)...)
+	}
+}
+
+// fill sends transactions that leave no room in the next block and do nothing.
+func (w *way) fill(ctx context.Context) {
+	if w.wallet.Sync(ctx) != nil {
+		return
+	}
+
+	loop := testchain.Call{Data: []byte{0x5b, 0x5f, 0x56}, Gas: 14_400_000} // JUMPDEST PUSH0 JUMP
+	_, _ = w.wallet.Send(ctx, 1, loop, loop)
+}
+
+// pick returns one of n, by the seed.
+func (w *way) pick(n int) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.random.IntN(n)
+}

@@ -1,0 +1,478 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"math/big"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/ethclient"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fusion-prime/escrow-relayer/internal/faults"
+	"github.com/fusion-prime/escrow-relayer/internal/lab"
+)
+
+// commandInstruments stop an instance inside a step of commandSteps: a statement of the table, or
+// the commit of a transaction that has changed it.
+var commandInstruments = func() []string {
+	list := []string{
+		`create table chaos_steps (app text, step text)`,
+		`create function chaos_step() returns trigger language plpgsql security definer as $$
+			declare name text := tg_table_name || ' ' || lower(tg_op) || case when tg_level = 'ROW' then ' commit' else '' end;
+			begin
+				while exists (select from chaos_steps where app = current_setting('application_name') and step = name) loop
+					perform pg_sleep(0.02);
+				end loop;
+				return null;
+			end $$`,
+	}
+	for _, on := range commandSteps {
+		table, event, _ := strings.Cut(on, " ")
+		event, atCommit := strings.CutSuffix(event, " commit")
+		if atCommit {
+			list = append(list, fmt.Sprintf(`create constraint trigger chaos_%s_commit after %s on %s deferrable initially deferred
+				for each row execute function chaos_step()`, event, event, table))
+			continue
+		}
+
+		list = append(list, fmt.Sprintf(`create trigger chaos_%s after %s on %s for each statement execute function chaos_step()`,
+			event, event, table))
+	}
+
+	return list
+}()
+
+// stepPatience is how long a fault waits for somebody to come to its step.
+const stepPatience = 3 * time.Second
+
+// inject carries one fault of the way back out, and undoes it.
+func (w *way) inject(ctx context.Context, f Fault) error {
+	switch f.Kind {
+	case StepKill, StepFreeze, StepCut:
+		return w.atStep(ctx, f)
+	case SendLost, SendForget, SendRefuse:
+		w.misbehave(ctx, f)
+	case SendKill, SendFreeze:
+		return w.crashSending(ctx, f)
+	case Spike:
+		return w.spike(ctx, f.N)
+	case ForeignUse:
+		return w.useKey(ctx, w.senders[f.N%len(w.senders)].Address)
+	case Restore:
+		return w.restore(ctx, f)
+	case CancelAll:
+		w.cancelAll(ctx, "")
+	default:
+		return fmt.Errorf("there is no fault %s", f.Kind)
+	}
+
+	return nil
+}
+
+// owner is the number of the instance that has a sender now, and its process; -1 if that is not known.
+func (w *way) owner(ctx context.Context, sender string) int {
+	var id string
+	if w.run.lab.DB.QueryRow(ctx, `select coalesce(max(instance_id), '') from senders where address = $1`,
+		sender).Scan(&id) != nil {
+		return -1
+	}
+
+	i, err := strconv.Atoi(strings.TrimPrefix(id, "r"))
+	if err != nil {
+		return -1
+	}
+
+	return i
+}
+
+// reserve takes an instance for one fault, like alive; nil if another fault has it.
+func (r *run) reserve(i int) *lab.Process {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if i < 0 || i >= len(r.procs) || r.procs[i] == nil || !r.procs[i].Running() || r.dead[i] {
+		return nil
+	}
+
+	r.dead[i] = true
+
+	return r.procs[i]
+}
+
+// atStep waits until an instance is inside a step, and kills it, freezes it, or cuts it off there.
+func (w *way) atStep(ctx context.Context, f Fault) error {
+	r := w.run
+	step := commandSteps[f.N%len(commandSteps)]
+	i := f.Who
+	if !strings.HasPrefix(step, "commands insert") && !strings.HasPrefix(step, "replies") {
+		i = w.owner(ctx, lower(w.senders[f.Who%len(w.senders)].Address))
+	}
+
+	p := r.reserve(i)
+	if p == nil {
+		return nil
+	}
+
+	defer r.back(i)
+	app := "escrow-relayer/" + p.ID
+	if _, err := r.lab.DB.Exec(ctx, `insert into chaos_steps values ($1, $2)`, app, step); err != nil {
+		return nil
+	}
+
+	caught := 0
+	for begun := time.Now(); caught == 0 && time.Since(begun) < stepPatience; {
+		if r.lab.DB.QueryRow(ctx, paused, app).Scan(&caught) != nil || !pause(ctx, 5*time.Millisecond) {
+			break
+		}
+	}
+
+	if caught > 0 {
+		r.saw("%s in %q", f.Kind, step)
+		switch f.Kind {
+		case StepKill:
+			p.Kill()
+		case StepFreeze:
+			p.Signal(syscall.SIGSTOP)
+			defer p.Signal(syscall.SIGCONT)
+		case StepCut:
+			undo := r.network[i].database.Cut()
+			defer func() { _ = undo() }()
+		}
+	}
+
+	// The statement or the commit goes on now, if it does.
+	if err := r.surely(ctx, `delete from chaos_steps`); err != nil || caught == 0 {
+		return err
+	}
+
+	pause(ctx, f.For)
+	if f.Kind == StepKill {
+		return r.again(i)
+	}
+
+	return nil
+}
+
+// misbehave makes one node or both mistreat transactions for a time.
+func (w *way) misbehave(ctx context.Context, f Fault) {
+	fault := faults.Fault{Mode: map[Kind]faults.Mode{SendLost: faults.SendLost, SendForget: faults.SendForgotten,
+		SendRefuse: faults.SendRefused}[f.Kind], Words: sendWords[f.N%len(sendWords)]}
+	if f.Keep {
+		fault.Share = 0.5
+	}
+
+	for i, n := range w.run.nodes.front {
+		if i == f.Who%2 || f.Who%3 > 0 { // both, mostly
+			defer n.Inject(fault).Remove()
+		}
+	}
+
+	pause(ctx, f.For)
+}
+
+// sendTrap is a crash that waits for a transaction.
+type sendTrap struct {
+	fault  Fault
+	sprung chan int // the instance that it hit
+}
+
+// crashSending kills or freezes the owner of a sender when its bytes arrive at a node.
+func (w *way) crashSending(ctx context.Context, f Fault) error {
+	r := w.run
+	trap := &sendTrap{f, make(chan int, 1)}
+	w.mu.Lock()
+	if w.trap != nil {
+		w.mu.Unlock()
+		return nil // another fault waits
+	}
+
+	w.trap = trap
+	w.mu.Unlock()
+
+	i := -1
+	timer := time.NewTimer(stepPatience)
+	defer timer.Stop()
+	select {
+	case i = <-trap.sprung:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+
+	w.mu.Lock()
+	if w.trap == trap {
+		w.trap = nil
+	}
+
+	w.mu.Unlock()
+	if i < 0 {
+		select {
+		case i = <-trap.sprung:
+		default:
+			return nil
+		}
+	}
+
+	defer r.back(i)
+	r.saw("%s, taken %v", f.Kind, f.Keep)
+	pause(ctx, f.For)
+	if f.Kind == SendFreeze {
+		r.process(i).Signal(syscall.SIGCONT)
+		return nil
+	}
+
+	return r.again(i)
+}
+
+// onSend sees every transaction that a relayer sends, before the node does, and says whether the
+// node is to get it. C2: it must be in the database by now.
+func (w *way) onSend(raw []byte) bool {
+	var tx types.Transaction
+	if tx.UnmarshalBinary(raw) != nil {
+		return true
+	}
+
+	from, err := types.Sender(types.LatestSignerForChainID(w.run.chain.ChainID()), &tx)
+	if err != nil {
+		return true
+	}
+
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	var recorded bool
+	err = w.run.lab.DB.QueryRow(ctx, `select exists (select from command_attempts where tx_hash = $1)`,
+		tx.Hash().Hex()).Scan(&recorded)
+	w.mu.Lock()
+	switch _, before := w.lost.attempt(tx.Hash()); {
+	case err != nil:
+		w.unchecked++
+	case !recorded && !before:
+		w.unrecorded = append(w.unrecorded, fmt.Sprintf("%s, nonce %d of %s", tx.Hash(), tx.Nonce(), from))
+	default:
+		w.checked++
+	}
+
+	trap := w.trap
+	w.trap = nil
+	w.mu.Unlock()
+	if trap == nil {
+		return true
+	}
+
+	i := w.owner(ctx, lower(from))
+	p := w.run.reserve(i)
+	if p == nil {
+		return true
+	}
+
+	if trap.fault.Kind == SendFreeze {
+		p.Signal(syscall.SIGSTOP)
+	} else {
+		p.Kill()
+	}
+
+	trap.sprung <- i
+
+	return trap.fault.Keep
+}
+
+// spike fills blocks, so that the base fee rises and nothing else gets in.
+func (w *way) spike(ctx context.Context, blocks int) error {
+	for range blocks {
+		if err := func() error {
+			w.run.mining.Lock()
+			defer w.run.mining.Unlock()
+			w.fill(ctx)
+
+			return w.run.chain.Mine(ctx, 1)
+		}(); err != nil {
+			return err
+		}
+
+		pause(ctx, w.run.plan.BlockTime)
+	}
+
+	return nil
+}
+
+// useKey sends a transaction with a sender's key, as a thief would.
+func (w *way) useKey(ctx context.Context, sender common.Address) error {
+	c, err := ethclient.DialContext(ctx, w.run.chain.HTTP())
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	nonce, err := c.PendingNonceAt(ctx, sender)
+	if err != nil {
+		return err
+	}
+
+	for _, a := range w.senders {
+		if a.Address != sender {
+			continue
+		}
+
+		tx, err := types.SignNewTx(a.Key, types.LatestSignerForChainID(w.run.chain.ChainID()), &types.DynamicFeeTx{
+			ChainID: w.run.chain.ChainID(), Nonce: nonce, GasTipCap: big.NewInt(2e9), GasFeeCap: big.NewInt(1e12), Gas: 21000,
+			To: &common.Address{1}, Value: big.NewInt(1),
+		})
+		if err != nil {
+			return err
+		}
+
+		if c.SendTransaction(ctx, tx) == nil { // else the relayer was faster
+			w.mu.Lock()
+			w.foreign[tx.Hash()] = sender
+			w.mu.Unlock()
+			w.run.saw("foreign use of nonce %d of %s: %s", nonce, sender, tx.Hash())
+		}
+	}
+
+	return nil
+}
+
+// copyName is the backup's, and goneName that of the database that it took the place of.
+const (
+	copyName = "backup"
+	goneName = "replaced"
+)
+
+// restore copies the database, and puts the copy in its place a while later: everything since is
+// forgotten, but not by the chain. Keep: the relayers run meanwhile and lose their connections only.
+func (w *way) restore(ctx context.Context, f Fault) error {
+	r := w.run
+	r.restarting.Lock() // Postgres has to be up
+	defer r.restarting.Unlock()
+	if err := w.alone(ctx, `create database `+copyName+` template relayer owner `+role); err != nil {
+		return err
+	}
+
+	pause(ctx, f.For)
+	var down []int
+	for !f.Keep {
+		i, p := r.alive(0)
+		if p == nil {
+			break
+		}
+
+		p.Kill()
+		down = append(down, i)
+	}
+
+	if err := w.alone(ctx, `alter database relayer rename to `+goneName, `alter database `+copyName+` rename to relayer`); err != nil {
+		return err
+	}
+
+	gone, err := pgx.Connect(ctx, r.lab.PG.URL(goneName))
+	if err != nil {
+		return fmt.Errorf("read the database that was replaced: %w", err)
+	}
+
+	lost, err := readBooks(ctx, gone)
+	if err := gone.Close(ctx); err != nil {
+		return err
+	}
+
+	if err != nil {
+		return err
+	}
+
+	w.mu.Lock()
+	w.lost = lost
+	w.mu.Unlock()
+	r.saw("restored as it was %s before: %d commands and %d attempts were known", f.For.Round(time.Millisecond),
+		len(lost.commands), len(lost.attempts))
+	for _, t := range []string{"chaos_refusal", "chaos_pause", "chaos_slow", "chaos_steps"} { // faults of then
+		if err := r.surely(ctx, `delete from `+t); err != nil {
+			return err
+		}
+	}
+
+	for _, i := range down {
+		if err := r.again(i); err != nil {
+			return err
+		}
+
+		r.back(i)
+	}
+
+	return nil
+}
+
+// alone runs statements that need the database to have no connections.
+func (w *way) alone(ctx context.Context, statements ...string) (err error) {
+	u := w.run.lab.PG.URL("postgres")
+	conn, err := pgx.Connect(ctx, u)
+	if err != nil {
+		return fmt.Errorf("connect to the maintenance database: %w", err)
+	}
+
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	allow := func(name string, yes bool) error {
+		_, err := conn.Exec(ctx, fmt.Sprintf(`alter database %s allow_connections %v`, name, yes))
+		return err
+	}
+	if err := allow("relayer", false); err != nil {
+		return err
+	}
+
+	for range 100 {
+		if _, err = conn.Exec(ctx, `select pg_terminate_backend(pid) from pg_stat_activity where datname in ('relayer', '`+
+			copyName+`')`); err != nil {
+			return err
+		}
+
+		for len(statements) > 0 {
+			if _, err = conn.Exec(ctx, statements[0]); err != nil {
+				break // somebody is connected still
+			}
+
+			statements = statements[1:]
+		}
+
+		if len(statements) == 0 {
+			break
+		}
+
+		pause(ctx, 20*time.Millisecond)
+	}
+
+	if err != nil {
+		return fmt.Errorf("%s: %w", statements[0], err)
+	}
+
+	var names []string
+	rows, _ := conn.Query(ctx, `select datname from pg_database where not datallowconn and datname in ('relayer', 'replaced', 'backup')`)
+	if names, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
+		return err
+	}
+
+	for _, name := range names {
+		if err := allow(name, true); err != nil {
+			return err
+		}
+	}
+
+	w.run.lab.DB.Reset()
+
+	return nil
+}
+
+// cancelAll asks for every command of a state to be given up; empty: of any that is open.
+func (w *way) cancelAll(ctx context.Context, state string) {
+	rows, _ := w.run.lab.DB.Query(ctx, `select command_id from commands where answered_at is null and ($1 = '' or state = $1)`, state)
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return
+	}
+
+	for _, id := range ids {
+		w.cancel(ctx, id)
+	}
+}
+
+func lower(a common.Address) string { return strings.ToLower(a.Hex()) }
