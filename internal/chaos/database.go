@@ -197,11 +197,9 @@ func (r *run) database(ctx context.Context, f Fault) error {
 
 		return r.restart(ctx, mode, f.For)
 	case DBRefuse:
-		if _, err := r.lab.DB.Exec(ctx, `insert into chaos_refusal values ($1)`, refusals[f.N]); err != nil {
-			return nil
+		if _, err := r.lab.DB.Exec(ctx, `insert into chaos_refusal values ($1)`, refusals[f.N]); err == nil {
+			pause(ctx, f.For)
 		}
-
-		pause(ctx, f.For)
 
 		return r.surely(ctx, `delete from chaos_refusal`)
 	case DBConnections:

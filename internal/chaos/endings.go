@@ -248,11 +248,15 @@ func (r *run) restarted(ctx context.Context, kept []string) bool {
 	return true
 }
 
-// lostAtTheEnd says whether an instance had no session when it stopped, or lost it then.
+// lostAtTheEnd says whether an instance had no session when it stopped, or lost it then, or the
+// database did not answer in the time that a stop has: a stop has to say so.
 func lostAtTheEnd(p *lab.Process) bool {
 	b, _ := os.ReadFile(p.LogFile)
 	log := string(b)
 	last := max(strings.LastIndex(log, `"tenure over, joining again"`), strings.LastIndex(log, `database session lost`))
+	if i := strings.LastIndex(log, `"stopped, but not cleanly`); i >= 0 && strings.Contains(log[i:], "deadline exceeded") {
+		last = max(last, i)
+	}
 
 	return last > strings.LastIndex(log, `"joined the fleet"`)
 }
