@@ -44,9 +44,9 @@ func PrometheusRule(chains []int64) ([]byte, error) {
 	}
 
 	withoutComments(&spec)
-	name := "escrow-relayer"
+	name := []string{"escrow-relayer"}
 	for _, chain := range chains {
-		name += "-" + strconv.FormatInt(chain, 10)
+		name = append(name, strconv.FormatInt(chain, 10))
 	}
 
 	var b bytes.Buffer
@@ -58,7 +58,7 @@ func PrometheusRule(chains []int64) ([]byte, error) {
 		Kind       string            `yaml:"kind"`
 		Metadata   map[string]string `yaml:"metadata"`
 		Spec       *yaml.Node        `yaml:"spec"`
-	}{"monitoring.coreos.com/v1", "PrometheusRule", map[string]string{"name": name}, spec.Content[0]})
+	}{"monitoring.coreos.com/v1", "PrometheusRule", map[string]string{"name": strings.Join(name, "-")}, spec.Content[0]})
 	if err != nil {
 		return nil, fmt.Errorf("write the rules: %w", err)
 	}

@@ -4,7 +4,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -38,6 +37,6 @@ func TestTheFrontDoorIsTrue(t *testing.T) {
 	}
 
 	for _, m := range regexp.MustCompile("(?m)(?:`|run: |^)make ([a-z]+)").FindAllStringSubmatch(all, -1) {
-		require.True(t, strings.Contains(string(makefile), "\n"+m[1]+":"), "there is no make %s", m[1])
+		require.Contains(t, string(makefile), "\n"+m[1]+":", "there is no make %s", m[1])
 	}
 }

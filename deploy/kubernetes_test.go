@@ -150,7 +150,8 @@ func TestKubernetesOverlays(t *testing.T) {
 
 		return last
 	}
-	require.Equal(t, map[string]any{"valueFrom": map[string]any{"fieldRef": map[string]any{"fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']"}}}, partition(pods["statefulset"]))
+	index := map[string]any{"fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']"}
+	require.Equal(t, map[string]any{"valueFrom": map[string]any{"fieldRef": index}}, partition(pods["statefulset"]))
 	require.Equal(t, map[string]any{"value": "auto"}, partition(pods["deployment"]))
 	require.Equal(t, pods["statefulset"], pods["deployment"])
 

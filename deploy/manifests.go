@@ -20,7 +20,8 @@ var (
 	//go:embed cloudrun/monitoring.yaml
 	monitoring string
 
-	templates = template.Must(template.New("service").Option("missingkey=error").Funcs(template.FuncMap{"json": quote}).Parse(serviceTemplate))
+	templates = template.Must(template.New("service").Option("missingkey=error").
+			Funcs(template.FuncMap{"json": quote}).Parse(serviceTemplate))
 )
 
 // Defaults of ManifestInput.

@@ -35,7 +35,7 @@ const commandsHeading = "## Commands"
 func Metrics() (map[string]Metric, error) {
 	found := map[string]Metric{}
 	commands := false
-	for _, line := range strings.Split(metricsDoc, "\n") {
+	for line := range strings.SplitSeq(metricsDoc, "\n") {
 		if strings.HasPrefix(line, "## ") {
 			commands = line == commandsHeading
 		}

@@ -38,7 +38,8 @@ import (
 // outage also shows that it pages for no other chain. Needs the program prometheus.
 //
 //	make outage    in real time, ten minutes or more
-//	.ci/run        short: every time of the rules, the scrapes and the platform divided by six; not shorter, since what the relayer itself
+//	.ci/run        short: every time of the rules, the scrapes and the platform divided by six;
+//	               not shorter, since what the relayer itself
 //	               asks every five seconds must stay well below the shortest threshold, 60 s / 6
 //
 // Each page must fire within its limit and a margin; nothing else must be quick. On a machine that
@@ -141,8 +142,8 @@ func (w *outageWorld) later(f func() error) {
 }
 
 func (w *outageWorld) cleanUp() {
-	for i := len(w.closers) - 1; i >= 0; i-- {
-		if err := w.closers[i](); err != nil {
+	for _, closer := range slices.Backward(w.closers) {
+		if err := closer(); err != nil {
 			w.t.Errorf("clean up: %v", err)
 		}
 	}

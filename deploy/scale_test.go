@@ -70,8 +70,7 @@ func TestScale(t *testing.T) {
 			"PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"))
 		out, err := cmd.CombinedOutput()
 		code := 0
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 			code = exit.ExitCode()
 		} else {
 			require.NoError(t, err)

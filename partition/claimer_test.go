@@ -95,7 +95,7 @@ func owners(t *testing.T, pool *pgxpool.Pool, lives ...*life) map[string]int {
 	require.Equal(t, Slots, total)
 	for _, l := range lives {
 		h, _ := l.Holding()
-		require.Equal(t, len(held[l.id]), len(h.Slots), l.id)
+		require.Len(t, h.Slots, len(held[l.id]), l.id)
 		if len(h.Slots) > 0 {
 			require.Equal(t, held[l.id], h.Slots, l.id)
 		}

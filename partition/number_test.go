@@ -71,7 +71,7 @@ func TestAutoStandbyWithALowerId(t *testing.T) {
 	}
 
 	require.Equal(t, map[string]int{"m": 1260, "n": 1260}, owners(t, pool, x, y))
-	require.Equal(t, before, []int64{epoch(t, pool, "m"), epoch(t, pool, "n")}, "nothing moved")
+	require.Equal(t, []int64{epoch(t, pool, "m"), epoch(t, pool, "n")}, before, "nothing moved")
 }
 
 // One that crashed takes up the number that it had.

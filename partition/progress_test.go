@@ -183,7 +183,7 @@ func TestAnOwnerThatCannotGoOnSitsOut(t *testing.T) {
 		steps(t, a, b)
 	}
 
-	require.Equal(t, epochs, []int64{epoch(t, pool, "a"), epoch(t, pool, "b")})
+	require.Equal(t, []int64{epoch(t, pool, "a"), epoch(t, pool, "b")}, epochs)
 	require.Equal(t, both, owners(t, pool, a, b))
 
 	// A new life of one that sits out still does, while its nodes are gone.

@@ -5,7 +5,7 @@
 // instance holds (its lock, its slots, the leadership) is void when the session is lost, so everything
 // that acts on it stops with the session, and the next tenure joins the fleet again.
 //
-//	Run ─► start-up checks ─► tenure ─► tenure ─► …             until ctx ends, or the database is gone for DB_OUTAGE_LIMIT
+//	Run ─► start-up checks ─► tenure ─► tenure ─► … until ctx ends, or the database is gone for DB_OUTAGE_LIMIT
 //	                            │
 //	                            ├─ session    probes, notifications            ends last
 //	                            ├─ publisher  outbox ─► Pub/Sub                ends when the watches have ended

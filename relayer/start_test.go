@@ -3,7 +3,6 @@ package relayer
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"testing"
 	"time"
@@ -120,7 +119,7 @@ func TestAMigrationMayTakeLong(t *testing.T) {
 	db, err := database.Open(t.Context(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(db.Close)
-	r := &Relayer{cfg: cfg, db: db, secrets: redact.New(), log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	r := &Relayer{cfg: cfg, db: db, secrets: redact.New(), log: slog.New(slog.DiscardHandler)}
 
 	// A step that may take no longer than this attempt never gets through.
 	brief := startStep{"schema", "the database", 500 * time.Millisecond, r.prepareSchema}

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"maps"
 	"os"
 	"os/exec"
 	"strings"
@@ -74,9 +75,7 @@ func TestRefusals(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			require.NoError(t, w.PG.CreateDatabase(t.Context(), strings.ReplaceAll(name, " ", "_"), ""))
 			env := map[string]string{"DATABASE_URL": w.PG.URL(strings.ReplaceAll(name, " ", "_")), "PORT": "0"}
-			for k, v := range c.env {
-				env[k] = v
-			}
+			maps.Copy(env, c.env)
 
 			code, out := call(t, w.Environ("r0", 0, 2, env), "run")
 			require.Equal(t, 2, code, out)

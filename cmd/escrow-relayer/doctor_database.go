@@ -83,7 +83,7 @@ func (d *doctor) schema(ctx context.Context, db *database.Database) {
 		d.say(wrong, of, "schema", "none yet: run `escrow-relayer migrate` as a user who may create tables")
 	default:
 		state, err := migrations.Status(ctx, db.Session)
-		if err == nil && state.Current < state.Latest && !(d.cfg.MigrateOnStart && create) {
+		if err == nil && state.Current < state.Latest && (!d.cfg.MigrateOnStart || !create) {
 			err = fmt.Errorf("it is at version %d of %d: run `escrow-relayer migrate`", state.Current, state.Latest)
 		}
 

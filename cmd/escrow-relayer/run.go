@@ -50,8 +50,8 @@ DATABASE_URL, RPC_URL, RPC_URLS and OTEL_EXPORTER_OTLP_HEADERS hold secrets; the
 				return cfg.Secrets().Error(err)
 			}
 
-			log.InfoContext(cmd.Context(), "starting", slog.String("version", build.Version), slog.String("revision", build.Commit),
-				slog.String("instance", cfg.InstanceID))
+			log.InfoContext(cmd.Context(), "starting", slog.String("version", build.Version),
+				slog.String("revision", build.Commit), slog.String("instance", cfg.InstanceID))
 			if err := within(cmd.Context(), cfg.StopTimeout, r.Run); err != nil {
 				return no{explain(cfg, err)}
 			}

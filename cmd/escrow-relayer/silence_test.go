@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"testing"
 	"time"
@@ -19,9 +20,7 @@ func (w *world) behindProxy(id string, number, total int, env map[string]string)
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() { _ = proxy.Close() })
 	all := map[string]string{"DATABASE_URL": url}
-	for k, v := range env {
-		all[k] = v
-	}
+	maps.Copy(all, env)
 
 	w.run(id, number, total, all)
 

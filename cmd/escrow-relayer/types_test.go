@@ -43,7 +43,8 @@ func TestOneTypePerField(t *testing.T) {
 	documents["sender status --json"] = goTypes(reflect.TypeFor[senderRow]())
 
 	shared := 0
-	for _, one := range []string{"message", "command", "answer", "command show --json", "sender status --json", "status --json"} {
+	for _, one := range []string{"message", "command", "answer", "command show --json", "sender status --json",
+		"status --json"} {
 		require.NotEmpty(t, documents[one], one)
 		for name, types := range documents[one] {
 			for other, fields := range documents {
@@ -60,7 +61,8 @@ func TestOneTypePerField(t *testing.T) {
 	}
 
 	require.Greater(t, shared, 60)
-	for _, name := range []string{"chain_id", "event_id", "block_number", "block_timestamp", "transaction_hash", "log_index"} {
+	for _, name := range []string{"chain_id", "event_id", "block_number", "block_timestamp", "transaction_hash",
+		"log_index"} {
 		for of, fields := range documents {
 			require.LessOrEqual(t, len(fields[name]), 1, "%s in %s", name, of)
 		}

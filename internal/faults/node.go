@@ -62,9 +62,11 @@ func NewNode(upHTTP, upWS string, seed uint64) (*Node, error) {
 	return n, nil
 }
 
-// HTTP and WS are its URLs.
+// HTTP is its URL for requests.
 func (n *Node) HTTP() string { return "http://" + n.addr }
-func (n *Node) WS() string   { return "ws://" + n.addr }
+
+// WS is its URL for subscriptions.
+func (n *Node) WS() string { return "ws://" + n.addr }
 
 // Inject puts a fault into force. Several may be.
 func (n *Node) Inject(f Fault) *Injected { return n.faults.inject(f) }

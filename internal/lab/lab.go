@@ -7,11 +7,13 @@ package lab
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -191,9 +193,7 @@ func (l *Lab) Environ(id string, number, total int, env map[string]string) []str
 		"LOG_FORMAT":    "json", "HEARTBEAT_INTERVAL": "2s", "VERIFY_INTERVAL": "1s",
 	}
 	for _, m := range []map[string]string{l.Env, env} {
-		for k, v := range m {
-			all[k] = v
-		}
+		maps.Copy(all, m)
 	}
 
 	var list []string
@@ -213,16 +213,7 @@ func first(a, b string) string {
 }
 
 func join(urls []string) string {
-	s := ""
-	for i, u := range urls {
-		if i > 0 {
-			s += ","
-		}
-
-		s += u
-	}
-
-	return s
+	return strings.Join(urls, ",")
 }
 
 // Run starts a relayer process and does not wait for it to be ready.

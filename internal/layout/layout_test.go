@@ -46,7 +46,7 @@ func TestImportsPointOneWay(t *testing.T) {
 		"../../...").Output()
 	require.NoError(t, err)
 	seen := 0
-	for _, line := range strings.Split(strings.TrimSpace(string(out)), "\n") {
+	for line := range strings.SplitSeq(strings.TrimSpace(string(out)), "\n") {
 		fields := strings.Fields(line)
 		from, ok := strings.CutPrefix(fields[0], module)
 		if !ok {

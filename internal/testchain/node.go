@@ -37,6 +37,7 @@ type Node interface {
 // Fate of the transactions in blocks that a reorganisation replaces.
 type Fate bool
 
+// What becomes of the transactions of blocks that are taken back.
 const (
 	Drop Fate = false // they never happened
 	Keep Fate = true  // they are sent again, in their order, and happen in other blocks

@@ -113,9 +113,16 @@ func startBackend(addr string, alloc types.GenesisAlloc, o Options) (b *simulate
 	}), nil
 }
 
-func (s *Sim) HTTP() string        { return "http://" + s.url }
-func (s *Sim) WS() string          { return "ws://" + s.url }
-func (s *Sim) ChainID() *big.Int   { return new(big.Int).SetUint64(s.options.ChainID) }
+// HTTP is its URL for requests.
+func (s *Sim) HTTP() string { return "http://" + s.url }
+
+// WS is its URL for subscriptions.
+func (s *Sim) WS() string { return "ws://" + s.url }
+
+// ChainID is what eth_chainId answers.
+func (s *Sim) ChainID() *big.Int { return new(big.Int).SetUint64(s.options.ChainID) }
+
+// Accounts have ether, and keys.
 func (s *Sim) Accounts() []Account { return s.accounts }
 
 // Mine makes n blocks. A block's time is the current one, and at least a second more than its parent's.

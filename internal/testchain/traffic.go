@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/big"
 	"math/rand/v2"
 	"slices"
@@ -19,6 +20,7 @@ import (
 // Action is something that Traffic does.
 type Action string
 
+// What the traffic does.
 const (
 	Create              Action = "create"               // through the factory, CREATE
 	CreateDeterministic Action = "create_deterministic" // through the factory, CREATE2
@@ -156,13 +158,9 @@ func (t *Traffic) Stats() TrafficStats {
 	s := t.stats
 	s.Open = len(t.escrows)
 	s.Sent, s.Events = map[Action]int{}, map[string]int{}
-	for k, v := range t.stats.Sent {
-		s.Sent[k] = v
-	}
+	maps.Copy(s.Sent, t.stats.Sent)
 
-	for k, v := range t.stats.Events {
-		s.Events[k] = v
-	}
+	maps.Copy(s.Events, t.stats.Events)
 
 	return s
 }

@@ -128,7 +128,8 @@ func fetch(ctx context.Context) (dir string, err error) {
 		return "", err
 	}
 
-	pg := embedded.NewDatabase(embedded.DefaultConfig().Version(embedded.V16).BinariesPath(cache).RuntimePath(filepath.Join(scratch, "run")).
+	pg := embedded.NewDatabase(embedded.DefaultConfig().Version(embedded.V16).BinariesPath(cache).
+		RuntimePath(filepath.Join(scratch, "run")).
 		CachePath(filepath.Join(scratch, "download")).Port(uint32(n)).Logger(io.Discard))
 	started := pg.Start()
 	if started == nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
 	"os"
@@ -146,9 +147,7 @@ func (o Options) conf(port string) []byte {
 		"timezone":        "UTC",
 		"log_timezone":    "UTC",
 	}
-	for name, value := range o.Settings {
-		settings[name] = value
-	}
+	maps.Copy(settings, o.Settings)
 
 	var lines []string
 	for name, value := range settings {
@@ -208,6 +207,7 @@ func (s *Server) Stop(ctx context.Context) error {
 // Mode is a way to shut down.
 type Mode string
 
+// How a server stops.
 const (
 	Fast      Mode = "fast"      // sessions are ended, everything is written
 	Immediate Mode = "immediate" // as if it had crashed: the next start recovers from the log

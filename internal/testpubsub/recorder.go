@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -127,7 +128,7 @@ func (r *Recorder) Stop() error {
 func (r *Recorder) Messages() []Message {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.messages[:len(r.messages):len(r.messages)]
+	return slices.Clip(r.messages)
 }
 
 // Len is the number of messages recorded so far, those that were drained included.

@@ -228,6 +228,7 @@ func TopicName(project, topic string) string {
 	return fmt.Sprintf("projects/%s/topics/%s", project, topic)
 }
 
+// SubscriptionName is the full name that the API uses.
 func SubscriptionName(project, subscription string) string {
 	return fmt.Sprintf("projects/%s/subscriptions/%s", project, subscription)
 }

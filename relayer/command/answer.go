@@ -9,6 +9,7 @@ import (
 // State of a command.
 type State string
 
+// The states of a command.
 const (
 	Accepted State = "accepted"  // stored; its turn will come
 	Held     State = "held"      // cannot be sent yet: Code says why

@@ -34,11 +34,12 @@ func (e *RefusedError) Error() string {
 		text += ": " + e.Winner
 	}
 
+	problems := make([]string, 0, len(e.Problems))
 	for _, p := range e.Problems {
-		text += "; " + p.Field + " " + p.Detail
+		problems = append(problems, "; "+p.Field+" "+p.Detail)
 	}
 
-	return text
+	return text + strings.Join(problems, "")
 }
 
 // maxAnswer bounds what is read of a relayer's answer.

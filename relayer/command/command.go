@@ -12,6 +12,7 @@ import (
 // Kind is what a command does to an escrow.
 type Kind string
 
+// The kinds of commands.
 const (
 	Approve Kind = "approve" // approve(), by payer, payee or arbiter
 	Release Kind = "release" // release(), by anybody, once approved and due

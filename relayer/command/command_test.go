@@ -2,6 +2,7 @@ package command_test
 
 import (
 	"encoding/json"
+	"maps"
 	"math/big"
 	"strings"
 	"testing"
@@ -96,9 +97,10 @@ func TestSignatureCoversEveryField(t *testing.T) {
 		"kind":   func(c *command.Command) { c.Kind = command.Release },
 		"sender": func(c *command.Command) { c.Sender[0]++ }, "escrow": func(c *command.Command) { c.Escrow[0]++ },
 		"not before": func(c *command.Command) { c.NotBefore++ },
-		"expires":    func(c *command.Command) { c.ExpiresAt++ }, "fee": func(c *command.Command) { c.MaxFee = big.NewInt(3) },
-		"reference": func(c *command.Command) { c.Reference += "x" },
-		"reply to":  func(c *command.Command) { c.ReplyTo += "x" }, "salt": func(c *command.Command) { c.Salt[0]++ },
+		"expires":    func(c *command.Command) { c.ExpiresAt++ },
+		"fee":        func(c *command.Command) { c.MaxFee = big.NewInt(3) },
+		"reference":  func(c *command.Command) { c.Reference += "x" },
+		"reply to":   func(c *command.Command) { c.ReplyTo += "x" }, "salt": func(c *command.Command) { c.Salt[0]++ },
 		"payee":         func(c *command.Command) { c.Args.Payee[0]++ },
 		"amount":        func(c *command.Command) { c.Args.Amount = big.NewInt(3) },
 		"delay":         func(c *command.Command) { c.Args.ReleaseDelay = big.NewInt(3) },
@@ -187,9 +189,7 @@ var bad = map[string][]any{
 
 func with(fields map[string]any, name string, value any) map[string]any {
 	changed := map[string]any{}
-	for k, v := range fields {
-		changed[k] = v
-	}
+	maps.Copy(changed, fields)
 
 	if value == nil {
 		delete(changed, name)

@@ -83,7 +83,7 @@ func (l *loader) keeper() {
 
 // Payers are those of KEEPER_PAYERS.
 func (c *Config) Payers() (payers []string) {
-	for _, p := range strings.Split(c.KeeperPayers, ",") {
+	for p := range strings.SplitSeq(c.KeeperPayers, ",") {
 		if p = strings.TrimSpace(p); p != "" {
 			payers = append(payers, p)
 		}

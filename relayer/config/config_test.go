@@ -2,7 +2,6 @@ package config
 
 import (
 	"bytes"
-	"errors"
 	"flag"
 	"os"
 	"strings"
@@ -50,7 +49,7 @@ func TestExampleIsComplete(t *testing.T) {
 	text, err := os.ReadFile("../../.env.example")
 	require.NoError(t, err)
 	environ := map[string]string{}
-	for _, line := range strings.Split(string(text), "\n") {
+	for line := range strings.SplitSeq(string(text), "\n") {
 		if name, value, ok := strings.Cut(line, "="); ok && !strings.HasPrefix(line, "#") {
 			environ[name] = value
 		}
@@ -149,7 +148,7 @@ func TestAllProblemsAtOnceAndNoSecretAmongThem(t *testing.T) {
 		"INSTANCE_ID": "relayer", "ADOPT_AFTER": "soon",
 	})
 	var problems Problems
-	require.True(t, errors.As(err, &problems))
+	require.ErrorAs(t, err, &problems)
 	require.GreaterOrEqual(t, len(problems), 7, err)
 	for _, secret := range []string{"k3yk3yk3y12", "pa55word", "t0kent0ken", "s3cret"} {
 		require.NotContains(t, err.Error(), secret)
@@ -180,17 +179,18 @@ func TestValuesAsTheyAreShown(t *testing.T) {
 }
 
 func TestDatabaseURLs(t *testing.T) {
+	const asyncpg, plain = "postgresql+asyncpg://u:s3cret@", "postgresql://u:s3cret@"
 	for raw, want := range map[string]string{
-		"postgres://u:s3cret@h/d?sslmode=verify-full":                                  "",
-		"host=h user=u password=s3cret dbname=d":                                       "",
-		"postgresql+asyncpg://u:s3cret@h/d":                                            "postgresql://u:s3cret@h/d",
-		"postgresql+asyncpg://u:s3cret@h/d?ssl=verify-full":                            "postgresql://u:s3cret@h/d?sslmode=verify-full",
-		"postgresql+asyncpg://u:s3cret@h/d?ssl=True":                                   "postgresql://u:s3cret@h/d?sslmode=require",
-		"postgresql+asyncpg://u:s3cret@h/d?ssl=false&application_name=x":               "postgresql://u:s3cret@h/d?application_name=x&sslmode=disable",
-		"postgresql+asyncpg://u:s3cret@/d?host=/cloudsql/p:r:i":                        "postgresql://u:s3cret@/d?host=%2Fcloudsql%2Fp%3Ar%3Ai",
-		"postgresql+asyncpg://u:s3cret@h/d?prepared_statement_cache_size=0&timeout=10": "postgresql://u:s3cret@h/d",
-		"postgresql+psycopg2://u:s3cret@h/d":                                           "postgresql://u:s3cret@h/d",
-		"  postgres://u:s3cret@h/d\n":                                                  "postgres://u:s3cret@h/d",
+		"postgres://u:s3cret@h/d?sslmode=verify-full":              "",
+		"host=h user=u password=s3cret dbname=d":                   "",
+		asyncpg + "h/d":                                            plain + "h/d",
+		asyncpg + "h/d?ssl=verify-full":                            plain + "h/d?sslmode=verify-full",
+		asyncpg + "h/d?ssl=True":                                   plain + "h/d?sslmode=require",
+		asyncpg + "h/d?ssl=false&application_name=x":               plain + "h/d?application_name=x&sslmode=disable",
+		asyncpg + "/d?host=/cloudsql/p:r:i":                        plain + "/d?host=%2Fcloudsql%2Fp%3Ar%3Ai",
+		asyncpg + "h/d?prepared_statement_cache_size=0&timeout=10": plain + "h/d",
+		"postgresql+psycopg2://u:s3cret@h/d":                       plain + "h/d",
+		"  postgres://u:s3cret@h/d\n":                              "postgres://u:s3cret@h/d",
 	} {
 		c, err := Load(with("DATABASE_URL", raw))
 		require.NoError(t, err, raw)

@@ -17,7 +17,7 @@ func TestEachText(t *testing.T) {
 	require.Equal(t, []string{"payer=0xAa", "amount=12", `text=a\"b\\`, "payee=0xCc"}, got)
 	for _, args := range []string{"", "{}", `{"a`, `{"a"`, `{"a":`, `{"a":"b`, `{"a":[`, `{"a":{"b`, `"`, `\`} {
 		e.Args = json.RawMessage(args)
-		e.EachText(func(name, value []byte) { require.Equal(t, args, "no text in "+args) })
+		e.EachText(func(_, _ []byte) { require.Equal(t, args, "no text in "+args) })
 	}
 }
 
@@ -52,7 +52,7 @@ func TestIDsReadBack(t *testing.T) {
 		{TxHash: tx, LogIndex: math.MaxInt32, Occurrence: 1}, {TxHash: tx, Occurrence: math.MaxInt16}} {
 		hash, index, occurrence, err := ParseID(e.ID())
 		require.NoError(t, err)
-		require.Equal(t, e, Event{TxHash: hash, LogIndex: index, Occurrence: occurrence})
+		require.Equal(t, Event{TxHash: hash, LogIndex: index, Occurrence: occurrence}, e)
 	}
 
 	require.Equal(t, tx.Hex()+":12", (&Event{TxHash: tx, LogIndex: 12}).ID(), "as the first plan has it")

@@ -285,10 +285,10 @@ func TestIndexedElsewhere(t *testing.T) {
 	require.Len(t, a.EscrowTopics(), 1)
 	e, err := a.Decode(&types.Log{Topics: a.EscrowTopics(), Data: addressTopic(payer).Bytes()})
 	require.NoError(t, err)
-	require.Equal(t, `{"by":"`+payer+`"}`, string(e.Args))
+	require.JSONEq(t, `{"by":"`+payer+`"}`, string(e.Args))
 	e, err = a.Decode(&types.Log{Topics: append(a.EscrowTopics(), addressTopic(payer))})
 	require.NoError(t, err)
-	require.Equal(t, `{"approver":"`+payer+`"}`, string(e.Args))
+	require.JSONEq(t, `{"approver":"`+payer+`"}`, string(e.Args))
 }
 
 func TestBadABI(t *testing.T) {

@@ -76,7 +76,7 @@ type socket struct {
 }
 
 func (c *socket) Read(b []byte) (int, error) {
-	if err := c.limit(c.Conn.SetReadDeadline); err != nil {
+	if err := c.limit(c.SetReadDeadline); err != nil {
 		return 0, err
 	}
 
@@ -84,7 +84,7 @@ func (c *socket) Read(b []byte) (int, error) {
 }
 
 func (c *socket) Write(b []byte) (int, error) {
-	if err := c.limit(c.Conn.SetWriteDeadline); err != nil {
+	if err := c.limit(c.SetWriteDeadline); err != nil {
 		return 0, err
 	}
 

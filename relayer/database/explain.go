@@ -170,8 +170,7 @@ func explainConnection(e *pgconn.ConnectError) *Explained {
 
 // certificate says what is wrong with a server's certificate.
 func certificate(e error) string {
-	var verification *tls.CertificateVerificationError
-	if errors.As(e, &verification) {
+	if verification, ok := errors.AsType[*tls.CertificateVerificationError](e); ok {
 		return verification.Err.Error()
 	}
 

@@ -230,7 +230,8 @@ func TestRetractionWaitsForTheHighestBlockEver(t *testing.T) {
 func TestBlocksInsideARangeAreRememberedAndCompared(t *testing.T) {
 	w := setup(t)
 	commit := func(inside ...ledger.Block) error {
-		_, err := w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: 1, From: w.slots, To: w.slots.To(5, blockHash(0, 4)),
+		_, err := w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: 1, From: w.slots,
+			To:     w.slots.To(5, blockHash(0, 4)),
 			Inside: inside})
 		return err
 	}

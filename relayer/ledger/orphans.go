@@ -15,7 +15,8 @@ import (
 // What becomes of the events that a rollback takes back.
 //
 //	            reappears, and nothing of its escrow has changed before it
-//	orphaned ──────────────────────────────────────────────────────────► canonical again, under the same id; not published again
+//	orphaned ──────────────────────────────────────────────────────────► canonical again:
+//	   │                                                                     the same id, not published again
 //	   │ anything else of its escrow is stored first, or its time is over
 //	   ▼
 //	 lost ──► retracted: a retraction is queued, which is sent after its event was acknowledged

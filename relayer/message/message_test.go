@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -242,9 +243,7 @@ func TestDecodeRefuses(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			changed, with := string(body), map[string]string{}
-			for k, v := range attributes {
-				with[k] = v
-			}
+			maps.Copy(with, attributes)
 
 			if c.times == 0 {
 				c.times = -1

@@ -113,7 +113,7 @@ func New(ctx context.Context, cfg Config) (*Client, error) {
 func open(ctx context.Context, project string, opts []option.ClientOption) (*apiv1.TopicAdminClient, error) {
 	// What renews credentials keeps the context.
 	api, err := apiv1.NewTopicAdminClient(context.WithoutCancel(ctx),
-		append(dialing[:len(dialing):len(dialing)], opts...)...)
+		append(slices.Clip(dialing), opts...)...)
 	if err != nil {
 		return nil, fmt.Errorf("open the Pub/Sub client for PUBSUB_PROJECT_ID=%s; are there credentials (GOOGLE_APPLICATION_CREDENTIALS), or PUBSUB_EMULATOR_HOST: %w", project, err)
 	}

@@ -146,15 +146,13 @@ func TestSlowAnswer(t *testing.T) {
 	done := make(chan error, 2)
 	go func() { done <- b.publish("slow") }()
 	require.Eventually(t, func() bool { return fault.Hits() == 1 }, patience, time.Millisecond)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		require.Equal(t, codes.DeadlineExceeded, pubsub.Code(<-done))
-	}()
+	ended := make(chan codes.Code, 1)
+	go func() { ended <- pubsub.Code(<-done) }()
 	for running := true; running; {
 		require.Empty(t, b.many(8))
 		select {
-		case <-ended:
+		case code := <-ended:
+			require.Equal(t, codes.DeadlineExceeded, code)
 			running = false
 		default:
 		}

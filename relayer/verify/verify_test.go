@@ -60,7 +60,7 @@ func (n *twoNodes) read(from, to uint64, f *source.Filter, lie bool) iter.Seq2[s
 		for ; from <= to; from += 5 {
 			b := source.Batch{From: from, To: min(from+4, to), Filter: f}
 			for i, l := range n.logs {
-				if l.BlockNumber >= b.From && l.BlockNumber <= b.To && f.Matches(&l) && !(lie && i%3 == 0) {
+				if l.BlockNumber >= b.From && l.BlockNumber <= b.To && f.Matches(&l) && (!lie || i%3 != 0) {
 					b.Logs = append(b.Logs, l)
 				}
 			}

@@ -230,6 +230,7 @@ func (g *factoryGathering) stored(ctx context.Context, c *ledger.FactoryCommit, 
 	*g.at = c.To
 	g.next.Store(c.To.Next)
 	if len(c.Events) > 0 {
-		g.cfg.Log.DebugContext(ctx, "escrows discovered", slog.Int("escrows", len(c.Events)), slog.Int64("block", c.To.Next-1))
+		g.cfg.Log.DebugContext(ctx, "escrows discovered", slog.Int("escrows", len(c.Events)),
+			slog.Int64("block", c.To.Next-1))
 	}
 }

@@ -51,8 +51,8 @@ const eventsWithOutbox = `
 
 func scanEvent(row pgx.CollectableRow) (e event, err error) {
 	var stamp int64
-	err = row.Scan(&e.EventID, &e.EventType, &e.Escrow, &e.Contract, &e.Slot, &e.BlockNumber, &e.BlockHash, &stamp, &e.LogIndex,
-		&e.Args, &e.State, &e.ProcessedAt, &e.ProcessedBy, &e.Queued)
+	err = row.Scan(&e.EventID, &e.EventType, &e.Escrow, &e.Contract, &e.Slot, &e.BlockNumber, &e.BlockHash, &stamp,
+		&e.LogIndex, &e.Args, &e.State, &e.ProcessedAt, &e.ProcessedBy, &e.Queued)
 	e.ProcessedAt, e.BlockTimestamp = e.ProcessedAt.UTC(), time.Unix(stamp, 0).UTC()
 	e.TxHash, _, _ = strings.Cut(e.EventID, ":")
 

@@ -69,7 +69,9 @@ func setup(t testing.TB) *world {
 	testpg.Words(t, w.pool)
 	now := time.Now()
 	w.source = &instanceStub{i: Instance{
-		ID: "relayer-0", Build: Build{Version: "v1.4.2", Commit: "5f0c1de2ab34f0c1de2ab34f0c1de2ab34f0c1de", Date: "2026-11-20T08:15:30Z"}, Started: now.Add(-4*time.Hour - 12*time.Minute), Leader: true,
+		ID:      "relayer-0",
+		Build:   Build{Version: "v1.4.2", Commit: "5f0c1de2ab34f0c1de2ab34f0c1de2ab34f0c1de", Date: "2026-11-20T08:15:30Z"},
+		Started: now.Add(-4*time.Hour - 12*time.Minute), Leader: true,
 		Partition: partition.Partition{Number: 0, Total: 3, Strategy: partition.Modulo},
 		Head:      testHead, Target: testHead - 2, Final: testHead - 64, HeadTime: now, Cursor: testHead - 1,
 		CursorTime: now.Add(-24 * time.Second), FactoryCursor: testHead - 1,

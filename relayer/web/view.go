@@ -118,7 +118,8 @@ func (p *page) show(n *news, i *Instance, samples []sample, now time.Time) *view
 	v := &view{
 		Chain: p.chainID,
 		Self: self{
-			ID: cmp.Or(i.ID, "starting"), Partition: i.Partition.String(), Version: i.Build.String(), Up: span(now.Sub(i.Started)),
+			ID: cmp.Or(i.ID, "starting"), Partition: i.Partition.String(), Version: i.Build.String(),
+			Up: span(now.Sub(i.Started)),
 		},
 		Verdict: p.judge(n, i, now), Figures: figures(n, i, newPast(samples, now)), Facts: p.facts(n, i),
 		Endpoints: p.endpoints(i),
@@ -214,7 +215,7 @@ func (p *page) judge(n *news, i *Instance, now time.Time) verdict {
 		}
 	}
 
-	v.Headline = headline(f, v.Level, n.at.IsZero())
+	v.Headline = headline(v.Level, n.at.IsZero())
 	slices.SortStableFunc(v.Problems, func(a, b problemView) int { return cmp.Compare(rank(a.Level), rank(b.Level)) })
 
 	return v
@@ -232,7 +233,7 @@ func rank(level string) int {
 	return len(marks)
 }
 
-func headline(f *fleet.Fleet, level string, unread bool) string {
+func headline(level string, unread bool) string {
 	switch {
 	case unread && level == "well":
 		return "Starting"

@@ -146,7 +146,7 @@ func (s *Server) Handler() http.Handler {
 		mux.Handle("/commands/", s.cfg.Commands)
 	}
 
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		writeProblem(w, problem{Status: http.StatusNotFound,
 			Detail: "nothing is served at this path; /openapi.yaml lists what is"})
 	})
