@@ -4,6 +4,7 @@ BIN := bin/escrow-relayer
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 DATE ?= $(shell TZ=UTC git show -s --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ HEAD 2>/dev/null || echo unknown)
+GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 GO_SOURCES := $(shell git ls-files '*.go' 2>/dev/null)
 
 .PHONY: help
@@ -23,10 +24,9 @@ test: ## all tests, with the race detector, against a real Postgres, real chains
 	go test -race -timeout 60m ./...
 
 .PHONY: lint
-lint: ## formatting, vet and staticcheck (fetched as a Go module)
+lint: ## formatting and the linters of .golangci.yml (golangci-lint is built from a Go module: a minute at first)
 	@test -z "$$(gofmt -l $(GO_SOURCES))" || { gofmt -l $(GO_SOURCES); echo "run gofmt -w"; exit 1; }
-	go vet ./...
-	go run honnef.co/go/tools/cmd/staticcheck@v0.7.0 ./...
+	go run $(GOLANGCI_LINT) run ./...
 
 .PHONY: generate
 generate: ## compile the contracts and write their bindings again (needs npm for the pinned compiler)

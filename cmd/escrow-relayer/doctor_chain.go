@@ -92,6 +92,13 @@ func (d *doctor) endpoint(x *source.Examination, best uint64) {
 		d.say(wrong, x.Name, "factory", "there is no contract at FACTORY_ADDRESS=%s on chain %d", d.cfg.Factory, x.ChainID)
 	}
 
+	d.tags(x)
+	d.logs(x)
+	d.speed(x)
+}
+
+// tags says which blocks it calls safe and final.
+func (d *doctor) tags(x *source.Examination) {
 	for _, tag := range []struct {
 		name  string
 		block *uint64
@@ -105,7 +112,10 @@ func (d *doctor) endpoint(x *source.Examination, best uint64) {
 			d.say(note, x.Name, tag.name, "it does not know the %s block", tag.name)
 		}
 	}
+}
 
+// logs says of how many blocks it gives logs at once, from which block on, and of whom.
+func (d *doctor) logs(x *source.Examination) {
 	switch {
 	case x.RangeErr == nil:
 		d.say(fine, x.Name, "range", "logs of %d blocks at once, which is all that was asked for", x.Range)
@@ -132,6 +142,17 @@ func (d *doctor) endpoint(x *source.Examination, best uint64) {
 			map[bool]string{false: "headers", true: "logs"}[x.OldestLogs], x.Oldest, start, x.OldestErr)
 	}
 
+	if x.Addressed != nil {
+		d.say(verdictIf(d.cfg.LogFilter == "addresses", fine, wrong), x.Name, "filter",
+			"it gives logs of named contracts only: %s", x.Addressed)
+		if d.cfg.LogFilter != "addresses" {
+			d.set("LOG_FILTER", "addresses", "%s gives logs of named contracts only", x.Name)
+		}
+	}
+}
+
+// speed says how fast it is, and how it may be asked.
+func (d *doctor) speed(x *source.Examination) {
 	v := fine
 	if x.Latency > slowEndpoint {
 		v = note
@@ -150,14 +171,6 @@ func (d *doctor) endpoint(x *source.Examination, best uint64) {
 			"it limits the rate: about %.1f requests per second went through; that is found out while running too, and RPC_MAX_RPS only sets a bound that is never tried", x.Rate)
 	} else {
 		d.say(fine, x.Name, "rate", "no limit was met by the requests of this examination")
-	}
-
-	if x.Addressed != nil {
-		d.say(verdictIf(d.cfg.LogFilter == "addresses", fine, wrong), x.Name, "filter",
-			"it gives logs of named contracts only: %s", x.Addressed)
-		if d.cfg.LogFilter != "addresses" {
-			d.set("LOG_FILTER", "addresses", "%s gives logs of named contracts only", x.Name)
-		}
 	}
 
 	if x.WebSocket {

@@ -21,7 +21,8 @@ import (
 )
 
 // Profiled runs a relayer as `escrow-relayer run` does, in this process, and writes cpu.pprof,
-// allocs.pprof and heap.pprof, of the moment with the largest heap, into dir at its end. It is what the command runs itself as for -profile; the product
+// allocs.pprof and heap.pprof, of the moment with the largest heap, into dir at its end. It is what the
+// command runs itself as for -profile; the product
 // has no such thing.
 func Profiled(ctx context.Context, dir string) (err error) {
 	cfg, err := config.Load(config.Environ())

@@ -48,7 +48,7 @@ type way struct {
 	plan       *Commands
 	senders    []testchain.Account
 	requesters []testchain.Account // everything; approve only, for little; unknown to the policy
-	wallet     *testchain.Wallet   // of whoever creates and approves escrows, and of whoever fills blocks; under run.mining
+	wallet     *testchain.Wallet   // of whoever creates and approves escrows, and fills blocks; under run.mining
 	makers     []testchain.Account
 	replies    *testpubsub.Recorder
 	conn       *grpc.ClientConn

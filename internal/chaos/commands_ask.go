@@ -62,7 +62,8 @@ func (w *way) request(busy, whole context.Context) error {
 
 // cancel is what `escrow-relayer command cancel` does.
 func (w *way) cancel(ctx context.Context, id string) {
-	_, _ = send.Cancel(ctx, w.run.lab.DB, w.run.chain.ChainID().Int64(), common.HexToHash(id)) // it may be over, or unknown
+	// It may be over, or unknown.
+	_, _ = send.Cancel(ctx, w.run.lab.DB, w.run.chain.ChainID().Int64(), common.HexToHash(id))
 }
 
 // compose makes one command, or up to eight of an array, or what is none.
@@ -146,7 +147,8 @@ func (w *way) about(c *command.Command, sender testchain.Account) {
 
 	e := newest[r.IntN(len(newest))]
 	c.Escrow = e.address
-	if c.Kind == command.Refund && slices.ContainsFunc(w.senders, func(a testchain.Account) bool { return a.Address == e.payer }) {
+	if c.Kind == command.Refund && slices.ContainsFunc(w.senders,
+		func(a testchain.Account) bool { return a.Address == e.payer }) {
 		c.Sender = e.payer
 	}
 

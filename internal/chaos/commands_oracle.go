@@ -706,7 +706,8 @@ func (c *checker) events(ctx context.Context) error {
 		}
 
 		if !fits {
-			c.v.wrong("C4: %s is %s by event %s in block %s, which is not stored", row.ID, row.State, *row.EventID, *row.BlockHash)
+			c.v.wrong("C4: %s is %s by event %s in block %s, which is not stored", row.ID, row.State,
+				*row.EventID, *row.BlockHash)
 		}
 	}
 

@@ -44,7 +44,8 @@ var sendWords = []string{
 var commandKinds = []Kind{
 	StepKill, StepKill, StepKill, StepKill, StepFreeze, StepFreeze, StepCut, StepCut, StepCut, SendLost, SendLost,
 	SendForget, SendForget, SendRefuse, SendRefuse, SendKill, SendKill, SendKill, SendFreeze, Spike, CancelAll,
-	Kill, Kill, KillAll, Freeze, Freeze, Term, SlowStart, Session, Backends, Flap, Restart, Crash, DBDown, DBCancel, DBLocks,
+	Kill, Kill, KillAll, Freeze, Freeze, Term, SlowStart, Session, Backends, Flap, Restart, Crash, DBDown, DBCancel,
+	DBLocks,
 	DBCut, DBFreeze, DBSlow, DBSwallow, DBHold, CommitHold, CommitHold, FreezeInCommit,
 	PubSubDown, Denied, AckLost, AckLost, Slow, PubSubSwallow, PubSubHold,
 	Reorg, Reorg, Reorg, Reorg, ShiftReorg, TakeoverReorg, Empty,

@@ -139,7 +139,8 @@ func (r *run) rewind(ctx context.Context) error {
 		cmd := exec.CommandContext(ctx, r.lab.Bin, "rewind", "--to", strconv.FormatUint(r.lab.Contracts.Block, 10))
 		cmd.Env = r.lab.Environ("operator", 0, 1, nil)
 		out, err := cmd.CombinedOutput()
-		if err == nil || bytes.Contains(out, []byte("can only be moved back")) { // an answer that was lost, or a second rewind
+		// The second is an answer that was lost, or a second rewind.
+		if err == nil || bytes.Contains(out, []byte("can only be moved back")) {
 			return nil
 		}
 

@@ -285,7 +285,8 @@ func TestAllowances(t *testing.T) {
 	i = n.Inject(Fault{Mode: Rate, N: 1})
 	require.Equal(t, 200, ask(t, n, lateQuestion).status)
 	require.Eventually(t, func() bool { return ask(t, n, lateQuestion).status == 429 }, 30*time.Second, time.Millisecond)
-	require.Eventually(t, func() bool { return ask(t, n, headQuestion).status == 200 }, 30*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return ask(t, n, headQuestion).status == 200 },
+		30*time.Second, 50*time.Millisecond)
 	require.Positive(t, i.Hits())
 }
 

@@ -34,7 +34,8 @@ const (
 	Refunded       = "EscrowRefunded"
 )
 
-// ErrForeign means that a log under one of our topics does not have the shape of our event: another contract emitted it.
+// ErrForeign means that a log under one of our topics does not have the shape of our event: another
+// contract emitted it.
 var ErrForeign = errors.New("not the shape of our event")
 
 var (

@@ -221,7 +221,8 @@ func (l *Ledger) giveUp(ctx context.Context, tx pgx.Tx, wrong []contract.Event) 
 		blocks[i], indexes[i] = int64(wrong[i].BlockNumber), int32(wrong[i].LogIndex)
 	}
 
-	if _, err := tx.Exec(ctx, giveUpEvents, l.cfg.ChainID, blocks, indexes, l.cfg.Publishes(contract.Deployed)); err != nil {
+	if _, err := tx.Exec(ctx, giveUpEvents, l.cfg.ChainID, blocks, indexes,
+		l.cfg.Publishes(contract.Deployed)); err != nil {
 		return fmt.Errorf("take back %d wrong events: %w", len(wrong), err)
 	}
 

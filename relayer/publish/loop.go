@@ -26,7 +26,7 @@ type limits struct {
 	// window
 	laneRows   int
 	pageRows   int           // rows read at once
-	requests   int           // under way at once on a topic. Pub/Sub answers in some 20 ms, so one key per escrow needs many
+	requests   int           // under way at once on a topic; Pub/Sub takes some 20 ms, so one key per escrow needs many
 	batchRows  int           // messages in a request: the service takes 1,000
 	batchBytes int           // bytes in a request, about: the service takes 10 MB, and 1 MB/s under a key
 	maxBlocked int           // lanes of a topic
