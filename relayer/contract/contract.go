@@ -277,7 +277,7 @@ func newLayout(e abi.Event) (*layout, error) {
 	announces := false
 	for _, in := range e.Inputs {
 		if !identifier.MatchString(in.Name) || seen[in.Name] {
-			return nil, fmt.Errorf("event %s: argument %q is not an identifier, or not the only one of this name; "+
+			return nil, fmt.Errorf("event %s: argument %q is not an identifier of its own; "+
 				"rename it in the ABI, names are not part of the signature", e.RawName, in.Name)
 		}
 
