@@ -34,8 +34,8 @@ const (
 	brief  = 400 * time.Millisecond
 	sec    = time.Second
 	over   = 4 * time.Second  // longer than a session lives without a probe
-	long   = 26 * time.Second // so long that the others have to go on meanwhile: see endure
-	longer = 45 * time.Second // so long that an instance which lives and does nothing is taken for dead
+	long   = 10 * time.Second // or until the others have gone on without the instance: see endure
+	longer = 30 * time.Second // so long that an instance which lives and does nothing is taken for dead
 )
 
 // Groups are all drills, those that last longest first. Every kind of a fault is in one of them.
