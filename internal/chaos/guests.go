@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"syscall"
 	"time"
 )
 
@@ -85,7 +86,14 @@ func (r *run) guest(ctx context.Context, f Fault) error {
 		return err
 	}
 
-	return r.stop(ctx, p)
+	p.Signal(syscall.SIGTERM)
+	bounded, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	if code, err := p.Wait(bounded); err != nil || code != 0 && code != refused { // it may just be refused
+		r.note("%s exited with %d after SIGTERM, %v: %s", name, code, err, tail(p.LogFile))
+	}
+
+	return nil
 }
 
 // beginLate makes escrows that a START_BLOCK would leave out. The fleet has to refuse it, unless it
