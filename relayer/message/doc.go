@@ -17,7 +17,7 @@
 // keeps that order only for subscriptions that have message ordering switched on. Delivery is at
 // least once, and rarely a message is published twice (Pub/Sub had stored it when the relayer died
 // before it learnt that): so apply an event once per EventID and ChainID, in the transaction that has
-// the effect, as the example subscriber does.
+// the effect, as the example of package subscriber does.
 //
 // A retraction says that an event was published and that a reorganisation has removed it. Retractions
 // have a topic of their own, and occur only if the relayer publishes blocks that are not final yet.

@@ -1,4 +1,4 @@
-package message_test
+package subscriber_test
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 //
 //	create table applied (chain_id text, event_id text, block_hash text not null, primary key (chain_id, event_id));
 //	create table approvals (escrow text primary key, n bigint not null);
-func Example_subscriber() {
+func Example() {
 	subscribe := func(ctx context.Context, subscription *pubsub.Subscriber, db *pgxpool.Pool) error {
 		return subscription.Receive(ctx, func(ctx context.Context, received *pubsub.Message) {
 			m, err := message.Decode(received.Data, received.Attributes)

@@ -1,0 +1,34 @@
+package layout
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What a consumer of the messages has to trust beside this module: a project that imports package
+// message alone is tidied, from the modules that are here already.
+func TestConsumersNeedLittle(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	require.NoError(t, err)
+	dir := t.TempDir()
+	write := func(name, text string) {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	write("main.go", "package main\n\nimport _ \""+module+"relayer/message\"\n\nfunc main() {}\n")
+	path := strings.TrimSuffix(module, "/")
+	write("go.mod", "module example.com/consumer\n\ngo 1.26.0\n\nrequire "+path+" v0.0.0\n\n"+
+		"replace "+path+" => "+root+"\n")
+
+	tidy := exec.CommandContext(t.Context(), "go", "mod", "tidy")
+	tidy.Dir, tidy.Env = dir, append(os.Environ(), "GOFLAGS=-mod=mod", "GOPROXY=off", "GOWORK=off")
+	out, err := tidy.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	sums, err := os.ReadFile(filepath.Join(dir, "go.sum"))
+	require.NoError(t, err)
+	require.Less(t, strings.Count(string(sums), "\n"), 10, "%s", sums)
+}
