@@ -162,9 +162,39 @@ func show(w io.Writer, f *fleet.Fleet, asJSON bool) error {
 	}
 
 	t.Render()
+	showSenders(w, f)
 	for _, p := range f.Problems {
 		fmt.Fprintf(w, "\n%s: %s\n  first step: %s\n", p.Severity, p.Text, p.Remedy)
 	}
 
 	return nil
+}
+
+// showSenders says nothing where commands were never used.
+func showSenders(w io.Writer, f *fleet.Fleet) {
+	if len(f.Senders) == 0 {
+		return
+	}
+
+	fmt.Fprintln(w)
+	t := table.NewWriter()
+	t.SetOutputMirror(w)
+	t.SetStyle(table.StyleLight)
+	t.AppendHeader(table.Row{"sender", "state", "held by", "nonce", "in flight", "waiting", "balance (wei)",
+		"fees today (wei)", "of"})
+	for i := range f.Senders {
+		s := &f.Senders[i]
+		held := s.Instance
+		if !s.Served {
+			held = "nobody"
+		}
+
+		t.AppendRow(table.Row{s.Label(), s.State, held, shown(s.NextNonce), fmt.Sprintf("%d/%d", s.InFlight, s.MaxInFlight),
+			s.Waiting, s.Balance, s.SpentFees, s.DayFees})
+	}
+
+	t.Render()
+	if f.Replies != nil {
+		fmt.Fprintf(w, "answers   %d wait for Pub/Sub, the oldest %s old\n", f.Replies.Messages, f.Replies.OldestAge)
+	}
 }

@@ -158,6 +158,13 @@ var scenes = map[string]func(*world) (query string){
 		w.exec(`update leadership set start_block = $1`, testHead+500_000)
 		return ""
 	},
+	"commands": func(w *world) string {
+		sessions := w.fleet(3)
+		w.escrows(12)
+		w.commands(sessions[0])
+
+		return ""
+	},
 	"node down": func(w *world) string {
 		w.fleet(3)
 		w.source.set(func(i *Instance) {

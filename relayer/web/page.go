@@ -23,7 +23,8 @@ var (
 )
 
 // fragments are the parts of the page that /live replaces: names of templates, and ids of the elements around them.
-var fragments = []string{"verdict", "figures", "fleet", "slots", "facts", "endpoints", "kinds", "events"}
+var fragments = []string{"verdict", "figures", "fleet", "slots", "facts", "endpoints", "kinds", "events", "senders",
+	"commands"}
 
 // page renders the status page, whole or in fragments. It is immutable.
 type page struct {

@@ -27,8 +27,10 @@ type view struct {
 	Kinds     []kindView
 	KindsNote string
 	Events    []eventView
-	Escrow    *escrowView // what was searched for
-	CSS, JS   any         // set by the page
+	Senders   []senderView  // none where commands were never used
+	Commands  []commandView // the same
+	Escrow    *escrowView   // what was searched for
+	CSS, JS   any           // set by the page
 }
 
 type self struct {
@@ -134,6 +136,7 @@ func (p *page) show(n *news, i *Instance, samples []sample, now time.Time) *view
 		c := colours(&n.fleet)
 		v.Fleet = fleetOf(n, i, c)
 		v.Slots = newSlotMap(&n.fleet, c)
+		v.Senders, v.Commands = p.senders(&n.fleet), p.commands(&n.fleet)
 	}
 
 	if len(n.kinds) > 0 {
@@ -190,7 +193,7 @@ func (p *page) judge(n *news, i *Instance, now time.Time) verdict {
 		known := map[string]bool{}
 		for _, q := range f.Problems {
 			known[q.Kind] = true
-			add(string(q.Severity), q.Text, q.Remedy, q.Runbook)
+			add(string(q.Severity), p.mask(q.Text), q.Remedy, q.Runbook)
 		}
 
 		// What passes by itself within seconds is worth a look, not a person.
