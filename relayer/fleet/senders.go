@@ -62,7 +62,7 @@ type Command struct {
 	Code        string     `json:"code,omitempty"`
 	Detail      string     `json:"detail,omitempty"`
 	Nonce       *int64     `json:"nonce"`
-	Attempts    int        `json:"attempts"` // transactions that were signed for it, voids included
+	Attempts    int        `json:"signed_transactions"` // transactions that were signed for it, voids included
 	Transaction string     `json:"transaction_hash,omitempty"`
 	Block       int64      `json:"block_number,omitempty"`
 	Received    time.Time  `json:"received_at"`
