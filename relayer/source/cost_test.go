@@ -217,7 +217,8 @@ func TestCostOfABlock(t *testing.T) {
 
 		for _, jitter := range []float64{0, 0.3} {
 			for _, every := range blockTimes {
-				name := fmt.Sprintf("latency.%s.%s.%s", kind, map[bool]string{true: "steady", false: "jittered"}[jitter == 0], every)
+				how := map[bool]string{true: "steady", false: "jittered"}[jitter == 0]
+				name := fmt.Sprintf("latency.%s.%s.%s", kind, how, every)
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
 					synctest.Test(t, func(t *testing.T) {
