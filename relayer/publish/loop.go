@@ -445,8 +445,13 @@ func (l *loop) failed(ctx context.Context, f *flight) {
 		slog.String("escrow", registry.Text(f.rows[0].Event.Escrow)), slog.String("code", c.String()), slog.Any("err", f.err))
 }
 
-// drop forgets the rows of a lane that were not handed over; they stay in the outbox.
+// drop forgets the rows of a lane that were not handed over; they stay in the outbox. A lane that has
+// later rows there too reads on from these: it may be resumed before the outbox is read from the start.
 func (l *loop) drop(n *lane) {
+	if n.behind && len(n.queue) > 0 {
+		n.pass(n.queue[0].Seq)
+	}
+
 	for i := range n.queue {
 		delete(l.known, n.queue[i].Seq)
 		l.bytes -= n.queue[i].size()
