@@ -40,8 +40,9 @@ func build(t *testing.T) string {
 	return bin
 }
 
-// sideBySide is how many drills run at once, whatever the number of cores: they mostly wait.
-const sideBySide = "4"
+// sideBySide is how many drills run at once, whatever the number of cores. They mostly wait; with four
+// of them beside other packages, sessions that are probed every second were lost on two busy cores.
+const sideBySide = "2"
 
 func TestMain(m *testing.M) {
 	flag.Parse()
