@@ -76,9 +76,11 @@ func Differences(of map[string]Settings) []Difference {
 }
 
 // agree returns ErrDisagree when a live instance differs in Settings.Stream and neither of the two is Mixed.
+// One that stopped cleanly and is just coming back has the settings of before in its row: it compares itself.
 func (c *Claimer) agree(ctx context.Context, tx pgx.Tx) error {
 	rows, _ := tx.Query(ctx,
-		`select i.instance_id, i.settings from relayer_instances i where i.chain_id = $1 and i.instance_id <> $3 and `+living,
+		`select i.instance_id, i.settings from relayer_instances i where i.chain_id = $1 and i.instance_id <> $3
+			and i.left_at is null and `+living,
 		c.cfg.ChainID, c.cfg.StaleAfter.Seconds(), c.cfg.InstanceID)
 	var id string
 	var raw []byte
