@@ -38,14 +38,20 @@ func askDatabaseWith(cmd *cobra.Command, environ map[string]string,
 	return explain(cfg, err)
 }
 
-// openLedger opens the database of a configuration, and the ledger on it. The caller closes the database.
-func openLedger(ctx context.Context, cfg *config.Config) (*database.Database, *ledger.Ledger, error) {
-	db, err := database.Open(ctx, cfg)
+// openLedger reads the configuration, and opens its database and the ledger on it. The caller closes
+// the database.
+func openLedger(ctx context.Context) (*config.Config, *database.Database, *ledger.Ledger, error) {
+	cfg, err := config.Load(config.Environ())
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 
-	return db, ledger.New(ledger.Config{DB: db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID,
+	db, err := database.Open(ctx, cfg)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+
+	return cfg, db, ledger.New(ledger.Config{DB: db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID,
 		EventNames: cfg.ABI.EventNames(), Publishes: cfg.Publishes}), nil
 }
 

@@ -48,13 +48,8 @@ type auditOptions struct {
 }
 
 func (o *auditOptions) run(cmd *cobra.Command, _ []string) error {
-	cfg, err := config.Load(config.Environ())
-	if err != nil {
-		return err
-	}
-
 	ctx := cmd.Context()
-	db, led, err := openLedger(ctx, cfg)
+	cfg, db, led, err := openLedger(ctx)
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,6 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/spf13/cobra"
 
-	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
@@ -43,13 +42,8 @@ event on; --single-events leaves it as it is. The running fleet publishes what i
 
 			s.EventID = strings.ToLower(s.EventID)
 			s.WholeEscrows = !single && s.EventID == ""
-			cfg, err := config.Load(config.Environ())
-			if err != nil {
-				return err
-			}
-
 			ctx := cmd.Context()
-			db, led, err := openLedger(ctx, cfg)
+			cfg, db, led, err := openLedger(ctx)
 			if err != nil {
 				return err
 			}
