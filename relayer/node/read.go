@@ -22,11 +22,12 @@ type Batch struct {
 	Logs     []types.Log // in the chain's order; BlockTimestamp is filled
 	Last     rpc.Header  // of block To
 	Filter   *Filter
+	By       *Node // who was asked
 }
 
 // ReadRange reads a range of final blocks, in as many parts as the node wants.
 func (n *Node) ReadRange(ctx context.Context, from, to uint64, f *Filter) (Batch, error) {
-	whole := Batch{From: from, To: to, Filter: f, Logs: []types.Log{}}
+	whole := Batch{From: from, To: to, Filter: f, Logs: []types.Log{}, By: n}
 	if err := n.canRead(from, f); err != nil {
 		return whole, err
 	}
@@ -66,6 +67,12 @@ func (n *Node) canRead(from uint64, f *Filter) error {
 	}
 
 	return nil
+}
+
+// Gives says whether such a reading may be had of the node, now or when it is in use again. One that
+// refuses logs, wants addresses or has thrown the block away is not worth waiting for.
+func (n *Node) Gives(from uint64, f *Filter) bool {
+	return n.canRead(from, f) == nil && n.Status().State != Unfit
 }
 
 // readPart reads the first blocks of a range: as many as the node is asked for at once. A Batch

@@ -67,15 +67,19 @@ func TestAudit(t *testing.T) {
 	w.exec(`update commands set state = 'sent', answered_at = null, tx_hash = null, block_number = null, block_hash = null
 		where command_id = $1`, ids[1].Hex())
 	w.exec(`update command_attempts set tx_hash = '0x' || repeat('2', 63) || attempt where command_id = $1`, ids[2].Hex())
+	// Commands of different escrows may overtake each other: one whose escrow is not seen yet is held.
+	nonce := func(i int) uint64 {
+		return uint64(w.int(`select nonce from commands where command_id = $1`, ids[i].Hex()))
+	}
 	found, done = w.audit()
-	require.Equal(t, map[uint64]string{0: send.FindingDiffering, 1: send.FindingUnanswered, 2: send.FindingForeign,
-		3: send.FindingForeign}, found)
+	require.Equal(t, map[uint64]string{nonce(0): send.FindingDiffering, nonce(1): send.FindingUnanswered,
+		nonce(2): send.FindingForeign, 3: send.FindingForeign}, found)
 	require.Equal(t, send.Audited{Senders: 1, Nonces: 4, Commands: 3}, done)
 
 	// The sender has not looked at the block yet: it will answer.
 	w.exec(`update senders set checked_block = 1`)
 	found, _ = w.audit()
-	require.NotContains(t, found, uint64(1))
+	require.NotContains(t, found, nonce(1))
 }
 
 // An answer whose block is not on the chain any more, while nobody runs to take it back.

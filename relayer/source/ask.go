@@ -14,9 +14,9 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
 )
 
-// order is the endpoints that may be asked for a block now, best first: those that are in use, have
-// the block, and are not to be avoided; among equals, as configured. Without any, it says how long
-// until there is one.
+// order is the endpoints that may be asked for a block now, best first: those that are in use and
+// have the block; among equals, as configured. One to be avoided is not among them. Without any, it
+// says how long until there is one.
 func (s *Source) order(need uint64, avoid *node.Node) (list []*node.Node, wait time.Duration) {
 	type candidate struct {
 		n    *node.Node
@@ -24,6 +24,10 @@ func (s *Source) order(need uint64, avoid *node.Node) (list []*node.Node, wait t
 	}
 	var found []candidate
 	for _, n := range s.nodes {
+		if n == avoid {
+			continue
+		}
+
 		if pause := n.Pause(s.servedBut(n)); pause > 0 {
 			if wait == 0 || pause < wait {
 				wait = pause
@@ -33,16 +37,12 @@ func (s *Source) order(need uint64, avoid *node.Node) (list []*node.Node, wait t
 		}
 
 		c := candidate{n: n}
-		if n == avoid {
+		if !n.Has(need) {
 			c.rank += 1
 		}
 
-		if !n.Has(need) {
-			c.rank += 2
-		}
-
 		if !n.Claim().Up {
-			c.rank += 4
+			c.rank += 2
 		}
 
 		found = append(found, c)
@@ -204,48 +204,4 @@ func (s *Source) vote(ctx context.Context, e *node.Node, n uint64) (Header, erro
 	}
 
 	return h, err
-}
-
-// served remembers which endpoint answered for which range, so that a second reading can be had from another.
-type served struct {
-	mu   sync.Mutex
-	list []servedRange
-}
-
-type servedRange struct {
-	from, to uint64
-	by       *node.Node
-}
-
-// servedRanges bounds the memory: at 10,000 blocks a range, that is ten years of Ethereum. Neighbours are joined.
-const servedRanges = 4096
-
-func (s *served) note(from, to uint64, by *node.Node) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if n := len(s.list); n > 0 {
-		if last := &s.list[n-1]; last.by == by && from <= last.to+1 && to+1 >= last.from {
-			last.from, last.to = min(last.from, from), max(last.to, to)
-			return
-		}
-	}
-
-	if len(s.list) == servedRanges {
-		s.list = slices.Delete(s.list, 0, servedRanges/4)
-	}
-
-	s.list = append(s.list, servedRange{from, to, by})
-}
-
-// by returns who last answered for a range or part of it; nil: unknown.
-func (s *served) by(from, to uint64) *node.Node {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, r := range slices.Backward(s.list) {
-		if r.from <= to && from <= r.to {
-			return r.by
-		}
-	}
-
-	return nil
 }

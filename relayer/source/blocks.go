@@ -17,7 +17,7 @@ import (
 const headersAtOnce = 32
 
 // blocks yields from..to block by block.
-func (s *Source) blocks(ctx context.Context, from, to uint64, f *Filter, other bool,
+func (s *Source) blocks(ctx context.Context, from, to uint64, f *Filter, avoid *node.Node,
 	yield func(Batch, error) bool) bool {
 	var parent common.Hash
 	for from <= to {
@@ -43,12 +43,13 @@ func (s *Source) blocks(ctx context.Context, from, to uint64, f *Filter, other b
 			i++
 
 			return func(ctx context.Context) (Batch, error) {
-				logs, err := s.logsOf(ctx, h, f, other)
+				r, err := s.logsOf(ctx, h, f, avoid)
 				if err != nil {
 					return Batch{}, fmt.Errorf("read block %d: %w", h.Number, err)
 				}
 
-				return Batch{From: h.Number, To: h.Number, Parent: h.Parent, Logs: logs, Last: h, Filter: f}, nil
+				return Batch{From: h.Number, To: h.Number, Parent: h.Parent, Logs: r.logs, Last: h, Filter: f,
+					By: r.by}, nil
 			}, true
 		}, yield) {
 			return false
@@ -128,38 +129,39 @@ func (s *Source) chain(ctx context.Context, from, to uint64) ([]Header, error) {
 }
 
 // logsOf returns the logs of a block. Readers of the same block by the same filter share one request.
-func (s *Source) logsOf(ctx context.Context, h Header, f *Filter, other bool) ([]types.Log, error) {
-	if other {
-		logs, _, err := s.readBlock(ctx, h, f, s.served.by(h.Number, h.Number))
-		return logs, err
+func (s *Source) logsOf(ctx context.Context, h Header, f *Filter, avoid *node.Node) (reading, error) {
+	if avoid != nil {
+		return s.readBlock(ctx, h, f, avoid)
 	}
 
-	return s.memo.get(ctx, memoKey{h.Hash, f}, func() ([]types.Log, error) {
-		logs, by, err := s.readBlock(ctx, h, f, nil)
-		switch {
-		case err == nil:
-			s.served.note(h.Number, h.Number, by)
-		case errors.Is(err, ErrBehind):
+	return s.memo.get(ctx, memoKey{h.Hash, f}, func() (reading, error) {
+		r, err := s.readBlock(ctx, h, f, nil)
+		if errors.Is(err, ErrBehind) {
 			s.ring.drop() // nobody has the block: maybe it was replaced
 		}
 
-		return logs, err
+		return r, err
 	})
 }
 
+// reading is what an endpoint said of a block.
+type reading struct {
+	logs []types.Log
+	by   *node.Node
+}
+
 // readBlock reads the logs of a block from one endpoint, and proves it where there are none.
-func (s *Source) readBlock(ctx context.Context, h Header, f *Filter, avoid *node.Node) (logs []types.Log,
-	by *node.Node, err error) {
+func (s *Source) readBlock(ctx context.Context, h Header, f *Filter, avoid *node.Node) (r reading, err error) {
 	err = s.ask(ctx, h.Number, avoid, func(ctx context.Context, n *node.Node) (err error) {
-		by = n
-		logs, err = n.ReadBlock(ctx, h, f)
+		r.by = n
+		r.logs, err = n.ReadBlock(ctx, h, f)
 		return err
 	})
-	if err != nil || len(logs) > 0 || s.excluded(h, f) {
-		return logs, by, err
+	if err != nil || len(r.logs) > 0 || s.excluded(h, f) {
+		return r, err
 	}
 
-	return s.proveEmpty(ctx, h, f, by)
+	return s.proveEmpty(ctx, h, f, r.by)
 }
 
 // excluded says whether a block's bloom filter shows that it has no logs that match. Where no block
@@ -179,18 +181,17 @@ func (s *Source) excluded(h Header, f *Filter) bool {
 // proveEmpty makes sure that a block without matching logs has none: an endpoint shows all logs of
 // the block. That another endpoint has none either would be no proof, since it may be behind as
 // well. It returns what is found instead, and of whom.
-func (s *Source) proveEmpty(ctx context.Context, h Header, f *Filter, first *node.Node) (logs []types.Log,
-	by *node.Node, err error) {
+func (s *Source) proveEmpty(ctx context.Context, h Header, f *Filter, first *node.Node) (r reading, err error) {
 	err = s.ask(ctx, h.Number, nil, func(ctx context.Context, n *node.Node) (err error) {
-		by = n
-		logs, err = s.readProven(ctx, h, f, n)
+		r.by = n
+		r.logs, err = s.readProven(ctx, h, f, n)
 		return err
 	})
-	if err == nil && len(logs) > 0 && by != first {
-		s.contradicted(ctx, first, by, h, len(logs))
+	if err == nil && len(r.logs) > 0 && r.by != first {
+		s.contradicted(ctx, first, r.by, h, len(r.logs))
 	}
 
-	return logs, by, err
+	return r, err
 }
 
 // readProven reads a block from one endpoint so that an empty answer proves itself, as far as the
@@ -235,7 +236,7 @@ type memoKey struct {
 
 type memoEntry struct {
 	done chan struct{}
-	logs []types.Log
+	what reading
 	err  error
 }
 
@@ -245,7 +246,7 @@ const memoSize = 128
 func (m *memo) init() { m.entries = map[memoKey]*memoEntry{} }
 
 // get returns what is remembered, waits for whoever is reading it, or reads it.
-func (m *memo) get(ctx context.Context, key memoKey, read func() ([]types.Log, error)) ([]types.Log, error) {
+func (m *memo) get(ctx context.Context, key memoKey, read func() (reading, error)) (reading, error) {
 	for {
 		m.mu.Lock()
 		entry := m.entries[key]
@@ -259,34 +260,34 @@ func (m *memo) get(ctx context.Context, key memoKey, read func() ([]types.Log, e
 			}
 
 			m.mu.Unlock()
-			entry.logs, entry.err = read()
+			entry.what, entry.err = read()
 			if entry.err != nil {
 				m.forget(key, entry)
 			}
 
 			close(entry.done)
 
-			return entry.logs, entry.err
+			return entry.what, entry.err
 		}
 
 		m.mu.Unlock()
 		select {
 		case <-entry.done:
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+			return reading{}, context.Cause(ctx)
 		}
 
 		if entry.err == nil {
-			return entry.logs, nil
+			return entry.what, nil
 		}
 
 		if !errors.Is(entry.err, context.Canceled) && !errors.Is(entry.err, context.DeadlineExceeded) {
-			return nil, entry.err
+			return reading{}, entry.err
 		}
 
 		// Its reader was called off; that is no answer for this one.
 		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
+			return reading{}, context.Cause(ctx)
 		}
 	}
 }

@@ -157,7 +157,7 @@ func (c tide) verify(ctx context.Context, s *Source, f *Filter) {
 				return
 			}
 
-			for _, err := range s.ReadOther(Later(ctx), b.From, b.To, f) {
+			for _, err := range s.ReadOther(Later(ctx), b) {
 				if err != nil {
 					return
 				}

@@ -196,10 +196,10 @@ func TestMemo(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	started, joined := make(chan struct{}), make(chan struct{})
 	go func() {
-		_, err := m.get(ctx, key, func() ([]types.Log, error) {
+		_, err := m.get(ctx, key, func() (reading, error) {
 			close(started)
 			<-ctx.Done()
-			return nil, ctx.Err()
+			return reading{}, ctx.Err()
 		})
 		if err != nil {
 			close(joined)
@@ -207,13 +207,13 @@ func TestMemo(t *testing.T) {
 	}()
 	<-started
 	go cancel()
-	logs, err := m.get(t.Context(), key, func() ([]types.Log, error) { return []types.Log{{Index: 7}}, nil })
+	got, err := m.get(t.Context(), key, func() (reading, error) { return reading{logs: []types.Log{{Index: 7}}}, nil })
 	require.NoError(t, err)
-	require.EqualValues(t, 7, logs[0].Index)
+	require.EqualValues(t, 7, got.logs[0].Index)
 	<-joined
 	for i := range 3 * memoSize {
 		_, err := m.get(t.Context(), memoKey{hash: common.Hash{2, byte(i), byte(i >> 8)}},
-			func() ([]types.Log, error) { return nil, nil })
+			func() (reading, error) { return reading{}, nil })
 		require.NoError(t, err)
 	}
 

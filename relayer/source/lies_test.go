@@ -3,8 +3,10 @@ package source
 import (
 	"encoding/json"
 	"errors"
+	"net/http"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
@@ -283,14 +285,81 @@ func TestReadOther(t *testing.T) {
 	// At other depths the head is asked for with a hint of logs, which no reading asked for.
 	s := start(t, Config{URLs: []string{a.server.URL, b.server.URL}, ChainID: 1, Finality: Finalized})
 	await(t, s, func(v View) bool { return v.Final == 30 && allUp(s) })
-	collect(t, s, 0, 40, filterA())
+	_, batches := collect(t, s, 0, 40, filterA())
 	require.Zero(t, b.count(rpc.GetLogs))
 	before := a.count(rpc.GetLogs)
-	for batch, err := range s.ReadOther(t.Context(), 0, 40, filterA()) {
-		require.NoError(t, err)
-		require.Equal(t, chain.all(batch.From, batch.To), batch.Logs)
+	for _, first := range batches {
+		for batch, err := range s.ReadOther(t.Context(), first) {
+			require.NoError(t, err)
+			require.Equal(t, chain.all(batch.From, batch.To), batch.Logs)
+		}
 	}
 
 	require.Equal(t, before, a.count(rpc.GetLogs))
 	require.NotZero(t, b.count(rpc.GetLogs))
+}
+
+// An endpoint that leaves logs out is not asked twice while the other is out of use: neither while it
+// serves another chain nor while it is silent. One that is of no use for good is not waited for.
+func TestReadOtherWaits(t *testing.T) {
+	chain := newChain(40, 1, 0)
+	a, b := startNode(t, chain), startNode(t, chain)
+	a.finalized, b.finalized = 30, 30
+	var batches []Batch
+	again := func(s *Source) (got []types.Log, err error) {
+		for _, first := range batches {
+			for batch, err := range s.ReadOther(t.Context(), first) {
+				if err != nil {
+					return nil, err
+				}
+
+				got = append(got, batch.Logs...)
+			}
+		}
+
+		return got, nil
+	}
+	open := func() *Source {
+		s := start(t, Config{URLs: []string{a.server.URL, b.server.URL}, ChainID: 1, Finality: Finalized})
+		await(t, s, func(v View) bool { return v.Final == 30 && s.Endpoints()[0].Up })
+		_, batches = collect(t, s, 0, 30, filterA())
+		return s
+	}
+
+	b.chainID = 5
+	_, err := again(open())
+	require.ErrorContains(t, err, "chain 5")
+
+	b.set(func() {
+		b.chainID = 1
+		b.http = func(w http.ResponseWriter, _ *http.Request) bool {
+			w.WriteHeader(http.StatusBadGateway)
+			return true
+		}
+	})
+	s := open()
+	before := a.count(rpc.GetLogs)
+	_, err = again(s)
+	require.ErrorContains(t, err, "502")
+	require.Equal(t, before, a.count(rpc.GetLogs))
+
+	b.set(func() { b.http = nil })
+	require.Eventually(t, func() bool {
+		got, err := again(s)
+		return err == nil && len(got) == len(chain.all(0, 30))
+	}, time.Minute, 10*time.Millisecond)
+	require.Equal(t, before, a.count(rpc.GetLogs), "all of it is from the other")
+
+	b.set(func() {
+		b.lie = func(method string, _ []json.RawMessage) (any, error) {
+			if method == rpc.GetLogs {
+				return nil, errors.New("eth_getLogs is not in your plan")
+			}
+
+			return nil, nil
+		}
+	})
+	require.Eventually(t, func() bool { _, err := again(s); return err == nil }, time.Minute, 10*time.Millisecond)
+	require.Equal(t, "unfit", string(s.Endpoints()[1].State))
+	require.Greater(t, a.count(rpc.GetLogs), before)
 }

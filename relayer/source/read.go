@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"slices"
 	"sync"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/node"
@@ -13,23 +14,29 @@ import (
 // flight, and above it block by block, by hash, each the parent of the next. It ends after the
 // first error; what was yielded before stands.
 func (s *Source) Read(ctx context.Context, from, to uint64, f *Filter) iter.Seq2[Batch, error] {
-	return s.read(ctx, from, to, f, false)
+	return s.read(ctx, from, to, f, nil)
 }
 
 // Later marks readings under a context as such that can wait: what is read at once goes before them
 // where an endpoint limits its rate.
 func Later(ctx context.Context) context.Context { return node.Later(ctx) }
 
-// ReadOther is Read from another endpoint than last read the range, where there is one.
-func (s *Source) ReadOther(ctx context.Context, from, to uint64, f *Filter) iter.Seq2[Batch, error] {
-	return s.read(ctx, from, to, f, true)
+// ReadOther reads the blocks of a batch again, from another endpoint than the batch is from. It fails
+// while no other can be used, rather than ask the same one twice, which would say nothing. Only where
+// no other is configured that could ever give the reading, the same one is asked.
+func (s *Source) ReadOther(ctx context.Context, b Batch) iter.Seq2[Batch, error] {
+	return s.read(ctx, b.From, b.To, b.Filter, b.By)
 }
 
-func (s *Source) read(ctx context.Context, from, to uint64, f *Filter, other bool) iter.Seq2[Batch, error] {
+func (s *Source) read(ctx context.Context, from, to uint64, f *Filter, avoid *node.Node) iter.Seq2[Batch, error] {
 	return func(yield func(Batch, error) bool) {
+		if !slices.ContainsFunc(s.nodes, func(n *node.Node) bool { return n != avoid && n.Gives(from, f) }) {
+			avoid = nil
+		}
+
 		final := s.View().Final
 		if from <= to && from <= final {
-			if !s.ranges(ctx, from, min(to, final), f, other, yield) {
+			if !s.ranges(ctx, from, min(to, final), f, avoid, yield) {
 				return
 			}
 
@@ -37,13 +44,13 @@ func (s *Source) read(ctx context.Context, from, to uint64, f *Filter, other boo
 		}
 
 		if from <= to {
-			s.blocks(ctx, from, to, f, other, yield)
+			s.blocks(ctx, from, to, f, avoid, yield)
 		}
 	}
 }
 
 // ranges yields from..to in ranges. It says whether the reader wants more.
-func (s *Source) ranges(ctx context.Context, from, to uint64, f *Filter, other bool,
+func (s *Source) ranges(ctx context.Context, from, to uint64, f *Filter, avoid *node.Node,
 	yield func(Batch, error) bool) bool {
 	return pipeline(ctx, node.RangesInFlight, func() (func(context.Context) (Batch, error), bool) {
 		if from > to {
@@ -51,20 +58,12 @@ func (s *Source) ranges(ctx context.Context, from, to uint64, f *Filter, other b
 		}
 
 		first := from
-		avoid := (*node.Node)(nil)
-		if other {
-			avoid = s.served.by(first, first)
-		}
-
 		last := first + min(to-first, s.plan(first, avoid)-1)
 		from = last + 1
 
 		return func(ctx context.Context) (b Batch, err error) {
 			err = s.ask(ctx, last, avoid, func(ctx context.Context, e *node.Node) (err error) {
-				if b, err = e.ReadRange(ctx, first, last, f); err == nil && !other {
-					s.served.note(first, last, e)
-				}
-
+				b, err = e.ReadRange(ctx, first, last, f)
 				return err
 			})
 			if err != nil {

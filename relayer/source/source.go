@@ -206,7 +206,6 @@ type Source struct {
 	ring    ring
 	reading chan struct{} // a token: whoever has it may ask for headers that the ring lacks
 	memo    memo
-	served  served
 	blooms  atomic.Bool // the chain has bloom filters: a block without any bits is known to have no logs
 	running atomic.Bool
 	outlook outlook

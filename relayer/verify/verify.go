@@ -31,11 +31,12 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
-// Source is the chain. ReadOther reads from another endpoint than the last Read of the same range, where there is one.
+// Source is the chain. ReadOther reads the blocks of a batch again, from another endpoint, and fails
+// while none can be used where several are configured: what only one has said is not verified.
 type Source interface {
 	View() source.View
 	Read(ctx context.Context, from, to uint64, f *source.Filter) iter.Seq2[source.Batch, error]
-	ReadOther(ctx context.Context, from, to uint64, f *source.Filter) iter.Seq2[source.Batch, error]
+	ReadOther(ctx context.Context, b source.Batch) iter.Seq2[source.Batch, error]
 }
 
 // Filters says how logs are asked for: by topics, or of contracts that are named.
@@ -312,9 +313,9 @@ func (v *Verifier) both(ctx context.Context, batch *source.Batch) ([]types.Log, 
 	}
 
 	logs := slices.Clone(batch.Logs)
-	for other, err := range v.cfg.Source.ReadOther(ctx, batch.From, batch.To, batch.Filter) {
+	for other, err := range v.cfg.Source.ReadOther(ctx, *batch) {
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("read from a second endpoint: %w", err)
 		}
 
 		for _, l := range other.Logs {

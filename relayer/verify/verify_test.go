@@ -5,6 +5,7 @@ import (
 	"iter"
 	"log/slog"
 	"math/big"
+	"strconv"
 	"testing"
 	"time"
 
@@ -35,6 +36,7 @@ type twoNodes struct {
 	head      uint64
 	named     bool // they give logs of named contracts only
 	liarFirst bool // the first reading is the liar's, the second the honest node's; else the other way round
+	alone     bool // the second node is out of use
 }
 
 func (n *twoNodes) View() source.View {
@@ -45,8 +47,12 @@ func (n *twoNodes) Read(_ context.Context, from, to uint64, f *source.Filter) it
 	return n.read(from, to, f, n.liarFirst)
 }
 
-func (n *twoNodes) ReadOther(_ context.Context, from, to uint64, f *source.Filter) iter.Seq2[source.Batch, error] {
-	return n.read(from, to, f, !n.liarFirst)
+func (n *twoNodes) ReadOther(_ context.Context, b source.Batch) iter.Seq2[source.Batch, error] {
+	if n.alone {
+		return func(yield func(source.Batch, error) bool) { yield(source.Batch{}, source.ErrUnavailable) }
+	}
+
+	return n.read(b.From, b.To, b.Filter, !n.liarFirst)
 }
 
 // read answers in ranges of 5 blocks.
@@ -185,6 +191,15 @@ func eitherNodeMayLie(t *testing.T, mode watch.FilterMode) {
 			require.Empty(t, found)
 			return nil
 		}))
+
+		// What only one of two nodes could be asked about is not verified.
+		exec(`update leadership set verified_block = $1`, int64(d.Block)-1)
+		v.cfg.Source = &twoNodes{logs: logs, head: head, named: named, alone: true}
+		v.waited = mostWaits
+		require.ErrorIs(t, v.once(ctx, 1), source.ErrUnavailable)
+		require.Equal(t, []string{strconv.Itoa(int(d.Block) - 1)}, column(`select verified_block::text from leadership`))
+		v.cfg.Source = &twoNodes{logs: logs, head: head, named: named}
+
 		// RETENTION has removed what an ended escrow emitted: that is no fault.
 		ended := column(`select hex(address) from escrows where ended_block is not null limit 1`)
 		require.Len(t, ended, 1)
