@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"encoding/xml"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -147,7 +146,7 @@ func requireJSON(t *testing.T, figures []Figure) {
 	require.NoError(t, err)
 	var back []Figure
 	require.NoError(t, json.Unmarshal(body, &back))
-	require.Equal(t, len(figures), len(back))
+	require.Len(t, back, len(figures))
 }
 
 func TestQuantile(t *testing.T) {
@@ -203,7 +202,7 @@ func TestSteadyVerdicts(t *testing.T) {
 		}
 
 		require.NotNil(t, f.Met, c.name)
-		require.Equal(t, c.met, *f.Met, fmt.Sprintf("%s: %+v", c.name, f))
+		require.Equal(t, c.met, *f.Met, "%s: %+v", c.name, f)
 	}
 
 	require.InDelta(t, 12, o.steady("rss MiB", series("rss MiB", growing)).Runs[3], 1e-6, "a twelfth of a minute each")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/big"
 	"strconv"
 	"time"
@@ -202,9 +203,7 @@ func (n *noise) measure(ctx context.Context, way string, size int, name string,
 		all["RPC_URLS"], all["FINALITY"] = n.lab.Chain.WS(), "latest"
 	}
 
-	for k, v := range env {
-		all[k] = v
-	}
+	maps.Copy(all, env)
 
 	// What the verifier has not read yet, it would read now.
 	if _, err := db.Exec(ctx, `update leadership set verified_block = next_block - 1`); err != nil {

@@ -101,7 +101,7 @@ func (s *set) take(t told) {
 			delete(s.held, t.id)
 			s.order = slices.DeleteFunc(s.order, func(id string) bool { return id == t.id })
 		}
-	case !has && !(s.tombstones && s.gone[t.id]):
+	case !has && (!s.tombstones || !s.gone[t.id]):
 		s.held[t.id] = t
 		s.order = append(s.order, t.id)
 	}

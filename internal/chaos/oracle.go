@@ -51,8 +51,8 @@ func (v *Verdict) String() string {
 		s += "; " + v.Commands.String()
 	}
 
-	for _, seen := range v.Seen {
-		s += "\n  " + seen
+	if len(v.Seen) > 0 {
+		s += "\n  " + strings.Join(v.Seen, "\n  ")
 	}
 
 	if v.Clean() {

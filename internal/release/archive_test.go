@@ -42,6 +42,7 @@ func TestArchive(t *testing.T) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
+
 		require.NoError(t, err)
 		require.Equal(t, s.Time, h.ModTime.UTC(), h.Name)
 		name, ok := strings.CutPrefix(h.Name, s.Name(p)+"/")
@@ -49,9 +50,11 @@ func TestArchive(t *testing.T) {
 		files[name], err = io.ReadAll(r)
 		require.NoError(t, err)
 	}
+
 	for _, name := range []string{"LICENSE", "THIRD_PARTY_NOTICES", "CHANGELOG.md", "sbom.cdx.json", "escrow-relayer"} {
 		require.NotEmpty(t, files[name], name)
 	}
+
 	bin := filepath.Join(t.TempDir(), "escrow-relayer")
 	require.NoError(t, os.WriteFile(bin, files["escrow-relayer"], 0o700))
 	said, err := exec.CommandContext(t.Context(), bin, "version").CombinedOutput()
@@ -59,6 +62,7 @@ func TestArchive(t *testing.T) {
 	for _, what := range []string{s.Version, commit, "2026-01-02T03:04:05Z"} {
 		require.Contains(t, string(said), what)
 	}
+
 	here, err := filepath.Abs(root)
 	require.NoError(t, err)
 	require.False(t, bytes.Contains(files["escrow-relayer"], []byte(here)),

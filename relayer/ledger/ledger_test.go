@@ -3,6 +3,7 @@ package ledger_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/big"
 	"strings"
@@ -172,7 +173,7 @@ func (w *world) publishAll() {
 func (w *world) record(who int) (status string, approvals int) {
 	err := w.db.QueryRow(w.t.Context(), `select status, approvals from escrow_records where escrow = $1`,
 		registry.Text(escrow(who))).Scan(&status, &approvals)
-	if err == pgx.ErrNoRows {
+	if errors.Is(err, pgx.ErrNoRows) {
 		return "", 0
 	}
 
@@ -394,7 +395,7 @@ func TestRepair(t *testing.T) {
 	missed := []contract.Event{approved(1, 1, 1, 12), deployed(3, 1, 2, 13)}
 	v, err := w.led.Verifiable(t.Context())
 	require.NoError(t, err)
-	require.EqualValues(t, []int64{1, 1}, []int64{v.From, v.To})
+	require.Equal(t, []int64{1, 1}, []int64{v.From, v.To})
 	r, err := w.led.Repair(t.Context(), w.epoch, v, 1, missed, nil)
 	require.NoError(t, err)
 	require.Equal(t, 2, r.New)

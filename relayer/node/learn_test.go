@@ -72,7 +72,7 @@ func TestSpanOfANodeThatIsOut(t *testing.T) {
 func TestSpanFindsALimit(t *testing.T) {
 	s := newSpan(10_000)
 	refused, blocks := 0, uint64(0)
-	for requests := 0; requests < 44; requests++ {
+	for range 44 {
 		if n := s.now(); n > 101 {
 			s.refused(n, rpc.Failed, 0)
 			refused++

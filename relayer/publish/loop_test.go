@@ -203,7 +203,7 @@ func TestFailsWhileQuiet(t *testing.T) {
 	require.Empty(t, b.retries)
 	require.Empty(t, b.busy)
 	require.Zero(t, b.bytes)
-	require.Zero(t, len(b.topics[0].blocked))
+	require.Empty(t, b.topics[0].blocked)
 }
 
 // Of the rows of one key one request is under way at a time.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"math/big"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -227,10 +228,8 @@ func (w *world) await(id common.Hash, mining bool, states ...command.State) comm
 	var a command.Answer
 	require.Eventually(w.t, func() bool {
 		a = w.answer(id)
-		for _, s := range states {
-			if a.State == s {
-				return true
-			}
+		if slices.Contains(states, a.State) {
+			return true
 		}
 
 		if mining {

@@ -1,3 +1,8 @@
+// Package send carries commands out: it signs the transactions of one account, brings them to the
+// nodes, replaces what is not mined, and answers each command once its outcome is final.
+//
+// One instance at a time owns an account, under an epoch that each of its statements names. Nothing
+// is broadcast before its bytes are recorded, and nothing is answered but from a recorded hash.
 package send
 
 import (
@@ -217,8 +222,8 @@ func (s *Sender) round(ctx context.Context) (time.Duration, error) {
 		return minPause, nil
 	}
 
-	pause, any, err := s.store.due(ctx)
-	if err != nil || !any || pause > idlePause {
+	pause, some, err := s.store.due(ctx)
+	if err != nil || !some || pause > idlePause {
 		return idlePause, err
 	}
 
@@ -246,7 +251,7 @@ func (s *Sender) observe(ctx context.Context, view View, account *account, fligh
 		if err := s.store.adoptFirst(ctx, max(look.Latest, look.Pending)); err != nil {
 			return err
 		}
-	} else if err := s.checkForeign(ctx, account, look, flights); err != nil {
+	} else if err := s.checkForeign(ctx, account, look); err != nil {
 		return err
 	}
 
@@ -290,7 +295,7 @@ func deref(p *string) string {
 // checkForeign halts the sender when the chain knows of nonces that were never given out here:
 // somebody else has the key, or the database was restored to an earlier time. A node that lies
 // about it can stop the sender, and no more than that.
-func (s *Sender) checkForeign(ctx context.Context, account *account, look Look, flights []*flight) error {
+func (s *Sender) checkForeign(ctx context.Context, account *account, look Look) error {
 	next := uint64(*account.NextNonce)
 	seen := max(look.Latest, look.Pending)
 	if seen <= next || account.State == "halted" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/big"
 	"time"
 
@@ -178,9 +179,7 @@ func (s *store) args(more pgx.StrictNamedArgs) pgx.StrictNamedArgs {
 		args["epoch"] = s.epoch
 	}
 
-	for k, v := range more {
-		args[k] = v
-	}
+	maps.Copy(args, more)
 
 	return args
 }

@@ -38,7 +38,7 @@ func (s *Source) order(need uint64, avoid *node.Node) (list []*node.Node, wait t
 
 		c := candidate{n: n}
 		if !n.Has(need) {
-			c.rank += 1
+			c.rank++
 		}
 
 		if !n.Claim().Up {
