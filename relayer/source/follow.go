@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -143,43 +144,88 @@ func (s *Source) head(ctx context.Context, n *node.Node, calls []*rpc.Call) (hea
 	return head, s.tagged(ctx, n, calls[1:])
 }
 
-// tagged takes in the answers to tagCalls. A node that does not know a tag answers with an error or
-// null. Where the tags decide and have moved, the others that are in use are asked at once: else
-// what they said before would have the blocks in between read one by one.
+// tagged takes in the answers to tagCalls. Where the tags decide and have moved, the others that are
+// in use are asked, and all take effect together, once all say so: blocks that only one calls final
+// would be read one by one. Whoever does not within tagsEvery is not waited for.
 func (s *Source) tagged(ctx context.Context, n *node.Node, calls []*rpc.Call) error {
-	var tags [2]uint64
+	now, err := s.tagsOf(ctx, n, calls)
+	if err != nil {
+		return err
+	}
+
+	said := []tags{now}
+	if before := n.Claim(); s.decides() && (before.Final != now.final || before.Safe != now.safe) {
+		said = append(said, s.askTags(ctx, n)...)
+	}
+
+	o := &s.outlook
+	o.mu.Lock() // no View of a part of them
+	defer o.mu.Unlock()
+	behind := slices.ContainsFunc(said, func(t tags) bool { return t.final < now.final || t.safe < now.safe })
+	if behind && o.awaited != now {
+		o.awaited, o.awaitedSince = now, s.now()
+	}
+
+	if behind && s.now().Sub(o.awaitedSince) < tagsEvery {
+		return nil // the next look asks again
+	}
+
+	for _, t := range said {
+		t.of.Tags(t.final, t.safe)
+	}
+
+	return nil
+}
+
+// tags are what a node calls final and safe.
+type tags struct {
+	of          *node.Node
+	final, safe uint64
+}
+
+// tagsOf reads the answers to tagCalls. A node that does not know a tag answers with an error or null.
+func (s *Source) tagsOf(ctx context.Context, n *node.Node, calls []*rpc.Call) (tags, error) {
+	var said [2]uint64
 	for i, c := range calls {
 		var h Header
 		err := c.Decode(&h)
-		tags[i] = h.Number
+		said[i] = h.Number
 		if err != nil && []string{Finalized, Safe}[i] == s.cfg.Finality {
 			n.Blame(ctx, fmt.Errorf("it does not know the %s block: wait for it, or set FINALITY=confirmations: %w",
 				s.cfg.Finality, err))
-			return err
+			return tags{}, err
 		}
 	}
 
-	before := n.Claim()
-	n.Tags(tags[0], tags[1])
-	if !s.decides() || n != s.lead() || before.Final == tags[0] && before.Safe == tags[1] {
-		return nil
-	}
+	return tags{n, said[0], said[1]}, nil
+}
 
+// askTags asks all that are in use but n.
+func (s *Source) askTags(ctx context.Context, n *node.Node) (said []tags) {
+	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for _, other := range s.nodes {
-		if other != n && other.Serves() {
-			wg.Go(func() {
-				calls := s.tagCalls()
-				if other.Do(ctx, calls...) == nil {
-					_ = s.tagged(ctx, other, calls)
-				}
-			})
+		if other == n || !other.Serves() {
+			continue
 		}
+
+		wg.Go(func() {
+			calls := s.tagCalls()
+			if other.Do(ctx, calls...) != nil {
+				return
+			}
+
+			if t, err := s.tagsOf(ctx, other, calls); err == nil {
+				mu.Lock()
+				defer mu.Unlock()
+				said = append(said, t)
+			}
+		})
 	}
 
 	wg.Wait()
 
-	return nil
+	return said
 }
 
 // listen follows the head by subscription until the connection ends. It says whether to try that
@@ -238,7 +284,7 @@ func (s *Source) listen(ctx context.Context, n *node.Node) bool {
 func (s *Source) tagsDue(n *node.Node) bool {
 	mean, _ := s.outlook.rhythm()
 	since := s.now().Sub(n.Claim().Tagged)
-	if s.decides() {
+	if s.decides() && n == s.lead() { // the others are asked when its tags have moved
 		return since >= min(max(s.cfg.PollInterval, mean*3/4), tagsEvery)
 	}
 

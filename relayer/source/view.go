@@ -42,6 +42,9 @@ type outlook struct {
 	doubted  time.Time
 	pace     pace
 	changed  chan struct{}
+	// Tags that an endpoint told of and others did not yet, since when.
+	awaited      tags
+	awaitedSince time.Time
 }
 
 // View says how far the chain may be read. Target and Final do not go back because a node lags.
@@ -97,6 +100,9 @@ func (o *outlook) rhythm() (mean time.Duration, due time.Time) {
 
 // refresh derives the View from what the endpoints say.
 func (s *Source) refresh(ctx context.Context) {
+	o := &s.outlook
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	claims := make([]node.Claim, 0, len(s.nodes))
 	for _, n := range s.nodes {
 		if c := n.Claim(); c.Up && c.Head.Hash != (common.Hash{}) {
@@ -108,9 +114,6 @@ func (s *Source) refresh(ctx context.Context) {
 		return
 	}
 
-	o := &s.outlook
-	o.mu.Lock()
-	defer o.mu.Unlock()
 	next, head := s.derive(claims, o.pace.atLeast(deepBlocks, deepTime))
 	now := s.now()
 	if head.Hash != o.headHash && next.Head >= o.view.Head {
