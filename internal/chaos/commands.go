@@ -15,7 +15,6 @@ import (
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/ethereum/go-ethereum/accounts/keystore"
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/crypto"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
@@ -242,7 +241,7 @@ func (w *way) endow(ctx context.Context) error {
 		for n := range 2 {
 			salt := common.Hash{31: byte(n), 30: byte(i), 0: 9}
 			payee := w.requesters[0].Address
-			address := w.address(s.Address, payee, 0, 2, common.Address{}, salt)
+			address := r.lab.Contracts.Escrow(s.Address, payee, 0, 2, common.Address{}, salt)
 			data := contracts.NewEscrowFactory().PackCreateEscrowDeterministic(payee, new(big.Int), 2, common.Address{}, salt)
 			if _, err := own.Transact(ctx, r.chain, i, testchain.Call{To: &r.lab.Contracts.Factory, Data: data,
 				Value: big.NewInt(5)}); err != nil {
@@ -254,14 +253,6 @@ func (w *way) endow(ctx context.Context) error {
 	}
 
 	return r.chain.AdvanceTime(ctx, refundable)
-}
-
-// address is where createEscrowDeterministic puts an escrow.
-func (w *way) address(payer, payee common.Address, delay int64, required uint8, arbiter common.Address,
-	salt common.Hash) common.Address {
-	code := append(common.FromHex(contracts.EscrowMetaData.Bin),
-		contracts.NewEscrow().PackConstructor(payer, payee, big.NewInt(delay), required, arbiter)...)
-	return crypto.CreateAddress2(w.run.lab.Contracts.Factory, salt, crypto.Keccak256(code))
 }
 
 // create makes the calls that create an escrow of the maker's for senders. One that is approved at
@@ -286,7 +277,7 @@ func (w *way) create(required uint8, approved bool) []testchain.Call {
 		parties = append(parties, arbiter)
 	}
 
-	escrow := w.address(payer, payee, delay, required, arbiter, salt)
+	escrow := w.run.lab.Contracts.Escrow(payer, payee, delay, required, arbiter, salt)
 	w.escrows = append(w.escrows, held{escrow, parties, payer})
 	data := contracts.NewEscrowFactory().PackCreateEscrowDeterministic(payee, big.NewInt(delay), required, arbiter, salt)
 	calls := []testchain.Call{{To: &w.run.lab.Contracts.Factory, Data: data,

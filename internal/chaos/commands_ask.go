@@ -134,7 +134,7 @@ func (w *way) about(c *command.Command, sender testchain.Account) {
 		}
 
 		c.Args = args
-		c.Escrow = w.address(sender.Address, args.Payee, 0, args.ApprovalsRequired, arbiter, args.Salt)
+		c.Escrow = w.run.lab.Contracts.Escrow(sender.Address, args.Payee, 0, args.ApprovalsRequired, arbiter, args.Salt)
 		w.escrows = append(w.escrows, held{c.Escrow, []common.Address{arbiter, sender.Address}, sender.Address})
 
 		return

@@ -389,6 +389,7 @@ func (c *checker) attempt(hash common.Hash) (attemptRow, bool) {
 // command has two nonces on the chain.
 func (c *checker) transactions() {
 	effects := map[string]int{}
+	nonces := map[string]uint64{}
 	fees := map[common.Address]*big.Int{}
 	values := map[common.Address]*big.Int{}
 	first := map[common.Address]uint64{} // nonces that were used before the relayers came
@@ -411,6 +412,11 @@ func (c *checker) transactions() {
 		}
 
 		c.v.Commands.Transactions++
+		nonce, before := nonces[a.CommandID]
+		if nonces[a.CommandID] = m.tx.Nonce(); before && nonce != m.tx.Nonce() && c.w.lost == nil {
+			c.v.wrong("C1: command %s used two nonces, %d and %d", a.CommandID, nonce, m.tx.Nonce())
+		}
+
 		row, known := c.now.commands[a.CommandID]
 		if !known && c.w.lost != nil {
 			row, known = c.w.lost.commands[a.CommandID]
@@ -560,6 +566,7 @@ func (c *checker) command(row commandRow) {
 	}
 
 	c.answered(row)
+	c.final(row)
 	c.signed(row)
 	switch command.State(row.State) {
 	case command.Done, command.DoneLate, command.Reverted, command.Voided:
@@ -578,6 +585,25 @@ func (c *checker) command(row commandRow) {
 		}
 	default:
 		c.v.wrong("C4: %s is answered and %s", row.ID, row.State)
+	}
+}
+
+// final: C4. No answer rests on a block that was not final when it was given, and so none is taken
+// back unless a reorganisation goes deeper than that.
+func (c *checker) final(row commandRow) {
+	p := &c.w.run.plan
+	if row.Reopened > 0 && !p.Deep() {
+		c.v.wrong("C4: answered before finality: %s was reopened, though no reorganisation went deeper than the confirmations",
+			row.ID)
+	}
+
+	if row.Block == nil {
+		return
+	}
+
+	if head := c.w.run.chain.HeadAt(*row.AnsweredAt); uint64(*row.Block)+uint64(p.Confirmations) > head {
+		c.v.wrong("C4: answered before finality: %s is %s by block %d, when the newest block was %d", row.ID, row.State,
+			*row.Block, head)
 	}
 }
 

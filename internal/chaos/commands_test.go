@@ -1,6 +1,9 @@
 package chaos
 
 import (
+	"os"
+	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -13,14 +16,35 @@ import (
 func TestFixedCommandSeeds(t *testing.T) {
 	bin := build(t)
 	for _, seed := range []uint64{1, 3, 20} {
-		plan := NewCommandsPlan(seed)
-		plan.Probe = time.Second // a busy machine is to lose sessions by faults only
-		t.Log(plan.String())
-		verdict, err := Run(t.Context(), bin, plan)
-		require.NoError(t, err)
-		t.Log(verdict)
-		require.True(t, verdict.Clean(), verdict.String())
-		require.NotZero(t, verdict.Commands.Transactions, "nothing was sent: nothing was tried")
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
+			t.Parallel()
+			plan := NewCommandsPlan(seed)
+			plan.Probe = time.Second // a busy machine is to lose sessions by faults only
+			t.Log(plan.String())
+			verdict, err := Run(t.Context(), bin, plan)
+			require.NoError(t, err)
+			t.Log(verdict)
+			require.True(t, verdict.Clean(), verdict.String())
+			require.NotZero(t, verdict.Commands.Transactions, "nothing was sent: nothing was tried")
+		})
+	}
+}
+
+// An oracle that cannot say "wrong" proves nothing. Each relayer here makes one mistake, and the
+// verdict has to name it.
+func TestOracleSeesMistakes(t *testing.T) {
+	for _, b := range Breakages {
+		t.Run(b.Name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			bin := filepath.Join(dir, "escrow-relayer")
+			require.NoError(t, BuildBroken(t.Context(), b, "../..", dir, bin))
+			verdict, err := Run(t.Context(), bin, b.Plan())
+			require.NoError(t, err)
+			t.Log(verdict)
+			require.True(t, b.Seen(verdict), "a relayer that %s was not found out: %s", b.What, verdict)
+			require.NoError(t, os.RemoveAll(verdict.Logs))
+		})
 	}
 }
 

@@ -3,8 +3,10 @@ package testchain
 import (
 	"context"
 	"fmt"
+	"math/big"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/crypto"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
 )
@@ -44,4 +46,13 @@ func Deploy(ctx context.Context, n Node) (d Deployment, err error) {
 		Noise:   receipts[2].ContractAddress,
 		Load:    receipts[3].ContractAddress,
 	}, nil
+}
+
+// Escrow is where createEscrowDeterministic of the factory puts an escrow of these terms; delay in seconds.
+func (d Deployment) Escrow(payer, payee common.Address, delay int64, required uint8, arbiter common.Address,
+	salt common.Hash) common.Address {
+	code := append(common.FromHex(contracts.EscrowMetaData.Bin),
+		contracts.NewEscrow().PackConstructor(payer, payee, big.NewInt(delay), required, arbiter)...)
+
+	return crypto.CreateAddress2(d.Factory, salt, crypto.Keccak256(code))
 }

@@ -253,6 +253,22 @@ func TestSimTime(t *testing.T) {
 	require.Equal(t, after+1, headOf(t, c).Time)
 }
 
+// Whoever says that he saw a block must not have said so before it was begun.
+func TestSimKnowsItsHeadOfBefore(t *testing.T) {
+	t.Parallel()
+	ctx, s := within(t), startSim(t, testchain.Options{Accounts: 1})
+	begun := time.Now()
+	require.NoError(t, s.Mine(ctx, 3))
+	three := time.Now()
+	require.NoError(t, s.Reorg(ctx, 2, testchain.Drop)) // to block 4
+	four := time.Now()
+	require.NoError(t, s.Mine(ctx, 1))
+	require.Zero(t, s.HeadAt(begun))
+	require.Equal(t, uint64(3), s.HeadAt(three))
+	require.Equal(t, uint64(4), s.HeadAt(four))
+	require.Equal(t, uint64(5), s.HeadAt(time.Now()))
+}
+
 func TestSimMinesAtAnInterval(t *testing.T) {
 	t.Parallel()
 	n := startSim(t, testchain.Options{Interval: 5 * time.Millisecond})

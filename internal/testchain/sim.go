@@ -35,6 +35,7 @@ type Sim struct {
 
 	mu      sync.Mutex // one block at a time
 	backend *simulated.Backend
+	begun   []time.Time // by number: when the making of the first block of that number began
 
 	miner sync.WaitGroup
 	stop  chan struct{}
@@ -139,6 +140,7 @@ func (s *Sim) mine(ctx context.Context, n int) error {
 		}
 
 		before := s.head()
+		s.begins(before + 1)
 		if s.backend.Commit(); s.head() != before+1 {
 			return fmt.Errorf("mine block %d: the simulated chain is still at %d", before+1, s.head())
 		}
@@ -179,6 +181,29 @@ func (s *Sim) settle(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// begins notes that a block of that number may be seen from now on. Under s.mu.
+func (s *Sim) begins(number uint64) {
+	for now := time.Now(); uint64(len(s.begun)) <= number; {
+		s.begun = append(s.begun, now)
+	}
+}
+
+// HeadAt is the highest number that a block of this chain can have had at a time, whatever was
+// reorganised before or since.
+func (s *Sim) HeadAt(t time.Time) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	later, _ := slices.BinarySearchFunc(s.begun, t, func(begun, t time.Time) int {
+		if begun.After(t) {
+			return 1
+		}
+
+		return -1
+	})
+
+	return uint64(max(later, 1) - 1)
 }
 
 // head is the number of the newest block.
@@ -227,6 +252,7 @@ func (s *Sim) AdvanceTime(ctx context.Context, d time.Duration) error {
 		return err
 	}
 
+	s.begins(s.head() + 1)
 	if err := s.backend.AdjustTime(d); err != nil {
 		return fmt.Errorf("advance the chain's time by %s: %w", d, err)
 	}

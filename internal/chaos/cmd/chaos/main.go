@@ -27,6 +27,7 @@ type options struct {
 	drill, short bool
 	commands     bool
 	group        string
+	broken       string
 }
 
 func main() {
@@ -42,6 +43,8 @@ func main() {
 	flag.BoolVar(&o.drill, "drill", false, "each fault alone, one after the other, instead of seeds")
 	flag.BoolVar(&o.short, "short", false, "with -drill: only the faults that the tests carry out")
 	flag.StringVar(&o.group, "group", "", "with -drill: only groups whose name contains this")
+	flag.StringVar(&o.broken, "broken", "",
+		"run a relayer that makes this mistake, and say whether the oracle sees it; of any wrong name the error lists all")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -59,6 +62,10 @@ func run(ctx context.Context, o options) error {
 		}
 		defer os.RemoveAll(dir)
 
+		if o.broken != "" {
+			return broken(ctx, o, dir)
+		}
+
 		o.bin = filepath.Join(dir, "escrow-relayer")
 		if err := chaos.Build(ctx, dir, "./cmd/escrow-relayer", o.bin); err != nil {
 			return err
@@ -70,6 +77,38 @@ func run(ctx context.Context, o options) error {
 	}
 
 	return seeds(ctx, o)
+}
+
+// broken runs a relayer that makes a mistake: by its own plan, or by that of a seed with commands.
+func broken(ctx context.Context, o options, dir string) error {
+	b, err := chaos.FindBreakage(o.broken)
+	if err != nil {
+		return err
+	}
+
+	bin := filepath.Join(dir, "escrow-relayer")
+	if err := chaos.BuildBroken(ctx, b, ".", dir, bin); err != nil {
+		return err
+	}
+
+	plan := b.Plan()
+	if o.seed != 0 {
+		plan = chaos.NewCommandsPlan(o.seed)
+	}
+
+	v, err := chaos.Run(ctx, bin, plan)
+	if err != nil {
+		return err
+	}
+
+	fmt.Println(v)
+	if !b.Seen(v) {
+		return fmt.Errorf("nobody noticed that the relayer %s: the verdict has no %q", b.What, b.Says)
+	}
+
+	fmt.Printf("seen: the relayer %s\n", b.What)
+
+	return nil
 }
 
 // results prints what runs end with, and counts.

@@ -1,0 +1,126 @@
+package chaos
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Breakage is a mistake of a relayer that the oracle has to see. It is made at build time: the
+// repository's own file with one passage changed.
+type Breakage struct {
+	Name string
+	What string // it does
+	Says string // what a verdict says of it
+
+	file     string // of the repository
+	old, new string // every occurrence of old
+}
+
+// Breakages are the mistakes that the oracle of commands is tried with.
+var Breakages = []Breakage{
+	{
+		Name: "broadcast-first", What: "broadcasts before it records the attempt",
+		Says: "C2: broadcast before it was recorded", file: "relayer/send/sender.go",
+		old: "\tif len(fresh) > 0 {\n",
+		new: "\tif err := s.broadcast(ctx, fresh); err != nil {\n\t\treturn err\n\t}\n\n\tif len(fresh) > 0 {\n",
+	},
+	{
+		Name: "early-answer", What: "answers before finality",
+		Says: "C4: answered before finality", file: "relayer/send/nodes.go",
+		old: "Target: v.Target,", new: "Target: v.Head,",
+	},
+	{
+		Name: "no-conflicts", What: "signs without checking for a conflict",
+		Says: "C5: ", file: "relayer/intake/store.go",
+		old: "when k.command_id = c.id then", new: "when true then",
+	},
+	{
+		Name: "fresh-nonce", What: "takes another nonce when it replaces a transaction",
+		Says: "C1: ", file: "relayer/send/sender.go",
+		old: "uint64(s.cfg.ChainID), f.Nonce, gas", new: "uint64(s.cfg.ChainID), f.Nonce+uint64(len(f.Attempts)), gas",
+	},
+	{
+		Name: "no-answer", What: "stores final states without their answers",
+		Says: "C4: no answer to", file: "relayer/send/finish.go",
+		old: "if err := reply.Insert(ctx, tx, s.chainID, answers); err != nil {",
+		new: "if err := reply.Insert(ctx, tx, s.chainID, answers[:0]); err != nil {",
+	},
+}
+
+// FindBreakage returns the one of that name.
+func FindBreakage(name string) (Breakage, error) {
+	names := make([]string, len(Breakages))
+	for i, b := range Breakages {
+		if names[i] = b.Name; b.Name == name {
+			return b, nil
+		}
+	}
+
+	return Breakage{}, fmt.Errorf("there is no mistake %q: use one of %s", name, strings.Join(names, ", "))
+}
+
+// Seen says whether a verdict names the mistake.
+func (b Breakage) Seen(v *Verdict) bool {
+	return slices.ContainsFunc(v.Wrong, func(wrong string) bool { return strings.HasPrefix(wrong, b.Says) })
+}
+
+// Plan is a short run without faults in which the mistake shows, whatever the machine does: one
+// sender, many conflicts, and full blocks, since only then is anything replaced.
+func (b Breakage) Plan() Plan {
+	p := NewCommandsPlan(1)
+	p.Probe, p.Length, p.BlockTime, p.Faults = time.Second, 6*time.Second, 250*time.Millisecond, nil
+	p.Commands.Senders, p.Commands.InFlight, p.Commands.Keeper, p.Commands.Tight = 1, 1, false, false
+	if b.Name == "fresh-nonce" {
+		p.Faults = []Fault{{At: time.Second, Kind: Spike, N: 8}, {At: 4 * time.Second, Kind: Spike, N: 8}}
+	}
+
+	return p
+}
+
+// BuildBroken builds a relayer that makes the mistake, from the repository at root.
+func BuildBroken(ctx context.Context, b Breakage, root, dir, bin string) error {
+	source, err := filepath.Abs(filepath.Join(root, b.file))
+	if err != nil {
+		return err
+	}
+
+	text, err := os.ReadFile(source)
+	if err != nil {
+		return err
+	}
+
+	broken := strings.ReplaceAll(string(text), b.old, b.new)
+	if broken == string(text) {
+		return fmt.Errorf("make the mistake %s: %s has no %q any more", b.Name, b.file, b.old)
+	}
+
+	changed := filepath.Join(dir, b.Name+".go")
+	if err := os.WriteFile(changed, []byte(broken), 0o600); err != nil {
+		return err
+	}
+
+	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{source: changed}})
+	if err != nil {
+		return err
+	}
+
+	file := filepath.Join(dir, b.Name+".json")
+	if err := os.WriteFile(file, overlay, 0o600); err != nil {
+		return err
+	}
+
+	build := exec.CommandContext(ctx, "go", "build", "-overlay", file, "-o", bin, "./cmd/escrow-relayer")
+	build.Dir, build.Stderr = root, os.Stderr
+	if err := build.Run(); err != nil {
+		return fmt.Errorf("build the relayer that %s: %w", b.What, err)
+	}
+
+	return nil
+}
