@@ -114,6 +114,7 @@ var All = []Benchmark{
 	{"scale", Scale},
 	{"steady", Steady},
 	{"partitions", Partitions},
+	{"commands", Commands},
 }
 
 // Names of all, for people.

@@ -87,6 +87,12 @@ func TestEveryFigure(t *testing.T) {
 		"partitions": {figures: map[string]int{
 			"partitions.none": 1, "partitions.hash": 1, "partitions.range": 1, "partitions.hash.wal": 1,
 		}},
+		"commands": {figures: map[string]int{
+			"commands.intake": 1, "commands.conflict.both": 1, "commands.conflict.neither": 1, "commands.conflict.rate": 1,
+			"commands.broadcasts": 1, "commands.answers": 1, "commands.latency.p50": 3, "commands.latency.p99": 3,
+			"commands.takeover.stop.p99": 1, "commands.takeover.kill.max": 1, "commands.takeover.freeze.p50": 1,
+			"commands.requests.idle.items": 1, "commands.requests.busy.batches": 1,
+		}},
 	}
 	require.Len(t, All, len(want), "every benchmark is tested")
 	for _, b := range All {

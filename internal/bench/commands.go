@@ -1,0 +1,380 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/ethereum/go-ethereum/accounts/keystore"
+	"github.com/ethereum/go-ethereum/common"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fusion-prime/escrow-relayer/internal/lab"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/internal/testpg"
+	"github.com/fusion-prime/escrow-relayer/relayer/command"
+)
+
+// Commands is what the way back does: how fast commands are taken in, and whether two that exclude
+// each other are ever both accepted; how fast many senders broadcast into a real node's pool, and
+// how long one command takes from its request to that pool; for how long a sender has no owner; and
+// what a sender asks of the node.
+func Commands(ctx context.Context, o *Options) (figures []Figure, err error) {
+	for _, part := range []struct {
+		name string
+		run  func(context.Context, *Options) ([]Figure, error)
+	}{
+		{"intake", intakeFigures}, {"broadcasts", broadcastFigures}, {"takeover", takeoverFigures},
+		{"requests", requestFigures},
+	} {
+		more, err := part.run(ctx, o)
+		if err != nil {
+			return nil, fmt.Errorf("commands: %s: %w", part.name, err)
+		}
+
+		figures = append(figures, more...)
+	}
+
+	return figures, nil
+}
+
+const (
+	commandsMaxFee = "100000000000000000"     // wei, of one command: far above what any costs
+	commandsDay    = "1000000000000000000000" // wei, of a day
+	commandsArray  = 100                      // commands in one message: the most that there may be
+	intakeCommands = 20_000
+	intakePosters  = 16 // messages under way at once
+	intakePairs    = 100_000
+)
+
+// requester signs all commands.
+var requester = testchain.Accounts(99, 1)[0]
+
+// keys is a set of senders with their files, and what makes commands for them.
+type keys struct {
+	lab     *lab.Lab
+	senders []testchain.Account
+	env     map[string]string // with which a relayer has the keys and takes commands over HTTP
+	salt    atomic.Uint64
+	client  *http.Client
+}
+
+// newKeys writes a senders file, a policy and keystores into the lab's folder. Account 0 and the last one stay out.
+func newKeys(l *lab.Lab, senders, inFlight int) (*keys, error) {
+	k := &keys{lab: l, senders: l.Chain.Accounts()[1 : 1+senders],
+		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 2 * intakePosters}}}
+	write := func(name string, content any) (string, error) {
+		path := filepath.Join(l.Dir, name)
+		body, err := json.Marshal(content)
+		if err != nil {
+			return path, err
+		}
+
+		return path, os.WriteFile(path, body, 0o600)
+	}
+
+	const secret = "pass word"
+	password := filepath.Join(l.Dir, "password")
+	if err := os.WriteFile(password, []byte(secret+"\n"), 0o600); err != nil {
+		return nil, err
+	}
+
+	var accounts, grants []map[string]any
+	for i, a := range k.senders {
+		content, err := keystore.EncryptKey(&keystore.Key{Id: [16]byte{byte(i)}, Address: a.Address, PrivateKey: a.Key},
+			secret, 2, 1) // cheap to open: 40 of them are, at each start
+		if err != nil {
+			return nil, err
+		}
+
+		path, err := write(fmt.Sprintf("key%d.json", i), json.RawMessage(content))
+		if err != nil {
+			return nil, err
+		}
+
+		accounts = append(accounts, map[string]any{
+			"name": "s" + strconv.Itoa(i), "address": a.Address, "keystore": path, "password_file": password,
+			"max_fee": commandsMaxFee, "day_fees": commandsDay, "day_value": "0", "max_in_flight": inFlight,
+		})
+		grants = append(grants, map[string]any{"sender": a.Address, "max_fee": commandsMaxFee,
+			"kinds": []string{"approve", "release", "refund"}})
+	}
+
+	sendersFile, err := write("senders.json", map[string]any{"senders": accounts})
+	if err != nil {
+		return nil, err
+	}
+
+	policy, err := write("policy.json", map[string]any{"requesters": []map[string]any{{"address": requester.Address,
+		"allow": grants}}})
+	if err != nil {
+		return nil, err
+	}
+
+	k.env = map[string]string{"SENDERS_FILE": sendersFile, "COMMANDS_POLICY_FILE": policy, "COMMANDS_HTTP": "true",
+		"LOG_LEVEL": "warn"}
+
+	return k, nil
+}
+
+// intakeEnv is the environment of a relayer that takes commands and has no key.
+func (k *keys) intakeEnv() map[string]string {
+	return map[string]string{"COMMANDS_POLICY_FILE": k.env["COMMANDS_POLICY_FILE"], "COMMANDS_HTTP": "true",
+		"LOG_LEVEL": "warn"}
+}
+
+// sign makes a signed command, one that was never made before.
+func (k *keys) sign(kind command.Kind, sender int, escrow common.Address, notBefore time.Time) (*command.Signed, error) {
+	c := command.Command{
+		ChainID: k.lab.Chain.ChainID().Uint64(), Factory: k.lab.Contracts.Factory, Kind: kind,
+		Sender: k.senders[sender].Address, Escrow: escrow, ExpiresAt: uint64(time.Now().Add(24 * time.Hour).Unix()),
+		MaxFee: big.NewInt(1e17), Salt: common.BigToHash(new(big.Int).SetUint64(k.salt.Add(1))),
+	}
+	if !notBefore.IsZero() {
+		c.NotBefore = uint64(notBefore.Unix())
+	}
+
+	return c.Sign(requester.Key)
+}
+
+// post sends one message and returns how many of its commands were accepted, which is 202, and how
+// many were refused for a conflict. Any other answer is an error.
+func (k *keys) post(ctx context.Context, p *lab.Process, commands []*command.Signed) (accepted, conflicts int, err error) {
+	body, err := json.Marshal(commands)
+	if err != nil {
+		return 0, 0, err
+	}
+
+	return k.postBody(ctx, p, body)
+}
+
+func (k *keys) postBody(ctx context.Context, p *lab.Process, body []byte) (accepted, conflicts int, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.URL+"/commands", bytes.NewReader(body))
+	if err != nil {
+		return 0, 0, err
+	}
+
+	resp, err := k.client.Do(req)
+	if err != nil {
+		return 0, 0, err
+	}
+
+	defer func() { _ = resp.Body.Close() }() // was read, or is of no use
+	said, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, 0, err
+	}
+
+	var results []struct {
+		Status int `json:"status"`
+	}
+	if err := json.Unmarshal(said, &results); err != nil {
+		return 0, 0, fmt.Errorf("HTTP status %d: %s", resp.StatusCode, said[:min(len(said), 300)])
+	}
+
+	for _, r := range results {
+		switch r.Status {
+		case http.StatusAccepted:
+			accepted++
+		case http.StatusConflict:
+			conflicts++
+		default:
+			return accepted, conflicts, fmt.Errorf("a command got status %d: %s", r.Status, said[:min(len(said), 300)])
+		}
+	}
+
+	return accepted, conflicts, nil
+}
+
+// someEscrow is an address that nobody else has.
+func (k *keys) someEscrow() (a common.Address) {
+	binary.BigEndian.PutUint64(a[:], k.salt.Add(1))
+	return a
+}
+
+// intakeFigures measures instances without keys: what they take is verified, claimed and stored,
+// durably, and nothing more. All commands are for later.
+func intakeFigures(ctx context.Context, o *Options) (figures []Figure, err error) {
+	node, err := testchain.StartSim(testchain.Options{Seed: 7, Accounts: 12})
+	if err != nil {
+		return nil, err
+	}
+
+	defer func() { err = errors.Join(err, node.Stop()) }()
+	l, err := lab.Start(ctx, lab.Options{Bin: o.Bin, Node: node, Postgres: testpg.Options{Durable: true}})
+	if err != nil {
+		return nil, err
+	}
+
+	defer func() { err = errors.Join(err, l.Close()) }()
+	k, err := newKeys(l, 10, 16)
+	if err != nil {
+		return nil, err
+	}
+
+	var fleet []*lab.Process
+	for i := range 2 {
+		p, err := l.Run("intake-"+strconv.Itoa(i), i, 2, k.intakeEnv())
+		if err != nil {
+			return nil, err
+		}
+
+		if err := p.Ready(ctx); err != nil {
+			return nil, err
+		}
+
+		fleet = append(fleet, p)
+	}
+
+	var rates []float64
+	for range o.Runs {
+		rate, err := k.intake(ctx, fleet[0], max(commandsArray, o.scaled(intakeCommands)))
+		if err != nil {
+			return nil, err
+		}
+
+		o.say("commands: %.0f taken in per second", rate)
+		rates = append(rates, rate)
+	}
+
+	figures = append(figures, o.atLeast("commands.intake", "commands/s", 5000, rates))
+	pairs := max(1, o.scaled(intakePairs)/commandsArray) * commandsArray
+	rate, err := k.conflicts(ctx, fleet, pairs)
+	if err != nil {
+		return nil, err
+	}
+
+	var both, neither float64
+	const accepted = `
+		select count(*) filter (where n > 1)::float8, ($1 - count(*))::float8
+		  from (select escrow, count(*) as n from commands where effect = 'settle' and state = 'held' group by escrow) e`
+	if err := l.DB.QueryRow(ctx, accepted, pairs).Scan(&both, &neither); err != nil {
+		return nil, err
+	}
+
+	if both > 0 || neither > 0 {
+		return nil, fmt.Errorf("of %d pairs that exclude each other, %.0f were accepted both, of %.0f neither was", pairs, both,
+			neither)
+	}
+
+	return append(figures,
+		o.atMost("commands.conflict.both", fmt.Sprintf("of %d pairs", pairs), 0, both, []float64{both}),
+		o.atMost("commands.conflict.neither", fmt.Sprintf("of %d pairs", pairs), 0, neither, []float64{neither}),
+		o.atLeast("commands.conflict.rate", "commands/s", 0, []float64{rate})), nil
+}
+
+// later is when the commands that are only taken in may be sent.
+func later() time.Time { return time.Now().Add(12 * time.Hour) }
+
+// intake signs n commands and measures how fast one instance takes them.
+func (k *keys) intake(ctx context.Context, p *lab.Process, n int) (rate float64, err error) {
+	bodies := make(chan []byte, n/commandsArray)
+	for range n / commandsArray {
+		commands := make([]*command.Signed, commandsArray)
+		for i := range commands {
+			if commands[i], err = k.sign(command.Approve, i%len(k.senders), k.someEscrow(), later()); err != nil {
+				return 0, err
+			}
+		}
+
+		body, err := json.Marshal(commands)
+		if err != nil {
+			return 0, err
+		}
+
+		bodies <- body
+	}
+
+	close(bodies)
+	sent := len(bodies) * commandsArray
+	var accepted atomic.Int64
+	start := time.Now()
+	g, ctx := errgroup.WithContext(ctx)
+	for range intakePosters {
+		g.Go(func() error {
+			for body := range bodies {
+				n, _, err := k.postBody(ctx, p, body)
+				accepted.Add(int64(n))
+				if err != nil {
+					return err
+				}
+			}
+
+			return nil
+		})
+	}
+
+	if err := g.Wait(); err != nil {
+		return 0, err
+	}
+
+	if int(accepted.Load()) != sent {
+		return 0, fmt.Errorf("%d of %d commands were accepted", accepted.Load(), sent)
+	}
+
+	return perSecond(sent, time.Since(start)), nil
+}
+
+// conflicts sends pairs of a release and a refund of the same escrow, one to each instance at the same moment.
+func (k *keys) conflicts(ctx context.Context, fleet []*lab.Process, pairs int) (rate float64, err error) {
+	var next, accepted, refused atomic.Int64
+	start := time.Now()
+	g, ctx := errgroup.WithContext(ctx)
+	for range intakePosters / 2 {
+		g.Go(func() error {
+			for next.Add(commandsArray) <= int64(pairs) {
+				both := [2][]*command.Signed{}
+				for i := range commandsArray {
+					escrow := k.someEscrow()
+					for side, kind := range []command.Kind{command.Release, command.Refund} {
+						c, err := k.sign(kind, (i+side)%len(k.senders), escrow, later())
+						if err != nil {
+							return err
+						}
+
+						both[side] = append(both[side], c)
+					}
+				}
+
+				pair, ctx := errgroup.WithContext(ctx)
+				for side, commands := range both {
+					pair.Go(func() error {
+						a, r, err := k.post(ctx, fleet[side], commands)
+						accepted.Add(int64(a))
+						refused.Add(int64(r))
+
+						return err
+					})
+				}
+
+				if err := pair.Wait(); err != nil {
+					return err
+				}
+			}
+
+			return nil
+		})
+	}
+
+	if err := g.Wait(); err != nil {
+		return 0, err
+	}
+
+	took := time.Since(start)
+	if a, r := int(accepted.Load()), int(refused.Load()); a+r != 2*pairs {
+		return 0, fmt.Errorf("%d pairs got %d acceptances and %d refusals", pairs, a, r)
+	}
+
+	return perSecond(2*pairs, took), nil
+}

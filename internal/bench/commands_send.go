@@ -1,0 +1,584 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/big"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/ethclient/gethclient"
+	"github.com/ethereum/go-ethereum/rpc"
+
+	"github.com/fusion-prime/escrow-relayer/internal/lab"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
+	"github.com/fusion-prime/escrow-relayer/internal/testpg"
+	"github.com/fusion-prime/escrow-relayer/relayer/command"
+)
+
+const (
+	busySenders    = 40
+	busyEach       = 64 // commands of each sender, and the most that a sender may have under way
+	singleCommands = 200
+	singlePause    = 200 * time.Millisecond
+	lookSenders    = 10
+	lookBlocks     = 30
+)
+
+// escrows makes escrows whose payee is a sender, each sender's in its turn: n of them, which need
+// two approvals, so that approving is all that an approval does.
+func (k *keys) escrows(ctx context.Context, n int) (all []common.Address, err error) {
+	w, err := testchain.OpenWallet(ctx, k.lab.Chain.HTTP(), k.lab.Chain.Accounts()[0])
+	if err != nil {
+		return nil, err
+	}
+
+	defer w.Close()
+	factory := contracts.NewEscrowFactory()
+	for len(all) < n {
+		var calls []testchain.Call
+		for i := len(all); i < min(n, len(all)+50); i++ { // half a block of geth's
+			calls = append(calls, testchain.Call{To: &k.lab.Contracts.Factory, Value: big.NewInt(7),
+				Data: factory.PackCreateEscrow(k.senders[i%len(k.senders)].Address, new(big.Int), 2, common.Address{})})
+		}
+
+		receipts, err := w.Transact(ctx, k.lab.Chain, 0, calls...)
+		if err != nil {
+			return nil, fmt.Errorf("create escrows: %w", err)
+		}
+
+		for _, r := range receipts {
+			all = append(all, common.BytesToAddress(r.Logs[len(r.Logs)-1].Topics[1][:]))
+		}
+	}
+
+	if err := k.lab.Chain.Mine(ctx, k.lab.Confirmations+1); err != nil {
+		return nil, err
+	}
+
+	return all, nil
+}
+
+// registered waits until so many escrows are known.
+func (k *keys) registered(ctx context.Context, n int) error {
+	return poll(ctx, 50*time.Millisecond, "the escrows to be registered", func() bool {
+		return k.count(ctx, `select count(*) from escrow_records where status = 'created'`) >= n
+	})
+}
+
+func (k *keys) count(ctx context.Context, sql string, args ...any) (n int) {
+	if k.lab.DB.QueryRow(ctx, sql, args...).Scan(&n) != nil {
+		return -1
+	}
+
+	return n
+}
+
+// answered waits until no command is open.
+func (k *keys) answered(ctx context.Context) error {
+	return poll(ctx, 50*time.Millisecond, "all commands to be answered", func() bool {
+		return k.count(ctx, `select count(*) from commands where answered_at is null`) == 0
+	})
+}
+
+// broadcastFigures measures many senders against a real geth node that makes a block per second:
+// how fast a queue of commands that become due at one moment is broadcast and answered; and then,
+// one command at a time, from before its request to the moment at which the node's pool announces
+// its transaction.
+func broadcastFigures(ctx context.Context, o *Options) (figures []Figure, err error) {
+	senders, each, singles := busySenders, busyEach, max(3, o.scaled(singleCommands))
+	if o.Scale < 0.01 {
+		senders, each = 2, 3
+	}
+
+	node, err := testchain.StartGeth(ctx, testchain.Options{Seed: 7, Accounts: senders + 2, Interval: time.Second})
+	if err != nil {
+		return nil, err
+	}
+
+	defer func() { err = errors.Join(err, node.Stop()) }()
+	l, err := lab.Start(ctx, lab.Options{Bin: o.Bin, Node: node, Postgres: testpg.Options{Durable: true}})
+	if err != nil {
+		return nil, err
+	}
+
+	defer func() { err = errors.Join(err, l.Close()) }()
+	k, err := newKeys(l, senders, busyEach)
+	if err != nil {
+		return nil, err
+	}
+
+	p, err := l.Run("busy", 0, 1, k.env)
+	if err != nil {
+		return nil, err
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)
+	defer cancel()
+	if err := p.Ready(ctx); err != nil {
+		return nil, err
+	}
+
+	o.say("commands: creating %d escrows", senders*each+singles)
+	escrows, err := k.escrows(ctx, senders*each+singles)
+	if err != nil {
+		return nil, err
+	}
+
+	if err := k.registered(ctx, len(escrows)); err != nil {
+		return nil, err
+	}
+
+	if err := poll(ctx, 50*time.Millisecond, "all senders to have an owner", func() bool {
+		return k.count(ctx, `select count(*) from senders where next_nonce is not null`) == senders
+	}); err != nil {
+		return nil, err
+	}
+
+	broadcast, done, err := k.burst(ctx, p, escrows[:senders*each])
+	if err != nil {
+		return nil, err
+	}
+
+	o.say("commands: %.0f broadcasts per second, %.0f answers per second", broadcast, done)
+	latencies, err := k.singles(ctx, p, escrows[senders*each:], senders*each)
+	if err != nil {
+		return nil, err
+	}
+
+	return []Figure{
+		o.atLeast("commands.broadcasts", "transactions/s", 500, []float64{broadcast}),
+		o.atLeast("commands.answers", "answers/s", 0, []float64{done}),
+		undecided(o.atMost("commands.latency.p50", "ms", 30, Quantile(latencies, 0.5), latencies), len(latencies), 30),
+		undecided(o.atMost("commands.latency.p99", "ms", 150, Quantile(latencies, 0.99), latencies), len(latencies), 100),
+	}, nil
+}
+
+// burst sends approvals that all become due at one moment. The rates are from the first nonce given
+// to the last broadcast, and to the last answer.
+func (k *keys) burst(ctx context.Context, p *lab.Process, escrows []common.Address) (broadcast, done float64,
+	err error) {
+	due := time.Now().Add(5 * time.Second)
+	var commands []*command.Signed
+	for i, escrow := range escrows {
+		c, err := k.sign(command.Approve, i%len(k.senders), escrow, due)
+		if err != nil {
+			return 0, 0, err
+		}
+
+		commands = append(commands, c)
+	}
+
+	for len(commands) > 0 {
+		some := commands[:min(commandsArray, len(commands))]
+		commands = commands[len(some):]
+		if n, _, err := k.post(ctx, p, some); err != nil || n != len(some) {
+			return 0, 0, fmt.Errorf("%d of %d commands were accepted: %w", n, len(some), err)
+		}
+	}
+
+	if err := k.answered(ctx); err != nil {
+		return 0, 0, err
+	}
+
+	var sending, following float64
+	var wrong int
+	const times = `
+		select extract(epoch from max(a.first_broadcast) - min(c.assigned_at))::float8,
+		       extract(epoch from max(c.answered_at) - min(c.assigned_at))::float8, count(*) filter (where c.state <> 'done')
+		  from commands c left join command_attempts a on a.chain_id = c.chain_id and a.command_id = c.command_id and a.attempt = 1`
+	if err := k.lab.DB.QueryRow(ctx, times).Scan(&sending, &following, &wrong); err != nil {
+		return 0, 0, err
+	}
+
+	if wrong > 0 {
+		return 0, 0, fmt.Errorf("%d of %d commands did not take effect", wrong, len(escrows))
+	}
+
+	return float64(len(escrows)) / sending, float64(len(escrows)) / following, nil
+}
+
+// singles sends one approval after the other and returns the times, in ms, from before each request
+// to the announcement of its transaction by the node's pool.
+func (k *keys) singles(ctx context.Context, p *lab.Process, escrows []common.Address, before int) (ms []float64,
+	err error) {
+	pool, stop, err := announced(ctx, k.lab.Chain.WS())
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
+
+	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same pauses each time
+	asked := map[string]time.Time{}
+	for i, escrow := range escrows {
+		c, err := k.sign(command.Approve, (before+i)%len(k.senders), escrow, time.Time{})
+		if err != nil {
+			return nil, err
+		}
+
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(singlePause/2 + time.Duration(random.Int64N(int64(singlePause)))):
+		}
+
+		asked[c.ID().Hex()] = time.Now()
+		if n, _, err := k.post(ctx, p, []*command.Signed{c}); err != nil || n != 1 {
+			return nil, fmt.Errorf("a command was not accepted: %w", err)
+		}
+	}
+
+	if err := k.answered(ctx); err != nil {
+		return nil, err
+	}
+
+	rows, err := k.lab.DB.Query(ctx, `select command_id, tx_hash from command_attempts where attempt = 1`)
+	if err != nil {
+		return nil, err
+	}
+
+	defer rows.Close()
+	for rows.Next() {
+		var id, tx string
+		if err := rows.Scan(&id, &tx); err != nil {
+			return nil, err
+		}
+
+		if start, mine := asked[id]; mine {
+			at, ok := pool(common.HexToHash(tx))
+			if !ok {
+				return nil, fmt.Errorf("the node never announced transaction %s", tx)
+			}
+
+			ms = append(ms, milliseconds(at.Sub(start)))
+		}
+	}
+
+	if len(ms) != len(escrows) {
+		return nil, fmt.Errorf("%d of %d commands were sent", len(ms), len(escrows))
+	}
+
+	return ms, rows.Err()
+}
+
+// announced remembers when a node's pool announced which transaction, until it is stopped.
+func announced(ctx context.Context, url string) (at func(common.Hash) (time.Time, bool), stop func(), err error) {
+	client, err := rpc.DialContext(ctx, url)
+	if err != nil {
+		return nil, nil, err
+	}
+
+	hashes := make(chan common.Hash, 4096)
+	sub, err := gethclient.New(client).SubscribePendingTransactions(ctx, hashes)
+	if err != nil {
+		client.Close()
+		return nil, nil, err
+	}
+
+	var mu sync.Mutex
+	seen := map[common.Hash]time.Time{}
+	ended := make(chan struct{})
+	go func() { // ends with the subscription
+		defer close(ended)
+		for {
+			select {
+			case h := <-hashes:
+				now := time.Now()
+				mu.Lock()
+				seen[h] = now
+				mu.Unlock()
+			case <-sub.Err():
+				return
+			}
+		}
+	}()
+	at = func(h common.Hash) (time.Time, bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		t, ok := seen[h]
+
+		return t, ok
+	}
+
+	return at, func() { sub.Unsubscribe(); <-ended; client.Close() }, nil
+}
+
+// takeovers are the longest times in ms for which a sender may have no owner.
+var takeovers = []struct {
+	name   string
+	signal syscall.Signal
+	target float64
+}{{"stop", syscall.SIGTERM, 300}, {"kill", syscall.SIGKILL, 2000}, {"freeze", syscall.SIGSTOP, 20_000}}
+
+// takeoverFigures is the time from a signal to the owner of a sender until another instance has its epoch.
+func takeoverFigures(ctx context.Context, o *Options) (figures []Figure, err error) {
+	l, err := lab.Start(ctx, lab.Options{Bin: o.Bin, Interval: time.Second})
+	if err != nil {
+		return nil, err
+	}
+
+	defer func() { err = errors.Join(err, l.Close()) }()
+	k, err := newKeys(l, 1, 16)
+	if err != nil {
+		return nil, err
+	}
+
+	fleet := map[string]*lab.Process{}
+	for i := range 2 {
+		if err := k.join(ctx, fleet, i); err != nil {
+			return nil, err
+		}
+	}
+
+	for _, way := range takeovers {
+		var ms []float64
+		for i := range o.Trials {
+			took, err := k.takeover(ctx, fleet, way.signal)
+			if err != nil {
+				return nil, fmt.Errorf("by %s, trial %d: %w", way.name, i+1, err)
+			}
+
+			ms = append(ms, milliseconds(took))
+		}
+
+		o.say("commands: takeover by %s: p50 %.0f ms, max %.0f ms", way.name, Quantile(ms, 0.5), Quantile(ms, 1))
+		figures = append(figures, o.gaps("commands.takeover."+way.name, way.target, ms)...)
+	}
+
+	return figures, nil
+}
+
+// join starts an instance with the key.
+func (k *keys) join(ctx context.Context, fleet map[string]*lab.Process, number int) error {
+	p, err := k.lab.Run(strconv.Itoa(number)+"-keys", number, 2, k.env)
+	if err != nil {
+		return err
+	}
+
+	fleet[p.ID] = p
+
+	return p.Ready(ctx)
+}
+
+// takeover takes the owner of the only sender away, measures, and brings it back.
+func (k *keys) takeover(ctx context.Context, fleet map[string]*lab.Process, signal syscall.Signal) (took time.Duration,
+	err error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	owner := func() (id string, epoch int64, instances int) {
+		const who = `
+			select s.instance_id, s.epoch, (select count(*) from relayer_instances i where exists (
+			         select from pg_locks k where k.locktype = 'advisory' and k.objsubid = 1 and k.granted
+			          and (k.classid::bigint << 32 | k.objid::bigint) = i.lock_key))
+			  from senders s where s.next_nonce is not null and exists (
+			         select from pg_locks k where k.locktype = 'advisory' and k.objsubid = 1 and k.granted
+			          and (k.classid::bigint << 32 | k.objid::bigint) = s.lock_key)`
+		if k.lab.DB.QueryRow(ctx, who).Scan(&id, &epoch, &instances) != nil {
+			return "", 0, 0
+		}
+
+		return id, epoch, instances
+	}
+
+	var victim string
+	var epoch int64
+	if err := poll(ctx, 5*time.Millisecond, "the sender to have an owner and the fleet to be whole", func() bool {
+		var instances int
+		victim, epoch, instances = owner()
+
+		return fleet[victim] != nil && instances == len(fleet)
+	}); err != nil {
+		return 0, err
+	}
+
+	start := time.Now()
+	fleet[victim].Signal(signal)
+	err = poll(ctx, 2*time.Millisecond, "another owner", func() bool {
+		id, now, _ := owner()
+		return now > epoch && id != victim
+	})
+	took = time.Since(start)
+	if err != nil {
+		return took, err
+	}
+
+	if signal == syscall.SIGSTOP {
+		fleet[victim].Signal(syscall.SIGCONT)
+		return took, nil
+	}
+
+	if _, err := fleet[victim].Wait(ctx); err != nil {
+		return took, err
+	}
+
+	return took, k.join(ctx, fleet, int(victim[0]-'0'))
+}
+
+// requestFigures is what a sender asks of the node, beyond what the instance asks for without
+// senders: with nothing to do, and with one command per block.
+func requestFigures(ctx context.Context, o *Options) (figures []Figure, err error) {
+	node, err := testchain.StartSim(testchain.Options{Seed: 7, Accounts: lookSenders + 2})
+	if err != nil {
+		return nil, err
+	}
+
+	defer func() { err = errors.Join(err, node.Stop()) }()
+	l, err := lab.Start(ctx, lab.Options{Bin: o.Bin, Node: node})
+	if err != nil {
+		return nil, err
+	}
+
+	defer func() { err = errors.Join(err, l.Close()) }()
+	k, err := newKeys(l, lookSenders, 16)
+	if err != nil {
+		return nil, err
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	defer cancel()
+	blocks := max(2, o.scaled(lookBlocks))
+	escrows, err := k.escrows(ctx, blocks*lookSenders)
+	if err != nil {
+		return nil, err
+	}
+
+	node.SetInterval(time.Second)
+	without, err := k.measured(ctx, "without", map[string]string{"LOG_LEVEL": "warn"}, len(escrows),
+		func(*lab.Process) error { return k.pass(ctx, blocks) })
+	if err != nil {
+		return nil, err
+	}
+
+	idle, err := k.measured(ctx, "idle", k.env, len(escrows),
+		func(*lab.Process) error { return k.pass(ctx, blocks) })
+	if err != nil {
+		return nil, err
+	}
+
+	busy, err := k.measured(ctx, "busy", k.env, len(escrows), func(p *lab.Process) error {
+		for i := range blocks {
+			var commands []*command.Signed
+			for sender := range lookSenders {
+				c, err := k.sign(command.Approve, sender, escrows[i*lookSenders+sender], time.Time{})
+				if err != nil {
+					return err
+				}
+
+				commands = append(commands, c)
+			}
+
+			if _, _, err := k.post(ctx, p, commands); err != nil {
+				return err
+			}
+
+			if err := k.pass(ctx, 1); err != nil {
+				return err
+			}
+		}
+
+		return k.answered(ctx)
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	for _, x := range []struct {
+		name         string
+		with         looked
+		items, batch float64 // targets
+	}{{"idle", idle, 1, 1}, {"busy", busy, 0, 0}} {
+		items := (x.with.items - without.items) / lookSenders
+		batches := (x.with.batches - without.batches) / lookSenders
+		o.say("commands: %s: %.2f items in %.2f requests per block and sender", x.name, items, batches)
+		figures = append(figures,
+			o.atMost("commands.requests."+x.name+".items", "items/block/sender", x.items, items, []float64{items}),
+			o.atMost("commands.requests."+x.name+".batches", "requests/block/sender", x.batch, batches, []float64{batches}))
+	}
+
+	return figures, nil
+}
+
+// looked is what a relayer asked of the node for each block.
+type looked struct {
+	items   float64 // each call of a batch
+	batches float64
+}
+
+// measured runs a relayer while something goes on, and returns what it asked for each block meanwhile.
+func (k *keys) measured(ctx context.Context, id string, env map[string]string, escrows int,
+	during func(*lab.Process) error) (all looked, err error) {
+	more := map[string]string{"RPC_URLS": k.lab.Chain.HTTP(), "VERIFY_INTERVAL": "1h"}
+	for name, value := range env {
+		more[name] = value
+	}
+
+	p, err := k.lab.Run(id, 0, 1, more)
+	if err != nil {
+		return all, err
+	}
+
+	defer func() { err = errors.Join(err, p.Stop(context.WithoutCancel(ctx))) }()
+	if err := p.Ready(ctx); err != nil {
+		return all, err
+	}
+
+	if err := k.registered(ctx, escrows); err != nil {
+		return all, err
+	}
+
+	if err := k.pass(ctx, 3); err != nil { // what a start asks for is over
+		return all, err
+	}
+
+	read := func() (l looked, head uint64, err error) {
+		m, err := scrape(ctx, p)
+		if err != nil {
+			return l, 0, err
+		}
+
+		l.items = m.sum("relayer_rpc_requests_total")
+		for _, series := range m["relayer_rpc_request_duration_seconds"].GetMetric() {
+			l.batches += float64(series.GetHistogram().GetSampleCount())
+		}
+
+		head, err = k.lab.Head(ctx)
+
+		return l, head, err
+	}
+	before, from, err := read()
+	if err != nil {
+		return all, err
+	}
+
+	if err := during(p); err != nil {
+		return all, err
+	}
+
+	after, to, err := read()
+	if err != nil {
+		return all, err
+	}
+
+	passed := float64(max(1, to-from))
+
+	return looked{(after.items - before.items) / passed, (after.batches - before.batches) / passed}, nil
+}
+
+// pass waits for n more blocks.
+func (k *keys) pass(ctx context.Context, n int) error {
+	from, err := k.lab.Head(ctx)
+	if err != nil {
+		return err
+	}
+
+	return poll(ctx, 10*time.Millisecond, "more blocks", func() bool {
+		head, err := k.lab.Head(ctx)
+		return err == nil && head >= from+uint64(n)
+	})
+}
