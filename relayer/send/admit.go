@@ -76,7 +76,7 @@ func (s *Sender) admit(ctx context.Context, account *account, flights []*flight)
 	}
 
 	room := limit - len(flights)
-	if account.State != "active" || room <= 0 || s.look.Final < uint64(account.WaitFinal) {
+	if account.State != "active" || room <= 0 || s.sight.look.Final < uint64(account.WaitFinal) {
 		return false, nil
 	}
 
@@ -85,12 +85,17 @@ func (s *Sender) admit(ctx context.Context, account *account, flights []*flight)
 		return false, err
 	}
 
-	fees, err := s.fees(ctx)
+	// A nonce is given only after a look at what the nodes know of the account now.
+	if s.sight.looked != s.sight.seen {
+		return true, nil
+	}
+
+	fees, err := s.cfg.Chain.Fees(ctx)
 	if err != nil {
 		return false, err
 	}
 
-	t := &triage{sender: s, fees: fees, funds: new(big.Int).Set(s.look.Balance), room: room}
+	t := &triage{sender: s, fees: fees, funds: new(big.Int).Set(s.sight.look.Balance), room: room}
 	for _, f := range flights {
 		t.funds.Sub(t.funds, s.exposure(f))
 	}
@@ -149,6 +154,8 @@ func (s *Sender) launch(ctx context.Context, picks []pick) error {
 		return err
 	}
 
+	s.idle = false
+
 	return s.care(ctx, slices.DeleteFunc(flights, func(f *flight) bool { return f.newest() != nil }))
 }
 
@@ -197,7 +204,7 @@ func (t *triage) sort(ctx context.Context, all []*waiting) error {
 		return nil
 	}
 
-	results, err := s.cfg.Chain.Simulate(ctx, s.looked, calls)
+	results, err := s.cfg.Chain.Simulate(ctx, s.sight.seen.Target, calls)
 	if err != nil {
 		return err
 	}

@@ -22,6 +22,8 @@ type Chain interface {
 	View() View
 	// Changed is closed when View may have changed.
 	Changed() <-chan struct{}
+	// Latest is the nonce of an account after the newest block.
+	Latest(ctx context.Context, account common.Address) (uint64, error)
 	// Look reads an account. Of everyone, if told so: the highest nonces that any node knows, and the lowest final one.
 	Look(ctx context.Context, account common.Address, target, checked uint64, everyone bool) (Look, error)
 	// Simulate runs calls at the target, and at the head, where their gas is estimated.

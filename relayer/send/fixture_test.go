@@ -194,8 +194,9 @@ func (w *world) config() send.Config {
 		Signer: sign.NewLocal(w.sender.Key),
 		Limits: send.Limits{MaxInFlight: 16, MaxFee: big.NewInt(1e17), DayFees: big.NewInt(1e18),
 			DayValue: big.NewInt(1e18)},
-		Metrics: send.NewMetrics(prometheus.NewRegistry(), nil),
-		Log:     slog.New(slog.NewTextHandler(w.t.Output(), &slog.HandlerOptions{Level: slog.LevelInfo})),
+		LookEvery: 50 * time.Millisecond, // these senders are not told that commands have come
+		Metrics:   send.NewMetrics(prometheus.NewRegistry(), nil),
+		Log:       slog.New(slog.NewTextHandler(w.t.Output(), &slog.HandlerOptions{Level: slog.LevelInfo})),
 	}
 }
 

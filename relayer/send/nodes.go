@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/big"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
@@ -20,15 +22,17 @@ import (
 type Caller interface {
 	View() source.View
 	Changed() <-chan struct{}
-	Call(ctx context.Context, method string, params ...any) (json.RawMessage, error)
+	CallBatch(ctx context.Context, requests ...source.Request) ([]source.Answer, error)
 	CallEach(ctx context.Context, method string, params ...any) ([]source.Answer, error)
 }
 
-// Nodes is a Chain behind JSON-RPC.
+// Nodes is a Chain behind JSON-RPC. What is the same for every sender is asked for once per view.
 type Nodes struct {
 	caller  Caller
 	minTip  *big.Int
 	abreast int // requests at once
+	headers perView[uint64, *header]
+	fees    perView[struct{}, Fees]
 }
 
 // MinTip is what nodes want at least on top of the base fee, in wei per gas: geth's miner takes
@@ -49,15 +53,107 @@ func (n *Nodes) View() View {
 // Changed is closed when View may have changed.
 func (n *Nodes) Changed() <-chan struct{} { return n.caller.Changed() }
 
-// get asks one node and decodes its result.
-func (n *Nodes) get(ctx context.Context, to any, method string, params ...any) error {
-	raw, err := n.caller.Call(ctx, method, params...)
+// now is the view by which answers are shared.
+func (n *Nodes) now() source.View {
+	v := n.caller.View()
+	v.Final = 0 // of no interest here
+
+	return v
+}
+
+// perView is what several senders want to know while the view is the same: the first one asks, and
+// those that come meanwhile wait for its answer.
+type perView[K comparable, V any] struct {
+	mu    sync.Mutex
+	view  source.View
+	cells map[K]*cell[V]
+}
+
+type cell[V any] struct {
+	turn  chan struct{} // capacity 1: whoever has put a value into it asks, or reads what follows
+	known bool
+	value V
+}
+
+func (p *perView[K, V]) get(ctx context.Context, view source.View, key K,
+	ask func(context.Context) (V, error)) (v V, err error) {
+	p.mu.Lock()
+	if p.cells == nil || p.view != view {
+		p.view, p.cells = view, map[K]*cell[V]{}
+	}
+
+	c := p.cells[key]
+	if c == nil {
+		c = &cell[V]{turn: make(chan struct{}, 1)}
+		p.cells[key] = c
+	}
+	p.mu.Unlock()
+
+	select {
+	case c.turn <- struct{}{}:
+		defer func() { <-c.turn }()
+	case <-ctx.Done():
+		return v, context.Cause(ctx)
+	}
+
+	if !c.known {
+		if c.value, err = ask(ctx); err != nil {
+			return v, err
+		}
+
+		c.known = true
+	}
+
+	return c.value, nil
+}
+
+// question is a request and where its result goes.
+type question struct {
+	to     any
+	method string
+	params []any
+	err    error // the node's refusal, or of an answer that cannot be read
+}
+
+func about(to any, method string, params ...any) *question {
+	return &question{to: to, method: method, params: params}
+}
+
+// ask puts questions to one node, in one request. The error is about all of them.
+func (n *Nodes) ask(ctx context.Context, all ...*question) error {
+	requests := make([]source.Request, len(all))
+	for i, q := range all {
+		requests[i] = source.Request{Method: q.method, Params: q.params}
+	}
+
+	answers, err := n.caller.CallBatch(ctx, requests...)
 	if err != nil {
 		return err
 	}
 
-	if err := json.Unmarshal(raw, to); err != nil {
-		return fmt.Errorf("call %s: the answer cannot be read: %w", method, err)
+	for i, q := range all {
+		if q.err = answers[i].Err; q.err == nil {
+			q.err = json.Unmarshal(answers[i].Result, q.to)
+		}
+
+		if q.err != nil {
+			q.err = fmt.Errorf("call %s: %w", q.method, q.err)
+		}
+	}
+
+	return nil
+}
+
+// askAll is ask where every question needs its answer.
+func (n *Nodes) askAll(ctx context.Context, all ...*question) error {
+	if err := n.ask(ctx, all...); err != nil {
+		return err
+	}
+
+	for _, q := range all {
+		if q.err != nil {
+			return q.err
+		}
 	}
 
 	return nil
@@ -69,38 +165,61 @@ type header struct {
 	Timestamp hexutil.Uint64 `json:"timestamp"`
 }
 
-// header reads a block by number; nil where the chain does not reach so far.
-func (n *Nodes) header(ctx context.Context, number uint64) (*header, error) {
-	var h *header
-	if err := n.get(ctx, &h, "eth_getBlockByNumber", hexutil.Uint64(number), false); err != nil {
+// readHeaders reads blocks by number; nil where the chain does not reach so far.
+func (n *Nodes) readHeaders(ctx context.Context, numbers ...uint64) ([]*header, error) {
+	all, questions := make([]*header, len(numbers)), make([]*question, len(numbers))
+	for i, number := range numbers {
+		questions[i] = about(&all[i], "eth_getBlockByNumber", hexutil.Uint64(number), false)
+	}
+
+	if err := n.askAll(ctx, questions...); err != nil {
 		return nil, err
 	}
 
-	if h != nil && (uint64(h.Number) != number || h.Hash == (common.Hash{})) {
-		return nil, fmt.Errorf("read block %d: the node answered with block %d", number, h.Number)
+	for i, h := range all {
+		if h != nil && (uint64(h.Number) != numbers[i] || h.Hash == (common.Hash{})) {
+			return nil, fmt.Errorf("read block %d: the node answered with block %d", numbers[i], h.Number)
+		}
 	}
 
-	return h, nil
+	return all, nil
+}
+
+// header is a block as of this view.
+func (n *Nodes) header(ctx context.Context, number uint64) (*header, error) {
+	return n.headers.get(ctx, n.now(), number, func(ctx context.Context) (*header, error) {
+		all, err := n.readHeaders(ctx, number)
+		if err != nil {
+			return nil, err
+		}
+
+		return all[0], nil
+	})
+}
+
+const transactionCount = "eth_getTransactionCount"
+
+// Latest is Chain's.
+func (n *Nodes) Latest(ctx context.Context, account common.Address) (uint64, error) {
+	var nonce hexutil.Uint64
+	err := n.askAll(ctx, about(&nonce, transactionCount, account, "latest"))
+
+	return uint64(nonce), err
 }
 
 // Look is Chain's.
 func (n *Nodes) Look(ctx context.Context, account common.Address, target, checked uint64,
 	everyone bool) (look Look, err error) {
 	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(n.abreast)
-	look.Balance = new(big.Int)
-	g.Go(func() error { return n.nonces(ctx, account, &look.Latest, everyone, slices.Max[[]uint64], "latest") })
-	g.Go(func() error { return n.nonces(ctx, account, &look.Pending, everyone, slices.Max[[]uint64], "pending") })
-	g.Go(func() error {
-		return n.nonces(ctx, account, &look.Final, everyone, slices.Min[[]uint64], hexutil.Uint64(target))
-	})
-	g.Go(func() error {
-		var balance hexutil.Big
-		err := n.get(ctx, &balance, "eth_getBalance", account, "latest")
-		look.Balance = balance.ToInt()
+	if everyone {
+		g.Go(func() error { return n.everyNonce(ctx, account, &look.Latest, slices.Max[[]uint64], "latest") })
+		g.Go(func() error { return n.everyNonce(ctx, account, &look.Pending, slices.Max[[]uint64], "pending") })
+		g.Go(func() error {
+			return n.everyNonce(ctx, account, &look.Final, slices.Min[[]uint64], hexutil.Uint64(target))
+		})
+	}
 
-		return err
-	})
+	g.Go(func() error { return n.account(ctx, account, target, everyone, &look) })
 	g.Go(func() error {
 		h, err := n.header(ctx, target)
 		if err == nil && h == nil {
@@ -124,16 +243,6 @@ func (n *Nodes) Look(ctx context.Context, account common.Address, target, checke
 		})
 	}
 
-	if everyone {
-		g.Go(func() error {
-			var code hexutil.Bytes
-			err := n.get(ctx, &code, "eth_getCode", account, "latest")
-			look.Delegated = len(code) > 0
-
-			return err
-		})
-	}
-
 	if err := g.Wait(); err != nil {
 		return look, fmt.Errorf("look at sender %s: %w", account, err)
 	}
@@ -141,18 +250,38 @@ func (n *Nodes) Look(ctx context.Context, account common.Address, target, checke
 	return look, nil
 }
 
-// nonces reads an account's nonce from one node, or what choose makes of the answers of all that answer.
-func (n *Nodes) nonces(ctx context.Context, account common.Address, to *uint64, everyone bool,
-	choose func([]uint64) uint64, at any) error {
-	if !everyone {
-		var nonce hexutil.Uint64
-		err := n.get(ctx, &nonce, "eth_getTransactionCount", account, at)
-		*to = uint64(nonce)
+// account reads from one node, in one request, what every node is not asked for.
+func (n *Nodes) account(ctx context.Context, account common.Address, target uint64, everyone bool, look *Look) error {
+	var balance hexutil.Big
+	var code hexutil.Bytes
+	var latest, pending, final hexutil.Uint64
+	questions := []*question{about(&balance, "eth_getBalance", account, "latest")}
+	if everyone {
+		questions = append(questions, about(&code, "eth_getCode", account, "latest"))
+	} else {
+		questions = append(questions, about(&latest, transactionCount, account, "latest"),
+			about(&pending, transactionCount, account, "pending"),
+			about(&final, transactionCount, account, hexutil.Uint64(target)))
+	}
 
+	if err := n.askAll(ctx, questions...); err != nil {
 		return err
 	}
 
-	answers, err := n.caller.CallEach(ctx, "eth_getTransactionCount", account, at)
+	look.Balance = balance.ToInt()
+	if everyone {
+		look.Delegated = len(code) > 0
+	} else {
+		look.Latest, look.Pending, look.Final = uint64(latest), uint64(pending), uint64(final)
+	}
+
+	return nil
+}
+
+// everyNonce is what choose makes of an account's nonce as every node that answers has it.
+func (n *Nodes) everyNonce(ctx context.Context, account common.Address, to *uint64, choose func([]uint64) uint64,
+	at any) error {
+	answers, err := n.caller.CallEach(ctx, transactionCount, account, at)
 	if err != nil {
 		return err
 	}
@@ -179,16 +308,17 @@ func (n *Nodes) nonces(ctx context.Context, account common.Address, to *uint64, 
 	return nil
 }
 
+// callsAtOnce is how many calls are tried in one request.
+const callsAtOnce = 8
+
 // Simulate is Chain's.
 func (n *Nodes) Simulate(ctx context.Context, target uint64, calls []Call) ([]Simulation, error) {
 	all := make([]Simulation, len(calls))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(n.abreast)
-	for i, c := range calls {
-		g.Go(func() (err error) {
-			all[i], err = n.simulate(ctx, target, c)
-			return err
-		})
+	for from := 0; from < len(calls); from += callsAtOnce {
+		to := min(from+callsAtOnce, len(calls))
+		g.Go(func() error { return n.simulate(ctx, target, calls[from:to], all[from:to]) })
 	}
 
 	if err := g.Wait(); err != nil {
@@ -198,27 +328,62 @@ func (n *Nodes) Simulate(ctx context.Context, target uint64, calls []Call) ([]Si
 	return all, nil
 }
 
-func (n *Nodes) simulate(ctx context.Context, target uint64, c Call) (s Simulation, err error) {
-	var code, output hexutil.Bytes
-	if err := n.get(ctx, &code, "eth_getCode", c.To, hexutil.Uint64(target)); err != nil {
-		return s, err
+// simulate tries calls at the target, and then, at the head, those that did not revert.
+func (n *Nodes) simulate(ctx context.Context, target uint64, calls []Call, all []Simulation) error {
+	codes, outputs := make([]hexutil.Bytes, len(calls)), make([]hexutil.Bytes, len(calls))
+	transactions, questions := make([]map[string]any, len(calls)), make([]*question, 0, 2*len(calls))
+	for i, c := range calls {
+		transactions[i] = map[string]any{"from": c.From, "to": c.To, "value": (*hexutil.Big)(c.Value),
+			"data": hexutil.Bytes(c.Data)}
+		questions = append(questions, about(&codes[i], "eth_getCode", c.To, hexutil.Uint64(target)),
+			about(&outputs[i], "eth_call", transactions[i], hexutil.Uint64(target)))
 	}
 
-	if len(code) == 0 && len(c.Data) > 0 {
-		return Simulation{NoCode: true}, nil
+	if err := n.ask(ctx, questions...); err != nil {
+		return err
 	}
 
-	tx := map[string]any{"from": c.From, "to": c.To, "value": (*hexutil.Big)(c.Value), "data": hexutil.Bytes(c.Data)}
-	if s.Reverts, err = reverted(n.get(ctx, &output, "eth_call", tx, hexutil.Uint64(target))); err != nil ||
-		s.Reverts != nil {
-		return s, err
+	gas := make([]hexutil.Uint64, len(calls))
+	asked := map[int]*question{}
+	for i, c := range calls {
+		code, tried := questions[2*i], questions[2*i+1]
+		if code.err != nil {
+			return code.err
+		}
+
+		if len(codes[i]) == 0 && len(c.Data) > 0 {
+			all[i] = Simulation{NoCode: true}
+			continue
+		}
+
+		reverts, err := reverted(tried.err)
+		if err != nil {
+			return err
+		}
+
+		if all[i] = (Simulation{Reverts: reverts, Output: outputs[i]}); reverts == nil {
+			asked[i] = about(&gas[i], "eth_estimateGas", transactions[i], "latest")
+		}
 	}
 
-	var gas hexutil.Uint64
-	s.Reverts, err = reverted(n.get(ctx, &gas, "eth_estimateGas", tx, "latest"))
-	s.Output, s.Gas, s.AtHead = output, uint64(gas), s.Reverts != nil
+	if len(asked) == 0 {
+		return nil
+	}
 
-	return s, err
+	if err := n.ask(ctx, slices.Collect(maps.Values(asked))...); err != nil {
+		return err
+	}
+
+	for i, q := range asked {
+		reverts, err := reverted(q.err)
+		if err != nil {
+			return err
+		}
+
+		all[i].Reverts, all[i].Gas, all[i].AtHead = reverts, uint64(gas[i]), reverts != nil
+	}
+
+	return nil
 }
 
 // reverted tells a contract's refusal from a failure to ask.
@@ -247,11 +412,15 @@ const feeBlocks = 10
 
 // Fees is Chain's: from the fee history, or the gas price of a chain that has none.
 func (n *Nodes) Fees(ctx context.Context) (Fees, error) {
+	return n.fees.get(ctx, n.now(), struct{}{}, n.readFees)
+}
+
+func (n *Nodes) readFees(ctx context.Context) (Fees, error) {
 	var history struct {
 		Base   []*hexutil.Big   `json:"baseFeePerGas"`
 		Reward [][]*hexutil.Big `json:"reward"`
 	}
-	err := n.get(ctx, &history, "eth_feeHistory", hexutil.Uint64(feeBlocks), "latest", []float64{50})
+	err := n.askAll(ctx, about(&history, "eth_feeHistory", hexutil.Uint64(feeBlocks), "latest", []float64{50}))
 	if err == nil && len(history.Base) > 0 && history.Base[len(history.Base)-1] != nil &&
 		history.Base[len(history.Base)-1].ToInt().Sign() > 0 {
 		var tips []*big.Int
@@ -266,7 +435,7 @@ func (n *Nodes) Fees(ctx context.Context) (Fees, error) {
 		if len(tips) > 0 {
 			slices.SortFunc(tips, (*big.Int).Cmp)
 			tip = larger(tips[len(tips)/2], n.minTip)
-		} else if n.get(ctx, &suggested, "eth_maxPriorityFeePerGas") == nil { // not every node has it
+		} else if n.askAll(ctx, about(&suggested, "eth_maxPriorityFeePerGas")) == nil { // not every node has it
 			tip = larger(suggested.ToInt(), n.minTip)
 		}
 
@@ -278,7 +447,7 @@ func (n *Nodes) Fees(ctx context.Context) (Fees, error) {
 	}
 
 	var gasPrice hexutil.Big
-	if err := n.get(ctx, &gasPrice, "eth_gasPrice"); err != nil {
+	if err := n.askAll(ctx, about(&gasPrice, "eth_gasPrice")); err != nil {
 		return Fees{}, fmt.Errorf("read the gas price: %w", err)
 	}
 
@@ -300,46 +469,78 @@ type receipt struct {
 	} `json:"logs"`
 }
 
-// Receipts is Chain's. A receipt counts if the block at its height has its hash, as read afterwards.
-func (n *Nodes) Receipts(ctx context.Context, target uint64, hashes []common.Hash) ([]*Receipt, error) {
-	all := make([]*Receipt, len(hashes))
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(n.abreast)
-	for i, hash := range hashes {
-		g.Go(func() (err error) {
-			all[i], err = n.receipt(ctx, target, hash)
-			return err
-		})
-	}
+// receiptsAtOnce is how many receipts, or headers, are asked for in one request.
+const receiptsAtOnce = 50
 
-	if err := g.Wait(); err != nil {
-		return nil, fmt.Errorf("read receipts: %w", err)
+// Receipts is Chain's. A receipt counts if the block at its height has its hash, as read afterwards.
+func (n *Nodes) Receipts(ctx context.Context, target uint64, hashes []common.Hash) (all []*Receipt, err error) {
+	for some := range slices.Chunk(hashes, receiptsAtOnce) {
+		more, err := n.receipts(ctx, target, some)
+		if err != nil {
+			return nil, fmt.Errorf("read receipts: %w", err)
+		}
+
+		all = append(all, more...)
 	}
 
 	return all, nil
 }
 
-func (n *Nodes) receipt(ctx context.Context, target uint64, hash common.Hash) (*Receipt, error) {
-	var r *receipt
-	if err := n.get(ctx, &r, "eth_getTransactionReceipt", hash); err != nil || r == nil {
+func (n *Nodes) receipts(ctx context.Context, target uint64, hashes []common.Hash) ([]*Receipt, error) {
+	found, questions := make([]*receipt, len(hashes)), make([]*question, len(hashes))
+	for i, hash := range hashes {
+		questions[i] = about(&found[i], "eth_getTransactionReceipt", hash)
+	}
+
+	if err := n.askAll(ctx, questions...); err != nil {
 		return nil, err
 	}
 
-	if r.TransactionHash != hash || r.BlockNumber == nil || r.Status == nil || *r.Status > 1 {
-		return nil, fmt.Errorf("the receipt of %s: the answer is not one", hash)
+	blocks := map[uint64]*header{}
+	for i, r := range found {
+		if r == nil {
+			continue
+		}
+
+		if r.TransactionHash != hashes[i] || r.BlockNumber == nil || r.Status == nil || *r.Status > 1 {
+			return nil, fmt.Errorf("the receipt of %s: the answer is not one", hashes[i])
+		}
+
+		if uint64(*r.BlockNumber) <= target {
+			blocks[uint64(*r.BlockNumber)] = nil
+		}
 	}
 
-	block := uint64(*r.BlockNumber)
-	if block > target {
-		return nil, nil
+	if len(blocks) > 0 {
+		numbers := slices.Collect(maps.Keys(blocks))
+		headers, err := n.readHeaders(ctx, numbers...)
+		if err != nil {
+			return nil, err
+		}
+
+		for i, number := range numbers {
+			blocks[number] = headers[i]
+		}
 	}
 
-	h, err := n.header(ctx, block)
-	if err != nil || h == nil || h.Hash != r.BlockHash {
-		return nil, err // of a block that was replaced, or nodes disagree: it is asked again
+	all := make([]*Receipt, len(hashes))
+	for i, r := range found {
+		if r == nil {
+			continue
+		}
+
+		// Of a block that was replaced, or nodes disagree: it is asked again.
+		if h := blocks[uint64(*r.BlockNumber)]; h != nil && h.Hash == r.BlockHash {
+			all[i] = r.in(h)
+		}
 	}
 
-	got := &Receipt{Hash: hash, Block: block, BlockHash: r.BlockHash, Time: uint64(h.Timestamp),
+	return all, nil
+}
+
+// in is a receipt whose block is canonical.
+func (r *receipt) in(h *header) *Receipt {
+	got := &Receipt{Hash: r.TransactionHash, Block: uint64(h.Number), BlockHash: h.Hash, Time: uint64(h.Timestamp),
 		Succeeded: *r.Status == 1, FeePaid: new(big.Int)}
 	if r.EffectiveGasPrice != nil {
 		got.FeePaid.Mul(r.EffectiveGasPrice.ToInt(), new(big.Int).SetUint64(uint64(r.GasUsed)))
@@ -353,27 +554,24 @@ func (n *Nodes) receipt(ctx context.Context, target uint64, hash common.Hash) (*
 		got.Logs = append(got.Logs, Log{Address: l.Address, Topics: l.Topics, Index: uint(l.LogIndex)})
 	}
 
-	return got, nil
+	return got
 }
 
 // Hashes is Chain's.
-func (n *Nodes) Hashes(ctx context.Context, numbers []uint64) ([]common.Hash, error) {
-	all := make([]common.Hash, len(numbers))
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(n.abreast)
-	for i, number := range numbers {
-		g.Go(func() error {
-			h, err := n.header(ctx, number)
-			if h != nil {
-				all[i] = h.Hash
+func (n *Nodes) Hashes(ctx context.Context, numbers []uint64) (all []common.Hash, err error) {
+	for some := range slices.Chunk(numbers, receiptsAtOnce) {
+		headers, err := n.readHeaders(ctx, some...)
+		if err != nil {
+			return nil, fmt.Errorf("read block hashes: %w", err)
+		}
+
+		for _, h := range headers {
+			if h == nil {
+				h = &header{}
 			}
 
-			return err
-		})
-	}
-
-	if err := g.Wait(); err != nil {
-		return nil, fmt.Errorf("read block hashes: %w", err)
+			all = append(all, h.Hash)
+		}
 	}
 
 	return all, nil

@@ -105,7 +105,6 @@ func (c contender) serve(ctx context.Context, wake <-chan struct{}) {
 
 // forget makes a sender look at everything anew: another owner may have had it meanwhile.
 func (s *Sender) forget() {
-	s.looked, s.head, s.priced = 0, 0, 0
-	s.look, s.prices = Look{}, Fees{}
+	s.sight = sight{}
 	clear(s.missing)
 }

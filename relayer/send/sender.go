@@ -46,6 +46,7 @@ type Config struct {
 	// Valid says whether what is held through the session still holds. It is asked before bytes go out. Nil: always.
 	Valid      func() bool
 	BumpBlocks uint64        // an attempt that is not mined after so many blocks is replaced; 0 means 3
+	LookEvery  time.Duration // the account is looked at so often also when nothing asks for it; 0 means 15 s
 	SignWithin time.Duration // bound of one signature; 0 means 20 s
 	Log        *slog.Logger
 	Metrics    *Metrics
@@ -60,14 +61,11 @@ type Sender struct {
 	log     *slog.Logger
 
 	// Of Run's goroutine alone.
-	looked    uint64         // target of the last look at the chain
-	head      uint64         // head of it
-	look      Look           // what it showed
+	sight     sight
 	resend    bool           // recorded bytes are to go out again: after a takeover, and after a deep reorganisation
 	missing   map[uint64]int // nonces that are final, with no receipt of what was signed: at how many looks
 	delegated bool
-	prices    Fees // as of priced
-	priced    uint64
+	idle      bool // nothing is under way: new blocks are of no interest
 }
 
 // New checks the configuration and starts nothing.
@@ -83,6 +81,10 @@ func New(cfg Config) (*Sender, error) {
 
 	if cfg.BumpBlocks == 0 {
 		cfg.BumpBlocks = 3
+	}
+
+	if cfg.LookEvery == 0 {
+		cfg.LookEvery = 15 * time.Second
 	}
 
 	if cfg.SignWithin == 0 {
@@ -156,11 +158,16 @@ func (s *Sender) Run(ctx context.Context, wake <-chan struct{}) error {
 	}
 }
 
-// advanced is changed, or closed when the view has moved since the last look.
+// advanced is changed, or closed when the view has moved since the last round; never while the
+// sender has nothing under way.
 func (s *Sender) advanced(changed <-chan struct{}) <-chan struct{} {
-	if v := s.cfg.Chain.View(); v.Ready && s.looked > 0 && (v.Target != s.looked || v.Head != s.head) {
+	switch v := s.cfg.Chain.View(); {
+	case s.idle:
+		return nil
+	case v.Ready && s.sight.seen.Ready && v != s.sight.seen:
 		closed := make(chan struct{})
 		close(closed)
+
 		return closed
 	}
 
@@ -180,16 +187,17 @@ func (s *Sender) round(ctx context.Context) (time.Duration, error) {
 	}
 
 	view := s.cfg.Chain.View()
+	s.sight.seen, s.idle = view, false
 	if !view.Ready {
 		return idlePause, nil
 	}
 
-	first := s.looked == 0
-	if first || view.Target != s.looked || view.Head != s.head {
-		if err := s.observe(ctx, view, &account, flights, first); err != nil {
-			return 0, err
-		}
+	looked, err := s.watch(ctx, view, &account, flights)
+	if err != nil {
+		return 0, err
+	}
 
+	if looked {
 		if account, flights, err = s.store.load(ctx); err != nil {
 			return 0, err
 		}
@@ -198,6 +206,8 @@ func (s *Sender) round(ctx context.Context) (time.Duration, error) {
 	if account.NextNonce == nil {
 		return retryPause, nil
 	}
+
+	s.idle = len(flights) == 0
 
 	if account.State != "halted" {
 		if err := s.care(ctx, flights); err != nil {
@@ -222,17 +232,19 @@ func (s *Sender) round(ctx context.Context) (time.Duration, error) {
 		return minPause, nil
 	}
 
+	longest := min(idlePause, s.cfg.LookEvery)
 	pause, some, err := s.store.due(ctx)
-	if err != nil || !some || pause > idlePause {
-		return idlePause, err
+	if err != nil || !some || pause > longest {
+		return longest, err
 	}
 
 	return max(pause, minPause), nil
 }
 
-// observe looks at the chain after it has moved: what became final, what was taken back, and
-// whether somebody else uses the key.
-func (s *Sender) observe(ctx context.Context, view View, account *account, flights []*flight, first bool) error {
+// observe looks at everything: what became final, what was taken back, and whether somebody else
+// uses the key.
+func (s *Sender) observe(ctx context.Context, view View, account *account, flights []*flight) error {
+	first := !s.sight.looked.Ready
 	checked := uint64(0)
 	if account.CheckedBlock != nil {
 		checked = uint64(*account.CheckedBlock)
@@ -279,7 +291,8 @@ func (s *Sender) observe(ctx context.Context, view View, account *account, fligh
 		}
 	}
 
-	s.look, s.looked, s.head = look, view.Target, view.Head
+	s.sight.looked, s.sight.lookedAt, s.sight.look = view, account.Now, look
+	s.sight.latest(look.Latest, view.Head, flights)
 
 	return nil
 }
@@ -508,30 +521,30 @@ func (s *Sender) confirmForeign(ctx context.Context, view View, f *flight) error
 func (s *Sender) care(ctx context.Context, flights []*flight) error {
 	open := flights[:0:0]
 	for _, f := range flights {
-		if f.Nonce >= s.look.Latest { // the others are mined: their time comes
+		if f.Nonce >= s.sight.look.Latest { // the others are mined: their time comes
 			open = append(open, f)
 		}
-	}
-
-	if len(open) == 0 {
-		return nil
-	}
-
-	fees, err := s.fees(ctx)
-	if err != nil {
-		return err
 	}
 
 	var again []signed // recorded bytes
 	var fresh []signed
 	for _, f := range open {
 		newest := f.newest()
-		plan := s.plan(f, fees)
+		plan, err := s.plan(ctx, f)
+		if err != nil {
+			return err
+		}
+
 		switch plan {
 		case doNothing:
 		case doBroadcast:
 			again = append(again, signed{f: f, attempt: *newest})
 		default:
+			fees, err := s.cfg.Chain.Fees(ctx)
+			if err != nil {
+				return err
+			}
+
 			x, err := s.sign(ctx, f, fees, plan == doVoid)
 			if errors.Is(err, errCap) {
 				if err := s.underpriced(ctx, f); err != nil {
@@ -554,7 +567,7 @@ func (s *Sender) care(ctx context.Context, flights []*flight) error {
 	}
 
 	if len(fresh) > 0 {
-		stored, err := s.store.record(ctx, fresh, s.head, s.cfg.Limits)
+		stored, err := s.store.record(ctx, fresh, s.sight.head, s.cfg.Limits)
 		if err != nil {
 			return err
 		}
@@ -583,22 +596,6 @@ func unreplaced(fresh, stored []signed) (again []signed) {
 	return again
 }
 
-// fees are what the chain asks for, read once per head.
-func (s *Sender) fees(ctx context.Context) (Fees, error) {
-	if s.priced == s.head && s.prices.Tip != nil {
-		return s.prices, nil
-	}
-
-	fees, err := s.cfg.Chain.Fees(ctx)
-	if err != nil {
-		return fees, err
-	}
-
-	s.prices, s.priced = fees, s.head
-
-	return fees, nil
-}
-
 type action int
 
 const (
@@ -609,20 +606,20 @@ const (
 )
 
 // plan says what a command with a nonce needs now. Time is the database's, as of the load.
-func (s *Sender) plan(f *flight, fees Fees) action {
+func (s *Sender) plan(ctx context.Context, f *flight) (action, error) {
 	newest := f.newest()
 	giveUp := f.CancelRequested || f.expired || newest != nil && newest.Refused
 	switch {
 	case newest == nil && giveUp:
-		return doVoid
+		return doVoid, nil
 	case newest == nil:
-		return doCall
+		return doCall, nil
 	case s.resend:
-		return doBroadcast
+		return doBroadcast, nil
 	case giveUp && !f.voiding():
-		return doVoid
+		return doVoid, nil
 	case !newest.Broadcast:
-		return doBroadcast
+		return doBroadcast, nil
 	}
 
 	replace := doCall
@@ -630,20 +627,27 @@ func (s *Sender) plan(f *flight, fees Fees) action {
 		replace = doVoid
 	}
 
-	since := s.head - min(newest.BroadcastHead, s.head)
+	since := s.sight.head - min(newest.BroadcastHead, s.sight.head)
 	switch {
 	case strings.Contains(newest.LastError, ErrUnderpriced.Error()):
 		if since > 0 && f.Code != command.CodeUnderpriced || since >= s.cfg.BumpBlocks {
-			return replace
+			return replace, nil
 		}
 
 	case newest.LastError != "" && since > 0: // nobody may have it: it is to be known first
-		return doBroadcast
-	case since >= s.cfg.BumpBlocks && (f.Nonce == s.look.Latest || !fees.enough(newest.Fee)):
-		return replace
+		return doBroadcast, nil
+	case since >= s.cfg.BumpBlocks:
+		fees, err := s.cfg.Chain.Fees(ctx)
+		if err != nil {
+			return doNothing, err
+		}
+
+		if f.Nonce == s.sight.look.Latest || !fees.enough(newest.Fee) {
+			return replace, nil
+		}
 	}
 
-	return doNothing
+	return doNothing, nil
 }
 
 // sign makes the next attempt for a command.
@@ -652,7 +656,7 @@ func (s *Sender) sign(ctx context.Context, f *flight, fees Fees, void bool) (x s
 	gas, purpose := f.Gas, purposeCall
 	if void {
 		c, purpose = Call{From: s.address, To: s.address, Value: new(big.Int)}, purposeVoid
-		tried, err := s.cfg.Chain.Simulate(ctx, s.looked, []Call{c})
+		tried, err := s.cfg.Chain.Simulate(ctx, s.sight.seen.Target, []Call{c})
 		if err != nil {
 			return x, err
 		}
@@ -738,7 +742,7 @@ func (s *Sender) broadcast(ctx context.Context, all []signed) error {
 
 	s.cfg.Metrics.broadcasts.WithLabelValues(s.cfg.Name).Add(float64(len(all)))
 
-	return s.store.broadcast(ctx, heard, s.head)
+	return s.store.broadcast(ctx, heard, s.sight.head)
 }
 
 // verdict sums up what the endpoints said. One that accepted is enough.

@@ -47,6 +47,7 @@ type account struct {
 	CheckedBlock *int64
 	CheckedHash  *string
 	Now          time.Time // the database's clock
+	Due          bool      // a command waits to be sent, as load saw it
 }
 
 // flight is a command with a nonce, and everything that was signed for it.
@@ -198,10 +199,19 @@ const selectAttempts = `
 	 where c.chain_id = @chain and c.sender = @sender and c.state in ('assigned', 'sent')
 	 order by a.nonce, a.attempt`
 
+const anyDue = `
+	select exists (select from commands
+	                where chain_id = @chain and sender = @sender and state in ('accepted', 'held') and not cancel_requested
+	                  and next_look <= clock_timestamp() and expires_at > clock_timestamp())`
+
 // load reads what is so: nothing of it is remembered from one round to the next.
 func (s *store) load(ctx context.Context) (a account, flights []*flight, err error) {
 	err = s.write(ctx, "read the state", func(ctx context.Context, tx pgx.Tx, row *account) error {
 		a = *row
+		if err := tx.QueryRow(ctx, anyDue, s.args(pgx.StrictNamedArgs{})).Scan(&a.Due); err != nil {
+			return err
+		}
+
 		rows, _ := tx.Query(ctx, selectFlights, s.args(pgx.StrictNamedArgs{})) // CollectRows returns its error
 		flights, err = pgx.CollectRows(rows, scanFlight)
 		if err != nil || len(flights) == 0 {

@@ -62,6 +62,46 @@ func (s *Source) Call(ctx context.Context, method string, params ...any) (json.R
 	return result, nil
 }
 
+// Request is one of a batch.
+type Request struct {
+	Method string
+	Params []any // encoded as JSON
+}
+
+// CallBatch sends requests together, as Call sends one, and returns their answers in order. They are
+// all of one endpoint, the first that has answered every one of them; Answer.Err is a *NodeError,
+// which concerns that request itself. The error is about all of them.
+func (s *Source) CallBatch(ctx context.Context, requests ...Request) ([]Answer, error) {
+	params := make([]string, len(requests))
+	for i, r := range requests {
+		var err error
+		if params[i], err = encodeParams(r.Params); err != nil {
+			return nil, fmt.Errorf("call %s: %w", r.Method, err)
+		}
+	}
+
+	answers, calls := make([]Answer, len(requests)), make([]*rpc.Call, len(requests))
+	err := s.ask(ctx, 0, nil, func(ctx context.Context, e *node.Node) error {
+		for i, r := range requests {
+			calls[i] = &rpc.Call{Method: r.Method, Params: params[i]}
+		}
+
+		err := e.Do(ctx, calls...)
+		for i, q := range calls {
+			if answers[i] = s.answer(e, q, err); !final(answers[i].Err) {
+				return fmt.Errorf("%s: %w", q.Method, answers[i].Err)
+			}
+		}
+
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("call %d methods: %w", len(requests), err)
+	}
+
+	return answers, nil
+}
+
 // CallEach sends one request to every endpoint at once, whatever its health, and returns all
 // answers in the order of RPC_URLS: for a signed transaction, which should not depend on one node's
 // passing it on.
@@ -141,7 +181,11 @@ func encodeParams(params []any) (string, error) {
 // answerTo asks one endpoint.
 func (s *Source) answerTo(ctx context.Context, n *node.Node, method, params string) Answer {
 	q := &rpc.Call{Method: method, Params: params}
-	err := n.Do(ctx, q)
+	return s.answer(n, q, n.Do(ctx, q))
+}
+
+// answer is what an endpoint said to a call; err is of the exchange as a whole.
+func (s *Source) answer(n *node.Node, q *rpc.Call, err error) Answer {
 	if err == nil {
 		err = q.Err
 	}
