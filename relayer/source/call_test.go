@@ -91,3 +91,57 @@ func TestCall(t *testing.T) {
 	require.NoError(t, err, "null is an answer")
 	require.Equal(t, "null", string(result))
 }
+
+func TestCallBatch(t *testing.T) {
+	chain := newChain(20, 1, 0)
+	first, second := startNode(t, chain), startNode(t, chain)
+	s, err := New(Config{URLs: []string{first.server.URL, second.server.URL}, ChainID: 1})
+	require.NoError(t, err)
+	t.Cleanup(s.Close)
+	lie := func(n *testNode, method, fault string) {
+		n.set(func() {
+			n.lie = func(m string, _ []json.RawMessage) (any, error) {
+				if m == method {
+					return nil, errors.New(fault)
+				}
+
+				return nil, nil
+			}
+		})
+	}
+	requests := []Request{{Method: rpc.GetByNumber, Params: []any{"0x7", false}},
+		{Method: rpc.GetCode, Params: []any{common.Address{1}, "0x7"}}, {Method: "eth_call"}}
+
+	// Together, in order; a refusal that concerns one request is that one's answer.
+	lie(first, "eth_call", "execution reverted: not yet")
+	lie(second, "eth_call", "execution reverted: not yet")
+	answers, err := s.CallBatch(t.Context(), requests...)
+	require.NoError(t, err)
+	require.Len(t, answers, 3)
+	require.Contains(t, string(answers[0].Result), chain.headers[7].Hash.Hex())
+	require.Equal(t, `"0x00"`, string(answers[1].Result))
+	fault, is := errors.AsType[*NodeError](answers[2].Err)
+	require.True(t, is, "%v", answers[2].Err)
+	require.Equal(t, "execution reverted: not yet", fault.Message)
+	require.Contains(t, first.batches, []string{rpc.GetByNumber, rpc.GetCode, "eth_call"}, "one request")
+	require.Empty(t, second.batches)
+
+	// What another endpoint may answer is put to it, all of it: the answers are of one endpoint.
+	lie(first, "eth_call", "missing trie node 12 (path ) state 0x34 is not available")
+	answers, err = s.CallBatch(t.Context(), requests...)
+	require.NoError(t, err)
+	for _, a := range answers {
+		require.Equal(t, answers[0].Endpoint, a.Endpoint)
+	}
+
+	require.Equal(t, 1, second.count(rpc.GetByNumber))
+
+	// An endpoint that takes no batches is asked one by one.
+	second.stop()
+	lie(first, "", "")
+	first.set(func() { first.noBatch = true })
+	answers, err = s.CallBatch(t.Context(), requests[:2]...)
+	require.NoError(t, err)
+	require.Contains(t, string(answers[0].Result), chain.headers[7].Hash.Hex())
+	require.Equal(t, `"0x00"`, string(answers[1].Result))
+}

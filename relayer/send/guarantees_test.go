@@ -1,0 +1,130 @@
+package send_test
+
+import (
+	"context"
+	"math/big"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/command"
+	"github.com/fusion-prime/escrow-relayer/relayer/send"
+	"github.com/fusion-prime/escrow-relayer/relayer/sign"
+)
+
+// strictChain asks the database about everything that leaves the process, at the moment when it does.
+type strictChain struct {
+	*deafChain
+	w          *world
+	broadcasts atomic.Int64
+	unrecorded atomic.Int64
+}
+
+func (c *strictChain) Broadcast(ctx context.Context, raws [][]byte) [][]error {
+	for _, raw := range raws {
+		c.broadcasts.Add(1)
+		var known bool
+		if err := c.w.db.QueryRow(ctx, `select exists (select from command_attempts where raw = $1)`,
+			raw).Scan(&known); err != nil || !known {
+			c.unrecorded.Add(1)
+		}
+	}
+
+	return c.deafChain.Broadcast(ctx, raws)
+}
+
+// C2: what leaves the process is in the database, first attempts, replacements and voids; and while
+// the database refuses to store attempts nothing leaves at all.
+func TestNothingUnrecordedLeaves(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	chain := &strictChain{deafChain: &deafChain{Nodes: w.nodes}, w: w}
+	w.exec(`create function refuse() returns trigger language plpgsql as $$ begin raise exception 'refused'; end $$`)
+	w.exec(`create trigger refuse before insert on command_attempts execute function refuse()`)
+	signer := &countingSigner{Signer: sign.NewLocal(w.sender.Key)}
+	w.start(func(c *send.Config) { c.Chain, c.Signer, c.BumpBlocks = chain, signer, 1 })
+	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	require.Eventually(t, func() bool { return signer.signed.Load() >= 3 }, patience, 10*time.Millisecond)
+	require.Zero(t, chain.broadcasts.Load())
+
+	w.exec(`drop trigger refuse on command_attempts`)
+	attempts := func(purpose string) int {
+		return w.int(`select count(*) from command_attempts where purpose = $1 and first_broadcast is not null`, purpose)
+	}
+	require.Eventually(t, func() bool { w.mine(1); return attempts("call") >= 2 }, patience, 50*time.Millisecond)
+	w.exec(`update commands set cancel_requested = true`)
+
+	// C3: after a void there is no call at this nonce any more. It is the void that is replaced.
+	require.Eventually(t, func() bool { w.mine(1); return attempts("void") >= 2 }, patience, 50*time.Millisecond)
+	require.Equal(t, 0, w.int(`select count(*) from command_attempts a join command_attempts b using (chain_id, sender, nonce)
+		where a.purpose = 'call' and b.purpose = 'void' and a.attempt > b.attempt`))
+	chain.hears.Store(true)
+	w.await(id, true, command.Voided)
+	require.Zero(t, chain.unrecorded.Load())
+	require.Greater(t, chain.broadcasts.Load(), int64(3))
+	require.Len(t, w.sent(), 1)
+}
+
+type countingSigner struct {
+	send.Signer
+	signed atomic.Int64
+}
+
+func (s *countingSigner) Sign(ctx context.Context, digest common.Hash) ([65]byte, error) {
+	s.signed.Add(1)
+	return s.Signer.Sign(ctx, digest)
+}
+
+// C9: an instance whose session may be over sends nothing, also what it has recorded.
+func TestNothingLeavesWithoutTheSession(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	chain := &strictChain{deafChain: &deafChain{Nodes: w.nodes}, w: w}
+	chain.hears.Store(true)
+	var valid atomic.Bool
+	w.start(func(c *send.Config) { c.Chain, c.Valid = chain, valid.Load })
+	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	require.Eventually(t, func() bool { return w.int(`select count(*) from command_attempts`) == 1 }, patience,
+		10*time.Millisecond)
+	w.mine(4)
+	w.awaitLook()
+	require.Zero(t, chain.broadcasts.Load())
+	valid.Store(true)
+	w.await(id, true, command.Done)
+}
+
+// C6: a command that expires after it got its nonce, and before it is signed, is not signed: its nonce is voided.
+func TestExpiredBeforeItIsSigned(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	held, release := make(chan struct{}), make(chan struct{})
+	w.start(func(c *send.Config) {
+		c.Signer = &slowSigner{Signer: sign.NewLocal(w.sender.Key), held: held, release: release}
+	})
+	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	<-held
+	w.exec(`update commands set expires_at = now()`)
+	close(release)
+	require.Equal(t, command.CodeExpired, w.await(id, true, command.Voided).Code)
+	require.Equal(t, 0, w.int(`select count(*) from command_attempts where purpose = 'call'`))
+	require.Len(t, w.sent(), 1)
+}
+
+// C7: the day's fees are a wall as its value is.
+func TestDayFees(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	w.start(nil)
+	w.await(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), true, command.Done)
+	w.exec(`update senders set spent_fees = $1 where spend_day is not null`, new(big.Int).Sub(big.NewInt(1e18),
+		big.NewInt(1000)).String())
+	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	require.Equal(t, command.CodeBudget, w.await(id, true, command.Held).Code)
+	require.Len(t, w.sent(), 1)
+	w.exec(`update senders set spend_day = spend_day - 1`)
+	w.exec(`update commands set next_look = now() where command_id = $1`, id.Hex())
+	w.await(id, true, command.Done)
+}
