@@ -168,7 +168,6 @@ func (s *store) insert(ctx context.Context, tx pgx.Tx, fresh []*candidate) ([]co
 		values, fees                   = make([]pgtype.Numeric, n), make([]pgtype.Numeric, n)
 		notBefores, expires            = make([]*time.Time, n), make([]time.Time, n)
 		allowed                        = make([]bool, n)
-		toldSenders                    = map[string]bool{}
 	)
 	for i, c := range fresh {
 		ids[i], senders[i], kinds[i], escrows[i] = c.id, text(c.signed.Sender), string(c.signed.Kind), text(c.signed.Escrow)
@@ -181,7 +180,6 @@ func (s *store) insert(ctx context.Context, tx pgx.Tx, fresh []*candidate) ([]co
 			notBefores[i] = &at
 		}
 
-		toldSenders[senders[i]] = true
 	}
 
 	if _, err := tx.Exec(ctx, takeClaims, pgx.StrictNamedArgs{
@@ -201,14 +199,9 @@ func (s *store) insert(ctx context.Context, tx pgx.Tx, fresh []*candidate) ([]co
 		return nil, err
 	}
 
-	for sender := range toldSenders {
-		if _, err := tx.Exec(ctx, `select pg_notify($1, $2)`, send.Channel,
-			fmt.Sprintf("%d %s", s.chainID, sender)); err != nil {
-			return nil, err
-		}
-	}
+	_, err = tx.Exec(ctx, send.Notify, send.Channel, s.chainID)
 
-	return stored, nil
+	return stored, err
 }
 
 func scanAnswer(row pgx.CollectableRow) (a command.Answer, err error) {

@@ -95,7 +95,7 @@ func operate(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common
 			return err
 		}
 
-		_, err = tx.Exec(ctx, `select pg_notify($1, $2)`, Channel, fmt.Sprintf("%d %s", chainID, text(sender)))
+		_, err = tx.Exec(ctx, Notify, Channel, chainID)
 
 		return err
 	})
@@ -113,9 +113,8 @@ func Cancel(ctx context.Context, db *pgxpool.Pool, chainID int64, id common.Hash
 	defer cancel()
 	const cancelCommand = `update commands set cancel_requested = true where chain_id = $1 and command_id = $2
 		and answered_at is null
-		returning state, sender, pg_notify($3, chain_id || ' ' || sender)`
-	var sender string
-	err = db.QueryRow(ctx, cancelCommand, chainID, id.Hex(), Channel).Scan(&state, &sender, nil)
+		returning state, pg_notify($3, chain_id::text)`
+	err = db.QueryRow(ctx, cancelCommand, chainID, id.Hex(), Channel).Scan(&state, nil)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return "", fmt.Errorf("cancel command %s: %w: there is none that is open", id, ErrOperation)
 	}

@@ -17,8 +17,11 @@ import (
 )
 
 // Channel is the notification channel on which commands that came in, cancellations and operators'
-// changes are announced; the payload is the chain id and the sender.
+// changes are announced. The payload is the chain id: a session passes on no other.
 const Channel = "relayer_commands"
+
+// Notify announces something on a channel, to the instances of a chain.
+const Notify = `select pg_notify($1, $2::bigint::text)`
 
 // ErrFenced means that the sender has another owner now: nothing more may be written under this epoch.
 var ErrFenced = errors.New("another instance owns the sender")
