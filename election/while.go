@@ -27,24 +27,31 @@ func While(ctx context.Context, s Holder, key int64, wait func() time.Duration, 
 		case <-timer.C:
 		}
 
-		taken := false
-		err := s.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-			return conn.QueryRow(ctx, `select pg_try_advisory_lock($1)`, key).Scan(&taken)
-		})
-		switch {
-		case ctx.Err() != nil && !taken:
-			return nil
-		case err != nil:
-			return fmt.Errorf("take the advisory lock %d: %w", key, err)
-		case taken:
-			f(ctx)
-			if err := release(ctx, s, key); err != nil && ctx.Err() == nil {
-				return err
-			}
+		if _, err := Try(ctx, s, key, f); err != nil && ctx.Err() == nil {
+			return err
 		}
 
 		timer.Reset(wait())
 	}
+}
+
+// Try takes an advisory lock if it is free, runs f with it and gives it back; taken is false if
+// somebody else has it. The error is that of the session.
+func Try(ctx context.Context, s Holder, key int64, f func(context.Context)) (taken bool, err error) {
+	err = s.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, `select pg_try_advisory_lock($1)`, key).Scan(&taken)
+	})
+	if err != nil {
+		return false, fmt.Errorf("take the advisory lock %d: %w", key, err)
+	}
+
+	if !taken {
+		return false, nil
+	}
+
+	f(ctx)
+
+	return true, release(ctx, s, key)
 }
 
 // releaseWithin bounds the return of a lock. The end of the session frees it anyway.

@@ -147,7 +147,7 @@ func (c *commands) handler(cfg *config.Config) http.Handler {
 // channels are the notifications that a tenure's session has to listen for.
 func (c *commands) channels() (channels []string) {
 	if len(c.accounts) > 0 {
-		channels = append(channels, send.Channel)
+		channels = append(channels, send.Channel, send.ReleaseChannel)
 	}
 
 	if c.replies != nil {

@@ -1,10 +1,13 @@
 package send
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"hash/fnv"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -15,16 +18,29 @@ import (
 	"github.com/fusion-prime/escrow-relayer/election"
 )
 
-// lockNamespace is that of the advisory locks of senders, as election, partition and reply have
-// theirs: a namespace of 20 bits, then 40.
-const lockNamespace = 999995
+// Namespaces of advisory locks, as election, partition and reply have theirs: 20 bits, then 40. The
+// owner of a sender holds the lock of the first one. Every instance that has the key shares that of
+// the second one, so that all see who could own it.
+const (
+	ownerNamespace   = 999995
+	contestNamespace = 999993
+)
 
 // LockKey is the advisory lock that the owner of a sender holds on its session.
 func LockKey(chainID int64, sender common.Address) int64 {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%d/%s", chainID, text(sender))
-	return lockNamespace<<40 | int64(h.Sum64()&(1<<40-1))
+
+	return ownerNamespace<<40 | lockID(int64(h.Sum64()))
 }
+
+func lockID(key int64) int64 { return key & (1<<40 - 1) }
+
+// contestKey is the lock that every instance shares that has the key of the sender with this LockKey.
+func contestKey(key int64) int64 { return contestNamespace<<40 | lockID(key) }
+
+// ReleaseChannel is the notification channel on which an instance announces that it has given a sender back.
+const ReleaseChannel = "relayer_senders"
 
 // Session is the database session that locks belong to: an *election.Session.
 type Session interface {
@@ -33,16 +49,23 @@ type Session interface {
 	Hint(channel string) <-chan struct{}
 }
 
-// retryEvery is the pause between two attempts to take the lock of a sender that another instance has.
-const retryEvery = 500 * time.Millisecond
+const (
+	// surveyEvery is the pause between two looks at who has what, without a notification.
+	surveyEvery = 500 * time.Millisecond
+	// overdue is how long a sender may be free before another instance takes it than the one that should.
+	overdue = 5 * time.Second
+)
 
 // Own contends for each sender, and works as its owner while it has the lock, until ctx ends (nil).
-// What is held is given back then, so that the next owner has it at once. Instances that start
-// together share the senders: who has more of them waits longer before it takes another.
+//
+// The senders are spread evenly over the live instances that have their keys: all instances see the
+// same locks, and compute from them the same share (see spread). An instance takes what is free and
+// its own; it gives back what has been another one's for Config.HandOver. That decides only who
+// tries, and when: who may sign is decided by the lock and by the epoch that its holder takes, as it
+// is when an instance is stopped or killed.
 func Own(ctx context.Context, session Session, configs []Config, log *slog.Logger) error {
 	g, ctx := errgroup.WithContext(ctx)
-	var held atomic.Int32
-	wakes := make([]chan struct{}, len(configs))
+	all := make([]*contender, len(configs))
 	for i, cfg := range configs {
 		cfg.Valid = session.Valid
 		sender, err := New(cfg)
@@ -50,11 +73,19 @@ func Own(ctx context.Context, session Session, configs []Config, log *slog.Logge
 			return err
 		}
 
-		wakes[i] = make(chan struct{}, 1)
-		c := contender{session: session, sender: sender, held: &held, log: log}
-		g.Go(func() error { return c.run(ctx, wakes[i]) })
+		all[i] = &contender{session: session, sender: sender, log: log, key: LockKey(cfg.ChainID, sender.address),
+			wake: make(chan struct{}, 1), try: make(chan struct{}, 1)}
 	}
 
+	if err := enter(ctx, session, all); err != nil {
+		return ended(ctx, err)
+	}
+
+	for _, c := range all {
+		g.Go(func() error { return c.run(ctx) })
+	}
+
+	g.Go(func() error { return survey(ctx, session, all) })
 	g.Go(func() error { // one notification is for all of them: a look costs little
 		hints := session.Hint(Channel)
 		for {
@@ -62,11 +93,8 @@ func Own(ctx context.Context, session Session, configs []Config, log *slog.Logge
 			case <-ctx.Done():
 				return nil
 			case <-hints:
-				for _, w := range wakes {
-					select {
-					case w <- struct{}{}:
-					default:
-					}
+				for _, c := range all {
+					poke(c.wake)
 				}
 			}
 		}
@@ -75,30 +103,113 @@ func Own(ctx context.Context, session Session, configs []Config, log *slog.Logge
 	return g.Wait()
 }
 
+// enter shows the other instances which keys this one has. Nobody takes such a lock alone, so there is no wait.
+func enter(ctx context.Context, session Session, all []*contender) error {
+	keys := make([]int64, len(all))
+	for i, c := range all {
+		keys[i] = contestKey(c.key)
+	}
+
+	err := session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, `select pg_advisory_lock_shared(key) from unnest($1::bigint[]) as key`, keys)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("contend for %d senders: %w", len(all), err)
+	}
+
+	return nil
+}
+
+func poke(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// contender is a sender whose key this instance has.
 type contender struct {
 	session Session
 	sender  *Sender
-	held    *atomic.Int32
 	log     *slog.Logger
+	key     int64
+	wake    chan struct{} // capacity 1: commands may have come
+	try     chan struct{} // capacity 1: it is to be taken
+
+	leave atomic.Pointer[context.CancelFunc] // ends what serves it; nil: nothing does
+
+	// Of survey's goroutine alone. Zero: it is not so.
+	free   time.Time // nobody has had it since
+	others time.Time // we have had another instance's share since
 }
 
-func (c contender) run(ctx context.Context, wake <-chan struct{}) error {
-	wait := func() time.Duration { return retryEvery + time.Duration(c.held.Load())*retryEvery/10 }
-	return election.While(ctx, c.session, LockKey(c.sender.cfg.ChainID, c.sender.address), wait,
-		func(ctx context.Context) { c.serve(ctx, wake) })
-}
-
-// serve works until ctx ends or the sender is taken by somebody else.
-func (c contender) serve(ctx context.Context, wake <-chan struct{}) {
-	owned := c.sender.cfg.Metrics.owned.WithLabelValues(c.sender.cfg.Name)
-	c.held.Add(1)
-	owned.Set(1)
+// run serves the sender each time that it gets the lock, until ctx ends (nil). Then the other
+// instances see that this one does not contend any more: they need not wait for its session's end.
+func (c *contender) run(ctx context.Context) error {
 	defer func() {
-		c.held.Add(-1)
-		owned.Set(0)
+		c.tell(ctx, `select pg_advisory_unlock_shared($1)`, contestKey(c.key))
+		c.tell(ctx, Notify, ReleaseChannel, c.sender.cfg.ChainID)
 	}()
+
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select { // what was given back a moment ago is the others' turn
+		case <-ctx.Done():
+			return nil
+		case <-pause.C:
+		}
+
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-c.try:
+		}
+
+		taken, err := election.Try(ctx, c.session, c.key, c.serve)
+		if err != nil {
+			return ended(ctx, err)
+		}
+
+		if taken {
+			c.tell(ctx, Notify, ReleaseChannel, c.sender.cfg.ChainID)
+		}
+
+		pause.Reset(surveyEvery)
+	}
+}
+
+// ended is err, unless it came because ctx has ended.
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+
+	return err
+}
+
+// tell runs a statement that hastens what the other instances would find out by themselves.
+func (c *contender) tell(ctx context.Context, statement string, args ...any) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_ = c.session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, statement, args...)
+		return err
+	})
+}
+
+// serve works until ctx ends, the sender is taken by somebody else, or is to be handed over.
+func (c *contender) serve(ctx context.Context) {
+	ctx, leave := context.WithCancel(ctx)
+	defer leave()
+	c.leave.Store(&leave)
+	defer c.leave.Store(nil)
+	owned := c.sender.cfg.Metrics.owned.WithLabelValues(c.sender.cfg.Name)
+	owned.Set(1)
+	defer owned.Set(0)
 	c.sender.forget()
-	if err := c.sender.Run(ctx, wake); err != nil && ctx.Err() == nil {
+	if err := c.sender.Run(ctx, c.wake); err != nil && ctx.Err() == nil {
 		c.log.WarnContext(ctx, "sender given up", slog.String("sender", text(c.sender.address)), slog.Any("err", err))
 	}
 }
@@ -107,4 +218,121 @@ func (c contender) serve(ctx context.Context, wake <-chan struct{}) {
 func (s *Sender) forget() {
 	s.sight = sight{}
 	clear(s.missing)
+}
+
+// held is who has what, by the keys' lower 40 bits: the server processes of the sessions.
+type held struct {
+	self     uint32
+	owner    map[int64]uint32
+	contends map[int64][]uint32 // in ascending order
+}
+
+// selectHeld reads the locks of all senders of the database, of other chains too: they share the instances.
+const selectHeld = `
+	with locks as (
+	    select classid::bigint << 32 | objid::bigint as key, pid
+	      from pg_locks
+	     where locktype = 'advisory' and objsubid = 1 and granted
+	       and database = (select oid from pg_database where datname = current_database()))
+	select key, pid::bigint, pg_backend_pid()::bigint
+	  from locks
+	 where key >> 40 in (@owner, @contest)
+	 order by pid`
+
+// survey looks who has what, and lets each contender do what follows, until ctx ends (nil) or the
+// session is lost.
+func survey(ctx context.Context, session Session, all []*contender) error {
+	ticker := time.NewTicker(surveyEvery)
+	defer ticker.Stop()
+	hints := session.Hint(ReleaseChannel)
+	for {
+		now, err := look(ctx, session)
+		if err != nil {
+			return ended(ctx, fmt.Errorf("look who owns which sender: %w", err))
+		}
+
+		shares := spread(now.contends)
+		for _, c := range all {
+			c.consider(ctx, time.Now(), now, shares[lockID(c.key)])
+		}
+
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		case <-hints:
+		}
+	}
+}
+
+func look(ctx context.Context, session Session) (h held, err error) {
+	h = held{owner: map[int64]uint32{}, contends: map[int64][]uint32{}}
+	err = session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		rows, _ := conn.Query(ctx, selectHeld, pgx.StrictNamedArgs{"owner": ownerNamespace, "contest": contestNamespace})
+		var key int64
+		var pid, self uint32
+		_, err := pgx.ForEachRow(rows, []any{&key, &pid, &self}, func() error {
+			h.self = self
+			if key>>40 == ownerNamespace {
+				h.owner[lockID(key)] = pid
+			} else {
+				h.contends[lockID(key)] = append(h.contends[lockID(key)], pid)
+			}
+
+			return nil
+		})
+
+		return err
+	})
+
+	return h, err
+}
+
+// spread says which of its contenders should have each sender: the one that has the fewest so far,
+// of several such the first; senders that have fewer contenders come first. Whoever sees the same
+// locks comes to the same result.
+func spread(contends map[int64][]uint32) map[int64]uint32 {
+	shares, load := map[int64]uint32{}, map[uint32]int{}
+	keys := slices.SortedFunc(maps.Keys(contends), func(a, b int64) int {
+		return cmp.Or(cmp.Compare(len(contends[a]), len(contends[b])), cmp.Compare(a, b))
+	})
+	for _, key := range keys {
+		best := contends[key][0]
+		for _, pid := range contends[key] {
+			if load[pid] < load[best] {
+				best = pid
+			}
+		}
+
+		shares[key] = best
+		load[best]++
+	}
+
+	return shares
+}
+
+// consider takes a sender that is free, and gives back one that should be another's.
+func (c *contender) consider(ctx context.Context, now time.Time, h held, share uint32) {
+	owner, taken := h.owner[lockID(c.key)]
+	if taken {
+		c.free = time.Time{}
+	} else if c.free.IsZero() {
+		c.free = now
+	}
+
+	if !taken || owner != h.self || share == h.self {
+		c.others = time.Time{}
+	} else if c.others.IsZero() {
+		c.others = now
+	}
+
+	switch {
+	case !taken && (share == h.self || now.Sub(c.free) >= overdue):
+		poke(c.try)
+	case !c.others.IsZero() && now.Sub(c.others) >= c.sender.cfg.HandOver:
+		if leave := c.leave.Load(); leave != nil {
+			c.log.InfoContext(ctx, "sender handed over to another instance", slog.String("sender", text(c.sender.address)))
+			(*leave)()
+		}
+	}
 }

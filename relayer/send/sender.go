@@ -48,6 +48,7 @@ type Config struct {
 	BumpBlocks uint64        // an attempt that is not mined after so many blocks is replaced; 0 means 3
 	LookEvery  time.Duration // the account is looked at so often also when nothing asks for it; 0 means 15 s
 	SignWithin time.Duration // bound of one signature; 0 means 20 s
+	HandOver   time.Duration // a sender is handed over that has been another instance's share for so long; 0 means 30 s
 	Log        *slog.Logger
 	Metrics    *Metrics
 }
@@ -85,6 +86,10 @@ func New(cfg Config) (*Sender, error) {
 
 	if cfg.LookEvery == 0 {
 		cfg.LookEvery = 15 * time.Second
+	}
+
+	if cfg.HandOver == 0 {
+		cfg.HandOver = 30 * time.Second
 	}
 
 	if cfg.SignWithin == 0 {
