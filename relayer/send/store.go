@@ -151,9 +151,14 @@ const lockSender = `
 // write runs f in a transaction that holds the lock of the sender's row under our epoch. ErrFenced
 // if that is not ours any more.
 func (s *store) write(ctx context.Context, what string, f func(context.Context, pgx.Tx, *account) error) error {
+	return s.locked(ctx, what, pgx.TxOptions{}, f)
+}
+
+func (s *store) locked(ctx context.Context, what string, options pgx.TxOptions,
+	f func(context.Context, pgx.Tx, *account) error) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+	err := pgx.BeginTxFunc(ctx, s.db, options, func(tx pgx.Tx) error {
 		var a account
 		var fees, value pgtype.Numeric
 		err := tx.QueryRow(ctx, lockSender, s.args(nil)).Scan(&a.NextNonce, &a.WaitFinal, &a.State, &a.Reason,
@@ -207,9 +212,12 @@ const anyDue = `
 	                where chain_id = @chain and sender = @sender and state in ('accepted', 'held') and not cancel_requested
 	                  and next_look <= clock_timestamp() and expires_at > clock_timestamp())`
 
+// withoutFlush begins a transaction that locks and writes nothing: its end need not reach the disk.
+var withoutFlush = pgx.TxOptions{BeginQuery: `begin; set local synchronous_commit = off`}
+
 // load reads what is so: nothing of it is remembered from one round to the next.
 func (s *store) load(ctx context.Context) (a account, flights []*flight, err error) {
-	err = s.write(ctx, "read the state", func(ctx context.Context, tx pgx.Tx, row *account) error {
+	err = s.locked(ctx, "read the state", withoutFlush, func(ctx context.Context, tx pgx.Tx, row *account) error {
 		a = *row
 		if err := tx.QueryRow(ctx, anyDue, s.args(pgx.StrictNamedArgs{})).Scan(&a.Due); err != nil {
 			return err
