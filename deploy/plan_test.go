@@ -344,10 +344,7 @@ func (e *evaluation) body(b *hclsyntax.Body, extra map[string]cty.Value) (attrib
 			for it := of.ElementIterator(); it.Next(); {
 				k, v := it.Element()
 				inner := map[string]cty.Value{nested.Labels[0]: cty.ObjectVal(map[string]cty.Value{"key": k, "value": v})}
-				for name, of := range extra {
-					inner[name] = of
-				}
-
+				maps.Copy(inner, extra)
 				if err := add(nested.Labels[0], nested.Body.Blocks[0].Body, inner); err != nil {
 					return nil, err
 				}

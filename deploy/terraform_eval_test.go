@@ -23,11 +23,13 @@ func TestTerraformEvaluates(t *testing.T) {
 	for _, link := range []string{"prometheus", "grafana"} {
 		require.NoError(t, os.Symlink(filepath.Join(here, link), filepath.Join(dir, link)))
 	}
+
 	work := filepath.Join(dir, "module")
 	require.NoError(t, os.Mkdir(work, 0o755))
 	for _, file := range []string{"alerts.tf", "dashboard.tf"} {
 		require.NoError(t, os.Symlink(filepath.Join(here, "terraform", file), filepath.Join(work, file)))
 	}
+
 	require.NoError(t, os.WriteFile(filepath.Join(work, "variables.tf"),
 		[]byte("variable \"chain_id\" {\n  default = 1\n}\n"), 0o600))
 	cmd := exec.CommandContext(t.Context(), "terraform", "console")
@@ -62,6 +64,7 @@ func TestTerraformEvaluates(t *testing.T) {
 			want, err = time.ParseDuration(r.For)
 			require.NoError(t, err)
 		}
+
 		have, err := time.ParseDuration(a.Duration)
 		require.NoError(t, err)
 		require.Equal(t, want, have, r.Alert)

@@ -271,6 +271,7 @@ func (t *tenure) quiesce(ctx context.Context, slots []int16) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, quiesceTimeout,
 		fmt.Errorf("messages are still in flight after %s", quiesceTimeout))
 	defer cancel()
+
 	return t.publisher.Quiesce(ctx, slots)
 }
 

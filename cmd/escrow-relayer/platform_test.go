@@ -64,7 +64,7 @@ func newPlatform(w *world) *platform {
 		sick: map[string]map[string]string{}, linger: 300 * time.Millisecond}
 	require.NoError(w.t, os.WriteFile(filepath.Join(p.bin, "gcloud"), []byte(fakeGcloud), 0o755))
 	require.NoError(w.t, os.Symlink(bin, filepath.Join(p.bin, "escrow-relayer")))
-	ln, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed by the cleanup
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(w.t, err)
 	p.port = ln.Addr().(*net.TCPAddr).Port
 	done := make(chan struct{})

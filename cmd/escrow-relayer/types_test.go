@@ -101,7 +101,7 @@ func schemaTypes(root map[string]any) map[string][]string {
 func schemaType(root, s map[string]any) string {
 	if ref, ok := s["$ref"].(string); ok {
 		at := any(root)
-		for _, part := range strings.Split(strings.TrimPrefix(ref, "#/"), "/") {
+		for part := range strings.SplitSeq(strings.TrimPrefix(ref, "#/"), "/") {
 			at = at.(map[string]any)[part]
 		}
 

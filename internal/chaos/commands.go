@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/big"
 	"math/rand/v2"
 	"os"
@@ -64,7 +65,6 @@ type way struct {
 	unchecked  int                            // bytes that reached a node while the database could not be asked
 	checked    int
 	trap       *sendTrap // armed; nil: none
-	backup     string    // name of a copy of the database
 	pending    sync.WaitGroup
 }
 
@@ -98,9 +98,7 @@ func prepare(ctx context.Context, r *run) (w *way, err error) {
 		return nil, errors.Join(err, w.close())
 	}
 
-	for k, v := range env {
-		r.lab.Env[k] = v
-	}
+	maps.Copy(r.lab.Env, env)
 
 	if err := w.endow(ctx); err != nil {
 		return nil, errors.Join(err, w.close())

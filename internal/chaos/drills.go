@@ -1,6 +1,9 @@
 package chaos
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Group is faults that are carried out one after the other on one fleet.
 type Group struct {
@@ -19,7 +22,7 @@ func (g Group) Plan(full bool) Plan {
 		Probe: time.Second, // other sessions than those that a fault hits are not lost, on a machine that is busy
 	}
 	if full {
-		p.Faults = append(p.Faults[:len(p.Faults):len(p.Faults)], g.More...)
+		p.Faults = append(slices.Clip(p.Faults), g.More...)
 	}
 
 	if p.Deep() {

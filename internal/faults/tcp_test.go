@@ -13,7 +13,7 @@ import (
 
 // echo is a server that repeats every line.
 func echo(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // no names to resolve
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -34,7 +34,7 @@ func echo(t *testing.T) string {
 // dialer and talk are a client that expects an echo.
 func dialer(t *testing.T, p *TCP) func() net.Conn {
 	return func() net.Conn {
-		c, err := net.Dial("tcp", p.Addr()) //nolint:noctx // no names to resolve
+		c, err := net.Dial("tcp", p.Addr())
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = c.Close() })
 
@@ -95,7 +95,7 @@ func TestTCP(t *testing.T) {
 	again := p.Cut()
 	require.NoError(t, again())
 	require.Error(t, talk(t, c, soon))
-	_, err = net.Dial("tcp", p.Addr()) //nolint:noctx // no names to resolve
+	_, err = net.Dial("tcp", p.Addr())
 	require.Error(t, err)
 	require.NoError(t, undo())
 	require.NoError(t, talk(t, dial(), soon))
@@ -105,7 +105,7 @@ func TestTCP(t *testing.T) {
 // A swallowed connection stays open on both sides and is never heard of again, not even when it is closed.
 func TestSwallow(t *testing.T) {
 	ended := make(chan error, 8)
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // no names to resolve
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	var wg sync.WaitGroup
 	wg.Go(func() {

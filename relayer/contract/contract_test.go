@@ -168,6 +168,7 @@ func TestDecodeEveryType(t *testing.T) {
 	a, l := configured(t, everything)
 	e, err := a.Decode(staticLog(t, l, a.EscrowTopics()[0]))
 	require.NoError(t, err)
+	//nolint:testifylint // the bytes are promised, with their order, and not only what they mean
 	require.Equal(t, `{"who":"`+payer+`","u8":"255","u64":"18446744073709551615","u96":"1000000000000000","u256":"`+maxUint256Text+`",`+
 		`"i8":"-128","i64":"-9223372036854775808","i256":"-57896044618658097711785492504343953926634992332820282019728792003956564819968",`+
 		`"ok":true,"tag":"0xdead0000","hash":"0xff00000000000000000000000000000000000000000000000000000000000000"}`,

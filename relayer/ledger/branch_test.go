@@ -233,6 +233,7 @@ func TestBlocksInsideARangeAreRememberedAndCompared(t *testing.T) {
 		_, err := w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: 1, From: w.slots,
 			To:     w.slots.To(5, blockHash(0, 4)),
 			Inside: inside})
+
 		return err
 	}
 	back := func() { // as a claim with a lower cursor does

@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"sync"
 	"time"
 
@@ -360,7 +361,7 @@ func (l *Ledger) remember(ctx context.Context, tx pgx.Tx, s step) error {
 	last := Block{s.to.Next - 1, s.to.Hash}
 	read := make(map[int64]common.Hash, len(s.inside)+1)
 	numbers, hashes := make([]int64, 0, len(s.inside)+1), make([]string, 0, len(s.inside)+1)
-	for _, b := range append(s.inside[:len(s.inside):len(s.inside)], last) {
+	for _, b := range append(slices.Clip(s.inside), last) {
 		read[b.Number] = b.Hash
 		numbers, hashes = append(numbers, b.Number), append(hashes, b.Hash.Hex())
 	}

@@ -56,7 +56,7 @@ func startRelay(t *testing.T, to string) *relay {
 			}
 
 			r.accepted.Add(1)
-			up, err := net.Dial("tcp", to) //nolint:noctx // a test's relay
+			up, err := net.Dial("tcp", to)
 			if err != nil {
 				_ = c.Close()
 				continue

@@ -323,6 +323,7 @@ func TestReadOtherWaits(t *testing.T) {
 		s := start(t, Config{URLs: []string{a.server.URL, b.server.URL}, ChainID: 1, Finality: Finalized})
 		await(t, s, func(v View) bool { return v.Final == 30 && s.Endpoints()[0].Up })
 		_, batches = collect(t, s, 0, 30, filterA())
+
 		return s
 	}
 

@@ -122,10 +122,10 @@ func (f *Filters) Again() *Again { return &Again{f: f, c: chooser{span: usualSpa
 
 // Most is the number of contracts up to which naming them costs less than topics.
 func (a *Again) Most() int {
-	switch {
-	case a.f.mode == FilterAddresses:
+	switch a.f.mode {
+	case FilterAddresses:
 		return math.MaxInt32
-	case a.f.mode == FilterTopics:
+	case FilterTopics:
 		return 0
 	}
 
@@ -138,6 +138,7 @@ func (a *Again) Most() int {
 	}
 
 	each := bytesPerAddress + float64(a.f.requestPrice)/float64(max(a.f.maxAddresses, 1))
+
 	return int(a.c.byTopic() / each)
 }
 

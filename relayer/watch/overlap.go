@@ -165,7 +165,7 @@ func read(ctx context.Context, src Source, from, to uint64, f *source.Filter) *r
 // end stops the reading and returns when its goroutine has ended.
 func (r *reader) end() {
 	r.cancel()
-	for range r.batches { //nolint:revive // what was read and is not wanted
+	for range r.batches { // what was read is not wanted
 	}
 }
 

@@ -99,7 +99,7 @@ func (s *Server) changes(r *http.Request, sent map[string]string) ([]byte, error
 			return nil, fmt.Errorf("render %s: %w", name, err)
 		}
 
-		if was, any := sent[name]; !any || was != html { // a part may be empty, and is sent once all the same
+		if was, once := sent[name]; !once || was != html { // a part may be empty, and is sent once all the same
 			u.Parts[name], sent[name] = html, html
 		}
 	}
