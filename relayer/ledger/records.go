@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
+	"slices"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
@@ -37,6 +38,9 @@ func foldAhead(events []contract.Event) *folding {
 	return f
 }
 
+// recordsAtOnce is how many records one statement takes: their columns are encoded twice, in buffers that double.
+const recordsAtOnce = 1024
+
 // project folds events into records, and endings into the registry. ahead is a fold of the same
 // events and maybe more; nil: there is none.
 func (l *Ledger) project(ctx context.Context, tx pgx.Tx, events []contract.Event, ahead *folding) (err error) {
@@ -58,21 +62,27 @@ func (l *Ledger) project(ctx context.Context, tx pgx.Tx, events []contract.Event
 		f = fold(events)
 	}
 
-	var c recordColumns
 	var endings []registry.Ending
+	for some := range slices.Chunk(f.order, recordsAtOnce) {
+		var c recordColumns
+		for _, escrow := range some {
+			r := f.records[escrow]
+			c.add(escrow, r, known.types[r.last.Name])
+		}
+
+		if _, err := tx.Exec(ctx, foldRecords, c.named(l.cfg.ChainID)); err != nil {
+			return fmt.Errorf("fold %d events into %d records: %w", len(events), len(some), err)
+		}
+	}
+
 	for _, escrow := range f.order {
 		r := f.records[escrow]
-		c.add(escrow, r, known.types[r.last.Name])
 		switch r.status {
 		case recordReleased:
 			endings = append(endings, registry.Ending{Address: escrow, Status: registry.Released, Block: r.endedBlock})
 		case recordRefunded:
 			endings = append(endings, registry.Ending{Address: escrow, Status: registry.Refunded, Block: r.endedBlock})
 		}
-	}
-
-	if _, err := tx.Exec(ctx, foldRecords, c.named(l.cfg.ChainID)); err != nil {
-		return fmt.Errorf("fold %d events into %d records: %w", len(events), len(f.order), err)
 	}
 
 	return registry.End(ctx, tx, l.cfg.ChainID, endings)

@@ -14,7 +14,7 @@ import (
 
 func TestSpan(t *testing.T) {
 	s := newSpan(10_000)
-	require.EqualValues(t, 512, s.now())
+	require.EqualValues(t, 64, s.now())
 	for range 10 {
 		s.accepted(s.now(), 0, 0, 1000)
 	}

@@ -28,7 +28,7 @@ type span struct {
 }
 
 const (
-	firstSpan = 512
+	firstSpan = 64
 	// Answers after which a refused size may be tried again: providers raise limits, and some refuse
 	// for the number of logs. Sooner where the reason was not said: it may have been another.
 	forgetKnown, forgetUnknown = 512, 64
