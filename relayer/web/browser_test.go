@@ -17,10 +17,14 @@ import (
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/election"
+	"github.com/fusion-prime/escrow-relayer/internal/faults"
+	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 	"github.com/fusion-prime/escrow-relayer/partition"
+	"github.com/fusion-prime/escrow-relayer/relayer/database"
 )
 
 // These tests look at the status page in the Chromium of this machine. With SCREENSHOTS=dir they
@@ -146,7 +150,8 @@ var scenes = map[string]func(*world) (query string){
 		}
 
 		w.exec(`update relayer_instances set left_at = dead_since`)
-		w.exec(`update slot_ownership set owner = null, since = now() - interval '1 minute'`)
+		w.exec(`update slot_ownership set owner = null, since = now() - interval '1 minute', next_block = $1`, testHead-6)
+		w.exec(`update leadership set last_heartbeat = now() - interval '62 seconds'`)
 
 		return ""
 	},
@@ -169,7 +174,22 @@ var scenes = map[string]func(*world) (query string){
 		w.fleet(3)
 		w.source.set(func(i *Instance) {
 			i.Node = errors.New("no RPC endpoint is available: rpc0: connection refused: check RPC_URLS and the nodes behind them")
+			i.Endpoints[0].Up, i.Endpoints[0].LastError = false, "connection refused"
 		})
+
+		return ""
+	},
+	"database down": func(w *world) string {
+		w.fleet(3)
+		w.escrows(90)
+		w.then = w.databaseBehindProxy()
+
+		return ""
+	},
+	"database down at the start": func(w *world) string {
+		w.databaseBehindProxy()()
+		w.source.set(func(i *Instance) { *i = Instance{ID: i.ID, Build: i.Build, Started: i.Started, Partition: i.Partition} })
+		w.source.set(func(i *Instance) { i.Session = errors.New("not part of the fleet: joining") })
 
 		return ""
 	},
@@ -214,6 +234,23 @@ func (w *world) frozenPubSub(age string) string {
 	return ""
 }
 
+// databaseBehindProxy lets the server read the database through a proxy; what it returns cuts that,
+// as a database is that refuses connections.
+func (w *world) databaseBehindProxy() (cut func()) {
+	proxy, url, err := faults.ProxyURL(w.url)
+	require.NoError(w.t, err)
+	w.t.Cleanup(func() { _ = proxy.Close() })
+	w.cfg.DB = testpg.Open(w.t, url)
+
+	return func() {
+		proxy.Cut()
+		w.source.set(func(i *Instance) {
+			i.Session = errors.New("the database session is lost")
+			i.Database = database.Explain(w.cfg.DB.(*pgxpool.Pool).Ping(w.t.Context()))
+		})
+	}
+}
+
 func TestScenesInABrowser(t *testing.T) {
 	dir := os.Getenv("SCREENSHOTS")
 	if dir == "" {
@@ -232,6 +269,13 @@ func TestScenesInABrowser(t *testing.T) {
 			s.server.board.mu.Lock()
 			backfill(s.server, time.Now())
 			s.server.board.mu.Unlock()
+			if w.then != nil {
+				b.look(1440, "light")
+				b.visit(s.url)
+				w.then()
+				b.until(`document.querySelector("#verdict .critical") !== null`)
+			}
+
 			for _, width := range []int64{1440, 768, 390} {
 				for _, scheme := range []string{"light", "dark"} {
 					b.look(width, scheme)

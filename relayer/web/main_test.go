@@ -60,6 +60,7 @@ type world struct {
 	pool   *pgxpool.Pool
 	source *instanceStub
 	cfg    Config
+	then   func() // what happens once the fleet was seen; nil: nothing
 }
 
 func setup(t testing.TB) *world {

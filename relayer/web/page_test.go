@@ -147,6 +147,41 @@ func TestVerdict(t *testing.T) {
 	require.Contains(t, page(), "This instance&#39;s node: dial")
 }
 
+// Why messages wait stands beside that they wait, and is as urgent.
+func TestWhyMessagesWait(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.cfg.Every = time.Nanosecond
+	w.fleet(3)
+	w.escrows(9)
+	waitFor := func(age string) {
+		w.exec(`delete from outbox`)
+		w.exec(`insert into outbox_messages (chain_id, slot, escrow, event_id, event_type, created_at)
+			select chain_id, slot, escrow, event_id, event_type, now() - $1::interval from processed_events limit 4`, age)
+	}
+	waitFor("20 seconds")
+	w.source.set(func(i *Instance) { i.PublishError, i.PublishErrorAt = errGone, time.Now() })
+	h := w.server().Handler()
+	text := body(t, get(t, h, "/"))
+	require.Equal(t, 2, strings.Count(text, `<li class="notice">`), text)
+	require.Contains(t, text, "The last error of publishing, ")
+	waitFor("6 minutes")
+	text = body(t, get(t, h, "/"))
+	require.Equal(t, 2, strings.Count(text, `<li class="critical">`), text)
+	require.NotContains(t, text, "Settling")
+}
+
+func TestAllHaveStopped(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	sessions := w.fleet(1)
+	w.kill("relayer-0", sessions[0], time.Minute)
+	w.exec(`update relayer_instances set left_at = dead_since`)
+	text := body(t, get(t, w.server().Handler(), "/"))
+	require.Contains(t, text, "No instance is alive.")
+	require.NotContains(t, text, "0 of 0")
+}
+
 func TestPageOfAnInstanceThatHasJustStarted(t *testing.T) {
 	t.Parallel()
 	s, source := bare(t, broken(t))
@@ -154,6 +189,10 @@ func TestPageOfAnInstanceThatHasJustStarted(t *testing.T) {
 	text := body(t, get(t, s.Handler(), "/"))
 	require.Contains(t, text, "Nothing is known of the fleet")
 	require.Contains(t, text, "No instance is known.")
+	require.Contains(t, text, "not read yet")
+	require.NotContains(t, text, "None is stored yet.", "nobody has looked")
+	require.Regexp(t, `Escrows registered</dt><dd[^>]*>–</dd>`, text)
+	require.Regexp(t, `<b>–</b> <span>messages in the fleet`, text)
 	require.NotContains(t, text, secret)
 
 	w := setup(t) // a database that knows nothing of the chain
@@ -174,6 +213,12 @@ func TestPageKeepsTheLastFleetWhileTheDatabaseIsGone(t *testing.T) {
 	text := body(t, get(t, s.Handler(), "/"))
 	require.Contains(t, text, "The fleet is shown as it was 1m 00s ago")
 	require.Contains(t, text, "relayer-2")
+	require.Regexp(t, `As of \d\d:\d\d:\d\d UTC: relayer-0 has led for`, text)
+	w.source.set(func(i *Instance) { i.Database, i.Session = errGone, errGone })
+	text = body(t, get(t, s.Handler(), "/"))
+	require.NotContains(t, text, "This instance&#39;s database: ", "one cause is told once")
+	require.Contains(t, text, "This instance&#39;s database session: ")
+	require.Contains(t, text, "it joins again by itself")
 	answer := read[status](t, s.Handler(), "/status")
 	require.NotEmpty(t, answer.FleetError)
 	require.Len(t, answer.Fleet.Instances, 3)

@@ -17,7 +17,7 @@ type view struct {
 	AtX, AtY  int // place of the mark on the map
 	Chain     int64
 	Self      self
-	Read      string // when the fleet was read; empty: never
+	Read      string // when the fleet was read; empty: never, so nothing is known of it
 	Verdict   verdict
 	Figures   []figure
 	Fleet     fleetView
@@ -135,6 +135,10 @@ func (p *page) show(n *news, i *Instance, samples []sample, now time.Time) *view
 		v.Read = clock(n.at)
 		c := colours(&n.fleet)
 		v.Fleet = fleetOf(n, i, c)
+		if n.err != nil {
+			v.Fleet.Summary = "As of " + v.Read + " UTC: " + v.Fleet.Summary
+		}
+
 		v.Slots = newSlotMap(&n.fleet, c)
 		v.Senders, v.Commands = p.senders(&n.fleet), p.commands(&n.fleet)
 	}
@@ -165,46 +169,45 @@ func (p *page) judge(n *news, i *Instance, now time.Time) verdict {
 			}
 		}
 	}
-	for _, c := range []struct {
-		what, runbook string
-		err           error
-	}{
-		{"database session", "database-connections.md#relayersessionlosses", i.Session},
-		{"database", "database-connections.md#relayerdatabasedown", i.Database},
-		{"node", "provider-change.md#relayernoendpoint", i.Node},
-	} {
-		if c.err != nil {
-			add("critical", fmt.Sprintf("this instance's %s: %s", c.what, p.mask(c.err.Error())), "", fleet.Runbooks+c.runbook)
-		}
-	}
-
+	unread := "check that the database answers; nothing is lost meanwhile, and this page tries again by itself"
 	switch {
 	case n.at.IsZero() && n.err != nil:
-		add("critical", "the fleet could not be read: "+p.mask(n.err.Error()),
-			"check that the database answers; this page tries again by itself",
-			databaseDown)
+		add("critical", "the fleet could not be read: "+p.mask(n.err.Error()), unread, databaseDown)
 	case n.err != nil:
 		add("critical", fmt.Sprintf("the fleet is shown as it was %s ago: %s", span(now.Sub(n.at)), p.mask(n.err.Error())),
-			"check that the database answers; this page tries again by itself", databaseDown)
+			unread, databaseDown)
+	case i.Database != nil:
+		add("critical", "this instance's database: "+p.mask(i.Database.Error()), "", databaseDown)
+	}
+
+	if i.Session != nil {
+		add("critical", "this instance's database session: "+p.mask(i.Session.Error()),
+			"it joins again by itself once the database answers", fleet.Runbooks+"database-connections.md#relayersessionlosses")
+	}
+
+	if i.Node != nil {
+		add("critical", "this instance's node: "+p.mask(i.Node.Error()), "",
+			fleet.Runbooks+"provider-change.md#relayernoendpoint")
 	}
 
 	f := &n.fleet
 	if !n.at.IsZero() {
-		known := map[string]bool{}
+		known := map[string]string{} // levels by kind
 		for _, q := range f.Problems {
-			known[q.Kind] = true
+			known[q.Kind] = string(q.Severity)
 			add(string(q.Severity), p.mask(q.Text), q.Remedy, q.Runbook)
 		}
 
 		// What passes by itself within seconds is worth a look, not a person.
 		for _, q := range f.Judge(fleet.Settling) {
-			if !known[q.Kind] {
+			if known[q.Kind] == "" {
+				known[q.Kind] = "notice"
 				add("notice", q.Text, "", q.Runbook)
 			}
 		}
 
-		if known[fleet.OldOutbox] && i.PublishError != nil {
-			add("notice", fmt.Sprintf("the last error of publishing, %s ago here: %s", span(now.Sub(i.PublishErrorAt)),
+		if level := known[fleet.OldOutbox]; level != "" && i.PublishError != nil {
+			add(level, fmt.Sprintf("the last error of publishing, %s ago here: %s", span(now.Sub(i.PublishErrorAt)),
 				p.mask(i.PublishError.Error())), "",
 				fleet.Runbooks+"outbox-age.md#relayeroutboxold")
 		}
@@ -269,8 +272,11 @@ func figures(n *news, i *Instance, p past) []figure {
 		processed = i.Cursor - 1
 	}
 
-	messages := count(f.Outbox.Messages)
-	if f.Outbox.Estimated {
+	messages, late := count(f.Outbox.Messages), count(f.Late.Escrows)
+	switch {
+	case n.at.IsZero():
+		messages, late = "–", "–"
+	case f.Outbox.Estimated:
 		messages = "≤ " + messages
 	}
 
@@ -290,7 +296,7 @@ func figures(n *news, i *Instance, p past) []figure {
 				{Name: "Blocked keys", Value: count(int64(i.BlockedKeys))}}},
 		{Name: "Oldest message", Value: age(f.Outbox.OldestAge),
 			Plot: p.amount("Age of the oldest message", seconds, oldestOf),
-			Notes: []fact{{Name: "Late escrows", Value: count(f.Late.Escrows)},
+			Notes: []fact{{Name: "Late escrows", Value: late},
 				{Name: "Oldest late", Value: age(f.Late.OldestAge)}}},
 	}
 	for n := range out {
@@ -315,8 +321,12 @@ func seconds(v float64) string { return span(time.Duration(v * float64(time.Seco
 
 func fleetOf(n *news, i *Instance, colours map[string]int) fleetView {
 	f := &n.fleet
-	v := fleetView{Summary: leaderLine(f) + fmt.Sprintf(" %d of %s alive.", f.Live(),
-		plural(int64(f.Expected()), "instance", "instances"))}
+	alive := " No instance is alive." // all have stopped cleanly: none is expected
+	if f.Expected() > 0 {
+		alive = fmt.Sprintf(" %d of %s alive.", f.Live(), plural(int64(f.Expected()), "instance", "instances"))
+	}
+
+	v := fleetView{Summary: leaderLine(f) + alive}
 	if f.Forgotten > 0 {
 		v.Forgotten = plural(int64(f.Forgotten), "instance", "instances") +
 			" that stopped or died a while ago and own nothing are not shown."
@@ -420,6 +430,12 @@ func (p *page) facts(n *news, i *Instance) []fact {
 	if f.Escrows.Orphaned > 0 {
 		facts = slices.Insert(facts, 4, fact{Name: "Orphaned", Value: count(f.Escrows.Orphaned),
 			Title: "their deployment was taken back by a reorganisation"})
+	}
+
+	for k := range facts {
+		if n.at.IsZero() && facts[k].Name != "Final" { // no zero that nobody has read
+			facts[k].Value = "–"
+		}
 	}
 
 	return facts
