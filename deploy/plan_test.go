@@ -40,7 +40,8 @@ type evaluation struct {
 var left = []string{"alerts.tf", "dashboard.tf", "monitoring.tf", "outputs.tf"}
 
 func evaluate(dir string) (*evaluation, error) {
-	e := &evaluation{map[string]*hclsyntax.Block{}, map[string]hclsyntax.Expression{}, map[string]cty.Value{}, map[string]cty.Value{}}
+	e := &evaluation{map[string]*hclsyntax.Block{}, map[string]hclsyntax.Expression{}, map[string]cty.Value{},
+		map[string]cty.Value{}}
 	files, err := filepath.Glob(filepath.Join(dir, "*.tf"))
 	if err != nil || len(files) == 0 {
 		return nil, fmt.Errorf("terraform: no configuration files in %s", dir)
@@ -83,10 +84,13 @@ func evaluate(dir string) (*evaluation, error) {
 }
 
 var functions = map[string]function.Function{
-	"compact": stdlib.CompactFunc, "concat": stdlib.ConcatFunc, "contains": stdlib.ContainsFunc, "element": stdlib.ElementFunc,
-	"format": stdlib.FormatFunc, "join": stdlib.JoinFunc, "jsonencode": stdlib.JSONEncodeFunc, "keys": stdlib.KeysFunc,
+	"compact": stdlib.CompactFunc, "concat": stdlib.ConcatFunc, "contains": stdlib.ContainsFunc,
+	"element": stdlib.ElementFunc,
+	"format":  stdlib.FormatFunc, "join": stdlib.JoinFunc, "jsonencode": stdlib.JSONEncodeFunc,
+	"keys":   stdlib.KeysFunc,
 	"length": stdlib.LengthFunc, "merge": stdlib.MergeFunc, "range": stdlib.RangeFunc, "replace": stdlib.ReplaceFunc,
-	"setproduct": stdlib.SetProductFunc, "split": stdlib.SplitFunc, "trimsuffix": stdlib.TrimSuffixFunc, "upper": stdlib.UpperFunc,
+	"setproduct": stdlib.SetProductFunc, "split": stdlib.SplitFunc, "trimsuffix": stdlib.TrimSuffixFunc,
+	"upper":    stdlib.UpperFunc,
 	"tonumber": stdlib.MakeToFunc(cty.Number), "toset": stdlib.MakeToFunc(cty.Set(cty.DynamicPseudoType)),
 	"tostring": stdlib.MakeToFunc(cty.String),
 	"one": function.New(&function.Spec{
@@ -172,7 +176,8 @@ func (e *evaluation) refer(root, second string, t hcl.Traversal) (v cty.Value, e
 	case root == "local" && e.locals[second] != nil:
 		v, err = e.value(e.locals[second], nil)
 	case root == "data":
-		v = cty.ObjectVal(map[string]cty.Value{"this": cty.ObjectVal(map[string]cty.Value{"number": cty.StringVal("123456789012")})})
+		number := cty.ObjectVal(map[string]cty.Value{"number": cty.StringVal("123456789012")})
+		v = cty.ObjectVal(map[string]cty.Value{"this": number})
 	case b != nil:
 		v, err = e.references(b)
 	default:

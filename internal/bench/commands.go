@@ -135,7 +135,8 @@ func (k *keys) intakeEnv() map[string]string {
 }
 
 // sign makes a signed command, one that was never made before.
-func (k *keys) sign(kind command.Kind, sender int, escrow common.Address, notBefore time.Time) (*command.Signed, error) {
+func (k *keys) sign(kind command.Kind, sender int, escrow common.Address,
+	notBefore time.Time) (*command.Signed, error) {
 	c := command.Command{
 		ChainID: k.lab.Chain.ChainID().Uint64(), Factory: k.lab.Contracts.Factory, Kind: kind,
 		Sender: k.senders[sender].Address, Escrow: escrow, ExpiresAt: uint64(time.Now().Add(24 * time.Hour).Unix()),
@@ -150,7 +151,8 @@ func (k *keys) sign(kind command.Kind, sender int, escrow common.Address, notBef
 
 // post sends one message and returns how many of its commands were accepted, which is 202, and how
 // many were refused for a conflict. Any other answer is an error.
-func (k *keys) post(ctx context.Context, p *lab.Process, commands []*command.Signed) (accepted, conflicts int, err error) {
+func (k *keys) post(ctx context.Context, p *lab.Process,
+	commands []*command.Signed) (accepted, conflicts int, err error) {
 	body, err := json.Marshal(commands)
 	if err != nil {
 		return 0, 0, err

@@ -110,7 +110,8 @@ func TestSendersSpread(t *testing.T) {
 			w.mine(confirmations)
 			register(t, w.db, w.node.ChainID().Int64(), escrow, w.wallet0(), a.Address, 7, 2,
 				receipts[0].BlockNumber.Int64())
-			ids = append(ids, w.accept(w.command(command.Approve, escrow, func(c *command.Command) { c.Sender = a.Address })))
+			by := func(c *command.Command) { c.Sender = a.Address }
+			ids = append(ids, w.accept(w.command(command.Approve, escrow, by)))
 		}
 	}
 	// become waits until the senders have owners like that; each of the others has at least one.
@@ -170,8 +171,8 @@ func TestNotificationsArrive(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
 	chain := w.node.ChainID().Int64()
-	session, err := election.Open(t.Context(), election.SessionConfig{Conn: w.db.Config().ConnConfig.Copy(), ChainID: chain,
-		InstanceID: "listener", Channels: []string{send.Channel, send.ReleaseChannel}})
+	session, err := election.Open(t.Context(), election.SessionConfig{Conn: w.db.Config().ConnConfig.Copy(),
+		ChainID: chain, InstanceID: "listener", Channels: []string{send.Channel, send.ReleaseChannel}})
 	require.NoError(t, err)
 	w.run(func(ctx context.Context) error { _ = session.Run(ctx); return nil })
 	hear := func(channel, what string) {

@@ -188,8 +188,10 @@ var scenes = map[string]func(*world) (query string){
 	},
 	"database down at the start": func(w *world) string {
 		w.databaseBehindProxy()()
-		w.source.set(func(i *Instance) { *i = Instance{ID: i.ID, Build: i.Build, Started: i.Started, Partition: i.Partition} })
-		w.source.set(func(i *Instance) { i.Session = errors.New("not part of the fleet: joining") })
+		w.source.set(func(i *Instance) {
+			*i = Instance{ID: i.ID, Build: i.Build, Started: i.Started, Partition: i.Partition,
+				Session: errors.New("not part of the fleet: joining")}
+		})
 
 		return ""
 	},
