@@ -128,6 +128,8 @@ var allGauges = []gauge{
 		func(l *look) float64 { return float64(l.fleet.Chain.Verified) }),
 	ofChain("relayer_slots_unserved", "Slots that nobody alive serves, of the chain.",
 		func(l *look) float64 { return float64(l.fleet.Slots.Unserved) }),
+	ofChain("relayer_settings_differing", "Settings that would split the stream and differ among live instances.",
+		func(l *look) float64 { return float64(len(l.fleet.Differences())) }),
 	ofChain("relayer_outbox_messages", "Messages that Pub/Sub has not acknowledged yet, of the chain.",
 		func(l *look) float64 { return float64(l.fleet.Outbox.Messages) }),
 	ofChain("relayer_outbox_oldest_age_seconds", "Age of the oldest of them.",

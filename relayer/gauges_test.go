@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
@@ -83,12 +84,18 @@ func TestGaugesOfTheChainGoUnknown(t *testing.T) {
 	found := time.Now().Add(-time.Hour)
 	l := &look{at: time.Now(), findings: map[string]time.Time{ledger.DeepReorg: found}}
 	l.fleet.Slots.Unserved, l.fleet.Leader = 7, fleet.Leader{Held: true, Epoch: 3}
+	for id, key := range map[string]string{"a": "slot", "b": "escrow"} {
+		l.fleet.Instances = append(l.fleet.Instances, fleet.Instance{ID: id, Alive: true, Settings: partition.Settings{
+			Stream: map[string]string{"ORDERING_KEY": key, "FINALITY": "safe"}, Other: map[string]string{"RETENTION": key}}})
+	}
+
 	r.gauges.look.Store(l)
 	r.gauges.answered.Store(true)
 	r.gauges.leaderSeen.Store(l.at.UnixNano())
 	v := values(t, reg)
 	require.InDelta(t, 7, v["relayer_slots_unserved"], 0)
 	require.Zero(t, v["relayer_leader_gap_seconds"], "somebody holds the lock")
+	require.InDelta(t, 1, v["relayer_settings_differing"], 0)
 
 	r.gauges.answered.Store(false)
 	require.Positive(t, values(t, reg)["relayer_leader_gap_seconds"],

@@ -43,16 +43,10 @@ func finality(c *config.Config) string {
 	return text
 }
 
-// abiDigest stands for the events that the ABIs define: their names and signatures.
+// abiDigest stands for the events that the ABIs define, in whichever order.
 func abiDigest(c *config.Config) string {
-	h := sha256.New()
-	for _, name := range slices.Sorted(slices.Values(c.ABI.EventNames())) {
-		h.Write([]byte(name + "\n"))
-	}
+	definitions := slices.Sorted(slices.Values(c.ABI.Definitions()))
+	sum := sha256.Sum256([]byte(strings.Join(definitions, "\n")))
 
-	for _, topic := range c.ABI.Topics() {
-		h.Write(topic[:])
-	}
-
-	return hex.EncodeToString(h.Sum(nil))[:12]
+	return hex.EncodeToString(sum[:])[:12]
 }

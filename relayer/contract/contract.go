@@ -124,6 +124,7 @@ type ABI struct {
 	events          map[common.Hash][]*layout // by topic 0; several where only the indexing differs
 	factory, escrow []common.Hash
 	names           []string
+	definitions     []string
 }
 
 // New parses the ABIs. Each is "" for the built-in one, an ABI as JSON, an artefact of a compiler
@@ -169,6 +170,7 @@ func (a *ABI) add(variable, given, builtIn string, topics *[]common.Hash, counts
 		}
 
 		a.events[e.ID] = append(a.events[e.ID], l)
+		a.definitions = append(a.definitions, e.String())
 		if !slices.Contains(*topics, e.ID) {
 			*topics = append(*topics, e.ID)
 		}
@@ -234,6 +236,10 @@ func (a *ABI) Topics() []common.Hash { return append(a.FactoryTopics(), a.escrow
 
 // EventNames are the names of all events, EscrowDeployed first.
 func (a *ABI) EventNames() []string { return slices.Clone(a.names) }
+
+// Definitions are the events as Solidity has them, with the names of their arguments: what messages
+// say depends on nothing else of the ABIs.
+func (a *ABI) Definitions() []string { return slices.Clone(a.definitions) }
 
 // Decode turns a log into an Event. It returns ErrForeign if the log is not one of ours, and no other
 // error. The caller must check Event.Emitter, whether it is the factory or an escrow of ours: anybody

@@ -429,6 +429,23 @@ func (f *Fleet) mixedSettings(l Limits) *Problem {
 		return nil
 	}
 
+	differences := f.Differences()
+	if len(differences) == 0 {
+		return nil
+	}
+
+	texts := make([]string, len(differences))
+	for i, d := range differences {
+		texts[i] = d.String()
+	}
+
+	return &Problem{Kind: MixedSettings, Severity: Warning, Text: "live instances have different settings: " +
+		strings.Join(texts, "; "),
+		Remedy: "give all instances the same values, and take ALLOW_MIXED_SETTINGS back"}
+}
+
+// Differences are the settings that live instances have different values of, and that would split the stream.
+func (f *Fleet) Differences() []partition.Difference {
 	of := map[string]partition.Settings{}
 	for i := range f.Instances {
 		if in := &f.Instances[i]; in.Alive {
@@ -436,20 +453,7 @@ func (f *Fleet) mixedSettings(l Limits) *Problem {
 		}
 	}
 
-	var texts []string
-	for _, d := range partition.Differences(of) {
-		if d.Stream {
-			texts = append(texts, d.String())
-		}
-	}
-
-	if len(texts) == 0 {
-		return nil
-	}
-
-	return &Problem{Kind: MixedSettings, Severity: Warning, Text: "live instances have different settings: " +
-		strings.Join(texts, "; "),
-		Remedy: "give all instances the same values, and take ALLOW_MIXED_SETTINGS back"}
+	return slices.DeleteFunc(partition.Differences(of), func(d partition.Difference) bool { return !d.Stream })
 }
 
 // youngest is how long ago the live instance that started last did so.
