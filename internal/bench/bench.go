@@ -115,6 +115,7 @@ var All = []Benchmark{
 	{"steady", Steady},
 	{"partitions", Partitions},
 	{"commands", Commands},
+	{"cost", Cost},
 }
 
 // Names of all, for people.

@@ -93,6 +93,10 @@ func TestEveryFigure(t *testing.T) {
 			"commands.takeover.stop.p99": 1, "commands.takeover.kill.max": 1, "commands.takeover.freeze.p50": 1,
 			"commands.requests.idle.items": 1, "commands.requests.busy.batches": 1,
 		}},
+		"cost": {figures: map[string]int{
+			"cost.items.http.confirmations.1.12s": 1, "cost.items.ws.finalized.2.250ms": 1,
+			"cost.latency.http.jittered.1s.p50": 1, "cost.latency.ws.steady.2s.p99": 1,
+		}},
 	}
 	require.Len(t, All, len(want), "every benchmark is tested")
 	for _, b := range All {
