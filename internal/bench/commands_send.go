@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/big"
 	"math/rand/v2"
 	"strconv"
@@ -514,9 +515,7 @@ type looked struct {
 func (k *keys) measured(ctx context.Context, id string, env map[string]string, escrows int,
 	during func(*lab.Process) error) (all looked, err error) {
 	more := map[string]string{"RPC_URLS": k.lab.Chain.HTTP(), "VERIFY_INTERVAL": "1h"}
-	for name, value := range env {
-		more[name] = value
-	}
+	maps.Copy(more, env)
 
 	p, err := k.lab.Run(id, 0, 1, more)
 	if err != nil {

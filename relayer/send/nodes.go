@@ -87,6 +87,7 @@ func (p *perView[K, V]) get(ctx context.Context, view source.View, key K,
 		c = &cell[V]{turn: make(chan struct{}, 1)}
 		p.cells[key] = c
 	}
+
 	p.mu.Unlock()
 
 	select {
