@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/big"
 	"strconv"
@@ -48,8 +49,11 @@ var commandInstruments = func() []string {
 	return list
 }()
 
-// stepPatience is how long a fault waits for somebody to come to its step.
-const stepPatience = 3 * time.Second
+// stepPatience is how long a fault waits for somebody to come to its step, sendPatience for a transaction.
+const (
+	stepPatience = 3 * time.Second
+	sendPatience = 15 * time.Second
+)
 
 // inject carries one fault of the way back out, and undoes it.
 func (w *way) inject(ctx context.Context, f Fault) error {
@@ -352,6 +356,10 @@ func (w *way) restore(ctx context.Context, f Fault) error {
 	}
 
 	pause(ctx, f.For)
+	if err := w.awaitForgotten(ctx); err != nil {
+		return err
+	}
+
 	var down []int
 	for !f.Keep {
 		i, p := r.alive(0)
@@ -384,8 +392,13 @@ func (w *way) restore(ctx context.Context, f Fault) error {
 	w.mu.Lock()
 	w.lost = lost
 	w.mu.Unlock()
-	r.saw("restored as it was %s before: %d commands and %d attempts were known", f.For.Round(time.Millisecond),
-		len(lost.commands), len(lost.attempts))
+	now, err := readBooks(ctx, r.lab.DB)
+	if err != nil {
+		return err
+	}
+
+	r.saw("restored as it was before: of %d commands %d are forgotten, of %d attempts %d", len(lost.commands),
+		len(lost.commands)-len(now.commands), len(lost.attempts), len(lost.attempts)-len(now.attempts))
 	for _, t := range []string{"chaos_refusal", "chaos_pause", "chaos_slow", "chaos_steps"} { // faults of then
 		if err := r.surely(ctx, `delete from `+t); err != nil {
 			return err
@@ -398,6 +411,31 @@ func (w *way) restore(ctx context.Context, f Fault) error {
 		}
 
 		r.back(i)
+	}
+
+	return nil
+}
+
+// awaitForgotten waits until a transaction was sent that the copy does not know: without one nothing
+// was forgotten that matters, and no sender would have to halt. It does not wait for ever: nothing may
+// be asked for.
+func (w *way) awaitForgotten(ctx context.Context) error {
+	const count = `select count(*) filter (where first_broadcast is not null), count(*) from command_attempts`
+	backup, err := pgx.Connect(ctx, w.run.lab.PG.URL(copyName))
+	if err != nil {
+		return fmt.Errorf("read the copy of the database: %w", err)
+	}
+
+	var sent, known, all int
+	err = backup.QueryRow(ctx, count).Scan(&sent, &known)
+	if err := errors.Join(err, backup.Close(ctx)); err != nil {
+		return fmt.Errorf("read the copy of the database: %w", err)
+	}
+
+	for begun := time.Now(); time.Since(begun) < sendPatience; {
+		if w.run.lab.DB.QueryRow(ctx, count).Scan(&sent, &all) == nil && sent > known || !pause(ctx, 20*time.Millisecond) {
+			break
+		}
 	}
 
 	return nil
