@@ -30,6 +30,9 @@ func demoCommand() *cobra.Command {
 		Long: `Run a fleet on a chain, a Postgres and a Pub/Sub server of its own; needs no configuration.
 
 The leader is killed, comes back, and later an instance is stopped gracefully; then the chain is audited against what a subscriber received.
+With --commands a service also signs commands (approve, release; some of them twice) and hands them over by HTTP and Pub/Sub. The relayers have the key of the
+account that acts, an arbiter's. Its owner is killed with the leader, while transactions are under way, and another instance goes on. In the end every transaction of
+the account, read from the chain, is compared with the answers: each accepted command took effect once, none twice, and each has its answer.
 Ctrl-C ends everything that was started; with --keep it ends the traffic,
 and the audit follows.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -63,7 +66,7 @@ and the audit follows.`,
 				return interrupted{err}
 			}
 
-			if errors.Is(err, demo.ErrDirty) {
+			if errors.Is(err, demo.ErrDirty) || errors.Is(err, demo.ErrCommands) {
 				return no{err}
 			}
 
@@ -75,6 +78,8 @@ and the audit follows.`,
 		"of the traffic; what happens to the instances fills the first minute of it at most")
 	cmd.Flags().Uint64Var(&o.Seed, "seed", 1, "decides accounts and traffic")
 	cmd.Flags().BoolVar(&o.Keep, "keep", false, "keep the traffic running until interrupted")
+	cmd.Flags().BoolVar(&o.Commands, "commands", false,
+		"also approve and release by signed commands, and audit their effects and answers")
 
 	return cmd
 }

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -31,7 +33,7 @@ func startDemo(t *testing.T, args ...string) *demonstration {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	require.NoError(t, os.Chmod(dir, 0o777))
 	d := &demonstration{t: t, dir: dir}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 	t.Cleanup(cancel)
 	d.cmd = exec.CommandContext(ctx, bin, append([]string{"demo"}, args...)...)
 	d.cmd.Env = append(os.Environ(), "TMPDIR="+d.dir)
@@ -64,7 +66,12 @@ func (d *demonstration) end(url string) (code int) {
 	_ = d.cmd.Wait()
 	left, err := os.ReadDir(d.dir)
 	require.NoError(d.t, err)
-	require.Empty(d.t, left, d.said.String())
+	if d.cmd.ProcessState.ExitCode() == exitNo && len(left) == 1 { // the audit found something: the logs stay
+		require.Contains(d.t, d.said.String(), "logs of the relayers: "+filepath.Join(d.dir, left[0].Name()))
+	} else {
+		require.Empty(d.t, left, d.said.String())
+	}
+
 	ctx, cancel := context.WithTimeout(d.t.Context(), 5*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/healthz", nil)
@@ -109,6 +116,32 @@ func TestDemo(t *testing.T) {
 
 	require.Equal(t, 2, strings.Count(d.said.String(), "nobody led for"), d.said.String())
 	t.Log(d.said.String())
+}
+
+// The numbers of the audit are read from the chain and from the answers, not from the relayers.
+func TestDemoWithCommands(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t, "--duration", "24s", "--seed", "5", "--commands")
+	code := d.end(d.url())
+	said := d.said.String()
+	t.Log(said)
+	if strings.Contains(said, "duplicated 0") { // of events: see TestDemo
+		require.Zero(t, code, said)
+		require.Contains(t, said, "no command took effect twice, and each has its answer")
+	} else {
+		require.Equal(t, exitNo, code, said)
+	}
+
+	require.Regexp(t, `sender    SIGKILL to the owner of the sender, relayer-\d, with \d+ commands under way: nobody acted for .+, then relayer-\d`, said)
+	m := regexp.MustCompile(`commands  signed (\d+): accepted (\d+) \(.*\), refused (\d+) \(another was first\)\n` +
+		`\s+on the chain: transactions (\d+), effects (\d+), doubles 0; answers (\d+), missing 0, contradicted 0\n`).FindStringSubmatch(said)
+	require.NotNil(t, m, said)
+	signed, accepted, refused, transactions, effects, answers := m[1], m[2], m[3], m[4], m[5], m[6]
+	require.Equal(t, signed, answers)
+	require.Equal(t, transactions, effects, "what cannot take effect is not sent")
+	for what, n := range map[string]string{"accepted": accepted, "refused": refused, "effects": effects} {
+		require.NotEqual(t, "0", n, what)
+	}
 }
 
 func TestDemoCleansUpWhenInterrupted(t *testing.T) {

@@ -25,6 +25,7 @@ type Options struct {
 	Duration  time.Duration // of the traffic
 	Seed      uint64        // decides accounts and traffic
 	Keep      bool          // traffic goes on until ctx ends, instead of Duration
+	Commands  bool          // a service asks the relayers to approve and release escrows, too
 	Out       io.Writer
 	// Size of the terminal that Out is, in characters. Nil when Out is none: then lines are printed instead of a picture.
 	Size func() (width, height int)
@@ -32,7 +33,10 @@ type Options struct {
 
 const (
 	blockTime = time.Second
-	perBlock  = 6 // actions
+	// trafficAccounts use the contracts by themselves; then come who creates escrows for commands, the account that
+	// the relayers act through, and who deploys.
+	trafficAccounts = 9
+	perBlock        = 6 // actions
 	// confirmations are few, so that what happens is seen soon.
 	confirmations = 2
 	// month is what passes on the chain at once: a refund is possible 30 days after the release time only.
@@ -45,19 +49,27 @@ const (
 	auditTimeout = 30 * time.Second
 )
 
-// ErrDirty means that the audit found something.
-var ErrDirty = errors.New("the audit found events missing, duplicated or out of order")
+// ErrDirty means that the audit of events found something, ErrCommands that the audit of commands did.
+var (
+	ErrDirty    = errors.New("the audit found events missing, duplicated or out of order")
+	ErrCommands = errors.New("the audit found commands carried out twice, without an answer, or with one that the chain contradicts")
+)
 
 // ErrInterrupted means that ctx ended before the audit: nothing can be said.
 var ErrInterrupted = errors.New("interrupted: nothing was audited")
 
 // Run runs the demo until its audit is done. Everything that it started has ended when it returns.
-func Run(ctx context.Context, o Options) error {
+func Run(ctx context.Context, o Options) (err error) {
 	s := &scene{o: o, began: time.Now()}
 	fmt.Fprintf(o.Out, "starting Postgres, a chain (one block a second) and a Pub/Sub server …\n")
-	var err error
-	s.lab, err = lab.Start(ctx, lab.Options{Bin: o.Bin, Interval: blockTime, Seed: o.Seed, Confirmations: confirmations,
-		Postgres: testpg.Options{}})
+	chain, err := testchain.StartSim(testchain.Options{Seed: o.Seed, Accounts: trafficAccounts + 3})
+	if err != nil {
+		return err
+	}
+
+	defer func() { err = errors.Join(err, chain.Stop()) }()
+	s.lab, err = lab.Start(ctx, lab.Options{Bin: o.Bin, Node: chain, Interval: blockTime, Seed: o.Seed,
+		Confirmations: confirmations, Postgres: testpg.Options{}})
 	if err == nil {
 		err = errors.Join(s.run(ctx), s.lab.Close())
 	}
@@ -76,7 +88,15 @@ func Run(ctx context.Context, o Options) error {
 	return err
 }
 
-func (s *scene) run(ctx context.Context) error {
+func (s *scene) run(ctx context.Context) (err error) {
+	if s.o.Commands {
+		if s.commands, err = openCommands(ctx, s.lab, s.o.Seed); err != nil {
+			return err
+		}
+
+		defer func() { err = errors.Join(err, s.commands.close()) }()
+	}
+
 	for i := range s.o.Instances {
 		if err := s.start(i); err != nil {
 			return err
@@ -97,7 +117,7 @@ func (s *scene) run(ctx context.Context) error {
 	traffic, err := testchain.NewTraffic(ctx, testchain.TrafficConfig{
 		URL: sim.HTTP(), Deployment: testchain.Deployment{Block: s.lab.Contracts.Block, Factory: s.lab.Contracts.Factory,
 			Noise: s.lab.Contracts.Noise},
-		Accounts: sim.Accounts()[:len(sim.Accounts())-1], Seed: s.o.Seed, Open: 200,
+		Accounts: sim.Accounts()[:trafficAccounts], Seed: s.o.Seed, Open: 200,
 	})
 	if err != nil {
 		return err
@@ -107,20 +127,25 @@ func (s *scene) run(ctx context.Context) error {
 	watching, endWatching := context.WithCancel(context.WithoutCancel(ctx))
 	defer endWatching()
 	var view errgroup.Group
-	view.Go(func() error { return s.watchLeader(watching) })
+	view.Go(func() error { return s.watch(watching, &s.leading, readLeader, "leads") })
 	view.Go(func() error { return s.show(watching) })
-	audit, err := s.perform(ctx, sim, traffic)
+	if s.commands != nil {
+		view.Go(func() error { return s.watch(watching, &s.owning, readOwner, "acts for the sender") })
+	}
+
+	audit, answered, err := s.perform(ctx, sim, traffic)
 	counts := s.counters(watching)
 	endWatching()
 	if err := errors.Join(err, view.Wait()); err != nil {
 		return err
 	}
 
-	return s.report(audit, counts)
+	return s.report(audit, answered, counts)
 }
 
-// perform runs traffic and faults side by side, then audits.
-func (s *scene) perform(ctx context.Context, sim *testchain.Sim, traffic *testchain.Traffic) (*lab.Audit, error) {
+// perform runs traffic and faults side by side, then audits. Without commands there is no audit of them.
+func (s *scene) perform(ctx context.Context, sim *testchain.Sim, traffic *testchain.Traffic) (*lab.Audit,
+	*commandsAudit, error) {
 	run, cancel := ctx, context.CancelFunc(func() {})
 	if !s.o.Keep {
 		run, cancel = context.WithTimeout(ctx, s.o.Duration)
@@ -130,18 +155,46 @@ func (s *scene) perform(ctx context.Context, sim *testchain.Sim, traffic *testch
 	g, run := errgroup.WithContext(run)
 	g.Go(func() error { return s.live(run, sim, traffic) })
 	g.Go(func() error { return s.faults(run) })
+	if s.commands != nil {
+		g.Go(func() error { return s.commands.ask(run, s.processes, s.say) })
+	}
+
 	if err := g.Wait(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 
 	switch {
 	case s.o.Keep:
 		ctx = context.WithoutCancel(ctx) // its end was the end of the traffic; a second signal ends the process
 	case ctx.Err() != nil:
-		return nil, ctx.Err()
+		return nil, nil, ctx.Err()
 	}
 
-	s.say("traffic ends; auditing the chain against what the subscriber received")
+	if s.commands != nil {
+		s.say("traffic ends; waiting for the answers to what was asked for")
+		if err := s.commands.settle(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
+
+	events, err := s.auditEvents(ctx, sim)
+	if err != nil || s.commands == nil {
+		return events, nil, err
+	}
+
+	answered, err := s.commands.audit(ctx)
+
+	return events, answered, err
+}
+
+// auditEvents lets the chain stand still, and compares it with what the subscriber received.
+func (s *scene) auditEvents(ctx context.Context, sim *testchain.Sim) (*lab.Audit, error) {
+	if s.commands != nil {
+		s.say("auditing the chain against what the subscriber and the requester received")
+	} else {
+		s.say("traffic ends; auditing the chain against what the subscriber received")
+	}
+
 	ctx, endAudit := context.WithTimeout(ctx, auditTimeout)
 	defer endAudit()
 	// Let what was sent be mined, and be deep enough; then the chain stands still.
@@ -175,7 +228,8 @@ func (s *scene) live(ctx context.Context, sim *testchain.Sim, traffic *testchain
 		}
 
 		err := traffic.Step(ctx, perBlock)
-		if err == nil && time.Now().After(next) {
+		// A deadline is compared with the chain's time: with commands it stays what it is.
+		if err == nil && time.Now().After(next) && s.commands == nil {
 			next = time.Now().Add(monthEvery)
 			if err = sim.AdvanceTime(ctx, month); err == nil {
 				s.say("a month passes on the chain, so that refunds are possible")
@@ -190,31 +244,34 @@ func (s *scene) live(ctx context.Context, sim *testchain.Sim, traffic *testchain
 
 // faults is the story, in parts of its duration: the leader is killed after a third and comes back
 // half-way; who leads after two thirds is stopped gracefully and comes back too. Where there is one
-// instance only, nobody leads meanwhile.
+// instance only, nobody leads meanwhile. With commands the one that acts on them is killed together
+// with the leader, while transactions are under way.
 func (s *scene) faults(ctx context.Context) error {
 	d := min(s.o.Duration, play)
-	var victim int
+	var victims []int
 	back := func() error {
-		s.say("%s is started again", s.process(victim).ID)
-		return s.start(victim)
+		for _, i := range victims {
+			s.say("%s is started again", s.process(i).ID)
+			if err := s.start(i); err != nil {
+				return err
+			}
+		}
+
+		return nil
 	}
 	steps := []struct {
 		at time.Duration
 		do func() error
 	}{
 		{d / 3, func() error {
-			victim = s.leader(ctx)
-			p := s.process(victim)
-			s.strike("SIGKILL to the leader, " + p.ID)
-			p.Kill()
-
+			victims = s.kill(ctx)
 			return nil
 		}},
 		{d / 2, back},
 		{d * 2 / 3, func() error {
-			victim = s.leader(ctx)
-			p := s.process(victim)
-			s.strike("SIGTERM to the leader, " + p.ID)
+			victims = []int{s.holder(ctx, readLeader)}
+			p := s.process(victims[0])
+			s.strike(&s.leading, "SIGTERM to the leader, "+p.ID)
 			stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second) // the grace that Cloud Run gives
 			defer cancel()
 			begun := time.Now()
@@ -248,11 +305,36 @@ func (s *scene) faults(ctx context.Context) error {
 	return nil
 }
 
+// kill ends the leader, and the owner of the sender where there is one, and returns who they were.
+func (s *scene) kill(ctx context.Context) []int {
+	leader := s.holder(ctx, readLeader)
+	if s.commands == nil {
+		s.strike(&s.leading, "SIGKILL to the leader, "+s.process(leader).ID)
+		s.process(leader).Kill()
+
+		return []int{leader}
+	}
+
+	under := s.commands.awaitFlight(ctx)
+	owner := s.holder(ctx, readOwner)
+	s.strike(&s.leading, "SIGKILL to the leader, "+s.process(leader).ID)
+	s.process(leader).Kill()
+	s.strike(&s.owning, fmt.Sprintf("SIGKILL to the owner of the sender, %s, with %d commands under way", s.process(owner).ID,
+		under))
+	if owner == leader {
+		return []int{leader}
+	}
+
+	s.process(owner).Kill()
+
+	return []int{leader, owner}
+}
+
 // report says what came of it all.
-func (s *scene) report(a *lab.Audit, counts map[string]int) error {
+func (s *scene) report(a *lab.Audit, c *commandsAudit, counts map[string]int) error {
 	out := s.o.Out
 	fmt.Fprintf(out, "\naudit     %s\n", a)
-	for _, gap := range s.leaderGaps() {
+	for _, gap := range s.gaps(&s.leading) {
 		fmt.Fprintf(out, "leader    %s: nobody led for %s, then %s (epoch %d)\n", gap.cause,
 			gap.length.Round(time.Millisecond), gap.next, gap.epoch)
 	}
@@ -263,11 +345,21 @@ func (s *scene) report(a *lab.Audit, counts map[string]int) error {
 		fmt.Fprintln(out, "          what came twice was under way when the leader was killed: Pub/Sub had it, and the leader could not note that any more")
 	}
 
-	if !a.Clean() {
+	if c != nil {
+		s.reportCommands(c)
+	}
+
+	switch {
+	case !a.Clean():
 		return ErrDirty
+	case c != nil && !c.clean():
+		return ErrCommands
 	}
 
 	fmt.Fprintln(out, "result    every event was published once, in order")
+	if c != nil {
+		fmt.Fprintln(out, "          no command took effect twice, and each has its answer")
+	}
 
 	return nil
 }

@@ -17,16 +17,17 @@ import (
 
 // scene is the state of a demo.
 type scene struct {
-	o       Options
-	lab     *lab.Lab
-	began   time.Time
-	audited bool // read when everything has ended
+	o        Options
+	lab      *lab.Lab
+	commands *commands // nil: there are none
+	began    time.Time
+	audited  bool // read when everything has ended
 
 	mu      sync.Mutex
 	procs   []*lab.Process // by partition; the last one started
 	moments []moment
-	gaps    []gap
-	blow    moment                          // the last thing that was done to a leader
+	leading role                            // of the leader
+	owning  role                            // of the owner of the sender
 	scraped map[*lab.Process]map[string]int // a dead process's counters count on
 	drawn   int                             // lines on the terminal that the next picture replaces
 }
@@ -36,7 +37,13 @@ type moment struct {
 	what string
 }
 
-// gap is a time without a leader.
+// role is what one instance has at a time, and when nobody had it.
+type role struct {
+	gaps []gap
+	blow moment // the last thing that was done to who has it
+}
+
+// gap is a time without anybody in a role.
 type gap struct {
 	cause  string
 	length time.Duration
@@ -69,22 +76,25 @@ func (s *scene) processes() []*lab.Process {
 
 func (s *scene) process(i int) *lab.Process { return s.processes()[i] }
 
-// readLeader reads who was elected last.
-const readLeader = `select epoch, coalesce(instance_id, '') from leadership`
+// Who was chosen last: the leader, and the owner of the sender.
+const (
+	readLeader = `select epoch, coalesce(instance_id, '') from leadership`
+	readOwner  = `select epoch, coalesce(instance_id, '') from senders`
+)
 
-// leader is the index of the process that leads, or of the first.
-func (s *scene) leader(ctx context.Context) int {
+// holder is the index of the process that was chosen last, or of the first.
+func (s *scene) holder(ctx context.Context, read string) int {
 	var epoch int64
 	var id string
-	if err := s.lab.DB.QueryRow(ctx, readLeader).Scan(&epoch, &id); err != nil {
+	if err := s.lab.DB.QueryRow(ctx, read).Scan(&epoch, &id); err != nil {
 		return 0
 	}
 
 	return max(0, slices.IndexFunc(s.processes(), func(p *lab.Process) bool { return p.ID == id }))
 }
 
-// watchLeader notes how long it takes from a blow to the next term.
-func (s *scene) watchLeader(ctx context.Context) error {
+// watch notes how long it takes from a blow to the next one in a role, who does what.
+func (s *scene) watch(ctx context.Context, r *role, read, does string) error {
 	ticker := time.NewTicker(10 * time.Millisecond)
 	defer ticker.Stop()
 	last := int64(-1)
@@ -97,46 +107,46 @@ func (s *scene) watchLeader(ctx context.Context) error {
 
 		var epoch int64
 		var id string
-		if err := s.lab.DB.QueryRow(ctx, readLeader).Scan(&epoch, &id); err != nil || epoch == last {
+		if err := s.lab.DB.QueryRow(ctx, read).Scan(&epoch, &id); err != nil || epoch == last {
 			continue
 		}
 
-		if g, struck := s.parry(id, epoch); struck && last >= 0 {
-			s.say("%s leads, %s later (epoch %d)", id, g.length.Round(time.Millisecond), epoch)
+		if g, struck := s.parry(r, id, epoch); struck && last >= 0 {
+			s.say("%s %s, %s later (epoch %d)", id, does, g.length.Round(time.Millisecond), epoch)
 		} else if last >= 0 {
-			s.say("%s leads (epoch %d)", id, epoch)
+			s.say("%s %s (epoch %d)", id, does, epoch)
 		}
 
 		last = epoch
 	}
 }
 
-// strike notes what is done to a leader, from which moment on the gap counts.
-func (s *scene) strike(what string) {
+// strike notes what is done to who has a role, from which moment on the gap counts.
+func (s *scene) strike(r *role, what string) {
 	s.say("%s", what)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.blow = moment{time.Now(), what}
+	r.blow = moment{time.Now(), what}
 }
 
 // parry ends the gap that a blow has made, if there was one.
-func (s *scene) parry(next string, epoch int64) (g gap, struck bool) {
+func (s *scene) parry(r *role, next string, epoch int64) (g gap, struck bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.blow.what == "" {
+	if r.blow.what == "" {
 		return gap{}, false
 	}
 
-	g = gap{cause: s.blow.what, length: time.Since(s.blow.at), next: next, epoch: epoch}
-	s.gaps, s.blow = append(s.gaps, g), moment{}
+	g = gap{cause: r.blow.what, length: time.Since(r.blow.at), next: next, epoch: epoch}
+	r.gaps, r.blow = append(r.gaps, g), moment{}
 
 	return g, true
 }
 
-func (s *scene) leaderGaps() []gap {
+func (s *scene) gaps(r *role) []gap {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.gaps)
+	return slices.Clone(r.gaps)
 }
 
 // The counters of relayers that are shown.

@@ -147,9 +147,14 @@ func (l *look) published() (n int) {
 func (l *look) oneLine() string {
 	f := &l.fleet
 
+	commands := ""
+	for i := range f.Senders {
+		commands += fmt.Sprintf("  commands under way %d waiting %d", f.Senders[i].InFlight, f.Senders[i].Waiting)
+	}
+
 	return fmt.Sprintf("%s  leader %-10s alive %d  slots %d/%d adopted %d  head %d cursor %d lag %d  escrows %d  published %d  outbox %d", clock(l.clock), l.leader(), f.Live(),
 		f.Slots.Served, f.Slots.Total, f.Slots.Adopted, l.head, f.Chain.LowestCursor, l.lag(f.Chain.LowestCursor),
-		f.Escrows.Registered(), l.published(), f.Outbox.Messages)
+		f.Escrows.Registered(), l.published(), f.Outbox.Messages) + commands
 }
 
 // picture is a look in several lines.
@@ -193,6 +198,11 @@ func (l *look) picture() (lines []string) {
 	}
 
 	line("  %s", strings.Join(types, "  "))
+	for i := range f.Senders {
+		x := &f.Senders[i]
+		line("  sender     %s acts for %s: %d commands under way, %d waiting", x.Instance, x.Name, x.InFlight, x.Waiting)
+	}
+
 	line("")
 	for _, m := range l.moments {
 		line("  %s", m)

@@ -78,14 +78,14 @@ func TestDrawStaysInItsPlace(t *testing.T) {
 
 func TestGapIsCountedFromTheBlow(t *testing.T) {
 	s := &scene{o: Options{Out: &bytes.Buffer{}}, began: time.Now()}
-	_, struck := s.parry("relayer-0", 1)
+	_, struck := s.parry(&s.leading, "relayer-0", 1)
 	require.False(t, struck, "nothing was done to a leader")
-	s.strike("SIGKILL to the leader, relayer-0")
-	g, struck := s.parry("relayer-1", 2)
+	s.strike(&s.leading, "SIGKILL to the leader, relayer-0")
+	g, struck := s.parry(&s.leading, "relayer-1", 2)
 	require.True(t, struck)
 	require.Equal(t, "relayer-1", g.next)
 	require.Equal(t, "SIGKILL to the leader, relayer-0", g.cause)
-	_, struck = s.parry("relayer-2", 3)
+	_, struck = s.parry(&s.leading, "relayer-2", 3)
 	require.False(t, struck, "one blow, one gap")
-	require.Equal(t, []gap{g}, s.leaderGaps())
+	require.Equal(t, []gap{g}, s.gaps(&s.leading))
 }

@@ -1,0 +1,473 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/big"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/ethereum/go-ethereum/accounts/keystore"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/ethclient"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/fusion-prime/escrow-relayer/internal/lab"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
+	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
+	"github.com/fusion-prime/escrow-relayer/relayer/command"
+)
+
+// Names of the way back at the Pub/Sub server.
+const (
+	commandsTopic = "escrow-commands"
+	repliesTopic  = "escrow-replies"
+)
+
+// Pace and amounts of the commands.
+const (
+	askEvery     = 2 * time.Second
+	releaseDelay = 6               // seconds after its creation until an escrow is due
+	releaseAfter = 8 * time.Second // not_before of the release
+	rivalEvery   = 3               // so many escrows have one that somebody asks for a second time
+	expireAfter  = time.Hour
+	maxFee       = "5000000000000000" // wei
+	dayFees      = "1000000000000000000"
+	// deliverWithin bounds how long a requester looks for a relayer that takes his command, answerWithin how long all
+	// answers may take after the last was asked for.
+	deliverWithin = time.Minute
+	answerWithin  = 2 * time.Minute
+)
+
+// commands is what a demo with --commands adds: a service that signs commands, the account that the
+// relayers act through, and the answers. ask runs in one goroutine; what it has asked for is read
+// when it has ended.
+type commands struct {
+	lab       *lab.Lab
+	requester testchain.Account // of the service: it signs, and has no ether
+	sender    testchain.Account // acts, as the arbiter of the escrows; each relayer has its key
+	payer     *testchain.Wallet // creates the escrows
+	payerAt   common.Address
+	replies   *testpubsub.Recorder
+	conn      *grpc.ClientConn
+	asked     []*command.Signed
+}
+
+// openCommands makes keys, policy and topics, and tells the relayers of them. None runs yet.
+func openCommands(ctx context.Context, l *lab.Lab, seed uint64) (c *commands, err error) {
+	all := l.Chain.Accounts()
+	c = &commands{lab: l, requester: testchain.Accounts(seed^0x7e9, 1)[0], sender: all[trafficAccounts+1],
+		payerAt: all[trafficAccounts].Address}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.close())
+		}
+	}()
+	if c.payer, err = testchain.OpenWallet(ctx, l.Chain.HTTP(), all[trafficAccounts]); err != nil {
+		return c, err
+	}
+
+	addr := l.PubSub.Addr()
+	if c.conn, err = grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+		return c, err
+	}
+
+	for _, topic := range []string{commandsTopic, repliesTopic} {
+		if err := testpubsub.CreateTopic(ctx, addr, lab.Project, topic); err != nil {
+			return c, err
+		}
+	}
+
+	// What a relayer took and could not acknowledge any more comes again soon.
+	if _, err := pubsubpb.NewSubscriberClient(c.conn).CreateSubscription(ctx, &pubsubpb.Subscription{
+		Name:  testpubsub.SubscriptionName(lab.Project, commandsTopic),
+		Topic: testpubsub.TopicName(lab.Project, commandsTopic), AckDeadlineSeconds: 10,
+	}); err != nil {
+		return c, fmt.Errorf("create the subscription of commands: %w", err)
+	}
+
+	if err := testpubsub.CreateSubscription(ctx, addr, lab.Project, repliesTopic, repliesTopic); err != nil {
+		return c, err
+	}
+
+	if c.replies, err = testpubsub.Record(ctx, addr, lab.Project, repliesTopic); err != nil {
+		return c, err
+	}
+
+	l.Env, err = c.files()
+
+	return c, err
+}
+
+func (c *commands) close() error {
+	var errs []error
+	if c.payer != nil {
+		c.payer.Close()
+	}
+
+	if c.replies != nil {
+		errs = append(errs, c.replies.Stop())
+	}
+
+	if c.conn != nil {
+		errs = append(errs, c.conn.Close())
+	}
+
+	return errors.Join(errs...)
+}
+
+// files writes the sender's key, the senders file and the policy, and returns the relayers' environment.
+func (c *commands) files() (map[string]string, error) {
+	const password = "of this demo only"
+	key, err := keystore.EncryptKey(&keystore.Key{Address: c.sender.Address, PrivateKey: c.sender.Key}, password,
+		keystore.LightScryptN, keystore.LightScryptP)
+	if err != nil {
+		return nil, fmt.Errorf("encrypt the sender's key: %w", err)
+	}
+
+	path := func(name string) string { return filepath.Join(c.lab.Dir, name) }
+	senders, err := json.Marshal(map[string]any{"senders": []map[string]any{{
+		"name": "arbiter", "address": c.sender.Address, "keystore": path("key.json"), "password_file": path("password"),
+		"max_fee": maxFee, "day_fees": dayFees,
+	}}})
+	if err != nil {
+		return nil, err
+	}
+
+	policy, err := json.Marshal(map[string]any{"requesters": []map[string]any{{
+		"name": "settlement", "address": c.requester.Address, "allow": []map[string]any{{
+			"sender": c.sender.Address, "kinds": []string{"approve", "release"}, "max_fee": maxFee,
+		}},
+	}}})
+	if err != nil {
+		return nil, err
+	}
+
+	for name, content := range map[string][]byte{"key.json": key, "password": []byte(password), "senders.json": senders,
+		"policy.json": policy} {
+		if err := os.WriteFile(path(name), content, 0o600); err != nil {
+			return nil, err
+		}
+	}
+
+	return map[string]string{
+		"SENDERS_FILE": path("senders.json"), "COMMANDS_POLICY_FILE": path("policy.json"),
+		"COMMANDS_SUBSCRIPTION_ID": commandsTopic, "COMMANDS_HTTP": "true", "REPLIES_TOPIC_ID": repliesTopic,
+	}, nil
+}
+
+// ask creates escrows and asks for their approval and release until ctx ends. What was begun is handed over.
+func (c *commands) ask(ctx context.Context, relayers func() []*lab.Process,
+	say func(format string, args ...any)) error {
+	whole := context.WithoutCancel(ctx)
+	ticker := time.NewTicker(askEvery)
+	defer ticker.Stop()
+	for n := 1; ; n++ {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+
+		all, err := c.escrow(ctx, n)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+
+			return err
+		}
+
+		if n == 1 {
+			say("commands: a service signs approvals (sent by HTTP) and releases (by Pub/Sub) for %s", c.sender.Address)
+		}
+
+		for _, signed := range all {
+			c.asked = append(c.asked, signed)
+			if err := c.deliver(whole, signed, relayers); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// escrow creates one, and signs what is to happen to it: its approval, its release when it is due,
+// and sometimes the same approval again, as a second service would that does not know of the first.
+func (c *commands) escrow(ctx context.Context, n int) (all []*command.Signed, err error) {
+	payee, salt := c.requester.Address, common.BigToHash(big.NewInt(int64(n)))
+	data := contracts.NewEscrowFactory().PackCreateEscrowDeterministic(payee, big.NewInt(releaseDelay), 1,
+		c.sender.Address, salt)
+	if _, err := c.payer.Send(ctx, 0, testchain.Call{To: &c.lab.Contracts.Factory, Data: data,
+		Value: big.NewInt(1000)}); err != nil {
+		return nil, fmt.Errorf("create an escrow: %w", err)
+	}
+
+	fee, _ := new(big.Int).SetString(maxFee, 10)
+	now := time.Now()
+	approve := command.Command{
+		ChainID: c.lab.Chain.ChainID().Uint64(), Factory: c.lab.Contracts.Factory, Kind: command.Approve,
+		Sender: c.sender.Address, MaxFee: fee, ExpiresAt: uint64(now.Add(expireAfter).Unix()),
+		Escrow:    c.lab.Contracts.Escrow(c.payerAt, payee, releaseDelay, 1, c.sender.Address, salt),
+		Reference: fmt.Sprintf("order %d", n),
+	}
+	release := approve
+	release.Kind, release.NotBefore = command.Release, uint64(now.Add(releaseAfter).Unix())
+	rival := approve
+	rival.Salt, rival.Reference = common.Hash{1}, approve.Reference+", again"
+
+	for _, x := range []command.Command{approve, release, rival} {
+		if x.Salt != (common.Hash{}) && n%rivalEvery != 0 {
+			continue
+		}
+
+		signed, err := x.Sign(c.requester.Key)
+		if err != nil {
+			return nil, fmt.Errorf("sign a command: %w", err)
+		}
+
+		all = append(all, signed)
+	}
+
+	return all, nil
+}
+
+// deliver hands a command over until somebody has it: releases by Pub/Sub, the others to whichever
+// relayer takes them. Sending a command again is harmless.
+func (c *commands) deliver(ctx context.Context, s *command.Signed, relayers func() []*lab.Process) error {
+	ctx, cancel := context.WithTimeout(ctx, deliverWithin)
+	defer cancel()
+	if s.Kind == command.Release {
+		body, err := json.Marshal(s)
+		if err != nil {
+			return err
+		}
+
+		_, err = pubsubpb.NewPublisherClient(c.conn).Publish(ctx, &pubsubpb.PublishRequest{
+			Topic: testpubsub.TopicName(lab.Project, commandsTopic), Messages: []*pubsubpb.PubsubMessage{{Data: body}},
+		})
+
+		return err
+	}
+
+	pause := time.NewTicker(100 * time.Millisecond)
+	defer pause.Stop()
+	for {
+		for _, p := range relayers() {
+			once, cancel := context.WithTimeout(ctx, 5*time.Second)
+			_, err := (&command.Client{URL: p.URL}).Send(once, s)
+			cancel()
+			if refused := (*command.RefusedError)(nil); err == nil || errors.As(err, &refused) {
+				return nil
+			}
+		}
+
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			return fmt.Errorf("no relayer takes command %s: %w", s.ID(), context.Cause(ctx))
+		}
+	}
+}
+
+// countFlight counts the commands that have a nonce and no answer.
+const countFlight = `select count(*) from commands where state in ('assigned', 'sent')`
+
+// awaitFlight waits a moment for commands to be under way, and says how many are.
+func (c *commands) awaitFlight(ctx context.Context) (n int) {
+	for range 200 {
+		if err := c.lab.DB.QueryRow(ctx, countFlight).Scan(&n); err == nil && n > 0 || ctx.Err() != nil {
+			break
+		}
+
+		time.Sleep(25 * time.Millisecond)
+	}
+
+	return n
+}
+
+// settle waits until there is an answer for each command. Blocks go on meanwhile.
+func (c *commands) settle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	// Which are missing the audit says.
+	_ = c.replies.WaitFor(ctx, func(all []testpubsub.Message) bool {
+		answers, _ := finalAnswers(all)
+		return !slices.ContainsFunc(c.asked, func(s *command.Signed) bool { return answers[s.ID()].Revision == 0 })
+	})
+
+	return context.Cause(context.WithoutCancel(ctx))
+}
+
+// finalAnswers are the newest ones by command, and how many there were that no requester can read.
+func finalAnswers(all []testpubsub.Message) (answers map[common.Hash]command.Answer, unreadable int) {
+	answers = map[common.Hash]command.Answer{}
+	for _, m := range all {
+		a, err := command.DecodeAnswer(m.Data)
+		if err != nil {
+			unreadable++
+			continue
+		}
+
+		if id := common.HexToHash(a.CommandID); a.State.Final() && a.Revision >= answers[id].Revision {
+			answers[id] = a
+		}
+	}
+
+	return answers, unreadable
+}
+
+// commandsAudit is what the chain, read from the first block on, and the answers say of the commands.
+type commandsAudit struct {
+	asked, accepted, refused int
+	done, already            int // of those that were accepted
+	transactions             int // of the sender, whatever they did
+	effects                  int // of them, those that did what a command asks for
+	doubles                  int // of them, those beyond the first for one act on one escrow
+	answers, missing         int
+	contradicted             []string // answers that the chain contradicts, and transactions that belong to none
+}
+
+func (a *commandsAudit) clean() bool {
+	return a.doubles == 0 && a.missing == 0 && len(a.contradicted) == 0 && a.accepted > 0
+}
+
+// act is what a transaction of the sender did.
+type act struct {
+	to      common.Address
+	data    string
+	done    bool // it succeeded, and the escrow said so
+	claimed bool // by an answer
+}
+
+// audit compares the chain, which stands still, with the answers.
+func (c *commands) audit(ctx context.Context) (*commandsAudit, error) {
+	acts, err := c.acts(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	a := &commandsAudit{asked: len(c.asked), transactions: len(acts)}
+	answers, unreadable := finalAnswers(c.replies.Messages())
+	for range unreadable {
+		a.contradicted = append(a.contradicted, "an answer that cannot be read")
+	}
+
+	for _, s := range c.asked {
+		a.judge(s, answers[s.ID()], acts)
+	}
+
+	seen := map[string]bool{}
+	for hash, x := range acts {
+		if key := x.to.Hex() + x.data; seen[key] {
+			a.doubles++
+		} else {
+			seen[key] = true
+		}
+
+		if x.done {
+			a.effects++
+		}
+
+		if !x.claimed {
+			a.contradicted = append(a.contradicted, fmt.Sprintf("transaction %s is in no answer", hash))
+		}
+	}
+
+	return a, nil
+}
+
+// judge holds a command's answer against what was done on the chain. Without an answer it is the zero value.
+func (a *commandsAudit) judge(s *command.Signed, answer command.Answer, acts map[common.Hash]*act) {
+	if answer.Revision == 0 {
+		a.missing++
+		return
+	}
+
+	a.answers++
+	if answer.State == command.Refused {
+		a.refused++
+	} else {
+		a.accepted++
+	}
+
+	x := acts[common.HexToHash(answer.Transaction)]
+	if x != nil && answer.State != command.Already {
+		x.claimed = true
+	}
+
+	done := answer.State == command.Done || answer.State == command.DoneLate
+	if done {
+		a.done++
+	} else if answer.State == command.Already {
+		a.already++
+	}
+
+	claimsWhatIsNot := done && (x == nil || !x.done || x.to != s.Escrow)
+	hidesWhatIs := !done && answer.State != command.Already && x != nil && x.done
+	if claimsWhatIsNot || hidesWhatIs {
+		a.contradicted = append(a.contradicted, fmt.Sprintf("%s of %s was answered %s, by transaction %q", s.Kind, s.Escrow,
+			answer.State, answer.Transaction))
+	}
+}
+
+// acts reads every transaction of the sender from the chain.
+func (c *commands) acts(ctx context.Context) (map[common.Hash]*act, error) {
+	node, err := ethclient.DialContext(ctx, c.lab.Chain.HTTP())
+	if err != nil {
+		return nil, err
+	}
+	defer node.Close()
+	head, err := node.BlockNumber(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the head: %w", err)
+	}
+
+	signer, acts := types.LatestSignerForChainID(c.lab.Chain.ChainID()), map[common.Hash]*act{}
+	for n := c.lab.Contracts.Block; n <= head; n++ {
+		block, err := node.BlockByNumber(ctx, new(big.Int).SetUint64(n))
+		if err != nil {
+			return nil, fmt.Errorf("read block %d: %w", n, err)
+		}
+
+		for _, tx := range block.Transactions() {
+			if from, err := types.Sender(signer, tx); err != nil || from != c.sender.Address {
+				continue
+			}
+
+			r, err := node.TransactionReceipt(ctx, tx.Hash())
+			if err != nil {
+				return nil, fmt.Errorf("read the receipt of %s: %w", tx.Hash(), err)
+			}
+
+			acts[tx.Hash()] = &act{to: *tx.To(), data: string(tx.Data()), done: r.Status == types.ReceiptStatusSuccessful &&
+				slices.ContainsFunc(r.Logs, func(l *types.Log) bool { return l.Address == *tx.To() })}
+		}
+	}
+
+	return acts, nil
+}
+
+// reportCommands says what came of the commands.
+func (s *scene) reportCommands(a *commandsAudit) {
+	out := s.o.Out
+	for _, gap := range s.gaps(&s.owning) {
+		length := gap.length.Round(time.Millisecond)
+		fmt.Fprintf(out, "sender    %s: nobody acted for %s, then %s\n", gap.cause, length, gap.next)
+	}
+
+	fmt.Fprintf(out, "commands  signed %d: accepted %d (done %d, done already %d, without effect %d), "+
+		"refused %d (another was first)\n", a.asked, a.accepted, a.done, a.already, a.accepted-a.done-a.already, a.refused)
+	fmt.Fprintf(out, "          on the chain: transactions %d, effects %d, doubles %d; answers %d, missing %d, contradicted %d\n",
+		a.transactions, a.effects, a.doubles, a.answers, a.missing, len(a.contradicted))
+	for _, c := range a.contradicted[:min(len(a.contradicted), 10)] {
+		fmt.Fprintf(out, "          %s\n", c)
+	}
+}
