@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"math/big"
 	"os"
@@ -221,5 +222,24 @@ func TestCommandsEndToEnd(t *testing.T) {
 		{"sender", "adopt-nonce", "--sender", sender.Address.Hex()}, {"command", "send"}} {
 		code, out := call(t, database, args...)
 		require.Equal(t, 2, code, "%v: %s", args, out)
+	}
+}
+
+// The public key of the private key 1, as OpenSSL and Cloud KMS write it, and the address that every
+// wallet shows for it.
+func TestSenderAddress(t *testing.T) {
+	t.Parallel()
+	const public = "3056301006072a8648ce3d020106052b8104000a034200" +
+		"0479be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798483ada7726a3c4655da4fbfc0e1108a8fd17b448a68554199c47d08ffb10d4b8"
+	text := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: common.FromHex(public)})
+	require.Equal(t, "0x7E5F4552091A69125d5DfCb7b8C2659029395Bdf\n", string(pipe(t, text, nil, "sender", "address")))
+
+	for what, wrong := range map[string][]byte{
+		"no PEM": []byte("0x04"), "another curve": pem.EncodeToMemory(&pem.Block{Bytes: common.FromHex(public)[:40]}),
+	} {
+		cmd := exec.CommandContext(t.Context(), bin, "sender", "address")
+		cmd.Stdin = bytes.NewReader(wrong)
+		require.Error(t, cmd.Run(), what)
+		require.Equal(t, exitRefused, cmd.ProcessState.ExitCode(), what)
 	}
 }

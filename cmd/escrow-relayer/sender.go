@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -14,14 +15,39 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/send"
+	"github.com/fusion-prime/escrow-relayer/relayer/sign"
 )
 
 func senderCommand() *cobra.Command {
 	cmd := group(&cobra.Command{Use: "sender",
 		Short: "Look at the accounts that commands act through, pause them, and let a halted one go on"})
-	cmd.AddCommand(senderStatusCommand(), senderPauseCommand(), senderResumeCommand(), senderAdoptCommand())
+	cmd.AddCommand(senderAddressCommand(), senderStatusCommand(),
+		senderPauseCommand(), senderResumeCommand(), senderAdoptCommand())
 
 	return cmd
+}
+
+func senderAddressCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "address < PUBLIC-KEY",
+		Short: "Print the address of a public key from standard input, as Cloud KMS gives it",
+		Long:  "Print the address of a public key of secp256k1 in PEM from standard input, as `gcloud kms keys versions get-public-key` writes it. Needs no configuration.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			text, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), 1<<16))
+			if err != nil {
+				return fmt.Errorf("read standard input: %w", err)
+			}
+
+			address, err := sign.AddressOf(text)
+			if err != nil {
+				return usage{err}
+			}
+
+			fmt.Fprintln(cmd.OutOrStdout(), address)
+
+			return nil
+		},
+	}
 }
 
 // senderRow is what an operator sees of a sender.

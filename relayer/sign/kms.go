@@ -75,9 +75,14 @@ func (k *KMS) read(ctx context.Context) (a common.Address, err error) {
 		return a, errors.New("the answer was damaged on its way")
 	}
 
-	block, _ := pem.Decode([]byte(key.Pem))
+	return AddressOf([]byte(key.Pem))
+}
+
+// AddressOf is the account of a public key of secp256k1 in PEM, as Cloud KMS gives it.
+func AddressOf(text []byte) (a common.Address, err error) {
+	block, _ := pem.Decode(text)
 	if block == nil {
-		return a, errors.New("the answer is not PEM")
+		return a, errors.New("the public key is not PEM")
 	}
 
 	var info struct { // RFC 5280; crypto/x509 does not know the curve
@@ -85,12 +90,12 @@ func (k *KMS) read(ctx context.Context) (a common.Address, err error) {
 		Key       asn1.BitString
 	}
 	if rest, err := asn1.Unmarshal(block.Bytes, &info); err != nil || len(rest) > 0 {
-		return a, errors.New("the answer is not a public key")
+		return a, errors.New("the PEM is not that of a public key")
 	}
 
 	public, err := crypto.UnmarshalPubkey(info.Key.Bytes)
 	if err != nil {
-		return a, errors.New("the answer is not a point of secp256k1")
+		return a, errors.New("the public key is not a point of secp256k1")
 	}
 
 	return crypto.PubkeyToAddress(*public), nil
