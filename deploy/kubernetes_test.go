@@ -166,3 +166,81 @@ func TestKubernetesOverlays(t *testing.T) {
 	require.Equal(t, true, security["readOnlyRootFilesystem"])
 	require.Equal(t, false, security["allowPrivilegeEscalation"])
 }
+
+// The pods with keys are those of the StatefulSet, and have an account, the keys and the way in besides.
+func TestKubernetesKeys(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("kubernetes/overlays/commands/keys.yaml")
+	require.NoError(t, err)
+	var keys map[string]any
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	for keys["kind"] != "StatefulSet" {
+		keys = nil
+		require.NoError(t, d.Decode(&keys), "keys.yaml ends without a StatefulSet")
+	}
+
+	text, err = os.ReadFile("kubernetes/overlays/statefulset/statefulset.yaml")
+	require.NoError(t, err)
+	plain := decoded(t, text)
+	at := func(object map[string]any, path ...string) map[string]any {
+		for _, p := range path {
+			object = object[p].(map[string]any)
+		}
+
+		return object
+	}
+
+	// Partitions: one pod without keys, the others after it.
+	var k kustomization
+	strictYAML(t, "kubernetes/overlays/commands/kustomization.yaml", &k)
+	patch := at(decoded(t, []byte(k.Patches[0].Patch)), "spec")
+	require.Equal(t, patch["replicas"], at(keys, "spec", "ordinals")["start"])
+	require.Equal(t, at(plain, "spec")["replicas"], patch["replicas"].(int)+at(keys, "spec")["replicas"].(int),
+		"TOTAL_PARTITIONS stays what it is")
+
+	// Selectors that do not fit each other's pods.
+	require.NotEqual(t, at(patch, "selector", "matchLabels")["app.kubernetes.io/component"],
+		at(keys, "spec", "selector", "matchLabels")["app.kubernetes.io/component"])
+	require.Equal(t, at(keys, "spec", "selector", "matchLabels"), at(keys, "spec", "template", "metadata", "labels"))
+
+	// What the pods have besides, and then nothing differs.
+	pod, other := at(keys, "spec", "template", "spec"), at(plain, "spec", "template", "spec")
+	require.Equal(t, "escrow-relayer-keys", pod["serviceAccountName"])
+	pod["serviceAccountName"] = other["serviceAccountName"]
+	files := pod["volumes"].([]any)[0].(map[string]any)
+	require.Equal(t, map[string]any{"secretName": "escrow-relayer-keys", "defaultMode": 0o440}, files["secret"])
+	require.Equal(t, at(pod, "securityContext")["runAsGroup"], at(pod, "securityContext")["fsGroup"], "it can read them")
+	delete(pod, "volumes")
+	delete(at(pod, "securityContext"), "fsGroup")
+
+	container := pod["containers"].([]any)[0].(map[string]any)
+	mount := container["volumeMounts"].([]any)[0].(map[string]any)
+	require.Equal(t, files["name"], mount["name"])
+	require.Equal(t, true, mount["readOnly"])
+	delete(container, "volumeMounts")
+	ports := container["ports"].([]any)
+	commands := ports[1].(map[string]any)
+	container["ports"] = ports[:1]
+
+	env := map[string]string{"CHAIN_ID": "1", "FACTORY_ADDRESS": "0x311E63dfcEfe7f2c202715ef0DF01CDA82f58914",
+		"START_BLOCK": "1", "PUBSUB_PROJECT_ID": "fusion-prime", "PUBSUB_TOPIC_ID": "events",
+		"INSTANCE_ID":      "escrow-relayer-keys-1",
+		"PARTITION_NUMBER": "1", "TOTAL_PARTITIONS": "3", "DATABASE_URL": "postgresql://u:p@db/relayer",
+		"RPC_URLS": "https://node.example/key"}
+	all := container["env"].([]any)
+	for _, e := range all {
+		if v := e.(map[string]any); v["value"] != nil {
+			env[v["name"].(string)] = v["value"].(string)
+			all = all[1:]
+		}
+	}
+
+	container["env"] = all
+	require.Equal(t, other, pod)
+	c, err := config.Load(env)
+	require.NoError(t, err)
+	require.True(t, c.TakesCommands())
+	require.Equal(t, commands["containerPort"], c.CommandsPort)
+	require.Equal(t, mount["mountPath"], filepath.Dir(c.SendersFile))
+	require.Equal(t, mount["mountPath"], filepath.Dir(c.PolicyFile))
+}

@@ -66,6 +66,21 @@ type ManifestInput struct {
 	CPU, Memory     string // limits of the relayer; default 1 and 512Mi
 	CollectorImage  string // Google's Prometheus sidecar; default DefaultCollectorImage
 	CollectorSecret string // secret:version, or secret, with the text of Monitoring; default PREFIX-monitoring
+
+	Commands *CommandsInput // what the first services have beside the others; nil: nothing
+}
+
+// CommandsInput is the keys and the way in for commands. The services that have them run as an
+// account of their own, so that the others cannot sign.
+type CommandsInput struct {
+	Services       int    // the first so many; two or more, so that another one goes on when one dies
+	ServiceAccount string // e-mail
+	Subscription   string // of commands
+	RepliesTopic   string
+	KeeperSender   string // optional: an address in the senders file
+
+	// secret:version, or secret, which is version 1. Default: PREFIX-senders, PREFIX-policy and PREFIX-keys-database-url.
+	SendersSecret, PolicySecret, DatabaseSecret string
 }
 
 // Manifest is a Cloud Run service in Knative's form, ready for `gcloud run services replace`.
@@ -87,7 +102,14 @@ type serviceData struct {
 	Env       []variable
 	SecretEnv []secretVariable
 	Collector secretVariable
+	Files     []secretFile
 }
+
+// secretFile is a secret as a file: Name.json in a folder of its own, as Cloud Run mounts it.
+type secretFile struct{ Name, Folder, Secret, Version string }
+
+// filesFolder is where secrets are mounted.
+const filesFolder = "/etc/escrow-relayer"
 
 // pinned takes secret:version apart; without a version it is the first.
 func pinned(ref string) (secret, version string) {
@@ -113,9 +135,13 @@ func Manifests(in ManifestInput) ([]Manifest, error) {
 	manifests := make([]Manifest, in.Partitions)
 	for p := range in.Partitions {
 		name := in.Prefix + "-" + strconv.Itoa(p)
+		data := serviceData{in, name, p, in.env(name, p), slices.Clone(secrets), collector, nil}
+		if in.Commands != nil && p < in.Commands.Services {
+			in.Commands.equip(&data)
+		}
+
 		var b bytes.Buffer
-		err := templates.ExecuteTemplate(&b, "service", serviceData{in, name, p, in.env(name, p), secrets, collector})
-		if err != nil {
+		if err := templates.ExecuteTemplate(&b, "service", data); err != nil {
 			return nil, fmt.Errorf("write the manifest of %s: %w", name, err)
 		}
 
@@ -123,6 +149,31 @@ func Manifests(in ManifestInput) ([]Manifest, error) {
 	}
 
 	return manifests, nil
+}
+
+// equip gives a service the keys: another account and login, the two files, and the way in.
+func (c *CommandsInput) equip(s *serviceData) {
+	s.ServiceAccount = c.ServiceAccount
+	for i := range s.SecretEnv {
+		if x := &s.SecretEnv[i]; x.Name == "DATABASE_URL" {
+			x.Secret, x.Version = pinned(c.DatabaseSecret)
+		}
+	}
+
+	for _, f := range []struct{ name, variable, ref string }{
+		{"senders", "SENDERS_FILE", c.SendersSecret}, {"policy", "COMMANDS_POLICY_FILE", c.PolicySecret},
+	} {
+		secret, version := pinned(f.ref)
+		file := secretFile{f.name, filesFolder + "/" + f.name, secret, version}
+		s.Files = append(s.Files, file)
+		s.Env = append(s.Env, variable{f.variable, file.Folder + "/" + f.name + ".json"})
+	}
+
+	s.Env = append(s.Env, variable{"COMMANDS_SUBSCRIPTION_ID", c.Subscription},
+		variable{"REPLIES_TOPIC_ID", c.RepliesTopic})
+	if c.KeeperSender != "" {
+		s.Env = append(s.Env, variable{"KEEPER_SENDER", c.KeeperSender})
+	}
 }
 
 // Monitoring is the configuration of the collector, for the secret that ManifestInput.CollectorSecret names.
@@ -147,6 +198,14 @@ func (in ManifestInput) withDefaults() ManifestInput {
 
 	if in.Secrets == nil {
 		in.Secrets = map[string]string{"DATABASE_URL": in.Prefix + "-database-url", "RPC_URLS": in.Prefix + "-rpc-urls"}
+	}
+
+	if in.Commands != nil {
+		c := *in.Commands
+		c.SendersSecret = cmp.Or(c.SendersSecret, in.Prefix+"-senders")
+		c.PolicySecret = cmp.Or(c.PolicySecret, in.Prefix+"-policy")
+		c.DatabaseSecret = cmp.Or(c.DatabaseSecret, in.Prefix+"-keys-database-url")
+		in.Commands = &c
 	}
 
 	return in
@@ -200,6 +259,9 @@ var (
 	ownVariables = []string{"INSTANCE_ID", "PARTITION_NUMBER", "TOTAL_PARTITIONS", "PARTITION_STRATEGY", "CHAIN_ID",
 		"FACTORY_ADDRESS", "START_BLOCK",
 		"PUBSUB_PROJECT_ID", "PUBSUB_TOPIC_ID", "RETRACTIONS_TOPIC_ID", "CLOUDSQL_INSTANCE", "CLOUDSQL_IAM_AUTH", "PORT"}
+	// keyVariables would give every service the keys or the way in: they are set from Commands.
+	keyVariables = []string{"SENDERS_FILE", "COMMANDS_POLICY_FILE", "COMMANDS_SUBSCRIPTION_ID", "COMMANDS_HTTP",
+		"COMMANDS_PORT", "REPLIES_TOPIC_ID", "KEEPER_SENDER"}
 )
 
 func (in ManifestInput) check() error {
@@ -229,6 +291,7 @@ func (in ManifestInput) check() error {
 		want(!slices.Contains(secretVariables, k),
 			"variable %s: may carry a secret; put it into Secret Manager and name it in Secrets", k)
 		want(!slices.Contains(ownVariables, k), "variable %s: is set by a field of its own, or by Cloud Run", k)
+		want(!slices.Contains(keyVariables, k), "variable %s: every service would have it; it is set for those with keys", k)
 	}
 
 	for _, k := range slices.Sorted(maps.Keys(in.Secrets)) {
@@ -245,8 +308,27 @@ func (in ManifestInput) check() error {
 	_, one := in.Secrets["RPC_URL"]
 	_, several := in.Secrets["RPC_URLS"]
 	want(one || several, "secrets: RPC_URLS is missing")
+	if c := in.Commands; c != nil {
+		c.check(in, want)
+	}
 
 	return errors.Join(problems...)
+}
+
+func (c *CommandsInput) check(in ManifestInput, want func(ok bool, format string, args ...any)) {
+	want(c.Services >= 1 && c.Services <= in.Partitions, "%d services with keys: use 1 to %d, the number of partitions",
+		c.Services, in.Partitions)
+	want(accountEmail.MatchString(c.ServiceAccount),
+		"service account of the services with keys %q: use NAME@PROJECT.iam.gserviceaccount.com", c.ServiceAccount)
+	want(c.ServiceAccount != in.ServiceAccount,
+		"service account of the services with keys: it must be one of its own, or every service may sign")
+	want(c.Subscription != "", "commands subscription: name the subscription that commands are taken from")
+	want(c.RepliesTopic != "", "replies topic: name the topic of the answers")
+	want(c.KeeperSender == "" || address.MatchString(c.KeeperSender), "keeper sender %q: use 0x and 40 hexadecimal digits",
+		c.KeeperSender)
+	for _, ref := range []string{c.SendersSecret, c.PolicySecret, c.DatabaseSecret} {
+		want(secretRef.MatchString(ref), "secret %q of the services with keys: use NAME or NAME:VERSION", ref)
+	}
 }
 
 // quote writes a string as a YAML double-quoted scalar, of which JSON's is a subset.

@@ -23,6 +23,18 @@ func input() ManifestInput {
 	}
 }
 
+// withKeys is a fleet of three, two of which act on commands.
+func withKeys() ManifestInput {
+	in := input()
+	in.Commands = &CommandsInput{
+		Services: 2, ServiceAccount: "escrow-relayer-keys@fusion-prime.iam.gserviceaccount.com",
+		Subscription: "escrow-relayer-commands", RepliesTopic: "settlement.command-answers.v1",
+		SendersSecret: "escrow-relayer-senders:4", KeeperSender: "0x311E63dfcEfe7f2c202715ef0DF01CDA82f58914",
+	}
+
+	return in
+}
+
 func serviceSchema(t *testing.T) *jsonschema.Schema {
 	t.Helper()
 	c := jsonschema.NewCompiler()
@@ -52,7 +64,7 @@ func TestManifestsGolden(t *testing.T) {
 	variant.Env = map[string]string{"CONFIRMATIONS": "6", "EXPLORER_URL": "https://sepolia.etherscan.io",
 		"LOG_FORMAT": "text"}
 	variant.Secrets = map[string]string{"DATABASE_URL": "db", "RPC_URLS": "rpc:7", "SESSION_DATABASE_URL": "db-direct"}
-	for name, in := range map[string]ManifestInput{"three": input(), "one": variant} {
+	for name, in := range map[string]ManifestInput{"three": input(), "one": variant, "commands": withKeys()} {
 		manifests, err := Manifests(in)
 		require.NoError(t, err)
 		require.Len(t, manifests, in.Partitions)
@@ -90,6 +102,69 @@ func TestManifestsAreValidConfiguration(t *testing.T) {
 		require.False(t, seen[c.InstanceID], "every instance has its own id")
 		seen[c.InstanceID] = true
 	}
+}
+
+// The services with keys have what commands need and another account; the others have nothing of it,
+// and run as they do in a fleet without commands.
+func TestOnlyTheServicesWithKeysHaveThem(t *testing.T) {
+	t.Parallel()
+	plain, err := Manifests(input())
+	require.NoError(t, err)
+	in := withKeys()
+	manifests, err := Manifests(in)
+	require.NoError(t, err)
+	require.Equal(t, string(plain[2].YAML), string(manifests[2].YAML))
+	require.Equal(t, "escrow-relayer-senders:4", in.Commands.SendersSecret)
+	require.Empty(t, in.Commands.PolicySecret, "the caller's input stays as it is")
+	for i, m := range manifests[:2] {
+		require.Contains(t, string(m.YAML), `serviceAccountName: "escrow-relayer-keys@fusion-prime.iam.gserviceaccount.com"`)
+		require.NotContains(t, string(m.YAML), `name: "escrow-relayer-database-url"`)
+		env := plainEnv(t, m.YAML)
+		for name := range plainEnv(t, plain[i].YAML) {
+			require.Contains(t, env, name)
+		}
+
+		env["DATABASE_URL"], env["RPC_URLS"] = "postgresql://escrow-relayer-keys%40fusion-prime.iam@/relayer", "https://node.example/key"
+		c, err := config.Load(env)
+		require.NoError(t, err)
+		require.True(t, c.TakesCommands())
+		for _, file := range []string{c.SendersFile, c.PolicyFile} {
+			require.Contains(t, mountedFiles(t, m.YAML), file)
+		}
+	}
+}
+
+// mountedFiles are the paths of the files that a manifest makes of secrets for the relayer.
+func mountedFiles(t *testing.T, manifest []byte) (files []string) {
+	t.Helper()
+	var m struct {
+		Spec struct {
+			Template struct {
+				Spec struct {
+					Containers []struct {
+						VolumeMounts []struct {
+							Name      string
+							MountPath string `yaml:"mountPath"`
+						} `yaml:"volumeMounts"`
+					}
+					Volumes []struct {
+						Name   string
+						Secret struct{ Items []struct{ Path string } }
+					}
+				}
+			}
+		}
+	}
+	require.NoError(t, yaml.Unmarshal(manifest, &m))
+	for _, mount := range m.Spec.Template.Spec.Containers[0].VolumeMounts {
+		for _, v := range m.Spec.Template.Spec.Volumes {
+			if v.Name == mount.Name {
+				files = append(files, mount.MountPath+"/"+v.Secret.Items[0].Path)
+			}
+		}
+	}
+
+	return files
 }
 
 // plainEnv is the environment of the relayer's container, without what comes from secrets.
@@ -139,6 +214,25 @@ func TestManifestsRefuseWhatIsWrong(t *testing.T) {
 	_, err = Manifests(in)
 	require.ErrorContains(t, err, "DATABASE_URL is missing")
 	require.ErrorContains(t, err, `"not a name"`)
+}
+
+func TestManifestsRefuseWrongKeys(t *testing.T) {
+	t.Parallel()
+	in := withKeys()
+	in.Commands = &CommandsInput{Services: 4, ServiceAccount: in.ServiceAccount, KeeperSender: "arbiter",
+		PolicySecret: "policy:latest"}
+	_, err := Manifests(in)
+	for _, want := range []string{"4 services with keys", "one of its own", "commands subscription", "replies topic",
+		"keeper sender", `"policy:latest"`} {
+		require.ErrorContains(t, err, want)
+	}
+
+	for _, variable := range keyVariables {
+		in := withKeys()
+		in.Env = map[string]string{variable: "x"}
+		_, err := Manifests(in)
+		require.ErrorContains(t, err, variable, "it would go to the services without keys too")
+	}
 }
 
 // configuration is every variable that the relayer reads, and whether it is a secret.

@@ -295,7 +295,110 @@ func TestTerraformKeepsSecretsOutAndRolesNarrow(t *testing.T) {
 		}
 	}
 
-	require.Equal(t, 2, versions, "the database URL without a password, and the collector's configuration")
+	require.Equal(t, 3, versions, "the two database URLs without a password, and the collector's configuration")
+}
+
+// expression is the text of an attribute.
+func (m module) expression(t *testing.T, body *hclsyntax.Body, name string) string {
+	t.Helper()
+	a := body.Attributes[name]
+	require.NotNil(t, a, name)
+
+	return string(a.Expr.Range().SliceBytes(m.sources[a.SrcRange.Filename]))
+}
+
+// The services with keys are what the manifests make of them: another account and login, the same
+// variables and files. The others get nothing of it.
+func TestTerraformKeysAreTheManifests(t *testing.T) {
+	t.Parallel()
+	m := readModule(t)
+	service := m.resource(t, "google_cloud_run_v2_service.relayer")
+	template := only(t, service, "template")
+	relayer := only(t, template, "containers")
+	const keyed = "contains(local.keyed, each.key)"
+	require.Equal(t, keyed+" ? google_service_account.keys[0].email : google_service_account.relayer.email",
+		m.expression(t, template, "service_account"))
+
+	manifests, err := Manifests(withKeys())
+	require.NoError(t, err)
+	want, without := plainEnv(t, manifests[0].YAML), plainEnv(t, manifests[2].YAML)
+	var fields []string
+	given := map[string]string{}
+	for _, b := range relayer.Blocks {
+		if b.Type != "dynamic" || b.Labels[0] != "env" {
+			continue
+		}
+
+		call, ok := b.Body.Attributes["for_each"].Expr.(*hclsyntax.FunctionCallExpr)
+		if !ok {
+			require.Contains(t, m.expression(t, b.Body, "for_each"), keyed+` ? "keys-database-url" : "database-url"`)
+			continue
+		}
+
+		for _, arg := range call.Args {
+			choice, ok := arg.(*hclsyntax.ConditionalExpr)
+			if !ok || !strings.Contains(string(choice.Condition.Range().SliceBytes(m.sources["terraform/services.tf"])), keyed) {
+				continue
+			}
+
+			fields = append(fields, objectKeys(t, choice.TrueResult)...)
+			for _, item := range choice.TrueResult.(*hclsyntax.ObjectConsExpr).Items {
+				given[hcl.ExprAsKeyword(item.KeyExpr)] = strings.Trim(
+					string(item.ValueExpr.Range().SliceBytes(m.sources["terraform/services.tf"])), `"`)
+			}
+		}
+	}
+
+	for name := range want {
+		if _, ok := without[name]; !ok {
+			require.Contains(t, fields, name)
+		}
+	}
+
+	require.Len(t, fields, len(want)-len(without))
+	require.Equal(t, want["SENDERS_FILE"], given["SENDERS_FILE"])
+	require.Equal(t, want["COMMANDS_POLICY_FILE"], given["COMMANDS_POLICY_FILE"])
+}
+
+// Only the account of the services with keys may sign, and that key by key; it can neither make nor
+// destroy one. Nobody else acts as it, and the services without keys cannot read its secrets.
+func TestTerraformKeysArePartedFromTheRest(t *testing.T) {
+	t.Parallel()
+	m := readModule(t)
+	for name, b := range m.blocks {
+		kind := b.Labels[0]
+		if b.Type != "resource" || !strings.HasSuffix(kind, "_iam_member") {
+			continue
+		}
+
+		role, member := m.expression(t, b.Body, "role"), m.expression(t, b.Body, "member")
+		require.NotContains(t, role, "cloudkms.admin", name)
+		if strings.HasPrefix(kind, "google_kms_") {
+			require.Equal(t, "google_kms_crypto_key_iam_member", kind, "%s: a role on the key ring is one on every key", name)
+			require.Equal(t, `"roles/cloudkms.signerVerifier"`, role)
+			require.Equal(t, "local.key_member", member)
+		}
+
+		if kind == "google_service_account_iam_member" {
+			require.NotContains(t, m.expression(t, b.Body, "service_account_id"), "keys", "%s: who acts as it can sign", name)
+		}
+	}
+
+	require.Equal(t, "toset(local.secrets)",
+		m.expression(t, m.resource(t, "google_secret_manager_secret_iam_member.relayer"), "for_each"))
+	secrets := m.locals["secrets"]
+	require.NotContains(t, string(secrets.Range().SliceBytes(m.sources[secrets.Range().Filename])), "senders")
+
+	key := m.resource(t, "google_kms_crypto_key.sender")
+	version := only(t, key, "version_template")
+	require.Equal(t, `"EC_SIGN_SECP256K1_SHA256"`, m.expression(t, version, "algorithm"), "what relayer/sign asks for")
+	require.Equal(t, `"HSM"`, m.expression(t, version, "protection_level"), "no other level has this curve")
+	require.Equal(t, "true", m.expression(t, only(t, key, "lifecycle"), "prevent_destroy"))
+
+	for _, name := range []string{"key_services", "senders"} {
+		value := m.expression(t, m.blocks["variable."+name].Body, "default")
+		require.Contains(t, []string{"0", "[]"}, value, "off by default")
+	}
 }
 
 // No service follows a secret to its newest version: a version that is disabled as a way back would

@@ -91,7 +91,7 @@ func escrowsMoving(ctx context.Context, db *database.Database, chainID int64, mo
 }
 
 func planManifestsCommand() *cobra.Command {
-	in := deploy.ManifestInput{}
+	in, keys := deploy.ManifestInput{}, deploy.CommandsInput{}
 	var out string
 	var variables map[string]string
 	cmd := &cobra.Command{
@@ -100,6 +100,10 @@ func planManifestsCommand() *cobra.Command {
 		Long:  "Write the Cloud Run service manifest of each partition, and monitoring.yaml, the text of the collector's secret. Secrets are referred to, never contained.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			in.Env = variables
+			if keys.Services > 0 {
+				in.Commands = &keys
+			}
+
 			manifests, err := deploy.Manifests(in)
 			if err != nil {
 				return usage{err}
@@ -135,6 +139,11 @@ func planManifestsCommand() *cobra.Command {
 	f.StringVar(&in.RetractionsTopic, "retractions-topic", "", "RETRACTIONS_TOPIC_ID")
 	f.StringVar(&in.CloudSQLInstance, "cloudsql-instance", "", "CLOUDSQL_INSTANCE")
 	f.StringToStringVar(&variables, "env", nil, "further variables, NAME=VALUE; none that carries a secret")
+	f.IntVar(&keys.Services, "key-services", 0, "the first so many services act on commands: they have the senders' keys")
+	f.StringVar(&keys.ServiceAccount, "keys-service-account", "", "e-mail of their account; the others cannot sign")
+	f.StringVar(&keys.Subscription, "commands-subscription", "", "COMMANDS_SUBSCRIPTION_ID")
+	f.StringVar(&keys.RepliesTopic, "replies-topic", "", "REPLIES_TOPIC_ID")
+	f.StringVar(&keys.KeeperSender, "keeper-sender", "", "KEEPER_SENDER (default: none)")
 	f.StringToStringVar(&in.Secrets, "secret", nil, "variables from Secret Manager, NAME=SECRET[:VERSION]")
 
 	return cmd

@@ -49,10 +49,10 @@ resource "google_pubsub_topic_iam_member" "relayer" {
   member   = local.member
 }
 
-# Reading the values of its secrets.
+# Reading the values of its secrets. Those of the services with keys are not among them.
 resource "google_secret_manager_secret_iam_member" "relayer" {
-  for_each  = google_secret_manager_secret.this
-  secret_id = each.value.id
+  for_each  = toset(local.secrets)
+  secret_id = google_secret_manager_secret.this[each.key].id
   role      = "roles/secretmanager.secretAccessor"
   member    = local.member
 }

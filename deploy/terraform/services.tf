@@ -14,7 +14,7 @@ resource "google_cloud_run_v2_service" "relayer" {
   }
 
   template {
-    service_account                  = google_service_account.relayer.email
+    service_account                  = contains(local.keyed, each.key) ? google_service_account.keys[0].email : google_service_account.relayer.email
     execution_environment            = "EXECUTION_ENVIRONMENT_GEN2"
     max_instance_request_concurrency = 80
     timeout                          = "3600s"
@@ -62,7 +62,13 @@ resource "google_cloud_run_v2_service" "relayer" {
           INSTANCE_LOCK_WAIT   = "20m"
           MIGRATE_ON_START     = "false"
           LOG_FORMAT           = "json"
-        }, var.other_events_topic == "" ? {} : { OTHER_EVENTS_TOPIC_ID = var.other_events_topic }, var.env)
+          }, var.other_events_topic == "" ? {} : { OTHER_EVENTS_TOPIC_ID = var.other_events_topic }, var.env,
+          contains(local.keyed, each.key) ? {
+            SENDERS_FILE             = "/etc/escrow-relayer/senders/senders.json"
+            COMMANDS_POLICY_FILE     = "/etc/escrow-relayer/policy/policy.json"
+            COMMANDS_SUBSCRIPTION_ID = google_pubsub_subscription.commands[0].name
+            REPLIES_TOPIC_ID         = google_pubsub_topic.replies[0].name
+        } : {}, contains(local.keyed, each.key) && var.keeper_sender != "" ? { KEEPER_SENDER = var.keeper_sender } : {})
         content {
           name  = env.key
           value = env.value
@@ -71,7 +77,7 @@ resource "google_cloud_run_v2_service" "relayer" {
 
       # Exact versions: with `latest`, a version that is disabled later takes down every instance that starts anew.
       dynamic "env" {
-        for_each = { DATABASE_URL = "database-url", RPC_URLS = "rpc-urls" }
+        for_each = { DATABASE_URL = contains(local.keyed, each.key) ? "keys-database-url" : "database-url", RPC_URLS = "rpc-urls" }
         content {
           name = env.key
           value_source {
@@ -107,6 +113,15 @@ resource "google_cloud_run_v2_service" "relayer" {
           port = 8080
         }
       }
+
+      # A folder each, as Cloud Run mounts secrets. They hold no key: KMS has those.
+      dynamic "volume_mounts" {
+        for_each = contains(local.keyed, each.key) ? ["senders", "policy"] : []
+        content {
+          name       = volume_mounts.value
+          mount_path = "/etc/escrow-relayer/${volume_mounts.value}"
+        }
+      }
     }
 
     containers {
@@ -132,6 +147,20 @@ resource "google_cloud_run_v2_service" "relayer" {
         items {
           version = local.secret_versions["monitoring"]
           path    = "config.yaml"
+        }
+      }
+    }
+
+    dynamic "volumes" {
+      for_each = contains(local.keyed, each.key) ? ["senders", "policy"] : []
+      content {
+        name = volumes.value
+        secret {
+          secret = google_secret_manager_secret.this[volumes.value].secret_id
+          items {
+            version = local.secret_versions[volumes.value]
+            path    = "${volumes.value}.json"
+          }
         }
       }
     }
@@ -163,5 +192,12 @@ resource "google_cloud_run_v2_service" "relayer" {
     google_secret_manager_secret_version.monitoring,
     google_sql_database.this,
     google_sql_user.relayer,
+    google_kms_crypto_key_iam_member.keys,
+    google_project_iam_member.keys,
+    google_pubsub_subscription_iam_member.commands,
+    google_pubsub_topic_iam_member.keys,
+    google_pubsub_topic_iam_member.replies,
+    google_secret_manager_secret_iam_member.keys,
+    google_sql_user.keys,
   ]
 }

@@ -225,3 +225,74 @@ variable "ticket_channels" {
   default     = []
   description = "Notification channels of alerts with severity warning."
 }
+
+variable "senders" {
+  type        = list(string)
+  default     = []
+  description = "Accounts that commands act through, by name: each gets a key in Cloud KMS. Empty: no commands, and nothing is made for them."
+
+  validation {
+    condition     = alltrue([for s in var.senders : can(regex("^[a-z][a-z0-9-]{0,62}$", s))])
+    error_message = "Use lower-case letters, digits and dashes, beginning with a letter."
+  }
+}
+
+variable "key_services" {
+  type        = number
+  default     = 0
+  description = "How many of the services have the keys: the first ones. 0 until the senders file and the policy are in Secret Manager; then 2 or more, so that another one goes on when one dies."
+
+  validation {
+    condition     = var.key_services >= 0 && var.key_services <= 100
+    error_message = "Use 0 to 100."
+  }
+}
+
+variable "senders_version" {
+  type        = string
+  default     = "1"
+  description = "Version of the secret NAME-senders, the file SENDERS_FILE."
+  validation {
+    condition     = can(regex("^[1-9][0-9]*$", var.senders_version))
+    error_message = "Use a number: latest follows a new version before anybody has read it."
+  }
+}
+
+variable "policy_version" {
+  type        = string
+  default     = "1"
+  description = "Version of the secret NAME-policy, the file COMMANDS_POLICY_FILE."
+  validation {
+    condition     = can(regex("^[1-9][0-9]*$", var.policy_version))
+    error_message = "Use a number: latest follows a new version before anybody has read it."
+  }
+}
+
+variable "commands_topic" {
+  type        = string
+  default     = "settlement.commands.v1"
+  description = "Topic on which requesters publish commands."
+}
+
+variable "replies_topic" {
+  type        = string
+  default     = "settlement.command-answers.v1"
+  description = "Topic of the answers."
+}
+
+variable "requesters" {
+  type        = list(string)
+  default     = []
+  description = "Members, as serviceAccount:settlement@PROJECT.iam.gserviceaccount.com, who may publish commands and read answers. What they may ask for is in the policy, by the key that they sign with."
+}
+
+variable "keeper_sender" {
+  type        = string
+  default     = ""
+  description = "Address of the sender that releases escrows which are approved and due; empty: none does."
+
+  validation {
+    condition     = var.keeper_sender == "" || can(regex("^0x[0-9a-fA-F]{40}$", var.keeper_sender))
+    error_message = "Use 0x and 40 hexadecimal digits."
+  }
+}

@@ -19,6 +19,7 @@ resource "google_project_service" "apis" {
   for_each = toset([
     "artifactregistry.googleapis.com",
     "bigquery.googleapis.com",
+    "cloudkms.googleapis.com",
     "iam.googleapis.com",
     "iamcredentials.googleapis.com", # operators act as the service account
     "logging.googleapis.com",
