@@ -36,7 +36,7 @@ create table senders (
 -- One row per command that was taken in, and per command that was refused although its requester is known.
 create table commands (
     chain_id     bigint      not null,
-    command_id   text        not null check (command_id ~ '^0x[0-9a-f]{64}$'), -- the EIP-712 digest
+    command_id   text        primary key check (command_id ~ '^0x[0-9a-f]{64}$'), -- the EIP-712 digest, whose domain has the chain: unique on all of them
     seq          bigint      generated always as identity,
     sender       text        not null,
     kind         text        not null check (kind in ('approve', 'release', 'refund', 'create')),
@@ -73,7 +73,6 @@ create table commands (
     assigned_at  timestamptz,
     sent_at      timestamptz,
     answered_at  timestamptz,
-    primary key (chain_id, command_id),
     unique (chain_id, sender, nonce),
     unique (chain_id, sender, nonce, command_id),
     check (nonce is null or state in ('assigned', 'sent', 'done', 'done_late', 'reverted', 'voided', 'superseded')),
@@ -86,8 +85,8 @@ create index idx_command_waiting on commands (chain_id, sender, next_look, seq) 
 create index idx_command_expiry on commands (chain_id, sender, expires_at) where state in ('accepted', 'held');
 create index idx_command_flight on commands (chain_id, sender, nonce) where state in ('assigned', 'sent');
 create index idx_command_answered on commands (chain_id, sender, block_number) where block_number is not null;
-create index idx_command_escrow on commands (chain_id, escrow, seq);
-create index idx_command_received on commands (chain_id, seq);
+create index idx_command_escrow on commands (escrow, seq);
+create index idx_command_received on commands (seq);
 create index idx_command_keeper on commands (chain_id, sender, received_at) where requester = 'keeper';
 
 -- Which command may have an effect on an escrow. The first one that was accepted has it, until it ends without that effect.
@@ -97,9 +96,10 @@ create table command_claims (
     effect     text   not null,
     command_id text   not null,
     primary key (chain_id, escrow, effect),
-    foreign key (chain_id, command_id) references commands (chain_id, command_id) deferrable initially deferred
+    -- By the id alone: until the table is analyzed, the check of a key with chain_id may take any index that begins with it, and read all rows.
+    foreign key (command_id) references commands deferrable initially deferred
 );
-create index idx_claim_command on command_claims (chain_id, command_id);
+create index idx_claim_command on command_claims (command_id);
 
 -- Everything that was ever signed. A row is committed before its bytes leave the process; every attempt at a nonce is of the command that has it.
 create table command_attempts (

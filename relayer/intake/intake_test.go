@@ -239,6 +239,37 @@ func TestHTTP(t *testing.T) {
 	}
 }
 
+// What storing reads does not grow with what is stored, also before the tables are analyzed for the
+// first time: the check of the claims' foreign key once read all commands for each one.
+func TestStoringReadsNoMore(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	const messages = 30
+	for n := range messages {
+		var all []*command.Signed
+		for i := range command.MaxCommands {
+			all = append(all, f.signed(func(c *command.Command) {
+				c.Escrow = common.BigToAddress(big.NewInt(int64(1_000_000 + n*command.MaxCommands + i)))
+			}))
+		}
+
+		_, err := f.in.Take(t.Context(), body(t, all), false)
+		require.NoError(t, err)
+	}
+
+	const stored = messages * command.MaxCommands
+	var read int
+	require.Eventually(t, func() bool { // the statistics of both tables come together, late
+		var inserted int
+		require.NoError(t, f.db.QueryRow(t.Context(), `
+			select coalesce(sum(n_tup_ins), 0), coalesce(sum(seq_tup_read + idx_tup_fetch), 0) from pg_stat_user_tables
+			 where relname in ('commands', 'command_claims')`).Scan(&inserted, &read))
+
+		return inserted == 2*stored
+	}, time.Minute, 100*time.Millisecond)
+	require.Less(t, read, 200*stored)
+}
+
 // C5 under contention: of commands that cannot both take effect exactly one is accepted, whichever
 // instance gets which, and however often.
 func TestConflictsAcrossInstances(t *testing.T) {
