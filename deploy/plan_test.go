@@ -88,6 +88,7 @@ var functions = map[string]function.Function{
 	"element": stdlib.ElementFunc,
 	"format":  stdlib.FormatFunc, "join": stdlib.JoinFunc, "jsonencode": stdlib.JSONEncodeFunc,
 	"keys":   stdlib.KeysFunc,
+	"min":    stdlib.MinFunc,
 	"length": stdlib.LengthFunc, "merge": stdlib.MergeFunc, "range": stdlib.RangeFunc, "replace": stdlib.ReplaceFunc,
 	"setproduct": stdlib.SetProductFunc, "split": stdlib.SplitFunc, "trimsuffix": stdlib.TrimSuffixFunc,
 	"upper":    stdlib.UpperFunc,
