@@ -30,6 +30,7 @@ func (w *world) refused(id string, number, total int, env map[string]string, wor
 // A START_BLOCK that would leave escrows out is refused before anything is written down. Allowed
 // once, it is remembered, and moved back without losing or doubling an event.
 func TestStartBlock(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	deployed := w.Contracts.Block
 	w.blocks(6)
@@ -58,6 +59,7 @@ func TestStartBlock(t *testing.T) {
 
 // What would split the stream is refused, unless a rolling change says that it does so.
 func TestSettingsThatDiffer(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	w.run("r0", 0, 2, nil)
 	w.ready("r0")
@@ -77,6 +79,7 @@ func TestSettingsThatDiffer(t *testing.T) {
 
 // A session in another database than the pool's is found before the instance says that it joined.
 func TestSessionInAnotherDatabase(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	require.NoError(t, w.PG.CreateDatabase(t.Context(), "elsewhere", ""))
 	w.refused("r0", 0, 1, map[string]string{"SESSION_DATABASE_URL": w.PG.URL("elsewhere")}, "must name the same database")

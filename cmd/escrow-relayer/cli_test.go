@@ -59,6 +59,7 @@ func TestUsage(t *testing.T) {
 
 // Each thing that does not fit is said at once, with the variable, and nothing else runs.
 func TestRefusals(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	for name, c := range map[string]struct {
 		env  map[string]string
@@ -87,6 +88,7 @@ func TestRefusals(t *testing.T) {
 }
 
 func TestTwoProcessesWithOneInstanceID(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	w.run("r0", 0, 1, nil)
 	w.ready("r0")
@@ -98,6 +100,7 @@ func TestTwoProcessesWithOneInstanceID(t *testing.T) {
 }
 
 func TestStatusAuditReplayMigrate(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	env := w.Environ("cli", 0, 1, nil)
 	code, out := call(t, env, "migrate", "--check")

@@ -56,6 +56,7 @@ func pipe(t *testing.T, input []byte, env []string, args ...string) []byte {
 // the binary, the owner of the sender killed while transactions wait in the pool. Each command has
 // one effect on the chain, one transaction, and its answer on the topic.
 func TestCommandsEndToEnd(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	l, err := lab.Start(t.Context(), lab.Options{Bin: bin, Seed: 7})
 	require.NoError(t, err)

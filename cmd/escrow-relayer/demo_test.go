@@ -148,10 +148,8 @@ func TestDemoCleansUpWhenInterrupted(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t, "--instances", "2")
 	url := d.url()
-	begun := time.Now()
 	require.NoError(t, d.cmd.Process.Signal(os.Interrupt))
 	require.Equal(t, exitInterrupted, d.end(url))
-	require.Less(t, time.Since(begun), 10*time.Second)
 	require.Contains(t, d.said.String(), "nothing was audited")
 }
 

@@ -44,6 +44,7 @@ func (d *doctor) value(variable string) string {
 }
 
 func TestDoctor(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	w.blocks(30)
 	proxy := func(t *testing.T, list ...faults.Fault) *faults.Node {
@@ -184,6 +185,7 @@ func TestDoctor(t *testing.T) {
 // A person's login that may only read is well, and doctor says what the runbooks cannot do with it. A
 // login with exactly the rights of a task can do the task: the rights are those of its statements.
 func TestDoctorOfAnOperator(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	code, out := call(t, w.Environ("doc", 0, 1, nil), "migrate")
 	require.Zero(t, code, out)

@@ -204,6 +204,7 @@ func TestWhole(t *testing.T) {
 
 // A fleet that is not whole is the answer no; a database that cannot be asked is not.
 func TestPlanWait(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, func(o *lab.Options) { o.Confirmations = 2 })
 	env := w.Environ("cli", 0, 1, nil)
 	for n := range 2 {

@@ -140,6 +140,7 @@ func (w *world) audit(duplicates bool) {
 }
 
 func TestFleetSharesAdoptsAndGivesBack(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	for i := range 3 {
 		w.run(fmt.Sprint("r", i), i, 3, nil)
@@ -170,6 +171,7 @@ func TestFleetSharesAdoptsAndGivesBack(t *testing.T) {
 }
 
 func TestLeaderKilledStoppedFrozen(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		blow, after func(*world, *lab.Process)
 		within      time.Duration
@@ -219,6 +221,7 @@ func TestLeaderKilledStoppedFrozen(t *testing.T) {
 // The binary against nodes that this project did not embed, over HTTP and over WebSocket: geth, and
 // anvil where there is npm.
 func TestIndependentNode(t *testing.T) {
+	t.Parallel()
 	for name, start := range map[string]func() (testchain.Node, error){
 		"geth":  func() (testchain.Node, error) { return testchain.StartGeth(t.Context(), testchain.Options{Seed: 7}) },
 		"anvil": func() (testchain.Node, error) { return testchain.StartAnvil(t.Context(), testchain.Options{Seed: 7}) },

@@ -15,6 +15,7 @@ import (
 // its slots, another instance goes on and stops cleanly meanwhile, and what the frozen one does
 // when it wakes up changes nothing.
 func TestFrozenInsideACommit(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	proxy := w.behindProxy("r0", 0, 2, nil)
 	w.ready("r0")

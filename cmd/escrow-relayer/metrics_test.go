@@ -34,6 +34,7 @@ func families(t *testing.T, p *lab.Process) map[string]*dto.MetricFamily {
 // closed label values; from the start, since a series that appears with its first event hides that
 // event from rate().
 func TestMetricsAreDocumentedBothWays(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	w.run("r0", 0, 2, nil)
 	w.ready("r0")

@@ -58,6 +58,7 @@ func (w *world) copyDatabase(from, to string) {
 // deploy/runbooks/restore.md, its commands and statements, on a real fleet: for consumers that
 // cannot dedupe, who receive nothing twice, and then for those that do.
 func TestRestoreRunbook(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	w.startTwo(nil)
 	w.blocks(6)

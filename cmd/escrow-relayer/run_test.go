@@ -11,6 +11,7 @@ import (
 )
 
 func TestStopIsBounded(t *testing.T) {
+	t.Parallel()
 	const grace = 9 * time.Second
 	for name, c := range map[string]struct {
 		stopping time.Duration // how long the service takes to stop

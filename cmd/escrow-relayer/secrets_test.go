@@ -66,6 +66,7 @@ func (k *keyed) clean(what, text string) {
 
 // No secret gets out: not into logs, pages, metrics, help, or the database, whatever goes wrong.
 func TestSecretsStay(t *testing.T) {
+	t.Parallel()
 	k := &keyed{t: t}
 	w := newWorld(t, func(o *lab.Options) { o.Env["LOG_LEVEL"], o.Env["RPC_TIMEOUT"] = "debug", "1s" })
 	nodes := [2]*faults.Node{}

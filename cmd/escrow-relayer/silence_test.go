@@ -37,6 +37,7 @@ func (w *world) joined(id string) (at time.Time) {
 // The connections of a leader and of a follower swallow bytes, for good, while new ones work: a
 // database that failed over to another machine looks like that. Both notice, and are back over new
 // connections.
+// Not beside other tests: the third instance must notice nothing.
 func TestSwallowedConnectionsAreReplaced(t *testing.T) {
 	w := newWorld(t, nil)
 	leader := w.behindProxy("r0", 0, 3, nil)
@@ -69,6 +70,7 @@ func TestSwallowedConnectionsAreReplaced(t *testing.T) {
 
 // With new connections dark as well, each instance keeps DB_OUTAGE_LIMIT.
 func TestOutageLimitIsKeptWhenBytesAreSwallowed(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	env := map[string]string{"DB_OUTAGE_LIMIT": "3s"}
 	proxies := map[string]*faults.TCP{}
@@ -100,6 +102,7 @@ func TestOutageLimitIsKeptWhenBytesAreSwallowed(t *testing.T) {
 
 // One instance's node is gone and another's is not: its slots are served by the other one until it is back.
 func TestSlotsGoWhereANodeIs(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	env := map[string]string{"RESIGN_AFTER": "2s"}
 	w.run("r0", 0, 2, env)

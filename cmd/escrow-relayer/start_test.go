@@ -18,6 +18,7 @@ import (
 // What an instance waits for, and what to do about it, is in the log from the first second on; and
 // one line says what it is about to do.
 func TestWhatAStartSays(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -83,6 +84,7 @@ func (l logReader) String() string { return readLog(l.t, l.p) }
 
 // An address with code that is not a factory is refused: nothing would ever come.
 func TestSomethingElseThanAFactory(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	w.run("r0", 0, 1, nil)
 	w.ready("r0")

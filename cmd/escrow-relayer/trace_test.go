@@ -60,18 +60,18 @@ func newReceiver(t *testing.T) *receiver {
 
 // One trace goes from the blocks to the subscriber; a collector that fails is nobody's concern.
 func TestTraces(t *testing.T) {
+	t.Parallel()
 	const key = "hush-0-otlp"
 	w := newWorld(t, nil)
 	traces := newReceiver(t)
 	stop := func(id string) {
-		begun := time.Now()
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		require.NoError(t, w.fleet[id].Stop(ctx))
-		require.Less(t, time.Since(begun), 9*time.Second)
 		log, err := os.ReadFile(w.fleet[id].LogFile)
 		require.NoError(t, err)
 		require.NotContains(t, string(log), key)
+		require.NotContains(t, string(log), "STOP_TIMEOUT=", "it waited for the collector")
 	}
 	w.run("r0", 0, 1, map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": traces.URL,
 		"OTEL_EXPORTER_OTLP_HEADERS": "api-key=" + key})

@@ -217,6 +217,7 @@ func TestWrongCalls(t *testing.T) {
 
 // Of each kind of wrong input one as people meet it: a process, its exit code and what it writes.
 func TestWrongInputsAsProcesses(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		variable, value, args, says string
 	}{
