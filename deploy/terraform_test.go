@@ -1,8 +1,10 @@
 package deploy
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -430,4 +432,88 @@ func TestTerraformPinsSecretsAndLeavesReleasesAlone(t *testing.T) {
 	require.Contains(t, settings.Attributes, "deletion_protection_enabled")
 	require.Contains(t, settings.Attributes, "retain_backups_on_delete")
 	require.Contains(t, only(t, settings, "backup_configuration").Attributes, "location")
+}
+
+// withCommands evaluates the module with the values of the example and the lines on commands in it.
+func withCommands(t *testing.T, uncomment bool) map[string]instance {
+	t.Helper()
+	dir := t.TempDir()
+	require.NoError(t, os.CopyFS(dir, os.DirFS("terraform")))
+	values, err := os.ReadFile("terraform/terraform.tfvars.example")
+	require.NoError(t, err)
+	if uncomment {
+		lines := regexp.MustCompile(`(?m)^# ([a-z_]+ *= )`)
+		require.Len(t, lines.FindAll(values, -1), 5)
+		values = lines.ReplaceAll(values, []byte("$1"))
+	}
+
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "terraform.tfvars"), values, 0o600))
+	e, err := evaluate(dir)
+	require.NoError(t, err)
+	wanted, err := e.wanted()
+	require.NoError(t, err)
+
+	return wanted
+}
+
+// What Terraform computes for the services with keys: the first two, with the account, the variables
+// and the secrets that the manifests name for the same fleet. Without senders nothing is made.
+func TestTerraformMakesServicesWithKeys(t *testing.T) {
+	t.Parallel()
+	for address := range withCommands(t, false) {
+		require.NotContains(t, address, "google_kms")
+		require.NotContains(t, address, ".keys")
+		require.NotContains(t, address, "commands")
+		require.NotContains(t, address, `["senders"]`)
+	}
+
+	wanted := withCommands(t, true)
+	for _, address := range []string{`google_kms_crypto_key.sender["arbiter"]`, `google_kms_key_ring.senders[0]`,
+		`google_pubsub_topic_iam_member.requesters["serviceAccount:settlement@fusion-prime.iam.gserviceaccount.com"]`,
+		`google_secret_manager_secret.this["policy"]`, `google_sql_user.keys[0]`} {
+		require.Contains(t, wanted, address)
+	}
+
+	in := withKeys()
+	in.Commands.SendersSecret, in.Commands.KeeperSender = "", ""
+	manifests, err := Manifests(in)
+	require.NoError(t, err)
+	for i, m := range manifests {
+		service := wanted[fmt.Sprintf(`google_cloud_run_v2_service.relayer["%d"]`, i)].has
+		require.NotNil(t, service)
+		template := service["template"].([]any)[0].(attributes)
+		account := in.ServiceAccount
+		if i < in.Commands.Services {
+			account = in.Commands.ServiceAccount
+		}
+
+		require.Equal(t, account, template["service_account"], m.Name)
+		relayer := template["containers"].([]any)[0].(attributes)
+		plain, secrets := map[string]any{}, map[string]any{}
+		for _, x := range relayer["env"].([]any) {
+			if v := x.(attributes); v["value"] != nil {
+				plain[v["name"].(string)] = v["value"]
+			} else {
+				from := v["value_source"].([]any)[0].(attributes)["secret_key_ref"].([]any)[0].(attributes)
+				secrets[v["name"].(string)] = from["secret"]
+			}
+		}
+
+		for name, value := range plainEnv(t, m.YAML) {
+			if name != "CLOUDSQL_INSTANCE" { // another instance's name
+				require.Equal(t, value, plain[name], "%s of %s", name, m.Name)
+			}
+		}
+
+		for variable, secret := range secrets {
+			require.Contains(t, string(m.YAML), fmt.Sprintf("name: %q", secret), "%s of %s", variable, m.Name)
+		}
+
+		for _, v := range template["volumes"].([]any) {
+			secret := v.(attributes)["secret"].([]any)[0].(attributes)
+			require.Contains(t, string(m.YAML), fmt.Sprintf("secretName: %q", secret["secret"]), m.Name)
+		}
+
+		require.Equal(t, i < in.Commands.Services, len(template["volumes"].([]any)) == 3, m.Name)
+	}
 }
