@@ -147,14 +147,14 @@ func (l *look) published() (n int) {
 func (l *look) oneLine() string {
 	f := &l.fleet
 
-	commands := ""
+	var commands strings.Builder
 	for i := range f.Senders {
-		commands += fmt.Sprintf("  commands under way %d waiting %d", f.Senders[i].InFlight, f.Senders[i].Waiting)
+		fmt.Fprintf(&commands, "  commands under way %d waiting %d", f.Senders[i].InFlight, f.Senders[i].Waiting)
 	}
 
 	return fmt.Sprintf("%s  leader %-10s alive %d  slots %d/%d adopted %d  head %d cursor %d lag %d  escrows %d  published %d  outbox %d", clock(l.clock), l.leader(), f.Live(),
 		f.Slots.Served, f.Slots.Total, f.Slots.Adopted, l.head, f.Chain.LowestCursor, l.lag(f.Chain.LowestCursor),
-		f.Escrows.Registered(), l.published(), f.Outbox.Messages) + commands
+		f.Escrows.Registered(), l.published(), f.Outbox.Messages) + commands.String()
 }
 
 // picture is a look in several lines.
