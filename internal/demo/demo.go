@@ -45,8 +45,8 @@ const (
 	// play is how long the story takes at most; a longer demo is calm after it.
 	play = time.Minute
 	// readyTimeout is how long the relayers may take to start, auditTimeout how long the last messages may take to arrive.
-	readyTimeout = 30 * time.Second
-	auditTimeout = 30 * time.Second
+	readyTimeout = 2 * time.Minute
+	auditTimeout = time.Minute
 )
 
 // ErrDirty means that the audit of events found something, ErrCommands that the audit of commands did.
