@@ -26,7 +26,8 @@ import (
 func (w *world) instance(id string, senders []testchain.Account) (stop, lost func()) {
 	w.t.Helper()
 	session, err := election.Open(w.t.Context(), election.SessionConfig{Conn: w.db.Config().ConnConfig.Copy(),
-		ChainID: w.node.ChainID().Int64(), InstanceID: id, Channels: []string{send.Channel, send.ReleaseChannel}})
+		ChainID: w.node.ChainID().Int64(), InstanceID: id, Channels: []string{send.Channel, send.ReleaseChannel},
+		ProbeEvery: 20 * time.Second}) // a busy machine loses no session
 	require.NoError(w.t, err)
 	live := w.run(func(ctx context.Context) error { _ = session.Run(ctx); return nil })
 	var configs []send.Config

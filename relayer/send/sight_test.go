@@ -16,7 +16,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
-// countingCaller counts what the nodes are asked, by method: each call of a batch.
+// countingCaller counts what the nodes are asked, by method: each call of a batch. What a busy machine
+// did not answer in time is asked again, and counts once.
 type countingCaller struct {
 	send.Caller
 	mu       sync.Mutex
@@ -32,8 +33,12 @@ func (c *countingCaller) CallBatch(ctx context.Context, requests ...source.Reque
 
 	c.requests++
 	c.mu.Unlock()
-
-	return c.Caller.CallBatch(ctx, requests...)
+	for {
+		answers, err := c.Caller.CallBatch(ctx, requests...)
+		if err == nil || ctx.Err() != nil {
+			return answers, err
+		}
+	}
 }
 
 func (c *countingCaller) CallEach(ctx context.Context, method string, params ...any) ([]source.Answer, error) {
