@@ -3,6 +3,7 @@ package ledger_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -61,4 +62,61 @@ func TestRevivedAndNewEventsFoldInTheOrderOfTheChain(t *testing.T) {
 			require.Equal(t, []string{strings.ToLower(account(0xb4))}, w.column(`select arbiter from escrow_records`))
 		})
 	}
+}
+
+// A commit that is under way when the verifier repairs, and has folded what comes later into a record
+// that nobody sees yet: the repair waits for it, and its older events do not count as the newest.
+func TestRepairWaitsForWhatIsBeingFolded(t *testing.T) {
+	w := setup(t)
+	w.discover(0)
+	w.process(0)
+	v, err := w.led.Verifiable(t.Context())
+	require.NoError(t, err)
+	release := w.holdCommits()
+	commit, repair := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, err := w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: w.epoch, From: w.slots,
+			To: w.slots.To(6, blockHash(0, 5)), Events: []contract.Event{arbiterChanged(5, 13, account(0xb2))}})
+		commit <- err
+	}()
+	w.awaitBlocked(1)
+	go func() {
+		_, err := w.led.Repair(t.Context(), w.epoch, v, 1, []contract.Event{deployed(1, 1, 0, 11),
+			arbiterChanged(1, 12, account(0xb1))}, nil)
+		repair <- err
+	}()
+	w.awaitBlocked(2)
+	release()
+	require.NoError(t, <-commit)
+	require.NoError(t, <-repair)
+	require.Equal(t, []string{strings.ToLower(account(0xb2))}, w.column(`select arbiter from escrow_records`))
+	require.Equal(t, []string{"5"}, w.column(`select last_block::text from records`))
+}
+
+// holdCommits has every commit that folds a record wait until release is called.
+func (w *world) holdCommits() (release func()) {
+	w.t.Helper()
+	ctx := w.t.Context()
+	_, err := w.db.Exec(ctx, `
+		create function hold() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock_shared(42); return null; end $$;
+		create constraint trigger hold after insert or update on records deferrable initially deferred for each row execute function hold()`)
+	require.NoError(w.t, err)
+	tx, err := w.db.Begin(ctx)
+	require.NoError(w.t, err)
+	_, err = tx.Exec(ctx, `select pg_advisory_xact_lock(42)`)
+	require.NoError(w.t, err)
+
+	return func() { require.NoError(w.t, tx.Rollback(ctx)) }
+}
+
+// awaitBlocked returns when so many transactions wait for a lock.
+func (w *world) awaitBlocked(n int) {
+	w.t.Helper()
+	require.Eventually(w.t, func() bool {
+		var blocked int
+		err := w.db.QueryRow(w.t.Context(), `select count(*) from pg_stat_activity
+			where datname = current_database() and wait_event_type = 'Lock'`).Scan(&blocked)
+
+		return err == nil && blocked == n
+	}, time.Minute, 5*time.Millisecond)
 }

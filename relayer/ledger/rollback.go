@@ -237,13 +237,20 @@ func (l *Ledger) unregister(ctx context.Context, tx pgx.Tx, fork Position) error
 	return nil
 }
 
-// refold replaces the records of escrows by the fold of their canonical events.
+// refold replaces the records of escrows by the fold of their canonical events, and says how many had
+// one. A commit that is folding into one of them is waited for, also into one that nobody sees yet: its
+// events are among those that are read then. Else what is read would be folded over what comes later.
 func (l *Ledger) refold(ctx context.Context, tx pgx.Tx, escrows [][]byte) (int, error) {
 	if len(escrows) == 0 {
 		return 0, nil
 	}
 
-	tag, err := tx.Exec(ctx, `delete from records where chain_id = $1 and escrow = any($2)`, l.cfg.ChainID, escrows)
+	made, err := tx.Exec(ctx, holdRecords, l.cfg.ChainID, escrows)
+	if err != nil {
+		return 0, fmt.Errorf("hold records: %w", err)
+	}
+
+	dropped, err := tx.Exec(ctx, `delete from records where chain_id = $1 and escrow = any($2)`, l.cfg.ChainID, escrows)
 	if err != nil {
 		return 0, fmt.Errorf("drop records: %w", err)
 	}
@@ -256,7 +263,14 @@ func (l *Ledger) refold(ctx context.Context, tx pgx.Tx, escrows [][]byte) (int, 
 
 	sortEvents(events)
 
-	return int(tag.RowsAffected()), l.project(ctx, tx, events, nil)
+	return int(dropped.RowsAffected() - made.RowsAffected()), l.project(ctx, tx, events, nil)
 }
+
+// holdRecords makes a row for each escrow that has none, so that no other transaction can until this
+// one ends. Where another is making one, it waits for that.
+const holdRecords = `
+	insert into records (chain_id, escrow, slot, status, last_type, last_index, last_block, last_tx)
+	select $1, escrow, 0, 0, 0, 0, 0, '' from unnest($2::bytea[]) as escrow
+	on conflict do nothing`
 
 const canonicalEvents = `select ` + scanned + ` from events p where p.chain_id = $1 and p.escrow = any($2)`
