@@ -107,13 +107,13 @@ func (r *run) quiet(ctx context.Context, v *Verdict) error {
 	return nil
 }
 
-// commandLocks are those of the senders and of whoever publishes answers.
+// commandLocks are those of the senders' owners, of everybody who has their keys, and of whoever publishes answers.
 func (r *run) commandLocks() int {
 	if r.way == nil {
 		return 0
 	}
 
-	return len(r.way.senders) + 1
+	return len(r.way.senders)*(1+r.plan.Instances) + 1
 }
 
 // commandGoroutines is how many more an instance may have that takes commands: Google's subscriber has most of them.
