@@ -27,8 +27,6 @@ func TestApproveIsSentOnceAndAnsweredAtFinality(t *testing.T) {
 	id := w.accept(c)
 
 	w.await(id, false, command.Sent)
-	w.mine(1)
-	require.Equal(t, command.Sent, w.answer(id).State, "mined, but not final")
 	a := w.await(id, true, command.Done)
 
 	sent := w.sent()
@@ -48,6 +46,27 @@ func TestApproveIsSentOnceAndAnsweredAtFinality(t *testing.T) {
 	require.Len(t, w.sent(), 1)
 	require.Equal(t, 0, w.int(`select count(*) from commands where reserved < fee_paid`))
 	require.Equal(t, 1, w.int(`select count(*) from senders s join commands c on c.sender = s.address where s.spent_fees = c.fee_paid`), "what was reserved too much is given back")
+}
+
+// C4: what is mined is not answered before its block is final, though the sender has looked at it: it
+// has given nonces to others since.
+func TestNotAnsweredBeforeFinality(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	escrows := []common.Address{w.escrow(1, 0), w.escrow(1, 0), w.escrow(1, 0)}
+	w.start(nil)
+	first := w.accept(w.command(command.Approve, escrows[0], nil))
+	w.await(first, false, command.Sent)
+	w.mine(1)
+	require.Eventually(t, func() bool { return int(w.nodes.View().Head) == w.head() }, patience, 10*time.Millisecond)
+	for _, e := range escrows[1:] {
+		w.await(w.accept(w.command(command.Approve, e, nil)), false, command.Sent)
+	}
+
+	require.Len(t, w.sent(), 1, "it is mined, and the others are not")
+	require.Equal(t, command.Sent, w.answer(first).State)
+	require.Empty(t, w.replies(first))
+	w.await(first, true, command.Done)
 }
 
 // Every kind, one after the other, through a queue that is longer than what may be in flight.
