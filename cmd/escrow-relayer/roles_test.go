@@ -23,7 +23,7 @@ func TestServicesNeedNoRightToChangeTables(t *testing.T) {
 	page, err := os.ReadFile("../../deploy/README.md")
 	require.NoError(t, err)
 	blocks := regexp.MustCompile("(?s)```postgresql\n(.*?)```").FindAllStringSubmatch(string(page), -1)
-	require.Len(t, blocks, 2, "what postgres grants, and what the migration login grants")
+	require.Len(t, blocks, 4, "what postgres grants, what the migration login grants, and both for the services with keys")
 
 	w := newWorld(t, nil)
 	ctx := t.Context()
