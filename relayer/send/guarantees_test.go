@@ -117,11 +117,12 @@ func TestExpiredBeforeItIsSigned(t *testing.T) {
 func TestDayFees(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
+	first, second := w.escrow(1, 0), w.escrow(1, 0) // both are final when the second command comes
 	w.start(nil)
-	w.await(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), true, command.Done)
+	w.await(w.accept(w.command(command.Approve, first, nil)), true, command.Done)
 	w.exec(`update senders set spent_fees = $1 where spend_day is not null`, new(big.Int).Sub(big.NewInt(1e18),
 		big.NewInt(1000)).String())
-	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	id := w.accept(w.command(command.Approve, second, nil))
 	require.Equal(t, command.CodeBudget, w.await(id, true, command.Held).Code)
 	require.Len(t, w.sent(), 1)
 	w.exec(`update senders set spend_day = spend_day - 1`)

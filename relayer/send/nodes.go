@@ -31,8 +31,7 @@ type Nodes struct {
 	caller  Caller
 	minTip  *big.Int
 	abreast int // requests at once
-	headers perView[uint64, *header]
-	fees    perView[struct{}, Fees]
+	fees    perView[Fees]
 }
 
 // MinTip is what nodes want at least on top of the base fee, in wei per gas: geth's miner takes
@@ -63,10 +62,13 @@ func (n *Nodes) now() source.View {
 
 // perView is what several senders want to know while the view is the same: the first one asks, and
 // those that come meanwhile wait for its answer.
-type perView[K comparable, V any] struct {
-	mu    sync.Mutex
-	view  source.View
-	cells map[K]*cell[V]
+//
+// A View does not say which branch it is of. So nothing is shared in this way that is compared with
+// what is stored: a block's hash from before a reorganisation would hide it for ever.
+type perView[V any] struct {
+	mu   sync.Mutex
+	view source.View
+	cell *cell[V] // nil: nobody has asked yet
 }
 
 type cell[V any] struct {
@@ -75,19 +77,13 @@ type cell[V any] struct {
 	value V
 }
 
-func (p *perView[K, V]) get(ctx context.Context, view source.View, key K,
-	ask func(context.Context) (V, error)) (v V, err error) {
+func (p *perView[V]) get(ctx context.Context, view source.View, ask func(context.Context) (V, error)) (v V, err error) {
 	p.mu.Lock()
-	if p.cells == nil || p.view != view {
-		p.view, p.cells = view, map[K]*cell[V]{}
+	if p.cell == nil || p.view != view {
+		p.view, p.cell = view, &cell[V]{turn: make(chan struct{}, 1)}
 	}
 
-	c := p.cells[key]
-	if c == nil {
-		c = &cell[V]{turn: make(chan struct{}, 1)}
-		p.cells[key] = c
-	}
-
+	c := p.cell
 	p.mu.Unlock()
 
 	select {
@@ -186,18 +182,6 @@ func (n *Nodes) readHeaders(ctx context.Context, numbers ...uint64) ([]*header, 
 	return all, nil
 }
 
-// header is a block as of this view.
-func (n *Nodes) header(ctx context.Context, number uint64) (*header, error) {
-	return n.headers.get(ctx, n.now(), number, func(ctx context.Context) (*header, error) {
-		all, err := n.readHeaders(ctx, number)
-		if err != nil {
-			return nil, err
-		}
-
-		return all[0], nil
-	})
-}
-
 const transactionCount = "eth_getTransactionCount"
 
 // Latest is Chain's.
@@ -221,34 +205,37 @@ func (n *Nodes) Look(ctx context.Context, account common.Address, target, checke
 	}
 
 	g.Go(func() error { return n.account(ctx, account, target, everyone, &look) })
-	g.Go(func() error {
-		h, err := n.header(ctx, target)
-		if err == nil && h == nil {
-			err = fmt.Errorf("read block %d: the node does not have it", target)
-		}
-
-		if err == nil {
-			look.TargetHash = h.Hash
-		}
-
-		return err
-	})
-	if checked > 0 {
-		g.Go(func() error {
-			h, err := n.header(ctx, checked)
-			if h != nil {
-				look.CheckedHash = h.Hash
-			}
-
-			return err
-		})
-	}
+	g.Go(func() error { return n.blocks(ctx, target, checked, &look) })
 
 	if err := g.Wait(); err != nil {
 		return look, fmt.Errorf("look at sender %s: %w", account, err)
 	}
 
 	return look, nil
+}
+
+// blocks reads the target, and the block that was checked last, together: both are of one branch.
+func (n *Nodes) blocks(ctx context.Context, target, checked uint64, look *Look) error {
+	numbers := []uint64{target}
+	if checked > 0 {
+		numbers = append(numbers, checked)
+	}
+
+	all, err := n.readHeaders(ctx, numbers...)
+	if err != nil {
+		return err
+	}
+
+	if all[0] == nil {
+		return fmt.Errorf("read block %d: the node does not have it", target)
+	}
+
+	look.TargetHash = all[0].Hash
+	if checked > 0 && all[1] != nil {
+		look.CheckedHash = all[1].Hash
+	}
+
+	return nil
 }
 
 // account reads from one node, in one request, what every node is not asked for.
@@ -413,7 +400,7 @@ const feeBlocks = 10
 
 // Fees is Chain's: from the fee history, or the gas price of a chain that has none.
 func (n *Nodes) Fees(ctx context.Context) (Fees, error) {
-	return n.fees.get(ctx, n.now(), struct{}{}, n.readFees)
+	return n.fees.get(ctx, n.now(), n.readFees)
 }
 
 func (n *Nodes) readFees(ctx context.Context) (Fees, error) {

@@ -69,6 +69,26 @@ func (c *doubtfulChain) Receipts(ctx context.Context, target uint64, hashes []co
 	return c.Nodes.Receipts(ctx, target, hashes)
 }
 
+// C4: no answer rests on a block above the one by which a reorganisation would be noticed: whoever is
+// ended at any moment, and taken over after a reorganisation, has a witness of each of its answers.
+func TestNoAnswerWithoutAWitness(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	w.exec(`create function witness() returns trigger language plpgsql as $$ begin
+		if new.state = 'done' and new.block_number > (select coalesce(max(checked_block), 0) from senders) then
+		    raise exception 'block % has no witness', new.block_number;
+		end if;
+		return null; end $$`)
+	w.exec(`create trigger witness after update on commands for each row execute function witness()`)
+	escrows := []common.Address{w.escrow(1, 0), w.escrow(1, 0)}
+	w.start(nil)
+	for _, e := range escrows {
+		id := w.accept(w.command(command.Approve, e, nil))
+		w.await(id, false, command.Sent)
+		w.await(id, true, command.Done)
+	}
+}
+
 // C4: answers are taken back also when the first node that is asked after the reorganisation lags
 // behind the block that was checked last.
 func TestReopenedThoughTheNodeLags(t *testing.T) {

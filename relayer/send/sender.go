@@ -286,14 +286,16 @@ func (s *Sender) observe(ctx context.Context, view View, account *account, fligh
 		}
 	}
 
-	if err := s.settle(ctx, view, look, flights); err != nil {
-		return err
-	}
-
+	// The witness before the answers: were this process ended between the two, nobody would find out
+	// that a block was replaced which lies above the witness and an answer rests on.
 	if checked == 0 || reached && (view.Target > checked || moved && view.Target == checked) {
 		if err := s.store.checked(ctx, view.Target, look.TargetHash, look.Balance); err != nil {
 			return err
 		}
+	}
+
+	if err := s.settle(ctx, view, look, flights); err != nil {
+		return err
 	}
 
 	s.sight.looked, s.sight.lookedAt, s.sight.look = view, account.Now, look
