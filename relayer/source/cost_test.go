@@ -231,3 +231,48 @@ func TestCostOfABlock(t *testing.T) {
 		}
 	}
 }
+
+// An endpoint whose tags stand still, or are always behind, delays what the others call final, and
+// does not stop it, also where that moves with every block.
+func TestOneThatIsBehindStopsNobody(t *testing.T) {
+	for _, kind := range []string{"http", "ws"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				const before, deep, blocks = 100, 10, 120
+				chain := newChain(before+blocks, 10, 0)
+				var p pipes
+				cfg := Config{ChainID: 1, PollInterval: time.Second, Finality: Finalized, Dial: p.dial}
+				var nodes []*testNode
+				for range 3 {
+					n, _ := p.node(t, chain)
+					n.head, n.finalized = before, before-deep
+					nodes = append(nodes, n)
+					cfg.URLs = append(cfg.URLs, map[string]string{"http": n.server.URL, "ws": n.ws()}[kind])
+				}
+
+				s, err := New(cfg)
+				require.NoError(t, err)
+				ctx, cancel := context.WithCancel(t.Context())
+				var running sync.WaitGroup
+				defer running.Wait()
+				defer cancel()
+				running.Go(func() { _ = s.Run(ctx) })
+				for head := uint64(before + 1); head <= before+blocks; head++ {
+					<-time.After(time.Second)
+					for i, n := range nodes {
+						n.set(func() {
+							if n.head = head; i < 2 {
+								n.finalized = head - deep
+							}
+						})
+						n.announce()
+					}
+				}
+
+				synctest.Wait()
+				require.GreaterOrEqual(t, s.View().Target, uint64(before+blocks-deep-20))
+			})
+		})
+	}
+}

@@ -146,7 +146,8 @@ func (s *Source) head(ctx context.Context, n *node.Node, calls []*rpc.Call) (hea
 
 // tagged takes in the answers to tagCalls. Where the tags decide and have moved, the others that are
 // in use are asked, and all take effect together, once all say so: blocks that only one calls final
-// would be read one by one. Whoever does not within tagsEvery is not waited for.
+// would be read one by one. They wait for tagsEvery at most, however often the tags move meanwhile:
+// an endpoint that is always behind delays the others and does not stop them.
 func (s *Source) tagged(ctx context.Context, n *node.Node, calls []*rpc.Call) error {
 	now, err := s.tagsOf(ctx, n, calls)
 	if err != nil {
@@ -162,14 +163,15 @@ func (s *Source) tagged(ctx context.Context, n *node.Node, calls []*rpc.Call) er
 	o.mu.Lock() // no View of a part of them
 	defer o.mu.Unlock()
 	behind := slices.ContainsFunc(said, func(t tags) bool { return t.final < now.final || t.safe < now.safe })
-	if behind && o.awaited != now {
-		o.awaited, o.awaitedSince = now, s.now()
+	if behind && o.waiting.IsZero() {
+		o.waiting = s.now()
 	}
 
-	if behind && s.now().Sub(o.awaitedSince) < tagsEvery {
+	if behind && s.now().Sub(o.waiting) < tagsEvery {
 		return nil // the next look asks again
 	}
 
+	o.waiting = time.Time{}
 	for _, t := range said {
 		t.of.Tags(t.final, t.safe)
 	}

@@ -42,9 +42,8 @@ type outlook struct {
 	doubted  time.Time
 	pace     pace
 	changed  chan struct{}
-	// Tags that an endpoint told of and others did not yet, since when.
-	awaited      tags
-	awaitedSince time.Time
+	// Since when tags that an endpoint told of wait for others to say the same; zero: none do.
+	waiting time.Time
 }
 
 // View says how far the chain may be read. Target and Final do not go back because a node lags.
