@@ -372,24 +372,17 @@ func (c *cloud) patchDatabase(args []string) error {
 	return nil
 }
 
-// sqlProxy connects as an account, which needs both roles on that instance, and which the person has
-// to be allowed to act as. It listens a moment after it was started: who does not wait is refused.
-func (c *cloud) sqlProxy(args []string) error {
-	if len(args) > 0 && args[0] == "wait" {
-		f, _, err := parsed(args[1:], "http-port=", "max=")
-		if err != nil {
-			return err
-		}
-
-		// The process of the proxy was started just before, in the background.
-		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-			now, err := loadCloud(os.Getenv("FAKE_CLOUD"))
-			if err != nil {
-				continue // it is being written
-			}
-
+// awaitProxy waits for a proxy that was started just before: another process, which shows itself in
+// the file that both have.
+func (c *cloud) awaitProxy(healthPort string) error {
+	look := time.NewTicker(10 * time.Millisecond)
+	defer look.Stop()
+	end := time.After(time.Minute)
+	for {
+		now, err := loadCloud(os.Getenv("FAKE_CLOUD"))
+		if err == nil { // else it is being written
 			for port, p := range now.Proxies {
-				if p.HealthPort != "" && p.HealthPort == f["http-port"] {
+				if p.HealthPort != "" && p.HealthPort == healthPort {
 					p.Ready = true
 					*c = *now
 					c.Proxies[port] = p
@@ -399,7 +392,24 @@ func (c *cloud) sqlProxy(args []string) error {
 			}
 		}
 
-		return refuse("no proxy answers at port %q", f["http-port"])
+		select {
+		case <-look.C:
+		case <-end:
+			return refuse("no proxy answers at port %q", healthPort)
+		}
+	}
+}
+
+// sqlProxy connects as an account, which needs both roles on that instance, and which the person has
+// to be allowed to act as. It listens a moment after it was started: who does not wait is refused.
+func (c *cloud) sqlProxy(args []string) error {
+	if len(args) > 0 && args[0] == "wait" {
+		f, _, err := parsed(args[1:], "http-port=", "max=")
+		if err != nil {
+			return err
+		}
+
+		return c.awaitProxy(f["http-port"])
 	}
 
 	f, rest, err := parsed(args, "port=", "auto-iam-authn", "impersonate-service-account=", "health-check", "http-port=")

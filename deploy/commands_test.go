@@ -92,7 +92,8 @@ func TestRightsOfTheKeysSuffice(t *testing.T) {
 	t.Parallel()
 	pool := testpg.Pool(t)
 	const login = `"escrow-relayer-keys@fusion-prime.iam"`
-	_, err := pool.Exec(t.Context(), `do $$ begin create role `+login+`; exception when duplicate_object then null; end $$`)
+	_, err := pool.Exec(t.Context(),
+		`do $$ begin create role `+login+`; exception when duplicate_object then null; end $$`)
 	require.NoError(t, err)
 	given := blocks(commandsPage(t), "postgresql")
 	require.Len(t, given, 2)
@@ -115,7 +116,9 @@ func TestRightsOfTheKeysSuffice(t *testing.T) {
 		})
 	}
 	var tables []string
-	require.NoError(t, pool.QueryRow(t.Context(), `select array_agg(tablename::text) from pg_tables where schemaname = 'public'`).Scan(&tables))
+	err = pool.QueryRow(t.Context(),
+		`select array_agg(tablename::text) from pg_tables where schemaname = 'public'`).Scan(&tables)
+	require.NoError(t, err)
 	require.Greater(t, len(tables), 10)
 	for _, table := range tables {
 		require.NoError(t, as(`delete from `+table+` where false`), table)

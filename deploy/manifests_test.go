@@ -124,7 +124,8 @@ func TestOnlyTheServicesWithKeysHaveThem(t *testing.T) {
 			require.Contains(t, env, name)
 		}
 
-		env["DATABASE_URL"], env["RPC_URLS"] = "postgresql://escrow-relayer-keys%40fusion-prime.iam@/relayer", "https://node.example/key"
+		env["DATABASE_URL"] = "postgresql://escrow-relayer-keys%40fusion-prime.iam@/relayer"
+		env["RPC_URLS"] = "https://node.example/key"
 		c, err := config.Load(env)
 		require.NoError(t, err)
 		require.True(t, c.TakesCommands())

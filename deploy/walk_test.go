@@ -66,7 +66,8 @@ func newWalk(t *testing.T) *walk {
 	w.env = append(os.Environ(), "FAKE_CLOUD="+w.file, "FAKE_TERRAFORM="+module, "SCALE_PAUSE=0.01",
 		"PATH="+bin+":"+os.Getenv("PATH"))
 	w.sh("cd deploy/terraform && terraform apply")
-	require.Equal(t, "No changes. Your infrastructure matches the configuration.\n", w.sh("cd deploy/terraform && terraform plan"))
+	require.Equal(t, "No changes. Your infrastructure matches the configuration.\n",
+		w.sh("cd deploy/terraform && terraform plan"))
 	w.sh(w.block("runbooks/README.md", "cloud-sql-proxy"))
 
 	return w

@@ -31,7 +31,8 @@ func senderAddressCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "address < PUBLIC-KEY",
 		Short: "Print the address of a public key from standard input, as Cloud KMS gives it",
-		Long:  "Print the address of a public key of secp256k1 in PEM from standard input, as `gcloud kms keys versions get-public-key` writes it. Needs no configuration.",
+		Long: "Print the address of a public key of secp256k1 in PEM from standard input,\n" +
+			"as `gcloud kms keys versions get-public-key` writes it. Needs no configuration.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			text, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), 1<<16))
 			if err != nil {

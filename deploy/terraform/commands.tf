@@ -66,7 +66,7 @@ resource "google_project_iam_member" "keys" {
     content {
       title       = "${var.name} only"
       description = each.value
-      expression  = "resource.service == \"sqladmin.googleapis.com\" && resource.name == \"projects/${var.project}/instances/${local.instance_name}\""
+      expression  = local.this_instance
     }
   }
 }

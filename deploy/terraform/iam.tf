@@ -23,6 +23,7 @@ locals {
 
   # Those of Cloud SQL hold for this fleet's instance only.
   database_roles = ["roles/cloudsql.client", "roles/cloudsql.instanceUser"]
+  this_instance  = "resource.service == \"sqladmin.googleapis.com\" && resource.name == \"projects/${var.project}/instances/${local.instance_name}\""
 }
 
 resource "google_project_iam_member" "relayer" {
@@ -36,7 +37,7 @@ resource "google_project_iam_member" "relayer" {
     content {
       title       = "${var.name} only"
       description = each.value
-      expression  = "resource.service == \"sqladmin.googleapis.com\" && resource.name == \"projects/${var.project}/instances/${local.instance_name}\""
+      expression  = local.this_instance
     }
   }
 }
@@ -66,7 +67,7 @@ resource "google_project_iam_member" "migrate" {
   condition {
     title       = "${var.name} only"
     description = "migrations"
-    expression  = "resource.service == \"sqladmin.googleapis.com\" && resource.name == \"projects/${var.project}/instances/${local.instance_name}\""
+    expression  = local.this_instance
   }
 }
 

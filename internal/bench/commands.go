@@ -266,7 +266,8 @@ func intakeFigures(ctx context.Context, o *Options) (figures []Figure, err error
 	}
 
 	if both > 0 || neither > 0 {
-		return nil, fmt.Errorf("of %d pairs that exclude each other, %.0f were accepted both, of %.0f neither was", pairs, both,
+		return nil, fmt.Errorf("of %d pairs that exclude each other, %.0f were accepted both, of %.0f neither was",
+			pairs, both,
 			neither)
 	}
 

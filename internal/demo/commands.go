@@ -282,15 +282,21 @@ const countFlight = `select count(*) from commands where state in ('assigned', '
 
 // awaitFlight waits a moment for commands to be under way, and says how many are.
 func (c *commands) awaitFlight(ctx context.Context) (n int) {
-	for range 200 {
-		if err := c.lab.DB.QueryRow(ctx, countFlight).Scan(&n); err == nil && n > 0 || ctx.Err() != nil {
-			break
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	look := time.NewTicker(25 * time.Millisecond)
+	defer look.Stop()
+	for {
+		if err := c.lab.DB.QueryRow(ctx, countFlight).Scan(&n); err == nil && n > 0 {
+			return n
 		}
 
-		time.Sleep(25 * time.Millisecond)
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return 0
+		}
 	}
-
-	return n
 }
 
 // settle waits until there is an answer for each command. Blocks go on meanwhile.

@@ -98,8 +98,10 @@ func (w *world) holdCommits() (release func()) {
 	w.t.Helper()
 	ctx := w.t.Context()
 	_, err := w.db.Exec(ctx, `
-		create function hold() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock_shared(42); return null; end $$;
-		create constraint trigger hold after insert or update on records deferrable initially deferred for each row execute function hold()`)
+		create function hold() returns trigger language plpgsql as $$
+			begin perform pg_advisory_xact_lock_shared(42); return null; end $$;
+		create constraint trigger hold after insert or update on records deferrable initially deferred
+			for each row execute function hold()`)
 	require.NoError(w.t, err)
 	tx, err := w.db.Begin(ctx)
 	require.NoError(w.t, err)

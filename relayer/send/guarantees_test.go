@@ -59,7 +59,8 @@ func TestNothingUnrecordedLeaves(t *testing.T) {
 
 	// C3: after a void there is no call at this nonce any more. It is the void that is replaced.
 	require.Eventually(t, func() bool { w.mine(1); return attempts("void") >= 2 }, patience, 50*time.Millisecond)
-	require.Equal(t, 0, w.int(`select count(*) from command_attempts a join command_attempts b using (chain_id, sender, nonce)
+	require.Equal(t, 0, w.int(`select count(*)
+		from command_attempts a join command_attempts b using (chain_id, sender, nonce)
 		where a.purpose = 'call' and b.purpose = 'void' and a.attempt > b.attempt`))
 	chain.hears.Store(true)
 	w.await(id, true, command.Voided)

@@ -52,7 +52,8 @@ func (w *world) owners() map[string]int {
 	w.t.Helper()
 	rows, err := w.db.Query(w.t.Context(), `
 		select s.instance_id, count(*) from senders s
-		 where exists (select from pg_locks k where k.locktype = 'advisory' and k.objsubid = 1 and k.granted and k.mode = 'ExclusiveLock'
+		 where exists (select from pg_locks k
+		        where k.locktype = 'advisory' and k.objsubid = 1 and k.granted and k.mode = 'ExclusiveLock'
 		          and (k.classid::bigint << 32 | k.objid::bigint) = s.lock_key
 		          and k.database = (select oid from pg_database where datname = current_database()))
 		 group by 1`)

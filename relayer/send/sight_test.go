@@ -83,8 +83,8 @@ func TestRequestsPerBlock(t *testing.T) {
 	mine()
 	wake := make(chan struct{}, 1)
 	w.run(func(ctx context.Context) error { return sender.Run(ctx, wake) })
-	require.Eventually(t, func() bool { return w.int(`select count(*) from senders where checked_block > 0`) == 1 }, patience,
-		10*time.Millisecond)
+	checked := func() bool { return w.int(`select count(*) from senders where checked_block > 0`) == 1 }
+	require.Eventually(t, checked, patience, 10*time.Millisecond)
 
 	// Nothing to do, then one command: one look, one simulation in two steps, the fees, the broadcast.
 	asked.reset()

@@ -11,20 +11,29 @@ import (
 func (w *world) commands(session *pgx.Conn) {
 	w.lock(session, 501)
 	w.lock(session, 502)
-	w.exec(`insert into senders (chain_id, address, name, instance_id, since, state, reason, lock_key, max_in_flight, max_fee, day_fees, day_value,
+	w.exec(`insert into senders (chain_id, address, name, instance_id, since, state, reason,
+			lock_key, max_in_flight, max_fee, day_fees, day_value,
 			next_nonce, first_nonce, balance, checked_block, spend_day, spent_fees)
 		values
-		($1, '0x' || repeat('a1', 20), 'arbiter', 'relayer-0', now(), 'active', null, 501, 16, 5e15, 5e17, 0, 1207, 0, 812345678901234567, 9000,
+		($1, '0x' || repeat('a1', 20), 'arbiter', 'relayer-0', now(), 'active', null,
+			501, 16, 5e15, 5e17, 0, 1207, 0, 812345678901234567, 9000,
 			(now() at time zone 'utc')::date, 3210000000000000),
-		($1, '0x' || repeat('b2', 20), 'payer', 'relayer-0', now(), 'halted', 'nonce 88 is used up in a final block, but by none of the 2 transactions that were signed for command 0x12: somebody else used the key. Look at the account in an explorer, then run escrow-relayer sender adopt-nonce',
+		($1, '0x' || repeat('b2', 20), 'payer', 'relayer-0', now(), 'halted',
+			'nonce 88 is used up in a final block, but by none of the 2 transactions that were signed for command 0x12: ' ||
+			'somebody else used the key. Look at the account in an explorer, then run escrow-relayer sender adopt-nonce',
 			502, 16, 5e15, 5e17, 2e18, 88, 3, 4e15, 9000, null, 0),
-		($1, '0x' || repeat('c3', 20), '', 'relayer-7', now(), 'active', null, 503, 1, 5e15, 5e17, 0, null, null, null, null, null, 0)`, testChain)
-	w.exec(`insert into commands (chain_id, command_id, sender, kind, escrow, effect, requester, message, max_fee, expires_at, state, code, detail, nonce, reference,
+		($1, '0x' || repeat('c3', 20), '', 'relayer-7', now(), 'active', null,
+			503, 1, 5e15, 5e17, 0, null, null, null, null, null, 0)`, testChain)
+	w.exec(`insert into commands (chain_id, command_id, sender, kind, escrow, effect, requester, message,
+			max_fee, expires_at, state, code, detail, nonce, reference,
 			received_at, assigned_at, sent_at, answered_at, tx_hash, next_look)
-		select $1, '0x' || lpad(to_hex(n), 64, '0'), '0x' || repeat('a1', 20), kind, '0x' || repeat(lpad(to_hex(n), 2, '0'), 20), 'x' || n, 'keeper', '{}', 5e15,
+		select $1, '0x' || lpad(to_hex(n), 64, '0'), '0x' || repeat('a1', 20), kind,
+			'0x' || repeat(lpad(to_hex(n), 2, '0'), 20), 'x' || n, 'keeper', '{}', 5e15,
 			now() + interval '1 hour', state, code, detail, case when nonced then 1200 + n end, 'settlement ' || n,
-			now() - came, case when nonced then now() - came + interval '34 milliseconds' end, case when nonced then now() - came + interval '61 milliseconds' end,
-			case when answered then now() - came + interval '25 seconds' end, case when mined then '0x' || repeat(lpad(to_hex(n), 2, '0'), 32) end, now() + interval '1 hour'
+			now() - came, case when nonced then now() - came + interval '34 milliseconds' end,
+			case when nonced then now() - came + interval '61 milliseconds' end,
+			case when answered then now() - came + interval '25 seconds' end,
+			case when mined then '0x' || repeat(lpad(to_hex(n), 2, '0'), 32) end, now() + interval '1 hour'
 		from (values
 			(1, 'approve', 'done', '', '', true, true, true, interval '9 minutes'),
 			(2, 'release', 'done_late', '', '', true, true, true, interval '8 minutes'),
