@@ -243,6 +243,23 @@ func (w *world) await(id common.Hash, mining bool, states ...command.State) comm
 	return a
 }
 
+// awaitHeld mines blocks until the command is held for a reason, which may not be the first one: an
+// escrow is not final yet where the sender sees less of the chain than the test.
+func (w *world) awaitHeld(id common.Hash, reason string) {
+	w.t.Helper()
+	var a command.Answer
+	require.Eventually(w.t, func() bool {
+		a = w.answer(id)
+		if a.State == command.Held && (a.Code == reason || a.Detail == reason) {
+			return true
+		}
+
+		w.mine(1)
+
+		return false
+	}, patience, 20*time.Millisecond, "last: %+v", &a)
+}
+
 // replies are the answers that wait to be published, oldest first.
 func (w *world) replies(id common.Hash) (states []command.State) {
 	w.t.Helper()

@@ -124,7 +124,7 @@ func TestDayFees(t *testing.T) {
 	w.exec(`update senders set spent_fees = $1 where spend_day is not null`, new(big.Int).Sub(big.NewInt(1e18),
 		big.NewInt(1000)).String())
 	id := w.accept(w.command(command.Approve, second, nil))
-	require.Equal(t, command.CodeBudget, w.await(id, true, command.Held).Code)
+	w.awaitHeld(id, command.CodeBudget)
 	require.Len(t, w.sent(), 1)
 	w.exec(`update senders set spend_day = spend_day - 1`)
 	w.exec(`update commands set next_look = now() where command_id = $1`, id.Hex())

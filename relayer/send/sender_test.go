@@ -91,15 +91,15 @@ func TestKindsAndQueue(t *testing.T) {
 	require.Equal(t, command.CodeWrongEscrow, w.await(wrong, true, command.Refused).Code)
 
 	// A release by anybody: approved by the payer before its time had come.
-	late := w.escrow(1, 1000)
+	late := w.escrow(1, 1_000_000)
 	_, err := w.wallet.Transact(t.Context(), w.node, 0,
 		testchain.Call{To: &late, Data: contracts.NewEscrow().PackApprove()})
 	require.NoError(t, err)
 	w.mine(confirmations)
 	w.awaitLook()
-	release := w.accept(w.command(command.Release, late, nil))
-	require.Equal(t, "TooEarly", w.await(release, true, command.Held).Detail)
-	require.NoError(t, w.node.(*testchain.Sim).AdvanceTime(t.Context(), 2000*time.Second))
+	release := w.accept(w.command(command.Release, late, func(c *command.Command) { c.ExpiresAt += 3_000_000 }))
+	w.awaitHeld(release, "TooEarly")
+	require.NoError(t, w.node.(*testchain.Sim).AdvanceTime(t.Context(), 2_000_000*time.Second))
 	w.await(release, true, command.Done)
 	require.Len(t, w.sent(), 7, "one transaction per command that had an effect")
 	found, done := w.audit()
@@ -126,7 +126,7 @@ func TestWhatCannotSucceedCostsNothing(t *testing.T) {
 		command.Refused).Code)
 
 	unknown := w.accept(w.command(command.Approve, common.Address{9}, nil))
-	require.Equal(t, command.CodeUnknownEscrow, w.await(unknown, true, command.Held).Code)
+	w.awaitHeld(unknown, command.CodeUnknownEscrow)
 	poor := w.accept(w.command(command.Approve, w.escrow(1, 0), func(c *command.Command) { c.MaxFee = big.NewInt(1) }))
 	require.Eventually(t, func() bool { return w.answer(poor).Code == command.CodeUnderpriced }, patience,
 		20*time.Millisecond)
@@ -326,7 +326,7 @@ func TestBudget(t *testing.T) {
 	first := create(1)
 	w.await(first, true, command.Done)
 	second := create(2)
-	require.Equal(t, command.CodeBudget, w.await(second, true, command.Held).Code)
+	w.awaitHeld(second, command.CodeBudget)
 	require.Len(t, w.sent(), 1)
 	w.exec(`update senders set spend_day = spend_day - 1`)
 	w.exec(`update commands set next_look = now() where command_id = $1`, second.Hex())
