@@ -11,8 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/fusion-prime/escrow-relayer/election"
-	"github.com/fusion-prime/escrow-relayer/partition"
+	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
@@ -28,18 +27,19 @@ func kinds(problems []fleet.Problem) []string {
 func TestWholeFleet(t *testing.T) {
 	w := setup(t)
 	w.chainRow("a", 0, time.Hour)
-	w.lead(w.instance("a", 0, 3, 1005, true))
-	w.instance("b", 1, 3, 1004, true)
-	w.instance("c", 2, 3, 1003, true)
-	w.exec(`insert into escrow_registry (chain_id, address, slot, status, discovered_block_number, event_id, last_monitored_block, caught_up)
-		values ($1, '0x' || repeat('1', 40), 4, 'active', 5, 'x', 5, true), ($1, '0x' || repeat('2', 40), 4, 'released', 5, 'x', 5, true),
-		       ($1, '0x' || repeat('3', 40), 5, 'active', 5, 'x', 5, false), ($1, '0x' || repeat('4', 40), 5, 'orphaned', 5, 'x', 5, false)`, chain)
-	w.exec(`insert into outbox_messages (chain_id, slot, escrow, event_id, event_type, created_at)
-		values ($1, 1, 'e', 'x', 'Approved', now()), ($1, 4, 'e', 'y', 'Approved', now() - interval '20 seconds')`, chain)
+	w.live("a", 0, 3, 1005).Lead()
+	w.live("b", 1, 3, 1004)
+	w.live("c", 2, 3, 1003)
+	w.Finds(testfleet.Escrow{Address: "one", Slot: 4, Block: 5},
+		testfleet.Escrow{Address: "two", Slot: 4, Block: 5, Status: "released"},
+		testfleet.Escrow{Address: "three", Slot: 5, Block: 5, Late: true},
+		testfleet.Escrow{Address: "four", Slot: 5, Block: 5, Status: "orphaned"})
+	w.Queues(testfleet.Message{Slot: 1})
+	w.Queues(testfleet.Message{Slot: 4, Waits: 20 * time.Second})
 	// Another chain in the same database must not show.
-	w.exec(`insert into outbox_messages (chain_id, slot, escrow, event_id, event_type) values ($1, 1, 'e', 'x', 'Approved')`, chain+1)
+	w.Of(chain + 1).Queues(testfleet.Message{Slot: 1})
 
-	f, err := fleet.Read(t.Context(), w.pool, chain)
+	f, err := fleet.Read(t.Context(), w.DB, chain)
 	require.NoError(t, err)
 	require.Empty(t, f.Problems)
 	require.True(t, f.Known)
@@ -80,7 +80,7 @@ func TestWholeFleet(t *testing.T) {
 
 func TestUnknownChain(t *testing.T) {
 	w := setup(t)
-	f, err := fleet.Read(t.Context(), w.pool, 5)
+	f, err := fleet.Read(t.Context(), w.DB, 5)
 	require.NoError(t, err)
 	require.False(t, f.Known)
 	require.Equal(t, []string{fleet.UnknownChain}, kinds(f.Problems))
@@ -92,8 +92,8 @@ func TestUnknownChain(t *testing.T) {
 func TestNobodyAlive(t *testing.T) {
 	w := setup(t)
 	w.chainRow("a", time.Hour, time.Hour)
-	w.instance("a", 0, 1, 1000, false)
-	f, err := fleet.Read(t.Context(), w.pool, chain)
+	w.lost("a", 0, 1, 1000)
+	f, err := fleet.Read(t.Context(), w.DB, chain)
 	require.NoError(t, err)
 	require.Equal(t, []string{fleet.NobodyAlive}, kinds(f.Problems))
 	require.Equal(t, 2520, f.Slots.Dead)
@@ -105,19 +105,14 @@ func TestNobodyAlive(t *testing.T) {
 func TestAlivenessFollowsTheSession(t *testing.T) {
 	w := setup(t)
 	w.chainRow("a", 0, time.Hour)
-	a := w.instance("a", 0, 2, 1000, true)
-	w.lead(a)
-	w.instance("b", 1, 2, 1000, true)
-	w.exec(`update relayer_instances set seen_at = now() - interval '2 seconds', last_heartbeat = now() - interval '20 seconds' where instance_id = 'a'`)
-	require.NoError(t, a.Close(t.Context()))
-	var f fleet.Fleet
-	require.Eventually(t, func() bool { // the server ends a session a moment after its client
-		var err error
-		f, err = fleet.Read(t.Context(), w.pool, chain)
-		require.NoError(t, err)
-
-		return !f.Find("a").Alive
-	}, 10*time.Second, 5*time.Millisecond)
+	a := w.live("a", 0, 2, 1000)
+	a.Lead()
+	w.live("b", 1, 2, 1000)
+	w.Seen("a", 2*time.Second, 20*time.Second)
+	a.End()
+	f, err := fleet.Read(t.Context(), w.DB, chain)
+	require.NoError(t, err)
+	require.False(t, f.Find("a").Alive)
 	require.Equal(t, 1260, f.Slots.Dead)
 	require.Equal(t, 1260, f.Slots.Served)
 	require.False(t, f.Leader.Held)
@@ -131,17 +126,17 @@ func TestAlivenessFollowsTheSession(t *testing.T) {
 func TestAdoptedFreeAndStandby(t *testing.T) {
 	w := setup(t)
 	w.chainRow("a", 0, 10*time.Minute)
-	w.lead(w.instance("a", 0, 2, 1000, true))
-	w.instance("b", 1, 2, 1000, false)
-	w.instance("standby", 0, 2, 1000, true)
-	w.own("a", 0, 2, 4, 1, 3) // 0, 2 and 4 went to standby
-	w.own("", 5)
-	w.exec(`update slot_ownership set since = now() - interval '2 minutes' where slot = 5`)
-	w.exec(`update relayer_instances set status = 'dead', dead_since = now() - interval '3 minutes' where instance_id = 'b'`)
-	w.exec(`update slot_ownership set owner = 'a' where owner = 'standby'`)
-	w.exec(`update slot_ownership set since = now() - interval '20 minutes' where slot = 3`)
+	w.live("a", 0, 2, 1000).Lead()
+	w.lost("b", 1, 2, 1000)
+	w.live("standby", 0, 2, 1000)
+	w.Own("a", 0, 2, 4, 1, 3) // 0, 2 and 4 went to standby
+	w.Own("", 5)
+	w.SlotsSince(2*time.Minute, 5)
+	w.Died("b", 3*time.Minute)
+	w.HandOver("standby", "a", 0)
+	w.SlotsSince(20*time.Minute, 3)
 
-	f, err := fleet.Read(t.Context(), w.pool, chain)
+	f, err := fleet.Read(t.Context(), w.DB, chain)
 	require.NoError(t, err)
 	a := f.Find("a")
 	require.Equal(t, 1262, a.Slots)
@@ -166,9 +161,9 @@ func TestAdoptedFreeAndStandby(t *testing.T) {
 func TestLeaderRowAndLockDisagree(t *testing.T) {
 	w := setup(t)
 	w.chainRow("a", 0, time.Hour)
-	w.instance("a", 0, 2, 1000, true)
-	w.lead(w.instance("b", 1, 2, 1000, true))
-	f, err := fleet.Read(t.Context(), w.pool, chain)
+	w.live("a", 0, 2, 1000)
+	w.live("b", 1, 2, 1000).Lead()
+	f, err := fleet.Read(t.Context(), w.DB, chain)
 	require.NoError(t, err)
 	require.True(t, f.Leader.Held)
 	require.False(t, f.Leader.Valid)
@@ -178,20 +173,19 @@ func TestLeaderRowAndLockDisagree(t *testing.T) {
 func TestProblems(t *testing.T) {
 	w := setup(t)
 	w.chainRow("a", 3*time.Minute, time.Hour)
-	w.lead(w.instance("a", 0, 2, 1000, true))
-	w.instance("b", 1, 3, 9000, true)
-	w.own("a", 3, 5)
-	w.exec(`update slot_ownership set owner = 'a' where owner is null`)
-	w.exec(`update relayer_instances set last_heartbeat = now() - interval '6 minutes', started_at = now() - interval '2 hours'`)
-	w.exec(`update cursors set updated_at = now() - interval '16 minutes' where instance_id = 'a'`)
-	w.exec(`insert into outbox_messages (chain_id, slot, escrow, event_id, event_type, created_at) values ($1, 1, 'e', 'x', 'Approved', now() - interval '6 minutes')`, chain)
-	w.exec(`insert into escrow_registry (chain_id, address, slot, discovered_block_number, event_id, last_monitored_block, discovered_at)
-		values ($1, '0x' || repeat('3', 40), 5, 5, 'x', 5, now() - interval '11 minutes')`, chain)
-	w.exec(`update relayer_instances set settings = jsonb_build_object('stream', jsonb_build_object('ORDERING_KEY', case when instance_id = 'a' then 'slot' else 'escrow' end))`)
+	w.live("a", 0, 2, 1000).Lead()
+	w.live("b", 1, 3, 9000)
+	w.Own("a", 3, 5)
+	w.HandOver("", "a", time.Hour)
+	w.Exec(`update relayer_instances set last_heartbeat = now() - interval '6 minutes', started_at = now() - interval '2 hours'`)
+	w.Exec(`update cursors set updated_at = now() - interval '16 minutes' where instance_id = 'a'`)
+	w.Queues(testfleet.Message{Slot: 1, Waits: 6 * time.Minute})
+	w.Finds(testfleet.Escrow{Address: "one", Slot: 5, Block: 5, Late: true, Found: 11 * time.Minute})
+	w.Exec(`update relayer_instances set settings = jsonb_build_object('stream', jsonb_build_object('ORDERING_KEY', case when instance_id = 'a' then 'slot' else 'escrow' end))`)
 	limits := fleet.DefaultLimits
 	limits.Lag = 5
 
-	f, err := fleet.Read(t.Context(), w.pool, chain)
+	f, err := fleet.Read(t.Context(), w.DB, chain)
 	require.NoError(t, err)
 	require.Equal(t, []string{
 		fleet.HungLeader, fleet.OldOutbox, fleet.StuckCursor, fleet.FactoryBehind, fleet.StaleHeartbeat,
@@ -208,14 +202,13 @@ func TestProblems(t *testing.T) {
 func TestLongDeadAreForgotten(t *testing.T) {
 	w := setup(t)
 	w.chainRow("a", 0, time.Hour)
-	w.lead(w.instance("a", 0, 1, 1000, true))
+	w.live("a", 0, 1, 1000).Lead()
 	for _, id := range []string{"old", "older"} {
-		w.exec(`insert into relayer_instances (chain_id, instance_id, partition_number, total_partitions, strategy, status, lock_key, dead_since)
-			values ($1, $2, 0, 1, 'modulo', 'dead', $3, now() - interval '25 hours')`, chain, id, election.InstanceKey(chain, id))
+		w.Gone(id, 0, 1, false, 25*time.Hour)
 	}
 
-	w.own("older", 9)
-	f, err := fleet.Read(t.Context(), w.pool, chain)
+	w.Own("older", 9)
+	f, err := fleet.Read(t.Context(), w.DB, chain)
 	require.NoError(t, err)
 	require.Nil(t, f.Find("old"))
 	require.NotNil(t, f.Find("older"), "it owns a slot")
@@ -224,8 +217,9 @@ func TestLongDeadAreForgotten(t *testing.T) {
 
 func TestDeepOutboxIsEstimated(t *testing.T) {
 	w := setup(t)
-	w.exec(`insert into outbox_messages (chain_id, slot, escrow, event_id, event_type) select $1, s % 2520, 'e', s::text, 'Approved' from generate_series(1, 20001) s`, chain)
-	f, err := fleet.Read(t.Context(), w.pool, chain)
+	w.Exec(`insert into outbox_messages (chain_id, slot, escrow, event_id, event_type)
+		select $1, s % 2520, 'e', s::text, 'Approved' from generate_series(1, 20001) s`, chain)
+	f, err := fleet.Read(t.Context(), w.DB, chain)
 	require.NoError(t, err)
 	require.True(t, f.Outbox.Estimated)
 	require.EqualValues(t, 20001, f.Outbox.Messages)
@@ -233,12 +227,12 @@ func TestDeepOutboxIsEstimated(t *testing.T) {
 
 func TestReaderCountsTheRegistryNowAndThen(t *testing.T) {
 	w := setup(t)
-	add := func(digit string) {
-		w.exec(`insert into escrow_registry (chain_id, address, slot, discovered_block_number, event_id, last_monitored_block) values ($1, '0x' || repeat($2, 40), 1, 1, 'x', 1)`, chain, digit)
+	add := func(address string) {
+		w.Finds(testfleet.Escrow{Address: address, Slot: 1, Block: 1, Late: true})
 	}
-	add("1")
-	seldom := fleet.Reader{DB: w.pool, ChainID: chain, CountEvery: time.Hour}
-	always := fleet.Reader{DB: w.pool, ChainID: chain, CountEvery: time.Nanosecond}
+	add("one")
+	seldom := fleet.Reader{DB: w.DB, ChainID: chain, CountEvery: time.Hour}
+	always := fleet.Reader{DB: w.DB, ChainID: chain, CountEvery: time.Nanosecond}
 	read := func(r *fleet.Reader) fleet.Fleet {
 		f, err := r.Read(t.Context())
 		require.NoError(t, err)
@@ -246,7 +240,7 @@ func TestReaderCountsTheRegistryNowAndThen(t *testing.T) {
 	}
 	require.EqualValues(t, 1, read(&seldom).Escrows.Active)
 	require.EqualValues(t, 1, read(&always).Escrows.Active)
-	add("2")
+	add("two")
 	require.EqualValues(t, 1, read(&seldom).Escrows.Active)
 	require.EqualValues(t, 2, read(&seldom).Late.Escrows, "the rest is always fresh")
 	require.EqualValues(t, 2, read(&always).Escrows.Active)
@@ -277,23 +271,18 @@ func TestAgesAreShortForPeople(t *testing.T) {
 func TestWhoShouldBeThere(t *testing.T) {
 	w := setup(t)
 	w.chainRow("a", 0, time.Hour)
-	w.lead(w.instance("a", 0, 3, 1000, true))
-	w.instance("b", 1, 3, 1000, true)
-	w.instance("died", 2, 3, 1000, false)
-	w.own("a", (partition.Partition{Number: 2, Total: 3, Strategy: partition.Modulo}).Preferred()...)
-	w.exec(`update relayer_instances set status = 'dead', dead_since = now() - interval '1 second' where instance_id = 'died'`)
-	gone := func(id string, number, total int, left bool, ago string) {
-		w.exec(`insert into relayer_instances (chain_id, instance_id, partition_number, total_partitions, strategy, status, lock_key, dead_since, left_at)
-			values ($1, $2, $3, $4, 'modulo', 'dead', $5, now() - $6::interval, case when $7 then now() - $6::interval end)`,
-			chain, id, number, total, election.InstanceKey(chain, id), ago, left)
-	}
-	gone("before the resize", 3, 5, false, "2 hours")
-	gone("a's predecessor", 0, 3, false, "2 hours")
-	gone("stopped", 1, 3, true, "1 minute")
-	gone("stopped long ago", 1, 3, true, "16 minutes")
+	w.live("a", 0, 3, 1000).Lead()
+	w.live("b", 1, 3, 1000)
+	w.lost("died", 2, 3, 1000)
+	w.Own("a", testfleet.Preferred(2, 3)...)
+	w.Died("died", time.Second)
+	w.Gone("before the resize", 3, 5, false, 2*time.Hour)
+	w.Gone("a's predecessor", 0, 3, false, 2*time.Hour)
+	w.Gone("stopped", 1, 3, true, time.Minute)
+	w.Gone("stopped long ago", 1, 3, true, 16*time.Minute)
 
 	read := func() fleet.Fleet {
-		f, err := fleet.Read(t.Context(), w.pool, chain)
+		f, err := fleet.Read(t.Context(), w.DB, chain)
 		require.NoError(t, err)
 		return f
 	}
@@ -313,23 +302,23 @@ func TestWhoShouldBeThere(t *testing.T) {
 		"partition 2 has no live instance: 2 of 3 partitions have one, and 840 slots are served by an instance that stands in")
 	require.Equal(t, fleet.Warning, f.Problems[0].Severity)
 
-	w.exec(`update relayer_instances set left_at = dead_since where instance_id = 'died'`)
+	w.LeftWhenItDied("died")
 	f = read()
 	require.Empty(t, f.Problems, "it stopped a second ago, and may be restarting")
 	require.Equal(t, 2, f.Expected())
 	require.Equal(t, []string{fleet.Redundancy}, kinds(f.Judge(fleet.Settling)))
-	w.exec(`update relayer_instances set left_at = now() - interval '3 minutes', dead_since = now() - interval '3 minutes' where instance_id = 'died'`)
+	w.Left("died", 3*time.Minute)
 	f = read()
 	require.Equal(t, []string{fleet.Redundancy}, kinds(f.Problems))
 }
 
-// A live instance that does not look after its slots holds its lock, and is not alive.
+// A live instance that does not check its slots holds its lock, and is not alive.
 func TestHung(t *testing.T) {
 	w := setup(t)
 	w.chainRow("a", 0, time.Hour)
-	w.lead(w.instance("a", 0, 1, 1000, true))
-	w.exec(`update relayer_instances set seen_at = now() - interval '21 seconds', last_heartbeat = now() - interval '25 seconds'`)
-	f, err := fleet.Read(t.Context(), w.pool, chain)
+	w.live("a", 0, 1, 1000).Lead()
+	w.Seen("a", 21*time.Second, 25*time.Second)
+	f, err := fleet.Read(t.Context(), w.DB, chain)
 	require.NoError(t, err)
 	require.Equal(t, fleet.Hung, f.Find("a").State)
 	require.Zero(t, f.Live())
@@ -339,9 +328,9 @@ func TestHung(t *testing.T) {
 func TestStartBlockInTheFuture(t *testing.T) {
 	w := setup(t)
 	w.chainRow("a", 0, time.Hour)
-	w.lead(w.instance("a", 0, 1, 99_000, true))
-	w.exec(`update leadership set start_block = 99000, next_block = 99000`)
-	f, err := fleet.Read(t.Context(), w.pool, chain)
+	w.live("a", 0, 1, 99_000).Lead()
+	w.Exec(`update leadership set start_block = 99000, next_block = 99000`)
+	f, err := fleet.Read(t.Context(), w.DB, chain)
 	require.NoError(t, err)
 	require.Equal(t, []string{fleet.FutureStart}, kinds(f.Problems))
 	require.Contains(t, f.Problems[0].Text, "START_BLOCK 99000 is 97990 blocks above the head 1010")
@@ -352,8 +341,8 @@ func TestStartBlockInTheFuture(t *testing.T) {
 func TestHeadIsNeverBelowACursor(t *testing.T) {
 	w := setup(t)
 	w.chainRow("a", 0, time.Hour)
-	w.lead(w.instance("a", 0, 1, 1020, true))
-	f, err := fleet.Read(t.Context(), w.pool, chain)
+	w.live("a", 0, 1, 1020).Lead()
+	f, err := fleet.Read(t.Context(), w.DB, chain)
 	require.NoError(t, err)
 	require.EqualValues(t, 1019, f.Chain.Head)
 	require.EqualValues(t, 1019, f.Find("a").Head)

@@ -14,8 +14,8 @@ import (
 func TestFleetWithoutCommands(t *testing.T) {
 	w := setup(t)
 	w.chainRow("a", 0, time.Hour)
-	w.lead(w.instance("a", 0, 1, 1005, true))
-	f, err := fleet.Read(t.Context(), w.pool, chain)
+	w.live("a", 0, 1, 1005).Lead()
+	f, err := fleet.Read(t.Context(), w.DB, chain)
 	require.NoError(t, err)
 	require.False(t, f.HasCommands())
 	text, err := json.Marshal(f)
@@ -27,7 +27,7 @@ func TestFleetWithoutCommands(t *testing.T) {
 
 func (w *world) sender(address byte, name, state string, lock int64) string {
 	text := "0x" + string([]byte{address, address}) + "00000000000000000000000000000000000000"
-	w.exec(`insert into senders (chain_id, address, name, instance_id, state, reason, lock_key, max_in_flight, max_fee, day_fees, day_value,
+	w.Exec(`insert into senders (chain_id, address, name, instance_id, state, reason, lock_key, max_in_flight, max_fee, day_fees, day_value,
 		next_nonce, first_nonce, balance, checked_block)
 		values ($1, $2, $3, 'a', $4::text, case $4::text when 'active' then null else 'because' end, $5, 16, 100, 1000, 0, 7, 5, 999, 42)`,
 		chain, text, name, state, lock)
@@ -36,7 +36,7 @@ func (w *world) sender(address byte, name, state string, lock int64) string {
 }
 
 func (w *world) command(sender string, id byte, state, code, age string, nonce any) {
-	w.exec(`insert into commands (chain_id, command_id, sender, kind, escrow, effect, requester, message, max_fee, expires_at, state, code, nonce,
+	w.Exec(`insert into commands (chain_id, command_id, sender, kind, escrow, effect, requester, message, max_fee, expires_at, state, code, nonce,
 		assigned_at, next_look, received_at)
 		values ($1, '0x' || repeat($2::text, 64), $3, 'approve', '0x' || repeat('e', 40), $2::text, 'keeper', '{}', 100, now() + interval '1 hour',
 		$4, $5, $6, case when $6::bigint is null then null else now() - $7::interval end, now() - $7::interval, now() - $7::interval)`,
@@ -46,24 +46,24 @@ func (w *world) command(sender string, id byte, state, code, age string, nonce a
 func TestSenders(t *testing.T) {
 	w := setup(t)
 	w.chainRow("a", 0, time.Hour)
-	w.lead(w.instance("a", 0, 1, 1005, true))
-	w.lock(11)
+	w.live("a", 0, 1, 1005).Lead()
+	w.Session(11)
 	busy := w.sender('1', "arbiter", "active", 11)
 	halted := w.sender('2', "arbiter", "halted", 22) // of another key under the same name
 	w.sender('3', "gone", "active", 33)
-	w.exec(`update senders set updated_at = now() - interval '2 hours', balance = 1000000 where name = 'gone'`)
-	w.exec(`update senders set spend_day = (now() at time zone 'utc')::date - 1, spent_fees = 5 where address = $1`, busy)
-	w.exec(`update senders set spend_day = (now() at time zone 'utc')::date, spent_fees = 6, balance = 1000 where address = $1`, halted)
+	w.Exec(`update senders set updated_at = now() - interval '2 hours', balance = 1000000 where name = 'gone'`)
+	w.Exec(`update senders set spend_day = (now() at time zone 'utc')::date - 1, spent_fees = 5 where address = $1`, busy)
+	w.Exec(`update senders set spend_day = (now() at time zone 'utc')::date, spent_fees = 6, balance = 1000 where address = $1`, halted)
 
 	w.command(busy, '1', "assigned", "", "6 minutes", 5)
 	w.command(busy, '2', "sent", "underpriced", "40 minutes", 6)
 	w.command(busy, '3', "held", "budget", "50 minutes", nil)
 	w.command(busy, '4', "held", "balance", "50 minutes", nil)
 	w.command(busy, '5', "accepted", "", "-50 minutes", nil)
-	w.exec(`insert into replies (chain_id, command_id, state, code, body, created_at)
+	w.Exec(`insert into replies (chain_id, command_id, state, code, body, created_at)
 		values ($1, '', 'done', '', '{}', now() - interval '4 minutes'), ($1, '', 'done', '', '{}', now() - interval '3 minutes')`, chain)
 
-	f, err := fleet.Read(t.Context(), w.pool, chain)
+	f, err := fleet.Read(t.Context(), w.DB, chain)
 	require.NoError(t, err)
 	require.True(t, f.HasCommands())
 	require.Len(t, f.Senders, 2, "who has nothing to do and no owner is left out")
@@ -90,8 +90,8 @@ func TestSenders(t *testing.T) {
 		kinds(f.Problems))
 	require.Contains(t, f.Problems[0].Text, "because")
 
-	w.exec(`update replies set created_at = now() - interval '6 minutes'`)
-	f, err = fleet.Read(t.Context(), w.pool, chain)
+	w.Exec(`update replies set created_at = now() - interval '6 minutes'`)
+	f, err = fleet.Read(t.Context(), w.DB, chain)
 	require.NoError(t, err)
 	require.Contains(t, kinds(f.Problems), fleet.OldReplies)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
 	"github.com/fusion-prime/escrow-relayer/partition"
 )
 
@@ -64,7 +65,7 @@ func TestEscrows(t *testing.T) {
 	w.fleet(3)
 	w.escrows(30)
 	// The same address on another chain must not show.
-	w.exec(`insert into escrow_registry (chain_id, address, slot, discovered_block_number, event_id, last_monitored_block) values (1, $1, 0, 1, 'x', 1)`, addressOf(900))
+	w.Of(1).Finds(testfleet.Escrow{Address: addressOf(900), Block: 1, Late: true})
 	h := w.server().Handler()
 
 	found, pages := all(t, h, "/escrows?limit=7", escrowsOf)
@@ -125,8 +126,7 @@ func TestEscrow(t *testing.T) {
 	require.EqualValues(t, 2, *d.Record.ApprovalsRequired)
 
 	// Registered, but none of its events stored: no record.
-	w.exec(`insert into escrow_registry (chain_id, address, slot, discovered_block_number, event_id, last_monitored_block) values ($1, $2, 7, 5, $3, 4)`,
-		testChain, addressOf(500), "0x"+strings.Repeat("0", 64)+":0")
+	w.Finds(testfleet.Escrow{Address: addressOf(500), Slot: 7, Block: 5, Late: true})
 	d = read[escrowDetail](t, h, "/escrows/"+addressOf(500))
 	require.Nil(t, d.Record)
 	require.False(t, d.CaughtUp)
@@ -171,12 +171,11 @@ func TestEventsOfOnePlace(t *testing.T) {
 	w := setup(t)
 	for _, id := range []string{"a", "b", "c", "d"} {
 		state := map[bool]string{true: "orphaned", false: "canonical"}[id != "b"]
-		w.exec(`insert into processed_events (chain_id, event_id, event_type, contract_address, escrow, slot, block_number, log_index, block_hash, block_timestamp, args,
-			state, retract_after, processed_by_instance) values ($1, $2, 'Approved', $3, $3, 0, 50, 1, '0x', 1, '{}', $4, case when $4 = 'orphaned' then 60 end, 'me')`,
-			testChain, "0x"+strings.Repeat(id, 64)+":1", addressOf(1), state)
+		w.Stores(testfleet.Event{ID: "0x" + strings.Repeat(id, 64) + ":1", Type: "Approved", Escrow: addressOf(1), Block: 50,
+			Index: 1, State: state, RetractFrom: 60})
 	}
 
-	w.exec(`insert into outbox_messages (chain_id, slot, escrow, event_id, event_type) values ($1, 0, $2, $3, 'Approved')`, testChain, addressOf(1), "0x"+strings.Repeat("b", 64)+":1")
+	w.Queues(testfleet.Message{Escrow: addressOf(1), EventID: "0x" + strings.Repeat("b", 64) + ":1"})
 	h := w.server().Handler()
 	for _, filter := range []string{"", "&escrow=" + addressOf(1)} {
 		canonical, _ := all(t, h, "/events?limit=1"+filter, eventsOf)

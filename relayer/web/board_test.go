@@ -31,7 +31,7 @@ func TestBoardReadsSeldomWhileNobodyLooks(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	w.fleet(1)
-	db := &countingDB{DB: w.pool}
+	db := &countingDB{DB: w.DB}
 	now := time.Now()
 	w.cfg.DB, w.cfg.Now = db, func() time.Time { return now }
 	b := w.server().board
@@ -57,7 +57,7 @@ func TestBoardReadsOnceForManyWhoAskAtOnce(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	w.fleet(1)
-	db := &countingDB{DB: w.pool}
+	db := &countingDB{DB: w.DB}
 	w.cfg.DB = db
 	w.cfg.Every = time.Minute
 	b := w.server().board

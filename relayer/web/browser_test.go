@@ -20,10 +20,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
+	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
-	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 )
 
@@ -139,7 +138,7 @@ var scenes = map[string]func(*world) (query string){
 		w.escrows(90)
 		for _, id := range []string{"relayer-1", "relayer-2"} {
 			w.kill(id, s[map[string]int{"relayer-1": 1, "relayer-2": 2}[id]], 40*time.Second)
-			w.exec(`update slot_ownership set owner = 'relayer-0', since = now() where owner = $1`, id)
+			w.HandOver(id, "relayer-0", 0)
 		}
 
 		return ""
@@ -149,18 +148,18 @@ var scenes = map[string]func(*world) (query string){
 			w.kill(fmt.Sprintf("relayer-%d", n), s, time.Minute)
 		}
 
-		w.exec(`update relayer_instances set left_at = dead_since`)
-		w.exec(`update slot_ownership set owner = null, since = now() - interval '1 minute', next_block = $1`, testHead-6)
-		w.exec(`update leadership set last_heartbeat = now() - interval '62 seconds'`)
+		w.LeftWhenItDied()
+		w.Exec(`update slot_ownership set owner = null, since = now() - interval '1 minute', next_block = $1`, testHead-6)
+		w.LeaderBeat(62 * time.Second)
 
 		return ""
 	},
-	"pubsub 20s":  func(w *world) string { return w.frozenPubSub("20 seconds") },
-	"pubsub 60s":  func(w *world) string { return w.frozenPubSub("60 seconds") },
-	"pubsub 6min": func(w *world) string { return w.frozenPubSub("6 minutes") },
+	"pubsub 20s":  func(w *world) string { return w.frozenPubSub(20 * time.Second) },
+	"pubsub 60s":  func(w *world) string { return w.frozenPubSub(time.Minute) },
+	"pubsub 6min": func(w *world) string { return w.frozenPubSub(6 * time.Minute) },
 	"start wrong": func(w *world) string {
 		w.fleet(3)
-		w.exec(`update leadership set start_block = $1`, testHead+500_000)
+		w.Exec(`update leadership set start_block = $1`, testHead+500_000)
 		return ""
 	},
 	"commands": func(w *world) string {
@@ -199,18 +198,18 @@ var scenes = map[string]func(*world) (query string){
 	// free slots; messages that wait.
 	"leaderless": func(w *world) string {
 		s := w.fleet(4)
-		second := partition.Partition{Number: 1, Total: 4, Strategy: partition.Modulo}.Preferred()
-		third := partition.Partition{Number: 2, Total: 4, Strategy: partition.Modulo}.Preferred()
+		second := testfleet.Preferred(1, 4)
+		third := testfleet.Preferred(2, 4)
 		w.instance("relayer-1b", 1, 4)
-		w.own("relayer-1", second...)
+		w.Own("relayer-1", second...)
 		w.escrows(90)
 		w.kill("relayer-0", s[0], 48*time.Second)
 		w.kill("relayer-2", s[2], 3*time.Minute)
-		w.own("relayer-1", third[:208]...)
-		w.own("relayer-3", third[208:418]...)
-		w.own("", 100, 101, 102, 103, 104, 105, 700, 701, 702, 703)
-		w.exec(`update leadership set last_heartbeat = now() - interval '57 seconds'`)
-		w.exec(`insert into outbox_messages (chain_id, slot, escrow, event_id, event_type, created_at)
+		w.Own("relayer-1", third[:208]...)
+		w.Own("relayer-3", third[208:418]...)
+		w.Own("", 100, 101, 102, 103, 104, 105, 700, 701, 702, 703)
+		w.LeaderBeat(57 * time.Second)
+		w.Exec(`insert into outbox_messages (chain_id, slot, escrow, event_id, event_type, created_at)
 			select chain_id, slot, escrow, event_id, event_type, now() - interval '70 seconds' from processed_events
 				where slot % 4 = 0`)
 		w.source.set(func(i *Instance) {
@@ -223,11 +222,10 @@ var scenes = map[string]func(*world) (query string){
 }
 
 // frozenPubSub is a fleet whose oldest message waits for so long.
-func (w *world) frozenPubSub(age string) string {
+func (w *world) frozenPubSub(age time.Duration) string {
 	w.fleet(3)
 	w.escrows(90)
-	w.exec(`insert into outbox_messages (chain_id, slot, escrow, event_id, event_type, created_at)
-		select chain_id, slot, escrow, event_id, event_type, now() - $1::interval from processed_events limit 40`, age)
+	w.QueuesStored(40, age)
 	w.source.set(func(i *Instance) {
 		i.PublishError, i.PublishErrorAt = errors.New("rpc error: code = Unavailable desc = connection timed out"),
 			time.Now().Add(-4*time.Second)
@@ -239,7 +237,7 @@ func (w *world) frozenPubSub(age string) string {
 // databaseBehindProxy lets the server read the database through a proxy; what it returns cuts that,
 // as a database is that refuses connections.
 func (w *world) databaseBehindProxy() (cut func()) {
-	proxy, url, err := faults.ProxyURL(w.url)
+	proxy, url, err := faults.ProxyURL(w.URL)
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() { _ = proxy.Close() })
 	w.cfg.DB = testpg.Open(w.t, url)
@@ -352,11 +350,11 @@ func TestPageIsLiveInABrowser(t *testing.T) {
 	b.do(chromedp.SendKeys(chromedp.CSS("#escrow"), "0xabc"))
 	w.kill("relayer-0", sessions[0], 0)
 	b.until(`document.querySelector("#verdict .warning") !== null`) // one of three is missing, at once
-	w.exec(`update relayer_instances set left_at = dead_since where instance_id = 'relayer-0'`)
+	w.LeftWhenItDied("relayer-0")
 	b.until(`document.querySelector("#verdict .warning") === null && document.querySelector("#verdict .notice") !== null`)
-	w.lock(sessions[1], election.LeaderKey(testChain))
-	w.exec(`update leadership set instance_id = 'relayer-1', since = now(), last_heartbeat = now()`)
-	w.exec(`update slot_ownership set owner = 'relayer-1', since = now() where owner = 'relayer-0'`)
+	sessions[1].Lead()
+	w.Exec(`update leadership set instance_id = 'relayer-1', since = now(), last_heartbeat = now()`)
+	w.HandOver("relayer-0", "relayer-1", 0)
 	b.until(`document.querySelector("#verdict").textContent.includes("relayer-1 has led for")`)
 	require.Contains(t, text("#verdict"), "relayer-1 has led for 0s")
 	require.Contains(t, text("#slots .legend"), "of which adopted 840")
@@ -372,7 +370,7 @@ func TestPageIsLiveInABrowser(t *testing.T) {
 	require.Equal(t, "Slot 62: relayer-2", text("#readout"))
 	b.do(chromedp.KeyEvent(kb.ArrowDown + kb.ArrowLeft))
 	require.Equal(t, "Slot 121: relayer-1", text("#readout"))
-	w.own("relayer-2", 121)
+	w.Own("relayer-2", 121)
 	b.until(`document.querySelector("#readout").textContent === "Slot 121: relayer-2, adopted"`)
 	require.Equal(t, "Slot 121: relayer-2, adopted",
 		eval[string](b, `document.querySelector("#map").getAttribute("aria-valuetext")`))
@@ -382,7 +380,7 @@ func TestPageIsLiveInABrowser(t *testing.T) {
 		`(() => { const r = document.querySelectorAll("#fleet tbody tr")[1].getBoundingClientRect(); return [r.x + 20, r.y + 8]; })()`)
 	b.do(chromedp.MouseEvent("mouseMoved", x[0], x[1]))
 	b.until(`document.querySelector("#map.picked .cell.c1.hot") !== null && document.querySelector("#map .cell.c2.hot") === null`)
-	w.own("relayer-2", 122)
+	w.Own("relayer-2", 122)
 	b.until(`document.querySelector("#slots .legend").textContent.includes("owner dead 0") && document.querySelector("#map.picked .cell.c1.hot") !== null`)
 
 	complaints, _ := stop()

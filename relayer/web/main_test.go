@@ -1,7 +1,6 @@
 package web
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -14,13 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/fusion-prime/escrow-relayer/election"
-	"github.com/fusion-prime/escrow-relayer/internal/testpg"
+	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
 	"github.com/fusion-prime/escrow-relayer/partition"
 )
 
@@ -52,12 +48,10 @@ func (s *instanceStub) set(change func(*Instance)) {
 	change(&s.i)
 }
 
-// world is a database with a fleet written by hand, sessions that hold locks, and the server of the
-// fleet's first instance.
+// world is a fleet that a test has written, and the server of its first instance.
 type world struct {
+	*testfleet.Fleet
 	t      testing.TB
-	url    string
-	pool   *pgxpool.Pool
 	source *instanceStub
 	cfg    Config
 	then   func() // what happens once the fleet was seen; nil: nothing
@@ -65,9 +59,7 @@ type world struct {
 
 func setup(t testing.TB) *world {
 	t.Helper()
-	w := &world{t: t, url: testpg.New(t)}
-	w.pool = testpg.Open(t, w.url)
-	testpg.Words(t, w.pool)
+	w := &world{t: t, Fleet: testfleet.New(t, testChain)}
 	now := time.Now()
 	w.source = &instanceStub{i: Instance{
 		ID:      "relayer-0",
@@ -83,7 +75,7 @@ func setup(t testing.TB) *world {
 				LastError: "429 Too Many Requests: https://…"},
 		},
 	}}
-	w.cfg = Config{Source: w.source, DB: w.pool, ChainID: testChain, ExplorerURL: "https://sepolia.etherscan.io"}
+	w.cfg = Config{Source: w.source, DB: w.DB, ChainID: testChain, ExplorerURL: "https://sepolia.etherscan.io"}
 
 	return w
 }
@@ -96,75 +88,36 @@ func (w *world) server() *Server {
 	return s
 }
 
-func (w *world) exec(sql string, args ...any) {
-	w.t.Helper()
-	_, err := w.pool.Exec(w.t.Context(), sql, args...)
-	require.NoError(w.t, err)
-}
-
 // fleet makes a whole fleet of n instances, relayer-0 leading.
-func (w *world) fleet(n int) (sessions []*pgx.Conn) {
+func (w *world) fleet(n int) (sessions []*testfleet.Session) {
 	w.t.Helper()
-	w.exec(`insert into leadership (chain_id, instance_id, epoch, since, last_heartbeat, next_block, start_block, factory, verified_block)
-		values ($1, 'relayer-0', 7, now() - interval '4 hours 11 minutes', now() - interval '2 seconds', $2, 6000000, '0xfac7000000000000000000000000000000000001', $3)`,
-		testChain, testHead-1, testHead-130)
-	w.exec(`insert into slot_ownership (chain_id, slot, next_block) select $1, s, 6000000 from generate_series(0, 2519) s`, testChain)
+	w.Leads(testfleet.Leader{ID: "relayer-0", Since: 4*time.Hour + 11*time.Minute, Beat: 2 * time.Second,
+		Next: testHead - 1, Start: 6_000_000, Verified: testHead - 130, Factory: "0xfac7000000000000000000000000000000000001"})
+	w.FreeSlots(6_000_000, 0)
 	for p := range n {
 		sessions = append(sessions, w.instance(fmt.Sprintf("relayer-%d", p), p, n))
 	}
 
-	w.lock(sessions[0], election.LeaderKey(testChain))
+	sessions[0].Lead()
 	w.source.set(func(i *Instance) { i.Partition.Total = n; i.Slots = 2520 / n })
 
 	return sessions
 }
 
 // instance makes a live instance that owns what it prefers.
-func (w *world) instance(id string, number, total int) *pgx.Conn {
+func (w *world) instance(id string, number, total int) *testfleet.Session {
 	w.t.Helper()
-	key := election.InstanceKey(testChain, id)
-	w.exec(`insert into relayer_instances (chain_id, instance_id, partition_number, total_partitions, strategy, status, lock_key, head_block, escrows_monitored, version,
-			last_heartbeat, started_at, seen_at)
-		values ($1, $2, $3, $4, 'modulo', 'active', $5, $6, 412, 'v1.4.2', now() - make_interval(secs => $3 * 7 % 29), now() - interval '4 hours',
-			now() + interval '1 hour')`, // a test that takes long does not make it hung
-		testChain, id, number, total, key, testHead)
-	w.exec(`insert into cursors (chain_id, instance_id, next_block, block_time) values ($1, $2, $3, now() - interval '24 seconds')`, testChain, id, testHead-1-number%2)
-	w.own(id, (partition.Partition{Number: number, Total: total, Strategy: partition.Modulo}).Preferred()...)
-	conn, err := pgx.Connect(w.t.Context(), w.url)
-	require.NoError(w.t, err)
-	w.t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	w.lock(conn, key)
-
-	return conn
-}
-
-func (w *world) lock(conn *pgx.Conn, key int64) {
-	w.t.Helper()
-	_, err := conn.Exec(w.t.Context(), `select pg_advisory_lock($1)`, key)
-	require.NoError(w.t, err)
+	return w.Starts(testfleet.Instance{ID: id, Number: number, Total: total, Head: testHead,
+		Next: int64(testHead - 1 - number%2), Behind: 24 * time.Second, Escrows: 412, Version: "v1.4.2",
+		Started: 4 * time.Hour, Beat: time.Duration(number*7%29) * time.Second})
 }
 
 // kill ends an instance's session, as a crash does; ago is how long the others have known.
-func (w *world) kill(id string, session *pgx.Conn, ago time.Duration) {
+func (w *world) kill(id string, session *testfleet.Session, ago time.Duration) {
 	w.t.Helper()
-	require.NoError(w.t, session.Close(w.t.Context()))
-	w.exec(`update relayer_instances
-		set status = 'dead', dead_since = now() - $3::interval, last_heartbeat = now() - $3::interval - interval '9 seconds'
-		where chain_id = $1 and instance_id = $2`, testChain, id, ago)
-	require.Eventually(w.t, func() bool { // the server ends a session a moment after its client
-		var held bool
-		err := w.pool.QueryRow(w.t.Context(),
-			`select exists (select from pg_locks where locktype = 'advisory' and (classid::bigint << 32 | objid::bigint) = $1)`,
-			election.InstanceKey(testChain, id)).Scan(&held)
-
-		return err == nil && !held
-	}, 10*time.Second, 5*time.Millisecond)
-}
-
-func (w *world) own(id string, slots ...int16) {
-	w.t.Helper()
-	w.exec(`update slot_ownership set owner = nullif($2, ''), since = now() where chain_id = $1 and slot = any($3)`,
-		testChain, id, slots)
+	session.End()
+	w.Died(id, ago)
+	w.Beat(id, ago+9*time.Second)
 }
 
 // addressOf is the address of the nth escrow.
@@ -189,13 +142,13 @@ func (w *world) escrows(n int) {
 		slots = append(slots, slotOf(w.t, addressOf(i)))
 	}
 
-	w.exec(`insert into escrow_registry (chain_id, address, slot, status, discovered_block_number, event_id, announced, caught_up, last_monitored_block, ended_block, payer, payee, amount)
+	w.Exec(`insert into escrow_registry (chain_id, address, slot, status, discovered_block_number, event_id, announced, caught_up, last_monitored_block, ended_block, payer, payee, amount)
 		select $1, address, slot, case when s % 3 = 0 then 'released' else 'active' end, b, '0x' || encode(sha256(('1' || address)::bytea), 'hex') || ':1', true, true, b - 1,
 		       case when s % 3 = 0 then b + 7 end, '0x' || substr(md5(s::text) || md5('p' || s), 1, 40), '0x' || substr(md5('x' || s) || md5('y' || s), 1, 40), (s * 125)::text || '0000000000000000'
 		from (select address, slot, s, $2::bigint - 20 * ($3::integer - s) as b
 			from unnest($4::text[], $5::smallint[]) with ordinality t(address, slot, s)) x`,
 		testChain, testHead-10, n, addresses, slots)
-	w.exec(`insert into processed_events (chain_id, event_id, event_type, contract_address, escrow, slot, block_number, log_index, block_hash, block_timestamp, args, processed_by_instance)
+	w.Exec(`insert into processed_events (chain_id, event_id, event_type, contract_address, escrow, slot, block_number, log_index, block_hash, block_timestamp, args, processed_by_instance)
 		select r.chain_id, '0x' || encode(sha256((k || address)::bytea), 'hex') || ':' || k, (array['EscrowDeployed', 'Approved', 'EscrowReleased'])[k], r.address, r.address, r.slot,
 		       r.discovered_block_number + (array[0, 3, 7])[k], k, '0x' || encode(sha256(r.discovered_block_number::text::bytea), 'hex'),
 		       extract(epoch from now())::bigint - 12 * ($2 - r.discovered_block_number - (array[0, 3, 7])[k]),
@@ -204,7 +157,7 @@ func (w *world) escrows(n int) {
 		       'relayer-' || r.slot % 3
 		from escrow_registry r cross join generate_series(1, 3) k where r.chain_id = $1
 			and (k < 3 or r.status = 'released')`, testChain, testHead)
-	w.exec(`insert into escrow_records (chain_id, escrow, slot, status, payer, payee, arbiter, amount, release_delay, approvals_required, approvals, approvers,
+	w.Exec(`insert into escrow_records (chain_id, escrow, slot, status, payer, payee, arbiter, amount, release_delay, approvals_required, approvals, approvers,
 			settled_amount, settled_at, deployed_block, last_event_id, last_event_type, last_event_block)
 		select chain_id, address, slot, case when status = 'released' then 'released' else 'approved' end, payer, payee, '0x' || repeat('c', 40), amount::numeric, 86400, 2, 1, array[payer],
 		       case when status = 'released' then amount::numeric end, case when status = 'released' then 1795240000 end, discovered_block_number, event_id, 'Approved', discovered_block_number + 3

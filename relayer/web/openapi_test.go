@@ -13,6 +13,8 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
 )
 
 // document is what the tests need of openapi.yaml.
@@ -146,10 +148,9 @@ func TestAnswersFitTheDocument(t *testing.T) {
 	sessions := w.fleet(3)
 	w.escrows(5)
 	w.kill("relayer-2", sessions[2], 20*time.Minute)
-	w.own("relayer-1", 0)
-	w.own("", 1)
-	w.exec(`insert into escrow_registry (chain_id, address, slot, discovered_block_number, event_id, last_monitored_block) values ($1, $2, 1, 5, $3, 4)`,
-		testChain, addressOf(500), "0x"+strings.Repeat("0", 64)+":0")
+	w.Own("relayer-1", 0)
+	w.Own("", 1)
+	w.Finds(testfleet.Escrow{Address: addressOf(500), Slot: 1, Block: 5, Late: true})
 	well := w.server().Handler()
 	sick, source := bare(t, broken(t))
 	source.set(func(i *Instance) { i.Node = errGone })

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
 )
 
 func TestBuild(t *testing.T) {
@@ -75,8 +77,7 @@ func TestPageEscapesWhatOthersNamed(t *testing.T) {
 	const hostile = `"><script>alert(1)</script>`
 	w.instance(hostile, 0, 1)
 	w.source.set(func(i *Instance) { i.ID, i.Build = hostile, Build{hostile, hostile, hostile} })
-	w.exec(`insert into processed_events (chain_id, event_id, event_type, contract_address, escrow, slot, block_number, log_index, block_hash, block_timestamp, args, processed_by_instance)
-		values ($1, $2, $2, $2, $2, 0, 1, 1, $2, 1, '{}', $2)`, testChain, hostile)
+	w.Stores(testfleet.Event{ID: hostile, Type: hostile, Escrow: hostile, Block: 1, Index: 1, By: hostile})
 	text := body(t, get(t, w.server().Handler(), "/?escrow="+strings.ReplaceAll(hostile, "<", "%3C")))
 	require.NotContains(t, text, "<script>alert")
 	require.Contains(t, text, "&lt;script&gt;alert")
@@ -110,37 +111,37 @@ func TestVerdict(t *testing.T) {
 	require.Contains(t, page(), `class="verdict well"`)
 
 	w.kill("relayer-0", sessions[0], 0)
-	w.exec(`update leadership set last_heartbeat = now()`)
+	w.LeaderBeat(0)
 	text := page()
 	require.Contains(t, text, `class="verdict warning"`, "one of three is left fewer, which is said at once")
 	require.Contains(t, text, "Partition 0 has no live instance: 2 of 3 partitions have one")
 	require.Contains(t, text, "2 of 3 instances alive.")
 	require.Contains(t, text,
 		`href="https://github.com/fusion-prime/escrow-relayer/blob/main/deploy/runbooks/unserved-slots.md#relayerslotsadopted"`)
-	w.exec(`update relayer_instances set left_at = now(), dead_since = now(), status = 'dead' where instance_id = 'relayer-0'`)
+	w.Left("relayer-0", 0)
 	text = page()
 	require.Contains(t, text, `class="verdict notice"`, "it stopped cleanly, and may be restarting; nobody has to look")
 	require.Contains(t, text, "The fleet is settling")
 	require.Contains(t, text, "2 of 2 instances alive.")
 
-	w.exec(`update leadership set last_heartbeat = now() - interval '1 minute'`)
+	w.LeaderBeat(time.Minute)
 	text = page()
 	require.Contains(t, text, `class="verdict warning"`)
 	require.Contains(t, text, "Nobody has led for 1m 00s")
-	w.exec(`update leadership set last_heartbeat = now() - interval '3 minutes'`)
+	w.LeaderBeat(3 * time.Minute)
 	text = page()
 	require.Contains(t, text, `class="verdict critical"`)
 	require.Contains(t, text, "Nobody has led for 3m 00s")
 	require.Contains(t, text, "No leader; the last was relayer-0")
 
-	w.lock(sessions[1], 999999<<40|testChain)
+	sessions[1].Lock(999999<<40 | testChain)
 	require.Contains(t, page(), "A new leader is taking over.")
-	w.exec(`update leadership set instance_id = 'relayer-1', last_heartbeat = now()`)
-	w.exec(`update slot_ownership set owner = 'relayer-1', since = now() - interval '1 hour' where owner = 'relayer-0'`)
+	w.Exec(`update leadership set instance_id = 'relayer-1', last_heartbeat = now()`)
+	w.HandOver("relayer-0", "relayer-1", time.Hour)
 	text = page()
 	require.Contains(t, text, `class="verdict warning"`)
 	require.Contains(t, text, "840 slots have been adopted")
-	w.exec(`update relayer_instances set left_at = now() - interval '3 minutes', dead_since = now() - interval '3 minutes' where instance_id = 'relayer-0'`)
+	w.Left("relayer-0", 3*time.Minute)
 	require.Contains(t, page(), "840 slots are served by an instance that stands in")
 
 	w.source.set(func(i *Instance) { i.Node = errGone })
@@ -154,18 +155,17 @@ func TestWhyMessagesWait(t *testing.T) {
 	w.cfg.Every = time.Nanosecond
 	w.fleet(3)
 	w.escrows(9)
-	waitFor := func(age string) {
-		w.exec(`delete from outbox`)
-		w.exec(`insert into outbox_messages (chain_id, slot, escrow, event_id, event_type, created_at)
-			select chain_id, slot, escrow, event_id, event_type, now() - $1::interval from processed_events limit 4`, age)
+	waitFor := func(age time.Duration) {
+		w.Publish()
+		w.QueuesStored(4, age)
 	}
-	waitFor("20 seconds")
+	waitFor(20 * time.Second)
 	w.source.set(func(i *Instance) { i.PublishError, i.PublishErrorAt = errGone, time.Now() })
 	h := w.server().Handler()
 	text := body(t, get(t, h, "/"))
 	require.Equal(t, 2, strings.Count(text, `<li class="notice">`), text)
 	require.Contains(t, text, "The last error of publishing, ")
-	waitFor("6 minutes")
+	waitFor(6 * time.Minute)
 	text = body(t, get(t, h, "/"))
 	require.Equal(t, 2, strings.Count(text, `<li class="critical">`), text)
 	require.NotContains(t, text, "Settling")
@@ -176,7 +176,7 @@ func TestAllHaveStopped(t *testing.T) {
 	w := setup(t)
 	sessions := w.fleet(1)
 	w.kill("relayer-0", sessions[0], time.Minute)
-	w.exec(`update relayer_instances set left_at = dead_since`)
+	w.LeftWhenItDied()
 	text := body(t, get(t, w.server().Handler(), "/"))
 	require.Contains(t, text, "No instance is alive.")
 	require.NotContains(t, text, "0 of 0")
@@ -208,7 +208,7 @@ func TestPageKeepsTheLastFleetWhileTheDatabaseIsGone(t *testing.T) {
 	w.cfg.Now = func() time.Time { return now }
 	s := w.server()
 	require.Contains(t, body(t, get(t, s.Handler(), "/")), "All well")
-	w.pool.Close()
+	w.DB.Close()
 	now = now.Add(time.Minute)
 	text := body(t, get(t, s.Handler(), "/"))
 	require.Contains(t, text, "The fleet is shown as it was 1m 00s ago")

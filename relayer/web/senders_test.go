@@ -3,15 +3,15 @@ package web
 import (
 	"testing"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
 )
 
 // commands gives the chain three senders, and commands in every state that a person may meet.
-func (w *world) commands(session *pgx.Conn) {
-	w.lock(session, 501)
-	w.lock(session, 502)
-	w.exec(`insert into senders (chain_id, address, name, instance_id, since, state, reason,
+func (w *world) commands(session *testfleet.Session) {
+	session.Lock(501, 502)
+	w.Exec(`insert into senders (chain_id, address, name, instance_id, since, state, reason,
 			lock_key, max_in_flight, max_fee, day_fees, day_value,
 			next_nonce, first_nonce, balance, checked_block, spend_day, spent_fees)
 		values
@@ -24,7 +24,7 @@ func (w *world) commands(session *pgx.Conn) {
 			502, 16, 5e15, 5e17, 2e18, 88, 3, 4e15, 9000, null, 0),
 		($1, '0x' || repeat('c3', 20), '', 'relayer-7', now(), 'active', null,
 			503, 1, 5e15, 5e17, 0, null, null, null, null, null, 0)`, testChain)
-	w.exec(`insert into commands (chain_id, command_id, sender, kind, escrow, effect, requester, message,
+	w.Exec(`insert into commands (chain_id, command_id, sender, kind, escrow, effect, requester, message,
 			max_fee, expires_at, state, code, detail, nonce, reference,
 			received_at, assigned_at, sent_at, answered_at, tx_hash, next_look)
 		select $1, '0x' || lpad(to_hex(n), 64, '0'), '0x' || repeat('a1', 20), kind,
@@ -82,8 +82,8 @@ func TestSendersAreMaskedAndEscaped(t *testing.T) {
 	w.cfg.Mask = mask
 	sessions := w.fleet(1)
 	w.commands(sessions[0])
-	w.exec(`update senders set reason = '<script>alert(1)</script> ` + secret + `' where name = 'payer'`)
-	w.exec(`update commands set detail = '"><i>` + secret + `' where command_id like '%5'`)
+	w.Exec(`update senders set reason = '<script>alert(1)</script> ` + secret + `' where name = 'payer'`)
+	w.Exec(`update commands set detail = '"><i>` + secret + `' where command_id like '%5'`)
 	text := body(t, get(t, w.server().Handler(), "/"))
 	require.NotContains(t, text, "<script>alert")
 	require.NotContains(t, text, `"><i>`)

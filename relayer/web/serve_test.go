@@ -259,7 +259,7 @@ func TestLiveSendsWhatChanges(t *testing.T) {
 	require.Contains(t, u.Parts["fleet"], "relayer-2")
 	require.NotContains(t, u.Parts["slots"], "of which adopted <b>1</b>")
 
-	w.own("relayer-1", 0)
+	w.Own("relayer-1", 0)
 	for !strings.Contains(u.Parts["slots"], "of which adopted <b>1</b>") {
 		u, ok = live.next()
 		require.True(t, ok)
