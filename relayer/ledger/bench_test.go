@@ -6,8 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/fusion-prime/escrow-relayer/election"
-	"github.com/fusion-prime/escrow-relayer/internal/testpg"
+	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 )
@@ -19,19 +18,10 @@ func BenchmarkCommit(b *testing.B) {
 	const escrows = 20_000
 	for _, size := range []int{0, 20, 1000} {
 		b.Run(fmt.Sprintf("events=%d", size), func(b *testing.B) {
-			db := testpg.Pool(b)
+			f := testfleet.New(b, chain)
+			f.Alone(me, 1, "0xfac")
 			ctx := b.Context()
-			require.NoError(b, election.Prepare(ctx, db, chain, 1, "0xfac"))
-			for _, sql := range []string{
-				`update leadership set instance_id = 'r0', epoch = 1`,
-				`insert into cursors (chain_id, instance_id, epoch, next_block) select chain_id, 'r0', 1, 1 from leadership`,
-				`insert into slot_ownership (chain_id, slot, owner, next_block) select chain_id, s, 'r0', 1 from leadership, generate_series(0, 2519) s`,
-			} {
-				_, err := db.Exec(ctx, sql)
-				require.NoError(b, err)
-			}
-
-			led := ledger.New(ledger.Config{DB: db, ChainID: chain, InstanceID: me, EventNames: names, Publishes: publishes})
+			led := ledger.New(ledger.Config{DB: f.DB, ChainID: chain, InstanceID: me, EventNames: names, Publishes: publishes})
 			fact, err := led.FactoryPosition(ctx, 1)
 			require.NoError(b, err)
 			at, err := led.SlotPosition(ctx, 1)
@@ -44,10 +34,8 @@ func BenchmarkCommit(b *testing.B) {
 			_, err = led.CommitFactory(ctx, ledger.FactoryCommit{Epoch: 1, From: fact, To: fact.To(2, blockHash(0, 1)),
 				Events: found})
 			require.NoError(b, err)
-			_, err = db.Exec(ctx, `delete from late_escrows`)
-			require.NoError(b, err)
-			_, err = db.Exec(ctx, `analyze`)
-			require.NoError(b, err)
+			f.Exec(`delete from late_escrows`)
+			f.Exec(`analyze`)
 			b.ReportAllocs()
 			for n := 0; b.Loop(); n++ {
 				b.StopTimer()
@@ -57,8 +45,7 @@ func BenchmarkCommit(b *testing.B) {
 				}
 
 				if n%100 == 99 {
-					_, err := db.Exec(ctx, `delete from outbox`)
-					require.NoError(b, err)
+					f.Publish()
 				}
 
 				c := ledger.SlotCommit{Epoch: 1, From: at, To: at.To(at.Next+1, blockHash(0, at.Next)), Time: uint64(at.Next),

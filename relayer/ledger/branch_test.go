@@ -44,12 +44,12 @@ func TestAdmissionFromBeforeARollbackIsVoid(t *testing.T) {
 			})
 			require.ErrorIs(t, err, ledger.ErrMoved)
 			w.process(1)
-			require.Equal(t, []string{moved.ID()}, w.column(`select event_id from outbox_messages`))
+			require.Equal(t, []string{moved.ID()}, w.Column(`select event_id from outbox_messages`))
 			// The first deployment was never announced, and another took its place: there is nothing to take back.
 			w.discover(1)
 			w.process(1)
-			require.Equal(t, []string{"canonical"}, w.column(`select state from processed_events order by state`))
-			require.Equal(t, []string{moved.ID()}, w.column(`select event_id from outbox_messages`))
+			require.Equal(t, []string{"canonical"}, w.Column(`select state from processed_events order by state`))
+			require.Equal(t, []string{moved.ID()}, w.Column(`select event_id from outbox_messages`))
 		})
 	}
 }
@@ -62,7 +62,7 @@ func TestNothingIsRetractedBeforeItCouldReappear(t *testing.T) {
 	w.process(0)
 	w.discover(0, deployed(1, 2, 0, 10))
 	w.process(0, approved(1, 2, 1, 11))
-	w.publishAll()
+	w.Publish()
 	_, err := w.led.Rollback(t.Context(), w.slots, ledger.Position{Next: 2, Hash: blockHash(0, 1)})
 	require.NoError(t, err)
 	w.reload()
@@ -94,20 +94,20 @@ func TestWhatReappearsTakesItsPlaceAnew(t *testing.T) {
 	w := setup(t)
 	w.discover(0, deployed(1, 1, 0, 10))
 	w.process(0)
-	w.publishAll()
+	w.Publish()
 	w.discover(0)
 	w.process(0, approved(1, 2, 0, 11))
 	w.discover(0)
 	w.process(0, approved(1, 3, 0, 12))
 	require.Equal(t, []string{id(approved(1, 2, 0, 11)), id(approved(1, 3, 0, 12))},
-		w.column(`select event_id from outbox_messages order by seq`))
+		w.Column(`select event_id from outbox_messages order by seq`))
 	_, err := w.led.Rollback(t.Context(), w.slots, ledger.Position{Next: 2, Hash: blockHash(0, 1)})
 	require.NoError(t, err)
 	w.reload()
 	w.process(1, at(approved(1, 2, 0, 12), 1))
 	w.process(1, at(approved(1, 3, 0, 11), 1))
 	require.Equal(t, []string{id(approved(1, 2, 0, 12)), id(approved(1, 3, 0, 11))},
-		w.column(`select event_id from outbox_messages order by seq`))
+		w.Column(`select event_id from outbox_messages order by seq`))
 }
 
 // What is in the outbox was not published, unless it is in doubt.
@@ -124,12 +124,11 @@ func TestRetractionInDoubt(t *testing.T) {
 			w := setup(t)
 			w.discover(0, deployed(1, 1, 0, 10))
 			w.process(0)
-			w.publishAll()
+			w.Publish()
 			w.discover(0)
 			w.process(0, approved(1, 2, 0, 11))
 			if c.doubtful {
-				_, err := w.db.Exec(t.Context(), `update slot_ownership set doubt_seq = (select max(seq) from outbox)`)
-				require.NoError(t, err)
+				w.Doubt()
 			}
 
 			_, err := w.led.Rollback(t.Context(), w.slots, ledger.Position{Next: 2, Hash: blockHash(0, 1)})
@@ -155,9 +154,8 @@ func TestCommitMeetsABlockOfAnotherBranch(t *testing.T) {
 	w.process(0, approved(1, 2, 0, 11))
 	w.process(0)
 	// as a claim does
-	_, err := w.db.Exec(t.Context(), `update cursors set next_block = $1, block_hash = $2`, low.Next, low.Hash.Hex())
-	require.NoError(t, err)
-	w.publishAll()
+	w.SetCursor(me, low.Next, low.Hash.Hex())
+	w.Publish()
 	w.reload()
 
 	commit := func(next int64, checked ledger.Block) error {
@@ -188,8 +186,7 @@ func TestCommitMeetsABlockOfAnotherBranch(t *testing.T) {
 
 	// A block inside the range that is canonical is no obstacle once it was compared.
 	same := ledger.Block{Number: 3, Hash: blockHash(1, 3)}
-	_, err = w.db.Exec(t.Context(), `update cursors set next_block = $1, block_hash = $2`, low.Next, low.Hash.Hex())
-	require.NoError(t, err)
+	w.SetCursor(me, low.Next, low.Hash.Hex())
 	w.reload()
 	require.Equal(t, same, met(commit(9, ledger.Block{})))
 	require.NoError(t, commit(9, same))
@@ -203,11 +200,10 @@ func TestRetractionWaitsForTheHighestBlockEver(t *testing.T) {
 	w.process(0)
 	w.process(0)
 	w.process(0, approved(1, 3, 0, 11))
-	w.publishAll()
+	w.Publish()
 	low := w.slots.To(2, blockHash(0, 1))
 	// as a claim does
-	_, err := w.db.Exec(t.Context(), `update cursors set next_block = $1, block_hash = $2`, low.Next, low.Hash.Hex())
-	require.NoError(t, err)
+	w.SetCursor(me, low.Next, low.Hash.Hex())
 	w.reload()
 	w.process(0)
 	r, err := w.led.Rollback(t.Context(), w.slots, ledger.Position{Next: 2, Hash: blockHash(0, 1)})
@@ -237,12 +233,11 @@ func TestBlocksInsideARangeAreRememberedAndCompared(t *testing.T) {
 		return err
 	}
 	back := func() { // as a claim with a lower cursor does
-		_, err := w.db.Exec(t.Context(), `update cursors set next_block = $1, block_hash = null`, w.slots.Next)
-		require.NoError(t, err)
+		w.SetCursor(me, w.slots.Next, "")
 	}
 	mine := func(branch byte, n int64) ledger.Block { return ledger.Block{Number: n, Hash: blockHash(branch, n)} }
 	require.NoError(t, commit(mine(0, 1), mine(0, 2), mine(0, 3)))
-	require.Equal(t, []string{"1", "2", "3", "4"}, w.column(`select number::text from chain_blocks order by number`))
+	require.Equal(t, []string{"1", "2", "3", "4"}, w.Column(`select number::text from chain_blocks order by number`))
 
 	back()
 	require.NoError(t, commit(mine(0, 3)), "the highest inside is the same; it vouches for the others")

@@ -80,11 +80,11 @@ type sent struct {
 func newStory(t *testing.T, seed uint64) *story {
 	s := &story{world: setup(t), rnd: rand.New(rand.NewPCG(seed, 8)), book: map[common.Address]bool{}}
 	if seed%2 == 1 { // everything is published
-		s.led = ledger.New(ledger.Config{DB: s.db, ChainID: chain, InstanceID: me, EventNames: names,
+		s.led = ledger.New(ledger.Config{DB: s.DB, ChainID: chain, InstanceID: me, EventNames: names,
 			Publishes: func(string) bool { return true }})
 	}
 
-	s.box = outbox.Box{DB: s.db, ChainID: chain, Owner: me}
+	s.box = outbox.Box{DB: s.DB, ChainID: chain, Owner: me}
 	s.chain = []block{{}, s.newBlock(nil)}
 
 	return s
@@ -281,7 +281,7 @@ func (s *story) loadBook() {
 		all[i] = int16(i)
 	}
 
-	require.NoError(s.t, registry.Load(s.t.Context(), s.db, chain, all, 0,
+	require.NoError(s.t, registry.Load(s.t.Context(), s.DB, chain, all, 0,
 		func(a common.Address, _ int64) { s.book[a] = true }))
 }
 
@@ -419,8 +419,7 @@ func (s *story) step() {
 	case n < 23:
 		s.reorganise()
 	default: // another instance had the slots in between, or this one before
-		_, err := s.db.Exec(s.t.Context(), `update slot_ownership set doubt_seq = coalesce((select max(seq) from outbox), 0)`)
-		require.NoError(s.t, err)
+		s.Doubt()
 	}
 }
 
@@ -442,8 +441,8 @@ func (s *story) finish() {
 		s.publish(true)
 	}
 
-	require.Empty(s.t, s.column(`select event_id || ' ' || kind from outbox_messages`))
-	require.Empty(s.t, s.column(`select event_id from processed_events where state = 'orphaned'`))
+	require.Empty(s.t, s.Column(`select event_id || ' ' || kind from outbox_messages`))
+	require.Empty(s.t, s.Column(`select event_id from processed_events where state = 'orphaned'`))
 }
 
 // tally says what the story had in it.
@@ -458,7 +457,7 @@ func (s *story) tally() string {
 	}
 
 	return fmt.Sprintf("%d blocks, %d rolled back, %d messages, %d of them retractions, %d under an extended id, %d events revived, %d dropped unsent", s.born, s.rolled,
-		len(s.sent), retractions, extended, s.revived, len(s.column(`select '' from orphaned_events where state = 4`)))
+		len(s.sent), retractions, extended, s.revived, len(s.Column(`select '' from orphaned_events where state = 4`)))
 }
 
 // judge is the oracle.

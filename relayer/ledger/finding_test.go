@@ -32,12 +32,12 @@ func TestFindingsAreRemembered(t *testing.T) {
 
 	require.NotContains(t, last, ledger.MissingEvent)
 	require.Equal(t, []string{"deep_reorg 1 2", "extra_event 7 3"},
-		w.column(`select kind || ' ' || block_number || ' ' || events from findings order by id`))
+		w.Column(`select kind || ' ' || block_number || ' ' || events from findings order by id`))
 
 	// Rolled back already: found once.
 	_, err = w.led.Rollback(t.Context(), w.slots, ledger.Position{Next: 2, Hash: blockHash(0, 1)})
 	require.NoError(t, err)
-	require.Equal(t, []string{"2"}, w.column(`select count(*)::text from findings`))
+	require.Equal(t, []string{"2"}, w.Column(`select count(*)::text from findings`))
 
 	v, err := w.led.Verifiable(t.Context())
 	require.NoError(t, err)
@@ -45,8 +45,8 @@ func TestFindingsAreRemembered(t *testing.T) {
 	_, err = w.led.Repair(t.Context(), 1, v, 1, []contract.Event{missed}, nil)
 	require.NoError(t, err)
 	require.Equal(t, []string{"missing_event 1 1"},
-		w.column(`select kind || ' ' || block_number || ' ' || events from findings order by id desc limit 1`))
+		w.Column(`select kind || ' ' || block_number || ' ' || events from findings order by id desc limit 1`))
 	_, err = w.led.Repair(t.Context(), 99, v, 2, []contract.Event{missed}, nil)
 	require.ErrorIs(t, err, ledger.ErrMoved)
-	require.Equal(t, []string{"3"}, w.column(`select count(*)::text from findings`), "what was not done was not found")
+	require.Equal(t, []string{"3"}, w.Column(`select count(*)::text from findings`), "what was not done was not found")
 }

@@ -16,9 +16,9 @@ import (
 // process is frozen. end ends it.
 func (w *world) frozenCommit() (end func()) {
 	ctx := w.t.Context()
-	tx, err := w.db.Begin(ctx)
+	tx, err := w.DB.Begin(ctx)
 	require.NoError(w.t, err)
-	led := ledger.New(ledger.Config{DB: w.db, ChainID: chain, InstanceID: "r1", EventNames: names, Publishes: publishes})
+	led := ledger.New(ledger.Config{DB: w.DB, ChainID: chain, InstanceID: "r1", EventNames: names, Publishes: publishes})
 	require.NoError(w.t, ledger.Remember(ctx, led, tx, ledger.Position{Next: 1},
 		ledger.Position{Next: 2, Hash: blockHash(0, 1)}))
 
@@ -40,7 +40,7 @@ func TestFrozenCommitHoldsUpNobody(t *testing.T) {
 		w.slots = to
 	}
 
-	require.Equal(t, []string{"2", "3"}, w.column(`select number::text from chain_blocks order by number`),
+	require.Equal(t, []string{"2", "3"}, w.Column(`select number::text from chain_blocks order by number`),
 		"the frozen one has block 1")
 }
 
@@ -54,7 +54,7 @@ func TestBranchesThatMissEachOtherMeetOneBlockLater(t *testing.T) {
 	w.slots = w.slots.To(2, blockHash(1, 1))
 	end()
 	// the other one goes on after all
-	_, err = w.db.Exec(t.Context(), `insert into chain_blocks values ($1, 1, $2)`, chain, blockHash(0, 1).Hex())
+	_, err = w.DB.Exec(t.Context(), `insert into chain_blocks values ($1, 1, $2)`, chain, blockHash(0, 1).Hex())
 	require.NoError(t, err)
 	_, err = w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: 1, From: w.slots, To: w.slots.To(3, blockHash(1, 2))})
 	met := new(ledger.BranchError)
@@ -70,11 +70,10 @@ func TestEventOfAnotherBranchInTheWay(t *testing.T) {
 	w.process(0)
 	w.discover(0)
 	w.process(0, approved(1, 2, 1, 12))
-	_, err := w.db.Exec(t.Context(), `delete from chain_blocks where number > 1`)
+	_, err := w.DB.Exec(t.Context(), `delete from chain_blocks where number > 1`)
 	require.NoError(t, err)
-	_, err = w.db.Exec(t.Context(), `update cursors set next_block = 2, block_hash = $1`, blockHash(0, 1).Hex())
-	require.NoError(t, err)
-	w.publishAll()
+	w.SetCursor(me, 2, blockHash(0, 1).Hex())
+	w.Publish()
 	w.reload()
 	_, err = w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: 1, From: w.slots, To: w.slots.To(3, blockHash(1, 2)),
 		Events: []contract.Event{at(approved(1, 2, 1, 13), 1)}})
@@ -98,7 +97,7 @@ func TestRollbackOutlivesItsTenure(t *testing.T) {
 		`create function slowly() returns trigger language plpgsql as $$ begin perform pg_sleep(1), pg_notify('begun', ''); return null; end $$`,
 		`create trigger slowly after insert on orphaned_events for each statement execute function slowly()`,
 	} {
-		_, err := w.db.Exec(t.Context(), sql)
+		_, err := w.DB.Exec(t.Context(), sql)
 		require.NoError(t, err)
 	}
 
@@ -113,7 +112,7 @@ func TestRollbackOutlivesItsTenure(t *testing.T) {
 		done <- err
 	}()
 	require.Eventually(t, func() bool {
-		return len(w.column(`select '' from pg_stat_activity where wait_event = 'PgSleep'`)) == 1
+		return len(w.Column(`select '' from pg_stat_activity where wait_event = 'PgSleep'`)) == 1
 	}, 20*time.Second, time.Millisecond, "it is in the middle")
 	cancel()
 	require.NoError(t, <-done)

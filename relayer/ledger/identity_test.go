@@ -11,12 +11,12 @@ import (
 
 // messages are what waits for Pub/Sub: event id, type, escrow, kind.
 func (w *world) messages() []string {
-	return w.column(`select right(event_id, -64) || ' ' || event_type || ' of ' || right(escrow, 1) || ' ' || kind from outbox_messages order by seq`)
+	return w.Column(`select right(event_id, -64) || ' ' || event_type || ' of ' || right(escrow, 1) || ' ' || kind from outbox_messages order by seq`)
 }
 
 // reorganise goes back to block 1, with everything published.
 func (w *world) reorganise() {
-	w.publishAll()
+	w.Publish()
 	_, err := w.led.Rollback(w.t.Context(), w.slots, ledger.Position{Next: 2, Hash: blockHash(0, 1)})
 	require.NoError(w.t, err)
 	w.reload()
@@ -39,11 +39,11 @@ func TestLogsShiftIntoEachOther(t *testing.T) {
 		"4d:6:1 Approved of 1 event", "4d:7 EscrowReleased of 1 event",
 	}, w.messages())
 	require.Equal(t, []string{"Approved", "EscrowReleased"},
-		w.column(`select event_type from processed_events where state = 'canonical' and block_number = 2 order by log_index`))
+		w.Column(`select event_type from processed_events where state = 'canonical' and block_number = 2 order by log_index`))
 	status, approvals := w.record(1)
 	require.Equal(t, "released", status)
 	require.Equal(t, 1, approvals)
-	require.Equal(t, []string{"4d:7"}, w.column(`select right(last_event_id, -64) from escrow_records`))
+	require.Equal(t, []string{"4d:7"}, w.Column(`select right(last_event_id, -64) from escrow_records`))
 }
 
 // A transaction that deploys two escrows is mined again in another place: the second one's
@@ -77,11 +77,11 @@ func TestDeploymentsShiftIntoEachOther(t *testing.T) {
 			w.process(1)
 			require.ElementsMatch(t, c.want, w.messages())
 			require.Equal(t, []string{"active true", "active true"},
-				w.column(`select status || ' ' || caught_up from escrow_registry`))
+				w.Column(`select status || ' ' || caught_up from escrow_registry`))
 			require.Equal(t, []string{again[0].Escrow.Hex()[41:], again[1].Escrow.Hex()[41:]},
-				w.column(`select right(escrow, 1) from processed_events where state = 'canonical' and block_number = 2 order by log_index`))
-			require.Len(t, w.column(`select r.event_id from escrow_registry r join processed_events p using (chain_id, event_id) where p.state = 'canonical' and p.escrow = r.address`), 2)
-			require.Len(t, w.column(`select r.last_event_id from escrow_records r join processed_events p on p.event_id = r.last_event_id and p.escrow = r.escrow where p.state = 'canonical'`), 2)
+				w.Column(`select right(escrow, 1) from processed_events where state = 'canonical' and block_number = 2 order by log_index`))
+			require.Len(t, w.Column(`select r.event_id from escrow_registry r join processed_events p using (chain_id, event_id) where p.state = 'canonical' and p.escrow = r.address`), 2)
+			require.Len(t, w.Column(`select r.last_event_id from escrow_records r join processed_events p on p.event_id = r.last_event_id and p.escrow = r.escrow where p.state = 'canonical'`), 2)
 		})
 	}
 }
@@ -105,7 +105,7 @@ func TestCreationShiftsIntoItself(t *testing.T) {
 			want := map[int]string{+1: "4d:7 EscrowDeployed of 1 event", -1: "4d:5 EscrowDeployed of 1 event"}[shift]
 			require.ElementsMatch(t, []string{want, "4d:6 EscrowDeployed of 1 retraction"}, w.messages())
 			require.Equal(t, []string{"EscrowCreated", "EscrowDeployed"},
-				w.column(`select event_type from processed_events where state = 'canonical' and block_number = 2 order by log_index`))
+				w.Column(`select event_type from processed_events where state = 'canonical' and block_number = 2 order by log_index`))
 		})
 	}
 }
@@ -124,7 +124,7 @@ func TestAnIDIsNeverPublishedAgain(t *testing.T) {
 		id := r.Pending[0].Event.ID()
 		require.False(t, seen[id], "%s in round %d", id, round)
 		seen[id] = true
-		w.publishAll()
+		w.Publish()
 		_, err := w.led.Rollback(t.Context(), w.slots, ledger.Position{Next: 2, Hash: blockHash(0, 1)})
 		require.NoError(t, err)
 		w.reload()

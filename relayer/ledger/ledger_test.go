@@ -11,11 +11,9 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/fusion-prime/escrow-relayer/election"
-	"github.com/fusion-prime/escrow-relayer/internal/testpg"
+	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
 	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
@@ -35,8 +33,8 @@ func publishes(name string) bool { return name != "EscrowCreated" && name != "Ar
 
 // world is a chain of one instance that leads and owns all slots, and a ledger on it.
 type world struct {
+	*testfleet.Fleet
 	t     *testing.T
-	db    *pgxpool.Pool
 	led   *ledger.Ledger
 	epoch int64
 	slots ledger.Position
@@ -44,22 +42,12 @@ type world struct {
 }
 
 func setup(t *testing.T) *world {
-	db := testpg.Pool(t)
-	ctx := t.Context()
-	require.NoError(t, election.Prepare(ctx, db, chain, 1, "0xfac"))
-	_, err := db.Exec(ctx, `update leadership set instance_id = $2, epoch = 1 where chain_id = $1`, chain, me)
-	require.NoError(t, err)
-	_, err = db.Exec(ctx, `insert into cursors (chain_id, instance_id, epoch, next_block) values ($1, $2, 1, 1)`, chain,
-		me)
-	require.NoError(t, err)
-	_, err = db.Exec(ctx,
-		`insert into slot_ownership (chain_id, slot, owner, next_block) select $1, s, $2, 1 from generate_series(0, 2519) s`,
-		chain, me)
-	require.NoError(t, err)
+	f := testfleet.New(t, chain)
+	f.Alone(me, 1, "0xfac")
 
 	return &world{
-		t: t, db: db, epoch: 1, slots: ledger.Position{Next: 1}, fact: ledger.Position{Next: 1},
-		led: ledger.New(ledger.Config{DB: db, ChainID: chain, InstanceID: me, EventNames: names, Publishes: publishes}),
+		Fleet: f, t: t, epoch: 1, slots: ledger.Position{Next: 1}, fact: ledger.Position{Next: 1},
+		led: ledger.New(ledger.Config{DB: f.DB, ChainID: chain, InstanceID: me, EventNames: names, Publishes: publishes}),
 	}
 }
 
@@ -148,30 +136,16 @@ func ids(pending []outbox.Pending) (s []string) {
 	return s
 }
 
-func (w *world) column(query string, args ...any) []string {
-	rows, _ := w.db.Query(w.t.Context(), query, args...)
-	s, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	require.NoError(w.t, err)
-
-	return s
-}
-
 func (w *world) outbox() []string {
-	return w.column(`select event_type || ':' || kind from outbox order by seq`)
+	return w.Column(`select event_type || ':' || kind from outbox order by seq`)
 }
 
 func (w *world) states() []string {
-	return w.column(`select event_type || ':' || state from processed_events order by block_number, log_index, event_id`)
-}
-
-// publishAll is Pub/Sub acknowledging everything.
-func (w *world) publishAll() {
-	_, err := w.db.Exec(w.t.Context(), `delete from outbox`)
-	require.NoError(w.t, err)
+	return w.Column(`select event_type || ':' || state from processed_events order by block_number, log_index, event_id`)
 }
 
 func (w *world) record(who int) (status string, approvals int) {
-	err := w.db.QueryRow(w.t.Context(), `select status, approvals from escrow_records where escrow = $1`,
+	err := w.DB.QueryRow(w.t.Context(), `select status, approvals from escrow_records where escrow = $1`,
 		registry.Text(escrow(who))).Scan(&status, &approvals)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return "", 0
@@ -200,14 +174,14 @@ func TestCommitStoresProjectsAndQueuesInOrder(t *testing.T) {
 	}
 
 	require.Equal(t, strings.ToLower(account(0xdd)),
-		w.column(`select arbiter from escrow_records where escrow = $1`, registry.Text(escrow(1)))[0])
+		w.Column(`select arbiter from escrow_records where escrow = $1`, registry.Text(escrow(1)))[0])
 	status, approvals := w.record(1)
 	require.Equal(t, "released", status)
 	require.Equal(t, 2, approvals)
 	status, approvals = w.record(2)
 	require.Equal(t, "approved", status)
 	require.Equal(t, 1, approvals)
-	require.Equal(t, []string{"active", "released"}, w.column(`select status from escrow_registry order by status`))
+	require.Equal(t, []string{"active", "released"}, w.Column(`select status from escrow_registry order by status`))
 	d, err := w.led.Discovered(t.Context(), 10)
 	require.NoError(t, err)
 	require.Empty(t, d.Late)
@@ -220,8 +194,7 @@ func TestNothingTwice(t *testing.T) {
 	w.process(0, approved(1, 1, 1, 12))
 	// A claim sets the cursor back: the same events come again, among a new one.
 	w.slots = ledger.Position{Next: 1}
-	_, err := w.db.Exec(t.Context(), `update cursors set next_block = 1, block_hash = null`)
-	require.NoError(t, err)
+	w.SetCursor(me, 1, "")
 	r := w.process(0, approved(1, 1, 1, 12), approved(1, 1, 2, 13), approved(1, 1, 2, 13))
 	require.Equal(t, 1, r.New)
 	require.Equal(t, 2, r.Duplicates, "one that was stored, one that stands twice in the commit")
@@ -277,7 +250,7 @@ func TestRollbackTakesEverythingBack(t *testing.T) {
 	require.Equal(t, 1, approvals)
 	status, _ = w.record(2)
 	require.Empty(t, status)
-	require.Equal(t, []string{"active", "orphaned"}, w.column(`select status from escrow_registry order by status`))
+	require.Equal(t, []string{"active", "orphaned"}, w.Column(`select status from escrow_registry order by status`))
 	_, err := w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: 1, From: stale, To: ledger.Position{Next: 4}})
 	require.ErrorIs(t, err, ledger.ErrMoved)
 	w.reload()
@@ -298,7 +271,7 @@ func at(e contract.Event, fork byte) contract.Event {
 func TestWhatReappearsIsNeitherRetractedNorPublishedAgain(t *testing.T) {
 	w := setup(t)
 	w.forked()
-	w.publishAll()
+	w.Publish()
 	w.reload()
 	require.Equal(t, 1, w.discover(1, at(deployed(2, 2, 0, 21), 1)).Revived)
 	r := w.process(1, at(approved(1, 2, 1, 22), 1), at(released(1, 2, 2, 23), 1), at(approved(2, 2, 3, 24), 1))
@@ -315,15 +288,15 @@ func TestWhatReappearsIsNeitherRetractedNorPublishedAgain(t *testing.T) {
 	status, approvals = w.record(2)
 	require.Equal(t, "approved", status)
 	require.Equal(t, 1, approvals)
-	require.Equal(t, []string{"active", "released"}, w.column(`select status from escrow_registry order by status`))
+	require.Equal(t, []string{"active", "released"}, w.Column(`select status from escrow_registry order by status`))
 	require.Equal(t, blockHash(1, 2).Hex(),
-		w.column(`select distinct block_hash from processed_events where block_number = 2`)[0])
+		w.Column(`select distinct block_hash from processed_events where block_number = 2`)[0])
 }
 
 func TestWhatDoesNotReappearIsRetracted(t *testing.T) {
 	w := setup(t)
 	w.forked()
-	w.publishAll()
+	w.Publish()
 	w.reload()
 	w.discover(1)
 	// One approval moved to another log index: another identity. The release is gone.
@@ -332,11 +305,11 @@ func TestWhatDoesNotReappearIsRetracted(t *testing.T) {
 	require.Equal(t, []string{"Approved:2"}, ids(r.Pending))
 	require.ElementsMatch(t, []string{"Approved:0", "EscrowDeployed:1", "Approved:1", "EscrowReleased:1", "Approved:1"},
 		w.outbox())
-	require.Equal(t, []string{"active"}, w.column(`select status from escrow_registry`))
+	require.Equal(t, []string{"active"}, w.Column(`select status from escrow_registry`))
 	status, approvals := w.record(1)
 	require.Equal(t, "approved", status)
 	require.Equal(t, 2, approvals)
-	w.publishAll()
+	w.Publish()
 
 	// Much later its transaction is mined after all: published once more, under an id that was not retracted.
 	w.discover(1, at(deployed(2, 3, 0, 21), 1))
@@ -344,7 +317,7 @@ func TestWhatDoesNotReappearIsRetracted(t *testing.T) {
 	require.Zero(t, r.Revived)
 	again := released(1, 3, 2, 23)
 	require.Equal(t, []string{again.ID() + ":1"},
-		w.column(`select event_id from outbox_messages where event_type = 'EscrowReleased'`))
+		w.Column(`select event_id from outbox_messages where event_type = 'EscrowReleased'`))
 	require.ElementsMatch(t, []string{"EscrowDeployed:0", "EscrowReleased:0"}, w.outbox())
 }
 
@@ -363,7 +336,7 @@ func TestWhatWasNotPublishedYetIsDroppedSilently(t *testing.T) {
 func TestRetractionWaitsForTheFactoryWatch(t *testing.T) {
 	w := setup(t)
 	w.forked()
-	w.publishAll()
+	w.Publish()
 	w.reload()
 	require.Zero(t, w.process(1).Retracted)
 	require.Empty(t, w.outbox())
@@ -376,14 +349,14 @@ func TestRetractionWaitsForTheFactoryWatch(t *testing.T) {
 func TestAddressChangesHands(t *testing.T) {
 	w := setup(t)
 	w.forked()
-	w.publishAll()
+	w.Publish()
 	w.reload()
 	other := at(deployed(2, 2, 4, 99), 1)
 	w.discover(1, other)
 	r := w.process(1, at(approved(2, 2, 5, 98), 1))
 	require.Equal(t, []string{"EscrowDeployed:2", "Approved:2"}, ids(r.Pending))
 	require.Equal(t, 4, r.Retracted)
-	require.Equal(t, []string{other.ID()}, w.column(`select event_id from escrow_registry where address = $1`,
+	require.Equal(t, []string{other.ID()}, w.Column(`select event_id from escrow_registry where address = $1`,
 		registry.Text(escrow(2))))
 }
 
@@ -391,7 +364,7 @@ func TestRepair(t *testing.T) {
 	w := setup(t)
 	w.discover(0, deployed(1, 1, 0, 11))
 	w.process(0)
-	w.publishAll()
+	w.Publish()
 	missed := []contract.Event{approved(1, 1, 1, 12), deployed(3, 1, 2, 13)}
 	v, err := w.led.Verifiable(t.Context())
 	require.NoError(t, err)
@@ -420,7 +393,7 @@ func TestReplay(t *testing.T) {
 	w.process(0, event("EscrowCreated", 1, 1, 2, 11, `{}`), approved(1, 1, 5, 13), approved(2, 1, 6, 14))
 	w.discover(0)
 	w.process(0, released(1, 2, 0, 15))
-	w.publishAll()
+	w.Publish()
 	_, err := w.led.Replay(t.Context(), ledger.Selection{}, nil)
 	require.Error(t, err)
 	for _, c := range []struct {
@@ -439,7 +412,7 @@ func TestReplay(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, len(c.want), total)
 		require.Equal(t, c.want, w.outbox())
-		w.publishAll()
+		w.Publish()
 	}
 }
 

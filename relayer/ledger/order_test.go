@@ -29,8 +29,8 @@ func TestRepairFoldsInTheOrderOfTheChain(t *testing.T) {
 	_, err = w.led.Repair(t.Context(), w.epoch, v, 3,
 		[]contract.Event{arbiterChanged(2, 12, account(0xb1)), approved(1, 2, 2, 12)}, nil)
 	require.NoError(t, err)
-	require.Equal(t, []string{strings.ToLower(account(0xb2))}, w.column(`select arbiter from escrow_records`))
-	require.Equal(t, []string{"ArbiterChanged"}, w.column(`select last_event_type from escrow_records`))
+	require.Equal(t, []string{strings.ToLower(account(0xb2))}, w.Column(`select arbiter from escrow_records`))
+	require.Equal(t, []string{"ArbiterChanged"}, w.Column(`select last_event_type from escrow_records`))
 	_, approvals := w.record(1)
 	require.Equal(t, 1, approvals)
 }
@@ -58,8 +58,8 @@ func TestRevivedAndNewEventsFoldInTheOrderOfTheChain(t *testing.T) {
 
 			r := w.process(1, events...)
 			require.Equal(t, []int{1, 1}, []int{r.New, r.Revived})
-			require.Equal(t, []string{c.last}, w.column(`select last_event_type from escrow_records`))
-			require.Equal(t, []string{strings.ToLower(account(0xb4))}, w.column(`select arbiter from escrow_records`))
+			require.Equal(t, []string{c.last}, w.Column(`select last_event_type from escrow_records`))
+			require.Equal(t, []string{strings.ToLower(account(0xb4))}, w.Column(`select arbiter from escrow_records`))
 		})
 	}
 }
@@ -89,21 +89,21 @@ func TestRepairWaitsForWhatIsBeingFolded(t *testing.T) {
 	release()
 	require.NoError(t, <-commit)
 	require.NoError(t, <-repair)
-	require.Equal(t, []string{strings.ToLower(account(0xb2))}, w.column(`select arbiter from escrow_records`))
-	require.Equal(t, []string{"5"}, w.column(`select last_block::text from records`))
+	require.Equal(t, []string{strings.ToLower(account(0xb2))}, w.Column(`select arbiter from escrow_records`))
+	require.Equal(t, []string{"5"}, w.Column(`select last_block::text from records`))
 }
 
 // holdCommits has every commit that folds a record wait until release is called.
 func (w *world) holdCommits() (release func()) {
 	w.t.Helper()
 	ctx := w.t.Context()
-	_, err := w.db.Exec(ctx, `
+	_, err := w.DB.Exec(ctx, `
 		create function hold() returns trigger language plpgsql as $$
 			begin perform pg_advisory_xact_lock_shared(42); return null; end $$;
 		create constraint trigger hold after insert or update on records deferrable initially deferred
 			for each row execute function hold()`)
 	require.NoError(w.t, err)
-	tx, err := w.db.Begin(ctx)
+	tx, err := w.DB.Begin(ctx)
 	require.NoError(w.t, err)
 	_, err = tx.Exec(ctx, `select pg_advisory_xact_lock(42)`)
 	require.NoError(w.t, err)
@@ -116,7 +116,7 @@ func (w *world) awaitBlocked(n int) {
 	w.t.Helper()
 	require.Eventually(w.t, func() bool {
 		var blocked int
-		err := w.db.QueryRow(w.t.Context(), `select count(*) from pg_stat_activity
+		err := w.DB.QueryRow(w.t.Context(), `select count(*) from pg_stat_activity
 			where datname = current_database() and wait_event_type = 'Lock'`).Scan(&blocked)
 
 		return err == nil && blocked == n

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 	"github.com/fusion-prime/escrow-relayer/relayer/retention"
 )
@@ -15,37 +16,36 @@ import (
 func TestReplayAndRetentionExcludeEachOther(t *testing.T) {
 	for name, replayFirst := range map[string]bool{"the replay is first": true, "retention is first": false} {
 		t.Run(name, func(t *testing.T) {
-			db := setup(t)
+			f := setup(t)
 			const escrow = "0x00000000000000000000000000000000000000e5"
 			for i, kind := range []string{"EscrowDeployed", "EscrowReleased"} {
-				exec(t, db, `insert into processed_events (chain_id, event_id, event_type, contract_address, escrow, slot, block_number, log_index, block_hash, block_timestamp, args,
-					processed_by_instance, processed_at) values ($1, $2, $3, $4, $4, 0, 5, $5, '', 0, '{}', 'r0', now() - interval '2 hours')`, chain, kind, kind, escrow, i)
+				f.Stores(testfleet.Event{ID: kind, Type: kind, Escrow: escrow, Block: 5, Index: int32(i), Stored: 2 * time.Hour})
 			}
 
-			exec(t, db, `update leadership set verified_block = 20`)
+			f.Verify(20)
 			// The first one to come is kept waiting in the middle: by its own first write.
 			for _, sql := range []string{
 				`create function hold() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock(77); return null; end $$`,
 				`create trigger hold before insert on outbox for each statement execute function hold()`,
 				`create trigger hold before delete on events for each statement execute function hold()`,
 			} {
-				exec(t, db, sql)
+				f.Exec(sql)
 			}
 
-			holder, err := db.Acquire(t.Context())
+			holder, err := f.DB.Acquire(t.Context())
 			require.NoError(t, err)
 			defer holder.Release()
 			_, err = holder.Exec(t.Context(), `select pg_advisory_lock(77)`)
 			require.NoError(t, err)
 
-			led := ledger.New(ledger.Config{DB: db, ChainID: chain, InstanceID: "r0",
+			led := ledger.New(ledger.Config{DB: f.DB, ChainID: chain, InstanceID: "r0",
 				EventNames: []string{"EscrowDeployed", "EscrowReleased"}, Publishes: func(string) bool { return true }})
 			replay := func() error {
 				_, err := led.Replay(t.Context(), ledger.Selection{From: 1, WholeEscrows: true}, nil)
 				return err
 			}
 			remove := func() error {
-				_, err := retention.Once(t.Context(), retention.Config{DB: db, ChainID: chain, Events: time.Hour})
+				_, err := retention.Once(t.Context(), retention.Config{DB: f.DB, ChainID: chain, Events: time.Hour})
 				return err
 			}
 			first, second := remove, replay
@@ -56,7 +56,7 @@ func TestReplayAndRetentionExcludeEachOther(t *testing.T) {
 			done := make(chan error, 2)
 			waiting := func(n string) {
 				require.Eventually(t, func() bool {
-					return column(t, db, `select count(*)::text from pg_stat_activity where wait_event_type = 'Lock' and wait_event = 'advisory'`)[0] == n
+					return f.Column(`select count(*)::text from pg_stat_activity where wait_event_type = 'Lock' and wait_event = 'advisory'`)[0] == n
 				}, 20*time.Second, 5*time.Millisecond)
 			}
 			go func() { done <- first() }() // both end once the holder lets go
@@ -67,12 +67,12 @@ func TestReplayAndRetentionExcludeEachOther(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, <-done)
 			require.NoError(t, <-done)
-			require.Empty(t, column(t, db, `select seq::text from outbox_messages where event_id is null`),
+			require.Empty(t, f.Column(`select seq::text from outbox_messages where event_id is null`),
 				"a row without its event")
 			if replayFirst {
-				require.Len(t, column(t, db, `select seq::text from outbox`), 2)
+				require.Len(t, f.Column(`select seq::text from outbox`), 2)
 			} else {
-				require.Empty(t, column(t, db, `select seq::text from outbox`))
+				require.Empty(t, f.Column(`select seq::text from outbox`))
 			}
 		})
 	}

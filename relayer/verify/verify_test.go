@@ -12,14 +12,12 @@ import (
 	"github.com/ethereum/go-ethereum"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/ethclient"
-	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
-	"github.com/fusion-prime/escrow-relayer/internal/testpg"
+	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
@@ -118,17 +116,16 @@ func eitherNodeMayLie(t *testing.T, mode watch.FilterMode) {
 	require.Greater(t, truth.Count(), 30)
 
 	filters := watch.NewFilters(abi, d.Factory, mode, 1000, 4000)
-	db := testpg.Pool(t)
-	require.NoError(t, election.Prepare(ctx, db, chainID, int64(d.Block), registry.Text(d.Factory)))
-	led := ledger.New(ledger.Config{DB: db, ChainID: chainID, InstanceID: "r0", EventNames: abi.EventNames(),
+	f := testfleet.New(t, chainID)
+	f.Prepare(int64(d.Block), registry.Text(d.Factory))
+	f.Elect("r0")
+	led := ledger.New(ledger.Config{DB: f.DB, ChainID: chainID, InstanceID: "r0", EventNames: abi.EventNames(),
 		Publishes: func(string) bool { return true }})
 	for i, liarFirst := range []bool{true, false, true} {
 		// The whole chain is verified each time; the first time nothing is stored.
-		_, err = db.Exec(ctx, `update leadership set instance_id = 'r0', epoch = 1, next_block = $1, verified_block = $2`,
-			int64(head)+1, int64(d.Block)-1)
-		require.NoError(t, err)
-		_, err = db.Exec(ctx, `delete from late_escrows`)
-		require.NoError(t, err)
+		f.Exec(`update leadership set next_block = $1`, int64(head)+1)
+		f.Verify(int64(d.Block) - 1)
+		f.Exec(`delete from late_escrows`)
 		metrics := NewMetrics(prometheus.NewRegistry())
 		v := New(Config{
 			Source:  &twoNodes{logs: logs, head: head, named: named, liarFirst: liarFirst},
@@ -149,66 +146,55 @@ func eitherNodeMayLie(t *testing.T, mode watch.FilterMode) {
 		require.EqualValues(t, want, missing.GetCounter().GetValue())
 		require.Zero(t, extra.GetCounter().GetValue())
 		var stored, verified int64
-		require.NoError(t, db.QueryRow(ctx, `select count(*) from processed_events where state = 'canonical'`).Scan(&stored))
+		require.NoError(t, f.DB.QueryRow(ctx, `select count(*) from processed_events where state = 'canonical'`).Scan(&stored))
 		require.EqualValues(t, truth.Count(), stored)
-		require.NoError(t, db.QueryRow(ctx, `select verified_block from leadership`).Scan(&verified))
+		require.NoError(t, f.DB.QueryRow(ctx, `select verified_block from leadership`).Scan(&verified))
 		require.EqualValues(t, head, verified)
 	}
 
 	t.Run("what differs is retracted, and what the chain has is published", func(t *testing.T) {
-		exec := func(sql string, args ...any) {
-			_, err := db.Exec(ctx, sql, args...)
-			require.NoError(t, err)
-		}
-		column := func(sql string) []string {
-			rows, _ := db.Query(ctx, sql)
-			s, err := pgx.CollectRows(rows, pgx.RowTo[string])
-			require.NoError(t, err)
-
-			return s
-		}
-		exec(`delete from outbox`)
-		exec(`update leadership set verified_block = $1`, int64(d.Block)-1)
+		f.Publish()
+		f.Verify(int64(d.Block) - 1)
 		const approvals = `select event_id(tx_hash, log_index, occurrence) from events where type = 3 order by block_number, log_index limit 2`
-		ids := column(approvals)
+		ids := f.Column(approvals)
 		// One was read with an argument that the chain does not have, one in a block that is not the chain's any more.
-		exec(`update events set args = '{"approver":"nobody"}' where event_id(tx_hash, log_index, occurrence) = $1`, ids[0])
-		exec(`update events set block_hash = sha256(block_hash) where event_id(tx_hash, log_index, occurrence) = $1`, ids[1])
+		f.Exec(`update events set args = '{"approver":"nobody"}' where event_id(tx_hash, log_index, occurrence) = $1`, ids[0])
+		f.Exec(`update events set block_hash = sha256(block_hash) where event_id(tx_hash, log_index, occurrence) = $1`, ids[1])
 		v := New(Config{Source: &twoNodes{logs: logs, head: head, named: named}, Filters: filters.Again(), Ledger: led,
 			ABI: abi, Factory: d.Factory,
 			Every: time.Second,
 			Log:   slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
 		v.waited = mostWaits
 		require.NoError(t, v.once(ctx, 1))
-		require.Equal(t, []string{ids[0] + ":1", ids[1] + ":1"}, column(approvals))
+		require.Equal(t, []string{ids[0] + ":1", ids[1] + ":1"}, f.Column(approvals))
 		require.Equal(t, []string{ids[0] + ":1 event", ids[1] + ":1 event"},
-			column(`select event_id || ' ' || kind from outbox_messages order by seq`))
-		require.ElementsMatch(t, ids, column(`select event_id from processed_events where state = 'orphaned'`),
+			f.Column(`select event_id || ' ' || kind from outbox_messages order by seq`))
+		require.ElementsMatch(t, ids, f.Column(`select event_id from processed_events where state = 'orphaned'`),
 			"their owner retracts them with its next commit")
 
-		exec(`update leadership set verified_block = $1`, int64(d.Block)-1)
+		f.Verify(int64(d.Block) - 1)
 		require.NoError(t, v.Compare(ctx, int64(d.Block), int64(head), func(_, _ int64, found []Difference) error {
 			require.Empty(t, found)
 			return nil
 		}))
 
 		// What only one of two nodes could be asked about is not verified.
-		exec(`update leadership set verified_block = $1`, int64(d.Block)-1)
+		f.Verify(int64(d.Block) - 1)
 		v.cfg.Source = &twoNodes{logs: logs, head: head, named: named, alone: true}
 		v.waited = mostWaits
 		require.ErrorIs(t, v.once(ctx, 1), source.ErrUnavailable)
-		require.Equal(t, []string{strconv.Itoa(int(d.Block) - 1)}, column(`select verified_block::text from leadership`))
+		require.Equal(t, []string{strconv.Itoa(int(d.Block) - 1)}, f.Column(`select verified_block::text from leadership`))
 		v.cfg.Source = &twoNodes{logs: logs, head: head, named: named}
 
 		// RETENTION has removed what an ended escrow emitted: that is no fault.
-		ended := column(`select hex(address) from escrows where ended_block is not null limit 1`)
+		ended := f.Column(`select hex(address) from escrows where ended_block is not null limit 1`)
 		require.Len(t, ended, 1)
-		exec(`delete from events where escrow = bytes($1)`, ended[0])
+		f.Exec(`delete from events where escrow = bytes($1)`, ended[0])
 		pruned := 0
 		require.NoError(t, v.Compare(ctx, int64(d.Block), int64(head), func(_, _ int64, found []Difference) error {
-			for _, f := range found {
-				require.Equal(t, Pruned, f.Kind)
-				require.Equal(t, ended[0], registry.Text(f.Chain.Escrow))
+			for _, d := range found {
+				require.Equal(t, Pruned, d.Kind)
+				require.Equal(t, ended[0], registry.Text(d.Chain.Escrow))
 				pruned++
 			}
 
