@@ -37,13 +37,13 @@ func BenchmarkPublish(b *testing.B) {
 					}
 
 					if source == "offered" { // it starts with nothing to read, and the rows come as it acknowledges
-						w.exec(`update slot_ownership set owner = 'nobody'`)
+						w.Exec(`update slot_ownership set owner = 'nobody'`)
 					}
 
 					b.StartTimer()
 					p := w.start(cfg, publish.Tuning{})
 					if source == "offered" {
-						w.exec(`update slot_ownership set owner = $1`, me)
+						w.Exec(`update slot_ownership set owner = $1`, me)
 						for i, rows := range commits {
 							p.Offer(1, rows)
 							require.NoError(b, w.tap.Wait(b.Context(), max(0, (i-3)*batch)))

@@ -33,8 +33,8 @@ func TestSlowDeletions(t *testing.T) {
 	w := setup(t, testpubsub.Options{})
 	const events, window = 6_000, 700
 	rows := w.backlog(events, 500)
-	w.exec(`create function slow() returns trigger language plpgsql as $$ begin perform pg_sleep(0.001); return old; end $$`)
-	w.exec(`create trigger slow before delete on outbox for each row execute function slow()`)
+	w.Exec(`create function slow() returns trigger language plpgsql as $$ begin perform pg_sleep(0.001); return old; end $$`)
+	w.Exec(`create trigger slow before delete on outbox for each row execute function slow()`)
 	p := w.start(w.config(), publish.Tuning{WindowRows: window, PageRows: 100})
 
 	ticker := time.NewTicker(tick)
@@ -57,7 +57,7 @@ func TestDeletionsStandStill(t *testing.T) {
 	w := setup(t, testpubsub.Options{})
 	const events, window = 3_000, 500
 	w.backlog(events, 300)
-	tx, err := w.db.Begin(t.Context())
+	tx, err := w.DB.Begin(t.Context())
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), `lock table outbox in share mode`) // reads go on
 	require.NoError(t, err)

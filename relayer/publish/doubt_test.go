@@ -13,7 +13,7 @@ import (
 )
 
 func (w *world) doubt(slot int16) (seq int64) {
-	require.NoError(w.t, w.db.QueryRow(w.t.Context(),
+	require.NoError(w.t, w.DB.QueryRow(w.t.Context(),
 		`select doubt_seq from slot_ownership where chain_id = $1 and slot = $2`, chainID, slot).Scan(&seq))
 	return seq
 }
@@ -29,7 +29,7 @@ func TestDoubtGoesWithItsSlot(t *testing.T) {
 	require.Eventually(t, func() bool { return lost.Hits() == 1 }, patience, tick)
 	require.NoError(t, p.Quiesce(t.Context(), []int16{1}))
 	require.Equal(t, rows[0].Seq, w.doubt(1))
-	w.exec(`update slot_ownership set owner = 'r1' where slot = 1`)
+	w.Exec(`update slot_ownership set owner = 'r1' where slot = 1`)
 	p.Resume([]int16{1}, 2)
 	w.epoch = 2
 	w.approve(p, 2, 2)
@@ -53,14 +53,14 @@ func TestDoubtGoesWithItsSlot(t *testing.T) {
 func TestNothingIsSentAgainBeforeItsDoubtIsRecorded(t *testing.T) {
 	t.Parallel()
 	w := setup(t, testpubsub.Options{})
-	w.exec(`create function refuse() returns trigger language plpgsql as $$ begin raise exception 'no doubts today'; end $$;
+	w.Exec(`create function refuse() returns trigger language plpgsql as $$ begin raise exception 'no doubts today'; end $$;
 		create trigger refuse before update on slot_ownership execute function refuse()`)
 	lost := w.server.Inject(testpubsub.Fault{Match: one("1"), Times: 1, Stored: true, Code: codes.Unavailable})
 	p := w.start(w.config(), publish.Tuning{})
 	w.approve(p, 1, 2)
 	require.Eventually(t, func() bool { return lost.Hits() == 1 && w.logs.count("no doubts today") > 2 }, patience, tick)
 	require.Equal(t, 2, w.tap.Len(), "each once")
-	w.exec(`drop trigger refuse on slot_ownership`)
+	w.Exec(`drop trigger refuse on slot_ownership`)
 	w.wait(3)
 	require.NoError(t, p.stop())
 	require.True(t, p.Settled())
@@ -73,10 +73,10 @@ func TestEndLeavesDoubtBehind(t *testing.T) {
 	t.Parallel()
 	for _, writable := range []bool{true, false} {
 		w := setup(t, testpubsub.Options{})
-		w.exec(`create function refuse() returns trigger language plpgsql as $$ begin raise exception 'not today'; end $$;
+		w.Exec(`create function refuse() returns trigger language plpgsql as $$ begin raise exception 'not today'; end $$;
 			create trigger refuse before delete on outbox execute function refuse()`)
 		if !writable {
-			w.exec(`create trigger refuse before update on slot_ownership execute function refuse()`)
+			w.Exec(`create trigger refuse before update on slot_ownership execute function refuse()`)
 		}
 
 		p := w.start(w.config(), publish.Tuning{})

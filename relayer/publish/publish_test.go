@@ -30,7 +30,7 @@ func TestReadFromTheOutbox(t *testing.T) {
 	t.Parallel()
 	w := setup(t, testpubsub.Options{})
 	rows := w.approve(nil, 1, 2, 3, 1, 2, 3, 1)
-	w.exec(`update slot_ownership set doubt_seq = $1 where slot = 1`, rows[3].Seq)
+	w.Exec(`update slot_ownership set doubt_seq = $1 where slot = 1`, rows[3].Seq)
 	p := w.start(w.config(), publish.Tuning{PageRows: 2})
 	w.same(rows, w.wait(7))
 	require.NoError(t, p.stop())

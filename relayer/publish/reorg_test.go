@@ -20,7 +20,7 @@ func (w *world) state(row outbox.Pending, state string) {
 	w.t.Helper()
 	e := &row.Event
 	if state == "canonical" {
-		require.EqualValues(w.t, 1, w.exec(`
+		require.EqualValues(w.t, 1, w.Exec(`
 			with back as (delete from orphaned_events where tx_hash = $1 and log_index = $2 returning *),
 			moved as (update outbox o set orphan = null from back b where o.orphan = b.id)
 			insert into events (chain_id, block_number, block_time, log_index, writer, type, slot, occurrence, told, block_hash, tx_hash, escrow, emitter, args)
@@ -30,7 +30,7 @@ func (w *world) state(row outbox.Pending, state string) {
 		return
 	}
 
-	w.exec(`
+	w.Exec(`
 		with gone as (delete from events where tx_hash = $1 and log_index = $2 returning *),
 		kept as (
 			insert into orphaned_events (chain_id, block_number, block_time, retract_after, processed_at, log_index, writer, type, slot, occurrence, state,
@@ -137,7 +137,7 @@ func TestRestTellsWhatWasSent(t *testing.T) {
 }
 
 func (w *world) seqs(query string) []int64 {
-	rows, _ := w.db.Query(w.t.Context(), query)
+	rows, _ := w.DB.Query(w.t.Context(), query)
 	seqs, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	require.NoError(w.t, err)
 
@@ -154,7 +154,7 @@ func TestRetractionFollowsItsEvent(t *testing.T) {
 		slow := w.server.Inject(testpubsub.Fault{Topic: testpubsub.TopicName(project, settlement), Delay: time.Hour})
 		row := w.approve(nil, 1)[0]
 		w.state(row, "retracted") // in doubt, else its row would be gone
-		w.exec(`insert into outbox (chain_id, block_number, log_index, orphan, slot, kind, escrow, event_type)
+		w.Exec(`insert into outbox (chain_id, block_number, log_index, orphan, slot, kind, escrow, event_type)
 			select chain_id, block_number, log_index, orphan, slot, 1, escrow, event_type from outbox`)
 		p := w.start(cfg, publish.Tuning{RereadEvery: time.Hour})
 		require.Eventually(t, func() bool { return slow.Hits() == 1 }, patience, tick)

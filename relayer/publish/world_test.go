@@ -13,7 +13,6 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -21,7 +20,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/fusion-prime/escrow-relayer/internal/testpg"
+	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
@@ -47,8 +46,8 @@ const tick = 2 * time.Millisecond
 
 // world is a database whose slots all belong to one instance, and a Pub/Sub server.
 type world struct {
+	*testfleet.Fleet
 	t        testing.TB
-	db       *pgxpool.Pool
 	server   *testpubsub.Server
 	sender   *pubsub.Client
 	tap      *testpubsub.Recorder
@@ -72,20 +71,14 @@ func setup(t testing.TB, o testpubsub.Options) *world {
 	tap := server.Tap()
 	t.Cleanup(func() { require.NoError(t, tap.Stop()) })
 	reg := prometheus.NewRegistry()
-	w := &world{t: t, db: testpg.Pool(t), server: server, tap: tap, reg: reg, metrics: publish.NewMetrics(reg),
-		logs: &logs{t: t}, epoch: 1}
-	w.exec(`insert into slot_ownership (chain_id, slot, owner, next_block) select $1, s, $2, 0 from generate_series(0, 2519) s`, chainID, me)
+	w := &world{Fleet: testfleet.New(t, chainID), t: t, server: server, tap: tap, reg: reg,
+		metrics: publish.NewMetrics(reg), logs: &logs{t: t}, epoch: 1}
+	w.OwnAll(me, 0)
 	w.sender, err = pubsub.New(ctx, pubsub.Config{Project: project, Options: w.options(), Log: slog.New(w.logs)})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.sender.Close()) })
 
 	return w
-}
-
-func (w *world) exec(sql string, args ...any) int64 {
-	tag, err := w.db.Exec(w.t.Context(), sql, args...)
-	require.NoError(w.t, err)
-	return tag.RowsAffected()
 }
 
 func (w *world) options() []option.ClientOption {
@@ -95,7 +88,7 @@ func (w *world) options() []option.ClientOption {
 
 func (w *world) config() publish.Config {
 	return publish.Config{
-		DB: w.db, ChainID: chainID, Owner: me, Sender: w.sender,
+		DB: w.DB, ChainID: chainID, Owner: me, Sender: w.sender,
 		Topics:     pubsub.Topics{Default: settlement, Other: extra, Retractions: undone},
 		OtherNames: map[string]bool{"ArbiterChanged": true}, Log: slog.New(w.logs), Metrics: w.metrics, Handover: &w.handover,
 		Jitter: func() float64 { return 0.5 },
@@ -158,7 +151,7 @@ func (w *world) commit(name string, kind message.Kind, escrows ...int) []outbox.
 		keys[i], args[i], txs[i], slots[i] = address.Bytes(), string(ev.Args), ev.TxHash.Bytes(), rows[i].Slot
 	}
 
-	err := pgx.BeginFunc(context.WithoutCancel(w.t.Context()), w.db, func(tx pgx.Tx) error {
+	err := pgx.BeginFunc(context.WithoutCancel(w.t.Context()), w.DB, func(tx pgx.Tx) error {
 		found, err := tx.Query(w.t.Context(), `
 			with input as (select * from unnest($2::bytea[], $3::bytea[], $4::smallint[], $5::text[]) with ordinality as t(tx, escrow, slot, args, ord)),
 			stored as (
@@ -216,7 +209,7 @@ func (w *world) emptied() {
 }
 
 func (w *world) outbox() (n int) {
-	require.NoError(w.t, w.db.QueryRow(context.WithoutCancel(w.t.Context()), `select count(*) from outbox`).Scan(&n))
+	require.NoError(w.t, w.DB.QueryRow(context.WithoutCancel(w.t.Context()), `select count(*) from outbox`).Scan(&n))
 	return n
 }
 

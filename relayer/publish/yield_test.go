@@ -41,11 +41,11 @@ func TestQuiesce(t *testing.T) {
 	require.Equal(t, []string{"1", "2"}, w.numbers(stored)["7:0xe5c0000000000000000000000000000000000001"],
 		"what was handed over, and no more")
 	var left int
-	require.NoError(t, w.db.QueryRow(t.Context(), `select count(*) from outbox where slot = 1`).Scan(&left))
+	require.NoError(t, w.DB.QueryRow(t.Context(), `select count(*) from outbox where slot = 1`).Scan(&left))
 	require.Equal(t, 2, left, "what was acknowledged is deleted")
 
 	// The slots go to another instance. What was offered under the old epoch is not for this one to send.
-	w.exec(`update slot_ownership set owner = 'r1' where slot in (1, 3, 5)`)
+	w.Exec(`update slot_ownership set owner = 'r1' where slot in (1, 3, 5)`)
 	old := w.commit("Approved", message.Original, 1)
 	p.Offer(1, old)
 	p.Resume([]int16{1, 3, 5}, 2)
@@ -167,7 +167,7 @@ func TestRowsCannotBeDeleted(t *testing.T) {
 	w := setup(t, testpubsub.Options{})
 	refuse := `create function refuse() returns trigger language plpgsql as $$ begin raise exception 'no deletions today'; end $$;
 		create trigger refuse before delete on outbox execute function refuse()`
-	w.exec(refuse)
+	w.Exec(refuse)
 	p := w.start(w.config(), publish.Tuning{RereadEvery: 20 * time.Millisecond})
 	rows := w.approve(p, 1, 2, 1)
 	require.NoError(t, w.tap.Wait(w.within(), 3))
@@ -186,7 +186,7 @@ func TestRowsCannotBeDeleted(t *testing.T) {
 	again := w.start(w.config(), publish.Tuning{RereadEvery: 20 * time.Millisecond})
 	rows = append(rows, w.approve(again, 1)...)
 	require.NoError(t, w.tap.Wait(w.within(), 5))
-	w.exec(`drop trigger refuse on outbox`)
+	w.Exec(`drop trigger refuse on outbox`)
 	w.same(rows, w.wait(5))
 	require.NoError(t, again.stop())
 	require.Zero(t, w.metric("relayer_republished_total"))

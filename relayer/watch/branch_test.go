@@ -98,14 +98,14 @@ func TestRollbackAboveTheCursorVoidsTheBook(t *testing.T) {
 		require.NoError(t, err)
 		return at.Next > created+2
 	}, 20*time.Second, 5*time.Millisecond)
-	rows, _ := w.db.Query(t.Context(), `select event_type || ' ' || state from outbox_messages order by seq`)
+	rows, _ := w.DB.Query(t.Context(), `select event_type || ' ' || state from outbox_messages order by seq`)
 	outbox, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)
 	require.Equal(t, []string{"EscrowDeployed orphaned"}, outbox, "its approval waits until its deployment is back")
 
 	w.lead(int64(w.head()) - confirmations)
 	require.Eventually(t, func() bool {
-		rows, _ := w.db.Query(t.Context(), `select event_type || ' ' || state from outbox_messages order by seq`)
+		rows, _ := w.DB.Query(t.Context(), `select event_type || ' ' || state from outbox_messages order by seq`)
 		outbox, err = pgx.CollectRows(rows, pgx.RowTo[string])
 		require.NoError(t, err)
 
@@ -120,7 +120,7 @@ func TestRememberedBlockOfAnotherBranch(t *testing.T) {
 	w := setup(t)
 	w.mine(1)
 	ahead := int64(w.head()) + 2
-	_, err := w.db.Exec(t.Context(), `insert into chain_blocks values ($1, $2, $3)`, chainID, ahead,
+	_, err := w.DB.Exec(t.Context(), `insert into chain_blocks values ($1, $2, $3)`, chainID, ahead,
 		common.HexToHash("0xdead").Hex())
 	require.NoError(t, err)
 	w.run(watch.FilterTopics, true)
@@ -132,7 +132,7 @@ func TestRememberedBlockOfAnotherBranch(t *testing.T) {
 	}, 20*time.Second, 5*time.Millisecond)
 	require.Positive(t, w.out.rests())
 	var hash string
-	require.NoError(t, w.db.QueryRow(t.Context(), `select hash from chain_blocks where number = $1`, ahead).Scan(&hash))
+	require.NoError(t, w.DB.QueryRow(t.Context(), `select hash from chain_blocks where number = $1`, ahead).Scan(&hash))
 	require.Equal(t, w.hash(ahead).Hex(), hash)
 }
 
@@ -203,7 +203,7 @@ func TestCursorMovesUnderPreparedBlocks(t *testing.T) {
 		require.NoError(t, err)
 		return at.Next > int64(w.head())-confirmations
 	}, time.Minute, 5*time.Millisecond)
-	tx, err := w.db.Begin(t.Context())
+	tx, err := w.DB.Begin(t.Context())
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), `update cursors set generation = generation + 1`)
 	require.NoError(t, err)

@@ -12,15 +12,13 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
-	"github.com/fusion-prime/escrow-relayer/internal/testpg"
+	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
 	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
@@ -34,11 +32,11 @@ const chainID, me = 1337, "r0"
 
 // world is a chain, a database whose slots all belong to one instance, and its two watches.
 type world struct {
+	*testfleet.Fleet
 	t      *testing.T
 	sim    *testchain.Sim
 	d      testchain.Deployment
 	wallet *testchain.Wallet
-	db     *pgxpool.Pool
 	src    *source.Source
 	abi    *contract.ABI
 	led    *ledger.Ledger
@@ -123,21 +121,12 @@ func setup(t *testing.T) *world {
 	wallet, err := testchain.OpenWallet(ctx, sim.HTTP(), sim.Accounts()...)
 	require.NoError(t, err)
 	t.Cleanup(wallet.Close)
-	w := &world{t: t, sim: sim, d: d, wallet: wallet, db: testpg.Pool(t), hints: make(chan struct{}, 1),
+	w := &world{Fleet: testfleet.New(t, chainID), t: t, sim: sim, d: d, wallet: wallet, hints: make(chan struct{}, 1),
 		patience: 200 * time.Millisecond, out: &recorder{ids: map[common.Address][]string{}}}
 	w.abi, err = contract.New("", "")
 	require.NoError(t, err)
-	require.NoError(t, election.Prepare(ctx, w.db, chainID, int64(d.Block), d.Factory.Hex()))
-	for _, sql := range []string{
-		`update leadership set instance_id = 'r0', epoch = 1`,
-		`insert into cursors (chain_id, instance_id, epoch, next_block) select chain_id, 'r0', 1, next_block from leadership`,
-		`insert into slot_ownership (chain_id, slot, owner, next_block) select chain_id, s, 'r0', next_block from leadership, generate_series(0, 2519) s`,
-	} {
-		_, err := w.db.Exec(ctx, sql)
-		require.NoError(t, err)
-	}
-
-	w.led = ledger.New(ledger.Config{DB: w.db, ChainID: chainID, InstanceID: me, EventNames: w.abi.EventNames(),
+	w.Alone(me, int64(d.Block), d.Factory.Hex())
+	w.led = ledger.New(ledger.Config{DB: w.DB, ChainID: chainID, InstanceID: me, EventNames: w.abi.EventNames(),
 		Publishes: published})
 	w.src = openSource(t, sim)
 
@@ -156,7 +145,7 @@ func (w *world) run(mode watch.FilterMode, factory bool) (stop func()) {
 	}
 
 	slots := watch.NewSlotWatch(watch.SlotConfig{
-		Source: chain, Ledger: w.led, DB: w.db, Holder: holder{}, Publisher: w.out, ABI: w.abi, Filters: filters,
+		Source: chain, Ledger: w.led, DB: w.DB, Holder: holder{}, Publisher: w.out, ABI: w.abi, Filters: filters,
 		ChainID:       chainID,
 		DiscoveryWait: w.patience, Discovered: w.hints, Log: log, Metrics: metrics, Tracer: w.tracer, LateAtOnce: w.page,
 	})
@@ -185,7 +174,7 @@ func (w *world) run(mode watch.FilterMode, factory bool) (stop func()) {
 // busy machine the slot watch does not wait long enough for it.
 func (w *world) hint(ctx context.Context, listening chan<- struct{}) {
 	defer close(listening)
-	conn, err := pgx.ConnectConfig(ctx, w.db.Config().ConnConfig)
+	conn, err := pgx.ConnectConfig(ctx, w.DB.Config().ConnConfig)
 	require.NoError(w.t, err)
 	defer func() { require.NoError(w.t, conn.Close(context.WithoutCancel(ctx))) }()
 	_, err = conn.Exec(ctx, `listen `+registry.Channel)
@@ -334,7 +323,7 @@ func TestCrowd(t *testing.T) {
 
 			w.lead(int64(deployed))
 			count := func(sql string) (n int) {
-				require.NoError(t, w.db.QueryRow(t.Context(), sql).Scan(&n))
+				require.NoError(t, w.DB.QueryRow(t.Context(), sql).Scan(&n))
 				return n
 			}
 			require.Eventually(t, func() bool { return w.src.View().Target >= w.head()-confirmations }, 20*time.Second,
@@ -370,8 +359,7 @@ func TestDeepReorg(t *testing.T) {
 			w.mine(1 + confirmations)
 			before := w.expect(w.head() - confirmations)
 			require.Len(t, before.Escrows, 3)
-			_, err := w.db.Exec(t.Context(), `delete from outbox`) // Pub/Sub acknowledged everything
-			require.NoError(t, err)
+			w.Publish()
 
 			require.NoError(t, w.sim.Reorg(t.Context(), 3+confirmations, fate))
 			w.mine(6 + confirmations)
@@ -393,7 +381,7 @@ func TestDeepReorg(t *testing.T) {
 
 			require.Eventually(t, func() bool {
 				var orphans int
-				require.NoError(t, w.db.QueryRow(t.Context(),
+				require.NoError(t, w.DB.QueryRow(t.Context(),
 					`select count(*) from processed_events where state = 'orphaned'`).Scan(&orphans))
 
 				return orphans == 0
@@ -410,7 +398,7 @@ func TestDeepReorg(t *testing.T) {
 			if fate == testchain.Drop {
 				require.Len(t, after.Escrows, 2)
 				var retractions int
-				require.NoError(t, w.db.QueryRow(t.Context(), `select count(*) from outbox where kind = 1`).Scan(&retractions))
+				require.NoError(t, w.DB.QueryRow(t.Context(), `select count(*) from outbox where kind = 1`).Scan(&retractions))
 				require.Equal(t, 2, retractions, "an approval and a deployment")
 			}
 		})
