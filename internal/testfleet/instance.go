@@ -59,7 +59,8 @@ func Preferred(number, total int) []int16 {
 	return partition.Partition{Number: number, Total: total, Strategy: partition.Modulo}.Preferred()
 }
 
-// Gone makes the row of an instance that died or, with left set, stopped cleanly. It never had a cursor.
+// Gone makes the row of an instance that died or, with left set, stopped cleanly. It never had a
+// cursor.
 func (f *Fleet) Gone(id string, number, total int, left bool, ago time.Duration) {
 	f.t.Helper()
 	f.Exec(`insert into relayer_instances (chain_id, instance_id, partition_number, total_partitions, strategy, status,
@@ -83,7 +84,8 @@ func (f *Fleet) Left(id string, ago time.Duration) {
 		where chain_id = $1 and instance_id = $2`, f.Chain, id, ago)
 }
 
-// LeftWhenItDied makes clean stops of the deaths of the instances, or of all of the chain's if none is named.
+// LeftWhenItDied makes clean stops of the deaths of the instances, or of all of the chain's if none
+// is named.
 func (f *Fleet) LeftWhenItDied(ids ...string) {
 	f.t.Helper()
 	f.Exec(`update relayer_instances set left_at = dead_since

@@ -77,7 +77,8 @@ func (f *Fleet) Join(id string, next int64) {
 	f.Exec(`insert into cursors (chain_id, instance_id, epoch, next_block) values ($1, $2, 1, $3)`, f.Chain, id, next)
 }
 
-// SetCursor puts the cursor of an instance elsewhere, behind a block with this hash. The empty hash: of which nothing is known.
+// SetCursor puts the cursor of an instance elsewhere, behind a block with this hash; empty: the hash
+// is not known.
 func (f *Fleet) SetCursor(id string, next int64, hash string) {
 	f.t.Helper()
 	changed := f.Exec(`update cursors set next_block = $3, block_hash = nullif($4, '') where chain_id = $1 and instance_id = $2`,
@@ -85,7 +86,8 @@ func (f *Fleet) SetCursor(id string, next int64, hash string) {
 	require.EqualValues(f.t, 1, changed, "%s has no cursor", id)
 }
 
-// Doubt says of every slot that all of the messages which wait now may have been sent, and nobody knows.
+// Doubt says of every slot that all of the messages which wait now may have been sent, and nobody
+// knows.
 func (f *Fleet) Doubt() {
 	f.t.Helper()
 	f.Exec(`update slot_ownership set doubt_seq = coalesce((select max(seq) from outbox where chain_id = $1), 0)
@@ -125,7 +127,8 @@ type Leader struct {
 	Factory  string
 }
 
-// Leads makes the chain's row as a leader of epoch 7 has left it. That alone does not hold the lock: see Session.Lead.
+// Leads makes the chain's row as a leader of epoch 7 has left it. That alone does not hold the
+// lock: see Session.Lead.
 func (f *Fleet) Leads(l Leader) {
 	f.t.Helper()
 	f.Exec(`insert into leadership (chain_id, instance_id, epoch, since, last_heartbeat, next_block, start_block, factory,

@@ -92,7 +92,8 @@ func (w *world) server() *Server {
 func (w *world) fleet(n int) (sessions []*testfleet.Session) {
 	w.t.Helper()
 	w.Leads(testfleet.Leader{ID: "relayer-0", Since: 4*time.Hour + 11*time.Minute, Beat: 2 * time.Second,
-		Next: testHead - 1, Start: 6_000_000, Verified: testHead - 130, Factory: "0xfac7000000000000000000000000000000000001"})
+		Next: testHead - 1, Start: 6_000_000, Verified: testHead - 130,
+		Factory: "0xfac7000000000000000000000000000000000001"})
 	w.FreeSlots(6_000_000, 0)
 	for p := range n {
 		sessions = append(sessions, w.instance(fmt.Sprintf("relayer-%d", p), p, n))
