@@ -2,8 +2,6 @@ package publish
 
 import (
 	"cmp"
-	"context"
-	"log/slog"
 	"maps"
 	"slices"
 	"time"
@@ -76,6 +74,21 @@ func (d *deleter) doubtful() bool { return len(d.doubts) > 0 || len(d.doubting) 
 // doubtfulSlot says the same of one slot.
 func (d *deleter) doubtfulSlot(slot int16) bool { return d.doubts[slot] > 0 || d.doubting[slot] > 0 }
 
+// idle says that everything is written down, and nothing is under way.
+func (d *deleter) idle() bool { return !d.busy && len(d.waiting) == 0 && !d.doubtful() }
+
+// rest is what has not been written down: of each slot the highest seq that may have been sent,
+// although its row is in the outbox. Nothing is under way.
+func (d *deleter) rest() map[int16]int64 {
+	seqs := map[int16]int64{}
+	maps.Copy(seqs, d.doubts)
+	for _, s := range d.waiting {
+		seqs[s.Slot] = max(seqs[s.Slot], s.Seq)
+	}
+
+	return seqs
+}
+
 // undeleted is how many rows it has.
 func (d *deleter) undeleted() int { return len(d.waiting) + len(d.batch) }
 
@@ -139,148 +152,4 @@ func (d *deleter) end(now time.Time, err error, jitter float64) (gone []outbox.S
 	}
 
 	return rows
-}
-
-// done notes that a row need not be sent any more.
-func (l *loop) done(s outbox.Sent) {
-	l.known[s.Seq] = true
-	l.busy[s.Slot]++
-	l.del.add(time.Now(), s)
-}
-
-func (l *loop) unbusy(slot int16) {
-	if l.busy[slot]--; l.busy[slot] == 0 {
-		delete(l.busy, slot)
-	}
-}
-
-// delete begins a deletion that is due. It is not held up by the loop, and does not hold it up.
-func (l *loop) delete(now time.Time) {
-	if at := l.del.due(len(l.quiescing) > 0); !at.IsZero() && !at.After(now) {
-		l.del.begin(now)
-	}
-}
-
-// carryOut tells the database, outside of the loop.
-func (l *loop) carryOut(ctx context.Context, t task) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	l.endTask = cancel
-	l.wait.Go(func() {
-		defer cancel()
-		var err error
-		if len(t.doubts) > 0 {
-			err = l.box.Doubt(ctx, t.doubts)
-		}
-
-		if err == nil && len(t.rows) > 0 {
-			err = l.box.Delete(ctx, t.rows, t.limit)
-		}
-
-		l.deleted <- err
-	})
-}
-
-// forget takes the outcome of a task. Rows that could not be deleted stay known, and are deleted with the next ones.
-func (l *loop) forget(ctx context.Context, err error) {
-	attempted := len(l.del.batch)
-	gone := l.del.end(time.Now(), err, l.cfg.Jitter())
-	if err != nil {
-		l.cfg.Log.WarnContext(ctx, "acknowledged messages not deleted from the outbox, trying again",
-			slog.Int("messages", attempted), slog.Int("undeleted", l.del.undeleted()), slog.Any("err", err))
-		return
-	}
-
-	for _, s := range gone {
-		l.unbusy(s.Slot)
-		if l.reading {
-			l.deletedDuringRead = append(l.deletedDuringRead, s.Seq)
-		} else {
-			delete(l.known, s.Seq)
-		}
-	}
-
-	if l.heldRetractions && len(gone) > 0 { // they may have waited for these
-		l.heldRetractions = false
-		l.rewind(0)
-	}
-
-	l.notifyDrained()
-}
-
-// settleRest deletes what was acknowledged and writes doubts down, until all is done, a task fails,
-// or deleteAtEnd is over. Then it writes down that what is left may have been sent, which is one
-// small statement.
-func (l *loop) settleRest(ctx context.Context) {
-	timer := time.NewTimer(deleteAtEnd)
-	defer timer.Stop()
-	for over := false; ; {
-		if !l.del.busy {
-			if over || l.del.fails > 0 || len(l.del.waiting) == 0 && !l.del.doubtful() {
-				break
-			}
-
-			l.del.begin(time.Now())
-		}
-
-		select {
-		case err := <-l.deleted:
-			l.forget(ctx, err)
-		case <-timer.C:
-			over = true
-			l.endTask()
-		}
-	}
-
-	rest := maps.Clone(l.del.doubts)
-	if rest == nil {
-		rest = map[int16]int64{}
-	}
-
-	for _, s := range l.del.waiting {
-		rest[s.Slot] = max(rest[s.Slot], s.Seq)
-	}
-
-	l.settled.Store(len(rest) == 0 || l.box.Doubt(ctx, rest) == nil)
-	if l.settled.Load() {
-		l.del.doubts = nil
-	}
-}
-
-// drain waits for what is under way, up to drainTimeout, deletes what was acknowledged, and ends
-// every goroutine. cancel ends requests.
-func (l *loop) drain(ctx context.Context, cancel context.CancelFunc) {
-	ctx = context.WithoutCancel(ctx)
-	timer := time.NewTimer(drainTimeout)
-	defer timer.Stop()
-	abandoned := 0
-	for l.flying > 0 {
-		select {
-		case f := <-l.flown:
-			l.settle(ctx, f)
-		case err := <-l.deleted:
-			l.forget(ctx, err)
-		case <-timer.C:
-			abandoned = int(l.inFlight.Load())
-			cancel() // makes them come back
-		}
-	}
-
-	l.settleRest(ctx)
-	l.wait.Wait()
-	l.cfg.Handover.acked, l.cfg.Handover.doubts = l.del.waiting, l.del.doubts
-	l.undeleted.Store(int64(len(l.del.waiting)))
-	l.report.Store(nil)
-	if n := len(l.del.waiting); n > 0 {
-		l.cfg.Log.WarnContext(ctx,
-			"stopped with acknowledged messages in the outbox: another process would publish them again",
-			slog.Int("messages", n))
-	}
-
-	if abandoned > 0 {
-		l.cfg.Log.WarnContext(ctx, "stopped with messages under way: they may be published again",
-			slog.Int("messages", abandoned))
-	}
-
-	l.cfg.Metrics.blocked.Set(0)
-	l.cfg.Metrics.inFlight.Set(0)
 }

@@ -6,7 +6,11 @@
 // bounded by the window: rows in memory, waiting or under way, together with those that are
 // acknowledged and not deleted yet.
 //
-// One goroutine owns all state, the loop; what waits for a network waits elsewhere and reports to it:
+// One goroutine owns all state, the loop. What it decides is decided by four parts that do no input
+// or output and keep no time, so that each can be reasoned about, and tested, alone: lanes (what is
+// sent next), reader (what of the outbox is read next), deleter (what is written down of what became
+// of rows) and rest (which slots are to be quiet). They share the window: the rows that this process
+// answers for. What waits for a network waits elsewhere and reports to the loop:
 //
 //	Offer ───► ┌──────┐ ─ request of one lane ─► Pub/Sub ─ acknowledged ─► ┌──────┐ ─► deleter ─► row gone
 //	outbox ──► │ loop │                                                    │ loop │
@@ -14,14 +18,15 @@
 //
 // A lane is an ordering key on a topic. It has one request under way at most, so that its order
 // holds whatever fails; what comes meanwhile waits for the next request. Hence a lone message goes
-// out at once, and the more there is to send the larger the batches: there is no delay to tune.
+// out at once, and the more there is to send the larger the batches: there is no delay to tune. (A
+// request carries one ordering key only: the service refuses any other with FailedPrecondition.)
 //
-//	        rows come                acknowledged, nothing left
-//	idle ──────────────► sending ────────────────────────────────► idle (forgotten)
-//	                      │    ▲
-//	        request fails │    │ its oldest row, read again, got through
-//	                      ▼    │
-//	                     blocked: no row of it is in memory; after a delay its oldest row is read and tried
+//	          its turn           acknowledged, nothing left
+//	 ready ────────────► sending ──────────────────────────► gone (forgotten)
+//	   ▲                    │
+//	   │ rows came          │ request fails
+//	   │                    ▼
+//	reading ◄── wanted ◄── blocked: no row of it is in memory; after a delay its oldest row is read and tried
 //
 // After a failure the rest of a lane's rows is read by key, page by page, until there is none that
 // was passed over. Where more than maxBlocked lanes of a topic are blocked it is not the lanes that

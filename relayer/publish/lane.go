@@ -3,6 +3,8 @@ package publish
 import (
 	"container/heap"
 	"encoding/hex"
+	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -11,25 +13,55 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
-// lane is an ordering key with something to do: a failure on one topic does not stop the same key
-// on another. The loop owns it.
+// stage is where a lane stands.
+type stage int8
+
+const (
+	idle    stage = iota // nothing is under way: lanes.proceed decides what comes next
+	ready                // rows of it are in memory, and it waits for its turn to send them
+	sending              // a request of it is under way; rows may wait behind that
+	blocked              // its last request failed, and it waits for its delay to end
+	wanted               // rows of it are to be read from the outbox, and it waits for the reader
+	reading              // the reader is at it
+	gone                 // forgotten: what still refers to it passes it by
+)
+
+var stageNames = [...]string{"idle", "ready", "sending", "blocked", "wanted", "reading", "gone"}
+
+func (s stage) String() string { return stageNames[s] }
+
+// transitions are the stages that may follow each. Whatever a lane does, it may be forgotten: its
+// slot is given away.
+var transitions = [...][]stage{
+	idle:    {ready, wanted, gone}, // rows are in memory; rows were left in the outbox; neither
+	ready:   {sending, idle, gone}, // its turn; its rows are to be read again
+	sending: {idle, blocked, gone}, // acknowledged; failed
+	blocked: {wanted, gone},        // the delay is over
+	wanted:  {reading, gone},       // the reader's turn
+	reading: {idle, wanted, gone},  // the rows came; the reading failed, or was of no use any more
+	gone:    {},
+}
+
+// lane is an ordering key on a topic with something to do: a failure on one topic does not stop the
+// same key on another. Its rows are sent in the order of their seq:
+//
+//   - queue is in that order, and empty unless the lane is ready or sending;
+//   - left is the lowest seq of rows that are in the outbox only, and not in the reader's hands; 0:
+//     there are none. All rows in queue are before it; so while there are such rows, or the reader
+//     is at the lane, or its last request failed, nothing is queued but by the reader: see stuck;
+//   - request is set exactly while it is sending.
 type lane struct {
-	id     outbox.Lane
-	since  time.Time // it has had something to do, or its last message was acknowledged
-	queue  []row     // in seq order, not handed over yet
-	flight *flight   // at most one
-	ready  bool      // in the list of those that may send
-	gone   bool      // forgotten: whatever still refers to it passes it by
+	id      outbox.Lane
+	stage   stage
+	queue   []row
+	left    int64
+	request *flight
+	since   time.Time // it has had something to do, or its last message was acknowledged
 
-	failures int // in a row
-	code     codes.Code
+	failures int        // in a row
+	code     codes.Code // of the last
 	retryAt  time.Time
-	retryPos int // in the heap of those that wait for it; -1: not there
-
-	behind bool  // it has rows from seq `from` on that are not in memory
-	from   int64 //
-	asked  bool  // waiting for the reader, or being read; then nothing of it is in memory
-	missed int64 // lowest seq passed over meanwhile; 0: none
+	retryPos int // in the heap of those that are blocked; -1: not there
 }
 
 // row is an outbox row in memory.
@@ -41,18 +73,25 @@ type row struct {
 // size is about what a row takes in memory, and twice in a request: arguments stand in the body twice.
 func (r *row) size() int { return 1024 + 2*len(r.Event.Args) }
 
-// stuck says whether rows that come now have to stay in the outbox, since earlier ones are there.
-func (n *lane) stuck() bool { return n.failures > 0 || n.behind || n.asked }
-
-// pass notes that a row stays in the outbox.
-func (n *lane) pass(seq int64) {
-	if !n.behind || seq < n.from {
-		n.from = seq
+// become changes the stage. One that may not follow is a bug that could turn the order of messages
+// round: the process ends, and the next one reads from the outbox what there is.
+func (n *lane) become(s stage) {
+	if !slices.Contains(transitions[n.stage], s) {
+		panic(fmt.Sprintf("publish: lane %+v is %s and was to become %s", n.id, n.stage, s))
 	}
 
-	n.behind = true
-	if n.asked && (n.missed == 0 || seq < n.missed) {
-		n.missed = seq
+	n.stage = s
+}
+
+// stuck says whether rows that come now have to stay in the outbox, since earlier ones are there.
+func (n *lane) stuck() bool {
+	return n.failures > 0 || n.left > 0 || n.stage == wanted || n.stage == reading
+}
+
+// leave notes that rows from a seq on are in the outbox only.
+func (n *lane) leave(seq int64) {
+	if n.left == 0 || seq < n.left {
+		n.left = seq
 	}
 }
 
@@ -86,7 +125,7 @@ func (c *Config) key(id outbox.Lane) string {
 	return string(hex.AppendEncode(append(b, '0', 'x'), id.Escrow[:]))
 }
 
-// retries is a heap of the lanes that wait for their next try, the earliest first.
+// retries is a heap of the lanes that are blocked, the one that is tried next first.
 type retries []*lane
 
 func (r retries) Len() int           { return len(r) }

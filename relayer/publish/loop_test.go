@@ -20,6 +20,7 @@ import (
 // bench is a loop whose steps are taken one by one: for orders of events that hardly ever happen.
 type bench struct {
 	*loop
+	*Publisher
 	t     *testing.T
 	tasks []task // that the database was told
 }
@@ -35,8 +36,8 @@ func assemble(t *testing.T) *bench {
 	p, err := New(Config{DB: &pgxpool.Pool{}, ChainID: 7, Owner: "r0", Sender: accepting{},
 		Topics: pubsub.Topics{Default: "d"}, Metrics: NewMetrics(nil)})
 	require.NoError(t, err)
-	b := &bench{t: t, loop: newLoop(p)}
-	b.caughtUp = true
+	b := &bench{t: t, loop: newLoop(p, nil), Publisher: p}
+	b.reader.caughtUp = true
 	b.del.run = func(work task) { b.tasks = append(b.tasks, work) }
 
 	return b
@@ -50,7 +51,7 @@ func pending(seq int64, who byte) outbox.Pending {
 func read(seq int64, who byte) outbox.Found { return outbox.Found{Pending: pending(seq, who)} }
 
 func (b *bench) lane(who byte) *lane {
-	return b.lanes[outbox.Lane{Slot: int16(who), Escrow: common.Address{19: who}}]
+	return b.lanes.byID[outbox.Lane{Slot: int16(who), Escrow: common.Address{19: who}}]
 }
 
 func (b *bench) queued(who byte) (seqs []int64) {
@@ -65,8 +66,8 @@ func (b *bench) queued(who byte) (seqs []int64) {
 
 // land launches what is ready and settles it, with an error for the escrows named.
 func (b *bench) land(failing ...byte) {
-	b.launch(b.t.Context())
-	for b.flying > 0 {
+	b.launch(b.t.Context(), time.Now())
+	for b.lanes.flying() > 0 {
 		f := <-b.flown
 		if slices.Contains(failing, byte(f.lane.id.Slot)) {
 			f.err = status.Error(codes.PermissionDenied, "no")
@@ -74,22 +75,36 @@ func (b *bench) land(failing ...byte) {
 
 		b.settle(b.t.Context(), f)
 	}
+
+	b.relieve(b.t.Context())
 }
+
+// put adds a row, as an offer or a page does.
+func (b *bench) put(seq int64, who byte) { b.add(row{Pending: pending(seq, who)}, time.Now()) }
+
+// retried has every blocked lane read, and returns what is to be read.
+func (b *bench) retried() []want {
+	b.lanes.retry(time.Now().Add(time.Hour))
+	return b.choose()
+}
+
+// choose begins a reading by key.
+func (b *bench) choose() []want { return b.lanes.choose(lanesAtOnce) }
 
 // An offer may be opened after its rows were read, sent, deleted and forgotten, and the outbox was
 // read from the start once more.
 func TestOfferOpenedLate(t *testing.T) {
 	b := assemble(t)
-	b.take(t.Context(), reading{page: []outbox.Found{read(1, 1), read(2, 1)}, limit: 10})
+	b.take(t.Context(), readResult{page: []outbox.Found{read(1, 1), read(2, 1)}, limit: 10})
 	b.land()
 	b.del.batch, b.del.waiting = b.del.waiting, nil
 	b.forget(t.Context(), nil)
-	require.Empty(t, b.known)
-	b.rewind(0)
-	b.take(t.Context(), reading{turn: b.turn, limit: 10})
-	require.True(t, b.caughtUp)
+	require.Empty(t, b.window.seqs)
+	b.reader.rewind(0)
+	b.take(t.Context(), readResult{turn: b.reader.turn, limit: 10})
+	require.True(t, b.reader.caughtUp)
 	b.Offer(1, []outbox.Pending{pending(1, 1), pending(2, 1), pending(3, 1)})
-	b.open(t.Context())
+	b.open()
 	require.Equal(t, []int64{3}, b.queued(1))
 }
 
@@ -101,22 +116,22 @@ func TestOfferNotTaken(t *testing.T) {
 	}
 
 	for name, offer := range map[string]func(*bench){
-		"too much for the inbox":  func(b *bench) { b.limits.windowRows = 10; b.Offer(1, many) },
-		"too much for the window": func(b *bench) { b.Offer(1, many); b.limits.windowRows = 10 },
+		"too much for the inbox":  func(b *bench) { b.loop.limits.windowRows = 10; b.Offer(1, many) },
+		"too much for the window": func(b *bench) { b.Offer(1, many); b.loop.limits.windowRows = 10 },
 		"of an old epoch":         func(b *bench) { b.epoch = 2; b.Offer(1, many) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := assemble(t)
 			offer(b)
 			b.Offer(2, []outbox.Pending{pending(21, 1), pending(22, 2)})
-			b.open(t.Context())
-			require.False(t, b.caughtUp)
-			require.LessOrEqual(t, b.last, int64(10))
+			b.open()
+			require.False(t, b.reader.caughtUp)
+			require.LessOrEqual(t, b.reader.last, int64(10))
 			require.Empty(t, b.queued(2))
-			b.limits.windowRows = 100
+			b.loop.limits.windowRows = 100
 			b.Offer(2, []outbox.Pending{pending(23, 2)})
-			b.open(t.Context())
-			require.False(t, b.caughtUp)
+			b.open()
+			require.False(t, b.reader.caughtUp)
 			require.Empty(t, b.queued(2))
 		})
 	}
@@ -125,27 +140,26 @@ func TestOfferNotTaken(t *testing.T) {
 // A row that comes while its lane is being read may not be in what the reader brings.
 func TestRowComesWhileItsLaneIsRead(t *testing.T) {
 	b := assemble(t)
-	b.add(row{Pending: pending(1, 1)})
+	b.put(1, 1)
 	b.land(1)
-	b.retry(time.Now().Add(time.Hour))
-	wants := b.choose()
+	wants := b.retried()
 	require.Len(t, wants, 1)
-	b.add(row{Pending: pending(2, 1)})
-	b.take(t.Context(), reading{wants: wants, lanes: [][]outbox.Found{{read(1, 1)}}})
+	b.put(2, 1)
+	b.take(t.Context(), readResult{wants: wants, lanes: [][]outbox.Found{{read(1, 1)}}})
 	b.land()
 	wants = b.choose()
 	require.Len(t, wants, 1, "it has got through, and what was passed over is read")
 	require.EqualValues(t, 2, wants[0].from)
-	b.add(row{Pending: pending(3, 1)})
-	b.take(t.Context(), reading{wants: wants, lanes: [][]outbox.Found{{read(2, 1)}}})
+	b.put(3, 1)
+	b.take(t.Context(), readResult{wants: wants, lanes: [][]outbox.Found{{read(2, 1)}}})
 	require.Equal(t, []int64{2}, b.queued(1))
 	b.land()
 	wants = b.choose()
 	require.Len(t, wants, 1, "3 was not in that reading")
 	require.EqualValues(t, 3, wants[0].from)
-	b.take(t.Context(), reading{wants: wants, lanes: [][]outbox.Found{{read(3, 1)}}})
+	b.take(t.Context(), readResult{wants: wants, lanes: [][]outbox.Found{{read(3, 1)}}})
 	b.land()
-	require.Empty(t, b.lanes)
+	require.Empty(t, b.lanes.byID)
 	require.Len(t, b.del.waiting, 3)
 }
 
@@ -153,37 +167,36 @@ func TestRowComesWhileItsLaneIsRead(t *testing.T) {
 // too, although there is room again.
 func TestPassedOverAtTheLimit(t *testing.T) {
 	b := assemble(t)
-	b.limits.maxBlocked = 4
+	b.loop.limits.maxBlocked = 4
 	for who := byte(1); who <= 4; who++ {
-		b.add(row{Pending: pending(int64(who), who)})
+		b.put(int64(who), who)
 	}
 
 	b.land(1, 2, 3, 4)
-	b.add(row{Pending: pending(5, 9)})
-	b.retry(time.Now().Add(time.Hour))
-	wants := b.choose()
-	b.take(t.Context(), reading{wants: wants[:1],
+	b.put(5, 9)
+	wants := b.retried()
+	b.take(t.Context(), readResult{wants: wants[:1],
 		lanes: [][]outbox.Found{{read(int64(wants[0].lane.id.Slot), byte(wants[0].lane.id.Slot))}}})
-	b.last = 6
+	b.reader.last = 6
 	b.land()
-	require.Len(t, b.topics[0].blocked, 3)
-	b.add(row{Pending: pending(6, 9)})
+	require.Len(t, b.lanes.topics[0].blocked, 3)
+	b.put(6, 9)
 	require.Nil(t, b.lane(9))
-	b.take(t.Context(), reading{wants: wants[1:2],
+	b.take(t.Context(), readResult{wants: wants[1:2],
 		lanes: [][]outbox.Found{{read(int64(wants[1].lane.id.Slot), byte(wants[1].lane.id.Slot))}}})
 	b.land()
-	require.EqualValues(t, 4, b.last, "the outbox is read from the first that was passed over")
-	require.False(t, b.caughtUp)
+	require.EqualValues(t, 4, b.reader.last, "the outbox is read from the first that was passed over")
+	require.False(t, b.reader.caughtUp)
 }
 
 // A request that is under way when its slot is quieted, and fails, leaves nothing behind that would try again.
 func TestFailsWhileQuiet(t *testing.T) {
 	b := assemble(t)
-	b.add(row{Pending: pending(1, 1)})
-	b.launch(t.Context())
-	b.add(row{Pending: pending(2, 1)})
+	b.put(1, 1)
+	b.launch(t.Context(), time.Now())
+	b.put(2, 1)
 	done := make(chan struct{})
-	b.applyOrder(t.Context(), order{slots: []int16{1}, done: done})
+	b.obey(order{slots: []int16{1}, done: done})
 	f := <-b.flown
 	f.err = status.Error(codes.Unavailable, "away")
 	b.flown <- f
@@ -198,38 +211,37 @@ func TestFailsWhileQuiet(t *testing.T) {
 	require.Equal(t, []task{{doubts: map[int16]int64{1: 1}, limit: deleteLimit}}, b.tasks)
 	b.forget(t.Context(), nil)
 	<-done
-	require.Empty(t, b.lanes)
-	require.Empty(t, b.known)
-	require.Empty(t, b.retries)
-	require.Empty(t, b.busy)
-	require.Zero(t, b.bytes)
-	require.Empty(t, b.topics[0].blocked)
+	require.Empty(t, b.lanes.byID)
+	require.Empty(t, b.window.seqs)
+	require.Empty(t, b.lanes.retries)
+	require.Empty(t, b.rest.busy)
+	require.Zero(t, b.window.bytes)
+	require.Empty(t, b.lanes.topics[0].blocked)
 }
 
 // Of the rows of one key one request is under way at a time.
 func TestOneRequestALane(t *testing.T) {
 	b := assemble(t)
-	b.add(row{Pending: pending(1, 1)})
-	b.launch(t.Context())
-	b.add(row{Pending: pending(2, 1)})
-	b.add(row{Pending: pending(3, 1)})
-	b.launch(t.Context())
-	require.Equal(t, 1, b.flying)
+	b.put(1, 1)
+	b.launch(t.Context(), time.Now())
+	b.put(2, 1)
+	b.put(3, 1)
+	b.launch(t.Context(), time.Now())
+	require.Equal(t, 1, b.lanes.flying())
 	b.settle(t.Context(), <-b.flown)
-	b.launch(t.Context())
+	b.launch(t.Context(), time.Now())
 	f := <-b.flown
 	require.Len(t, f.rows, 2, "what has gathered goes together")
 	b.settle(t.Context(), f)
-	require.Empty(t, b.lanes)
+	require.Empty(t, b.lanes.byID)
 }
 
 // While the database does not answer, lanes that are to be read are not forgotten.
 func TestReadingFails(t *testing.T) {
 	b := assemble(t)
-	b.add(row{Pending: pending(1, 1)})
+	b.put(1, 1)
 	b.land(1)
-	b.retry(time.Now().Add(time.Hour))
-	b.take(t.Context(), reading{wants: b.choose(), err: context.DeadlineExceeded})
-	require.True(t, b.notUntil.After(time.Now()))
+	b.take(t.Context(), readResult{wants: b.retried(), err: context.DeadlineExceeded})
+	require.True(t, b.reader.notUntil.After(time.Now()))
 	require.Len(t, b.choose(), 1)
 }

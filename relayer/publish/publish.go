@@ -77,10 +77,16 @@ type TopicStats struct {
 // Publisher publishes for one tenure. Run runs it, once; the other methods may be called from any
 // goroutine, before and after too.
 type Publisher struct {
-	box       outbox.Box
-	cfg       Config
-	limits    limits
-	inbox     inbox
+	box    outbox.Box
+	store  store // the box
+	cfg    Config
+	limits limits
+	inbox  inbox
+	told   told
+}
+
+// told is what the loop tells of itself. Any goroutine may read it.
+type told struct {
 	inFlight  atomic.Int64 // as of Stats
 	undeleted atomic.Int64
 	report    atomic.Pointer[report]
@@ -119,8 +125,11 @@ func New(cfg Config) (*Publisher, error) {
 
 	box := outbox.Box{DB: cfg.DB, ChainID: cfg.ChainID, Owner: cfg.Owner, OtherNames: cfg.OtherNames, BySlot: cfg.BySlot}
 
-	return &Publisher{box: box, cfg: cfg, limits: defaultLimits,
-		inbox: inbox{wake: make(chan struct{}, 1), ended: make(chan struct{})}}, nil
+	p := &Publisher{box: box, cfg: cfg, limits: defaultLimits,
+		inbox: inbox{wake: make(chan struct{}, 1), ended: make(chan struct{})}}
+	p.store = &p.box
+
+	return p, nil
 }
 
 // Run publishes until ctx ends; then it takes nothing more, waits up to drainTimeout for what is
@@ -129,7 +138,7 @@ func New(cfg Config) (*Publisher, error) {
 func (p *Publisher) Run(ctx context.Context) error {
 	defer close(p.inbox.ended)
 	p.cfg.Handover.known = true
-	l := newLoop(p)
+	l := newLoop(p, p.store)
 	flights, cancel := context.WithCancel(context.WithoutCancel(ctx)) // requests outlive ctx, by the drain
 	defer cancel()
 	err := l.run(ctx, flights)
@@ -197,12 +206,12 @@ func (p *Publisher) Resume(slots []int16, epoch int64) {
 
 // Settled says, once Run has ended, whether the database knows what may have been sent: then slots
 // may be released. Else whoever claims them takes all of their rows for doubtful.
-func (p *Publisher) Settled() bool { return p.settled.Load() }
+func (p *Publisher) Settled() bool { return p.told.settled.Load() }
 
 // Stats returns what is under way.
 func (p *Publisher) Stats() Stats {
-	s := Stats{InFlight: int(p.inFlight.Load()), Undeleted: int(p.undeleted.Load())}
-	if r := p.report.Load(); r != nil {
+	s := Stats{InFlight: int(p.told.inFlight.Load()), Undeleted: int(p.told.undeleted.Load())}
+	if r := p.told.report.Load(); r != nil {
 		s.Topics = slices.Clone(r.topics)
 		s.BlockedKeys = r.blocked()
 		if !r.oldest.IsZero() {
@@ -213,7 +222,7 @@ func (p *Publisher) Stats() Stats {
 	return s
 }
 
-// report is what the loop tells of itself.
+// report is what takes a look at every lane.
 type report struct {
 	topics []TopicStats
 	oldest time.Time // since when the oldest message in hand is; zero: there is none

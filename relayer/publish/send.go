@@ -31,31 +31,31 @@ type flight struct {
 }
 
 // send hands a request to the client and waits for the answer. It runs in a goroutine of its own.
-func (l *loop) send(ctx context.Context, f *flight) (err error) {
-	topic, key, now := l.topics[f.lane.id.Topic].name, l.cfg.key(f.lane.id), l.cfg.Now()
+func (c *Config) send(ctx context.Context, topic string, f *flight) (err error) {
+	key, now := c.key(f.lane.id), c.Now()
 	messages := make([]pubsub.Message, len(f.rows))
 	var spans []trace.Span
 	var ids []string
 	defer func() { sent(spans, ids, err) }()
 	for i := range f.rows {
 		r := &f.rows[i].Pending
-		body, attributes, err := message.Encode(message.Kind(r.Kind), event(&r.Event), l.cfg.ChainID, now)
+		body, attributes, err := message.Encode(message.Kind(r.Kind), event(&r.Event), c.ChainID, now)
 		if err != nil {
 			// its lane waits for somebody to mend the row; nothing is dropped
 			return status.Error(codes.InvalidArgument, err.Error())
 		}
 
 		messages[i] = pubsub.Message{Data: body, Attributes: attributes}
-		if l.cfg.Tracer != nil {
-			spans = append(spans, l.cfg.traced(ctx, r, &messages[i], topic, key))
+		if c.Tracer != nil {
+			spans = append(spans, c.traced(ctx, r, &messages[i], topic, key))
 		}
 	}
 
-	if !l.cfg.Valid() {
+	if !c.Valid() {
 		return ErrNoRight
 	}
 
-	ids, err = l.cfg.Sender.Publish(ctx, topic, key, messages)
+	ids, err = c.Sender.Publish(ctx, topic, key, messages)
 
 	return err
 }

@@ -1,0 +1,406 @@
+package publish
+
+import (
+	"container/heap"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
+)
+
+// lanes decides what is sent next, and what of which lane is read: it knows every ordering key with
+// something to do. It does no input or output and keeps no time: it is told what has happened, and when.
+//
+// A lane is in byID until it is gone. It is in its topic's queue if it is ready, in retries if it
+// is blocked, in wanted if it is wanted (what is no longer in that stage is passed by there), and
+// in its topic's blocked from a failure until it has got through or is gone.
+type lanes struct {
+	limits  *limits
+	window  *window
+	jitter  func() float64
+	topics  [outbox.Topics]topic
+	byID    map[outbox.Lane]*lane
+	retries retries
+	wanted  []*lane
+}
+
+// topic is what the lanes of a topic have in common. Its name is empty where none is configured.
+type topic struct {
+	name        string
+	queue       []*lane // may send, in the order in which they became ready
+	flying      int     // requests
+	blocked     map[*lane]struct{}
+	skipped     int64      // lowest seq passed over because too many lanes are blocked; 0: none
+	code        codes.Code // of the last failure that was logged; OK: all is well
+	lastError   string
+	lastErrorAt time.Time
+	freed       time.Time // when blocked lanes were last let go because one of them had got through
+}
+
+// want is what to read of one lane: so many rows at most, from a seq on.
+type want struct {
+	lane  *lane
+	from  int64
+	limit int
+}
+
+func newLanes(l *limits, w *window, jitter func() float64, names [outbox.Topics]string) lanes {
+	s := lanes{limits: l, window: w, jitter: jitter, byID: map[outbox.Lane]*lane{}}
+	for i, name := range names {
+		s.topics[i] = topic{name: name, blocked: map[*lane]struct{}{}}
+	}
+
+	return s
+}
+
+// add puts a row into its lane, or leaves it in the outbox where earlier rows of its lane are not in memory.
+func (s *lanes) add(id outbox.Lane, r row, now time.Time) {
+	n := s.byID[id]
+	if n == nil {
+		// Once one row was passed over so, all are until it has been read again: the next may be of the same lane.
+		if t := &s.topics[id.Topic]; t.skipped > 0 || len(t.blocked) >= s.limits.maxBlocked {
+			if t.skipped == 0 || r.Seq < t.skipped {
+				t.skipped = r.Seq
+			}
+
+			return
+		}
+
+		n = &lane{id: id, retryPos: -1, since: now}
+		s.byID[id] = n
+	}
+
+	if n.stuck() || len(n.queue) >= s.limits.laneRows {
+		n.leave(r.Seq)
+		return
+	}
+
+	s.enqueue(n, r)
+	s.proceed(n)
+}
+
+func (s *lanes) enqueue(n *lane, r row) {
+	n.queue = append(n.queue, r)
+	s.window.load(&r)
+}
+
+// proceed decides what comes next for a lane of which nothing is under way.
+func (s *lanes) proceed(n *lane) {
+	switch {
+	case n.stage != idle:
+	case len(n.queue) > 0:
+		n.become(ready)
+		t := &s.topics[n.id.Topic]
+		t.queue = append(t.queue, n)
+	case n.left > 0:
+		s.want(n)
+	default:
+		s.forget(n)
+	}
+}
+
+// want has a lane read by key.
+func (s *lanes) want(n *lane) {
+	n.become(wanted)
+	s.wanted = append(s.wanted, n)
+}
+
+// forget drops a lane. What of it is in the outbox is left to whoever reads it.
+func (s *lanes) forget(n *lane) {
+	s.drop(n)
+	n.become(gone)
+	delete(s.byID, n.id)
+	delete(s.topics[n.id.Topic].blocked, n)
+	s.retries.remove(n)
+}
+
+// drop forgets the rows of a lane that were not handed over; they stay in the outbox. Where none
+// was left there, the lane is not stuck, and whoever calls sees to it that the outbox is read again.
+func (s *lanes) drop(n *lane) {
+	if n.left > 0 && len(n.queue) > 0 {
+		n.leave(n.queue[0].Seq)
+	}
+
+	s.window.unload(n.queue)
+	s.window.leave(n.queue)
+	n.queue = nil
+}
+
+// next takes the rows of the next request from the lane whose turn it is; nil: nothing is to be
+// sent, or as many requests as may be are under way.
+func (s *lanes) next(now time.Time) *flight {
+	for i := range s.topics {
+		t := &s.topics[i]
+		for len(t.queue) > 0 && t.flying < s.limits.requests {
+			n := t.queue[0]
+			t.queue[0] = nil
+			t.queue = t.queue[1:]
+			if n.stage != ready {
+				continue
+			}
+
+			n.become(sending)
+			t.flying++
+			n.request = &flight{lane: n, rows: n.batch(s.limits.batchRows, s.limits.batchBytes), started: now}
+
+			return n.request
+		}
+	}
+
+	return nil
+}
+
+// flying is how many requests are under way.
+func (s *lanes) flying() (n int) {
+	for i := range s.topics {
+		n += s.topics[i].flying
+	}
+
+	return n
+}
+
+// acknowledged takes a request that succeeded. Its rows stay in the window until they are deleted.
+func (s *lanes) acknowledged(f *flight, now time.Time) {
+	n := s.land(f)
+	n.become(idle)
+	n.since = now
+	if n.failures > 0 {
+		s.recovered(n, now)
+	}
+}
+
+// failed takes a request that failed: it blocks its lane, and no row of that stays in memory. It
+// says whether the topic's last failure had another code.
+func (s *lanes) failed(f *flight, c codes.Code, now time.Time) (changed bool) {
+	n := s.land(f)
+	s.window.leave(f.rows)
+	s.drop(n)
+	n.leave(f.rows[0].Seq)
+	n.become(blocked)
+	t := &s.topics[n.id.Topic]
+	t.blocked[n] = struct{}{}
+
+	delay := s.limits.lastDelay
+	if n.failures < 16 {
+		delay = min(delay, s.limits.firstDelay<<n.failures)
+	}
+
+	n.failures++
+	n.code = c
+	n.retryAt = now.Add(time.Duration((0.5 + s.jitter()/2) * float64(delay)))
+	heap.Push(&s.retries, n)
+	changed, t.code = t.code != c, c
+
+	return changed
+}
+
+func (s *lanes) land(f *flight) *lane {
+	f.lane.request = nil
+	s.topics[f.lane.id.Topic].flying--
+	s.window.unload(f.rows)
+
+	return f.lane
+}
+
+// recovered notes that a lane that failed has got through. Others of its topic that failed for the
+// same reason need not wait any longer.
+func (s *lanes) recovered(n *lane, now time.Time) {
+	t := &s.topics[n.id.Topic]
+	n.failures = 0
+	delete(t.blocked, n)
+	if now.Sub(t.freed) < s.limits.firstDelay {
+		return
+	}
+
+	t.freed = now
+	for other := range t.blocked {
+		if other.code == n.code && other.stage == blocked {
+			other.retryAt = now
+		}
+	}
+
+	heap.Init(&s.retries)
+}
+
+// retry has those blocked lanes read whose time has come.
+func (s *lanes) retry(now time.Time) {
+	for len(s.retries) > 0 && !s.retries[0].retryAt.After(now) {
+		s.want(heap.Pop(&s.retries).(*lane))
+	}
+}
+
+// retryAt is when the next blocked lane is tried; zero: there is none.
+func (s *lanes) retryAt() time.Time {
+	if len(s.retries) == 0 {
+		return time.Time{}
+	}
+
+	return s.retries[0].retryAt
+}
+
+// relieved returns the lowest seq that was passed over on topics of which few lanes are blocked any
+// more, and that is to be read now; 0: none.
+func (s *lanes) relieved() (seq int64) {
+	for i := range s.topics {
+		t := &s.topics[i]
+		if t.skipped > 0 && len(t.blocked) <= s.limits.maxBlocked/2 {
+			if seq == 0 || t.skipped < seq {
+				seq = t.skipped
+			}
+
+			t.skipped = 0
+		}
+	}
+
+	return seq
+}
+
+// saturated says whether a topic has so many blocked lanes that rows are passed over.
+func (s *lanes) saturated() bool {
+	for i := range s.topics {
+		if s.topics[i].skipped > 0 {
+			return true
+		}
+	}
+
+	return false
+}
+
+// reread forgets every row that was not handed over: the outbox is about to be read from the start.
+func (s *lanes) reread() {
+	for i := range s.topics {
+		s.topics[i].queue = nil
+	}
+
+	for _, n := range s.byID {
+		s.drop(n)
+		if n.left > 0 || n.stage == reading {
+			n.leave(1) // what of it was passed over because it was held may be due now
+		}
+
+		if n.stage == ready {
+			n.become(idle)
+		}
+
+		s.proceed(n)
+	}
+}
+
+// quieten forgets the lanes of the slots that are to be quiet; those with a request under way when
+// that has ended.
+func (s *lanes) quieten(quiet func(slot int16) bool) {
+	for _, n := range s.byID {
+		if quiet(n.id.Slot) {
+			if s.drop(n); n.stage != sending {
+				s.forget(n)
+			}
+		}
+	}
+}
+
+// cancel ends the requests of slots.
+func (s *lanes) cancel(slots []int16) {
+	if len(slots) == 0 {
+		return // before every lane is looked at
+	}
+
+	of := make(map[int16]bool, len(slots))
+	for _, slot := range slots {
+		of[slot] = true
+	}
+
+	for _, n := range s.byID {
+		if n.stage == sending && of[n.id.Slot] {
+			n.request.cancel()
+		}
+	}
+}
+
+// choose takes lanes that wait to be read, most at most, as far as there is room for their rows,
+// which they share. Of a blocked lane the oldest row is enough to try.
+func (s *lanes) choose(most int) (wants []want) {
+	room := s.window.room()
+	share := min(max(room/(len(s.wanted)+1), fewRows), s.limits.laneRows)
+	for len(s.wanted) > 0 && len(wants) < most && room > 0 {
+		n := s.wanted[0]
+		s.wanted[0] = nil
+		s.wanted = s.wanted[1:]
+		if n.stage != wanted {
+			continue
+		}
+
+		limit := min(share, room)
+		if n.failures > 0 {
+			limit = 1
+		}
+
+		room -= limit
+		wants = append(wants, want{lane: n, from: n.left, limit: limit})
+		n.become(reading)
+		n.left = 0
+	}
+
+	return wants
+}
+
+// again has lanes read once more whose reading failed, or was of no use any more.
+func (s *lanes) again(wants []want) {
+	for _, w := range wants {
+		if w.lane.stage == reading {
+			w.lane.leave(w.from)
+			s.want(w.lane)
+		}
+	}
+}
+
+// read takes the rows that were read of a lane, of which sendable says which are to be sent.
+func (s *lanes) read(w *want, rows []outbox.Found, sendable func(*outbox.Found) bool) {
+	n := w.lane
+	if n.stage != reading {
+		return
+	}
+
+	if len(rows) == w.limit {
+		n.leave(rows[len(rows)-1].Seq + 1)
+	}
+
+	for i := range rows {
+		if f := &rows[i]; sendable(f) {
+			s.enqueue(n, row{f.Pending, f.Doubtful})
+		}
+	}
+
+	n.become(idle)
+	s.proceed(n) // where what it failed with is gone, with the rows behind that
+}
+
+// blocked is how many lanes are.
+func (s *lanes) blocked() (n int) {
+	for i := range s.topics {
+		n += len(s.topics[i].blocked)
+	}
+
+	return n
+}
+
+// without names the lanes of a topic that are read by key only.
+func (s *lanes) without(t outbox.Topic) []outbox.Lane {
+	ids := make([]outbox.Lane, 0, len(s.topics[t].blocked))
+	for n := range s.topics[t].blocked {
+		ids = append(ids, n.id)
+	}
+
+	return ids
+}
+
+// oldest is since when the oldest message in hand is; zero: there is none.
+func (s *lanes) oldest() (oldest time.Time) {
+	for _, n := range s.byID {
+		if oldest.IsZero() || n.since.Before(oldest) {
+			oldest = n.since
+		}
+	}
+
+	return oldest
+}
