@@ -32,8 +32,20 @@ func (accepting) Publish(context.Context, string, string, []pubsub.Message) ([]s
 	return nil, nil
 }
 
+// hanging does not answer until it is told to end.
+type hanging struct{}
+
+func (hanging) Publish(ctx context.Context, _, _ string, _ []pubsub.Message) ([]string, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
 func assemble(t *testing.T) *bench {
-	p, err := New(Config{DB: &pgxpool.Pool{}, ChainID: 7, Owner: "r0", Sender: accepting{},
+	return assembleWith(t, accepting{})
+}
+
+func assembleWith(t *testing.T, s Sender) *bench {
+	p, err := New(Config{DB: &pgxpool.Pool{}, ChainID: 7, Owner: "r0", Sender: s,
 		Topics: pubsub.Topics{Default: "d"}, Metrics: NewMetrics(nil)})
 	require.NoError(t, err)
 	b := &bench{t: t, loop: newLoop(p, nil), Publisher: p}
@@ -217,6 +229,58 @@ func TestFailsWhileQuiet(t *testing.T) {
 	require.Empty(t, b.rest.busy)
 	require.Zero(t, b.window.bytes)
 	require.Empty(t, b.lanes.topics[0].blocked)
+}
+
+// A slot that is quieted and resumed while a request of it is under way reads on from the rows that were
+// dropped, not from the later ones that never were in memory.
+func TestResumedWhileSending(t *testing.T) {
+	b := assemble(t)
+	b.loop.limits.laneRows = 2
+	b.put(1, 1)
+	b.launch(t.Context(), time.Now())
+	for seq := int64(2); seq <= 4; seq++ {
+		b.put(seq, 1)
+	}
+
+	require.Equal(t, []int64{2, 3}, b.queued(1), "there is no room for 4")
+	b.obey(order{slots: []int16{1}, done: make(chan struct{})})
+	b.obey(order{slots: []int16{1}})
+	b.settle(t.Context(), <-b.flown)
+	wants := b.choose()
+	require.Len(t, wants, 1)
+	require.EqualValues(t, 2, wants[0].from)
+}
+
+// Reading from the start reads blocked lanes from their start too: a row that was held when they were read may be due.
+func TestReloadReadsBlockedLanesFromTheStart(t *testing.T) {
+	b := assemble(t)
+	b.put(5, 1)
+	b.land(1)
+	b.Reload()
+	b.open()
+	wants := b.retried()
+	require.Len(t, wants, 1)
+	require.EqualValues(t, 1, wants[0].from)
+}
+
+// A request that hangs is ended once whoever wants its slot quiet has waited long enough.
+func TestPatienceEnds(t *testing.T) {
+	b := assembleWith(t, hanging{})
+	b.put(1, 1)
+	b.put(2, 2)
+	b.launch(t.Context(), time.Now())
+	b.obey(order{slots: []int16{1}, done: make(chan struct{}), patience: time.Hour})
+	b.lanes.cancel(b.rest.late(time.Now()))
+	require.Zero(t, b.rest.late(time.Now()), "nobody has lost patience yet")
+	b.lanes.cancel(b.rest.late(time.Now().Add(2 * time.Hour)))
+	f := <-b.flown
+	require.ErrorIs(t, f.err, context.Canceled)
+	require.EqualValues(t, 1, f.lane.id.Slot)
+	require.Empty(t, b.flown, "the other slot's request goes on")
+	b.settle(t.Context(), f)
+	require.Equal(t, map[int16]int64{1: 1}, b.del.doubts)
+	b.lane(2).request.cancel()
+	<-b.flown
 }
 
 // Of the rows of one key one request is under way at a time.
