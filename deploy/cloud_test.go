@@ -1,12 +1,10 @@
 package deploy
 
 import (
+	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -30,6 +28,10 @@ func TestMain(m *testing.M) {
 // is kept in a file, since each command is a process.
 type cloud struct {
 	Project, Region string
+	Configured      string              // the project of `gcloud config`
+	APIs            []string            // that are enabled
+	Repositories    []string            // of images
+	Pushable        []string            // hosts for which docker has credentials
 	Secrets         map[string][]string // by name: states of the versions 1, 2, …
 	Images          []string
 	Services        map[string]*runService
@@ -37,11 +39,15 @@ type cloud struct {
 	Schema          map[string]int        // by database instance: version of the last migration
 	State           map[string]attributes // Terraform's, by address
 	Proxies         map[string]sqlProxy   // by port
-	Log             []string              // the commands, as they came
+	Initialised     bool                  // Terraform is
+	Topics          map[string]string     // by name: who may publish, besides the fleet's accounts
+	Subscriptions   map[string]*subscription
+	Log             []string // the commands, as they came
 }
 
 type runService struct {
 	Image, Ingress string
+	Account        string // that it runs as
 	Env            map[string]string
 	Secrets        map[string]string // variable: secret:version
 	Scaling        string            // auto, or a number
@@ -54,6 +60,17 @@ type sqlInstance struct {
 	BackupLocation                    string
 	Databases, Users                  []string
 	Backups                           int
+	Password                          bool // postgres has one
+
+	Usage, Create []string            // logins, of the schema public
+	Later         map[string][]string // by login: who may read and write the tables that it makes
+	Tables        []string            // logins that may read and write the tables that there are
+}
+
+type subscription struct {
+	Topic, DeadLetters string
+	Ordered            bool
+	Consumers          string // who may take messages, besides whom the project's owner lets
 }
 
 type sqlProxy struct {
@@ -102,7 +119,7 @@ func pretend(file, program string, args []string) int {
 		c.Log = append(c.Log, program+" "+strings.Join(args, " "))
 		err = map[string]func([]string) error{
 			"gcloud": c.gcloud, "terraform": c.terraform, "cloud-sql-proxy": c.sqlProxy, "escrow-relayer": c.relayer,
-			"set-tfvars": setTfvars, "psql": c.psql,
+			"set-tfvars": setTfvars, "psql": c.psql, "docker": c.docker, "make": makeBuild, "git": gitDescribe,
 		}[program](args)
 	}
 
@@ -149,43 +166,257 @@ func parsed(args []string, known ...string) (flags map[string]string, rest []str
 	return flags, rest, nil
 }
 
+// gcloud's commands by their first words. What a command needs of the project is checked before it runs.
 func (c *cloud) gcloud(args []string) error {
-	words := slices.DeleteFunc(slices.Clone(args), func(a string) bool { return strings.HasPrefix(a, "-") })
-	switch line := strings.Join(words, " ") + " "; {
-	case strings.HasPrefix(line, "run services update "):
-		return c.updateService(args[3:])
-	case strings.HasPrefix(line, "run services proxy "):
-		return refuse("the service has ingress internal: it is not reached from here")
-	case line == "auth application-default login ":
-		f, _, err := parsed(args[3:], "impersonate-service-account=")
-		if err == nil && !c.mayActAs(f["impersonate-service-account"]) {
-			err = refuse("permission denied to act as %q", f["impersonate-service-account"])
+	for _, known := range []struct {
+		words string
+		api   string // that has to be enabled
+		run   func([]string) error
+	}{
+		{"config set project", "", c.configure},
+		{"auth application-default login", "", c.login},
+		{"auth configure-docker", "", c.configureDocker},
+		{"services enable", "", c.enable},
+		{"projects describe", "cloudresourcemanager", c.describeProject},
+		{"artifacts repositories create", "artifactregistry", c.createRepository},
+		{"run services update", "run", c.updateService},
+		{"run services proxy", "run", func([]string) error {
+			return refuse("the service has ingress internal: it is not reached from here")
+		}},
+		{"secrets versions", "secretmanager", c.secrets},
+		{"sql instances clone", "sqladmin", c.cloneDatabase},
+		{"sql instances patch", "sqladmin", c.patchDatabase},
+		{"sql users set-password", "sqladmin", c.setPassword},
+		{"sql backups create", "sqladmin", c.backUp},
+		{"kms keys versions get-public-key", "cloudkms", c.publicKey},
+		{"pubsub topics", "pubsub", c.topics},
+		{"pubsub subscriptions", "pubsub", c.subscriptions},
+	} {
+		n := len(strings.Fields(known.words))
+		if len(args) < n || strings.Join(args[:n], " ") != known.words {
+			continue
 		}
 
-		return err
-	case strings.HasPrefix(line, "secrets versions "):
-		return c.secrets(args[2], args[3:])
-	case strings.HasPrefix(line, "sql instances clone "):
-		return c.cloneDatabase(args[3:])
-	case strings.HasPrefix(line, "sql instances patch "):
-		return c.patchDatabase(args[3:])
-	case strings.HasPrefix(line, "sql backups create "):
-		f, rest, err := parsed(args[3:], "instance=", "project=")
-		if err != nil {
-			return err
+		if known.api != "" && !c.enabled(known.api) {
+			return refuse("API [%s.googleapis.com] not enabled on project [%s]", known.api, c.Project)
 		}
 
-		i := c.Databases[f["instance"]]
-		if len(rest) > 0 || i == nil || f["project"] != c.Project {
-			return refuse("no instance %q in project %q", f["instance"], f["project"])
-		}
-
-		i.Backups++
-
-		return nil
+		return known.run(args[n:])
 	}
 
-	return refuse("Invalid choice: %q", strings.Join(words, " "))
+	return refuse("Invalid choice: %q", strings.Join(args, " "))
+}
+
+func (c *cloud) enabled(api string) bool { return slices.Contains(c.APIs, api+".googleapis.com") }
+
+// here says whether a command is about the project: by its flag, or by what is configured.
+func (c *cloud) here(flags map[string]string) error {
+	if of := cmp.Or(flags["project"], c.Configured); of != c.Project {
+		return refuse("The [project] resource is not properly specified: %q", of)
+	}
+
+	return nil
+}
+
+func (c *cloud) configure(args []string) error {
+	if len(args) != 1 || args[0] != c.Project {
+		return refuse("you do not have access to project %q", args)
+	}
+
+	c.Configured = args[0]
+
+	return nil
+}
+
+func (c *cloud) enable(args []string) error {
+	for _, api := range args {
+		if !regexp.MustCompile(`^[a-z]+\.googleapis\.com$`).MatchString(api) {
+			return refuse("Service %q not found", api)
+		}
+
+		c.APIs = append(c.APIs, api)
+	}
+
+	return c.here(nil)
+}
+
+func (c *cloud) describeProject(args []string) error {
+	f, rest, err := parsed(args, "format=")
+	if err != nil || len(rest) != 1 || rest[0] != c.Project || f["format"] != "value(projectNumber)" {
+		return refuse("projects describe %q: %v", args, err)
+	}
+
+	fmt.Println("123456789012")
+
+	return nil
+}
+
+func (c *cloud) createRepository(args []string) error {
+	f, rest, err := parsed(args, "repository-format=", "location=", "project=")
+	if err != nil {
+		return err
+	}
+
+	if len(rest) != 1 || f["location"] == "" || f["repository-format"] != "docker" {
+		return refuse("repository %q", args)
+	}
+
+	c.Repositories = append(c.Repositories, fmt.Sprintf("%s-docker.pkg.dev/%s/%s", f["location"], c.Project, rest[0]))
+
+	return c.here(f)
+}
+
+func (c *cloud) configureDocker(args []string) error {
+	c.Pushable = append(c.Pushable, args...)
+	return nil
+}
+
+// docker builds the image and pushes it.
+func (c *cloud) docker(args []string) error {
+	if len(args) < 3 || args[0] != "buildx" || args[1] != "build" || args[len(args)-1] != "." {
+		return refuse("docker %q", args)
+	}
+
+	args = slices.Clone(args[2 : len(args)-1])
+	for i, a := range args {
+		switch a { // as parsed reads them
+		case "-f":
+			args[i] = "--file"
+		case "-t":
+			args[i] = "--tag"
+		}
+	}
+
+	f, _, err := parsed(args, "file=", "tag=", "platform=", "push")
+	if err != nil {
+		return err
+	}
+
+	for _, file := range []string{f["file"], "go.mod"} {
+		if _, err := os.Stat(file); err != nil {
+			return refuse("the folder is not the repository's root: %v", err)
+		}
+	}
+
+	host, _, _ := strings.Cut(f["tag"], "/")
+	name, tag, _ := strings.Cut(f["tag"], ":")
+	switch {
+	case f["platform"] != "linux/amd64":
+		return refuse("Cloud Run does not run an image for %q", f["platform"])
+	case tag == "":
+		return refuse("invalid reference format: %q", f["tag"])
+	case f["push"] != "" && !slices.Contains(c.Pushable, host):
+		return refuse("denied: Unauthenticated request to %s", host)
+	case f["push"] != "" && !slices.Contains(c.Repositories, filepath.Dir(name)):
+		return refuse("name unknown: Repository %q not found", filepath.Dir(name))
+	case f["push"] != "":
+		c.Images = append(c.Images, f["tag"])
+	}
+
+	return nil
+}
+
+func (c *cloud) publicKey(args []string) error {
+	f, rest, err := parsed(args, "key=", "keyring=", "location=", "output-file=")
+	if err != nil {
+		return err
+	}
+
+	ring := c.State["google_kms_key_ring.senders[0]"]
+	key := c.State[fmt.Sprintf("google_kms_crypto_key.sender[%q]", f["key"])]
+	if !slices.Equal(rest, []string{"1"}) || key == nil || ring["name"] != f["keyring"] ||
+		ring["location"] != f["location"] {
+		return refuse("NOT_FOUND: CryptoKeyVersion %q", args)
+	}
+
+	return os.WriteFile(f["output-file"], []byte("-----BEGIN PUBLIC KEY-----\n"), 0o600)
+}
+
+// topicExists says so of those that Terraform made, and of those made by hand.
+func (c *cloud) topicExists(name string) bool {
+	_, byHand := c.Topics[name]
+	return byHand || c.made("google_pubsub_topic.", name)
+}
+
+// made says whether Terraform made something of that name.
+func (c *cloud) made(prefix, name string) bool {
+	for address, has := range c.State {
+		if strings.HasPrefix(address, prefix) && has["name"] == name {
+			return true
+		}
+	}
+
+	return false
+}
+
+// topics made by hand, and who may publish to them.
+func (c *cloud) topics(args []string) error {
+	f, rest, err := parsed(args[1:], "message-retention-duration=", "member=", "role=", "message=", "project=")
+	if err != nil {
+		return err
+	}
+
+	if err := c.here(f); err != nil || len(rest) != 1 {
+		return refuse("%q: %v", rest, err)
+	}
+
+	switch verb := args[0]; {
+	case verb == "create" && !c.topicExists(rest[0]):
+		c.Topics[rest[0]] = ""
+	case verb == "publish" && c.topicExists(rest[0]) && f["message"] != "":
+	case verb == "add-iam-policy-binding" && c.topicExists(rest[0]) && f["role"] == "roles/pubsub.publisher":
+		c.Topics[rest[0]] = f["member"]
+	default:
+		return refuse("topics %q", args)
+	}
+
+	return nil
+}
+
+func (c *cloud) subscriptions(args []string) error {
+	f, rest, err := parsed(args[1:], "topic=", "enable-message-ordering", "enable-exactly-once-delivery", "ack-deadline=",
+		"message-retention-duration=", "retain-acked-messages", "expiration-period=", "message-filter=", "dead-letter-topic=",
+		"max-delivery-attempts=", "member=", "role=", "auto-ack", "project=")
+	if err != nil {
+		return err
+	}
+
+	if err := c.here(f); err != nil || len(rest) != 1 {
+		return refuse("%q: %v", rest, err)
+	}
+
+	s := c.Subscriptions[rest[0]]
+	switch verb, dead := args[0], f["dead-letter-topic"]; {
+	case verb == "create" && s == nil && c.topicExists(f["topic"]) && (dead == "" || c.topicExists(dead)):
+		c.Subscriptions[rest[0]] = &subscription{Topic: f["topic"], DeadLetters: dead,
+			Ordered: f["enable-message-ordering"] != ""}
+	case verb == "pull" && c.made("google_pubsub_subscription.", rest[0]):
+	case verb == "add-iam-policy-binding" && s != nil && f["role"] == "roles/pubsub.subscriber":
+		s.Consumers = f["member"]
+	default:
+		return refuse("Resource not found, or it exists already: %q", args)
+	}
+
+	return nil
+}
+
+// makeBuild is `make build`, which needs the repository's root.
+func makeBuild(args []string) error {
+	if _, err := os.Stat("Makefile"); err != nil || !slices.Equal(args, []string{"build"}) {
+		return refuse("%q: %v", args, err)
+	}
+
+	return nil
+}
+
+func gitDescribe(args []string) error {
+	if !slices.Equal(args, []string{"describe", "--tags", "--always"}) {
+		return refuse("%q", args)
+	}
+
+	fmt.Println("v1.0.0")
+
+	return nil
 }
 
 // secretReference is what Cloud Run takes: a secret's name and a number (or latest), not a resource's full name.
@@ -218,7 +449,12 @@ func (c *cloud) readable(reference string) error {
 // start starts a service's instance, as a new revision does, a crash, or the platform when it moves it.
 func (c *cloud) start(s *runService) error {
 	for _, reference := range s.Secrets {
-		if err := c.readable(reference); err != nil {
+		err := c.readable(reference)
+		if secret, _, _ := strings.Cut(reference, ":"); err == nil && !c.mayRead(s.Account, secret) {
+			err = refuse("Permission denied on secret %s for Revision service account %s", secret, s.Account)
+		}
+
+		if err != nil {
 			s.Down = err.Error()
 			return err
 		}
@@ -234,6 +470,19 @@ func (c *cloud) start(s *runService) error {
 	return nil
 }
 
+// mayRead says whether an account has the right to read the values of a secret.
+func (c *cloud) mayRead(account, secret string) bool {
+	for address, has := range c.State {
+		of, _ := has["secret_id"].(string)
+		if strings.HasPrefix(address, "google_secret_manager_secret_iam_member.") && c.State[of]["secret_id"] == secret &&
+			has["role"] == "roles/secretmanager.secretAccessor" && has["member"] == "serviceAccount:"+account {
+			return true
+		}
+	}
+
+	return false
+}
+
 func (c *cloud) updateService(args []string) error {
 	f, rest, err := parsed(args, "region=", "project=", "container=", "image=", "update-secrets=", "update-env-vars=",
 		"update-labels=", "scaling=", "quiet")
@@ -241,8 +490,12 @@ func (c *cloud) updateService(args []string) error {
 		return err
 	}
 
-	if f["region"] != c.Region || f["project"] != "" && f["project"] != c.Project {
-		return refuse("Cannot find service in region %q of project %q", f["region"], f["project"])
+	if err := c.here(f); err != nil {
+		return err
+	}
+
+	if f["region"] != c.Region {
+		return refuse("Cannot find service in region %q", f["region"])
 	}
 
 	if len(rest) != 1 || c.Services[rest[0]] == nil {
@@ -287,21 +540,25 @@ func (c *cloud) updateService(args []string) error {
 	return nil
 }
 
-func (c *cloud) secrets(verb string, args []string) error {
-	f, rest, err := parsed(args, "secret=", "project=", "data-file=", "format=")
+func (c *cloud) secrets(args []string) error {
+	f, rest, err := parsed(args[1:], "secret=", "project=", "data-file=", "format=")
 	if err != nil {
 		return err
 	}
 
-	if f["project"] != "" && f["project"] != c.Project || len(rest) != 1 {
-		return refuse("project %q, %q", f["project"], rest)
+	if err := c.here(f); err != nil || len(rest) != 1 {
+		return refuse("%q: %v", rest, err)
 	}
 
-	switch verb {
+	switch verb := args[0]; verb {
 	case "add":
-		value, err := io.ReadAll(os.Stdin)
-		if err != nil || len(value) == 0 || f["data-file"] != "-" {
-			return refuse("--data-file=%s: %d bytes, %v", f["data-file"], len(value), err)
+		file := f["data-file"]
+		if file == "-" {
+			file = "/dev/stdin"
+		}
+
+		if value, err := os.ReadFile(file); err != nil || len(value) == 0 {
+			return refuse("--data-file=%s: %d bytes, %v", file, len(value), err)
 		}
 
 		if c.Secrets[rest[0]] == nil {
@@ -325,9 +582,9 @@ func (c *cloud) secrets(verb string, args []string) error {
 		c.Secrets[f["secret"]][n-1] = "DISABLED"
 
 		return nil
+	default:
+		return refuse("Invalid choice: %q", verb)
 	}
-
-	return refuse("Invalid choice: %q", verb)
 }
 
 func (c *cloud) cloneDatabase(args []string) error {
@@ -345,8 +602,9 @@ func (c *cloud) cloneDatabase(args []string) error {
 	}
 
 	// What protects the source does not protect the clone.
-	c.Databases[rest[1]] = &sqlInstance{Databases: slices.Clone(c.Databases[rest[0]].Databases),
-		Users: slices.Clone(c.Databases[rest[0]].Users)}
+	clone := *c.Databases[rest[0]]
+	clone.DeletionProtection, clone.RetainBackups, clone.BackupLocation, clone.Backups = false, false, "", 0
+	c.Databases[rest[1]] = &clone // its lists are its own once this is written to the file
 	c.Schema[rest[1]] = c.Schema[rest[0]]
 
 	return nil
@@ -370,456 +628,4 @@ func (c *cloud) patchDatabase(args []string) error {
 	}
 
 	return nil
-}
-
-// awaitProxy waits for a proxy that was started just before: another process, which shows itself in
-// the file that both have.
-func (c *cloud) awaitProxy(healthPort string) error {
-	look := time.NewTicker(10 * time.Millisecond)
-	defer look.Stop()
-	end := time.After(time.Minute)
-	for {
-		now, err := loadCloud(os.Getenv("FAKE_CLOUD"))
-		if err == nil { // else it is being written
-			for port, p := range now.Proxies {
-				if p.HealthPort != "" && p.HealthPort == healthPort {
-					p.Ready = true
-					*c = *now
-					c.Proxies[port] = p
-
-					return nil
-				}
-			}
-		}
-
-		select {
-		case <-look.C:
-		case <-end:
-			return refuse("no proxy answers at port %q", healthPort)
-		}
-	}
-}
-
-// sqlProxy connects as an account, which needs both roles on that instance, and which the person has
-// to be allowed to act as. It listens a moment after it was started: who does not wait is refused.
-func (c *cloud) sqlProxy(args []string) error {
-	if len(args) > 0 && args[0] == "wait" {
-		f, _, err := parsed(args[1:], "http-port=", "max=")
-		if err != nil {
-			return err
-		}
-
-		return c.awaitProxy(f["http-port"])
-	}
-
-	f, rest, err := parsed(args, "port=", "auto-iam-authn", "impersonate-service-account=", "health-check", "http-port=")
-	if err != nil {
-		return err
-	}
-
-	if len(rest) != 1 || f["port"] == "" || f["auto-iam-authn"] == "" {
-		return refuse("%q", args)
-	}
-
-	parts := strings.Split(rest[0], ":")
-	if len(parts) != 3 || parts[0] != c.Project || parts[1] != c.Region || c.Databases[parts[2]] == nil {
-		return refuse("instance %q does not exist", rest[0])
-	}
-
-	for _, p := range c.Proxies {
-		if f["health-check"] != "" && p.HealthPort == f["http-port"] {
-			return refuse("listen: port %s of the health check is in use", f["http-port"])
-		}
-	}
-
-	if c.Proxies[f["port"]].Instance != "" {
-		return refuse("listen: port %s is in use", f["port"])
-	}
-
-	account := f["impersonate-service-account"]
-	if !c.mayActAs(account) {
-		return refuse("permission denied to act as %q", account)
-	}
-
-	for _, role := range []string{"roles/cloudsql.client", "roles/cloudsql.instanceUser"} {
-		if !c.granted(account, role, parts[2]) {
-			return refuse("%s has no %s on instance %s", account, role, parts[2])
-		}
-	}
-
-	proxy := sqlProxy{Instance: parts[2], Account: account}
-	if f["health-check"] != "" {
-		proxy.HealthPort = f["http-port"]
-	}
-
-	c.Proxies[f["port"]] = proxy
-
-	return nil
-}
-
-// mayActAs says whether the operator may act as an account.
-func (c *cloud) mayActAs(account string) bool {
-	for address, has := range c.State {
-		id, _ := has["service_account_id"].(string)
-		if strings.HasPrefix(address, "google_service_account_iam_member.operators[") && strings.HasSuffix(id, "/"+account) {
-			return true
-		}
-	}
-
-	return false
-}
-
-// granted says whether an account has a role on a database instance.
-func (c *cloud) granted(account, role, on string) bool {
-	for address, has := range c.State {
-		if !strings.HasPrefix(address, "google_project_iam_member.") || has["role"] != role ||
-			has["member"] != "serviceAccount:"+account {
-			continue
-		}
-
-		conditions, _ := has["condition"].([]any)
-		if len(conditions) == 0 {
-			return true
-		}
-
-		expression, _ := conditions[0].(attributes)["expression"].(string)
-		if strings.Contains(expression, fmt.Sprintf("projects/%s/instances/%s\"", c.Project, on)) {
-			return true
-		}
-	}
-
-	return false
-}
-
-// connected is the database instance behind DATABASE_URL, for a login that has to be the proxy's account.
-func (c *cloud) connected() (on, account string, err error) {
-	u, err := url.Parse(os.Getenv("DATABASE_URL"))
-	if err != nil {
-		return "", "", err
-	}
-
-	p, ok := c.Proxies[u.Port()]
-	if !ok || !p.Ready {
-		return "", "", refuse("connect to %s: connection refused", u.Host)
-	}
-
-	if login := strings.TrimSuffix(p.Account, ".gserviceaccount.com"); u.User.Username() != login ||
-		!slices.Contains(c.Databases[p.Instance].Users, login) {
-		return "", "", refuse("Cloud SQL IAM service account authentication failed for user %q", u.User.Username())
-	}
-
-	return p.Instance, p.Account, nil
-}
-
-// relayer is the operator's binary. What it says of the fleet is what the services' sessions say, in
-// the database that they use: one that it is not connected to does not know them.
-func (c *cloud) relayer(args []string) error {
-	on, account, err := c.connected()
-	if err != nil {
-		return err
-	}
-
-	lives := func(name string) bool {
-		s := c.Services[name]
-		return s != nil && s.Down == "" && s.Scaling != "0" && strings.HasSuffix(s.Env["CLOUDSQL_INSTANCE"], ":"+on)
-	}
-	switch words := strings.Join(args[:min(2, len(args))], " "); {
-	case words == "plan wait":
-		f, _, err := parsed(args[2:], "instance=", "since=", "timeout=")
-		if err != nil {
-			return err
-		}
-
-		names := slices.Sorted(maps.Keys(c.Services))
-		if f["instance"] != "" {
-			names = []string{f["instance"]}
-		}
-
-		since, err := time.Parse(time.RFC3339, f["since"])
-		if err != nil && f["since"] != "" {
-			return err
-		}
-
-		for _, name := range names {
-			if !lives(name) || c.Services[name].Started.Before(since) {
-				return refuse("%s has not come up in the database %s", name, on)
-			}
-		}
-
-		return nil
-	case args[0] == "status":
-		fmt.Println(`{ "instances": [`)
-		for _, name := range slices.Sorted(maps.Keys(c.Services)) {
-			fmt.Printf("  { \"alive\": %t },\n", lives(name))
-		}
-
-		fmt.Println(`] }`)
-
-		return nil
-	case args[0] == "migrate":
-		if !strings.Contains(account, "-ddl@") {
-			return refuse("permission denied for schema public: %s may not change tables", account)
-		}
-
-		c.Schema[on]++
-
-		return nil
-	case args[0] == "doctor", args[0] == "audit":
-		return nil
-	}
-
-	return refuse("unknown command %q", args)
-}
-
-func (c *cloud) psql([]string) error {
-	_, _, err := c.connected()
-	return err
-}
-
-// setTfvars edits terraform.tfvars, as a person does whom a page tells to: NAME = VALUE.
-func setTfvars(args []string) error {
-	name, value, ok := strings.Cut(args[0], " = ")
-	if !ok {
-		return errors.New("NAME = VALUE")
-	}
-
-	file := filepath.Join(os.Getenv("FAKE_TERRAFORM"), "terraform.tfvars")
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-
-	line := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(strings.TrimSpace(name)) + ` *=.*\n`)
-
-	return os.WriteFile(file, append(line.ReplaceAll(text, nil), strings.TrimSpace(name)+" = "+value+"\n"...), 0o600)
-}
-
-// terraform has a state, and plans by evaluating the module.
-func (c *cloud) terraform(args []string) error {
-	dir, err := os.Getwd()
-	if err != nil {
-		return err
-	}
-
-	e, err := evaluate(dir)
-	if err != nil {
-		return err
-	}
-
-	switch {
-	case args[0] == "state" && args[1] == "rm":
-		for _, address := range args[2:] {
-			if c.State[address] == nil {
-				return refuse("Invalid target address: no matching objects found for %q", address)
-			}
-
-			delete(c.State, address)
-		}
-
-		return nil
-	case args[0] == "import" && len(args) == 3:
-		return c.importResource(e, args[1], args[2])
-	case args[0] == "plan" && len(args) == 1:
-		plan, err := c.plan(e)
-		for _, a := range plan {
-			fmt.Printf("%s %s %s\n", a.Verb, a.Address, strings.Join(a.Fields, ","))
-		}
-
-		if len(plan) == 0 {
-			fmt.Println("No changes. Your infrastructure matches the configuration.")
-		}
-
-		return err
-	case args[0] == "apply" && len(args) == 1:
-		return c.apply(e)
-	}
-
-	return refuse("%q", args)
-}
-
-var importIDs = map[string]*regexp.Regexp{
-	"google_sql_database": regexp.MustCompile(`^projects/([^/]+)/instances/([^/]+)/databases/([^/]+)$`),
-	"google_sql_user":     regexp.MustCompile(`^([^/]+)/([^/]+)/([^/]+)$`),
-}
-
-func (c *cloud) importResource(e *evaluation, address, id string) error {
-	wanted, err := e.wanted()
-	if err != nil {
-		return err
-	}
-
-	w, ok := wanted[address]
-	if !ok {
-		return refuse("resource address %q does not exist in the configuration", address)
-	}
-
-	if c.State[address] != nil {
-		return refuse("Resource already managed by Terraform: %s", address)
-	}
-
-	m := importIDs[w.kind].FindStringSubmatch(id)
-	if m == nil || m[1] != c.Project || c.Databases[m[2]] == nil {
-		return refuse("import id %q of %s doesn't match an existing object", id, address)
-	}
-
-	has := attributes{"name": m[3], "instance": m[2]}
-	there := c.Databases[m[2]].Databases
-	if w.kind == "google_sql_user" {
-		there, has["type"] = c.Databases[m[2]].Users, "CLOUD_IAM_SERVICE_ACCOUNT"
-	}
-
-	if !slices.Contains(there, m[3]) {
-		return refuse("Cannot import non-existent remote object %q", id)
-	}
-
-	c.State[address] = has
-
-	return nil
-}
-
-// refresh brings into the state what others have changed in the cloud.
-func (c *cloud) refresh() {
-	for address, has := range c.State {
-		name, _ := has["name"].(string)
-		s := c.Services[name]
-		if !strings.HasPrefix(address, "google_cloud_run_v2_service.") || s == nil {
-			continue
-		}
-
-		has["client"], has["client_version"] = "gcloud", "500.0.0"
-		has["scaling"] = []any{attributes{"scaling_mode": s.Scaling}}
-		first := relayerContainer(has)
-		first["image"] = s.Image
-		for _, v := range first["env"].([]any) {
-			one := v.(attributes)
-			variable := one["name"].(string)
-			if reference, ok := s.Secrets[variable]; ok {
-				secret, version, _ := strings.Cut(reference, ":")
-				one["value_source"] = []any{attributes{"secret_key_ref": []any{attributes{"secret": secret, "version": version}}}}
-			} else {
-				one["value"] = s.Env[variable]
-			}
-		}
-	}
-}
-
-func relayerContainer(service attributes) attributes {
-	template := service["template"].([]any)[0].(attributes)
-	return template["containers"].([]any)[0].(attributes)
-}
-
-func (c *cloud) plan(e *evaluation) (plan []action, err error) {
-	wanted, err := e.wanted()
-	if err != nil {
-		return nil, err
-	}
-
-	c.refresh()
-	for _, address := range slices.Sorted(maps.Keys(wanted)) {
-		w := wanted[address]
-		if is, ok := c.State[address]; !ok {
-			plan = append(plan, action{Address: address, Verb: "create"})
-		} else if a := e.difference(address, w.kind, is, w.has); a != nil {
-			plan = append(plan, *a)
-		}
-	}
-
-	for _, address := range slices.Sorted(maps.Keys(c.State)) {
-		if _, ok := wanted[address]; !ok {
-			plan = append(plan, action{Address: address, Verb: "destroy"})
-		}
-	}
-
-	return plan, nil
-}
-
-// apply does what the plan says, as far as Google lets it.
-func (c *cloud) apply(e *evaluation) error {
-	plan, err := c.plan(e)
-	if err != nil {
-		return err
-	}
-
-	wanted, err := e.wanted()
-	if err != nil {
-		return err
-	}
-
-	first := func(a action) int {
-		if strings.HasPrefix(a.Address, "google_sql_database_instance.") {
-			return 0
-		}
-
-		return 1
-	}
-	slices.SortStableFunc(plan, func(a, b action) int { return first(a) - first(b) })
-	for _, a := range plan {
-		w := wanted[a.Address]
-		kind, _, _ := strings.Cut(a.Address, ".")
-		if (a.Verb == "destroy" || a.Verb == "replace") &&
-			(kind == "google_sql_database_instance" || kind == "google_cloud_run_v2_service") {
-			return refuse("%s: deletion protection: cannot destroy", a.Address)
-		}
-
-		if a.Verb == "create" || a.Verb == "replace" {
-			name, _ := w.has["name"].(string)
-			on, _ := w.has["instance"].(string)
-			i := c.Databases[on]
-			if kind == "google_sql_database_instance" && c.Databases[name] != nil ||
-				kind == "google_sql_database" && i != nil && slices.Contains(i.Databases, name) ||
-				kind == "google_sql_user" && i != nil && slices.Contains(i.Users, name) {
-				return refuse("%s: Error 409: it already exists", a.Address)
-			}
-
-			switch kind {
-			case "google_sql_database_instance":
-				c.Databases[name] = &sqlInstance{DeletionProtection: true, RetainBackups: true, BackupLocation: "us"}
-			case "google_sql_database":
-				i.Databases = append(i.Databases, name)
-			case "google_sql_user":
-				i.Users = append(i.Users, name)
-			}
-		}
-
-		was := c.State[a.Address]
-		if a.Verb == "destroy" {
-			delete(c.State, a.Address)
-			continue
-		}
-
-		c.State[a.Address] = w.has
-		if kind == "google_cloud_run_v2_service" {
-			if err := c.applyService(w.has, was); err != nil {
-				return err
-			}
-		}
-	}
-
-	return nil
-}
-
-// applyService gives a service the arguments of the module; what the module ignores stays.
-func (c *cloud) applyService(want, was attributes) error {
-	name := want["name"].(string)
-	s := c.Services[name]
-	if s == nil {
-		s = &runService{Image: relayerContainer(want)["image"].(string), Scaling: "auto"}
-		c.Services[name] = s
-	} else if was != nil {
-		relayerContainer(want)["image"] = s.Image
-	}
-
-	s.Ingress = want["ingress"].(string)
-	s.Env, s.Secrets = map[string]string{}, map[string]string{}
-	for _, v := range relayerContainer(want)["env"].([]any) {
-		one := v.(attributes)
-		if source, ok := one["value_source"].([]any); ok {
-			r := source[0].(attributes)["secret_key_ref"].([]any)[0].(attributes)
-			s.Secrets[one["name"].(string)] = fmt.Sprintf("%v:%v", r["secret"], r["version"])
-		} else {
-			s.Env[one["name"].(string)] = one["value"].(string)
-		}
-	}
-
-	return c.start(s)
 }

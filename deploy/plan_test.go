@@ -36,8 +36,8 @@ type evaluation struct {
 	known  map[string]cty.Value // what was evaluated, by "local.x" or "google_x.y"
 }
 
-// left are files without influence on the runbooks' steps: alerts and dashboards.
-var left = []string{"alerts.tf", "dashboard.tf", "monitoring.tf", "outputs.tf"}
+// left are files without influence on the pages' steps: alerts and dashboards.
+var left = []string{"alerts.tf", "dashboard.tf", "monitoring.tf"}
 
 func evaluate(dir string) (*evaluation, error) {
 	e := &evaluation{map[string]*hclsyntax.Block{}, map[string]hclsyntax.Expression{}, map[string]cty.Value{},
@@ -384,6 +384,81 @@ func (e *evaluation) wanted() (map[string]instance, error) {
 	}
 
 	return all, nil
+}
+
+// order is the worst one in which Terraform may make the resources: it knows of a dependency only by a
+// reference or by depends_on, so what has none may come before the APIs are enabled.
+func (e *evaluation) order() ([]string, error) {
+	needs := map[string]map[string]bool{}
+	for name, b := range e.blocks {
+		if resource, ok := strings.CutPrefix(name, "resource."); ok {
+			needs[resource] = map[string]bool{}
+			e.needs(b.Body, needs[resource], map[string]bool{})
+		}
+	}
+
+	var order []string
+	done := map[string]bool{}
+	for len(order) < len(needs) {
+		var next string
+		for _, name := range slices.Sorted(maps.Keys(needs)) {
+			ready := !done[name]
+			for other := range needs[name] {
+				ready = ready && (done[other] || needs[other] == nil)
+			}
+
+			if ready && (next == "" || strings.HasPrefix(next, "google_project_service.")) {
+				next = name
+			}
+		}
+
+		if next == "" {
+			return nil, fmt.Errorf("terraform: a cycle among what comes after %q", order)
+		}
+
+		done[next] = true
+		order = append(order, next)
+	}
+
+	return order, nil
+}
+
+// needs collects the resources that a block names, in its arguments, in depends_on, and through locals.
+func (e *evaluation) needs(b *hclsyntax.Body, into, locals map[string]bool) {
+	named := func(x hcl.Expression) {
+		for _, t := range x.Variables() {
+			e.needed(t, into, locals)
+		}
+	}
+	for _, a := range b.Attributes {
+		named(a.Expr)
+	}
+
+	for _, nested := range b.Blocks {
+		if nested.Type != "lifecycle" { // it names the block's own arguments
+			e.needs(nested.Body, into, locals)
+		}
+	}
+}
+
+func (e *evaluation) needed(t hcl.Traversal, into, locals map[string]bool) {
+	if len(t) < 2 {
+		return
+	}
+
+	second, ok := t[1].(hcl.TraverseAttr)
+	switch {
+	case !ok:
+	case t.RootName() == "local":
+		if x := e.locals[second.Name]; x != nil && !locals[second.Name] {
+			locals[second.Name] = true
+			for _, inner := range x.Variables() {
+				e.needed(inner, into, locals)
+			}
+		}
+	case strings.HasPrefix(t.RootName(), "google_"):
+		into[t.RootName()+"."+second.Name] = true
+	}
 }
 
 // ignored are the paths of a resource's ignore_changes.

@@ -20,6 +20,7 @@ import (
 type walk struct {
 	t    *testing.T
 	root string   // as the repository: the pages' commands name deploy/…
+	dir  string   // where the shell is
 	file string   // of the cloud
 	env  []string // of the shell, as the last command left it
 }
@@ -29,45 +30,66 @@ const (
 	newImage = "us-central1-docker.pkg.dev/fusion-prime/relayers/escrow-relayer:v1.1.0"
 )
 
-// newWalk has deployed a fleet with the module as it is, and what "What all pages use" tells.
-func newWalk(t *testing.T) *walk {
+// emptyWalk is before the first deployment: the repository, the programs, and a project with nothing in it.
+func emptyWalk(t *testing.T) *walk {
 	t.Helper()
 	w := &walk{t: t, root: t.TempDir()}
-	w.file = filepath.Join(w.root, "cloud.json")
-	bin, module := filepath.Join(w.root, "bin"), filepath.Join(w.root, "deploy", "terraform")
-	for _, dir := range []string{bin, module} {
+	w.dir, w.file = w.root, filepath.Join(w.root, "cloud.json")
+	bin, module := filepath.Join(w.root, "programs"), filepath.Join(w.root, "deploy", "terraform")
+	for _, dir := range []string{bin, module, filepath.Join(w.root, "home")} {
 		require.NoError(t, os.MkdirAll(dir, 0o755))
 	}
 
 	self, err := os.Executable()
 	require.NoError(t, err)
-	for _, program := range []string{"gcloud", "terraform", "cloud-sql-proxy", "escrow-relayer", "set-tfvars", "psql"} {
+	for _, program := range []string{"gcloud", "terraform", "cloud-sql-proxy", "escrow-relayer", "set-tfvars", "psql",
+		"docker", "make", "git"} {
 		require.NoError(t, os.Symlink(self, filepath.Join(bin, program)))
 	}
 
 	here, err := os.Getwd()
 	require.NoError(t, err)
-	require.NoError(t, os.Symlink(filepath.Join(here, "scale.sh"), filepath.Join(w.root, "deploy", "scale.sh")))
-	files, err := filepath.Glob("terraform/*.tf")
+	files, err := filepath.Glob("terraform/*.tf*")
 	require.NoError(t, err)
-	for _, name := range files {
+	for _, name := range append(files, "scale.sh", "Dockerfile", "../Makefile", "../go.mod") {
 		require.NoError(t, os.Symlink(filepath.Join(here, name), filepath.Join(w.root, "deploy", name)))
 	}
 
-	example, err := os.ReadFile("terraform/terraform.tfvars.example")
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(module, "terraform.tfvars"), example, 0o600))
-	c := &cloud{Project: "fusion-prime", Region: "us-central1", Images: []string{oldImage, newImage},
-		Secrets: map[string][]string{"escrow-relayer-rpc-urls": {"ENABLED"}, "escrow-relayer-database-url": {"ENABLED"},
-			"escrow-relayer-monitoring": {"ENABLED"}},
-		Services: map[string]*runService{}, Databases: map[string]*sqlInstance{}, Schema: map[string]int{"escrow-relayer": 1},
-		State: map[string]attributes{}, Proxies: map[string]sqlProxy{}}
+	c := &cloud{Project: "fusion-prime", Region: "us-central1", Secrets: map[string][]string{},
+		Services: map[string]*runService{}, Databases: map[string]*sqlInstance{}, Schema: map[string]int{},
+		State: map[string]attributes{}, Proxies: map[string]sqlProxy{}, Topics: map[string]string{},
+		Subscriptions: map[string]*subscription{}}
 	require.NoError(t, c.save(w.file))
 	w.env = append(os.Environ(), "FAKE_CLOUD="+w.file, "FAKE_TERRAFORM="+module, "SCALE_PAUSE=0.01",
-		"PATH="+bin+":"+os.Getenv("PATH"))
-	w.sh("cd deploy/terraform && terraform apply")
+		"PATH="+bin+":"+os.Getenv("PATH"), "HOME="+filepath.Join(w.root, "home"))
+	w.env = slices.DeleteFunc(w.env, func(v string) bool {
+		return strings.HasPrefix(v, "CLOUDSDK_") || strings.HasPrefix(v, "GOOGLE_") || strings.HasPrefix(v, "DATABASE_URL=")
+	})
+
+	return w
+}
+
+// newWalk has deployed a fleet with the module as it is, and what "What all pages use" tells.
+func newWalk(t *testing.T) *walk {
+	t.Helper()
+	w := emptyWalk(t)
+	c := w.cloud()
+	c.Configured, c.Initialised, c.Images = c.Project, true, []string{oldImage, newImage}
+	c.APIs = []string{"cloudresourcemanager.googleapis.com", "serviceusage.googleapis.com"}
+	c.Secrets["escrow-relayer-rpc-urls"] = []string{"ENABLED"}
+	require.NoError(t, c.save(w.file))
+	w.sh("cp deploy/terraform/terraform.tfvars.example deploy/terraform/terraform.tfvars")
+	w.sh("gcloud auth application-default login; (cd deploy/terraform && terraform apply)")
 	require.Equal(t, "No changes. Your infrastructure matches the configuration.\n",
-		w.sh("cd deploy/terraform && terraform plan"))
+		w.sh(plan))
+
+	c = w.cloud()
+	const relayer, ddl = "escrow-relayer@fusion-prime.iam", "escrow-relayer-ddl@fusion-prime.iam"
+	i := c.Databases["escrow-relayer"]
+	i.Usage, i.Create, i.Tables = []string{relayer, ddl}, []string{ddl}, []string{relayer, ddl}
+	i.Later = map[string][]string{ddl: {relayer}}
+	c.Schema["escrow-relayer"] = 1
+	require.NoError(t, c.save(w.file))
 	w.sh(w.block("runbooks/README.md", "cloud-sql-proxy"))
 
 	return w
@@ -80,12 +102,17 @@ func (w *walk) try(commands string) (out string, ok bool) {
 	commands = regexp.MustCompile(`(?m)^# terraform\.tfvars: (.+)$`).ReplaceAllString(commands, "set-tfvars '$1'")
 	commands = regexp.MustCompile(`(?m)^.*# on Kubernetes$`).ReplaceAllString(commands, "")
 	cmd := exec.CommandContext(w.t.Context(), "bash", "-euc", commands+"\nenv -0 >"+w.root+"/env")
-	cmd.Dir, cmd.Env = w.root, w.env
+	cmd.Dir, cmd.Env = w.dir, w.env
 	text, err := cmd.CombinedOutput()
 	if err == nil {
 		left, err := os.ReadFile(filepath.Join(w.root, "env"))
 		require.NoError(w.t, err)
 		w.env = strings.Split(strings.TrimSuffix(string(left), "\x00"), "\x00")
+		for _, v := range w.env {
+			if dir, ok := strings.CutPrefix(v, "PWD="); ok {
+				w.dir = dir
+			}
+		}
 	}
 
 	return string(text), err == nil
@@ -122,6 +149,24 @@ func (w *walk) block(page, with string) string {
 	return ""
 }
 
+// typed is such commands, whose last one is psql, with what the page's reader types there.
+func (w *walk) typed(page, with, sql string) string {
+	w.t.Helper()
+	commands := w.block(page, with)
+	require.Regexp(w.t, `(?m)^psql "[^\n]+$`, commands)
+	text, err := os.ReadFile(page)
+	require.NoError(w.t, err)
+	for _, b := range blocks(string(text), "postgresql") {
+		if strings.Contains(b, sql) {
+			return commands + " <<'SQL'\n" + b + "\nSQL"
+		}
+	}
+
+	require.Fail(w.t, "no such statements", "%s: %s", page, sql)
+
+	return ""
+}
+
 // quoted is a command within the text of a page.
 func (w *walk) quoted(page, begins string) string {
 	w.t.Helper()
@@ -154,7 +199,7 @@ func (w *walk) restarted() error {
 	return nil
 }
 
-const plan = "cd deploy/terraform && terraform plan"
+const plan = "(cd deploy/terraform && terraform plan)"
 
 func TestProviderChangeWordForWord(t *testing.T) {
 	t.Parallel()
@@ -215,7 +260,7 @@ func TestSchemaUpgradeWordForWord(t *testing.T) {
 	require.Contains(t, w.sh(plan), "No changes.", "a release by gcloud is not taken back")
 	w.sh(`set-tfvars 'image = "` + newImage + `"'`)
 	require.Contains(t, w.sh(plan), "No changes.", "nor rolled by Terraform")
-	w.sh("cd deploy/terraform && terraform apply")
+	w.sh("(cd deploy/terraform && terraform apply)")
 	require.Equal(t, []string{newImage, newImage, newImage}, images())
 
 	w.sh(w.block(page, `--image="$PREVIOUS_IMAGE"`))
@@ -244,7 +289,7 @@ func TestRestoreWordForWord(t *testing.T) {
 	require.NoError(t, err)
 	w.sh(`set-tfvars 'database_instance = "` + restored + `"'`)
 	require.Contains(t, w.sh(plan), "destroy google_sql_database_instance.this[0]")
-	w.refused("cd deploy/terraform && terraform apply", "cannot destroy")
+	w.refused("(cd deploy/terraform && terraform apply)", "cannot destroy")
 	require.NoError(t, before.save(w.file))
 	require.NoError(t, os.WriteFile(tfvars, was, 0o600))
 

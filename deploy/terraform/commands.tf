@@ -19,6 +19,7 @@ resource "google_service_account" "keys" {
   count        = local.commands
   account_id   = "${var.name}-keys"
   display_name = "Escrow relayer ${var.name}, services with keys"
+  depends_on   = [google_project_service.apis]
 }
 
 resource "google_kms_key_ring" "senders" {

@@ -1,12 +1,14 @@
 resource "google_service_account" "relayer" {
   account_id   = var.name
   display_name = "Escrow relayer ${var.name}"
+  depends_on   = [google_project_service.apis]
 }
 
 # Changes the schema, by hand and by nobody else: no service runs as it.
 resource "google_service_account" "migrate" {
   account_id   = "${var.name}-ddl"
   display_name = "Escrow relayer ${var.name}, migrations"
+  depends_on   = [google_project_service.apis]
 }
 
 locals {
