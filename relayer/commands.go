@@ -60,12 +60,14 @@ func newCommands(cfg *config.Config, reg prometheus.Registerer) (*commands, erro
 		return nil, fmt.Errorf("KEEPER_SENDER=%s: SENDERS_FILE has no such sender", cfg.KeeperSender)
 	}
 
-	if cfg.TakesCommands() {
+	if cfg.PolicyFile != "" {
 		var err error
 		if c.policy, err = intake.OpenPolicy(cfg.PolicyFile); err != nil {
 			return nil, fmt.Errorf("COMMANDS_POLICY_FILE: %w", err)
 		}
+	}
 
+	if cfg.TakesCommands() {
 		c.taking = intake.NewMetrics(reg)
 	}
 
@@ -97,7 +99,7 @@ func (c *commands) open(ctx context.Context, r *Relayer) (err error) {
 		c.signers = append(c.signers, signer)
 	}
 
-	if c.policy != nil {
+	if c.taking != nil {
 		c.intake, err = intake.New(intake.Config{
 			DB: r.db.Pool, ChainID: r.cfg.ChainID, Factory: r.cfg.Factory, Policy: c.policy, Metrics: c.taking,
 			Log: r.component("intake"),
@@ -216,6 +218,10 @@ func (c *commands) configs(t *tenure) []send.Config {
 			Chain: nodes, Signer: c.signers[i],
 			Limits: a.Limits, Log: t.component("sender"), Metrics: c.senders,
 		}
+		if c.policy != nil {
+			configs[i].Policy = c.policy
+		}
+
 		if t.cfg.KeeperSender != "" && common.HexToAddress(t.cfg.KeeperSender) == a.Address {
 			configs[i].Keeper = keeper(t.cfg)
 		}

@@ -20,9 +20,14 @@ func (l *loader) commands() {
 			"is needed with COMMANDS_HTTP or COMMANDS_SUBSCRIPTION_ID: name the file that says who may ask for what")
 	}
 
-	if !c.TakesCommands() && c.PolicyFile != "" {
+	if !c.TakesCommands() && c.PolicyFile == "" && c.SendersFile != "" && c.KeeperSender == "" {
 		l.say("COMMANDS_POLICY_FILE",
-			"has no effect without a way in: set COMMANDS_SUBSCRIPTION_ID or COMMANDS_HTTP=true, or unset it")
+			"is needed with SENDERS_FILE: nothing is signed for a requester whom the policy does not name; a keeper alone needs none")
+	}
+
+	if !c.TakesCommands() && c.SendersFile == "" && c.PolicyFile != "" {
+		l.say("COMMANDS_POLICY_FILE",
+			"has no effect without a way in and without SENDERS_FILE: set one of them, or unset it")
 	}
 
 	for _, x := range []struct{ variable, id string }{{"COMMANDS_SUBSCRIPTION_ID", c.CommandsSubscription},

@@ -78,7 +78,7 @@ type Config struct {
 	LogFormat     string `env:"LOG_FORMAT" envDefault:"auto" help:"json (with Cloud Logging's severity), text, or auto: text on a terminal"`
 
 	SendersFile          string `env:"SENDERS_FILE" help:"accounts that commands act through: keys and limits, as JSON; without it none is used"`
-	PolicyFile           string `env:"COMMANDS_POLICY_FILE" help:"who may ask for which commands, as JSON; needed by the two ways in"`
+	PolicyFile           string `env:"COMMANDS_POLICY_FILE" help:"who may ask for which commands, as JSON; needed by the two ways in, and with SENDERS_FILE"`
 	CommandsSubscription string `env:"COMMANDS_SUBSCRIPTION_ID" help:"subscription that commands are taken from; needs REPLIES_TOPIC_ID"`
 	CommandsHTTP         bool   `env:"COMMANDS_HTTP" envDefault:"false" help:"serve POST /commands and GET /commands/{id}"`
 	CommandsPort         int    `env:"COMMANDS_PORT" envDefault:"0" help:"of the HTTP server of commands; 0: PORT, beside everything else"`

@@ -212,7 +212,7 @@ func (i *Intake) verify(raw json.RawMessage) (*candidate, command.Answer) {
 		return nil, refused
 	}
 
-	refusal := i.cfg.Policy.refuses(requester, &signed.Command)
+	refusal := i.cfg.Policy.Refuses(requester, &signed.Command)
 	if refusal != "" && !i.cfg.Policy.knows(requester) {
 		refused.Code, refused.Detail = command.CodeNotAllowed, refusal
 		return nil, refused

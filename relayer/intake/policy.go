@@ -147,8 +147,8 @@ func (p *Policy) knows(requester common.Address) bool {
 	return ok
 }
 
-// refuses says why somebody may not ask for a command; empty: they may.
-func (p *Policy) refuses(requester common.Address, c *command.Command) string {
+// Refuses says why somebody may not ask for a command; empty: they may.
+func (p *Policy) Refuses(requester common.Address, c *command.Command) string {
 	who, ok := p.requesters[requester]
 	if !ok {
 		return fmt.Sprintf("the policy does not know %s, who signed it", requester)

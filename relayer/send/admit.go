@@ -181,16 +181,22 @@ func (t *triage) sort(ctx context.Context, all []*waiting) error {
 			continue
 		}
 
-		message, err := command.Parse(w.Message)
-		if err != nil {
-			return fmt.Errorf("read the stored command %s: %w", w.ID, err)
+		message, refused := s.permit(&w.request)
+		if refused != nil {
+			t.endings = append(t.endings, ending{id: w.ID, state: command.Refused, code: refused.code, detail: refused.detail})
+			continue
+		}
+
+		if int64(message.NotBefore) > w.Now.Unix() {
+			t.hold(w, command.CodeNotYet, "")
+			continue
 		}
 
 		if t.known(w, message.Args) {
 			continue
 		}
 
-		c, err := call(s.address, s.cfg.Factory, w.Kind, w.Escrow, message.Args)
+		c, err := call(&message.Command)
 		if err != nil {
 			return fmt.Errorf("encode the call of command %s: %w", w.ID, err)
 		}

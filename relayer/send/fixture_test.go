@@ -34,6 +34,9 @@ const patience = 2 * time.Minute
 
 const confirmations = 2
 
+// lifetime of a command: each block is a second of the chain's time at least, and a busy machine mines many.
+const lifetime = 30 * 24 * time.Hour
+
 // world is a chain with the contracts, a database, and an intake whose policy allows the requester everything.
 type world struct {
 	t         *testing.T
@@ -46,6 +49,7 @@ type world struct {
 	db        *pgxpool.Pool
 	source    *source.Source
 	nodes     *send.Nodes
+	policy    *intake.Policy
 	intake    *intake.Intake
 	salt      int64
 }
@@ -63,14 +67,21 @@ func newWorld(t *testing.T, node testchain.Node) *world {
 	everything := `{"requesters":[{"name":"test","address":"` + w.requester.Address.Hex() + `","allow":[{"sender":"` +
 		w.sender.Address.Hex() +
 		`","kinds":["approve","release","refund","create"],"max_value":"1000000","max_fee":"1000000000000000000"}]}]}`
-	policy, err := intake.ParsePolicy([]byte(everything))
-	require.NoError(t, err)
-	w.intake, err = intake.New(intake.Config{DB: w.db, ChainID: node.ChainID().Int64(), Factory: w.contracts.Factory,
-		Policy: policy})
-	require.NoError(t, err)
-	w.run(w.intake.Run)
+	w.allow(everything)
 
 	return w
+}
+
+// allow replaces the policy: from now on commands are taken in, and senders started, with this one.
+func (w *world) allow(policy string) {
+	w.t.Helper()
+	var err error
+	w.policy, err = intake.ParsePolicy([]byte(policy))
+	require.NoError(w.t, err)
+	w.intake, err = intake.New(intake.Config{DB: w.db, ChainID: w.node.ChainID().Int64(), Factory: w.contracts.Factory,
+		Policy: w.policy})
+	require.NoError(w.t, err)
+	w.run(w.intake.Run)
 }
 
 // newWorldWithout has a chain as it is, and no database.
@@ -156,7 +167,7 @@ func (w *world) command(kind command.Kind, escrow common.Address, change func(*c
 	c := command.Command{
 		ChainID: w.node.ChainID().Uint64(), Factory: w.contracts.Factory, Kind: kind, Sender: w.sender.Address,
 		Escrow:    escrow,
-		ExpiresAt: uint64(time.Now().Add(time.Hour).Unix()), MaxFee: big.NewInt(1e17), Reference: "r",
+		ExpiresAt: uint64(time.Now().Add(lifetime).Unix()), MaxFee: big.NewInt(1e17), Reference: "r",
 		Salt: common.BigToHash(big.NewInt(w.salt)),
 	}
 	if change != nil {
@@ -191,7 +202,7 @@ func (w *world) accept(c *command.Signed) common.Hash {
 func (w *world) config() send.Config {
 	return send.Config{
 		DB: w.db, ChainID: w.node.ChainID().Int64(), InstanceID: "a", Factory: w.contracts.Factory, Chain: w.nodes,
-		Signer: sign.NewLocal(w.sender.Key),
+		Signer: sign.NewLocal(w.sender.Key), Policy: w.policy,
 		Limits: send.Limits{MaxInFlight: 16, MaxFee: big.NewInt(1e17), DayFees: big.NewInt(1e18),
 			DayValue: big.NewInt(1e18)},
 		LookEvery: 50 * time.Millisecond, // these senders are not told that commands have come
@@ -342,13 +353,23 @@ func (w *world) createAddress(args *command.CreateArgs) common.Address {
 	return crypto.CreateAddress2(w.contracts.Factory, args.Salt, crypto.Keccak256(init))
 }
 
-// awaitLook waits until a sender has looked at the newest final block.
+// awaitLook waits until a sender has looked at the newest final block, which the source may not have seen yet.
 func (w *world) awaitLook() {
 	w.t.Helper()
-	target := w.nodes.View().Target
+	target := w.head() - confirmations
 	require.Eventually(w.t,
-		func() bool { return w.int(`select coalesce(max(checked_block), 0) from senders`) >= int(target) }, patience,
+		func() bool { return w.int(`select coalesce(max(checked_block), 0) from senders`) >= target }, patience,
 		10*time.Millisecond)
+}
+
+// awaitBroadcast waits, without a new block, until the nodes have got a command's transaction: it is
+// sent a moment earlier, when it is recorded.
+func (w *world) awaitBroadcast(id common.Hash) {
+	w.t.Helper()
+	require.Eventually(w.t, func() bool {
+		return w.int(`select count(*) from command_attempts where command_id = $1 and first_broadcast is not null`,
+			id.Hex()) > 0
+	}, patience, 10*time.Millisecond)
 }
 
 // steal replaces the transaction of a nonce in the pool by one that the sender's key signed elsewhere.

@@ -32,6 +32,22 @@ type Keeper struct {
 	looked time.Time // of its sender's goroutine alone
 }
 
+// refuses says why a command that the keeper seems to have made is not its own; empty: it may be.
+// Nobody signs those, so this and the simulation are all that bounds what whoever can add rows makes
+// of them: calls of release() without value.
+func (k *Keeper) refuses(c *command.Command) string {
+	switch {
+	case k == nil:
+		return "this sender has no keeper"
+	case c.Kind != command.Release:
+		return "the keeper only releases"
+	case c.MaxFee.Cmp(k.MaxFee) > 0:
+		return fmt.Sprintf("the keeper pays at most %s wei for a release", k.MaxFee)
+	}
+
+	return ""
+}
+
 // selectDue finds what is due. After a release that came to nothing an escrow is left alone for an
 // hour, then two, four, up to a month: a payee that refuses ether never takes it.
 const selectDue = `

@@ -16,7 +16,6 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
-	"github.com/fusion-prime/escrow-relayer/relayer/intake"
 	"github.com/fusion-prime/escrow-relayer/relayer/send"
 	"github.com/fusion-prime/escrow-relayer/relayer/sign"
 )
@@ -92,13 +91,7 @@ func TestSendersSpread(t *testing.T) {
 
 	_, err := w.wallet.Transact(t.Context(), w.node, 0, calls...)
 	require.NoError(t, err)
-	parsed, err := intake.ParsePolicy([]byte(policy + `]}]}`))
-	require.NoError(t, err)
-	in, err := intake.New(intake.Config{DB: w.db, ChainID: w.node.ChainID().Int64(), Factory: w.contracts.Factory,
-		Policy: parsed})
-	require.NoError(t, err)
-	w.run(in.Run)
-	w.intake = in
+	w.allow(policy + `]}]}`)
 
 	var ids []common.Hash
 	// ask gives each sender one more thing to do.

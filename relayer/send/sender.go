@@ -42,6 +42,7 @@ type Config struct {
 	Chain      Chain
 	Signer     Signer
 	Limits     Limits
+	Policy     Policy  // who may ask for what; nil: only the keeper
 	Keeper     *Keeper // nil: this sender releases nothing by itself
 	// Valid says whether what is held through the session still holds. It is asked before bytes go out. Nil: always.
 	Valid      func() bool
@@ -435,7 +436,7 @@ func (s *Sender) settle(ctx context.Context, view View, look Look, flights []*fl
 		}
 
 		if e, ok := outcomeOf(f, receipts, s.cfg.Factory); ok {
-			endings = append(endings, e)
+			endings = append(endings, s.because(e, f))
 			delete(s.missing, f.Nonce)
 		} else if s.missing[f.Nonce]++; s.missing[f.Nonce] < patience {
 			continue
@@ -490,6 +491,17 @@ func outcomeOf(f *flight, receipts map[common.Hash]*Receipt, factory common.Addr
 	}
 
 	return e, false
+}
+
+// because gives a void that nobody asked for its reason, where that was not the time.
+func (s *Sender) because(e ending, f *flight) ending {
+	if e.code == command.CodeExpired {
+		if _, refused := s.permit(&f.request); refused != nil {
+			e.code, e.detail = refused.code, refused.detail
+		}
+	}
+
+	return e
 }
 
 // whyVoid is the reason why a command was given up.
@@ -547,29 +559,16 @@ func (s *Sender) care(ctx context.Context, flights []*flight) error {
 		case doBroadcast:
 			again = append(again, signed{f: f, attempt: *newest})
 		default:
-			fees, err := s.cfg.Chain.Fees(ctx)
-			if err != nil {
-				return err
-			}
-
-			x, err := s.sign(ctx, f, fees, plan == doVoid)
-			if errors.Is(err, errCap) {
-				if err := s.underpriced(ctx, f); err != nil {
-					return err
-				}
-
+			x, err := s.renew(ctx, f, plan)
+			switch {
+			case errors.Is(err, errCap):
 				again = append(again, signed{f: f, attempt: *newest})
-
-				continue
+			case errors.Is(err, errUnsigned):
+			case err != nil:
+				return err
+			default:
+				fresh = append(fresh, x)
 			}
-
-			if err != nil {
-				s.cfg.Metrics.signErrors.WithLabelValues(s.cfg.Name).Inc()
-				s.log.WarnContext(ctx, "signing failed, the command waits", slog.String("command", f.ID), slog.Any("err", err))
-				break
-			}
-
-			fresh = append(fresh, x)
 		}
 	}
 
@@ -584,6 +583,37 @@ func (s *Sender) care(ctx context.Context, flights []*flight) error {
 	}
 
 	return s.broadcast(ctx, again)
+}
+
+// errUnsigned means that signing failed: the command waits.
+var errUnsigned = errors.New("not signed")
+
+// renew makes the next attempt of a command, as planned. errCap means that nothing more may be paid for
+// it, errUnsigned that there is no signature now; both have been told.
+func (s *Sender) renew(ctx context.Context, f *flight, plan action) (x signed, err error) {
+	fees, err := s.cfg.Chain.Fees(ctx)
+	if err != nil {
+		return x, err
+	}
+
+	var message *command.Signed // nil: a void
+	if plan == doCall {
+		message = s.permitted(ctx, f)
+	}
+
+	x, err = s.sign(ctx, f, fees, message)
+	switch {
+	case errors.Is(err, errCap):
+		if err := s.underpriced(ctx, f); err != nil {
+			return x, err
+		}
+	case err != nil:
+		s.cfg.Metrics.signErrors.WithLabelValues(s.cfg.Name).Inc()
+		s.log.WarnContext(ctx, "signing failed, the command waits", slog.String("command", f.ID), slog.Any("err", err))
+		return x, errUnsigned
+	}
+
+	return x, err
 }
 
 // unreplaced are the newest attempts of those whose replacement was not stored, for want of budget
@@ -657,11 +687,23 @@ func (s *Sender) plan(ctx context.Context, f *flight) (action, error) {
 	return doNothing, nil
 }
 
-// sign makes the next attempt for a command.
-func (s *Sender) sign(ctx context.Context, f *flight, fees Fees, void bool) (x signed, err error) {
+// permitted is the message of a command if it may be signed, and nil if its nonce is to be voided.
+func (s *Sender) permitted(ctx context.Context, f *flight) *command.Signed {
+	message, refused := s.permit(&f.request)
+	if refused != nil {
+		s.log.ErrorContext(ctx, "a command that has a nonce may not be signed, its nonce is voided",
+			slog.String("command", f.ID), slog.Uint64("nonce", f.Nonce), slog.String("code", refused.code),
+			slog.String("detail", refused.detail))
+	}
+
+	return message
+}
+
+// sign makes the next attempt for a command: the call that its message asks for, or a void without one.
+func (s *Sender) sign(ctx context.Context, f *flight, fees Fees, message *command.Signed) (x signed, err error) {
 	var c Call
 	gas, purpose := f.Gas, purposeCall
-	if void {
+	if message == nil {
 		c, purpose = Call{From: s.address, To: s.address, Value: new(big.Int)}, purposeVoid
 		tried, err := s.cfg.Chain.Simulate(ctx, s.sight.seen.Target, []Call{c})
 		if err != nil {
@@ -669,15 +711,8 @@ func (s *Sender) sign(ctx context.Context, f *flight, fees Fees, void bool) (x s
 		}
 
 		gas = max(params.TxGas, tried[0].Gas)
-	} else {
-		message, err := command.Parse(f.Message)
-		if err != nil {
-			return x, fmt.Errorf("read the stored command %s: %w", f.ID, err)
-		}
-
-		if c, err = call(s.address, s.cfg.Factory, f.Kind, f.Escrow, message.Args); err != nil {
-			return x, fmt.Errorf("encode the call of command %s: %w", f.ID, err)
-		}
+	} else if c, err = call(&message.Command); err != nil {
+		return x, fmt.Errorf("encode the call of command %s: %w", f.ID, err)
 	}
 
 	budget := s.budget(f.MaxFee)

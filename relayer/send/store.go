@@ -55,19 +55,13 @@ type account struct {
 
 // flight is a command with a nonce, and everything that was signed for it.
 type flight struct {
-	ID              string
-	Kind            command.Kind
-	Escrow          common.Address
-	Message         []byte
+	request
 	Nonce           uint64
 	Gas             uint64
-	MaxFee          *big.Int
-	ExpiresAt       time.Time
 	CancelRequested bool
 	Abandoned       bool
 	Code            string
 	Attempts        []attempt // oldest first
-	Value           *big.Int
 	AssignedAt      time.Time
 	expired         bool // by the database's clock when it was loaded
 }
@@ -194,7 +188,8 @@ func (s *store) args(more pgx.StrictNamedArgs) pgx.StrictNamedArgs {
 }
 
 const selectFlights = `
-	select command_id, kind, escrow, message, nonce, gas, max_fee, expires_at, cancel_requested, abandoned, code, expires_at <= clock_timestamp(), value, assigned_at
+	select command_id, requester, kind, escrow, message, nonce, gas, max_fee, expires_at, cancel_requested, abandoned, code, expires_at <= clock_timestamp(), value,
+	       assigned_at
 	  from commands
 	 where chain_id = @chain and sender = @sender and state in ('assigned', 'sent')
 	 order by nonce`
@@ -269,8 +264,8 @@ func scanFlight(row pgx.CollectableRow) (*flight, error) {
 	var escrow, kind string
 	var nonce, gas int64
 	var maxFee, value pgtype.Numeric
-	err := row.Scan(&f.ID, &kind, &escrow, &f.Message, &nonce, &gas, &maxFee, &f.ExpiresAt, &f.CancelRequested,
-		&f.Abandoned, &f.Code, &f.expired, &value, &f.AssignedAt)
+	err := row.Scan(&f.ID, &f.Requester, &kind, &escrow, &f.Message, &nonce, &gas, &maxFee, &f.ExpiresAt,
+		&f.CancelRequested, &f.Abandoned, &f.Code, &f.expired, &value, &f.AssignedAt)
 	f.Kind, f.Escrow, f.Nonce, f.Gas, f.MaxFee, f.Value = command.Kind(kind), common.HexToAddress(escrow), uint64(nonce),
 		uint64(gas), integer(maxFee), integer(value)
 
@@ -324,13 +319,8 @@ func (s *store) checked(ctx context.Context, block uint64, hash common.Hash, bal
 
 // waiting is a command that has no nonce yet, with what the database knows of its escrow.
 type waiting struct {
-	ID         string
-	Kind       command.Kind
-	Escrow     common.Address
-	Message    []byte
-	Value      *big.Int
-	MaxFee     *big.Int
-	Requester  string
+	request
+	Now        time.Time // the database's clock
 	Expired    bool
 	Cancelled  bool
 	Holds      int
@@ -350,7 +340,8 @@ type waiting struct {
 // selectWaiting reads who is due, oldest first: what expired or was cancelled always, the others
 // when it is their time to be looked at.
 const selectWaiting = `
-	select c.command_id, c.kind, c.escrow, c.message, c.value, c.max_fee, c.requester, c.expires_at <= clock_timestamp(), c.cancel_requested, c.holds,
+	select c.command_id, c.requester, c.kind, c.escrow, c.message, c.value, c.max_fee, c.expires_at, clock_timestamp(), c.expires_at <= clock_timestamp(),
+	       c.cancel_requested, c.holds,
 	       g.address is not null, coalesce(r.status, ''), coalesce(r.payer, ''), coalesce(r.payee, ''), coalesce(r.arbiter, ''), r.amount,
 	       coalesce(r.approvals_required, 0), coalesce(r.approvers, '{}'), coalesce(e.event_id, ''), e.block_number, e.block_hash
 	  from commands c
@@ -376,8 +367,8 @@ func (s *store) waiting(ctx context.Context, limit int) ([]*waiting, error) {
 		w := &waiting{}
 		var escrow, kind string
 		var value, maxFee, amount pgtype.Numeric
-		err := row.Scan(&w.ID, &kind, &escrow, &w.Message, &value, &maxFee, &w.Requester, &w.Expired, &w.Cancelled, &w.Holds,
-			&w.Registered, &w.Status, &w.Payer, &w.Payee,
+		err := row.Scan(&w.ID, &w.Requester, &kind, &escrow, &w.Message, &value, &maxFee, &w.ExpiresAt, &w.Now, &w.Expired,
+			&w.Cancelled, &w.Holds, &w.Registered, &w.Status, &w.Payer, &w.Payee,
 			&w.Arbiter, &amount, &w.Required, &w.Approvers, &w.EventID, &w.EventBlock, &w.EventHash)
 		w.Kind, w.Escrow, w.Value, w.MaxFee, w.Amount = command.Kind(kind), common.HexToAddress(escrow), integer(value),
 			integer(maxFee), integer(amount)
@@ -549,7 +540,7 @@ const lockForAttempts = `
 	       not exists (select from command_attempts v where v.chain_id = c.chain_id and v.sender = c.sender
 		and v.nonce = c.nonce and v.purpose = 'void')
 	       and (c.state = 'sent' or (c.expires_at > clock_timestamp() and not c.cancel_requested)),
-	       c.reserved, coalesce(c.reserve_day = (now() at time zone 'utc')::date, false),
+	       c.reserved,
 	       (select count(*) from command_attempts n where n.chain_id = c.chain_id and n.sender = c.sender
 		and n.nonce = c.nonce)
 	  from commands c
@@ -574,6 +565,30 @@ const reserveMore = `
 	   set spend_day = (now() at time zone 'utc')::date, spent_fees = @fees, spent_value = @value, updated_at = now()
 	 where chain_id = @chain and address = @sender`
 
+// allowance is what the next attempt of a command may be.
+type allowance struct {
+	call     bool     // not a void only
+	reserved *big.Int // the worst fee of the attempts so far
+	attempts int
+}
+
+// mayAttempt locks commands, and says of each that is under way what its next attempt may be.
+func (s *store) mayAttempt(ctx context.Context, tx pgx.Tx, ids []string) (map[string]allowance, error) {
+	all := map[string]allowance{}
+	var id string
+	var a allowance
+	var reserved pgtype.Numeric
+	rows, _ := tx.Query(ctx, lockForAttempts, s.args(pgx.StrictNamedArgs{"ids": ids}))
+	_, err := pgx.ForEachRow(rows, []any{&id, &a.call, &reserved, &a.attempts}, func() error {
+		a.reserved = integer(reserved)
+		all[id] = a
+
+		return nil
+	})
+
+	return all, err
+}
+
 // record is T2: it stores attempts, and returns those that may now be broadcast. What is not among
 // them must never leave the process.
 func (s *store) record(ctx context.Context, all []signed, head uint64, limits Limits) (stored []signed, err error) {
@@ -588,28 +603,15 @@ func (s *store) record(ctx context.Context, all []signed, head uint64, limits Li
 			return nil
 		}
 
-		type permit struct {
-			call, today bool
-			reserved    *big.Int
-			attempts    int
-		}
-		permits := map[string]permit{}
-		var id string
-		var p permit
-		var reserved pgtype.Numeric
-		rows, _ := tx.Query(ctx, lockForAttempts, s.args(pgx.StrictNamedArgs{"ids": ids}))
-		if _, err := pgx.ForEachRow(rows, []any{&id, &p.call, &reserved, &p.today, &p.attempts}, func() error {
-			p.reserved = integer(reserved)
-			permits[id] = p
-			return nil
-		}); err != nil {
+		may, err := s.mayAttempt(ctx, tx, ids)
+		if err != nil {
 			return err
 		}
 
 		fees := new(big.Int).Set(a.SpentFees)
 		in := columns{}
 		for _, x := range all {
-			p, ok := permits[x.f.ID]
+			p, ok := may[x.f.ID]
 			if !ok || x.attempt.Number != p.attempts+1 || x.attempt.Purpose == purposeCall && !p.call {
 				continue
 			}
@@ -646,7 +648,7 @@ func (s *store) record(ctx context.Context, all []signed, head uint64, limits Li
 			return nil
 		}
 
-		_, err := tx.Exec(ctx, reserveMore,
+		_, err = tx.Exec(ctx, reserveMore,
 			s.args(pgx.StrictNamedArgs{"fees": numeric(fees), "value": numeric(a.SpentValue)}))
 
 		return err

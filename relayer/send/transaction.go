@@ -34,17 +34,17 @@ var functions = func() abi.ABI {
 }()
 
 // call is the transaction that a command asks for.
-func call(sender, factory common.Address, kind command.Kind, escrow common.Address,
-	args *command.CreateArgs) (Call, error) {
-	if kind != command.Create {
-		data, err := functions.Pack(string(kind))
-		return Call{From: sender, To: escrow, Data: data, Value: new(big.Int)}, err
+func call(c *command.Command) (Call, error) {
+	if c.Kind != command.Create {
+		data, err := functions.Pack(string(c.Kind))
+		return Call{From: c.Sender, To: c.Escrow, Data: data, Value: new(big.Int)}, err
 	}
 
+	args := c.Args
 	data, err := functions.Pack("createEscrowDeterministic", args.Payee, args.ReleaseDelay, args.ApprovalsRequired,
 		args.Arbiter, [32]byte(args.Salt))
 
-	return Call{From: sender, To: factory, Data: data, Value: args.Amount}, err
+	return Call{From: c.Sender, To: c.Factory, Data: data, Value: args.Amount}, err
 }
 
 // Signer signs digests for one account; see relayer/sign.
