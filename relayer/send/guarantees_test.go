@@ -104,6 +104,7 @@ func TestExpiredBeforeItIsSigned(t *testing.T) {
 	held, release := make(chan struct{}), make(chan struct{})
 	w.start(func(c *send.Config) {
 		c.Signer = &slowSigner{Signer: sign.NewLocal(w.sender.Key), held: held, release: release}
+		c.SignWithin = patience
 	})
 	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
 	<-held

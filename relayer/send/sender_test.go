@@ -56,7 +56,7 @@ func TestNotAnsweredBeforeFinality(t *testing.T) {
 	escrows := []common.Address{w.escrow(1, 0), w.escrow(1, 0), w.escrow(1, 0)}
 	w.start(nil)
 	first := w.accept(w.command(command.Approve, escrows[0], nil))
-	w.await(first, false, command.Sent)
+	w.awaitBroadcast(first)
 	w.mine(1)
 	require.Eventually(t, func() bool { return int(w.nodes.View().Head) == w.head() }, patience, 10*time.Millisecond)
 	for _, e := range escrows[1:] {
@@ -166,7 +166,7 @@ func TestDoneLate(t *testing.T) {
 	w := newWorld(t, startSim(t))
 	w.start(nil)
 	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
-	w.await(id, false, command.Sent)
+	w.awaitBroadcast(id)
 	w.mine(1)
 	w.exec(`update commands set expires_at = now() - interval '1 hour' where command_id = $1`, id.Hex())
 	w.await(id, true, command.DoneLate)
@@ -226,9 +226,7 @@ func TestStolenNonce(t *testing.T) {
 	w := newWorld(t, startSim(t))
 	w.start(nil)
 	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
-	require.Eventually(t, func() bool {
-		return w.int(`select count(*) from command_attempts where first_broadcast is not null`) == 1
-	}, patience, 20*time.Millisecond)
+	w.awaitBroadcast(id)
 	w.steal(0)
 	w.mine(confirmations + 1)
 	require.Eventually(t,
@@ -246,10 +244,7 @@ func TestRestoredDatabaseHalts(t *testing.T) {
 	stop := w.start(nil)
 	escrow := w.escrow(1, 0)
 	c := w.command(command.Approve, escrow, nil)
-	w.accept(c)
-	require.Eventually(t, func() bool {
-		return w.int(`select count(*) from command_attempts where first_broadcast is not null`) == 1
-	}, patience, 20*time.Millisecond)
+	w.awaitBroadcast(w.accept(c))
 	stop()
 	// As it was before the command was sent.
 	w.exec(`delete from command_attempts`)
@@ -276,7 +271,7 @@ func TestTakeoverFences(t *testing.T) {
 	held, release := make(chan struct{}), make(chan struct{})
 	slow := &slowSigner{Signer: sign.NewLocal(w.sender.Key), held: held, release: release}
 	cfg := w.config()
-	cfg.Signer = slow
+	cfg.Signer, cfg.SignWithin = slow, patience
 	zombie, err := send.New(cfg)
 	require.NoError(t, err)
 	ended := make(chan error, 1)
@@ -292,7 +287,8 @@ func TestTakeoverFences(t *testing.T) {
 	require.ErrorIs(t, <-ended, send.ErrFenced)
 	w.await(id, true, command.Done)
 	require.Len(t, w.sent(), 1)
-	require.Equal(t, 1, w.int(`select count(*) from command_attempts`))
+	require.Equal(t, 0, w.int(`select count(*) from command_attempts a join senders s on a.epoch <> s.epoch`),
+		"nothing is recorded of who was about to sign")
 }
 
 type slowSigner struct {
