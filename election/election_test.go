@@ -127,6 +127,48 @@ func TestSessionLives(t *testing.T) {
 	require.Eventually(t, func() bool { return f.locks(t) == 0 }, 5*time.Second, 10*time.Millisecond)
 }
 
+// A stop comes at any moment, also while a statement of the session is under way: what the session
+// holds is given back through it all the same.
+func TestStopDuringAStatement(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	s, err := f.open(t, "a", func(c *election.SessionConfig) { c.ProbeEvery = time.Minute })
+	require.NoError(t, err)
+	sessionCtx, endSession := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(sessionCtx) }()
+	t.Cleanup(func() { endSession(); <-ended })
+
+	blocker, err := f.pool.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = blocker.Exec(t.Context(), `select pg_advisory_xact_lock(77)`)
+	require.NoError(t, err)
+
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	done := make(chan error, 1)
+	go func() {
+		done <- s.Do(ctx, func(ctx context.Context, c *pgx.Conn) error {
+			_, err := c.Exec(ctx, `select pg_advisory_lock(77)`)
+			return err
+		})
+	}()
+	require.Eventually(t, func() (waits bool) {
+		require.NoError(t, f.pool.QueryRow(t.Context(), `
+			select exists (select from pg_locks where pid = $1::bigint and not granted)`, s.PID()).Scan(&waits))
+		return waits
+	}, time.Minute, 10*time.Millisecond)
+
+	stop()
+	require.NoError(t, blocker.Commit(t.Context()))
+	require.NoError(t, <-done)
+	require.True(t, s.Valid())
+	require.NoError(t, s.Do(t.Context(), func(ctx context.Context, c *pgx.Conn) error {
+		_, err := c.Exec(ctx, `select pg_advisory_unlock(77)`)
+		return err
+	}))
+}
+
 func TestSessionThatIsTerminatedIsLost(t *testing.T) {
 	t.Parallel()
 	f := setup(t)

@@ -93,11 +93,7 @@ func (e *Elector) Run(ctx context.Context, lead func(context.Context, Term) erro
 		if e.cfg.Eligible() && !time.Now().Before(resignedUntil) {
 			won, err := e.try(ctx)
 			switch {
-			case ctx.Err() != nil:
-				return nil
-			case err != nil:
-				return err
-			case won:
+			case won: // also where ctx has ended meanwhile: then the lock is given up at once
 				err := e.serve(ctx, lead)
 				if ctx.Err() != nil {
 					return nil
@@ -109,6 +105,10 @@ func (e *Elector) Run(ctx context.Context, lead func(context.Context, Term) erro
 
 				resignedUntil = time.Now().Add(e.cfg.CoolDown)
 				e.cfg.Log.WarnContext(ctx, "leadership given up", slog.Any("err", err), slog.Duration("for", e.cfg.CoolDown))
+			case ctx.Err() != nil:
+				return nil
+			case err != nil:
+				return err
 			case time.Since(lastCheck) > e.cfg.StaleAfter/6:
 				lastCheck = time.Now()
 				if err := e.endHungLeader(ctx); err != nil && ctx.Err() == nil {

@@ -352,7 +352,9 @@ func find(ctx context.Context, db *pgxpool.Pool, key int64, pid uint32) error {
 }
 
 // Do runs f on the session's connection, between probes, and at most until the lease is over: f must
-// use the context that it gets. Do returns ErrLost when the session is over.
+// use the context that it gets. Do returns ErrLost when the session is over. Once f has begun, the end
+// of ctx does not break it off, only its deadline does: pgx closes a connection whose statement is
+// broken off, and a stop gives slots and leadership back through this one.
 func (s *Session) Do(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	r := request{ctx: ctx, run: f, done: make(chan error, 1)}
 	select {
@@ -386,7 +388,9 @@ func (s *Session) Run(ctx context.Context) (err error) {
 			return fmt.Errorf("%w: %w", ErrLost, err)
 		case r != nil:
 			// An answered statement would prove as much as a probe does, but only a probe is known to be quick.
-			err := s.within(r.ctx, func(ctx context.Context) error { return r.run(ctx, s.conn) })
+			ctx, cancel := deadlineOnly(r.ctx)
+			err := s.within(ctx, func(ctx context.Context) error { return r.run(ctx, s.conn) })
+			cancel()
 			r.done <- err
 			if s.conn.IsClosed() {
 				return fmt.Errorf("%w: the connection was closed by a statement: %w", ErrLost, err)
@@ -426,6 +430,16 @@ func (s *Session) within(ctx context.Context, run func(context.Context) error) e
 	}
 
 	return err
+}
+
+// deadlineOnly returns a context that ends at the deadline of ctx, if it has one, and not with ctx.
+func deadlineOnly(ctx context.Context) (context.Context, context.CancelFunc) {
+	free := context.WithoutCancel(ctx)
+	if at, ok := ctx.Deadline(); ok {
+		return context.WithDeadline(free, at)
+	}
+
+	return free, func() {}
 }
 
 // wait passes notifications on until a request comes (it is returned), the time of the next probe
