@@ -94,7 +94,12 @@ func (r *run) judge(ctx context.Context) (*Verdict, error) {
 		verified = int64(last)
 	}
 
-	settled, cancel := context.WithTimeout(ctx, settleTimeout)
+	patience := settleTimeout
+	if omits {
+		patience += suspectTimeout
+	}
+
+	settled, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	first := side{r.chain, r.lab.Contracts}
 	truth, err := r.compare(settled, first, blocks, verified, v, &v.Audit)
@@ -163,7 +168,7 @@ func (r *run) compare(ctx context.Context, s side, blocks int, verified int64, v
 	}
 
 	if why := r.settle(ctx, s.id(), int64(target), verified); why != "" {
-		v.wrong("chain %d not whole after %s: %s", s.id(), settleTimeout, why)
+		v.wrong("chain %d not whole in time: %s", s.id(), why)
 	}
 
 	*audit = lab.Compare(truth, r.received(s.id(), lab.Topic))

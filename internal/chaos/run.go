@@ -23,6 +23,10 @@ import (
 // twice as long each further time.
 const settleTimeout = 120 * time.Second
 
+// suspectTimeout is for how long more a range may wait to be verified where a node leaves logs out: one
+// that has answered wrongly is left alone for up to ten minutes, and the second reading waits for it.
+const suspectTimeout = 10 * time.Minute
+
 // refused is the exit code of a relayer that does not fit its surroundings, such as a node of another chain.
 const refused = 2
 

@@ -118,9 +118,9 @@ func (l *Ledger) addresses(ctx context.Context, query string,
 	return set, nil
 }
 
-// Repair makes the stored events of a verified range those of the chain, under the leader's epoch,
-// and moves the verified block. ErrMoved when there was a rollback since Verifiable: what was read
-// is void.
+// Repair makes the stored events of a range those of the chain, under the leader's epoch, and moves
+// the verified block to verified; it may stand there already. ErrMoved when there was a rollback
+// since Verifiable: what was read is void.
 //
 // missing are events that the first reading did not bring. They are published, each deployment
 // before the other events of its escrow: the outbox rows are written here, out of turn, and the
@@ -166,7 +166,7 @@ func (l *Ledger) Repair(ctx context.Context, epoch int64, v Verifiable, verified
 
 const moveVerified = `
 	update leadership set verified_block = $4
-	where chain_id = $1 and instance_id = $2 and epoch = $3 and verified_block < $4 and generation = $5`
+	where chain_id = $1 and instance_id = $2 and epoch = $3 and verified_block <= $4 and generation = $5`
 
 func (l *Ledger) repair(ctx context.Context, tx pgx.Tx, missing, wrong []contract.Event, r *Result) error {
 	if err := l.giveUp(ctx, tx, wrong); err != nil {

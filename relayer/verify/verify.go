@@ -8,7 +8,9 @@
 // alert. What is stored otherwise than the chain has it, under another block hash or with another
 // content in the same place, is retracted, and what the chain has is published. What is stored and
 // merely absent from both readings raises an alert and is left alone, for a person to judge: nodes
-// leave logs out. `escrow-relayer audit` compares any range without changing anything.
+// leave logs out. While no second endpoint can be used (one that answered wrongly is left alone for
+// minutes), what the first has and the database has not is stored all the same; only the watermark
+// waits. `escrow-relayer audit` compares any range without changing anything.
 package verify
 
 import (
@@ -164,46 +166,55 @@ func (v *Verifier) once(ctx context.Context, epoch int64) error {
 
 	v.waited = 0
 
-	return v.Compare(ctx, span.From, to, func(_, last int64, found []Difference) error {
-		var missing, wrong []contract.Event
-		extra := 0
-		for _, d := range found {
-			log := []any{slog.String("event", d.ID()), slog.String("kind", d.Kind), slog.String("reason", d.Why)}
-			switch d.Kind {
-			case Missing:
+	settle := func(_, last int64, found []Difference) error { return v.settle(ctx, epoch, span, last, found) }
+
+	return v.read(ctx, span.From, to, settle, func(first int64, found []Difference) error {
+		return v.settle(ctx, epoch, span, first-1, found) // what is before it is verified, and no more
+	})
+}
+
+// settle makes the database what the chain is as far as differences say, and notes that everything
+// up to last is verified.
+func (v *Verifier) settle(ctx context.Context, epoch int64, span ledger.Verifiable, last int64,
+	found []Difference) error {
+	var missing, wrong []contract.Event
+	extra := 0
+	for _, d := range found {
+		log := []any{slog.String("event", d.ID()), slog.String("kind", d.Kind), slog.String("reason", d.Why)}
+		switch d.Kind {
+		case Missing:
+			missing = append(missing, d.Chain)
+			v.cfg.Log.ErrorContext(ctx, "the first reading missed an event: it is stored and published now", log...)
+		case Differing:
+			wrong = append(wrong, d.Stored)
+			if d.Chain.Name != "" {
 				missing = append(missing, d.Chain)
-				v.cfg.Log.ErrorContext(ctx, "the first reading missed an event: it is stored and published now", log...)
-			case Differing:
-				wrong = append(wrong, d.Stored)
-				if d.Chain.Name != "" {
-					missing = append(missing, d.Chain)
-				}
-
-				extra++
-				v.cfg.Metrics.extra.Inc()
-				v.cfg.Log.ErrorContext(ctx,
-					"the database has an event that the chain has otherwise: it is retracted, and the chain's is published", log...)
-			case Extra:
-				extra++
-				v.cfg.Metrics.extra.Inc()
-				v.cfg.Log.ErrorContext(ctx, "the database has an event that the chain does not have", log...)
 			}
-		}
 
-		if extra > 0 {
-			if err := v.cfg.Ledger.FoundExtra(ctx, last, extra); err != nil {
-				return err
-			}
+			extra++
+			v.cfg.Metrics.extra.Inc()
+			v.cfg.Log.ErrorContext(ctx,
+				"the database has an event that the chain has otherwise: it is retracted, and the chain's is published", log...)
+		case Extra:
+			extra++
+			v.cfg.Metrics.extra.Inc()
+			v.cfg.Log.ErrorContext(ctx, "the database has an event that the chain does not have", log...)
 		}
+	}
 
-		if _, err := v.cfg.Ledger.Repair(ctx, epoch, span, last, missing, wrong); err != nil {
+	if extra > 0 {
+		if err := v.cfg.Ledger.FoundExtra(ctx, last, extra); err != nil {
 			return err
 		}
+	}
 
-		v.cfg.Metrics.missing.Add(float64(len(missing)))
+	if _, err := v.cfg.Ledger.Repair(ctx, epoch, span, last, missing, wrong); err != nil {
+		return err
+	}
 
-		return nil
-	})
+	v.cfg.Metrics.missing.Add(float64(len(missing)))
+
+	return nil
 }
 
 // Compare reads blocks from..to from two endpoints and calls each with the differences of every
@@ -211,6 +222,13 @@ func (v *Verifier) once(ctx context.Context, epoch int64) error {
 // out, but those that they have are in a block whose hash is known.
 func (v *Verifier) Compare(ctx context.Context, from, to int64,
 	each func(first, last int64, found []Difference) error) error {
+	return v.read(ctx, from, to, each, nil)
+}
+
+// read is Compare. Where one endpoint could be asked only, alone, if there is one, is called with
+// what that one has and the database has not, from a block on, before the error is returned.
+func (v *Verifier) read(ctx context.Context, from, to int64, each func(first, last int64, found []Difference) error,
+	alone func(first int64, found []Difference) error) error {
 	var deployed []common.Address // found in what was read, and missing in the database
 	for from <= to {
 		filter, last, err := v.filter(ctx, from, to, deployed)
@@ -218,7 +236,7 @@ func (v *Verifier) Compare(ctx context.Context, from, to int64,
 			return err
 		}
 
-		next, found, err := v.part(ctx, from, last, filter, each)
+		next, found, err := v.part(ctx, from, last, filter, each, alone)
 		if err != nil {
 			return fmt.Errorf("read blocks %d to %d again: %w", from, to, err)
 		}
@@ -255,16 +273,19 @@ func (v *Verifier) filter(ctx context.Context, from, to int64, deployed []common
 // part compares blocks from..to, of which next is the first that is left. It ends early where it
 // finds deployments of contracts that the filter does not name.
 func (v *Verifier) part(ctx context.Context, from, to int64, filter *source.Filter,
-	each func(first, last int64, found []Difference) error) (next int64, deployed []common.Address, err error) {
+	each func(first, last int64, found []Difference) error,
+	alone func(first int64, found []Difference) error) (next int64, deployed []common.Address, err error) {
 	for batch, err := range v.cfg.Source.Read(ctx, uint64(from), uint64(to), filter) {
-		if err == nil {
-			batch.Logs, err = v.both(ctx, &batch)
-		}
-
 		if err != nil {
 			return from, nil, err
 		}
 
+		logs, err := v.both(ctx, &batch)
+		if err != nil {
+			return from, nil, errors.Join(err, v.missing(ctx, &batch, alone))
+		}
+
+		batch.Logs = logs
 		events, err := v.decode(batch.Logs)
 		if err != nil {
 			return from, nil, err
@@ -287,6 +308,32 @@ func (v *Verifier) part(ctx context.Context, from, to int64, filter *source.Filt
 	}
 
 	return from, nil, nil
+}
+
+// missing calls alone with what a batch of one endpoint has and the database has not: what an
+// endpoint has is on the chain, whoever else leaves it out.
+func (v *Verifier) missing(ctx context.Context, batch *source.Batch,
+	alone func(first int64, found []Difference) error) error {
+	if alone == nil || ctx.Err() != nil {
+		return nil
+	}
+
+	events, err := v.decode(batch.Logs)
+	if err != nil {
+		return err
+	}
+
+	found, err := v.compare(ctx, batch, events)
+	if err != nil {
+		return err
+	}
+
+	found = slices.DeleteFunc(found, func(d Difference) bool { return d.Kind != Missing })
+	if len(found) == 0 {
+		return nil
+	}
+
+	return alone(int64(batch.From), found)
 }
 
 // unnamed are the escrows that events tell of the deployment of, and that a filter does not name.
