@@ -118,9 +118,9 @@ func (l *Ledger) addresses(ctx context.Context, query string,
 	return set, nil
 }
 
-// Repair makes the stored events of a range those of the chain, under the leader's epoch, and moves
-// the verified block to verified; it may stand there already. ErrMoved when there was a rollback
-// since Verifiable: what was read is void.
+// Repair makes the stored events of a verified range those of the chain, under the leader's epoch,
+// and moves the verified block. ErrMoved when there was a rollback since Verifiable: what was read
+// is void.
 //
 // missing are events that the first reading did not bring. They are published, each deployment
 // before the other events of its escrow: the outbox rows are written here, out of turn, and the
@@ -129,13 +129,26 @@ func (l *Ledger) addresses(ctx context.Context, query string,
 // missing.
 func (l *Ledger) Repair(ctx context.Context, epoch int64, v Verifiable, verified int64, missing,
 	wrong []contract.Event) (r Result, err error) {
+	return l.mend(ctx, moveVerified, epoch, v, verified, missing, wrong)
+}
+
+// Supply is Repair of events that are missing behind the verified block, which stays where it is:
+// they are on the chain, and there may be more.
+func (l *Ledger) Supply(ctx context.Context, epoch int64, v Verifiable, verified int64,
+	missing []contract.Event) (Result, error) {
+	return l.mend(ctx, keepVerified, epoch, v, verified, missing, nil)
+}
+
+// mend does what Repair and Supply say, if the watermark is where the statement wants it.
+func (l *Ledger) mend(ctx context.Context, watermark string, epoch int64, v Verifiable, verified int64, missing,
+	wrong []contract.Event) (r Result, err error) {
 	if _, err := l.names(ctx); err != nil {
 		return Result{}, err
 	}
 
 	err = l.tx(ctx, func(tx pgx.Tx) error {
 		r = Result{}
-		tag, err := tx.Exec(ctx, moveVerified, l.cfg.ChainID, l.cfg.InstanceID, epoch, verified, v.generation)
+		tag, err := tx.Exec(ctx, watermark, l.cfg.ChainID, l.cfg.InstanceID, epoch, verified, v.generation)
 		if err != nil {
 			return err
 		}
@@ -166,7 +179,11 @@ func (l *Ledger) Repair(ctx context.Context, epoch int64, v Verifiable, verified
 
 const moveVerified = `
 	update leadership set verified_block = $4
-	where chain_id = $1 and instance_id = $2 and epoch = $3 and verified_block <= $4 and generation = $5`
+	where chain_id = $1 and instance_id = $2 and epoch = $3 and verified_block < $4 and generation = $5`
+
+const keepVerified = `
+	update leadership set verified_block = $4
+	where chain_id = $1 and instance_id = $2 and epoch = $3 and verified_block = $4 and generation = $5`
 
 func (l *Ledger) repair(ctx context.Context, tx pgx.Tx, missing, wrong []contract.Event, r *Result) error {
 	if err := l.giveUp(ctx, tx, wrong); err != nil {

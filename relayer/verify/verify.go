@@ -167,10 +167,33 @@ func (v *Verifier) once(ctx context.Context, epoch int64) error {
 	v.waited = 0
 
 	settle := func(_, last int64, found []Difference) error { return v.settle(ctx, epoch, span, last, found) }
+	supply := func(first int64, found []Difference) error { return v.supply(ctx, epoch, span, first, found) }
 
-	return v.read(ctx, span.From, to, settle, func(first int64, found []Difference) error {
-		return v.settle(ctx, epoch, span, first-1, found) // what is before it is verified, and no more
-	})
+	return v.read(ctx, span.From, to, settle, supply)
+}
+
+// supply stores what the database lacks from a block on, as one endpoint has it: what is before that
+// block is verified, and no more.
+func (v *Verifier) supply(ctx context.Context, epoch int64, span ledger.Verifiable, first int64,
+	found []Difference) error {
+	missing := make([]contract.Event, len(found))
+	for i := range found {
+		missing[i] = found[i].Chain
+		v.logMissing(ctx, &found[i])
+	}
+
+	if _, err := v.cfg.Ledger.Supply(ctx, epoch, span, first-1, missing); err != nil {
+		return err
+	}
+
+	v.cfg.Metrics.missing.Add(float64(len(missing)))
+
+	return nil
+}
+
+func (v *Verifier) logMissing(ctx context.Context, d *Difference) {
+	v.cfg.Log.ErrorContext(ctx, "the first reading missed an event: it is stored and published now",
+		slog.String("event", d.ID()), slog.String("kind", d.Kind))
 }
 
 // settle makes the database what the chain is as far as differences say, and notes that everything
@@ -184,7 +207,7 @@ func (v *Verifier) settle(ctx context.Context, epoch int64, span ledger.Verifiab
 		switch d.Kind {
 		case Missing:
 			missing = append(missing, d.Chain)
-			v.cfg.Log.ErrorContext(ctx, "the first reading missed an event: it is stored and published now", log...)
+			v.logMissing(ctx, &d)
 		case Differing:
 			wrong = append(wrong, d.Stored)
 			if d.Chain.Name != "" {
