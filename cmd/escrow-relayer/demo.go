@@ -46,33 +46,7 @@ and the audit follows.`,
 				return usage{fmt.Errorf("--duration %s: must be 10s or longer", o.Duration)}
 			}
 
-			var err error
-			if o.Bin, err = os.Executable(); err != nil {
-				return fmt.Errorf("find this binary: %w", err)
-			}
-
-			o.Out = cmd.OutOrStdout()
-			if fd := int(os.Stdout.Fd()); term.IsTerminal(fd) {
-				o.Size = func() (int, int) {
-					width, height, err := term.GetSize(fd)
-					if err != nil || width == 0 {
-						return 80, 24
-					}
-
-					return width, height
-				}
-			}
-
-			err = demo.Run(cmd.Context(), o)
-			if errors.Is(err, demo.ErrInterrupted) {
-				return interrupted{err}
-			}
-
-			if errors.Is(err, demo.ErrDirty) || errors.Is(err, demo.ErrCommands) {
-				return no{err}
-			}
-
-			return err
+			return runDemo(cmd, o)
 		},
 	}
 	cmd.Flags().IntVar(&o.Instances, "instances", 3, "relayer processes, 1 to 20")
@@ -84,4 +58,34 @@ and the audit follows.`,
 		"also approve and release by signed commands, and audit their effects and answers")
 
 	return cmd
+}
+
+// runDemo runs it, drawn on the terminal if there is one, and gives each way to end its exit code.
+func runDemo(cmd *cobra.Command, o demo.Options) (err error) {
+	if o.Bin, err = os.Executable(); err != nil {
+		return fmt.Errorf("find this binary: %w", err)
+	}
+
+	o.Out = cmd.OutOrStdout()
+	if fd := int(os.Stdout.Fd()); term.IsTerminal(fd) {
+		o.Size = func() (int, int) {
+			width, height, err := term.GetSize(fd)
+			if err != nil || width == 0 {
+				return 80, 24
+			}
+
+			return width, height
+		}
+	}
+
+	err = demo.Run(cmd.Context(), o)
+	if errors.Is(err, demo.ErrInterrupted) {
+		return interrupted{err}
+	}
+
+	if errors.Is(err, demo.ErrDirty) || errors.Is(err, demo.ErrCommands) {
+		return no{err}
+	}
+
+	return err
 }

@@ -12,10 +12,16 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
+// replayFlags are what a person says of a replay.
+type replayFlags struct {
+	ledger.Selection
+	escrow string
+	single bool
+	dryRun bool
+}
+
 func replayCommand() *cobra.Command {
-	var s ledger.Selection
-	var escrow string
-	var single, dryRun bool
+	var f replayFlags
 	cmd := &cobra.Command{
 		Use:   "replay (--from BLOCK [--to BLOCK] | --escrow ADDRESS | --event ID)",
 		Short: "Publish stored events once more, marked by the attribute replay=true",
@@ -24,65 +30,82 @@ func replayCommand() *cobra.Command {
 A range of blocks is widened to the whole history of every escrow that has an event in it, since a consumer can rebuild an escrow only from its first
 event on; --single-events leaves it as it is. The running fleet publishes what is queued. Configuration as for run.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if s.From == 0 && s.To == 0 && escrow == "" && s.EventID == "" {
-				return usage{fmt.Errorf("say what to replay: --from and --to, --escrow, or --event")}
-			}
-
-			if s.To > 0 && s.To < s.From {
-				return usage{fmt.Errorf("--to %d is below --from %d", s.To, s.From)}
-			}
-
-			if escrow != "" {
-				if !common.IsHexAddress(escrow) {
-					return usage{fmt.Errorf("--escrow %q is not an address", escrow)}
-				}
-
-				s.Escrow = common.HexToAddress(escrow)
-			}
-
-			s.EventID = strings.ToLower(s.EventID)
-			s.WholeEscrows = !single && s.EventID == ""
-			ctx := cmd.Context()
-			cfg, db, led, err := openLedger(ctx)
+			s, err := f.selection()
 			if err != nil {
 				return err
 			}
 
-			defer db.Close()
-			n, err := led.Count(ctx, s)
-			if err != nil {
-				return explain(cfg, err)
-			}
-
-			if dryRun || n.Events == 0 {
-				fmt.Fprintf(cmd.OutOrStdout(), "%d events of %d escrows match\n", n.Events, n.Escrows)
-				if n.Events == 0 {
-					return errQuiet
-				}
-
-				return nil
-			}
-
-			bar := progress(cmd.ErrOrStderr(), int64(n.Events), "events")
-			total, err := led.Replay(ctx, s, func(events int) { _ = bar.Set(events) })
-			_ = bar.Finish()
-			if err != nil {
-				return explain(cfg, err)
-			}
-
-			fmt.Fprintf(cmd.OutOrStdout(), "queued %d events of %d escrows\n", total, n.Escrows)
-
-			return nil
+			return replay(cmd, s, f.dryRun)
 		},
 	}
-	cmd.Flags().Int64Var(&s.From, "from", 0, "first block")
-	cmd.Flags().Int64Var(&s.To, "to", 0, "last block")
-	cmd.Flags().StringVar(&escrow, "escrow", "", "all events of an escrow")
-	cmd.Flags().StringVar(&s.EventID, "event", "", "one event, {tx_hash}:{log_index}")
-	cmd.Flags().BoolVar(&single, "single-events", false, "only the events in the range, not the whole escrows")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only count")
+	cmd.Flags().Int64Var(&f.From, "from", 0, "first block")
+	cmd.Flags().Int64Var(&f.To, "to", 0, "last block")
+	cmd.Flags().StringVar(&f.escrow, "escrow", "", "all events of an escrow")
+	cmd.Flags().StringVar(&f.EventID, "event", "", "one event, {tx_hash}:{log_index}")
+	cmd.Flags().BoolVar(&f.single, "single-events", false, "only the events in the range, not the whole escrows")
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "only count")
 
 	return cmd
+}
+
+// selection checks the flags and returns the events that they name.
+func (f replayFlags) selection() (s ledger.Selection, err error) {
+	s = f.Selection
+	if s.From == 0 && s.To == 0 && f.escrow == "" && s.EventID == "" {
+		return s, usage{fmt.Errorf("say what to replay: --from and --to, --escrow, or --event")}
+	}
+
+	if s.To > 0 && s.To < s.From {
+		return s, usage{fmt.Errorf("--to %d is below --from %d", s.To, s.From)}
+	}
+
+	if f.escrow != "" {
+		if !common.IsHexAddress(f.escrow) {
+			return s, usage{fmt.Errorf("--escrow %q is not an address", f.escrow)}
+		}
+
+		s.Escrow = common.HexToAddress(f.escrow)
+	}
+
+	s.EventID = strings.ToLower(s.EventID)
+	s.WholeEscrows = !f.single && s.EventID == ""
+
+	return s, nil
+}
+
+// replay counts the events and, without dryRun, puts them into the outbox.
+func replay(cmd *cobra.Command, s ledger.Selection, dryRun bool) error {
+	ctx := cmd.Context()
+	cfg, db, led, err := openLedger(ctx)
+	if err != nil {
+		return err
+	}
+
+	defer db.Close()
+	n, err := led.Count(ctx, s)
+	if err != nil {
+		return explain(cfg, err)
+	}
+
+	if dryRun || n.Events == 0 {
+		fmt.Fprintf(cmd.OutOrStdout(), "%d events of %d escrows match\n", n.Events, n.Escrows)
+		if n.Events == 0 {
+			return errQuiet
+		}
+
+		return nil
+	}
+
+	bar := progress(cmd.ErrOrStderr(), int64(n.Events), "events")
+	total, err := led.Replay(ctx, s, func(events int) { _ = bar.Set(events) })
+	_ = bar.Finish()
+	if err != nil {
+		return explain(cfg, err)
+	}
+
+	fmt.Fprintf(cmd.OutOrStdout(), "queued %d events of %d escrows\n", total, n.Escrows)
+
+	return nil
 }
 
 // runSource runs a source until the returned function is called.

@@ -182,6 +182,7 @@ func refuse(r request, code int, words string) response {
 	return response{JSONRPC: "2.0", ID: r.ID, Error: e}
 }
 
+// one answers one request: refuses it, or forwards it and changes what it asks and what is answered.
 func (v *view) one(r request) (response, error) {
 	if i := find(v.list, Refused); i != nil {
 		i.hits.Add(1)
@@ -192,29 +193,8 @@ func (v *view) one(r request) (response, error) {
 		return v.send(r)
 	}
 
-	if i := find(v.list, Range); i != nil && r.Method == "eth_getLogs" {
-		if from, to, ok := span(r); ok && to-from+1 > i.N {
-			i.hits.Add(1)
-			words, code := v.words(rangeWords, i)
-			return refuse(r, code, strings.ReplaceAll(words, "{n}", strconv.FormatUint(i.N, 10))), nil
-		}
-	}
-
-	if i := find(v.list, Pruned); i != nil {
-		below := false
-		switch r.Method {
-		case "eth_getLogs":
-			from, _, ok := span(r)
-			below = ok && from < i.N
-		case "eth_getBlockByNumber":
-			number, ok := unhex(r.Params[0])
-			below = ok && number < i.N
-		}
-
-		if below {
-			i.hits.Add(1)
-			return refuse(r, 4444, "pruned history unavailable"), nil
-		}
+	if a, refused := v.outOfRange(r); refused {
+		return a, nil
 	}
 
 	if v.late != nil {
@@ -243,6 +223,51 @@ func (v *view) one(r request) (response, error) {
 		return a, err
 	}
 
+	if r.Method == "eth_getLogs" {
+		return v.logs(r, a)
+	}
+
+	v.header(r, &a)
+
+	return a, nil
+}
+
+// outOfRange refuses what asks for too many blocks, or for blocks that were thrown away.
+func (v *view) outOfRange(r request) (a response, refused bool) {
+	if i := find(v.list, Range); i != nil && r.Method == "eth_getLogs" {
+		if from, to, ok := span(r); ok && to-from+1 > i.N {
+			i.hits.Add(1)
+			words, code := v.words(rangeWords, i)
+			return refuse(r, code, strings.ReplaceAll(words, "{n}", strconv.FormatUint(i.N, 10))), true
+		}
+	}
+
+	i := find(v.list, Pruned)
+	if i == nil {
+		return response{}, false
+	}
+
+	below := false
+	switch r.Method {
+	case "eth_getLogs":
+		from, _, ok := span(r)
+		below = ok && from < i.N
+	case "eth_getBlockByNumber":
+		number, ok := unhex(r.Params[0])
+		below = ok && number < i.N
+	}
+
+	if !below {
+		return response{}, false
+	}
+
+	i.hits.Add(1)
+
+	return refuse(r, 4444, "pruned history unavailable"), true
+}
+
+// header changes the id of the chain, and hides blocks.
+func (v *view) header(r request, a *response) {
 	switch r.Method {
 	case "eth_chainId":
 		if i := find(v.list, Chain); i != nil {
@@ -261,11 +286,7 @@ func (v *view) one(r request) (response, error) {
 				a.Result = json.RawMessage("null")
 			}
 		}
-	case "eth_getLogs":
-		return v.logs(r, a)
 	}
-
-	return a, nil
 }
 
 const sendMethod = "eth_sendRawTransaction"
@@ -331,6 +352,7 @@ func span(r request) (from, to uint64, ok bool) {
 	return from, to, a && b && from <= to
 }
 
+// logs refuses too many of them, leaves some out, and adds one that nobody asked for.
 func (v *view) logs(r request, a response) (response, error) {
 	var logs []json.RawMessage
 	if err := json.Unmarshal(a.Result, &logs); err != nil {
@@ -345,6 +367,30 @@ func (v *view) logs(r request, a response) (response, error) {
 		}
 	}
 
+	logs = v.leaveOut(logs)
+	if i := find(v.list, Foreign); i != nil && len(logs) > 0 {
+		raw, err := foreign(logs[len(logs)-1])
+		if err != nil {
+			return a, err
+		}
+
+		i.hits.Add(1)
+		logs = append(logs, raw)
+	}
+
+	if logs == nil {
+		logs = []json.RawMessage{}
+	}
+
+	var err error
+	a.Result, err = json.Marshal(logs)
+
+	return a, err
+}
+
+// leaveOut removes the logs of blocks that this node does not have yet or any more, and those that
+// the seed chooses.
+func (v *view) leaveOut(logs []json.RawMessage) []json.RawMessage {
 	before := len(logs)
 	if v.late != nil {
 		logs = slices.DeleteFunc(logs, func(l json.RawMessage) bool {
@@ -379,34 +425,22 @@ func (v *view) logs(r request, a response) (response, error) {
 		})
 	}
 
-	if i := find(v.list, Foreign); i != nil && len(logs) > 0 {
-		var alien map[string]any
-		if err := json.Unmarshal(logs[len(logs)-1], &alien); err != nil {
-			return a, err
-		}
+	return logs
+}
 
-		i.hits.Add(1)
-		alien["topics"] = []string{"0x" + strings.Repeat("ab", 32)}
-		if index, err := strconv.ParseUint(strings.TrimPrefix(fmt.Sprint(alien["logIndex"]), "0x"), 16, 64); err == nil {
-			alien["logIndex"] = "0x" + strconv.FormatUint(index+1, 16)
-		}
-
-		raw, err := json.Marshal(alien)
-		if err != nil {
-			return a, err
-		}
-
-		logs = append(logs, raw)
+// foreign is a log behind this one, with a topic that nobody asked for.
+func foreign(log json.RawMessage) (json.RawMessage, error) {
+	var alien map[string]any
+	if err := json.Unmarshal(log, &alien); err != nil {
+		return nil, err
 	}
 
-	if logs == nil {
-		logs = []json.RawMessage{}
+	alien["topics"] = []string{"0x" + strings.Repeat("ab", 32)}
+	if index, err := strconv.ParseUint(strings.TrimPrefix(fmt.Sprint(alien["logIndex"]), "0x"), 16, 64); err == nil {
+		alien["logIndex"] = "0x" + strconv.FormatUint(index+1, 16)
 	}
 
-	var err error
-	a.Result, err = json.Marshal(logs)
-
-	return a, err
+	return json.Marshal(alien)
 }
 
 // omitted decides by the seed and the log itself.

@@ -80,22 +80,10 @@ func Start(ctx context.Context, o Options) (l *Lab, err error) {
 		return l, err
 	}
 
-	o.Postgres.Own = true
-	if l.PG, err = testpg.Start(ctx, o.Postgres); err != nil {
+	if err := l.openDatabase(ctx); err != nil {
 		return l, err
 	}
 
-	l.later(func() error { return l.PG.Stop(context.Background()) })
-	if err := l.PG.CreateDatabase(ctx, "relayer", ""); err != nil {
-		return l, err
-	}
-
-	l.URL = l.PG.URL("relayer")
-	if l.DB, err = pgxpool.New(ctx, l.URL); err != nil {
-		return l, err
-	}
-
-	l.later(func() error { l.DB.Close(); return nil })
 	if l.Chain == nil {
 		if l.Chain, err = testchain.StartSim(testchain.Options{Seed: o.Seed}); err != nil {
 			return l, err
@@ -113,23 +101,49 @@ func Start(ctx context.Context, o Options) (l *Lab, err error) {
 		sim.SetInterval(o.Interval)
 	}
 
+	return l, l.openPubSub(ctx)
+}
+
+func (l *Lab) openDatabase(ctx context.Context) (err error) {
+	l.Postgres.Own = true
+	if l.PG, err = testpg.Start(ctx, l.Postgres); err != nil {
+		return err
+	}
+
+	l.later(func() error { return l.PG.Stop(context.Background()) })
+	if err := l.PG.CreateDatabase(ctx, "relayer", ""); err != nil {
+		return err
+	}
+
+	l.URL = l.PG.URL("relayer")
+	if l.DB, err = pgxpool.New(ctx, l.URL); err != nil {
+		return err
+	}
+
+	l.later(func() error { l.DB.Close(); return nil })
+
+	return nil
+}
+
+// openPubSub starts the server, and records what comes on the two topics.
+func (l *Lab) openPubSub(ctx context.Context) (err error) {
 	if l.PubSub, err = testpubsub.Start(ctx, testpubsub.Options{}); err != nil {
-		return l, err
+		return err
 	}
 
 	l.later(l.PubSub.Stop)
 	if l.Received, err = l.record(ctx, Topic); err != nil {
-		return l, err
+		return err
 	}
 
 	l.later(l.Received.Stop)
 	if l.Retracted, err = l.record(ctx, Retractions); err != nil {
-		return l, err
+		return err
 	}
 
 	l.later(l.Retracted.Stop)
 
-	return l, nil
+	return nil
 }
 
 func (l *Lab) record(ctx context.Context, topic string) (*testpubsub.Recorder, error) {

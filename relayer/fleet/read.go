@@ -13,8 +13,9 @@ import (
 	"github.com/fusion-prime/escrow-relayer/partition"
 )
 
-// outboxCounted is how many messages of the outbox are counted one by one: about 10 ms. Past it a fleet that many
-// people look at during an outage of Pub/Sub would burden the database that has to survive it.
+// outboxCounted is how many messages of the outbox are counted one by one: about 10 ms. Past it a
+// fleet that many people look at during an outage of Pub/Sub would burden the database that has to
+// survive it.
 const outboxCounted = 20_000
 
 // DB is a pool or a connection.
@@ -108,7 +109,8 @@ type group struct {
 	slots []int16
 }
 
-// selectLeadership reads the row of the chain beside the time of the snapshot; all null where there is no such chain.
+// selectLeadership reads the row of the chain beside the time of the snapshot; all null where there
+// is no such chain.
 const selectLeadership = `
 	select now(), l.chain_id is not null, coalesce(l.instance_id, ''), coalesce(l.epoch, 0), l.since, l.last_heartbeat,
 	       coalesce(l.next_block, 0), coalesce(l.verified_block, 0), coalesce(l.start_block, 0), coalesce(l.factory, '')
@@ -278,37 +280,10 @@ func (r *rows) fold() Fleet {
 
 	holder, held := r.locks[election.LeaderKey(f.ChainID)]
 	f.Leader.Held = held
-
 	index := make(map[string]*Instance, len(f.Instances))
 	for n := range f.Instances {
-		i := &f.Instances[n]
-		index[i.ID] = i
-		pid, locked := r.locks[r.lockKeys[n]]
-		i.locked, i.Alive = locked, locked && r.f.At.Sub(r.seen[n]) <= partition.StaleAfter
-		i.HeartbeatAge = r.age(r.beats[n])
-		if i.Alive {
-			f.Chain.NodeHead = max(f.Chain.NodeHead, i.Head)
-			i.Leader = held && pid == holder
-			f.Leader.Valid = f.Leader.Valid || i.Leader && i.ID == f.Leader.Instance
-		} else {
-			// It lived when it last wrote anything.
-			died := r.beats[n]
-			if r.seen[n].After(died) {
-				died = r.seen[n]
-			}
-
-			if r.deadSince[n] != nil {
-				died = *r.deadSince[n]
-			}
-
-			i.DeadFor = r.age(died)
-		}
-
-		for s := range int16(partition.Slots) {
-			if i.Partition.Prefers(s) {
-				i.Preferred++
-			}
-		}
+		r.foldInstance(n, holder)
+		index[f.Instances[n].ID] = &f.Instances[n]
 	}
 
 	r.foldHead()
@@ -334,6 +309,39 @@ func (r *rows) fold() Fleet {
 	f.Problems = f.Judge(DefaultLimits)
 
 	return *f
+}
+
+// foldInstance says of the nth instance whether it lives and leads. The session of process holder
+// holds the leader lock; 0 is none.
+func (r *rows) foldInstance(n int, holder int32) {
+	f := &r.f
+	i := &f.Instances[n]
+	pid, locked := r.locks[r.lockKeys[n]]
+	i.locked, i.Alive = locked, locked && f.At.Sub(r.seen[n]) <= partition.StaleAfter
+	i.HeartbeatAge = r.age(r.beats[n])
+	if i.Alive {
+		f.Chain.NodeHead = max(f.Chain.NodeHead, i.Head)
+		i.Leader = f.Leader.Held && pid == holder
+		f.Leader.Valid = f.Leader.Valid || i.Leader && i.ID == f.Leader.Instance
+	} else {
+		// It lived when it last wrote anything.
+		died := r.beats[n]
+		if r.seen[n].After(died) {
+			died = r.seen[n]
+		}
+
+		if r.deadSince[n] != nil {
+			died = *r.deadSince[n]
+		}
+
+		i.DeadFor = r.age(died)
+	}
+
+	for s := range int16(partition.Slots) {
+		if i.Partition.Prefers(s) {
+			i.Preferred++
+		}
+	}
 }
 
 // foldHead puts the head where the newest of all reports says. A heartbeat is older than a commit:

@@ -25,71 +25,84 @@ func (p *page) escrow(d *escrowDetail, now time.Time) *escrowView {
 	v := &escrowView{Query: d.Address, Address: d.Address, Slot: int(d.Slot), Link: p.explorer.address(d.Address),
 		Status: d.Status,
 		Events: p.events(d.Events.Events, now), More: d.Events.Next != nil}
-	add := func(name, value, title, link string) {
-		if value != "" {
-			v.Facts = append(v.Facts, fact{Name: name, Value: value, Title: title, Link: link})
-		}
-	}
-	party := func(name string, address *string) {
-		if address != nil {
-			add(name, short(*address), *address, p.explorer.address(*address))
-		}
-	}
-	amount := func(name string, wei *string) {
-		if wei != nil {
-			add(name, ether(*wei)+" ether", *wei+" wei", "")
-		}
-	}
 	if d.Record != nil && d.Record.Status != d.Status {
 		v.Status = d.Record.Status
 	}
 
-	switch o := d.Owner; {
-	case o == nil:
-		add("Served by", "nobody", "", "")
-	case !o.Served:
-		add("Served by", "nobody: its owner "+o.Instance+" is dead", "", "")
-	case o.Adopted:
-		add("Served by", o.Instance+", which adopted it", "since "+stamp(o.Since), "")
-	default:
-		add("Served by", o.Instance, "since "+stamp(o.Since), "")
+	v.owner(d.Owner)
+	v.add("Slot", fmt.Sprint(d.Slot), "", "")
+	p.terms(v, d)
+	v.add("Discovered", "block "+count(d.DiscoveredBlock), stamp(d.DiscoveredAt), p.explorer.block(d.DiscoveredBlock))
+	if !d.CaughtUp {
+		v.add("Watched", "catching up, at block "+count(d.LastMonitored), "", "")
 	}
 
-	add("Slot", fmt.Sprint(d.Slot), "", "")
+	if d.EndedBlock != nil {
+		v.add("Ended", "block "+count(*d.EndedBlock), "", p.explorer.block(*d.EndedBlock))
+	}
+
+	return v
+}
+
+// add adds a fact that has a value.
+func (v *escrowView) add(name, value, title, link string) {
+	if value != "" {
+		v.Facts = append(v.Facts, fact{Name: name, Value: value, Title: title, Link: link})
+	}
+}
+
+// owner says who serves the escrow.
+func (v *escrowView) owner(o *owner) {
+	switch {
+	case o == nil:
+		v.add("Served by", "nobody", "", "")
+	case !o.Served:
+		v.add("Served by", "nobody: its owner "+o.Instance+" is dead", "", "")
+	case o.Adopted:
+		v.add("Served by", o.Instance+", which adopted it", "since "+stamp(o.Since), "")
+	default:
+		v.add("Served by", o.Instance, "since "+stamp(o.Since), "")
+	}
+}
+
+// terms says who pays whom how much, and how far it is.
+func (p *page) terms(v *escrowView, d *escrowDetail) {
+	party := func(name string, address *string) {
+		if address != nil {
+			v.add(name, short(*address), *address, p.explorer.address(*address))
+		}
+	}
+	amount := func(name string, wei *string) {
+		if wei != nil {
+			v.add(name, ether(*wei)+" ether", *wei+" wei", "")
+		}
+	}
 	party("Payer", d.Payer)
 	party("Payee", d.Payee)
-	if r := d.Record; r != nil {
+	r := d.Record
+	if r != nil {
 		party("Arbiter", r.Arbiter)
 	}
 
 	amount("Amount", d.Amount)
-	if r := d.Record; r != nil {
-		amount("Settled", r.SettledAmount)
-		if r.SettledAt != nil {
-			add("Settled at", unix(*r.SettledAt), "", "")
-		}
-
-		approvals := fmt.Sprint(r.Approvals)
-		if r.ApprovalsRequired != nil {
-			approvals += fmt.Sprintf(" of %d", *r.ApprovalsRequired)
-		}
-
-		add("Approvals", approvals, "", "")
-		if r.ReleaseTime != nil {
-			add("Release from", unix(*r.ReleaseTime), "", "")
-		}
+	if r == nil {
+		return
 	}
 
-	add("Discovered", "block "+count(d.DiscoveredBlock), stamp(d.DiscoveredAt), p.explorer.block(d.DiscoveredBlock))
-	if !d.CaughtUp {
-		add("Watched", "catching up, at block "+count(d.LastMonitored), "", "")
+	amount("Settled", r.SettledAmount)
+	if r.SettledAt != nil {
+		v.add("Settled at", unix(*r.SettledAt), "", "")
 	}
 
-	if d.EndedBlock != nil {
-		add("Ended", "block "+count(*d.EndedBlock), "", p.explorer.block(*d.EndedBlock))
+	approvals := fmt.Sprint(r.Approvals)
+	if r.ApprovalsRequired != nil {
+		approvals += fmt.Sprintf(" of %d", *r.ApprovalsRequired)
 	}
 
-	return v
+	v.add("Approvals", approvals, "", "")
+	if r.ReleaseTime != nil {
+		v.add("Release from", unix(*r.ReleaseTime), "", "")
+	}
 }
 
 // args lists the arguments of an event in the order of the ABI.

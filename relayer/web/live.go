@@ -24,7 +24,8 @@ type update struct {
 	Parts map[string]string `json:"parts"`
 }
 
-// serveLive streams the parts of the page that changed, with every sample, until the client or the server goes.
+// serveLive streams the parts of the page that changed, with every sample, until the client or the
+// server goes.
 func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
 	end, ok := s.board.watch()
 	if !ok {
@@ -59,21 +60,7 @@ func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 
-		if err := rc.SetWriteDeadline(time.Now().Add(streamWrite)); err != nil {
-			return
-		}
-
-		if first {
-			if _, err := fmt.Fprintf(w, "retry: %d\n", streamRetry); err != nil {
-				return
-			}
-		}
-
-		if _, err := fmt.Fprintf(w, "data: %s\n\n", data); err != nil {
-			return
-		}
-
-		if err := rc.Flush(); err != nil {
+		if err := send(w, rc, data, first); err != nil {
 			return
 		}
 
@@ -85,6 +72,26 @@ func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+}
+
+// send sends one event; the first one says after how long a client that has lost the stream shall
+// come back.
+func send(w http.ResponseWriter, rc *http.ResponseController, data []byte, first bool) error {
+	if err := rc.SetWriteDeadline(time.Now().Add(streamWrite)); err != nil {
+		return err
+	}
+
+	if first {
+		if _, err := fmt.Fprintf(w, "retry: %d\n", streamRetry); err != nil {
+			return err
+		}
+	}
+
+	if _, err := fmt.Fprintf(w, "data: %s\n\n", data); err != nil {
+		return err
+	}
+
+	return rc.Flush()
 }
 
 // changes renders the parts that differ from what was sent, and remembers them as sent.

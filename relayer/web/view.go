@@ -161,56 +161,10 @@ func (p *page) show(n *news, i *Instance, samples []sample, now time.Time) *view
 
 // judge lists what is wrong with the fleet and this instance, beside what is only passing.
 func (p *page) judge(n *news, i *Instance, now time.Time) verdict {
-	var problems []problemView
-	add := func(level, text, remedy, runbook string) {
-		for _, m := range marks {
-			if m.level == level {
-				problems = append(problems, problemView{level, m.mark, m.name, sentence(text), remedy, runbook})
-			}
-		}
-	}
-	unread := "check that the database answers; nothing is lost meanwhile, and this page tries again by itself"
-	switch {
-	case n.at.IsZero() && n.err != nil:
-		add("critical", "the fleet could not be read: "+p.mask(n.err.Error()), unread, databaseDown)
-	case n.err != nil:
-		add("critical", fmt.Sprintf("the fleet is shown as it was %s ago: %s", span(now.Sub(n.at)), p.mask(n.err.Error())),
-			unread, databaseDown)
-	case i.Database != nil:
-		add("critical", "this instance's database: "+p.mask(i.Database.Error()), "", databaseDown)
-	}
-
-	if i.Session != nil {
-		add("critical", "this instance's database session: "+p.mask(i.Session.Error()),
-			"it joins again by itself once the database answers", fleet.Runbooks+"database-connections.md#relayersessionlosses")
-	}
-
-	if i.Node != nil {
-		add("critical", "this instance's node: "+p.mask(i.Node.Error()), "",
-			fleet.Runbooks+"provider-change.md#relayernoendpoint")
-	}
-
-	f := &n.fleet
+	problems := problemList{}
+	p.judgeInstance(&problems, n, i, now)
 	if !n.at.IsZero() {
-		known := map[string]string{} // levels by kind
-		for _, q := range f.Problems {
-			known[q.Kind] = string(q.Severity)
-			add(string(q.Severity), p.mask(q.Text), q.Remedy, q.Runbook)
-		}
-
-		// What passes by itself within seconds is worth a look, not a person.
-		for _, q := range f.Judge(fleet.Settling) {
-			if known[q.Kind] == "" {
-				known[q.Kind] = "notice"
-				add("notice", q.Text, "", q.Runbook)
-			}
-		}
-
-		if level := known[fleet.OldOutbox]; level != "" && i.PublishError != nil {
-			add(level, fmt.Sprintf("the last error of publishing, %s ago here: %s", span(now.Sub(i.PublishErrorAt)),
-				p.mask(i.PublishError.Error())), "",
-				fleet.Runbooks+"outbox-age.md#relayeroutboxold")
-		}
+		p.judgeFleet(&problems, n, i, now)
 	}
 
 	v := verdict{Problems: problems}
@@ -225,6 +179,63 @@ func (p *page) judge(n *news, i *Instance, now time.Time) verdict {
 	slices.SortStableFunc(v.Problems, func(a, b problemView) int { return cmp.Compare(rank(a.Level), rank(b.Level)) })
 
 	return v
+}
+
+type problemList []problemView
+
+func (l *problemList) add(level, text, remedy, runbook string) {
+	for _, m := range marks {
+		if m.level == level {
+			*l = append(*l, problemView{level, m.mark, m.name, sentence(text), remedy, runbook})
+		}
+	}
+}
+
+// judgeInstance adds what this instance lacks: its view of the fleet, its database, its session,
+// its node.
+func (p *page) judgeInstance(l *problemList, n *news, i *Instance, now time.Time) {
+	const unread = "check that the database answers; nothing is lost meanwhile, and this page tries again by itself"
+	switch {
+	case n.at.IsZero() && n.err != nil:
+		l.add("critical", "the fleet could not be read: "+p.mask(n.err.Error()), unread, databaseDown)
+	case n.err != nil:
+		l.add("critical", fmt.Sprintf("the fleet is shown as it was %s ago: %s", span(now.Sub(n.at)), p.mask(n.err.Error())),
+			unread, databaseDown)
+	case i.Database != nil:
+		l.add("critical", "this instance's database: "+p.mask(i.Database.Error()), "", databaseDown)
+	}
+
+	if i.Session != nil {
+		l.add("critical", "this instance's database session: "+p.mask(i.Session.Error()),
+			"it joins again by itself once the database answers", fleet.Runbooks+"database-connections.md#relayersessionlosses")
+	}
+
+	if i.Node != nil {
+		l.add("critical", "this instance's node: "+p.mask(i.Node.Error()), "",
+			fleet.Runbooks+"provider-change.md#relayernoendpoint")
+	}
+}
+
+// judgeFleet adds what is wrong with the fleet, as it was read, and what will pass by itself.
+func (p *page) judgeFleet(l *problemList, n *news, i *Instance, now time.Time) {
+	known := map[string]string{} // levels by kind
+	for _, q := range n.fleet.Problems {
+		known[q.Kind] = string(q.Severity)
+		l.add(string(q.Severity), p.mask(q.Text), q.Remedy, q.Runbook)
+	}
+
+	// What passes by itself within seconds is worth a look, not a person.
+	for _, q := range n.fleet.Judge(fleet.Settling) {
+		if known[q.Kind] == "" {
+			known[q.Kind] = "notice"
+			l.add("notice", q.Text, "", q.Runbook)
+		}
+	}
+
+	if level := known[fleet.OldOutbox]; level != "" && i.PublishError != nil {
+		l.add(level, fmt.Sprintf("the last error of publishing, %s ago here: %s", span(now.Sub(i.PublishErrorAt)),
+			p.mask(i.PublishError.Error())), "", fleet.Runbooks+"outbox-age.md#relayeroutboxold")
+	}
 }
 
 const databaseDown = fleet.Runbooks + "database-connections.md#relayerdatabasedown"
@@ -433,7 +444,7 @@ func (p *page) facts(n *news, i *Instance) []fact {
 	}
 
 	for k := range facts {
-		if n.at.IsZero() && facts[k].Name != "Final" { // no zero that nobody has read
+		if n.at.IsZero() && facts[k].Name != "Final" { // unknown is not zero
 			facts[k].Value = "–"
 		}
 	}

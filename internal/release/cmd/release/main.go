@@ -38,17 +38,7 @@ func run(ctx context.Context, out, only, sbom string, verify, notices bool) erro
 	}
 
 	if notices {
-		modules, err := release.Modules(ctx, root, release.Platforms...)
-		if err != nil {
-			return err
-		}
-
-		text, err := release.Notices(modules)
-		if err != nil {
-			return err
-		}
-
-		return os.WriteFile("deploy/THIRD_PARTY_NOTICES", text, 0o644)
+		return writeNotices(ctx, root)
 	}
 
 	s, err := release.ReadSource(ctx, root)
@@ -68,17 +58,7 @@ func run(ctx context.Context, out, only, sbom string, verify, notices bool) erro
 	}
 
 	if sbom != "" {
-		modules, err := release.Modules(ctx, root, platforms[0])
-		if err != nil {
-			return err
-		}
-
-		text, err := release.SBOM(modules, s.Version, s.Time)
-		if err != nil {
-			return err
-		}
-
-		return os.WriteFile(sbom, text, 0o644)
+		return writeSBOM(ctx, root, s, platforms[0], sbom)
 	}
 
 	if err := s.Make(ctx, out, platforms...); err != nil {
@@ -97,4 +77,32 @@ func run(ctx context.Context, out, only, sbom string, verify, notices bool) erro
 	fmt.Println("built a second time elsewhere: the same bytes")
 
 	return nil
+}
+
+func writeNotices(ctx context.Context, root string) error {
+	modules, err := release.Modules(ctx, root, release.Platforms...)
+	if err != nil {
+		return err
+	}
+
+	text, err := release.Notices(modules)
+	if err != nil {
+		return err
+	}
+
+	return os.WriteFile("deploy/THIRD_PARTY_NOTICES", text, 0o644)
+}
+
+func writeSBOM(ctx context.Context, root string, s release.Source, p release.Platform, file string) error {
+	modules, err := release.Modules(ctx, root, p)
+	if err != nil {
+		return err
+	}
+
+	text, err := release.SBOM(modules, s.Version, s.Time)
+	if err != nil {
+		return err
+	}
+
+	return os.WriteFile(file, text, 0o644)
 }
