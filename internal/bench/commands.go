@@ -70,6 +70,21 @@ type keys struct {
 	client  *http.Client
 }
 
+// openKeys starts a lab with keys for senders; the caller closes the lab.
+func openKeys(ctx context.Context, o lab.Options, senders, inFlight int) (*keys, error) {
+	l, err := lab.Start(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+
+	k, err := newKeys(l, senders, inFlight)
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+
+	return k, nil
+}
+
 // newKeys writes a senders file, a policy and keystores into the lab's folder. Account 0 and the last one stay out.
 func newKeys(l *lab.Lab, senders, inFlight int) (*keys, error) {
 	k := &keys{lab: l, senders: l.Chain.Accounts()[1 : 1+senders],
@@ -214,20 +229,15 @@ func intakeFigures(ctx context.Context, o *Options) (figures []Figure, err error
 	}
 
 	defer func() { err = errors.Join(err, node.Stop()) }()
-	l, err := lab.Start(ctx, lab.Options{Bin: o.Bin, Node: node, Postgres: testpg.Options{Durable: true}})
+	k, err := openKeys(ctx, lab.Options{Bin: o.Bin, Node: node, Postgres: testpg.Options{Durable: true}}, 10, 16)
 	if err != nil {
 		return nil, err
 	}
 
-	defer func() { err = errors.Join(err, l.Close()) }()
-	k, err := newKeys(l, 10, 16)
-	if err != nil {
-		return nil, err
-	}
-
+	defer func() { err = errors.Join(err, k.lab.Close()) }()
 	var fleet []*lab.Process
 	for i := range 2 {
-		p, err := l.Run("intake-"+strconv.Itoa(i), i, 2, k.intakeEnv())
+		p, err := k.lab.Run("intake-"+strconv.Itoa(i), i, 2, k.intakeEnv())
 		if err != nil {
 			return nil, err
 		}
@@ -261,7 +271,7 @@ func intakeFigures(ctx context.Context, o *Options) (figures []Figure, err error
 	const accepted = `
 		select count(*) filter (where n > 1)::float8, ($1 - count(*))::float8
 		  from (select escrow, count(*) as n from commands where effect = 'settle' and state = 'held' group by escrow) e`
-	if err := l.DB.QueryRow(ctx, accepted, pairs).Scan(&both, &neither); err != nil {
+	if err := k.lab.DB.QueryRow(ctx, accepted, pairs).Scan(&both, &neither); err != nil {
 		return nil, err
 	}
 

@@ -104,18 +104,14 @@ func broadcastFigures(ctx context.Context, o *Options) (figures []Figure, err er
 	}
 
 	defer func() { err = errors.Join(err, node.Stop()) }()
-	l, err := lab.Start(ctx, lab.Options{Bin: o.Bin, Node: node, Postgres: testpg.Options{Durable: true}})
+	k, err := openKeys(ctx, lab.Options{Bin: o.Bin, Node: node, Postgres: testpg.Options{Durable: true}}, senders,
+		busyEach)
 	if err != nil {
 		return nil, err
 	}
 
-	defer func() { err = errors.Join(err, l.Close()) }()
-	k, err := newKeys(l, senders, busyEach)
-	if err != nil {
-		return nil, err
-	}
-
-	p, err := l.Run("busy", 0, 1, k.env)
+	defer func() { err = errors.Join(err, k.lab.Close()) }()
+	p, err := k.lab.Run("busy", 0, 1, k.env)
 	if err != nil {
 		return nil, err
 	}
@@ -320,17 +316,12 @@ var takeovers = []struct {
 
 // takeoverFigures is the time from a signal to the owner of a sender until another instance has its epoch.
 func takeoverFigures(ctx context.Context, o *Options) (figures []Figure, err error) {
-	l, err := lab.Start(ctx, lab.Options{Bin: o.Bin, Interval: time.Second})
+	k, err := openKeys(ctx, lab.Options{Bin: o.Bin, Interval: time.Second}, 1, 16)
 	if err != nil {
 		return nil, err
 	}
 
-	defer func() { err = errors.Join(err, l.Close()) }()
-	k, err := newKeys(l, 1, 16)
-	if err != nil {
-		return nil, err
-	}
-
+	defer func() { err = errors.Join(err, k.lab.Close()) }()
 	fleet := map[string]*lab.Process{}
 	for i := range 2 {
 		if err := k.join(ctx, fleet, i); err != nil {
@@ -431,17 +422,12 @@ func requestFigures(ctx context.Context, o *Options) (figures []Figure, err erro
 	}
 
 	defer func() { err = errors.Join(err, node.Stop()) }()
-	l, err := lab.Start(ctx, lab.Options{Bin: o.Bin, Node: node})
+	k, err := openKeys(ctx, lab.Options{Bin: o.Bin, Node: node}, lookSenders, 16)
 	if err != nil {
 		return nil, err
 	}
 
-	defer func() { err = errors.Join(err, l.Close()) }()
-	k, err := newKeys(l, lookSenders, 16)
-	if err != nil {
-		return nil, err
-	}
-
+	defer func() { err = errors.Join(err, k.lab.Close()) }()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
 	blocks := max(2, o.scaled(lookBlocks))
