@@ -34,7 +34,7 @@ Where commands were used, each sender's transactions since its first nonce are c
 	}
 	cmd.Flags().Int64Var(&o.from, "from", 0, "first block; START_BLOCK if lower")
 	cmd.Flags().Int64Var(&o.to, "to", 0, "last block; default: everything that is stored as a whole")
-	cmd.Flags().BoolVar(&o.asJSON, "json", false, "one JSON object a difference")
+	cmd.Flags().BoolVar(&o.asJSON, "json", false, "one JSON object per difference")
 	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "only say what would be compared")
 	cmd.Flags().BoolVar(&o.sendersOnly, "senders-only", false, "compare the senders of commands, and no events")
 

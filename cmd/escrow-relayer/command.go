@@ -146,7 +146,7 @@ func commandSendCommand() *cobra.Command {
 			return json.NewEncoder(cmd.OutOrStdout()).Encode(answer)
 		},
 	}
-	cmd.Flags().StringVar(&url, "url", "", "of the relayer")
+	cmd.Flags().StringVar(&url, "url", "", "address of the relayer")
 
 	return cmd
 }

@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	// An endpoint that is so many blocks behind the best is slow or stuck.
+	// blocksBehind is from how many blocks on, behind the best, an endpoint counts as slow or stuck.
 	blocksBehind = 8
-	// Fewer blocks a request than this make a backfill slow and dear.
+	// smallRange is the number of blocks per request below which a backfill is slow and expensive.
 	smallRange = 500
-	// Requests that take so long eat up most of a block's time.
+	// slowEndpoint is the time of a request that is noted: it is most of the time between two blocks.
 	slowEndpoint = time.Second
 )
 

@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// limitMemory has the garbage collector work harder than Go's defaults do, where GOGC and GOMEMLIMIT
-// do not say how hard. Garbage may grow to half of what is in use, not to as much: a backfill's peak
-// is a sixth smaller, for a few percent of processor time. And before the container's memory is used
-// up, there is less of it still: a tenth is left to what the Go heap does not count. What bounds the
-// answers of nodes goes by the same limit.
+// limitMemory sets how hard the garbage collector works, unless GOGC and GOMEMLIMIT say it. Garbage
+// may grow to half of what is in use (Go's default: to as much): the peak of a backfill is a sixth
+// lower, for a few percent of processor time. In a container the collector also works harder as nine
+// tenths of the container's memory come near; the last tenth is for what the Go heap does not
+// count. The bound on the answers of nodes is worked out from the same limit.
 func limitMemory() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50)

@@ -59,7 +59,7 @@ func planMoveCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().IntVar(&from, "from", 0, "partitions now")
-	cmd.Flags().IntVar(&to, "to", 0, "partitions then")
+	cmd.Flags().IntVar(&to, "to", 0, "partitions afterwards")
 	cmd.Flags().StringVar(&strategy, "strategy", string(partition.Modulo), "modulo or consistent")
 
 	return cmd

@@ -172,7 +172,7 @@ func (w *whole) missing(f *fleet.Fleet) string {
 	return strings.Join(why, "; ")
 }
 
-// partitionsMissing says what lacks to a fleet of so many partitions.
+// partitionsMissing says what a fleet of so many partitions lacks.
 func (w *whole) partitionsMissing(f *fleet.Fleet) (why []string) {
 	lives := make([]bool, w.total)
 	for i := range f.Instances {

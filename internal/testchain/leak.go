@@ -3,7 +3,7 @@ package testchain
 import "go.uber.org/goleak"
 
 // IgnoreLeaks are for goleak in the TestMain of a package that uses Sim: goroutines that
-// go-ethereum starts once a process and keeps, and one that ends a second after its database was
+// go-ethereum starts once per process and keeps, and one that ends a second after its database was
 // closed.
 func IgnoreLeaks() []goleak.Option {
 	return []goleak.Option{

@@ -48,10 +48,10 @@ type Config struct {
 	Finality        string        `env:"FINALITY" envDefault:"confirmations" help:"what may be processed: confirmations, safe, finalized, or latest (needs RETRACTIONS_TOPIC_ID)"`
 	Confirmations   uint64        `env:"CONFIRMATIONS" envDefault:"12" help:"blocks on top of a block before it is processed; 0 is FINALITY=latest"`
 	PollInterval    time.Duration `env:"POLL_INTERVAL" envDefault:"1s" help:"longest pause between two looks for a block that is due, over http"`
-	RPCTimeout      time.Duration `env:"RPC_TIMEOUT" envDefault:"10s" help:"of one request"`
-	RPCMaxRPS       float64       `env:"RPC_MAX_RPS" envDefault:"0" help:"requests a second an endpoint; 0: no limit of ours"`
-	RPCMaxRange     uint64        `env:"RPC_MAX_RANGE" envDefault:"10000" help:"blocks a request for logs asks for at most; found by itself below that"`
-	RPCMaxAddress   int           `env:"RPC_MAX_ADDRESSES" envDefault:"1000" help:"addresses a request for logs names at most; geth's default cap is 1000"`
+	RPCTimeout      time.Duration `env:"RPC_TIMEOUT" envDefault:"10s" help:"deadline of one request"`
+	RPCMaxRPS       float64       `env:"RPC_MAX_RPS" envDefault:"0" help:"requests per second per endpoint; 0: no limit of ours"`
+	RPCMaxRange     uint64        `env:"RPC_MAX_RANGE" envDefault:"10000" help:"most blocks that one request for logs asks for; how many below that is found out"`
+	RPCMaxAddress   int           `env:"RPC_MAX_ADDRESSES" envDefault:"1000" help:"most addresses that one request for logs names; geth's default limit is 1000"`
 	RPCRequestPrice int           `env:"RPC_REQUEST_PRICE" envDefault:"4000" help:"what one more request for logs is worth, in bytes of traffic; LOG_FILTER=auto weighs by it"`
 	LogFilter       string        `env:"LOG_FILTER" envDefault:"auto" help:"ask for logs by topics, by addresses, or auto: what costs less"`
 	FactoryABI      string        `env:"FACTORY_ABI" help:"ABI of the factory, JSON or a path; default: built in"`
@@ -68,7 +68,7 @@ type Config struct {
 	ResignAfter          time.Duration `env:"RESIGN_AFTER" envDefault:"15s" help:"a leader whose node does not let it go on for so long resigns"`
 	StopTimeout          time.Duration `env:"STOP_TIMEOUT" envDefault:"9s" help:"how long a stop may take, then the process ends as it is and the others take over; Cloud Run kills after 10s"`
 
-	Port               int  `env:"PORT" envDefault:"8080" help:"of the HTTP server; 0: any that is free"`
+	Port               int  `env:"PORT" envDefault:"8080" help:"port of the HTTP server; 0: any that is free"`
 	AllowLateStart     bool `env:"ALLOW_LATE_START" envDefault:"false" help:"accept a START_BLOCK above the deployment of the factory: the escrows deployed before it are never heard of"`
 	AllowMixedSettings bool `env:"ALLOW_MIXED_SETTINGS" envDefault:"false" help:"join although live instances have other topics, events, ordering keys, ABIs or finality: for a rolling change"`
 
@@ -81,7 +81,7 @@ type Config struct {
 	PolicyFile           string `env:"COMMANDS_POLICY_FILE" help:"who may ask for which commands, as JSON; needed by the two ways in, and with SENDERS_FILE"`
 	CommandsSubscription string `env:"COMMANDS_SUBSCRIPTION_ID" help:"subscription that commands are taken from; needs REPLIES_TOPIC_ID"`
 	CommandsHTTP         bool   `env:"COMMANDS_HTTP" envDefault:"false" help:"serve POST /commands and GET /commands/{id}"`
-	CommandsPort         int    `env:"COMMANDS_PORT" envDefault:"0" help:"of the HTTP server of commands; 0: PORT, beside everything else"`
+	CommandsPort         int    `env:"COMMANDS_PORT" envDefault:"0" help:"port of the HTTP server of commands; 0: PORT, beside everything else"`
 	RepliesTopic         string `env:"REPLIES_TOPIC_ID" help:"topic of the answers to commands"`
 	KeeperSender         string `env:"KEEPER_SENDER" help:"address in SENDERS_FILE that releases escrows which are approved and due; without it nobody does"`
 	KeeperMinAmount      string `env:"KEEPER_MIN_AMOUNT" envDefault:"10000000000000000" help:"wei; smaller escrows are left alone"`

@@ -5,6 +5,6 @@
 // clock. The one exception is pg_locks, which has no snapshots: a session that ends while the rows
 // are read is seen as gone although its rows do not say so yet.
 //
-// Alive means that the instance's session holds its advisory lock. A row that says active proves
-// nothing, nor does a heartbeat.
+// Alive means that the instance's session holds its advisory lock, and that the instance has checked
+// its slots within partition.StaleAfter. A row that says active proves nothing, nor does a heartbeat.
 package fleet

@@ -50,7 +50,7 @@ type Instance struct {
 	Strategy  string              `json:"strategy"`
 	Status    string              `json:"status"` // as its row has it: active, stopping or dead
 	State     State               `json:"state"`
-	Alive     bool                `json:"alive"` // its session holds its lock, and it looks after its slots
+	Alive     bool                `json:"alive"` // its session holds its lock, and it has checked its slots lately
 	// its nodes do not let it go on, and it gave its slots up to those that can
 	SitsOut      bool               `json:"sits_out"`
 	Settings     partition.Settings `json:"settings"`
@@ -82,7 +82,7 @@ const (
 	Serving  State = "serving"  // alive, with slots
 	Standby  State = "standby"  // alive, without slots: another instance serves what it prefers, or a claim is under way
 	Stopping State = "stopping" // alive, and about to stop
-	Hung     State = "hung"     // it holds its lock, and does not look after its slots
+	Hung     State = "hung"     // it holds its lock, and has not checked its slots lately
 	Dead     State = "dead"     // it died
 	Stopped  State = "stopped"  // it stopped cleanly
 	Replaced State = "replaced" // it died, and another instance has its partition, or nobody needs it any more

@@ -253,7 +253,7 @@ func (p *params) cursor(kind string, fields int) []string {
 	return got[1:]
 }
 
-// encodeCursor makes the position of a list opaque: it is nobody's business to compute one.
+// encodeCursor makes the position in a list opaque, so that no client computes one.
 func encodeCursor(kind string, fields ...string) *string {
 	s := base64.RawURLEncoding.EncodeToString([]byte(kind + "," + strings.Join(fields, ",")))
 	return &s

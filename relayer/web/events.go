@@ -71,7 +71,7 @@ const selectLast = `
 	order by e.block_number desc, e.log_index desc limit @limit`
 
 // listEvents answers /events: in (block, log index) order. Two events share a place in that order
-// only if one of them is orphaned; the event id parts them.
+// only if one of them is orphaned; then the event id decides.
 func (a *api) listEvents(r *http.Request) (any, error) {
 	p := parse(r, "from", "to", "escrow", "state", "cursor", "limit")
 	q := eventQuery{

@@ -14,7 +14,7 @@ const (
 	palette = 30
 )
 
-// slotMap is the picture of who serves what: a grid of mapColumns cells a row, slot 0 in the upper left corner.
+// slotMap is the picture of who serves what: a grid with mapColumns cells per row, slot 0 in the upper left corner.
 type slotMap struct {
 	Columns, Rows int
 	Label         string // for those who do not see it
