@@ -37,9 +37,7 @@ func (h *history) Code(ctx context.Context, a common.Address, block uint64) ([]b
 
 // A START_BLOCK is held against a real chain, on which the factory was deployed somewhere in the middle.
 func TestCheckStart(t *testing.T) {
-	sim, err := testchain.StartSim(testchain.Options{Seed: 3})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, sim.Stop()) })
+	sim := testchain.NewSim(t, testchain.Options{Seed: 3})
 	require.NoError(t, sim.Mine(t.Context(), 9))
 	contracts, err := testchain.Deploy(t.Context(), sim)
 	require.NoError(t, err)

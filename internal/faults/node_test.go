@@ -18,11 +18,7 @@ import (
 
 // chain is a simulated one of 20 blocks with logs, and a Node in front.
 func chain(t *testing.T) (*testchain.Sim, *Node) {
-	sim, err := testchain.StartSim(testchain.Options{Seed: 3})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, sim.Stop()) })
-	d, err := testchain.Deploy(t.Context(), sim)
-	require.NoError(t, err)
+	sim, d := testchain.NewContracts(t, testchain.Options{Seed: 3})
 	traffic, err := testchain.NewTraffic(t.Context(),
 		testchain.TrafficConfig{URL: sim.HTTP(), Deployment: d, Accounts: sim.Accounts()[1:], Seed: 3})
 	require.NoError(t, err)

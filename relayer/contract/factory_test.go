@@ -38,11 +38,7 @@ func storing(slot common.Hash, a common.Address) []byte {
 
 // A factory is known by its code, through whatever proxy; everything else with code is not taken for one.
 func TestCheckFactory(t *testing.T) {
-	chain, err := testchain.StartSim(testchain.Options{Seed: 1})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, chain.Stop()) })
-	d, err := testchain.Deploy(t.Context(), chain)
-	require.NoError(t, err)
+	chain, d := testchain.NewContracts(t, testchain.Options{Seed: 1})
 	client, err := rpc.DialContext(t.Context(), chain.HTTP())
 	require.NoError(t, err)
 	t.Cleanup(client.Close)

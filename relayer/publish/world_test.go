@@ -61,19 +61,14 @@ type world struct {
 
 func setup(t testing.TB, o testpubsub.Options) *world {
 	ctx := t.Context()
-	server, err := testpubsub.Start(ctx, o)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, server.Stop()) })
-	for _, topic := range []string{settlement, extra, undone} {
-		require.NoError(t, testpubsub.CreateTopic(ctx, server.Addr(), project, topic))
-	}
-
+	server := testpubsub.New(t, o, project, settlement, extra, undone)
 	tap := server.Tap()
 	t.Cleanup(func() { require.NoError(t, tap.Stop()) })
 	reg := prometheus.NewRegistry()
 	w := &world{Fleet: testfleet.New(t, chainID), t: t, server: server, tap: tap, reg: reg,
 		metrics: publish.NewMetrics(reg), logs: &logs{t: t}, epoch: 1}
 	w.OwnAll(me, 0)
+	var err error
 	w.sender, err = pubsub.New(ctx, pubsub.Config{Project: project, Options: w.options(), Log: slog.New(w.logs)})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.sender.Close()) })

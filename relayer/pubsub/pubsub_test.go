@@ -47,10 +47,7 @@ type behind struct {
 }
 
 func setup(t *testing.T, timeout time.Duration) *behind {
-	server, err := testpubsub.Start(t.Context(), testpubsub.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, server.Stop()) })
-	require.NoError(t, testpubsub.CreateTopic(t.Context(), server.Addr(), project, settlement))
+	server := testpubsub.New(t, testpubsub.Options{}, project, settlement)
 	way, err := faults.NewTCP(server.Addr())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, way.Close()) })

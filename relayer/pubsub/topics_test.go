@@ -11,10 +11,7 @@ import (
 
 func TestCheckTopics(t *testing.T) {
 	t.Parallel()
-	server, err := testpubsub.Start(t.Context(), testpubsub.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, server.Stop()) })
-	require.NoError(t, testpubsub.CreateTopic(t.Context(), server.Addr(), project, settlement))
+	server := testpubsub.New(t, testpubsub.Options{}, project, settlement)
 	for _, c := range []struct {
 		name, project string
 		topics        pubsub.Topics

@@ -260,11 +260,7 @@ func TestALiarHasNoVote(t *testing.T) {
 // The same through a proxy that adds logs and leaves all out, in front of a real chain: nothing
 // wrong is read, and what is right as soon as the lies end.
 func TestLiesEndBehindAProxy(t *testing.T) {
-	sim, err := testchain.StartSim(testchain.Options{Seed: 3})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, sim.Stop()) })
-	d, err := testchain.Deploy(t.Context(), sim)
-	require.NoError(t, err)
+	sim, d := testchain.NewContracts(t, testchain.Options{Seed: 3})
 	traffic, err := testchain.NewTraffic(t.Context(),
 		testchain.TrafficConfig{URL: sim.HTTP(), Accounts: sim.Accounts()[:5], Deployment: d, Seed: 7})
 	require.NoError(t, err)

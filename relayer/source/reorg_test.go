@@ -14,9 +14,7 @@ import (
 // A reorganisation whose heads were not all seen: the ring has headers of the old branch, a gap,
 // and the new head. What is below the gap must not be taken for an ancestor of the head.
 func TestHeadersBelowAGapAreNotTakenForAncestors(t *testing.T) {
-	sim, err := testchain.StartSim(testchain.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, sim.Stop()) })
+	sim := testchain.NewSim(t, testchain.Options{})
 	require.NoError(t, sim.Mine(t.Context(), 17))
 	s, err := New(Config{URLs: []string{sim.HTTP()}, ChainID: sim.ChainID().Uint64(), Confirmations: 3})
 	require.NoError(t, err)

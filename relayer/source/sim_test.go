@@ -81,11 +81,7 @@ func collect(t *testing.T, s *Source, from, to uint64, f *Filter) (logs []types.
 }
 
 func TestSim(t *testing.T) {
-	sim, err := testchain.StartSim(testchain.Options{Seed: 1})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, sim.Stop()) })
-	d, err := testchain.Deploy(t.Context(), sim)
-	require.NoError(t, err)
+	sim, d := testchain.NewContracts(t, testchain.Options{Seed: 1})
 	traffic, err := testchain.NewTraffic(t.Context(),
 		testchain.TrafficConfig{URL: sim.HTTP(), Accounts: sim.Accounts()[:5], Deployment: d, Seed: 7})
 	require.NoError(t, err)

@@ -88,11 +88,7 @@ func TestEitherNodeMayLie(t *testing.T) {
 func eitherNodeMayLie(t *testing.T, mode watch.FilterMode) {
 	named := mode == watch.FilterAddresses
 	ctx := t.Context()
-	sim, err := testchain.StartSim(testchain.Options{Seed: 5})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, sim.Stop()) })
-	d, err := testchain.Deploy(ctx, sim)
-	require.NoError(t, err)
+	sim, d := testchain.NewContracts(t, testchain.Options{Seed: 5})
 	traffic, err := testchain.NewTraffic(ctx, testchain.TrafficConfig{URL: sim.HTTP(), Deployment: d,
 		Accounts: sim.Accounts()[1:], Seed: 5})
 	require.NoError(t, err)

@@ -113,11 +113,7 @@ func published(name string) bool { return name != "EscrowCreated" && name != "Ar
 
 func setup(t *testing.T) *world {
 	ctx := t.Context()
-	sim, err := testchain.StartSim(testchain.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, sim.Stop()) })
-	d, err := testchain.Deploy(ctx, sim)
-	require.NoError(t, err)
+	sim, d := testchain.NewContracts(t, testchain.Options{})
 	wallet, err := testchain.OpenWallet(ctx, sim.HTTP(), sim.Accounts()...)
 	require.NoError(t, err)
 	t.Cleanup(wallet.Close)
