@@ -118,9 +118,9 @@ var allGauges = []gauge{
 	{"relayer_slots_adopted", "Slots that this instance serves without preferring them.",
 		func(r *reading) float64 { return float64(r.instance.Adopted) }},
 
-	ofChain("total_active_instances", "Instances that hold their lock, of all.",
+	ofChain("total_active_instances", "Instances of the chain that are alive.",
 		func(l *look) float64 { return float64(l.fleet.Live()) }),
-	ofChain("total_escrows_registered", "Escrows in the registry.",
+	ofChain("total_escrows_registered", "Escrows in the registry that are on the chain.",
 		func(l *look) float64 { return float64(l.fleet.Escrows.Registered()) }),
 	ofChain("relayer_factory_cursor_block", "Next block of the factory watch.",
 		func(l *look) float64 { return float64(l.fleet.Chain.FactoryCursor) }),
