@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"encoding/xml"
 	"errors"
+	"flag"
 	"io"
 	"os"
 	"os/exec"
@@ -18,7 +19,15 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 )
 
+// sideBySide is how many figures are tried at once, whatever the number of cores.
+const sideBySide = "4"
+
 func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", sideBySide); err != nil {
+		panic(err)
+	}
+
 	goleak.VerifyTestMain(m, append(testchain.IgnoreLeaks(),
 		goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"), // of Google's client, from its init on
 	)...)

@@ -2,11 +2,15 @@ package chaos
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -15,6 +19,7 @@ import (
 // and more) is longer than a test of every day may take, and without a clock that is wrong, since a
 // binary of Build takes minutes to build. `make chaos` tries all kinds.
 func TestFixedSeeds(t *testing.T) {
+	t.Parallel()
 	bin, ran := build(t), 0
 	for seed := uint64(106); ran < 3; seed++ {
 		plan := NewPlan(seed)
@@ -23,26 +28,42 @@ func TestFixedSeeds(t *testing.T) {
 		}
 
 		ran++
-		t.Log(plan.String())
-		verdict, err := Run(t.Context(), bin, plan)
-		require.NoError(t, err)
-		t.Log(verdict)
-		require.True(t, verdict.Clean(), verdict.String())
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
+			t.Parallel()
+			plan.Probe = time.Second // a busy machine is to lose sessions by faults only
+			t.Log(plan.String())
+			verdict, err := Run(t.Context(), bin, plan)
+			require.NoError(t, err)
+			t.Log(verdict)
+			require.True(t, verdict.Clean(), verdict.String())
+		})
 	}
 }
 
-func build(t *testing.T) string {
-	bin := filepath.Join(t.TempDir(), "escrow-relayer")
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-race", "-o", bin,
+// built is the relayer that most tests run, once it is asked for.
+var built = sync.OnceValues(func() (bin string, err error) {
+	out, err := exec.Command("go", "build", "-race", "-o", filepath.Join(work, "escrow-relayer"),
 		"../../cmd/escrow-relayer").CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, out)
+	}
+
+	return filepath.Join(work, "escrow-relayer"), err
+})
+
+func build(t *testing.T) string {
+	t.Helper()
+	bin, err := built()
+	require.NoError(t, err)
 
 	return bin
 }
 
-// sideBySide is how many drills run at once, whatever the number of cores. They mostly wait; with four
-// of them beside other packages, sessions that are probed every second were lost on two busy cores.
-const sideBySide = "2"
+// sideBySide is how many fleets run at once, whatever the number of cores: they mostly wait.
+const sideBySide = "3"
+
+// work is a folder of all tests together.
+var work string
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -50,12 +71,23 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 
-	os.Exit(m.Run())
+	var err error
+	if work, err = os.MkdirTemp("", "chaos"); err != nil {
+		panic(err)
+	}
+
+	code := m.Run()
+	if err := os.RemoveAll(work); err != nil {
+		panic(err)
+	}
+
+	os.Exit(code)
 }
 
 // Every fault alone, one after the other: what it does is seen by itself, and how long the fleet
-// takes to recover is measured. `make drill` adds those that last long.
+// takes to recover is measured. `make drill` adds those that last long, and variants.
 func TestDrill(t *testing.T) {
+	t.Parallel()
 	bin := build(t)
 	for _, g := range Groups() {
 		t.Run(g.Name, func(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 // database under running processes, one cuts the connection of a broadcast and reorganises.
 // `make chaos ARGS=-commands` tries others.
 func TestFixedCommandSeeds(t *testing.T) {
+	t.Parallel()
 	bin := build(t)
 	for _, seed := range []uint64{1, 3, 20} {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
@@ -33,6 +34,7 @@ func TestFixedCommandSeeds(t *testing.T) {
 // An oracle that cannot say "wrong" proves nothing. Each relayer here makes one mistake, and the
 // verdict has to name it.
 func TestOracleSeesMistakes(t *testing.T) {
+	t.Parallel()
 	for _, b := range Breakages {
 		if b.Chance {
 			continue // `go run ./internal/chaos/cmd/chaos -broken NAME` tries it
