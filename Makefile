@@ -50,8 +50,8 @@ drill: ## each fault alone, one after the other, and how long the fleet takes to
 	go run ./internal/chaos/cmd/chaos -drill -parallel 4 $(ARGS)
 
 .PHONY: outage
-outage: ## what pages in real outages: a real Prometheus, real processes, real time (needs the program prometheus; a quarter of an hour)
-	OUTAGE_FACTOR=1 go test -tags outage -run TestOutages -count=1 -v -timeout 40m ./deploy
+outage: ## what pages in real outages: a real Prometheus, real processes, real time, and that broken rules are told (needs the program prometheus; 20 minutes)
+	OUTAGE_FACTOR=1 go test -tags outage -run 'TestOutages|TestBrokenRulesAreTold' -count=1 -v -timeout 60m ./deploy
 
 .PHONY: release
 release: ## archives for linux and darwin, with and without the demo, checksums and SBOMs, in dist; built twice and compared (ARGS="-only linux/amd64")

@@ -46,14 +46,10 @@ import (
 // is so busy that a look at a healthy database takes seconds, a limit of seconds says nothing: then
 // an attempt that failed is repeated with half the factor, at last in real time.
 func TestOutages(t *testing.T) {
-	program, err := exec.LookPath("prometheus")
-	require.NoError(t, err, "install the program prometheus (Debian: prometheus)")
+	program, bin := outagePrograms(t)
 	factor, err := strconv.Atoi(cmp.Or(os.Getenv("OUTAGE_FACTOR"), "6"))
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, factor, 1)
-	bin := filepath.Join(t.TempDir(), "escrow-relayer")
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "../cmd/escrow-relayer").CombinedOutput()
-	require.NoError(t, err, "%s", out)
 
 	for ; ; factor /= 2 {
 		w := &outageWorld{t: t, factor: time.Duration(factor), bin: bin, dir: t.TempDir()}
@@ -68,6 +64,55 @@ func TestOutages(t *testing.T) {
 
 		t.Logf("a look at a healthy database took %s, so once more, slower: %s", w.slowest, strings.Join(wrong, "; "))
 	}
+}
+
+// A test of pages that cannot fail proves nothing: the same outages, in the short form, with rules that
+// never fire, and one that pages for what is another one's. Each has to be told, with its outage.
+// A part of `make outage`.
+func TestBrokenRulesAreTold(t *testing.T) {
+	program, bin := outagePrograms(t)
+	const never, wrongly = "vector(0) > 1", "RelayerTwoLeaders"
+	missing := map[string]bool{}
+	for _, o := range theOutages() {
+		for _, of := range []map[string]time.Duration{o.pages, o.tickets} {
+			for alert := range of {
+				missing[alert] = true
+			}
+		}
+	}
+
+	w := &outageWorld{t: t, factor: 6, bin: bin, dir: t.TempDir(), breaks: func(rules map[string]*rule) {
+		rules[wrongly].Expr, rules[wrongly].For = rules["RelayerDatabaseDown"].Expr, ""
+		rules[wrongly].Labels["severity"] = "critical"
+		for alert := range missing {
+			rules[alert].Expr = never
+		}
+	}}
+	wrong := w.attempt(program)
+	t.Log(strings.Join(wrong, "\n"))
+	for _, o := range theOutages() {
+		for _, of := range []map[string]time.Duration{o.pages, o.tickets} {
+			for alert := range of {
+				require.Contains(t, wrong, fmt.Sprintf("%s: %s did not fire", o.name, alert))
+			}
+		}
+
+		if o.pages["RelayerDatabaseDown"] != 0 {
+			require.Contains(t, wrong, fmt.Sprintf("%s: %s must not fire", o.name, wrongly))
+		}
+	}
+}
+
+// outagePrograms are Prometheus and a relayer.
+func outagePrograms(t *testing.T) (prometheus, relayer string) {
+	t.Helper()
+	prometheus, err := exec.LookPath("prometheus")
+	require.NoError(t, err, "install the program prometheus (Debian: prometheus)")
+	relayer = filepath.Join(t.TempDir(), "escrow-relayer")
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", relayer, "../cmd/escrow-relayer").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+
+	return prometheus, relayer
 }
 
 // busy is how long a look at the fleet takes where a machine is too busy for limits of seconds;
@@ -245,8 +290,9 @@ type outageWorld struct {
 	t       *testing.T
 	factor  time.Duration
 	bin     string
-	dir     string        // where Prometheus reads its targets
-	slowest time.Duration // of the looks at a healthy database; set while probe runs
+	dir     string                 // where Prometheus reads its targets
+	breaks  func(map[string]*rule) // changes the rules of a chain, by alert; nil: they stay as they are
+	slowest time.Duration          // of the looks at a healthy database; set while probe runs
 
 	mu      sync.Mutex
 	closers []func() error
@@ -431,6 +477,7 @@ var (
 func (w *outageWorld) shorten(text []byte) []byte {
 	var f ruleFile
 	require.NoError(w.t, yaml.Unmarshal(text, &f))
+	w.breakRules(&f)
 	duration := func(s string) time.Duration {
 		d, err := time.ParseDuration(s)
 		require.NoError(w.t, err)
@@ -467,6 +514,31 @@ func (w *outageWorld) shorten(text []byte) []byte {
 	require.NoError(w.t, err)
 
 	return out
+}
+
+// breakRules lets breaks change the rules, chain by chain.
+func (w *outageWorld) breakRules(f *ruleFile) {
+	if w.breaks == nil {
+		return
+	}
+
+	chains := map[string]map[string]*rule{}
+	for i := range f.Groups {
+		for j := range f.Groups[i].Rules {
+			r := &f.Groups[i].Rules[j]
+			chain := r.Labels["chain_id"]
+			if chains[chain] == nil {
+				chains[chain] = map[string]*rule{}
+			}
+
+			chains[chain][r.Alert] = r
+		}
+	}
+
+	for chain, rules := range chains {
+		require.NotNil(w.t, rules["RelayerDatabaseDown"], "%q", chain)
+		w.breaks(rules)
+	}
 }
 
 // look asks for the alerts again and again until ctx ends.
