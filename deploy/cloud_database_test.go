@@ -192,6 +192,7 @@ func (c *cloud) sqlProxy(args []string) error {
 	if f["auto-iam-authn"] != "" {
 		proxy.Account = account
 	}
+
 	if f["health-check"] != "" {
 		proxy.HealthPort = f["http-port"]
 	}
@@ -313,8 +314,7 @@ func (c *cloud) mayUseTables(i *sqlInstance, on, login string) error {
 // relayer is the operator's binary. What it says of the fleet is what the services' sessions say, in
 // the database that they use: one that it is not connected to does not know them.
 func (c *cloud) relayer(args []string) error {
-	switch words := strings.Join(args[:min(2, len(args))], " "); words {
-	case "sender address", "command sign":
+	if words := strings.Join(args[:min(2, len(args))], " "); words == "sender address" || words == "command sign" {
 		text, err := io.ReadAll(os.Stdin)
 		if err != nil || len(text) == 0 {
 			return refuse("nothing to read: %v", err)

@@ -47,7 +47,7 @@ func TestFirstDeploymentWordForWord(t *testing.T) {
 	w.sh(w.block(page, "escrow-relayer status"))
 	require.Contains(t, w.sh("terraform plan"), "No changes.")
 	for i, s := range w.serving() {
-		require.Equal(t, "INGRESS_TRAFFIC_INTERNAL_ONLY", s.Ingress, i)
+		require.Equal(t, "INGRESS_TRAFFIC_INTERNAL_ONLY", s.Ingress, "%d", i)
 	}
 
 	w.sh(w.block(page, "subscriptions create settlement"))
@@ -71,7 +71,7 @@ func (w *walk) commands(page string) {
 	t.Helper()
 	text, err := os.ReadFile(page)
 	require.NoError(t, err)
-	for _, line := range strings.Split(blocks(string(text), "hcl")[0], "\n") {
+	for line := range strings.SplitSeq(blocks(string(text), "hcl")[0], "\n") {
 		w.sh("set-tfvars '" + regexp.MustCompile(` +(=) +(.*\]).*`).ReplaceAllString(line, " $1 $2") + "'")
 	}
 
