@@ -20,13 +20,16 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/sign"
 )
 
+// probeEvery is so long that a busy machine loses no session.
+const probeEvery = 20 * time.Second
+
 // instance runs an owner of some senders with a session of its own. stop is a graceful one; lost
 // ends the session first, as a crash does.
 func (w *world) instance(id string, senders []testchain.Account) (stop, lost func()) {
 	w.t.Helper()
 	session, err := election.Open(w.t.Context(), election.SessionConfig{Conn: w.db.Config().ConnConfig.Copy(),
 		ChainID: w.node.ChainID().Int64(), InstanceID: id, Channels: []string{send.Channel, send.ReleaseChannel},
-		ProbeEvery: 20 * time.Second}) // a busy machine loses no session
+		ProbeEvery: probeEvery})
 	require.NoError(w.t, err)
 	live := w.run(func(ctx context.Context) error { _ = session.Run(ctx); return nil })
 	var configs []send.Config
@@ -167,7 +170,8 @@ func TestNotificationsArrive(t *testing.T) {
 	w := newWorld(t, startSim(t))
 	chain := w.node.ChainID().Int64()
 	session, err := election.Open(t.Context(), election.SessionConfig{Conn: w.db.Config().ConnConfig.Copy(),
-		ChainID: chain, InstanceID: "listener", Channels: []string{send.Channel, send.ReleaseChannel}})
+		ChainID: chain, InstanceID: "listener", Channels: []string{send.Channel, send.ReleaseChannel},
+		ProbeEvery: probeEvery})
 	require.NoError(t, err)
 	w.run(func(ctx context.Context) error { _ = session.Run(ctx); return nil })
 	hear := func(channel, what string) {
