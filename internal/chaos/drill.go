@@ -91,7 +91,7 @@ func (r *run) recover(ctx context.Context) (time.Duration, error) {
 
 	bounded, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	if why := r.settle(bounded, r.chain.ChainID().Int64(), int64(head)-int64(r.plan.Confirmations), -1); why != "" {
+	if why := r.settle(bounded, side{r.chain, r.lab.Contracts}, int64(head)-int64(r.plan.Confirmations), -1); why != "" {
 		return 0, fmt.Errorf("not whole after %s: %s", settleTimeout, why)
 	}
 

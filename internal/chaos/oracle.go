@@ -167,7 +167,7 @@ func (r *run) compare(ctx context.Context, s side, blocks int, verified int64, v
 		return nil, err
 	}
 
-	if why := r.settle(ctx, s.id(), int64(target), verified); why != "" {
+	if why := r.settle(ctx, s, int64(target), verified); why != "" {
 		v.wrong("chain %d not whole in time: %s", s.id(), why)
 	}
 
@@ -235,10 +235,14 @@ func (r *run) doubtful(lost int) bool {
 const epoch = 32
 
 // settle waits until every slot is served, every cursor has passed the target, everything up to a
-// block has been verified, and nothing waits; it says what is not so.
-func (r *run) settle(ctx context.Context, chain, target, verified int64) string {
+// block has been verified, and nothing waits; it says what is not so. The chain goes on slowly: nodes
+// without a new block for minutes would count as dead.
+func (r *run) settle(ctx context.Context, s side, target, verified int64) string {
+	chain := s.id()
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
+	block := time.NewTicker(20 * time.Second)
+	defer block.Stop()
 	why := ""
 	for {
 		f, err := fleet.Read(ctx, r.lab.DB, chain)
@@ -276,6 +280,10 @@ func (r *run) settle(ctx context.Context, chain, target, verified int64) string 
 		select {
 		case <-ctx.Done():
 			return why
+		case <-block.C:
+			if err := s.chain.Mine(ctx, 1); err != nil && ctx.Err() == nil {
+				return err.Error()
+			}
 		case <-ticker.C:
 		}
 	}

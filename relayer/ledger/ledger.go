@@ -183,6 +183,7 @@ type Result struct {
 	// orphans of a reorganisation that did not reappear: their rows are in the outbox, not in Pending
 	Retracted int
 	Revived   int // orphans that reappeared: their rows may be in the outbox, not in Pending
+	Dropped   int // orphans that did not, and that nobody was told of
 
 	revived map[place]bool
 }

@@ -265,13 +265,15 @@ const reviveEvents = `
 // and those whose time is over, since the slot's cursor and the factory's have passed again the
 // block that had been seen last, and their escrow does not wait to be caught up.
 func (l *Ledger) retract(ctx context.Context, tx pgx.Tx, next int64, r *Result) error {
-	tag, err := tx.Exec(ctx, retractOrphans, pgx.StrictNamedArgs{"chain": l.cfg.ChainID, "me": l.cfg.InstanceID,
-		"next": next})
+	var retracted, dropped int
+	err := tx.QueryRow(ctx, retractOrphans, pgx.StrictNamedArgs{"chain": l.cfg.ChainID, "me": l.cfg.InstanceID,
+		"next": next}).Scan(&retracted, &dropped)
 	if err != nil {
 		return fmt.Errorf("retract orphans: %w", err)
 	}
 
-	r.Retracted += int(tag.RowsAffected())
+	r.Retracted += retracted
+	r.Dropped += dropped
 
 	return nil
 }
@@ -302,10 +304,12 @@ const retractOrphans = `
 	settled as (
 		update orphaned_events x set state = case when x.id in (select orphan from unsent) then 4 else 3 end
 		from due d where x.id = d.id
-		returning x.*)
-	insert into outbox (chain_id, block_number, log_index, orphan, slot, kind, escrow, event_type)
-	select chain_id, block_number, log_index, id, slot, 1, escrow, (select name from event_types t where t.id = type)
-	from settled where state = 3 order by block_number, log_index`
+		returning x.*),
+	retracted as (
+		insert into outbox (chain_id, block_number, log_index, orphan, slot, kind, escrow, event_type)
+		select chain_id, block_number, log_index, id, slot, 1, escrow, (select name from event_types t where t.id = type)
+		from settled where state = 3 order by block_number, log_index)
+	select count(*) filter (where state = 3), count(*) filter (where state = 4) from settled`
 
 func sortEvents(events []contract.Event) {
 	slices.SortFunc(events, func(a, b contract.Event) int {

@@ -190,7 +190,7 @@ func (l *loop) accept(o offer) {
 
 	now := time.Now()
 	for i := range o.rows {
-		if r := &o.rows[i]; l.reader.take(r.Seq, l.window.room() > 0) {
+		if r := &o.rows[i]; l.reader.take(r.Seq, l.window.room() > 0) && !l.outOfTurn(r) {
 			l.add(row{Pending: *r}, now)
 		}
 	}

@@ -263,6 +263,55 @@ func TestReloadReadsBlockedLanesFromTheStart(t *testing.T) {
 	require.EqualValues(t, 1, wants[0].from)
 }
 
+// An event that waits for its return from a reorganisation may come back between two readings, with those
+// behind it: these are not sent before the outbox is read from the start.
+func TestWhatWaitsIsNotOvertaken(t *testing.T) {
+	held := func(seq int64, who byte) outbox.Found {
+		f := read(seq, who)
+		f.Held = true
+		return f
+	}
+	for name, readings := range map[string]func(b *bench){
+		"read by page": func(b *bench) {
+			b.reader.caughtUp = false
+			b.take(t.Context(), readResult{page: []outbox.Found{held(1, 1)}, limit: 1})
+			b.take(t.Context(), readResult{page: []outbox.Found{read(2, 1), read(3, 2)}, limit: 10})
+		},
+		"read by key": func(b *bench) {
+			b.put(1, 1)
+			b.land(1)
+			b.take(t.Context(), readResult{wants: b.retried(), lanes: [][]outbox.Found{{held(1, 1)}}})
+			wants := b.choose()
+			require.Len(t, wants, 1)
+			b.take(t.Context(), readResult{wants: wants, lanes: [][]outbox.Found{{read(2, 1)}}})
+			b.put(3, 2)
+		},
+		"offered": func(b *bench) {
+			b.take(t.Context(), readResult{page: []outbox.Found{held(1, 1)}, limit: 10})
+			b.Offer(1, []outbox.Pending{pending(2, 1), pending(3, 2)})
+			b.open()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := assemble(t)
+			readings(b)
+			require.Empty(t, b.queued(1))
+			require.Equal(t, []int64{3}, b.queued(2))
+
+			b.Reload()
+			b.open()
+			rows := []outbox.Found{read(1, 1), read(2, 1)}
+			if wants := b.choose(); len(wants) > 0 {
+				b.take(t.Context(), readResult{turn: b.reader.turn, wants: wants, lanes: [][]outbox.Found{rows}})
+			} else {
+				b.take(t.Context(), readResult{turn: b.reader.turn, page: rows, limit: 10})
+			}
+
+			require.Equal(t, []int64{1, 2}, b.queued(1))
+		})
+	}
+}
+
 // A request that hangs is ended once whoever wants its slot quiet has waited long enough.
 func TestPatienceEnds(t *testing.T) {
 	b := assembleWith(t, hanging{})

@@ -3,6 +3,8 @@ package publish
 import (
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
+
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
@@ -23,6 +25,11 @@ const (
 // looked >= last. If caughtUp, what comes behind last comes as an offer, in order; if not, offers
 // are not taken, since rows before them have to be read first. One reading is under way at most
 // (busy), and it is void if turn has changed meanwhile: something has happened that it may not show.
+//
+// Readings see the outbox at different times. So once an event's row was seen that has to wait for
+// its event to come back from a reorganisation, later readings take no event of that escrow (waiting)
+// until another pass from the start begins: it may have come back between two readings, together with
+// those behind it. Whoever brings it back, or gives it up, calls for such a pass.
 type reader struct {
 	limits  *limits
 	jitter  func() float64
@@ -34,6 +41,8 @@ type reader struct {
 	turn     int
 	rereadAt time.Time // when a pass begins that nothing called for
 	held     bool      // retractions were seen that wait for the deletion of their event's row
+	waiting  map[common.Address]struct{}
+	seen     []common.Address // to wait, in the reading that is being taken
 
 	pace
 }
@@ -70,7 +79,8 @@ type readResult struct {
 }
 
 func newReader(l *limits, jitter func() float64, now time.Time) reader {
-	return reader{limits: l, jitter: jitter, rereadAt: now.Add(l.rereadEvery), pace: pace{rows: l.pageRows}}
+	return reader{limits: l, jitter: jitter, rereadAt: now.Add(l.rereadEvery), pace: pace{rows: l.pageRows},
+		waiting: map[common.Address]struct{}{}}
 }
 
 // rewind makes the outbox be read again from behind a seq; what is in the window is passed over. A
@@ -78,6 +88,18 @@ func newReader(l *limits, jitter func() float64, now time.Time) reader {
 func (r *reader) rewind(last int64) {
 	r.last, r.caughtUp = min(r.last, last), false
 	r.turn++
+	if last == 0 {
+		clear(r.waiting)
+	}
+}
+
+// waits notes that an escrow has an event's row that waits, and behind says whether an earlier reading
+// has seen one.
+func (r *reader) waits(escrow common.Address) { r.seen = append(r.seen, escrow) }
+
+func (r *reader) behind(escrow common.Address) bool {
+	_, ok := r.waiting[escrow]
+	return ok
 }
 
 // refresh begins a pass if it is time for one. None is due while a pass is under way, or where it
@@ -178,6 +200,15 @@ func (r *reader) page(result *readResult) {
 	}
 
 	r.looked = max(r.looked, r.last)
+}
+
+// taken notes that all of a reading was taken.
+func (r *reader) taken() {
+	for _, escrow := range r.seen {
+		r.waiting[escrow] = struct{}{}
+	}
+
+	r.seen = nil
 }
 
 // deleted notes that rows were deleted, for which retractions may have waited.

@@ -90,6 +90,7 @@ func (l *loop) take(ctx context.Context, r readResult) {
 		}
 	}
 
+	l.reader.taken()
 	l.window.release()
 }
 
@@ -103,9 +104,19 @@ func (l *loop) sendable(f *outbox.Found) bool {
 		l.done(outbox.Sent{Seq: f.Seq, Slot: f.Slot})
 	}
 
-	l.reader.held = l.reader.held || f.Held && message.Kind(f.Kind) == message.Retraction
+	switch kind := message.Kind(f.Kind); {
+	case f.Held && kind == message.Retraction:
+		l.reader.held = true
+	case f.Held && kind == message.Original:
+		l.reader.waits(f.Event.Escrow)
+	}
 
-	return !f.Held && !f.Obsolete
+	return !f.Held && !f.Obsolete && !l.outOfTurn(&f.Pending)
+}
+
+// outOfTurn says whether a row is an event's whose escrow has an earlier one that waits.
+func (l *loop) outOfTurn(r *outbox.Pending) bool {
+	return message.Kind(r.Kind) == message.Original && l.reader.behind(r.Event.Escrow)
 }
 
 // delete begins a deletion that is due. It is not held up by the loop, and does not hold it up.

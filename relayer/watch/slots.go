@@ -306,7 +306,7 @@ func (w *SlotWatch) stored(c *ledger.SlotCommit, r *ledger.Result, traced trace.
 	}
 
 	w.at = c.To
-	if r.Retracted > 0 || r.Revived > 0 {
+	if r.Retracted+r.Revived+r.Dropped > 0 { // rows that waited for that are sent, or gone
 		w.cfg.Publisher.Reload()
 	}
 
