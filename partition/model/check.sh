@@ -80,4 +80,14 @@ for rule in 0:NO_CONTENT 0:NO_OCCURRENCE 0:NO_QUIESCE 1:NO_DOUBT 0:NO_GENERATION
   fi
   grep -q 'assertion violated' out.txt || { cat out.txt; exit 1; }
 done
+if [ "${1:-ci}" = full ]; then
+  echo "== identity: what a node leaves out is stored by the verifier"
+  verify identity.pml "-DBUDGET=0 -DLOST=0 -DOMITS=1" -E "$plain" || { echo "violated, or not searched to the end"; exit 1; }
+fi
+echo "== without the rule: NO_REPAIR"
+if verify identity.pml "-DBUDGET=0 -DLOST=0 -DOMITS=1 -DNO_REPAIR" -E "$plain"; then
+  echo "nothing found: the model does not see what the rule is for"
+  exit 1
+fi
+grep -q 'assertion violated' out.txt || { cat out.txt; exit 1; }
 echo "the models hold, and each rule is needed"

@@ -33,7 +33,8 @@
  * of time. A retraction is one message here and may come on its topic before or after anything else.
  *
  * The negative checks take one rule out: NO_GENERATION; NO_CONTENT (what has the id of an orphan is the orphan); NO_OCCURRENCE (ids are used again);
- * NO_QUIESCE (serve does not wait for what is under way); NO_DOUBT (an answer that was lost is forgotten). reorg.pml has those of the positions.
+ * NO_QUIESCE (serve does not wait for what is under way); NO_DOUBT (an answer that was lost is forgotten); with OMITS=1, NO_REPAIR (nobody reads again).
+ * reorg.pml has those of the positions.
  *
  * Retractions are sent here in one row with events, and a crash of the owner makes all its rows those of a former owner.
  */
@@ -100,7 +101,7 @@ int published, retracted, stale;
 #define BIT(i) (1 << (i))
 #define HELD(i) ((published & BIT(i)) && !(retracted & BIT(i)))
 byte budget = BUDGET; byte lost = LOST; byte omits = OMITS;
-bool verified;
+bool verified; int repaired;    /* ids of what the verifier stored: late, and out of turn */
 
 /* working variables of one atomic step; zero outside */
 hidden byte i, j, k, c0, o0; hidden byte found, fits;
@@ -205,6 +206,16 @@ inline store(c, row, settles) {
 			o0 = 0
 		fi;
 		i = 0; fits = false
+	fi
+}
+
+/* what a first reading has left out */
+inline repair(c) {
+	if
+	:: ev[c] != 0 -> skip
+	:: else ->
+		store(c, true, false);
+		repaired = repaired | BIT(EID(c, ev[c] - 1))
 	fi
 }
 
@@ -447,12 +458,12 @@ proctype Leader() {
 	   }
 	/* the verifier: what a first reading has left out of a range that all have passed */
 #ifndef NO_REPAIR
-	:: atomic { OMITS > 0 && !verified && fcur > 3 && cur[owner[1]] > 3 && block[3] == HASH(3) && fhash == HASH(fcur - 1) ->
+	:: atomic { OMITS > 0 && !verified && fcur > 3 && cur[owner[1]] > 3 && block[3] == HASH(3) && fhash == HASH(fcur - 1) && (!late || mon > 3) ->
 		verified = true;
 		if
 		:: FIRST(block[3]) != NONE && reg != NONE && live && !late ->
-			store(FIRST(block[3]), true, false);
-			store(FIRST(block[3]) + 1, true, false)
+			repair(FIRST(block[3]));
+			repair(FIRST(block[3]) + 1)
 		:: else -> skip
 		fi
 	   }
@@ -490,11 +501,16 @@ proctype Publisher() {
 			if
 			:: !(published & BIT(k)) ->
 				published = published | BIT(k);
-				/* whatever comes after it on the chain and was published before it is out of order, unless it is taken back */
+				/* whatever comes after it on the chain and was published before it is out of order, unless it is taken back; what the
+				 * verifier has stored comes late, as the code says of it */
+				if
+				:: repaired & BIT(k) -> skip
+				:: else ->
 				if
 				:: RANK(c0) == 0 -> stale = stale | (published & (7 << EID(P, 0) | 7 << EID(Q, 0) | 7 << EID(PS, 0) | 7 << EID(QS, 0)))
 				:: RANK(c0) == 1 -> stale = stale | (published & (7 << EID(Q, 0) | 7 << EID(QS, 0)))
 				:: else -> skip
+				fi
 				fi
 			:: else -> skip
 			fi
