@@ -169,6 +169,7 @@ func (w *weather) Publish(ctx context.Context, _, _ string, messages []pubsub.Me
 		w.mu.Unlock()
 		<-ctx.Done()
 		w.mu.Lock()
+
 		return nil, ctx.Err()
 	}
 

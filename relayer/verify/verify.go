@@ -304,8 +304,12 @@ func (v *Verifier) part(ctx context.Context, from, to int64, filter *source.Filt
 		}
 
 		logs, err := v.both(ctx, &batch)
-		if err != nil {
+		if err != nil && alone != nil && ctx.Err() == nil {
 			return from, nil, errors.Join(err, v.missing(ctx, &batch, alone))
+		}
+
+		if err != nil {
+			return from, nil, err
 		}
 
 		batch.Logs = logs
@@ -337,10 +341,6 @@ func (v *Verifier) part(ctx context.Context, from, to int64, filter *source.Filt
 // endpoint has is on the chain, whoever else leaves it out.
 func (v *Verifier) missing(ctx context.Context, batch *source.Batch,
 	alone func(first int64, found []Difference) error) error {
-	if alone == nil || ctx.Err() != nil {
-		return nil
-	}
-
 	events, err := v.decode(batch.Logs)
 	if err != nil {
 		return err

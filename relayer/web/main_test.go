@@ -108,6 +108,7 @@ func (w *world) fleet(n int) (sessions []*testfleet.Session) {
 // instance makes a live instance that owns what it prefers.
 func (w *world) instance(id string, number, total int) *testfleet.Session {
 	w.t.Helper()
+
 	return w.Starts(testfleet.Instance{ID: id, Number: number, Total: total, Head: testHead,
 		Next: int64(testHead - 1 - number%2), Behind: 24 * time.Second, Escrows: 412, Version: "v1.4.2",
 		Started: 4 * time.Hour, Beat: time.Duration(number*7%29) * time.Second})
