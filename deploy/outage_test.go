@@ -115,6 +115,9 @@ func outagePrograms(t *testing.T) (prometheus, relayer string) {
 	return prometheus, relayer
 }
 
+// scrapeInterval is that of deploy's collector.
+const scrapeInterval = 30 * time.Second
+
 // busy is how long a look at the fleet takes where a machine is too busy for limits of seconds;
 // idle it takes some milliseconds.
 const busy = time.Second
@@ -139,7 +142,7 @@ func (w *outageWorld) attempt(program string) []string {
 	p := w.prometheus(program, chains)
 	stop := w.probe(fleets)
 	defer stop()
-	if firing := p.quiet(); len(firing) > 0 {
+	if firing := p.quiet(3 * w.shortened(scrapeInterval)); len(firing) > 0 {
 		stop()
 		return []string{fmt.Sprintf("before anything happened: %v", firing)}
 	}
@@ -430,7 +433,7 @@ func (w *outageWorld) prometheus(program string, chains []int64) *prometheusServ
 	rules, err := Alerts(chains)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "alerts.yaml"), w.shorten(rules), 0o600))
-	every := w.shortened(30 * time.Second).Milliseconds()
+	every := w.shortened(scrapeInterval).Milliseconds()
 	config := fmt.Sprintf(`
 global: {scrape_interval: %[1]dms, scrape_timeout: %[1]dms, evaluation_interval: %[1]dms}
 rule_files: [alerts.yaml]
@@ -618,10 +621,11 @@ func (p *prometheusServer) now(chain int64) (firing []string, next <-chan struct
 	return firing, p.change
 }
 
-// quiet waits until Prometheus has scraped everybody and nothing fires; it returns what still does after a long time.
-func (p *prometheusServer) quiet() []string {
-	deadline := time.After(3 * time.Minute)
-	for since := time.Now(); time.Since(since) < 15*time.Second; {
+// quiet waits until nothing has fired for so long that Prometheus has scraped everybody; it returns what
+// still does after a long time.
+func (p *prometheusServer) quiet(long time.Duration) []string {
+	deadline := time.After(3*time.Minute + long)
+	for since := time.Now(); time.Since(since) < long; {
 		firing, next := p.now(0)
 		if len(firing) > 0 {
 			since = time.Now()
