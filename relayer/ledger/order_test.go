@@ -35,6 +35,28 @@ func TestRepairFoldsInTheOrderOfTheChain(t *testing.T) {
 	require.Equal(t, 1, approvals)
 }
 
+// A claim lowers a cursor, and blocks are read again, from a node that has what the first one left out.
+func TestReadAgainFoldsInTheOrderOfTheChain(t *testing.T) {
+	w := setup(t)
+	w.discover(0, deployed(1, 1, 0, 11))
+	w.process(0)
+	w.discover(0)
+	at2 := w.slots
+	w.process(0)
+	w.discover(0)
+	w.process(0, arbiterChanged(3, 13, account(0xb2)))
+	w.SetCursor(me, at2.Next, at2.Hash.Hex())
+	w.reload()
+	require.Equal(t, 1, w.process(0, arbiterChanged(2, 12, account(0xb1))).New)
+	require.Equal(t, []string{strings.ToLower(account(0xb2))}, w.Column(`select arbiter from escrow_records`))
+	r := w.process(0, arbiterChanged(3, 13, account(0xb2)), approved(1, 3, 2, 13))
+	require.Equal(t, []int{1, 1}, []int{r.New, r.Duplicates})
+	require.Equal(t, []string{strings.ToLower(account(0xb2))}, w.Column(`select arbiter from escrow_records`))
+	require.Equal(t, []string{"Approved"}, w.Column(`select last_event_type from escrow_records`))
+	_, approvals := w.record(1)
+	require.Equal(t, 1, approvals)
+}
+
 // After a reorganisation one commit may bring back what was known and add what is new, in any order.
 func TestRevivedAndNewEventsFoldInTheOrderOfTheChain(t *testing.T) {
 	for name, c := range map[string]struct {

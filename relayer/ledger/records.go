@@ -62,7 +62,7 @@ func (l *Ledger) project(ctx context.Context, tx pgx.Tx, events []contract.Event
 		f = fold(events)
 	}
 
-	var endings []registry.Ending
+	var late [][]byte
 	for some := range slices.Chunk(f.order, recordsAtOnce) {
 		var c recordColumns
 		for _, escrow := range some {
@@ -70,10 +70,20 @@ func (l *Ledger) project(ctx context.Context, tx pgx.Tx, events []contract.Event
 			c.add(escrow, r, known.types[r.last.Name])
 		}
 
-		if _, err := tx.Exec(ctx, foldRecords, c.named(l.cfg.ChainID)); err != nil {
+		rows, _ := tx.Query(ctx, foldRecords, c.named(l.cfg.ChainID))
+		found, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
+		if err != nil {
 			return fmt.Errorf("fold %d events into %d records: %w", len(events), len(some), err)
 		}
+
+		late = append(late, found...)
 	}
+
+	if _, err := l.refold(ctx, tx, late); err != nil {
+		return err
+	}
+
+	var endings []registry.Ending
 
 	for _, escrow := range f.order {
 		r := f.records[escrow]
@@ -108,6 +118,7 @@ type record struct {
 	settledAmount, settledAt          *string
 	deployedBlock                     *int64
 	endedBlock                        int64
+	first                             place
 	last                              contract.Event // without its arguments
 }
 
@@ -118,7 +129,7 @@ func fold(events []contract.Event) folded {
 		e := &events[i]
 		r, ok := f.records[e.Escrow]
 		if !ok {
-			r = &record{}
+			r = &record{first: placeOf(e)}
 			f.records[e.Escrow] = r
 			f.order = append(f.order, e.Escrow)
 		}
@@ -239,8 +250,16 @@ func number(text []byte) *string {
 }
 
 // foldRecords merges what new events say into the records: later values win, approvals add up, an
-// ended escrow stays ended.
+// ended escrow stays ended. It returns the escrows into whose records a later event was folded before
+// (a block may be read again, and then with what a node had left out): those are to be folded anew. A
+// deployment comes first, whatever its transaction had emitted before.
 const foldRecords = `
+	with late as (
+	select f.escrow from unnest(@escrows::bytea[], @first_blocks::bigint[], @first_indexes::integer[]) as f(escrow, block, index)
+	cross join lateral (
+		select 1 from records r where r.chain_id = @chain and r.escrow = f.escrow
+		and (r.last_block > f.block or r.last_block = f.block and r.last_index > f.index and r.last_type <> 1) limit 1) x),
+	folded as (
 	insert into records as r (chain_id, escrow, slot, status, payer, payee, arbiter, amount, release_delay, release_time,
 	                          approvals_required, approvals, approvers, settled_amount, settled_at, deployed_block,
 	                          last_tx, last_index, last_occurrence, last_type, last_block)
@@ -266,7 +285,8 @@ const foldRecords = `
 	        select case when later then excluded.last_tx else r.last_tx end, case when later then excluded.last_index else r.last_index end,
 	               case when later then excluded.last_occurrence else r.last_occurrence end, case when later then excluded.last_type else r.last_type end
 	        from (select excluded.last_block >= r.last_block as later) x),
-	    last_block = greatest(excluded.last_block, r.last_block), updated_at = now()`
+	    last_block = greatest(excluded.last_block, r.last_block), updated_at = now())
+	select escrow from late`
 
 type recordColumns struct {
 	escrows, payers, payees, arbiters, approvers, lastTxs [][]byte
@@ -274,7 +294,8 @@ type recordColumns struct {
 	amounts, delays, times, required, settled, settledAt  []*string
 	approvals, lastIndexes                                []int32
 	deployed                                              []*int64
-	lastBlocks                                            []int64
+	lastBlocks, firstBlocks                               []int64
+	firstIndexes                                          []int32
 }
 
 func (c *recordColumns) add(escrow common.Address, r *record, lastType int16) {
@@ -298,6 +319,8 @@ func (c *recordColumns) add(escrow common.Address, r *record, lastType int16) {
 	c.lastOccurrences = append(c.lastOccurrences, r.last.Occurrence)
 	c.lastTypes = append(c.lastTypes, lastType)
 	c.lastBlocks = append(c.lastBlocks, int64(r.last.BlockNumber))
+	c.firstBlocks = append(c.firstBlocks, int64(r.first.block))
+	c.firstIndexes = append(c.firstIndexes, int32(r.first.index))
 }
 
 func (c *recordColumns) named(chainID int64) pgx.StrictNamedArgs {
@@ -309,6 +332,6 @@ func (c *recordColumns) named(chainID int64) pgx.StrictNamedArgs {
 		"deployed": c.deployed,
 		"last_txs": c.lastTxs, "last_indexes": c.lastIndexes, "last_occurrences": c.lastOccurrences,
 		"last_types":  c.lastTypes,
-		"last_blocks": c.lastBlocks,
+		"last_blocks": c.lastBlocks, "first_blocks": c.firstBlocks, "first_indexes": c.firstIndexes,
 	}
 }
