@@ -50,7 +50,7 @@ drill: ## each fault alone, one after the other, and how long the fleet takes to
 	go run ./internal/chaos/cmd/chaos -drill -parallel 4 $(ARGS)
 
 .PHONY: outage
-outage: ## what pages in real outages: a real Prometheus, real processes, real time, and that broken rules are told (needs the program prometheus; 20 minutes)
+outage: ## what pages in real outages: a real Prometheus, real processes, real time, and that broken rules are told (needs the program prometheus; a quarter of an hour)
 	OUTAGE_FACTOR=1 go test -tags outage -run 'TestOutages|TestBrokenRulesAreTold' -count=1 -v -timeout 60m ./deploy
 
 .PHONY: release

@@ -442,9 +442,10 @@ func (c *cloud) doctor() error {
 var (
 	sqlComment  = regexp.MustCompile(`--[^\n]*`)
 	sqlGrant    = regexp.MustCompile(`^grant (usage(?:, create)?) on schema public to "([^"]+)"$`)
-	sqlDefaults = regexp.MustCompile(`^alter default privileges in schema public grant (.+) on (tables|sequences) to "([^"]+)"$`)
-	sqlPresent  = regexp.MustCompile(`^grant (.+) on all (tables|sequences) in schema public to "([^"]+)"$`)
-	conninfo    = regexp.MustCompile(`^host=(\S+) port=(\S+) user=(\S+) dbname=(\S+)$`)
+	sqlDefaults = regexp.MustCompile(`^alter default privileges in schema public ` +
+		`grant (.+) on (tables|sequences) to "([^"]+)"$`)
+	sqlPresent = regexp.MustCompile(`^grant (.+) on all (tables|sequences) in schema public to "([^"]+)"$`)
+	conninfo   = regexp.MustCompile(`^host=(\S+) port=(\S+) user=(\S+) dbname=(\S+)$`)
 )
 
 // psql connects, and carries out what comes by standard input.

@@ -83,7 +83,8 @@ func (w *walk) commands(page string) {
 	})
 	require.Len(t, statements, 2)
 	w.sh("psql 'host=127.0.0.1 port=5436 user=postgres dbname=relayer' <<'SQL'\n" + statements[0] + "\nSQL")
-	w.sh("psql 'host=127.0.0.1 port=5434 user=escrow-relayer-ddl@fusion-prime.iam dbname=relayer' <<'SQL'\n" + statements[1] + "\nSQL")
+	w.sh("psql 'host=127.0.0.1 port=5434 user=escrow-relayer-ddl@fusion-prime.iam dbname=relayer' <<'SQL'\n" +
+		statements[1] + "\nSQL")
 	w.sh("set-tfvars 'key_services = 2'")
 	w.sh(w.block(page, "escrow-relayer sender status"))
 	of := w.serving()

@@ -218,7 +218,7 @@ func (c *commands) configs(t *tenure) []send.Config {
 			Chain: nodes, Signer: c.signers[i],
 			Limits: a.Limits, Log: t.component("sender"), Metrics: c.senders,
 		}
-		if c.policy != nil {
+		if c.policy != nil { // no interface around nil: that would be a policy that allows nobody to ask it
 			configs[i].Policy = c.policy
 		}
 

@@ -37,7 +37,8 @@ var (
 	quoted   = regexp.MustCompile("`([^`\n]+)`")
 	// At the start of a line or after an operator of the shell, perhaps behind assignments; up to a
 	// comment, a redirection, the next operator or the end of a subshell.
-	invocation = regexp.MustCompile(`(?m)(?:^|&&|\|\||;|\bdo|\bthen)[ \t]*(?:[A-Z_]+=\S+ +)*(?:bin/)?escrow-relayer( [^#;&|<>)\n]*)`)
+	invocation = regexp.MustCompile(`(?m)(?:^|&&|\|\||;|\bdo|\bthen)[ \t]*(?:[A-Z_]+=\S+ +)*` +
+		`(?:bin/)?escrow-relayer( [^#;&|<>)\n]*)`)
 	// What stands for a value in a page: a word in capitals, a variable of the shell, or an ellipsis.
 	placeholder = regexp.MustCompile(`^\$?[A-Z][A-Z0-9_]*$|…`)
 	words       = regexp.MustCompile(`'[^']*'|"[^"]*"|\S+`)

@@ -30,14 +30,22 @@ func TestFixedSeeds(t *testing.T) {
 		ran++
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			t.Parallel()
-			plan.Probe = time.Second // a busy machine is to lose sessions by faults only
-			t.Log(plan.String())
-			verdict, err := Run(t.Context(), bin, plan)
-			require.NoError(t, err)
-			t.Log(verdict)
-			require.True(t, verdict.Clean(), verdict.String())
+			clean(t, bin, plan)
 		})
 	}
+}
+
+// clean carries out a plan, in which nothing may be wrong at the end.
+func clean(t *testing.T, bin string, plan Plan) *Verdict {
+	t.Helper()
+	plan.Probe = time.Second // a busy machine is to lose sessions by faults only
+	t.Log(plan.String())
+	verdict, err := Run(t.Context(), bin, plan)
+	require.NoError(t, err)
+	t.Log(verdict)
+	require.True(t, verdict.Clean(), verdict.String())
+
+	return verdict
 }
 
 // built is the relayer that most tests run, once it is asked for.

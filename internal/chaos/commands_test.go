@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -19,13 +18,7 @@ func TestFixedCommandSeeds(t *testing.T) {
 	for _, seed := range []uint64{1, 3, 20} {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			t.Parallel()
-			plan := NewCommandsPlan(seed)
-			plan.Probe = time.Second // a busy machine is to lose sessions by faults only
-			t.Log(plan.String())
-			verdict, err := Run(t.Context(), bin, plan)
-			require.NoError(t, err)
-			t.Log(verdict)
-			require.True(t, verdict.Clean(), verdict.String())
+			verdict := clean(t, bin, NewCommandsPlan(seed))
 			require.NotZero(t, verdict.Commands.Transactions, "nothing was sent: nothing was tried")
 		})
 	}

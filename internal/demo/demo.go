@@ -337,8 +337,7 @@ func (s *scene) kill(ctx context.Context) []int {
 	s.strike(&s.leading, "SIGKILL to the leader, "+s.process(leader).ID)
 	s.process(leader).Kill()
 	s.strike(&s.owning, fmt.Sprintf("SIGKILL to the owner of the sender, %s, with %d commands under way",
-		s.process(owner).ID,
-		under))
+		s.process(owner).ID, under))
 	if owner == leader {
 		return []int{leader}
 	}

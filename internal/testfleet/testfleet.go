@@ -81,8 +81,8 @@ func (f *Fleet) Join(id string, next int64) {
 // is not known.
 func (f *Fleet) SetCursor(id string, next int64, hash string) {
 	f.t.Helper()
-	changed := f.Exec(`update cursors set next_block = $3, block_hash = nullif($4, '') where chain_id = $1 and instance_id = $2`,
-		f.Chain, id, next, hash)
+	changed := f.Exec(`update cursors set next_block = $3, block_hash = nullif($4, '')
+		where chain_id = $1 and instance_id = $2`, f.Chain, id, next, hash)
 	require.EqualValues(f.t, 1, changed, "%s has no cursor", id)
 }
 

@@ -22,7 +22,8 @@ func (l *loader) commands() {
 
 	if !c.TakesCommands() && c.PolicyFile == "" && c.SendersFile != "" && c.KeeperSender == "" {
 		l.say("COMMANDS_POLICY_FILE",
-			"is needed with SENDERS_FILE: nothing is signed for a requester whom the policy does not name; a keeper alone needs none")
+			"is needed with SENDERS_FILE: nothing is signed for a requester whom the policy does not name; "+
+				"a keeper alone needs none")
 	}
 
 	if !c.TakesCommands() && c.SendersFile == "" && c.PolicyFile != "" {

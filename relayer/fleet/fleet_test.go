@@ -177,11 +177,13 @@ func TestProblems(t *testing.T) {
 	w.live("b", 1, 3, 9000)
 	w.Own("a", 3, 5)
 	w.HandOver("", "a", time.Hour)
-	w.Exec(`update relayer_instances set last_heartbeat = now() - interval '6 minutes', started_at = now() - interval '2 hours'`)
+	w.Exec(`update relayer_instances set last_heartbeat = now() - interval '6 minutes',
+		started_at = now() - interval '2 hours'`)
 	w.Exec(`update cursors set updated_at = now() - interval '16 minutes' where instance_id = 'a'`)
 	w.Queues(testfleet.Message{Slot: 1, Waits: 6 * time.Minute})
 	w.Finds(testfleet.Escrow{Address: "one", Slot: 5, Block: 5, Late: true, Found: 11 * time.Minute})
-	w.Exec(`update relayer_instances set settings = jsonb_build_object('stream', jsonb_build_object('ORDERING_KEY', case when instance_id = 'a' then 'slot' else 'escrow' end))`)
+	w.Exec(`update relayer_instances set settings = jsonb_build_object('stream', jsonb_build_object(
+		'ORDERING_KEY', case when instance_id = 'a' then 'slot' else 'escrow' end))`)
 	limits := fleet.DefaultLimits
 	limits.Lag = 5
 

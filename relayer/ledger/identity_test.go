@@ -11,7 +11,8 @@ import (
 
 // messages are what waits for Pub/Sub: event id, type, escrow, kind.
 func (w *world) messages() []string {
-	return w.Column(`select right(event_id, -64) || ' ' || event_type || ' of ' || right(escrow, 1) || ' ' || kind from outbox_messages order by seq`)
+	return w.Column(`select right(event_id, -64) || ' ' || event_type || ' of ' || right(escrow, 1) || ' ' || kind
+		from outbox_messages order by seq`)
 }
 
 // reorganise goes back to block 1, with everything published.
@@ -39,7 +40,8 @@ func TestLogsShiftIntoEachOther(t *testing.T) {
 		"4d:6:1 Approved of 1 event", "4d:7 EscrowReleased of 1 event",
 	}, w.messages())
 	require.Equal(t, []string{"Approved", "EscrowReleased"},
-		w.Column(`select event_type from processed_events where state = 'canonical' and block_number = 2 order by log_index`))
+		w.Column(`select event_type from processed_events where state = 'canonical' and block_number = 2
+					order by log_index`))
 	status, approvals := w.record(1)
 	require.Equal(t, "released", status)
 	require.Equal(t, 1, approvals)
@@ -79,9 +81,12 @@ func TestDeploymentsShiftIntoEachOther(t *testing.T) {
 			require.Equal(t, []string{"active true", "active true"},
 				w.Column(`select status || ' ' || caught_up from escrow_registry`))
 			require.Equal(t, []string{again[0].Escrow.Hex()[41:], again[1].Escrow.Hex()[41:]},
-				w.Column(`select right(escrow, 1) from processed_events where state = 'canonical' and block_number = 2 order by log_index`))
-			require.Len(t, w.Column(`select r.event_id from escrow_registry r join processed_events p using (chain_id, event_id) where p.state = 'canonical' and p.escrow = r.address`), 2)
-			require.Len(t, w.Column(`select r.last_event_id from escrow_records r join processed_events p on p.event_id = r.last_event_id and p.escrow = r.escrow where p.state = 'canonical'`), 2)
+				w.Column(`select right(escrow, 1) from processed_events where state = 'canonical' and block_number = 2
+					order by log_index`))
+			require.Len(t, w.Column(`select r.event_id from escrow_registry r
+				join processed_events p using (chain_id, event_id) where p.state = 'canonical' and p.escrow = r.address`), 2)
+			require.Len(t, w.Column(`select r.last_event_id from escrow_records r
+				join processed_events p on p.event_id = r.last_event_id and p.escrow = r.escrow where p.state = 'canonical'`), 2)
 		})
 	}
 }

@@ -79,12 +79,12 @@ func (l *Ledger) project(ctx context.Context, tx pgx.Tx, events []contract.Event
 		late = append(late, found...)
 	}
 
+	// It folds each of them from the start, so that nothing can be late for it again.
 	if _, err := l.refold(ctx, tx, late); err != nil {
 		return err
 	}
 
 	var endings []registry.Ending
-
 	for _, escrow := range f.order {
 		r := f.records[escrow]
 		switch r.status {
@@ -255,7 +255,8 @@ func number(text []byte) *string {
 // deployment comes first, whatever its transaction had emitted before.
 const foldRecords = `
 	with late as (
-	select f.escrow from unnest(@escrows::bytea[], @first_blocks::bigint[], @first_indexes::integer[]) as f(escrow, block, index)
+	select f.escrow
+	from unnest(@escrows::bytea[], @first_blocks::bigint[], @first_indexes::integer[]) as f(escrow, block, index)
 	cross join lateral (
 		select 1 from records r where r.chain_id = @chain and r.escrow = f.escrow
 		and (r.last_block > f.block or r.last_block = f.block and r.last_index > f.index and r.last_type <> 1) limit 1) x),

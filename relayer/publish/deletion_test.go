@@ -33,7 +33,8 @@ func TestSlowDeletions(t *testing.T) {
 	w := setup(t, testpubsub.Options{})
 	const events, window = 6_000, 700
 	rows := w.backlog(events, 500)
-	w.Exec(`create function slow() returns trigger language plpgsql as $$ begin perform pg_sleep(0.001); return old; end $$`)
+	w.Exec(`create function slow() returns trigger language plpgsql as $$
+		begin perform pg_sleep(0.001); return old; end $$`)
 	w.Exec(`create trigger slow before delete on outbox for each row execute function slow()`)
 	p := w.start(w.config(), publish.Tuning{WindowRows: window, PageRows: 100})
 

@@ -53,7 +53,8 @@ func TestDoubtGoesWithItsSlot(t *testing.T) {
 func TestNothingIsSentAgainBeforeItsDoubtIsRecorded(t *testing.T) {
 	t.Parallel()
 	w := setup(t, testpubsub.Options{})
-	w.Exec(`create function refuse() returns trigger language plpgsql as $$ begin raise exception 'no doubts today'; end $$;
+	w.Exec(`create function refuse() returns trigger language plpgsql as $$
+		begin raise exception 'no doubts today'; end $$;
 		create trigger refuse before update on slot_ownership execute function refuse()`)
 	lost := w.server.Inject(testpubsub.Fault{Match: one("1"), Times: 1, Stored: true, Code: codes.Unavailable})
 	p := w.start(w.config(), publish.Tuning{})

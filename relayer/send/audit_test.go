@@ -66,7 +66,8 @@ func TestAudit(t *testing.T) {
 	w.exec(`update commands set tx_hash = '0x' || repeat('1', 64) where command_id = $1`, ids[0].Hex())
 	w.exec(`update commands set state = 'sent', answered_at = null, tx_hash = null, block_number = null, block_hash = null
 		where command_id = $1`, ids[1].Hex())
-	w.exec(`update command_attempts set tx_hash = '0x' || lpad(attempt::text, 64, '2') where command_id = $1`, ids[2].Hex())
+	w.exec(`update command_attempts set tx_hash = '0x' || lpad(attempt::text, 64, '2')
+		where command_id = $1`, ids[2].Hex())
 	// Commands of different escrows may overtake each other: one whose escrow is not seen yet is held.
 	nonce := func(i int) uint64 {
 		return uint64(w.int(`select nonce from commands where command_id = $1`, ids[i].Hex()))

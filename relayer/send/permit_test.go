@@ -24,7 +24,8 @@ func (w *world) forge(key *ecdsa.PrivateKey, requester string, kind command.Kind
 	require.NoError(w.t, err)
 	message, err := json.Marshal(signed)
 	require.NoError(w.t, err)
-	w.exec(`insert into commands (chain_id, command_id, sender, kind, escrow, effect, requester, message, max_fee, expires_at, state)
+	w.exec(`insert into commands (chain_id, command_id, sender, kind, escrow, effect, requester, message, max_fee,
+			expires_at, state)
 		values ($1, $2, $3, $4, $5, 'settle', $6, $7, $8, $9, 'accepted')`, w.node.ChainID().Int64(), c.ID().Hex(),
 		text(c.Sender), string(kind), text(escrow), requester, message, c.MaxFee.String(), time.Unix(int64(c.ExpiresAt), 0))
 
@@ -47,15 +48,16 @@ func TestAlteredRowsAreRefused(t *testing.T) {
 		code   string
 	}
 	wrong := map[string]request{
-		"another escrow":  {command.Approve, `escrow = '` + text(other) + `'`, command.CodeSignature},
-		"another kind":    {command.Approve, `kind = 'release'`, command.CodeSignature},
-		"another fee":     {command.Approve, `max_fee = max_fee * 10`, command.CodeSignature},
-		"a later expiry":  {command.Approve, `expires_at = expires_at + interval '1 second'`, command.CodeSignature},
-		"another signer":  {command.Approve, `requester = '` + text(other) + `'`, command.CodeSignature},
-		"nobody's":        {command.Approve, `requester = 'keeper'`, command.CodeNotAllowed},
-		"a lesser value":  {command.Create, `value = 0`, command.CodeSignature},
-		"another message": {command.Create, `value = 9, message = replace(message::text, '"amount":"5"', '"amount":"9"')::json`, command.CodeSignature},
-		"no message":      {command.Approve, `message = '{}'`, command.CodeMalformed},
+		"another escrow": {command.Approve, `escrow = '` + text(other) + `'`, command.CodeSignature},
+		"another kind":   {command.Approve, `kind = 'release'`, command.CodeSignature},
+		"another fee":    {command.Approve, `max_fee = max_fee * 10`, command.CodeSignature},
+		"a later expiry": {command.Approve, `expires_at = expires_at + interval '1 second'`, command.CodeSignature},
+		"another signer": {command.Approve, `requester = '` + text(other) + `'`, command.CodeSignature},
+		"nobody's":       {command.Approve, `requester = 'keeper'`, command.CodeNotAllowed},
+		"a lesser value": {command.Create, `value = 0`, command.CodeSignature},
+		"another message": {command.Create,
+			`value = 9, message = replace(message::text, '"amount":"5"', '"amount":"9"')::json`, command.CodeSignature},
+		"no message": {command.Approve, `message = '{}'`, command.CodeMalformed},
 	}
 	ids := map[string]common.Hash{}
 	for name, r := range wrong {

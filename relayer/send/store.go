@@ -188,8 +188,8 @@ func (s *store) args(more pgx.StrictNamedArgs) pgx.StrictNamedArgs {
 }
 
 const selectFlights = `
-	select command_id, requester, kind, escrow, message, nonce, gas, max_fee, expires_at, cancel_requested, abandoned, code, expires_at <= clock_timestamp(), value,
-	       assigned_at
+	select command_id, requester, kind, escrow, message, nonce, gas, max_fee, expires_at, cancel_requested,
+	       abandoned, code, expires_at <= clock_timestamp(), value, assigned_at
 	  from commands
 	 where chain_id = @chain and sender = @sender and state in ('assigned', 'sent')
 	 order by nonce`
@@ -340,8 +340,8 @@ type waiting struct {
 // selectWaiting reads who is due, oldest first: what expired or was cancelled always, the others
 // when it is their time to be looked at.
 const selectWaiting = `
-	select c.command_id, c.requester, c.kind, c.escrow, c.message, c.value, c.max_fee, c.expires_at, clock_timestamp(), c.expires_at <= clock_timestamp(),
-	       c.cancel_requested, c.holds,
+	select c.command_id, c.requester, c.kind, c.escrow, c.message, c.value, c.max_fee, c.expires_at,
+	       clock_timestamp(), c.expires_at <= clock_timestamp(), c.cancel_requested, c.holds,
 	       g.address is not null, coalesce(r.status, ''), coalesce(r.payer, ''), coalesce(r.payee, ''), coalesce(r.arbiter, ''), r.amount,
 	       coalesce(r.approvals_required, 0), coalesce(r.approvers, '{}'), coalesce(e.event_id, ''), e.block_number, e.block_hash
 	  from commands c

@@ -32,22 +32,28 @@ type measured struct {
 	p50, p99 time.Duration
 }
 
+// serve starts the nodes that cfg is to read, in a network of their own.
+func (c tide) serve(t *testing.T, chain *testChain, cfg *Config, head, finalized uint64) (nodes []*testNode) {
+	var p pipes
+	cfg.Dial = p.dial
+	for range c.nodes {
+		n, _ := p.node(t, chain)
+		n.head, n.finalized = head, finalized
+		nodes = append(nodes, n)
+		cfg.URLs = append(cfg.URLs, map[string]string{"http": n.server.URL, "ws": n.ws()}[c.kind])
+	}
+
+	return nodes
+}
+
 // run follows the chain with POLL_INTERVAL's default, through the real client and server. The second
 // half counts.
 func (c tide) run(t *testing.T) (m measured) {
 	const before, confirmations, epoch = 130, 12, 32
 	chain := newChain(before+uint64(c.blocks)+1, 10, 0)
 	chain.crowd(60)
-	var p pipes
-	cfg := Config{ChainID: 1, PollInterval: time.Second, Finality: c.finality, Confirmations: confirmations, Dial: p.dial}
-	var nodes []*testNode
-	for range c.nodes {
-		n, _ := p.node(t, chain)
-		n.head, n.finalized = before, before-2*epoch
-		nodes = append(nodes, n)
-		cfg.URLs = append(cfg.URLs, map[string]string{"http": n.server.URL, "ws": n.ws()}[c.kind])
-	}
-
+	cfg := Config{ChainID: 1, PollInterval: time.Second, Finality: c.finality, Confirmations: confirmations}
+	nodes := c.serve(t, chain, &cfg, before, before-2*epoch)
 	s, err := New(cfg)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -241,16 +247,8 @@ func TestOneThatIsBehindStopsNobody(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const before, deep, blocks = 100, 10, 120
 				chain := newChain(before+blocks, 10, 0)
-				var p pipes
-				cfg := Config{ChainID: 1, PollInterval: time.Second, Finality: Finalized, Dial: p.dial}
-				var nodes []*testNode
-				for range 3 {
-					n, _ := p.node(t, chain)
-					n.head, n.finalized = before, before-deep
-					nodes = append(nodes, n)
-					cfg.URLs = append(cfg.URLs, map[string]string{"http": n.server.URL, "ws": n.ws()}[kind])
-				}
-
+				cfg := Config{ChainID: 1, PollInterval: time.Second, Finality: Finalized}
+				nodes := tide{kind: kind, nodes: 3}.serve(t, chain, &cfg, before, before-deep)
 				s, err := New(cfg)
 				require.NoError(t, err)
 				ctx, cancel := context.WithCancel(t.Context())

@@ -304,11 +304,11 @@ func (v *Verifier) part(ctx context.Context, from, to int64, filter *source.Filt
 		}
 
 		logs, err := v.both(ctx, &batch)
-		if err != nil && alone != nil && ctx.Err() == nil {
-			return from, nil, errors.Join(err, v.missing(ctx, &batch, alone))
-		}
-
 		if err != nil {
+			if alone != nil && ctx.Err() == nil {
+				err = errors.Join(err, v.missing(ctx, &batch, alone))
+			}
+
 			return from, nil, err
 		}
 

@@ -142,7 +142,8 @@ func eitherNodeMayLie(t *testing.T, mode watch.FilterMode) {
 		require.EqualValues(t, want, missing.GetCounter().GetValue())
 		require.Zero(t, extra.GetCounter().GetValue())
 		var stored, verified int64
-		require.NoError(t, f.DB.QueryRow(ctx, `select count(*) from processed_events where state = 'canonical'`).Scan(&stored))
+		require.NoError(t, f.DB.QueryRow(ctx,
+			`select count(*) from processed_events where state = 'canonical'`).Scan(&stored))
 		require.EqualValues(t, truth.Count(), stored)
 		require.NoError(t, f.DB.QueryRow(ctx, `select verified_block from leadership`).Scan(&verified))
 		require.EqualValues(t, head, verified)
@@ -155,7 +156,8 @@ func eitherNodeMayLie(t *testing.T, mode watch.FilterMode) {
 		ids := f.Column(approvals)
 		// One was read with an argument that the chain does not have, one in a block that is not the chain's any more.
 		f.Exec(`update events set args = '{"approver":"nobody"}' where event_id(tx_hash, log_index, occurrence) = $1`, ids[0])
-		f.Exec(`update events set block_hash = sha256(block_hash) where event_id(tx_hash, log_index, occurrence) = $1`, ids[1])
+		f.Exec(`update events set block_hash = sha256(block_hash)
+			where event_id(tx_hash, log_index, occurrence) = $1`, ids[1])
 		v := New(Config{Source: &twoNodes{logs: logs, head: head, named: named}, Filters: filters.Again(), Ledger: led,
 			ABI: abi, Factory: d.Factory,
 			Every: time.Second,
@@ -176,7 +178,8 @@ func eitherNodeMayLie(t *testing.T, mode watch.FilterMode) {
 
 		// What only one of two nodes could be asked about is not verified. What it has is stored all the same.
 		const last = `select block_number::text from events where type = 3 order by block_number desc limit 1`
-		const there = `select event_id(tx_hash, log_index, occurrence) from events where block_number = (` + last + `)::bigint`
+		const there = `select event_id(tx_hash, log_index, occurrence) from events
+			where block_number = (` + last + `)::bigint`
 		block, err := strconv.ParseInt(f.Column(last)[0], 10, 64)
 		require.NoError(t, err)
 		have := f.Column(there)
