@@ -49,12 +49,30 @@ func TestUsage(t *testing.T) {
 		require.Equal(t, 2, code, "%v: %s", args, out)
 	}
 
-	code, out = call(t, nil, "version")
-	require.Zero(t, code)
-	require.Contains(t, out, "escrow-relayer")
 	code, out = call(t, nil, "plan", "move", "--from", "3", "--to", "4", "--strategy", "consistent")
 	require.Zero(t, code)
 	require.Contains(t, out, "648 of 2520 slots move")
+}
+
+// A person who does not know the command tries the flag, and gets the same line.
+func TestVersion(t *testing.T) {
+	code, line := call(t, nil, "version")
+	require.Zero(t, code)
+	require.Regexp(t, `^escrow-relayer \S+, commit \S+ of \S+, go\S+ \w+/\w+\n$`, line)
+
+	for _, flag := range []string{"--version", "-v"} {
+		code, out := call(t, nil, flag)
+		require.Zero(t, code, "%s: %s", flag, out)
+		require.Equal(t, line, out, flag)
+	}
+
+	code, help := call(t, nil, "--help")
+	require.Zero(t, code)
+	require.Contains(t, help, "--version")
+
+	code, out := call(t, nil, "run", "--version")
+	require.Equal(t, exitRefused, code, "only the command itself has a version: %s", out)
+	require.Contains(t, out, "unknown flag")
 }
 
 // Each thing that does not fit is said at once, with the variable, and nothing else runs.

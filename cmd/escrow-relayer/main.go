@@ -62,9 +62,11 @@ func root() *cobra.Command {
 	cmd := group(&cobra.Command{
 		Use:           "escrow-relayer",
 		Short:         "Publishes every event of an escrow factory and its escrows to Google Pub/Sub, once and in order",
+		Version:       versionLine(), // the flags --version and -v
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	})
+	cmd.SetVersionTemplate("{{.Version}}\n")
 	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usage{fmt.Errorf("%w: see %s --help", err, c.CommandPath())}
 	})

@@ -12,11 +12,16 @@ func versionCommand() *cobra.Command {
 		Use:   "version",
 		Short: "Print the version",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			build := built()
-			fmt.Fprintf(cmd.OutOrStdout(), "escrow-relayer %s, commit %s of %s, %s %s/%s\n", build.Version,
-				build.Commit, build.Date, runtime.Version(), runtime.GOOS, runtime.GOARCH)
-
+			fmt.Fprintln(cmd.OutOrStdout(), versionLine())
 			return nil
 		},
 	}
+}
+
+// versionLine is what `version`, `--version` and `-v` print.
+func versionLine() string {
+	build := built()
+
+	return fmt.Sprintf("escrow-relayer %s, commit %s of %s, %s %s/%s", build.Version, build.Commit, build.Date,
+		runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

@@ -27,28 +27,9 @@ type Event struct {
 // of the body's fields is fixed. An error means that the arguments are not an object.
 func Encode(k Kind, e *Event, chainID int64, published time.Time) (body []byte,
 	attributes map[string]string, err error) {
-	var buf [96]byte
-	name := strconv.AppendUint(append(appendHash(buf[:0], e.TransactionHash[:]), ':'), uint64(e.LogIndex), 10)
-	if e.Occurrence > 0 {
-		name = strconv.AppendInt(append(name, ':'), int64(e.Occurrence), 10)
-	}
-
-	id := string(name)
+	id := idOf(e)
 	chain := strconv.FormatInt(chainID, 10)
-	attributes = make(map[string]string, 8)
-	attributes[AttrEventID] = id
-	attributes[AttrEventType] = e.Name
-	attributes[AttrEventName] = e.Name
-	attributes[AttrChainID] = chain
-	attributes[AttrEscrow] = string(appendHash(buf[:0], e.Escrow[:]))
-	attributes[AttrBlockNumber] = string(strconv.AppendUint(buf[:0], e.BlockNumber, 10))
-	attributes[AttrSchema] = Version
-	switch k {
-	case Retraction:
-		attributes[AttrRetracted] = "true"
-	case Replay:
-		attributes[AttrReplay] = "true"
-	}
+	attributes = attributesOf(k, e, id, chain)
 
 	b := make([]byte, 0, 704+2*len(e.Args)) // a default event's envelope has some 640 bytes
 	b = append(b, `{"event_id":"`...)
@@ -87,6 +68,37 @@ func Encode(k Kind, e *Event, chainID int64, published time.Time) (body []byte,
 	}
 
 	return append(b, '}'), attributes, nil
+}
+
+// idOf returns the event id: {transaction hash}:{log index}, and :{occurrence} from the second one on.
+func idOf(e *Event) string {
+	var buf [96]byte
+	id := strconv.AppendUint(append(appendHash(buf[:0], e.TransactionHash[:]), ':'), uint64(e.LogIndex), 10)
+	if e.Occurrence > 0 {
+		id = strconv.AppendInt(append(id, ':'), int64(e.Occurrence), 10)
+	}
+
+	return string(id)
+}
+
+func attributesOf(k Kind, e *Event, id, chain string) map[string]string {
+	var buf [48]byte
+	attributes := make(map[string]string, 8)
+	attributes[AttrEventID] = id
+	attributes[AttrEventType] = e.Name
+	attributes[AttrEventName] = e.Name
+	attributes[AttrChainID] = chain
+	attributes[AttrEscrow] = string(appendHash(buf[:0], e.Escrow[:]))
+	attributes[AttrBlockNumber] = string(strconv.AppendUint(buf[:0], e.BlockNumber, 10))
+	attributes[AttrSchema] = Version
+	switch k {
+	case Retraction:
+		attributes[AttrRetracted] = "true"
+	case Replay:
+		attributes[AttrReplay] = "true"
+	}
+
+	return attributes
 }
 
 // ISO 8601, always UTC. Blocks have whole seconds.
