@@ -17,7 +17,6 @@
 // in flight. So each change of leader raises the epoch in the leadership row, each commit of the
 // factory watch names the epoch that it acts under, and the database refuses any other epoch.
 //
-// To see the locks by hand: select * from pg_locks where locktype = 'advisory', with
-// classid<<32|objid as InstanceKey and LeaderKey compute it. To free one: select
-// pg_terminate_backend(pid); the holder rejoins by itself.
+// To see the locks by hand: select * from held_locks(), with keys as InstanceKey and LeaderKey compute
+// them. To free one: select pg_terminate_backend(pid); the holder rejoins by itself.
 package election

@@ -266,7 +266,7 @@ func TestOneLeaderAndTheNextWhenItGoes(t *testing.T) {
 	require.ErrorIs(t, <-a.lost, election.ErrLost)
 
 	e := elector(t, f, b.session, "b", nil)
-	require.ErrorIs(t, e.Beat(t.Context(), first), election.ErrDeposed)
+	require.ErrorIs(t, e.Beat(t.Context(), first), election.ErrFenced)
 	require.NoError(t, e.Beat(t.Context(), second))
 }
 

@@ -15,8 +15,8 @@ import (
 const Channel = "relayer_leader"
 
 var (
-	// ErrDeposed means that another instance has become leader: the epoch of the leadership row is no longer ours.
-	ErrDeposed = errors.New("deposed: another instance became leader")
+	// ErrFenced means that another instance has become leader: the epoch of the leadership row is no longer ours.
+	ErrFenced = errors.New("fenced: another instance became leader")
 	// ErrResign is what a lead function returns to give up the lock and leave it to the others for CoolDown.
 	ErrResign = errors.New("resigned")
 )
@@ -217,7 +217,7 @@ func (e *Elector) resign(ctx context.Context) error {
 }
 
 // Beats returns a function that writes a heartbeat of the term's leader at each call. One failed
-// heartbeat is only logged, since the next makes up for it. The function returns ErrDeposed when the
+// heartbeat is only logged, since the next makes up for it. The function returns ErrFenced when the
 // term is over, and ErrResign when no heartbeat was written for half of StaleAfter: after the whole
 // of it others end the leader. The function belongs to one goroutine.
 func (e *Elector) Beats(t Term) func(context.Context) error {
@@ -229,7 +229,7 @@ func (e *Elector) Beats(t Term) func(context.Context) error {
 		case err == nil:
 			last = time.Now()
 			return nil
-		case errors.Is(err, ErrDeposed) || ctx.Err() != nil:
+		case errors.Is(err, ErrFenced) || ctx.Err() != nil:
 			return err
 		case time.Since(last) > e.cfg.StaleAfter/2:
 			return fmt.Errorf("%w: no heartbeat for %s: %w", ErrResign, time.Since(last).Round(time.Second), err)
@@ -241,7 +241,7 @@ func (e *Elector) Beats(t Term) func(context.Context) error {
 	}
 }
 
-// Beat writes one heartbeat of the term's leader. It returns ErrDeposed when the term is over.
+// Beat writes one heartbeat of the term's leader. It returns ErrFenced when the term is over.
 func (e *Elector) Beat(ctx context.Context, t Term) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -252,7 +252,7 @@ func (e *Elector) Beat(ctx context.Context, t Term) error {
 	}
 
 	if tag.RowsAffected() == 0 {
-		return ErrDeposed
+		return ErrFenced
 	}
 
 	return nil
@@ -281,9 +281,6 @@ func (e *Elector) endHungLeader(ctx context.Context) error {
 const endHungLeader = `
 	select count(pg_terminate_backend(l.pid))
 	from leadership s
-	join pg_locks l on l.locktype = 'advisory' and l.granted and l.objsubid = 1
-	     and l.database = (select oid from pg_database where datname = current_database())
-	     and (l.classid::bigint << 32 | l.objid::bigint) = $3
+	join held_locks() l on l.key = $3
 	where s.chain_id = $1 and s.last_heartbeat < now() - make_interval(secs => $2)
-	  and not exists (select from pg_locks b where b.locktype = 'advisory' and b.granted and b.objsubid = 1
-	                  and b.database = l.database and (b.classid::bigint << 32 | b.objid::bigint) = $4)`
+	  and not exists (select from held_locks() b where b.key = $4)`

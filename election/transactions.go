@@ -35,9 +35,7 @@ const endTransactions = `
 	  and a.application_name in (select $2 || id from unnest($1::text[]) id)
 	  and not exists (
 		select from relayer_instances i
-		join pg_locks l on l.locktype = 'advisory' and l.granted and l.objsubid = 1
-		     and l.database = (select oid from pg_database where datname = current_database())
-		     and (l.classid::bigint << 32 | l.objid::bigint) = i.lock_key
+		join held_locks() l on l.key = i.lock_key
 		where $2 || i.instance_id = a.application_name)`
 
 // EndFormer ends the connections on which an earlier process of this session's instance has a
@@ -59,6 +57,5 @@ const endFormer = `
 	  and a.application_name = $1 and a.xact_start < $2
 	  and not exists (
 		select from relayer_instances i
-		join pg_locks l on l.locktype = 'advisory' and l.granted and l.objsubid = 1
-		     and l.database = a.datid and (l.classid::bigint << 32 | l.objid::bigint) = i.lock_key and l.pid <> $4::bigint
+		join held_locks() l on l.key = i.lock_key and l.pid <> $4::bigint
 		where $3 || i.instance_id = a.application_name)`

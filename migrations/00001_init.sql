@@ -255,6 +255,14 @@ create function event_id(tx_hash bytea, log_index integer, occurrence smallint) 
 $$;
 -- +goose StatementEnd
 
+-- The 64-bit advisory locks that sessions hold in this database, by key: how everybody sees who lives and who leads. A function, since everybody may call one.
+-- +goose StatementBegin
+create function held_locks() returns table (key bigint, pid integer) language sql stable as $$
+    select l.classid::bigint << 32 | l.objid::bigint, l.pid from pg_locks l
+    where l.locktype = 'advisory' and l.granted and l.objsubid = 1 and l.database = (select oid from pg_database where datname = current_database())
+$$;
+-- +goose StatementEnd
+
 -- Every event, canonical or taken back, as it is stored; by place (chain_id, block_number, log_index), escrow or tx_hash it is found by an index.
 create view stored_events as
     select chain_id, block_number, log_index, null::bigint as orphan, 'canonical' as state, null::bigint as retract_after, type, slot, occurrence, told,
@@ -300,5 +308,5 @@ create view outbox_messages as
 
 -- +goose Down
 drop view outbox_messages, escrow_records, escrow_registry, processed_events, stored_events;
-drop function event_id, bytes, hex;
+drop function held_locks, event_id, bytes, hex;
 drop table records, findings, outbox, orphaned_events, events, chain_blocks, leadership, slot_ownership, cursors, relayer_instances, late_escrows, escrows, writers, event_types;

@@ -75,9 +75,7 @@ func (v *view) member(id string) *Member {
 
 // living is the condition that an instance i is alive: its session holds its lock, and it checks its slots.
 const living = `i.seen_at > now() - make_interval(secs => $2)
-	           and exists (select from pg_locks l where l.locktype = 'advisory' and l.granted and l.objsubid = 1
-	               and l.database = (select oid from pg_database where datname = current_database())
-	               and (l.classid::bigint << 32 | l.objid::bigint) = i.lock_key)`
+	           and exists (select from held_locks() l where l.key = i.lock_key)`
 
 // selectFleet reads every instance of the chain.
 const selectFleet = `

@@ -367,11 +367,9 @@ func (k *keys) takeover(ctx context.Context, fleet map[string]*lab.Process, sign
 	owner := func() (id string, epoch int64, instances int) {
 		const who = `
 			select s.instance_id, s.epoch, (select count(*) from relayer_instances i where exists (
-			         select from pg_locks k where k.locktype = 'advisory' and k.objsubid = 1 and k.granted
-			          and (k.classid::bigint << 32 | k.objid::bigint) = i.lock_key))
+			         select from held_locks() k where k.key = i.lock_key))
 			  from senders s where s.next_nonce is not null and exists (
-			         select from pg_locks k where k.locktype = 'advisory' and k.objsubid = 1 and k.granted
-			          and (k.classid::bigint << 32 | k.objid::bigint) = s.lock_key)`
+			         select from held_locks() k where k.key = s.lock_key)`
 		if k.lab.DB.QueryRow(ctx, who).Scan(&id, &epoch, &instances) != nil {
 			return "", 0, 0
 		}

@@ -137,8 +137,7 @@ const whoHolds = `
 	       (select coalesce(json_object_agg(owner, n), '{}') from (select owner, count(*) n from slot_ownership
 		where owner is not null group by owner) s),
 	       (select count(*) from relayer_instances i where exists (
-	          select from pg_locks k where k.locktype = 'advisory' and k.objsubid = 1 and k.granted
-	          and (k.classid::bigint << 32 | k.objid::bigint) = i.lock_key))
+	          select from held_locks() k where k.key = i.lock_key))
 	from leadership l`
 
 func (p *pair) held(ctx context.Context) (h held) {

@@ -124,10 +124,7 @@ func (r *rows) leadership(row pgx.Row) error {
 
 // selectLocks lists the holders of 64-bit advisory locks of this database. One reading of pg_locks
 // serves all instances, so that no lock is seen twice while it changes hands.
-const selectLocks = `
-	select classid::bigint << 32 | objid::bigint, pid from pg_locks
-	where locktype = 'advisory' and granted and objsubid = 1
-	  and database = (select oid from pg_database where datname = current_database())`
+const selectLocks = `select key, pid from held_locks()`
 
 func (r *rows) readLocks(rows pgx.Rows) error {
 	r.locks = map[int64]int32{}

@@ -229,13 +229,8 @@ type held struct {
 
 // selectHeld reads the locks of all senders of the database, of other chains too: they share the instances.
 const selectHeld = `
-	with locks as (
-	    select classid::bigint << 32 | objid::bigint as key, pid
-	      from pg_locks
-	     where locktype = 'advisory' and objsubid = 1 and granted
-	       and database = (select oid from pg_database where datname = current_database()))
 	select key, pid::bigint, pg_backend_pid()::bigint
-	  from locks
+	  from held_locks()
 	 where key >> 40 in (@owner, @contest)
 	 order by pid`
 
