@@ -41,9 +41,9 @@ type Config struct {
 	Every      time.Duration // pause between two checks of the fleet; 0 means 1 s
 	Version    string        // shown to operators
 	Settings   Settings      // what the fleet has to agree on
-	// NewLife says that this process starts anew: what Join finds to be the instance's slots was
+	// NewProcess says that this process starts anew: what Join finds to be the instance's slots was
 	// served by another process, and what that one published last is not known.
-	NewLife bool
+	NewProcess bool
 
 	// Able returns what keeps the instance from processing blocks although another instance might be
 	// able to, that is, an error of its nodes. Nil means that nothing ever does.
@@ -282,16 +282,7 @@ func (c *Claimer) Join(ctx context.Context) error {
 			return err
 		}
 
-		settings, err := json.Marshal(c.cfg.Settings)
-		if err != nil {
-			return fmt.Errorf("write the settings of %s: %w", c.cfg.InstanceID, err)
-		}
-
-		if _, err := tx.Exec(ctx, register, pgx.StrictNamedArgs{
-			"chain": c.cfg.ChainID, "me": c.cfg.InstanceID, "number": h.Partition.Number, "total": h.Partition.Total,
-			"strategy": h.Partition.Strategy, "key": c.cfg.LockKey, "version": c.cfg.Version, "stuck": c.stuck(ctx),
-			"settings": string(settings),
-		}); err != nil {
+		if err := c.register(ctx, tx, h.Partition); err != nil {
 			return fmt.Errorf("register instance %s: %w", c.cfg.InstanceID, err)
 		}
 
@@ -299,13 +290,14 @@ func (c *Claimer) Join(ctx context.Context) error {
 			return fmt.Errorf("raise the epoch of %s: %w", c.cfg.InstanceID, err)
 		}
 
-		if c.cfg.NewLife {
-			if _, err := tx.Exec(ctx, doubtFormerLife, c.cfg.ChainID, c.cfg.InstanceID); err != nil {
+		if c.cfg.NewProcess {
+			if _, err := tx.Exec(ctx, doubtEarlierProcess, c.cfg.ChainID, c.cfg.InstanceID); err != nil {
 				return fmt.Errorf("note what an earlier process of %s may have published: %w", c.cfg.InstanceID, err)
 			}
 		}
 
 		rows, _ := tx.Query(ctx, heldSlots, c.cfg.ChainID, c.cfg.InstanceID)
+		var err error
 		if h.Slots, err = pgx.CollectRows(rows, pgx.RowTo[int16]); err != nil {
 			return fmt.Errorf("read the slots of %s: %w", c.cfg.InstanceID, err)
 		}
@@ -321,6 +313,21 @@ func (c *Claimer) Join(ctx context.Context) error {
 		slog.Int64("epoch", h.Epoch), slog.Int("slots", len(h.Slots)))
 
 	return nil
+}
+
+// register writes the instance's row.
+func (c *Claimer) register(ctx context.Context, tx pgx.Tx, p Partition) error {
+	settings, err := json.Marshal(c.cfg.Settings)
+	if err != nil {
+		return fmt.Errorf("write its settings: %w", err)
+	}
+
+	_, err = tx.Exec(ctx, register, pgx.StrictNamedArgs{
+		"chain": c.cfg.ChainID, "me": c.cfg.InstanceID, "number": p.Number, "total": p.Total, "strategy": p.Strategy,
+		"key": c.cfg.LockKey, "version": c.cfg.Version, "stuck": c.stuck(ctx), "settings": string(settings),
+	})
+
+	return err
 }
 
 // createSlots makes the chain's slots, all free, where they do not exist yet.
@@ -351,7 +358,7 @@ const raiseOwnEpoch = `
 // highestRow is the seq up to which outbox rows may have been published by an owner that can no longer say so.
 const highestRow = `(select coalesce(max(seq), 0) from outbox where chain_id = $1)`
 
-const doubtFormerLife = `
+const doubtEarlierProcess = `
 	update slot_ownership set doubt_seq = greatest(doubt_seq, ` + highestRow + `) where chain_id = $1 and owner = $2`
 
 // takeSlots takes slots. Any row of a slot that its owner did not release may have been published.

@@ -2,6 +2,7 @@ package partition
 
 import (
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -52,7 +53,7 @@ func Decide(me string, fleet []Member, groups []Group, adoptAfter time.Duration)
 		}
 	}
 
-	slices.SortFunc(live, func(a, b Member) int { return compare(a.ID, b.ID) })
+	slices.SortFunc(live, func(a, b Member) int { return strings.Compare(a.ID, b.ID) })
 	my, ok := members[me]
 	if !ok || !my.Active {
 		return Plan{}
@@ -88,26 +89,37 @@ func Decide(me string, fleet []Member, groups []Group, adoptAfter time.Duration)
 			}
 		}
 
-		if left := adoptAfter - unserved; left > 0 && (plan.Wait == 0 || left < plan.Wait) {
-			plan.Wait = left
-		}
-
-		before := len(plan.Take)
-		for _, slot := range g.Slots {
-			if my.Partition.Prefers(slot) || (!others(slot) && adopt(me, live, slot, unserved, adoptAfter)) {
-				plan.Take = append(plan.Take, slot)
-			}
-		}
-
-		if g.Owner != "" && len(plan.Take) > before && !slices.Contains(plan.From, g.Owner) {
-			plan.From = append(plan.From, g.Owner)
-		}
+		plan.waitFor(adoptAfter - unserved)
+		plan.take(g, func(slot int16) bool {
+			return my.Partition.Prefers(slot) || (!others(slot) && adopt(me, live, slot, unserved, adoptAfter))
+		})
 	}
 
 	slices.Sort(plan.Take)
 	slices.Sort(plan.Yield)
 
 	return plan
+}
+
+// waitFor notes that some slots may be adopted after so long: the shortest of such times counts.
+func (p *Plan) waitFor(left time.Duration) {
+	if left > 0 && (p.Wait == 0 || left < p.Wait) {
+		p.Wait = left
+	}
+}
+
+// take adds those slots of a group that are wanted, and the group's dead owner.
+func (p *Plan) take(g Group, wanted func(slot int16) bool) {
+	before := len(p.Take)
+	for _, slot := range g.Slots {
+		if wanted(slot) {
+			p.Take = append(p.Take, slot)
+		}
+	}
+
+	if g.Owner != "" && len(p.Take) > before && !slices.Contains(p.From, g.Owner) {
+		p.From = append(p.From, g.Owner)
+	}
 }
 
 // adopt says whether the instance me should adopt a slot that nobody alive prefers. A hash spreads
@@ -123,15 +135,4 @@ func adopt(me string, live []Member, slot int16, unserved, after time.Duration) 
 	}
 
 	return len(live) > 0 && live[mix(uint64(slot)+1<<32)%uint64(len(live))].ID == me
-}
-
-func compare(a, b string) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-
-	return 0
 }

@@ -123,10 +123,10 @@ func (r *Relayer) component(name string) *slog.Logger {
 // DB_OUTAGE_LIMIT (ErrOutage). It stops in the order in which data flows, and leaves no goroutine
 // behind.
 func (r *Relayer) Run(ctx context.Context) (err error) {
-	r.db, err = database.Open(ctx, r.cfg)
-	if err != nil {
+	if r.db, err = database.Open(ctx, r.cfg); err != nil {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
+
 	defer r.db.Close()
 	if r.tracing, err = trace.Start(ctx, r.component("trace"), map[string]string{
 		"service.version": r.build.Version, "service.instance.id": r.cfg.InstanceID,
@@ -136,19 +136,7 @@ func (r *Relayer) Run(ctx context.Context) (err error) {
 	}
 
 	defer r.tracing.Stop(context.WithoutCancel(ctx)) // after all that makes spans
-	r.ledger = ledger.New(ledger.Config{
-		DB: r.db.Pool, ChainID: r.cfg.ChainID, InstanceID: r.cfg.InstanceID, EventNames: r.cfg.ABI.EventNames(),
-		Publishes: r.cfg.Publishes,
-	})
-	r.factory = watch.NewFactoryWatch(watch.FactoryConfig{
-		Source: r.source, Ledger: r.ledger, ABI: r.cfg.ABI, Filters: r.filters, Factory: r.cfg.Factory,
-		BeatEvery: min(5*time.Second, r.cfg.LeaderStaleAfter/4), ResignAfter: r.cfg.ResignAfter, Health: r.source.Health,
-		Log: r.component("factory"), Metrics: r.watching, Tracer: r.tracing.Tracer(),
-	})
-	r.verifier = verify.New(verify.Config{
-		Source: r.source, Filters: r.filters.Again(), Ledger: r.ledger, ABI: r.cfg.ABI, Factory: r.cfg.Factory,
-		Every: r.cfg.VerifyInterval, Log: r.component("verifier"), Metrics: r.verified,
-	})
+	r.assemble()
 	defer r.commands.close()
 	if err := r.commands.open(ctx, r); err != nil {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
@@ -178,29 +166,52 @@ func (r *Relayer) Run(ctx context.Context) (err error) {
 	g.Go(func() error { return r.reportProgress(outer) })
 	g.Go(func() error {
 		defer end()
-		if err := r.start(ctx); err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
 
-			return err
-		}
-
-		client, err := pubsub.New(outer, pubsub.Config{Project: r.cfg.Project, Log: r.component("pubsub")})
-		if err != nil {
-			return fmt.Errorf("start: %w", err)
-		}
-
-		defer func() { _ = client.Close() }() // nothing is under way any more
-		r.pubsub = client
-		if r.commands.intake != nil { // once the schema is there
-			g.Go(func() error { return r.commands.take(outer, r) })
-		}
-
-		return r.tenures(ctx)
+		return r.startAndServe(ctx, outer, g)
 	})
 
 	return g.Wait()
+}
+
+// assemble makes what commits and reads for as long as the instance runs.
+func (r *Relayer) assemble() {
+	r.ledger = ledger.New(ledger.Config{
+		DB: r.db.Pool, ChainID: r.cfg.ChainID, InstanceID: r.cfg.InstanceID, EventNames: r.cfg.ABI.EventNames(),
+		Publishes: r.cfg.Publishes,
+	})
+	r.factory = watch.NewFactoryWatch(watch.FactoryConfig{
+		Source: r.source, Ledger: r.ledger, ABI: r.cfg.ABI, Filters: r.filters, Factory: r.cfg.Factory,
+		BeatEvery: min(5*time.Second, r.cfg.LeaderStaleAfter/4), ResignAfter: r.cfg.ResignAfter, Health: r.source.Health,
+		Log: r.component("factory"), Metrics: r.watching, Tracer: r.tracing.Tracer(),
+	})
+	r.verifier = verify.New(verify.Config{
+		Source: r.source, Filters: r.filters.Again(), Ledger: r.ledger, ABI: r.cfg.ABI, Factory: r.cfg.Factory,
+		Every: r.cfg.VerifyInterval, Log: r.component("verifier"), Metrics: r.verified,
+	})
+}
+
+// startAndServe ends with ctx (nil). What it starts in g outlives the tenures, and ends with outer.
+func (r *Relayer) startAndServe(ctx, outer context.Context, g *errgroup.Group) error {
+	if err := r.start(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+
+		return err
+	}
+
+	client, err := pubsub.New(outer, pubsub.Config{Project: r.cfg.Project, Log: r.component("pubsub")})
+	if err != nil {
+		return fmt.Errorf("start: %w", err)
+	}
+
+	defer func() { _ = client.Close() }() // nothing is under way any more
+	r.pubsub = client
+	if r.commands.intake != nil { // once the schema is there
+		g.Go(func() error { return r.commands.take(outer, r) })
+	}
+
+	return r.tenures(ctx)
 }
 
 // tenures serves one tenure after another.

@@ -152,7 +152,7 @@ func (t *tenure) lead(ctx context.Context, term election.Term) error {
 		err := t.factory.Run(ctx, term.Epoch, t.elector.Beats(term))
 		switch {
 		case errors.Is(err, ledger.ErrFenced):
-			return fmt.Errorf("%w: %w", election.ErrDeposed, err)
+			return fmt.Errorf("%w: %w", election.ErrFenced, err)
 		case errors.Is(err, watch.ErrNoProgress):
 			return fmt.Errorf("%w: %w", election.ErrResign, err)
 		}
@@ -242,7 +242,7 @@ func (t *tenure) assemble() (err error) {
 		DB: t.db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID,
 		LockKey: election.InstanceKey(cfg.ChainID, cfg.InstanceID), Partition: cfg.Partition, Auto: cfg.Auto,
 		StartBlock: cfg.StartBlock, AdoptAfter: cfg.AdoptAfter, StallAfter: cfg.ResignAfter,
-		Version: t.build.Version, Settings: settings(cfg), NewLife: !t.handover.Known(),
+		Version: t.build.Version, Settings: settings(cfg), NewProcess: !t.handover.Known(),
 		Able: t.able, EndDead: t.endDead, Stepped: t.limit.good,
 		Quiesce: t.quiesce, Resume: t.publisher.Resume, Log: t.component("partition"),
 	})

@@ -278,20 +278,25 @@ func (l *Ledger) insertEvents(ctx context.Context, tx pgx.Tx, events []contract.
 		}
 	}
 
-	stored, err := l.storedAt(ctx, tx, there)
+	r.Duplicates += len(there)
+
+	return fresh, l.sameBlocks(ctx, tx, there)
+}
+
+// sameBlocks returns an error unless each of the events is stored with its block.
+func (l *Ledger) sameBlocks(ctx context.Context, tx pgx.Tx, events []contract.Event) error {
+	stored, err := l.storedAt(ctx, tx, events)
 	if err != nil {
-		return nil, err
+		return err
 	}
 
-	for i := range there {
-		if err := sameBlock(&there[i], stored); err != nil {
-			return nil, err
+	for i := range events {
+		if err := sameBlock(&events[i], stored); err != nil {
+			return err
 		}
 	}
 
-	r.Duplicates += len(there)
-
-	return fresh, nil
+	return nil
 }
 
 // storedAt returns the block hashes of the canonical events that stand where some events stand.

@@ -110,7 +110,7 @@ func newLoop(p *Publisher, s store) *loop {
 	return l
 }
 
-// run works until ctx ends (nil) or the right does (ErrNoRight). Requests are made under flights.
+// run works until ctx ends (nil) or the right does (ErrFenced). Requests are made under flights.
 func (l *loop) run(ctx, flights context.Context) error {
 	l.del.run = func(t task) { l.carryOut(ctx, t) }
 	timer := time.NewTimer(0)
@@ -272,8 +272,8 @@ func (l *loop) launch(flights context.Context, now time.Time) {
 func (l *loop) settleAll(ctx context.Context, f *flight) error {
 	for {
 		l.settle(ctx, f)
-		if errors.Is(f.err, ErrNoRight) {
-			return ErrNoRight
+		if errors.Is(f.err, ErrFenced) {
+			return ErrFenced
 		}
 
 		select {
@@ -328,7 +328,7 @@ func (l *loop) acknowledged(f *flight) {
 func (l *loop) failed(ctx context.Context, f *flight) {
 	c, now := pubsub.Code(f.err), time.Now()
 	changed := l.lanes.failed(f, c, now)
-	if errors.Is(f.err, ErrNoRight) {
+	if errors.Is(f.err, ErrFenced) {
 		return // nothing was sent, and this is the end
 	}
 

@@ -19,8 +19,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
 )
 
-// ErrNoRight means that the right to publish ended while Run was at it.
-var ErrNoRight = errors.New("the right to publish is over")
+// ErrFenced means that the right to publish ended while Run was at it.
+var ErrFenced = errors.New("fenced: the right to publish is over")
 
 // Config of a Publisher. DB, Owner, Sender, Topics.Default and Metrics are required.
 type Config struct {
@@ -133,7 +133,7 @@ func New(cfg Config) (*Publisher, error) {
 }
 
 // Run publishes until ctx ends; then it takes nothing more, waits up to drainTimeout for what is
-// under way, deletes the rows of what was acknowledged, and returns nil. It returns ErrNoRight when
+// under way, deletes the rows of what was acknowledged, and returns nil. It returns ErrFenced when
 // Config.Valid says no. Trouble with Pub/Sub or the database never ends it.
 func (p *Publisher) Run(ctx context.Context) error {
 	defer close(p.inbox.ended)

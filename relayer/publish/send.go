@@ -52,7 +52,7 @@ func (c *Config) send(ctx context.Context, topic string, f *flight) (err error) 
 	}
 
 	if !c.Valid() {
-		return ErrNoRight
+		return ErrFenced
 	}
 
 	ids, err = c.Sender.Publish(ctx, topic, key, messages)

@@ -155,7 +155,7 @@ func TestRightEnds(t *testing.T) {
 	w.wait(1)
 	valid.Store(false)
 	p.Offer(1, w.commit("Approved", message.Original, 1))
-	require.ErrorIs(t, <-ended, publish.ErrNoRight)
+	require.ErrorIs(t, <-ended, publish.ErrFenced)
 	require.Equal(t, 1, w.outbox())
 	require.Equal(t, 1, w.tap.Len())
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -89,34 +90,11 @@ func (s *Source) chain(ctx context.Context, from, to uint64) ([]Header, error) {
 			continue // what lacked may be there now
 		}
 
-		for len(missing) > 0 {
-			some := missing[:min(len(missing), headersAtOnce)]
-			missing = missing[len(some):]
-			err := s.ask(ctx, some[len(some)-1], nil, func(ctx context.Context, e *node.Node) error {
-				list, err := e.Headers(ctx, some)
-				if err != nil {
-					return err
-				}
-
-				for _, h := range list {
-					have[h.Number] = h
-				}
-
-				return nil
-			})
-			if err != nil {
-				return nil, err
-			}
+		if err := s.askHeaders(ctx, missing, have); err != nil {
+			return nil, err
 		}
 
-		list := make([]Header, 0, top-from+1)
-		linked := true
-		for n := from; n <= top; n++ {
-			linked = linked && (n == top || have[n+1].Parent == have[n].Hash)
-			list = append(list, have[n])
-		}
-
-		if linked {
+		if list, ok := linked(have, from, top); ok {
 			s.ring.fill(list)
 			return list[:to-from+1], nil
 		}
@@ -126,6 +104,42 @@ func (s *Source) chain(ctx context.Context, from, to uint64) ([]Header, error) {
 	}
 
 	return nil, fmt.Errorf("%w: they are not each other's parents, the chain is moving", ErrDisagree)
+}
+
+// askHeaders asks for the headers of some blocks, and adds them to those that there are.
+func (s *Source) askHeaders(ctx context.Context, missing []uint64, have map[uint64]Header) error {
+	for some := range slices.Chunk(missing, headersAtOnce) {
+		err := s.ask(ctx, some[len(some)-1], nil, func(ctx context.Context, e *node.Node) error {
+			list, err := e.Headers(ctx, some)
+			if err != nil {
+				return err
+			}
+
+			for _, h := range list {
+				have[h.Number] = h
+			}
+
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// linked lists the headers of from..to, if each is the parent of the next.
+func linked(have map[uint64]Header, from, to uint64) (list []Header, ok bool) {
+	for n := from; n <= to; n++ {
+		if n < to && have[n+1].Parent != have[n].Hash {
+			return nil, false
+		}
+
+		list = append(list, have[n])
+	}
+
+	return list, true
 }
 
 // logsOf returns the logs of a block. Readers of the same block by the same filter share one request.

@@ -21,6 +21,7 @@
 package source
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,9 +94,9 @@ type Config struct {
 	// Confirmations is how many blocks must lie on top of one that is processed. Only with that Finality.
 	Confirmations uint64
 	// PollInterval is the longest pause between two looks at the head once a block is due, where the node
-	// does not announce it. Zero: 2 s.
+	// does not announce it. Zero: 1 s.
 	PollInterval time.Duration
-	// Timeout of one request. Zero: 15 s.
+	// Timeout of one request. Zero: 10 s.
 	Timeout time.Duration
 	// MaxRPS is how many requests per second an endpoint gets. Zero: what it is found to allow.
 	MaxRPS float64
@@ -118,7 +119,34 @@ type Config struct {
 	Now func() time.Time
 }
 
+// complete checks what is set, and sets what is not.
 func (c *Config) complete() error {
+	c.Finality = cmp.Or(c.Finality, Confirmations)
+	err := c.check()
+	c.PollInterval = cmp.Or(c.PollInterval, time.Second)
+	c.Timeout = cmp.Or(c.Timeout, 10*time.Second)
+	c.MaxRange = cmp.Or(c.MaxRange, 10_000)
+	c.MaxAddresses = cmp.Or(c.MaxAddresses, 1000)
+	if c.MaxBytes == 0 {
+		c.MaxBytes = answerLimit(debug.SetMemoryLimit(-1))
+	}
+
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+
+	if c.Rand == nil {
+		c.Rand = rand.Float64
+	}
+
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+
+	return err
+}
+
+func (c *Config) check() error {
 	var errs []error
 	if len(c.URLs) == 0 {
 		errs = append(errs, errors.New("no RPC URL: set RPC_URLS"))
@@ -136,10 +164,6 @@ func (c *Config) complete() error {
 		errs = append(errs, errors.New("chain id is 0: set CHAIN_ID"))
 	}
 
-	if c.Finality == "" {
-		c.Finality = Confirmations
-	}
-
 	if !slices.Contains([]string{Confirmations, Safe, Finalized, Latest}, c.Finality) {
 		errs = append(errs, fmt.Errorf("finality %q is unknown: set FINALITY to confirmations, safe, finalized or latest",
 			c.Finality))
@@ -147,38 +171,6 @@ func (c *Config) complete() error {
 
 	if c.PollInterval < 0 || c.Timeout < 0 || c.MaxRPS < 0 || c.MaxAddresses < 0 || c.MaxBytes < 0 {
 		errs = append(errs, errors.New("poll interval, timeout, requests per second, addresses per request and bytes per answer must not be negative"))
-	}
-
-	if c.PollInterval == 0 {
-		c.PollInterval = 2 * time.Second
-	}
-
-	if c.Timeout == 0 {
-		c.Timeout = 15 * time.Second
-	}
-
-	if c.MaxRange == 0 {
-		c.MaxRange = 10_000
-	}
-
-	if c.MaxAddresses == 0 {
-		c.MaxAddresses = 1000
-	}
-
-	if c.MaxBytes == 0 {
-		c.MaxBytes = answerLimit(debug.SetMemoryLimit(-1))
-	}
-
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
-
-	if c.Rand == nil {
-		c.Rand = rand.Float64
-	}
-
-	if c.Now == nil {
-		c.Now = time.Now
 	}
 
 	return errors.Join(errs...)

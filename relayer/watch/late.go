@@ -1,7 +1,9 @@
 package watch
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -146,19 +148,13 @@ func split(late []registry.Late, cursor int64) (behind, ahead []registry.Late) {
 // are caught up.
 func (w *SlotWatch) admit(ctx context.Context, behind, ahead []registry.Late) error {
 	if len(ahead) > 0 {
-		progress := make([]registry.Progress, len(ahead))
-		for i, l := range ahead {
-			progress[i] = registry.Progress{Address: l.Address, Monitored: w.at.Next - 1, CaughtUp: true}
-		}
-
-		if err := w.store(ctx, ledger.SlotCommit{Epoch: w.held.Epoch, From: w.at, To: w.at, Announce: ahead,
-			Progress: progress}); err != nil {
+		if err := w.store(ctx, ledger.SlotCommit{
+			Epoch: w.held.Epoch, From: w.at, To: w.at, Announce: ahead, Progress: progressOf(ahead, w.at.Next-1, true),
+		}); err != nil {
 			return err
 		}
 
-		for _, l := range ahead {
-			w.book.add(l.Address)
-		}
+		w.enter(ahead)
 	}
 
 	if len(behind) > 0 {
@@ -173,31 +169,17 @@ func (w *SlotWatch) admit(ctx context.Context, behind, ahead []registry.Late) er
 func (w *SlotWatch) catchUp(ctx context.Context, late []registry.Late) error {
 	w.report(len(late))
 	defer w.report(0)
-	from, to := late[0].Next(), w.at.Next-1
-	next := make(map[common.Address]int64, len(late))
-	addresses := make([]common.Address, len(late))
-	for i, l := range late {
-		from = min(from, l.Next())
-		next[l.Address], addresses[i] = l.Next(), l.Address
-	}
-
-	filter := &source.Filter{Topics: w.cfg.ABI.EscrowTopics(), Addresses: addresses}
-	if len(late) > w.cfg.Filters.maxAddresses && w.cfg.Filters.mode != FilterAddresses {
-		filter.Addresses = nil
-	}
-
+	from, to := slices.MinFunc(late, byNext).Next(), w.at.Next-1
+	emitted := emittedBy(late)
 	announce, noted := late, time.Time{}
 	since := time.Now()
-	for batch, err := range w.cfg.Source.Read(ctx, uint64(from), uint64(to), filter) {
+	for batch, err := range w.cfg.Source.Read(ctx, uint64(from), uint64(to), w.filterOf(late)) {
 		if err != nil {
 			return &readError{err}
 		}
 
 		read := time.Now()
-		events, err := decode(w.cfg.ABI, batch.Logs, func(l *types.Log) bool {
-			n, ok := next[l.Address]
-			return ok && int64(l.BlockNumber) >= n
-		}, w.cfg.Metrics)
+		events, err := decode(w.cfg.ABI, batch.Logs, emitted, w.cfg.Metrics)
 		if err != nil {
 			return err
 		}
@@ -210,9 +192,7 @@ func (w *SlotWatch) catchUp(ctx context.Context, late []registry.Late) error {
 		var progress []registry.Progress // one row per escrow, so not with every batch
 		if announce != nil || done || time.Since(noted) > noteEvery {
 			noted = time.Now()
-			for _, l := range late {
-				progress = append(progress, registry.Progress{Address: l.Address, Monitored: int64(batch.To), CaughtUp: done})
-			}
+			progress = progressOf(late, int64(batch.To), done)
 		}
 
 		if len(progress)+len(events) == 0 {
@@ -234,11 +214,55 @@ func (w *SlotWatch) catchUp(ctx context.Context, late []registry.Late) error {
 		w.ended(events)
 		announce = nil
 		if done {
-			for _, l := range late {
-				w.book.add(l.Address)
-			}
+			w.enter(late)
 		}
 	}
 
 	return nil
+}
+
+func byNext(a, b registry.Late) int { return cmp.Compare(a.Next(), b.Next()) }
+
+// emittedBy says of a log whether one of the escrows emitted it in a block that was not read for it yet.
+func emittedBy(late []registry.Late) func(*types.Log) bool {
+	next := make(map[common.Address]int64, len(late))
+	for _, l := range late {
+		next[l.Address] = l.Next()
+	}
+
+	return func(l *types.Log) bool {
+		n, ok := next[l.Address]
+		return ok && int64(l.BlockNumber) >= n
+	}
+}
+
+// filterOf is for the logs of some escrows: by address, unless that takes too many requests.
+func (w *SlotWatch) filterOf(late []registry.Late) *source.Filter {
+	filter := &source.Filter{Topics: w.cfg.ABI.EscrowTopics()}
+	if len(late) > w.cfg.Filters.maxAddresses && w.cfg.Filters.mode != FilterAddresses {
+		return filter
+	}
+
+	for _, l := range late {
+		filter.Addresses = append(filter.Addresses, l.Address)
+	}
+
+	return filter
+}
+
+// progressOf notes that some escrows were read up to a block.
+func progressOf(late []registry.Late, monitored int64, caughtUp bool) []registry.Progress {
+	progress := make([]registry.Progress, len(late))
+	for i, l := range late {
+		progress[i] = registry.Progress{Address: l.Address, Monitored: monitored, CaughtUp: caughtUp}
+	}
+
+	return progress
+}
+
+// enter adds escrows to the book.
+func (w *SlotWatch) enter(late []registry.Late) {
+	for _, l := range late {
+		w.book.add(l.Address)
+	}
 }

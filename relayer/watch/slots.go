@@ -133,7 +133,7 @@ func (w *SlotWatch) Run(ctx context.Context) error {
 }
 
 // serve processes blocks while the holding stays as it is. It returns nil when the holding changed.
-func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <-chan struct{}) (err error) {
+func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <-chan struct{}) error {
 	w.held = held
 	if len(held.Slots) == 0 {
 		w.book, w.at = nil, ledger.Position{}
@@ -147,36 +147,13 @@ func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <
 		return nil
 	}
 
-	if w.at, err = w.cfg.Ledger.SlotPosition(ctx, held.Epoch); err != nil {
-		return err
-	}
-
-	if err := w.follow(ctx); err != nil {
-		return err
-	}
-
-	view := w.cfg.Source.View()
-	if w.book, err = loadBook(ctx, w.cfg.DB, w.cfg.ChainID, held.Slots, int64(view.Final)); err != nil {
-		return err
-	}
-
-	w.complete = 0
-	w.cfg.Publisher.Reload()
-	w.report(0)
-	if err := checked(ctx, w.cfg.Source, w.at); err != nil {
+	if err := w.load(ctx); err != nil {
 		return err
 	}
 
 	for delays := retry(); ; {
-		news := w.cfg.Source.Changed()
-		view := w.cfg.Source.View()
-		before := w.at
-		if view.Ready && int64(view.Target) >= w.at.Next {
-			err = w.advance(ctx, view, changed)
-		} else {
-			err = w.settle(ctx)
-		}
-
+		news, before := w.cfg.Source.Changed(), w.at
+		err := w.step(ctx, changed)
 		if w.at.Next > before.Next {
 			delays.Reset()
 		}
@@ -192,27 +169,72 @@ func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <
 			return err
 		}
 
-		select {
-		case <-ctx.Done():
+		if over := w.rest(ctx, changed, news); over {
 			return nil
-		case <-changed:
-			return nil
-		default:
-		}
-
-		if view = w.cfg.Source.View(); view.Ready && int64(view.Target) >= w.at.Next {
-			continue
-		}
-
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changed:
-			return nil
-		case <-news:
-		case <-w.cfg.Discovered:
 		}
 	}
+}
+
+// load reads where the slots stand and which escrows they have. The publisher reads its rows anew.
+func (w *SlotWatch) load(ctx context.Context) (err error) {
+	if w.at, err = w.cfg.Ledger.SlotPosition(ctx, w.held.Epoch); err != nil {
+		return err
+	}
+
+	if err := w.follow(ctx); err != nil {
+		return err
+	}
+
+	view := w.cfg.Source.View()
+	if w.book, err = loadBook(ctx, w.cfg.DB, w.cfg.ChainID, w.held.Slots, int64(view.Final)); err != nil {
+		return err
+	}
+
+	w.complete = 0
+	w.cfg.Publisher.Reload()
+	w.report(0)
+
+	return checked(ctx, w.cfg.Source, w.at)
+}
+
+// step processes the blocks that there are, or else new escrows.
+func (w *SlotWatch) step(ctx context.Context, changed <-chan struct{}) error {
+	if view := w.cfg.Source.View(); w.behind(view) {
+		return w.advance(ctx, view, changed)
+	}
+
+	return w.settle(ctx)
+}
+
+// rest waits until there is something to process, and says whether the holding, or ctx, is over.
+func (w *SlotWatch) rest(ctx context.Context, changed, news <-chan struct{}) (over bool) {
+	select {
+	case <-ctx.Done():
+		return true
+	case <-changed:
+		return true
+	default:
+	}
+
+	if w.behind(w.cfg.Source.View()) {
+		return false
+	}
+
+	select {
+	case <-ctx.Done():
+		return true
+	case <-changed:
+		return true
+	case <-news:
+	case <-w.cfg.Discovered:
+	}
+
+	return false
+}
+
+// behind says whether there are blocks to process.
+func (w *SlotWatch) behind(view source.View) bool {
+	return view.Ready && int64(view.Target) >= w.at.Next
 }
 
 // follow waits after a rollback, and at the start of a tenure, until the publisher has nothing
