@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/partition"
 )
@@ -42,69 +44,80 @@ func (r *run) fleets() (all []*lab.Process, perName map[string]int) {
 // quiet: a whole fleet at rest has the locks and connections that it should have, and no more
 // goroutines than one that has just begun.
 func (r *run) quiet(ctx context.Context, v *Verdict) error {
-	all, perName := r.fleets()
-	chains := 1
-	if r.second != nil {
-		chains = 2
-	}
-
-	var last string
+	var wrong string
 	for range 50 {
-		last = ""
-		var locks int
-		if err := r.lab.DB.QueryRow(ctx, `select count(*) from pg_locks l join pg_stat_activity a using (pid)
-			where l.locktype = 'advisory' and l.granted
-				and a.application_name like 'escrow-relayer/%'`).Scan(&locks); err != nil {
+		var err error
+		if wrong, err = r.checkAtRest(ctx, v); err != nil {
 			return err
 		}
 
-		if locks != len(all)+chains+r.commandLocks() {
-			last = fmt.Sprintf("%d advisory locks, for %d instances and %d leaders, and %d of commands", locks, len(all), chains,
-				r.commandLocks())
-		}
-
-		rows, _ := r.lab.DB.Query(ctx,
-			`select substr(application_name, 16), count(*) from pg_stat_activity where application_name like 'escrow-relayer/%' group by 1`)
-		for rows.Next() {
-			var name string
-			var n int
-			if err := rows.Scan(&name, &n); err != nil {
-				return err
-			}
-
-			if n > maxPerProcess*perName[name] {
-				last = fmt.Sprintf("%d connections of the %d processes called %s", n, perName[name], name)
-			}
-		}
-
-		if err := rows.Err(); err != nil {
-			return err
-		}
-
-		v.Goroutines = 0
-		for _, p := range all {
-			n, err := goroutines(ctx, p)
-			if err != nil {
-				return err
-			}
-
-			v.Goroutines = max(v.Goroutines, n)
-		}
-
-		if v.Goroutines > maxGoroutines+r.commandGoroutines() {
-			last = fmt.Sprintf("%d goroutines in one instance", v.Goroutines)
-		}
-
-		if last == "" || !pause(ctx, 200*time.Millisecond) {
+		if wrong == "" || !pause(ctx, 200*time.Millisecond) {
 			break
 		}
 	}
 
-	if last != "" {
-		v.wrong("at rest: %s", last)
+	if wrong != "" {
+		v.wrong("at rest: %s", wrong)
 	}
 
 	return nil
+}
+
+// checkAtRest says what is not as it should be at this moment; empty: all is. It puts the number of
+// goroutines into the verdict.
+func (r *run) checkAtRest(ctx context.Context, v *Verdict) (wrong string, err error) {
+	all, perName := r.fleets()
+
+	var locks int
+	if err := r.lab.DB.QueryRow(ctx, `select count(*) from pg_locks l join pg_stat_activity a using (pid)
+		where l.locktype = 'advisory' and l.granted
+			and a.application_name like 'escrow-relayer/%'`).Scan(&locks); err != nil {
+		return "", err
+	}
+
+	if locks != len(all)+r.chains()+r.commandLocks() {
+		wrong = fmt.Sprintf("%d advisory locks, for %d instances and %d leaders, and %d of commands", locks, len(all),
+			r.chains(), r.commandLocks())
+	}
+
+	rows, _ := r.lab.DB.Query(ctx,
+		`select substr(application_name, 16), count(*) from pg_stat_activity where application_name like 'escrow-relayer/%' group by 1`)
+	var name string
+	var n int
+	if _, err := pgx.ForEachRow(rows, []any{&name, &n}, func() error {
+		if n > maxPerProcess*perName[name] {
+			wrong = fmt.Sprintf("%d connections of the %d processes called %s", n, perName[name], name)
+		}
+
+		return nil
+	}); err != nil {
+		return "", err
+	}
+
+	v.Goroutines = 0
+	for _, p := range all {
+		n, err := goroutines(ctx, p)
+		if err != nil {
+			return "", err
+		}
+
+		v.Goroutines = max(v.Goroutines, n)
+	}
+
+	if v.Goroutines > maxGoroutines+r.commandGoroutines() {
+		wrong = fmt.Sprintf("%d goroutines in one instance", v.Goroutines)
+	}
+
+	return wrong, nil
+}
+
+// chains is how many chains the database serves, each with a leader and slots of its own.
+func (r *run) chains() int {
+	if r.second == nil {
+		return 1
+	}
+
+	return 2
 }
 
 // commandLocks are those of the senders' owners, of everybody who has their keys, and of whoever publishes answers.
@@ -194,11 +207,6 @@ func (r *run) leftOver(ctx context.Context, v *Verdict) {
 		var locks, connections, free int
 		var kept []string // by whom slots were not given back: chain id, instance id
 		var err error
-		chains := 1
-		if r.second != nil {
-			chains = 2
-		}
-
 		for range 50 { // the server hears of the end of a connection a moment later
 			err = r.lab.DB.QueryRow(ctx, `select (select count(*) from pg_locks l join pg_stat_activity a using (pid)
 				where l.locktype = 'advisory' and a.application_name like 'escrow-relayer/%'),
@@ -211,11 +219,11 @@ func (r *run) leftOver(ctx context.Context, v *Verdict) {
 			}
 		}
 
-		whole := free == chains*partition.Slots
+		whole := free == r.chains()*partition.Slots
 		if err != nil || locks > 0 || connections > 0 || !whole &&
 			(attempt == attempts || len(kept) == 0 || !r.restarted(ctx, kept)) {
 			v.wrong("after all have stopped: %d locks, %d connections, %d of %d slots given back, not by %v, %v", locks,
-				connections, free, chains*partition.Slots, kept, err)
+				connections, free, r.chains()*partition.Slots, kept, err)
 			return
 		}
 

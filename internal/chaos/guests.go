@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"github.com/fusion-prime/escrow-relayer/internal/lab"
 )
 
 // otherSettings would split the stream: what a consumer gets would depend on which instance serves an escrow.
@@ -30,9 +32,50 @@ var otherSettings = []func(*Plan) map[string]string{
 // guest starts a process that does not belong: one with the INSTANCE_ID of another, with another
 // total, or with settings that do not fit the fleet's.
 func (r *run) guest(ctx context.Context, f Fault) error {
-	head, err := r.lab.Head(ctx)
+	p, env, err := r.startGuest(ctx, f)
 	if err != nil {
 		return err
+	}
+
+	timer := time.NewTimer(f.For + 2*time.Second)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-p.Exited(): // a twin whose other half lives; anybody, when nodes or topics are not what they should be
+		code, err := p.Wait(ctx)
+		if err == nil && code != refused {
+			r.note("%s exited with %d by itself: %s", p.ID, code, tail(p.LogFile))
+		}
+
+		return err
+	case <-ctx.Done():
+	}
+
+	// With everybody else dead for a moment nobody is there to disagree with.
+	log, err := os.ReadFile(p.LogFile)
+	if f.Kind == OtherSettings && bytes.Contains(log, []byte(`"joined the fleet"`)) && !r.doubtful(r.lost()) {
+		r.note("%s joined a fleet with other settings: %v", p.ID, env)
+	}
+
+	if err != nil {
+		return err
+	}
+
+	p.Signal(syscall.SIGTERM)
+	bounded, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	if code, err := p.Wait(bounded); err != nil || code != 0 && code != refused { // it may just be refused
+		r.note("%s exited with %d after SIGTERM, %v: %s", p.ID, code, err, tail(p.LogFile))
+	}
+
+	return nil
+}
+
+// startGuest starts the process, and returns what its environment has of its own.
+func (r *run) startGuest(ctx context.Context, f Fault) (*lab.Process, map[string]string, error) {
+	head, err := r.lab.Head(ctx)
+	if err != nil {
+		return nil, nil, err
 	}
 
 	r.mu.Lock()
@@ -58,42 +101,8 @@ func (r *run) guest(ctx context.Context, f Fault) error {
 	}
 
 	p, err := r.lab.Run(name, number, total, env)
-	if err != nil {
-		return err
-	}
 
-	timer := time.NewTimer(f.For + 2*time.Second)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-p.Exited(): // a twin whose other half lives; anybody, when nodes or topics are not what they should be
-		code, err := p.Wait(ctx)
-		if err == nil && code != refused {
-			r.note("%s exited with %d by itself: %s", name, code, tail(p.LogFile))
-		}
-
-		return err
-	case <-ctx.Done():
-	}
-
-	// With everybody else dead for a moment nobody is there to disagree with.
-	log, err := os.ReadFile(p.LogFile)
-	if f.Kind == OtherSettings && bytes.Contains(log, []byte(`"joined the fleet"`)) && !r.doubtful(r.lost()) {
-		r.note("%s joined a fleet with other settings: %v", name, env)
-	}
-
-	if err != nil {
-		return err
-	}
-
-	p.Signal(syscall.SIGTERM)
-	bounded, cancel := context.WithTimeout(ctx, settleTimeout)
-	defer cancel()
-	if code, err := p.Wait(bounded); err != nil || code != 0 && code != refused { // it may just be refused
-		r.note("%s exited with %d after SIGTERM, %v: %s", name, code, err, tail(p.LogFile))
-	}
-
-	return nil
+	return p, env, err
 }
 
 // beginLate makes escrows that a START_BLOCK would leave out. The fleet has to refuse it, unless it

@@ -263,43 +263,9 @@ func (r *run) burst(ctx context.Context, n int) error {
 
 // mislead makes one node or both misbehave for a time; one that omits logs does so from then on.
 func (r *run) mislead(ctx context.Context, f Fault, mode faults.Mode) error {
-	fault := faults.Fault{Mode: mode, N: uint64(f.N)}
-	switch f.Kind {
-	case NodeSlow:
-		fault.Delay = f.For / 2
-	case NodeLimited:
-		if f.Keep {
-			fault.Delay = time.Second // as Retry-After
-		}
-	case NodeTruncated, NodeMalformed, NodeHTML, NodeFailing:
-		if f.Keep {
-			fault.Share = 0.3
-		}
-	case NodeChain:
-		fault.N = 5
-	case NodePruned:
-		head, err := r.lab.Head(ctx)
-		if err != nil {
-			return err
-		}
-
-		fault.N = head - min(head, 20)
-	case NodeUneven:
-		fault.Share = 0.4
-		if f.Keep {
-			fault.Mode = faults.Split
-		}
-	case NodeForgets:
-		head, err := r.lab.Head(ctx)
-		if err != nil {
-			return err
-		}
-
-		fault.N = head - min(head, uint64(f.N))
-	case NodeCloses:
-		fault.Delay = time.Second
-	case NodeWords:
-		fault.Words = unknownWords[f.N%len(unknownWords)]
+	fault, err := r.nodeFault(ctx, f, mode)
+	if err != nil {
+		return err
 	}
 
 	nodes := r.nodes.front[f.Who%2 : f.Who%2+1]
@@ -322,6 +288,50 @@ func (r *run) mislead(ctx context.Context, f Fault, mode faults.Mode) error {
 	}
 
 	return nil
+}
+
+// nodeFault says how a node is to misbehave, in the terms of package faults.
+func (r *run) nodeFault(ctx context.Context, f Fault, mode faults.Mode) (faults.Fault, error) {
+	fault := faults.Fault{Mode: mode, N: uint64(f.N)}
+	switch f.Kind {
+	case NodeSlow:
+		fault.Delay = f.For / 2
+	case NodeLimited:
+		if f.Keep {
+			fault.Delay = time.Second // as Retry-After
+		}
+	case NodeTruncated, NodeMalformed, NodeHTML, NodeFailing:
+		if f.Keep {
+			fault.Share = 0.3
+		}
+	case NodeChain:
+		fault.N = 5
+	case NodePruned:
+		head, err := r.lab.Head(ctx)
+		if err != nil {
+			return fault, err
+		}
+
+		fault.N = head - min(head, 20)
+	case NodeUneven:
+		fault.Share = 0.4
+		if f.Keep {
+			fault.Mode = faults.Split
+		}
+	case NodeForgets:
+		head, err := r.lab.Head(ctx)
+		if err != nil {
+			return fault, err
+		}
+
+		fault.N = head - min(head, uint64(f.N))
+	case NodeCloses:
+		fault.Delay = time.Second
+	case NodeWords:
+		fault.Words = unknownWords[f.N%len(unknownWords)]
+	}
+
+	return fault, nil
 }
 
 // repartition restarts one instance after the other with another total.

@@ -80,9 +80,41 @@ func (r *run) judge(ctx context.Context) (*Verdict, error) {
 		}
 	}
 
+	if err := r.judgeFirst(ctx, begun, v); err != nil {
+		return nil, err
+	}
+
+	if r.second != nil {
+		if err := r.judgeSecond(ctx, v); err != nil {
+			return nil, err
+		}
+	}
+
+	if r.way != nil {
+		if err := r.way.check(ctx, v); err != nil {
+			return nil, err
+		}
+	}
+
+	for _, n := range r.network {
+		n.database.Forget()
+	}
+
+	if err := r.quiet(ctx, v); err != nil {
+		return nil, err
+	}
+
+	r.endings(ctx, v)
+
+	return v, nil
+}
+
+// judgeFirst compares the first chain with its relayers' messages and tables, and with what consumers
+// make of the messages.
+func (r *run) judgeFirst(ctx context.Context, begun time.Time, v *Verdict) error {
 	last, err := r.lab.Head(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 
 	omits := r.plan.Has(NodeOmits)
@@ -104,7 +136,7 @@ func (r *run) judge(ctx context.Context) (*Verdict, error) {
 	first := side{r.chain, r.lab.Contracts}
 	truth, err := r.compare(settled, first, blocks, verified, v, &v.Audit)
 	if err != nil {
-		return nil, err
+		return err
 	}
 
 	v.Recovery, v.Lost = time.Since(begun), r.lost()
@@ -113,39 +145,22 @@ func (r *run) judge(ctx context.Context) (*Verdict, error) {
 		v.wrong("published below finality, or invented: %v", a.Unknown)
 	}
 
-	if err := r.consumers(settled, truth, v); err != nil {
-		return nil, err
+	return r.consumers(settled, truth, v)
+}
+
+// judgeSecond compares the second chain with its relayers' messages and tables.
+func (r *run) judgeSecond(ctx context.Context, v *Verdict) error {
+	settled, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	if _, err := r.compare(settled, r.second.side, 2*r.plan.Confirmations+10, 0, v, &v.Second); err != nil {
+		return err
 	}
 
-	if r.second != nil {
-		again, cancel := context.WithTimeout(ctx, settleTimeout)
-		defer cancel()
-		if _, err = r.compare(again, r.second.side, 2*r.plan.Confirmations+10, 0, v, &v.Second); err != nil {
-			return nil, err
-		}
-
-		if a := v.Second; !a.Exact() || len(a.Duplicated) > 0 && !r.doubtful(v.Lost) {
-			v.wrong("second chain: %s", a)
-		}
+	if a := v.Second; !a.Exact() || len(a.Duplicated) > 0 && !r.doubtful(v.Lost) {
+		v.wrong("second chain: %s", a)
 	}
 
-	if r.way != nil {
-		if err := r.way.check(ctx, v); err != nil {
-			return nil, err
-		}
-	}
-
-	for _, n := range r.network {
-		n.database.Forget()
-	}
-
-	if err := r.quiet(ctx, v); err != nil {
-		return nil, err
-	}
-
-	r.endings(ctx, v)
-
-	return v, nil
+	return nil
 }
 
 // compare lets a chain go on by some empty blocks and stand still, waits for its relayers, and

@@ -236,20 +236,7 @@ func NewPlan(seed uint64) Plan {
 		BlockTime: time.Duration(120+r.IntN(200)) * time.Millisecond,
 		PerBlock:  2 + r.IntN(6), Length: 10 * time.Second, Probe: 300 * time.Millisecond,
 	}
-	kinds := slices.Clone(firstKinds)
-	if r.IntN(3) == 0 {
-		kinds = append(kinds, Repartition, Repartition, Repartition)
-	}
-
-	if r.IntN(3) == 0 {
-		kinds = append(kinds, DeepReorg, DeepReorg, DeepReorg)
-	}
-
-	kinds = append(kinds, DBCut, DBFreeze, DBFreeze, DBSlow)
-	kinds = append(kinds, nodeKinds...)
-	kinds = append(kinds, laterKinds...)
-	kinds = append(kinds, newKinds...)
-	kinds = append(kinds, newestKinds...)
+	kinds := kindsToChooseFrom(r)
 	p.Auto, p.Second = r.IntN(5) == 0, r.IntN(4) == 0
 	if r.IntN(5) == 0 {
 		p.Clock, p.ClockWho = time.Duration(1+r.IntN(30))*time.Minute, r.IntN(p.Instances)
@@ -263,68 +250,93 @@ func NewPlan(seed uint64) Plan {
 		kinds = append(kinds, ShiftReorg, ShiftReorg, ShiftReorg, ShiftReorg)
 	}
 
-	shallow := cmp.Or(p.Confirmations, 3) // with FINALITY=latest nothing is
 	for range 2 + r.IntN(5) {
-		f := Fault{
-			At: time.Duration(r.Int64N(int64(p.Length * 8 / 10))), Kind: kinds[r.IntN(len(kinds))], Who: r.IntN(p.Instances),
-			For: 200*time.Millisecond + time.Duration(r.Int64N(int64(3*time.Second))), Keep: r.IntN(2) == 0,
-		}
-		switch f.Kind {
-		case Reorg:
-			f.N = 1 + r.IntN(shallow)
-		case ShiftReorg:
-			f.N = 1 + r.IntN(p.Confirmations+3)
-			if r.IntN(2) == 0 {
-				f.N = 1 + r.IntN(shallow)
-			}
-		case FreezeInCommit:
-			f.N, f.For = r.IntN(len(frozenTables)), f.For+2*time.Second
-		case SlowDeletes:
-			f.N, f.For = 2+r.IntN(30), f.For+2*time.Second
-		case NodeUneven:
-			f.N = 1 + r.IntN(20)
-		case NodeWords:
-			f.N = 1 + r.IntN(5)
-		case DBSwallow, PubSubSwallow, NodeSwallow, NodeLoss, HangingClaimer:
-			f.For += 2 * time.Second
-		case DeepReorg:
-			f.N = p.Confirmations + 1 + r.IntN(5)
-		case TakeoverReorg, BackfillReorg:
-			f.N = 1 + r.IntN(shallow)
-			if r.IntN(4) == 0 {
-				f.N += p.Confirmations
-			}
-		case Repartition, Stale:
-			f.N = 1 + r.IntN(5)
-		case DBRefuse:
-			f.N = r.IntN(len(refusals))
-		case KeyFailing:
-			f.N = 2 + r.IntN(4)
-		case Burst:
-			f.N = 100 + r.IntN(200)
-		case Empty:
-			f.N = 20 + r.IntN(60)
-		case NodeBehind:
-			f.N = 1 + r.IntN(8)
-		case NodeBatch, NodeForgets:
-			f.N = 1 + r.IntN(12)
-		case NodeRate:
-			f.N = 5 + r.IntN(30)
-		case OtherSettings:
-			f.N = r.IntN(len(otherSettings))
-		case WrongStart:
-			f.N = r.IntN(2)
-		case NodeRange, NodeResults:
-			f.N = 1 + r.IntN(20)
-		}
-
-		f.Both = (nodeModes[f.Kind] != "" && f.Kind != NodeOmits || slices.Contains(networkKinds, f.Kind)) && r.IntN(3) == 0
-		p.Faults = append(p.Faults, f)
+		p.Faults = append(p.Faults, newFault(r, p, kinds))
 	}
 
 	slices.SortFunc(p.Faults, func(a, b Fault) int { return int(a.At - b.At) })
 
 	return p
+}
+
+// kindsToChooseFrom are the kinds that the faults of a plan are chosen from. Some kinds are in few
+// plans only, where they come often.
+func kindsToChooseFrom(r *rand.Rand) []Kind {
+	kinds := slices.Clone(firstKinds)
+	if r.IntN(3) == 0 {
+		kinds = append(kinds, Repartition, Repartition, Repartition)
+	}
+
+	if r.IntN(3) == 0 {
+		kinds = append(kinds, DeepReorg, DeepReorg, DeepReorg)
+	}
+
+	return slices.Concat(kinds, []Kind{DBCut, DBFreeze, DBFreeze, DBSlow}, nodeKinds, laterKinds, newKinds, newestKinds)
+}
+
+// newFault draws one fault. The order of the draws is part of what a seed means.
+func newFault(r *rand.Rand, p Plan, kinds []Kind) Fault {
+	f := Fault{
+		At: time.Duration(r.Int64N(int64(p.Length * 8 / 10))), Kind: kinds[r.IntN(len(kinds))], Who: r.IntN(p.Instances),
+		For: 200*time.Millisecond + time.Duration(r.Int64N(int64(3*time.Second))), Keep: r.IntN(2) == 0,
+	}
+	f.particulars(r, p.Confirmations)
+	f.Both = (nodeModes[f.Kind] != "" && f.Kind != NodeOmits || slices.Contains(networkKinds, f.Kind)) && r.IntN(3) == 0
+
+	return f
+}
+
+// particulars draws what the kind of the fault needs besides: N, and more time for some.
+func (f *Fault) particulars(r *rand.Rand, confirmations int) {
+	shallow := cmp.Or(confirmations, 3) // with FINALITY=latest nothing is
+	switch f.Kind {
+	case Reorg:
+		f.N = 1 + r.IntN(shallow)
+	case ShiftReorg:
+		f.N = 1 + r.IntN(confirmations+3)
+		if r.IntN(2) == 0 {
+			f.N = 1 + r.IntN(shallow)
+		}
+	case FreezeInCommit:
+		f.N, f.For = r.IntN(len(frozenTables)), f.For+2*time.Second
+	case SlowDeletes:
+		f.N, f.For = 2+r.IntN(30), f.For+2*time.Second
+	case NodeUneven:
+		f.N = 1 + r.IntN(20)
+	case NodeWords:
+		f.N = 1 + r.IntN(5)
+	case DBSwallow, PubSubSwallow, NodeSwallow, NodeLoss, HangingClaimer:
+		f.For += 2 * time.Second
+	case DeepReorg:
+		f.N = confirmations + 1 + r.IntN(5)
+	case TakeoverReorg, BackfillReorg:
+		f.N = 1 + r.IntN(shallow)
+		if r.IntN(4) == 0 {
+			f.N += confirmations
+		}
+	case Repartition, Stale:
+		f.N = 1 + r.IntN(5)
+	case DBRefuse:
+		f.N = r.IntN(len(refusals))
+	case KeyFailing:
+		f.N = 2 + r.IntN(4)
+	case Burst:
+		f.N = 100 + r.IntN(200)
+	case Empty:
+		f.N = 20 + r.IntN(60)
+	case NodeBehind:
+		f.N = 1 + r.IntN(8)
+	case NodeBatch, NodeForgets:
+		f.N = 1 + r.IntN(12)
+	case NodeRate:
+		f.N = 5 + r.IntN(30)
+	case OtherSettings:
+		f.N = r.IntN(len(otherSettings))
+	case WrongStart:
+		f.N = r.IntN(2)
+	case NodeRange, NodeResults:
+		f.N = 1 + r.IntN(20)
+	}
 }
 
 // Has says whether the plan has a fault of one of the kinds.

@@ -77,17 +77,67 @@ func Run(ctx context.Context, bin string, p Plan) (*Verdict, error) {
 
 // carryOut sets everything up, lets play make the faults, and has the oracle judge.
 func carryOut(ctx context.Context, bin string, p Plan, play func(*run, context.Context) error) (v *Verdict, err error) {
-	options := testchain.Options{Seed: p.Seed, GasLimit: gasLimit}
-	if p.Commands != nil { // senders, two who make escrows, and who deploys; blocks that can be filled
-		options.Accounts, options.GasLimit = trafficAccounts+p.Commands.Senders+3, 30_000_000
-	}
-
-	chain, err := testchain.StartSim(options)
+	chain, err := startChain(p)
 	if err != nil {
 		return nil, err
 	}
 
 	defer func() { err = errors.Join(err, chain.Stop()) }()
+
+	l, err := startLab(ctx, bin, chain, p)
+	if err != nil {
+		return nil, err
+	}
+
+	keep := true
+	defer func() {
+		err = errors.Join(err, l.Close())
+		if !keep && err == nil {
+			_ = os.RemoveAll(l.Dir)
+		}
+	}()
+
+	if err := createRole(ctx, l); err != nil {
+		return nil, err
+	}
+
+	r := &run{
+		plan: p, lab: l, chain: chain, tap: l.PubSub.Tap(), total: p.Instances, totals: map[int]int{}, dead: map[int]bool{},
+		network: map[int]*network{},
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+
+	if err := r.open(ctx); err != nil {
+		return nil, err
+	}
+
+	if err := r.withTraffic(ctx, play); err != nil {
+		return nil, fmt.Errorf("%w (logs: %s)", err, l.Dir)
+	}
+
+	v, err = r.judge(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%w (logs: %s)", err, l.Dir)
+	}
+
+	v.Logs, v.Seen = l.Dir, r.went
+	keep = !v.Clean()
+
+	return v, nil
+}
+
+// startChain starts the first chain of a plan.
+func startChain(p Plan) (*testchain.Sim, error) {
+	options := testchain.Options{Seed: p.Seed, GasLimit: gasLimit}
+	if p.Commands != nil { // senders, two who make escrows, and who deploys; blocks that can be filled
+		options.Accounts, options.GasLimit = trafficAccounts+p.Commands.Senders+3, 30_000_000
+	}
+
+	return testchain.StartSim(options)
+}
+
+// startLab starts Postgres and Pub/Sub, and decides the environment of the relayers.
+func startLab(ctx context.Context, bin string, chain *testchain.Sim, p Plan) (*lab.Lab, error) {
 	finality := "confirmations"
 	if p.Latest {
 		finality = "latest"
@@ -108,79 +158,84 @@ func carryOut(ctx context.Context, bin string, p Plan, play func(*run, context.C
 	}
 
 	l.DatabaseURL = asRole(l)
-	keep := true
-	defer func() {
-		err = errors.Join(err, l.Close())
-		if !keep && err == nil {
-			_ = os.RemoveAll(l.Dir)
-		}
-	}()
+
+	return l, nil
+}
+
+// createRole makes the role that relayers log in as, and gives it their database.
+func createRole(ctx context.Context, l *lab.Lab) error {
 	for _, statement := range []string{`create role ` + role + ` login`, `alter database relayer owner to ` + role} {
 		if _, err := l.DB.Exec(ctx, statement); err != nil {
-			return nil, fmt.Errorf("make the relayers' role: %w", err)
+			return fmt.Errorf("make the relayers' role: %w", err)
 		}
 	}
 
-	r := &run{
-		plan: p, lab: l, chain: chain, tap: l.PubSub.Tap(), total: p.Instances, totals: map[int]int{}, dead: map[int]bool{},
-		network: map[int]*network{},
-	}
-	defer func() { err = errors.Join(err, r.disconnect()) }()
-	if err := r.nodes.open(chain, p.Seed, l.Dir); err != nil {
-		return nil, err
+	return nil
+}
+
+// open starts the nodes, what commands need, the relayers, and the second chain with its relayers.
+// What it has started is closed by close, after an error too.
+func (r *run) open(ctx context.Context) (err error) {
+	if err := r.nodes.open(r.chain, r.plan.Seed, r.lab.Dir); err != nil {
+		return err
 	}
 
-	if p.Has(LateStart) {
+	if r.plan.Has(LateStart) {
 		if err := r.beginLate(ctx); err != nil {
-			return nil, err
+			return err
 		}
 	}
 
-	if p.Commands != nil {
+	if r.plan.Commands != nil {
 		if r.way, err = prepare(ctx, r); err != nil {
-			return nil, err
-		}
-
-		defer func() { err = errors.Join(err, r.way.close()) }()
-	}
-
-	for i := range p.Instances {
-		if err := r.start(i); err != nil {
-			return nil, err
+			return err
 		}
 	}
 
-	for i := range p.Instances {
-		if err := ready(ctx, r.process(i)); err != nil {
-			return nil, err
-		}
+	if err := r.startFleet(ctx); err != nil {
+		return err
 	}
 
 	if err := r.instrument(ctx); err != nil {
-		return nil, err
+		return err
 	}
 
-	if p.Second {
-		if r.second, err = startSecond(ctx, r); err != nil {
-			return nil, err
+	if r.plan.Second {
+		r.second, err = startSecond(ctx, r)
+	}
+
+	return err
+}
+
+// startFleet starts all instances of the first chain and waits until they are ready.
+func (r *run) startFleet(ctx context.Context) error {
+	for i := range r.plan.Instances {
+		if err := r.start(i); err != nil {
+			return err
 		}
-
-		defer func() { err = errors.Join(err, r.second.chain.Stop()) }()
 	}
 
-	if err := r.withTraffic(ctx, play); err != nil {
-		return nil, fmt.Errorf("%w (logs: %s)", err, l.Dir)
+	for i := range r.plan.Instances {
+		if err := ready(ctx, r.process(i)); err != nil {
+			return err
+		}
 	}
 
-	v, err = r.judge(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("%w (logs: %s)", err, l.Dir)
+	return nil
+}
+
+// close ends what open has started, but for the relayers, which are the lab's.
+func (r *run) close() error {
+	var errs []error
+	if r.second != nil {
+		errs = append(errs, r.second.chain.Stop())
 	}
 
-	v.Logs, v.Seen = l.Dir, r.went
-	keep = !v.Clean()
+	if r.way != nil {
+		errs = append(errs, r.way.close())
+	}
 
-	return v, nil
+	return errors.Join(append(errs, r.disconnect())...)
 }
 
 func ready(ctx context.Context, p *lab.Process) error {
