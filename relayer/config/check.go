@@ -42,7 +42,7 @@ func (l *loader) chain() {
 	}
 }
 
-// maxBlock is centuries away on any chain: a time in milliseconds or a hash was taken for a block.
+// maxBlock is centuries away on any chain: a larger number is a time in milliseconds or a hash.
 const maxBlock = 1_000_000_000_000
 
 func (l *loader) factory() {
@@ -101,7 +101,8 @@ func (l *loader) endpoints() {
 	l.oneOf("LOG_FILTER", c.LogFilter, "auto", "topics", "addresses")
 }
 
-// hostName is a name or an address. Anything else, as a semicolon between two URLs, url.Parse takes for a host too.
+// hostName is a name or an address. url.Parse accepts more, for example two hosts with a semicolon
+// between them.
 var hostName = regexp.MustCompile(`^[A-Za-z0-9._-]+$|^[0-9A-Fa-f:.%]+$`)
 
 // requests checks the sizes of requests.
@@ -121,11 +122,12 @@ func (l *loader) requests() {
 	}
 
 	if c.RPCMaxRPS < 0 || math.IsNaN(c.RPCMaxRPS) || math.IsInf(c.RPCMaxRPS, 0) {
-		l.say("RPC_MAX_RPS", "must be 0 (no limit of ours) or more")
+		l.say("RPC_MAX_RPS", "must be 0 (the relayer sets no limit) or more")
 	}
 }
 
-// maxConfirmations is days on any chain; more is a mistake.
+// maxConfirmations is two weeks of Ethereum's blocks, and seven hours of the fastest chains'; more
+// is a mistake.
 const maxConfirmations = 100_000
 
 func (l *loader) finality() {
@@ -151,8 +153,8 @@ func (l *loader) instance() {
 	}
 
 	if !instanceID.MatchString(c.InstanceID) {
-		l.say("INSTANCE_ID", "%q must be 1 to 48 letters, digits, dots, dashes or underscores (it goes into application_name, which holds 63 bytes); "+
-			"unset it is the host's name", c.InstanceID)
+		l.say("INSTANCE_ID", "%q must be 1 to 48 letters, digits, dots, dashes or underscores "+
+			"(it goes into application_name, which holds 63 bytes); if it is not set, it is the host's name", c.InstanceID)
 	}
 }
 
@@ -200,12 +202,15 @@ func (l *loader) topics() {
 		case strings.Contains(t.id, "/"):
 			l.say(t.variable, "must be the id of a topic alone, without projects/…/topics/")
 		case !pubsub.IsTopicID(t.id):
-			l.say(t.variable, "must be the id of a topic: 3 to 255 letters, digits and -._~+%%, beginning with a letter, not with goog")
+			l.say(t.variable,
+				"must be the id of a topic: 3 to 255 letters, digits and -._~+%%, beginning with a letter, not with goog")
 		}
 
 		for _, other := range ids[:i] {
 			if t.id != "" && t.id == other.id {
-				l.say(t.variable, "must be another topic than %s: its consumers do not expect these messages, and may refuse them for ever", other.variable)
+				l.say(t.variable,
+					"must be another topic than %s: its consumers do not expect these messages, and may refuse them for ever",
+					other.variable)
 				break
 			}
 		}
@@ -253,7 +258,7 @@ func (l *loader) events() {
 	}
 }
 
-// durations refuses what cannot be meant: a value outside its bounds is a slip of the unit.
+// durations refuses values that nobody can mean: most often the unit is wrong.
 func (l *loader) durations() {
 	c := l.c
 	for _, d := range []struct {
@@ -263,11 +268,12 @@ func (l *loader) durations() {
 	}{
 		{"HEARTBEAT_INTERVAL", c.HeartbeatInterval, 10 * time.Millisecond, 2 * time.Minute,
 			": alerts call a heartbeat of 5m stale"},
-		{"LEADER_STALE_AFTER", c.LeaderStaleAfter, 2 * time.Second, time.Hour, ": a few times a leader's rounds"},
+		{"LEADER_STALE_AFTER", c.LeaderStaleAfter, 2 * time.Second, time.Hour,
+			": a leader updates its heartbeat every quarter of it, or every 5s"},
 		{"SESSION_PROBE_INTERVAL", c.SessionProbeInterval, 100 * time.Millisecond, time.Minute,
-			": the database ends a session silent for three of these"},
-		{"DISCOVERY_WAIT", c.DiscoveryWait, time.Millisecond, time.Minute, ": every block may wait for so long"},
-		{"POLL_INTERVAL", c.PollInterval, time.Millisecond, time.Minute, ": an event may come later by so much"},
+			": the database ends a session that is silent for three of these"},
+		{"DISCOVERY_WAIT", c.DiscoveryWait, time.Millisecond, time.Minute, ": every block may wait for this long"},
+		{"POLL_INTERVAL", c.PollInterval, time.Millisecond, time.Minute, ": an event may come later by this time"},
 		{"RPC_TIMEOUT", c.RPCTimeout, 10 * time.Millisecond, 10 * time.Minute,
 			": an endpoint that does not answer is left only then"},
 		{"RESIGN_AFTER", c.ResignAfter, 100 * time.Millisecond, time.Hour, ": until then nobody else may lead"},
@@ -288,7 +294,7 @@ func (l *loader) durations() {
 	}
 }
 
-// maxRetention is a hundred years: more is a slip of the unit.
+// maxRetention is a hundred years: with more, the unit is wrong.
 const maxRetention = 100 * 365 * 24 * time.Hour
 
 func (l *loader) rest() {

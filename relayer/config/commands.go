@@ -9,10 +9,11 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
 )
 
-// TakesCommands says whether the instance has a way in for commands.
+// TakesCommands says whether the instance accepts commands, over HTTP or from a subscription.
 func (c *Config) TakesCommands() bool { return c.CommandsHTTP || c.CommandsSubscription != "" }
 
-// commands checks the way back. Without any of its variables there is nothing to check, and nothing of it runs.
+// commands checks the variables of commands. If none of them is set, nothing that acts on commands
+// runs.
 func (l *loader) commands() {
 	c := l.c
 	if c.TakesCommands() && c.PolicyFile == "" {
@@ -28,7 +29,7 @@ func (l *loader) commands() {
 
 	if !c.TakesCommands() && c.SendersFile == "" && c.PolicyFile != "" {
 		l.say("COMMANDS_POLICY_FILE",
-			"has no effect without a way in and without SENDERS_FILE: set one of them, or unset it")
+			"has no effect without COMMANDS_HTTP, COMMANDS_SUBSCRIPTION_ID or SENDERS_FILE: set one of them, or unset it")
 	}
 
 	for _, x := range []struct{ variable, id string }{{"COMMANDS_SUBSCRIPTION_ID", c.CommandsSubscription},
@@ -39,7 +40,7 @@ func (l *loader) commands() {
 	}
 
 	if c.CommandsSubscription != "" && c.RepliesTopic == "" {
-		l.say("REPLIES_TOPIC_ID", "is needed with COMMANDS_SUBSCRIPTION_ID: what is refused is answered nowhere else")
+		l.say("REPLIES_TOPIC_ID", "is needed with COMMANDS_SUBSCRIPTION_ID: a refusal has no other way to the requester")
 	}
 
 	if c.RepliesTopic != "" && (c.RepliesTopic == c.Topic || c.RepliesTopic == c.OtherTopic ||
@@ -69,7 +70,7 @@ func (l *loader) keeper() {
 	}
 
 	if c.KeeperSender != "" && c.SendersFile == "" {
-		l.say("KEEPER_SENDER", "needs SENDERS_FILE, which has its key")
+		l.say("KEEPER_SENDER", "needs SENDERS_FILE, which names its key")
 	}
 
 	for _, x := range []struct{ variable, text string }{

@@ -6,7 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What concerns commands is checked like everything else, and without any of it there is nothing to check.
+// What concerns commands is checked like everything else, and without any of it there is nothing to
+// check.
 func TestCommandsAreChecked(t *testing.T) {
 	_, err := Load(good())
 	require.NoError(t, err)

@@ -1,4 +1,5 @@
-// Package config turns the environment into a Config, or into the list of everything that is wrong with it.
+// Package config turns the environment into a Config, or into the list of everything that is wrong
+// with it.
 package config
 
 import (
@@ -28,7 +29,7 @@ type Config struct {
 	Topic            string   `env:"PUBSUB_TOPIC_ID" needed:"yes" help:"topic of EscrowDeployed, Approved, EscrowReleased, EscrowRefunded"`
 	OtherTopic       string   `env:"OTHER_EVENTS_TOPIC_ID" help:"topic of the other events named by EVENT_NAMES"`
 	RetractionsTopic string   `env:"RETRACTIONS_TOPIC_ID" help:"topic of retractions; without it deep reorganisations are only alerted on"`
-	EventNames       []string `env:"EVENT_NAMES" help:"events of the ABI to publish beside the four, comma-separated; they go to OTHER_EVENTS_TOPIC_ID"`
+	EventNames       []string `env:"EVENT_NAMES" help:"events of the ABI to publish besides those four, comma-separated; they go to OTHER_EVENTS_TOPIC_ID"`
 	OrderingKey      string   `env:"ORDERING_KEY" envDefault:"escrow" help:"escrow, or slot: larger and cheaper batches, less isolation"`
 	PubSubEmulator   string   `env:"PUBSUB_EMULATOR_HOST" help:"host:port of a Pub/Sub emulator; read by Google's client"`
 
@@ -43,33 +44,33 @@ type Config struct {
 	CloudSQLIAM        bool          `env:"CLOUDSQL_IAM_AUTH" envDefault:"false" help:"log in to Cloud SQL by IAM; the user of DATABASE_URL is the service account without .gserviceaccount.com"`
 	DBMaxConns         int32         `env:"DB_MAX_CONNS" envDefault:"8" help:"connections of the pool; the session is one more"`
 	MigrateOnStart     bool          `env:"MIGRATE_ON_START" envDefault:"true" help:"apply missing migrations at start"`
-	DBOutageLimit      time.Duration `env:"DB_OUTAGE_LIMIT" envDefault:"5m" help:"exit when the database is out of reach for so long"`
+	DBOutageLimit      time.Duration `env:"DB_OUTAGE_LIMIT" envDefault:"5m" help:"exit when the database has been out of reach for this long"`
 
 	Finality        string        `env:"FINALITY" envDefault:"confirmations" help:"what may be processed: confirmations, safe, finalized, or latest (needs RETRACTIONS_TOPIC_ID)"`
 	Confirmations   uint64        `env:"CONFIRMATIONS" envDefault:"12" help:"blocks on top of a block before it is processed; 0 is FINALITY=latest"`
 	PollInterval    time.Duration `env:"POLL_INTERVAL" envDefault:"1s" help:"longest pause between two looks for a block that is due, over http"`
 	RPCTimeout      time.Duration `env:"RPC_TIMEOUT" envDefault:"10s" help:"deadline of one request"`
-	RPCMaxRPS       float64       `env:"RPC_MAX_RPS" envDefault:"0" help:"requests per second per endpoint; 0: no limit of ours"`
-	RPCMaxRange     uint64        `env:"RPC_MAX_RANGE" envDefault:"10000" help:"most blocks that one request for logs asks for; how many below that is found out"`
+	RPCMaxRPS       float64       `env:"RPC_MAX_RPS" envDefault:"0" help:"requests per second per endpoint; 0: the relayer sets no limit"`
+	RPCMaxRange     uint64        `env:"RPC_MAX_RANGE" envDefault:"10000" help:"most blocks that one request for logs asks for; if an endpoint accepts fewer, the relayer learns how many"`
 	RPCMaxAddress   int           `env:"RPC_MAX_ADDRESSES" envDefault:"1000" help:"most addresses that one request for logs names; geth's default limit is 1000"`
-	RPCRequestPrice int           `env:"RPC_REQUEST_PRICE" envDefault:"4000" help:"what one more request for logs is worth, in bytes of traffic; LOG_FILTER=auto weighs by it"`
-	LogFilter       string        `env:"LOG_FILTER" envDefault:"auto" help:"ask for logs by topics, by addresses, or auto: what costs less"`
+	RPCRequestPrice int           `env:"RPC_REQUEST_PRICE" envDefault:"4000" help:"what one more request for logs costs, in bytes of traffic: LOG_FILTER=auto compares by it"`
+	LogFilter       string        `env:"LOG_FILTER" envDefault:"auto" help:"how logs are asked for: by topics, by addresses, or auto: by what costs less"`
 	FactoryABI      string        `env:"FACTORY_ABI" help:"ABI of the factory, JSON or a path; default: built in"`
 	EscrowABI       string        `env:"ESCROW_ABI" help:"ABI of the escrows, JSON or a path; default: built in"`
-	VerifyInterval  time.Duration `env:"VERIFY_INTERVAL" envDefault:"30s" help:"pause between two second readings of final blocks; up to tenfold while fewer than 32 are to be read"`
+	VerifyInterval  time.Duration `env:"VERIFY_INTERVAL" envDefault:"30s" help:"pause between two runs of the verifier, which reads final blocks a second time; up to ten times as long while there are fewer than 32 such blocks"`
 	Retention       time.Duration `env:"RETENTION" envDefault:"0" help:"how long events of ended escrows stay in processed_events; 0: for ever"`
 
 	HeartbeatInterval    time.Duration `env:"HEARTBEAT_INTERVAL" envDefault:"30s" help:"how often the instance updates its row; 2m at most, since one of 5m counts as stale"`
-	LeaderStaleAfter     time.Duration `env:"LEADER_STALE_AFTER" envDefault:"60s" help:"a leader that makes no rounds for so long is ended"`
+	LeaderStaleAfter     time.Duration `env:"LEADER_STALE_AFTER" envDefault:"60s" help:"a leader that has not updated its heartbeat in the table leadership for this long is ended, and another leads"`
 	AdoptAfter           time.Duration `env:"ADOPT_AFTER" envDefault:"5s" help:"how long slots that nobody alive prefers wait before they are adopted"`
 	DiscoveryWait        time.Duration `env:"DISCOVERY_WAIT" envDefault:"2s" help:"how long a block waits for the factory watch to have passed it"`
-	SessionProbeInterval time.Duration `env:"SESSION_PROBE_INTERVAL" envDefault:"2s" help:"the database ends a session silent for three of these"`
+	SessionProbeInterval time.Duration `env:"SESSION_PROBE_INTERVAL" envDefault:"2s" help:"pause between two probes of the session; the database ends a session that is silent for three of these"`
 	InstanceLockWait     time.Duration `env:"INSTANCE_LOCK_WAIT" envDefault:"60s" help:"how long to wait for a predecessor with the same INSTANCE_ID"`
-	ResignAfter          time.Duration `env:"RESIGN_AFTER" envDefault:"15s" help:"a leader whose node does not let it go on for so long resigns"`
-	StopTimeout          time.Duration `env:"STOP_TIMEOUT" envDefault:"9s" help:"how long a stop may take, then the process ends as it is and the others take over; Cloud Run kills after 10s"`
+	ResignAfter          time.Duration `env:"RESIGN_AFTER" envDefault:"15s" help:"a leader whose RPC endpoints have not let it go on for this long resigns"`
+	StopTimeout          time.Duration `env:"STOP_TIMEOUT" envDefault:"9s" help:"how long a stop may take; after that the process ends at once, and the others take over. Cloud Run kills after 10s"`
 
 	Port               int  `env:"PORT" envDefault:"8080" help:"port of the HTTP server; 0: any that is free"`
-	AllowLateStart     bool `env:"ALLOW_LATE_START" envDefault:"false" help:"accept a START_BLOCK above the deployment of the factory: the escrows deployed before it are never heard of"`
+	AllowLateStart     bool `env:"ALLOW_LATE_START" envDefault:"false" help:"accept a START_BLOCK above the deployment of the factory: events of escrows deployed before it are not published"`
 	AllowMixedSettings bool `env:"ALLOW_MIXED_SETTINGS" envDefault:"false" help:"join although live instances have other topics, events, ordering keys, ABIs or finality: for a rolling change"`
 
 	HTTPTokenFile string `env:"HTTP_TOKEN_FILE" help:"file with a token that everything but /healthz and /readyz asks for, as Bearer or as a password; read again when it changes"`
@@ -78,7 +79,7 @@ type Config struct {
 	LogFormat     string `env:"LOG_FORMAT" envDefault:"auto" help:"json (with Cloud Logging's severity), text, or auto: text on a terminal"`
 
 	SendersFile          string `env:"SENDERS_FILE" help:"accounts that commands act through: keys and limits, as JSON; without it none is used"`
-	PolicyFile           string `env:"COMMANDS_POLICY_FILE" help:"who may ask for which commands, as JSON; needed by the two ways in, and with SENDERS_FILE"`
+	PolicyFile           string `env:"COMMANDS_POLICY_FILE" help:"who may ask for which commands, as JSON; needed with COMMANDS_HTTP, COMMANDS_SUBSCRIPTION_ID, and SENDERS_FILE unless only a keeper uses it"`
 	CommandsSubscription string `env:"COMMANDS_SUBSCRIPTION_ID" help:"subscription that commands are taken from; needs REPLIES_TOPIC_ID"`
 	CommandsHTTP         bool   `env:"COMMANDS_HTTP" envDefault:"false" help:"serve POST /commands and GET /commands/{id}"`
 	CommandsPort         int    `env:"COMMANDS_PORT" envDefault:"0" help:"port of the HTTP server of commands; 0: PORT, beside everything else"`
@@ -86,7 +87,7 @@ type Config struct {
 	KeeperSender         string `env:"KEEPER_SENDER" help:"address in SENDERS_FILE that releases escrows which are approved and due; without it nobody does"`
 	KeeperMinAmount      string `env:"KEEPER_MIN_AMOUNT" envDefault:"10000000000000000" help:"wei; smaller escrows are left alone"`
 	KeeperMaxFee         string `env:"KEEPER_MAX_FEE" envDefault:"2000000000000000" help:"wei; the most that one release may cost"`
-	KeeperDayFees        string `env:"KEEPER_DAY_FEES" envDefault:"20000000000000000" help:"wei; the most that all releases of a UTC day may cost"`
+	KeeperDayFees        string `env:"KEEPER_DAY_FEES" envDefault:"20000000000000000" help:"wei; the most that all releases of one UTC day together may cost"`
 	KeeperPayers         string `env:"KEEPER_PAYERS" help:"release only escrows of these payers, comma-separated; default: anybody's"`
 
 	Factory   common.Address      `env:"-"`
@@ -95,7 +96,7 @@ type Config struct {
 	ABI       *contract.ABI       `env:"-"`
 	Other     map[string]bool     `env:"-"` // events for OtherTopic
 
-	Warnings []Problem `env:"-"` // settings that load and may not do what they should
+	Warnings []Problem `env:"-"` // settings that load, and may not do what was meant
 
 	otelSecrets []string // in the variables of OpenTelemetry
 }
@@ -135,10 +136,11 @@ func (p Problems) Error() string {
 // Environ is the process's environment as Load takes it.
 func Environ() map[string]string { return env.ToMap(os.Environ()) }
 
-// Load reads the environment. Its error is Problems: everything that is wrong, no secret among it.
+// Load reads the environment. Its error is Problems: everything that is wrong, without secrets.
 func Load(environ map[string]string) (*Config, error) { return load(environ, (*loader).check) }
 
-// LoadDatabase reads what commands need that only look at the database: CHAIN_ID, DATABASE_URL and how to connect.
+// LoadDatabase reads what commands need that only look at the database: CHAIN_ID, INSTANCE_ID,
+// DATABASE_URL and how to connect.
 func LoadDatabase(environ map[string]string) (*Config, error) {
 	return load(environ, func(l *loader) {
 		l.chain()
@@ -147,7 +149,8 @@ func LoadDatabase(environ map[string]string) (*Config, error) {
 	})
 }
 
-// Endpoints are the RPC endpoints in the order of preference, without what may be a key: scheme and host.
+// Endpoints are the RPC endpoints in the order of preference, without what may be a key: scheme and
+// host.
 func (c *Config) Endpoints() []string {
 	hosts := make([]string, len(c.RPCURLs))
 	for i, raw := range c.RPCURLs {
@@ -157,7 +160,7 @@ func (c *Config) Endpoints() []string {
 	return hosts
 }
 
-// Secrets are the texts that must not get out.
+// Secrets are the texts that no log, error, metric or page may contain.
 func (c *Config) Secrets() *redact.Secrets {
 	return redact.New(append(append(slices.Clone(c.RPCURLs), c.DatabaseURL, c.SessionDatabaseURL), c.otelSecrets...)...)
 }

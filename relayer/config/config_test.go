@@ -325,8 +325,8 @@ func TestReadmeDocumentsEveryVariable(t *testing.T) {
 	require.Equal(t, table.String(), begin+old+"\n", "if it is meant to be so: go test ./relayer/config -update")
 }
 
-// What the documentation calls required is what Load asks for: without it there is an error, or, where
-// something stands in for it, a warning or none.
+// What the documentation calls required is what Load asks for: without it there is an error, or,
+// where something stands in for it, a warning or none.
 func TestRequiredVariables(t *testing.T) {
 	for _, v := range Variables() {
 		env := good()

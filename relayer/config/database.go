@@ -23,7 +23,7 @@ func (l *loader) database() {
 	}
 
 	if c.DatabaseURL == "" {
-		l.say("DATABASE_URL", "is missing; postgres://user:password@host/database")
+		l.say("DATABASE_URL", "is missing; set it to postgres://user:password@host/database")
 	}
 
 	c.DatabaseURL = l.connection("DATABASE_URL", c.DatabaseURL)
@@ -46,7 +46,8 @@ func (l *loader) connection(variable, raw string) string {
 	raw = standard(raw)
 	conn, err := pgx.ParseConfig(raw) // the error quotes the URL
 	if err != nil {
-		l.say(variable, "is not a Postgres URL or DSN, or names a certificate that cannot be read; postgres://user:password@host/database")
+		l.say(variable, "is not a Postgres URL or DSN, or names a certificate that cannot be read; "+
+			"a URL is postgres://user:password@host/database")
 		return raw
 	}
 
@@ -64,14 +65,15 @@ func (l *loader) connection(variable, raw string) string {
 	return raw
 }
 
-// dialect is how SQLAlchemy names a driver.
+// dialect is the beginning of a URL in which SQLAlchemy names a driver: postgresql+asyncpg://.
 var dialect = regexp.MustCompile(`^postgres(ql)?\+[a-z0-9]+://`)
 
-// driverOnly are arguments for asyncpg and its dialect, not for the server, which would refuse them.
+// driverOnly are parameters for asyncpg and SQLAlchemy. The server would refuse them.
 var driverOnly = []string{"ssl", "prepared_statement_cache_size", "prepared_statement_name_func",
 	"statement_cache_size", "max_cached_statement_lifetime", "command_timeout", "timeout", "async_fallback"}
 
-// standard turns a URL of SQLAlchemy's asyncpg dialect into one that everybody knows: scheme, and `ssl` for `sslmode`.
+// standard turns a URL of SQLAlchemy into one that every client knows: without the driver in its
+// scheme, and with `sslmode` instead of asyncpg's `ssl`.
 func standard(raw string) string {
 	prefix := dialect.FindString(raw)
 	if prefix == "" {

@@ -10,7 +10,7 @@ import (
 // Variable is a row of the documentation.
 type Variable struct {
 	Name, Type, Default, Help string
-	// Needed says whether there must be a value: "yes", "or" what stands in for it, or empty.
+	// Needed says whether it must be set: "yes"; "or X", where X may take its place; or empty.
 	Needed string
 }
 

@@ -39,13 +39,13 @@ type loader struct {
 	c        *Config
 	environ  map[string]string
 	problems Problems
-	unread   map[string]bool // variables that are not of their type: what else might be said of them is noise
+	unread   map[string]bool // variables whose value is not of their type: nothing else is said about them
 }
 
-// shown is how much of a value a problem shows.
+// shown is how many bytes of a value a problem shows.
 const shown = 100
 
-// say notes a problem of a variable that could be read.
+// say notes a problem of a variable whose value is of its type.
 func (l *loader) say(variable, format string, args ...any) {
 	if !l.unread[variable] {
 		l.note(variable, fmt.Sprintf(format, args...))
@@ -56,7 +56,7 @@ func (l *loader) note(variable, remedy string) {
 	l.problems = append(l.problems, l.problem(variable, remedy))
 }
 
-// problem says something of a variable and shows its value, without secrets.
+// problem says something about a variable and shows its value, without secrets.
 func (l *loader) problem(variable, remedy string) Problem {
 	value, set := l.environ[variable]
 	if f, ok := field(variable); ok && f.Tag.Get("secret") == "yes" {
@@ -77,8 +77,8 @@ func (l *loader) problem(variable, remedy string) Problem {
 	return Problem{variable, value, l.mask(remedy)}
 }
 
-// redacted shows the hosts of a secret value. A comma in a password may look like the end of a URL:
-// unless every part is one, nothing is shown.
+// redacted shows only the hosts of a secret value. A comma in a password looks like the end of a
+// URL: unless every part is a URL, nothing is shown.
 func redacted(f reflect.StructField, value string) string {
 	if f.Type.Kind() != reflect.Slice {
 		return redact.URL(value)
@@ -120,7 +120,8 @@ func field(variable string) (reflect.StructField, bool) {
 	return reflect.StructField{}, false
 }
 
-// parse fills the fields. What is not of its field's type is noted, and its field is zero.
+// parse fills the fields. A value that is not of its field's type is noted, and the field stays
+// zero.
 func (l *loader) parse() {
 	err := env.ParseWithOptions(l.c, env.Options{Environment: l.environ})
 	if err == nil {

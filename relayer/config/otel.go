@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// samplers are the names that the specification of OTEL_TRACES_SAMPLER and OpenTelemetry's SDK have in common.
+// samplers are the names that the specification of OTEL_TRACES_SAMPLER and OpenTelemetry's SDK have
+// in common.
 var samplers = []string{"always_on", "always_off", "traceidratio", "parentbased_always_on", "parentbased_always_off",
 	"parentbased_traceidratio"}
 
@@ -46,7 +47,7 @@ func (l *loader) otel() {
 
 // otelSecrets returns what may be a key in the variables of OpenTelemetry.
 func otelSecrets(environ map[string]string) (secrets []string) {
-	const short = 6 // names of tenants and such; masking them would garble every text
+	const short = 6 // bytes: names of tenants and the like; with them masked, no text could be read
 	add := func(s string) {
 		if len(s) >= short {
 			secrets = append(secrets, s)

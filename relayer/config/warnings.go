@@ -21,7 +21,7 @@ func (l *loader) warnings() {
 
 	if set("OTHER_EVENTS_TOPIC_ID") && len(l.c.Other) == 0 {
 		l.warn("OTHER_EVENTS_TOPIC_ID",
-			"has no effect: EVENT_NAMES names no event beside the four that go to PUBSUB_TOPIC_ID")
+			"has no effect: EVENT_NAMES names no event besides the four that go to PUBSUB_TOPIC_ID")
 	}
 
 	if set("EVENT_NAMES") && len(l.c.Other) == 0 {
@@ -33,7 +33,8 @@ func (l *loader) warnings() {
 	}
 
 	if set("CLOUDSQL_INSTANCE") && set("SESSION_DATABASE_URL") {
-		l.warn("SESSION_DATABASE_URL", "the Cloud SQL connector has no pool in between: remove it unless its user differs")
+		l.warn("SESSION_DATABASE_URL",
+			"with the Cloud SQL connector there is no transaction pool: remove it unless its user differs")
 	}
 
 	if l.c.RPCTimeout > l.c.ResignAfter {
@@ -47,7 +48,7 @@ func (l *loader) warnings() {
 	l.misspelt()
 }
 
-// misspelt warns of variables that look like one of ours and are none.
+// misspelt warns of variables whose names are almost one of ours.
 func (l *loader) misspelt() {
 	known := map[string]bool{}
 	for _, v := range Variables() {
@@ -76,7 +77,7 @@ func (l *loader) misspelt() {
 // shortName is the length below which names are alike by chance.
 const shortName = 6
 
-// nearest returns the variable that a name is a slip of; empty: none.
+// nearest returns the variable that was probably meant; empty: none.
 func nearest(name string) string {
 	plain := func(s string) string { return strings.ReplaceAll(strings.ToUpper(s), "_", "") }
 	given := plain(name)
@@ -84,7 +85,7 @@ func nearest(name string) string {
 		return ""
 	}
 
-	best, least := "", 3 // one or two letters are a slip
+	best, least := "", 3 // one or two wrong letters are a mistake in typing
 	for _, v := range Variables() {
 		want := plain(v.Name)
 		if len(want) < shortName {
@@ -104,7 +105,8 @@ func nearest(name string) string {
 	return best
 }
 
-// distance counts the letters to insert, delete, replace, or swap with their neighbour to turn a into b.
+// distance counts the letters to insert, delete, replace, or swap with their neighbour to turn a
+// into b.
 func distance(a, b string) int {
 	rows := make([][]int, len(a)+1)
 	for i := range rows {
