@@ -19,7 +19,8 @@ type Breakage struct {
 	What string // it does
 	Says string // what a verdict says of it
 
-	// Chance says that it shows only if something happens to be replaced and mined: no test for every day.
+	// Chance says that the mistake shows only if a transaction happens to be replaced and mined: the daily
+	// tests leave it out.
 	Chance bool
 
 	file     string // of the repository

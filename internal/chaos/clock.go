@@ -10,10 +10,11 @@ import (
 	"strings"
 )
 
-// clockVariable is by how many seconds the clock of a process is wrong, in a binary that was built with an overlay.
+// clockVariable says by how many seconds the clock of a process is wrong. Only a binary of Build reads it.
 const clockVariable = "CHAOS_CLOCK_ERROR"
 
-// clockError is added to package time in an overlay. It cannot use strconv, which comes later.
+// clockError is a file that an overlay adds to package time. It uses only what package time
+// imports already: strconv is not among that.
 const clockError = `package time
 
 import "syscall"
@@ -32,9 +33,9 @@ var clockError = func() (n int64) {
 }()
 `
 
-// Build builds the relayer with the race detector, for Run. Its clock can be wrong: a statically
-// linked program cannot be lied to from outside (it asks the kernel's vDSO, and no namespace moves
-// that), so package time itself is replaced at build time. The relayer's code is what it is.
+// Build builds the relayer with the race detector, for Run. Its clock can be wrong. The clock of a
+// statically linked program cannot be changed from outside (it asks the kernel's vDSO, and no namespace
+// changes that), so package time is changed at build time. The relayer's own code stays as it is.
 func Build(ctx context.Context, dir, pkg, bin string) error {
 	root, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 	if err != nil {

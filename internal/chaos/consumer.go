@@ -13,27 +13,28 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
 )
 
-// told is a message, as far as a consumer's set is concerned.
-type told struct {
+// delivery is what a consumer reads of a message.
+type delivery struct {
 	id        string
 	escrow    string
-	content   string // all that the event says, but not where its block stands
+	content   string // all that the event says, without its block: a reorganisation may move it
 	retracted bool
 	plain     bool // the id is {tx_hash}:{log_index}
 }
 
-func read(m testpubsub.Message) (told, error) {
+// decode reads a message.
+func decode(m testpubsub.Message) (delivery, error) {
 	d, err := message.Decode(m.Data, m.Attributes)
 	if err != nil {
-		return told{}, err
+		return delivery{}, err
 	}
 
 	args, err := json.Marshal(d.Args)
 	if err != nil {
-		return told{}, err
+		return delivery{}, err
 	}
 
-	return told{
+	return delivery{
 		id: d.EventID, escrow: d.Escrow, retracted: d.Retracted,
 		plain:   d.EventID == fmt.Sprintf("%s:%d", d.TransactionHash, d.LogIndex),
 		content: asContent(d.EventType, d.Escrow, d.ContractAddress, d.TransactionHash, d.LogIndex, args),
@@ -44,8 +45,8 @@ func asContent(name, escrow, emitter, tx string, index uint64, args []byte) stri
 	return fmt.Sprintf("%s of %s by %s in %s:%d %s", name, escrow, emitter, tx, index, args)
 }
 
-// happened is what a message about an event of the chain has to say.
-func happened(e testchain.Entry) (string, error) {
+// contentOf is the content that a message about an event of the chain has to have.
+func contentOf(e testchain.Entry) (string, error) {
 	values, err := e.Args()
 	if err != nil {
 		return "", err
@@ -64,7 +65,7 @@ func canonical(truth *testchain.Truth) (map[string][]string, error) {
 	for _, address := range truth.Escrows {
 		escrow := strings.ToLower(address.Hex())
 		for _, e := range truth.Events[address] {
-			content, err := happened(e)
+			content, err := contentOf(e)
 			switch {
 			case err != nil:
 				return nil, err
@@ -83,16 +84,16 @@ func canonical(truth *testchain.Truth) (map[string][]string, error) {
 // tombstones it does not add what was retracted before.
 type set struct {
 	tombstones bool
-	held       map[string]told
+	held       map[string]delivery
 	order      []string // ids, by first arrival since they were last removed
 	gone       map[string]bool
 }
 
 func newSet(tombstones bool) *set {
-	return &set{tombstones: tombstones, held: map[string]told{}, gone: map[string]bool{}}
+	return &set{tombstones: tombstones, held: map[string]delivery{}, gone: map[string]bool{}}
 }
 
-func (s *set) take(t told) {
+func (s *set) take(t delivery) {
 	_, has := s.held[t.id]
 	switch {
 	case t.retracted:
@@ -118,7 +119,7 @@ func (s *set) contents() map[string][]string {
 	return m
 }
 
-// differences between what a consumer ends with and what it should. Order matters unless it is said not to.
+// differences between what a consumer ends with and what it should, and in the order if that matters.
 func differences(got, want map[string][]string, order bool) (wrong []string) {
 	for escrow, w := range want {
 		g := got[escrow]
@@ -128,7 +129,7 @@ func differences(got, want map[string][]string, order bool) (wrong []string) {
 		}
 
 		for _, c := range more {
-			wrong = append(wrong, "a consumer has, and the chain has not, or not twice: "+c)
+			wrong = append(wrong, "a consumer has, and the chain does not, or not twice: "+c)
 		}
 
 		if order && len(missing)+len(more) == 0 && !slices.Equal(g, w) {
@@ -138,7 +139,7 @@ func differences(got, want map[string][]string, order bool) (wrong []string) {
 
 	for escrow, g := range got {
 		if _, ok := want[escrow]; !ok {
-			wrong = append(wrong, fmt.Sprintf("a consumer has events of an escrow that the chain has not: %v", g))
+			wrong = append(wrong, fmt.Sprintf("a consumer has events of an escrow that the chain does not have: %v", g))
 		}
 	}
 
@@ -147,7 +148,7 @@ func differences(got, want map[string][]string, order bool) (wrong []string) {
 	return wrong
 }
 
-// minus is what a has and b has not, as often as it does.
+// minus is what a has and b does not; what a has more often than b is in it as often as the difference.
 func minus(a, b []string) (rest []string) {
 	n := map[string]int{}
 	for _, x := range b {
@@ -163,13 +164,13 @@ func minus(a, b []string) (rest []string) {
 	return rest
 }
 
-// interleavings is how many random ones are tried.
+// interleavings is how many random interleavings of the two topics are tried.
 const interleavings = 8
 
-// consume lets consumers of the two topics take what each delivered, in many interleavings. One
-// that keeps no tombstones gets a retraction after its event, as it would from one topic; one that
-// keeps them gets both topics in whatever way.
-func consume(events, retractions []told, want map[string][]string, order bool, random *rand.Rand) []string {
+// consume lets consumers take the deliveries of the two topics, in many interleavings, and says where
+// they end with something else than wanted. A consumer without tombstones gets each retraction after
+// its event, as it would from one topic; one with tombstones gets both topics in any order.
+func consume(events, retractions []delivery, want map[string][]string, order bool, random *rand.Rand) []string {
 	left := map[string]int{} // publications that have not come yet
 	for n := range interleavings {
 		tombstones := n%2 == 0
@@ -203,9 +204,9 @@ func consume(events, retractions []told, want map[string][]string, order bool, r
 	return nil
 }
 
-// identities: an event_id has one content for ever, and is not published any more once it was
-// retracted. The messages are those of both topics, in the order in which the server stored them.
-func identities(stored []told) (wrong []string) {
+// identities checks that an event_id has one content for ever, and is not published again after its
+// retraction. The messages are those of both topics, in the order in which the server stored them.
+func identities(stored []delivery) (wrong []string) {
 	contents, published, retracted := map[string]string{}, map[string]bool{}, map[string]bool{}
 	for _, m := range stored {
 		if before, ok := contents[m.id]; ok && before != m.content {

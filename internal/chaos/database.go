@@ -17,17 +17,17 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 )
 
-// role is whom relayers log in as: the owner of the database, and no superuser.
+// role is what relayers log in as: the owner of the database, no superuser.
 const role = "relayer"
 
-// dbDelay is how late answers of the database are under DBSlow.
+// dbDelay is by how much each answer of the database is delayed under DBSlow.
 const dbDelay = 150 * time.Millisecond
 
 // holdKey is the advisory lock that deletions from the outbox wait for.
 const holdKey = 4242
 
-// instruments are how the database is made to fail, and to tell on those who write what is not
-// theirs. They are put in once the schema is there.
+// instruments are triggers that make the database fail, and that record who writes messages of a slot
+// that is another's. They are created once the relayers have made the schema.
 var instruments = []string{
 	`create table chaos_refusal (code text not null)`,
 	`create function chaos_refuse() returns trigger language plpgsql security definer as $$
@@ -76,10 +76,10 @@ var instruments = []string{
 	`create trigger chaos_writer after insert on outbox for each row execute function chaos_writer()`,
 }
 
-// frozenTables are what a transaction has last written to when its instance is frozen.
+// frozenTables are the tables that a transaction may have written to last when its instance is frozen.
 var frozenTables = []string{"cursors", "chain_blocks", "outbox"}
 
-// paused are the server processes of an instance that chaos_pause keeps.
+// paused counts the server processes of an instance that chaos_pause keeps waiting.
 const paused = `select count(*) from pg_stat_activity where application_name = $1 and wait_event = 'PgSleep'`
 
 // freezeInCommit stops a process by SIGSTOP while it has a transaction open that has written to a
@@ -116,8 +116,8 @@ func (r *run) freezeInCommit(ctx context.Context, f Fault) {
 	}
 }
 
-// hangClaimer makes an instance live and not look after its slots. With Keep it stops saying that it
-// does from now on; else it is started anew, and cannot change whose a slot is.
+// hangClaimer makes the slot checks of an instance hang while the rest of it lives. With Keep it cannot
+// write from now on that it is alive; else it is started again, and cannot change the owner of a slot.
 func (r *run) hangClaimer(ctx context.Context, f Fault) error {
 	i, p := r.alive(f.Who)
 	if p == nil {
@@ -138,7 +138,7 @@ func (r *run) hangClaimer(ctx context.Context, f Fault) error {
 		}
 	}
 
-	if err == nil { // else the database is down for another fault, and may have stored it all the same
+	if err == nil { // else the database is down for another fault; it may have stored the row nevertheless
 		r.endure(ctx, f, p.ID)
 	}
 
@@ -154,6 +154,7 @@ func (r *run) slowDeletes(ctx context.Context, f Fault) error {
 	return r.surely(ctx, `delete from chaos_slow`)
 }
 
+// instrument creates the triggers.
 func (r *run) instrument(ctx context.Context) error {
 	all := instruments
 	if r.way != nil {
@@ -223,7 +224,7 @@ func (r *run) database(ctx context.Context, f Fault) error {
 	return nil
 }
 
-// repeat does something now and then for a time.
+// repeat does something once per interval for a time.
 func (r *run) repeat(ctx context.Context, total, every time.Duration, do func()) {
 	for end := time.Now().Add(total); time.Now().Before(end); {
 		do()
@@ -311,9 +312,9 @@ func (r *run) terminate(ctx context.Context, where string) {
 		`select pg_terminate_backend(a.pid) from pg_stat_activity a where a.pid <> pg_backend_pid() and `+where)
 }
 
-// killAfterAck keeps deletions from the outbox waiting until one waits that belongs to the process,
-// which has thus been told that its messages are stored, and kills it then. Its statement ends with
-// it: a server process that waits would not notice.
+// killAfterAck makes deletions from the outbox wait until one of the process waits: then Pub/Sub has
+// acknowledged its messages. It kills the process at that moment, and ends its statement: the server
+// process that waits would not notice that its client is gone.
 func (r *run) killAfterAck(ctx context.Context, p *lab.Process) error {
 	defer p.Kill()
 	conn, err := pgx.Connect(ctx, r.lab.URL)
@@ -340,5 +341,5 @@ func (r *run) killAfterAck(ctx context.Context, p *lab.Process) error {
 	return nil
 }
 
-// holding are the server processes of an instance that wait for the lock.
+// holding finds the server processes of an instance that wait for the lock.
 const holding = `select l.pid from pg_locks l join pg_stat_activity a using (pid) where l.locktype = 'advisory' and l.objid = $1 and not l.granted and a.application_name = $2`

@@ -18,9 +18,9 @@ func (r Recovery) String() string {
 		r.Took.Round(10*time.Millisecond))
 }
 
-// Drill carries the faults of a plan out one after the other, whatever their times, each on a fleet
-// that has recovered from the one before, under traffic all the time. In the end the oracle judges
-// everything. The recoveries tell how far it came.
+// Drill makes the faults of a plan one after the other, whatever their times, each on a fleet that has
+// recovered from the one before, under traffic all the time. In the end the oracle judges everything.
+// After an error the recoveries say how far it came.
 func Drill(ctx context.Context, bin string, p Plan) (done []Recovery, v *Verdict, err error) {
 	v, err = carryOut(ctx, bin, p, func(r *run, ctx context.Context) error {
 		for _, f := range p.Faults {
@@ -49,8 +49,8 @@ func Drill(ctx context.Context, bin string, p Plan) (done []Recovery, v *Verdict
 	return done, v, err
 }
 
-// grow waits until the chain has new blocks enough for a reorganisation to replace, and the
-// relayers have processed what they may of them.
+// grow waits until the chain has enough new blocks for a reorganisation to replace, and the relayers
+// have processed those that are final.
 func (r *run) grow(ctx context.Context, f Fault) error {
 	head, err := r.lab.Head(ctx)
 	if err != nil {
@@ -77,11 +77,11 @@ func (r *run) grow(ctx context.Context, f Fault) error {
 	return err
 }
 
-// recoveryLimit is far beyond what any fault of a drill takes on a busy machine: who needs longer
+// recoveryLimit is far beyond what any fault of a drill takes on a busy machine: a fleet that needs longer
 // waits for something that does not come.
 const recoveryLimit = 90 * time.Second
 
-// recover waits for the fleet to be whole, and starts nobody.
+// recover waits until the fleet is whole, without starting anything.
 func (r *run) recover(ctx context.Context) (time.Duration, error) {
 	begun := time.Now()
 	head, err := r.lab.Head(ctx)

@@ -5,12 +5,11 @@ import (
 	"time"
 )
 
-// Group is faults that are carried out one after the other on one fleet.
+// Group is a list of faults that are made one after the other on one fleet.
 type Group struct {
 	Name   string
 	Faults []Fault
-	// More are the faults that only the full drill carries out: those that last long, and those that
-	// show once more, in another way, what one of Faults shows.
+	// More are the faults that only the full drill makes: those that last long, and variants of Faults.
 	More []Fault
 }
 
@@ -19,7 +18,7 @@ func (g Group) Plan(full bool) Plan {
 	p := Plan{
 		Seed: 5, Instances: 3, Strategy: "modulo", OrderingKey: "escrow", Filter: "auto", Confirmations: 2,
 		BlockTime: 300 * time.Millisecond, PerBlock: 2, Faults: g.Faults,
-		Probe: time.Second, // other sessions than those that a fault hits are not lost, on a machine that is busy
+		Probe: time.Second, // on a busy machine too, only the sessions that a fault hits are lost
 	}
 	if full {
 		p.Faults = append(slices.Clip(p.Faults), g.More...)
@@ -36,12 +35,12 @@ func (g Group) Plan(full bool) Plan {
 const (
 	brief  = 400 * time.Millisecond
 	sec    = time.Second
-	over   = 4 * time.Second  // longer than a session lives without a probe
+	over   = 4 * time.Second  // longer than a session lives without a probe that is answered
 	long   = 10 * time.Second // or until the others have gone on without the instance: see endure
-	longer = 30 * time.Second // so long that an instance which lives and does nothing is taken for dead
+	longer = 30 * time.Second // so long that an instance that lives but does nothing counts as dead
 )
 
-// Groups are all drills, those that last longest first. Every kind of a fault is in one of them.
+// Groups are all drills, those that last longest first. Every kind of fault but those of undrilled is in one of them.
 func Groups() []Group {
 	return slices.Concat(longDrills, nodeDrills, databaseDrills, deepDrills, otherDrills)
 }
@@ -151,5 +150,5 @@ var otherDrills = []Group{
 	}, More: []Fault{{Kind: ShiftReorg, N: 2}}},
 }
 
-// undrilled are kinds that no drill has: a node that omits does so until the end.
+// undrilled are the kinds that no drill has: a node that omits logs does so until the end.
 var undrilled = []Kind{NodeOmits}

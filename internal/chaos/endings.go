@@ -19,13 +19,14 @@ import (
 	"github.com/fusion-prime/escrow-relayer/partition"
 )
 
-// Bounds of an instance at rest.
+// Most that an instance may have at rest.
 const (
 	maxGoroutines = 90 // 60 to 70 are usual, of which a dozen belong to Google's client
 	maxPerProcess = 9  // connections: DB_MAX_CONNS and the session
 )
 
-// fleets are the processes that should be running, by the name that they have in the database.
+// fleets are the processes that should be running, and how many of them share a name in the database:
+// the second chain's have the same INSTANCE_IDs.
 func (r *run) fleets() (all []*lab.Process, perName map[string]int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -41,8 +42,8 @@ func (r *run) fleets() (all []*lab.Process, perName map[string]int) {
 	return all, perName
 }
 
-// quiet: a whole fleet at rest has the locks and connections that it should have, and no more
-// goroutines than one that has just begun.
+// quiet checks that a fleet at rest has as many locks as it should, and not too many connections and
+// goroutines. Each may take a moment to get there.
 func (r *run) quiet(ctx context.Context, v *Verdict) error {
 	var wrong string
 	for range 50 {
@@ -171,7 +172,8 @@ func (r *run) lost() (n int) {
 	return n
 }
 
-// endings: every process stops cleanly, none has raced or panicked, and nothing is left in the database.
+// endings checks that every process stops cleanly, that none has raced or panicked, and that nothing is
+// left in the database. It adds what note has kept.
 func (r *run) endings(ctx context.Context, v *Verdict) {
 	all, _ := r.fleets()
 	for _, p := range all {
@@ -191,21 +193,22 @@ func (r *run) endings(ctx context.Context, v *Verdict) {
 		}
 	}
 
-	for _, s := range r.stopped {
+	for _, s := range r.faulty {
 		v.wrong("%s", s)
 	}
 }
 
-// attempts to stop cleanly: a session with probes as short as these may be lost at any time on a busy machine.
+// attempts is how many there are to stop cleanly: on a busy machine a session may be lost at any time
+// where it is probed as often as here.
 const attempts = 4
 
-// leftOver: no locks, no connections, and every slot given back. Who says that it lost its session
-// while it stopped could not give its slots back; it is started again, has to get them, and to give
-// them back then.
+// leftOver checks that there are no locks and no connections, and that every slot was given back. An
+// instance that logs the loss of its session while it stops could not give its slots back: it is
+// started again, has to get them, and has to give them back then.
 func (r *run) leftOver(ctx context.Context, v *Verdict) {
 	for attempt := 1; ; attempt++ {
 		var locks, connections, free int
-		var kept []string // by whom slots were not given back: chain id, instance id
+		var kept []string // who did not give slots back: chain id, instance id
 		var err error
 		for range 50 { // the server hears of the end of a connection a moment later
 			err = r.lab.DB.QueryRow(ctx, `select (select count(*) from pg_locks l join pg_stat_activity a using (pid)
@@ -233,7 +236,8 @@ func (r *run) leftOver(ctx context.Context, v *Verdict) {
 	}
 }
 
-// restarted starts those who have kept slots, and stops them again. It says no when one has no excuse.
+// restarted starts the instances that have kept slots, and stops them again. It is false when one of
+// them had no reason to keep them.
 func (r *run) restarted(ctx context.Context, kept []string) bool {
 	for _, k := range kept {
 		chain, id, _ := strings.Cut(k, " ")

@@ -10,20 +10,21 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
-// enduranceLimit is how long a fault that has one instance out lasts at most, until the fleet does
-// without that instance. It is far beyond what that takes on a busy machine: how long it took is told.
+// enduranceLimit is how long a fault that cuts one instance off lasts at most, until the others serve its
+// slots. It is far beyond what that takes on a busy machine: how long it took is in the verdict.
 const enduranceLimit = 120 * time.Second
 
-// gap is the longest time without something, so far.
+// gap measures the longest time without progress, so far.
 type gap struct {
 	last    time.Time
 	longest time.Duration
 	why     string
 }
 
-// ended says that it is there now.
+// ended notes progress: a gap that was open ends now.
 func (g *gap) ended() { g.last = time.Now() }
 
+// lasts notes that there has been no progress, and why.
 func (g *gap) lasts(why string) {
 	if d := time.Since(g.last); d > g.longest {
 		g.longest, g.why = d, why
@@ -34,9 +35,10 @@ func (g *gap) String() string {
 	return fmt.Sprintf("%s (%s)", g.longest.Round(10*time.Millisecond), g.why)
 }
 
-// endure lasts as long as a fault that has the instance out. A long one lasts until the fleet does
-// without it: every slot is served, and every cursor has passed what was the head when it began.
-// For how long each of the others, and the fleet as a whole, stood still meanwhile is told.
+// endure waits for as long as a fault that cuts the instance off has to last. A long one lasts until the
+// fleet does without that instance: every slot is served, and every cursor has passed the block that
+// was the head when the fault began. The verdict says for how long each of the others, and the fleet as
+// a whole, stood still meanwhile.
 func (r *run) endure(ctx context.Context, f Fault, out string) {
 	if f.For < long || r.plan.Instances < 2 {
 		pause(ctx, f.For)
@@ -83,7 +85,7 @@ func (r *run) endure(ctx context.Context, f Fault, out string) {
 	}
 }
 
-// cursors of the instances that serve slots, but not of the one that is out.
+// cursors of the instances that serve slots, but not of the one that is cut off.
 func (r *run) cursors(ctx context.Context, out string) (map[string]int64, error) {
 	rows, _ := r.lab.DB.Query(ctx, `select instance_id, next_block from cursors c where chain_id = $1 and instance_id <> $2
 		and exists (select from slot_ownership s where s.chain_id = c.chain_id and s.owner = c.instance_id)`,

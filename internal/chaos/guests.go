@@ -14,7 +14,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 )
 
-// otherSettings would split the stream: what a consumer gets would depend on which instance serves an escrow.
+// otherSettings would split the stream: what a consumer gets would depend on the instance that serves an escrow.
 var otherSettings = []func(*Plan) map[string]string{
 	func(p *Plan) map[string]string {
 		return map[string]string{"FINALITY": "confirmations", "CONFIRMATIONS": strconv.Itoa(p.Confirmations + 1)}
@@ -29,8 +29,8 @@ var otherSettings = []func(*Plan) map[string]string{
 	},
 }
 
-// guest starts a process that does not belong: one with the INSTANCE_ID of another, with another
-// total, or with settings that do not fit the fleet's.
+// guest starts a process that does not belong to the fleet, and stops it later: one with the INSTANCE_ID of
+// another, with another total, or with settings that do not fit the fleet's.
 func (r *run) guest(ctx context.Context, f Fault) error {
 	p, env, err := r.startGuest(ctx, f)
 	if err != nil {
@@ -41,7 +41,7 @@ func (r *run) guest(ctx context.Context, f Fault) error {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-p.Exited(): // a twin whose other half lives; anybody, when nodes or topics are not what they should be
+	case <-p.Exited(): // a twin while the other one runs; any guest while nodes or topics are not what they should be
 		code, err := p.Wait(ctx)
 		if err == nil && code != refused {
 			r.note("%s exited with %d by itself: %s", p.ID, code, tail(p.LogFile))
@@ -51,7 +51,7 @@ func (r *run) guest(ctx context.Context, f Fault) error {
 	case <-ctx.Done():
 	}
 
-	// With everybody else dead for a moment nobody is there to disagree with.
+	// While all others are dead for a moment, there is nobody to disagree with.
 	log, err := os.ReadFile(p.LogFile)
 	if f.Kind == OtherSettings && bytes.Contains(log, []byte(`"joined the fleet"`)) && !r.doubtful(r.lost()) {
 		r.note("%s joined a fleet with other settings: %v", p.ID, env)
@@ -64,14 +64,14 @@ func (r *run) guest(ctx context.Context, f Fault) error {
 	p.Signal(syscall.SIGTERM)
 	bounded, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	if code, err := p.Wait(bounded); err != nil || code != 0 && code != refused { // it may just be refused
+	if code, err := p.Wait(bounded); err != nil || code != 0 && code != refused { // it may be refused at that moment
 		r.note("%s exited with %d after SIGTERM, %v: %s", p.ID, code, err, tail(p.LogFile))
 	}
 
 	return nil
 }
 
-// startGuest starts the process, and returns what its environment has of its own.
+// startGuest starts the process, and returns where its environment differs from the fleet's.
 func (r *run) startGuest(ctx context.Context, f Fault) (*lab.Process, map[string]string, error) {
 	head, err := r.lab.Head(ctx)
 	if err != nil {
@@ -105,8 +105,8 @@ func (r *run) startGuest(ctx context.Context, f Fault) (*lab.Process, map[string
 	return p, env, err
 }
 
-// beginLate makes escrows that a START_BLOCK would leave out. The fleet has to refuse it, unless it
-// is allowed to: then it begins there.
+// beginLate makes escrows below a START_BLOCK. The fleet has to refuse that START_BLOCK. Then
+// ALLOW_LATE_START permits it, and the fleet begins there.
 func (r *run) beginLate(ctx context.Context) error {
 	traffic, err := newTraffic(ctx, r.chain, r.lab.Contracts, r.plan.Seed+1)
 	if err != nil {
@@ -156,7 +156,7 @@ func (r *run) rewind(ctx context.Context) error {
 		cmd := exec.CommandContext(ctx, r.lab.Bin, "rewind", "--to", strconv.FormatUint(r.lab.Contracts.Block, 10))
 		cmd.Env = r.lab.Environ("operator", 0, 1, nil)
 		out, err := cmd.CombinedOutput()
-		// The second is an answer that was lost, or a second rewind.
+		// It says so too when it is carried out again, because the first answer was lost.
 		if err == nil || bytes.Contains(out, []byte("can only be moved back")) {
 			return nil
 		}

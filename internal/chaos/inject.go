@@ -19,10 +19,10 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 )
 
-// inject carries one fault out, and undoes it.
+// inject makes one fault, and undoes it after its time.
 func (r *run) inject(ctx context.Context, f Fault) error {
 	if mode := nodeModes[f.Kind]; mode != "" {
-		return r.mislead(ctx, f, mode)
+		return r.hitNodes(ctx, f, mode)
 	}
 
 	switch f.Kind {
@@ -41,7 +41,7 @@ func (r *run) inject(ctx context.Context, f Fault) error {
 	case Session, Backends, Flap, Restart, Crash, DBDown, DBConnections, DBRefuse, DBCancel, DBLocks, DBDeadlock:
 		return r.database(ctx, f)
 	case Kill, Freeze, Term, SlowStart, KillAfterAck, TakeoverReorg:
-		return r.blow(ctx, f)
+		return r.hitProcess(ctx, f)
 	case KillAll, BackfillReorg:
 		return r.killAll(ctx, f)
 	case Repartition:
@@ -71,8 +71,8 @@ func (r *run) inject(ctx context.Context, f Fault) error {
 	return fmt.Errorf("there is no fault %s", f.Kind)
 }
 
-// blow hits one process.
-func (r *run) blow(ctx context.Context, f Fault) error {
+// hitProcess kills, freezes or stops one process, and lets it run again later.
+func (r *run) hitProcess(ctx context.Context, f Fault) error {
 	i, p := r.alive(f.Who)
 	if p == nil {
 		return nil
@@ -124,7 +124,8 @@ func (r *run) blow(ctx context.Context, f Fault) error {
 	return nil
 }
 
-// killAll kills every process at once. With blocks to catch up, there is a reorganisation while they do.
+// killAll kills every process at once. With BackfillReorg they have blocks to catch up with afterwards,
+// and a reorganisation comes while they do.
 func (r *run) killAll(ctx context.Context, f Fault) error {
 	var down []int
 	for {
@@ -161,6 +162,7 @@ func (r *run) killAll(ctx context.Context, f Fault) error {
 	return nil
 }
 
+// pubsub makes the server refuse, lose or delay publications.
 func (r *run) pubsub(ctx context.Context, f Fault) error {
 	var fault testpubsub.Fault
 	switch f.Kind {
@@ -187,7 +189,7 @@ func (r *run) pubsub(ctx context.Context, f Fault) error {
 	return nil
 }
 
-// withoutTopic deletes the topic and creates it again. Two of these faults take turns.
+// withoutTopic deletes the topic and creates it again. Of two such faults the second waits for the first.
 func (r *run) withoutTopic(ctx context.Context, f Fault) error {
 	r.topic.Lock()
 	defer r.topic.Unlock()
@@ -200,6 +202,7 @@ func (r *run) withoutTopic(ctx context.Context, f Fault) error {
 	return testpubsub.CreateTopic(context.WithoutCancel(ctx), r.lab.PubSub.Addr(), lab.Project, lab.Topic)
 }
 
+// reorganise replaces the newest f.N blocks, or as many as there are above the deployment.
 func (r *run) reorganise(ctx context.Context, f Fault) error {
 	r.mining.Lock()
 	defer r.mining.Unlock()
@@ -243,8 +246,8 @@ func (r *run) blocks(ctx context.Context, n, actions int) error {
 	return nil
 }
 
-// burst makes n escrows in a block or few, approves them all in another, and has the log of another
-// contract repeated thousands of times.
+// burst makes n escrows in one block or a few, approves them all, and makes another contract emit
+// thousands of logs.
 func (r *run) burst(ctx context.Context, n int) error {
 	r.mining.Lock()
 	defer r.mining.Unlock()
@@ -261,8 +264,8 @@ func (r *run) burst(ctx context.Context, n int) error {
 	return errors.Join(l.Approve(ctx, escrows), l.Emit(ctx, []common.Address{r.lab.Contracts.Noise}, 4000))
 }
 
-// mislead makes one node or both misbehave for a time; one that omits logs does so from then on.
-func (r *run) mislead(ctx context.Context, f Fault, mode faults.Mode) error {
+// hitNodes makes one node or both misbehave for a time; a node that omits logs does so until the end.
+func (r *run) hitNodes(ctx context.Context, f Fault, mode faults.Mode) error {
 	fault, err := r.nodeFault(ctx, f, mode)
 	if err != nil {
 		return err
@@ -271,7 +274,7 @@ func (r *run) mislead(ctx context.Context, f Fault, mode faults.Mode) error {
 	nodes := r.nodes.front[f.Who%2 : f.Who%2+1]
 	switch {
 	case f.Kind == NodeOmits:
-		nodes = r.nodes.front[:1] // always the same: with both, nothing could tell
+		nodes = r.nodes.front[:1] // always the same one: with both, nobody could notice
 	case f.Both:
 		nodes = r.nodes.front[:]
 	}
@@ -351,7 +354,7 @@ func (r *run) repartition(ctx context.Context, total int) error {
 		r.dead[i] = true
 		r.mu.Unlock()
 		if busy {
-			continue // another fault has it, and starts it again with the new total
+			continue // another fault has taken it, and starts it again with the new total
 		}
 
 		if p != nil && p.Running() {

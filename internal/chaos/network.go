@@ -57,7 +57,7 @@ func (n *nodes) close() error {
 	return errors.Join(errs...)
 }
 
-// urls are how an instance reaches both nodes, in one of the ways that there are.
+// urls are how an instance reaches both nodes. The number of the instance decides the protocols.
 func (n *nodes) urls(i int) [2]string {
 	a, b := n.front[0], n.front[1]
 	return [][2]string{{a.WS(), n.http2[1].URL}, {n.http2[0].URL, b.HTTP()}, {b.WS(), a.WS()}}[i%3]
@@ -71,6 +71,7 @@ type network struct {
 	rpcURLs          [2]string
 }
 
+// connect starts a proxy to each of the addresses.
 func connect(database, pubsub string, rpc [2]string) (n *network, err error) {
 	n = &network{}
 	defer func() {
@@ -112,7 +113,7 @@ func (n *network) environ() map[string]string {
 	}
 }
 
-// hit are the connections that a fault of the network hits.
+// hit are the proxies that a fault of the network is put into.
 func (n *network) hit(f Fault) []*faults.TCP {
 	switch f.Kind {
 	case PubSubSwallow, PubSubHold:
@@ -130,7 +131,7 @@ func (n *network) hit(f Fault) []*faults.TCP {
 	}
 }
 
-// begin puts a fault of the network into force.
+// begin makes the fault in a proxy.
 func begin(t *faults.TCP, f Fault) (undo func() error) {
 	switch f.Kind {
 	case DBCut, NodeLoss:
@@ -171,8 +172,8 @@ func (r *run) disturb(ctx context.Context, f Fault) error {
 	return errors.Join(errs...)
 }
 
-// holdCommit stops one instance's next commit on its way to the server, and lets it go later, when
-// the instance has done something else.
+// holdCommit holds one instance's next commit on its way to the server, and forwards it later, when the
+// instance has gone on to something else.
 func (r *run) holdCommit(ctx context.Context, f Fault) {
 	r.mu.Lock()
 	n := r.network[f.Who]

@@ -24,14 +24,14 @@ type Verdict struct {
 	Audit      *lab.Audit
 	Second     *lab.Audit // of the second chain, if there is one
 	Retracted  int
-	Wrong      []string // everything that must not be
-	Seen       []string // what else is worth telling
-	Recovery   time.Duration
-	Logs       string
+	Wrong      []string      // everything that must not be
+	Seen       []string      // what else is worth telling
+	Recovery   time.Duration // from the end of the faults until the fleet was whole
+	Logs       string        // folder
 	Duplicates int
 	Lost       int              // sessions that instances lost
 	States     int              // escrows whose record was compared with what they say themselves
-	Goroutines int              // the most that an instance had in the end
+	Goroutines int              // the most that one instance had at rest
 	Commands   *CommandsVerdict // nil: there were none
 }
 
@@ -66,7 +66,7 @@ func (v *Verdict) wrong(format string, args ...any) {
 	v.Wrong = append(v.Wrong, fmt.Sprintf(format, args...))
 }
 
-// judge makes the fleet whole, lets the chains stand still, and compares.
+// judge starts what is not running, lets the chains stand still, and compares.
 func (r *run) judge(ctx context.Context) (*Verdict, error) {
 	begun := time.Now()
 	if err := r.heal(ctx); err != nil {
@@ -119,7 +119,7 @@ func (r *run) judgeFirst(ctx context.Context, begun time.Time, v *Verdict) error
 
 	omits := r.plan.Has(NodeOmits)
 	verified := int64(0)
-	// Enough blocks on top that both cursors pass whatever a reorganisation has left to settle.
+	// Enough more blocks that the cursors of all watches pass what a reorganisation has replaced.
 	blocks := 2*r.plan.Confirmations + 10
 	if omits {
 		blocks += 2 * epoch
@@ -240,18 +240,19 @@ func (r *run) received(chain int64, topic string) []testpubsub.Message {
 		func(m testpubsub.Message) bool { return m.Attributes[message.AttrChainID] != id })
 }
 
-// doubtful says whether a message may have come twice: somebody was killed or cut off after he had
-// sent it and before he had noted that, or had to stop before he was told.
+// doubtful says whether a message may have come twice: an instance was killed or cut off after it had
+// sent the message and before it had deleted it from the outbox, or had to stop before it learnt that
+// the message was stored.
 func (r *run) doubtful(lost int) bool {
-	return lost > 0 || r.plan.Has(inDoubt...) || r.plan.Has(hurry...) && r.plan.Has(stops...)
+	return lost > 0 || r.plan.Has(inDoubt...) || r.plan.Has(pubsubOutages...) && r.plan.Has(stops...)
 }
 
 // epoch is after how many blocks the simulated chain finalises, as Ethereum does.
 const epoch = 32
 
 // settle waits until every slot is served, every cursor has passed the target, everything up to a
-// block has been verified, and nothing waits; it says what is not so. The chain goes on slowly: nodes
-// without a new block for minutes would count as dead.
+// block has been verified, and nothing waits to be published. When ctx ends first, it says what is
+// missing. The chain goes on slowly: nodes without a new block for minutes would count as dead.
 func (r *run) settle(ctx context.Context, s side, target, verified int64) string {
 	chain := s.id()
 	ticker := time.NewTicker(100 * time.Millisecond)
@@ -304,8 +305,9 @@ func (r *run) settle(ctx context.Context, s side, target, verified int64) string
 	}
 }
 
-// consumers: whoever keeps a set of the two topics, by event_id, ends with exactly what the chain
-// has; and nothing was published or retracted twice without a fault that explains it.
+// consumers checks that a consumer that keeps a set of the two topics, by event_id, ends with exactly
+// what the chain has, and that nothing was published or retracted twice without a fault that explains
+// it.
 func (r *run) consumers(ctx context.Context, truth *testchain.Truth, v *Verdict) error {
 	want, err := canonical(truth)
 	if err != nil {
@@ -313,12 +315,12 @@ func (r *run) consumers(ctx context.Context, truth *testchain.Truth, v *Verdict)
 	}
 
 	id := r.chain.ChainID().Int64()
-	// What a node has left out comes when the verifier has found it, which is out of turn for its escrow.
+	// What a node has left out is published when the verifier has found it: later than newer events of its escrow.
 	order, random := !r.plan.Has(NodeOmits), rand.New(rand.NewPCG(r.plan.Seed, 0x5e7))
-	var events, retractions []told
+	var events, retractions []delivery
 	var wrong []string
 	for range 50 { // a subscriber hears of a message a moment after its acknowledgement
-		events, retractions = r.told(id, lab.Topic), r.told(id, lab.Retractions)
+		events, retractions = r.decoded(id, lab.Topic), r.decoded(id, lab.Retractions)
 		if wrong = consume(events, retractions, want, order, random); len(wrong) == 0 || !pause(ctx, 100*time.Millisecond) {
 			break
 		}
@@ -326,9 +328,9 @@ func (r *run) consumers(ctx context.Context, truth *testchain.Truth, v *Verdict)
 
 	v.Wrong = append(v.Wrong, wrong...)
 
-	var stored []told
+	var stored []delivery
 	for _, m := range r.tap.Messages() {
-		if t, err := read(m); err == nil && m.Attributes[message.AttrChainID] == strconv.FormatInt(id, 10) {
+		if t, err := decode(m); err == nil && m.Attributes[message.AttrChainID] == strconv.FormatInt(id, 10) {
 			stored = append(stored, t)
 		}
 	}
@@ -339,10 +341,10 @@ func (r *run) consumers(ctx context.Context, truth *testchain.Truth, v *Verdict)
 	return nil
 }
 
-// told are the messages of a chain on a topic. Those that are malformed were counted by the audit.
-func (r *run) told(chain int64, topic string) (list []told) {
+// decoded are the messages of a chain on a topic. Those that are malformed were counted by the audit.
+func (r *run) decoded(chain int64, topic string) (list []delivery) {
 	for _, m := range r.received(chain, topic) {
-		if t, err := read(m); err == nil {
+		if t, err := decode(m); err == nil {
 			list = append(list, t)
 		}
 	}
@@ -350,10 +352,11 @@ func (r *run) told(chain int64, topic string) (list []told) {
 	return list
 }
 
-// repetitions: each id is published once, and retracted once at most, and only if a reorganisation went deep enough.
-func (r *run) repetitions(events, retractions []told, v *Verdict) {
+// repetitions checks that each id was published once, and retracted at most once, and only if a
+// reorganisation went deeper than the confirmations.
+func (r *run) repetitions(events, retractions []delivery, v *Verdict) {
 	doubtful := r.doubtful(v.Lost)
-	count := func(list []told, what string) map[string]int {
+	count := func(list []delivery, what string) map[string]int {
 		n := map[string]int{}
 		for _, t := range list {
 			if n[t.id]++; n[t.id] == 2 && !doubtful {

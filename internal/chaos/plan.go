@@ -46,13 +46,13 @@ const (
 	NodeRange     Kind = "node-range"
 	NodeResults   Kind = "node-results"
 	NodeBehind    Kind = "node-behind"
-	NodeOmits     Kind = "node-omits" // of one only, and until the end: nothing else could tell
+	NodeOmits     Kind = "node-omits" // of one only, until the end of the run: with both, nobody could notice
 	NodeForeign   Kind = "node-foreign"
 	NodeChain     Kind = "node-chain"
 	NodeSilent    Kind = "node-silent"
 	NodePruned    Kind = "node-pruned"
-	NodeUneven    Kind = "node-uneven"  // a gateway, some of whose backends are N blocks behind
-	NodeWords     Kind = "node-words"   // ranges are refused in words that nobody knows
+	NodeUneven    Kind = "node-uneven"  // a gateway: some of its backends are N blocks behind
+	NodeWords     Kind = "node-words"   // ranges are refused in words that the relayer does not know
 	NodeForgets   Kind = "node-forgets" // old blocks are gone, and it does not say so
 	NodeBatch     Kind = "node-batch"   // batches of more than N items are refused
 	NodeRate      Kind = "node-rate"    // N items per second
@@ -69,7 +69,7 @@ const (
 	DBSwallow     Kind = "db-swallow"
 	PubSubSwallow Kind = "pubsub-swallow" // between an instance and Pub/Sub
 	NodeSwallow   Kind = "node-swallow"   // between an instance and one of its nodes; Both: and the other one
-	// What is sent arrives when nobody waits for it any more.
+	// What is sent arrives late, when nobody waits for it any more.
 	DBHold     Kind = "db-hold"
 	CommitHold Kind = "commit-hold" // of one commit only
 	PubSubHold Kind = "pubsub-hold"
@@ -87,27 +87,26 @@ const (
 	// SIGSTOP while a transaction is open that has written to table N of frozenTables
 	FreezeInCommit Kind = "freeze-in-commit"
 	SlowDeletes    Kind = "slow-deletes"    // N milliseconds for each row that is deleted from the outbox
-	HangingClaimer Kind = "hanging-claimer" // what an instance does to slot_ownership waits for ever
+	HangingClaimer Kind = "hanging-claimer" // an instance's writes to slot_ownership hang; Keep: to relayer_instances
 
 	KillAfterAck Kind = "kill-after-ack" // SIGKILL between Pub/Sub's acknowledgement and the deletion from the outbox
 	TopicGone    Kind = "topic-gone"     // deleted, and created again later
 	KeyFailing   Kind = "key-failing"    // one ordering key in N
 	Twin         Kind = "twin"           // another process with the same INSTANCE_ID
-	Stale        Kind = "stale"          // another instance, which believes in another total
+	Stale        Kind = "stale"          // another instance, which was started with another total
 	SlowStart    Kind = "slow-start"     // killed, and frozen in the middle of the next start
 	// another instance, or with Keep a twin, whose settings would split the stream: see otherSettings
 	OtherSettings Kind = "other-settings"
 	// another instance whose START_BLOCK is above the newest block, or above the factory's deployment
 	WrongStart Kind = "wrong-start"
-	// The fleet is first refused, with START_BLOCK above the newest block and above the deployment, and
-	// then told to begin above the deployment. Here it is moved back.
+	// The fleet begins too late: START_BLOCK is above the deployment, and ALLOW_LATE_START permits it. This
+	// fault moves it back. Before the run the same START_BLOCK without permission has to be refused.
 	LateStart     Kind = "late-start"
-	Flap          Kind = "flap"           // whoever leads loses its session, again and again
+	Flap          Kind = "flap"           // whoever leads loses its session, every 250 ms
 	TakeoverReorg Kind = "reorg-takeover" // a reorganisation while the slots of a dead instance are taken over
 	BackfillReorg Kind = "reorg-backfill" // all killed, many blocks, and a reorganisation while they catch up
 	ShiftReorg    Kind = "reorg-shift"    // one that moves log indexes, by one to three, and moves them back the next time
-	// a block with hundreds of new escrows, one with their approvals, one with thousands of foreign
-	// logs
+	// a block with hundreds of new escrows, one with their approvals, one with thousands of foreign logs
 	Burst Kind = "burst"
 	Empty Kind = "empty-stretch" // many blocks without anything
 )
@@ -134,29 +133,31 @@ var unknownWords = []string{
 	"Internal error", "upstream unavailable", "",
 }
 
-// Kinds are listed in a fixed order, since a seed chooses among them; one that is listed twice is
-// chosen twice as often.
+// The lists of kinds below are in a fixed order, since a seed chooses from them by index. A kind that
+// is listed twice is chosen twice as often.
 
-// firstKinds are in every plan's choice.
+// firstKinds: processes, sessions, Postgres, Pub/Sub, reorganisations.
 var firstKinds = []Kind{
 	Kill, Kill, Freeze, Freeze, Term, Session, Session, Backends, Restart, Crash, PubSubDown, Denied,
 	AckLost, Slow, Reorg, Reorg, Reorg, KillAll,
 }
 
+// nodeKinds: one node or both misbehave.
 var nodeKinds = []Kind{
 	NodeDown, NodeDown, NodeSlow, NodeLimited, NodeFailing, NodeTruncated, NodeMalformed, NodeHTML, NodeRange,
 	NodeResults, NodeBehind, NodeBehind,
 	NodeOmits, NodeOmits, NodeForeign, NodeChain, NodeSilent, NodeSilent, NodePruned,
 }
 
-// laterKinds came after the seeds had been used for long.
+// laterKinds: the database as every instance sees it, deaths and reorganisations at chosen moments,
+// instances that do not belong to the fleet.
 var laterKinds = []Kind{
 	DBDown, DBConnections, DBRefuse, DBRefuse, DBCancel, DBLocks, DBDeadlock, KillAfterAck, KillAfterAck, TopicGone,
 	KeyFailing, KeyFailing, Twin, Stale, SlowStart,
 	Flap, TakeoverReorg, TakeoverReorg, BackfillReorg, BackfillReorg, Burst, Empty,
 }
 
-// newKinds: connections that swallow bytes, processes frozen inside a commit, log indexes that move, and their kin.
+// newKinds: connections that swallow or delay bytes, processes frozen inside a commit, log indexes that move.
 var newKinds = []Kind{
 	DBSwallow, DBSwallow, PubSubSwallow, PubSubSwallow, NodeSwallow, NodeSwallow, DBHold, CommitHold, CommitHold,
 	PubSubHold, NodeLoss, NodeLoss, FreezeInCommit, FreezeInCommit,
@@ -164,14 +165,14 @@ var newKinds = []Kind{
 	NodeUneven, NodeUneven, NodeWords,
 }
 
-// newestKinds: what providers do that a fake did not, and what a fleet has to agree on.
+// newestKinds: limits and gaps that providers of nodes have, and settings on which a fleet has to agree.
 var newestKinds = []Kind{
 	NodeUneven, NodeForgets, NodeForgets, NodeBatch, NodeBatch, NodeRate, NodeRate, NodeDeaf, NodeDeaf, NodeMute, NodeMute,
 	NodeCloses, NodeCloses, OtherSettings, OtherSettings, OtherSettings, WrongStart, WrongStart, LateStart, LateStart,
 }
 
-// inDoubt are the faults after which a message may come twice: whoever sent it does not learn that
-// it was stored, or cannot note it.
+// inDoubt are the faults after which a message may come twice: its sender does not learn that Pub/Sub
+// has stored it, or cannot delete it from the outbox.
 var inDoubt = []Kind{
 	Kill, KillAll, Freeze, Session, Backends, Restart, Crash, AckLost, DBCut, DBFreeze, DBSlow, DBDown, DBConnections,
 	DBRefuse, DBCancel, DBLocks, DBDeadlock,
@@ -179,8 +180,8 @@ var inDoubt = []Kind{
 	FreezeInCommit, SlowDeletes, HangingClaimer, StepKill, StepFreeze, StepCut, SendKill, SendFreeze, Restore,
 }
 
-// hurry are the faults that an orderly stop may not have the time to wait for.
-var hurry = []Kind{PubSubDown, Denied, Slow, TopicGone, KeyFailing}
+// pubsubOutages are the faults whose end an orderly stop may not have the time to wait for.
+var pubsubOutages = []Kind{PubSubDown, Denied, Slow, TopicGone, KeyFailing}
 
 // stops are the faults with an orderly stop.
 var stops = []Kind{Term, Repartition, Twin, Stale, OtherSettings, WrongStart}
@@ -192,11 +193,11 @@ var networkKinds = []Kind{DBCut, DBFreeze, DBSlow, DBSwallow, DBHold, PubSubSwal
 type Fault struct {
 	At   time.Duration
 	Kind Kind
-	Who  int           // which instance
+	Who  int           // number of the instance
 	For  time.Duration // until it is undone
-	N    int           // depth of a reorganisation, new total of a repartition
-	Keep bool          // a reorganisation keeps the transactions; new connections are hit, too
-	Both bool          // both endpoints; every instance's network
+	N    int           // by kind: depth of a reorganisation, new total of a repartition, …
+	Keep bool          // by kind: a reorganisation keeps the transactions, new connections are hit too, …
+	Both bool          // both nodes, or the networks of all instances
 }
 
 func (f Fault) String() string {
@@ -213,16 +214,16 @@ type Plan struct {
 	Filter        string
 	Confirmations int
 	BlockTime     time.Duration
-	PerBlock      int
+	PerBlock      int // actions of the traffic
 	Length        time.Duration
 	Probe         time.Duration // SESSION_PROBE_INTERVAL
 	Faults        []Fault
 	Auto          bool          // PARTITION_NUMBER=auto
 	Second        bool          // another chain in the same database, with the same addresses, INSTANCE_IDs and topics
 	Latest        bool          // FINALITY=latest: every reorganisation goes too deep
-	Clock         time.Duration // by how much the clock of one instance is wrong; only a binary of BuildOverlay minds
+	Clock         time.Duration // by how much the clock of one instance is wrong; works with a binary of Build only
 	ClockWho      int
-	Commands      *Commands // in the traffic; nil: none
+	Commands      *Commands // nil: no commands in the traffic
 }
 
 // NewPlan makes the plan of a seed.
@@ -355,7 +356,7 @@ func (f Fault) reorganises() bool {
 
 func (p *Plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed %d: %d instances, %s, key %s, filter %s, %d confirmations, a block every %s, %d actions a block", p.Seed, p.Instances, p.Strategy, p.OrderingKey, p.Filter, p.Confirmations, p.BlockTime, p.PerBlock)
+	fmt.Fprintf(&b, "seed %d: %d instances, %s, key %s, filter %s, %d confirmations, a block every %s, %d actions per block", p.Seed, p.Instances, p.Strategy, p.OrderingKey, p.Filter, p.Confirmations, p.BlockTime, p.PerBlock)
 	if p.Auto {
 		b.WriteString(", auto numbers")
 	}

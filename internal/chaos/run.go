@@ -18,13 +18,13 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 )
 
-// settleTimeout is how long the fleet may take after the last fault to be whole again and to have
-// published everything. A node that gave an answer that is none is left alone for 30 s, and for
-// twice as long each further time.
+// settleTimeout is how long the fleet may take after the last fault until it serves every slot again
+// and has published everything. A node that answered wrongly is not asked for 30 s, and for twice as
+// long each further time.
 const settleTimeout = 120 * time.Second
 
-// suspectTimeout is for how long more a range may wait to be verified where a node leaves logs out: one
-// that has answered wrongly is left alone for up to ten minutes, and the second reading waits for it.
+// suspectTimeout is how much longer a range may wait to be verified where a node leaves logs out: a node
+// that has answered wrongly is not asked for up to ten minutes, and the second reading waits for it.
 const suspectTimeout = 10 * time.Minute
 
 // refused is the exit code of a relayer that does not fit its surroundings, such as a node of another chain.
@@ -39,32 +39,33 @@ const maxConnections = 120
 // gasLimit of a block, for bursts.
 const gasLimit = 400_000_000
 
-// run is a plan in progress.
+// run is a plan in progress. Faults run side by side: what they change is under one of the locks. judge
+// reads without them, since it begins when all faults have ended.
 type run struct {
 	plan    Plan
 	lab     *lab.Lab
 	chain   *testchain.Sim
 	traffic *testchain.Traffic   // under mining
+	shifts  int                  // how many ShiftReorgs without Keep there were; under mining
 	tap     *testpubsub.Recorder // what the server stored, in all topics
 	second  *second              // nil: there is none
 	way     *way                 // of commands; nil: there is none
 
 	mining     sync.Mutex // blocks, traffic and reorganisations take turns
-	restarting sync.Mutex // of Postgres
-	topic      sync.Mutex // deletions of it
+	restarting sync.Mutex // restarts of Postgres take turns
+	topic      sync.Mutex // deletions of the topic take turns
 
-	mu      sync.Mutex
-	procs   []*lab.Process // by number
-	total   int
-	totals  map[int]int // that each was started with
-	guests  int
-	shifts  int      // under mining
-	went    []string // what endure saw
-	stopped []string // what processes did other than they should
-	dead    map[int]bool
-	network map[int]*network // of an instance
+	mu      sync.Mutex       // of what follows, but for nodes
+	procs   []*lab.Process   // by number
+	total   int              // TOTAL_PARTITIONS of the next start
+	totals  map[int]int      // by number: the total that the instance was started with
+	guests  int              // so far
+	seen    []string         // what is worth telling, by saw
+	faulty  []string         // what must not be, by note
+	dead    map[int]bool     // instances that a fault has taken; no other fault takes them
+	network map[int]*network // by number
 
-	nodes nodes
+	nodes nodes // never changes once it is open
 }
 
 // asRole is the database's URL for relayers.
@@ -75,7 +76,7 @@ func Run(ctx context.Context, bin string, p Plan) (*Verdict, error) {
 	return carryOut(ctx, bin, p, (*run).play)
 }
 
-// carryOut sets everything up, lets play make the faults, and has the oracle judge.
+// carryOut starts everything, lets play make the faults, and has the oracle judge.
 func carryOut(ctx context.Context, bin string, p Plan, play func(*run, context.Context) error) (v *Verdict, err error) {
 	chain, err := startChain(p)
 	if err != nil {
@@ -120,7 +121,7 @@ func carryOut(ctx context.Context, bin string, p Plan, play func(*run, context.C
 		return nil, fmt.Errorf("%w (logs: %s)", err, l.Dir)
 	}
 
-	v.Logs, v.Seen = l.Dir, r.went
+	v.Logs, v.Seen = l.Dir, r.seen
 	keep = !v.Clean()
 
 	return v, nil
@@ -244,18 +245,18 @@ func ready(ctx context.Context, p *lab.Process) error {
 	return p.Ready(ctx)
 }
 
-// note something that must not be.
+// note keeps something that must not be, for the verdict.
 func (r *run) note(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.stopped = append(r.stopped, fmt.Sprintf(format, args...))
+	r.faulty = append(r.faulty, fmt.Sprintf(format, args...))
 }
 
-// saw something worth telling.
+// saw keeps something worth telling, for the verdict.
 func (r *run) saw(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.went = append(r.went, fmt.Sprintf(format, args...))
+	r.seen = append(r.seen, fmt.Sprintf(format, args...))
 }
 
 func (r *run) process(i int) *lab.Process {
@@ -314,7 +315,7 @@ func (r *run) start(i int) error {
 	return nil
 }
 
-// again starts an instance, unless a repartition has done away with its number.
+// again starts an instance, unless its number is none of the current total.
 func (r *run) again(i int) error {
 	r.mu.Lock()
 	gone := i >= r.total
@@ -326,7 +327,8 @@ func (r *run) again(i int) error {
 	return r.start(i)
 }
 
-// alive returns the process with that number, or another one that runs.
+// alive takes the process with that number for one fault, or another one that runs; nil: all are taken
+// or dead. The fault gives it up by back.
 func (r *run) alive(who int) (int, *lab.Process) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -341,6 +343,7 @@ func (r *run) alive(who int) (int, *lab.Process) {
 	return -1, nil
 }
 
+// back gives up an instance that alive has taken.
 func (r *run) back(i int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -406,7 +409,7 @@ func (r *run) attempt(ctx context.Context, f Fault) error {
 	return nil
 }
 
-// every does something at a pace until ctx ends or it fails.
+// every does something once per interval until ctx ends or it fails.
 func every(ctx context.Context, interval time.Duration, do func() error) error {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -431,6 +434,7 @@ func newTraffic(ctx context.Context, chain *testchain.Sim, d testchain.Deploymen
 	})
 }
 
+// pause waits, and says whether it was for the whole time.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -442,7 +446,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// stop ends a process by SIGTERM; it has to exit with 0 within the 10 s that Cloud Run leaves.
+// stop ends a process by SIGTERM; it has to exit with 0 within the 10 s that Cloud Run allows.
 func (r *run) stop(ctx context.Context, p *lab.Process) error {
 	stop, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -462,7 +466,9 @@ func (r *run) heal(ctx context.Context) error {
 		}
 
 		running := p != nil && p.Running()
-		if running && (i >= r.total || r.totals[i] != r.total) { // frozen while the others were given another total, say
+
+		// An instance may have been frozen while the others were started with another total.
+		if running && (i >= r.total || r.totals[i] != r.total) {
 			if err := r.stop(ctx, p); err != nil {
 				return err
 			}
@@ -495,6 +501,7 @@ func (r *run) heal(ctx context.Context) error {
 	return nil
 }
 
+// tail is the last line of a log.
 func tail(file string) string {
 	b, _ := os.ReadFile(file)
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")

@@ -10,7 +10,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 )
 
-// side is a chain and what its relayers were told of it.
+// side is a chain and its contracts.
 type side struct {
 	chain     *testchain.Sim
 	contracts testchain.Deployment
@@ -20,7 +20,7 @@ func (s side) id() int64 { return s.chain.ChainID().Int64() }
 
 // second is another chain with a fleet of its own in the same database. Its contracts have the same
 // addresses, its relayers the same INSTANCE_IDs, and they publish to the same topics. Faults of the
-// first chain, its nodes and its processes do not hit it; those of the database and of Pub/Sub do.
+// first chain, its nodes and its processes have no effect on it; those of the database and of Pub/Sub do.
 type second struct {
 	side
 	traffic *testchain.Traffic
@@ -77,7 +77,7 @@ func (s *second) start(r *run, i int) (err error) {
 	return err
 }
 
-// heal notes instances that have ended, and starts them again.
+// heal notes instances that have exited by themselves, and starts them again.
 func (s *second) heal(r *run) error {
 	for i, p := range s.procs {
 		if p.Running() {

@@ -11,8 +11,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 )
 
-// tables: processed_events hold what the chain holds, and nobody has put a message into the outbox
-// whose slot was another's.
+// tables checks that processed_events has exactly what the chain has, and that no instance has put a
+// message into the outbox whose slot belonged to another.
 func (r *run) tables(ctx context.Context, s side, truth *testchain.Truth, v *Verdict) error {
 	want := map[string]bool{}
 	for _, escrow := range truth.Escrows {
@@ -41,7 +41,7 @@ func (r *run) tables(ctx context.Context, s side, truth *testchain.Truth, v *Ver
 	}
 
 	if r.plan.Has(NodeOmits) {
-		return nil // what the leader's verifier finds, it writes in the owner's place
+		return nil // the verifier, which runs in the leader, writes what it has found for slots of others
 	}
 
 	rows, _ = r.lab.DB.Query(ctx,
@@ -65,7 +65,7 @@ type record struct {
 	Required, Approvals           int
 }
 
-// states: escrow_records say what the escrows themselves say.
+// states checks that escrow_records say what the escrows themselves say.
 func (r *run) states(ctx context.Context, s side, truth *testchain.Truth, v *Verdict) error {
 	states, err := testchain.ReadStates(ctx, s.chain.HTTP(), truth.To, truth.Escrows)
 	if err != nil {

@@ -34,17 +34,17 @@ func main() {
 	var o options
 	flag.Uint64Var(&o.seed, "seed", 0, "run the plan of this seed only")
 	flag.Uint64Var(&o.first, "first", uint64(time.Now().Unix())*1000, "first of the seeds to try")
-	flag.IntVar(&o.count, "count", 0, "how many seeds; 0: until the minutes are over")
-	flag.Float64Var(&o.minutes, "minutes", 5, "how long to try new seeds")
+	flag.IntVar(&o.count, "count", 0, "how many seeds to try; 0: new ones until -minutes are over")
+	flag.Float64Var(&o.minutes, "minutes", 5, "how many minutes to try new seeds")
 	flag.IntVar(&o.parallel, "parallel", 2, "seeds or drills at once")
-	flag.StringVar(&o.bin, "bin", "", "binary of a relayer, instead of building one (its clock cannot be wrong then)")
+	flag.StringVar(&o.bin, "bin", "", "binary of a relayer to run, instead of building one (its clock is never wrong)")
 	flag.StringVar(&o.with, "with", "", "only seeds whose plan has one of these faults, comma-separated")
 	flag.BoolVar(&o.commands, "commands", false, "plans with commands in the traffic, and the faults of the way back")
 	flag.BoolVar(&o.drill, "drill", false, "each fault alone, one after the other, instead of seeds")
 	flag.BoolVar(&o.short, "short", false, "with -drill: only the faults that the tests carry out")
 	flag.StringVar(&o.group, "group", "", "with -drill: only groups whose name contains this")
 	flag.StringVar(&o.broken, "broken", "",
-		"run a relayer that makes this mistake, and say whether the oracle sees it; of any wrong name the error lists all")
+		"run a relayer that makes this mistake, and say whether the oracle sees it; an unknown name lists all of them")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -79,7 +79,7 @@ func run(ctx context.Context, o options) error {
 	return seeds(ctx, o)
 }
 
-// broken runs a relayer that makes a mistake: by its own plan, or by that of a seed with commands.
+// broken runs a relayer that makes a mistake, with the plan of the mistake, or with the one of -seed.
 func broken(ctx context.Context, o options, dir string) error {
 	b, err := chaos.FindBreakage(o.broken)
 	if err != nil {
@@ -111,7 +111,7 @@ func broken(ctx context.Context, o options, dir string) error {
 	return nil
 }
 
-// results prints what runs end with, and counts.
+// results prints what each run ends with, and counts them.
 type results struct {
 	mu       sync.Mutex
 	ran, bad int
