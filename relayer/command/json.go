@@ -270,19 +270,8 @@ func Parse(raw []byte) (*Signed, error) {
 	}
 
 	r.hex("signature", w.Signature, s.Signature[:])
-	if a := w.Args; a != nil {
-		s.Args = &CreateArgs{
-			Payee: r.address("args.payee", a.Payee), Amount: r.wei("args.amount", a.Amount),
-			ReleaseDelay: r.wei("args.releaseDelay", a.ReleaseDelay),
-			Arbiter:      r.address("args.arbiter", a.Arbiter),
-		}
-		if a.ApprovalsRequired == nil {
-			r.say("args.approvalsRequired", "is missing")
-		} else {
-			s.Args.ApprovalsRequired = *a.ApprovalsRequired
-		}
-
-		r.hex("args.salt", a.Salt, s.Args.Salt[:])
+	if w.Args != nil {
+		s.Args = r.args(w.Args)
 	}
 
 	for _, p := range s.Check() {
@@ -294,6 +283,24 @@ func Parse(raw []byte) (*Signed, error) {
 	}
 
 	return s, nil
+}
+
+// args are the arguments of a create.
+func (r *reader) args(w *wireArgs) *CreateArgs {
+	a := &CreateArgs{
+		Payee: r.address("args.payee", w.Payee), Amount: r.wei("args.amount", w.Amount),
+		ReleaseDelay: r.wei("args.releaseDelay", w.ReleaseDelay),
+		Arbiter:      r.address("args.arbiter", w.Arbiter),
+	}
+	if w.ApprovalsRequired == nil {
+		r.say("args.approvalsRequired", "is missing")
+	} else {
+		a.ApprovalsRequired = *w.ApprovalsRequired
+	}
+
+	r.hex("args.salt", w.Salt, a.Salt[:])
+
+	return a
 }
 
 // decodeStrict refuses unknown fields and wrong types, and names the field.

@@ -104,26 +104,13 @@ func (k *Keeper) propose(ctx context.Context, s *Sender) error {
 	made := 0
 	err := s.store.write(ctx, "make the keeper's commands", func(ctx context.Context, tx pgx.Tx, a *account) error {
 		made = 0
-		var open int
-		var sum pgtype.Numeric
 		if a.State != "active" {
 			return nil
 		}
 
-		if err := tx.QueryRow(ctx, keeperOpen, s.store.args(pgx.StrictNamedArgs{})).Scan(&open, &sum); err != nil {
+		limit, err := k.room(ctx, tx, s.store, batch)
+		if err != nil || limit <= 0 {
 			return err
-		}
-
-		spent := integer(sum)
-		left := new(big.Int).Sub(k.DayFees, spent)
-		affordable := new(big.Int).Div(left, k.MaxFee)
-		limit := batch - open
-		if affordable.Cmp(big.NewInt(int64(max(limit, 0)))) < 0 {
-			limit = int(affordable.Int64())
-		}
-
-		if limit <= 0 {
-			return nil
 		}
 
 		payers := make([]string, len(k.Payers))
@@ -156,6 +143,24 @@ func (k *Keeper) propose(ctx context.Context, s *Sender) error {
 	}
 
 	return err
+}
+
+// room is how many commands may be made now: as many as leave no more than batch open, and as the
+// day's budget pays for.
+func (k *Keeper) room(ctx context.Context, tx pgx.Tx, s *store, batch int) (int, error) {
+	var open int
+	var spent pgtype.Numeric
+	if err := tx.QueryRow(ctx, keeperOpen, s.args(pgx.StrictNamedArgs{})).Scan(&open, &spent); err != nil {
+		return 0, err
+	}
+
+	limit := max(batch-open, 0)
+	affordable := new(big.Int).Sub(k.DayFees, integer(spent))
+	if affordable.Div(affordable, k.MaxFee).Cmp(big.NewInt(int64(limit))) < 0 {
+		limit = int(affordable.Int64())
+	}
+
+	return limit, nil
 }
 
 func (k *Keeper) insert(ctx context.Context, tx pgx.Tx, s *Sender, escrow common.Address, now time.Time) (bool, error) {

@@ -238,6 +238,11 @@ func (s *Sender) round(ctx context.Context) (time.Duration, error) {
 		return minPause, nil
 	}
 
+	return s.rest(ctx)
+}
+
+// rest is how long there is nothing to do but for what the chain and others bring.
+func (s *Sender) rest(ctx context.Context) (time.Duration, error) {
 	longest := min(idlePause, s.cfg.LookEvery)
 	pause, some, err := s.store.due(ctx)
 	if err != nil || !some || pause > longest {

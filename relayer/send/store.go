@@ -589,6 +589,32 @@ func (s *store) mayAttempt(ctx context.Context, tx pgx.Tx, ids []string) (map[st
 	return all, err
 }
 
+// allowed are those of all that may be stored, and what is spent today with them.
+func allowed(all []signed, may map[string]allowance, spent *big.Int, limits Limits) (some []signed, fees *big.Int) {
+	fees = spent
+	for _, x := range all {
+		p, ok := may[x.f.ID]
+		if !ok || x.attempt.Number != p.attempts+1 || x.attempt.Purpose == purposeCall && !p.call {
+			continue
+		}
+
+		// What goes beyond the reservation counts for today. A void may use what is reserved, so it is
+		// never refused for want of budget.
+		if more := new(big.Int).Sub(x.worst, p.reserved); more.Sign() > 0 {
+			sum := more.Add(fees, more)
+			if x.attempt.Purpose == purposeCall && p.attempts > 0 && sum.Cmp(limits.DayFees) > 0 {
+				continue
+			}
+
+			fees = sum
+		}
+
+		some = append(some, x)
+	}
+
+	return some, fees
+}
+
 // record is T2: it stores attempts, and returns those that may now be broadcast. What is not among
 // them must never leave the process.
 func (s *store) record(ctx context.Context, all []signed, head uint64, limits Limits) (stored []signed, err error) {
@@ -608,32 +634,14 @@ func (s *store) record(ctx context.Context, all []signed, head uint64, limits Li
 			return err
 		}
 
-		fees := new(big.Int).Set(a.SpentFees)
-		in := columns{}
-		for _, x := range all {
-			p, ok := may[x.f.ID]
-			if !ok || x.attempt.Number != p.attempts+1 || x.attempt.Purpose == purposeCall && !p.call {
-				continue
-			}
-
-			// What goes beyond the reservation counts for today. A void may use what is reserved, so it is
-			// never refused for want of budget.
-			more := new(big.Int).Sub(x.worst, p.reserved)
-			if more.Sign() > 0 {
-				sum := new(big.Int).Add(fees, more)
-				if x.attempt.Purpose == purposeCall && p.attempts > 0 && sum.Cmp(limits.DayFees) > 0 {
-					continue
-				}
-
-				fees = sum
-			}
-
-			in.add(x)
-			stored = append(stored, x)
+		var fees *big.Int
+		if stored, fees = allowed(all, may, a.SpentFees, limits); len(stored) == 0 {
+			return nil
 		}
 
-		if len(stored) == 0 {
-			return nil
+		in := columns{}
+		for _, x := range stored {
+			in.add(x)
 		}
 
 		if _, err := tx.Exec(ctx, insertAttempts, s.args(in.args(s.epoch, head))); err != nil {
