@@ -529,8 +529,12 @@ func (c *checker) requesters() {
 		case a.want != "":
 			c.refusal(a)
 		default:
-			if _, ok := c.now.commands[a.id]; !ok && c.w.lost == nil {
+			row, ok := c.now.commands[a.id]
+			switch {
+			case !ok && c.w.lost == nil:
 				c.v.wrong("C4: command %s was taken in and is not stored: %.200s", a.id, a.body)
+			case ok && slices.Contains(forbidden, row.Code):
+				c.v.wrong("C8: command %s was asked for by whom the policy allows it, and is %s %s", a.id, row.State, row.Code)
 			}
 		}
 	}
@@ -539,6 +543,9 @@ func (c *checker) requesters() {
 		c.v.wrong("C4: %d messages were no commands, %d were answered", malformed, got)
 	}
 }
+
+// forbidden are the codes of what nobody may ask for, when it comes in and before it is signed.
+var forbidden = []string{command.CodeNotAllowed, command.CodeSignature, command.CodeMalformed}
 
 // refusal: C8. What its requester may not ask for is refused with the right code, and nothing was sent.
 func (c *checker) refusal(a *ask) {
@@ -568,6 +575,10 @@ func (c *checker) command(row commandRow) {
 	c.answered(row)
 	c.final(row)
 	c.signed(row)
+	if row.Requester == send.KeeperName && slices.Contains(forbidden, row.Code) {
+		c.v.wrong("C8: %s is the keeper's own, and is %s %s", row.ID, row.State, row.Code)
+	}
+
 	switch command.State(row.State) {
 	case command.Done, command.DoneLate, command.Reverted, command.Voided:
 		c.receipt(row)
