@@ -375,30 +375,10 @@ func (w *way) restore(ctx context.Context, f Fault) error {
 		return err
 	}
 
-	gone, err := pgx.Connect(ctx, r.lab.PG.URL(goneName))
-	if err != nil {
-		return fmt.Errorf("read the database that was replaced: %w", err)
-	}
-
-	lost, err := readBooks(ctx, gone)
-	if err := gone.Close(ctx); err != nil {
+	if err := w.noteForgotten(ctx); err != nil {
 		return err
 	}
 
-	if err != nil {
-		return err
-	}
-
-	w.mu.Lock()
-	w.lost = lost
-	w.mu.Unlock()
-	now, err := readBooks(ctx, r.lab.DB)
-	if err != nil {
-		return err
-	}
-
-	r.saw("restored as it was before: of %d commands %d are forgotten, of %d attempts %d", len(lost.commands),
-		len(lost.commands)-len(now.commands), len(lost.attempts), len(lost.attempts)-len(now.attempts))
 	for _, t := range []string{"chaos_refusal", "chaos_pause", "chaos_slow", "chaos_steps"} { // faults of then
 		if err := r.surely(ctx, `delete from `+t); err != nil {
 			return err
@@ -437,6 +417,36 @@ func (w *way) awaitForgotten(ctx context.Context) error {
 			break
 		}
 	}
+
+	return nil
+}
+
+// noteForgotten keeps what the database that was replaced said, for the oracle.
+func (w *way) noteForgotten(ctx context.Context) error {
+	gone, err := pgx.Connect(ctx, w.run.lab.PG.URL(goneName))
+	if err != nil {
+		return fmt.Errorf("read the database that was replaced: %w", err)
+	}
+
+	lost, err := readBooks(ctx, gone)
+	if err := gone.Close(ctx); err != nil {
+		return err
+	}
+
+	if err != nil {
+		return err
+	}
+
+	w.mu.Lock()
+	w.lost = lost
+	w.mu.Unlock()
+	now, err := readBooks(ctx, w.run.lab.DB)
+	if err != nil {
+		return err
+	}
+
+	w.run.saw("restored as it was before: of %d commands %d are forgotten, of %d attempts %d", len(lost.commands),
+		len(lost.commands)-len(now.commands), len(lost.attempts), len(lost.attempts)-len(now.attempts))
 
 	return nil
 }

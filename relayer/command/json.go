@@ -163,10 +163,6 @@ func wellFormed(body []byte) error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.UseNumber()
 
-	type level struct {
-		keys  map[string]bool // nil: an array
-		value bool            // the next token of an object is a value
-	}
 	var stack []level
 	for first := true; ; first = false {
 		t, err := d.Token()
@@ -191,16 +187,9 @@ func wellFormed(body []byte) error {
 		if len(stack) > 0 {
 			top := &stack[len(stack)-1]
 			if top.keys != nil && !top.value {
-				key := strings.ToLower(t.(string)) // encoding/json ignores case
-				if strings.ContainsFunc(key, func(x rune) bool { return x > unicode.MaxASCII }) {
-					return fmt.Errorf("has the unknown field %.60q", key) // and it takes letters from elsewhere for ASCII's
+				if err := top.addKey(t.(string)); err != nil {
+					return err
 				}
-
-				if top.keys[key] {
-					return fmt.Errorf("has the key %.40q twice", key)
-				}
-
-				top.keys[key], top.value = true, true
 
 				continue
 			}
@@ -221,6 +210,28 @@ func wellFormed(body []byte) error {
 	}
 }
 
+// level is an object or an array that has begun and not ended.
+type level struct {
+	keys  map[string]bool // nil: an array
+	value bool            // the next token of an object is a value
+}
+
+// addKey notes a key of an object. One that occurs twice, or is not ASCII, is an error.
+func (l *level) addKey(name string) error {
+	key := strings.ToLower(name) // encoding/json ignores case
+	if strings.ContainsFunc(key, func(x rune) bool { return x > unicode.MaxASCII }) {
+		return fmt.Errorf("has the unknown field %.60q", key) // and it takes letters from elsewhere for ASCII's
+	}
+
+	if l.keys[key] {
+		return fmt.Errorf("has the key %.40q twice", key)
+	}
+
+	l.keys[key], l.value = true, true
+
+	return nil
+}
+
 // Parse reads one command. Its error is Problems: everything that is wrong. The signature is not verified.
 func Parse(raw []byte) (*Signed, error) {
 	var w wire
@@ -239,23 +250,13 @@ func Parse(raw []byte) (*Signed, error) {
 
 	s.ChainID = r.uint("chain_id", w.ChainID)
 	s.Factory = r.address("factory", w.Factory)
-	if w.Kind == nil {
-		r.say("kind", "is missing")
-	} else {
-		s.Kind = Kind(*w.Kind)
-	}
-
+	s.Kind = Kind(present(r, "kind", w.Kind))
 	s.Sender, s.Escrow = r.address("sender", w.Sender), r.address("escrow", w.Escrow)
 	if w.NotBefore != nil {
 		s.NotBefore = *w.NotBefore
 	}
 
-	if w.ExpiresAt == nil {
-		r.say("expires_at", "is missing")
-	} else {
-		s.ExpiresAt = *w.ExpiresAt
-	}
-
+	s.ExpiresAt = present(r, "expires_at", w.ExpiresAt)
 	s.MaxFee = r.wei("max_fee", w.MaxFee)
 	if w.Reference != nil {
 		s.Reference = *w.Reference
@@ -289,15 +290,10 @@ func Parse(raw []byte) (*Signed, error) {
 func (r *reader) args(w *wireArgs) *CreateArgs {
 	a := &CreateArgs{
 		Payee: r.address("args.payee", w.Payee), Amount: r.wei("args.amount", w.Amount),
-		ReleaseDelay: r.wei("args.releaseDelay", w.ReleaseDelay),
-		Arbiter:      r.address("args.arbiter", w.Arbiter),
+		ReleaseDelay:      r.wei("args.releaseDelay", w.ReleaseDelay),
+		Arbiter:           r.address("args.arbiter", w.Arbiter),
+		ApprovalsRequired: present(r, "args.approvalsRequired", w.ApprovalsRequired),
 	}
-	if w.ApprovalsRequired == nil {
-		r.say("args.approvalsRequired", "is missing")
-	} else {
-		a.ApprovalsRequired = *w.ApprovalsRequired
-	}
-
 	r.hex("args.salt", w.Salt, a.Salt[:])
 
 	return a
@@ -428,6 +424,16 @@ func (r *reader) say(field, detail string) {
 	}
 
 	r.problems = append(r.problems, Problem{field, detail})
+}
+
+// present is the value of a field that must be there.
+func present[T any](r *reader, field string, value *T) (v T) {
+	if value == nil {
+		r.say(field, "is missing")
+		return v
+	}
+
+	return *value
 }
 
 func (r *reader) uint256(field string, n *big.Int) {

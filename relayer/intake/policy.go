@@ -39,13 +39,16 @@ type policyFile struct {
 	Requesters []struct {
 		Name    string         `json:"name"`
 		Address common.Address `json:"address"`
-		Allow   []struct {
-			Sender   common.Address `json:"sender"`
-			Kinds    []command.Kind `json:"kinds"`
-			MaxValue string         `json:"max_value"` // wei, of create; missing: 0
-			MaxFee   string         `json:"max_fee"`   // wei
-		} `json:"allow"`
+		Allow   []grantEntry   `json:"allow"`
 	} `json:"requesters"`
+}
+
+// grantEntry is a grant as the file has it.
+type grantEntry struct {
+	Sender   common.Address `json:"sender"`
+	Kinds    []command.Kind `json:"kinds"`
+	MaxValue string         `json:"max_value"` // wei, of create; missing: 0
+	MaxFee   string         `json:"max_fee"`   // wei
 }
 
 // OpenPolicy reads a policy file.
@@ -91,31 +94,7 @@ func ParsePolicy(content []byte) (*Policy, error) {
 		}
 
 		for _, a := range r.Allow {
-			g := grant{sender: a.Sender, kinds: a.Kinds}
-			if a.Sender == (common.Address{}) {
-				say("requester %s: a grant has no sender", r.Address)
-			}
-
-			if len(a.Kinds) == 0 {
-				say("requester %s: the grant for %s has no kinds", r.Address, a.Sender)
-			}
-
-			for _, k := range a.Kinds {
-				if !slices.Contains(command.Kinds, k) {
-					say("requester %s: kind %q must be approve, release, refund or create", r.Address, k)
-				}
-			}
-
-			var ok bool
-			if g.maxValue, ok = amount(a.MaxValue, "0"); !ok {
-				say("requester %s: max_value %q must be wei, as a decimal number in a string", r.Address, a.MaxValue)
-			}
-
-			if g.maxFee, ok = amount(a.MaxFee, ""); !ok || g.maxFee.Sign() == 0 {
-				say("requester %s: max_fee %q must be wei, more than 0, as a decimal number in a string", r.Address, a.MaxFee)
-			}
-
-			who.grants = append(who.grants, g)
+			who.grants = append(who.grants, a.grant(r.Address, say))
 			p.senders[a.Sender] = true
 		}
 
@@ -127,6 +106,35 @@ func ParsePolicy(content []byte) (*Policy, error) {
 	}
 
 	return p, nil
+}
+
+// grant reads what a requester is allowed.
+func (a *grantEntry) grant(requester common.Address, say func(format string, args ...any)) (g grant) {
+	g.sender, g.kinds = a.Sender, a.Kinds
+	if a.Sender == (common.Address{}) {
+		say("requester %s: a grant has no sender", requester)
+	}
+
+	if len(a.Kinds) == 0 {
+		say("requester %s: the grant for %s has no kinds", requester, a.Sender)
+	}
+
+	for _, k := range a.Kinds {
+		if !slices.Contains(command.Kinds, k) {
+			say("requester %s: kind %q must be approve, release, refund or create", requester, k)
+		}
+	}
+
+	var ok bool
+	if g.maxValue, ok = amount(a.MaxValue, "0"); !ok {
+		say("requester %s: max_value %q must be wei, as a decimal number in a string", requester, a.MaxValue)
+	}
+
+	if g.maxFee, ok = amount(a.MaxFee, ""); !ok || g.maxFee.Sign() == 0 {
+		say("requester %s: max_fee %q must be wei, more than 0, as a decimal number in a string", requester, a.MaxFee)
+	}
+
+	return g
 }
 
 func amount(text, missing string) (*big.Int, bool) {

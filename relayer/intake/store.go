@@ -98,52 +98,60 @@ func (s *store) acceptIn(ctx context.Context, tx pgx.Tx, all []*candidate) error
 		return err
 	}
 
-	known := make(map[string]bool, len(answers))
-	for id := range answers {
-		known[id] = true
-	}
-
+	known := make(map[string]bool, len(ids))
 	fresh := make([]*candidate, 0, len(ids))
 	for _, id := range ids {
+		_, known[id] = answers[id]
 		if !known[id] {
 			fresh = append(fresh, byID[id])
 		}
 	}
 
-	var replies []command.Answer
-	if len(fresh) > 0 {
-		stored, err := s.insert(ctx, tx, fresh)
-		if err != nil {
-			return err
-		}
-
-		for _, a := range stored {
-			if a.Code == command.CodeConflict && a.Winner == "" {
-				return errAgain // who had the claim has given it up between our two statements
-			}
-
-			answers[a.CommandID] = a
-			if a.State.Final() {
-				replies = append(replies, a)
-			}
-		}
+	replies, err := s.storeFresh(ctx, tx, fresh, answers)
+	if err != nil {
+		return err
 	}
 
-	seen := map[string]bool{}
 	for _, c := range all {
 		a, ok := answers[c.id]
 		if !ok {
 			return errAgain // another instance stored it between our two statements
 		}
 
-		c.answer, c.known = a, known[c.id] || seen[c.id]
-		seen[c.id] = true
+		c.answer, c.known = a, known[c.id]
+		known[c.id] = true // to those that follow with the same id
 		if c.known && c.topic && a.State.Final() {
 			replies = append(replies, a) // sent again: the stored answer again
 		}
 	}
 
 	return reply.Insert(ctx, tx, s.chainID, replies)
+}
+
+// storeFresh stores what was not known, and adds its answers to answers. It returns those that are final.
+func (s *store) storeFresh(ctx context.Context, tx pgx.Tx, fresh []*candidate,
+	answers map[string]command.Answer) (final []command.Answer, err error) {
+	if len(fresh) == 0 {
+		return nil, nil
+	}
+
+	stored, err := s.insert(ctx, tx, fresh)
+	if err != nil {
+		return nil, err
+	}
+
+	for _, a := range stored {
+		if a.Code == command.CodeConflict && a.Winner == "" {
+			return nil, errAgain // who had the claim has given it up between our two statements
+		}
+
+		answers[a.CommandID] = a
+		if a.State.Final() {
+			final = append(final, a)
+		}
+	}
+
+	return final, nil
 }
 
 // read returns the answers that commands have.

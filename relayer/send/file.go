@@ -24,17 +24,19 @@ type Account struct {
 
 // The file. Amounts are wei, as decimal numbers in strings.
 type accountsFile struct {
-	Senders []struct {
-		Name         string         `json:"name"`
-		Address      common.Address `json:"address"`
-		Keystore     string         `json:"keystore"`
-		PasswordFile string         `json:"password_file"`
-		KMS          string         `json:"kms"`
-		MaxInFlight  *int           `json:"max_in_flight"` // 16 if missing
-		MaxFee       string         `json:"max_fee"`       // of one command
-		DayFees      string         `json:"day_fees"`      // of a UTC day
-		DayValue     string         `json:"day_value"`     // that create may send along on a UTC day; 0 if missing
-	} `json:"senders"`
+	Senders []accountEntry `json:"senders"`
+}
+
+type accountEntry struct {
+	Name         string         `json:"name"`
+	Address      common.Address `json:"address"`
+	Keystore     string         `json:"keystore"`
+	PasswordFile string         `json:"password_file"`
+	KMS          string         `json:"kms"`
+	MaxInFlight  *int           `json:"max_in_flight"` // 16 if missing
+	MaxFee       string         `json:"max_fee"`       // of one command
+	DayFees      string         `json:"day_fees"`      // of a UTC day
+	DayValue     string         `json:"day_value"`     // that create may send along on a UTC day; 0 if missing
 }
 
 // defaultInFlight is what geth's pool guarantees an account.
@@ -87,35 +89,41 @@ func ParseAccounts(content []byte) ([]Account, error) {
 		}
 
 		seen[s.Address] = true
-		a.Limits.MaxInFlight = defaultInFlight
-		if s.MaxInFlight != nil {
-			a.Limits.MaxInFlight = *s.MaxInFlight
-		}
-
-		if a.Limits.MaxInFlight < 1 || a.Limits.MaxInFlight > 64 {
-			say("%s: max_in_flight must be 1 to 64", who)
-		}
-
-		for _, x := range []struct {
-			field, text, missing string
-			to                   **big.Int
-		}{{"max_fee", s.MaxFee, "", &a.Limits.MaxFee}, {"day_fees", s.DayFees, "", &a.Limits.DayFees},
-			{"day_value", s.DayValue, "0", &a.Limits.DayValue}} {
-			text := x.text
-			if text == "" {
-				text = x.missing
-			}
-
-			if text == "" || len(text) > 77 || strings.Trim(text, "0123456789") != "" {
-				say("%s: %s %q must be wei, as a decimal number in a string", who, x.field, x.text)
-				continue
-			}
-
-			*x.to, _ = new(big.Int).SetString(text, 10)
-		}
-
+		a.Limits = s.limits(func(problem string) { say("%s: %s", who, problem) })
 		accounts = append(accounts, a)
 	}
 
 	return accounts, errors.Join(errs...)
+}
+
+// limits reads what a sender may spend.
+func (s *accountEntry) limits(say func(problem string)) Limits {
+	l := Limits{MaxInFlight: defaultInFlight}
+	if s.MaxInFlight != nil {
+		l.MaxInFlight = *s.MaxInFlight
+	}
+
+	if l.MaxInFlight < 1 || l.MaxInFlight > 64 {
+		say("max_in_flight must be 1 to 64")
+	}
+
+	for _, x := range []struct {
+		field, text, missing string
+		to                   **big.Int
+	}{{"max_fee", s.MaxFee, "", &l.MaxFee}, {"day_fees", s.DayFees, "", &l.DayFees},
+		{"day_value", s.DayValue, "0", &l.DayValue}} {
+		text := x.text
+		if text == "" {
+			text = x.missing
+		}
+
+		if text == "" || len(text) > 77 || strings.Trim(text, "0123456789") != "" {
+			say(fmt.Sprintf("%s %q must be wei, as a decimal number in a string", x.field, x.text))
+			continue
+		}
+
+		*x.to, _ = new(big.Int).SetString(text, 10)
+	}
+
+	return l
 }

@@ -241,7 +241,7 @@ func (s *Sender) round(ctx context.Context) (time.Duration, error) {
 	return s.rest(ctx)
 }
 
-// rest is how long there is nothing to do but for what the chain and others bring.
+// rest is how long to wait for a notification or a new block before the next round.
 func (s *Sender) rest(ctx context.Context) (time.Duration, error) {
 	longest := min(idlePause, s.cfg.LookEvery)
 	pause, some, err := s.store.due(ctx)
