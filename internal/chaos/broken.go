@@ -46,6 +46,11 @@ var Breakages = []Breakage{
 		old: "when k.command_id = c.id then", new: "when true then",
 	},
 	{
+		Name: "refuses-allowed", What: "refuses what the policy allows",
+		Says: "C8: refused though the policy allows it", file: "relayer/send/permit.go",
+		old: "if why := s.cfg.Policy.Refuses(requester, &m.Command); why", new: "if why := \"not today\"; why",
+	},
+	{
 		Name: "fresh-nonce", What: "takes another nonce when it replaces a transaction",
 		Says: "C1: ", Chance: true, file: "relayer/send/sender.go",
 		old: "uint64(s.cfg.ChainID), f.Nonce, gas", new: "uint64(s.cfg.ChainID), f.Nonce+uint64(len(f.Attempts)), gas",

@@ -534,7 +534,7 @@ func (c *checker) requesters() {
 			case !ok && c.w.lost == nil:
 				c.v.wrong("C4: command %s was taken in and is not stored: %.200s", a.id, a.body)
 			case ok && slices.Contains(forbidden, row.Code):
-				c.v.wrong("C8: command %s was asked for by whom the policy allows it, and is %s %s", a.id, row.State, row.Code)
+				c.v.wrong("C8: refused though the policy allows it: command %s is %s %s", a.id, row.State, row.Code)
 			}
 		}
 	}
@@ -544,7 +544,7 @@ func (c *checker) requesters() {
 	}
 }
 
-// forbidden are the codes of what nobody may ask for, when it comes in and before it is signed.
+// forbidden are the codes of a refusal that blames the request itself: when it comes in, or before it is signed.
 var forbidden = []string{command.CodeNotAllowed, command.CodeSignature, command.CodeMalformed}
 
 // refusal: C8. What its requester may not ask for is refused with the right code, and nothing was sent.
@@ -576,7 +576,7 @@ func (c *checker) command(row commandRow) {
 	c.final(row)
 	c.signed(row)
 	if row.Requester == send.KeeperName && slices.Contains(forbidden, row.Code) {
-		c.v.wrong("C8: %s is the keeper's own, and is %s %s", row.ID, row.State, row.Code)
+		c.v.wrong("C8: refused though it is the keeper's own: command %s is %s %s", row.ID, row.State, row.Code)
 	}
 
 	switch command.State(row.State) {
