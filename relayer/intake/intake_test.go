@@ -426,6 +426,48 @@ func TestPubSub(t *testing.T) {
 		"what was acknowledged is deleted")
 }
 
+// C8: a policy allows a requester some kinds, of one sender each, up to a value and up to a fee. A grant lends
+// nothing to another one.
+func TestPolicyGrants(t *testing.T) {
+	t.Parallel()
+	requester, other := common.Address{7}, common.Address{8}
+	policy, err := intake.ParsePolicy(fmt.Appendf(nil, `{"requesters":[{"address":%q,"allow":[
+		{"sender":%q,"kinds":["approve","create"],"max_value":"10","max_fee":"100"},
+		{"sender":%q,"kinds":["release"],"max_fee":"5"},
+		{"sender":%q,"kinds":["refund"],"max_fee":"1000"}]}]}`, requester, sender, sender, other))
+	require.NoError(t, err)
+	for _, c := range []struct {
+		requester, sender common.Address
+		kind              command.Kind
+		value, fee        int64
+		refused           string // part of the reason; empty: allowed
+	}{
+		{requester, sender, command.Approve, 0, 100, ""},
+		{requester, sender, command.Approve, 0, 101, "max_fee of at most 100"},
+		{requester, sender, command.Create, 10, 100, ""},
+		{requester, sender, command.Create, 11, 100, "value of at most 10"},
+		{requester, sender, command.Create, 10, 101, "max_fee of at most 100"},
+		{requester, sender, command.Release, 0, 5, ""},
+		{requester, sender, command.Release, 0, 6, "max_fee of at most 5"},
+		{requester, sender, command.Refund, 0, 1, "to refund"},
+		{requester, other, command.Refund, 0, 1000, ""},
+		{requester, other, command.Approve, 0, 1, "to approve"},
+		{other, sender, command.Approve, 0, 1, "does not know"},
+	} {
+		asked := command.Command{Sender: c.sender, Kind: c.kind, MaxFee: big.NewInt(c.fee)}
+		if c.kind == command.Create {
+			asked.Args = &command.CreateArgs{Amount: big.NewInt(c.value)}
+		}
+
+		got := policy.Refuses(c.requester, &asked)
+		if c.refused == "" {
+			require.Empty(t, got, "%+v", c)
+		} else {
+			require.Contains(t, got, c.refused, "%+v", c)
+		}
+	}
+}
+
 func TestPolicy(t *testing.T) {
 	t.Parallel()
 	a := `"0x0000000000000000000000000000000000000001"`

@@ -22,14 +22,21 @@ func (w *world) forge(key *ecdsa.PrivateKey, requester string, kind command.Kind
 	c := w.command(kind, escrow, nil).Command
 	signed, err := c.Sign(key)
 	require.NoError(w.t, err)
-	message, err := json.Marshal(signed)
+	w.insert(signed, c.ID(), requester)
+
+	return c.ID()
+}
+
+// insert stores a command as a row of this chain and its sender, under an id.
+func (w *world) insert(c *command.Signed, id common.Hash, requester string) {
+	w.t.Helper()
+	message, err := json.Marshal(c)
 	require.NoError(w.t, err)
 	w.exec(`insert into commands (chain_id, command_id, sender, kind, escrow, effect, requester, message, max_fee,
 			expires_at, state)
-		values ($1, $2, $3, $4, $5, 'settle', $6, $7, $8, $9, 'accepted')`, w.node.ChainID().Int64(), c.ID().Hex(),
-		text(c.Sender), string(kind), text(escrow), requester, message, c.MaxFee.String(), time.Unix(int64(c.ExpiresAt), 0))
-
-	return c.ID()
+		values ($1, $2, $3, $4, $5, 'settle', $6, $7, $8, $9, 'accepted')`, w.node.ChainID().Int64(), id.Hex(),
+		text(w.sender.Address), string(c.Kind), text(c.Escrow), requester, message, c.MaxFee.String(),
+		time.Unix(int64(c.ExpiresAt), 0))
 }
 
 func addressOf(key *ecdsa.PrivateKey) string { return text(crypto.PubkeyToAddress(key.PublicKey)) }
@@ -102,6 +109,37 @@ func testKey(t *testing.T) *ecdsa.PrivateKey {
 	require.NoError(t, err)
 
 	return key
+}
+
+// C8, C1: what a requester has signed for another chain, factory or sender is not signed here, nor is it signed
+// again under another id.
+func TestSignedForSomethingElse(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	ids := map[string]common.Hash{}
+	for field, change := range map[string]func(*command.Command){
+		"chain":   func(c *command.Command) { c.ChainID++ },
+		"factory": func(c *command.Command) { c.Factory = common.Address{1} },
+		"sender":  func(c *command.Command) { c.Sender = common.Address{1} },
+		"id":      nil,
+	} {
+		c := w.command(command.Approve, w.escrow(1, 0), change)
+		ids[field] = c.ID()
+		if field == "id" {
+			ids[field] = common.Hash{9}
+		}
+
+		w.insert(c, ids[field], text(w.requester.Address))
+	}
+
+	w.start(nil)
+	for field, id := range ids {
+		a := w.await(id, true, command.Refused, command.Done)
+		require.Equal(t, command.CodeSignature, a.Code, field)
+		require.Contains(t, a.Detail, "the stored "+field+" is not that of the message")
+	}
+
+	require.Empty(t, w.sent())
 }
 
 // C8: the policy that counts is the one at the time of signing: whoever was taken out of it asks for nothing more.
