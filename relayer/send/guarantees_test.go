@@ -115,6 +115,39 @@ func TestExpiredBeforeItIsSigned(t *testing.T) {
 	require.Len(t, w.sent(), 1)
 }
 
+// risingChain asks for sixteen times as much per gas once a command has a nonce, as after a crash before its signature.
+type risingChain struct {
+	*send.Nodes
+	w *world
+}
+
+func (c *risingChain) Fees(ctx context.Context) (send.Fees, error) {
+	fees, err := c.Nodes.Fees(ctx)
+	var given bool
+	if err == nil {
+		err = c.w.db.QueryRow(ctx, `select exists (select from commands where nonce is not null)`).Scan(&given)
+	}
+
+	if given {
+		fees.Base, fees.Tip = new(big.Int).Lsh(fees.Base, 4), new(big.Int).Lsh(fees.Tip, 4)
+	}
+
+	return fees, err
+}
+
+// C7: fees that rise between the nonce and the first signature do not make it dearer than the day allows.
+func TestDayFeesWhenFeesRise(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	w.start(func(c *send.Config) {
+		c.Chain, c.Limits.DayFees = &risingChain{Nodes: w.nodes, w: w}, big.NewInt(2e15)
+	})
+	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	w.await(id, true, command.Done)
+	require.Equal(t, 0, w.int(`select count(*) from command_attempts where gas * fee_cap > 2000000000000000`))
+	require.Equal(t, 0, w.int(`select count(*) from senders where spent_fees > day_fees`))
+}
+
 // C7: the day's fees are a wall as its value is.
 func TestDayFees(t *testing.T) {
 	t.Parallel()

@@ -720,9 +720,15 @@ func (s *Sender) sign(ctx context.Context, f *flight, fees Fees, message *comman
 		return x, fmt.Errorf("encode the call of command %s: %w", f.ID, err)
 	}
 
-	budget := s.budget(f.MaxFee)
+	// What was set apart with the nonce is there whatever the day has cost since. A replacement may ask
+	// for more, and gets it if the day's fees allow.
+	budget, newest := s.budget(f.MaxFee), f.newest()
+	if (newest == nil || message == nil) && f.Reserved.Cmp(budget) < 0 {
+		budget = f.Reserved
+	}
+
 	fee := fees.first()
-	if newest := f.newest(); newest != nil {
+	if newest != nil {
 		if fee, err = fees.raise(newest.Fee, gas, budget); err != nil {
 			return x, err
 		}

@@ -58,6 +58,7 @@ type flight struct {
 	request
 	Nonce           uint64
 	Gas             uint64
+	Reserved        *big.Int // wei of the day's fees that are set apart for it
 	CancelRequested bool
 	Abandoned       bool
 	Code            string
@@ -189,7 +190,7 @@ func (s *store) args(more pgx.StrictNamedArgs) pgx.StrictNamedArgs {
 
 const selectFlights = `
 	select command_id, requester, kind, escrow, message, nonce, gas, max_fee, expires_at, cancel_requested,
-	       abandoned, code, expires_at <= clock_timestamp(), value, assigned_at
+	       abandoned, code, expires_at <= clock_timestamp(), value, assigned_at, reserved
 	  from commands
 	 where chain_id = @chain and sender = @sender and state in ('assigned', 'sent')
 	 order by nonce`
@@ -263,11 +264,11 @@ func scanFlight(row pgx.CollectableRow) (*flight, error) {
 	f := &flight{}
 	var escrow, kind string
 	var nonce, gas int64
-	var maxFee, value pgtype.Numeric
+	var maxFee, value, reserved pgtype.Numeric
 	err := row.Scan(&f.ID, &f.Requester, &kind, &escrow, &f.Message, &nonce, &gas, &maxFee, &f.ExpiresAt,
-		&f.CancelRequested, &f.Abandoned, &f.Code, &f.expired, &value, &f.AssignedAt)
-	f.Kind, f.Escrow, f.Nonce, f.Gas, f.MaxFee, f.Value = command.Kind(kind), common.HexToAddress(escrow), uint64(nonce),
-		uint64(gas), integer(maxFee), integer(value)
+		&f.CancelRequested, &f.Abandoned, &f.Code, &f.expired, &value, &f.AssignedAt, &reserved)
+	f.Kind, f.Escrow, f.Nonce, f.Gas, f.MaxFee, f.Value, f.Reserved = command.Kind(kind), common.HexToAddress(escrow),
+		uint64(nonce), uint64(gas), integer(maxFee), integer(value), integer(reserved)
 
 	return f, err
 }
@@ -598,11 +599,11 @@ func allowed(all []signed, may map[string]allowance, spent *big.Int, limits Limi
 			continue
 		}
 
-		// What goes beyond the reservation counts for today. A void may use what is reserved, so it is
-		// never refused for want of budget.
+		// What goes beyond the reservation counts for today. First attempts and voids stay within it, so
+		// they are never refused for want of budget.
 		if more := new(big.Int).Sub(x.worst, p.reserved); more.Sign() > 0 {
 			sum := more.Add(fees, more)
-			if x.attempt.Purpose == purposeCall && p.attempts > 0 && sum.Cmp(limits.DayFees) > 0 {
+			if sum.Cmp(limits.DayFees) > 0 {
 				continue
 			}
 
