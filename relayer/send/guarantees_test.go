@@ -115,6 +115,41 @@ func TestExpiredBeforeItIsSigned(t *testing.T) {
 	require.Len(t, w.sent(), 1)
 }
 
+// lateChain changes all commands, once, when one was tried with success and has no nonce yet.
+type lateChain struct {
+	*send.Nodes
+	w       *world
+	change  string
+	changed atomic.Bool
+}
+
+func (c *lateChain) Simulate(ctx context.Context, target uint64, calls []send.Call) ([]send.Simulation, error) {
+	tried, err := c.Nodes.Simulate(ctx, target, calls)
+	if err == nil && !tried[0].NoCode && tried[0].Reverts == nil && c.changed.CompareAndSwap(false, true) {
+		_, err = c.w.db.Exec(ctx, `update commands set `+c.change)
+	}
+
+	return tried, err
+}
+
+// C6: a command that expires, or is cancelled, after it was tried and before it gets a nonce, gets none: it
+// costs nothing.
+func TestNoNonceAfterExpiry(t *testing.T) {
+	t.Parallel()
+	for change, want := range map[string]command.State{"expires_at = now()": command.Expired,
+		"cancel_requested = true": command.Cancelled} {
+		t.Run(string(want), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, startSim(t))
+			id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+			w.start(func(c *send.Config) { c.Chain = &lateChain{Nodes: w.nodes, w: w, change: change} })
+			require.Equal(t, want, w.await(id, true, want, command.Voided, command.Done).State)
+			require.Equal(t, 0, w.int(`select count(*) from commands where nonce is not null`))
+			require.Empty(t, w.sent())
+		})
+	}
+}
+
 // risingChain asks for sixteen times as much per gas once a command has a nonce, as after a crash before its signature.
 type risingChain struct {
 	*send.Nodes
