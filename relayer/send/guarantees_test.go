@@ -2,6 +2,7 @@ package send_test
 
 import (
 	"context"
+	"errors"
 	"math/big"
 	"sync/atomic"
 	"testing"
@@ -67,6 +68,47 @@ func TestNothingUnrecordedLeaves(t *testing.T) {
 	require.Zero(t, chain.unrecorded.Load())
 	require.Greater(t, chain.broadcasts.Load(), int64(3))
 	require.Len(t, w.sent(), 1)
+}
+
+// C1: nothing leaves above a nonce for which nothing is signed. A pool keeps such a transaction for later
+// and does not count it: over a restored database nobody would know of it.
+func TestNothingLeavesAboveAGap(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	chain := &strictChain{deafChain: &deafChain{Nodes: w.nodes}, w: w}
+	chain.hears.Store(true)
+	first := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	second := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	signer := &failingSigner{Signer: sign.NewLocal(w.sender.Key)}
+	signer.fails = func(call int64) bool { return call != 2 } // of the first two nonces only the second is signed
+	w.start(func(c *send.Config) { c.Chain, c.Signer = chain, signer })
+	require.Eventually(t, func() bool { return signer.calls.Load() > 4 }, patience, 10*time.Millisecond)
+	require.Equal(t, 1, w.int(`select count(*) from command_attempts where nonce = 1`))
+	require.Equal(t, 0, w.int(`select count(*) from command_attempts where nonce = 0`))
+	require.Zero(t, chain.broadcasts.Load())
+
+	signer.mended.Store(true)
+	for _, id := range []common.Hash{first, second} {
+		require.Equal(t, command.Done, w.await(id, true, command.Done).State)
+	}
+
+	require.Len(t, w.sent(), 2)
+}
+
+// failingSigner has no signature for some calls, counted from 1, until it is mended.
+type failingSigner struct {
+	send.Signer
+	fails  func(call int64) bool
+	calls  atomic.Int64
+	mended atomic.Bool
+}
+
+func (s *failingSigner) Sign(ctx context.Context, digest common.Hash) ([65]byte, error) {
+	if call := s.calls.Add(1); !s.mended.Load() && s.fails(call) {
+		return [65]byte{}, errors.New("no signature now")
+	}
+
+	return s.Signer.Sign(ctx, digest)
 }
 
 type countingSigner struct {

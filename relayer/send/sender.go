@@ -6,6 +6,7 @@
 package send
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -587,7 +588,25 @@ func (s *Sender) care(ctx context.Context, flights []*flight) error {
 		again = append(again, unreplaced(fresh, stored)...)
 	}
 
-	return s.broadcast(ctx, again)
+	return s.broadcast(ctx, inOrder(open, again))
+}
+
+// inOrder sorts what is to be broadcast by nonce, and leaves out what is above a nonce for which nothing
+// is signed. A pool would keep it for later and not count it, so a database that is restored to an earlier
+// time would give its nonce out again, and nothing would tell (C1).
+func inOrder(open []*flight, all []signed) []signed {
+	slices.SortFunc(all, func(a, b signed) int { return cmp.Compare(a.f.Nonce, b.f.Nonce) })
+	next := 0
+	for _, f := range open {
+		switch {
+		case next < len(all) && all[next].f == f:
+			next++
+		case f.newest() == nil:
+			return all[:next]
+		}
+	}
+
+	return all
 }
 
 // errUnsigned means that signing failed: the command waits.

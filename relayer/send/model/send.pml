@@ -3,7 +3,7 @@
  * Two instances (INSTANCES) contend for one sender; each may take it over at any moment, since a lock may be lost without its holder knowing, and may crash between any two
  * steps, which loses what it had in memory. The database is a set of variables that change in atomic steps, each of which names the epoch. What has left a
  * process may be mined at any later time, whatever anybody wishes. The database may be restored once to how it was at some earlier time; the chain, the pool, and
- * what processes have in memory are not.
+ * what processes have in memory are not. Left out: a pool that drops a low nonce and keeps a higher one, which it then does not count.
  *
  * Each NO_… takes one rule out, and then an assertion must fail; check.sh says with how many instances, commands and nonces.
  */
@@ -57,10 +57,18 @@ bool given[CMDS];      /* expired or cancelled */
 byte clock = 1;        /* epochs are of the server's clock: they never repeat, restored or not */
 byte takes;
 
+/* Bytes leave only once everything below their nonce has left, or is mined. */
+#ifdef NO_ORDER
+#define IN_ORDER(n) true
+#else
+#define IN_ORDER(n) (n <= latest || out[n - 1] != NONE || outVoid[n - 1])
+#endif
+
 inline leave(n, c) {
   if
-  :: out[n] == NONE || out[n] == CALL(c) -> out[n] = CALL(c)
-  :: else -> out2[n] = CALL(c)
+  :: !IN_ORDER(n)
+  :: IN_ORDER(n) && (out[n] == NONE || out[n] == CALL(c)) -> out[n] = CALL(c)
+  :: IN_ORDER(n) && out[n] != NONE && out[n] != CALL(c) -> out2[n] = CALL(c)
   fi
 }
 
@@ -130,7 +138,7 @@ round:
   :: atomic { MINE && !halted && (state[c] == ASG || state[c] == SENT) -> n = nonce[c]; giveUp = given[c] } ; goto signed
   /* recorded bytes again, by whoever thinks that it may */
   :: atomic { state[c] == SENT && stored[nonce[c]] == CALL(c) -> leave(nonce[c], c) } ; goto round
-  :: atomic { state[c] == SENT && storedVoid[nonce[c]] -> outVoid[nonce[c]] = true } ; goto round
+  :: atomic { state[c] == SENT && storedVoid[nonce[c]] && IN_ORDER(nonce[c]) -> outVoid[nonce[c]] = true } ; goto round
   /* T3 */
   :: atomic { MINE && (state[c] == ASG || state[c] == SENT) && nonce[c] < SETTLED ->
        n = nonce[c];
@@ -174,8 +182,9 @@ t2:
   /* out, known to be stored */
   atomic {
     if
-    :: giveUp -> outVoid[n] = true
-    :: else -> leave(n, c)
+    :: giveUp && IN_ORDER(n) -> outVoid[n] = true
+    :: giveUp && !IN_ORDER(n)
+    :: !giveUp -> leave(n, c)
     fi;
     n = 0; giveUp = false
   }
