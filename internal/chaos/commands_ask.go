@@ -29,6 +29,7 @@ type ask struct {
 	id        string // empty: it is no command
 	body      []byte
 	want      string // code of the refusal that it has to get; empty: it is to be stored
+	forged    bool   // a command with the signature of nobody: its refusal is not the command's answer
 	delivered bool   // the relayer or Pub/Sub has it
 	topic     bool   // by Pub/Sub: an answer is due on the topic whatever comes of it
 }
@@ -80,9 +81,25 @@ func (w *way) compose() []*ask {
 		asks[i] = w.one()
 	}
 
+	if first := asks[0]; first.want == "" && w.random.IntN(8) == 0 {
+		asks = slices.Insert(asks, w.random.IntN(2), first.forge())
+	}
+
 	w.asked = append(w.asked, asks...)
 
 	return asks
+}
+
+// forge copies a command without its signature, as whoever has read it can.
+func (a *ask) forge() *ask {
+	signed := *a.signed
+	signed.Signature[64] = 99
+	body, err := json.Marshal(&signed)
+	if err != nil {
+		panic(err) // its original was made of the same
+	}
+
+	return &ask{signed: &signed, id: a.id, body: body, want: command.CodeSignature, forged: true}
 }
 
 // one makes a command of any kind. Under w.mu.

@@ -526,6 +526,8 @@ func (c *checker) requesters() {
 			if a.topic {
 				malformed++
 			}
+		case a.forged:
+			c.forgery(a)
 		case a.want != "":
 			c.refusal(a)
 		default:
@@ -541,6 +543,16 @@ func (c *checker) requesters() {
 
 	if got := len(c.answers[""]); got < malformed && c.w.lost == nil {
 		c.v.wrong("C4: %d messages were no commands, %d were answered", malformed, got)
+	}
+}
+
+// forgery: C4. A copy without the signature is refused, and not in the command's name.
+func (c *checker) forgery(a *ask) {
+	refused := slices.ContainsFunc(c.answers[a.id], func(got command.Answer) bool {
+		return got.State == command.Refused && got.Code == a.want && !got.Final()
+	})
+	if a.topic && !refused && c.w.lost == nil {
+		c.v.wrong("C4: no answer to a copy of %s without its signature", a.id)
 	}
 }
 
@@ -620,7 +632,8 @@ func (c *checker) final(row commandRow) {
 
 // answered: the newest revision on the topic is what the table says.
 func (c *checker) answered(row commandRow) {
-	got := c.answers[row.ID]
+	got := slices.DeleteFunc(slices.Clone(c.answers[row.ID]),
+		func(a command.Answer) bool { return a.Revision == 0 }) // to messages that were not stored
 	if len(got) == 0 {
 		c.v.wrong("C4: no answer to %s, which is %s", row.ID, row.State)
 		return

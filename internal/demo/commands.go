@@ -322,7 +322,7 @@ func finalAnswers(all []testpubsub.Message) (answers map[common.Hash]command.Ans
 			continue
 		}
 
-		if id := common.HexToHash(a.CommandID); a.State.Final() && a.Revision >= answers[id].Revision {
+		if id := common.HexToHash(a.CommandID); a.Final() && a.Revision >= answers[id].Revision {
 			answers[id] = a
 		}
 	}

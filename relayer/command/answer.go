@@ -68,7 +68,7 @@ const (
 // Answer is what the relayer says of a command: as the body of a message on the topic of replies, and over HTTP.
 type Answer struct {
 	CommandID   string    `json:"command_id"` // empty where the message was no command
-	Revision    int       `json:"revision"`   // grows by 2 with each reorganisation that took an answer back; odd: final
+	Revision    int       `json:"revision"`   // odd: Final; grows by 2 with each reorganisation that took an answer back
 	State       State     `json:"state"`
 	Code        string    `json:"code,omitempty"`
 	Detail      string    `json:"detail,omitempty"`
@@ -85,6 +85,12 @@ type Answer struct {
 	EventID     string    `json:"event_id,omitempty"` // of the event that the command caused, or that had done it already
 	FeePaid     string    `json:"fee_paid,omitempty"` // wei
 }
+
+// Final says whether this is the final answer to the command: nothing follows it but, after a deep
+// reorganisation, Reopened. A refusal with revision 0 is not: it says that one message was refused of
+// which nothing is stored, since no requester whom the relayer knows has signed it. Anybody who may
+// publish to the relayer can cause it for a command of somebody else, whose own answer is another one.
+func (a Answer) Final() bool { return a.Revision%2 == 1 }
 
 // ErrAnswer means that something is no answer of a relayer.
 var ErrAnswer = errors.New("not an answer to a command")

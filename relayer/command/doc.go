@@ -28,6 +28,7 @@
 // confirmed it.
 //
 // Answers are delivered at least once, in order per command: drop what you have seen
-// (Answer.Revision grows). Should the chain reorganise more deeply than the relayer's finality, an
+// (Answer.Revision grows). What has revision 0 is about a message that was refused and not stored, not
+// about the command (Answer.Final). Should the chain reorganise more deeply than the relayer's finality, an
 // answer with the state Reopened takes the last one back, and another final answer follows.
 package command

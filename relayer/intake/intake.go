@@ -105,7 +105,7 @@ type Verdict struct {
 func (i *Intake) Take(ctx context.Context, body []byte, topic bool) ([]Verdict, error) {
 	raws, err := command.Split(body)
 	if err != nil {
-		a := command.Answer{State: command.Refused, Code: command.CodeMalformed, Detail: err.Error(), Revision: 1}
+		a := command.Answer{State: command.Refused, Code: command.CodeMalformed, Detail: err.Error()}
 		if problems := (command.Problems)(nil); errors.As(err, &problems) {
 			a.Problems = problems
 		} else {
@@ -178,9 +178,10 @@ func (i *Intake) refuse(ctx context.Context, verdicts []Verdict, topic bool) ([]
 	return verdicts, i.store.refuse(ctx, answers)
 }
 
-// verify does everything that needs no database. Without a candidate the command is refused with the answer.
+// verify does everything that needs no database. Without a candidate the message is refused with the
+// answer, whose revision is 0: what nobody has signed whom the policy knows says nothing of the command.
 func (i *Intake) verify(raw json.RawMessage) (*candidate, command.Answer) {
-	refused := command.Answer{State: command.Refused, Revision: 1}
+	refused := command.Answer{State: command.Refused}
 	signed, err := command.Parse(raw)
 	if err != nil {
 		refused.Code, refused.Detail = command.CodeMalformed, "malformed command"

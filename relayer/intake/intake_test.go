@@ -426,6 +426,39 @@ func TestPubSub(t *testing.T) {
 		"what was acknowledged is deleted")
 }
 
+// C4: who can only publish makes no answer in the name of somebody else's command: copies with a broken
+// signature, or with another's, are refused with revision 0, whether the command has come by then or not.
+func TestForgedCopiesDoNotAnswer(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	real := f.signed(nil)
+	broken := *real
+	broken.Signature[64] = 35
+	others, err := real.Command.Sign(f.stranger)
+	require.NoError(t, err)
+	require.Equal(t, real.ID(), others.ID())
+	for range 2 {
+		for _, forged := range []*command.Signed{&broken, others} {
+			verdicts, err := f.in.Take(t.Context(), body(t, forged), true)
+			require.NoError(t, err)
+			require.Equal(t, command.Refused, verdicts[0].Answer.State)
+			require.Equal(t, real.ID().Hex(), verdicts[0].Answer.CommandID)
+			require.Zero(t, verdicts[0].Answer.Revision)
+			require.False(t, verdicts[0].Answer.Final())
+		}
+
+		verdicts, err := f.in.Take(t.Context(), body(t, real), true)
+		require.NoError(t, err)
+		require.Equal(t, command.Accepted, verdicts[0].Answer.State)
+	}
+
+	// What is refused in the name of a known requester is the command's answer.
+	verdicts, err := f.in.Take(t.Context(), body(t, f.signed(func(c *command.Command) { c.MaxFee = big.NewInt(1001) })), true)
+	require.NoError(t, err)
+	require.Equal(t, command.CodeNotAllowed, verdicts[0].Answer.Code)
+	require.True(t, verdicts[0].Answer.Final())
+}
+
 // C8: a policy allows a requester some kinds, of one sender each, up to a value and up to a fee. A grant lends
 // nothing to another one.
 func TestPolicyGrants(t *testing.T) {
