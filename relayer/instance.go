@@ -2,6 +2,7 @@ package relayer
 
 import (
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/web"
@@ -14,6 +15,28 @@ var (
 
 // Instance is what this instance knows of itself. It asks neither the database nor a node.
 func (r *Relayer) Instance() web.Instance {
+	i, now := r.look(), time.Now()
+	i.SessionSince, i.DatabaseSince, i.NodeSince = r.noSession.of(i.Session, now), r.noDatabase.of(i.Database, now),
+		r.noNode.of(i.Node, now)
+
+	return i
+}
+
+// since is from when on something has not been well, as far as anybody has asked. The page asks every two seconds.
+type since struct{ at atomic.Int64 } // unix nanoseconds; 0: it is well
+
+func (s *since) of(err error, now time.Time) time.Time {
+	if err == nil {
+		s.at.Store(0)
+		return time.Time{}
+	}
+
+	s.at.CompareAndSwap(0, now.UnixNano())
+
+	return moment(s.at.Load())
+}
+
+func (r *Relayer) look() web.Instance {
 	view := r.source.View()
 	i := web.Instance{
 		ID: r.cfg.InstanceID, Build: r.build, Started: r.started, Partition: r.cfg.Partition, Leader: r.leading.Load(),

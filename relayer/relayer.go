@@ -73,6 +73,8 @@ type Relayer struct {
 	lastBeat atomic.Int64 // unix nanoseconds
 	dbError  atomic.Pointer[error]
 	lastLoss atomic.Pointer[error]
+
+	noSession, noDatabase, noNode since
 }
 
 // ErrOutage means that the database was out of reach for longer than DB_OUTAGE_LIMIT.

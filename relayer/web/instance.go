@@ -22,6 +22,8 @@ type Instance struct {
 
 	// Session, Database and Node are nil while all is well; /readyz gives their texts, masked.
 	Session, Database, Node error
+	// Since when each of them is not well. Zero: nobody knows, so for long.
+	SessionSince, DatabaseSince, NodeSince time.Time
 
 	Head, Target, Final int64     // heights; 0: unknown
 	HeadTime            time.Time // of block Head

@@ -148,6 +148,29 @@ func TestVerdict(t *testing.T) {
 	require.Contains(t, page(), "This instance&#39;s node: dial")
 }
 
+// A failover of the database, or a node that is gone for a moment, is no emergency of each instance: the page
+// judges both by the one table of limits, as the alerts do.
+func TestWhatLastsIsWorse(t *testing.T) {
+	t.Parallel()
+	for what, fail := range map[string]func(*Instance, time.Time){
+		"database": func(i *Instance, since time.Time) { i.Database, i.DatabaseSince = errGone, since },
+		"session":  func(i *Instance, since time.Time) { i.Session, i.SessionSince = errGone, since },
+		"node":     func(i *Instance, since time.Time) { i.Node, i.NodeSince = errGone, since },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			w.cfg.Every = time.Nanosecond
+			w.fleet(1)
+			h := w.server().Handler()
+			for level, age := range map[string]time.Duration{"notice": 0, "warning": time.Minute, "critical": 3 * time.Minute} {
+				w.source.set(func(i *Instance) { fail(i, time.Now().Add(-age)) })
+				require.Contains(t, body(t, get(t, h, "/")), `class="verdict `+level+`"`)
+			}
+		})
+	}
+}
+
 // Why messages wait stands beside that they wait, and is as urgent.
 func TestWhyMessagesWait(t *testing.T) {
 	t.Parallel()

@@ -197,23 +197,30 @@ func (p *page) judgeInstance(l *problemList, n *news, i *Instance, now time.Time
 	const unread = "check that the database answers; nothing is lost meanwhile, and this page tries again by itself"
 	switch {
 	case n.at.IsZero() && n.err != nil:
-		l.add("critical", "the fleet could not be read: "+p.mask(n.err.Error()), unread, databaseDown)
+		l.add(lasting(fleet.LimitDatabase, i.Started, now), "the fleet could not be read: "+p.mask(n.err.Error()), unread,
+			databaseDown)
 	case n.err != nil:
-		l.add("critical", fmt.Sprintf("the fleet is shown as it was %s ago: %s", span(now.Sub(n.at)), p.mask(n.err.Error())),
-			unread, databaseDown)
+		l.add(lasting(fleet.LimitDatabase, n.at, now),
+			fmt.Sprintf("the fleet is shown as it was %s ago: %s", span(now.Sub(n.at)), p.mask(n.err.Error())), unread, databaseDown)
 	case i.Database != nil:
-		l.add("critical", "this instance's database: "+p.mask(i.Database.Error()), "", databaseDown)
+		l.add(lasting(fleet.LimitDatabase, i.DatabaseSince, now), "this instance's database: "+p.mask(i.Database.Error()), "",
+			databaseDown)
 	}
 
 	if i.Session != nil {
-		l.add("critical", "this instance's database session: "+p.mask(i.Session.Error()),
+		l.add(lasting(fleet.LimitDatabase, i.SessionSince, now), "this instance's database session: "+p.mask(i.Session.Error()),
 			"it joins again by itself once the database answers", fleet.Runbooks+"database-connections.md#relayersessionlosses")
 	}
 
 	if i.Node != nil {
-		l.add("critical", "this instance's node: "+p.mask(i.Node.Error()), "",
+		l.add(lasting(fleet.LimitNode, i.NodeSince, now), "this instance's node: "+p.mask(i.Node.Error()), "",
 			fleet.Runbooks+"provider-change.md#relayernoendpoint")
 	}
+}
+
+// lasting is the level of what is so since a moment. What passes by itself within seconds is worth a look, not a person.
+func lasting(l fleet.Limit, since, now time.Time) string {
+	return string(cmp.Or(l.Severity(now.Sub(since)), "notice"))
 }
 
 // judgeFleet adds what is wrong with the fleet, as it was read, and what will pass by itself.
