@@ -33,6 +33,7 @@ type commands struct {
 	intake  *intake.Intake // from here on set by open
 	signers []send.Signer
 	client  *pubsub.Client
+	guard   func(http.Handler) http.Handler // asks for the token of HTTP_TOKEN_FILE, if there is one; set by Run
 }
 
 // newCommands reads the files that the configuration names, and opens nothing.
@@ -172,7 +173,7 @@ func (c *commands) take(ctx context.Context, r *Relayer) error {
 	}
 
 	if r.cfg.CommandsHTTP && r.cfg.CommandsPort != 0 {
-		g.Go(func() error { return c.intake.Serve(ctx, r.cfg.CommandsPort) })
+		g.Go(func() error { return c.intake.Serve(ctx, r.cfg.CommandsPort, c.guard) })
 	}
 
 	return g.Wait()

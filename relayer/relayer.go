@@ -153,6 +153,7 @@ func (r *Relayer) Run(ctx context.Context) (err error) {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 
+	r.commands.guard = server.Guard
 	// The server and the source outlive the tenures: so the page shows a stop, and the head of the chain
 	// is known when the instance joins again.
 	base, end := context.WithCancel(context.WithoutCancel(ctx))

@@ -14,7 +14,9 @@ import (
 
 // Client sends commands to a relayer over HTTP. Its methods may be called concurrently.
 type Client struct {
-	URL  string       // of the relayer, without /commands
+	// URL of the relayer, without /commands. Where it asks for a token (HTTP_TOKEN_FILE), as the password
+	// of any user: https://any:TOKEN@host.
+	URL  string
 	HTTP *http.Client // nil: http.DefaultClient. Give each request a deadline by its context
 }
 

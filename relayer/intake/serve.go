@@ -28,15 +28,15 @@ func firstByte(body []byte) byte {
 	return 0
 }
 
-// Serve serves Handler on a port of its own until ctx ends.
-func (i *Intake) Serve(ctx context.Context, port int) error {
+// Serve serves Handler, behind guard, on a port of its own until ctx ends.
+func (i *Intake) Serve(ctx context.Context, port int, guard func(http.Handler) http.Handler) error {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", ":"+strconv.Itoa(port))
 	if err != nil {
 		return fmt.Errorf("serve commands: %w: set COMMANDS_PORT to a free port", err)
 	}
 
 	server := &http.Server{
-		Handler: i.Handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
+		Handler: guard(i.Handler()), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
 		WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute,
 		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(i.cfg.Log.Handler(), slog.LevelDebug),
 	}

@@ -92,6 +92,15 @@ func (t *token) admits(r *http.Request) bool {
 	return subtle.ConstantTimeCompare(sum[:], want[:]) == 1
 }
 
+// Guard has another server, as that of commands, ask for the token too, if there is one.
+func (s *Server) Guard(next http.Handler) http.Handler {
+	if s.token == nil {
+		return next
+	}
+
+	return s.token.guard(next)
+}
+
 // guard asks every request for the token, except those for openPaths.
 func (t *token) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -55,6 +55,12 @@ func TestToken(t *testing.T) {
 	require.Equal(t, http.StatusOK, ask("/openapi.yaml",
 		func(r *http.Request) { r.SetBasicAuth("anybody", "first-token-of-some-length") }))
 
+	// The server of commands, on a port of its own, asks for the same token.
+	h = s.Guard(http.NotFoundHandler())
+	require.Equal(t, http.StatusUnauthorized, ask("/commands", nothing))
+	require.Equal(t, http.StatusNotFound, ask("/commands", bearer("first-token-of-some-length")))
+	h = s.Handler()
+
 	write("second-token-of-some-length", now.Add(time.Minute))
 	now = now.Add(2 * tokenCheckEvery)
 	require.Equal(t, http.StatusUnauthorized, ask("/openapi.yaml", bearer("first-token-of-some-length")))

@@ -150,11 +150,8 @@ func (s *Server) Handler() http.Handler {
 		writeProblem(w, problem{Status: http.StatusNotFound,
 			Detail: "nothing is served at this path; /openapi.yaml lists what is"})
 	})
-	if s.token != nil {
-		return secured(s.token.guard(mux))
-	}
 
-	return secured(mux)
+	return secured(s.Guard(mux))
 }
 
 // Run listens and serves until ctx ends, then lets requests under way finish, ends what still runs
