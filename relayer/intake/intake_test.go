@@ -453,7 +453,8 @@ func TestForgedCopiesDoNotAnswer(t *testing.T) {
 	}
 
 	// What is refused in the name of a known requester is the command's answer.
-	verdicts, err := f.in.Take(t.Context(), body(t, f.signed(func(c *command.Command) { c.MaxFee = big.NewInt(1001) })), true)
+	dear := f.signed(func(c *command.Command) { c.MaxFee = big.NewInt(1001) })
+	verdicts, err := f.in.Take(t.Context(), body(t, dear), true)
 	require.NoError(t, err)
 	require.Equal(t, command.CodeNotAllowed, verdicts[0].Answer.Code)
 	require.True(t, verdicts[0].Answer.Final())

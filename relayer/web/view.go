@@ -201,14 +201,16 @@ func (p *page) judgeInstance(l *problemList, n *news, i *Instance, now time.Time
 			databaseDown)
 	case n.err != nil:
 		l.add(lasting(fleet.LimitDatabase, n.at, now),
-			fmt.Sprintf("the fleet is shown as it was %s ago: %s", span(now.Sub(n.at)), p.mask(n.err.Error())), unread, databaseDown)
+			fmt.Sprintf("the fleet is shown as it was %s ago: %s", span(now.Sub(n.at)), p.mask(n.err.Error())), unread,
+			databaseDown)
 	case i.Database != nil:
 		l.add(lasting(fleet.LimitDatabase, i.DatabaseSince, now), "this instance's database: "+p.mask(i.Database.Error()), "",
 			databaseDown)
 	}
 
 	if i.Session != nil {
-		l.add(lasting(fleet.LimitDatabase, i.SessionSince, now), "this instance's database session: "+p.mask(i.Session.Error()),
+		l.add(lasting(fleet.LimitDatabase, i.SessionSince, now),
+			"this instance's database session: "+p.mask(i.Session.Error()),
 			"it joins again by itself once the database answers", fleet.Runbooks+"database-connections.md#relayersessionlosses")
 	}
 
@@ -218,7 +220,8 @@ func (p *page) judgeInstance(l *problemList, n *news, i *Instance, now time.Time
 	}
 }
 
-// lasting is the level of what is so since a moment. What passes by itself within seconds is worth a look, not a person.
+// lasting is the level of what is so since a moment. What passes by itself within seconds is worth a
+// look, not a person.
 func lasting(l fleet.Limit, since, now time.Time) string {
 	return string(cmp.Or(l.Severity(now.Sub(since)), "notice"))
 }
