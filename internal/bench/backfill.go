@@ -23,21 +23,22 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 )
 
-// A block of the chain that is read again: clones of the first fifth of the blocks, one Approved
-// each of a group of them in the others.
+// The chain that Backfill reads: the first fifth of its blocks create clones of the escrow,
+// perBlock in each; each other block has one Approved of each clone of one such group.
 const (
 	backfillBlocks = 5000
 	perBlock       = 20
 )
 
 // Backfill reads a chain from its start: 20,000 escrows and 100,000 events in 5,000 blocks. It
-// measures as a stranger would: the clock runs from the start of the process to the last stored
-// row, or the last message received, under the defaults of `run`, and every stored row is compared
-// with the chain. Stored is the rate into the ledger while Pub/Sub holds every request, drained the
-// rate at which the full outbox is acknowledged once it lets go; published is the rate of both at
-// once. Node and Pub/Sub share the machine.
+// measures as a user would: the clock runs from the start of the process to the last stored row, or
+// the last message received, under the defaults of `run`, and every stored row is compared with the
+// chain. The figure "stored" is the rate into the ledger while Pub/Sub holds every request,
+// "drained" the rate at which the full outbox is acknowledged once Pub/Sub answers, "published" the
+// rate when Pub/Sub answers from the start. Node and Pub/Sub share the machine.
 //
-// The floor is an indexer that does the least: logs by range, a look into a map, COPY. The runs of all take turns.
+// The floor is an indexer that does the least: logs by range, a look into a map, COPY. Runs of the
+// floor and of the relayer take turns.
 func Backfill(ctx context.Context, o *Options) (figures []Figure, err error) {
 	l, err := lab.Start(ctx, lab.Options{
 		Bin: o.Bin, Postgres: testpg.Options{Durable: true, Settings: map[string]string{"min_wal_size": "3GB"}},
@@ -64,38 +65,56 @@ func Backfill(ctx context.Context, o *Options) (figures []Figure, err error) {
 		return nil, err
 	}
 
-	runs := map[string][]float64{}
-	note := func(name string, v float64) { runs[name] = append(runs[name], v) }
+	runs := backfillRuns{}
 	for i := range o.Runs {
-		rate, chain, err := floor(ctx, l, i, events, end)
-		if err != nil {
+		if err := runs.add(ctx, o, l, i, template, events, end); err != nil {
 			return nil, err
-		}
-
-		o.say("backfill: floor %.0f/s", rate)
-		note("floor", rate)
-		ways := []way{{"escrow", false}, {"escrow", true}, {"slot", false}, {"slot", true}}
-		if i%2 == 1 { // so that none is always the last
-			slices.Reverse(ways)
-		}
-
-		for _, w := range ways {
-			r, err := again(ctx, l, fmt.Sprintf("%s_%d", w.name("backfill"), i), template, w, chain, end)
-			if err != nil {
-				return nil, err
-			}
-
-			o.say("backfill: key %s: stored %.0f/s, %s %.0f/s, %.0f MiB, %.0f bytes of WAL per event",
-				w.key, r.stored, w.verb(), r.published, r.peak, r.wal)
-			note(w.name("published"), r.published)
-			note("peak", r.peak)
-			if w.held {
-				note("stored", r.stored)
-				note("wal", r.wal)
-			}
 		}
 	}
 
+	return runs.figures(o), nil
+}
+
+// backfillRuns are the values of all runs, by what was measured.
+type backfillRuns map[string][]float64
+
+// add measures the floor once, and each way once.
+func (runs backfillRuns) add(ctx context.Context, o *Options, l *lab.Lab, run int, template string,
+	events int, end uint64) error {
+	rate, chain, err := floor(ctx, l, run, events, end)
+	if err != nil {
+		return err
+	}
+
+	o.say("backfill: floor %.0f/s", rate)
+	runs.note("floor", rate)
+	ways := []way{{"escrow", false}, {"escrow", true}, {"slot", false}, {"slot", true}}
+	if run%2 == 1 { // no way is always the last
+		slices.Reverse(ways)
+	}
+
+	for _, w := range ways {
+		r, err := backfillOnce(ctx, l, fmt.Sprintf("%s_%d", w.name("backfill"), run), template, w, chain, end)
+		if err != nil {
+			return err
+		}
+
+		o.say("backfill: key %s: stored %.0f/s, %s %.0f/s, %.0f MiB, %.0f bytes of WAL per event",
+			w.key, r.stored, w.verb(), r.published, r.peak, r.wal)
+		runs.note(w.name("published"), r.published)
+		runs.note("peak", r.peak)
+		if w.held {
+			runs.note("stored", r.stored)
+			runs.note("wal", r.wal)
+		}
+	}
+
+	return nil
+}
+
+func (runs backfillRuns) note(name string, v float64) { runs[name] = append(runs[name], v) }
+
+func (runs backfillRuns) figures(o *Options) []Figure {
 	base := Quantile(runs["floor"], 0.5)
 	share := func(name string, of float64, rates []float64) Figure {
 		f := o.atLeast(name, "events/s", of*base, rates)
@@ -112,10 +131,11 @@ func Backfill(ctx context.Context, o *Options) (figures []Figure, err error) {
 		share("backfill.drained.slot", 0, runs[way{"slot", true}.name("published")]),
 		o.atMost("backfill.peak", "MiB", 120, Quantile(runs["peak"], 0.5), runs["peak"]),
 		o.atMost("backfill.wal", "bytes/event", 0, Quantile(runs["wal"], 0.5), runs["wal"]),
-	}, nil
+	}
 }
 
-// way is how a backfill is run: the ordering key, and whether Pub/Sub holds its answers until everything is stored.
+// way is how a backfill is run: the ordering key, and whether Pub/Sub holds its answers until
+// everything is stored.
 type way struct {
 	key  string
 	held bool
@@ -131,11 +151,12 @@ func (w way) verb() string {
 	return "published"
 }
 
-// walFiles are more than a run fills.
+// walFiles is how many files of the write-ahead log are recycled: more than a run fills.
 const walFiles = 150
 
-// recycleWAL leaves files of the write-ahead log behind that are used again, as on any server that
-// has run for a while. To fill a new one with zeros is an eighth of a fresh server's work.
+// recycleWAL leaves files of the write-ahead log behind that Postgres uses again, as on any server
+// that has run for a while. On a fresh server, filling new ones with zeros is an eighth of its
+// work.
 func recycleWAL(ctx context.Context, db *pgxpool.Pool, files int) error {
 	for range files {
 		if _, err := db.Exec(ctx, `select pg_logical_emit_message(false, 'bench', 'x'), pg_switch_wal()`); err != nil {
@@ -150,7 +171,7 @@ func recycleWAL(ctx context.Context, db *pgxpool.Pool, files int) error {
 	return nil
 }
 
-// history makes blocks of perBlock events, and so many on top that they are final.
+// history makes blocks of perBlock events, and enough blocks on top that they are final.
 func history(ctx context.Context, l *lab.Lab, blocks int) (events int, end uint64, err error) {
 	load, err := testchain.OpenLoad(ctx, l.Chain, l.Contracts)
 	if err != nil {
@@ -182,16 +203,16 @@ func history(ctx context.Context, l *lab.Lab, blocks int) (events int, end uint6
 	return blocks * perBlock, end, l.Chain.Mine(ctx, 40)
 }
 
-// measured is what one run of an instance gave.
+// measured is the result of one run of an instance.
 type measured struct {
 	stored, published float64 // events per second
 	peak              float64 // largest resident memory of the process, MiB
 	wal               float64 // bytes per event, while Pub/Sub held its answers
 }
 
-// again runs one instance on an empty database until everything is published, and compares what it
-// stored with the chain.
-func again(ctx context.Context, l *lab.Lab, name, template string, w way, chain truth,
+// backfillOnce runs one instance on an empty database until everything is published, and compares
+// what it stored with the chain.
+func backfillOnce(ctx context.Context, l *lab.Lab, name, template string, w way, chain truth,
 	end uint64) (r measured, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
@@ -199,7 +220,7 @@ func again(ctx context.Context, l *lab.Lab, name, template string, w way, chain 
 		return r, err
 	}
 
-	defer func() { // the next run does not pay for what this one left to be written and vacuumed
+	defer func() { // the next run must not pay for what this one left to write back and to vacuum
 		ctx := context.WithoutCancel(ctx)
 		err = errors.Join(err, l.PG.DropDatabase(ctx, name))
 		if _, failed := l.DB.Exec(ctx, `checkpoint`); failed != nil {
@@ -223,6 +244,12 @@ func again(ctx context.Context, l *lab.Lab, name, template string, w way, chain 
 		}
 	}
 
+	return measureBackfill(ctx, l, db, sink, name, w, chain, end)
+}
+
+// measureBackfill runs one instance with a database and a Pub/Sub server of its own.
+func measureBackfill(ctx context.Context, l *lab.Lab, db *pgxpool.Pool, sink *testpubsub.Server, name string, w way,
+	chain truth, end uint64) (r measured, err error) {
 	hold := sink.Inject(testpubsub.Fault{Delay: time.Hour})
 	if !w.held {
 		hold.Remove()
@@ -237,11 +264,7 @@ func again(ctx context.Context, l *lab.Lab, name, template string, w way, chain 
 	}
 
 	start := time.Now()
-	p, err := l.Run(name, 0, 1, map[string]string{
-		"DATABASE_URL": l.PG.URL(name), "PUBSUB_EMULATOR_HOST": sink.Addr(), "FACTORY_ADDRESS": l.Contracts.Load.Hex(),
-		"ORDERING_KEY":    w.key,
-		"VERIFY_INTERVAL": "30s", "HEARTBEAT_INTERVAL": "30s", "CONFIRMATIONS": "12", "RPC_URLS": l.Chain.HTTP(),
-	})
+	p, err := l.Run(name, 0, 1, backfillEnviron(l, name, sink, w))
 	if err != nil {
 		return r, err
 	}
@@ -252,16 +275,8 @@ func again(ctx context.Context, l *lab.Lab, name, template string, w way, chain 
 		err = errors.Join(err, p.Stop(ctx))
 	}()
 
-	stored := func() bool { // the tables are not there at first
-		var done bool
-		err := db.QueryRow(ctx, `select min(c.next_block) > $1 and min(l.next_block) > $1
-				and not exists (select from escrow_registry where not caught_up)
-			from leadership l join cursors c using (chain_id) where c.next_block is not null`, int64(end)).Scan(&done)
-
-		return err == nil && done
-	}
 	if err := poll(ctx, 10*time.Millisecond, "the last block",
-		func() bool { return stored() || !p.Running() }); err != nil {
+		func() bool { return storedUpTo(ctx, db, end) || !p.Running() }); err != nil {
 		return r, err
 	}
 
@@ -294,13 +309,33 @@ func again(ctx context.Context, l *lab.Lab, name, template string, w way, chain 
 	return r, chain.compare(ctx, db)
 }
 
+// backfillEnviron is the environment of the instance: the defaults, but for what the lab needs and
+// what w says.
+func backfillEnviron(l *lab.Lab, name string, sink *testpubsub.Server, w way) map[string]string {
+	return map[string]string{
+		"DATABASE_URL": l.PG.URL(name), "PUBSUB_EMULATOR_HOST": sink.Addr(), "FACTORY_ADDRESS": l.Contracts.Load.Hex(),
+		"ORDERING_KEY":    w.key,
+		"VERIFY_INTERVAL": "30s", "HEARTBEAT_INTERVAL": "30s", "CONFIRMATIONS": "12", "RPC_URLS": l.Chain.HTTP(),
+	}
+}
+
+// storedUpTo says whether everything up to a block is stored. The tables are not there at first.
+func storedUpTo(ctx context.Context, db *pgxpool.Pool, end uint64) bool {
+	var done bool
+	err := db.QueryRow(ctx, `select min(c.next_block) > $1 and min(l.next_block) > $1
+			and not exists (select from escrow_registry where not caught_up)
+		from leadership l join cursors c using (chain_id) where c.next_block is not null`, int64(end)).Scan(&done)
+
+	return err == nil && done
+}
+
 // writtenWAL is the position of the write-ahead log, in bytes.
 func writtenWAL(ctx context.Context, db *pgxpool.Pool) (bytes int64, err error) {
 	err = db.QueryRow(ctx, `select (pg_current_wal_lsn() - '0/0')::bigint`).Scan(&bytes)
 	return bytes, err
 }
 
-// truth is what the chain has: event_id to emitter and block.
+// truth is what the chain has, by event_id.
 type truth map[string]stored
 
 type stored struct {
@@ -308,7 +343,7 @@ type stored struct {
 	block   int64
 }
 
-// compare demands that the stored events are those of the chain.
+// compare is an error unless the stored events are exactly those of the chain.
 func (t truth) compare(ctx context.Context, db *pgxpool.Pool) error {
 	rows, err := db.Query(ctx, `select event_id, contract_address, block_number from processed_events`)
 	if err != nil {
@@ -334,11 +369,11 @@ func (t truth) compare(ctx context.Context, db *pgxpool.Pool) error {
 	return err
 }
 
-// floorRange is the blocks of a request of the floor.
+// floorRange is how many blocks a request of the floor asks for.
 const floorRange = 1000
 
-// floor is the rate of reading, matching and storing alone: no dedupe, no records, no outbox. It
-// returns what it read, too.
+// floor is the rate of reading, matching and storing alone: no deduplication, no records, no
+// outbox. It also returns what it has read.
 func floor(ctx context.Context, l *lab.Lab, run, events int, end uint64) (rate float64, chain truth, err error) {
 	client, err := ethclient.DialContext(ctx, l.Chain.HTTP())
 	if err != nil {
@@ -378,13 +413,8 @@ func floor(ctx context.Context, l *lab.Lab, run, events int, end uint64) (rate f
 			}
 		}
 
-		_, err = l.DB.CopyFrom(ctx, pgx.Identifier{table}, []string{"tx", "log_index", "address", "block", "topic", "data"},
-			pgx.CopyFromSlice(len(ours), func(i int) ([]any, error) {
-				x := &ours[i]
-				return []any{x.TxHash[:], int32(x.Index), x.Address[:], int64(x.BlockNumber), x.Topics[0][:], x.Data}, nil
-			}))
-		if err != nil {
-			return 0, nil, fmt.Errorf("store logs for the floor: %w", err)
+		if err := copyLogs(ctx, l.DB, table, ours); err != nil {
+			return 0, nil, err
 		}
 
 		all = append(all, ours)
@@ -392,15 +422,34 @@ func floor(ctx context.Context, l *lab.Lab, run, events int, end uint64) (rate f
 
 	took := time.Since(start)
 
-	chain = truth{}
-	for _, x := range slices.Concat(all...) {
-		id := fmt.Sprintf("%s:%d", x.TxHash.Hex(), x.Index)
-		chain[id] = stored{strings.ToLower(x.Address.Hex()), int64(x.BlockNumber)}
-	}
-
-	if len(chain) != events {
+	if chain = truthOf(slices.Concat(all...)); len(chain) != events {
 		return 0, nil, fmt.Errorf("the floor stored %d events, the chain has %d", len(chain), events)
 	}
 
 	return perSecond(events, took), chain, nil
+}
+
+// copyLogs stores the logs of one request of the floor.
+func copyLogs(ctx context.Context, db *pgxpool.Pool, table string, logs []types.Log) error {
+	_, err := db.CopyFrom(ctx, pgx.Identifier{table}, []string{"tx", "log_index", "address", "block", "topic", "data"},
+		pgx.CopyFromSlice(len(logs), func(i int) ([]any, error) {
+			x := &logs[i]
+			return []any{x.TxHash[:], int32(x.Index), x.Address[:], int64(x.BlockNumber), x.Topics[0][:], x.Data}, nil
+		}))
+	if err != nil {
+		return fmt.Errorf("store logs for the floor: %w", err)
+	}
+
+	return nil
+}
+
+// truthOf is what the chain has, by the logs that the floor has read.
+func truthOf(logs []types.Log) truth {
+	chain := truth{}
+	for _, x := range logs {
+		id := fmt.Sprintf("%s:%d", x.TxHash.Hex(), x.Index)
+		chain[id] = stored{strings.ToLower(x.Address.Hex()), int64(x.BlockNumber)}
+	}
+
+	return chain
 }

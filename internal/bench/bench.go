@@ -20,20 +20,21 @@ import (
 // Options of a run.
 type Options struct {
 	Bin     string  // the relayer's binary
-	Scale   float64 // of the sizes; 1 is what the targets are about
-	Runs    int     // of each figure whose median is taken
-	Trials  int     // of each kind of failover
-	Blocks  int     // watched live
-	Minutes float64 // of the steady state
-	Commit  string  // measured
+	Scale   float64 // factor of all sizes; targets hold for 1
+	Runs    int     // per figure whose median is taken
+	Trials  int     // per kind of failover
+	Blocks  int     // that Live measures
+	Minutes float64 // that Steady lasts
+	Commit  string  // what is measured
 	Plots   string  // folder for plots; empty: none
 	Log     io.Writer
 }
 
-// scaled is n at the scale, and one at least.
+// scaled is n at the scale, at least one.
 func (o *Options) scaled(n int) int { return max(1, int(float64(n)*o.Scale)) }
 
-// some of a list of sizes: all of them, but for the harness's own test, which is about its figures' names.
+// some are the sizes to measure: all of them, but the first two only in this package's own test,
+// which checks which figures there are.
 func (o *Options) some(sizes []int) []int {
 	if o.Scale < 0.01 {
 		return sizes[:2]
@@ -62,8 +63,8 @@ func (o *Options) atLeast(name, unit string, target float64, runs []float64) Fig
 	return o.figure(name, unit, target, Quantile(runs, 0.5), runs, func(v float64) bool { return v >= target })
 }
 
-// undecided takes back the verdict of a figure that has too few samples for it.
-func undecided(f Figure, samples, needed int) Figure {
+// unlessFew drops the verdict of a figure that has fewer samples than needed.
+func unlessFew(f Figure, samples, needed int) Figure {
 	if samples < needed {
 		f.Met = nil
 	}
@@ -118,7 +119,7 @@ var All = []Benchmark{
 	{"cost", Cost},
 }
 
-// Names of all, for people.
+// Names of all benchmarks, separated by commas.
 func Names() string {
 	var list []string
 	for _, b := range All {
@@ -154,7 +155,7 @@ func Print(w io.Writer, figures []Figure) {
 	t.Render()
 }
 
-// decimals that say something about a value.
+// decimals to print of a value.
 func decimals(v float64) int {
 	if math.Abs(v) < 10 {
 		return 2
@@ -163,9 +164,9 @@ func decimals(v float64) int {
 	return 1
 }
 
-// poll asks until the answer is yes, at that pace.
-func poll(ctx context.Context, pace time.Duration, what string, ask func() bool) error {
-	ticker := time.NewTicker(pace)
+// poll asks once per interval until the answer is yes.
+func poll(ctx context.Context, interval time.Duration, what string, ask func() bool) error {
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for !ask() {
 		select {

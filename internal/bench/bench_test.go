@@ -19,7 +19,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 )
 
-// sideBySide is how many figures are tried at once, whatever the number of cores.
+// sideBySide is how many benchmarks run at once, whatever the number of cores.
 const sideBySide = "4"
 
 func TestMain(m *testing.M) {
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	)...)
 }
 
-// tiny is every figure in seconds. What it measures is not to be believed.
+// tiny are options with which every benchmark takes seconds. Its figures mean nothing.
 func tiny(t *testing.T) *Options {
 	bin := filepath.Join(t.TempDir(), "escrow-relayer")
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", bin,
@@ -53,8 +53,8 @@ func (l logTo) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestEveryFigure runs every benchmark on the real binary, as small as it goes: the figures that
-// there are, with the samples that each should have.
+// TestEveryFigure runs every benchmark on the real binary, as small as possible, and checks which
+// figures there are, and how many samples each has.
 func TestEveryFigure(t *testing.T) {
 	o := tiny(t)
 	want := map[string]struct {
@@ -110,7 +110,7 @@ func TestEveryFigure(t *testing.T) {
 	require.Len(t, All, len(want), "every benchmark is tested")
 	for _, b := range All {
 		t.Run(b.Name, func(t *testing.T) {
-			t.Parallel() // they wait more than they work
+			t.Parallel() // they mostly wait
 			o := *o
 			o.Log = logTo{t}
 			figures, err := b.Run(t.Context(), &o)
@@ -187,7 +187,7 @@ func TestVerdicts(t *testing.T) {
 	require.False(t, *o.atLeast("a", "u", 3, []float64{1, 2, 3}).Met)
 	require.False(t, *o.atMost("a", "u", 1, 2, []float64{2}).Met)
 	require.Nil(t, o.atMost("a", "u", 0, 2, []float64{2}).Met, "no target")
-	require.Nil(t, undecided(o.atMost("a", "u", 1, 2, []float64{2}), 1, 50).Met, "too few samples")
+	require.Nil(t, unlessFew(o.atMost("a", "u", 1, 2, []float64{2}), 1, 50).Met, "too few samples")
 	require.Nil(t, (&Options{Scale: 0.5}).atMost("a", "u", 1, 2, []float64{2}).Met, "below full scale")
 }
 

@@ -26,10 +26,10 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
 
-// Commands is what the way back does: how fast commands are taken in, and whether two that exclude
-// each other are ever both accepted; how fast many senders broadcast into a real node's pool, and
-// how long one command takes from its request to that pool; for how long a sender has no owner; and
-// what a sender asks of the node.
+// Commands measures the way back: how fast commands are taken in, and whether two that exclude each
+// other are ever both accepted; how fast many senders broadcast into a real node's pool, and how
+// long one command takes from its request to that pool; for how long a sender has no owner after a
+// failure; and what a sender asks of the node.
 func Commands(ctx context.Context, o *Options) (figures []Figure, err error) {
 	for _, part := range []struct {
 		name string
@@ -50,22 +50,22 @@ func Commands(ctx context.Context, o *Options) (figures []Figure, err error) {
 }
 
 const (
-	commandsMaxFee = "100000000000000000"     // wei, of one command: far above what any costs
-	commandsDay    = "1000000000000000000000" // wei, of a day
-	commandsArray  = 100                      // commands in one message: the most that there may be
+	commandsMaxFee = "100000000000000000"     // wei per command: far above what any costs
+	commandsDay    = "1000000000000000000000" // wei per day
+	commandsArray  = 100                      // commands per message: the most that are allowed
 	intakeCommands = 20_000
-	intakePosters  = 16 // messages under way at once
-	intakePairs    = 100_000
+	intakePosters  = 16      // messages sent at the same time
+	intakePairs    = 100_000 // of commands that exclude each other
 )
 
 // requester signs all commands.
 var requester = testchain.Accounts(99, 1)[0]
 
-// keys is a set of senders with their files, and what makes commands for them.
+// keys are senders with their files, and make commands for them.
 type keys struct {
 	lab     *lab.Lab
 	senders []testchain.Account
-	env     map[string]string // with which a relayer has the keys and takes commands over HTTP
+	env     map[string]string // of a relayer that has the keys and takes commands over HTTP
 	salt    atomic.Uint64
 	client  *http.Client
 }
@@ -85,7 +85,8 @@ func openKeys(ctx context.Context, o lab.Options, senders, inFlight int) (*keys,
 	return k, nil
 }
 
-// newKeys writes a senders file, a policy and keystores into the lab's folder. Account 0 and the last one stay out.
+// newKeys writes a senders file, a policy and keystores into the lab's folder. The first account
+// and the last are no senders: they make escrows and deploy.
 func newKeys(l *lab.Lab, senders, inFlight int) (*keys, error) {
 	k := &keys{lab: l, senders: l.Chain.Accounts()[1 : 1+senders],
 		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 2 * intakePosters}}}
@@ -108,7 +109,7 @@ func newKeys(l *lab.Lab, senders, inFlight int) (*keys, error) {
 	var accounts, grants []map[string]any
 	for i, a := range k.senders {
 		content, err := keystore.EncryptKey(&keystore.Key{Id: [16]byte{byte(i)}, Address: a.Address, PrivateKey: a.Key},
-			secret, 2, 1) // cheap to open: 40 of them are, at each start
+			secret, 2, 1) // cheap to open: each start opens up to 40
 		if err != nil {
 			return nil, err
 		}
@@ -149,7 +150,7 @@ func (k *keys) intakeEnv() map[string]string {
 		"LOG_LEVEL": "warn"}
 }
 
-// sign makes a signed command, one that was never made before.
+// sign makes a signed command. No two are equal.
 func (k *keys) sign(kind command.Kind, sender int, escrow common.Address,
 	notBefore time.Time) (*command.Signed, error) {
 	c := command.Command{
@@ -164,8 +165,8 @@ func (k *keys) sign(kind command.Kind, sender int, escrow common.Address,
 	return c.Sign(requester.Key)
 }
 
-// post sends one message and returns how many of its commands were accepted, which is 202, and how
-// many were refused for a conflict. Any other answer is an error.
+// post sends one message. It returns how many of its commands were accepted (status 202) and how
+// many were refused for a conflict (409). Any other answer is an error.
 func (k *keys) post(ctx context.Context, p *lab.Process,
 	commands []*command.Signed) (accepted, conflicts int, err error) {
 	body, err := json.Marshal(commands)
@@ -187,7 +188,7 @@ func (k *keys) postBody(ctx context.Context, p *lab.Process, body []byte) (accep
 		return 0, 0, err
 	}
 
-	defer func() { _ = resp.Body.Close() }() // was read, or is of no use
+	defer func() { _ = resp.Body.Close() }() // it was read, or failed
 	said, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return 0, 0, err
@@ -214,14 +215,14 @@ func (k *keys) postBody(ctx context.Context, p *lab.Process, body []byte) (accep
 	return accepted, conflicts, nil
 }
 
-// someEscrow is an address that nobody else has.
+// someEscrow is an address that was not used before.
 func (k *keys) someEscrow() (a common.Address) {
 	binary.BigEndian.PutUint64(a[:], k.salt.Add(1))
 	return a
 }
 
-// intakeFigures measures instances without keys: what they take is verified, claimed and stored,
-// durably, and nothing more. All commands are for later.
+// intakeFigures measures instances without keys: they verify commands, claim what each would do,
+// and store them durably, nothing more. No command is due.
 func intakeFigures(ctx context.Context, o *Options) (figures []Figure, err error) {
 	node, err := testchain.StartSim(testchain.Options{Seed: 7, Accounts: 12})
 	if err != nil {
@@ -235,18 +236,9 @@ func intakeFigures(ctx context.Context, o *Options) (figures []Figure, err error
 	}
 
 	defer func() { err = errors.Join(err, k.lab.Close()) }()
-	var fleet []*lab.Process
-	for i := range 2 {
-		p, err := k.lab.Run("intake-"+strconv.Itoa(i), i, 2, k.intakeEnv())
-		if err != nil {
-			return nil, err
-		}
-
-		if err := p.Ready(ctx); err != nil {
-			return nil, err
-		}
-
-		fleet = append(fleet, p)
+	fleet, err := k.intakeFleet(ctx)
+	if err != nil {
+		return nil, err
 	}
 
 	var rates []float64
@@ -267,18 +259,9 @@ func intakeFigures(ctx context.Context, o *Options) (figures []Figure, err error
 		return nil, err
 	}
 
-	var both, neither float64
-	const accepted = `
-		select count(*) filter (where n > 1)::float8, ($1 - count(*))::float8
-		  from (select escrow, count(*) as n from commands where effect = 'settle' and state = 'held' group by escrow) e`
-	if err := k.lab.DB.QueryRow(ctx, accepted, pairs).Scan(&both, &neither); err != nil {
+	both, neither, err := k.acceptedPairs(ctx, pairs)
+	if err != nil {
 		return nil, err
-	}
-
-	if both > 0 || neither > 0 {
-		return nil, fmt.Errorf("of %d pairs that exclude each other, %.0f were accepted both, of %.0f neither was",
-			pairs, both,
-			neither)
 	}
 
 	return append(figures,
@@ -287,7 +270,43 @@ func intakeFigures(ctx context.Context, o *Options) (figures []Figure, err error
 		o.atLeast("commands.conflict.rate", "commands/s", 0, []float64{rate})), nil
 }
 
-// later is when the commands that are only taken in may be sent.
+// intakeFleet starts two instances that take commands and have no key.
+func (k *keys) intakeFleet(ctx context.Context) (fleet []*lab.Process, err error) {
+	for i := range 2 {
+		p, err := k.lab.Run("intake-"+strconv.Itoa(i), i, 2, k.intakeEnv())
+		if err != nil {
+			return nil, err
+		}
+
+		if err := p.Ready(ctx); err != nil {
+			return nil, err
+		}
+
+		fleet = append(fleet, p)
+	}
+
+	return fleet, nil
+}
+
+// acceptedPairs counts the pairs of commands that exclude each other of which both were accepted,
+// and of which neither was. It is an error if there are any.
+func (k *keys) acceptedPairs(ctx context.Context, pairs int) (both, neither float64, err error) {
+	const accepted = `
+		select count(*) filter (where n > 1)::float8, ($1 - count(*))::float8
+		  from (select escrow, count(*) as n from commands where effect = 'settle' and state = 'held' group by escrow) e`
+	if err := k.lab.DB.QueryRow(ctx, accepted, pairs).Scan(&both, &neither); err != nil {
+		return 0, 0, err
+	}
+
+	if both > 0 || neither > 0 {
+		return both, neither, fmt.Errorf("of %d pairs that exclude each other, both were accepted of %.0f, neither of %.0f",
+			pairs, both, neither)
+	}
+
+	return both, neither, nil
+}
+
+// later is when the commands of intakeFigures become due: after the benchmark.
 func later() time.Time { return time.Now().Add(12 * time.Hour) }
 
 // intake signs n commands and measures how fast one instance takes them.
@@ -339,7 +358,8 @@ func (k *keys) intake(ctx context.Context, p *lab.Process, n int) (rate float64,
 	return perSecond(sent, time.Since(start)), nil
 }
 
-// conflicts sends pairs of a release and a refund of the same escrow, one to each instance at the same moment.
+// conflicts sends pairs of a release and a refund of the same escrow, one to each instance at the
+// same moment.
 func (k *keys) conflicts(ctx context.Context, fleet []*lab.Process, pairs int) (rate float64, err error) {
 	var next, accepted, refused atomic.Int64
 	start := time.Now()

@@ -25,15 +25,15 @@ import (
 
 const (
 	busySenders    = 40
-	busyEach       = 64 // commands of each sender, and the most that a sender may have under way
+	busyEach       = 64 // commands per sender, and the most that a sender may have in flight
 	singleCommands = 200
 	singlePause    = 200 * time.Millisecond
-	lookSenders    = 10
-	lookBlocks     = 30
+	requestSenders = 10
+	requestBlocks  = 30
 )
 
-// escrows makes escrows whose payee is a sender, each sender's in its turn: n of them, which need
-// two approvals, so that approving is all that an approval does.
+// escrows makes n escrows. Their payees are the senders in turn. Each needs two approvals, so that
+// the one that a sender sends does not release it.
 func (k *keys) escrows(ctx context.Context, n int) (all []common.Address, err error) {
 	w, err := testchain.OpenWallet(ctx, k.lab.Chain.HTTP(), k.lab.Chain.Accounts()[0])
 	if err != nil {
@@ -44,7 +44,7 @@ func (k *keys) escrows(ctx context.Context, n int) (all []common.Address, err er
 	factory := contracts.NewEscrowFactory()
 	for len(all) < n {
 		var calls []testchain.Call
-		for i := len(all); i < min(n, len(all)+50); i++ { // half a block of geth's
+		for i := len(all); i < min(n, len(all)+50); i++ { // they fill half a block of geth
 			calls = append(calls, testchain.Call{To: &k.lab.Contracts.Factory, Value: big.NewInt(7),
 				Data: factory.PackCreateEscrow(k.senders[i%len(k.senders)].Address, new(big.Int), 2, common.Address{})})
 		}
@@ -90,8 +90,8 @@ func (k *keys) answered(ctx context.Context) error {
 
 // broadcastFigures measures many senders against a real geth node that makes a block per second:
 // how fast a queue of commands that become due at one moment is broadcast and answered; and then,
-// one command at a time, from before its request to the moment at which the node's pool announces
-// its transaction.
+// for single commands, the time from before the request to the moment at which the node's pool
+// announces the transaction.
 func broadcastFigures(ctx context.Context, o *Options) (figures []Figure, err error) {
 	senders, each, singles := busySenders, busyEach, max(3, o.scaled(singleCommands))
 	if o.Scale < 0.01 {
@@ -128,13 +128,7 @@ func broadcastFigures(ctx context.Context, o *Options) (figures []Figure, err er
 		return nil, err
 	}
 
-	if err := k.registered(ctx, len(escrows)); err != nil {
-		return nil, err
-	}
-
-	if err := poll(ctx, 50*time.Millisecond, "all senders to have an owner", func() bool {
-		return k.count(ctx, `select count(*) from senders where next_nonce is not null`) == senders
-	}); err != nil {
+	if err := k.ready(ctx, len(escrows)); err != nil {
 		return nil, err
 	}
 
@@ -152,9 +146,20 @@ func broadcastFigures(ctx context.Context, o *Options) (figures []Figure, err er
 	return []Figure{
 		o.atLeast("commands.broadcasts", "transactions/s", 500, []float64{broadcast}),
 		o.atLeast("commands.answers", "answers/s", 0, []float64{done}),
-		undecided(o.atMost("commands.latency.p50", "ms", 30, Quantile(latencies, 0.5), latencies), len(latencies), 30),
-		undecided(o.atMost("commands.latency.p99", "ms", 150, Quantile(latencies, 0.99), latencies), len(latencies), 100),
+		unlessFew(o.atMost("commands.latency.p50", "ms", 30, Quantile(latencies, 0.5), latencies), len(latencies), 30),
+		unlessFew(o.atMost("commands.latency.p99", "ms", 150, Quantile(latencies, 0.99), latencies), len(latencies), 100),
 	}, nil
+}
+
+// ready waits until so many escrows are known, and every sender has an owner.
+func (k *keys) ready(ctx context.Context, escrows int) error {
+	if err := k.registered(ctx, escrows); err != nil {
+		return err
+	}
+
+	return poll(ctx, 50*time.Millisecond, "all senders to have an owner", func() bool {
+		return k.count(ctx, `select count(*) from senders where next_nonce is not null`) == len(k.senders)
+	})
 }
 
 // burst sends approvals that all become due at one moment. The rates are from the first nonce given
@@ -265,7 +270,7 @@ func (k *keys) singles(ctx context.Context, p *lab.Process, escrows []common.Add
 	return ms, rows.Err()
 }
 
-// announced remembers when a node's pool announced which transaction, until it is stopped.
+// announced notes when a node's pool announces which transaction, until it is stopped.
 func announced(ctx context.Context, url string) (at func(common.Hash) (time.Time, bool), stop func(), err error) {
 	client, err := rpc.DialContext(ctx, url)
 	if err != nil {
@@ -307,14 +312,16 @@ func announced(ctx context.Context, url string) (at func(common.Hash) (time.Time
 	return at, func() { sub.Unsubscribe(); <-ended; client.Close() }, nil
 }
 
-// takeovers are the longest times in ms for which a sender may have no owner.
+// takeovers are the ways in which an owner goes away, with the longest time in ms for which its
+// sender may have none.
 var takeovers = []struct {
 	name   string
 	signal syscall.Signal
 	target float64
 }{{"stop", syscall.SIGTERM, 300}, {"kill", syscall.SIGKILL, 2000}, {"freeze", syscall.SIGSTOP, 20_000}}
 
-// takeoverFigures is the time from a signal to the owner of a sender until another instance has its epoch.
+// takeoverFigures is the time from a signal to the owner of a sender until another instance has its
+// epoch.
 func takeoverFigures(ctx context.Context, o *Options) (figures []Figure, err error) {
 	k, err := openKeys(ctx, lab.Options{Bin: o.Bin, Interval: time.Second}, 1, 16)
 	if err != nil {
@@ -359,7 +366,8 @@ func (k *keys) join(ctx context.Context, fleet map[string]*lab.Process, number i
 	return p.Ready(ctx)
 }
 
-// takeover takes the owner of the only sender away, measures, and brings it back.
+// takeover sends the signal to the owner of the only sender, measures, and brings the instance
+// back.
 func (k *keys) takeover(ctx context.Context, fleet map[string]*lab.Process, signal syscall.Signal) (took time.Duration,
 	err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
@@ -411,16 +419,16 @@ func (k *keys) takeover(ctx context.Context, fleet map[string]*lab.Process, sign
 	return took, k.join(ctx, fleet, int(victim[0]-'0'))
 }
 
-// requestFigures is what a sender asks of the node, beyond what the instance asks for without
-// senders: with nothing to do, and with one command per block.
+// requestFigures is what one sender asks of the node, in addition to what an instance without
+// senders asks: with nothing to do, and with one command per block.
 func requestFigures(ctx context.Context, o *Options) (figures []Figure, err error) {
-	node, err := testchain.StartSim(testchain.Options{Seed: 7, Accounts: lookSenders + 2})
+	node, err := testchain.StartSim(testchain.Options{Seed: 7, Accounts: requestSenders + 2})
 	if err != nil {
 		return nil, err
 	}
 
 	defer func() { err = errors.Join(err, node.Stop()) }()
-	k, err := openKeys(ctx, lab.Options{Bin: o.Bin, Node: node}, lookSenders, 16)
+	k, err := openKeys(ctx, lab.Options{Bin: o.Bin, Node: node}, requestSenders, 16)
 	if err != nil {
 		return nil, err
 	}
@@ -428,8 +436,8 @@ func requestFigures(ctx context.Context, o *Options) (figures []Figure, err erro
 	defer func() { err = errors.Join(err, k.lab.Close()) }()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
-	blocks := max(2, o.scaled(lookBlocks))
-	escrows, err := k.escrows(ctx, blocks*lookSenders)
+	blocks := max(2, o.scaled(requestBlocks))
+	escrows, err := k.escrows(ctx, blocks*requestSenders)
 	if err != nil {
 		return nil, err
 	}
@@ -447,40 +455,19 @@ func requestFigures(ctx context.Context, o *Options) (figures []Figure, err erro
 		return nil, err
 	}
 
-	busy, err := k.measured(ctx, "busy", k.env, len(escrows), func(p *lab.Process) error {
-		for i := range blocks {
-			var commands []*command.Signed
-			for sender := range lookSenders {
-				c, err := k.sign(command.Approve, sender, escrows[i*lookSenders+sender], time.Time{})
-				if err != nil {
-					return err
-				}
-
-				commands = append(commands, c)
-			}
-
-			if _, _, err := k.post(ctx, p, commands); err != nil {
-				return err
-			}
-
-			if err := k.pass(ctx, 1); err != nil {
-				return err
-			}
-		}
-
-		return k.answered(ctx)
-	})
+	busy, err := k.measured(ctx, "busy", k.env, len(escrows),
+		func(p *lab.Process) error { return k.approveInEachBlock(ctx, p, escrows) })
 	if err != nil {
 		return nil, err
 	}
 
 	for _, x := range []struct {
 		name         string
-		with         looked
+		with         nodeRequests
 		items, batch float64 // targets
 	}{{"idle", idle, 1, 1}, {"busy", busy, 0, 0}} {
-		items := (x.with.items - without.items) / lookSenders
-		batches := (x.with.batches - without.batches) / lookSenders
+		items := (x.with.items - without.items) / requestSenders
+		batches := (x.with.batches - without.batches) / requestSenders
 		o.say("commands: %s: %.2f items in %.2f requests per block and sender", x.name, items, batches)
 		figures = append(figures,
 			o.atMost("commands.requests."+x.name+".items", "items/block/sender", x.items, items, []float64{items}),
@@ -490,15 +477,43 @@ func requestFigures(ctx context.Context, o *Options) (figures []Figure, err erro
 	return figures, nil
 }
 
-// looked is what a relayer asked of the node for each block.
-type looked struct {
+// approveInEachBlock sends one approval per sender and block, one to each escrow, and waits for the
+// answers.
+func (k *keys) approveInEachBlock(ctx context.Context, p *lab.Process, escrows []common.Address) error {
+	for len(escrows) > 0 {
+		var commands []*command.Signed
+		for sender := range requestSenders {
+			c, err := k.sign(command.Approve, sender, escrows[sender], time.Time{})
+			if err != nil {
+				return err
+			}
+
+			commands = append(commands, c)
+		}
+
+		escrows = escrows[requestSenders:]
+		if _, _, err := k.post(ctx, p, commands); err != nil {
+			return err
+		}
+
+		if err := k.pass(ctx, 1); err != nil {
+			return err
+		}
+	}
+
+	return k.answered(ctx)
+}
+
+// nodeRequests is what a relayer asked of the node per block.
+type nodeRequests struct {
 	items   float64 // each call of a batch
 	batches float64
 }
 
-// measured runs a relayer while something goes on, and returns what it asked for each block meanwhile.
+// measured runs a relayer, calls during, and returns what the relayer asked of the node per block
+// meanwhile.
 func (k *keys) measured(ctx context.Context, id string, env map[string]string, escrows int,
-	during func(*lab.Process) error) (all looked, err error) {
+	during func(*lab.Process) error) (all nodeRequests, err error) {
 	more := map[string]string{"RPC_URLS": k.lab.Chain.HTTP(), "VERIFY_INTERVAL": "1h"}
 	maps.Copy(more, env)
 
@@ -516,11 +531,11 @@ func (k *keys) measured(ctx context.Context, id string, env map[string]string, e
 		return all, err
 	}
 
-	if err := k.pass(ctx, 3); err != nil { // what a start asks for is over
+	if err := k.pass(ctx, 3); err != nil { // the start has asked for all that it needs
 		return all, err
 	}
 
-	read := func() (l looked, head uint64, err error) {
+	read := func() (l nodeRequests, head uint64, err error) {
 		m, err := scrape(ctx, p)
 		if err != nil {
 			return l, 0, err
@@ -551,7 +566,7 @@ func (k *keys) measured(ctx context.Context, id string, env map[string]string, e
 
 	passed := float64(max(1, to-from))
 
-	return looked{(after.items - before.items) / passed, (after.batches - before.batches) / passed}, nil
+	return nodeRequests{(after.items - before.items) / passed, (after.batches - before.batches) / passed}, nil
 }
 
 // pass waits for n more blocks.

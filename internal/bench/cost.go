@@ -16,15 +16,15 @@ var costFigure = regexp.MustCompile(`figure (\S+) (\S+) (items|ms)\n`)
 
 // Cost is what a block costs in requests, all endpoints together, and how soon it is read, by the
 // time between blocks. It runs a test of package source on fake time: the real source with its real
-// client, and the verifier's second readings, against a node's HTTP and WebSocket server over pipes,
-// with blocks full of others' logs that come within 30 % of their time ("steady": exactly on time).
-// There is no network and no database in it.
+// client, and the verifier's readings, against a node's HTTP and WebSocket server over pipes, with
+// blocks full of other contracts' logs. Blocks come within 30 % of their time, or exactly on time
+// ("steady"). There is no network and no database in it.
 func Cost(ctx context.Context, o *Options) ([]Figure, error) {
 	test := exec.CommandContext(ctx, "go", "test", "-count=1", "-v", "-run", "^TestCostOfABlock$",
 		"github.com/fusion-prime/escrow-relayer/relayer/source")
 	test.Env = append(os.Environ(), "COST_TABLE=full")
 	if o.Scale < 1 {
-		test.Env = os.Environ() // some of it
+		test.Env = os.Environ() // a part of the table
 	}
 
 	out, err := test.CombinedOutput()
@@ -46,8 +46,9 @@ func Cost(ctx context.Context, o *Options) ([]Figure, error) {
 	return figures, nil
 }
 
-// costTarget is what was promised: 2 items over WebSocket with one endpoint, 2.5 over http, 0.5 more
-// for each further one; at 1 s blocks 250 ms, and 1,100 ms for 99 of 100. Zero: nothing.
+// costTarget is 2 items over WebSocket with one endpoint, 2.5 over HTTP, and 0.5 more per further
+// endpoint; with a block per second, 250 ms for half of the blocks and 1,100 ms for 99 of 100.
+// Zero: there is no target.
 func costTarget(name string) float64 {
 	part := strings.Split(name, ".")
 	switch {

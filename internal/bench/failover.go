@@ -10,22 +10,23 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 )
 
-// ways in which an instance goes, with the longest time in ms for which nobody may hold what it held.
+// ways in which an instance goes away, with the longest time in ms for which nobody may own what it
+// owned.
 var ways = []struct {
 	name   string
 	signal syscall.Signal
 	target float64
 }{{"kill", syscall.SIGKILL, 2000}, {"stop", syscall.SIGTERM, 300}, {"freeze", syscall.SIGSTOP, 20_000}}
 
-// adoption is ADOPT_AFTER of the fleet in which slots are adopted: short, since it is taken off again.
+// adoption is ADOPT_AFTER of the fleet in which slots are adopted. The figures do not include it.
 const adoption = 200 * time.Millisecond
 
-// Failover is the time for which nobody may commit after an instance was killed, stopped and
-// frozen. One trial measures both: for the factory, when it led, from the signal to the next
-// leader's epoch; and for its slots, from the signal to the moment at which the other instance owns
-// every one of them. The fleet is an instance and its standby, which change places with every
-// trial. Then the same for two partitions, each adopted by the other's owner: beyond the delay that
-// ADOPT_AFTER asks for.
+// Failover is the time for which nobody may commit after an instance was killed, stopped or frozen.
+// Each trial hits the leader and measures two times: for the factory, from the signal to the next
+// leader's epoch; for the slots, from the signal to the moment at which the other instance owns all
+// of them. The fleet is an instance and its standby, which change roles with every trial. Then the
+// same with two partitions, where the other instance adopts the slots after ADOPT_AFTER, which is
+// subtracted.
 func Failover(ctx context.Context, o *Options) (figures []Figure, err error) {
 	l, err := lab.Start(ctx, lab.Options{Bin: o.Bin, Interval: time.Second})
 	if err != nil {
@@ -73,11 +74,11 @@ func Failover(ctx context.Context, o *Options) (figures []Figure, err error) {
 	return figures, adopters.end(ctx)
 }
 
-// gaps are the figures of trials.
+// gaps are the figures of trials: for how long, in ms, nobody owned something.
 func (o *Options) gaps(name string, target float64, ms []float64) []Figure {
 	return []Figure{
 		o.atMost(name+".p50", "ms", 0, Quantile(ms, 0.5), ms),
-		undecided(o.atMost(name+".p99", "ms", target, Quantile(ms, 0.99), ms), len(ms), 50),
+		unlessFew(o.atMost(name+".p99", "ms", target, Quantile(ms, 0.99), ms), len(ms), 50),
 		o.atMost(name+".max", "ms", 0, Quantile(ms, 1), ms),
 	}
 }
@@ -85,7 +86,7 @@ func (o *Options) gaps(name string, target float64, ms []float64) []Figure {
 // pair is a fleet of two.
 type pair struct {
 	lab        *lab.Lab
-	partitions int // 1: each is the other's standby
+	partitions int // 1: one instance is the other's standby; 2: each has its own partition
 	adoptAfter string
 	fleet      map[string]*lab.Process
 }
@@ -124,11 +125,11 @@ func (p *pair) end(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// held is who holds what at one moment.
+// held says who holds what at one moment.
 type held struct {
 	leader    string
 	term      int64
-	owners    map[string]int // number of slots, of live and of dead ones
+	owners    map[string]int // number of slots by instance, dead or alive
 	instances int            // that hold their locks
 }
 
@@ -148,7 +149,7 @@ func (p *pair) held(ctx context.Context) (h held) {
 	return h
 }
 
-// trials makes o.Trials of them, each on the instance that leads then.
+// trials makes o.Trials trials. Each hits the instance that leads at that moment.
 func (p *pair) trials(ctx context.Context, o *Options, name string, signal syscall.Signal) (leader,
 	slots []float64, err error) {
 	for i := range o.Trials {
@@ -166,12 +167,12 @@ func (p *pair) trials(ctx context.Context, o *Options, name string, signal sysca
 	return leader, slots, nil
 }
 
-// trial takes the leader away, measures, and brings it back.
+// trial sends the signal to the leader, measures, and brings the instance back.
 func (p *pair) trial(ctx context.Context, signal syscall.Signal) (leader, slots time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	var before held
-	settled := func() bool { // both alive, all slots owned, by one that leads or by both
+	settled := func() bool { // both alive, all slots owned: by the leader, or half by each
 		before = p.held(ctx)
 		return p.fleet[before.leader] != nil && before.instances == 2 && len(before.owners) == p.partitions &&
 			before.owners[before.leader] == 2520/p.partitions
@@ -206,7 +207,7 @@ func (p *pair) trial(ctx context.Context, signal syscall.Signal) (leader, slots 
 	return leader, slots, p.revive(ctx, victim, signal)
 }
 
-// revive brings an instance back, the same process where it was only frozen.
+// revive brings an instance back: the same process if it was only frozen, else a new one.
 func (p *pair) revive(ctx context.Context, victim *lab.Process, signal syscall.Signal) error {
 	if signal == syscall.SIGSTOP {
 		victim.Signal(syscall.SIGCONT)

@@ -16,19 +16,19 @@ import (
 )
 
 const (
-	flatBlocks = 1000 // of each stretch that is measured
-	flatEvents = 10   // a block
-	flatWithin = 1.25 // of the cost at the smallest number of escrows: more is not flat
+	flatBlocks = 1000 // per measurement
+	flatEvents = 10   // per block
+	flatWithin = 1.25 // times the cost at the smallest number of escrows: more is not flat
 )
 
 // flatSizes are the numbers of registered escrows at which Flat measures.
 var flatSizes = []int{10, 1000, 10_000, 100_000, 1_000_000}
 
-// Flat is what 1,000 blocks cost in requests and bytes, and a block in CPU time, by the number of
-// registered escrows, of which one in a hundred has events. There are as many events at every size,
-// so that what grows with them stays the same, and the registry alone differs. Live blocks are
-// processed one by one as the node announces them. The blocks of a backfill are read by range, and
-// twice again by the verifier.
+// Flat is the cost of 1,000 blocks in requests and bytes, and of one block in CPU time, by the
+// number of registered escrows, one in a hundred of which has events. The number of events is the
+// same at every size, so that only the registry differs. Live blocks are processed one by one as
+// the node announces them. The blocks of a backfill are read by range, and then twice more by the
+// verifier.
 func Flat(ctx context.Context, o *Options) (figures []Figure, err error) {
 	l, err := lab.Start(ctx, lab.Options{Bin: o.Bin})
 	if err != nil {
@@ -40,7 +40,7 @@ func Flat(ctx context.Context, o *Options) (figures []Figure, err error) {
 		return nil, err
 	}
 
-	f := flat{Options: o, lab: l, blocks: o.scaled(flatBlocks)}
+	f := flat{Options: o, lab: l, blocks: o.scaled(flatBlocks), costs: map[string][]usage{}}
 	if f.load, err = testchain.OpenLoad(ctx, l.Chain, l.Contracts); err != nil {
 		return nil, err
 	}
@@ -61,35 +61,47 @@ func Flat(ctx context.Context, o *Options) (figures []Figure, err error) {
 	}
 
 	defer func() { err = errors.Join(err, f.gate.Close()) }()
-	var sizes []float64
-	costs := map[string][]usage{}
 	for _, size := range flatSizes {
 		n := max(10, o.scaled(size))
-		if len(sizes) > 0 && float64(n) == sizes[len(sizes)-1] {
+		if len(f.sizes) > 0 && float64(n) == f.sizes[len(f.sizes)-1] {
 			continue
 		}
 
-		if err := register(ctx, l.DB, l, f.clones[:active(n)], n); err != nil {
+		if err := f.measureSize(ctx, n); err != nil {
 			return nil, err
-		}
-
-		sizes = append(sizes, float64(n))
-		for _, way := range []struct {
-			name string
-			run  func(context.Context, int) (usage, error)
-		}{{"live", f.live}, {"backfill", f.backfill}} {
-			u, err := way.run(ctx, n)
-			if err != nil {
-				return nil, fmt.Errorf("%s with %d escrows: %w", way.name, n, err)
-			}
-
-			o.say("flat: %s, %d escrows: %.0f requests, %.0f bytes, %.2f s CPU for 1,000 blocks", way.name, n, u.requests,
-				u.bytes, u.cpu)
-			costs[way.name] = append(costs[way.name], u)
 		}
 	}
 
-	p := plot{x: sizes, xName: "registered escrows, 1 % of them with events"}
+	return f.figures()
+}
+
+// measureSize measures both ways with n registered escrows.
+func (f *flat) measureSize(ctx context.Context, n int) error {
+	if err := register(ctx, f.lab.DB, f.lab, f.clones[:active(n)], n); err != nil {
+		return err
+	}
+
+	f.sizes = append(f.sizes, float64(n))
+	for _, way := range []struct {
+		name string
+		run  func(context.Context, int) (usage, error)
+	}{{"live", f.live}, {"backfill", f.backfill}} {
+		u, err := way.run(ctx, n)
+		if err != nil {
+			return fmt.Errorf("%s with %d escrows: %w", way.name, n, err)
+		}
+
+		f.say("flat: %s, %d escrows: %.0f requests, %.0f bytes, %.2f s CPU for 1,000 blocks", way.name, n, u.requests,
+			u.bytes, u.cpu)
+		f.costs[way.name] = append(f.costs[way.name], u)
+	}
+
+	return nil
+}
+
+// figures of what measureSize has measured, and the plot.
+func (f *flat) figures() (figures []Figure, err error) {
+	p := plot{x: f.sizes, xName: "registered escrows, 1 % of them with events"}
 	for _, kind := range []struct {
 		name, unit string
 		of         func(usage) float64
@@ -101,34 +113,34 @@ func Flat(ctx context.Context, o *Options) (figures []Figure, err error) {
 		panel := panel{title: kind.unit}
 		for _, way := range []string{"live", "backfill"} {
 			var values []float64
-			for _, u := range costs[way] {
+			for _, u := range f.costs[way] {
 				values = append(values, kind.of(u))
 			}
 
 			for i, v := range values {
-				figures = append(figures, o.atMost(fmt.Sprintf("flat.%s.%s.%.0f", way, kind.name, sizes[i]), kind.unit, 0, v,
+				figures = append(figures, f.atMost(fmt.Sprintf("flat.%s.%s.%.0f", way, kind.name, f.sizes[i]), kind.unit, 0, v,
 					[]float64{v}))
 			}
 
 			last := values[len(values)-1]
-			figures = append(figures, o.atMost("flat."+way+"."+kind.name+".growth", "of the smallest", flatWithin,
+			figures = append(figures, f.atMost("flat."+way+"."+kind.name+".growth", "of the smallest", flatWithin,
 				last/values[0], ratios(values)))
 			panel.lines = append(panel.lines, line{name: way, y: values})
 		}
 
-		if kind.name == "requests" { // a block a range, which is how the seed's plan follows the head
+		if kind.name == "requests" { // a range per block, which is how the seed's plan follows the head
 			var seed []float64
-			for _, n := range sizes {
+			for _, n := range f.sizes {
 				seed = append(seed, 1000*(1+3*n))
 			}
 
-			panel.lines = append(panel.lines, line{name: "a filter an escrow and event", y: seed, dashed: true})
+			panel.lines = append(panel.lines, line{name: "a filter per escrow and event", y: seed, dashed: true})
 		}
 
 		p.panels = append(p.panels, panel)
 	}
 
-	return figures, o.draw("flat.svg", &p)
+	return figures, f.draw("flat.svg", &p)
 }
 
 // ratios of values to the first.
@@ -143,19 +155,23 @@ func ratios(values []float64) (r []float64) {
 // active is how many of n escrows have events.
 func active(n int) int { return max(1, n/100) }
 
-// flat measures stretches of blocks, one after the other, on one chain and with one registry that grows.
+// flat measures one stretch of blocks after the other, on one chain, with one registry that grows.
+// round, sizes and costs change from one measurement to the next; one goroutine does all of them.
 type flat struct {
 	*Options
 	lab    *lab.Lab
 	load   *testchain.Load
 	clones []common.Address
-	gate   *faults.Node // in front of the chain's
+	gate   *faults.Node // in front of the chain's node
 	start  uint64       // block at which all relayers begin
-	blocks int          // of a stretch
-	round  int          // of the clones' turn to emit
+	blocks int          // per stretch
+	round  int          // events emitted so far: whose turn it is
+
+	sizes []float64          // measured so far
+	costs map[string][]usage // by way: live, backfill; one for each of sizes
 }
 
-// emit makes one block with flatEvents events of the first n clones, who take turns.
+// emit makes one block with flatEvents events of the first n clones, which take turns.
 func (f *flat) emit(ctx context.Context, n int) error {
 	turn := make([]common.Address, 0, flatEvents)
 	for range min(n, flatEvents) {
@@ -166,8 +182,8 @@ func (f *flat) emit(ctx context.Context, n int) error {
 	return f.load.Emit(ctx, turn, flatEvents/len(turn))
 }
 
-// live mines blocks one by one, each when the last has been processed. The verifier stays out; it
-// finds nothing to do at the start.
+// live mines blocks one by one, each when the one before has been processed. The verifier has
+// nothing to do at the start, and does not run again.
 func (f *flat) live(ctx context.Context, n int) (u usage, err error) {
 	env := map[string]string{"FINALITY": "latest", "RPC_URLS": f.lab.Chain.WS(), "VERIFY_INTERVAL": "1h"}
 
@@ -190,8 +206,8 @@ func (f *flat) live(ctx context.Context, n int) (u usage, err error) {
 	})
 }
 
-// backfill mines blocks behind a gate, and lets the relayer see them all at once. It takes final
-// blocks only, so that the node's final block is asked for with each look at the head.
+// backfill mines blocks while the relayer's requests wait at the gate, so that it sees them all at
+// once. It takes final blocks only: each look at the head asks for the node's final block, too.
 func (f *flat) backfill(ctx context.Context, n int) (u usage, err error) {
 	env := map[string]string{"FINALITY": "finalized", "RPC_URLS": f.gate.HTTP(), "VERIFY_INTERVAL": "200ms",
 		"RPC_TIMEOUT": "10m", "RESIGN_AFTER": "10m"}
@@ -215,14 +231,14 @@ func (f *flat) backfill(ctx context.Context, n int) (u usage, err error) {
 	})
 }
 
-// measure starts a relayer, and once it watches all n escrows and has nothing to do, does what is
-// to be measured. It returns the usage for 1,000 blocks.
+// measure starts a relayer, waits until it watches all n escrows and has nothing to do, and calls
+// do. It returns the usage during do, per 1,000 blocks.
 func (f *flat) measure(ctx context.Context, n int, verifies bool, env map[string]string,
 	do func(context.Context) error) (u usage, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute+time.Duration(f.blocks)*100*time.Millisecond)
 	defer cancel()
 	env["FACTORY_ADDRESS"], env["START_BLOCK"], env["LOG_LEVEL"] = f.lab.Contracts.Load.Hex(), fmt.Sprint(f.start), "warn"
-	env["ALLOW_LATE_START"] = "true" // what was before it is registered already
+	env["ALLOW_LATE_START"] = "true" // the escrows below START_BLOCK are registered already
 	p, err := f.lab.Run("flat", 0, 1, env)
 	if err != nil {
 		return u, err
@@ -269,8 +285,8 @@ func (f *flat) measure(ctx context.Context, n int, verifies bool, env map[string
 	return after.minus(before).times(1000 / float64(to-from)), err
 }
 
-// processed waits until the cursor has passed the head, and the verifier too where there is one, by
-// way of the database so that the relayer has no work with it.
+// processed waits until the cursors have passed the head, and with verified the verifier too. It
+// asks the database, so that the relayer has no work with it.
 func (f *flat) processed(ctx context.Context, verified bool) error {
 	head, err := f.lab.Head(ctx)
 	if err != nil {
@@ -309,7 +325,7 @@ func finalise(ctx context.Context, l *lab.Lab) (uint64, error) {
 		return 0, err
 	}
 
-	more := 32 - head%32 // the last is empty: who starts at it reads nothing twice
+	more := 32 - head%32 // the last is empty: a relayer that starts at it reads no event twice
 
 	return head + more, l.Chain.Mine(ctx, int(more))
 }

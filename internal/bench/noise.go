@@ -20,23 +20,24 @@ import (
 
 const (
 	noiseBlocks = 600
-	noiseOurs   = 2   // events of our escrows per block
-	noiseOthers = 200 // of the same signature from other contracts
-	noiseWithin = 1.2 // of the better filter's cost
-	noisePrice  = 4000
-	noiseRange  = "10" // blocks a request, as the free plans of providers have it: enough batches to learn from
+	noiseOurs   = 2    // events of our escrows per block
+	noiseOthers = 200  // events with the same signature from other contracts, per block
+	noiseWithin = 1.2  // times the cost of the better filter
+	noisePrice  = 4000 // of a request, in bytes: the default of RPC_REQUEST_PRICE
+	noiseRange  = "10" // blocks per request, as in free plans of providers: enough batches to learn from
 )
 
-// noiseSizes are chosen around the point at which the list of addresses costs as much as the others' logs.
+// noiseSizes are chosen around the point at which the list of addresses costs as much as the
+// others' logs.
 var noiseSizes = []int{100, 2000, 10_000}
 
 var noiseModes = []string{"addresses", "topics", "auto"}
 
-// Noise is what the choice between the two filters costs on a chain on which other contracts emit
-// Approved 100 times as often as our escrows do, and what the automatic choice makes of it: bytes,
-// and requests at their price in bytes. The verifier, which always reads by topics, stays out. Then
-// what providers do to it: a price for a request, and caps on addresses and blocks that are lower
-// than configured.
+// Noise compares the two filters of LOG_FILTER, and the automatic choice between them, on a chain
+// on which other contracts emit Approved 100 times as often as our escrows do. The cost is in
+// bytes; a request has a price in bytes. The verifier does not run. Then it measures what providers
+// do to the choice: a price per request, and caps on addresses and blocks that are lower than
+// configured.
 func Noise(ctx context.Context, o *Options) (figures []Figure, err error) {
 	l, err := lab.Start(ctx, lab.Options{Bin: o.Bin})
 	if err != nil {
@@ -80,15 +81,16 @@ func Noise(ctx context.Context, o *Options) (figures []Figure, err error) {
 	return append(figures, more...), err
 }
 
-// cost in bytes, when a request is worth so many.
+// cost in bytes, if a request is worth price bytes.
 func (u usage) cost(price float64) float64 { return u.bytes + u.requests*price }
 
-// noise is a chain with much of others on it, and a database for every relayer that reads it.
+// noise is a chain with many events of other contracts, and a database for each relayer that reads
+// it.
 type noise struct {
 	*Options
 	lab      *lab.Lab
 	load     *testchain.Load
-	wallet   *testchain.Wallet // of those who make the noise
+	wallet   *testchain.Wallet // makes the other contracts emit
 	ours     []common.Address
 	template string
 	blocks   int
@@ -145,7 +147,7 @@ func (n *noise) close() {
 	n.wallet.Close()
 }
 
-// emit makes a block of ours and others' events.
+// emit makes a block with events of our escrows and of other contracts.
 func (n *noise) emit(ctx context.Context) error {
 	data := contracts.NewNoise().PackApproved(big.NewInt(noiseOthers))
 	if _, err := n.wallet.Send(ctx, 0, testchain.Call{To: &n.lab.Contracts.Noise, Data: data}); err != nil {
@@ -155,7 +157,7 @@ func (n *noise) emit(ctx context.Context) error {
 	return n.load.Emit(ctx, n.ours, 1)
 }
 
-// open is the database of that name with so many escrows, made if it is not there.
+// open opens the database of that name. If there is none, it makes one with so many escrows.
 func (n *noise) open(ctx context.Context, name string, size int) (*pgxpool.Pool, error) {
 	var there bool
 	if err := n.lab.DB.QueryRow(ctx, `select exists (select from pg_database where datname = $1)`,
@@ -182,8 +184,8 @@ func (n *noise) open(ctx context.Context, name string, size int) (*pgxpool.Pool,
 	return db, nil
 }
 
-// measure is the usage for 1,000 blocks: of those that are there, from the start of the relayer on,
-// or of new ones at the head.
+// measure is the usage per 1,000 blocks. With "backfill" these are the blocks that are there, and
+// the start of the relayer counts; with "live" they are new ones.
 func (n *noise) measure(ctx context.Context, way string, size int, name string,
 	env map[string]string) (u usage, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
@@ -193,24 +195,13 @@ func (n *noise) measure(ctx context.Context, way string, size int, name string,
 		return u, err
 	}
 	defer db.Close()
-	all := map[string]string{
-		"DATABASE_URL": n.lab.PG.URL(name), "FACTORY_ADDRESS": n.lab.Contracts.Load.Hex(),
-		"START_BLOCK":      strconv.FormatUint(n.start, 10),
-		"ALLOW_LATE_START": "true", "LOG_LEVEL": "warn", // what was before it is registered already
-		"VERIFY_INTERVAL": "1h", "RPC_MAX_RANGE": noiseRange, "RPC_URLS": n.lab.Chain.HTTP(), "FINALITY": "finalized",
-	}
-	if way == "live" {
-		all["RPC_URLS"], all["FINALITY"] = n.lab.Chain.WS(), "latest"
-	}
 
-	maps.Copy(all, env)
-
-	// What the verifier has not read yet, it would read now.
+	// Without this the verifier would read what it has not read yet.
 	if _, err := db.Exec(ctx, `update leadership set verified_block = next_block - 1`); err != nil {
 		return u, err
 	}
 
-	p, err := n.lab.Run(name, 0, 1, all)
+	p, err := n.lab.Run(name, 0, 1, n.environ(way, name, env))
 	if err != nil {
 		return u, err
 	}
@@ -233,18 +224,8 @@ func (n *noise) measure(ctx context.Context, way string, size int, name string,
 	blocks := head - n.start
 	if way == "live" && err == nil {
 		before := u
-		for range n.blocks {
-			if err := n.emit(ctx); err != nil {
-				return u, err
-			}
-
-			if head, err = n.lab.Head(ctx); err != nil {
-				return u, err
-			}
-
-			if err := passed(ctx, db, head); err != nil {
-				return u, err
-			}
+		if err := n.emitAndFollow(ctx, db); err != nil {
+			return u, err
 		}
 
 		u, err = used(ctx, p)
@@ -255,14 +236,51 @@ func (n *noise) measure(ctx context.Context, way string, size int, name string,
 		return u, err
 	}
 
-	if _, err = finalise(ctx, n.lab); err != nil { // for whoever comes next
+	if _, err = finalise(ctx, n.lab); err != nil { // for the next measurement
 		return u, err
 	}
 
 	return u.times(1000 / float64(blocks)), n.complete(ctx, db)
 }
 
-// complete says whether every event of ours is stored, and nothing else.
+// environ is the environment of a relayer that reads the chain, backfilling or live.
+func (n *noise) environ(way, name string, env map[string]string) map[string]string {
+	all := map[string]string{
+		"DATABASE_URL": n.lab.PG.URL(name), "FACTORY_ADDRESS": n.lab.Contracts.Load.Hex(),
+		"START_BLOCK":      strconv.FormatUint(n.start, 10),
+		"ALLOW_LATE_START": "true", "LOG_LEVEL": "warn", // the escrows below START_BLOCK are registered already
+		"VERIFY_INTERVAL": "1h", "RPC_MAX_RANGE": noiseRange, "RPC_URLS": n.lab.Chain.HTTP(), "FINALITY": "finalized",
+	}
+	if way == "live" {
+		all["RPC_URLS"], all["FINALITY"] = n.lab.Chain.WS(), "latest"
+	}
+
+	maps.Copy(all, env)
+
+	return all
+}
+
+// emitAndFollow mines blocks one by one, each when the one before has been processed.
+func (n *noise) emitAndFollow(ctx context.Context, db *pgxpool.Pool) error {
+	for range n.blocks {
+		if err := n.emit(ctx); err != nil {
+			return err
+		}
+
+		head, err := n.lab.Head(ctx)
+		if err != nil {
+			return err
+		}
+
+		if err := passed(ctx, db, head); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// complete is an error unless every event of our escrows is stored, and nothing else.
 func (n *noise) complete(ctx context.Context, db *pgxpool.Pool) error {
 	var stored, blocks int
 	err := db.QueryRow(ctx, `select count(*), count(distinct block_number) from processed_events`).Scan(&stored, &blocks)
@@ -274,9 +292,10 @@ func (n *noise) complete(ctx context.Context, db *pgxpool.Pool) error {
 	return err
 }
 
-// provider measures what a provider's terms do: its price for a request to the choice, its caps to the requests.
+// provider measures what a provider's terms change: its price per request the choice, its caps the
+// requests.
 func (n *noise) provider(ctx context.Context) (figures []Figure, err error) {
-	// With 15 requests for the addresses, the price of a request decides.
+	// 1,500 addresses are 15 requests: so the price of a request decides.
 	const size, most = 1500, "100"
 	for _, price := range []float64{1, noisePrice} {
 		costs := map[string]usage{}
@@ -308,9 +327,9 @@ func (n *noise) provider(ctx context.Context) (figures []Figure, err error) {
 		size int
 		env  map[string]string
 	}{
-		// the node takes 1,000
+		// the node accepts 1,000 addresses
 		{"addresses", 10_000, map[string]string{"LOG_FILTER": "addresses", "RPC_MAX_ADDRESSES": "8000"}},
-		{"range", 100, map[string]string{"RPC_URLS": node.HTTP(), "RPC_MAX_RANGE": "10000"}}, // it takes 10
+		{"range", 100, map[string]string{"RPC_URLS": node.HTTP(), "RPC_MAX_RANGE": "10000"}}, // it accepts 10 blocks
 	} {
 		u, err := n.measure(ctx, "backfill", limit.size, "noise_cap_"+limit.name, limit.env)
 		if err != nil {

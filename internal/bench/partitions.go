@@ -20,13 +20,13 @@ import (
 const (
 	partitionedEvents = 1_000_000
 	partitionParts    = 8
-	// as many as a commit of a backfill stores
+	// events per COPY: as many as a commit of a backfill stores
 	partitionBatch = 5000
 )
 
 // Partitions is what it costs to store events where their table is cut into parts, by the hash of
 // the escrow or by ranges of blocks: the same events, by the same COPY, into a copy of the table
-// and its indexes. It is one step of what a firm would do that outgrows one table.
+// and its indexes. A firm that outgrows one table would do this first.
 func Partitions(ctx context.Context, o *Options) (figures []Figure, err error) {
 	l, err := lab.Start(ctx, lab.Options{Bin: o.Bin, Postgres: testpg.Options{Durable: true}})
 	if err != nil {
@@ -39,24 +39,7 @@ func Partitions(ctx context.Context, o *Options) (figures []Figure, err error) {
 	}
 
 	n := max(partitionBatch, o.scaled(partitionedEvents))
-	blocks := n/perBlock + 1
-	ways := map[string][]string{"none": {`create table %[1]s (like events including all)`}}
-	ways["hash"] = []string{
-		`create table %[1]s (like events including defaults) partition by hash (escrow)`,
-		`create index on %[1]s (chain_id, block_number, log_index)`, // a unique one would have to have the escrow
-		`create index on %[1]s (chain_id, escrow)`,
-		`create index on %[1]s using brin (tx_hash bytea_bloom_ops) with (pages_per_range = 128)`,
-		`create index on %[1]s (chain_id, processed_at) where type in (5, 6)`,
-	}
-	ways["range"] = []string{`create table %[1]s (like events including all) partition by range (block_number)`}
-	for i := range partitionParts {
-		ways["hash"] = append(ways["hash"], fmt.Sprintf(
-			`create table %%[1]s_%d partition of %%[1]s for values with (modulus %d, remainder %d)`, i, partitionParts, i))
-		ways["range"] = append(ways["range"], fmt.Sprintf(
-			`create table %%[1]s_%d partition of %%[1]s for values from (%d) to (%d)`,
-			i, i*blocks/partitionParts, (i+1)*blocks/partitionParts))
-	}
-
+	ways := partitionWays(n/perBlock + 1)
 	rates, wal := map[string][]float64{}, map[string][]float64{}
 	for run := range o.Runs {
 		for _, name := range []string{"none", "hash", "range"} {
@@ -91,7 +74,30 @@ func Partitions(ctx context.Context, o *Options) (figures []Figure, err error) {
 	return figures, nil
 }
 
-// fill stores n events in the order of the chain, of a fifth as many escrows, each of which has events far apart.
+// partitionWays are the statements that make each kind of table; %[1]s is its name.
+func partitionWays(blocks int) map[string][]string {
+	ways := map[string][]string{"none": {`create table %[1]s (like events including all)`}}
+	ways["hash"] = []string{
+		`create table %[1]s (like events including defaults) partition by hash (escrow)`,
+		`create index on %[1]s (chain_id, block_number, log_index)`, // it cannot be unique without the escrow
+		`create index on %[1]s (chain_id, escrow)`,
+		`create index on %[1]s using brin (tx_hash bytea_bloom_ops) with (pages_per_range = 128)`,
+		`create index on %[1]s (chain_id, processed_at) where type in (5, 6)`,
+	}
+	ways["range"] = []string{`create table %[1]s (like events including all) partition by range (block_number)`}
+	for i := range partitionParts {
+		ways["hash"] = append(ways["hash"], fmt.Sprintf(
+			`create table %%[1]s_%d partition of %%[1]s for values with (modulus %d, remainder %d)`, i, partitionParts, i))
+		ways["range"] = append(ways["range"], fmt.Sprintf(
+			`create table %%[1]s_%d partition of %%[1]s for values from (%d) to (%d)`,
+			i, i*blocks/partitionParts, (i+1)*blocks/partitionParts))
+	}
+
+	return ways
+}
+
+// fill stores n events in the order of the chain, of n/5 escrows. The events of an escrow are far
+// apart.
 func fill(ctx context.Context, db *pgxpool.Pool, table string, n int) (rate, wal float64, err error) {
 	before, err := writtenWAL(ctx, db)
 	if err != nil {

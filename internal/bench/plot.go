@@ -69,7 +69,7 @@ func (p *plot) svg(commit string) string {
 	return b.String()
 }
 
-// axis is a logarithmic one, from a power of ten to another.
+// axis is logarithmic, from one power of ten to another.
 type axis struct {
 	low, high float64 // exponents
 	pixels    float64
@@ -96,7 +96,7 @@ func newAxis(pixels float64, values ...[]float64) axis {
 
 func (a axis) at(v float64) float64 { return (math.Log10(v) - a.low) / (a.high - a.low) * a.pixels }
 
-// ticks are exponents, not more than fit.
+// ticks are the exponents to draw, as many as fit.
 func (a axis) ticks() (list []float64) {
 	step := math.Ceil((a.high - a.low) / 8)
 	for e := a.low; e <= a.high; e += step {
@@ -152,7 +152,7 @@ func (p *panel) svg(b *strings.Builder, of *plot) {
 	}
 }
 
-// power of ten as people write it.
+// power is a power of ten as people write it: small ones as numbers.
 func power(e float64) string {
 	if e >= -2 && e <= 3 {
 		return fmt.Sprint(math.Pow(10, e))

@@ -20,10 +20,9 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/web"
 )
 
-// Profiled runs a relayer as `escrow-relayer run` does, in this process, and writes cpu.pprof,
-// allocs.pprof and heap.pprof, of the moment with the largest heap, into dir at its end. It is what the
-// command runs itself as for -profile; the product
-// has no such thing.
+// Profiled runs a relayer as `escrow-relayer run` does, in this process. At its end it writes three
+// profiles into dir: cpu.pprof, allocs.pprof, and heap.pprof of the moment with the largest heap.
+// The bench command starts itself this way for -profile. The product cannot write profiles.
 func Profiled(ctx context.Context, dir string) (err error) {
 	cfg, err := config.Load(config.Environ())
 	if err != nil {
@@ -62,7 +61,7 @@ func Profiled(ctx context.Context, dir string) (err error) {
 	return errors.Join(err, <-peak, pprof.Lookup("allocs").WriteTo(allocs, 0))
 }
 
-// profilePeak keeps a heap profile of the moment at which the heap was largest, until ctx ends.
+// profilePeak writes a heap profile of the moment at which the heap was largest, when ctx ends.
 func profilePeak(ctx context.Context, file string) error {
 	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()

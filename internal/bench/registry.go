@@ -14,7 +14,7 @@ import (
 )
 
 // register fills the registry up to n escrows, as if they had been discovered and caught up long
-// ago: the active ones that are not there yet, and idle ones, which exist nowhere else.
+// ago: first the active ones that are not there yet, then idle ones, which are not on the chain.
 func register(ctx context.Context, db *pgxpool.Pool, l *lab.Lab, active []common.Address, n int) error {
 	there := map[common.Address]bool{}
 	rows, _ := db.Query(ctx, `select address from escrows`)
@@ -55,9 +55,9 @@ func register(ctx context.Context, db *pgxpool.Pool, l *lab.Lab, active []common
 	return err
 }
 
-// idle is an address that nothing was ever deployed at, the i-th.
+// idle is the i-th of the addresses at which nothing was ever deployed.
 func idle(i uint64) (a common.Address) {
-	// an odd factor: all different, and spread as real addresses are
+	// odd factors: the addresses are all different, and spread evenly as real ones are
 	binary.BigEndian.PutUint64(a[:], i*0x9e3779b97f4a7c15)
 	binary.BigEndian.PutUint64(a[12:], i*0xbf58476d1ce4e5b9)
 	return a

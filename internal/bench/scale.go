@@ -19,9 +19,9 @@ import (
 const (
 	scaleBackfill = 1000 // blocks
 	scaleLive     = 60   // blocks, one per second
-	scaleWarm     = 12   // blocks before: until the statistics have arrived of what was before
-	// the most that a cost may grow with, as a power of the number of instances: 1 is each its share,
-	// 2 is the square
+	scaleWarm     = 12   // blocks before those: until Postgres has the statistics of what happened earlier
+	// The highest power of the number of instances that a cost may grow with. With 1 every instance
+	// costs the same, with 2 the cost is the square.
 	scalePower = 1.2
 )
 
@@ -29,8 +29,8 @@ const (
 var scaleInstances = []int{1, 2, 3, 5, 10}
 
 // Scale is what fleets of different sizes cost one database and the node, backfilling and live, at
-// 20 events per block: everything for a block of the chain, whoever did it. The power says how it
-// grows from one instance to the largest fleet.
+// 20 events per block: the cost per block of the chain, of all instances together. The power says
+// how the cost grows from one instance to the largest fleet.
 func Scale(ctx context.Context, o *Options) (figures []Figure, err error) {
 	l, err := lab.Start(ctx, lab.Options{Bin: o.Bin, Postgres: testpg.Options{Durable: true}})
 	if err != nil {
@@ -62,11 +62,16 @@ func Scale(ctx context.Context, o *Options) (figures []Figure, err error) {
 
 		sizes = append(sizes, float64(n))
 		for way, c := range map[string]fleetCost{"backfill": backfill, "live": live} {
-			o.say("scale: %s, %d instances, a block: %s", way, n, c)
+			o.say("scale: %s, %d instances, per block: %s", way, n, c)
 			costs[way] = append(costs[way], c)
 		}
 	}
 
+	return s.figures(sizes, costs)
+}
+
+// figures of the costs by way, one for each of sizes, and the plot.
+func (s *scale) figures(sizes []float64, costs map[string][]fleetCost) (figures []Figure, err error) {
 	p := plot{x: sizes, xName: "instances"}
 	for _, kind := range []struct {
 		name, unit string
@@ -82,7 +87,7 @@ func Scale(ctx context.Context, o *Options) (figures []Figure, err error) {
 	} {
 		panel := panel{title: kind.unit}
 		for _, way := range []string{"live", "backfill"} {
-			if kind.name == "connections" && way == "backfill" { // it has ended when it is asked
+			if kind.name == "connections" && way == "backfill" { // the instances have stopped when it is read
 				continue
 			}
 
@@ -90,7 +95,7 @@ func Scale(ctx context.Context, o *Options) (figures []Figure, err error) {
 			for i, c := range costs[way] {
 				v := kind.of(c)
 				values = append(values, v)
-				figures = append(figures, o.atMost(fmt.Sprintf("scale.%s.%s.%.0f", way, kind.name, sizes[i]), kind.unit, 0, v,
+				figures = append(figures, s.atMost(fmt.Sprintf("scale.%s.%s.%.0f", way, kind.name, sizes[i]), kind.unit, 0, v,
 					[]float64{v}))
 			}
 
@@ -100,7 +105,7 @@ func Scale(ctx context.Context, o *Options) (figures []Figure, err error) {
 			}
 
 			power := math.Log(values[len(values)-1]/values[0]) / math.Log(sizes[len(sizes)-1]/sizes[0])
-			figures = append(figures, o.atMost("scale."+way+"."+kind.name+".power", "power of instances", scalePower, power,
+			figures = append(figures, s.atMost("scale."+way+"."+kind.name+".power", "power of instances", scalePower, power,
 				ratios(values)))
 			panel.lines = append(panel.lines, line{name: way, y: values})
 		}
@@ -108,13 +113,13 @@ func Scale(ctx context.Context, o *Options) (figures []Figure, err error) {
 		p.panels = append(p.panels, panel)
 	}
 
-	return figures, o.draw("scale.svg", &p)
+	return figures, s.draw("scale.svg", &p)
 }
 
-// fleetCost is what a fleet costs for a block of the chain.
+// fleetCost is what a fleet costs: since the start of the database, or per block of the chain.
 type fleetCost struct {
 	transactions, written, read, wal float64
-	connections                      float64 // not for a block: at the end
+	connections                      float64 // now, not per block
 	requests, bytes                  float64 // at the node, sent and received
 }
 
@@ -123,7 +128,7 @@ func (c fleetCost) String() string {
 		c.transactions, c.written, c.read, c.wal, c.requests, c.bytes, c.connections)
 }
 
-// perBlock is the cost of what went on since before.
+// perBlock is the cost per block since before.
 func (c fleetCost) perBlock(before fleetCost, blocks int) fleetCost {
 	n := float64(blocks)
 
@@ -141,7 +146,8 @@ type scale struct {
 	template string
 }
 
-// measure runs n instances on an empty database until they have read the chain, and then along with it.
+// measure runs n instances on an empty database until they have read the chain, and again while it
+// grows.
 func (s *scale) measure(ctx context.Context, n int) (backfill, live fleetCost, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
@@ -160,48 +166,62 @@ func (s *scale) measure(ctx context.Context, n int) (backfill, live fleetCost, e
 		return backfill, live, err
 	}
 
+	if backfill, err = s.measureBackfill(ctx, db, name, n); err != nil {
+		return backfill, live, err
+	}
+
+	live, err = s.measureLive(ctx, db, name, n, clones)
+
+	return backfill, live, err
+}
+
+// measureBackfill is the cost per block of reading the chain up to its head, the start of the
+// instances included.
+func (s *scale) measureBackfill(ctx context.Context, db *pgxpool.Pool, name string, n int) (c fleetCost, err error) {
 	head, err := finalise(ctx, s.lab)
 	if err != nil {
-		return backfill, live, err
+		return c, err
 	}
 
 	start, err := s.cost(ctx, name, usage{})
 	if err != nil {
-		return backfill, live, err
+		return c, err
 	}
 
 	var requests usage
+	blocks := int(head-s.lab.Contracts.Block) + 1
 	began := time.Now()
 	err = s.with(ctx, name, n, func(fleet []*lab.Process) error {
 		if err := s.drained(ctx, db, fleet, head); err != nil {
 			return err
 		}
 
-		blocks := int(head-s.lab.Contracts.Block) + 1
-		s.say("scale: %d instances read %.0f blocks/s, with their start", n, perSecond(blocks, time.Since(began)))
+		s.say("scale: %d instances read %.0f blocks/s, their start included", n, perSecond(blocks, time.Since(began)))
 		requests, err = used(ctx, fleet...)
 
 		return err
 	})
 	if err != nil {
-		return backfill, live, err
+		return c, err
 	}
 
-	// Sessions report what they did at the latest when they end.
+	// A session reports what it did at its end, if not before: the instances have stopped by now.
 	end, err := s.cost(ctx, name, requests)
-	if err != nil {
-		return backfill, live, err
+
+	return end.perBlock(start, blocks), err
+}
+
+// measureLive is the cost per block of blocks that come once per second.
+func (s *scale) measureLive(ctx context.Context, db *pgxpool.Pool, name string, n int,
+	clones []common.Address) (c fleetCost, err error) {
+	warm := scaleWarm
+	if s.Scale < 0.1 {
+		warm = 1
 	}
 
-	backfill = end.perBlock(start, int(head-s.lab.Contracts.Block)+1)
 	err = s.with(ctx, name, n, func(fleet []*lab.Process) error {
 		if err := s.shared(ctx, db, n); err != nil {
 			return err
-		}
-
-		warm := scaleWarm
-		if s.Scale < 0.1 {
-			warm = 1
 		}
 
 		if err := s.follow(ctx, db, fleet, clones, warm); err != nil {
@@ -219,15 +239,15 @@ func (s *scale) measure(ctx context.Context, n int) (backfill, live fleetCost, e
 		}
 
 		after, err := s.live(ctx, name, fleet)
-		live = after.perBlock(before, blocks)
+		c = after.perBlock(before, blocks)
 
 		return err
 	})
 
-	return backfill, live, err
+	return c, err
 }
 
-// with does something while n instances run.
+// with calls do while n instances run.
 func (s *scale) with(ctx context.Context, name string, n int, do func([]*lab.Process) error) (err error) {
 	var fleet []*lab.Process
 	defer func() {
@@ -240,7 +260,7 @@ func (s *scale) with(ctx context.Context, name string, n int, do func([]*lab.Pro
 			"DATABASE_URL": s.lab.PG.URL(name), "FACTORY_ADDRESS": s.lab.Contracts.Load.Hex(), "FINALITY": "latest",
 			"RPC_URLS":        s.lab.Chain.WS(),
 			"VERIFY_INTERVAL": "30s", "HEARTBEAT_INTERVAL": "30s", "LOG_LEVEL": "warn",
-			"ADOPT_AFTER": "10m", // everybody comes, one after the other
+			"ADOPT_AFTER": "10m", // all instances will come, one after the other
 		})
 		if err != nil {
 			return err
@@ -278,7 +298,7 @@ func (s *scale) follow(ctx context.Context, db *pgxpool.Pool, fleet []*lab.Proce
 }
 
 // drained waits until everything up to a block is processed and published. It asks the fleet first,
-// so that the database has little to do with it: what is asked there counts.
+// so that the database has little to do with it: its statistics count these queries too.
 func (s *scale) drained(ctx context.Context, db *pgxpool.Pool, fleet []*lab.Process, block uint64) error {
 	err := poll(ctx, 50*time.Millisecond, fmt.Sprintf("block %d to be processed", block), func() bool {
 		slots := 0.0
@@ -313,16 +333,16 @@ func (s *scale) shared(ctx context.Context, db *pgxpool.Pool, n int) error {
 	})
 }
 
-// databaseCost reads the statistics of a database. A session reports what it did after a second
-// when it is busy, after ten when it has become idle, and at its end.
+// databaseCost reads the statistics of a database. A session adds what it did to them after a
+// second while it is busy, ten seconds after it has become idle, and at its end.
 const databaseCost = `
 	select xact_commit + xact_rollback, tup_inserted + tup_updated + tup_deleted, tup_returned, pg_current_wal_lsn() - '0/0'::pg_lsn,
 	       (select count(*) from pg_stat_activity a where a.datname = d.datname
 		and a.application_name like 'escrow-relayer%')
 	from pg_stat_database d where datname = $1`
 
-// cost so far, of the database, with what the fleet asked of the node. The lab's own database,
-// where this is asked, has its own statistics.
+// cost so far: of the database, by its statistics, and of the node, as given. The query runs in the
+// lab's own database, whose statistics are separate.
 func (s *scale) cost(ctx context.Context, name string, u usage) (c fleetCost, err error) {
 	err = s.lab.DB.QueryRow(ctx, databaseCost, name).Scan(&c.transactions, &c.written, &c.read, &c.wal, &c.connections)
 	if err != nil {
@@ -334,6 +354,7 @@ func (s *scale) cost(ctx context.Context, name string, u usage) (c fleetCost, er
 	return c, nil
 }
 
+// live is the cost so far of a fleet that runs.
 func (s *scale) live(ctx context.Context, name string, fleet []*lab.Process) (fleetCost, error) {
 	u, err := used(ctx, fleet...)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/migrations"
 )
 
-// Start is the time until an instance is ready and watches its share, and its resident memory then,
-// with a million escrows in the registry.
+// Start is the time until an instance is ready and watches its share of a million registered
+// escrows, and its resident memory at that moment.
 func Start(ctx context.Context, o *Options) (figures []Figure, err error) {
 	l, err := lab.Start(ctx, lab.Options{Bin: o.Bin})
 	if err != nil {
@@ -75,7 +75,7 @@ func startOne(ctx context.Context, l *lab.Lab, total int) (took time.Duration, r
 		return 0, 0, err
 	}
 
-	err = poll(ctx, 10*time.Millisecond, "all escrows to be watched", func() bool { // readiness may come before
+	err = poll(ctx, 10*time.Millisecond, "all escrows to be watched", func() bool { // it may be ready before
 		m, err := scrape(ctx, p)
 		return err == nil && m.sum("relayer_escrows_monitored") >= want
 	})

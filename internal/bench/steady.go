@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
@@ -17,21 +18,22 @@ import (
 )
 
 const (
-	steadyEvents = 200 // a second, in one block
-	// Growth from the middle to the end beyond which something is not steady, in parts of the middle.
+	steadyEvents = 200 // per second, in one block
+	// The most that something steady grows from the middle to the end, as a share of its value in the
+	// middle.
 	steadyGrowth = 0.1
-	// The most dead rows of a table: of two minutes, since autovacuum looks once a minute and a row of
-	// a record or of the outbox dies with each event.
+	// The most dead rows of a table: those of two minutes, since autovacuum looks once per minute, and
+	// each event leaves one dead row in the records and one in the outbox.
 	steadyDead = 2 * 60 * steadyEvents
 )
 
-// growing tables: the history grows with what happens on the chain, by design, and remembered
-// blocks up to 2,048, which are more than a run has.
+// growing tables are meant to grow: events with what happens on the chain, and chain_blocks up to
+// the 2,048 blocks that are kept, which is more than a run has.
 var growing = []string{"events", "chain_blocks"}
 
-// Steady is a relayer that lives for Options.Minutes at 200 events per second: its memory, goroutines
+// Steady observes a relayer for Options.Minutes at 200 events per second: its memory, goroutines
 // and connections, and the size and the dead rows of each table, at the start, in the middle and at
-// the end. The start is after a tenth of the time, when everything that is made once has been made.
+// the end. The start is after a tenth of the time, when what is allocated once has been allocated.
 func Steady(ctx context.Context, o *Options) (figures []Figure, err error) {
 	l, err := lab.Start(ctx, lab.Options{Bin: o.Bin, Postgres: testpg.Options{Durable: true}})
 	if err != nil {
@@ -61,35 +63,13 @@ func Steady(ctx context.Context, o *Options) (figures []Figure, err error) {
 
 	took := time.Duration(o.Minutes * float64(time.Minute))
 	o.say("steady: %s at %d events/s", took, steadyEvents)
-	live, cancel := context.WithTimeout(ctx, took)
-	defer cancel()
-	g, live := errgroup.WithContext(live)
-	blocks := 0
-	g.Go(func() error {
-		return every(live, time.Second, func() error { blocks++; return load.Emit(ctx, clones, 1) })
-	})
-	var samples []sample
-	begun := time.Now()
-	g.Go(func() error {
-		return every(live, max(took/120, 250*time.Millisecond), func() error {
-			s, err := look(ctx, l, p)
-			if s.after = time.Since(begun); err == nil && s.after > took/10 {
-				samples = append(samples, s)
-			}
-
-			return err
-		})
-	})
-	if err := g.Wait(); err != nil {
+	blocks, samples, err := sampleUnderLoad(ctx, l, p, load, clones, took)
+	if err != nil {
 		return nil, err
 	}
 
-	if len(samples) < 3 {
-		return nil, fmt.Errorf("only %d looks in %s: make it longer", len(samples), took)
-	}
-
 	rate := float64(blocks*steadyEvents) / took.Seconds()
-	figures = append(figures, undecided(o.atLeast("steady.rate", "events/s", 0.95*steadyEvents, []float64{rate}),
+	figures = append(figures, unlessFew(o.atLeast("steady.rate", "events/s", 0.95*steadyEvents, []float64{rate}),
 		int(o.Minutes), 10))
 	for _, name := range names(samples[len(samples)-1].values) {
 		figures = append(figures, o.steady(name, samples))
@@ -98,9 +78,41 @@ func Steady(ctx context.Context, o *Options) (figures []Figure, err error) {
 	return figures, p.Stop(ctx)
 }
 
-// every does something at that pace until ctx ends.
-func every(ctx context.Context, pace time.Duration, do func() error) error {
-	ticker := time.NewTicker(pace)
+// sampleUnderLoad makes a block per second for that time, and takes up to 120 samples of the
+// relayer meanwhile.
+func sampleUnderLoad(ctx context.Context, l *lab.Lab, p *lab.Process, load *testchain.Load, clones []common.Address,
+	took time.Duration) (blocks int, samples []sample, err error) {
+	live, cancel := context.WithTimeout(ctx, took)
+	defer cancel()
+	g, live := errgroup.WithContext(live)
+	g.Go(func() error {
+		return every(live, time.Second, func() error { blocks++; return load.Emit(ctx, clones, 1) })
+	})
+	begun := time.Now()
+	g.Go(func() error {
+		return every(live, max(took/120, 250*time.Millisecond), func() error {
+			s, err := takeSample(ctx, l, p)
+			if s.after = time.Since(begun); err == nil && s.after > took/10 {
+				samples = append(samples, s)
+			}
+
+			return err
+		})
+	})
+	if err := g.Wait(); err != nil {
+		return 0, nil, err
+	}
+
+	if len(samples) < 3 {
+		return 0, nil, fmt.Errorf("only %d samples in %s: make it longer", len(samples), took)
+	}
+
+	return blocks, samples, nil
+}
+
+// every does something once per interval until ctx ends.
+func every(ctx context.Context, interval time.Duration, do func() error) error {
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -115,7 +127,7 @@ func every(ctx context.Context, pace time.Duration, do func() error) error {
 	}
 }
 
-// sample is how things are at one moment: values by name and unit.
+// sample is the state at one moment: values by name and unit, such as "rss MiB".
 type sample struct {
 	after  time.Duration
 	values map[string]float64
@@ -126,7 +138,7 @@ const tableSizes = `
 	from pg_class c join pg_stat_user_tables s on s.relid = c.oid where c.relkind = 'r'
 		and c.relname <> 'goose_db_version' order by 1`
 
-func look(ctx context.Context, l *lab.Lab, p *lab.Process) (s sample, err error) {
+func takeSample(ctx context.Context, l *lab.Lab, p *lab.Process) (s sample, err error) {
 	m, err := scrape(ctx, p)
 	if err != nil {
 		return s, err
@@ -154,9 +166,9 @@ func look(ctx context.Context, l *lab.Lab, p *lab.Process) (s sample, err error)
 	return s, nil
 }
 
-// steady is the figure of one value: where it ended; of dead rows, how many there were at most in
-// the second half. Its runs are the start, the middle, the end and the slope a minute over the
-// second half.
+// steady is the figure of one value: the value at the end; of dead rows, the most that there were
+// in the second half. Its runs are the start, the middle, the end, and the slope per minute over
+// the second half.
 func (o *Options) steady(name string, samples []sample) Figure {
 	var x, y []float64
 	for _, s := range samples {
@@ -164,7 +176,7 @@ func (o *Options) steady(name string, samples []sample) Figure {
 	}
 
 	half := len(y) / 2
-	// single looks catch a garbage collector or a vacuum at any of its stages
+	// a single sample may be from any stage of a garbage collection or a vacuum
 	middle := Quantile(y[max(0, half-3):min(len(y), half+4)], 0.5)
 	end := Quantile(y[max(0, len(y)-7):], 0.5)
 	what, unit, _ := strings.Cut(name, " ")
@@ -190,7 +202,7 @@ func (o *Options) steady(name string, samples []sample) Figure {
 	return f
 }
 
-// slope is the least-squares one.
+// slope of the line through the points, by least squares.
 func slope(x, y []float64) float64 {
 	var mx, my, a, b float64
 	for i := range x {
@@ -208,7 +220,7 @@ func slope(x, y []float64) float64 {
 	return a / b
 }
 
-// names of a map, in order.
+// names are the keys of a map, sorted.
 func names[V any](m map[string]V) (list []string) {
 	for name := range m {
 		list = append(list, name)

@@ -18,6 +18,7 @@ import (
 // metrics of a relayer at one moment, as it serves them.
 type metrics map[string]*dto.MetricFamily
 
+// scrape reads the metrics of a relayer.
 func scrape(ctx context.Context, p *lab.Process) (metrics, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL+"/metrics", nil)
 	if err != nil {
@@ -38,8 +39,8 @@ func scrape(ctx context.Context, p *lab.Process) (metrics, error) {
 	return families, nil
 }
 
-// sum of the series of a metric, of those only which have the labels, given as name, value, name,
-// value; zero where there is none.
+// sum of the series of a metric that have all the labels, given as name, value, name, value; zero
+// if there is none.
 func (m metrics) sum(name string, labels ...string) (sum float64) {
 	for _, series := range m[name].GetMetric() {
 		matches := true
@@ -80,15 +81,15 @@ func peakMemory(pid int) (float64, error) {
 	return 0, fmt.Errorf("read the memory of process %d: no VmHWM in its status", pid)
 }
 
-// usage is what relayers have cost since they started.
+// usage is what relayers have used since they started.
 type usage struct {
 	requests float64 // at the chain's nodes; each call of a batch counts
 	bytes    float64 // sent to and received from them
-	refused  float64 // requests that asked for too much
+	refused  float64 // requests whose range was refused as too large
 	cpu      float64 // seconds
 }
 
-// used reads what relayers cost from their own metrics, all of them together.
+// used reads the usage of all relayers together from their own metrics.
 func used(ctx context.Context, relayers ...*lab.Process) (u usage, err error) {
 	for _, p := range relayers {
 		m, err := scrape(ctx, p)

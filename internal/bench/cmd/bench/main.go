@@ -16,21 +16,22 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/bench"
 )
 
-// profileDir is set for the processes that this command starts with -profile: it is the relayer then.
+// profileDir is an environment variable. With -profile this command starts itself as the relayer,
+// and sets it to the folder for profiles.
 const profileDir = "BENCH_PROFILE_DIR"
 
 func main() {
-	only := flag.String("only", "", "run one: "+bench.Names())
-	out := flag.String("out", "", "also write the figures to this file, as JSON")
-	profile := flag.String("profile", "", "write CPU and allocation profiles of the last relayer into this folder")
+	only := flag.String("only", "", "run only one of: "+bench.Names())
+	out := flag.String("out", "", "also write the figures as JSON to this file")
+	profile := flag.String("profile", "", "write CPU, allocation and heap profiles of the last relayer into this folder")
 	var o bench.Options
-	flag.Float64Var(&o.Scale, "scale", 1, "of the sizes; targets hold for 1")
-	flag.IntVar(&o.Runs, "runs", 3, "of each figure whose median is taken")
-	flag.IntVar(&o.Trials, "trials", 50, "of each kind of failover")
-	flag.Float64Var(&o.Minutes, "minutes", 10, "of the steady state")
-	flag.IntVar(&o.Blocks, "blocks", 100, "watched live")
+	flag.Float64Var(&o.Scale, "scale", 1, "factor of all sizes; targets hold for 1")
+	flag.IntVar(&o.Runs, "runs", 3, "runs per figure whose median is taken")
+	flag.IntVar(&o.Trials, "trials", 50, "trials per kind of failover")
+	flag.Float64Var(&o.Minutes, "minutes", 10, "minutes that steady lasts")
+	flag.IntVar(&o.Blocks, "blocks", 100, "blocks that live measures")
 	flag.StringVar(&o.Plots, "plots", "", "write plots into this folder")
-	flag.StringVar(&o.Bin, "bin", "", "the relayer's binary; built when not given")
+	flag.StringVar(&o.Bin, "bin", "", "binary of a relayer to measure, instead of building one")
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	var err error
@@ -53,13 +54,14 @@ func main() {
 	}
 }
 
+// profiled says whether this process is a relayer that is profiled, and into which folder.
 func profiled() (self, dir string, ok bool) {
 	self, _ = os.Executable()
 	dir, ok = os.LookupEnv(profileDir)
 	return self, dir, ok
 }
 
-// wrapper is a script that runs this command as a relayer that is profiled.
+// wrapper writes a script that runs this command as a relayer that is profiled.
 func wrapper(self, dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
