@@ -15,9 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The first three seeds without a node that lies: how long such a node is left alone (half a minute
-// and more) is longer than a test of every day may take, and without a clock that is wrong, since a
-// binary of Build takes minutes to build. `make chaos` tries all kinds.
+// The first three seeds in which no node misbehaves and no clock is wrong: a node that answers wrongly
+// is not asked for half a minute and more, and a binary of Build takes minutes to build. Both are too
+// long for the daily tests. `make chaos` tries all kinds.
 func TestFixedSeeds(t *testing.T) {
 	t.Parallel()
 	bin, ran := build(t), 0
@@ -35,10 +35,10 @@ func TestFixedSeeds(t *testing.T) {
 	}
 }
 
-// clean carries out a plan, in which nothing may be wrong at the end.
+// clean carries out a plan and demands that nothing is wrong at the end.
 func clean(t *testing.T, bin string, plan Plan) *Verdict {
 	t.Helper()
-	plan.Probe = time.Second // a busy machine is to lose sessions by faults only
+	plan.Probe = time.Second // on a busy machine too, only faults may end sessions
 	t.Log(plan.String())
 	verdict, err := Run(t.Context(), bin, plan)
 	require.NoError(t, err)
@@ -48,7 +48,7 @@ func clean(t *testing.T, bin string, plan Plan) *Verdict {
 	return verdict
 }
 
-// built is the relayer that most tests run, once it is asked for.
+// built builds the relayer that most tests run, on the first call.
 var built = sync.OnceValues(func() (bin string, err error) {
 	out, err := exec.Command("go", "build", "-race", "-o", filepath.Join(work, "escrow-relayer"),
 		"../../cmd/escrow-relayer").CombinedOutput()
@@ -70,7 +70,7 @@ func build(t *testing.T) string {
 // sideBySide is how many fleets run at once, whatever the number of cores: they mostly wait.
 const sideBySide = "3"
 
-// work is a folder of all tests together.
+// work is a folder for all tests, removed at the end.
 var work string
 
 func TestMain(m *testing.M) {
@@ -92,8 +92,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// Every fault alone, one after the other: what it does is seen by itself, and how long the fleet
-// takes to recover is measured. `make drill` adds those that last long, and variants.
+// Every fault alone, one after the other, so that its effect is not mixed with another's; how long the
+// fleet takes to recover is measured. `make drill` adds faults that last long, and variants.
 func TestDrill(t *testing.T) {
 	t.Parallel()
 	bin := build(t)
@@ -112,7 +112,7 @@ func TestDrill(t *testing.T) {
 	}
 }
 
-// What no drill carries out is judged only where a seed happens to have it.
+// A kind that no drill has would be tried only when a seed happens to choose it.
 func TestEveryKindHasADrill(t *testing.T) {
 	drilled := map[Kind]bool{}
 	for _, g := range Groups() {
