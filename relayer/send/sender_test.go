@@ -284,7 +284,13 @@ func TestTakeoverFences(t *testing.T) {
 	w.start(func(c *send.Config) { c.InstanceID = "b" })
 	w.await(id, false, command.Sent)
 	close(release)
-	require.ErrorIs(t, <-ended, send.ErrFenced)
+	select {
+	case err := <-ended:
+		require.ErrorIs(t, err, send.ErrFenced)
+	case <-time.After(patience):
+		t.Fatal("who has lost the epoch works on")
+	}
+
 	w.await(id, true, command.Done)
 	require.Len(t, w.sent(), 1)
 	require.Equal(t, 0, w.int(`select count(*) from command_attempts a join senders s on a.epoch <> s.epoch`),

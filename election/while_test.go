@@ -1,0 +1,54 @@
+package election_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/election"
+	"github.com/fusion-prime/escrow-relayer/internal/testpg"
+)
+
+// connection is a Holder without a session's probes.
+type connection struct{ conn *pgx.Conn }
+
+func (c connection) Do(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
+	return f(ctx, c.conn)
+}
+
+// While one holder works with a lock no other gets it. After that it is free, also when the work ended
+// because its context did.
+func TestTryIsExclusive(t *testing.T) {
+	t.Parallel()
+	url := testpg.New(t)
+	connect := func() connection {
+		conn, err := pgx.Connect(t.Context(), url)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, conn.Close(context.Background())) })
+
+		return connection{conn}
+	}
+	a, b := connect(), connect()
+	const key = 77
+	nothing := func(context.Context) {}
+	try := func(ctx context.Context, c connection, key int64, f func(context.Context)) bool {
+		taken, err := election.Try(ctx, c, key, f)
+		require.NoError(t, err)
+
+		return taken
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	require.True(t, try(ctx, a, key, func(ctx context.Context) {
+		require.False(t, try(ctx, b, key, func(context.Context) { t.Error("two have the lock") }))
+		require.True(t, try(ctx, b, key+1, nothing), "another lock")
+		cancel()
+	}))
+	require.True(t, try(t.Context(), b, key, nothing), "it was given back")
+	var held int
+	require.NoError(t, a.conn.QueryRow(t.Context(), `select count(*) from pg_locks where locktype = 'advisory'
+		and database = (select oid from pg_database where datname = current_database())`).Scan(&held))
+	require.Zero(t, held)
+}
