@@ -214,14 +214,29 @@ func TestAlteredAfterTheFirstAttempt(t *testing.T) {
 func TestForgedKeeper(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
-	approve := w.forge(testKey(t), send.KeeperName, command.Approve, w.escrow(1, 0))
-	dear := w.forge(testKey(t), send.KeeperName, command.Release, w.escrow(1, 0))
+	// forge stores what costs as much as the keeper may pay, or more.
+	forge := func(kind command.Kind, fee int64) common.Hash {
+		c := w.command(kind, w.escrow(1, 0), func(c *command.Command) { c.MaxFee = big.NewInt(fee) })
+		w.insert(c, c.ID(), send.KeeperName)
+
+		return c.ID()
+	}
+	refused := func(id common.Hash, why string) {
+		a := w.await(id, true, command.Refused, command.Done)
+		require.Equal(t, command.CodeNotAllowed, a.Code, why)
+		require.Contains(t, a.Detail, why)
+	}
+
+	release := forge(command.Release, 1e16)
+	stop := w.start(nil)
+	refused(release, "no keeper")
+	stop()
+
+	approve, dear := forge(command.Approve, 1e16), forge(command.Release, 1e16+1)
 	w.start(func(c *send.Config) {
 		c.Keeper = &send.Keeper{MinAmount: big.NewInt(7), MaxFee: big.NewInt(1e16), DayFees: big.NewInt(1e17)}
 	})
-	for _, id := range []common.Hash{approve, dear} {
-		require.Equal(t, command.CodeNotAllowed, w.await(id, true, command.Refused, command.Done).Code)
-	}
-
+	refused(approve, "only releases")
+	refused(dear, "pays at most")
 	require.Empty(t, w.sent())
 }
