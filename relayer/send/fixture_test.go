@@ -362,6 +362,13 @@ func (w *world) awaitLook() {
 		10*time.Millisecond)
 }
 
+// awaitTarget waits until senders see the newest final block.
+func (w *world) awaitTarget() {
+	w.t.Helper()
+	target := uint64(w.head() - confirmations)
+	require.Eventually(w.t, func() bool { return w.nodes.View().Target >= target }, patience, 10*time.Millisecond)
+}
+
 // awaitBroadcast waits, without a new block, until the nodes have got a command's transaction: it is
 // sent a moment earlier, when it is recorded.
 func (w *world) awaitBroadcast(id common.Hash) {

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"math/big"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
@@ -70,45 +72,110 @@ func TestNothingUnrecordedLeaves(t *testing.T) {
 	require.Len(t, w.sent(), 1)
 }
 
+// gapChain counts what is broadcast at a nonce below which there is one for which nothing is recorded.
+type gapChain struct {
+	*send.Nodes
+	w    *world
+	gaps atomic.Int64
+}
+
+func (c *gapChain) Broadcast(ctx context.Context, raws [][]byte) [][]error {
+	for _, raw := range raws {
+		var tx types.Transaction
+		var below uint64
+		err := tx.UnmarshalBinary(raw)
+		if err == nil {
+			err = c.w.db.QueryRow(ctx, `select count(distinct nonce) from command_attempts where nonce < $1`,
+				int64(tx.Nonce())).Scan(&below)
+		}
+
+		if err != nil || below < tx.Nonce() {
+			c.gaps.Add(1)
+		}
+	}
+
+	return c.Nodes.Broadcast(ctx, raws)
+}
+
 // C1: nothing leaves above a nonce for which nothing is signed. A pool keeps such a transaction for later
-// and does not count it: over a restored database nobody would know of it.
+// and does not count it: over a restored database nobody would know of it. Here the first of two commands
+// expires while it is signed, so that only the second one's attempt is stored.
 func TestNothingLeavesAboveAGap(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
-	chain := &strictChain{deafChain: &deafChain{Nodes: w.nodes}, w: w}
-	chain.hears.Store(true)
+	chain := &gapChain{Nodes: w.nodes, w: w}
 	first := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
 	second := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
-	signer := &failingSigner{Signer: sign.NewLocal(w.sender.Key)}
-	signer.fails = func(call int64) bool { return call != 2 } // of the first two nonces only the second is signed
-	w.start(func(c *send.Config) { c.Chain, c.Signer = chain, signer })
-	require.Eventually(t, func() bool { return signer.calls.Load() > 4 }, patience, 10*time.Millisecond)
-	require.Equal(t, 1, w.int(`select count(*) from command_attempts where nonce = 1`))
-	require.Equal(t, 0, w.int(`select count(*) from command_attempts where nonce = 0`))
-	require.Zero(t, chain.broadcasts.Load())
-
-	signer.mended.Store(true)
-	for _, id := range []common.Hash{first, second} {
-		require.Equal(t, command.Done, w.await(id, true, command.Done).State)
-	}
-
+	w.awaitTarget() // both are seen at once, and get their nonces together
+	held, release := make(chan struct{}), make(chan struct{})
+	w.start(func(c *send.Config) {
+		c.Chain, c.SignWithin = chain, patience
+		c.Signer = &slowSigner{Signer: sign.NewLocal(w.sender.Key), held: held, release: release}
+	})
+	<-held
+	w.exec(`update commands set expires_at = now() where command_id = $1`, first.Hex())
+	close(release)
+	require.Equal(t, command.Done, w.await(second, true, command.Done).State)
+	require.Equal(t, command.Voided, w.await(first, true, command.Voided).State)
+	require.Equal(t, 1, w.int(`select count(*) from command_attempts low join command_attempts high using (chain_id, sender)
+		where low.nonce = 0 and low.attempt = 1 and high.nonce = 1 and high.attempt = 1 and low.signed_at > high.signed_at`),
+		"there was a gap")
+	require.Zero(t, chain.gaps.Load())
 	require.Len(t, w.sent(), 2)
 }
 
-// failingSigner has no signature for some calls, counted from 1, until it is mended.
+// A signer that does not answer holds a round up for one signature, not for each of those that wait.
+func TestASilentSignerIsAskedOncePerRound(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	var ids []common.Hash
+	for range 3 {
+		ids = append(ids, w.accept(w.command(command.Approve, w.escrow(1, 0), nil)))
+	}
+
+	w.awaitTarget()
+	signer := &failingSigner{Signer: sign.NewLocal(w.sender.Key), digests: map[common.Hash]bool{}}
+	w.start(func(c *send.Config) { c.Signer = signer })
+	require.Eventually(t, func() bool { return signer.failed.Load() >= 4 }, patience, 10*time.Millisecond)
+	require.Equal(t, 3, w.int(`select count(*) from commands where state = 'assigned'`), "all have their nonces")
+	require.Equal(t, 1, signer.asked(), "and only the first was to be signed, in each round")
+
+	signer.mended.Store(true)
+	for _, id := range ids {
+		require.Equal(t, command.Done, w.await(id, true, command.Done).State)
+	}
+
+	require.Len(t, w.sent(), 3)
+}
+
+// failingSigner has no signature until it is mended, and remembers what it was asked for.
 type failingSigner struct {
 	send.Signer
-	fails  func(call int64) bool
-	calls  atomic.Int64
-	mended atomic.Bool
+	failed  atomic.Int64
+	mended  atomic.Bool
+	mu      sync.Mutex
+	digests map[common.Hash]bool
 }
 
 func (s *failingSigner) Sign(ctx context.Context, digest common.Hash) ([65]byte, error) {
-	if call := s.calls.Add(1); !s.mended.Load() && s.fails(call) {
-		return [65]byte{}, errors.New("no signature now")
+	if s.mended.Load() {
+		return s.Signer.Sign(ctx, digest)
 	}
 
-	return s.Signer.Sign(ctx, digest)
+	s.mu.Lock()
+	s.digests[digest] = true
+	s.mu.Unlock()
+	s.failed.Add(1)
+
+	return [65]byte{}, errors.New("no signature now")
+}
+
+// asked is for how many transactions a signature was asked for while there was none.
+func (s *failingSigner) asked() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return len(s.digests)
 }
 
 type countingSigner struct {

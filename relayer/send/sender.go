@@ -69,6 +69,7 @@ type Sender struct {
 	missing   map[uint64]int // nonces that are final, with no receipt of what was signed: at how many looks
 	delegated bool
 	idle      bool // nothing is under way: new blocks are of no interest
+	unsigned  bool // in this round a signature failed: no other one is asked for
 }
 
 // New checks the configuration and starts nothing.
@@ -183,6 +184,7 @@ func (s *Sender) advanced(changed <-chan struct{}) <-chan struct{} {
 
 // round does all that can be done now, and says when to come back at the latest.
 func (s *Sender) round(ctx context.Context) (time.Duration, error) {
+	s.unsigned = false
 	account, flights, err := s.store.load(ctx)
 	if err != nil {
 		return 0, err
@@ -542,7 +544,8 @@ func (s *Sender) confirmForeign(ctx context.Context, view View, f *flight) error
 			len(f.Attempts), f.ID, text(s.address), max(look.Latest, look.Pending)))
 }
 
-// care brings what has a nonce on: signs, replaces, voids, broadcasts again.
+// care brings what has a nonce on: signs, replaces, voids, broadcasts again. After the first signature that
+// fails it signs no more: were each of many waited for, nothing would be answered or sent again meanwhile.
 func (s *Sender) care(ctx context.Context, flights []*flight) error {
 	open := flights[:0:0]
 	for _, f := range flights {
@@ -560,10 +563,11 @@ func (s *Sender) care(ctx context.Context, flights []*flight) error {
 			return err
 		}
 
-		switch plan {
-		case doNothing:
-		case doBroadcast:
+		switch {
+		case plan == doNothing:
+		case plan == doBroadcast:
 			again = append(again, signed{f: f, attempt: *newest})
+		case s.unsigned:
 		default:
 			x, err := s.renew(ctx, f, plan)
 			switch {
@@ -767,6 +771,7 @@ func (s *Sender) sign(ctx context.Context, f *flight, fees Fees, message *comman
 	defer cancel()
 	raw, hash, err := build(ctx, s.cfg.Signer, uint64(s.cfg.ChainID), f.Nonce, gas, fee, c)
 	if err != nil {
+		s.unsigned = true
 		return x, err
 	}
 
