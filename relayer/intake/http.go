@@ -16,7 +16,7 @@ import (
 
 // Bounds of the HTTP interface.
 const (
-	maxAtOnce   = 256 // requests; more are told to come back
+	maxAtOnce   = 256 // requests of each method that need the database; more are told to come back
 	takeTimeout = 20 * time.Second
 )
 
@@ -39,38 +39,57 @@ type result struct {
 
 // Handler serves POST /commands and GET /commands/{id}.
 func (i *Intake) Handler() http.Handler {
-	slots := make(chan struct{}, maxAtOnce)
+	posts, gets := make(slots, maxAtOnce), make(slots, maxAtOnce)
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /commands", func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case slots <- struct{}{}:
-			defer func() { <-slots }()
-			i.post(w, r)
-		default:
-			w.Header().Set("Retry-After", "1")
-			writeProblem(w, problem{Status: http.StatusTooManyRequests,
-				Detail: "too many requests at once; send up to 100 commands in one"})
+		// The body first: whoever sends it slowly takes no slot from the others.
+		if body, ok := readBody(w, r); ok {
+			posts.serve(w, "too many requests at once; send up to 100 commands in one", func() { i.post(w, r, body) })
 		}
 	})
-	mux.HandleFunc("GET /commands/{id}", i.get)
+	mux.HandleFunc("GET /commands/{id}", func(w http.ResponseWriter, r *http.Request) {
+		gets.serve(w, "too many requests at once", func() { i.get(w, r) })
+	})
 
 	return mux
 }
 
-func (i *Intake) post(w http.ResponseWriter, r *http.Request) {
+// slots bound how many requests wait for the database.
+type slots chan struct{}
+
+// serve calls f in a slot, or says at once that there is none.
+func (s slots) serve(w http.ResponseWriter, none string, f func()) {
+	select {
+	case s <- struct{}{}:
+		defer func() { <-s }()
+		f()
+	default:
+		w.Header().Set("Retry-After", "1")
+		writeProblem(w, problem{Status: http.StatusTooManyRequests, Detail: none})
+	}
+}
+
+// readBody reads what was posted, or answers why it is not taken.
+func readBody(w http.ResponseWriter, r *http.Request) (body []byte, ok bool) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, command.MaxBytes))
 	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
 		writeProblem(w, problem{Status: http.StatusRequestEntityTooLarge, Code: command.CodeTooLarge,
 			Detail: "a message may have 256 KiB"})
-		return
+
+		return nil, false
 	}
 
 	if err != nil {
 		writeProblem(w, problem{Status: http.StatusBadRequest, Code: command.CodeMalformed,
 			Detail: "the body could not be read"})
-		return
+
+		return nil, false
 	}
 
+	return body, true
+}
+
+func (i *Intake) post(w http.ResponseWriter, r *http.Request, body []byte) {
 	ctx, cancel := contextWithin(r, takeTimeout)
 	defer cancel()
 	verdicts, err := i.Take(ctx, body, false)

@@ -259,6 +259,81 @@ func TestHTTP(t *testing.T) {
 	}
 }
 
+// slowBody is a body whose first byte does not come before it is released.
+type slowBody struct {
+	begun   chan<- struct{}
+	release <-chan struct{}
+}
+
+func (b *slowBody) Read([]byte) (int, error) {
+	b.begun <- struct{}{}
+	<-b.release
+
+	return 0, io.EOF
+}
+
+// Whoever sends a body slowly takes no slot from the others.
+func TestSlowBodiesTakeNoSlots(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	handler := f.in.Handler()
+	const slow = 256
+	begun, release := make(chan struct{}), make(chan struct{})
+	var wg sync.WaitGroup
+	for range slow {
+		wg.Go(func() {
+			handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(context.Background(), http.MethodPost,
+				"/commands", &slowBody{begun, release}))
+		})
+	}
+
+	for range slow {
+		<-begun
+	}
+
+	status, got := hand(t, handler, body(t, f.signed(nil)))
+	close(release)
+	wg.Wait()
+	require.Equal(t, 202, status, "%v", got)
+}
+
+// While the database does not answer, a bounded number of requests waits for it, of each method.
+func TestRequestsAreBounded(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	handler := f.in.Handler()
+	content := body(t, f.signed(nil))
+	for _, r := range []struct {
+		method, path string
+		done         int
+	}{{http.MethodPost, "/commands", 202}, {http.MethodGet, "/commands/" + common.Hash{1}.Hex(), 404}} {
+		t.Run(r.method, func(t *testing.T) {
+			tx, err := f.db.Begin(t.Context())
+			require.NoError(t, err)
+			defer func() { _ = tx.Rollback(context.Background()) }() // only if the test fails before
+			_, err = tx.Exec(t.Context(), `lock table commands in access exclusive mode`)
+			require.NoError(t, err)
+
+			const requests = 257
+			statuses := make(chan int, requests)
+			for range requests {
+				go func() {
+					w := httptest.NewRecorder()
+					handler.ServeHTTP(w, httptest.NewRequestWithContext(context.Background(), r.method, r.path,
+						bytes.NewReader(content)))
+					statuses <- w.Code
+				}()
+			}
+
+			require.Equal(t, 429, <-statuses)
+			require.NoError(t, tx.Rollback(t.Context()))
+			for range requests - 1 {
+				require.Equal(t, r.done, <-statuses)
+			}
+		})
+	}
+}
+
 // What storing reads does not grow with what is stored, also before the tables are analyzed for the
 // first time: the check of the claims' foreign key once read all commands for each one.
 func TestStoringReadsNoMore(t *testing.T) {
