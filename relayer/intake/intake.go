@@ -7,6 +7,9 @@
 // The transport is never the authority: who may ask is decided by who signed. A command whose
 // signer the policy knows is stored whatever comes of it, so that it gets the same answer however
 // often it is sent. What anybody else sends is answered and leaves nothing behind.
+//
+// A command that was taken in for a sender that no instance has is answered too: a minute after it
+// has expired, by whoever takes commands in.
 package intake
 
 import (
@@ -15,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -22,6 +26,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
+	"github.com/fusion-prime/escrow-relayer/relayer/send"
 )
 
 // Config of an Intake. DB, ChainID, Factory and Policy are required.
@@ -32,6 +37,9 @@ type Config struct {
 	Policy  *Policy
 	Log     *slog.Logger
 	Metrics *Metrics // nil: none
+	// What its sender's owner, if there is one, has not dismissed so long after it expired, Run does; 0 means 60 s.
+	DismissAfter time.Duration
+	DismissEvery time.Duration // how often Run looks for it; 0 means 30 s
 }
 
 // Metrics of what comes in.
@@ -74,6 +82,14 @@ func New(cfg Config) (*Intake, error) {
 
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+
+	if cfg.DismissAfter == 0 {
+		cfg.DismissAfter = time.Minute
+	}
+
+	if cfg.DismissEvery == 0 {
+		cfg.DismissEvery = 30 * time.Second
 	}
 
 	return &Intake{cfg: cfg, store: &store{db: cfg.DB, chainID: cfg.ChainID}, queue: make(chan *batch)}, nil
@@ -249,14 +265,46 @@ func (i *Intake) commit(ctx context.Context, candidates []*candidate) error {
 	}
 }
 
-// Run stores what Take hands over, as much as there is in one transaction, until ctx ends.
+// Run stores what Take hands over, as much as there is in one transaction, and dismisses what has
+// expired and has no owner, until ctx ends.
 func (i *Intake) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { i.dismissExpired(ctx) })
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case first := <-i.queue:
 			i.storeBatch(ctx, first)
+		}
+	}
+}
+
+// dismissExpired answers, now and then, what expired before it had a nonce and whose sender no instance
+// has: the policy may name a sender whose key is missing, or was taken away.
+func (i *Intake) dismissExpired(ctx context.Context) {
+	ticker := time.NewTicker(i.cfg.DismissEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+
+		for some := true; some; {
+			answers, err := send.DismissExpired(ctx, i.cfg.DB, i.cfg.ChainID, i.cfg.DismissAfter)
+			if err != nil && ctx.Err() == nil {
+				i.cfg.Log.WarnContext(ctx, "expired commands not answered, trying again later", slog.Any("err", err))
+			}
+
+			for _, a := range answers {
+				i.cfg.Log.WarnContext(ctx, "command expired and answered; has an instance the key of its sender?",
+					slog.String("command", a.CommandID), slog.String("sender", a.Sender), slog.String("state", string(a.State)))
+			}
+
+			some = len(answers) > 0
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"math/big"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -64,14 +65,18 @@ func setup(t *testing.T) *fixture {
 	return f
 }
 
-// open makes an intake, as another instance would have it.
-func (f *fixture) open() *intake.Intake {
+// open makes an intake, as another instance would have it. It dismisses nothing.
+func (f *fixture) open() *intake.Intake { return f.openWith(intake.Config{DismissEvery: time.Hour}) }
+
+// openWith makes one with what else is configured.
+func (f *fixture) openWith(cfg intake.Config) *intake.Intake {
 	policy, err := intake.ParsePolicy(fmt.Appendf(nil,
 		`{"requesters":[{"address":%q,"allow":[{"sender":%q,"kinds":["approve","release"],"max_fee":"1000"}]}]}`,
 		crypto.PubkeyToAddress(f.key.PublicKey), sender))
 	require.NoError(f.t, err)
-	in, err := intake.New(intake.Config{DB: f.db, ChainID: chain, Factory: factory, Policy: policy,
-		Metrics: intake.NewMetrics(prometheus.NewRegistry())})
+	cfg.DB, cfg.ChainID, cfg.Factory, cfg.Policy = f.db, chain, factory, policy
+	cfg.Metrics = intake.NewMetrics(prometheus.NewRegistry())
+	in, err := intake.New(cfg)
 	require.NoError(f.t, err)
 	run(f.t, in.Run)
 
@@ -257,6 +262,71 @@ func TestHTTP(t *testing.T) {
 		require.NoError(t, response.Body.Close())
 		require.Equal(t, want, response.StatusCode)
 	}
+}
+
+// C4: a command for a sender that the policy names and no instance has is answered once, some time after it
+// has expired, by whichever instance takes commands in; and its claim is free.
+func TestAnsweredWithoutAnOwner(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	for range 3 {
+		f.openWith(intake.Config{DismissAfter: time.Hour, DismissEvery: 10 * time.Millisecond})
+	}
+
+	take := func(c *command.Signed) command.State {
+		verdicts, err := f.in.Take(t.Context(), body(t, c), true)
+		require.NoError(t, err)
+
+		return verdicts[0].Answer.State
+	}
+	state := func(c *command.Signed) (state command.State) {
+		a, ok, err := f.in.Lookup(t.Context(), c.ID())
+		require.NoError(t, err)
+		require.True(t, ok)
+
+		return a.State
+	}
+	exec := func(sql string, args ...any) {
+		_, err := f.db.Exec(t.Context(), sql, args...)
+		require.NoError(t, err)
+	}
+
+	const n = 600 // more than are answered at once
+	var all []*command.Signed
+	for i := range n {
+		all = append(all, f.signed(func(c *command.Command) { c.Escrow = common.BigToAddress(big.NewInt(int64(1000 + i))) }))
+	}
+
+	for batch := range slices.Chunk(all, command.MaxCommands) {
+		_, err := f.in.Take(t.Context(), body(t, batch), true)
+		require.NoError(t, err)
+	}
+
+	cancelled, recent, later := f.signed(nil), f.signed(func(c *command.Command) { c.Kind = command.Release }),
+		f.signed(func(c *command.Command) { c.Escrow = common.Address{9} })
+	for _, c := range []*command.Signed{cancelled, recent, later} {
+		require.Equal(t, command.Accepted, take(c))
+	}
+
+	exec(`update commands set cancel_requested = true where command_id = $1`, cancelled.ID().Hex())
+	exec(`update commands set expires_at = now() - interval '30 minutes' where command_id = $1`, recent.ID().Hex())
+	exec(`update commands set expires_at = now() - interval '2 hours' where command_id <> all($1)`,
+		[]string{recent.ID().Hex(), later.ID().Hex()})
+
+	// Nobody publishes answers here, so each that was given is still stored.
+	require.Eventually(t, func() bool { return f.rows("replies") >= n+1 }, patience, 10*time.Millisecond)
+	require.Equal(t, command.Cancelled, state(cancelled))
+	require.Equal(t, command.Expired, state(all[0]))
+	require.Equal(t, command.Expired, state(all[n-1]))
+	require.Equal(t, command.Accepted, state(recent), "its owner comes first")
+	require.Equal(t, command.Accepted, state(later))
+	require.Equal(t, 2, f.rows("command_claims"))
+	require.Equal(t, n+1, f.rows("(select distinct command_id from replies) r"))
+	require.Equal(t, n+1, f.rows("replies"), "one answer each")
+
+	require.Equal(t, command.Accepted, take(f.signed(func(c *command.Command) {
+		c.Escrow = common.BigToAddress(big.NewInt(1000))
+	})), "it can be asked for again")
 }
 
 // slowBody is a body whose first byte does not come before it is released.

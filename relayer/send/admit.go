@@ -24,6 +24,9 @@ const selectDismissed = `
 	 order by seq
 	 limit 500`
 
+// tooLate is what the answer to a command says that expired before it had a nonce.
+const tooLate = "its time was over before it could be sent"
+
 // dismiss answers what expired or was cancelled before anything was signed.
 func (s *Sender) dismiss(ctx context.Context) error {
 	bounded, cancel := context.WithTimeout(ctx, storeTimeout)
@@ -32,7 +35,7 @@ func (s *Sender) dismiss(ctx context.Context) error {
 	endings, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e ending, err error) {
 		var cancelled bool
 		err = row.Scan(&e.id, &cancelled)
-		e.state, e.code, e.detail = command.Expired, command.CodeExpired, "its time was over before it could be sent"
+		e.state, e.code, e.detail = command.Expired, command.CodeExpired, tooLate
 		if cancelled {
 			e.state, e.code, e.detail = command.Cancelled, command.CodeCancelled, ""
 		}

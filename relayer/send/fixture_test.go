@@ -79,7 +79,7 @@ func (w *world) allow(policy string) {
 	w.policy, err = intake.ParsePolicy([]byte(policy))
 	require.NoError(w.t, err)
 	w.intake, err = intake.New(intake.Config{DB: w.db, ChainID: w.node.ChainID().Int64(), Factory: w.contracts.Factory,
-		Policy: w.policy})
+		Policy: w.policy, DismissEvery: time.Hour}) // the tests dismiss by themselves
 	require.NoError(w.t, err)
 	w.run(w.intake.Run)
 }

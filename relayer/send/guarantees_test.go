@@ -224,18 +224,17 @@ func TestExpiredBeforeItIsSigned(t *testing.T) {
 	require.Len(t, w.sent(), 1)
 }
 
-// lateChain changes all commands, once, when one was tried with success and has no nonce yet.
+// lateChain lets something happen, once, when a command was tried with success and has no nonce yet.
 type lateChain struct {
 	*send.Nodes
-	w       *world
-	change  string
-	changed atomic.Bool
+	happen   func(context.Context) error
+	happened atomic.Bool
 }
 
 func (c *lateChain) Simulate(ctx context.Context, target uint64, calls []send.Call) ([]send.Simulation, error) {
 	tried, err := c.Nodes.Simulate(ctx, target, calls)
-	if err == nil && !tried[0].NoCode && tried[0].Reverts == nil && c.changed.CompareAndSwap(false, true) {
-		_, err = c.w.db.Exec(ctx, `update commands set `+c.change)
+	if err == nil && !tried[0].NoCode && tried[0].Reverts == nil && c.happened.CompareAndSwap(false, true) {
+		err = c.happen(ctx)
 	}
 
 	return tried, err
@@ -251,7 +250,12 @@ func TestNoNonceAfterExpiry(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, startSim(t))
 			id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
-			w.start(func(c *send.Config) { c.Chain = &lateChain{Nodes: w.nodes, w: w, change: change} })
+			w.start(func(c *send.Config) {
+				c.Chain = &lateChain{Nodes: w.nodes, happen: func(ctx context.Context) error {
+					_, err := w.db.Exec(ctx, `update commands set `+change)
+					return err
+				}}
+			})
 			require.Equal(t, want, w.await(id, true, want, command.Voided, command.Done).State)
 			require.Equal(t, 0, w.int(`select count(*) from commands where nonce is not null`))
 			require.Empty(t, w.sent())
