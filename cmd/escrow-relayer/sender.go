@@ -215,7 +215,9 @@ func senderAdoptCommand() *cobra.Command {
 		Long: `Let a halted sender go on, with N as its next nonce. Look at the account in an explorer first: N must be above every nonce that the chain or a pool knows.
 If somebody else has the key, replace the key instead.
 
-Nothing new is sent before all nonces below N are final. A command whose nonce was used by a transaction that was not signed here becomes superseded.`,
+Nothing new is sent before all nonces below N are final. A command whose nonce was used by a transaction that was not signed here becomes superseded.
+
+If N was too high by mistake, the same command with a lower one brings the sender back, also when it is not halted. N is never one that a command has.`,
 	}
 	sender := senderFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -79,7 +79,7 @@ func (s *Sender) admit(ctx context.Context, account *account, flights []*flight)
 	}
 
 	room := limit - len(flights)
-	if account.State != "active" || room <= 0 || s.sight.look.Final < uint64(account.WaitFinal) {
+	if room <= 0 || !account.ready(s.sight.look) {
 		return false, nil
 	}
 
@@ -137,7 +137,7 @@ func (s *Sender) exposure(f *flight) *big.Int {
 
 // launch gives nonces to commands (T1), and signs, stores (T2) and broadcasts them.
 func (s *Sender) launch(ctx context.Context, picks []pick) error {
-	short, given, err := s.store.assign(ctx, picks, s.cfg.Limits)
+	short, given, err := s.store.assign(ctx, picks, s.cfg.Limits, s.sight.look)
 	if err != nil {
 		return err
 	}

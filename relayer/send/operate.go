@@ -20,17 +20,32 @@ var ErrOperation = errors.New("not possible now")
 // AdoptNonce makes nonce the next one of a halted sender, and lets it go on when all below are
 // final. Commands whose nonce is below and was used by somebody else become superseded; that of
 // those whose own transaction was mined stays what it is.
+//
+// A sender that got a nonce too high by mistake, and so waits for what nobody will send, may be given a
+// lower one, but none that a command has: what was signed has a nonce that is its command's. Whether the
+// chain knows it already is looked at when commands get nonces, as it always is.
 func AdoptNonce(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.Address, nonce uint64) error {
 	return operate(ctx, db, chainID, sender, func(tx pgx.Tx, state string, next *int64) error {
-		if state != "halted" {
-			return fmt.Errorf("%w: the sender is %s; only a halted one adopts a nonce", ErrOperation, state)
+		lower := next != nil && nonce < uint64(*next)
+		if state != "halted" && !lower {
+			return fmt.Errorf("%w: the sender is %s; only a halted one adopts a nonce that is not lower than its next one",
+				ErrOperation, state)
 		}
 
-		if next != nil && nonce < uint64(*next) {
-			return fmt.Errorf("%w: nonces up to %d were given to commands; choose %d or more", ErrOperation, *next-1, *next)
+		if lower {
+			const unused = `select coalesce(max(nonce) + 1, 0) from commands where chain_id = $1 and sender = $2`
+			var lowest int64
+			if err := tx.QueryRow(ctx, unused, chainID, text(sender)).Scan(&lowest); err != nil {
+				return err
+			}
+
+			if nonce < uint64(lowest) {
+				return fmt.Errorf("%w: nonces up to %d were given to commands; choose %d or more", ErrOperation, lowest-1, lowest)
+			}
 		}
 
-		const adopt = `update senders set next_nonce = $3, first_nonce = coalesce(first_nonce, $3), wait_final = $3, state = 'active', reason = null, updated_at = now()
+		const adopt = `update senders set next_nonce = $3, first_nonce = least(first_nonce, $3), wait_final = $3,
+			       state = case state when 'halted' then 'active' else state end, reason = case state when 'halted' then null else reason end, updated_at = now()
 			where chain_id = $1 and address = $2`
 		if _, err := tx.Exec(ctx, adopt, chainID, text(sender), int64(nonce)); err != nil {
 			return err

@@ -53,6 +53,13 @@ type account struct {
 	Due          bool      // a command waits to be sent, as load saw it
 }
 
+// ready says whether the account may give its next nonce to a command: it is not one that was seen in use,
+// and all below one that was adopted are final.
+func (a *account) ready(look Look) bool {
+	return a.State == "active" && a.NextNonce != nil && look.Final >= uint64(a.WaitFinal) &&
+		max(look.Latest, look.Pending) <= uint64(*a.NextNonce)
+}
+
 // flight is a command with a nonce, and everything that was signed for it.
 type flight struct {
 	request
@@ -464,8 +471,10 @@ const takeNonces = `
 	 where chain_id = @chain and address = @sender`
 
 // assign is T1: nonces for the picks that may still be sent, as far as the day's budget goes. What
-// it gave nothing to for want of budget is returned.
-func (s *store) assign(ctx context.Context, picks []pick, limits Limits) (short []pick, given int, err error) {
+// it gave nothing to for want of budget is returned. An operator may have changed the account since the
+// round began, so that it is asked again here.
+func (s *store) assign(ctx context.Context, picks []pick, limits Limits,
+	look Look) (short []pick, given int, err error) {
 	ids := make([]string, len(picks))
 	for i, p := range picks {
 		ids[i] = p.id
@@ -473,7 +482,7 @@ func (s *store) assign(ctx context.Context, picks []pick, limits Limits) (short 
 
 	err = s.write(ctx, "assign nonces", func(ctx context.Context, tx pgx.Tx, a *account) error {
 		short, given = nil, 0
-		if a.State != "active" || a.NextNonce == nil {
+		if !a.ready(look) {
 			return nil
 		}
 
