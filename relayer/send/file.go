@@ -35,7 +35,7 @@ type accountEntry struct {
 	KMS          string         `json:"kms"`
 	MaxInFlight  *int           `json:"max_in_flight"` // 16 if missing
 	MaxFee       string         `json:"max_fee"`       // of one command
-	DayFees      string         `json:"day_fees"`      // of a UTC day
+	DayFees      string         `json:"day_fees"`      // of a UTC day; see Limits
 	DayValue     string         `json:"day_value"`     // that create may send along on a UTC day; 0 if missing
 }
 

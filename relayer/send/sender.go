@@ -25,7 +25,9 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
 
-// Limits of one sender, in wei. They are walls: nothing is signed whose worst case exceeds one.
+// Limits of one sender, in wei. They are walls: nothing is signed whose worst case exceeds one. A day
+// begins at midnight UTC by the database's clock, and what is set apart with a nonce counts for the day on
+// which it was: so within minutes around midnight as much as two days' limits can be paid.
 type Limits struct {
 	MaxInFlight int      // nonces under way; geth's pool guarantees an account 16
 	MaxFee      *big.Int // of one command; a command's own may be lower
