@@ -3,7 +3,7 @@
 #
 #   promtool, shellcheck   required (Debian: prometheus, shellcheck; Homebrew: prometheus, shellcheck)
 #   jq                     required
-#   terraform, kubectl     used where they are installed (and the provider can be had); what was left out is said at the end
+#   terraform, kubectl     used where they are installed (and the provider can be downloaded); the end says what was left out
 set -euo pipefail
 cd "$(dirname "$0")"
 work=$(mktemp -d)
@@ -24,7 +24,7 @@ cp compose/prometheus.yml prometheus/alerts.yaml "$work"
 promtool check config "$work/prometheus.yml"
 
 step "dashboard: every expression is PromQL"
-# Each becomes a recording rule of a throwaway file, with Grafana's variables filled in.
+# Each becomes a recording rule of a temporary file, with Grafana's variables filled in.
 jq '[.panels[].targets[]?.expr | gsub("\\$__rate_interval"; "5m") | gsub("\\$__range"; "1h") | gsub("\\$chain"; ".*")]
     | to_entries | {groups: [{name: "dashboard", rules: map({record: "panel:\(.key)", expr: .value})}]}' grafana/dashboard.json >"$work/dashboard.yaml"
 promtool check rules "$work/dashboard.yaml"
@@ -32,7 +32,7 @@ promtool check rules "$work/dashboard.yaml"
 step "shell scripts"
 find . -name '*.sh' -print0 | sort -z | xargs -0 shellcheck
 
-step "Terraform: format, what it makes of the rules and the dashboard, and the provider's opinion"
+step "Terraform: format, what it makes of the rules and the dashboard, and validation by the provider"
 if command -v terraform >/dev/null; then
   terraform fmt -check -diff -recursive terraform
   (cd .. && go test -tags terraform -run TestTerraformEvaluates ./deploy)
@@ -40,7 +40,7 @@ if command -v terraform >/dev/null; then
   if terraform -chdir="$work/terraform" init -backend=false -input=false >"$work/init.log" 2>&1; then
     terraform -chdir="$work/terraform" validate
   else
-    left_out+=("terraform validate: the google provider cannot be had here (the Go tests check arguments and references)")
+    left_out+=("terraform validate: the google provider cannot be downloaded here (the Go tests check arguments and references)")
   fi
 else
   left_out+=("terraform fmt, console and validate")

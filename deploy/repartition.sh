@@ -5,12 +5,13 @@
 #   deploy/repartition.sh --from 3 --to 4 --manifests DIR --apply    does it
 #
 # Growing: the new services first (from DIR/PREFIX-N.yaml …, made by `escrow-relayer plan manifests`), then the others get the new
-# TOTAL_PARTITIONS. Shrinking: the services that stay get the new total first, the last one before the others, then those too many are
-# deleted. After each step it waits until the changed instance lives under the new total, every slot is served, and the lag is back to normal.
+# TOTAL_PARTITIONS. Shrinking: the services that stay get the new total first, the last one before the others, then the services
+# that are left over are deleted. After each step it waits until the changed instance is alive with the new total, every slot is served, and the
+# lag is back to normal.
 #
-# It can be stopped and run again at any point: what is done already is left alone, and what was begun and did not start is begun anew. A fleet
-# that stands half way is safe, since each instance judges by its own number and total, and every slot has one owner. The way back is the same
-# command with --from and --to swapped: it undoes the steps in reverse, so what did not come up is out of the way first.
+# It can be stopped and run again at any point: what is done already is left alone, and what was begun and did not start is begun again. A fleet
+# that stopped half way is safe, since each instance judges by its own number and total, and every slot has one owner. The way back is the same
+# command with --from and --to swapped: it undoes the steps in reverse, so what did not start is removed first.
 #
 #   --from N --to M       numbers of partitions, before and after
 #   --apply               change things; without it nothing is changed
@@ -18,8 +19,8 @@
 #   --prefix NAME         services are NAME-0, NAME-1, … (escrow-relayer)
 #   --strategy NAME       modulo or consistent, for the forecast only (modulo)
 #   --timeout DURATION    of each wait (25m: Cloud Run may keep an old instance for 15 minutes)
-#   --lag BLOCKS          how far the slowest may be behind the head (200: with finality `finalized` some 100 are normal)
-#   --region R, --project P   for gcloud; without them its configuration counts
+#   --lag BLOCKS          how far the slowest may be behind the head (200: with finality `finalized` about 100 are normal)
+#   --region R, --project P   for gcloud; without them gcloud's configuration is used
 #
 # Needs gcloud, and escrow-relayer (or $ESCROW_RELAYER) with CHAIN_ID and DATABASE_URL of the fleet in the environment.
 # Exit codes: 0 done, 1 stopped half way, 2 wrong arguments or a fleet that is not what --from says.
@@ -62,7 +63,7 @@ where=()
 smaller=$((from < to ? from : to))
 
 # look reads a service into total[i], empty when there is no such service, and ready[i]: whether its newest revision ever became ready. Until
-# it does, the service tells the new total and an instance with the old one runs. It fails when gcloud cannot tell.
+# then the service shows the new total while an instance with the old one runs. It fails when gcloud cannot tell.
 total=() ready=()
 look() {
   local text name=$prefix-$1
@@ -169,7 +170,7 @@ if $apply; then
   done
   trap 'stopped "interrupted"' INT TERM
   if ((${#done_steps[@]})); then
-    # Half way it need not be whole: a service that does not come up may be what the next steps mend, or take away.
+    # Half way the fleet need not be whole: the next steps may mend or delete the service that did not start.
     printf '\n== the fleet stands half way: going on\n'
   else
     printf '\n== the fleet is whole before anything is changed\n'

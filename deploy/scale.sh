@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Stops a whole fleet on Cloud Run for certain, or starts it again: one instance per service is all there ever is.
+# Stops a whole fleet on Cloud Run and makes sure that it has stopped, or starts it again. A service never has more than one instance.
 #
 #   deploy/scale.sh stop  --partitions 3            shows what it would do
 #   deploy/scale.sh stop  --partitions 3 --apply    sets every service to 0 instances, and waits until no session is left in the database
@@ -9,7 +9,7 @@
 #   --prefix NAME         services are NAME-0, NAME-1, … (escrow-relayer)
 #   --timeout DURATION    of each wait, in seconds (1500: Cloud Run may keep an instance for 15 minutes)
 #   --no-database         stop: the database is gone, so do not ask it; look in the console that every service has no instance
-#   --region R, --project P   for gcloud; without them its configuration counts
+#   --region R, --project P   for gcloud; without them gcloud's configuration is used
 #
 # Needs gcloud with manual scaling (--scaling), and escrow-relayer (or $ESCROW_RELAYER) with CHAIN_ID and DATABASE_URL in the environment.
 # Exit codes: 0 done, 1 not done in time, 2 wrong arguments.
@@ -53,7 +53,7 @@ run() {
 }
 
 # alive counts the instances whose session the database sees; it fails when the database cannot be asked. status exits with 1 when something is
-# wrong with the fleet, which is meant so here.
+# wrong with the fleet, which is expected here.
 alive() {
   local text
   text=$("$relayer" status --json 2>/dev/null) || (($? == 1)) || return 1
@@ -67,7 +67,7 @@ if [[ $what == stop ]]; then
   done
   $apply || exit 0
   if ! $database; then
-    echo "scale: every service is set to 0. Nobody was asked whether an instance is left: look in the console before anything else starts."
+    echo "scale: every service is set to 0. The database was not asked whether an instance is left: look in the console before anything else starts."
     exit 0
   fi
   for ((waited = 0; ; waited++)); do

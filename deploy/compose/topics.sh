@@ -1,5 +1,5 @@
 #!/bin/sh
-# Creates the topics and a subscription in the emulator; what exists already is left alone (409).
+# Creates the topics and a subscription in the emulator; what exists already (409) is left as it is.
 set -eu
 base=http://$PUBSUB_EMULATOR_HOST/v1/projects/local
 put() {

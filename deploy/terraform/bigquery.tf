@@ -1,5 +1,6 @@
 # Every message into a table, and a view with each event once. A BigQuery subscription delivers at least once and in no order; the
-# view dedupes by event_id. The message goes into one JSON column: columns by name would fail on events that others add.
+# view dedupes by event_id. The message goes into one JSON column: mapping
+# fields to columns would fail on events with other arguments.
 
 resource "google_bigquery_dataset" "events" {
   count      = local.bigquery

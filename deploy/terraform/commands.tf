@@ -1,10 +1,10 @@
 # Commands: the keys that the relayer acts with, the files that say who may ask for what, the topics, and an account of its own for the services that
-# have them. Nothing of it is made without `senders`. What each secret is worth to a thief: relayer/send/README.md.
+# have them. Without `senders` none of it is created. What somebody who stole each secret could do: relayer/send/README.md.
 
 locals {
   commands = length(var.senders) == 0 ? 0 : 1
 
-  # The first services have the keys, so that a repartition never takes one of them away before the others.
+  # The first services have the keys: a repartition that shrinks the fleet deletes the last ones first.
   keyed = toset([for p in range(local.commands * min(var.key_services, var.partitions)) : tostring(p)])
 
   key_member = one([for a in google_service_account.keys : "serviceAccount:${a.email}"])
@@ -14,7 +14,7 @@ locals {
   key_secrets = local.commands == 0 ? [] : ["keys-database-url", "senders", "policy"]
 }
 
-# May sign. The services without keys, and the operators, cannot act as it.
+# The account that may sign. The services without keys, and the operators, cannot act as it.
 resource "google_service_account" "keys" {
   count        = local.commands
   account_id   = "${var.name}-keys"
@@ -29,13 +29,13 @@ resource "google_kms_key_ring" "senders" {
   depends_on = [google_project_service.apis]
 }
 
-# One key per account. Only an HSM has this curve. The key is made inside of it and never leaves it: whoever may sign is the account.
+# One key per account. Only keys in an HSM have this curve. The key is created in the HSM and never leaves it: whoever may sign with it has the account.
 resource "google_kms_crypto_key" "sender" {
   for_each                   = toset(var.senders)
   name                       = each.key
   key_ring                   = google_kms_key_ring.senders[0].id
   purpose                    = "ASYMMETRIC_SIGN"
-  destroy_scheduled_duration = "2592000s" # 30 days to think again: with the key its account is lost, and what it decides
+  destroy_scheduled_duration = "2592000s" # 30 days to change your mind: without the key its account is lost, and what only that account can do
 
   version_template {
     algorithm        = "EC_SIGN_SECP256K1_SHA256"
@@ -100,7 +100,7 @@ resource "google_secret_manager_secret_version" "keys_database_url" {
   secret_data = "postgresql://${urlencode(local.key_user)}@/${var.database_name}"
 }
 
-# The way in. Whoever may publish here has no authority by that: who signed a command decides.
+# The topic of commands. Whoever may publish here has no authority by that: what a command may do depends on who signed it.
 resource "google_pubsub_topic" "commands" {
   count      = local.commands
   name       = var.commands_topic

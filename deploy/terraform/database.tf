@@ -7,8 +7,8 @@ resource "google_sql_database_instance" "this" {
 
   settings {
     edition = "ENTERPRISE"
-    # Cloud SQL itself refuses to delete it, whoever asks; deletion_protection above only stops Terraform. And should it be deleted all the same,
-    # its backups stay.
+    # Cloud SQL itself refuses to delete it, whoever asks; deletion_protection above only stops Terraform. If it is deleted all the same, its
+    # backups stay.
     deletion_protection_enabled = var.deletion_protection
     retain_backups_on_delete    = true
     tier                        = var.database_tier
@@ -37,7 +37,7 @@ resource "google_sql_database_instance" "this" {
     }
 
     maintenance_window {
-      day          = 2 # Tuesday: people are there
+      day          = 2 # Tuesday: people are at work
       hour         = 9
       update_track = "stable"
     }
@@ -62,7 +62,7 @@ locals {
     "cloudsql.iam_authentication" = "on"
     "max_connections"             = tostring(var.database_max_connections)
 
-    # A client that vanished without a word (a host that died, a network that dropped the connection) must not keep its locks: 10 s +
+    # A client that is gone without having closed its connection (a host that died, a network that failed) must not keep its locks: 10 s +
     # 3 x 5 s instead of two hours. The relayer's session sets its own, shorter ones; these are for all other connections.
     "tcp_keepalives_idle"     = "10"
     "tcp_keepalives_interval" = "5"
@@ -95,7 +95,7 @@ resource "google_sql_user" "relayer" {
   name            = local.database_user
   instance        = local.instance_name
   type            = "CLOUD_IAM_SERVICE_ACCOUNT" # no password
-  deletion_policy = "ABANDON"                   # it owns tables
+  deletion_policy = "ABANDON"                   # it has rights in the database, which would be lost
 }
 
 # Owns the tables; the services' login may only read and write rows.

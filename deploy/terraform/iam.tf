@@ -4,7 +4,7 @@ resource "google_service_account" "relayer" {
   depends_on   = [google_project_service.apis]
 }
 
-# Changes the schema, by hand and by nobody else: no service runs as it.
+# Changes the schema. Only people act as it, no service does.
 resource "google_service_account" "migrate" {
   account_id   = "${var.name}-ddl"
   display_name = "Escrow relayer ${var.name}, migrations"

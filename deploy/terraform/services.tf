@@ -1,4 +1,4 @@
-# One service a partition. The same as deploy/cloudrun/service.yaml.tmpl, which explains the choices; a test compares the two.
+# One service per partition. The same as deploy/cloudrun/service.yaml.tmpl, which explains the choices; a test compares the two.
 
 resource "google_cloud_run_v2_service" "relayer" {
   for_each            = var.services ? toset([for p in range(var.partitions) : tostring(p)]) : toset([])
@@ -114,7 +114,7 @@ resource "google_cloud_run_v2_service" "relayer" {
         }
       }
 
-      # A folder each, as Cloud Run mounts secrets. They hold no key: KMS has those.
+      # One folder per secret: Cloud Run mounts them so. They hold no key: KMS has those.
       dynamic "volume_mounts" {
         for_each = contains(local.keyed, each.key) ? ["senders", "policy"] : []
         content {

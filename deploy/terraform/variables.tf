@@ -12,7 +12,7 @@ variable "region" {
 variable "name" {
   type        = string
   default     = "escrow-relayer"
-  description = "Prefix of all names. One fleet a name: another chain or factory gets a workspace and a name of its own."
+  description = "Prefix of all names. One fleet per name: another chain or factory gets a workspace and a name of its own."
 
   validation {
     condition     = can(regex("^[a-z][a-z0-9-]{0,23}[a-z0-9]$", var.name))
@@ -28,10 +28,10 @@ variable "image" {
 variable "rpc_urls_version" {
   type        = string
   default     = "1"
-  description = "Version of the secret NAME-rpc-urls that the services use. A change of provider adds a version, tries it, and sets it here."
+  description = "Version of the secret NAME-rpc-urls that the services use. To change the provider, add a version, try it, and set it here."
   validation {
     condition     = can(regex("^[1-9][0-9]*$", var.rpc_urls_version))
-    error_message = "Use a number. latest follows a new version before anybody has tried it, and a disabled one into an outage."
+    error_message = "Use a number. latest takes a new version before anybody has tried it, and a disabled version causes an outage."
   }
 }
 
@@ -44,7 +44,7 @@ variable "services" {
 variable "partitions" {
   type        = number
   default     = 3
-  description = "Services, one a partition. To change it on a running fleet use deploy/repartition.sh first, then set it here."
+  description = "Services, one per partition. To change it on a running fleet use deploy/repartition.sh first, then set it here."
 
   validation {
     condition     = var.partitions >= 1 && var.partitions <= 100
@@ -90,7 +90,7 @@ variable "env" {
 
   validation {
     condition     = length(setintersection(keys(var.env), ["RPC_URL", "RPC_URLS", "DATABASE_URL", "SESSION_DATABASE_URL"])) == 0
-    error_message = "These carry secrets: they belong into Secret Manager."
+    error_message = "These carry secrets: they belong in Secret Manager."
   }
 }
 
@@ -229,7 +229,7 @@ variable "ticket_channels" {
 variable "senders" {
   type        = list(string)
   default     = []
-  description = "Accounts that commands act through, by name: each gets a key in Cloud KMS. Empty: no commands, and nothing is made for them."
+  description = "Accounts that commands act through, by name: each gets a key in Cloud KMS. Empty: no commands, and nothing is created for them."
 
   validation {
     condition     = alltrue([for s in var.senders : can(regex("^[a-z][a-z0-9-]{0,62}$", s))])
