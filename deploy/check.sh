@@ -29,6 +29,11 @@ jq '[.panels[].targets[]?.expr | gsub("\\$__rate_interval"; "5m") | gsub("\\$__r
     | to_entries | {groups: [{name: "dashboard", rules: map({record: "panel:\(.key)", expr: .value})}]}' grafana/dashboard.json >"$work/dashboard.yaml"
 promtool check rules "$work/dashboard.yaml"
 
+step "service levels: every query is PromQL"
+awk '/^```/ { inside = /promql/; next } inside' slo.md |
+  jq -R -n '[inputs] | to_entries | {groups: [{name: "slo", rules: map({record: "slo:\(.key)", expr: .value})}]}' >"$work/slo.yaml"
+promtool check rules "$work/slo.yaml"
+
 step "shell scripts"
 find . -name '*.sh' -print0 | sort -z | xargs -0 shellcheck
 

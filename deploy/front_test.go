@@ -4,11 +4,38 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 )
+
+// filePath is a path of this repository in a page.
+var filePath = regexp.MustCompile(`(?:^|[^A-Za-z0-9_./$-])` +
+	`((?:cmd|relayer|registry|election|partition|migrations|deploy|internal)/[A-Za-z0-9_./-]*[A-Za-z0-9_/-])`)
+
+// Every file that a page names is there: a reader who copies a command finds what it needs.
+func TestPagesNameExistingFiles(t *testing.T) {
+	t.Parallel()
+	named := 0
+	for _, pattern := range []string{"../*.md", "../.github/*.md", "*.md", "runbooks/*.md", "../relayer/*/*.md",
+		"../internal/*/*.md", "../partition/*/*.md"} {
+		pages, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		for _, page := range pages {
+			text, err := os.ReadFile(page)
+			require.NoError(t, err)
+			for _, m := range filePath.FindAllStringSubmatch(string(text), -1) {
+				_, err := os.Stat(filepath.Join("..", m[1]))
+				require.NoError(t, err, "%s names %s", page, m[1])
+				named++
+			}
+		}
+	}
+
+	require.Greater(t, named, 100)
+}
 
 // What CONTRIBUTING.md tells a newcomer to open exists, and so do the targets that it and the workflows run.
 func TestTheFrontDoorIsTrue(t *testing.T) {
@@ -20,6 +47,22 @@ func TestTheFrontDoorIsTrue(t *testing.T) {
 	for _, m := range named {
 		_, err := os.Stat(filepath.Join("..", m[1]))
 		require.NoError(t, err, "CONTRIBUTING.md names %s", m[1])
+	}
+
+	// `folder/file.go` (name), or `Type.name` (`folder/file.go`): declared there.
+	names := regexp.MustCompile("`([a-z0-9/_]+\\.go)` \\(([A-Za-z.]+)\\)").FindAllStringSubmatch(string(text), -1)
+	before := regexp.MustCompile("`([A-Za-z.]+)` \\(`([a-z0-9/_]+\\.go)`\\)")
+	for _, m := range before.FindAllStringSubmatch(string(text), -1) {
+		names = append(names, []string{m[0], m[2], m[1]})
+	}
+
+	require.GreaterOrEqual(t, len(names), 6)
+	for _, m := range names {
+		source, err := os.ReadFile(filepath.Join("..", m[1]))
+		require.NoError(t, err)
+		name := m[2][strings.LastIndex(m[2], ".")+1:]
+		require.Regexp(t, `(?m)^(func (\([^)]*\) )?|type |var |const )`+name+`\b`, string(source),
+			"CONTRIBUTING.md: %s", m[0])
 	}
 
 	makefile, err := os.ReadFile("../Makefile")

@@ -55,7 +55,8 @@ type ManifestInput struct {
 	RetractionsTopic string // optional
 	CloudSQLInstance string // project:region:instance; optional: without it DATABASE_URL is used as it is
 
-	// Env are further variables of the relayer, the same for every instance. Those that carry secrets are refused here.
+	// Env are further variables of the relayer, the same for every instance. Those that carry secrets
+	// are refused here.
 	Env map[string]string
 	// Secrets are variables whose values Secret Manager holds: variable to secret:version, or secret,
 	// which is version 1. Default: DATABASE_URL and RPC_URLS from PREFIX-database-url and
@@ -70,7 +71,7 @@ type ManifestInput struct {
 	Commands *CommandsInput // what the first services have beside the others; nil: nothing
 }
 
-// CommandsInput is the keys and the way in for commands. The services that have them run as an
+// CommandsInput is the keys and the subscription of commands. The services that have them run as an
 // account of their own, so that the others cannot sign.
 type CommandsInput struct {
 	Services       int    // the first so many; two or more, so that another one goes on when one dies
@@ -79,7 +80,8 @@ type CommandsInput struct {
 	RepliesTopic   string
 	KeeperSender   string // optional: an address in the senders file
 
-	// secret:version, or secret, which is version 1. Default: PREFIX-senders, PREFIX-policy and PREFIX-keys-database-url.
+	// secret:version, or secret, which is version 1. Default: PREFIX-senders, PREFIX-policy and
+	// PREFIX-keys-database-url.
 	SendersSecret, PolicySecret, DatabaseSecret string
 }
 
@@ -117,7 +119,7 @@ func pinned(ref string) (secret, version string) {
 	return m[1], cmp.Or(m[2], "1")
 }
 
-// Manifests makes one service a partition. The error names everything that is wrong.
+// Manifests makes one service per partition. The error names everything that is wrong.
 func Manifests(in ManifestInput) ([]Manifest, error) {
 	in = in.withDefaults()
 	if err := in.check(); err != nil {
@@ -151,7 +153,8 @@ func Manifests(in ManifestInput) ([]Manifest, error) {
 	return manifests, nil
 }
 
-// equip gives a service the keys: another account and login, the two files, and the way in.
+// equip gives a service the keys: another account and login, the two files, and the subscription of
+// commands.
 func (c *CommandsInput) equip(s *serviceData) {
 	s.ServiceAccount = c.ServiceAccount
 	for i := range s.SecretEnv {
@@ -176,7 +179,8 @@ func (c *CommandsInput) equip(s *serviceData) {
 	}
 }
 
-// Monitoring is the configuration of the collector, for the secret that ManifestInput.CollectorSecret names.
+// Monitoring is the configuration of the collector, for the secret that
+// ManifestInput.CollectorSecret names.
 func Monitoring() []byte { return []byte(monitoring) }
 
 func (in ManifestInput) withDefaults() ManifestInput {
@@ -211,7 +215,8 @@ func (in ManifestInput) withDefaults() ManifestInput {
 	return in
 }
 
-// env are the plain variables of one instance: its place in the fleet, what all share, and what was added.
+// env are the plain variables of one instance: its place in the fleet, what all share, and what was
+// added.
 func (in ManifestInput) env(name string, partition int) []variable {
 	vars := []variable{
 		{"INSTANCE_ID", name}, {"PARTITION_NUMBER", strconv.Itoa(partition)},
@@ -259,7 +264,8 @@ var (
 	ownVariables = []string{"INSTANCE_ID", "PARTITION_NUMBER", "TOTAL_PARTITIONS", "PARTITION_STRATEGY", "CHAIN_ID",
 		"FACTORY_ADDRESS", "START_BLOCK",
 		"PUBSUB_PROJECT_ID", "PUBSUB_TOPIC_ID", "RETRACTIONS_TOPIC_ID", "CLOUDSQL_INSTANCE", "CLOUDSQL_IAM_AUTH", "PORT"}
-	// keyVariables would give every service the keys or the way in: they are set from Commands.
+	// keyVariables would give every service the keys, or the subscription of commands: they are set
+	// from Commands.
 	keyVariables = []string{"SENDERS_FILE", "COMMANDS_POLICY_FILE", "COMMANDS_SUBSCRIPTION_ID", "COMMANDS_HTTP",
 		"COMMANDS_PORT", "REPLIES_TOPIC_ID", "KEEPER_SENDER"}
 )

@@ -317,3 +317,41 @@ func TestRestoreWordForWord(t *testing.T) {
 		require.Equal(t, "1", s.Scaling, name)
 	}
 }
+
+// A fleet with senders has a login more, which a clone has already.
+func TestRestoreWithSendersWordForWord(t *testing.T) {
+	t.Parallel()
+	const page, keys = "runbooks/restore.md", "escrow-relayer-keys@fusion-prime.iam"
+	w := newWalk(t)
+	w.sh(`set-tfvars 'senders = ["arbiter"]'; (cd deploy/terraform && terraform apply)`)
+	for _, secret := range []string{"senders", "policy"} {
+		w.sh("echo {} | gcloud secrets versions add escrow-relayer-" + secret + " --data-file=-")
+	}
+
+	c := w.cloud()
+	i := c.Databases["escrow-relayer"]
+	i.Usage, i.Tables = append(i.Usage, keys), append(i.Tables, keys)
+	require.NoError(t, c.save(w.file))
+	w.sh(`set-tfvars 'key_services = 2'; (cd deploy/terraform && terraform apply)`)
+
+	w.sh(w.block(page, "scale.sh stop"))
+	w.sh(w.block(page, "gcloud sql instances clone"))
+	move := w.block(page, "terraform state rm")
+	before := w.cloud()
+	tfvars := filepath.Join(w.root, "deploy", "terraform", "terraform.tfvars")
+	was, err := os.ReadFile(tfvars)
+	require.NoError(t, err)
+	w.refused(move, "google_sql_user.keys[0]: Error 409: it already exists")
+	require.NoError(t, before.save(w.file))
+	require.NoError(t, os.WriteFile(tfvars, was, 0o600))
+
+	withSenders := regexp.MustCompile(`(?m)^# (terraform .*google_sql_user\.keys.*)$`)
+	require.Len(t, withSenders.FindAllString(move, -1), 2)
+	out := w.sh(withSenders.ReplaceAllString(move, "$1"))
+	require.NotRegexp(t, `(?m)^(create|destroy) `, out)
+	require.Len(t, regexp.MustCompile(`(?m)^replace google_project_iam_member\.`).FindAllString(out, -1), 6, out)
+	w.sh(w.block(page, "--port 5435"))
+	w.sh(w.block(page, "scale.sh start"))
+	require.Contains(t, w.sh(plan), "No changes.")
+	w.serving()
+}

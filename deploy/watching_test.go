@@ -277,6 +277,7 @@ func TestDashboardUsesDocumentedMetrics(t *testing.T) {
 			require.NotContains(t, expr, "$", "%s uses a variable that nothing defines", p.Title)
 			require.Contains(t, target.Expr, `chain_id=~"$chain"`, "%s ignores the chosen chain", p.Title)
 			checkExpr(t, "panel "+p.Title, expr, known)
+			require.NotRegexp(t, wholeBucket, expr, p.Title)
 			u, err := parsePromQL(expr)
 			require.NoError(t, err)
 			for m := range u.metrics {
@@ -287,6 +288,31 @@ func TestDashboardUsesDocumentedMetrics(t *testing.T) {
 
 	for name := range known {
 		require.True(t, shown[name] || name == "up", "%s is documented and on no panel", name)
+	}
+}
+
+// The queries of slo.md ask for what is there, and its alerts exist.
+func TestServiceLevelsUseDocumentedMetrics(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("slo.md")
+	require.NoError(t, err)
+	known := documentedMetrics(t)
+	queries := strings.Split(strings.Join(blocks(string(page), "promql"), "\n"), "\n")
+	require.Len(t, queries, 4)
+	for _, q := range queries {
+		checkExpr(t, "slo.md", q, known)
+		require.NotRegexp(t, wholeBucket, q)
+	}
+
+	alerts := map[string]bool{}
+	for _, r := range alertRules(t) {
+		alerts[r.Alert] = true
+	}
+
+	named := regexp.MustCompile(`\bRelayer[A-Z][A-Za-z]+`).FindAllString(string(page), -1)
+	require.NotEmpty(t, named)
+	for _, alert := range named {
+		require.True(t, alerts[alert], "slo.md names %s", alert)
 	}
 }
 
@@ -313,6 +339,9 @@ func TestAlertFilesAreWhatTheTemplateSays(t *testing.T) {
 	}
 }
 
+// wholeBucket finds nothing in Prometheus 3, which stores le="256" as le="256.0".
+var wholeBucket = regexp.MustCompile(`\ble="[0-9]+"`)
+
 // A rule that names no chain would watch all of them at once, and so miss the one that is gone.
 func TestEverySelectorNamesTheChain(t *testing.T) {
 	t.Parallel()
@@ -324,6 +353,7 @@ func TestEverySelectorNamesTheChain(t *testing.T) {
 		}
 
 		require.NotContains(t, r.Expr, "$", r.Alert)
+		require.NotRegexp(t, wholeBucket, r.Expr, r.Alert)
 		require.NotRegexp(t, `increase\(relayer_(reorgs|verifier)`, r.Expr,
 			"%s: a counter that is 1 at its first scrape never increases", r.Alert)
 	}

@@ -2,7 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -180,6 +182,35 @@ func TestDoctor(t *testing.T) {
 		v, _ = d.verdict("database", "connections")
 		require.Equal(t, wrong, v)
 	})
+}
+
+// Whatever hangs, doctor ends by itself and says of each what has not answered.
+func TestDoctorEndsWhateverHangs(t *testing.T) {
+	t.Parallel()
+	require.Less(t, doctorLimit, 20*time.Second)
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, silent.Close()) })
+	hanging := silent.Addr().String()
+	input := rightInput()
+	input["DATABASE_URL"] = "postgres://u:" + secretPassword + "@" + hanging + "/d"
+	input["RPC_URL"] = "http://" + hanging + "/v2/" + secretKey
+	input["PUBSUB_EMULATOR_HOST"] = hanging
+	var env []string
+	for name, value := range input {
+		env = append(env, name+"="+value)
+	}
+
+	code, out := call(t, env, "doctor", "--json") // call kills what takes much longer, which is no exit code
+	require.Equal(t, exitNo, code, out)
+	noSecret(t, out)
+	var d doctor
+	require.NoError(t, json.Unmarshal([]byte(out), &d), out)
+	for _, of := range []string{"database", "topics", "http://" + hanging} {
+		require.True(t, slices.ContainsFunc(d.Findings, func(f finding) bool {
+			return f.Of == of && f.Verdict == wrong
+		}), "%s: %s", of, out)
+	}
 }
 
 // A person's login that may only read is well, and doctor says what the runbooks cannot do with it. A

@@ -103,6 +103,20 @@ var wrongValues = []struct {
 	{"EXPLORER_URL", "must be an http or https URL", []string{"javascript:alert(1)", "sepolia.etherscan.io", "ftp://x"}},
 	{"LOG_LEVEL", "must be one of debug, info, warn, error", []string{"verbose", "5"}},
 	{"LOG_FORMAT", "must be one of auto, json, text", []string{"xml", "pretty"}},
+	{"ALLOW_LATE_START", "must be true or false", []string{"yes", "9508300"}},
+	{"ALLOW_MIXED_SETTINGS", "must be true or false", []string{"topics"}},
+	{"SENDERS_FILE", "is needed with SENDERS_FILE", []string{"/etc/senders.json"}}, // without COMMANDS_POLICY_FILE
+	{"COMMANDS_POLICY_FILE", "has no effect without", []string{"/etc/policy.json"}},
+	{"COMMANDS_SUBSCRIPTION_ID", "must be an id alone", []string{"s", "goog-commands",
+		"projects/p/subscriptions/commands"}},
+	{"COMMANDS_HTTP", "", []string{"yes", "8081", "true"}}, // without COMMANDS_POLICY_FILE
+	{"COMMANDS_PORT", "", []string{"-1", "70000", "http", "8080", "9000"}},
+	{"REPLIES_TOPIC_ID", "", []string{"t", "a/b", "goog", "settlement.events.v1"}},
+	{"KEEPER_SENDER", "must be an address", []string{"arbiter", "0x12", "vitalik.eth"}},
+	{"KEEPER_MIN_AMOUNT", "must be wei", []string{"0", "-1", "0.01", "1 ether"}},
+	{"KEEPER_MAX_FEE", "must be wei", []string{"0", "0.002 ether", "1e15", "0x10"}},
+	{"KEEPER_DAY_FEES", "must be wei", []string{"0", "-5", strings.Repeat("9", 79)}},
+	{"KEEPER_PAYERS", "must be addresses", []string{"somebody", "0x12", "0x311E63dfcEfe7f2c202715ef0DF01CDA82f58914,x"}},
 	{"OTEL_TRACES_EXPORTER", "must be one of", []string{"jaeger"}},
 	{"OTEL_EXPORTER_OTLP_ENDPOINT", "must be a URL", []string{"collector:4317"}},
 	{"OTEL_EXPORTER_OTLP_HEADERS", "must be name=value", []string{secretKey}},
@@ -113,12 +127,15 @@ var otherVariable = map[string]string{
 	"EVENT_NAMES=ArbiterChanged": "OTHER_EVENTS_TOPIC_ID", "FINALITY=latest": "RETRACTIONS_TOPIC_ID",
 	"CONFIRMATIONS=0":        "RETRACTIONS_TOPIC_ID",
 	"CLOUDSQL_IAM_AUTH=true": "CLOUDSQL_INSTANCE",
+	"COMMANDS_HTTP=true":     "COMMANDS_POLICY_FILE", "SENDERS_FILE=/etc/senders.json": "COMMANDS_POLICY_FILE",
 }
 
 // Each wrong value is refused with exit code 2, its variable, a remedy, and no secret.
 func TestWrongValues(t *testing.T) {
 	n := 0
+	tried := map[string]bool{"HTTP_TOKEN_FILE": true} // its content is checked, by the HTTP server: TestToken
 	for _, w := range wrongValues {
+		tried[w.variable] = true
 		for _, value := range w.values {
 			n++
 			t.Run(w.variable+"="+value[:min(len(value), 30)], func(t *testing.T) {
@@ -149,6 +166,9 @@ func TestWrongValues(t *testing.T) {
 	}
 
 	require.GreaterOrEqual(t, n, 170, "the list of wrong values")
+	for _, v := range config.Variables() {
+		require.True(t, tried[v.Name], "no wrong value of %s is tried", v.Name)
+	}
 }
 
 func noSecret(t *testing.T, text string) {

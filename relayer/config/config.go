@@ -73,7 +73,7 @@ type Config struct {
 	AllowLateStart     bool `env:"ALLOW_LATE_START" envDefault:"false" help:"accept a START_BLOCK above the deployment of the factory: events of escrows deployed before it are not published"`
 	AllowMixedSettings bool `env:"ALLOW_MIXED_SETTINGS" envDefault:"false" help:"join although live instances have other topics, events, ordering keys, ABIs or finality: for a rolling change"`
 
-	HTTPTokenFile string `env:"HTTP_TOKEN_FILE" help:"file with a token that everything but /healthz and /readyz asks for, as Bearer or as a password; read again when it changes"`
+	HTTPTokenFile string `env:"HTTP_TOKEN_FILE" help:"file with a token that everything on PORT but /healthz and /readyz asks for, as Bearer or as a password; read again when it changes"`
 	ExplorerURL   string `env:"EXPLORER_URL" help:"block explorer to link to, e.g. https://sepolia.etherscan.io"`
 	LogLevel      string `env:"LOG_LEVEL" envDefault:"info" help:"debug, info, warn, error"`
 	LogFormat     string `env:"LOG_FORMAT" envDefault:"auto" help:"json (with Cloud Logging's severity), text, or auto: text on a terminal"`

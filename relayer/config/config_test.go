@@ -58,6 +58,11 @@ func TestExampleIsComplete(t *testing.T) {
 	c, err := Load(environ)
 	require.NoError(t, err)
 	require.Len(t, c.RPCURLs, 2)
+
+	readme, err := os.ReadFile("../../README.md")
+	require.NoError(t, err)
+	require.Contains(t, string(readme), "topics create "+c.Topic+"` and `"+c.RetractionsTopic+"`",
+		"who follows the README makes the topics that the example names")
 }
 
 func TestProblems(t *testing.T) {

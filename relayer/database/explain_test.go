@@ -88,6 +88,47 @@ func TestExplain(t *testing.T) {
 	require.NoError(t, Explain(nil))
 }
 
+// What a server answers to a wrong password, and to somebody without TLS whom it admits only with it.
+func TestExplainAuthentication(t *testing.T) {
+	pg, err := testpg.Start(t.Context(), testpg.Options{Own: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, pg.Stop(context.Background())) })
+	admin, err := pgx.Connect(t.Context(), pg.URL("postgres"))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, admin.Close(context.Background())) })
+	var rules string
+	require.NoError(t, admin.QueryRow(t.Context(), `show hba_file`).Scan(&rules))
+	_, err = admin.Exec(t.Context(), `create role locked login password 'right'; create role encrypted login;
+		copy (select unnest(array['local all all trust', 'host all postgres all trust',
+			'host all locked all scram-sha-256', 'hostssl all encrypted all trust'])) to '`+rules+`'; select pg_reload_conf()`)
+	require.NoError(t, err)
+
+	for name, c := range map[string]struct {
+		user *url.Userinfo
+		says []string
+	}{
+		"wrong password": {url.UserPassword("locked", "s3cret"),
+			[]string{"password authentication failed", "correct the user or the password in DATABASE_URL"}},
+		"only with TLS": {url.User("encrypted"), []string{"no encryption", "sslmode=require"}},
+	} {
+		u, err := url.Parse(pg.URL("postgres"))
+		require.NoError(t, err)
+		u.User, u.RawQuery = c.user, "sslmode=disable"
+		require.Eventually(t, func() bool { // the server has read its rules anew
+			err = execute(t.Context(), u.String(), `select 1`)
+			return err != nil
+		}, time.Minute, 20*time.Millisecond, name)
+
+		err = Explain(err)
+		for _, words := range c.says {
+			require.ErrorContains(t, err, words, name)
+		}
+
+		require.True(t, Lasting(err), name)
+		require.NotContains(t, err.Error(), "s3cret", name)
+	}
+}
+
 // execute connects, runs one statement and returns what went wrong.
 func execute(ctx context.Context, url, sql string) error {
 	conn, err := pgx.Connect(ctx, url)

@@ -22,9 +22,10 @@ func (l Limit) Severity(age time.Duration) Severity {
 	return ""
 }
 
-// The one table of limits. The page, `status`, `plan wait`, /readyz and the alerts
+// The one table of limits. The page, `status`, `plan wait` and the alerts
 // (deploy/prometheus/alerts.yaml.tmpl, which a test compares) judge by it, so that no two of them
-// disagree about the same moment.
+// disagree about the same moment. `plan wait` is stricter about slots and the leader: it waits until
+// nothing is settling. /readyz tells only what a platform can act on: session, database and node.
 var (
 	// LimitNoLeader is for a chain that nobody leads. An election takes seconds; two minutes are the first version's page.
 	LimitNoLeader = Limit{30 * time.Second, 2 * time.Minute}

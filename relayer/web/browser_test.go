@@ -221,6 +221,15 @@ var scenes = map[string]func(*world) (query string){
 	},
 }
 
+// levels is what the page says of each scene: nothing sooner and nothing worse than is true.
+var levels = map[string]string{
+	"one": "well", "three": "well", "thirty": "well", "search": "well",
+	"one left": "warning", "three stopped": "critical", "leaderless": "critical",
+	"pubsub 20s": "notice", "pubsub 60s": "warning", "pubsub 6min": "critical",
+	"start wrong": "critical", "commands": "critical", "node down": "critical",
+	"database down": "critical", "database down at the start": "critical",
+}
+
 // frozenPubSub is a fleet whose oldest message waits for so long.
 func (w *world) frozenPubSub(age time.Duration) string {
 	w.fleet(3)
@@ -283,6 +292,9 @@ func TestScenesInABrowser(t *testing.T) {
 					b.visit(s.url + "/" + query)
 					require.LessOrEqual(t, eval[int64](b, "document.documentElement.scrollWidth"), width,
 						"the page is wider than the window")
+					require.Equal(t, "verdict "+levels[name],
+						eval[string](b, `document.querySelector("#verdict > div").className`))
+					require.Empty(t, eval[[]string](b, helpless), "%d %s: nothing says what to do", width, scheme)
 					require.Empty(t, eval[[]string](b, unreadable), "%d %s: contrast", width, scheme)
 					require.Empty(t, eval[[]string](b, unnamed), "%d %s: for assistive technology", width, scheme)
 					png, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
@@ -300,6 +312,10 @@ func TestScenesInABrowser(t *testing.T) {
 		})
 	}
 }
+
+// helpless lists problems that name neither a first step nor a runbook.
+const helpless = `[...document.querySelectorAll("#verdict li")].filter((li) =>
+	!li.querySelector(".remedy, a.runbook")).map((li) => li.textContent.trim())`
 
 // unreadable lists texts with less than the contrast of WCAG 2.2 AA, 4.5 to 1.
 const unreadable = `(() => {
