@@ -120,7 +120,7 @@ func commandSendCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "send --url URL < SIGNED",
 		Short: "Send a signed command from standard input to a relayer, and print its answer",
-		Long:  "Send a signed command from standard input to a relayer that serves POST /commands, and print its answer. Exit code 1 if it is refused. Needs no configuration.",
+		Long:  "Send a signed command from standard input to a relayer that serves POST /commands, and print its answer. Needs no configuration.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if url == "" {
 				return usage{errors.New("--url is missing: the address of a relayer, such as https://relayer.example")}
@@ -140,7 +140,7 @@ func commandSendCommand() *cobra.Command {
 			defer cancel()
 			answer, err := (&command.Client{URL: url}).Send(ctx, signed)
 			if err != nil {
-				return err
+				return refusal(err)
 			}
 
 			return json.NewEncoder(cmd.OutOrStdout()).Encode(answer)
@@ -213,7 +213,7 @@ func commandShowCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "show ID",
 		Short: "Show a command and everything that was signed for it, as JSON",
-		Long:  "Show a command and everything that was signed for it, as JSON. Reads CHAIN_ID and DATABASE_URL. Exit code 1 if there is none.",
+		Long:  "Show a command and everything that was signed for it, as JSON. Reads CHAIN_ID and DATABASE_URL.",
 		Args:  oneID,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
@@ -223,7 +223,7 @@ func commandShowCommand() *cobra.Command {
 				rows, _ := db.Pool.Query(ctx, selectCommand, cfg.ChainID, id)
 				row, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[commandRow])
 				if errors.Is(err, pgx.ErrNoRows) {
-					return fmt.Errorf("no command %s was taken in on chain %d", id, cfg.ChainID)
+					return no{fmt.Errorf("no command %s was taken in on chain %d", id, cfg.ChainID)}
 				}
 
 				if err != nil {
@@ -323,7 +323,7 @@ chain decides which of the two is mined; the answer says which. Reads CHAIN_ID a
 			return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
 				state, err := send.Cancel(ctx, db.Pool, cfg.ChainID, common.HexToHash(args[0]))
 				if err != nil {
-					return err
+					return refusal(err)
 				}
 
 				fmt.Fprintf(cmd.OutOrStdout(), "asked for; the command was %s\n", state)

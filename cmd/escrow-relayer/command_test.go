@@ -216,8 +216,19 @@ func TestCommandsEndToEnd(t *testing.T) {
 		{"sender", "adopt-nonce", "--sender", sender.Address.Hex(), "--nonce", "9"},
 	} {
 		code, out := call(t, database, args...)
-		require.NotZero(t, code, "%v: %s", args, out)
+		require.Equal(t, exitNo, code, "%v: %s", args, out)
 	}
+
+	strangerKey, strangerPassword := keyFiles(t, t.TempDir(), testchain.Accounts(98, 1)[0])
+	unsigned := fmt.Sprintf(`{"version":1,"chain_id":"1337","factory":%q,"kind":"approve","sender":%q,"escrow":%q,"expires_at":%d,"max_fee":"50000000000000000"}`,
+		l.Contracts.Factory, sender.Address, l.Contracts.Factory, time.Now().Add(time.Hour).Unix())
+	refused := exec.CommandContext(t.Context(), bin, "command", "send", "--url", survivor.URL)
+	refused.Stdin = bytes.NewReader(pipe(t, []byte(unsigned), nil, "command", "sign", "--keystore", strangerKey,
+		"--password-file", strangerPassword))
+	text, err := refused.CombinedOutput()
+	require.Error(t, err)
+	require.Equal(t, exitNo, refused.ProcessState.ExitCode(), "%s", text)
+	require.Contains(t, string(text), "the relayer refuses the command")
 
 	for _, args := range [][]string{{"command", "show", "0x12"}, {"command", "list", "--limit", "0"}, {"sender", "pause"},
 		{"sender", "adopt-nonce", "--sender", sender.Address.Hex()}, {"command", "send"}} {

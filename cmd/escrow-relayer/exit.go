@@ -7,6 +7,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fusion-prime/escrow-relayer/relayer"
+	"github.com/fusion-prime/escrow-relayer/relayer/command"
+	"github.com/fusion-prime/escrow-relayer/relayer/send"
 )
 
 // Exit codes, the same for every command.
@@ -25,6 +27,16 @@ var errQuiet = errors.New("")
 type no struct{ error }
 
 func (n no) Unwrap() error { return n.error }
+
+// refusal makes an error the answer no where it is one: a relayer that refuses a command, or a sender
+// or command that is in no state for what an operator asks for.
+func refusal(err error) error {
+	if errors.Is(err, send.ErrOperation) || errors.As(err, new(*command.RefusedError)) {
+		return no{err}
+	}
+
+	return err
+}
 
 // usage is an error in how the command was called.
 type usage struct{ error }
@@ -59,6 +71,13 @@ var meaningOfNo = map[string]string{
 	"demo":    "an event is missing, duplicated or out of order",
 	"wait":    "the fleet was not whole within --timeout",
 	"migrate": "with --check, a migration is missing",
+	"send":    "the relayer refuses the command",
+	"show":    "there is no such command",
+	"cancel":  "there is no such command that is open",
+	"pause":   "the sender is halted, or was never used",
+	"resume":  "the sender is halted, or was never used",
+
+	"adopt-nonce": "the sender is not halted, or the nonce was given to a command",
 }
 
 // describeExits adds the exit codes to the help of a command and of those below it.

@@ -20,7 +20,9 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 	"github.com/fusion-prime/escrow-relayer/relayer"
+	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
+	"github.com/fusion-prime/escrow-relayer/relayer/send"
 )
 
 func TestExitCodes(t *testing.T) {
@@ -32,6 +34,10 @@ func TestExitCodes(t *testing.T) {
 		usage{errors.New("flag")}:                exitRefused,
 		errors.New("connection refused"):         exitRefused,
 		interrupted{context.Canceled}:            exitInterrupted,
+
+		refusal(fmt.Errorf("cancel: %w", send.ErrOperation)):        exitNo,
+		refusal(fmt.Errorf("send: %w", &command.RefusedError{})):    exitNo,
+		refusal(fmt.Errorf("send: %w", errors.New("no such host"))): exitRefused,
 	} {
 		require.Equal(t, want, exitCode(err), err)
 	}
@@ -45,6 +51,7 @@ func TestHelpSaysHowItEnds(t *testing.T) {
 	visit = func(c *cobra.Command) {
 		require.Equal(t, 1, strings.Count(c.Long, "Exit codes: 0 well; "), c.CommandPath())
 		require.Contains(t, c.Long, "2 could not ask", c.CommandPath())
+		require.NotRegexp(t, `Exit code \d`, c.Long, "%s: the codes are said in one place", c.CommandPath())
 		require.NotContains(t, c.Long, "\n\t", "a line of the help of %s was broken like code", c.CommandPath())
 		for _, sub := range c.Commands() {
 			visit(sub)

@@ -182,7 +182,7 @@ func senderPauseCommand() *cobra.Command {
 		}
 
 		return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
-			return send.Pause(ctx, db.Pool, cfg.ChainID, address, reason)
+			return refusal(send.Pause(ctx, db.Pool, cfg.ChainID, address, reason))
 		})
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for others to see")
@@ -200,7 +200,7 @@ func senderResumeCommand() *cobra.Command {
 		}
 
 		return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
-			return send.Resume(ctx, db.Pool, cfg.ChainID, address)
+			return refusal(send.Resume(ctx, db.Pool, cfg.ChainID, address))
 		})
 	}
 
@@ -231,7 +231,7 @@ If N was too high by mistake, the same command with a lower one brings the sende
 		}
 
 		return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
-			return send.AdoptNonce(ctx, db.Pool, cfg.ChainID, address, nonce)
+			return refusal(send.AdoptNonce(ctx, db.Pool, cfg.ChainID, address, nonce))
 		})
 	}
 	cmd.Flags().Uint64Var(&nonce, "nonce", 0, "the next nonce")
