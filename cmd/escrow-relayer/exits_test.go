@@ -199,6 +199,12 @@ func TestWhole(t *testing.T) {
 	require.Contains(t, (&whole{lag: 100, total: 4}).missing(three()), "partition 3 of 4 has no live instance")
 	require.Contains(t, (&whole{lag: 100, total: 2}).missing(three()), "r2 has 3 partitions")
 
+	frozen := three()
+	frozen.Outbox.OldestAge = fleet.Age(fleet.LimitOutbox.Behind - time.Second)
+	require.Empty(t, (&whole{lag: 100}).missing(frozen), "messages that settle")
+	frozen.Outbox.OldestAge = fleet.Age(fleet.LimitOutbox.Behind)
+	require.Equal(t, "Pub/Sub has not taken the oldest message for 30s", (&whole{lag: 100}).missing(frozen))
+
 	without := three()
 	without.Instances[1].Alive = false
 	require.Equal(t, "partition 1 of 3 has no live instance", (&whole{lag: 100, total: 3}).missing(without))

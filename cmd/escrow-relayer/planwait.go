@@ -21,8 +21,9 @@ func planWaitCommand() *cobra.Command {
 	var w whole
 	cmd := &cobra.Command{
 		Use:   "wait",
-		Short: "Wait until every slot is served, somebody leads, and the lag is back to normal",
-		Long: `Wait until the fleet is whole: every slot is served, somebody leads, and the lag is back to normal. What is missing is printed.
+		Short: "Wait until every slot is served, somebody leads, the lag is back to normal, and messages go out",
+		Long: `Wait until the fleet is whole: every slot is served, somebody leads, the lag is back to normal, and no message has waited for Pub/Sub for
+half a minute. What is missing is printed.
 Reads CHAIN_ID and DATABASE_URL.
 
 --total N without --instance asks for a fleet of N partitions: each of them has a live instance, and no live instance has another total.
@@ -148,6 +149,10 @@ func (w *whole) missing(f *fleet.Fleet) string {
 
 	if behind := f.Chain.Head - f.Chain.LowestCursor + 1; f.Chain.Head > 0 && behind > w.lag {
 		say("the lowest cursor is %d blocks behind the head", behind)
+	}
+
+	if age := f.Outbox.OldestAge; fleet.LimitOutbox.Severity(time.Duration(age)) != "" {
+		say("Pub/Sub has not taken the oldest message for %s", age)
 	}
 
 	if w.instance != "" {
