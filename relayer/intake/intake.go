@@ -245,6 +245,12 @@ type batch struct {
 	done       chan error // capacity 1
 }
 
+// Storing a batch takes storeTimeout at most, and finishWithin at most once Run is to end.
+const (
+	storeTimeout = 15 * time.Second
+	finishWithin = 2 * time.Second
+)
+
 // maxBatch is how many commands one transaction stores at most.
 const maxBatch = 500
 
@@ -327,10 +333,12 @@ func (i *Intake) storeBatch(ctx context.Context, first *batch) {
 		all = append(all, b.candidates...)
 	}
 
-	// What was begun is finished: whoever waits has ctx of their own.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
+	// What was begun is finished: whoever waits has ctx of their own. A database that does not answer must
+	// not hold up a stop: what is not stored comes again.
+	storing, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
-	err := i.store.accept(ctx, all)
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(finishWithin, cancel) })()
+	err := i.store.accept(storing, all)
 	for _, b := range batches {
 		b.done <- err
 	}

@@ -605,6 +605,38 @@ func TestForgedCopiesDoNotAnswer(t *testing.T) {
 	require.True(t, verdicts[0].Answer.Final())
 }
 
+// A database that does not answer holds up no stop: what is being stored is given up soon after.
+func TestStopWhileTheDatabaseHangs(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	policy, err := intake.ParsePolicy(fmt.Appendf(nil,
+		`{"requesters":[{"address":%q,"allow":[{"sender":%q,"kinds":["approve"],"max_fee":"1000"}]}]}`,
+		crypto.PubkeyToAddress(f.key.PublicKey), sender))
+	require.NoError(t, err)
+	in, err := intake.New(intake.Config{DB: f.db, ChainID: chain, Factory: factory, Policy: policy})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	ended, taken := make(chan error, 1), make(chan error, 1)
+	go func() { ended <- in.Run(ctx) }()
+
+	tx, err := f.db.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	_, err = tx.Exec(t.Context(), `lock table commands in access exclusive mode`)
+	require.NoError(t, err)
+	go func() { _, err := in.Take(context.WithoutCancel(ctx), body(t, f.signed(nil)), false); taken <- err }()
+	require.Eventually(t, func() bool {
+		var waits bool
+		err := f.db.QueryRow(t.Context(),
+			`select exists (select from pg_locks where not granted and relation = 'commands'::regclass)`).Scan(&waits)
+
+		return err == nil && waits
+	}, patience, 10*time.Millisecond)
+	stop()
+	require.NoError(t, <-ended)
+	require.ErrorIs(t, <-taken, context.Canceled, "by the stop, and not by the deadline of the statement")
+}
+
 // C8: a policy allows a requester some kinds, of one sender each, up to a value and up to a fee. A grant lends
 // nothing to another one.
 func TestPolicyGrants(t *testing.T) {
