@@ -211,6 +211,7 @@ func (l *loader) topics() {
 				l.say(t.variable,
 					"must be another topic than %s: its consumers do not expect these messages, and may refuse them for ever",
 					other.variable)
+
 				break
 			}
 		}

@@ -576,23 +576,23 @@ func TestPubSub(t *testing.T) {
 func TestForgedCopiesDoNotAnswer(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
-	real := f.signed(nil)
-	broken := *real
+	genuine := f.signed(nil)
+	broken := *genuine
 	broken.Signature[64] = 35
-	others, err := real.Command.Sign(f.stranger)
+	others, err := genuine.Sign(f.stranger)
 	require.NoError(t, err)
-	require.Equal(t, real.ID(), others.ID())
+	require.Equal(t, genuine.ID(), others.ID())
 	for range 2 {
 		for _, forged := range []*command.Signed{&broken, others} {
 			verdicts, err := f.in.Take(t.Context(), body(t, forged), true)
 			require.NoError(t, err)
 			require.Equal(t, command.Refused, verdicts[0].Answer.State)
-			require.Equal(t, real.ID().Hex(), verdicts[0].Answer.CommandID)
+			require.Equal(t, genuine.ID().Hex(), verdicts[0].Answer.CommandID)
 			require.Zero(t, verdicts[0].Answer.Revision)
 			require.False(t, verdicts[0].Answer.Final())
 		}
 
-		verdicts, err := f.in.Take(t.Context(), body(t, real), true)
+		verdicts, err := f.in.Take(t.Context(), body(t, genuine), true)
 		require.NoError(t, err)
 		require.Equal(t, command.Accepted, verdicts[0].Answer.State)
 	}
@@ -624,7 +624,8 @@ func TestStopWhileTheDatabaseHangs(t *testing.T) {
 	defer func() { _ = tx.Rollback(context.Background()) }()
 	_, err = tx.Exec(t.Context(), `lock table commands in access exclusive mode`)
 	require.NoError(t, err)
-	go func() { _, err := in.Take(context.WithoutCancel(ctx), body(t, f.signed(nil)), false); taken <- err }()
+	content := body(t, f.signed(nil))
+	go func() { _, err := in.Take(context.WithoutCancel(ctx), content, false); taken <- err }()
 	require.Eventually(t, func() bool {
 		var waits bool
 		err := f.db.QueryRow(t.Context(),

@@ -14,8 +14,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/send"
 )
 
-func (w *world) adopt(nonce uint64) error {
-	return send.AdoptNonce(w.t.Context(), w.db, w.node.ChainID().Int64(), w.sender.Address, nonce)
+func (w *world) adopt(ctx context.Context, nonce uint64) error {
+	return send.AdoptNonce(ctx, w.db, w.node.ChainID().Int64(), w.sender.Address, nonce)
 }
 
 // use uses up a nonce of the sender's account elsewhere.
@@ -48,7 +48,7 @@ func TestNonceTooHigh(t *testing.T) {
 	w.awaitLook()
 	require.Equal(t, 0, w.int(`select count(*) from commands where nonce is not null`))
 	require.NoError(t, send.Pause(t.Context(), w.db, w.node.ChainID().Int64(), w.sender.Address, "a nonce too high"))
-	require.NoError(t, w.adopt(0))
+	require.NoError(t, w.adopt(t.Context(), 0))
 	w.awaitState("paused") // still
 	require.NoError(t, send.Resume(t.Context(), w.db, w.node.ChainID().Int64(), w.sender.Address))
 	w.await(first, true, command.Done)
@@ -57,19 +57,19 @@ func TestNonceTooHigh(t *testing.T) {
 
 	w.use()
 	w.awaitState("halted")
-	require.NoError(t, w.adopt(1000)) // it should have been 2
+	require.NoError(t, w.adopt(t.Context(), 1000)) // it should have been 2
 	second := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
 	w.awaitLook()
-	require.ErrorContains(t, w.adopt(1001), "only a halted one")
-	require.ErrorContains(t, w.adopt(1000), "only a halted one")
-	require.ErrorContains(t, w.adopt(0), "choose 1 or more")
-	require.NoError(t, w.adopt(1)) // which is used: the chain says so
+	require.ErrorContains(t, w.adopt(t.Context(), 1001), "only a halted one")
+	require.ErrorContains(t, w.adopt(t.Context(), 1000), "only a halted one")
+	require.ErrorContains(t, w.adopt(t.Context(), 0), "choose 1 or more")
+	require.NoError(t, w.adopt(t.Context(), 1)) // which is used: the chain says so
 	require.Eventually(t, func() bool {
 		w.mine(1)
 		return w.int(`select count(*) from senders where state = 'halted' and reason like '%--nonce 2%'`) == 1
 	}, patience, 20*time.Millisecond)
 	require.Equal(t, 1, w.int(`select count(*) from commands where nonce is not null`))
-	require.NoError(t, w.adopt(2))
+	require.NoError(t, w.adopt(t.Context(), 2))
 	w.await(second, true, command.Done)
 	require.Len(t, w.sent(), 3)
 	found, _ = w.audit()
@@ -85,14 +85,14 @@ func TestNonceTooLowAtTheLastMoment(t *testing.T) {
 	w.use()
 	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
 	w.start(func(c *send.Config) {
-		c.Chain = &lateChain{Nodes: w.nodes, happen: func(context.Context) error { return w.adopt(0) }}
+		c.Chain = &lateChain{Nodes: w.nodes, happen: func(ctx context.Context) error { return w.adopt(ctx, 0) }}
 	})
 	require.Eventually(t, func() bool {
 		w.mine(1)
 		return w.int(`select count(*) from senders where state = 'halted' and reason like '%--nonce 2%'`) == 1
 	}, patience, 20*time.Millisecond)
 	require.Equal(t, 0, w.int(`select count(*) from commands where nonce is not null`))
-	require.NoError(t, w.adopt(2))
+	require.NoError(t, w.adopt(t.Context(), 2))
 	w.await(id, true, command.Done)
 	require.Len(t, w.sent(), 3)
 }
