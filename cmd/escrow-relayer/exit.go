@@ -77,7 +77,7 @@ var meaningOfNo = map[string]string{
 	"pause":   "the sender is halted, or was never used",
 	"resume":  "the sender is halted, or was never used",
 
-	"adopt-nonce": "the sender is not halted, or the nonce was given to a command",
+	"adopt-nonce": "a command has N, or the sender is not halted and N is not lower than its next nonce",
 }
 
 // describeExits adds the exit codes to the help of a command and of those below it.
