@@ -138,8 +138,8 @@ func TestRepartitionScriptStopsAtWhatDoesNotComeUp(t *testing.T) {
 	require.Equal(t, 1, code, out)
 	require.Contains(t, out, "STOPPED: escrow-relayer-3 could not be created")
 
-	// Begun anew, it starts, finds no factory and leaves. Nothing else is changed.
-	p.sicken("escrow-relayer-3", map[string]string{"FACTORY_ADDRESS": "0x00000000000000000000000000000000000000aa"})
+	// Begun anew, it starts, and reaches no node. Nothing else is changed.
+	p.sicken("escrow-relayer-3", map[string]string{"RPC_URLS": "http://127.0.0.1:1"})
 	code, out = p.sh(ways(t, out)["Go on, when mended"] + " --timeout 4s")
 	t.Log(out)
 	require.Equal(t, 1, code, out)

@@ -8,8 +8,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -232,7 +230,7 @@ func join(urls []string) string {
 
 // Run starts a relayer process and does not wait for it to be ready.
 func (l *Lab) Run(id string, number, total int, env map[string]string) (*Process, error) {
-	port, err := freePort()
+	port, err := testchain.FreePort()
 	if err != nil {
 		return nil, err
 	}
@@ -247,20 +245,6 @@ func (l *Lab) Run(id string, number, total int, env map[string]string) (*Process
 	l.later(func() error { p.Kill(); return nil })
 
 	return p, nil
-}
-
-// freePort chooses a port that nobody listens on. It lies below those that kernels give to connections: one that the
-// kernel chooses may belong to a connection by the time a process wants to listen on it.
-func freePort() (int, error) {
-	for range 100 {
-		port := 10000 + rand.IntN(20000)
-		ln, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port)) //nolint:noctx // closed at once
-		if err == nil {
-			return port, ln.Close()
-		}
-	}
-
-	return 0, errors.New("find a free port: 100 of 10000 to 29999 are taken")
 }
 
 // Head is the newest block of the chain.

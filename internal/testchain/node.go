@@ -5,10 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
-	"math/rand/v2"
 	"net"
+	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common/hexutil"
@@ -71,18 +72,27 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// freeAddr finds a port that is free now, at random and below those that the kernel gives to
-// outgoing connections and to listeners at port zero (from 32768 on Linux, 49152 elsewhere), so
-// that nobody takes it by chance until the node does.
-func freeAddr() (addr string, err error) {
+// ports counts those that this process has tried.
+var ports atomic.Uint32
+
+// FreePort finds a port that nobody listens on, below those that the kernel gives to outgoing
+// connections and to listeners at port zero (from 32768 on Linux, 49152 elsewhere). Each process goes
+// through them in turn from a place of its own, so that two do not choose the same one before either of
+// them listens: chosen at random, that happened once in some runs of all tests.
+func FreePort() (port int, err error) {
 	for range 100 {
-		addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(10_000+rand.IntN(22_000)))
-		if err = probe(addr); err == nil {
-			return addr, nil
+		port = 10_000 + int((uint32(os.Getpid())*211+ports.Add(1))%22_000)
+		if err = probe(net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
+			return port, nil
 		}
 	}
 
-	return "", fmt.Errorf("find a free port: %w", err)
+	return 0, fmt.Errorf("find a free port: 100 are taken: %w", err)
+}
+
+func freeAddr() (string, error) {
+	port, err := FreePort()
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), err
 }
 
 // probe returns an error when nobody could listen at the address now. Behind one in use another
