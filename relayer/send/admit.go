@@ -69,17 +69,25 @@ func (s *Sender) end(ctx context.Context, endings []ending) error {
 // them cannot be sent yet.
 const lookAhead = 16
 
-// admit takes waiting commands as far as there is room: what is done already or impossible is
-// answered, what cannot be sent yet is held, the others get nonces, are signed and sent. It says
-// whether there may be more to do at once.
-func (s *Sender) admit(ctx context.Context, account *account, flights []*flight) (more bool, err error) {
+// room is how many commands may get nonces now.
+func (s *Sender) room(account *account, flights []*flight) int {
 	limit := s.cfg.Limits.MaxInFlight
 	if s.delegated {
 		limit = 1
 	}
 
-	room := limit - len(flights)
-	if room <= 0 || !account.ready(s.sight.look) {
+	if !account.ready(s.sight.look) {
+		return 0
+	}
+
+	return max(limit-len(flights), 0)
+}
+
+// admit takes waiting commands as far as there is room: what is done already or impossible is
+// answered, what cannot be sent yet is held, the others get nonces, are signed and sent. It says
+// whether there may be more to do at once.
+func (s *Sender) admit(ctx context.Context, room int, flights []*flight) (more bool, err error) {
+	if room == 0 {
 		return false, nil
 	}
 

@@ -234,7 +234,8 @@ func (s *Sender) round(ctx context.Context) (time.Duration, error) {
 		}
 	}
 
-	more, err := s.admit(ctx, &account, flights)
+	room := s.room(&account, flights)
+	more, err := s.admit(ctx, room, flights)
 	if err != nil {
 		return 0, err
 	}
@@ -243,13 +244,14 @@ func (s *Sender) round(ctx context.Context) (time.Duration, error) {
 		return minPause, nil
 	}
 
-	return s.rest(ctx)
+	return s.rest(ctx, room > 0)
 }
 
-// rest is how long to wait for a notification or a new block before the next round.
-func (s *Sender) rest(ctx context.Context) (time.Duration, error) {
+// rest is how long to wait for a notification or a new block before the next round. Without room what waits
+// is of interest only when it expires.
+func (s *Sender) rest(ctx context.Context, room bool) (time.Duration, error) {
 	longest := min(idlePause, s.cfg.LookEvery)
-	pause, some, err := s.store.due(ctx)
+	pause, some, err := s.store.due(ctx, room)
 	if err != nil || !some || pause > longest {
 		return longest, err
 	}

@@ -390,17 +390,18 @@ func (s *store) waiting(ctx context.Context, limit int) ([]*waiting, error) {
 	return all, nil
 }
 
-// nextLook is when the next waiting command is due, by the database's clock.
+// nextLook is when the next waiting command is due, by the database's clock: to be looked at, if that is of
+// use, or to be dismissed.
 const nextLook = `
-	select min(least(next_look, expires_at)) - clock_timestamp()
+	select min(case when @look then least(next_look, expires_at) else expires_at end) - clock_timestamp()
 	  from commands
 	 where chain_id = @chain and sender = @sender and state in ('accepted', 'held')`
 
-func (s *store) due(ctx context.Context) (time.Duration, bool, error) {
+func (s *store) due(ctx context.Context, look bool) (time.Duration, bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	var in *time.Duration
-	if err := s.db.QueryRow(ctx, nextLook, s.args(pgx.StrictNamedArgs{})).Scan(&in); err != nil {
+	if err := s.db.QueryRow(ctx, nextLook, s.args(pgx.StrictNamedArgs{"look": look})).Scan(&in); err != nil {
 		return 0, false, fmt.Errorf("read when the next command of sender %s is due: %w", s.sender, err)
 	}
 
