@@ -78,7 +78,7 @@ var ports atomic.Uint32
 // FreePort finds a port that nobody listens on, below those that the kernel gives to outgoing
 // connections and to listeners at port zero (from 32768 on Linux, 49152 elsewhere). Each process goes
 // through them in turn from a place of its own, so that two do not choose the same one before either of
-// them listens: chosen at random, that happened once in some runs of all tests.
+// them listens.
 func FreePort() (port int, err error) {
 	for range 100 {
 		port = 10_000 + int((uint32(os.Getpid())*211+ports.Add(1))%22_000)

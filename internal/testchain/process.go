@@ -46,18 +46,18 @@ func startProcess(ctx context.Context, o Options, program string,
 	p := &process{options: o, url: o.Addr, accounts: Accounts(o.Seed, o.Accounts), done: make(chan struct{})}
 	var err error
 	if p.url == "" {
-		if p.url, err = freeAddr(); err != nil {
-			return nil, err
-		}
+		p.url, err = freeAddr()
+	} else {
+		err = probe(p.url)
+	}
+
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", filepath.Base(program), err)
 	}
 
 	host, port, err := net.SplitHostPort(p.url)
 	if err != nil {
 		return nil, fmt.Errorf("listen at %s: %w", p.url, err)
-	}
-
-	if err := probe(p.url); err != nil {
-		return nil, fmt.Errorf("start %s: %w", filepath.Base(program), err)
 	}
 
 	if p.dir, err = os.MkdirTemp("", "escrow-relayer-node-"); err != nil {

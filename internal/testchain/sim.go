@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -49,14 +50,22 @@ func StartSim(o Options) (*Sim, error) {
 	s := &Sim{options: o, accounts: all[:o.Accounts], stranger: all[o.Accounts], stop: make(chan struct{}),
 		pace: make(chan time.Duration)}
 	var err error
-	if s.url = o.Addr; s.url == "" {
-		if s.url, err = freeAddr(); err != nil {
-			return nil, err
+	for attempt := 1; ; attempt++ {
+		if s.url = o.Addr; s.url == "" {
+			if s.url, err = freeAddr(); err != nil {
+				return nil, err
+			}
 		}
-	}
 
-	if s.backend, err = startBackend(s.url, endow(all), o); err != nil {
-		return nil, fmt.Errorf("start the simulated chain at %s: %w", s.url, err)
+		if s.backend, err = startBackend(s.url, endow(all), o); err == nil {
+			break
+		}
+
+		// A process that is being started elsewhere in this one keeps what listens here until its program
+		// runs, also the socket by which the port was found free.
+		if o.Addr != "" || attempt == 5 || !errors.Is(err, syscall.EADDRINUSE) {
+			return nil, fmt.Errorf("start the simulated chain at %s: %w", s.url, err)
+		}
 	}
 
 	if s.client, err = rpc.Dial(s.HTTP()); err != nil {
