@@ -120,7 +120,8 @@ func commandSendCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "send --url URL < SIGNED",
 		Short: "Send a signed command from standard input to a relayer, and print its answer",
-		Long:  "Send a signed command from standard input to a relayer that serves POST /commands, and print its answer. Needs no configuration.",
+		Long: "Send a signed command from standard input to a relayer that serves POST /commands, and print its answer. " +
+			"Needs no configuration.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if url == "" {
 				return usage{errors.New("--url is missing: the address of a relayer, such as https://relayer.example")}

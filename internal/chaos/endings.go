@@ -82,7 +82,8 @@ func (r *run) checkAtRest(ctx context.Context, v *Verdict) (wrong string, err er
 	}
 
 	rows, _ := r.lab.DB.Query(ctx,
-		`select substr(application_name, 16), count(*) from pg_stat_activity where application_name like 'escrow-relayer/%' group by 1`)
+		`select substr(application_name, 16), count(*) from pg_stat_activity
+		where application_name like 'escrow-relayer/%' group by 1`)
 	var name string
 	var n int
 	if _, err := pgx.ForEachRow(rows, []any{&name, &n}, func() error {

@@ -65,11 +65,19 @@ func setup(t *testing.T) *fixture {
 	return f
 }
 
-// open makes an intake, as another instance would have it. It dismisses nothing.
+// open makes an intake, as another instance would have it, and runs it. It dismisses nothing.
 func (f *fixture) open() *intake.Intake { return f.openWith(intake.Config{DismissEvery: time.Hour}) }
 
-// openWith makes one with what else is configured.
+// openWith does so with what else is configured.
 func (f *fixture) openWith(cfg intake.Config) *intake.Intake {
+	in := f.make(cfg)
+	run(f.t, in.Run)
+
+	return in
+}
+
+// make makes one that does not run yet.
+func (f *fixture) make(cfg intake.Config) *intake.Intake {
 	policy, err := intake.ParsePolicy(fmt.Appendf(nil,
 		`{"requesters":[{"address":%q,"allow":[{"sender":%q,"kinds":["approve","release"],"max_fee":"1000"}]}]}`,
 		crypto.PubkeyToAddress(f.key.PublicKey), sender))
@@ -78,7 +86,6 @@ func (f *fixture) openWith(cfg intake.Config) *intake.Intake {
 	cfg.Metrics = intake.NewMetrics(prometheus.NewRegistry())
 	in, err := intake.New(cfg)
 	require.NoError(f.t, err)
-	run(f.t, in.Run)
 
 	return in
 }
@@ -609,12 +616,7 @@ func TestForgedCopiesDoNotAnswer(t *testing.T) {
 func TestStopWhileTheDatabaseHangs(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
-	policy, err := intake.ParsePolicy(fmt.Appendf(nil,
-		`{"requesters":[{"address":%q,"allow":[{"sender":%q,"kinds":["approve"],"max_fee":"1000"}]}]}`,
-		crypto.PubkeyToAddress(f.key.PublicKey), sender))
-	require.NoError(t, err)
-	in, err := intake.New(intake.Config{DB: f.db, ChainID: chain, Factory: factory, Policy: policy})
-	require.NoError(t, err)
+	in := f.make(intake.Config{DismissEvery: time.Hour})
 	ctx, stop := context.WithCancel(t.Context())
 	ended, taken := make(chan error, 1), make(chan error, 1)
 	go func() { ended <- in.Run(ctx) }()

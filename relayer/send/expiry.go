@@ -22,21 +22,26 @@ const lockExpired = `
 	with recursive senders as (
 	  (select sender from commands where chain_id = @chain and state in ('accepted', 'held') order by sender limit 1)
 	   union all
-	  select (select c.sender from commands c where c.chain_id = @chain and c.state in ('accepted', 'held') and c.sender > s.sender order by c.sender limit 1)
+	  select (select c.sender from commands c
+	           where c.chain_id = @chain and c.state in ('accepted', 'held') and c.sender > s.sender
+	           order by c.sender limit 1)
 	    from senders s where s.sender is not null
 	)
 	select e.command_id
 	  from senders s
 	 cross join lateral (
 	       select command_id from commands
-	        where chain_id = @chain and sender = s.sender and state in ('accepted', 'held') and expires_at <= now() - @after * interval '1 millisecond'
+	        where chain_id = @chain and sender = s.sender and state in ('accepted', 'held')
+	          and expires_at <= now() - @after * interval '1 millisecond'
 	        order by expires_at limit @most for no key update skip locked) e
 	 limit @most`
 
 const setExpired = `
 	update commands c
-	   set state = case when c.cancel_requested then 'cancelled' else 'expired' end, code = case when c.cancel_requested then 'cancelled' else 'expired' end,
-	       detail = case when c.cancel_requested then '' else '` + tooLate + `' end, answered_at = clock_timestamp(), next_look = 'infinity'
+	   set state = case when c.cancel_requested then 'cancelled' else 'expired' end,
+	       code = case when c.cancel_requested then 'cancelled' else 'expired' end,
+	       detail = case when c.cancel_requested then '' else '` + tooLate + `' end,
+	       answered_at = clock_timestamp(), next_look = 'infinity'
 	 where c.command_id = any(@ids) and c.state in ('accepted', 'held')
 	returning ` + endedColumns
 

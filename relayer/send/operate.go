@@ -45,7 +45,8 @@ func AdoptNonce(ctx context.Context, db *pgxpool.Pool, chainID int64, sender com
 		}
 
 		const adopt = `update senders set next_nonce = $3, first_nonce = least(first_nonce, $3), wait_final = $3,
-			       state = case state when 'halted' then 'active' else state end, reason = case state when 'halted' then null else reason end, updated_at = now()
+			       state = case state when 'halted' then 'active' else state end,
+			       reason = case state when 'halted' then null else reason end, updated_at = now()
 			where chain_id = $1 and address = $2`
 		if _, err := tx.Exec(ctx, adopt, chainID, text(sender), int64(nonce)); err != nil {
 			return err

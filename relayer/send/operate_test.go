@@ -36,6 +36,15 @@ func (w *world) awaitState(state string) {
 	}, patience, 10*time.Millisecond)
 }
 
+// awaitHalt mines blocks until the sender is halted for a reason that has these words.
+func (w *world) awaitHalt(words string) {
+	w.t.Helper()
+	require.Eventually(w.t, func() bool {
+		w.mine(1)
+		return w.int(`select count(*) from senders where state = 'halted' and reason like '%' || $1 || '%'`, words) == 1
+	}, patience, 20*time.Millisecond)
+}
+
 // A sender that was given a nonce too high, by a node that lied at the very first look or by a typing
 // mistake, waits for what nobody will send. It can be brought back, down to what its commands have.
 func TestNonceTooHigh(t *testing.T) {
@@ -64,10 +73,7 @@ func TestNonceTooHigh(t *testing.T) {
 	require.ErrorContains(t, w.adopt(t.Context(), 1000), "only a halted one")
 	require.ErrorContains(t, w.adopt(t.Context(), 0), "choose 1 or more")
 	require.NoError(t, w.adopt(t.Context(), 1)) // which is used: the chain says so
-	require.Eventually(t, func() bool {
-		w.mine(1)
-		return w.int(`select count(*) from senders where state = 'halted' and reason like '%--nonce 2%'`) == 1
-	}, patience, 20*time.Millisecond)
+	w.awaitHalt("--nonce 2")
 	require.Equal(t, 1, w.int(`select count(*) from commands where nonce is not null`))
 	require.NoError(t, w.adopt(t.Context(), 2))
 	w.await(second, true, command.Done)
@@ -87,10 +93,7 @@ func TestNonceTooLowAtTheLastMoment(t *testing.T) {
 	w.start(func(c *send.Config) {
 		c.Chain = &lateChain{Nodes: w.nodes, happen: func(ctx context.Context) error { return w.adopt(ctx, 0) }}
 	})
-	require.Eventually(t, func() bool {
-		w.mine(1)
-		return w.int(`select count(*) from senders where state = 'halted' and reason like '%--nonce 2%'`) == 1
-	}, patience, 20*time.Millisecond)
+	w.awaitHalt("--nonce 2")
 	require.Equal(t, 0, w.int(`select count(*) from commands where nonce is not null`))
 	require.NoError(t, w.adopt(t.Context(), 2))
 	w.await(id, true, command.Done)

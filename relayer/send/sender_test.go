@@ -199,12 +199,7 @@ func TestForeignUseHalts(t *testing.T) {
 	w.start(nil)
 	w.await(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), true, command.Done)
 
-	thief, err := testchain.OpenWallet(t.Context(), w.node.HTTP(), w.sender)
-	require.NoError(t, err)
-	t.Cleanup(thief.Close)
-	_, err = thief.Send(t.Context(), 0, testchain.Call{To: &common.Address{1}, Value: big.NewInt(1), Gas: 21000})
-	require.NoError(t, err)
-	w.mine(1)
+	w.use()
 	require.Eventually(t, func() bool {
 		return w.int(`select count(*) from senders where state = 'halted' and reason like '%--nonce 2%'`) == 1
 	}, patience, 20*time.Millisecond)
