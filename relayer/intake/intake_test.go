@@ -512,6 +512,62 @@ func TestConflictsAcrossInstances(t *testing.T) {
 	require.Equal(t, pairs, f.rows("command_claims"))
 }
 
+// Two instances that store the same commands, which claim nothing, in opposite orders do not wait for each
+// other: whichever order they came in, they are stored in one. The command in the middle is held by the
+// test until both wait, so that each would have stored what the other one asks for next.
+func TestOppositeOrdersDoNotDeadlock(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	refused := func() *command.Signed { return f.signed(func(c *command.Command) { c.Kind = command.Refund }) }
+	first, middle, last := refused(), refused(), refused()
+
+	gate, err := f.db.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = gate.Rollback(context.Background()) }() // only if the test fails before
+	_, err = gate.Exec(t.Context(), `
+		insert into commands (chain_id, command_id, sender, kind, escrow, effect, requester, message, max_fee, expires_at, state, answered_at)
+		values ($1, $2, $3, 'refund', $3, 'settle', $3, '{}', 0, now(), 'refused', now())`,
+		chain, middle.ID().Hex(), "0x"+strings.Repeat("0", 40))
+	require.NoError(t, err)
+
+	type taken struct {
+		verdicts []intake.Verdict
+		err      error
+	}
+	results := make(chan taken, 2)
+	other := f.open()
+	for in, batch := range map[*intake.Intake][]*command.Signed{
+		f.in: {first, middle, last}, other: {last, middle, first},
+	} {
+		content := body(t, batch)
+		go func() {
+			verdicts, err := in.Take(context.Background(), content, false)
+			results <- taken{verdicts, err}
+		}()
+	}
+
+	require.Eventually(t, func() bool {
+		var waiting int
+		err := f.db.QueryRow(t.Context(), `select count(*) from pg_stat_activity
+			where datname = current_database() and wait_event_type = 'Lock' and query like '%insert into commands%'`).
+			Scan(&waiting)
+
+		return err == nil && waiting == 2
+	}, patience, 10*time.Millisecond)
+	require.NoError(t, gate.Rollback(t.Context()))
+
+	for range 2 {
+		r := <-results
+		require.NoError(t, r.err)
+		require.Len(t, r.verdicts, 3)
+		for _, v := range r.verdicts {
+			require.Equal(t, command.CodeNotAllowed, v.Answer.Code)
+		}
+	}
+
+	require.Equal(t, 3, f.rows("commands"))
+}
+
 // The way over Pub/Sub: acknowledged after the commit, answered on the topic of replies, in order,
 // also what was refused and what came twice.
 func TestPubSub(t *testing.T) {

@@ -43,6 +43,8 @@ const takeClaims = `
 	 order by c.escrow, c.effect, c.place
 	on conflict do nothing`
 
+// insertCommands stores in the order of the ids: what claims nothing meets the same command of another
+// transaction here first, and two that had them in opposite orders would wait for each other.
 const insertCommands = `
 	insert into commands (chain_id, command_id, sender, kind, escrow, effect, requester, message, value, max_fee, not_before, expires_at, reference, reply_to,
 	                      state, code, detail, winner, next_look, answered_at)
@@ -52,14 +54,14 @@ const insertCommands = `
 	       case when v.state in ('refused', 'expired') then clock_timestamp() end
 	  from unnest(@ids::text[], @senders::text[], @kinds::text[], @escrows::text[], @effects::text[], @requesters::text[], @messages::text[], @values::numeric[],
 	              @fees::numeric[], @not_befores::timestamptz[], @expires::timestamptz[], @references::text[], @reply_tos::text[], @refusals::text[])
-	       with ordinality as c (id, sender, kind, escrow, effect, requester, message, value, max_fee, not_before, expires, reference, reply_to, refusal, place)
+	       as c (id, sender, kind, escrow, effect, requester, message, value, max_fee, not_before, expires, reference, reply_to, refusal)
 	  left join command_claims k on k.chain_id = @chain and k.escrow = c.escrow and k.effect = c.effect
 	 cross join lateral (
 	       select case when c.refusal <> '' then 'refused' when k.command_id = c.id then case when c.not_before > now() then 'held' else 'accepted' end
 	                   when c.expires <= clock_timestamp() then 'expired' else 'refused' end as state,
 	              case when c.refusal <> '' then 'not_allowed' when k.command_id = c.id then case when c.not_before > now() then 'not_before' else '' end
 	                   when c.expires <= clock_timestamp() then 'expired' else 'conflict' end as code) v
-	 order by c.place
+	 order by c.id
 	on conflict do nothing
 	returning ` + answerColumns
 
