@@ -41,6 +41,10 @@ const endTransactions = `
 // EndFormer ends the connections on which an earlier process of this session's instance has a
 // transaction open, one that began before the session got the instance's lock, and returns how many
 // it ended. It is called before the instance joins the fleet.
+//
+// A transaction that only reads stays: nobody waits for it, and it may be one of this process, which
+// reads the fleet for its metrics and /readyz from its first moment on. One that has changed or locked
+// a row has a transaction id (Postgres manual, "Transactions and Identifiers").
 func (s *Session) EndFormer(ctx context.Context, db *pgxpool.Pool) (ended int, err error) {
 	err = db.QueryRow(ctx, endFormer, ApplicationName(s.cfg.InstanceID), s.since, applicationPrefix, s.pid).Scan(&ended)
 	if err != nil {
@@ -55,6 +59,8 @@ const endFormer = `
 	from pg_stat_activity a
 	where a.datname = current_database() and a.pid <> pg_backend_pid()
 	  and a.application_name = $1 and a.xact_start < $2
+	  and (a.backend_xid is not null
+	       or exists (select from pg_locks l where l.pid = a.pid and l.locktype = 'advisory'))
 	  and not exists (
 		select from relayer_instances i
 		join held_locks() l on l.key = i.lock_key and l.pid <> $4::bigint
