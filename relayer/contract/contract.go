@@ -7,7 +7,6 @@ package contract
 
 import (
 	_ "embed"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,6 +21,8 @@ import (
 	"github.com/ethereum/go-ethereum/accounts/abi"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/message"
 )
 
 // Names of the events that mean something to the relayer. An ABI may have others, which are only passed on.
@@ -70,18 +71,7 @@ type Event struct {
 // with the same two {tx_hash}:{log_index}:{occurrence}. It is never used for two contents. Inside the
 // relayer, block hash and log index identify an event.
 func (e *Event) ID() string {
-	return string(AppendID(make([]byte, 0, 80), e.TxHash, e.LogIndex, e.Occurrence))
-}
-
-// AppendID appends the id of an event.
-func AppendID(b []byte, tx common.Hash, index uint, occurrence int16) []byte {
-	b = hex.AppendEncode(append(b, '0', 'x'), tx[:])
-	b = strconv.AppendUint(append(b, ':'), uint64(index), 10)
-	if occurrence > 0 {
-		b = strconv.AppendInt(append(b, ':'), int64(occurrence), 10)
-	}
-
-	return b
+	return message.EventID(e.TxHash, e.LogIndex, e.Occurrence)
 }
 
 // ParseID reads what ID writes.

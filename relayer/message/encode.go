@@ -27,7 +27,7 @@ type Event struct {
 // of the body's fields is fixed. An error means that the arguments are not an object.
 func Encode(k Kind, e *Event, chainID int64, published time.Time) (body []byte,
 	attributes map[string]string, err error) {
-	id := idOf(e)
+	id := EventID(e.TransactionHash, e.LogIndex, e.Occurrence)
 	chain := strconv.FormatInt(chainID, 10)
 	attributes = attributesOf(k, e, id, chain)
 
@@ -70,12 +70,12 @@ func Encode(k Kind, e *Event, chainID int64, published time.Time) (body []byte,
 	return append(b, '}'), attributes, nil
 }
 
-// idOf returns the event id: {transaction hash}:{log index}, and :{occurrence} from the second one on.
-func idOf(e *Event) string {
+// EventID returns the id of an event: {transaction hash}:{log index}, and :{occurrence} if that is above 0.
+func EventID(transaction [32]byte, index uint, occurrence int16) string {
 	var buf [96]byte
-	id := strconv.AppendUint(append(appendHash(buf[:0], e.TransactionHash[:]), ':'), uint64(e.LogIndex), 10)
-	if e.Occurrence > 0 {
-		id = strconv.AppendInt(append(id, ':'), int64(e.Occurrence), 10)
+	id := strconv.AppendUint(append(appendHash(buf[:0], transaction[:]), ':'), uint64(index), 10)
+	if occurrence > 0 {
+		id = strconv.AppendInt(append(id, ':'), int64(occurrence), 10)
 	}
 
 	return string(id)

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
+	"github.com/fusion-prime/escrow-relayer/relayer/message"
 	"github.com/fusion-prime/escrow-relayer/relayer/reply"
 )
 
@@ -49,7 +50,7 @@ func (s *store) eventID(ctx context.Context, e event) (id string, ok bool, err e
 	defer cancel()
 	rows, _ := s.db.Query(ctx, selectEvent, pgx.StrictNamedArgs{"chain": s.chainID, "escrow": text(e.escrow),
 		"tx": e.tx.Hex(), "index": int(e.index), "block": e.block.Hex()})
-	plain := fmt.Sprintf("%s:%d", e.tx.Hex(), e.index)
+	plain := message.EventID(e.tx, e.index, 0)
 	ambiguous, stored := false, false
 	_, err = pgx.ForEachRow(rows, []any{&id, &stored}, func() error {
 		ambiguous = true
