@@ -3,6 +3,7 @@ package chaos
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -133,4 +134,23 @@ func TestPlanIsDecidedByItsSeed(t *testing.T) {
 	require.Equal(t, a.String(), b.String())
 	other := NewPlan(8)
 	require.NotEqual(t, a.String(), other.String())
+}
+
+// What is searched for by kind is found: the kinds that are named are those of the plans, no more and no fewer.
+func TestKindsAreThoseOfThePlans(t *testing.T) {
+	for _, commands := range []bool{false, true} {
+		seen := map[Kind]bool{}
+		for seed := range uint64(2000) {
+			p := NewPlan(seed)
+			if commands {
+				p = NewCommandsPlan(seed)
+			}
+
+			for _, f := range p.Faults {
+				seen[f.Kind] = true
+			}
+		}
+
+		require.Equal(t, slices.Sorted(maps.Keys(seen)), Kinds(commands))
+	}
 }

@@ -157,6 +157,9 @@ var laterKinds = []Kind{
 	Flap, TakeoverReorg, TakeoverReorg, BackfillReorg, BackfillReorg, Burst, Empty,
 }
 
+// firstNetworkKinds: the network between one instance and Postgres.
+var firstNetworkKinds = []Kind{DBCut, DBFreeze, DBFreeze, DBSlow}
+
 // newKinds: connections that swallow or delay bytes, processes frozen inside a commit, log indexes that move.
 var newKinds = []Kind{
 	DBSwallow, DBSwallow, PubSubSwallow, PubSubSwallow, NodeSwallow, NodeSwallow, DBHold, CommitHold, CommitHold,
@@ -272,7 +275,20 @@ func kindsToChooseFrom(r *rand.Rand) []Kind {
 		kinds = append(kinds, DeepReorg, DeepReorg, DeepReorg)
 	}
 
-	return slices.Concat(kinds, []Kind{DBCut, DBFreeze, DBFreeze, DBSlow}, nodeKinds, laterKinds, newKinds, newestKinds)
+	return slices.Concat(kinds, firstNetworkKinds, nodeKinds, laterKinds, newKinds, newestKinds)
+}
+
+// Kinds returns, in alphabetical order, every kind of fault that some plan of NewPlan has, or of NewCommandsPlan.
+func Kinds(commands bool) []Kind {
+	kinds := slices.Concat(firstKinds, []Kind{Repartition, DeepReorg}, firstNetworkKinds, nodeKinds, laterKinds, newKinds,
+		newestKinds)
+	if commands {
+		kinds = slices.Concat(commandKinds, []Kind{DeepReorg, ForeignUse, Restore})
+	}
+
+	slices.Sort(kinds)
+
+	return slices.Compact(kinds)
 }
 
 // newFault draws one fault. The order of the draws is part of what a seed means.
@@ -356,7 +372,9 @@ func (f Fault) reorganises() bool {
 
 func (p *Plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed %d: %d instances, %s, key %s, filter %s, %d confirmations, a block every %s, %d actions per block", p.Seed, p.Instances, p.Strategy, p.OrderingKey, p.Filter, p.Confirmations, p.BlockTime, p.PerBlock)
+	fmt.Fprintf(&b, "seed %d: %d instances, %s, key %s, filter %s, %d confirmations, ", p.Seed, p.Instances, p.Strategy,
+		p.OrderingKey, p.Filter, p.Confirmations)
+	fmt.Fprintf(&b, "a block every %s, %d actions per block", p.BlockTime, p.PerBlock)
 	if p.Auto {
 		b.WriteString(", auto numbers")
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -38,7 +39,8 @@ func main() {
 	flag.Float64Var(&o.minutes, "minutes", 5, "how many minutes to try new seeds")
 	flag.IntVar(&o.parallel, "parallel", 2, "seeds or drills at once")
 	flag.StringVar(&o.bin, "bin", "", "binary of a relayer to run, instead of building one (its clock is never wrong)")
-	flag.StringVar(&o.with, "with", "", "only seeds whose plan has one of these faults, comma-separated")
+	flag.StringVar(&o.with, "with", "",
+		"only seeds whose plan has one of these faults, comma-separated; an unknown name lists all")
 	flag.BoolVar(&o.commands, "commands", false, "plans with commands in the traffic, and the faults of the way back")
 	flag.BoolVar(&o.drill, "drill", false, "each fault alone, one after the other, instead of seeds")
 	flag.BoolVar(&o.short, "short", false, "with -drill: only the faults that the tests carry out")
@@ -46,12 +48,50 @@ func main() {
 	flag.StringVar(&o.broken, "broken", "",
 		"run a relayer that makes this mistake, and say whether the oracle sees it; an unknown name lists all of them")
 	flag.Parse()
+	if err := o.check(); err != nil {
+		fmt.Fprintln(os.Stderr, "chaos:", err)
+		os.Exit(2)
+	}
+
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, o); err != nil {
 		fmt.Fprintln(os.Stderr, "chaos:", err)
 		os.Exit(1)
 	}
+}
+
+// check refuses what would search for ever, or would try nothing and call that clean.
+func (o options) check() error {
+	if o.parallel < 1 {
+		return fmt.Errorf("-parallel %d: use 1 or more", o.parallel)
+	}
+
+	if o.broken != "" {
+		if _, err := chaos.FindBreakage(o.broken); err != nil {
+			return fmt.Errorf("-broken: %w", err)
+		}
+	}
+
+	known := chaos.Kinds(o.commands)
+	for _, kind := range o.kinds() {
+		if !slices.Contains(known, kind) {
+			return fmt.Errorf("-with: no plan has the fault %q (-commands has other faults than the rest): use some of %v",
+				kind, known)
+		}
+	}
+
+	var groups []string
+	for _, g := range chaos.Groups() {
+		if strings.Contains(g.Name, o.group) {
+			return nil
+		}
+
+		groups = append(groups, g.Name)
+	}
+
+	return fmt.Errorf("-group: no group of drills has %q in its name: use a part of one of %s", o.group,
+		strings.Join(groups, ", "))
 }
 
 func run(ctx context.Context, o options) error {
@@ -183,29 +223,13 @@ func seeds(ctx context.Context, o options) error {
 		o.first, o.count, o.parallel = o.seed, 1, 1
 	}
 
-	end := time.Now().Add(time.Duration(o.minutes * float64(time.Minute)))
-	var choosing sync.Mutex
-	begun, next := 0, o.first
-	choose := func() (chaos.Plan, bool) {
-		choosing.Lock()
-		defer choosing.Unlock()
-		if ctx.Err() != nil || o.count > 0 && begun >= o.count || o.count == 0 && time.Now().After(end) {
-			return chaos.Plan{}, false
-		}
-
-		for begun++; ; next++ {
-			if p := o.plan(next); o.wants(p) {
-				next++
-				return p, true
-			}
-		}
-	}
-
+	s := search{options: o, seed: o.first, now: time.Now,
+		end: time.Now().Add(time.Duration(o.minutes * float64(time.Minute)))}
 	var r results
 	var wg sync.WaitGroup
 	for range o.parallel {
 		wg.Go(func() {
-			for plan, ok := choose(); ok; plan, ok = choose() {
+			for plan, ok := s.next(ctx); ok; plan, ok = s.next(ctx) {
 				verdict, err := chaos.Run(ctx, o.bin, plan)
 				if ctx.Err() == nil {
 					r.tell(verdict, err, plan)
@@ -223,6 +247,37 @@ func seeds(ctx context.Context, o options) error {
 	return ctx.Err()
 }
 
+// search finds the seeds whose plans are wanted, one after the other, for several runs side by side.
+type search struct {
+	options
+	now func() time.Time
+	end time.Time // no further plan is begun after it, if no number of plans is asked for
+
+	mu    sync.Mutex
+	seed  uint64 // the next one to look at
+	begun int
+}
+
+// next returns the next plan to run; false when there were enough, when the time is over or when ctx ends.
+func (s *search) next(ctx context.Context) (chaos.Plan, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.count > 0 && s.begun >= s.count {
+		return chaos.Plan{}, false
+	}
+
+	for ctx.Err() == nil && (s.count > 0 || !s.now().After(s.end)) {
+		p := s.plan(s.seed)
+		s.seed++
+		if s.wants(p) {
+			s.begun++
+			return p, true
+		}
+	}
+
+	return chaos.Plan{}, false
+}
+
 // plan of a seed.
 func (o options) plan(seed uint64) chaos.Plan {
 	if o.commands {
@@ -232,16 +287,17 @@ func (o options) plan(seed uint64) chaos.Plan {
 	return chaos.NewPlan(seed)
 }
 
-func (o options) wants(p chaos.Plan) bool {
+func (o options) wants(p chaos.Plan) bool { return o.with == "" || p.Has(o.kinds()...) }
+
+// kinds of -with.
+func (o options) kinds() (kinds []chaos.Kind) {
 	if o.with == "" {
-		return true
+		return nil
 	}
 
 	for kind := range strings.SplitSeq(o.with, ",") {
-		if p.Has(chaos.Kind(kind)) {
-			return true
-		}
+		kinds = append(kinds, chaos.Kind(kind))
 	}
 
-	return false
+	return kinds
 }

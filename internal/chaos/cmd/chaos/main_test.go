@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/internal/chaos"
+)
+
+const asCommand = "CHAOS_AS_COMMAND"
+
+// The test binary is the command itself when a test calls it.
+func TestMain(m *testing.M) {
+	if os.Getenv(asCommand) != "" {
+		main()
+		os.Exit(0)
+	}
+
+	os.Exit(m.Run())
+}
+
+// What names nothing is refused before anything is built, with what there is.
+func TestUnknownNamesAreRefused(t *testing.T) {
+	for _, x := range []struct {
+		args []string
+		says string
+	}{
+		{[]string{"-with", "earthquake"}, "node-omits"},
+		{[]string{"-with", "kill,earthquake"}, "earthquake"},
+		{[]string{"-with", "step-kill"}, "no plan has"}, // it needs -commands
+		{[]string{"-commands", "-with", "node-omits"}, "step-kill"},
+		{[]string{"-drill", "-group", "earthquake"}, "without nodes"},
+		{[]string{"-broken", "earthquake"}, "fresh-nonce"},
+		{[]string{"-parallel", "0"}, "use 1 or more"},
+	} {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], x.args...)
+		cmd.Env = append(os.Environ(), asCommand+"=1")
+		out, err := cmd.CombinedOutput()
+		require.Error(t, err, x.args)
+		require.Equal(t, 2, cmd.ProcessState.ExitCode(), "%v: %s", x.args, out)
+		require.Contains(t, string(out), x.says)
+	}
+}
+
+func TestKnownFaultsAreFound(t *testing.T) {
+	for _, commands := range []bool{false, true} {
+		for _, kind := range chaos.Kinds(commands) {
+			o := options{with: string(kind), commands: commands, count: 1, parallel: 1}
+			require.NoError(t, o.check())
+			s := search{options: o}
+			plan, ok := s.next(t.Context())
+			require.True(t, ok)
+			require.True(t, plan.Has(kind), plan.String())
+			_, ok = s.next(t.Context())
+			require.False(t, ok, "one was asked for")
+		}
+	}
+}
+
+// A search that finds nothing ends with its context, also when a number of plans is asked for.
+func TestSearchIsInterrupted(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	s := search{options: options{with: "earthquake", count: 1}}
+	ended := make(chan bool)
+	go func() {
+		_, ok := s.next(ctx)
+		ended <- ok
+	}()
+	stop()
+	require.False(t, <-ended)
+}
+
+// Without a number it ends when its time is over.
+func TestSearchEndsInTime(t *testing.T) {
+	now := time.Unix(0, 0)
+	s := search{options: options{with: "earthquake"}, end: now.Add(time.Minute)}
+	s.now = func() time.Time {
+		now = now.Add(time.Second)
+		return now
+	}
+	_, ok := s.next(t.Context())
+	require.False(t, ok)
+	require.EqualValues(t, 60, s.seed)
+}
