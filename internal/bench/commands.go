@@ -23,6 +23,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
+	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
 
@@ -58,6 +59,9 @@ const (
 	intakePairs    = 100_000 // of commands that exclude each other
 )
 
+// repliesTopic is that of the answers.
+const repliesTopic = "command-answers"
+
 // requester signs all commands.
 var requester = testchain.Accounts(99, 1)[0]
 
@@ -78,6 +82,10 @@ func openKeys(ctx context.Context, o lab.Options, senders, inFlight int) (*keys,
 	}
 
 	k, err := newKeys(l, senders, inFlight)
+	if err == nil { // nobody reads what is published there
+		err = testpubsub.CreateTopic(ctx, l.PubSub.Addr(), lab.Project, repliesTopic)
+	}
+
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
@@ -139,7 +147,7 @@ func newKeys(l *lab.Lab, senders, inFlight int) (*keys, error) {
 	}
 
 	k.env = map[string]string{"SENDERS_FILE": sendersFile, "COMMANDS_POLICY_FILE": policy, "COMMANDS_HTTP": "true",
-		"LOG_LEVEL": "warn"}
+		"REPLIES_TOPIC_ID": repliesTopic, "LOG_LEVEL": "warn"}
 
 	return k, nil
 }
@@ -147,7 +155,7 @@ func newKeys(l *lab.Lab, senders, inFlight int) (*keys, error) {
 // intakeEnv is the environment of a relayer that takes commands and has no key.
 func (k *keys) intakeEnv() map[string]string {
 	return map[string]string{"COMMANDS_POLICY_FILE": k.env["COMMANDS_POLICY_FILE"], "COMMANDS_HTTP": "true",
-		"LOG_LEVEL": "warn"}
+		"REPLIES_TOPIC_ID": repliesTopic, "LOG_LEVEL": "warn"}
 }
 
 // sign makes a signed command. No two are equal.

@@ -39,8 +39,10 @@ func (l *loader) commands() {
 		}
 	}
 
-	if c.CommandsSubscription != "" && c.RepliesTopic == "" {
-		l.say("REPLIES_TOPIC_ID", "is needed with COMMANDS_SUBSCRIPTION_ID: a refusal has no other way to the requester")
+	// Whoever takes commands or acts on them stores answers, and what is not published is never deleted.
+	if (c.TakesCommands() || c.SendersFile != "") && c.RepliesTopic == "" {
+		l.say("REPLIES_TOPIC_ID", "is needed with COMMANDS_HTTP, COMMANDS_SUBSCRIPTION_ID or SENDERS_FILE: "+
+			"answers are stored until they are published there; name a topic, which may be one without a subscription")
 	}
 
 	if c.RepliesTopic != "" && (c.RepliesTopic == c.Topic || c.RepliesTopic == c.OtherTopic ||

@@ -14,9 +14,13 @@ func TestCommandsAreChecked(t *testing.T) {
 	_, err = Load(with("COMMANDS_SUBSCRIPTION_ID", "commands", "REPLIES_TOPIC_ID", "replies", "COMMANDS_POLICY_FILE",
 		"policy.json"))
 	require.NoError(t, err)
-	_, err = Load(with("SENDERS_FILE", "senders.json", "COMMANDS_POLICY_FILE", "policy.json"))
+	_, err = Load(with("COMMANDS_HTTP", "true", "REPLIES_TOPIC_ID", "replies", "COMMANDS_POLICY_FILE", "policy.json"))
 	require.NoError(t, err)
-	_, err = Load(with("SENDERS_FILE", "senders.json", "KEEPER_SENDER", "0x311E63dfcEfe7f2c202715ef0DF01CDA82f58914"))
+	_, err = Load(with("SENDERS_FILE", "senders.json", "REPLIES_TOPIC_ID", "replies", "COMMANDS_POLICY_FILE",
+		"policy.json"))
+	require.NoError(t, err)
+	_, err = Load(with("SENDERS_FILE", "senders.json", "REPLIES_TOPIC_ID", "replies", "KEEPER_SENDER",
+		"0x311E63dfcEfe7f2c202715ef0DF01CDA82f58914"))
 	require.NoError(t, err)
 
 	for _, c := range []struct {
@@ -26,7 +30,12 @@ func TestCommandsAreChecked(t *testing.T) {
 		{"COMMANDS_POLICY_FILE", []string{"COMMANDS_HTTP", "true"}},
 		{"COMMANDS_POLICY_FILE", []string{"COMMANDS_POLICY_FILE", "policy.json"}},
 		{"COMMANDS_POLICY_FILE", []string{"SENDERS_FILE", "senders.json"}},
-		{"REPLIES_TOPIC_ID", []string{"COMMANDS_SUBSCRIPTION_ID", "commands", "COMMANDS_POLICY_FILE", "policy.json"}},
+		{"REPLIES_TOPIC_ID=(not set): is needed with COMMANDS_HTTP, ", []string{"COMMANDS_SUBSCRIPTION_ID", "commands",
+			"COMMANDS_POLICY_FILE", "policy.json"}},
+		{"REPLIES_TOPIC_ID=(not set): is needed with COMMANDS_HTTP, ", []string{"COMMANDS_HTTP", "true", "COMMANDS_POLICY_FILE", "policy.json"}},
+		{"REPLIES_TOPIC_ID=(not set): is needed with COMMANDS_HTTP, ", []string{"SENDERS_FILE", "senders.json", "COMMANDS_POLICY_FILE", "policy.json"}},
+		{"REPLIES_TOPIC_ID=(not set): is needed with COMMANDS_HTTP, ", []string{"SENDERS_FILE", "senders.json", "KEEPER_SENDER",
+			"0x311E63dfcEfe7f2c202715ef0DF01CDA82f58914"}},
 		{"REPLIES_TOPIC_ID", []string{"REPLIES_TOPIC_ID", "settlement.events.v1"}},
 		{"COMMANDS_SUBSCRIPTION_ID", []string{"COMMANDS_SUBSCRIPTION_ID", "projects/p/subscriptions/s"}},
 		{"COMMANDS_PORT", []string{"COMMANDS_PORT", "9000"}},

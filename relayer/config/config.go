@@ -80,10 +80,10 @@ type Config struct {
 
 	SendersFile          string `env:"SENDERS_FILE" help:"accounts that commands act through: keys and limits, as JSON; without it none is used"`
 	PolicyFile           string `env:"COMMANDS_POLICY_FILE" help:"who may ask for which commands, as JSON; needed with COMMANDS_HTTP, COMMANDS_SUBSCRIPTION_ID, and SENDERS_FILE unless only a keeper uses it"`
-	CommandsSubscription string `env:"COMMANDS_SUBSCRIPTION_ID" help:"subscription that commands are taken from; needs REPLIES_TOPIC_ID"`
+	CommandsSubscription string `env:"COMMANDS_SUBSCRIPTION_ID" help:"subscription that commands are taken from"`
 	CommandsHTTP         bool   `env:"COMMANDS_HTTP" envDefault:"false" help:"serve POST /commands and GET /commands/{id}"`
 	CommandsPort         int    `env:"COMMANDS_PORT" envDefault:"0" help:"port of the HTTP server of commands; 0: PORT, beside everything else"`
-	RepliesTopic         string `env:"REPLIES_TOPIC_ID" help:"topic of the answers to commands"`
+	RepliesTopic         string `env:"REPLIES_TOPIC_ID" help:"topic of the answers to commands; needed with COMMANDS_HTTP, COMMANDS_SUBSCRIPTION_ID or SENDERS_FILE"`
 	KeeperSender         string `env:"KEEPER_SENDER" help:"address in SENDERS_FILE that releases escrows which are approved and due; without it nobody does"`
 	KeeperMinAmount      string `env:"KEEPER_MIN_AMOUNT" envDefault:"10000000000000000" help:"wei; smaller escrows are left alone"`
 	KeeperMaxFee         string `env:"KEEPER_MAX_FEE" envDefault:"2000000000000000" help:"wei; the most that one release may cost"`
