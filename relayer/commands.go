@@ -25,6 +25,7 @@ import (
 // session is made anew for each tenure.
 type commands struct {
 	accounts []send.Account
+	answers  *send.Answers
 	senders  *send.Metrics
 	policy   *intake.Policy
 	taking   *intake.Metrics
@@ -39,6 +40,10 @@ type commands struct {
 // newCommands reads the files that the configuration names, and opens nothing.
 func newCommands(cfg *config.Config, reg prometheus.Registerer) (*commands, error) {
 	c := &commands{}
+	if cfg.TakesCommands() || cfg.SendersFile != "" {
+		c.answers = send.NewAnswers(reg)
+	}
+
 	if cfg.SendersFile != "" {
 		var err error
 		if c.accounts, err = send.OpenAccounts(cfg.SendersFile); err != nil {
@@ -54,7 +59,7 @@ func newCommands(cfg *config.Config, reg prometheus.Registerer) (*commands, erro
 			names[i] = c.accounts[i].Name
 		}
 
-		c.senders = send.NewMetrics(reg, names)
+		c.senders = send.NewMetrics(reg, names, c.answers)
 	}
 
 	if cfg.KeeperSender != "" && !c.has(common.HexToAddress(cfg.KeeperSender)) {
@@ -103,7 +108,7 @@ func (c *commands) open(ctx context.Context, r *Relayer) (err error) {
 	if c.taking != nil {
 		c.intake, err = intake.New(intake.Config{
 			DB: r.db.Pool, ChainID: r.cfg.ChainID, Factory: r.cfg.Factory, Policy: c.policy, Metrics: c.taking,
-			Log: r.component("intake"),
+			Answers: c.answers, Log: r.component("intake"),
 		})
 		if err != nil {
 			return err

@@ -63,3 +63,24 @@ func TestCommandsRefuseWhatDoesNotFit(t *testing.T) {
 		require.ErrorContains(t, err, c.want, name)
 	}
 }
+
+// Answers are counted by whatever answers, and so also by an instance that only takes commands in.
+func TestAnswersAreCountedWithoutAKey(t *testing.T) {
+	t.Parallel()
+	policy := filepath.Join(t.TempDir(), "policy.json")
+	const address = `"0x0000000000000000000000000000000000000001"`
+	require.NoError(t, os.WriteFile(policy, []byte(`{"requesters":[{"address":`+address+`,"allow":[{"sender":`+address+
+		`,"kinds":["approve"],"max_fee":"1"}]}]}`), 0o600))
+	reg := prometheus.NewRegistry()
+	c, err := newCommands(&config.Config{CommandsHTTP: true, PolicyFile: policy}, reg)
+	require.NoError(t, err)
+	require.NotNil(t, c.answers)
+	found, err := reg.Gather()
+	require.NoError(t, err)
+	names := map[string]int{}
+	for _, f := range found {
+		names[f.GetName()] = len(f.GetMetric())
+	}
+
+	require.Equal(t, 9, names["relayer_command_answers_total"], "each state from the start")
+}

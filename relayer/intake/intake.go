@@ -36,7 +36,8 @@ type Config struct {
 	Factory common.Address
 	Policy  *Policy
 	Log     *slog.Logger
-	Metrics *Metrics // nil: none
+	Metrics *Metrics      // nil: none
+	Answers *send.Answers // counts what Run dismisses; nil: it is not counted
 	// What its sender's owner, if there is one, has not dismissed so long after it expired, Run does; 0 means 60 s.
 	DismissAfter time.Duration
 	DismissEvery time.Duration // how often Run looks for it; 0 means 30 s
@@ -305,6 +306,7 @@ func (i *Intake) dismissExpired(ctx context.Context) {
 				i.cfg.Log.WarnContext(ctx, "expired commands not answered, trying again later", slog.Any("err", err))
 			}
 
+			i.cfg.Answers.Count(answers)
 			for _, a := range answers {
 				i.cfg.Log.WarnContext(ctx, "command expired and answered; has an instance the key of its sender?",
 					slog.String("command", a.CommandID), slog.String("sender", a.Sender), slog.String("state", string(a.State)))

@@ -32,6 +32,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/intake"
 	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/reply"
+	"github.com/fusion-prime/escrow-relayer/relayer/send"
 )
 
 const chain = 1337
@@ -276,8 +277,10 @@ func TestHTTP(t *testing.T) {
 func TestAnsweredWithoutAnOwner(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
+	reg := prometheus.NewRegistry()
+	counted := send.NewAnswers(reg) // of three instances together
 	for range 3 {
-		f.openWith(intake.Config{DismissAfter: time.Hour, DismissEvery: 10 * time.Millisecond})
+		f.openWith(intake.Config{DismissAfter: time.Hour, DismissEvery: 10 * time.Millisecond, Answers: counted})
 	}
 
 	take := func(c *command.Signed) command.State {
@@ -330,10 +333,32 @@ func TestAnsweredWithoutAnOwner(t *testing.T) {
 	require.Equal(t, 2, f.rows("command_claims"))
 	require.Equal(t, n+1, f.rows("(select distinct command_id from replies) r"))
 	require.Equal(t, n+1, f.rows("replies"), "one answer each")
+	require.Eventually(t, func() bool { // after the commit
+		return answersCounted(t, reg, command.Expired) == n && answersCounted(t, reg, command.Cancelled) == 1
+	}, patience, 10*time.Millisecond)
+	require.Zero(t, answersCounted(t, reg, command.Refused))
 
 	require.Equal(t, command.Accepted, take(f.signed(func(c *command.Command) {
 		c.Escrow = common.BigToAddress(big.NewInt(1000))
 	})), "it can be asked for again")
+}
+
+// answersCounted is what relayer_command_answers_total says of a state.
+func answersCounted(t *testing.T, reg *prometheus.Registry, state command.State) int {
+	t.Helper()
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			if family.GetName() == "relayer_command_answers_total" && m.GetLabel()[0].GetValue() == string(state) {
+				return int(m.GetCounter().GetValue())
+			}
+		}
+	}
+
+	t.Fatalf("answers with state %s are not counted", state)
+
+	return 0
 }
 
 // slowBody is a body whose first byte does not come before it is released.

@@ -56,8 +56,8 @@ func (s *Sender) end(ctx context.Context, endings []ending) error {
 		return err
 	}
 
+	s.cfg.Metrics.answers.Count(answers)
 	for _, a := range answers {
-		s.cfg.Metrics.answered(a)
 		s.log.InfoContext(ctx, "command answered", slog.String("command", a.CommandID),
 			slog.String("state", string(a.State)), slog.String("code", a.Code), slog.String("tx", a.Transaction))
 	}

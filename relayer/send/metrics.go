@@ -9,7 +9,7 @@ import (
 // Metrics of all senders of an instance: what it does itself. What is so of a sender, whoever owns
 // it, every instance tells from the database (relayer/fleet).
 type Metrics struct {
-	answers                                   *prometheus.CounterVec
+	answers                                   *Answers
 	broadcasts, reopened, underpriced, budget *prometheus.CounterVec
 	signErrors, roundErrors                   *prometheus.CounterVec
 	owned                                     *prometheus.GaugeVec
@@ -21,9 +21,38 @@ var answerable = []command.State{
 	command.Expired, command.Cancelled, command.Refused,
 }
 
+// Answers counts the final answers that an instance gives, as the owner of a sender or by DismissExpired.
+type Answers struct {
+	byState *prometheus.CounterVec
+}
+
+// NewAnswers registers the counter, with every series.
+func NewAnswers(reg prometheus.Registerer) *Answers {
+	a := &Answers{byState: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "relayer_command_answers_total", Help: "Commands that got their final answer, by state.",
+	}, []string{"state"})}
+	reg.MustRegister(a.byState)
+	for _, s := range answerable {
+		a.byState.WithLabelValues(string(s))
+	}
+
+	return a
+}
+
+// Count counts answers that are committed. It may be called concurrently; on nil it counts nothing.
+func (a *Answers) Count(answers []command.Answer) {
+	if a == nil {
+		return
+	}
+
+	for _, answer := range answers {
+		a.byState.WithLabelValues(string(answer.State)).Inc()
+	}
+}
+
 // NewMetrics registers the metrics. senders are the names of those that are configured: every
-// series exists from the start.
-func NewMetrics(reg prometheus.Registerer, senders []string) *Metrics {
+// series exists from the start. answers is the instance's counter of answers.
+func NewMetrics(reg prometheus.Registerer, senders []string, answers *Answers) *Metrics {
 	label := []string{"sender"}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
@@ -31,7 +60,7 @@ func NewMetrics(reg prometheus.Registerer, senders []string) *Metrics {
 		return c
 	}
 	m := &Metrics{
-		answers: counter("relayer_command_answers_total", "Commands that got their final answer, by state.", "state"),
+		answers: answers,
 		broadcasts: counter("relayer_sender_broadcasts_total", "Transactions sent to the endpoints, repetitions included.",
 			label...),
 		reopened: counter("relayer_sender_reopened_total", "Answers that a reorganisation took back.", label...),
@@ -46,10 +75,6 @@ func NewMetrics(reg prometheus.Registerer, senders []string) *Metrics {
 	}
 	reg.MustRegister(m.owned)
 
-	for _, s := range answerable {
-		m.answers.WithLabelValues(string(s))
-	}
-
 	for _, name := range senders {
 		for _, c := range []*prometheus.CounterVec{m.broadcasts, m.reopened, m.underpriced, m.budget, m.signErrors,
 			m.roundErrors} {
@@ -61,5 +86,3 @@ func NewMetrics(reg prometheus.Registerer, senders []string) *Metrics {
 
 	return m
 }
-
-func (m *Metrics) answered(a command.Answer) { m.answers.WithLabelValues(string(a.State)).Inc() }
