@@ -31,7 +31,14 @@ func TestTerraformEvaluates(t *testing.T) {
 	}
 
 	require.NoError(t, os.WriteFile(filepath.Join(work, "variables.tf"),
-		[]byte("variable \"chain_id\" {\n  default = 1\n}\n"), 0o600))
+		[]byte(`variable "chain_id" {
+  default = 1
+}
+
+variable "factory_address" {
+  default = "0xAb00000000000000000000000000000000000001"
+}
+`), 0o600))
 	cmd := exec.CommandContext(t.Context(), "terraform", "console")
 	cmd.Dir = work
 	cmd.Stdin = strings.NewReader("jsonencode({alerts = local.alerts, tiles = local.tiles})\n")
@@ -56,7 +63,8 @@ func TestTerraformEvaluates(t *testing.T) {
 	require.Len(t, got.Alerts, len(rules))
 	for _, r := range rules {
 		a := got.Alerts[r.Alert]
-		require.Equal(t, r.Expr, a.Query, r.Alert)
+		require.Equal(t, strings.ReplaceAll(r.Expr, `chain_id="1"`,
+			`chain_id="1",factory="0xab00000000000000000000000000000000000001"`), a.Query, r.Alert)
 		require.Equal(t, strings.ToUpper(r.Labels["severity"]), a.Severity, r.Alert)
 		require.Equal(t, r.Annotations["runbook_url"], a.Runbook, r.Alert)
 		var want time.Duration
@@ -77,6 +85,7 @@ func TestTerraformEvaluates(t *testing.T) {
 	require.Len(t, got.Tiles, len(d.Panels))
 	require.NotContains(t, text, "$__")
 	require.NotContains(t, text, "$chain")
+	require.NotContains(t, text, "$factory")
 	for _, p := range d.Panels {
 		for _, target := range p.Targets {
 			query, err := json.Marshal(grafanaVariable.Replace(target.Expr))

@@ -48,7 +48,7 @@ func strictYAML(t *testing.T, name string, into any) {
 }
 
 // targetLabels come from the scrape, not from the relayer.
-var targetLabels = []string{"chain_id", "instance", "job"}
+var targetLabels = []string{"chain_id", "factory", "instance", "job"}
 
 func documentedMetrics(t *testing.T) map[string]Metric {
 	t.Helper()
@@ -246,7 +246,7 @@ type panel struct {
 	} `json:"targets"`
 }
 
-var grafanaVariable = strings.NewReplacer("$__rate_interval", "5m", "$__range", "1h", "$chain", ".*")
+var grafanaVariable = strings.NewReplacer("$__rate_interval", "5m", "$__range", "1h", "$chain", ".*", "$factory", ".*")
 
 func TestDashboardUsesDocumentedMetrics(t *testing.T) {
 	t.Parallel()
@@ -275,7 +275,8 @@ func TestDashboardUsesDocumentedMetrics(t *testing.T) {
 		for _, target := range p.Targets {
 			expr := grafanaVariable.Replace(target.Expr)
 			require.NotContains(t, expr, "$", "%s uses a variable that nothing defines", p.Title)
-			require.Contains(t, target.Expr, `chain_id=~"$chain"`, "%s ignores the chosen chain", p.Title)
+			require.Contains(t, target.Expr, `chain_id=~"$chain",factory=~"$factory"`, "%s ignores the chosen fleet", p.Title)
+			require.NotRegexp(t, wholeChain, expr, "%s takes two fleets of one chain for one", p.Title)
 			checkExpr(t, "panel "+p.Title, expr, known)
 			require.NotRegexp(t, wholeBucket, expr, p.Title)
 			u, err := parsePromQL(expr)
@@ -302,6 +303,7 @@ func TestServiceLevelsUseDocumentedMetrics(t *testing.T) {
 	for _, q := range queries {
 		checkExpr(t, "slo.md", q, known)
 		require.NotRegexp(t, wholeBucket, q)
+		require.NotRegexp(t, wholeChain, q)
 	}
 
 	alerts := map[string]bool{}
@@ -342,6 +344,9 @@ func TestAlertFilesAreWhatTheTemplateSays(t *testing.T) {
 // wholeBucket finds nothing in Prometheus 3, which stores le="256" as le="256.0".
 var wholeBucket = regexp.MustCompile(`\ble="[0-9]+"`)
 
+// wholeChain groups or matches by the chain without the factory. Two fleets may follow two factories of one chain.
+var wholeChain = regexp.MustCompile(`\((?:[a-z]+, )*chain_id(?:\)|, [^f])`)
+
 // A rule that names no chain would watch all of them at once, and so miss the one that is gone.
 func TestEverySelectorNamesTheChain(t *testing.T) {
 	t.Parallel()
@@ -354,6 +359,7 @@ func TestEverySelectorNamesTheChain(t *testing.T) {
 
 		require.NotContains(t, r.Expr, "$", r.Alert)
 		require.NotRegexp(t, wholeBucket, r.Expr, r.Alert)
+		require.NotRegexp(t, wholeChain, r.Expr, "%s takes two fleets of one chain for one", r.Alert)
 		require.NotRegexp(t, `increase\(relayer_(reorgs|verifier)`, r.Expr,
 			"%s: a counter that is 1 at its first scrape never increases", r.Alert)
 	}

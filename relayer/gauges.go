@@ -7,6 +7,7 @@ import (
 	"math"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
@@ -178,9 +180,11 @@ func newGauges(reg prometheus.Registerer, r *Relayer, build web.Build) *gauges {
 	return g
 }
 
-// chainLabels are on every metric of ours: alerts tell chains apart by them, wherever the scrape comes from.
-func chainLabels(chainID int64) prometheus.Labels {
-	return prometheus.Labels{"chain_id": strconv.FormatInt(chainID, 10)}
+// fleetLabels are on every metric of ours: alerts tell fleets apart by them, wherever the scrape
+// comes from. A fleet follows one factory of one chain. The address is in lower case, since labels
+// are compared as text.
+func fleetLabels(cfg *config.Config) prometheus.Labels {
+	return prometheus.Labels{"chain_id": strconv.FormatInt(cfg.ChainID, 10), "factory": strings.ToLower(cfg.Factory.Hex())}
 }
 
 // Describe implements prometheus.Collector.

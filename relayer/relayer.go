@@ -83,10 +83,10 @@ var ErrOutage = errors.New("the database was out of reach for too long")
 // ErrRefused wraps an error that no retry can mend: the configuration does not fit the chain, the database, or Pub/Sub.
 var ErrRefused = errors.New("refused to start")
 
-// New makes an instance and starts nothing. The registry gets its metrics, each with the label chain_id.
+// New makes an instance and starts nothing. The registry gets its metrics, each with the labels chain_id and factory.
 func New(cfg *config.Config, log *slog.Logger, metrics *prometheus.Registry,
 	build web.Build) (*Relayer, error) {
-	reg := prometheus.WrapRegistererWith(chainLabels(cfg.ChainID), metrics)
+	reg := prometheus.WrapRegistererWith(fleetLabels(cfg), metrics)
 	r := &Relayer{
 		cfg: cfg, log: log.With(slog.String("instance", cfg.InstanceID)), secrets: cfg.Secrets(), gatherer: metrics,
 		build: build, started: time.Now(),

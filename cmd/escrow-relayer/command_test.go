@@ -176,7 +176,7 @@ func TestCommandsEndToEnd(t *testing.T) {
 		for _, series := range f.GetMetric() {
 			labels := []string{}
 			for _, l := range series.GetLabel() {
-				if l.GetName() != "chain_id" {
+				if name := l.GetName(); name != "chain_id" && name != "factory" {
 					labels = append(labels, l.GetName())
 				}
 

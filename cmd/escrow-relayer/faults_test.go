@@ -2,10 +2,10 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -114,7 +114,8 @@ func TestKilledBetweenAcknowledgementAndDeletion(t *testing.T) {
 	}
 
 	require.Equal(t, waiting, twice)
-	require.Contains(t, w.metrics("r0"), "\nrelayer_republished_total{chain_id=\"1337\"} "+strconv.Itoa(waiting)+"\n")
+	require.Contains(t, w.metrics("r0"), fmt.Sprintf("\nrelayer_republished_total{chain_id=\"1337\",factory=%q} %d\n",
+		strings.ToLower(w.Contracts.Factory.Hex()), waiting))
 }
 
 // A relayer that is started before anything that it needs waits for it.

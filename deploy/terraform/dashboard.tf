@@ -4,10 +4,10 @@
 locals {
   panels = jsondecode(file("${path.module}/../grafana/dashboard.json")).panels
 
-  # Grafana's variables, as constants: five minutes for rates, all chains.
+  # Grafana's variables, as constants: five minutes for rates, all chains and factories.
   queries = {
     for p in local.panels : tostring(p.id) => [
-      for t in try(p.targets, []) : replace(replace(replace(t.expr, "$__rate_interval", "5m"), "$__range", "1h"), "$chain", ".*")
+      for t in try(p.targets, []) : replace(replace(replace(replace(t.expr, "$__rate_interval", "5m"), "$__range", "1h"), "$chain", ".*"), "$factory", ".*")
     ]
   }
 
