@@ -27,19 +27,21 @@ func TestFleetWithoutCommands(t *testing.T) {
 
 func (w *world) sender(address byte, name, state string, lock int64) string {
 	text := "0x" + string([]byte{address, address}) + "00000000000000000000000000000000000000"
-	w.Exec(`insert into senders (chain_id, address, name, instance_id, state, reason, lock_key, max_in_flight, max_fee, day_fees,
-		day_value, next_nonce, first_nonce, balance, checked_block)
-		values ($1, $2, $3, 'a', $4::text, case $4::text when 'active' then null else 'because' end, $5, 16, 100, 1000, 0, 7, 5, 999, 42)`,
+	w.Exec(`insert into senders (chain_id, address, name, instance_id, state, reason, lock_key, max_in_flight,
+		max_fee, day_fees, day_value, next_nonce, first_nonce, balance, checked_block)
+		values ($1, $2, $3, 'a', $4::text, case $4::text when 'active' then null else 'because' end, $5, 16,
+			100, 1000, 0, 7, 5, 999, 42)`,
 		chain, text, name, state, lock)
 
 	return text
 }
 
 func (w *world) command(sender string, id byte, state, code, age string, nonce any) {
-	w.Exec(`insert into commands (chain_id, command_id, sender, kind, escrow, effect, requester, message, max_fee, expires_at,
-		state, code, nonce, assigned_at, next_look, received_at)
-		values ($1, '0x' || repeat($2::text, 64), $3, 'approve', '0x' || repeat('e', 40), $2::text, 'keeper', '{}', 100, now() + interval '1 hour',
-		$4, $5, $6, case when $6::bigint is null then null else now() - $7::interval end, now() - $7::interval, now() - $7::interval)`,
+	w.Exec(`insert into commands (chain_id, command_id, sender, kind, escrow, effect, requester, message,
+		max_fee, expires_at, state, code, nonce, assigned_at, next_look, received_at)
+		values ($1, '0x' || repeat($2::text, 64), $3, 'approve', '0x' || repeat('e', 40), $2::text, 'keeper', '{}',
+			100, now() + interval '1 hour', $4, $5, $6, case when $6::bigint is null then null else now() - $7::interval end,
+			now() - $7::interval, now() - $7::interval)`,
 		chain, string(id), sender, state, code, nonce, age)
 }
 
@@ -62,7 +64,8 @@ func TestSenders(t *testing.T) {
 	w.command(busy, '4', "held", "balance", "50 minutes", nil)
 	w.command(busy, '5', "accepted", "", "-50 minutes", nil)
 	w.Exec(`insert into replies (chain_id, command_id, state, code, body, created_at)
-		values ($1, '', 'done', '', '{}', now() - interval '4 minutes'), ($1, '', 'done', '', '{}', now() - interval '3 minutes')`, chain)
+		values ($1, '', 'done', '', '{}', now() - interval '4 minutes'),
+			($1, '', 'done', '', '{}', now() - interval '3 minutes')`, chain)
 
 	f, err := fleet.Read(t.Context(), w.DB, chain)
 	require.NoError(t, err)

@@ -1,7 +1,6 @@
 package send_test
 
 import (
-	"math/big"
 	"testing"
 	"time"
 
@@ -51,12 +50,7 @@ func TestAudit(t *testing.T) {
 	stop()
 
 	// What is not final is nobody's fault yet.
-	thief, err := testchain.OpenWallet(t.Context(), w.node.HTTP(), w.sender)
-	require.NoError(t, err)
-	t.Cleanup(thief.Close)
-	_, err = thief.Send(t.Context(), 0, testchain.Call{To: &common.Address{1}, Value: big.NewInt(1), Gas: 21000})
-	require.NoError(t, err)
-	w.mine(1)
+	w.use()
 	found, _ = w.audit()
 	require.Empty(t, found)
 	w.mine(confirmations)

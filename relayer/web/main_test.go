@@ -146,25 +146,34 @@ func (w *world) escrows(n int) {
 
 	w.Exec(`insert into escrow_registry (chain_id, address, slot, status, discovered_block_number, event_id,
 			announced, caught_up, last_monitored_block, ended_block, payer, payee, amount)
-		select $1, address, slot, case when s % 3 = 0 then 'released' else 'active' end, b, '0x' || encode(sha256(('1' || address)::bytea), 'hex') || ':1', true, true, b - 1,
-		       case when s % 3 = 0 then b + 7 end, '0x' || substr(md5(s::text) || md5('p' || s), 1, 40), '0x' || substr(md5('x' || s) || md5('y' || s), 1, 40), (s * 125)::text || '0000000000000000'
+		select $1, address, slot, case when s % 3 = 0 then 'released' else 'active' end, b,
+			'0x' || encode(sha256(('1' || address)::bytea), 'hex') || ':1', true, true, b - 1,
+		       case when s % 3 = 0 then b + 7 end, '0x' || substr(md5(s::text) || md5('p' || s), 1, 40),
+		       '0x' || substr(md5('x' || s) || md5('y' || s), 1, 40), (s * 125)::text || '0000000000000000'
 		from (select address, slot, s, $2::bigint - 20 * ($3::integer - s) as b
 			from unnest($4::text[], $5::smallint[]) with ordinality t(address, slot, s)) x`,
 		testChain, testHead-10, n, addresses, slots)
 	w.Exec(`insert into processed_events (chain_id, event_id, event_type, contract_address, escrow, slot, block_number,
 			log_index, block_hash, block_timestamp, args, processed_by_instance)
-		select r.chain_id, '0x' || encode(sha256((k || address)::bytea), 'hex') || ':' || k, (array['EscrowDeployed', 'Approved', 'EscrowReleased'])[k], r.address, r.address, r.slot,
-		       r.discovered_block_number + (array[0, 3, 7])[k], k, '0x' || encode(sha256(r.discovered_block_number::text::bytea), 'hex'),
+		select r.chain_id, '0x' || encode(sha256((k || address)::bytea), 'hex') || ':' || k,
+			(array['EscrowDeployed', 'Approved', 'EscrowReleased'])[k], r.address, r.address, r.slot,
+		       r.discovered_block_number + (array[0, 3, 7])[k], k,
+		       '0x' || encode(sha256(r.discovered_block_number::text::bytea), 'hex'),
 		       extract(epoch from now())::bigint - 12 * ($2 - r.discovered_block_number - (array[0, 3, 7])[k]),
-		       case k when 1 then json_build_object('escrow', r.address, 'payer', r.payer, 'payee', r.payee, 'amount', r.amount, 'releaseDelay', '86400', 'approvalsRequired', '2')
-		              when 2 then json_build_object('approver', r.payer) else json_build_object('payee', r.payee, 'amount', r.amount, 'timestamp', '1795240000') end,
+		       case k when 1 then json_build_object('escrow', r.address, 'payer', r.payer, 'payee', r.payee, 'amount',
+		                                        r.amount, 'releaseDelay', '86400', 'approvalsRequired', '2')
+		              when 2 then json_build_object('approver', r.payer)
+		              else json_build_object('payee', r.payee, 'amount', r.amount, 'timestamp', '1795240000') end,
 		       'relayer-' || r.slot % 3
 		from escrow_registry r cross join generate_series(1, 3) k where r.chain_id = $1
 			and (k < 3 or r.status = 'released')`, testChain, testHead)
 	w.Exec(`insert into escrow_records (chain_id, escrow, slot, status, payer, payee, arbiter, amount,
-			release_delay, approvals_required, approvals, approvers, settled_amount, settled_at, deployed_block, last_event_id, last_event_type, last_event_block)
-		select chain_id, address, slot, case when status = 'released' then 'released' else 'approved' end, payer, payee, '0x' || repeat('c', 40), amount::numeric, 86400, 2, 1, array[payer],
-		       case when status = 'released' then amount::numeric end, case when status = 'released' then 1795240000 end, discovered_block_number, event_id, 'Approved', discovered_block_number + 3
+			release_delay, approvals_required, approvals, approvers, settled_amount, settled_at, deployed_block,
+			last_event_id, last_event_type, last_event_block)
+		select chain_id, address, slot, case when status = 'released' then 'released' else 'approved' end, payer, payee,
+			'0x' || repeat('c', 40), amount::numeric, 86400, 2, 1, array[payer],
+		       case when status = 'released' then amount::numeric end, case when status = 'released' then 1795240000 end,
+		       discovered_block_number, event_id, 'Approved', discovered_block_number + 3
 		from escrow_registry where chain_id = $1`, testChain)
 }
 
