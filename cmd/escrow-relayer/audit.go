@@ -27,9 +27,10 @@ func auditCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "audit --from BLOCK [--to BLOCK]",
 		Short: "Compare the chain with the database and print every missing, extra or differing event",
-		Long: `Compare the chain with the database, block range by block range. Nothing is changed. Configuration as for run.
-
-Where commands were used, each sender's transactions since its first nonce are compared with what was signed and answered too.`,
+		Long: "Compare the chain with the database, block range by block range. Nothing is changed. Configuration as for " +
+			"run.\n\n" +
+			"Where commands were used, each sender's transactions since its first nonce are compared with what was signed and " +
+			"answered too.",
 		RunE: o.run,
 	}
 	cmd.Flags().Int64Var(&o.from, "from", 0, "first block; START_BLOCK if lower")

@@ -36,8 +36,9 @@ func commandSignCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sign --keystore FILE --password-file FILE < COMMAND",
 		Short: "Sign a command from standard input with a requester's key, and print it",
-		Long: `Sign a command from standard input with a requester's key, and print it with its signature. The command is JSON as it is sent, without the field signature.
-Needs no configuration. The id, on standard error, is what the command is known by.`,
+		Long: "Sign a command from standard input with a requester's key, and print it with its signature. The command is " +
+			"JSON as it is sent, without the field signature.\n" +
+			"Needs no configuration. The id, on standard error, is what the command is known by.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			raw, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), command.MaxBytes))
 			if err != nil {
@@ -177,7 +178,8 @@ type commandRow struct {
 	Cancel     bool       `json:"cancel_requested"`
 }
 
-const commandColumns = `command_id, kind, sender, escrow, requester, state, code, detail, winner, nonce, tx_hash, block_number, event_id, fee_paid::text, max_fee::text,
+const commandColumns = `command_id, kind, sender, escrow, requester, state, code, detail, winner, nonce, tx_hash,
+	block_number, event_id, fee_paid::text, max_fee::text,
 	expires_at, received_at, assigned_at, sent_at, answered_at, cancel_requested`
 
 const selectCommands = `select ` + commandColumns + ` from commands
@@ -187,7 +189,8 @@ const selectCommands = `select ` + commandColumns + ` from commands
 const selectCommand = `select ` + commandColumns + ` from commands where chain_id = $1 and command_id = $2`
 
 const selectCommandAttempts = `
-	select attempt, purpose, tx_hash, fee_cap::text, tip_cap::text, epoch, signed_at, first_broadcast, last_broadcast, broadcasts, last_error
+	select attempt, purpose, tx_hash, fee_cap::text, tip_cap::text, epoch, signed_at, first_broadcast, last_broadcast,
+		broadcasts, last_error
 	  from command_attempts where chain_id = $1 and command_id = $2 order by attempt`
 
 type attemptRow struct {
@@ -317,8 +320,9 @@ func commandCancelCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "cancel ID",
 		Short: "Give a command up: at once if nothing was signed, else by a void if that is mined first",
-		Long: `Give a command up. If nothing was signed for it, it never will be. If it was sent, a transfer of nothing with the same nonce competes with it, and the
-chain decides which of the two is mined; the answer says which. Reads CHAIN_ID and DATABASE_URL.`,
+		Long: "Give a command up. If nothing was signed for it, it never will be. If it was sent, a transfer of nothing " +
+			"with the same nonce competes with it, and the\n" +
+			"chain decides which of the two is mined; the answer says which. Reads CHAIN_ID and DATABASE_URL.",
 		Args: oneID,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {

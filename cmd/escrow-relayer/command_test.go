@@ -69,10 +69,12 @@ func TestCommandsEndToEnd(t *testing.T) {
 		return path
 	}
 	senders := write("senders.json",
-		fmt.Sprintf(`{"senders":[{"name":"payee","address":%q,"keystore":%q,"password_file":%q,"max_fee":"100000000000000000","day_fees":"1000000000000000000"}]}`,
+		fmt.Sprintf(`{"senders":[{"name":"payee","address":%q,"keystore":%q,"password_file":%q,`+
+			`"max_fee":"100000000000000000","day_fees":"1000000000000000000"}]}`,
 			sender.Address, keyFile, passwordFile))
 	policy := write("policy.json",
-		fmt.Sprintf(`{"requesters":[{"address":%q,"allow":[{"sender":%q,"kinds":["approve"],"max_fee":"100000000000000000"}]}]}`, requester.Address, sender.Address))
+		fmt.Sprintf(`{"requesters":[{"address":%q,"allow":[{"sender":%q,"kinds":["approve"],`+
+			`"max_fee":"100000000000000000"}]}]}`, requester.Address, sender.Address))
 	const replies = "command-replies"
 	require.NoError(t, testpubsub.CreateTopic(t.Context(), l.PubSub.Addr(), lab.Project, replies))
 	require.NoError(t, testpubsub.CreateSubscription(t.Context(), l.PubSub.Addr(), lab.Project, replies, replies+"-sub"))
@@ -109,10 +111,8 @@ func TestCommandsEndToEnd(t *testing.T) {
 		require.NoError(t, err)
 		logs := receipts[0].Logs
 		escrow := common.BytesToAddress(logs[len(logs)-1].Topics[1][:])
-		unsigned := fmt.Sprintf(`{"version":1,"chain_id":"1337","factory":%q,"kind":"approve","sender":%q,"escrow":%q,"expires_at":%d,"max_fee":"50000000000000000"}`,
-			l.Contracts.Factory, sender.Address, escrow, time.Now().Add(time.Hour).Unix())
-		signed := pipe(t, []byte(unsigned), nil, "command", "sign", "--keystore", requesterKey, "--password-file",
-			requesterPassword)
+		signed := pipe(t, approval(l.Contracts.Factory, sender.Address, escrow), nil, "command", "sign", "--keystore",
+			requesterKey, "--password-file", requesterPassword)
 		url := fleet["a"].URL
 		if i%2 == 0 {
 			url = fleet["b"].URL
@@ -126,7 +126,8 @@ func TestCommandsEndToEnd(t *testing.T) {
 	require.NoError(t, l.Chain.Mine(t.Context(), 4)) // the escrows are final, and the commands can be sent
 	broadcast := func() (n int, owner string) {
 		require.NoError(t, l.DB.QueryRow(t.Context(),
-			`select count(*), coalesce((select instance_id from senders), '') from command_attempts where first_broadcast is not null`).Scan(&n, &owner))
+			`select count(*), coalesce((select instance_id from senders), '') from command_attempts
+				where first_broadcast is not null`).Scan(&n, &owner))
 		return n, owner
 	}
 	require.Eventually(t, func() bool { n, _ := broadcast(); return n > 0 }, 2*time.Minute, 50*time.Millisecond)
@@ -220,10 +221,9 @@ func TestCommandsEndToEnd(t *testing.T) {
 	}
 
 	strangerKey, strangerPassword := keyFiles(t, t.TempDir(), testchain.Accounts(98, 1)[0])
-	unsigned := fmt.Sprintf(`{"version":1,"chain_id":"1337","factory":%q,"kind":"approve","sender":%q,"escrow":%q,"expires_at":%d,"max_fee":"50000000000000000"}`,
-		l.Contracts.Factory, sender.Address, l.Contracts.Factory, time.Now().Add(time.Hour).Unix())
+	unsigned := approval(l.Contracts.Factory, sender.Address, l.Contracts.Factory)
 	refused := exec.CommandContext(t.Context(), bin, "command", "send", "--url", survivor.URL)
-	refused.Stdin = bytes.NewReader(pipe(t, []byte(unsigned), nil, "command", "sign", "--keystore", strangerKey,
+	refused.Stdin = bytes.NewReader(pipe(t, unsigned, nil, "command", "sign", "--keystore", strangerKey,
 		"--password-file", strangerPassword))
 	text, err := refused.CombinedOutput()
 	require.Error(t, err)
@@ -254,4 +254,10 @@ func TestSenderAddress(t *testing.T) {
 		require.Error(t, cmd.Run(), what)
 		require.Equal(t, exitRefused, cmd.ProcessState.ExitCode(), what)
 	}
+}
+
+// approval is a command that nobody has signed yet.
+func approval(factory, sender, escrow common.Address) []byte {
+	return fmt.Appendf(nil, `{"version":1,"chain_id":"1337","factory":%q,"kind":"approve","sender":%q,"escrow":%q,`+
+		`"expires_at":%d,"max_fee":"50000000000000000"}`, factory, sender, escrow, time.Now().Add(time.Hour).Unix())
 }

@@ -27,13 +27,15 @@ func doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Test everything an instance needs: database, session, schema, topics, every RPC endpoint",
-		Long: `Test everything that an instance with this configuration needs, and change nothing: the database, its rights, its clock, that a connection is one server
-session; the schema; the topics and the right to publish; and of each RPC endpoint the chain, the head, safe and finalized, how many blocks it gives the logs of at
-once, how far back it goes, and how fast it is (at most some 70 requests each). Prints the variables to set.
-Configuration as for run.
-
-With --operator it examines the database login of a person instead: what it may read, and which tasks of the runbooks it cannot do. A right to write that is
-missing is no fault then. Configuration: CHAIN_ID and DATABASE_URL.`,
+		Long: "Test everything that an instance with this configuration needs, and change nothing: the database, its " +
+			"rights, its clock, that a connection is one server\n" +
+			"session; the schema; the topics and the right to publish; and of each RPC endpoint the chain, the head, safe and " +
+			"finalized, how many blocks it gives the logs of at\n" +
+			"once, how far back it goes, and how fast it is (at most some 70 requests each). Prints the variables to set.\n" +
+			"Configuration as for run.\n\n" +
+			"With --operator it examines the database login of a person instead: what it may read, and which tasks of the " +
+			"runbooks it cannot do. A right to write that is\n" +
+			"missing is no fault then. Configuration: CHAIN_ID and DATABASE_URL.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			load, examine := config.Load, (*doctor).examine
 			if operator {

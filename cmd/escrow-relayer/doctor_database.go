@@ -70,7 +70,8 @@ func (d *doctor) schema(ctx context.Context, db *database.Database) {
 	// What the migrations make lies where they are run: in the first schema of the search path that exists.
 	var there, create bool
 	err := db.Pool.QueryRow(ctx,
-		`select to_regclass('goose_db_version') is not null, coalesce(has_schema_privilege(current_schema(), 'create'), false)`).Scan(&there, &create)
+		`select to_regclass('goose_db_version') is not null,
+			coalesce(has_schema_privilege(current_schema(), 'create'), false)`).Scan(&there, &create)
 	if err != nil {
 		d.judge(of, "schema", "", err)
 		return
@@ -129,8 +130,9 @@ func (d *doctor) schema(ctx context.Context, db *database.Database) {
 // there is for the version to tell. The sequences of identity columns need no rights of their own.
 const rightsMissing = `
 	select relation, string_agg(privilege, ', ' order by privilege)
-	  from unnest(array['escrows', 'late_escrows', 'relayer_instances', 'cursors', 'slot_ownership', 'leadership', 'chain_blocks', 'events',
-	                    'orphaned_events', 'outbox', 'findings', 'records', 'event_types', 'writers', 'processed_events', 'escrow_registry', 'escrow_records']) relation,
+	  from unnest(array['escrows', 'late_escrows', 'relayer_instances', 'cursors', 'slot_ownership', 'leadership',
+	                    'chain_blocks', 'events', 'orphaned_events', 'outbox', 'findings', 'records', 'event_types',
+	                    'writers', 'processed_events', 'escrow_registry', 'escrow_records']) relation,
 	       unnest(array['select', 'insert', 'update', 'delete']) privilege
 	 where to_regclass(relation) is not null and not has_table_privilege(to_regclass(relation), privilege)
 	 group by relation
@@ -143,7 +145,8 @@ func takeLock(ctx context.Context, conn *pgx.Conn) error {
 	err := conn.QueryRow(ctx, `select pg_try_advisory_lock($1)`, key).Scan(&taken)
 	if err == nil && taken {
 		err = errors.Join(
-			conn.QueryRow(ctx, `select exists (select from pg_locks where locktype = 'advisory' and pid = pg_backend_pid())`).Scan(&seen),
+			conn.QueryRow(ctx, `select exists (select from pg_locks where locktype = 'advisory'
+				and pid = pg_backend_pid())`).Scan(&seen),
 			conn.QueryRow(ctx, `select pg_advisory_unlock($1)`, key).Scan(&given),
 		)
 	}

@@ -144,7 +144,9 @@ func TestDoctor(t *testing.T) {
 	t.Run("rights", func(t *testing.T) {
 		code, out := call(t, w.Environ("doc", 0, 1, nil), "migrate")
 		require.Zero(t, code, out)
-		_, err := w.DB.Exec(t.Context(), `create role poor login password 'poor-secret'; grant usage on schema public to poor; revoke create on schema public from public;
+		_, err := w.DB.Exec(t.Context(), `create role poor login password 'poor-secret';
+			grant usage on schema public to poor;
+			revoke create on schema public from public;
 			grant select, insert, update, delete on all tables in schema public to poor; revoke update, delete on outbox
 				from poor`)
 		require.NoError(t, err)
@@ -224,7 +226,8 @@ func TestDoctorOfAnOperator(t *testing.T) {
 		_, err := w.DB.Exec(t.Context(), sql)
 		require.NoError(t, err, sql)
 	}
-	exec(`insert into leadership (chain_id, next_block, start_block, factory, verified_block) values (1337, 9, 9, '0x', 8)`)
+	exec(`insert into leadership (chain_id, next_block, start_block, factory, verified_block)
+		values (1337, 9, 9, '0x', 8)`)
 	exec(`insert into senders (chain_id, address, lock_key, max_in_flight, max_fee, day_fees, day_value)
 		values (1337, '0x00000000000000000000000000000000000000aa', 1, 1, 0, 0, 0)`)
 	as := func(role string, rights ...string) map[string]string {

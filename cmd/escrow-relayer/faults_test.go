@@ -68,7 +68,8 @@ func TestKilledBetweenAcknowledgementAndDeletion(t *testing.T) {
 
 	const hold = 77 // the advisory lock that deletions wait for
 	for _, statement := range []string{
-		`create function hold() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock_shared(77); return null; end $$`,
+		`create function hold() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock_shared(77);
+			return null; end $$`,
 		`create trigger hold before delete on outbox for each statement execute function hold()`,
 	} {
 		_, err := w.DB.Exec(t.Context(), statement)

@@ -17,7 +17,8 @@ func migrateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "Apply missing migrations; safe while instances run, and several times at once",
-		Long:  "Apply missing migrations. Reads DATABASE_URL (SESSION_DATABASE_URL if given). With --check nothing is changed, not even on a database without tables.",
+		Long: "Apply missing migrations. Reads DATABASE_URL (SESSION_DATABASE_URL if given). With --check nothing is " +
+			"changed, not even on a database without tables.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			environ := config.Environ()
 			if environ["CHAIN_ID"] == "" {

@@ -97,7 +97,8 @@ func planManifestsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "manifests --partitions N --image IMAGE … --out DIR",
 		Short: "Write the Cloud Run service manifest of each partition",
-		Long:  "Write the Cloud Run service manifest of each partition, and monitoring.yaml, the text of the collector's secret. Secrets are referred to, never contained.",
+		Long: "Write the Cloud Run service manifest of each partition, and monitoring.yaml, the text of the collector's " +
+			"secret. Secrets are referred to, never contained.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			in.Env = variables
 			if keys.Services > 0 {
@@ -155,7 +156,8 @@ func planAlertsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "alerts --chain-id N [--chain-id M …]",
 		Short: "Write the alerting rules of each chain for Prometheus",
-		Long:  "Write the alerting rules of each chain to standard output. Name every chain whose fleet must be there: its absence is an alert.",
+		Long: "Write the alerting rules of each chain to standard output. Name every chain whose fleet must be there: " +
+			"its absence is an alert.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			write := deploy.Alerts
 			if operator {

@@ -22,12 +22,14 @@ func planWaitCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "wait",
 		Short: "Wait until every slot is served, somebody leads, the lag is back to normal, and messages go out",
-		Long: `Wait until the fleet is whole: every slot is served, somebody leads, the lag is back to normal, and no message has waited for Pub/Sub for
-half a minute. What is missing is printed.
-Reads CHAIN_ID and DATABASE_URL.
-
---total N without --instance asks for a fleet of N partitions: each of them has a live instance, and no live instance has another total.
---since says that the instance must have started at or after that time: the predecessor with the same name does not count.`,
+		Long: "Wait until the fleet is whole: every slot is served, somebody leads, the lag is back to normal, and no " +
+			"message has waited for Pub/Sub for\n" +
+			"half a minute. What is missing is printed.\n" +
+			"Reads CHAIN_ID and DATABASE_URL.\n\n" +
+			"--total N without --instance asks for a fleet of N partitions: each of them has a live instance, and no live " +
+			"instance has another total.\n" +
+			"--since says that the instance must have started at or after that time: the predecessor with the same name does " +
+			"not count.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := w.complete(since); err != nil {
 				return usage{err}

@@ -25,10 +25,12 @@ func replayCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replay (--from BLOCK [--to BLOCK] | --escrow ADDRESS | --event ID)",
 		Short: "Publish stored events once more, marked by the attribute replay=true",
-		Long: `Publish stored events once more. Every consumer of the topic receives them, with the event_id they had and the attribute replay=true.
-
-A range of blocks is widened to the whole history of every escrow that has an event in it, since a consumer can rebuild an escrow only from its first
-event on; --single-events leaves it as it is. The running fleet publishes what is queued. Configuration as for run.`,
+		Long: "Publish stored events once more. Every consumer of the topic receives them, with the event_id they had and " +
+			"the attribute replay=true.\n\n" +
+			"A range of blocks is widened to the whole history of every escrow that has an event in it, since a consumer can " +
+			"rebuild an escrow only from its first\n" +
+			"event on; --single-events leaves it as it is. The running fleet publishes what is queued. Configuration as for " +
+			"run.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := f.selection()
 			if err != nil {

@@ -16,14 +16,16 @@ func rewindCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rewind --to BLOCK",
 		Short: "Read the chain from an earlier block on than it was started with",
-		Long: `Read the chain from an earlier block on than it was started with: a START_BLOCK that was too high has left escrows out, and the database remembers it
-whatever START_BLOCK says later.
-
-The running fleet reads the factory's events from BLOCK on. An escrow that had been left out is registered and caught up from its deployment on, in order;
-what is stored already is not published again, unless RETENTION has removed it. Until the factory watch has come back to the newest block, new escrows
-are heard of late: expect what the first reading of those blocks would take. Set START_BLOCK to the same block.
-
-Configuration: CHAIN_ID and DATABASE_URL.`,
+		Long: "Read the chain from an earlier block on than it was started with: a START_BLOCK that was too high has left " +
+			"escrows out, and the database remembers it\n" +
+			"whatever START_BLOCK says later.\n\n" +
+			"The running fleet reads the factory's events from BLOCK on. An escrow that had been left out is registered and " +
+			"caught up from its deployment on, in order;\n" +
+			"what is stored already is not published again, unless RETENTION has removed it. Until the factory watch has come " +
+			"back to the newest block, new escrows\n" +
+			"are heard of late: expect what the first reading of those blocks would take. Set START_BLOCK to the same " +
+			"block.\n\n" +
+			"Configuration: CHAIN_ID and DATABASE_URL.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if to < 0 {
 				return usage{errors.New("say to which block: --to BLOCK, 0 or more")}

@@ -77,7 +77,8 @@ const selectSenders = `
 	       (select min(received_at) from commands c where c.chain_id = s.chain_id and c.sender = s.address
 		and c.state in ('accepted', 'held', 'assigned', 'sent')),
 	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_fees else 0 end::text,
-	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_value else 0 end::text, s.balance::text, s.checked_block
+	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_value else 0 end::text, s.balance::text,
+	       s.checked_block
 	  from senders s
 	 where s.chain_id = $1
 	 order by s.address`
@@ -212,12 +213,13 @@ func senderAdoptCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "adopt-nonce --sender ADDRESS --nonce N",
 		Short: "Let a halted sender go on, with N as its next nonce",
-		Long: `Let a halted sender go on, with N as its next nonce. Look at the account in an explorer first: N must be above every nonce that the chain or a pool knows.
-If somebody else has the key, replace the key instead.
-
-Nothing new is sent before all nonces below N are final. A command whose nonce was used by a transaction that was not signed here becomes superseded.
-
-If N was too high by mistake, the same command with a lower one brings the sender back, also when it is not halted. N is never one that a command has.`,
+		Long: "Let a halted sender go on, with N as its next nonce. Look at the account in an explorer first: N must be " +
+			"above every nonce that the chain or a pool knows.\n" +
+			"If somebody else has the key, replace the key instead.\n\n" +
+			"Nothing new is sent before all nonces below N are final. A command whose nonce was used by a transaction that " +
+			"was not signed here becomes superseded.\n\n" +
+			"If N was too high by mistake, the same command with a lower one brings the sender back, also when it is not " +
+			"halted. N is never one that a command has.",
 	}
 	sender := senderFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
