@@ -31,12 +31,11 @@ type Supervised struct {
 	done chan struct{}
 
 	// mu guards what follows. changed is closed and replaced with each change of down.
-	mu       sync.Mutex
-	current  *Process
-	restarts int
-	down     bool
-	changed  chan struct{}
-	err      error
+	mu      sync.Mutex
+	current *Process
+	down    bool
+	changed chan struct{}
+	err     error
 }
 
 // Supervise starts a relayer and keeps it running until Stop, or until the lab is closed.
@@ -67,13 +66,6 @@ func (s *Supervised) Process() *Process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.current
-}
-
-// Restarts counts the processes after the first.
-func (s *Supervised) Restarts() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.restarts
 }
 
 // Down kills the process and keeps it down, as scaling to zero without a clean stop would.
@@ -151,10 +143,6 @@ func (s *Supervised) allowed(ctx context.Context) bool {
 func (s *Supervised) took(p *Process) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.current != nil {
-		s.restarts++
-	}
-
 	s.current = p
 	if s.o.Started != nil {
 		s.o.Started(p)

@@ -253,9 +253,6 @@ func (s *Secrets) Error(err error) error {
 	return &masked{text: text, err: err}
 }
 
-// Error masks an error's text: the URL of an *url.Error, and the secrets of the URLs and connection strings given.
-func Error(err error, secrets ...string) error { return New(secrets...).Error(err) }
-
 type masked struct {
 	text string
 	err  error

@@ -53,11 +53,11 @@ func TestListOfURLs(t *testing.T) {
 func TestErrorKeepsItsChain(t *testing.T) {
 	cause := errors.New("connection refused")
 	err := fmt.Errorf("ask: %w", &url.Error{Op: "Post", URL: "https://a.b.example.com/v2/qwertyuiop", Err: cause})
-	got := redact.Error(err)
+	got := redact.New().Error(err)
 	require.EqualError(t, got, `ask: Post "https://***.example.com": connection refused`)
 	require.ErrorIs(t, got, cause)
 	var u *url.Error
 	require.ErrorAs(t, got, &u)
-	require.NoError(t, redact.Error(nil))
-	require.Same(t, cause, redact.Error(cause, "https://x.example.com/another-key"))
+	require.NoError(t, redact.New().Error(nil))
+	require.Same(t, cause, redact.New("https://x.example.com/another-key").Error(cause))
 }
