@@ -201,7 +201,8 @@ func scrape(ctx context.Context, url string) (map[string]int, error) {
 	seen := map[string]int{}
 	lines := bufio.NewScanner(resp.Body)
 	for lines.Scan() {
-		if name, value, _ := strings.Cut(lines.Text(), " "); name == suppressed || name == republished {
+		series, value, _ := strings.Cut(lines.Text(), " ")
+		if name, _, _ := strings.Cut(series, "{"); name == suppressed || name == republished {
 			n, err := strconv.ParseFloat(value, 64)
 			if err != nil {
 				return nil, fmt.Errorf("read metric %s: %w", name, err)
