@@ -26,6 +26,8 @@
 // first. Voided means that the void was first: the command has had no effect and never will.
 // Superseded means that somebody else used the sender's key, and an operator of the relayer has
 // confirmed it.
+// Already means that the chain showed the effect before anything was sent; if the event that had caused it
+// has left the relayer's table (RETENTION), the answer has no event_id and no block, and is not taken back.
 //
 // Answers are delivered at least once, in order per command: drop what you have seen
 // (Answer.Revision grows). What has revision 0 is about a message that was refused and not stored, not
