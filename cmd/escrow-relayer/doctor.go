@@ -31,7 +31,8 @@ func doctorCommand() *cobra.Command {
 			"rights, its clock, that a connection is one server\n" +
 			"session; the schema; the topics and the right to publish; and of each RPC endpoint the chain, the head, safe and " +
 			"finalized, how many blocks it gives the logs of at\n" +
-			"once, how far back it goes, and how fast it is (at most some 70 requests each). Prints the variables to set.\n" +
+			"once, how far back it goes, and how fast it is (at most some 70 requests each); and who can read the files with\n" +
+			"keys that SENDERS_FILE names. Prints the variables to set.\n" +
 			"Configuration as for run.\n\n" +
 			"With --operator it examines the database login of a person instead: what it may read, and which tasks of the " +
 			"runbooks it cannot do. A right to write that is\n" +
@@ -75,13 +76,14 @@ func doctorCommand() *cobra.Command {
 
 // examine looks at everything at once, and reports it in a fixed order.
 func (d *doctor) examine(ctx context.Context) error {
-	parts := [3]doctor{}
+	parts := [4]doctor{}
 	var failed error
 	var wg sync.WaitGroup
 	for i, part := range []func(*doctor){
 		func(p *doctor) { p.database(ctx) },
 		func(p *doctor) { p.topics(ctx) },
 		func(p *doctor) { failed = p.chain(ctx) },
+		func(p *doctor) { p.files() },
 	} {
 		parts[i] = doctor{cfg: d.cfg, secrets: d.secrets}
 		wg.Go(func() { part(&parts[i]) })
@@ -111,7 +113,7 @@ const (
 // finding is one thing that was tested.
 type finding struct {
 	Verdict verdict `json:"verdict"`
-	Of      string  `json:"of"` // database, topics, an endpoint's scheme and host
+	Of      string  `json:"of"` // database, topics, files, an endpoint's scheme and host
 	What    string  `json:"what"`
 	Found   string  `json:"found"`
 }
