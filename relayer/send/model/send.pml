@@ -30,6 +30,7 @@
 #define NONE 0
 #define CALL(c) ((c) + 1)
 #define EMPTY 9
+#define UNSEEN 255
 
 /* the database */
 byte state[CMDS], nonce[CMDS];
@@ -94,24 +95,28 @@ inline pending(p) {
 #endif
 
 active [INSTANCES] proctype instance() {
-  byte my, c, n, p;
+  byte my, c, n, p, seen;
   bool giveUp;
 
 takeover:
-  atomic { takes++; clock++; epoch = clock; my = clock; c = 0; n = 0; p = 0; giveUp = false }
+  atomic { takes++; clock++; epoch = clock; my = clock; c = 0; n = 0; p = 0; seen = UNSEEN; giveUp = false }
 
 round:
-  /* observe: nonces that were never given out here */
-  atomic {
+  /* observe: nonces that were never given out here. It is acted on later, and with OLD_LOOK more than once, which matters only where `next` can become lower. */
+  if
+  :: atomic {
 #ifndef NO_HALT
-    pending(p);
-    if
-    :: MINE && p > next -> halted = true
-    :: else
-    fi;
+       pending(p);
+       if
+       :: MINE && p > next -> halted = true
+       :: else
+       fi;
 #endif
-    p = 0
-  }
+       seen = p; p = 0 }
+#ifdef OLD_LOOK
+  :: seen != UNSEEN
+#endif
+  fi;
   if
   :: takes < TAKEOVERS -> goto takeover  /* crashed, or lost the lock and takes it again */
   :: c = 0
@@ -122,14 +127,7 @@ round:
   if
   :: atomic { MINE && state[c] == ACC && given[c] -> state[c] = GONE } ; goto round
   /* T1 */
-  :: atomic { MINE && !halted && state[c] == ACC && !given[c] && next < NONCES ->
-#ifndef NO_HALT
-       pending(p);
-       if
-       :: p > next -> p = 0; halted = true; goto round
-       :: else -> p = 0
-       fi;
-#endif
+  :: atomic { MINE && !halted && seen <= next && state[c] == ACC && !given[c] && next < NONCES ->
        state[c] = ASG; nonce[c] = next; next++ } ; goto round
 #ifdef FREE_NONCE
   :: atomic { MINE && !halted && state[c] == SENT && given[c] && nonce[c] == next - 1 -> state[c] = GONE; next--; stored[nonce[c]] = NONE } ; goto round
@@ -166,11 +164,7 @@ signed:
 t2:
   atomic {
     if
-#ifdef NO_EPOCH
-    :: !giveUp && !storedVoid[n] -> stored[n] = CALL(c); state[c] = SENT
-#else
     :: MINE && !halted && !giveUp && !storedVoid[n] && nonce[c] == n && (state[c] == SENT || (state[c] == ASG && !given[c])) -> stored[n] = CALL(c); state[c] = SENT
-#endif
     :: MINE && !halted && giveUp && nonce[c] == n && (state[c] == ASG || state[c] == SENT) -> storedVoid[n] = true; state[c] = SENT
     :: else -> n = 0; giveUp = false; goto round     /* not stored: the bytes are forgotten */
     fi
