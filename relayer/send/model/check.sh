@@ -8,7 +8,7 @@ model=$(cd "$(dirname "$0")" && pwd)/send.pml
 command -v spin >/dev/null || { echo "spin is not installed (Debian: apt-get install spin)" >&2; exit 2; }
 case ${1:-ci} in
   ci) whole='-DINSTANCES=1/-DINSTANCES=1 -DNONCES=1 -DRESTORE -DOLD_LOOK' ;;
-  full) whole='-DTAKEOVERS=2/-DINSTANCES=1 -DRESTORE -DOLD_LOOK' ;;
+  full) whole='-DTAKEOVERS=2/-DINSTANCES=1 -DRESTORE/-DINSTANCES=1 -DNONCES=1 -DRESTORE -DOLD_LOOK' ;;
   *) echo "usage: check.sh ci|full" >&2; exit 2 ;;
 esac
 work=$(mktemp -d)
