@@ -37,12 +37,14 @@ var commandInstruments = func() []string {
 		table, event, _ := strings.Cut(on, " ")
 		event, atCommit := strings.CutSuffix(event, " commit")
 		if atCommit {
-			list = append(list, fmt.Sprintf(`create constraint trigger chaos_%s_commit after %s on %s deferrable initially deferred
+			list = append(list, fmt.Sprintf(`create constraint trigger chaos_%s_commit after %s on %s
+				deferrable initially deferred
 				for each row execute function chaos_step()`, event, event, table))
 			continue
 		}
 
-		list = append(list, fmt.Sprintf(`create trigger chaos_%s after %s on %s for each statement execute function chaos_step()`,
+		list = append(list, fmt.Sprintf(`create trigger chaos_%s after %s on %s for each statement
+			execute function chaos_step()`,
 			event, event, table))
 	}
 
@@ -494,7 +496,8 @@ func (w *way) alone(ctx context.Context, statements ...string) (err error) {
 	}
 
 	var names []string
-	rows, _ := conn.Query(ctx, `select datname from pg_database where not datallowconn and datname in ('relayer', 'replaced', 'backup')`)
+	rows, _ := conn.Query(ctx, `select datname from pg_database where not datallowconn
+		and datname in ('relayer', 'replaced', 'backup')`)
 	if names, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
 		return err
 	}
@@ -512,7 +515,8 @@ func (w *way) alone(ctx context.Context, statements ...string) (err error) {
 
 // cancelAll asks for every command of a state to be given up; empty: of any that is open.
 func (w *way) cancelAll(ctx context.Context, state string) {
-	rows, _ := w.run.lab.DB.Query(ctx, `select command_id from commands where answered_at is null and ($1 = '' or state = $1)`, state)
+	rows, _ := w.run.lab.DB.Query(ctx, `select command_id from commands where answered_at is null
+		and ($1 = '' or state = $1)`, state)
 	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return

@@ -54,7 +54,8 @@ type querier interface {
 
 func readBooks(ctx context.Context, db querier) (*books, error) {
 	b := &books{map[string]commandRow{}, map[common.Hash]attemptRow{}}
-	rows, _ := db.Query(ctx, `select command_id, sender, kind, escrow, effect, requester, state, code, winner, nonce, max_fee::text, expires_at, received_at,
+	rows, _ := db.Query(ctx, `select command_id, sender, kind, escrow, effect, requester, state, code, winner, nonce,
+		max_fee::text, expires_at, received_at,
 		answered_at, reopened, tx_hash, block_hash, fee_paid::text, event_id, block_number from commands`)
 	commands, err := pgx.CollectRows(rows, pgx.RowToStructByPos[commandRow])
 	if err != nil {
@@ -66,7 +67,8 @@ func readBooks(ctx context.Context, db querier) (*books, error) {
 	}
 
 	rows, _ = db.Query(ctx,
-		`select tx_hash, sender, nonce, command_id, purpose, gas, fee_cap::text, signed_at from command_attempts order by nonce, attempt`)
+		`select tx_hash, sender, nonce, command_id, purpose, gas, fee_cap::text, signed_at from command_attempts
+			order by nonce, attempt`)
 	attempts, err := pgx.CollectRows(rows, pgx.RowToStructByPos[attemptRow])
 	if err != nil {
 		return nil, fmt.Errorf("read the attempts: %w", err)
@@ -240,8 +242,10 @@ func (w *way) open(ctx context.Context, v *Verdict) string {
 
 	var commands, replies int
 	var sample string
-	if err := db.QueryRow(ctx, `select (select count(*) from commands where chain_id = $1 and answered_at is null), (select count(*) from replies where chain_id = $1),
-		coalesce((select string_agg(format('%s %s of %s: %s %s, nonce %s', kind, command_id, sender, state, code, nonce), '; ')
+	if err := db.QueryRow(ctx, `select (select count(*) from commands where chain_id = $1 and answered_at is null),
+		(select count(*) from replies where chain_id = $1),
+		coalesce((select string_agg(
+			format('%s %s of %s: %s %s, nonce %s', kind, command_id, sender, state, code, nonce), '; ')
 			from (select * from commands where answered_at is null order by nonce limit 3) c), '')`,
 		chain).Scan(&commands, &replies, &sample); err != nil {
 		return err.Error()
@@ -749,7 +753,8 @@ func (c *checker) events(ctx context.Context) error {
 		}
 
 		var fits bool
-		if err := c.w.run.lab.DB.QueryRow(ctx, `select exists (select from processed_events where event_id = $1 and state = 'canonical' and event_type = $2
+		if err := c.w.run.lab.DB.QueryRow(ctx, `select exists (select from processed_events where event_id = $1
+			and state = 'canonical' and event_type = $2
 			and escrow = $3 and block_hash = $4 and (event_type <> 'Approved' or lower(args ->> 'approver') = $5))`,
 			*row.EventID, eventOfKind[row.Kind], row.Escrow, row.BlockHash, row.Sender).Scan(&fits); err != nil {
 			return fmt.Errorf("look for event %s: %w", *row.EventID, err)

@@ -49,7 +49,8 @@ var instruments = []string{
 			perform pg_sleep((select sum(per_row) from chaos_slow) * (select count(*) from gone));
 			return null;
 		end $$`,
-	`create trigger chaos_slow after delete on outbox referencing old table as gone for each statement execute function chaos_slow()`,
+	`create trigger chaos_slow after delete on outbox referencing old table as gone for each statement
+		execute function chaos_slow()`,
 	`create table chaos_pause (app text, tab text)`,
 	`create function chaos_pause() returns trigger language plpgsql security definer as $$
 		begin
@@ -62,14 +63,17 @@ var instruments = []string{
 	`create trigger chaos_pause after insert or update on chain_blocks for each statement execute function chaos_pause()`,
 	`create trigger chaos_pause after insert on outbox for each statement execute function chaos_pause()`,
 	`create trigger chaos_pause before update on slot_ownership for each statement execute function chaos_pause()`,
-	`create trigger chaos_pause before update of seen_at on relayer_instances for each statement execute function chaos_pause()`,
+	`create trigger chaos_pause before update of seen_at on relayer_instances for each statement
+		execute function chaos_pause()`,
 	`create table chaos_foreign (chain_id bigint, slot smallint, event text, writer text, owner text)`,
 	`create function chaos_writer() returns trigger language plpgsql security definer as $$
 		declare o text;
 		begin
 			select owner into o from slot_ownership where chain_id = new.chain_id and slot = new.slot;
 			if current_setting('application_name') is distinct from 'escrow-relayer/' || o then
-				insert into chaos_foreign values (new.chain_id, new.slot, new.event_type || ' ' || new.block_number || ':' || new.log_index, current_setting('application_name'), o);
+				insert into chaos_foreign values (new.chain_id, new.slot,
+					new.event_type || ' ' || new.block_number || ':' || new.log_index,
+					current_setting('application_name'), o);
 			end if;
 			return null;
 		end $$`,
@@ -178,13 +182,15 @@ func (r *run) database(ctx context.Context, f Fault) error {
 	case Backends:
 		r.terminate(ctx, `application_name like 'escrow-relayer/%'`)
 	case Flap:
-		leads := fmt.Sprintf(`exists (select from pg_locks l where l.pid = a.pid and l.locktype = 'advisory' and l.granted and (l.classid::bigint << 32 | l.objid::bigint) = %d)`,
+		leads := fmt.Sprintf(`exists (select from pg_locks l where l.pid = a.pid and l.locktype = 'advisory' and l.granted
+			and (l.classid::bigint << 32 | l.objid::bigint) = %d)`,
 			election.LeaderKey(r.chain.ChainID().Int64()))
 		r.repeat(ctx, f.For, 250*time.Millisecond, func() { r.terminate(ctx, leads) })
 	case DBCancel:
 		r.repeat(ctx, f.For, 20*time.Millisecond, func() {
 			_, _ = r.lab.DB.Exec(ctx,
-				`select pg_cancel_backend(pid) from pg_stat_activity where application_name like 'escrow-relayer/%' and state = 'active'`)
+				`select pg_cancel_backend(pid) from pg_stat_activity where application_name like 'escrow-relayer/%'
+					and state = 'active'`)
 		})
 	case Restart:
 		return r.restart(ctx, testpg.Fast, 0)
@@ -214,7 +220,8 @@ func (r *run) database(ctx context.Context, f Fault) error {
 			// A commit locks its cursor and then remembers a block: here it is the other way round, and it
 			// is the commit that Postgres ends.
 			if err := r.lock(ctx, 0, `set local deadlock_timeout = '20s'`,
-				`insert into chain_blocks select chain_id, n, 'nobody''s' from cursors, generate_series(next_block, next_block + 8) n on conflict do nothing`,
+				`insert into chain_blocks select chain_id, n, 'nobody''s' from cursors,
+					generate_series(next_block, next_block + 8) n on conflict do nothing`,
 				`select pg_sleep(0.05)`, `select from cursors order by chain_id, instance_id for update`); err != nil {
 				return err
 			}
@@ -342,4 +349,5 @@ func (r *run) killAfterAck(ctx context.Context, p *lab.Process) error {
 }
 
 // holding finds the server processes of an instance that wait for the lock.
-const holding = `select l.pid from pg_locks l join pg_stat_activity a using (pid) where l.locktype = 'advisory' and l.objid = $1 and not l.granted and a.application_name = $2`
+const holding = `select l.pid from pg_locks l join pg_stat_activity a using (pid) where l.locktype = 'advisory'
+	and l.objid = $1 and not l.granted and a.application_name = $2`

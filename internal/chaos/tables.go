@@ -22,7 +22,8 @@ func (r *run) tables(ctx context.Context, s side, truth *testchain.Truth, v *Ver
 	}
 
 	rows, _ := r.lab.DB.Query(ctx,
-		`select split_part(event_id, ':', 1) || ':' || log_index || ' ' || event_type || ' in block ' || block_hash from processed_events where chain_id = $1 and state = 'canonical' and block_number <= $2`, s.id(), int64(truth.To))
+		`select split_part(event_id, ':', 1) || ':' || log_index || ' ' || event_type || ' in block ' || block_hash
+			from processed_events where chain_id = $1 and state = 'canonical' and block_number <= $2`, s.id(), int64(truth.To))
 	stored, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return err
@@ -45,7 +46,8 @@ func (r *run) tables(ctx context.Context, s side, truth *testchain.Truth, v *Ver
 	}
 
 	rows, _ = r.lab.DB.Query(ctx,
-		`select format('%s of slot %s, owned by %s, was written by %s', event, slot, owner, writer) from chaos_foreign where chain_id = $1`, s.id())
+		`select format('%s of slot %s, owned by %s, was written by %s', event, slot, owner, writer) from chaos_foreign
+			where chain_id = $1`, s.id())
 	foreign, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return err
@@ -72,7 +74,8 @@ func (r *run) states(ctx context.Context, s side, truth *testchain.Truth, v *Ver
 		return err
 	}
 
-	rows, _ := r.lab.DB.Query(ctx, `select escrow, status, coalesce(payer, ''), coalesce(payee, ''), coalesce(arbiter, ''), coalesce(amount::text, ''),
+	rows, _ := r.lab.DB.Query(ctx, `select escrow, status, coalesce(payer, ''), coalesce(payee, ''),
+		coalesce(arbiter, ''), coalesce(amount::text, ''),
 		coalesce(release_time::text, ''), coalesce(approvals_required, -1), approvals from escrow_records
 			where chain_id = $1`, s.id())
 	var escrow string
