@@ -43,10 +43,11 @@ func (r *run) fleets() (all []*lab.Process, perName map[string]int) {
 }
 
 // quiet checks that a fleet at rest has as many locks as it should, and not too many connections and
-// goroutines. Each may take a moment to get there.
+// goroutines. Each may take a moment to get there. The chains go on meanwhile: whoever leads resigns
+// when there has been no block for two minutes, and on a busy machine the comparisons take that long.
 func (r *run) quiet(ctx context.Context, v *Verdict) error {
 	var wrong string
-	for range 50 {
+	for range 150 {
 		var err error
 		if wrong, err = r.checkAtRest(ctx, v); err != nil {
 			return err
@@ -54,6 +55,16 @@ func (r *run) quiet(ctx context.Context, v *Verdict) error {
 
 		if wrong == "" || !pause(ctx, 200*time.Millisecond) {
 			break
+		}
+
+		if err := r.chain.Mine(ctx, 1); err != nil {
+			return err
+		}
+
+		if r.second != nil {
+			if err := r.second.chain.Mine(ctx, 1); err != nil {
+				return err
+			}
 		}
 	}
 
