@@ -128,6 +128,7 @@ func TestCommandsEndToEnd(t *testing.T) {
 		require.NoError(t, l.DB.QueryRow(t.Context(),
 			`select count(*), coalesce((select instance_id from senders), '') from command_attempts
 				where first_broadcast is not null`).Scan(&n, &owner))
+
 		return n, owner
 	}
 	require.Eventually(t, func() bool { n, _ := broadcast(); return n > 0 }, 2*time.Minute, 50*time.Millisecond)

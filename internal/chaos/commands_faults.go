@@ -40,6 +40,7 @@ var commandInstruments = func() []string {
 			list = append(list, fmt.Sprintf(`create constraint trigger chaos_%s_commit after %s on %s
 				deferrable initially deferred
 				for each row execute function chaos_step()`, event, event, table))
+
 			continue
 		}
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks the model of a sender's nonces with Spin (Debian: spin, gcc).
 #   check.sh ci      a small instance of it, as it is and with a restored database
-#   check.sh full    two instances, two commands, two nonces: 22 million states, minutes and some GB
+#   check.sh full    two instances, two commands, two nonces: 60 million states, minutes and some GB
 # Each negative check takes one rule out and fails unless Spin finds a violation. It is as small as the violation allows, so that it ends.
 set -euo pipefail
 model=$(cd "$(dirname "$0")" && pwd)/send.pml
