@@ -328,10 +328,9 @@ func moment(nanoseconds int64) time.Time {
 const measureEvery = 5 * time.Second
 
 // measure looks at the chain through the database until ctx ends, from the first second of the process on.
-func (r *Relayer) measure(ctx context.Context) error {
+func (r *Relayer) measure(ctx context.Context, reader *fleet.Reader) error {
 	ticker := time.NewTicker(measureEvery)
 	defer ticker.Stop()
-	reader := &fleet.Reader{DB: r.db.Pool, ChainID: r.cfg.ChainID}
 	r.gauges.pool.Store(r.db.Pool)
 	for {
 		r.measureOnce(ctx, reader)

@@ -32,6 +32,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
+	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish"
 	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
@@ -144,9 +145,10 @@ func (r *Relayer) Run(ctx context.Context) (err error) {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 
+	reader := &fleet.Reader{DB: r.db.Pool, ChainID: r.cfg.ChainID}
 	server, err := web.New(web.Config{
-		Addr: ":" + strconv.Itoa(r.cfg.Port), Source: r, DB: r.db.Pool, ChainID: r.cfg.ChainID, Metrics: r.gatherer,
-		ExplorerURL: r.cfg.ExplorerURL, TokenFile: r.cfg.HTTPTokenFile,
+		Addr: ":" + strconv.Itoa(r.cfg.Port), Source: r, DB: r.db.Pool, ChainID: r.cfg.ChainID, Fleet: reader,
+		Metrics: r.gatherer, ExplorerURL: r.cfg.ExplorerURL, TokenFile: r.cfg.HTTPTokenFile,
 		Mask: r.secrets.Mask, Log: r.component("web"), Commands: r.commands.handler(r.cfg),
 	})
 	if err != nil {
@@ -165,7 +167,7 @@ func (r *Relayer) Run(ctx context.Context) (err error) {
 	g.Go(func() error { return server.Run(outer) })
 	// These run during the start-up too, so that the metrics and /readyz are true whatever it waits for.
 	g.Go(func() error { return r.source.Run(outer) })
-	g.Go(func() error { return r.measure(outer) })
+	g.Go(func() error { return r.measure(outer, reader) })
 	g.Go(func() error { return r.reportProgress(outer) })
 	g.Go(func() error {
 		defer end()

@@ -1,7 +1,9 @@
 package fleet_test
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path"
 	"path/filepath"
@@ -9,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
@@ -246,6 +249,65 @@ func TestReaderCountsTheRegistryNowAndThen(t *testing.T) {
 	require.EqualValues(t, 1, read(&seldom).Escrows.Active)
 	require.EqualValues(t, 2, read(&seldom).Late.Escrows, "the rest is always fresh")
 	require.EqualValues(t, 2, read(&always).Escrows.Active)
+}
+
+// gate is a database whose first transaction begins when it is opened.
+type gate struct {
+	fleet.DB
+	asked chan struct{} // one for each transaction
+	open  chan struct{}
+}
+
+func (g *gate) BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error) {
+	g.asked <- struct{}{}
+	select {
+	case <-g.open:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+
+	return g.DB.BeginTx(ctx, o)
+}
+
+// The metrics and the page ask at the same moment, when a process starts: a million escrows are counted once.
+func TestReaderCountsOnceForAll(t *testing.T) {
+	w := setup(t)
+	w.Finds(testfleet.Escrow{Address: "one", Slot: 1, Block: 1, Late: true})
+	g := &gate{DB: w.DB, asked: make(chan struct{}, 10), open: make(chan struct{})}
+	r := fleet.Reader{DB: g, ChainID: chain}
+	read := func(ctx context.Context) <-chan error {
+		done := make(chan error, 1)
+		go func() {
+			f, err := r.Read(ctx)
+			if err == nil && f.Escrows.Active != 1 {
+				err = fmt.Errorf("%d escrows", f.Escrows.Active)
+			}
+
+			done <- err
+		}()
+
+		return done
+	}
+
+	// Whoever waits gives up when his time is over, and asks the database nothing.
+	ctx, giveUp := context.WithCancel(t.Context())
+	first := read(ctx)
+	<-g.asked
+	impatient, leave := context.WithCancel(t.Context())
+	second := read(impatient)
+	leave()
+	require.ErrorContains(t, <-second, "wait until the escrows of chain")
+	require.Empty(t, g.asked)
+
+	// When the one who counts fails, the next one counts.
+	third := read(t.Context())
+	giveUp()
+	require.ErrorIs(t, <-first, context.Canceled)
+	<-g.asked
+	fourth := read(t.Context())
+	close(g.open)
+	require.NoError(t, <-third)
+	require.NoError(t, <-fourth)
 }
 
 func TestAgesAreSecondsInJSON(t *testing.T) {

@@ -21,7 +21,7 @@ func BenchmarkMatch(b *testing.B) {
 	require.NoError(b, err)
 	for _, escrows := range []int{1000, 1_000_000} {
 		b.Run(fmt.Sprintf("escrows=%d", escrows), func(b *testing.B) {
-			book := &book{addresses: make(map[common.Address]struct{}, escrows), ended: map[common.Address]int64{}}
+			book := newBook(escrows)
 			address := func(i int) common.Address { return common.BytesToAddress(crypto.Keccak256(fmt.Append(nil, i))) }
 			for i := range escrows {
 				book.add(address(i))

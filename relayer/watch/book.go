@@ -2,6 +2,7 @@ package watch
 
 import (
 	"context"
+	"slices"
 
 	"github.com/ethereum/go-ethereum/common"
 
@@ -10,7 +11,7 @@ import (
 
 // book is the set of escrows that a slot watch looks for. It belongs to the goroutine of the watch.
 type book struct {
-	addresses map[common.Address]struct{}
+	addresses *addressSet
 	ended     map[common.Address]int64 // block of the release or refund, for those that wait for it to be final
 	version   int                      // raised by each change of the set
 }
@@ -22,9 +23,9 @@ func loadBook(ctx context.Context, db registry.DB, chainID int64, slots []int16,
 		return nil, err
 	}
 
-	b := &book{addresses: make(map[common.Address]struct{}, n), ended: map[common.Address]int64{}}
+	b := newBook(n)
 	err = registry.Load(ctx, db, chainID, slots, final, func(a common.Address, endedBlock int64) {
-		b.addresses[a] = struct{}{}
+		b.addresses.add(a)
 		if endedBlock > 0 {
 			b.ended[a] = endedBlock
 		}
@@ -33,14 +34,15 @@ func loadBook(ctx context.Context, db registry.DB, chainID int64, slots []int16,
 	return b, err
 }
 
-func (b *book) has(a common.Address) bool {
-	_, ok := b.addresses[a]
-	return ok
+// newBook makes one for so many escrows; it may get more.
+func newBook(escrows int) *book {
+	return &book{addresses: newAddressSet(escrows), ended: map[common.Address]int64{}}
 }
 
+func (b *book) has(a common.Address) bool { return b.addresses.has(a) }
+
 func (b *book) add(a common.Address) {
-	if !b.has(a) {
-		b.addresses[a] = struct{}{}
+	if b.addresses.add(a) {
 		b.version++
 	}
 }
@@ -53,17 +55,12 @@ func (b *book) forget(final int64) {
 	for a, block := range b.ended {
 		if block <= final {
 			delete(b.ended, a)
-			delete(b.addresses, a)
+			b.addresses.remove(a)
 			b.version++
 		}
 	}
 }
 
 func (b *book) list() []common.Address {
-	list := make([]common.Address, 0, len(b.addresses))
-	for a := range b.addresses {
-		list = append(list, a)
-	}
-
-	return list
+	return slices.AppendSeq(make([]common.Address, 0, b.addresses.len()), b.addresses.all())
 }

@@ -17,7 +17,7 @@ func TestAddressesAreNamedWithoutEscrows(t *testing.T) {
 	factory := common.Address{1}
 	f := NewFilters(abi, factory, FilterAddresses, 1000, 4000)
 	require.Equal(t, []common.Address{factory}, f.Head().Addresses, "before the escrows are loaded")
-	b := &book{addresses: map[common.Address]struct{}{}}
+	b := newBook(0)
 	f.update(b)
 	require.Equal(t, []common.Address{factory}, f.Head().Addresses)
 	require.NotNil(t, f.ranged.Addresses)

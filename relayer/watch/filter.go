@@ -78,7 +78,7 @@ func (f *Filters) Head() *source.Filter { return f.head.Load() }
 
 // update fits the filters to the book. It is called by the goroutine of the slot watch.
 func (f *Filters) update(b *book) {
-	n := len(b.addresses)
+	n := b.addresses.len()
 	head, ranged := f.choose(&f.heads, n), f.choose(&f.spans, n)
 	fresh := f.book != b || f.version != b.version
 	f.book, f.version = b, b.version
@@ -154,7 +154,7 @@ func (a *Again) Learn(named bool, blocks int64, foreign int) {
 // limit is how many blocks to read before choosing again; zero: any number, while turned does not say otherwise.
 func (f *Filters) limit(c *chooser) int64 {
 	switch {
-	case f.mode != FilterAuto || len(f.book.addresses) == 0:
+	case f.mode != FilterAuto || f.book.addresses.len() == 0:
 		return 0
 	case c.seen == 0:
 		return 1
@@ -165,7 +165,7 @@ func (f *Filters) limit(c *chooser) int64 {
 
 // turned says, between two batches, whether the choice would be another one now.
 func (f *Filters) turned(c *chooser, filter *source.Filter) bool {
-	n := len(f.book.addresses)
+	n := f.book.addresses.len()
 	return f.mode == FilterAuto && n > 0 && c.wants(n, f.maxAddresses, f.requestPrice) != (filter.Addresses != nil)
 }
 

@@ -23,7 +23,7 @@ func newReading(t *testing.T, escrows, maxAddresses, requestPrice, foreign int, 
 	require.NoError(t, err)
 	r := &reading{f: NewFilters(abi, common.Address{}, FilterAuto, maxAddresses, requestPrice),
 		foreign: foreign, batch: batch}
-	b := &book{addresses: map[common.Address]struct{}{}, ended: map[common.Address]int64{}}
+	b := newBook(0)
 	for i := range escrows {
 		b.add(common.Address{byte(i), byte(i >> 8), byte(i >> 16)})
 	}

@@ -371,7 +371,7 @@ func (w *SlotWatch) report(late int) {
 	s := *w.status.Load()
 	s.Next, s.Slots, s.Late, s.Escrows = w.at.Next, len(w.held.Slots), late, 0
 	if w.book != nil {
-		s.Escrows = len(w.book.addresses)
+		s.Escrows = w.book.addresses.len()
 	}
 
 	w.status.Store(&s)

@@ -56,10 +56,12 @@ type board struct {
 }
 
 func newBoard(cfg Config) *board {
-	return &board{
-		cfg: cfg, fleet: &fleet.Reader{DB: cfg.DB, ChainID: cfg.ChainID},
-		history: newHistory(), tick: make(chan struct{}),
+	b := &board{cfg: cfg, fleet: cfg.Fleet, history: newHistory(), tick: make(chan struct{})}
+	if b.fleet == nil {
+		b.fleet = &fleet.Reader{DB: cfg.DB, ChainID: cfg.ChainID}
 	}
+
+	return b
 }
 
 // run samples until ctx ends.

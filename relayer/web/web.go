@@ -41,6 +41,7 @@ type Config struct {
 	Source      Source              // what this instance knows of itself
 	DB          DB                  // where the fleet and the API's rows are read
 	ChainID     int64               // of the fleet
+	Fleet       *fleet.Reader       // nil: one of its own, which counts the escrows for itself
 	Metrics     prometheus.Gatherer // nil: /metrics is empty
 	ExplorerURL string              // of a block explorer that has /tx/, /block/ and /address/ below it; empty: no links
 	Mask        func(string) string // takes secrets out of texts; nil: nothing is taken out

@@ -1,0 +1,139 @@
+package watch
+
+import (
+	"encoding/binary"
+	"hash/maphash"
+	"iter"
+	"math/bits"
+
+	"github.com/ethereum/go-ethereum/common"
+)
+
+// addressSet is a set of addresses in 30 to 45 bytes of memory each, where a Go map takes 24 to 48 and
+// is at its worst for a million. It is a table with linear probing: an address stands at the place
+// that its hash names, or at the first free one behind it. At most two thirds of the places are taken.
+// The hash is seeded, so nobody can choose addresses that meet in one place.
+//
+// The zero address marks a free place and cannot be in the set: no contract has it. A set belongs to
+// one goroutine.
+type addressSet struct {
+	seed   maphash.Seed
+	places []common.Address
+	n      int
+}
+
+// newAddressSet makes a set that does not grow before it has n addresses.
+func newAddressSet(n int) *addressSet {
+	return &addressSet{seed: maphash.MakeSeed(), places: make([]common.Address, placesFor(n))}
+}
+
+// placesFor is how many places n addresses need.
+func placesFor(n int) int { return max(8, n+n/2+1) }
+
+func (s *addressSet) len() int { return s.n }
+
+func (s *addressSet) has(a common.Address) bool {
+	_, found := s.find(a)
+	return found && a != common.Address{}
+}
+
+// find returns the place of an address, or the free one where it would stand. It compares eight bytes
+// first, which nearly always decides, because a comparison of all twenty is a call.
+func (s *addressSet) find(a common.Address) (place int, found bool) {
+	first := binary.NativeEndian.Uint64(a[:])
+	for at := s.home(a); ; at = s.next(at) {
+		there := &s.places[at]
+		start := binary.NativeEndian.Uint64(there[:])
+		if start == first && *there == a {
+			return at, true
+		}
+
+		if start == 0 && *there == (common.Address{}) {
+			return at, false
+		}
+	}
+}
+
+// home is the place that the hash of an address names (Lemire, "Fast Random Integer Generation in an
+// Interval": the upper half of a product instead of a division).
+func (s *addressSet) home(a common.Address) int {
+	place, _ := bits.Mul64(maphash.Bytes(s.seed, a[:]), uint64(len(s.places)))
+	return int(place)
+}
+
+func (s *addressSet) next(place int) int {
+	if place++; place < len(s.places) {
+		return place
+	}
+
+	return 0
+}
+
+// add says whether the address is new.
+func (s *addressSet) add(a common.Address) bool {
+	if a == (common.Address{}) {
+		return false
+	}
+
+	place, found := s.find(a)
+	if found {
+		return false
+	}
+
+	if placesFor(s.n+1) > len(s.places) {
+		s.grow()
+		place, _ = s.find(a)
+	}
+
+	s.places[place], s.n = a, s.n+1
+
+	return true
+}
+
+func (s *addressSet) grow() {
+	old := s.places
+	s.places = make([]common.Address, len(old)+len(old)/2)
+	for _, a := range old {
+		if a != (common.Address{}) {
+			place, _ := s.find(a)
+			s.places[place] = a
+		}
+	}
+}
+
+// remove takes an address out, and moves up those behind it that would not be found across the gap.
+func (s *addressSet) remove(a common.Address) {
+	gap, found := s.find(a)
+	if !found || a == (common.Address{}) {
+		return
+	}
+
+	s.n--
+	for at := s.next(gap); s.places[at] != (common.Address{}); at = s.next(at) {
+		if s.behind(s.home(s.places[at]), at) >= s.behind(gap, at) {
+			s.places[gap], gap = s.places[at], at
+		}
+	}
+
+	s.places[gap] = common.Address{}
+}
+
+// behind is how many places at lies behind from, around the end of the table.
+func (s *addressSet) behind(from, at int) int {
+	if at < from {
+		at += len(s.places)
+	}
+
+	return at - from
+}
+
+// all yields every address, in no order.
+func (s *addressSet) all() iter.Seq[common.Address] {
+	return func(yield func(common.Address) bool) {
+		for _, a := range s.places {
+			if a != (common.Address{}) && !yield(a) {
+				return
+			}
+		}
+	}
+}
