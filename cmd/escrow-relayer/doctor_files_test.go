@@ -24,8 +24,10 @@ func TestDoctorFiles(t *testing.T) {
 		require.NoError(t, os.Chmod(path(name), mode)) // whatever the umask is
 	}
 	senders := fmt.Sprintf(`{"senders":[
-		{"address":"0x0000000000000000000000000000000000000001","keystore":%q,"password_file":%q,"max_fee":"1","day_fees":"1"},
-		{"address":"0x0000000000000000000000000000000000000002","keystore":%q,"password_file":%q,"max_fee":"1","day_fees":"1"},
+		{"address":"0x0000000000000000000000000000000000000001","keystore":%q,"password_file":%q,
+			"max_fee":"1","day_fees":"1"},
+		{"address":"0x0000000000000000000000000000000000000002","keystore":%q,"password_file":%q,
+			"max_fee":"1","day_fees":"1"},
 		{"address":"0x0000000000000000000000000000000000000003","kms":"k","max_fee":"1","day_fees":"1"}]}`,
 		path("key1"), path("password"), path("key2"), path("password"))
 	write("senders.json", senders, 0o644) // holds no secret

@@ -550,7 +550,8 @@ func TestOppositeOrdersDoNotDeadlock(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = gate.Rollback(context.Background()) }() // only if the test fails before
 	_, err = gate.Exec(t.Context(), `
-		insert into commands (chain_id, command_id, sender, kind, escrow, effect, requester, message, max_fee, expires_at, state, answered_at)
+		insert into commands (chain_id, command_id, sender, kind, escrow, effect, requester, message, max_fee,
+			expires_at, state, answered_at)
 		values ($1, $2, $3, 'refund', $3, 'settle', $3, '{}', 0, now(), 'refused', now())`,
 		chain, middle.ID().Hex(), "0x"+strings.Repeat("0", 40))
 	require.NoError(t, err)

@@ -52,9 +52,12 @@ const insertCommands = `
 	       v.state, v.code, case v.code when 'not_allowed' then c.refusal when 'conflict' then 'another command was first' else '' end,
 	       case v.code when 'conflict' then k.command_id end, coalesce(c.not_before, now()),
 	       case when v.state in ('refused', 'expired') then clock_timestamp() end
-	  from unnest(@ids::text[], @senders::text[], @kinds::text[], @escrows::text[], @effects::text[], @requesters::text[], @messages::text[], @values::numeric[],
-	              @fees::numeric[], @not_befores::timestamptz[], @expires::timestamptz[], @references::text[], @reply_tos::text[], @refusals::text[])
-	       as c (id, sender, kind, escrow, effect, requester, message, value, max_fee, not_before, expires, reference, reply_to, refusal)
+	  from unnest(@ids::text[], @senders::text[], @kinds::text[], @escrows::text[], @effects::text[],
+	              @requesters::text[], @messages::text[], @values::numeric[], @fees::numeric[],
+	              @not_befores::timestamptz[], @expires::timestamptz[], @references::text[], @reply_tos::text[],
+	              @refusals::text[])
+	       as c (id, sender, kind, escrow, effect, requester, message, value, max_fee, not_before, expires, reference,
+	             reply_to, refusal)
 	  left join command_claims k on k.chain_id = @chain and k.escrow = c.escrow and k.effect = c.effect
 	 cross join lateral (
 	       select case when c.refusal <> '' then 'refused' when k.command_id = c.id then case when c.not_before > now() then 'held' else 'accepted' end

@@ -90,7 +90,8 @@ func (s *store) name(ctx context.Context, endings []ending) (named []ending, err
 // reservation goes back to the day.
 const endedColumns = `
 	c.command_id, c.kind, c.sender, c.escrow, c.state, c.code, c.detail, coalesce(c.winner, ''), c.reference,
-	c.reply_to, c.reopened, coalesce(c.tx_hash, ''), c.block_number, coalesce(c.block_hash, ''), c.fee_paid, coalesce(c.event_id, ''),
+	c.reply_to, c.reopened, coalesce(c.tx_hash, ''), c.block_number, coalesce(c.block_hash, ''), c.fee_paid,
+	coalesce(c.event_id, ''),
 	case when c.reserve_day = (now() at time zone 'utc')::date then c.reserved - coalesce(c.fee_paid, 0) else 0 end,
 	case when c.reserve_day = (now() at time zone 'utc')::date and c.state not in ('done', 'done_late')
 	     then c.value else 0 end`
