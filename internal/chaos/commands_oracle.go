@@ -212,22 +212,7 @@ func (w *way) settle(ctx context.Context, v *Verdict) error {
 // open says what is not answered yet. A halted sender is given its next nonce.
 func (w *way) open(ctx context.Context, v *Verdict) string {
 	db, chain := w.run.lab.DB, w.run.chain.ChainID().Int64()
-	rows, _ := db.Query(ctx, `select address, reason, next_nonce from senders where state = 'halted'`)
-	var address, reason string
-	var next int64
-	var halts []func() error
-	_, err := pgx.ForEachRow(rows, []any{&address, &reason, &next}, func() error {
-		sender, at, why := common.HexToAddress(address), uint64(next), reason
-		halts = append(halts, func() error { return w.adopt(ctx, v, sender, at, why) })
-		return nil
-	})
-	for _, f := range halts {
-		if err == nil {
-			err = f()
-		}
-	}
-
-	if err != nil {
+	if err := w.adoptHalted(ctx, v); err != nil {
 		return err.Error()
 	}
 
@@ -269,7 +254,60 @@ func (w *way) open(ctx context.Context, v *Verdict) string {
 		return fmt.Sprintf("%d answers are not published", replies)
 	}
 
+	if n := w.unrefused(); n > 0 {
+		return fmt.Sprintf("%d messages are to be refused and are not", n)
+	}
+
 	return ""
+}
+
+// adoptHalted gives each halted sender its next nonce.
+func (w *way) adoptHalted(ctx context.Context, v *Verdict) error {
+	rows, _ := w.run.lab.DB.Query(ctx, `select address, reason, next_nonce from senders where state = 'halted'`)
+	var address, reason string
+	var next int64
+	var halts []func() error
+	_, err := pgx.ForEachRow(rows, []any{&address, &reason, &next}, func() error {
+		sender, at, why := common.HexToAddress(address), uint64(next), reason
+		halts = append(halts, func() error { return w.adopt(ctx, v, sender, at, why) })
+		return nil
+	})
+	for _, f := range halts {
+		if err == nil {
+			err = f()
+		}
+	}
+
+	return err
+}
+
+// unrefused is how many messages have no refusal yet that are due one. Nothing of them is stored: an
+// instance that is killed with one in its hands leaves no trace of it, until it comes again.
+func (w *way) unrefused() (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.lost != nil {
+		return 0
+	}
+
+	refused := map[string]int{}
+	for _, m := range w.replies.Messages() {
+		if a, err := command.DecodeAnswer(m.Data); err == nil && a.State == command.Refused {
+			refused[a.CommandID+a.Code]++
+		}
+	}
+
+	for _, a := range w.asked {
+		if key := a.id + a.want; a.topic && a.want != "" {
+			if refused[key] == 0 {
+				n++
+			} else if a.id == "" {
+				refused[key]--
+			}
+		}
+	}
+
+	return n
 }
 
 // untaken is how many commands were handed over that are not among those that are stored. A

@@ -144,8 +144,15 @@ func startLab(ctx context.Context, bin string, chain *testchain.Sim, p Plan) (*l
 		finality = "latest"
 	}
 
+	// Events are read again, so a killed Postgres may forget what it has just committed, as one does whose
+	// standby takes over. A command that was answered for must not be forgotten; restore does that, and says so.
+	postgres := testpg.Options{MaxConnections: maxConnections}
+	if p.Commands == nil {
+		postgres.Settings = map[string]string{"synchronous_commit": "off"}
+	}
+
 	l, err := lab.Start(ctx, lab.Options{
-		Bin: bin, Node: chain, Confirmations: p.Confirmations, Postgres: testpg.Options{MaxConnections: maxConnections},
+		Bin: bin, Node: chain, Confirmations: p.Confirmations, Postgres: postgres,
 		Env: map[string]string{
 			"FINALITY":               finality,
 			"SESSION_PROBE_INTERVAL": p.Probe.String(), "ADOPT_AFTER": adoptAfter.String(), "PARTITION_STRATEGY": p.Strategy,

@@ -86,7 +86,7 @@ func TestRestart(t *testing.T) {
 			require.NoError(t, err)
 			_, err = conn.Exec(ctx, "create table kept as select 1 as one")
 			require.NoError(t, err)
-			for name, want := range map[string]string{"work_mem": "5MB", "max_connections": "20",
+			for name, want := range map[string]string{"work_mem": "5MB", "max_connections": "20", "synchronous_commit": "on",
 				"fsync": map[bool]string{true: "on", false: "off"}[tt.durable]} {
 				var got string
 				require.NoError(t, conn.QueryRow(ctx, "select current_setting($1)", name).Scan(&got))

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -612,6 +613,8 @@ func TestPubSub(t *testing.T) {
 		option.WithEndpoint(server.Addr()), option.WithoutAuthentication(),
 		option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())),
 	}
+	leases := make(chan int32, 10)
+	watched := append(options, option.WithGRPCDialOption(grpc.WithStreamInterceptor(seeLeases(leases))))
 	client, err := pubsub.New(t.Context(), pubsub.Config{Project: project, Options: options})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
@@ -623,8 +626,9 @@ func TestPubSub(t *testing.T) {
 	recorder, err := testpubsub.Record(t.Context(), server.Addr(), project, "replies-sub")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, recorder.Stop()) })
-	run(t, func(ctx context.Context) error { return f.in.Receive(ctx, project, "commands-sub", options...) })
+	run(t, func(ctx context.Context) error { return f.in.Receive(ctx, project, "commands-sub", watched...) })
 	run(t, func(ctx context.Context) error { publisher.Run(ctx, nil); return nil })
+	require.EqualValues(t, 10, <-leases, "seconds until what a killed instance held comes again")
 
 	first, second := f.signed(nil), f.signed(nil)
 	for _, content := range [][]byte{body(t, first), []byte("nonsense"), body(t, []any{second, first}), body(t, second)} {
@@ -658,6 +662,31 @@ func TestPubSub(t *testing.T) {
 	require.Equal(t, 2, f.rows("commands"))
 	require.Eventually(t, func() bool { return f.rows("replies") == 0 }, patience, 50*time.Millisecond,
 		"what was acknowledged is deleted")
+}
+
+// seeLeases tells for how many seconds each stream wants to have what it is given.
+func seeLeases(leases chan<- int32) grpc.StreamClientInterceptor {
+	return func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, streamer grpc.Streamer,
+		options ...grpc.CallOption) (grpc.ClientStream, error) {
+		stream, err := streamer(ctx, desc, conn, method, options...)
+		return &leaseStream{stream, leases}, err
+	}
+}
+
+type leaseStream struct {
+	grpc.ClientStream
+	leases chan<- int32
+}
+
+func (s *leaseStream) SendMsg(m any) error {
+	if request, ok := m.(*pubsubpb.StreamingPullRequest); ok && request.Subscription != "" {
+		select {
+		case s.leases <- request.StreamAckDeadlineSeconds:
+		default: // streams are opened again and again; the first ones tell
+		}
+	}
+
+	return s.ClientStream.SendMsg(m)
 }
 
 // C4: who can only publish makes no answer in the name of somebody else's command: copies with a broken

@@ -62,6 +62,10 @@ func (i *Intake) Serve(ctx context.Context, port int, guard func(http.Handler) h
 	return g.Wait()
 }
 
+// lease is how long a message belongs to an instance that does not ask for more time: when one was killed,
+// what it held comes again after that. 10 s is the least that Pub/Sub allows; the client's own is 60 s.
+const lease = 10 * time.Second
+
 // Receive takes the messages of a subscription until ctx ends. A message is acknowledged when its
 // commands are committed, or refused; what could not be stored comes again. Trouble with Pub/Sub
 // never ends it.
@@ -74,6 +78,7 @@ func (i *Intake) Receive(ctx context.Context, project, subscription string, opti
 	defer func() { _ = client.Close() }() // nothing is under way any more
 	subscriber := client.Subscriber(subscription)
 	subscriber.ReceiveSettings.MaxOutstandingMessages = maxAtOnce
+	subscriber.ReceiveSettings.MaxDurationPerAckExtension = lease
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	for {
@@ -81,7 +86,7 @@ func (i *Intake) Receive(ctx context.Context, project, subscription string, opti
 			taking, cancel := context.WithTimeout(ctx, takeTimeout)
 			defer cancel()
 			if _, err := i.Take(taking, m.Data, true); err != nil {
-				i.cfg.Log.WarnContext(ctx, "commands not stored, they will come again", slog.String("message", m.ID),
+				i.cfg.Log.WarnContext(ctx, "commands not stored, they will come again", slog.String("message_id", m.ID),
 					slog.Any("err", err))
 				m.Nack()
 
