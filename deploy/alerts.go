@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/ethereum/go-ethereum/common"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -20,10 +22,42 @@ var freshSeries = regexp.MustCompile(`(?m)^# \$fresh = (.+)$`).FindStringSubmatc
 
 var groupName = regexp.MustCompile(`(?m)^  - name: (escrow-relayer-[a-z]+)$`)
 
-// Alerts is the rule file of Prometheus for some chains: every rule once for each, so that a chain
-// whose whole fleet is gone is missed while another lives.
-func Alerts(chains []int64) ([]byte, error) {
-	groups, err := alertGroups(chains)
+// Fleet is one that must be there: of a chain, or of one factory of it.
+type Fleet struct {
+	Chain   int64
+	Factory string // in lower case, as in the label of the metrics; empty: any factory of the chain
+}
+
+// ParseFleet reads CHAIN_ID, or CHAIN_ID:FACTORY_ADDRESS.
+func ParseFleet(text string) (f Fleet, err error) {
+	chain, factory, one := strings.Cut(text, ":")
+	if f.Chain, err = strconv.ParseInt(chain, 10, 64); err != nil || f.Chain < 1 {
+		return f, fmt.Errorf("chain id %q: use the number of eth_chainId, as in 1, or 1: and FACTORY_ADDRESS", chain)
+	}
+
+	if one && !common.IsHexAddress(factory) {
+		return f, fmt.Errorf("factory %q of chain %d is no address: use FACTORY_ADDRESS, or leave it out with its colon",
+			factory, f.Chain)
+	}
+
+	f.Factory = strings.ToLower(factory)
+
+	return f, nil
+}
+
+// String is part of the names of what is written for a fleet.
+func (f Fleet) String() string {
+	if f.Factory == "" {
+		return strconv.FormatInt(f.Chain, 10)
+	}
+
+	return fmt.Sprintf("%d-%s", f.Chain, f.Factory)
+}
+
+// Alerts is the rule file of Prometheus for some fleets: every rule once for each, so that one
+// that is gone is missed while another lives.
+func Alerts(fleets ...Fleet) ([]byte, error) {
+	groups, err := alertGroups(fleets)
 	if err != nil {
 		return nil, err
 	}
@@ -32,8 +66,8 @@ func Alerts(chains []int64) ([]byte, error) {
 }
 
 // PrometheusRule is the same for the Prometheus operator, which wants the groups inside an object of its own.
-func PrometheusRule(chains []int64) ([]byte, error) {
-	groups, err := alertGroups(chains)
+func PrometheusRule(fleets ...Fleet) ([]byte, error) {
+	groups, err := alertGroups(fleets)
 	if err != nil {
 		return nil, err
 	}
@@ -45,8 +79,8 @@ func PrometheusRule(chains []int64) ([]byte, error) {
 
 	withoutComments(&spec)
 	name := []string{"escrow-relayer"}
-	for _, chain := range chains {
-		name = append(name, strconv.FormatInt(chain, 10))
+	for _, f := range fleets {
+		name = append(name, f.String())
 	}
 
 	var b bytes.Buffer
@@ -66,30 +100,41 @@ func PrometheusRule(chains []int64) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-func alertGroups(chains []int64) (string, error) {
-	if len(chains) == 0 {
+func alertGroups(fleets []Fleet) (string, error) {
+	if len(fleets) == 0 {
 		return "", errors.New("no chain: name each chain whose fleet must be there, or its absence goes unnoticed")
 	}
 
 	_, body, _ := strings.Cut(alertTemplate, "\ngroups:\n")
-	seen := map[int64]bool{}
+	factories := map[int64][]string{}
 	var b strings.Builder
-	for _, chain := range chains {
+	for _, f := range fleets {
+		named := factories[f.Chain]
 		switch {
-		case chain < 1:
-			return "", fmt.Errorf("chain id %d: use the number of eth_chainId", chain)
-		case seen[chain]:
-			return "", fmt.Errorf("chain id %d is named twice", chain)
+		case slices.Contains(named, f.Factory):
+			return "", fmt.Errorf("%s is named twice", f)
+		case len(named) > 0 && (f.Factory == "" || named[0] == ""):
+			return "", fmt.Errorf("chain %d is named with a factory and without: an alert would fire twice; name each factory",
+				f.Chain)
 		}
 
-		seen[chain] = true
-		id := strconv.FormatInt(chain, 10)
-		text := groupName.ReplaceAllString(body, "  - name: ${1}-"+id)
-		b.WriteString(strings.NewReplacer("$fresh", strings.ReplaceAll(freshSeries, "$chain", id), "$chain",
-			id).Replace(text))
+		factories[f.Chain] = append(named, f.Factory)
+		b.WriteString(f.fill(groupName.ReplaceAllString(body, "  - name: ${1}-"+f.String())))
 	}
 
 	return b.String(), nil
+}
+
+// fill puts a fleet into the selectors of the rules, as terraform/alerts.tf does, and into their labels.
+func (f Fleet) fill(rules string) string {
+	const selector, label = `chain_id="$chain"`, `chain_id: "$chain"`
+	rules = strings.ReplaceAll(rules, "$fresh", freshSeries)
+	if f.Factory != "" {
+		rules = strings.ReplaceAll(rules, selector, fmt.Sprintf(`%s,factory=%q`, selector, f.Factory))
+		rules = strings.ReplaceAll(rules, label, fmt.Sprintf(`%s, factory: %q`, label, f.Factory))
+	}
+
+	return strings.ReplaceAll(rules, "$chain", strconv.FormatInt(f.Chain, 10))
 }
 
 func withoutComments(n *yaml.Node) {

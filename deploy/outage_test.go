@@ -164,12 +164,12 @@ func (w *outageWorld) attempt(program string) []string {
 
 	starting.Wait()
 	require.False(w.t, w.t.Failed())
-	var chains []int64
+	var watched []Fleet
 	for _, f := range fleets {
-		chains = append(chains, f.chain)
+		watched = append(watched, Fleet{Chain: f.chain})
 	}
 
-	p := w.prometheus(program, chains)
+	p := w.prometheus(program, watched)
 	stop := w.probe(fleets)
 	defer stop()
 	if firing := p.quiet(3 * w.shortened(scrapeInterval)); len(firing) > 0 {
@@ -474,10 +474,10 @@ type prometheusServer struct {
 	change chan struct{}
 }
 
-func (w *outageWorld) prometheus(program string, chains []int64) *prometheusServer {
+func (w *outageWorld) prometheus(program string, fleets []Fleet) *prometheusServer {
 	t := w.t
 	dir := t.TempDir()
-	rules, err := Alerts(chains)
+	rules, err := Alerts(fleets...)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "alerts.yaml"), w.shorten(rules), 0o600))
 	every := w.shortened(scrapeInterval).Milliseconds()

@@ -111,12 +111,12 @@ type rule struct {
 }
 
 // testedChains are those of testdata/alerts.yaml, which alerts_test.yaml tests.
-var testedChains = []int64{1, 10}
+var testedChains = []Fleet{{Chain: 1}, {Chain: 10}}
 
 // alertRules are the rules of one chain.
 func alertRules(t *testing.T) []rule {
 	t.Helper()
-	text, err := Alerts(testedChains[:1])
+	text, err := Alerts(testedChains[:1]...)
 	require.NoError(t, err)
 	var f ruleFile
 	d := yaml.NewDecoder(bytes.NewReader(text))
@@ -321,8 +321,10 @@ func TestServiceLevelsUseDocumentedMetrics(t *testing.T) {
 // The files that others read are what the generator writes.
 func TestAlertFilesAreWhatTheTemplateSays(t *testing.T) {
 	t.Parallel()
-	for name, chain := range map[string][]int64{"prometheus/alerts.yaml": {31337}, "testdata/alerts.yaml": testedChains} {
-		text, err := Alerts(chain)
+	for name, fleets := range map[string][]Fleet{
+		"prometheus/alerts.yaml": {{Chain: 31337}}, "testdata/alerts.yaml": testedChains,
+	} {
+		text, err := Alerts(fleets...)
 		require.NoError(t, err)
 		golden(t, name, text)
 	}
@@ -330,14 +332,20 @@ func TestAlertFilesAreWhatTheTemplateSays(t *testing.T) {
 	for name, chain := range map[string]int64{
 		"components/prometheus-operator": 11155111, "overlays/second-chain": 8453,
 	} {
-		rule, err := PrometheusRule([]int64{chain})
+		rule, err := PrometheusRule(Fleet{Chain: chain})
 		require.NoError(t, err)
 		golden(t, "kubernetes/"+name+"/prometheusrule.yaml", rule)
 	}
 
-	for _, chains := range [][]int64{nil, {0}, {1, 1}} {
-		_, err := Alerts(chains)
-		require.Error(t, err, "%v", chains)
+	whole, one := Fleet{1, ""}, Fleet{1, "0xa"}
+	for _, fleets := range [][]Fleet{nil, {whole, whole}, {one, one}, {one, whole}, {whole, one}} {
+		_, err := Alerts(fleets...)
+		require.Error(t, err, "%v", fleets)
+	}
+
+	for _, text := range []string{"", "0", "-1", "mainnet", "1:", "1:0x12", ":0x5FbDB2315678afecb367f032d93F642f64180aa3"} {
+		_, err := ParseFleet(text)
+		require.Error(t, err, text)
 	}
 }
 
@@ -363,6 +371,40 @@ func TestEverySelectorNamesTheChain(t *testing.T) {
 		require.NotRegexp(t, `increase\(relayer_(reorgs|verifier)`, r.Expr,
 			"%s: a counter that is 1 at its first scrape never increases", r.Alert)
 	}
+}
+
+// A fleet that is named with its factory is missed although another of the chain answers, also when it
+// has never answered: no selector may be satisfied by the other.
+func TestAlertsOfAFactory(t *testing.T) {
+	t.Parallel()
+	fleet, err := ParseFleet("1:0x5FbDB2315678afecb367f032d93F642f64180aa3")
+	require.NoError(t, err)
+	text, err := Alerts(fleet, Fleet{1, "0xb"})
+	require.NoError(t, err)
+	require.Contains(t, string(text), "- name: escrow-relayer-fleet-1-0x5fbdb2315678afecb367f032d93f642f64180aa3\n")
+	var f ruleFile
+	require.NoError(t, yaml.Unmarshal(text, &f))
+	own := 0
+	for _, g := range f.Groups {
+		for _, r := range g.Rules {
+			u, err := parsePromQL(r.Expr)
+			require.NoError(t, err, r.Alert)
+			for name, labels := range u.metrics {
+				require.True(t, name == "up" || slices.Contains(labels, "factory"), "%s selects %s of all factories", r.Alert,
+					name)
+			}
+
+			require.NotRegexp(t, `chain_id="1"[^,]`, r.Expr, r.Alert)
+			if strings.Contains(r.Expr, `factory="0x5fbdb2315678afecb367f032d93f642f64180aa3"`) {
+				own++
+				require.NotContains(t, r.Expr, `factory="0xb"`, r.Alert)
+				require.Equal(t, fleet.Factory, r.Labels["factory"], "%s: two rules of one name and labels are one to promtool",
+					r.Alert)
+			}
+		}
+	}
+
+	require.Equal(t, len(alertRules(t)), own)
 }
 
 // The alerts fire when the page turns: a threshold and its `for` add up to the limit of relayer/fleet.

@@ -151,20 +151,28 @@ func planManifestsCommand() *cobra.Command {
 }
 
 func planAlertsCommand() *cobra.Command {
-	var chains []int64
+	var names []string
 	var operator bool
 	cmd := &cobra.Command{
-		Use:   "alerts --chain-id N [--chain-id M …]",
+		Use:   "alerts --chain-id N[:FACTORY] [--chain-id M[:FACTORY] …]",
 		Short: "Write the alerting rules of each chain for Prometheus",
 		Long: "Write the alerting rules of each chain to standard output. Name every chain whose fleet must be there: " +
-			"its absence is an alert.",
+			"its absence is an alert. Where several factories of a chain are followed, name each with its address.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			fleets := make([]deploy.Fleet, len(names))
+			for i, name := range names {
+				var err error
+				if fleets[i], err = deploy.ParseFleet(name); err != nil {
+					return usage{err}
+				}
+			}
+
 			write := deploy.Alerts
 			if operator {
 				write = deploy.PrometheusRule
 			}
 
-			text, err := write(chains)
+			text, err := write(fleets...)
 			if err != nil {
 				return usage{err}
 			}
@@ -174,7 +182,8 @@ func planAlertsCommand() *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().Int64SliceVar(&chains, "chain-id", nil, "CHAIN_ID; once for each chain")
+	cmd.Flags().StringSliceVar(&names, "chain-id", nil,
+		"CHAIN_ID, or CHAIN_ID:FACTORY_ADDRESS; once for each fleet that must be there")
 	cmd.Flags().BoolVar(&operator, "operator", false, "as an object of the Prometheus operator")
 
 	return cmd
