@@ -54,6 +54,8 @@ type way struct {
 	conn       *grpc.ClientConn
 	topic      pubsubpb.PublisherClient
 
+	replacing sync.RWMutex // held while a database is replaced, until lost is known; before mu
+
 	mu         sync.Mutex
 	random     *rand.Rand
 	escrows    []held

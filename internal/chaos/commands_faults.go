@@ -248,6 +248,8 @@ func (w *way) onSend(raw []byte) bool {
 		return true
 	}
 
+	w.replacing.RLock()
+	defer w.replacing.RUnlock()
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
 	var recorded bool
@@ -374,11 +376,7 @@ func (w *way) restore(ctx context.Context, f Fault) error {
 		down = append(down, i)
 	}
 
-	if err := w.alone(ctx, `alter database relayer rename to `+goneName, `alter database `+copyName+` rename to relayer`); err != nil {
-		return err
-	}
-
-	if err := w.noteForgotten(ctx); err != nil {
+	if err := w.replace(ctx); err != nil {
 		return err
 	}
 
@@ -397,6 +395,18 @@ func (w *way) restore(ctx context.Context, f Fault) error {
 	}
 
 	return nil
+}
+
+// replace puts the copy in the database's place. What was recorded in the old one and is on its way to
+// a node meanwhile arrives when both can be asked.
+func (w *way) replace(ctx context.Context) error {
+	w.replacing.Lock()
+	defer w.replacing.Unlock()
+	if err := w.alone(ctx, `alter database relayer rename to `+goneName, `alter database `+copyName+` rename to relayer`); err != nil {
+		return err
+	}
+
+	return w.noteForgotten(ctx)
 }
 
 // awaitForgotten waits until a transaction was sent that the copy does not know: without one nothing

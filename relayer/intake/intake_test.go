@@ -27,6 +27,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
@@ -662,6 +663,55 @@ func TestPubSub(t *testing.T) {
 	require.Equal(t, 2, f.rows("commands"))
 	require.Eventually(t, func() bool { return f.rows("replies") == 0 }, patience, 50*time.Millisecond,
 		"what was acknowledged is deleted")
+}
+
+// A stop does not wait for a connection to Pub/Sub that answers nothing, on which what was taken cannot be
+// acknowledged: it comes again.
+func TestStopWithoutPubSub(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	const project = "test-project"
+	server := testpubsub.New(t, testpubsub.Options{}, project, "commands")
+	require.NoError(t, testpubsub.CreateSubscription(t.Context(), server.Addr(), project, "commands", "commands"))
+	plain := []option.ClientOption{option.WithoutAuthentication(),
+		option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials()))}
+	client, err := pubsub.New(t.Context(), pubsub.Config{Project: project,
+		Options: append(slices.Clone(plain), option.WithEndpoint(server.Addr()))})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, client.Close()) })
+	proxy, err := faults.NewTCP(server.Addr())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, proxy.Close()) })
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- f.in.Receive(ctx, project, "commands", append(slices.Clone(plain), option.WithEndpoint(proxy.Addr()))...)
+	}()
+	// What is taken waits for a lock until the connection is gone.
+	tx, err := f.db.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), `lock table commands`)
+	require.NoError(t, err)
+	_, err = client.Publish(t.Context(), "commands", "key", []pubsub.Message{{Data: body(t, f.signed(nil))}})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		waiting := 0
+		require.NoError(t, tx.QueryRow(t.Context(), `select count(*) from pg_locks
+			where not granted and relation = 'commands'::regclass`).Scan(&waiting))
+
+		return waiting > 0
+	}, patience, 10*time.Millisecond)
+	proxy.Swallow(true)
+	require.NoError(t, tx.Rollback(t.Context()))
+	require.Eventually(t, func() bool { return f.rows("commands") == 1 }, patience, 10*time.Millisecond)
+
+	cancel()
+	select {
+	case err := <-ended:
+		require.NoError(t, err)
+	case <-time.After(patience):
+		t.Fatal("it waits")
+	}
 }
 
 // seeLeases tells for how many seconds each stream wants to have what it is given.

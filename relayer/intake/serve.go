@@ -11,9 +11,11 @@ import (
 	"strconv"
 	"time"
 
-	"cloud.google.com/go/pubsub/v2"
+	google "cloud.google.com/go/pubsub/v2"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/api/option"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
 )
 
 func contextWithin(r *http.Request, d time.Duration) (context.Context, context.CancelFunc) {
@@ -62,6 +64,9 @@ func (i *Intake) Serve(ctx context.Context, port int, guard func(http.Handler) h
 	return g.Wait()
 }
 
+// ackWithin is how long a stop waits for what was taken to be acknowledged. What is not comes again, and is known.
+const ackWithin = 2 * time.Second
+
 // lease is how long a message belongs to an instance that does not ask for more time: when one was killed,
 // what it held comes again after that. 10 s is the least that Pub/Sub allows; the client's own is 60 s.
 const lease = 10 * time.Second
@@ -70,7 +75,7 @@ const lease = 10 * time.Second
 // commands are committed, or refused; what could not be stored comes again. Trouble with Pub/Sub
 // never ends it.
 func (i *Intake) Receive(ctx context.Context, project, subscription string, options ...option.ClientOption) error {
-	client, err := pubsub.NewClient(ctx, project, options...)
+	client, err := google.NewClient(ctx, project, append(pubsub.Dialing(), options...)...)
 	if err != nil {
 		return fmt.Errorf("open the Pub/Sub client for COMMANDS_SUBSCRIPTION_ID=%s: %w", subscription, err)
 	}
@@ -79,10 +84,12 @@ func (i *Intake) Receive(ctx context.Context, project, subscription string, opti
 	subscriber := client.Subscriber(subscription)
 	subscriber.ReceiveSettings.MaxOutstandingMessages = maxAtOnce
 	subscriber.ReceiveSettings.MaxDurationPerAckExtension = lease
+	// By default a stop waits for a connection that answers nothing as long as that takes.
+	subscriber.ReceiveSettings.ShutdownOptions = &google.ShutdownOptions{Timeout: ackWithin}
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	for {
-		err := subscriber.Receive(ctx, func(ctx context.Context, m *pubsub.Message) {
+		err := subscriber.Receive(ctx, func(ctx context.Context, m *google.Message) {
 			taking, cancel := context.WithTimeout(ctx, takeTimeout)
 			defer cancel()
 			if _, err := i.Take(taking, m.Data, true); err != nil {

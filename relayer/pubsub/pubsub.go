@@ -56,6 +56,9 @@ var dialing = []option.ClientOption{
 		Timeout: 10 * time.Second})),
 }
 
+// Dialing is how a connection to Pub/Sub is made and kept, for a client of Google's own.
+func Dialing() []option.ClientOption { return slices.Clone(dialing) }
+
 // Message is what a subscriber gets. Attribute values have up to 1,024 bytes.
 type Message struct {
 	Data       []byte

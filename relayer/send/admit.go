@@ -115,6 +115,10 @@ func (s *Sender) admit(ctx context.Context, room int, flights []*flight) (more b
 		return false, err
 	}
 
+	if err := t.confirm(ctx); err != nil {
+		return false, err
+	}
+
 	if err := errors.Join(s.end(ctx, t.endings), s.store.hold(ctx, t.holds)); err != nil {
 		return false, err
 	}
@@ -178,6 +182,7 @@ type triage struct {
 	room   int
 
 	endings []ending
+	rests   []*waiting // whose endings rest on an event that is stored
 	holds   []hold
 	picks   []pick
 }
@@ -261,9 +266,10 @@ func (t *triage) known(w *waiting, args *command.CreateArgs) bool {
 	}
 
 	switch {
+	case done && w.EventBlock != nil:
+		t.rests = append(t.rests, w)
 	case done:
-		t.endings = append(t.endings, ending{id: w.ID, state: command.Already, eventID: w.EventID, block: w.EventBlock,
-			blockHash: w.EventHash})
+		t.endings = append(t.endings, ending{id: w.ID, state: command.Already})
 	case impossible == command.CodeSettled:
 		t.endings = append(t.endings, ending{id: w.ID, state: command.Refused, code: impossible, detail: "the escrow was " +
 			w.Status})
@@ -277,6 +283,35 @@ func (t *triage) known(w *waiting, args *command.CreateArgs) bool {
 	}
 
 	return true
+}
+
+// confirm answers what events have done already that are on the branch of the sender's witness. The others
+// wait: the watches may not have followed a reorganisation yet which the sender has seen, and which nobody
+// would find again when the answer is there.
+func (t *triage) confirm(ctx context.Context) error {
+	branch := t.sender.sight.branch
+	for some := range slices.Chunk(t.rests, HashesAtOnce-1) {
+		numbers := []uint64{branch.Number}
+		for _, w := range some {
+			numbers = append(numbers, uint64(*w.EventBlock))
+		}
+
+		hashes, err := t.sender.cfg.Chain.Hashes(ctx, numbers...)
+		if err != nil {
+			return err
+		}
+
+		for i, w := range some {
+			if hashes[0] == branch.Hash && uint64(*w.EventBlock) <= branch.Number && hashes[i+1].Hex() == deref(w.EventHash) {
+				t.endings = append(t.endings, ending{id: w.ID, state: command.Already, eventID: w.EventID, block: w.EventBlock,
+					blockHash: w.EventHash})
+			} else {
+				t.hold(w, command.CodeReorg, "an event says that it is done, whose block is not, or not yet, the one of the chain")
+			}
+		}
+	}
+
+	return nil
 }
 
 // tried decides what a simulation decides.

@@ -68,7 +68,7 @@ func Audit(ctx context.Context, cfg AuditConfig, each func(Finding) error) (done
 			return done, err
 		}
 
-		a := auditor{cfg: cfg, sender: s, target: view.Target, each: each}
+		a := auditor{cfg: cfg, sender: s, target: Block{view.Target, look.TargetHash}, each: each}
 		for from := s.first; from < max(look.Final, s.next); from += auditPage {
 			if err := a.page(ctx, from, min(from+auditPage, max(look.Final, s.next)), look.Final); err != nil {
 				return done, err
@@ -113,7 +113,7 @@ func auditedSenders(ctx context.Context, cfg AuditConfig) ([]auditedSender, erro
 type auditor struct {
 	cfg      AuditConfig
 	sender   auditedSender
-	target   uint64
+	target   Block
 	each     func(Finding) error
 	commands int
 }

@@ -15,6 +15,12 @@ type View struct {
 	Ready  bool
 }
 
+// Block names a branch of the chain: it is the one that this block, and all below it, are on.
+type Block struct {
+	Number uint64
+	Hash   common.Hash
+}
+
 // Chain is what a sender needs of the chain. Nodes may lie, lag and forget: whoever implements it
 // checks each answer against the question, and asks another node where one is behind. It may be
 // used concurrently.
@@ -29,10 +35,12 @@ type Chain interface {
 	// Simulate runs calls at the target, and at the head, where their gas is estimated.
 	Simulate(ctx context.Context, target uint64, calls []Call) ([]Simulation, error)
 	Fees(ctx context.Context) (Fees, error)
-	// Receipts are those of the transactions that are in canonical blocks up to the target; nil for the others.
-	Receipts(ctx context.Context, target uint64, hashes []common.Hash) ([]*Receipt, error)
-	// Hashes are those of the canonical blocks; zero where the chain does not reach so far.
-	Hashes(ctx context.Context, numbers []uint64) ([]common.Hash, error)
+	// Receipts are those of the transactions that are in blocks of the branch up to the target; nil for the
+	// others. ErrBranch: the node that answers is on another branch.
+	Receipts(ctx context.Context, target Block, hashes []common.Hash) ([]*Receipt, error)
+	// Hashes are those of the canonical blocks, of one branch; zero where the chain does not reach so far.
+	// Up to HashesAtOnce may be asked for.
+	Hashes(ctx context.Context, numbers ...uint64) ([]common.Hash, error)
 	// Broadcast sends each transaction to every endpoint. The results are by transaction, then by
 	// endpoint; nil: accepted, or known already.
 	Broadcast(ctx context.Context, raws [][]byte) [][]error
@@ -90,7 +98,12 @@ type Log struct {
 	Index   uint
 }
 
+// HashesAtOnce is how many blocks may be asked for in one request, by which they are of one branch.
+const HashesAtOnce = 50
+
 var (
+	// ErrBranch means that a node is on another branch than the one that is asked about.
+	ErrBranch = errors.New("the node is on another branch of the chain")
 	// ErrRefused means that a node will never take the transaction.
 	ErrRefused = errors.New("the node refuses the transaction for good")
 	// ErrUnderpriced means that the node wants higher fees.

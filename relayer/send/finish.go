@@ -193,30 +193,24 @@ func scanAnswer(row pgx.CollectableRow) (a command.Answer, fees, value *big.Int,
 	return a, integer(freeFees), integer(freeValue), err
 }
 
-// restingBlock is a block that answers rest on.
-type restingBlock struct {
-	number uint64
-	hash   common.Hash
-}
-
 const selectBlocks = `
 	select distinct block_number, block_hash
 	  from commands
 	 where chain_id = @chain and sender = @sender and block_number is not null and block_number < @below
 		and answered_at is not null
 	 order by block_number desc
-	 limit 50`
+	 limit @most`
 
 // answeredBelow returns the blocks below a number that answers rest on, the newest first.
-func (s *store) answeredBelow(ctx context.Context, below uint64) ([]restingBlock, error) {
+func (s *store) answeredBelow(ctx context.Context, below uint64) ([]Block, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	rows, _ := s.db.Query(ctx, selectBlocks, s.args(pgx.StrictNamedArgs{"below": int64(below)}))
-	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (b restingBlock, err error) {
+	rows, _ := s.db.Query(ctx, selectBlocks, s.args(pgx.StrictNamedArgs{"below": int64(below), "most": HashesAtOnce}))
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (b Block, err error) {
 		var number int64
 		var hash string
 		err = row.Scan(&number, &hash)
-		b.number, b.hash = uint64(number), common.HexToHash(hash)
+		b = Block{uint64(number), common.HexToHash(hash)}
 
 		return b, err
 	})

@@ -457,11 +457,12 @@ type receipt struct {
 	} `json:"logs"`
 }
 
-// receiptsAtOnce is how many receipts, or headers, are asked for in one request.
-const receiptsAtOnce = 50
+// receiptsAtOnce is how many receipts are asked for in one request. One more header than their blocks fits.
+const receiptsAtOnce = HashesAtOnce - 1
 
-// Receipts is Chain's. A receipt counts if the block at its height has its hash, as read afterwards.
-func (n *Nodes) Receipts(ctx context.Context, target uint64, hashes []common.Hash) (all []*Receipt, err error) {
+// Receipts is Chain's. A receipt counts if the block at its height has its hash, as read afterwards
+// together with the target.
+func (n *Nodes) Receipts(ctx context.Context, target Block, hashes []common.Hash) (all []*Receipt, err error) {
 	for some := range slices.Chunk(hashes, receiptsAtOnce) {
 		more, err := n.receipts(ctx, target, some)
 		if err != nil {
@@ -474,7 +475,7 @@ func (n *Nodes) Receipts(ctx context.Context, target uint64, hashes []common.Has
 	return all, nil
 }
 
-func (n *Nodes) receipts(ctx context.Context, target uint64, hashes []common.Hash) ([]*Receipt, error) {
+func (n *Nodes) receipts(ctx context.Context, target Block, hashes []common.Hash) ([]*Receipt, error) {
 	found, questions := make([]*receipt, len(hashes)), make([]*question, len(hashes))
 	for i, hash := range hashes {
 		questions[i] = about(&found[i], "eth_getTransactionReceipt", hash)
@@ -494,12 +495,13 @@ func (n *Nodes) receipts(ctx context.Context, target uint64, hashes []common.Has
 			return nil, fmt.Errorf("the receipt of %s: the answer is not one", hashes[i])
 		}
 
-		if uint64(*r.BlockNumber) <= target {
+		if uint64(*r.BlockNumber) <= target.Number {
 			blocks[uint64(*r.BlockNumber)] = nil
 		}
 	}
 
 	if len(blocks) > 0 {
+		blocks[target.Number] = nil
 		numbers := slices.Collect(maps.Keys(blocks))
 		headers, err := n.readHeaders(ctx, numbers...)
 		if err != nil {
@@ -508,6 +510,10 @@ func (n *Nodes) receipts(ctx context.Context, target uint64, hashes []common.Has
 
 		for i, number := range numbers {
 			blocks[number] = headers[i]
+		}
+
+		if h := blocks[target.Number]; h == nil || h.Hash != target.Hash {
+			return nil, fmt.Errorf("%w than block %d (%s)", ErrBranch, target.Number, target.Hash)
 		}
 	}
 
@@ -546,19 +552,16 @@ func (r *receipt) in(h *header) *Receipt {
 }
 
 // Hashes is Chain's.
-func (n *Nodes) Hashes(ctx context.Context, numbers []uint64) (all []common.Hash, err error) {
-	for some := range slices.Chunk(numbers, receiptsAtOnce) {
-		headers, err := n.readHeaders(ctx, some...)
-		if err != nil {
-			return nil, fmt.Errorf("read block hashes: %w", err)
-		}
+func (n *Nodes) Hashes(ctx context.Context, numbers ...uint64) ([]common.Hash, error) {
+	headers, err := n.readHeaders(ctx, numbers...)
+	if err != nil {
+		return nil, fmt.Errorf("read block hashes: %w", err)
+	}
 
-		for _, h := range headers {
-			if h == nil {
-				h = &header{}
-			}
-
-			all = append(all, h.Hash)
+	all := make([]common.Hash, len(headers))
+	for i, h := range headers {
+		if h != nil {
+			all[i] = h.Hash
 		}
 	}
 

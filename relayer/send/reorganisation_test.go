@@ -2,6 +2,7 @@ package send_test
 
 import (
 	"context"
+	"fmt"
 	"math/big"
 	"sync/atomic"
 	"testing"
@@ -37,13 +38,19 @@ type doubtfulChain struct {
 	behind      atomic.Uint64 // blocks that the view lags
 	hashless    atomic.Int64  // times that Hashes knows nothing of the newest block that it is asked for
 	receiptless atomic.Int64  // times that Receipts knows nothing
+	elsewhere   atomic.Bool   // whether Look is answered by a node on another branch than the rest
 	looks       atomic.Int64  // looks that have begun: the second one, after the first has done its work
 }
 
 func (c *doubtfulChain) Look(ctx context.Context, account common.Address, target, checked uint64,
 	everyone bool) (send.Look, error) {
 	c.looks.Add(1)
-	return c.Nodes.Look(ctx, account, target, checked, everyone)
+	look, err := c.Nodes.Look(ctx, account, target, checked, everyone)
+	if c.elsewhere.Load() {
+		look.TargetHash[0]++
+	}
+
+	return look, err
 }
 
 func (c *doubtfulChain) View() send.View {
@@ -52,8 +59,8 @@ func (c *doubtfulChain) View() send.View {
 	return v
 }
 
-func (c *doubtfulChain) Hashes(ctx context.Context, numbers []uint64) ([]common.Hash, error) {
-	all, err := c.Nodes.Hashes(ctx, numbers)
+func (c *doubtfulChain) Hashes(ctx context.Context, numbers ...uint64) ([]common.Hash, error) {
+	all, err := c.Nodes.Hashes(ctx, numbers...)
 	if err == nil && len(all) > 0 && c.hashless.Add(-1) >= 0 {
 		all[0] = common.Hash{}
 	}
@@ -61,7 +68,7 @@ func (c *doubtfulChain) Hashes(ctx context.Context, numbers []uint64) ([]common.
 	return all, err
 }
 
-func (c *doubtfulChain) Receipts(ctx context.Context, target uint64, hashes []common.Hash) ([]*send.Receipt, error) {
+func (c *doubtfulChain) Receipts(ctx context.Context, target send.Block, hashes []common.Hash) ([]*send.Receipt, error) {
 	if c.receiptless.Add(-1) >= 0 {
 		return make([]*send.Receipt, len(hashes)), nil
 	}
@@ -131,6 +138,51 @@ func TestNotReopenedByALaggingNode(t *testing.T) {
 	w.mine(1)
 	w.awaitLook()
 	require.Equal(t, []command.State{command.Done}, w.replies(id))
+}
+
+// C4: no answer rests on a receipt of another branch than the one by which a reorganisation would be
+// noticed, as when two nodes answer that are not on the same one.
+func TestNoAnswerOfAnotherBranch(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	chain := &doubtfulChain{Nodes: w.nodes}
+	chain.elsewhere.Store(true)
+	w.start(func(c *send.Config) { c.Chain = chain })
+	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	w.awaitBroadcast(id)
+	w.mine(confirmations + 3)
+	w.awaitLook()
+	looks := chain.looks.Load()
+	require.Eventually(t, func() bool { return chain.looks.Load() > looks+1 }, patience, 10*time.Millisecond)
+	require.Equal(t, command.Sent, w.answer(id).State)
+
+	chain.elsewhere.Store(false)
+	w.await(id, true, command.Done)
+	require.Equal(t, []command.State{command.Done}, w.replies(id))
+}
+
+// C4: what an event has done already is answered when that event is on the branch that the sender has
+// seen. After a reorganisation below finality the watches may follow later than the sender.
+func TestAlreadyByAnEventOfAnotherBranch(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	w.start(nil)
+	w.mine(confirmations + 3)
+	w.awaitLook()
+	escrow, chain, tx := w.escrow(2, 0), w.node.ChainID().Int64(), common.Hash{7}
+	record(t, w.db, chain, escrow, "approved", w.sender.Address)
+	w.exec(`insert into events (chain_id, block_number, block_time, log_index, writer, type, slot, occurrence, told, block_hash, tx_hash, escrow, args)
+		values ($1, 2, 0, 0, 1, 3, 0, 0, true, '\x01', $2, $3, $4)`, chain, tx[:], escrow[:],
+		fmt.Sprintf(`{"approver":%q}`, w.sender.Address.Hex()))
+	id := w.accept(w.command(command.Approve, escrow, nil))
+	w.awaitHeld(id, command.CodeReorg)
+
+	hashes, err := w.nodes.Hashes(t.Context(), 2)
+	require.NoError(t, err)
+	w.exec(`update events set block_hash = $1 where tx_hash = $2`, hashes[0][:], tx[:]) // the watches have followed
+	a := w.await(id, true, command.Already)
+	require.Equal(t, tx.Hex()+":0", a.EventID)
+	require.Equal(t, hashes[0].Hex(), a.BlockHash)
 }
 
 // C4: an operator's word that a nonce was used by somebody else does not overrule a receipt that comes late.

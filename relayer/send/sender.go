@@ -307,8 +307,14 @@ func (s *Sender) observe(ctx context.Context, view View, account *account, fligh
 		}
 	}
 
-	if err := s.settle(ctx, view, look, flights); err != nil {
-		return err
+	// What was not compared with the witness may be of another branch, and its reorganisation the way back
+	// to the witness': nobody would notice that an answer rests on it.
+	s.sight.branch = Block{}
+	if checked == 0 || reached {
+		s.sight.branch = Block{view.Target, look.TargetHash}
+		if err := s.settle(ctx, view, look, flights); err != nil {
+			return err
+		}
 	}
 
 	s.sight.looked, s.sight.lookedAt, s.sight.look = view, account.Now, look
@@ -368,10 +374,10 @@ func (s *Sender) takeBack(ctx context.Context, target uint64) (reached bool, err
 
 		numbers := make([]uint64, len(blocks))
 		for i, b := range blocks {
-			numbers[i] = b.number
+			numbers[i] = b.Number
 		}
 
-		hashes, err := s.cfg.Chain.Hashes(ctx, numbers)
+		hashes, err := s.cfg.Chain.Hashes(ctx, numbers...)
 		if err != nil {
 			return false, err
 		}
@@ -381,8 +387,8 @@ func (s *Sender) takeBack(ctx context.Context, target uint64) (reached bool, err
 		}
 
 		gone := 0
-		for gone < len(blocks) && hashes[gone] != blocks[gone].hash {
-			void = append(void, blocks[gone].hash.Hex())
+		for gone < len(blocks) && hashes[gone] != blocks[gone].Hash {
+			void = append(void, blocks[gone].Hash.Hex())
 			gone++
 		}
 
@@ -390,7 +396,7 @@ func (s *Sender) takeBack(ctx context.Context, target uint64) (reached bool, err
 			break
 		}
 
-		below = blocks[gone-1].number
+		below = blocks[gone-1].Number
 	}
 
 	if len(void) == 0 {
@@ -427,7 +433,7 @@ func (s *Sender) settle(ctx context.Context, view View, look Look, flights []*fl
 
 	receipts := map[common.Hash]*Receipt{}
 	if len(hashes) > 0 {
-		found, err := s.cfg.Chain.Receipts(ctx, view.Target, hashes)
+		found, err := s.cfg.Chain.Receipts(ctx, s.sight.branch, hashes)
 		if err != nil {
 			return err
 		}

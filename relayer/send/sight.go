@@ -5,13 +5,14 @@ import (
 	"time"
 )
 
-// sight is what a sender knows of the chain. looked, lookedAt and look are of the newest look at
+// sight is what a sender knows of the chain. looked, lookedAt, look and branch are of the newest look at
 // everything; look.Latest alone may be newer, as of head.
 type sight struct {
 	seen     View      // that the last round went by
 	looked   View      // not Ready: there was no look yet
 	lookedAt time.Time // by the database's clock
 	look     Look
+	branch   Block // of the witness of reorganisations, on which an answer may rest; zero: not known
 	head     uint64
 	// The newest head at which the nonce of the oldest command under way was not used: below, it cannot be final.
 	unused struct{ nonce, head uint64 }
