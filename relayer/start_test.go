@@ -133,7 +133,8 @@ func TestAMigrationMayTakeLong(t *testing.T) {
 	require.Eventually(t, func() bool {
 		var waits bool
 		require.NoError(t, pool.QueryRow(t.Context(),
-			`select exists (select from pg_locks where not granted and relation is not null)`).Scan(&waits))
+			`select exists (select from pg_locks where not granted and relation is not null
+				and database = (select oid from pg_database where datname = current_database()))`).Scan(&waits))
 
 		return waits
 	}, 30*time.Second, 50*time.Millisecond)

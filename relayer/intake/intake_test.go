@@ -690,14 +690,15 @@ func TestStopWithoutPubSub(t *testing.T) {
 	// What is taken waits for a lock until the connection is gone.
 	tx, err := f.db.Begin(t.Context())
 	require.NoError(t, err)
-	_, err = tx.Exec(t.Context(), `lock table commands`)
+	_, err = tx.Exec(t.Context(), `lock table command_claims`)
 	require.NoError(t, err)
 	_, err = client.Publish(t.Context(), "commands", "key", []pubsub.Message{{Data: body(t, f.signed(nil))}})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		waiting := 0
-		require.NoError(t, tx.QueryRow(t.Context(), `select count(*) from pg_locks
-			where not granted and relation = 'commands'::regclass`).Scan(&waiting))
+		require.NoError(t, tx.QueryRow(t.Context(), `
+			select count(*) from pg_locks where not granted and relation = 'command_claims'::regclass
+			and database = (select oid from pg_database where datname = current_database())`).Scan(&waiting))
 
 		return waiting > 0
 	}, patience, 10*time.Millisecond)
@@ -792,7 +793,8 @@ func TestStopWhileTheDatabaseHangs(t *testing.T) {
 	require.Eventually(t, func() bool {
 		var waits bool
 		err := f.db.QueryRow(t.Context(),
-			`select exists (select from pg_locks where not granted and relation = 'commands'::regclass)`).Scan(&waits)
+			`select exists (select from pg_locks where not granted and relation = 'commands'::regclass
+				and database = (select oid from pg_database where datname = current_database()))`).Scan(&waits)
 
 		return err == nil && waits
 	}, patience, 10*time.Millisecond)
