@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"net"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
+	"github.com/fusion-prime/escrow-relayer/internal/lab"
+	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 )
 
 // examine runs doctor --json.
@@ -43,6 +47,16 @@ func (d *doctor) value(variable string) string {
 	}
 
 	return ""
+}
+
+// policyFile allows one requester one thing.
+func policyFile(t *testing.T) string {
+	path := filepath.Join(t.TempDir(), "policy.json")
+	require.NoError(t, os.WriteFile(path, []byte(`{"requesters":[{"name":"desk",
+		"address":"0x0000000000000000000000000000000000000001","allow":[{"sender":"0x0000000000000000000000000000000000000002",
+		"kinds":["approve"],"max_fee":"1"}]}]}`), 0o600))
+
+	return path
 }
 
 func TestDoctor(t *testing.T) {
@@ -167,6 +181,39 @@ func TestDoctor(t *testing.T) {
 		code, _, out = examine(t, w.Environ("doc", 0, 1,
 			map[string]string{"DATABASE_URL": u.String(), "MIGRATE_ON_START": "false"}))
 		require.Zero(t, code, out)
+	})
+
+	t.Run("where commands come from and answers go to", func(t *testing.T) {
+		variables := map[string]string{"COMMANDS_SUBSCRIPTION_ID": "commands", "REPLIES_TOPIC_ID": "replies",
+			"COMMANDS_POLICY_FILE": policyFile(t)}
+		code, d, out := examine(t, w.Environ("doc", 0, 1, variables))
+		require.Equal(t, 1, code, out)
+		v, found := d.verdict("topics", "REPLIES_TOPIC_ID")
+		require.Equal(t, wrong, v)
+		require.Contains(t, found, "REPLIES_TOPIC_ID=replies")
+		v, found = d.verdict("topics", "COMMANDS_SUBSCRIPTION_ID")
+		require.Equal(t, wrong, v)
+		require.Contains(t, found, "gcloud pubsub subscriptions create commands")
+
+		addr := w.PubSub.Addr()
+		for _, topic := range []string{"asked", "replies"} {
+			require.NoError(t, testpubsub.CreateTopic(t.Context(), addr, lab.Project, topic))
+		}
+
+		require.NoError(t, testpubsub.CreateSubscription(t.Context(), addr, lab.Project, "asked", "commands"))
+		code, d, out = examine(t, w.Environ("doc", 0, 1, variables))
+		require.Zero(t, code, out)
+		v, found = d.verdict("topics", "COMMANDS_SUBSCRIPTION_ID")
+		require.Equal(t, fine, v)
+		require.Contains(t, found, "topics/asked")
+		v, _ = d.verdict("topics", "consume")
+		require.Equal(t, unknown, v, "an emulator has no rights")
+
+		require.NoError(t, testpubsub.DeleteTopic(t.Context(), addr, lab.Project, "asked"))
+		code, d, out = examine(t, w.Environ("doc", 0, 1, variables))
+		require.Equal(t, 1, code, out)
+		_, found = d.verdict("topics", "COMMANDS_SUBSCRIPTION_ID")
+		require.Contains(t, found, "no topic any more")
 	})
 
 	t.Run("database and topic", func(t *testing.T) {

@@ -3,24 +3,30 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"cloud.google.com/go/iam/apiv1/iampb"
 	google "cloud.google.com/go/pubsub/v2"
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	gax "github.com/googleapis/gax-go/v2"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
 )
 
-// publishRight is what roles/pubsub.publisher grants.
-const publishRight = "pubsub.topics.publish"
+// right is what an instance needs on a topic or a subscription, and the role that grants it.
+type right struct{ permission, role, verb string }
+
+var (
+	publishing = right{"pubsub.topics.publish", "roles/pubsub.publisher", "published to"}
+	consuming  = right{"pubsub.subscriptions.consume", "roles/pubsub.subscriber", "consumed"}
+)
 
 func (d *doctor) topics(ctx context.Context) {
 	const of = "topics"
 	cfg := d.cfg
-	topics := []struct{ variable, id string }{{"PUBSUB_TOPIC_ID", cfg.Topic}, {"OTHER_EVENTS_TOPIC_ID", cfg.OtherTopic},
-		{"RETRACTIONS_TOPIC_ID", cfg.RetractionsTopic}}
 	client, err := google.NewClient(ctx, cfg.Project)
 	if err != nil {
 		d.judge(of, "client", "", err)
@@ -28,28 +34,13 @@ func (d *doctor) topics(ctx context.Context) {
 	}
 
 	defer func() { _ = client.Close() }() // nothing was written
-	for _, t := range topics {
-		if t.id == "" {
-			continue
-		}
-
-		// The check's default topic is the one that must be there; each is checked as one to name its variable.
-		err := pubsub.CheckTopics(ctx, cfg.Project, only(t.variable, t.id))
-		if !d.judge(of, t.variable, t.id+" in project "+cfg.Project, err) {
-			continue
-		}
-
-		answer, err := client.TopicAdminClient.TestIamPermissions(ctx, &iampb.TestIamPermissionsRequest{
-			Resource: "projects/" + cfg.Project + "/topics/" + t.id, Permissions: []string{publishRight},
-		})
-		switch {
-		case err == nil && slices.Contains(answer.GetPermissions(), publishRight):
-			d.say(fine, of, "publish", "%s may be published to", t.id)
-		case err == nil && !pubsub.Emulated(), status.Code(err) == codes.PermissionDenied:
-			d.say(wrong, of, "publish", "%s is missing on %s=%s: grant roles/pubsub.publisher on it to the service account",
-				publishRight, t.variable, t.id)
-		default: // an emulator has no rights to test
-			d.say(unknown, of, "publish", "the server does not tell whether %s may be published to (%s)", t.id, status.Code(err))
+	for _, t := range []struct{ variable, id string }{
+		{"PUBSUB_TOPIC_ID", cfg.Topic}, {"OTHER_EVENTS_TOPIC_ID", cfg.OtherTopic},
+		{"RETRACTIONS_TOPIC_ID", cfg.RetractionsTopic}, {"REPLIES_TOPIC_ID", cfg.RepliesTopic},
+	} {
+		if t.id != "" && d.judge(of, t.variable, t.id+" in project "+cfg.Project,
+			pubsub.CheckTopic(ctx, cfg.Project, t.variable, t.id)) {
+			d.may(ctx, of, "publish", t.variable, t.id, "topics", publishing, client.TopicAdminClient.TestIamPermissions)
 		}
 	}
 
@@ -57,18 +48,55 @@ func (d *doctor) topics(ctx context.Context) {
 		d.say(note, of, "retractions",
 			"RETRACTIONS_TOPIC_ID is not set: after a reorganisation deeper than FINALITY allows for, consumers are not told; an alert fires")
 	}
+
+	if cfg.CommandsSubscription != "" {
+		d.subscription(ctx, of, client)
+	}
 }
 
-// only is a check of one topic under its variable.
-func only(variable, id string) pubsub.Topics {
-	switch variable {
-	case "OTHER_EVENTS_TOPIC_ID":
-		return pubsub.Topics{Other: id}
-	case "RETRACTIONS_TOPIC_ID":
-		return pubsub.Topics{Retractions: id}
+// subscription examines where commands come from.
+func (d *doctor) subscription(ctx context.Context, of string, client *google.Client) {
+	const variable = "COMMANDS_SUBSCRIPTION_ID"
+	project, id := d.cfg.Project, d.cfg.CommandsSubscription
+	s, err := client.SubscriptionAdminClient.GetSubscription(ctx, &pubsubpb.GetSubscriptionRequest{
+		Subscription: "projects/" + project + "/subscriptions/" + id,
+	})
+	switch {
+	case status.Code(err) == codes.PermissionDenied: // roles/pubsub.subscriber lacks pubsub.subscriptions.get
+		d.say(unknown, of, variable, "the account may not see whether %s exists in project %s", id, project)
+	case status.Code(err) == codes.NotFound:
+		d.say(wrong, of, variable, "%s=%s: there is no such subscription in project %s; create it "+
+			"(`gcloud pubsub subscriptions create %s --topic YOUR_TOPIC --project %s`), or name one that exists", variable, id,
+			project, id, project)
+
+		return
+	case err == nil && (s.GetDetached() || s.GetTopic() == "_deleted-topic_"):
+		d.say(wrong, of, variable, "%s=%s: the subscription has no topic any more; make it anew", variable, id)
+		return
+	case err == nil && s.GetPushConfig().GetPushEndpoint() != "":
+		d.say(wrong, of, variable, "%s=%s: the subscription pushes; make it one that is pulled from", variable, id)
+		return
+	case !d.judge(of, variable, fmt.Sprintf("%s in project %s, of %s", id, project, s.GetTopic()), err):
+		return
 	}
 
-	return pubsub.Topics{Default: id}
+	d.may(ctx, of, "consume", variable, id, "subscriptions", consuming, client.SubscriptionAdminClient.TestIamPermissions)
+}
+
+// may says whether the account has a right on a topic or a subscription.
+func (d *doctor) may(ctx context.Context, of, what, variable, id, kind string, r right,
+	test func(context.Context, *iampb.TestIamPermissionsRequest, ...gax.CallOption) (*iampb.TestIamPermissionsResponse, error)) {
+	answer, err := test(ctx, &iampb.TestIamPermissionsRequest{
+		Resource: fmt.Sprintf("projects/%s/%s/%s", d.cfg.Project, kind, id), Permissions: []string{r.permission},
+	})
+	switch {
+	case err == nil && slices.Contains(answer.GetPermissions(), r.permission):
+		d.say(fine, of, what, "%s may be %s", id, r.verb)
+	case err == nil && !pubsub.Emulated(), status.Code(err) == codes.PermissionDenied:
+		d.say(wrong, of, what, "%s is missing on %s=%s: grant %s on it to the service account", r.permission, variable, id, r.role)
+	default: // an emulator has no rights to test
+		d.say(unknown, of, what, "the server does not tell whether %s may be %s (%s)", id, r.verb, status.Code(err))
+	}
 }
 
 var errNoEndpoint = errors.New("no endpoint can be used: correct RPC_URLS")

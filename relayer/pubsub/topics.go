@@ -61,6 +61,18 @@ func CheckTopics(ctx context.Context, project string, t Topics, opts ...option.C
 	return errors.Join(problems...)
 }
 
+// CheckTopic is CheckTopics for one topic, which a variable names.
+func CheckTopic(ctx context.Context, project, variable, id string, opts ...option.ClientOption) error {
+	client, err := open(ctx, project, opts)
+	if err != nil {
+		return err
+	}
+
+	defer func() { _ = client.Close() }() // nothing was written
+
+	return checkTopic(ctx, client, project, variable, id)
+}
+
 func checkTopic(ctx context.Context, client *apiv1.TopicAdminClient, project, variable, id string) error {
 	if !IsTopicID(id) {
 		return fmt.Errorf("%s=%s: %w: not a topic id, which is a letter and 2 to 254 letters, digits or -._~+%%; without projects/%s/topics/ before it",
