@@ -53,6 +53,9 @@ type way struct {
 	replies    *testpubsub.Recorder
 	conn       *grpc.ClientConn
 	topic      pubsubpb.PublisherClient
+	// endowed is the block from before which no reorganisation takes anything: what the senders' keys did
+	// before the relayers had them. Nobody would do it again, and what has a later nonce would never be mined.
+	endowed int
 
 	replacing sync.RWMutex // held while a database is replaced, until lost is known; before mu
 
@@ -252,7 +255,10 @@ func (w *way) endow(ctx context.Context) error {
 		}
 	}
 
-	return r.chain.AdvanceTime(ctx, refundable)
+	head, err := r.lab.Head(ctx)
+	w.endowed = int(head) + 1 // the block that AdvanceTime makes has the newest
+
+	return errors.Join(err, r.chain.AdvanceTime(ctx, refundable))
 }
 
 // create makes the calls that create an escrow of the maker's for senders. One that is approved at

@@ -211,7 +211,12 @@ func (r *run) reorganise(ctx context.Context, f Fault) error {
 		return err
 	}
 
-	depth := min(f.N, int(head)-int(r.lab.Contracts.Block)-1)
+	lowest := int(r.lab.Contracts.Block)
+	if r.way != nil {
+		lowest = max(lowest, r.way.endowed)
+	}
+
+	depth := min(f.N, int(head)-lowest-1)
 	switch {
 	case depth <= 0:
 		return nil
