@@ -13,6 +13,7 @@ import (
 	"cloud.google.com/go/pubsub/v2/pstest"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
@@ -43,6 +44,13 @@ type Server struct {
 	faults faults
 }
 
+// goneClients is how the server notices that a client is gone whose connection never ended. The fake hands a
+// message that nobody acknowledged to the same stream again and again; the real service does not.
+var goneClients = grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second})
+
+// pings are allowed as often as by Google's front ends, every 30 s (googleapis/java-bigtable#528), and a little.
+var pings = grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 25 * time.Second})
+
 // Start starts a server. It listens when Start returns.
 func Start(ctx context.Context, o Options) (*Server, error) {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", cmp.Or(o.Addr, "127.0.0.1:0"))
@@ -54,8 +62,9 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 		addr:   listener.Addr().String(),
 		forget: o.Forget,
 		fake:   pstest.NewServerWithAddress("127.0.0.1:0"), // nobody is told of that port: clients use ours
-		grpc:   grpc.NewServer(grpc.MaxRecvMsgSize(2*maxRequestBytes), grpc.MaxSendMsgSize(2*maxRequestBytes)),
-		taps:   map[*Recorder]struct{}{},
+		grpc: grpc.NewServer(grpc.MaxRecvMsgSize(2*maxRequestBytes), grpc.MaxSendMsgSize(2*maxRequestBytes), goneClients,
+			pings),
+		taps: map[*Recorder]struct{}{},
 	}
 	s.fake.SetTimeNowFunc(s.clock.now)
 	pubsubpb.RegisterPublisherServer(s.grpc, &publisher{PublisherServer: &s.fake.GServer, server: s})
