@@ -343,7 +343,8 @@ func TestAlertFilesAreWhatTheTemplateSays(t *testing.T) {
 		require.Error(t, err, "%v", fleets)
 	}
 
-	for _, text := range []string{"", "0", "-1", "mainnet", "1:", "1:0x12", ":0x5FbDB2315678afecb367f032d93F642f64180aa3"} {
+	for _, text := range []string{"", "0", "-1", "mainnet", "1:", "1:0x12",
+		":0x5FbDB2315678afecb367f032d93F642f64180aa3"} {
 		_, err := ParseFleet(text)
 		require.Error(t, err, text)
 	}

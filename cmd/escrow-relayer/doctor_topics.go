@@ -83,17 +83,21 @@ func (d *doctor) subscription(ctx context.Context, of string, client *google.Cli
 	d.may(ctx, of, "consume", variable, id, "subscriptions", consuming, client.SubscriptionAdminClient.TestIamPermissions)
 }
 
+// rights is the question of a client for topics, or of one for subscriptions.
+type rights func(context.Context, *iampb.TestIamPermissionsRequest, ...gax.CallOption) (
+	*iampb.TestIamPermissionsResponse, error)
+
 // may says whether the account has a right on a topic or a subscription.
-func (d *doctor) may(ctx context.Context, of, what, variable, id, kind string, r right,
-	test func(context.Context, *iampb.TestIamPermissionsRequest, ...gax.CallOption) (*iampb.TestIamPermissionsResponse, error)) {
-	answer, err := test(ctx, &iampb.TestIamPermissionsRequest{
+func (d *doctor) may(ctx context.Context, of, what, variable, id, kind string, r right, ask rights) {
+	answer, err := ask(ctx, &iampb.TestIamPermissionsRequest{
 		Resource: fmt.Sprintf("projects/%s/%s/%s", d.cfg.Project, kind, id), Permissions: []string{r.permission},
 	})
 	switch {
 	case err == nil && slices.Contains(answer.GetPermissions(), r.permission):
 		d.say(fine, of, what, "%s may be %s", id, r.verb)
 	case err == nil && !pubsub.Emulated(), status.Code(err) == codes.PermissionDenied:
-		d.say(wrong, of, what, "%s is missing on %s=%s: grant %s on it to the service account", r.permission, variable, id, r.role)
+		d.say(wrong, of, what, "%s is missing on %s=%s: grant %s on it to the service account",
+			r.permission, variable, id, r.role)
 	default: // an emulator has no rights to test
 		d.say(unknown, of, what, "the server does not tell whether %s may be %s (%s)", id, r.verb, status.Code(err))
 	}

@@ -68,7 +68,8 @@ func (c *doubtfulChain) Hashes(ctx context.Context, numbers ...uint64) ([]common
 	return all, err
 }
 
-func (c *doubtfulChain) Receipts(ctx context.Context, target send.Block, hashes []common.Hash) ([]*send.Receipt, error) {
+func (c *doubtfulChain) Receipts(ctx context.Context, target send.Block,
+	hashes []common.Hash) ([]*send.Receipt, error) {
 	if c.receiptless.Add(-1) >= 0 {
 		return make([]*send.Receipt, len(hashes)), nil
 	}
