@@ -78,7 +78,10 @@ func TestKindsAndQueue(t *testing.T) {
 	args := &command.CreateArgs{Payee: w.requester.Address, Amount: big.NewInt(5), ReleaseDelay: new(big.Int),
 		ApprovalsRequired: 1, Salt: common.Hash{1}}
 	create := w.accept(w.command(command.Create, w.createAddress(args), func(c *command.Command) { c.Args = args }))
-	wrong := w.accept(w.command(command.Create, common.Address{5}, func(c *command.Command) { c.Args = args }))
+	// It asks for another one: when the first is there, a second of the same terms would revert, and be held.
+	other := *args
+	other.Salt = common.Hash{2}
+	wrong := w.accept(w.command(command.Create, common.Address{5}, func(c *command.Command) { c.Args = &other }))
 	ids := []common.Hash{create}
 	for range 5 {
 		ids = append(ids, w.accept(w.command(command.Approve, w.escrow(1, 0), nil)))
