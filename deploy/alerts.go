@@ -40,7 +40,9 @@ func ParseFleet(text string) (f Fleet, err error) {
 			factory, f.Chain)
 	}
 
-	f.Factory = strings.ToLower(factory)
+	if one {
+		f.Factory = strings.ToLower(common.HexToAddress(factory).Hex())
+	}
 
 	return f, nil
 }

@@ -43,7 +43,8 @@ func (d *doctor) secretFile(of, what, path string) {
 
 	if mode := info.Mode().Perm(); mode&others != 0 {
 		d.say(note, of, what, "%s has mode %04o: users besides its owner have rights on it; run `chmod 600 %s`, "+
-			"or for a mounted secret set its mode to 0400, or to 0440 where the process reads it by its group (Kubernetes: defaultMode and fsGroup)",
+			"or for a mounted secret set its mode to 0400, or to 0440 where the process reads it by its group "+
+			"(Kubernetes: defaultMode and fsGroup)",
 			path, mode, path)
 
 		return

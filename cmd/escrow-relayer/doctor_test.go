@@ -39,6 +39,14 @@ func (d *doctor) verdict(of, what string) (v verdict, found string) {
 	return v, found
 }
 
+// says requires a verdict, and words of what was found.
+func (d *doctor) says(t *testing.T, v verdict, of, what, words string) {
+	t.Helper()
+	got, found := d.verdict(of, what)
+	require.Equal(t, v, got, found)
+	require.Contains(t, found, words)
+}
+
 func (d *doctor) value(variable string) string {
 	for _, s := range d.Set {
 		if s.Variable == variable {
@@ -53,8 +61,8 @@ func (d *doctor) value(variable string) string {
 func policyFile(t *testing.T) string {
 	path := filepath.Join(t.TempDir(), "policy.json")
 	require.NoError(t, os.WriteFile(path, []byte(`{"requesters":[{"name":"desk",
-		"address":"0x0000000000000000000000000000000000000001","allow":[{"sender":"0x0000000000000000000000000000000000000002",
-		"kinds":["approve"],"max_fee":"1"}]}]}`), 0o600))
+		"address":"0x0000000000000000000000000000000000000001","allow":[{"kinds":["approve"],"max_fee":"1",
+		"sender":"0x0000000000000000000000000000000000000002"}]}]}`), 0o600))
 
 	return path
 }
@@ -188,12 +196,8 @@ func TestDoctor(t *testing.T) {
 			"COMMANDS_POLICY_FILE": policyFile(t)}
 		code, d, out := examine(t, w.Environ("doc", 0, 1, variables))
 		require.Equal(t, 1, code, out)
-		v, found := d.verdict("topics", "REPLIES_TOPIC_ID")
-		require.Equal(t, wrong, v)
-		require.Contains(t, found, "REPLIES_TOPIC_ID=replies")
-		v, found = d.verdict("topics", "COMMANDS_SUBSCRIPTION_ID")
-		require.Equal(t, wrong, v)
-		require.Contains(t, found, "gcloud pubsub subscriptions create commands")
+		d.says(t, wrong, "topics", "REPLIES_TOPIC_ID", "REPLIES_TOPIC_ID=replies")
+		d.says(t, wrong, "topics", "COMMANDS_SUBSCRIPTION_ID", "gcloud pubsub subscriptions create commands")
 
 		addr := w.PubSub.Addr()
 		for _, topic := range []string{"asked", "replies"} {
@@ -203,33 +207,24 @@ func TestDoctor(t *testing.T) {
 		require.NoError(t, testpubsub.CreateSubscription(t.Context(), addr, lab.Project, "asked", "commands"))
 		code, d, out = examine(t, w.Environ("doc", 0, 1, variables))
 		require.Zero(t, code, out)
-		v, found = d.verdict("topics", "COMMANDS_SUBSCRIPTION_ID")
-		require.Equal(t, fine, v)
-		require.Contains(t, found, "topics/asked")
-		v, _ = d.verdict("topics", "consume")
-		require.Equal(t, unknown, v, "an emulator has no rights")
+		d.says(t, fine, "topics", "COMMANDS_SUBSCRIPTION_ID", "topics/asked")
+		d.says(t, unknown, "topics", "consume", "does not tell") // an emulator has no rights
 
 		require.NoError(t, testpubsub.DeleteTopic(t.Context(), addr, lab.Project, "asked"))
 		code, d, out = examine(t, w.Environ("doc", 0, 1, variables))
 		require.Equal(t, 1, code, out)
-		_, found = d.verdict("topics", "COMMANDS_SUBSCRIPTION_ID")
-		require.Contains(t, found, "no topic any more")
+		d.says(t, wrong, "topics", "COMMANDS_SUBSCRIPTION_ID", "no topic any more")
 	})
 
 	t.Run("database and topic", func(t *testing.T) {
 		code, d, out := examine(t, w.Environ("doc", 0, 1,
 			map[string]string{"DATABASE_URL": w.PG.URL("nowhere"), "PUBSUB_TOPIC_ID": "nowhere", "RETRACTIONS_TOPIC_ID": ""}))
 		require.Equal(t, 1, code, out)
-		v, found := d.verdict("database", "login")
-		require.Equal(t, wrong, v)
-		require.Contains(t, found, "DATABASE_URL")
-		v, found = d.verdict("topics", "PUBSUB_TOPIC_ID")
-		require.Equal(t, wrong, v)
-		require.Contains(t, found, "PUBSUB_TOPIC_ID=nowhere")
+		d.says(t, wrong, "database", "login", "DATABASE_URL")
+		d.says(t, wrong, "topics", "PUBSUB_TOPIC_ID", "PUBSUB_TOPIC_ID=nowhere")
 		code, d, out = examine(t, w.Environ("doc", 0, 200, nil))
 		require.Equal(t, 1, code, out)
-		v, _ = d.verdict("database", "connections")
-		require.Equal(t, wrong, v)
+		d.says(t, wrong, "database", "connections", "")
 	})
 }
 

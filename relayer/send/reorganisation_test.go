@@ -172,7 +172,8 @@ func TestAlreadyByAnEventOfAnotherBranch(t *testing.T) {
 	w.awaitLook()
 	escrow, chain, tx := w.escrow(2, 0), w.node.ChainID().Int64(), common.Hash{7}
 	record(t, w.db, chain, escrow, "approved", w.sender.Address)
-	w.exec(`insert into events (chain_id, block_number, block_time, log_index, writer, type, slot, occurrence, told, block_hash, tx_hash, escrow, args)
+	w.exec(`insert into events (chain_id, block_number, block_time, log_index, writer, type, slot, occurrence, told,
+			block_hash, tx_hash, escrow, args)
 		values ($1, 2, 0, 0, 1, 3, 0, 0, true, '\x01', $2, $3, $4)`, chain, tx[:], escrow[:],
 		fmt.Sprintf(`{"approver":%q}`, w.sender.Address.Hex()))
 	id := w.accept(w.command(command.Approve, escrow, nil))
