@@ -140,12 +140,14 @@ func TestRememberedBlockOfAnotherBranch(t *testing.T) {
 // all: who overtakes it has to read everything again.
 func TestBackfillDoesNotOvertakeTheFactoryWatch(t *testing.T) {
 	w := setup(t)
-	w.mine(60 + confirmations)
+	w.mine(100 + confirmations)
+	require.Eventually(t, func() bool { return w.src.View().Final > 60 }, 20*time.Second, 5*time.Millisecond)
+	final := int64(w.src.View().Final)
 	w.patience = 3 * time.Second
 	w.run(watch.FilterTopics, false)
 	step := time.NewTicker(time.Second)
 	defer step.Stop()
-	for factory := int64(w.d.Block) + 9; factory < int64(w.head())-confirmations; factory += 12 {
+	for factory := int64(w.d.Block) + 9; factory < final; factory += 12 {
 		w.lead(factory)
 		<-step.C
 		slots, err := w.led.SlotPosition(t.Context(), 1)

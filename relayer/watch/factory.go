@@ -37,6 +37,7 @@ type FactoryWatch struct {
 	cfg   FactoryConfig
 	spans spans
 	next  atomic.Int64
+	quiet quiet // of the goroutine that serves the term
 }
 
 // ErrNoProgress means that the leader's node has not let it go on for too long; somebody else should lead.
@@ -94,7 +95,7 @@ func (w *FactoryWatch) Run(ctx context.Context, epoch int64, beat func(context.C
 			at = ledger.Position{}
 		default:
 			delays.Reset()
-			if view := w.cfg.Source.View(); view.Ready && int64(view.Target) >= at.Next && at.Next > 0 {
+			if view := w.cfg.Source.View(); view.Ready && int64(view.Target) >= at.Next && at.Next > 0 && !w.quiet.left {
 				continue
 			}
 
@@ -112,6 +113,7 @@ func (w *FactoryWatch) Run(ctx context.Context, epoch int64, beat func(context.C
 // advance commits what there is to commit. A position without a block is read from the database
 // first, and checked against the chain.
 func (w *FactoryWatch) advance(ctx context.Context, epoch int64, at *ledger.Position) (err error) {
+	w.quiet.left = false
 	if *at == (ledger.Position{}) {
 		if *at, err = w.cfg.Ledger.FactoryPosition(ctx, epoch); err != nil {
 			return err
@@ -133,12 +135,16 @@ func (w *FactoryWatch) advance(ctx context.Context, epoch int64, at *ledger.Posi
 		filter, to = w.cfg.Filters.Factory(), min(view.Final, view.Target)
 	}
 
-	g := &factoryGathering{FactoryWatch: w, epoch: epoch, at: at, ahead: *at, since: time.Now()}
+	g := &factoryGathering{FactoryWatch: w, epoch: epoch, at: at, ahead: *at, since: time.Now(), filter: filter,
+		final: int64(view.Final)}
 	g.until = g.since.Add(w.cfg.BeatEvery)
 	r := read(ctx, w.cfg.Source, uint64(at.Next), to, filter)
 	defer r.end()
+	line := &overlap{stage: g}
+	err = line.run(ctx, r, nil)
+	w.quiet.left = line.left
 
-	return (&overlap{stage: g}).run(ctx, r, nil)
+	return err
 }
 
 // factoryGathering is the stage of a factory watch in one reading. The fields of group and events
@@ -146,11 +152,13 @@ func (w *FactoryWatch) advance(ctx context.Context, epoch int64, at *ledger.Posi
 type factoryGathering struct {
 	*FactoryWatch
 
-	epoch int64
-	at    *ledger.Position // behind the last commit that succeeded
-	ahead ledger.Position  // behind what was gathered
-	since time.Time        // what comes next is waited for since then
-	until time.Time        // then the leader has to beat; reading goes on at once
+	epoch  int64
+	at     *ledger.Position // behind the last commit that succeeded
+	ahead  ledger.Position  // behind what was gathered
+	since  time.Time        // what comes next is waited for since then
+	until  time.Time        // then the leader has to beat; reading goes on at once
+	filter *source.Filter
+	final  int64 // block
 
 	group
 	events []contract.Event
@@ -158,6 +166,12 @@ type factoryGathering struct {
 
 func (g *factoryGathering) gathered() (some, enough bool) {
 	return g.batches > 0, len(g.events) >= enoughEvents || g.batches >= enoughBlocks
+}
+
+// waits holds only by topics: every instance waits for the factory cursor with a block that has a log
+// of its escrows, and by addresses the leader does not see those of others.
+func (g *factoryGathering) waits(ended bool) bool {
+	return g.filter.Addresses == nil && g.quiet.waits(&g.group, g.final, ended)
 }
 
 // gather picks and decodes the factory's deployments. Other events of its ABI concern no escrow.
@@ -217,6 +231,7 @@ func (g *factoryGathering) take(ctx context.Context) (commit func() error, lande
 			return err
 		}
 
+		g.quiet.stored = time.Now()
 		g.cfg.Metrics.commit("factory", "ok", took)
 		g.stored(ctx, &c, &r)
 

@@ -40,6 +40,10 @@ func (g *slotGathering) gathered() (some, enough bool) {
 	return g.batches > 0, len(g.events)+len(g.joining) >= enoughEvents || g.batches >= enoughBlocks
 }
 
+func (g *slotGathering) waits(ended bool) bool {
+	return g.quiet.waits(&g.group, g.final, ended)
+}
+
 // gather admits the escrows that join with a batch, and picks and decodes the logs of those that are watched.
 func (g *slotGathering) gather(ctx context.Context, batch *source.Batch) (bool, error) {
 	g.reading(ctx, nil)
@@ -104,6 +108,7 @@ func (g *slotGathering) take(ctx context.Context) (commit func() error, landed f
 		err = took(err)
 		ended(span, err)
 		if err == nil {
+			g.quiet.stored = time.Now()
 			g.report(0)
 		}
 

@@ -16,6 +16,9 @@ type stage interface {
 	// gathered says whether there is something to commit, and whether it is so much that nothing more
 	// is to be added.
 	gathered() (some, enough bool)
+	// waits says whether what was gathered is to wait for what comes behind it. If it still is when the
+	// reading has ended, it is forgotten: the next one gives it again.
+	waits(ended bool) bool
 	// take hands over what was gathered, as a commit. What it returns is run in another goroutine;
 	// landed is called with its error, from the watch's own.
 	take(ctx context.Context) (commit func() error, landed func(error) error)
@@ -32,6 +35,7 @@ type overlap struct {
 	running chan error        // of the commit that runs; nil: none does
 	landed  func(error) error // of the same commit
 	failed  error             // of a commit: nothing that was prepared behind it is stored
+	left    bool              // the reading ended with something that waits
 }
 
 // run commits what a reading gives until it ends, until stop is closed, or until gather wants to
@@ -40,7 +44,7 @@ type overlap struct {
 func (o *overlap) run(ctx context.Context, r *reader, stop <-chan struct{}) error {
 	for {
 		some, enough := o.stage.gathered()
-		if some && o.running == nil {
+		if some && o.running == nil && !o.stage.waits(false) {
 			o.start(ctx)
 			continue
 		}
@@ -53,6 +57,10 @@ func (o *overlap) run(ctx context.Context, r *reader, stop <-chan struct{}) erro
 		select {
 		case batch, ok := <-batches:
 			if !ok {
+				if o.left = some && r.err == nil && o.stage.waits(true); o.left {
+					return o.wait()
+				}
+
 				return o.end(ctx, r.err)
 			}
 
@@ -183,6 +191,7 @@ type group struct {
 	time     uint64         // of the last block
 	batches  int
 	logs     int
+	silent   bool      // each of them is quiet
 	since    time.Time // when the first batch was begun to be waited for
 	read     time.Time // when it came
 }
@@ -191,7 +200,7 @@ type group struct {
 // another. The first begins at a position.
 func (g *group) add(at ledger.Position, b *source.Batch, since, read time.Time) {
 	if g.batches == 0 {
-		g.from, g.since, g.read = at, since, read
+		g.from, g.since, g.read, g.silent = at, since, read, true
 	} else {
 		g.inside = append(g.inside, ledger.Block{Number: g.to.Next - 1, Hash: g.to.Hash})
 	}
@@ -199,4 +208,5 @@ func (g *group) add(at ledger.Position, b *source.Batch, since, read time.Time) 
 	g.to, g.time = g.from.To(int64(b.To)+1, b.Last.Hash), b.Last.Time
 	g.batches++
 	g.logs += len(b.Logs)
+	g.silent = g.silent && isQuiet(b)
 }

@@ -14,7 +14,8 @@ import (
 // fakeStage gathers block numbers; its commits wait until the test says how they end.
 type fakeStage struct {
 	line     *overlap
-	waits    uint64 // gathering this block waits until everything before it is stored
+	waitsFor uint64 // gathering this block waits until everything before it is stored
+	quiet    uint64 // a group that begins with this block or one above it waits
 	most     int
 	pending  []uint64
 	began    chan []uint64
@@ -26,8 +27,12 @@ func (f *fakeStage) gathered() (some, enough bool) {
 	return len(f.pending) > 0, len(f.pending) >= f.most
 }
 
+func (f *fakeStage) waits(bool) bool {
+	return f.quiet > 0 && f.pending[0] >= f.quiet && len(f.pending) < f.most
+}
+
 func (f *fakeStage) gather(ctx context.Context, b *source.Batch) (bool, error) {
-	if b.From == f.waits {
+	if b.From == f.waitsFor {
 		if err := f.line.flush(ctx); err != nil {
 			return false, err
 		}
@@ -98,7 +103,7 @@ func TestWhatIsBehindAFailedCommitIsNotCommitted(t *testing.T) {
 	moved := errors.New("moved")
 	for name, waits := range map[string]uint64{"while reading": 0, "while a batch waits for what is before it": 3} {
 		t.Run(name, func(t *testing.T) {
-			f := &fakeStage{most: 10, waits: waits}
+			f := &fakeStage{most: 10, waitsFor: waits}
 			give, _, wait := overlapping(t, f)
 			give(1)
 			<-f.began
@@ -110,4 +115,47 @@ func TestWhatIsBehindAFailedCommitIsNotCommitted(t *testing.T) {
 			require.Empty(t, f.stored)
 		})
 	}
+}
+
+// What waits is stored with what comes behind it, or where something has to be stored before; at the
+// end of a reading it is left to the next one.
+func TestWhatWaits(t *testing.T) {
+	t.Run("is stored when it is enough", func(t *testing.T) {
+		f := &fakeStage{most: 2, quiet: 1}
+		give, finish, wait := overlapping(t, f)
+		give(1)
+		give(2)
+		require.Equal(t, []uint64{1, 2}, <-f.began)
+		f.outcomes <- nil
+		finish()
+		require.NoError(t, wait())
+		require.False(t, f.line.left)
+	})
+
+	t.Run("is stored before what needs it", func(t *testing.T) {
+		f := &fakeStage{most: 10, quiet: 1, waitsFor: 3}
+		give, finish, wait := overlapping(t, f)
+		give(1)
+		give(2)
+		go give(3)
+		require.Equal(t, []uint64{1, 2}, <-f.began)
+		f.outcomes <- nil
+		finish()
+		require.NoError(t, wait())
+		require.Equal(t, [][]uint64{{1, 2}}, f.stored)
+		require.True(t, f.line.left, "block 3")
+	})
+
+	t.Run("is left at the end, behind a commit that is waited for", func(t *testing.T) {
+		f := &fakeStage{most: 10, quiet: 2}
+		give, finish, wait := overlapping(t, f)
+		give(1)
+		require.Equal(t, []uint64{1}, <-f.began)
+		give(2)
+		finish()
+		f.outcomes <- nil
+		require.NoError(t, wait())
+		require.Equal(t, [][]uint64{{1}}, f.stored)
+		require.True(t, f.line.left)
+	})
 }

@@ -66,7 +66,9 @@ type SlotWatch struct {
 	at         ledger.Position // behind the last commit that succeeded
 	generation int64           // of the positions that the publisher has followed; -1: it has followed none
 	gaveUpAt   int64           // factory cursor at which the wait for discovery was given up; 0: it was not
-	complete   int64           // escrows that are deployed below this block are in the book, if they are ours
+	quiet      quiet
+	told       bool  // the factory watch has committed since new escrows were looked for
+	complete   int64 // escrows that are deployed below this block are in the book, if they are ours
 }
 
 // SlotStatus is where a slot watch stands.
@@ -197,11 +199,16 @@ func (w *SlotWatch) load(ctx context.Context) (err error) {
 	return checked(ctx, w.cfg.Source, w.at)
 }
 
-// step processes the blocks that there are, or else new escrows.
+// step processes the blocks that there are, and new escrows where there is no block or the factory
+// watch says that it has committed.
 func (w *SlotWatch) step(ctx context.Context, changed <-chan struct{}) error {
 	if view := w.cfg.Source.View(); w.behind(view) {
-		return w.advance(ctx, view, changed)
+		if err := w.advance(ctx, view, changed); err != nil || !w.told {
+			return err
+		}
 	}
+
+	w.told = false
 
 	return w.settle(ctx)
 }
@@ -216,8 +223,12 @@ func (w *SlotWatch) rest(ctx context.Context, changed, news <-chan struct{}) (ov
 	default:
 	}
 
-	if w.behind(w.cfg.Source.View()) {
-		return false
+	var due <-chan time.Time
+	switch {
+	case w.quiet.left:
+		due = time.After(w.quiet.pause())
+	case w.behind(w.cfg.Source.View()):
+		due = time.After(0)
 	}
 
 	select {
@@ -225,8 +236,10 @@ func (w *SlotWatch) rest(ctx context.Context, changed, news <-chan struct{}) (ov
 		return true
 	case <-changed:
 		return true
-	case <-news:
 	case <-w.cfg.Discovered:
+		w.told = true
+	case <-news:
+	case <-due:
 	}
 
 	return false
@@ -268,7 +281,9 @@ func (w *SlotWatch) advance(ctx context.Context, view source.View, changed <-cha
 	}
 
 	r := read(ctx, w.cfg.Source, uint64(w.at.Next), to, filter)
-	err := w.gathering(int64(view.Final), seen).run(ctx, r, changed)
+	line := w.gathering(int64(view.Final), seen)
+	err := line.run(ctx, r, changed)
+	w.quiet.left = line.left
 	r.end()
 	if err != nil && err == r.err { //nolint:errorlint // this reading's error, not one of its kind
 		w.reading(ctx, err)

@@ -1,0 +1,71 @@
+package watch_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/watch"
+)
+
+// advances counts, in the database, how often each watch moves its cursor.
+const advances = `
+	create table advances (watch text);
+	create function note_advance() returns trigger language plpgsql as $$
+		begin insert into advances values (tg_table_name); return null; end $$;
+	create trigger note_advance after update on cursors for each row
+		when (new.next_block > old.next_block) execute function note_advance();
+	create trigger note_advance after update on leadership for each row
+		when (new.next_block > old.next_block) execute function note_advance()`
+
+// A chain with fast blocks: while nothing happens, each watch commits every two seconds. What
+// happens is stored at once, and so are the blocks before it, and the last quiet ones with time.
+func TestQuietBlocksDoNotCostATransactionEach(t *testing.T) {
+	for _, mode := range []watch.FilterMode{watch.FilterTopics, watch.FilterAddresses} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			w.create(3)
+			w.mine(1 + confirmations)
+			w.run(mode, true)
+			truth := w.expect(w.head() - confirmations)
+
+			_, err := w.DB.Exec(t.Context(), advances)
+			require.NoError(t, err)
+			begun := time.Now()
+			const blocks = 60
+			for range blocks {
+				w.mine(1)
+				target := w.head() - confirmations
+				require.Eventually(t, func() bool { return w.src.View().Target >= target }, time.Minute, time.Millisecond)
+				time.Sleep(50 * time.Millisecond) // the block time
+			}
+
+			most := 2 + int(time.Since(begun)/watch.QuietPause)
+			count := func(table string) (n int) {
+				require.NoError(t, w.DB.QueryRow(t.Context(), `select count(*) from advances where watch = $1`, table).Scan(&n))
+				return n
+			}
+			require.LessOrEqual(t, count("cursors"), most, "of %d blocks", blocks)
+			if mode == watch.FilterTopics { // by addresses the leader does not see what others wait for
+				require.LessOrEqual(t, count("leadership"), most, "of %d blocks", blocks)
+			}
+
+			w.approve(1, truth.Escrows[0])
+			w.create(1)
+			w.mine(1 + confirmations)
+			w.expect(w.head() - confirmations)
+
+			w.mine(2)
+			require.Eventually(t, func() bool {
+				slots, err := w.led.SlotPosition(t.Context(), 1)
+				require.NoError(t, err)
+				factory, err := w.led.FactoryPosition(t.Context(), 1)
+				require.NoError(t, err)
+
+				return min(slots.Next, factory.Next) == int64(w.head())-confirmations+1
+			}, time.Minute, 5*time.Millisecond, "without another block")
+		})
+	}
+}
