@@ -21,6 +21,7 @@ type Batch struct {
 	Parent   common.Hash // of block From; zero when the blocks were read by range
 	Logs     []types.Log // in the chain's order; BlockTimestamp is filled
 	Last     rpc.Header  // of block To
+	Headers  int         // that were asked for because the logs came without their block's time
 	Filter   *Filter
 	By       *Node // who was asked
 }
@@ -49,6 +50,7 @@ func (n *Node) ReadRange(ctx context.Context, from, to uint64, f *Filter) (Batch
 		}
 
 		whole.Last = b.Last
+		whole.Headers += b.Headers
 		from = b.To + 1
 	}
 
@@ -470,6 +472,7 @@ func (n *Node) fillTimes(ctx context.Context, b *Batch) error {
 		}
 	}
 
+	b.Headers = len(missing)
 	headers := make(map[uint64]rpc.Header, len(missing))
 	for some := range slices.Chunk(missing, callsPerBatch) {
 		list, err := n.Headers(ctx, some)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"strings"
 	"sync"
@@ -290,7 +291,7 @@ func TestAddresses(t *testing.T) {
 	require.NotEmpty(t, batches)
 }
 
-// Older nodes do not tell a log's time; it is read from the headers.
+// Older nodes do not tell a log's time; it is read from the headers, which are counted.
 func TestTimes(t *testing.T) {
 	chain := newChain(60, 1, 0)
 	node := startNode(t, chain)
@@ -304,8 +305,19 @@ func TestTimes(t *testing.T) {
 	})
 	s := start(t, Config{URLs: []string{node.server.URL}, ChainID: 1, Finality: Latest})
 	await(t, s, func(v View) bool { return v.Final == 60 })
-	got, _ := collect(t, s, 1, 60, filterA())
+	got, batches := collect(t, s, 1, 60, filterA())
 	require.Equal(t, chain.all(1, 60), got)
+	blocks, headers := map[uint64]bool{}, 0
+	for _, b := range batches {
+		headers += b.Headers
+		for _, l := range b.Logs {
+			blocks[l.BlockNumber] = l.BlockNumber != b.To // whose header comes in any case
+		}
+	}
+
+	maps.DeleteFunc(blocks, func(_ uint64, asked bool) bool { return !asked })
+	require.NotEmpty(t, blocks)
+	require.Len(t, blocks, headers)
 }
 
 // A node that hangs is given up after Timeout, and another is asked.

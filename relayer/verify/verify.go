@@ -46,9 +46,8 @@ type Filters interface {
 	// Most is the number of contracts up to which naming them costs less than reading what others emit
 	// under the same topics.
 	Most() int
-	// Learn takes in what was read: of how many blocks, whether contracts were named, and how many logs
-	// were others'.
-	Learn(named bool, blocks int64, foreign int)
+	// Learn takes in what was read, and how many logs were others'.
+	Learn(b *source.Batch, foreign int)
 }
 
 // Config of a Verifier. All fields are required.
@@ -449,7 +448,7 @@ func (v *Verifier) compare(ctx context.Context, batch *source.Batch, events []co
 		}
 	}
 
-	v.cfg.Filters.Learn(batch.Filter.Addresses != nil, int64(batch.To-batch.From)+1, foreign)
+	v.cfg.Filters.Learn(batch, foreign)
 	found := differences(events, stored, ours, blockHashes(batch.Logs))
 
 	return found, v.prune(ctx, found)

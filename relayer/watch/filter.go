@@ -23,7 +23,8 @@ const (
 )
 
 // Costs that FilterAuto weighs, in bytes. A log of one topic argument is about 500 bytes of JSON,
-// an address in a filter is 45; what one more request is worth is configured.
+// an address in a filter is 45; what one more request is worth is configured, and a header that a log
+// makes necessary, because the node does not give its block's time with it, is one.
 const (
 	bytesPerLog     = 500
 	bytesPerAddress = 45
@@ -142,13 +143,21 @@ func (a *Again) Most() int {
 	return int(a.c.byTopic() / each)
 }
 
-// Learn takes in a batch: whether contracts were named, of how many blocks, and with how many logs of others.
-func (a *Again) Learn(named bool, blocks int64, foreign int) {
-	if a.c.now != named {
+// Learn takes in a batch, with so many logs of other contracts.
+func (a *Again) Learn(b *source.Batch, foreign int) {
+	if named := b.Filter.Addresses != nil; a.c.now != named {
 		a.c.now, a.c.blind = named, 0
 	}
 
-	a.c.learn(named, blocks, foreign)
+	a.f.learn(&a.c, b, foreign)
+}
+
+// learn takes in a batch for one kind of reading, with so many logs of other contracts. Of the headers
+// that the logs made necessary, they have their share.
+func (f *Filters) learn(c *chooser, b *source.Batch, foreign int) {
+	headers := float64(b.Headers*foreign) / float64(max(len(b.Logs), 1))
+	c.learn(b.Filter.Addresses != nil, int64(b.To-b.From)+1,
+		float64(foreign*bytesPerLog)+headers*float64(f.requestPrice))
 }
 
 // limit is how many blocks to read before choosing again; zero: any number, while turned does not say otherwise.
@@ -171,17 +180,17 @@ func (f *Filters) turned(c *chooser, filter *source.Filter) bool {
 
 // chooser weighs addresses against topics for one kind of reading. The zero value knows nothing and goes by topics.
 type chooser struct {
-	foreign float64 // other contracts' logs a block, a moving average
-	span    float64 // blocks a batch, a moving average; a guess until sized
-	sized   bool
-	seen    int // batches read by topics
-	blind   int // batches read by addresses since the last look
-	now     bool
-	look    int64 // blocks that are still to be read by topics, whatever that costs
+	others float64 // what other contracts' logs cost per block, in bytes, a moving average
+	span   float64 // blocks a batch, a moving average; a guess until sized
+	sized  bool
+	seen   int // batches read by topics
+	blind  int // batches read by addresses since the last look
+	now    bool
+	look   int64 // blocks that are still to be read by topics, whatever that costs
 }
 
-// learn takes in a batch: how it was read, of how many blocks, and with how many logs of others.
-func (c *chooser) learn(addresses bool, blocks int64, foreign int) {
+// learn takes in a batch: how it was read, of how many blocks, and what other contracts' logs cost in it, in bytes.
+func (c *chooser) learn(addresses bool, blocks int64, others float64) {
 	if !c.looking() { // a look is shorter than what is to be weighed
 		if !c.sized {
 			c.span, c.sized = float64(blocks), true
@@ -195,7 +204,7 @@ func (c *chooser) learn(addresses bool, blocks int64, foreign int) {
 		return
 	}
 
-	each, weight := float64(foreign)/float64(max(blocks, 1)), 1./16
+	each, weight := others/float64(max(blocks, 1)), 1./16
 	switch {
 	case c.seen == 0:
 		weight = 1
@@ -203,7 +212,7 @@ func (c *chooser) learn(addresses bool, blocks int64, foreign int) {
 		weight = 1. / 4
 	}
 
-	c.foreign += (each - c.foreign) * weight
+	c.others += (each - c.others) * weight
 	c.seen++
 	c.look = max(0, c.look-blocks)
 }
@@ -228,7 +237,7 @@ func (c *chooser) wants(n, maxPerRequest, requestPrice int) bool {
 }
 
 // byTopic is what other contracts' logs cost in a batch, in bytes.
-func (c *chooser) byTopic() float64 { return c.foreign * max(c.span, 1) * bytesPerLog }
+func (c *chooser) byTopic() float64 { return c.others * max(c.span, 1) }
 
 func (c *chooser) choose(n, maxPerRequest, requestPrice int) (addresses bool) {
 	addresses = c.wants(n, maxPerRequest, requestPrice)

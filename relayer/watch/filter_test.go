@@ -1,21 +1,25 @@
 package watch
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
+	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
 // reading is a chain with a number of other contracts' logs a block, read in batches of a number of blocks.
 type reading struct {
-	f       *Filters
-	foreign int
-	batch   int64
-	topics  int64 // blocks read so
-	named   int64
+	f        *Filters
+	foreign  int
+	timeless bool // logs come without their block's time
+	batch    int64
+	topics   int64 // blocks read so
+	named    int64
 }
 
 func newReading(t *testing.T, escrows, maxAddresses, requestPrice, foreign int, batch int64) *reading {
@@ -31,6 +35,16 @@ func newReading(t *testing.T, escrows, maxAddresses, requestPrice, foreign int, 
 	r.f.book = b
 
 	return r
+}
+
+// read is a batch of so many blocks.
+func (r *reading) read(filter *source.Filter, blocks int64) *source.Batch {
+	b := &source.Batch{From: 1, To: uint64(blocks), Filter: filter, Logs: make([]types.Log, r.foreign*int(blocks))}
+	if r.timeless && r.foreign > 0 {
+		b.Headers = int(blocks)
+	}
+
+	return b
 }
 
 // blocks reads on as SlotWatch.advance does, for so many.
@@ -50,7 +64,7 @@ func (r *reading) blocks(n int64) {
 			}
 
 			*by += size
-			r.f.spans.learn(filter.Addresses != nil, size, r.foreign*int(size))
+			r.f.learn(&r.f.spans, r.read(filter, size), r.foreign*int(size))
 			left, n = left-size, n-size
 			if r.f.turned(&r.f.spans, filter) {
 				break
@@ -72,11 +86,15 @@ func TestAutoFilter(t *testing.T) {
 		{"many escrows, little noise", 10_000, 1000, 4000, 1, 10, false, 0},
 		{"many escrows, but a list serves a large range", 10_000, 1000, 4000, 10, 1000, true, 1 + 4000},
 		{"nothing of others", 10, 1000, 4000, 0, 1000, false, 0},
+		{"a little noise", 100, 1000, 4000, 1, 10, false, 0},
+		{"timeless: a little noise makes a header of each block necessary", 100, 1000, 4000, 1, 10, true, 1},
+		{"timeless: headers are cheap", 100, 1000, 1, 1, 10, false, 0},
 		{"dear requests", 1500, 100, 4000, 200, 1, false, 1},
 		{"cheap requests", 1500, 100, 1, 200, 1, true, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newReading(t, c.escrows, c.most, c.price, c.foreign, c.batch)
+			r.timeless = strings.HasPrefix(c.name, "timeless: ")
 			r.blocks(100 * c.batch)
 			other := r.named
 			if c.addresses {

@@ -78,7 +78,7 @@ func (g *slotGathering) gather(ctx context.Context, batch *source.Batch) (bool, 
 		return false, err
 	}
 
-	g.seen.learn(batch.Filter.Addresses != nil, int64(batch.To-batch.From)+1, foreign)
+	g.cfg.Filters.learn(g.seen, batch, foreign)
 	g.add(g.ahead, batch, g.since, came)
 	g.joining = append(g.joining, joining...)
 	g.events = append(g.events, events...)
