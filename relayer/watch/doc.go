@@ -11,8 +11,9 @@
 //	parent mismatch what we processed is not on the chain any more: prove it, find the fork, roll back (reorg.go)
 //	anything else   wait and try again
 //
-// New escrows: a slot watch waits, before it commits a block, until the factory cursor has passed
-// that block, at most DiscoveryWait. Then it admits what the registry has for its slots: an escrow
+// New escrows: a slot watch waits, before it commits a block that has a log, until the factory cursor
+// has passed that block, at most DiscoveryWait. Then it admits what the registry has for its slots: an escrow
 // found at or above the cursor joins the book of addresses with the commit; one found below it is
 // caught up first, on its own, from its deployment to the cursor (late.go). There is no other path.
+// Blocks at the head without any log bring no escrow and wait for those behind them (quiet.go).
 package watch

@@ -78,7 +78,10 @@ func (g *slotGathering) gather(ctx context.Context, batch *source.Batch) (bool, 
 		return false, err
 	}
 
-	g.cfg.Filters.learn(g.seen, batch, foreign)
+	if !g.quiet.again(batch) {
+		g.cfg.Filters.learn(g.seen, batch, foreign)
+	}
+
 	g.add(g.ahead, batch, g.since, came)
 	g.joining = append(g.joining, joining...)
 	g.events = append(g.events, events...)

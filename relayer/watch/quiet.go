@@ -20,12 +20,25 @@ const quietPause = 2 * time.Second
 type quiet struct {
 	stored time.Time // when the last commit ended
 	left   bool      // the last reading left blocks waiting
+	read   uint64    // the highest quiet block that was read
 }
 
 // isQuiet says whether a batch is one block, read by its hash, that has no log under the filter. By
 // topics it has then none of any escrow and none of the factory; by addresses none of the factory
 // and of the escrows that were named.
 func isQuiet(b *source.Batch) bool { return b.Parent != (common.Hash{}) && len(b.Logs) == 0 }
+
+// again says whether a batch is a quiet block that was read before, and notes it: it teaches nothing new.
+func (q *quiet) again(b *source.Batch) bool {
+	if !isQuiet(b) {
+		return false
+	}
+
+	before := q.read
+	q.read = max(before, b.To)
+
+	return b.To <= before
+}
 
 // waits says whether a group is to wait, in the middle of a reading or at its end. In the middle it
 // waits for the rest, which has mostly been read before, so that one commit stores all that waited.
