@@ -55,8 +55,8 @@ const (
 	commandsDay    = "1000000000000000000000" // wei per day
 	commandsArray  = 100                      // commands per message: the most that are allowed
 	intakeCommands = 20_000
-	intakePosters  = 16      // messages sent at the same time
-	intakePairs    = 100_000 // of commands that exclude each other
+	intakePosters  = 16        // messages sent at the same time
+	intakePairs    = 1_000_000 // of commands that exclude each other
 )
 
 // repliesTopic is that of the answers.
