@@ -21,9 +21,9 @@ const discoveryPoll = 100 * time.Millisecond
 const noteEvery = 5 * time.Second
 
 // discover waits until the registry is complete up to the batch's last block, or DiscoveryWait, and
-// deals with the escrows it brought; a quiet block brings none. Those behind the cursor are caught up here, once what was
-// gathered before is stored. It returns those which join with the batch: their first block is at
-// the cursor or above, and the batch was read by topics, so that it has their logs.
+// deals with the escrows it brought; a quiet block brings none. Those behind the cursor are caught up
+// here, once what was gathered before is stored. It returns those which join with the batch: their
+// first block is at the cursor or above, and the batch was read by topics, so that it has their logs.
 func (w *SlotWatch) discover(ctx context.Context, batch *source.Batch, line *overlap) ([]registry.Late, error) {
 	if int64(batch.To) < w.complete || isQuiet(batch) {
 		return nil, nil
