@@ -1,6 +1,14 @@
 package watch_test
 
 import (
+	"bytes"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"regexp"
+	"sync"
 	"testing"
 	"time"
 
@@ -68,4 +76,67 @@ func TestQuietBlocksDoNotCostATransactionEach(t *testing.T) {
 			}, time.Minute, 5*time.Millisecond, "without another block")
 		})
 	}
+}
+
+var logsOfBlock = regexp.MustCompile(`"eth_getLogs","params":\[\{"blockHash":"(0x[0-9a-f]{64})"`)
+
+// asked is a node that counts how often it is asked for the logs of each block.
+func asked(t *testing.T, node string) (address string, most func() (blocks, requests int)) {
+	to, err := url.Parse(node)
+	require.NoError(t, err)
+	proxy := httputil.NewSingleHostReverseProxy(to)
+	proxy.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
+	var mu sync.Mutex
+	counts := map[string]int{}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return // the client has gone
+		}
+
+		mu.Lock()
+		for _, m := range logsOfBlock.FindAllSubmatch(body, -1) {
+			counts[string(m[1])]++
+		}
+		mu.Unlock()
+
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(s.Close)
+
+	return s.URL, func() (blocks, requests int) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, n := range counts {
+			requests = max(requests, n)
+		}
+
+		return len(counts), requests
+	}
+}
+
+// Blocks that wait are read again and again, by both watches, and asked for as often as if they did not.
+func TestQuietBlocksAreReadAgainFromMemory(t *testing.T) {
+	w := setup(t)
+	address, most := asked(t, w.sim.HTTP())
+	w.src = openSource(t, address)
+	w.create(1)
+	w.mine(1 + confirmations)
+	w.run(watch.FilterTopics, true)
+	w.expect(w.head() - confirmations)
+	for range 20 {
+		w.mine(1)
+		target := w.head() - confirmations
+		require.Eventually(t, func() bool { return w.src.View().Target >= target }, time.Minute, time.Millisecond)
+	}
+
+	require.Eventually(t, func() bool {
+		at, err := w.led.SlotPosition(t.Context(), 1)
+		require.NoError(t, err)
+		return at.Next > int64(w.head())-confirmations
+	}, time.Minute, 5*time.Millisecond)
+	blocks, requests := most()
+	require.GreaterOrEqual(t, blocks, 20)
+	require.LessOrEqual(t, requests, 2, "the second proves that there is none")
 }

@@ -9,16 +9,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
 const confirmations = 3
 
-// openSource reads the chain over WebSocket until the test ends.
-func openSource(t *testing.T, sim *testchain.Sim) *source.Source {
+// openSource reads the chain from a node until the test ends.
+func openSource(t *testing.T, url string) *source.Source {
 	s, err := source.New(source.Config{
-		URLs: []string{sim.WS()}, ChainID: chainID, Confirmations: confirmations, PollInterval: 50 * time.Millisecond,
+		URLs: []string{url}, ChainID: chainID, Confirmations: confirmations, PollInterval: 50 * time.Millisecond,
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	require.NoError(t, err)

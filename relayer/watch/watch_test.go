@@ -124,7 +124,7 @@ func setup(t *testing.T) *world {
 	w.Alone(me, int64(d.Block), d.Factory.Hex())
 	w.led = ledger.New(ledger.Config{DB: w.DB, ChainID: chainID, InstanceID: me, EventNames: w.abi.EventNames(),
 		Publishes: published})
-	w.src = openSource(t, sim)
+	w.src = openSource(t, sim.WS())
 
 	return w
 }
