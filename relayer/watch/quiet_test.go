@@ -98,8 +98,8 @@ func asked(t *testing.T, node string) (address string, most func() (blocks, requ
 		for _, m := range logsOfBlock.FindAllSubmatch(body, -1) {
 			counts[string(m[1])]++
 		}
-		mu.Unlock()
 
+		mu.Unlock()
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		proxy.ServeHTTP(w, r)
 	}))
