@@ -10,13 +10,13 @@ import (
 )
 
 // limitMemory sets how hard the garbage collector works, unless GOGC and GOMEMLIMIT say it. Garbage
-// may grow to half of what is in use (Go's default: to as much): the peak of a backfill is a sixth
-// lower, for a few percent of processor time. In a container the collector also works harder as nine
+// may grow to three tenths of what is in use (Go's default: to as much), for a few percent of processor
+// time: what is in use is small, and the largest part of a backfill's peak was garbage. In a container the collector also works harder as nine
 // tenths of the container's memory come near; the last tenth is for what the Go heap does not
 // count. The bound on the answers of nodes is worked out from the same limit.
 func limitMemory() {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(50)
+		debug.SetGCPercent(30)
 	}
 
 	if os.Getenv("GOMEMLIMIT") != "" {

@@ -14,37 +14,53 @@ import (
 
 func TestSpan(t *testing.T) {
 	s := newSpan(10_000)
-	require.EqualValues(t, 64, s.now())
+	require.EqualValues(t, 64, s.now(kind{}))
 	for range 10 {
-		s.accepted(s.now(), 0, 0, 1000)
+		s.accepted(kind{}, s.now(kind{}), 0)
 	}
 
-	require.EqualValues(t, 10_000, s.now())
+	require.EqualValues(t, 10_000, s.now(kind{}))
 	require.True(t, s.refused(10_000, rpc.RangeTooLarge, 0))
-	require.EqualValues(t, 5000, s.now())
+	require.EqualValues(t, 5000, s.now(kind{}))
 	require.True(t, s.refused(10_000, rpc.RangeTooLarge, 0), "several were in flight")
-	require.EqualValues(t, 5000, s.now())
+	require.EqualValues(t, 5000, s.now(kind{}))
 	for range 100 {
-		s.accepted(s.now(), 10, 0, 1000)
+		s.accepted(kind{}, s.now(kind{}), 0)
 	}
 
-	near := s.now()
+	near := s.now(kind{})
 	require.Greater(t, near, uint64(9000))
-	s.accepted(1, 0, 0, 1000)
-	require.Equal(t, near, s.now())
+	s.accepted(kind{}, 1, 0)
+	require.Equal(t, near, s.now(kind{}))
 	for range forgetKnown {
-		s.accepted(s.now(), 10, 0, 1000)
+		s.accepted(kind{}, s.now(kind{}), 0)
 	}
 
-	require.EqualValues(t, 10_000, s.now())
-	s.accepted(10_000, 4*enoughLogs, 0, 1000)
-	require.EqualValues(t, 2500, s.now(), "too many logs")
-	s.accepted(2500, 0, 10_000, 1000)
-	require.EqualValues(t, 250, s.now(), "too many bytes")
-	require.True(t, s.refused(250, rpc.Failed, 100))
-	require.EqualValues(t, 100, s.now(), "it said how many would do")
-	s.accepted(100, 0, 0, 1000)
-	require.EqualValues(t, 100, s.now(), "and is believed")
+	require.EqualValues(t, 10_000, s.now(kind{}))
+	s.accepted(kind{}, 10_000, 4)
+	require.EqualValues(t, 2500, s.now(kind{}), "too large an answer")
+	require.True(t, s.refused(2500, rpc.Failed, 100))
+	require.EqualValues(t, 100, s.now(kind{}), "it said how many would do")
+	s.accepted(kind{}, 100, 0)
+	require.EqualValues(t, 100, s.now(kind{}), "and is believed")
+}
+
+// Silence of the factory does not make answers with the logs of escrows larger, while what the node
+// refuses holds for both.
+func TestSpanOfEachKindOfLogs(t *testing.T) {
+	silent, loud := kind{topics: 1}, kind{topics: 2}
+	s := newSpan(10_000)
+	for range 10 {
+		s.accepted(silent, s.now(silent), 0)
+		n := s.now(loud)
+		s.accepted(loud, n, float64(n)/100)
+	}
+
+	require.EqualValues(t, 10_000, s.now(silent))
+	require.EqualValues(t, 100, s.now(loud), "what makes an answer full")
+	require.True(t, s.refused(10_000, rpc.RangeTooLarge, 50))
+	require.EqualValues(t, 50, s.now(silent))
+	require.EqualValues(t, 50, s.now(loud))
 }
 
 // When a single block is refused too, the range was not the reason: it comes back. A node that
@@ -52,19 +68,19 @@ func TestSpan(t *testing.T) {
 func TestSpanOfANodeThatIsOut(t *testing.T) {
 	s := newSpan(10_000)
 	for range 3 {
-		s.accepted(s.now(), 0, 0, 1000)
+		s.accepted(kind{}, s.now(kind{}), 0)
 	}
 
-	before := s.now()
-	for s.refused(s.now(), rpc.Failed, 0) {
+	before := s.now(kind{})
+	for s.refused(s.now(kind{}), rpc.Failed, 0) {
 	}
 
-	require.GreaterOrEqual(t, s.now(), before/2)
+	require.GreaterOrEqual(t, s.now(kind{}), before/2)
 	require.False(t, s.unfit())
 	s.refused(1, rpc.Failed, 0)
 	s.refused(1, rpc.Failed, 0)
 	require.True(t, s.unfit())
-	s.accepted(1, 0, 0, 1000)
+	s.accepted(kind{}, 1, 0)
 	require.False(t, s.unfit())
 }
 
@@ -73,11 +89,11 @@ func TestSpanFindsALimit(t *testing.T) {
 	s := newSpan(10_000)
 	refused, blocks := 0, uint64(0)
 	for range 44 {
-		if n := s.now(); n > 101 {
+		if n := s.now(kind{}); n > 101 {
 			s.refused(n, rpc.Failed, 0)
 			refused++
 		} else {
-			s.accepted(n, 0, 0, 1000)
+			s.accepted(kind{}, n, 0)
 			blocks += n
 		}
 	}

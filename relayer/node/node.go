@@ -512,8 +512,8 @@ func (n *Node) Lacks(ctx context.Context, block, far uint64, err error) error {
 	return fmt.Errorf("%w: it told of block %d and does not have block %d", ErrNoHistory, head, block)
 }
 
-// Span is how many blocks the node is asked for at once.
-func (n *Node) Span() uint64 { return n.span.now() }
+// Span is how many blocks the node is asked for at once, where such logs are wanted.
+func (n *Node) Span(f *Filter) uint64 { return n.span.now(kindOf(f)) }
 
 // Status is what an operator sees of a node.
 type Status struct {

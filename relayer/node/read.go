@@ -85,10 +85,11 @@ func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter) (Batch,
 	}
 
 	defer n.span.leave()
-	size := min(to-from+1, n.span.now())
+	size := min(to-from+1, n.Span(f))
 	b, bytes, err := n.rangeLogs(ctx, from, from+size-1, f)
 	if err == nil {
-		n.span.accepted(size, len(b.Logs), bytes, int(n.cfg.MaxBytes/8))
+		full := max(float64(len(b.Logs))/enoughLogs, float64(bytes)/float64(n.cfg.MaxBytes/8))
+		n.span.accepted(kindOf(f), size, full)
 		return b, nil
 	}
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 
+	"github.com/ethereum/go-ethereum/common"
+
 	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
 )
 
@@ -11,17 +13,19 @@ import (
 // grow while answers come and shrink when they do not: size doubles until something was refused and
 // is halved then; after that the space between what was answered and what was refused is halved.
 // What was refused is remembered in ceiling and not tried again for a while, since each refusal
-// costs a request.
+// costs a request. That is what the node allows; how many blocks make a large answer is another
+// matter for each kind of logs: where the factory is silent, the escrows may not be.
 type span struct {
 	most uint64 // configured
 
 	mu        sync.Mutex
 	size      uint64
-	ceiling   uint64 // the largest that may be tried: one less than what was refused
-	good      uint64 // the largest answered since; what size returns to when a failure turns out to be none of the range's
-	answered  uint64 // the largest answered, less where the node was too busy for it since
-	left      int    // answers until the ceiling is forgotten
-	width     int    // requests at a time
+	ceiling   uint64          // the largest that may be tried: one less than what was refused
+	good      uint64          // the largest answered since; what size returns to when a failure turns out to be none of the range's
+	answered  uint64          // the largest answered, less where the node was too busy for it since
+	fit       map[kind]uint64 // blocks whose logs make an answer that is large enough
+	left      int             // answers until the ceiling is forgotten
+	width     int             // requests at a time
 	inFlight  int
 	leaving   chan struct{} // closed and made anew when one leaves
 	aloneFail int           // single blocks refused in a row
@@ -34,7 +38,7 @@ const (
 	forgetKnown, forgetUnknown = 512, 64
 	// Answers with so many logs are large enough; twice as many are too large. A log takes some 600
 	// bytes as it comes and 400 decoded, and a backfill holds eight answers: four per watch.
-	enoughLogs = 3000
+	enoughLogs = 1500
 	// closeEnough to what was refused is one part in so many of what was answered.
 	closeEnough = 10
 	// RangesInFlight hides a provider's latency; more would only meet its rate limit.
@@ -46,7 +50,22 @@ const (
 
 func newSpan(most uint64) *span {
 	first := min(firstSpan, most)
-	return &span{most: most, size: first, ceiling: most, good: first, width: 1, leaving: make(chan struct{})}
+	return &span{most: most, size: first, ceiling: most, good: first, width: 1, fit: map[kind]uint64{},
+		leaving: make(chan struct{})}
+}
+
+// kind of logs: the first of the topics that a filter wants, and how many it wants.
+type kind struct {
+	first  common.Hash
+	topics int
+}
+
+func kindOf(f *Filter) kind {
+	if len(f.Topics) == 0 {
+		return kind{}
+	}
+
+	return kind{f.Topics[0], len(f.Topics)}
 }
 
 // enter waits for a turn to ask. leave ends it.
@@ -78,14 +97,22 @@ func (s *span) leave() {
 }
 
 // now is the size to ask for.
-func (s *span) now() uint64 {
+func (s *span) now(kind kind) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.size
+	return min(s.size, s.fitting(kind))
 }
 
-// accepted takes in an answer: of so many blocks, with so many logs and bytes, of which enoughBytes are large enough.
-func (s *span) accepted(size uint64, logs, bytes, enoughBytes int) {
+func (s *span) fitting(kind kind) uint64 {
+	if fit, ok := s.fit[kind]; ok {
+		return fit
+	}
+
+	return min(firstSpan, s.most)
+}
+
+// accepted takes in an answer: of so many blocks, and how many answers that are large enough it makes.
+func (s *span) accepted(kind kind, size uint64, full float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.aloneFail = 0
@@ -97,17 +124,18 @@ func (s *span) accepted(size uint64, logs, bytes, enoughBytes int) {
 		}
 	}
 
+	if fit := s.fitting(kind); full > 2 && size <= fit || full <= 1 && size >= fit {
+		s.fit[kind] = min(max(uint64(float64(size)/max(full, 0.5)), 1), s.most)
+	}
+
 	if size >= s.size || s.good > s.ceiling {
 		s.good = size
 	}
 
-	full := max(float64(logs)/enoughLogs, float64(bytes)/float64(enoughBytes))
 	switch {
-	case full > 2 && size <= s.size:
-		s.size = max(uint64(float64(size)/full), 1)
-	case size < s.size || full > 1:
+	case size < s.size:
 	case s.ceiling == s.most:
-		s.size = min(max(uint64(float64(size)/max(full, 0.5)), size), s.ceiling)
+		s.size = min(2*size, s.ceiling)
 	case s.ceiling-min(size, s.ceiling) > size/closeEnough: // nearer than that, a refusal costs more than it gains
 		s.size = min(size+(s.ceiling-size+1)/2, s.ceiling)
 	}

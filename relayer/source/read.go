@@ -58,7 +58,7 @@ func (s *Source) ranges(ctx context.Context, from, to uint64, f *Filter, avoid *
 		}
 
 		first := from
-		last := first + min(to-first, s.plan(first, avoid)-1)
+		last := first + min(to-first, s.plan(first, f, avoid)-1)
 		from = last + 1
 
 		return func(ctx context.Context) (b Batch, err error) {
@@ -76,13 +76,13 @@ func (s *Source) ranges(ctx context.Context, from, to uint64, f *Filter, avoid *
 }
 
 // plan is how many blocks to ask for: as many as the endpoint that is likely to be asked answers for.
-func (s *Source) plan(n uint64, avoid *node.Node) uint64 {
+func (s *Source) plan(n uint64, f *Filter, avoid *node.Node) uint64 {
 	list, _ := s.order(n, avoid)
 	if len(list) == 0 {
 		list = s.nodes
 	}
 
-	return list[0].Span()
+	return list[0].Span(f)
 }
 
 // pipeline does jobs with so many in flight and yields their results in order, up to the first

@@ -177,10 +177,10 @@ func (r *reader) end() {
 	}
 }
 
-// What one commit takes together. A reading of final blocks brings some 5,000 events at a time, a
+// What one commit takes together. A reading of final blocks brings some 1,500 events at a time, a
 // reading block by block one block.
 const (
-	enoughEvents = 4096
+	enoughEvents = 2048
 	enoughBlocks = 128 // readings
 )
 
