@@ -21,7 +21,7 @@ type span struct {
 	mu        sync.Mutex
 	size      uint64
 	ceiling   uint64          // the largest that may be tried: one less than what was refused
-	good      uint64          // the largest answered since; what size returns to when a failure turns out to be none of the range's
+	good      uint64          // the largest answered since; size returns to it when a failure was none of the range's
 	answered  uint64          // the largest answered, less where the node was too busy for it since
 	fit       map[kind]uint64 // blocks whose logs make an answer that is large enough
 	left      int             // answers until the ceiling is forgotten
