@@ -37,9 +37,11 @@ func TestSpan(t *testing.T) {
 	}
 
 	require.EqualValues(t, 10_000, s.now(kind{}))
-	s.accepted(kind{}, 10_000, 4)
-	require.EqualValues(t, 2500, s.now(kind{}), "too large an answer")
-	require.True(t, s.refused(2500, rpc.Failed, 100))
+	s.accepted(kind{}, 10_000, fullness(4*enoughLogs, 0, 1000))
+	require.EqualValues(t, 2500, s.now(kind{}), "too many logs")
+	s.accepted(kind{}, 2500, fullness(0, 10_000, 1000))
+	require.EqualValues(t, 250, s.now(kind{}), "too many bytes")
+	require.True(t, s.refused(250, rpc.Failed, 100))
 	require.EqualValues(t, 100, s.now(kind{}), "it said how many would do")
 	s.accepted(kind{}, 100, 0)
 	require.EqualValues(t, 100, s.now(kind{}), "and is believed")

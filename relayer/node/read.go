@@ -88,8 +88,7 @@ func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter) (Batch,
 	size := min(to-from+1, n.Span(f))
 	b, bytes, err := n.rangeLogs(ctx, from, from+size-1, f)
 	if err == nil {
-		full := max(float64(len(b.Logs))/enoughLogs, float64(bytes)/float64(n.cfg.MaxBytes/8))
-		n.span.accepted(kindOf(f), size, full)
+		n.span.accepted(kindOf(f), size, fullness(len(b.Logs), bytes, int(n.cfg.MaxBytes/8)))
 		return b, nil
 	}
 

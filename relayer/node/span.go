@@ -111,6 +111,11 @@ func (s *span) fitting(kind kind) uint64 {
 	return min(firstSpan, s.most)
 }
 
+// fullness is how many answers that are large enough one with so many logs and bytes makes.
+func fullness(logs, bytes, enoughBytes int) float64 {
+	return max(float64(logs)/enoughLogs, float64(bytes)/float64(enoughBytes))
+}
+
 // accepted takes in an answer: of so many blocks, and how many answers that are large enough it makes.
 func (s *span) accepted(kind kind, size uint64, full float64) {
 	s.mu.Lock()
