@@ -10,14 +10,14 @@ import (
 )
 
 // limitMemory sets how hard the garbage collector works, unless GOGC and GOMEMLIMIT say it. Garbage
-// may grow to three tenths of what is in use (Go's default: to as much), for a few percent of
+// may grow to four tenths of what is in use (Go's default: to as much), for a few percent of
 // processor time: little is in use (internal/bench/MEASURED.md has what it saves). In a container the
 // collector also works harder as nine tenths of the container's memory come near; the last tenth is
 // for what the Go heap does not count. The bound on the answers of nodes is worked out from the same
 // limit.
 func limitMemory() {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(30)
+		debug.SetGCPercent(40)
 	}
 
 	if os.Getenv("GOMEMLIMIT") != "" {

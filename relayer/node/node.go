@@ -102,6 +102,7 @@ type Node struct {
 	oldestSeen   time.Time
 	keeps        uint64 // it has shown that it has this block, at
 	keepsSeen    time.Time
+	uneven       time.Time // when it was last seen not to have what it had told of
 }
 
 // New returns a node and connects to nothing.
@@ -472,11 +473,31 @@ func (n *Node) Claim() Claim {
 	return Claim{n.health.state.Up(), n.head, n.safe, n.final, n.tagged}
 }
 
-// Claims notes the node's head.
+// Claims notes the node's head. One that is lower than the last is of a machine that is behind, or
+// of a reorganisation.
 func (n *Node) Claims(h rpc.Header) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if h.Number < n.head.Number {
+		n.uneven = n.cfg.Now()
+	}
+
 	n.head = h
+}
+
+// Uneven says whether machines that are not equally far have lately been seen behind the node's URL:
+// any of its answers about the newest blocks may then be of one that does not have them.
+func (n *Node) Uneven() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return !n.uneven.IsZero() && n.cfg.Now().Sub(n.uneven) < batchForgotten
+}
+
+// SeenUneven notes that one answer of the node lacked a block that another had.
+func (n *Node) SeenUneven() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.uneven = n.cfg.Now()
 }
 
 // Has says whether the node may have a block: by its head, and as far as it has not shown that it threw it away.
@@ -496,6 +517,10 @@ func (n *Node) lost(block uint64) bool {
 // thrown it away (ErrNoHistory), and one that has not has invented its head.
 func (n *Node) Lacks(ctx context.Context, block, far uint64, err error) error {
 	head := n.Claim().Head.Number
+	if head >= block {
+		n.SeenUneven()
+	}
+
 	if head < block+far {
 		return err
 	}

@@ -201,8 +201,11 @@ func (s *Source) proveEmpty(ctx context.Context, h Header, f *Filter, first *nod
 		r.logs, err = s.readProven(ctx, h, f, n)
 		return err
 	})
-	if err == nil && len(r.logs) > 0 && r.by != first {
-		s.contradicted(ctx, first, r.by, h, len(r.logs))
+	if err == nil && len(r.logs) > 0 {
+		first.SeenUneven()
+		if r.by != first {
+			s.contradicted(ctx, first, r.by, h, len(r.logs))
+		}
 	}
 
 	return r, err

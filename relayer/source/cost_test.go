@@ -1,6 +1,7 @@
 package source
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -23,6 +24,7 @@ type tide struct {
 	jitter   float64 // share of every by which a block comes early or late
 	nodes    int
 	finality string
+	epoch    uint64 // blocks by which the finalized tag moves, two of them below the head
 	blocks   int
 }
 
@@ -49,7 +51,8 @@ func (c tide) serve(t *testing.T, chain *testChain, cfg *Config, head, finalized
 // run follows the chain with POLL_INTERVAL's default, through the real client and server. The second
 // half counts.
 func (c tide) run(t *testing.T) (m measured) {
-	const before, confirmations, epoch = 130, 12, 32
+	const before, confirmations = 130, 12
+	epoch := cmp.Or(c.epoch, 32)
 	chain := newChain(before+uint64(c.blocks)+1, 10, 0)
 	chain.crowd(60)
 	cfg := Config{ChainID: 1, PollInterval: time.Second, Finality: c.finality, Confirmations: confirmations}
@@ -215,6 +218,18 @@ func TestCostOfABlock(t *testing.T) {
 					})
 				}
 			}
+		}
+
+		for _, every := range blockTimes { // a chain that calls each block final when two are on top of it
+			name := fmt.Sprintf("items.%s.soonfinal.1.%s", kind, every)
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					m := tide{kind: kind, every: every, jitter: 0.3, nodes: 1, finality: Finalized, epoch: 1, blocks: 200}.run(t)
+					t.Logf("figure %s %.2f items", name, m.items)
+					require.LessOrEqual(t, m.items, map[string]float64{"http": 4, "ws": 2.5}[kind])
+				})
+			})
 		}
 
 		for _, jitter := range []float64{0, 0.3} {

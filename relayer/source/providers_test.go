@@ -476,69 +476,120 @@ func TestEndpointWithoutLogs(t *testing.T) {
 	require.Equal(t, node.Unfit, s.Endpoints()[0].State)
 }
 
+// behindBalancer has a node answer two of three eth_getLogs from a machine that is 20 blocks behind,
+// and knows no blocks by an empty list; with heads, every other look at the head too.
+func behindBalancer(n *testNode, heads bool) {
+	const late = 20
+	var readings, looks atomic.Int64
+	n.lie = func(method string, params []json.RawMessage) (any, error) {
+		behind := method == rpc.GetLogs && readings.Add(1)%3 != 0 ||
+			heads && method == rpc.GetByNumber && string(params[0]) == `"latest"` && looks.Add(1)%2 == 0
+		if !behind {
+			return nil, nil
+		}
+
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.head -= late
+		defer func() { n.head += late }()
+
+		return n.answer(method, params)
+	}
+}
+
 // A gateway that announces blocks by one backend and answers for logs by another, which is 20
 // blocks behind and knows no blocks by an empty list. Its blooms are full. No block with logs is
-// read as one without.
+// read as one without; nor where the chain calls a block final as soon as it is there, so that it
+// may be read by range, with a header that another backend gives.
 func TestUnequalBackends(t *testing.T) {
 	for _, kind := range []string{"ws", "http"} {
 		for _, nodes := range []int{1, 2} {
-			t.Run(fmt.Sprintf("%s %d", kind, nodes), func(t *testing.T) {
-				chain := newChain(80, 2, 0)
-				chain.crowd(150)
-				var urls []string
-				var list []*testNode
-				for range nodes {
-					n := startNode(t, chain)
-					n.head = 40
-					var turn atomic.Int64
-					n.lie = func(method string, params []json.RawMessage) (any, error) {
-						if method != rpc.GetLogs || turn.Add(1)%3 == 0 {
-							return nil, nil
-						}
-
-						q := parseQuery(t, params[0])
-						n.mu.Lock()
-						defer n.mu.Unlock()
-						for _, h := range chain.headers[:n.head-20+1] {
-							if q.BlockHash != nil && h.Hash == *q.BlockHash {
-								return nil, nil
-							}
-						}
-
-						return []types.Log{}, nil
-					}
-					list = append(list, n)
-					urls = append(urls, map[string]string{"ws": n.ws(), "http": n.server.URL}[kind])
-				}
-
-				s := start(t, Config{URLs: urls, ChainID: 1, Finality: Confirmations, Confirmations: 2,
-					PollInterval: 20 * time.Millisecond})
-				await(t, s, func(v View) bool { return v.Head == 40 && allUp(s) })
-				next := s.View().Target + 1
-				for head := uint64(41); head <= 80; head++ {
-					for _, n := range list {
-						n.set(func() { n.head = head })
-						n.announce()
-					}
-
-					await(t, s, func(v View) bool { return v.Head == head })
-					limit := time.Now().Add(time.Minute)
-					for next <= s.View().Target && time.Now().Before(limit) {
-						for b, err := range s.Read(t.Context(), next, s.View().Target, filterA()) {
-							if err != nil {
-								<-time.After(10 * time.Millisecond)
-								break
-							}
-
-							require.Equal(t, chain.matching(b.From, b.To), b.Logs, "block %d", b.To)
-							next = b.To + 1
-						}
-					}
-				}
-
-				require.EqualValues(t, 79, next)
-			})
+			for _, final := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s %d final %v", kind, nodes, final), func(t *testing.T) {
+					unequalBackends(t, kind, nodes, final)
+				})
+			}
 		}
+	}
+}
+
+func unequalBackends(t *testing.T, kind string, nodes int, final bool) {
+	chain := newChain(110, 2, 0)
+	chain.crowd(150)
+	var urls []string
+	var list []*testNode
+	on := map[bool]uint64{true: 1}[final]
+	for range nodes {
+		n := startNode(t, chain)
+		n.head, n.finalized = 80, 80*on
+		behindBalancer(n, false)
+		list = append(list, n)
+		urls = append(urls, map[string]string{"ws": n.ws(), "http": n.server.URL}[kind])
+	}
+
+	cfg := Config{URLs: urls, ChainID: 1, Finality: Confirmations, Confirmations: 2, PollInterval: 20 * time.Millisecond}
+	if final {
+		cfg.Finality, cfg.Confirmations = Finalized, 0
+	}
+
+	s := start(t, cfg)
+	await(t, s, func(v View) bool { return v.Head == 80 && v.Target >= 78 && allUp(s) })
+	next := s.View().Target + 1
+	for head := uint64(81); head <= 110; head++ {
+		for _, n := range list {
+			n.set(func() { n.head, n.finalized = head, head*on })
+			n.announce()
+		}
+
+		v := await(t, s, func(v View) bool { return v.Head == head && v.Target == head-cfg.Confirmations })
+		next = readAll(t, s, chain, next, v.Target)
+	}
+
+	require.Equal(t, 111-cfg.Confirmations, next)
+	// What has been seen of the machines counts for a backlog too.
+	require.Equal(t, next, readAll(t, s, chain, 1, next-1))
+}
+
+// readAll reads the blocks from..to as they come, and wants their logs to be all there are. It tries
+// again after an error, and returns the block after the last.
+func readAll(t *testing.T, s *Source, chain *testChain, from, to uint64) uint64 {
+	limit := time.Now().Add(time.Minute)
+	for from <= to && time.Now().Before(limit) {
+		for b, err := range s.Read(t.Context(), from, to, filterA()) {
+			if err != nil {
+				<-time.After(10 * time.Millisecond)
+				break
+			}
+
+			require.Equal(t, chain.matching(b.From, b.To), b.Logs, "blocks %d to %d", b.From, b.To)
+			from = b.To + 1
+		}
+	}
+
+	return from
+}
+
+// A backlog that ends at the head is read by range, unless looks at the head have shown that the
+// machines behind the URL are apart.
+func TestBacklogBehindBalancer(t *testing.T) {
+	for _, apart := range []bool{false, true} {
+		t.Run(fmt.Sprintf("apart %v", apart), func(t *testing.T) {
+			chain := newChain(200, 2, 0)
+			chain.crowd(150)
+			n := startNode(t, chain)
+			n.finalized = 200
+			if apart {
+				behindBalancer(n, true)
+			}
+
+			s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest,
+				PollInterval: 20 * time.Millisecond})
+			await(t, s, func(v View) bool { return v.Final == 200 && s.nodes[0].Uneven() == apart })
+			require.EqualValues(t, 201, readAll(t, s, chain, 1, 200))
+			if !apart {
+				require.LessOrEqual(t, n.count(rpc.GetLogs), 20)
+			}
+		})
 	}
 }
 

@@ -34,19 +34,36 @@ func (s *Source) read(ctx context.Context, from, to uint64, f *Filter, avoid *no
 			avoid = nil
 		}
 
-		final := s.View().Final
-		if from <= to && from <= final {
-			if !s.ranges(ctx, from, min(to, final), f, avoid, yield) {
+		if last := s.byRange(from, to); from <= last {
+			if !s.ranges(ctx, from, last, f, avoid, yield) {
 				return
 			}
 
-			from = min(to, final) + 1
+			from = last + 1
 		}
 
 		if from <= to {
 			s.blocks(ctx, from, to, f, avoid, yield)
 		}
 	}
+}
+
+// byRange is the last block of from..to that may be read by range: a final one. The logs of a range
+// prove nothing of the blocks that a machine behind a URL may lack still, and there are chains that
+// call those final: they are read one by one while that costs no more than one batch of headers, as
+// it does a reader that keeps up, and in any case where machines have been seen to be apart.
+func (s *Source) byRange(from, to uint64) uint64 {
+	v := s.View()
+	last, all := min(to, v.Final), v.Head-min(v.Head, s.outlook.farBehind())
+	if last <= all {
+		return last
+	}
+
+	if last-max(from, all+1) < headersAtOnce || slices.ContainsFunc(s.nodes, (*node.Node).Uneven) {
+		return all
+	}
+
+	return last
 }
 
 // ranges yields from..to in ranges. It says whether the reader wants more.
