@@ -504,12 +504,10 @@ func behindBalancer(n *testNode, heads bool) {
 func TestUnequalBackends(t *testing.T) {
 	for _, kind := range []string{"ws", "http"} {
 		for _, nodes := range []int{1, 2} {
-			for _, final := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s %d final %v", kind, nodes, final), func(t *testing.T) {
-					unequalBackends(t, kind, nodes, final)
-				})
-			}
+			t.Run(fmt.Sprintf("%s %d", kind, nodes), func(t *testing.T) { unequalBackends(t, kind, nodes, false) })
 		}
+
+		t.Run(kind+" final", func(t *testing.T) { unequalBackends(t, kind, 1, true) })
 	}
 }
 
@@ -546,8 +544,9 @@ func unequalBackends(t *testing.T, kind string, nodes int, final bool) {
 	}
 
 	require.Equal(t, 111-cfg.Confirmations, next)
-	// What has been seen of the machines counts for a backlog too.
-	require.Equal(t, next, readAll(t, s, chain, 1, next-1))
+	if final { // what has been seen of the machines counts for a backlog too
+		require.Equal(t, next, readAll(t, s, chain, 40, next-1))
+	}
 }
 
 // readAll reads the blocks from..to as they come, and wants their logs to be all there are. It tries
