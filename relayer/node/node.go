@@ -263,6 +263,17 @@ func (n *Node) lowerBatch(size, answered int) {
 	n.batch, n.batchLowered, n.batchWorks = max(min(n.batch, answered), 1), n.cfg.Now(), 0
 }
 
+// shrinkBatch takes in that a batch was refused for its rate: one that is larger than what the node
+// lets through at once would be refused for ever.
+func (n *Node) shrinkBatch(size int) {
+	const small = 4 // no burst is smaller, and the logs of a range stay with their header
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if size > small {
+		n.batch, n.batchLowered = min(n.batch, max(size/2, small)), n.cfg.Now()
+	}
+}
+
 // attempt sends one batch and keeps the books: rate, metrics, health. The failure of a batch that
 // may be one of batches does not count against the node: its requests are sent alone next.
 func (n *Node) attempt(ctx context.Context, timeout time.Duration, limit int64, calls []*rpc.Call) error {
@@ -326,6 +337,7 @@ func (n *Node) judge(ctx context.Context, calls []*rpc.Call, err error, asked ti
 			n.lowerBatch(2, 0)
 		}
 
+		n.shrinkBatch(len(calls))
 		n.allowance.refused(asked)
 		n.span.narrow()
 		n.blame(ctx, err, asked)

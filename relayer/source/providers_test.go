@@ -373,18 +373,23 @@ func TestRates(t *testing.T) {
 
 			t.Run(name+" over "+kind, func(t *testing.T) {
 				t.Parallel()
-				synctest.Test(t, func(t *testing.T) { readUnderRate(t, refuse, kind) })
+				synctest.Test(t, func(t *testing.T) { readUnderRate(t, refuse, kind, 3000) })
 			})
 		}
+
+		t.Run(name+", above finality", func(t *testing.T) { // a batch of headers is larger than the burst
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { readUnderRate(t, refuse, "http", 2940) })
+		})
 	}
 }
 
-func readUnderRate(t *testing.T, refuse refusal, kind string) {
+func readUnderRate(t *testing.T, refuse refusal, kind string, final uint64) {
 	const blocks = 3000
 	chain := newChain(blocks, 10, 0)
 	var p pipes
 	n, _ := p.node(t, chain)
-	n.finalized = blocks
+	n.finalized = final
 	l := &limiter{}
 	large := 0
 	n.lie = func(method string, params []json.RawMessage) (any, error) {
@@ -428,8 +433,8 @@ func readUnderRate(t *testing.T, refuse refusal, kind string) {
 
 	s := start(t, Config{URLs: []string{url}, ChainID: 1, Finality: Latest, PollInterval: time.Second, Dial: p.dial})
 	begun := time.Now()
-	await(t, s, func(v View) bool { return v.Final == blocks })
-	require.EqualValues(t, blocks, backlog(t, s, chain, blocks, time.Minute))
+	await(t, s, func(v View) bool { return v.Final == final })
+	require.EqualValues(t, blocks, backlog(t, s, chain, blocks, 2*time.Minute))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t.Logf("%d blocks in %s: %d items, %d refusals for the rate, %d for the range", blocks,
