@@ -2,7 +2,6 @@ package relayer
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 )
@@ -28,21 +27,19 @@ func (o *outage) good() {
 	}
 }
 
-// over says whether the database has not worked for the limit.
-func (o *outage) over() bool {
+// left is how long it may go on like this: nothing or less once the database has not worked for the limit.
+func (o *outage) left() time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return time.Since(o.last) >= o.limit
+	return time.Until(o.last.Add(o.limit))
 }
 
 // bound returns a context that also ends when the limit is reached. end frees it and stops the counting.
 func (o *outage) bound(ctx context.Context) (attempt context.Context, end func()) {
-	attempt, cancel := context.WithCancelCause(ctx)
+	attempt, cancel := context.WithCancel(ctx)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	timer := time.AfterFunc(time.Until(o.last.Add(o.limit)), func() {
-		cancel(fmt.Errorf("the database has not worked for %s", o.limit))
-	})
+	timer := time.AfterFunc(time.Until(o.last.Add(o.limit)), cancel)
 	o.timer = timer
 
 	return attempt, func() {
@@ -53,6 +50,6 @@ func (o *outage) bound(ctx context.Context) (attempt context.Context, end func()
 			o.timer = nil
 		}
 
-		cancel(nil)
+		cancel()
 	}
 }

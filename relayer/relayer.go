@@ -233,8 +233,12 @@ func (r *Relayer) tenures(ctx context.Context) error {
 			return r.stopped(ctx, err)
 		case errors.Is(err, election.ErrTaken), errors.Is(err, election.ErrElsewhere), errors.Is(err, partition.ErrDisagree):
 			return fmt.Errorf("%w: %w", ErrRefused, err)
-		case limit.over():
-			return fmt.Errorf("%w (DB_OUTAGE_LIMIT=%s): %w", ErrOutage, r.cfg.DBOutageLimit, err)
+		case limit.left() <= 0:
+			if before := r.lastLoss.Load(); before != nil && errors.Is(err, context.Canceled) {
+				err = *before // the limit ended an attempt, which says nothing of the database
+			}
+
+			return fmt.Errorf("%w (DB_OUTAGE_LIMIT=%s): %w", ErrOutage, r.cfg.DBOutageLimit, database.Explain(err))
 		}
 
 		r.lastLoss.Store(&err)
@@ -243,7 +247,7 @@ func (r *Relayer) tenures(ctx context.Context) error {
 		}
 
 		r.log.WarnContext(ctx, "tenure over, joining again", slog.Any("err", err))
-		timer := time.NewTimer(delays.NextBackOff())
+		timer := time.NewTimer(min(delays.NextBackOff(), limit.left()))
 		select {
 		case <-ctx.Done():
 		case <-timer.C:

@@ -112,7 +112,7 @@ func (r *Relayer) retry(ctx context.Context, step startStep) error {
 		r.log.WarnContext(ctx, "not ready yet, trying again", slog.String("step", step.what), slog.Any("err", err))
 	}
 
-	return backoff.RetryNotify(func() error {
+	err := backoff.RetryNotify(func() error {
 		attempt, cancel := context.WithTimeout(ctx, step.timeout)
 		defer cancel()
 		waiting := time.AfterFunc(silentAtMost, func() {
@@ -128,6 +128,11 @@ func (r *Relayer) retry(ctx context.Context, step startStep) error {
 
 		return r.secrets.Error(err)
 	}, backoff.WithContext(delays, ctx), func(err error, _ time.Duration) { say(err) })
+	if err != nil && ctx.Err() == nil && !errors.Is(err, ErrRefused) {
+		return fmt.Errorf("not ready within DB_OUTAGE_LIMIT=%s: %w", r.cfg.DBOutageLimit, err)
+	}
+
+	return err
 }
 
 // refuse marks what no retry can mend.
