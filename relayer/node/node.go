@@ -48,9 +48,9 @@ var (
 const (
 	// callsPerBatch keeps batches below what providers take, 100 at Infura and most others.
 	callsPerBatch = 50
-	// A smaller batch that was found out is tried larger again after so long: providers change, and
-	// the reason may have been another.
-	batchForgotten = 10 * time.Minute
+	// What was found out about a node counts for so long: providers change, machines behind a URL are
+	// mended, and the reason may have been another.
+	rememberedFor = 10 * time.Minute
 	// quickTimeout is of requests with small answers. A connection that swallows them is found out by it.
 	quickTimeout = 5 * time.Second
 	// smallAnswer and blockAnswer bound answers, in bytes: headers, and the logs of a single block,
@@ -244,7 +244,7 @@ func (n *Node) unanswered(calls []*rpc.Call, err error) []*rpc.Call {
 func (n *Node) batchSize() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.batch < callsPerBatch && n.cfg.Now().Sub(n.batchLowered) > batchForgotten {
+	if n.batch < callsPerBatch && !n.lately(n.batchLowered) {
 		n.batch = min(2*n.batch, callsPerBatch)
 		n.batchLowered = n.cfg.Now()
 	}
@@ -502,7 +502,7 @@ func (n *Node) Claims(h rpc.Header) {
 func (n *Node) Uneven() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return !n.uneven.IsZero() && n.cfg.Now().Sub(n.uneven) < batchForgotten
+	return n.lately(n.uneven)
 }
 
 // SeenUneven notes that one answer of the node lacked a block that another had.
@@ -521,8 +521,11 @@ func (n *Node) Has(block uint64) bool {
 
 // lost says whether the node has shown that it does not keep a block. Held: mu.
 func (n *Node) lost(block uint64) bool {
-	return block < n.oldest && n.cfg.Now().Sub(n.oldestSeen) < batchForgotten
+	return block < n.oldest && n.lately(n.oldestSeen)
 }
+
+// lately says whether what was found out about the node at t still counts.
+func (n *Node) lately(t time.Time) bool { return n.cfg.Now().Sub(t) < rememberedFor }
 
 // Lacks notes that the node does not have a block, as its error err says. A block that is more than
 // far blocks below its head is no matter of lag: a node that has the block below its head has

@@ -198,7 +198,7 @@ func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter) (Batch
 // shown is remembered for a while, so that a backlog costs one request more.
 func (n *Node) showsFrom(ctx context.Context, from, to uint64) error {
 	n.mu.Lock()
-	shown := from >= n.keeps && n.cfg.Now().Sub(n.keepsSeen) < batchForgotten
+	shown := from >= n.keeps && n.lately(n.keepsSeen)
 	n.mu.Unlock()
 	if from == to || shown {
 		return nil
