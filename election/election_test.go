@@ -124,7 +124,7 @@ func TestSessionLives(t *testing.T) {
 	require.NoError(t, end())
 	require.False(t, s.Valid())
 	require.ErrorIs(t, s.Do(t.Context(), nil), election.ErrLost)
-	require.Eventually(t, func() bool { return f.locks(t) == 0 }, 5*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return f.locks(t) == 0 }, time.Minute, 10*time.Millisecond)
 }
 
 // A stop comes at any moment, also while a statement of the session is under way: what the session
@@ -197,7 +197,7 @@ func TestFrozenSession(t *testing.T) {
 		}
 
 		return false
-	}, 5*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 }
 
 func elector(t *testing.T, f fixture, s *election.Session, id string,

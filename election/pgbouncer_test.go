@@ -55,7 +55,7 @@ pool_mode = %[6]s
 		}
 
 		return err == nil
-	}, 10*time.Second, 20*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
 
 	return url
 }

@@ -89,7 +89,7 @@ func TestLeaseBeginsWhenTheLockIsTaken(t *testing.T) {
 		})
 		opened <- err
 	}()
-	require.Eventually(t, func() bool { return answers.Load() >= 2 }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return answers.Load() >= 2 }, time.Minute, time.Millisecond)
 	require.NoError(t, end())
 	require.NoError(t, <-opened)
 	t.Cleanup(s.Close)
@@ -192,7 +192,7 @@ func TestErrorsOfATermDoNotEndTheRun(t *testing.T) {
 			`select exists (select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database())`).Scan(&waits))
 
 		return waits
-	}, 30*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	_, err = blocker.Exec(t.Context(), `rollback`)
 	require.NoError(t, err)
 	first, second := <-won, <-won
@@ -215,7 +215,7 @@ func TestBeatsThatFail(t *testing.T) {
 	require.NoError(t, beat(t.Context()))
 	broken.Close()
 	require.NoError(t, beat(t.Context()), "the next one may succeed")
-	require.Eventually(t, func() bool { return errors.Is(beat(t.Context()), election.ErrResign) }, 30*time.Second,
+	require.Eventually(t, func() bool { return errors.Is(beat(t.Context()), election.ErrResign) }, time.Minute,
 		10*time.Millisecond)
 }
 

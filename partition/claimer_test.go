@@ -35,7 +35,7 @@ func (l *life) die(t *testing.T) {
 			pid).Scan(&gone))
 
 		return gone
-	}, 5*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 }
 
 func born(t *testing.T, url string, pool *pgxpool.Pool, id string, number, total int, change func(*Config)) *life {

@@ -22,7 +22,8 @@ func TestTheLastWordsOfAnOutage(t *testing.T) {
 	url := "postgres://nobody@" + closed.Addr().String() + "/relayer?sslmode=disable"
 
 	for _, limit := range []time.Duration{time.Second, 2 * time.Second} {
-		cfg := &config.Config{DatabaseURL: url, SessionDatabaseURL: url, InstanceID: "r0", DBMaxConns: 2, DBOutageLimit: limit}
+		cfg := &config.Config{DatabaseURL: url, SessionDatabaseURL: url, InstanceID: "r0", DBMaxConns: 2,
+			DBOutageLimit: limit}
 		db, err := database.Open(t.Context(), cfg)
 		require.NoError(t, err)
 		t.Cleanup(db.Close)

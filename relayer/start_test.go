@@ -137,7 +137,7 @@ func TestAMigrationMayTakeLong(t *testing.T) {
 				and database = (select oid from pg_database where datname = current_database()))`).Scan(&waits))
 
 		return waits
-	}, 30*time.Second, 50*time.Millisecond)
+	}, time.Minute, 50*time.Millisecond)
 	_, err = conn.Exec(t.Context(), `rollback`)
 	require.NoError(t, err)
 	require.NoError(t, <-done)

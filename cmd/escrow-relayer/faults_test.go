@@ -101,7 +101,7 @@ func TestKilledBetweenAcknowledgementAndDeletion(t *testing.T) {
 	w.ready("r0")
 	w.blocks(1)
 	w.audit(true)
-	require.Eventually(t, func() bool { return w.count(`select count(*) from outbox`) == 0 }, 30*time.Second,
+	require.Eventually(t, func() bool { return w.count(`select count(*) from outbox`) == 0 }, time.Minute,
 		20*time.Millisecond)
 	seen := map[string]int{}
 	twice := 0
@@ -140,9 +140,9 @@ func TestEverythingComesLater(t *testing.T) {
 			return err == nil && strings.Contains(string(log), text)
 		}
 	}
-	require.Eventually(t, logged(`"step":"chain"`), 30*time.Second, 20*time.Millisecond)
+	require.Eventually(t, logged(`"step":"chain"`), time.Minute, 20*time.Millisecond)
 	down.Remove()
-	require.Eventually(t, logged(`"step":"database"`), 30*time.Second, 20*time.Millisecond)
+	require.Eventually(t, logged(`"step":"database"`), time.Minute, 20*time.Millisecond)
 	require.NoError(t, reconnect())
 	w.ready("r0")
 	w.audit(false)

@@ -58,7 +58,7 @@ func (w *world) clean(env map[string]string, from uint64) {
 	require.Eventually(w.t, func() bool {
 		code, _ := w.operator(env, "audit", "--from", strconv.FormatUint(from, 10))
 		return code == 0
-	}, 30*time.Second, 100*time.Millisecond)
+	}, time.Minute, 100*time.Millisecond)
 }
 
 func TestProviderChangeRunbook(t *testing.T) {

@@ -115,7 +115,7 @@ func TestSecretsStay(t *testing.T) {
 	}
 	logged := func(p *lab.Process, words string) {
 		t.Helper()
-		require.Eventually(t, func() bool { return strings.Contains(logOf(p), words) }, 30*time.Second, 20*time.Millisecond,
+		require.Eventually(t, func() bool { return strings.Contains(logOf(p), words) }, time.Minute, 20*time.Millisecond,
 			"waiting for %q in the log of %s", words, p.ID)
 	}
 

@@ -113,7 +113,7 @@ func TestRollbackOutlivesItsTenure(t *testing.T) {
 	}()
 	require.Eventually(t, func() bool {
 		return len(w.Column(`select '' from pg_stat_activity where wait_event = 'PgSleep'`)) == 1
-	}, 20*time.Second, time.Millisecond, "it is in the middle")
+	}, time.Minute, time.Millisecond, "it is in the middle")
 	cancel()
 	require.NoError(t, <-done)
 	require.Equal(t, []string{"EscrowDeployed:orphaned", "Approved:orphaned"}, w.states())

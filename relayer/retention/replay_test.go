@@ -58,7 +58,7 @@ func TestReplayAndRetentionExcludeEachOther(t *testing.T) {
 				require.Eventually(t, func() bool {
 					return f.Column(`select count(*)::text from pg_stat_activity
 						where wait_event_type = 'Lock' and wait_event = 'advisory'`)[0] == n
-				}, 20*time.Second, 5*time.Millisecond)
+				}, time.Minute, 5*time.Millisecond)
 			}
 			go func() { done <- first() }() // both end once the holder lets go
 			waiting("1")

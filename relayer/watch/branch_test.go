@@ -79,7 +79,7 @@ func TestRollbackAboveTheCursorVoidsTheBook(t *testing.T) {
 	truth, err := testchain.ReadTruth(t.Context(), w.sim.HTTP(), 0, uint64(created), w.d.Factory)
 	require.NoError(t, err)
 	escrow := truth.Escrows[0]
-	require.Eventually(t, func() bool { return len(w.out.of(escrow)) == 1 }, 10*time.Second, 5*time.Millisecond,
+	require.Eventually(t, func() bool { return len(w.out.of(escrow)) == 1 }, time.Minute, 5*time.Millisecond,
 		"admitted ahead of the cursor")
 	at, err := w.led.SlotPosition(t.Context(), 1)
 	require.NoError(t, err)
@@ -97,7 +97,7 @@ func TestRollbackAboveTheCursorVoidsTheBook(t *testing.T) {
 		at, err := w.led.SlotPosition(t.Context(), 1)
 		require.NoError(t, err)
 		return at.Next > created+2
-	}, 20*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 	rows, _ := w.DB.Query(t.Context(), `select event_type || ' ' || state from outbox_messages order by seq`)
 	outbox, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)
@@ -110,7 +110,7 @@ func TestRollbackAboveTheCursorVoidsTheBook(t *testing.T) {
 		require.NoError(t, err)
 
 		return len(outbox) == 2
-	}, 20*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 	require.Equal(t, []string{"EscrowDeployed canonical", "Approved canonical"}, outbox)
 }
 
@@ -129,7 +129,7 @@ func TestRememberedBlockOfAnotherBranch(t *testing.T) {
 		at, err := w.led.SlotPosition(t.Context(), 1)
 		require.NoError(t, err)
 		return at.Next > ahead+1 && at.Generation > 0
-	}, 20*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 	require.Positive(t, w.out.rests())
 	var hash string
 	require.NoError(t, w.DB.QueryRow(t.Context(), `select hash from chain_blocks where number = $1`, ahead).Scan(&hash))
@@ -141,7 +141,7 @@ func TestRememberedBlockOfAnotherBranch(t *testing.T) {
 func TestBackfillDoesNotOvertakeTheFactoryWatch(t *testing.T) {
 	w := setup(t)
 	w.mine(100 + confirmations)
-	require.Eventually(t, func() bool { return w.src.View().Final > 60 }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return w.src.View().Final > 60 }, time.Minute, 5*time.Millisecond)
 	final := int64(w.src.View().Final)
 	w.patience = 3 * time.Second
 	w.run(watch.FilterTopics, false)
@@ -159,7 +159,7 @@ func TestBackfillDoesNotOvertakeTheFactoryWatch(t *testing.T) {
 		slots, err := w.led.SlotPosition(t.Context(), 1)
 		require.NoError(t, err)
 		return slots.Next > int64(w.head())-confirmations
-	}, 20*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 }
 
 // counted is a chain that counts the batches that it gave.

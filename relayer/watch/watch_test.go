@@ -223,7 +223,7 @@ func (w *world) expect(to uint64) *testchain.Truth {
 			}
 		}
 
-		require.Eventually(w.t, func() bool { return len(w.out.of(a)) >= len(want) }, 20*time.Second, 5*time.Millisecond,
+		require.Eventually(w.t, func() bool { return len(w.out.of(a)) >= len(want) }, time.Minute, 5*time.Millisecond,
 			"%s: %v", a, w.out.of(a))
 		require.Equal(w.t, want, w.out.of(a))
 	}
@@ -289,7 +289,7 @@ func TestLateEscrows(t *testing.T) {
 				at, err := w.led.SlotPosition(t.Context(), 1)
 				require.NoError(t, err)
 				return at.Next > int64(w.head()-confirmations)
-			}, 20*time.Second, 10*time.Millisecond)
+			}, time.Minute, 10*time.Millisecond)
 			require.Empty(t, w.out.of(early.Escrows[0]))
 			stop()
 			w.run(mode, true)
@@ -322,11 +322,11 @@ func TestCrowd(t *testing.T) {
 				require.NoError(t, w.DB.QueryRow(t.Context(), sql).Scan(&n))
 				return n
 			}
-			require.Eventually(t, func() bool { return w.src.View().Target >= w.head()-confirmations }, 20*time.Second,
+			require.Eventually(t, func() bool { return w.src.View().Target >= w.head()-confirmations }, time.Minute,
 				5*time.Millisecond, "one range holds both blocks")
 			stop := w.run(mode, false)
 			require.Eventually(t, func() bool { return count(`select count(*) from escrow_registry where caught_up`) >= 4 },
-				20*time.Second, 5*time.Millisecond, "two pages")
+				time.Minute, 5*time.Millisecond, "two pages")
 			at, err := w.led.SlotPosition(t.Context(), 1)
 			require.NoError(t, err)
 			require.LessOrEqual(t, at.Next, int64(deployed)+1, "the cursor has not overtaken the factory watch")
@@ -363,7 +363,7 @@ func TestDeepReorg(t *testing.T) {
 				at, err := w.led.SlotPosition(t.Context(), 1)
 				require.NoError(t, err)
 				return at.Next > int64(w.head()-confirmations)
-			}, 20*time.Second, 10*time.Millisecond)
+			}, time.Minute, 10*time.Millisecond)
 			after, err := testchain.ReadTruth(t.Context(), w.sim.HTTP(), 0, w.head()-confirmations, w.d.Factory)
 			require.NoError(t, err)
 			// Once more, a block so that both cursors have passed the old tip.
@@ -381,7 +381,7 @@ func TestDeepReorg(t *testing.T) {
 					`select count(*) from processed_events where state = 'orphaned'`).Scan(&orphans))
 
 				return orphans == 0
-			}, 20*time.Second, 10*time.Millisecond)
+			}, time.Minute, 10*time.Millisecond)
 			stored, err := w.led.Stored(t.Context(), 0, 1<<40)
 			require.NoError(t, err)
 			got := map[string]bool{}
