@@ -98,7 +98,7 @@ type noise struct {
 }
 
 func newNoise(ctx context.Context, o *Options, l *lab.Lab) (n *noise, err error) {
-	n = &noise{Options: o, lab: l, blocks: max(40, o.scaled(noiseBlocks))}
+	n = &noise{Options: o, lab: l, blocks: max(10, o.scaled(noiseBlocks))}
 	if n.template, err = l.PG.Template(ctx); err != nil {
 		return nil, err
 	}
