@@ -6,15 +6,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"strconv"
 	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
-// ParseLogs decodes the result of eth_getLogs. Logs in the form that nodes give them are read by a
-// scanner that knows nothing else; whatever it does not understand goes to encoding/json, whose
-// judgement counts.
+// ParseLogs decodes the result of eth_getLogs. Logs in the form that nodes give them are read token
+// by token, without reflection; whatever else there is goes to encoding/json, whose judgement counts.
 func ParseLogs(b []byte) ([]types.Log, error) {
 	if logs, ok := scanLogs(b); ok {
 		return logs, nil
@@ -32,216 +34,163 @@ func ParseLogs(b []byte) ([]types.Log, error) {
 	return logs, nil
 }
 
-// scanner reads the JSON of logs. It accepts less than JSON, and what it accepts encoding/json
-// accepts with the same result.
+// scanner reads JSON. Of logs it accepts less than encoding/json does, with the same result.
 type scanner struct {
+	*jsontext.Decoder
 	b      []byte
-	i      int
 	bytes  []byte        // what is left of a block of memory for Data
 	hashes []common.Hash // and for Topics
 }
 
-// seen has a bit for every member of a log.
-type seen uint16
-
-const (
-	sawAddress seen = 1 << iota
-	sawTopics
-	sawData
-	sawBlockNumber
-	sawTxHash
-	sawTxIndex
-	sawBlockHash
-	sawLogIndex
-	sawTime
-	sawRemoved
-)
-
-const required = sawAddress | sawTopics | sawData | sawBlockNumber | sawTxHash | sawTxIndex | sawBlockHash | sawLogIndex
-
-// members of a log, for what encoding/json would take for one: it ignores case.
-var members = []string{
-	"address", "topics", "data", "blockNumber", "transactionHash", "transactionIndex", "blockHash", "logIndex",
-	"blockTimestamp", "removed",
+func newScanner(b []byte) *scanner {
+	// Names that come twice are noticed where it matters; nodes put what a contract says into their errors.
+	lenient := []jsontext.Options{jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)}
+	return &scanner{Decoder: jsontext.NewDecoder(bytes.NewBuffer(b), lenient...), b: b}
 }
 
-func scanLogs(b []byte) ([]types.Log, bool) {
-	s := &scanner{b: b}
-	if !s.token('[') {
-		return nil, false
+// begins takes the bracket that opens an array or object, if it is next.
+func (s *scanner) begins(kind jsontext.Kind) bool {
+	if s.PeekKind() != kind {
+		return false
 	}
 
-	logs := []types.Log{}
-	if !s.token(']') {
-		logs = make([]types.Log, 0, len(b)/600+1) // a log of one argument has some 600 bytes
-		for {
-			logs = append(logs, types.Log{})
-			if !s.log(&logs[len(logs)-1]) {
-				return nil, false
-			}
+	_, err := s.ReadToken()
 
-			if s.token(',') {
-				continue
-			}
-
-			if s.token(']') {
-				break
-			}
-
-			return nil, false
-		}
-	}
-
-	s.space()
-
-	return logs, s.i == len(b)
+	return err == nil
 }
 
-func (s *scanner) space() {
-	for s.i < len(s.b) {
-		switch s.b[s.i] {
-		case ' ', '\n', '\r', '\t':
-			s.i++
-		default:
-			return
-		}
-	}
+// ends takes the bracket that closes an array or object, and says whether it was there.
+func (s *scanner) ends() bool {
+	_, err := s.ReadToken()
+	return err == nil
 }
 
-func (s *scanner) token(c byte) bool {
-	s.space()
-	if s.i < len(s.b) && s.b[s.i] == c {
-		s.i++
-		return true
-	}
-
-	return false
-}
-
-func (s *scanner) word(w string) bool {
-	s.space()
-	if bytes.HasPrefix(s.b[s.i:], []byte(w)) {
-		s.i += len(w)
-		return true
-	}
-
-	return false
-}
-
-// text reads a string of printable ASCII without escapes.
-func (s *scanner) text() ([]byte, bool) {
-	if !s.token('"') {
-		return nil, false
-	}
-
-	start := s.i
-	n := bytes.IndexByte(s.b[start:], '"')
-	if n < 0 {
-		return nil, false
-	}
-
-	s.i = start + n + 1
-
-	return s.b[start : start+n], true
-}
-
-func plain(t []byte) bool {
-	for _, c := range t {
-		if c < 0x20 || c > 0x7e || c == '\\' {
-			return false
-		}
+// more says whether an array or object goes on: what is next neither closes it nor is wrong.
+func (s *scanner) more() bool {
+	switch s.PeekKind() {
+	case jsontext.KindEndArray, jsontext.KindEndObject, jsontext.KindInvalid:
+		return false
 	}
 
 	return true
 }
 
+// done says whether nothing follows.
+func (s *scanner) done() bool {
+	_, err := s.ReadToken()
+	return errors.Is(err, io.EOF)
+}
+
+// value reads any value, and returns the part of the input that it is.
+func (s *scanner) value() ([]byte, bool) {
+	v, err := s.ReadValue()
+	end := s.InputOffset()
+
+	return s.b[end-int64(len(v)) : end], err == nil
+}
+
+// members of a log. The first of them are required.
+var members = []string{
+	"address", "topics", "data", "blockNumber", "transactionHash", "transactionIndex", "blockHash", "logIndex",
+	"blockTimestamp", "removed",
+}
+
+const required = 1<<8 - 1 // a bit for each of the first eight
+
+func scanLogs(b []byte) ([]types.Log, bool) {
+	s := newScanner(b)
+	if !s.begins(jsontext.KindBeginArray) {
+		return nil, false
+	}
+
+	logs := make([]types.Log, 0, len(b)/600+1) // a log of one argument has some 600 bytes
+	for s.more() {
+		logs = append(logs, types.Log{})
+		if !s.log(&logs[len(logs)-1]) {
+			return nil, false
+		}
+	}
+
+	return logs, s.ends() && s.done()
+}
+
 func (s *scanner) log(l *types.Log) bool {
-	if !s.token('{') {
+	if !s.begins(jsontext.KindBeginObject) {
 		return false
 	}
 
-	var have seen
-	for {
-		key, ok := s.text()
-		if !ok || !s.token(':') {
+	have := 0
+	for s.more() {
+		name, ok := s.value()
+		if !ok {
 			return false
 		}
 
-		var bit seen
-		switch string(key) {
-		case "address":
-			bit, ok = sawAddress, s.fixed(l.Address[:])
-		case "topics":
-			bit, ok = sawTopics, s.topics(l)
-		case "data":
-			bit, ok = sawData, s.data(l)
-		case "blockNumber":
-			bit, ok = sawBlockNumber, s.quantity(&l.BlockNumber)
-		case "transactionHash":
-			bit, ok = sawTxHash, s.fixed(l.TxHash[:])
-		case "transactionIndex":
-			bit, ok = sawTxIndex, s.index(&l.TxIndex)
-		case "blockHash":
-			bit, ok = sawBlockHash, s.fixed(l.BlockHash[:])
-		case "logIndex":
-			bit, ok = sawLogIndex, s.index(&l.Index)
-		case "blockTimestamp":
-			bit, ok = sawTime, s.word("null") || s.quantity(&l.BlockTimestamp)
-		case "removed":
-			bit = sawRemoved
-			if l.Removed = s.word("true"); !l.Removed {
-				ok = s.word("false")
-			}
-		default:
-			ok = s.skip(key)
-		}
-
+		bit, ok := s.member(l, name[1:len(name)-1])
 		if !ok || have&bit != 0 {
 			return false
 		}
 
 		have |= bit
-		if s.token(',') {
-			continue
-		}
-
-		return s.token('}') && have&required == required
 	}
+
+	return s.ends() && have&required == required
 }
 
-// skip passes over a member that a log need not have.
-func (s *scanner) skip(key []byte) bool {
-	if !plain(key) {
-		return false
+// member reads the value of one member of a log. It returns the member's bit, none for one that a
+// log need not have.
+func (s *scanner) member(l *types.Log, name []byte) (bit int, ok bool) {
+	if string(name) == "topics" {
+		return 1 << 1, s.topics(l)
 	}
 
-	for _, m := range members {
-		if strings.EqualFold(m, string(key)) {
-			return false
+	v, ok := s.value()
+	if !ok {
+		return 0, false
+	}
+
+	switch string(name) {
+	case "address":
+		return 1 << 0, fixed(l.Address[:], v)
+	case "data":
+		return 1 << 2, s.data(l, v)
+	case "blockNumber":
+		return 1 << 3, quantity(&l.BlockNumber, v)
+	case "transactionHash":
+		return 1 << 4, fixed(l.TxHash[:], v)
+	case "transactionIndex":
+		return 1 << 5, quantity(&l.TxIndex, v)
+	case "blockHash":
+		return 1 << 6, fixed(l.BlockHash[:], v)
+	case "logIndex":
+		return 1 << 7, quantity(&l.Index, v)
+	case "blockTimestamp":
+		return 1 << 8, v[0] == 'n' || quantity(&l.BlockTimestamp, v)
+	case "removed":
+		l.Removed = v[0] == 't'
+		return 1 << 9, v[0] == 't' || v[0] == 'f'
+	}
+
+	for _, m := range members { // encoding/json ignores case, and would take it for the member
+		if strings.EqualFold(m, string(name)) {
+			return 0, false
 		}
 	}
 
-	if s.word("null") || s.word("true") || s.word("false") {
-		return true
-	}
-
-	t, ok := s.text()
-
-	return ok && plain(t)
+	return 0, !bytes.ContainsRune(name, '\\')
 }
 
-// hex reads a string of the form 0x….
-func (s *scanner) hex() ([]byte, bool) {
-	t, ok := s.text()
-	if !ok || len(t) < 2 || t[0] != '0' || t[1] != 'x' {
+// digits are those of a string of the form 0x….
+func digits(v []byte) ([]byte, bool) {
+	if len(v) < 4 || string(v[:3]) != `"0x` {
 		return nil, false
 	}
 
-	return t[2:], true
+	return v[3 : len(v)-1], true
 }
 
-func (s *scanner) fixed(to []byte) bool {
-	t, ok := s.hex()
+func fixed(to, v []byte) bool {
+	t, ok := digits(v)
 	if !ok || len(t) != 2*len(to) {
 		return false
 	}
@@ -252,13 +201,8 @@ func (s *scanner) fixed(to []byte) bool {
 }
 
 func (s *scanner) topics(l *types.Log) bool {
-	if !s.token('[') {
+	if !s.begins(jsontext.KindBeginArray) {
 		return false
-	}
-
-	if s.token(']') {
-		l.Topics = []common.Hash{}
-		return true
 	}
 
 	const most = 4 // LOG4
@@ -266,84 +210,47 @@ func (s *scanner) topics(l *types.Log) bool {
 		s.hashes = make([]common.Hash, 256)
 	}
 
-	for n := range most {
-		if !s.fixed(s.hashes[n][:]) {
+	n := 0
+	for ; s.more(); n++ {
+		v, ok := s.value()
+		if !ok || n == most || !fixed(s.hashes[n][:], v) {
 			return false
 		}
-
-		if s.token(',') {
-			continue
-		}
-
-		if !s.token(']') {
-			return false
-		}
-
-		l.Topics, s.hashes = s.hashes[:n+1:n+1], s.hashes[n+1:]
-
-		return true
 	}
 
-	return false
+	l.Topics, s.hashes = s.hashes[:n:n], s.hashes[n:]
+
+	return s.ends()
 }
 
-func (s *scanner) data(l *types.Log) bool {
-	t, ok := s.hex()
+func (s *scanner) data(l *types.Log, v []byte) bool {
+	t, ok := digits(v)
 	if !ok || len(t)%2 != 0 {
 		return false
 	}
 
 	n := len(t) / 2
-	if len(s.bytes) < n {
+	if len(s.bytes) < n || s.bytes == nil {
 		s.bytes = make([]byte, max(n, 16<<10))
 	}
 
 	l.Data, s.bytes = s.bytes[:n:n], s.bytes[n:]
-	if l.Data == nil {
-		l.Data = []byte{}
-	}
-
 	_, err := hex.Decode(l.Data, t)
 
 	return err == nil
 }
 
-func (s *scanner) quantity(to *uint64) bool {
-	t, ok := s.hex()
-	if !ok || len(t) == 0 || len(t) > 16 || len(t) > 1 && t[0] == '0' {
+// quantity reads a number as JSON-RPC writes it: hexadecimal, without leading zeros.
+func quantity[N uint | uint64](to *N, v []byte) bool {
+	t, ok := digits(v)
+	if !ok || len(t) > 1 && t[0] == '0' {
 		return false
 	}
 
-	var n uint64
-	for _, c := range t {
-		switch {
-		case c >= '0' && c <= '9':
-			c -= '0'
-		case c >= 'a' && c <= 'f':
-			c -= 'a' - 10
-		case c >= 'A' && c <= 'F':
-			c -= 'A' - 10
-		default:
-			return false
-		}
+	n, err := strconv.ParseUint(string(t), 16, 64)
+	*to = N(n)
 
-		n = n<<4 | uint64(c)
-	}
-
-	*to = n
-
-	return true
-}
-
-func (s *scanner) index(to *uint) bool {
-	var n uint64
-	if !s.quantity(&n) || uint64(uint(n)) != n {
-		return false
-	}
-
-	*to = uint(n)
-
-	return true
+	return err == nil && uint64(*to) == n
 }
 
 var errSyntax = errors.New("not JSON-RPC")
@@ -358,55 +265,32 @@ type response struct {
 
 // splitResponses takes apart what a node sent, without decoding the results. single says that it was not a batch.
 func splitResponses(b []byte) (list []response, single bool, err error) {
-	s := &scanner{b: b}
-	if !s.token('[') {
+	s := newScanner(b)
+	single = !s.begins(jsontext.KindBeginArray)
+	for single && len(list) == 0 || !single && s.more() {
 		r, ok := s.response()
-		if s.space(); !ok || s.i != len(b) {
-			return nil, true, errSyntax
+		if !ok {
+			return nil, single, errSyntax
 		}
 
-		return []response{r}, true, nil
+		list = append(list, r)
 	}
 
-	if !s.token(']') {
-		for {
-			r, ok := s.response()
-			if !ok {
-				return nil, false, errSyntax
-			}
-
-			list = append(list, r)
-			if s.token(',') {
-				continue
-			}
-
-			if s.token(']') {
-				break
-			}
-
-			return nil, false, errSyntax
-		}
+	if !single && !s.ends() || !s.done() {
+		return nil, single, errSyntax
 	}
 
-	if s.space(); s.i != len(b) {
-		return nil, false, errSyntax
-	}
-
-	return list, false, nil
+	return list, single, nil
 }
 
 func (s *scanner) response() (r response, ok bool) {
-	if !s.token('{') {
+	if !s.begins(jsontext.KindBeginObject) {
 		return r, false
 	}
 
-	if s.token('}') {
-		return r, true
-	}
-
-	for {
-		key, ok := s.text()
-		if !ok || !s.token(':') {
+	for s.more() {
+		name, ok := s.value()
+		if !ok {
 			return r, false
 		}
 
@@ -415,93 +299,21 @@ func (s *scanner) response() (r response, ok bool) {
 			return r, false
 		}
 
-		switch string(key) {
-		case "id":
-			if json.Unmarshal(value, &r.id) == nil && string(value) != "null" {
-				r.hasID = true
-			}
-		case "result":
+		switch string(name) {
+		case `"id"`:
+			r.hasID = json.Unmarshal(value, &r.id) == nil && value[0] != 'n'
+		case `"result"`:
 			r.result = value
-		case "error":
-			if string(value) != "null" {
+		case `"error"`:
+			if value[0] != 'n' {
 				r.fault = value
 			}
-		case "method":
+		case `"method"`:
 			r.method = bytes.Trim(value, `"`)
-		case "params":
+		case `"params"`:
 			r.params = value
 		}
-
-		if s.token(',') {
-			continue
-		}
-
-		return r, s.token('}')
-	}
-}
-
-// value passes over any value and returns it. Brackets and strings are matched; whoever decodes the
-// value judges the rest.
-func (s *scanner) value() ([]byte, bool) {
-	s.space()
-	start, depth := s.i, 0
-	for s.i < len(s.b) {
-		switch c := s.b[s.i]; c {
-		case '"':
-			if !s.anyText() {
-				return nil, false
-			}
-		case '{', '[':
-			depth++
-			s.i++
-			continue
-		case '}', ']':
-			if depth == 0 {
-				return s.b[start:s.i], s.i > start // the end of a number or word
-			}
-
-			depth--
-			s.i++
-		case ',', ' ', '\n', '\r', '\t':
-			if depth == 0 {
-				return s.b[start:s.i], s.i > start
-			}
-
-			s.i++
-
-			continue
-		default:
-			s.i++
-			continue
-		}
-
-		if depth == 0 {
-			return s.b[start:s.i], true
-		}
 	}
 
-	return s.b[start:s.i], depth == 0 && s.i > start
-}
-
-// anyText passes over a string with escapes.
-func (s *scanner) anyText() bool {
-	for s.i++; s.i < len(s.b); {
-		n := bytes.IndexByte(s.b[s.i:], '"')
-		if n < 0 {
-			return false
-		}
-
-		s.i += n
-		slashes := 0
-		for s.b[s.i-1-slashes] == '\\' {
-			slashes++
-		}
-
-		s.i++
-		if slashes%2 == 0 {
-			return true
-		}
-	}
-
-	return false
+	return r, s.ends()
 }
