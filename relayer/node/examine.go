@@ -52,7 +52,7 @@ const (
 func (n *Node) Examine(ctx context.Context, factory common.Address, start uint64) Examination {
 	x := Examination{Name: n.cfg.Name, WebSocket: n.ws != nil}
 	x.Err = n.examine(ctx, &x, factory, start)
-	x.Rate = n.allowance.learnt()
+	x.Rate = n.rate.learnt()
 
 	return x
 }

@@ -29,7 +29,7 @@ type Batch struct {
 // ReadRange reads a range of final blocks, in as many parts as the node wants.
 func (n *Node) ReadRange(ctx context.Context, from, to uint64, f *Filter) (Batch, error) {
 	whole := Batch{From: from, To: to, Filter: f, Logs: []types.Log{}, By: n}
-	if err := n.canRead(from, f); err != nil {
+	if err := n.refuses(from, f); err != nil {
 		return whole, err
 	}
 
@@ -57,37 +57,24 @@ func (n *Node) ReadRange(ctx context.Context, from, to uint64, f *Filter) (Batch
 	return whole, nil
 }
 
-// canRead says whether the node has shown that it does not serve such a reading.
-func (n *Node) canRead(from uint64, f *Filter) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	switch {
-	case n.named && f.Addresses == nil:
-		return ErrAddressRequired
-	case n.lost(from):
-		return fmt.Errorf("%w: it does not go back to block %d", ErrNoHistory, from)
-	}
-
-	return nil
-}
-
 // Gives says whether such a reading may be had of the node, now or when it is in use again. One that
 // refuses logs, wants addresses or has thrown the block away is not worth waiting for.
 func (n *Node) Gives(from uint64, f *Filter) bool {
-	return n.canRead(from, f) == nil && n.Status().State != Unfit
+	return n.refuses(from, f) == nil && n.Status().State != Unfit
 }
 
 // readPart reads the first blocks of a range: as many as the node is asked for at once. A Batch
 // that ends before it begins was refused, and fewer are worth a try.
 func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter) (Batch, error) {
-	if err := n.span.enter(ctx); err != nil {
+	if err := n.turns.enter(ctx); err != nil {
 		return Batch{}, err
 	}
 
-	defer n.span.leave()
+	defer n.turns.leave()
 	size := min(to-from+1, n.Span(f))
 	b, bytes, err := n.rangeLogs(ctx, from, from+size-1, f)
 	if err == nil {
+		n.turns.widen()
 		n.span.accepted(kindOf(f), size, fullness(len(b.Logs), bytes, int(n.cfg.MaxBytes/8)))
 		return b, nil
 	}
@@ -111,15 +98,14 @@ func (n *Node) refusal(ctx context.Context, err error, from, size uint64) (again
 	said, isSaid := errors.AsType[*logsRefused](err)
 	switch {
 	case kind == rpc.Pruned:
-		n.mu.Lock()
-		n.oldest, n.oldestSeen = max(n.oldest, from+1), n.cfg.Now()
-		n.mu.Unlock()
-
+		n.lacks(from)
 		return false, fmt.Errorf("%w: %w", ErrNoHistory, err)
 	case rpc.Overloaded(err) && n.span.spares(size):
+		n.turns.narrow()
 	case kind == rpc.Unsupported && isSaid, errors.Is(err, rpc.ErrGarbled), rpc.Shrinks(kind) && !notSent(err):
+		n.turns.narrow()
 		if size == 1 {
-			n.forgetBatches() // it may be what else was in the batch
+			n.batches.forget() // it may be what else was in the batch
 		}
 
 		fewer := n.span.refused(size, kind, rpc.SuggestedRange(err))
@@ -133,13 +119,6 @@ func (n *Node) refusal(ctx context.Context, err error, from, size uint64) (again
 	}
 
 	return false, err
-}
-
-// forgetBatches has the next batch that fails be tried in parts.
-func (n *Node) forgetBatches() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.batchWorks = 0
 }
 
 // notSent says whether a request did not reach the node, so that its size cannot have been the reason of its failure.
@@ -157,14 +136,13 @@ func (e *logsRefused) Unwrap() error { return e.err }
 // rangeLogs reads one range in one piece, and says how many bytes its logs had.
 func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter) (Batch, int, error) {
 	b := Batch{From: from, To: to, Filter: f}
-	where := `"fromBlock":"` + rpc.Quantity(from) + `","toBlock":"` + rpc.Quantity(to) + `"`
 	limit := n.cfg.MaxBytes
 	if from == to {
 		limit = blockAnswer
 	}
 
 	asked := n.cfg.Now()
-	a, err := n.logs(ctx, func() *rpc.Call { return rpc.ByNumber(to) }, where, limit, f)
+	a, err := n.logs(ctx, func() *rpc.Call { return rpc.ByNumber(to) }, blockRange(from, to), limit, f)
 	if err != nil {
 		return b, 0, err
 	}
@@ -197,22 +175,17 @@ func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter) (Batch
 // throws old blocks away may answer for the rest of the range, or with an empty list. What it has
 // shown is remembered for a while, so that a backlog costs one request more.
 func (n *Node) showsFrom(ctx context.Context, from, to uint64) error {
-	n.mu.Lock()
-	shown := from >= n.keeps && n.lately(n.keepsSeen)
-	n.mu.Unlock()
-	if from == to || shown {
+	if from == to || n.shown(from) {
 		return nil
 	}
 
 	_, err := n.Header(ctx, from)
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	switch {
 	case errors.Is(err, rpc.ErrBehind):
-		n.oldest, n.oldestSeen = max(n.oldest, from+1), n.cfg.Now()
+		n.lacks(from)
 		return fmt.Errorf("%w: it has block %d and not block %d", ErrNoHistory, to, from)
 	case err == nil:
-		n.keeps, n.keepsSeen = from, n.cfg.Now()
+		n.shows(from)
 	}
 
 	return err
@@ -232,24 +205,15 @@ func (n *Node) ReadStanding(ctx context.Context, h rpc.Header, f *Filter) ([]typ
 }
 
 func (n *Node) readBlock(ctx context.Context, h rpc.Header, f *Filter, head func() *rpc.Call) ([]types.Log, error) {
-	if err := n.canRead(h.Number, f); err != nil {
+	if err := n.refuses(h.Number, f); err != nil {
 		return nil, err
 	}
 
-	where := `"blockHash":"` + h.Hash.Hex() + `"`
-	n.mu.Lock()
-	if n.byNumber {
-		where = `"fromBlock":"` + rpc.Quantity(h.Number) + `","toBlock":"` + rpc.Quantity(h.Number) + `"`
-	}
-
-	n.mu.Unlock()
 	asked := n.cfg.Now()
-	a, err := n.logs(ctx, head, where, blockAnswer, f)
+	a, err := n.logs(ctx, head, n.where(h), blockAnswer, f)
 	if err != nil {
 		if _, said := errors.AsType[*logsRefused](err); said && strings.Contains(strings.ToLower(err.Error()), "blockhash") {
-			n.mu.Lock()
-			n.byNumber = true
-			n.mu.Unlock()
+			n.byNumber.Store(true)
 		}
 
 		return nil, err
@@ -326,6 +290,29 @@ func (n *Node) Headers(ctx context.Context, numbers []uint64) ([]rpc.Header, err
 	return list, nil
 }
 
+// Lacks notes that the node does not have a block, as its error err says. A block that is more than
+// far blocks below its head is no matter of lag: a node that has the block below its head has
+// thrown it away (ErrNoHistory), and one that has not has invented its head.
+func (n *Node) Lacks(ctx context.Context, block, far uint64, err error) error {
+	head := n.Claim().Head.Number
+	if head >= block {
+		n.SeenUneven()
+	}
+
+	if head < block+far {
+		return err
+	}
+
+	if _, missing := n.Header(ctx, head-1); errors.Is(missing, rpc.ErrBehind) {
+		return fmt.Errorf("%w: it told of block %d and has neither block %d nor block %d", rpc.ErrInvalid,
+			head, head-1, block)
+	}
+
+	n.lacks(block)
+
+	return fmt.Errorf("%w: it told of block %d and does not have block %d", ErrNoHistory, head, block)
+}
+
 // logsAnswer is the answer to one reading, of all parts of a filter.
 type logsAnswer struct {
 	head  *rpc.Call // of the first part; nil: none was asked for
@@ -337,27 +324,14 @@ type logsAnswer struct {
 func (n *Node) logs(ctx context.Context, head func() *rpc.Call, where string, limit int64,
 	f *Filter) (logsAnswer, error) {
 	for {
-		n.mu.Lock()
-		chunk := n.chunk
-		n.mu.Unlock()
+		chunk := n.perRequest()
 		a, err := n.parts(ctx, head, where, limit, f.parts(chunk))
-		switch rpc.Classify(err) {
-		case rpc.AddressRequired:
-			if f.Addresses == nil {
-				n.mu.Lock()
-				n.named = true
-				n.mu.Unlock()
-
-				return a, fmt.Errorf("%w: %w", ErrAddressRequired, err)
-			}
-		case rpc.TooManyAddresses:
-			if chunk > 1 {
-				n.mu.Lock()
-				n.chunk = min(n.chunk, max(min(chunk, len(f.Addresses))/2, 1))
-				n.mu.Unlock()
-
-				continue
-			}
+		switch kind := rpc.Classify(err); {
+		case kind == rpc.AddressRequired && f.Addresses == nil:
+			n.named.Store(true)
+			return a, fmt.Errorf("%w: %w", ErrAddressRequired, err)
+		case kind == rpc.TooManyAddresses && n.tooMany(min(chunk, len(f.Addresses))):
+			continue
 		}
 
 		return a, err

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"context"
 	"sync"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -9,8 +8,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
 )
 
-// span is how many blocks a node is asked for at once, and in how many requests at a time. Both
-// grow while answers come and shrink when they do not: size doubles until something was refused and
+// span is how many blocks a node is asked for at once. size doubles until something was refused and
 // is halved then; after that the space between what was answered and what was refused is halved.
 // What was refused is remembered in ceiling and not tried again for a while, since each refusal
 // costs a request. That is what the node allows; how many blocks make a large answer is another
@@ -25,10 +23,7 @@ type span struct {
 	answered  uint64          // the largest answered, less where the node was too busy for it since
 	fit       map[kind]uint64 // blocks whose logs make an answer that is large enough
 	left      int             // answers until the ceiling is forgotten
-	width     int             // requests at a time
-	inFlight  int
-	leaving   chan struct{} // closed and made anew when one leaves
-	aloneFail int           // single blocks refused in a row
+	aloneFail int             // single blocks refused in a row
 }
 
 const (
@@ -41,8 +36,6 @@ const (
 	enoughLogs = 1500
 	// closeEnough to what was refused is one part in so many of what was answered.
 	closeEnough = 10
-	// RangesInFlight hides a provider's latency; more would only meet its rate limit.
-	RangesInFlight = 4
 	// Single blocks whose logs are refused in a row, without an answer between them, before a node
 	// counts as one without logs.
 	unfitAfter = 3
@@ -50,8 +43,7 @@ const (
 
 func newSpan(most uint64) *span {
 	first := min(firstSpan, most)
-	return &span{most: most, size: first, ceiling: most, good: first, width: 1, fit: map[kind]uint64{},
-		leaving: make(chan struct{})}
+	return &span{most: most, size: first, ceiling: most, good: first, fit: map[kind]uint64{}}
 }
 
 // kind of logs: the first of the topics that a filter wants, and how many it wants.
@@ -66,34 +58,6 @@ func kindOf(f *Filter) kind {
 	}
 
 	return kind{f.Topics[0], len(f.Topics)}
-}
-
-// enter waits for a turn to ask. leave ends it.
-func (s *span) enter(ctx context.Context) error {
-	for {
-		s.mu.Lock()
-		if s.inFlight < s.width {
-			s.inFlight++
-			s.mu.Unlock()
-			return nil
-		}
-
-		leaving := s.leaving
-		s.mu.Unlock()
-		select {
-		case <-leaving:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-}
-
-func (s *span) leave() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.inFlight--
-	close(s.leaving)
-	s.leaving = make(chan struct{})
 }
 
 // now is the size to ask for.
@@ -121,7 +85,6 @@ func (s *span) accepted(kind kind, size uint64, full float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.aloneFail = 0
-	s.width = min(s.width+1, RangesInFlight)
 	s.answered = max(s.answered, size)
 	if s.left > 0 {
 		if s.left--; s.left == 0 {
@@ -151,7 +114,6 @@ func (s *span) accepted(kind kind, size uint64, full float64) {
 func (s *span) refused(size uint64, kind rpc.Kind, hint uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.width = 1
 	if size <= 1 {
 		// One block is refused: it was not the range. What was given up for it comes back.
 		s.aloneFail++
@@ -188,7 +150,6 @@ func (s *span) spares(size uint64) bool {
 	}
 
 	s.answered /= 2
-	s.width = 1
 
 	return true
 }
@@ -198,11 +159,4 @@ func (s *span) unfit() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.aloneFail >= unfitAfter
-}
-
-// narrow has requests go one at a time again, for a node that met its limits.
-func (s *span) narrow() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.width = 1
 }

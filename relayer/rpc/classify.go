@@ -262,17 +262,6 @@ func Overloaded(err error) bool {
 	return is && page.Status == http.StatusServiceUnavailable && page.kind() == Failed
 }
 
-// MayBeBatch says whether the failure of a whole batch can be one of batches: the first request of
-// it, sent alone, decides.
-func MayBeBatch(err error) bool {
-	switch Classify(err) {
-	case RateLimited, Behind, TimedOut:
-		return false
-	}
-
-	return !errors.Is(err, ErrTooLarge)
-}
-
 var (
 	// A count of blocks in a refusal: "up to a 10 block range", "ranges over 10000 blocks", "Max
 	// range: 800", "limited to a 10,000 range".

@@ -1,0 +1,125 @@
+package node
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
+)
+
+// rememberedFor is how long what was found out about a node counts: providers change, machines
+// behind a URL are mended, and the reason may have been another.
+const rememberedFor = 10 * time.Minute
+
+// lately says whether what was found out at t still counts.
+func lately(t, now time.Time) bool { return now.Sub(t) < rememberedFor }
+
+// abilities is what a node gives, as its answers have shown. Each fact stands for itself; those with
+// a time beside them count for rememberedFor.
+type abilities struct {
+	now      func() time.Time
+	named    atomic.Bool // it gives logs of named contracts only
+	byNumber atomic.Bool // it does not take a block's hash for logs
+
+	mu         sync.Mutex
+	addresses  int // per request
+	oldest     uint64
+	oldestSeen time.Time // it has thrown away what is below oldest
+	keeps      uint64
+	keepsSeen  time.Time // it has block keeps
+	uneven     time.Time // it did not have what it had told of
+}
+
+func newAbilities(addresses int, now func() time.Time) *abilities {
+	return &abilities{addresses: addresses, now: now}
+}
+
+// refuses says whether the node has shown that it does not serve such a reading.
+func (a *abilities) refuses(from uint64, f *Filter) error {
+	switch {
+	case a.named.Load() && f.Addresses == nil:
+		return ErrAddressRequired
+	case a.lost(from):
+		return fmt.Errorf("%w: it does not go back to block %d", ErrNoHistory, from)
+	}
+
+	return nil
+}
+
+// lost says whether the node has shown that it does not keep a block.
+func (a *abilities) lost(block uint64) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return block < a.oldest && lately(a.oldestSeen, a.now())
+}
+
+// lacks notes that the node has thrown a block away, and with it what is below.
+func (a *abilities) lacks(block uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.oldest, a.oldestSeen = max(a.oldest, block+1), a.now()
+}
+
+// shown says whether the node has shown lately that it goes back to a block.
+func (a *abilities) shown(block uint64) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return block >= a.keeps && lately(a.keepsSeen, a.now())
+}
+
+// shows notes that the node has a block.
+func (a *abilities) shows(block uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.keeps, a.keepsSeen = block, a.now()
+}
+
+// perRequest is how many addresses one request may name.
+func (a *abilities) perRequest() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.addresses
+}
+
+// tooMany takes in that so many addresses were refused. It says whether fewer are worth a try.
+func (a *abilities) tooMany(addresses int) bool {
+	if addresses <= 1 {
+		return false
+	}
+
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.addresses = min(a.addresses, addresses/2)
+
+	return true
+}
+
+// where is the part of eth_getLogs' parameter that names a block.
+func (a *abilities) where(h rpc.Header) string {
+	if a.byNumber.Load() {
+		return blockRange(h.Number, h.Number)
+	}
+
+	return `"blockHash":"` + h.Hash.Hex() + `"`
+}
+
+func blockRange(from, to uint64) string {
+	return `"fromBlock":"` + rpc.Quantity(from) + `","toBlock":"` + rpc.Quantity(to) + `"`
+}
+
+// Uneven says whether machines that are not equally far have lately been seen behind the node's URL:
+// any of its answers about the newest blocks may then be of one that does not have them.
+func (a *abilities) Uneven() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return lately(a.uneven, a.now())
+}
+
+// SeenUneven notes that one answer of the node lacked a block that another had.
+func (a *abilities) SeenUneven() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.uneven = a.now()
+}

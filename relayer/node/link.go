@@ -1,0 +1,234 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common/hexutil"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
+)
+
+// quickTimeout is of requests with small answers. A connection that swallows them is found out by it.
+const quickTimeout = 5 * time.Second
+
+// link is the connection to an endpoint. Each request goes through it, and each answer into its
+// books: how much the endpoint lets through, and its standing.
+type link struct {
+	cfg     *Config
+	client  rpc.Client
+	ws      *rpc.WS // client, where it is one
+	rate    *allowance
+	turns   *turns
+	batches *batches
+	*standing
+}
+
+func newLink(cfg *Config) *link {
+	l := &link{cfg: cfg, rate: newAllowance(cfg.MaxRPS, cfg.Now), turns: newTurns(), batches: newBatches(cfg.Now),
+		standing: &standing{cfg: cfg, health: health{state: Untried}}}
+	switch {
+	case cfg.Client != nil:
+		l.client = cfg.Client
+	case cfg.webSocket():
+		l.ws = rpc.NewWS(cfg.URL, cfg.Dial, l.checkChain)
+		l.client = l.ws
+	default:
+		l.client = rpc.NewHTTP(cfg.URL, cfg.Dial)
+	}
+
+	return l
+}
+
+// Name of the node, as operators see it.
+func (l *link) Name() string { return l.cfg.Name }
+
+// WebSocket says whether the node can announce blocks.
+func (l *link) WebSocket() bool { return l.ws != nil }
+
+// Close ends its connections. The next request opens new ones.
+func (l *link) Close() { l.client.Close() }
+
+// checkChain makes sure that the node serves the configured chain.
+func (l *link) checkChain(ctx context.Context, ask func(context.Context, *rpc.Call) error) error {
+	q := &rpc.Call{Method: rpc.ChainID, Params: "[]"}
+	if err := ask(ctx, q); err != nil {
+		return err
+	}
+
+	var id hexutil.Uint64
+	if err := q.Decode(&id); err != nil {
+		return err
+	}
+
+	if uint64(id) != l.cfg.ChainID {
+		return fmt.Errorf("%w: %s serves chain %d, CHAIN_ID is %d: correct one of them", ErrWrongChain, l.cfg.Name,
+			uint64(id), l.cfg.ChainID)
+	}
+
+	return nil
+}
+
+// Do sends calls with small answers. The error is about all of them; each call has its own besides.
+func (l *link) Do(ctx context.Context, calls ...*rpc.Call) error {
+	return l.send(ctx, min(l.cfg.Timeout, quickTimeout), smallAnswer, calls)
+}
+
+// send sends calls in as large batches as the node takes, after it has proven to serve the right chain.
+func (l *link) send(ctx context.Context, timeout time.Duration, limit int64, calls []*rpc.Call) error {
+	if l.ws == nil && !l.proven.Load() { // each connection of a WebSocket is checked when it is made
+		err := l.checkChain(ctx, func(ctx context.Context, q *rpc.Call) error {
+			return l.attempt(ctx, timeout, smallAnswer, []*rpc.Call{q})
+		})
+		if errors.Is(err, ErrWrongChain) {
+			l.Blame(ctx, err)
+		}
+
+		if err != nil {
+			return err
+		}
+
+		l.proven.Store(true)
+	}
+
+	for left := calls; len(left) > 0; {
+		some := left[:min(len(left), l.batches.size())]
+		err := l.attempt(ctx, timeout, limit, some)
+		open := l.batches.open(some, err)
+		if len(some) > 1 && len(open) > 0 && ctx.Err() == nil {
+			// It may be that the batch was too large: one of its requests, sent alone, decides.
+			if err = l.attempt(ctx, timeout, limit, open[:1]); err == nil && open[0].Err == nil {
+				l.batches.refused(len(some), len(some)-len(open))
+				left = slices.Concat(open[1:], left[len(some):])
+				continue
+			}
+		}
+
+		if err != nil {
+			return err
+		}
+
+		left = left[len(some):]
+	}
+
+	return nil
+}
+
+// exchange sends calls by do, when the rate allows it, under a deadline. It says when they were sent
+// and how long the answer took. Where ctx ended the error is its cause.
+func (l *link) exchange(ctx context.Context, timeout time.Duration, calls []*rpc.Call,
+	do func(context.Context) (rpc.Traffic, error)) (asked time.Time, took time.Duration, err error) {
+	if err := l.rate.take(ctx, len(calls)); err != nil {
+		return asked, took, err
+	}
+
+	asked = l.cfg.Now()
+	limited, cancel := context.WithTimeoutCause(ctx, timeout,
+		fmt.Errorf("%w: %s waited %s for %s (RPC timeout)", rpc.ErrSlow, l.cfg.Name, timeout, calls[0].Method))
+	defer cancel()
+	traffic, err := do(limited)
+	if ctx.Err() != nil {
+		return asked, took, context.Cause(ctx)
+	}
+
+	if err != nil && limited.Err() != nil {
+		err = context.Cause(limited)
+	}
+
+	took = l.cfg.Now().Sub(asked)
+	err = l.cfg.Secrets.Error(err)
+	for _, c := range calls {
+		c.Err = l.cfg.Secrets.Error(c.Err)
+	}
+
+	l.cfg.Metrics.exchanged(l.cfg.Name, calls, err, traffic, took)
+
+	return asked, took, err
+}
+
+// attempt sends one batch and keeps the books. The failure of a batch that may be one of batches
+// does not count against the node: its requests are sent alone next.
+func (l *link) attempt(ctx context.Context, timeout time.Duration, limit int64, calls []*rpc.Call) error {
+	for _, c := range calls {
+		c.Result, c.Err = nil, nil
+	}
+
+	asked, took, err := l.exchange(ctx, timeout, calls, func(ctx context.Context) (rpc.Traffic, error) {
+		return l.client.Exchange(ctx, calls, limit)
+	})
+	if ctx.Err() != nil {
+		return err
+	}
+
+	partial := errors.Is(err, rpc.ErrUnanswered)
+	if err == nil || partial {
+		if i := slices.IndexFunc(calls, func(c *rpc.Call) bool { return rpc.Classify(c.Err) == rpc.RateLimited }); i >= 0 {
+			err, partial = calls[i].Err, false // a request's limit of the rate is the batch's
+		}
+	}
+
+	if err != nil && !partial {
+		l.failed(ctx, len(calls), err, asked, took)
+		return err
+	}
+
+	l.rate.answered(len(calls))
+	l.worked(asked, took)
+	if err == nil && !slices.ContainsFunc(calls, func(c *rpc.Call) bool { return c.Err != nil }) {
+		l.batches.answered(len(calls))
+	}
+
+	return err
+}
+
+// failed keeps the books of a batch of so many requests that failed as a whole.
+func (l *link) failed(ctx context.Context, size int, err error, asked time.Time, took time.Duration) {
+	kind := rpc.Classify(err)
+	switch {
+	case kind == rpc.RateLimited:
+		if size > 1 && strings.Contains(strings.ToLower(err.Error()), "batch") {
+			l.batches.refused(2, 0) // BNB Chain's nodes say so to any eth_getLogs in a batch
+		}
+
+		l.batches.tooFast(size)
+		l.rate.refused(asked)
+		l.turns.narrow()
+		l.blame(ctx, err, asked)
+	case kind == rpc.RangeTooLarge || kind == rpc.Behind || kind == rpc.BatchRefused || l.batches.mayBeRefused(size, err):
+	case kind == rpc.Pruned || kind == rpc.AddressRequired || kind == rpc.TooManyAddresses:
+		l.worked(asked, took) // it concerns what was asked for
+	default:
+		if rpc.Overloaded(err) {
+			l.rate.refused(asked)
+		}
+
+		l.blame(ctx, err, asked)
+	}
+}
+
+// Subscribe follows the node's head. It is for a node with WebSocket. A refusal in words, an
+// *rpc.Error, does not speak against the node.
+func (l *link) Subscribe(ctx context.Context) (sub *rpc.Subscription, err error) {
+	calls := []*rpc.Call{{Method: rpc.Subscribe}}
+	asked, took, err := l.exchange(ctx, l.cfg.Timeout, calls, func(ctx context.Context) (_ rpc.Traffic, err error) {
+		sub, err = l.ws.Subscribe(ctx)
+		return rpc.Traffic{}, err
+	})
+	_, said := errors.AsType[*rpc.Error](err)
+	switch {
+	case ctx.Err() != nil || said && rpc.Classify(err) != rpc.RateLimited:
+		return nil, err
+	case err != nil:
+		l.blame(ctx, err, asked)
+		return nil, err
+	}
+
+	l.rate.answered(1)
+	l.worked(asked, took)
+
+	return sub, nil
+}
