@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
@@ -18,14 +17,14 @@ import (
 const headersAtOnce = 32
 
 // blocks yields from..to block by block.
-func (s *Source) blocks(ctx context.Context, from, to uint64, f *Filter, avoid *node.Node,
+func (r *reader) blocks(ctx context.Context, from, to uint64, f *Filter, avoid *node.Node,
 	yield func(Batch, error) bool) bool {
 	var parent common.Hash
 	for from <= to {
 		last := min(to, from+headersAtOnce-1)
-		chain, err := s.chain(ctx, from, last)
+		chain, err := r.chain(ctx, from, last)
 		if err == nil && parent != (common.Hash{}) && chain[0].Parent != parent {
-			s.ring.drop()
+			r.ring.drop()
 			err = fmt.Errorf("%w: block %d is not the parent of block %d any more", ErrDisagree, from-1, from)
 		}
 
@@ -44,13 +43,13 @@ func (s *Source) blocks(ctx context.Context, from, to uint64, f *Filter, avoid *
 			i++
 
 			return func(ctx context.Context) (Batch, error) {
-				r, err := s.logsOf(ctx, h, f, avoid)
+				said, err := r.logsOf(ctx, h, f, avoid)
 				if err != nil {
 					return Batch{}, fmt.Errorf("read block %d: %w", h.Number, err)
 				}
 
-				return Batch{From: h.Number, To: h.Number, Parent: h.Parent, Logs: r.logs, Last: h, Filter: f,
-					By: r.by}, nil
+				return Batch{From: h.Number, To: h.Number, Parent: h.Parent, Logs: said.logs, Last: h, Filter: f,
+					By: said.by}, nil
 			}, true
 		}, yield) {
 			return false
@@ -65,11 +64,11 @@ func (s *Source) blocks(ctx context.Context, from, to uint64, f *Filter, avoid *
 // chain returns the headers of from..to, each the parent of the next, from the ring as far as it
 // has them. They are linked up to the newest head: a header that the ring still has from before a
 // reorganisation, with a gap above it, is linked to its old children only.
-func (s *Source) chain(ctx context.Context, from, to uint64) ([]Header, error) {
+func (r *reader) chain(ctx context.Context, from, to uint64) ([]Header, error) {
 	reading := false
 	for attempt := 0; attempt < 2; {
-		top := max(to, s.ring.newest(to))
-		have := s.ring.get(from, top)
+		top := max(to, r.ring.newest(to))
+		have := r.ring.get(from, top)
 		var missing []uint64
 		for n := from; n <= top; n++ {
 			if _, ok := have[n]; !ok {
@@ -79,8 +78,8 @@ func (s *Source) chain(ctx context.Context, from, to uint64) ([]Header, error) {
 
 		if len(missing) > 0 && !reading { // readers that lack the same headers ask for them once
 			select {
-			case s.reading <- struct{}{}:
-				defer func() { <-s.reading }()
+			case r.headers <- struct{}{}:
+				defer func() { <-r.headers }()
 			case <-ctx.Done():
 				return nil, context.Cause(ctx)
 			}
@@ -90,26 +89,26 @@ func (s *Source) chain(ctx context.Context, from, to uint64) ([]Header, error) {
 			continue // what lacked may be there now
 		}
 
-		if err := s.askHeaders(ctx, missing, have); err != nil {
+		if err := r.askHeaders(ctx, missing, have); err != nil {
 			return nil, err
 		}
 
 		if list, ok := linked(have, from, top); ok {
-			s.ring.fill(list)
+			r.ring.fill(list)
 			return list[:to-from+1], nil
 		}
 
 		attempt++
-		s.ring.drop() // the chain moved: once more, from one node
+		r.ring.drop() // the chain moved: once more, from one node
 	}
 
 	return nil, fmt.Errorf("%w: they are not each other's parents, the chain is moving", ErrDisagree)
 }
 
 // askHeaders asks for the headers of some blocks, and adds them to those that there are.
-func (s *Source) askHeaders(ctx context.Context, missing []uint64, have map[uint64]Header) error {
+func (r *reader) askHeaders(ctx context.Context, missing []uint64, have map[uint64]Header) error {
 	for some := range slices.Chunk(missing, headersAtOnce) {
-		err := s.ask(ctx, some[len(some)-1], nil, func(ctx context.Context, e *node.Node) error {
+		err := r.pool.ask(ctx, some[len(some)-1], nil, func(ctx context.Context, e *node.Node) error {
 			list, err := e.Headers(ctx, some)
 			if err != nil {
 				return err
@@ -143,50 +142,44 @@ func linked(have map[uint64]Header, from, to uint64) (list []Header, ok bool) {
 }
 
 // logsOf returns the logs of a block. Readers of the same block by the same filter share one request.
-func (s *Source) logsOf(ctx context.Context, h Header, f *Filter, avoid *node.Node) (reading, error) {
+func (r *reader) logsOf(ctx context.Context, h Header, f *Filter, avoid *node.Node) (reading, error) {
 	if avoid != nil {
-		return s.readBlock(ctx, h, f, avoid)
+		return r.readBlock(ctx, h, f, avoid)
 	}
 
-	return s.memo.get(ctx, memoKey{h.Hash, f}, func() (reading, error) {
-		r, err := s.readBlock(ctx, h, f, nil)
+	return r.memo.get(ctx, memoKey{h.Hash, f}, func() (reading, error) {
+		said, err := r.readBlock(ctx, h, f, nil)
 		if errors.Is(err, ErrBehind) {
-			s.ring.drop() // nobody has the block: maybe it was replaced
+			r.ring.drop() // nobody has the block: maybe it was replaced
 		}
 
-		return r, err
+		return said, err
 	})
-}
-
-// reading is what an endpoint said of a block.
-type reading struct {
-	logs []types.Log
-	by   *node.Node
 }
 
 // readBlock reads the logs of a block from one endpoint, and proves it where there are none.
-func (s *Source) readBlock(ctx context.Context, h Header, f *Filter, avoid *node.Node) (r reading, err error) {
-	err = s.ask(ctx, h.Number, avoid, func(ctx context.Context, n *node.Node) (err error) {
-		r.by = n
-		r.logs, err = n.ReadBlock(ctx, h, f)
+func (r *reader) readBlock(ctx context.Context, h Header, f *Filter, avoid *node.Node) (said reading, err error) {
+	err = r.pool.ask(ctx, h.Number, avoid, func(ctx context.Context, n *node.Node) (err error) {
+		said.by = n
+		said.logs, err = n.ReadBlock(ctx, h, f)
 		return err
 	})
-	if err != nil || len(r.logs) > 0 || s.excluded(h, f) {
-		return r, err
+	if err != nil || len(said.logs) > 0 || r.excluded(h, f) {
+		return said, err
 	}
 
-	return s.proveEmpty(ctx, h, f, r.by)
+	return r.proveEmpty(ctx, h, f, said.by)
 }
 
 // excluded says whether a block's bloom filter shows that it has no logs that match. Where no block
 // has had any bits, the chain has no bloom filters, and they show nothing.
-func (s *Source) excluded(h Header, f *Filter) bool {
+func (r *reader) excluded(h Header, f *Filter) bool {
 	if f.Addresses != nil && len(f.Addresses) == 0 {
 		return true
 	}
 
 	if h.Bloom == (types.Bloom{}) {
-		return s.blooms.Load()
+		return r.ring.blooms.Load()
 	}
 
 	return !f.AllowedBy(&h.Bloom)
@@ -195,25 +188,25 @@ func (s *Source) excluded(h Header, f *Filter) bool {
 // proveEmpty makes sure that a block without matching logs has none: an endpoint shows all logs of
 // the block. That another endpoint has none either would be no proof, since it may be behind as
 // well. It returns what is found instead, and of whom.
-func (s *Source) proveEmpty(ctx context.Context, h Header, f *Filter, first *node.Node) (r reading, err error) {
-	err = s.ask(ctx, h.Number, nil, func(ctx context.Context, n *node.Node) (err error) {
-		r.by = n
-		r.logs, err = s.readProven(ctx, h, f, n)
+func (r *reader) proveEmpty(ctx context.Context, h Header, f *Filter, first *node.Node) (said reading, err error) {
+	err = r.pool.ask(ctx, h.Number, nil, func(ctx context.Context, n *node.Node) (err error) {
+		said.by = n
+		said.logs, err = readProven(ctx, h, f, n)
 		return err
 	})
-	if err == nil && len(r.logs) > 0 {
+	if err == nil && len(said.logs) > 0 {
 		first.SeenUneven()
-		if r.by != first {
-			s.contradicted(ctx, first, r.by, h, len(r.logs))
+		if said.by != first {
+			contradicted(ctx, first, said.by, h, len(said.logs))
 		}
 	}
 
-	return r, err
+	return said, err
 }
 
 // readProven reads a block from one endpoint so that an empty answer proves itself, as far as the
 // endpoint allows: where it does not show all logs of a block, its header comes in the same batch.
-func (s *Source) readProven(ctx context.Context, h Header, f *Filter, n *node.Node) ([]types.Log, error) {
+func readProven(ctx context.Context, h Header, f *Filter, n *node.Node) ([]types.Log, error) {
 	if !node.Telling(&h.Bloom) {
 		return n.ReadStanding(ctx, h, f)
 	}
@@ -231,96 +224,10 @@ func (s *Source) readProven(ctx context.Context, h Header, f *Filter, n *node.No
 
 // contradicted deals with an endpoint that had no logs of a block where another has some: it is
 // behind, or left them out.
-func (s *Source) contradicted(ctx context.Context, first, second *node.Node, h Header, logs int) {
+func contradicted(ctx context.Context, first, second *node.Node, h Header, logs int) {
 	q := rpc.ByHash(h.Hash)
 	if err := first.Do(ctx, q); err == nil && q.Err == nil && !q.Null() {
 		first.Blame(ctx, fmt.Errorf("%w: no logs of block %d, where %s has %d", rpc.ErrInvalid, h.Number,
 			second.Name(), logs))
-	}
-}
-
-// memo shares the logs of the newest blocks among readers.
-type memo struct {
-	mu      sync.Mutex
-	entries map[memoKey]*memoEntry
-	order   []memoKey // oldest first
-}
-
-type memoKey struct {
-	hash   common.Hash
-	filter *Filter
-}
-
-type memoEntry struct {
-	done chan struct{}
-	what reading
-	err  error
-}
-
-// memoSize is enough for two watches that are a few blocks apart.
-const memoSize = 128
-
-func (m *memo) init() { m.entries = map[memoKey]*memoEntry{} }
-
-// get returns what is remembered, waits for whoever is reading it, or reads it.
-func (m *memo) get(ctx context.Context, key memoKey, read func() (reading, error)) (reading, error) {
-	for {
-		m.mu.Lock()
-		entry := m.entries[key]
-		if entry == nil {
-			entry = &memoEntry{done: make(chan struct{})}
-			m.entries[key] = entry
-			m.order = append(m.order, key)
-			if len(m.order) > memoSize {
-				delete(m.entries, m.order[0])
-				m.order = m.order[1:]
-			}
-
-			m.mu.Unlock()
-			entry.what, entry.err = read()
-			if entry.err != nil {
-				m.forget(key, entry)
-			}
-
-			close(entry.done)
-
-			return entry.what, entry.err
-		}
-
-		m.mu.Unlock()
-		select {
-		case <-entry.done:
-		case <-ctx.Done():
-			return reading{}, context.Cause(ctx)
-		}
-
-		if entry.err == nil {
-			return entry.what, nil
-		}
-
-		if !errors.Is(entry.err, context.Canceled) && !errors.Is(entry.err, context.DeadlineExceeded) {
-			return reading{}, entry.err
-		}
-
-		// Its reader was called off; that is no answer for this one.
-		if ctx.Err() != nil {
-			return reading{}, context.Cause(ctx)
-		}
-	}
-}
-
-func (m *memo) forget(key memoKey, entry *memoEntry) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.entries[key] != entry {
-		return
-	}
-
-	delete(m.entries, key)
-	for i, k := range m.order {
-		if k == key {
-			m.order = append(m.order[:i:i], m.order[i+1:]...)
-			break
-		}
 	}
 }

@@ -39,27 +39,16 @@ type Answer struct {
 // limits its rate, does not know the method, or lacks the block is passed over; only when all are
 // is one of those the error. params are encoded as JSON.
 func (s *Source) Call(ctx context.Context, method string, params ...any) (json.RawMessage, error) {
-	encoded, err := encodeParams(params)
+	answers, err := s.CallBatch(ctx, Request{method, params})
 	if err != nil {
+		return nil, err
+	}
+
+	if err := answers[0].Err; err != nil {
 		return nil, fmt.Errorf("call %s: %w", method, err)
 	}
 
-	var result json.RawMessage
-	var refusal error
-	err = s.ask(ctx, 0, nil, func(ctx context.Context, e *node.Node) error {
-		a := s.answerTo(ctx, e, method, encoded)
-		if final(a.Err) {
-			result, refusal = a.Result, a.Err
-			return nil
-		}
-
-		return a.Err
-	})
-	if err = errors.Join(refusal, err); err != nil {
-		return nil, fmt.Errorf("call %s: %w", method, err)
-	}
-
-	return result, nil
+	return answers[0].Result, nil
 }
 
 // Request is one of a batch.
@@ -96,7 +85,7 @@ func (s *Source) CallBatch(ctx context.Context, requests ...Request) ([]Answer, 
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("call %d methods: %w", len(requests), err)
+		return nil, fmt.Errorf("call the nodes: %w", err)
 	}
 
 	return answers, nil
@@ -114,7 +103,10 @@ func (s *Source) CallEach(ctx context.Context, method string, params ...any) ([]
 	answers := make([]Answer, len(s.nodes))
 	var wg sync.WaitGroup
 	for i, e := range s.nodes {
-		wg.Go(func() { answers[i] = s.answerTo(ctx, e, method, encoded) })
+		wg.Go(func() {
+			q := &rpc.Call{Method: method, Params: encoded}
+			answers[i] = s.answer(e, q, e.Do(ctx, q))
+		})
 	}
 
 	wg.Wait()
@@ -176,12 +168,6 @@ func encodeParams(params []any) (string, error) {
 	b, err := json.Marshal(params)
 
 	return string(b), err
-}
-
-// answerTo asks one endpoint.
-func (s *Source) answerTo(ctx context.Context, n *node.Node, method, params string) Answer {
-	q := &rpc.Call{Method: method, Params: params}
-	return s.answer(n, q, n.Do(ctx, q))
 }
 
 // answer is what an endpoint said to a call; err is of the exchange as a whole.

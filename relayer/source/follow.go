@@ -29,8 +29,17 @@ const (
 	reserveSeldom = 30 * time.Second
 )
 
+// follower keeps up with the heads of the endpoints. It changes nothing but the ring, the outlook and
+// what the nodes are known to claim.
+type follower struct {
+	cfg     *Config
+	pool    *pool
+	outlook *outlook
+	ring    *ring
+}
+
 // follow keeps up with one endpoint's head until ctx ends. Looks at the head can wait for what is read at once.
-func (s *Source) follow(ctx context.Context, n *node.Node) {
+func (f *follower) follow(ctx context.Context, n *node.Node) {
 	ctx = node.Later(ctx)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -43,14 +52,14 @@ func (s *Source) follow(ctx context.Context, n *node.Node) {
 		case <-timer.C:
 		}
 
-		pause := n.Pause(s.servedBut(n))
+		pause := n.Pause(f.pool.servedBut(n))
 		if pause > 0 {
 			n.Retire() // one that is kept out only because others serve is not in use
 		} else if subscribes {
-			subscribes = s.listen(ctx, n)
-		} else if pause = s.nextLook(n, looked).Sub(s.now()); pause <= 0 {
-			s.poll(ctx, n)
-			looked = s.now()
+			subscribes = f.listen(ctx, n)
+		} else if pause = f.nextLook(n, looked).Sub(f.cfg.Now()); pause <= 0 {
+			f.poll(ctx, n)
+			looked = f.cfg.Now()
 		}
 
 		timer.Reset(min(max(pause, 0), lookAround)) // a pause ends early when the others end
@@ -60,17 +69,17 @@ func (s *Source) follow(ctx context.Context, n *node.Node) {
 // nextLook is when to look at an endpoint's head again. Of the one that is read from, PollInterval
 // is the longest pause once a block is to be expected, as the newest times between blocks say; where
 // blocks come faster, it is a third of their mean time. One in reserve is looked at seldom, unless it failed.
-func (s *Source) nextLook(n *node.Node, looked time.Time) time.Time {
-	longest := s.cfg.PollInterval
-	mean, due := s.outlook.rhythm()
+func (f *follower) nextLook(n *node.Node, looked time.Time) time.Time {
+	longest := f.cfg.PollInterval
+	mean, due := f.outlook.rhythm()
 	switch {
 	case !n.Serves():
 		return looked.Add(longest)
-	case n != s.lead() && s.View().Ready:
+	case n != f.pool.lead() && f.outlook.View().Ready:
 		return looked.Add(min(max(2*longest, 2*mean), max(reserveSeldom, 2*longest)))
 	case mean == 0:
 		return looked.Add(longest)
-	case s.decides():
+	case f.cfg.tagsDecide():
 		return looked.Add(max(longest, min(mean, tagsEvery))) // what is processed moves seldom
 	}
 
@@ -81,45 +90,31 @@ func (s *Source) nextLook(n *node.Node, looked time.Time) time.Time {
 	return due
 }
 
-// decides says whether the endpoints' tags decide what is processed.
-func (s *Source) decides() bool { return s.cfg.Finality == Safe || s.cfg.Finality == Finalized }
-
-// lead is the endpoint that is read from.
-func (s *Source) lead() *node.Node {
-	for _, n := range s.nodes {
-		if n.Serves() {
-			return n
-		}
-	}
-
-	return s.nodes[0]
-}
-
 // poll asks for the head, and for the tags when they are due.
-func (s *Source) poll(ctx context.Context, n *node.Node) {
+func (f *follower) poll(ctx context.Context, n *node.Node) {
 	calls := []*rpc.Call{rpc.ByTag("latest")}
-	if s.decides() && n == s.lead() || s.now().Sub(n.Claim().Tagged) >= s.tagsPause() {
-		calls = append(calls, s.tagCalls()...)
+	if f.cfg.tagsDecide() && n == f.pool.lead() || f.cfg.Now().Sub(n.Claim().Tagged) >= f.tagsPause() {
+		calls = append(calls, f.tagCalls()...)
 	}
 
-	head, err := s.head(ctx, n, calls)
+	head, err := f.head(ctx, n, calls)
 	switch {
 	case err == nil:
-		s.arrived(ctx, n, head)
+		f.arrived(ctx, n, head)
 	case ctx.Err() == nil:
-		s.refresh(ctx)
+		f.outlook.refresh(ctx)
 	}
 }
 
-func (s *Source) tagsPause() time.Duration {
-	mean, _ := s.outlook.rhythm()
+func (f *follower) tagsPause() time.Duration {
+	mean, _ := f.outlook.rhythm()
 	return min(max(tagsBlocks*mean, tagsEvery), tagsSeldom)
 }
 
 // tagCalls ask for what is final, and for what is safe where that decides.
-func (s *Source) tagCalls() []*rpc.Call {
+func (f *follower) tagCalls() []*rpc.Call {
 	calls := []*rpc.Call{rpc.ByTag("finalized")}
-	if s.cfg.Finality == Safe {
+	if f.cfg.Finality == Safe {
 		calls = append(calls, rpc.ByTag("safe"))
 	}
 
@@ -127,7 +122,7 @@ func (s *Source) tagCalls() []*rpc.Call {
 }
 
 // head sends the calls, the first of which asks for the head and the others for the tags, and takes those in.
-func (s *Source) head(ctx context.Context, n *node.Node, calls []*rpc.Call) (head Header, err error) {
+func (f *follower) head(ctx context.Context, n *node.Node, calls []*rpc.Call) (head Header, err error) {
 	if err := n.Do(ctx, calls...); err != nil {
 		return head, err
 	}
@@ -141,40 +136,29 @@ func (s *Source) head(ctx context.Context, n *node.Node, calls []*rpc.Call) (hea
 		return head, nil
 	}
 
-	return head, s.tagged(ctx, n, calls[1:])
+	return head, f.tagged(ctx, n, calls[1:])
 }
 
 // tagged takes in the answers to tagCalls. Where the tags decide and have moved, the others that are
 // in use are asked, and all take effect together, once all say so: blocks that only one calls final
-// would be read one by one. They wait for tagsEvery at most, however often the tags move meanwhile:
-// an endpoint that is always behind delays the others and does not stop them.
-func (s *Source) tagged(ctx context.Context, n *node.Node, calls []*rpc.Call) error {
-	now, err := s.tagsOf(ctx, n, calls)
+// would be read one by one.
+func (f *follower) tagged(ctx context.Context, n *node.Node, calls []*rpc.Call) error {
+	now, err := f.tagsOf(ctx, n, calls)
 	if err != nil {
 		return err
 	}
 
 	said := []tags{now}
-	if before := n.Claim(); s.decides() && (before.Final != now.final || before.Safe != now.safe) {
-		said = append(said, s.askTags(ctx, n)...)
+	if before := n.Claim(); f.cfg.tagsDecide() && (before.Final != now.final || before.Safe != now.safe) {
+		said = append(said, f.askTags(ctx, n)...)
 	}
 
-	o := &s.outlook
-	o.mu.Lock() // no View of a part of them
-	defer o.mu.Unlock()
 	behind := slices.ContainsFunc(said, func(t tags) bool { return t.final < now.final || t.safe < now.safe })
-	if behind && o.waiting.IsZero() {
-		o.waiting = s.now()
-	}
-
-	if behind && s.now().Sub(o.waiting) < tagsEvery {
-		return nil // the next look asks again
-	}
-
-	o.waiting = time.Time{}
-	for _, t := range said {
-		t.of.Tags(t.final, t.safe)
-	}
+	f.outlook.takeTags(behind, func() {
+		for _, t := range said {
+			t.of.Tags(t.final, t.safe)
+		}
+	})
 
 	return nil
 }
@@ -186,15 +170,15 @@ type tags struct {
 }
 
 // tagsOf reads the answers to tagCalls. A node that does not know a tag answers with an error or null.
-func (s *Source) tagsOf(ctx context.Context, n *node.Node, calls []*rpc.Call) (tags, error) {
+func (f *follower) tagsOf(ctx context.Context, n *node.Node, calls []*rpc.Call) (tags, error) {
 	var said [2]uint64
 	for i, c := range calls {
 		var h Header
 		err := c.Decode(&h)
 		said[i] = h.Number
-		if err != nil && []string{Finalized, Safe}[i] == s.cfg.Finality {
+		if err != nil && []string{Finalized, Safe}[i] == f.cfg.Finality {
 			n.Blame(ctx, fmt.Errorf("it does not know the %s block: wait for it, or set FINALITY=confirmations: %w",
-				s.cfg.Finality, err))
+				f.cfg.Finality, err))
 			return tags{}, err
 		}
 	}
@@ -203,21 +187,21 @@ func (s *Source) tagsOf(ctx context.Context, n *node.Node, calls []*rpc.Call) (t
 }
 
 // askTags asks all that are in use but n.
-func (s *Source) askTags(ctx context.Context, n *node.Node) (said []tags) {
+func (f *follower) askTags(ctx context.Context, n *node.Node) (said []tags) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	for _, other := range s.nodes {
+	for _, other := range f.pool.nodes {
 		if other == n || !other.Serves() {
 			continue
 		}
 
 		wg.Go(func() {
-			calls := s.tagCalls()
+			calls := f.tagCalls()
 			if other.Do(ctx, calls...) != nil {
 				return
 			}
 
-			if t, err := s.tagsOf(ctx, other, calls); err == nil {
+			if t, err := f.tagsOf(ctx, other, calls); err == nil {
 				mu.Lock()
 				defer mu.Unlock()
 				said = append(said, t)
@@ -232,49 +216,49 @@ func (s *Source) askTags(ctx context.Context, n *node.Node) (said []tags) {
 
 // listen follows the head by subscription until the connection ends. It says whether to try that
 // again: some nodes have no subscriptions.
-func (s *Source) listen(ctx context.Context, n *node.Node) bool {
+func (f *follower) listen(ctx context.Context, n *node.Node) bool {
 	sub, err := n.Subscribe(ctx)
 	if refused, is := errors.AsType[*rpc.Error](err); is && rpc.Classify(err) != rpc.RateLimited {
-		s.log.WarnContext(ctx, "endpoint has no subscriptions, polling instead", slog.String("endpoint", n.Name()),
+		f.cfg.Logger.WarnContext(ctx, "endpoint has no subscriptions, polling instead", slog.String("endpoint", n.Name()),
 			slog.Any("err", refused))
 		return false
 	}
 
 	if err != nil {
 		if ctx.Err() == nil {
-			s.refresh(ctx)
+			f.outlook.refresh(ctx)
 		}
 
 		return true
 	}
 
-	s.poll(ctx, n)
-	look := time.NewTimer(s.quiet())
+	f.poll(ctx, n)
+	look := time.NewTimer(f.quiet())
 	defer look.Stop()
-	for missed := 0; ; look.Reset(s.quiet()) {
+	for missed := 0; ; look.Reset(f.quiet()) {
 		select {
 		case <-ctx.Done():
 			return true
 		case <-sub.Done:
 			n.Blame(ctx, rpc.ErrDisconnected)
-			s.refresh(ctx)
+			f.outlook.refresh(ctx)
 			return true
 		case h := <-sub.Heads:
 			missed = 0
-			s.arrived(ctx, n, h)
-			if calls := s.tagCalls(); s.tagsDue(n) && n.Do(ctx, calls...) == nil && s.tagged(ctx, n, calls) == nil {
-				s.refresh(ctx)
+			f.arrived(ctx, n, h)
+			if calls := f.tagCalls(); f.tagsDue(n) && n.Do(ctx, calls...) == nil && f.tagged(ctx, n, calls) == nil {
+				f.outlook.refresh(ctx)
 			}
 		case <-look.C:
 			// Subscriptions have been seen to go silent without the connection breaking.
 			before := n.Claim().Head
-			s.poll(ctx, n)
+			f.poll(ctx, n)
 			if n.Claim().Head.Number > before.Number {
 				missed++
 			}
 
 			if missed == silentLooks {
-				s.log.WarnContext(ctx, "endpoint announces no blocks any more, connecting again", slog.String("endpoint", n.Name()))
+				f.cfg.Logger.WarnContext(ctx, "endpoint announces no blocks any more, connecting again", slog.String("endpoint", n.Name()))
 				sub.End()
 				return true
 			}
@@ -283,35 +267,31 @@ func (s *Source) listen(ctx context.Context, n *node.Node) bool {
 }
 
 // tagsDue says whether to ask an endpoint that announces its head for the tags.
-func (s *Source) tagsDue(n *node.Node) bool {
-	mean, _ := s.outlook.rhythm()
-	since := s.now().Sub(n.Claim().Tagged)
-	if s.decides() && n == s.lead() { // the others are asked when its tags have moved
-		return since >= min(max(s.cfg.PollInterval, mean*3/4), tagsEvery)
+func (f *follower) tagsDue(n *node.Node) bool {
+	mean, _ := f.outlook.rhythm()
+	since := f.cfg.Now().Sub(n.Claim().Tagged)
+	if f.cfg.tagsDecide() && n == f.pool.lead() { // the others are asked when its tags have moved
+		return since >= min(max(f.cfg.PollInterval, mean*3/4), tagsEvery)
 	}
 
-	return since >= s.tagsPause()
+	return since >= f.tagsPause()
 }
 
 // quiet is for how long no announcement of a block is no cause to look: half as long again as
 // blocks take, and twice as jittered.
-func (s *Source) quiet() time.Duration {
-	mean, _ := s.outlook.rhythm()
+func (f *follower) quiet() time.Duration {
+	mean, _ := f.outlook.rhythm()
 	if mean == 0 {
-		return 4 * s.cfg.PollInterval
+		return 4 * f.cfg.PollInterval
 	}
 
-	return max(mean*3/2, s.cfg.PollInterval)
+	return max(mean*3/2, f.cfg.PollInterval)
 }
 
 // arrived notes an endpoint's head.
-func (s *Source) arrived(ctx context.Context, n *node.Node, h Header) {
+func (f *follower) arrived(ctx context.Context, n *node.Node, h Header) {
 	// The ring first: another endpoint's refresh may make a View of this head, whose readers then look at the ring.
-	s.ring.head(h, n)
-	if node.Telling(&h.Bloom) {
-		s.blooms.Store(true)
-	}
-
+	f.ring.head(h, n)
 	n.Claims(h)
-	s.refresh(ctx)
+	f.outlook.refresh(ctx)
 }

@@ -187,8 +187,7 @@ func TestNoSubscriptions(t *testing.T) {
 
 // A reader that is called off is no answer for another that waits for the same block.
 func TestMemo(t *testing.T) {
-	var m memo
-	m.init()
+	m := newMemo()
 	key := memoKey{hash: common.Hash{1}}
 	ctx, cancel := context.WithCancel(t.Context())
 	started, joined := make(chan struct{}), make(chan struct{})

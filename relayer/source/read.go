@@ -10,11 +10,20 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/node"
 )
 
+// reader reads what the pool's endpoints have, as far as the outlook allows.
+type reader struct {
+	pool    *pool
+	outlook *outlook
+	ring    *ring
+	memo    *memo
+	headers chan struct{} // a token: whoever has it may ask for headers that the ring lacks
+}
+
 // Read reads the logs of blocks from..to in order: by range up to View.Final, several ranges in
 // flight, and above it block by block, by hash, each the parent of the next. It ends after the
 // first error; what was yielded before stands.
-func (s *Source) Read(ctx context.Context, from, to uint64, f *Filter) iter.Seq2[Batch, error] {
-	return s.read(ctx, from, to, f, nil)
+func (r *reader) Read(ctx context.Context, from, to uint64, f *Filter) iter.Seq2[Batch, error] {
+	return r.read(ctx, from, to, f, nil)
 }
 
 // Later marks readings under a context as such that can wait: what is read at once goes before them
@@ -24,18 +33,18 @@ func Later(ctx context.Context) context.Context { return node.Later(ctx) }
 // ReadOther reads the blocks of a batch again, from another endpoint than the batch is from. It fails
 // while no other can be used, rather than ask the same one twice, which would say nothing. Only where
 // no other is configured that could ever give the reading, the same one is asked.
-func (s *Source) ReadOther(ctx context.Context, b Batch) iter.Seq2[Batch, error] {
-	return s.read(ctx, b.From, b.To, b.Filter, b.By)
+func (r *reader) ReadOther(ctx context.Context, b Batch) iter.Seq2[Batch, error] {
+	return r.read(ctx, b.From, b.To, b.Filter, b.By)
 }
 
-func (s *Source) read(ctx context.Context, from, to uint64, f *Filter, avoid *node.Node) iter.Seq2[Batch, error] {
+func (r *reader) read(ctx context.Context, from, to uint64, f *Filter, avoid *node.Node) iter.Seq2[Batch, error] {
 	return func(yield func(Batch, error) bool) {
-		if !slices.ContainsFunc(s.nodes, func(n *node.Node) bool { return n != avoid && n.Gives(from, f) }) {
+		if !slices.ContainsFunc(r.pool.nodes, func(n *node.Node) bool { return n != avoid && n.Gives(from, f) }) {
 			avoid = nil
 		}
 
-		if last := s.byRange(from, to); from <= last {
-			if !s.ranges(ctx, from, last, f, avoid, yield) {
+		if last := r.byRange(from, to); from <= last {
+			if !r.ranges(ctx, from, last, f, avoid, yield) {
 				return
 			}
 
@@ -43,7 +52,7 @@ func (s *Source) read(ctx context.Context, from, to uint64, f *Filter, avoid *no
 		}
 
 		if from <= to {
-			s.blocks(ctx, from, to, f, avoid, yield)
+			r.blocks(ctx, from, to, f, avoid, yield)
 		}
 	}
 }
@@ -52,14 +61,14 @@ func (s *Source) read(ctx context.Context, from, to uint64, f *Filter, avoid *no
 // prove nothing of the blocks that a machine behind a URL may lack still, and there are chains that
 // call those final: they are read one by one while that costs no more than one batch of headers, as
 // it does a reader that keeps up, and in any case where machines have been seen to be apart.
-func (s *Source) byRange(from, to uint64) uint64 {
-	v := s.View()
-	last, all := min(to, v.Final), v.Head-min(v.Head, s.outlook.farBehind())
+func (r *reader) byRange(from, to uint64) uint64 {
+	v := r.outlook.View()
+	last, all := min(to, v.Final), v.Head-min(v.Head, r.outlook.farBehind())
 	if last <= all {
 		return last
 	}
 
-	if last-max(from, all+1) < headersAtOnce || slices.ContainsFunc(s.nodes, (*node.Node).Uneven) {
+	if last-max(from, all+1) < headersAtOnce || slices.ContainsFunc(r.pool.nodes, (*node.Node).Uneven) {
 		return all
 	}
 
@@ -67,7 +76,7 @@ func (s *Source) byRange(from, to uint64) uint64 {
 }
 
 // ranges yields from..to in ranges. It says whether the reader wants more.
-func (s *Source) ranges(ctx context.Context, from, to uint64, f *Filter, avoid *node.Node,
+func (r *reader) ranges(ctx context.Context, from, to uint64, f *Filter, avoid *node.Node,
 	yield func(Batch, error) bool) bool {
 	return pipeline(ctx, node.RangesInFlight, func() (func(context.Context) (Batch, error), bool) {
 		if from > to {
@@ -75,11 +84,11 @@ func (s *Source) ranges(ctx context.Context, from, to uint64, f *Filter, avoid *
 		}
 
 		first := from
-		last := first + min(to-first, s.plan(first, f, avoid)-1)
+		last := first + min(to-first, r.plan(first, f, avoid)-1)
 		from = last + 1
 
 		return func(ctx context.Context) (b Batch, err error) {
-			err = s.ask(ctx, last, avoid, func(ctx context.Context, e *node.Node) (err error) {
+			err = r.pool.ask(ctx, last, avoid, func(ctx context.Context, e *node.Node) (err error) {
 				b, err = e.ReadRange(ctx, first, last, f)
 				return err
 			})
@@ -93,10 +102,10 @@ func (s *Source) ranges(ctx context.Context, from, to uint64, f *Filter, avoid *
 }
 
 // plan is how many blocks to ask for: as many as the endpoint that is likely to be asked answers for.
-func (s *Source) plan(n uint64, f *Filter, avoid *node.Node) uint64 {
-	list, _ := s.order(n, avoid)
+func (r *reader) plan(n uint64, f *Filter, avoid *node.Node) uint64 {
+	list, _ := r.pool.order(n, avoid)
 	if len(list) == 0 {
-		list = s.nodes
+		list = r.pool.nodes
 	}
 
 	return list[0].Span(f)

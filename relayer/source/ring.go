@@ -2,6 +2,7 @@ package source
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/node"
 )
@@ -12,19 +13,23 @@ type ring struct {
 	headers map[uint64]Header
 	top     uint64
 	owner   *node.Node // whose head is on top
+
+	blooms atomic.Bool // the chain has bloom filters: a block without any bits is known to have no logs
 }
+
+func newRing() *ring { return &ring{headers: map[uint64]Header{}} }
 
 // ringSize covers any depth of finality by confirmations.
 const ringSize = 1024
 
 // head puts a head on the ring. Another endpoint's that is lower is left out: its node lags.
 func (r *ring) head(h Header, n *node.Node) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.headers == nil {
-		r.headers = map[uint64]Header{}
+	if node.Telling(&h.Bloom) {
+		r.blooms.Store(true)
 	}
 
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if h.Number < r.top && n != r.owner {
 		return
 	}

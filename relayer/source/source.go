@@ -176,6 +176,9 @@ func (c *Config) check() error {
 	return errors.Join(errs...)
 }
 
+// tagsDecide says whether the endpoints' tags decide what is processed.
+func (c *Config) tagsDecide() bool { return c.Finality == Safe || c.Finality == Finalized }
+
 // answerLimit is how large one answer may be where so much memory may be used, in bytes: four are
 // in flight, and each is held once as it came and once decoded.
 func answerLimit(memory int64) int64 {
@@ -187,20 +190,17 @@ func answerLimit(memory int64) int64 {
 	return min(max(memory/16, least), most)
 }
 
-// Source reads the chain. Its methods may be called concurrently; View, Changed and Health mean
-// something while Run runs.
+// Source reads the chain. Its methods, and those of its parts, may be called concurrently; View,
+// Changed and Health mean something while Run runs.
 type Source struct {
-	cfg     Config
-	log     *slog.Logger
+	*pool     // Endpoints, Canonical
+	*outlook  // View, Changed
+	*follower // what Run runs
+	*reader   // Read, ReadOther
+
+	cfg     *Config
 	secrets *redact.Secrets
-	metrics *node.Metrics
-	nodes   []*node.Node
-	ring    ring
-	reading chan struct{} // a token: whoever has it may ask for headers that the ring lacks
-	memo    memo
-	blooms  atomic.Bool // the chain has bloom filters: a block without any bits is known to have no logs
 	running atomic.Bool
-	outlook outlook
 }
 
 // New checks the configuration and starts nothing.
@@ -210,20 +210,25 @@ func New(cfg Config) (*Source, error) {
 		return nil, err
 	}
 
-	s := &Source{cfg: cfg, log: cfg.Logger, secrets: redact.New(cfg.URLs...), reading: make(chan struct{}, 1)}
-	s.memo.init()
-	s.outlook.changed = make(chan struct{})
+	s := &Source{cfg: &cfg, secrets: redact.New(cfg.URLs...)}
 	names := endpointNames(cfg.URLs)
-	s.metrics = node.NewMetrics(cfg.Registerer, names)
+	s.pool = &pool{metrics: node.NewMetrics(cfg.Registerer, names)}
+	s.outlook = &outlook{cfg: &cfg, claims: s.pool.claims, changed: make(chan struct{})}
+	s.pool.farBehind = s.outlook.farBehind
 	for i, raw := range cfg.URLs {
 		s.nodes = append(s.nodes, node.New(s.nodeConfig(names[i], raw)))
 	}
+
+	ring := newRing()
+	s.follower = &follower{cfg: &cfg, pool: s.pool, outlook: s.outlook, ring: ring}
+	s.reader = &reader{pool: s.pool, outlook: s.outlook, ring: ring, memo: newMemo(),
+		headers: make(chan struct{}, 1)}
 
 	return s, nil
 }
 
 func (s *Source) nodeConfig(name, url string) node.Config {
-	cfg := &s.cfg
+	cfg := s.cfg
 
 	return node.Config{
 		Name: name, URL: strings.TrimSpace(url), ChainID: cfg.ChainID, Timeout: cfg.Timeout, MaxRPS: cfg.MaxRPS,
@@ -248,8 +253,6 @@ func endpointNames(urls []string) []string {
 
 	return names
 }
-
-func (s *Source) now() time.Time { return s.cfg.Now() }
 
 // Run follows the head of the chain on every endpoint until ctx ends; then it closes all
 // connections and returns nil. It is called once.
@@ -281,16 +284,6 @@ func (s *Source) rest() {
 	}
 }
 
-// Endpoints says how each endpoint does.
-func (s *Source) Endpoints() []EndpointStatus {
-	list := make([]EndpointStatus, len(s.nodes))
-	for i, n := range s.nodes {
-		list[i] = n.Status()
-	}
-
-	return list
-}
-
 // Health is nil while the chain can be read and its head moves.
 func (s *Source) Health() error {
 	var down []error
@@ -307,44 +300,33 @@ func (s *Source) Health() error {
 			errors.Join(append(down, errors.New("check RPC_URLS and the nodes behind them"))...))
 	}
 
-	return s.outlook.health(s.now())
+	return s.health()
 }
 
 // Check verifies that no endpoint serves another chain, that one works, and that the factory is a contract. An endpoint
 // that does not answer is no error as long as another does.
 func (s *Source) Check(ctx context.Context, factory common.Address) error {
 	defer s.rest()
-	errs := make([]error, len(s.nodes))
-	codes := make([]bool, len(s.nodes))
-	var wg sync.WaitGroup
-	for i, n := range s.nodes {
-		wg.Go(func() {
-			var code hexutil.Bytes
-			q := &rpc.Call{Method: rpc.GetCode, Params: `["` + factory.Hex() + `","latest"]`}
-			if errs[i] = n.Do(ctx, q); errs[i] == nil {
-				errs[i] = q.Decode(&code)
-			}
-
-			codes[i] = len(code) > 0
-		})
-	}
-
-	wg.Wait()
-	if ctx.Err() != nil {
+	answers, err := s.CallEach(ctx, rpc.GetCode, factory, "latest")
+	if err != nil {
 		return fmt.Errorf("check the RPC endpoints: %w", context.Cause(ctx))
 	}
 
 	works, coded := false, false
-	for i, err := range errs {
+	var errs []error
+	for _, a := range answers {
+		var code hexutil.Bytes
+		q := &rpc.Call{Method: rpc.GetCode, Result: a.Result, Err: a.Err}
+		err := q.Decode(&code)
 		if errors.Is(err, ErrWrongChain) {
 			return err
 		}
 
 		works = works || err == nil
-		coded = coded || codes[i]
+		coded = coded || len(code) > 0
 		if err != nil {
-			errs[i] = fmt.Errorf("%s: %w", s.nodes[i].Name(), err)
-			s.log.WarnContext(ctx, "endpoint does not answer", slog.String("endpoint", s.nodes[i].Name()), slog.Any("err", err))
+			errs = append(errs, fmt.Errorf("%s: %w", a.Endpoint, err))
+			s.cfg.Logger.WarnContext(ctx, "endpoint does not answer", slog.String("endpoint", a.Endpoint), slog.Any("err", err))
 		}
 	}
 

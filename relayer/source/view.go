@@ -35,6 +35,9 @@ const (
 // what the endpoints claim; changed is closed and made anew each time view does. doubted is since
 // when no endpoint has vouched for view.
 type outlook struct {
+	cfg    *Config
+	claims func() []node.Claim // what the endpoints that are in use say now
+
 	mu       sync.Mutex
 	view     View
 	headHash common.Hash
@@ -47,21 +50,22 @@ type outlook struct {
 }
 
 // View says how far the chain may be read. Target and Final do not go back because a node lags.
-func (s *Source) View() View {
-	s.outlook.mu.Lock()
-	defer s.outlook.mu.Unlock()
-	return s.outlook.view
+func (o *outlook) View() View {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.view
 }
 
 // Changed returns a channel that is closed when the View changes next.
-func (s *Source) Changed() <-chan struct{} {
-	s.outlook.mu.Lock()
-	defer s.outlook.mu.Unlock()
-	return s.outlook.changed
+func (o *outlook) Changed() <-chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.changed
 }
 
 // health says whether the head is known and moves.
-func (o *outlook) health(now time.Time) error {
+func (o *outlook) health() error {
+	now := o.cfg.Now()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.view.Ready {
@@ -98,23 +102,16 @@ func (o *outlook) rhythm() (mean time.Duration, due time.Time) {
 }
 
 // refresh derives the View from what the endpoints say.
-func (s *Source) refresh(ctx context.Context) {
-	o := &s.outlook
+func (o *outlook) refresh(ctx context.Context) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	claims := make([]node.Claim, 0, len(s.nodes))
-	for _, n := range s.nodes {
-		if c := n.Claim(); c.Up && c.Head.Hash != (common.Hash{}) {
-			claims = append(claims, c)
-		}
-	}
-
+	claims := o.claims()
 	if len(claims) == 0 {
 		return
 	}
 
-	next, head := s.derive(claims, o.pace.atLeast(deepBlocks, deepTime))
-	now := s.now()
+	next, head := o.cfg.derive(claims, o.pace.atLeast(deepBlocks, deepTime))
+	now := o.cfg.Now()
 	if head.Hash != o.headHash && next.Head >= o.view.Head {
 		if o.view.Ready {
 			o.pace.blocks(next.Head-o.view.Head, now.Sub(o.moved))
@@ -124,7 +121,7 @@ func (s *Source) refresh(ctx context.Context) {
 	}
 
 	if o.view.Ready {
-		o.keep(ctx, &next, head, now, s.log)
+		o.keep(ctx, &next, head, now)
 	}
 
 	if next == o.view {
@@ -136,40 +133,59 @@ func (s *Source) refresh(ctx context.Context) {
 	o.changed = make(chan struct{})
 }
 
+// takeTags has what endpoints say of safe and final blocks take effect at once, in one View. Where some
+// are behind it waits for them, for tagsEvery at most, however often the tags move meanwhile: an
+// endpoint that is always behind delays the others and does not stop them.
+func (o *outlook) takeTags(behind bool, take func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := o.cfg.Now()
+	if behind && o.waiting.IsZero() {
+		o.waiting = now
+	}
+
+	if behind && now.Sub(o.waiting) < tagsEvery {
+		return // the next look asks again
+	}
+
+	o.waiting = time.Time{}
+	take()
+}
+
 // derive is the View that claims make by themselves, and the head that it is of. deep is how far
 // below the head a block is final where the tag is not known.
-func (s *Source) derive(claims []node.Claim, deep uint64) (next View, head Header) {
+func (c *Config) derive(claims []node.Claim, deep uint64) (next View, head Header) {
 	head = claims[0].Head
 	finals := make([]uint64, len(claims))
-	for i, c := range claims {
-		if c.Head.Number > head.Number {
-			head = c.Head
+	for i, claim := range claims {
+		if claim.Head.Number > head.Number {
+			head = claim.Head
 		}
 
-		if finals[i] = c.Final; c.Final == 0 {
-			finals[i] = c.Head.Number - min(c.Head.Number, deep)
+		if finals[i] = claim.Final; claim.Final == 0 {
+			finals[i] = claim.Head.Number - min(claim.Head.Number, deep)
 		}
 
-		switch s.cfg.Finality {
+		switch c.Finality {
 		case Safe:
-			next.Target = max(next.Target, c.Safe)
+			next.Target = max(next.Target, claim.Safe)
 		case Finalized:
-			next.Target = max(next.Target, c.Final)
+			next.Target = max(next.Target, claim.Final)
 		}
 	}
 
 	next.Ready, next.Head, next.HeadTime = true, head.Number, time.Unix(int64(head.Time), 0)
-	switch s.cfg.Finality {
+	switch c.Finality {
 	case Latest:
 		next.Target = head.Number
 	case Confirmations:
-		next.Target = head.Number - min(head.Number, s.cfg.Confirmations)
+		next.Target = head.Number - min(head.Number, c.Confirmations)
 	}
 
 	// Final is what all say that are up to date: too low costs requests, too high the check of parents.
 	next.Final = next.Target
-	for i, c := range claims {
-		if c.Head.Number >= next.Target {
+	for i, claim := range claims {
+		if claim.Head.Number >= next.Target {
 			next.Final = min(next.Final, finals[i])
 		}
 	}
@@ -178,7 +194,7 @@ func (s *Source) derive(claims []node.Claim, deep uint64) (next View, head Heade
 }
 
 // keep holds what stood before where no endpoint vouches for it any more, for viewHold. Held: mu.
-func (o *outlook) keep(ctx context.Context, next *View, head Header, now time.Time, log *slog.Logger) {
+func (o *outlook) keep(ctx context.Context, next *View, head Header, now time.Time) {
 	switch {
 	case next.Head >= o.view.Head:
 		o.doubted = time.Time{}
@@ -189,7 +205,7 @@ func (o *outlook) keep(ctx context.Context, next *View, head Header, now time.Ti
 
 		next.Head, next.HeadTime = o.view.Head, o.view.HeadTime
 	default:
-		log.WarnContext(ctx, "no endpoint has the newest block any more: going back", slog.Uint64("block", o.view.Head),
+		o.cfg.Logger.WarnContext(ctx, "no endpoint has the newest block any more: going back", slog.Uint64("block", o.view.Head),
 			slog.Uint64("head", next.Head))
 		o.doubted, o.headHash, o.moved = time.Time{}, head.Hash, now
 		o.view.Target, o.view.Final = 0, 0

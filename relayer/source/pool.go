@@ -14,21 +14,62 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
 )
 
+// pool is the endpoints, and the order in which they are asked. farBehind is how many blocks the
+// machines behind one URL may be apart.
+type pool struct {
+	nodes     []*node.Node
+	metrics   *node.Metrics
+	farBehind func() uint64
+}
+
+// Endpoints says how each endpoint does.
+func (p *pool) Endpoints() []EndpointStatus {
+	list := make([]EndpointStatus, len(p.nodes))
+	for i, n := range p.nodes {
+		list[i] = n.Status()
+	}
+
+	return list
+}
+
+// claims are what the endpoints that are in use say of the chain.
+func (p *pool) claims() []node.Claim {
+	list := make([]node.Claim, 0, len(p.nodes))
+	for _, n := range p.nodes {
+		if c := n.Claim(); c.Up && c.Head.Hash != (common.Hash{}) {
+			list = append(list, c)
+		}
+	}
+
+	return list
+}
+
+// lead is the endpoint that is read from.
+func (p *pool) lead() *node.Node {
+	for _, n := range p.nodes {
+		if n.Serves() {
+			return n
+		}
+	}
+
+	return p.nodes[0]
+}
+
 // order is the endpoints that may be asked for a block now, best first: those that are in use and
 // have the block; among equals, as configured. One to be avoided is not among them. Without any, it
 // says how long until there is one.
-func (s *Source) order(need uint64, avoid *node.Node) (list []*node.Node, wait time.Duration) {
+func (p *pool) order(need uint64, avoid *node.Node) (list []*node.Node, wait time.Duration) {
 	type candidate struct {
 		n    *node.Node
 		rank int
 	}
 	var found []candidate
-	for _, n := range s.nodes {
+	for _, n := range p.nodes {
 		if n == avoid {
 			continue
 		}
 
-		if pause := n.Pause(s.servedBut(n)); pause > 0 {
+		if pause := n.Pause(p.servedBut(n)); pause > 0 {
 			if wait == 0 || pause < wait {
 				wait = pause
 			}
@@ -57,17 +98,17 @@ func (s *Source) order(need uint64, avoid *node.Node) (list []*node.Node, wait t
 }
 
 // servedBut says whether an endpoint other than n serves.
-func (s *Source) servedBut(n *node.Node) bool {
-	return slices.ContainsFunc(s.nodes, func(other *node.Node) bool { return other != n && other.Serves() })
+func (p *pool) servedBut(n *node.Node) bool {
+	return slices.ContainsFunc(p.nodes, func(other *node.Node) bool { return other != n && other.Serves() })
 }
 
 // ask puts a question about a block to one endpoint after the other until one answers. The error is all of theirs.
-func (s *Source) ask(ctx context.Context, need uint64, avoid *node.Node,
+func (p *pool) ask(ctx context.Context, need uint64, avoid *node.Node,
 	question func(context.Context, *node.Node) error) error {
 	var errs []error
 	waited := false
 	for {
-		list, wait := s.order(need, avoid)
+		list, wait := p.order(need, avoid)
 		for _, n := range list {
 			err := question(ctx, n)
 			if ctx.Err() != nil {
@@ -79,7 +120,7 @@ func (s *Source) ask(ctx context.Context, need uint64, avoid *node.Node,
 			}
 
 			if errors.Is(err, ErrBehind) {
-				err = n.Lacks(ctx, need, s.outlook.farBehind(), err)
+				err = n.Lacks(ctx, need, p.farBehind(), err)
 			}
 
 			if rpc.Classify(err) == rpc.Invalid {
@@ -91,7 +132,7 @@ func (s *Source) ask(ctx context.Context, need uint64, avoid *node.Node,
 
 		if len(list) > 0 || waited || wait == 0 || wait > node.LongestWait {
 			if len(errs) == 0 {
-				return s.unavailable(wait)
+				return p.unavailable(wait)
 			}
 
 			return errors.Join(errs...)
@@ -109,9 +150,9 @@ func (s *Source) ask(ctx context.Context, need uint64, avoid *node.Node,
 }
 
 // unavailable says why no endpoint is to be asked for a while.
-func (s *Source) unavailable(wait time.Duration) error {
+func (p *pool) unavailable(wait time.Duration) error {
 	errs := []error{fmt.Errorf("%w for %s", ErrUnavailable, wait.Round(time.Millisecond))}
-	for _, st := range s.Endpoints() {
+	for _, st := range p.Endpoints() {
 		if st.LastError != "" {
 			errs = append(errs, fmt.Errorf("%s: %s", st.Name, st.LastError))
 		}
@@ -123,8 +164,8 @@ func (s *Source) unavailable(wait time.Duration) error {
 // Canonical returns the header at a height on which the endpoints agree that have it; those that
 // have not, or do not answer, have no say. With three or more, a majority decides. ErrBehind: none
 // has it. ErrDisagree: no majority.
-func (s *Source) Canonical(ctx context.Context, n uint64) (Header, error) {
-	list, wait := s.order(n, nil)
+func (p *pool) Canonical(ctx context.Context, n uint64) (Header, error) {
+	list, wait := p.order(n, nil)
 	type vote struct {
 		h   Header
 		err error
@@ -132,7 +173,7 @@ func (s *Source) Canonical(ctx context.Context, n uint64) (Header, error) {
 	votes := make([]vote, len(list))
 	var wg sync.WaitGroup
 	for i, e := range list {
-		wg.Go(func() { votes[i].h, votes[i].err = s.vote(ctx, e, n) })
+		wg.Go(func() { votes[i].h, votes[i].err = p.vote(ctx, e, n) })
 	}
 
 	wg.Wait()
@@ -163,7 +204,7 @@ func (s *Source) Canonical(ctx context.Context, n uint64) (Header, error) {
 
 	switch {
 	case total == 0 && len(errs) == 0:
-		return Header{}, fmt.Errorf("header of block %d: %w", n, s.unavailable(wait))
+		return Header{}, fmt.Errorf("header of block %d: %w", n, p.unavailable(wait))
 	case total == 0:
 		return Header{}, fmt.Errorf("header of block %d: %w", n, errors.Join(errs...))
 	case len(count) == 1:
@@ -172,7 +213,7 @@ func (s *Source) Canonical(ctx context.Context, n uint64) (Header, error) {
 
 	for i, v := range votes {
 		if v.err == nil && v.h.Hash != best.Hash {
-			s.metrics.Disagrees(list[i])
+			p.metrics.Disagrees(list[i])
 		}
 	}
 
@@ -186,7 +227,7 @@ func (s *Source) Canonical(ctx context.Context, n uint64) (Header, error) {
 // vote is the header at a height, from an endpoint whose answer may roll the chain back. An endpoint
 // that has answered wrongly, and is asked only because no other is in use, must first show that it
 // answers correctly again: a header alone cannot be validated.
-func (s *Source) vote(ctx context.Context, e *node.Node, n uint64) (Header, error) {
+func (p *pool) vote(ctx context.Context, e *node.Node, n uint64) (Header, error) {
 	doubtful := e.Doubtful()
 	h, err := e.Header(ctx, n)
 	if err != nil || !doubtful {
