@@ -66,9 +66,6 @@ func NewMetrics(reg prometheus.Registerer, endpoints []string) *Metrics {
 	return m
 }
 
-// Disagrees counts an answer that contradicts the other endpoints'.
-func (m *Metrics) Disagrees(n *Node) { m.disagreements.WithLabelValues(n.cfg.Name).Inc() }
-
 func (m *Metrics) state(name string, s State) {
 	up := 0.
 	if s.Up() {

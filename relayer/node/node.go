@@ -84,16 +84,6 @@ func (n *Node) Has(block uint64) bool { return n.Claim().Head.Number >= block &&
 // Span is how many blocks the node is asked for at once, where such logs are wanted.
 func (n *Node) Span(f *Filter) uint64 { return n.span.now(kindOf(f)) }
 
-// Status is what an operator sees of a node.
-type Status struct {
-	Name      string
-	State     State
-	Up        bool
-	Head      uint64
-	Latency   time.Duration // moving average of a request
-	LastError string        // redacted; may be older than the last success; empty: there was none
-}
-
 // Status of the node.
 func (n *Node) Status() Status {
 	st := n.status()

@@ -10,6 +10,16 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
 )
 
+// Status is what an operator sees of a node.
+type Status struct {
+	Name      string
+	State     State
+	Up        bool
+	Head      uint64
+	Latency   time.Duration // moving average of a request
+	LastError string        // redacted; may be older than the last success; empty: there was none
+}
+
 // standing is a node's health as it is now, and what operators are told of it.
 type standing struct {
 	cfg    *Config
@@ -62,7 +72,7 @@ func (s *standing) blame(ctx context.Context, err error, asked time.Time) {
 	changed := s.health.fails(err, asked, s.cfg.Now(), s.jitter)
 	if s.health.state == Suspect || s.health.state == OnProbation {
 		if rpc.Classify(err) == rpc.Invalid {
-			s.cfg.Metrics.disagreements.WithLabelValues(s.cfg.Name).Inc()
+			s.Disagrees()
 		}
 	}
 
@@ -148,3 +158,6 @@ func (s *standing) status() Status {
 
 	return st
 }
+
+// Disagrees counts an answer that contradicts the other endpoints'.
+func (s *standing) Disagrees() { s.cfg.Metrics.disagreements.WithLabelValues(s.cfg.Name).Inc() }

@@ -17,8 +17,8 @@ const (
 	// Safe and finalized are asked for once in so many blocks where they do not decide what is
 	// processed, an epoch of Ethereum's, at whose end they move; but not more often than tagsEvery,
 	// nor less than tagsSeldom.
-	tagsBlocks            = 32
-	tagsEvery, tagsSeldom = 12 * time.Second, 10 * time.Minute
+	tagsBlocks = 32
+	tagsSeldom = 10 * time.Minute
 	// lookAround is how often an endpoint that is kept out, or in reserve, looks whether it is needed.
 	// That costs no request.
 	lookAround = 500 * time.Millisecond

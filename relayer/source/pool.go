@@ -18,7 +18,6 @@ import (
 // machines behind one URL may be apart.
 type pool struct {
 	nodes     []*node.Node
-	metrics   *node.Metrics
 	farBehind func() uint64
 }
 
@@ -213,7 +212,7 @@ func (p *pool) Canonical(ctx context.Context, n uint64) (Header, error) {
 
 	for i, v := range votes {
 		if v.err == nil && v.h.Hash != best.Hash {
-			p.metrics.Disagrees(list[i])
+			list[i].Disagrees()
 		}
 	}
 

@@ -31,6 +31,10 @@ const (
 	deepBlocks, deepTime = 128, time.Minute
 )
 
+// tagsEvery is how long endpoints whose safe and final blocks differ are waited for, and the shortest
+// pause between two looks at those blocks where they do not decide what is processed.
+const tagsEvery = 12 * time.Second
+
 // outlook is the View, and what it is derived with. view, headHash and moved change together, with
 // what the endpoints claim; changed is closed and made anew each time view does. doubted is since
 // when no endpoint has vouched for view.
@@ -110,7 +114,7 @@ func (o *outlook) refresh(ctx context.Context) {
 		return
 	}
 
-	next, head := o.cfg.derive(claims, o.pace.atLeast(deepBlocks, deepTime))
+	next, head := o.derive(claims)
 	now := o.cfg.Now()
 	if head.Hash != o.headHash && next.Head >= o.view.Head {
 		if o.view.Ready {
@@ -152,40 +156,40 @@ func (o *outlook) takeTags(behind bool, take func()) {
 	take()
 }
 
-// derive is the View that claims make by themselves, and the head that it is of. deep is how far
-// below the head a block is final where the tag is not known.
-func (c *Config) derive(claims []node.Claim, deep uint64) (next View, head Header) {
+// derive is the View that claims make by themselves, and the head that it is of. Held: mu.
+func (o *outlook) derive(claims []node.Claim) (next View, head Header) {
+	deep := o.pace.atLeast(deepBlocks, deepTime)
 	head = claims[0].Head
 	finals := make([]uint64, len(claims))
-	for i, claim := range claims {
-		if claim.Head.Number > head.Number {
-			head = claim.Head
+	for i, c := range claims {
+		if c.Head.Number > head.Number {
+			head = c.Head
 		}
 
-		if finals[i] = claim.Final; claim.Final == 0 {
-			finals[i] = claim.Head.Number - min(claim.Head.Number, deep)
+		if finals[i] = c.Final; c.Final == 0 {
+			finals[i] = c.Head.Number - min(c.Head.Number, deep)
 		}
 
-		switch c.Finality {
+		switch o.cfg.Finality {
 		case Safe:
-			next.Target = max(next.Target, claim.Safe)
+			next.Target = max(next.Target, c.Safe)
 		case Finalized:
-			next.Target = max(next.Target, claim.Final)
+			next.Target = max(next.Target, c.Final)
 		}
 	}
 
 	next.Ready, next.Head, next.HeadTime = true, head.Number, time.Unix(int64(head.Time), 0)
-	switch c.Finality {
+	switch o.cfg.Finality {
 	case Latest:
 		next.Target = head.Number
 	case Confirmations:
-		next.Target = head.Number - min(head.Number, c.Confirmations)
+		next.Target = head.Number - min(head.Number, o.cfg.Confirmations)
 	}
 
 	// Final is what all say that are up to date: too low costs requests, too high the check of parents.
 	next.Final = next.Target
-	for i, claim := range claims {
-		if claim.Head.Number >= next.Target {
+	for i, c := range claims {
+		if c.Head.Number >= next.Target {
 			next.Final = min(next.Final, finals[i])
 		}
 	}
