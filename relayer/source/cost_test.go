@@ -190,7 +190,7 @@ func (n *testNode) total() (sum int) {
 // blockTimes are those of the tables.
 var blockTimes = []time.Duration{12 * time.Second, 2 * time.Second, time.Second, 250 * time.Millisecond}
 
-// What a block costs, and how soon it is read: the tables of ARCHITECTURE. COST_TABLE=full measures
+// What a block costs, and how soon it is read: the tables of internal/bench/MEASURED.md. COST_TABLE=full measures
 // all of them, as `make bench ONLY=cost` does.
 func TestCostOfABlock(t *testing.T) {
 	full := os.Getenv("COST_TABLE") == "full"
