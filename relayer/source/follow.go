@@ -258,8 +258,10 @@ func (f *follower) listen(ctx context.Context, n *node.Node) bool {
 			}
 
 			if missed == silentLooks {
-				f.cfg.Logger.WarnContext(ctx, "endpoint announces no blocks any more, connecting again", slog.String("endpoint", n.Name()))
+				f.cfg.Logger.WarnContext(ctx, "endpoint announces no blocks any more, connecting again",
+					slog.String("endpoint", n.Name()))
 				sub.End()
+
 				return true
 			}
 		}

@@ -209,8 +209,8 @@ func (o *outlook) keep(ctx context.Context, next *View, head Header, now time.Ti
 
 		next.Head, next.HeadTime = o.view.Head, o.view.HeadTime
 	default:
-		o.cfg.Logger.WarnContext(ctx, "no endpoint has the newest block any more: going back", slog.Uint64("block", o.view.Head),
-			slog.Uint64("head", next.Head))
+		o.cfg.Logger.WarnContext(ctx, "no endpoint has the newest block any more: going back",
+			slog.Uint64("block", o.view.Head), slog.Uint64("head", next.Head))
 		o.doubted, o.headHash, o.moved = time.Time{}, head.Hash, now
 		o.view.Target, o.view.Final = 0, 0
 	}
