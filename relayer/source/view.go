@@ -102,7 +102,7 @@ func (o *outlook) rhythm() (mean time.Duration, due time.Time) {
 		return 0, o.moved
 	}
 
-	return o.pace.mean, o.moved.Add(o.pace.least() * 3 / 4)
+	return o.pace.mean, o.moved.Add(o.pace.least(o.cfg.PollInterval))
 }
 
 // refresh derives the View from what the endpoints say.
@@ -243,9 +243,11 @@ func (p *pace) blocks(n uint64, took time.Duration) {
 	p.mean += (each - p.mean) / 8
 }
 
-// least is a time that only a few of the newest between blocks fall short of; zero while there are
-// too few of them. Times are of looks, which find a block late: the very shortest says little.
-func (p *pace) least() time.Duration {
+// least is for how long after a block no look for the next one is worth it, given the longest pause
+// between looks; zero while too few have been seen. Times are of looks, which find a block late, and
+// none that is shorter can be seen: so looks begin one pause before the shortest of the newest times
+// would end, or at three quarters of what a few of them fall short of, whichever is later.
+func (p *pace) least(pause time.Duration) time.Duration {
 	if p.seen < len(p.newest) {
 		return 0
 	}
@@ -253,7 +255,7 @@ func (p *pace) least() time.Duration {
 	sorted := p.newest
 	slices.Sort(sorted[:])
 
-	return sorted[len(sorted)/6]
+	return max(sorted[0]-pause, sorted[len(sorted)/6]*3/4)
 }
 
 // patience is how long no new block is no cause for alarm; zero: for ever, as the pace is not known.
