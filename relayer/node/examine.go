@@ -169,20 +169,26 @@ func (n *Node) probeRange(ctx context.Context, x *Examination, named *common.Add
 	}
 
 	x.RangeErr, x.RangeLimited = err, rpc.Classify(err) == rpc.RangeTooLarge
-	low, high := uint64(0), most // low is answered, high is not
-	for range rangeProbes {
-		if high-low <= max(1, low/64) || ctx.Err() != nil { // limits are round numbers; a little less does as well
+	const near = 64 // limits are round numbers; one part in so many less does as well
+	x.Range, _ = narrow(ctx, 0, most, near, rangeProbes, func(blocks uint64) bool { return asks(blocks) == nil })
+}
+
+// narrow halves the space between low, for which something is so, and high, for which it is not,
+// until they are neighbours, or as close as one part in near of low (0: of nothing), or tries are over.
+func narrow(ctx context.Context, low, high, near uint64, tries int, so func(uint64) bool) (uint64, uint64) {
+	for range tries {
+		if high-low <= 1 || near > 0 && high-low <= low/near || ctx.Err() != nil {
 			break
 		}
 
-		if middle := low + (high-low)/2; asks(middle) == nil {
+		if middle := low + (high-low)/2; so(middle) {
 			low = middle
 		} else {
 			high = middle
 		}
 	}
 
-	x.Range = low
+	return low, high
 }
 
 // probeHistory finds the oldest block from the first needed on whose header and logs are served.
@@ -201,23 +207,11 @@ func (n *Node) probeHistory(ctx context.Context, x *Examination, start uint64, n
 		return
 	}
 
-	low, high := x.Oldest, x.Head // low is missing, high is there
-	for range archiveProbes {
-		if high-low <= 1 || ctx.Err() != nil {
-			break
-		}
-
-		if middle := low + (high-low)/2; missing(has(middle)) {
-			low = middle
-		} else {
-			high = middle
-		}
-	}
-
-	x.Oldest = high
+	_, x.Oldest = narrow(ctx, x.Oldest, x.Head, 0, archiveProbes, func(number uint64) bool {
+		_, err := has(number)
+		return err != nil
+	})
 }
-
-func missing(_ bool, err error) bool { return err != nil }
 
 // probeBatch finds how many requests the node takes at once.
 func (n *Node) probeBatch(ctx context.Context, head uint64) int {
