@@ -1,0 +1,405 @@
+package source_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/crypto"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/source"
+)
+
+// machine is one of several behind a gateway's URL. It answers null for a block that it does not
+// have, and an empty list for that block's logs, as many nodes do.
+type machine struct {
+	head   uint64 // its newest block
+	oldest uint64 // the oldest that it keeps
+	blind  bool   // its headers have bloom filters without any bits
+}
+
+func (m machine) has(block uint64) bool { return m.oldest <= block && block <= m.head }
+
+// gateway is one URL in front of machines that are not equal. Each block of its chain has one log of
+// the wanted topic, and logs of others that fill its bloom filter.
+type gateway struct {
+	machines []machine
+	// route is called once per request, with the methods of its items, and says which machine answers
+	// which item. Both count from zero.
+	route func(request int, methods []string) (machine func(item int) int)
+	final uint64
+	bloom func(block uint64) types.Bloom // nil: the real one
+
+	requests atomic.Int64
+}
+
+var wantedTopic = common.Hash{0xa}
+
+func wanted() *source.Filter { return &source.Filter{Topics: []common.Hash{wantedTopic}} }
+
+func blockHash(n uint64) common.Hash {
+	return crypto.Keccak256Hash(binary.BigEndian.AppendUint64(nil, n))
+}
+
+// logsIn are all logs of a block, the wanted one first.
+func logsIn(n uint64) []*types.Log {
+	var logs []*types.Log
+	for i := range uint(120) {
+		l := &types.Log{Address: common.Address{0xe, byte(i)}, Topics: []common.Hash{wantedTopic}, BlockNumber: n,
+			BlockHash: blockHash(n), BlockTimestamp: 1_700_000_000 + n, TxHash: common.Hash{0x77, byte(i)}, Index: i}
+		if i > 0 {
+			l.Topics = []common.Hash{crypto.Keccak256Hash([]byte{byte(i), byte(n), 0}),
+				crypto.Keccak256Hash([]byte{byte(i), byte(n), 1})}
+		}
+
+		logs = append(logs, l)
+	}
+
+	return logs
+}
+
+func (g *gateway) header(n uint64, m machine) any {
+	if !m.has(n) {
+		return nil
+	}
+
+	var bloom types.Bloom
+	switch {
+	case m.blind:
+	case g.bloom != nil:
+		bloom = g.bloom(n)
+	default:
+		bloom = types.CreateBloom(&types.Receipt{Logs: logsIn(n)})
+	}
+
+	h := map[string]any{"number": hexutil.Uint64(n), "hash": blockHash(n), "timestamp": hexutil.Uint64(1_700_000_000 + n),
+		"parentHash": common.Hash{}, "logsBloom": bloom, "gasUsed": hexutil.Uint64(1_000_000),
+		"transactions": []common.Hash{{0x77}}}
+	if n > 0 {
+		h["parentHash"] = blockHash(n - 1)
+	}
+
+	return h
+}
+
+func (g *gateway) byHash(raw json.RawMessage) uint64 {
+	var hash common.Hash
+	_ = json.Unmarshal(raw, &hash)
+	for n := range g.machines[0].head + 1 {
+		if blockHash(n) == hash {
+			return n
+		}
+	}
+
+	return 1 << 60
+}
+
+func (g *gateway) answer(m machine, method string, params []json.RawMessage) any {
+	switch method {
+	case "eth_chainId":
+		return "0x1"
+	case "eth_getBlockByNumber":
+		var tag string
+		_ = json.Unmarshal(params[0], &tag)
+		switch tag {
+		case "latest":
+			return g.header(m.head, m)
+		case "finalized", "safe":
+			return g.header(min(g.final, m.head), m)
+		}
+
+		return g.header(hexutil.MustDecodeUint64(tag), m)
+	case "eth_getBlockByHash":
+		return g.header(g.byHash(params[0]), m)
+	case "eth_getLogs":
+		return g.logs(m, params[0])
+	}
+
+	return nil // receipts too: of a machine that does not have the block
+}
+
+func (g *gateway) logs(m machine, raw json.RawMessage) any {
+	var q struct {
+		FromBlock, ToBlock hexutil.Uint64
+		BlockHash          json.RawMessage
+		Topics             [][]common.Hash
+	}
+	_ = json.Unmarshal(raw, &q)
+	from, to := uint64(q.FromBlock), uint64(q.ToBlock)
+	if q.BlockHash != nil {
+		from = g.byHash(q.BlockHash)
+		to = from
+	}
+
+	logs := []*types.Log{}
+	for n := from; n <= to; n++ {
+		if !m.has(n) {
+			continue
+		}
+
+		all := logsIn(n)
+		if len(q.Topics) > 0 {
+			all = all[:1]
+		}
+
+		logs = append(logs, all...)
+	}
+
+	return logs
+}
+
+func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	type item struct {
+		ID     json.RawMessage   `json:"id"`
+		Method string            `json:"method"`
+		Params []json.RawMessage `json:"params"`
+	}
+	body, _ := io.ReadAll(r.Body)
+	var items []item
+	single := json.Unmarshal(body, &items) != nil
+	if single {
+		items = make([]item, 1)
+		_ = json.Unmarshal(body, &items[0])
+	}
+
+	request := int(g.requests.Add(1)) - 1
+	methods := make([]string, len(items))
+	for i, it := range items {
+		methods[i] = it.Method
+	}
+
+	answers, route := make([]any, len(items)), g.route(request, methods)
+	for i, it := range items {
+		m := g.machines[route(i)]
+		answers[i] = map[string]any{"jsonrpc": "2.0", "id": it.ID, "result": g.answer(m, it.Method, it.Params)}
+	}
+
+	var out any = answers
+	if single {
+		out = answers[0]
+	}
+
+	_ = json.NewEncoder(w).Encode(out)
+}
+
+// open starts a Source that reads through a gateway, and waits until it knows the head.
+func (g *gateway) open(t *testing.T, cfg source.Config) *source.Source {
+	t.Helper()
+	server := httptest.NewServer(g)
+	cfg.URLs, cfg.ChainID = []string{server.URL}, 1
+	s, err := source.New(cfg)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = s.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+		server.Close()
+	})
+	for {
+		changed := s.Changed()
+		if s.View().Head == g.machines[0].head {
+			return s
+		}
+
+		select {
+		case <-changed:
+		case <-time.After(20 * time.Second):
+			require.FailNow(t, "the head has not become known")
+		}
+	}
+}
+
+// readAll reads blocks from..to as a watch does: on from where a reading ended, until all are read
+// or the time is over. It returns the numbers of the blocks whose log was found, and how many
+// readings it took.
+func readAll(t *testing.T, s *source.Source, from, to uint64, within time.Duration) (found []uint64, readings int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	pause := time.NewTicker(20 * time.Millisecond)
+	defer pause.Stop()
+	var last error
+	for ; from <= to; readings++ {
+		require.NoErrorf(t, ctx.Err(), "blocks from %d on are not read within %s, the last reading says: %v", from,
+			within, last)
+		for b, err := range s.Read(ctx, from, to, wanted()) {
+			if err != nil {
+				last = err
+				<-pause.C
+
+				break
+			}
+
+			for i := range b.Logs {
+				found = append(found, b.Logs[i].BlockNumber)
+			}
+
+			from = b.To + 1
+		}
+	}
+
+	return found, readings
+}
+
+func numbers(from, to uint64) (list []uint64) {
+	for n := from; n <= to; n++ {
+		list = append(list, n)
+	}
+
+	return list
+}
+
+// index of the second machine, or of the first.
+func index(second bool) int {
+	if second {
+		return 1
+	}
+
+	return 0
+}
+
+// always sends a whole request to one machine.
+func always(machine int) func(int) int { return func(int) int { return machine } }
+
+// bySecond sends every second request that asks for logs to the second machine, and all others to the first.
+func bySecond() func(int, []string) func(int) int {
+	var asked atomic.Int64
+	return func(_ int, methods []string) func(int) int {
+		if !slices.Contains(methods, "eth_getLogs") {
+			return always(0)
+		}
+
+		return always(int(asked.Add(1) % 2))
+	}
+}
+
+// A gateway may hand each item of a batch to another machine. The headers that have come are kept,
+// and only the others asked for again: all 32 at once come by luck only. The same is so of the
+// batches for a longer way.
+func TestHeadersFromSeveralMachinesAddUp(t *testing.T) {
+	byItem := func(request int, methods []string) func(int) int {
+		if len(methods) <= 2 { // the head, and the tags
+			return always(0)
+		}
+
+		return func(item int) int { return (request + item) % 2 }
+	}
+	byRequest := func(request int, methods []string) func(int) int {
+		if len(methods) <= 2 {
+			return always(0)
+		}
+
+		return always(request % 2)
+	}
+	for name, test := range map[string]struct {
+		route func(int, []string) func(int) int
+		from  uint64
+	}{"each item to another machine": {byItem, 69}, "each request to another machine": {byRequest, 21}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := &gateway{machines: []machine{{head: 200}, {head: test.from}}, final: 20, route: test.route}
+			s := g.open(t, source.Config{Finality: source.Latest})
+			found, readings := readAll(t, s, test.from, test.from+31, 10*time.Second)
+			require.Equal(t, numbers(test.from, test.from+31), found)
+			require.LessOrEqual(t, readings, 10)
+		})
+	}
+}
+
+// Behind a gateway the answer that a block is not there is one machine's. Another has it: to ask
+// again costs one request, to begin the reading anew costs a pause and the blocks behind.
+func TestBlockIsAskedForAgainAtOnce(t *testing.T) {
+	g := &gateway{machines: []machine{{head: 100}, {head: 80}}, final: 20}
+	g.route = func(request int, _ []string) func(int) int { return always(request % 2) }
+	s := g.open(t, source.Config{Finality: source.Latest})
+	found, readings := readAll(t, s, 81, 100, 10*time.Second)
+	require.Equal(t, numbers(81, 100), found)
+	require.LessOrEqual(t, readings, 5)
+}
+
+// A machine that is far behind, as after a restart, has thrown nothing away: the others of its URL
+// are asked on.
+func TestMachineFarBehindLosesNoHistory(t *testing.T) {
+	g := &gateway{machines: []machine{{head: 600}, {head: 300}}, final: 590, route: bySecond()}
+	s := g.open(t, source.Config{Finality: source.Confirmations, Confirmations: 3})
+	found, _ := readAll(t, s, 1, 597, 10*time.Second)
+	require.Equal(t, numbers(1, 597), found)
+}
+
+// A machine without the older blocks gives the logs of the newer part of a range, and has the range's
+// last header. That another machine of the URL has the first one says nothing about these logs.
+func TestPrunedMachineBehindAGateway(t *testing.T) {
+	g := &gateway{machines: []machine{{head: 500}, {head: 500, oldest: 30}}, final: 490}
+	var asked atomic.Bool
+	g.route = func(_ int, methods []string) func(int) int {
+		if slices.Contains(methods, "eth_getLogs") && !asked.Swap(true) {
+			return always(1)
+		}
+
+		return always(0)
+	}
+	s := g.open(t, source.Config{Finality: source.Confirmations, Confirmations: 3})
+	found, _ := readAll(t, s, 1, 50, 10*time.Second) // in one range
+	require.Equal(t, numbers(1, 50), found)
+}
+
+// Where bloom filters say nothing, the header of a block proves nothing of the logs that came with
+// it: a gateway may have asked another machine for it. No block counts as empty that no machine has
+// shown to be.
+func TestEmptyLogsBehindAGatewayByItem(t *testing.T) {
+	empty := func(uint64) types.Bloom { return types.Bloom{} }
+	full := func(uint64) types.Bloom { return types.Bloom(bytes.Repeat([]byte{0xff}, types.BloomByteLength)) }
+	for name, bloom := range map[string]func(uint64) types.Bloom{
+		"empty bloom filters": empty, "full bloom filters": full,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := &gateway{machines: []machine{{head: 100}, {head: 90}}, final: 20, bloom: bloom}
+			g.route = func(_ int, methods []string) func(int) int {
+				return func(item int) int { return index(methods[item] == "eth_getLogs") }
+			}
+			noneIsEmpty(t, g)
+		})
+	}
+}
+
+// Machines of one URL may run different software. A header without a bloom filter, where others have
+// one, does not say that its block has no logs.
+func TestOneMachineHasNoBloomFilters(t *testing.T) {
+	g := &gateway{machines: []machine{{head: 100, blind: true}, {head: 90}}, final: 20}
+	g.route = func(request int, methods []string) func(int) int {
+		return func(item int) int { return index(request < 4 || methods[item] == "eth_getLogs") }
+	}
+	noneIsEmpty(t, g)
+}
+
+// noneIsEmpty reads blocks that all have a wanted log, and that the machine which is asked for logs
+// does not have. That they cannot be read is right; that they are empty is not.
+func noneIsEmpty(t *testing.T, g *gateway) {
+	t.Helper()
+	s := g.open(t, source.Config{Finality: source.Latest})
+	for b, err := range s.Read(t.Context(), 95, 100, wanted()) {
+		if err != nil {
+			return
+		}
+
+		require.NotEmptyf(t, b.Logs, "block %d", b.From)
+	}
+}
