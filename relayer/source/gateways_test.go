@@ -28,6 +28,7 @@ type machine struct {
 	head   uint64 // its newest block
 	oldest uint64 // the oldest that it keeps
 	blind  bool   // its headers have bloom filters without any bits
+	stray  uint64 // from this block on its blocks are of a branch that the chain has left; zero: none are
 }
 
 func (m machine) has(block uint64) bool { return m.oldest <= block && block <= m.head }
@@ -51,6 +52,15 @@ func wanted() *source.Filter { return &source.Filter{Topics: []common.Hash{wante
 
 func blockHash(n uint64) common.Hash {
 	return crypto.Keccak256Hash(binary.BigEndian.AppendUint64(nil, n))
+}
+
+// hash of a block, as the machine has it.
+func (m machine) hash(n uint64) common.Hash {
+	if m.stray == 0 || n < m.stray {
+		return blockHash(n)
+	}
+
+	return crypto.Keccak256Hash(binary.BigEndian.AppendUint64([]byte("stray"), n))
 }
 
 // logsIn are all logs of a block, the wanted one first.
@@ -84,11 +94,11 @@ func (g *gateway) header(n uint64, m machine) any {
 		bloom = types.CreateBloom(&types.Receipt{Logs: logsIn(n)})
 	}
 
-	h := map[string]any{"number": hexutil.Uint64(n), "hash": blockHash(n), "timestamp": hexutil.Uint64(1_700_000_000 + n),
+	h := map[string]any{"number": hexutil.Uint64(n), "hash": m.hash(n), "timestamp": hexutil.Uint64(1_700_000_000 + n),
 		"parentHash": common.Hash{}, "logsBloom": bloom, "gasUsed": hexutil.Uint64(1_000_000),
 		"transactions": []common.Hash{{0x77}}}
 	if n > 0 {
-		h["parentHash"] = blockHash(n - 1)
+		h["parentHash"] = m.hash(n - 1)
 	}
 
 	return h
@@ -388,6 +398,21 @@ func TestOneMachineHasNoBloomFilters(t *testing.T) {
 		return func(item int) int { return index(request < 4 || methods[item] == "eth_getLogs") }
 	}
 	noneIsEmpty(t, g)
+}
+
+// A machine that is behind may still be on a branch that the chain has left. Its header of a block
+// is no reason to take back what was processed: a newer head is known, and leads to another.
+func TestBranchOfAMachineThatIsBehind(t *testing.T) {
+	g := &gateway{machines: []machine{{head: 120}, {head: 100, stray: 96}}, final: 20}
+	var known atomic.Bool
+	g.route = func(int, []string) func(int) int { return always(index(known.Load())) }
+	s := g.open(t, source.Config{Finality: source.Confirmations, Confirmations: 3})
+	readAll(t, s, 90, 117, 10*time.Second)
+	known.Store(true) // from now on, the machine that is behind answers
+	header, err := s.Canonical(t.Context(), 98)
+	if err == nil {
+		require.Equal(t, blockHash(98), header.Hash)
+	}
 }
 
 // noneIsEmpty reads blocks that all have a wanted log, and that the machine which is asked for logs
