@@ -76,7 +76,9 @@ func (w *FactoryWatch) Run(ctx context.Context, epoch int64, beat func(context.C
 			at = ledger.Position{}
 		}
 
-		if at.Next > before.Next || err == nil && w.cfg.Health() == nil {
+		// a position that was only read from the database is no progress
+		moved := before != (ledger.Position{}) && at.Next > before.Next
+		if moved || err == nil && w.cfg.Health() == nil {
 			healthy = time.Now()
 		}
 
@@ -92,7 +94,9 @@ func (w *FactoryWatch) Run(ctx context.Context, epoch int64, beat func(context.C
 			w.cfg.Metrics.commit("factory", "moved", 0)
 		case err != nil:
 			w.cfg.Log.WarnContext(ctx, "factory not watched, trying again", failed(at, err)...)
-			at = ledger.Position{}
+			if !unread(err) {
+				at = ledger.Position{}
+			}
 		default:
 			delays.Reset()
 			if view := w.cfg.Source.View(); view.Ready && int64(view.Target) >= at.Next && at.Next > 0 && !w.quiet.left {
@@ -104,7 +108,11 @@ func (w *FactoryWatch) Run(ctx context.Context, epoch int64, beat func(context.C
 			continue
 		}
 
-		pause(ctx, delays.NextBackOff())
+		if moved {
+			delays.Reset()
+		}
+
+		pause(ctx, delay(delays, err))
 	}
 
 	return nil

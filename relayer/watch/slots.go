@@ -160,10 +160,9 @@ func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <
 			delays.Reset()
 		}
 
-		if unread := new(readError); errors.As(err, &unread) && !errors.Is(err, source.ErrDisagree) {
-			// What is known of the escrows stands: only the chain cannot be read, maybe for hours.
+		if unread(err) {
 			w.cfg.Log.WarnContext(ctx, "blocks not read, trying again", failed(w.at, err)...)
-			pause(ctx, delays.NextBackOff(), changed)
+			pause(ctx, delay(delays, err), changed)
 			err = nil
 		}
 

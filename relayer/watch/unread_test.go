@@ -3,10 +3,12 @@ package watch_test
 import (
 	"context"
 	"iter"
+	"log/slog"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
@@ -16,17 +18,32 @@ import (
 // outage is a chain that cannot be read for a while.
 type outage struct {
 	watch.Source
-	on    atomic.Bool
-	reads atomic.Int64
+	on        atomic.Bool
+	behind    atomic.Int64 // so many more readings find that a node lacks the block
+	reads     atomic.Int64
+	canonical atomic.Int64 // headers asked for
+	lost      error        // of headers, while on; nil: they can be had
+}
+
+func (o *outage) Canonical(ctx context.Context, n uint64) (source.Header, error) {
+	o.canonical.Add(1)
+	if o.on.Load() && o.lost != nil {
+		return source.Header{}, o.lost
+	}
+
+	return o.Source.Canonical(ctx, n)
 }
 
 func (o *outage) Read(ctx context.Context, from, to uint64, f *source.Filter) iter.Seq2[source.Batch, error] {
 	o.reads.Add(1)
-	if !o.on.Load() {
+	err := source.ErrUnavailable
+	if o.behind.Add(-1) >= 0 {
+		err = source.ErrBehind
+	} else if !o.on.Load() {
 		return o.Source.Read(ctx, from, to, f)
 	}
 
-	return func(yield func(source.Batch, error) bool) { yield(source.Batch{}, source.ErrUnavailable) }
+	return func(yield func(source.Batch, error) bool) { yield(source.Batch{}, err) }
 }
 
 // While the chain cannot be read, what is known of the escrows is not loaded again at each try, and
@@ -34,18 +51,69 @@ func (o *outage) Read(ctx context.Context, from, to uint64, f *source.Filter) it
 func TestUnreadableChainReloadsNothing(t *testing.T) {
 	w := setup(t)
 	chain := &outage{Source: w.src}
-	w.chain = chain
+	w.chain, w.leads = chain, chain
 	w.run(watch.FilterAuto, true)
 	w.create(2)
 	w.mine(confirmations + 1)
 	w.expect(w.head() - confirmations)
 
 	chain.on.Store(true)
-	reloads, reads := w.out.reloads(), chain.reads.Load()
+	reloads, reads, canonical := w.out.reloads(), chain.reads.Load(), chain.canonical.Load()
 	w.create(2)
 	w.mine(confirmations + 1)
-	require.Eventually(t, func() bool { return chain.reads.Load() > reads+5 }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return chain.reads.Load() > reads+10 }, time.Minute, 5*time.Millisecond)
 	require.Equal(t, reloads, w.out.reloads())
+	require.Equal(t, canonical, chain.canonical.Load(), "of blocks whose place is known")
 	chain.on.Store(false)
 	w.expect(w.head() - confirmations)
+}
+
+// A block that one machine behind a URL lacks is on another: it is tried again soon, however often
+// the wrong one has answered.
+func TestBlockThatANodeLacksIsTriedAgainSoon(t *testing.T) {
+	w := setup(t)
+	chain := &outage{Source: w.src}
+	w.chain, w.leads = chain, chain
+	w.run(watch.FilterAuto, true)
+	w.create(1)
+	w.mine(confirmations + 1)
+	w.expect(w.head() - confirmations)
+
+	chain.behind.Store(26) // 13 for each watch; pauses that grow to 5 s would be 26 s for each
+	began := time.Now()
+	w.create(1)
+	w.mine(confirmations + 1)
+	w.expect(w.head() - confirmations)
+	require.Less(t, time.Since(began), 15*time.Second)
+}
+
+// A leader whose nodes do not let it read on, or do not give the block before, makes room for another
+// one, wherever it stands.
+func TestLeaderThatCannotReadResigns(t *testing.T) {
+	for name, what := range map[string]error{"reading": nil, "the block before": source.ErrUnavailable} {
+		t.Run(name, func(t *testing.T) {
+			w := setup(t)
+			chain := &outage{Source: w.src, lost: what}
+			w.chain, w.leads = chain, chain
+			stop := w.run(watch.FilterAuto, true)
+			w.create(1)
+			w.mine(confirmations + 1)
+			w.expect(w.head() - confirmations)
+			stop()
+
+			chain.on.Store(true)
+			w.mine(1)
+			leader := watch.NewFactoryWatch(watch.FactoryConfig{
+				Source: chain, Ledger: w.led, ABI: w.abi,
+				Filters: watch.NewFilters(w.abi, w.d.Factory, watch.FilterAuto, 1000, 4000),
+				Factory: w.d.Factory, BeatEvery: time.Second, ResignAfter: time.Second, Health: w.src.Health,
+				Log:     slog.New(slog.NewTextHandler(t.Output(), nil)),
+				Metrics: watch.NewMetrics(prometheus.NewRegistry(), w.abi.EventNames()),
+			})
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			err := leader.Run(ctx, 1, func(context.Context) error { return nil })
+			require.ErrorIs(t, err, watch.ErrNoProgress)
+		})
+	}
 }

@@ -47,6 +47,27 @@ func retry() *backoff.ExponentialBackOff {
 	return b
 }
 
+// behindPause bounds the pause before a block is tried again that the endpoint told of and does not
+// have: behind its URL may be several machines, and the next one that answers may have the block.
+const behindPause = 500 * time.Millisecond
+
+// delay is how long to wait after an error of a reading.
+func delay(delays *backoff.ExponentialBackOff, err error) time.Duration {
+	next := delays.NextBackOff()
+	if errors.Is(err, source.ErrBehind) {
+		return min(next, behindPause)
+	}
+
+	return next
+}
+
+// unread says whether an error is one of the chain, which could not be read, maybe for hours: what is
+// known of the escrows, and where the watch stands, is not in question.
+func unread(err error) bool {
+	is := new(readError)
+	return errors.As(err, &is) && !errors.Is(err, source.ErrDisagree)
+}
+
 // pause waits for a delay, or until the context ends or something happens.
 func pause(ctx context.Context, d time.Duration, wake ...<-chan struct{}) {
 	timer := time.NewTimer(d)

@@ -45,6 +45,7 @@ type world struct {
 	patience time.Duration // DISCOVERY_WAIT
 	page     int           // LateAtOnce
 	chain    watch.Source  // of the slot watch; nil: src
+	leads    watch.Source  // of the factory watch; nil: src
 
 	out    *recorder
 	tracer trace.Tracer
@@ -135,9 +136,13 @@ func (w *world) run(mode watch.FilterMode, factory bool) (stop func()) {
 	log := slog.New(slog.NewTextHandler(w.t.Output(), nil))
 	filters := watch.NewFilters(w.abi, w.d.Factory, mode, 1000, 4000)
 	metrics := watch.NewMetrics(prometheus.NewRegistry(), w.abi.EventNames())
-	var chain watch.Source = w.src
+	var chain, leads watch.Source = w.src, w.src
 	if w.chain != nil {
 		chain = w.chain
+	}
+
+	if w.leads != nil {
+		leads = w.leads
 	}
 
 	slots := watch.NewSlotWatch(watch.SlotConfig{
@@ -148,7 +153,7 @@ func (w *world) run(mode watch.FilterMode, factory bool) (stop func()) {
 	wg.Go(func() { require.NoError(w.t, slots.Run(ctx)) })
 	if factory {
 		fw := watch.NewFactoryWatch(watch.FactoryConfig{
-			Source: w.src, Ledger: w.led, ABI: w.abi, Filters: filters, Factory: w.d.Factory, BeatEvery: time.Second,
+			Source: leads, Ledger: w.led, ABI: w.abi, Filters: filters, Factory: w.d.Factory, BeatEvery: time.Second,
 			ResignAfter: time.Minute,
 			Health:      w.src.Health, Log: log, Metrics: metrics, Tracer: w.tracer,
 		})
