@@ -42,6 +42,7 @@ type gateway struct {
 	route func(request int, methods []string) (machine func(item int) int)
 	final uint64
 	bloom func(block uint64) types.Bloom // nil: the real one
+	nulls bool                           // no logs are null, not an empty list
 
 	requests atomic.Int64
 }
@@ -161,10 +162,14 @@ func (g *gateway) logs(m machine, raw json.RawMessage) any {
 
 		all := logsIn(n)
 		if len(q.Topics) > 0 {
-			all = all[:1]
+			all = slices.DeleteFunc(all, func(l *types.Log) bool { return !slices.Contains(q.Topics[0], l.Topics[0]) })
 		}
 
 		logs = append(logs, all...)
+	}
+
+	if len(logs) == 0 && g.nulls {
+		return nil
 	}
 
 	return logs
@@ -415,6 +420,24 @@ func TestRangeOfMachinesForLogsThatAreBehind(t *testing.T) {
 		}
 
 		require.Lenf(t, b.Logs, int(b.To-b.From+1), "blocks %d to %d", b.From, b.To)
+	}
+}
+
+// Some nodes say null where there are no logs (onflow/flow-evm-gateway#695, smartbch/smartbch#67). It
+// proves as much as an empty list, and no less.
+func TestNoLogsAreNull(t *testing.T) {
+	g := &gateway{machines: []machine{{head: 200}}, final: 100, nulls: true}
+	g.route = func(int, []string) func(int) int { return always(0) }
+	s := g.open(t, source.Config{Finality: source.Confirmations, Confirmations: 3})
+	for _, f := range []*source.Filter{{Topics: []common.Hash{{0xdd}}}, wanted()} {
+		next, logs := uint64(1), 0
+		for b, err := range s.Read(t.Context(), 1, 197, f) {
+			require.NoError(t, err)
+			next, logs = b.To+1, logs+len(b.Logs)
+		}
+
+		require.EqualValues(t, 198, next)
+		require.Equal(t, 197*index(f.Topics[0] == wantedTopic), logs)
 	}
 }
 
