@@ -43,6 +43,7 @@ type gateway struct {
 	final uint64
 	bloom func(block uint64) types.Bloom // nil: the real one
 	nulls bool                           // no logs are null, not an empty list
+	alone bool                           // it takes no batches
 
 	requests atomic.Int64
 }
@@ -146,6 +147,7 @@ func (g *gateway) logs(m machine, raw json.RawMessage) any {
 		FromBlock, ToBlock hexutil.Uint64
 		BlockHash          json.RawMessage
 		Topics             [][]common.Hash
+		Address            []common.Address
 	}
 	_ = json.Unmarshal(raw, &q)
 	from, to := uint64(q.FromBlock), uint64(q.ToBlock)
@@ -163,6 +165,10 @@ func (g *gateway) logs(m machine, raw json.RawMessage) any {
 		all := logsIn(n)
 		if len(q.Topics) > 0 {
 			all = slices.DeleteFunc(all, func(l *types.Log) bool { return !slices.Contains(q.Topics[0], l.Topics[0]) })
+		}
+
+		if q.Address != nil {
+			all = slices.DeleteFunc(all, func(l *types.Log) bool { return !slices.Contains(q.Address, l.Address) })
 		}
 
 		logs = append(logs, all...)
@@ -187,6 +193,11 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if single {
 		items = make([]item, 1)
 		_ = json.Unmarshal(body, &items[0])
+	}
+
+	if g.alone && !single {
+		_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"batches are not allowed"}}`)
+		return
 	}
 
 	request := int(g.requests.Add(1)) - 1
@@ -420,6 +431,41 @@ func TestRangeOfMachinesForLogsThatAreBehind(t *testing.T) {
 		}
 
 		require.Lenf(t, b.Logs, int(b.To-b.From+1), "blocks %d to %d", b.From, b.To)
+	}
+}
+
+// Where a filter names more contracts than a request may, its parts are answered by several machines.
+// That one of them had logs proves nothing about the part of another.
+func TestPartsOfAFilterFromSeveralMachines(t *testing.T) {
+	byItem := func(_ int, methods []string) func(int) int {
+		return func(item int) int { return index(methods[item] == "eth_getLogs" && item%2 == 1) }
+	}
+	for name, test := range map[string]struct {
+		route    func(int, []string) func(int) int
+		from, to uint64
+		alone    bool // without batches
+	}{
+		"each item to another machine":                       {byItem, 95, 100, false},
+		"each request to another machine":                    {bySecond(), 95, 100, false},
+		"each request to another machine, no batches":        {bySecond(), 95, 100, true},
+		"final, each item to another machine":                {byItem, 11, 20, false},
+		"final, each request to another machine":             {bySecond(), 11, 20, false},
+		"final, each request to another machine, no batches": {bySecond(), 11, 20, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := &gateway{machines: []machine{{head: 100}, {head: test.from - 1}}, final: 20, route: test.route,
+				alone: test.alone}
+			s := g.open(t, source.Config{Finality: source.Latest, MaxAddresses: 1})
+			f := &source.Filter{Addresses: []common.Address{{0xe, 5}, {0xe, 6}}}
+			for b, err := range s.Read(t.Context(), test.from, test.to, f) {
+				if err != nil {
+					return // it does not say that there are none
+				}
+
+				require.Lenf(t, b.Logs, 2*int(b.To-b.From+1), "blocks %d to %d", b.From, b.To)
+			}
+		})
 	}
 }
 
