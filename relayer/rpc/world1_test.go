@@ -1,0 +1,91 @@
+package rpc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// An object under 200 that is no JSON-RPC is of a gateway in front of the node. It is no lie of the
+// node's, and its words count.
+func TestObjectOfAGateway(t *testing.T) {
+	for body, want := range map[string]Kind{
+		`{"message":"You have exceeded the rate limit"}`:                                           RateLimited,
+		`{"message":"API rate limit exceeded","request_id":"5d0"}`:                                 RateLimited,
+		`{"status":"0","message":"NOTOK","result":"Max calls per sec rate limit reached (5/sec)"}`: RateLimited,
+		`{"error":"Too many requests, reason: call rate limit exhausted, retry in 1s"}`:            RateLimited,
+		`{}`: Invalid,
+	} {
+		t.Run(body, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = io.WriteString(w, body)
+			}))
+			t.Cleanup(server.Close)
+			client := NewHTTP(server.URL, nil)
+			t.Cleanup(client.Close)
+			for _, calls := range [][]*Call{{ByNumber(1)}, {ByNumber(1), ByNumber(2)}} {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				_, err := client.Exchange(ctx, calls, 1<<20)
+				cancel()
+				require.Equal(t, want, Classify(errors.Join(err, calls[0].Err)), "%v", err)
+				if want == Invalid {
+					require.ErrorIs(t, err, ErrGarbled)
+				}
+			}
+		})
+	}
+}
+
+// Nodes written in Go print a time as 10m0s.
+func TestRetryInGoDurations(t *testing.T) {
+	for words, want := range map[string]time.Duration{
+		"Too many requests, reason: call rate limit exhausted, retry in 10m0s": 10 * time.Minute,
+		"Too many requests, reason: call rate limit exhausted, retry in 10s":   10 * time.Second,
+		"rate limit exceeded, retry in 1m30s":                                  90 * time.Second,
+		"rate limit exceeded, retry in 1.5s":                                   1500 * time.Millisecond,
+		"rate limit exceeded, retry in 1h0m0s":                                 10 * time.Minute,
+	} {
+		fault := fmt.Appendf(nil, `{"code":-32090,"message":%q}`, words)
+		require.Equal(t, want, RetryIn(parseFault(fault)), words)
+	}
+}
+
+// A node that answers only the first request of a batch, by an object, or none, by an empty array,
+// is one that takes fewer requests at once; over WebSocket too, where nothing tells that no more comes.
+func TestSocketThatAnswersAPartOfABatch(t *testing.T) {
+	for name, reply := range map[string]func(batch []json.RawMessage) []byte{
+		"the first": func(batch []json.RawMessage) []byte { return answers(batch[0]) },
+		"none":      func([]json.RawMessage) []byte { return []byte("[]") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				serveSocket(w, r, func(body []byte) []byte {
+					var batch []json.RawMessage
+					if json.Unmarshal(body, &batch) != nil {
+						return answers(body)
+					}
+
+					return reply(batch)
+				})
+			}))
+			t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
+			client := NewWS(strings.Replace(server.URL, "http", "ws", 1), nil, nobody)
+			t.Cleanup(client.Close)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			calls := []*Call{ByNumber(1), ByNumber(2)}
+			_, err := client.Exchange(ctx, calls, 1<<20)
+			require.ErrorIs(t, err, ErrUnanswered)
+			require.Equal(t, BatchRefused, Classify(calls[1].Err))
+		})
+	}
+}
