@@ -172,7 +172,8 @@ func TestHeadersUnderALowRate(t *testing.T) {
 					const blocks, final = 300, 200
 					ideal := time.Duration(2 * (blocks - final) / rate * float64(time.Second)) // a header and logs of each
 					s, chain := limited(t, &meter{rate: rate, burst: burst}, blocks, final)
-					require.EqualValues(t, blocks+1, backlog(t, s, chain, final+1, blocks, 3*ideal), "%+v", s.Endpoints())
+					limit := 3*ideal + time.Minute // in which the rate is found out
+					require.EqualValues(t, blocks+1, backlog(t, s, chain, final+1, blocks, limit), "%+v", s.Endpoints())
 				})
 			})
 		}
@@ -363,7 +364,7 @@ func TestBatchRefusedBeyondALimit(t *testing.T) {
 					s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest,
 						PollInterval: time.Second, Dial: p.dial})
 					await(t, s, func(v View) bool { return v.Final == 30 })
-					require.EqualValues(t, 121, backlog(t, s, chain, 1, 120, time.Minute), "%+v", s.Endpoints())
+					require.EqualValues(t, 121, backlog(t, s, chain, 1, 120, 3*time.Minute), "%+v", s.Endpoints())
 					require.LessOrEqual(t, refused.Load(), int64(20))
 				})
 			})
@@ -404,7 +405,7 @@ func TestUnequalBatchLimits(t *testing.T) {
 					PollInterval: time.Second, Dial: p.dial})
 				await(t, s, func(v View) bool { return v.Final == 30 })
 				require.EqualValues(t, 121, backlog(t, s, chain, 1, 120, time.Minute), "%+v", s.Endpoints())
-				require.LessOrEqual(t, refused.Load(), int64(20))
+				require.LessOrEqual(t, refused.Load(), int64(30))
 			})
 		})
 	}
