@@ -23,14 +23,23 @@ type abilities struct {
 	named    atomic.Bool // it gives logs of named contracts only
 	byNumber atomic.Bool // it does not take a block's hash for logs
 
-	mu         sync.Mutex
-	addresses  int // per request
-	oldest     uint64
-	oldestSeen time.Time // it has thrown away what is below oldest
-	keeps      uint64
-	keepsSeen  time.Time // it has block keeps
-	uneven     time.Time // it did not have what it had told of
+	mu        sync.Mutex
+	addresses int       // per request
+	nulls     int       // answers in a row that an old block is not there
+	oldest    uint64    // what is below it counts as thrown away
+	lostUntil time.Time // and until when
+	keeps     uint64
+	keepsSeen time.Time // it has block keeps
+	uneven    time.Time // it did not have what it had told of
 }
+
+// Behind one URL one machine may keep less than the others, or be far behind them: that a block is
+// gone is believed after nullsBelieved answers in a row, first for lostFirst, then for twice as long
+// with each further one, up to rememberedFor.
+const (
+	nullsBelieved = 3
+	lostFirst     = 5 * time.Second
+)
 
 func newAbilities(addresses int, now func() time.Time) *abilities {
 	return &abilities{addresses: addresses, now: now}
@@ -52,14 +61,30 @@ func (a *abilities) refuses(from uint64, f *Filter) error {
 func (a *abilities) lost(block uint64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return block < a.oldest && lately(a.oldestSeen, a.now())
+	return block < a.oldest && a.now().Before(a.lostUntil)
 }
 
-// lacks notes that the node has thrown a block away, and with it what is below.
-func (a *abilities) lacks(block uint64) {
+// lacks notes that the node said of an old block that it is not there. It says whether that counts.
+func (a *abilities) lacks(block uint64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.oldest, a.oldestSeen = max(a.oldest, block+1), a.now()
+	if a.nulls++; a.nulls < nullsBelieved {
+		return false
+	}
+
+	a.oldest = max(a.oldest, block+1)
+	a.lostUntil = a.now().Add(min(lostFirst<<min(a.nulls-nullsBelieved, 10), rememberedFor))
+
+	return true
+}
+
+// has notes that the node gave a block, or its logs: what it said of older ones was one machine's word.
+func (a *abilities) has(block uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if block < a.oldest || a.oldest == 0 {
+		a.nulls, a.oldest = 0, 0
+	}
 }
 
 // shown says whether the node has shown lately that it goes back to a block.

@@ -26,6 +26,7 @@ type allowance struct {
 	since    time.Time // start of the window that counts
 	counted  float64   // requests answered in it
 	previous float64   // and in the one before, per second
+	passed   bool      // a request was answered since the last refusal
 }
 
 const (
@@ -34,10 +35,12 @@ const (
 	// window over which answered requests are counted.
 	window = 2 * time.Second
 	// After a refusal the rate is so much of what it was; while there is none it grows by a share or a step per second.
-	slower, growth, step = 0.7, 0.03, 0.1
+	slower, growth, step = 0.7, 0.03, 0.08
 	// A rate beyond which a limit that was met once is forgotten, and the least to which it is
 	// lowered, requests per second.
 	unlimited, slowest = 1000, 0.2
+	// A first refusal at a slower pace than this, in requests per second, is hardly for the pace.
+	slowPace = 8
 )
 
 func newAllowance(most float64, now func() time.Time) *allowance {
@@ -118,6 +121,7 @@ func (a *allowance) answered(n int) {
 	}
 
 	a.counted += float64(n)
+	a.passed = a.passed || n > 0
 }
 
 // grow raises the rate after a time without a refusal. Held: mu.
@@ -144,8 +148,14 @@ func (a *allowance) refused(asked time.Time) {
 	}
 
 	now := a.now()
+	if a.rate > 0 && !a.passed { // nothing is let through: that says nothing of the rate
+		a.tokens, a.filled, a.lowered = -a.burst(), now, now
+		return
+	}
+
+	a.passed = false
 	seen := max(a.counted/max(now.Sub(a.since).Seconds(), 1), a.previous)
-	rate := seen
+	rate := max(seen, slowPace)
 	if a.rate > 0 {
 		rate = min(a.rate, max(seen, a.rate*slower)) * slower
 	}

@@ -2,6 +2,7 @@ package node
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,9 +12,10 @@ import (
 const (
 	// callsPerBatch keeps batches below what providers take, 100 at Infura and most others.
 	callsPerBatch = 50
-	// smallBatch is what no limit of a rate forbids: no burst is smaller, and the logs of a range stay
-	// with their header.
-	smallBatch = 4
+	// A batch of no more than smallBatch is seldom larger than what a limit of the rate lets through at
+	// once: that is believed when it was refused smallTries times, with pauses in which a bucket would
+	// have filled.
+	smallBatch, smallTries = 4, 3
 )
 
 // batches is how many requests a node takes at once, as far as it is known. most is tried; it is
@@ -26,6 +28,7 @@ type batches struct {
 	mu      sync.Mutex
 	most    int
 	works   int
+	tooMany int       // small batches refused for their rate, none answered between
 	changed time.Time // when most was
 }
 
@@ -52,6 +55,9 @@ func (b *batches) answered(size int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.works = max(b.works, size)
+	if size > 1 {
+		b.tooMany = 0
+	}
 }
 
 // work says whether batches of such a size have been answered.
@@ -78,8 +84,15 @@ func (b *batches) refused(size, answered int) {
 func (b *batches) tooFast(size int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if size > smallBatch {
-		b.set(min(b.most, max(size/2, smallBatch)))
+	least := smallBatch
+	if size > 1 && size <= smallBatch {
+		if b.tooMany++; b.tooMany == smallTries {
+			least, b.tooMany = 1, 0
+		}
+	}
+
+	if size > least {
+		b.set(min(b.most, max(size/2, least)))
 	}
 }
 
@@ -92,40 +105,46 @@ func (b *batches) forget() {
 
 // mayBeRefused says whether the failure of a batch as a whole can be one of its size: the first
 // request of it, sent alone, decides.
-func (b *batches) mayBeRefused(size int, err error) bool {
-	switch rpc.Classify(err) {
-	case rpc.RateLimited, rpc.Behind, rpc.TimedOut:
+func (b *batches) mayBeRefused(calls []*rpc.Call, err error) bool {
+	switch kind := rpc.Classify(err); {
+	case len(calls) == 1 || kind == rpc.RateLimited || kind == rpc.Behind || kind == rpc.TimedOut:
 		return false
+	case kind == rpc.BatchRefused:
+		return true
+	case errors.Is(err, rpc.ErrTooLarge):
+		return !slices.ContainsFunc(calls, isLogs) // else it is the range
 	}
 
-	return size > 1 && !b.work(size) && !errors.Is(err, rpc.ErrTooLarge)
+	return !b.work(len(calls))
 }
 
-// open are the calls of a batch that the node may have refused for being a batch.
+// open are the calls of a batch that the node may have refused for being a batch. Of one that is
+// answered in part, what is refused may be what was too much.
 func (b *batches) open(calls []*rpc.Call, err error) []*rpc.Call {
 	if err != nil && !errors.Is(err, rpc.ErrUnanswered) {
-		if rpc.Classify(err) == rpc.BatchRefused || b.mayBeRefused(len(calls), err) {
+		if b.mayBeRefused(calls, err) {
 			return calls
 		}
 
 		return nil
 	}
 
-	var open []*rpc.Call
-	failures := 0
+	var open, failed []*rpc.Call
+	logs := slices.ContainsFunc(calls, isLogs)
 	for _, c := range calls {
-		switch rpc.Classify(c.Err) {
-		case rpc.BatchRefused:
+		switch kind := rpc.Classify(c.Err); {
+		case kind == rpc.BatchRefused:
 			open = append(open, c)
-			failures++
-		case rpc.Failed, rpc.Unsupported:
-			failures++
+		case kind == rpc.Failed, kind == rpc.Unsupported, kind == rpc.RangeTooLarge && !logs:
+			failed = append(failed, c)
 		}
 	}
 
-	if len(open) == 0 && failures == len(calls) && !b.work(len(calls)) {
-		return calls
+	if len(open) == 0 && !b.work(len(calls)) {
+		return failed
 	}
 
 	return open
 }
+
+func isLogs(c *rpc.Call) bool { return c.Method == rpc.GetLogs }

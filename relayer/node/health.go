@@ -64,8 +64,9 @@ func (s State) Up() bool { return s == Healthy || s == Limited || s == Unsteady 
 // Pauses of a node, by what happened.
 const (
 	// A node that fails is asked again after firstPause, then after twice as long each time, up to
-	// longestPause: so the end of an outage is noticed within 10 s, including the jitter.
-	firstPause, longestPause = 250 * time.Millisecond, 8 * time.Second
+	// longestPause: so the end of an outage is noticed within 10 s, including the jitter, and a request
+	// before it that waited for quickTimeout.
+	firstPause, longestPause = 250 * time.Millisecond, 3500 * time.Millisecond
 	// A node that answered wrongly is broken in a way that seldom passes by itself: it is avoided while others are in use.
 	faultPause, longestFaultPause = 30 * time.Second, 10 * time.Minute
 	// If no other node is in use, it is tried again soon: its answers are validated as before, and
@@ -74,7 +75,8 @@ const (
 	alonePause, longestAlonePause = time.Second, LongestWait * 3 / 4
 	// A node that refuses because of its rate limit, without saying for how long.
 	limitPause, longestLimitPause = time.Second, 30 * time.Second
-	// A node that serves no logs at all is of no use: it is tried again in case its plan has changed.
+	// A node that serves no logs at all is of no use while others are: it is tried again in case its
+	// plan has changed, or it was only busy.
 	unfitPause = time.Hour
 )
 
@@ -137,16 +139,16 @@ func (h *health) fails(err error, asked, now time.Time, jitter func(time.Duratio
 	}
 
 	what, pause := h.judge(err, now, jitter)
+	if repeated && what == failed {
+		return false // requests that were in flight together fail together
+	}
+
 	if what != limited {
 		pause += jitter(pause)
 	}
 
 	if until := now.Add(pause); until.After(h.resume) {
 		h.resume = until
-	}
-
-	if repeated && what == failed {
-		return false // requests that were in flight together fail together
 	}
 
 	return h.become(what)
@@ -159,8 +161,10 @@ func (h *health) judge(err error, now time.Time, jitter func(time.Duration) time
 	case errors.Is(err, ErrWrongChain):
 		return foreign, h.shun(now, faultPause, jitter)
 	case errors.Is(err, errUnfit):
+		h.faults++
 		h.avoid = now.Add(unfitPause)
-		return refused, unfitPause
+
+		return refused, min(alonePause<<min(h.faults-1, 10), longestAlonePause)
 	case kind == rpc.Invalid && !errors.Is(err, rpc.ErrGarbled):
 		return lied, h.shun(now, longestFaultPause, jitter)
 	case kind == rpc.RateLimited:

@@ -95,27 +95,61 @@ func (l *link) send(ctx context.Context, timeout time.Duration, limit int64, cal
 		l.proven.Store(true)
 	}
 
+	answered := false // since a limit of the rate was met
 	for left := calls; len(left) > 0; {
 		some := left[:min(len(left), l.batches.size())]
-		err := l.attempt(ctx, timeout, limit, some)
-		open := l.batches.open(some, err)
-		if len(some) > 1 && len(open) > 0 && ctx.Err() == nil {
-			// It may be that the batch was too large: one of its requests, sent alone, decides.
-			if err = l.attempt(ctx, timeout, limit, open[:1]); err == nil && open[0].Err == nil {
-				l.batches.refused(len(some), len(some)-len(open))
-				left = slices.Concat(open[1:], left[len(some):])
-				continue
-			}
-		}
-
-		if err != nil {
+		open, err := l.sendBatch(ctx, timeout, limit, some)
+		switch {
+		case err == nil:
+			answered, left = true, slices.Concat(open, left[len(some):])
+		case answered && rpc.Classify(err) == rpc.RateLimited && l.waitOut(ctx):
+			answered = false // what has been answered is not thrown away for it
+		default:
 			return err
 		}
-
-		left = left[len(some):]
 	}
 
 	return nil
+}
+
+// sendBatch sends one batch, and returns those of its calls that are to be sent again, fewer at once.
+func (l *link) sendBatch(ctx context.Context, timeout time.Duration, limit int64, some []*rpc.Call) ([]*rpc.Call, error) {
+	err := l.attempt(ctx, timeout, limit, some)
+	open := l.batches.open(some, err)
+	if len(some) == 1 || len(open) == 0 || ctx.Err() != nil {
+		return nil, err
+	}
+
+	// It may be that the batch was too large: one of its requests, sent alone, decides.
+	if err := l.attempt(ctx, timeout, limit, open[:1]); err != nil {
+		return nil, err
+	}
+
+	if open[0].Err != nil {
+		l.batches.answered(len(some))
+		return nil, nil
+	}
+
+	l.batches.refused(len(some), len(some)-len(open))
+
+	return open[1:], nil
+}
+
+// waitOut waits until the node may be asked again, and says whether that is worth it.
+func (l *link) waitOut(ctx context.Context) bool {
+	pause := l.Pause(false)
+	if pause > LongestWait {
+		return false
+	}
+
+	timer := time.NewTimer(max(pause, 0))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // exchange sends calls by do, when the rate allows it, under a deadline. It says when they were sent
@@ -172,7 +206,7 @@ func (l *link) attempt(ctx context.Context, timeout time.Duration, limit int64, 
 	}
 
 	if err != nil && !partial {
-		l.failed(ctx, len(calls), err, asked, took)
+		l.failed(ctx, calls, err, asked, took)
 		return err
 	}
 
@@ -185,8 +219,9 @@ func (l *link) attempt(ctx context.Context, timeout time.Duration, limit int64, 
 	return err
 }
 
-// failed keeps the books of a batch of so many requests that failed as a whole.
-func (l *link) failed(ctx context.Context, size int, err error, asked time.Time, took time.Duration) {
+// failed keeps the books of a batch that failed as a whole.
+func (l *link) failed(ctx context.Context, calls []*rpc.Call, err error, asked time.Time, took time.Duration) {
+	size := len(calls)
 	kind := rpc.Classify(err)
 	switch {
 	case kind == rpc.RateLimited:
@@ -198,7 +233,8 @@ func (l *link) failed(ctx context.Context, size int, err error, asked time.Time,
 		l.rate.refused(asked)
 		l.turns.narrow()
 		l.blame(ctx, err, asked)
-	case kind == rpc.RangeTooLarge || kind == rpc.Behind || kind == rpc.BatchRefused || l.batches.mayBeRefused(size, err):
+	case kind == rpc.RangeTooLarge || kind == rpc.Behind || kind == rpc.BatchRefused ||
+		l.batches.mayBeRefused(calls, err):
 	case kind == rpc.Pruned || kind == rpc.AddressRequired || kind == rpc.TooManyAddresses:
 		l.worked(asked, took) // it concerns what was asked for
 	default:
@@ -214,7 +250,8 @@ func (l *link) failed(ctx context.Context, size int, err error, asked time.Time,
 // *rpc.Error, does not speak against the node.
 func (l *link) Subscribe(ctx context.Context) (sub *rpc.Subscription, err error) {
 	calls := []*rpc.Call{{Method: rpc.Subscribe}}
-	asked, took, err := l.exchange(ctx, l.cfg.Timeout, calls, func(ctx context.Context) (_ rpc.Traffic, err error) {
+	quick := min(l.cfg.Timeout, quickTimeout)
+	asked, took, err := l.exchange(ctx, quick, calls, func(ctx context.Context) (_ rpc.Traffic, err error) {
 		sub, err = l.ws.Subscribe(ctx)
 		return rpc.Traffic{}, err
 	})

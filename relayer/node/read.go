@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,6 +75,7 @@ func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter) (Batch,
 	size := min(to-from+1, n.Span(f))
 	b, bytes, err := n.rangeLogs(ctx, from, from+size-1, f)
 	if err == nil {
+		n.gaveLogs()
 		n.turns.widen()
 		n.span.accepted(kindOf(f), size, fullness(len(b.Logs), bytes, int(n.cfg.MaxBytes/8)))
 		return b, nil
@@ -96,12 +98,18 @@ func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter) (Batch,
 func (n *Node) refusal(ctx context.Context, err error, from, size uint64) (again bool, _ error) {
 	kind := rpc.Classify(err)
 	said, isSaid := errors.AsType[*logsRefused](err)
+	if rpc.Vague(err) && !notSent(err) {
+		if spares, first := n.span.spares(size); spares { // it has answered for as many: it is busy, or it is the rate
+			n.busy(ctx, err, first, isSaid)
+			return false, err
+		}
+	}
+
 	switch {
 	case kind == rpc.Pruned:
-		n.lacks(from)
-		return false, fmt.Errorf("%w: %w", ErrNoHistory, err)
-	case rpc.Overloaded(err) && n.span.spares(size):
-		n.turns.narrow()
+		if n.lacks(from) {
+			err = fmt.Errorf("%w: %w", ErrNoHistory, err)
+		}
 	case kind == rpc.Unsupported && isSaid, errors.Is(err, rpc.ErrGarbled), rpc.Shrinks(kind) && !notSent(err):
 		n.turns.narrow()
 		if size == 1 {
@@ -119,6 +127,18 @@ func (n *Node) refusal(ctx context.Context, err error, from, size uint64) (again
 	}
 
 	return false, err
+}
+
+// busy slows down for a node that has too much to do.
+func (n *Node) busy(ctx context.Context, err error, first, said bool) {
+	n.turns.narrow()
+	if first {
+		n.rate.refused(n.cfg.Now())
+	}
+
+	if said { // else it was blamed when the request failed
+		n.Blame(ctx, err)
+	}
 }
 
 // notSent says whether a request did not reach the node, so that its size cannot have been the reason of its failure.
@@ -166,6 +186,7 @@ func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter) (Batch
 
 	if len(a.logs) > 0 {
 		n.proves(asked)
+		n.has(a.logs[0].BlockNumber)
 	}
 
 	return b, a.bytes, nil
@@ -182,8 +203,10 @@ func (n *Node) showsFrom(ctx context.Context, from, to uint64) error {
 	_, err := n.Header(ctx, from)
 	switch {
 	case errors.Is(err, rpc.ErrBehind):
-		n.lacks(from)
-		return fmt.Errorf("%w: it has block %d and not block %d", ErrNoHistory, to, from)
+		err = fmt.Errorf("%w: it has block %d and not block %d", rpc.ErrBehind, to, from)
+		if n.SeenUneven(); n.lacks(from) {
+			err = fmt.Errorf("%w: %w", ErrNoHistory, err)
+		}
 	case err == nil:
 		n.shows(from)
 	}
@@ -260,34 +283,38 @@ func (n *Node) ReadWhole(ctx context.Context, h rpc.Header, f *Filter) ([]types.
 
 // Header asks for the block at a height.
 func (n *Node) Header(ctx context.Context, number uint64) (rpc.Header, error) {
-	q := rpc.ByNumber(number)
-	if err := n.Do(ctx, q); err != nil {
+	list, err := n.Headers(ctx, []uint64{number})
+	if err != nil {
 		return rpc.Header{}, err
 	}
 
-	return q.Header(number)
+	return list[0], nil
 }
 
-// Headers asks for blocks by their numbers.
+// Headers asks for blocks by their numbers. With an error it returns those that it got.
 func (n *Node) Headers(ctx context.Context, numbers []uint64) ([]rpc.Header, error) {
 	calls := make([]*rpc.Call, len(numbers))
 	for i, number := range numbers {
 		calls[i] = rpc.ByNumber(number)
 	}
 
-	if err := n.Do(ctx, calls...); err != nil {
-		return nil, err
-	}
-
-	list := make([]rpc.Header, len(numbers))
+	err := n.Do(ctx, calls...)
+	list := make([]rpc.Header, 0, len(numbers))
 	for i, number := range numbers {
-		var err error
-		if list[i], err = calls[i].Header(number); err != nil {
-			return nil, err
+		if err != nil && calls[i].Result == nil {
+			continue
 		}
+
+		h, fault := calls[i].Header(number)
+		if fault == nil {
+			n.has(number)
+			list = append(list, h)
+		}
+
+		err = cmp.Or(err, fault)
 	}
 
-	return list, nil
+	return list, err
 }
 
 // Lacks notes that the node does not have a block, as its error err says. A block that is more than
@@ -308,7 +335,9 @@ func (n *Node) Lacks(ctx context.Context, block, far uint64, err error) error {
 			head, head-1, block)
 	}
 
-	n.lacks(block)
+	if !n.lacks(block) {
+		return err
+	}
 
 	return fmt.Errorf("%w: it told of block %d and does not have block %d", ErrNoHistory, head, block)
 }

@@ -55,6 +55,17 @@ func (s *standing) proves(asked time.Time) {
 	}
 }
 
+// gaveLogs notes that the node answered for a range, maybe that there are none: it is not one that
+// refuses logs.
+func (s *standing) gaveLogs() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.health.state == Unfit {
+		s.health.proves(s.cfg.Now())
+		s.changed(Unfit, nil)
+	}
+}
+
 // Blame notes an error that speaks against the node, and pauses it.
 func (s *standing) Blame(ctx context.Context, err error) {
 	s.blame(ctx, s.cfg.Secrets.Error(err), time.Time{})

@@ -255,6 +255,15 @@ func Shrinks(kind Kind) bool {
 	return false
 }
 
+// Vague says whether a refusal does not say what it is for.
+func Vague(err error) bool {
+	if e, is := errors.AsType[*Error](err); is && e.Code == -32005 {
+		return fromWords(strings.ToLower(e.Message+" "+e.reason())) == Failed
+	}
+
+	return Classify(err) == Failed || errors.Is(err, ErrGarbled)
+}
+
 // Overloaded says whether a node, or what is in front of it, says that it has too much to do, and no
 // more: a bare 503. It may mean the rate as well as what was asked for.
 func Overloaded(err error) bool {

@@ -109,16 +109,13 @@ func (r *reader) chain(ctx context.Context, from, to uint64) ([]Header, error) {
 func (r *reader) askHeaders(ctx context.Context, missing []uint64, have map[uint64]Header) error {
 	for some := range slices.Chunk(missing, headersAtOnce) {
 		err := r.pool.ask(ctx, some[len(some)-1], nil, func(ctx context.Context, e *node.Node) error {
-			list, err := e.Headers(ctx, some)
-			if err != nil {
-				return err
-			}
-
+			list, err := e.Headers(ctx, lacking(some, have))
+			r.ring.fill(list) // they are compared with each other when all are there
 			for _, h := range list {
 				have[h.Number] = h
 			}
 
-			return nil
+			return err
 		})
 		if err != nil {
 			return err
@@ -126,6 +123,11 @@ func (r *reader) askHeaders(ctx context.Context, missing []uint64, have map[uint
 	}
 
 	return nil
+}
+
+// lacking are those of the numbers whose headers are not there.
+func lacking(numbers []uint64, have map[uint64]Header) []uint64 {
+	return slices.DeleteFunc(slices.Clone(numbers), func(n uint64) bool { _, ok := have[n]; return ok })
 }
 
 // linked lists the headers of from..to, if each is the parent of the next.
