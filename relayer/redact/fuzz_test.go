@@ -32,7 +32,8 @@ var withSecret = []string{
 	"host=db user=me password='a %s'", "http://127.0.0.1:8545/%s",
 	"https://user:%s@[::1]:8545/", "https://rpc.example.com/a@%s", "https://rpc.example.com/?mail=a@%s",
 	"https://rpc.example.com;%s/", "HTTPS://USER:%s@rpc.example.com/", "https://:%s@rpc.example.com/",
-	"https://rpc.example.com/v2;%s", "https://[2001:db8::1]:8545/v2/%s", "https://user:a&b<%s@rpc.example.com/",
+	"https://rpc.example.com/v2;%s", "https://rpc.example.com/a%%2F%s", "https://[2001:db8::1]:8545/v2/%s",
+	"https://user:a&b<%s@rpc.example.com/",
 	"host=db user=me password = %s", `host=db user=me password=a\ %s`, `host=db user=me password='a\'%s'`,
 	"host=db user=me PASSWORD=%s", "postgres://user:%s@h1:5432,h2:5432/escrow", "postgres://user:%s@[::1]/escrow",
 }
@@ -41,7 +42,7 @@ var withSecret = []string{
 func texts(raw string) []string {
 	inJSON, _ := json.Marshal("could not reach " + raw)
 	list := []string{raw, strings.ToUpper(raw), url.QueryEscape(raw), fmt.Sprintf("%q", raw), "dial " + raw + ": refused",
-		string(inJSON), raw + "," + raw}
+		string(inJSON), raw + "," + raw, "node says: " + raw}
 	if u, err := url.Parse(raw); err != nil {
 		list = append(list, err.Error())
 	} else {

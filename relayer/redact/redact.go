@@ -237,7 +237,13 @@ func (c collector) path(postgres bool, text string) {
 		c.replace(path, "/"+mask)
 	}
 
-	for _, part := range strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune("/?#&=;,:@", r) }) {
+	plain, err := url.PathUnescape(text)
+	if err != nil {
+		plain = ""
+	}
+
+	between := func(r rune) bool { return strings.ContainsRune("/?#&=;,:@", r) }
+	for _, part := range strings.FieldsFunc(text+"/"+plain, between) {
 		if keyLike(part) && !postgres {
 			c.secret(part)
 		}
