@@ -28,7 +28,7 @@ func naming(addresses int) *Filter {
 
 // refuseLogs answers eth_getLogs as told: 0 and "" let it through. It counts the exchanges with
 // a refusal.
-func (n *testNode) refuseLogs(refuse func(q testRequest, addresses int, body int) (status int, text string)) *atomic.Int64 {
+func (n *testNode) refuseLogs(refuse func(q testRequest, addresses, body int) (int, string)) *atomic.Int64 {
 	var refused atomic.Int64
 	n.http = func(w http.ResponseWriter, r *http.Request) bool {
 		b, _ := io.ReadAll(r.Body)
