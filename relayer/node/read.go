@@ -96,7 +96,7 @@ func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter) (Batch,
 		return b, err
 	}
 
-	again, err := n.refusal(ctx, err, from, size)
+	again, err := n.refusal(ctx, err, from, size, f)
 	if again {
 		return Batch{To: from - 1}, nil
 	}
@@ -106,7 +106,7 @@ func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter) (Batch,
 
 // refusal learns from the refusal of a range. It says whether to ask at once for fewer blocks, and
 // else what the error is.
-func (n *Node) refusal(ctx context.Context, err error, from, size uint64) (again bool, _ error) {
+func (n *Node) refusal(ctx context.Context, err error, from, size uint64, f *Filter) (again bool, _ error) {
 	kind := rpc.Classify(err)
 	said, isSaid := errors.AsType[*logsRefused](err)
 	switch {
@@ -128,11 +128,29 @@ func (n *Node) refusal(ctx context.Context, err error, from, size uint64) (again
 		}
 
 		if isSaid && n.span.unfit() {
+			if n.answersNamed(ctx, from, f) {
+				return false, fmt.Errorf("%w: %w", ErrAddressRequired, err)
+			}
+
 			n.Blame(ctx, fmt.Errorf("%w: it says: %w", errUnfit, said.err))
 		}
 	}
 
 	return false, err
+}
+
+// answersNamed says whether a node that refuses the logs of any block gives those of a contract that
+// is named, whatever its words for that were.
+func (n *Node) answersNamed(ctx context.Context, block uint64, f *Filter) bool {
+	if f.Addresses != nil || n.asksFor(ctx, block, block, &common.Address{1}) != nil {
+		return false
+	}
+
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.named = true
+
+	return true
 }
 
 // forgetBatches has the next batch that fails be tried in parts.
@@ -351,7 +369,7 @@ func (n *Node) logs(ctx context.Context, head func() *rpc.Call, where string, li
 				return a, fmt.Errorf("%w: %w", ErrAddressRequired, err)
 			}
 		case rpc.TooManyAddresses:
-			if chunk > 1 {
+			if chunk > 1 && len(f.Addresses) > 1 {
 				n.mu.Lock()
 				n.chunk = min(n.chunk, max(min(chunk, len(f.Addresses))/2, 1))
 				n.mu.Unlock()
