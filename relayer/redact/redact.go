@@ -275,7 +275,7 @@ func (c collector) done() *Secrets {
 
 // Mask returns text without the secrets. Nil Secrets mask nothing.
 func (s *Secrets) Mask(text string) string {
-	if s == nil || s.find == nil {
+	if s == nil || s.find == nil || !s.has(text) {
 		return text
 	}
 
@@ -286,6 +286,19 @@ func (s *Secrets) Mask(text string) string {
 
 		return mask
 	})
+}
+
+// has says whether a text has a secret in it. Most have none, and looking for each is much faster
+// than the expression that finds any.
+func (s *Secrets) has(text string) bool {
+	text = strings.ToLower(text)
+	for secret := range s.shown {
+		if strings.Contains(text, secret) {
+			return true
+		}
+	}
+
+	return false
 }
 
 // Error masks the secrets in an error's text. errors.Is and errors.As go on to find what it wraps.
