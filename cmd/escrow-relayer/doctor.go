@@ -31,7 +31,7 @@ func doctorCommand() *cobra.Command {
 			"rights, its clock, that a connection is one server\n" +
 			"session; the schema; the topics and the right to publish; and of each RPC endpoint the chain, the head, safe and " +
 			"finalized, how many blocks it gives the logs of at\n" +
-			"once, how far back it goes, and how fast it is (at most some 70 requests each); and who can read the files with\n" +
+			"once, how far back it goes, and how fast it is (at most some 100 requests each); and who can read the files with\n" +
 			"keys that SENDERS_FILE names. Prints the variables to set.\n" +
 			"Configuration as for run.\n\n" +
 			"With --operator it examines the database login of a person instead: what it may read, and which tasks of the " +

@@ -2,11 +2,15 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strconv"
 	"time"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/node"
+	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
@@ -32,14 +36,18 @@ func (d *doctor) chain(ctx context.Context) error {
 	announces := false
 	for i := range list {
 		x := &list[i]
-		if !d.judge(x.Name, "chain", fmt.Sprintf("chain %d", x.ChainID), x.Err) {
+		served := d.serves(x)
+		if x.Head > 0 {
+			usable++
+		}
+
+		if !served {
 			continue
 		}
 
-		usable++
 		announces = announces || x.WebSocket && x.Subscribes == nil
 		d.endpoint(x, best.Head)
-		if x.RangeLimited && x.Range > 0 {
+		if limited(x) {
 			smallest = min(smallest, x.Range)
 		}
 	}
@@ -61,7 +69,7 @@ func (d *doctor) chain(ctx context.Context) error {
 
 	if !announces {
 		d.say(note, "chain", "endpoints",
-			"none announces blocks: with a ws or wss endpoint first in RPC_URLS events arrive sooner, at half the requests")
+			"none announces blocks: with a ws or wss endpoint first in RPC_URLS events arrive sooner, with fewer requests")
 	}
 
 	tags := map[string]func(*source.Examination) *uint64{
@@ -74,6 +82,50 @@ func (d *doctor) chain(ctx context.Context) error {
 	}
 
 	return nil
+}
+
+// serves says whether an endpoint can be used, and if not, what to do about it.
+func (d *doctor) serves(x *source.Examination) bool {
+	switch {
+	case x.Err == nil:
+		d.say(fine, x.Name, "chain", "chain %d", x.ChainID)
+		return true
+	case x.Head > 0:
+		why := ""
+		if x.Rate > 0 {
+			why = "; " + rateNote(x)
+		}
+
+		d.say(unknown, x.Name, "chain", "chain %d, block %d; there was no time for the rest: name a longer --timeout%s",
+			x.ChainID, x.Head, why)
+	default:
+		d.say(wrong, x.Name, "chain", "%s%s", d.secrets.Error(x.Err), remedy(x.Err))
+	}
+
+	return false
+}
+
+// rateNote says at what rate an endpoint that limits it was asked in the end. It may let more
+// through: after each refusal it is asked less often.
+func rateNote(x *source.Examination) string {
+	return fmt.Sprintf("it limits the rate, and was asked for %.1f requests per second in the end", x.Rate)
+}
+
+// remedy is what to do about an error of an endpoint, where that is known.
+func remedy(err error) string {
+	page, isPage := errors.AsType[*rpc.Page](err)
+	switch kind := rpc.Classify(err); {
+	case errors.Is(err, node.ErrWrongChain):
+		return ": correct its URL in RPC_URLS, or CHAIN_ID"
+	case isPage && page.Status == http.StatusNotFound:
+		return ": the path of its URL in RPC_URLS is wrong, or the key in it"
+	case kind == rpc.Unsupported || isPage && page.Status == http.StatusForbidden:
+		return ": it wants an API key, or refuses this one: correct its URL in RPC_URLS"
+	case kind == rpc.RateLimited:
+		return ": its allowance is used up: wait, raise it with the provider, or name another endpoint in RPC_URLS"
+	}
+
+	return ""
 }
 
 // endpoint judges one that works.
@@ -114,14 +166,20 @@ func (d *doctor) tags(x *source.Examination) {
 	}
 }
 
+// limited says whether an endpoint refuses ranges that are too large, in whatever words: it answered
+// for fewer blocks, and did not say that it lacks the old ones.
+func limited(x *source.Examination) bool {
+	return x.Range > 0 && (x.RangeLimited || x.RangeErr != nil && rpc.Shrinks(rpc.Classify(x.RangeErr)))
+}
+
 // logs says of how many blocks it gives logs at once, from which block on, and of whom.
 func (d *doctor) logs(x *source.Examination) {
 	switch {
 	case x.RangeErr == nil:
 		d.say(fine, x.Name, "range", "logs of %d blocks at once, which is all that was asked for", x.Range)
 	case x.Range == 0:
-		d.say(wrong, x.Name, "range", "it gives no logs, not of one block: %s", x.RangeErr)
-	case !x.RangeLimited:
+		d.say(wrong, x.Name, "range", "it gives no logs, not of one block: use another endpoint; it says: %s", x.RangeErr)
+	case !limited(x):
 		d.say(note, x.Name, "range", "logs of %d blocks at once; more could not be tested, since it says: %s",
 			x.Range, x.RangeErr)
 	case x.Range < smallRange:
@@ -131,23 +189,34 @@ func (d *doctor) logs(x *source.Examination) {
 		d.say(fine, x.Name, "range", "logs of %d blocks at once; to more it says: %s", x.Range, x.RangeErr)
 	}
 
-	switch start := max(d.cfg.StartBlock, 0); {
-	case x.Head < uint64(start):
-		d.say(wrong, x.Name, "history", "its head %d is below START_BLOCK=%d", x.Head, start)
-	case x.OldestErr == nil:
-		d.say(fine, x.Name, "history", "back to START_BLOCK=%d", start)
-	default:
-		d.say(wrong, x.Name, "history",
-			"%s go back to block %d only, and START_BLOCK is %d: put an archive node into RPC_URLS; it says: %s",
-			map[bool]string{false: "headers", true: "logs"}[x.OldestLogs], x.Oldest, start, x.OldestErr)
-	}
-
+	d.history(x)
 	if x.Addressed != nil {
 		d.say(verdictIf(d.cfg.LogFilter == "addresses", fine, wrong), x.Name, "filter",
 			"it gives logs of named contracts only: %s", x.Addressed)
 		if d.cfg.LogFilter != "addresses" {
 			d.set("LOG_FILTER", "addresses", "%s gives logs of named contracts only", x.Name)
 		}
+	}
+}
+
+// history says from which block on it has headers and logs.
+func (d *doctor) history(x *source.Examination) {
+	says := "nothing of it"
+	if x.OldestErr != nil && !errors.Is(x.OldestErr, rpc.ErrBehind) {
+		says = x.OldestErr.Error()
+	}
+
+	switch start := max(d.cfg.StartBlock, 0); {
+	case x.Head < uint64(start):
+		d.say(wrong, x.Name, "history", "its head %d is below START_BLOCK=%d", x.Head, start)
+	case x.OldestErr == nil:
+		d.say(fine, x.Name, "history", "back to START_BLOCK=%d", start)
+	case x.OldestLogs && x.Range == 0:
+		d.say(unknown, x.Name, "history", "it gives no logs of any block")
+	default:
+		d.say(wrong, x.Name, "history",
+			"%s go back to block %d only, and START_BLOCK is %d: put an archive node into RPC_URLS; of older ones it says %s",
+			map[bool]string{false: "headers", true: "logs"}[x.OldestLogs], x.Oldest, start, says)
 	}
 }
 
@@ -167,8 +236,8 @@ func (d *doctor) speed(x *source.Examination) {
 	}
 
 	if x.Rate > 0 {
-		d.say(note, x.Name, "rate",
-			"it limits the rate: about %.1f requests per second went through; that is found out while running too, and RPC_MAX_RPS only sets a bound that is never tried", x.Rate)
+		d.say(note, x.Name, "rate", "%s; what it allows is found out while running too: RPC_MAX_RPS only sets a bound",
+			rateNote(x))
 	} else {
 		d.say(fine, x.Name, "rate", "no limit was met by the requests of this examination")
 	}

@@ -61,7 +61,12 @@ func (n *Node) Examine(ctx context.Context, factory common.Address, start uint64
 func (n *Node) once(ctx context.Context, calls ...*rpc.Call) error {
 	var err error
 	for range rateRetries {
+		refusal := err
 		if err = n.attempt(ctx, n.cfg.Timeout, blockAnswer, calls); rpc.Classify(err) != rpc.RateLimited {
+			if ctx.Err() != nil && refusal != nil {
+				return refusal // its words say more than the end of the time
+			}
+
 			return err
 		}
 
@@ -69,7 +74,7 @@ func (n *Node) once(ctx context.Context, calls ...*rpc.Call) error {
 		select {
 		case <-ctx.Done():
 			timer.Stop()
-			return context.Cause(ctx)
+			return err // its words say more than the end of the time
 		case <-timer.C:
 		}
 	}
@@ -129,7 +134,8 @@ func (n *Node) examine(ctx context.Context, x *Examination, factory common.Addre
 	}
 
 	var named *common.Address
-	if err := n.asksFor(ctx, head.Number, head.Number, nil); rpc.Classify(err) == rpc.AddressRequired {
+	if err := n.asksFor(ctx, head.Number, head.Number, nil); err != nil &&
+		n.asksFor(ctx, head.Number, head.Number, &factory) == nil { // whatever its words were
 		x.Addressed, named = err, &factory
 	}
 

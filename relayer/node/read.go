@@ -85,7 +85,7 @@ func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter) (Batch,
 		return b, err
 	}
 
-	again, err := n.refusal(ctx, err, from, size)
+	again, err := n.refusal(ctx, err, from, size, f)
 	if again {
 		return Batch{To: from - 1}, nil
 	}
@@ -95,7 +95,7 @@ func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter) (Batch,
 
 // refusal learns from the refusal of a range. It says whether to ask at once for fewer blocks, and
 // else what the error is.
-func (n *Node) refusal(ctx context.Context, err error, from, size uint64) (again bool, _ error) {
+func (n *Node) refusal(ctx context.Context, err error, from, size uint64, f *Filter) (again bool, _ error) {
 	kind := rpc.Classify(err)
 	said, isSaid := errors.AsType[*logsRefused](err)
 	if rpc.Vague(err) && !notSent(err) {
@@ -122,6 +122,10 @@ func (n *Node) refusal(ctx context.Context, err error, from, size uint64) (again
 		}
 
 		if isSaid && n.span.unfit() {
+			if n.answersNamed(ctx, from, f) {
+				return false, fmt.Errorf("%w: %w", ErrAddressRequired, err)
+			}
+
 			n.Blame(ctx, fmt.Errorf("%w: it says: %w", errUnfit, said.err))
 		}
 	}
@@ -139,6 +143,18 @@ func (n *Node) busy(ctx context.Context, err error, first, said bool) {
 	if said { // else it was blamed when the request failed
 		n.Blame(ctx, err)
 	}
+}
+
+// answersNamed says whether a node that refuses the logs of any block gives those of a contract that
+// is named, whatever its words for that were.
+func (n *Node) answersNamed(ctx context.Context, block uint64, f *Filter) bool {
+	if f.Addresses != nil || n.asksFor(ctx, block, block, &common.Address{1}) != nil {
+		return false
+	}
+
+	n.named.Store(true)
+
+	return true
 }
 
 // notSent says whether a request did not reach the node, so that its size cannot have been the reason of its failure.

@@ -2,6 +2,7 @@ package redact_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -30,11 +31,18 @@ var withSecret = []string{
 	"postgres://user@db/escrow?password=%s", "postgres://db/escrow?user=u&sslpassword=%s", "host=db user=me password=%s",
 	"host=db user=me password='a %s'", "http://127.0.0.1:8545/%s",
 	"https://user:%s@[::1]:8545/", "https://rpc.example.com/a@%s", "https://rpc.example.com/?mail=a@%s",
+	"https://rpc.example.com;%s/", "HTTPS://USER:%s@rpc.example.com/", "https://:%s@rpc.example.com/",
+	"https://rpc.example.com/v2;%s", "https://rpc.example.com/a%%2F%s", "https://[2001:db8::1]:8545/v2/%s",
+	"https://user:a&b<%s@rpc.example.com/",
+	"host=db user=me password = %s", `host=db user=me password=a\ %s`, `host=db user=me password='a\'%s'`,
+	"host=db user=me PASSWORD=%s", "postgres://user:%s@h1:5432,h2:5432/escrow", "postgres://user:%s@[::1]/escrow",
 }
 
 // texts are what is said about a URL that does not work, with everything that a library adds.
 func texts(raw string) []string {
-	list := []string{raw, strings.ToUpper(raw), url.QueryEscape(raw), fmt.Sprintf("%q", raw), "dial " + raw + ": refused"}
+	inJSON, _ := json.Marshal("could not reach " + raw)
+	list := []string{raw, strings.ToUpper(raw), url.QueryEscape(raw), fmt.Sprintf("%q", raw), "dial " + raw + ": refused",
+		string(inJSON), raw + "," + raw, "node says: " + raw}
 	if u, err := url.Parse(raw); err != nil {
 		list = append(list, err.Error())
 	} else {
@@ -71,11 +79,40 @@ func TestEveryPosition(t *testing.T) {
 
 // Plain words of a URL are not taken for secrets: the log stays legible.
 func TestPlainWordsStay(t *testing.T) {
+	for _, user := range []string{"a", "postgres", "relayer"} {
+		for _, raw := range []string{"postgres://" + user + "@db/escrow", "postgres://" + user + ":Xq7pw@db/escrow",
+			"host=db user=" + user + " password=Xq7pw", "https://" + user + "@rpc.example.com/",
+			"https://" + user + ":Xq7pw@rpc.example.com/"} {
+			text := "a relayer of postgres: a database of " + user
+			require.Equal(t, text, redact.New(raw).Mask(text), raw)
+		}
+	}
+
 	log := "component=relayer escrow-relayer/relayer-0 application_name mapped postgres https://github.com/fusion-prime/escrow-relayer network=ethereum app db"
 	s := redact.New("postgres://relayer@10.0.0.5/escrow", "postgresql://escrow-relayer@/escrow?host=/cloudsql",
 		"postgres://app@db/x", "https://lb.drpc.org/ogrpc?network=ethereum&dkey=AbCdEf")
 	require.Equal(t, log, s.Mask(log))
 	require.Equal(t, "key ***", s.Mask("key ABCDEF"), "the value of dkey, whatever its case")
+}
+
+// The user of an endpoint's URL is a token or goes with one: it is not shown either, nor is what the
+// Authorization header makes of both.
+func TestUserOfAnEndpoint(t *testing.T) {
+	for _, raw := range []string{"https://hushing:pw@rpc.example.com/", "https://hushing@rpc.example.com/",
+		"https://hushing:@rpc.example.com/", "https://hushing:p%40w@rpc.example.com/", "wss://hushing:pw@rpc.example.com/"} {
+		s := redact.New(raw)
+		u, err := url.Parse(raw)
+		require.NoError(t, err)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, raw, http.NoBody)
+		require.NoError(t, err)
+		password, _ := u.User.Password()
+		req.SetBasicAuth(u.User.Username(), password)
+		basic := req.Header.Get("Authorization")
+		require.NotContains(t, s.Mask("it sent "+basic), strings.TrimPrefix(basic, "Basic "), raw)
+		for _, text := range texts(raw) {
+			require.NotContains(t, strings.ToLower(s.Mask(text)), "hushing", "%s in %s", raw, text)
+		}
+	}
 }
 
 func FuzzSecret(f *testing.F) {

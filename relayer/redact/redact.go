@@ -3,6 +3,8 @@ package redact
 
 import (
 	"cmp"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"maps"
 	"net"
@@ -11,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 const mask = "***"
@@ -44,7 +47,8 @@ func URL(raw string) string {
 	return u.Scheme + "://" + host
 }
 
-// shownHost is a host name without labels below the registered domain.
+// shownHost is a host name without labels below the registered domain. Of a name that no host can
+// have, nothing is shown.
 func shownHost(host string) string {
 	if net.ParseIP(host) != nil {
 		if strings.Contains(host, ":") {
@@ -54,11 +58,19 @@ func shownHost(host string) string {
 		return host
 	}
 
+	if strings.ContainsFunc(host, foreign) {
+		return mask
+	}
+
 	if labels := strings.Split(host, "."); len(labels) > 2 {
 		return mask + "." + strings.Join(labels[len(labels)-2:], ".")
 	}
 
 	return host
+}
+
+func foreign(r rune) bool {
+	return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-._", r)
 }
 
 // Secrets masks what is secret in a set of URLs and connection strings. It is immutable.
@@ -67,27 +79,39 @@ type Secrets struct {
 	shown map[string]string // by secret in lower case
 }
 
-var keyword = regexp.MustCompile(`(?i)(?:password|sslpassword|passfile)\s*=\s*(?:'((?:[^'\\]|\\.)*)'|(\S+))`)
+var keyword = regexp.MustCompile(`(?i)(?:password|sslpassword|passfile)\s*=\s*(?:'((?:[^'\\]|\\.)*)'|((?:\\.|\S)+))`)
+
+// escaped is a character of a keyword's value that libpq takes as it is.
+var escaped = regexp.MustCompile(`\\(.)`)
 
 // collector gathers secrets and what is shown for each.
 type collector map[string]string
 
-// secret adds a text that is one wherever it stands, in the forms in which it may be written.
+// secret adds a text that is one wherever it stands.
 func (c collector) secret(text string) {
 	if len(text) < 3 { // masking a single letter would show where it stands
 		return
 	}
 
-	forms := []string{text, url.QueryEscape(text), url.PathEscape(text)}
-	if plain, err := url.PathUnescape(text); err == nil {
-		forms = append(forms, plain)
+	for _, form := range forms(text) {
+		c.replace(form, mask)
+	}
+}
+
+// forms in which a text may be written: as part of a URL, and as errors and JSON quote it.
+func forms(text string) (list []string) {
+	plain, err := url.PathUnescape(text)
+	if err != nil {
+		plain = text
 	}
 
-	for _, form := range forms {
-		c.replace(form, mask)
-		quoted := strconv.Quote(form) // as errors quote it
-		c.replace(quoted[1:len(quoted)-1], mask)
+	for _, form := range []string{text, url.QueryEscape(text), url.PathEscape(text), plain} {
+		quoted := strconv.Quote(form)
+		inJSON, _ := json.Marshal(form) // never fails for a text
+		list = append(list, form, quoted[1:len(quoted)-1], string(inJSON[1:len(inJSON)-1]))
 	}
+
+	return list
 }
 
 func (c collector) replace(text, shown string) {
@@ -114,8 +138,8 @@ func New(raw ...string) *Secrets {
 		scheme, rest, isURL := strings.Cut(r, "://")
 		if !isURL {
 			for _, m := range keyword.FindAllStringSubmatch(r, -1) {
-				found.secret(m[1])
-				found.secret(m[2])
+				found.secret(m[1] + m[2])
+				found.secret(escaped.ReplaceAllString(m[1]+m[2], "$1"))
 			}
 
 			found.replace(r, mask)
@@ -123,16 +147,29 @@ func New(raw ...string) *Secrets {
 			continue
 		}
 
-		found.replace(r, URL(r))
+		postgres := strings.HasPrefix(strings.ToLower(scheme), "postgres")
+		whole := forms(r)
 		if u, err := url.Parse(r); err == nil {
-			found.replace(u.String(), URL(r))
-			found.replace(u.Redacted(), URL(r))
+			whole = append(whole, u.String(), u.Redacted())
+			if u.User != nil && !postgres {
+				found.header(u.User)
+			}
 		}
 
-		found.url(strings.HasPrefix(strings.ToLower(scheme), "postgres"), rest)
+		for _, form := range whole {
+			found.replace(form, URL(r))
+		}
+
+		found.url(postgres, rest)
 	}
 
 	return found.done()
+}
+
+// header collects what a client makes of user and password for the Authorization header.
+func (c collector) header(u *url.Userinfo) {
+	password, _ := u.Password()
+	c.replace(base64.StdEncoding.EncodeToString([]byte(u.Username()+":"+password)), mask)
 }
 
 // url collects the secrets of what follows a URL's scheme. It takes the text apart itself: a
@@ -146,6 +183,11 @@ func (c collector) url(postgres bool, rest string) {
 		case split:
 			c.replace(user, mask)
 			c.secret(password)
+			for _, hidden := range []string{"***", "xxxxx", "xxxxxx"} { // as net/http, net/url and pgx hide it
+				if !postgres {
+					c.replace(name+":"+hidden+"@", mask+"@")
+				}
+			}
 		case !postgres || strings.ContainsAny(user, "?#/@"):
 			c.replace(user+"@", mask+"@")
 			if keyLike(name) {
@@ -169,6 +211,12 @@ func (c collector) url(postgres bool, rest string) {
 	name, _, _ := strings.Cut(host, ":")
 	if labels := strings.Split(name, "."); len(labels) > 2 && net.ParseIP(name) == nil {
 		c.replace(name, shownHost(name))
+		for i, part := range strings.FieldsFunc(name, foreign) {
+			if i > 0 {
+				c.secret(part)
+			}
+		}
+
 		for _, label := range labels[:len(labels)-2] {
 			if keyLike(label) {
 				c.secret(label)
@@ -189,7 +237,13 @@ func (c collector) path(postgres bool, text string) {
 		c.replace(path, "/"+mask)
 	}
 
-	for _, part := range strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune("/?#&=;,:@", r) }) {
+	plain, err := url.PathUnescape(text)
+	if err != nil {
+		plain = ""
+	}
+
+	between := func(r rune) bool { return strings.ContainsRune("/?#&=;,:@", r) }
+	for _, part := range strings.FieldsFunc(text+"/"+plain, between) {
 		if keyLike(part) && !postgres {
 			c.secret(part)
 		}
@@ -221,7 +275,7 @@ func (c collector) done() *Secrets {
 
 // Mask returns text without the secrets. Nil Secrets mask nothing.
 func (s *Secrets) Mask(text string) string {
-	if s == nil || s.find == nil {
+	if s == nil || s.find == nil || !s.has(text) {
 		return text
 	}
 
@@ -232,6 +286,19 @@ func (s *Secrets) Mask(text string) string {
 
 		return mask
 	})
+}
+
+// has says whether a text has a secret in it. Most have none, and looking for each is much faster
+// than the expression that finds any.
+func (s *Secrets) has(text string) bool {
+	text = strings.ToLower(text)
+	for secret := range s.shown {
+		if strings.Contains(text, secret) {
+			return true
+		}
+	}
+
+	return false
 }
 
 // Error masks the secrets in an error's text. errors.Is and errors.As go on to find what it wraps.

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -35,84 +36,43 @@ const (
 var Kinds = []Kind{OK, Failed, TimedOut, RateLimited, RangeTooLarge, Behind, Invalid, TooManyAddresses,
 	AddressRequired, BatchRefused, Pruned, Unsupported}
 
-// What nodes and providers say, in lower case. The table in classify_test.go has each text in full,
-// with its source. First match wins, in the order of words below: a rate's wording may mention a
-// limit or a range, and a batch's may mention both.
+// What nodes and providers say, in lower case; a*b is a somewhere before b. The table in
+// classify_test.go has each text in full, with its source, and tests that each word is needed. The
+// first kind that matches wins, in the order of fromWords. A wrong RangeTooLarge costs time; a
+// wrong kind of the others may cost progress, so their words are narrower.
 var (
-	batchWords = []string{"batch", "too many requests in", "rpc calls in"}
-	rateWords  = []string{
-		"rate limit", "rate-limit", "ratelimit", "limit rate", "rate exceeded", "request rate", "too many request",
-		"throughput", "compute unit", "capacity limit", "capacity exceeded",
-		"request limit", "requests limit", "daily request", "request count", "request quota", "quota", "credits",
-		"usage limit", "requests per", "request/s", "req/s", "per second",
-		"/second", "/sec", "rps limit", "cu limit", "call rate", "throttl", "slow down", "too fast", "try again later",
-		"concurrent", "simultaneous", "connection limit",
-		"connections limited", "monthly", "over limit", "exceeded the allowed", "limit for your", "per minute",
-		"being rate limited",
-	}
-	addressWords = []string{
-		"exceed max addresses", "too many addresses", "addresses per search", "max addresses", "address limit",
-		"number of addresses", "addresses limit", "addresses in filter",
-		"addresses exceed", "addresses at most", "maximum addresses", "filter addresses", "addresses or topics",
-	}
-	needsAddressWords = []string{
-		"specify an address", "specify address", "address is required", "address required",
-		"must specify at least one address", "missing address", "without address", "address filter is required",
-		"requires an address", "contract address is required", "provide an address", "address must be specified",
-		"include an address",
+	batchWords        = []string{"batch"}
+	addressWords      = []string{"addresses", "filters*limit", "body too large"}
+	needsAddressWords = []string{"specify*address"}
+	rateWords         = []string{
+		"rate limit", "rate exceeded", "call limit", "usage limit", "rps limit", "cu limit", "/sec", "per second",
+		"throttl", "too many request", "too busy", "capacity", "quota", "connections limited",
 	}
 	behindWords = []string{
-		"beyond current head", "unknown block", "header not found", "block not found", "header for hash not found",
-		"not found: block", "after last accepted block", "unfinalized",
-		"block is not available", "block is out of range", "from block is greater than latest", "could not be found",
-		"cannot be found", "higher than latest", "greater than latest",
-		"future block", "requested block number", "invalid block range params", "doesn't exist yet", "does not exist yet",
-		"exceeds latest block", "exceeds the latest",
-		"after the latest", "block does not exist", "no block found", "resource not found", "invalid block height",
-		"toblock is greater", "block number out of range", "head block",
-		"ahead of the chain", "block requested not found", "unknown parent", "one of the blocks specified in filter",
-		"not yet available",
+		"unknown block", "head block", "block *not found", "header*not found", "be found", "not find block", "exist yet",
+		"block *not exist", "block *not yet", "block *out of range", "block range params", "ahead of current", "after last",
+		"after latest", "exceeds latest", "future", "unfinalized",
 	}
 	prunedWords = []string{
-		"pruned", "missing trie node", "history unavailable", "history is not available", "historical state",
-		"state not available", "state is not available", "archive", "no state available",
-		"old data not available", "ancient", "state at block", "world state", "distance to target block exceeds",
-		"before the earliest", "earliest available", "historical block",
-		"logs are not available", "block too old", "transaction indexing is in progress",
+		"prun", "missing trie node", "historical state", "before earliest", "data before", "older than", "lookback",
+		"receipt not available",
 	}
-	// Free tiers say of a range or a slow request that a paid one would do: rangeWords go before them.
-	unsupportedWords = []string{
-		"method not found", "method is not", "does not exist/is not available", "not supported", "unsupported method",
-		"is not whitelisted", "not allowed", "paid plan", "upgrade your plan",
-		"not available on", "unauthorized", "forbidden", "invalid api key", "access denied", "method handler crashed",
-		"must be authenticated", "api key", "disabled",
-	}
-	rangeWords = []string{
-		"query returned more than", "more than 10000 results", "response size", "response is too big", "response too large",
-		"result is too large", "results are too large",
-		"too many results", "too many logs", "max results", "matched by query", "matched logs", "result set", "block range",
-		"blocks range", "range is too", "range too", "range limit", "max range",
-		"maximum range", "range exceeds", "exceeds the range", "exceeded max allowed range", "requested range",
-		"max allowed", "maximum allowed", "too many blocks", "block count",
-		"blocks distance", "ranges over", "limited to", "limit the query", "query timeout", "query timed out",
-		"query exceeds", "query is too", "query must be smaller", "try with this", "reduce the range",
-		"reduce your", "narrow", "smaller range", "max block", "exceeds limit", "exceed limit", "exceed maximum",
-		"exceeds maximum", "too large", "too big", "larger than", "larger range",
-		"at most", "up to a", "range of blocks", "number of blocks", "blocks at a time", "logs per", "exceeded block",
-		"entity too large", "max is", "spans more than", "interval", "gap between",
-	}
-	slowWords = []string{"timed out", "timeout", "deadline exceeded", "took too long", "execution aborted",
-		"canceled due to", "context canceled", "time limit", "expired"}
+	paidWords  = []string{"paid plan"}
+	rangeWords = []string{"range", "too large", "too many", "more than", "exceed", "max", "size", "at most"}
+	slowWords  = []string{"timed out", "timeout", "deadline", "cancel"}
+	// An old block, where no range is spoken of.
+	archiveWords     = []string{"archive"}
+	unsupportedWords = []string{"method not", "unauthorized", "api key"}
 )
 
+// says looks for any of the words in a text.
 func says(text string, words []string) bool {
-	for _, w := range words {
-		if strings.Contains(text, w) {
-			return true
-		}
-	}
+	return slices.ContainsFunc(words, func(word string) bool {
+		before, after, _ := strings.Cut(word, "*")
+		_, rest, found := strings.Cut(text, before)
 
-	return false
+		return found && strings.Contains(rest, after)
+	})
 }
 
 // Classify says what an error means.
@@ -149,7 +109,7 @@ func Classify(err error) Kind {
 func (e *Error) kind() Kind {
 	text := strings.ToLower(e.Message + " " + e.reason())
 	switch e.Code { // codes whose meaning their owners document
-	case 429, -32029, -32097:
+	case 402, 429, -32029, -32097:
 		return RateLimited
 	case 4444: // EIP-4444
 		return Pruned
@@ -173,24 +133,26 @@ func (e *Error) kind() Kind {
 // fromWords judges a text in lower case.
 func fromWords(text string) Kind {
 	switch {
-	case says(text, batchWords) && !says(text, []string{"triggered rate"}):
+	case says(text, batchWords) && !says(text, []string{"rate limit"}):
 		return BatchRefused
 	case says(text, addressWords):
 		return TooManyAddresses
 	case says(text, needsAddressWords):
 		return AddressRequired
-	case says(text, rateWords) && !says(text, []string{"block range", "blocks range", "response size"}):
+	case says(text, rateWords):
 		return RateLimited
-	case says(text, behindWords):
+	case says(text, behindWords) && !says(text, unsupportedWords):
 		return Behind
-	case says(text, prunedWords) && !says(text, []string{"larger range", "block range"}):
+	case says(text, prunedWords):
 		return Pruned
-	case says(text, []string{"paid plan", "paid tier only"}) && !says(text, []string{"range", "block", "timeout"}):
+	case says(text, paidWords) && !says(text, []string{"range", "block", "timeout"}):
 		return Unsupported
+	case says(text, slowWords) && !says(text, []string{"range"}):
+		return TimedOut
 	case says(text, rangeWords):
 		return RangeTooLarge
-	case says(text, slowWords):
-		return TimedOut
+	case says(text, archiveWords):
+		return Pruned
 	case says(text, unsupportedWords):
 		return Unsupported
 	}
@@ -198,14 +160,17 @@ func fromWords(text string) Kind {
 	return Failed
 }
 
+// kind of a page: of words about what was asked for only those count that come with a status which
+// says that the request was at fault.
 func (e *Page) kind() Kind {
-	kind := fromStatus(e.Status)
-	if kind != Failed {
+	if kind := fromStatus(e.Status); kind != Failed {
 		return kind
 	}
 
 	switch words := fromWords(strings.ToLower(e.Text)); {
-	case words == RateLimited || words == BatchRefused || words == TimedOut || words == RangeTooLarge && e.Status != 0:
+	case words == RateLimited || words == BatchRefused || words == TimedOut:
+		return words
+	case e.Status/100 == 4 && words != Behind:
 		return words
 	case e.Retry > 0:
 		return RateLimited // 503 with Retry-After
@@ -272,44 +237,49 @@ func Overloaded(err error) bool {
 }
 
 var (
-	// A count of blocks in a refusal: "up to a 10 block range", "ranges over 10000 blocks", "Max
-	// range: 800", "limited to a 10,000 range".
-	limitBefore = regexp.MustCompile(`([0-9][0-9,_]*)(k?)[ -]*(?:blocks?|range|rounds)\b`)
-	limitAfter  = regexp.MustCompile(`(?:blocks?|range|rounds)[^0-9\[\]]{0,40}?([0-9][0-9,_]*)(k?)\b`)
-	// A range that would work: Alchemy's "[0xc5dc00, 0xc614a7]".
-	limitPair = regexp.MustCompile(`\[ ?0x([0-9a-f]+), ?0x([0-9a-f]+) ?\]`)
+	// A range that would work: Alchemy's "[0xc5dc00, 0xc614a7]", reth's "range 24383075-24383096".
+	rangeHex     = regexp.MustCompile(`\[ ?0x([0-9a-f]+), ?0x([0-9a-f]+) ?\]`)
+	rangeDecimal = regexp.MustCompile(`range ([0-9]+)-([0-9]+)`)
+	// A limit, and of what: "up to a 10 block range", "ranges over 10000 blocks", "max is 1k blocks".
+	limit = regexp.MustCompile(
+		`(?:max\w*|limit\w*|most|up to|over|exceed\w*|than)\b[^0-9]{0,40}?([0-9][0-9,._]*)(k?)\b *([a-z]*)`)
+	noBlocks = []string{"results", "logs", "bytes", "seconds", "days"}
 )
 
 // SuggestedRange is how many blocks a refusal says would do, where it says so; zero: it does not.
 // It is a hint: a wrong one costs time.
 func SuggestedRange(err error) uint64 {
-	text := ""
-	if e, is := errors.AsType[*Error](err); is {
-		text = strings.ToLower(e.Message + " " + e.reason())
+	e, is := errors.AsType[*Error](err)
+	if !is {
+		return 0
 	}
 
-	if m := limitPair.FindStringSubmatch(text); m != nil {
-		from, errFrom := strconv.ParseUint(m[1], 16, 64)
-		to, errTo := strconv.ParseUint(m[2], 16, 64)
-		if errFrom == nil && errTo == nil && to >= from && to-from < maxNumber {
-			return to - from + 1
+	text := strings.ToLower(e.Message + " " + e.reason())
+	for base, pattern := range map[int]*regexp.Regexp{16: rangeHex, 10: rangeDecimal} {
+		if m := pattern.FindStringSubmatch(text); m != nil {
+			from, errFrom := strconv.ParseUint(m[1], base, 64)
+			to, errTo := strconv.ParseUint(m[2], base, 64)
+			if errFrom == nil && errTo == nil && to >= from && to-from < maxNumber {
+				return to - from + 1
+			}
 		}
 	}
 
-	for _, pattern := range []*regexp.Regexp{limitBefore, limitAfter} {
-		for _, m := range pattern.FindAllStringSubmatch(text, -1) {
-			n, err := strconv.ParseUint(strings.NewReplacer(",", "", "_", "").Replace(m[1]), 10, 40)
-			if err != nil || n == 0 {
-				continue
-			}
+	least := uint64(0) // a text may tell what was asked for too, which is more
+	for _, m := range limit.FindAllStringSubmatch(text, -1) {
+		n, err := strconv.ParseUint(strings.NewReplacer(",", "", ".", "", "_", "").Replace(m[1]), 10, 40)
+		if err != nil || n == 0 || slices.Contains(noBlocks, m[3]) {
+			continue
+		}
 
-			if m[2] == "k" {
-				n *= 1000
-			}
+		if m[2] == "k" {
+			n *= 1000
+		}
 
-			return n
+		if least == 0 || n < least {
+			least = n
 		}
 	}
 
-	return 0
+	return least
 }

@@ -288,7 +288,7 @@ func (e *Error) Error() string {
 }
 
 // Bounds of what is kept of a node's words.
-const maxMessage, maxReason = 300, 200
+const maxMessage, maxReason = 400, 200
 
 // reason is what data says besides the message; a revert's data is not shown.
 func (e *Error) reason() string {
