@@ -153,14 +153,25 @@ func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <
 		return err
 	}
 
+	known := false // that the position is on the chain
 	for delays := retry(); ; {
 		news, before := w.cfg.Source.Changed(), w.at
-		err := w.step(ctx, changed)
+		var err error
+		if !known {
+			err = w.check(ctx)
+			known = err == nil
+		}
+
+		if err == nil {
+			err = w.step(ctx, changed)
+		}
+
 		if w.at.Next > before.Next {
 			delays.Reset()
 		}
 
-		if unread(err) {
+		if is := new(readError); errors.As(err, &is) { // what is known of the escrows is not in question
+			known = known && !errors.Is(err, source.ErrDisagree)
 			w.cfg.Log.WarnContext(ctx, "blocks not read, trying again", failed(w.at, err)...)
 			pause(ctx, delay(delays, err), changed)
 			err = nil
@@ -195,7 +206,17 @@ func (w *SlotWatch) load(ctx context.Context) (err error) {
 	w.cfg.Publisher.Reload()
 	w.report(0)
 
-	return checked(ctx, w.cfg.Source, w.at)
+	return nil
+}
+
+// check makes sure that the position is on the chain.
+func (w *SlotWatch) check(ctx context.Context) error {
+	err := checked(ctx, w.cfg.Source, w.at)
+	if reorg := new(reorgError); err == nil || errors.As(err, &reorg) {
+		return err
+	}
+
+	return &readError{err}
 }
 
 // step processes the blocks that there are, and new escrows where there is no block or the factory
