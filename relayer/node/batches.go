@@ -140,11 +140,16 @@ func (b *batches) open(calls []*rpc.Call, err error) []*rpc.Call {
 		}
 	}
 
-	if len(open) == 0 && !b.work(len(calls)) {
+	switch {
+	case len(open) > 0:
+		return open
+	case !b.work(len(calls)):
 		return failed
+	case len(failed) == len(calls):
+		b.forget() // should they fail again, their number may be the reason: that of another machine's
 	}
 
-	return open
+	return nil
 }
 
 func isLogs(c *rpc.Call) bool { return c.Method == rpc.GetLogs }

@@ -117,6 +117,10 @@ func (l *link) sendBatch(ctx context.Context, timeout time.Duration, limit int64
 	err := l.attempt(ctx, timeout, limit, some)
 	open := l.batches.open(some, err)
 	if len(some) == 1 || len(open) == 0 || ctx.Err() != nil {
+		if err != nil {
+			l.batches.forget() // should it fail again, its size may be the reason: that of another machine's
+		}
+
 		return nil, err
 	}
 
@@ -200,8 +204,8 @@ func (l *link) attempt(ctx context.Context, timeout time.Duration, limit int64, 
 
 	partial := errors.Is(err, rpc.ErrUnanswered)
 	if err == nil || partial {
-		if i := slices.IndexFunc(calls, func(c *rpc.Call) bool { return rpc.Classify(c.Err) == rpc.RateLimited }); i >= 0 {
-			err, partial = calls[i].Err, false // a request's limit of the rate is the batch's
+		if i := slices.IndexFunc(calls, metRate); i >= 0 { // a request's limit of the rate is the batch's
+			err, partial = fmt.Errorf("%w: %w", rpc.ErrRate, calls[i].Err), false
 		}
 	}
 
@@ -217,6 +221,13 @@ func (l *link) attempt(ctx context.Context, timeout time.Duration, limit int64, 
 	}
 
 	return err
+}
+
+// metRate says whether a request was refused for its rate. A limit that is not named, of a request that
+// has no range, is one of the rate.
+func metRate(c *rpc.Call) bool {
+	kind := rpc.Classify(c.Err)
+	return kind == rpc.RateLimited || kind == rpc.RangeTooLarge && !isLogs(c) && rpc.Vague(c.Err)
 }
 
 // failed keeps the books of a batch that failed as a whole.

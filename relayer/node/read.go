@@ -99,8 +99,9 @@ func (n *Node) refusal(ctx context.Context, err error, from, size uint64, f *Fil
 	kind := rpc.Classify(err)
 	said, isSaid := errors.AsType[*logsRefused](err)
 	if rpc.Vague(err) && !notSent(err) {
-		if spares, first := n.span.spares(size); spares { // it has answered for as many: it is busy, or it is the rate
-			n.busy(ctx, err, first, isSaid)
+		spares, first := n.span.spares(size) // it has answered for as many: it is busy, or it is the rate
+		if limit := kind == rpc.RangeTooLarge && size == 1; spares || limit {
+			n.busy(ctx, err, first || limit, isSaid)
 			return false, err
 		}
 	}
@@ -138,6 +139,10 @@ func (n *Node) busy(ctx context.Context, err error, first, said bool) {
 	n.turns.narrow()
 	if first {
 		n.rate.refused(n.cfg.Now())
+	}
+
+	if rpc.Classify(err) == rpc.RangeTooLarge {
+		err = fmt.Errorf("%w: %w", rpc.ErrRate, err)
 	}
 
 	if said { // else it was blamed when the request failed
@@ -220,7 +225,7 @@ func (n *Node) showsFrom(ctx context.Context, from, to uint64) error {
 	switch {
 	case errors.Is(err, rpc.ErrBehind):
 		err = fmt.Errorf("%w: it has block %d and not block %d", rpc.ErrBehind, to, from)
-		if n.SeenUneven(); n.lacks(from) {
+		if n.SeenUneven(); n.keepsNot(ctx, from) {
 			err = fmt.Errorf("%w: %w", ErrNoHistory, err)
 		}
 	case err == nil:
@@ -228,6 +233,18 @@ func (n *Node) showsFrom(ctx context.Context, from, to uint64) error {
 	}
 
 	return err
+}
+
+// keepsNot asks for an old block that was missing until it is there, or has been missing often
+// enough to count as thrown away.
+func (n *Node) keepsNot(ctx context.Context, block uint64) bool {
+	for !n.lacks(block) {
+		if _, err := n.Header(ctx, block); !errors.Is(err, rpc.ErrBehind) {
+			return false
+		}
+	}
+
+	return true
 }
 
 // ReadBlock reads the logs of one block by its hash, and validates them against the header. An empty
@@ -351,7 +368,7 @@ func (n *Node) Lacks(ctx context.Context, block, far uint64, err error) error {
 			head, head-1, block)
 	}
 
-	if !n.lacks(block) {
+	if !n.keepsNot(ctx, block) {
 		return err
 	}
 
@@ -440,7 +457,7 @@ func (a *logsAnswer) add(calls []*rpc.Call, head *rpc.Call) error {
 		case c.Err != nil:
 			return rpc.AsBehind(&logsRefused{c.Err})
 		case c.Null():
-			return rpc.ErrBehind
+			continue // as flow-evm-gateway says that there are none; that is proven as an empty list is
 		}
 
 		got, err := rpc.ParseLogs(c.Result)

@@ -81,6 +81,10 @@ func Classify(err error) Kind {
 		return OK
 	}
 
+	if errors.Is(err, ErrRate) {
+		return RateLimited
+	}
+
 	if e, is := errors.AsType[*Error](err); is {
 		return e.kind()
 	}

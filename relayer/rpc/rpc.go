@@ -263,6 +263,8 @@ var (
 	ErrUnanswered = fmt.Errorf("some requests of the batch have no answer, %w", ErrInvalid)
 	// ErrTooLarge is an answer larger than this process is willing to hold.
 	ErrTooLarge = errors.New("response is too big")
+	// ErrRate marks a refusal as one for the rate, whatever its words.
+	ErrRate = errors.New("too many requests")
 	// ErrSlow is the cause of a request's end when its own deadline passed.
 	ErrSlow = errors.New("no answer in time")
 	// ErrDisconnected means that the connection broke while an answer was awaited.

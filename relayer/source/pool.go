@@ -14,6 +14,9 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
 )
 
+// behindTries is how often an endpoint is asked at once for a block that it has told of and does not have.
+const behindTries = 4
+
 // pool is the endpoints, and the order in which they are asked. farBehind is how many blocks the
 // machines behind one URL may be apart.
 type pool struct {
@@ -110,6 +113,11 @@ func (p *pool) ask(ctx context.Context, need uint64, avoid *node.Node,
 		list, wait := p.order(need, avoid)
 		for _, n := range list {
 			err := question(ctx, n)
+			// Another machine behind its URL may have a block that it has told of.
+			for tries := 1; errors.Is(err, ErrBehind) && n.Has(need) && tries < behindTries; tries++ {
+				err = question(ctx, n)
+			}
+
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
