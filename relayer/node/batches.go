@@ -28,6 +28,7 @@ type batches struct {
 	mu      sync.Mutex
 	most    int
 	works   int
+	doubted bool      // one that was no larger failed: should the next do, its size may be the reason
 	tooMany int       // small batches refused for their rate, none answered between
 	changed time.Time // when most was
 }
@@ -64,7 +65,7 @@ func (b *batches) answered(size int) {
 func (b *batches) work(size int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return size <= b.works
+	return size <= b.works && !b.doubted
 }
 
 // refused takes in that of so many requests of a batch only some were answered.
@@ -76,7 +77,7 @@ func (b *batches) refused(size, answered int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.set(max(min(b.most, answered), 1))
-	b.works = 0
+	b.works, b.doubted = 0, false
 }
 
 // tooFast takes in that a batch was refused for its rate: one that is larger than what the node lets
@@ -96,11 +97,20 @@ func (b *batches) tooFast(size int) {
 	}
 }
 
-// forget has the next batch that fails be tried in parts.
-func (b *batches) forget() {
+// doubt has the next batch that fails be tried in parts, though batches of its size have been answered:
+// maybe by another machine.
+func (b *batches) doubt() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.works = 0
+	b.doubted = true
+}
+
+// excuse takes in that a batch of such a size failed for another reason: one of its requests alone
+// failed as well.
+func (b *batches) excuse(size int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.works, b.doubted = max(b.works, size), false
 }
 
 // mayBeRefused says whether the failure of a batch as a whole can be one of its size: the first
@@ -146,7 +156,7 @@ func (b *batches) open(calls []*rpc.Call, err error) []*rpc.Call {
 	case !b.work(len(calls)):
 		return failed
 	case len(failed) == len(calls):
-		b.forget() // should they fail again, their number may be the reason: that of another machine's
+		b.doubt()
 	}
 
 	return nil

@@ -74,7 +74,7 @@ const (
 	// waits for it.
 	alonePause, longestAlonePause = time.Second, LongestWait * 3 / 4
 	// A node that refuses because of its rate limit, without saying for how long.
-	limitPause, longestLimitPause = time.Second, 30 * time.Second
+	limitPause, longestLimitPause = time.Second, 8 * time.Second
 	// A node that serves no logs at all is of no use while others are: it is tried again in case its
 	// plan has changed, or it was only busy.
 	unfitPause = time.Hour

@@ -117,8 +117,8 @@ func (l *link) sendBatch(ctx context.Context, timeout time.Duration, limit int64
 	err := l.attempt(ctx, timeout, limit, some)
 	open := l.batches.open(some, err)
 	if len(some) == 1 || len(open) == 0 || ctx.Err() != nil {
-		if err != nil {
-			l.batches.forget() // should it fail again, its size may be the reason: that of another machine's
+		if err != nil && len(some) > 1 {
+			l.batches.doubt()
 		}
 
 		return nil, err
@@ -130,7 +130,7 @@ func (l *link) sendBatch(ctx context.Context, timeout time.Duration, limit int64
 	}
 
 	if open[0].Err != nil {
-		l.batches.answered(len(some))
+		l.batches.excuse(len(some))
 		return nil, nil
 	}
 

@@ -114,7 +114,7 @@ func (n *Node) refusal(ctx context.Context, err error, from, size uint64, f *Fil
 	case kind == rpc.Unsupported && isSaid, errors.Is(err, rpc.ErrGarbled), rpc.Shrinks(kind) && !notSent(err):
 		n.turns.narrow()
 		if size == 1 {
-			n.batches.forget() // it may be what else was in the batch
+			n.batches.doubt() // it may be what else was in the batch
 		}
 
 		fewer := n.span.refused(size, kind, rpc.SuggestedRange(err))

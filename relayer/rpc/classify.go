@@ -227,7 +227,8 @@ func Shrinks(kind Kind) bool {
 // Vague says whether a refusal does not say what it is for.
 func Vague(err error) bool {
 	if e, is := errors.AsType[*Error](err); is && e.Code == -32005 {
-		return fromWords(strings.ToLower(e.Message+" "+e.reason())) == Failed
+		text := strings.ToLower(e.Message + " " + e.reason())
+		return fromWords(strings.Replace(text, "limit exceeded", "", 1)) == Failed // EIP-1474's own words for any limit
 	}
 
 	return Classify(err) == Failed || errors.Is(err, ErrGarbled)
