@@ -80,7 +80,7 @@ func (r *Relayer) reportProgress(ctx context.Context) error {
 			cursor = i.FactoryCursor // a leader without slots
 		}
 
-		if p, ok := c.sample(time.Now(), cursor, i.Target, r.watching.Events()); ok {
+		if p, ok := c.sample(time.Now(), cursor, i.Target, r.metrics.watch.Events()); ok {
 			r.logProgress(ctx, p)
 		}
 
