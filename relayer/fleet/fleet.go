@@ -3,6 +3,7 @@ package fleet
 import (
 	"encoding/json"
 	"fmt"
+	"iter"
 	"math"
 	"time"
 
@@ -22,7 +23,7 @@ type Fleet struct {
 	Escrows   Escrows    `json:"escrows"`
 	Outbox    Outbox     `json:"outbox"`
 	Late      Late       `json:"late"`
-	// Senders, the last Commands (newest first) and Replies are of the way back; left out where it was never used.
+	// Senders, the last Commands (newest first) and Replies are left out where commands were never used.
 	Senders  []Sender  `json:"senders,omitempty"`
 	Commands []Command `json:"commands,omitempty"`
 	Replies  *Replies  `json:"replies,omitempty"` // null: none waits
@@ -34,7 +35,7 @@ type Leader struct {
 	Instance     string    `json:"instance"` // whom the leadership row names, alive or not; empty: there never was one
 	Epoch        int64     `json:"epoch"`    // the number of elections so far
 	Since        time.Time `json:"since,omitzero"`
-	HeartbeatAge Age       `json:"heartbeat_age_seconds"` // since it last said that it makes its rounds
+	HeartbeatAge Age       `json:"heartbeat_age_seconds"` // since it last wrote its heartbeat in the table leadership
 	Held         bool      `json:"held"`                  // somebody's session holds the leader lock
 	// Valid says that the session which holds the leader lock is the one of Instance. Between the taking of the lock and
 	// the first write of the new leader it is false for a few milliseconds.
@@ -148,18 +149,28 @@ type Late struct {
 	OldestAge Age   `json:"oldest_age_seconds"` // since the oldest of them was discovered
 }
 
+// alive goes through the instances that are alive.
+func (f *Fleet) alive() iter.Seq[*Instance] {
+	return func(yield func(*Instance) bool) {
+		for i := range f.Instances {
+			if in := &f.Instances[i]; in.Alive && !yield(in) {
+				return
+			}
+		}
+	}
+}
+
 // Live counts the instances that are alive.
 func (f *Fleet) Live() (n int) {
-	for i := range f.Instances {
-		if f.Instances[i].Alive {
-			n++
-		}
+	for range f.alive() {
+		n++
 	}
 
 	return n
 }
 
-// Expected counts the instances that should be there: those that live, and those that died and that nobody replaces.
+// Expected counts the instances that should be there: those that are alive, and those that died and that
+// no other replaces.
 func (f *Fleet) Expected() (n int) {
 	for i := range f.Instances {
 		if in := &f.Instances[i]; in.Alive || in.State == Dead || in.State == Hung {

@@ -214,7 +214,7 @@ func (s *Sender) Low() bool {
 	return read && ok && balance.Cmp(fee.Mul(fee, big.NewInt(LowBalance))) < 0
 }
 
-// commandProblems are those of the way back: one problem per kind, which names every sender that has it.
+// commandProblems are those of commands: one problem per kind, which names every sender that has it.
 func (f *Fleet) commandProblems() (problems []Problem) {
 	add := func(kind string, severity Severity, remedy, text string, is func(*Sender) string) {
 		var who []string
@@ -250,7 +250,7 @@ func (f *Fleet) commandProblems() (problems []Problem) {
 			return " (" + s.Address + ")"
 		})
 
-	if f.Replies != nil && LimitReplies.Severity(time.Duration(f.Replies.OldestAge)) != "" {
+	if f.Replies != nil && LimitReplies.of(f.Replies.OldestAge) != "" {
 		problems = append(problems, Problem{Kind: OldReplies, Severity: Critical,
 			Text: fmt.Sprintf("the oldest of %d answers has waited for Pub/Sub for %s", f.Replies.Messages,
 				f.Replies.OldestAge),
@@ -261,7 +261,7 @@ func (f *Fleet) commandProblems() (problems []Problem) {
 }
 
 func aged(age Age, limit Limit) string {
-	if limit.Severity(time.Duration(age)) == "" {
+	if limit.of(age) == "" {
 		return ""
 	}
 
