@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// idleEvery is how often the database is read while nobody looks: often enough for the plots of the outbox.
+	// idleEvery is how often the database is read while nobody watches: often enough for the plots of the outbox.
 	idleEvery = 30 * time.Second
 	// readWithin bounds one reading, and so what a page waits for a database that does not answer.
 	readWithin = 2 * time.Second
@@ -46,17 +46,17 @@ type board struct {
 	cfg   Config
 	fleet *fleet.Reader
 
-	mu       sync.Mutex
-	reading  chan struct{} // closed when the reading that is under way ends; nil: none is
-	history  *history
-	news     news
-	tried    time.Time // end of the last attempt
-	watchers int       // open streams
-	tick     chan struct{}
+	mu       sync.Mutex    // of all below
+	reading  chan struct{} // closed when the attempt to read that is under way ends; nil: none is
+	news     news          // changes at the end of an attempt, with reading and tried
+	tried    time.Time     // end of the last attempt
+	history  history
+	watchers int           // open streams
+	tick     chan struct{} // closed at the next sample, and replaced
 }
 
 func newBoard(cfg Config) *board {
-	b := &board{cfg: cfg, fleet: cfg.Fleet, history: newHistory(), tick: make(chan struct{})}
+	b := &board{cfg: cfg, fleet: cfg.Fleet, tick: make(chan struct{})}
 	if b.fleet == nil {
 		b.fleet = &fleet.Reader{DB: cfg.DB, ChainID: cfg.ChainID}
 	}
@@ -137,9 +137,9 @@ func (b *board) latest(ctx context.Context) news {
 	return b.read(context.WithoutCancel(ctx), b.cfg.Every)
 }
 
-// read returns what was read last, and reads again before if the last attempt is older than every.
-// While somebody reads, everybody else waits for that reading and takes what it brought, so that
-// nobody waits longer than one reading takes.
+// read returns what was read last, and reads before that if the last attempt is older than every.
+// While somebody reads, everybody else waits for that attempt and takes what it brought, so that
+// nobody waits longer than one attempt takes.
 func (b *board) read(ctx context.Context, every time.Duration) news {
 	b.mu.Lock()
 	if under := b.reading; under != nil {
@@ -153,7 +153,7 @@ func (b *board) read(ctx context.Context, every time.Duration) news {
 	}
 
 	now := b.cfg.Now()
-	// A ticker is never quite on time; without the margin every other tick would find nothing due.
+	// A tick may come a little early; without the margin every other tick would find nothing due.
 	if !b.tried.IsZero() && now.Sub(b.tried) < every-b.cfg.Every/4 {
 		defer b.mu.Unlock()
 		return b.news
@@ -169,26 +169,26 @@ func (b *board) read(ctx context.Context, every time.Duration) news {
 	defer b.mu.Unlock()
 	b.reading, b.tried = nil, b.cfg.Now() // the end counts: what took long is not tried again at once
 	close(done)
-	if err != nil {
-		level := slog.LevelWarn
-		if errors.Is(err, database.ErrNoSchema) {
-			level = slog.LevelInfo // a first start: this instance, or the next one, makes it
-		}
+	if err == nil {
+		n.at = now
+		b.news = n
 
-		if b.news.err == nil {
-			b.cfg.Log.Log(ctx, level, "fleet not read for the status page, trying again",
-				slog.String("err", b.cfg.Mask(err.Error())))
-		}
-
-		b.news.err = err
-
-		return b.news
+		return n
 	}
 
-	n.at = now
-	b.news = n
+	level := slog.LevelWarn
+	if errors.Is(err, database.ErrNoSchema) {
+		level = slog.LevelInfo // a first start: this instance, or the next one, makes it
+	}
 
-	return n
+	if b.news.err == nil {
+		b.cfg.Log.Log(ctx, level, "fleet not read for the status page, trying again",
+			slog.String("err", b.cfg.Mask(err.Error())))
+	}
+
+	b.news.err = err
+
+	return b.news
 }
 
 // attempt reads the database once, and gives up after readWithin.
@@ -224,14 +224,7 @@ func (b *board) query(ctx context.Context) (n news, err error) {
 	}
 
 	rows, _ = b.cfg.DB.Query(ctx, countKinds, b.cfg.ChainID, kindsOver)
-	n.kinds, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (k kind, err error) {
-		var at int64
-		err = row.Scan(&k.Type, &k.Count, &k.First, &at)
-		k.Since = time.Unix(at, 0)
-
-		return k, err
-	})
-	if err != nil {
+	if n.kinds, err = pgx.CollectRows(rows, pgx.RowToStructByPos[kind]); err != nil {
 		return news{}, fmt.Errorf("count events by type: %w", err)
 	}
 
@@ -241,6 +234,6 @@ func (b *board) query(ctx context.Context) (n news, err error) {
 // countKinds counts the newest events by type: all of them would be a scan of the largest table.
 const countKinds = `
 	select (select name from event_types t
-		where t.id = type), count(*), min(min(block_number)) over (), min(min(block_time)) over ()
+		where t.id = type), count(*), min(min(block_number)) over (), to_timestamp(min(min(block_time)) over ())
 	from (select type, block_number, block_time from events where chain_id = $1 order by block_number desc limit $2) e
 	group by type order by count(*) desc, type`

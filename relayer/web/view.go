@@ -313,8 +313,8 @@ func figures(n *news, i *Instance, p past) []figure {
 		{Name: "Lag", Value: lag, Unit: "blocks to target", Plot: p.amount("Lag", blocks, lagOf), Notes: lagNotes},
 		{Name: "Outbox", Value: messages, Unit: "messages in the fleet",
 			Plot: p.amount("Messages in the outbox", number, outboxOf),
-			Notes: []fact{{Name: "In flight here", Value: count(int64(i.InFlight))},
-				{Name: "Blocked keys", Value: count(int64(i.BlockedKeys))}}},
+			Notes: []fact{{Name: "In flight here", Value: count(i.InFlight)},
+				{Name: "Blocked keys", Value: count(i.BlockedKeys)}}},
 		{Name: "Oldest message", Value: age(f.Outbox.OldestAge),
 			Plot: p.amount("Age of the oldest message", seconds, oldestOf),
 			Notes: []fact{{Name: "Late escrows", Value: late},
@@ -344,12 +344,12 @@ func fleetOf(n *news, i *Instance, colours map[string]int) fleetView {
 	f := &n.fleet
 	alive := " No instance is alive." // all have stopped cleanly: none is expected
 	if f.Expected() > 0 {
-		alive = fmt.Sprintf(" %d of %s alive.", f.Live(), plural(int64(f.Expected()), "instance", "instances"))
+		alive = fmt.Sprintf(" %d of %s alive.", f.Live(), plural(f.Expected(), "instance", "instances"))
 	}
 
 	v := fleetView{Summary: leaderLine(f) + alive}
 	if f.Forgotten > 0 {
-		v.Forgotten = plural(int64(f.Forgotten), "instance", "instances") +
+		v.Forgotten = plural(f.Forgotten, "instance", "instances") +
 			" that stopped or died a while ago and own nothing are not shown."
 	}
 
@@ -358,10 +358,10 @@ func fleetOf(n *news, i *Instance, colours map[string]int) fleetView {
 		in := &f.Instances[k]
 		r := row{
 			ID: in.ID, Partition: fmt.Sprintf("%d/%d", in.Number, in.Total), Colour: -1, Self: in.ID == i.ID, Leader: in.Leader,
-			State: string(in.State), Mark: stateMark(in.State), Slots: count(int64(in.Slots)),
+			State: string(in.State), Mark: stateMark(in.State), Slots: count(in.Slots),
 			Heartbeat: span(time.Duration(in.HeartbeatAge)), HeartbeatLate: in.Alive &&
 				time.Duration(in.HeartbeatAge) > slowHeartbeat,
-			Escrows: count(int64(in.Escrows)), Outbox: count(int64(in.Outbox)), Up: span(f.At.Sub(in.Started)),
+			Escrows: count(in.Escrows), Outbox: count(in.Outbox), Up: span(f.At.Sub(in.Started)),
 			Version:   in.Version,
 			Processed: "–", Lag: "–",
 		}
@@ -374,7 +374,7 @@ func fleetOf(n *news, i *Instance, colours map[string]int) fleetView {
 		}
 
 		if in.Adopted > 0 {
-			r.Adopted = count(int64(in.Adopted))
+			r.Adopted = count(in.Adopted)
 		}
 
 		if in.Cursor > 0 && in.Slots > 0 {
