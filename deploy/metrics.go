@@ -16,7 +16,7 @@ type Metric struct {
 	Kind   string // gauge, counter or histogram
 	Labels []string
 	Values map[string][]string // of labels whose values are listed
-	Scope  string              // instance, or chain: every instance tells the same, so it must not be summed
+	Scope  string              // instance, or chain: every instance reports the same, so it must not be summed
 	// Commands says that it is served only where commands are configured, or were used.
 	Commands bool
 }
@@ -27,11 +27,11 @@ var (
 	metricName = regexp.MustCompile("^\\| `")
 )
 
-// commandsHeading is that of the metrics of the way back.
+// commandsHeading is above the metrics of commands.
 const commandsHeading = "## Commands"
 
 // Metrics is the documentation of the metrics, by name: what alerts and the dashboard may use, and
-// what /metrics must serve. `up` is in it although the scraper writes it.
+// what /metrics must serve. `up` is one of them, although the scraper writes it.
 func Metrics() (map[string]Metric, error) {
 	found := map[string]Metric{}
 	commands := false

@@ -61,13 +61,13 @@ var snapshotLasts = fleet.LimitDatabase.Behind
 
 // scrape is everything that one scrape is made of: one moment for all gauges. It does not change.
 type scrape struct {
-	now      time.Time
-	instance web.Instance
-	leader   bool
-	joined   bool
-	beaten   time.Time
-	snapshot *snapshot // nil: unknown
-	answered bool
+	now           time.Time
+	instance      web.Instance
+	leader        bool
+	joined        bool
+	lastHeartbeat time.Time
+	snapshot      *snapshot // nil: unknown
+	answered      bool
 
 	leaderSeen, databaseSeen time.Time // zero: never
 	started                  time.Time
@@ -92,7 +92,7 @@ var allGauges = []gauge{
 	{"relayer_joined", "1 while this instance is a member of the fleet: its session holds its lock.",
 		func(s *scrape) float64 { return yes(s.joined) }},
 	{"relayer_last_heartbeat_age", "Seconds since this instance last wrote its heartbeat, or since it started.",
-		func(s *scrape) float64 { return s.now.Sub(s.beaten).Seconds() }},
+		func(s *scrape) float64 { return s.now.Sub(s.lastHeartbeat).Seconds() }},
 	{"relayer_database_up", "1 while the database answers this instance.",
 		func(s *scrape) float64 { return yes(s.answered) }},
 	{"relayer_database_seen_timestamp_seconds", "When the database last answered this instance; 0: never.",
@@ -252,7 +252,7 @@ func (g *gauges) elections() float64 {
 func (g *gauges) scrape(now time.Time) *scrape {
 	c := &g.r.condition
 	s := &scrape{
-		now: now, instance: g.r.Instance(), joined: c.tenure.Load() != nil, beaten: moment(c.beaten.Load()),
+		now: now, instance: g.r.Instance(), joined: c.tenure.Load() != nil, lastHeartbeat: moment(c.lastHeartbeat.Load()),
 		snapshot: g.snapshot.Load(), answered: g.answered.Load(), started: g.r.started,
 	}
 	s.leader = s.instance.Leader && s.instance.Session == nil // one whose lease is over may not commit any more

@@ -64,7 +64,7 @@ func values(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 func TestGaugesBeforeAnythingHasAnswered(t *testing.T) {
 	r, reg := fresh(t)
 	r.started = time.Now().Add(-5 * time.Minute)
-	r.condition.beaten.Store(r.started.UnixNano())
+	r.condition.lastHeartbeat.Store(r.started.UnixNano())
 	v := values(t, reg)
 	require.GreaterOrEqual(t, v["relayer_leader_gap_seconds"], 300.0)
 	require.GreaterOrEqual(t, v["relayer_last_heartbeat_age"], 300.0)

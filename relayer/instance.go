@@ -17,11 +17,11 @@ var (
 // condition is what changes while an instance runs. Each field is atomic and changes by itself: a
 // reader may see one of them before the change and another one after it.
 type condition struct {
-	tenure   atomic.Pointer[tenure] // under way; nil: none, so the instance is not part of the fleet
-	leading  atomic.Bool
-	beaten   atomic.Int64 // when the heartbeat was last written, in unix nanoseconds
-	database lastError    // of the last reading of the database
-	lastLoss lastError    // why the last tenure, or the last attempt to join, ended; nil once it has joined
+	tenure        atomic.Pointer[tenure] // under way; nil: none, so the instance is not part of the fleet
+	leading       atomic.Bool
+	lastHeartbeat atomic.Int64 // when the heartbeat was last written, in unix nanoseconds
+	database      lastError    // of the last reading of the database
+	lastLoss      lastError    // why the last tenure, or the last attempt to join, ended; nil once it has joined
 
 	noSession, noDatabase, noNode since
 }

@@ -94,7 +94,7 @@ func New(cfg *config.Config, log *slog.Logger, registry *prometheus.Registry, bu
 		metrics: metrics{watch: watch.NewMetrics(reg, cfg.ABI.EventNames()), verify: verify.NewMetrics(reg),
 			publish: publish.NewMetrics(reg)},
 	}
-	r.condition.beaten.Store(r.started.UnixNano())
+	r.condition.lastHeartbeat.Store(r.started.UnixNano())
 	var err error
 	if r.source, err = NewSource(cfg, r.component("source"), reg); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrRefused, err)

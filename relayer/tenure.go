@@ -123,7 +123,7 @@ func (t *tenure) work(ctx context.Context) error {
 	g.Go(func() error { return t.claimer.Run(ctx, t.session.Hint(partition.Channel)) })
 	g.Go(func() error { return t.slots.Run(ctx) })
 	g.Go(func() error { return t.elector.Run(ctx, t.lead) })
-	g.Go(func() error { return t.beat(ctx) })
+	g.Go(func() error { return t.heartbeats(ctx) })
 	if len(t.commands.channels()) > 0 {
 		g.Go(func() error { return t.commands.work(ctx, t) })
 	}
@@ -169,8 +169,8 @@ func (t *tenure) lead(ctx context.Context, term election.Term) error {
 	return g.Wait()
 }
 
-// beat writes the heartbeat every HeartbeatInterval.
-func (t *tenure) beat(ctx context.Context) error {
+// heartbeats writes the heartbeat every HeartbeatInterval.
+func (t *tenure) heartbeats(ctx context.Context) error {
 	ticker := time.NewTicker(t.cfg.HeartbeatInterval)
 	defer ticker.Stop()
 	defer func() { // the last one says that it is about to stop
@@ -184,7 +184,7 @@ func (t *tenure) beat(ctx context.Context) error {
 	}()
 	for {
 		if err := election.Heartbeat(ctx, t.db.Pool, t.cfg.ChainID, t.cfg.InstanceID, t.vitals(false)); err == nil {
-			t.condition.beaten.Store(time.Now().UnixNano())
+			t.condition.lastHeartbeat.Store(time.Now().UnixNano())
 		} else if ctx.Err() == nil {
 			t.log.WarnContext(ctx, "heartbeat failed, retrying", slog.Any("err", err))
 		}

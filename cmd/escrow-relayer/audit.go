@@ -202,7 +202,7 @@ func progress(w io.Writer, n int64, what string) *progressbar.ProgressBar {
 		progressbar.OptionShowIts(), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish())
 }
 
-// openSource returns the chain as the configured endpoints show it.
+// openSource returns the chain for a command, whose metrics nobody reads.
 func openSource(cfg *config.Config) (*source.Source, error) {
 	return relayer.NewSource(cfg, logger(cfg), prometheus.NewRegistry())
 }

@@ -15,7 +15,8 @@ const (
 	blocksBehind = 8
 	// smallRange is the number of blocks per request below which a backfill is slow and expensive.
 	smallRange = 500
-	// slowEndpoint is the time of a request that is noted: it is most of the time between two blocks.
+	// slowEndpoint is the time of a request from which on it is noted: on a fast chain, that between two
+	// blocks.
 	slowEndpoint = time.Second
 )
 

@@ -63,10 +63,10 @@ Reads CHAIN_ID and DATABASE_URL.
 	return cmd
 }
 
-// errNotInTime is why a wait ends at its timeout.
+// errNotInTime is the cause of a wait's end at --timeout.
 var errNotInTime = errors.New("the time is over")
 
-// whole says what a whole fleet is.
+// whole says what --instance, --total and the other flags ask of a fleet.
 type whole struct {
 	lag            int64
 	instance, gone string
@@ -104,7 +104,7 @@ func (w *whole) wait(ctx context.Context, say io.Writer, every time.Duration, re
 		switch why := w.missing(&f); {
 		case failed != nil && ctx.Err() == nil:
 			err = failed
-		case failed != nil: // the end of the wait, which says nothing new
+		case failed != nil: // ctx has ended: what was said before counts
 		case why == "":
 			return f.Leader.Instance, nil
 		default:

@@ -37,8 +37,8 @@ type Leader struct {
 	Since        time.Time `json:"since,omitzero"`
 	HeartbeatAge Age       `json:"heartbeat_age_seconds"` // since it last wrote its heartbeat in the table leadership
 	Held         bool      `json:"held"`                  // somebody's session holds the leader lock
-	// Valid says that the session which holds the leader lock is the one of Instance. Between the taking of the lock and
-	// the first write of the new leader it is false for a few milliseconds.
+	// Valid says that the session which holds the leader lock is that of Instance. From when a new leader
+	// has the lock until its first write, some milliseconds, it is false.
 	Valid bool `json:"valid"`
 }
 
@@ -57,7 +57,7 @@ type Instance struct {
 	Settings     partition.Settings `json:"settings"`
 	Leader       bool               `json:"leader"`
 	HeartbeatAge Age                `json:"heartbeat_age_seconds"`
-	DeadFor      Age                `json:"dead_for_seconds"` // 0 while alive; else at most so long
+	DeadFor      Age                `json:"dead_for_seconds"` // 0 while alive; else an upper bound
 	Started      time.Time          `json:"started_at"`
 	Version      string             `json:"version"`
 	Slots        int                `json:"slots"`     // owned
@@ -143,7 +143,8 @@ type Outbox struct {
 	OldestAge Age   `json:"oldest_age_seconds"`
 }
 
-// Late are escrows that no cursor vouches for yet: they wait to be admitted or are being caught up.
+// Late are escrows that wait to be admitted or are being caught up: their events up to the cursor of
+// their slot may not be stored yet.
 type Late struct {
 	Escrows   int64 `json:"escrows"`
 	OldestAge Age   `json:"oldest_age_seconds"` // since the oldest of them was discovered

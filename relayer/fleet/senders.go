@@ -80,14 +80,15 @@ type Replies struct {
 const (
 	// countedCommands is how many waiting commands of a sender, and how many answers, are counted: about 10 ms.
 	countedCommands = 10_000
-	// forgetSender is how long a sender is shown that no instance holds and that has nothing to do: its
-	// key was taken out of the senders files.
+	// forgetSender is for how long a sender is shown that no instance holds and that has nothing to do,
+	// as when its key was taken out of the senders files.
 	forgetSender = time.Hour
 	// lastCommands is how many of the last commands a Fleet has.
 	lastCommands = 12
 )
 
-// HasCommands says whether the chain has ever had a sender or a command: everything about commands is left out else.
+// HasCommands says whether the chain has ever had a sender or a command. Where it has not, everything
+// about commands is left out.
 func (f *Fleet) HasCommands() bool { return len(f.Senders) > 0 || len(f.Commands) > 0 }
 
 // queueCommands asks for everything about commands. All tables are empty where there are none.
