@@ -46,17 +46,18 @@ type board struct {
 	cfg   Config
 	fleet *fleet.Reader
 
-	mu       sync.Mutex    // of all below
-	reading  chan struct{} // closed when the attempt to read that is under way ends; nil: none is
-	news     news          // changes at the end of an attempt, with reading and tried
-	tried    time.Time     // end of the last attempt
+	turn  chan struct{} // has an element while somebody uses news and tried, and reads the database if that is due
+	news  news
+	tried time.Time // end of the last attempt
+
+	mu       sync.Mutex // of what follows
 	history  history
 	watchers int           // open streams
 	tick     chan struct{} // closed at the next sample, and replaced
 }
 
 func newBoard(cfg Config) *board {
-	b := &board{cfg: cfg, fleet: cfg.Fleet, tick: make(chan struct{})}
+	b := &board{cfg: cfg, fleet: cfg.Fleet, turn: make(chan struct{}, 1), tick: make(chan struct{})}
 	if b.fleet == nil {
 		b.fleet = &fleet.Reader{DB: cfg.DB, ChainID: cfg.ChainID}
 	}
@@ -141,34 +142,16 @@ func (b *board) latest(ctx context.Context) news {
 // While somebody reads, everybody else waits for that attempt and takes what it brought, so that
 // nobody waits longer than one attempt takes.
 func (b *board) read(ctx context.Context, every time.Duration) news {
-	b.mu.Lock()
-	if under := b.reading; under != nil {
-		b.mu.Unlock()
-		select {
-		case <-under:
-		case <-ctx.Done():
-		}
-
-		return b.current()
-	}
-
+	b.turn <- struct{}{}
+	defer func() { <-b.turn }()
 	now := b.cfg.Now()
 	// A tick may come a little early; without the margin every other tick would find nothing due.
 	if !b.tried.IsZero() && now.Sub(b.tried) < every-b.cfg.Every/4 {
-		defer b.mu.Unlock()
 		return b.news
 	}
 
-	done := make(chan struct{})
-	b.reading = done
-	b.mu.Unlock()
-
 	n, err := b.attempt(ctx)
-
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.reading, b.tried = nil, b.cfg.Now() // the end counts: what took long is not tried again at once
-	close(done)
+	b.tried = b.cfg.Now() // the end counts: what took long is not tried again at once
 	if err == nil {
 		n.at = now
 		b.news = n
@@ -206,12 +189,6 @@ func (b *board) attempt(ctx context.Context) (news, error) {
 // errNoAnswer is why a reading was given up.
 var errNoAnswer = fmt.Errorf("the database has not answered within %s: look at it, and at the network between",
 	readWithin)
-
-func (b *board) current() news {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.news
-}
 
 func (b *board) query(ctx context.Context) (n news, err error) {
 	if n.fleet, err = b.fleet.Read(ctx); err != nil {

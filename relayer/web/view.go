@@ -47,8 +47,8 @@ type verdict struct {
 
 type problemView struct{ Level, Mark, Name, Text, Remedy, Runbook string }
 
-// levels are those of verdicts and problems; rank 0 is the worst.
-var levels = map[string]struct {
+// marks are how the levels of verdicts and problems look; rank 0 is the worst.
+var marks = map[string]struct {
 	rank       int
 	mark, name string
 }{
@@ -171,7 +171,7 @@ func (p *page) judge(n *news, i *Instance, now time.Time) verdict {
 	}
 
 	slices.SortStableFunc(problems, func(a, b problemView) int {
-		return cmp.Compare(levels[a.Level].rank, levels[b.Level].rank)
+		return cmp.Compare(marks[a.Level].rank, marks[b.Level].rank)
 	})
 
 	level := "well"
@@ -179,13 +179,13 @@ func (p *page) judge(n *news, i *Instance, now time.Time) verdict {
 		level = problems[0].Level
 	}
 
-	return verdict{Level: level, Mark: levels[level].mark, Headline: headline(level, n.at.IsZero()), Problems: problems}
+	return verdict{Level: level, Mark: marks[level].mark, Headline: headline(level, n.at.IsZero()), Problems: problems}
 }
 
 type problemList []problemView
 
 func (l *problemList) add(level, text, remedy, runbook string) {
-	m := levels[level]
+	m := marks[level]
 	*l = append(*l, problemView{level, m.mark, m.name, sentence(text), remedy, runbook})
 }
 
