@@ -1,14 +1,13 @@
-package deploy
+// Package metricsdoc reads deploy/metrics.md, the documentation of the metrics, for the tests that hold
+// alerts, the dashboard and /metrics to it.
+package metricsdoc
 
 import (
-	_ "embed"
 	"fmt"
+	"os"
 	"regexp"
 	"strings"
 )
-
-//go:embed metrics.md
-var metricsDoc string
 
 // Metric is a row of metrics.md.
 type Metric struct {
@@ -30,12 +29,17 @@ var (
 // commandsHeading is above the metrics of commands.
 const commandsHeading = "## Commands"
 
-// Metrics is the documentation of the metrics, by name: what alerts and the dashboard may use, and
-// what /metrics must serve. `up` is one of them, although the scraper writes it.
-func Metrics() (map[string]Metric, error) {
+// Read returns the documented metrics by name: what alerts and the dashboard may use, and what
+// /metrics must serve. `up` is one of them, although the scraper writes it.
+func Read(path string) (map[string]Metric, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read metrics.md: %w", err)
+	}
+
 	found := map[string]Metric{}
 	commands := false
-	for line := range strings.SplitSeq(metricsDoc, "\n") {
+	for line := range strings.SplitSeq(string(text), "\n") {
 		if strings.HasPrefix(line, "## ") {
 			commands = line == commandsHeading
 		}
