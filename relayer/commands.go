@@ -42,7 +42,7 @@ type commands struct {
 // newCommands reads the files that the configuration names, and opens nothing.
 func newCommands(cfg *config.Config, reg prometheus.Registerer) (c *commands, err error) {
 	c = &commands{}
-	if cfg.TakesCommands() || cfg.SendersFile != "" {
+	if cfg.HasCommands() {
 		c.answers = send.NewAnswers(reg)
 	}
 

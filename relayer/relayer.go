@@ -97,11 +97,11 @@ func New(cfg *config.Config, log *slog.Logger, registry *prometheus.Registry, bu
 	r.condition.lastHeartbeat.Store(r.started.UnixNano())
 	var err error
 	if r.source, err = NewSource(cfg, r.component("source"), reg); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
+		return nil, refuse(err)
 	}
 
 	if r.commands, err = newCommands(cfg, reg); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
+		return nil, refuse(err)
 	}
 
 	r.gauges = newGauges(reg, r, build) // last: a scrape asks r for everything
@@ -119,7 +119,7 @@ func (r *Relayer) component(name string) *slog.Logger {
 // behind.
 func (r *Relayer) Run(ctx context.Context) (err error) {
 	if r.db, err = database.Open(ctx, r.cfg); err != nil {
-		return fmt.Errorf("%w: %w", ErrRefused, err)
+		return refuse(err)
 	}
 
 	defer r.db.Close()
@@ -127,14 +127,14 @@ func (r *Relayer) Run(ctx context.Context) (err error) {
 		"service.version": r.build.Version, "service.instance.id": r.cfg.InstanceID,
 		"relayer.chain_id": strconv.FormatInt(r.cfg.ChainID, 10),
 	}); err != nil {
-		return fmt.Errorf("%w: %w", ErrRefused, err)
+		return refuse(err)
 	}
 
 	defer r.tracing.Stop(context.WithoutCancel(ctx)) // after all that makes spans
 	r.assemble()
 	defer r.commands.close()
 	if err := r.commands.open(ctx, r); err != nil {
-		return fmt.Errorf("%w: %w", ErrRefused, err)
+		return refuse(err)
 	}
 
 	reader := &fleet.Reader{DB: r.db.Pool, ChainID: r.cfg.ChainID}
@@ -144,7 +144,7 @@ func (r *Relayer) Run(ctx context.Context) (err error) {
 		Mask: r.secrets.Mask, Log: r.component("web"), Commands: r.commands.handler(r.cfg),
 	})
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrRefused, err)
+		return refuse(err)
 	}
 
 	r.commands.guard = server.Guard
@@ -219,7 +219,7 @@ func (r *Relayer) tenures(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return r.stopped(ctx, err)
 		case errors.Is(err, election.ErrTaken), errors.Is(err, election.ErrElsewhere), errors.Is(err, partition.ErrDisagree):
-			return fmt.Errorf("%w: %w", ErrRefused, err)
+			return refuse(err)
 		case limit.left() <= 0:
 			if before := r.condition.lastLoss.get(); before != nil && errors.Is(err, context.Canceled) {
 				err = before // the limit ended an attempt, which says nothing of the database

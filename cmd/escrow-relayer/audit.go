@@ -64,21 +64,21 @@ func (o *auditOptions) run(cmd *cobra.Command, _ []string) error {
 		}
 		defer stop()
 
-		return o.compare(cmd, cfg, src, led, db)
+		return o.compare(ctx, cmd, cfg, src, led, db)
 	})
 }
 
 // compare compares events and senders. A difference is the answer no.
-func (o *auditOptions) compare(cmd *cobra.Command, cfg *config.Config, src *source.Source, led *ledger.Ledger,
-	db *database.Database) (err error) {
+func (o *auditOptions) compare(ctx context.Context, cmd *cobra.Command, cfg *config.Config, src *source.Source,
+	led *ledger.Ledger, db *database.Database) (err error) {
 	differing := 0
 	if !o.sendersOnly {
-		if differing, err = o.events(cmd, cfg, src, led); err != nil {
+		if differing, err = o.events(ctx, cmd, cfg, src, led); err != nil {
 			return err
 		}
 	}
 
-	n, err := o.senders(cmd, cfg, src, db)
+	n, err := o.senders(ctx, cmd, cfg, src, db)
 	if err != nil {
 		return err
 	}
@@ -118,13 +118,13 @@ func (o *auditOptions) limit(ctx context.Context, cfg *config.Config, led *ledge
 }
 
 // events compares the events of the range, and returns how many differ.
-func (o *auditOptions) events(cmd *cobra.Command, cfg *config.Config, src *source.Source,
+func (o *auditOptions) events(ctx context.Context, cmd *cobra.Command, cfg *config.Config, src *source.Source,
 	led *ledger.Ledger) (int, error) {
 	v := relayer.NewVerifier(cfg, src, relayer.NewFilters(cfg), led, logger(cfg),
 		verify.NewMetrics(prometheus.NewRegistry()))
 	bar := progress(cmd.ErrOrStderr(), o.to-o.from+1, "blocks")
 	count := map[string]int{}
-	err := v.Compare(cmd.Context(), o.from, o.to, func(first, last int64, found []verify.Difference) error {
+	err := v.Compare(ctx, o.from, o.to, func(first, last int64, found []verify.Difference) error {
 		for _, d := range found {
 			if count[d.Kind]++; d.Kind == verify.Pruned {
 				continue
@@ -158,10 +158,10 @@ func (o *auditOptions) events(cmd *cobra.Command, cfg *config.Config, src *sourc
 }
 
 // senders compares every transaction of the senders of commands, and returns how many differ.
-func (o *auditOptions) senders(cmd *cobra.Command, cfg *config.Config, src *source.Source,
+func (o *auditOptions) senders(ctx context.Context, cmd *cobra.Command, cfg *config.Config, src *source.Source,
 	db *database.Database) (int, error) {
 	count := map[string]int{}
-	done, err := send.Audit(cmd.Context(), send.AuditConfig{DB: db.Pool, ChainID: cfg.ChainID, Factory: cfg.Factory,
+	done, err := send.Audit(ctx, send.AuditConfig{DB: db.Pool, ChainID: cfg.ChainID, Factory: cfg.Factory,
 		Chain: send.NewNodes(src, send.MinTip)}, func(f send.Finding) error {
 		count[f.Kind]++
 		return o.print(cmd, f, "%-10s sender %s nonce %d command %s: %s\n", f.Kind, f.Sender, f.Nonce, f.Command, f.Why)

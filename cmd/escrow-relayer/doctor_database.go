@@ -163,7 +163,7 @@ func (d *doctor) wanted() (rights []string) {
 
 	for _, table := range []string{"senders", "commands", "command_claims", "command_attempts", "replies"} {
 		on(table, "select")
-		if d.cfg.SendersFile != "" || d.cfg.TakesCommands() {
+		if d.cfg.HasCommands() {
 			on(table, "delete", "insert", "update")
 		}
 	}

@@ -12,6 +12,9 @@ import (
 // TakesCommands says whether the instance accepts commands, over HTTP or from a subscription.
 func (c *Config) TakesCommands() bool { return c.CommandsHTTP || c.CommandsSubscription != "" }
 
+// HasCommands says whether the instance takes commands or acts on them, and so answers some.
+func (c *Config) HasCommands() bool { return c.TakesCommands() || c.SendersFile != "" }
+
 // commands checks the variables of commands. If none of them is set, nothing that takes or acts on
 // commands runs.
 func (l *loader) commands() {
@@ -27,7 +30,7 @@ func (l *loader) commands() {
 				"a keeper alone needs none")
 	}
 
-	if !c.TakesCommands() && c.SendersFile == "" && c.PolicyFile != "" {
+	if !c.HasCommands() && c.PolicyFile != "" {
 		l.say("COMMANDS_POLICY_FILE",
 			"has no effect without COMMANDS_HTTP, COMMANDS_SUBSCRIPTION_ID or SENDERS_FILE: set one of them, or unset it")
 	}
@@ -40,7 +43,7 @@ func (l *loader) commands() {
 	}
 
 	// Whoever takes commands or acts on them stores answers, and what is not published is never deleted.
-	if (c.TakesCommands() || c.SendersFile != "") && c.RepliesTopic == "" {
+	if c.HasCommands() && c.RepliesTopic == "" {
 		l.say("REPLIES_TOPIC_ID", "is needed with COMMANDS_HTTP, COMMANDS_SUBSCRIPTION_ID or SENDERS_FILE: "+
 			"answers are stored until they are published there; name a topic, which may be one without a subscription")
 	}
