@@ -13,8 +13,9 @@ import (
 
 // Exit codes, the same for every command.
 const (
-	exitWell        = 0
-	exitNo          = 1   // the command could ask, and the answer is no: a difference, a problem, a fleet that is not whole
+	exitWell = 0
+	// the command could ask, and the answer is no: a difference, a problem, a fleet that is not whole
+	exitNo          = 1
 	exitRefused     = 2   // the command could not ask: usage, configuration, or something that it needs cannot be reached
 	exitInterrupted = 130 // 128 + SIGINT: ended before there was a result
 )

@@ -97,7 +97,8 @@ func (w *whole) complete(since string) (err error) {
 
 // wait reads the fleet until it is whole, and returns who leads. When ctx ends first, the error is
 // the answer no, or says why the fleet could not be read.
-func (w *whole) wait(ctx context.Context, say io.Writer, every time.Duration, read fleetReader) (leader string, err error) {
+func (w *whole) wait(ctx context.Context, say io.Writer, every time.Duration,
+	read fleetReader) (leader string, err error) {
 	said := ""
 	for {
 		f, failed := read(ctx)

@@ -42,35 +42,35 @@ type Leader struct {
 	Valid bool `json:"valid"`
 }
 
-// Instance is one process, alive or not.
+// Instance is one process, alive or not. What has no column of its own is marked db:"-".
 type Instance struct {
 	ID        string              `json:"id"`
-	Partition partition.Partition `json:"-"`
+	Partition partition.Partition `json:"-" db:"-"`
 	Number    int                 `json:"partition"`
 	Total     int                 `json:"total_partitions"`
 	Strategy  string              `json:"strategy"`
 	Status    string              `json:"status"` // as its row has it: active, stopping or dead
-	State     State               `json:"state"`
-	Alive     bool                `json:"alive"` // its session holds its lock, and it has checked its slots lately
+	State     State               `json:"state" db:"-"`
+	Alive     bool                `json:"alive" db:"-"` // its session holds its lock, and it has checked its slots lately
 	// its nodes do not let it go on, and it gave its slots up to those that can
 	SitsOut      bool               `json:"sits_out"`
 	Settings     partition.Settings `json:"settings"`
-	Leader       bool               `json:"leader"`
-	HeartbeatAge Age                `json:"heartbeat_age_seconds"`
-	DeadFor      Age                `json:"dead_for_seconds"` // 0 while alive; else an upper bound
+	Leader       bool               `json:"leader" db:"-"`
+	HeartbeatAge Age                `json:"heartbeat_age_seconds" db:"-"`
+	DeadFor      Age                `json:"dead_for_seconds" db:"-"` // 0 while alive; else an upper bound
 	Started      time.Time          `json:"started_at"`
 	Version      string             `json:"version"`
-	Slots        int                `json:"slots"`     // owned
-	Adopted      int                `json:"adopted"`   // owned, but preferred by others
-	Preferred    int                `json:"preferred"` // that its partition prefers, whoever owns them
-	Escrows      int                `json:"escrows"`   // monitored, as of its last heartbeat
-	Cursor       int64              `json:"cursor"`    // next block to process; 0: it never held a slot
-	CursorTime   time.Time          `json:"cursor_time,omitzero"`
-	CursorAge    Age                `json:"cursor_age_seconds"` // since the cursor last moved; 0 without a cursor
+	Slots        int                `json:"slots" db:"-"`     // owned
+	Adopted      int                `json:"adopted" db:"-"`   // owned, but preferred by others
+	Preferred    int                `json:"preferred" db:"-"` // that its partition prefers, whoever owns them
+	Escrows      int                `json:"escrows"`          // monitored, as of its last heartbeat
+	Cursor       int64              `json:"cursor"`           // next block to process; 0: it never held a slot
+	CursorTime   time.Time          `json:"cursor_time,omitzero" db:"-"`
+	CursorAge    Age                `json:"cursor_age_seconds" db:"-"` // since the cursor last moved; 0 without a cursor
 	// newest block of its node, as of its last heartbeat; 0: unknown
 	Head   int64 `json:"head_block"`
-	Outbox int   `json:"outbox_messages"` // of its slots
-	Late   int   `json:"late_escrows"`    // of its slots
+	Outbox int   `json:"outbox_messages" db:"-"` // of its slots
+	Late   int   `json:"late_escrows" db:"-"`    // of its slots
 
 	locked, left bool // its session holds its lock; it stopped cleanly
 }

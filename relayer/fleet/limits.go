@@ -30,7 +30,8 @@ func (l Limit) Severity(age time.Duration) Severity {
 // disagree about the same moment. `plan wait` is stricter about slots and the leader: it waits until
 // nothing is settling. /readyz tells only what a platform can act on: session, database and node.
 var (
-	// LimitNoLeader is for a chain that nobody leads. An election takes seconds; the first version paged after two minutes.
+	// LimitNoLeader is for a chain that nobody leads. An election takes seconds; two minutes are the
+	// first version's rule.
 	LimitNoLeader = Limit{30 * time.Second, 2 * time.Minute}
 	// LimitHungLeader is for a leader that holds its lock and does not write its heartbeat in the table
 	// leadership. Contenders end it after LEADER_STALE_AFTER (60 s).

@@ -130,10 +130,11 @@ func (r *rows) readLocks(rows pgx.Rows) error {
 	return err
 }
 
-// selectInstances leaves out those that died long ago and own nothing.
+// selectInstances has the columns of instanceRow, in their order. It leaves out those that died long
+// ago and own nothing.
 const selectInstances = `
-	select i.instance_id, i.partition_number, i.total_partitions, i.strategy, i.status, i.started_at, i.version,
-	       i.escrows_monitored, coalesce(i.head_block, 0), coalesce(c.next_block, 0), i.sits_out, i.settings,
+	select i.instance_id, i.partition_number, i.total_partitions, i.strategy, i.status, i.sits_out, i.settings,
+	       i.started_at, i.version, i.escrows_monitored, coalesce(c.next_block, 0), coalesce(i.head_block, 0),
 	       i.left_at is not null, i.lock_key, i.last_heartbeat, i.seen_at, i.dead_since, c.block_time, c.updated_at
 	from relayer_instances i left join cursors c using (chain_id, instance_id)
 	where i.chain_id = $1 and (i.dead_since is null
@@ -145,20 +146,10 @@ const selectForgotten = `
 	where i.chain_id = $1 and i.dead_since <= now() - make_interval(secs => case when i.left_at is null then $2::float8 else $3::float8 end)
 	  and not exists (select from slot_ownership s where s.chain_id = i.chain_id and s.owner = i.instance_id)`
 
-// instanceRow has the columns of selectInstances, in their order.
+// instanceRow is an instance as the statement returns it.
 type instanceRow struct {
-	ID            string
-	Number, Total int
-	Strategy      string
-	Status        string
-	Started       time.Time
-	Version       string
-	Escrows       int
-	Head, Cursor  int64
-	SitsOut       bool
-	Settings      partition.Settings
-	Left          bool // it stopped cleanly
-
+	Instance
+	Left       bool // it stopped cleanly
 	LockKey    int64
 	Beat, Seen time.Time // when it last wrote its heartbeat, and last checked its slots
 	DeadSince  *time.Time
@@ -285,15 +276,12 @@ func (r *rows) fold() Fleet {
 
 // foldInstance says what an instance is, apart from what it owns and whether it leads.
 func (r *rows) foldInstance(row *instanceRow) Instance {
-	_, locked := r.locks[row.LockKey]
-	i := Instance{
-		ID: row.ID, Number: row.Number, Total: row.Total, Strategy: row.Strategy, Status: row.Status,
-		Partition: partition.Partition{Number: row.Number, Total: row.Total, Strategy: partition.Strategy(row.Strategy)},
-		Started:   row.Started.UTC(), Version: row.Version, Escrows: row.Escrows, Head: row.Head, Cursor: row.Cursor,
-		SitsOut: row.SitsOut, Settings: row.Settings, HeartbeatAge: r.age(row.Beat),
-		Alive: locked && r.f.At.Sub(row.Seen) <= partition.StaleAfter, locked: locked, left: row.Left,
-	}
+	i := row.Instance
+	_, i.locked = r.locks[row.LockKey]
+	i.left, i.Alive = row.Left, i.locked && r.f.At.Sub(row.Seen) <= partition.StaleAfter
+	i.Partition = partition.Partition{Number: i.Number, Total: i.Total, Strategy: partition.Strategy(i.Strategy)}
 	i.Preferred = len(i.Partition.Preferred())
+	i.Started, i.HeartbeatAge = i.Started.UTC(), r.age(row.Beat)
 	if row.BlockTime != nil {
 		i.CursorTime = row.BlockTime.UTC()
 	}

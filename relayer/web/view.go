@@ -52,7 +52,10 @@ var marks = map[string]struct {
 	rank       int
 	mark, name string
 }{
-	"critical": {0, "✕", "Critical"}, "warning": {1, "▲", "Warning"}, "notice": {2, "◐", "Settling"}, "well": {3, "●", "Well"},
+	"critical": {0, "✕", "Critical"},
+	"warning":  {1, "▲", "Warning"},
+	"notice":   {2, "◐", "Settling"},
+	"well":     {3, "●", "Well"},
 }
 
 // figure is a quantity with its past.
