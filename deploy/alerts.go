@@ -56,8 +56,8 @@ func (f Fleet) String() string {
 	return fmt.Sprintf("%d-%s", f.Chain, f.Factory)
 }
 
-// Alerts is the rule file of Prometheus for some fleets: every rule once for each, so that one
-// that is gone is missed while another lives.
+// Alerts is the rule file of Prometheus for some fleets. It has every rule once for each, so that a
+// fleet that is gone is noticed although another one runs.
 func Alerts(fleets ...Fleet) ([]byte, error) {
 	groups, err := alertGroups(fleets)
 	if err != nil {

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"text/template"
+
+	"github.com/fusion-prime/escrow-relayer/partition"
 )
 
 var (
@@ -68,11 +70,11 @@ type ManifestInput struct {
 	CollectorImage  string // Google's Prometheus sidecar; default DefaultCollectorImage
 	CollectorSecret string // secret:version, or secret, with the text of Monitoring; default PREFIX-monitoring
 
-	Commands *CommandsInput // what the first services have beside the others; nil: nothing
+	Commands *CommandsInput // for the first services, which act on commands; nil: none does
 }
 
-// CommandsInput is the keys and the subscription of commands. The services that have them run as an
-// account of their own, so that the others cannot sign.
+// CommandsInput says which services act on commands. They have the keys and run as an account of their
+// own, so that the other services cannot sign.
 type CommandsInput struct {
 	Services       int    // the first so many; two or more, so that another one goes on when one dies
 	ServiceAccount string // e-mail
@@ -126,7 +128,7 @@ func Manifests(in ManifestInput) ([]Manifest, error) {
 		return nil, err
 	}
 
-	secrets := make([]secretVariable, 0, len(in.Secrets))
+	var secrets []secretVariable
 	for _, name := range slices.Sorted(maps.Keys(in.Secrets)) {
 		secret, version := pinned(in.Secrets[name])
 		secrets = append(secrets, secretVariable{name, secret, version})
@@ -184,22 +186,12 @@ func (c *CommandsInput) equip(s *serviceData) {
 func Monitoring() []byte { return []byte(monitoring) }
 
 func (in ManifestInput) withDefaults() ManifestInput {
-	for _, d := range []struct {
-		field *string
-		value string
-	}{
-		{&in.Prefix, DefaultPrefix}, {&in.Strategy, DefaultStrategy}, {&in.CPU, DefaultCPU}, {&in.Memory, DefaultMemory},
-		{&in.CollectorImage, DefaultCollectorImage},
-	} {
-		if *d.field == "" {
-			*d.field = d.value
-		}
-	}
-
-	if in.CollectorSecret == "" {
-		in.CollectorSecret = in.Prefix + "-monitoring"
-	}
-
+	in.Prefix = cmp.Or(in.Prefix, DefaultPrefix)
+	in.Strategy = cmp.Or(in.Strategy, DefaultStrategy)
+	in.CPU = cmp.Or(in.CPU, DefaultCPU)
+	in.Memory = cmp.Or(in.Memory, DefaultMemory)
+	in.CollectorImage = cmp.Or(in.CollectorImage, DefaultCollectorImage)
+	in.CollectorSecret = cmp.Or(in.CollectorSecret, in.Prefix+"-monitoring")
 	if in.Secrets == nil {
 		in.Secrets = map[string]string{"DATABASE_URL": in.Prefix + "-database-url", "RPC_URLS": in.Prefix + "-rpc-urls"}
 	}
@@ -241,7 +233,7 @@ func (in ManifestInput) env(name string, partition int) []variable {
 		if at < 0 {
 			vars = append(vars, variable{k, in.Env[k]})
 		} else {
-			vars[at].Value = in.Env[k] // INSTANCE_LOCK_WAIT and LOG_FORMAT; check refuses the others
+			vars[at].Value = in.Env[k] // of INSTANCE_LOCK_WAIT, MIGRATE_ON_START or LOG_FORMAT: check refuses the others
 		}
 	}
 
@@ -284,7 +276,8 @@ func (in ManifestInput) check() error {
 	want(in.Image != "", "image: name the image of the relayer, best by digest")
 	want(accountEmail.MatchString(in.ServiceAccount), "service account %q: use NAME@PROJECT.iam.gserviceaccount.com",
 		in.ServiceAccount)
-	want(in.Partitions >= 1 && in.Partitions <= 2520, "%d partitions: use 1 to 2520", in.Partitions)
+	want(in.Partitions >= 1 && in.Partitions <= partition.Slots, "%d partitions: use 1 to %d", in.Partitions,
+		partition.Slots)
 	want(in.Strategy == "modulo" || in.Strategy == "consistent", "strategy %q: use modulo or consistent", in.Strategy)
 	want(in.ChainID >= 1, "chain id %d: use the number of eth_chainId", in.ChainID)
 	want(address.MatchString(in.Factory), "factory %q: use 0x and 40 hexadecimal digits", in.Factory)

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/fusion-prime/escrow-relayer/internal/metricsdoc"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
@@ -50,9 +51,9 @@ func strictYAML(t *testing.T, name string, into any) {
 // targetLabels come from the scrape, not from the relayer.
 var targetLabels = []string{"chain_id", "factory", "instance", "job"}
 
-func documentedMetrics(t *testing.T) map[string]Metric {
+func documentedMetrics(t *testing.T) map[string]metricsdoc.Metric {
 	t.Helper()
-	known, err := Metrics()
+	known, err := metricsdoc.Read("metrics.md")
 	require.NoError(t, err)
 	require.Greater(t, len(known), 40)
 
@@ -60,7 +61,7 @@ func documentedMetrics(t *testing.T) map[string]Metric {
 }
 
 // checkExpr fails when an expression uses a metric or label that metrics.md does not have.
-func checkExpr(t *testing.T, where, expr string, known map[string]Metric) {
+func checkExpr(t *testing.T, where, expr string, known map[string]metricsdoc.Metric) {
 	t.Helper()
 	u, err := parsePromQL(expr)
 	require.NoError(t, err, where)

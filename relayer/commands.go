@@ -1,13 +1,13 @@
 package relayer
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"math/big"
 	"net/http"
+	"slices"
 	"time"
 
-	"github.com/ethereum/go-ethereum/common"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
@@ -20,9 +20,11 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/sign"
 )
 
-// commands is the way back: what takes commands in, acts on them, and answers. Each part is nil
-// unless it is configured, and then nothing of it runs. It is of the Relayer; what depends on a
-// session is made anew for each tenure.
+// commands takes commands in, acts on them, and answers. A part that is not configured is nil, and
+// nothing of it runs. What depends on a session is made anew for each tenure.
+//
+// newCommands sets the first group of fields; open, and Run for guard, set the second before anything
+// uses it. None changes afterwards.
 type commands struct {
 	accounts []send.Account
 	answers  *send.Answers
@@ -31,43 +33,40 @@ type commands struct {
 	taking   *intake.Metrics
 	replies  *reply.Metrics
 
-	intake  *intake.Intake // from here on set by open
-	signers []send.Signer
+	intake  *intake.Intake
+	signers []send.Signer // of accounts, in the same order
 	client  *pubsub.Client
-	guard   func(http.Handler) http.Handler // asks for the token of HTTP_TOKEN_FILE, if there is one; set by Run
+	guard   func(http.Handler) http.Handler // asks for the token of HTTP_TOKEN_FILE, if there is one
 }
 
 // newCommands reads the files that the configuration names, and opens nothing.
-func newCommands(cfg *config.Config, reg prometheus.Registerer) (*commands, error) {
-	c := &commands{}
-	if cfg.TakesCommands() || cfg.SendersFile != "" {
+func newCommands(cfg *config.Config, reg prometheus.Registerer) (c *commands, err error) {
+	c = &commands{}
+	if cfg.HasCommands() {
 		c.answers = send.NewAnswers(reg)
 	}
 
 	if cfg.SendersFile != "" {
-		var err error
 		if c.accounts, err = send.OpenAccounts(cfg.SendersFile); err != nil {
 			return nil, fmt.Errorf("SENDERS_FILE: %w", err)
 		}
 
 		names := make([]string, len(c.accounts))
 		for i := range c.accounts {
-			if c.accounts[i].Name == "" {
-				c.accounts[i].Name = c.accounts[i].Address.Hex()
-			}
-
-			names[i] = c.accounts[i].Name
+			a := &c.accounts[i]
+			a.Name = cmp.Or(a.Name, a.Address.Hex())
+			names[i] = a.Name
 		}
 
 		c.senders = send.NewMetrics(reg, names, c.answers)
 	}
 
-	if cfg.KeeperSender != "" && !c.has(common.HexToAddress(cfg.KeeperSender)) {
+	if k := cfg.Keeper; k != nil &&
+		!slices.ContainsFunc(c.accounts, func(a send.Account) bool { return a.Address == k.Sender }) {
 		return nil, fmt.Errorf("KEEPER_SENDER=%s: SENDERS_FILE has no such sender", cfg.KeeperSender)
 	}
 
 	if cfg.PolicyFile != "" {
-		var err error
 		if c.policy, err = intake.OpenPolicy(cfg.PolicyFile); err != nil {
 			return nil, fmt.Errorf("COMMANDS_POLICY_FILE: %w", err)
 		}
@@ -84,17 +83,7 @@ func newCommands(cfg *config.Config, reg prometheus.Registerer) (*commands, erro
 	return c, nil
 }
 
-func (c *commands) has(sender common.Address) bool {
-	for _, a := range c.accounts {
-		if a.Address == sender {
-			return true
-		}
-	}
-
-	return false
-}
-
-// open makes what outlives tenures: keys, the intake, the connection to Pub/Sub.
+// open makes what outlives the tenures: keys, the intake, the connection to Pub/Sub.
 func (c *commands) open(ctx context.Context, r *Relayer) (err error) {
 	for _, a := range c.accounts {
 		signer, err := openSigner(ctx, a)
@@ -143,7 +132,8 @@ func openSigner(ctx context.Context, a send.Account) (send.Signer, error) {
 	return sign.OpenKeystore(a.Address, a.Keystore, a.PasswordFile)
 }
 
-// handler serves commands beside everything else; nil unless PORT is to.
+// handler serves commands on PORT, with everything else; nil where they have a port of their own, or
+// are not taken over HTTP.
 func (c *commands) handler(cfg *config.Config) http.Handler {
 	if c.intake == nil || !cfg.CommandsHTTP || cfg.CommandsPort != 0 {
 		return nil
@@ -165,7 +155,8 @@ func (c *commands) channels() (channels []string) {
 	return channels
 }
 
-// take runs the ways in, which need no session: several instances may take the same command, and one stores it.
+// take takes commands in, from the subscription and over HTTP. That needs no session: several
+// instances may take the same command, and one stores it.
 func (c *commands) take(ctx context.Context, r *Relayer) error {
 	if c.intake == nil {
 		return nil
@@ -212,9 +203,10 @@ func (c *commands) work(ctx context.Context, t *tenure) error {
 	return g.Wait()
 }
 
-// repliesRetry is the pause between two attempts to become the one that publishes answers.
+// repliesRetry is the pause between two attempts to become the instance that publishes answers.
 const repliesRetry = time.Second
 
+// configs returns what each sender of a tenure is made from.
 func (c *commands) configs(t *tenure) []send.Config {
 	nodes := send.NewNodes(t.source, send.MinTip)
 	configs := make([]send.Config, len(c.accounts))
@@ -224,27 +216,14 @@ func (c *commands) configs(t *tenure) []send.Config {
 			Chain: nodes, Signer: c.signers[i],
 			Limits: a.Limits, Log: t.component("sender"), Metrics: c.senders,
 		}
-		if c.policy != nil { // no interface around nil: that would be a policy that allows nobody to ask it
+		if c.policy != nil { // a nil *intake.Policy must not become an interface that is not nil
 			configs[i].Policy = c.policy
 		}
 
-		if t.cfg.KeeperSender != "" && common.HexToAddress(t.cfg.KeeperSender) == a.Address {
-			configs[i].Keeper = keeper(t.cfg)
+		if k := t.cfg.Keeper; k != nil && k.Sender == a.Address {
+			configs[i].Keeper = &send.Keeper{MinAmount: k.MinAmount, MaxFee: k.MaxFee, DayFees: k.DayFees, Payers: k.Payers}
 		}
 	}
 
 	return configs
-}
-
-func keeper(cfg *config.Config) *send.Keeper {
-	wei := func(text string) *big.Int {
-		n, _ := config.Wei(text) // was checked
-		return n
-	}
-	k := &send.Keeper{MinAmount: wei(cfg.KeeperMinAmount), MaxFee: wei(cfg.KeeperMaxFee), DayFees: wei(cfg.KeeperDayFees)}
-	for _, p := range cfg.Payers() {
-		k.Payers = append(k.Payers, common.HexToAddress(p))
-	}
-
-	return k
 }

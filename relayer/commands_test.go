@@ -5,15 +5,16 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 )
 
-// Without its variables the way back is not there: no key, no way in, no answers, no notification
-// channel, no metric. That the tenure then starts no goroutine for it follows from the empty
-// channels.
+// Without their variables nothing of commands is there: no key, nothing that takes them in, no answers,
+// no notification channel, no metric. That the tenure then starts no goroutine for them follows from
+// the empty channels.
 func TestCommandsAreOffByDefault(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
@@ -54,7 +55,7 @@ func TestCommandsRefuseWhatDoesNotFit(t *testing.T) {
 			`},{"address":` + address + `,"kms":"k"` + limits + `}]}`)}, "twice"},
 		"a raw key": {config.Config{SendersFile: file(`{"senders":[{"address":` + address + `,"private_key":"0x1"` +
 			limits + `}]}`)}, "unknown field"},
-		"keeper": {config.Config{KeeperSender: "0x0000000000000000000000000000000000000002",
+		"keeper": {config.Config{Keeper: &config.Keeper{Sender: common.HexToAddress("0x02")},
 			SendersFile: file(`{"senders":[{"address":` + address + `,"kms":"k"` + limits + `}]}`)}, "KEEPER_SENDER"},
 		"no policy":     {config.Config{CommandsHTTP: true, PolicyFile: "/nowhere"}, "COMMANDS_POLICY_FILE"},
 		"broken policy": {config.Config{CommandsHTTP: true, PolicyFile: file(`{}`)}, "COMMANDS_POLICY_FILE"},

@@ -27,48 +27,47 @@ import (
 //
 // Nothing is copied into a gauge: each value is computed at the scrape from what the instance knows at
 // that moment, so it changes when the fact changes, and it exists from New on, before any database or
-// node has answered. What only the database knows is as old as the last reading of it. Once that is
-// older than lookHolds, the value is unknown (NaN, which no comparison of an alert matches) instead
-// of frozen.
+// node has answered. What only the database knows is as old as the last snapshot. Once that is older
+// than snapshotLasts, the value is unknown (NaN, which no comparison of an alert matches) instead of
+// frozen.
 //
 // Facts that must outlive their process are points in time, not ages: an alert compares the newest
 // one that any instance reported with its own clock. So the series of a process that is gone only
 // grows old, whether the monitoring system marks it as stale or not.
 type gauges struct {
 	r             *Relayer
-	described     []*prometheus.Desc // of all, in order
+	described     []*prometheus.Desc // of allGauges, in order
 	findings      *prometheus.Desc
 	senders       []*prometheus.Desc // of senderGauges, in order
 	connections   *prometheus.Desc
 	sessionLosses prometheus.Counter
 
-	pool atomic.Pointer[pgxpool.Pool] // nil before Run
-	look atomic.Pointer[look]         // the last that succeeded; nil: none yet
-
-	// Moments in unix nanoseconds, 0: never. Written by measure, and leaderSeen by each reading of a leader.
-	leaderSeen, databaseSeen atomic.Int64
-	answered                 atomic.Bool // by the database, at the last look
+	// The rest is atomic. followFleet writes it; a scrape of the leader writes leaderSeen too.
+	pool                     atomic.Pointer[pgxpool.Pool] // nil before Run
+	snapshot                 atomic.Pointer[snapshot]     // the last that could be taken; nil: none yet
+	leaderSeen, databaseSeen atomic.Int64                 // moments in unix nanoseconds; 0: never
+	answered                 atomic.Bool                  // whether the database answered when it was last asked
 }
 
-// look is what the database said of the whole chain at one moment.
-type look struct {
+// snapshot is what the database said of the whole chain at one moment.
+type snapshot struct {
 	at       time.Time
 	fleet    fleet.Fleet
 	findings map[string]time.Time
 }
 
-// lookHolds is for how long a look counts when no later one succeeds.
-var lookHolds = fleet.LimitDatabase.Behind
+// snapshotLasts is for how long a snapshot counts when no later one can be taken.
+var snapshotLasts = fleet.LimitDatabase.Behind
 
-// reading is everything that one scrape is made of: one moment for all gauges.
-type reading struct {
-	now      time.Time
-	instance web.Instance
-	leader   bool
-	joined   bool
-	beaten   time.Time
-	look     *look // nil: unknown
-	answered bool
+// scrape is everything that one scrape is made of: one moment for all gauges. It does not change.
+type scrape struct {
+	now           time.Time
+	instance      web.Instance
+	leader        bool
+	joined        bool
+	lastHeartbeat time.Time
+	snapshot      *snapshot // nil: unknown
+	answered      bool
 
 	leaderSeen, databaseSeen time.Time // zero: never
 	started                  time.Time
@@ -77,81 +76,86 @@ type reading struct {
 // gauge is one metric without labels of its own.
 type gauge struct {
 	name, help string
-	value      func(*reading) float64
+	value      func(*scrape) float64
 }
 
 // counterName is the one among them that only grows.
 const counterName = "leader_election_count"
 
-// The gauges of an instance tell of itself; those of the chain tell what the database says, and
-// every instance tells the same.
+// The gauges of an instance are about itself. Those of the chain are what the database says, and
+// every instance reports the same.
 var allGauges = []gauge{
 	{"relayer_clock_timestamp_seconds",
 		"What the clock of the instance said at the scrape. A series whose value is old is of a process that is gone.",
-		func(r *reading) float64 { return unix(r.now) }},
-	{"relayer_is_leader", "1 while this instance watches the factory.", func(r *reading) float64 { return yes(r.leader) }},
+		func(s *scrape) float64 { return unix(s.now) }},
+	{"relayer_is_leader", "1 while this instance watches the factory.", func(s *scrape) float64 { return yes(s.leader) }},
 	{"relayer_joined", "1 while this instance is a member of the fleet: its session holds its lock.",
-		func(r *reading) float64 { return yes(r.joined) }},
+		func(s *scrape) float64 { return yes(s.joined) }},
 	{"relayer_last_heartbeat_age", "Seconds since this instance last wrote its heartbeat, or since it started.",
-		func(r *reading) float64 { return r.now.Sub(r.beaten).Seconds() }},
+		func(s *scrape) float64 { return s.now.Sub(s.lastHeartbeat).Seconds() }},
 	{"relayer_database_up", "1 while the database answers this instance.",
-		func(r *reading) float64 { return yes(r.answered) }},
+		func(s *scrape) float64 { return yes(s.answered) }},
 	{"relayer_database_seen_timestamp_seconds", "When the database last answered this instance; 0: never.",
-		func(r *reading) float64 { return unix(r.databaseSeen) }},
+		func(s *scrape) float64 { return unix(s.databaseSeen) }},
 	{"relayer_leader_seen_timestamp_seconds", "When this instance last led or saw that somebody leads; 0: never.",
-		func(r *reading) float64 { return unix(r.leaderSeen) }},
+		func(s *scrape) float64 { return unix(s.leaderSeen) }},
 	{"relayer_leader_gap_seconds",
-		"Seconds for which nobody has led, as far as this instance can tell; 0 while somebody leads.", (*reading).leaderGap},
+		"Seconds for which nobody has led, as far as this instance can tell; 0 while somebody leads.", (*scrape).leaderGap},
 	{"relayer_node_up", "1 while the chain can be read and its head moves.",
-		func(r *reading) float64 { return yes(r.instance.Node == nil) }},
-	{"relayer_head_block", "Newest block of this instance's node.",
-		func(r *reading) float64 { return float64(r.instance.Head) }},
-	{"relayer_target_block", "Newest block that may be processed.",
-		func(r *reading) float64 { return float64(r.instance.Target) }},
-	{"relayer_final_block", "Newest block that the chain calls final.",
-		func(r *reading) float64 { return float64(r.instance.Final) }},
-	{"relayer_cursor_block", "Next block of this instance's slots; 0 while it holds none.",
-		func(r *reading) float64 { return float64(r.instance.Cursor) }},
-	{"relayer_lag_blocks", "Blocks that may be processed and are not, of this instance's slots.",
-		func(r *reading) float64 { return float64(r.instance.Lag()) }},
-	{"relayer_lag_seconds", "Age of the newest processed block when it lags, else 0.", (*reading).lagSeconds},
-	{"relayer_slots_owned", "Slots that this instance serves.",
-		func(r *reading) float64 { return float64(r.instance.Slots) }},
-	{"relayer_slots_adopted", "Slots that this instance serves without preferring them.",
-		func(r *reading) float64 { return float64(r.instance.Adopted) }},
+		func(s *scrape) float64 { return yes(s.instance.Node == nil) }},
+	ofInstance("relayer_head_block", "Newest block of this instance's node.",
+		func(i *web.Instance) int64 { return i.Head }),
+	ofInstance("relayer_target_block", "Newest block that may be processed.",
+		func(i *web.Instance) int64 { return i.Target }),
+	ofInstance("relayer_final_block", "Newest block that the chain calls final.",
+		func(i *web.Instance) int64 { return i.Final }),
+	ofInstance("relayer_cursor_block", "Next block of this instance's slots; 0 while it holds none.",
+		func(i *web.Instance) int64 { return i.Cursor }),
+	ofInstance("relayer_lag_blocks", "Blocks that may be processed and are not, of this instance's slots.",
+		(*web.Instance).Lag),
+	{"relayer_lag_seconds", "Age of the newest processed block when it lags, else 0.", (*scrape).lagSeconds},
+	ofInstance("relayer_slots_owned", "Slots that this instance serves.",
+		func(i *web.Instance) int { return i.Slots }),
+	ofInstance("relayer_slots_adopted", "Slots that this instance serves without preferring them.",
+		func(i *web.Instance) int { return i.Adopted }),
 
-	ofChain("total_active_instances", "Instances of the chain that are alive.",
-		func(l *look) float64 { return float64(l.fleet.Live()) }),
+	ofChain("total_active_instances", "Instances of the chain that are alive.", (*fleet.Fleet).Live),
 	ofChain("total_escrows_registered", "Escrows in the registry that are on the chain.",
-		func(l *look) float64 { return float64(l.fleet.Escrows.Registered()) }),
+		func(f *fleet.Fleet) int64 { return f.Escrows.Registered() }),
 	ofChain("relayer_factory_cursor_block", "Next block of the factory watch.",
-		func(l *look) float64 { return float64(l.fleet.Chain.FactoryCursor) }),
+		func(f *fleet.Fleet) int64 { return f.Chain.FactoryCursor }),
 	ofChain("relayer_verified_block", "Newest block up to which everything was read twice and is stored.",
-		func(l *look) float64 { return float64(l.fleet.Chain.Verified) }),
+		func(f *fleet.Fleet) int64 { return f.Chain.Verified }),
 	ofChain("relayer_slots_unserved", "Slots that nobody alive serves, of the chain.",
-		func(l *look) float64 { return float64(l.fleet.Slots.Unserved) }),
+		func(f *fleet.Fleet) int { return f.Slots.Unserved }),
 	ofChain("relayer_settings_differing", "Settings that would split the stream and differ among live instances.",
-		func(l *look) float64 { return float64(len(l.fleet.Differences())) }),
+		func(f *fleet.Fleet) int { return len(f.Differences()) }),
 	ofChain("relayer_outbox_messages", "Messages that Pub/Sub has not acknowledged yet, of the chain.",
-		func(l *look) float64 { return float64(l.fleet.Outbox.Messages) }),
+		func(f *fleet.Fleet) int64 { return f.Outbox.Messages }),
 	ofChain("relayer_outbox_oldest_age_seconds", "Age of the oldest of them.",
-		func(l *look) float64 { return l.fleet.Outbox.OldestAge.Seconds() }),
+		func(f *fleet.Fleet) float64 { return f.Outbox.OldestAge.Seconds() }),
 	ofChain(counterName, "Changes of leader since the database was made.",
-		func(l *look) float64 { return float64(l.fleet.Leader.Epoch) }),
-	{"relayer_factory_lag_blocks", "Blocks that the factory watch is behind the target.", (*reading).factoryLag},
+		func(f *fleet.Fleet) int64 { return f.Leader.Epoch }),
+	{"relayer_factory_lag_blocks", "Blocks that the factory watch is behind the target.", (*scrape).factoryLag},
 }
 
-func ofChain(name, help string, value func(*look) float64) gauge {
-	return gauge{name, help, func(r *reading) float64 {
-		if r.look == nil {
+// ofInstance is a gauge of what the instance knows of itself.
+func ofInstance[N int | int64](name, help string, value func(*web.Instance) N) gauge {
+	return gauge{name, help, func(s *scrape) float64 { return float64(value(&s.instance)) }}
+}
+
+// ofChain is a gauge of what the database says; NaN while that is not known.
+func ofChain[N int | int64 | float64](name, help string, value func(*fleet.Fleet) N) gauge {
+	return gauge{name, help, func(s *scrape) float64 {
+		if s.snapshot == nil {
 			return math.NaN()
 		}
 
-		return value(r.look)
+		return float64(value(&s.snapshot.fleet))
 	}}
 }
 
-// newGauges registers them.
+// newGauges registers the gauges.
 func newGauges(reg prometheus.Registerer, r *Relayer, build web.Build) *gauges {
 	f := promauto.With(reg)
 	f.NewGaugeVec(prometheus.GaugeOpts{Name: "relayer_build_info", Help: "1, labelled by what was built."},
@@ -203,9 +207,9 @@ func (g *gauges) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (g *gauges) Collect(ch chan<- prometheus.Metric) {
-	r := g.read(time.Now())
+	s := g.scrape(time.Now())
 	for i, m := range allGauges {
-		kind, v := prometheus.GaugeValue, m.value(r)
+		kind, v := prometheus.GaugeValue, m.value(s)
 		if m.name == counterName {
 			kind, v = prometheus.CounterValue, g.elections()
 		}
@@ -213,12 +217,12 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(g.described[i], kind, v)
 	}
 
-	g.collectSenders(ch, r)
+	g.collectSenders(ch, s)
 
 	for _, kind := range ledger.FindingKinds {
 		v := math.NaN()
-		if r.look != nil {
-			v = unix(r.look.findings[kind])
+		if s.snapshot != nil {
+			v = unix(s.snapshot.findings[kind])
 		}
 
 		ch <- prometheus.MustNewConstMetric(g.findings, prometheus.GaugeValue, v, kind)
@@ -235,67 +239,68 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// elections is the epoch of the last look, however old: a counter must not go back.
+// elections is the epoch of the last snapshot, however old: a counter must not go back.
 func (g *gauges) elections() float64 {
-	if l := g.look.Load(); l != nil {
-		return float64(l.fleet.Leader.Epoch)
+	if s := g.snapshot.Load(); s != nil {
+		return float64(s.fleet.Leader.Epoch)
 	}
 
 	return 0
 }
 
-// read takes everything at one moment.
-func (g *gauges) read(now time.Time) *reading {
-	i := g.r.Instance()
-	r := &reading{
-		now: now, instance: i, joined: g.r.current.Load() != nil, beaten: g.r.beaten(), look: g.look.Load(),
-		answered: g.answered.Load(),
-		started:  g.r.started,
+// scrape takes everything at one moment.
+func (g *gauges) scrape(now time.Time) *scrape {
+	c := &g.r.condition
+	s := &scrape{
+		now: now, instance: g.r.Instance(), joined: c.tenure.Load() != nil, lastHeartbeat: moment(c.lastHeartbeat.Load()),
+		snapshot: g.snapshot.Load(), answered: g.answered.Load(), started: g.r.started,
 	}
-	r.leader = i.Leader && i.Session == nil // one whose lease is over may not commit any more
-	if r.leader {
+	s.leader = s.instance.Leader && s.instance.Session == nil // one whose lease is over may not commit any more
+	if s.leader {
 		g.leaderSeen.Store(now.UnixNano())
 	}
 
-	r.leaderSeen, r.databaseSeen = moment(g.leaderSeen.Load()), moment(g.databaseSeen.Load())
-	if r.look != nil && now.Sub(r.look.at) > lookHolds {
-		r.look = nil
+	s.leaderSeen, s.databaseSeen = moment(g.leaderSeen.Load()), moment(g.databaseSeen.Load())
+	if s.snapshot != nil && now.Sub(s.snapshot.at) > snapshotLasts {
+		s.snapshot = nil
 	}
 
-	return r
+	return s
 }
 
 // leaderGap counts from the start of the process when it has never seen a leader.
-func (r *reading) leaderGap() float64 {
-	if r.leader || r.answered && r.look != nil && r.look.fleet.Leader.Held {
+func (s *scrape) leaderGap() float64 {
+	if s.leader || s.answered && s.snapshot != nil && s.snapshot.fleet.Leader.Held {
 		return 0
 	}
 
-	since := r.leaderSeen
+	since := s.leaderSeen
 	if since.IsZero() {
-		since = r.started
+		since = s.started
 	}
 
-	return r.now.Sub(since).Seconds()
+	return s.now.Sub(since).Seconds()
 }
 
-func (r *reading) lagSeconds() float64 {
-	if r.instance.Lag() == 0 || r.instance.CursorTime.IsZero() {
+func (s *scrape) lagSeconds() float64 {
+	if s.instance.Lag() == 0 || s.instance.CursorTime.IsZero() {
 		return 0
 	}
 
-	return r.now.Sub(r.instance.CursorTime).Seconds()
+	return s.now.Sub(s.instance.CursorTime).Seconds()
 }
 
-func (r *reading) factoryLag() float64 {
-	switch {
-	case r.look == nil:
+func (s *scrape) factoryLag() float64 {
+	if s.snapshot == nil {
 		return math.NaN()
-	case r.instance.Target == 0 || r.look.fleet.Chain.FactoryCursor == 0:
+	}
+
+	cursor := s.snapshot.fleet.Chain.FactoryCursor
+	if s.instance.Target == 0 || cursor == 0 {
 		return 0
 	}
 
-	return float64(max(0, r.instance.Target-r.look.fleet.Chain.FactoryCursor+1))
+	return float64(max(0, s.instance.Target-cursor+1))
 }
 
 func yes(b bool) float64 {
@@ -306,7 +311,7 @@ func yes(b bool) float64 {
 	return 0
 }
 
-// unix is a moment in seconds; 0 for never.
+// unix is a moment in unix seconds; 0 for never.
 func unix(t time.Time) float64 {
 	if t.IsZero() {
 		return 0
@@ -315,6 +320,7 @@ func unix(t time.Time) float64 {
 	return float64(t.UnixMicro()) / 1e6
 }
 
+// moment is a time from unix nanoseconds; zero for 0, which is never.
 func moment(nanoseconds int64) time.Time {
 	if nanoseconds == 0 {
 		return time.Time{}
@@ -323,17 +329,23 @@ func moment(nanoseconds int64) time.Time {
 	return time.Unix(0, nanoseconds)
 }
 
-// measureEvery is how often the database is asked about the chain, and how long it may take to
+// snapshotEvery is how often the database is asked about the chain, and how long it may take to
 // answer. Prometheus scrapes every 15 s or so.
-const measureEvery = 5 * time.Second
+const snapshotEvery = 5 * time.Second
 
-// measure looks at the chain through the database until ctx ends, from the first second of the process on.
-func (r *Relayer) measure(ctx context.Context, reader *fleet.Reader) error {
-	ticker := time.NewTicker(measureEvery)
+// followFleet takes a snapshot of the fleet again and again until ctx ends, from the first second of
+// the process on.
+func (r *Relayer) followFleet(ctx context.Context, reader *fleet.Reader) error {
+	ticker := time.NewTicker(snapshotEvery)
 	defer ticker.Stop()
 	r.gauges.pool.Store(r.db.Pool)
 	for {
-		r.measureOnce(ctx, reader)
+		s, err := r.readSnapshot(ctx, reader)
+		if ctx.Err() != nil {
+			return nil
+		}
+
+		r.noteSnapshot(ctx, s, err)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -342,24 +354,26 @@ func (r *Relayer) measure(ctx context.Context, reader *fleet.Reader) error {
 	}
 }
 
-func (r *Relayer) measureOnce(ctx context.Context, reader *fleet.Reader) {
-	g := r.gauges
-	readCtx, cancel := context.WithTimeout(ctx, measureEvery)
+// readSnapshot asks the database once.
+func (r *Relayer) readSnapshot(ctx context.Context, reader *fleet.Reader) (*snapshot, error) {
+	ctx, cancel := context.WithTimeout(ctx, snapshotEvery)
 	defer cancel()
-	f, err := reader.Read(readCtx)
-	err = database.Explain(err)
-	var findings map[string]time.Time
-	if err == nil {
-		findings, err = r.ledger.LastFindings(readCtx)
-		err = database.Explain(err)
+	f, err := reader.Read(ctx)
+	if err != nil {
+		return nil, database.Explain(err)
 	}
 
-	now := time.Now()
-	if ctx.Err() != nil {
-		return
-	}
+	findings, err := r.ledger.LastFindings(ctx)
 
-	answered := err == nil || errors.Is(err, database.ErrNoSchema)
+	return &snapshot{at: time.Now(), fleet: f, findings: findings}, database.Explain(err)
+}
+
+// noteSnapshot keeps a snapshot, or what kept it from being taken. A database without tables of ours
+// answers, and shows nothing: that is so before the first migration.
+func (r *Relayer) noteSnapshot(ctx context.Context, s *snapshot, err error) {
+	g := r.gauges
+	noSchema := errors.Is(err, database.ErrNoSchema)
+	answered := err == nil || noSchema
 	if was := g.answered.Swap(answered); was && !answered {
 		r.log.WarnContext(ctx, "the database does not answer, trying again", slog.Any("err", err))
 	} else if !was && answered && g.databaseSeen.Load() != 0 {
@@ -367,19 +381,20 @@ func (r *Relayer) measureOnce(ctx context.Context, reader *fleet.Reader) {
 	}
 
 	if !answered {
-		r.databaseSaid(err)
+		r.condition.database.set(err)
 		return
 	}
 
-	r.databaseSaid(nil)
-	g.databaseSeen.Store(now.UnixNano())
-	if err != nil { // before the first migration there is nothing to see
+	now := time.Now().UnixNano()
+	r.condition.database.set(nil)
+	g.databaseSeen.Store(now)
+	if noSchema {
 		return
 	}
 
-	if f.Leader.Held {
-		g.leaderSeen.Store(now.UnixNano())
+	if s.fleet.Leader.Held {
+		g.leaderSeen.Store(now)
 	}
 
-	g.look.Store(&look{at: now, fleet: f, findings: findings})
+	g.snapshot.Store(s)
 }

@@ -64,7 +64,7 @@ func values(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 func TestGaugesBeforeAnythingHasAnswered(t *testing.T) {
 	r, reg := fresh(t)
 	r.started = time.Now().Add(-5 * time.Minute)
-	r.lastBeat.Store(r.started.UnixNano())
+	r.condition.lastHeartbeat.Store(r.started.UnixNano())
 	v := values(t, reg)
 	require.GreaterOrEqual(t, v["relayer_leader_gap_seconds"], 300.0)
 	require.GreaterOrEqual(t, v["relayer_last_heartbeat_age"], 300.0)
@@ -86,14 +86,14 @@ func TestGaugesBeforeAnythingHasAnswered(t *testing.T) {
 func TestGaugesOfTheChainGoUnknown(t *testing.T) {
 	r, reg := fresh(t)
 	found := time.Now().Add(-time.Hour)
-	l := &look{at: time.Now(), findings: map[string]time.Time{ledger.DeepReorg: found}}
+	l := &snapshot{at: time.Now(), findings: map[string]time.Time{ledger.DeepReorg: found}}
 	l.fleet.Slots.Unserved, l.fleet.Leader = 7, fleet.Leader{Held: true, Epoch: 3}
 	for id, key := range map[string]string{"a": "slot", "b": "escrow"} {
 		l.fleet.Instances = append(l.fleet.Instances, fleet.Instance{ID: id, Alive: true, Settings: partition.Settings{
 			Stream: map[string]string{"ORDERING_KEY": key, "FINALITY": "safe"}, Other: map[string]string{"RETENTION": key}}})
 	}
 
-	r.gauges.look.Store(l)
+	r.gauges.snapshot.Store(l)
 	r.gauges.answered.Store(true)
 	r.gauges.leaderSeen.Store(l.at.UnixNano())
 	v := values(t, reg)
@@ -106,8 +106,8 @@ func TestGaugesOfTheChainGoUnknown(t *testing.T) {
 		"nobody can tell whether somebody leads: the gap begins")
 
 	stale := *l
-	stale.at = time.Now().Add(-lookHolds - time.Second)
-	r.gauges.look.Store(&stale)
+	stale.at = time.Now().Add(-snapshotLasts - time.Second)
+	r.gauges.snapshot.Store(&stale)
 	require.True(t, math.IsNaN(values(t, reg)["relayer_slots_unserved"]))
 	require.InDelta(t, 3, r.gauges.elections(), 0, "a counter does not go back")
 }
@@ -116,7 +116,7 @@ func TestGaugesOfTheChainGoUnknown(t *testing.T) {
 func TestGaugesOfFindings(t *testing.T) {
 	r, reg := fresh(t)
 	found := time.Unix(1_795_000_000, 0)
-	r.gauges.look.Store(&look{at: time.Now(), findings: map[string]time.Time{ledger.DeepReorg: found}})
+	r.gauges.snapshot.Store(&snapshot{at: time.Now(), findings: map[string]time.Time{ledger.DeepReorg: found}})
 	families, err := reg.Gather()
 	require.NoError(t, err)
 	got := map[string]float64{}

@@ -1,6 +1,7 @@
 package relayer
 
 import (
+	"cmp"
 	"errors"
 	"sync/atomic"
 	"time"
@@ -13,17 +14,42 @@ var (
 	errNoSession = errors.New("the database session is lost")
 )
 
+// condition is what changes while an instance runs. Each field is atomic and changes by itself: a
+// reader may see one of them before the change and another one after it.
+type condition struct {
+	tenure        atomic.Pointer[tenure] // under way; nil: none, so the instance is not part of the fleet
+	leading       atomic.Bool
+	lastHeartbeat atomic.Int64 // when the heartbeat was last written, in unix nanoseconds
+	database      lastError    // of the last reading of the database
+	lastLoss      lastError    // why the last tenure, or the last attempt to join, ended; nil once it has joined
+
+	noSession, noDatabase, noNode since
+}
+
+// lastError is how the last attempt at something ended.
+type lastError struct{ err atomic.Pointer[error] }
+
+func (l *lastError) set(err error) { l.err.Store(&err) }
+
+func (l *lastError) get() error {
+	if err := l.err.Load(); err != nil {
+		return *err
+	}
+
+	return nil
+}
+
+// since is when something began to fail, as far as anybody has asked. The page asks every two seconds.
+type since struct{ at atomic.Int64 } // unix nanoseconds; 0: it does not fail
+
 // Instance is what this instance knows of itself. It asks neither the database nor a node.
 func (r *Relayer) Instance() web.Instance {
-	i, now := r.look(), time.Now()
-	i.SessionSince, i.DatabaseSince, i.NodeSince = r.noSession.of(i.Session, now), r.noDatabase.of(i.Database, now),
-		r.noNode.of(i.Node, now)
+	i, now, c := r.instance(), time.Now(), &r.condition
+	i.SessionSince, i.DatabaseSince, i.NodeSince = c.noSession.of(i.Session, now), c.noDatabase.of(i.Database, now),
+		c.noNode.of(i.Node, now)
 
 	return i
 }
-
-// since is from when on something has not been well, as far as anybody has asked. The page asks every two seconds.
-type since struct{ at atomic.Int64 } // unix nanoseconds; 0: it is well
 
 func (s *since) of(err error, now time.Time) time.Time {
 	if err == nil {
@@ -36,18 +62,14 @@ func (s *since) of(err error, now time.Time) time.Time {
 	return moment(s.at.Load())
 }
 
-func (r *Relayer) look() web.Instance {
-	view := r.source.View()
+func (r *Relayer) instance() web.Instance {
+	view, c := r.source.View(), &r.condition
 	i := web.Instance{
-		ID: r.cfg.InstanceID, Build: r.build, Started: r.started, Partition: r.cfg.Partition, Leader: r.leading.Load(),
-		Node: r.source.Health(), Head: int64(view.Head), Target: int64(view.Target), Final: int64(view.Final),
-		HeadTime: view.HeadTime,
+		ID: r.cfg.InstanceID, Build: r.build, Started: r.started, Partition: r.cfg.Partition, Leader: c.leading.Load(),
+		Database: c.database.get(), Node: r.source.Health(),
+		Head: int64(view.Head), Target: int64(view.Target), Final: int64(view.Final), HeadTime: view.HeadTime,
 	}
-	if err := r.dbError.Load(); err != nil {
-		i.Database = *err
-	}
-
-	if f := r.sending.LastFailure(); f != nil {
+	if f := r.metrics.publish.LastFailure(); f != nil {
 		i.PublishError, i.PublishErrorAt = f.Err, f.At
 	}
 
@@ -57,16 +79,13 @@ func (r *Relayer) look() web.Instance {
 			Latency: e.Latency, LastError: e.LastError})
 	}
 
-	t := r.current.Load()
-	switch {
-	case t == nil:
-		i.Session = errNoTenure
-		if err := r.lastLoss.Load(); err != nil {
-			i.Session = *err
-		}
-
+	t := c.tenure.Load()
+	if t == nil {
+		i.Session = cmp.Or(c.lastLoss.get(), errNoTenure)
 		return i
-	case !t.session.Valid():
+	}
+
+	if !t.session.Valid() {
 		i.Session = errNoSession
 	}
 
@@ -86,17 +105,4 @@ func (r *Relayer) look() web.Instance {
 	}
 
 	return i
-}
-
-// beaten is when the heartbeat was last written.
-func (r *Relayer) beaten() time.Time { return time.Unix(0, r.lastBeat.Load()) }
-
-// databaseSaid keeps the outcome of the last reading of the database.
-func (r *Relayer) databaseSaid(err error) {
-	if err == nil {
-		r.dbError.Store(nil)
-		return
-	}
-
-	r.dbError.Store(&err)
 }

@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// outage measures for how long the database has been out of reach, and ends an attempt to join that
-// would last longer than the limit: a connection may swallow bytes for ever, and the platform relies
-// on DB_OUTAGE_LIMIT.
+// outage measures for how long the database has been out of reach, and ends an attempt to join at the
+// limit: a connection may swallow bytes for ever, and then the process must end nevertheless.
 type outage struct {
 	limit time.Duration
 

@@ -15,7 +15,7 @@ const (
 	farBehind = 500
 )
 
-// progress is how far a catching-up has come.
+// progress says how far an instance that is behind has caught up.
 type progress struct {
 	Done, Left      int64   // blocks
 	Percent         float64 // of the blocks between the beginning and the target
@@ -25,9 +25,11 @@ type progress struct {
 	Over            bool // it has caught up
 }
 
-// catchUp follows one catching-up, a backfill or what an outage has left. The zero value follows none.
+// catchUp follows an instance from when it is found far behind, at a first start or after an outage,
+// until it has caught up. One goroutine uses it; its fields change together. The zero value follows
+// nothing.
 type catchUp struct {
-	began        time.Time // zero: none is under way
+	began        time.Time // zero: the instance is not far behind
 	from         int64     // cursor at the beginning
 	eventsBefore int64     // stored by this process before the beginning
 }
@@ -80,7 +82,7 @@ func (r *Relayer) reportProgress(ctx context.Context) error {
 			cursor = i.FactoryCursor // a leader without slots
 		}
 
-		if p, ok := c.sample(time.Now(), cursor, i.Target, r.watching.Events()); ok {
+		if p, ok := c.sample(time.Now(), cursor, i.Target, r.metrics.watch.Events()); ok {
 			r.logProgress(ctx, p)
 		}
 

@@ -5,7 +5,7 @@
 // instance holds (its lock, its slots, the leadership) is void when the session is lost, so everything
 // that acts on it stops with the session, and the next tenure joins the fleet again.
 //
-//	Run ─► start-up checks ─► tenure ─► tenure ─► … until ctx ends, or the database is gone for DB_OUTAGE_LIMIT
+//	Run ─► checks at start ─► tenure ─► tenure ─► … until ctx ends, or the database is gone for DB_OUTAGE_LIMIT
 //	                            │
 //	                            ├─ session    probes, notifications            ends last
 //	                            ├─ publisher  outbox ─► Pub/Sub                ends when the watches have ended
@@ -21,7 +21,6 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -45,6 +44,10 @@ import (
 )
 
 // Relayer is one instance. New checks its configuration, Run runs it, once.
+//
+// The first group of fields is set by New and the second by Run, before anything reads it; neither
+// changes afterwards. What changes is in condition, and in handover, which belongs to the tenure that
+// is under way.
 type Relayer struct {
 	cfg      *config.Config
 	log      *slog.Logger
@@ -52,30 +55,28 @@ type Relayer struct {
 	gatherer prometheus.Gatherer
 	build    web.Build
 	started  time.Time
-
 	source   *source.Source
 	filters  *watch.Filters
-	watching *watch.Metrics
-	verified *verify.Metrics
-	sending  *publish.Metrics
-	handover publish.Handover
-	pubsub   *pubsub.Client
+	metrics  metrics
 	commands *commands
 	gauges   *gauges
 
-	db       *database.Database // from here on set by Run
+	db       *database.Database
 	tracing  *trace.Tracing
 	ledger   *ledger.Ledger
 	factory  *watch.FactoryWatch
 	verifier *verify.Verifier
+	pubsub   *pubsub.Client
 
-	current  atomic.Pointer[tenure]
-	leading  atomic.Bool
-	lastBeat atomic.Int64 // unix nanoseconds
-	dbError  atomic.Pointer[error]
-	lastLoss atomic.Pointer[error]
+	condition condition
+	handover  publish.Handover // what the publisher of one tenure leaves to that of the next
+}
 
-	noSession, noDatabase, noNode since
+// metrics are those of the parts that are made anew for each tenure or term.
+type metrics struct {
+	watch   *watch.Metrics
+	verify  *verify.Metrics
+	publish *publish.Metrics
 }
 
 // ErrOutage means that the database was out of reach for longer than DB_OUTAGE_LIMIT.
@@ -85,31 +86,22 @@ var ErrOutage = errors.New("the database was out of reach for too long")
 var ErrRefused = errors.New("refused to start")
 
 // New makes an instance and starts nothing. The registry gets its metrics, each with the labels chain_id and factory.
-func New(cfg *config.Config, log *slog.Logger, metrics *prometheus.Registry,
-	build web.Build) (*Relayer, error) {
-	reg := prometheus.WrapRegistererWith(fleetLabels(cfg), metrics)
+func New(cfg *config.Config, log *slog.Logger, registry *prometheus.Registry, build web.Build) (*Relayer, error) {
+	reg := prometheus.WrapRegistererWith(fleetLabels(cfg), registry)
 	r := &Relayer{
-		cfg: cfg, log: log.With(slog.String("instance", cfg.InstanceID)), secrets: cfg.Secrets(), gatherer: metrics,
-		build: build, started: time.Now(),
-		filters: watch.NewFilters(cfg.ABI, cfg.Factory, watch.FilterMode(cfg.LogFilter), cfg.RPCMaxAddress,
-			cfg.RPCRequestPrice),
-		watching: watch.NewMetrics(reg, cfg.ABI.EventNames()), verified: verify.NewMetrics(reg),
-		sending: publish.NewMetrics(reg),
+		cfg: cfg, log: log.With(slog.String("instance", cfg.InstanceID)), secrets: cfg.Secrets(), gatherer: registry,
+		build: build, started: time.Now(), filters: NewFilters(cfg),
+		metrics: metrics{watch: watch.NewMetrics(reg, cfg.ABI.EventNames()), verify: verify.NewMetrics(reg),
+			publish: publish.NewMetrics(reg)},
 	}
-	r.lastBeat.Store(r.started.UnixNano())
+	r.condition.lastHeartbeat.Store(r.started.UnixNano())
 	var err error
-	r.source, err = source.New(source.Config{
-		URLs: cfg.RPCURLs, ChainID: uint64(cfg.ChainID), Finality: cfg.Finality, Confirmations: cfg.Confirmations,
-		PollInterval: cfg.PollInterval, Timeout: cfg.RPCTimeout,
-		MaxRPS: cfg.RPCMaxRPS, MaxRange: cfg.RPCMaxRange, MaxAddresses: cfg.RPCMaxAddress,
-		Logger: r.component("source"), Registerer: reg,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
+	if r.source, err = NewSource(cfg, r.component("source"), reg); err != nil {
+		return nil, refuse(err)
 	}
 
 	if r.commands, err = newCommands(cfg, reg); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
+		return nil, refuse(err)
 	}
 
 	r.gauges = newGauges(reg, r, build) // last: a scrape asks r for everything
@@ -127,7 +119,7 @@ func (r *Relayer) component(name string) *slog.Logger {
 // behind.
 func (r *Relayer) Run(ctx context.Context) (err error) {
 	if r.db, err = database.Open(ctx, r.cfg); err != nil {
-		return fmt.Errorf("%w: %w", ErrRefused, err)
+		return refuse(err)
 	}
 
 	defer r.db.Close()
@@ -135,14 +127,14 @@ func (r *Relayer) Run(ctx context.Context) (err error) {
 		"service.version": r.build.Version, "service.instance.id": r.cfg.InstanceID,
 		"relayer.chain_id": strconv.FormatInt(r.cfg.ChainID, 10),
 	}); err != nil {
-		return fmt.Errorf("%w: %w", ErrRefused, err)
+		return refuse(err)
 	}
 
 	defer r.tracing.Stop(context.WithoutCancel(ctx)) // after all that makes spans
 	r.assemble()
 	defer r.commands.close()
 	if err := r.commands.open(ctx, r); err != nil {
-		return fmt.Errorf("%w: %w", ErrRefused, err)
+		return refuse(err)
 	}
 
 	reader := &fleet.Reader{DB: r.db.Pool, ChainID: r.cfg.ChainID}
@@ -152,12 +144,12 @@ func (r *Relayer) Run(ctx context.Context) (err error) {
 		Mask: r.secrets.Mask, Log: r.component("web"), Commands: r.commands.handler(r.cfg),
 	})
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrRefused, err)
+		return refuse(err)
 	}
 
 	r.commands.guard = server.Guard
-	// The server and the source outlive the tenures: so the page shows a stop, and the head of the chain
-	// is known when the instance joins again.
+	// The server and the source outlive the tenures: the page shows how the instance stops, and the head
+	// of the chain is known when it joins again.
 	base, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	g, outer := errgroup.WithContext(base)
@@ -165,9 +157,9 @@ func (r *Relayer) Run(ctx context.Context) (err error) {
 	defer cancel()
 	defer context.AfterFunc(outer, cancel)() // when a part of g fails, the tenure ends too
 	g.Go(func() error { return server.Run(outer) })
-	// These run during the start-up too, so that the metrics and /readyz are true whatever it waits for.
+	// These run during the start too, so that the metrics and /readyz are true whatever it waits for.
 	g.Go(func() error { return r.source.Run(outer) })
-	g.Go(func() error { return r.measure(outer, reader) })
+	g.Go(func() error { return r.followFleet(outer, reader) })
 	g.Go(func() error { return r.reportProgress(outer) })
 	g.Go(func() error {
 		defer end()
@@ -178,24 +170,19 @@ func (r *Relayer) Run(ctx context.Context) (err error) {
 	return g.Wait()
 }
 
-// assemble makes what commits and reads for as long as the instance runs.
+// assemble makes the parts that read and commit for as long as the instance runs.
 func (r *Relayer) assemble() {
-	r.ledger = ledger.New(ledger.Config{
-		DB: r.db.Pool, ChainID: r.cfg.ChainID, InstanceID: r.cfg.InstanceID, EventNames: r.cfg.ABI.EventNames(),
-		Publishes: r.cfg.Publishes,
-	})
+	r.ledger = NewLedger(r.cfg, r.db)
 	r.factory = watch.NewFactoryWatch(watch.FactoryConfig{
 		Source: r.source, Ledger: r.ledger, ABI: r.cfg.ABI, Filters: r.filters, Factory: r.cfg.Factory,
 		BeatEvery: min(5*time.Second, r.cfg.LeaderStaleAfter/4), ResignAfter: r.cfg.ResignAfter, Health: r.source.Health,
-		Log: r.component("factory"), Metrics: r.watching, Tracer: r.tracing.Tracer(),
+		Log: r.component("factory"), Metrics: r.metrics.watch, Tracer: r.tracing.Tracer(),
 	})
-	r.verifier = verify.New(verify.Config{
-		Source: r.source, Filters: r.filters.Again(), Ledger: r.ledger, ABI: r.cfg.ABI, Factory: r.cfg.Factory,
-		Every: r.cfg.VerifyInterval, Log: r.component("verifier"), Metrics: r.verified,
-	})
+	r.verifier = NewVerifier(r.cfg, r.source, r.filters, r.ledger, r.component("verifier"), r.metrics.verify)
 }
 
-// startAndServe ends with ctx (nil). What it starts in g outlives the tenures, and ends with outer.
+// startAndServe does the checks of the start and then serves tenures, until ctx ends (nil). What it
+// starts in g outlives the tenures, and ends with outer.
 func (r *Relayer) startAndServe(ctx, outer context.Context, g *errgroup.Group) error {
 	if err := r.start(ctx); err != nil {
 		if ctx.Err() != nil {
@@ -219,7 +206,7 @@ func (r *Relayer) startAndServe(ctx, outer context.Context, g *errgroup.Group) e
 	return r.tenures(ctx)
 }
 
-// tenures serves one tenure after another.
+// tenures serves one tenure after another, until ctx ends (nil) or an error allows no further one.
 func (r *Relayer) tenures(ctx context.Context) error {
 	delays := backoff.NewExponentialBackOff()
 	delays.InitialInterval, delays.MaxInterval, delays.MaxElapsedTime = 200*time.Millisecond, 5*time.Second, 0
@@ -227,22 +214,22 @@ func (r *Relayer) tenures(ctx context.Context) error {
 	limit.good()
 	for {
 		joined := false
-		err := r.serve(ctx, &limit, func() { joined = true; delays.Reset(); r.lastLoss.Store(nil) })
+		err := r.serve(ctx, &limit, func() { joined = true; delays.Reset(); r.condition.lastLoss.set(nil) })
 		switch {
 		case ctx.Err() != nil:
 			return r.stopped(ctx, err)
 		case errors.Is(err, election.ErrTaken), errors.Is(err, election.ErrElsewhere), errors.Is(err, partition.ErrDisagree):
-			return fmt.Errorf("%w: %w", ErrRefused, err)
+			return refuse(err)
 		case limit.left() <= 0:
-			if before := r.lastLoss.Load(); before != nil && errors.Is(err, context.Canceled) {
-				err = *before // the limit ended an attempt, which says nothing of the database
+			if before := r.condition.lastLoss.get(); before != nil && errors.Is(err, context.Canceled) {
+				err = before // the limit ended an attempt, which says nothing of the database
 			}
 
 			return fmt.Errorf("%w (DB_OUTAGE_LIMIT=%s): %w", ErrOutage, r.cfg.DBOutageLimit, database.Explain(err))
 		}
 
-		r.lastLoss.Store(&err)
-		if joined { // an attempt to join that fails loses no session: there was none yet
+		r.condition.lastLoss.set(err)
+		if joined { // an attempt to join that fails has lost no session: there was none yet
 			r.gauges.sessionLosses.Inc()
 		}
 
@@ -257,8 +244,8 @@ func (r *Relayer) tenures(ctx context.Context) error {
 	}
 }
 
-// withoutCanceled leaves out of joined errors those that only say that the context has ended. An
-// error beside them, of a stop that did not give its slots back, stays.
+// withoutCanceled leaves out of joined errors those that only say that the context has ended. Any
+// other, such as that of a stop which did not give its slots back, stays.
 func withoutCanceled(err error) error {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
@@ -269,12 +256,12 @@ func withoutCanceled(err error) error {
 		return err
 	}
 
-	var left []error
+	var others []error
 	for _, e := range joined.Unwrap() {
-		left = append(left, withoutCanceled(e))
+		others = append(others, withoutCanceled(e))
 	}
 
-	return errors.Join(left...)
+	return errors.Join(others...)
 }
 
 // stopped logs how the stop went, and is what Run returns after ctx has ended: always nil.

@@ -9,13 +9,13 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
-// senderGauge is a metric of the way back that every instance tells from the database, also one
-// without keys: so it is there when the instances with keys are gone, and no old owner goes on
-// telling what has changed since. Where no sender was ever used there is no series.
+// senderGauge is a metric of commands that every instance reports from the database, also one without
+// keys: so it is there when the instances with keys are gone, and a former owner of a sender does not
+// go on reporting what has changed since. Where no sender was ever used there is no series.
 type senderGauge struct {
 	name, help string
 	labels     []string
-	each       func(f *fleet.Fleet, tell func(value float64, labels ...string))
+	each       func(f *fleet.Fleet, report func(value float64, labels ...string))
 }
 
 var senderGauges = []senderGauge{
@@ -43,42 +43,42 @@ var senderGauges = []senderGauge{
 		func(s *fleet.Sender) float64 { return ether(s.DayFees) }),
 	{"relayer_sender_waiting", "Commands without a nonce, or stopped at the fee cap, by what they wait for.",
 		[]string{"sender", "reason"},
-		func(f *fleet.Fleet, tell func(float64, ...string)) {
+		func(f *fleet.Fleet, report func(float64, ...string)) {
 			for i := range f.Senders {
 				s := &f.Senders[i]
-				tell(float64(s.Budget), s.Label(), "budget")
-				tell(float64(s.Underpriced), s.Label(), "fees")
-				tell(float64(s.Unfunded), s.Label(), "balance")
-				tell(float64(max(0, s.Waiting-s.Budget-s.Underpriced-s.Unfunded)), s.Label(), "other")
+				report(float64(s.Budget), s.Label(), "budget")
+				report(float64(s.Underpriced), s.Label(), "fees")
+				report(float64(s.Unfunded), s.Label(), "balance")
+				report(float64(max(0, s.Waiting-s.Budget-s.Underpriced-s.Unfunded)), s.Label(), "other")
 			}
 		}},
 	{"relayer_oldest_reply_seconds", "Age of the oldest answer that Pub/Sub has not acknowledged.", nil,
-		func(f *fleet.Fleet, tell func(float64, ...string)) {
+		func(f *fleet.Fleet, report func(float64, ...string)) {
 			switch {
 			case f.Replies != nil:
-				tell(f.Replies.OldestAge.Seconds())
+				report(f.Replies.OldestAge.Seconds())
 			case f.HasCommands():
-				tell(0)
+				report(0)
 			}
 		}},
 }
 
 func ofSender(name, help string, value func(*fleet.Sender) float64) senderGauge {
-	return senderGauge{name, help, []string{"sender"}, func(f *fleet.Fleet, tell func(float64, ...string)) {
+	return senderGauge{name, help, []string{"sender"}, func(f *fleet.Fleet, report func(float64, ...string)) {
 		for i := range f.Senders {
-			tell(value(&f.Senders[i]), f.Senders[i].Label())
+			report(value(&f.Senders[i]), f.Senders[i].Label())
 		}
 	}}
 }
 
-// collectSenders tells nothing while the database does not answer: RelayerDatabaseDown says so.
-func (g *gauges) collectSenders(ch chan<- prometheus.Metric, r *reading) {
-	if r.look == nil {
+// collectSenders reports nothing while the database does not answer: RelayerDatabaseDown says so.
+func (g *gauges) collectSenders(ch chan<- prometheus.Metric, s *scrape) {
+	if s.snapshot == nil {
 		return
 	}
 
 	for i, m := range senderGauges {
-		m.each(&r.look.fleet, func(value float64, labels ...string) {
+		m.each(&s.snapshot.fleet, func(value float64, labels ...string) {
 			ch <- prometheus.MustNewConstMetric(g.senders[i], prometheus.GaugeValue, value, labels...)
 		})
 	}

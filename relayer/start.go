@@ -21,15 +21,15 @@ import (
 )
 
 const (
-	// A step of the start that has no answer after so long says what it waits for.
+	// A step of the start that has no answer after this time logs what it waits for.
 	silentAtMost = time.Second
-	// An attempt of a step that has no answer after so long is given up, and the next one begins.
+	// An attempt of a step that has no answer after this time is given up, and the next one begins.
 	attemptTimeout = 10 * time.Second
-	// Migrations get more: they may rewrite a large table, and one that is cut off begins anew. So do
-	// the up to 34 requests for the factory's deployment.
+	// Migrations get more time: they may rewrite a large table, and one that is cut off begins anew. So
+	// do the requests, up to 34, that look for the factory's deployment.
 	migrateTimeout    = 2 * time.Hour
 	startBlockTimeout = time.Minute
-	// The same trouble is logged again after so long.
+	// The same error is logged again after this time.
 	repeatAfter = 30 * time.Second
 )
 
@@ -135,10 +135,10 @@ func (r *Relayer) retry(ctx context.Context, step startStep) error {
 	return err
 }
 
-// refuse marks what no retry can mend.
+// refuse marks an error that no retry can mend.
 func refuse(err error) error { return backoff.Permanent(fmt.Errorf("%w: %w", ErrRefused, err)) }
 
-// explained says in words what the database's errors mean, and marks those that no retry can mend.
+// explained makes do say in words what an error of the database means, and refuse where no retry helps.
 func explained(do func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		err := database.Explain(do(ctx))
@@ -151,8 +151,8 @@ func explained(do func(context.Context) error) func(context.Context) error {
 }
 
 // checkDatabase verifies that the database can be worked with: that a connection is one server
-// session, and that what is held through the session counts for what is written through the pool.
-// What comes next fails in obscure ways otherwise.
+// session, and that session and pool reach the same database. Otherwise the steps behind it fail with
+// errors that do not name the cause.
 func (r *Relayer) checkDatabase(ctx context.Context) error {
 	err := election.CheckPooling(ctx, r.db.Session)
 	if err == nil {

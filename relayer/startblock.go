@@ -69,9 +69,9 @@ func checkStart(ctx context.Context, c chain, factory common.Address, start uint
 		errStartBlock, start, factory, where, deployed)
 }
 
-// deployment finds the first block in which the factory had code, by bisection below high, where it
-// has code. The result is not exact if the endpoints keep no older state: then the deployment may be
-// in an earlier block.
+// deployment finds the first block in which the factory had code, by bisection between 0 and high, in
+// which it has. The result is not exact where the endpoints keep no older state: the deployment may be
+// in an earlier block then.
 func deployment(ctx context.Context, c chain, factory common.Address, high uint64) (block uint64,
 	exact bool, err error) {
 	low := uint64(0) // below it there is no code, or the state is not known

@@ -18,7 +18,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/watch"
 )
 
-// tenure is one database session and everything that ends with it.
+// tenure is one database session and everything that ends with it. Its fields are set before work
+// begins, and do not change.
 type tenure struct {
 	*Relayer
 	limit     *outage
@@ -65,8 +66,8 @@ func (r *Relayer) serve(ctx context.Context, limit *outage, joined func()) (err 
 	end()
 	limit.good()
 	joined()
-	r.current.Store(t)
-	defer r.current.Store(nil)
+	r.condition.tenure.Store(t)
+	defer r.condition.tenure.Store(nil)
 	err = t.work(ctx)
 
 	return errors.Join(err, t.leave(ctx))
@@ -122,7 +123,7 @@ func (t *tenure) work(ctx context.Context) error {
 	g.Go(func() error { return t.claimer.Run(ctx, t.session.Hint(partition.Channel)) })
 	g.Go(func() error { return t.slots.Run(ctx) })
 	g.Go(func() error { return t.elector.Run(ctx, t.lead) })
-	g.Go(func() error { return t.beat(ctx) })
+	g.Go(func() error { return t.heartbeats(ctx) })
 	if len(t.commands.channels()) > 0 {
 		g.Go(func() error { return t.commands.work(ctx, t) })
 	}
@@ -145,8 +146,8 @@ func (t *tenure) work(ctx context.Context) error {
 
 // lead serves one term as leader.
 func (t *tenure) lead(ctx context.Context, term election.Term) error {
-	t.leading.Store(true)
-	defer t.leading.Store(false)
+	t.condition.leading.Store(true)
+	defer t.condition.leading.Store(false)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		err := t.factory.Run(ctx, term.Epoch, t.elector.Beats(term))
@@ -168,8 +169,8 @@ func (t *tenure) lead(ctx context.Context, term election.Term) error {
 	return g.Wait()
 }
 
-// beat writes the heartbeat every HeartbeatInterval.
-func (t *tenure) beat(ctx context.Context) error {
+// heartbeats writes the heartbeat every HeartbeatInterval.
+func (t *tenure) heartbeats(ctx context.Context) error {
 	ticker := time.NewTicker(t.cfg.HeartbeatInterval)
 	defer ticker.Stop()
 	defer func() { // the last one says that it is about to stop
@@ -183,7 +184,7 @@ func (t *tenure) beat(ctx context.Context) error {
 	}()
 	for {
 		if err := election.Heartbeat(ctx, t.db.Pool, t.cfg.ChainID, t.cfg.InstanceID, t.vitals(false)); err == nil {
-			t.lastBeat.Store(time.Now().UnixNano())
+			t.condition.lastHeartbeat.Store(time.Now().UnixNano())
 		} else if ctx.Err() == nil {
 			t.log.WarnContext(ctx, "heartbeat failed, retrying", slog.Any("err", err))
 		}
@@ -232,7 +233,7 @@ func (t *tenure) assemble() (err error) {
 	t.publisher, err = publish.New(publish.Config{
 		DB: t.db.Pool, ChainID: cfg.ChainID, Owner: cfg.InstanceID, Sender: t.pubsub, Topics: t.topics(),
 		OtherNames: cfg.Other, BySlot: cfg.OrderingKey == "slot", Valid: t.session.Valid, Handover: &t.handover,
-		Log: t.component("publisher"), Metrics: t.sending, Tracer: t.tracing.Tracer(), Mask: t.secrets.Mask,
+		Log: t.component("publisher"), Metrics: t.metrics.publish, Tracer: t.tracing.Tracer(), Mask: t.secrets.Mask,
 	})
 	if err != nil {
 		return err
@@ -254,7 +255,7 @@ func (t *tenure) assemble() (err error) {
 		Source: t.source, Ledger: t.ledger, DB: t.db.Pool, Holder: t.claimer, Publisher: t.publisher, ABI: cfg.ABI,
 		Filters: t.filters, ChainID: cfg.ChainID,
 		DiscoveryWait: cfg.DiscoveryWait, Discovered: t.session.Hint(registry.Channel),
-		Log: t.component("slots"), Metrics: t.watching, Tracer: t.tracing.Tracer(),
+		Log: t.component("slots"), Metrics: t.metrics.watch, Tracer: t.tracing.Tracer(),
 	})
 	t.elector, err = election.NewElector(election.ElectorConfig{
 		Session: t.session, DB: t.db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID, StaleAfter: cfg.LeaderStaleAfter,

@@ -5,21 +5,19 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"time"
 
-	"github.com/mattn/go-isatty"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
+	"github.com/fusion-prime/escrow-relayer/relayer"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 	"github.com/fusion-prime/escrow-relayer/relayer/send"
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
 	"github.com/fusion-prime/escrow-relayer/relayer/verify"
-	"github.com/fusion-prime/escrow-relayer/relayer/watch"
 )
 
 func auditCommand() *cobra.Command {
@@ -27,10 +25,9 @@ func auditCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "audit --from BLOCK [--to BLOCK]",
 		Short: "Compare the chain with the database and print every missing, extra or differing event",
-		Long: "Compare the chain with the database, block range by block range. Nothing is changed. Configuration as for " +
-			"run.\n\n" +
-			"Where commands were used, each sender's transactions since its first nonce are compared with what was signed and " +
-			"answered too.",
+		Long: `Compare the chain with the database, block range by block range. Nothing is changed. Configuration as for run.
+
+Where commands were used, each sender's transactions since its first nonce are compared with what was signed and answered too.`,
 		RunE: o.run,
 	}
 	cmd.Flags().Int64Var(&o.from, "from", 0, "first block; START_BLOCK if lower")
@@ -49,61 +46,51 @@ type auditOptions struct {
 }
 
 func (o *auditOptions) run(cmd *cobra.Command, _ []string) error {
-	ctx := cmd.Context()
-	cfg, db, led, err := openLedger(ctx)
-	if err != nil {
-		return err
-	}
-
-	defer db.Close()
-	if err := o.limit(ctx, cfg, led); err != nil {
-		return err
-	}
-
-	if o.dryRun {
-		fmt.Fprintf(cmd.OutOrStdout(), "would compare blocks %d to %d (%d blocks) of chain %d\n", o.from, o.to,
-			o.to-o.from+1, cfg.ChainID)
-		return nil
-	}
-
-	src, err := openSource(cfg)
-	if err != nil {
-		return explain(cfg, err)
-	}
-
-	if err := src.Check(ctx, cfg.Factory); err != nil {
-		return explain(cfg, err)
-	}
-
-	running, err := runSource(ctx, src)
-	if err != nil {
-		return explain(cfg, err)
-	}
-	defer running()
-
-	differ := 0
-	if !o.sendersOnly {
-		n, err := o.events(cmd, cfg, src, led)
-		if err != nil {
-			return explain(cfg, err)
+	return askWith(cmd, config.Load, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
+		led := relayer.NewLedger(cfg, db)
+		if err := o.limit(ctx, cfg, led); err != nil {
+			return err
 		}
 
-		differ += n
+		if o.dryRun {
+			fmt.Fprintf(cmd.OutOrStdout(), "would compare blocks %d to %d (%d blocks) of chain %d\n", o.from, o.to,
+				o.to-o.from+1, cfg.ChainID)
+			return nil
+		}
+
+		src, stop, err := startSource(ctx, cfg)
+		if err != nil {
+			return err
+		}
+		defer stop()
+
+		return o.compare(ctx, cmd, cfg, src, led, db)
+	})
+}
+
+// compare compares events and senders. A difference is the answer no.
+func (o *auditOptions) compare(ctx context.Context, cmd *cobra.Command, cfg *config.Config, src *source.Source,
+	led *ledger.Ledger, db *database.Database) (err error) {
+	differing := 0
+	if !o.sendersOnly {
+		if differing, err = o.events(ctx, cmd, cfg, src, led); err != nil {
+			return err
+		}
 	}
 
-	n, err := o.senders(cmd, cfg, src, db)
+	n, err := o.senders(ctx, cmd, cfg, src, db)
 	if err != nil {
-		return explain(cfg, err)
+		return err
 	}
 
-	if differ+n > 0 {
+	if differing+n > 0 {
 		return errQuiet
 	}
 
 	return nil
 }
 
-// limit settles the range of blocks.
+// limit decides which range of blocks is compared.
 func (o *auditOptions) limit(ctx context.Context, cfg *config.Config, led *ledger.Ledger) error {
 	if o.sendersOnly {
 		return nil
@@ -111,7 +98,7 @@ func (o *auditOptions) limit(ctx context.Context, cfg *config.Config, led *ledge
 
 	stored, err := led.Verifiable(ctx)
 	if err != nil {
-		return explain(cfg, err)
+		return err
 	}
 
 	if o.to == 0 {
@@ -131,15 +118,13 @@ func (o *auditOptions) limit(ctx context.Context, cfg *config.Config, led *ledge
 }
 
 // events compares the events of the range, and returns how many differ.
-func (o *auditOptions) events(cmd *cobra.Command, cfg *config.Config, src *source.Source,
+func (o *auditOptions) events(ctx context.Context, cmd *cobra.Command, cfg *config.Config, src *source.Source,
 	led *ledger.Ledger) (int, error) {
-	filters := watch.NewFilters(cfg.ABI, cfg.Factory, watch.FilterMode(cfg.LogFilter), cfg.RPCMaxAddress,
-		cfg.RPCRequestPrice)
-	v := verify.New(verify.Config{Source: src, Filters: filters.Again(), Ledger: led, ABI: cfg.ABI,
-		Factory: cfg.Factory, Every: time.Second, Log: logger(cfg), Metrics: verify.NewMetrics(prometheus.NewRegistry())})
+	v := relayer.NewVerifier(cfg, src, relayer.NewFilters(cfg), led, logger(cfg),
+		verify.NewMetrics(prometheus.NewRegistry()))
 	bar := progress(cmd.ErrOrStderr(), o.to-o.from+1, "blocks")
 	count := map[string]int{}
-	err := v.Compare(cmd.Context(), o.from, o.to, func(first, last int64, found []verify.Difference) error {
+	err := v.Compare(ctx, o.from, o.to, func(first, last int64, found []verify.Difference) error {
 		for _, d := range found {
 			if count[d.Kind]++; d.Kind == verify.Pruned {
 				continue
@@ -173,10 +158,10 @@ func (o *auditOptions) events(cmd *cobra.Command, cfg *config.Config, src *sourc
 }
 
 // senders compares every transaction of the senders of commands, and returns how many differ.
-func (o *auditOptions) senders(cmd *cobra.Command, cfg *config.Config, src *source.Source,
+func (o *auditOptions) senders(ctx context.Context, cmd *cobra.Command, cfg *config.Config, src *source.Source,
 	db *database.Database) (int, error) {
 	count := map[string]int{}
-	done, err := send.Audit(cmd.Context(), send.AuditConfig{DB: db.Pool, ChainID: cfg.ChainID, Factory: cfg.Factory,
+	done, err := send.Audit(ctx, send.AuditConfig{DB: db.Pool, ChainID: cfg.ChainID, Factory: cfg.Factory,
 		Chain: send.NewNodes(src, send.MinTip)}, func(f send.Finding) error {
 		count[f.Kind]++
 		return o.print(cmd, f, "%-10s sender %s nonce %d command %s: %s\n", f.Kind, f.Sender, f.Nonce, f.Command, f.Why)
@@ -208,8 +193,7 @@ func (o *auditOptions) print(cmd *cobra.Command, difference any, format string, 
 
 // progress is a bar on a terminal, and nothing elsewhere.
 func progress(w io.Writer, n int64, what string) *progressbar.ProgressBar {
-	f, ok := w.(*os.File)
-	if !ok || !isatty.IsTerminal(f.Fd()) {
+	if !isTerminal(w) {
 		return progressbar.DefaultSilent(n)
 	}
 
@@ -218,11 +202,39 @@ func progress(w io.Writer, n int64, what string) *progressbar.ProgressBar {
 		progressbar.OptionShowIts(), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish())
 }
 
+// openSource returns the chain for a command, whose metrics nobody reads.
 func openSource(cfg *config.Config) (*source.Source, error) {
-	return source.New(source.Config{
-		URLs: cfg.RPCURLs, ChainID: uint64(cfg.ChainID), Finality: cfg.Finality, Confirmations: cfg.Confirmations,
-		PollInterval: cfg.PollInterval,
-		Timeout:      cfg.RPCTimeout, MaxRPS: cfg.RPCMaxRPS, MaxRange: cfg.RPCMaxRange, MaxAddresses: cfg.RPCMaxAddress,
-		Logger: logger(cfg), Registerer: prometheus.NewRegistry(),
-	})
+	return relayer.NewSource(cfg, logger(cfg), prometheus.NewRegistry())
+}
+
+// startSource runs a source until stop is called, and returns once its endpoints have been heard.
+func startSource(ctx context.Context, cfg *config.Config) (src *source.Source, stop func(), err error) {
+	if src, err = openSource(cfg); err != nil {
+		return nil, nil, err
+	}
+
+	if err := src.Check(ctx, cfg.Factory); err != nil {
+		return nil, nil, err
+	}
+
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() { // ends with stop
+		defer close(done)
+		_ = src.Run(ctx)
+	}()
+	stop = func() { cancel(); <-done }
+	for {
+		changed := src.Changed()
+		if src.View().Ready {
+			return src, stop, nil
+		}
+
+		select {
+		case <-ctx.Done():
+			stop()
+			return nil, nil, ctx.Err()
+		case <-changed:
+		}
+	}
 }

@@ -1,11 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"time"
@@ -36,13 +36,12 @@ func commandSignCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sign --keystore FILE --password-file FILE < COMMAND",
 		Short: "Sign a command from standard input with a requester's key, and print it",
-		Long: "Sign a command from standard input with a requester's key, and print it with its signature. The command is " +
-			"JSON as it is sent, without the field signature.\n" +
-			"Needs no configuration. The id, on standard error, is what the command is known by.",
+		Long: `Sign a command from standard input with a requester's key, and print it with its signature. The command is JSON as it is sent, without the field signature.
+Needs no configuration. The id, on standard error, is what the command is known by.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			raw, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), command.MaxBytes))
+			raw, err := readInput(cmd, command.MaxBytes)
 			if err != nil {
-				return fmt.Errorf("read standard input: %w", err)
+				return err
 			}
 
 			unsigned, err := unsigned(raw)
@@ -71,10 +70,10 @@ func commandSignCommand() *cobra.Command {
 	return cmd
 }
 
-// unsigned reads a command that has no signature yet.
+// unsigned reads a command that has no signature yet: it is parsed with one of zeros.
 func unsigned(raw []byte) (command.Command, error) {
 	var fields map[string]any
-	d := json.NewDecoder(strings.NewReader(string(raw)))
+	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
 	if err := d.Decode(&fields); err != nil {
 		return command.Command{}, errors.New("standard input is not a JSON object")
@@ -94,6 +93,7 @@ func unsigned(raw []byte) (command.Command, error) {
 	return parsed.Command, nil
 }
 
+// requesterKey reads the key of a requester from its keystore file.
 func requesterKey(keyFile, passwordFile string) (*keystore.Key, error) {
 	content, err := os.ReadFile(keyFile)
 	if err != nil {
@@ -121,16 +121,15 @@ func commandSendCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "send --url URL < SIGNED",
 		Short: "Send a signed command from standard input to a relayer, and print its answer",
-		Long: "Send a signed command from standard input to a relayer that serves POST /commands, and print its answer. " +
-			"Needs no configuration.",
+		Long:  `Send a signed command from standard input to a relayer that serves POST /commands, and print its answer. Needs no configuration.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if url == "" {
 				return usage{errors.New("--url is missing: the address of a relayer, such as https://relayer.example")}
 			}
 
-			raw, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), command.MaxBytes))
+			raw, err := readInput(cmd, command.MaxBytes)
 			if err != nil {
-				return fmt.Errorf("read standard input: %w", err)
+				return err
 			}
 
 			signed, err := command.Parse(raw)
@@ -142,7 +141,7 @@ func commandSendCommand() *cobra.Command {
 			defer cancel()
 			answer, err := (&command.Client{URL: url}).Send(ctx, signed)
 			if err != nil {
-				return refusal(err)
+				return unlessInterrupted(cmd.Context(), refusal(err))
 			}
 
 			return json.NewEncoder(cmd.OutOrStdout()).Encode(answer)
@@ -193,6 +192,7 @@ const selectCommandAttempts = `
 		broadcasts, last_error
 	  from command_attempts where chain_id = $1 and command_id = $2 order by attempt`
 
+// attemptRow is a transaction that was signed for a command.
 type attemptRow struct {
 	Attempt        int        `json:"attempt"`
 	Purpose        string     `json:"purpose"`
@@ -207,7 +207,7 @@ type attemptRow struct {
 	LastError      string     `json:"last_error"`
 }
 
-// shownCommand is a command with everything that was signed for it.
+// shownCommand is a command with every transaction that was signed for it.
 type shownCommand struct {
 	commandRow
 	Attempts []attemptRow `json:"attempts"`
@@ -220,9 +220,7 @@ func commandShowCommand() *cobra.Command {
 		Long:  "Show a command and everything that was signed for it, as JSON. Reads CHAIN_ID and DATABASE_URL.",
 		Args:  oneID,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
-				ctx, cancel := context.WithTimeout(ctx, fleetTimeout)
-				defer cancel()
+			return readDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
 				id := strings.ToLower(args[0])
 				rows, _ := db.Pool.Query(ctx, selectCommand, cfg.ChainID, id)
 				row, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[commandRow])
@@ -240,10 +238,7 @@ func commandShowCommand() *cobra.Command {
 					return fmt.Errorf("read the attempts of command %s: %w", id, err)
 				}
 
-				out := json.NewEncoder(cmd.OutOrStdout())
-				out.SetIndent("", "  ")
-
-				return out.Encode(shownCommand{row, attempts})
+				return printJSON(cmd.OutOrStdout(), shownCommand{row, attempts})
 			})
 		},
 	}
@@ -279,9 +274,7 @@ func commandListCommand() *cobra.Command {
 				return usage{fmt.Errorf("--limit %d: must be 1 to 10000", limit)}
 			}
 
-			return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
-				ctx, cancel := context.WithTimeout(ctx, fleetTimeout)
-				defer cancel()
+			return readDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
 				rows, _ := db.Pool.Query(ctx, selectCommands,
 					pgx.StrictNamedArgs{"chain": cfg.ChainID, "open": open, "escrow": strings.ToLower(escrow), "limit": limit})
 				all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[commandRow])
@@ -293,10 +286,7 @@ func commandListCommand() *cobra.Command {
 					return json.NewEncoder(cmd.OutOrStdout()).Encode(all)
 				}
 
-				t := table.NewWriter()
-				t.SetOutputMirror(cmd.OutOrStdout())
-				t.SetStyle(table.StyleLight)
-				t.AppendHeader(table.Row{"command", "kind", "escrow", "state", "code", "nonce", "received"})
+				t := newTable(cmd.OutOrStdout(), "command", "kind", "escrow", "state", "code", "nonce", "received")
 				for _, c := range all {
 					t.AppendRow(table.Row{c.ID, c.Kind, c.Escrow, c.State, c.Code, shown(c.Nonce),
 						c.ReceivedAt.UTC().Format(time.RFC3339)})
@@ -320,9 +310,8 @@ func commandCancelCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "cancel ID",
 		Short: "Give a command up: at once if nothing was signed, else by a void if that is mined first",
-		Long: "Give a command up. If nothing was signed for it, it never will be. If it was sent, a transfer of nothing " +
-			"with the same nonce competes with it, and the\n" +
-			"chain decides which of the two is mined; the answer says which. Reads CHAIN_ID and DATABASE_URL.",
+		Long: `Give a command up. If nothing was signed for it, it never will be. If it was sent, a transfer of nothing with the same nonce competes with it, and the
+chain decides which of the two is mined; the answer says which. Reads CHAIN_ID and DATABASE_URL.`,
 		Args: oneID,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {

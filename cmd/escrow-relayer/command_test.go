@@ -18,8 +18,8 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
 
-	"github.com/fusion-prime/escrow-relayer/deploy"
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
+	"github.com/fusion-prime/escrow-relayer/internal/metricsdoc"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
@@ -158,7 +158,7 @@ func TestCommandsEndToEnd(t *testing.T) {
 	require.Equal(t, []int{n, n}, []int{nonces, next}, "as many nonces as commands, none lost")
 
 	// Whoever lives tells of the senders, from the database; and nothing that is documented is missing.
-	documented, err := deploy.Metrics()
+	documented, err := metricsdoc.Read("../../deploy/metrics.md")
 	require.NoError(t, err)
 	survivor := map[string]*lab.Process{"a": fleet["b"], "b": fleet["a"]}[owner]
 	served := families(t, survivor)

@@ -27,16 +27,16 @@ func demoCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Run a fleet on a chain of its own, kill its leader, and audit what subscribers received",
-		Long: "Run a fleet on a chain, a Postgres and a Pub/Sub server of its own; needs no configuration.\n\n" +
-			"The leader is killed, comes back, and later an instance is stopped gracefully; then the chain is audited against " +
-			"what a subscriber received.\n" +
-			"With --commands a service also signs commands (approve, release; some of them twice) and hands them\n" +
-			"over by HTTP and Pub/Sub. The relayers have the key of the account that acts, an arbiter's. Its owner is\n" +
-			"killed with the leader, while transactions are under way, and another instance goes on. In the end every\n" +
-			"transaction of the account, read from the chain, is compared with the answers: each accepted command took\n" +
-			"effect once, none twice, and each has its answer.\n" +
-			"Ctrl-C ends everything that was started; with --keep it ends the traffic,\n" +
-			"and the audit follows.",
+		Long: `Run a fleet on a chain, a Postgres and a Pub/Sub server of its own; needs no configuration.
+
+The leader is killed, comes back, and later an instance is stopped gracefully; then the chain is audited against what a subscriber received.
+With --commands a service also signs commands (approve, release; some of them twice) and hands them
+over by HTTP and Pub/Sub. The relayers have the key of the account that acts, an arbiter's. Its owner is
+killed with the leader, while transactions are under way, and another instance goes on. In the end every
+transaction of the account, read from the chain, is compared with the answers: each accepted command took
+effect once, none twice, and each has its answer.
+Ctrl-C ends everything that was started; with --keep it ends the traffic,
+and the audit follows.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.Instances < 1 || o.Instances > 20 {
 				return usage{fmt.Errorf("--instances %d: must be 1 to 20", o.Instances)}

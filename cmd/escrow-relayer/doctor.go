@@ -2,15 +2,13 @@ package main
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
-	"os"
 	"sync"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
@@ -27,16 +25,14 @@ func doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Test everything an instance needs: database, session, schema, topics, every RPC endpoint",
-		Long: "Test everything that an instance with this configuration needs, and change nothing: the database, its " +
-			"rights, its clock, that a connection is one server\n" +
-			"session; the schema; the topics and the right to publish; and of each RPC endpoint the chain, the head, safe and " +
-			"finalized, how many blocks it gives the logs of at\n" +
-			"once, how far back it goes, and how fast it is (at most some 100 requests each); and who can read the files with\n" +
-			"keys that SENDERS_FILE names. Prints the variables to set.\n" +
-			"Configuration as for run.\n\n" +
-			"With --operator it examines the database login of a person instead: what it may read, and which tasks of the " +
-			"runbooks it cannot do. A right to write that is\n" +
-			"missing is no fault then. Configuration: CHAIN_ID and DATABASE_URL.",
+		Long: `Test everything that an instance with this configuration needs, and change nothing: the database, its rights, its clock, that a connection is one server
+session; the schema; the topics and the right to publish; and of each RPC endpoint the chain, the head, safe and finalized, how many blocks it gives the logs of at
+once, how far back it goes, and how fast it is (at most some 100 requests each); and who can read the files with
+keys that SENDERS_FILE names. Prints the variables to set.
+Configuration as for run.
+
+With --operator it examines the database login of a person instead: what it may read, and which tasks of the runbooks it cannot do. A right to write that is
+missing is no fault then. Configuration: CHAIN_ID and DATABASE_URL.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			load, examine := config.Load, (*doctor).examine
 			if operator {
@@ -51,8 +47,8 @@ func doctorCommand() *cobra.Command {
 			ctx, cancel := context.WithTimeout(cmd.Context(), limit)
 			defer cancel()
 			d := &doctor{cfg: cfg, secrets: cfg.Secrets(), Findings: []finding{}, Set: []setting{}}
-			if err := examine(d, ctx); err != nil {
-				return d.secrets.Error(err)
+			if err := errors.Join(examine(d, ctx), cmd.Context().Err()); err != nil {
+				return unlessInterrupted(cmd.Context(), d.secrets.Error(err))
 			}
 
 			if err := d.print(cmd.OutOrStdout(), asJSON); err != nil {
@@ -76,31 +72,31 @@ func doctorCommand() *cobra.Command {
 
 // examine looks at everything at once, and reports it in a fixed order.
 func (d *doctor) examine(ctx context.Context) error {
-	parts := [4]doctor{}
+	database, topics, chain, files := d.part("database"), d.part("topics"), d.part("chain"), d.part("files")
 	var failed error
 	var wg sync.WaitGroup
-	for i, part := range []func(*doctor){
-		func(p *doctor) { p.database(ctx) },
-		func(p *doctor) { p.topics(ctx) },
-		func(p *doctor) { failed = p.chain(ctx) },
-		func(p *doctor) { p.files() },
-	} {
-		parts[i] = doctor{cfg: d.cfg, secrets: d.secrets}
-		wg.Go(func() { part(&parts[i]) })
-	}
-
+	wg.Go(func() { database.database(ctx) })
+	wg.Go(func() { topics.topics(ctx) })
+	wg.Go(func() { failed = chain.chain(ctx) })
+	wg.Go(func() { files.files() })
 	wg.Wait()
-
-	for i := range parts {
-		d.Sick = d.Sick || parts[i].Sick
-		d.Findings = append(d.Findings, parts[i].Findings...)
-		d.Set = append(d.Set, parts[i].Set...)
-	}
+	d.add(database, topics, chain, files)
 
 	return failed
 }
 
-// verdict on one thing.
+// part returns a doctor for one thing, whose findings add puts among those of d.
+func (d *doctor) part(of string) *doctor { return &doctor{cfg: d.cfg, secrets: d.secrets, of: of} }
+
+func (d *doctor) add(parts ...*doctor) {
+	for _, p := range parts {
+		d.Sick = d.Sick || p.Sick
+		d.Findings = append(d.Findings, p.Findings...)
+		d.Set = append(d.Set, p.Set...)
+	}
+}
+
+// verdict says how one thing was found.
 type verdict string
 
 const (
@@ -125,33 +121,35 @@ type setting struct {
 	Reason   string `json:"reason"`
 }
 
-// doctor collects findings.
+// doctor collects findings. One goroutine uses it.
 type doctor struct {
 	cfg     *config.Config
 	secrets *redact.Secrets
+	of      string // what it looks at, as in finding.Of
 
 	Sick     bool      `json:"sick"` // something needs a person
 	Findings []finding `json:"findings"`
 	Set      []setting `json:"set"`
 }
 
-func (d *doctor) say(v verdict, of, what, format string, args ...any) {
+func (d *doctor) say(v verdict, what, format string, args ...any) {
 	d.Sick = d.Sick || v == wrong
-	d.Findings = append(d.Findings, finding{v, of, what, d.secrets.Mask(fmt.Sprintf(format, args...))})
+	d.Findings = append(d.Findings, finding{v, d.of, what, d.secrets.Mask(fmt.Sprintf(format, args...))})
 }
 
-// judge says what was found, or what is wrong; it returns whether all is well.
-func (d *doctor) judge(of, what, found string, err error) bool {
+// judge says what was found, or what is wrong; it returns whether nothing is.
+func (d *doctor) judge(what, found string, err error) bool {
 	if err != nil {
-		d.say(wrong, of, what, "%s", d.secrets.Error(err))
+		d.say(wrong, what, "%s", d.secrets.Error(err))
 		return false
 	}
 
-	d.say(fine, of, what, "%s", found)
+	d.say(fine, what, "%s", found)
 
 	return true
 }
 
+// set recommends a variable.
 func (d *doctor) set(variable, value, format string, args ...any) {
 	d.Set = append(d.Set, setting{variable, value, fmt.Sprintf(format, args...)})
 }
@@ -159,16 +157,11 @@ func (d *doctor) set(variable, value, format string, args ...any) {
 // print writes a table to a terminal, lines elsewhere, or JSON.
 func (d *doctor) print(w io.Writer, asJSON bool) error {
 	if asJSON {
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		return e.Encode(d)
+		return printJSON(w, d)
 	}
 
-	if f, ok := w.(*os.File); ok && isatty.IsTerminal(f.Fd()) {
-		t := table.NewWriter()
-		t.SetOutputMirror(w)
-		t.SetStyle(table.StyleLight)
-		t.AppendHeader(table.Row{"", "of", "what", "found"})
+	if isTerminal(w) {
+		t := newTable(w, "", "of", "what", "found")
 		t.SetColumnConfigs([]table.ColumnConfig{{Number: 4, WidthMax: 100}})
 		for _, f := range d.Findings {
 			t.AppendRow(table.Row{f.Verdict, f.Of, f.What, f.Found})

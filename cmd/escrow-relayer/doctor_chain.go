@@ -15,15 +15,16 @@ import (
 )
 
 const (
-	// blocksBehind is from how many blocks on, behind the best, an endpoint counts as slow or stuck.
+	// blocksBehind is by how many blocks an endpoint may be behind the best one before it counts as stuck.
 	blocksBehind = 8
 	// smallRange is the number of blocks per request below which a backfill is slow and expensive.
 	smallRange = 500
-	// slowEndpoint is the time of a request that is noted: it is most of the time between two blocks.
+	// slowEndpoint is the time of a request from which on it is noted: on a fast chain, that between two
+	// blocks.
 	slowEndpoint = time.Second
 )
 
-// chain examines every endpoint. An error means that nothing could be.
+// chain examines every endpoint. An error means that none could be.
 func (d *doctor) chain(ctx context.Context) error {
 	src, err := openSource(d.cfg)
 	if err != nil {
@@ -36,7 +37,13 @@ func (d *doctor) chain(ctx context.Context) error {
 	announces := false
 	for i := range list {
 		x := &list[i]
-		served := d.serves(x)
+		e := d.part(x.Name)
+		served := e.serves(x)
+		if served {
+			e.endpoint(x, best.Head)
+		}
+
+		d.add(e)
 		if x.Head > 0 {
 			usable++
 		}
@@ -46,14 +53,13 @@ func (d *doctor) chain(ctx context.Context) error {
 		}
 
 		announces = announces || x.WebSocket && x.Subscribes == nil
-		d.endpoint(x, best.Head)
 		if limited(x) {
 			smallest = min(smallest, x.Range)
 		}
 	}
 
 	if usable == 0 {
-		d.judge("chain", "endpoints", "", errNoEndpoint)
+		d.say(wrong, "endpoints", "no endpoint can be used: correct RPC_URLS")
 		return nil
 	}
 
@@ -63,12 +69,12 @@ func (d *doctor) chain(ctx context.Context) error {
 	}
 
 	if usable == 1 {
-		d.say(note, "chain", "endpoints",
+		d.say(note, "endpoints",
 			"one endpoint only: name a second one, of another provider, in RPC_URLS, to go on when it fails and to read a second time from somebody else")
 	}
 
 	if !announces {
-		d.say(note, "chain", "endpoints",
+		d.say(note, "endpoints",
 			"none announces blocks: with a ws or wss endpoint first in RPC_URLS events arrive sooner, with fewer requests")
 	}
 
@@ -88,7 +94,7 @@ func (d *doctor) chain(ctx context.Context) error {
 func (d *doctor) serves(x *source.Examination) bool {
 	switch {
 	case x.Err == nil:
-		d.say(fine, x.Name, "chain", "chain %d", x.ChainID)
+		d.say(fine, "chain", "chain %d", x.ChainID)
 		return true
 	case x.Head > 0:
 		why := ""
@@ -96,10 +102,10 @@ func (d *doctor) serves(x *source.Examination) bool {
 			why = "; " + rateNote(x)
 		}
 
-		d.say(unknown, x.Name, "chain", "chain %d, block %d; there was no time for the rest: name a longer --timeout%s",
+		d.say(unknown, "chain", "chain %d, block %d; there was no time for the rest: name a longer --timeout%s",
 			x.ChainID, x.Head, why)
 	default:
-		d.say(wrong, x.Name, "chain", "%s%s", d.secrets.Error(x.Err), remedy(x.Err))
+		d.say(wrong, "chain", "%s%s", d.secrets.Error(x.Err), remedy(x.Err))
 	}
 
 	return false
@@ -128,20 +134,19 @@ func remedy(err error) string {
 	return ""
 }
 
-// endpoint judges one that works.
+// endpoint judges one endpoint that works. best is the newest head of all.
 func (d *doctor) endpoint(x *source.Examination, best uint64) {
 	age := time.Since(x.HeadTime).Round(time.Second)
-	switch {
-	case x.Head+blocksBehind < best:
-		d.say(wrong, x.Name, "head", "block %d, %d behind the best endpoint", x.Head, best-x.Head)
-	default:
-		d.say(fine, x.Name, "head", "block %d, %s old", x.Head, age)
+	if x.Head+blocksBehind < best {
+		d.say(wrong, "head", "block %d, %d behind the best endpoint", x.Head, best-x.Head)
+	} else {
+		d.say(fine, "head", "block %d, %s old", x.Head, age)
 	}
 
 	if x.Code {
-		d.say(fine, x.Name, "factory", "there is a contract at %s", d.cfg.Factory)
+		d.say(fine, "factory", "there is a contract at %s", d.cfg.Factory)
 	} else {
-		d.say(wrong, x.Name, "factory", "there is no contract at FACTORY_ADDRESS=%s on chain %d", d.cfg.Factory, x.ChainID)
+		d.say(wrong, "factory", "there is no contract at FACTORY_ADDRESS=%s on chain %d", d.cfg.Factory, x.ChainID)
 	}
 
 	d.tags(x)
@@ -149,7 +154,7 @@ func (d *doctor) endpoint(x *source.Examination, best uint64) {
 	d.speed(x)
 }
 
-// tags says which blocks it calls safe and final.
+// tags says which blocks the endpoint calls safe and final.
 func (d *doctor) tags(x *source.Examination) {
 	for _, tag := range []struct {
 		name  string
@@ -157,11 +162,11 @@ func (d *doctor) tags(x *source.Examination) {
 	}{{source.Safe, x.Safe}, {source.Finalized, x.Finalized}} {
 		switch {
 		case tag.block != nil:
-			d.say(fine, x.Name, tag.name, "block %d, %d below the head", *tag.block, x.Head-min(x.Head, *tag.block))
+			d.say(fine, tag.name, "block %d, %d below the head", *tag.block, x.Head-min(x.Head, *tag.block))
 		case tag.name == d.cfg.Finality:
-			d.say(wrong, x.Name, tag.name, "it does not know the %s block, which FINALITY asks for", tag.name)
+			d.say(wrong, tag.name, "it does not know the %s block, which FINALITY asks for", tag.name)
 		default:
-			d.say(note, x.Name, tag.name, "it does not know the %s block", tag.name)
+			d.say(note, tag.name, "it does not know the %s block", tag.name)
 		}
 	}
 }
@@ -176,26 +181,28 @@ func limited(x *source.Examination) bool {
 func (d *doctor) logs(x *source.Examination) {
 	switch {
 	case x.RangeErr == nil:
-		d.say(fine, x.Name, "range", "logs of %d blocks at once, which is all that was asked for", x.Range)
+		d.say(fine, "range", "logs of %d blocks at once, which is all that was asked for", x.Range)
 	case x.Range == 0:
-		d.say(wrong, x.Name, "range", "it gives no logs, not of one block: use another endpoint; it says: %s", x.RangeErr)
+		d.say(wrong, "range", "it gives no logs, not of one block: use another endpoint; it says: %s", x.RangeErr)
 	case !limited(x):
-		d.say(note, x.Name, "range", "logs of %d blocks at once; more could not be tested, since it says: %s",
+		d.say(note, "range", "logs of %d blocks at once; more could not be tested, since it says: %s",
 			x.Range, x.RangeErr)
 	case x.Range < smallRange:
-		d.say(note, x.Name, "range", "logs of %d blocks at once: a backfill will be slow; to more it says: %s",
+		d.say(note, "range", "logs of %d blocks at once: a backfill will be slow; to more it says: %s",
 			x.Range, x.RangeErr)
 	default:
-		d.say(fine, x.Name, "range", "logs of %d blocks at once; to more it says: %s", x.Range, x.RangeErr)
+		d.say(fine, "range", "logs of %d blocks at once; to more it says: %s", x.Range, x.RangeErr)
 	}
 
 	d.history(x)
 	if x.Addressed != nil {
-		d.say(verdictIf(d.cfg.LogFilter == "addresses", fine, wrong), x.Name, "filter",
-			"it gives logs of named contracts only: %s", x.Addressed)
+		v := fine
 		if d.cfg.LogFilter != "addresses" {
+			v = wrong
 			d.set("LOG_FILTER", "addresses", "%s gives logs of named contracts only", x.Name)
 		}
+
+		d.say(v, "filter", "it gives logs of named contracts only: %s", x.Addressed)
 	}
 }
 
@@ -208,13 +215,13 @@ func (d *doctor) history(x *source.Examination) {
 
 	switch start := max(d.cfg.StartBlock, 0); {
 	case x.Head < uint64(start):
-		d.say(wrong, x.Name, "history", "its head %d is below START_BLOCK=%d", x.Head, start)
+		d.say(wrong, "history", "its head %d is below START_BLOCK=%d", x.Head, start)
 	case x.OldestErr == nil:
-		d.say(fine, x.Name, "history", "back to START_BLOCK=%d", start)
+		d.say(fine, "history", "back to START_BLOCK=%d", start)
 	case x.OldestLogs && x.Range == 0:
-		d.say(unknown, x.Name, "history", "it gives no logs of any block")
+		d.say(unknown, "history", "it gives no logs of any block")
 	default:
-		d.say(wrong, x.Name, "history",
+		d.say(wrong, "history",
 			"%s go back to block %d only, and START_BLOCK is %d: put an archive node into RPC_URLS; of older ones it says %s",
 			map[bool]string{false: "headers", true: "logs"}[x.OldestLogs], x.Oldest, start, says)
 	}
@@ -227,34 +234,26 @@ func (d *doctor) speed(x *source.Examination) {
 		v = note
 	}
 
-	d.say(v, x.Name, "latency", "%s (median)", x.Latency.Round(100*time.Microsecond))
+	d.say(v, "latency", "%s (median)", x.Latency.Round(100*time.Microsecond))
 	if x.Batch > 1 {
-		d.say(fine, x.Name, "batch", "it takes %d requests at once", x.Batch)
+		d.say(fine, "batch", "it takes %d requests at once", x.Batch)
 	} else {
-		d.say(note, x.Name, "batch",
+		d.say(note, "batch",
 			"it takes no batches: each request is sent alone, which takes longer; the number of requests stays the same")
 	}
 
 	if x.Rate > 0 {
-		d.say(note, x.Name, "rate", "%s; what it allows is found out while running too: RPC_MAX_RPS only sets a bound",
+		d.say(note, "rate", "%s; what it allows is found out while running too: RPC_MAX_RPS only sets a bound",
 			rateNote(x))
 	} else {
-		d.say(fine, x.Name, "rate", "no limit was met by the requests of this examination")
+		d.say(fine, "rate", "no limit was met by the requests of this examination")
 	}
 
 	if x.WebSocket {
 		if x.Subscribes == nil {
-			d.say(fine, x.Name, "newHeads", "it announces blocks")
+			d.say(fine, "newHeads", "it announces blocks")
 		} else {
-			d.say(note, x.Name, "newHeads", "it does not announce blocks, and is polled: %s", x.Subscribes)
+			d.say(note, "newHeads", "it does not announce blocks, and is polled: %s", x.Subscribes)
 		}
 	}
-}
-
-func verdictIf(ok bool, yes, no verdict) verdict {
-	if ok {
-		return yes
-	}
-
-	return no
 }

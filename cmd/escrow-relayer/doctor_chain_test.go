@@ -87,8 +87,9 @@ func TestDoctorOfAnEndpoint(t *testing.T) {
 			"named contracts only", "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := &doctor{cfg: &config.Config{ChainID: 1, StartBlock: 100, RPCMaxRange: 1000, LogFilter: "auto"}}
-			x := &source.Examination{Name: "https://rpc.example.com", ChainID: 1, Head: 2000, HeadTime: time.Now(),
+			d := &doctor{of: "https://rpc.example.com",
+				cfg: &config.Config{ChainID: 1, StartBlock: 100, RPCMaxRange: 1000, LogFilter: "auto"}}
+			x := &source.Examination{Name: d.of, ChainID: 1, Head: 2000, HeadTime: time.Now(),
 				Code: true, Range: 1000, Oldest: 100, Batch: 50}
 			c.change(x)
 			if d.serves(x) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,122 +23,153 @@ const (
 	skewWrong = 30 * time.Second
 )
 
+// database examines the database for an instance.
 func (d *doctor) database(ctx context.Context) {
-	const of = "database"
-	db, err := database.Open(ctx, d.cfg)
-	if !d.judge(of, "settings", "read", err) {
+	db := d.open(ctx)
+	if db == nil {
 		return
 	}
 
 	defer db.Close()
 	session, err := pgx.ConnectConfig(ctx, db.Session)
 	if err != nil {
-		d.judge(of, "login", "", fmt.Errorf("connect: check DATABASE_URL and SESSION_DATABASE_URL: %w", err))
+		d.judge("login", "", fmt.Errorf("connect: check DATABASE_URL and SESSION_DATABASE_URL: %w", err))
 		return
 	}
 
 	defer func() { _ = session.Close(context.WithoutCancel(ctx)) }()
-	var version, user string
-	var number int
-	err = db.Pool.QueryRow(ctx,
-		`select current_setting('server_version'), current_setting('server_version_num')::int, current_user`).Scan(&version,
-		&number, &user)
-	if err == nil && number < 140000 {
-		err = fmt.Errorf("Postgres %s is too old: 14 is the oldest that is supported", version) //nolint:staticcheck // a name
-	}
-
-	if !d.judge(of, "login", fmt.Sprintf("Postgres %s as %s", version, user), err) {
+	if _, ok := d.login(ctx, db); !ok {
 		return
 	}
 
 	err = election.CheckPooling(ctx, db.Session)
-	d.judge(of, "session", "one connection is one server session", err)
+	d.judge("session", "one connection is one server session", err)
 	if errors.Is(err, election.ErrPooled) {
 		d.set("SESSION_DATABASE_URL", "postgres://…", "the address of Postgres itself, or of a pool in session mode")
 	}
 
 	d.schema(ctx, db)
-	d.judge(of, "locks", "advisory locks can be taken", takeLock(ctx, session))
-	d.judge(of, "notify", "a notification arrived", notified(ctx, session, db))
+	d.judge("locks", "advisory locks can be taken", takeLock(ctx, session))
+	d.judge("notify", "a notification arrived", notified(ctx, session, db))
 	d.clock(ctx, db)
 	if d.cfg.SessionProbeInterval > 0 {
 		d.connections(ctx, db)
 	}
 }
 
+// open prepares the connections; nil when it cannot.
+func (d *doctor) open(ctx context.Context) *database.Database {
+	db, err := database.Open(ctx, d.cfg)
+	if !d.judge("settings", "read", err) {
+		return nil
+	}
+
+	return db
+}
+
+// login says who logs in, and to which server.
+func (d *doctor) login(ctx context.Context, db *database.Database) (user string, ok bool) {
+	var version string
+	var number int
+	err := db.Pool.QueryRow(ctx, `select current_setting('server_version'),
+		current_setting('server_version_num')::int, current_user`).Scan(&version, &number, &user)
+	if err == nil && number < 140000 {
+		err = fmt.Errorf("Postgres %s is too old: 14 is the oldest that is supported", version) //nolint:staticcheck // a name
+	}
+
+	return user, d.judge("login", fmt.Sprintf("Postgres %s as %s", version, user), database.Explain(err))
+}
+
 // schema looks at the version and at the rights on everything that is there.
 func (d *doctor) schema(ctx context.Context, db *database.Database) {
-	const of = "database"
 	// What the migrations make lies where they are run: in the first schema of the search path that exists.
 	var there, create bool
 	err := db.Pool.QueryRow(ctx,
 		`select to_regclass('goose_db_version') is not null,
 			coalesce(has_schema_privilege(current_schema(), 'create'), false)`).Scan(&there, &create)
 	if err != nil {
-		d.judge(of, "schema", "", err)
+		d.judge("schema", "", err)
 		return
 	}
 
 	switch {
 	case !there && d.cfg.MigrateOnStart && create:
-		d.say(note, of, "schema", "none yet: the first instance makes it (MIGRATE_ON_START)")
+		d.say(note, "schema", "none yet: the first instance makes it (MIGRATE_ON_START)")
 	case !there:
-		d.say(wrong, of, "schema", "none yet: run `escrow-relayer migrate` as a user who may create tables")
+		d.say(wrong, "schema", "none yet: run `escrow-relayer migrate` as a user who may create tables")
 	default:
 		state, err := migrations.Status(ctx, db.Session)
 		if err == nil && state.Current < state.Latest && (!d.cfg.MigrateOnStart || !create) {
 			err = fmt.Errorf("it is at version %d of %d: run `escrow-relayer migrate`", state.Current, state.Latest)
 		}
 
-		d.judge(of, "schema", fmt.Sprintf("version %d of %d", state.Current, state.Latest), err)
+		d.judge("schema", fmt.Sprintf("version %d of %d", state.Current, state.Latest), err)
 	}
 
-	if d.cfg.MigrateOnStart && !create {
-		d.say(wrong, of, "create",
+	switch {
+	case create:
+		d.say(fine, "create", "the user may create tables")
+	case d.cfg.MigrateOnStart:
+		d.say(wrong, "create",
 			"the user may not create tables in the schema: grant usage, create on it, or migrate as somebody else")
 		d.set("MIGRATE_ON_START", "false", "unless the user is granted create on the schema")
-	} else {
-		d.say(fine, of, "create", "%s", map[bool]string{true: "the user may create tables",
-			false: "not allowed, and not needed"}[create])
+	default:
+		d.say(fine, "create", "not allowed, and not needed")
 	}
 
-	if !there {
-		return
-	}
-
-	rows, err := db.Pool.Query(ctx, rightsMissing)
-	if err != nil {
-		d.judge(of, "rights", "", err)
-		return
-	}
-
-	lacking, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct{ Relation, Rights string }])
-	if err != nil {
-		d.judge(of, "rights", "", err)
-		return
-	}
-
-	for _, l := range lacking {
-		d.say(wrong, of, "rights", "%s on %s is missing: grant %s on %s to the user of DATABASE_URL", l.Rights, l.Relation,
-			l.Rights, l.Relation)
-	}
-
-	if len(lacking) == 0 {
-		d.say(fine, of, "rights", "select, insert, update, delete on every table")
+	if there {
+		d.rights(ctx, db)
 	}
 }
 
-// rightsMissing lists our relations and what the user may not do with them. A table that is not
-// there is for the version to tell. The sequences of identity columns need no rights of their own.
-const rightsMissing = `
-	select relation, string_agg(privilege, ', ' order by privilege)
-	  from unnest(array['escrows', 'late_escrows', 'relayer_instances', 'cursors', 'slot_ownership', 'leadership',
-	                    'chain_blocks', 'events', 'orphaned_events', 'outbox', 'findings', 'records', 'event_types',
-	                    'writers', 'processed_events', 'escrow_registry', 'escrow_records']) relation,
-	       unnest(array['select', 'insert', 'update', 'delete']) privilege
-	 where to_regclass(relation) is not null and not has_table_privilege(to_regclass(relation), privilege)
-	 group by relation
-	 order by relation`
+// rights says what the user may not do with the tables. One that is not there is for the version to
+// tell. The sequences of identity columns need no rights of their own.
+func (d *doctor) rights(ctx context.Context, db *database.Database) {
+	missing, err := missingRights(ctx, db, d.wanted())
+	if err != nil {
+		d.judge("rights", "", err)
+		return
+	}
+
+	privileges := map[string][]string{} // by table
+	for _, right := range missing {
+		privilege, table, _ := strings.Cut(right, " ")
+		privileges[table] = append(privileges[table], privilege)
+	}
+
+	for _, table := range slices.Sorted(maps.Keys(privileges)) {
+		list := strings.Join(privileges[table], ", ")
+		d.say(wrong, "rights", "%s on %s is missing: grant %s on %s to the user of DATABASE_URL", list, table, list, table)
+	}
+
+	if len(missing) == 0 {
+		d.say(fine, "rights", "select, insert, update, delete on every table")
+	}
+}
+
+// wanted are the rights that an instance needs, as "privilege table". Every instance reads the tables
+// of commands, to show them; only one that takes commands or acts on them writes there.
+func (d *doctor) wanted() (rights []string) {
+	on := func(table string, privileges ...string) {
+		for _, p := range privileges {
+			rights = append(rights, p+" "+table)
+		}
+	}
+	for _, table := range []string{"escrows", "late_escrows", "relayer_instances", "cursors", "slot_ownership",
+		"leadership", "chain_blocks", "events", "orphaned_events", "outbox", "findings", "records", "event_types", "writers",
+		"processed_events", "escrow_registry", "escrow_records"} {
+		on(table, "delete", "insert", "select", "update")
+	}
+
+	for _, table := range []string{"senders", "commands", "command_claims", "command_attempts", "replies"} {
+		on(table, "select")
+		if d.cfg.HasCommands() {
+			on(table, "delete", "insert", "update")
+		}
+	}
+
+	return rights
+}
 
 // takeLock takes an advisory lock that nobody else uses, and gives it back.
 func takeLock(ctx context.Context, conn *pgx.Conn) error {
@@ -193,24 +226,25 @@ func (d *doctor) clock(ctx context.Context, db *database.Database) {
 		(took / 2).Round(time.Millisecond))
 	switch {
 	case err == nil && skew.Abs() > skewWrong:
-		d.say(wrong, "database", "clock", "%s: set the clocks by NTP", text)
+		d.say(wrong, "clock", "%s: set the clocks by NTP", text)
 	case err == nil && skew.Abs() > skewNoted:
-		d.say(note, "database", "clock", "%s", text)
+		d.say(note, "clock", "%s", text)
 	default:
-		d.judge("database", "clock", text, err)
+		d.judge("clock", text, err)
 	}
 }
 
-// connections compares how many there may be with how many each instance wants.
+// connections compares how many the server allows with how many the fleet may open.
 func (d *doctor) connections(ctx context.Context, db *database.Database) {
 	var most, used int
-	err := db.Pool.QueryRow(ctx, `select current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int, (select count(*) from pg_stat_activity
-		where backend_type = 'client backend')`).Scan(&most, &used)
+	err := db.Pool.QueryRow(ctx, `select current_setting('max_connections')::int
+			- current_setting('superuser_reserved_connections')::int,
+		(select count(*) from pg_stat_activity where backend_type = 'client backend')`).Scan(&most, &used)
 	want := (int(d.cfg.DBMaxConns) + 1) * d.cfg.Total
 	text := fmt.Sprintf("%d in use of %d; the fleet takes up to %d (TOTAL_PARTITIONS times DB_MAX_CONNS and a session)",
 		used, most, want)
 	if err == nil && want > most {
-		d.say(wrong, "database", "connections", "%s", text)
+		d.say(wrong, "connections", "%s", text)
 		if fit := most/d.cfg.Total - 1; fit >= 2 {
 			d.set("DB_MAX_CONNS", fmt.Sprint(fit), "or raise the server's max_connections")
 		}
@@ -218,5 +252,5 @@ func (d *doctor) connections(ctx context.Context, db *database.Database) {
 		return
 	}
 
-	d.judge("database", "connections", strings.TrimSpace(text), err)
+	d.judge("connections", text, err)
 }

@@ -8,16 +8,16 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/send"
 )
 
-// files looks at the files that keys are in. One that users besides its owner can read is a note, and no
-// fault: Kubernetes and Cloud Run mount secrets so unless told otherwise, in a container that nobody else uses.
+// files looks at the files that hold keys. One that users besides its owner can read is a note, and no
+// fault: Kubernetes and Cloud Run mount secrets so unless told otherwise, in a container that nobody
+// else uses.
 func (d *doctor) files() {
-	const of = "files"
 	if d.cfg.SendersFile == "" {
 		return
 	}
 
 	accounts, err := send.OpenAccounts(d.cfg.SendersFile)
-	if !d.judge(of, "SENDERS_FILE", fmt.Sprintf("%d senders in %s", len(accounts), d.cfg.SendersFile), err) {
+	if !d.judge("SENDERS_FILE", fmt.Sprintf("%d senders in %s", len(accounts), d.cfg.SendersFile), err) {
 		return
 	}
 
@@ -26,23 +26,23 @@ func (d *doctor) files() {
 		for _, f := range []struct{ what, path string }{{"keystore", a.Keystore}, {"password", a.PasswordFile}} {
 			if f.path != "" && !seen[f.path] { // senders may share a password
 				seen[f.path] = true
-				d.secretFile(of, f.what, f.path)
+				d.secretFile(f.what, f.path)
 			}
 		}
 	}
 }
 
-// secretFile says who can read a file, which is asked for by its path and not opened.
-func (d *doctor) secretFile(of, what, path string) {
+// secretFile says who can read a file. It is not opened.
+func (d *doctor) secretFile(what, path string) {
 	const others fs.FileMode = 0o077
 	info, err := os.Stat(path)
 	if err != nil {
-		d.judge(of, what, "", fmt.Errorf("of a sender in SENDERS_FILE: %w", err))
+		d.judge(what, "", fmt.Errorf("of a sender in SENDERS_FILE: %w", err))
 		return
 	}
 
 	if mode := info.Mode().Perm(); mode&others != 0 {
-		d.say(note, of, what, "%s has mode %04o: users besides its owner have rights on it; run `chmod 600 %s`, "+
+		d.say(note, what, "%s has mode %04o: users besides its owner have rights on it; run `chmod 600 %s`, "+
 			"or for a mounted secret set its mode to 0400, or to 0440 where the process reads it by its group "+
 			"(Kubernetes: defaultMode and fsGroup)",
 			path, mode, path)
@@ -50,5 +50,5 @@ func (d *doctor) secretFile(of, what, path string) {
 		return
 	}
 
-	d.say(fine, of, what, "only the owner of %s has rights on it", path)
+	d.say(fine, what, "only the owner of %s has rights on it", path)
 }

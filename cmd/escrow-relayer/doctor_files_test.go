@@ -33,7 +33,7 @@ func TestDoctorFiles(t *testing.T) {
 	write("senders.json", senders, 0o644) // holds no secret
 	examine := func(file string) *doctor {
 		cfg := &config.Config{SendersFile: file}
-		d := &doctor{cfg: cfg, secrets: cfg.Secrets()}
+		d := &doctor{cfg: cfg, secrets: cfg.Secrets(), of: "files"}
 		d.files()
 
 		return d

@@ -19,7 +19,7 @@ type task struct {
 	rights  []string
 }
 
-// tasks are what operators do. The first of them is what a login is for that may read only.
+// tasks are what operators do. The first is what any login of a person must be able to do.
 var tasks = []task{
 	{"status, plan wait, plan move, sender status, command list and command show", readAll()},
 	{"audit", readAll()},
@@ -41,69 +41,72 @@ func readAll() (rights []string) {
 	return rights
 }
 
-// examineOperator examines the login of a person: what it cannot do is no fault, but that it cannot read is.
+// examineOperator examines the login of a person: what it cannot do is no fault, but that it cannot
+// read is.
 func (d *doctor) examineOperator(ctx context.Context) error {
-	d.login(ctx)
-	return nil
-}
-
-func (d *doctor) login(ctx context.Context) {
-	const of = "database"
-	db, err := database.Open(ctx, d.cfg)
-	if !d.judge(of, "settings", "read", err) {
-		return
+	d.of = "database"
+	db := d.open(ctx)
+	if db == nil {
+		return nil
 	}
 
 	defer db.Close()
-	var version, user string
+	user, ok := d.login(ctx, db)
+	if !ok {
+		return nil
+	}
+
 	var schema bool
-	err = db.Pool.QueryRow(ctx,
-		`select current_setting('server_version'), current_user, to_regclass('goose_db_version') is not null`).Scan(&version,
-		&user, &schema)
-	if !d.judge(of, "login", fmt.Sprintf("Postgres %s as %s", version, user), database.Explain(err)) {
-		return
-	}
-
-	if !schema {
-		d.say(wrong, of, "schema", "none yet, or not in this login's search path: "+
+	err := db.Pool.QueryRow(ctx, `select to_regclass('goose_db_version') is not null`).Scan(&schema)
+	switch {
+	case err != nil:
+		d.judge("schema", "", database.Explain(err))
+	case !schema:
+		d.say(wrong, "schema", "none yet, or not in this login's search path: "+
 			"`escrow-relayer migrate` makes it, as the account of migrations")
-		return
+	default:
+		d.schemaVersion(ctx, db)
+		d.tasks(ctx, db, user)
+		d.ends(ctx, db)
 	}
 
-	d.schemaVersion(ctx, db)
+	return nil
+}
+
+// tasks says which of the tasks the login can do.
+func (d *doctor) tasks(ctx context.Context, db *database.Database, user string) {
 	for n, t := range tasks {
 		missing, err := missingRights(ctx, db, t.rights)
 		switch {
 		case err != nil:
-			d.judge(of, "tasks", "", database.Explain(err))
+			d.judge("tasks", "", database.Explain(err))
 			return
 		case len(missing) == 0:
-			d.say(fine, of, "tasks", "%s: possible with this login", t.command)
+			d.say(fine, "tasks", "%s: possible with this login", t.command)
 		case n == 0:
-			d.say(wrong, of, "tasks", "%s: not possible, %s missing: grant it to %s, or act as the services' account",
+			d.say(wrong, "tasks", "%s: not possible, %s missing: grant it to %s, or act as the services' account",
 				t.command, strings.Join(missing, ", "), user)
 		default:
-			d.say(note, of, "tasks", "%s: not possible with this login (%s missing): act as the services' account for it",
+			d.say(note, "tasks", "%s: not possible with this login (%s missing): act as the services' account for it",
 				t.command, strings.Join(missing, ", "))
 		}
 	}
-
-	d.ends(ctx, db)
 }
 
-// schemaVersion tells the version to those who may read it.
+// schemaVersion says the version, if the login may read it.
 func (d *doctor) schemaVersion(ctx context.Context, db *database.Database) {
 	missing, err := missingRights(ctx, db, []string{"select goose_db_version"})
 	if err == nil && len(missing) > 0 {
-		d.say(note, "database", "schema", "its version cannot be seen: select on goose_db_version is missing")
+		d.say(note, "schema", "its version cannot be seen: select on goose_db_version is missing")
 		return
 	}
 
 	state, err := migrations.Status(ctx, db.Session)
-	d.judge("database", "schema", fmt.Sprintf("version %d of %d", state.Current, state.Latest), database.Explain(err))
+	d.judge("schema", fmt.Sprintf("version %d of %d", state.Current, state.Latest), database.Explain(err))
 }
 
-// ends says whose sessions the login may end: that frees the locks of an instance that is not to be reached.
+// ends says whose sessions the login may end. That frees the locks of an instance that cannot be
+// reached.
 func (d *doctor) ends(ctx context.Context, db *database.Database) {
 	const others = `
 		select count(*) filter (where not pg_has_role(current_user, usesysid, 'member')), count(*),
@@ -115,16 +118,17 @@ func (d *doctor) ends(ctx context.Context, db *database.Database) {
 	err := db.Pool.QueryRow(ctx, others).Scan(&foreign, &all, &signal)
 	switch {
 	case err != nil:
-		d.judge("database", "sessions", "", database.Explain(err))
+		d.judge("sessions", "", database.Explain(err))
 	case foreign > 0 && !signal:
-		d.say(note, "database", "sessions", "pg_terminate_backend on %d of %d sessions of instances: not possible with this login: "+
+		d.say(note, "sessions", "pg_terminate_backend on %d of %d sessions of instances: not possible with this login: "+
 			"act as the services' account, or be granted pg_signal_backend", foreign, all)
 	default:
-		d.say(fine, "database", "sessions", "pg_terminate_backend on the %d sessions of instances: possible with this login", all)
+		d.say(fine, "sessions", "pg_terminate_backend on the %d sessions of instances: possible with this login", all)
 	}
 }
 
-// missingRights returns those of "privilege table" that the user does not have on a table that exists.
+// missingRights returns the rights, as "privilege table", that the user does not have on a table that
+// exists.
 func missingRights(ctx context.Context, db *database.Database, rights []string) ([]string, error) {
 	const missing = `
 		select r from unnest($1::text[]) with ordinality as x (r, n)

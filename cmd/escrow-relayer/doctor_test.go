@@ -170,21 +170,22 @@ func TestDoctor(t *testing.T) {
 			grant usage on schema public to poor;
 			revoke create on schema public from public;
 			grant select, insert, update, delete on all tables in schema public to poor; revoke update, delete on outbox
-				from poor`)
+				from poor; revoke select on senders from poor`)
 		require.NoError(t, err)
 		u, err := url.Parse(w.URL)
 		require.NoError(t, err)
 		u.User = url.UserPassword("poor", "poor-secret")
 		code, d, out := examine(t, w.Environ("doc", 0, 1, map[string]string{"DATABASE_URL": u.String()}))
 		require.Equal(t, 1, code, out)
-		v, found := d.verdict("database", "rights")
+		v, _ := d.verdict("database", "rights")
 		require.Equal(t, wrong, v, out)
-		require.Contains(t, found, "delete, update on outbox is missing")
+		require.Contains(t, out, "delete, update on outbox is missing")
+		require.Contains(t, out, "select on senders is missing", "every instance reads it")
 		v, _ = d.verdict("database", "create")
 		require.Equal(t, wrong, v, out)
 		require.Equal(t, "false", d.value("MIGRATE_ON_START"))
 		require.NotContains(t, out, "poor-secret")
-		_, err = w.DB.Exec(t.Context(), `grant update, delete on outbox to poor`)
+		_, err = w.DB.Exec(t.Context(), `grant update, delete on outbox to poor; grant select on senders to poor`)
 		require.NoError(t, err)
 		code, _, out = examine(t, w.Environ("doc", 0, 1,
 			map[string]string{"DATABASE_URL": u.String(), "MIGRATE_ON_START": "false"}))

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -25,11 +24,10 @@ var (
 )
 
 func (d *doctor) topics(ctx context.Context) {
-	const of = "topics"
 	cfg := d.cfg
 	client, err := google.NewClient(ctx, cfg.Project)
 	if err != nil {
-		d.judge(of, "client", "", err)
+		d.judge("client", "", err)
 		return
 	}
 
@@ -38,24 +36,24 @@ func (d *doctor) topics(ctx context.Context) {
 		{"PUBSUB_TOPIC_ID", cfg.Topic}, {"OTHER_EVENTS_TOPIC_ID", cfg.OtherTopic},
 		{"RETRACTIONS_TOPIC_ID", cfg.RetractionsTopic}, {"REPLIES_TOPIC_ID", cfg.RepliesTopic},
 	} {
-		if t.id != "" && d.judge(of, t.variable, t.id+" in project "+cfg.Project,
+		if t.id != "" && d.judge(t.variable, t.id+" in project "+cfg.Project,
 			pubsub.CheckTopic(ctx, cfg.Project, t.variable, t.id)) {
-			d.may(ctx, of, "publish", t.variable, t.id, "topics", publishing, client.TopicAdminClient.TestIamPermissions)
+			d.may(ctx, "publish", t.variable, t.id, "topics", publishing, client.TopicAdminClient.TestIamPermissions)
 		}
 	}
 
 	if cfg.RetractionsTopic == "" {
-		d.say(note, of, "retractions",
+		d.say(note, "retractions",
 			"RETRACTIONS_TOPIC_ID is not set: after a reorganisation deeper than FINALITY allows for, consumers are not told; an alert fires")
 	}
 
 	if cfg.CommandsSubscription != "" {
-		d.subscription(ctx, of, client)
+		d.subscription(ctx, client)
 	}
 }
 
 // subscription examines where commands come from.
-func (d *doctor) subscription(ctx context.Context, of string, client *google.Client) {
+func (d *doctor) subscription(ctx context.Context, client *google.Client) {
 	const variable = "COMMANDS_SUBSCRIPTION_ID"
 	project, id := d.cfg.Project, d.cfg.CommandsSubscription
 	s, err := client.SubscriptionAdminClient.GetSubscription(ctx, &pubsubpb.GetSubscriptionRequest{
@@ -63,24 +61,24 @@ func (d *doctor) subscription(ctx context.Context, of string, client *google.Cli
 	})
 	switch {
 	case status.Code(err) == codes.PermissionDenied: // roles/pubsub.subscriber lacks pubsub.subscriptions.get
-		d.say(unknown, of, variable, "the account may not see whether %s exists in project %s", id, project)
+		d.say(unknown, variable, "the account may not see whether %s exists in project %s", id, project)
 	case status.Code(err) == codes.NotFound:
-		d.say(wrong, of, variable, "%s=%s: there is no such subscription in project %s; create it "+
+		d.say(wrong, variable, "%s=%s: there is no such subscription in project %s; create it "+
 			"(`gcloud pubsub subscriptions create %s --topic YOUR_TOPIC --project %s`), or name one that exists", variable, id,
 			project, id, project)
 
 		return
 	case err == nil && (s.GetDetached() || s.GetTopic() == "_deleted-topic_"):
-		d.say(wrong, of, variable, "%s=%s: the subscription has no topic any more; make it anew", variable, id)
+		d.say(wrong, variable, "%s=%s: the subscription has no topic any more; make it anew", variable, id)
 		return
 	case err == nil && s.GetPushConfig().GetPushEndpoint() != "":
-		d.say(wrong, of, variable, "%s=%s: the subscription pushes; make it one that is pulled from", variable, id)
+		d.say(wrong, variable, "%s=%s: the subscription pushes; make it one that is pulled from", variable, id)
 		return
-	case !d.judge(of, variable, fmt.Sprintf("%s in project %s, of %s", id, project, s.GetTopic()), err):
+	case !d.judge(variable, fmt.Sprintf("%s in project %s, of %s", id, project, s.GetTopic()), err):
 		return
 	}
 
-	d.may(ctx, of, "consume", variable, id, "subscriptions", consuming, client.SubscriptionAdminClient.TestIamPermissions)
+	d.may(ctx, "consume", variable, id, "subscriptions", consuming, client.SubscriptionAdminClient.TestIamPermissions)
 }
 
 // rights is the question of a client for topics, or of one for subscriptions.
@@ -88,19 +86,17 @@ type rights func(context.Context, *iampb.TestIamPermissionsRequest, ...gax.CallO
 	*iampb.TestIamPermissionsResponse, error)
 
 // may says whether the account has a right on a topic or a subscription.
-func (d *doctor) may(ctx context.Context, of, what, variable, id, kind string, r right, ask rights) {
+func (d *doctor) may(ctx context.Context, what, variable, id, kind string, r right, ask rights) {
 	answer, err := ask(ctx, &iampb.TestIamPermissionsRequest{
 		Resource: fmt.Sprintf("projects/%s/%s/%s", d.cfg.Project, kind, id), Permissions: []string{r.permission},
 	})
 	switch {
 	case err == nil && slices.Contains(answer.GetPermissions(), r.permission):
-		d.say(fine, of, what, "%s may be %s", id, r.verb)
+		d.say(fine, what, "%s may be %s", id, r.verb)
 	case err == nil && !pubsub.Emulated(), status.Code(err) == codes.PermissionDenied:
-		d.say(wrong, of, what, "%s is missing on %s=%s: grant %s on it to the service account",
+		d.say(wrong, what, "%s is missing on %s=%s: grant %s on it to the service account",
 			r.permission, variable, id, r.role)
 	default: // an emulator has no rights to test
-		d.say(unknown, of, what, "the server does not tell whether %s may be %s (%s)", id, r.verb, status.Code(err))
+		d.say(unknown, what, "the server does not tell whether %s may be %s (%s)", id, r.verb, status.Code(err))
 	}
 }
-
-var errNoEndpoint = errors.New("no endpoint can be used: correct RPC_URLS")

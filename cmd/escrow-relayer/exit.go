@@ -20,7 +20,7 @@ const (
 	exitInterrupted = 130 // 128 + SIGINT: ended before there was a result
 )
 
-// errQuiet is the answer no, where the output has already said so.
+// errQuiet is the answer no where the output has already said so.
 var errQuiet = errors.New("")
 
 // no is the answer no, in words.
@@ -28,8 +28,8 @@ type no struct{ error }
 
 func (n no) Unwrap() error { return n.error }
 
-// refusal makes an error the answer no where it is one: a relayer that refuses a command, or a sender
-// or command that is in no state for what an operator asks for.
+// refusal turns an error that is an answer into the answer no: a relayer that refuses a command, or a
+// sender or command whose state does not allow what an operator asks for.
 func refusal(err error) error {
 	if errors.Is(err, send.ErrOperation) || errors.As(err, new(*command.RefusedError)) {
 		return no{err}
@@ -41,10 +41,11 @@ func refusal(err error) error {
 // usage is an error in how the command was called.
 type usage struct{ error }
 
-// interrupted is the end of a command that somebody ended before its time.
+// interrupted says that somebody ended the command before it had a result.
 type interrupted struct{ error }
 
-// exitCode says how a command ended. What is not known to be an answer is a question that could not be asked.
+// exitCode says how a command ended. An error that is not known to be an answer means that the command
+// could not ask.
 func exitCode(err error) int {
 	switch {
 	case err == nil:

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -43,6 +44,27 @@ func TestExitCodes(t *testing.T) {
 	}
 
 	require.Zero(t, exitCode(nil))
+}
+
+// Whoever ends a command before it has a result gets the exit code that its help promises.
+func TestInterruptedCommands(t *testing.T) {
+	for name, value := range rightInput() {
+		t.Setenv(name, value)
+	}
+
+	ended, end := context.WithCancel(t.Context())
+	end()
+	for _, args := range [][]string{
+		{"status"}, {"migrate"}, {"audit"}, {"replay", "--from", "1"}, {"rewind", "--to", "1"}, {"doctor"},
+		{"doctor", "--operator"}, {"plan", "wait"}, {"plan", "move", "--from", "1", "--to", "2"}, {"command", "list"},
+		{"sender", "status"}, {"sender", "resume", "--sender", "0x00000000000000000000000000000000000000aa"},
+	} {
+		cmd := root()
+		cmd.SetArgs(args)
+		cmd.SetOut(io.Discard)
+		cmd.SetErr(io.Discard)
+		require.Equal(t, exitInterrupted, exitCode(cmd.ExecuteContext(ended)), "%v", args)
+	}
 }
 
 // Every command says in its help how it ends.

@@ -17,8 +17,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/web"
 )
 
-// version, commit and date (of the commit) are set by the Makefile, the image and a release;
-// without them, what Go stamped into the binary says what this is.
+// version, commit and date (of the commit) are set by the Makefile, the image and a release. Where they
+// are not, the values that Go puts into every binary are used.
 var version, commit, date string
 
 func main() {
@@ -33,8 +33,8 @@ func main() {
 	os.Exit(exitCode(err))
 }
 
-// interruptible returns a context that ends with the first SIGTERM, SIGINT or SIGHUP (the terminal
-// is gone). The second one ends the process at once.
+// interruptible returns a context that ends with the first SIGTERM, SIGINT or SIGHUP (the terminal was
+// closed). The second one ends the process at once.
 func interruptible(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(parent)
 	signals := make(chan os.Signal, 2)
@@ -98,7 +98,7 @@ func refuseArguments(cmd *cobra.Command) {
 	}
 }
 
-// built says which version this is, from which commit, and of when.
+// built says which version this is, which commit it was built from, and when that was made.
 func built() web.Build {
 	b := web.Build{Version: version, Commit: commit, Date: date}
 	if info, ok := debug.ReadBuildInfo(); ok {

@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// limitMemory sets how hard the garbage collector works, unless GOGC and GOMEMLIMIT say it. Garbage
-// may grow to four tenths of what is in use (Go's default: to as much), for a few percent of
-// processor time: little is in use (internal/bench/MEASURED.md has what it saves). In a container the
-// collector also works harder as nine tenths of the container's memory come near; the last tenth is
-// for what the Go heap does not count. The bound on the answers of nodes is worked out from the same
-// limit.
+// limitMemory sets how hard the garbage collector works, unless GOGC and GOMEMLIMIT do. Garbage may
+// grow to four tenths of what is in use (Go's default: to as much as that), which costs a few percent
+// of processor time, since little is in use (internal/bench/MEASURED.md says what it saves). In a
+// container the collector also works harder the closer the process comes to nine tenths of the
+// container's memory; the last tenth is for what is not on the Go heap. The bound on the answers of
+// nodes is computed from the same limit.
 func limitMemory() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(40)

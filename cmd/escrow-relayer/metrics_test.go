@@ -11,8 +11,8 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 
-	"github.com/fusion-prime/escrow-relayer/deploy"
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
+	"github.com/fusion-prime/escrow-relayer/internal/metricsdoc"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
@@ -38,7 +38,7 @@ func TestMetricsAreDocumentedBothWays(t *testing.T) {
 	w := newWorld(t, nil)
 	w.run("r0", 0, 2, nil)
 	w.ready("r0")
-	documented, err := deploy.Metrics()
+	documented, err := metricsdoc.Read("../../deploy/metrics.md")
 	require.NoError(t, err)
 	compare := func(id, when string) {
 		served := families(t, w.fleet[id])

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -17,15 +18,9 @@ func migrateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "Apply missing migrations; safe while instances run, and several times at once",
-		Long: "Apply missing migrations. Reads DATABASE_URL (SESSION_DATABASE_URL if given). With --check nothing is " +
-			"changed, not even on a database without tables.",
+		Long:  `Apply missing migrations. Reads DATABASE_URL (SESSION_DATABASE_URL if given). With --check nothing is changed, not even on a database without tables.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			environ := config.Environ()
-			if environ["CHAIN_ID"] == "" {
-				environ["CHAIN_ID"] = "1" // the schema is the same for all
-			}
-
-			return askDatabaseWith(cmd, environ, func(ctx context.Context, _ *config.Config, db *database.Database) error {
+			return askWith(cmd, loadAnyChain, func(ctx context.Context, _ *config.Config, db *database.Database) error {
 				if check {
 					return checkSchema(ctx, cmd.OutOrStdout(), db)
 				}
@@ -37,6 +32,12 @@ func migrateCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&check, "check", false, "only say whether a migration is missing")
 
 	return cmd
+}
+
+// loadAnyChain does without CHAIN_ID: the schema is the same for all chains.
+func loadAnyChain(environ map[string]string) (*config.Config, error) {
+	environ["CHAIN_ID"] = cmp.Or(environ["CHAIN_ID"], "1")
+	return config.LoadDatabase(environ)
 }
 
 // migrate applies what is missing.

@@ -97,8 +97,7 @@ func planManifestsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "manifests --partitions N --image IMAGE … --out DIR",
 		Short: "Write the Cloud Run service manifest of each partition",
-		Long: "Write the Cloud Run service manifest of each partition, and monitoring.yaml, the text of the collector's " +
-			"secret. Secrets are referred to, never contained.",
+		Long:  `Write the Cloud Run service manifest of each partition, and monitoring.yaml, the text of the collector's secret. Secrets are referred to, never contained.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			in.Env = variables
 			if keys.Services > 0 {
@@ -156,8 +155,7 @@ func planAlertsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "alerts --chain-id N[:FACTORY] [--chain-id M[:FACTORY] …]",
 		Short: "Write the alerting rules of each chain for Prometheus",
-		Long: "Write the alerting rules of each chain to standard output. Name every chain whose fleet must be there: " +
-			"its absence is an alert. Where several factories of a chain are followed, name each with its address.",
+		Long:  `Write the alerting rules of each chain to standard output. Name every chain whose fleet must be there: its absence is an alert. Where several factories of a chain are followed, name each with its address.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			fleets := make([]deploy.Fleet, len(names))
 			for i, name := range names {

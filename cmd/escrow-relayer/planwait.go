@@ -22,14 +22,12 @@ func planWaitCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "wait",
 		Short: "Wait until every slot is served, somebody leads, the lag is back to normal, and messages go out",
-		Long: "Wait until the fleet is whole: every slot is served, somebody leads, the lag is back to normal, and no " +
-			"message has waited for Pub/Sub for\n" +
-			"half a minute. What is missing is printed.\n" +
-			"Reads CHAIN_ID and DATABASE_URL.\n\n" +
-			"--total N without --instance asks for a fleet of N partitions: each of them has a live instance, and no live " +
-			"instance has another total.\n" +
-			"--since says that the instance must have started at or after that time: the predecessor with the same name does " +
-			"not count.",
+		Long: `Wait until the fleet is whole: every slot is served, somebody leads, the lag is back to normal, and no message has waited for Pub/Sub for
+half a minute. What is missing is printed.
+Reads CHAIN_ID and DATABASE_URL.
+
+--total N without --instance asks for a fleet of N partitions: each of them has a live instance, and no live instance has another total.
+--since says that the instance must have started at or after that time: the predecessor with the same name does not count.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := w.complete(since); err != nil {
 				return usage{err}
@@ -38,15 +36,7 @@ func planWaitCommand() *cobra.Command {
 			return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
 				ctx, cancel := context.WithTimeoutCause(ctx, timeout, errNotInTime)
 				defer cancel()
-				read := func(ctx context.Context) (fleet.Fleet, error) {
-					ctx, cancel := context.WithTimeout(ctx, fleetTimeout)
-					defer cancel()
-					f, err := fleet.Read(ctx, db.Pool, cfg.ChainID)
-
-					return f, explain(cfg, err)
-				}
-
-				leader, err := w.wait(ctx, cmd.ErrOrStderr(), every, read)
+				leader, err := w.wait(ctx, cmd.ErrOrStderr(), every, readFleet(cfg, db))
 				switch {
 				case err == nil:
 					fmt.Fprintln(cmd.OutOrStdout(), "whole: every slot is served, and", leader, "leads")
@@ -73,10 +63,10 @@ func planWaitCommand() *cobra.Command {
 	return cmd
 }
 
-// errNotInTime is why a wait ends at its timeout.
+// errNotInTime is the cause of a wait's end at --timeout.
 var errNotInTime = errors.New("the time is over")
 
-// whole says what a whole fleet is.
+// whole says what --instance, --total and the other flags ask of a fleet.
 type whole struct {
 	lag            int64
 	instance, gone string
@@ -107,14 +97,15 @@ func (w *whole) complete(since string) (err error) {
 
 // wait reads the fleet until it is whole, and returns who leads. When ctx ends first, the error is
 // the answer no, or says why the fleet could not be read.
-func (w *whole) wait(ctx context.Context, say io.Writer, every time.Duration, read reading) (leader string, err error) {
+func (w *whole) wait(ctx context.Context, say io.Writer, every time.Duration,
+	read fleetReader) (leader string, err error) {
 	said := ""
 	for {
 		f, failed := read(ctx)
 		switch why := w.missing(&f); {
 		case failed != nil && ctx.Err() == nil:
 			err = failed
-		case failed != nil: // the end of the wait, which says nothing new
+		case failed != nil: // ctx has ended: what was said before counts
 		case why == "":
 			return f.Leader.Instance, nil
 		default:

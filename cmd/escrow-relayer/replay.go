@@ -8,11 +8,13 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/spf13/cobra"
 
+	"github.com/fusion-prime/escrow-relayer/relayer"
+	"github.com/fusion-prime/escrow-relayer/relayer/config"
+	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
-// replayFlags are what a person says of a replay.
+// replayFlags say what is to be published once more.
 type replayFlags struct {
 	ledger.Selection
 	escrow string
@@ -25,19 +27,19 @@ func replayCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replay (--from BLOCK [--to BLOCK] | --escrow ADDRESS | --event ID)",
 		Short: "Publish stored events once more, marked by the attribute replay=true",
-		Long: "Publish stored events once more. Every consumer of the topic receives them, with the event_id they had and " +
-			"the attribute replay=true.\n\n" +
-			"A range of blocks is widened to the whole history of every escrow that has an event in it, since a consumer can " +
-			"rebuild an escrow only from its first\n" +
-			"event on; --single-events leaves it as it is. The running fleet publishes what is queued. Configuration as for " +
-			"run.",
+		Long: `Publish stored events once more. Every consumer of the topic receives them, with the event_id they had and the attribute replay=true.
+
+A range of blocks is widened to the whole history of every escrow that has an event in it, since a consumer can rebuild an escrow only from its first
+event on; --single-events leaves it as it is. The running fleet publishes what is queued. Configuration as for run.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := f.selection()
 			if err != nil {
 				return err
 			}
 
-			return replay(cmd, s, f.dryRun)
+			return askWith(cmd, config.Load, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
+				return replay(ctx, cmd, relayer.NewLedger(cfg, db), s, f.dryRun)
+			})
 		},
 	}
 	cmd.Flags().Int64Var(&f.From, "from", 0, "first block")
@@ -76,17 +78,10 @@ func (f replayFlags) selection() (s ledger.Selection, err error) {
 }
 
 // replay counts the events and, without dryRun, puts them into the outbox.
-func replay(cmd *cobra.Command, s ledger.Selection, dryRun bool) error {
-	ctx := cmd.Context()
-	cfg, db, led, err := openLedger(ctx)
-	if err != nil {
-		return err
-	}
-
-	defer db.Close()
+func replay(ctx context.Context, cmd *cobra.Command, led *ledger.Ledger, s ledger.Selection, dryRun bool) error {
 	n, err := led.Count(ctx, s)
 	if err != nil {
-		return explain(cfg, err)
+		return err
 	}
 
 	if dryRun || n.Events == 0 {
@@ -102,34 +97,10 @@ func replay(cmd *cobra.Command, s ledger.Selection, dryRun bool) error {
 	total, err := led.Replay(ctx, s, func(events int) { _ = bar.Set(events) })
 	_ = bar.Finish()
 	if err != nil {
-		return explain(cfg, err)
+		return err
 	}
 
 	fmt.Fprintf(cmd.OutOrStdout(), "queued %d events of %d escrows\n", total, n.Escrows)
 
 	return nil
-}
-
-// runSource runs a source until the returned function is called.
-func runSource(ctx context.Context, src *source.Source) (func(), error) {
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() { // ends with the returned function
-		defer close(done)
-		_ = src.Run(ctx)
-	}()
-	stop := func() { cancel(); <-done }
-	for {
-		changed := src.Changed()
-		if src.View().Ready {
-			return stop, nil
-		}
-
-		select {
-		case <-ctx.Done():
-			stop()
-			return nil, ctx.Err()
-		case <-changed:
-		}
-	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -16,44 +17,27 @@ func rewindCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rewind --to BLOCK",
 		Short: "Read the chain from an earlier block on than it was started with",
-		Long: "Read the chain from an earlier block on than it was started with: a START_BLOCK that was too high has left " +
-			"escrows out, and the database remembers it\n" +
-			"whatever START_BLOCK says later.\n\n" +
-			"The running fleet reads the factory's events from BLOCK on. An escrow that had been left out is registered and " +
-			"caught up from its deployment on, in order;\n" +
-			"what is stored already is not published again, unless RETENTION has removed it. Until the factory watch has come " +
-			"back to the newest block, new escrows\n" +
-			"are heard of late: expect what the first reading of those blocks would take. Set START_BLOCK to the same " +
-			"block.\n\n" +
-			"Configuration: CHAIN_ID and DATABASE_URL.",
+		Long: `Read the chain from an earlier block on than it was started with: a START_BLOCK that was too high has left escrows out, and the database remembers it
+whatever START_BLOCK says later.
+
+The running fleet reads the factory's events from BLOCK on. An escrow that had been left out is registered and caught up from its deployment on, in order;
+what is stored already is not published again, unless RETENTION has removed it. Until the factory watch has come back to the newest block, new escrows
+are heard of late: expect what the first reading of those blocks would take. Set START_BLOCK to the same block.
+
+Configuration: CHAIN_ID and DATABASE_URL.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if to < 0 {
 				return usage{errors.New("say to which block: --to BLOCK, 0 or more")}
 			}
 
-			cfg, err := config.LoadDatabase(config.Environ())
-			if err != nil {
+			return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
+				was, err := election.Rewind(ctx, db.Pool, cfg.ChainID, to)
+				if err == nil {
+					fmt.Fprintf(cmd.OutOrStdout(), "chain %d is read from block %d on; it was %d\n", cfg.ChainID, to, was)
+				}
+
 				return err
-			}
-
-			db, err := database.Open(cmd.Context(), cfg)
-			if err != nil {
-				return err
-			}
-
-			defer db.Close()
-			was, err := election.Rewind(cmd.Context(), db.Pool, cfg.ChainID, to)
-			if errors.Is(err, election.ErrNotBack) || errors.Is(err, election.ErrUnknown) {
-				return usage{err}
-			}
-
-			if err != nil {
-				return cfg.Secrets().Error(err)
-			}
-
-			fmt.Fprintf(cmd.OutOrStdout(), "chain %d is read from block %d on; it was %d\n", cfg.ChainID, to, was)
-
-			return nil
+			})
 		},
 	}
 	cmd.Flags().Int64Var(&to, "to", -1, "first block to read")

@@ -3,12 +3,14 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
@@ -34,9 +36,9 @@ func senderAddressCommand() *cobra.Command {
 		Long: "Print the address of a public key of secp256k1 in PEM from standard input,\n" +
 			"as `gcloud kms keys versions get-public-key` writes it. Needs no configuration.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			text, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), 1<<16))
+			text, err := readInput(cmd, 1<<16)
 			if err != nil {
-				return fmt.Errorf("read standard input: %w", err)
+				return err
 			}
 
 			address, err := sign.AddressOf(text)
@@ -90,9 +92,7 @@ func senderStatusCommand() *cobra.Command {
 		Short: "Show the senders as the database has them; exit code 1 when one is halted",
 		Long:  "Show the senders as the database has them. Reads CHAIN_ID and DATABASE_URL. The exit code makes it a check.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
-				ctx, cancel := context.WithTimeout(ctx, fleetTimeout)
-				defer cancel()
+			return readDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
 				rows, _ := db.Pool.Query(ctx, selectSenders, cfg.ChainID)
 				all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[senderRow])
 				if err != nil {
@@ -102,7 +102,7 @@ func senderStatusCommand() *cobra.Command {
 				if asJSON {
 					err = json.NewEncoder(cmd.OutOrStdout()).Encode(all)
 				} else {
-					printSenders(cmd, all)
+					printSenders(cmd.OutOrStdout(), all)
 				}
 
 				for _, s := range all {
@@ -120,17 +120,14 @@ func senderStatusCommand() *cobra.Command {
 	return cmd
 }
 
-func printSenders(cmd *cobra.Command, all []senderRow) {
+func printSenders(w io.Writer, all []senderRow) {
 	if len(all) == 0 {
-		fmt.Fprintln(cmd.OutOrStdout(), "no sender has been used on this chain")
+		fmt.Fprintln(w, "no sender has been used on this chain")
 		return
 	}
 
-	t := table.NewWriter()
-	t.SetOutputMirror(cmd.OutOrStdout())
-	t.SetStyle(table.StyleLight)
-	t.AppendHeader(table.Row{"sender", "state", "instance", "next nonce", "waiting", "in flight", "fees today (wei)",
-		"value today (wei)", "balance (wei)"})
+	t := newTable(w, "sender", "state", "instance", "next nonce", "waiting", "in flight", "fees today (wei)",
+		"value today (wei)", "balance (wei)")
 	for _, s := range all {
 		t.AppendRow(table.Row{s.Address, s.State, shown(s.Instance), shown(s.NextNonce), s.Waiting, s.InFlight, s.SpentFees,
 			s.SpentValue, shown(s.Balance)})
@@ -139,11 +136,12 @@ func printSenders(cmd *cobra.Command, all []senderRow) {
 	t.Render()
 	for _, s := range all {
 		if s.Reason != nil {
-			fmt.Fprintf(cmd.OutOrStdout(), "%s is %s: %s\n", s.Address, s.State, *s.Reason)
+			fmt.Fprintf(w, "%s is %s: %s\n", s.Address, s.State, *s.Reason)
 		}
 	}
 }
 
+// shown is a value as a table shows it: a dash where there is none.
 func shown[T any](p *T) any {
 	if p == nil {
 		return "–"
@@ -152,91 +150,75 @@ func shown[T any](p *T) any {
 	return *p
 }
 
-// senderFlag adds --sender, and returns how to read it.
-func senderFlag(cmd *cobra.Command) func() (common.Address, error) {
+// actOnSender makes a command that does something to the sender of --sender. check looks at its other
+// flags first.
+func actOnSender(cmd *cobra.Command, check func() error,
+	act func(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.Address) error) *cobra.Command {
 	text := cmd.Flags().String("sender", "", "address of the account")
-
-	return func() (common.Address, error) {
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if !common.IsHexAddress(*text) {
-			return common.Address{}, usage{fmt.Errorf("--sender %q is not an address", *text)}
+			return usage{fmt.Errorf("--sender %q is not an address", *text)}
 		}
 
-		return common.HexToAddress(*text), nil
+		if err := check(); err != nil {
+			return usage{err}
+		}
+
+		return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
+			return refusal(act(ctx, db.Pool, cfg.ChainID, common.HexToAddress(*text)))
+		})
 	}
+
+	return cmd
 }
 
 func senderPauseCommand() *cobra.Command {
-	var reason string
 	cmd := &cobra.Command{
 		Use:   "pause --sender ADDRESS --reason TEXT",
 		Short: "Keep a sender from taking new commands; what is under way is followed and answered",
 	}
-	sender := senderFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		address, err := sender()
-		if err != nil {
-			return err
+	reason := cmd.Flags().String("reason", "", "why, for others to see")
+	check := func() error {
+		if *reason == "" {
+			return errors.New("--reason is missing: others will see it")
 		}
 
-		if reason == "" {
-			return usage{fmt.Errorf("--reason is missing: others will see it")}
-		}
-
-		return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
-			return refusal(send.Pause(ctx, db.Pool, cfg.ChainID, address, reason))
-		})
+		return nil
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for others to see")
 
-	return cmd
+	return actOnSender(cmd, check, func(ctx context.Context, db *pgxpool.Pool, chainID int64,
+		sender common.Address) error {
+		return send.Pause(ctx, db, chainID, sender, *reason)
+	})
 }
 
 func senderResumeCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "resume --sender ADDRESS", Short: "End a pause"}
-	sender := senderFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		address, err := sender()
-		if err != nil {
-			return err
-		}
-
-		return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
-			return refusal(send.Resume(ctx, db.Pool, cfg.ChainID, address))
-		})
-	}
-
-	return cmd
+	return actOnSender(cmd, func() error { return nil }, send.Resume)
 }
 
 func senderAdoptCommand() *cobra.Command {
-	var nonce uint64
 	cmd := &cobra.Command{
 		Use:   "adopt-nonce --sender ADDRESS --nonce N",
 		Short: "Let a halted sender go on, with N as its next nonce",
-		Long: "Let a halted sender go on, with N as its next nonce. Look at the account in an explorer first: N must be " +
-			"above every nonce that the chain or a pool knows.\n" +
-			"If somebody else has the key, replace the key instead.\n\n" +
-			"Nothing new is sent before all nonces below N are final. A command whose nonce was used by a transaction that " +
-			"was not signed here becomes superseded.\n\n" +
-			"If N was too high by mistake, the same command with a lower one brings the sender back, also when it is not " +
-			"halted. N is never one that a command has.",
+		Long: `Let a halted sender go on, with N as its next nonce. Look at the account in an explorer first: N must be above every nonce that the chain or a pool knows.
+If somebody else has the key, replace the key instead.
+
+Nothing new is sent before all nonces below N are final. A command whose nonce was used by a transaction that was not signed here becomes superseded.
+
+If N was too high by mistake, the same command with a lower one brings the sender back, also when it is not halted. N is never one that a command has.`,
 	}
-	sender := senderFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		address, err := sender()
-		if err != nil {
-			return err
+	nonce := cmd.Flags().Uint64("nonce", 0, "the next nonce")
+	check := func() error {
+		if !cmd.Flags().Changed("nonce") || *nonce > 1<<62 {
+			return errors.New("--nonce is missing: `sender status` says which one the sender was halted at")
 		}
 
-		if !cmd.Flags().Changed("nonce") || nonce > 1<<62 {
-			return usage{fmt.Errorf("--nonce is missing: `sender status` says which one the sender was halted at")}
-		}
-
-		return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
-			return refusal(send.AdoptNonce(ctx, db.Pool, cfg.ChainID, address, nonce))
-		})
+		return nil
 	}
-	cmd.Flags().Uint64Var(&nonce, "nonce", 0, "the next nonce")
 
-	return cmd
+	return actOnSender(cmd, check, func(ctx context.Context, db *pgxpool.Pool, chainID int64,
+		sender common.Address) error {
+		return send.AdoptNonce(ctx, db, chainID, sender, *nonce)
+	})
 }

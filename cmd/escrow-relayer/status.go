@@ -30,18 +30,11 @@ With --watch it goes on until it is interrupted, whatever happens to the databas
 			}
 
 			return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
-				read := func(ctx context.Context) (fleet.Fleet, error) {
-					ctx, cancel := context.WithTimeout(ctx, fleetTimeout)
-					defer cancel()
-					f, err := fleet.Read(ctx, db.Pool, cfg.ChainID)
-
-					return f, explain(cfg, err)
-				}
 				if o.watch {
-					return o.follow(ctx, cmd.OutOrStdout(), read)
+					return o.follow(ctx, cmd.OutOrStdout(), readFleet(cfg, db))
 				}
 
-				return o.once(ctx, cmd.OutOrStdout(), read)
+				return o.once(ctx, cmd.OutOrStdout(), readFleet(cfg, db))
 			})
 		},
 	}
@@ -52,20 +45,14 @@ With --watch it goes on until it is interrupted, whatever happens to the databas
 	return cmd
 }
 
-// fleetTimeout bounds one reading of the fleet: it takes milliseconds, and a connection may swallow it for ever.
-const fleetTimeout = 10 * time.Second
-
 // statusOptions are the flags of status.
 type statusOptions struct {
 	watch, asJSON bool
 	every         time.Duration
 }
 
-// reading reads the fleet once.
-type reading func(context.Context) (fleet.Fleet, error)
-
 // once shows the fleet; problems are the answer no.
-func (o *statusOptions) once(ctx context.Context, w io.Writer, read reading) error {
+func (o *statusOptions) once(ctx context.Context, w io.Writer, read fleetReader) error {
 	f, err := read(ctx)
 	if err != nil {
 		return err
@@ -83,7 +70,7 @@ func (o *statusOptions) once(ctx context.Context, w io.Writer, read reading) err
 }
 
 // follow shows the fleet again and again until ctx ends. While the database cannot be read, it says so and goes on.
-func (o *statusOptions) follow(ctx context.Context, w io.Writer, read reading) error {
+func (o *statusOptions) follow(ctx context.Context, w io.Writer, read fleetReader) error {
 	for {
 		f, err := read(ctx)
 		if ctx.Err() != nil {
@@ -113,7 +100,7 @@ func (o *statusOptions) follow(ctx context.Context, w io.Writer, read reading) e
 	}
 }
 
-// sleep waits; false when ctx ended meanwhile.
+// sleep waits for d; false when ctx ended meanwhile.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -127,9 +114,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 
 func show(w io.Writer, f *fleet.Fleet, asJSON bool) error {
 	if asJSON {
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		return e.Encode(f)
+		return printJSON(w, f)
 	}
 
 	leader := "nobody leads"
@@ -146,11 +131,7 @@ func show(w io.Writer, f *fleet.Fleet, asJSON bool) error {
 	fmt.Fprintf(w, "escrows   %d active, %d released, %d refunded, %d waiting to be admitted\n", f.Escrows.Active,
 		f.Escrows.Released, f.Escrows.Refunded, f.Late.Escrows)
 	fmt.Fprintf(w, "outbox    %d messages, the oldest %s old\n\n", f.Outbox.Messages, f.Outbox.OldestAge)
-	t := table.NewWriter()
-	t.SetOutputMirror(w)
-	t.SetStyle(table.StyleLight)
-	t.AppendHeader(table.Row{"instance", "state", "partition", "slots", "adopted", "escrows", "cursor",
-		"heartbeat", "version"})
+	t := newTable(w, "instance", "state", "partition", "slots", "adopted", "escrows", "cursor", "heartbeat", "version")
 	for _, i := range f.Instances {
 		state := string(i.State)
 		if i.Leader {
@@ -170,18 +151,15 @@ func show(w io.Writer, f *fleet.Fleet, asJSON bool) error {
 	return nil
 }
 
-// showSenders says nothing where commands were never used.
+// showSenders shows the senders of commands; nothing where there never was one.
 func showSenders(w io.Writer, f *fleet.Fleet) {
 	if len(f.Senders) == 0 {
 		return
 	}
 
 	fmt.Fprintln(w)
-	t := table.NewWriter()
-	t.SetOutputMirror(w)
-	t.SetStyle(table.StyleLight)
-	t.AppendHeader(table.Row{"sender", "state", "held by", "nonce", "in flight", "waiting", "balance (wei)",
-		"fees today (wei)", "of"})
+	t := newTable(w, "sender", "state", "held by", "nonce", "in flight", "waiting", "balance (wei)", "fees today (wei)",
+		"of")
 	for i := range f.Senders {
 		s := &f.Senders[i]
 		held := s.Instance

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"cmp"
+	"fmt"
 	"math"
 	"net"
 	"net/url"
@@ -18,6 +20,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
 )
 
+// check verifies everything that an instance needs.
 func (l *loader) check() {
 	l.chain()
 	l.factory()
@@ -36,8 +39,8 @@ func (l *loader) check() {
 }
 
 func (l *loader) chain() {
-	// The chain's id is part of a 64-bit lock key, beside 24 bits for the lock's purpose.
-	if c := l.c; c.ChainID < 1 || c.ChainID >= 1<<40 {
+	// The chain's id is part of a 64-bit lock key; the other 24 bits are the lock's purpose.
+	if l.c.ChainID < 1 || l.c.ChainID >= 1<<40 {
 		l.say("CHAIN_ID", "must be 1 to 2^40-1, as in eth_chainId")
 	}
 }
@@ -62,9 +65,7 @@ func (l *loader) factory() {
 			"its EIP-55 checksum does not fit: a digit is wrong. Copy it again; an address in lower case is not checked")
 	}
 
-	if c.StartBlock < 0 || c.StartBlock > maxBlock {
-		l.say("START_BLOCK", "must be 0 to %d: the block in which the factory was deployed", maxBlock)
-	}
+	between(l, "START_BLOCK", c.StartBlock, 0, maxBlock, ": the block in which the factory was deployed")
 }
 
 func (l *loader) endpoints() {
@@ -83,13 +84,17 @@ func (l *loader) endpoints() {
 
 			c.RPCURLs = append(c.RPCURLs, raw)
 			u, err := url.Parse(raw)
-			switch ok := err == nil && hostName.MatchString(u.Hostname()) &&
-				slices.Contains([]string{"http", "https", "ws", "wss"}, u.Scheme); {
-			case !ok && list.variable == "RPC_URL":
-				l.say("RPC_URL", "is not an http, https, ws or wss URL")
-			case !ok:
-				l.say("RPC_URLS", "endpoint %d of %d is not an http, https, ws or wss URL", i+1, len(list.urls))
+			if err == nil && hostName.MatchString(u.Hostname()) &&
+				slices.Contains([]string{"http", "https", "ws", "wss"}, u.Scheme) {
+				continue
 			}
+
+			which := ""
+			if list.variable == "RPC_URLS" {
+				which = fmt.Sprintf("endpoint %d of %d ", i+1, len(list.urls))
+			}
+
+			l.say(list.variable, "%sis not an http, https, ws or wss URL", which)
 		}
 	}
 
@@ -108,19 +113,9 @@ var hostName = regexp.MustCompile(`^[A-Za-z0-9._-]+$|^[0-9A-Fa-f:.%]+$`)
 // requests checks the sizes of requests.
 func (l *loader) requests() {
 	c := l.c
-	const mostAddresses, mostBlocks, highestPrice = 100_000, 10_000_000, 1_000_000_000
-	if c.RPCMaxAddress < 1 || c.RPCMaxAddress > mostAddresses {
-		l.say("RPC_MAX_ADDRESSES", "must be 1 to %d", mostAddresses)
-	}
-
-	if c.RPCRequestPrice < 0 || c.RPCRequestPrice > highestPrice {
-		l.say("RPC_REQUEST_PRICE", "must be 0 to %d bytes", highestPrice)
-	}
-
-	if c.RPCMaxRange < 1 || c.RPCMaxRange > mostBlocks {
-		l.say("RPC_MAX_RANGE", "must be 1 to %d blocks", mostBlocks)
-	}
-
+	between(l, "RPC_MAX_ADDRESSES", c.RPCMaxAddress, 1, 100_000, "")
+	between(l, "RPC_REQUEST_PRICE", c.RPCRequestPrice, 0, 1_000_000_000, " bytes")
+	between(l, "RPC_MAX_RANGE", c.RPCMaxRange, 1, 10_000_000, " blocks")
 	if c.RPCMaxRPS < 0 || math.IsNaN(c.RPCMaxRPS) || math.IsInf(c.RPCMaxRPS, 0) {
 		l.say("RPC_MAX_RPS", "must be 0 (the relayer sets no limit) or more")
 	}
@@ -133,10 +128,7 @@ const maxConfirmations = 100_000
 func (l *loader) finality() {
 	c := l.c
 	l.oneOf("FINALITY", c.Finality, "confirmations", "safe", "finalized", "latest")
-	if c.Confirmations > maxConfirmations {
-		l.say("CONFIRMATIONS", "must be 0 to %d", maxConfirmations)
-	}
-
+	between(l, "CONFIRMATIONS", c.Confirmations, 0, maxConfirmations, "")
 	none := c.Finality == "confirmations" && c.Confirmations == 0 && !l.unread["CONFIRMATIONS"]
 	if (c.Finality == "latest" || none) && c.RetractionsTopic == "" {
 		l.say("RETRACTIONS_TOPIC_ID",
@@ -166,11 +158,7 @@ func (l *loader) partition() {
 	c := l.c
 	c.Partition = partition.Partition{Total: c.Total, Strategy: partition.Strategy(c.Strategy)}
 	l.oneOf("PARTITION_STRATEGY", c.Strategy, string(partition.Modulo), string(partition.Consistent))
-	known := c.Total >= 1 && c.Total <= partition.Slots
-	if !known {
-		l.say("TOTAL_PARTITIONS", "must be 1 to %d", partition.Slots)
-	}
-
+	known := between(l, "TOTAL_PARTITIONS", c.Total, 1, partition.Slots, "")
 	if c.Auto = c.Number == "auto"; c.Auto {
 		return
 	}
@@ -227,7 +215,7 @@ func (l *loader) topics() {
 func hostPort(text string) bool {
 	host, port, err := net.SplitHostPort(text)
 	n, notNumber := strconv.Atoi(port)
-	return err == nil && notNumber == nil && n > 0 && n < 65536 && !strings.ContainsAny(host, "/ ")
+	return err == nil && notNumber == nil && n > 0 && n <= maxPort && !strings.ContainsAny(host, "/ ")
 }
 
 func (l *loader) events() {
@@ -262,33 +250,24 @@ func (l *loader) events() {
 // durations refuses values that nobody can mean: most often the unit is wrong.
 func (l *loader) durations() {
 	c := l.c
-	for _, d := range []struct {
-		variable         string
-		value, low, high time.Duration
-		why              string
-	}{
-		{"HEARTBEAT_INTERVAL", c.HeartbeatInterval, 10 * time.Millisecond, 2 * time.Minute,
-			": alerts call a heartbeat of 5m stale"},
-		{"LEADER_STALE_AFTER", c.LeaderStaleAfter, 2 * time.Second, time.Hour,
-			": a leader updates its heartbeat every quarter of it, or every 5s"},
-		{"SESSION_PROBE_INTERVAL", c.SessionProbeInterval, 100 * time.Millisecond, time.Minute,
-			": the database ends a session that is silent for three of these"},
-		{"DISCOVERY_WAIT", c.DiscoveryWait, time.Millisecond, time.Minute, ": every block may wait for this long"},
-		{"POLL_INTERVAL", c.PollInterval, time.Millisecond, time.Minute, ": an event may come later by this time"},
-		{"RPC_TIMEOUT", c.RPCTimeout, 10 * time.Millisecond, 10 * time.Minute,
-			": an endpoint that does not answer is left only then"},
-		{"RESIGN_AFTER", c.ResignAfter, 100 * time.Millisecond, time.Hour, ": until then nobody else may lead"},
-		{"VERIFY_INTERVAL", c.VerifyInterval, time.Millisecond, 24 * time.Hour, ": what is missing is found only then"},
-		{"DB_OUTAGE_LIMIT", c.DBOutageLimit, time.Second, 24 * time.Hour, ""},
-		{"STOP_TIMEOUT", c.StopTimeout, time.Second, time.Hour, ""},
-		{"ADOPT_AFTER", c.AdoptAfter, 0, time.Hour, ": until then nobody serves the slots of an instance that is gone"},
-		{"INSTANCE_LOCK_WAIT", c.InstanceLockWait, 0, time.Hour, ""},
-	} {
-		if d.value < d.low || d.value > d.high {
-			l.say(d.variable, "must be %s to %s%s", d.low, d.high, d.why)
-		}
-	}
-
+	between(l, "HEARTBEAT_INTERVAL", c.HeartbeatInterval, 10*time.Millisecond, 2*time.Minute,
+		": alerts call a heartbeat of 5m stale")
+	between(l, "LEADER_STALE_AFTER", c.LeaderStaleAfter, 2*time.Second, time.Hour,
+		": a leader updates its heartbeat every quarter of it, or every 5s")
+	between(l, "SESSION_PROBE_INTERVAL", c.SessionProbeInterval, 100*time.Millisecond, time.Minute,
+		": the database ends a session that is silent for three of these")
+	between(l, "DISCOVERY_WAIT", c.DiscoveryWait, time.Millisecond, time.Minute, ": every block may wait for this long")
+	between(l, "POLL_INTERVAL", c.PollInterval, time.Millisecond, time.Minute, ": an event may come later by this time")
+	between(l, "RPC_TIMEOUT", c.RPCTimeout, 10*time.Millisecond, 10*time.Minute,
+		": an endpoint that does not answer is left only then")
+	between(l, "RESIGN_AFTER", c.ResignAfter, 100*time.Millisecond, time.Hour, ": until then nobody else may lead")
+	between(l, "VERIFY_INTERVAL", c.VerifyInterval, time.Millisecond, 24*time.Hour,
+		": what is missing is found only then")
+	between(l, "DB_OUTAGE_LIMIT", c.DBOutageLimit, time.Second, 24*time.Hour, "")
+	between(l, "STOP_TIMEOUT", c.StopTimeout, time.Second, time.Hour, "")
+	between(l, "ADOPT_AFTER", c.AdoptAfter, 0, time.Hour,
+		": until then nobody serves the slots of an instance that is gone")
+	between(l, "INSTANCE_LOCK_WAIT", c.InstanceLockWait, 0, time.Hour, "")
 	if c.Retention != 0 && (c.Retention < time.Hour || c.Retention > maxRetention) {
 		l.say("RETENTION", "must be 0 (for ever), or %s to %s: replays and the second reading need what it deletes",
 			time.Hour, maxRetention)
@@ -302,9 +281,7 @@ func (l *loader) rest() {
 	c := l.c
 	l.oneOf("LOG_LEVEL", strings.ToLower(c.LogLevel), "debug", "info", "warn", "error")
 	l.oneOf("LOG_FORMAT", c.LogFormat, "auto", "json", "text")
-	if c.Port < 0 || c.Port > 65535 {
-		l.say("PORT", "must be 1 to 65535, or 0 for any that is free")
-	}
+	l.port("PORT", c.Port, "any that is free")
 
 	if c.ExplorerURL != "" {
 		if u, err := url.Parse(c.ExplorerURL); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
@@ -312,6 +289,26 @@ func (l *loader) rest() {
 		}
 	}
 }
+
+// between says whether a value lies within its bounds, and refuses any other. reason follows the
+// bounds in the remedy.
+func between[T cmp.Ordered](l *loader, variable string, value, low, high T, reason string) bool {
+	if value < low || value > high {
+		l.say(variable, "must be %v to %v%s", low, high, reason)
+		return false
+	}
+
+	return true
+}
+
+// port refuses a number that is no port. zero says what 0 stands for.
+func (l *loader) port(variable string, value int, zero string) {
+	if value < 0 || value > maxPort {
+		l.say(variable, "must be 1 to %d, or 0 for %s", maxPort, zero)
+	}
+}
+
+const maxPort = 65535
 
 func (l *loader) oneOf(variable, value string, allowed ...string) {
 	if !slices.Contains(allowed, value) {

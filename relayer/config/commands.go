@@ -12,8 +12,11 @@ import (
 // TakesCommands says whether the instance accepts commands, over HTTP or from a subscription.
 func (c *Config) TakesCommands() bool { return c.CommandsHTTP || c.CommandsSubscription != "" }
 
-// commands checks the variables of commands. If none of them is set, nothing that acts on commands
-// runs.
+// HasCommands says whether the instance takes commands or acts on them, and so answers some.
+func (c *Config) HasCommands() bool { return c.TakesCommands() || c.SendersFile != "" }
+
+// commands checks the variables of commands. If none of them is set, nothing that takes or acts on
+// commands runs.
 func (l *loader) commands() {
 	c := l.c
 	if c.TakesCommands() && c.PolicyFile == "" {
@@ -27,7 +30,7 @@ func (l *loader) commands() {
 				"a keeper alone needs none")
 	}
 
-	if !c.TakesCommands() && c.SendersFile == "" && c.PolicyFile != "" {
+	if !c.HasCommands() && c.PolicyFile != "" {
 		l.say("COMMANDS_POLICY_FILE",
 			"has no effect without COMMANDS_HTTP, COMMANDS_SUBSCRIPTION_ID or SENDERS_FILE: set one of them, or unset it")
 	}
@@ -40,7 +43,7 @@ func (l *loader) commands() {
 	}
 
 	// Whoever takes commands or acts on them stores answers, and what is not published is never deleted.
-	if (c.TakesCommands() || c.SendersFile != "") && c.RepliesTopic == "" {
+	if c.HasCommands() && c.RepliesTopic == "" {
 		l.say("REPLIES_TOPIC_ID", "is needed with COMMANDS_HTTP, COMMANDS_SUBSCRIPTION_ID or SENDERS_FILE: "+
 			"answers are stored until they are published there; name a topic, which may be one without a subscription")
 	}
@@ -50,10 +53,7 @@ func (l *loader) commands() {
 		l.say("REPLIES_TOPIC_ID", "must be a topic of its own: consumers of events do not expect answers")
 	}
 
-	if c.CommandsPort < 0 || c.CommandsPort > 65535 {
-		l.say("COMMANDS_PORT", "must be 1 to 65535, or 0 for PORT")
-	}
-
+	l.port("COMMANDS_PORT", c.CommandsPort, "PORT")
 	if c.CommandsPort != 0 && !c.CommandsHTTP {
 		l.say("COMMANDS_PORT", "has no effect without COMMANDS_HTTP=true")
 	}
@@ -65,49 +65,50 @@ func (l *loader) commands() {
 	l.keeper()
 }
 
+// Keeper says which sender releases escrows by itself, and within which limits. Amounts are wei.
+type Keeper struct {
+	Sender                     common.Address
+	MinAmount, MaxFee, DayFees *big.Int
+	Payers                     []common.Address // empty: anybody
+}
+
+// keeper reads the variables of the keeper, and checks them also where KEEPER_SENDER is not set.
 func (l *loader) keeper() {
 	c := l.c
-	if c.KeeperSender != "" && !common.IsHexAddress(c.KeeperSender) {
-		l.say("KEEPER_SENDER", "must be an address: 0x and 40 hexadecimal digits")
-	}
+	k := &Keeper{Sender: common.HexToAddress(c.KeeperSender)}
+	if c.KeeperSender != "" {
+		c.Keeper = k
+		if !common.IsHexAddress(c.KeeperSender) {
+			l.say("KEEPER_SENDER", "must be an address: 0x and 40 hexadecimal digits")
+		}
 
-	if c.KeeperSender != "" && c.SendersFile == "" {
-		l.say("KEEPER_SENDER", "needs SENDERS_FILE, which names its key")
-	}
-
-	for _, x := range []struct{ variable, text string }{
-		{"KEEPER_MIN_AMOUNT", c.KeeperMinAmount}, {"KEEPER_MAX_FEE", c.KeeperMaxFee}, {"KEEPER_DAY_FEES", c.KeeperDayFees},
-	} {
-		if n, ok := Wei(x.text); !ok || n.Sign() == 0 {
-			l.say(x.variable, "must be wei: a whole number above 0")
+		if c.SendersFile == "" {
+			l.say("KEEPER_SENDER", "needs SENDERS_FILE, which names its key")
 		}
 	}
 
-	for _, p := range c.Payers() {
+	k.MinAmount = l.wei("KEEPER_MIN_AMOUNT", c.KeeperMinAmount)
+	k.MaxFee = l.wei("KEEPER_MAX_FEE", c.KeeperMaxFee)
+	k.DayFees = l.wei("KEEPER_DAY_FEES", c.KeeperDayFees)
+	for p := range strings.SplitSeq(c.KeeperPayers, ",") {
+		if p = strings.TrimSpace(p); p == "" {
+			continue
+		}
+
 		if !common.IsHexAddress(p) {
 			l.say("KEEPER_PAYERS", "must be addresses, comma-separated")
 		}
+
+		k.Payers = append(k.Payers, common.HexToAddress(p))
 	}
 }
 
-// Payers are those of KEEPER_PAYERS.
-func (c *Config) Payers() (payers []string) {
-	for p := range strings.SplitSeq(c.KeeperPayers, ",") {
-		if p = strings.TrimSpace(p); p != "" {
-			payers = append(payers, p)
-		}
-	}
-
-	return payers
-}
-
-// Wei reads an amount: decimal digits only, below 2^256.
-func Wei(text string) (*big.Int, bool) {
-	if text == "" || len(text) > 78 || strings.Trim(text, "0123456789") != "" {
-		return new(big.Int), false
-	}
-
+// wei reads an amount: decimal digits only, below 2^256.
+func (l *loader) wei(variable, text string) *big.Int {
 	n, ok := new(big.Int).SetString(text, 10)
+	if !ok || n.Sign() <= 0 || n.BitLen() > 256 || strings.Trim(text, "0123456789") != "" {
+		l.say(variable, "must be wei: a whole number above 0")
+	}
 
-	return n, ok && n.BitLen() <= 256
+	return n
 }

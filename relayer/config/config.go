@@ -95,6 +95,7 @@ type Config struct {
 	Auto      bool                `env:"-"` // PARTITION_NUMBER=auto
 	ABI       *contract.ABI       `env:"-"`
 	Other     map[string]bool     `env:"-"` // events for OtherTopic
+	Keeper    *Keeper             `env:"-"` // nil: there is none
 
 	Warnings []Problem `env:"-"` // settings that load, and may not do what was meant
 

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"net/url"
 	"regexp"
 	"strings"
@@ -10,10 +11,8 @@ import (
 
 func (l *loader) database() {
 	c := l.c
-	if c.DBMaxConns < 4 || c.DBMaxConns > 1000 {
-		l.say("DB_MAX_CONNS", "must be 4 to 1000: commits, the publisher and the HTTP server use connections at once")
-	}
-
+	between(l, "DB_MAX_CONNS", c.DBMaxConns, 4, 1000,
+		": commits, the publisher and the HTTP server use connections at once")
 	if c.CloudSQLInstance != "" && !cloudSQL.MatchString(c.CloudSQLInstance) {
 		l.say("CLOUDSQL_INSTANCE", "must be an instance connection name: project:region:instance")
 	}
@@ -27,12 +26,7 @@ func (l *loader) database() {
 	}
 
 	c.DatabaseURL = l.connection("DATABASE_URL", c.DatabaseURL)
-	if c.SessionDatabaseURL == "" {
-		c.SessionDatabaseURL = c.DatabaseURL
-		return
-	}
-
-	c.SessionDatabaseURL = l.connection("SESSION_DATABASE_URL", c.SessionDatabaseURL)
+	c.SessionDatabaseURL = cmp.Or(l.connection("SESSION_DATABASE_URL", c.SessionDatabaseURL), c.DatabaseURL)
 }
 
 var cloudSQL = regexp.MustCompile(`^([a-z0-9.-]+:)?[a-z][a-z0-9-]*:[a-z0-9-]+:[a-z0-9-]+$`)

@@ -1,6 +1,7 @@
 package database
 
 import (
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -8,7 +9,7 @@ import (
 
 // limitUnacknowledged sets TCP_USER_TIMEOUT (tcp(7)).
 func limitUnacknowledged(network, _ string, conn syscall.RawConn) (err error) {
-	if len(network) < 3 || network[:3] != "tcp" {
+	if !strings.HasPrefix(network, "tcp") {
 		return nil
 	}
 

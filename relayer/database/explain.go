@@ -71,45 +71,46 @@ func Lasting(err error) bool {
 	return errors.As(err, &e) && e.Lasting
 }
 
+// remedy is what to do about an answer of the server.
+type remedy struct {
+	text    string
+	lasting bool
+}
+
+// remedies are by the server's code (https://www.postgresql.org/docs/current/errcodes-appendix.html).
+var remedies = map[string]remedy{
+	"28P01": {"correct the user or the password in DATABASE_URL", true},
+	"28000": {"correct the user in DATABASE_URL, or let pg_hba.conf admit this host and user", true},
+	"3D000": {"correct the name at the end of DATABASE_URL, or create the database", true},
+	"42501": {"grant the user of DATABASE_URL that right, or use another user", true},
+	"25006": {"DATABASE_URL leads to a read-only replica, or its user has default_transaction_read_only=on: " +
+		"name the primary, or a user who may write", false},
+	"53300": {"lower DB_MAX_CONNS or TOTAL_PARTITIONS, or raise the server's max_connections", false},
+	"57P03": {"it is starting or recovering: wait", false},
+	"57P01": {"the server is being shut down or failing over: wait", false},
+	"57P02": {"the server is being shut down or failing over: wait", false},
+	"53100": {"the disk of the database is full: make room", false},
+}
+
 // explainServer explains what the server answered.
 func explainServer(pg *pgconn.PgError) *Explained {
-	said := "the database says: " + pg.Message
-	switch pg.Code {
-	case "28P01":
-		return &Explained{What: said, Remedy: "correct the user or the password in DATABASE_URL", Lasting: true}
-	case "28000":
-		if strings.Contains(pg.Message, "no encryption") {
-			return &Explained{What: said, Remedy: "it may ask for TLS: add sslmode=require to DATABASE_URL; " +
-				"or let pg_hba.conf admit this host and user", Lasting: true}
-		}
-
-		return &Explained{What: said,
-			Remedy: "correct the user in DATABASE_URL, or let pg_hba.conf admit this host and user", Lasting: true}
-	case "3D000":
-		return &Explained{What: said, Remedy: "correct the name at the end of DATABASE_URL, or create the database",
-			Lasting: true}
-	case undefinedTable, "3F000":
+	if pg.Code == undefinedTable || pg.Code == "3F000" {
 		return &Explained{What: fmt.Sprintf("%s (%s)", ErrNoSchema, pg.Message),
 			Remedy: "run `escrow-relayer migrate`, or start an instance " +
 				"with MIGRATE_ON_START=true; if it was migrated, compare the database and the search_path of DATABASE_URL",
 			Lasting: true}
-	case "42501":
-		return &Explained{What: said, Remedy: "grant the user of DATABASE_URL that right, or use another user", Lasting: true}
-	case "25006":
-		return &Explained{What: said,
-			Remedy: "DATABASE_URL leads to a read-only replica, or its user has default_transaction_read_only=on: " +
-				"name the primary, or a user who may write"}
-	case "53300":
-		return &Explained{What: said, Remedy: "lower DB_MAX_CONNS or TOTAL_PARTITIONS, or raise the server's max_connections"}
-	case "57P03":
-		return &Explained{What: said, Remedy: "it is starting or recovering: wait"}
-	case "57P01", "57P02":
-		return &Explained{What: said, Remedy: "the server is being shut down or failing over: wait"}
-	case "53100":
-		return &Explained{What: said, Remedy: "the disk of the database is full: make room"}
 	}
 
-	return nil
+	r, known := remedies[pg.Code]
+	if !known {
+		return nil
+	}
+
+	if pg.Code == "28000" && strings.Contains(pg.Message, "no encryption") {
+		r.text = "it may ask for TLS: add sslmode=require to DATABASE_URL; or let pg_hba.conf admit this host and user"
+	}
+
+	return &Explained{What: "the database says: " + pg.Message, Remedy: r.text, Lasting: r.lasting}
 }
 
 // httpAnswer matches what the driver says when an HTTP server answers: it reads the first bytes,

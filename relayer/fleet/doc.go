@@ -1,5 +1,5 @@
-// Package fleet reads the whole fleet of a chain from the database alone: who lives, who leads, who
-// serves which slot, how far everybody has come, and what needs a person.
+// Package fleet reads the whole fleet of a chain from the database alone: which instances are alive,
+// which one leads, which serves which slot, how far each has come, and what needs a person.
 //
 // The rows come from one read-only snapshot, so they fit together; every age is by the database's
 // clock. The one exception is pg_locks, which has no snapshots: a session that ends while the rows

@@ -3,6 +3,7 @@ package fleet
 import (
 	"encoding/json"
 	"fmt"
+	"iter"
 	"math"
 	"time"
 
@@ -22,7 +23,7 @@ type Fleet struct {
 	Escrows   Escrows    `json:"escrows"`
 	Outbox    Outbox     `json:"outbox"`
 	Late      Late       `json:"late"`
-	// Senders, the last Commands (newest first) and Replies are of the way back; left out where it was never used.
+	// Senders, the last Commands (newest first) and Replies are left out where commands were never used.
 	Senders  []Sender  `json:"senders,omitempty"`
 	Commands []Command `json:"commands,omitempty"`
 	Replies  *Replies  `json:"replies,omitempty"` // null: none waits
@@ -34,42 +35,42 @@ type Leader struct {
 	Instance     string    `json:"instance"` // whom the leadership row names, alive or not; empty: there never was one
 	Epoch        int64     `json:"epoch"`    // the number of elections so far
 	Since        time.Time `json:"since,omitzero"`
-	HeartbeatAge Age       `json:"heartbeat_age_seconds"` // since it last said that it makes its rounds
+	HeartbeatAge Age       `json:"heartbeat_age_seconds"` // since it last wrote its heartbeat in the table leadership
 	Held         bool      `json:"held"`                  // somebody's session holds the leader lock
-	// Valid says that the session which holds the leader lock is the one of Instance. Between the taking of the lock and
-	// the first write of the new leader it is false for a few milliseconds.
+	// Valid says that the session which holds the leader lock is that of Instance. From when a new leader
+	// has the lock until its first write, some milliseconds, it is false.
 	Valid bool `json:"valid"`
 }
 
-// Instance is one process, alive or not.
+// Instance is one process, alive or not. What has no column of its own is marked db:"-".
 type Instance struct {
 	ID        string              `json:"id"`
-	Partition partition.Partition `json:"-"`
+	Partition partition.Partition `json:"-" db:"-"`
 	Number    int                 `json:"partition"`
 	Total     int                 `json:"total_partitions"`
 	Strategy  string              `json:"strategy"`
 	Status    string              `json:"status"` // as its row has it: active, stopping or dead
-	State     State               `json:"state"`
-	Alive     bool                `json:"alive"` // its session holds its lock, and it has checked its slots lately
+	State     State               `json:"state" db:"-"`
+	Alive     bool                `json:"alive" db:"-"` // its session holds its lock, and it has checked its slots lately
 	// its nodes do not let it go on, and it gave its slots up to those that can
 	SitsOut      bool               `json:"sits_out"`
 	Settings     partition.Settings `json:"settings"`
-	Leader       bool               `json:"leader"`
-	HeartbeatAge Age                `json:"heartbeat_age_seconds"`
-	DeadFor      Age                `json:"dead_for_seconds"` // 0 while alive; else at most so long
+	Leader       bool               `json:"leader" db:"-"`
+	HeartbeatAge Age                `json:"heartbeat_age_seconds" db:"-"`
+	DeadFor      Age                `json:"dead_for_seconds" db:"-"` // 0 while alive; else an upper bound
 	Started      time.Time          `json:"started_at"`
 	Version      string             `json:"version"`
-	Slots        int                `json:"slots"`     // owned
-	Adopted      int                `json:"adopted"`   // owned, but preferred by others
-	Preferred    int                `json:"preferred"` // that its partition prefers, whoever owns them
-	Escrows      int                `json:"escrows"`   // monitored, as of its last heartbeat
-	Cursor       int64              `json:"cursor"`    // next block to process; 0: it never held a slot
-	CursorTime   time.Time          `json:"cursor_time,omitzero"`
-	CursorAge    Age                `json:"cursor_age_seconds"` // since the cursor last moved; 0 without a cursor
+	Slots        int                `json:"slots" db:"-"`     // owned
+	Adopted      int                `json:"adopted" db:"-"`   // owned, but preferred by others
+	Preferred    int                `json:"preferred" db:"-"` // that its partition prefers, whoever owns them
+	Escrows      int                `json:"escrows"`          // monitored, as of its last heartbeat
+	Cursor       int64              `json:"cursor"`           // next block to process; 0: it never held a slot
+	CursorTime   time.Time          `json:"cursor_time,omitzero" db:"-"`
+	CursorAge    Age                `json:"cursor_age_seconds" db:"-"` // since the cursor last moved; 0 without a cursor
 	// newest block of its node, as of its last heartbeat; 0: unknown
 	Head   int64 `json:"head_block"`
-	Outbox int   `json:"outbox_messages"` // of its slots
-	Late   int   `json:"late_escrows"`    // of its slots
+	Outbox int   `json:"outbox_messages" db:"-"` // of its slots
+	Late   int   `json:"late_escrows" db:"-"`    // of its slots
 
 	locked, left bool // its session holds its lock; it stopped cleanly
 }
@@ -142,24 +143,35 @@ type Outbox struct {
 	OldestAge Age   `json:"oldest_age_seconds"`
 }
 
-// Late are escrows that no cursor vouches for yet: they wait to be admitted or are being caught up.
+// Late are escrows that wait to be admitted or are being caught up: their events up to the cursor of
+// their slot may not be stored yet.
 type Late struct {
 	Escrows   int64 `json:"escrows"`
 	OldestAge Age   `json:"oldest_age_seconds"` // since the oldest of them was discovered
 }
 
+// alive goes through the instances that are alive.
+func (f *Fleet) alive() iter.Seq[*Instance] {
+	return func(yield func(*Instance) bool) {
+		for i := range f.Instances {
+			if in := &f.Instances[i]; in.Alive && !yield(in) {
+				return
+			}
+		}
+	}
+}
+
 // Live counts the instances that are alive.
 func (f *Fleet) Live() (n int) {
-	for i := range f.Instances {
-		if f.Instances[i].Alive {
-			n++
-		}
+	for range f.alive() {
+		n++
 	}
 
 	return n
 }
 
-// Expected counts the instances that should be there: those that live, and those that died and that nobody replaces.
+// Expected counts the instances that should be there: those that are alive, and those that died and that
+// no other replaces.
 func (f *Fleet) Expected() (n int) {
 	for i := range f.Instances {
 		if in := &f.Instances[i]; in.Alive || in.State == Dead || in.State == Hung {

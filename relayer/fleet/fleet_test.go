@@ -187,16 +187,13 @@ func TestProblems(t *testing.T) {
 	w.Finds(testfleet.Escrow{Address: "one", Slot: 5, Block: 5, Late: true, Found: 11 * time.Minute})
 	w.Exec(`update relayer_instances set settings = jsonb_build_object('stream', jsonb_build_object(
 		'ORDERING_KEY', case when instance_id = 'a' then 'slot' else 'escrow' end))`)
-	limits := fleet.DefaultLimits
-	limits.Lag = 5
-
 	f, err := fleet.Read(t.Context(), w.DB, chain)
 	require.NoError(t, err)
 	require.Equal(t, []string{
 		fleet.HungLeader, fleet.OldOutbox, fleet.StuckCursor, fleet.FactoryBehind, fleet.StaleHeartbeat,
-		fleet.Lagging, fleet.LateEscrows, fleet.AdoptedSlots, fleet.MixedTotals, fleet.MixedSettings,
-	}, kinds(f.Judge(limits)))
-	for _, p := range f.Judge(limits) {
+		fleet.LateEscrows, fleet.AdoptedSlots, fleet.MixedTotals, fleet.MixedSettings,
+	}, kinds(f.Judge(fleet.DefaultLimits)))
+	for _, p := range f.Judge(fleet.DefaultLimits) {
 		require.NotEmpty(t, p.Text)
 		require.NotEmpty(t, p.Remedy)
 	}

@@ -2,15 +2,18 @@ package fleet
 
 import "time"
 
-// Limit says how long a fact that the fleet normally mends by itself may last. Below Behind it is
-// settling: an election, a takeover, a rolling restart, and nothing is said. From Behind on it is
-// shown (yellow, a warning). From Critical on a person is paged (red).
+// Limit says how long a state that the fleet normally ends by itself may last. Below Behind the fleet
+// is settling: an election, a takeover or a rolling restart is under way, and nothing is said. From
+// Behind on the state is shown (yellow, a warning). From Critical on a person is paged (red).
 type Limit struct {
 	Behind   time.Duration
 	Critical time.Duration // zero: never
 }
 
-// Severity of a fact that has lasted for age; empty while it is settling.
+// of is Severity of a state that has lasted for age.
+func (l Limit) of(age Age) Severity { return l.Severity(time.Duration(age)) }
+
+// Severity of a state that has lasted for age; empty while the fleet is settling.
 func (l Limit) Severity(age time.Duration) Severity {
 	switch {
 	case l.Critical > 0 && age >= l.Critical:
@@ -27,10 +30,11 @@ func (l Limit) Severity(age time.Duration) Severity {
 // disagree about the same moment. `plan wait` is stricter about slots and the leader: it waits until
 // nothing is settling. /readyz tells only what a platform can act on: session, database and node.
 var (
-	// LimitNoLeader is for a chain that nobody leads. An election takes seconds; two minutes are the first version's page.
+	// LimitNoLeader is for a chain that nobody leads. An election takes seconds; two minutes are the
+	// first version's rule.
 	LimitNoLeader = Limit{30 * time.Second, 2 * time.Minute}
-	// LimitHungLeader is for a leader that holds its lock and makes no rounds. Contenders end it after
-	// LEADER_STALE_AFTER (60 s).
+	// LimitHungLeader is for a leader that holds its lock and does not write its heartbeat in the table
+	// leadership. Contenders end it after LEADER_STALE_AFTER (60 s).
 	LimitHungLeader = Limit{30 * time.Second, 2 * time.Minute}
 	// LimitUnserved is for a slot that nobody alive serves. An adoption takes ADOPT_AFTER (5 s) and some more.
 	LimitUnserved = Limit{30 * time.Second, 2 * time.Minute}
@@ -45,9 +49,9 @@ var (
 	LimitDatabase = Limit{30 * time.Second, 2 * time.Minute}
 	// LimitNode is for an instance none of whose endpoints can be used.
 	LimitNode = Limit{30 * time.Second, 2 * time.Minute}
-	// LimitHeartbeat is for a member of the fleet that reaches the database and does not beat:
-	// HEARTBEAT_INTERVAL is at most 2 min. Five minutes are the first version's rule; it is a ticket,
-	// since the slots of one that does not beat are watched by other limits.
+	// LimitHeartbeat is for a member of the fleet that reaches the database and does not write its
+	// heartbeat: HEARTBEAT_INTERVAL is at most 2 min. Five minutes are the first version's rule; it is a
+	// ticket, since other limits watch the slots of such an instance.
 	LimitHeartbeat = Limit{5 * time.Minute, 0}
 	// LimitStuckCursor is for a cursor that does not move although there are blocks; above the time
 	// between two finalised blocks.

@@ -16,11 +16,11 @@ type Severity string
 
 // The severities.
 const (
-	Critical Severity = "critical" // events are delayed, or will be: now
-	Warning  Severity = "warning"  // the fleet copes: today
+	Critical Severity = "critical" // events are delayed, or will be: at once
+	Warning  Severity = "warning"  // nothing is delayed yet: today
 )
 
-// Problem is something that does not mend itself.
+// Problem is something that does not end by itself.
 type Problem struct {
 	Kind     string   `json:"kind"` // one of the constants below
 	Severity Severity `json:"severity"`
@@ -40,7 +40,6 @@ const (
 	StaleHeartbeat = "stale_heartbeat"
 	StuckCursor    = "stuck_cursor"
 	FactoryBehind  = "factory_behind"
-	Lagging        = "lagging"
 	OldOutbox      = "old_outbox"
 	LateEscrows    = "late_escrows"
 	MixedTotals    = "mixed_totals"
@@ -70,7 +69,6 @@ var runbookOf = map[string]string{
 	StaleHeartbeat: "stale-instance.md#relayerheartbeatstale",
 	StuckCursor:    "lag.md#relayerlagblocks",
 	FactoryBehind:  "lag.md#relayerfactorylag",
-	Lagging:        "lag.md#relayerlagblocks",
 	FutureStart:    "new-chain.md",
 	OldOutbox:      "outbox-age.md#relayeroutboxold",
 	LateEscrows:    "lag.md#relayerlateescrows",
@@ -88,20 +86,19 @@ var runbookOf = map[string]string{
 // a one. Zero switches a judgement off.
 type Limits struct {
 	NoLeader   Limit // without a leader
-	HungLeader Limit // with a leader that does not make its rounds
+	HungLeader Limit // with a leader that does not write its heartbeat
 	Unserved   Limit // a slot that nobody serves
 	Adopted    Limit // a slot served by an instance that does not prefer it
 	// a partition without an instance since one stopped cleanly; of one that died it is a warning at
 	// once
 	Redundancy     Limit
-	StaleHeartbeat Limit // a live instance that does not beat
+	StaleHeartbeat Limit // a live instance that does not write its heartbeat
 	StuckCursor    Limit // a cursor that does not move although there are blocks
 	Outbox         Limit // age of the oldest message
 	Late           Limit // age of the oldest escrow that is not admitted
 	MixedTotals    Limit // instances that disagree about the number of partitions, since the youngest of them started
 	MixedSettings  bool  // live instances whose settings differ, of those that they have to agree on
 	FactoryBehind  int64 // blocks by which the factory watch is behind the fastest instance
-	Lag            int64 // blocks by which an instance is behind the head. Depends on CONFIRMATIONS, hence off by default
 }
 
 // DefaultLimits are the table of limits.
@@ -120,7 +117,8 @@ var DefaultLimits = Limits{
 	FactoryBehind:  1000,
 }
 
-// Settling is what passes by itself within seconds, and is worth a look while somebody looks anyway.
+// Settling are limits for what ends by itself within seconds: it is shown to whoever looks, and nobody
+// is called.
 var Settling = Limits{
 	NoLeader: Limit{Behind: 1}, Unserved: Limit{Behind: 1}, Outbox: Limit{Behind: settlingOutbox},
 	Redundancy: Limit{Behind: 1},
@@ -164,8 +162,7 @@ func (f *Fleet) judge(l Limits) []Problem {
 
 	problems := []Problem{}
 	for _, p := range []*Problem{f.leaderProblem(l), f.unserved(l), f.futureStart(), f.outboxProblem(l), f.stuck(l),
-		f.factoryBehind(l), f.stale(l),
-		f.lagging(l), f.lateProblem(l), f.redundancy(l), f.adopted(l), f.mixed(l), f.mixedSettings(l)} {
+		f.factoryBehind(l), f.stale(l), f.lateProblem(l), f.redundancy(l), f.adopted(l), f.mixed(l), f.mixedSettings(l)} {
 		if p != nil {
 			problems = append(problems, *p)
 		}
@@ -206,13 +203,13 @@ func instances(n int) string {
 
 func (f *Fleet) leaderProblem(l Limits) *Problem {
 	age := f.Leader.HeartbeatAge
-	if severity := l.NoLeader.Severity(time.Duration(age)); !f.Leader.Held && severity != "" {
+	if severity := l.NoLeader.of(age); !f.Leader.Held && severity != "" {
 		return &Problem{Kind: NoLeader, Severity: severity,
 			Text:   fmt.Sprintf("nobody has led for %s: new escrows are not discovered", age),
 			Remedy: "look at the logs of the live instances for why they do not take the leader lock"}
 	}
 
-	if severity := l.HungLeader.Severity(time.Duration(age)); f.Leader.Held && severity != "" {
+	if severity := l.HungLeader.of(age); f.Leader.Held && severity != "" {
 		return &Problem{Kind: HungLeader, Severity: severity,
 			Text:   fmt.Sprintf("the leader %s holds its lock but has not made its rounds for %s", f.Leader.Instance, age),
 			Remedy: "restart it; another instance takes over within seconds"}
@@ -226,7 +223,7 @@ func (f *Fleet) unserved(l Limits) *Problem {
 	owners := map[string]bool{}
 	for i := range f.Slots.Each {
 		s := &f.Slots.Each[i]
-		if s.Served || l.Unserved.Severity(time.Duration(s.Unserved)) == "" {
+		if s.Served || l.Unserved.of(s.Unserved) == "" {
 			continue
 		}
 
@@ -246,7 +243,7 @@ func (f *Fleet) unserved(l Limits) *Problem {
 		text += "; last owned by " + names(f, func(i *Instance) bool { return owners[i.ID] })
 	}
 
-	return &Problem{Kind: UnservedSlots, Severity: l.Unserved.Severity(time.Duration(longest)), Text: text,
+	return &Problem{Kind: UnservedSlots, Severity: l.Unserved.of(longest), Text: text,
 		Remedy: "look at the logs of the live instances for why they do not claim them"}
 }
 
@@ -263,7 +260,7 @@ func (f *Fleet) futureStart() *Problem {
 }
 
 func (f *Fleet) outboxProblem(l Limits) *Problem {
-	severity := l.Outbox.Severity(time.Duration(f.Outbox.OldestAge))
+	severity := l.Outbox.of(f.Outbox.OldestAge)
 	if severity == "" {
 		return nil
 	}
@@ -274,30 +271,38 @@ func (f *Fleet) outboxProblem(l Limits) *Problem {
 }
 
 func (f *Fleet) stuck(l Limits) *Problem {
-	longest := Age(0)
-	who := names(f, func(i *Instance) bool {
-		is := i.Alive && i.Slots > 0 && i.Cursor > 0 && i.Cursor <= f.Chain.NodeHead &&
-			l.StuckCursor.Severity(time.Duration(i.CursorAge)) != ""
-		if is {
-			longest = max(longest, i.CursorAge)
-		}
-
-		return is
+	who, longest := f.tooLong(l.StuckCursor, func(i *Instance) (Age, bool) {
+		return i.CursorAge, i.Slots > 0 && i.Cursor > 0 && i.Cursor <= f.Chain.NodeHead
 	})
 	if who == "" {
 		return nil
 	}
 
-	return &Problem{Kind: StuckCursor, Severity: l.StuckCursor.Severity(time.Duration(longest)),
+	return &Problem{Kind: StuckCursor, Severity: l.StuckCursor.of(longest),
 		Text:   fmt.Sprintf("no block processed for %s: %s", longest, who),
 		Remedy: "look at its /readyz and at its node; restart it if both are well"}
 }
 
+// tooLong names the live instances that have been in a state for longer than a limit allows, and says
+// for how long at most. state returns for how long an instance has been in it, and whether it is.
+func (f *Fleet) tooLong(limit Limit, state func(*Instance) (Age, bool)) (who string, longest Age) {
+	who = names(f, func(i *Instance) bool {
+		age, is := state(i)
+		if is = is && i.Alive && limit.of(age) != ""; is {
+			longest = max(longest, age)
+		}
+
+		return is
+	})
+
+	return who, longest
+}
+
 func (f *Fleet) factoryBehind(l Limits) *Problem {
 	behind := int64(0)
-	for i := range f.Instances {
-		if f.Instances[i].Alive && f.Instances[i].Slots > 0 {
-			behind = max(behind, f.Instances[i].Cursor-f.Chain.FactoryCursor)
+	for i := range f.alive() {
+		if i.Slots > 0 {
+			behind = max(behind, i.Cursor-f.Chain.FactoryCursor)
 		}
 	}
 
@@ -312,40 +317,17 @@ func (f *Fleet) factoryBehind(l Limits) *Problem {
 }
 
 func (f *Fleet) stale(l Limits) *Problem {
-	longest := Age(0)
-	who := names(f, func(i *Instance) bool {
-		is := i.Alive && l.StaleHeartbeat.Severity(time.Duration(i.HeartbeatAge)) != ""
-		if is {
-			longest = max(longest, i.HeartbeatAge)
-		}
-
-		return is
-	})
+	who, longest := f.tooLong(l.StaleHeartbeat, func(i *Instance) (Age, bool) { return i.HeartbeatAge, true })
 	if who == "" {
 		return nil
 	}
 
-	return &Problem{Kind: StaleHeartbeat, Severity: l.StaleHeartbeat.Severity(time.Duration(longest)),
+	return &Problem{Kind: StaleHeartbeat, Severity: l.StaleHeartbeat.of(longest),
 		Text: fmt.Sprintf("connected but without a heartbeat for %s: %s", longest, who), Remedy: "restart it"}
 }
 
-func (f *Fleet) lagging(l Limits) *Problem {
-	if l.Lag == 0 {
-		return nil
-	}
-
-	who := names(f, func(i *Instance) bool { return i.Alive && i.Slots > 0 && f.Chain.Head-i.Cursor+1 > l.Lag })
-	if who == "" {
-		return nil
-	}
-
-	return &Problem{Kind: Lagging, Severity: Warning,
-		Text:   fmt.Sprintf("more than %d blocks behind the head: %s", l.Lag, who),
-		Remedy: "look at the latency and the errors of its RPC endpoints"}
-}
-
 func (f *Fleet) lateProblem(l Limits) *Problem {
-	severity := l.Late.Severity(time.Duration(f.Late.OldestAge))
+	severity := l.Late.of(f.Late.OldestAge)
 	if severity == "" {
 		return nil
 	}
@@ -361,7 +343,7 @@ func (f *Fleet) redundancy(l Limits) *Problem {
 	missing := f.missing()
 	var who []string
 	for _, m := range missing {
-		if m.died && l.Redundancy.Behind > 0 || l.Redundancy.Severity(time.Duration(m.since)) != "" {
+		if m.died && l.Redundancy.Behind > 0 || l.Redundancy.of(m.since) != "" {
 			who = append(who, fmt.Sprint(m.number))
 		}
 	}
@@ -396,7 +378,7 @@ func (f *Fleet) adopted(l Limits) *Problem {
 	n, longest := 0, Age(0)
 	for i := range f.Slots.Each {
 		s := &f.Slots.Each[i]
-		if held := Age(max(0, f.At.Sub(s.Since))); s.Served && s.Adopted && l.Adopted.Severity(time.Duration(held)) != "" {
+		if held := Age(max(0, f.At.Sub(s.Since))); s.Served && s.Adopted && l.Adopted.of(held) != "" {
 			n++
 			longest = max(longest, held)
 		}
@@ -406,7 +388,7 @@ func (f *Fleet) adopted(l Limits) *Problem {
 		return nil
 	}
 
-	return &Problem{Kind: AdoptedSlots, Severity: l.Adopted.Severity(time.Duration(longest)),
+	return &Problem{Kind: AdoptedSlots, Severity: l.Adopted.of(longest),
 		Text: fmt.Sprintf("%d slots have been adopted for up to %s: the instance that prefers them does not take them", n,
 			longest),
 		Remedy: "look at its log, or start an instance for the missing partition"}
@@ -423,7 +405,8 @@ func (f *Fleet) mixed(l Limits) *Problem {
 		Remedy: "give all instances the same values"}
 }
 
-// mixedSettings names what would split the stream. A rolling change passes through it, and is to be seen while it does.
+// mixedSettings names the settings that would split the stream. A rolling change has them for a while,
+// and is shown.
 func (f *Fleet) mixedSettings(l Limits) *Problem {
 	if !l.MixedSettings {
 		return nil
@@ -447,10 +430,8 @@ func (f *Fleet) mixedSettings(l Limits) *Problem {
 // Differences are the settings that live instances have different values of, and that would split the stream.
 func (f *Fleet) Differences() []partition.Difference {
 	of := map[string]partition.Settings{}
-	for i := range f.Instances {
-		if in := &f.Instances[i]; in.Alive {
-			of[in.ID] = in.Settings
-		}
+	for i := range f.alive() {
+		of[i.ID] = i.Settings
 	}
 
 	return slices.DeleteFunc(partition.Differences(of), func(d partition.Difference) bool { return !d.Stream })
@@ -459,25 +440,22 @@ func (f *Fleet) Differences() []partition.Difference {
 // youngest is how long ago the live instance that started last did so.
 func (f *Fleet) youngest() time.Duration {
 	age := time.Duration(math.MaxInt64)
-	for i := range f.Instances {
-		if in := &f.Instances[i]; in.Alive {
-			age = min(age, f.At.Sub(in.Started))
-		}
+	for i := range f.alive() {
+		age = min(age, f.At.Sub(i.Started))
 	}
 
 	return age
 }
 
-// total is the number of partitions that the live instances agree on; 0: they do not, or none lives.
+// total is the number of partitions that the live instances agree on; 0: they do not, or none is alive.
 func (f *Fleet) total() (total int) {
 	strategy := ""
-	for i := range f.Instances {
-		in := &f.Instances[i]
-		switch {
-		case !in.Alive:
-		case total == 0:
-			total, strategy = in.Total, in.Strategy
-		case total != in.Total || strategy != in.Strategy:
+	for i := range f.alive() {
+		if total == 0 {
+			total, strategy = i.Total, i.Strategy
+		}
+
+		if total != i.Total || strategy != i.Strategy {
 			return 0
 		}
 	}
@@ -492,8 +470,8 @@ type gap struct {
 	since  Age  // of the death or the stop; of what never was, since the youngest instance started
 }
 
-// missing lists the partitions without a live instance. While the live ones disagree about how many
-// there are, it is not known.
+// missing lists the partitions without a live instance; none while the live instances disagree about
+// how many partitions there are.
 func (f *Fleet) missing() (gaps []gap) {
 	total := f.total()
 	if total == 0 {

@@ -32,21 +32,21 @@ func Read(ctx context.Context, db DB, chainID int64) (Fleet, error) {
 
 // read does not count the registry again when counts are given.
 func read(ctx context.Context, db DB, chainID int64, counted *Escrows) (f Fleet, err error) {
-	r := rows{f: Fleet{ChainID: chainID, Instances: []Instance{}}}
+	r := rows{f: Fleet{ChainID: chainID}}
 	err = inSnapshot(ctx, db, func(tx pgx.Tx) error {
 		batch := &pgx.Batch{}
-		batch.Queue(selectLeadership, chainID).QueryRow(r.leadership)
+		batch.Queue(selectLeadership, chainID).QueryRow(r.readLeadership)
 		batch.Queue(selectLocks).Query(r.readLocks)
-		batch.Queue(selectInstances, chainID, forget.Seconds(), forgetStopped.Seconds()).Query(r.instances)
+		batch.Queue(selectInstances, chainID, forget.Seconds(), forgetStopped.Seconds()).Query(r.readInstances)
 		batch.Queue(selectForgotten, chainID, forget.Seconds(),
 			forgetStopped.Seconds()).QueryRow(func(row pgx.Row) error { return row.Scan(&r.f.Forgotten) })
-		batch.Queue(selectSlots, chainID).Query(r.slots)
-		batch.Queue(selectOutbox, chainID, outboxCounted).Query(r.outbox)
-		batch.Queue(selectOutboxSpan, chainID).QueryRow(func(row pgx.Row) error { return row.Scan(&r.span) })
-		batch.Queue(selectLate, chainID).Query(r.late)
+		batch.Queue(selectSlots, chainID).Query(r.readGroups)
+		batch.Queue(selectOutbox, chainID, outboxCounted).Query(r.outbox.read)
+		batch.Queue(selectOutboxSpan, chainID).QueryRow(func(row pgx.Row) error { return row.Scan(&r.outboxSpan) })
+		batch.Queue(selectLate, chainID).Query(r.late.read)
 		r.queueCommands(batch)
 		if counted == nil {
-			batch.Queue(countEscrows, chainID).Query(r.escrows)
+			batch.Queue(countEscrows, chainID).Query(r.readEscrows)
 		} else {
 			r.f.Escrows = *counted
 		}
@@ -82,31 +82,26 @@ const forget = 24 * time.Hour
 // forgetStopped is the same for one that stopped cleanly: long enough to see a restart.
 const forgetStopped = 15 * time.Minute
 
-// rows are what the statements return, before it is put together.
+// rows are what the statements return, before it is put together: the statements of one batch fill
+// it, one after the other, and fold reads it.
 type rows struct {
 	f           Fleet
 	leaderSince *time.Time
 	beat        *time.Time
 	locks       map[int64]int32 // advisory lock key to the pid of its holder
-	lockKeys    []int64         // of f.Instances
-	deadSince   []*time.Time    // of f.Instances
-	beats       []time.Time     // of f.Instances
-	seen        []time.Time     // of f.Instances: when each last checked its slots
+	instances   []instanceRow   // of f.Instances, in the same order
 	groups      []group
-	outboxBy    map[int16]int
-	oldest      *time.Time
-	counted     int64
-	span        int64
-	lateBy      map[int16]int
-	oldestLate  *time.Time
+	outbox      backlog
+	outboxSpan  int64
+	late        backlog
 }
 
 // group is a set of slots with one owner since one moment.
 type group struct {
-	owner string
-	next  int64
-	since time.Time
-	slots []int16
+	Owner string
+	Next  int64
+	Since time.Time
+	Slots []int16
 }
 
 // selectLeadership reads the row of the chain beside the time of the snapshot; all null where there
@@ -116,7 +111,7 @@ const selectLeadership = `
 	       coalesce(l.next_block, 0), coalesce(l.verified_block, 0), coalesce(l.start_block, 0), coalesce(l.factory, '')
 	from (select $1::bigint as chain_id) c left join leadership l using (chain_id)`
 
-func (r *rows) leadership(row pgx.Row) error {
+func (r *rows) readLeadership(row pgx.Row) error {
 	l, c := &r.f.Leader, &r.f.Chain
 	return row.Scan(&r.f.At, &r.f.Known, &l.Instance, &l.Epoch, &r.leaderSince, &r.beat, &c.FactoryCursor, &c.Verified,
 		&c.Start, &c.Factory)
@@ -135,11 +130,12 @@ func (r *rows) readLocks(rows pgx.Rows) error {
 	return err
 }
 
-// selectInstances leaves out those that died long ago and own nothing.
+// selectInstances has the columns of instanceRow, in their order. It leaves out those that died long
+// ago and own nothing.
 const selectInstances = `
-	select i.instance_id, i.partition_number, i.total_partitions, i.strategy, i.status, i.last_heartbeat, i.dead_since, i.started_at, i.version,
-	       i.escrows_monitored, coalesce(i.head_block, 0), i.lock_key, coalesce(c.next_block, 0), c.block_time, c.updated_at,
-	       i.seen_at, i.left_at is not null, i.sits_out, i.settings
+	select i.instance_id, i.partition_number, i.total_partitions, i.strategy, i.status, i.sits_out, i.settings,
+	       i.started_at, i.version, i.escrows_monitored, coalesce(c.next_block, 0), coalesce(i.head_block, 0),
+	       i.left_at is not null, i.lock_key, i.last_heartbeat, i.seen_at, i.dead_since, c.block_time, c.updated_at
 	from relayer_instances i left join cursors c using (chain_id, instance_id)
 	where i.chain_id = $1 and (i.dead_since is null
 	      or i.dead_since > now() - make_interval(secs => case when i.left_at is null then $2::float8 else $3::float8 end)
@@ -150,52 +146,29 @@ const selectForgotten = `
 	where i.chain_id = $1 and i.dead_since <= now() - make_interval(secs => case when i.left_at is null then $2::float8 else $3::float8 end)
 	  and not exists (select from slot_ownership s where s.chain_id = i.chain_id and s.owner = i.instance_id)`
 
-func (r *rows) instances(rows pgx.Rows) error {
-	for rows.Next() {
-		var i Instance
-		var beat, seen time.Time
-		var dead, at, moved *time.Time
-		var key int64
-		if err := rows.Scan(&i.ID, &i.Number, &i.Total, &i.Strategy, &i.Status, &beat, &dead, &i.Started, &i.Version,
-			&i.Escrows, &i.Head, &key, &i.Cursor, &at, &moved, &seen, &i.left, &i.SitsOut, &i.Settings); err != nil {
-			return err
-		}
+// instanceRow is an instance as the statement returns it.
+type instanceRow struct {
+	Instance
+	Left       bool // it stopped cleanly
+	LockKey    int64
+	Beat, Seen time.Time // when it last wrote its heartbeat, and last checked its slots
+	DeadSince  *time.Time
+	BlockTime  *time.Time // of the block below its cursor
+	Moved      *time.Time // when its cursor last moved
+}
 
-		i.Partition = partition.Partition{Number: i.Number, Total: i.Total, Strategy: partition.Strategy(i.Strategy)}
-		if at != nil {
-			i.CursorTime = at.UTC()
-		}
-
-		if moved != nil && i.Cursor > 0 {
-			i.CursorAge = r.age(*moved)
-		}
-
-		i.Started = i.Started.UTC()
-		r.f.Instances = append(r.f.Instances, i)
-		r.lockKeys = append(r.lockKeys, key)
-		r.deadSince = append(r.deadSince, dead)
-		r.beats = append(r.beats, beat)
-		r.seen = append(r.seen, seen)
-	}
-
-	return rows.Err()
+func (r *rows) readInstances(rows pgx.Rows) (err error) {
+	r.instances, err = pgx.CollectRows(rows, pgx.RowToStructByPos[instanceRow])
+	return err
 }
 
 const selectSlots = `
 	select coalesce(owner, ''), next_block, since, array_agg(slot) from slot_ownership where chain_id = $1
 		group by owner, next_block, since`
 
-func (r *rows) slots(rows pgx.Rows) error {
-	for rows.Next() {
-		var g group
-		if err := rows.Scan(&g.owner, &g.next, &g.since, &g.slots); err != nil {
-			return err
-		}
-
-		r.groups = append(r.groups, g)
-	}
-
-	return rows.Err()
+func (r *rows) readGroups(rows pgx.Rows) (err error) {
+	r.groups, err = pgx.CollectRows(rows, pgx.RowToStructByPos[group])
+	return err
 }
 
 // selectOutbox counts the oldest messages, at most so many, by slot.
@@ -206,35 +179,30 @@ const selectOutbox = `
 // selectOutboxSpan is an upper bound of the number of messages: sequence numbers have gaps.
 const selectOutboxSpan = `select coalesce(max(seq) - min(seq) + 1, 0) from outbox where chain_id = $1`
 
-func (r *rows) outbox(rows pgx.Rows) error {
-	r.outboxBy = map[int16]int{}
-	var slot int16
-	var n int
-	var oldest time.Time
-	_, err := pgx.ForEachRow(rows, []any{&slot, &n, &oldest}, func() error {
-		r.outboxBy[slot] = n
-		r.counted += int64(n)
-		r.oldest = earlier(r.oldest, oldest)
-
-		return nil
-	})
-
-	return err
-}
-
 // selectLate reads a small table: escrows leave it once they are caught up.
 const selectLate = `
 	select slot, count(*), min(since) from late_escrows where chain_id = $1 group by slot`
 
-func (r *rows) late(rows pgx.Rows) error {
-	r.lateBy = map[int16]int{}
+// backlog is what waits, by slot.
+type backlog struct {
+	bySlot map[int16]int
+	all    int64
+	oldest *time.Time // nil: nothing waits
+}
+
+// read takes slot, count and the time of the oldest.
+func (b *backlog) read(rows pgx.Rows) error {
+	b.bySlot = map[int16]int{}
 	var slot int16
 	var n int
 	var oldest time.Time
 	_, err := pgx.ForEachRow(rows, []any{&slot, &n, &oldest}, func() error {
-		r.lateBy[slot] = n
-		r.f.Late.Escrows += int64(n)
-		r.oldestLate = earlier(r.oldestLate, oldest)
+		b.bySlot[slot] = n
+		b.all += int64(n)
+		if b.oldest == nil || oldest.Before(*b.oldest) {
+			first := oldest
+			b.oldest = &first
+		}
 
 		return nil
 	})
@@ -244,7 +212,7 @@ func (r *rows) late(rows pgx.Rows) error {
 
 const countEscrows = `select status, count(*) from escrow_registry where chain_id = $1 group by status`
 
-func (r *rows) escrows(rows pgx.Rows) error {
+func (r *rows) readEscrows(rows pgx.Rows) error {
 	e := &r.f.Escrows
 	by := map[string]*int64{"active": &e.Active, "released": &e.Released, "refunded": &e.Refunded, "orphaned": &e.Orphaned}
 	var status string
@@ -271,16 +239,21 @@ func (r *rows) fold() Fleet {
 		f.Leader.Since = r.leaderSince.UTC()
 	}
 
-	if r.beat != nil {
-		f.Leader.HeartbeatAge = r.age(*r.beat)
-	}
-
+	f.Leader.HeartbeatAge = r.ageOf(r.beat)
 	holder, held := r.locks[election.LeaderKey(f.ChainID)]
 	f.Leader.Held = held
-	index := make(map[string]*Instance, len(f.Instances))
-	for n := range f.Instances {
-		r.foldInstance(n, holder)
-		index[f.Instances[n].ID] = &f.Instances[n]
+	f.Instances = make([]Instance, len(r.instances))
+	index := make(map[string]*Instance, len(r.instances))
+	for n := range r.instances {
+		i := &f.Instances[n]
+		*i = r.foldInstance(&r.instances[n])
+		if i.Alive {
+			i.Leader = held && r.locks[r.instances[n].LockKey] == holder
+			f.Leader.Valid = f.Leader.Valid || i.Leader && i.ID == f.Leader.Instance
+			f.Chain.NodeHead = max(f.Chain.NodeHead, i.Head)
+		}
+
+		index[i.ID] = i
 	}
 
 	r.foldHead()
@@ -290,55 +263,42 @@ func (r *rows) fold() Fleet {
 		return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.Total, b.Total), cmp.Compare(a.ID, b.ID))
 	})
 
-	f.Outbox.Messages = r.counted
-	if r.counted >= outboxCounted {
-		f.Outbox.Messages, f.Outbox.Estimated = r.span, r.span > r.counted
+	f.Outbox = Outbox{Messages: r.outbox.all, OldestAge: r.ageOf(r.outbox.oldest)}
+	if r.outbox.all >= outboxCounted {
+		f.Outbox.Messages, f.Outbox.Estimated = r.outboxSpan, r.outboxSpan > r.outbox.all
 	}
 
-	if r.oldest != nil {
-		f.Outbox.OldestAge = r.age(*r.oldest)
-	}
-
-	if r.oldestLate != nil {
-		f.Late.OldestAge = r.age(*r.oldestLate)
-	}
-
+	f.Late = Late{Escrows: r.late.all, OldestAge: r.ageOf(r.late.oldest)}
 	f.Problems = f.Judge(DefaultLimits)
 
 	return *f
 }
 
-// foldInstance says of the nth instance whether it lives and leads. The session of process holder
-// holds the leader lock; 0 is none.
-func (r *rows) foldInstance(n int, holder int32) {
-	f := &r.f
-	i := &f.Instances[n]
-	pid, locked := r.locks[r.lockKeys[n]]
-	i.locked, i.Alive = locked, locked && f.At.Sub(r.seen[n]) <= partition.StaleAfter
-	i.HeartbeatAge = r.age(r.beats[n])
-	if i.Alive {
-		f.Chain.NodeHead = max(f.Chain.NodeHead, i.Head)
-		i.Leader = f.Leader.Held && pid == holder
-		f.Leader.Valid = f.Leader.Valid || i.Leader && i.ID == f.Leader.Instance
-	} else {
-		// It lived when it last wrote anything.
-		died := r.beats[n]
-		if r.seen[n].After(died) {
-			died = r.seen[n]
-		}
-
-		if r.deadSince[n] != nil {
-			died = *r.deadSince[n]
-		}
-
-		i.DeadFor = r.age(died)
+// foldInstance says what an instance is, apart from what it owns and whether it leads.
+func (r *rows) foldInstance(row *instanceRow) Instance {
+	i := row.Instance
+	_, i.locked = r.locks[row.LockKey]
+	i.left, i.Alive = row.Left, i.locked && r.f.At.Sub(row.Seen) <= partition.StaleAfter
+	i.Partition = partition.Partition{Number: i.Number, Total: i.Total, Strategy: partition.Strategy(i.Strategy)}
+	i.Preferred = len(i.Partition.Preferred())
+	i.Started, i.HeartbeatAge = i.Started.UTC(), r.age(row.Beat)
+	if row.BlockTime != nil {
+		i.CursorTime = row.BlockTime.UTC()
 	}
 
-	for s := range int16(partition.Slots) {
-		if i.Partition.Prefers(s) {
-			i.Preferred++
-		}
+	if i.Cursor > 0 {
+		i.CursorAge = r.ageOf(row.Moved)
 	}
+
+	switch {
+	case i.Alive:
+	case row.DeadSince != nil:
+		i.DeadFor = r.age(*row.DeadSince)
+	default: // it lived when it last wrote anything
+		i.DeadFor = min(r.age(row.Beat), r.age(row.Seen))
+	}
+
+	return i
 }
 
 // foldHead puts the head where the newest of all reports says. A heartbeat is older than a commit:
@@ -361,61 +321,64 @@ func (r *rows) foldHead() {
 	}
 }
 
+// foldSlots says of each slot who serves it, and of each instance what it owns.
 func (r *rows) foldSlots(index map[string]*Instance) {
-	s := &r.f.Slots
+	s, c := &r.f.Slots, &r.f.Chain
 	s.Total = partition.Slots
-	lowest := func(next int64) {
-		if c := &r.f.Chain.LowestCursor; *c == 0 || next < *c {
-			*c = next
-		}
-	}
 	for _, g := range r.groups {
-		owner := index[g.owner]
+		owner := index[g.Owner]
+		next := int64(0) // the next block of these slots; 0: not known
 		switch {
-		case owner != nil && owner.Cursor > 0:
-			lowest(owner.Cursor)
-		case g.owner == "":
-			lowest(g.next)
+		case owner != nil:
+			next = owner.Cursor
+		case g.Owner == "":
+			next = g.Next
 		}
 
-		for _, number := range g.slots {
-			slot := Slot{Number: number, Owner: g.owner, Since: g.since.UTC()}
-			switch {
-			case g.owner == "":
-				slot.Unserved = r.age(g.since)
-				s.Free++
-			case owner == nil || !owner.Alive:
-				slot.Unserved = r.age(g.since)
-				if owner != nil {
-					slot.Unserved = owner.DeadFor
-				}
+		if next > 0 && (c.LowestCursor == 0 || next < c.LowestCursor) {
+			c.LowestCursor = next
+		}
 
-				s.Dead++
-			default:
-				slot.Served = true
-				slot.Adopted = !owner.Partition.Prefers(number)
-				s.Served++
-			}
-
-			if slot.Adopted {
-				s.Adopted++
-			}
-
-			if owner != nil {
-				owner.Slots++
-				owner.Outbox += r.outboxBy[number]
-				owner.Late += r.lateBy[number]
-				if !owner.Partition.Prefers(number) {
-					owner.Adopted++
-				}
-			}
-
-			s.Each = append(s.Each, slot)
+		for _, number := range g.Slots {
+			s.Each = append(s.Each, r.foldSlot(number, &g, owner))
 		}
 	}
 
 	s.Unserved = s.Free + s.Dead
 	slices.SortFunc(s.Each, func(a, b Slot) int { return cmp.Compare(a.Number, b.Number) })
+}
+
+// foldSlot counts one slot of a group. owner is nil where nobody owns it, or the owner has no row.
+func (r *rows) foldSlot(number int16, g *group, owner *Instance) Slot {
+	s := &r.f.Slots
+	slot := Slot{Number: number, Owner: g.Owner, Since: g.Since.UTC(), Unserved: r.age(g.Since)}
+	if owner != nil {
+		owner.Slots++
+		owner.Outbox += r.outbox.bySlot[number]
+		owner.Late += r.late.bySlot[number]
+		slot.Served, slot.Adopted, slot.Unserved = owner.Alive, !owner.Partition.Prefers(number), owner.DeadFor
+		if slot.Adopted {
+			owner.Adopted++
+		}
+	}
+
+	switch {
+	case slot.Served:
+		s.Served++
+		if slot.Adopted {
+			s.Adopted++
+		}
+
+		return slot
+	case g.Owner == "":
+		s.Free++
+	default:
+		s.Dead++
+	}
+
+	slot.Adopted = false
+
+	return slot
 }
 
 // setStates says of each instance what it is to an operator.
@@ -449,12 +412,7 @@ func (f *Fleet) replaced(gone *Instance) bool {
 	}
 
 	exists, lives := false, false
-	for n := range f.Instances {
-		i := &f.Instances[n]
-		if !i.Alive {
-			continue
-		}
-
+	for i := range f.alive() {
 		lives = true
 		if i.Total == gone.Total && i.Strategy == gone.Strategy {
 			exists = true
@@ -471,10 +429,11 @@ func (f *Fleet) replaced(gone *Instance) bool {
 // transaction and its first statement.
 func (r *rows) age(t time.Time) Age { return Age(max(0, r.f.At.Sub(t))) }
 
-func earlier(a *time.Time, b time.Time) *time.Time {
-	if a == nil || b.Before(*a) {
-		return &b
+// ageOf is the age of a moment that there may not be; 0 then.
+func (r *rows) ageOf(t *time.Time) Age {
+	if t == nil {
+		return 0
 	}
 
-	return a
+	return r.age(*t)
 }

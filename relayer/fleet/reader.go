@@ -1,9 +1,11 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -14,61 +16,46 @@ type Reader struct {
 	ChainID    int64
 	CountEvery time.Duration // 0 means 30 s
 
-	mu       sync.Mutex
-	counts   *Escrows
-	counted  time.Time
-	counting chan struct{} // closed when the reading that counts ends; nil: none does
+	start sync.Once
+	turn  chan struct{} // has an element while somebody counts
+	last  atomic.Pointer[count]
+}
+
+// count is how many escrows there were at one moment.
+type count struct {
+	escrows Escrows
+	at      time.Time
 }
 
 // Read returns the fleet as it is now; Fleet.Escrows may be as old as CountEvery.
 func (r *Reader) Read(ctx context.Context) (Fleet, error) {
-	counts, done, err := r.known(ctx)
-	if err != nil {
-		return Fleet{}, fmt.Errorf("wait until the escrows of chain %d are counted: %w", r.ChainID, err)
-	}
-
-	f, err := read(ctx, r.DB, r.ChainID, counts)
-	if done != nil {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if err == nil {
-			r.counts, r.counted = &f.Escrows, time.Now()
+	r.start.Do(func() { r.turn = make(chan struct{}, 1) })
+	known := r.known()
+	if known == nil {
+		select {
+		case r.turn <- struct{}{}:
+			defer func() { <-r.turn }()
+		case <-ctx.Done():
+			return Fleet{}, fmt.Errorf("wait until the escrows of chain %d are counted: %w", r.ChainID, context.Cause(ctx))
 		}
 
-		r.counting = nil
-		close(done)
+		known = r.known() // somebody else may have counted meanwhile
+	}
+
+	f, err := read(ctx, r.DB, r.ChainID, known)
+	if known == nil && err == nil {
+		r.last.Store(&count{f.Escrows, time.Now()})
 	}
 
 	return f, err
 }
 
-// known returns counts that are new enough. While somebody else counts it waits; where nobody does,
-// the caller counts, and says so by done.
-func (r *Reader) known(ctx context.Context) (counts *Escrows, done chan struct{}, err error) {
-	every := r.CountEvery
-	if every == 0 {
-		every = 30 * time.Second
+// known returns the last count, unless it is too old.
+func (r *Reader) known() *Escrows {
+	last := r.last.Load()
+	if last == nil || time.Since(last.at) >= cmp.Or(r.CountEvery, 30*time.Second) {
+		return nil
 	}
 
-	for {
-		r.mu.Lock()
-		if r.counts != nil && time.Since(r.counted) < every {
-			defer r.mu.Unlock()
-			return r.counts, nil, nil
-		}
-
-		under := r.counting
-		if under == nil {
-			defer r.mu.Unlock()
-			r.counting = make(chan struct{})
-			return nil, r.counting, nil
-		}
-
-		r.mu.Unlock()
-		select {
-		case <-under:
-		case <-ctx.Done():
-			return nil, nil, context.Cause(ctx)
-		}
-	}
+	return &last.escrows
 }

@@ -19,15 +19,15 @@ type Sender struct {
 	Reason   string `json:"reason,omitempty"`
 	Instance string `json:"instance"` // the owner, or the last one
 	// Served says that a session holds the sender's lock, and so that its commands are worked on.
-	Served      bool   `json:"served"`
+	Served      bool   `json:"served" db:"-"`
 	NextNonce   *int64 `json:"next_nonce"` // null until the first owner has read it from the chain
 	InFlight    int    `json:"in_flight"`  // commands with a nonce and without an answer
 	MaxInFlight int    `json:"max_in_flight"`
 	Waiting     int    `json:"waiting"` // commands without a nonce; counted up to countedCommands
 	// OldestAge is that of the oldest command that could be on its way: it has a nonce, or nobody has looked at it yet.
-	OldestAge Age `json:"oldest_age_seconds"`
+	OldestAge Age `json:"oldest_age_seconds" db:"-"`
 	// UnsignedAge is that of the oldest command which has a nonce, and which the signer has signed nothing for.
-	UnsignedAge Age `json:"unsigned_age_seconds"`
+	UnsignedAge Age `json:"unsigned_age_seconds" db:"-"`
 	Budget      int `json:"waiting_for_budget"`  // commands that the day's budget does not allow now
 	Underpriced int `json:"waiting_for_fees"`    // commands for which the chain asks for more than they may pay
 	Unfunded    int `json:"waiting_for_balance"` // commands that the account cannot pay
@@ -80,30 +80,33 @@ type Replies struct {
 const (
 	// countedCommands is how many waiting commands of a sender, and how many answers, are counted: about 10 ms.
 	countedCommands = 10_000
-	// forgetSender is how long a sender is shown that no instance holds and that has nothing to do: its
-	// key was taken out of the senders files.
+	// forgetSender is for how long a sender is shown that no instance holds and that has nothing to do,
+	// as when its key was taken out of the senders files.
 	forgetSender = time.Hour
 	// lastCommands is how many of the last commands a Fleet has.
 	lastCommands = 12
 )
 
-// HasCommands says whether the chain has ever had a sender or a command: everything about commands is left out else.
+// HasCommands says whether the chain has ever had a sender or a command. Where it has not, everything
+// about commands is left out.
 func (f *Fleet) HasCommands() bool { return len(f.Senders) > 0 || len(f.Commands) > 0 }
 
 // queueCommands asks for everything about commands. All tables are empty where there are none.
 func (r *rows) queueCommands(batch *pgx.Batch) {
-	batch.Queue(selectSenders, r.f.ChainID, countedCommands).Query(r.senders)
-	batch.Queue(selectCommands, r.f.ChainID, lastCommands).Query(r.commands)
-	batch.Queue(selectReplies, r.f.ChainID, countedCommands).QueryRow(r.replies)
+	batch.Queue(selectSenders, r.f.ChainID, countedCommands).Query(r.readSenders)
+	batch.Queue(selectCommands, r.f.ChainID, lastCommands).Query(r.readCommands)
+	batch.Queue(selectReplies, r.f.ChainID, countedCommands).QueryRow(r.readReplies)
 }
 
-// selectSenders counts through the partial indexes of open commands only.
+// selectSenders has the columns of senderRow, in their order. It counts through the partial indexes of
+// open commands only.
 const selectSenders = `
-	select s.address, s.name, s.state, coalesce(s.reason, ''), coalesce(s.instance_id, ''), s.lock_key, s.next_nonce, s.max_in_flight,
-	       s.updated_at, coalesce(s.balance::text, ''), s.max_fee::text, s.day_fees::text, s.day_value::text, coalesce(s.checked_block, 0),
-	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_fees else 0 end::text,
-	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_value else 0 end::text,
-	       f.n, f.oldest, f.unsigned, f.underpriced, w.n, w.oldest, w.underpriced, w.budget, w.unfunded
+	select s.address, s.name, s.state, coalesce(s.reason, ''), coalesce(s.instance_id, ''), s.next_nonce, f.n,
+	       s.max_in_flight, w.n, w.budget, f.underpriced + w.underpriced, w.unfunded, coalesce(s.balance::text, ''),
+	       s.max_fee::text,
+	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_fees else 0 end::text, s.day_fees::text,
+	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_value else 0 end::text, s.day_value::text,
+	       coalesce(s.checked_block, 0), s.lock_key, s.updated_at, least(f.oldest, w.oldest), f.unsigned
 	  from senders s
 	  cross join lateral (
 	       select count(*) as n, min(c.assigned_at) as oldest, min(c.assigned_at) filter (where c.state = 'assigned') as unsigned,
@@ -120,33 +123,23 @@ const selectSenders = `
 	 where s.chain_id = $1
 	 order by s.name, s.address`
 
-func (r *rows) senders(rows pgx.Rows) error {
-	for rows.Next() {
-		var s Sender
-		var key int64
-		var worked time.Time
-		var flight, unsigned, waiting *time.Time
-		var flightUnderpriced, waitUnderpriced int
-		if err := rows.Scan(&s.Address, &s.Name, &s.State, &s.Reason, &s.Instance, &key, &s.NextNonce, &s.MaxInFlight,
-			&worked, &s.Balance, &s.MaxFee, &s.DayFees, &s.DayValue, &s.CheckedBlock, &s.SpentFees, &s.SpentValue,
-			&s.InFlight, &flight, &unsigned, &flightUnderpriced,
-			&s.Waiting, &waiting, &waitUnderpriced, &s.Budget, &s.Unfunded); err != nil {
-			return err
-		}
+// senderRow is a sender as the statement returns it.
+type senderRow struct {
+	Sender
+	LockKey  int64
+	Worked   time.Time  // when its owner last wrote the row
+	Oldest   *time.Time // since when Sender.OldestAge counts
+	Unsigned *time.Time // since when Sender.UnsignedAge counts
+}
 
-		_, s.Served = r.locks[key]
-		s.Underpriced = flightUnderpriced + waitUnderpriced
-		for _, at := range []*time.Time{flight, waiting} {
-			if at != nil {
-				s.OldestAge = max(s.OldestAge, r.age(*at))
-			}
-		}
-
-		if unsigned != nil {
-			s.UnsignedAge = r.age(*unsigned)
-		}
-
-		retired := !s.Served && s.InFlight+s.Waiting == 0 && time.Duration(r.age(worked)) > forgetSender
+func (r *rows) readSenders(rows pgx.Rows) error {
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[senderRow])
+	for i := range all {
+		row := &all[i]
+		s := &row.Sender
+		_, s.Served = r.locks[row.LockKey]
+		s.OldestAge, s.UnsignedAge = r.ageOf(row.Oldest), r.ageOf(row.Unsigned)
+		retired := !s.Served && s.InFlight+s.Waiting == 0 && time.Duration(r.age(row.Worked)) > forgetSender
 		if retired {
 			continue
 		}
@@ -155,10 +148,10 @@ func (r *rows) senders(rows pgx.Rows) error {
 			s.Name = s.Address // a metric's label must tell them apart
 		}
 
-		r.f.Senders = append(r.f.Senders, s)
+		r.f.Senders = append(r.f.Senders, *s)
 	}
 
-	return rows.Err()
+	return err
 }
 
 const selectCommands = `
@@ -171,7 +164,7 @@ const selectCommands = `
 	 order by c.seq desc
 	 limit $2`
 
-func (r *rows) commands(rows pgx.Rows) (err error) {
+func (r *rows) readCommands(rows pgx.Rows) (err error) {
 	r.f.Commands, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Command])
 	for i := range r.f.Commands {
 		c := &r.f.Commands[i]
@@ -189,7 +182,7 @@ func (r *rows) commands(rows pgx.Rows) (err error) {
 const selectReplies = `
 	select count(*), min(created_at) from (select created_at from replies where chain_id = $1 order by seq limit $2) r`
 
-func (r *rows) replies(row pgx.Row) error {
+func (r *rows) readReplies(row pgx.Row) error {
 	var oldest *time.Time
 	var n int64
 	if err := row.Scan(&n, &oldest); err != nil {
@@ -214,7 +207,7 @@ func (s *Sender) Low() bool {
 	return read && ok && balance.Cmp(fee.Mul(fee, big.NewInt(LowBalance))) < 0
 }
 
-// commandProblems are those of the way back: one problem per kind, which names every sender that has it.
+// commandProblems are those of commands: one problem per kind, which names every sender that has it.
 func (f *Fleet) commandProblems() (problems []Problem) {
 	add := func(kind string, severity Severity, remedy, text string, is func(*Sender) string) {
 		var who []string
@@ -250,7 +243,7 @@ func (f *Fleet) commandProblems() (problems []Problem) {
 			return " (" + s.Address + ")"
 		})
 
-	if f.Replies != nil && LimitReplies.Severity(time.Duration(f.Replies.OldestAge)) != "" {
+	if f.Replies != nil && LimitReplies.of(f.Replies.OldestAge) != "" {
 		problems = append(problems, Problem{Kind: OldReplies, Severity: Critical,
 			Text: fmt.Sprintf("the oldest of %d answers has waited for Pub/Sub for %s", f.Replies.Messages,
 				f.Replies.OldestAge),
@@ -261,7 +254,7 @@ func (f *Fleet) commandProblems() (problems []Problem) {
 }
 
 func aged(age Age, limit Limit) string {
-	if limit.Severity(time.Duration(age)) == "" {
+	if limit.of(age) == "" {
 		return ""
 	}
 

@@ -20,8 +20,8 @@ const mask = "***"
 
 // URL shows a URL's scheme and host, without what may be a key: user, path, query, and host names
 // below the registered domain, which some providers make up per customer. Of a URL that cannot be
-// taken apart without doubt, as one whose password holds an @, it shows the scheme at most. It
-// never fails.
+// taken apart without doubt, such as one whose password has an @ in it, it shows the scheme at most.
+// It never fails.
 func URL(raw string) string {
 	raw = strings.TrimSpace(raw)
 	u, err := url.Parse(raw)
@@ -120,8 +120,8 @@ func (c collector) replace(text, shown string) {
 	}
 }
 
-// keyLike says whether a word may be a key: long, or with digits among letters. Masking plain
-// words, as a network's or a user's name, would garble every text.
+// keyLike says whether a word may be a key: long, or with digits among letters. If plain words were
+// masked too, such as the name of a network or a user, no text could be read.
 func keyLike(word string) bool {
 	digits := strings.ContainsAny(word, "0123456789")
 	return len(word) >= 16 || digits && len(word) >= 5

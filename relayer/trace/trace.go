@@ -38,7 +38,7 @@ const (
 	flushTimeout = time.Second
 	// endTimeout bounds the wait for an exporter that was told to give up.
 	endTimeout = 250 * time.Millisecond
-	// quiet is how long an error silences those after it.
+	// quiet is for how long after an error that was logged no other one is.
 	quiet = time.Minute
 )
 
@@ -55,7 +55,8 @@ func Start(ctx context.Context, log *slog.Logger, attributes map[string]string) 
 		return nil, nil
 	}
 
-	// What the SDK says for itself may have a header in it. It goes nowhere, and errors go where the exporter's go.
+	// What the SDK logs by itself may have a header in it, and is discarded. Its errors are handled as the
+	// exporter's.
 	otel.SetLogger(logr.Discard())
 	var to sdk.SpanExporter
 	var err error
@@ -122,11 +123,12 @@ func (t *Tracing) Stop(ctx context.Context) {
 	defer timer.Stop()
 	select {
 	case <-t.exporter.ended:
-	case <-timer.C: // a console that nobody reads cannot be made to give up
+	case <-timer.C: // a write to a console that nobody reads cannot be ended
 	}
 }
 
-// exporter keeps the failures of another to itself, apart from a line a minute, and can be told to give up.
+// exporter passes spans on to another exporter. It logs that one's errors, at most one per minute, and
+// can be told to give up.
 type exporter struct {
 	to     sdk.SpanExporter
 	log    *slog.Logger

@@ -35,7 +35,7 @@ type api struct {
 	source   Source
 	mask     func(string) string
 	log      *slog.Logger
-	querying chan struct{} // holds a token for each request that uses the database
+	querying chan struct{} // has an element for each request that uses the database
 }
 
 func newAPI(cfg Config, b *board) *api {
@@ -73,8 +73,8 @@ func bad(parameter, value, remedy string) problem {
 }
 
 // handle makes a handler of a method that returns an answer or an error; an error that is no problem is the database's.
-func (a *api) handle(answer func(*http.Request) (any, error)) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+func (a *api) handle(answer func(*http.Request) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
 		v, err := a.limited(r, answer)
 		var p problem
 		switch {
@@ -93,7 +93,7 @@ func (a *api) handle(answer func(*http.Request) (any, error)) http.Handler {
 			w.Header().Set("Retry-After", retryAfter)
 			writeProblem(w, problem{Status: http.StatusServiceUnavailable, Detail: "the database does not answer: try again"})
 		}
-	})
+	}
 }
 
 // limited runs what uses the database, when its turn comes, under queryTimeout.
@@ -111,7 +111,7 @@ func (a *api) limited(r *http.Request, answer func(*http.Request) (any, error)) 
 }
 
 // params reads a query: each parameter at most once, and none that is unknown, so that a misspelt
-// filter does not pass for none.
+// filter is not taken for no filter. err is what is wrong first.
 type params struct {
 	values url.Values
 	err    error

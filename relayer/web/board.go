@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// idleEvery is how often the database is read while nobody looks: often enough for the plots of the outbox.
+	// idleEvery is how often the database is read while nobody watches: often enough for the plots of the outbox.
 	idleEvery = 30 * time.Second
 	// readWithin bounds one reading, and so what a page waits for a database that does not answer.
 	readWithin = 2 * time.Second
@@ -46,17 +46,18 @@ type board struct {
 	cfg   Config
 	fleet *fleet.Reader
 
-	mu       sync.Mutex
-	reading  chan struct{} // closed when the reading that is under way ends; nil: none is
-	history  *history
-	news     news
-	tried    time.Time // end of the last attempt
-	watchers int       // open streams
-	tick     chan struct{}
+	turn  chan struct{} // has an element while somebody uses news and tried, and reads the database if that is due
+	news  news
+	tried time.Time // end of the last attempt
+
+	mu       sync.Mutex // of what follows
+	history  history
+	watchers int           // open streams
+	tick     chan struct{} // closed at the next sample, and replaced
 }
 
 func newBoard(cfg Config) *board {
-	b := &board{cfg: cfg, fleet: cfg.Fleet, history: newHistory(), tick: make(chan struct{})}
+	b := &board{cfg: cfg, fleet: cfg.Fleet, turn: make(chan struct{}, 1), tick: make(chan struct{})}
 	if b.fleet == nil {
 		b.fleet = &fleet.Reader{DB: cfg.DB, ChainID: cfg.ChainID}
 	}
@@ -137,58 +138,40 @@ func (b *board) latest(ctx context.Context) news {
 	return b.read(context.WithoutCancel(ctx), b.cfg.Every)
 }
 
-// read returns what was read last, and reads again before if the last attempt is older than every.
-// While somebody reads, everybody else waits for that reading and takes what it brought, so that
-// nobody waits longer than one reading takes.
+// read returns what was read last, and reads before that if the last attempt is older than every.
+// While somebody reads, everybody else waits for that attempt and takes what it brought, so that
+// nobody waits longer than one attempt takes.
 func (b *board) read(ctx context.Context, every time.Duration) news {
-	b.mu.Lock()
-	if under := b.reading; under != nil {
-		b.mu.Unlock()
-		select {
-		case <-under:
-		case <-ctx.Done():
-		}
-
-		return b.current()
-	}
-
+	b.turn <- struct{}{}
+	defer func() { <-b.turn }()
 	now := b.cfg.Now()
-	// A ticker is never quite on time; without the margin every other tick would find nothing due.
+	// A tick may come a little early; without the margin every other tick would find nothing due.
 	if !b.tried.IsZero() && now.Sub(b.tried) < every-b.cfg.Every/4 {
-		defer b.mu.Unlock()
 		return b.news
 	}
-
-	done := make(chan struct{})
-	b.reading = done
-	b.mu.Unlock()
 
 	n, err := b.attempt(ctx)
+	b.tried = b.cfg.Now() // the end counts: what took long is not tried again at once
+	if err == nil {
+		n.at = now
+		b.news = n
 
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.reading, b.tried = nil, b.cfg.Now() // the end counts: what took long is not tried again at once
-	close(done)
-	if err != nil {
-		level := slog.LevelWarn
-		if errors.Is(err, database.ErrNoSchema) {
-			level = slog.LevelInfo // a first start: this instance, or the next one, makes it
-		}
-
-		if b.news.err == nil {
-			b.cfg.Log.Log(ctx, level, "fleet not read for the status page, trying again",
-				slog.String("err", b.cfg.Mask(err.Error())))
-		}
-
-		b.news.err = err
-
-		return b.news
+		return n
 	}
 
-	n.at = now
-	b.news = n
+	level := slog.LevelWarn
+	if errors.Is(err, database.ErrNoSchema) {
+		level = slog.LevelInfo // a first start: this instance, or the next one, makes it
+	}
 
-	return n
+	if b.news.err == nil {
+		b.cfg.Log.Log(ctx, level, "fleet not read for the status page, trying again",
+			slog.String("err", b.cfg.Mask(err.Error())))
+	}
+
+	b.news.err = err
+
+	return b.news
 }
 
 // attempt reads the database once, and gives up after readWithin.
@@ -207,12 +190,6 @@ func (b *board) attempt(ctx context.Context) (news, error) {
 var errNoAnswer = fmt.Errorf("the database has not answered within %s: look at it, and at the network between",
 	readWithin)
 
-func (b *board) current() news {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.news
-}
-
 func (b *board) query(ctx context.Context) (n news, err error) {
 	if n.fleet, err = b.fleet.Read(ctx); err != nil {
 		return news{}, err
@@ -224,14 +201,7 @@ func (b *board) query(ctx context.Context) (n news, err error) {
 	}
 
 	rows, _ = b.cfg.DB.Query(ctx, countKinds, b.cfg.ChainID, kindsOver)
-	n.kinds, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (k kind, err error) {
-		var at int64
-		err = row.Scan(&k.Type, &k.Count, &k.First, &at)
-		k.Since = time.Unix(at, 0)
-
-		return k, err
-	})
-	if err != nil {
+	if n.kinds, err = pgx.CollectRows(rows, pgx.RowToStructByPos[kind]); err != nil {
 		return news{}, fmt.Errorf("count events by type: %w", err)
 	}
 
@@ -241,6 +211,6 @@ func (b *board) query(ctx context.Context) (n news, err error) {
 // countKinds counts the newest events by type: all of them would be a scan of the largest table.
 const countKinds = `
 	select (select name from event_types t
-		where t.id = type), count(*), min(min(block_number)) over (), min(min(block_time)) over ()
+		where t.id = type), count(*), min(min(block_number)) over (), to_timestamp(min(min(block_time)) over ())
 	from (select type, block_number, block_time from events where chain_id = $1 order by block_number desc limit $2) e
 	group by type order by count(*) desc, type`

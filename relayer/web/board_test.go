@@ -78,7 +78,7 @@ func TestBoardReadsOnceForManyWhoAskAtOnce(t *testing.T) {
 
 func TestHistoryKeepsAnHour(t *testing.T) {
 	t.Parallel()
-	h := newHistory()
+	var h history
 	start := time.Now()
 	for n := range historySize + 10 {
 		h.add(sample{at: start.Add(time.Duration(n) * time.Second), head: int64(n)})

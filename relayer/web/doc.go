@@ -7,7 +7,7 @@
 //	/status      what the page shows, as JSON
 //	/escrows     the registry, page by page;  /escrows/{address}  one escrow with its record and timeline
 //	/events      stored events, page by page
-//	/openapi.yaml  the description of all of the above, which a test holds against the handlers
+//	/openapi.yaml  the description of all of the above, which a test compares with the handlers
 //
 // What the instance knows of itself comes from a Source and costs nothing. What the fleet is comes
 // from the database, read in one place (board), at most every two seconds however many people look,

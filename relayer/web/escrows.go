@@ -30,7 +30,7 @@ type escrow struct {
 	Payer           *string   `json:"payer"`
 	Payee           *string   `json:"payee"`
 	Amount          *string   `json:"amount"`
-	Record          *record   `json:"record"`
+	Record          *record   `json:"record" db:"-"`
 }
 
 // record is the state of an escrow: a fold of its canonical events.
@@ -129,29 +129,25 @@ const selectEscrowsByStatus = escrowsWithRecords + `
 const selectEscrow = escrowsWithRecords + `
 	where e.chain_id = $1 and e.address_key = bytes($2)`
 
-// escrowsWithRecords is what scanEscrow reads.
+// escrowsWithRecords has the columns of an escrow and of its record, in their order. Where there is no
+// record, what a record always has is empty.
 const escrowsWithRecords = `
-	select e.address, e.slot, e.status, e.discovered_at, e.discovered_block_number, e.event_id, e.announced, e.caught_up, e.last_monitored_block,
-	       e.ended_block, e.payer, e.payee, e.amount,
-	       r.status, r.arbiter, r.release_delay::text, r.release_time::text, r.approvals_required, r.approvals, r.approvers,
-	       r.settled_amount::text, r.settled_at::text, r.deployed_block, r.last_event_id, r.last_event_type, r.last_event_block, r.updated_at
+	select e.address, e.slot, e.status, e.discovered_at, e.discovered_block_number, e.event_id, e.announced, e.caught_up,
+	       e.last_monitored_block, e.ended_block, e.payer, e.payee, e.amount,
+	       coalesce(r.status, ''), r.arbiter, r.release_delay::text, r.release_time::text, r.approvals_required,
+	       coalesce(r.approvals, 0), r.approvers, r.settled_amount::text, r.settled_at::text, r.deployed_block,
+	       coalesce(r.last_event_id, ''), coalesce(r.last_event_type, ''), coalesce(r.last_event_block, 0),
+	       coalesce(r.updated_at, e.discovered_at)
 	from escrow_registry e left join escrow_records r on r.chain_id = e.chain_id and r.escrow_key = e.address_key`
 
-func scanEscrow(row pgx.CollectableRow) (e escrow, err error) {
-	var r record
-	var status, id, kind *string
-	var approvals *int32
-	var block *int64
-	var updated *time.Time
-	err = row.Scan(&e.Address, &e.Slot, &e.Status, &e.DiscoveredAt, &e.DiscoveredBlock, &e.EventID, &e.Announced,
-		&e.CaughtUp, &e.LastMonitored,
-		&e.EndedBlock, &e.Payer, &e.Payee, &e.Amount,
-		&status, &r.Arbiter, &r.ReleaseDelay, &r.ReleaseTime, &r.ApprovalsRequired, &approvals, &r.Approvers,
-		&r.SettledAmount, &r.SettledAt, &r.DeployedBlock, &id, &kind, &block, &updated)
-	e.DiscoveredAt = e.DiscoveredAt.UTC()
-	if err == nil && status != nil {
-		r.Status, r.LastEventID, r.LastEventType, r.LastEventBlock = *status, *id, *kind, *block
-		r.Approvals, r.UpdatedAt = *approvals, updated.UTC()
+func scanEscrow(row pgx.CollectableRow) (escrow, error) {
+	both, err := pgx.RowToStructByPos[struct {
+		escrow `json:"-"`
+		record `json:"-"`
+	}](row)
+	e, r := both.escrow, both.record
+	e.DiscoveredAt, r.UpdatedAt = e.DiscoveredAt.UTC(), r.UpdatedAt.UTC()
+	if r.Status != "" {
 		e.Record = &r
 	}
 

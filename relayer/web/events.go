@@ -6,7 +6,6 @@ import (
 	"math"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -36,25 +35,23 @@ type eventPage struct {
 	Next   *string `json:"next"` // cursor of the next page; null on the last one
 }
 
-// eventsWithOutbox is what scanEvent reads of the events whose places are in chosen.
+// eventsWithOutbox has the columns of event, in their order, of the events whose places are in chosen.
 const eventsWithOutbox = `
-	select event_id, event_type, escrow, contract_address, slot, e.block_number, block_hash, block_timestamp, e.log_index, args, state,
-	       processed_at, processed_by_instance,
+	select event_id, event_type, escrow, contract_address, slot, e.block_number, block_hash, to_timestamp(block_timestamp),
+	       split_part(event_id, ':', 1), e.log_index, args, state,
 	       exists (select from outbox o where o.chain_id = e.chain_id and o.escrow = e.escrow_key
 		and o.block_number = e.block_number and o.log_index = e.log_index
-	               and o.orphan is not distinct from e.orphan)
+	               and o.orphan is not distinct from e.orphan),
+	       processed_at, processed_by_instance
 	from chosen c
 	join lateral (
 		select * from processed_events p
 		where p.chain_id = @chain and p.block_number = c.block_number and p.log_index = c.log_index
 			and p.orphan is not distinct from c.orphan) e on true`
 
-func scanEvent(row pgx.CollectableRow) (e event, err error) {
-	var stamp int64
-	err = row.Scan(&e.EventID, &e.EventType, &e.Escrow, &e.Contract, &e.Slot, &e.BlockNumber, &e.BlockHash, &stamp,
-		&e.LogIndex, &e.Args, &e.State, &e.ProcessedAt, &e.ProcessedBy, &e.Queued)
-	e.ProcessedAt, e.BlockTimestamp = e.ProcessedAt.UTC(), time.Unix(stamp, 0).UTC()
-	e.TxHash, _, _ = strings.Cut(e.EventID, ":")
+func scanEvent(row pgx.CollectableRow) (event, error) {
+	e, err := pgx.RowToStructByPos[event](row)
+	e.ProcessedAt, e.BlockTimestamp = e.ProcessedAt.UTC(), e.BlockTimestamp.UTC()
 
 	return e, err
 }

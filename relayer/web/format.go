@@ -9,23 +9,21 @@ import (
 )
 
 // count writes a number with its thousands apart: heights are compared by eye.
-func count(n int64) string {
-	digits := strconv.FormatInt(n, 10)
+func count[N int | int64](n N) string {
+	digits := strconv.FormatInt(int64(n), 10)
 	sign := ""
 	if n < 0 {
 		sign, digits = "−", digits[1:]
 	}
 
-	var parts []string
-	for len(digits) > 3 {
-		parts = append([]string{digits[len(digits)-3:]}, parts...)
-		digits = digits[:len(digits)-3]
+	for end := len(digits) - 3; end > 0; end -= 3 {
+		digits = digits[:end] + "," + digits[end:]
 	}
 
-	return sign + strings.Join(append([]string{digits}, parts...), ",")
+	return sign + digits
 }
 
-// known is count, but a dash for an unknown height.
+// known is count, and a dash for 0, which is a height that is not known.
 func known(n int64) string {
 	if n == 0 {
 		return "–"
@@ -82,7 +80,7 @@ func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") + 
 func clock(t time.Time) string { return t.UTC().Format("15:04:05") }
 
 // plural gives a noun its number.
-func plural(n int64, one, many string) string {
+func plural[N int | int64](n N, one, many string) string {
 	if n == 1 {
 		return "1 " + one
 	}

@@ -1,6 +1,8 @@
 package web
 
 import (
+	"slices"
+	"sort"
 	"time"
 )
 
@@ -21,36 +23,23 @@ type sample struct {
 	oldest               time.Duration
 }
 
-// history is a ring of the samples of the last hour; it starts empty with the process.
-type history struct {
-	ring []sample
-	next int // where the next one goes
-}
-
-func newHistory() *history { return &history{ring: make([]sample, 0, historySize)} }
+// history has the newest historySize samples, oldest first. It starts empty with the process.
+type history struct{ samples []sample }
 
 func (h *history) add(s sample) {
-	if n := len(h.ring); n > 0 && s.at.Sub(h.ring[(h.next+n-1)%n].at) < historyStep {
+	n := len(h.samples)
+	if n > 0 && s.at.Sub(h.samples[n-1].at) < historyStep {
 		return
 	}
 
-	if len(h.ring) < cap(h.ring) {
-		h.ring = append(h.ring, s)
-		return
+	h.samples = append(h.samples, s)
+	if n == historySize {
+		h.samples = h.samples[1:]
 	}
-
-	h.ring[h.next] = s
-	h.next = (h.next + 1) % len(h.ring)
 }
 
 // since returns the samples after a moment, oldest first.
 func (h *history) since(t time.Time) []sample {
-	out := make([]sample, 0, len(h.ring))
-	for i := range h.ring {
-		if s := h.ring[(h.next+i)%len(h.ring)]; s.at.After(t) {
-			out = append(out, s)
-		}
-	}
-
-	return out
+	first := sort.Search(len(h.samples), func(i int) bool { return h.samples[i].at.After(t) })
+	return slices.Clone(h.samples[first:])
 }

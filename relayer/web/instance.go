@@ -22,7 +22,7 @@ type Instance struct {
 
 	// Session, Database and Node are nil while all is well; /readyz gives their texts, masked.
 	Session, Database, Node error
-	// Since when each of them is not well. Zero: nobody knows, so for long.
+	// When each of them began to fail. Zero: not known, which counts as long ago.
 	SessionSince, DatabaseSince, NodeSince time.Time
 
 	Head, Target, Final int64     // heights; 0: unknown
@@ -79,8 +79,8 @@ func (i *Instance) Lag() int64 {
 	return max(0, i.Target-i.Cursor+1)
 }
 
-// lagTime is how old the newest processed block is, beyond the age that the newest processable
-// block has by its nature; zero while nothing lags or a time is unknown.
+// lagTime is how much older the newest processed block is than the head; zero while there is no lag or
+// a time is not known.
 func (i *Instance) lagTime() time.Duration {
 	if i.Lag() == 0 || i.CursorTime.IsZero() || i.HeadTime.IsZero() {
 		return 0

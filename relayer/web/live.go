@@ -74,8 +74,8 @@ func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// send sends one event; the first one says after how long a client that has lost the stream shall
-// come back.
+// send sends one event; the first one says after how long a client that has lost the stream is to
+// connect again.
 func send(w http.ResponseWriter, rc *http.ResponseController, data []byte, first bool) error {
 	if err := rc.SetWriteDeadline(time.Now().Add(streamWrite)); err != nil {
 		return err

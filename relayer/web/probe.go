@@ -5,8 +5,8 @@ import (
 	"net/http"
 )
 
-// serveHealth says that the process runs. It must not depend on anything: a platform restarts the
-// process when it fails, and a restart mends neither the database nor a node.
+// serveHealth says that the process runs. It must not depend on anything else: where it fails, a
+// platform restarts the process, and a restart mends neither the database nor a node.
 func (s *Server) serveHealth(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 }
@@ -24,17 +24,17 @@ type check struct {
 
 func (s *Server) serveReady(w http.ResponseWriter, _ *http.Request) {
 	i := s.cfg.Source.Instance()
-	r := readiness{Ready: i.ready(), Checks: map[string]check{
-		"session":  s.check(i.Session),
-		"database": s.check(i.Database),
-		"node":     s.check(i.Node),
-	}}
+	r := readiness{Ready: i.ready(), Checks: s.checks(&i)}
 	status := http.StatusOK
 	if !r.Ready {
 		status = http.StatusServiceUnavailable
 	}
 
 	writeJSON(w, status, r)
+}
+
+func (s *Server) checks(i *Instance) map[string]check {
+	return map[string]check{"session": s.check(i.Session), "database": s.check(i.Database), "node": s.check(i.Node)}
 }
 
 func (s *Server) check(err error) check {
@@ -45,7 +45,7 @@ func (s *Server) check(err error) check {
 	return check{Reason: s.cfg.Mask(err.Error())}
 }
 
-// writeJSON writes an answer. A client that hangs up in the middle is no concern of ours.
+// writeJSON writes an answer. A client that hangs up in the middle gets none, and nothing is to be done.
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	writeBody(w, status, v)

@@ -35,7 +35,7 @@ func (p *page) senders(f *fleet.Fleet) (all []senderView) {
 		v := senderView{
 			Name: s.Label(), Address: s.Address, Short: short(s.Address), Link: p.explorer.address(s.Address),
 			State: s.State, Mark: "●", Reason: p.mask(s.Reason), Served: s.Instance, Unserved: !s.Served,
-			Nonce: "–", InFlight: fmt.Sprintf("%d/%d", s.InFlight, s.MaxInFlight), Waiting: count(int64(s.Waiting)),
+			Nonce: "–", InFlight: fmt.Sprintf("%d/%d", s.InFlight, s.MaxInFlight), Waiting: count(s.Waiting),
 			Balance: "–", Low: s.Low(), Fees: coarse(s.SpentFees) + " of " + coarse(s.DayFees),
 			Value: coarse(s.SpentValue) + " of " + coarse(s.DayValue),
 		}

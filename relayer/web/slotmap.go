@@ -79,8 +79,8 @@ func newSlotMap(f *fleet.Fleet, colours map[string]int) slotMap {
 
 	m.Free, m.Cells = free.String(), cells.String()
 	m.Label = fmt.Sprintf("Slot map: %s of %s slots served, %s of them adopted, %s unserved",
-		count(int64(f.Slots.Served)), count(int64(f.Slots.Total)), count(int64(f.Slots.Adopted)),
-		count(int64(f.Slots.Unserved)))
+		count(f.Slots.Served), count(f.Slots.Total), count(f.Slots.Adopted),
+		count(f.Slots.Unserved))
 
 	return m
 }

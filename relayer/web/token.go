@@ -92,7 +92,8 @@ func (t *token) admits(r *http.Request) bool {
 	return subtle.ConstantTimeCompare(sum[:], want[:]) == 1
 }
 
-// Guard has another server, as that of commands, ask for the token too, if there is one.
+// Guard makes the handler of another server, such as that of commands, ask for the token too, if there
+// is one.
 func (s *Server) Guard(next http.Handler) http.Handler {
 	if s.token == nil {
 		return next

@@ -11,10 +11,10 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
-// view is what the templates show: texts, not facts. Nothing is computed in a template.
+// view is what the templates show, as texts: nothing is computed in a template.
 type view struct {
 	Title     string
-	AtX, AtY  int // place of the mark on the map
+	AtX, AtY  int // where the slot map has its mark
 	Chain     int64
 	Self      self
 	Read      string // when the fleet was read; empty: never, so nothing is known of it
@@ -47,9 +47,15 @@ type verdict struct {
 
 type problemView struct{ Level, Mark, Name, Text, Remedy, Runbook string }
 
-// marks are the levels, the worst first.
-var marks = []struct{ level, mark, name string }{
-	{"critical", "✕", "Critical"}, {"warning", "▲", "Warning"}, {"notice", "◐", "Settling"}, {"well", "●", "Well"},
+// marks are how the levels of verdicts and problems look; rank 0 is the worst.
+var marks = map[string]struct {
+	rank       int
+	mark, name string
+}{
+	"critical": {0, "✕", "Critical"},
+	"warning":  {1, "▲", "Warning"},
+	"notice":   {2, "◐", "Settling"},
+	"well":     {3, "●", "Well"},
 }
 
 // figure is a quantity with its past.
@@ -108,8 +114,8 @@ type eventView struct {
 const (
 	// slowHeartbeat is from when on a heartbeat is marked: three of the default interval.
 	slowHeartbeat = 90 * time.Second
-	// slowEndpoint is by how many blocks an endpoint may be behind the others without a word: they
-	// hear of a block one by one.
+	// slowEndpoint is by how many blocks an endpoint may be behind the others before the page says so:
+	// they do not hear of a block at the same moment.
 	slowEndpoint = 3
 	// behindBlocks is from when on a lag is marked: that of the alert.
 	behindBlocks = 100
@@ -159,7 +165,7 @@ func (p *page) show(n *news, i *Instance, samples []sample, now time.Time) *view
 	return v
 }
 
-// judge lists what is wrong with the fleet and this instance, beside what is only passing.
+// judge lists what is wrong with this instance and the fleet, and what will end by itself.
 func (p *page) judge(n *news, i *Instance, now time.Time) verdict {
 	problems := problemList{}
 	p.judgeInstance(&problems, n, i, now)
@@ -167,28 +173,23 @@ func (p *page) judge(n *news, i *Instance, now time.Time) verdict {
 		p.judgeFleet(&problems, n, i, now)
 	}
 
-	v := verdict{Problems: problems}
-	for _, m := range marks {
-		if m.level == "well" || slices.ContainsFunc(problems, func(q problemView) bool { return q.Level == m.level }) {
-			v.Level, v.Mark = m.level, m.mark
-			break
-		}
+	slices.SortStableFunc(problems, func(a, b problemView) int {
+		return cmp.Compare(marks[a.Level].rank, marks[b.Level].rank)
+	})
+
+	level := "well"
+	if len(problems) > 0 {
+		level = problems[0].Level
 	}
 
-	v.Headline = headline(v.Level, n.at.IsZero())
-	slices.SortStableFunc(v.Problems, func(a, b problemView) int { return cmp.Compare(rank(a.Level), rank(b.Level)) })
-
-	return v
+	return verdict{Level: level, Mark: marks[level].mark, Headline: headline(level, n.at.IsZero()), Problems: problems}
 }
 
 type problemList []problemView
 
 func (l *problemList) add(level, text, remedy, runbook string) {
-	for _, m := range marks {
-		if m.level == level {
-			*l = append(*l, problemView{level, m.mark, m.name, sentence(text), remedy, runbook})
-		}
-	}
+	m := marks[level]
+	*l = append(*l, problemView{level, m.mark, m.name, sentence(text), remedy, runbook})
 }
 
 // judgeInstance adds what this instance lacks: its view of the fleet, its database, its session,
@@ -220,13 +221,13 @@ func (p *page) judgeInstance(l *problemList, n *news, i *Instance, now time.Time
 	}
 }
 
-// lasting is the level of what is so since a moment. What passes by itself within seconds is worth a
-// look, not a person.
+// lasting is the level of a state that began at a moment. While it may still end by itself, it is shown
+// and nobody is called.
 func lasting(l fleet.Limit, since, now time.Time) string {
 	return string(cmp.Or(l.Severity(now.Sub(since)), "notice"))
 }
 
-// judgeFleet adds what is wrong with the fleet, as it was read, and what will pass by itself.
+// judgeFleet adds what is wrong with the fleet, as it was read, and what will end by itself.
 func (p *page) judgeFleet(l *problemList, n *news, i *Instance, now time.Time) {
 	known := map[string]string{} // levels by kind
 	for _, q := range n.fleet.Problems {
@@ -234,7 +235,6 @@ func (p *page) judgeFleet(l *problemList, n *news, i *Instance, now time.Time) {
 		l.add(string(q.Severity), p.mask(q.Text), q.Remedy, q.Runbook)
 	}
 
-	// What passes by itself within seconds is worth a look, not a person.
 	for _, q := range n.fleet.Judge(fleet.Settling) {
 		if known[q.Kind] == "" {
 			known[q.Kind] = "notice"
@@ -249,16 +249,6 @@ func (p *page) judgeFleet(l *problemList, n *news, i *Instance, now time.Time) {
 }
 
 const databaseDown = fleet.Runbooks + "database-connections.md#relayerdatabasedown"
-
-func rank(level string) int {
-	for n, m := range marks {
-		if m.level == level {
-			return n
-		}
-	}
-
-	return len(marks)
-}
 
 func headline(level string, unread bool) string {
 	switch {
@@ -313,8 +303,8 @@ func figures(n *news, i *Instance, p past) []figure {
 		{Name: "Lag", Value: lag, Unit: "blocks to target", Plot: p.amount("Lag", blocks, lagOf), Notes: lagNotes},
 		{Name: "Outbox", Value: messages, Unit: "messages in the fleet",
 			Plot: p.amount("Messages in the outbox", number, outboxOf),
-			Notes: []fact{{Name: "In flight here", Value: count(int64(i.InFlight))},
-				{Name: "Blocked keys", Value: count(int64(i.BlockedKeys))}}},
+			Notes: []fact{{Name: "In flight here", Value: count(i.InFlight)},
+				{Name: "Blocked keys", Value: count(i.BlockedKeys)}}},
 		{Name: "Oldest message", Value: age(f.Outbox.OldestAge),
 			Plot: p.amount("Age of the oldest message", seconds, oldestOf),
 			Notes: []fact{{Name: "Late escrows", Value: late},
@@ -344,12 +334,12 @@ func fleetOf(n *news, i *Instance, colours map[string]int) fleetView {
 	f := &n.fleet
 	alive := " No instance is alive." // all have stopped cleanly: none is expected
 	if f.Expected() > 0 {
-		alive = fmt.Sprintf(" %d of %s alive.", f.Live(), plural(int64(f.Expected()), "instance", "instances"))
+		alive = fmt.Sprintf(" %d of %s alive.", f.Live(), plural(f.Expected(), "instance", "instances"))
 	}
 
 	v := fleetView{Summary: leaderLine(f) + alive}
 	if f.Forgotten > 0 {
-		v.Forgotten = plural(int64(f.Forgotten), "instance", "instances") +
+		v.Forgotten = plural(f.Forgotten, "instance", "instances") +
 			" that stopped or died a while ago and own nothing are not shown."
 	}
 
@@ -358,10 +348,10 @@ func fleetOf(n *news, i *Instance, colours map[string]int) fleetView {
 		in := &f.Instances[k]
 		r := row{
 			ID: in.ID, Partition: fmt.Sprintf("%d/%d", in.Number, in.Total), Colour: -1, Self: in.ID == i.ID, Leader: in.Leader,
-			State: string(in.State), Mark: stateMark(in.State), Slots: count(int64(in.Slots)),
+			State: string(in.State), Mark: stateMark(in.State), Slots: count(in.Slots),
 			Heartbeat: span(time.Duration(in.HeartbeatAge)), HeartbeatLate: in.Alive &&
 				time.Duration(in.HeartbeatAge) > slowHeartbeat,
-			Escrows: count(int64(in.Escrows)), Outbox: count(int64(in.Outbox)), Up: span(f.At.Sub(in.Started)),
+			Escrows: count(in.Escrows), Outbox: count(in.Outbox), Up: span(f.At.Sub(in.Started)),
 			Version:   in.Version,
 			Processed: "–", Lag: "–",
 		}
@@ -374,7 +364,7 @@ func fleetOf(n *news, i *Instance, colours map[string]int) fleetView {
 		}
 
 		if in.Adopted > 0 {
-			r.Adopted = count(int64(in.Adopted))
+			r.Adopted = count(in.Adopted)
 		}
 
 		if in.Cursor > 0 && in.Slots > 0 {

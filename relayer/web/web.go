@@ -45,7 +45,7 @@ type Config struct {
 	Metrics     prometheus.Gatherer // nil: /metrics is empty
 	ExplorerURL string              // of a block explorer that has /tx/, /block/ and /address/ below it; empty: no links
 	Mask        func(string) string // takes secrets out of texts; nil: nothing is taken out
-	TokenFile   string              // of the token that everything but /healthz and /readyz wants; empty: none
+	TokenFile   string              // has the token that everything but /healthz and /readyz asks for; empty: none
 	Log         *slog.Logger        // nil: silence
 	Every       time.Duration       // between two looks while somebody watches; 0 means 2 s
 	Now         func() time.Time    // nil: time.Now
@@ -59,7 +59,7 @@ type Server struct {
 	board *board
 	page  *page
 	token *token        // nil: everybody is admitted
-	stop  chan struct{} // closed when Run ends: ends the streams of /live, which a graceful shutdown would wait for
+	stop  chan struct{} // closed when ctx of Run ends: ends the streams of /live, for which a shutdown would wait
 }
 
 // New checks the configuration and starts nothing.
@@ -112,9 +112,8 @@ func New(cfg Config) (*Server, error) {
 
 // route is one path of the server. The test of openapi.yaml goes through them.
 type route struct {
-	pattern string // of http.ServeMux, without a method: method writes the answer to a wrong one
-	path    string // as openapi.yaml has it
-	handler http.Handler
+	pattern string // of http.ServeMux, without a method: readOnly answers those that are not served
+	handler http.HandlerFunc
 }
 
 func (s *Server) routes() []route {
@@ -122,16 +121,16 @@ func (s *Server) routes() []route {
 		promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelWarn)})
 
 	return []route{
-		{"/{$}", "/", http.HandlerFunc(s.servePage)},
-		{"/live", "/live", http.HandlerFunc(s.serveLive)},
-		{"/healthz", "/healthz", http.HandlerFunc(s.serveHealth)},
-		{"/readyz", "/readyz", http.HandlerFunc(s.serveReady)},
-		{"/metrics", "/metrics", metrics},
-		{"/status", "/status", http.HandlerFunc(s.serveStatus)},
-		{"/escrows", "/escrows", s.api.handle(s.api.listEscrows)},
-		{"/escrows/{address}", "/escrows/{address}", s.api.handle(s.api.getEscrow)},
-		{"/events", "/events", s.api.handle(s.api.listEvents)},
-		{"/openapi.yaml", "/openapi.yaml", http.HandlerFunc(serveOpenAPI)},
+		{"/{$}", s.servePage},
+		{"/live", s.serveLive},
+		{"/healthz", s.serveHealth},
+		{"/readyz", s.serveReady},
+		{"/metrics", metrics.ServeHTTP},
+		{"/status", s.serveStatus},
+		{"/escrows", s.api.handle(s.api.listEscrows)},
+		{"/escrows/{address}", s.api.handle(s.api.getEscrow)},
+		{"/events", s.api.handle(s.api.listEvents)},
+		{"/openapi.yaml", serveOpenAPI},
 	}
 }
 

@@ -1,14 +1,13 @@
-package deploy
+// Package metricsdoc reads deploy/metrics.md, the documentation of the metrics, for the tests that hold
+// alerts, the dashboard and /metrics to it.
+package metricsdoc
 
 import (
-	_ "embed"
 	"fmt"
+	"os"
 	"regexp"
 	"strings"
 )
-
-//go:embed metrics.md
-var metricsDoc string
 
 // Metric is a row of metrics.md.
 type Metric struct {
@@ -16,7 +15,7 @@ type Metric struct {
 	Kind   string // gauge, counter or histogram
 	Labels []string
 	Values map[string][]string // of labels whose values are listed
-	Scope  string              // instance, or chain: every instance tells the same, so it must not be summed
+	Scope  string              // instance, or chain: every instance reports the same, so it must not be summed
 	// Commands says that it is served only where commands are configured, or were used.
 	Commands bool
 }
@@ -27,15 +26,20 @@ var (
 	metricName = regexp.MustCompile("^\\| `")
 )
 
-// commandsHeading is that of the metrics of the way back.
+// commandsHeading is above the metrics of commands.
 const commandsHeading = "## Commands"
 
-// Metrics is the documentation of the metrics, by name: what alerts and the dashboard may use, and
-// what /metrics must serve. `up` is in it although the scraper writes it.
-func Metrics() (map[string]Metric, error) {
+// Read returns the documented metrics by name: what alerts and the dashboard may use, and what
+// /metrics must serve. `up` is one of them, although the scraper writes it.
+func Read(path string) (map[string]Metric, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read metrics.md: %w", err)
+	}
+
 	found := map[string]Metric{}
 	commands := false
-	for line := range strings.SplitSeq(metricsDoc, "\n") {
+	for line := range strings.SplitSeq(string(text), "\n") {
 		if strings.HasPrefix(line, "## ") {
 			commands = line == commandsHeading
 		}

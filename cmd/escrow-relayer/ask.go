@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/config"
+	"github.com/fusion-prime/escrow-relayer/relayer/database"
+	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
+)
+
+// readTimeout bounds one reading of the database for an operator: it takes milliseconds, and a
+// connection may swallow it for ever.
+const readTimeout = 10 * time.Second
+
+// question is what a command asks of a database that is open.
+type question func(context.Context, *config.Config, *database.Database) error
+
+// askDatabase runs a command that needs the database and nothing else.
+func askDatabase(cmd *cobra.Command, ask question) error {
+	return askWith(cmd, config.LoadDatabase, ask)
+}
+
+// readDatabase is askDatabase for a question that is answered within readTimeout.
+func readDatabase(cmd *cobra.Command, ask question) error {
+	return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
+		ctx, cancel := context.WithTimeout(ctx, readTimeout)
+		defer cancel()
+
+		return ask(ctx, cfg, db)
+	})
+}
+
+// askWith loads the configuration, opens the database, and runs ask. Its error says in words, without
+// a secret, why something could not be asked.
+func askWith(cmd *cobra.Command, load func(map[string]string) (*config.Config, error), ask question) error {
+	cfg, err := load(config.Environ())
+	if err != nil {
+		return err
+	}
+
+	db, err := database.Open(cmd.Context(), cfg)
+	if err != nil {
+		return explain(cfg, err)
+	}
+	defer db.Close()
+
+	return unlessInterrupted(cmd.Context(), explain(cfg, ask(cmd.Context(), cfg, db)))
+}
+
+// explain says what an error means, without any secret of the configuration.
+func explain(cfg *config.Config, err error) error { return cfg.Secrets().Error(database.Explain(err)) }
+
+// unlessInterrupted returns err, or that somebody ended the command before it had a result.
+func unlessInterrupted(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return interrupted{context.Cause(ctx)}
+	}
+
+	return err
+}
+
+// fleetReader reads the fleet again at each call.
+type fleetReader func(context.Context) (fleet.Fleet, error)
+
+func readFleet(cfg *config.Config, db *database.Database) fleetReader {
+	return func(ctx context.Context) (fleet.Fleet, error) {
+		ctx, cancel := context.WithTimeout(ctx, readTimeout)
+		defer cancel()
+		f, err := fleet.Read(ctx, db.Pool, cfg.ChainID)
+
+		return f, explain(cfg, err)
+	}
+}
+
+// readInput reads standard input, at most so many bytes.
+func readInput(cmd *cobra.Command, most int64) ([]byte, error) {
+	raw, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), most))
+	if err != nil {
+		return nil, fmt.Errorf("read standard input: %w", err)
+	}
+
+	return raw, nil
+}
+
+// printJSON writes a value as a person reads it: indented.
+func printJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+
+	return e.Encode(v)
+}
+
+// newTable returns a table that Render writes to w.
+func newTable(w io.Writer, columns ...any) table.Writer {
+	t := table.NewWriter()
+	t.SetOutputMirror(w)
+	t.SetStyle(table.StyleLight)
+	t.AppendHeader(columns)
+
+	return t
+}
+
+// isTerminal says whether a person may be looking at what is written to w.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}

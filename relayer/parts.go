@@ -1,0 +1,50 @@
+package relayer
+
+import (
+	"log/slog"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/config"
+	"github.com/fusion-prime/escrow-relayer/relayer/database"
+	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
+	"github.com/fusion-prime/escrow-relayer/relayer/source"
+	"github.com/fusion-prime/escrow-relayer/relayer/verify"
+	"github.com/fusion-prime/escrow-relayer/relayer/watch"
+)
+
+// An instance, `audit`, `replay` and `doctor` read the same chain and the same tables: the parts that
+// they share are made from the configuration here, in one way.
+
+// NewSource returns the chain as the endpoints of RPC_URLS show it.
+func NewSource(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer) (*source.Source, error) {
+	return source.New(source.Config{
+		URLs: cfg.RPCURLs, ChainID: uint64(cfg.ChainID), Finality: cfg.Finality, Confirmations: cfg.Confirmations,
+		PollInterval: cfg.PollInterval, Timeout: cfg.RPCTimeout,
+		MaxRPS: cfg.RPCMaxRPS, MaxRange: cfg.RPCMaxRange, MaxAddresses: cfg.RPCMaxAddress,
+		Logger: log, Registerer: reg,
+	})
+}
+
+// NewFilters returns the choice of how logs are asked for.
+func NewFilters(cfg *config.Config) *watch.Filters {
+	return watch.NewFilters(cfg.ABI, cfg.Factory, watch.FilterMode(cfg.LogFilter), cfg.RPCMaxAddress,
+		cfg.RPCRequestPrice)
+}
+
+// NewLedger returns the stored events of the chain.
+func NewLedger(cfg *config.Config, db *database.Database) *ledger.Ledger {
+	return ledger.New(ledger.Config{
+		DB: db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID, EventNames: cfg.ABI.EventNames(),
+		Publishes: cfg.Publishes,
+	})
+}
+
+// NewVerifier returns what reads the chain a second time and compares it with the ledger.
+func NewVerifier(cfg *config.Config, src *source.Source, filters *watch.Filters, led *ledger.Ledger, log *slog.Logger,
+	metrics *verify.Metrics) *verify.Verifier {
+	return verify.New(verify.Config{
+		Source: src, Filters: filters.Again(), Ledger: led, ABI: cfg.ABI, Factory: cfg.Factory,
+		Every: cfg.VerifyInterval, Log: log, Metrics: metrics,
+	})
+}
