@@ -389,7 +389,7 @@ func reverted(err error) (*Revert, error) {
 	text := strings.ToLower(fault.Message)
 	if fault.Code == 3 || strings.Contains(text, "revert") || strings.Contains(text, "insufficient funds") ||
 		strings.Contains(text, "gas required exceeds") {
-		return &Revert{Reason: fault.Message[:min(len(fault.Message), maxReason)]}, nil
+		return &Revert{Reason: fault.Message}, nil
 	}
 
 	return nil, err

@@ -8,6 +8,8 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fusion-prime/escrow-relayer/registry"
 )
 
 // What operators do goes around the epoch: they decide. It takes the lock of the sender's row, so
@@ -35,7 +37,7 @@ func AdoptNonce(ctx context.Context, db *pgxpool.Pool, chainID int64, sender com
 		if lower {
 			const unused = `select coalesce(max(nonce) + 1, 0) from commands where chain_id = $1 and sender = $2`
 			var lowest int64
-			if err := tx.QueryRow(ctx, unused, chainID, text(sender)).Scan(&lowest); err != nil {
+			if err := tx.QueryRow(ctx, unused, chainID, registry.Text(sender)).Scan(&lowest); err != nil {
 				return err
 			}
 
@@ -48,12 +50,12 @@ func AdoptNonce(ctx context.Context, db *pgxpool.Pool, chainID int64, sender com
 			       state = case state when 'halted' then 'active' else state end,
 			       reason = case state when 'halted' then null else reason end, updated_at = now()
 			where chain_id = $1 and address = $2`
-		if _, err := tx.Exec(ctx, adopt, chainID, text(sender), int64(nonce)); err != nil {
+		if _, err := tx.Exec(ctx, adopt, chainID, registry.Text(sender), int64(nonce)); err != nil {
 			return err
 		}
 
 		const abandon = `update commands set abandoned = true where chain_id = $1 and sender = $2 and state in ('assigned', 'sent') and nonce < $3`
-		_, err := tx.Exec(ctx, abandon, chainID, text(sender), int64(nonce))
+		_, err := tx.Exec(ctx, abandon, chainID, registry.Text(sender), int64(nonce))
 
 		return err
 	})
@@ -68,7 +70,7 @@ func Pause(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.A
 
 		_, err := tx.Exec(ctx,
 			`update senders set state = 'paused', reason = $3, updated_at = now() where chain_id = $1 and address = $2`,
-			chainID, text(sender), reason)
+			chainID, registry.Text(sender), reason)
 
 		return err
 	})
@@ -84,7 +86,7 @@ func Resume(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.
 
 		_, err := tx.Exec(ctx,
 			`update senders set state = 'active', reason = null, updated_at = now() where chain_id = $1 and address = $2`,
-			chainID, text(sender))
+			chainID, registry.Text(sender))
 
 		return err
 	})
@@ -98,7 +100,7 @@ func operate(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common
 		var state string
 		var next *int64
 		err := tx.QueryRow(ctx, `select state, next_nonce from senders where chain_id = $1 and address = $2 for update`,
-			chainID, text(sender)).Scan(&state, &next)
+			chainID, registry.Text(sender)).Scan(&state, &next)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return fmt.Errorf("%w: no instance has ever had it; is it configured?", ErrOperation)
 		}

@@ -139,13 +139,16 @@ var errorNames = func() map[string]string {
 	return names
 }()
 
-// maxReason bounds what a contract can put into our database.
+// maxReason bounds, in bytes, what a contract can put into our database.
 const maxReason = 200
+
+// storable is what of the words of a node or a contract goes into a column of text.
+func storable(words string, most int) string { return strings.ToValidUTF8(words[:min(len(words), most)], "?") }
 
 // decodeRevert names the reason in what a contract reverted with.
 func decodeRevert(data []byte) string {
 	if reason, err := abi.UnpackRevert(data); err == nil {
-		return strings.ToValidUTF8(reason[:min(len(reason), maxReason)], "?")
+		return reason
 	}
 
 	if len(data) >= 4 {
@@ -158,7 +161,7 @@ func decodeRevert(data []byte) string {
 		return "without a reason"
 	}
 
-	return "0x" + hex.EncodeToString(data[:min(len(data), maxReason/2)])
+	return "0x" + hex.EncodeToString(data)
 }
 
 // unauthorised says whether a reason means that the sender has no part in the escrow, which no waiting mends.
