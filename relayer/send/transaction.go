@@ -142,8 +142,13 @@ var errorNames = func() map[string]string {
 // maxReason bounds, in bytes, what a contract can put into our database.
 const maxReason = 200
 
-// storable is what of the words of a node or a contract goes into a column of text.
-func storable(words string, most int) string { return strings.ToValidUTF8(words[:min(len(words), most)], "?") }
+// storable makes words of a node or a contract fit for a column of text: at most so many bytes, and neither
+// a zero byte nor what is not UTF-8, which Postgres refuses.
+func storable(words string, most int) string {
+	words = strings.ReplaceAll(words[:min(len(words), most)], "\x00", "?")
+
+	return strings.ToValidUTF8(words, "?")
+}
 
 // decodeRevert names the reason in what a contract reverted with.
 func decodeRevert(data []byte) string {
