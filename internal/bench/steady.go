@@ -86,11 +86,11 @@ func sampleUnderLoad(ctx context.Context, l *lab.Lab, p *lab.Process, load *test
 	defer cancel()
 	g, live := errgroup.WithContext(live)
 	g.Go(func() error {
-		return every(live, time.Second, func() error { blocks++; return load.Emit(ctx, clones, 1) })
+		return lab.Every(live, time.Second, func() error { blocks++; return load.Emit(ctx, clones, 1) })
 	})
 	begun := time.Now()
 	g.Go(func() error {
-		return every(live, max(took/120, 250*time.Millisecond), func() error {
+		return lab.Every(live, max(took/120, 250*time.Millisecond), func() error {
 			s, err := takeSample(ctx, l, p)
 			if s.after = time.Since(begun); err == nil && s.after > took/10 {
 				samples = append(samples, s)
@@ -108,23 +108,6 @@ func sampleUnderLoad(ctx context.Context, l *lab.Lab, p *lab.Process, load *test
 	}
 
 	return blocks, samples, nil
-}
-
-// every does something once per interval until ctx ends.
-func every(ctx context.Context, interval time.Duration, do func() error) error {
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-
-		if err := do(); err != nil {
-			return err
-		}
-	}
 }
 
 // sample is the state at one moment: values by name and unit, such as "rss MiB".

@@ -257,3 +257,20 @@ func (l *Lab) Head(ctx context.Context) (uint64, error) {
 
 	return c.BlockNumber(ctx)
 }
+
+// Every does something once per interval until ctx ends, which is no error, or it fails.
+func Every(ctx context.Context, interval time.Duration, do func() error) error {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+
+		if err := do(); err != nil {
+			return err
+		}
+	}
+}
