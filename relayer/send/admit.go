@@ -46,7 +46,7 @@ func (r *round) admit(ctx context.Context, room int, flights []*flight) (more bo
 		return false, err
 	}
 
-	// A nonce is given only after a look at what the nodes know of the account now.
+	// A nonce is given only after a look at what the nodes know of the account now: the next round's.
 	if r.sight.looked != r.view {
 		return true, nil
 	}
@@ -100,13 +100,13 @@ func (r *round) exposure(f *flight) *big.Int {
 
 // launch gives nonces to commands (T1), and signs, stores (T2) and broadcasts them.
 func (r *round) launch(ctx context.Context, picks []pick) error {
-	short, given, err := r.store.assign(ctx, picks, r.cfg.Limits, r.sight.look)
+	overBudget, given, err := r.store.assign(ctx, picks, r.cfg.Limits, r.sight.look)
 	if err != nil {
 		return err
 	}
 
-	holds := make([]hold, len(short))
-	for i, p := range short {
+	holds := make([]hold, len(overBudget))
+	for i, p := range overBudget {
 		holds[i] = hold{p.id, command.CodeBudget, "the sender's budget of the day is used up", time.Minute}
 		r.cfg.Metrics.budget.WithLabelValues(r.cfg.Name).Inc()
 	}
@@ -122,7 +122,7 @@ func (r *round) launch(ctx context.Context, picks []pick) error {
 
 	r.launched = true
 
-	return r.care(ctx, slices.DeleteFunc(flights, func(f *flight) bool { return f.newest() != nil }))
+	return r.advance(ctx, slices.DeleteFunc(flights, func(f *flight) bool { return f.newest() != nil }))
 }
 
 // triage sorts waiting commands by what is to be done with them.
@@ -135,7 +135,7 @@ type triage struct {
 	// What has been decided so far: one goroutine fills all of it.
 	funds   *big.Int // what the account has beyond what is under way and picked
 	endings []ending
-	rests   []*waiting // whose endings rest on an event that is stored
+	byEvent []*waiting // answered `already` once the block of the event that did it is confirmed
 	holds   []hold
 	picks   []pick
 }
@@ -216,7 +216,7 @@ func (t *triage) known(w *waiting, args *command.CreateArgs) bool {
 
 	switch {
 	case done && w.EventBlock != nil:
-		t.rests = append(t.rests, w)
+		t.byEvent = append(t.byEvent, w)
 	case done:
 		t.endings = append(t.endings, ending{id: w.CommandID, state: command.Already})
 	case other:
@@ -236,7 +236,7 @@ func (t *triage) known(w *waiting, args *command.CreateArgs) bool {
 // wait: the watches may not have followed a reorganisation yet which the sender has seen, and which nobody
 // would find again when the answer is there.
 func (t *triage) confirm(ctx context.Context) error {
-	for some := range slices.Chunk(t.rests, HashesAtOnce-1) {
+	for some := range slices.Chunk(t.byEvent, HashesAtOnce-1) {
 		numbers := []uint64{t.branch.Number}
 		for _, w := range some {
 			numbers = append(numbers, uint64(*w.EventBlock))

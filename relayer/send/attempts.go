@@ -26,9 +26,9 @@ type round struct {
 	launched bool // commands got nonces
 }
 
-// care brings what has a nonce on: signs, replaces, voids, broadcasts again. After the first signature that
+// advance takes every command that has a nonce a step further: signs, replaces, voids, broadcasts again. After the first signature that
 // fails it signs no more: were each of many waited for, nothing would be answered or sent again meanwhile.
-func (r *round) care(ctx context.Context, flights []*flight) error {
+func (r *round) advance(ctx context.Context, flights []*flight) error {
 	open := flights[:0:0]
 	for _, f := range flights {
 		if f.Nonce >= r.sight.look.Latest { // the others are mined: their time comes
@@ -252,9 +252,6 @@ func (r *round) sign(ctx context.Context, f *flight, fees Fees, message *command
 		Raw: raw, Gas: gas, FeeCap: wei{fee.Cap}, TipCap: wei{fee.Tip}}}, nil
 }
 
-// budget is what one command may cost at most.
-func (s *shared) budget(own *big.Int) *big.Int { return smaller(own, s.cfg.Limits.MaxFee) }
-
 func (r *round) underpriced(ctx context.Context, f *flight) error {
 	changed, err := r.store.note(ctx, f.CommandID, command.CodeUnderpriced,
 		"the fee cap is reached; the last transaction stays in the pools")
@@ -277,23 +274,23 @@ func (r *round) broadcast(ctx context.Context, all []signed) error {
 		raws[i] = x.attempt.Raw
 	}
 
-	results := r.cfg.Chain.Broadcast(ctx, raws)
-	heard := make([]told, len(all))
+	said := r.cfg.Chain.Broadcast(ctx, raws)
+	results := make([]broadcastResult, len(all))
 	for i, x := range all {
-		heard[i] = told{nonce: x.f.Nonce, attempt: x.attempt.Number}
-		heard[i].refused, heard[i].err = verdict(results[i])
+		refused, words := verdict(said[i])
+		results[i] = broadcastResult{nonce: x.f.Nonce, attempt: x.attempt.Number, refused: refused, err: words}
 	}
 
 	r.cfg.Metrics.broadcasts.WithLabelValues(r.cfg.Name).Add(float64(len(all)))
 
-	return r.store.broadcast(ctx, heard, r.sight.head)
+	return r.store.broadcast(ctx, results, r.sight.head)
 }
 
 // verdict sums up what the endpoints said. One that accepted is enough.
-func verdict(results []error) (refused bool, words string) {
-	refused = len(results) > 0
+func verdict(said []error) (refused bool, words string) {
+	refused = len(said) > 0
 	var errs []string
-	for _, err := range results {
+	for _, err := range said {
 		if err == nil {
 			return false, ""
 		}

@@ -18,30 +18,9 @@ const maxDismissed = 500
 // tooLate is what the answer to a command says that expired before it had a nonce.
 const tooLate = "its time was over before it could be sent"
 
-const selectDismissible = `
-	select command_id, cancel_requested
-	  from commands
-	 where chain_id = @chain and sender = @sender and state in ('accepted', 'held')
-	   and (expires_at <= clock_timestamp() or cancel_requested)
-	 order by seq
-	 limit @most`
-
-// dismissible are the endings of what expired or was cancelled before it had a nonce.
-func (s *store) dismissible(ctx context.Context) ([]ending, error) {
-	return collect(ctx, s.db, "what expired of sender "+s.sender, func(row pgx.CollectableRow) (ending, error) {
-		var id string
-		var cancelled bool
-		if err := row.Scan(&id, &cancelled); err != nil || !cancelled {
-			return ending{id: id, state: command.Expired, code: command.CodeExpired, detail: tooLate}, err
-		}
-
-		return ending{id: id, state: command.Cancelled, code: command.CodeCancelled}, nil
-	}, selectDismissible, s.args(pgx.StrictNamedArgs{"most": maxDismissed}))
-}
-
 // lockExpired goes from one sender that has waiting commands to the next by the index, and reads of each
 // only what has expired: by now(), since the index is of no use for a clock that moves on. A row that
-// somebody has locked (an owner that ends it or gives it a nonce) is left to him.
+// somebody has locked (an owner that ends it or gives it a nonce) is left to whoever locked it.
 const lockExpired = `
 	with recursive senders as (
 	  (select sender from commands where chain_id = @chain and state in ('accepted', 'held') order by sender limit 1)

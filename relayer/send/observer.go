@@ -15,12 +15,13 @@ import (
 )
 
 // sight is what the newest looks at the chain have shown. looked, lookedAt, look and branch are of the newest
-// look at everything and change together. With each new block look.Latest and head may change alone.
+// look at everything and change together; with a new block look.Latest and head may change alone. The witness
+// is the block that was checked last: when it is replaced, answers that rest on blocks below may be void.
 type sight struct {
 	looked   View      // not Ready: there was no look yet
 	lookedAt time.Time // by the database's clock
 	look     Look
-	branch   Block // of the witness of reorganisations, on which an answer may rest; zero: not known
+	branch   Block // the target, where it is of one branch with the witness, so that answers may rest on it; else zero
 	head     uint64
 	// The newest head at which the nonce of the oldest command under way was not used: below, it cannot be final.
 	unused struct{ nonce, head uint64 }
@@ -102,8 +103,8 @@ func (o *observer) observe(ctx context.Context, view View, account *account, fli
 		return err
 	}
 
-	// The block that was checked last is the only witness of a reorganisation below it. So it is
-	// replaced only when it was compared, and never by a lower one, which a lagging node may show.
+	// Only the witness tells of a reorganisation below it. So it is replaced only when it was compared, and
+	// never by a lower one, which a lagging node may show.
 	checked := account.CheckedBlock
 	reached := look.CheckedHash != (common.Hash{})
 	moved := checked > 0 && reached && look.CheckedHash.Hex() != account.CheckedHash
@@ -125,8 +126,8 @@ func (o *observer) observe(ctx context.Context, view View, account *account, fli
 		}
 	}
 
-	// What was not compared with the witness may be of another branch, and its reorganisation the way back
-	// to the witness': nobody would notice that an answer rests on it.
+	// Without the comparison the target may be of another branch than the witness. When the chain returns to
+	// the branch of the witness, nobody would notice that an answer rests on a block that is gone.
 	o.branch = Block{}
 	if checked == 0 || reached {
 		o.branch = Block{view.Target, look.TargetHash}
@@ -170,7 +171,7 @@ func (o *observer) halt(ctx context.Context, adopt uint64, why string, args ...a
 // below the first one that still is, all are. What a node does not have it says nothing about: then
 // nothing is reopened, and reached is false.
 func (o *observer) takeBack(ctx context.Context, target uint64) (reached bool, err error) {
-	var void []string
+	var gone []string
 	for below := uint64(math.MaxInt64); ; {
 		blocks, err := o.store.answeredBelow(ctx, below)
 		if err != nil {
@@ -191,24 +192,24 @@ func (o *observer) takeBack(ctx context.Context, target uint64) (reached bool, e
 			return false, nil
 		}
 
-		gone := 0
-		for gone < len(blocks) && hashes[gone] != blocks[gone].Hash {
-			void = append(void, blocks[gone].Hash.Hex())
-			gone++
+		n := 0
+		for n < len(blocks) && hashes[n] != blocks[n].Hash {
+			gone = append(gone, blocks[n].Hash.Hex())
+			n++
 		}
 
-		if gone < len(blocks) || gone == 0 {
+		if n < len(blocks) || n == 0 {
 			break
 		}
 
-		below = blocks[gone-1].Number
+		below = blocks[n-1].Number
 	}
 
-	if len(void) == 0 {
+	if len(gone) == 0 {
 		return true, nil
 	}
 
-	n, err := o.store.reopen(ctx, void)
+	n, err := o.store.reopen(ctx, gone)
 	if err != nil {
 		return false, err
 	}
@@ -245,7 +246,7 @@ func (o *observer) settle(ctx context.Context, view View, look Look, flights []*
 	var lost *flight
 	for _, f := range used {
 		if e, ok := outcomeOf(f, receipts, o.cfg.Factory); ok {
-			endings = append(endings, o.because(e, f))
+			endings = append(endings, o.explainVoid(e, f))
 			delete(o.missing, f.Nonce)
 		} else if o.missing[f.Nonce]++; o.missing[f.Nonce] < patience {
 			continue
@@ -269,8 +270,9 @@ func (o *observer) settle(ctx context.Context, view View, look Look, flights []*
 	return o.confirmForeign(ctx, view, lost)
 }
 
-// because gives a void that nobody asked for its reason, where that was not the time.
-func (o *observer) because(e ending, f *flight) ending {
+// explainVoid corrects the reason of a void that looks as if time had run out: a command that may not be signed
+// any more is voided too.
+func (o *observer) explainVoid(e ending, f *flight) ending {
 	if e.code == command.CodeExpired {
 		if _, refused := o.permit(&f.request); refused != nil {
 			e.code, e.detail = refused.code, refused.detail

@@ -24,8 +24,8 @@ var ErrOperation = errors.New("not possible now")
 // those whose own transaction was mined stays what it is.
 //
 // A sender that got a nonce too high by mistake, and so waits for what nobody will send, may be given a
-// lower one, but none that a command has: what was signed has a nonce that is its command's. Whether the
-// chain knows it already is looked at when commands get nonces, as it always is.
+// lower one, but none that was given to a command: something may be signed for it. Whether the chain knows
+// the nonce already is checked when commands get nonces, as it always is.
 func AdoptNonce(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.Address, nonce uint64) error {
 	return operate(ctx, db, chainID, sender, func(tx pgx.Tx, state string, next *int64) error {
 		lower := next != nil && nonce < uint64(*next)
@@ -63,30 +63,26 @@ func AdoptNonce(ctx context.Context, db *pgxpool.Pool, chainID int64, sender com
 
 // Pause keeps a sender from taking new commands. What is under way is followed, replaced and answered.
 func Pause(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.Address, reason string) error {
-	return operate(ctx, db, chainID, sender, func(tx pgx.Tx, state string, _ *int64) error {
-		if state == "halted" {
-			return fmt.Errorf("%w: the sender is halted, which is more than paused", ErrOperation)
-		}
-
-		_, err := tx.Exec(ctx,
-			`update senders set state = 'paused', reason = $3, updated_at = now() where chain_id = $1 and address = $2`,
-			chainID, registry.Text(sender), reason)
-
-		return err
-	})
+	return setState(ctx, db, chainID, sender, "paused", &reason, ", which is more than paused")
 }
 
 // Resume ends a pause. A halted sender needs AdoptNonce.
 func Resume(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.Address) error {
+	return setState(ctx, db, chainID, sender, "active", nil,
+		"; `sender status` says why, and `sender adopt-nonce` lets it go on")
+}
+
+// setState pauses or resumes a sender that is not halted; ifHalted completes the refusal for one that is.
+func setState(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.Address, to string, reason *string,
+	ifHalted string) error {
 	return operate(ctx, db, chainID, sender, func(tx pgx.Tx, state string, _ *int64) error {
 		if state == "halted" {
-			return fmt.Errorf("%w: the sender is halted; `sender status` says why, and `sender adopt-nonce` lets it go on",
-				ErrOperation)
+			return fmt.Errorf("%w: the sender is halted%s", ErrOperation, ifHalted)
 		}
 
 		_, err := tx.Exec(ctx,
-			`update senders set state = 'active', reason = null, updated_at = now() where chain_id = $1 and address = $2`,
-			chainID, registry.Text(sender))
+			`update senders set state = $3, reason = $4, updated_at = now() where chain_id = $1 and address = $2`,
+			chainID, registry.Text(sender), to, reason)
 
 		return err
 	})

@@ -43,10 +43,10 @@ type Config struct {
 	Keeper     *Keeper // nil: this sender releases nothing by itself
 	// Valid says whether what is held through the session still holds. It is asked before bytes go out. Nil: always.
 	Valid      func() bool
-	BumpBlocks uint64        // an attempt that is not mined after so many blocks is replaced; 0 means 3
-	LookEvery  time.Duration // the account is looked at so often also when nothing asks for it; 0 means 15 s
-	SignWithin time.Duration // bound of one signature; 0 means 20 s
-	HandOver   time.Duration // a sender is handed over that has been another instance's share for so long; 0 means 30 s
+	BumpBlocks uint64        // after how many blocks an attempt that is not mined is replaced; 0 means 3
+	LookEvery  time.Duration // the longest pause between two looks at the account; 0 means 15 s
+	SignWithin time.Duration // how long one signature may take; 0 means 20 s
+	HandOver   time.Duration // how long a sender is another instance's share before it is handed over; 0 means 30 s
 	Log        *slog.Logger
 	Metrics    *Metrics
 }

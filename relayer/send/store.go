@@ -10,7 +10,6 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fusion-prime/escrow-relayer/registry"
@@ -37,80 +36,6 @@ type store struct {
 	chainID int64
 	sender  string
 	epoch   int64
-}
-
-// account is a sender's row.
-type account struct {
-	NextNonce    *uint64
-	WaitFinal    uint64
-	State        string
-	SpentFees    wei    // today
-	SpentValue   wei    // today
-	CheckedBlock uint64 // zero: none yet
-	CheckedHash  string
-	Now          time.Time // the database's clock
-	Due          bool      // a command waits to be sent, as load saw it
-}
-
-// ready says whether the account may give its next nonce to a command: it is not one that was seen in use,
-// and all below one that was adopted are final.
-func (a *account) ready(look Look) bool {
-	return a.State == "active" && a.NextNonce != nil && look.Final >= a.WaitFinal &&
-		max(look.Latest, look.Pending) <= *a.NextNonce
-}
-
-// flight is a command with a nonce, and everything that was signed for it.
-type flight struct {
-	request
-	Nonce           uint64
-	Gas             uint64
-	Reserved        wei // of the day's fees, for this command
-	CancelRequested bool
-	Abandoned       bool
-	Code            string
-	Expired         bool      // by the database's clock when it was loaded
-	Attempts        []attempt `db:"-"` // oldest first
-}
-
-// attempt is a transaction that was signed for a command.
-type attempt struct {
-	Nonce         uint64
-	Number        int `db:"attempt"`
-	Purpose       string
-	Hash          common.Hash
-	Raw           []byte
-	Gas           uint64
-	FeeCap        wei
-	TipCap        wei // null: a legacy transaction
-	Broadcast     bool
-	BroadcastHead uint64
-	Refused       bool
-	LastError     string
-}
-
-func (a *attempt) fee() price { return price{Cap: a.FeeCap.Int, Tip: a.TipCap.Int} }
-
-const (
-	purposeCall = "call"
-	purposeVoid = "void"
-)
-
-func (f *flight) newest() *attempt {
-	if len(f.Attempts) == 0 {
-		return nil
-	}
-
-	return &f.Attempts[len(f.Attempts)-1]
-}
-
-func (f *flight) voiding() bool {
-	for _, a := range f.Attempts {
-		if a.Purpose == purposeVoid {
-			return true
-		}
-	}
-
-	return false
 }
 
 // takeEpoch makes the caller the owner. The number is of the server's clock, so that it never
@@ -314,26 +239,6 @@ func (s *store) checked(ctx context.Context, block uint64, hash common.Hash, bal
 	return err
 }
 
-// waiting is a command that has no nonce yet, with what the database knows of its escrow.
-type waiting struct {
-	request
-	Now             time.Time // the database's clock
-	Expired         bool
-	CancelRequested bool
-	Holds           int
-	Registered      bool
-	Status          string // of the record; empty: there is none
-	Payer           string
-	Payee           string
-	Arbiter         string
-	Amount          wei
-	Required        int
-	Approvers       []string
-	EventID         string // of the canonical event that has done what the command asks for
-	EventBlock      *int64
-	EventHash       *string
-}
-
 // selectWaiting reads who is due, oldest first: what expired or was cancelled always, the others
 // when it is their time to be looked at.
 const selectWaiting = `
@@ -413,7 +318,7 @@ func (s *store) hold(ctx context.Context, holds []hold) error {
 	return err
 }
 
-// pick is a command that may have the next nonce.
+// pick is a command that may get the next nonce.
 type pick struct {
 	id    string
 	gas   uint64
@@ -442,18 +347,18 @@ const takeNonces = `
 	       spent_fees = @fees, spent_value = @value
 	 where chain_id = @chain and address = @sender`
 
-// assign is T1: nonces for the picks that may still be sent, as far as the day's budget goes. What
-// it gave nothing to for want of budget is returned. An operator may have changed the account since the
-// round began, so that it is asked again here.
+// assign is T1: nonces for the picks that may still be sent, as far as the day's budget goes. Those for
+// which it does not suffice are returned. An operator may have changed the account since the round began,
+// so it is looked at again here.
 func (s *store) assign(ctx context.Context, picks []pick, limits Limits,
-	look Look) (short []pick, given int, err error) {
+	look Look) (overBudget []pick, given int, err error) {
 	ids := make([]string, len(picks))
 	for i, p := range picks {
 		ids[i] = p.id
 	}
 
 	err = s.write(ctx, "assign nonces", func(ctx context.Context, tx pgx.Tx, a *account) error {
-		short, given = nil, 0
+		overBudget, given = nil, 0
 		if !a.ready(look) {
 			return nil
 		}
@@ -480,7 +385,7 @@ func (s *store) assign(ctx context.Context, picks []pick, limits Limits,
 
 			moreFees, moreValue := new(big.Int).Add(fees, p.worst), new(big.Int).Add(value, p.value)
 			if moreFees.Cmp(limits.DayFees) > 0 || moreValue.Cmp(limits.DayValue) > 0 {
-				short = append(short, p)
+				overBudget = append(overBudget, p)
 				continue
 			}
 
@@ -504,7 +409,7 @@ func (s *store) assign(ctx context.Context, picks []pick, limits Limits,
 		return err
 	})
 
-	return short, given, err
+	return overBudget, given, err
 }
 
 // signed is bytes that were signed and are not known to anybody yet.
@@ -663,8 +568,8 @@ func (c *columns) add(x signed) {
 	c.caps, c.tips, c.worst = append(c.caps, a.FeeCap), append(c.tips, a.TipCap), append(c.worst, wei{x.worst})
 }
 
-// told is what the nodes said to a broadcast.
-type told struct {
+// broadcastResult is what the nodes said to an attempt.
+type broadcastResult struct {
 	nonce   uint64
 	attempt int
 	refused bool // by every node, in words that mean for good
@@ -678,7 +583,7 @@ const setBroadcast = `
 	  from unnest(@nonces::bigint[], @attempts::int[], @refused::boolean[], @errs::text[]) as b (nonce, attempt, refused, err)
 	 where a.chain_id = @chain and a.sender = @sender and a.nonce = b.nonce and a.attempt = b.attempt`
 
-func (s *store) broadcast(ctx context.Context, all []told, head uint64) error {
+func (s *store) broadcast(ctx context.Context, all []broadcastResult, head uint64) error {
 	n := len(all)
 	nonces, attempts, refused, errs := make([]uint64, n), make([]int, n), make([]bool, n), make([]string, n)
 	for i, b := range all {
@@ -702,29 +607,4 @@ func (s *store) note(ctx context.Context, id, code, detail string) (changed bool
 		pgx.StrictNamedArgs{"id": id, "code": code, "detail": detail})
 
 	return n > 0, err
-}
-
-// wei is an amount as a numeric column without fraction has it. Without Int it is null.
-type wei struct{ *big.Int }
-
-// ScanNumeric is pgx's.
-func (w *wei) ScanNumeric(n pgtype.Numeric) error {
-	w.Int = nil
-	if !n.Valid {
-		return nil
-	}
-
-	if n.NaN || n.InfinityModifier != pgtype.Finite || n.Exp < 0 {
-		return errors.New("an amount of wei has to be a whole number")
-	}
-
-	w.Int = new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(n.Exp)), nil)
-	w.Mul(w.Int, n.Int)
-
-	return nil
-}
-
-// NumericValue is pgx's.
-func (w wei) NumericValue() (pgtype.Numeric, error) {
-	return pgtype.Numeric{Int: w.Int, Valid: w.Int != nil}, nil
 }

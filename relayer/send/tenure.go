@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math/big"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -33,6 +34,9 @@ func (s *shared) end(ctx context.Context, endings []ending) error {
 	return nil
 }
 
+// budget is what one command may cost at most.
+func (s *shared) budget(own *big.Int) *big.Int { return smaller(own, s.cfg.Limits.MaxFee) }
+
 // tenure is the time for which this instance owns the sender, under one epoch. It works in rounds, each of
 // which begins with what the database and the chain say. One goroutine has all of it.
 type tenure struct {
@@ -60,7 +64,7 @@ func (t *tenure) run(ctx context.Context, wake <-chan struct{}) error {
 			return nil
 		case <-wake:
 		case <-timer.C:
-		case <-t.advanced(changed):
+		case <-t.viewMoved(changed):
 		}
 
 		pause, err := t.work(ctx)
@@ -79,9 +83,9 @@ func (t *tenure) run(ctx context.Context, wake <-chan struct{}) error {
 	}
 }
 
-// advanced is changed, or closed when the view has moved since the last round; never while the
+// viewMoved is changed, or closed when the view has moved since the last round; never while the
 // sender has nothing under way.
-func (t *tenure) advanced(changed <-chan struct{}) <-chan struct{} {
+func (t *tenure) viewMoved(changed <-chan struct{}) <-chan struct{} {
 	switch v := t.cfg.Chain.View(); {
 	case t.idle:
 		return nil
@@ -130,7 +134,7 @@ func (t *tenure) work(ctx context.Context) (time.Duration, error) {
 	t.idle = len(flights) == 0
 	r := &round{shared: t.shared, view: t.view, sight: t.observer.sight, resend: t.observer.resend}
 	if account.State != "halted" {
-		if err := r.care(ctx, flights); err != nil {
+		if err := r.advance(ctx, flights); err != nil {
 			return 0, err
 		}
 
