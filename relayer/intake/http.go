@@ -104,7 +104,8 @@ func (i *Intake) post(w http.ResponseWriter, r *http.Request, body []byte) {
 		return
 	}
 
-	if isArray := bytes.HasPrefix(bytes.TrimSpace(body), []byte("[")); isArray && (verdicts[0].Answer.CommandID != "" || len(verdicts) > 1) {
+	isArray := bytes.HasPrefix(bytes.TrimSpace(body), []byte("["))
+	if isArray && (verdicts[0].Answer.CommandID != "" || len(verdicts) > 1) {
 		writeMany(w, verdicts)
 		return
 	}

@@ -178,7 +178,8 @@ func (s *store) insert(ctx context.Context, tx pgx.Tx, fresh []*candidate) ([]co
 		allowed                        = make([]bool, n)
 	)
 	for i, c := range fresh {
-		ids[i], senders[i], kinds[i], escrows[i] = c.id, registry.Text(c.signed.Sender), string(c.signed.Kind), registry.Text(c.signed.Escrow)
+		ids[i], senders[i], escrows[i] = c.id, registry.Text(c.signed.Sender), registry.Text(c.signed.Escrow)
+		kinds[i] = string(c.signed.Kind)
 		effects[i], requesters[i], messages[i] = c.signed.Effect(), registry.Text(c.requester), string(c.raw)
 		references[i], replyTos[i], refusals[i], allowed[i] = c.signed.Reference, c.signed.ReplyTo, c.refusal, c.refusal == ""
 		values[i], fees[i] = numeric(c.signed.Value()), numeric(c.signed.MaxFee)

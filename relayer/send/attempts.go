@@ -26,8 +26,9 @@ type round struct {
 	launched bool // commands got nonces
 }
 
-// advance takes every command that has a nonce a step further: signs, replaces, voids, broadcasts again. After the first signature that
-// fails it signs no more: were each of many waited for, nothing would be answered or sent again meanwhile.
+// advance takes every command that has a nonce a step further: signs, replaces, voids, broadcasts
+// again. After the first signature that fails it signs no more: were each of many waited for, nothing
+// would be answered or sent again meanwhile.
 func (r *round) advance(ctx context.Context, flights []*flight) error {
 	open := flights[:0:0]
 	for _, f := range flights {

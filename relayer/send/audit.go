@@ -200,8 +200,9 @@ const selectAudited = `
 	 order by c.nonce`
 
 func (a *auditor) stored(ctx context.Context, from, to uint64) ([]*audited, error) {
-	all, err := collect(ctx, a.cfg.DB, "the commands of sender "+a.sender.Address.Hex(), pgx.RowToAddrOfStructByNameLax[audited],
-		selectAudited, pgx.StrictNamedArgs{"chain": a.cfg.ChainID, "sender": registry.Text(a.sender.Address), "from": from, "to": to})
+	all, err := collect(ctx, a.cfg.DB, "the commands of sender "+a.sender.Address.Hex(),
+		pgx.RowToAddrOfStructByNameLax[audited], selectAudited, pgx.StrictNamedArgs{
+			"chain": a.cfg.ChainID, "sender": registry.Text(a.sender.Address), "from": from, "to": to})
 	for _, c := range all {
 		for i, hash := range c.Hashes {
 			c.Attempts = append(c.Attempts, attempt{Number: i + 1, Purpose: c.Purposes[i], Hash: common.HexToHash(hash)})

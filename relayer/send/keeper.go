@@ -171,7 +171,8 @@ func (k *Keeper) insert(ctx context.Context, tx pgx.Tx, s *shared, escrow common
 	}
 
 	id := c.ID().Hex()
-	claim, err := tx.Exec(ctx, claimKept, pgx.StrictNamedArgs{"chain": s.cfg.ChainID, "escrow": registry.Text(escrow), "id": id})
+	claim, err := tx.Exec(ctx, claimKept, pgx.StrictNamedArgs{"chain": s.cfg.ChainID, "escrow": registry.Text(escrow),
+		"id": id})
 	if err != nil || claim.RowsAffected() == 0 { // somebody has asked for it meanwhile
 		return false, err
 	}

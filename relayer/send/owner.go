@@ -210,7 +210,8 @@ func (c *contender) serve(ctx context.Context) {
 	owned.Set(1)
 	defer owned.Set(0)
 	if err := c.sender.Run(ctx, c.wake); err != nil && ctx.Err() == nil {
-		c.log.WarnContext(ctx, "sender given up", slog.String("sender", registry.Text(c.sender.address)), slog.Any("err", err))
+		c.log.WarnContext(ctx, "sender given up", slog.String("sender", registry.Text(c.sender.address)),
+			slog.Any("err", err))
 	}
 }
 
@@ -320,7 +321,8 @@ func (c *contender) consider(ctx context.Context, now time.Time, h held, share u
 		poke(c.try)
 	case !c.others.IsZero() && now.Sub(c.others) >= c.sender.cfg.HandOver:
 		if leave := c.leave.Load(); leave != nil {
-			c.log.InfoContext(ctx, "sender handed over to another instance", slog.String("sender", registry.Text(c.sender.address)))
+			c.log.InfoContext(ctx, "sender handed over to another instance",
+				slog.String("sender", registry.Text(c.sender.address)))
 			(*leave)()
 		}
 	}

@@ -210,7 +210,8 @@ func TestAlreadyByAnEventOfAnotherBranch(t *testing.T) {
 
 	hashes, err := w.nodes.Hashes(t.Context(), 2)
 	require.NoError(t, err)
-	elsewhere.hashless.Store(1000)                                                      // the node does not have the witness
+	elsewhere.hashless.Store(1000) // the node does not have the witness
+
 	w.exec(`update events set block_hash = $1 where tx_hash = $2`, hashes[0][:], tx[:]) // the watches have followed
 	holds := func() int { return w.int(`select holds from commands where command_id = $1`, id.Hex()) }
 	before := holds()

@@ -562,9 +562,9 @@ type columns struct {
 
 func (c *columns) add(x signed) {
 	a := x.attempt
-	c.ids, c.purposes, c.hashes = append(c.ids, x.f.CommandID), append(c.purposes, a.Purpose), append(c.hashes, a.Hash.Hex())
+	c.ids, c.purposes = append(c.ids, x.f.CommandID), append(c.purposes, a.Purpose)
+	c.hashes, c.raws = append(c.hashes, a.Hash.Hex()), append(c.raws, a.Raw)
 	c.nonces, c.gas, c.attempts = append(c.nonces, x.f.Nonce), append(c.gas, a.Gas), append(c.attempts, a.Number)
-	c.raws = append(c.raws, a.Raw)
 	c.caps, c.tips, c.worst = append(c.caps, a.FeeCap), append(c.tips, a.TipCap), append(c.worst, wei{x.worst})
 }
 
