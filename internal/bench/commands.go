@@ -243,12 +243,8 @@ func intakeFigures(ctx context.Context, o *Options) (figures []Figure, err error
 // intakeFleet starts two instances that take commands and have no key.
 func (k *keys) intakeFleet(ctx context.Context) (fleet []*lab.Process, err error) {
 	for i := range 2 {
-		p, err := k.lab.Run("intake-"+strconv.Itoa(i), i, 2, k.intakeEnv())
+		p, err := k.lab.RunReady(ctx, "intake-"+strconv.Itoa(i), i, 2, k.intakeEnv())
 		if err != nil {
-			return nil, err
-		}
-
-		if err := p.Ready(ctx); err != nil {
 			return nil, err
 		}
 

@@ -51,13 +51,9 @@ func Steady(ctx context.Context, o *Options) (figures []Figure, err error) {
 		return nil, err
 	}
 
-	p, err := l.Run("steady", 0, 1, map[string]string{"FACTORY_ADDRESS": l.Contracts.Load.Hex(), "VERIFY_INTERVAL": "30s",
-		"HEARTBEAT_INTERVAL": "30s", "LOG_LEVEL": "warn"})
+	p, err := l.RunReady(ctx, "steady", 0, 1, map[string]string{"FACTORY_ADDRESS": l.Contracts.Load.Hex(),
+		"VERIFY_INTERVAL": "30s", "HEARTBEAT_INTERVAL": "30s", "LOG_LEVEL": "warn"})
 	if err != nil {
-		return nil, err
-	}
-
-	if err := p.Ready(ctx); err != nil {
 		return nil, err
 	}
 

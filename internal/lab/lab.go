@@ -247,6 +247,16 @@ func (l *Lab) Run(id string, number, total int, env map[string]string) (*Process
 	return p, nil
 }
 
+// RunReady starts a relayer process and waits until it is ready.
+func (l *Lab) RunReady(ctx context.Context, id string, number, total int, env map[string]string) (*Process, error) {
+	p, err := l.Run(id, number, total, env)
+	if err != nil {
+		return nil, err
+	}
+
+	return p, p.Ready(ctx)
+}
+
 // Head is the newest block of the chain.
 func (l *Lab) Head(ctx context.Context) (uint64, error) {
 	c, err := ethclient.DialContext(ctx, l.Chain.HTTP())
