@@ -8,15 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/big"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strconv"
 	"sync/atomic"
 	"time"
 
-	"github.com/ethereum/go-ethereum/accounts/keystore"
 	"github.com/ethereum/go-ethereum/common"
 	"golang.org/x/sync/errgroup"
 
@@ -59,9 +57,6 @@ const (
 	intakePairs    = 1_000_000 // of commands that exclude each other
 )
 
-// repliesTopic is that of the answers.
-const repliesTopic = "command-answers"
-
 // requester signs all commands.
 var requester = testchain.Accounts(99, 1)[0]
 
@@ -83,7 +78,7 @@ func openKeys(ctx context.Context, o lab.Options, senders, inFlight int) (*keys,
 
 	k, err := newKeys(l, senders, inFlight)
 	if err == nil { // nobody reads what is published there
-		err = testpubsub.CreateTopic(ctx, l.PubSub.Addr(), lab.Project, repliesTopic)
+		err = testpubsub.CreateTopic(ctx, l.PubSub.Addr(), lab.Project, lab.RepliesTopic)
 	}
 
 	if err != nil {
@@ -93,69 +88,36 @@ func openKeys(ctx context.Context, o lab.Options, senders, inFlight int) (*keys,
 	return k, nil
 }
 
-// newKeys writes a senders file, a policy and keystores into the lab's folder. The first account
-// and the last are no senders: they make escrows and deploy.
+// newKeys writes the files of senders. The first account and the last are no senders: they make escrows and deploy.
 func newKeys(l *lab.Lab, senders, inFlight int) (*keys, error) {
 	k := &keys{lab: l, senders: l.Chain.Accounts()[1 : 1+senders],
 		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 2 * intakePosters}}}
-	write := func(name string, content any) (string, error) {
-		path := filepath.Join(l.Dir, name)
-		body, err := json.Marshal(content)
-		if err != nil {
-			return path, err
-		}
-
-		return path, os.WriteFile(path, body, 0o600)
-	}
-
-	const secret = "pass word"
-	password := filepath.Join(l.Dir, "password")
-	if err := os.WriteFile(password, []byte(secret+"\n"), 0o600); err != nil {
-		return nil, err
-	}
-
-	var accounts, grants []map[string]any
+	var entries []lab.Sender
+	all := lab.Requester{Address: requester.Address}
 	for i, a := range k.senders {
-		content, err := keystore.EncryptKey(&keystore.Key{Id: [16]byte{byte(i)}, Address: a.Address, PrivateKey: a.Key},
-			secret, 2, 1) // cheap to open: each start opens up to 40
-		if err != nil {
-			return nil, err
-		}
-
-		path, err := write(fmt.Sprintf("key%d.json", i), json.RawMessage(content))
-		if err != nil {
-			return nil, err
-		}
-
-		accounts = append(accounts, map[string]any{
-			"name": "s" + strconv.Itoa(i), "address": a.Address, "keystore": path, "password_file": password,
-			"max_fee": commandsMaxFee, "day_fees": commandsDay, "day_value": "0", "max_in_flight": inFlight,
-		})
-		grants = append(grants, map[string]any{"sender": a.Address, "max_fee": commandsMaxFee,
-			"kinds": []string{"approve", "release", "refund"}})
+		entries = append(entries, lab.Sender{Account: a, Name: "s" + strconv.Itoa(i), MaxFee: commandsMaxFee,
+			DayFees: commandsDay, DayValue: "0", MaxInFlight: inFlight})
+		all.Allow = append(all.Allow, lab.Grant{Sender: a.Address, MaxFee: commandsMaxFee,
+			Kinds: []string{"approve", "release", "refund"}})
 	}
 
-	sendersFile, err := write("senders.json", map[string]any{"senders": accounts})
+	env, err := l.CommandFiles(entries, []lab.Requester{all})
 	if err != nil {
 		return nil, err
 	}
 
-	policy, err := write("policy.json", map[string]any{"requesters": []map[string]any{{"address": requester.Address,
-		"allow": grants}}})
-	if err != nil {
-		return nil, err
-	}
-
-	k.env = map[string]string{"SENDERS_FILE": sendersFile, "COMMANDS_POLICY_FILE": policy, "COMMANDS_HTTP": "true",
-		"REPLIES_TOPIC_ID": repliesTopic, "LOG_LEVEL": "warn"}
+	env["LOG_LEVEL"] = "warn"
+	k.env = env
 
 	return k, nil
 }
 
 // intakeEnv is the environment of a relayer that takes commands and has no key.
 func (k *keys) intakeEnv() map[string]string {
-	return map[string]string{"COMMANDS_POLICY_FILE": k.env["COMMANDS_POLICY_FILE"], "COMMANDS_HTTP": "true",
-		"REPLIES_TOPIC_ID": repliesTopic, "LOG_LEVEL": "warn"}
+	env := maps.Clone(k.env)
+	delete(env, "SENDERS_FILE")
+
+	return env
 }
 
 // sign makes a signed command. No two are equal.
@@ -281,12 +243,8 @@ func intakeFigures(ctx context.Context, o *Options) (figures []Figure, err error
 // intakeFleet starts two instances that take commands and have no key.
 func (k *keys) intakeFleet(ctx context.Context) (fleet []*lab.Process, err error) {
 	for i := range 2 {
-		p, err := k.lab.Run("intake-"+strconv.Itoa(i), i, 2, k.intakeEnv())
+		p, err := k.lab.RunReady(ctx, "intake-"+strconv.Itoa(i), i, 2, k.intakeEnv())
 		if err != nil {
-			return nil, err
-		}
-
-		if err := p.Ready(ctx); err != nil {
 			return nil, err
 		}
 

@@ -111,14 +111,10 @@ func broadcastFigures(ctx context.Context, o *Options) (figures []Figure, err er
 	}
 
 	defer func() { err = errors.Join(err, k.lab.Close()) }()
-	p, err := k.lab.Run("busy", 0, 1, k.env)
-	if err != nil {
-		return nil, err
-	}
-
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)
 	defer cancel()
-	if err := p.Ready(ctx); err != nil {
+	p, err := k.lab.RunReady(ctx, "busy", 0, 1, k.env)
+	if err != nil {
 		return nil, err
 	}
 
@@ -356,14 +352,14 @@ func takeoverFigures(ctx context.Context, o *Options) (figures []Figure, err err
 
 // join starts an instance with the key.
 func (k *keys) join(ctx context.Context, fleet map[string]*lab.Process, number int) error {
-	p, err := k.lab.Run(strconv.Itoa(number)+"-keys", number, 2, k.env)
+	p, err := k.lab.RunReady(ctx, strconv.Itoa(number)+"-keys", number, 2, k.env)
 	if err != nil {
 		return err
 	}
 
 	fleet[p.ID] = p
 
-	return p.Ready(ctx)
+	return nil
 }
 
 // takeover sends the signal to the owner of the only sender, measures, and brings the instance
@@ -517,16 +513,12 @@ func (k *keys) measured(ctx context.Context, id string, env map[string]string, e
 	more := map[string]string{"RPC_URLS": k.lab.Chain.HTTP(), "VERIFY_INTERVAL": "1h"}
 	maps.Copy(more, env)
 
-	p, err := k.lab.Run(id, 0, 1, more)
+	p, err := k.lab.RunReady(ctx, id, 0, 1, more)
 	if err != nil {
 		return all, err
 	}
 
 	defer func() { err = errors.Join(err, p.Stop(context.WithoutCancel(ctx))) }()
-	if err := p.Ready(ctx); err != nil {
-		return all, err
-	}
-
 	if err := k.registered(ctx, escrows); err != nil {
 		return all, err
 	}

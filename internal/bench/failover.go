@@ -105,7 +105,7 @@ func newPair(ctx context.Context, l *lab.Lab, partitions int, adoptAfter string)
 func (p *pair) id(number int) string { return fmt.Sprintf("%d-of-%d", number, p.partitions) }
 
 func (p *pair) join(ctx context.Context, number int) error {
-	r, err := p.lab.Run(p.id(number), number%p.partitions, p.partitions,
+	r, err := p.lab.RunReady(ctx, p.id(number), number%p.partitions, p.partitions,
 		map[string]string{"ADOPT_AFTER": p.adoptAfter, "LOG_LEVEL": "warn"})
 	if err != nil {
 		return err
@@ -113,7 +113,7 @@ func (p *pair) join(ctx context.Context, number int) error {
 
 	p.fleet[r.ID] = r
 
-	return r.Ready(ctx)
+	return nil
 }
 
 func (p *pair) end(ctx context.Context) error {

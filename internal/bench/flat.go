@@ -239,16 +239,12 @@ func (f *flat) measure(ctx context.Context, n int, verifies bool, env map[string
 	defer cancel()
 	env["FACTORY_ADDRESS"], env["START_BLOCK"], env["LOG_LEVEL"] = f.lab.Contracts.Load.Hex(), fmt.Sprint(f.start), "warn"
 	env["ALLOW_LATE_START"] = "true" // the escrows below START_BLOCK are registered already
-	p, err := f.lab.Run("flat", 0, 1, env)
+	p, err := f.lab.RunReady(ctx, "flat", 0, 1, env)
 	if err != nil {
 		return u, err
 	}
 
 	defer func() { err = errors.Join(err, p.Stop(context.WithoutCancel(ctx))) }()
-	if err := p.Ready(ctx); err != nil {
-		return u, err
-	}
-
 	err = poll(ctx, 20*time.Millisecond, fmt.Sprintf("%d escrows to be watched", n), func() bool {
 		m, err := scrape(ctx, p)
 		return err == nil && m.sum("relayer_escrows_monitored") == float64(n)

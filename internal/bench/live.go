@@ -75,17 +75,13 @@ func live(ctx context.Context, o *Options, transport string, jitter float64) (la
 	url := map[string]string{"ws": l.Chain.WS(), "http": l.Chain.HTTP()}[transport]
 	tap := l.PubSub.Tap()
 	defer func() { err = errors.Join(err, tap.Stop()) }()
-	p, err := l.Run("live", 0, 1, map[string]string{
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute+time.Duration(o.Blocks)*2*time.Second)
+	defer cancel()
+	p, err := l.RunReady(ctx, "live", 0, 1, map[string]string{
 		"FACTORY_ADDRESS": l.Contracts.Load.Hex(), "FINALITY": "latest", "RPC_URLS": url, "VERIFY_INTERVAL": "30s",
 		"LOG_LEVEL": "warn",
 	})
 	if err != nil {
-		return nil, 0, err
-	}
-
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute+time.Duration(o.Blocks)*2*time.Second)
-	defer cancel()
-	if err := p.Ready(ctx); err != nil {
 		return nil, 0, err
 	}
 

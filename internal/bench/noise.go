@@ -204,16 +204,12 @@ func (n *noise) measure(ctx context.Context, way string, size int, name string,
 		return u, err
 	}
 
-	p, err := n.lab.Run(name, 0, 1, n.environ(way, name, env))
+	p, err := n.lab.RunReady(ctx, name, 0, 1, n.environ(way, name, env))
 	if err != nil {
 		return u, err
 	}
 
 	defer func() { err = errors.Join(err, p.Stop(context.WithoutCancel(ctx))) }()
-	if err := p.Ready(ctx); err != nil {
-		return u, err
-	}
-
 	head, err := n.lab.Head(ctx)
 	if err != nil {
 		return u, err

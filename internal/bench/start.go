@@ -59,13 +59,9 @@ func startOne(ctx context.Context, l *lab.Lab, total int) (took time.Duration, r
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	start := time.Now()
-	p, err := l.Run("start-"+strconv.Itoa(total), 0, total,
+	p, err := l.RunReady(ctx, "start-"+strconv.Itoa(total), 0, total,
 		map[string]string{"ADOPT_AFTER": "10m", "RPC_URLS": l.Chain.HTTP()})
 	if err != nil {
-		return 0, 0, err
-	}
-
-	if err := p.Ready(ctx); err != nil {
 		return 0, 0, err
 	}
 

@@ -51,13 +51,9 @@ func Steady(ctx context.Context, o *Options) (figures []Figure, err error) {
 		return nil, err
 	}
 
-	p, err := l.Run("steady", 0, 1, map[string]string{"FACTORY_ADDRESS": l.Contracts.Load.Hex(), "VERIFY_INTERVAL": "30s",
-		"HEARTBEAT_INTERVAL": "30s", "LOG_LEVEL": "warn"})
+	p, err := l.RunReady(ctx, "steady", 0, 1, map[string]string{"FACTORY_ADDRESS": l.Contracts.Load.Hex(),
+		"VERIFY_INTERVAL": "30s", "HEARTBEAT_INTERVAL": "30s", "LOG_LEVEL": "warn"})
 	if err != nil {
-		return nil, err
-	}
-
-	if err := p.Ready(ctx); err != nil {
 		return nil, err
 	}
 
@@ -86,11 +82,11 @@ func sampleUnderLoad(ctx context.Context, l *lab.Lab, p *lab.Process, load *test
 	defer cancel()
 	g, live := errgroup.WithContext(live)
 	g.Go(func() error {
-		return every(live, time.Second, func() error { blocks++; return load.Emit(ctx, clones, 1) })
+		return lab.Every(live, time.Second, func() error { blocks++; return load.Emit(ctx, clones, 1) })
 	})
 	begun := time.Now()
 	g.Go(func() error {
-		return every(live, max(took/120, 250*time.Millisecond), func() error {
+		return lab.Every(live, max(took/120, 250*time.Millisecond), func() error {
 			s, err := takeSample(ctx, l, p)
 			if s.after = time.Since(begun); err == nil && s.after > took/10 {
 				samples = append(samples, s)
@@ -108,23 +104,6 @@ func sampleUnderLoad(ctx context.Context, l *lab.Lab, p *lab.Process, load *test
 	}
 
 	return blocks, samples, nil
-}
-
-// every does something once per interval until ctx ends.
-func every(ctx context.Context, interval time.Duration, do func() error) error {
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-
-		if err := do(); err != nil {
-			return err
-		}
-	}
 }
 
 // sample is the state at one moment: values by name and unit, such as "rss MiB".

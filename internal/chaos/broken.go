@@ -31,9 +31,9 @@ type Breakage struct {
 var Breakages = []Breakage{
 	{
 		Name: "broadcast-first", What: "broadcasts before it records the attempt",
-		Says: "C2: broadcast before it was recorded", file: "relayer/send/sender.go",
+		Says: "C2: broadcast before it was recorded", file: "relayer/send/attempts.go",
 		old: "\tif len(fresh) > 0 {\n",
-		new: "\tif err := s.broadcast(ctx, fresh); err != nil {\n\t\treturn err\n\t}\n\n\tif len(fresh) > 0 {\n",
+		new: "\tif err := r.broadcast(ctx, fresh); err != nil {\n\t\treturn err\n\t}\n\n\tif len(fresh) > 0 {\n",
 	},
 	{
 		Name: "early-answer", What: "answers before finality",
@@ -52,8 +52,8 @@ var Breakages = []Breakage{
 	},
 	{
 		Name: "fresh-nonce", What: "takes another nonce when it replaces a transaction",
-		Says: "C1: ", Chance: true, file: "relayer/send/sender.go",
-		old: "uint64(s.cfg.ChainID), f.Nonce, gas", new: "uint64(s.cfg.ChainID), f.Nonce+uint64(len(f.Attempts)), gas",
+		Says: "C1: ", Chance: true, file: "relayer/send/attempts.go",
+		old: "uint64(r.cfg.ChainID), f.Nonce, gas", new: "uint64(r.cfg.ChainID), f.Nonce+uint64(len(f.Attempts)), gas",
 	},
 	{
 		Name: "no-answer", What: "stores final states without their answers",

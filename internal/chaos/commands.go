@@ -2,33 +2,19 @@ package chaos
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"math/big"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"strconv"
 	"sync"
 
-	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
-	"github.com/ethereum/go-ethereum/accounts/keystore"
 	"github.com/ethereum/go-ethereum/common"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
-	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
-)
-
-// Names of the way back at the Pub/Sub server.
-const (
-	commandsTopic = "escrow-commands"
-	repliesTopic  = "escrow-replies"
 )
 
 // Amounts in wei. With a base fee of 1 gwei at first, a command may cost about a third of its limit.
@@ -50,9 +36,7 @@ type way struct {
 	requesters []testchain.Account // everything; approve only, for little; unknown to the policy
 	wallet     *testchain.Wallet   // of whoever creates and approves escrows, and fills blocks; under run.mining
 	makers     []testchain.Account
-	replies    *testpubsub.Recorder
-	conn       *grpc.ClientConn
-	topic      pubsubpb.PublisherClient
+	pubsub     *lab.Commands
 	// endowed is the block from before which no reorganisation takes anything: what the senders' keys did
 	// before the relayers had them. Nobody would do it again, and what has a later nonce would never be mined.
 	endowed int
@@ -94,19 +78,24 @@ func prepare(ctx context.Context, r *run) (w *way, err error) {
 		return nil, err
 	}
 
-	if err := w.openTopics(ctx); err != nil {
-		return nil, errors.Join(err, w.close())
+	defer func() {
+		if err != nil {
+			w.wallet.Close()
+		}
+	}()
+	if w.pubsub, err = r.lab.OpenCommands(ctx); err != nil {
+		return nil, err
 	}
 
 	env, err := w.files()
 	if err != nil {
-		return nil, errors.Join(err, w.close())
+		return nil, err
 	}
 
 	maps.Copy(r.lab.Env, env)
 
 	if err := w.endow(ctx); err != nil {
-		return nil, errors.Join(err, w.close())
+		return nil, err
 	}
 
 	for _, n := range r.nodes.front {
@@ -116,106 +105,34 @@ func prepare(ctx context.Context, r *run) (w *way, err error) {
 	return w, nil
 }
 
-func (w *way) close() error {
-	w.wallet.Close()
-	var errs []error
-	if w.replies != nil {
-		errs = append(errs, w.replies.Stop())
-	}
-
-	if w.conn != nil {
-		errs = append(errs, w.conn.Close())
-	}
-
-	return errors.Join(errs...)
-}
-
-// openTopics makes the topics and their subscriptions. What an instance took and did not
-// acknowledge comes again after ten seconds.
-func (w *way) openTopics(ctx context.Context) (err error) {
-	addr := w.run.lab.PubSub.Addr()
-	if w.conn, err = grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
-		return err
-	}
-
-	w.topic = pubsubpb.NewPublisherClient(w.conn)
-	for _, topic := range []string{commandsTopic, repliesTopic} {
-		if err := testpubsub.CreateTopic(ctx, addr, lab.Project, topic); err != nil {
-			return err
-		}
-	}
-
-	if _, err := pubsubpb.NewSubscriberClient(w.conn).CreateSubscription(ctx, &pubsubpb.Subscription{
-		Name:  testpubsub.SubscriptionName(lab.Project, commandsTopic),
-		Topic: testpubsub.TopicName(lab.Project, commandsTopic), AckDeadlineSeconds: 10,
-	}); err != nil {
-		return fmt.Errorf("create the subscription of commands: %w", err)
-	}
-
-	if err := testpubsub.CreateSubscription(ctx, addr, lab.Project, repliesTopic, repliesTopic); err != nil {
-		return err
-	}
-
-	w.replies, err = testpubsub.Record(ctx, addr, lab.Project, repliesTopic)
-
-	return err
-}
-
 // files writes keystores, the senders file and the policy, and returns the relayers' environment.
 func (w *way) files() (map[string]string, error) {
-	dir := w.run.lab.Dir
-	write := func(name string, content []byte) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			panic(err) // a folder that we have just made
-		}
-
-		return path
-	}
-	password := write("password", []byte("pass word\n"))
-	fees, value := "1000000000000000000", "1000000000"
+	maxFee, fees, value := strconv.FormatInt(commandMaxFee, 10), "1000000000000000000", "1000000000"
 	if w.plan.Tight {
 		fees, value = strconv.FormatInt(tightDayFees, 10), strconv.Itoa(tightDayValue)
 	}
 
-	var senders, grants, few []map[string]any
+	var senders []lab.Sender
+	all := lab.Requester{Name: "all", Address: w.requesters[0].Address}
+	few := lab.Requester{Name: "few", Address: w.requesters[1].Address}
 	for i, a := range w.senders {
-		key, err := keystore.EncryptKey(&keystore.Key{Id: [16]byte{byte(i)}, Address: a.Address, PrivateKey: a.Key},
-			"pass word", keystore.LightScryptN, keystore.LightScryptP)
-		if err != nil {
-			return nil, err
-		}
-
-		senders = append(senders, map[string]any{
-			"name": "s" + strconv.Itoa(i), "address": a.Address, "password_file": password,
-			"keystore": write(fmt.Sprintf("key%d.json", i), key), "max_fee": strconv.FormatInt(commandMaxFee, 10),
-			"day_fees": fees, "day_value": value, "max_in_flight": w.plan.InFlight,
-		})
-		grants = append(grants, map[string]any{"sender": a.Address, "max_value": "1000000",
-			"kinds": []string{"approve", "release", "refund", "create"}, "max_fee": strconv.FormatInt(commandMaxFee, 10)})
-		few = append(few, map[string]any{"sender": a.Address, "kinds": []string{"approve"},
-			"max_fee": strconv.FormatInt(commandMaxFee/2, 10)})
+		senders = append(senders, lab.Sender{Account: a, Name: "s" + strconv.Itoa(i), MaxFee: maxFee, DayFees: fees,
+			DayValue: value, MaxInFlight: w.plan.InFlight})
+		all.Allow = append(all.Allow, lab.Grant{Sender: a.Address, MaxValue: "1000000", MaxFee: maxFee,
+			Kinds: []string{"approve", "release", "refund", "create"}})
+		few.Allow = append(few.Allow, lab.Grant{Sender: a.Address, Kinds: []string{"approve"},
+			MaxFee: strconv.FormatInt(commandMaxFee/2, 10)})
 	}
 
-	policy := []map[string]any{{"name": "all", "address": w.requesters[0].Address, "allow": grants},
-		{"name": "few", "address": w.requesters[1].Address, "allow": few}}
-	sendersJSON, err := json.Marshal(map[string]any{"senders": senders})
+	env, err := w.run.lab.CommandFiles(senders, []lab.Requester{all, few})
 	if err != nil {
 		return nil, err
 	}
 
-	policyJSON, err := json.Marshal(map[string]any{"requesters": policy})
-	if err != nil {
-		return nil, err
-	}
-
-	env := map[string]string{
-		"SENDERS_FILE": write("senders.json", sendersJSON), "COMMANDS_POLICY_FILE": write("policy.json", policyJSON),
-		"COMMANDS_SUBSCRIPTION_ID": commandsTopic, "COMMANDS_HTTP": "true", "REPLIES_TOPIC_ID": repliesTopic,
-	}
+	env["COMMANDS_SUBSCRIPTION_ID"] = w.pubsub.Subscription
 	if w.plan.Keeper {
 		env["KEEPER_SENDER"], env["KEEPER_MIN_AMOUNT"] = w.senders[0].Address.Hex(), "1"
-		env["KEEPER_MAX_FEE"], env["KEEPER_DAY_FEES"] = strconv.FormatInt(commandMaxFee, 10), fees
+		env["KEEPER_MAX_FEE"], env["KEEPER_DAY_FEES"] = maxFee, fees
 	}
 
 	return env, nil

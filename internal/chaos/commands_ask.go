@@ -10,12 +10,10 @@ import (
 	"slices"
 	"time"
 
-	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/ethereum/go-ethereum/common"
 
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
-	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/send"
 )
@@ -37,7 +35,7 @@ type ask struct {
 // request asks for things at the plan's pace until busy ends. What was begun is delivered until whole
 // ends: later, when a relayer can be reached.
 func (w *way) request(busy, whole context.Context) error {
-	return every(busy, w.plan.AskEvery, func() error {
+	return lab.Every(busy, w.plan.AskEvery, func() error {
 		asks := w.compose()
 		byTopic := w.pick(2) == 0
 		w.pending.Go(func() { w.deliver(whole, asks, byTopic) })
@@ -252,10 +250,8 @@ func (w *way) deliver(ctx context.Context, asks []*ask, byTopic bool) {
 func (w *way) publish(ctx context.Context, body []byte) bool {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	_, err := w.topic.Publish(ctx, &pubsubpb.PublishRequest{Topic: testpubsub.TopicName(lab.Project, commandsTopic),
-		Messages: []*pubsubpb.PubsubMessage{{Data: body}}})
 
-	return err == nil
+	return w.pubsub.Publish(ctx, body) == nil
 }
 
 // post sends commands to an instance. A status that is neither a verdict nor "later" is a mistake of the relayer's.

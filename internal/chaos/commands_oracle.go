@@ -291,7 +291,7 @@ func (w *way) unrefused() (n int) {
 	}
 
 	refused := map[string]int{}
-	for _, m := range w.replies.Messages() {
+	for _, m := range w.pubsub.Replies.Messages() {
 		if a, err := command.DecodeAnswer(m.Data); err == nil && a.State == command.Refused {
 			refused[a.CommandID+a.Code]++
 		}
@@ -534,7 +534,7 @@ func expiredAtOnce(row commandRow) bool {
 // readAnswers takes the replies. The answers of one revision are one answer, however often it came.
 func (c *checker) readAnswers() {
 	bodies := map[string]string{}
-	for _, m := range c.w.replies.Messages() {
+	for _, m := range c.w.pubsub.Replies.Messages() {
 		a, err := command.DecodeAnswer(m.Data)
 		if err != nil {
 			c.v.wrong("C4: a reply that is none: %v: %s", err, m.Data)

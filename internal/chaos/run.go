@@ -240,7 +240,7 @@ func (r *run) close() error {
 	}
 
 	if r.way != nil {
-		errs = append(errs, r.way.close())
+		r.way.wallet.Close()
 	}
 
 	return errors.Join(append(errs, r.disconnect())...)
@@ -368,14 +368,14 @@ func (r *run) withTraffic(ctx context.Context, play func(*run, context.Context) 
 	g, ctx := errgroup.WithContext(ctx)
 	busy, end := context.WithCancel(ctx)
 	g.Go(func() error {
-		return every(busy, r.plan.BlockTime, func() error { return r.blocks(ctx, 1, r.plan.PerBlock) })
+		return lab.Every(busy, r.plan.BlockTime, func() error { return r.blocks(ctx, 1, r.plan.PerBlock) })
 	})
 	if r.way != nil {
 		g.Go(func() error { return r.way.request(busy, whole) })
 	}
 
 	if r.second != nil {
-		g.Go(func() error { return every(busy, 2*r.plan.BlockTime, func() error { return r.second.block(ctx) }) })
+		g.Go(func() error { return lab.Every(busy, 2*r.plan.BlockTime, func() error { return r.second.block(ctx) }) })
 	}
 
 	g.Go(func() error {
@@ -414,23 +414,6 @@ func (r *run) attempt(ctx context.Context, f Fault) error {
 	}
 
 	return nil
-}
-
-// every does something once per interval until ctx ends or it fails.
-func every(ctx context.Context, interval time.Duration, do func() error) error {
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-
-		if err := do(); err != nil {
-			return fmt.Errorf("traffic: %w", err)
-		}
-	}
 }
 
 func newTraffic(ctx context.Context, chain *testchain.Sim, d testchain.Deployment,

@@ -6,30 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
-	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
-	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
-	"github.com/ethereum/go-ethereum/accounts/keystore"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/ethclient"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
-)
-
-// Names of the way back at the Pub/Sub server.
-const (
-	commandsTopic = "escrow-commands"
-	repliesTopic  = "escrow-replies"
 )
 
 // Pace and amounts of the commands.
@@ -56,8 +44,7 @@ type commands struct {
 	sender    testchain.Account // acts, as the arbiter of the escrows; each relayer has its key
 	payer     *testchain.Wallet // creates the escrows
 	payerAt   common.Address
-	replies   *testpubsub.Recorder
-	conn      *grpc.ClientConn
+	pubsub    *lab.Commands
 	asked     []*command.Signed
 }
 
@@ -66,102 +53,28 @@ func openCommands(ctx context.Context, l *lab.Lab, seed uint64) (c *commands, er
 	all := l.Chain.Accounts()
 	c = &commands{lab: l, requester: testchain.Accounts(seed^0x7e9, 1)[0], sender: all[trafficAccounts+1],
 		payerAt: all[trafficAccounts].Address}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, c.close())
-		}
-	}()
 	if c.payer, err = testchain.OpenWallet(ctx, l.Chain.HTTP(), all[trafficAccounts]); err != nil {
 		return c, err
 	}
 
-	addr := l.PubSub.Addr()
-	if c.conn, err = grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
-		return c, err
-	}
-
-	for _, topic := range []string{commandsTopic, repliesTopic} {
-		if err := testpubsub.CreateTopic(ctx, addr, lab.Project, topic); err != nil {
-			return c, err
+	defer func() {
+		if err != nil {
+			c.payer.Close()
 		}
-	}
-
-	// What a relayer took and could not acknowledge any more comes again soon.
-	if _, err := pubsubpb.NewSubscriberClient(c.conn).CreateSubscription(ctx, &pubsubpb.Subscription{
-		Name:  testpubsub.SubscriptionName(lab.Project, commandsTopic),
-		Topic: testpubsub.TopicName(lab.Project, commandsTopic), AckDeadlineSeconds: 10,
-	}); err != nil {
-		return c, fmt.Errorf("create the subscription of commands: %w", err)
-	}
-
-	if err := testpubsub.CreateSubscription(ctx, addr, lab.Project, repliesTopic, repliesTopic); err != nil {
+	}()
+	if c.pubsub, err = l.OpenCommands(ctx); err != nil {
 		return c, err
 	}
 
-	if c.replies, err = testpubsub.Record(ctx, addr, lab.Project, repliesTopic); err != nil {
-		return c, err
+	l.Env, err = l.CommandFiles(
+		[]lab.Sender{{Account: c.sender, Name: "arbiter", MaxFee: maxFee, DayFees: dayFees}},
+		[]lab.Requester{{Name: "settlement", Address: c.requester.Address, Allow: []lab.Grant{
+			{Sender: c.sender.Address, Kinds: []string{"approve", "release"}, MaxFee: maxFee}}}})
+	if err == nil {
+		l.Env["COMMANDS_SUBSCRIPTION_ID"] = c.pubsub.Subscription
 	}
-
-	l.Env, err = c.files()
 
 	return c, err
-}
-
-func (c *commands) close() error {
-	var errs []error
-	if c.payer != nil {
-		c.payer.Close()
-	}
-
-	if c.replies != nil {
-		errs = append(errs, c.replies.Stop())
-	}
-
-	if c.conn != nil {
-		errs = append(errs, c.conn.Close())
-	}
-
-	return errors.Join(errs...)
-}
-
-// files writes the sender's key, the senders file and the policy, and returns the relayers' environment.
-func (c *commands) files() (map[string]string, error) {
-	const password = "of this demo only"
-	key, err := keystore.EncryptKey(&keystore.Key{Address: c.sender.Address, PrivateKey: c.sender.Key}, password,
-		keystore.LightScryptN, keystore.LightScryptP)
-	if err != nil {
-		return nil, fmt.Errorf("encrypt the sender's key: %w", err)
-	}
-
-	path := func(name string) string { return filepath.Join(c.lab.Dir, name) }
-	senders, err := json.Marshal(map[string]any{"senders": []map[string]any{{
-		"name": "arbiter", "address": c.sender.Address, "keystore": path("key.json"), "password_file": path("password"),
-		"max_fee": maxFee, "day_fees": dayFees,
-	}}})
-	if err != nil {
-		return nil, err
-	}
-
-	policy, err := json.Marshal(map[string]any{"requesters": []map[string]any{{
-		"name": "settlement", "address": c.requester.Address, "allow": []map[string]any{{
-			"sender": c.sender.Address, "kinds": []string{"approve", "release"}, "max_fee": maxFee,
-		}},
-	}}})
-	if err != nil {
-		return nil, err
-	}
-
-	for name, content := range map[string][]byte{"key.json": key, "password": []byte(password), "senders.json": senders,
-		"policy.json": policy} {
-		if err := os.WriteFile(path(name), content, 0o600); err != nil {
-			return nil, err
-		}
-	}
-
-	return map[string]string{
-		"SENDERS_FILE": path("senders.json"), "COMMANDS_POLICY_FILE": path("policy.json"),
-		"COMMANDS_SUBSCRIPTION_ID": commandsTopic, "COMMANDS_HTTP": "true", "REPLIES_TOPIC_ID": repliesTopic,
-	}, nil
 }
 
 // ask creates escrows and asks for their approval and release until ctx ends. What was begun is handed over.
@@ -250,11 +163,7 @@ func (c *commands) deliver(ctx context.Context, s *command.Signed, relayers func
 			return err
 		}
 
-		_, err = pubsubpb.NewPublisherClient(c.conn).Publish(ctx, &pubsubpb.PublishRequest{
-			Topic: testpubsub.TopicName(lab.Project, commandsTopic), Messages: []*pubsubpb.PubsubMessage{{Data: body}},
-		})
-
-		return err
+		return c.pubsub.Publish(ctx, body)
 	}
 
 	pause := time.NewTicker(100 * time.Millisecond)
@@ -304,7 +213,7 @@ func (c *commands) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 	// Which are missing the audit says.
-	_ = c.replies.WaitFor(ctx, func(all []testpubsub.Message) bool {
+	_ = c.pubsub.Replies.WaitFor(ctx, func(all []testpubsub.Message) bool {
 		answers, _ := finalAnswers(all)
 		return !slices.ContainsFunc(c.asked, func(s *command.Signed) bool { return answers[s.ID()].Revision == 0 })
 	})
@@ -361,7 +270,7 @@ func (c *commands) audit(ctx context.Context) (*commandsAudit, error) {
 	}
 
 	a := &commandsAudit{asked: len(c.asked), transactions: len(acts)}
-	answers, unreadable := finalAnswers(c.replies.Messages())
+	answers, unreadable := finalAnswers(c.pubsub.Replies.Messages())
 	for range unreadable {
 		a.contradicted = append(a.contradicted, "an answer that cannot be read")
 	}

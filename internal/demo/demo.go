@@ -94,7 +94,7 @@ func (s *scene) run(ctx context.Context) (err error) {
 			return err
 		}
 
-		defer func() { err = errors.Join(err, s.commands.close()) }()
+		defer s.commands.payer.Close()
 	}
 
 	for i := range s.o.Instances {

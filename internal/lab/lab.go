@@ -247,6 +247,16 @@ func (l *Lab) Run(id string, number, total int, env map[string]string) (*Process
 	return p, nil
 }
 
+// RunReady starts a relayer process and waits until it is ready.
+func (l *Lab) RunReady(ctx context.Context, id string, number, total int, env map[string]string) (*Process, error) {
+	p, err := l.Run(id, number, total, env)
+	if err != nil {
+		return nil, err
+	}
+
+	return p, p.Ready(ctx)
+}
+
 // Head is the newest block of the chain.
 func (l *Lab) Head(ctx context.Context) (uint64, error) {
 	c, err := ethclient.DialContext(ctx, l.Chain.HTTP())
@@ -256,4 +266,21 @@ func (l *Lab) Head(ctx context.Context) (uint64, error) {
 	defer c.Close()
 
 	return c.BlockNumber(ctx)
+}
+
+// Every does something once per interval until ctx ends, which is no error, or it fails.
+func Every(ctx context.Context, interval time.Duration, do func() error) error {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+
+		if err := do(); err != nil {
+			return err
+		}
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"math/big"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -41,17 +42,15 @@ type Problem struct {
 type Problems []Problem
 
 func (p Problems) Error() string {
-	var b strings.Builder
-	b.WriteString("malformed command")
+	texts := make([]string, len(p))
 	for i, x := range p {
-		b.WriteString([]string{": ", "; "}[min(i, 1)])
-		b.WriteString(x.Field + " " + x.Detail)
+		texts[i] = x.Field + " " + x.Detail
 	}
 
-	return b.String()
+	return "malformed command: " + strings.Join(texts, "; ")
 }
 
-// wire is a command as JSON has it. Pointers tell what is absent.
+// wire is a command as JSON has it. A pointer tells whether the field is there; the others may be missing.
 type wire struct {
 	Version   *int      `json:"version"`
 	ChainID   *string   `json:"chain_id"`
@@ -60,11 +59,11 @@ type wire struct {
 	Sender    *string   `json:"sender"`
 	Escrow    *string   `json:"escrow"`
 	Args      *wireArgs `json:"args,omitempty"`
-	NotBefore *uint64   `json:"not_before,omitempty"`
+	NotBefore uint64    `json:"not_before,omitempty"`
 	ExpiresAt *uint64   `json:"expires_at"`
 	MaxFee    *string   `json:"max_fee"`
-	Reference *string   `json:"reference,omitempty"`
-	ReplyTo   *string   `json:"reply_to,omitempty"`
+	Reference string    `json:"reference,omitempty"`
+	ReplyTo   string    `json:"reply_to,omitempty"`
 	Salt      *string   `json:"salt,omitempty"`
 	Signature *string   `json:"signature"`
 }
@@ -84,23 +83,10 @@ func (s *Signed) MarshalJSON() ([]byte, error) {
 	version := Version
 	w := wire{
 		Version: &version, ChainID: text(strconv.FormatUint(s.ChainID, 10)), Factory: text(s.Factory.Hex()),
-		Kind:   text(string(s.Kind)),
-		Sender: text(s.Sender.Hex()), Escrow: text(s.Escrow.Hex()), ExpiresAt: &s.ExpiresAt, MaxFee: text(decimal(s.MaxFee)),
-		Salt:      text(s.Salt.Hex()),
-		Signature: text("0x" + hex.EncodeToString(s.Signature[:])),
+		Kind: text(string(s.Kind)), Sender: text(s.Sender.Hex()), Escrow: text(s.Escrow.Hex()), NotBefore: s.NotBefore,
+		ExpiresAt: &s.ExpiresAt, MaxFee: text(decimal(s.MaxFee)), Reference: s.Reference, ReplyTo: s.ReplyTo,
+		Salt: text(s.Salt.Hex()), Signature: text("0x" + hex.EncodeToString(s.Signature[:])),
 	}
-	if s.NotBefore != 0 {
-		w.NotBefore = &s.NotBefore
-	}
-
-	if s.Reference != "" {
-		w.Reference = &s.Reference
-	}
-
-	if s.ReplyTo != "" {
-		w.ReplyTo = &s.ReplyTo
-	}
-
 	if a := s.Args; a != nil {
 		w.Args = &wireArgs{
 			Payee: text(a.Payee.Hex()), Amount: text(decimal(a.Amount)), ReleaseDelay: text(decimal(a.ReleaseDelay)),
@@ -239,8 +225,7 @@ func Parse(raw []byte) (*Signed, error) {
 		return nil, err
 	}
 
-	r := &reader{}
-	s := &Signed{}
+	r, s := &reader{}, &Signed{}
 	switch {
 	case w.Version == nil:
 		r.say("version", "is missing")
@@ -252,20 +237,9 @@ func Parse(raw []byte) (*Signed, error) {
 	s.Factory = r.address("factory", w.Factory)
 	s.Kind = Kind(present(r, "kind", w.Kind))
 	s.Sender, s.Escrow = r.address("sender", w.Sender), r.address("escrow", w.Escrow)
-	if w.NotBefore != nil {
-		s.NotBefore = *w.NotBefore
-	}
-
-	s.ExpiresAt = present(r, "expires_at", w.ExpiresAt)
+	s.NotBefore, s.ExpiresAt = w.NotBefore, present(r, "expires_at", w.ExpiresAt)
 	s.MaxFee = r.wei("max_fee", w.MaxFee)
-	if w.Reference != nil {
-		s.Reference = *w.Reference
-	}
-
-	if w.ReplyTo != nil {
-		s.ReplyTo = *w.ReplyTo
-	}
-
+	s.Reference, s.ReplyTo = w.Reference, w.ReplyTo
 	if w.Salt != nil {
 		r.hex("salt", w.Salt, s.Salt[:])
 	}
@@ -411,19 +385,15 @@ func (c *Command) checkArgs(r *reader) {
 	}
 }
 
-// reader collects problems, one per field.
+// reader collects problems. The first one of a field counts: what is missing is not wrong besides.
 type reader struct {
 	problems Problems
 }
 
 func (r *reader) say(field, detail string) {
-	for _, p := range r.problems {
-		if p.Field == field {
-			return
-		}
+	if !slices.ContainsFunc(r.problems, func(p Problem) bool { return p.Field == field }) {
+		r.problems = append(r.problems, Problem{field, detail})
 	}
-
-	r.problems = append(r.problems, Problem{field, detail})
 }
 
 // present is the value of a field that must be there.
@@ -442,72 +412,58 @@ func (r *reader) uint256(field string, n *big.Int) {
 	}
 }
 
-func (r *reader) uint(field string, text *string) uint64 {
-	if text == nil {
-		r.say(field, "is missing")
-		return 0
-	}
-
-	n, err := strconv.ParseUint(*text, 10, 63)
-	if err != nil || strconv.FormatUint(n, 10) != *text {
+func (r *reader) uint(field string, value *string) uint64 {
+	text := present(r, field, value)
+	n, err := strconv.ParseUint(text, 10, 63)
+	if err != nil || strconv.FormatUint(n, 10) != text {
 		r.say(field, "must be a decimal number in a string, without sign or leading zeros")
 	}
 
 	return n
 }
 
-func (r *reader) wei(field string, text *string) *big.Int {
-	if text == nil {
-		r.say(field, "is missing")
-		return nil
+// ParseWei reads an amount: digits only, as many as the largest uint256 has.
+func ParseWei(text string) (n *big.Int, ok bool) {
+	if text == "" || len(text) > 78 || strings.Trim(text, "0123456789") != "" {
+		return nil, false
 	}
 
-	plain := *text != "" && len(*text) <= 78 && strings.Trim(*text, "0123456789") == "" &&
-		(len(*text) == 1 || (*text)[0] != '0')
-	if !plain {
+	return new(big.Int).SetString(text, 10)
+}
+
+func (r *reader) wei(field string, value *string) *big.Int {
+	text := present(r, field, value)
+	n, ok := ParseWei(text)
+	if !ok || n.String() != text {
 		r.say(field, "must be a decimal number in a string, without sign or leading zeros, at most 78 digits")
 		return nil
 	}
-
-	n, _ := new(big.Int).SetString(*text, 10)
 
 	return n
 }
 
 // address takes lower case, and mixed case whose EIP-55 checksum is right.
-func (r *reader) address(field string, text *string) (a common.Address) {
-	if text == nil {
-		r.say(field, "is missing")
+func (r *reader) address(field string, value *string) (a common.Address) {
+	if !r.hex(field, value, a[:]) {
 		return a
 	}
 
-	if !r.hex(field, text, a[:]) {
-		return a
-	}
-
-	if digits := (*text)[2:]; digits != strings.ToLower(digits) && *text != a.Hex() {
+	if digits := (*value)[2:]; digits != strings.ToLower(digits) && *value != a.Hex() {
 		r.say(field, "has a wrong EIP-55 checksum; write it in lower case if it has none")
 	}
 
 	return a
 }
 
-func (r *reader) hex(field string, text *string, to []byte) bool {
-	if text == nil {
-		r.say(field, "is missing")
-		return false
-	}
-
-	digits, prefixed := strings.CutPrefix(*text, "0x")
-	if !prefixed || len(digits) != 2*len(to) {
+func (r *reader) hex(field string, value *string, to []byte) bool {
+	digits, prefixed := strings.CutPrefix(present(r, field, value), "0x")
+	decoded, err := hex.DecodeString(digits)
+	if !prefixed || err != nil || len(decoded) != len(to) {
 		r.say(field, fmt.Sprintf("must be 0x and %d hexadecimal digits", 2*len(to)))
 		return false
 	}
 
-	if _, err := hex.Decode(to, []byte(digits)); err != nil {
-		r.say(field, fmt.Sprintf("must be 0x and %d hexadecimal digits", 2*len(to)))
-		return false
-	}
+	copy(to, decoded)
 
 	return true
 }

@@ -1,6 +1,8 @@
 package intake
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -39,10 +41,10 @@ type result struct {
 
 // Handler serves POST /commands and GET /commands/{id}.
 func (i *Intake) Handler() http.Handler {
-	posts, gets := make(slots, maxAtOnce), make(slots, maxAtOnce)
+	posts, gets := make(places, maxAtOnce), make(places, maxAtOnce)
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /commands", func(w http.ResponseWriter, r *http.Request) {
-		// The body first: whoever sends it slowly takes no slot from the others.
+		// The body first: whoever sends it slowly takes no place from the others.
 		if body, ok := readBody(w, r); ok {
 			posts.serve(w, "too many requests at once; send up to 100 commands in one", func() { i.post(w, r, body) })
 		}
@@ -54,14 +56,14 @@ func (i *Intake) Handler() http.Handler {
 	return mux
 }
 
-// slots bound how many requests wait for the database.
-type slots chan struct{}
+// places bound how many requests wait for the database.
+type places chan struct{}
 
-// serve calls f in a slot, or says at once that there is none.
-func (s slots) serve(w http.ResponseWriter, none string, f func()) {
+// serve calls f in a place, or says at once that none is free.
+func (p places) serve(w http.ResponseWriter, none string, f func()) {
 	select {
-	case s <- struct{}{}:
-		defer func() { <-s }()
+	case p <- struct{}{}:
+		defer func() { <-p }()
 		f()
 	default:
 		w.Header().Set("Retry-After", "1")
@@ -90,7 +92,7 @@ func readBody(w http.ResponseWriter, r *http.Request) (body []byte, ok bool) {
 }
 
 func (i *Intake) post(w http.ResponseWriter, r *http.Request, body []byte) {
-	ctx, cancel := contextWithin(r, takeTimeout)
+	ctx, cancel := context.WithTimeout(r.Context(), takeTimeout)
 	defer cancel()
 	verdicts, err := i.Take(ctx, body, false)
 	if err != nil {
@@ -102,7 +104,8 @@ func (i *Intake) post(w http.ResponseWriter, r *http.Request, body []byte) {
 		return
 	}
 
-	if len(body) > 0 && firstByte(body) == '[' && (verdicts[0].Answer.CommandID != "" || len(verdicts) > 1) {
+	isArray := bytes.HasPrefix(bytes.TrimSpace(body), []byte("["))
+	if isArray && (verdicts[0].Answer.CommandID != "" || len(verdicts) > 1) {
 		writeMany(w, verdicts)
 		return
 	}
@@ -162,7 +165,7 @@ func (i *Intake) get(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
-	ctx, cancel := contextWithin(r, takeTimeout)
+	ctx, cancel := context.WithTimeout(r.Context(), takeTimeout)
 	defer cancel()
 	a, ok, err := i.Lookup(ctx, common.BytesToHash(raw))
 	switch {

@@ -131,18 +131,18 @@ func (i *Intake) Take(ctx context.Context, body []byte, topic bool) ([]Verdict, 
 
 		i.cfg.Metrics.count(a.Code)
 
-		return i.refuse(ctx, []Verdict{{Answer: a}}, topic)
+		return []Verdict{{Answer: a}}, i.refuse(ctx, topic, a)
 	}
 
 	verdicts := make([]Verdict, len(raws))
 	var candidates []*candidate
 	places := map[*candidate]int{}
-	var refused []Verdict
+	var refused []command.Answer
 	for n, raw := range raws {
 		c, a := i.verify(raw)
 		if c == nil {
 			verdicts[n] = Verdict{Answer: a}
-			refused = append(refused, verdicts[n])
+			refused = append(refused, a)
 			i.cfg.Metrics.count(a.Code)
 
 			continue
@@ -163,7 +163,7 @@ func (i *Intake) Take(ctx context.Context, body []byte, topic bool) ([]Verdict, 
 		}
 	}
 
-	if _, err := i.refuse(ctx, refused, topic); err != nil {
+	if err := i.refuse(ctx, topic, refused...); err != nil {
 		return nil, err
 	}
 
@@ -181,18 +181,13 @@ func outcome(c *candidate) string {
 	return "accepted"
 }
 
-// refuse answers on the topic what leaves nothing else behind.
-func (i *Intake) refuse(ctx context.Context, verdicts []Verdict, topic bool) ([]Verdict, error) {
-	if !topic || len(verdicts) == 0 {
-		return verdicts, nil
+// refuse answers on the topic, if the message came from one, what leaves nothing else behind.
+func (i *Intake) refuse(ctx context.Context, topic bool, answers ...command.Answer) error {
+	if !topic || len(answers) == 0 {
+		return nil
 	}
 
-	answers := make([]command.Answer, len(verdicts))
-	for n, v := range verdicts {
-		answers[n] = v.Answer
-	}
-
-	return verdicts, i.store.refuse(ctx, answers)
+	return i.store.refuse(ctx, answers)
 }
 
 // verify does everything that needs no database. Without a candidate the message is refused with the

@@ -539,6 +539,34 @@ func TestConflictsAcrossInstances(t *testing.T) {
 	require.Equal(t, pairs, f.rows("command_claims"))
 }
 
+// C5: who loses is told who won. When the winner gives its claim up before that is read, nothing is stored and the
+// commands are to be taken again.
+func TestNoConflictWithoutAWinner(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	exec := func(sql string) {
+		_, err := f.db.Exec(t.Context(), sql)
+		require.NoError(t, err)
+	}
+	winner := f.signed(func(c *command.Command) { c.Kind = command.Release })
+	loser := body(t, f.signed(func(c *command.Command) { c.Kind = command.Release }))
+	_, err := f.in.Take(t.Context(), body(t, winner), false)
+	require.NoError(t, err)
+
+	exec(`create function give_up() returns trigger language plpgsql as $$ begin
+		delete from command_claims; return null; end $$`)
+	exec(`create trigger give_up after insert on command_claims for each statement execute function give_up()`)
+	_, err = f.in.Take(t.Context(), loser, false)
+	require.Error(t, err)
+	require.Equal(t, 1, f.rows("commands"))
+
+	exec(`drop trigger give_up on command_claims`)
+	verdicts, err := f.in.Take(t.Context(), loser, false)
+	require.NoError(t, err)
+	require.Equal(t, command.CodeConflict, verdicts[0].Answer.Code)
+	require.Equal(t, winner.ID().Hex(), verdicts[0].Answer.Winner)
+}
+
 // Two instances that store the same commands, which claim nothing, in opposite orders do not wait for each
 // other: whichever order they came in, they are stored in one. The command in the middle is held by the
 // test until both wait, so that each would have stored what the other one asks for next.

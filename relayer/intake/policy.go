@@ -2,13 +2,13 @@ package intake
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math/big"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
 
@@ -34,7 +34,7 @@ type grant struct {
 	maxFee   *big.Int
 }
 
-// The file.
+// policyFile is the policy as the file has it.
 type policyFile struct {
 	Requesters []struct {
 		Name    string         `json:"name"`
@@ -126,27 +126,15 @@ func (a *grantEntry) grant(requester common.Address, say func(format string, arg
 	}
 
 	var ok bool
-	if g.maxValue, ok = amount(a.MaxValue, "0"); !ok {
+	if g.maxValue, ok = command.ParseWei(cmp.Or(a.MaxValue, "0")); !ok {
 		say("requester %s: max_value %q must be wei, as a decimal number in a string", requester, a.MaxValue)
 	}
 
-	if g.maxFee, ok = amount(a.MaxFee, ""); !ok || g.maxFee.Sign() == 0 {
+	if g.maxFee, ok = command.ParseWei(a.MaxFee); !ok || g.maxFee.Sign() == 0 {
 		say("requester %s: max_fee %q must be wei, more than 0, as a decimal number in a string", requester, a.MaxFee)
 	}
 
 	return g
-}
-
-func amount(text, missing string) (*big.Int, bool) {
-	if text == "" {
-		text = missing
-	}
-
-	if text == "" || strings.Trim(text, "0123456789") != "" || len(text) > 78 {
-		return new(big.Int), false
-	}
-
-	return new(big.Int).SetString(text, 10)
 }
 
 // knows says whether somebody may ask for anything at all.

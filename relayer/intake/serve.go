@@ -1,7 +1,6 @@
 package intake
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,18 +16,6 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
 )
-
-func contextWithin(r *http.Request, d time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(r.Context(), d)
-}
-
-func firstByte(body []byte) byte {
-	if body = bytes.TrimSpace(body); len(body) > 0 {
-		return body[0]
-	}
-
-	return 0
-}
 
 // Serve serves Handler, behind guard, on a port of its own until ctx ends.
 func (i *Intake) Serve(ctx context.Context, port int, guard func(http.Handler) http.Handler) error {

@@ -2,11 +2,9 @@ package intake
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math/big"
-	"slices"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -14,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/reply"
 	"github.com/fusion-prime/escrow-relayer/relayer/send"
@@ -25,11 +24,7 @@ type store struct {
 	chainID int64
 }
 
-const answerColumns = `
-	command_id, kind, sender, escrow, state, code, detail, coalesce(winner, ''), reference, reply_to, reopened, coalesce(tx_hash, ''), coalesce(block_number, 0),
-	coalesce(block_hash, ''), fee_paid, coalesce(event_id, '')`
-
-const selectKnown = `select ` + answerColumns + ` from commands where chain_id = @chain and command_id = any(@ids)`
+const selectKnown = `select ` + reply.Columns + ` from commands c where c.chain_id = @chain and c.command_id = any(@ids)`
 
 // takeClaims claims in the order of the keys, so that two transactions never wait for each other in
 // a circle; of the commands of one transaction that claim the same, the first wins. What is
@@ -46,7 +41,7 @@ const takeClaims = `
 // insertCommands stores in the order of the ids: what claims nothing meets the same command of another
 // transaction here first, and two that had them in opposite orders would wait for each other.
 const insertCommands = `
-	insert into commands (chain_id, command_id, sender, kind, escrow, effect, requester, message, value, max_fee, not_before, expires_at, reference, reply_to,
+	insert into commands as c (chain_id, command_id, sender, kind, escrow, effect, requester, message, value, max_fee, not_before, expires_at, reference, reply_to,
 	                      state, code, detail, winner, next_look, answered_at)
 	select @chain, c.id, c.sender, c.kind, c.escrow, c.effect, c.requester, c.message::json, c.value, c.max_fee, c.not_before, c.expires, c.reference, c.reply_to,
 	       v.state, v.code, case v.code when 'not_allowed' then c.refusal when 'conflict' then 'another command was first' else '' end,
@@ -66,7 +61,7 @@ const insertCommands = `
 	                   when c.expires <= clock_timestamp() then 'expired' else 'conflict' end as code) v
 	 order by c.id
 	on conflict do nothing
-	returning ` + answerColumns
+	returning ` + reply.Columns
 
 // errAgain means that what was read is not so any more: the transaction is to be run again.
 var errAgain = errors.New("commands changed while they were stored")
@@ -162,7 +157,7 @@ func (s *store) storeFresh(ctx context.Context, tx pgx.Tx, fresh []*candidate,
 // read returns the answers that commands have.
 func (s *store) read(ctx context.Context, tx pgx.Tx, ids []string) (map[string]command.Answer, error) {
 	rows, _ := tx.Query(ctx, selectKnown, pgx.StrictNamedArgs{"chain": s.chainID, "ids": ids})
-	all, err := pgx.CollectRows(rows, scanAnswer)
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByNameLax[command.Answer])
 	answers := make(map[string]command.Answer, len(all))
 	for _, a := range all {
 		answers[a.CommandID] = a
@@ -183,8 +178,9 @@ func (s *store) insert(ctx context.Context, tx pgx.Tx, fresh []*candidate) ([]co
 		allowed                        = make([]bool, n)
 	)
 	for i, c := range fresh {
-		ids[i], senders[i], kinds[i], escrows[i] = c.id, text(c.signed.Sender), string(c.signed.Kind), text(c.signed.Escrow)
-		effects[i], requesters[i], messages[i] = c.signed.Effect(), text(c.requester), string(c.raw)
+		ids[i], senders[i], escrows[i] = c.id, registry.Text(c.signed.Sender), registry.Text(c.signed.Escrow)
+		kinds[i] = string(c.signed.Kind)
+		effects[i], requesters[i], messages[i] = c.signed.Effect(), registry.Text(c.requester), string(c.raw)
 		references[i], replyTos[i], refusals[i], allowed[i] = c.signed.Reference, c.signed.ReplyTo, c.refusal, c.refusal == ""
 		values[i], fees[i] = numeric(c.signed.Value()), numeric(c.signed.MaxFee)
 		expires[i] = time.Unix(int64(c.signed.ExpiresAt), 0)
@@ -207,7 +203,7 @@ func (s *store) insert(ctx context.Context, tx pgx.Tx, fresh []*candidate) ([]co
 		"values": values, "fees": fees, "not_befores": notBefores, "expires": expires, "references": references,
 		"reply_tos": replyTos, "refusals": refusals,
 	})
-	stored, err := pgx.CollectRows(rows, scanAnswer)
+	stored, err := pgx.CollectRows(rows, pgx.RowToStructByNameLax[command.Answer])
 	if err != nil {
 		return nil, err
 	}
@@ -217,30 +213,9 @@ func (s *store) insert(ctx context.Context, tx pgx.Tx, fresh []*candidate) ([]co
 	return stored, err
 }
 
-func scanAnswer(row pgx.CollectableRow) (a command.Answer, err error) {
-	var reopened int
-	var paid pgtype.Numeric
-	err = row.Scan(&a.CommandID, &a.Kind, &a.Sender, &a.Escrow, &a.State, &a.Code, &a.Detail, &a.Winner, &a.Reference,
-		&a.ReplyTo, &reopened, &a.Transaction,
-		&a.Block, &a.BlockHash, &paid, &a.EventID)
-	a.Revision = 2 * reopened
-	if a.State.Final() {
-		a.Revision++
-	}
-
-	if paid.Valid {
-		if v, err := paid.Value(); err == nil {
-			a.FeePaid, _ = v.(string)
-		}
-	}
-
-	return a, err
-}
-
 // refuse stores answers to what is not stored itself.
 func (s *store) refuse(ctx context.Context, answers []command.Answer) error {
-	err := pgx.BeginFunc(ctx, s.db,
-		func(tx pgx.Tx) error { return reply.Insert(ctx, tx, s.chainID, slices.Clone(answers)) })
+	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return reply.Insert(ctx, tx, s.chainID, answers) })
 	if err != nil {
 		return fmt.Errorf("store %d refusals: %w", len(answers), err)
 	}
@@ -251,7 +226,7 @@ func (s *store) refuse(ctx context.Context, answers []command.Answer) error {
 // Lookup returns what is known of a command; ok is false if nothing is.
 func (i *Intake) Lookup(ctx context.Context, id common.Hash) (a command.Answer, ok bool, err error) {
 	rows, _ := i.cfg.DB.Query(ctx, selectKnown, pgx.StrictNamedArgs{"chain": i.cfg.ChainID, "ids": []string{id.Hex()}})
-	all, err := pgx.CollectRows(rows, scanAnswer)
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByNameLax[command.Answer])
 	if err != nil || len(all) == 0 {
 		if err != nil {
 			err = fmt.Errorf("read command %s: %w", id, err)
@@ -262,7 +237,5 @@ func (i *Intake) Lookup(ctx context.Context, id common.Hash) (a command.Answer, 
 
 	return all[0], true, nil
 }
-
-func text(a common.Address) string { return "0x" + hex.EncodeToString(a[:]) }
 
 func numeric(n *big.Int) pgtype.Numeric { return pgtype.Numeric{Int: n, Valid: true} }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
 )
@@ -78,7 +79,7 @@ func LockKey(chainID int64) int64 {
 
 const (
 	pageSize   = 500
-	abreast    = 32 // requests at once: a request carries one key
+	atOnce     = 32 // requests: each carries one key
 	pollEvery  = 2 * time.Second
 	firstPause = 200 * time.Millisecond
 	maxPause   = 15 * time.Second
@@ -159,30 +160,30 @@ func (p *Publisher) page(ctx context.Context) (more bool, err error) {
 		byKey[r.CommandID] = append(byKey[r.CommandID], r)
 	}
 
-	var mu sync.Mutex
+	var mu sync.Mutex // for the two
 	var acked []int64
 	var errs []error
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, abreast)
+	var g errgroup.Group
+	g.SetLimit(atOnce)
 	for _, key := range order {
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
+		g.Go(func() error {
 			err := p.publish(ctx, key, byKey[key])
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
 				errs = append(errs, fmt.Errorf("publish %d answers to command %s: %w", len(byKey[key]), key, err))
-				return
+				return nil
 			}
 
 			for _, r := range byKey[key] {
 				acked = append(acked, r.Seq)
 			}
+
+			return nil
 		})
 	}
 
-	wg.Wait()
+	_ = g.Wait() // each command's error is in errs
 	if err := p.delete(ctx, acked); err != nil {
 		errs = append(errs, err)
 	}

@@ -18,6 +18,12 @@ import (
 // Channel is the notification channel on which new answers are announced; the payload is the chain id.
 const Channel = "relayer_replies"
 
+// Columns are what pgx.RowToStructByNameLax[command.Answer] reads of a command c of the table commands.
+const Columns = `
+	c.command_id, 2 * c.reopened + (c.answered_at is not null)::int as revision, c.state, c.code, c.detail, coalesce(c.winner, '') as winner,
+	c.kind, c.sender, c.escrow, c.reference, c.reply_to, coalesce(c.tx_hash, '') as transaction, coalesce(c.block_number, 0) as block,
+	coalesce(c.block_hash, '') as block_hash, coalesce(c.event_id, '') as event_id, coalesce(c.fee_paid::text, '') as fee_paid`
+
 const insertReplies = `
 	insert into replies (chain_id, command_id, state, code, reply_to, body)
 	select @chain, r.id, r.state, r.code, r.reply_to, r.body::json

@@ -4,79 +4,29 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/big"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/jackc/pgx/v5"
 
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
-
-const selectDismissed = `
-	select command_id, cancel_requested
-	  from commands
-	 where chain_id = @chain and sender = @sender and state in ('accepted', 'held')
-		and (expires_at <= clock_timestamp() or cancel_requested)
-	 order by seq
-	 limit 500`
-
-// tooLate is what the answer to a command says that expired before it had a nonce.
-const tooLate = "its time was over before it could be sent"
-
-// dismiss answers what expired or was cancelled before anything was signed.
-func (s *Sender) dismiss(ctx context.Context) error {
-	bounded, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
-	rows, _ := s.cfg.DB.Query(bounded, selectDismissed, s.store.args(pgx.StrictNamedArgs{}))
-	endings, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e ending, err error) {
-		var cancelled bool
-		err = row.Scan(&e.id, &cancelled)
-		e.state, e.code, e.detail = command.Expired, command.CodeExpired, tooLate
-		if cancelled {
-			e.state, e.code, e.detail = command.Cancelled, command.CodeCancelled, ""
-		}
-
-		return e, err
-	})
-	if err != nil {
-		return fmt.Errorf("read what expired of sender %s: %w", s.store.sender, err)
-	}
-
-	return s.end(ctx, endings)
-}
-
-// end stores final states and says so.
-func (s *Sender) end(ctx context.Context, endings []ending) error {
-	answers, err := s.store.finish(ctx, endings)
-	if err != nil {
-		return err
-	}
-
-	s.cfg.Metrics.answers.Count(answers)
-	for _, a := range answers {
-		s.log.InfoContext(ctx, "command answered", slog.String("command", a.CommandID),
-			slog.String("state", string(a.State)), slog.String("code", a.Code), slog.String("tx", a.Transaction))
-	}
-
-	return nil
-}
 
 // lookAhead is how many waiting commands are looked at beyond those that there is room for: some of
 // them cannot be sent yet.
 const lookAhead = 16
 
 // room is how many commands may get nonces now.
-func (s *Sender) room(account *account, flights []*flight) int {
-	limit := s.cfg.Limits.MaxInFlight
-	if s.delegated {
+func (r *round) room(account *account, flights []*flight) int {
+	limit := r.cfg.Limits.MaxInFlight
+	if r.sight.look.Delegated {
 		limit = 1
 	}
 
-	if !account.ready(s.sight.look) {
+	if !account.ready(r.sight.look) {
 		return 0
 	}
 
@@ -86,32 +36,33 @@ func (s *Sender) room(account *account, flights []*flight) int {
 // admit takes waiting commands as far as there is room: what is done already or impossible is
 // answered, what cannot be sent yet is held, the others get nonces, are signed and sent. It says
 // whether there may be more to do at once.
-func (s *Sender) admit(ctx context.Context, room int, flights []*flight) (more bool, err error) {
+func (r *round) admit(ctx context.Context, room int, flights []*flight) (more bool, err error) {
 	if room == 0 {
 		return false, nil
 	}
 
-	all, err := s.store.waiting(ctx, room+lookAhead)
+	all, err := r.store.waiting(ctx, room+lookAhead)
 	if err != nil || len(all) == 0 {
 		return false, err
 	}
 
-	// A nonce is given only after a look at what the nodes know of the account now.
-	if s.sight.looked != s.sight.seen {
+	// A nonce is given only after a look at what the nodes know of the account now: the next round's.
+	if r.sight.looked != r.view {
 		return true, nil
 	}
 
-	fees, err := s.cfg.Chain.Fees(ctx)
+	fees, err := r.cfg.Chain.Fees(ctx)
 	if err != nil {
 		return false, err
 	}
 
-	t := &triage{sender: s, fees: fees, funds: new(big.Int).Set(s.sight.look.Balance), room: room}
+	t := &triage{shared: r.shared, branch: r.sight.branch, fees: fees, funds: new(big.Int).Set(r.sight.look.Balance),
+		room: room}
 	for _, f := range flights {
-		t.funds.Sub(t.funds, s.exposure(f))
+		t.funds.Sub(t.funds, r.exposure(f))
 	}
 
-	if err := t.sort(ctx, all); err != nil {
+	if err := t.sort(ctx, r.view.Target, all); err != nil {
 		return false, err
 	}
 
@@ -119,12 +70,12 @@ func (s *Sender) admit(ctx context.Context, room int, flights []*flight) (more b
 		return false, err
 	}
 
-	if err := errors.Join(s.end(ctx, t.endings), s.store.hold(ctx, t.holds)); err != nil {
+	if err := errors.Join(r.end(ctx, t.endings), r.store.hold(ctx, t.holds)); err != nil {
 		return false, err
 	}
 
 	if len(t.picks) > 0 {
-		if err := s.launch(ctx, t.picks); err != nil {
+		if err := r.launch(ctx, t.picks); err != nil {
 			return false, err
 		}
 	}
@@ -133,73 +84,74 @@ func (s *Sender) admit(ctx context.Context, room int, flights []*flight) (more b
 }
 
 // exposure is what the newest attempt may take out of the account.
-func (s *Sender) exposure(f *flight) *big.Int {
+func (r *round) exposure(f *flight) *big.Int {
 	newest := f.newest()
 	if newest == nil {
-		return s.budget(f.MaxFee)
+		return r.budget(f.MaxFee.Int)
 	}
 
-	sum := newest.Fee.worst(newest.Gas)
-	if newest.Purpose == purposeCall && f.Value != nil {
-		sum.Add(sum, f.Value)
+	sum := newest.fee().worst(newest.Gas)
+	if newest.Purpose == purposeCall {
+		sum.Add(sum, f.Value.Int)
 	}
 
 	return sum
 }
 
 // launch gives nonces to commands (T1), and signs, stores (T2) and broadcasts them.
-func (s *Sender) launch(ctx context.Context, picks []pick) error {
-	short, given, err := s.store.assign(ctx, picks, s.cfg.Limits, s.sight.look)
+func (r *round) launch(ctx context.Context, picks []pick) error {
+	overBudget, given, err := r.store.assign(ctx, picks, r.cfg.Limits, r.sight.look)
 	if err != nil {
 		return err
 	}
 
-	holds := make([]hold, len(short))
-	for i, p := range short {
+	holds := make([]hold, len(overBudget))
+	for i, p := range overBudget {
 		holds[i] = hold{p.id, command.CodeBudget, "the sender's budget of the day is used up", time.Minute}
-		s.cfg.Metrics.budget.WithLabelValues(s.cfg.Name).Inc()
+		r.cfg.Metrics.budget.WithLabelValues(r.cfg.Name).Inc()
 	}
 
-	if err := s.store.hold(ctx, holds); err != nil || given == 0 {
+	if err := r.store.hold(ctx, holds); err != nil || given == 0 {
 		return err
 	}
 
-	_, flights, err := s.store.load(ctx)
+	_, flights, err := r.store.load(ctx)
 	if err != nil {
 		return err
 	}
 
-	s.idle = false
+	r.launched = true
 
-	return s.care(ctx, slices.DeleteFunc(flights, func(f *flight) bool { return f.newest() != nil }))
+	return r.advance(ctx, slices.DeleteFunc(flights, func(f *flight) bool { return f.newest() != nil }))
 }
 
 // triage sorts waiting commands by what is to be done with them.
 type triage struct {
-	sender *Sender
+	shared
+	branch Block // on which an answer may rest
 	fees   Fees
-	funds  *big.Int // what the account has beyond what is under way
 	room   int
 
+	// What has been decided so far: one goroutine fills all of it.
+	funds   *big.Int // what the account has beyond what is under way and picked
 	endings []ending
-	rests   []*waiting // whose endings rest on an event that is stored
+	byEvent []*waiting // answered `already` once the block of the event that did it is confirmed
 	holds   []hold
 	picks   []pick
 }
 
 // sort asks the database first, and the chain for the rest.
-func (t *triage) sort(ctx context.Context, all []*waiting) error {
-	s := t.sender
+func (t *triage) sort(ctx context.Context, target uint64, all []*waiting) error {
 	var try []*waiting
 	var calls []Call
 	for _, w := range all {
-		if w.Expired || w.Cancelled { // answered at the next round
+		if w.Expired || w.CancelRequested { // answered at the next round
 			continue
 		}
 
-		message, refused := s.permit(&w.request)
+		message, refused := t.permit(&w.request)
 		if refused != nil {
-			t.endings = append(t.endings, ending{id: w.ID, state: command.Refused, code: refused.code, detail: refused.detail})
+			t.refuse(w, refused.code, refused.detail)
 			continue
 		}
 
@@ -214,7 +166,7 @@ func (t *triage) sort(ctx context.Context, all []*waiting) error {
 
 		c, err := call(&message.Command)
 		if err != nil {
-			return fmt.Errorf("encode the call of command %s: %w", w.ID, err)
+			return fmt.Errorf("encode the call of command %s: %w", w.CommandID, err)
 		}
 
 		if len(try) < t.room+lookAhead/2 {
@@ -226,7 +178,7 @@ func (t *triage) sort(ctx context.Context, all []*waiting) error {
 		return nil
 	}
 
-	results, err := s.cfg.Chain.Simulate(ctx, s.sight.seen.Target, calls)
+	results, err := t.cfg.Chain.Simulate(ctx, target, calls)
 	if err != nil {
 		return err
 	}
@@ -238,44 +190,39 @@ func (t *triage) sort(ctx context.Context, all []*waiting) error {
 	return nil
 }
 
+// refuse ends a command that can never take effect.
+func (t *triage) refuse(w *waiting, code, detail string) {
+	t.endings = append(t.endings, ending{id: w.CommandID, state: command.Refused, code: code, detail: detail})
+}
+
 // known decides what the events that are stored decide.
 func (t *triage) known(w *waiting, args *command.CreateArgs) bool {
-	done, impossible := false, ""
+	self := registry.Text(t.address)
+	settled := w.Status == "released" || w.Status == "refunded"
+	done, other := false, false // other: the escrow exists, and is not the one that is asked for
 	switch w.Kind {
 	case command.Create:
-		if w.Registered {
-			s := t.sender
-			done = strings.EqualFold(w.Payer, text(s.address)) && strings.EqualFold(w.Payee, text(args.Payee)) &&
-				w.Amount.Cmp(args.Amount) == 0 &&
-				w.Required == int(args.ApprovalsRequired) && (w.Arbiter == "" || strings.EqualFold(w.Arbiter, text(args.Arbiter)))
-			if !done {
-				impossible = command.CodeWrongEscrow
-			}
-		}
+		done = w.Registered && strings.EqualFold(w.Payer, self) && strings.EqualFold(w.Payee, registry.Text(args.Payee)) &&
+			w.Amount.Cmp(args.Amount) == 0 && w.Required == int(args.ApprovalsRequired) &&
+			(w.Arbiter == "" || strings.EqualFold(w.Arbiter, registry.Text(args.Arbiter)))
+		other = w.Registered && !done
 	case command.Approve:
-		done = slices.ContainsFunc(w.Approvers, func(a string) bool { return strings.EqualFold(a, text(t.sender.address)) })
-		if !done && (w.Status == "released" || w.Status == "refunded") {
-			impossible = command.CodeSettled
-		}
-	case command.Release, command.Refund:
-		did := map[command.Kind]string{command.Release: "released", command.Refund: "refunded"}[w.Kind]
-		done = w.Status == did
-		if !done && (w.Status == "released" || w.Status == "refunded") {
-			impossible = command.CodeSettled
-		}
+		done = slices.ContainsFunc(w.Approvers, func(a string) bool { return strings.EqualFold(a, self) })
+	case command.Release:
+		done = w.Status == "released"
+	case command.Refund:
+		done = w.Status == "refunded"
 	}
 
 	switch {
 	case done && w.EventBlock != nil:
-		t.rests = append(t.rests, w)
+		t.byEvent = append(t.byEvent, w)
 	case done:
-		t.endings = append(t.endings, ending{id: w.ID, state: command.Already})
-	case impossible == command.CodeSettled:
-		t.endings = append(t.endings, ending{id: w.ID, state: command.Refused, code: impossible, detail: "the escrow was " +
-			w.Status})
-	case impossible != "":
-		t.endings = append(t.endings, ending{id: w.ID, state: command.Refused, code: impossible,
-			detail: "the escrow exists, with other parties or terms"})
+		t.endings = append(t.endings, ending{id: w.CommandID, state: command.Already})
+	case other:
+		t.refuse(w, command.CodeWrongEscrow, "the escrow exists, with other parties or terms")
+	case settled && w.Kind != command.Create:
+		t.refuse(w, command.CodeSettled, "the escrow was "+w.Status)
 	case w.Kind != command.Create && !w.Registered:
 		t.hold(w, command.CodeUnknownEscrow, "the factory has deployed no such escrow in a final block")
 	default:
@@ -289,22 +236,21 @@ func (t *triage) known(w *waiting, args *command.CreateArgs) bool {
 // wait: the watches may not have followed a reorganisation yet which the sender has seen, and which nobody
 // would find again when the answer is there.
 func (t *triage) confirm(ctx context.Context) error {
-	branch := t.sender.sight.branch
-	for some := range slices.Chunk(t.rests, HashesAtOnce-1) {
-		numbers := []uint64{branch.Number}
+	for some := range slices.Chunk(t.byEvent, HashesAtOnce-1) {
+		numbers := []uint64{t.branch.Number}
 		for _, w := range some {
 			numbers = append(numbers, uint64(*w.EventBlock))
 		}
 
-		hashes, err := t.sender.cfg.Chain.Hashes(ctx, numbers...)
+		hashes, err := t.cfg.Chain.Hashes(ctx, numbers...)
 		if err != nil {
 			return err
 		}
 
 		for i, w := range some {
-			if hashes[0] == branch.Hash && uint64(*w.EventBlock) <= branch.Number && hashes[i+1].Hex() == deref(w.EventHash) {
-				t.endings = append(t.endings, ending{id: w.ID, state: command.Already, eventID: w.EventID, block: w.EventBlock,
-					blockHash: w.EventHash})
+			if hashes[0] == t.branch.Hash && uint64(*w.EventBlock) <= t.branch.Number && hashes[i+1].Hex() == *w.EventHash {
+				t.endings = append(t.endings, ending{id: w.CommandID, state: command.Already, eventID: w.EventID,
+					block: w.EventBlock, blockHash: w.EventHash})
 			} else {
 				t.hold(w, command.CodeReorg, "an event says that it is done, whose block is not, or not yet, the one of the chain")
 			}
@@ -316,40 +262,45 @@ func (t *triage) confirm(ctx context.Context) error {
 
 // tried decides what a simulation decides.
 func (t *triage) tried(w *waiting, r Simulation) {
-	s := t.sender
-	switch {
+	if r.Reverts != nil {
+		t.reverts(w, storable(r.Reverts.Reason, maxReason), r.AtHead)
+		return
+	}
+
+	switch made := common.BytesToAddress(r.Output); {
 	case r.NoCode:
 		t.hold(w, command.CodeUnknownEscrow, "nothing is deployed at the address at the newest final block")
 		return
-	case r.Reverts != nil && strings.Contains(strings.ToLower(r.Reverts.Reason), "insufficient funds"):
-		t.hold(w, command.CodeBalance, "the sender's account cannot pay")
-		return
-	case r.Reverts != nil && unauthorised(r.Reverts.Reason) && !r.AtHead:
-		t.endings = append(t.endings, ending{id: w.ID, state: command.Refused, code: command.CodeUnauthorised,
-			detail: r.Reverts.Reason})
-		return
-	case r.Reverts != nil:
-		t.hold(w, command.CodeReverts, r.Reverts.Reason)
-		return
-	case w.Kind == command.Create && common.BytesToAddress(r.Output) != w.Escrow:
-		t.endings = append(t.endings, ending{id: w.ID, state: command.Refused, code: command.CodeWrongEscrow,
-			detail: "the factory would deploy it at " + common.BytesToAddress(r.Output).Hex()})
+	case w.Kind == command.Create && made != w.Escrow:
+		t.refuse(w, command.CodeWrongEscrow, "the factory would deploy it at "+made.Hex())
 		return
 	}
 
 	gas := gasLimit(w.Kind, r.Gas)
 	worst := t.fees.first().worst(gas)
-	need := new(big.Int).Add(worst, w.Value)
+	need := new(big.Int).Add(worst, w.Value.Int)
 	switch {
-	case worst.Cmp(s.budget(w.MaxFee)) > 0:
+	case worst.Cmp(t.budget(w.MaxFee.Int)) > 0:
 		t.hold(w, command.CodeUnderpriced, fmt.Sprintf("the chain asks for up to %s wei", worst))
-		s.cfg.Metrics.underpriced.WithLabelValues(s.cfg.Name).Inc()
+		t.cfg.Metrics.underpriced.WithLabelValues(t.cfg.Name).Inc()
 	case need.Cmp(t.funds) > 0:
 		t.hold(w, command.CodeBalance, fmt.Sprintf("the sender's account lacks up to %s wei",
 			new(big.Int).Sub(need, t.funds)))
 	case len(t.picks) < t.room:
 		t.funds.Sub(t.funds, need)
-		t.picks = append(t.picks, pick{id: w.ID, gas: gas, worst: worst, value: w.Value})
+		t.picks = append(t.picks, pick{id: w.CommandID, gas: gas, worst: worst, value: w.Value.Int})
+	}
+}
+
+// reverts decides on a command whose call the contract refuses.
+func (t *triage) reverts(w *waiting, reason string, atHead bool) {
+	switch {
+	case strings.Contains(strings.ToLower(reason), "insufficient funds"):
+		t.hold(w, command.CodeBalance, "the sender's account cannot pay")
+	case unauthorised(reason) && !atHead:
+		t.refuse(w, command.CodeUnauthorised, reason)
+	default:
+		t.hold(w, command.CodeReverts, reason)
 	}
 }
 
@@ -379,5 +330,5 @@ func (t *triage) hold(w *waiting, code, detail string) {
 	}
 
 	pause := min(time.Second<<min(w.Holds, 20), most)
-	t.holds = append(t.holds, hold{w.ID, code, detail[:min(len(detail), 2*maxReason)], pause})
+	t.holds = append(t.holds, hold{w.CommandID, code, detail, pause})
 }

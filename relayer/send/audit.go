@@ -3,12 +3,12 @@ package send
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
 
@@ -57,26 +57,27 @@ func Audit(ctx context.Context, cfg AuditConfig, each func(Finding) error) (done
 		return done, fmt.Errorf("audit the senders: the chain cannot be read yet")
 	}
 
-	senders, err := auditedSenders(ctx, cfg)
+	senders, err := collect(ctx, cfg.DB, "the senders", pgx.RowToStructByName[auditedSender], selectAuditedSenders,
+		pgx.StrictNamedArgs{"chain": cfg.ChainID})
 	if err != nil {
 		return done, err
 	}
 
 	for _, s := range senders {
-		look, err := cfg.Chain.Look(ctx, s.address, view.Target, 0, true)
+		look, err := cfg.Chain.Look(ctx, s.Address, view.Target, 0, true)
 		if err != nil {
 			return done, err
 		}
 
 		a := auditor{cfg: cfg, sender: s, target: Block{view.Target, look.TargetHash}, each: each}
-		for from := s.first; from < max(look.Final, s.next); from += auditPage {
-			if err := a.page(ctx, from, min(from+auditPage, max(look.Final, s.next)), look.Final); err != nil {
+		for from := s.First; from < max(look.Final, s.Next); from += auditPage {
+			if err := a.page(ctx, from, min(from+auditPage, max(look.Final, s.Next)), look.Final); err != nil {
 				return done, err
 			}
 		}
 
 		done.Senders++
-		done.Nonces += int(max(look.Final, s.first) - s.first)
+		done.Nonces += int(max(look.Final, s.First) - s.First)
 		done.Commands += a.commands
 	}
 
@@ -84,30 +85,16 @@ func Audit(ctx context.Context, cfg AuditConfig, each func(Finding) error) (done
 }
 
 type auditedSender struct {
-	address     common.Address
-	first, next uint64
-	checked     uint64 // the newest block whose receipts the sender has read
+	Address     common.Address
+	First, Next uint64
+	Checked     uint64 // the newest block whose receipts the sender has read
 }
 
-func auditedSenders(ctx context.Context, cfg AuditConfig) ([]auditedSender, error) {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
-	rows, _ := cfg.DB.Query(ctx, `select address, first_nonce, next_nonce, coalesce(checked_block, 0) from senders
-		where chain_id = $1 and first_nonce is not null order by address`, cfg.ChainID)
-	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s auditedSender, err error) {
-		var address string
-		var first, next, checked int64
-		err = row.Scan(&address, &first, &next, &checked)
-		s = auditedSender{common.HexToAddress(address), uint64(first), uint64(next), uint64(checked)}
-
-		return s, err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read the senders: %w", err)
-	}
-
-	return all, nil
-}
+const selectAuditedSenders = `
+	select bytes(address) as address, first_nonce as first, next_nonce as next, coalesce(checked_block, 0) as checked
+	  from senders
+	 where chain_id = @chain and first_nonce is not null
+	 order by senders.address`
 
 // auditor compares one sender.
 type auditor struct {
@@ -121,40 +108,30 @@ type auditor struct {
 // audited is a command with a nonce as it is stored, whatever became of it.
 type audited struct {
 	flight
-	state     command.State
-	answered  bool
-	tx, block string // the hashes of its transaction and of that one's block
+	State     command.State
+	Answered  bool
+	TxHash    string
+	BlockHash string // of the transaction's block
+	Purposes  []string
+	Hashes    []string // of its attempts, oldest first
 }
 
 // page compares the nonces from..to-1; those from final on are not in a final block yet.
 func (a *auditor) page(ctx context.Context, from, to, final uint64) error {
-	byNonce, err := a.stored(ctx, from, to)
+	commands, err := a.stored(ctx, from, to)
 	if err != nil {
 		return err
 	}
 
-	a.commands += len(byNonce)
-	var hashes []common.Hash
-	for nonce := from; nonce < to; nonce++ {
-		if c := byNonce[nonce]; c != nil {
-			for _, t := range c.Attempts {
-				hashes = append(hashes, t.Hash)
-			}
-		}
+	a.commands += len(commands)
+	byNonce, flights := map[uint64]*audited{}, make([]*flight, len(commands))
+	for i, c := range commands {
+		byNonce[c.Nonce], flights[i] = c, &c.flight
 	}
 
-	receipts := map[common.Hash]*Receipt{}
-	if len(hashes) > 0 {
-		found, err := a.cfg.Chain.Receipts(ctx, a.target, hashes)
-		if err != nil {
-			return err
-		}
-
-		for i, r := range found {
-			if r != nil {
-				receipts[hashes[i]] = r
-			}
-		}
+	receipts, err := receiptsOf(ctx, a.cfg.Chain, a.target, flights)
+	if err != nil {
+		return err
 	}
 
 	for nonce := from; nonce < to; nonce++ {
@@ -163,9 +140,9 @@ func (a *auditor) page(ctx context.Context, from, to, final uint64) error {
 			continue
 		}
 
-		f := Finding{Kind: kind, Sender: text(a.sender.address), Nonce: nonce, Why: why}
+		f := Finding{Kind: kind, Sender: registry.Text(a.sender.Address), Nonce: nonce, Why: why}
 		if c := byNonce[nonce]; c != nil {
-			f.Command = c.ID
+			f.Command = c.CommandID
 		}
 
 		if err := a.each(f); err != nil {
@@ -188,66 +165,49 @@ func (a *auditor) compare(c *audited, receipts map[common.Hash]*Receipt, used bo
 
 	want, ok := outcomeOf(&c.flight, receipts, a.cfg.Factory)
 	switch {
-	case !ok && used && c.state != command.Superseded:
+	case !ok && used && c.State != command.Superseded:
 		return FindingForeign, fmt.Sprintf("a final block has a transaction that is none of the %d that were signed for it",
 			len(c.Attempts))
-	case !ok && !used && c.answered && c.state != command.Superseded:
+	case !ok && !used && c.Answered && c.State != command.Superseded:
 		return FindingDiffering, fmt.Sprintf("it was answered %s, and no final block has a transaction with its nonce",
-			c.state)
+			c.State)
 	case !ok:
 		return "", ""
-	case !c.answered && uint64(*want.block) <= a.sender.checked:
+	case !c.Answered && uint64(*want.block) <= a.sender.Checked:
 		return FindingUnanswered, fmt.Sprintf("transaction %s is in block %d, and its sender has read up to block %d",
 			want.tx,
-			*want.block, a.sender.checked)
-	case !c.answered:
+			*want.block, a.sender.Checked)
+	case !c.Answered:
 		return "", "" // the sender's next look
-	case want.state != c.state, want.tx != c.tx, *want.blockHash != c.block:
+	case want.state != c.State, want.tx != c.TxHash, *want.blockHash != c.BlockHash:
 		return FindingDiffering,
 			fmt.Sprintf("it was answered %s by transaction %s in block %s; on the chain it is %s by %s in %s",
-				c.state, c.tx, c.block, want.state, want.tx, *want.blockHash)
+				c.State, c.TxHash, c.BlockHash, want.state, want.tx, *want.blockHash)
 	}
 
 	return "", ""
 }
 
 const selectAudited = `
-	select c.nonce, c.command_id, c.kind, c.escrow, c.expires_at, c.state, c.answered_at is not null, coalesce(c.tx_hash, ''),
-	       coalesce(c.block_hash, ''), c.cancel_requested,
-	       coalesce(array_agg(a.purpose order by a.attempt) filter (where a.attempt is not null), '{}'),
-	       coalesce(array_agg(a.tx_hash order by a.attempt) filter (where a.attempt is not null), '{}')
+	select c.nonce, c.command_id, c.kind, bytes(c.escrow) as escrow, c.expires_at, c.state, c.answered_at is not null as answered,
+	       coalesce(c.tx_hash, '') as tx_hash, coalesce(c.block_hash, '') as block_hash, c.cancel_requested,
+	       coalesce(array_agg(a.purpose order by a.attempt) filter (where a.attempt is not null), '{}') as purposes,
+	       coalesce(array_agg(a.tx_hash order by a.attempt) filter (where a.attempt is not null), '{}') as hashes
 	  from commands c
 	  left join command_attempts a on a.chain_id = c.chain_id and a.sender = c.sender and a.nonce = c.nonce
-	 where c.chain_id = $1 and c.sender = $2 and c.nonce >= $3 and c.nonce < $4
-	 group by c.chain_id, c.command_id`
+	 where c.chain_id = @chain and c.sender = @sender and c.nonce >= @from and c.nonce < @to
+	 group by c.chain_id, c.command_id
+	 order by c.nonce`
 
-func (a *auditor) stored(ctx context.Context, from, to uint64) (map[uint64]*audited, error) {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
-	all := map[uint64]*audited{}
-	rows, _ := a.cfg.DB.Query(ctx, selectAudited, a.cfg.ChainID, text(a.sender.address), int64(from), int64(to))
-	for rows.Next() {
-		c := &audited{}
-		var nonce int64
-		var escrow string
-		var purposes, hashes []string
-		var expires time.Time
-		if err := rows.Scan(&nonce, &c.ID, &c.Kind, &escrow, &expires, &c.state, &c.answered, &c.tx, &c.block,
-			&c.CancelRequested, &purposes, &hashes); err != nil {
-			return nil, fmt.Errorf("read the commands of sender %s: %w", a.sender.address, err)
+func (a *auditor) stored(ctx context.Context, from, to uint64) ([]*audited, error) {
+	all, err := collect(ctx, a.cfg.DB, "the commands of sender "+a.sender.Address.Hex(),
+		pgx.RowToAddrOfStructByNameLax[audited], selectAudited, pgx.StrictNamedArgs{
+			"chain": a.cfg.ChainID, "sender": registry.Text(a.sender.Address), "from": from, "to": to})
+	for _, c := range all {
+		for i, hash := range c.Hashes {
+			c.Attempts = append(c.Attempts, attempt{Number: i + 1, Purpose: c.Purposes[i], Hash: common.HexToHash(hash)})
 		}
-
-		c.Nonce, c.Escrow, c.ExpiresAt = uint64(nonce), common.HexToAddress(escrow), expires
-		for i := range hashes {
-			c.Attempts = append(c.Attempts, attempt{Number: i + 1, Purpose: purposes[i], Hash: common.HexToHash(hashes[i])})
-		}
-
-		all[c.Nonce] = c
 	}
 
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read the commands of sender %s: %w", a.sender.address, err)
-	}
-
-	return all, nil
+	return all, err
 }

@@ -30,7 +30,8 @@ type Chain interface {
 	Changed() <-chan struct{}
 	// Latest is the nonce of an account after the newest block.
 	Latest(ctx context.Context, account common.Address) (uint64, error)
-	// Look reads an account. Of everyone, if told so: the highest nonces that any node knows, and the lowest final one.
+	// Look reads an account, and the hashes of the target and of the block that was checked last (0: none).
+	// With everyone it asks all nodes: for the highest nonces that any knows, and the lowest final one.
 	Look(ctx context.Context, account common.Address, target, checked uint64, everyone bool) (Look, error)
 	// Simulate runs calls at the target, and at the head, where their gas is estimated.
 	Simulate(ctx context.Context, target uint64, calls []Call) ([]Simulation, error)

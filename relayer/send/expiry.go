@@ -12,12 +12,15 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/reply"
 )
 
-// maxDismissed is how many commands DismissExpired ends at once.
+// maxDismissed is how many commands are dismissed at once.
 const maxDismissed = 500
+
+// tooLate is what the answer to a command says that expired before it had a nonce.
+const tooLate = "its time was over before it could be sent"
 
 // lockExpired goes from one sender that has waiting commands to the next by the index, and reads of each
 // only what has expired: by now(), since the index is of no use for a clock that moves on. A row that
-// somebody has locked (an owner that ends it or gives it a nonce) is left to him.
+// somebody has locked (an owner that ends it or gives it a nonce) is left to whoever locked it.
 const lockExpired = `
 	with recursive senders as (
 	  (select sender from commands where chain_id = @chain and state in ('accepted', 'held') order by sender limit 1)
@@ -43,7 +46,7 @@ const setExpired = `
 	       detail = case when c.cancel_requested then '' else '` + tooLate + `' end,
 	       answered_at = clock_timestamp(), next_look = 'infinity'
 	 where c.command_id = any(@ids) and c.state in ('accepted', 'held')
-	returning ` + endedColumns
+	returning ` + finishedColumns
 
 // DismissExpired answers up to 500 commands that nothing was ever signed for and that expired at least
 // `after` ago, of any sender of the chain, also of one that no instance has. An owner does the same for
@@ -63,12 +66,7 @@ func DismissExpired(ctx context.Context, db *pgxpool.Pool, chainID int64,
 		}
 
 		rows, _ = tx.Query(ctx, setExpired, pgx.StrictNamedArgs{"ids": ids})
-		answers, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (command.Answer, error) {
-			a, _, _, err := scanAnswer(row) // without a nonce nothing is reserved
-
-			return a, err
-		})
-		if err != nil {
+		if answers, _, _, err = collectFinished(rows); err != nil { // without a nonce nothing is reserved
 			return err
 		}
 

@@ -95,6 +95,25 @@ func larger(a, b *big.Int) *big.Int {
 	return new(big.Int).Set(b)
 }
 
+func smaller(a, b *big.Int) *big.Int {
+	if a.Cmp(b) <= 0 {
+		return new(big.Int).Set(a)
+	}
+
+	return new(big.Int).Set(b)
+}
+
+// within is the offer, lowered to what gas may cost at most.
+func (p price) within(gas uint64, budget *big.Int) price {
+	most := new(big.Int).Div(budget, new(big.Int).SetUint64(gas))
+	p.Cap = smaller(p.Cap, most)
+	if p.Tip != nil {
+		p.Tip = smaller(p.Tip, p.Cap)
+	}
+
+	return p
+}
+
 // worst is the most that a transaction can cost in fees.
 func (p price) worst(gas uint64) *big.Int {
 	return new(big.Int).Mul(p.Cap, new(big.Int).SetUint64(gas))

@@ -2,14 +2,16 @@ package send
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math/big"
 	"os"
-	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
 
 // Account is one sender of a senders file: where its key is, and what it may spend.
@@ -22,11 +24,12 @@ type Account struct {
 	Limits       Limits
 }
 
-// The file. Amounts are wei, as decimal numbers in strings.
+// accountsFile is the senders file. Amounts are wei, as decimal numbers in strings.
 type accountsFile struct {
 	Senders []accountEntry `json:"senders"`
 }
 
+// accountEntry is a sender as the file has it.
 type accountEntry struct {
 	Name         string         `json:"name"`
 	Address      common.Address `json:"address"`
@@ -107,23 +110,16 @@ func (s *accountEntry) limits(say func(problem string)) Limits {
 		say("max_in_flight must be 1 to 64")
 	}
 
-	for _, x := range []struct {
-		field, text, missing string
-		to                   **big.Int
-	}{{"max_fee", s.MaxFee, "", &l.MaxFee}, {"day_fees", s.DayFees, "", &l.DayFees},
-		{"day_value", s.DayValue, "0", &l.DayValue}} {
-		text := x.text
-		if text == "" {
-			text = x.missing
+	amount := func(field, text string) *big.Int {
+		n, ok := command.ParseWei(text)
+		if !ok {
+			say(fmt.Sprintf("%s %q must be wei, as a decimal number in a string", field, text))
 		}
 
-		if text == "" || len(text) > 77 || strings.Trim(text, "0123456789") != "" {
-			say(fmt.Sprintf("%s %q must be wei, as a decimal number in a string", x.field, x.text))
-			continue
-		}
-
-		*x.to, _ = new(big.Int).SetString(text, 10)
+		return n
 	}
+	l.MaxFee, l.DayFees = amount("max_fee", s.MaxFee), amount("day_fees", s.DayFees)
+	l.DayValue = amount("day_value", cmp.Or(s.DayValue, "0"))
 
 	return l
 }

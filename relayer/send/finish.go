@@ -2,13 +2,12 @@ package send
 
 import (
 	"context"
-	"fmt"
 	"math/big"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
 	"github.com/fusion-prime/escrow-relayer/relayer/reply"
@@ -38,7 +37,7 @@ type event struct {
 // selectEvent finds what is stored under a transaction and log index: the event itself, or others
 // that had them before a reorganisation.
 const selectEvent = `
-	select event_id, state = 'canonical' and block_hash = @block
+	select event_id, state = 'canonical' and block_hash = @block as stored
 	  from processed_events
 	 where chain_id = @chain and escrow_key = bytes(@escrow) and tx_key = bytes(@tx) and log_index = @index`
 
@@ -46,25 +45,20 @@ const selectEvent = `
 // the ledger adds where that had another content before. Until the ledger has stored it then, ok is
 // false.
 func (s *store) eventID(ctx context.Context, e event) (id string, ok bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
-	rows, _ := s.db.Query(ctx, selectEvent, pgx.StrictNamedArgs{"chain": s.chainID, "escrow": text(e.escrow),
-		"tx": e.tx.Hex(), "index": int(e.index), "block": e.block.Hex()})
+	type row struct {
+		EventID string
+		Stored  bool
+	}
 	plain := message.EventID(e.tx, e.index, 0)
-	ambiguous, stored := false, false
-	_, err = pgx.ForEachRow(rows, []any{&id, &stored}, func() error {
-		ambiguous = true
-		if stored {
-			plain, ok = id, true
+	all, err := collect(ctx, s.db, "the id of event "+plain, pgx.RowToStructByName[row], selectEvent, pgx.StrictNamedArgs{
+		"chain": s.chainID, "escrow": registry.Text(e.escrow), "tx": e.tx.Hex(), "index": e.index, "block": e.block.Hex()})
+	for _, r := range all {
+		if r.Stored {
+			return r.EventID, true, nil
 		}
-
-		return nil
-	})
-	if err != nil {
-		return "", false, fmt.Errorf("read the id of event %s: %w", plain, err)
 	}
 
-	return plain, ok || !ambiguous, nil
+	return plain, len(all) == 0, err
 }
 
 // name gives endings the ids of their events. Those whose event has no id yet are left out: they
@@ -86,15 +80,31 @@ func (s *store) name(ctx context.Context, endings []ending) (named []ending, err
 	return named, nil
 }
 
-// endedColumns are what scanAnswer takes of a command that has ended: its answer, and what of its
-// reservation goes back to the day.
-const endedColumns = `
-	c.command_id, c.kind, c.sender, c.escrow, c.state, c.code, c.detail, coalesce(c.winner, ''), c.reference,
-	c.reply_to, c.reopened, coalesce(c.tx_hash, ''), c.block_number, coalesce(c.block_hash, ''), c.fee_paid,
-	coalesce(c.event_id, ''),
-	case when c.reserve_day = (now() at time zone 'utc')::date then c.reserved - coalesce(c.fee_paid, 0) else 0 end,
+// finished is the answer to a command, and what of its reservation goes back to the budget of today, or had gone.
+type finished struct {
+	command.Answer
+	FreeFees  wei
+	FreeValue wei
+}
+
+// finishedColumns are what a finished is read from.
+const finishedColumns = reply.Columns + `,
+	case when c.reserve_day = (now() at time zone 'utc')::date then c.reserved - coalesce(c.fee_paid, 0) else 0 end as free_fees,
 	case when c.reserve_day = (now() at time zone 'utc')::date and c.state not in ('done', 'done_late')
-	     then c.value else 0 end`
+	     then c.value else 0 end as free_value`
+
+// collectFinished reads answers and the sums of what is free with them.
+func collectFinished(rows pgx.Rows) (answers []command.Answer, fees, value wei, err error) {
+	fees, value = wei{new(big.Int)}, wei{new(big.Int)}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByNameLax[finished])
+	for _, e := range all {
+		answers = append(answers, e.Answer)
+		fees.Add(fees.Int, e.FreeFees.Int)
+		value.Add(value.Int, e.FreeValue.Int)
+	}
+
+	return answers, fees, value, err
+}
 
 // setEnded writes the final state, under which no more is changed unless a deep reorganisation
 // takes it back. What is not under way any more is left alone.
@@ -105,7 +115,7 @@ const setEnded = `
 	  from unnest(@ids::text[], @states::text[], @codes::text[], @details::text[], @txs::text[], @blocks::bigint[], @block_hashes::text[], @fees::numeric[],
 	       @event_ids::text[]) as e (id, state, code, detail, tx, block, block_hash, fee, event_id)
 	 where c.chain_id = @chain and c.sender = @sender and c.command_id = e.id and c.answered_at is null
-	returning ` + endedColumns
+	returning ` + finishedColumns
 
 // dropClaims frees what a command had claimed that ended without that effect, so that it can be asked for again.
 const dropClaims = `
@@ -127,27 +137,19 @@ func (s *store) finish(ctx context.Context, endings []ending) (answers []command
 	n := len(endings)
 	ids, states, codes, details, txs := make([]string, n), make([]string, n), make([]string, n), make([]string, n),
 		make([]string, n)
-	blocks, hashes, fees, events := make([]*int64, n), make([]*string, n), make([]pgtype.Numeric, n), make([]string, n)
+	blocks, hashes, paid, events := make([]*int64, n), make([]*string, n), make([]wei, n), make([]string, n)
 	for i, e := range endings {
 		ids[i], states[i], codes[i], details[i], txs[i] = e.id, string(e.state), e.code, e.detail, e.tx
-		blocks[i], hashes[i], fees[i], events[i] = e.block, e.blockHash, numeric(e.feePaid), e.eventID
+		blocks[i], hashes[i], paid[i], events[i] = e.block, e.blockHash, wei{e.feePaid}, e.eventID
 	}
 
 	err = s.write(ctx, "store final states", func(ctx context.Context, tx pgx.Tx, _ *account) error {
-		answers = nil
-		freeFees, freeValue := new(big.Int), new(big.Int)
 		rows, _ := tx.Query(ctx, setEnded, s.args(pgx.StrictNamedArgs{
 			"ids": ids, "states": states, "codes": codes, "details": details, "txs": txs, "blocks": blocks,
-			"block_hashes": hashes, "fees": fees, "event_ids": events,
+			"block_hashes": hashes, "fees": paid, "event_ids": events,
 		}))
-		answers, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (command.Answer, error) {
-			a, fees, value, err := scanAnswer(row)
-			freeFees.Add(freeFees, fees)
-			freeValue.Add(freeValue, value)
-
-			return a, err
-		})
-		if err != nil || len(answers) == 0 {
+		var fees, value wei
+		if answers, fees, value, err = collectFinished(rows); err != nil || len(answers) == 0 {
 			return err
 		}
 
@@ -159,11 +161,11 @@ func (s *store) finish(ctx context.Context, endings []ending) (answers []command
 			return err
 		}
 
-		if freeFees.Sign() == 0 && freeValue.Sign() == 0 {
+		if fees.Sign() == 0 && value.Sign() == 0 {
 			return nil
 		}
 
-		_, err = tx.Exec(ctx, giveBack, s.args(pgx.StrictNamedArgs{"fees": numeric(freeFees), "value": numeric(freeValue)}))
+		_, err = tx.Exec(ctx, giveBack, s.args(pgx.StrictNamedArgs{"fees": fees, "value": value}))
 
 		return err
 	})
@@ -174,27 +176,8 @@ func (s *store) finish(ctx context.Context, endings []ending) (answers []command
 	return answers, nil
 }
 
-func scanAnswer(row pgx.CollectableRow) (a command.Answer, fees, value *big.Int, err error) {
-	var reopened int
-	var block *int64
-	var paid, freeFees, freeValue pgtype.Numeric
-	err = row.Scan(&a.CommandID, &a.Kind, &a.Sender, &a.Escrow, &a.State, &a.Code, &a.Detail, &a.Winner, &a.Reference,
-		&a.ReplyTo, &reopened, &a.Transaction,
-		&block, &a.BlockHash, &paid, &a.EventID, &freeFees, &freeValue)
-	a.Revision = 2*reopened + 1
-	if block != nil {
-		a.Block = *block
-	}
-
-	if paid.Valid {
-		a.FeePaid = integer(paid).String()
-	}
-
-	return a, integer(freeFees), integer(freeValue), err
-}
-
 const selectBlocks = `
-	select distinct block_number, block_hash
+	select distinct block_number as number, bytes(block_hash) as hash
 	  from commands
 	 where chain_id = @chain and sender = @sender and block_number is not null and block_number < @below
 		and answered_at is not null
@@ -203,22 +186,8 @@ const selectBlocks = `
 
 // answeredBelow returns the blocks below a number that answers rest on, the newest first.
 func (s *store) answeredBelow(ctx context.Context, below uint64) ([]Block, error) {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
-	rows, _ := s.db.Query(ctx, selectBlocks, s.args(pgx.StrictNamedArgs{"below": int64(below), "most": HashesAtOnce}))
-	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (b Block, err error) {
-		var number int64
-		var hash string
-		err = row.Scan(&number, &hash)
-		b = Block{uint64(number), common.HexToHash(hash)}
-
-		return b, err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read the answers of sender %s: %w", s.sender, err)
-	}
-
-	return all, nil
+	return collect(ctx, s.db, "the answers of sender "+s.sender, pgx.RowToStructByName[Block], selectBlocks,
+		s.args(pgx.StrictNamedArgs{"below": below, "most": HashesAtOnce}))
 }
 
 // setReopened takes final states back: what has a nonce is under way again, the rest waits again.
@@ -231,9 +200,9 @@ const setReopened = `
 	  from commands o
 	 where o.chain_id = c.chain_id and o.command_id = c.command_id
 	   and c.chain_id = @chain and c.sender = @sender and c.block_hash = any(@blocks) and c.answered_at is not null
-	returning c.command_id, c.kind, c.sender, c.escrow, 'reopened', c.code, c.detail, '', c.reference, c.reply_to, c.reopened, '', c.block_number, '', c.fee_paid, '',
-	       case when c.reserve_day = (now() at time zone 'utc')::date then c.reserved - coalesce(o.fee_paid, 0) else 0 end,
-	       case when c.reserve_day = (now() at time zone 'utc')::date and o.state not in ('done', 'done_late') then c.value else 0 end`
+	returning ` + reply.Columns + `,
+	       case when c.reserve_day = (now() at time zone 'utc')::date then c.reserved - coalesce(o.fee_paid, 0) else 0 end as free_fees,
+	       case when c.reserve_day = (now() at time zone 'utc')::date and o.state not in ('done', 'done_late') then c.value else 0 end as free_value`
 
 const takeAgain = `
 	update senders set spent_fees = spent_fees + @fees, spent_value = spent_value + @value, updated_at = now()
@@ -244,16 +213,8 @@ const takeAgain = `
 // chain decides.
 func (s *store) reopen(ctx context.Context, blocks []string) (n int, err error) {
 	err = s.write(ctx, "reopen commands", func(ctx context.Context, tx pgx.Tx, _ *account) error {
-		fees, value := new(big.Int), new(big.Int)
 		rows, _ := tx.Query(ctx, setReopened, s.args(pgx.StrictNamedArgs{"blocks": blocks}))
-		answers, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (command.Answer, error) {
-			a, hadFees, hadValue, err := scanAnswer(row)
-			a.Revision-- // even: not final
-			fees.Add(fees, hadFees)
-			value.Add(value, hadValue)
-
-			return a, err
-		})
+		answers, fees, value, err := collectFinished(rows)
 		if err != nil {
 			return err
 		}
@@ -261,7 +222,7 @@ func (s *store) reopen(ctx context.Context, blocks []string) (n int, err error) 
 		n = len(answers)
 		ids := make([]string, n)
 		for i, a := range answers {
-			ids[i] = a.CommandID
+			ids[i], answers[i].State = a.CommandID, command.Reopened
 		}
 
 		const claimAgain = `
@@ -272,8 +233,7 @@ func (s *store) reopen(ctx context.Context, blocks []string) (n int, err error) 
 			return err
 		}
 
-		if _, err := tx.Exec(ctx, takeAgain,
-			s.args(pgx.StrictNamedArgs{"fees": numeric(fees), "value": numeric(value)})); err != nil {
+		if _, err := tx.Exec(ctx, takeAgain, s.args(pgx.StrictNamedArgs{"fees": fees, "value": value})); err != nil {
 			return err
 		}
 
@@ -281,4 +241,25 @@ func (s *store) reopen(ctx context.Context, blocks []string) (n int, err error) 
 	})
 
 	return n, err
+}
+
+const selectDismissible = `
+	select command_id, cancel_requested
+	  from commands
+	 where chain_id = @chain and sender = @sender and state in ('accepted', 'held')
+	   and (expires_at <= clock_timestamp() or cancel_requested)
+	 order by seq
+	 limit @most`
+
+// dismissible are the endings of what expired or was cancelled before it had a nonce.
+func (s *store) dismissible(ctx context.Context) ([]ending, error) {
+	return collect(ctx, s.db, "what expired of sender "+s.sender, func(row pgx.CollectableRow) (ending, error) {
+		var id string
+		var cancelled bool
+		if err := row.Scan(&id, &cancelled); err != nil || !cancelled {
+			return ending{id: id, state: command.Expired, code: command.CodeExpired, detail: tooLate}, err
+		}
+
+		return ending{id: id, state: command.Cancelled, code: command.CodeCancelled}, nil
+	}, selectDismissible, s.args(pgx.StrictNamedArgs{"most": maxDismissed}))
 }

@@ -72,6 +72,35 @@ func TestNothingUnrecordedLeaves(t *testing.T) {
 	require.Len(t, w.sent(), 1)
 }
 
+// hookedSigner calls before with the number of each signature, just before it makes it.
+type hookedSigner struct {
+	send.Signer
+	signed atomic.Int64
+	before func(ctx context.Context, n int64)
+}
+
+func (s *hookedSigner) Sign(ctx context.Context, digest common.Hash) ([65]byte, error) {
+	s.before(ctx, s.signed.Add(1))
+	return s.Signer.Sign(ctx, digest)
+}
+
+// C3: a call that is signed while its nonce gets a void is not stored, so it never leaves.
+func TestNoCallAfterAVoid(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	signer := &hookedSigner{Signer: sign.NewLocal(w.sender.Key), before: func(ctx context.Context, n int64) {
+		if n == 2 { // the replacement of the first call
+			_, _ = w.db.Exec(ctx, `update command_attempts set purpose = 'void'`) // is asserted below
+		}
+	}}
+	w.start(func(c *send.Config) { c.Chain, c.Signer, c.BumpBlocks = &deafChain{Nodes: w.nodes}, signer, 1 })
+	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	w.await(id, true, command.Sent)
+	attempts := func() int { return w.int(`select count(*) from command_attempts`) }
+	require.Eventually(t, func() bool { w.mine(1); return attempts() >= 2 }, patience, 50*time.Millisecond)
+	require.Equal(t, attempts(), w.int(`select count(*) from command_attempts where purpose = 'void'`))
+}
+
 // gapChain counts what is broadcast at a nonce below which there is one for which nothing is recorded.
 type gapChain struct {
 	*send.Nodes

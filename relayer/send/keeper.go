@@ -1,6 +1,7 @@
 package send
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -11,8 +12,8 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
 
@@ -86,17 +87,8 @@ const claimKept = `
 const keeperPatience = 24 * time.Hour
 
 // propose makes commands for what is due, under the sender's epoch, as far as the day's budget goes.
-func (k *Keeper) propose(ctx context.Context, s *Sender) error {
-	every, batch := k.Every, k.Batch
-	if every == 0 {
-		every = time.Minute
-	}
-
-	if batch == 0 {
-		batch = 64
-	}
-
-	if time.Since(k.looked) < every {
+func (k *Keeper) propose(ctx context.Context, s *shared) error {
+	if time.Since(k.looked) < cmp.Or(k.Every, time.Minute) {
 		return nil
 	}
 
@@ -108,17 +100,17 @@ func (k *Keeper) propose(ctx context.Context, s *Sender) error {
 			return nil
 		}
 
-		limit, err := k.room(ctx, tx, s.store, batch)
+		limit, err := k.room(ctx, tx, s.store)
 		if err != nil || limit <= 0 {
 			return err
 		}
 
 		payers := make([]string, len(k.Payers))
 		for i, p := range k.Payers {
-			payers[i] = text(p)
+			payers[i] = registry.Text(p)
 		}
 
-		rows, _ := tx.Query(ctx, selectDue, pgx.StrictNamedArgs{"chain": s.cfg.ChainID, "min": numeric(k.MinAmount),
+		rows, _ := tx.Query(ctx, selectDue, pgx.StrictNamedArgs{"chain": s.cfg.ChainID, "min": wei{k.MinAmount},
 			"payers": payers, "limit": limit})
 		due, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		if err != nil {
@@ -145,17 +137,17 @@ func (k *Keeper) propose(ctx context.Context, s *Sender) error {
 	return err
 }
 
-// room is how many commands may be made now: as many as leave no more than batch open, and as the
+// room is how many commands may be made now: as many as leave no more than Batch open, and as the
 // day's budget pays for.
-func (k *Keeper) room(ctx context.Context, tx pgx.Tx, s *store, batch int) (int, error) {
+func (k *Keeper) room(ctx context.Context, tx pgx.Tx, s *store) (int, error) {
 	var open int
-	var spent pgtype.Numeric
-	if err := tx.QueryRow(ctx, keeperOpen, s.args(pgx.StrictNamedArgs{})).Scan(&open, &spent); err != nil {
+	var spent wei
+	if err := tx.QueryRow(ctx, keeperOpen, s.args(nil)).Scan(&open, &spent); err != nil {
 		return 0, err
 	}
 
-	limit := max(batch-open, 0)
-	affordable := new(big.Int).Sub(k.DayFees, integer(spent))
+	limit := max(cmp.Or(k.Batch, 64)-open, 0)
+	affordable := new(big.Int).Sub(k.DayFees, spent.Int)
 	if affordable.Div(affordable, k.MaxFee).Cmp(big.NewInt(int64(limit))) < 0 {
 		limit = int(affordable.Int64())
 	}
@@ -163,7 +155,7 @@ func (k *Keeper) room(ctx context.Context, tx pgx.Tx, s *store, batch int) (int,
 	return limit, nil
 }
 
-func (k *Keeper) insert(ctx context.Context, tx pgx.Tx, s *Sender, escrow common.Address, now time.Time) (bool, error) {
+func (k *Keeper) insert(ctx context.Context, tx pgx.Tx, s *shared, escrow common.Address, now time.Time) (bool, error) {
 	expires := now.Add(keeperPatience)
 	c := command.Signed{Command: command.Command{
 		ChainID: uint64(s.cfg.ChainID), Factory: s.cfg.Factory, Kind: command.Release, Sender: s.address, Escrow: escrow,
@@ -179,13 +171,14 @@ func (k *Keeper) insert(ctx context.Context, tx pgx.Tx, s *Sender, escrow common
 	}
 
 	id := c.ID().Hex()
-	claim, err := tx.Exec(ctx, claimKept, pgx.StrictNamedArgs{"chain": s.cfg.ChainID, "escrow": text(escrow), "id": id})
+	claim, err := tx.Exec(ctx, claimKept, pgx.StrictNamedArgs{"chain": s.cfg.ChainID, "escrow": registry.Text(escrow),
+		"id": id})
 	if err != nil || claim.RowsAffected() == 0 { // somebody has asked for it meanwhile
 		return false, err
 	}
 
 	_, err = tx.Exec(ctx, insertKept, s.store.args(pgx.StrictNamedArgs{
-		"id": id, "escrow": text(escrow), "message": message, "fee": numeric(k.MaxFee), "expires": expires,
+		"id": id, "escrow": registry.Text(escrow), "message": message, "fee": wei{k.MaxFee}, "expires": expires,
 	}))
 
 	return err == nil, err

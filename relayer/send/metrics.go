@@ -53,35 +53,32 @@ func (a *Answers) Count(answers []command.Answer) {
 // NewMetrics registers the metrics. senders are the names of those that are configured: every
 // series exists from the start. answers is the instance's counter of answers.
 func NewMetrics(reg prometheus.Registerer, senders []string, answers *Answers) *Metrics {
-	label := []string{"sender"}
-	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	counter := func(name, help string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"sender"})
 		reg.MustRegister(c)
+		for _, sender := range senders {
+			c.WithLabelValues(sender)
+		}
+
 		return c
 	}
 	m := &Metrics{
 		answers: answers,
-		broadcasts: counter("relayer_sender_broadcasts_total", "Transactions sent to the endpoints, repetitions included.",
-			label...),
-		reopened: counter("relayer_sender_reopened_total", "Answers that a reorganisation took back.", label...),
+		broadcasts: counter("relayer_sender_broadcasts_total",
+			"Transactions sent to the endpoints, repetitions included."),
+		reopened: counter("relayer_sender_reopened_total", "Answers that a reorganisation took back."),
 		underpriced: counter("relayer_sender_fee_cap_reached_total",
-			"Times that the chain asked for more than a command may pay.", label...),
+			"Times that the chain asked for more than a command may pay."),
 		budget: counter("relayer_sender_budget_reached_total",
-			"Times that a command had to wait because the budget of the day was used up.", label...),
-		signErrors:  counter("relayer_sender_sign_errors_total", "Signatures that failed; the command waits.", label...),
-		roundErrors: counter("relayer_sender_round_errors_total", "Rounds that failed and were tried again.", label...),
+			"Times that a command had to wait because the budget of the day was used up."),
+		signErrors:  counter("relayer_sender_sign_errors_total", "Signatures that failed; the command waits."),
+		roundErrors: counter("relayer_sender_round_errors_total", "Rounds that failed and were tried again."),
 		owned: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "relayer_sender_owned",
-			Help: "1 while this instance owns the sender."}, label),
+			Help: "1 while this instance owns the sender."}, []string{"sender"}),
 	}
 	reg.MustRegister(m.owned)
-
-	for _, name := range senders {
-		for _, c := range []*prometheus.CounterVec{m.broadcasts, m.reopened, m.underpriced, m.budget, m.signErrors,
-			m.roundErrors} {
-			c.WithLabelValues(name)
-		}
-
-		m.owned.WithLabelValues(name)
+	for _, sender := range senders {
+		m.owned.WithLabelValues(sender)
 	}
 
 	return m

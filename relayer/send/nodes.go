@@ -8,8 +8,6 @@ import (
 	"maps"
 	"math/big"
 	"slices"
-	"strings"
-	"sync"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
@@ -28,10 +26,10 @@ type Caller interface {
 
 // Nodes is a Chain behind JSON-RPC. What is the same for every sender is asked for once per view.
 type Nodes struct {
-	caller  Caller
-	minTip  *big.Int
-	abreast int // requests at once
-	fees    perView[Fees]
+	caller Caller
+	minTip *big.Int
+	atOnce int // requests at once
+	fees   perView[Fees]
 }
 
 // MinTip is what nodes want at least on top of the base fee, in wei per gas: geth's miner takes
@@ -40,7 +38,7 @@ var MinTip = big.NewInt(1_000_000)
 
 // NewNodes asks by caller. minTip, in wei per gas, is offered at least on top of the base fee.
 func NewNodes(caller Caller, minTip *big.Int) *Nodes {
-	return &Nodes{caller: caller, minTip: minTip, abreast: 16}
+	return &Nodes{caller: caller, minTip: minTip, atOnce: 16}
 }
 
 // View is how far the chain may be read.
@@ -58,50 +56,6 @@ func (n *Nodes) now() source.View {
 	v.Final = 0 // of no interest here
 
 	return v
-}
-
-// perView is what several senders want to know while the view is the same: the first one asks, and
-// those that come meanwhile wait for its answer.
-//
-// A View does not say which branch it is of. So nothing is shared in this way that is compared with
-// what is stored: a block's hash from before a reorganisation would hide it for ever.
-type perView[V any] struct {
-	mu   sync.Mutex
-	view source.View
-	cell *cell[V] // nil: nobody has asked yet
-}
-
-type cell[V any] struct {
-	turn  chan struct{} // capacity 1: whoever has put a value into it asks, or reads what follows
-	known bool
-	value V
-}
-
-func (p *perView[V]) get(ctx context.Context, view source.View, ask func(context.Context) (V, error)) (v V, err error) {
-	p.mu.Lock()
-	if p.cell == nil || p.view != view {
-		p.view, p.cell = view, &cell[V]{turn: make(chan struct{}, 1)}
-	}
-
-	c := p.cell
-	p.mu.Unlock()
-
-	select {
-	case c.turn <- struct{}{}:
-		defer func() { <-c.turn }()
-	case <-ctx.Done():
-		return v, context.Cause(ctx)
-	}
-
-	if !c.known {
-		if c.value, err = ask(ctx); err != nil {
-			return v, err
-		}
-
-		c.known = true
-	}
-
-	return c.value, nil
 }
 
 // question is a request and where its result goes.
@@ -303,7 +257,7 @@ const callsAtOnce = 8
 func (n *Nodes) Simulate(ctx context.Context, target uint64, calls []Call) ([]Simulation, error) {
 	all := make([]Simulation, len(calls))
 	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(n.abreast)
+	g.SetLimit(n.atOnce)
 	for from := 0; from < len(calls); from += callsAtOnce {
 		to := min(from+callsAtOnce, len(calls))
 		g.Go(func() error { return n.simulate(ctx, target, calls[from:to], all[from:to]) })
@@ -374,27 +328,6 @@ func (n *Nodes) simulate(ctx context.Context, target uint64, calls []Call, all [
 	return nil
 }
 
-// reverted tells a contract's refusal from a failure to ask.
-func reverted(err error) (*Revert, error) {
-	fault, is := errors.AsType[*source.NodeError](err)
-	if !is {
-		return nil, err
-	}
-
-	var data hexutil.Bytes
-	if json.Unmarshal(fault.Data, &data) == nil && len(data) > 0 {
-		return &Revert{Reason: decodeRevert(data)}, nil
-	}
-
-	text := strings.ToLower(fault.Message)
-	if fault.Code == 3 || strings.Contains(text, "revert") || strings.Contains(text, "insufficient funds") ||
-		strings.Contains(text, "gas required exceeds") {
-		return &Revert{Reason: fault.Message[:min(len(fault.Message), maxReason)]}, nil
-	}
-
-	return nil, err
-}
-
 // feeBlocks is over how many blocks the tip is the median.
 const feeBlocks = 10
 
@@ -409,29 +342,14 @@ func (n *Nodes) readFees(ctx context.Context) (Fees, error) {
 		Reward [][]*hexutil.Big `json:"reward"`
 	}
 	err := n.askAll(ctx, about(&history, "eth_feeHistory", hexutil.Uint64(feeBlocks), "latest", []float64{50}))
-	if err == nil && len(history.Base) > 0 && history.Base[len(history.Base)-1] != nil &&
-		history.Base[len(history.Base)-1].ToInt().Sign() > 0 {
-		var tips []*big.Int
-		for _, r := range history.Reward {
-			if len(r) > 0 && r[0] != nil && r[0].ToInt().Sign() > 0 { // empty blocks say 0
-				tips = append(tips, r[0].ToInt())
-			}
-		}
-
-		tip := n.minTip
-		var suggested hexutil.Big
-		if len(tips) > 0 {
-			slices.SortFunc(tips, (*big.Int).Cmp)
-			tip = larger(tips[len(tips)/2], n.minTip)
-		} else if n.askAll(ctx, about(&suggested, "eth_maxPriorityFeePerGas")) == nil { // not every node has it
-			tip = larger(suggested.ToInt(), n.minTip)
-		}
-
-		return Fees{Base: history.Base[len(history.Base)-1].ToInt(), Tip: tip}, nil
+	if _, refused := errors.AsType[*source.NodeError](err); err != nil && !refused {
+		return Fees{}, fmt.Errorf("read the fees: %w", err)
 	}
 
-	if _, is := errors.AsType[*source.NodeError](err); err != nil && !is {
-		return Fees{}, fmt.Errorf("read the fees: %w", err)
+	if last := len(history.Base) - 1; err == nil && last >= 0 {
+		if base := history.Base[last]; base != nil && base.ToInt().Sign() > 0 {
+			return Fees{Base: base.ToInt(), Tip: n.tip(ctx, history.Reward)}, nil
+		}
 	}
 
 	var gasPrice hexutil.Big
@@ -440,6 +358,26 @@ func (n *Nodes) readFees(ctx context.Context) (Fees, error) {
 	}
 
 	return Fees{Tip: larger(gasPrice.ToInt(), big.NewInt(1))}, nil
+}
+
+// tip is the median of what blocks have paid on top of the base fee, or what the node suggests.
+func (n *Nodes) tip(ctx context.Context, rewards [][]*hexutil.Big) *big.Int {
+	var tips []*big.Int
+	for _, r := range rewards {
+		if len(r) > 0 && r[0] != nil && r[0].ToInt().Sign() > 0 { // empty blocks say 0
+			tips = append(tips, r[0].ToInt())
+		}
+	}
+
+	var suggested hexutil.Big
+	if len(tips) > 0 {
+		slices.SortFunc(tips, (*big.Int).Cmp)
+		return larger(tips[len(tips)/2], n.minTip)
+	} else if n.askAll(ctx, about(&suggested, "eth_maxPriorityFeePerGas")) == nil { // not every node has it
+		return larger(suggested.ToInt(), n.minTip)
+	}
+
+	return n.minTip
 }
 
 type receipt struct {
@@ -572,7 +510,7 @@ func (n *Nodes) Hashes(ctx context.Context, numbers ...uint64) ([]common.Hash, e
 func (n *Nodes) Broadcast(ctx context.Context, raws [][]byte) [][]error {
 	all := make([][]error, len(raws))
 	var g errgroup.Group
-	g.SetLimit(n.abreast)
+	g.SetLimit(n.atOnce)
 	for i, raw := range raws { // in order of their nonces, as far as several at once have one
 		g.Go(func() error {
 			answers, err := n.caller.CallEach(ctx, "eth_sendRawTransaction", hexutil.Bytes(raw))
@@ -582,7 +520,7 @@ func (n *Nodes) Broadcast(ctx context.Context, raws [][]byte) [][]error {
 			}
 
 			for _, a := range answers {
-				all[i] = append(all[i], heard(a.Err))
+				all[i] = append(all[i], interpret(a.Err))
 			}
 
 			return nil
@@ -592,41 +530,4 @@ func (n *Nodes) Broadcast(ctx context.Context, raws [][]byte) [][]error {
 	_ = g.Wait() // each has its own result
 
 	return all
-}
-
-// What nodes say to a transaction. Collected from geth, erigon, nethermind, besu, reth and anvil.
-var (
-	knownWords = []string{"already known", "known transaction", "already imported", "alreadyknown", "already in pool",
-		"already exists", "transaction already"}
-	underWords = []string{"underpriced", "fee too low", "feetoolow", "max fee per gas less than block base fee",
-		"gas price too low", "less than block base fee", "below base fee"}
-	neverWords = []string{
-		"intrinsic gas too low", "exceeds block gas limit", "invalid sender", "oversized data",
-		"transaction type not supported", "invalid chain id", "tip higher than",
-		"max priority fee per gas higher", "exceeds the configured cap", "gas limit too high", "transaction gas limit",
-		"only replay-protected", "floor data gas",
-	}
-)
-
-// heard says what a node's answer means. Nil: it has the transaction.
-func heard(err error) error {
-	fault, is := errors.AsType[*source.NodeError](err)
-	if !is {
-		return err
-	}
-
-	text := strings.ToLower(fault.Message)
-	contains := func(words []string) bool {
-		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(text, w) })
-	}
-	switch {
-	case contains(knownWords):
-		return nil
-	case contains(neverWords):
-		return fmt.Errorf("%w: %w", ErrRefused, err)
-	case contains(underWords):
-		return fmt.Errorf("%w: %w", ErrUnderpriced, err)
-	}
-
-	return err
 }

@@ -8,6 +8,8 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fusion-prime/escrow-relayer/registry"
 )
 
 // What operators do goes around the epoch: they decide. It takes the lock of the sender's row, so
@@ -22,8 +24,8 @@ var ErrOperation = errors.New("not possible now")
 // those whose own transaction was mined stays what it is.
 //
 // A sender that got a nonce too high by mistake, and so waits for what nobody will send, may be given a
-// lower one, but none that a command has: what was signed has a nonce that is its command's. Whether the
-// chain knows it already is looked at when commands get nonces, as it always is.
+// lower one, but none that was given to a command: something may be signed for it. Whether the chain knows
+// the nonce already is checked when commands get nonces, as it always is.
 func AdoptNonce(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.Address, nonce uint64) error {
 	return operate(ctx, db, chainID, sender, func(tx pgx.Tx, state string, next *int64) error {
 		lower := next != nil && nonce < uint64(*next)
@@ -35,7 +37,7 @@ func AdoptNonce(ctx context.Context, db *pgxpool.Pool, chainID int64, sender com
 		if lower {
 			const unused = `select coalesce(max(nonce) + 1, 0) from commands where chain_id = $1 and sender = $2`
 			var lowest int64
-			if err := tx.QueryRow(ctx, unused, chainID, text(sender)).Scan(&lowest); err != nil {
+			if err := tx.QueryRow(ctx, unused, chainID, registry.Text(sender)).Scan(&lowest); err != nil {
 				return err
 			}
 
@@ -48,12 +50,12 @@ func AdoptNonce(ctx context.Context, db *pgxpool.Pool, chainID int64, sender com
 			       state = case state when 'halted' then 'active' else state end,
 			       reason = case state when 'halted' then null else reason end, updated_at = now()
 			where chain_id = $1 and address = $2`
-		if _, err := tx.Exec(ctx, adopt, chainID, text(sender), int64(nonce)); err != nil {
+		if _, err := tx.Exec(ctx, adopt, chainID, registry.Text(sender), int64(nonce)); err != nil {
 			return err
 		}
 
 		const abandon = `update commands set abandoned = true where chain_id = $1 and sender = $2 and state in ('assigned', 'sent') and nonce < $3`
-		_, err := tx.Exec(ctx, abandon, chainID, text(sender), int64(nonce))
+		_, err := tx.Exec(ctx, abandon, chainID, registry.Text(sender), int64(nonce))
 
 		return err
 	})
@@ -61,30 +63,26 @@ func AdoptNonce(ctx context.Context, db *pgxpool.Pool, chainID int64, sender com
 
 // Pause keeps a sender from taking new commands. What is under way is followed, replaced and answered.
 func Pause(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.Address, reason string) error {
-	return operate(ctx, db, chainID, sender, func(tx pgx.Tx, state string, _ *int64) error {
-		if state == "halted" {
-			return fmt.Errorf("%w: the sender is halted, which is more than paused", ErrOperation)
-		}
-
-		_, err := tx.Exec(ctx,
-			`update senders set state = 'paused', reason = $3, updated_at = now() where chain_id = $1 and address = $2`,
-			chainID, text(sender), reason)
-
-		return err
-	})
+	return setState(ctx, db, chainID, sender, "paused", &reason, ", which is more than paused")
 }
 
 // Resume ends a pause. A halted sender needs AdoptNonce.
 func Resume(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.Address) error {
+	return setState(ctx, db, chainID, sender, "active", nil,
+		"; `sender status` says why, and `sender adopt-nonce` lets it go on")
+}
+
+// setState pauses or resumes a sender that is not halted; ifHalted completes the refusal for one that is.
+func setState(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.Address, to string, reason *string,
+	ifHalted string) error {
 	return operate(ctx, db, chainID, sender, func(tx pgx.Tx, state string, _ *int64) error {
 		if state == "halted" {
-			return fmt.Errorf("%w: the sender is halted; `sender status` says why, and `sender adopt-nonce` lets it go on",
-				ErrOperation)
+			return fmt.Errorf("%w: the sender is halted%s", ErrOperation, ifHalted)
 		}
 
 		_, err := tx.Exec(ctx,
-			`update senders set state = 'active', reason = null, updated_at = now() where chain_id = $1 and address = $2`,
-			chainID, text(sender))
+			`update senders set state = $3, reason = $4, updated_at = now() where chain_id = $1 and address = $2`,
+			chainID, registry.Text(sender), to, reason)
 
 		return err
 	})
@@ -98,7 +96,7 @@ func operate(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common
 		var state string
 		var next *int64
 		err := tx.QueryRow(ctx, `select state, next_nonce from senders where chain_id = $1 and address = $2 for update`,
-			chainID, text(sender)).Scan(&state, &next)
+			chainID, registry.Text(sender)).Scan(&state, &next)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return fmt.Errorf("%w: no instance has ever had it; is it configured?", ErrOperation)
 		}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fusion-prime/escrow-relayer/election"
+	"github.com/fusion-prime/escrow-relayer/registry"
 )
 
 // Namespaces of advisory locks, as election, partition and reply have theirs: 20 bits, then 40. The
@@ -29,7 +30,7 @@ const (
 // LockKey is the advisory lock that the owner of a sender holds on its session.
 func LockKey(chainID int64, sender common.Address) int64 {
 	h := fnv.New64a()
-	fmt.Fprintf(h, "%d/%s", chainID, text(sender))
+	fmt.Fprintf(h, "%d/%s", chainID, registry.Text(sender))
 
 	return ownerNamespace<<40 | lockID(int64(h.Sum64()))
 }
@@ -208,16 +209,10 @@ func (c *contender) serve(ctx context.Context) {
 	owned := c.sender.cfg.Metrics.owned.WithLabelValues(c.sender.cfg.Name)
 	owned.Set(1)
 	defer owned.Set(0)
-	c.sender.forget()
 	if err := c.sender.Run(ctx, c.wake); err != nil && ctx.Err() == nil {
-		c.log.WarnContext(ctx, "sender given up", slog.String("sender", text(c.sender.address)), slog.Any("err", err))
+		c.log.WarnContext(ctx, "sender given up", slog.String("sender", registry.Text(c.sender.address)),
+			slog.Any("err", err))
 	}
-}
-
-// forget makes a sender look at everything anew: another owner may have had it meanwhile.
-func (s *Sender) forget() {
-	s.sight = sight{}
-	clear(s.missing)
 }
 
 // held is who has what, by the keys' lower 40 bits: the server processes of the sessions.
@@ -326,7 +321,8 @@ func (c *contender) consider(ctx context.Context, now time.Time, h held, share u
 		poke(c.try)
 	case !c.others.IsZero() && now.Sub(c.others) >= c.sender.cfg.HandOver:
 		if leave := c.leave.Load(); leave != nil {
-			c.log.InfoContext(ctx, "sender handed over to another instance", slog.String("sender", text(c.sender.address)))
+			c.log.InfoContext(ctx, "sender handed over to another instance",
+				slog.String("sender", registry.Text(c.sender.address)))
 			(*leave)()
 		}
 	}

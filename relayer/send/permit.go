@@ -2,11 +2,11 @@ package send
 
 import (
 	"fmt"
-	"math/big"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
 
@@ -18,12 +18,12 @@ type Policy interface {
 
 // request is what the row of a command says of what was asked for.
 type request struct {
-	ID        string
+	CommandID string
 	Requester string // an address, or KeeperName
 	Kind      command.Kind
 	Escrow    common.Address
-	Value     *big.Int // wei that create sends along
-	MaxFee    *big.Int // wei
+	Value     wei // that create sends along
+	MaxFee    wei
 	ExpiresAt time.Time
 	Message   []byte // as it was received, with its signature
 }
@@ -35,7 +35,7 @@ type refusal struct{ code, detail string }
 // requester signed, and that the policy allows it now. It is asked before a command gets a nonce, and
 // before each signature of its call, so that whoever can change rows has nothing signed that nobody
 // asked for. The message of a command without a refusal is what may be signed.
-func (s *Sender) permit(r *request) (*command.Signed, *refusal) {
+func (s *shared) permit(r *request) (*command.Signed, *refusal) {
 	m, err := command.Parse(r.Message)
 	if err != nil {
 		return nil, &refusal{command.CodeMalformed, "the stored message is no command: " + err.Error()}
@@ -57,7 +57,7 @@ func (s *Sender) permit(r *request) (*command.Signed, *refusal) {
 	switch {
 	case err != nil:
 		return nil, &refusal{command.CodeSignature, err.Error()}
-	case r.Requester != text(requester):
+	case r.Requester != registry.Text(requester):
 		return nil, &refusal{command.CodeSignature, fmt.Sprintf("the stored requester is not %s, who signed it", requester)}
 	case s.cfg.Policy == nil:
 		return nil, &refusal{command.CodeNotAllowed, "the instance that has the sender's key has no policy"}
@@ -72,9 +72,9 @@ func (s *Sender) permit(r *request) (*command.Signed, *refusal) {
 
 // altered names what of a row is not as its message has it; empty: nothing. A row that expires
 // earlier only narrows what was asked for.
-func (s *Sender) altered(r *request, m *command.Signed) string {
+func (s *shared) altered(r *request, m *command.Signed) string {
 	switch {
-	case m.ID().Hex() != r.ID:
+	case m.ID().Hex() != r.CommandID:
 		return "id"
 	case m.ChainID != uint64(s.cfg.ChainID):
 		return "chain"
@@ -86,9 +86,9 @@ func (s *Sender) altered(r *request, m *command.Signed) string {
 		return "kind"
 	case m.Escrow != r.Escrow:
 		return "escrow"
-	case m.Value().Cmp(r.Value) != 0:
+	case m.Value().Cmp(r.Value.Int) != 0:
 		return "value"
-	case m.MaxFee.Cmp(r.MaxFee) != 0:
+	case m.MaxFee.Cmp(r.MaxFee.Int) != 0:
 		return "max_fee"
 	case r.ExpiresAt.Unix() > int64(m.ExpiresAt):
 		return "expires_at"

@@ -39,6 +39,7 @@ type doubtfulChain struct {
 	hashless    atomic.Int64  // times that Hashes knows nothing of the newest block that it is asked for
 	receiptless atomic.Int64  // times that Receipts knows nothing
 	elsewhere   atomic.Bool   // whether Look is answered by a node on another branch than the rest
+	unreached   atomic.Bool   // whether Look is answered by a node that does not have the block that was checked last
 	looks       atomic.Int64  // looks that have begun: the second one, after the first has done its work
 }
 
@@ -48,6 +49,10 @@ func (c *doubtfulChain) Look(ctx context.Context, account common.Address, target
 	look, err := c.Nodes.Look(ctx, account, target, checked, everyone)
 	if c.elsewhere.Load() {
 		look.TargetHash[0]++
+	}
+
+	if c.unreached.Load() {
+		look.CheckedHash = common.Hash{}
 	}
 
 	return look, err
@@ -95,6 +100,29 @@ func TestNoAnswerWithoutAWitness(t *testing.T) {
 		w.await(id, false, command.Sent)
 		w.await(id, true, command.Done)
 	}
+}
+
+// C4: as long as the block that was checked last cannot be compared, nothing is answered: a reorganisation of it
+// would not be noticed.
+func TestNoAnswerWithoutTheComparison(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	chain := &doubtfulChain{Nodes: w.nodes}
+	w.start(func(c *send.Config) { c.Chain = chain })
+	escrow := w.escrow(1, 0)
+	w.awaitLook()
+	chain.unreached.Store(true)
+	id := w.accept(w.command(command.Approve, escrow, nil))
+	w.await(id, false, command.Sent)
+	w.awaitBroadcast(id)
+	w.mine(confirmations + 1)
+	w.awaitTarget()
+	looks := chain.looks.Load()
+	require.Eventually(t, func() bool { w.mine(1); return chain.looks.Load() >= looks+3 }, patience, 50*time.Millisecond)
+	require.Equal(t, command.Sent, w.answer(id).State)
+
+	chain.unreached.Store(false)
+	w.await(id, true, command.Done)
 }
 
 // C4: answers are taken back also when the first node that is asked after the reorganisation lags
@@ -167,7 +195,8 @@ func TestNoAnswerOfAnotherBranch(t *testing.T) {
 func TestAlreadyByAnEventOfAnotherBranch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
-	w.start(nil)
+	elsewhere := &doubtfulChain{Nodes: w.nodes}
+	w.start(func(c *send.Config) { c.Chain = elsewhere })
 	w.mine(confirmations + 3)
 	w.awaitLook()
 	escrow, chain, tx := w.escrow(2, 0), w.node.ChainID().Int64(), common.Hash{7}
@@ -181,7 +210,15 @@ func TestAlreadyByAnEventOfAnotherBranch(t *testing.T) {
 
 	hashes, err := w.nodes.Hashes(t.Context(), 2)
 	require.NoError(t, err)
+	elsewhere.hashless.Store(1000) // the node does not have the witness
+
 	w.exec(`update events set block_hash = $1 where tx_hash = $2`, hashes[0][:], tx[:]) // the watches have followed
+	holds := func() int { return w.int(`select holds from commands where command_id = $1`, id.Hex()) }
+	before := holds()
+	require.Eventually(t, func() bool { w.mine(1); return holds() >= before+2 }, patience, 50*time.Millisecond)
+	require.Equal(t, command.Held, w.answer(id).State)
+
+	elsewhere.hashless.Store(0)
 	a := w.await(id, true, command.Already)
 	require.Equal(t, tx.Hex()+":0", a.EventID)
 	require.Equal(t, hashes[0].Hex(), a.BlockHash)

@@ -10,10 +10,9 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/fusion-prime/escrow-relayer/relayer/command"
+	"github.com/fusion-prime/escrow-relayer/registry"
 )
 
 // Channel is the notification channel on which commands that came in, cancellations and operators'
@@ -39,78 +38,6 @@ type store struct {
 	epoch   int64
 }
 
-// account is a sender's row.
-type account struct {
-	NextNonce    *int64
-	WaitFinal    int64
-	State        string
-	Reason       *string
-	SpentFees    *big.Int // today
-	SpentValue   *big.Int // today
-	CheckedBlock *int64
-	CheckedHash  *string
-	Now          time.Time // the database's clock
-	Due          bool      // a command waits to be sent, as load saw it
-}
-
-// ready says whether the account may give its next nonce to a command: it is not one that was seen in use,
-// and all below one that was adopted are final.
-func (a *account) ready(look Look) bool {
-	return a.State == "active" && a.NextNonce != nil && look.Final >= uint64(a.WaitFinal) &&
-		max(look.Latest, look.Pending) <= uint64(*a.NextNonce)
-}
-
-// flight is a command with a nonce, and everything that was signed for it.
-type flight struct {
-	request
-	Nonce           uint64
-	Gas             uint64
-	Reserved        *big.Int // wei of the day's fees that are set apart for it
-	CancelRequested bool
-	Abandoned       bool
-	Code            string
-	Attempts        []attempt // oldest first
-	AssignedAt      time.Time
-	expired         bool // by the database's clock when it was loaded
-}
-
-type attempt struct {
-	Number        int
-	Purpose       string
-	Hash          common.Hash
-	Raw           []byte
-	Gas           uint64
-	Fee           price
-	Head          uint64
-	Broadcast     bool
-	BroadcastHead uint64
-	Refused       bool
-	LastError     string
-}
-
-const (
-	purposeCall = "call"
-	purposeVoid = "void"
-)
-
-func (f *flight) newest() *attempt {
-	if len(f.Attempts) == 0 {
-		return nil
-	}
-
-	return &f.Attempts[len(f.Attempts)-1]
-}
-
-func (f *flight) voiding() bool {
-	for _, a := range f.Attempts {
-		if a.Purpose == purposeVoid {
-			return true
-		}
-	}
-
-	return false
-}
-
 // takeEpoch makes the caller the owner. The number is of the server's clock, so that it never
 // repeats, even in a database that was restored to an earlier time while a process of then is still
 // about.
@@ -128,12 +55,11 @@ const takeEpoch = `
 func own(ctx context.Context, cfg *Config, sender common.Address) (*store, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	s := &store{db: cfg.DB, chainID: cfg.ChainID, sender: text(sender)}
+	s := &store{db: cfg.DB, chainID: cfg.ChainID, sender: registry.Text(sender)}
 	err := s.db.QueryRow(ctx, takeEpoch, pgx.StrictNamedArgs{
 		"chain": s.chainID, "sender": s.sender, "instance": cfg.InstanceID, "name": cfg.Name,
 		"lock": LockKey(cfg.ChainID, sender), "in_flight": cfg.Limits.MaxInFlight,
-		"max_fee": numeric(cfg.Limits.MaxFee), "day_fees": numeric(cfg.Limits.DayFees),
-		"day_value": numeric(cfg.Limits.DayValue),
+		"max_fee": wei{cfg.Limits.MaxFee}, "day_fees": wei{cfg.Limits.DayFees}, "day_value": wei{cfg.Limits.DayValue},
 	}).Scan(&s.epoch)
 	if err != nil {
 		return nil, fmt.Errorf("take the epoch of sender %s: %w", sender, err)
@@ -143,9 +69,10 @@ func own(ctx context.Context, cfg *Config, sender common.Address) (*store, error
 }
 
 const lockSender = `
-	select next_nonce, wait_final, state, reason, checked_block, checked_hash, clock_timestamp(),
-	       case when spend_day = (now() at time zone 'utc')::date then spent_fees else 0 end,
-	       case when spend_day = (now() at time zone 'utc')::date then spent_value else 0 end
+	select next_nonce, wait_final, state, coalesce(checked_block, 0) as checked_block, coalesce(checked_hash, '') as checked_hash,
+	       clock_timestamp() as now, false as due,
+	       case when spend_day = (now() at time zone 'utc')::date then spent_fees else 0 end as spent_fees,
+	       case when spend_day = (now() at time zone 'utc')::date then spent_value else 0 end as spent_value
 	  from senders
 	 where chain_id = @chain and address = @sender and epoch = @epoch
 	   for update`
@@ -161,20 +88,17 @@ func (s *store) locked(ctx context.Context, what string, options pgx.TxOptions,
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	err := pgx.BeginTxFunc(ctx, s.db, options, func(tx pgx.Tx) error {
-		var a account
-		var fees, value pgtype.Numeric
-		err := tx.QueryRow(ctx, lockSender, s.args(nil)).Scan(&a.NextNonce, &a.WaitFinal, &a.State, &a.Reason,
-			&a.CheckedBlock, &a.CheckedHash, &a.Now, &fees, &value)
-		switch {
-		case errors.Is(err, pgx.ErrNoRows):
+		rows, _ := tx.Query(ctx, lockSender, s.args(pgx.StrictNamedArgs{"epoch": s.epoch}))
+		a, err := pgx.CollectExactlyOneRow(rows, pgx.RowToAddrOfStructByName[account])
+		if errors.Is(err, pgx.ErrNoRows) {
 			return ErrFenced
-		case err != nil:
+		}
+
+		if err != nil {
 			return err
 		}
 
-		a.SpentFees, a.SpentValue = integer(fees), integer(value)
-
-		return f(ctx, tx, &a)
+		return f(ctx, tx, a)
 	})
 	if err != nil {
 		return fmt.Errorf("%s of sender %s: %w", what, s.sender, err)
@@ -183,28 +107,49 @@ func (s *store) locked(ctx context.Context, what string, options pgx.TxOptions,
 	return nil
 }
 
+// exec is write with one statement. It returns how many rows that changed.
+func (s *store) exec(ctx context.Context, what, statement string, args pgx.StrictNamedArgs) (changed int64, err error) {
+	err = s.write(ctx, what, func(ctx context.Context, tx pgx.Tx, _ *account) error {
+		tag, err := tx.Exec(ctx, statement, s.args(args))
+		changed = tag.RowsAffected()
+		return err
+	})
+
+	return changed, err
+}
+
 // args are the arguments that every statement has, and more.
 func (s *store) args(more pgx.StrictNamedArgs) pgx.StrictNamedArgs {
 	args := pgx.StrictNamedArgs{"chain": s.chainID, "sender": s.sender}
-	if more == nil {
-		args["epoch"] = s.epoch
-	}
-
 	maps.Copy(args, more)
 
 	return args
 }
 
+// collect reads rows outside of a transaction. what says in an error what was to be read.
+func collect[T any](ctx context.Context, db *pgxpool.Pool, what string, scan pgx.RowToFunc[T], query string,
+	args pgx.StrictNamedArgs) ([]T, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	rows, _ := db.Query(ctx, query, args) // CollectRows returns its error
+	all, err := pgx.CollectRows(rows, scan)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", what, err)
+	}
+
+	return all, nil
+}
+
 const selectFlights = `
-	select command_id, requester, kind, escrow, message, nonce, gas, max_fee, expires_at, cancel_requested,
-	       abandoned, code, expires_at <= clock_timestamp(), value, assigned_at, reserved
+	select command_id, requester, kind, bytes(escrow) as escrow, message, nonce, gas, max_fee, expires_at, cancel_requested,
+	       abandoned, code, expires_at <= clock_timestamp() as expired, value, reserved
 	  from commands
 	 where chain_id = @chain and sender = @sender and state in ('assigned', 'sent')
 	 order by nonce`
 
 const selectAttempts = `
-	select a.nonce, a.attempt, a.purpose, a.tx_hash, a.raw, a.gas, a.fee_cap, a.tip_cap, a.head, a.first_broadcast is not null, coalesce(a.broadcast_head, 0),
-	       a.refused, a.last_error
+	select a.nonce, a.attempt, a.purpose, bytes(a.tx_hash) as hash, a.raw, a.gas, a.fee_cap, a.tip_cap, a.first_broadcast is not null as broadcast,
+	       coalesce(a.broadcast_head, 0) as broadcast_head, a.refused, a.last_error
 	  from command_attempts a
 	  join commands c on c.chain_id = a.chain_id and c.sender = a.sender and c.nonce = a.nonce
 	 where c.chain_id = @chain and c.sender = @sender and c.state in ('assigned', 'sent')
@@ -219,16 +164,22 @@ const anyDue = `
 var withoutFlush = pgx.TxOptions{BeginQuery: `begin; set local synchronous_commit = off`}
 
 // load reads what is so: nothing of it is remembered from one round to the next.
-func (s *store) load(ctx context.Context) (a account, flights []*flight, err error) {
+func (s *store) load(ctx context.Context) (a *account, flights []*flight, err error) {
 	err = s.locked(ctx, "read the state", withoutFlush, func(ctx context.Context, tx pgx.Tx, row *account) error {
-		a = *row
-		if err := tx.QueryRow(ctx, anyDue, s.args(pgx.StrictNamedArgs{})).Scan(&a.Due); err != nil {
+		a = row
+		if err := tx.QueryRow(ctx, anyDue, s.args(nil)).Scan(&a.Due); err != nil {
 			return err
 		}
 
-		rows, _ := tx.Query(ctx, selectFlights, s.args(pgx.StrictNamedArgs{})) // CollectRows returns its error
-		flights, err = pgx.CollectRows(rows, scanFlight)
+		rows, _ := tx.Query(ctx, selectFlights, s.args(nil)) // CollectRows returns its error
+		flights, err = pgx.CollectRows(rows, pgx.RowToAddrOfStructByName[flight])
 		if err != nil || len(flights) == 0 {
+			return err
+		}
+
+		rows, _ = tx.Query(ctx, selectAttempts, s.args(nil))
+		attempts, err := pgx.CollectRows(rows, pgx.RowToStructByName[attempt])
+		if err != nil {
 			return err
 		}
 
@@ -237,47 +188,15 @@ func (s *store) load(ctx context.Context) (a account, flights []*flight, err err
 			byNonce[f.Nonce] = f
 		}
 
-		rows, _ = tx.Query(ctx, selectAttempts, s.args(pgx.StrictNamedArgs{}))
-		var nonce int64
-		var t attempt
-		var hash string
-		var gas, head, broadcastHead int64
-		var feeCap, tipCap pgtype.Numeric
-		_, err := pgx.ForEachRow(rows, []any{&nonce, &t.Number, &t.Purpose, &hash, &t.Raw, &gas, &feeCap, &tipCap, &head,
-			&t.Broadcast, &broadcastHead, &t.Refused, &t.LastError},
-			func() error {
-				got := t
-				got.Raw = append([]byte(nil), t.Raw...)
-				got.Hash, got.Gas, got.Head, got.BroadcastHead = common.HexToHash(hash), uint64(gas), uint64(head),
-					uint64(broadcastHead)
-				got.Fee = price{Cap: integer(feeCap)}
-				if tipCap.Valid {
-					got.Fee.Tip = integer(tipCap)
-				}
+		for _, x := range attempts {
+			f := byNonce[x.Nonce]
+			f.Attempts = append(f.Attempts, x)
+		}
 
-				f := byNonce[uint64(nonce)]
-				f.Attempts = append(f.Attempts, got)
-
-				return nil
-			})
-
-		return err
+		return nil
 	})
 
 	return a, flights, err
-}
-
-func scanFlight(row pgx.CollectableRow) (*flight, error) {
-	f := &flight{}
-	var escrow, kind string
-	var nonce, gas int64
-	var maxFee, value, reserved pgtype.Numeric
-	err := row.Scan(&f.ID, &f.Requester, &kind, &escrow, &f.Message, &nonce, &gas, &maxFee, &f.ExpiresAt,
-		&f.CancelRequested, &f.Abandoned, &f.Code, &f.expired, &value, &f.AssignedAt, &reserved)
-	f.Kind, f.Escrow, f.Nonce, f.Gas, f.MaxFee, f.Value, f.Reserved = command.Kind(kind), common.HexToAddress(escrow),
-		uint64(nonce), uint64(gas), integer(maxFee), integer(value), integer(reserved)
-
-	return f, err
 }
 
 const setNonce = `
@@ -291,7 +210,7 @@ func (s *store) adoptFirst(ctx context.Context, nonce uint64) error {
 			return nil
 		}
 
-		_, err := tx.Exec(ctx, setNonce, s.args(pgx.StrictNamedArgs{"nonce": int64(nonce)}))
+		_, err := tx.Exec(ctx, setNonce, s.args(pgx.StrictNamedArgs{"nonce": nonce}))
 
 		return err
 	})
@@ -303,13 +222,9 @@ const setHalted = `
 
 // halt stops the sender until an operator says otherwise.
 func (s *store) halt(ctx context.Context, reason string) (changed bool, err error) {
-	err = s.write(ctx, "halt", func(ctx context.Context, tx pgx.Tx, _ *account) error {
-		tag, err := tx.Exec(ctx, setHalted, s.args(pgx.StrictNamedArgs{"reason": reason}))
-		changed = tag.RowsAffected() > 0
-		return err
-	})
+	n, err := s.exec(ctx, "halt", setHalted, pgx.StrictNamedArgs{"reason": reason})
 
-	return changed, err
+	return n > 0, err
 }
 
 const setChecked = `
@@ -318,40 +233,20 @@ const setChecked = `
 
 // checked remembers the block up to which receipts were read.
 func (s *store) checked(ctx context.Context, block uint64, hash common.Hash, balance *big.Int) error {
-	return s.write(ctx, "note the block", func(ctx context.Context, tx pgx.Tx, _ *account) error {
-		_, err := tx.Exec(ctx, setChecked,
-			s.args(pgx.StrictNamedArgs{"block": int64(block), "hash": hash.Hex(), "balance": numeric(balance)}))
-		return err
-	})
-}
+	_, err := s.exec(ctx, "note the block", setChecked,
+		pgx.StrictNamedArgs{"block": block, "hash": hash.Hex(), "balance": wei{balance}})
 
-// waiting is a command that has no nonce yet, with what the database knows of its escrow.
-type waiting struct {
-	request
-	Now        time.Time // the database's clock
-	Expired    bool
-	Cancelled  bool
-	Holds      int
-	Registered bool
-	Status     string // of the record; empty: there is none
-	Payer      string
-	Payee      string
-	Arbiter    string
-	Amount     *big.Int
-	Required   int
-	Approvers  []string
-	EventID    string // of the canonical event that has done what the command asks for
-	EventBlock *int64
-	EventHash  *string
+	return err
 }
 
 // selectWaiting reads who is due, oldest first: what expired or was cancelled always, the others
 // when it is their time to be looked at.
 const selectWaiting = `
-	select c.command_id, c.requester, c.kind, c.escrow, c.message, c.value, c.max_fee, c.expires_at,
-	       clock_timestamp(), c.expires_at <= clock_timestamp(), c.cancel_requested, c.holds,
-	       g.address is not null, coalesce(r.status, ''), coalesce(r.payer, ''), coalesce(r.payee, ''), coalesce(r.arbiter, ''), r.amount,
-	       coalesce(r.approvals_required, 0), coalesce(r.approvers, '{}'), coalesce(e.event_id, ''), e.block_number, e.block_hash
+	select c.command_id, c.requester, c.kind, bytes(c.escrow) as escrow, c.message, c.value, c.max_fee, c.expires_at,
+	       clock_timestamp() as now, c.expires_at <= clock_timestamp() as expired, c.cancel_requested, c.holds,
+	       g.address is not null as registered, coalesce(r.status, '') as status, coalesce(r.payer, '') as payer, coalesce(r.payee, '') as payee,
+	       coalesce(r.arbiter, '') as arbiter, coalesce(r.amount, 0) as amount, coalesce(r.approvals_required, 0) as required,
+	       coalesce(r.approvers, '{}') as approvers, coalesce(e.event_id, '') as event_id, e.block_number as event_block, e.block_hash as event_hash
 	  from commands c
 	  left join escrow_registry g on g.chain_id = c.chain_id and g.address_key = bytes(c.escrow) and g.status <> 'orphaned'
 	  left join escrow_records r on r.chain_id = c.chain_id and r.escrow_key = bytes(c.escrow)
@@ -368,26 +263,8 @@ const selectWaiting = `
 	 limit @limit`
 
 func (s *store) waiting(ctx context.Context, limit int) ([]*waiting, error) {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
-	rows, _ := s.db.Query(ctx, selectWaiting, s.args(pgx.StrictNamedArgs{"limit": limit}))
-	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*waiting, error) {
-		w := &waiting{}
-		var escrow, kind string
-		var value, maxFee, amount pgtype.Numeric
-		err := row.Scan(&w.ID, &w.Requester, &kind, &escrow, &w.Message, &value, &maxFee, &w.ExpiresAt, &w.Now, &w.Expired,
-			&w.Cancelled, &w.Holds, &w.Registered, &w.Status, &w.Payer, &w.Payee,
-			&w.Arbiter, &amount, &w.Required, &w.Approvers, &w.EventID, &w.EventBlock, &w.EventHash)
-		w.Kind, w.Escrow, w.Value, w.MaxFee, w.Amount = command.Kind(kind), common.HexToAddress(escrow), integer(value),
-			integer(maxFee), integer(amount)
-
-		return w, err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read the waiting commands of sender %s: %w", s.sender, err)
-	}
-
-	return all, nil
+	return collect(ctx, s.db, "the waiting commands of sender "+s.sender, pgx.RowToAddrOfStructByName[waiting],
+		selectWaiting, s.args(pgx.StrictNamedArgs{"limit": limit}))
 }
 
 // nextLook is when the next waiting command is due, by the database's clock: to be looked at, if that is of
@@ -435,14 +312,13 @@ func (s *store) hold(ctx context.Context, holds []hold) error {
 		ids[i], codes[i], details[i], pauses[i] = h.id, h.code, h.detail, h.pause.Milliseconds()
 	}
 
-	return s.write(ctx, "hold commands", func(ctx context.Context, tx pgx.Tx, _ *account) error {
-		_, err := tx.Exec(ctx, setHeld,
-			s.args(pgx.StrictNamedArgs{"ids": ids, "codes": codes, "details": details, "pauses": pauses}))
-		return err
-	})
+	_, err := s.exec(ctx, "hold commands", setHeld,
+		pgx.StrictNamedArgs{"ids": ids, "codes": codes, "details": details, "pauses": pauses})
+
+	return err
 }
 
-// pick is a command that may have the next nonce.
+// pick is a command that may get the next nonce.
 type pick struct {
 	id    string
 	gas   uint64
@@ -471,18 +347,18 @@ const takeNonces = `
 	       spent_fees = @fees, spent_value = @value
 	 where chain_id = @chain and address = @sender`
 
-// assign is T1: nonces for the picks that may still be sent, as far as the day's budget goes. What
-// it gave nothing to for want of budget is returned. An operator may have changed the account since the
-// round began, so that it is asked again here.
+// assign is T1: nonces for the picks that may still be sent, as far as the day's budget goes. Those for
+// which it does not suffice are returned. An operator may have changed the account since the round began,
+// so it is looked at again here.
 func (s *store) assign(ctx context.Context, picks []pick, limits Limits,
-	look Look) (short []pick, given int, err error) {
+	look Look) (overBudget []pick, given int, err error) {
 	ids := make([]string, len(picks))
 	for i, p := range picks {
 		ids[i] = p.id
 	}
 
 	err = s.write(ctx, "assign nonces", func(ctx context.Context, tx pgx.Tx, a *account) error {
-		short, given = nil, 0
+		overBudget, given = nil, 0
 		if !a.ready(look) {
 			return nil
 		}
@@ -498,10 +374,10 @@ func (s *store) assign(ctx context.Context, picks []pick, limits Limits,
 			stillOpen[id] = true
 		}
 
-		fees, value := new(big.Int).Set(a.SpentFees), new(big.Int).Set(a.SpentValue)
+		fees, value := a.SpentFees.Int, a.SpentValue.Int
 		var take []string
-		var nonces, gas []int64
-		var worst []pgtype.Numeric
+		var nonces, gas []uint64
+		var worst []wei
 		for _, p := range picks {
 			if !stillOpen[p.id] {
 				continue
@@ -509,13 +385,13 @@ func (s *store) assign(ctx context.Context, picks []pick, limits Limits,
 
 			moreFees, moreValue := new(big.Int).Add(fees, p.worst), new(big.Int).Add(value, p.value)
 			if moreFees.Cmp(limits.DayFees) > 0 || moreValue.Cmp(limits.DayValue) > 0 {
-				short = append(short, p)
+				overBudget = append(overBudget, p)
 				continue
 			}
 
 			fees, value = moreFees, moreValue
-			nonces = append(nonces, *a.NextNonce+int64(len(take)))
-			take, gas, worst = append(take, p.id), append(gas, int64(p.gas)), append(worst, numeric(p.worst))
+			nonces = append(nonces, *a.NextNonce+uint64(len(take)))
+			take, gas, worst = append(take, p.id), append(gas, p.gas), append(worst, wei{p.worst})
 		}
 
 		if given = len(take); given == 0 {
@@ -528,12 +404,12 @@ func (s *store) assign(ctx context.Context, picks []pick, limits Limits,
 		}
 
 		_, err = tx.Exec(ctx, takeNonces,
-			s.args(pgx.StrictNamedArgs{"count": given, "fees": numeric(fees), "value": numeric(value)}))
+			s.args(pgx.StrictNamedArgs{"count": given, "fees": wei{fees}, "value": wei{value}}))
 
 		return err
 	})
 
-	return short, given, err
+	return overBudget, given, err
 }
 
 // signed is bytes that were signed and are not known to anybody yet.
@@ -548,12 +424,10 @@ type signed struct {
 // nonce given up.
 const lockForAttempts = `
 	select c.command_id,
-	       not exists (select from command_attempts v where v.chain_id = c.chain_id and v.sender = c.sender
-		and v.nonce = c.nonce and v.purpose = 'void')
-	       and (c.state = 'sent' or (c.expires_at > clock_timestamp() and not c.cancel_requested)),
+	       not exists (select from command_attempts v where v.chain_id = c.chain_id and v.sender = c.sender and v.nonce = c.nonce and v.purpose = 'void')
+	       and (c.state = 'sent' or (c.expires_at > clock_timestamp() and not c.cancel_requested)) as call,
 	       c.reserved,
-	       (select count(*) from command_attempts n where n.chain_id = c.chain_id and n.sender = c.sender
-		and n.nonce = c.nonce)
+	       (select count(*) from command_attempts n where n.chain_id = c.chain_id and n.sender = c.sender and n.nonce = c.nonce) as attempts
 	  from commands c
 	 where c.chain_id = @chain and c.sender = @sender and c.command_id = any(@ids) and c.state in ('assigned', 'sent')
 	   for update of c`
@@ -578,40 +452,36 @@ const reserveMore = `
 
 // allowance is what the next attempt of a command may be.
 type allowance struct {
-	call     bool     // not a void only
-	reserved *big.Int // the worst fee of the attempts so far
-	attempts int
+	CommandID string
+	Call      bool // not a void only
+	Reserved  wei  // the worst fee of the attempts so far
+	Attempts  int
 }
 
 // mayAttempt locks commands, and says of each that is under way what its next attempt may be.
 func (s *store) mayAttempt(ctx context.Context, tx pgx.Tx, ids []string) (map[string]allowance, error) {
-	all := map[string]allowance{}
-	var id string
-	var a allowance
-	var reserved pgtype.Numeric
 	rows, _ := tx.Query(ctx, lockForAttempts, s.args(pgx.StrictNamedArgs{"ids": ids}))
-	_, err := pgx.ForEachRow(rows, []any{&id, &a.call, &reserved, &a.attempts}, func() error {
-		a.reserved = integer(reserved)
-		all[id] = a
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByName[allowance])
+	byID := map[string]allowance{}
+	for _, a := range all {
+		byID[a.CommandID] = a
+	}
 
-		return nil
-	})
-
-	return all, err
+	return byID, err
 }
 
 // allowed are those of all that may be stored, and what is spent today with them.
 func allowed(all []signed, may map[string]allowance, spent *big.Int, limits Limits) (some []signed, fees *big.Int) {
 	fees = spent
 	for _, x := range all {
-		p, ok := may[x.f.ID]
-		if !ok || x.attempt.Number != p.attempts+1 || x.attempt.Purpose == purposeCall && !p.call {
+		p, ok := may[x.f.CommandID]
+		if !ok || x.attempt.Number != p.Attempts+1 || x.attempt.Purpose == purposeCall && !p.Call {
 			continue
 		}
 
 		// What goes beyond the reservation counts for today. First attempts and voids stay within it, so
 		// they are never refused for want of budget.
-		if more := new(big.Int).Sub(x.worst, p.reserved); more.Sign() > 0 {
+		if more := new(big.Int).Sub(x.worst, p.Reserved.Int); more.Sign() > 0 {
 			sum := more.Add(fees, more)
 			if sum.Cmp(limits.DayFees) > 0 {
 				continue
@@ -631,7 +501,7 @@ func allowed(all []signed, may map[string]allowance, spent *big.Int, limits Limi
 func (s *store) record(ctx context.Context, all []signed, head uint64, limits Limits) (stored []signed, err error) {
 	ids := make([]string, len(all))
 	for i, x := range all {
-		ids[i] = x.f.ID
+		ids[i] = x.f.CommandID
 	}
 
 	err = s.write(ctx, "store attempts", func(ctx context.Context, tx pgx.Tx, a *account) error {
@@ -646,7 +516,7 @@ func (s *store) record(ctx context.Context, all []signed, head uint64, limits Li
 		}
 
 		var fees *big.Int
-		if stored, fees = allowed(all, may, a.SpentFees, limits); len(stored) == 0 {
+		if stored, fees = allowed(all, may, a.SpentFees.Int, limits); len(stored) == 0 {
 			return nil
 		}
 
@@ -655,7 +525,10 @@ func (s *store) record(ctx context.Context, all []signed, head uint64, limits Li
 			in.add(x)
 		}
 
-		if _, err := tx.Exec(ctx, insertAttempts, s.args(in.args(s.epoch, head))); err != nil {
+		if _, err := tx.Exec(ctx, insertAttempts, s.args(pgx.StrictNamedArgs{
+			"epoch": s.epoch, "head": head, "nonces": in.nonces, "attempts": in.attempts, "ids": in.ids, "purposes": in.purposes,
+			"hashes": in.hashes, "raws": in.raws, "gas": in.gas, "caps": in.caps, "tips": in.tips,
+		})); err != nil {
 			return err
 		}
 
@@ -663,12 +536,11 @@ func (s *store) record(ctx context.Context, all []signed, head uint64, limits Li
 			return err
 		}
 
-		if fees.Cmp(a.SpentFees) == 0 {
+		if fees.Cmp(a.SpentFees.Int) == 0 {
 			return nil
 		}
 
-		_, err = tx.Exec(ctx, reserveMore,
-			s.args(pgx.StrictNamedArgs{"fees": numeric(fees), "value": numeric(a.SpentValue)}))
+		_, err = tx.Exec(ctx, reserveMore, s.args(pgx.StrictNamedArgs{"fees": wei{fees}, "value": a.SpentValue}))
 
 		return err
 	})
@@ -682,31 +554,22 @@ func (s *store) record(ctx context.Context, all []signed, head uint64, limits Li
 // columns are attempts as insertAttempts takes them.
 type columns struct {
 	ids, purposes, hashes []string
-	nonces, gas           []int64
-	attempts              []int32
+	nonces, gas           []uint64
+	attempts              []int
 	raws                  [][]byte
-	caps, tips, worst     []pgtype.Numeric
+	caps, tips, worst     []wei
 }
 
 func (c *columns) add(x signed) {
-	c.ids, c.purposes, c.hashes = append(c.ids, x.f.ID), append(c.purposes, x.attempt.Purpose),
-		append(c.hashes, x.attempt.Hash.Hex())
-	c.nonces, c.gas = append(c.nonces, int64(x.f.Nonce)), append(c.gas, int64(x.attempt.Gas))
-	c.attempts, c.raws = append(c.attempts, int32(x.attempt.Number)), append(c.raws, x.attempt.Raw)
-	c.caps, c.tips, c.worst = append(c.caps, numeric(x.attempt.Fee.Cap)), append(c.tips, numeric(x.attempt.Fee.Tip)),
-		append(c.worst, numeric(x.worst))
+	a := x.attempt
+	c.ids, c.purposes = append(c.ids, x.f.CommandID), append(c.purposes, a.Purpose)
+	c.hashes, c.raws = append(c.hashes, a.Hash.Hex()), append(c.raws, a.Raw)
+	c.nonces, c.gas, c.attempts = append(c.nonces, x.f.Nonce), append(c.gas, a.Gas), append(c.attempts, a.Number)
+	c.caps, c.tips, c.worst = append(c.caps, a.FeeCap), append(c.tips, a.TipCap), append(c.worst, wei{x.worst})
 }
 
-func (c *columns) args(epoch int64, head uint64) pgx.StrictNamedArgs {
-	return pgx.StrictNamedArgs{
-		"epoch": epoch, "head": int64(head), "nonces": c.nonces, "attempts": c.attempts, "ids": c.ids,
-		"purposes": c.purposes, "hashes": c.hashes, "raws": c.raws,
-		"gas": c.gas, "caps": c.caps, "tips": c.tips,
-	}
-}
-
-// told is what the nodes said to a broadcast.
-type told struct {
+// broadcastResult is what the nodes said to an attempt.
+type broadcastResult struct {
 	nonce   uint64
 	attempt int
 	refused bool // by every node, in words that mean for good
@@ -720,20 +583,17 @@ const setBroadcast = `
 	  from unnest(@nonces::bigint[], @attempts::int[], @refused::boolean[], @errs::text[]) as b (nonce, attempt, refused, err)
 	 where a.chain_id = @chain and a.sender = @sender and a.nonce = b.nonce and a.attempt = b.attempt`
 
-func (s *store) broadcast(ctx context.Context, all []told, head uint64) error {
+func (s *store) broadcast(ctx context.Context, all []broadcastResult, head uint64) error {
 	n := len(all)
-	nonces, attempts, refused, errs := make([]int64, n), make([]int32, n), make([]bool, n), make([]string, n)
+	nonces, attempts, refused, errs := make([]uint64, n), make([]int, n), make([]bool, n), make([]string, n)
 	for i, b := range all {
-		nonces[i], attempts[i], refused[i], errs[i] = int64(b.nonce), int32(b.attempt), b.refused, b.err
+		nonces[i], attempts[i], refused[i], errs[i] = b.nonce, b.attempt, b.refused, b.err
 	}
 
-	return s.write(ctx, "note broadcasts", func(ctx context.Context, tx pgx.Tx, _ *account) error {
-		_, err := tx.Exec(ctx, setBroadcast,
-			s.args(pgx.StrictNamedArgs{"head": int64(head), "nonces": nonces, "attempts": attempts, "refused": refused,
-				"errs": errs}))
+	_, err := s.exec(ctx, "note broadcasts", setBroadcast,
+		pgx.StrictNamedArgs{"head": head, "nonces": nonces, "attempts": attempts, "refused": refused, "errs": errs})
 
-		return err
-	})
+	return err
 }
 
 const setCode = `
@@ -743,33 +603,8 @@ const setCode = `
 
 // note says why a command under way does not get on.
 func (s *store) note(ctx context.Context, id, code, detail string) (changed bool, err error) {
-	err = s.write(ctx, "note why a command waits", func(ctx context.Context, tx pgx.Tx, _ *account) error {
-		tag, err := tx.Exec(ctx, setCode, s.args(pgx.StrictNamedArgs{"id": id, "code": code, "detail": detail}))
-		changed = tag.RowsAffected() > 0
-		return err
-	})
+	n, err := s.exec(ctx, "note why a command waits", setCode,
+		pgx.StrictNamedArgs{"id": id, "code": code, "detail": detail})
 
-	return changed, err
-}
-
-func numeric(n *big.Int) pgtype.Numeric {
-	if n == nil {
-		return pgtype.Numeric{}
-	}
-
-	return pgtype.Numeric{Int: n, Valid: true}
-}
-
-// integer is the value of a numeric without fraction; null is 0.
-func integer(n pgtype.Numeric) *big.Int {
-	if !n.Valid || n.Int == nil {
-		return new(big.Int)
-	}
-
-	v := new(big.Int).Set(n.Int)
-	if n.Exp > 0 {
-		v.Mul(v, new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(n.Exp)), nil))
-	}
-
-	return v
+	return n > 0, err
 }

@@ -2,7 +2,6 @@ package send
 
 import (
 	"context"
-	"encoding/hex"
 	"fmt"
 	"math/big"
 	"slices"
@@ -120,56 +119,4 @@ func eventOf(r *Receipt, kind command.Kind, escrow, factory common.Address) *eve
 	}
 
 	return nil
-}
-
-// The names of custom errors, by selector: those of the known contracts, and what others call the same.
-var errorNames = func() map[string]string {
-	names := map[string]string{}
-	for _, n := range []string{
-		"NotAllowed", "NotAuthorized", "NotAuthorised", "Unauthorized", "Unauthorised", "OnlyPayer", "OnlyParties",
-		"NotParty", "NotPayer",
-		"AlreadyApproved", "Settled", "AlreadySettled", "AlreadyReleased", "AlreadyRefunded", "TooEarly", "NotYet",
-		"ReleaseTimeNotReached", "TimelockNotExpired",
-		"NotEnoughApprovals", "InsufficientApprovals", "TransferFailed", "InvalidAmount", "ZeroAmount", "InvalidPayee",
-		"InvalidApprovals",
-	} {
-		names[hex.EncodeToString(crypto.Keccak256([]byte(n + "()"))[:4])] = n
-	}
-
-	return names
-}()
-
-// maxReason bounds what a contract can put into our database.
-const maxReason = 200
-
-// decodeRevert names the reason in what a contract reverted with.
-func decodeRevert(data []byte) string {
-	if reason, err := abi.UnpackRevert(data); err == nil {
-		return strings.ToValidUTF8(reason[:min(len(reason), maxReason)], "?")
-	}
-
-	if len(data) >= 4 {
-		if name, ok := errorNames[hex.EncodeToString(data[:4])]; ok {
-			return name
-		}
-	}
-
-	if len(data) == 0 {
-		return "without a reason"
-	}
-
-	return "0x" + hex.EncodeToString(data[:min(len(data), maxReason/2)])
-}
-
-// unauthorised says whether a reason means that the sender has no part in the escrow, which no waiting mends.
-func unauthorised(reason string) bool {
-	reason = strings.ToLower(reason)
-	for _, w := range []string{"notallowed", "notauthori", "unauthori", "onlypayer", "onlyparties", "notparty",
-		"notpayer", "not authori", "not allowed", "only payer", "only part"} {
-		if strings.Contains(reason, w) {
-			return true
-		}
-	}
-
-	return false
 }

@@ -1,0 +1,304 @@
+package send
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"slices"
+	"strings"
+
+	"github.com/ethereum/go-ethereum/params"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/command"
+)
+
+// round is one round's work on commands, by the view and the sight with which it began.
+type round struct {
+	shared
+	view   View
+	sight  sight
+	resend bool // recorded bytes are to go out again
+
+	unsigned bool // a signature failed: no other one is asked for
+	launched bool // commands got nonces
+}
+
+// advance takes every command that has a nonce a step further: signs, replaces, voids, broadcasts
+// again. After the first signature that fails it signs no more: were each of many waited for, nothing
+// would be answered or sent again meanwhile.
+func (r *round) advance(ctx context.Context, flights []*flight) error {
+	open := flights[:0:0]
+	for _, f := range flights {
+		if f.Nonce >= r.sight.look.Latest { // the others are mined: their time comes
+			open = append(open, f)
+		}
+	}
+
+	var again []signed // recorded bytes
+	var fresh []signed
+	for _, f := range open {
+		plan, err := r.plan(ctx, f)
+		if err != nil {
+			return err
+		}
+
+		switch {
+		case plan == doNothing:
+		case plan == doBroadcast:
+			again = append(again, signed{f: f, attempt: *f.newest()})
+		case r.unsigned:
+		default:
+			x, err := r.renew(ctx, f, plan)
+			switch {
+			case errors.Is(err, errCap):
+				again = append(again, signed{f: f, attempt: *f.newest()})
+			case errors.Is(err, errUnsigned):
+			case err != nil:
+				return err
+			default:
+				fresh = append(fresh, x)
+			}
+		}
+	}
+
+	if len(fresh) > 0 {
+		stored, err := r.store.record(ctx, fresh, r.sight.head, r.cfg.Limits)
+		if err != nil {
+			return err
+		}
+
+		again = append(again, stored...)
+		again = append(again, unreplaced(fresh, stored)...)
+	}
+
+	return r.broadcast(ctx, inOrder(open, again))
+}
+
+// inOrder sorts what is to be broadcast by nonce, and leaves out what is above a nonce for which nothing
+// is signed. A pool would keep it for later and not count it, so a database that is restored to an earlier
+// time would give its nonce out again, and nothing would tell (C1).
+func inOrder(open []*flight, all []signed) []signed {
+	slices.SortFunc(all, func(a, b signed) int { return cmp.Compare(a.f.Nonce, b.f.Nonce) })
+	next := 0
+	for _, f := range open {
+		switch {
+		case next < len(all) && all[next].f == f:
+			next++
+		case f.newest() == nil:
+			return all[:next]
+		}
+	}
+
+	return all
+}
+
+// unreplaced are the newest attempts of those whose replacement was not stored, for want of budget
+// say: pools may have forgotten them, so they are sent again.
+func unreplaced(fresh, stored []signed) (again []signed) {
+	replaced := map[uint64]bool{}
+	for _, x := range stored {
+		replaced[x.f.Nonce] = true
+	}
+
+	for _, x := range fresh {
+		if newest := x.f.newest(); newest != nil && !replaced[x.f.Nonce] {
+			again = append(again, signed{f: x.f, attempt: *newest})
+		}
+	}
+
+	return again
+}
+
+type action int
+
+const (
+	doNothing action = iota
+	doBroadcast
+	doCall
+	doVoid
+)
+
+// plan says what a command with a nonce needs now. Time is the database's, as of the load.
+func (r *round) plan(ctx context.Context, f *flight) (action, error) {
+	newest := f.newest()
+	giveUp := f.CancelRequested || f.Expired || newest != nil && newest.Refused
+	switch {
+	case newest == nil && giveUp:
+		return doVoid, nil
+	case newest == nil:
+		return doCall, nil
+	case r.resend:
+		return doBroadcast, nil
+	case giveUp && !f.voiding():
+		return doVoid, nil
+	case !newest.Broadcast:
+		return doBroadcast, nil
+	}
+
+	replace := doCall
+	if f.voiding() {
+		replace = doVoid
+	}
+
+	since := r.sight.head - min(newest.BroadcastHead, r.sight.head)
+	switch {
+	case strings.Contains(newest.LastError, ErrUnderpriced.Error()):
+		if since > 0 && f.Code != command.CodeUnderpriced || since >= r.cfg.BumpBlocks {
+			return replace, nil
+		}
+
+	case newest.LastError != "" && since > 0: // nobody may have it: it is to be known first
+		return doBroadcast, nil
+	case since >= r.cfg.BumpBlocks:
+		fees, err := r.cfg.Chain.Fees(ctx)
+		if err != nil {
+			return doNothing, err
+		}
+
+		if f.Nonce == r.sight.look.Latest || !fees.enough(newest.fee()) {
+			return replace, nil
+		}
+	}
+
+	return doNothing, nil
+}
+
+// errUnsigned means that signing failed: the command waits.
+var errUnsigned = errors.New("not signed")
+
+// renew makes the next attempt of a command, as planned. errCap means that nothing more may be paid for
+// it, errUnsigned that there is no signature now; both have been told.
+func (r *round) renew(ctx context.Context, f *flight, plan action) (x signed, err error) {
+	fees, err := r.cfg.Chain.Fees(ctx)
+	if err != nil {
+		return x, err
+	}
+
+	var message *command.Signed // nil: a void
+	if plan == doCall {
+		message = r.permitted(ctx, f)
+	}
+
+	x, err = r.sign(ctx, f, fees, message)
+	switch {
+	case errors.Is(err, errCap):
+		if err := r.underpriced(ctx, f); err != nil {
+			return x, err
+		}
+	case err != nil:
+		r.cfg.Metrics.signErrors.WithLabelValues(r.cfg.Name).Inc()
+		r.log.WarnContext(ctx, "signing failed, the command waits", slog.String("command", f.CommandID), slog.Any("err", err))
+		return x, errUnsigned
+	}
+
+	return x, err
+}
+
+// permitted is the message of a command if it may be signed, and nil if its nonce is to be voided.
+func (r *round) permitted(ctx context.Context, f *flight) *command.Signed {
+	message, refused := r.permit(&f.request)
+	if refused != nil {
+		r.log.ErrorContext(ctx, "a command that has a nonce may not be signed, its nonce is voided",
+			slog.String("command", f.CommandID), slog.Uint64("nonce", f.Nonce), slog.String("code", refused.code),
+			slog.String("detail", refused.detail))
+	}
+
+	return message
+}
+
+// sign makes the next attempt for a command: the call that its message asks for, or a void without one.
+func (r *round) sign(ctx context.Context, f *flight, fees Fees, message *command.Signed) (x signed, err error) {
+	var c Call
+	gas, purpose := f.Gas, purposeCall
+	if message == nil {
+		c, purpose = Call{From: r.address, To: r.address, Value: new(big.Int)}, purposeVoid
+		tried, err := r.cfg.Chain.Simulate(ctx, r.view.Target, []Call{c})
+		if err != nil {
+			return x, err
+		}
+
+		gas = max(params.TxGas, tried[0].Gas)
+	} else if c, err = call(&message.Command); err != nil {
+		return x, fmt.Errorf("encode the call of command %s: %w", f.CommandID, err)
+	}
+
+	// What was reserved with the nonce is there whatever the day has cost since. A replacement may ask
+	// for more, and gets it if the day's fees allow.
+	budget, newest := r.budget(f.MaxFee.Int), f.newest()
+	if newest == nil || message == nil {
+		budget = smaller(budget, f.Reserved.Int)
+	}
+
+	fee := fees.first()
+	if newest != nil {
+		if fee, err = fees.raise(newest.fee(), gas, budget); err != nil {
+			return x, err
+		}
+	}
+
+	fee = fee.within(gas, budget) // the first attempt, if fees have risen since its nonce was assigned
+
+	ctx, cancel := context.WithTimeoutCause(ctx, r.cfg.SignWithin, fmt.Errorf("no signature within %s", r.cfg.SignWithin))
+	defer cancel()
+	raw, hash, err := build(ctx, r.cfg.Signer, uint64(r.cfg.ChainID), f.Nonce, gas, fee, c)
+	if err != nil {
+		r.unsigned = true
+		return x, err
+	}
+
+	return signed{f: f, worst: fee.worst(gas), attempt: attempt{Number: len(f.Attempts) + 1, Purpose: purpose, Hash: hash,
+		Raw: raw, Gas: gas, FeeCap: wei{fee.Cap}, TipCap: wei{fee.Tip}}}, nil
+}
+
+func (r *round) underpriced(ctx context.Context, f *flight) error {
+	changed, err := r.store.note(ctx, f.CommandID, command.CodeUnderpriced,
+		"the fee cap is reached; the last transaction stays in the pools")
+	if changed {
+		r.cfg.Metrics.underpriced.WithLabelValues(r.cfg.Name).Inc()
+		r.log.WarnContext(ctx, "fee cap reached", slog.String("command", f.CommandID), slog.Uint64("nonce", f.Nonce))
+	}
+
+	return err
+}
+
+// broadcast sends recorded bytes to every endpoint.
+func (r *round) broadcast(ctx context.Context, all []signed) error {
+	if len(all) == 0 || !r.cfg.Valid() {
+		return nil
+	}
+
+	raws := make([][]byte, len(all))
+	for i, x := range all {
+		raws[i] = x.attempt.Raw
+	}
+
+	said := r.cfg.Chain.Broadcast(ctx, raws)
+	results := make([]broadcastResult, len(all))
+	for i, x := range all {
+		refused, words := verdict(said[i])
+		results[i] = broadcastResult{nonce: x.f.Nonce, attempt: x.attempt.Number, refused: refused, err: words}
+	}
+
+	r.cfg.Metrics.broadcasts.WithLabelValues(r.cfg.Name).Add(float64(len(all)))
+
+	return r.store.broadcast(ctx, results, r.sight.head)
+}
+
+// verdict sums up what the endpoints said. One that accepted is enough.
+func verdict(said []error) (refused bool, words string) {
+	refused = len(said) > 0
+	var errs []string
+	for _, err := range said {
+		if err == nil {
+			return false, ""
+		}
+
+		refused = refused && errors.Is(err, ErrRefused)
+		errs = append(errs, err.Error())
+	}
+
+	return refused, storable(strings.Join(errs, "; "), 500)
+}

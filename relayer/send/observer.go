@@ -1,0 +1,294 @@
+package send
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/fusion-prime/escrow-relayer/relayer/command"
+)
+
+// sight is what the newest looks at the chain have shown. looked, lookedAt, look and branch are of the newest
+// look at everything and change together; with a new block look.Latest and head may change alone. The witness
+// is the block that was checked last: when it is replaced, answers that rest on blocks below may be void.
+type sight struct {
+	looked   View      // not Ready: there was no look yet
+	lookedAt time.Time // by the database's clock
+	look     Look
+	branch   Block // the target, where it is of one branch with the witness, so that answers may rest on it; else zero
+	head     uint64
+	// The newest head at which the nonce of the oldest command under way was not used: below, it cannot be final.
+	unused struct{ nonce, head uint64 }
+}
+
+// latest notes the nonce after a head.
+func (v *sight) latest(nonce, head uint64, flights []*flight) {
+	v.look.Latest, v.head = nonce, head
+	if len(flights) > 0 && flights[0].Nonce >= nonce {
+		v.unused.nonce, v.unused.head = flights[0].Nonce, head
+	}
+}
+
+// observer looks at the chain for the sender: what became final, what was taken back, and whether somebody
+// else uses the key.
+type observer struct {
+	shared
+	sight
+	missing map[uint64]int // nonces that are final, with no receipt of what was signed: at how many looks
+	resend  bool           // recorded bytes are to go out again: after a takeover, and after a deep reorganisation
+}
+
+// watch brings what is known of the chain up to date with as few requests as there is reason for:
+// none for a sender that has nothing to do; one per block while transactions wait to be mined; and
+// everything, which is looked, when something may have become final, when nonces are to be given
+// out, and every LookEvery, for the sake of reorganisations and of whoever else may use the key.
+func (o *observer) watch(ctx context.Context, view View, a *account, flights []*flight) (looked bool, err error) {
+	if !o.wantsLook(view, a, flights) && len(flights) > 0 && view.Head != o.head {
+		nonce, err := o.cfg.Chain.Latest(ctx, o.address)
+		if err != nil {
+			return false, err
+		}
+
+		o.latest(nonce, view.Head, flights)
+	}
+
+	if !o.wantsLook(view, a, flights) {
+		return false, nil
+	}
+
+	return true, o.observe(ctx, view, a, flights)
+}
+
+// wantsLook says whether there is a reason to look at everything.
+func (o *observer) wantsLook(view View, a *account, flights []*flight) bool {
+	switch {
+	case !o.looked.Ready || a.NextNonce == nil:
+		return true
+	case view == o.looked:
+		return false
+	case a.Due && a.State == "active", len(o.missing) > 0, a.Now.Sub(o.lookedAt) >= o.cfg.LookEvery,
+		o.look.Latest > *a.NextNonce:
+		return true
+	case len(flights) == 0 || flights[0].Nonce >= o.look.Latest:
+		return false
+	}
+
+	// The oldest one is mined. It may be final if the target has come to where it was not yet.
+	return view.Target > o.looked.Target && (o.unused.nonce != flights[0].Nonce || view.Target > o.unused.head)
+}
+
+// observe looks at everything.
+func (o *observer) observe(ctx context.Context, view View, account *account, flights []*flight) error {
+	first := !o.looked.Ready
+	look, err := o.cfg.Chain.Look(ctx, o.address, view.Target, account.CheckedBlock, first)
+	if err != nil {
+		return err
+	}
+
+	if !first {
+		look.Delegated = o.look.Delegated // is asked for once
+	}
+
+	if account.NextNonce == nil {
+		if err := o.store.adoptFirst(ctx, max(look.Latest, look.Pending)); err != nil {
+			return err
+		}
+	} else if err := o.checkForeign(ctx, account, look); err != nil {
+		return err
+	}
+
+	// Only the witness tells of a reorganisation below it. So it is replaced only when it was compared, and
+	// never by a lower one, which a lagging node may show.
+	checked := account.CheckedBlock
+	reached := look.CheckedHash != (common.Hash{})
+	moved := checked > 0 && reached && look.CheckedHash.Hex() != account.CheckedHash
+	if moved {
+		if reached, err = o.takeBack(ctx, view.Target); err != nil {
+			return err
+		}
+
+		if _, flights, err = o.store.load(ctx); err != nil {
+			return err
+		}
+	}
+
+	// The witness before the answers: were this process ended between the two, nobody would find out
+	// that a block was replaced which lies above the witness and an answer rests on.
+	if checked == 0 || reached && (view.Target > checked || moved && view.Target == checked) {
+		if err := o.store.checked(ctx, view.Target, look.TargetHash, look.Balance); err != nil {
+			return err
+		}
+	}
+
+	// Without the comparison the target may be of another branch than the witness. When the chain returns to
+	// the branch of the witness, nobody would notice that an answer rests on a block that is gone.
+	o.branch = Block{}
+	if checked == 0 || reached {
+		o.branch = Block{view.Target, look.TargetHash}
+		if err := o.settle(ctx, view, look, flights); err != nil {
+			return err
+		}
+	}
+
+	o.looked, o.lookedAt, o.look = view, account.Now, look
+	o.latest(look.Latest, view.Head, flights)
+
+	return nil
+}
+
+// checkForeign halts the sender when the chain knows of nonces that were never given out here:
+// somebody else has the key, or the database was restored to an earlier time. A node that lies
+// about it can stop the sender, and no more than that.
+func (o *observer) checkForeign(ctx context.Context, account *account, look Look) error {
+	seen := max(look.Latest, look.Pending)
+	if seen <= *account.NextNonce || account.State == "halted" {
+		return nil
+	}
+
+	return o.halt(ctx, seen, "the chain knows nonces up to %d, but %d is the next one here: somebody else used the key, "+
+		"or the database was restored to an earlier time", seen-1, *account.NextNonce)
+}
+
+// halt stops the sender, says why, and which nonce may be adopted.
+func (o *observer) halt(ctx context.Context, adopt uint64, why string, args ...any) error {
+	reason := fmt.Sprintf(why, args...) + fmt.Sprintf(". Look at the account in an explorer, then run "+
+		"`escrow-relayer sender adopt-nonce --sender %s --nonce %d`", registry.Text(o.address), adopt)
+	changed, err := o.store.halt(ctx, reason)
+	if changed {
+		o.log.ErrorContext(ctx, "sender halted", slog.String("reason", reason))
+	}
+
+	return err
+}
+
+// takeBack reopens the answers whose blocks are not on the chain any more. Blocks are linked, so
+// below the first one that still is, all are. What a node does not have it says nothing about: then
+// nothing is reopened, and reached is false.
+func (o *observer) takeBack(ctx context.Context, target uint64) (reached bool, err error) {
+	var gone []string
+	for below := uint64(math.MaxInt64); ; {
+		blocks, err := o.store.answeredBelow(ctx, below)
+		if err != nil {
+			return false, err
+		}
+
+		numbers := make([]uint64, len(blocks))
+		for i, b := range blocks {
+			numbers[i] = b.Number
+		}
+
+		hashes, err := o.cfg.Chain.Hashes(ctx, numbers...)
+		if err != nil {
+			return false, err
+		}
+
+		if slices.Contains(hashes, common.Hash{}) {
+			return false, nil
+		}
+
+		n := 0
+		for n < len(blocks) && hashes[n] != blocks[n].Hash {
+			gone = append(gone, blocks[n].Hash.Hex())
+			n++
+		}
+
+		if n < len(blocks) || n == 0 {
+			break
+		}
+
+		below = blocks[n-1].Number
+	}
+
+	if len(gone) == 0 {
+		return true, nil
+	}
+
+	n, err := o.store.reopen(ctx, gone)
+	if err != nil {
+		return false, err
+	}
+
+	o.resend = true
+	o.cfg.Metrics.reopened.WithLabelValues(o.cfg.Name).Add(float64(n))
+	o.log.ErrorContext(ctx, "a reorganisation took answers back", slog.Int("commands", n), slog.Uint64("target", target))
+
+	return true, nil
+}
+
+// patience is how many looks a nonce may be final with no receipt of what was signed for it before
+// the sender halts, or an operator's word that somebody else used it counts: nodes index receipts late.
+const patience = 10
+
+// settle answers the commands whose nonce is used up in a final block, from the receipt of what was
+// recorded. Without one it never guesses.
+func (o *observer) settle(ctx context.Context, view View, look Look, flights []*flight) error {
+	var used []*flight
+	for _, f := range flights {
+		if f.Nonce < look.Final {
+			used = append(used, f)
+		} else {
+			delete(o.missing, f.Nonce)
+		}
+	}
+
+	receipts, err := receiptsOf(ctx, o.cfg.Chain, o.branch, used)
+	if err != nil {
+		return err
+	}
+
+	var endings []ending
+	var lost *flight
+	for _, f := range used {
+		if e, ok := outcomeOf(f, receipts, o.cfg.Factory); ok {
+			endings = append(endings, o.explainVoid(e, f))
+			delete(o.missing, f.Nonce)
+		} else if o.missing[f.Nonce]++; o.missing[f.Nonce] < patience {
+			continue
+		} else if f.Abandoned {
+			endings = append(endings, ending{id: f.CommandID, state: command.Superseded, code: command.CodeForeignNonce,
+				detail: fmt.Sprintf("nonce %d was used by a transaction that was not signed here", f.Nonce)})
+		} else if lost == nil {
+			lost = f
+		}
+	}
+
+	named, err := o.store.name(ctx, endings)
+	if err != nil {
+		return err
+	}
+
+	if err := o.end(ctx, named); err != nil || lost == nil {
+		return err
+	}
+
+	return o.confirmForeign(ctx, view, lost)
+}
+
+// explainVoid corrects the reason of a void that looks as if time had run out: a command that may not be signed
+// any more is voided too.
+func (o *observer) explainVoid(e ending, f *flight) ending {
+	if e.code == command.CodeExpired {
+		if _, refused := o.permit(&f.request); refused != nil {
+			e.code, e.detail = refused.code, refused.detail
+		}
+	}
+
+	return e
+}
+
+// confirmForeign asks every node before it says that a nonce was used by somebody else.
+func (o *observer) confirmForeign(ctx context.Context, view View, f *flight) error {
+	look, err := o.cfg.Chain.Look(ctx, o.address, view.Target, 0, true)
+	if err != nil || f.Nonce >= look.Final {
+		return err
+	}
+
+	return o.halt(ctx, max(look.Latest, look.Pending), "nonce %d is used up in a final block, but by none of the %d transactions "+
+		"that were signed for command %s: somebody else used the key", f.Nonce, len(f.Attempts), f.CommandID)
+}

@@ -1,0 +1,129 @@
+package send
+
+import (
+	"errors"
+	"math/big"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// account is a sender's row.
+type account struct {
+	NextNonce    *uint64
+	WaitFinal    uint64
+	State        string
+	SpentFees    wei    // today
+	SpentValue   wei    // today
+	CheckedBlock uint64 // zero: none yet
+	CheckedHash  string
+	Now          time.Time // the database's clock
+	Due          bool      // a command waits to be sent, as load saw it
+}
+
+// ready says whether the account may give its next nonce to a command: it is not one that was seen in use,
+// and all below one that was adopted are final.
+func (a *account) ready(look Look) bool {
+	return a.State == "active" && a.NextNonce != nil && look.Final >= a.WaitFinal &&
+		max(look.Latest, look.Pending) <= *a.NextNonce
+}
+
+// flight is a command with a nonce, and everything that was signed for it.
+type flight struct {
+	request
+	Nonce           uint64
+	Gas             uint64
+	Reserved        wei // of the day's fees, for this command
+	CancelRequested bool
+	Abandoned       bool
+	Code            string
+	Expired         bool      // by the database's clock when it was loaded
+	Attempts        []attempt `db:"-"` // oldest first
+}
+
+// attempt is a transaction that was signed for a command.
+type attempt struct {
+	Nonce         uint64
+	Number        int `db:"attempt"`
+	Purpose       string
+	Hash          common.Hash
+	Raw           []byte
+	Gas           uint64
+	FeeCap        wei
+	TipCap        wei // null: a legacy transaction
+	Broadcast     bool
+	BroadcastHead uint64
+	Refused       bool
+	LastError     string
+}
+
+func (a *attempt) fee() price { return price{Cap: a.FeeCap.Int, Tip: a.TipCap.Int} }
+
+const (
+	purposeCall = "call"
+	purposeVoid = "void"
+)
+
+func (f *flight) newest() *attempt {
+	if len(f.Attempts) == 0 {
+		return nil
+	}
+
+	return &f.Attempts[len(f.Attempts)-1]
+}
+
+func (f *flight) voiding() bool {
+	for _, a := range f.Attempts {
+		if a.Purpose == purposeVoid {
+			return true
+		}
+	}
+
+	return false
+}
+
+// waiting is a command that has no nonce yet, with what the database knows of its escrow.
+type waiting struct {
+	request
+	Now             time.Time // the database's clock
+	Expired         bool
+	CancelRequested bool
+	Holds           int
+	Registered      bool
+	Status          string // of the record; empty: there is none
+	Payer           string
+	Payee           string
+	Arbiter         string
+	Amount          wei
+	Required        int
+	Approvers       []string
+	EventID         string // of the canonical event that has done what the command asks for
+	EventBlock      *int64
+	EventHash       *string
+}
+
+// wei is an amount as a numeric column without fraction has it. Without Int it is null.
+type wei struct{ *big.Int }
+
+// ScanNumeric is pgx's.
+func (w *wei) ScanNumeric(n pgtype.Numeric) error {
+	w.Int = nil
+	if !n.Valid {
+		return nil
+	}
+
+	if n.NaN || n.InfinityModifier != pgtype.Finite || n.Exp < 0 {
+		return errors.New("an amount of wei has to be a whole number")
+	}
+
+	w.Int = new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(n.Exp)), nil)
+	w.Mul(w.Int, n.Int)
+
+	return nil
+}
+
+// NumericValue is pgx's.
+func (w wei) NumericValue() (pgtype.Numeric, error) {
+	return pgtype.Numeric{Int: w.Int, Valid: w.Int != nil}, nil
+}

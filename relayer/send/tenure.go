@@ -1,0 +1,183 @@
+package send
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/big"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+)
+
+// shared is what all parts of a tenure use. Nothing of it changes.
+type shared struct {
+	cfg     *Config
+	address common.Address
+	store   *store
+	log     *slog.Logger
+}
+
+// end stores final states and says so.
+func (s *shared) end(ctx context.Context, endings []ending) error {
+	answers, err := s.store.finish(ctx, endings)
+	if err != nil {
+		return err
+	}
+
+	s.cfg.Metrics.answers.Count(answers)
+	for _, a := range answers {
+		s.log.InfoContext(ctx, "command answered", slog.String("command", a.CommandID),
+			slog.String("state", string(a.State)), slog.String("code", a.Code), slog.String("tx", a.Transaction))
+	}
+
+	return nil
+}
+
+// budget is what one command may cost at most.
+func (s *shared) budget(own *big.Int) *big.Int { return smaller(own, s.cfg.Limits.MaxFee) }
+
+// tenure is the time for which this instance owns the sender, under one epoch. It works in rounds, each of
+// which begins with what the database and the chain say. One goroutine has all of it.
+type tenure struct {
+	shared
+	observer observer
+	view     View // that the last round went by
+	idle     bool // nothing is under way: new blocks are of no interest
+}
+
+// Pauses between two rounds.
+const (
+	idlePause  = 5 * time.Second        // without any hint
+	retryPause = 500 * time.Millisecond // after a round that failed
+	minPause   = 10 * time.Millisecond
+)
+
+// run works in rounds until ctx ends (nil) or the epoch is another's (ErrFenced).
+func (t *tenure) run(ctx context.Context, wake <-chan struct{}) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		changed := t.cfg.Chain.Changed()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-wake:
+		case <-timer.C:
+		case <-t.viewMoved(changed):
+		}
+
+		pause, err := t.work(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, ErrFenced):
+			return err
+		case err != nil:
+			t.cfg.Metrics.roundErrors.WithLabelValues(t.cfg.Name).Inc()
+			t.log.WarnContext(ctx, "sender round failed, retrying", slog.Any("err", err))
+			pause = retryPause
+		}
+
+		timer.Reset(pause)
+	}
+}
+
+// viewMoved is changed, or closed when the view has moved since the last round; never while the
+// sender has nothing under way.
+func (t *tenure) viewMoved(changed <-chan struct{}) <-chan struct{} {
+	switch v := t.cfg.Chain.View(); {
+	case t.idle:
+		return nil
+	case v.Ready && t.view.Ready && v != t.view:
+		closed := make(chan struct{})
+		close(closed)
+
+		return closed
+	}
+
+	return changed
+}
+
+// work is one round: it does all that can be done now, and says when to come back at the latest.
+func (t *tenure) work(ctx context.Context) (time.Duration, error) {
+	account, flights, err := t.store.load(ctx)
+	if err != nil {
+		return 0, err
+	}
+
+	// Commands that expired or were cancelled are answered whatever the chain and the sender are in.
+	if err := t.dismiss(ctx); err != nil {
+		return 0, err
+	}
+
+	t.view, t.idle = t.cfg.Chain.View(), false
+	if !t.view.Ready {
+		return idlePause, nil
+	}
+
+	looked, err := t.observer.watch(ctx, t.view, account, flights)
+	if err != nil {
+		return 0, err
+	}
+
+	if looked {
+		if account, flights, err = t.store.load(ctx); err != nil {
+			return 0, err
+		}
+	}
+
+	if account.NextNonce == nil {
+		return retryPause, nil
+	}
+
+	t.idle = len(flights) == 0
+	r := &round{shared: t.shared, view: t.view, sight: t.observer.sight, resend: t.observer.resend}
+	if account.State != "halted" {
+		if err := r.advance(ctx, flights); err != nil {
+			return 0, err
+		}
+
+		t.observer.resend = false
+	}
+
+	if t.cfg.Keeper != nil {
+		if err := t.cfg.Keeper.propose(ctx, &t.shared); err != nil {
+			return 0, err
+		}
+	}
+
+	return t.admit(ctx, r, r.room(account, flights), flights)
+}
+
+// admit has a round take waiting commands, and says when the next round is to be.
+func (t *tenure) admit(ctx context.Context, r *round, room int, flights []*flight) (time.Duration, error) {
+	more, err := r.admit(ctx, room, flights)
+	t.idle = t.idle && !r.launched
+	if err != nil {
+		return 0, err
+	}
+
+	if more {
+		return minPause, nil
+	}
+
+	// Without room what waits is of interest only when it expires.
+	longest := min(idlePause, t.cfg.LookEvery)
+	pause, some, err := t.store.due(ctx, room > 0)
+	if err != nil || !some || pause > longest {
+		return longest, err
+	}
+
+	return max(pause, minPause), nil
+}
+
+// dismiss answers what expired or was cancelled before anything was signed.
+func (t *tenure) dismiss(ctx context.Context) error {
+	endings, err := t.store.dismissible(ctx)
+	if err != nil {
+		return err
+	}
+
+	return t.end(ctx, endings)
+}
