@@ -6,6 +6,7 @@
 package contract
 
 import (
+	"cmp"
 	_ "embed"
 	"encoding/json"
 	"errors"
@@ -72,6 +73,21 @@ type Event struct {
 // relayer, block hash and log index identify an event.
 func (e *Event) ID() string {
 	return message.EventID(e.TxHash, e.LogIndex, e.Occurrence)
+}
+
+// Place is where an event stands on the chain: with the hash of the block it is the identity of the
+// event inside the relayer.
+type Place struct {
+	Block uint64
+	Index uint
+}
+
+// Place returns where the event stands.
+func (e *Event) Place() Place { return Place{e.BlockNumber, e.LogIndex} }
+
+// Compare orders places as the chain has them.
+func (p Place) Compare(other Place) int {
+	return cmp.Or(cmp.Compare(p.Block, other.Block), cmp.Compare(p.Index, other.Index))
 }
 
 // ParseID reads what ID writes.

@@ -5,8 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/message/members"
 )
 
 // Event is the content of a message.
@@ -109,135 +110,20 @@ const (
 
 func appendHash(b, hash []byte) []byte { return hex.AppendEncode(append(b, '0', 'x'), hash) }
 
-var errNoObject = errors.New("the arguments are not a JSON object with plain names")
-
 // appendMembers appends the members of an object, each with a comma before it, except those whose
-// names are reserved. It only finds where names and values end and copies the values as they are,
-// which is ten times as fast as decoding them.
+// names are reserved. It copies the values as they are.
 func appendMembers(out, object []byte) ([]byte, error) {
-	s := scanner{in: object}
-	if !s.take('{') {
-		return nil, errNoObject
-	}
-
-	for first := true; !s.take('}'); first = false {
-		if !first && !s.take(',') {
-			return nil, errNoObject
+	unnamed := false
+	err := members.Each(object, func(name, value []byte) {
+		unnamed = unnamed || len(name) == 0
+		if !reserved(string(name)) {
+			out = append(append(out, `,"`...), name...)
+			out = append(append(out, `":`...), value...)
 		}
-
-		name := s.text()
-		if len(name) < 3 || !s.take(':') {
-			return nil, errNoObject
-		}
-
-		value := s.value()
-		if value == nil {
-			return nil, errNoObject
-		}
-
-		if reserved(string(name[1 : len(name)-1])) {
-			continue
-		}
-
-		out = append(append(out, ','), name...)
-		out = append(append(out, ':'), value...)
+	})
+	if err == nil && unnamed {
+		err = errors.New("an argument has no name")
 	}
 
-	if s.blank(); s.at != len(object) {
-		return nil, errNoObject
-	}
-
-	return out, nil
-}
-
-// scanner walks over valid JSON. On anything else it ends too, but where is not defined.
-type scanner struct {
-	in []byte
-	at int
-}
-
-func (s *scanner) blank() {
-	for s.at < len(s.in) && (s.in[s.at] == ' ' || s.in[s.at] == '\n' || s.in[s.at] == '\t' || s.in[s.at] == '\r') {
-		s.at++
-	}
-}
-
-func (s *scanner) take(c byte) bool {
-	if s.blank(); s.at < len(s.in) && s.in[s.at] == c {
-		s.at++
-		return true
-	}
-
-	return false
-}
-
-// text takes a string, with its quotes; nil if there is none, or if it has an escape: names of
-// arguments are identifiers.
-func (s *scanner) text() []byte {
-	start := s.at
-	if s.blank(); start < s.at {
-		start = s.at
-	}
-
-	if !s.take('"') {
-		return nil
-	}
-
-	for ; s.at < len(s.in) && s.in[s.at] != '\\'; s.at++ {
-		if s.in[s.at] == '"' {
-			s.at++
-			return s.in[start:s.at]
-		}
-	}
-
-	return nil
-}
-
-// value takes a value of any kind; nil if there is none.
-func (s *scanner) value() []byte {
-	s.blank()
-	start, depth := s.at, 0
-	for s.at < len(s.in) {
-		switch s.in[s.at] {
-		case '"':
-			for s.at++; s.at < len(s.in) && s.in[s.at] != '"'; s.at++ {
-				if s.in[s.at] == '\\' {
-					s.at++
-				}
-			}
-
-			if s.at >= len(s.in) {
-				return nil
-			}
-
-			s.at++
-		case '{', '[':
-			depth++
-			s.at++
-		case '}', ']':
-			if depth == 0 {
-				return nil
-			}
-
-			depth--
-			s.at++
-		case 't', 'f', 'n', '-', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9':
-			for s.at < len(s.in) && !strings.ContainsRune(" \n\t\r,:{}[]\"", rune(s.in[s.at])) {
-				s.at++
-			}
-
-		default: // a comma, a colon or a blank between the values of an array or object
-			if depth == 0 {
-				return nil
-			}
-
-			s.at++
-		}
-
-		if depth == 0 {
-			return s.in[start:s.at]
-		}
-	}
-
-	return nil
+	return out, err
 }
