@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -13,35 +14,39 @@ type names struct {
 	writer int32
 }
 
-// names reads the numbers, once per Ledger, and adds what is not there yet. It takes a connection
-// of its own: ask before a transaction begins.
-func (l *Ledger) names(ctx context.Context) (*names, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.known != nil {
-		return l.known, nil
-	}
+// nameCache keeps the numbers once they were read. It is safe for concurrent use.
+type nameCache struct {
+	mu    sync.Mutex
+	known *names // nil until they are needed
+}
 
-	for {
-		n, missing, err := l.readNames(ctx)
+// get returns the numbers, and adds those that are not in the tables yet. It takes a connection of its
+// own: call it before a transaction begins.
+func (c *nameCache) get(ctx context.Context, cfg *Config) (*names, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.known == nil {
+		n, missing, err := readNames(ctx, cfg)
 		if err != nil {
 			return nil, fmt.Errorf("read the numbers of events and instances: %w", err)
 		}
 
 		if len(missing) == 0 && n.writer != 0 {
-			l.known = n
-			return n, nil
+			c.known = n
+			break
 		}
 
 		// Another instance may add the same names at the same time: whoever comes second adds nothing, and both read again.
-		if _, err := l.cfg.DB.Exec(ctx, addTypes, missing); err != nil {
+		if _, err := cfg.DB.Exec(ctx, addTypes, missing); err != nil {
 			return nil, fmt.Errorf("number the events %v: %w", missing, err)
 		}
 
-		if _, err := l.cfg.DB.Exec(ctx, addWriter, l.cfg.InstanceID); err != nil {
-			return nil, fmt.Errorf("number the instance %s: %w", l.cfg.InstanceID, err)
+		if _, err := cfg.DB.Exec(ctx, addWriter, cfg.InstanceID); err != nil {
+			return nil, fmt.Errorf("number the instance %s: %w", cfg.InstanceID, err)
 		}
 	}
+
+	return c.known, nil
 }
 
 const (
@@ -53,18 +58,18 @@ const (
 )
 
 // readNames returns the numbers that there are, and the events without one.
-func (l *Ledger) readNames(ctx context.Context) (n *names, missing []string, err error) {
+func readNames(ctx context.Context, cfg *Config) (n *names, missing []string, err error) {
 	n = &names{types: map[string]int16{}}
-	rows, _ := l.cfg.DB.Query(ctx, `select id, name from event_types`)
+	rows, _ := cfg.DB.Query(ctx, `select id, name from event_types`)
 	var id int16
 	var name string
 	if _, err := pgx.ForEachRow(rows, []any{&id, &name}, func() error { n.types[name] = id; return nil }); err != nil {
 		return nil, nil, err
 	}
 
-	err = l.cfg.DB.QueryRow(ctx, `select coalesce((select id from writers where name = $1), 0)`,
-		l.cfg.InstanceID).Scan(&n.writer)
-	for _, name := range l.cfg.EventNames {
+	err = cfg.DB.QueryRow(ctx, `select coalesce((select id from writers where name = $1), 0)`,
+		cfg.InstanceID).Scan(&n.writer)
+	for _, name := range cfg.EventNames {
 		if n.types[name] == 0 {
 			missing = append(missing, name)
 		}
