@@ -185,14 +185,19 @@ func (r *Relayer) assemble() {
 		Publishes: r.cfg.Publishes,
 	})
 	r.factory = watch.NewFactoryWatch(watch.FactoryConfig{
-		Source: r.source, Ledger: r.ledger, ABI: r.cfg.ABI, Filters: r.filters, Factory: r.cfg.Factory,
-		BeatEvery: min(5*time.Second, r.cfg.LeaderStaleAfter/4), ResignAfter: r.cfg.ResignAfter, Health: r.source.Health,
-		Log: r.component("factory"), Metrics: r.watching, Tracer: r.tracing.Tracer(),
+		Config: r.watchConfig("factory"), Factory: r.cfg.Factory, BeatEvery: min(5*time.Second, r.cfg.LeaderStaleAfter/4),
+		ResignAfter: r.cfg.ResignAfter, Health: r.source.Health,
 	})
 	r.verifier = verify.New(verify.Config{
 		Source: r.source, Filters: r.filters.Again(), Ledger: r.ledger, ABI: r.cfg.ABI, Factory: r.cfg.Factory,
 		Every: r.cfg.VerifyInterval, Log: r.component("verifier"), Metrics: r.verified,
 	})
+}
+
+// watchConfig is what both watches get.
+func (r *Relayer) watchConfig(component string) watch.Config {
+	return watch.Config{Source: r.source, Ledger: r.ledger, ABI: r.cfg.ABI, Filters: r.filters,
+		Log: r.component(component), Metrics: r.watching, Tracer: r.tracing.Tracer()}
 }
 
 // startAndServe ends with ctx (nil). What it starts in g outlives the tenures, and ends with outer.
