@@ -33,37 +33,23 @@ func Encode(k Kind, e *Event, chainID int64, published time.Time) (body []byte,
 	attributes = attributesOf(k, e, id, chain)
 
 	b := make([]byte, 0, 704+2*len(e.Args)) // a default event's envelope has some 640 bytes
-	b = append(b, `{"event_id":"`...)
-	b = append(b, id...)
-	b = append(b, `","event_type":"`...)
-	b = append(b, e.Name...)
-	b = append(b, `","event_name":"`...)
-	b = append(b, e.Name...)
-	b = append(b, `","chain_id":"`...)
-	b = append(b, chain...)
-	b = append(b, `","contract_address":"`...)
-	b = append(b, e.ContractAddress...)
-	b = append(b, `","block_number":`...)
-	b = strconv.AppendUint(b, e.BlockNumber, 10)
-	b = append(b, `,"block_hash":"`...)
-	b = appendHash(b, e.BlockHash[:])
-	b = append(b, `","block_timestamp":"`...)
-	b = time.Unix(int64(e.BlockTime), 0).UTC().AppendFormat(b, secondsLayout)
-	b = append(b, `","transaction_hash":"`...)
-	b = appendHash(b, e.TransactionHash[:])
-	b = append(b, `","log_index":`...)
-	b = strconv.AppendUint(b, uint64(e.LogIndex), 10)
-	b = append(b, `,"timestamp":"`...)
-	b = published.UTC().AppendFormat(b, millisLayout)
-	b = append(b, '"')
+	b = appendText(append(b, '{'), "event_id", id)
+	b = appendText(append(b, ','), "event_type", e.Name)
+	b = appendText(append(b, ','), "event_name", e.Name)
+	b = appendText(append(b, ','), "chain_id", chain)
+	b = appendText(append(b, ','), "contract_address", e.ContractAddress)
+	b = strconv.AppendUint(append(b, `,"block_number":`...), e.BlockNumber, 10)
+	b = append(appendHash(append(b, `,"block_hash":"`...), e.BlockHash[:]), '"')
+	b = time.Unix(int64(e.BlockTime), 0).UTC().AppendFormat(append(b, `,"block_timestamp":`...), secondsLayout)
+	b = append(appendHash(append(b, `,"transaction_hash":"`...), e.TransactionHash[:]), '"')
+	b = strconv.AppendUint(append(b, `,"log_index":`...), uint64(e.LogIndex), 10)
+	b = published.UTC().AppendFormat(append(b, `,"timestamp":`...), millisLayout)
 	if k == Retraction {
 		b = append(b, `,"retracted":true,"reason":"`+Reorganised+`","original_block_hash":"`...)
-		b = appendHash(b, e.BlockHash[:])
-		b = append(b, '"')
+		b = append(appendHash(b, e.BlockHash[:]), '"')
 	}
 
-	b = append(b, `,"args":`...)
-	b = append(b, e.Args...)
+	b = append(append(b, `,"args":`...), e.Args...)
 	if b, err = appendMembers(b, e.Args); err != nil {
 		return nil, nil, fmt.Errorf("encode %s %s: %w", e.Name, id, err)
 	}
@@ -102,11 +88,17 @@ func attributesOf(k Kind, e *Event, id, chain string) map[string]string {
 	return attributes
 }
 
-// ISO 8601, always UTC. Blocks have whole seconds.
+// ISO 8601 in quotes, always UTC. Blocks have whole seconds.
 const (
-	secondsLayout = "2006-01-02T15:04:05Z"
-	millisLayout  = "2006-01-02T15:04:05.000Z"
+	secondsLayout = `"2006-01-02T15:04:05Z"`
+	millisLayout  = `"2006-01-02T15:04:05.000Z"`
 )
+
+// appendText appends a member whose value needs no escapes.
+func appendText(b []byte, name, value string) []byte {
+	b = append(append(append(b, '"'), name...), `":"`...)
+	return append(append(b, value...), '"')
+}
 
 func appendHash(b, hash []byte) []byte { return hex.AppendEncode(append(b, '0', 'x'), hash) }
 
