@@ -204,17 +204,19 @@ func isDeployed(e *contract.Event) int {
 }
 
 func scanOrphan(row pgx.CollectableRow) (o orphan, err error) {
-	o.event, err = scanEvent(behind{row, []any{&o.id, &o.state}})
+	o.event, err = scanEvent(rowWithPrefix{row, []any{&o.id, &o.state}})
 	return o, err
 }
 
-// behind is a row whose first columns are scanned into something else.
-type behind struct {
+// rowWithPrefix is a row whose first columns are scanned into something else.
+type rowWithPrefix struct {
 	pgx.CollectableRow
 	first []any
 }
 
-func (b behind) Scan(dest ...any) error { return b.CollectableRow.Scan(append(b.first, dest...)...) }
+func (r rowWithPrefix) Scan(dest ...any) error {
+	return r.CollectableRow.Scan(append(r.first, dest...)...)
+}
 
 // revive puts back what has reappeared.
 func revive(ctx context.Context, t *transaction, revived []revival) error {

@@ -39,6 +39,9 @@ const (
 
 // Filters builds the filters of an instance. The slot watch sets its escrows; both watches read
 // with Head at the head of the chain, so that they share one request per block.
+//
+// Head may be called from any goroutine. ranged, book, version, heads and spans belong to the goroutine
+// of the slot watch: update changes the first three, so that both filters fit the book in that version.
 type Filters struct {
 	abi          *contract.ABI
 	factory      common.Address
@@ -46,7 +49,7 @@ type Filters struct {
 	maxAddresses int
 	requestPrice int
 	head         atomic.Pointer[source.Filter]
-	ranged       *source.Filter // used by the slot watch only
+	ranged       *source.Filter // for ranges of final blocks
 	book         *book
 	version      int
 	heads, spans chooser
@@ -178,14 +181,16 @@ func (f *Filters) turned(c *chooser, filter *source.Filter) bool {
 	return f.mode == FilterAuto && n > 0 && c.wants(n, f.maxAddresses, f.requestPrice) != (filter.Addresses != nil)
 }
 
-// chooser weighs addresses against topics for one kind of reading. The zero value knows nothing and goes by topics.
+// chooser weighs addresses against topics for one kind of reading. The zero value knows nothing and goes
+// by topics. learn changes what was seen (others, span, sized, seen), choose what is done (now), and both
+// what is still to be found out (blind, look). It belongs to one goroutine.
 type chooser struct {
 	others float64 // what other contracts' logs cost per block, in bytes, a moving average
-	span   float64 // blocks a batch, a moving average; a guess until sized
+	span   float64 // blocks per batch, a moving average; a guess until sized
 	sized  bool
-	seen   int // batches read by topics
-	blind  int // batches read by addresses since the last look
-	now    bool
+	seen   int   // batches read by topics
+	blind  int   // batches read by addresses since the last look
+	now    bool  // by addresses
 	look   int64 // blocks that are still to be read by topics, whatever that costs
 }
 
