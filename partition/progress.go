@@ -60,8 +60,8 @@ func sitsOut(me string, fleet []Member, stallAfter, probation time.Duration) boo
 	return able && my.StateFor < max(probation, stallAfter)
 }
 
-// progress is whether the instance can go on, and what follows. It belongs to the goroutine that calls
-// Join and Run.
+// progress is whether the instance can go on, and what follows. It belongs to the goroutine that
+// calls Join and Run.
 type progress struct {
 	cfg       *Config
 	probation time.Duration // if the instance sits out: how long it must be able before it takes part again

@@ -10,7 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// What joining, claiming and releasing do to the rows of slot_ownership, cursors and relayer_instances.
+// What joining, claiming and releasing do to the rows of slot_ownership, cursors and
+// relayer_instances.
 
 // Holding is what an instance holds: the right to commit for Slots under Epoch.
 type Holding struct {
@@ -84,8 +85,8 @@ const createSlots = `
 	where not exists (select from slot_ownership where chain_id = @chain)
 	on conflict do nothing`
 
-// registerInstance writes the row by which people and the other instances know this one. An instance that
-// sat out because it was stuck, and is still stuck, goes on sitting out.
+// registerInstance writes the row by which people and the other instances know this one. An
+// instance that sat out because it was stuck, and is still stuck, goes on sitting out.
 const registerInstance = `
 	insert into relayer_instances as i (chain_id, instance_id, partition_number, total_partitions, strategy, status, lock_key, version, settings, able_since, stuck_since)
 	values (@chain, @me, @number, @total, @strategy, 'active', @key, @version, @settings::jsonb, case when not @stuck then now() end, case when @stuck then now() end)

@@ -72,8 +72,9 @@ func scanEvent(row pgx.CollectableRow) (e contract.Event, err error) {
 	return e, nil
 }
 
-// notStored returns those events in whose place none is stored, and counts the others as duplicates. It
-// returns a BranchError if what is stored in the place of an event is of another branch.
+// notStored returns those events in whose place none is stored, and counts the others as
+// duplicates. It returns a BranchError if what is stored in the place of an event is of another
+// branch.
 func notStored(ctx context.Context, t *transaction, events []contract.Event) (fresh []contract.Event, err error) {
 	blocks, indexes := placesOf(events)
 	rows, _ := t.Query(ctx, eventsAt, t.cfg.ChainID, blocks, indexes)

@@ -41,8 +41,8 @@ const (
 	dropped   int16 = 4
 )
 
-// keepOrphans goes on after gone, the events that a statement deletes. Those that somebody was told of
-// become orphans in a state, and the outbox rows that wait for them become rows of the orphans.
+// keepOrphans goes on after gone, the events that a statement deletes. Those that somebody was told
+// of become orphans in a state, and the outbox rows that wait for them become rows of the orphans.
 const keepOrphans = `
 	kept as (
 		insert into orphaned_events (chain_id, block_number, block_time, retract_after, processed_at, log_index, writer, type, slot, occurrence, state,
@@ -107,7 +107,8 @@ func reappear(ctx context.Context, t *transaction, events []contract.Event,
 	return fresh, revived, giveIDs(ctx, t, fresh)
 }
 
-// match tells what has reappeared from what is new, and returns the ids of the orphans that are lost by it.
+// match tells what has reappeared from what is new, and returns the ids of the orphans that are
+// lost by it.
 func match(ctx context.Context, t *transaction, events []contract.Event) (fresh []contract.Event,
 	revived []revival, lostIDs []int64, err error) {
 	rows, _ := t.Query(ctx, openOrphans, t.cfg.ChainID, column.Of(events, escrowOf))

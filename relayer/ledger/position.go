@@ -15,9 +15,10 @@ var ErrMoved = errors.New("the cursor moved or the right to commit changed hands
 // ErrFenced means that the epoch is over: whatever was held under it is void.
 var ErrFenced = errors.New("fenced: the epoch is over")
 
-// BranchError means that two branches of the chain meet, of which at most one is canonical: the block
-// that it names was remembered before, or a stored event is in it, and it is neither the block that the
-// commit has in its place nor one that the caller has compared with the chain. Nothing was written.
+// BranchError means that two branches of the chain meet, of which at most one is canonical: the
+// block that it names was remembered before, or a stored event is in it, and it is neither the
+// block that the commit has in its place nor one that the caller has compared with the chain.
+// Nothing was written.
 type BranchError struct{ Block Block }
 
 func (e *BranchError) Error() string {
@@ -55,7 +56,8 @@ func (p Position) To(next int64, hash common.Hash) Position {
 
 func (p Position) String() string { return fmt.Sprintf("block %d", p.Next) }
 
-// hashColumn is the hash of the block before the position as cursors have it: null where it is unknown.
+// hashColumn is the hash of the block before the position as cursors have it: null where it is
+// unknown.
 func (p Position) hashColumn() *string {
 	if p.Hash == (common.Hash{}) {
 		return nil

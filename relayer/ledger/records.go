@@ -15,7 +15,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 )
 
-// earlyFold is a fold that is made while Postgres stores the events, on the guess that all of them are new.
+// earlyFold is a fold that is made while Postgres stores the events, on the guess that all of them
+// are new.
 type earlyFold struct {
 	events int // so many
 	done   chan struct{}
@@ -133,7 +134,8 @@ const (
 )
 
 // record is what some consecutive events of one escrow say about it. Merging it into the stored
-// record (foldRecords) equals folding the events one by one. It belongs to the goroutine that folds.
+// record (foldRecords) equals folding the events one by one. It belongs to the goroutine that
+// folds.
 type record struct {
 	escrow        common.Address
 	status        int16 // the furthest state these events reach; 0: they do not change it

@@ -27,7 +27,8 @@ const keepVerified = `
 	update leadership set verified_block = $4
 	where chain_id = $1 and instance_id = $2 and epoch = $3 and verified_block = $4 and generation = $5`
 
-// repair does what Ledger.Repair and Ledger.Supply say, if the verified block is where the statement wants it.
+// repair does what Ledger.Repair and Ledger.Supply say, if the verified block is where the
+// statement wants it.
 func repair(ctx context.Context, t *transaction, statement string, epoch int64, v Verifiable, verified int64, missing,
 	wrong []contract.Event) error {
 	tag, err := t.Exec(ctx, statement, t.cfg.ChainID, t.cfg.InstanceID, epoch, verified, v.generation)

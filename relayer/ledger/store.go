@@ -94,7 +94,8 @@ func distinct(events []contract.Event, r *Result) []contract.Event {
 	return once
 }
 
-// insert adds those events that are not there, with outbox rows for those to be told of, and returns them.
+// insert adds those events that are not there, with outbox rows for those to be told of, and
+// returns them.
 func insert(ctx context.Context, t *transaction, events []contract.Event,
 	told func(*contract.Event) bool) ([]contract.Event, error) {
 	if len(events) == 0 {
@@ -248,11 +249,11 @@ func has[K comparable](set map[K]struct{}, key K) bool {
 	return ok
 }
 
-// storeEvents inserts what is not there yet, and an outbox row for each new event that is to be told
-// of. It returns the new events, first those with the seq of their outbox row, then the others, each in
-// the order of the input: rows that are inserted in order are returned in order, and numbered in order.
-// No join: the planner knows nothing of what an array holds, and took merge joins by text, and JIT
-// compilation, for it.
+// storeEvents inserts what is not there yet, and an outbox row for each new event that is to be
+// told of. It returns the new events, first those with the seq of their outbox row, then the
+// others, each in the order of the input: rows that are inserted in order are returned in order,
+// and numbered in order. No join: the planner knows nothing of what an array holds, and took merge
+// joins by text, and JIT compilation, for it.
 const storeEvents = `
 	with new as (
 		insert into events (chain_id, writer, block_number, block_time, log_index, type, slot, occurrence, told, block_hash, tx_hash, escrow, emitter, args)

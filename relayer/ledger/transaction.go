@@ -37,8 +37,8 @@ type Result struct {
 // leaves after SIGTERM.
 const commitTimeout = 5 * time.Second
 
-// transact runs f in a transaction. Cancellation in the middle rolls back; a commit that was sent is
-// waited for, under a deadline of its own: its outcome matters more than a quick end.
+// transact runs f in a transaction. Cancellation in the middle rolls back; a commit that was sent
+// is waited for, under a deadline of its own: its outcome matters more than a quick end.
 func transact(ctx context.Context, cfg *Config, known *names, f func(*transaction) error) (Result, error) {
 	tx, err := cfg.DB.Begin(ctx)
 	if err != nil {
@@ -77,8 +77,8 @@ func (t *transaction) notify(ctx context.Context, channels ...string) error {
 	return nil
 }
 
-// LockHistory keeps others from choosing or removing stored events until the transaction ends: a replay
-// must not queue an event that retention or a rollback removes at the same time.
+// LockHistory keeps others from choosing or removing stored events until the transaction ends: a
+// replay must not queue an event that retention or a rollback removes at the same time.
 func LockHistory(ctx context.Context, tx pgx.Tx, chainID int64) error {
 	return lockHistory(ctx, tx, chainID, `select pg_advisory_xact_lock($1)`)
 }
@@ -93,6 +93,27 @@ func lockHistory(ctx context.Context, tx pgx.Tx, chainID int64, statement string
 	_, _ = fmt.Fprintf(h, "escrow-relayer history of chain %d", chainID)
 	if _, err := tx.Exec(ctx, statement, int64(h.Sum64())); err != nil {
 		return fmt.Errorf("lock the history of chain %d: %w", chainID, err)
+	}
+
+	return nil
+}
+
+// The kinds of findings: what a person must hear of, whichever process found it and however soon that process ended.
+const (
+	DeepReorg    = "deep_reorg"    // stored events were rolled back: the chain reorganised below the configured finality
+	MissingEvent = "missing_event" // the second reading found events that the first had not stored
+	ExtraEvent   = "extra_event"   // the second reading did not find stored events, or found them otherwise
+)
+
+// FindingKinds lists them.
+var FindingKinds = []string{DeepReorg, MissingEvent, ExtraEvent}
+
+const insertFinding = `insert into findings (chain_id, kind, block_number, events) values ($1, $2, $3, $4)`
+
+// addFinding remembers a finding in the transaction that acts on it.
+func addFinding(ctx context.Context, t *transaction, kind string, block int64, events int) error {
+	if _, err := t.Exec(ctx, insertFinding, t.cfg.ChainID, kind, block, events); err != nil {
+		return fmt.Errorf("remember a finding (%s): %w", kind, err)
 	}
 
 	return nil

@@ -140,16 +140,16 @@ func (b *Box) Delete(ctx context.Context, rows []Sent, limit time.Duration) erro
 // Doubt raises the doubt of slots, each to a seq.
 //
 // The doubt of a slot is the one record of what may have been sent although its row is still in the
-// outbox. A row of the slot up to that seq may have been handed to Pub/Sub by somebody who does not know
-// how it ended. A row behind it was handed over by nobody but the present owner's process, which knows
-// what of it is under way. So once nothing of a slot is under way, a row behind the slot's doubt is a
-// proof that its message was never published.
+// outbox. A row of the slot up to that seq may have been handed to Pub/Sub by somebody who does not
+// know how it ended. A row behind it was handed over by nobody but the present owner's process,
+// which knows what of it is under way. So once nothing of a slot is under way, a row behind the
+// slot's doubt is a proof that its message was never published.
 //
-// Doubt is written only where it arises, and never taken back: it ends with the rows. Whoever takes a
-// slot from an owner that did not release it, and whoever comes back as an instance that died, raises it
-// to the highest seq there is (package partition, in the transaction that takes the slot). An owner calls
-// this method for requests that ended without an answer, before the slot is at rest and before their rows
-// are read again.
+// Doubt is written only where it arises, and never taken back: it ends with the rows. Whoever takes
+// a slot from an owner that did not release it, and whoever comes back as an instance that died,
+// raises it to the highest seq there is (package partition, in the transaction that takes the
+// slot). An owner calls this method for requests that ended without an answer, before the slot is
+// at rest and before their rows are read again.
 func (b *Box) Doubt(ctx context.Context, seqs map[int16]int64) error {
 	ctx, cancel := context.WithTimeout(ctx, doubtTimeout)
 	defer cancel()

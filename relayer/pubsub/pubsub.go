@@ -161,6 +161,8 @@ func (c *Client) Publish(ctx context.Context, topic, key string, messages []Mess
 	return resp.GetMessageIds(), err
 }
 
+func topicName(project, id string) string { return "projects/" + project + "/topics/" + id }
+
 // take returns the connection with the fewest requests under way.
 func (c *Client) take() *conn {
 	c.mu.Lock()

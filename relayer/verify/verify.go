@@ -181,8 +181,8 @@ func (v *Verifier) once(ctx context.Context, epoch int64) error {
 	return nil
 }
 
-// supply stores what a batch of one endpoint has and the database has not: what an endpoint has is on
-// the chain, whoever else leaves it out. What is before the batch is verified, and no more.
+// supply stores what a batch of one endpoint has and the database has not: what an endpoint has is
+// on the chain, whoever else leaves it out. What is before the batch is verified, and no more.
 func (v *Verifier) supply(ctx context.Context, epoch int64, span ledger.Verifiable, batch *source.Batch) error {
 	events, err := v.decode(batch.Logs)
 	if err != nil {
@@ -289,7 +289,8 @@ type part struct {
 	alone       *source.Batch // with an error: one endpoint has given it, and no second one could be asked
 }
 
-// parts reads blocks from..to from two endpoints, part by part in their order, and ends with the first error.
+// parts reads blocks from..to from two endpoints, part by part in their order, and ends with the
+// first error.
 func (v *Verifier) parts(ctx context.Context, from, to int64) iter.Seq2[part, error] {
 	return func(yield func(part, error) bool) {
 		var deployed []common.Address // found in what was read, and missing in the database

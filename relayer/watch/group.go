@@ -18,8 +18,8 @@ const (
 	enoughBatches = 128
 )
 
-// group is what one commit stores: consecutive batches, and what they brought. Everything but since and
-// read changes with each batch; it belongs to the goroutine of its watch.
+// group is what one commit stores: consecutive batches, and what they brought. Everything but since
+// and read changes with each batch; it belongs to the goroutine of its watch.
 type group struct {
 	blocks
 	events  []contract.Event
@@ -90,9 +90,10 @@ func (q *quiet) again(b *source.Batch) bool {
 	return b.To <= before
 }
 
-// waits says whether gathered blocks are to wait, in the middle of a reading or at its end. In the middle it
-// waits for the rest, which has mostly been read before, so that one commit stores all that waited.
-// The block behind finality does not wait: once it is final, it would be read a second time, by range.
+// waits says whether gathered blocks are to wait, in the middle of a reading or at its end. In the
+// middle it waits for the rest, which has mostly been read before, so that one commit stores all
+// that waited. The block behind finality does not wait: once it is final, it would be read a second
+// time, by range.
 func (q *quiet) waits(b *blocks, final int64, ended bool) bool {
 	if !b.silent || b.batches >= enoughBatches || b.from.Next <= final+1 {
 		return false

@@ -20,8 +20,9 @@ const discoveryPoll = 100 * time.Millisecond
 // noteEvery is how often the progress of catching up is written: what a restart reads again.
 const noteEvery = 5 * time.Second
 
-// admission finds new escrows and lets them into the book. Its fields belong to the goroutine of the
-// watch; complete and gaveUpAt say what was seen of the factory cursor, told that it has moved since.
+// admission finds new escrows and lets them into the book. Its fields belong to the goroutine of
+// the watch; complete and gaveUpAt say what was seen of the factory cursor, told that it has moved
+// since.
 type admission struct {
 	slotState
 

@@ -17,8 +17,8 @@ type stage interface {
 	// waits says whether what was gathered is to wait for what comes behind it. If it still is when the
 	// reading has ended, it is forgotten: the next one gives it again.
 	waits(ended bool) bool
-	// take hands over what was gathered, as a commit. commit runs in another goroutine; ended is called
-	// with its error, from the goroutine of the watch, and returns the error that counts.
+	// take hands over what was gathered, as a commit. commit runs in another goroutine; ended is
+	// called with its error, from the goroutine of the watch, and returns the error that counts.
 	take(ctx context.Context) (commit func() error, ended func(error) error)
 }
 

@@ -56,9 +56,9 @@ type SlotStatus struct {
 }
 
 // slotState is where a slot watch stands, and how it commits. Everything but status belongs to the
-// goroutine that runs the watch. held, book and at are read together at the start of a tenure; then each
-// commit that succeeds moves at. While a commit runs, book is as if that had succeeded, and what was
-// gathered behind it.
+// goroutine that runs the watch. held, book and at are read together at the start of a tenure; then
+// each commit that succeeds moves at. While a commit runs, book is as if that had succeeded, and
+// what was gathered behind it.
 type slotState struct {
 	watcher
 
@@ -125,7 +125,8 @@ func (w *slotState) noteEndings(events []contract.Event) {
 	}
 }
 
-// noteReading notes whether blocks can be read: an instance whose nodes do not let it leaves its slots to another.
+// noteReading notes whether blocks can be read: an instance whose nodes do not let it leaves its
+// slots to another.
 func (w *slotState) noteReading(ctx context.Context, err error) {
 	s := *w.status.Load()
 	switch {

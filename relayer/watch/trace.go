@@ -52,7 +52,8 @@ func (s spans) commit(ctx context.Context, events int) (context.Context, trace.S
 	return ctx, span
 }
 
-// endSpan ends a span. Of an error it says of which kind it is, since its text may have anything in it.
+// endSpan ends a span. Of an error it says of which kind it is, since its text may have anything in
+// it.
 func endSpan(span trace.Span, err error) {
 	switch {
 	case errors.Is(err, ledger.ErrMoved):

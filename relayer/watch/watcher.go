@@ -11,7 +11,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
-// watcher is what the two watches have in common. quiet changes; it belongs to the goroutine of the watch.
+// watcher is what the two watches have in common. quiet changes; it belongs to the goroutine of the
+// watch.
 type watcher struct {
 	common *Config
 	spans  spans
@@ -50,7 +51,8 @@ func (w *watcher) failed(ctx context.Context, at ledger.Position, err error) {
 	w.common.Log.WarnContext(ctx, "blocks not processed, trying again", slog.Int64("block", at.Next), slog.Any("err", err))
 }
 
-// storing is a commit that is about to be made: what it stores, how, and what is to be done once it is stored.
+// storing is a commit that is about to be made: what it stores, how, and what is to be done once it
+// is stored.
 type storing struct {
 	from, to ledger.Position
 	events   []contract.Event

@@ -1,6 +1,6 @@
-// Package members walks over the members of a JSON object without decoding them. It only finds where
-// names and values end, which is some ten times as fast as encoding/json: the arguments of each event
-// are read twice, when it is folded into its record and when it is published.
+// Package members walks over the members of a JSON object without decoding them. It only finds
+// where names and values end, which is some ten times as fast as encoding/json: the arguments of
+// each event are read twice, when it is folded into its record and when it is published.
 package members
 
 import (
@@ -11,9 +11,9 @@ import (
 
 var errNoObject = errors.New("not a JSON object with plain names")
 
-// Each calls each for every member of an object, in their order: the name without its quotes, and the
-// value as it stands. It copies nothing. Names have no escapes: they are identifiers. What is valid JSON
-// is walked over to its end; of anything else it may or may not notice that it is not.
+// Each calls each for every member of an object, in their order: the name without its quotes, and
+// the value as it stands. It copies nothing. Names have no escapes: they are identifiers. What is
+// valid JSON is walked over to its end; of anything else it may or may not notice that it is not.
 func Each(object []byte, each func(name, value []byte)) error {
 	s := scanner{in: object}
 	if !s.take('{') {
