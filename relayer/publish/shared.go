@@ -29,14 +29,16 @@ type store interface {
 	Doubt(ctx context.Context, seqs map[int16]int64) error
 }
 
-// inbox is what others want of the loop.
+// inbox is what others want of the loop. wake has one place: however much has come in, it is one hint.
 type inbox struct {
 	wake  chan struct{}
 	ended chan struct{} // closed when Run has ended
-	mu    sync.Mutex
+
+	mu sync.Mutex // guards content
 	content
 }
 
+// content is what has come in since the loop last took it. Once full, offers and rows stay as they are.
 type content struct {
 	offers  []offer
 	rows    int   // in offers

@@ -26,7 +26,8 @@ type SlotWatch struct {
 func NewSlotWatch(cfg SlotConfig) *SlotWatch {
 	cfg.LateAtOnce = cmp.Or(cfg.LateAtOnce, lateAtOnce)
 	w := &SlotWatch{generation: -1}
-	w.cfg, w.watcher = cfg, newWatcher(&cfg.Config, "slots")
+	w.cfg = cfg
+	w.watcher = newWatcher(&w.cfg.Config, "slots")
 	w.status.Store(&SlotStatus{})
 
 	return w
