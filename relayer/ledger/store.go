@@ -180,20 +180,7 @@ func insertEvents(ctx context.Context, t *transaction, events []contract.Event,
 		given[events[i].Place()] = &events[i]
 	}
 
-	blocks, indexes := placesOf(events)
-	rows, _ := t.Query(ctx, storeEvents, pgx.StrictNamedArgs{
-		"chain": t.cfg.ChainID, "writer": t.known.writer, "blocks": blocks, "indexes": indexes,
-		"times":       column.Of(events, timeOf),
-		"types":       column.Of(events, func(e *contract.Event) int16 { return t.known.types[e.Name] }),
-		"slots":       column.Of(events, func(e *contract.Event) int16 { return partition.Slot(e.Escrow) }),
-		"occurrences": column.Of(events, func(e *contract.Event) int16 { return e.Occurrence }),
-		"told":        column.Of(events, told),
-		"hashes":      column.Of(events, hashOf),
-		"txs":         column.Of(events, txOf),
-		"escrows":     column.Of(events, escrowOf),
-		"emitters":    column.Of(events, emitterOf),
-		"args":        column.Of(events, func(e *contract.Event) string { return string(e.Args) }),
-	})
+	rows, _ := t.Query(ctx, storeEvents, eventArgs(t, events, told))
 	added := make(map[contract.Place]struct{}, len(events))
 	var p contract.Place
 	var seq *int64
@@ -242,6 +229,25 @@ func insertEvents(ctx context.Context, t *transaction, events []contract.Event,
 	}
 
 	return fresh, nil
+}
+
+// eventArgs are the columns of events as storeEvents takes them.
+func eventArgs(t *transaction, events []contract.Event, told func(*contract.Event) bool) pgx.StrictNamedArgs {
+	blocks, indexes := placesOf(events)
+
+	return pgx.StrictNamedArgs{
+		"chain": t.cfg.ChainID, "writer": t.known.writer, "blocks": blocks, "indexes": indexes,
+		"times":       column.Of(events, timeOf),
+		"types":       column.Of(events, func(e *contract.Event) int16 { return t.known.types[e.Name] }),
+		"slots":       column.Of(events, func(e *contract.Event) int16 { return partition.Slot(e.Escrow) }),
+		"occurrences": column.Of(events, func(e *contract.Event) int16 { return e.Occurrence }),
+		"told":        column.Of(events, told),
+		"hashes":      column.Of(events, hashOf),
+		"txs":         column.Of(events, txOf),
+		"escrows":     column.Of(events, escrowOf),
+		"emitters":    column.Of(events, emitterOf),
+		"args":        column.Of(events, func(e *contract.Event) string { return string(e.Args) }),
+	}
 }
 
 func has[K comparable](set map[K]struct{}, key K) bool {

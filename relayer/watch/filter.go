@@ -95,7 +95,7 @@ func (f *Filters) update(b *book) {
 // fits.
 func fitted(current *source.Filter, topics []common.Hash, addresses, fresh bool, b *book,
 	more ...common.Address) *source.Filter {
-	if current != nil && (current.Addresses != nil) == addresses && !(addresses && fresh) {
+	if current != nil && (current.Addresses != nil) == addresses && (!addresses || !fresh) {
 		return current
 	}
 

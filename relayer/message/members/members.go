@@ -113,6 +113,7 @@ func (s *scanner) value() []byte {
 			for s.at < len(s.in) && strings.IndexByte(" \n\t\r,:{}[]\"", s.in[s.at]) < 0 {
 				s.at++
 			}
+
 		default: // a comma, a colon or a blank between the values of an array or object
 			if depth == 0 {
 				return nil
