@@ -1,6 +1,7 @@
 package election
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,25 +57,15 @@ func NewElector(cfg ElectorConfig) (*Elector, error) {
 		return nil, errors.New("election: Session, DB and InstanceID are required")
 	}
 
-	if cfg.RetryEvery == 0 {
-		cfg.RetryEvery = 500 * time.Millisecond
-	}
-
-	if cfg.StaleAfter == 0 {
-		cfg.StaleAfter = time.Minute
-	}
-
-	if cfg.CoolDown == 0 {
-		cfg.CoolDown = 10 * time.Second
-	}
+	cfg.RetryEvery = cmp.Or(cfg.RetryEvery, 500*time.Millisecond)
+	cfg.StaleAfter = cmp.Or(cfg.StaleAfter, time.Minute)
+	cfg.CoolDown = cmp.Or(cfg.CoolDown, 10*time.Second)
 
 	if cfg.Eligible == nil {
 		cfg.Eligible = func() bool { return true }
 	}
 
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 
 	return &Elector{cfg: cfg}, nil
 }

@@ -1,6 +1,7 @@
 package election
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -86,13 +87,8 @@ const openTimeout = 5 * time.Second
 // server session: see CheckPooling. The caller must call Run, which closes the session when it ends,
 // or Close.
 func Open(ctx context.Context, cfg SessionConfig) (*Session, error) {
-	if cfg.ProbeEvery == 0 {
-		cfg.ProbeEvery = 2 * time.Second
-	}
-
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.ProbeEvery = cmp.Or(cfg.ProbeEvery, 2*time.Second)
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 
 	if cfg.Clock == nil {
 		cfg.Clock = systemClock()

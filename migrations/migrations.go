@@ -25,7 +25,7 @@ import (
 	"github.com/pressly/goose/v3/lock"
 )
 
-// FS holds the migrations, one file a version.
+// FS holds the migrations, one file per version.
 //
 //go:embed *.sql
 var FS embed.FS
@@ -39,20 +39,29 @@ var ErrFuture = errors.New("schema of a newer release")
 // Up applies what is missing and returns the versions it applied. The connection must reach Postgres itself or a
 // session-pooling proxy, since the lock belongs to a session.
 func Up(ctx context.Context, conn *pgx.ConnConfig) (applied []int64, err error) {
-	err = with(conn, func(p *goose.Provider) error {
-		results, err := p.Up(ctx)
-		if err != nil {
-			return fmt.Errorf("apply migrations: %w", err)
-		}
+	// try every second for two hours: another instance may be at a long migration
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 7200))
+	if err != nil {
+		return nil, fmt.Errorf("set up the migration lock: %w", err)
+	}
 
-		for _, r := range results {
-			applied = append(applied, r.Source.Version)
-		}
+	db := stdlib.OpenDB(*conn)
+	p, err := goose.NewProvider(goose.DialectPostgres, db, FS, goose.WithSessionLocker(locker))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("read the embedded migrations: %w", err), db.Close())
+	}
 
-		return nil
-	})
+	defer func() { err = errors.Join(err, p.Close()) }()
+	results, err := p.Up(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("apply migrations: %w", err)
+	}
 
-	return applied, err
+	for _, r := range results {
+		applied = append(applied, r.Source.Version)
+	}
+
+	return applied, nil
 }
 
 // State is what Status reports: the version of the database and the newest one that this binary knows.
@@ -146,22 +155,4 @@ func Check(ctx context.Context, conn *pgx.ConnConfig) error {
 	}
 
 	return s.Fits()
-}
-
-func with(conn *pgx.ConnConfig, f func(*goose.Provider) error) (err error) {
-	// try every second for two hours: another instance may be at a long migration
-	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 7200))
-	if err != nil {
-		return fmt.Errorf("set up the migration lock: %w", err)
-	}
-
-	db := stdlib.OpenDB(*conn)
-	p, err := goose.NewProvider(goose.DialectPostgres, db, FS, goose.WithSessionLocker(locker))
-	if err != nil {
-		return errors.Join(fmt.Errorf("read the embedded migrations: %w", err), db.Close())
-	}
-
-	defer func() { err = errors.Join(err, p.Close()) }()
-
-	return f(p)
 }

@@ -1,44 +1,8 @@
 package partition
 
 import (
-	"context"
-	"fmt"
-	"log/slog"
 	"slices"
-
-	"github.com/jackc/pgx/v5"
 )
-
-// renumber takes a number that became free, if the instance stands by with a number that another one serves.
-func (c *Claimer) renumber(ctx context.Context, v view) error {
-	held, _ := c.Holding()
-	if freeNumber(c.cfg.InstanceID, held.Partition, v.fleet) == held.Partition.Number {
-		return nil
-	}
-
-	number := held.Partition.Number
-	err := c.transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		v, err := c.read(ctx, tx)
-		if err != nil {
-			return err
-		}
-
-		number = freeNumber(c.cfg.InstanceID, held.Partition, v.fleet)
-		_, err = tx.Exec(ctx, `update relayer_instances set partition_number = $3 where chain_id = $1 and instance_id = $2`,
-			c.cfg.ChainID, c.cfg.InstanceID, number)
-
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("take partition number %d: %w", number, err)
-	}
-
-	held.Partition.Number = number
-	c.set(held)
-	c.cfg.Log.InfoContext(ctx, "took a partition number", slog.String("partition", held.Partition.String()))
-
-	return nil
-}
 
 // firstNumber is the number with which an instance joins under PARTITION_NUMBER=auto: the one that it
 // had, unless another live instance has taken it since, else a free one. If none is free, the

@@ -60,14 +60,23 @@ func sitsOut(me string, fleet []Member, stallAfter, probation time.Duration) boo
 	return able && my.StateFor < max(probation, stallAfter)
 }
 
+// progress is whether the instance can go on, and what follows. It belongs to the goroutine that
+// calls Join and Run.
+type progress struct {
+	cfg       *Config
+	probation time.Duration // if the instance sits out: how long it must be able before it takes part again
+	wasStuck  bool
+	unclaimed error // why the last claim failed; nil since one worked, or since there was nothing to claim
+}
+
 // stamp writes into the instance's row that it checks its slots, and whether its nodes let it go on.
 // It returns ErrFenced when the row is gone.
-func (c *Claimer) stamp(ctx context.Context) error {
+func (p *progress) stamp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	tag, err := c.cfg.DB.Exec(ctx, stamp, c.cfg.ChainID, c.cfg.InstanceID, c.stuck(ctx))
+	tag, err := p.cfg.DB.Exec(ctx, stampInstance, p.cfg.ChainID, p.cfg.InstanceID, p.stuck(ctx))
 	if err != nil {
-		return fmt.Errorf("write that %s checks its slots: %w", c.cfg.InstanceID, err)
+		return fmt.Errorf("write that %s checks its slots: %w", p.cfg.InstanceID, err)
 	}
 
 	if tag.RowsAffected() == 0 {
@@ -78,15 +87,15 @@ func (c *Claimer) stamp(ctx context.Context) error {
 }
 
 // stuck asks whether the instance can go on, and logs a change.
-func (c *Claimer) stuck(ctx context.Context) bool {
-	err := c.unclaimed
-	if c.cfg.Able != nil && err == nil {
-		err = c.cfg.Able()
+func (p *progress) stuck(ctx context.Context) bool {
+	err := p.unclaimed
+	if p.cfg.Able != nil && err == nil {
+		err = p.cfg.Able()
 	}
 
-	if was := c.wasStuck; was != (err != nil) {
-		c.wasStuck = err != nil
-		c.cfg.Log.InfoContext(ctx, "whether this instance can process blocks has changed",
+	if was := p.wasStuck; was != (err != nil) {
+		p.wasStuck = err != nil
+		p.cfg.Log.InfoContext(ctx, "whether this instance can process blocks has changed",
 			slog.Bool("able", err == nil), slog.Any("err", err))
 	}
 
@@ -95,24 +104,24 @@ func (c *Claimer) stuck(ctx context.Context) bool {
 
 // An instance that was marked dead and comes back is alive again; if its slots were claimed meanwhile, its epoch shows
 // that.
-const stamp = `
+const stampInstance = `
 	update relayer_instances
 	set seen_at = now(), status = case when status = 'dead' then 'active' else status end, dead_since = null,
 	    stuck_since = case when $3 then coalesce(stuck_since, now()) end, able_since = case when $3 then null else coalesce(able_since, now()) end
 	where chain_id = $1 and instance_id = $2`
 
 // review decides whether the instance sits out, and writes a change to the database and into the view.
-func (c *Claimer) review(ctx context.Context, v *view) error {
-	my := v.member(c.cfg.InstanceID)
+func (p *progress) review(ctx context.Context, v *view) error {
+	my := v.member(p.cfg.InstanceID)
 	if my == nil {
 		return nil
 	}
 
-	if !my.Stuck && !my.SitsOut && my.StateFor > forgetAfter*c.cfg.StallAfter {
-		c.probation = 0
+	if !my.Stuck && !my.SitsOut && my.StateFor > forgetAfter*p.cfg.StallAfter {
+		p.probation = 0
 	}
 
-	out := sitsOut(c.cfg.InstanceID, v.fleet, c.cfg.StallAfter, c.probation)
+	out := sitsOut(p.cfg.InstanceID, v.fleet, p.cfg.StallAfter, p.probation)
 	if out == my.SitsOut {
 		return nil
 	}
@@ -120,23 +129,23 @@ func (c *Claimer) review(ctx context.Context, v *view) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	batch := &pgx.Batch{}
-	batch.Queue(`update relayer_instances set sits_out = $3 where chain_id = $1 and instance_id = $2`, c.cfg.ChainID,
-		c.cfg.InstanceID, out)
-	batch.Queue(notify, c.cfg.ChainID)
-	if err := c.cfg.DB.SendBatch(ctx, batch).Close(); err != nil {
-		return fmt.Errorf("write whether %s sits out: %w", c.cfg.InstanceID, err)
+	batch.Queue(`update relayer_instances set sits_out = $3 where chain_id = $1 and instance_id = $2`, p.cfg.ChainID,
+		p.cfg.InstanceID, out)
+	batch.Queue(notify, p.cfg.ChainID)
+	if err := p.cfg.DB.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("write whether %s sits out: %w", p.cfg.InstanceID, err)
 	}
 
 	my.SitsOut = out
 	if out {
-		c.probation = min(max(2*c.probation, c.cfg.StallAfter), maxProbation*c.cfg.StallAfter)
-		c.cfg.Log.WarnContext(ctx, "giving up the slots: this instance cannot go on, and another instance can",
+		p.probation = min(max(2*p.probation, p.cfg.StallAfter), maxProbation*p.cfg.StallAfter)
+		p.cfg.Log.WarnContext(ctx, "giving up the slots: this instance cannot go on, and another instance can",
 			slog.Duration("for", my.StateFor))
 
 		return nil
 	}
 
-	c.cfg.Log.InfoContext(ctx, "taking part again")
+	p.cfg.Log.InfoContext(ctx, "taking part again")
 
 	return nil
 }

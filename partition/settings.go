@@ -16,20 +16,6 @@ import (
 // ErrDisagree means that a live instance has other settings, of a kind that would split the stream.
 var ErrDisagree = errors.New("the fleet does not agree")
 
-// Settings are what the instances of a fleet have to agree on, by the name of the variable. Each
-// instance shows its own in its row.
-type Settings struct {
-	// Stream holds what decides what is published, where, and in which order: if live instances
-	// differed, what a consumer gets would depend on which of them serves an escrow. An instance that
-	// differs is refused.
-	Stream map[string]string `json:"stream,omitempty"`
-	// Other holds settings in which a difference does no harm, or only for a while; it is shown.
-	Other map[string]string `json:"other,omitempty"`
-	// Mixed says that the instance may differ from others in Stream. It is meant for the time of a
-	// rolling change.
-	Mixed bool `json:"mixed,omitempty"`
-}
-
 // Difference is a setting that has several values among the live instances.
 type Difference struct {
 	Name   string
@@ -77,11 +63,11 @@ func Differences(of map[string]Settings) []Difference {
 
 // agree returns ErrDisagree when a live instance differs in Settings.Stream and neither of the two is Mixed.
 // One that stopped cleanly and is just coming back has the settings of before in its row: it compares itself.
-func (c *Claimer) agree(ctx context.Context, tx pgx.Tx) error {
+func agree(ctx context.Context, cfg *Config, tx pgx.Tx) error {
 	rows, _ := tx.Query(ctx,
 		`select i.instance_id, i.settings from relayer_instances i where i.chain_id = $1 and i.instance_id <> $3
 			and i.left_at is null and `+living,
-		c.cfg.ChainID, c.cfg.StaleAfter.Seconds(), c.cfg.InstanceID)
+		cfg.ChainID, cfg.StaleAfter.Seconds(), cfg.InstanceID)
 	var id string
 	var raw []byte
 	var errs []error
@@ -91,10 +77,10 @@ func (c *Claimer) agree(ctx context.Context, tx pgx.Tx) error {
 			return fmt.Errorf("read the settings of %s: %w", id, err)
 		}
 
-		for _, d := range Differences(map[string]Settings{c.cfg.InstanceID: c.cfg.Settings, id: other}) {
+		for _, d := range Differences(map[string]Settings{cfg.InstanceID: cfg.Settings, id: other}) {
 			switch {
-			case c.cfg.Settings.Mixed || other.Mixed:
-				c.cfg.Log.WarnContext(ctx, "instances have different settings, as ALLOW_MIXED_SETTINGS allows",
+			case cfg.Settings.Mixed || other.Mixed:
+				cfg.Log.WarnContext(ctx, "instances have different settings, as ALLOW_MIXED_SETTINGS allows",
 					slog.String("difference", d.String()))
 			case d.Stream:
 				errs = append(errs, errors.New(d.String()))

@@ -26,16 +26,16 @@ const (
 // transact runs f in a transaction. The end of ctx cancels f but not the commit: a cancelled commit
 // may have happened all the same, so that Holding would differ from the database, and a stop at that
 // moment could not give the slots back.
-func (c *Claimer) transact(ctx context.Context, f func(context.Context, pgx.Tx) error) error {
+func transact(ctx context.Context, cfg *Config, f func(context.Context, pgx.Tx) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, transactTimeout,
 		fmt.Errorf("no answer from the database within %s", transactTimeout))
 	defer cancel()
-	tx, err := c.cfg.DB.Begin(ctx)
+	tx, err := cfg.DB.Begin(ctx)
 	if err != nil {
 		return err
 	}
 
-	if err = lockOwnership(ctx, tx, c.cfg.ChainID); err == nil {
+	if err = lockOwnership(ctx, tx, cfg.ChainID); err == nil {
 		err = f(ctx, tx)
 	}
 

@@ -23,21 +23,21 @@ type view struct {
 }
 
 // readNow reads the view outside of any transaction.
-func (c *Claimer) readNow(ctx context.Context) (view, error) {
+func readNow(ctx context.Context, cfg *Config) (view, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 
-	return c.read(ctx, c.cfg.DB)
+	return read(ctx, cfg, cfg.DB)
 }
 
-func (c *Claimer) read(ctx context.Context, q querier) (v view, err error) {
+func read(ctx context.Context, cfg *Config, q querier) (v view, err error) {
 	batch := &pgx.Batch{}
-	batch.Queue(`select coalesce((select epoch from cursors where chain_id = $1 and instance_id = $2), 0)`, c.cfg.ChainID,
-		c.cfg.InstanceID).
+	batch.Queue(`select coalesce((select epoch from cursors where chain_id = $1 and instance_id = $2), 0)`, cfg.ChainID,
+		cfg.InstanceID).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&v.epoch) })
-	batch.Queue(selectFleet, c.cfg.ChainID, c.cfg.StaleAfter.Seconds()).
+	batch.Queue(selectFleet, cfg.ChainID, cfg.StaleAfter.Seconds()).
 		Query(func(rows pgx.Rows) error { v.fleet, err = collectFleet(rows); return err })
-	batch.Queue(selectGroups, c.cfg.ChainID).
+	batch.Queue(selectGroups, cfg.ChainID).
 		Query(func(rows pgx.Rows) error {
 			v.groups, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (g Group, err error) {
 				var seconds float64
@@ -101,7 +101,7 @@ func collectFleet(rows pgx.Rows) ([]Member, error) {
 }
 
 // markDead records since when an instance has been dead: AdoptAfter counts from then.
-func (c *Claimer) markDead(ctx context.Context, v view) error {
+func markDead(ctx context.Context, cfg *Config, v view) error {
 	var dead []string
 	for _, m := range v.fleet {
 		if !m.Alive && m.DeadFor == 0 {
@@ -116,7 +116,7 @@ func (c *Claimer) markDead(ctx context.Context, v view) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	// An instance that came back since it was read is spared by the statement's condition.
-	rows, err := c.cfg.DB.Query(ctx, markDead, c.cfg.ChainID, c.cfg.StaleAfter.Seconds(), dead)
+	rows, err := cfg.DB.Query(ctx, markInstances, cfg.ChainID, cfg.StaleAfter.Seconds(), dead)
 	if err != nil {
 		return fmt.Errorf("mark dead instances: %w", err)
 	}
@@ -126,6 +126,6 @@ func (c *Claimer) markDead(ctx context.Context, v view) error {
 	return rows.Err()
 }
 
-const markDead = `
+const markInstances = `
 	update relayer_instances i set status = 'dead', dead_since = now()
 	where i.chain_id = $1 and i.instance_id = any($3) and i.status <> 'dead' and not (` + living + `)`

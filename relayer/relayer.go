@@ -174,11 +174,16 @@ func (r *Relayer) Run(ctx context.Context) (err error) {
 func (r *Relayer) assemble() {
 	r.ledger = NewLedger(r.cfg, r.db)
 	r.factory = watch.NewFactoryWatch(watch.FactoryConfig{
-		Source: r.source, Ledger: r.ledger, ABI: r.cfg.ABI, Filters: r.filters, Factory: r.cfg.Factory,
-		BeatEvery: min(5*time.Second, r.cfg.LeaderStaleAfter/4), ResignAfter: r.cfg.ResignAfter, Health: r.source.Health,
-		Log: r.component("factory"), Metrics: r.metrics.watch, Tracer: r.tracing.Tracer(),
+		Config: r.watchConfig("factory"), Factory: r.cfg.Factory, BeatEvery: min(5*time.Second, r.cfg.LeaderStaleAfter/4),
+		ResignAfter: r.cfg.ResignAfter, Health: r.source.Health,
 	})
 	r.verifier = NewVerifier(r.cfg, r.source, r.filters, r.ledger, r.component("verifier"), r.metrics.verify)
+}
+
+// watchConfig is what both watches get.
+func (r *Relayer) watchConfig(component string) watch.Config {
+	return watch.Config{Source: r.source, Ledger: r.ledger, ABI: r.cfg.ABI, Filters: r.filters,
+		Log: r.component(component), Metrics: r.metrics.watch, Tracer: r.tracing.Tracer()}
 }
 
 // startAndServe does the checks of the start and then serves tenures, until ctx ends (nil). What it

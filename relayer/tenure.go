@@ -252,10 +252,8 @@ func (t *tenure) assemble() (err error) {
 	}
 
 	t.slots = watch.NewSlotWatch(watch.SlotConfig{
-		Source: t.source, Ledger: t.ledger, DB: t.db.Pool, Holder: t.claimer, Publisher: t.publisher, ABI: cfg.ABI,
-		Filters: t.filters, ChainID: cfg.ChainID,
+		Config: t.watchConfig("slots"), DB: t.db.Pool, Holder: t.claimer, Publisher: t.publisher, ChainID: cfg.ChainID,
 		DiscoveryWait: cfg.DiscoveryWait, Discovered: t.session.Hint(registry.Channel),
-		Log: t.component("slots"), Metrics: t.metrics.watch, Tracer: t.tracing.Tracer(),
 	})
 	t.elector, err = election.NewElector(election.ElectorConfig{
 		Session: t.session, DB: t.db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID, StaleAfter: cfg.LeaderStaleAfter,

@@ -6,6 +6,7 @@
 package contract
 
 import (
+	"cmp"
 	_ "embed"
 	"encoding/json"
 	"errors"
@@ -23,6 +24,7 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
+	"github.com/fusion-prime/escrow-relayer/relayer/message/members"
 )
 
 // Names of the events that mean something to the relayer. An ABI may have others, which are only passed on.
@@ -74,6 +76,21 @@ func (e *Event) ID() string {
 	return message.EventID(e.TxHash, e.LogIndex, e.Occurrence)
 }
 
+// Place is where an event stands on the chain: with the hash of the block it is the identity of the
+// event inside the relayer.
+type Place struct {
+	Block uint64
+	Index uint
+}
+
+// Place returns where the event stands.
+func (e *Event) Place() Place { return Place{e.BlockNumber, e.LogIndex} }
+
+// Compare orders places as the chain has them.
+func (p Place) Compare(other Place) int {
+	return cmp.Or(cmp.Compare(p.Block, other.Block), cmp.Compare(p.Index, other.Index))
+}
+
 // ParseID reads what ID writes.
 func ParseID(id string) (tx common.Hash, index uint, occurrence int16, err error) {
 	m := idForm.FindStringSubmatch(id)
@@ -101,6 +118,17 @@ var idForm = regexp.MustCompile(`^(0x[0-9a-fA-F]{64}):(0|[1-9][0-9]*)(?::([1-9][
 // database knows the rule by the numbers of these events (event_types), in the index events_ended and in what retention
 // removes.
 func (e *Event) Ends() bool { return e.Name == Released || e.Name == Refunded }
+
+// EachText calls each for every argument of the event whose value is a string (an address, an
+// integer, bytes or a text), in their order. It copies nothing: the value of an address, an integer
+// or bytes has no escapes, and a text is passed with its escapes as they are.
+func (e *Event) EachText(each func(name, value []byte)) {
+	_ = members.Each(e.Args, func(name, value []byte) { // Decode wrote an object
+		if value[0] == '"' {
+			each(name, value[1:len(value)-1])
+		}
+	})
+}
 
 // Same says whether two events are the same log of the same transaction, in whichever block: equal
 // transaction, log index, emitter, name, escrow and arguments.

@@ -227,7 +227,9 @@ func TestDecimal(t *testing.T) {
 	}
 
 	for _, n := range numbers {
-		require.Equal(t, n.String(), string(appendDecimal(nil, limbs(common.BigToHash(n).Bytes()))))
+		text, ok := appendWord(nil, &abi.Type{T: abi.UintTy, Size: 256}, common.BigToHash(n).Bytes())
+		require.True(t, ok)
+		require.Equal(t, `"`+n.String()+`"`, string(text))
 	}
 }
 

@@ -44,7 +44,7 @@ func (a *ABI) CheckFactory(ctx context.Context, chain Caller, address common.Add
 			return nil
 		}
 
-		next, err := behind(ctx, chain, at, code)
+		next, err := implementation(ctx, chain, at, code)
 		switch {
 		case err != nil:
 			return err
@@ -109,8 +109,8 @@ var (
 	implementationCall = "0x5c60da1b"
 )
 
-// behind returns the implementation of a proxy; the zero address: none is known.
-func behind(ctx context.Context, chain Caller, at common.Address, code []byte) (common.Address, error) {
+// implementation returns the implementation of a proxy; the zero address: none is known.
+func implementation(ctx context.Context, chain Caller, at common.Address, code []byte) (common.Address, error) {
 	if rest, ok := bytes.CutPrefix(code, minimalProxyHead); ok && bytes.HasSuffix(rest, minimalProxyTail) &&
 		len(rest) == common.AddressLength+len(minimalProxyTail) {
 		return common.BytesToAddress(rest[:common.AddressLength]), nil

@@ -2,11 +2,9 @@ package contract
 
 import (
 	"bytes"
-	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"math/big"
-	"math/bits"
 	"reflect"
 	"strconv"
 	"strings"
@@ -14,6 +12,7 @@ import (
 	"github.com/ethereum/go-ethereum/accounts/abi"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/holiman/uint256"
 )
 
 // layout is one version of an event, prepared for decoding.
@@ -131,7 +130,7 @@ func appendWord(out []byte, t *abi.Type, word []byte) ([]byte, bool) {
 			return nil, false
 		}
 
-		return append(appendDecimal(append(out, '"'), limbs(word)), '"'), true
+		return append(append(append(out, '"'), new(uint256.Int).SetBytes32(word).Dec()...), '"'), true
 	case abi.IntTy:
 		return appendInt(out, word, t.Size/8)
 	case abi.BoolTy:
@@ -163,57 +162,14 @@ func appendInt(out, word []byte, size int) ([]byte, bool) {
 		}
 	}
 
-	n := limbs(word)
+	n := new(uint256.Int).SetBytes32(word)
 	out = append(out, '"')
 	if negative {
 		out = append(out, '-')
-		var borrow uint64
-		for i := range n {
-			n[i], borrow = bits.Sub64(0, n[i], borrow)
-		}
+		n.Neg(n)
 	}
 
-	return append(appendDecimal(out, n), '"'), true
-}
-
-// limbs splits a word into four numbers of 64 bits, the lowest first.
-func limbs(word []byte) (n [4]uint64) {
-	for i := range n {
-		n[i] = binary.BigEndian.Uint64(word[24-8*i:])
-	}
-
-	return n
-}
-
-// appendDecimal writes a 256-bit number. It takes 19 digits at a time, the most that a division by
-// a 64-bit number yields.
-func appendDecimal(out []byte, n [4]uint64) []byte {
-	const chunk = 10_000_000_000_000_000_000 // 10^19
-	var chunks [4]uint64                     // below the highest; 2^256 has 78 digits
-	used := 0
-	for n[1]|n[2]|n[3] != 0 || n[0] >= chunk {
-		var rest uint64
-		for i := 3; i >= 0; i-- {
-			n[i], rest = bits.Div64(rest, n[i], chunk)
-		}
-
-		chunks[used] = rest
-		used++
-	}
-
-	out = strconv.AppendUint(out, n[0], 10)
-	for used--; used >= 0; used-- {
-		var digits [19]byte
-		c := chunks[used]
-		for i := len(digits) - 1; i >= 0; i-- {
-			digits[i] = byte('0' + c%10)
-			c /= 10
-		}
-
-		out = append(out, digits[:]...)
-	}
-
-	return out
+	return append(append(out, n.Dec()...), '"'), true
 }
 
 // appendValue encodes what go-ethereum unpacked. It is slower, and used only for events with dynamic

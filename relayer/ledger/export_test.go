@@ -8,5 +8,5 @@ import (
 
 // Remember is the part of a commit that other instances may meet.
 func Remember(ctx context.Context, l *Ledger, tx pgx.Tx, from, to Position) error {
-	return l.remember(ctx, tx, step{from: from, to: to})
+	return remember(ctx, &transaction{Tx: tx, cfg: &l.cfg}, step{from: from, to: to})
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/column"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 )
 
@@ -40,6 +41,23 @@ const (
 	dropped   int16 = 4
 )
 
+// keepOrphans goes on after gone, the events that a statement deletes. Those that somebody was told
+// of become orphans in a state, and the outbox rows that wait for them become rows of the orphans.
+const keepOrphans = `
+	kept as (
+		insert into orphaned_events (chain_id, block_number, block_time, retract_after, processed_at, log_index, writer, type, slot, occurrence, state,
+		                             block_hash, tx_hash, escrow, emitter, args)
+		select chain_id, block_number, block_time, @retract_after::bigint, processed_at, log_index, writer, type, slot, occurrence, @state::smallint,
+		       block_hash, tx_hash, escrow, emitter, args
+		from gone g
+		where g.told or g.type = 1 and @announces and not exists (
+			select from late_escrows l where l.chain_id = g.chain_id and l.address = g.escrow and not l.announced)
+		order by block_number, log_index
+		returning id, block_number, log_index),
+	moved as (
+		update outbox o set orphan = k.id from kept k
+		where o.chain_id = @chain and o.orphan is null and o.block_number = k.block_number and o.log_index = k.log_index)`
+
 // orphan is an event that a rollback took back.
 type orphan struct {
 	id    int64
@@ -56,59 +74,44 @@ type revival struct {
 // reappear compares events, which are in the order of the chain, with the orphans. It returns those
 // that are neither stored nor have reappeared, with their Occurrence, and puts those that have
 // reappeared back among the canonical events. An outbox row that still waits for one of these keeps
-// its place: what was published before it came back before it.
-func (l *Ledger) reappear(ctx context.Context, tx pgx.Tx, events []contract.Event, how storing,
-	r *Result) (fresh []contract.Event, revived []revival, err error) {
-	stored, err := l.storedAt(ctx, tx, events)
+// its place: what was published before it came back before it. settle is that of storing.
+func reappear(ctx context.Context, t *transaction, events []contract.Event,
+	settle func() error) (fresh []contract.Event, revived []revival, err error) {
+	fresh, err = notStored(ctx, t, events)
 	if err != nil {
 		return nil, nil, err
 	}
 
-	fresh = make([]contract.Event, 0, len(events))
-	for i := range events {
-		if _, there := stored[placeOf(&events[i])]; !there {
-			fresh = append(fresh, events[i])
-		} else if err := sameBlock(&events[i], stored); err != nil {
-			return nil, nil, err
-		} else {
-			r.Duplicates++
-		}
-	}
-
-	var gone []int64
-	fresh, revived, gone, err = l.match(ctx, tx, fresh)
+	var lostIDs []int64
+	fresh, revived, lostIDs, err = match(ctx, t, fresh)
 	if err != nil {
 		return nil, nil, err
 	}
 
-	if err := l.revive(ctx, tx, revived); err != nil {
+	if err := revive(ctx, t, revived); err != nil {
 		return nil, nil, err
 	}
 
-	if len(gone) > 0 {
-		if _, err := tx.Exec(ctx, `update orphaned_events set state = 2 where id = any($1) and state = 1`, gone); err != nil {
-			return nil, nil, fmt.Errorf("give up %d events after a reorganisation: %w", len(gone), err)
+	if len(lostIDs) > 0 {
+		if _, err := t.Exec(ctx, `update orphaned_events set state = 2 where id = any($1) and state = 1`, lostIDs); err != nil {
+			return nil, nil, fmt.Errorf("give up %d events after a reorganisation: %w", len(lostIDs), err)
 		}
 
-		if how.settle != nil { // before the ids are given: a dropped event's is free
-			if err := how.settle(ctx, tx, r); err != nil {
+		if settle != nil { // before the ids are given: the id of a dropped event is free
+			if err := settle(); err != nil {
 				return nil, nil, err
 			}
 		}
 	}
 
-	return fresh, revived, l.giveIDs(ctx, tx, fresh)
+	return fresh, revived, giveIDs(ctx, t, fresh)
 }
 
-// match tells what has reappeared from what is new, and returns the orphans that will not reappear any more.
-func (l *Ledger) match(ctx context.Context, tx pgx.Tx, events []contract.Event) (fresh []contract.Event,
-	revived []revival, gone []int64, err error) {
-	escrows := make([][]byte, len(events))
-	for i := range events {
-		escrows[i] = events[i].Escrow[:]
-	}
-
-	rows, _ := tx.Query(ctx, openOrphans, l.cfg.ChainID, escrows)
+// match tells what has reappeared from what is new, and returns the ids of the orphans that are
+// lost by it.
+func match(ctx context.Context, t *transaction, events []contract.Event) (fresh []contract.Event,
+	revived []revival, lostIDs []int64, err error) {
+	rows, _ := t.Query(ctx, openOrphans, t.cfg.ChainID, column.Of(events, escrowOf))
 	all, err := pgx.CollectRows(rows, scanOrphan)
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("look for orphans that may reappear: %w", err)
@@ -120,8 +123,7 @@ func (l *Ledger) match(ctx context.Context, tx pgx.Tx, events []contract.Event) 
 
 	slices.SortFunc(all, func(a, b orphan) int {
 		// an escrow's deployment was published first, whatever its transaction had emitted before
-		return cmp.Or(isDeployed(&b.event)-isDeployed(&a.event), cmp.Compare(a.event.BlockNumber, b.event.BlockNumber),
-			cmp.Compare(a.event.LogIndex, b.event.LogIndex))
+		return cmp.Or(isDeployed(&b.event)-isDeployed(&a.event), a.event.Place().Compare(b.event.Place()))
 	})
 	open := map[common.Address][]orphan{}
 	for _, o := range all {
@@ -131,7 +133,7 @@ func (l *Ledger) match(ctx context.Context, tx pgx.Tx, events []contract.Event) 
 	for _, e := range events {
 		waiting := open[e.Escrow]
 		switch {
-		case len(waiting) == 0 || !l.cfg.Publishes(e.Name):
+		case len(waiting) == 0 || !t.cfg.Publishes(e.Name):
 			// nobody hears of it, so it changes nothing of what they have heard
 			fresh = append(fresh, e)
 		case waiting[0].event.Same(&e):
@@ -139,53 +141,37 @@ func (l *Ledger) match(ctx context.Context, tx pgx.Tx, events []contract.Event) 
 			revived = append(revived, revival{waiting[0].id, e})
 			open[e.Escrow] = waiting[1:]
 		default:
-			for i := range waiting {
-				gone = append(gone, waiting[i].id)
-			}
-
+			lostIDs = append(lostIDs, column.Of(waiting, func(o *orphan) int64 { return o.id })...)
 			delete(open, e.Escrow)
 			fresh = append(fresh, e)
 		}
 	}
 
-	return fresh, revived, gone, nil
+	return fresh, revived, lostIDs, nil
 }
 
 const openOrphans = `
-	select p.id, p.state, ` + scanned + `
+	select p.id, p.state, ` + eventColumns + `
 	from orphaned_events p where p.chain_id = $1 and p.state = 1 and p.escrow = any($2)`
 
 // giveIDs sets the Occurrence of new events: the first that no other content has used.
-func (l *Ledger) giveIDs(ctx context.Context, tx pgx.Tx, events []contract.Event) error {
-	txs := make([][]byte, len(events))
-	for i := range events {
-		txs[i] = events[i].TxHash[:]
-	}
-
-	rows, _ := tx.Query(ctx, orphansOf, l.cfg.ChainID, txs)
+func giveIDs(ctx context.Context, t *transaction, events []contract.Event) error {
+	rows, _ := t.Query(ctx, orphansOf, t.cfg.ChainID, column.Of(events, txOf))
 	all, err := pgx.CollectRows(rows, scanOrphan)
 	if err != nil {
 		return fmt.Errorf("look for orphans of %d transactions: %w", len(events), err)
 	}
 
-	if len(all) == 0 {
-		return nil
-	}
-
-	type logID struct {
-		tx    common.Hash
-		index uint
-	}
 	used := map[logID][]orphan{}
 	for _, o := range all {
-		k := logID{o.event.TxHash, o.event.LogIndex}
-		used[k] = append(used[k], o)
+		id := logIDOf(&o.event)
+		used[id] = append(used[id], o)
 	}
 
 	var reused []int64
 	for i := range events {
 		e := &events[i]
-		for _, o := range used[logID{e.TxHash, e.LogIndex}] {
+		for _, o := range used[logIDOf(e)] {
 			if o.state == dropped && o.event.Same(e) {
 				e.Occurrence, reused = o.event.Occurrence, append(reused, o.id)
 				break
@@ -199,7 +185,7 @@ func (l *Ledger) giveIDs(ctx context.Context, tx pgx.Tx, events []contract.Event
 		return nil
 	}
 
-	if _, err := tx.Exec(ctx, `delete from orphaned_events where id = any($1)`, reused); err != nil {
+	if _, err := t.Exec(ctx, `delete from orphaned_events where id = any($1)`, reused); err != nil {
 		return fmt.Errorf("take over the ids of %d dropped events: %w", len(reused), err)
 	}
 
@@ -207,7 +193,7 @@ func (l *Ledger) giveIDs(ctx context.Context, tx pgx.Tx, events []contract.Event
 }
 
 const orphansOf = `
-	select p.id, p.state, ` + scanned + `
+	select p.id, p.state, ` + eventColumns + `
 	from orphaned_events p where p.chain_id = $1 and p.tx_hash = any($2)`
 
 func isDeployed(e *contract.Event) int {
@@ -219,33 +205,33 @@ func isDeployed(e *contract.Event) int {
 }
 
 func scanOrphan(row pgx.CollectableRow) (o orphan, err error) {
-	o.event, err = ScanEvent(behind{row, []any{&o.id, &o.state}})
+	o.event, err = scanEvent(rowWithPrefix{row, []any{&o.id, &o.state}})
 	return o, err
 }
 
-// behind is a row whose first columns are scanned into something else.
-type behind struct {
+// rowWithPrefix is a row whose first columns are scanned into something else.
+type rowWithPrefix struct {
 	pgx.CollectableRow
 	first []any
 }
 
-func (b behind) Scan(dest ...any) error { return b.CollectableRow.Scan(append(b.first, dest...)...) }
+func (r rowWithPrefix) Scan(dest ...any) error {
+	return r.CollectableRow.Scan(append(r.first, dest...)...)
+}
 
 // revive puts back what has reappeared.
-func (l *Ledger) revive(ctx context.Context, tx pgx.Tx, revived []revival) error {
+func revive(ctx context.Context, t *transaction, revived []revival) error {
 	if len(revived) == 0 {
 		return nil
 	}
 
-	n := len(revived)
-	ids, blocks, times, hashes := make([]int64, n), make([]int64, n), make([]int64, n), make([][]byte, n)
-	for i := range revived {
-		e := &revived[i].event
-		ids[i], blocks[i], times[i], hashes[i] = revived[i].orphan, int64(e.BlockNumber), int64(e.BlockTime), e.BlockHash[:]
-	}
-
-	if _, err := tx.Exec(ctx, reviveEvents, ids, blocks, times, hashes); err != nil {
-		return fmt.Errorf("revive %d events after a reorganisation: %w", n, err)
+	_, err := t.Exec(ctx, reviveEvents,
+		column.Of(revived, func(r *revival) int64 { return r.orphan }),
+		column.Of(revived, func(r *revival) int64 { return blockOf(&r.event) }),
+		column.Of(revived, func(r *revival) int64 { return timeOf(&r.event) }),
+		column.Of(revived, func(r *revival) []byte { return hashOf(&r.event) }))
+	if err != nil {
+		return fmt.Errorf("revive %d events after a reorganisation: %w", len(revived), err)
 	}
 
 	return nil
@@ -264,16 +250,16 @@ const reviveEvents = `
 // retract settles the orphans of this instance's slots that are lost: those that were found to be,
 // and those whose time is over, since the slot's cursor and the factory's have passed again the
 // block that had been seen last, and their escrow does not wait to be caught up.
-func (l *Ledger) retract(ctx context.Context, tx pgx.Tx, next int64, r *Result) error {
+func retract(ctx context.Context, t *transaction, next int64) error {
 	var retracted, dropped int
-	err := tx.QueryRow(ctx, retractOrphans, pgx.StrictNamedArgs{"chain": l.cfg.ChainID, "me": l.cfg.InstanceID,
+	err := t.QueryRow(ctx, retractOrphans, pgx.StrictNamedArgs{"chain": t.cfg.ChainID, "me": t.cfg.InstanceID,
 		"next": next}).Scan(&retracted, &dropped)
 	if err != nil {
 		return fmt.Errorf("retract orphans: %w", err)
 	}
 
-	r.Retracted += retracted
-	r.Dropped += dropped
+	t.result.Retracted += retracted
+	t.result.Dropped += dropped
 
 	return nil
 }
@@ -310,9 +296,3 @@ const retractOrphans = `
 		select chain_id, block_number, log_index, id, slot, 1, escrow, (select name from event_types t where t.id = type)
 		from settled where state = 3 order by block_number, log_index)
 	select count(*) filter (where state = 3), count(*) filter (where state = 4) from settled`
-
-func sortEvents(events []contract.Event) {
-	slices.SortFunc(events, func(a, b contract.Event) int {
-		return cmp.Or(cmp.Compare(a.BlockNumber, b.BlockNumber), cmp.Compare(a.LogIndex, b.LogIndex))
-	})
-}

@@ -11,25 +11,21 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/fusion-prime/escrow-relayer/relayer/column"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 )
 
-// folding is a fold that is made while Postgres stores the events, on the guess that all of them are new.
-type folding struct {
-	of   int
-	done chan struct{}
-	folded
+// earlyFold is a fold that is made while Postgres stores the events, on the guess that all of them
+// are new.
+type earlyFold struct {
+	events int // so many
+	done   chan struct{}
+	folded folded
 }
 
-// folded are records by escrow, and the escrows in order of appearance.
-type folded struct {
-	records map[common.Address]*record
-	order   []common.Address
-}
-
-// foldAhead starts a fold; whoever starts it waits for done.
-func foldAhead(events []contract.Event) *folding {
-	f := &folding{of: len(events), done: make(chan struct{})}
+// foldEarly starts a fold; whoever starts it waits for it.
+func foldEarly(events []contract.Event) *earlyFold {
+	f := &earlyFold{events: len(events), done: make(chan struct{})}
 	go func() {
 		defer close(f.done)
 		f.folded = fold(events)
@@ -38,39 +34,32 @@ func foldAhead(events []contract.Event) *folding {
 	return f
 }
 
+func (f *earlyFold) wait() folded {
+	<-f.done
+	return f.folded
+}
+
 // recordsAtOnce is how many records one statement takes: their columns are encoded twice, in buffers that double.
 const recordsAtOnce = 1024
 
-// project folds events into records, and endings into the registry. ahead is a fold of the same
+// project folds events into records, and endings into the registry. early is a fold of the same
 // events and maybe more; nil: there is none.
-func (l *Ledger) project(ctx context.Context, tx pgx.Tx, events []contract.Event, ahead *folding) (err error) {
+func project(ctx context.Context, t *transaction, events []contract.Event, early *earlyFold) error {
 	if len(events) == 0 {
 		return nil
 	}
 
-	known, err := l.names(ctx)
-	if err != nil {
-		return err
-	}
-
 	var f folded
-	if ahead != nil && ahead.of == len(events) {
-		<-ahead.done
-		f = ahead.folded
+	if early != nil && early.events == len(events) {
+		f = early.wait()
 		f.stamp(events)
 	} else {
 		f = fold(events)
 	}
 
 	var late [][]byte
-	for some := range slices.Chunk(f.order, recordsAtOnce) {
-		var c recordColumns
-		for _, escrow := range some {
-			r := f.records[escrow]
-			c.add(escrow, r, known.types[r.last.Name])
-		}
-
-		rows, _ := tx.Query(ctx, foldRecords, c.named(l.cfg.ChainID))
+	for some := range slices.Chunk(f.records, recordsAtOnce) {
+		rows, _ := t.Query(ctx, foldRecords, recordArgs(t, some))
 		found, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
 		if err != nil {
 			return fmt.Errorf("fold %d events into %d records: %w", len(events), len(some), err)
@@ -80,23 +69,61 @@ func (l *Ledger) project(ctx context.Context, tx pgx.Tx, events []contract.Event
 	}
 
 	// It folds each of them from the start, so that nothing can be late for it again.
-	if _, err := l.refold(ctx, tx, late); err != nil {
+	if _, err := refold(ctx, t, late); err != nil {
 		return err
 	}
 
 	var endings []registry.Ending
-	for _, escrow := range f.order {
-		r := f.records[escrow]
+	for i := range f.records {
+		r := &f.records[i]
 		switch r.status {
 		case recordReleased:
-			endings = append(endings, registry.Ending{Address: escrow, Status: registry.Released, Block: r.endedBlock})
+			endings = append(endings, registry.Ending{Address: r.escrow, Status: registry.Released, Block: r.endedBlock})
 		case recordRefunded:
-			endings = append(endings, registry.Ending{Address: escrow, Status: registry.Refunded, Block: r.endedBlock})
+			endings = append(endings, registry.Ending{Address: r.escrow, Status: registry.Refunded, Block: r.endedBlock})
 		}
 	}
 
-	return registry.End(ctx, tx, l.cfg.ChainID, endings)
+	return registry.End(ctx, t, t.cfg.ChainID, endings)
 }
+
+// refold replaces the records of escrows by the fold of their canonical events, and says how many had
+// one. A commit that is folding into one of them is waited for, also into one that nobody sees yet: its
+// events are among those that are read then. Else what is read would be folded over what comes later.
+func refold(ctx context.Context, t *transaction, escrows [][]byte) (int, error) {
+	if len(escrows) == 0 {
+		return 0, nil
+	}
+
+	made, err := t.Exec(ctx, holdRecords, t.cfg.ChainID, escrows)
+	if err != nil {
+		return 0, fmt.Errorf("hold records: %w", err)
+	}
+
+	dropped, err := t.Exec(ctx, `delete from records where chain_id = $1 and escrow = any($2)`, t.cfg.ChainID, escrows)
+	if err != nil {
+		return 0, fmt.Errorf("drop records: %w", err)
+	}
+
+	rows, _ := t.Query(ctx, canonicalEvents, t.cfg.ChainID, escrows)
+	events, err := pgx.CollectRows(rows, scanEvent)
+	if err != nil {
+		return 0, fmt.Errorf("read the canonical events of %d escrows: %w", len(escrows), err)
+	}
+
+	sortEvents(events)
+
+	return int(dropped.RowsAffected() - made.RowsAffected()), project(ctx, t, events, nil)
+}
+
+// holdRecords makes a row for each escrow that has none, so that no other transaction can until this
+// one ends. Where another is making one, it waits for that.
+const holdRecords = `
+	insert into records (chain_id, escrow, slot, status, last_type, last_index, last_block, last_tx)
+	select $1, escrow, 0, 0, 0, 0, 0, '' from unnest($2::bytea[]) as escrow
+	on conflict do nothing`
+
+const canonicalEvents = `select ` + eventColumns + ` from events p where p.chain_id = $1 and p.escrow = any($2)`
 
 // Values of records.status, in the order in which an escrow passes them.
 const (
@@ -107,34 +134,52 @@ const (
 )
 
 // record is what some consecutive events of one escrow say about it. Merging it into the stored
-// record (foldRecords) equals folding the events one by one.
+// record (foldRecords) equals folding the events one by one. It belongs to the goroutine that
+// folds.
 type record struct {
-	status                            int16 // the furthest state these events reach; 0: they do not change it
+	escrow        common.Address
+	status        int16 // the furthest state these events reach; 0: they do not change it
+	terms         terms
+	approvals     int32
+	approvers     []byte // addresses, one behind the other
+	settlement    settlement
+	deployedBlock *int64
+	endedBlock    int64
+	first         contract.Place
+	last          contract.Event // without its arguments
+}
+
+// terms are the arguments that EscrowDeployed and EscrowCreated share; nil: not said.
+type terms struct {
 	payer, payee, arbiter             []byte
 	amount, releaseDelay, releaseTime *string
 	approvalsRequired                 *string
-	approvals                         int32
-	approvers                         []byte // addresses, one behind the other
-	settledAmount, settledAt          *string
-	deployedBlock                     *int64
-	endedBlock                        int64
-	first                             place
-	last                              contract.Event // without its arguments
+}
+
+// settlement is the arguments that EscrowReleased and EscrowRefunded share; nil: not said.
+type settlement struct {
+	amount, at *string
+}
+
+// folded are the records of some escrows, in order of appearance.
+type folded struct {
+	records []record
+	of      map[common.Address]int // index of an escrow's record
 }
 
 // fold returns the records of the escrows that events concern.
 func fold(events []contract.Event) folded {
-	f := folded{records: map[common.Address]*record{}}
+	f := folded{of: map[common.Address]int{}}
 	for i := range events {
 		e := &events[i]
-		r, ok := f.records[e.Escrow]
+		at, ok := f.of[e.Escrow]
 		if !ok {
-			r = &record{first: placeOf(e)}
-			f.records[e.Escrow] = r
-			f.order = append(f.order, e.Escrow)
+			at = len(f.records)
+			f.of[e.Escrow] = at
+			f.records = append(f.records, record{escrow: e.Escrow, first: e.Place()})
 		}
 
-		r.apply(e)
+		f.records[at].apply(e)
 	}
 
 	return f
@@ -144,9 +189,9 @@ func fold(events []contract.Event) folded {
 func (f *folded) stamp(events []contract.Event) {
 	for i := range events {
 		if e := &events[i]; e.Occurrence > 0 {
-			if r := f.records[e.Escrow]; r.last.TxHash == e.TxHash && r.last.LogIndex == e.LogIndex &&
-				r.last.BlockHash == e.BlockHash {
-				r.last.Occurrence = e.Occurrence
+			last := &f.records[f.of[e.Escrow]].last
+			if logIDOf(last) == logIDOf(e) && last.BlockHash == e.BlockHash {
+				last.Occurrence = e.Occurrence
 			}
 		}
 	}
@@ -159,9 +204,9 @@ func (r *record) apply(e *contract.Event) {
 	switch e.Name {
 	case contract.Deployed:
 		r.deployedBlock = &block
-		e.EachText(r.terms)
+		e.EachText(r.terms.take)
 	case contract.Created:
-		e.EachText(r.terms)
+		e.EachText(r.terms.take)
 	case contract.Approved:
 		r.approvals++
 		r.status = max(r.status, recordApproved)
@@ -173,7 +218,7 @@ func (r *record) apply(e *contract.Event) {
 	case contract.ArbiterChanged:
 		e.EachText(func(name, value []byte) {
 			if string(name) == "newArbiter" {
-				r.arbiter = address(value)
+				r.terms.arbiter = address(value)
 			}
 		})
 	case contract.Released:
@@ -184,37 +229,35 @@ func (r *record) apply(e *contract.Event) {
 
 	if e.Ends() {
 		r.endedBlock = block
-		e.EachText(r.settlement)
+		e.EachText(r.settlement.take)
 	}
 }
 
-// settlement takes one of the arguments that EscrowReleased and EscrowRefunded share.
-func (r *record) settlement(name, value []byte) {
+func (s *settlement) take(name, value []byte) {
 	switch string(name) {
 	case "amount":
-		r.settledAmount = number(value)
+		s.amount = number(value)
 	case "timestamp":
-		r.settledAt = number(value)
+		s.at = number(value)
 	}
 }
 
-// terms takes one of the arguments that EscrowDeployed and EscrowCreated share.
-func (r *record) terms(name, value []byte) {
+func (t *terms) take(name, value []byte) {
 	switch string(name) {
 	case "payer":
-		r.payer = address(value)
+		t.payer = address(value)
 	case "payee":
-		r.payee = address(value)
+		t.payee = address(value)
 	case "arbiter":
-		r.arbiter = address(value)
+		t.arbiter = address(value)
 	case "amount":
-		r.amount = number(value)
+		t.amount = number(value)
 	case "releaseDelay":
-		r.releaseDelay = number(value)
+		t.releaseDelay = number(value)
 	case "releaseTime":
-		r.releaseTime = number(value)
+		t.releaseTime = number(value)
 	case "approvalsRequired":
-		r.approvalsRequired = number(value)
+		t.approvalsRequired = number(value)
 	}
 }
 
@@ -244,9 +287,7 @@ func number(text []byte) *string {
 		return nil
 	}
 
-	s := string(text)
-
-	return &s
+	return new(string(text))
 }
 
 // foldRecords merges what new events say into the records: later values win, approvals add up, an
@@ -289,50 +330,30 @@ const foldRecords = `
 	    last_block = greatest(excluded.last_block, r.last_block), updated_at = now())
 	select escrow from late`
 
-type recordColumns struct {
-	escrows, payers, payees, arbiters, approvers, lastTxs [][]byte
-	slots, statuses, lastOccurrences, lastTypes           []int16
-	amounts, delays, times, required, settled, settledAt  []*string
-	approvals, lastIndexes                                []int32
-	deployed                                              []*int64
-	lastBlocks, firstBlocks                               []int64
-	firstIndexes                                          []int32
-}
-
-func (c *recordColumns) add(escrow common.Address, r *record, lastType int16) {
-	c.escrows = append(c.escrows, escrow[:])
-	c.slots = append(c.slots, partition.Slot(escrow))
-	c.statuses = append(c.statuses, max(r.status, recordCreated))
-	c.payers = append(c.payers, r.payer)
-	c.payees = append(c.payees, r.payee)
-	c.arbiters = append(c.arbiters, r.arbiter)
-	c.amounts = append(c.amounts, r.amount)
-	c.delays = append(c.delays, r.releaseDelay)
-	c.times = append(c.times, r.releaseTime)
-	c.required = append(c.required, r.approvalsRequired)
-	c.approvals = append(c.approvals, r.approvals)
-	c.approvers = append(c.approvers, r.approvers)
-	c.settled = append(c.settled, r.settledAmount)
-	c.settledAt = append(c.settledAt, r.settledAt)
-	c.deployed = append(c.deployed, r.deployedBlock)
-	c.lastTxs = append(c.lastTxs, r.last.TxHash[:])
-	c.lastIndexes = append(c.lastIndexes, int32(r.last.LogIndex))
-	c.lastOccurrences = append(c.lastOccurrences, r.last.Occurrence)
-	c.lastTypes = append(c.lastTypes, lastType)
-	c.lastBlocks = append(c.lastBlocks, int64(r.last.BlockNumber))
-	c.firstBlocks = append(c.firstBlocks, int64(r.first.block))
-	c.firstIndexes = append(c.firstIndexes, int32(r.first.index))
-}
-
-func (c *recordColumns) named(chainID int64) pgx.StrictNamedArgs {
+func recordArgs(t *transaction, records []record) pgx.StrictNamedArgs {
 	return pgx.StrictNamedArgs{
-		"chain": chainID, "escrows": c.escrows, "slots": c.slots, "statuses": c.statuses, "payers": c.payers,
-		"payees":   c.payees,
-		"arbiters": c.arbiters, "amounts": c.amounts, "delays": c.delays, "times": c.times, "required": c.required,
-		"approvals": c.approvals, "approvers": c.approvers, "settled": c.settled, "settled_at": c.settledAt,
-		"deployed": c.deployed,
-		"last_txs": c.lastTxs, "last_indexes": c.lastIndexes, "last_occurrences": c.lastOccurrences,
-		"last_types":  c.lastTypes,
-		"last_blocks": c.lastBlocks, "first_blocks": c.firstBlocks, "first_indexes": c.firstIndexes,
+		"chain":            t.cfg.ChainID,
+		"escrows":          column.Of(records, func(r *record) []byte { return r.escrow[:] }),
+		"slots":            column.Of(records, func(r *record) int16 { return partition.Slot(r.escrow) }),
+		"statuses":         column.Of(records, func(r *record) int16 { return max(r.status, recordCreated) }),
+		"payers":           column.Of(records, func(r *record) []byte { return r.terms.payer }),
+		"payees":           column.Of(records, func(r *record) []byte { return r.terms.payee }),
+		"arbiters":         column.Of(records, func(r *record) []byte { return r.terms.arbiter }),
+		"amounts":          column.Of(records, func(r *record) *string { return r.terms.amount }),
+		"delays":           column.Of(records, func(r *record) *string { return r.terms.releaseDelay }),
+		"times":            column.Of(records, func(r *record) *string { return r.terms.releaseTime }),
+		"required":         column.Of(records, func(r *record) *string { return r.terms.approvalsRequired }),
+		"approvals":        column.Of(records, func(r *record) int32 { return r.approvals }),
+		"approvers":        column.Of(records, func(r *record) []byte { return r.approvers }),
+		"settled":          column.Of(records, func(r *record) *string { return r.settlement.amount }),
+		"settled_at":       column.Of(records, func(r *record) *string { return r.settlement.at }),
+		"deployed":         column.Of(records, func(r *record) *int64 { return r.deployedBlock }),
+		"last_txs":         column.Of(records, func(r *record) []byte { return txOf(&r.last) }),
+		"last_indexes":     column.Of(records, func(r *record) int32 { return int32(r.last.LogIndex) }),
+		"last_occurrences": column.Of(records, func(r *record) int16 { return r.last.Occurrence }),
+		"last_types":       column.Of(records, func(r *record) int16 { return t.known.types[r.last.Name] }),
+		"last_blocks":      column.Of(records, func(r *record) int64 { return blockOf(&r.last) }),
+		"first_blocks":     column.Of(records, func(r *record) int64 { return int64(r.first.Block) }),
+		"first_indexes":    column.Of(records, func(r *record) int32 { return int32(r.first.Index) }),
 	}
 }

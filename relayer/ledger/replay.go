@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
@@ -22,60 +23,37 @@ type Selection struct {
 	WholeEscrows bool
 }
 
-// ReplayCount says what a replay would publish.
-type ReplayCount struct {
-	Events, Escrows int
-}
+// escrowsPerReplayStep is how many escrows a step of a replay queues.
+const escrowsPerReplayStep = 500
 
-// Count returns what Replay would publish.
-func (l *Ledger) Count(ctx context.Context, s Selection) (n ReplayCount, err error) {
-	args, err := l.replayArgs(s)
-	if err != nil {
-		return n, err
-	}
-
-	err = l.cfg.DB.QueryRow(ctx, `select count(*), count(distinct escrow) from (`+selectReplay+`) p`,
-		args).Scan(&n.Events, &n.Escrows)
-	if err != nil {
-		return n, fmt.Errorf("count the events to replay: %w", err)
-	}
-
-	return n, nil
-}
-
-// replayStep is how many escrows a step of a replay queues.
-const replayStep = 500
-
-// Replay queues events for publication once more, marked as a replay, in their order; the owners of
-// the slots publish them. The rows are written in steps of whole escrows, and each reports how many
-// events are queued so far.
-func (l *Ledger) Replay(ctx context.Context, s Selection, progress func(events int)) (total int, err error) {
+// replay queues what a selection means, step by step: see Ledger.Replay.
+func replay(ctx context.Context, cfg *Config, s Selection, progress func(events int)) (total int, err error) {
 	if s == (Selection{}) || s == (Selection{WholeEscrows: true}) {
 		return 0, errors.New("replay everything: name a range of blocks, an escrow or an event")
 	}
 
-	args, err := l.replayArgs(s)
+	args, err := s.args(cfg)
 	if err != nil {
 		return 0, err
 	}
 
-	rows, _ := l.cfg.DB.Query(ctx, `select distinct escrow from (`+selectReplay+`) p order by escrow`, args)
+	rows, _ := cfg.DB.Query(ctx, `select distinct escrow from (`+selectReplay+`) p order by escrow`, args)
 	escrows, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
 	if err != nil {
 		return 0, fmt.Errorf("list the escrows to replay: %w", err)
 	}
 
-	for len(escrows) > 0 {
-		n := min(replayStep, len(escrows))
-		args["escrows"] = escrows[:n]
-		queued, err := l.replay(ctx, args)
-		if err != nil {
-			return total, fmt.Errorf("queue a replay of %d escrows (%d events are queued already): %w", n, total, err)
+	for some := range slices.Chunk(escrows, escrowsPerReplayStep) {
+		args["escrows"] = some
+		queued := 0
+		if _, err := transact(ctx, cfg, nil, func(t *transaction) (err error) {
+			queued, err = queueReplayStep(ctx, t, args)
+			return err
+		}); err != nil {
+			return total, fmt.Errorf("queue a replay of %d escrows (%d events are queued already): %w", len(some), total, err)
 		}
 
-		total += queued
-		escrows = escrows[n:]
-		if progress != nil {
+		if total += queued; progress != nil {
 			progress(total)
 		}
 	}
@@ -83,38 +61,32 @@ func (l *Ledger) Replay(ctx context.Context, s Selection, progress func(events i
 	return total, nil
 }
 
-// replay queues one step. Retention and a rollback wait for it, and it for them: else they could
-// take an event away between its choice and its row.
-func (l *Ledger) replay(ctx context.Context, args pgx.StrictNamedArgs) (queued int, err error) {
-	err = l.tx(ctx, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock_shared($1)`, HistoryKey(l.cfg.ChainID)); err != nil {
-			return fmt.Errorf("lock the history of chain %d: %w", l.cfg.ChainID, err)
-		}
+// queueReplayStep queues one step. Retention and a rollback wait for it, and it for them: else they
+// could take an event away between its choice and its row.
+func queueReplayStep(ctx context.Context, t *transaction, args pgx.StrictNamedArgs) (queued int, err error) {
+	if err := shareHistory(ctx, t, t.cfg.ChainID); err != nil {
+		return 0, err
+	}
 
-		tag, err := tx.Exec(ctx, queueReplay, args) // a statement of its own: it sees what those have done that held the lock
-		if err != nil {
-			return err
-		}
+	tag, err := t.Exec(ctx, queueReplay, args) // a statement of its own: it sees what those have done that held the lock
+	if err != nil {
+		return 0, err
+	}
 
-		queued = int(tag.RowsAffected())
-
-		return l.notify(ctx, tx, OutboxChannel)
-	})
-
-	return queued, err
+	return int(tag.RowsAffected()), t.notify(ctx, OutboxChannel)
 }
 
-func (l *Ledger) replayArgs(s Selection) (pgx.StrictNamedArgs, error) {
+// args are the arguments of selectReplay.
+func (s Selection) args(cfg *Config) (pgx.StrictNamedArgs, error) {
 	var names []string
-	for _, n := range l.cfg.EventNames {
-		if l.cfg.Publishes(n) {
+	for _, n := range cfg.EventNames {
+		if cfg.Publishes(n) {
 			names = append(names, n)
 		}
 	}
 
-	args := pgx.StrictNamedArgs{"chain": l.cfg.ChainID, "from": s.From, "to": s.To, "whole": s.WholeEscrows,
-		"names":  names,
-		"escrow": []byte(nil), "tx": []byte(nil), "index": 0, "occurrence": 0}
+	args := pgx.StrictNamedArgs{"chain": cfg.ChainID, "from": s.From, "to": s.To, "whole": s.WholeEscrows,
+		"names": names, "escrow": []byte(nil), "tx": []byte(nil), "index": 0, "occurrence": 0}
 	if s.Escrow != (common.Address{}) {
 		args["escrow"] = s.Escrow[:]
 	}

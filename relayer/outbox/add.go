@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/column"
 )
 
 // bulk is how many rows are worth a COPY, which takes one more round trip than a statement.
@@ -35,16 +37,13 @@ const insertRows = `
 	returning seq`
 
 func insert(ctx context.Context, tx pgx.Tx, chainID int64, rows []Pending) error {
-	n := len(rows)
-	blocks, indexes, slots, kinds := make([]int64, n), make([]int32, n), make([]int16, n), make([]int16, n)
-	escrows, names := make([][]byte, n), make([]string, n)
-	for i := range rows {
-		e := &rows[i].Event
-		blocks[i], indexes[i], slots[i], kinds[i] = int64(e.BlockNumber), int32(e.LogIndex), rows[i].Slot, rows[i].Kind
-		escrows[i], names[i] = e.Escrow[:], e.Name
-	}
-
-	found, _ := tx.Query(ctx, insertRows, chainID, blocks, indexes, slots, kinds, escrows, names)
+	found, _ := tx.Query(ctx, insertRows, chainID,
+		column.Of(rows, func(p *Pending) int64 { return int64(p.Event.BlockNumber) }),
+		column.Of(rows, func(p *Pending) int32 { return int32(p.Event.LogIndex) }),
+		column.Of(rows, func(p *Pending) int16 { return p.Slot }),
+		column.Of(rows, func(p *Pending) int16 { return p.Kind }),
+		column.Of(rows, func(p *Pending) []byte { return p.Event.Escrow[:] }),
+		column.Of(rows, func(p *Pending) string { return p.Event.Name }))
 
 	return number(found, rows)
 }

@@ -10,6 +10,7 @@ package outbox
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -17,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/column"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
 )
@@ -107,3 +109,66 @@ const mine = `(o.slot in (select slot from slot_ownership where chain_id = @chai
 const countRows = `
 	select count(*), coalesce(extract(epoch from now() - min(o.created_at)), 0)::float8
 	from outbox o where o.chain_id = @chain and ` + mine
+
+// answerWithin is how long a server may take to say that it has ended a statement whose time was over.
+const answerWithin = 2 * time.Second
+
+// Sent is a row that was acknowledged, or need not be sent.
+type Sent struct {
+	Seq  int64
+	Slot int16
+}
+
+// Delete deletes rows, in one round trip and one transaction.
+//
+// The server ends the deletion after limit: what it deleted until then comes back, and nothing of
+// it holds up the next attempt. A server that does not answer is waited for answerWithin longer.
+func (b *Box) Delete(ctx context.Context, rows []Sent, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit+answerWithin)
+	defer cancel()
+	var batch pgx.Batch
+	batch.Queue(`select set_config('statement_timeout', $1, true)`, strconv.FormatInt(limit.Milliseconds(), 10))
+	batch.Queue(`delete from outbox where chain_id = $1 and seq = any($2)`, b.ChainID,
+		column.Of(rows, func(s *Sent) int64 { return s.Seq }))
+	if err := b.DB.SendBatch(ctx, &batch).Close(); err != nil {
+		return fmt.Errorf("delete %d acknowledged rows of the outbox: %w", len(rows), err)
+	}
+
+	return nil
+}
+
+// Doubt raises the doubt of slots, each to a seq.
+//
+// The doubt of a slot is the one record of what may have been sent although its row is still in the
+// outbox. A row of the slot up to that seq may have been handed to Pub/Sub by somebody who does not
+// know how it ended. A row behind it was handed over by nobody but the present owner's process,
+// which knows what of it is under way. So once nothing of a slot is under way, a row behind the
+// slot's doubt is a proof that its message was never published.
+//
+// Doubt is written only where it arises, and never taken back: it ends with the rows. Whoever takes
+// a slot from an owner that did not release it, and whoever comes back as an instance that died,
+// raises it to the highest seq there is (package partition, in the transaction that takes the
+// slot). An owner calls this method for requests that ended without an answer, before the slot is
+// at rest and before their rows are read again.
+func (b *Box) Doubt(ctx context.Context, seqs map[int16]int64) error {
+	ctx, cancel := context.WithTimeout(ctx, doubtTimeout)
+	defer cancel()
+	slots, highest := make([]int16, 0, len(seqs)), make([]int64, 0, len(seqs))
+	for slot, seq := range seqs {
+		slots, highest = append(slots, slot), append(highest, seq)
+	}
+
+	if _, err := b.DB.Exec(ctx, raiseDoubt, b.ChainID, slots, highest); err != nil {
+		return fmt.Errorf("write down what may have been sent, of %d slots: %w", len(seqs), err)
+	}
+
+	return nil
+}
+
+// doubtTimeout bounds one attempt to write it down.
+const doubtTimeout = 5 * time.Second
+
+const raiseDoubt = `
+	update slot_ownership s set doubt_seq = t.seq
+	from unnest($2::smallint[], $3::bigint[]) as t(slot, seq)
+	where s.chain_id = $1 and s.slot = t.slot and s.doubt_seq < t.seq`

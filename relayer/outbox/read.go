@@ -7,6 +7,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/column"
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
 )
 
@@ -105,22 +106,15 @@ const (
 
 // Lanes returns the rows of each want, by its index.
 func (b *Box) Lanes(ctx context.Context, wants []Want) ([][]Found, error) {
-	var escrows [][]byte
-	var slots []int16
-	var topics, limits []int32
-	var froms []int64
-	for _, w := range wants {
-		escrows, slots = append(escrows, w.Lane.Escrow.Bytes()), append(slots, w.Lane.Slot)
-		topics, froms, limits = append(topics, int32(w.Lane.Topic)), append(froms, w.From), append(limits, int32(w.Limit))
-	}
-
 	args := b.readArgs()
-	args["topics"], args["froms"], args["limits"] = topics, froms, limits
+	args["topics"] = column.Of(wants, func(w *Want) int32 { return int32(w.Lane.Topic) })
+	args["froms"] = column.Of(wants, func(w *Want) int64 { return w.From })
+	args["limits"] = column.Of(wants, func(w *Want) int32 { return int32(w.Limit) })
 	statement := readEscrows
 	if b.BySlot {
-		statement, args["slots"] = readSlots, slots
+		statement, args["slots"] = readSlots, column.Of(wants, func(w *Want) int16 { return w.Lane.Slot })
 	} else {
-		args["escrows"] = escrows
+		args["escrows"] = column.Of(wants, func(w *Want) []byte { return w.Lane.Escrow[:] })
 	}
 
 	all, err := b.read(ctx, statement, args)

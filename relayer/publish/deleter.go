@@ -14,7 +14,8 @@ const (
 	// deleteLimit bounds one deletion, and maxDeleteLimit one of a single row where even that took too long.
 	deleteLimit    = 8 * time.Second
 	maxDeleteLimit = 2 * time.Minute
-	// maxDeletePause bounds the pause after a deletion that failed.
+	// minDeletePause and maxDeletePause bound the pause after a deletion that failed.
+	minDeletePause = 100 * time.Millisecond
 	maxDeletePause = 5 * time.Second
 )
 
@@ -23,8 +24,7 @@ const (
 //
 // A row is in waiting or in batch, and in one of them only, from add until a deletion that named it
 // has succeeded; likewise a doubt in doubts or in doubting. One task is under way at most, with
-// batch and doubting; size and limit are for the next deletion. It belongs to the goroutine of the
-// loop.
+// batch and doubting. It belongs to the goroutine of the loop.
 type deleter struct {
 	run     func(task) // works in a goroutine of its own, and reports to the loop
 	linger  time.Duration
@@ -38,10 +38,17 @@ type deleter struct {
 	doubting map[int16]int64
 	busy     bool // a task is under way
 	begun    time.Time
-	size     int // rows
-	limit    time.Duration
-	fails    int // in a row
-	pause    time.Time
+
+	deletionPace
+}
+
+// deletionPace is how large the next deletion may be, how long it may take, and when it may begin.
+// All of it changes with the outcome of a deletion.
+type deletionPace struct {
+	size  int // rows
+	limit time.Duration
+	fails int       // in a row
+	pause time.Time // until then
 }
 
 // task is what the database is to be told in one go: first the doubts.
@@ -93,11 +100,11 @@ func (d *deleter) rest() map[int16]int64 {
 func (d *deleter) undeleted() int { return len(d.waiting) + len(d.batch) }
 
 // due is when the next task is to begin; zero while there is nothing to do, or while one is under way.
-func (d *deleter) due(hurry bool) time.Time {
+func (d *deleter) due(deletionsAwaited bool) time.Time {
 	switch {
 	case d.busy || len(d.waiting) == 0 && len(d.doubts) == 0:
 		return time.Time{}
-	case len(d.doubts) > 0 || len(d.waiting) >= min(d.full, d.size) || hurry:
+	case len(d.doubts) > 0 || len(d.waiting) >= min(d.full, d.size) || deletionsAwaited:
 		return d.pause.Add(1) // past, and not zero
 	case d.pause.After(d.since.Add(d.linger)):
 		return d.pause
@@ -130,26 +137,35 @@ func (d *deleter) end(now time.Time, err error, jitter float64) (gone []outbox.S
 			d.doubt(slot, seq)
 		}
 
-		if d.size == 1 {
-			d.limit = min(2*d.limit, maxDeleteLimit)
-		}
-
-		d.size = max(1, min(d.size, max(len(rows), 1))/2)
-		d.fails++
-		delay := min(maxDeletePause, 100*time.Millisecond<<min(d.fails, 6))
-		d.pause = now.Add(time.Duration((0.5 + jitter/2) * float64(delay)))
+		d.slower(now, len(rows), jitter)
 
 		return nil
 	}
 
-	d.fails, d.pause = 0, time.Time{}
-	if took <= d.limit/4 && len(rows) == d.size {
-		d.size = min(2*d.size, d.maxSize)
+	d.faster(took, len(rows) == d.size, d.maxSize)
+
+	return rows
+}
+
+// slower takes a deletion of so many rows that failed.
+func (p *deletionPace) slower(now time.Time, rows int, jitter float64) {
+	if p.size == 1 {
+		p.limit = min(2*p.limit, maxDeleteLimit)
+	}
+
+	p.size = max(1, min(p.size, max(rows, 1))/2)
+	p.fails++
+	p.pause = now.Add(backoff(minDeletePause, maxDeletePause, p.fails, jitter))
+}
+
+// faster takes a deletion that succeeded after a while, and whether it was as large as it could be.
+func (p *deletionPace) faster(took time.Duration, full bool, maxSize int) {
+	p.fails, p.pause = 0, time.Time{}
+	if took <= p.limit/4 && full {
+		p.size = min(2*p.size, maxSize)
 	}
 
 	if took <= deleteLimit/4 {
-		d.limit = deleteLimit
+		p.limit = deleteLimit
 	}
-
-	return rows
 }

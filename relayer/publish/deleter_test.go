@@ -32,7 +32,7 @@ func drainBy(t *testing.T, db *database, rows int) (took time.Duration, sizes []
 	now := time.Unix(0, 0)
 	start := now
 	var outcome error
-	d := deleter{full: 1000, maxSize: 4096, size: 1000, limit: deleteLimit}
+	d := deleter{full: 1000, maxSize: 4096, deletionPace: deletionPace{size: 1000, limit: deleteLimit}}
 	d.run = func(work task) {
 		var took time.Duration
 		took, outcome = db.delete(now, work.rows, work.limit)

@@ -32,7 +32,7 @@
 // was passed over. Where more than maxBlocked lanes of a topic are blocked it is not the lanes that
 // are at fault: no new lane of that topic is begun, and what was passed over is read again when
 // they recover. So memory is bounded: by the window, and by the names of blocked lanes, which are
-// at most maxBlocked a topic and those that were in the window when that was reached.
+// at most maxBlocked per topic and those that were in the window when that was reached.
 //
 // The outbox is authoritative. `last` is the highest seq that was looked at: the rows of this
 // instance's slots are written by this instance, one commit after the other, so reading on from

@@ -2,10 +2,9 @@ package publish
 
 import (
 	"container/heap"
-	"encoding/hex"
+	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -49,13 +48,16 @@ var transitions = [...][]stage{
 //   - left is the lowest seq of rows that are in the outbox only, and not in the reader's hands; 0:
 //     there are none. All rows in queue are before it; so while there are such rows, or the reader
 //     is at the lane, or its last request failed, nothing is queued but by the reader: see stuck;
-//   - request is set exactly while it is sending.
+//   - request is set exactly while it is sending;
+//   - failures, code and retryAt are of the requests that have failed since one succeeded.
+//
+// It belongs to the goroutine of the loop.
 type lane struct {
 	id      outbox.Lane
 	stage   stage
 	queue   []row
 	left    int64
-	request *flight
+	request *request
 	since   time.Time // it has had something to do, or its last message was acknowledged
 
 	failures int        // in a row
@@ -72,6 +74,22 @@ type row struct {
 
 // size is about what a row takes in memory, and twice in a request: arguments stand in the body twice.
 func (r *row) size() int { return 1024 + 2*len(r.Event.Args) }
+
+// request is a request under way: rows of one lane.
+type request struct {
+	lane    *lane
+	rows    []row
+	started time.Time
+	cancel  context.CancelFunc
+	err     error
+}
+
+// want is what to read of one lane: so many rows at most, from a seq on.
+type want struct {
+	lane  *lane
+	from  int64
+	limit int
+}
 
 // become changes the stage. One that may not follow is a bug that could turn the order of messages
 // round: the process ends, and the next one reads from the outbox what there is.
@@ -112,17 +130,6 @@ func (n *lane) batch(rows, bytes int) []row {
 	}
 
 	return batch
-}
-
-// key is the ordering key: chain and escrow, or chain and slot.
-func (c *Config) key(id outbox.Lane) string {
-	b := strconv.AppendInt(make([]byte, 0, 64), c.ChainID, 10)
-	b = append(b, ':')
-	if c.BySlot {
-		return string(strconv.AppendInt(b, int64(id.Slot), 10))
-	}
-
-	return string(hex.AppendEncode(append(b, '0', 'x'), id.Escrow[:]))
 }
 
 // retries is a heap of the lanes that are blocked, the one that is tried next first.

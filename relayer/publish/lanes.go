@@ -26,23 +26,19 @@ type lanes struct {
 }
 
 // topic is what the lanes of a topic have in common. Its name is empty where none is configured.
+// Its lanes that are ready are in queue, those that have failed since they last got through in
+// blocked, and underWay counts those that are sending. skipped is set only while blocked is full,
+// or has been since it was last half empty. It belongs to the goroutine of the loop.
 type topic struct {
 	name        string
 	queue       []*lane // may send, in the order in which they became ready
-	flying      int     // requests
+	underWay    int     // requests
 	blocked     map[*lane]struct{}
 	skipped     int64      // lowest seq passed over because too many lanes are blocked; 0: none
 	code        codes.Code // of the last failure that was logged; OK: all is well
 	lastError   string
 	lastErrorAt time.Time
 	freed       time.Time // when blocked lanes were last let go because one of them had got through
-}
-
-// want is what to read of one lane: so many rows at most, from a seq on.
-type want struct {
-	lane  *lane
-	from  int64
-	limit int
 }
 
 func newLanes(l *limits, w *window, jitter func() float64, names [outbox.Topics]string) lanes {
@@ -129,10 +125,10 @@ func (s *lanes) drop(n *lane) {
 
 // next takes the rows of the next request from the lane whose turn it is; nil: nothing is to be
 // sent, or as many requests as may be are under way.
-func (s *lanes) next(now time.Time) *flight {
+func (s *lanes) next(now time.Time) *request {
 	for i := range s.topics {
 		t := &s.topics[i]
-		for len(t.queue) > 0 && t.flying < s.limits.requests {
+		for len(t.queue) > 0 && t.underWay < s.limits.requests {
 			n := t.queue[0]
 			t.queue[0] = nil
 			t.queue = t.queue[1:]
@@ -141,8 +137,8 @@ func (s *lanes) next(now time.Time) *flight {
 			}
 
 			n.become(sending)
-			t.flying++
-			n.request = &flight{lane: n, rows: n.batch(s.limits.batchRows, s.limits.batchBytes), started: now}
+			t.underWay++
+			n.request = &request{lane: n, rows: n.batch(s.limits.batchRows, s.limits.batchBytes), started: now}
 
 			return n.request
 		}
@@ -151,18 +147,18 @@ func (s *lanes) next(now time.Time) *flight {
 	return nil
 }
 
-// flying is how many requests are under way.
-func (s *lanes) flying() (n int) {
+// underWay is how many requests are under way.
+func (s *lanes) underWay() (n int) {
 	for i := range s.topics {
-		n += s.topics[i].flying
+		n += s.topics[i].underWay
 	}
 
 	return n
 }
 
 // acknowledged takes a request that succeeded. Its rows stay in the window until they are deleted.
-func (s *lanes) acknowledged(f *flight, now time.Time) {
-	n := s.land(f)
+func (s *lanes) acknowledged(f *request, now time.Time) {
+	n := s.returned(f)
 	n.become(idle)
 	n.since = now
 	if n.failures > 0 {
@@ -172,8 +168,8 @@ func (s *lanes) acknowledged(f *flight, now time.Time) {
 
 // failed takes a request that failed: it blocks its lane, and no row of that stays in memory. It
 // says whether the topic's last failure had another code.
-func (s *lanes) failed(f *flight, c codes.Code, now time.Time) (changed bool) {
-	n := s.land(f)
+func (s *lanes) failed(f *request, c codes.Code, now time.Time) (changed bool) {
+	n := s.returned(f)
 	s.window.leave(f.rows)
 	s.drop(n)
 	n.leave(f.rows[0].Seq)
@@ -181,23 +177,18 @@ func (s *lanes) failed(f *flight, c codes.Code, now time.Time) (changed bool) {
 	t := &s.topics[n.id.Topic]
 	t.blocked[n] = struct{}{}
 
-	delay := s.limits.lastDelay
-	if n.failures < 16 {
-		delay = min(delay, s.limits.firstDelay<<n.failures)
-	}
-
+	n.retryAt = now.Add(backoff(s.limits.firstDelay, s.limits.lastDelay, n.failures, s.jitter()))
 	n.failures++
 	n.code = c
-	n.retryAt = now.Add(time.Duration((0.5 + s.jitter()/2) * float64(delay)))
 	heap.Push(&s.retries, n)
 	changed, t.code = t.code != c, c
 
 	return changed
 }
 
-func (s *lanes) land(f *flight) *lane {
+func (s *lanes) returned(f *request) *lane {
 	f.lane.request = nil
-	s.topics[f.lane.id.Topic].flying--
+	s.topics[f.lane.id.Topic].underWay--
 	s.window.unload(f.rows)
 
 	return f.lane
@@ -239,9 +230,9 @@ func (s *lanes) retryAt() time.Time {
 	return s.retries[0].retryAt
 }
 
-// relieved returns the lowest seq that was passed over on topics of which few lanes are blocked any
-// more, and that is to be read now; 0: none.
-func (s *lanes) relieved() (seq int64) {
+// takeSkipped returns the lowest seq that was passed over on topics of which few lanes are blocked
+// any more, and that is to be read now; 0: none.
+func (s *lanes) takeSkipped() (seq int64) {
 	for i := range s.topics {
 		t := &s.topics[i]
 		if t.skipped > 0 && len(t.blocked) <= s.limits.maxBlocked/2 {
@@ -287,9 +278,9 @@ func (s *lanes) reread() {
 	}
 }
 
-// quieten forgets the lanes of the slots that are to be quiet; those with a request under way when
+// quiesce forgets the lanes of the slots that are to be quiet; those with a request under way when
 // that has ended.
-func (s *lanes) quieten(quiet func(slot int16) bool) {
+func (s *lanes) quiesce(quiet func(slot int16) bool) {
 	for _, n := range s.byID {
 		if quiet(n.id.Slot) {
 			if s.drop(n); n.stage != sending {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -15,123 +14,28 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
 )
 
-// limits of a publisher. Tests make them small.
-type limits struct {
-	// rows in memory, waiting or under way, and those acknowledged and not deleted: what a crash can
-	// repeat
-	windowRows  int
-	windowBytes int // of those, about; a page more may come
-	// rows of one lane in memory before the rest stays in the outbox: one lane must not fill the
-	// window
-	laneRows   int
-	pageRows   int           // rows read at once
-	requests   int           // under way at once on a topic; Pub/Sub takes some 20 ms, so one key per escrow needs many
-	batchRows  int           // messages in a request: the service takes 1,000
-	batchBytes int           // bytes in a request, about: the service takes 10 MB, and 1 MB/s under a key
-	maxBlocked int           // lanes of a topic
-	firstDelay time.Duration // of a blocked lane; it doubles
-	lastDelay  time.Duration //
-	// of acknowledged rows before a deletion that is not full: fewer transactions, a wider crash
-	// window
-	linger      time.Duration
-	deleteFull  int           // rows that are worth a deletion at once
-	deleteMost  int           // rows of one deletion
-	rereadEvery time.Duration // a reading from the start that nothing called for: the safety net under every hint
-}
-
-var defaultLimits = limits{
-	windowRows: 16_384, windowBytes: 32 << 20, laneRows: 1_000, pageRows: 2_048, requests: 512, batchRows: 1_000,
-	batchBytes: 1 << 20, maxBlocked: 2_000,
-	firstDelay: 100 * time.Millisecond, lastDelay: 30 * time.Second, linger: 5 * time.Millisecond, deleteFull: 1_000,
-	deleteMost: 4_096, rereadEvery: 30 * time.Second,
-}
-
-const (
-	// deleteAtEnd bounds the deletions after that.
-	deleteAtEnd = time.Second
-	// drainTimeout bounds the wait for acknowledgements at the end: Cloud Run leaves 10 s after SIGTERM for everything.
-	drainTimeout = 4 * time.Second
-)
-
-// store is the outbox as package outbox has it.
-type store interface {
-	Page(ctx context.Context, last int64, limit int, without []outbox.Lane) ([]outbox.Found, error)
-	Lanes(ctx context.Context, wants []outbox.Want) ([][]outbox.Found, error)
-	Delete(ctx context.Context, rows []outbox.Sent, limit time.Duration) error
-	Doubt(ctx context.Context, seqs map[int16]int64) error
-}
-
-// loop connects the parts: it gives them what happens, one event after the other, and has carried
-// out what they want. What waits for a network does so in goroutines of its own, which wait counts
-// and which report through flown, read and deleted; each of those has room for whatever can be under
-// way. Everything else belongs to the goroutine of Run.
-type loop struct {
-	cfg    *Config
-	limits *limits
-	laneOf func(*outbox.Pending) outbox.Lane
-	store  store
-	inbox  *inbox
-	told   *told
-
-	window window
-	lanes  lanes
-	reader reader
-	del    deleter
-	rest   rest
-	epoch  int64 // offers of earlier ones are void
-	report reporting
-
-	flown   chan *flight
-	read    chan readResult
-	deleted chan error         // the outcome of a task of del
-	endTask context.CancelFunc // ends the task under way
-	wait    sync.WaitGroup     // for requests, readings, tasks
-}
-
-// newLoop returns the loop of a publisher with what the tenure before it has left.
-func newLoop(p *Publisher, s store) *loop {
-	l := &loop{
-		cfg: &p.cfg, limits: &p.limits, laneOf: p.box.LaneOf, store: s, inbox: &p.inbox, told: &p.told,
-		window: newWindow(&p.limits), rest: newRest(), reader: newReader(&p.limits, p.cfg.Jitter, time.Now()),
-		flown:   make(chan *flight, outbox.Topics*p.limits.requests),
-		read:    make(chan readResult, 1),
-		deleted: make(chan error, 1),
-		del: deleter{linger: p.limits.linger, full: p.limits.deleteFull, maxSize: p.limits.deleteMost,
-			size: p.limits.deleteFull, limit: deleteLimit},
-	}
-	l.lanes = newLanes(&p.limits, &l.window, p.cfg.Jitter,
-		[outbox.Topics]string{p.cfg.Topics.Default, p.cfg.Topics.Other, p.cfg.Topics.Retractions})
-	for _, s := range p.cfg.Handover.acked {
-		l.done(s)
-	}
-
-	l.del.doubts = p.cfg.Handover.doubts
-
-	return l
-}
-
-// run works until ctx ends (nil) or the right does (ErrFenced). Requests are made under flights.
-func (l *loop) run(ctx, flights context.Context) error {
-	l.del.run = func(t task) { l.carryOut(ctx, t) }
+// run works until ctx ends (nil) or the right does (ErrFenced). Requests are made under sending.
+func (l *loop) run(ctx, sending context.Context) error {
+	l.del.run = func(t task) { l.runTask(ctx, t) }
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil { // also where something else was ready: nothing is sent after the end
 		now := time.Now()
 		l.lanes.retry(now)
-		l.relieve(ctx)
-		l.launch(flights, now)
-		l.lanes.cancel(l.rest.late(now))
+		l.readSkipped(ctx)
+		l.sendReady(sending, now)
+		l.lanes.cancel(l.rest.overdue(now))
 		l.readOn(ctx, now)
 		l.delete(now)
-		l.tell(now)
+		l.showStatus(now)
 		timer.Reset(l.pause(now))
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-l.inbox.wake:
 			l.open()
-		case f := <-l.flown:
-			if err := l.settleAll(ctx, f); err != nil {
+		case f := <-l.answered:
+			if err := l.takeAnswers(ctx, f); err != nil {
 				return err
 			}
 		case r := <-l.read:
@@ -148,7 +52,8 @@ func (l *loop) run(ctx, flights context.Context) error {
 // pause is how long nothing happens by itself.
 func (l *loop) pause(now time.Time) time.Duration {
 	at := l.reader.rereadAt
-	for _, t := range []time.Time{l.lanes.retryAt(), l.reader.at(now), l.del.due(l.hurry()), l.rest.lateAt()} {
+	next := []time.Time{l.lanes.retryAt(), l.reader.at(now), l.del.due(l.deletionsAwaited()), l.rest.overdueAt()}
+	for _, t := range next {
 		if !t.IsZero() && t.Before(at) {
 			at = t
 		}
@@ -167,7 +72,7 @@ func (l *loop) open() {
 	}
 
 	for _, o := range in.orders {
-		l.obey(o)
+		l.applyOrder(o)
 	}
 
 	for _, o := range in.offers {
@@ -196,30 +101,8 @@ func (l *loop) accept(o offer) {
 	}
 }
 
-// add hands a row to its lane, unless it is known, or nothing of its slot is to be sent.
-func (l *loop) add(r row, now time.Time) {
-	if l.window.has(r.Seq) || l.rest.isQuiet(r.Slot) {
-		return
-	}
-
-	id := l.laneOf(&r.Pending)
-	if l.lanes.topics[id.Topic].name == "" {
-		l.done(outbox.Sent{Seq: r.Seq, Slot: r.Slot}) // nobody asked for it: it leaves the outbox as if sent
-		return
-	}
-
-	l.lanes.add(id, r, now)
-}
-
-// done notes that a row need not be sent any more: it is to be deleted.
-func (l *loop) done(s outbox.Sent) {
-	l.window.enter(s.Seq)
-	l.rest.begin(s.Slot)
-	l.del.add(time.Now(), s)
-}
-
-// obey quiesces or resumes slots.
-func (l *loop) obey(o order) {
+// applyOrder quiesces or resumes slots.
+func (l *loop) applyOrder(o order) {
 	if o.done == nil {
 		l.rest.resume(o.slots)
 		l.epoch = max(l.epoch, o.epoch)
@@ -228,19 +111,15 @@ func (l *loop) obey(o order) {
 		return
 	}
 
-	l.rest.quieten(o, time.Now())
-	l.lanes.quieten(l.rest.isQuiet)
+	l.rest.quiesce(o, time.Now())
+	l.lanes.quiesce(l.rest.isQuiet)
 	l.notify()
 }
 
-func (l *loop) notify() { l.rest.notify(l.del.doubtfulSlot) }
-
-// hurry says whether somebody waits for deletions.
-func (l *loop) hurry() bool { return len(l.rest.waiting) > 0 }
-
-// relieve has rows read that were passed over while too many lanes were blocked, and tells when a topic is well again.
-func (l *loop) relieve(ctx context.Context) {
-	if seq := l.lanes.relieved(); seq > 0 {
+// readSkipped has rows read that were passed over while too many lanes were blocked, and logs when
+// a topic is well again.
+func (l *loop) readSkipped(ctx context.Context) {
+	if seq := l.lanes.takeSkipped(); seq > 0 {
 		l.reader.rewind(seq - 1)
 	}
 
@@ -252,24 +131,24 @@ func (l *loop) relieve(ctx context.Context) {
 	}
 }
 
-// launch hands over requests, a lane's rows each.
-func (l *loop) launch(flights context.Context, now time.Time) {
+// sendReady hands over requests, a lane's rows each.
+func (l *loop) sendReady(sending context.Context, now time.Time) {
 	for f := l.lanes.next(now); f != nil; f = l.lanes.next(now) {
 		l.rest.begin(f.lane.id.Slot)
-		l.told.inFlight.Add(int64(len(f.rows)))
-		ctx, cancel := context.WithCancel(flights)
+		l.shown.inFlight.Add(int64(len(f.rows)))
+		ctx, cancel := context.WithCancel(sending)
 		f.cancel = cancel
 		topic := l.lanes.topics[f.lane.id.Topic].name
 		l.wait.Go(func() {
 			defer cancel()
 			f.err = l.cfg.send(ctx, topic, f)
-			l.flown <- f
+			l.answered <- f
 		})
 	}
 }
 
-// settleAll takes the outcome of a request, and of those that have ended meanwhile.
-func (l *loop) settleAll(ctx context.Context, f *flight) error {
+// takeAnswers takes the outcome of a request, and of those that have ended meanwhile.
+func (l *loop) takeAnswers(ctx context.Context, f *request) error {
 	for {
 		l.settle(ctx, f)
 		if errors.Is(f.err, ErrFenced) {
@@ -277,7 +156,7 @@ func (l *loop) settleAll(ctx context.Context, f *flight) error {
 		}
 
 		select {
-		case f = <-l.flown:
+		case f = <-l.answered:
 		default:
 			l.notify()
 			return nil
@@ -285,10 +164,10 @@ func (l *loop) settleAll(ctx context.Context, f *flight) error {
 	}
 }
 
-func (l *loop) settle(ctx context.Context, f *flight) {
+func (l *loop) settle(ctx context.Context, f *request) {
 	n := f.lane
 	l.rest.end(n.id.Slot)
-	l.told.inFlight.Add(-int64(len(f.rows)))
+	l.shown.inFlight.Add(-int64(len(f.rows)))
 	if f.err != nil {
 		l.failed(ctx, f)
 	} else {
@@ -303,7 +182,7 @@ func (l *loop) settle(ctx context.Context, f *flight) {
 	l.lanes.proceed(n)
 }
 
-func (l *loop) acknowledged(f *flight) {
+func (l *loop) acknowledged(f *request) {
 	m, now, at := l.cfg.Metrics, time.Now(), l.cfg.Now()
 	took := now.Sub(f.started).Seconds()
 	for i := range f.rows {
@@ -325,7 +204,7 @@ func (l *loop) acknowledged(f *flight) {
 
 // failed notes the failure of a request; its rows are read again. What may have been stored all the
 // same is in doubt.
-func (l *loop) failed(ctx context.Context, f *flight) {
+func (l *loop) failed(ctx context.Context, f *request) {
 	c, now := pubsub.Code(f.err), time.Now()
 	changed := l.lanes.failed(f, c, now)
 	if errors.Is(f.err, ErrFenced) {
@@ -353,26 +232,20 @@ func (l *loop) failed(ctx context.Context, f *flight) {
 		slog.String("escrow", registry.Text(f.rows[0].Event.Escrow)), slog.String("code", c.String()), slog.Any("err", f.err))
 }
 
-// reporting is what tell needs to know of what it has told.
-type reporting struct {
-	news   bool      // what the report says of errors has changed
-	at     time.Time // when every lane was looked at
-	oldest time.Time // what that look found
-}
+// statusEvery is how often every lane is looked at for the oldest message.
+const statusEvery = time.Second
 
-// tellEvery is how often every lane is looked at for the oldest message.
-const tellEvery = time.Second
-
-// tell publishes what Stats shows: the counts at once, what takes a look at every lane once per second.
-func (l *loop) tell(now time.Time) {
-	l.told.undeleted.Store(int64(l.del.undeleted()))
+// showStatus publishes what Stats shows: the counts at once, what takes a look at every lane once
+// per second.
+func (l *loop) showStatus(now time.Time) {
+	l.shown.undeleted.Store(int64(l.del.undeleted()))
 	blocked := l.lanes.blocked()
 	l.cfg.Metrics.blocked.Set(float64(blocked))
-	l.cfg.Metrics.inFlight.Set(float64(l.told.inFlight.Load()))
+	l.cfg.Metrics.inFlight.Set(float64(l.shown.inFlight.Load()))
 
-	told := l.told.report.Load()
-	due := told == nil || now.Sub(l.report.at) >= tellEvery
-	if !due && !l.report.news && blocked == told.blocked() {
+	last := l.shown.report.Load()
+	due := last == nil || now.Sub(l.report.at) >= statusEvery
+	if !due && !l.report.news && blocked == last.blocked() {
 		return
 	}
 
@@ -389,5 +262,75 @@ func (l *loop) tell(now time.Time) {
 		}
 	}
 
-	l.told.report.Store(r)
+	l.shown.report.Store(r)
+}
+
+// drain waits for what is under way, up to drainTimeout, deletes what was acknowledged, and ends
+// every goroutine. cancel ends requests.
+func (l *loop) drain(ctx context.Context, cancel context.CancelFunc) {
+	ctx = context.WithoutCancel(ctx)
+	timer := time.NewTimer(drainTimeout)
+	defer timer.Stop()
+	abandoned := 0
+	for l.lanes.underWay() > 0 {
+		select {
+		case f := <-l.answered:
+			l.settle(ctx, f)
+		case err := <-l.deleted:
+			l.forget(ctx, err)
+		case <-timer.C:
+			abandoned = int(l.shown.inFlight.Load())
+			cancel() // makes them come back
+		}
+	}
+
+	l.settleRest(ctx)
+	l.wait.Wait()
+	l.cfg.Handover.acked, l.cfg.Handover.doubts = l.del.waiting, l.del.doubts
+	l.shown.undeleted.Store(int64(len(l.del.waiting)))
+	l.shown.report.Store(nil)
+	if n := len(l.del.waiting); n > 0 {
+		l.cfg.Log.WarnContext(ctx,
+			"stopped with acknowledged messages in the outbox: another process would publish them again",
+			slog.Int("messages", n))
+	}
+
+	if abandoned > 0 {
+		l.cfg.Log.WarnContext(ctx, "stopped with messages under way: they may be published again",
+			slog.Int("messages", abandoned))
+	}
+
+	l.cfg.Metrics.blocked.Set(0)
+	l.cfg.Metrics.inFlight.Set(0)
+}
+
+// settleRest deletes what was acknowledged and writes doubts down, until all is done, a task fails,
+// or deleteAtEnd is over. Then it writes down that what is left may have been sent, which is one
+// small statement.
+func (l *loop) settleRest(ctx context.Context) {
+	timer := time.NewTimer(deleteAtEnd)
+	defer timer.Stop()
+	for over := false; ; {
+		if !l.del.busy {
+			if over || l.del.fails > 0 || l.del.idle() {
+				break
+			}
+
+			l.del.begin(time.Now())
+		}
+
+		select {
+		case err := <-l.deleted:
+			l.forget(ctx, err)
+		case <-timer.C:
+			over = true
+			l.endTask()
+		}
+	}
+
+	rest := l.del.rest()
+	l.shown.settled.Store(len(rest) == 0 || l.store.Doubt(ctx, rest) == nil)
+	if l.shown.settled.Load() {
+		l.del.doubts = nil
+	}
 }

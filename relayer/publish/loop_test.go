@@ -48,7 +48,7 @@ func assembleWith(t *testing.T, s Sender) *bench {
 	p, err := New(Config{DB: &pgxpool.Pool{}, ChainID: 7, Owner: "r0", Sender: s,
 		Topics: pubsub.Topics{Default: "d"}, Metrics: NewMetrics(nil)})
 	require.NoError(t, err)
-	b := &bench{t: t, loop: newLoop(p, nil), Publisher: p}
+	b := &bench{t: t, loop: newLoop(&p.shared), Publisher: p}
 	b.reader.caughtUp = true
 	b.del.run = func(work task) { b.tasks = append(b.tasks, work) }
 
@@ -76,11 +76,11 @@ func (b *bench) queued(who byte) (seqs []int64) {
 	return seqs
 }
 
-// land launches what is ready and settles it, with an error for the escrows named.
-func (b *bench) land(failing ...byte) {
-	b.launch(b.t.Context(), time.Now())
-	for b.lanes.flying() > 0 {
-		f := <-b.flown
+// sendAll sends what is ready and settles it, with an error for the escrows named.
+func (b *bench) sendAll(failing ...byte) {
+	b.sendReady(b.t.Context(), time.Now())
+	for b.lanes.underWay() > 0 {
+		f := <-b.answered
 		if slices.Contains(failing, byte(f.lane.id.Slot)) {
 			f.err = status.Error(codes.PermissionDenied, "no")
 		}
@@ -88,7 +88,7 @@ func (b *bench) land(failing ...byte) {
 		b.settle(b.t.Context(), f)
 	}
 
-	b.relieve(b.t.Context())
+	b.readSkipped(b.t.Context())
 }
 
 // put adds a row, as an offer or a page does.
@@ -108,7 +108,7 @@ func (b *bench) choose() []want { return b.lanes.choose(lanesAtOnce) }
 func TestOfferOpenedLate(t *testing.T) {
 	b := assemble(t)
 	b.take(t.Context(), readResult{page: []outbox.Found{read(1, 1), read(2, 1)}, limit: 10})
-	b.land()
+	b.sendAll()
 	b.del.batch, b.del.waiting = b.del.waiting, nil
 	b.forget(t.Context(), nil)
 	require.Empty(t, b.window.seqs)
@@ -153,24 +153,24 @@ func TestOfferNotTaken(t *testing.T) {
 func TestRowComesWhileItsLaneIsRead(t *testing.T) {
 	b := assemble(t)
 	b.put(1, 1)
-	b.land(1)
+	b.sendAll(1)
 	wants := b.retried()
 	require.Len(t, wants, 1)
 	b.put(2, 1)
 	b.take(t.Context(), readResult{wants: wants, lanes: [][]outbox.Found{{read(1, 1)}}})
-	b.land()
+	b.sendAll()
 	wants = b.choose()
 	require.Len(t, wants, 1, "it has got through, and what was passed over is read")
 	require.EqualValues(t, 2, wants[0].from)
 	b.put(3, 1)
 	b.take(t.Context(), readResult{wants: wants, lanes: [][]outbox.Found{{read(2, 1)}}})
 	require.Equal(t, []int64{2}, b.queued(1))
-	b.land()
+	b.sendAll()
 	wants = b.choose()
 	require.Len(t, wants, 1, "3 was not in that reading")
 	require.EqualValues(t, 3, wants[0].from)
 	b.take(t.Context(), readResult{wants: wants, lanes: [][]outbox.Found{{read(3, 1)}}})
-	b.land()
+	b.sendAll()
 	require.Empty(t, b.lanes.byID)
 	require.Len(t, b.del.waiting, 3)
 }
@@ -184,19 +184,19 @@ func TestPassedOverAtTheLimit(t *testing.T) {
 		b.put(int64(who), who)
 	}
 
-	b.land(1, 2, 3, 4)
+	b.sendAll(1, 2, 3, 4)
 	b.put(5, 9)
 	wants := b.retried()
 	b.take(t.Context(), readResult{wants: wants[:1],
 		lanes: [][]outbox.Found{{read(int64(wants[0].lane.id.Slot), byte(wants[0].lane.id.Slot))}}})
 	b.reader.last = 6
-	b.land()
+	b.sendAll()
 	require.Len(t, b.lanes.topics[0].blocked, 3)
 	b.put(6, 9)
 	require.Nil(t, b.lane(9))
 	b.take(t.Context(), readResult{wants: wants[1:2],
 		lanes: [][]outbox.Found{{read(int64(wants[1].lane.id.Slot), byte(wants[1].lane.id.Slot))}}})
-	b.land()
+	b.sendAll()
 	require.EqualValues(t, 4, b.reader.last, "the outbox is read from the first that was passed over")
 	require.False(t, b.reader.caughtUp)
 }
@@ -205,14 +205,14 @@ func TestPassedOverAtTheLimit(t *testing.T) {
 func TestFailsWhileQuiet(t *testing.T) {
 	b := assemble(t)
 	b.put(1, 1)
-	b.launch(t.Context(), time.Now())
+	b.sendReady(t.Context(), time.Now())
 	b.put(2, 1)
 	done := make(chan struct{})
-	b.obey(order{slots: []int16{1}, done: done})
-	f := <-b.flown
+	b.applyOrder(order{slots: []int16{1}, done: done})
+	f := <-b.answered
 	f.err = status.Error(codes.Unavailable, "away")
-	b.flown <- f
-	require.NoError(t, b.settleAll(t.Context(), <-b.flown))
+	b.answered <- f
+	require.NoError(t, b.takeAnswers(t.Context(), <-b.answered))
 	select {
 	case <-done:
 		require.Fail(t, "nobody knows yet that it may have been sent")
@@ -237,15 +237,15 @@ func TestResumedWhileSending(t *testing.T) {
 	b := assemble(t)
 	b.loop.limits.laneRows = 2
 	b.put(1, 1)
-	b.launch(t.Context(), time.Now())
+	b.sendReady(t.Context(), time.Now())
 	for seq := int64(2); seq <= 4; seq++ {
 		b.put(seq, 1)
 	}
 
 	require.Equal(t, []int64{2, 3}, b.queued(1), "there is no room for 4")
-	b.obey(order{slots: []int16{1}, done: make(chan struct{})})
-	b.obey(order{slots: []int16{1}})
-	b.settle(t.Context(), <-b.flown)
+	b.applyOrder(order{slots: []int16{1}, done: make(chan struct{})})
+	b.applyOrder(order{slots: []int16{1}})
+	b.settle(t.Context(), <-b.answered)
 	wants := b.choose()
 	require.Len(t, wants, 1)
 	require.EqualValues(t, 2, wants[0].from)
@@ -255,7 +255,7 @@ func TestResumedWhileSending(t *testing.T) {
 func TestReloadReadsBlockedLanesFromTheStart(t *testing.T) {
 	b := assemble(t)
 	b.put(5, 1)
-	b.land(1)
+	b.sendAll(1)
 	b.Reload()
 	b.open()
 	wants := b.retried()
@@ -279,7 +279,7 @@ func TestWhatWaitsIsNotOvertaken(t *testing.T) {
 		},
 		"read by key": func(b *bench) {
 			b.put(1, 1)
-			b.land(1)
+			b.sendAll(1)
 			b.take(t.Context(), readResult{wants: b.retried(), lanes: [][]outbox.Found{{held(1, 1)}}})
 			wants := b.choose()
 			require.Len(t, wants, 1)
@@ -317,33 +317,33 @@ func TestPatienceEnds(t *testing.T) {
 	b := assembleWith(t, hanging{})
 	b.put(1, 1)
 	b.put(2, 2)
-	b.launch(t.Context(), time.Now())
-	b.obey(order{slots: []int16{1}, done: make(chan struct{}), patience: time.Hour})
-	b.lanes.cancel(b.rest.late(time.Now()))
-	require.Zero(t, b.rest.late(time.Now()), "nobody has lost patience yet")
-	b.lanes.cancel(b.rest.late(time.Now().Add(2 * time.Hour)))
-	f := <-b.flown
+	b.sendReady(t.Context(), time.Now())
+	b.applyOrder(order{slots: []int16{1}, done: make(chan struct{}), patience: time.Hour})
+	b.lanes.cancel(b.rest.overdue(time.Now()))
+	require.Zero(t, b.rest.overdue(time.Now()), "nobody has lost patience yet")
+	b.lanes.cancel(b.rest.overdue(time.Now().Add(2 * time.Hour)))
+	f := <-b.answered
 	require.ErrorIs(t, f.err, context.Canceled)
 	require.EqualValues(t, 1, f.lane.id.Slot)
-	require.Empty(t, b.flown, "the other slot's request goes on")
+	require.Empty(t, b.answered, "the other slot's request goes on")
 	b.settle(t.Context(), f)
 	require.Equal(t, map[int16]int64{1: 1}, b.del.doubts)
 	b.lane(2).request.cancel()
-	<-b.flown
+	<-b.answered
 }
 
 // Of the rows of one key one request is under way at a time.
 func TestOneRequestALane(t *testing.T) {
 	b := assemble(t)
 	b.put(1, 1)
-	b.launch(t.Context(), time.Now())
+	b.sendReady(t.Context(), time.Now())
 	b.put(2, 1)
 	b.put(3, 1)
-	b.launch(t.Context(), time.Now())
-	require.Equal(t, 1, b.lanes.flying())
-	b.settle(t.Context(), <-b.flown)
-	b.launch(t.Context(), time.Now())
-	f := <-b.flown
+	b.sendReady(t.Context(), time.Now())
+	require.Equal(t, 1, b.lanes.underWay())
+	b.settle(t.Context(), <-b.answered)
+	b.sendReady(t.Context(), time.Now())
+	f := <-b.answered
 	require.Len(t, f.rows, 2, "what has gathered goes together")
 	b.settle(t.Context(), f)
 	require.Empty(t, b.lanes.byID)
@@ -353,7 +353,7 @@ func TestOneRequestALane(t *testing.T) {
 func TestReadingFails(t *testing.T) {
 	b := assemble(t)
 	b.put(1, 1)
-	b.land(1)
+	b.sendAll(1)
 	b.take(t.Context(), readResult{wants: b.retried(), err: context.DeadlineExceeded})
 	require.True(t, b.reader.notUntil.After(time.Now()))
 	require.Len(t, b.choose(), 1)

@@ -11,6 +11,8 @@ import (
 const (
 	// readTimeout bounds one reading; one that takes longer is made smaller.
 	readTimeout = 10 * time.Second
+	// maxReadPause bounds the pause after a reading that failed.
+	maxReadPause = 5 * time.Second
 	// lanesAtOnce bounds the lanes of one reading by key.
 	lanesAtOnce = 500
 	// fewRows is what a lane that has got through is read of at least.
@@ -37,12 +39,12 @@ type reader struct {
 	looked  int64
 	offered int64 // highest seq that was offered, taken or not
 
-	caughtUp bool
-	turn     int
-	rereadAt time.Time // when a pass begins that nothing called for
-	held     bool      // retractions were seen that wait for the deletion of their event's row
-	waiting  map[common.Address]struct{}
-	seen     []common.Address // to wait, in the reading that is being taken
+	caughtUp        bool
+	turn            int
+	rereadAt        time.Time // when a pass begins that nothing called for
+	retractionsHeld bool      // retractions were seen that wait for the deletion of their event's row
+	waiting         map[common.Address]struct{}
+	seen            []common.Address // to wait, in the reading that is being taken
 
 	pace
 }
@@ -93,11 +95,11 @@ func (r *reader) rewind(last int64) {
 	}
 }
 
-// waits notes that an escrow has an event's row that waits, and behind says whether an earlier reading
-// has seen one.
-func (r *reader) waits(escrow common.Address) { r.seen = append(r.seen, escrow) }
+// noteWaiting notes that an escrow has an event's row that waits for its event, and isWaiting says
+// whether an earlier reading has seen one.
+func (r *reader) noteWaiting(escrow common.Address) { r.seen = append(r.seen, escrow) }
 
-func (r *reader) behind(escrow common.Address) bool {
+func (r *reader) isWaiting(escrow common.Address) bool {
 	_, ok := r.waiting[escrow]
 	return ok
 }
@@ -172,8 +174,7 @@ func (r *reader) end(result *readResult, now time.Time) (useful bool) {
 	if result.err != nil {
 		r.failures++
 		r.rows = max(min(fewRows, r.limits.pageRows), r.rows/2)
-		delay := min(5*time.Second, r.limits.firstDelay<<min(r.failures, 6))
-		r.notUntil = now.Add(time.Duration((0.5 + r.jitter()/2) * float64(delay)))
+		r.notUntil = now.Add(backoff(r.limits.firstDelay, maxReadPause, r.failures, r.jitter()))
 
 		return false
 	}
@@ -213,8 +214,8 @@ func (r *reader) taken() {
 
 // deleted notes that rows were deleted, for which retractions may have waited.
 func (r *reader) deleted() {
-	if r.held {
-		r.held = false
+	if r.retractionsHeld {
+		r.retractionsHeld = false
 		r.rewind(0)
 	}
 }

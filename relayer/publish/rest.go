@@ -29,8 +29,8 @@ func (r *rest) end(slot int16) {
 	}
 }
 
-// quieten takes an order, which is patient until the time that it names.
-func (r *rest) quieten(o order, now time.Time) {
+// quiesce takes an order, which is patient until the time that it names.
+func (r *rest) quiesce(o order, now time.Time) {
 	for _, s := range o.slots {
 		r.quiet[s]++
 	}
@@ -66,8 +66,8 @@ func (r *rest) notify(doubtful func(slot int16) bool) {
 	})
 }
 
-// lateAt is when the next order loses its patience; zero: none does.
-func (r *rest) lateAt() (at time.Time) {
+// overdueAt is when the next order loses its patience; zero: none does.
+func (r *rest) overdueAt() (at time.Time) {
 	for _, o := range r.waiting {
 		if !o.giveUp.IsZero() && (at.IsZero() || o.giveUp.Before(at)) {
 			at = o.giveUp
@@ -78,7 +78,7 @@ func (r *rest) lateAt() (at time.Time) {
 }
 
 // late returns the slots of the orders that have lost their patience since it was last asked.
-func (r *rest) late(now time.Time) (slots []int16) {
+func (r *rest) overdue(now time.Time) (slots []int16) {
 	for i := range r.waiting {
 		if o := &r.waiting[i]; !o.giveUp.IsZero() && !o.giveUp.After(now) {
 			o.giveUp = time.Time{}

@@ -2,7 +2,8 @@ package publish
 
 import (
 	"context"
-	"time"
+	"encoding/hex"
+	"strconv"
 
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/codes"
@@ -10,28 +11,12 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
 )
 
-// Sender hands messages to Pub/Sub, in one request and once: the loop retries. Errors are those of
-// package pubsub. The call has a deadline of its own. (Google's Publisher is not used: it delays
-// each message to fill batches by key, keeps a goroutine and a queue per key, retries where we
-// cannot see it, and drops a key's queue when it fails.)
-type Sender interface {
-	Publish(ctx context.Context, topic, key string, messages []pubsub.Message) (ids []string, err error)
-}
-
-// flight is a request under way: rows of one lane.
-type flight struct {
-	lane    *lane
-	rows    []row
-	started time.Time
-	cancel  context.CancelFunc
-	err     error
-}
-
 // send hands a request to the client and waits for the answer. It runs in a goroutine of its own.
-func (c *Config) send(ctx context.Context, topic string, f *flight) (err error) {
+func (c *Config) send(ctx context.Context, topic string, f *request) (err error) {
 	key, now := c.key(f.lane.id), c.Now()
 	messages := make([]pubsub.Message, len(f.rows))
 	var spans []trace.Span
@@ -47,7 +32,7 @@ func (c *Config) send(ctx context.Context, topic string, f *flight) (err error) 
 
 		messages[i] = pubsub.Message{Data: body, Attributes: attributes}
 		if c.Tracer != nil {
-			spans = append(spans, c.traced(ctx, r, &messages[i], topic, key))
+			spans = append(spans, traced(ctx, c.Tracer, r, &messages[i], topic, key))
 		}
 	}
 
@@ -69,4 +54,15 @@ func event(e *contract.Event) *message.Event {
 		Occurrence: e.Occurrence,
 		Args:       e.Args,
 	}
+}
+
+// key is the ordering key: chain and escrow, or chain and slot.
+func (c *Config) key(id outbox.Lane) string {
+	b := strconv.AppendInt(make([]byte, 0, 64), c.ChainID, 10)
+	b = append(b, ':')
+	if c.BySlot {
+		return string(strconv.AppendInt(b, int64(id.Slot), 10))
+	}
+
+	return string(hex.AppendEncode(append(b, '0', 'x'), id.Escrow[:]))
 }

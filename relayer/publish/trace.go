@@ -16,12 +16,13 @@ import (
 // traced is the span of a message that is about to be sent; the message carries its context. It is
 // a child of the commit's span, if the row was offered by this process and has not been read again
 // since: rows of the outbox know no trace, and begin one.
-func (c *Config) traced(ctx context.Context, p *outbox.Pending, m *pubsub.Message, topic, key string) trace.Span {
+func traced(ctx context.Context, tracer trace.Tracer, p *outbox.Pending, m *pubsub.Message,
+	topic, key string) trace.Span {
 	if p.Trace != nil {
 		ctx = trace.ContextWithSpanContext(ctx, *p.Trace)
 	}
 
-	ctx, span := c.Tracer.Start(ctx, "publish", trace.WithSpanKind(trace.SpanKindProducer))
+	ctx, span := tracer.Start(ctx, "publish", trace.WithSpanKind(trace.SpanKindProducer))
 	if span.IsRecording() {
 		span.SetAttributes(
 			attribute.String("messaging.system", "gcp_pubsub"), attribute.String("messaging.operation.type", "send"),

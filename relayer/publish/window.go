@@ -5,14 +5,14 @@ package publish
 // none of them is taken in a second time.
 //
 // A reading of the outbox sees what was there when it began. So while one is under way, a row that
-// is deleted stays in the window until the reading has been taken in: late holds such rows, and is
-// empty while held is false. bytes is the size of the rows in memory.
+// is deleted stays in the window until the reading has been taken in: deletedDuringRead holds such
+// rows, and is empty while reading is false. bytes is the size of the rows in memory.
 type window struct {
-	limits *limits
-	seqs   map[int64]struct{}
-	bytes  int
-	held   bool
-	late   []int64
+	limits            *limits
+	seqs              map[int64]struct{}
+	bytes             int
+	reading           bool
+	deletedDuringRead []int64
 }
 
 func newWindow(l *limits) window { return window{limits: l, seqs: map[int64]struct{}{}} }
@@ -56,21 +56,21 @@ func (w *window) leave(rows []row) {
 
 // deleted forgets a row that is not in the outbox any more.
 func (w *window) deleted(seq int64) {
-	if w.held {
-		w.late = append(w.late, seq)
+	if w.reading {
+		w.deletedDuringRead = append(w.deletedDuringRead, seq)
 		return
 	}
 
 	delete(w.seqs, seq)
 }
 
-// hold begins a reading, and release ends it.
-func (w *window) hold() { w.held = true }
+// beginReading and endReading are called around a reading of the outbox.
+func (w *window) beginReading() { w.reading = true }
 
-func (w *window) release() {
-	for _, seq := range w.late {
+func (w *window) endReading() {
+	for _, seq := range w.deletedDuringRead {
 		delete(w.seqs, seq)
 	}
 
-	w.held, w.late = false, nil
+	w.reading, w.deletedDuringRead = false, nil
 }

@@ -10,6 +10,7 @@
 package pubsub
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -92,13 +93,8 @@ type conn struct {
 
 // New prepares connections and makes none: the service may be away. Close frees them.
 func New(ctx context.Context, cfg Config) (*Client, error) {
-	if cfg.Timeout == 0 {
-		cfg.Timeout = requestTimeout
-	}
-
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Timeout = cmp.Or(cfg.Timeout, requestTimeout)
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 
 	c := &Client{cfg: cfg}
 	for range min(runtime.GOMAXPROCS(0), maxConnections) {
@@ -164,6 +160,8 @@ func (c *Client) Publish(ctx context.Context, topic, key string, messages []Mess
 
 	return resp.GetMessageIds(), err
 }
+
+func topicName(project, id string) string { return "projects/" + project + "/topics/" + id }
 
 // take returns the connection with the fewest requests under way.
 func (c *Client) take() *conn {

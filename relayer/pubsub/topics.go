@@ -95,7 +95,5 @@ func checkTopic(ctx context.Context, client *apiv1.TopicAdminClient, project, va
 	return fmt.Errorf("look for the topic %s=%s: %w", variable, id, err)
 }
 
-func topicName(project, id string) string { return "projects/" + project + "/topics/" + id }
-
 // Emulated says whether PUBSUB_EMULATOR_HOST redirects the client.
 func Emulated() bool { return os.Getenv("PUBSUB_EMULATOR_HOST") != "" }

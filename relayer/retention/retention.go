@@ -9,6 +9,7 @@
 package retention
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -40,13 +41,8 @@ const (
 
 // Run cleans up until ctx ends.
 func Run(ctx context.Context, cfg Config) error {
-	if cfg.Every == 0 {
-		cfg.Every = time.Minute
-	}
-
-	if cfg.Instances == 0 {
-		cfg.Instances = 7 * 24 * time.Hour
-	}
+	cfg.Every = cmp.Or(cfg.Every, time.Minute)
+	cfg.Instances = cmp.Or(cfg.Instances, 7*24*time.Hour)
 
 	ticker := time.NewTicker(cfg.Every)
 	defer ticker.Stop()
@@ -101,8 +97,8 @@ func Once(ctx context.Context, cfg Config) (r Removed, err error) {
 // chosen an event and not yet queued it would write an outbox row without an event.
 func removeSome(ctx context.Context, cfg Config) (n int64, err error) {
 	err = pgx.BeginFunc(ctx, cfg.DB, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock($1)`, ledger.HistoryKey(cfg.ChainID)); err != nil {
-			return fmt.Errorf("lock the history of chain %d: %w", cfg.ChainID, err)
+		if err := ledger.LockHistory(ctx, tx, cfg.ChainID); err != nil {
+			return err
 		}
 
 		tag, err := tx.Exec(ctx, removeEvents, pgx.StrictNamedArgs{"chain": cfg.ChainID, "age": cfg.Events.Seconds(),

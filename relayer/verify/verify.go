@@ -165,23 +165,48 @@ func (v *Verifier) once(ctx context.Context, epoch int64) error {
 
 	v.waited = 0
 
-	settle := func(_, last int64, found []Difference) error { return v.settle(ctx, epoch, span, last, found) }
-	supply := func(first int64, found []Difference) error { return v.supply(ctx, epoch, span, first, found) }
+	for p, err := range v.parts(ctx, span.From, to) {
+		switch {
+		case err == nil:
+			err = v.settle(ctx, epoch, span, p.last, p.found)
+		case p.alone != nil && ctx.Err() == nil:
+			err = errors.Join(err, v.supply(ctx, epoch, span, p.alone))
+		}
 
-	return v.read(ctx, span.From, to, settle, supply)
-}
-
-// supply stores what the database lacks from a block on, as one endpoint has it: what is before that
-// block is verified, and no more.
-func (v *Verifier) supply(ctx context.Context, epoch int64, span ledger.Verifiable, first int64,
-	found []Difference) error {
-	missing := make([]contract.Event, len(found))
-	for i := range found {
-		missing[i] = found[i].Chain
-		v.logMissing(ctx, &found[i])
+		if err != nil {
+			return fmt.Errorf("read blocks %d to %d again: %w", span.From, to, err)
+		}
 	}
 
-	if _, err := v.cfg.Ledger.Supply(ctx, epoch, span, first-1, missing); err != nil {
+	return nil
+}
+
+// supply stores what a batch of one endpoint has and the database has not: what an endpoint has is
+// on the chain, whoever else leaves it out. What is before the batch is verified, and no more.
+func (v *Verifier) supply(ctx context.Context, epoch int64, span ledger.Verifiable, batch *source.Batch) error {
+	events, err := v.decode(batch.Logs)
+	if err != nil {
+		return err
+	}
+
+	found, err := v.compare(ctx, batch, events)
+	if err != nil {
+		return err
+	}
+
+	var missing []contract.Event
+	for i := range found {
+		if d := &found[i]; d.Kind == Missing {
+			missing = append(missing, d.Chain)
+			v.logMissing(ctx, d)
+		}
+	}
+
+	if len(missing) == 0 {
+		return nil
+	}
+
+	if _, err := v.cfg.Ledger.Supply(ctx, epoch, span, int64(batch.From)-1, missing); err != nil {
 		return err
 	}
 
@@ -244,29 +269,88 @@ func (v *Verifier) settle(ctx context.Context, epoch int64, span ledger.Verifiab
 // out, but those that they have are in a block whose hash is known.
 func (v *Verifier) Compare(ctx context.Context, from, to int64,
 	each func(first, last int64, found []Difference) error) error {
-	return v.read(ctx, from, to, each, nil)
-}
-
-// read is Compare. Where one endpoint could be asked only, alone, if there is one, is called with
-// what that one has and the database has not, from a block on, before the error is returned.
-func (v *Verifier) read(ctx context.Context, from, to int64, each func(first, last int64, found []Difference) error,
-	alone func(first int64, found []Difference) error) error {
-	var deployed []common.Address // found in what was read, and missing in the database
-	for from <= to {
-		filter, last, err := v.filter(ctx, from, to, deployed)
-		if err != nil {
-			return err
+	for p, err := range v.parts(ctx, from, to) {
+		if err == nil {
+			err = each(p.first, p.last, p.found)
 		}
 
-		next, found, err := v.part(ctx, from, last, filter, each, alone)
 		if err != nil {
 			return fmt.Errorf("read blocks %d to %d again: %w", from, to, err)
 		}
-
-		from, deployed = next, append(deployed, found...)
 	}
 
 	return nil
+}
+
+// part is blocks that were read a second time, and what differs in them.
+type part struct {
+	first, last int64
+	found       []Difference
+	alone       *source.Batch // with an error: one endpoint has given it, and no second one could be asked
+}
+
+// parts reads blocks from..to from two endpoints, part by part in their order, and ends with the
+// first error.
+func (v *Verifier) parts(ctx context.Context, from, to int64) iter.Seq2[part, error] {
+	return func(yield func(part, error) bool) {
+		var deployed []common.Address // found in what was read, and missing in the database
+		for from <= to {
+			filter, last, err := v.filter(ctx, from, to, deployed)
+			if err != nil {
+				yield(part{}, err)
+				return
+			}
+
+			for batch, err := range v.cfg.Source.Read(ctx, uint64(from), uint64(last), filter) {
+				var p part
+				var unnamed []common.Address
+				if err == nil {
+					p, unnamed, err = v.part(ctx, &batch, filter)
+				}
+
+				if len(unnamed) > 0 { // the rest is read again, with them
+					deployed = append(deployed, unnamed...)
+					break
+				}
+
+				if !yield(p, err) || err != nil {
+					return
+				}
+
+				from = p.last + 1
+			}
+		}
+	}
+}
+
+// part reads a batch from a second endpoint and compares both with the database, unless there are
+// deployments of contracts that the filter does not name: then it returns those.
+func (v *Verifier) part(ctx context.Context, batch *source.Batch,
+	filter *source.Filter) (p part, unnamed []common.Address, err error) {
+	logs, err := v.both(ctx, batch)
+	if err != nil {
+		return part{alone: batch}, nil, err
+	}
+
+	batch.Logs = logs
+	events, err := v.decode(logs)
+	if err != nil {
+		return p, nil, err
+	}
+
+	for i := range events {
+		if e := &events[i]; e.Name == contract.Deployed && !filter.Names(e.Escrow) {
+			unnamed = append(unnamed, e.Escrow)
+		}
+	}
+
+	if len(unnamed) > 0 {
+		return p, unnamed, nil
+	}
+
+	found, err := v.compare(ctx, batch, events)
+
+	return part{first: int64(batch.From), last: int64(batch.To), found: found}, nil, err
 }
 
 // atOnce is for how many blocks contracts are named at once: with more blocks, more of them have
@@ -290,84 +374,6 @@ func (v *Verifier) filter(ctx context.Context, from, to int64, deployed []common
 	}
 
 	return f, last, err
-}
-
-// part compares blocks from..to, of which next is the first that is left. It ends early where it
-// finds deployments of contracts that the filter does not name.
-func (v *Verifier) part(ctx context.Context, from, to int64, filter *source.Filter,
-	each func(first, last int64, found []Difference) error,
-	alone func(first int64, found []Difference) error) (next int64, deployed []common.Address, err error) {
-	for batch, err := range v.cfg.Source.Read(ctx, uint64(from), uint64(to), filter) {
-		if err != nil {
-			return from, nil, err
-		}
-
-		logs, err := v.both(ctx, &batch)
-		if err != nil {
-			if alone != nil && ctx.Err() == nil {
-				err = errors.Join(err, v.missing(ctx, &batch, alone))
-			}
-
-			return from, nil, err
-		}
-
-		batch.Logs = logs
-		events, err := v.decode(batch.Logs)
-		if err != nil {
-			return from, nil, err
-		}
-
-		if deployed := unnamed(events, filter); len(deployed) > 0 {
-			return int64(batch.From), deployed, nil
-		}
-
-		found, err := v.compare(ctx, &batch, events)
-		if err != nil {
-			return from, nil, err
-		}
-
-		if err := each(int64(batch.From), int64(batch.To), found); err != nil {
-			return from, nil, err
-		}
-
-		from = int64(batch.To) + 1
-	}
-
-	return from, nil, nil
-}
-
-// missing calls alone with what a batch of one endpoint has and the database has not: what an
-// endpoint has is on the chain, whoever else leaves it out.
-func (v *Verifier) missing(ctx context.Context, batch *source.Batch,
-	alone func(first int64, found []Difference) error) error {
-	events, err := v.decode(batch.Logs)
-	if err != nil {
-		return err
-	}
-
-	found, err := v.compare(ctx, batch, events)
-	if err != nil {
-		return err
-	}
-
-	found = slices.DeleteFunc(found, func(d Difference) bool { return d.Kind != Missing })
-	if len(found) == 0 {
-		return nil
-	}
-
-	return alone(int64(batch.From), found)
-}
-
-// unnamed are the escrows that events tell of the deployment of, and that a filter does not name.
-func unnamed(events []contract.Event, filter *source.Filter) (list []common.Address) {
-	for i := range events {
-		e := &events[i]
-		if e.Name == contract.Deployed && !filter.Names(e.Escrow) {
-			list = append(list, e.Escrow)
-		}
-	}
-
-	return list
 }
 
 // both returns the logs of a batch and what another endpoint has besides, in the chain's order.
@@ -454,20 +460,12 @@ func (v *Verifier) compare(ctx context.Context, batch *source.Batch, events []co
 	return found, v.prune(ctx, found)
 }
 
-// place is where an event stands on the chain.
-type place struct {
-	block uint64
-	index uint
-}
-
-func placeOf(e *contract.Event) place { return place{e.BlockNumber, e.LogIndex} }
-
 // differences compares events, place by place.
 func differences(chain, stored []contract.Event, ours func(*contract.Event) bool,
 	hashes map[uint64]common.Hash) (found []Difference) {
-	at := make(map[place]*contract.Event, len(stored))
+	at := make(map[contract.Place]*contract.Event, len(stored))
 	for i := range stored {
-		at[placeOf(&stored[i])] = &stored[i]
+		at[stored[i].Place()] = &stored[i]
 	}
 
 	for i := range chain {
@@ -476,13 +474,13 @@ func differences(chain, stored []contract.Event, ours func(*contract.Event) bool
 			continue // a contract of somebody else with the same event
 		}
 
-		have, ok := at[placeOf(e)]
+		have, ok := at[e.Place()]
 		if !ok {
 			found = append(found, Difference{Kind: Missing, Chain: *e})
 			continue
 		}
 
-		delete(at, placeOf(e))
+		delete(at, e.Place())
 		if why := differ(e, have); why != "" {
 			found = append(found, Difference{Kind: Differing, Chain: *e, Stored: *have, Why: why})
 		}
@@ -490,7 +488,7 @@ func differences(chain, stored []contract.Event, ours func(*contract.Event) bool
 
 	for i := range stored {
 		e := &stored[i]
-		if _, left := at[placeOf(e)]; !left {
+		if _, left := at[e.Place()]; !left {
 			continue
 		}
 

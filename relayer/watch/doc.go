@@ -15,5 +15,5 @@
 // has passed that block, at most DiscoveryWait. Then it admits what the registry has for its slots: an escrow
 // found at or above the cursor joins the book of addresses with the commit; one found below it is
 // caught up first, on its own, from its deployment to the cursor (late.go). There is no other path.
-// Blocks at the head without any log bring no escrow and wait for those behind them (quiet.go).
+// Blocks at the head without any log bring no escrow and wait for those behind them (group.go).
 package watch

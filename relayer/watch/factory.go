@@ -5,39 +5,34 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
-// FactoryConfig configures a FactoryWatch. All fields are required, apart from Tracer.
+// FactoryConfig configures a FactoryWatch. All fields are required.
 type FactoryConfig struct {
-	Source      Source
-	Ledger      *ledger.Ledger
-	ABI         *contract.ABI
-	Filters     *Filters
+	Config
+
 	Factory     common.Address
 	BeatEvery   time.Duration // how often the leader says that it makes its rounds
 	ResignAfter time.Duration // a leader that has had an error or no block to process from its node for so long resigns
 	Health      func() error  // of the node
-	Log         *slog.Logger
-	Metrics     *Metrics
-	Tracer      trace.Tracer // nil: none
 }
 
 // FactoryWatch records the escrows that the factory deploys. It serves one term after another.
 type FactoryWatch struct {
-	cfg   FactoryConfig
-	spans spans
-	next  atomic.Int64
-	quiet quiet // of the goroutine that serves the term
+	watcher
+
+	cfg  FactoryConfig
+	next atomic.Int64
 }
 
 // ErrNoProgress means that the leader's node has not let it go on for too long; somebody else should lead.
@@ -45,7 +40,10 @@ var ErrNoProgress = errors.New("the node does not let this leader go on")
 
 // NewFactoryWatch returns a watch; Run starts it.
 func NewFactoryWatch(cfg FactoryConfig) *FactoryWatch {
-	return &FactoryWatch{cfg: cfg, spans: newSpans(cfg.Tracer, "factory")}
+	w := &FactoryWatch{cfg: cfg}
+	w.watcher = newWatcher(&w.cfg.Config, "factory")
+
+	return w
 }
 
 // Next is the next block of the watch; 0 before the first term. It may be called from any goroutine.
@@ -58,7 +56,7 @@ func (w *FactoryWatch) Run(ctx context.Context, epoch int64, beat func(context.C
 	delays := retry()
 	healthy := time.Now()
 	var beaten time.Time
-	at := ledger.Position{}
+	at := ledger.Position{} // zero: to be read from the database
 	for ctx.Err() == nil {
 		if time.Since(beaten) >= w.cfg.BeatEvery {
 			if err := beat(ctx); err != nil {
@@ -68,12 +66,10 @@ func (w *FactoryWatch) Run(ctx context.Context, epoch int64, beat func(context.C
 			beaten = time.Now()
 		}
 
-		news := w.cfg.Source.Changed()
-		before := at
+		news, before := w.cfg.Source.Changed(), at
 		err := w.advance(ctx, epoch, &at)
 		if reorg := new(reorgError); errors.As(err, &reorg) {
-			err = rollback(ctx, w.cfg.Source, w.cfg.Ledger, reorg.stale, w.cfg.Metrics, w.cfg.Log)
-			at = ledger.Position{}
+			err, at = rollback(ctx, w.common, reorg.stale), ledger.Position{}
 		}
 
 		// a position that was only read from the database is no progress
@@ -89,30 +85,23 @@ func (w *FactoryWatch) Run(ctx context.Context, epoch int64, beat func(context.C
 			return err
 		case time.Since(healthy) > w.cfg.ResignAfter:
 			return fmt.Errorf("%w for %s: %w", ErrNoProgress, w.cfg.ResignAfter, errors.Join(err, w.cfg.Health()))
-		case errors.Is(err, ledger.ErrMoved):
-			at = ledger.Position{}
-			w.cfg.Metrics.commit("factory", "moved", 0)
 		case err != nil:
-			w.cfg.Log.WarnContext(ctx, "factory not watched, trying again", failed(at, err)...)
+			w.failed(ctx, at, err)
 			if !unread(err) {
 				at = ledger.Position{}
 			}
-		default:
-			delays.Reset()
-			if view := w.cfg.Source.View(); view.Ready && int64(view.Target) >= at.Next && at.Next > 0 && !w.quiet.left {
-				continue
+
+			if moved {
+				delays.Reset()
 			}
 
-			pause(ctx, min(w.cfg.BeatEvery, time.Second), news)
-
-			continue
-		}
-
-		if moved {
+			pause(ctx, delay(delays, err), nil)
+		default:
 			delays.Reset()
+			if at.Next == 0 || w.quiet.left || !behind(w.cfg.Source.View(), at) {
+				pause(ctx, min(w.cfg.BeatEvery, time.Second), news)
+			}
 		}
-
-		pause(ctx, delay(delays, err))
 	}
 
 	return nil
@@ -134,7 +123,7 @@ func (w *FactoryWatch) advance(ctx context.Context, epoch int64, at *ledger.Posi
 	}
 
 	view := w.cfg.Source.View()
-	if !view.Ready || int64(view.Target) < at.Next {
+	if !behind(view, *at) {
 		return nil
 	}
 
@@ -143,43 +132,28 @@ func (w *FactoryWatch) advance(ctx context.Context, epoch int64, at *ledger.Posi
 		filter, to = w.cfg.Filters.Factory(), min(view.Final, view.Target)
 	}
 
-	g := &factoryGathering{FactoryWatch: w, epoch: epoch, at: at, ahead: *at, since: time.Now(), filter: filter,
-		final: int64(view.Final)}
-	g.until = g.since.Add(w.cfg.BeatEvery)
-	r := read(ctx, w.cfg.Source, uint64(at.Next), to, filter)
-	defer r.end()
-	line := &overlap{stage: g}
-	err = line.run(ctx, r, nil)
-	w.quiet.left = line.left
+	now := time.Now()
+	g := &factoryGathering{FactoryWatch: w, gathering: gathering{final: int64(view.Final), ahead: *at, since: now},
+		epoch: epoch, at: at, until: now.Add(w.cfg.BeatEvery), filter: filter}
 
-	return err
+	return w.read(ctx, &overlap{stage: g}, at.Next, to, filter, nil)
 }
 
-// factoryGathering is the stage of a factory watch in one reading. The fields of group and events
-// are of the batches that were gathered since the last commit began.
+// factoryGathering is the stage of a factory watch in one reading.
 type factoryGathering struct {
 	*FactoryWatch
+	gathering
 
 	epoch  int64
 	at     *ledger.Position // behind the last commit that succeeded
-	ahead  ledger.Position  // behind what was gathered
-	since  time.Time        // what comes next is waited for since then
 	until  time.Time        // then the leader has to beat; reading goes on at once
 	filter *source.Filter
-	final  int64 // block
-
-	group
-	events []contract.Event
-}
-
-func (g *factoryGathering) gathered() (some, enough bool) {
-	return g.batches > 0, len(g.events) >= enoughEvents || g.batches >= enoughBlocks
 }
 
 // waits holds only by topics: every instance waits for the factory cursor with a block that has a log
 // of its escrows, and by addresses the leader does not see those of others.
 func (g *factoryGathering) waits(ended bool) bool {
-	return g.filter.Addresses == nil && g.quiet.waits(&g.group, g.final, ended)
+	return g.filter.Addresses == nil && g.quiet.waits(&g.blocks, g.final, ended)
 }
 
 // gather picks and decodes the factory's deployments. Other events of its ABI concern no escrow.
@@ -195,56 +169,26 @@ func (g *factoryGathering) gather(_ context.Context, batch *source.Batch) (bool,
 		return false, err
 	}
 
-	g.add(g.ahead, batch, g.since, came)
-	for _, e := range events {
-		if e.Name == contract.Deployed {
-			g.events = append(g.events, e)
-		}
-	}
-
-	g.ahead, g.since = g.to, time.Now()
+	events = slices.DeleteFunc(events, func(e contract.Event) bool { return e.Name != contract.Deployed })
+	g.addBatch(batch, came, events)
 
 	return g.since.Before(g.until), nil
 }
 
 // take makes a commit of what was gathered.
-func (g *factoryGathering) take(ctx context.Context) (commit func() error, landed func(error) error) {
-	c := ledger.FactoryCommit{Epoch: g.epoch, From: g.from, To: g.to, Inside: g.inside, Events: g.events}
-	ctx, blocks := g.spans.blocks(ctx, &g.group)
-	ctx, span := g.spans.commit(ctx, len(c.Events))
-	g.group, g.events = group{}, nil
+func (g *factoryGathering) take(ctx context.Context) (commit func() error, ended func(error) error) {
+	was := g.group
+	g.group = group{}
+	c := ledger.FactoryCommit{Epoch: g.epoch, From: was.from, To: was.to, Inside: was.inside, Events: was.events}
 
-	start := time.Now()
-	var took time.Duration
-	var r ledger.Result
-	commit = func() error {
-		err := branched(ctx, g.cfg.Source, c.From, c.To.Next-1, func(known ledger.Block) (err error) {
-			c.Checked = known
-			r, err = g.cfg.Ledger.CommitFactory(ctx, c)
-			return err
-		})
-		ended(span, err)
-		took = time.Since(start)
-
-		return err
-	}
-
-	return commit, func(err error) error {
-		ended(blocks, err)
-		if err != nil {
-			if !errors.Is(err, ledger.ErrMoved) {
-				g.cfg.Metrics.commit("factory", "error", took)
-			}
-
-			return err
-		}
-
-		g.quiet.stored = time.Now()
-		g.cfg.Metrics.commit("factory", "ok", took)
-		g.stored(ctx, &c, &r)
-
-		return nil
-	}
+	return g.prepareBlocks(ctx, &was.blocks, storing{
+		from: c.From, to: c.To, events: c.Events,
+		store: func(ctx context.Context, checked ledger.Block) (ledger.Result, error) {
+			c.Checked = checked
+			return g.cfg.Ledger.CommitFactory(ctx, c)
+		},
+		stored: func(ctx context.Context, r *ledger.Result) { g.stored(ctx, &c, r) },
+	})
 }
 
 // stored takes in a commit that succeeded.

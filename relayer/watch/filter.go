@@ -39,6 +39,10 @@ const (
 
 // Filters builds the filters of an instance. The slot watch sets its escrows; both watches read
 // with Head at the head of the chain, so that they share one request per block.
+//
+// Head may be called from any goroutine. ranged, book, version, heads and spans belong to the
+// goroutine of the slot watch: update changes the first three, so that both filters fit the book in
+// that version.
 type Filters struct {
 	abi          *contract.ABI
 	factory      common.Address
@@ -46,7 +50,7 @@ type Filters struct {
 	maxAddresses int
 	requestPrice int
 	head         atomic.Pointer[source.Filter]
-	ranged       *source.Filter // used by the slot watch only
+	ranged       *source.Filter // for ranges of final blocks
 	book         *book
 	version      int
 	heads, spans chooser
@@ -83,21 +87,24 @@ func (f *Filters) update(b *book) {
 	head, ranged := f.choose(&f.heads, n), f.choose(&f.spans, n)
 	fresh := f.book != b || f.version != b.version
 	f.book, f.version = b, b.version
-	if current := f.head.Load(); (current.Addresses != nil) != head || head && fresh {
-		next := &source.Filter{Topics: f.abi.Topics()}
-		if head {
-			next.Addresses = append(b.list(), f.factory)
-		}
+	f.head.Store(fitted(f.head.Load(), f.abi.Topics(), head, fresh, b, f.factory))
+	f.ranged = fitted(f.ranged, f.abi.EscrowTopics(), ranged, fresh, b)
+}
 
-		f.head.Store(next)
+// fitted is a filter for the book, and more, by addresses or by topics: the current one if it still
+// fits.
+func fitted(current *source.Filter, topics []common.Hash, addresses, fresh bool, b *book,
+	more ...common.Address) *source.Filter {
+	if current != nil && (current.Addresses != nil) == addresses && (!addresses || !fresh) {
+		return current
 	}
 
-	if f.ranged == nil || (f.ranged.Addresses != nil) != ranged || ranged && fresh {
-		f.ranged = &source.Filter{Topics: f.abi.EscrowTopics()}
-		if ranged {
-			f.ranged.Addresses = b.list()
-		}
+	next := &source.Filter{Topics: topics}
+	if addresses {
+		next.Addresses = append(b.list(), more...)
 	}
+
+	return next
 }
 
 func (f *Filters) choose(c *chooser, n int) (addresses bool) {
@@ -178,14 +185,16 @@ func (f *Filters) turned(c *chooser, filter *source.Filter) bool {
 	return f.mode == FilterAuto && n > 0 && c.wants(n, f.maxAddresses, f.requestPrice) != (filter.Addresses != nil)
 }
 
-// chooser weighs addresses against topics for one kind of reading. The zero value knows nothing and goes by topics.
+// chooser weighs addresses against topics for one kind of reading. The zero value knows nothing and
+// goes by topics. learn changes what was seen (others, span, sized, seen), choose what is done
+// (now), and both what is still to be found out (blind, look). It belongs to one goroutine.
 type chooser struct {
 	others float64 // what other contracts' logs cost per block, in bytes, a moving average
-	span   float64 // blocks a batch, a moving average; a guess until sized
+	span   float64 // blocks per batch, a moving average; a guess until sized
 	sized  bool
-	seen   int // batches read by topics
-	blind  int // batches read by addresses since the last look
-	now    bool
+	seen   int   // batches read by topics
+	blind  int   // batches read by addresses since the last look
+	now    bool  // by addresses
 	look   int64 // blocks that are still to be read by topics, whatever that costs
 }
 

@@ -20,11 +20,22 @@ const discoveryPoll = 100 * time.Millisecond
 // noteEvery is how often the progress of catching up is written: what a restart reads again.
 const noteEvery = 5 * time.Second
 
+// admission finds new escrows and lets them into the book. Its fields belong to the goroutine of
+// the watch; complete and gaveUpAt say what was seen of the factory cursor, told that it has moved
+// since.
+type admission struct {
+	slotState
+
+	told     bool  // the factory watch has committed since new escrows were looked for
+	gaveUpAt int64 // factory cursor at which the wait for discovery was given up; 0: it was not
+	complete int64 // escrows that are deployed below this block are in the book, if they are ours
+}
+
 // discover waits until the registry is complete up to the batch's last block, or DiscoveryWait, and
 // deals with the escrows it brought; a quiet block brings none. Those behind the cursor are caught up
 // here, once what was gathered before is stored. It returns those which join with the batch: their
 // first block is at the cursor or above, and the batch was read by topics, so that it has their logs.
-func (w *SlotWatch) discover(ctx context.Context, batch *source.Batch, line *overlap) ([]registry.Late, error) {
+func (w *admission) discover(ctx context.Context, batch *source.Batch, line *overlap) ([]registry.Late, error) {
 	if int64(batch.To) < w.complete || isQuiet(batch) {
 		return nil, nil
 	}
@@ -67,8 +78,34 @@ func (w *SlotWatch) discover(ctx context.Context, batch *source.Batch, line *ove
 	}
 }
 
-// settle deals with new escrows while there is no block to process.
-func (w *SlotWatch) settle(ctx context.Context) error {
+// join returns the escrows that join with a batch while a commit runs or waits, which may be
+// admitting some that the registry still has as late. ok is false where that has to be waited for:
+// where the factory watch has not passed the batch, and where escrows are to be admitted before it.
+func (w *admission) join(ctx context.Context, batch *source.Batch) (joining []registry.Late, ok bool, err error) {
+	d, err := w.cfg.Ledger.Discovered(ctx, w.cfg.LateAtOnce)
+	if err != nil || d.Next <= int64(batch.To) || len(d.Late) == w.cfg.LateAtOnce {
+		return nil, false, err
+	}
+
+	for _, l := range d.Late {
+		if w.book.has(l.Address) {
+			continue
+		}
+
+		if l.Next() < int64(batch.From) || batch.Filter.Addresses != nil {
+			return nil, false, nil
+		}
+
+		joining = append(joining, l)
+	}
+
+	w.complete = d.Next
+
+	return joining, true, nil
+}
+
+// admitAll deals with new escrows while there is no block to process.
+func (w *admission) admitAll(ctx context.Context) error {
 	for {
 		d, err := w.cfg.Ledger.Discovered(ctx, w.cfg.LateAtOnce)
 		if err != nil || len(d.Late) == 0 {
@@ -87,7 +124,7 @@ func (w *SlotWatch) settle(ctx context.Context) error {
 // up: without a leader the known escrows must not stand still. Of a range below finality it waits
 // for as long as the factory cursor moves: to overtake it would mean to read everything again for
 // the escrows that it finds.
-func (w *SlotWatch) await(ctx context.Context, batch *source.Batch) (ledger.Discovered, error) {
+func (w *admission) await(ctx context.Context, batch *source.Batch) (ledger.Discovered, error) {
 	block, seen := int64(batch.To), int64(-1)
 	deadline := time.Now().Add(w.cfg.DiscoveryWait)
 	for {
@@ -146,7 +183,7 @@ func split(late []registry.Late, cursor int64) (behind, ahead []registry.Late) {
 
 // admit takes escrows into the book without moving the cursor: those ahead of it as they are, those behind it once they
 // are caught up.
-func (w *SlotWatch) admit(ctx context.Context, behind, ahead []registry.Late) error {
+func (w *admission) admit(ctx context.Context, behind, ahead []registry.Late) error {
 	if len(ahead) > 0 {
 		if err := w.store(ctx, ledger.SlotCommit{
 			Epoch: w.held.Epoch, From: w.at, To: w.at, Announce: ahead, Progress: progressOf(ahead, w.at.Next-1, true),
@@ -166,7 +203,7 @@ func (w *SlotWatch) admit(ctx context.Context, behind, ahead []registry.Late) er
 
 // catchUp reads what late escrows emitted before the cursor and commits it, batch by batch. With
 // the last batch the cursor vouches for them, and they join the book.
-func (w *SlotWatch) catchUp(ctx context.Context, late []registry.Late) error {
+func (w *admission) catchUp(ctx context.Context, late []registry.Late) error {
 	w.report(len(late))
 	defer w.report(0)
 	from, to := slices.MinFunc(late, byNext).Next(), w.at.Next-1
@@ -199,19 +236,19 @@ func (w *SlotWatch) catchUp(ctx context.Context, late []registry.Late) error {
 			continue
 		}
 
-		g := group{}
-		g.add(w.at.To(int64(batch.From), common.Hash{}), &batch, since, read)
-		traced, span := newSpans(w.cfg.Tracer, "late").blocks(ctx, &g)
+		var b blocks
+		b.add(w.at.To(int64(batch.From), common.Hash{}), &batch, since, read)
+		traced, span := newSpans(w.cfg.Tracer, "late").blocks(ctx, &b)
 		err = w.store(traced, ledger.SlotCommit{
 			Epoch: w.held.Epoch, From: w.at, To: w.at, Announce: announce, Progress: progress, Events: events,
 		})
-		ended(span, err)
+		endSpan(span, err)
 		if err != nil {
 			return err
 		}
 
 		since = time.Now()
-		w.ended(events)
+		w.noteEndings(events)
 		announce = nil
 		if done {
 			w.enter(late)
@@ -237,7 +274,7 @@ func emittedBy(late []registry.Late) func(*types.Log) bool {
 }
 
 // filterOf is for the logs of some escrows: by address, unless that takes too many requests.
-func (w *SlotWatch) filterOf(late []registry.Late) *source.Filter {
+func (w *admission) filterOf(late []registry.Late) *source.Filter {
 	filter := &source.Filter{Topics: w.cfg.ABI.EscrowTopics()}
 	if len(late) > w.cfg.Filters.maxAddresses && w.cfg.Filters.mode != FilterAddresses {
 		return filter
@@ -261,7 +298,7 @@ func progressOf(late []registry.Late, monitored int64, caughtUp bool) []registry
 }
 
 // enter adds escrows to the book.
-func (w *SlotWatch) enter(late []registry.Late) {
+func (w *admission) enter(late []registry.Late) {
 	for _, l := range late {
 		w.book.add(l.Address)
 	}

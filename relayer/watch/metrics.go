@@ -103,7 +103,7 @@ func (m *Metrics) stored(r ledger.Result, events []contract.Event, blocks int64)
 	}
 }
 
-func (m *Metrics) slots(s SlotStatus) {
-	m.escrows.Set(float64(s.Escrows))
-	m.late.Set(float64(s.Late))
+func (m *Metrics) slots(escrows, late int) {
+	m.escrows.Set(float64(escrows))
+	m.late.Set(float64(late))
 }

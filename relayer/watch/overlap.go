@@ -2,9 +2,7 @@ package watch
 
 import (
 	"context"
-	"time"
 
-	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
@@ -19,9 +17,9 @@ type stage interface {
 	// waits says whether what was gathered is to wait for what comes behind it. If it still is when the
 	// reading has ended, it is forgotten: the next one gives it again.
 	waits(ended bool) bool
-	// take hands over what was gathered, as a commit. What it returns is run in another goroutine;
-	// landed is called with its error, from the watch's own.
-	take(ctx context.Context) (commit func() error, landed func(error) error)
+	// take hands over what was gathered, as a commit. commit runs in another goroutine; ended is
+	// called with its error, from the goroutine of the watch, and returns the error that counts.
+	take(ctx context.Context) (commit func() error, ended func(error) error)
 }
 
 // overlap reads, prepares and commits at the same time: while one commit runs, what comes next is
@@ -33,8 +31,9 @@ type stage interface {
 type overlap struct {
 	stage   stage
 	running chan error        // of the commit that runs; nil: none does
-	landed  func(error) error // of the same commit
+	ended   func(error) error // of the same commit
 	failed  error             // of a commit: nothing that was prepared behind it is stored
+	unread  error             // why the reading ended before its last block; nil: it did not
 	left    bool              // the reading ended with something that waits
 }
 
@@ -61,6 +60,8 @@ func (o *overlap) run(ctx context.Context, r *reader, stop <-chan struct{}) erro
 					return o.wait()
 				}
 
+				o.unread = r.err
+
 				return o.end(ctx, r.err)
 			}
 
@@ -68,7 +69,7 @@ func (o *overlap) run(ctx context.Context, r *reader, stop <-chan struct{}) erro
 				return o.end(ctx, err)
 			}
 		case err := <-o.running:
-			if err := o.land(err); err != nil {
+			if err := o.finish(err); err != nil {
 				return err
 			}
 		case <-stop:
@@ -79,17 +80,17 @@ func (o *overlap) run(ctx context.Context, r *reader, stop <-chan struct{}) erro
 
 // start begins the commit of what was gathered.
 func (o *overlap) start(ctx context.Context) {
-	commit, landed := o.stage.take(ctx)
+	commit, ended := o.stage.take(ctx)
 	running := make(chan error, 1)
-	o.running, o.landed = running, landed
+	o.running, o.ended = running, ended
 	go func() { running <- commit() }() // run does not return before it has taken the error
 }
 
-// land takes in how a commit ended.
-func (o *overlap) land(err error) error {
-	landed := o.landed
-	o.running, o.landed = nil, nil
-	o.failed = landed(err)
+// finish takes in how the running commit ended.
+func (o *overlap) finish(err error) error {
+	ended := o.ended
+	o.running, o.ended = nil, nil
+	o.failed = ended(err)
 
 	return o.failed
 }
@@ -106,7 +107,7 @@ func (o *overlap) wait() error {
 		return o.failed
 	}
 
-	return o.land(<-o.running)
+	return o.finish(<-o.running)
 }
 
 // flush commits what was gathered and waits until it is stored.
@@ -146,8 +147,8 @@ type reader struct {
 	cancel  context.CancelFunc
 }
 
-// read begins a reading. The caller ends it.
-func read(ctx context.Context, src Source, from, to uint64, f *source.Filter) *reader {
+// startReading begins a reading. The caller ends it.
+func startReading(ctx context.Context, src Source, from, to uint64, f *source.Filter) *reader {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &reader{batches: make(chan source.Batch), cancel: cancel}
 	go func() {
@@ -175,38 +176,4 @@ func (r *reader) end() {
 	r.cancel()
 	for range r.batches { // what was read is not wanted
 	}
-}
-
-// What one commit takes together. A reading of final blocks brings some 1,500 events at a time, a
-// reading block by block one block.
-const (
-	enoughEvents = 2048
-	enoughBlocks = 128 // readings
-)
-
-// group is consecutive batches that are stored by one commit.
-type group struct {
-	from, to ledger.Position
-	inside   []ledger.Block // the last block of each batch but the newest
-	time     uint64         // of the last block
-	batches  int
-	logs     int
-	silent   bool      // each of them is quiet
-	since    time.Time // when the first batch was begun to be waited for
-	read     time.Time // when it came
-}
-
-// add puts a batch behind those that are there, which was waited for since one moment and came at
-// another. The first begins at a position.
-func (g *group) add(at ledger.Position, b *source.Batch, since, read time.Time) {
-	if g.batches == 0 {
-		g.from, g.since, g.read, g.silent = at, since, read, true
-	} else {
-		g.inside = append(g.inside, ledger.Block{Number: g.to.Next - 1, Hash: g.to.Hash})
-	}
-
-	g.to, g.time = g.from.To(int64(b.To)+1, b.Last.Hash), b.Last.Time
-	g.batches++
-	g.logs += len(b.Logs)
-	g.silent = g.silent && isQuiet(b)
 }

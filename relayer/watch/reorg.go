@@ -13,28 +13,27 @@ import (
 // chain back to it. It returns nil when the proof fails (the node that said so was wrong or behind)
 // and when somebody else has rolled back already: in either case the watch looks again where it
 // stands.
-func rollback(ctx context.Context, src Source, led *ledger.Ledger, at ledger.Position, m *Metrics,
-	log *slog.Logger) error {
-	err := checked(ctx, src, at)
+func rollback(ctx context.Context, cfg *Config, at ledger.Position) error {
+	err := checked(ctx, cfg.Source, at)
 	if reorg := new(reorgError); !errors.As(err, &reorg) {
 		return err
 	}
 
-	fork, err := findFork(ctx, src, led, at.Next-1)
+	fork, err := findFork(ctx, cfg, at.Next-1)
 	if err != nil {
 		return fmt.Errorf("find the fork below block %d: %w", at.Next-1, err)
 	}
 
-	rolled, err := led.Rollback(ctx, at, fork)
+	rolled, err := cfg.Ledger.Rollback(ctx, at, fork)
 	if err != nil {
 		return err
 	}
 
 	if rolled.Done {
-		m.reorg(rolled.Depth)
-		log.ErrorContext(ctx, "chain reorganised deeper than the configured finality: rolled back",
-			slog.Int64("block", fork.Next-1),
-			slog.Int64("depth", rolled.Depth), slog.Int("orphaned_events", rolled.Orphaned), slog.Int("escrows", rolled.Escrows))
+		cfg.Metrics.reorg(rolled.Depth)
+		cfg.Log.ErrorContext(ctx, "chain reorganised deeper than the configured finality: rolled back",
+			slog.Int64("block", fork.Next-1), slog.Int64("depth", rolled.Depth),
+			slog.Int("orphaned_events", rolled.Orphaned), slog.Int("escrows", rolled.Escrows))
 	}
 
 	return nil
@@ -78,20 +77,20 @@ func branched(ctx context.Context, src Source, from ledger.Position, last int64,
 // findFork returns the position behind the highest remembered block that is still canonical. Where
 // blocks were committed by range only the last of each is remembered, so the fork may be set too
 // low: that costs blocks, whose events are deduplicated.
-func findFork(ctx context.Context, src Source, led *ledger.Ledger, below int64) (ledger.Position, error) {
+func findFork(ctx context.Context, cfg *Config, below int64) (ledger.Position, error) {
 	const page = 64
 	for {
-		blocks, err := led.Blocks(ctx, below, page)
+		blocks, err := cfg.Ledger.Blocks(ctx, below, page)
 		if err != nil {
 			return ledger.Position{}, err
 		}
 
 		if len(blocks) == 0 {
-			return led.Start(ctx)
+			return cfg.Ledger.Start(ctx)
 		}
 
 		for _, b := range blocks {
-			header, err := src.Canonical(ctx, uint64(b.Number))
+			header, err := cfg.Source.Canonical(ctx, uint64(b.Number))
 			if err != nil {
 				return ledger.Position{}, err
 			}

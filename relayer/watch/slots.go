@@ -6,93 +6,32 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
+	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/fusion-prime/escrow-relayer/partition"
-	"github.com/fusion-prime/escrow-relayer/registry"
-	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
-	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
-// lateAtOnce is how many new escrows are admitted in one commit, unless SlotConfig says otherwise.
-const lateAtOnce = 5000
-
-// Holder says which slots this instance holds.
-type Holder interface {
-	// Settled returns what is held, waiting for a change of it that is under way in the database.
-	Settled() (partition.Holding, <-chan struct{})
-}
-
-// Publisher sends what was committed.
-type Publisher interface {
-	Offer(epoch int64, rows []outbox.Pending)
-	Reload()
-	Quiesce(ctx context.Context, slots []int16) error
-	Resume(slots []int16, epoch int64)
-}
-
-// SlotConfig configures a SlotWatch. All fields are required, apart from LateAtOnce and Tracer.
-type SlotConfig struct {
-	Source        Source
-	Ledger        *ledger.Ledger
-	DB            registry.DB
-	Holder        Holder
-	Publisher     Publisher
-	ABI           *contract.ABI
-	Filters       *Filters
-	ChainID       int64
-	DiscoveryWait time.Duration   // how long a commit waits for the factory watch to pass its block
-	Discovered    <-chan struct{} // fires when the factory watch has committed
-	LateAtOnce    int             // new escrows that are admitted in one commit; 0: 5,000
-	Log           *slog.Logger
-	Metrics       *Metrics
-	Tracer        trace.Tracer // nil: none
-}
-
 // SlotWatch commits the events of the escrows in this instance's slots.
 type SlotWatch struct {
-	cfg    SlotConfig
-	spans  spans
-	status atomic.Pointer[SlotStatus]
+	admission
 
-	// Of the goroutine that runs it:
-	held       partition.Holding
-	book       *book           // while a commit runs: as if it had succeeded, and what was gathered behind it
-	at         ledger.Position // behind the last commit that succeeded
-	generation int64           // of the positions that the publisher has followed; -1: it has followed none
-	gaveUpAt   int64           // factory cursor at which the wait for discovery was given up; 0: it was not
-	quiet      quiet
-	told       bool  // the factory watch has committed since new escrows were looked for
-	complete   int64 // escrows that are deployed below this block are in the book, if they are ours
-}
-
-// SlotStatus is where a slot watch stands.
-type SlotStatus struct {
-	Next    int64 // block; 0 while it holds nothing
-	Time    time.Time
-	Escrows int
-	Late    int
-	Slots   int
-	Unread  error     // why the next blocks cannot be read; nil: they can, or nothing is held
-	Since   time.Time // since when
+	generation int64 // of the positions that the publisher has followed; -1: it has followed none
 }
 
 // NewSlotWatch returns a watch; Run starts it.
 func NewSlotWatch(cfg SlotConfig) *SlotWatch {
 	cfg.LateAtOnce = cmp.Or(cfg.LateAtOnce, lateAtOnce)
-	w := &SlotWatch{cfg: cfg, spans: newSpans(cfg.Tracer, "slots"), generation: -1}
+	w := &SlotWatch{generation: -1}
+	w.cfg = cfg
+	w.watcher = newWatcher(&w.cfg.Config, "slots")
 	w.status.Store(&SlotStatus{})
 
 	return w
 }
-
-// Status may be called from any goroutine.
-func (w *SlotWatch) Status() SlotStatus { return *w.status.Load() }
 
 // Run watches until ctx ends (nil), or until the right to commit is over (ErrFenced: join again).
 func (w *SlotWatch) Run(ctx context.Context) error {
@@ -102,7 +41,7 @@ func (w *SlotWatch) Run(ctx context.Context) error {
 		before := w.at
 		err := w.serve(ctx, held, changed)
 		if reorg := new(reorgError); errors.As(err, &reorg) {
-			err = rollback(ctx, w.cfg.Source, w.cfg.Ledger, reorg.stale, w.cfg.Metrics, w.cfg.Log)
+			err = rollback(ctx, w.common, reorg.stale)
 		}
 
 		switch {
@@ -117,13 +56,9 @@ func (w *SlotWatch) Run(ctx context.Context) error {
 		case err == nil:
 			delays.Reset()
 			continue
-		case errors.Is(err, ledger.ErrMoved):
-			w.cfg.Log.DebugContext(ctx, "cursor moved, looking again", failed(w.at, err)...)
-			w.cfg.Metrics.commit("slots", "moved", 0)
-		default:
-			w.cfg.Log.WarnContext(ctx, "blocks not processed, trying again", failed(w.at, err)...)
 		}
 
+		w.failed(ctx, w.at, err)
 		if w.at.Next > before.Next {
 			delays.Reset()
 		}
@@ -139,7 +74,7 @@ func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <
 	w.held = held
 	if len(held.Slots) == 0 {
 		w.book, w.at = nil, ledger.Position{}
-		w.reading(ctx, nil)
+		w.noteReading(ctx, nil)
 		w.report(0)
 		select {
 		case <-changed:
@@ -172,7 +107,7 @@ func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <
 
 		if is := new(readError); errors.As(err, &is) { // what is known of the escrows is not in question
 			known = known && !errors.Is(err, source.ErrDisagree)
-			w.cfg.Log.WarnContext(ctx, "blocks not read, trying again", failed(w.at, err)...)
+			w.cfg.Log.WarnContext(ctx, "blocks not read, trying again", slog.Int64("block", w.at.Next), slog.Any("err", err))
 			pause(ctx, delay(delays, err), changed)
 			err = nil
 		}
@@ -222,7 +157,7 @@ func (w *SlotWatch) check(ctx context.Context) error {
 // step processes the blocks that there are, and new escrows where there is no block or the factory
 // watch says that it has committed.
 func (w *SlotWatch) step(ctx context.Context, changed <-chan struct{}) error {
-	if view := w.cfg.Source.View(); w.behind(view) {
+	if view := w.cfg.Source.View(); behind(view, w.at) {
 		if err := w.advance(ctx, view, changed); err != nil || !w.told {
 			return err
 		}
@@ -230,7 +165,7 @@ func (w *SlotWatch) step(ctx context.Context, changed <-chan struct{}) error {
 
 	w.told = false
 
-	return w.settle(ctx)
+	return w.admitAll(ctx)
 }
 
 // rest waits until there is something to process, and says whether the holding, or ctx, is over.
@@ -247,7 +182,7 @@ func (w *SlotWatch) rest(ctx context.Context, changed, news <-chan struct{}) (ov
 	switch {
 	case w.quiet.left:
 		due = time.After(w.quiet.pause())
-	case w.behind(w.cfg.Source.View()):
+	case behind(w.cfg.Source.View(), w.at):
 		due = time.After(0)
 	}
 
@@ -263,11 +198,6 @@ func (w *SlotWatch) rest(ctx context.Context, changed, news <-chan struct{}) (ov
 	}
 
 	return false
-}
-
-// behind says whether there are blocks to process.
-func (w *SlotWatch) behind(view source.View) bool {
-	return view.Ready && int64(view.Target) >= w.at.Next
 }
 
 // follow waits after a rollback, and at the start of a tenure, until the publisher has nothing
@@ -300,115 +230,97 @@ func (w *SlotWatch) advance(ctx context.Context, view source.View, changed <-cha
 		to = min(to, uint64(w.at.Next+n-1))
 	}
 
-	r := read(ctx, w.cfg.Source, uint64(w.at.Next), to, filter)
-	line := w.gathering(int64(view.Final), seen)
-	err := line.run(ctx, r, changed)
-	w.quiet.left = line.left
-	r.end()
-	if err != nil && err == r.err { //nolint:errorlint // this reading's error, not one of its kind
-		w.reading(ctx, err)
+	line := &newSlotGathering(&w.admission, int64(view.Final), seen).line
+	err := w.read(ctx, line, w.at.Next, to, filter, changed)
+	if err != nil && err == line.unread { //nolint:errorlint // this reading's error, not one of its kind
+		w.noteReading(ctx, err)
 	}
 
 	return err
 }
 
-// store commits, and takes in what came of it.
-func (w *SlotWatch) store(ctx context.Context, c ledger.SlotCommit) error {
-	commit, landed := w.prepare(ctx, c)
-	return landed(commit())
+// slotGathering is the stage of a slot watch in one reading.
+type slotGathering struct {
+	*admission
+	gathering
+
+	line overlap  // the one whose stage it is
+	seen *chooser // what it learns from
 }
 
-// prepare returns a commit, which may run in another goroutine, and landed, which takes in what
-// came of it: it hands what is to be published to the publisher and moves the position.
-func (w *SlotWatch) prepare(ctx context.Context, c ledger.SlotCommit) (commit func() error, landed func(error) error) {
-	ctx, span := w.spans.commit(ctx, len(c.Events))
-	start := time.Now()
-	var took time.Duration
-	var r ledger.Result
-	commit = func() error {
-		err := branched(ctx, w.cfg.Source, c.From, c.To.Next-1, func(known ledger.Block) (err error) {
-			c.Checked = known
-			r, err = w.cfg.Ledger.CommitSlots(ctx, c)
-			return err
-		})
-		ended(span, err)
-		took = time.Since(start)
+// newSlotGathering begins at the position of the watch.
+func newSlotGathering(w *admission, final int64, seen *chooser) *slotGathering {
+	g := &slotGathering{admission: w, gathering: gathering{final: final, ahead: w.at, since: time.Now()}, seen: seen}
+	g.line.stage = g
+
+	return g
+}
+
+func (g *slotGathering) waits(ended bool) bool {
+	return g.quiet.waits(&g.blocks, g.final, ended)
+}
+
+// gather admits the escrows that join with a batch, and picks and decodes the logs of those that are watched.
+func (g *slotGathering) gather(ctx context.Context, batch *source.Batch) (bool, error) {
+	g.noteReading(ctx, nil)
+	if !follows(batch, g.ahead) {
+		return false, &reorgError{g.ahead}
+	}
+
+	came, version := time.Now(), g.book.version
+	joining, err := g.discover(ctx, batch, &g.line)
+	if err != nil {
+		return false, err
+	}
+
+	if batch.Filter.Addresses != nil && g.book.version != version {
+		return false, nil // the batch was read without the escrows that have just come
+	}
+
+	for i := range joining {
+		g.book.add(joining[i].Address)
+	}
+
+	foreign := 0
+	events, err := decode(g.cfg.ABI, batch.Logs, func(l *types.Log) bool {
+		ours := g.book.has(l.Address)
+		if !ours {
+			foreign++
+		}
+
+		return ours
+	}, g.cfg.Metrics)
+	if err != nil {
+		return false, err
+	}
+
+	if !g.quiet.again(batch) {
+		g.cfg.Filters.learn(g.seen, batch, foreign)
+	}
+
+	g.addBatch(batch, came, events)
+	g.joining = append(g.joining, joining...)
+	g.noteEndings(events)
+	g.book.forget(g.final)
+	anew := batch.Filter.Addresses != nil && g.book.version != version || g.cfg.Filters.turned(g.seen, batch.Filter)
+
+	return !anew, nil
+}
+
+// take makes a commit of what was gathered.
+func (g *slotGathering) take(ctx context.Context) (commit func() error, ended func(error) error) {
+	was := g.group
+	g.group = group{}
+	commit, committed := g.prepareBlocks(ctx, &was.blocks, g.storing(ledger.SlotCommit{
+		Epoch: g.held.Epoch, From: was.from, To: was.to, Inside: was.inside, Time: was.time, Announce: was.joining,
+		Progress: progressOf(was.joining, was.to.Next-1, true), Events: was.events,
+	}))
+
+	return commit, func(err error) error {
+		if err = committed(err); err == nil {
+			g.report(0)
+		}
 
 		return err
 	}
-
-	return commit, func(err error) error {
-		if err != nil {
-			if !errors.Is(err, ledger.ErrMoved) {
-				w.cfg.Metrics.commit("slots", "error", took)
-			}
-
-			return err
-		}
-
-		w.cfg.Metrics.commit("slots", "ok", took)
-		w.stored(&c, &r, span.SpanContext())
-
-		return nil
-	}
-}
-
-// stored takes in a commit that succeeded.
-func (w *SlotWatch) stored(c *ledger.SlotCommit, r *ledger.Result, traced trace.SpanContext) {
-	w.cfg.Metrics.stored(*r, c.Events, c.To.Next-c.From.Next)
-	if c.To.Next > c.From.Next && c.Time > 0 {
-		s := *w.status.Load()
-		s.Time = time.Unix(int64(c.Time), 0)
-		w.status.Store(&s)
-	}
-
-	w.at = c.To
-	if r.Retracted+r.Revived+r.Dropped > 0 { // rows that waited for that are sent, or gone
-		w.cfg.Publisher.Reload()
-	}
-
-	if len(r.Pending) > 0 {
-		if traced.IsValid() {
-			for i := range r.Pending {
-				r.Pending[i].Trace = &traced
-			}
-		}
-
-		w.cfg.Publisher.Offer(c.Epoch, r.Pending)
-	}
-}
-
-// ended notes releases and refunds.
-func (w *SlotWatch) ended(events []contract.Event) {
-	for i := range events {
-		if e := &events[i]; e.Ends() {
-			w.book.end(e.Escrow, int64(e.BlockNumber))
-		}
-	}
-}
-
-// reading notes whether blocks can be read: an instance whose nodes do not let it leaves its slots to another.
-func (w *SlotWatch) reading(ctx context.Context, err error) {
-	s := *w.status.Load()
-	switch {
-	case ctx.Err() != nil || (err == nil) == (s.Unread == nil):
-		return
-	case err == nil:
-		s.Unread, s.Since = nil, time.Time{}
-	default:
-		s.Unread, s.Since = err, time.Now()
-	}
-
-	w.status.Store(&s)
-}
-
-func (w *SlotWatch) report(late int) {
-	s := *w.status.Load()
-	s.Next, s.Slots, s.Late, s.Escrows = w.at.Next, len(w.held.Slots), late, 0
-	if w.book != nil {
-		s.Escrows = w.book.addresses.len()
-	}
-
-	w.status.Store(&s)
-	w.cfg.Metrics.slots(s)
 }

@@ -28,14 +28,14 @@ func newSpans(tracer trace.Tracer, watch string) spans {
 	return spans{tracer, watch}
 }
 
-// blocks begins the trace of a group. The caller ends the span.
-func (s spans) blocks(ctx context.Context, g *group) (context.Context, trace.Span) {
-	ctx, span := s.tracer.Start(ctx, "blocks", trace.WithNewRoot(), trace.WithTimestamp(g.since))
+// blocks begins the trace of what was read together. The caller ends the span.
+func (s spans) blocks(ctx context.Context, b *blocks) (context.Context, trace.Span) {
+	ctx, span := s.tracer.Start(ctx, "blocks", trace.WithNewRoot(), trace.WithTimestamp(b.since))
 	if span.IsRecording() {
-		span.SetAttributes(attribute.String("relayer.watch", s.watch), attribute.Int64("relayer.from_block", g.from.Next),
-			attribute.Int64("relayer.to_block", g.to.Next-1), attribute.Int("relayer.logs", g.logs))
-		_, read := s.tracer.Start(ctx, "read", trace.WithTimestamp(g.since))
-		read.End(trace.WithTimestamp(g.read))
+		span.SetAttributes(attribute.String("relayer.watch", s.watch), attribute.Int64("relayer.from_block", b.from.Next),
+			attribute.Int64("relayer.to_block", b.to.Next-1), attribute.Int("relayer.logs", b.logs))
+		_, read := s.tracer.Start(ctx, "read", trace.WithTimestamp(b.since))
+		read.End(trace.WithTimestamp(b.read))
 	}
 
 	return ctx, span
@@ -52,8 +52,9 @@ func (s spans) commit(ctx context.Context, events int) (context.Context, trace.S
 	return ctx, span
 }
 
-// ended ends a span. Of an error it says of which kind it is, since its text may have anything in it.
-func ended(span trace.Span, err error) {
+// endSpan ends a span. Of an error it says of which kind it is, since its text may have anything in
+// it.
+func endSpan(span trace.Span, err error) {
 	switch {
 	case errors.Is(err, ledger.ErrMoved):
 		span.SetStatus(codes.Error, "moved")

@@ -104,11 +104,13 @@ func TestLeaderThatCannotReadResigns(t *testing.T) {
 			chain.on.Store(true)
 			w.mine(1)
 			leader := watch.NewFactoryWatch(watch.FactoryConfig{
-				Source: chain, Ledger: w.led, ABI: w.abi,
-				Filters: watch.NewFilters(w.abi, w.d.Factory, watch.FilterAuto, 1000, 4000),
+				Config: watch.Config{
+					Source: chain, Ledger: w.led, ABI: w.abi,
+					Filters: watch.NewFilters(w.abi, w.d.Factory, watch.FilterAuto, 1000, 4000),
+					Log:     slog.New(slog.NewTextHandler(t.Output(), nil)),
+					Metrics: watch.NewMetrics(prometheus.NewRegistry(), w.abi.EventNames()),
+				},
 				Factory: w.d.Factory, BeatEvery: time.Second, ResignAfter: time.Second, Health: w.src.Health,
-				Log:     slog.New(slog.NewTextHandler(t.Output(), nil)),
-				Metrics: watch.NewMetrics(prometheus.NewRegistry(), w.abi.EventNames()),
 			})
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 	"github.com/ethereum/go-ethereum/core/types"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
@@ -22,6 +23,17 @@ type Source interface {
 	Changed() <-chan struct{}
 	Read(ctx context.Context, from, to uint64, f *source.Filter) iter.Seq2[source.Batch, error]
 	Canonical(ctx context.Context, n uint64) (source.Header, error)
+}
+
+// Config is what both watches need. All fields are required, apart from Tracer.
+type Config struct {
+	Source  Source
+	Ledger  *ledger.Ledger
+	ABI     *contract.ABI
+	Filters *Filters
+	Log     *slog.Logger
+	Metrics *Metrics
+	Tracer  trace.Tracer // nil: none
 }
 
 // reorgError means that the block before a position, a cursor's or a remembered one, is not on the chain any more.
@@ -68,24 +80,14 @@ func unread(err error) bool {
 	return errors.As(err, &is) && !errors.Is(err, source.ErrDisagree)
 }
 
-// pause waits for a delay, or until the context ends or something happens.
-func pause(ctx context.Context, d time.Duration, wake ...<-chan struct{}) {
+// pause waits for a delay, or until the context ends or wake fires.
+func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
-	var a, b <-chan struct{}
-	if len(wake) > 0 {
-		a = wake[0]
-	}
-
-	if len(wake) > 1 {
-		b = wake[1]
-	}
-
 	select {
 	case <-ctx.Done():
 	case <-timer.C:
-	case <-a:
-	case <-b:
+	case <-wake:
 	}
 }
 
@@ -138,9 +140,4 @@ func checked(ctx context.Context, src Source, at ledger.Position) error {
 	}
 
 	return nil
-}
-
-// attrs of a log line about an error in a loop.
-func failed(at ledger.Position, err error) []any {
-	return []any{slog.Int64("block", at.Next), slog.Any("err", err)}
 }

@@ -141,21 +141,22 @@ func (w *world) run(mode watch.FilterMode, factory bool) (stop func()) {
 		chain = w.chain
 	}
 
-	if w.leads != nil {
-		leads = w.leads
-	}
-
+	common := watch.Config{Source: chain, Ledger: w.led, ABI: w.abi, Filters: filters, Log: log, Metrics: metrics,
+		Tracer: w.tracer}
 	slots := watch.NewSlotWatch(watch.SlotConfig{
-		Source: chain, Ledger: w.led, DB: w.DB, Holder: holder{}, Publisher: w.out, ABI: w.abi, Filters: filters,
-		ChainID:       chainID,
-		DiscoveryWait: w.patience, Discovered: w.hints, Log: log, Metrics: metrics, Tracer: w.tracer, LateAtOnce: w.page,
+		Config: common, DB: w.DB, Holder: holder{}, Publisher: w.out, ChainID: chainID,
+		DiscoveryWait: w.patience, Discovered: w.hints, LateAtOnce: w.page,
 	})
 	wg.Go(func() { require.NoError(w.t, slots.Run(ctx)) })
 	if factory {
+		common.Source = w.src
+		if w.leads != nil {
+			common.Source = w.leads
+		}
+
 		fw := watch.NewFactoryWatch(watch.FactoryConfig{
-			Source: leads, Ledger: w.led, ABI: w.abi, Filters: filters, Factory: w.d.Factory, BeatEvery: time.Second,
-			ResignAfter: time.Minute,
-			Health:      w.src.Health, Log: log, Metrics: metrics, Tracer: w.tracer,
+			Config: common, Factory: w.d.Factory, BeatEvery: time.Second, ResignAfter: time.Minute,
+			Health: w.src.Health,
 		})
 		listening := make(chan struct{})
 		wg.Go(func() { w.hint(ctx, listening) })

@@ -3,11 +3,82 @@ package publish
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
+
+// loop connects the parts: it gives them what happens, one event after the other, and has carried
+// out what they want. What waits for a network does so in goroutines of its own, which wait counts
+// and which report through answered, read and deleted; each of those has room for whatever can be
+// under way. Everything else belongs to the goroutine of Run.
+type loop struct {
+	*shared
+
+	window window
+	lanes  lanes
+	reader reader
+	del    deleter
+	rest   rest
+	epoch  int64 // offers of earlier ones are void
+	report reporting
+
+	answered chan *request
+	read     chan readResult
+	deleted  chan error         // the outcome of a task of del
+	endTask  context.CancelFunc // ends the task under way
+	wait     sync.WaitGroup     // for requests, readings, tasks
+}
+
+// newLoop returns the loop of a publisher with what the tenure before it has left.
+func newLoop(s *shared) *loop {
+	l := &loop{
+		shared: s, window: newWindow(&s.limits), rest: newRest(), reader: newReader(&s.limits, s.cfg.Jitter, time.Now()),
+		answered: make(chan *request, outbox.Topics*s.limits.requests),
+		read:     make(chan readResult, 1),
+		deleted:  make(chan error, 1),
+		del: deleter{linger: s.limits.linger, full: s.limits.deleteFull, maxSize: s.limits.deleteMost,
+			deletionPace: deletionPace{size: s.limits.deleteFull, limit: deleteLimit}},
+	}
+	l.lanes = newLanes(&s.limits, &l.window, s.cfg.Jitter,
+		[outbox.Topics]string{s.cfg.Topics.Default, s.cfg.Topics.Other, s.cfg.Topics.Retractions})
+	for _, s := range s.cfg.Handover.acked {
+		l.done(s)
+	}
+
+	l.del.doubts = s.cfg.Handover.doubts
+
+	return l
+}
+
+// add hands a row to its lane, unless it is known, or nothing of its slot is to be sent.
+func (l *loop) add(r row, now time.Time) {
+	if l.window.has(r.Seq) || l.rest.isQuiet(r.Slot) {
+		return
+	}
+
+	id := l.box.LaneOf(&r.Pending)
+	if l.lanes.topics[id.Topic].name == "" {
+		l.done(outbox.Sent{Seq: r.Seq, Slot: r.Slot}) // nobody asked for it: it leaves the outbox as if sent
+		return
+	}
+
+	l.lanes.add(id, r, now)
+}
+
+// done notes that a row need not be sent any more: it is to be deleted.
+func (l *loop) done(s outbox.Sent) {
+	l.window.enter(s.Seq)
+	l.rest.begin(s.Slot)
+	l.del.add(time.Now(), s)
+}
+
+func (l *loop) notify() { l.rest.notify(l.del.doubtfulSlot) }
+
+// deletionsAwaited says whether somebody waits for deletions.
+func (l *loop) deletionsAwaited() bool { return len(l.rest.waiting) > 0 }
 
 // readOn begins the next reading, if there is something to read and room for it. What is read says
 // which rows are in doubt, so doubts are written down before.
@@ -56,7 +127,7 @@ func (l *loop) readLanes(ctx context.Context, wants []want) {
 
 // begin lets a reading run, for readTimeout at most.
 func (l *loop) begin(ctx context.Context, r readResult, read func(context.Context, *readResult) error) {
-	l.window.hold()
+	l.window.beginReading()
 	l.wait.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, readTimeout)
 		defer cancel()
@@ -91,7 +162,7 @@ func (l *loop) take(ctx context.Context, r readResult) {
 	}
 
 	l.reader.taken()
-	l.window.release()
+	l.window.endReading()
 }
 
 // sendable says whether a row is to be sent. One that never will be leaves the outbox as if it had been.
@@ -106,9 +177,9 @@ func (l *loop) sendable(f *outbox.Found) bool {
 
 	switch kind := message.Kind(f.Kind); {
 	case f.Held && kind == message.Retraction:
-		l.reader.held = true
+		l.reader.retractionsHeld = true
 	case f.Held && kind == message.Original:
-		l.reader.waits(f.Event.Escrow)
+		l.reader.noteWaiting(f.Event.Escrow)
 	}
 
 	return !f.Held && !f.Obsolete && !l.outOfTurn(&f.Pending)
@@ -116,18 +187,18 @@ func (l *loop) sendable(f *outbox.Found) bool {
 
 // outOfTurn says whether a row is an event's whose escrow has an earlier one that waits.
 func (l *loop) outOfTurn(r *outbox.Pending) bool {
-	return message.Kind(r.Kind) == message.Original && l.reader.behind(r.Event.Escrow)
+	return message.Kind(r.Kind) == message.Original && l.reader.isWaiting(r.Event.Escrow)
 }
 
 // delete begins a deletion that is due. It is not held up by the loop, and does not hold it up.
 func (l *loop) delete(now time.Time) {
-	if at := l.del.due(l.hurry()); !at.IsZero() && !at.After(now) {
+	if at := l.del.due(l.deletionsAwaited()); !at.IsZero() && !at.After(now) {
 		l.del.begin(now)
 	}
 }
 
-// carryOut tells the database, outside of the loop.
-func (l *loop) carryOut(ctx context.Context, t task) {
+// runTask tells the database, outside of the loop.
+func (l *loop) runTask(ctx context.Context, t task) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	l.endTask = cancel
 	l.wait.Go(func() {
@@ -165,74 +236,4 @@ func (l *loop) forget(ctx context.Context, err error) {
 	}
 
 	l.notify()
-}
-
-// drain waits for what is under way, up to drainTimeout, deletes what was acknowledged, and ends
-// every goroutine. cancel ends requests.
-func (l *loop) drain(ctx context.Context, cancel context.CancelFunc) {
-	ctx = context.WithoutCancel(ctx)
-	timer := time.NewTimer(drainTimeout)
-	defer timer.Stop()
-	abandoned := 0
-	for l.lanes.flying() > 0 {
-		select {
-		case f := <-l.flown:
-			l.settle(ctx, f)
-		case err := <-l.deleted:
-			l.forget(ctx, err)
-		case <-timer.C:
-			abandoned = int(l.told.inFlight.Load())
-			cancel() // makes them come back
-		}
-	}
-
-	l.settleRest(ctx)
-	l.wait.Wait()
-	l.cfg.Handover.acked, l.cfg.Handover.doubts = l.del.waiting, l.del.doubts
-	l.told.undeleted.Store(int64(len(l.del.waiting)))
-	l.told.report.Store(nil)
-	if n := len(l.del.waiting); n > 0 {
-		l.cfg.Log.WarnContext(ctx,
-			"stopped with acknowledged messages in the outbox: another process would publish them again",
-			slog.Int("messages", n))
-	}
-
-	if abandoned > 0 {
-		l.cfg.Log.WarnContext(ctx, "stopped with messages under way: they may be published again",
-			slog.Int("messages", abandoned))
-	}
-
-	l.cfg.Metrics.blocked.Set(0)
-	l.cfg.Metrics.inFlight.Set(0)
-}
-
-// settleRest deletes what was acknowledged and writes doubts down, until all is done, a task fails,
-// or deleteAtEnd is over. Then it writes down that what is left may have been sent, which is one
-// small statement.
-func (l *loop) settleRest(ctx context.Context) {
-	timer := time.NewTimer(deleteAtEnd)
-	defer timer.Stop()
-	for over := false; ; {
-		if !l.del.busy {
-			if over || l.del.fails > 0 || l.del.idle() {
-				break
-			}
-
-			l.del.begin(time.Now())
-		}
-
-		select {
-		case err := <-l.deleted:
-			l.forget(ctx, err)
-		case <-timer.C:
-			over = true
-			l.endTask()
-		}
-	}
-
-	rest := l.del.rest()
-	l.told.settled.Store(len(rest) == 0 || l.store.Doubt(ctx, rest) == nil)
-	if l.told.settled.Load() {
-		l.del.doubts = nil
-	}
 }

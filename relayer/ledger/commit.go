@@ -1,0 +1,267 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"slices"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fusion-prime/escrow-relayer/partition"
+	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/fusion-prime/escrow-relayer/relayer/column"
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
+)
+
+// SlotCommit is what an owner stores for a range of blocks. From.Next == To.Next stores events
+// without moving the cursor, which is how late escrows are caught up.
+type SlotCommit struct {
+	Epoch    int64
+	From, To Position
+	// Inside are blocks of the range, below its last one, whose hashes the caller has read: where the
+	// range was put together from several readings, the last block of each.
+	Inside []Block
+	// a block inside the range that was remembered (BranchError) and that the caller has found
+	// canonical
+	Checked  Block
+	Time     uint64              // of block To.Next-1, unix seconds
+	Announce []registry.Late     // their EscrowDeployed goes into the outbox, before all else
+	Progress []registry.Progress // of late escrows
+	Events   []contract.Event    // of escrows in the owner's slots, in (block, log index) order
+}
+
+// FactoryCommit is what the leader stores for a range of blocks.
+type FactoryCommit struct {
+	Epoch    int64
+	From, To Position
+	Inside   []Block          // as of SlotCommit
+	Checked  Block            // as of SlotCommit
+	Events   []contract.Event // EscrowDeployed of the factory, in order
+}
+
+// commitSlots is the transaction of CommitSlots.
+func commitSlots(ctx context.Context, t *transaction, c SlotCommit) error {
+	early := foldEarly(c.Events)
+	defer early.wait()
+	past, err := advance(ctx, t, advanceSlots, step{c.Epoch, c.From, c.To, c.Inside, c.Checked, c.Time})
+	if err != nil {
+		return err
+	}
+
+	if err := announce(ctx, t, c.Announce); err != nil {
+		return err
+	}
+
+	settle := func() error { return retract(ctx, t, c.To.Next) }
+	fresh, err := store(ctx, t, c.Events, storing{queue: true, orphans: past.orphans, settle: settle})
+	if err != nil {
+		return err
+	}
+
+	if err := project(ctx, t, fresh, early); err != nil {
+		return err
+	}
+
+	if err := registry.Advance(ctx, t, t.cfg.ChainID, c.Progress); err != nil || !past.open {
+		return err
+	}
+
+	return settle()
+}
+
+// commitFactory is the transaction of CommitFactory.
+func commitFactory(ctx context.Context, t *transaction, c FactoryCommit) error {
+	early := foldEarly(c.Events)
+	defer early.wait()
+	past, err := advance(ctx, t, advanceFactory, step{c.Epoch, c.From, c.To, c.Inside, c.Checked, 0})
+	if err != nil {
+		return err
+	}
+
+	fresh, err := store(ctx, t, c.Events, storing{orphans: past.orphans})
+	if err != nil {
+		return err
+	}
+
+	if err := project(ctx, t, fresh, early); err != nil {
+		return err
+	}
+
+	if err := registry.Record(ctx, t, t.cfg.ChainID, discoveries(fresh, t.result.revived)); err != nil {
+		return err
+	}
+
+	return t.notify(ctx, registry.Channel)
+}
+
+// discoveries are what the registry keeps of some EscrowDeployed. Those that reappeared were announced before.
+func discoveries(deployed []contract.Event, revived map[contract.Place]bool) []registry.Discovery {
+	found := make([]registry.Discovery, len(deployed))
+	for i := range deployed {
+		e := &deployed[i]
+		found[i] = registry.Discovery{
+			Address: e.Escrow, Slot: partition.Slot(e.Escrow), Block: int64(e.BlockNumber), LogIndex: int32(e.LogIndex),
+			TxHash: e.TxHash, Occurrence: e.Occurrence, Announced: revived[e.Place()],
+		}
+	}
+
+	return found
+}
+
+// announce puts the EscrowDeployed of escrows that are admitted into the outbox, unless it went there before.
+func announce(ctx context.Context, t *transaction, late []registry.Late) error {
+	if !t.cfg.Publishes(contract.Deployed) {
+		return nil
+	}
+
+	var blocks []int64
+	var indexes []int32
+	for _, e := range late {
+		if !e.Announced {
+			blocks, indexes = append(blocks, e.Block), append(indexes, e.LogIndex)
+		}
+	}
+
+	if len(blocks) == 0 {
+		return nil
+	}
+
+	rows, _ := t.Query(ctx, announced, t.cfg.ChainID, blocks, indexes)
+	events, err := pgx.CollectRows(rows, scanEvent)
+	if err != nil {
+		return fmt.Errorf("announce %d escrows: %w", len(blocks), err)
+	}
+
+	if len(events) != len(blocks) {
+		return fmt.Errorf("announce %d escrows: %d of their %s events are stored: the registry and processed_events disagree; run `escrow-relayer audit`",
+			len(blocks), len(events), contract.Deployed)
+	}
+
+	sortEvents(events)
+
+	return enqueue(ctx, t, events, func(*contract.Event) bool { return true })
+}
+
+const announced = `
+	select ` + eventColumns + `
+	from unnest($2::bigint[], $3::integer[]) as t(block, index)
+	join events p on p.chain_id = $1 and p.block_number = t.block and p.log_index = t.index`
+
+// advanceSlots moves the cursor of an instance if its epoch still holds and nobody moved it; it
+// locks the row until the commit, so a claim waits for the commit and sees it.
+const advanceSlots = `
+	update cursors
+	set next_block = @to, block_hash = @hash, block_time = coalesce(to_timestamp(nullif(@time::bigint, 0)), block_time), updated_at = now()
+	where chain_id = @chain and instance_id = @me and epoch = @epoch and next_block = @from
+		and block_hash is not distinct from @was
+	  and generation = @generation
+	returning ` + orphansLeft
+
+// advanceFactory does the same for the factory watch.
+const advanceFactory = `
+	update leadership set next_block = @to, block_hash = @hash, last_heartbeat = now()
+	where chain_id = @chain and instance_id = @me and epoch = @epoch and next_block = @from
+		and block_hash is not distinct from @was
+	  and generation = @generation and @time::bigint is not null
+	returning ` + orphansLeft
+
+// orphansLeft says whether the chain has orphaned events, and whether the fate of some is open.
+const orphansLeft = `exists (select from orphaned_events where chain_id = @chain), exists (select from orphaned_events where chain_id = @chain and state <= 2)`
+
+// step is how a commit moves its cursor.
+type step struct {
+	epoch    int64
+	from, to Position
+	inside   []Block
+	checked  Block
+	time     uint64
+}
+
+// reorganised says what a chain has left of reorganisations deeper than its finality.
+type reorganised struct {
+	orphans bool // there are orphaned events
+	open    bool // the fate of some is open
+}
+
+// advance moves a cursor by one of the statements above. ErrMoved: it is not where the step begins.
+func advance(ctx context.Context, t *transaction, statement string, s step) (r reorganised, err error) {
+	err = t.QueryRow(ctx, statement, pgx.StrictNamedArgs{
+		"chain": t.cfg.ChainID, "me": t.cfg.InstanceID, "epoch": s.epoch, "from": s.from.Next,
+		"was": s.from.hashColumn(), "generation": s.from.Generation, "to": s.to.Next, "hash": s.to.hashColumn(),
+		"time": int64(s.time),
+	}).Scan(&r.orphans, &r.open)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return r, ErrMoved
+	case err != nil:
+		return r, fmt.Errorf("advance the cursor: %w", err)
+	case s.to.Next == s.from.Next || s.to.Hash == (common.Hash{}):
+		return r, nil
+	}
+
+	return r, remember(ctx, t, s)
+}
+
+// remember keeps the hashes of a range's last block and of those that were read inside it. It
+// compares these, the block before the range, and the highest block that others remember inside the
+// range, with what others remember. Remembered blocks are of one branch, so that one vouches for
+// those below it.
+//
+// It waits for nobody. Who remembers a block holds an advisory lock for its height until its
+// transaction ends; who does not get that lock leaves the block to the other one, which may be
+// frozen, and compares with what it wrote when the next range is committed.
+func remember(ctx context.Context, t *transaction, s step) error {
+	last := s.to.Next - 1
+	blocks := append(slices.Clip(s.inside), Block{last, s.to.Hash})
+	read := make(map[int64]common.Hash, len(blocks))
+	for _, b := range blocks {
+		read[b.Number] = b.Hash
+	}
+
+	rows, _ := t.Query(ctx, rememberBlocks, pgx.StrictNamedArgs{
+		"chain": t.cfg.ChainID, "number": last, "from": s.from.Next, "group": heightGroup(t.cfg.ChainID),
+		"numbers": column.Of(blocks, func(b *Block) int64 { return b.Number }),
+		"hashes":  column.Of(blocks, func(b *Block) string { return b.Hash.Hex() }),
+	})
+	known, err := pgx.CollectRows(rows, scanBlock)
+	if err != nil {
+		return fmt.Errorf("remember block %d: %w", last, err)
+	}
+
+	for _, b := range known {
+		hash, isRead := read[b.Number]
+		switch {
+		case isRead && b.Hash != hash,
+			!isRead && b.Number >= s.from.Next && b != s.checked,
+			b.Number < s.from.Next && s.from.Hash != (common.Hash{}) && b.Hash != s.from.Hash:
+			return &BranchError{b}
+		}
+	}
+
+	return nil
+}
+
+// rememberBlocks adds blocks, unless their height is there or somebody is at it, and returns what
+// was there of them, of the block before the range, and of the highest block inside.
+const rememberBlocks = `
+	with added as (
+		insert into chain_blocks (chain_id, number, hash)
+		select @chain::bigint, t.number, t.hash
+			from unnest(@numbers::bigint[], @hashes::text[]) as t(number, hash)
+			where pg_try_advisory_xact_lock(@group::integer, (t.number % 2147483648)::integer)
+		on conflict (chain_id, number) do nothing)
+	select number, hash from chain_blocks
+	where chain_id = @chain::bigint and (number = any(@numbers::bigint[]) or number = @from::bigint - 1
+		or number = (select max(number) from chain_blocks where chain_id = @chain::bigint and number >= @from::bigint
+			and number < @number::bigint))
+	order by number desc`
+
+// heightGroup is the first half of the advisory locks for the heights of a chain.
+func heightGroup(chainID int64) int32 {
+	h := fnv.New32a()
+	_, _ = fmt.Fprintf(h, "escrow-relayer heights of chain %d", chainID)
+	return int32(h.Sum32())
+}

@@ -1,0 +1,92 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// OutboxChannel is the notification channel on which somebody other than a slot's owner says that it wrote outbox rows.
+const OutboxChannel = "relayer_outbox"
+
+// Config of a Ledger. All fields are required.
+type Config struct {
+	DB         *pgxpool.Pool
+	ChainID    int64
+	InstanceID string
+	EventNames []string                    // of the ABIs
+	Publishes  func(eventName string) bool // whether events of this name go to Pub/Sub
+}
+
+// names are the numbers that the tables have for the names of events, and for this instance.
+type names struct {
+	types  map[string]int16
+	writer int32
+}
+
+// nameCache keeps the numbers once they were read. It is safe for concurrent use.
+type nameCache struct {
+	mu    sync.Mutex
+	known *names // nil until they are needed
+}
+
+// get returns the numbers, and adds those that are not in the tables yet. It takes a connection of
+// its own: call it before a transaction begins.
+func (c *nameCache) get(ctx context.Context, cfg *Config) (*names, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.known == nil {
+		n, missing, err := readNames(ctx, cfg)
+		if err != nil {
+			return nil, fmt.Errorf("read the numbers of events and instances: %w", err)
+		}
+
+		if len(missing) == 0 && n.writer != 0 {
+			c.known = n
+			break
+		}
+
+		// Another instance may add the same names at the same time: whoever comes second adds nothing, and both read again.
+		if _, err := cfg.DB.Exec(ctx, addTypes, missing); err != nil {
+			return nil, fmt.Errorf("number the events %v: %w", missing, err)
+		}
+
+		if _, err := cfg.DB.Exec(ctx, addWriter, cfg.InstanceID); err != nil {
+			return nil, fmt.Errorf("number the instance %s: %w", cfg.InstanceID, err)
+		}
+	}
+
+	return c.known, nil
+}
+
+const (
+	addTypes = `
+	insert into event_types (id, name)
+	select (select max(id) from event_types) + ord, name from unnest($1::text[]) with ordinality as t(name, ord)
+	on conflict do nothing`
+	addWriter = `insert into writers (name) values ($1) on conflict do nothing`
+)
+
+// readNames returns the numbers that there are, and the events without one.
+func readNames(ctx context.Context, cfg *Config) (n *names, missing []string, err error) {
+	n = &names{types: map[string]int16{}}
+	rows, _ := cfg.DB.Query(ctx, `select id, name from event_types`)
+	var id int16
+	var name string
+	if _, err := pgx.ForEachRow(rows, []any{&id, &name}, func() error { n.types[name] = id; return nil }); err != nil {
+		return nil, nil, err
+	}
+
+	err = cfg.DB.QueryRow(ctx, `select coalesce((select id from writers where name = $1), 0)`,
+		cfg.InstanceID).Scan(&n.writer)
+	for _, name := range cfg.EventNames {
+		if n.types[name] == 0 {
+			missing = append(missing, name)
+		}
+	}
+
+	return n, missing, err
+}

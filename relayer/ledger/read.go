@@ -1,0 +1,217 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/fusion-prime/escrow-relayer/relayer/column"
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
+)
+
+// What can be read of the ledger. Nothing here writes.
+
+// SlotPosition reads the cursor of this instance under an epoch; ErrFenced when the epoch is over.
+func (l *Ledger) SlotPosition(ctx context.Context, epoch int64) (Position, error) {
+	return l.position(ctx,
+		`select next_block, block_hash, generation from cursors where chain_id = $1 and epoch = $2 and instance_id = $3 and next_block is not null`,
+		l.cfg.ChainID, epoch, l.cfg.InstanceID)
+}
+
+// FactoryPosition reads the cursor of the factory watch under an epoch; ErrFenced when the epoch is over.
+func (l *Ledger) FactoryPosition(ctx context.Context, epoch int64) (Position, error) {
+	return l.position(ctx, `select next_block, block_hash, generation from leadership where chain_id = $1 and epoch = $2`,
+		l.cfg.ChainID, epoch)
+}
+
+// Start is the position at which the chain's processing began.
+func (l *Ledger) Start(ctx context.Context) (Position, error) {
+	return l.position(ctx, `select start_block, null::text, generation from leadership where chain_id = $1`, l.cfg.ChainID)
+}
+
+func (l *Ledger) position(ctx context.Context, query string, args ...any) (Position, error) {
+	p, err := scanPosition(l.cfg.DB.QueryRow(ctx, query, args...))
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Position{}, ErrFenced
+	}
+
+	if err != nil {
+		return Position{}, fmt.Errorf("read the cursor: %w", err)
+	}
+
+	return p, nil
+}
+
+// Discovered says how far the factory watch has come, and which escrows wait to be admitted in slots of this instance.
+type Discovered struct {
+	Next int64 // next block of the factory watch: everything below it is in the registry
+	Late []registry.Late
+}
+
+// Discovered reads the cursor first and then the escrows: what is in the registry below the one is
+// among the others, unless it was admitted. At most limit late escrows are returned, those furthest
+// behind first.
+func (l *Ledger) Discovered(ctx context.Context, limit int) (d Discovered, err error) {
+	if err := l.cfg.DB.QueryRow(ctx, `select next_block from leadership where chain_id = $1`,
+		l.cfg.ChainID).Scan(&d.Next); err != nil {
+		return d, fmt.Errorf("read the factory cursor: %w", err)
+	}
+
+	d.Late, err = registry.ListLate(ctx, l.cfg.DB, l.cfg.ChainID, l.cfg.InstanceID, limit)
+
+	return d, err
+}
+
+// Blocks returns remembered blocks below a number, the highest first; at most limit.
+func (l *Ledger) Blocks(ctx context.Context, below int64, limit int) ([]Block, error) {
+	rows, _ := l.cfg.DB.Query(ctx,
+		`select number, hash from chain_blocks where chain_id = $1 and number < $2 order by number desc limit $3`,
+		l.cfg.ChainID, below, limit)
+	blocks, err := pgx.CollectRows(rows, scanBlock)
+	if err != nil {
+		return nil, fmt.Errorf("read remembered blocks below %d: %w", below, err)
+	}
+
+	return blocks, nil
+}
+
+// Verifiable says how far the chain is stored as a whole.
+func (l *Ledger) Verifiable(ctx context.Context) (v Verifiable, err error) {
+	err = l.cfg.DB.QueryRow(ctx, verifiable, l.cfg.ChainID).Scan(&v.From, &v.To, &v.generation)
+	if err != nil {
+		return v, fmt.Errorf("read how far the chain is stored: %w", err)
+	}
+
+	return v, nil
+}
+
+const verifiable = `
+	select l.verified_block + 1,
+	       least(l.next_block - 1,
+	             (select min(c.next_block) - 1 from cursors c where c.chain_id = $1 and exists (
+	                  select from slot_ownership s where s.chain_id = $1 and s.owner = c.instance_id)),
+	             (select min(next_block) - 1 from slot_ownership where chain_id = $1 and owner is null),
+	             (select min(monitored) from late_escrows where chain_id = $1)),
+	       l.generation
+	from leadership l where l.chain_id = $1`
+
+// Stored returns the canonical events of a range of blocks, in order.
+func (l *Ledger) Stored(ctx context.Context, from, to int64) ([]contract.Event, error) {
+	rows, _ := l.cfg.DB.Query(ctx, storedEvents, l.cfg.ChainID, from, to)
+	events, err := pgx.CollectRows(rows, scanEvent)
+	if err != nil {
+		return nil, fmt.Errorf("read the events of blocks %d to %d: %w", from, to, err)
+	}
+
+	return events, nil
+}
+
+const storedEvents = `
+	select ` + eventColumns + ` from events p
+	where p.chain_id = $1 and p.block_number between $2 and $3
+	order by p.block_number, p.log_index`
+
+// Emitters returns the contracts of ours that may have emitted something in a range of blocks: the
+// escrows that were deployed by its end and had not ended before it, and those that events in it are
+// stored of; at most so many of them.
+func (l *Ledger) Emitters(ctx context.Context, from, to int64, most int) ([]common.Address, error) {
+	rows, _ := l.cfg.DB.Query(ctx, emitters, l.cfg.ChainID, from, to, most)
+	list, err := collectAddresses(rows)
+	if err != nil {
+		return nil, fmt.Errorf("read which escrows may have emitted events in blocks %d to %d: %w", from, to, err)
+	}
+
+	return list, nil
+}
+
+const emitters = `
+	select escrow from events where chain_id = $1 and block_number between $2 and $3
+	union
+	select address from escrows
+	where chain_id = $1 and status <> 4 and discovered_block_number <= $3 and (ended_block is null or ended_block >= $2)
+	limit $4`
+
+// Registered returns which of some addresses are escrows of ours.
+func (l *Ledger) Registered(ctx context.Context, addresses []common.Address) (map[common.Address]bool, error) {
+	return l.addresses(ctx, `select address from escrows where chain_id = $1 and address = any($2) and status <> 4`,
+		addresses)
+}
+
+// Pruned returns which of some addresses are escrows that have ended and whose events RETENTION has
+// removed: all of them, or none.
+func (l *Ledger) Pruned(ctx context.Context, addresses []common.Address) (map[common.Address]bool, error) {
+	return l.addresses(ctx, `
+		select address from escrows e where chain_id = $1 and address = any($2) and ended_block is not null
+		and not exists (select from events p where p.chain_id = e.chain_id and p.escrow = e.address)`, addresses)
+}
+
+func (l *Ledger) addresses(ctx context.Context, query string,
+	addresses []common.Address) (map[common.Address]bool, error) {
+	if len(addresses) == 0 {
+		return nil, nil
+	}
+
+	rows, _ := l.cfg.DB.Query(ctx, query, l.cfg.ChainID, column.Of(addresses, (*common.Address).Bytes))
+	known, err := collectAddresses(rows)
+	if err != nil {
+		return nil, fmt.Errorf("look up %d addresses: %w", len(addresses), err)
+	}
+
+	set := make(map[common.Address]bool, len(known))
+	for _, a := range known {
+		set[a] = true
+	}
+
+	return set, nil
+}
+
+func collectAddresses(rows pgx.Rows) ([]common.Address, error) {
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (a common.Address, err error) {
+		var b []byte
+		err = row.Scan(&b)
+
+		return common.BytesToAddress(b), err
+	})
+}
+
+// LastFindings returns when each kind was found last, by the database's clock; kinds that were
+// never found are left out.
+func (l *Ledger) LastFindings(ctx context.Context) (map[string]time.Time, error) {
+	last := map[string]time.Time{}
+	rows, _ := l.cfg.DB.Query(ctx, `select kind, max(found_at) from findings where chain_id = $1 group by kind`,
+		l.cfg.ChainID)
+	var kind string
+	var at time.Time
+	_, err := pgx.ForEachRow(rows, []any{&kind, &at}, func() error { last[kind] = at; return nil })
+	if err != nil {
+		return nil, fmt.Errorf("read the last findings of chain %d: %w", l.cfg.ChainID, err)
+	}
+
+	return last, nil
+}
+
+// ReplayCount says what a replay would publish.
+type ReplayCount struct {
+	Events, Escrows int
+}
+
+// Count returns what Replay would publish.
+func (l *Ledger) Count(ctx context.Context, s Selection) (n ReplayCount, err error) {
+	args, err := s.args(&l.cfg)
+	if err != nil {
+		return n, err
+	}
+
+	err = l.cfg.DB.QueryRow(ctx, `select count(*), count(distinct escrow) from (`+selectReplay+`) p`,
+		args).Scan(&n.Events, &n.Escrows)
+	if err != nil {
+		return n, fmt.Errorf("count the events to replay: %w", err)
+	}
+
+	return n, nil
+}

@@ -1,0 +1,142 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
+)
+
+// Verifiable is the next range that may be read a second time.
+type Verifiable struct {
+	From int64 // next block to verify
+	To   int64 // newest block that every cursor and every late escrow has passed
+
+	generation int64
+}
+
+const moveVerified = `
+	update leadership set verified_block = $4
+	where chain_id = $1 and instance_id = $2 and epoch = $3 and verified_block < $4 and generation = $5`
+
+const keepVerified = `
+	update leadership set verified_block = $4
+	where chain_id = $1 and instance_id = $2 and epoch = $3 and verified_block = $4 and generation = $5`
+
+// repair does what Ledger.Repair and Ledger.Supply say, if the verified block is where the
+// statement wants it.
+func repair(ctx context.Context, t *transaction, statement string, epoch int64, v Verifiable, verified int64, missing,
+	wrong []contract.Event) error {
+	tag, err := t.Exec(ctx, statement, t.cfg.ChainID, t.cfg.InstanceID, epoch, verified, v.generation)
+	if err != nil {
+		return err
+	}
+
+	if tag.RowsAffected() == 0 {
+		return ErrMoved
+	}
+
+	if len(missing)+len(wrong) == 0 {
+		return nil
+	}
+
+	if len(missing) > 0 {
+		if err := addFinding(ctx, t, MissingEvent, verified, len(missing)); err != nil {
+			return err
+		}
+	}
+
+	if err := giveUp(ctx, t, wrong); err != nil {
+		return err
+	}
+
+	stored, err := supply(ctx, t, missing)
+	if err != nil {
+		return err
+	}
+
+	// What comes after them may have been folded already: a record is a fold in the order of the chain.
+	if _, err := refold(ctx, t, escrowsOf(stored, wrong)); err != nil {
+		return err
+	}
+
+	return t.notify(ctx, registry.Channel, OutboxChannel)
+}
+
+// supply stores events that are missing, each deployment before the other events of its escrow. It
+// returns those that changed something.
+func supply(ctx context.Context, t *transaction, missing []contract.Event) ([]contract.Event, error) {
+	var deployed, others []contract.Event
+	for _, e := range missing {
+		if e.Name == contract.Deployed {
+			deployed = append(deployed, e)
+		} else {
+			others = append(others, e)
+		}
+	}
+
+	how := storing{queue: true, orphans: true}
+	registered, err := store(ctx, t, deployed, how)
+	if err != nil {
+		return nil, err
+	}
+
+	found := discoveries(registered, nil)
+	for i := range found {
+		found[i].Announced = true
+	}
+
+	if err := registry.Record(ctx, t, t.cfg.ChainID, found); err != nil {
+		return nil, err
+	}
+
+	fresh, err := store(ctx, t, others, how)
+
+	return append(registered, fresh...), err
+}
+
+// giveUp takes stored events back that the chain does not have so.
+func giveUp(ctx context.Context, t *transaction, wrong []contract.Event) error {
+	if len(wrong) == 0 {
+		return nil
+	}
+
+	blocks, indexes := placesOf(wrong)
+	if _, err := t.Exec(ctx, giveUpEvents, pgx.StrictNamedArgs{"chain": t.cfg.ChainID, "blocks": blocks,
+		"indexes": indexes, "state": lost, "retract_after": 0, "announces": t.cfg.Publishes(contract.Deployed),
+	}); err != nil {
+		return fmt.Errorf("take back %d wrong events: %w", len(wrong), err)
+	}
+
+	return nil
+}
+
+// giveUpEvents is orphanEvents for single events, which are lost at once.
+const giveUpEvents = `
+	with gone as (
+		delete from events e using unnest(@blocks::bigint[], @indexes::integer[]) as t(block, index)
+		where e.chain_id = @chain and e.block_number = t.block and e.log_index = t.index
+		returning e.*),` + keepOrphans + `,
+	late as (
+		delete from late_escrows l using gone g where g.type = 1 and l.chain_id = @chain and l.address = g.escrow)
+	update escrows r set status = 4, ended_block = null, updated_at = now()
+	from gone g where g.type = 1 and r.chain_id = @chain and r.address = g.escrow`
+
+// escrowsOf returns each escrow that events concern, once.
+func escrowsOf(lists ...[]contract.Event) (escrows [][]byte) {
+	seen := map[common.Address]bool{}
+	for _, events := range lists {
+		for i := range events {
+			if e := &events[i]; !seen[e.Escrow] {
+				seen[e.Escrow] = true
+				escrows = append(escrows, e.Escrow[:])
+			}
+		}
+	}
+
+	return escrows
+}

@@ -1,0 +1,120 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
+)
+
+// transaction is one transaction on events: what its steps need, and what they have changed so far.
+type transaction struct {
+	pgx.Tx
+
+	cfg    *Config
+	known  *names // nil in a transaction that stores no event
+	result Result
+}
+
+// Result is what a transaction changed.
+type Result struct {
+	Pending    []outbox.Pending // new outbox rows, in seq order
+	New        int              // events stored
+	Duplicates int              // events that were stored already
+	Retracted  int              // orphans that did not reappear: their rows are in the outbox, not in Pending
+	Revived    int              // orphans that reappeared: their rows may be in the outbox, not in Pending
+	Dropped    int              // orphans that did not reappear, and that nobody was told of
+
+	revived map[contract.Place]bool
+}
+
+// commitTimeout bounds a commit whose caller has been told to stop: half of the 10 s that Cloud Run
+// leaves after SIGTERM.
+const commitTimeout = 5 * time.Second
+
+// transact runs f in a transaction. Cancellation in the middle rolls back; a commit that was sent
+// is waited for, under a deadline of its own: its outcome matters more than a quick end.
+func transact(ctx context.Context, cfg *Config, known *names, f func(*transaction) error) (Result, error) {
+	tx, err := cfg.DB.Begin(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+		defer cancel()
+		// after a commit it does nothing; after a failure the connection is thrown away if this fails too
+		_ = tx.Rollback(ctx)
+	}()
+	t := &transaction{Tx: tx, cfg: cfg, known: known}
+	if err := f(t); err != nil {
+		return Result{}, err
+	}
+
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer cancel()
+
+	if err := tx.Commit(ctx); err != nil {
+		return Result{}, err
+	}
+
+	return t.result, nil
+}
+
+// notify tells the listeners of some channels.
+func (t *transaction) notify(ctx context.Context, channels ...string) error {
+	for _, channel := range channels {
+		if _, err := t.Exec(ctx, `select pg_notify($1, $2::bigint::text)`, channel, t.cfg.ChainID); err != nil {
+			return fmt.Errorf("notify %s: %w", channel, err)
+		}
+	}
+
+	return nil
+}
+
+// LockHistory keeps others from choosing or removing stored events until the transaction ends: a
+// replay must not queue an event that retention or a rollback removes at the same time.
+func LockHistory(ctx context.Context, tx pgx.Tx, chainID int64) error {
+	return lockHistory(ctx, tx, chainID, `select pg_advisory_xact_lock($1)`)
+}
+
+// shareHistory is LockHistory for those who only choose events: they do not hold up each other.
+func shareHistory(ctx context.Context, tx pgx.Tx, chainID int64) error {
+	return lockHistory(ctx, tx, chainID, `select pg_advisory_xact_lock_shared($1)`)
+}
+
+func lockHistory(ctx context.Context, tx pgx.Tx, chainID int64, statement string) error {
+	h := fnv.New64a()
+	_, _ = fmt.Fprintf(h, "escrow-relayer history of chain %d", chainID)
+	if _, err := tx.Exec(ctx, statement, int64(h.Sum64())); err != nil {
+		return fmt.Errorf("lock the history of chain %d: %w", chainID, err)
+	}
+
+	return nil
+}
+
+// The kinds of findings: what a person must hear of, whichever process found it and however soon that process ended.
+const (
+	DeepReorg    = "deep_reorg"    // stored events were rolled back: the chain reorganised below the configured finality
+	MissingEvent = "missing_event" // the second reading found events that the first had not stored
+	ExtraEvent   = "extra_event"   // the second reading did not find stored events, or found them otherwise
+)
+
+// FindingKinds lists them.
+var FindingKinds = []string{DeepReorg, MissingEvent, ExtraEvent}
+
+const insertFinding = `insert into findings (chain_id, kind, block_number, events) values ($1, $2, $3, $4)`
+
+// addFinding remembers a finding in the transaction that acts on it.
+func addFinding(ctx context.Context, t *transaction, kind string, block int64, events int) error {
+	if _, err := t.Exec(ctx, insertFinding, t.cfg.ChainID, kind, block, events); err != nil {
+		return fmt.Errorf("remember a finding (%s): %w", kind, err)
+	}
+
+	return nil
+}

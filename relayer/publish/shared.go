@@ -1,0 +1,141 @@
+package publish
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
+)
+
+// shared is what a Publisher and its loop have in common. Only inbox and shown change.
+type shared struct {
+	cfg    Config
+	limits limits
+	box    outbox.Box
+	store  store // the box, unless a test has something else
+	inbox  inbox
+	shown  shown
+}
+
+// store is the outbox as package outbox has it.
+type store interface {
+	Page(ctx context.Context, last int64, limit int, without []outbox.Lane) ([]outbox.Found, error)
+	Lanes(ctx context.Context, wants []outbox.Want) ([][]outbox.Found, error)
+	Delete(ctx context.Context, rows []outbox.Sent, limit time.Duration) error
+	Doubt(ctx context.Context, seqs map[int16]int64) error
+}
+
+// inbox is what others want of the loop. wake has one place: however much has come in, it is one hint.
+type inbox struct {
+	wake  chan struct{}
+	ended chan struct{} // closed when Run has ended
+
+	mu sync.Mutex // guards content
+	content
+}
+
+// content is what has come in since the loop last took it. Once full, offers and rows stay as they are.
+type content struct {
+	offers  []offer
+	rows    int   // in offers
+	full    bool  // an offer was too much; it and those after it are not in offers
+	offered int64 // highest seq offered, whether it is in offers or not
+	reload  bool
+	orders  []order
+}
+
+type offer struct {
+	epoch int64
+	rows  []outbox.Pending
+}
+
+// order is to quiesce slots, and to close done when they are at rest; or, without done, to resume them.
+type order struct {
+	slots    []int16
+	done     chan struct{}
+	patience time.Duration // with requests that are under way
+	giveUp   time.Time     // when it is over; set by the loop, zero: it has been
+	epoch    int64
+}
+
+func (b *inbox) order(o order) {
+	b.mu.Lock()
+	b.orders = append(b.orders, o)
+	b.mu.Unlock()
+	b.ring()
+}
+
+func (b *inbox) ring() {
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take empties the inbox and returns what was in it.
+func (b *inbox) take() content {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	was := b.content
+	b.content = content{offered: was.offered}
+
+	return was
+}
+
+// Stats is what is under way.
+type Stats struct {
+	InFlight    int // messages sent and not acknowledged
+	Undeleted   int // messages acknowledged whose rows are not deleted yet
+	BlockedKeys int // ordering keys whose last publish failed
+	// for how long the oldest message in hand has been tried, 0: there is none; up to a second old
+	Oldest time.Duration
+	Topics []TopicStats // that are configured
+}
+
+// TopicStats is how one topic fares.
+type TopicStats struct {
+	ID          string
+	BlockedKeys int
+	LastError   string    // of a publish, masked, with its gRPC code; empty: none failed
+	LastErrorAt time.Time // zero: none failed
+}
+
+// shown is what the loop shows of itself. Any goroutine may read it.
+type shown struct {
+	inFlight  atomic.Int64 // as of Stats
+	undeleted atomic.Int64
+	report    atomic.Pointer[report]
+	settled   atomic.Bool // see Settled
+}
+
+// report is what takes a look at every lane.
+type report struct {
+	topics []TopicStats
+	oldest time.Time // since when the oldest message in hand is; zero: there is none
+}
+
+func (r *report) blocked() (n int) {
+	for _, t := range r.topics {
+		n += t.BlockedKeys
+	}
+
+	return n
+}
+
+// errorText is an error for people: its code, and its text, which comes from outside, masked and short.
+func errorText(mask func(string) string, c codes.Code, err error) string {
+	const most = 300
+	text := []rune(mask(err.Error()))
+	return c.String() + ": " + string(text[:min(len(text), most)])
+}
+
+// reporting is what the loop has to know of the report that it made last.
+type reporting struct {
+	news   bool      // what the report says of errors has changed
+	at     time.Time // when every lane was looked at
+	oldest time.Time // what that look found
+}

@@ -1,0 +1,154 @@
+package watch
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/fusion-prime/escrow-relayer/partition"
+	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
+	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
+)
+
+// lateAtOnce is how many new escrows are admitted in one commit, unless SlotConfig says otherwise.
+const lateAtOnce = 5000
+
+// Holder says which slots this instance holds.
+type Holder interface {
+	// Settled returns what is held, waiting for a change of it that is under way in the database.
+	Settled() (partition.Holding, <-chan struct{})
+}
+
+// Publisher sends what was committed.
+type Publisher interface {
+	Offer(epoch int64, rows []outbox.Pending)
+	Reload()
+	Quiesce(ctx context.Context, slots []int16) error
+	Resume(slots []int16, epoch int64)
+}
+
+// SlotConfig configures a SlotWatch. All fields are required, apart from LateAtOnce.
+type SlotConfig struct {
+	Config
+
+	DB            registry.DB
+	Holder        Holder
+	Publisher     Publisher
+	ChainID       int64
+	DiscoveryWait time.Duration   // how long a commit waits for the factory watch to pass its block
+	Discovered    <-chan struct{} // fires when the factory watch has committed
+	LateAtOnce    int             // new escrows that are admitted in one commit; 0: 5,000
+}
+
+// SlotStatus is where a slot watch stands.
+type SlotStatus struct {
+	Next    int64 // block; 0 while it holds nothing
+	Time    time.Time
+	Escrows int
+	Late    int
+	Slots   int
+	Unread  error     // why the next blocks cannot be read; nil: they can, or nothing is held
+	Since   time.Time // since when
+}
+
+// slotState is where a slot watch stands, and how it commits. Everything but status belongs to the
+// goroutine that runs the watch. held, book and at are read together at the start of a tenure; then
+// each commit that succeeds moves at. While a commit runs, book is as if that had succeeded, and
+// what was gathered behind it.
+type slotState struct {
+	watcher
+
+	cfg    SlotConfig
+	status atomic.Pointer[SlotStatus]
+
+	held partition.Holding
+	book *book
+	at   ledger.Position // behind the last commit that succeeded
+}
+
+// Status may be called from any goroutine.
+func (w *slotState) Status() SlotStatus { return *w.status.Load() }
+
+// store commits, and takes in what came of it.
+func (w *slotState) store(ctx context.Context, c ledger.SlotCommit) error {
+	commit, ended := w.prepare(ctx, w.storing(c))
+	return ended(commit())
+}
+
+// storing is a commit of the slots.
+func (w *slotState) storing(c ledger.SlotCommit) storing {
+	return storing{
+		from: c.From, to: c.To, events: c.Events,
+		store: func(ctx context.Context, checked ledger.Block) (ledger.Result, error) {
+			c.Checked = checked
+			return w.cfg.Ledger.CommitSlots(ctx, c)
+		},
+		stored: func(ctx context.Context, r *ledger.Result) { w.stored(ctx, &c, r) },
+	}
+}
+
+// stored takes in a commit that succeeded.
+func (w *slotState) stored(ctx context.Context, c *ledger.SlotCommit, r *ledger.Result) {
+	w.cfg.Metrics.stored(*r, c.Events, c.To.Next-c.From.Next)
+	if c.To.Next > c.From.Next && c.Time > 0 {
+		s := *w.status.Load()
+		s.Time = time.Unix(int64(c.Time), 0)
+		w.status.Store(&s)
+	}
+
+	w.at = c.To
+	if r.Retracted+r.Revived+r.Dropped > 0 { // rows that waited for that are sent, or gone
+		w.cfg.Publisher.Reload()
+	}
+
+	if len(r.Pending) > 0 {
+		if traced := trace.SpanContextFromContext(ctx); traced.IsValid() {
+			for i := range r.Pending {
+				r.Pending[i].Trace = &traced
+			}
+		}
+
+		w.cfg.Publisher.Offer(c.Epoch, r.Pending)
+	}
+}
+
+// noteEndings notes releases and refunds.
+func (w *slotState) noteEndings(events []contract.Event) {
+	for i := range events {
+		if e := &events[i]; e.Ends() {
+			w.book.end(e.Escrow, int64(e.BlockNumber))
+		}
+	}
+}
+
+// noteReading notes whether blocks can be read: an instance whose nodes do not let it leaves its
+// slots to another.
+func (w *slotState) noteReading(ctx context.Context, err error) {
+	s := *w.status.Load()
+	switch {
+	case ctx.Err() != nil || (err == nil) == (s.Unread == nil):
+		return
+	case err == nil:
+		s.Unread, s.Since = nil, time.Time{}
+	default:
+		s.Unread, s.Since = err, time.Now()
+	}
+
+	w.status.Store(&s)
+}
+
+// report shows where the watch stands, and how many escrows it is catching up.
+func (w *slotState) report(late int) {
+	s := *w.status.Load()
+	s.Next, s.Slots, s.Late, s.Escrows = w.at.Next, len(w.held.Slots), late, 0
+	if w.book != nil {
+		s.Escrows = w.book.addresses.len()
+	}
+
+	w.status.Store(&s)
+	w.cfg.Metrics.slots(s.Escrows, late)
+}

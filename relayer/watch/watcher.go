@@ -1,0 +1,124 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
+	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
+	"github.com/fusion-prime/escrow-relayer/relayer/source"
+)
+
+// watcher is what the two watches have in common. quiet changes; it belongs to the goroutine of the
+// watch.
+type watcher struct {
+	common *Config
+	spans  spans
+	quiet  quiet
+}
+
+func newWatcher(cfg *Config, name string) watcher {
+	return watcher{common: cfg, spans: newSpans(cfg.Tracer, name)}
+}
+
+// read has a line gather and commit the blocks from one to another, until stop is closed.
+func (w *watcher) read(ctx context.Context, line *overlap, from int64, to uint64, filter *source.Filter,
+	stop <-chan struct{}) error {
+	r := startReading(ctx, w.common.Source, uint64(from), to, filter)
+	defer r.end()
+	err := line.run(ctx, r, stop)
+	w.quiet.left = line.left
+
+	return err
+}
+
+// behind says whether there are blocks to process from a position on.
+func behind(view source.View, at ledger.Position) bool {
+	return view.Ready && int64(view.Target) >= at.Next
+}
+
+// failed notes an error after which a watch begins again from the cursor in the database.
+func (w *watcher) failed(ctx context.Context, at ledger.Position, err error) {
+	if errors.Is(err, ledger.ErrMoved) {
+		w.common.Log.DebugContext(ctx, "cursor moved, looking again", slog.Int64("block", at.Next), slog.Any("err", err))
+		w.common.Metrics.commit(w.spans.watch, "moved", 0)
+
+		return
+	}
+
+	w.common.Log.WarnContext(ctx, "blocks not processed, trying again", slog.Int64("block", at.Next), slog.Any("err", err))
+}
+
+// storing is a commit that is about to be made: what it stores, how, and what is to be done once it
+// is stored.
+type storing struct {
+	from, to ledger.Position
+	events   []contract.Event
+	store    func(ctx context.Context, checked ledger.Block) (ledger.Result, error)
+	stored   func(ctx context.Context, r *ledger.Result)
+}
+
+// prepare returns a commit, which may run in another goroutine, and what takes in how it ended.
+func (w *watcher) prepare(ctx context.Context, s storing) (commit func() error, ended func(error) error) {
+	ctx, span := w.spans.commit(ctx, len(s.events))
+	start := time.Now()
+	var took time.Duration
+	var r ledger.Result
+	commit = func() error {
+		err := branched(ctx, w.common.Source, s.from, s.to.Next-1, func(known ledger.Block) (err error) {
+			r, err = s.store(ctx, known)
+			return err
+		})
+		endSpan(span, err)
+		took = time.Since(start)
+
+		return err
+	}
+
+	return commit, func(err error) error {
+		switch {
+		case err == nil:
+			w.common.Metrics.commit(w.spans.watch, "ok", took)
+			s.stored(ctx, &r)
+		case !errors.Is(err, ledger.ErrMoved):
+			w.common.Metrics.commit(w.spans.watch, "error", took)
+		}
+
+		return err
+	}
+}
+
+// prepareBlocks is prepare for blocks that were read, whose trace the commit is part of.
+func (w *watcher) prepareBlocks(ctx context.Context, b *blocks,
+	s storing) (commit func() error, ended func(error) error) {
+	ctx, span := w.spans.blocks(ctx, b)
+	commit, committed := w.prepare(ctx, s)
+
+	return commit, func(err error) error {
+		err = committed(err)
+		endSpan(span, err)
+		if err == nil {
+			w.quiet.stored = time.Now()
+		}
+
+		return err
+	}
+}
+
+// gathering is what the stages of both watches know of one reading.
+type gathering struct {
+	group
+
+	final int64           // the newest final block
+	ahead ledger.Position // behind what was gathered
+	since time.Time       // since when the next batch is waited for
+}
+
+// addBatch puts a batch that came at a moment, and what it brought, behind what was gathered.
+func (g *gathering) addBatch(batch *source.Batch, came time.Time, events []contract.Event) {
+	g.add(g.ahead, batch, g.since, came)
+	g.events = append(g.events, events...)
+	g.ahead, g.since = g.to, time.Now()
+}
