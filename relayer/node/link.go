@@ -113,7 +113,8 @@ func (l *link) send(ctx context.Context, timeout time.Duration, limit int64, cal
 }
 
 // sendBatch sends one batch, and returns those of its calls that are to be sent again, fewer at once.
-func (l *link) sendBatch(ctx context.Context, timeout time.Duration, limit int64, some []*rpc.Call) ([]*rpc.Call, error) {
+func (l *link) sendBatch(ctx context.Context, timeout time.Duration, limit int64,
+	some []*rpc.Call) ([]*rpc.Call, error) {
 	err := l.attempt(ctx, timeout, limit, some)
 	open := l.batches.open(some, err)
 	if len(some) == 1 || len(open) == 0 || ctx.Err() != nil {

@@ -136,7 +136,7 @@ func (w *world) run(mode watch.FilterMode, factory bool) (stop func()) {
 	log := slog.New(slog.NewTextHandler(w.t.Output(), nil))
 	filters := watch.NewFilters(w.abi, w.d.Factory, mode, 1000, 4000)
 	metrics := watch.NewMetrics(prometheus.NewRegistry(), w.abi.EventNames())
-	var chain, leads watch.Source = w.src, w.src
+	var chain watch.Source = w.src
 	if w.chain != nil {
 		chain = w.chain
 	}
