@@ -139,7 +139,7 @@ func (s *sizes) readAll(r io.Reader, length, limit int64) ([]byte, error) {
 // statusError is the error of an answer under another status than 200. Some providers send a
 // JSON-RPC error under one; it says more than the status does.
 func statusError(status int, retry time.Duration, body []byte) error {
-	list, _, err := splitResponses(body)
+	list, _, err := splitResponses(body, maxResponses)
 	if err == nil && len(list) > 0 && list[0].fault != nil {
 		fault := parseFault(list[0].fault)
 		if e, is := errors.AsType[*Error](fault); is && e.Message != "" {

@@ -206,9 +206,9 @@ func encode(calls []*Call, first uint64) []byte {
 
 // deliver puts the answers of a batch where they belong.
 func deliver(b []byte, calls []*Call, first uint64) error {
-	list, single, err := splitResponses(b)
+	list, single, err := splitResponses(b, len(calls))
 	if err != nil {
-		return garbled(b, err)
+		return err
 	}
 
 	if single && list[0].fault != nil && (len(calls) > 1 || !list[0].hasID) {

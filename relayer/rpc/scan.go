@@ -263,21 +263,31 @@ type response struct {
 	method                []byte
 }
 
-// splitResponses takes apart what a node sent, without decoding the results. single says that it was not a batch.
-func splitResponses(b []byte) (list []response, single bool, err error) {
+// maxResponses bounds the responses of a message that need not be the answer to a certain batch.
+// Batches have far fewer requests.
+const maxResponses = 1000
+
+// splitResponses takes apart what a node sent, without decoding the results. single says that it was
+// not a batch. More than most responses are an error: a response can be as short as two bytes, and
+// a list of millions takes far more memory than the answer itself.
+func splitResponses(b []byte, most int) (list []response, single bool, err error) {
 	s := newScanner(b)
 	single = !s.begins(jsontext.KindBeginArray)
 	for single && len(list) == 0 || !single && s.more() {
+		if len(list) == most {
+			return nil, single, fmt.Errorf("%w: more than %d responses", ErrInvalid, most)
+		}
+
 		r, ok := s.response()
 		if !ok {
-			return nil, single, errSyntax
+			return nil, single, garbled(b, errSyntax)
 		}
 
 		list = append(list, r)
 	}
 
 	if !single && !s.ends() || !s.done() {
-		return nil, single, errSyntax
+		return nil, single, garbled(b, errSyntax)
 	}
 
 	return list, single, nil

@@ -91,7 +91,7 @@ func FuzzSplitResponses(f *testing.F) {
 	f.Add([]byte(`{"method":"eth_subscription","params":{"result":{}}}`))
 	f.Add([]byte(`{"id":7,"result": "a" }`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		list, single, err := splitResponses(b)
+		list, single, err := splitResponses(b, len(b)+1)
 		if err != nil || !json.Valid(b) || bytes.ContainsRune(b, '\\') {
 			return
 		}

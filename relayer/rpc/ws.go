@@ -364,9 +364,9 @@ func (c *wsConn) read() {
 		}
 
 		alive()
-		list, single, err := splitResponses(message)
+		list, single, err := splitResponses(message, maxResponses)
 		if err != nil {
-			cause = garbled(message, err)
+			cause = err
 			return
 		}
 
