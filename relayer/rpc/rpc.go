@@ -287,8 +287,14 @@ func (e *Error) Error() string {
 	return text
 }
 
-// Bounds of what is kept of a node's words.
-const maxMessage, maxReason = 300, 200
+// Bounds of what is kept of a node's words, in bytes. An endpoint's last error lives for hours.
+const (
+	maxMessage, maxReason = 300, 200
+	// maxData is for data, which may be a revert's. Of longer data only the first words are kept.
+	maxData = 64 << 10
+	// A fault of more than maxFault is not decoded, but taken for text: each decoding copies it.
+	maxFault = 1 << 20
+)
 
 // reason is what data says besides the message; a revert's data is not shown.
 func (e *Error) reason() string {
@@ -304,13 +310,19 @@ func (e *Error) reason() string {
 	return text[:min(len(text), maxReason)]
 }
 
+// parseFault decodes what a node answered instead of a result. It keeps copies, no part of the answer.
 func parseFault(b []byte) error {
+	long := len(b) > maxFault
+	if long {
+		b = b[:maxPage]
+	}
+
 	e := &Error{}
-	if json.Unmarshal(b, e) != nil {
+	if long || json.Unmarshal(b, e) != nil {
 		var loose struct { // a code that is a string, or no number that fits
 			Message string `json:"message"`
 		}
-		if json.Unmarshal(b, &loose) == nil && loose.Message != "" {
+		if !long && json.Unmarshal(b, &loose) == nil && loose.Message != "" {
 			e.Message = loose.Message
 		} else {
 			e.Message = strings.Trim(string(b), `"`)
@@ -319,7 +331,11 @@ func parseFault(b []byte) error {
 		e.Code, e.Data = 0, nil
 	}
 
-	e.Message = e.Message[:min(len(e.Message), maxMessage)]
+	e.Message = strings.Clone(e.Message[:min(len(e.Message), maxMessage)])
+	if len(e.Data) > maxData { // as a string, so that it stays JSON; after a quote, whole bytes of hexadecimal
+		e.Data, _ = json.Marshal(strings.Trim(string(e.Data[:1+maxPage]), `"`))
+	}
+
 	e.Retry = retryInWords(e)
 
 	return e
