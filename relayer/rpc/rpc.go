@@ -27,7 +27,6 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
 )
 
@@ -149,22 +148,30 @@ const maxNumber = 1 << 62
 // know are passed over, of whatever type they are.
 func (h *Header) UnmarshalJSON(b []byte) error {
 	var j struct {
-		Number     *hexutil.Uint64 `json:"number"`
+		Number     *number         `json:"number"`
 		Hash       *common.Hash    `json:"hash"`
-		ParentHash *common.Hash    `json:"parentHash"`
-		Timestamp  *hexutil.Uint64 `json:"timestamp"`
+		ParentHash *common.Hash    `json:"parentHash"` // some chains' first block has none
+		Timestamp  *number         `json:"timestamp"`
 		LogsBloom  json.RawMessage `json:"logsBloom"` // some chains have none, or one of another form
 	}
 	if err := json.Unmarshal(b, &j); err != nil {
 		return err
 	}
 
+	if j.ParentHash == nil && j.Number != nil && *j.Number == 0 {
+		j.ParentHash = &common.Hash{}
+	}
+
 	if j.Number == nil || j.Hash == nil || j.ParentHash == nil || j.Timestamp == nil {
 		return errors.New("block lacks number, hash, parentHash or timestamp")
 	}
 
-	if *j.Number > maxNumber || *j.Timestamp > maxNumber {
-		return fmt.Errorf("block number %d or time %d is absurd", *j.Number, *j.Timestamp)
+	if *j.Number > maxNumber {
+		return fmt.Errorf("block number %d is absurd", *j.Number)
+	}
+
+	if err := checkTime(uint64(*j.Timestamp)); err != nil {
+		return err
 	}
 
 	*h = Header{Number: uint64(*j.Number), Hash: *j.Hash, Parent: *j.ParentHash, Time: uint64(*j.Timestamp)}
