@@ -209,10 +209,13 @@ func retryAfter(v string, now time.Time) time.Duration {
 	return min(max(d, 0), maxRetry)
 }
 
-var waitWords = regexp.MustCompile(`(?i)\b(?:wait|(?:retry|try again) (?:in|after)|reset(?:s)? in|backoff_seconds"?:) ?([0-9]+(?:\.[0-9]+)?) ?(ms|milli|s\b|sec|m\b|min)?`)
+// waitWords finds a duration as Go prints it, or a number and maybe a unit.
+var waitWords = regexp.MustCompile(
+	`(?i)\b(?:wait|(?:retry|try again) (?:in|after)|reset(?:s)? in|backoff_seconds"?:) ?` +
+		`(?:((?:[0-9]+(?:\.[0-9]+)?(?:h|ms|m|s))+)\b|([0-9]+(?:\.[0-9]+)?) ?(ms|milli|s\b|sec|m\b|min)?)`)
 
 // retryInWords reads how long a node asks to wait where the text says it: "please wait 23s and
-// retry", Infura's "backoff_seconds".
+// retry", Infura's "backoff_seconds", "retry in 10m0s" of nodes and gateways written in Go.
 func retryInWords(e *Error) time.Duration {
 	found := waitWords.FindStringSubmatch(e.Message)
 	if found == nil {
@@ -223,13 +226,22 @@ func retryInWords(e *Error) time.Duration {
 		return 0
 	}
 
-	n, err := strconv.ParseFloat(found[1], 64)
+	if found[1] != "" {
+		d, err := time.ParseDuration(strings.ToLower(found[1]))
+		if err != nil { // it does not fit
+			d = maxRetry
+		}
+
+		return min(d, maxRetry)
+	}
+
+	n, err := strconv.ParseFloat(found[2], 64)
 	if err != nil {
 		return 0
 	}
 
 	unit := time.Second
-	switch strings.ToLower(found[2]) {
+	switch strings.ToLower(found[3]) {
 	case "ms", "milli":
 		unit = time.Millisecond
 	case "m", "min":
