@@ -181,9 +181,10 @@ func pageText(b []byte) string {
 	var j struct { // as many gateways say it
 		Message string          `json:"message"`
 		Error   json.RawMessage `json:"error"`
+		Result  json.RawMessage `json:"result"` // Etherscan: besides "NOTOK"
 	}
 	if json.Unmarshal(b, &j) == nil {
-		text = j.Message + " " + strings.Trim(string(j.Error), `"`)
+		text = j.Message + " " + strings.Trim(string(j.Error), `"`) + " " + strings.Trim(string(j.Result), `"`)
 	}
 
 	text = spaces.ReplaceAllString(markup.ReplaceAllString(text, " "), " ")

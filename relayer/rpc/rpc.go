@@ -222,6 +222,10 @@ func deliver(b []byte, calls []*Call, first uint64) error {
 		return parseFault(list[0].fault) // of the batch as a whole
 	}
 
+	if single && !list[0].hasID { // a gateway's object, whatever it calls its members
+		return garbled(b, errSyntax)
+	}
+
 	answered := make([]bool, len(calls))
 	left := len(calls)
 	for i := range list {

@@ -370,7 +370,7 @@ func (c *wsConn) read() {
 			return
 		}
 
-		c.route(list, single, len(message))
+		c.route(message, list, single)
 	}
 }
 
@@ -390,7 +390,7 @@ func (p *progress) Read(b []byte) (int, error) {
 }
 
 // route hands the responses of a message to the batches that wait for them, or to the subscription.
-func (c *wsConn) route(list []response, single bool, size int) {
+func (c *wsConn) route(message []byte, list []response, single bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var batch *wsWait
@@ -399,10 +399,12 @@ func (c *wsConn) route(list []response, single bool, size int) {
 		switch {
 		case len(r.method) > 0:
 			c.notify(r)
-		case !r.hasID:
-			c.refuse(r)
-		default:
-			if w := c.deliver(r, size/len(list)); w != nil {
+		case !r.hasID && r.fault != nil:
+			c.refuse(parseFault(r.fault))
+		case !r.hasID && single: // a gateway's object
+			c.refuse(garbled(message, errSyntax))
+		case r.hasID:
+			if w := c.deliver(r, len(message)/len(list)); w != nil {
 				batch = w
 			}
 		}
@@ -441,17 +443,12 @@ func (c *wsConn) deliver(r *response, size int) *wsWait {
 
 // refuse takes an error without an id: it is about a whole batch. It can only be told whose it is
 // when one batch waits; a rate concerns all that wait. Held: mu.
-func (c *wsConn) refuse(r *response) {
-	if r.fault == nil {
-		return
-	}
-
+func (c *wsConn) refuse(err error) {
 	waiting := map[*wsWait]struct{}{}
 	for _, w := range c.waiting {
 		waiting[w] = struct{}{}
 	}
 
-	err := parseFault(r.fault)
 	if len(waiting) != 1 && Classify(err) != RateLimited {
 		return
 	}
