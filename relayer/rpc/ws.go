@@ -410,16 +410,41 @@ func (c *wsConn) route(message []byte, list []response, single bool) {
 		}
 	}
 
-	// An array is the whole answer to a batch: what it lacks does not come.
-	if batch != nil && !single && batch.left > 0 {
-		for i, q := range batch.calls {
-			if q.Result == nil && q.Err == nil {
-				batch.calls[i].Err = fmt.Errorf("%w: %s", ErrUnanswered, q.Method)
+	// A message is the whole answer to a batch, even where it is one object: what it lacks does not come.
+	switch {
+	case batch != nil && batch.left > 0 && single && list[0].fault != nil:
+		c.finish(batch, parseFault(list[0].fault)) // of the batch as a whole
+	case batch != nil && batch.left > 0:
+		c.lack(batch)
+	case len(list) == 0: // it does not say which batch it is for, but that this node takes none
+		for w := range c.batches() {
+			if len(w.calls) > 1 {
+				c.answered++
+				c.lack(w)
 			}
 		}
-
-		c.finish(batch, ErrUnanswered)
 	}
+}
+
+// lack ends a batch of which some requests have no answer. Held: mu.
+func (c *wsConn) lack(w *wsWait) {
+	for _, q := range w.calls {
+		if q.Result == nil && q.Err == nil {
+			q.Err = fmt.Errorf("%w: %s", ErrUnanswered, q.Method)
+		}
+	}
+
+	c.finish(w, ErrUnanswered)
+}
+
+// batches are those that wait. Held: mu.
+func (c *wsConn) batches() map[*wsWait]struct{} {
+	waiting := map[*wsWait]struct{}{}
+	for _, w := range c.waiting {
+		waiting[w] = struct{}{}
+	}
+
+	return waiting
 }
 
 // deliver hands over one response of so many bytes and returns the batch that it is of; nil: its
@@ -444,11 +469,7 @@ func (c *wsConn) deliver(r *response, size int) *wsWait {
 // refuse takes an error without an id: it is about a whole batch. It can only be told whose it is
 // when one batch waits; a rate concerns all that wait. Held: mu.
 func (c *wsConn) refuse(err error) {
-	waiting := map[*wsWait]struct{}{}
-	for _, w := range c.waiting {
-		waiting[w] = struct{}{}
-	}
-
+	waiting := c.batches()
 	if len(waiting) != 1 && Classify(err) != RateLimited {
 		return
 	}

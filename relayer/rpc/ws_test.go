@@ -2,6 +2,8 @@ package rpc
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -39,4 +41,22 @@ func TestSocketOfAGateway(t *testing.T) {
 		require.ErrorIs(t, err, ErrGarbled)
 		require.Equal(t, want, Classify(err), "%v", err)
 	}
+}
+
+// An error that names one request of a batch is about all of it, as over HTTP.
+func TestSocketThatRefusesABatch(t *testing.T) {
+	client := socket(t, func(body []byte) []byte {
+		var batch []struct{ ID uint64 }
+		if json.Unmarshal(body, &batch) != nil {
+			return answers(body)
+		}
+
+		return fmt.Appendf(nil, `{"id":%d,"error":{"code":-32005,"message":"rate limit"}}`, batch[1].ID)
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	_, err := client.Exchange(ctx, []*Call{ByNumber(1), ByNumber(2)}, 1<<20)
+	require.Equal(t, RateLimited, Classify(err), "%v", err)
+	_, err = client.Exchange(ctx, []*Call{ByNumber(1)}, 1<<20)
+	require.NoError(t, err, "the connection lives")
 }
