@@ -10,7 +10,9 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -357,7 +359,7 @@ func (c *wsConn) read() {
 		message, err := c.sizes.readAll(&progress{r, alive}, 0, c.limit())
 		if err != nil {
 			if errors.Is(err, ErrTooLarge) {
-				cause = err
+				c.tooLarge(message, err)
 			}
 
 			return
@@ -371,6 +373,31 @@ func (c *wsConn) read() {
 		}
 
 		c.route(message, list, single)
+	}
+}
+
+// firstID finds the id of an answer that begins with it, as most nodes write one.
+var firstID = regexp.MustCompile(`^[\s\[]*\{[^{}\[\]]*?"id"\s*:\s*([0-9]{1,19})[,\s]`)
+
+// tooLarge ends the batch whose answer is larger than it may be, so that it asks for less: the one
+// that the answer's beginning names, or else the only one that waits. The others' answers are merely lost.
+func (c *wsConn) tooLarge(begin []byte, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if found := firstID.FindSubmatch(begin[:min(len(begin), maxPage)]); found != nil {
+		id, _ := strconv.ParseUint(string(found[1]), 10, 64)
+		if w := c.waiting[id]; w != nil {
+			c.finish(w, err)
+		}
+
+		return
+	}
+
+	waiting := c.batches()
+	for w := range waiting {
+		if len(waiting) == 1 {
+			c.finish(w, err)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -59,4 +60,57 @@ func TestSocketThatRefusesABatch(t *testing.T) {
 	require.Equal(t, RateLimited, Classify(err), "%v", err)
 	_, err = client.Exchange(ctx, []*Call{ByNumber(1)}, 1<<20)
 	require.NoError(t, err, "the connection lives")
+}
+
+// An answer that is too large fails the batch that it is for, where that can be told; whoever waits
+// besides has lost the connection, and need not ask for less.
+func TestSocketWithTooLargeAnAnswer(t *testing.T) {
+	const limit = notificationLimit
+	long := strings.Repeat("x", limit)
+	for name, test := range map[string]struct {
+		format   string // of the answer, with the id and the long text
+		others   bool   // another batch waits
+		tooLarge bool
+	}{
+		"one that waits":         {format: `{"result":"%[2]s","id":%[1]d}`, tooLarge: true},
+		"id first":               {format: `{"jsonrpc":"2.0","id":%d,"result":"%s"}`, others: true, tooLarge: true},
+		"an array":               {format: `[{"jsonrpc":"2.0","id":%d,"result":"%s"}]`, others: true, tooLarge: true},
+		"id last":                {format: `{"result":"%[2]s","id":%[1]d}`, others: true},
+		"an id within the words": {format: `{"result":[{"id":1},"%[2]s"],"id":%[1]d}`, others: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			waiting := make(chan struct{})
+			client := socket(t, func(body []byte) []byte {
+				var q struct {
+					ID     uint64
+					Method string
+				}
+				_ = json.Unmarshal(body, &q)
+				if q.Method != "long" {
+					close(waiting)
+					return nil
+				}
+
+				return fmt.Appendf(nil, test.format, q.ID, long)
+			})
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			ask := func(method string) error {
+				_, err := client.Exchange(ctx, []*Call{{Method: method, Params: "[]"}}, limit)
+				return err
+			}
+			other := make(chan error, 1)
+			if test.others {
+				go func() { other <- ask("other") }()
+				<-waiting
+			}
+
+			err := ask("long")
+			require.Equal(t, test.tooLarge, errors.Is(err, ErrTooLarge), "%v", err)
+			require.Equal(t, !test.tooLarge, errors.Is(err, ErrDisconnected), "%v", err)
+			if test.others {
+				require.ErrorIs(t, <-other, ErrDisconnected)
+			}
+		})
+	}
 }
