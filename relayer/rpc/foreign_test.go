@@ -92,3 +92,31 @@ func TestHeadersOfOtherNodes(t *testing.T) {
 	_, err := parentless.Header(7)
 	require.ErrorContains(t, err, "parentHash", "only the first block has none")
 }
+
+// A time that is not in seconds is refused with the value, before it gets to the database.
+func TestTimesThatAreNoSeconds(t *testing.T) {
+	for stamp, words := range map[uint64]string{
+		1_700_000_000_000:          "1700000000000 seems to be in milliseconds",
+		1_700_000_000_000_000:      "1700000000000000 seems to be in microseconds",
+		1_700_000_000_000_000_000:  "1700000000000000000 seems to be in nanoseconds",
+		253_402_300_800:            "253402300800 is beyond the year 9999",
+		18_446_744_073_709_551_615: "18446744073709551615 is beyond the year 9999",
+		253_402_300_799:            "",
+	} {
+		call := rpc.ByNumber(7)
+		hash := "0x" + strings.Repeat("0b", 32)
+		call.Result = fmt.Appendf(nil, `{"number":"0x7","hash":%q,"parentHash":%q,"timestamp":"%#x"}`, hash, hash, stamp)
+		_, err := call.Header(7)
+		_, hex := rpc.ParseLogs([]byte(logWith(map[string]string{"blockTimestamp": fmt.Sprintf(`"%#x"`, stamp)})))
+		_, decimal := rpc.ParseLogs([]byte(logWith(map[string]string{"blockTimestamp": fmt.Sprint(stamp)})))
+		for _, err := range []error{err, hex, decimal} {
+			if words == "" {
+				require.NoError(t, err)
+				continue
+			}
+
+			require.ErrorIs(t, err, rpc.ErrInvalid)
+			require.ErrorContains(t, err, words)
+		}
+	}
+}

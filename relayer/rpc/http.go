@@ -139,7 +139,7 @@ func (s *sizes) readAll(r io.Reader, length, limit int64) ([]byte, error) {
 // statusError is the error of an answer under another status than 200. Some providers send a
 // JSON-RPC error under one; it says more than the status does.
 func statusError(status int, retry time.Duration, body []byte) error {
-	list, _, err := splitResponses(body)
+	list, _, err := splitResponses(body, maxResponses)
 	if err == nil && len(list) > 0 && list[0].fault != nil {
 		fault := parseFault(list[0].fault)
 		if e, is := errors.AsType[*Error](fault); is && e.Message != "" {
@@ -181,9 +181,10 @@ func pageText(b []byte) string {
 	var j struct { // as many gateways say it
 		Message string          `json:"message"`
 		Error   json.RawMessage `json:"error"`
+		Result  json.RawMessage `json:"result"` // Etherscan: besides "NOTOK"
 	}
 	if json.Unmarshal(b, &j) == nil {
-		text = j.Message + " " + strings.Trim(string(j.Error), `"`)
+		text = j.Message + " " + strings.Trim(string(j.Error), `"`) + " " + strings.Trim(string(j.Result), `"`)
 	}
 
 	text = spaces.ReplaceAllString(markup.ReplaceAllString(text, " "), " ")
@@ -209,10 +210,13 @@ func retryAfter(v string, now time.Time) time.Duration {
 	return min(max(d, 0), maxRetry)
 }
 
-var waitWords = regexp.MustCompile(`(?i)\b(?:wait|(?:retry|try again) (?:in|after)|reset(?:s)? in|backoff_seconds"?:) ?([0-9]+(?:\.[0-9]+)?) ?(ms|milli|s\b|sec|m\b|min)?`)
+// waitWords finds a duration as Go prints it, or a number and maybe a unit.
+var waitWords = regexp.MustCompile(
+	`(?i)\b(?:wait|(?:retry|try again) (?:in|after)|reset(?:s)? in|backoff_seconds"?:) ?` +
+		`(?:((?:[0-9]+(?:\.[0-9]+)?(?:h|ms|m|s))+)\b|([0-9]+(?:\.[0-9]+)?) ?(ms|milli|s\b|sec|m\b|min)?)`)
 
 // retryInWords reads how long a node asks to wait where the text says it: "please wait 23s and
-// retry", Infura's "backoff_seconds".
+// retry", Infura's "backoff_seconds", "retry in 10m0s" of nodes and gateways written in Go.
 func retryInWords(e *Error) time.Duration {
 	found := waitWords.FindStringSubmatch(e.Message)
 	if found == nil {
@@ -223,13 +227,22 @@ func retryInWords(e *Error) time.Duration {
 		return 0
 	}
 
-	n, err := strconv.ParseFloat(found[1], 64)
+	if found[1] != "" {
+		d, err := time.ParseDuration(strings.ToLower(found[1]))
+		if err != nil { // it does not fit
+			d = maxRetry
+		}
+
+		return min(d, maxRetry)
+	}
+
+	n, err := strconv.ParseFloat(found[2], 64)
 	if err != nil {
 		return 0
 	}
 
 	unit := time.Second
-	switch strings.ToLower(found[2]) {
+	switch strings.ToLower(found[3]) {
 	case "ms", "milli":
 		unit = time.Millisecond
 	case "m", "min":

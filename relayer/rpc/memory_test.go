@@ -3,6 +3,8 @@ package rpc_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -10,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
@@ -106,5 +109,22 @@ func TestLongWordsAreNotKept(t *testing.T) {
 			require.Less(t, len(err.Error()), 1000)
 			runtime.KeepAlive(err)
 		})
+	}
+}
+
+// A revert's data is kept whole, longer data by its beginning, which is JSON too.
+func TestLongDataOfAFault(t *testing.T) {
+	for _, size := range []int{60 << 10, 100 << 10} {
+		data := `"0x` + string(bytes.Repeat([]byte("ab"), size/2)) + `"`
+		client := answering(t, `{"id":1,"error":{"code":3,"message":"execution reverted","data":`+data+"}}", nil, 0, "")
+		_, err := exchange(t, client, 1<<20)
+		fault, is := errors.AsType[*rpc.Error](err)
+		require.True(t, is, "%v", err)
+		require.Equal(t, 3, fault.Code)
+		require.Equal(t, `node says "execution reverted" (code 3)`, fault.Error(), "a revert's data is not shown")
+		var revert hexutil.Bytes
+		require.NoError(t, json.Unmarshal(fault.Data, &revert))
+		require.Equal(t, size <= 64<<10, string(fault.Data) == data)
+		require.LessOrEqual(t, len(fault.Data), 64<<10)
 	}
 }

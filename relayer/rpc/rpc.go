@@ -27,7 +27,6 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
 )
 
@@ -149,22 +148,30 @@ const maxNumber = 1 << 62
 // know are passed over, of whatever type they are.
 func (h *Header) UnmarshalJSON(b []byte) error {
 	var j struct {
-		Number     *hexutil.Uint64 `json:"number"`
+		Number     *number         `json:"number"`
 		Hash       *common.Hash    `json:"hash"`
-		ParentHash *common.Hash    `json:"parentHash"`
-		Timestamp  *hexutil.Uint64 `json:"timestamp"`
+		ParentHash *common.Hash    `json:"parentHash"` // some chains' first block has none
+		Timestamp  *number         `json:"timestamp"`
 		LogsBloom  json.RawMessage `json:"logsBloom"` // some chains have none, or one of another form
 	}
 	if err := json.Unmarshal(b, &j); err != nil {
 		return err
 	}
 
+	if j.ParentHash == nil && j.Number != nil && *j.Number == 0 {
+		j.ParentHash = &common.Hash{}
+	}
+
 	if j.Number == nil || j.Hash == nil || j.ParentHash == nil || j.Timestamp == nil {
 		return errors.New("block lacks number, hash, parentHash or timestamp")
 	}
 
-	if *j.Number > maxNumber || *j.Timestamp > maxNumber {
-		return fmt.Errorf("block number %d or time %d is absurd", *j.Number, *j.Timestamp)
+	if *j.Number > maxNumber {
+		return fmt.Errorf("block number %d is absurd", *j.Number)
+	}
+
+	if err := checkTime(uint64(*j.Timestamp)); err != nil {
+		return err
 	}
 
 	*h = Header{Number: uint64(*j.Number), Hash: *j.Hash, Parent: *j.ParentHash, Time: uint64(*j.Timestamp)}
@@ -206,13 +213,17 @@ func encode(calls []*Call, first uint64) []byte {
 
 // deliver puts the answers of a batch where they belong.
 func deliver(b []byte, calls []*Call, first uint64) error {
-	list, single, err := splitResponses(b)
+	list, single, err := splitResponses(b, len(calls))
 	if err != nil {
-		return garbled(b, err)
+		return err
 	}
 
 	if single && list[0].fault != nil && (len(calls) > 1 || !list[0].hasID) {
 		return parseFault(list[0].fault) // of the batch as a whole
+	}
+
+	if single && !list[0].hasID { // a gateway's object, whatever it calls its members
+		return garbled(b, errSyntax)
 	}
 
 	answered := make([]bool, len(calls))
@@ -289,8 +300,14 @@ func (e *Error) Error() string {
 	return text
 }
 
-// Bounds of what is kept of a node's words.
-const maxMessage, maxReason = 400, 200
+// Bounds of what is kept of a node's words, in bytes. An endpoint's last error lives for hours.
+const (
+	maxMessage, maxReason = 400, 200
+	// maxData is for data, which may be a revert's. Of longer data only the first words are kept.
+	maxData = 64 << 10
+	// A fault of more than maxFault is not decoded, but taken for text: each decoding copies it.
+	maxFault = 1 << 20
+)
 
 // reason is what data says besides the message; a revert's data is not shown.
 func (e *Error) reason() string {
@@ -306,13 +323,19 @@ func (e *Error) reason() string {
 	return text[:min(len(text), maxReason)]
 }
 
+// parseFault decodes what a node answered instead of a result. It keeps copies, no part of the answer.
 func parseFault(b []byte) error {
+	long := len(b) > maxFault
+	if long {
+		b = b[:maxPage]
+	}
+
 	e := &Error{}
-	if json.Unmarshal(b, e) != nil {
+	if long || json.Unmarshal(b, e) != nil {
 		var loose struct { // a code that is a string, or no number that fits
 			Message string `json:"message"`
 		}
-		if json.Unmarshal(b, &loose) == nil && loose.Message != "" {
+		if !long && json.Unmarshal(b, &loose) == nil && loose.Message != "" {
 			e.Message = loose.Message
 		} else {
 			e.Message = strings.Trim(string(b), `"`)
@@ -321,7 +344,11 @@ func parseFault(b []byte) error {
 		e.Code, e.Data = 0, nil
 	}
 
-	e.Message = e.Message[:min(len(e.Message), maxMessage)]
+	e.Message = strings.Clone(e.Message[:min(len(e.Message), maxMessage)])
+	if len(e.Data) > maxData { // as a string, so that it stays JSON; after a quote, whole bytes of hexadecimal
+		e.Data, _ = json.Marshal(strings.Trim(string(e.Data[:1+maxPage]), `"`))
+	}
+
 	e.Retry = retryInWords(e)
 
 	return e

@@ -11,27 +11,121 @@ import (
 	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// ParseLogs decodes the result of eth_getLogs. Logs in the form that nodes give them are read token
-// by token, without reflection; whatever else there is goes to encoding/json, whose judgement counts.
+// ParseLogs decodes the result of eth_getLogs. Logs in the form that most nodes give them are read
+// token by token, without reflection; whatever else there is goes to encoding/json, whose judgement counts.
 func ParseLogs(b []byte) ([]types.Log, error) {
-	if logs, ok := scanLogs(b); ok {
-		return logs, nil
+	logs, ok := scanLogs(b)
+	if !ok {
+		var loose []looseLog
+		if err := json.Unmarshal(b, &loose); err != nil {
+			return nil, fmt.Errorf("%w: logs: %w", ErrInvalid, err)
+		}
+
+		if loose == nil {
+			return nil, fmt.Errorf("%w: null instead of logs", ErrInvalid)
+		}
+
+		logs = make([]types.Log, len(loose))
+		for i := range loose {
+			logs[i] = types.Log(loose[i])
+		}
 	}
 
-	var logs []types.Log
-	if err := json.Unmarshal(b, &logs); err != nil {
-		return nil, fmt.Errorf("%w: logs: %w", ErrInvalid, err)
-	}
-
-	if logs == nil {
-		return nil, fmt.Errorf("%w: null instead of logs", ErrInvalid)
+	for i := range logs {
+		if err := checkTime(logs[i].BlockTimestamp); err != nil {
+			return nil, fmt.Errorf("%w: log %d of block %d: %w", ErrInvalid, logs[i].Index, logs[i].BlockNumber, err)
+		}
 	}
 
 	return logs, nil
+}
+
+// looseLog is a log with numbers as any node gives them. Of the rest it takes what types.Log takes.
+type looseLog types.Log
+
+// UnmarshalJSON decodes one log. A time that cannot be read is none: the block's header has it.
+func (l *looseLog) UnmarshalJSON(b []byte) error {
+	var j struct {
+		Address        *common.Address `json:"address"`
+		Topics         []common.Hash   `json:"topics"`
+		Data           *hexutil.Bytes  `json:"data"`
+		BlockNumber    number          `json:"blockNumber"`
+		TxHash         *common.Hash    `json:"transactionHash"`
+		TxIndex        number          `json:"transactionIndex"`
+		BlockHash      *common.Hash    `json:"blockHash"`
+		Index          number          `json:"logIndex"`
+		BlockTimestamp json.RawMessage `json:"blockTimestamp"`
+		Removed        bool            `json:"removed"`
+	}
+	if err := json.Unmarshal(b, &j); err != nil {
+		return err
+	}
+
+	if j.Address == nil || j.Topics == nil || j.Data == nil || j.TxHash == nil {
+		return errors.New("log lacks address, topics, data or transactionHash")
+	}
+
+	*l = looseLog{Address: *j.Address, Topics: j.Topics, Data: *j.Data, BlockNumber: uint64(j.BlockNumber),
+		TxHash: *j.TxHash, TxIndex: uint(j.TxIndex), Index: uint(j.Index), Removed: j.Removed}
+	if j.BlockHash != nil {
+		l.BlockHash = *j.BlockHash
+	}
+
+	var stamp number
+	if json.Unmarshal(j.BlockTimestamp, &stamp) == nil {
+		l.BlockTimestamp = uint64(stamp)
+	}
+
+	return nil
+}
+
+// number is one as any node gives it: hexadecimal, with leading zeros too, or a number of JSON. A
+// string without 0x is none: it can be meant as either.
+type number uint64
+
+// UnmarshalJSON decodes a number; null leaves it as it was, as everywhere in encoding/json.
+func (n *number) UnmarshalJSON(b []byte) error {
+	if string(b) == "null" {
+		return nil
+	}
+
+	text, base := string(b), 10
+	if t, ok := digits(bytes.Replace(b, []byte(`"0X`), []byte(`"0x`), 1)); ok {
+		text, base = string(t), 16
+	}
+
+	v, err := strconv.ParseUint(text, base, 64)
+	if err != nil {
+		return fmt.Errorf("%.40q is no number", b)
+	}
+
+	*n = number(v)
+
+	return nil
+}
+
+// lastTime is the end of the year 9999, in unix seconds: no later time can be stored.
+const lastTime = 253_402_300_799
+
+// checkTime refuses a block's time that cannot be one in seconds.
+func checkTime(t uint64) error {
+	if t <= lastTime {
+		return nil
+	}
+
+	const from, to = 946_684_800, 4_102_444_800 // the years 2000 to 2100
+	for unit, perSecond := range map[string]uint64{"milliseconds": 1e3, "microseconds": 1e6, "nanoseconds": 1e9} {
+		if s := t / perSecond; from <= s && s < to {
+			return fmt.Errorf("the block's time %d seems to be in %s instead of seconds", t, unit)
+		}
+	}
+
+	return fmt.Errorf("the block's time %d is beyond the year 9999", t)
 }
 
 // scanner reads JSON. Of logs it accepts less than encoding/json does, with the same result.
@@ -263,21 +357,31 @@ type response struct {
 	method                []byte
 }
 
-// splitResponses takes apart what a node sent, without decoding the results. single says that it was not a batch.
-func splitResponses(b []byte) (list []response, single bool, err error) {
+// maxResponses bounds the responses of a message that need not be the answer to a certain batch.
+// Batches have far fewer requests.
+const maxResponses = 1000
+
+// splitResponses takes apart what a node sent, without decoding the results. single says that it was
+// not a batch. More than most responses are an error: a response can be as short as two bytes, and
+// a list of millions takes far more memory than the answer itself.
+func splitResponses(b []byte, most int) (list []response, single bool, err error) {
 	s := newScanner(b)
 	single = !s.begins(jsontext.KindBeginArray)
 	for single && len(list) == 0 || !single && s.more() {
+		if len(list) == most {
+			return nil, single, fmt.Errorf("%w: more than %d responses", ErrInvalid, most)
+		}
+
 		r, ok := s.response()
 		if !ok {
-			return nil, single, errSyntax
+			return nil, single, garbled(b, errSyntax)
 		}
 
 		list = append(list, r)
 	}
 
 	if !single && !s.ends() || !s.done() {
-		return nil, single, errSyntax
+		return nil, single, garbled(b, errSyntax)
 	}
 
 	return list, single, nil

@@ -57,7 +57,7 @@ func TestScanLogs(t *testing.T) {
 
 	for _, bad := range []string{
 		"", "null", "{}", "[", "[{}]", "[null]x", string(b) + "]", `[{"address":1}]`, string(b[:len(b)-1]),
-		strings.Replace(string(b), `"0x1a"`, `"0x01a"`, 1), strings.Replace(string(b), "0x0000010203", "0x000", 1),
+		strings.Replace(string(b), `"0x1a"`, `"0x1g"`, 1), strings.Replace(string(b), `"0x1a"`, `"26"`, 1), strings.Replace(string(b), "0x0000010203", "0x000", 1),
 	} {
 		_, err := ParseLogs([]byte(bad))
 		require.ErrorIs(t, err, ErrInvalid, bad)
@@ -91,7 +91,7 @@ func FuzzSplitResponses(f *testing.F) {
 	f.Add([]byte(`{"method":"eth_subscription","params":{"result":{}}}`))
 	f.Add([]byte(`{"id":7,"result": "a" }`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		list, single, err := splitResponses(b)
+		list, single, err := splitResponses(b, len(b)+1)
 		if err != nil || !json.Valid(b) || bytes.ContainsRune(b, '\\') {
 			return
 		}

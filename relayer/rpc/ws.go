@@ -10,7 +10,9 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -357,20 +359,45 @@ func (c *wsConn) read() {
 		message, err := c.sizes.readAll(&progress{r, alive}, 0, c.limit())
 		if err != nil {
 			if errors.Is(err, ErrTooLarge) {
-				cause = err
+				c.tooLarge(message, err)
 			}
 
 			return
 		}
 
 		alive()
-		list, single, err := splitResponses(message)
+		list, single, err := splitResponses(message, maxResponses)
 		if err != nil {
-			cause = garbled(message, err)
+			cause = err
 			return
 		}
 
-		c.route(list, single, len(message))
+		c.route(message, list, single)
+	}
+}
+
+// firstID finds the id of an answer that begins with it, as most nodes write one.
+var firstID = regexp.MustCompile(`^[\s\[]*\{[^{}\[\]]*?"id"\s*:\s*([0-9]{1,19})[,\s]`)
+
+// tooLarge ends the batch whose answer is larger than it may be, so that it asks for less: the one
+// that the answer's beginning names, or else the only one that waits. The others' answers are merely lost.
+func (c *wsConn) tooLarge(begin []byte, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if found := firstID.FindSubmatch(begin[:min(len(begin), maxPage)]); found != nil {
+		id, _ := strconv.ParseUint(string(found[1]), 10, 64)
+		if w := c.waiting[id]; w != nil {
+			c.finish(w, err)
+		}
+
+		return
+	}
+
+	waiting := c.batches()
+	for w := range waiting {
+		if len(waiting) == 1 {
+			c.finish(w, err)
+		}
 	}
 }
 
@@ -390,7 +417,7 @@ func (p *progress) Read(b []byte) (int, error) {
 }
 
 // route hands the responses of a message to the batches that wait for them, or to the subscription.
-func (c *wsConn) route(list []response, single bool, size int) {
+func (c *wsConn) route(message []byte, list []response, single bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var batch *wsWait
@@ -399,25 +426,52 @@ func (c *wsConn) route(list []response, single bool, size int) {
 		switch {
 		case len(r.method) > 0:
 			c.notify(r)
-		case !r.hasID:
-			c.refuse(r)
-		default:
-			if w := c.deliver(r, size/len(list)); w != nil {
+		case !r.hasID && r.fault != nil:
+			c.refuse(parseFault(r.fault))
+		case !r.hasID && single: // a gateway's object
+			c.refuse(garbled(message, errSyntax))
+		case r.hasID:
+			if w := c.deliver(r, len(message)/len(list)); w != nil {
 				batch = w
 			}
 		}
 	}
 
-	// An array is the whole answer to a batch: what it lacks does not come.
-	if batch != nil && !single && batch.left > 0 {
-		for i, q := range batch.calls {
-			if q.Result == nil && q.Err == nil {
-				batch.calls[i].Err = fmt.Errorf("%w: %s", ErrUnanswered, q.Method)
+	// A message is the whole answer to a batch, even where it is one object: what it lacks does not come.
+	switch {
+	case batch != nil && batch.left > 0 && single && list[0].fault != nil:
+		c.finish(batch, parseFault(list[0].fault)) // of the batch as a whole
+	case batch != nil && batch.left > 0:
+		c.lack(batch)
+	case len(list) == 0: // it does not say which batch it is for, but that this node takes none
+		for w := range c.batches() {
+			if len(w.calls) > 1 {
+				c.answered++
+				c.lack(w)
 			}
 		}
-
-		c.finish(batch, ErrUnanswered)
 	}
+}
+
+// lack ends a batch of which some requests have no answer. Held: mu.
+func (c *wsConn) lack(w *wsWait) {
+	for _, q := range w.calls {
+		if q.Result == nil && q.Err == nil {
+			q.Err = fmt.Errorf("%w: %s", ErrUnanswered, q.Method)
+		}
+	}
+
+	c.finish(w, ErrUnanswered)
+}
+
+// batches are those that wait. Held: mu.
+func (c *wsConn) batches() map[*wsWait]struct{} {
+	waiting := map[*wsWait]struct{}{}
+	for _, w := range c.waiting {
+		waiting[w] = struct{}{}
+	}
+
+	return waiting
 }
 
 // deliver hands over one response of so many bytes and returns the batch that it is of; nil: its
@@ -441,17 +495,8 @@ func (c *wsConn) deliver(r *response, size int) *wsWait {
 
 // refuse takes an error without an id: it is about a whole batch. It can only be told whose it is
 // when one batch waits; a rate concerns all that wait. Held: mu.
-func (c *wsConn) refuse(r *response) {
-	if r.fault == nil {
-		return
-	}
-
-	waiting := map[*wsWait]struct{}{}
-	for _, w := range c.waiting {
-		waiting[w] = struct{}{}
-	}
-
-	err := parseFault(r.fault)
+func (c *wsConn) refuse(err error) {
+	waiting := c.batches()
 	if len(waiting) != 1 && Classify(err) != RateLimited {
 		return
 	}

@@ -1,0 +1,116 @@
+package rpc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// socket returns a client of a server that answers each message by what answer makes of it.
+func socket(t *testing.T, answer func(body []byte) []byte) *WS {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		serveSocket(w, r, answer)
+	}))
+	client := NewWS(strings.Replace(server.URL, "http", "ws", 1), nil, nobody)
+	t.Cleanup(func() {
+		client.Close()
+		server.Close()
+	})
+
+	return client
+}
+
+// An object that is no JSON-RPC ends the batch that waits, and its words count.
+func TestSocketOfAGateway(t *testing.T) {
+	for body, want := range map[string]Kind{
+		`{"message":"Rate limit exceeded","connectionId":"a","requestId":"b"}`: RateLimited,
+		`{"message":"Internal server error","connectionId":"a"}`:               Invalid,
+	} {
+		client := socket(t, func([]byte) []byte { return []byte(body) })
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		_, err := client.Exchange(ctx, []*Call{ByNumber(1)}, 1<<20)
+		cancel()
+		require.ErrorIs(t, err, ErrGarbled)
+		require.Equal(t, want, Classify(err), "%v", err)
+	}
+}
+
+// An error that names one request of a batch is about all of it, as over HTTP.
+func TestSocketThatRefusesABatch(t *testing.T) {
+	client := socket(t, func(body []byte) []byte {
+		var batch []struct{ ID uint64 }
+		if json.Unmarshal(body, &batch) != nil {
+			return answers(body)
+		}
+
+		return fmt.Appendf(nil, `{"id":%d,"error":{"code":-32005,"message":"rate limit"}}`, batch[1].ID)
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	_, err := client.Exchange(ctx, []*Call{ByNumber(1), ByNumber(2)}, 1<<20)
+	require.Equal(t, RateLimited, Classify(err), "%v", err)
+	_, err = client.Exchange(ctx, []*Call{ByNumber(1)}, 1<<20)
+	require.NoError(t, err, "the connection lives")
+}
+
+// An answer that is too large fails the batch that it is for, where that can be told; whoever waits
+// besides has lost the connection, and need not ask for less.
+func TestSocketWithTooLargeAnAnswer(t *testing.T) {
+	const limit = notificationLimit
+	long := strings.Repeat("x", limit)
+	for name, test := range map[string]struct {
+		format   string // of the answer, with the id and the long text
+		others   bool   // another batch waits
+		tooLarge bool
+	}{
+		"one that waits":         {format: `{"result":"%[2]s","id":%[1]d}`, tooLarge: true},
+		"id first":               {format: `{"jsonrpc":"2.0","id":%d,"result":"%s"}`, others: true, tooLarge: true},
+		"an array":               {format: `[{"jsonrpc":"2.0","id":%d,"result":"%s"}]`, others: true, tooLarge: true},
+		"id last":                {format: `{"result":"%[2]s","id":%[1]d}`, others: true},
+		"an id within the words": {format: `{"result":[{"id":1},"%[2]s"],"id":%[1]d}`, others: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			waiting := make(chan struct{})
+			client := socket(t, func(body []byte) []byte {
+				var q struct {
+					ID     uint64
+					Method string
+				}
+				_ = json.Unmarshal(body, &q)
+				if q.Method != "long" {
+					close(waiting)
+					return nil
+				}
+
+				return fmt.Appendf(nil, test.format, q.ID, long)
+			})
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			ask := func(method string) error {
+				_, err := client.Exchange(ctx, []*Call{{Method: method, Params: "[]"}}, limit)
+				return err
+			}
+			other := make(chan error, 1)
+			if test.others {
+				go func() { other <- ask("other") }()
+				<-waiting
+			}
+
+			err := ask("long")
+			require.Equal(t, test.tooLarge, errors.Is(err, ErrTooLarge), "%v", err)
+			require.Equal(t, !test.tooLarge, errors.Is(err, ErrDisconnected), "%v", err)
+			if test.others {
+				require.ErrorIs(t, <-other, ErrDisconnected)
+			}
+		})
+	}
+}
