@@ -238,24 +238,27 @@ func (n *Node) readBlock(ctx context.Context, h rpc.Header, f *Filter, head func
 	return a.logs, nil
 }
 
-// ReadWhole reads all logs of a block and returns those that match. Together they have to account
-// for every bit of the block's bloom filter, which a machine that does not have the block cannot
-// do: a bloom filter with bits is of a block with logs. ErrBehind: it gave none.
-func (n *Node) ReadWhole(ctx context.Context, h rpc.Header, f *Filter) ([]types.Log, error) {
+// ReadWhole reads all logs of a block and returns those that match, and about how many bytes all
+// were. Together they have to account for every bit of the block's bloom filter, which a machine
+// that does not have the block cannot do: a bloom filter with bits is of a block with logs.
+// ErrBehind: it gave none.
+func (n *Node) ReadWhole(ctx context.Context, h rpc.Header, f *Filter) (match []types.Log, size int, err error) {
 	logs, err := n.ReadBlock(ctx, h, &Filter{})
+	size = SizeOf(logs)
 	if err != nil {
-		return nil, err
+		return nil, size, err
 	}
 
 	if len(logs) == 0 {
-		return nil, fmt.Errorf("%w: it has no logs of block %d, whose bloom filter has some", rpc.ErrBehind, h.Number)
+		return nil, size, fmt.Errorf("%w: it has no logs of block %d, whose bloom filter has some", rpc.ErrBehind, h.Number)
 	}
 
 	if Telling(&h.Bloom) && !accountsFor(logs, &h.Bloom) {
-		return nil, fmt.Errorf("%w: block %d has logs in its bloom filter that are left out", rpc.ErrInvalid, h.Number)
+		return nil, size, fmt.Errorf("%w: block %d has logs in its bloom filter that are left out", rpc.ErrInvalid,
+			h.Number)
 	}
 
-	return slices.DeleteFunc(logs, func(l types.Log) bool { return !f.Matches(&l) }), nil
+	return matching(logs, f), size, nil
 }
 
 // Header asks for the block at a height.

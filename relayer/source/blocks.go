@@ -34,7 +34,7 @@ func (r *reader) blocks(ctx context.Context, from, to uint64, f *Filter, avoid *
 		}
 
 		i := 0
-		if !pipeline(ctx, node.RangesInFlight, func() (func(context.Context) (Batch, error), bool) {
+		if !pipeline(ctx, r.flight.width, func() (func(context.Context) (Batch, error), bool) {
 			if i == len(chain) {
 				return nil, false
 			}
@@ -164,6 +164,7 @@ func (r *reader) readBlock(ctx context.Context, h Header, f *Filter, avoid *node
 		said.logs, err = n.ReadBlock(ctx, h, f)
 		return err
 	})
+	r.flight.landed(node.SizeOf(said.logs))
 	if err != nil || len(said.logs) > 0 || r.excluded(h, f) {
 		return said, err
 	}
@@ -191,7 +192,10 @@ func (r *reader) excluded(h Header, f *Filter) bool {
 func (r *reader) proveEmpty(ctx context.Context, h Header, f *Filter, first *node.Node) (said reading, err error) {
 	err = r.pool.ask(ctx, h.Number, nil, func(ctx context.Context, n *node.Node) (err error) {
 		said.by = n
-		said.logs, err = readProven(ctx, h, f, n)
+		var size int
+		said.logs, size, err = readProven(ctx, h, f, n)
+		r.flight.landed(size)
+
 		return err
 	})
 	if err == nil && len(said.logs) > 0 {
@@ -205,21 +209,25 @@ func (r *reader) proveEmpty(ctx context.Context, h Header, f *Filter, first *nod
 }
 
 // readProven reads a block from one endpoint so that an empty answer proves itself, as far as the
-// endpoint allows: where it does not show all logs of a block, its header comes in the same batch.
-func readProven(ctx context.Context, h Header, f *Filter, n *node.Node) ([]types.Log, error) {
+// endpoint allows: where it does not show all logs of a block, its header comes in the same batch. It
+// returns the logs that match, and about how many bytes were read for them.
+func readProven(ctx context.Context, h Header, f *Filter, n *node.Node) (logs []types.Log, size int,
+	err error) {
 	if !node.Telling(&h.Bloom) {
-		return n.ReadStanding(ctx, h, f)
+		logs, err = n.ReadStanding(ctx, h, f)
+		return logs, node.SizeOf(logs), err
 	}
 
-	logs, err := n.ReadWhole(ctx, h, f)
+	logs, size, err = n.ReadWhole(ctx, h, f)
 	switch kind := rpc.Classify(err); {
 	case err == nil || ctx.Err() != nil:
-		return logs, err
+		return logs, size, err
 	case errors.Is(err, node.ErrAddressRequired), kind == rpc.RangeTooLarge, kind == rpc.TimedOut, kind == rpc.Unsupported:
-		return n.ReadStanding(ctx, h, f)
+		logs, err = n.ReadStanding(ctx, h, f)
+		return logs, node.SizeOf(logs), err
 	}
 
-	return nil, err
+	return nil, size, err
 }
 
 // contradicted deals with an endpoint that had no logs of a block where another has some: it is

@@ -16,6 +16,7 @@ type reader struct {
 	ring    *ring
 	memo    *memo
 	told    *told
+	flight  flight
 	headers chan struct{} // a token: whoever has it may ask for headers that the ring lacks
 }
 
@@ -86,7 +87,7 @@ func (r *reader) byRange(from, to uint64) uint64 {
 // ranges yields from..to in ranges. It says whether the reader wants more.
 func (r *reader) ranges(ctx context.Context, from, to uint64, f *Filter, avoid *node.Node,
 	yield func(Batch, error) bool) bool {
-	return pipeline(ctx, node.RangesInFlight, func() (func(context.Context) (Batch, error), bool) {
+	return pipeline(ctx, func() int { return node.RangesInFlight }, func() (func(context.Context) (Batch, error), bool) {
 		if from > to {
 			return nil, false
 		}
