@@ -165,25 +165,26 @@ func (r *reader) readBlock(ctx context.Context, h Header, f *Filter, avoid *node
 		return err
 	})
 	r.flight.landed(node.SizeOf(said.logs))
-	if err != nil || len(said.logs) > 0 || r.excluded(h, f) {
+	if err != nil || len(said.logs) > 0 || excluded(h, f) {
 		return said, err
 	}
 
 	return r.proveEmpty(ctx, h, f, said.by)
 }
 
-// excluded says whether a block's bloom filter shows that it has no logs that match. Where no block
-// has had any bits, the chain has no bloom filters, and they show nothing.
-func (r *reader) excluded(h Header, f *Filter) bool {
+// excluded says whether a block's header shows that it has no logs that match. A bloom filter without
+// any bits does not: there are chains without bloom filters, and machines behind one URL of which
+// some give none.
+func excluded(h Header, f *Filter) bool {
 	if f.Addresses != nil && len(f.Addresses) == 0 {
 		return true
 	}
 
-	if h.Bloom == (types.Bloom{}) {
-		return r.ring.blooms.Load()
+	if h.Empty && !node.Telling(&h.Bloom) {
+		return true
 	}
 
-	return !f.AllowedBy(&h.Bloom)
+	return h.Bloom != (types.Bloom{}) && !f.AllowedBy(&h.Bloom)
 }
 
 // proveEmpty makes sure that a block without matching logs has none: an endpoint shows all logs of
@@ -193,7 +194,7 @@ func (r *reader) proveEmpty(ctx context.Context, h Header, f *Filter, first *nod
 	err = r.pool.ask(ctx, h.Number, nil, func(ctx context.Context, n *node.Node) (err error) {
 		said.by = n
 		var size int
-		said.logs, size, err = readProven(ctx, h, f, n)
+		said.logs, size, err = readProven(ctx, h, f, n, r.pool.farBehind())
 		r.flight.landed(size)
 
 		return err
@@ -211,11 +212,10 @@ func (r *reader) proveEmpty(ctx context.Context, h Header, f *Filter, first *nod
 // readProven reads a block from one endpoint so that an empty answer proves itself, as far as the
 // endpoint allows: where it does not show all logs of a block, its header comes in the same batch. It
 // returns the logs that match, and about how many bytes were read for them.
-func readProven(ctx context.Context, h Header, f *Filter, n *node.Node) (logs []types.Log, size int,
+func readProven(ctx context.Context, h Header, f *Filter, n *node.Node, far uint64) (logs []types.Log, size int,
 	err error) {
 	if !node.Telling(&h.Bloom) {
-		logs, err = n.ReadStanding(ctx, h, f)
-		return logs, node.SizeOf(logs), err
+		return n.ReadSilent(ctx, h, f, far)
 	}
 
 	logs, size, err = n.ReadWhole(ctx, h, f)

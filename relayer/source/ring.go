@@ -2,7 +2,6 @@ package source
 
 import (
 	"sync"
-	"sync/atomic"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/node"
 )
@@ -13,8 +12,6 @@ type ring struct {
 	headers map[uint64]Header
 	top     uint64
 	owner   *node.Node // whose head is on top
-
-	blooms atomic.Bool // the chain has bloom filters: a block without any bits is known to have no logs
 }
 
 func newRing() *ring { return &ring{headers: map[uint64]Header{}} }
@@ -24,10 +21,6 @@ const ringSize = 1024
 
 // head puts a head on the ring. Another endpoint's that is lower is left out: its node lags.
 func (r *ring) head(h Header, n *node.Node) {
-	if node.Telling(&h.Bloom) {
-		r.blooms.Store(true)
-	}
-
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if h.Number < r.top && n != r.owner {
