@@ -198,6 +198,31 @@ func (n *Node) ReadBlock(ctx context.Context, h rpc.Header, f *Filter) ([]types.
 	return n.readBlock(ctx, h, f, nil)
 }
 
+// Answered says whether each part of a filter that the block's bloom filter allows for has logs among
+// those that ReadBlock gave. Several machines may have answered the parts, so logs of one prove
+// nothing of another.
+func (n *Node) Answered(logs []types.Log, h rpc.Header, f *Filter) bool {
+	chunk := n.perRequest()
+	if len(f.Addresses) <= chunk {
+		return len(logs) > 0
+	}
+
+	emitters := map[common.Address]bool{}
+	for i := range logs {
+		emitters[logs[i].Address] = true
+	}
+
+	for some := range slices.Chunk(f.Addresses, chunk) {
+		allowed := func(a common.Address) bool { return h.Bloom == (types.Bloom{}) || h.Bloom.Test(a.Bytes()) }
+		if !slices.ContainsFunc(some, func(a common.Address) bool { return emitters[a] }) &&
+			slices.ContainsFunc(some, allowed) {
+			return false
+		}
+	}
+
+	return true
+}
+
 // ReadStanding is ReadBlock with the block's header in the same batch: where the machines behind
 // the node's URL are equal, or it is one, an empty answer is then a proof.
 func (n *Node) ReadStanding(ctx context.Context, h rpc.Header, f *Filter) ([]types.Log, error) {

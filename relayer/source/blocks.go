@@ -157,7 +157,8 @@ func (r *reader) logsOf(ctx context.Context, h Header, f *Filter, avoid *node.No
 	})
 }
 
-// readBlock reads the logs of a block from one endpoint, and proves it where there are none.
+// readBlock reads the logs of a block from one endpoint, and proves it where there are none, or none
+// of a part of the filter.
 func (r *reader) readBlock(ctx context.Context, h Header, f *Filter, avoid *node.Node) (said reading, err error) {
 	err = r.pool.ask(ctx, h.Number, avoid, func(ctx context.Context, n *node.Node) (err error) {
 		said.by = n
@@ -165,11 +166,11 @@ func (r *reader) readBlock(ctx context.Context, h Header, f *Filter, avoid *node
 		return err
 	})
 	r.flight.landed(node.SizeOf(said.logs))
-	if err != nil || len(said.logs) > 0 || excluded(h, f) {
+	if err != nil || said.by.Answered(said.logs, h, f) || excluded(h, f) {
 		return said, err
 	}
 
-	return r.proveEmpty(ctx, h, f, said.by)
+	return r.prove(ctx, h, f, said)
 }
 
 // excluded says whether a block's header shows that it has no logs that match. A bloom filter without
@@ -187,22 +188,26 @@ func excluded(h Header, f *Filter) bool {
 	return h.Bloom != (types.Bloom{}) && !f.AllowedBy(&h.Bloom)
 }
 
-// proveEmpty makes sure that a block without matching logs has none: an endpoint shows all logs of
-// the block. That another endpoint has none either would be no proof, since it may be behind as
-// well. It returns what is found instead, and of whom.
-func (r *reader) proveEmpty(ctx context.Context, h Header, f *Filter, first *node.Node) (said reading, err error) {
+// prove makes sure that a block has no more matching logs than the first reading gave: an endpoint
+// shows all logs of the block. That another endpoint has none either would be no proof, since it
+// may be behind as well. It returns what is found instead, and of whom.
+func (r *reader) prove(ctx context.Context, h Header, f *Filter, first reading) (said reading, err error) {
 	err = r.pool.ask(ctx, h.Number, nil, func(ctx context.Context, n *node.Node) (err error) {
 		said.by = n
 		var size int
 		said.logs, size, err = readProven(ctx, h, f, n, r.pool.farBehind())
 		r.flight.landed(size)
+		if err == nil && len(said.logs) < len(first.logs) {
+			return fmt.Errorf("%w: block %d has %d logs, now it has %d", ErrDisagree, h.Number, len(first.logs),
+				len(said.logs))
+		}
 
 		return err
 	})
-	if err == nil && len(said.logs) > 0 {
-		first.SeenUneven()
-		if said.by != first {
-			contradicted(ctx, first, said.by, h, len(said.logs))
+	if err == nil && len(said.logs) > len(first.logs) {
+		first.by.SeenUneven()
+		if said.by != first.by {
+			contradicted(ctx, first, said, h)
 		}
 	}
 
@@ -230,12 +235,12 @@ func readProven(ctx context.Context, h Header, f *Filter, n *node.Node, far uint
 	return nil, size, err
 }
 
-// contradicted deals with an endpoint that had no logs of a block where another has some: it is
-// behind, or left them out.
-func contradicted(ctx context.Context, first, second *node.Node, h Header, logs int) {
+// contradicted deals with an endpoint that had fewer logs of a block than another has: it is behind,
+// or left them out.
+func contradicted(ctx context.Context, first, second reading, h Header) {
 	q := rpc.ByHash(h.Hash)
-	if err := first.Do(ctx, q); err == nil && q.Err == nil && !q.Null() {
-		first.Blame(ctx, fmt.Errorf("%w: no logs of block %d, where %s has %d", rpc.ErrInvalid, h.Number,
-			second.Name(), logs))
+	if err := first.by.Do(ctx, q); err == nil && q.Err == nil && !q.Null() {
+		first.by.Blame(ctx, fmt.Errorf("%w: %d logs of block %d, where %s has %d", rpc.ErrInvalid, len(first.logs),
+			h.Number, second.by.Name(), len(second.logs)))
 	}
 }

@@ -44,6 +44,8 @@ type gateway struct {
 	bloom func(block uint64) types.Bloom // nil: the real one
 	nulls bool                           // no logs are null, not an empty list
 	alone bool                           // it takes no batches
+	// receipts says that it gives those of a block.
+	receipts bool
 
 	requests atomic.Int64
 }
@@ -137,9 +139,16 @@ func (g *gateway) answer(m machine, method string, params []json.RawMessage) any
 		return g.header(g.byHash(params[0]), m)
 	case "eth_getLogs":
 		return g.logs(m, params[0])
+	case "eth_getBlockReceipts":
+		n := g.byHash(params[0])
+		if !g.receipts || !m.has(n) {
+			return nil
+		}
+
+		return []map[string]any{{"blockHash": m.hash(n), "logs": logsIn(n)}}
 	}
 
-	return nil // receipts too: of a machine that does not have the block
+	return nil
 }
 
 func (g *gateway) logs(m machine, raw json.RawMessage) any {
@@ -406,6 +415,25 @@ func TestEmptyLogsBehindAGatewayByItem(t *testing.T) {
 	}
 }
 
+// Receipts show what a machine that is behind does not have logs of, and that a block has none.
+func TestReceiptsWhereBloomFiltersSayNothing(t *testing.T) {
+	g := &gateway{machines: []machine{{head: 100, blind: true}, {head: 90}}, final: 20, receipts: true}
+	g.route = func(_ int, methods []string) func(int) int {
+		return func(item int) int { return index(methods[item] == "eth_getLogs") }
+	}
+	s := g.open(t, source.Config{Finality: source.Latest})
+	for _, f := range []*source.Filter{{Topics: []common.Hash{{0xdd}}}, wanted()} {
+		next := uint64(95)
+		for b, err := range s.Read(t.Context(), 95, 100, f) {
+			require.NoError(t, err)
+			require.Len(t, b.Logs, index(f.Topics[0] == wantedTopic))
+			next = b.To + 1
+		}
+
+		require.EqualValues(t, 101, next)
+	}
+}
+
 // Machines of one URL may run different software. A header without a bloom filter, where others have
 // one, does not say that its block has no logs.
 func TestOneMachineHasNoBloomFilters(t *testing.T) {
@@ -445,12 +473,10 @@ func TestPartsOfAFilterFromSeveralMachines(t *testing.T) {
 		from, to uint64
 		alone    bool // without batches
 	}{
-		"each item to another machine":                       {byItem, 95, 100, false},
-		"each request to another machine":                    {bySecond(), 95, 100, false},
-		"each request to another machine, no batches":        {bySecond(), 95, 100, true},
-		"final, each item to another machine":                {byItem, 11, 20, false},
-		"final, each request to another machine":             {bySecond(), 11, 20, false},
-		"final, each request to another machine, no batches": {bySecond(), 11, 20, true},
+		"each item to another machine":                {byItem, 95, 100, false},
+		"each request to another machine":             {bySecond(), 95, 100, false},
+		"each request to another machine, no batches": {bySecond(), 95, 100, true},
+		"final, each request to another machine":      {bySecond(), 11, 20, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
