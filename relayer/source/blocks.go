@@ -165,7 +165,7 @@ func (r *reader) readBlock(ctx context.Context, h Header, f *Filter, avoid *node
 		said.logs, err = n.ReadBlock(ctx, h, f)
 		return err
 	})
-	r.flight.landed(node.SizeOf(said.logs))
+	r.flight.landed(node.SizeOf(said.logs), err)
 	if err != nil || said.by.Answered(said.logs, h, f) || excluded(h, f) {
 		return said, err
 	}
@@ -196,7 +196,7 @@ func (r *reader) prove(ctx context.Context, h Header, f *Filter, first reading) 
 		said.by = n
 		var size int
 		said.logs, size, err = readProven(ctx, h, f, n, r.pool.farBehind())
-		r.flight.landed(size)
+		r.flight.landed(size, err)
 		if err == nil && len(said.logs) < len(first.logs) {
 			return fmt.Errorf("%w: block %d has %d logs, now it has %d", ErrDisagree, h.Number, len(first.logs),
 				len(said.logs))

@@ -16,12 +16,12 @@ const largeBlock, calmBlocks = 2 << 20, 32
 // can be made so that it has 20 MB of logs, and such blocks come together. It begins with one.
 type flight struct{ calm atomic.Int32 }
 
-// landed notes how many bytes of logs came for a block.
-func (f *flight) landed(bytes int) {
+// landed notes how many bytes of logs came for a block, and whether it could be read.
+func (f *flight) landed(bytes int, err error) {
 	switch calm := f.calm.Load(); {
 	case bytes > largeBlock:
 		f.calm.Store(-calmBlocks)
-	case calm < node.RangesInFlight:
+	case err == nil && calm < node.RangesInFlight:
 		f.calm.Add(1)
 	}
 }
