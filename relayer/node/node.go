@@ -7,6 +7,7 @@
 //
 //	ReadRange ── span, turns ──► link       logs of final blocks
 //	ReadBlock, ReadWhole ──────► link       logs of one block, by its hash
+//	ReadSilent ────────────────► link       the same, where its bloom filter says nothing
 //	Do ────────────────────────► link       everything else
 //	                              ├── allowance, batches ──► rpc.Client
 //	                              └── standing ──► health: states and transitions
@@ -28,8 +29,9 @@ import (
 type Node struct {
 	*link
 	*abilities
-	cfg  *Config
-	span *span
+	cfg      *Config
+	span     *span
+	receipts receipts
 
 	mu    sync.Mutex
 	claim Claim // but Up

@@ -254,6 +254,31 @@ func (n *Node) ReadBlock(ctx context.Context, h rpc.Header, f *Filter) ([]types.
 	return n.readBlock(ctx, h, f, nil)
 }
 
+// Answered says whether each part of a filter that the block's bloom filter allows for has logs among
+// those that ReadBlock gave. Several machines may have answered the parts, so logs of one prove
+// nothing of another.
+func (n *Node) Answered(logs []types.Log, h rpc.Header, f *Filter) bool {
+	chunk := n.perRequest()
+	if len(f.Addresses) <= chunk {
+		return len(logs) > 0
+	}
+
+	emitters := map[common.Address]bool{}
+	for i := range logs {
+		emitters[logs[i].Address] = true
+	}
+
+	for some := range slices.Chunk(f.Addresses, chunk) {
+		allowed := func(a common.Address) bool { return h.Bloom == (types.Bloom{}) || h.Bloom.Test(a.Bytes()) }
+		if !slices.ContainsFunc(some, func(a common.Address) bool { return emitters[a] }) &&
+			slices.ContainsFunc(some, allowed) {
+			return false
+		}
+	}
+
+	return true
+}
+
 // ReadStanding is ReadBlock with the block's header in the same batch: where the machines behind
 // the node's URL are equal, or it is one, an empty answer is then a proof.
 func (n *Node) ReadStanding(ctx context.Context, h rpc.Header, f *Filter) ([]types.Log, error) {
@@ -294,24 +319,27 @@ func (n *Node) readBlock(ctx context.Context, h rpc.Header, f *Filter, head func
 	return a.logs, nil
 }
 
-// ReadWhole reads all logs of a block and returns those that match. Together they have to account
-// for every bit of the block's bloom filter, which a machine that does not have the block cannot
-// do: a bloom filter with bits is of a block with logs. ErrBehind: it gave none.
-func (n *Node) ReadWhole(ctx context.Context, h rpc.Header, f *Filter) ([]types.Log, error) {
+// ReadWhole reads all logs of a block and returns those that match, and about how many bytes all
+// were. Together they have to account for every bit of the block's bloom filter, which a machine
+// that does not have the block cannot do: a bloom filter with bits is of a block with logs.
+// ErrBehind: it gave none.
+func (n *Node) ReadWhole(ctx context.Context, h rpc.Header, f *Filter) (match []types.Log, size int, err error) {
 	logs, err := n.ReadBlock(ctx, h, &Filter{})
+	size = SizeOf(logs)
 	if err != nil {
-		return nil, err
+		return nil, size, err
 	}
 
 	if len(logs) == 0 {
-		return nil, fmt.Errorf("%w: it has no logs of block %d, whose bloom filter has some", rpc.ErrBehind, h.Number)
+		return nil, size, fmt.Errorf("%w: it has no logs of block %d, whose bloom filter has some", rpc.ErrBehind, h.Number)
 	}
 
 	if Telling(&h.Bloom) && !accountsFor(logs, &h.Bloom) {
-		return nil, fmt.Errorf("%w: block %d has logs in its bloom filter that are left out", rpc.ErrInvalid, h.Number)
+		return nil, size, fmt.Errorf("%w: block %d has logs in its bloom filter that are left out", rpc.ErrInvalid,
+			h.Number)
 	}
 
-	return slices.DeleteFunc(logs, func(l types.Log) bool { return !f.Matches(&l) }), nil
+	return matching(logs, f), size, nil
 }
 
 // Header asks for the block at a height.

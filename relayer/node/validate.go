@@ -93,3 +93,25 @@ func accountsFor(logs []types.Log, b *types.Bloom) bool {
 
 	return true
 }
+
+// SizeOf is about how many bytes logs take up in memory.
+func SizeOf(logs []types.Log) int {
+	size := 0
+	for i := range logs {
+		size += 400 + len(logs[i].Data)
+	}
+
+	return size
+}
+
+// matching copies the logs that match, so that the others are not held in memory.
+func matching(logs []types.Log, f *Filter) []types.Log {
+	match := []types.Log{}
+	for _, l := range logs {
+		if f.Matches(&l) {
+			match = append(match, l)
+		}
+	}
+
+	return match
+}

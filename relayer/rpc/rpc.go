@@ -139,6 +139,8 @@ type Header struct {
 	Hash, Parent common.Hash
 	Time         uint64 // unix, seconds
 	Bloom        types.Bloom
+	Transactions int  // as many as it lists; zero: none, or it does not say
+	Empty        bool // it shows that the block has no transactions, and so no logs
 }
 
 // maxNumber bounds block numbers: they are signed in the database.
@@ -153,6 +155,10 @@ func (h *Header) UnmarshalJSON(b []byte) error {
 		ParentHash *common.Hash    `json:"parentHash"` // some chains' first block has none
 		Timestamp  *number         `json:"timestamp"`
 		LogsBloom  json.RawMessage `json:"logsBloom"` // some chains have none, or one of another form
+		// The rest may be anything, or not there.
+		Transactions json.RawMessage `json:"transactions"`
+		TxRoot       json.RawMessage `json:"transactionsRoot"`
+		GasUsed      json.RawMessage `json:"gasUsed"`
 	}
 	if err := json.Unmarshal(b, &j); err != nil {
 		return err
@@ -179,7 +185,23 @@ func (h *Header) UnmarshalJSON(b []byte) error {
 		h.Bloom = types.Bloom{}
 	}
 
+	h.count(j.Transactions, j.TxRoot, j.GasUsed)
+
 	return nil
+}
+
+// count notes how many transactions the block has. newHeads gives no list of them. Gas alone is no
+// sign of none: there is software whose newHeads say of every block that it used none.
+func (h *Header) count(transactions, root, gas []byte) {
+	if transactions == nil {
+		h.Empty = string(gas) == `"0x0"` && string(root) == `"`+types.EmptyTxsHash.Hex()+`"`
+		return
+	}
+
+	var list []json.RawMessage
+	if json.Unmarshal(transactions, &list) == nil && list != nil {
+		h.Transactions, h.Empty = len(list), len(list) == 0
+	}
 }
 
 // encode writes a batch whose ids count from first.

@@ -34,7 +34,7 @@ func (r *reader) blocks(ctx context.Context, from, to uint64, f *Filter, avoid *
 		}
 
 		i := 0
-		if !pipeline(ctx, node.RangesInFlight, func() (func(context.Context) (Batch, error), bool) {
+		if !pipeline(ctx, r.flight.width, func() (func(context.Context) (Batch, error), bool) {
 			if i == len(chain) {
 				return nil, false
 			}
@@ -159,47 +159,57 @@ func (r *reader) logsOf(ctx context.Context, h Header, f *Filter, avoid *node.No
 	})
 }
 
-// readBlock reads the logs of a block from one endpoint, and proves it where there are none.
+// readBlock reads the logs of a block from one endpoint, and proves it where there are none, or none
+// of a part of the filter.
 func (r *reader) readBlock(ctx context.Context, h Header, f *Filter, avoid *node.Node) (said reading, err error) {
 	err = r.pool.ask(ctx, h.Number, avoid, func(ctx context.Context, n *node.Node) (err error) {
 		said.by = n
 		said.logs, err = n.ReadBlock(ctx, h, f)
 		return err
 	})
-	if err != nil || len(said.logs) > 0 || r.excluded(h, f) {
+	r.flight.landed(node.SizeOf(said.logs), err)
+	if err != nil || said.by.Answered(said.logs, h, f) || excluded(h, f) {
 		return said, err
 	}
 
-	return r.proveEmpty(ctx, h, f, said.by)
+	return r.prove(ctx, h, f, said)
 }
 
-// excluded says whether a block's bloom filter shows that it has no logs that match. Where no block
-// has had any bits, the chain has no bloom filters, and they show nothing.
-func (r *reader) excluded(h Header, f *Filter) bool {
+// excluded says whether a block's header shows that it has no logs that match. A bloom filter without
+// any bits does not: there are chains without bloom filters, and machines behind one URL of which
+// some give none.
+func excluded(h Header, f *Filter) bool {
 	if f.Addresses != nil && len(f.Addresses) == 0 {
 		return true
 	}
 
-	if h.Bloom == (types.Bloom{}) {
-		return r.ring.blooms.Load()
+	if h.Empty && !node.Telling(&h.Bloom) {
+		return true
 	}
 
-	return !f.AllowedBy(&h.Bloom)
+	return h.Bloom != (types.Bloom{}) && !f.AllowedBy(&h.Bloom)
 }
 
-// proveEmpty makes sure that a block without matching logs has none: an endpoint shows all logs of
-// the block. That another endpoint has none either would be no proof, since it may be behind as
-// well. It returns what is found instead, and of whom.
-func (r *reader) proveEmpty(ctx context.Context, h Header, f *Filter, first *node.Node) (said reading, err error) {
+// prove makes sure that a block has no more matching logs than the first reading gave: an endpoint
+// shows all logs of the block. That another endpoint has none either would be no proof, since it
+// may be behind as well. It returns what is found instead, and of whom.
+func (r *reader) prove(ctx context.Context, h Header, f *Filter, first reading) (said reading, err error) {
 	err = r.pool.ask(ctx, h.Number, nil, func(ctx context.Context, n *node.Node) (err error) {
 		said.by = n
-		said.logs, err = readProven(ctx, h, f, n)
+		var size int
+		said.logs, size, err = readProven(ctx, h, f, n, r.pool.farBehind())
+		r.flight.landed(size, err)
+		if err == nil && len(said.logs) < len(first.logs) {
+			return fmt.Errorf("%w: block %d has %d logs, now it has %d", ErrDisagree, h.Number, len(first.logs),
+				len(said.logs))
+		}
+
 		return err
 	})
-	if err == nil && len(said.logs) > 0 {
-		first.SeenUneven()
-		if said.by != first {
-			contradicted(ctx, first, said.by, h, len(said.logs))
+	if err == nil && len(said.logs) > len(first.logs) {
+		first.by.SeenUneven()
+		if said.by != first.by {
+			contradicted(ctx, first, said, h)
 		}
 	}
 
@@ -207,29 +217,32 @@ func (r *reader) proveEmpty(ctx context.Context, h Header, f *Filter, first *nod
 }
 
 // readProven reads a block from one endpoint so that an empty answer proves itself, as far as the
-// endpoint allows: where it does not show all logs of a block, its header comes in the same batch.
-func readProven(ctx context.Context, h Header, f *Filter, n *node.Node) ([]types.Log, error) {
+// endpoint allows: where it does not show all logs of a block, its header comes in the same batch. It
+// returns the logs that match, and about how many bytes were read for them.
+func readProven(ctx context.Context, h Header, f *Filter, n *node.Node, far uint64) (logs []types.Log, size int,
+	err error) {
 	if !node.Telling(&h.Bloom) {
-		return n.ReadStanding(ctx, h, f)
+		return n.ReadSilent(ctx, h, f, far)
 	}
 
-	logs, err := n.ReadWhole(ctx, h, f)
+	logs, size, err = n.ReadWhole(ctx, h, f)
 	switch kind := rpc.Classify(err); {
 	case err == nil || ctx.Err() != nil:
-		return logs, err
+		return logs, size, err
 	case errors.Is(err, node.ErrAddressRequired), kind == rpc.RangeTooLarge, kind == rpc.TimedOut, kind == rpc.Unsupported:
-		return n.ReadStanding(ctx, h, f)
+		logs, err = n.ReadStanding(ctx, h, f)
+		return logs, node.SizeOf(logs), err
 	}
 
-	return nil, err
+	return nil, size, err
 }
 
-// contradicted deals with an endpoint that had no logs of a block where another has some: it is
-// behind, or left them out.
-func contradicted(ctx context.Context, first, second *node.Node, h Header, logs int) {
+// contradicted deals with an endpoint that had fewer logs of a block than another has: it is behind,
+// or left them out.
+func contradicted(ctx context.Context, first, second reading, h Header) {
 	q := rpc.ByHash(h.Hash)
-	if err := first.Do(ctx, q); err == nil && q.Err == nil && !q.Null() {
-		first.Blame(ctx, fmt.Errorf("%w: no logs of block %d, where %s has %d", rpc.ErrInvalid, h.Number,
-			second.Name(), logs))
+	if err := first.by.Do(ctx, q); err == nil && q.Err == nil && !q.Null() {
+		first.by.Blame(ctx, fmt.Errorf("%w: %d logs of block %d, where %s has %d", rpc.ErrInvalid, len(first.logs),
+			h.Number, second.by.Name(), len(second.logs)))
 	}
 }

@@ -48,7 +48,7 @@ func newChain(head, every uint64, fork byte) *testChain {
 
 func (c *testChain) grow(every uint64, fork byte) {
 	n := uint64(len(c.headers))
-	h := Header{Number: n, Time: 1_700_000_000 + 12*n}
+	h := Header{Number: n, Time: 1_700_000_000 + 12*n, Transactions: 1}
 	h.Hash = crypto.Keccak256Hash([]byte{fork}, binary.BigEndian.AppendUint64(nil, n))
 	if n > 0 {
 		h.Parent = c.headers[n-1].Hash

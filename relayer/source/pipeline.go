@@ -3,11 +3,34 @@ package source
 import (
 	"context"
 	"sync"
+	"sync/atomic"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/node"
 )
 
-// pipeline does jobs with so many in flight and yields their results in order, up to the first
+// largeBlock is from how many bytes of logs on a block is large, and calmBlocks how many others have
+// to come before several blocks are asked for at once again.
+const largeBlock, calmBlocks = 2 << 20, 32
+
+// flight says how many blocks may be asked for at once: what is in flight is held in memory, a block
+// can be made so that it has 20 MB of logs, and such blocks come together. It begins with one.
+type flight struct{ calm atomic.Int32 }
+
+// landed notes how many bytes of logs came for a block, and whether it could be read.
+func (f *flight) landed(bytes int, err error) {
+	switch calm := f.calm.Load(); {
+	case bytes > largeBlock:
+		f.calm.Store(-calmBlocks)
+	case err == nil && calm < node.RangesInFlight:
+		f.calm.Add(1)
+	}
+}
+
+func (f *flight) width() int { return min(max(int(f.calm.Load()), 1), node.RangesInFlight) }
+
+// pipeline does jobs with so many in flight, as width says then, and yields their results in order, up to the first
 // error. It says whether the reader wants more, and leaves no goroutine behind.
-func pipeline(ctx context.Context, width int, next func() (func(context.Context) (Batch, error), bool),
+func pipeline(ctx context.Context, width func() int, next func() (func(context.Context) (Batch, error), bool),
 	yield func(Batch, error) bool) bool {
 	type result struct {
 		b   Batch
@@ -19,7 +42,7 @@ func pipeline(ctx context.Context, width int, next func() (func(context.Context)
 	defer cancel()
 	var flight []chan result
 	for {
-		for len(flight) < width {
+		for len(flight) < width() {
 			job, ok := next()
 			if !ok {
 				break

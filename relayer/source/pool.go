@@ -168,31 +168,29 @@ func (p *pool) unavailable(wait time.Duration) error {
 	return errors.Join(errs...)
 }
 
-// Canonical returns the header at a height on which the endpoints agree that have it; those that
-// have not, or do not answer, have no say. With three or more, a majority decides. ErrBehind: none
-// has it. ErrDisagree: no majority.
-func (p *pool) Canonical(ctx context.Context, n uint64) (Header, error) {
+// elect returns the header at a height on which the endpoints agree that have it, and how many
+// those are.
+func (p *pool) elect(ctx context.Context, n uint64) (h Header, votes int, err error) {
 	list, wait := p.order(n, nil)
 	type vote struct {
 		h   Header
 		err error
 	}
-	votes := make([]vote, len(list))
+	said := make([]vote, len(list))
 	var wg sync.WaitGroup
 	for i, e := range list {
-		wg.Go(func() { votes[i].h, votes[i].err = p.vote(ctx, e, n) })
+		wg.Go(func() { said[i].h, said[i].err = p.vote(ctx, e, n) })
 	}
 
 	wg.Wait()
 	if ctx.Err() != nil {
-		return Header{}, context.Cause(ctx)
+		return h, 0, context.Cause(ctx)
 	}
 
 	var errs []error
 	count := map[common.Hash]int{}
 	total := 0
-	var best Header
-	for i, v := range votes {
+	for i, v := range said {
 		if v.err != nil {
 			if rpc.Classify(v.err) == rpc.Invalid {
 				list[i].Blame(ctx, v.err)
@@ -204,31 +202,31 @@ func (p *pool) Canonical(ctx context.Context, n uint64) (Header, error) {
 		}
 
 		total++
-		if count[v.h.Hash]++; count[v.h.Hash] > count[best.Hash] {
-			best = v.h
+		if count[v.h.Hash]++; count[v.h.Hash] > count[h.Hash] {
+			h = v.h
 		}
 	}
 
 	switch {
 	case total == 0 && len(errs) == 0:
-		return Header{}, fmt.Errorf("header of block %d: %w", n, p.unavailable(wait))
+		return h, 0, p.unavailable(wait)
 	case total == 0:
-		return Header{}, fmt.Errorf("header of block %d: %w", n, errors.Join(errs...))
+		return h, 0, errors.Join(errs...)
 	case len(count) == 1:
-		return best, nil
+		return h, total, nil
 	}
 
-	for i, v := range votes {
-		if v.err == nil && v.h.Hash != best.Hash {
+	for i, v := range said {
+		if v.err == nil && v.h.Hash != h.Hash {
 			list[i].Disagrees()
 		}
 	}
 
-	if 2*count[best.Hash] > total {
-		return best, nil
+	if 2*count[h.Hash] > total {
+		return h, count[h.Hash], nil
 	}
 
-	return Header{}, fmt.Errorf("header of block %d: %w: %d hashes from %d endpoints", n, ErrDisagree, len(count), total)
+	return h, 0, fmt.Errorf("%w: %d hashes from %d endpoints", ErrDisagree, len(count), total)
 }
 
 // vote is the header at a height, from an endpoint whose answer may roll the chain back. An endpoint
@@ -244,7 +242,7 @@ func (p *pool) vote(ctx context.Context, e *node.Node, n uint64) (Header, error)
 	if !node.Telling(&h.Bloom) { // a block without logs, or a chain without bloom filters
 		_, err = e.ReadStanding(ctx, h, &Filter{})
 	} else {
-		_, err = e.ReadWhole(ctx, h, &Filter{})
+		_, _, err = e.ReadWhole(ctx, h, &Filter{})
 	}
 
 	if errors.Is(err, ErrBehind) {

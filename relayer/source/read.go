@@ -15,6 +15,8 @@ type reader struct {
 	outlook *outlook
 	ring    *ring
 	memo    *memo
+	told    *told
+	flight  flight
 	headers chan struct{} // a token: whoever has it may ask for headers that the ring lacks
 }
 
@@ -37,7 +39,15 @@ func (r *reader) ReadOther(ctx context.Context, b Batch) iter.Seq2[Batch, error]
 }
 
 func (r *reader) read(ctx context.Context, from, to uint64, f *Filter, avoid *node.Node) iter.Seq2[Batch, error] {
-	return func(yield func(Batch, error) bool) {
+	return func(take func(Batch, error) bool) {
+		yield := func(b Batch, err error) bool {
+			if err == nil {
+				r.told.note(b.Last)
+			}
+
+			return take(b, err)
+		}
+
 		if !slices.ContainsFunc(r.pool.nodes, func(n *node.Node) bool { return n != avoid && n.Gives(from, f) }) {
 			avoid = nil
 		}
@@ -77,7 +87,7 @@ func (r *reader) byRange(from, to uint64) uint64 {
 // ranges yields from..to in ranges. It says whether the reader wants more.
 func (r *reader) ranges(ctx context.Context, from, to uint64, f *Filter, avoid *node.Node,
 	yield func(Batch, error) bool) bool {
-	return pipeline(ctx, node.RangesInFlight, func() (func(context.Context) (Batch, error), bool) {
+	return pipeline(ctx, func() int { return node.RangesInFlight }, func() (func(context.Context) (Batch, error), bool) {
 		if from > to {
 			return nil, false
 		}

@@ -2,7 +2,6 @@ package source
 
 import (
 	"sync"
-	"sync/atomic"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/node"
 )
@@ -13,8 +12,6 @@ type ring struct {
 	headers map[uint64]Header
 	top     uint64
 	owner   *node.Node // whose head is on top
-
-	blooms atomic.Bool // the chain has bloom filters: a block without any bits is known to have no logs
 }
 
 func newRing() *ring { return &ring{headers: map[uint64]Header{}} }
@@ -24,10 +21,6 @@ const ringSize = 1024
 
 // head puts a head on the ring. Another endpoint's that is lower is left out: its node lags.
 func (r *ring) head(h Header, n *node.Node) {
-	if node.Telling(&h.Bloom) {
-		r.blooms.Store(true)
-	}
-
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if h.Number < r.top && n != r.owner {
@@ -112,6 +105,22 @@ func (r *ring) fill(list []Header) {
 		if _, ok := r.headers[k.Number]; !ok && k.Number < r.top && k.Number+ringSize >= r.top {
 			r.headers[k.Number] = k
 		}
+	}
+}
+
+// renew replaces what is remembered by headers that are linked, unless a newer head has come.
+func (r *ring) renew(list []Header) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	top := list[len(list)-1]
+	if r.top > top.Number {
+		return
+	}
+
+	clear(r.headers)
+	r.top = top.Number
+	for _, h := range list {
+		r.headers[h.Number] = h
 	}
 }
 

@@ -41,10 +41,10 @@ import (
 // Source reads the chain. Its methods, and those of its parts, may be called concurrently; View,
 // Changed and Health mean something while Run runs.
 type Source struct {
-	*pool     // Endpoints, Canonical
+	*pool     // Endpoints
 	*outlook  // View, Changed
 	*follower // what Run runs
-	*reader   // Read, ReadOther
+	*reader   // Read, ReadOther, Canonical
 
 	cfg     *Config
 	secrets *redact.Secrets
@@ -72,7 +72,7 @@ func New(cfg Config) (*Source, error) {
 	ring := newRing()
 	s.follower = &follower{cfg: &cfg, pool: s.pool, outlook: s.outlook, ring: ring}
 	s.reader = &reader{pool: s.pool, outlook: s.outlook, ring: ring, memo: newMemo(),
-		headers: make(chan struct{}, 1)}
+		told: &told{hashes: map[uint64]common.Hash{}}, headers: make(chan struct{}, 1)}
 
 	return s, nil
 }

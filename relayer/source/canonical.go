@@ -1,0 +1,94 @@
+package source
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/ethereum/go-ethereum/common"
+)
+
+// deepest bounds how far below the newest head a block is linked to it, in headers that may have to be asked for.
+const deepest = ringSize / 2
+
+// told remembers the blocks that readers were told of, by their numbers: a header that says the same
+// takes nothing back.
+type told struct {
+	mu     sync.Mutex
+	hashes map[uint64]common.Hash
+}
+
+func (t *told) note(h Header) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.hashes[h.Number] = h.Hash
+	if len(t.hashes) <= 2*ringSize {
+		return
+	}
+
+	for n := range t.hashes {
+		if n+ringSize < h.Number || n > h.Number+ringSize {
+			delete(t.hashes, n)
+		}
+	}
+}
+
+func (t *told) knows(h Header) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.hashes[h.Number] == h.Hash
+}
+
+// Canonical returns the header at a height on which the endpoints agree that have it; those that
+// have not, or do not answer, have no say. With three or more, a majority decides. What one endpoint
+// alone says, and is new, has to hang together with the newest head that is known. ErrBehind: none
+// has it. ErrDisagree: no majority, or it does not hang together.
+func (r *reader) Canonical(ctx context.Context, n uint64) (Header, error) {
+	h, votes, err := r.pool.elect(ctx, n)
+	if err == nil && votes == 1 && !r.told.knows(h) {
+		err = r.hangs(ctx, h)
+	}
+
+	if err != nil {
+		return Header{}, fmt.Errorf("header of block %d: %w", n, err)
+	}
+
+	r.told.note(h)
+
+	return h, nil
+}
+
+// hangs makes sure that a header leads to the newest head that is known. A machine that is behind may
+// still be on a branch that the chain has left; after a reorganisation, the machines that are not
+// behind have headers that link. Where the newest head was replaced by a lower one, that takes until
+// the chain is as high again, or the View goes back.
+func (r *reader) hangs(ctx context.Context, h Header) error {
+	top := r.outlook.View().Head
+	if top <= h.Number || top-h.Number > deepest {
+		return nil
+	}
+
+	have := r.ring.get(h.Number, top)
+	for range 2 {
+		have[h.Number] = h
+		var missing []uint64
+		for n := h.Number; n <= top; n++ {
+			if _, ok := have[n]; !ok {
+				missing = append(missing, n)
+			}
+		}
+
+		if err := r.askHeaders(ctx, missing, have); err != nil {
+			return fmt.Errorf("is it below block %d: %w", top, err)
+		}
+
+		if list, ok := linked(have, h.Number, top); ok {
+			r.ring.renew(list)
+			return nil
+		}
+
+		have = map[uint64]Header{} // what is remembered may be of before a reorganisation
+	}
+
+	return fmt.Errorf("%w: %s does not lead to block %d", ErrDisagree, h.Hash, top)
+}
