@@ -182,8 +182,18 @@ func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter) (Batch
 		limit = blockAnswer
 	}
 
+	heads := func() []*rpc.Call { return []*rpc.Call{rpc.ByNumber(to)} }
+	first := from != to && (!n.shown(from) || n.Uneven())
+	if first {
+		heads = func() []*rpc.Call { return []*rpc.Call{rpc.ByNumber(to), rpc.ByNumber(from)} }
+	}
+
 	asked := n.cfg.Now()
-	a, err := n.logs(ctx, func() *rpc.Call { return rpc.ByNumber(to) }, blockRange(from, to), limit, f)
+	a, err := n.logs(ctx, heads, blockRange(from, to), limit, f)
+	if errors.Is(err, errLacksFirst) {
+		return b, 0, n.lacksFirst(ctx, from, to)
+	}
+
 	if err != nil {
 		return b, 0, err
 	}
@@ -196,8 +206,8 @@ func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter) (Batch
 		return b, 0, err
 	}
 
-	if err := n.showsFrom(ctx, from, to); err != nil {
-		return b, 0, err
+	if first {
+		n.shows(from)
 	}
 
 	b.Logs = a.logs
@@ -213,23 +223,18 @@ func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter) (Batch
 	return b, a.bytes, nil
 }
 
-// showsFrom makes sure that a node that has the last block of a range has the first too: one that
-// throws old blocks away may answer for the rest of the range, or with an empty list. What it has
-// shown is remembered for a while, so that a backlog costs one request more.
-func (n *Node) showsFrom(ctx context.Context, from, to uint64) error {
-	if from == to || n.shown(from) {
-		return nil
-	}
+// errLacksFirst means that who has the last block of a range does not have the first.
+var errLacksFirst = fmt.Errorf("%w: it has the last block of the range and not the first", rpc.ErrBehind)
 
-	_, err := n.Header(ctx, from)
-	switch {
-	case errors.Is(err, rpc.ErrBehind):
-		err = fmt.Errorf("%w: it has block %d and not block %d", rpc.ErrBehind, to, from)
-		if n.SeenUneven(); n.keepsNot(ctx, from) {
-			err = fmt.Errorf("%w: %w", ErrNoHistory, err)
-		}
-	case err == nil:
-		n.shows(from)
+// lacksFirst is the error of a range whose last block is there and whose first is not: of a node, or a
+// machine behind its URL, that throws old blocks away, and may answer for the rest of the range, or
+// with an empty list. So the first header comes in the same batch as the logs, too, where the node has
+// not shown lately that it goes back so far, or has shown that not all machines behind its URL do.
+func (n *Node) lacksFirst(ctx context.Context, from, to uint64) error {
+	n.SeenUneven()
+	err := fmt.Errorf("%w: blocks %d and %d", errLacksFirst, to, from)
+	if n.keepsNot(ctx, from) {
+		return fmt.Errorf("%w: %w", ErrNoHistory, err)
 	}
 
 	return err
@@ -282,16 +287,17 @@ func (n *Node) Answered(logs []types.Log, h rpc.Header, f *Filter) bool {
 // ReadStanding is ReadBlock with the block's header in the same batch: where the machines behind
 // the node's URL are equal, or it is one, an empty answer is then a proof.
 func (n *Node) ReadStanding(ctx context.Context, h rpc.Header, f *Filter) ([]types.Log, error) {
-	return n.readBlock(ctx, h, f, func() *rpc.Call { return rpc.ByHash(h.Hash) })
+	return n.readBlock(ctx, h, f, func() []*rpc.Call { return []*rpc.Call{rpc.ByHash(h.Hash)} })
 }
 
-func (n *Node) readBlock(ctx context.Context, h rpc.Header, f *Filter, head func() *rpc.Call) ([]types.Log, error) {
+func (n *Node) readBlock(ctx context.Context, h rpc.Header, f *Filter,
+	heads func() []*rpc.Call) ([]types.Log, error) {
 	if err := n.refuses(h.Number, f); err != nil {
 		return nil, err
 	}
 
 	asked := n.cfg.Now()
-	a, err := n.logs(ctx, head, n.where(h), blockAnswer, f)
+	a, err := n.logs(ctx, heads, n.where(h), blockAnswer, f)
 	if err != nil {
 		if _, said := errors.AsType[*logsRefused](err); said && strings.Contains(strings.ToLower(err.Error()), "blockhash") {
 			n.byNumber.Store(true)
@@ -300,7 +306,7 @@ func (n *Node) readBlock(ctx context.Context, h rpc.Header, f *Filter, head func
 		return nil, err
 	}
 
-	if head != nil {
+	if heads != nil {
 		if found, err := a.head.Header(h.Number); err != nil {
 			return nil, err
 		} else if found.Hash != h.Hash {
@@ -410,12 +416,12 @@ type logsAnswer struct {
 	bytes int
 }
 
-// logs asks for the logs of all of a filter's parts, and with every batch for a header, unless head is nil.
-func (n *Node) logs(ctx context.Context, head func() *rpc.Call, where string, limit int64,
+// logs asks for the logs of all of a filter's parts, and with every batch for headers, unless heads is nil.
+func (n *Node) logs(ctx context.Context, heads func() []*rpc.Call, where string, limit int64,
 	f *Filter) (logsAnswer, error) {
 	for {
 		chunk := n.perRequest()
-		a, err := n.parts(ctx, head, where, limit, f.parts(chunk))
+		a, err := n.parts(ctx, heads, where, limit, f.parts(chunk))
 		switch kind := rpc.Classify(err); {
 		case kind == rpc.AddressRequired && f.Addresses == nil:
 			n.named.Store(true)
@@ -428,36 +434,25 @@ func (n *Node) logs(ctx context.Context, head func() *rpc.Call, where string, li
 	}
 }
 
-func (n *Node) parts(ctx context.Context, head func() *rpc.Call, where string, limit int64,
+func (n *Node) parts(ctx context.Context, heads func() []*rpc.Call, where string, limit int64,
 	queries []string) (logsAnswer, error) {
 	a := logsAnswer{logs: []types.Log{}}
-	if len(queries) == 0 { // no address is asked for: the header still tells whether the node is there
-		if head == nil {
-			return a, nil
-		}
+	if heads == nil {
+		heads = func() []*rpc.Call { return nil }
+	}
 
-		a.head = head()
-
+	if asked := heads(); len(queries) == 0 && len(asked) > 0 { // the header still tells whether the node is there
+		a.head = asked[0]
 		return a, n.Do(ctx, a.head)
 	}
 
-	size := callsPerBatch
-	if head != nil {
-		size--
-	}
-
-	for some := range slices.Chunk(queries, size) {
-		calls := make([]*rpc.Call, 0, len(some)+1)
+	for some := range slices.Chunk(queries, callsPerBatch-len(heads())) {
+		calls := make([]*rpc.Call, 0, callsPerBatch)
 		for _, q := range some {
 			calls = append(calls, &rpc.Call{Method: rpc.GetLogs, Params: "[{" + where + q + "}]"})
 		}
 
-		var asked *rpc.Call
-		if head != nil {
-			asked = head()
-			calls = append(calls, asked)
-		}
-
+		calls = append(calls, heads()...)
 		if err := n.send(ctx, n.cfg.Timeout, limit, calls); err != nil {
 			if _, said := errors.AsType[*rpc.Error](err); said {
 				err = &logsRefused{err}
@@ -466,7 +461,7 @@ func (n *Node) parts(ctx context.Context, head func() *rpc.Call, where string, l
 			return a, err
 		}
 
-		if err := a.add(calls[:len(some)], asked); err != nil {
+		if err := a.add(calls[:len(some)], calls[len(some):]); err != nil {
 			return a, err
 		}
 	}
@@ -475,9 +470,14 @@ func (n *Node) parts(ctx context.Context, head func() *rpc.Call, where string, l
 }
 
 // add takes in the answers of one batch.
-func (a *logsAnswer) add(calls []*rpc.Call, head *rpc.Call) error {
-	if head != nil && head.Null() {
-		return rpc.ErrBehind // without the last header the logs mean nothing
+func (a *logsAnswer) add(calls, heads []*rpc.Call) error {
+	for i, head := range heads {
+		switch {
+		case head.Null() && i == 0:
+			return rpc.ErrBehind // without the last header the logs mean nothing
+		case head.Null():
+			return errLacksFirst
+		}
 	}
 
 	for _, c := range calls {
@@ -502,9 +502,10 @@ func (a *logsAnswer) add(calls []*rpc.Call, head *rpc.Call) error {
 	}
 
 	switch {
+	case len(heads) == 0:
 	case a.head == nil:
-		a.head = head
-	case head.Err == nil && a.head.Err == nil && !sameBlock(a.head, head):
+		a.head = heads[0]
+	case heads[0].Err == nil && a.head.Err == nil && !sameBlock(a.head, heads[0]):
 		return fmt.Errorf("%w: it changed between two batches", ErrDisagree)
 	}
 

@@ -444,24 +444,6 @@ func TestOneMachineHasNoBloomFilters(t *testing.T) {
 	noneIsEmpty(t, g)
 }
 
-// A gateway may have machines of its own for eth_getLogs, which are behind: an index that is being
-// built, a node after a restart. A header that another machine gave does not prove a range; the
-// logs of the range's last block, asked for in the same batch, would not come.
-func TestRangeOfMachinesForLogsThatAreBehind(t *testing.T) {
-	g := &gateway{machines: []machine{{head: 600}, {head: 300}}, final: 590}
-	g.route = func(_ int, methods []string) func(int) int {
-		return func(item int) int { return index(methods[item] == "eth_getLogs") }
-	}
-	s := g.open(t, source.Config{Finality: source.Confirmations, Confirmations: 3})
-	for b, err := range s.Read(t.Context(), 270, 333, wanted()) {
-		if err != nil {
-			return
-		}
-
-		require.Lenf(t, b.Logs, int(b.To-b.From+1), "blocks %d to %d", b.From, b.To)
-	}
-}
-
 // Where a filter names more contracts than a request may, its parts are answered by several machines.
 // That one of them had logs proves nothing about the part of another.
 func TestPartsOfAFilterFromSeveralMachines(t *testing.T) {

@@ -374,18 +374,19 @@ func TestRates(t *testing.T) {
 
 			t.Run(name+" over "+kind, func(t *testing.T) {
 				t.Parallel()
-				synctest.Test(t, func(t *testing.T) { readUnderRate(t, refuse, kind, 3000, 20) })
+				synctest.Test(t, func(t *testing.T) { readUnderRate(t, refuse, kind, 3000, 20, 2*time.Minute) })
 			})
 		}
 
 		t.Run(name+", above finality", func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { readUnderRate(t, refuse, "http", 2940, 20) })
+			synctest.Test(t, func(t *testing.T) { readUnderRate(t, refuse, "http", 2940, 20, 2*time.Minute) })
 		})
 	}
 }
 
-func readUnderRate(t *testing.T, refuse refusal, kind string, final uint64, refusals int) {
+func readUnderRate(t *testing.T, refuse refusal, kind string, final uint64, refusals int,
+	within time.Duration) {
 	const blocks = 3000
 	chain := newChain(blocks, 10, 0)
 	var p pipes
@@ -435,7 +436,7 @@ func readUnderRate(t *testing.T, refuse refusal, kind string, final uint64, refu
 	s := start(t, Config{URLs: []string{url}, ChainID: 1, Finality: Latest, PollInterval: time.Second, Dial: p.dial})
 	begun := time.Now()
 	await(t, s, func(v View) bool { return v.Final == final })
-	require.EqualValues(t, blocks+1, backlog(t, s, chain, 1, blocks, 2*time.Minute))
+	require.EqualValues(t, blocks+1, backlog(t, s, chain, 1, blocks, within))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t.Logf("%d blocks in %s: %d items, %d refusals for the rate, %d for the range", blocks,
