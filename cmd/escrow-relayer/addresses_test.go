@@ -37,7 +37,7 @@ func startPublicNode(t *testing.T, upstream string, most int) *publicNode {
 		for _, c := range calls {
 			answer := p.refuse(c, most)
 			if answer == "" {
-				resp, err := http.Post(upstream, "application/json", bytes.NewReader(c)) //nolint:noctx // a proxy of a test
+				resp, err := http.Post(upstream, "application/json", bytes.NewReader(c))
 				if err != nil {
 					w.WriteHeader(http.StatusBadGateway)
 					return

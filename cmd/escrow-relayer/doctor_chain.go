@@ -63,6 +63,21 @@ func (d *doctor) chain(ctx context.Context) error {
 		return nil
 	}
 
+	d.endpoints(usable, smallest, announces)
+	tags := map[string]func(*source.Examination) *uint64{
+		source.Safe:      func(x *source.Examination) *uint64 { return x.Safe },
+		source.Finalized: func(x *source.Examination) *uint64 { return x.Finalized },
+	}
+	if tag := tags[d.cfg.Finality]; tag != nil && !slices.ContainsFunc(list,
+		func(x source.Examination) bool { return x.Err == nil && tag(&x) != nil }) {
+		d.set("FINALITY", source.Confirmations, "no endpoint knows the %s block", d.cfg.Finality)
+	}
+
+	return nil
+}
+
+// endpoints says what holds for all of them together.
+func (d *doctor) endpoints(usable int, smallest uint64, announces bool) {
 	if smallest < d.cfg.RPCMaxRange {
 		d.set("RPC_MAX_RANGE", strconv.FormatUint(smallest, 10),
 			"the smallest range that every endpoint answers; it is also found out while running, at the cost of refused requests")
@@ -77,17 +92,6 @@ func (d *doctor) chain(ctx context.Context) error {
 		d.say(note, "endpoints",
 			"none announces blocks: with a ws or wss endpoint first in RPC_URLS events arrive sooner, with fewer requests")
 	}
-
-	tags := map[string]func(*source.Examination) *uint64{
-		source.Safe:      func(x *source.Examination) *uint64 { return x.Safe },
-		source.Finalized: func(x *source.Examination) *uint64 { return x.Finalized },
-	}
-	if tag := tags[d.cfg.Finality]; tag != nil && !slices.ContainsFunc(list,
-		func(x source.Examination) bool { return x.Err == nil && tag(&x) != nil }) {
-		d.set("FINALITY", source.Confirmations, "no endpoint knows the %s block", d.cfg.Finality)
-	}
-
-	return nil
 }
 
 // serves says whether an endpoint can be used, and if not, what to do about it.

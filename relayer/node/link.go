@@ -126,18 +126,16 @@ func (l *link) sendBatch(ctx context.Context, timeout time.Duration, limit int64
 	}
 
 	// It may be that the batch was too large: one of its requests, sent alone, decides.
-	if err := l.attempt(ctx, timeout, limit, open[:1]); err != nil {
-		return nil, err
-	}
-
-	if open[0].Err != nil {
+	err = l.attempt(ctx, timeout, limit, open[:1])
+	switch {
+	case err == nil && open[0].Err == nil:
+		l.batches.refused(len(some), len(some)-len(open))
+		return open[1:], nil
+	case err == nil:
 		l.batches.excuse(len(some))
-		return nil, nil
 	}
 
-	l.batches.refused(len(some), len(some)-len(open))
-
-	return open[1:], nil
+	return nil, err
 }
 
 // waitOut waits until the node may be asked again, and says whether that is worth it.

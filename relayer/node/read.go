@@ -78,6 +78,7 @@ func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter) (Batch,
 		n.gaveLogs()
 		n.turns.widen()
 		n.span.accepted(kindOf(f), size, fullness(len(b.Logs), bytes, int(n.cfg.MaxBytes/8)))
+
 		return b, nil
 	}
 

@@ -45,7 +45,7 @@ func (n *Node) ReadSilent(ctx context.Context, h rpc.Header, f *Filter, far uint
 		given := n.receipts.given.Load()
 		_, said := errors.AsType[*rpc.Error](err)
 		behind := errors.Is(err, rpc.ErrBehind) && n.Claim().Head.Number >= h.Number+far
-		if !unwilling(err) && (given || !behind && !(said && rpc.Classify(err) == rpc.Failed)) {
+		if !unwilling(err) && (given || !behind && (!said || rpc.Classify(err) != rpc.Failed)) {
 			return nil, 0, err
 		}
 

@@ -316,6 +316,7 @@ func always(machine int) func(int) int { return func(int) int { return machine }
 // bySecond sends every second request that asks for logs to the second machine, and all others to the first.
 func bySecond() func(int, []string) func(int) int {
 	var asked atomic.Int64
+
 	return func(_ int, methods []string) func(int) int {
 		if !slices.Contains(methods, "eth_getLogs") {
 			return always(0)
@@ -328,6 +329,7 @@ func bySecond() func(int, []string) func(int) int {
 // onceBySecond sends the first request that asks for logs to the second machine, and all others to the first.
 func onceBySecond() func(int, []string) func(int) int {
 	var asked atomic.Bool
+
 	return func(_ int, methods []string) func(int) int {
 		return always(index(slices.Contains(methods, "eth_getLogs") && !asked.Swap(true)))
 	}

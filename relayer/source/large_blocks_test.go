@@ -61,7 +61,8 @@ func (l largeBlocks) answer(w *bufio.Writer, method string, params []json.RawMes
 
 func (l largeBlocks) writeLogs(w *bufio.Writer, hash common.Hash) {
 	n := uint64(1)
-	for ; blockHash(n) != hash; n++ {
+	for blockHash(n) != hash {
+		n++
 	}
 
 	_ = w.WriteByte('[')
