@@ -59,7 +59,8 @@ func (n *Node) ReadSilent(ctx context.Context, h rpc.Header, f *Filter, far uint
 	return logs, SizeOf(logs), err
 }
 
-// unwilling says whether an error means that a node does not give such an answer at all, however often it is asked.
+// unwilling says whether an error means that a node does not give such an answer, however often it
+// is asked.
 func unwilling(err error) bool {
 	switch rpc.Classify(err) {
 	case rpc.RangeTooLarge, rpc.TimedOut, rpc.Unsupported, rpc.AddressRequired:

@@ -8,7 +8,8 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// deepest bounds how far below the newest head a block is linked to it, in headers that may have to be asked for.
+// deepest bounds how far below the newest head a block is linked to it: the headers may have to be
+// asked for.
 const deepest = ringSize / 2
 
 // told remembers the blocks that readers were told of, by their numbers: a header that says the same
