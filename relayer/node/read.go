@@ -478,6 +478,8 @@ func (a *logsAnswer) add(calls, heads []*rpc.Call) error {
 			return rpc.ErrBehind // without the last header the logs mean nothing
 		case head.Null():
 			return errLacksFirst
+		case head.Err != nil && i > 0:
+			return head.Err // the last header's is looked at by who needs it
 		}
 	}
 

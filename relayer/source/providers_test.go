@@ -622,6 +622,34 @@ func TestSilentlyPruned(t *testing.T) {
 	}
 }
 
+// A node that refuses the first header of a range in words, and gives the logs of the rest, has not
+// shown that there are none before.
+func TestFirstHeaderIsRefused(t *testing.T) {
+	chain := newChain(100, 7, 0)
+	pruned := startNode(t, chain)
+	pruned.finalized = 90
+	pruned.lie = func(method string, params []json.RawMessage) (any, error) {
+		switch {
+		case method == rpc.GetByNumber && string(params[0]) == `"0x1"`:
+			return nil, errors.New("required history is pruned")
+		case method == rpc.GetLogs:
+			return []types.Log{}, nil
+		}
+
+		return nil, nil
+	}
+	s := start(t, Config{URLs: []string{pruned.server.URL}, ChainID: 1, Finality: Latest})
+	await(t, s, func(v View) bool { return v.Final == 90 })
+	read := 0
+	for b, err := range s.Read(t.Context(), 1, 20, filterA()) {
+		require.Error(t, err, "blocks %d to %d", b.From, b.To)
+		require.Equal(t, rpc.Pruned, rpc.Classify(err))
+		read++
+	}
+
+	require.Equal(t, 1, read)
+}
+
 // A provider that gives logs of named contracts only is read with addresses, and an error says what to set without.
 func TestAddressRequired(t *testing.T) {
 	chain := newChain(60, 3, 0)
