@@ -118,8 +118,8 @@ func (l *link) sendBatch(ctx context.Context, timeout time.Duration, limit int64
 	err := l.attempt(ctx, timeout, limit, some)
 	open := l.batches.open(some, err)
 	if len(some) == 1 || len(open) == 0 || ctx.Err() != nil {
-		if err != nil && len(some) > 1 {
-			l.batches.doubt()
+		if err != nil && len(some) > 1 && !slices.ContainsFunc(some, isLogs) {
+			l.batches.doubt() // of a batch with logs the range is doubted first
 		}
 
 		return nil, err

@@ -8,19 +8,19 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/node"
 )
 
-// largeBlock is from how many bytes of logs on a block is large, and calmBlocks how many others have
-// to come before several blocks are asked for at once again.
-const largeBlock, calmBlocks = 2 << 20, 32
+// large is from how many bytes of logs on a reading of a block or a range is, and calmReadings how many
+// others have to come before several are asked for at once again.
+const large, calmReadings = 2 << 20, 32
 
-// flight says how many blocks may be asked for at once: what is in flight is held in memory, a block
-// can be made so that it has 20 MB of logs, and such blocks come together. It begins with one.
+// flight says how many blocks or ranges may be asked for at once: what is in flight is held in memory,
+// a block can be made so that it has 20 MB of logs, and such blocks come together. It begins with one.
 type flight struct{ calm atomic.Int32 }
 
-// landed notes how many bytes of logs came for a block, and whether it could be read.
+// landed notes how many bytes of logs came of a reading, and whether there was an error.
 func (f *flight) landed(bytes int, err error) {
 	switch calm := f.calm.Load(); {
-	case bytes > largeBlock:
-		f.calm.Store(-calmBlocks)
+	case bytes > large:
+		f.calm.Store(-calmReadings)
 	case err == nil && calm < node.RangesInFlight:
 		f.calm.Add(1)
 	}

@@ -87,7 +87,7 @@ func (r *reader) byRange(from, to uint64) uint64 {
 // ranges yields from..to in ranges. It says whether the reader wants more.
 func (r *reader) ranges(ctx context.Context, from, to uint64, f *Filter, avoid *node.Node,
 	yield func(Batch, error) bool) bool {
-	return pipeline(ctx, func() int { return node.RangesInFlight }, func() (func(context.Context) (Batch, error), bool) {
+	return pipeline(ctx, r.flight.width, func() (func(context.Context) (Batch, error), bool) {
 		if from > to {
 			return nil, false
 		}
@@ -101,6 +101,7 @@ func (r *reader) ranges(ctx context.Context, from, to uint64, f *Filter, avoid *
 				b, err = e.ReadRange(ctx, first, last, f)
 				return err
 			})
+			r.flight.landed(node.SizeOf(b.Logs), err)
 			if err != nil {
 				return b, fmt.Errorf("read blocks %d to %d: %w", first, last, err)
 			}
