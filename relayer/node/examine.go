@@ -151,7 +151,7 @@ func (n *Node) asksFor(ctx context.Context, from, to uint64, named *common.Addre
 	nothing := common.Hash{0xe5, 0xc0}
 	address := ""
 	if named != nil {
-		address = `,"address":"` + named.Hex() + `"`
+		address = `,"address":["` + named.Hex() + `"]`
 	}
 
 	q := &rpc.Call{Method: rpc.GetLogs, Params: `[{"fromBlock":"` + rpc.Quantity(from) + `","toBlock":"` +
