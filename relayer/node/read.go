@@ -124,7 +124,7 @@ func (n *Node) refusal(ctx context.Context, err error, from, size uint64, f *Fil
 		}
 
 		if isSaid && n.span.unfit() {
-			if n.answersNamed(ctx, from, f) {
+			if speaksOfAddresses(err) && n.answersNamed(ctx, from, f) {
 				return false, fmt.Errorf("%w: %w", ErrAddressRequired, err)
 			}
 
@@ -151,11 +151,22 @@ func (n *Node) busy(ctx context.Context, err error, first, said bool) {
 	}
 }
 
+// speaksOfAddresses says whether a refusal can be for want of an address: one that only says that the
+// node is busy is not taken for that, whatever is answered next.
+func speaksOfAddresses(err error) bool {
+	text := strings.ToLower(err.Error())
+	return strings.Contains(text, "address") || strings.Contains(text, "contract")
+}
+
 // answersNamed says whether a node that refuses the logs of any block gives those of a contract that
 // is named, whatever its words for that were.
 func (n *Node) answersNamed(ctx context.Context, block uint64, f *Filter) bool {
-	if f.Addresses != nil || n.asksFor(ctx, block, block, &common.Address{1}) != nil {
-		return false
+	const sure = 4 // a node that is only busy, or limits its rate, refuses one and not the other by chance
+	for range sure {
+		if f.Addresses != nil || n.asksFor(ctx, block, block, &common.Address{1}) != nil ||
+			n.asksFor(ctx, block, block, nil) == nil {
+			return false
+		}
 	}
 
 	n.named.Store(true)

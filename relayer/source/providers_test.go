@@ -393,11 +393,11 @@ func readUnderRate(t *testing.T, refuse refusal, kind string, final uint64, refu
 	n, _ := p.node(t, chain)
 	n.finalized = final
 	l := &limiter{}
-	large := 0
+	var large atomic.Int64
 	n.lie = func(method string, params []json.RawMessage) (any, error) {
 		if method == rpc.GetLogs {
 			if q := parseQuery(t, params[0]); q.ToBlock-q.FromBlock+1 > 101 {
-				large++
+				large.Add(1)
 				return nil, errors.New("block range is too wide")
 			}
 		}
@@ -440,7 +440,7 @@ func readUnderRate(t *testing.T, refuse refusal, kind string, final uint64, refu
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t.Logf("%d blocks in %s: %d items, %d refusals for the rate, %d for the range", blocks,
-		time.Since(begun).Round(100*time.Millisecond), len(l.sent), l.refused, large)
+		time.Since(begun).Round(100*time.Millisecond), len(l.sent), l.refused, large.Load())
 	require.LessOrEqual(t, l.refused, refusals)
 	worst := 0
 	for i, at := range l.sent {
