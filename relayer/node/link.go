@@ -145,13 +145,18 @@ func (l *link) waitOut(ctx context.Context) bool {
 		return false
 	}
 
+	return wait(ctx, pause) == nil
+}
+
+// wait returns after a pause, or with the cause when ctx ends before.
+func wait(ctx context.Context, pause time.Duration) error {
 	timer := time.NewTimer(max(pause, 0))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return true
+		return nil
 	case <-ctx.Done():
-		return false
+		return context.Cause(ctx)
 	}
 }
 
