@@ -196,7 +196,7 @@ func (l *link) exchange(ctx context.Context, timeout time.Duration, calls []*rpc
 // does not count against the node: its requests are sent alone next.
 func (l *link) attempt(ctx context.Context, timeout time.Duration, limit int64, calls []*rpc.Call) error {
 	for _, c := range calls {
-		c.Result, c.Err = nil, nil
+		c.Answer = rpc.Answer{}
 	}
 
 	asked, took, err := l.exchange(ctx, timeout, calls, func(ctx context.Context) (rpc.Traffic, error) {

@@ -201,7 +201,7 @@ func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter) (Batch
 	}
 
 	asked := n.cfg.Now()
-	a, err := n.logs(ctx, heads, blockRange(from, to), limit, f)
+	a, err := n.logs(ctx, query{where: blockRange(from, to), filter: f, heads: heads, limit: limit})
 	if errors.Is(err, errLacksFirst) {
 		return b, 0, n.lacksFirst(ctx, from, to)
 	}
@@ -268,7 +268,8 @@ func (n *Node) keepsNot(ctx context.Context, block uint64) bool {
 // list is no proof that the block has none: the machine that answered may not have the block, and
 // some machines then answer with an empty list.
 func (n *Node) ReadBlock(ctx context.Context, h rpc.Header, f *Filter) ([]types.Log, error) {
-	return n.readBlock(ctx, h, f, nil)
+	a, err := n.readBlock(ctx, h, query{filter: f})
+	return a.logs, err
 }
 
 // Answered says whether each part of a filter that the block's bloom filter allows for has logs among
@@ -299,65 +300,72 @@ func (n *Node) Answered(logs []types.Log, h rpc.Header, f *Filter) bool {
 // ReadStanding is ReadBlock with the block's header in the same batch: where the machines behind
 // the node's URL are equal, or it is one, an empty answer is then a proof.
 func (n *Node) ReadStanding(ctx context.Context, h rpc.Header, f *Filter) ([]types.Log, error) {
-	return n.readBlock(ctx, h, f, func() []*rpc.Call { return []*rpc.Call{rpc.ByHash(h.Hash)} })
+	a, err := n.readBlock(ctx, h, query{filter: f, heads: func() []*rpc.Call { return []*rpc.Call{rpc.ByHash(h.Hash)} }})
+	return a.logs, err
 }
 
-func (n *Node) readBlock(ctx context.Context, h rpc.Header, f *Filter,
-	heads func() []*rpc.Call) ([]types.Log, error) {
-	if err := n.refuses(h.Number, f); err != nil {
-		return nil, err
+func (n *Node) readBlock(ctx context.Context, h rpc.Header, q query) (a logsAnswer, err error) {
+	if err := n.refuses(h.Number, q.filter); err != nil {
+		return a, err
 	}
 
 	asked := n.cfg.Now()
-	a, err := n.logs(ctx, heads, n.where(h), blockAnswer, f)
-	if err != nil {
+	q.where, q.limit = n.where(h), blockAnswer
+	if a, err = n.logs(ctx, q); err != nil {
 		if _, said := errors.AsType[*logsRefused](err); said && strings.Contains(strings.ToLower(err.Error()), "blockhash") {
 			n.byNumber.Store(true)
 		}
 
-		return nil, err
+		return a, err
 	}
 
-	if heads != nil {
+	if q.heads != nil {
 		if found, err := a.head.Header(h.Number); err != nil {
-			return nil, err
+			return a, err
 		} else if found.Hash != h.Hash {
-			return nil, fmt.Errorf("%w: block %s instead of %s", rpc.ErrInvalid, found.Hash, h.Hash)
+			return a, fmt.Errorf("%w: block %s instead of %s", rpc.ErrInvalid, found.Hash, h.Hash)
 		}
 	}
 
-	if err := validateBlock(a.logs, h, f); err != nil {
-		return nil, err
+	if err := validateBlock(a.logs, h, q.filter); err != nil {
+		return a, err
 	}
 
-	if len(a.logs) > 0 {
+	if a.all > 0 {
 		n.proves(asked)
 	}
 
-	return a.logs, nil
+	return a, nil
 }
 
-// ReadWhole reads all logs of a block and returns those that match, and about how many bytes all
-// were. Together they have to account for every bit of the block's bloom filter, which a machine
-// that does not have the block cannot do: a bloom filter with bits is of a block with logs.
-// ErrBehind: it gave none.
+// readAll reads all logs of a block, and keeps those that match.
+func (n *Node) readAll(ctx context.Context, h rpc.Header, f *Filter) (logsAnswer, error) {
+	return n.readBlock(ctx, h, query{filter: &Filter{}, keep: ofBlock(h, f)})
+}
+
+// ofBlock says which of all logs of a block are looked at: those that match, and those of another block,
+// which are found out then.
+func ofBlock(h rpc.Header, f *Filter) func(*types.Log) bool {
+	return func(l *types.Log) bool { return l.BlockHash != h.Hash || f.Matches(l) }
+}
+
+// ReadWhole reads all logs of a block and returns those that match, and how many bytes all had. Together
+// they have to account for every bit of the block's bloom filter, which a machine that does not have the
+// block cannot do: a bloom filter with bits is of a block with logs. ErrBehind: it gave none.
 func (n *Node) ReadWhole(ctx context.Context, h rpc.Header, f *Filter) (match []types.Log, size int, err error) {
-	logs, err := n.ReadBlock(ctx, h, &Filter{})
-	size = SizeOf(logs)
-	if err != nil {
-		return nil, size, err
-	}
-
-	if len(logs) == 0 {
-		return nil, size, fmt.Errorf("%w: it has no logs of block %d, whose bloom filter has some", rpc.ErrBehind, h.Number)
-	}
-
-	if Telling(&h.Bloom) && !accountsFor(logs, &h.Bloom) {
-		return nil, size, fmt.Errorf("%w: block %d has logs in its bloom filter that are left out", rpc.ErrInvalid,
+	a, err := n.readAll(ctx, h, f)
+	switch {
+	case err != nil:
+		return nil, a.bytes, err
+	case a.all == 0:
+		return nil, a.bytes, fmt.Errorf("%w: it has no logs of block %d, whose bloom filter has some", rpc.ErrBehind,
+			h.Number)
+	case Telling(&h.Bloom) && !within(&h.Bloom, &a.bloom):
+		return nil, a.bytes, fmt.Errorf("%w: block %d has logs in its bloom filter that are left out", rpc.ErrInvalid,
 			h.Number)
 	}
 
-	return matching(logs, f), size, nil
+	return a.logs, a.bytes, nil
 }
 
 // Header asks for the block at a height.
@@ -421,24 +429,34 @@ func (n *Node) Lacks(ctx context.Context, block, far uint64, err error) error {
 	return fmt.Errorf("%w: it told of block %d and does not have block %d", ErrNoHistory, head, block)
 }
 
+// query is one reading.
+type query struct {
+	where  string // the blocks
+	filter *Filter
+	keep   func(*types.Log) bool // which of the logs; nil: all
+	heads  func() []*rpc.Call    // headers that are asked for in every batch; nil: none
+	limit  int64                 // of an answer, in bytes
+}
+
 // logsAnswer is the answer to one reading, of all parts of a filter.
 type logsAnswer struct {
 	head  *rpc.Call // of the first part; nil: none was asked for
 	logs  []types.Log
+	all   int         // logs, kept or not
+	bloom types.Bloom // of all, where not all are kept
 	bytes int
 }
 
-// logs asks for the logs of all of a filter's parts, and with every batch for headers, unless heads is nil.
-func (n *Node) logs(ctx context.Context, heads func() []*rpc.Call, where string, limit int64,
-	f *Filter) (logsAnswer, error) {
+// logs asks for the logs of all of a filter's parts.
+func (n *Node) logs(ctx context.Context, q query) (logsAnswer, error) {
 	for {
 		chunk := n.perRequest()
-		a, err := n.parts(ctx, heads, where, limit, f.parts(chunk))
+		a, err := n.parts(ctx, q, q.filter.parts(chunk))
 		switch kind := rpc.Classify(err); {
-		case kind == rpc.AddressRequired && f.Addresses == nil:
+		case kind == rpc.AddressRequired && q.filter.Addresses == nil:
 			n.named.Store(true)
 			return a, fmt.Errorf("%w: %w", ErrAddressRequired, err)
-		case kind == rpc.TooManyAddresses && n.tooMany(min(chunk, len(f.Addresses))):
+		case kind == rpc.TooManyAddresses && n.tooMany(min(chunk, len(q.filter.Addresses))):
 			continue
 		}
 
@@ -446,26 +464,25 @@ func (n *Node) logs(ctx context.Context, heads func() []*rpc.Call, where string,
 	}
 }
 
-func (n *Node) parts(ctx context.Context, heads func() []*rpc.Call, where string, limit int64,
-	queries []string) (logsAnswer, error) {
+func (n *Node) parts(ctx context.Context, q query, parts []string) (logsAnswer, error) {
 	a := logsAnswer{logs: []types.Log{}}
-	if heads == nil {
-		heads = func() []*rpc.Call { return nil }
+	if q.heads == nil {
+		q.heads = func() []*rpc.Call { return nil }
 	}
 
-	if asked := heads(); len(queries) == 0 && len(asked) > 0 { // the header still tells whether the node is there
+	if asked := q.heads(); len(parts) == 0 && len(asked) > 0 { // the header still tells whether the node is there
 		a.head = asked[0]
 		return a, n.Do(ctx, a.head)
 	}
 
-	for some := range slices.Chunk(queries, callsPerBatch-len(heads())) {
+	for some := range slices.Chunk(parts, callsPerBatch-len(q.heads())) {
 		calls := make([]*rpc.Call, 0, callsPerBatch)
-		for _, q := range some {
-			calls = append(calls, &rpc.Call{Method: rpc.GetLogs, Params: "[{" + where + q + "}]"})
+		for _, part := range some {
+			calls = append(calls, &rpc.Call{Method: rpc.GetLogs, Params: "[{" + q.where + part + "}]", Keep: q.keep})
 		}
 
-		calls = append(calls, heads()...)
-		if err := n.send(ctx, n.cfg.Timeout, limit, calls); err != nil {
+		calls = append(calls, q.heads()...)
+		if err := n.send(ctx, n.cfg.Timeout, q.limit, calls); err != nil {
 			if _, said := errors.AsType[*rpc.Error](err); said {
 				err = &logsRefused{err}
 			}
@@ -496,23 +513,13 @@ func (a *logsAnswer) add(calls, heads []*rpc.Call) error {
 
 	for _, c := range calls {
 		switch {
+		case rpc.Classify(c.Err) == rpc.Invalid:
+			return c.Err
 		case c.Err != nil:
 			return rpc.AsBehind(&logsRefused{c.Err})
-		case c.Null():
-			continue // as flow-evm-gateway says that there are none; that is proven as an empty list is
 		}
 
-		got, err := rpc.ParseLogs(c.Result)
-		if err != nil {
-			return err
-		}
-
-		a.bytes += len(c.Result)
-		if len(a.logs) == 0 {
-			a.logs = got
-		} else {
-			a.logs = append(a.logs, got...)
-		}
+		a.take(c) // null is no logs, as flow-evm-gateway says it; that is proven as an empty list is
 	}
 
 	switch {
@@ -524,6 +531,21 @@ func (a *logsAnswer) add(calls, heads []*rpc.Call) error {
 	}
 
 	return nil
+}
+
+// take adds the logs of one answer.
+func (a *logsAnswer) take(c *rpc.Call) {
+	a.all += c.All
+	a.bytes += c.Bytes
+	for i, bits := range c.Bloom {
+		a.bloom[i] |= bits
+	}
+
+	if len(a.logs) == 0 && c.Logs != nil {
+		a.logs = c.Logs
+	} else {
+		a.logs = append(a.logs, c.Logs...)
+	}
 }
 
 func sameBlock(a, b *rpc.Call) bool {

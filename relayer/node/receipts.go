@@ -1,13 +1,12 @@
 package node
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"sync/atomic"
 
-	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
@@ -29,17 +28,18 @@ func (n *Node) ReadSilent(ctx context.Context, h rpc.Header, f *Filter, far uint
 	err error) {
 	few := 0 < h.Transactions && h.Transactions <= fewTransactions
 	if !few && (f.Addresses != nil || len(f.Topics) > 0) {
-		logs, err := n.ReadBlock(ctx, h, &Filter{})
-		if len(logs) > 0 || err != nil && !unwilling(err) {
-			return matching(logs, f), SizeOf(logs), err
+		a, err := n.readAll(ctx, h, f)
+		if a.all > 0 || err != nil && !unwilling(err) {
+			return a.logs, a.bytes, err
 		}
 	}
 
 	if !n.receipts.none.Load() {
-		logs, err := n.readReceipts(ctx, h)
+		q := &rpc.Call{Method: rpc.GetReceipts, Params: `["` + h.Hash.Hex() + `"]`, Keep: ofBlock(h, f)}
+		err := n.readReceipts(ctx, h, q)
 		if err == nil {
 			n.receipts.given.Store(true)
-			return matching(logs, f), SizeOf(logs), nil
+			return q.Logs, q.Bytes, nil
 		}
 
 		given := n.receipts.given.Load()
@@ -70,43 +70,18 @@ func unwilling(err error) bool {
 	return errors.Is(err, ErrAddressRequired)
 }
 
-// readReceipts returns the logs in a block's receipts. ErrBehind: there are fewer than the block has
-// transactions, as of a machine that does not have the block.
-func (n *Node) readReceipts(ctx context.Context, h rpc.Header) ([]types.Log, error) {
-	q := &rpc.Call{Method: rpc.GetReceipts, Params: `["` + h.Hash.Hex() + `"]`}
-	if err := n.send(ctx, n.cfg.Timeout, blockAnswer, []*rpc.Call{q}); err != nil {
-		return nil, rpc.AsBehind(err)
+// readReceipts asks for a block's receipts. ErrBehind: there are fewer than the block has transactions,
+// as of a machine that does not have the block.
+func (n *Node) readReceipts(ctx context.Context, h rpc.Header, q *rpc.Call) error {
+	err := n.send(ctx, n.cfg.Timeout, blockAnswer, []*rpc.Call{q})
+	switch {
+	case err != nil || q.Err != nil:
+		return rpc.AsBehind(cmp.Or(err, q.Err))
+	case q.Receipts < max(h.Transactions, 1): // null: none
+		return fmt.Errorf("%w: it has %d receipts of block %d", rpc.ErrBehind, q.Receipts, h.Number)
+	case q.Block != h.Hash:
+		return fmt.Errorf("%w: receipts of block %s instead of %s", rpc.ErrInvalid, q.Block, h.Hash)
 	}
 
-	var list []struct {
-		BlockHash common.Hash
-		Logs      json.RawMessage
-	}
-	if err := q.Decode(&list); err != nil {
-		return nil, rpc.AsBehind(err)
-	}
-
-	if len(list) < max(h.Transactions, 1) {
-		return nil, fmt.Errorf("%w: it has %d receipts of block %d", rpc.ErrBehind, len(list), h.Number)
-	}
-
-	logs := []types.Log{}
-	for _, r := range list {
-		if r.BlockHash != h.Hash {
-			return nil, fmt.Errorf("%w: a receipt of block %s instead of %s", rpc.ErrInvalid, r.BlockHash, h.Hash)
-		}
-
-		if len(r.Logs) == 0 || string(r.Logs) == "null" {
-			continue
-		}
-
-		some, err := rpc.ParseLogs(r.Logs)
-		if err != nil {
-			return nil, err
-		}
-
-		logs = append(logs, some...)
-	}
-
-	return logs, validateBlock(logs, h, &Filter{})
+	return validateBlock(q.Logs, h, &Filter{})
 }

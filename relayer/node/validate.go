@@ -78,18 +78,10 @@ func inBloom(b *types.Bloom, l *types.Log) bool {
 		func(t common.Hash) bool { return !b.Test(t.Bytes()) })
 }
 
-// accountsFor says whether logs together set every bit of a bloom filter.
-func accountsFor(logs []types.Log, b *types.Bloom) bool {
-	var all types.Bloom
-	for i := range logs {
-		all.Add(logs[i].Address.Bytes())
-		for _, t := range logs[i].Topics {
-			all.Add(t.Bytes())
-		}
-	}
-
+// within says whether all bits of one bloom filter are in another.
+func within(b, other *types.Bloom) bool {
 	for i, bits := range b {
-		if bits&^all[i] != 0 {
+		if bits&^other[i] != 0 {
 			return false
 		}
 	}
@@ -105,16 +97,4 @@ func SizeOf(logs []types.Log) int {
 	}
 
 	return size
-}
-
-// matching copies the logs that match, so that the others are not held in memory.
-func matching(logs []types.Log, f *Filter) []types.Log {
-	match := []types.Log{}
-	for _, l := range logs {
-		if f.Matches(&l) {
-			match = append(match, l)
-		}
-	}
-
-	return match
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -32,7 +31,6 @@ type HTTP struct {
 	client *http.Client
 	base   *http.Transport
 	ids    atomic.Uint64
-	sizes  sizes
 }
 
 // NewHTTP returns a client of an http or https URL and connects to nothing. dial may be nil.
@@ -71,19 +69,23 @@ func (t *HTTP) Exchange(ctx context.Context, calls []*Call, limit int64) (Traffi
 	}
 
 	defer func() { _ = resp.Body.Close() }()
-	b, err := t.sizes.readAll(resp.Body, resp.ContentLength, limit)
-	traffic.Received = len(b)
-	if err != nil {
-		t.abandon(ctx)
-		return traffic, err
-	}
-
 	retry := retryAfter(resp.Header.Get("Retry-After"), time.Now())
-	if resp.StatusCode != http.StatusOK {
-		return traffic, statusError(resp.StatusCode, retry, b)
+	m := newMessage(resp.Body, limit)
+	switch {
+	case resp.ContentLength > limit:
+		return traffic, fmt.Errorf("%w: %d bytes", ErrTooLarge, resp.ContentLength)
+	case resp.StatusCode != http.StatusOK:
+		err = m.refusal(resp.StatusCode)
+	default:
+		err = m.deliver(calls, first)
 	}
 
-	err = deliver(b, calls, first)
+	traffic.Received = int(m.read)
+	if m.broken != nil {
+		t.abandon(ctx)
+		return traffic, m.broken
+	}
+
 	for _, c := range calls {
 		noteRetry(c.Err, retry)
 	}
@@ -100,56 +102,19 @@ func (t *HTTP) abandon(ctx context.Context) {
 	}
 }
 
-// sizes is how large the last large answer was, in bytes. The next one, whose length is not said
-// where it comes compressed, is given that room at once, instead of twice as much again and again.
-type sizes struct{ last atomic.Int64 }
-
-// smallAnswer is room that is not worth a thought, in bytes: the header of a block.
-const smallAnswer = 32 << 10
-
-// readAll reads an answer, up to the limit. It never holds room for more than that.
-func (s *sizes) readAll(r io.Reader, length, limit int64) ([]byte, error) {
-	if length > limit {
-		return nil, fmt.Errorf("%w: %d bytes", ErrTooLarge, length)
-	}
-
-	b := make([]byte, 0, max(min(length+1, limit+1), min(smallAnswer, limit+1)))
-	for {
-		if len(b) == cap(b) {
-			b = append(make([]byte, 0, min(max(2*int64(cap(b)), s.last.Load()), limit+1)), b...)
-		}
-
-		n, err := r.Read(b[len(b):cap(b)])
-		b = b[:len(b)+n]
-		switch {
-		case int64(len(b)) > limit:
-			return b, fmt.Errorf("%w: more than %d bytes", ErrTooLarge, limit)
-		case errors.Is(err, io.EOF):
-			if len(b) > smallAnswer {
-				s.last.Store(int64(len(b) + len(b)/8))
-			}
-
-			return b, nil
-		case err != nil:
-			return b, err
-		}
-	}
-}
-
-// statusError is the error of an answer under another status than 200. Some providers send a
-// JSON-RPC error under one; it says more than the status does.
-func statusError(status int, retry time.Duration, body []byte) error {
-	list, _, err := splitResponses(body, maxResponses)
+// refusal reads an answer under another status than 200. Some providers send a JSON-RPC error under one;
+// it says more than the status does.
+func (m *message) refusal(status int) error {
+	list, _, err := m.responses(maxResponses, func(uint64, bool) *Call { return nil })
 	if err == nil && len(list) > 0 && list[0].fault != nil {
 		fault := parseFault(list[0].fault)
 		if e, is := errors.AsType[*Error](fault); is && e.Message != "" {
 			e.Status = status
-			noteRetry(e, retry)
 			return e
 		}
 	}
 
-	return &Page{Status: status, Retry: retry, Text: pageText(body)}
+	return &Page{Status: status, Text: pageText(m.begin)}
 }
 
 func noteRetry(err error, retry time.Duration) {

@@ -18,10 +18,12 @@
 package rpc
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 	"time"
@@ -58,8 +60,24 @@ type Traffic struct{ Sent, Received int }
 type Call struct {
 	Method string
 	Params string // JSON
-	Result []byte // JSON; it aliases what was received
-	Err    error
+	// Keep says which logs of the answer are wanted; nil: all. It may still be called when Exchange has
+	// returned an error.
+	Keep func(*types.Log) bool
+
+	Answer
+}
+
+// Answer is what came of a request. Of GetLogs and GetReceipts the logs are decoded while they arrive,
+// so that no more than those that are wanted is held in memory.
+type Answer struct {
+	Result   []byte      // JSON; of GetLogs and GetReceipts nil, unless it is null
+	Logs     []types.Log // that are wanted
+	All      int         // logs, wanted or not
+	Bloom    types.Bloom // the bloom filter of all logs, where Call.Keep is set
+	Receipts int         // of GetReceipts
+	Block    common.Hash // that the receipts are of
+	Bytes    int         // that logs or receipts had as they came
+	Err      error
 }
 
 // ByNumber asks for the header at a height.
@@ -125,10 +143,15 @@ func (c *Call) answer(r *response) {
 	switch {
 	case r.fault != nil:
 		c.Err = parseFault(r.fault)
-	case r.result == nil:
+	case !r.answered:
 		c.Err = fmt.Errorf("%w to %s: neither result nor error", ErrInvalid, c.Method)
 	default:
-		c.Result = r.result
+		c.Answer = r.answer
+	}
+
+	if held := c.Result; c.streams() && held != nil && c.Err == nil { // it came before its id
+		c.Answer = Answer{}
+		_ = c.stream(newMessage(bytes.NewReader(held), int64(len(held))).Decoder, c) // it is JSON
 	}
 }
 
@@ -233,9 +256,24 @@ func encode(calls []*Call, first uint64) []byte {
 	return b
 }
 
-// deliver puts the answers of a batch where they belong.
-func deliver(b []byte, calls []*Call, first uint64) error {
-	list, single, err := splitResponses(b, len(calls))
+// Fill reads the answer to a batch, whose ids count from first, and fills it in: for a Client over
+// another transport. An answer of more than limit bytes is ErrTooLarge.
+func Fill(from io.Reader, limit int64, calls []*Call, first uint64) error {
+	return newMessage(from, limit).deliver(calls, first)
+}
+
+// deliver reads the answer to a batch, whose ids count from first, and puts its parts where they belong.
+func (m *message) deliver(calls []*Call, first uint64) error {
+	list, single, err := m.responses(len(calls), func(id uint64, known bool) *Call {
+		switch at := id - first; {
+		case known && at < uint64(len(calls)):
+			return calls[at]
+		case !known && len(calls) == 1:
+			return calls[0]
+		}
+
+		return nil
+	})
 	if err != nil {
 		return err
 	}
@@ -245,7 +283,7 @@ func deliver(b []byte, calls []*Call, first uint64) error {
 	}
 
 	if single && !list[0].hasID { // a gateway's object, whatever it calls its members
-		return garbled(b, errSyntax)
+		return garbled(m.begin, errSyntax)
 	}
 
 	answered := make([]bool, len(calls))

@@ -147,8 +147,10 @@ func (t *WS) dial(ctx context.Context) (*wsConn, error) {
 	c, resp, err := d.DialContext(ctx, address, header)
 	if err != nil {
 		if resp != nil && errors.Is(err, websocket.ErrBadHandshake) {
-			body, _ := io.ReadAll(io.LimitReader(resp.Body, maxPage))
-			return nil, statusError(resp.StatusCode, retryAfter(resp.Header.Get("Retry-After"), time.Now()), body)
+			refused := newMessage(resp.Body, maxPage).refusal(resp.StatusCode)
+			noteRetry(refused, retryAfter(resp.Header.Get("Retry-After"), time.Now()))
+
+			return nil, refused
 		}
 
 		return nil, err
@@ -208,7 +210,7 @@ func (t *WS) over(ctx context.Context, conn *wsConn, calls []*Call, limit int64)
 
 	traffic.Received = w.received
 	for i, c := range calls {
-		c.Result, c.Err = w.calls[i].Result, w.calls[i].Err
+		c.Answer = w.calls[i].Answer
 	}
 
 	return traffic, w.err
@@ -222,7 +224,6 @@ type wsConn struct {
 	done  chan struct{} // closed when the connection is over
 	heads chan Header   // of the subscription: the newest, older ones are dropped
 	write sync.Mutex    // one writer at a time
-	sizes sizes
 	wg    sync.WaitGroup
 
 	mu       sync.Mutex
@@ -256,7 +257,7 @@ func (c *wsConn) await(first uint64, calls []*Call, limit int64) (*wsWait, error
 	w := &wsWait{first: first, calls: make([]*Call, len(calls)), left: len(calls), limit: limit,
 		delivered: make(chan struct{})}
 	for i, call := range calls { // copies: the reader may be at them when the asker has gone
-		w.calls[i] = &Call{Method: call.Method}
+		w.calls[i] = &Call{Method: call.Method, Keep: call.Keep}
 	}
 
 	c.mu.Lock()
@@ -356,24 +357,33 @@ func (c *wsConn) read() {
 			return
 		}
 
-		message, err := c.sizes.readAll(&progress{r, alive}, 0, c.limit())
-		if err != nil {
-			if errors.Is(err, ErrTooLarge) {
-				c.tooLarge(message, err)
-			}
-
+		m := newMessage(&progress{r, alive}, c.limit())
+		list, single, err := m.responses(maxResponses, c.asked)
+		switch {
+		case errors.Is(m.broken, ErrTooLarge):
+			c.tooLarge(m.begin, m.broken)
 			return
-		}
-
-		alive()
-		list, single, err := splitResponses(message, maxResponses)
-		if err != nil {
+		case m.broken != nil:
+			return
+		case err != nil:
 			cause = err
 			return
 		}
 
-		c.route(message, list, single)
+		alive()
+		c.route(m.begin, list, single)
 	}
+}
+
+// asked is the request that waits for an answer with such an id; nil: none.
+func (c *wsConn) asked(id uint64, known bool) *Call {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if w := c.waiting[id]; w != nil && known {
+		return w.calls[id-w.first]
+	}
+
+	return nil
 }
 
 // firstID finds the id of an answer that begins with it, as most nodes write one.
@@ -416,8 +426,9 @@ func (p *progress) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// route hands the responses of a message to the batches that wait for them, or to the subscription.
-func (c *wsConn) route(message []byte, list []response, single bool) {
+// route hands the responses of a message, which begins so, to the batches that wait for them, or to the
+// subscription.
+func (c *wsConn) route(begin []byte, list []response, single bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var batch *wsWait
@@ -429,9 +440,9 @@ func (c *wsConn) route(message []byte, list []response, single bool) {
 		case !r.hasID && r.fault != nil:
 			c.refuse(parseFault(r.fault))
 		case !r.hasID && single: // a gateway's object
-			c.refuse(garbled(message, errSyntax))
+			c.refuse(garbled(begin, errSyntax))
 		case r.hasID:
-			if w := c.deliver(r, len(message)/len(list)); w != nil {
+			if w := c.deliver(r); w != nil {
 				batch = w
 			}
 		}
@@ -455,8 +466,8 @@ func (c *wsConn) route(message []byte, list []response, single bool) {
 
 // lack ends a batch of which some requests have no answer. Held: mu.
 func (c *wsConn) lack(w *wsWait) {
-	for _, q := range w.calls {
-		if q.Result == nil && q.Err == nil {
+	for i, q := range w.calls {
+		if c.waiting[w.first+uint64(i)] == w {
 			q.Err = fmt.Errorf("%w: %s", ErrUnanswered, q.Method)
 		}
 	}
@@ -474,9 +485,8 @@ func (c *wsConn) batches() map[*wsWait]struct{} {
 	return waiting
 }
 
-// deliver hands over one response of so many bytes and returns the batch that it is of; nil: its
-// asker has gone. Held: mu.
-func (c *wsConn) deliver(r *response, size int) *wsWait {
+// deliver hands over one response and returns the batch that it is of; nil: its asker has gone. Held: mu.
+func (c *wsConn) deliver(r *response) *wsWait {
 	c.answered++
 	w := c.waiting[r.id]
 	if w == nil {
@@ -485,7 +495,7 @@ func (c *wsConn) deliver(r *response, size int) *wsWait {
 
 	delete(c.waiting, r.id)
 	w.calls[r.id-w.first].answer(r)
-	w.received += size
+	w.received += r.size
 	if w.left--; w.left == 0 {
 		close(w.delivered)
 	}

@@ -125,7 +125,7 @@ func (s *Source) Head(ctx context.Context) (Header, error) {
 	var errs []error
 	for _, a := range answers {
 		var h Header
-		c := &rpc.Call{Method: rpc.GetByNumber, Result: a.Result, Err: a.Err}
+		c := &rpc.Call{Method: rpc.GetByNumber, Answer: rpc.Answer{Result: a.Result, Err: a.Err}}
 		if err := c.Decode(&h); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", a.Endpoint, err))
 		} else if h.Number >= best.Number {

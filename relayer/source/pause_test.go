@@ -28,7 +28,7 @@ type direct struct {
 
 func (d *direct) Close() {}
 
-func (d *direct) Exchange(_ context.Context, calls []*rpc.Call, _ int64) (rpc.Traffic, error) {
+func (d *direct) Exchange(_ context.Context, calls []*rpc.Call, limit int64) (rpc.Traffic, error) {
 	if d.down.Load() {
 		return rpc.Traffic{}, rpc.ErrDisconnected
 	}
@@ -40,23 +40,9 @@ func (d *direct) Exchange(_ context.Context, calls []*rpc.Call, _ int64) (rpc.Tr
 	}
 
 	body.WriteByte(']')
-	var answers []struct {
-		ID     int
-		Result json.RawMessage
-		Error  *rpc.Error
-	}
-	if err := json.Unmarshal(d.node.serve(body.Bytes(), nil), &answers); err != nil {
-		return rpc.Traffic{}, err
-	}
+	sent := rpc.Traffic{Sent: body.Len()}
 
-	for _, a := range answers {
-		calls[a.ID].Result = a.Result
-		if a.Error != nil {
-			calls[a.ID].Err = a.Error
-		}
-	}
-
-	return rpc.Traffic{Sent: body.Len()}, nil
+	return sent, rpc.Fill(bytes.NewReader(d.node.serve(body.Bytes(), nil)), limit, calls, 0)
 }
 
 // startDirect runs a Source on nodes without sockets, in a bubble.

@@ -166,7 +166,7 @@ func (s *Source) Check(ctx context.Context, factory common.Address) error {
 	var errs []error
 	for _, a := range answers {
 		var code hexutil.Bytes
-		q := &rpc.Call{Method: rpc.GetCode, Result: a.Result, Err: a.Err}
+		q := &rpc.Call{Method: rpc.GetCode, Answer: rpc.Answer{Result: a.Result, Err: a.Err}}
 		err := q.Decode(&code)
 		if errors.Is(err, ErrWrongChain) {
 			return err
