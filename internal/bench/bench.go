@@ -109,6 +109,7 @@ var All = []Benchmark{
 	{"backfill", Backfill},
 	{"live", Live},
 	{"start", Start},
+	{"large", Large},
 	{"flat", Flat},
 	{"noise", Noise},
 	{"failover", Failover},

@@ -26,7 +26,7 @@ var (
 
 // smallAnswer and blockAnswer bound answers, in bytes: headers, and the logs of a single block,
 // which cannot be asked for in parts.
-const smallAnswer, blockAnswer = 8 << 20, 128 << 20
+const smallAnswer, blockAnswer = 8 << 20, 256 << 20
 
 // Config of a Node. All fields are required but MaxRPS, Client and Dial.
 type Config struct {

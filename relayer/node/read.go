@@ -27,21 +27,21 @@ type Batch struct {
 	By       *Node // who was asked
 }
 
-// ReadRange reads a range of final blocks, in as many parts as the node wants.
+// ReadRange reads the first blocks of a range of final blocks, in as many parts as the node wants: all of
+// them, or as many as have so many logs that more should not be held.
 func (n *Node) ReadRange(ctx context.Context, from, to uint64, f *Filter) (Batch, error) {
-	whole := Batch{From: from, To: to, Filter: f, Logs: []types.Log{}, By: n}
+	whole := Batch{From: from, Filter: f, Logs: []types.Log{}, By: n}
 	if err := n.refuses(from, f); err != nil {
 		return whole, err
 	}
 
-	for from <= to {
-		b, err := n.readPart(ctx, from, to, f)
-		if err != nil {
+	for full := 0.0; from <= to && full < 1; {
+		b, part, err := n.readPart(ctx, from, to, f)
+		switch {
+		case errors.Is(err, errFewer):
+			continue
+		case err != nil:
 			return Batch{}, err
-		}
-
-		if b.To < from {
-			continue // refused: fewer blocks are asked for next
 		}
 
 		if len(whole.Logs) == 0 {
@@ -50,9 +50,9 @@ func (n *Node) ReadRange(ctx context.Context, from, to uint64, f *Filter) (Batch
 			whole.Logs = append(whole.Logs, b.Logs...)
 		}
 
-		whole.Last = b.Last
+		whole.To, whole.Last = b.To, b.Last
 		whole.Headers += b.Headers
-		from = b.To + 1
+		from, full = b.To+1, full+part
 	}
 
 	return whole, nil
@@ -64,11 +64,14 @@ func (n *Node) Gives(from uint64, f *Filter) bool {
 	return n.refuses(from, f) == nil && n.Status().State != Unfit
 }
 
-// readPart reads the first blocks of a range: as many as the node is asked for at once. A Batch
-// that ends before it begins was refused, and fewer are worth a try.
-func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter) (Batch, error) {
+// errFewer means that the node is to be asked at once for fewer blocks.
+var errFewer = errors.New("refused, and fewer blocks are worth a try")
+
+// readPart reads the first blocks of a range: as many as the node is asked for at once. It says how many
+// answers that are large enough theirs makes.
+func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter) (b Batch, full float64, err error) {
 	if err := n.turns.enter(ctx); err != nil {
-		return Batch{}, err
+		return b, 0, err
 	}
 
 	defer n.turns.leave()
@@ -77,33 +80,28 @@ func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter) (Batch,
 	if err == nil {
 		n.gaveLogs()
 		n.turns.widen()
-		n.span.accepted(kindOf(f), size, fullness(len(b.Logs), bytes, int(n.cfg.MaxBytes/8)))
+		full = fullness(len(b.Logs), bytes, int(n.cfg.MaxBytes/8))
+		n.span.accepted(kindOf(f), size, full)
 
-		return b, nil
+		return b, full, nil
 	}
 
 	if ctx.Err() != nil {
-		return b, err
+		return b, 0, err
 	}
 
-	again, err := n.refusal(ctx, err, from, size, f)
-	if again {
-		return Batch{To: from - 1}, nil
-	}
-
-	return b, err
+	return b, 0, n.refusal(ctx, err, from, size, f)
 }
 
-// refusal learns from the refusal of a range. It says whether to ask at once for fewer blocks, and
-// else what the error is.
-func (n *Node) refusal(ctx context.Context, err error, from, size uint64, f *Filter) (again bool, _ error) {
+// refusal learns from the refusal of a range, and says what the error is.
+func (n *Node) refusal(ctx context.Context, err error, from, size uint64, f *Filter) error {
 	kind := rpc.Classify(err)
 	said, isSaid := errors.AsType[*logsRefused](err)
 	if rpc.Vague(err) && !notSent(err) {
 		spares, first := n.span.spares(size) // it has answered for as many: it is busy, or it is the rate
 		if limit := kind == rpc.RangeTooLarge && size == 1; spares || limit {
 			n.busy(ctx, err, first || limit, isSaid)
-			return false, err
+			return err
 		}
 	}
 
@@ -120,19 +118,19 @@ func (n *Node) refusal(ctx context.Context, err error, from, size uint64, f *Fil
 
 		fewer := n.span.refused(size, kind, rpc.SuggestedRange(err))
 		if fewer && (isSaid || kind == rpc.RangeTooLarge) {
-			return true, nil
+			return errFewer
 		}
 
 		if isSaid && n.span.unfit() {
 			if speaksOfAddresses(err) && n.answersNamed(ctx, from, f) {
-				return false, fmt.Errorf("%w: %w", ErrAddressRequired, err)
+				return fmt.Errorf("%w: %w", ErrAddressRequired, err)
 			}
 
 			n.Blame(ctx, fmt.Errorf("%w: it says: %w", errUnfit, said.err))
 		}
 	}
 
-	return false, err
+	return err
 }
 
 // busy slows down for a node that has too much to do.
@@ -456,6 +454,8 @@ func (n *Node) logs(ctx context.Context, q query) (logsAnswer, error) {
 		case kind == rpc.AddressRequired && q.filter.Addresses == nil:
 			n.named.Store(true)
 			return a, fmt.Errorf("%w: %w", ErrAddressRequired, err)
+		case errors.Is(err, rpc.ErrTooLarge) && q.limit == blockAnswer && q.filter.Addresses == nil:
+			return a, fmt.Errorf("the logs of one block: %w: set LOG_FILTER=addresses, which asks for those of escrows only", err)
 		case kind == rpc.TooManyAddresses && n.tooMany(min(chunk, len(q.filter.Addresses))):
 			continue
 		}

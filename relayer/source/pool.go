@@ -242,7 +242,7 @@ func (p *pool) vote(ctx context.Context, e *node.Node, n uint64) (Header, error)
 	if !node.Telling(&h.Bloom) { // a block without logs, or a chain without bloom filters
 		_, err = e.ReadStanding(ctx, h, &Filter{})
 	} else {
-		_, _, err = e.ReadWhole(ctx, h, &Filter{})
+		_, _, err = e.ReadWhole(ctx, h, &Filter{Addresses: []common.Address{}}) // none need be kept
 	}
 
 	if errors.Is(err, ErrBehind) {

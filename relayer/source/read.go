@@ -87,28 +87,47 @@ func (r *reader) byRange(from, to uint64) uint64 {
 // ranges yields from..to in ranges. It says whether the reader wants more.
 func (r *reader) ranges(ctx context.Context, from, to uint64, f *Filter, avoid *node.Node,
 	yield func(Batch, error) bool) bool {
-	return pipeline(ctx, r.flight.width, func() (func(context.Context) (Batch, error), bool) {
+	var planned []uint64 // the last blocks of the ranges in flight
+	next := func() (func(context.Context) (Batch, error), bool) {
 		if from > to {
 			return nil, false
 		}
 
 		first := from
 		last := first + min(to-first, r.plan(first, f, avoid)-1)
-		from = last + 1
+		from, planned = last+1, append(planned, last)
 
-		return func(ctx context.Context) (b Batch, err error) {
-			err = r.pool.ask(ctx, last, avoid, func(ctx context.Context, e *node.Node) (err error) {
-				b, err = e.ReadRange(ctx, first, last, f)
-				return err
-			})
-			r.flight.landed(node.SizeOf(b.Logs), err)
-			if err != nil {
-				return b, fmt.Errorf("read blocks %d to %d: %w", first, last, err)
+		return func(ctx context.Context) (Batch, error) { return r.readRange(ctx, first, last, f, avoid) }, true
+	}
+
+	return pipeline(ctx, r.flight.width, next, func(b Batch, err error) bool {
+		if !yield(b, err) || err != nil {
+			return false
+		}
+
+		last := planned[0]
+		for planned = planned[1:]; b.To < last; { // its first blocks had many logs: the others are read as they are taken
+			if b, err = r.readRange(ctx, b.To+1, last, f, avoid); !yield(b, err) || err != nil {
+				return false
 			}
+		}
 
-			return b, nil
-		}, true
-	}, yield)
+		return true
+	})
+}
+
+// readRange reads a range, or the first blocks of it.
+func (r *reader) readRange(ctx context.Context, from, to uint64, f *Filter, avoid *node.Node) (b Batch, err error) {
+	err = r.pool.ask(ctx, to, avoid, func(ctx context.Context, n *node.Node) (err error) {
+		b, err = n.ReadRange(ctx, from, to, f)
+		return err
+	})
+	r.flight.landed(node.SizeOf(b.Logs), err)
+	if err != nil {
+		return Batch{}, fmt.Errorf("read blocks %d to %d: %w", from, to, err)
+	}
+
+	return b, nil
 }
 
 // plan is how many blocks to ask for: as many as the endpoint that is likely to be asked answers for.
