@@ -148,7 +148,7 @@ func (m *message) response(asked func(id uint64, known bool) *Call) (r response,
 		return r, errSyntax
 	}
 
-	for more(m.Decoder) && err == nil {
+	for err == nil && more(m.Decoder) {
 		var name jsontext.Token
 		if name, err = m.ReadToken(); err == nil {
 			err = m.member(&r, name.String(), asked)
