@@ -169,7 +169,7 @@ func (n *Node) answersNamed(ctx context.Context, block uint64, f *Filter) bool {
 		}
 	}
 
-	n.named.Store(true)
+	n.seenNamed()
 
 	return true
 }
@@ -436,7 +436,7 @@ func (n *Node) logs(ctx context.Context, heads func() []*rpc.Call, where string,
 		a, err := n.parts(ctx, heads, where, limit, f.parts(chunk))
 		switch kind := rpc.Classify(err); {
 		case kind == rpc.AddressRequired && f.Addresses == nil:
-			n.named.Store(true)
+			n.seenNamed()
 			return a, fmt.Errorf("%w: %w", ErrAddressRequired, err)
 		case kind == rpc.TooManyAddresses && n.tooMany(min(chunk, len(f.Addresses))):
 			continue
