@@ -233,6 +233,10 @@ func (w *SlotWatch) advance(ctx context.Context, view source.View, changed <-cha
 	line := &newSlotGathering(&w.admission, int64(view.Final), seen).line
 	err := w.read(ctx, line, w.at.Next, to, filter, changed)
 	if err != nil && err == line.unread { //nolint:errorlint // this reading's error, not one of its kind
+		if w.cfg.Filters.Refused(ctx, filter, err, w.cfg.Log) {
+			return nil
+		}
+
 		w.noteReading(ctx, err)
 	}
 
