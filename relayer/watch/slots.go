@@ -107,7 +107,8 @@ func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <
 
 		if is := new(readError); errors.As(err, &is) { // what is known of the escrows is not in question
 			known = known && !errors.Is(err, source.ErrDisagree)
-			w.cfg.Log.WarnContext(ctx, "blocks not read, trying again", slog.Int64("block", w.at.Next), slog.Any("err", err))
+			w.cfg.Log.Log(ctx, w.level(err), "blocks not read, trying again", slog.Int64("block", w.at.Next),
+				slog.Any("err", err))
 			pause(ctx, delay(delays, err), changed)
 			err = nil
 		}

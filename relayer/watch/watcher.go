@@ -4,19 +4,24 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
-// watcher is what the two watches have in common. quiet changes; it belongs to the goroutine of the
-// watch.
+// watcher is what the two watches have in common. quiet, said and saidAt change; they belong to the
+// goroutine of the watch.
 type watcher struct {
 	common *Config
 	spans  spans
 	quiet  quiet
+
+	said   string    // the last error at which it tried again, without its numbers
+	saidAt time.Time // when the log last said so
 }
 
 func newWatcher(cfg *Config, name string) watcher {
@@ -48,7 +53,30 @@ func (w *watcher) failed(ctx context.Context, at ledger.Position, err error) {
 		return
 	}
 
-	w.common.Log.WarnContext(ctx, "blocks not processed, trying again", slog.Int64("block", at.Next), slog.Any("err", err))
+	w.common.Log.Log(ctx, w.level(err), "blocks not processed, trying again", slog.Int64("block", at.Next),
+		slog.Any("err", err))
+}
+
+// sayAgain is how often the log repeats why a watch tries again.
+const sayAgain = time.Minute
+
+// level is how loud an error is at which a watch tries again, maybe twice per second and for hours: what
+// the log has said lately, of whatever block, whoever debugs may hear again.
+func (w *watcher) level(err error) slog.Level {
+	text := strings.Map(func(r rune) rune {
+		if unicode.IsDigit(r) {
+			return -1
+		}
+
+		return r
+	}, err.Error())
+	if text == w.said && time.Since(w.saidAt) < sayAgain {
+		return slog.LevelDebug
+	}
+
+	w.said, w.saidAt = text, time.Now()
+
+	return slog.LevelWarn
 }
 
 // storing is a commit that is about to be made: what it stores, how, and what is to be done once it
