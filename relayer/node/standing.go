@@ -3,9 +3,11 @@ package node
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
 )
@@ -18,6 +20,7 @@ type Status struct {
 	Head      uint64
 	Latency   time.Duration // moving average of a request
 	LastError string        // redacted; may be older than the last success; empty: there was none
+	Failed    time.Time     // when that was; zero: never
 }
 
 // standing is a node's health as it is now, and what operators are told of it.
@@ -28,6 +31,41 @@ type standing struct {
 	mu      sync.Mutex
 	health  health
 	latency time.Duration // moving average of a request
+	said    map[State]said
+	hushed  bool // the last error was one that the log has heard lately
+}
+
+// said is the last error that the log has heard of a state, without its numbers, and when.
+type said struct {
+	text string
+	at   time.Time
+}
+
+// sayAgain is how often the log repeats an error of a node that works in between, as one does that fails
+// in some of what it is asked: it may be asked every second, for hours.
+const sayAgain = time.Minute
+
+// hush says whether the log has heard of an error lately. Held: mu.
+func (s *standing) hush(err error) bool {
+	text := strings.Map(func(r rune) rune {
+		if unicode.IsDigit(r) {
+			return -1
+		}
+
+		return r
+	}, err.Error())
+	now := s.cfg.Now()
+	if last := s.said[s.health.state]; text == last.text && now.Sub(last.at) < sayAgain {
+		return true
+	}
+
+	if s.said == nil {
+		s.said = map[State]said{}
+	}
+
+	s.said[s.health.state] = said{text, now}
+
+	return false
 }
 
 // worked notes an answer to a request that was sent at asked.
@@ -91,7 +129,7 @@ func (s *standing) blame(ctx context.Context, err error, asked time.Time) {
 		s.proven.Store(false)
 	}
 
-	if changed || news {
+	if changed || news || s.hushed { // what goes on after all is said again
 		s.changed(was, err)
 	}
 }
@@ -101,10 +139,16 @@ func (s *standing) changed(was State, err error) {
 	s.cfg.Metrics.state(s.cfg.Name, s.health.state)
 	attrs := []any{slog.String("endpoint", s.cfg.Name), slog.String("state", string(s.health.state)),
 		slog.String("was", string(was))}
+	if err != nil {
+		s.hushed = s.hush(err)
+	}
+
 	switch {
-	case err != nil:
+	case err != nil && !s.hushed:
 		s.cfg.Log.Warn("endpoint not working", append(attrs, slog.Any("err", err))...)
-	case !was.Up():
+	case err != nil:
+		s.cfg.Log.Debug("endpoint not working", append(attrs, slog.Any("err", err))...)
+	case !was.Up() && !s.hushed:
 		s.cfg.Log.Info("endpoint is up", attrs...)
 	default:
 		s.cfg.Log.Debug("endpoint changed", attrs...)
@@ -164,7 +208,7 @@ func (s *standing) status() Status {
 	defer s.mu.Unlock()
 	st := Status{Name: s.cfg.Name, State: s.health.state, Up: s.health.state.Up(), Latency: s.latency}
 	if s.health.err != nil {
-		st.LastError = s.health.err.Error()
+		st.LastError, st.Failed = s.health.err.Error(), s.health.failed
 	}
 
 	return st
