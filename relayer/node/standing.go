@@ -3,12 +3,11 @@ package node
 import (
 	"context"
 	"log/slog"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/logging"
 	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
 )
 
@@ -31,14 +30,8 @@ type standing struct {
 	mu      sync.Mutex
 	health  health
 	latency time.Duration // moving average of a request
-	said    map[State]said
+	heard   map[State]*logging.Repeats
 	hushed  bool // the last error was one that the log has heard lately
-}
-
-// said is the last error that the log has heard of a state, without its numbers, and when.
-type said struct {
-	text string
-	at   time.Time
 }
 
 // sayAgain is how often the log repeats an error of a node that works in between, as one does that fails
@@ -47,25 +40,16 @@ const sayAgain = time.Minute
 
 // hush says whether the log has heard of an error lately. Held: mu.
 func (s *standing) hush(err error) bool {
-	text := strings.Map(func(r rune) rune {
-		if unicode.IsDigit(r) {
-			return -1
-		}
-
-		return r
-	}, err.Error())
-	now := s.cfg.Now()
-	if last := s.said[s.health.state]; text == last.text && now.Sub(last.at) < sayAgain {
-		return true
+	if s.heard == nil {
+		s.heard = map[State]*logging.Repeats{}
 	}
 
-	if s.said == nil {
-		s.said = map[State]said{}
+	state := s.health.state
+	if s.heard[state] == nil {
+		s.heard[state] = &logging.Repeats{}
 	}
 
-	s.said[s.health.state] = said{text, now}
-
-	return false
+	return s.heard[state].Lately(err, s.cfg.Now(), sayAgain)
 }
 
 // worked notes an answer to a request that was sent at asked.

@@ -180,6 +180,7 @@ func (s *Source) Check(ctx context.Context, factory common.Address) error {
 
 	works, coded := false, false
 	var errs []error
+	var silent []Answer
 	for _, a := range answers {
 		var code hexutil.Bytes
 		q := &rpc.Call{Method: rpc.GetCode, Result: a.Result, Err: a.Err}
@@ -192,7 +193,14 @@ func (s *Source) Check(ctx context.Context, factory common.Address) error {
 		coded = coded || len(code) > 0
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", a.Endpoint, err))
-			s.cfg.Logger.WarnContext(ctx, "endpoint does not answer", slog.String("endpoint", a.Endpoint), slog.Any("err", err))
+			silent = append(silent, Answer{Endpoint: a.Endpoint, Err: err})
+		}
+	}
+
+	if works { // else the error says so, and whoever tries again decides how often to repeat it
+		for _, a := range silent {
+			s.cfg.Logger.WarnContext(ctx, "endpoint does not answer", slog.String("endpoint", a.Endpoint),
+				slog.Any("err", a.Err))
 		}
 	}
 

@@ -4,24 +4,22 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"strings"
 	"time"
-	"unicode"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
+	"github.com/fusion-prime/escrow-relayer/relayer/logging"
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
-// watcher is what the two watches have in common. quiet, said and saidAt change; they belong to the
-// goroutine of the watch.
+// watcher is what the two watches have in common. quiet and heard change; they belong to the goroutine
+// of the watch.
 type watcher struct {
 	common *Config
 	spans  spans
 	quiet  quiet
 
-	said   string    // the last error at which it tried again, without its numbers
-	saidAt time.Time // when the log last said so
+	heard logging.Repeats // why it tried again
 }
 
 func newWatcher(cfg *Config, name string) watcher {
@@ -63,18 +61,9 @@ const sayAgain = time.Minute
 // level is how loud an error is at which a watch tries again, maybe twice per second and for hours: what
 // the log has said lately, of whatever block, whoever debugs may hear again.
 func (w *watcher) level(err error) slog.Level {
-	text := strings.Map(func(r rune) rune {
-		if unicode.IsDigit(r) {
-			return -1
-		}
-
-		return r
-	}, err.Error())
-	if text == w.said && time.Since(w.saidAt) < sayAgain {
+	if w.heard.Lately(err, time.Now(), sayAgain) {
 		return slog.LevelDebug
 	}
-
-	w.said, w.saidAt = text, time.Now()
 
 	return slog.LevelWarn
 }
