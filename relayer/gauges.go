@@ -287,7 +287,7 @@ func (s *scrape) lagSeconds() float64 {
 		return 0
 	}
 
-	return s.now.Sub(s.instance.CursorTime).Seconds()
+	return max(0, s.now.Sub(s.instance.CursorTime).Seconds()) // some chains' blocks are ahead of the clock
 }
 
 func (s *scrape) factoryLag() float64 {

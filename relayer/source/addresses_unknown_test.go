@@ -146,3 +146,22 @@ func TestAddressRequiredIsForgotten(t *testing.T) {
 		require.Equal(t, chain.matching(1, 60), got)
 	})
 }
+
+// An examination does not believe in a head whose endpoint does not show the block before it: the others
+// would look as if they were far behind.
+func TestExamineFindsAnInventedHead(t *testing.T) {
+	n := startNode(t, newChain(100, 3, 0))
+	n.lie = func(_ string, params []json.RawMessage) (any, error) {
+		if len(params) > 0 && string(params[0]) == `"latest"` {
+			h := n.chain.headers[100]
+			h.Number = 1_000_000
+
+			return blockJSON(h), nil
+		}
+
+		return nil, nil
+	}
+	x := examineOne(t.Context(), t, n)
+	require.ErrorContains(t, x.Err, "it told of block 1000000 and does not show the block before it")
+	require.Zero(t, x.Head)
+}

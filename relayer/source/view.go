@@ -78,7 +78,7 @@ func (o *outlook) health() error {
 
 	if patience := o.pace.patience(); patience > 0 {
 		if still := now.Sub(o.moved); still > patience {
-			return fmt.Errorf("%w: no new block after %d for %s: look at the nodes behind RPC_URLS", ErrUnavailable,
+			return fmt.Errorf("no new block after %d for %s: the chain stands still, or the nodes behind RPC_URLS do",
 				o.view.Head, still.Round(time.Second))
 		}
 	}
