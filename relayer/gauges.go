@@ -101,7 +101,7 @@ var allGauges = []gauge{
 		func(s *scrape) float64 { return unix(s.leaderSeen) }},
 	{"relayer_leader_gap_seconds",
 		"Seconds for which nobody has led, as far as this instance can tell; 0 while somebody leads.", (*scrape).leaderGap},
-	{"relayer_node_up", "1 while the chain can be read and its head moves.",
+	{"relayer_node_up", "1 while the chain, and the blocks of its slots, can be read and the head moves.",
 		func(s *scrape) float64 { return yes(s.instance.Node == nil) }},
 	ofInstance("relayer_head_block", "Newest block of this instance's node.",
 		func(i *web.Instance) int64 { return i.Head }),
@@ -287,7 +287,7 @@ func (s *scrape) lagSeconds() float64 {
 		return 0
 	}
 
-	return s.now.Sub(s.instance.CursorTime).Seconds()
+	return max(0, s.now.Sub(s.instance.CursorTime).Seconds()) // some chains' blocks are ahead of the clock
 }
 
 func (s *scrape) factoryLag() float64 {

@@ -137,3 +137,12 @@ func TestGaugesOfFindings(t *testing.T) {
 	require.Equal(t, map[string]float64{ledger.DeepReorg: 1_795_000_000, ledger.MissingEvent: 0, ledger.ExtraEvent: 0},
 		got)
 }
+
+// There are chains whose blocks are ahead of the clock: that is no lag below zero.
+func TestLagIsNotNegative(t *testing.T) {
+	now := time.Now()
+	s := &scrape{now: now, instance: web.Instance{Cursor: 5, Target: 9, CursorTime: now.Add(time.Minute)}}
+	require.Zero(t, s.lagSeconds())
+	s.instance.CursorTime = now.Add(-time.Minute)
+	require.InDelta(t, 60, s.lagSeconds(), 0.001)
+}

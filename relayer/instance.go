@@ -100,6 +100,10 @@ func (r *Relayer) instance() web.Instance {
 	s, p := t.slots.Status(), t.publisher.Stats()
 	i.Cursor, i.CursorTime, i.Escrows = s.Next, s.Time, s.Escrows
 	i.InFlight, i.BlockedKeys = p.InFlight, p.BlockedKeys
+	if i.Node == nil {
+		i.Node = t.unread(r.cfg.ResignAfter)
+	}
+
 	if i.Leader {
 		i.FactoryCursor = r.factory.Next()
 	}

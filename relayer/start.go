@@ -16,6 +16,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/migrations"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
+	"github.com/fusion-prime/escrow-relayer/relayer/logging"
 	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
@@ -101,14 +102,12 @@ func (r *Relayer) retry(ctx context.Context, step startStep) error {
 	delays.InitialInterval, delays.MaxInterval, delays.MaxElapsedTime = 200*time.Millisecond, 5*time.Second,
 		r.cfg.DBOutageLimit
 
-	var said string
-	var saidAt time.Time
+	var heard logging.Repeats
 	say := func(err error) {
-		if err.Error() == said && time.Since(saidAt) < repeatAfter {
+		if heard.Lately(err, time.Now(), repeatAfter) {
 			return
 		}
 
-		said, saidAt = err.Error(), time.Now()
 		r.log.WarnContext(ctx, "not ready yet, trying again", slog.String("step", step.what), slog.Any("err", err))
 	}
 

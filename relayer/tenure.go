@@ -284,11 +284,17 @@ func (t *tenure) able() error {
 		return err
 	}
 
-	if s := t.slots.Status(); s.Unread != nil {
-		return fmt.Errorf("blocks cannot be read since %s: %w", s.Since.UTC().Format(time.TimeOnly), s.Unread)
+	return t.unread(0)
+}
+
+// unread returns why the next blocks of the slots cannot be read, once that has been so for a while.
+func (t *tenure) unread(patience time.Duration) error {
+	s := t.slots.Status()
+	if s.Unread == nil || time.Since(s.Since) < patience {
+		return nil
 	}
 
-	return nil
+	return fmt.Errorf("blocks cannot be read since %s: %w", s.Since.UTC().Format(time.TimeOnly), s.Unread)
 }
 
 // endDead ends the open transactions of dead instances, before their slots are claimed.

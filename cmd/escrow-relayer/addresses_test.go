@@ -7,9 +7,11 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -91,7 +93,8 @@ func (p *publicNode) refuse(raw json.RawMessage, most int) string {
 }
 
 // With a provider that gives logs of named contracts only, and of few at once, every event is published
-// once and in order, from the empty book on, under LOG_FILTER=addresses; doctor says to set it.
+// once and in order, from the empty book on, under LOG_FILTER=addresses and auto, which says once what it
+// does; doctor says to set it.
 func TestProviderThatWantsAddresses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(o *lab.Options) { o.Env["LOG_FILTER"] = "addresses" })
@@ -112,13 +115,45 @@ func TestProviderThatWantsAddresses(t *testing.T) {
 	delete(rpc, "LOG_FILTER")
 	before := front.refused.Load()
 	w.run("r0", 0, 2, rpc)
-	w.run("r1", 1, 2, rpc)
+	rpc["LOG_FILTER"] = "auto"
+	auto := w.run("r1", 1, 2, rpc)
 	w.ready("r0", "r1")
 	w.blocks(40)
 	w.audit(false)
+	log, err := os.ReadFile(auto.LogFile)
+	require.NoError(t, err)
+	require.Equal(t, 1, bytes.Count(log, []byte("LOG_FILTER=auto names them now")), "%s", log)
+	require.NotContains(t, string(log), "blocks not ")
 	require.LessOrEqual(t, front.crowded.Load(), int64(60))
 	t.Logf("%d without an address, %d with too many", front.refused.Load()-before, front.crowded.Load())
 	require.LessOrEqual(t, front.refused.Load()-before, int64(10))
 	code, out = call(t, w.Environ("audit", 0, 2, rpc), "audit")
 	require.Zero(t, code, out)
+}
+
+// Under LOG_FILTER=topics nothing of such a provider can be read: /readyz and a metric say so, and what
+// to set.
+func TestTopicsOfAProviderThatWantsAddresses(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	front := startPublicNode(t, w.Chain.HTTP(), 5)
+	p := w.run("r0", 0, 1, map[string]string{"RPC_URLS": front.URL, "LOG_FILTER": "topics", "RESIGN_AFTER": "1s"})
+	w.blocks(3)
+	says := func(path string) string {
+		resp, err := http.Get(p.URL + path)
+		if err != nil {
+			return err.Error() // it has just started
+		}
+
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+
+		return resp.Status + "\n" + string(body)
+	}
+	require.Eventually(t, func() bool {
+		ready := says("/readyz")
+		return strings.HasPrefix(ready, "503") && strings.Contains(ready, "set LOG_FILTER=addresses")
+	}, time.Minute, 20*time.Millisecond)
+	require.Regexp(t, `(?m)^relayer_node_up\{.*\} 0$`, says("/metrics"))
 }

@@ -17,6 +17,9 @@ import (
 const (
 	// blocksBehind is by how many blocks an endpoint may be behind the best one before it counts as stuck.
 	blocksBehind = 8
+	// blocksApart is by how many blocks what an endpoint calls final may be above its head: the head is
+	// asked for some seconds before, and maybe another machine.
+	blocksApart = 1000
 	// smallRange is the number of blocks per request below which a backfill is slow and expensive.
 	smallRange = 500
 	// slowEndpoint is the time of a request from which on it is noted: on a fast chain, that between two
@@ -127,6 +130,8 @@ func remedy(err error) string {
 	switch kind := rpc.Classify(err); {
 	case errors.Is(err, node.ErrWrongChain):
 		return ": correct its URL in RPC_URLS, or CHAIN_ID"
+	case isPage && page.Status == 0:
+		return ": correct its host, port and path in RPC_URLS"
 	case isPage && page.Status == http.StatusNotFound:
 		return ": the path of its URL in RPC_URLS is wrong, or the key in it"
 	case kind == rpc.Unsupported || isPage && page.Status == http.StatusForbidden:
@@ -144,7 +149,7 @@ func (d *doctor) endpoint(x *source.Examination, best uint64) {
 	if x.Head+blocksBehind < best {
 		d.say(wrong, "head", "block %d, %d behind the best endpoint", x.Head, best-x.Head)
 	} else {
-		d.say(fine, "head", "block %d, %s old", x.Head, age)
+		d.say(fine, "head", "block %d, %s", x.Head, oldOrAhead(age))
 	}
 
 	if x.Code {
@@ -158,6 +163,15 @@ func (d *doctor) endpoint(x *source.Examination, best uint64) {
 	d.speed(x)
 }
 
+// oldOrAhead is a block's age in words. Some chains' blocks are ahead of the clock, or the clock is wrong.
+func oldOrAhead(age time.Duration) string {
+	if age < 0 {
+		return fmt.Sprintf("whose time is %s ahead of this machine's clock", -age)
+	}
+
+	return fmt.Sprintf("%s old", age)
+}
+
 // tags says which blocks the endpoint calls safe and final.
 func (d *doctor) tags(x *source.Examination) {
 	for _, tag := range []struct {
@@ -165,6 +179,14 @@ func (d *doctor) tags(x *source.Examination) {
 		block *uint64
 	}{{source.Safe, x.Safe}, {source.Finalized, x.Finalized}} {
 		switch {
+		case tag.block != nil && *tag.block > x.Head+blocksApart:
+			v := note
+			if tag.name == d.cfg.Finality {
+				v = wrong
+			}
+
+			d.say(v, tag.name, "it calls block %d %s, and its head is block %d: use another endpoint", *tag.block, tag.name,
+				x.Head)
 		case tag.block != nil:
 			d.say(fine, tag.name, "block %d, %d below the head", *tag.block, x.Head-min(x.Head, *tag.block))
 		case tag.name == d.cfg.Finality:

@@ -74,6 +74,16 @@ func TestDoctorOfAnEndpoint(t *testing.T) {
 		}, "chain", wrong, "it wants an API key", "", 0},
 		"wrong path": {func(x *source.Examination) { x.Head, x.Err = 0, &rpc.Page{Status: 404} }, "chain", wrong,
 			"the path of its URL", "", 0},
+		"a time ahead of the clock": {func(x *source.Examination) {
+			x.HeadTime = time.Now().Add(time.Hour)
+		}, "head", fine, "ahead of this machine's clock", "-", 0},
+		"a final block above the head": {func(x *source.Examination) {
+			above := x.Head + 1_000_000
+			x.Finalized = &above
+		}, "finalized", note, "it calls block 1002000 finalized, and its head is block 2000", "below the head", 0},
+		"a page": {func(x *source.Examination) {
+			x.Head, x.Err = 0, fmt.Errorf("a page: %w", &rpc.Page{Text: "Welcome"})
+		}, "chain", wrong, "correct its host, port and path in RPC_URLS", "", 0},
 		"nothing left for today": {func(x *source.Examination) {
 			x.Head, x.Err = 0, &rpc.Error{Code: 402, Message: "Payment Required"}
 		}, "chain", wrong, "its allowance is used up", "", 0},

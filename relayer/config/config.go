@@ -54,7 +54,7 @@ type Config struct {
 	RPCMaxRange     uint64        `env:"RPC_MAX_RANGE" envDefault:"10000" help:"most blocks that one request for logs asks for; if an endpoint accepts fewer, the relayer learns how many"`
 	RPCMaxAddress   int           `env:"RPC_MAX_ADDRESSES" envDefault:"1000" help:"most addresses that one request for logs names; geth's default limit is 1000"`
 	RPCRequestPrice int           `env:"RPC_REQUEST_PRICE" envDefault:"4000" help:"what one more request for logs costs, in bytes of traffic: LOG_FILTER=auto compares by it"`
-	LogFilter       string        `env:"LOG_FILTER" envDefault:"auto" help:"how logs are asked for: by topics, by addresses, or auto: by what costs less"`
+	LogFilter       string        `env:"LOG_FILTER" envDefault:"auto" help:"how logs are asked for: by topics, by addresses, or auto: by what costs less, and by addresses where no endpoint gives them otherwise"`
 	FactoryABI      string        `env:"FACTORY_ABI" help:"ABI of the factory, JSON or a path; default: built in"`
 	EscrowABI       string        `env:"ESCROW_ABI" help:"ABI of the escrows, JSON or a path; default: built in"`
 	VerifyInterval  time.Duration `env:"VERIFY_INTERVAL" envDefault:"30s" help:"pause between two runs of the verifier, which reads final blocks a second time; up to ten times as long while there are fewer than 32 such blocks"`

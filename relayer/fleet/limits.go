@@ -53,8 +53,8 @@ var (
 	// heartbeat: HEARTBEAT_INTERVAL is at most 2 min. Five minutes are the first version's rule; it is a
 	// ticket, since other limits watch the slots of such an instance.
 	LimitHeartbeat = Limit{5 * time.Minute, 0}
-	// LimitStuckCursor is for a cursor that does not move although there are blocks; above the time
-	// between two finalised blocks.
+	// LimitStuckCursor is for a cursor that does not move although there are blocks that it could have
+	// processed; above the longest time between two blocks.
 	LimitStuckCursor = Limit{5 * time.Minute, 15 * time.Minute}
 	// LimitLate is for the oldest escrow that waits to be caught up.
 	LimitLate = Limit{10 * time.Minute, 0}

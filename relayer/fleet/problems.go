@@ -272,7 +272,7 @@ func (f *Fleet) outboxProblem(l Limits) *Problem {
 
 func (f *Fleet) stuck(l Limits) *Problem {
 	who, longest := f.tooLong(l.StuckCursor, func(i *Instance) (Age, bool) {
-		return i.CursorAge, i.Slots > 0 && i.Cursor > 0 && i.Cursor <= f.Chain.NodeHead
+		return i.CursorAge, i.Slots > 0 && i.Cursor > 0 && i.Cursor <= f.processable(i)
 	})
 	if who == "" {
 		return nil
@@ -281,6 +281,23 @@ func (f *Fleet) stuck(l Limits) *Problem {
 	return &Problem{Kind: StuckCursor, Severity: l.StuckCursor.of(longest),
 		Text:   fmt.Sprintf("no block processed for %s: %s", longest, who),
 		Remedy: "look at its /readyz and at its node; restart it if both are well"}
+}
+
+// processable is the newest block that an instance could have processed. Where the chain says itself what
+// is safe or final, which may not move for hours, that is what the others, or the factory watch, have.
+func (f *Fleet) processable(i *Instance) int64 {
+	switch i.Settings.Stream["FINALITY"] {
+	case "safe", "finalized":
+	default:
+		return f.Chain.NodeHead
+	}
+
+	next := f.Chain.FactoryCursor
+	for other := range f.alive() {
+		next = max(next, other.Cursor)
+	}
+
+	return next - 1
 }
 
 // tooLong names the live instances that have been in a state for longer than a limit allows, and says

@@ -20,10 +20,10 @@ func lately(t, now time.Time) bool { return now.Sub(t) < rememberedFor }
 // a time beside them count for rememberedFor.
 type abilities struct {
 	now      func() time.Time
-	named    atomic.Bool // it gives logs of named contracts only
 	byNumber atomic.Bool // it does not take a block's hash for logs
 
 	mu        sync.Mutex
+	named     time.Time // it gave logs of named contracts only
 	addresses int       // per request
 	nulls     int       // answers in a row that an old block is not there
 	oldest    uint64    // what is below it counts as thrown away
@@ -48,13 +48,27 @@ func newAbilities(addresses int, now func() time.Time) *abilities {
 // refuses says whether the node has shown that it does not serve such a reading.
 func (a *abilities) refuses(from uint64, f *Filter) error {
 	switch {
-	case a.named.Load() && f.Addresses == nil:
+	case f.Addresses == nil && a.wantsNames():
 		return ErrAddressRequired
 	case a.lost(from):
 		return fmt.Errorf("%w: it does not go back to block %d", ErrNoHistory, from)
 	}
 
 	return nil
+}
+
+// wantsNames says whether the node has lately given logs of named contracts only.
+func (a *abilities) wantsNames() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return lately(a.named, a.now())
+}
+
+// seenNamed notes that the node gives logs of named contracts only.
+func (a *abilities) seenNamed() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.named = a.now()
 }
 
 // lost says whether the node has shown that it does not keep a block.

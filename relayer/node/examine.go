@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -113,6 +114,10 @@ func (n *Node) examine(ctx context.Context, x *Examination, factory common.Addre
 		took = append(took, n.cfg.Now().Sub(asked))
 	}
 
+	if err := n.showsParent(ctx, head); err != nil {
+		return err
+	}
+
 	slices.Sort(took)
 	x.Latency, x.Head, x.HeadTime = took[len(took)/2], head.Number, time.Unix(int64(head.Time), 0)
 	var code hexutil.Bytes
@@ -143,6 +148,24 @@ func (n *Node) examine(ctx context.Context, x *Examination, factory common.Addre
 	n.probeHistory(ctx, x, start, named)
 
 	return ctx.Err()
+}
+
+// showsParent makes sure that the node has the block before its head: one that has not invented that.
+// Of several machines behind its URL one may be behind.
+func (n *Node) showsParent(ctx context.Context, head rpc.Header) error {
+	const tries = 4
+	for range tries {
+		var parent rpc.Header
+		err := n.one(ctx, rpc.ByNumber(head.Number-min(head.Number, 1)), &parent)
+		switch {
+		case err == nil && (parent.Hash == head.Parent || head.Number == 0):
+			return nil
+		case err != nil && !errors.Is(err, rpc.ErrBehind):
+			return err
+		}
+	}
+
+	return fmt.Errorf("%w: it told of block %d and does not show the block before it", rpc.ErrInvalid, head.Number)
 }
 
 // asksFor asks for the logs of a range that nobody emitted, so that only the range can be too

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/logging"
 	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
 )
 
@@ -18,6 +19,7 @@ type Status struct {
 	Head      uint64
 	Latency   time.Duration // moving average of a request
 	LastError string        // redacted; may be older than the last success; empty: there was none
+	Failed    time.Time     // when that was; zero: never
 }
 
 // standing is a node's health as it is now, and what operators are told of it.
@@ -28,6 +30,26 @@ type standing struct {
 	mu      sync.Mutex
 	health  health
 	latency time.Duration // moving average of a request
+	heard   map[State]*logging.Repeats
+	hushed  bool // the last error was one that the log has heard lately
+}
+
+// sayAgain is how often the log repeats an error of a node that works in between, as one does that fails
+// in some of what it is asked: it may be asked every second, for hours.
+const sayAgain = time.Minute
+
+// hush says whether the log has heard of an error lately. Held: mu.
+func (s *standing) hush(err error) bool {
+	if s.heard == nil {
+		s.heard = map[State]*logging.Repeats{}
+	}
+
+	state := s.health.state
+	if s.heard[state] == nil {
+		s.heard[state] = &logging.Repeats{}
+	}
+
+	return s.heard[state].Lately(err, s.cfg.Now(), sayAgain)
 }
 
 // worked notes an answer to a request that was sent at asked.
@@ -91,7 +113,7 @@ func (s *standing) blame(ctx context.Context, err error, asked time.Time) {
 		s.proven.Store(false)
 	}
 
-	if changed || news {
+	if changed || news || s.hushed { // what goes on after all is said again
 		s.changed(was, err)
 	}
 }
@@ -101,10 +123,16 @@ func (s *standing) changed(was State, err error) {
 	s.cfg.Metrics.state(s.cfg.Name, s.health.state)
 	attrs := []any{slog.String("endpoint", s.cfg.Name), slog.String("state", string(s.health.state)),
 		slog.String("was", string(was))}
+	if err != nil {
+		s.hushed = s.hush(err)
+	}
+
 	switch {
-	case err != nil:
+	case err != nil && !s.hushed:
 		s.cfg.Log.Warn("endpoint not working", append(attrs, slog.Any("err", err))...)
-	case !was.Up():
+	case err != nil:
+		s.cfg.Log.Debug("endpoint not working", append(attrs, slog.Any("err", err))...)
+	case !was.Up() && !s.hushed:
 		s.cfg.Log.Info("endpoint is up", attrs...)
 	default:
 		s.cfg.Log.Debug("endpoint changed", attrs...)
@@ -164,7 +192,7 @@ func (s *standing) status() Status {
 	defer s.mu.Unlock()
 	st := Status{Name: s.cfg.Name, State: s.health.state, Up: s.health.state.Up(), Latency: s.latency}
 	if s.health.err != nil {
-		st.LastError = s.health.err.Error()
+		st.LastError, st.Failed = s.health.err.Error(), s.health.failed
 	}
 
 	return st

@@ -8,11 +8,13 @@ import (
 	"log/slog"
 	"net/http"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/node"
 	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
 )
 
@@ -109,4 +111,57 @@ func TestExamineKeepsTheWordsOfARefusal(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	require.ErrorContains(t, examineOne(ctx, t, n).Err, "Payment Required")
+}
+
+// That a node wants addresses named is forgotten after a while: it may have said so once, by mistake,
+// or one machine of many behind its URL.
+func TestAddressRequiredIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		chain := newChain(60, 3, 0)
+		var p pipes
+		n, _ := p.node(t, chain)
+		n.finalized = 60
+		once := errors.New(publicNode)
+		n.lie = func(method string, _ []json.RawMessage) (any, error) {
+			if method != rpc.GetLogs {
+				return nil, nil
+			}
+
+			err := once
+			once = nil
+
+			return nil, err
+		}
+		s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest, Dial: p.dial})
+		await(t, s, func(v View) bool { return v.Final == 60 })
+		for range 3 {
+			for _, err := range s.Read(t.Context(), 1, 60, filterA()) {
+				require.ErrorIs(t, err, node.ErrAddressRequired)
+			}
+		}
+
+		require.Equal(t, 1, n.count(rpc.GetLogs), "it is not asked again and again")
+		<-time.After(11 * time.Minute)
+		got, _ := collect(t, s, 1, 60, filterA())
+		require.Equal(t, chain.matching(1, 60), got)
+	})
+}
+
+// An examination does not believe in a head whose endpoint does not show the block before it: the others
+// would look as if they were far behind.
+func TestExamineFindsAnInventedHead(t *testing.T) {
+	n := startNode(t, newChain(100, 3, 0))
+	n.lie = func(_ string, params []json.RawMessage) (any, error) {
+		if len(params) > 0 && string(params[0]) == `"latest"` {
+			h := n.chain.headers[100]
+			h.Number = 1_000_000
+
+			return blockJSON(h), nil
+		}
+
+		return nil, nil
+	}
+	x := examineOne(t.Context(), t, n)
+	require.ErrorContains(t, x.Err, "it told of block 1000000 and does not show the block before it")
+	require.Zero(t, x.Head)
 }

@@ -40,6 +40,8 @@ var (
 	ErrWrongChain = node.ErrWrongChain
 	// ErrNoHistory means that the endpoints answer, but keep nothing of a block that is so old. An archive node does.
 	ErrNoHistory = node.ErrNoHistory
+	// ErrAddressRequired means that the endpoints give logs only of contracts that are named.
+	ErrAddressRequired = node.ErrAddressRequired
 	// ErrNoCode means that there is no contract at the factory's address.
 	ErrNoCode = errors.New("no contract at the factory's address")
 	// ErrUnavailable means that no endpoint can be asked now.

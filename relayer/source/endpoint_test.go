@@ -1,6 +1,7 @@
 package source
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -139,9 +140,12 @@ func TestWrongChain(t *testing.T) {
 func TestCheck(t *testing.T) {
 	chain := newChain(20, 1, 0)
 	node := startNode(t, chain)
-	s, err := New(Config{URLs: []string{"http://127.0.0.1:1/some-secret-key", node.ws()}, ChainID: 1})
+	var log bytes.Buffer
+	s, err := New(Config{URLs: []string{"http://127.0.0.1:1/some-secret-key", node.ws()}, ChainID: 1,
+		Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	require.NoError(t, err)
 	require.NoError(t, s.Check(t.Context(), emitter), "one endpoint is enough")
+	require.Equal(t, 1, strings.Count(log.String(), "endpoint does not answer"))
 	node.set(func() {
 		node.lie = func(method string, _ []json.RawMessage) (any, error) {
 			if method == rpc.GetCode {
@@ -155,9 +159,11 @@ func TestCheck(t *testing.T) {
 	require.ErrorIs(t, err, ErrNoCode)
 	require.ErrorContains(t, err, emitter.Hex())
 	node.stop()
+	log.Reset()
 	err = s.Check(t.Context(), emitter)
 	require.ErrorIs(t, err, ErrUnavailable)
 	require.NotContains(t, err.Error(), "some-secret-key")
+	require.NotContains(t, log.String(), "endpoint does not answer", "the error says so, of both")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, s.Check(ctx, emitter), context.Canceled)

@@ -136,14 +136,14 @@ func (f *follower) head(ctx context.Context, n *node.Node, calls []*rpc.Call) (h
 		return head, nil
 	}
 
-	return head, f.tagged(ctx, n, calls[1:])
+	return head, f.tagged(ctx, n, head.Number, calls[1:])
 }
 
 // tagged takes in the answers to tagCalls. Where the tags decide and have moved, the others that are
 // in use are asked, and all take effect together, once all say so: blocks that only one calls final
-// would be read one by one.
-func (f *follower) tagged(ctx context.Context, n *node.Node, calls []*rpc.Call) error {
-	now, err := f.tagsOf(ctx, n, calls)
+// would be read one by one. head is the node's.
+func (f *follower) tagged(ctx context.Context, n *node.Node, head uint64, calls []*rpc.Call) error {
+	now, err := f.tagsOf(ctx, n, head, calls)
 	if err != nil {
 		return err
 	}
@@ -170,7 +170,8 @@ type tags struct {
 }
 
 // tagsOf reads the answers to tagCalls. A node that does not know a tag answers with an error or null.
-func (f *follower) tagsOf(ctx context.Context, n *node.Node, calls []*rpc.Call) (tags, error) {
+// Machines behind one URL may be apart, and what one calls final be above another's head; but not by far.
+func (f *follower) tagsOf(ctx context.Context, n *node.Node, head uint64, calls []*rpc.Call) (tags, error) {
 	var said [2]uint64
 	for i, c := range calls {
 		var h Header
@@ -179,6 +180,14 @@ func (f *follower) tagsOf(ctx context.Context, n *node.Node, calls []*rpc.Call) 
 		if err != nil && []string{Finalized, Safe}[i] == f.cfg.Finality {
 			n.Blame(ctx, fmt.Errorf("it does not know the %s block: wait for it, or set FINALITY=confirmations: %w",
 				f.cfg.Finality, err))
+			return tags{}, err
+		}
+
+		if said[i] > head+f.pool.farBehind() {
+			err := fmt.Errorf("%w: it calls block %d %s, and its head is block %d", rpc.ErrInvalid, said[i],
+				[]string{Finalized, Safe}[i], head)
+			n.Blame(ctx, err)
+
 			return tags{}, err
 		}
 	}
@@ -201,7 +210,7 @@ func (f *follower) askTags(ctx context.Context, n *node.Node) (said []tags) {
 				return
 			}
 
-			if t, err := f.tagsOf(ctx, other, calls); err == nil {
+			if t, err := f.tagsOf(ctx, other, other.Claim().Head.Number, calls); err == nil {
 				mu.Lock()
 				defer mu.Unlock()
 				said = append(said, t)
@@ -246,7 +255,8 @@ func (f *follower) listen(ctx context.Context, n *node.Node) bool {
 		case h := <-sub.Heads:
 			missed = 0
 			f.arrived(ctx, n, h)
-			if calls := f.tagCalls(); f.tagsDue(n) && n.Do(ctx, calls...) == nil && f.tagged(ctx, n, calls) == nil {
+			if calls := f.tagCalls(); f.tagsDue(n) && n.Do(ctx, calls...) == nil &&
+				f.tagged(ctx, n, h.Number, calls) == nil {
 				f.outlook.refresh(ctx)
 			}
 		case <-look.C:
@@ -292,8 +302,40 @@ func (f *follower) quiet() time.Duration {
 
 // arrived notes an endpoint's head.
 func (f *follower) arrived(ctx context.Context, n *node.Node, h Header) {
+	if err := f.shown(ctx, n, h); err != nil {
+		if rpc.Classify(err) == rpc.Invalid {
+			n.Blame(ctx, err)
+		}
+
+		f.outlook.refresh(ctx)
+
+		return
+	}
+
 	// The ring first: another endpoint's refresh may make a View of this head, whose readers then look at the ring.
 	f.ring.head(h, n)
 	n.Claims(h)
 	f.outlook.refresh(ctx)
+}
+
+// shown makes sure of a head that is far above all that is known: its endpoint has to show the block
+// before it. A head that was invented would have every block below it count as confirmed, and final, for
+// viewHold.
+func (f *follower) shown(ctx context.Context, n *node.Node, h Header) error {
+	if !f.outlook.leaps(h.Number) {
+		return nil
+	}
+
+	for range behindTries { // of several machines behind its URL one may be behind
+		parent, err := n.Header(ctx, h.Number-1)
+		if err == nil && parent.Hash == h.Parent {
+			return nil
+		}
+
+		if err != nil && !errors.Is(err, ErrBehind) {
+			return err
+		}
+	}
+
+	return fmt.Errorf("%w: it told of block %d and does not show the block before it", rpc.ErrInvalid, h.Number)
 }

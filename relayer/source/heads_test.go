@@ -3,6 +3,7 @@ package source
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -100,17 +101,90 @@ func TestInventedHead(t *testing.T) {
 		return nil, nil
 	}
 	s := start(t, Config{URLs: []string{liar.server.URL, honest.server.URL}, ChainID: 1, Finality: Latest})
-	v := await(t, s, func(v View) bool { return v.Head == 1_000_000 && allUp(s) })
-	for _, err := range s.Read(t.Context(), 1, v.Target, filterA()) {
-		if err != nil {
-			break
-		}
-	}
-
+	await(t, s, func(v View) bool { return v.Head == 60 && s.Endpoints()[0].LastError != "" })
 	require.False(t, s.Endpoints()[0].Up)
 	require.Contains(t, s.Endpoints()[0].LastError, "1000000")
 	got, _ := collect(t, s, 1, 60, filterA())
 	require.Equal(t, chain.all(1, 60), got)
+}
+
+// lieOnce has a node give one answer about a block with another number: that to a tag.
+func (n *testNode) lieOnce(tag string, number uint64) {
+	var lied atomic.Bool
+	n.set(func() {
+		n.lie = func(_ string, params []json.RawMessage) (any, error) {
+			if len(params) == 0 || string(params[0]) != `"`+tag+`"` || lied.Swap(true) {
+				return nil, nil
+			}
+
+			h := n.chain.headers[0]
+			h.Number = number
+
+			return blockJSON(h), nil
+		}
+	})
+}
+
+// One answer with a head, or a final block, far above the chain stops nothing for longer than a moment,
+// whether its endpoint is the only one or not, at the start or later: nothing that is above the chain's
+// head may be read, and none of its blocks counts as confirmed or final for it.
+func TestOneAbsurdAnswer(t *testing.T) {
+	const absurd = 1_000_000_000_000
+	for _, finality := range []string{Latest, Finalized} {
+		for _, tag := range []string{"latest", "finalized"} {
+			for _, endpoints := range []int{1, 2} {
+				for _, atStart := range []bool{true, false} {
+					t.Run(fmt.Sprintf("%s, %s, %d endpoints, at the start %t", finality, tag, endpoints, atStart), func(t *testing.T) {
+						t.Parallel()
+						chain := newChain(200, 1, 0)
+						liar, honest := startNode(t, chain), startNode(t, chain)
+						set := func(head uint64) {
+							for _, n := range []*testNode{liar, honest} {
+								n.set(func() { n.head, n.finalized = head, head-20 })
+							}
+						}
+						set(100)
+						if atStart {
+							liar.lieOnce(tag, absurd)
+						}
+
+						s := start(t, Config{URLs: []string{liar.server.URL, honest.server.URL}[:endpoints], ChainID: 1,
+							Finality: finality})
+						await(t, s, func(v View) bool { return v.Target >= 80 })
+						if !atStart {
+							liar.lieOnce(tag, absurd)
+						}
+
+						for head := uint64(101); head <= 110; head++ {
+							set(head)
+							v := await(t, s, func(v View) bool { return v.Head >= head })
+							require.LessOrEqual(t, v.Target, head)
+							if finality == Finalized {
+								require.LessOrEqual(t, v.Target, head-20)
+							}
+						}
+					})
+				}
+			}
+		}
+	}
+}
+
+// A final block that no endpoint calls so any more, as after one wrong answer, does not stay the target
+// for ever.
+func TestFinalBlockThatNobodyVouchesFor(t *testing.T) {
+	n := startNode(t, newChain(100, 1, 0))
+	n.finalized = 90
+	var offset atomic.Int64
+	s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Finalized, Now: func() time.Time {
+		return time.Now().Add(time.Duration(offset.Load()))
+	}})
+	await(t, s, func(v View) bool { return v.Target == 90 })
+	n.set(func() { n.finalized = 60 })
+	await(t, s, func(View) bool { return s.nodes[0].Claim().Final == 60 })
+	require.EqualValues(t, 90, s.View().Target, "an endpoint that lags does not turn the clock back")
+	offset.Store(int64(viewHold + time.Second))
+	await(t, s, func(v View) bool { return v.Target == 60 && v.Final == 60 && v.Head == 100 })
 }
 
 // At the head, over a WebSocket, a block costs one request, however many watch it.
@@ -251,4 +325,26 @@ func TestStop(t *testing.T) {
 		cancel()
 		require.NoError(t, <-done)
 	}
+}
+
+// Where the tag that decides is not given, Health says so, though the endpoint answers all else: the head
+// is not known, or does not move, for a reason that is not the chain's.
+func TestHealthNamesTheMissingTag(t *testing.T) {
+	n := startNode(t, newChain(100, 1, 0))
+	n.lie = func(_ string, params []json.RawMessage) (any, error) {
+		if len(params) > 0 && string(params[0]) == `"finalized"` {
+			return null, nil
+		}
+
+		return nil, nil
+	}
+	s, err := New(Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Finalized})
+	require.NoError(t, err)
+	t.Cleanup(s.Close)
+	s.poll(t.Context(), s.nodes[0])
+	_, err = s.nodes[0].Header(t.Context(), 1)
+	require.NoError(t, err)
+	require.True(t, s.Endpoints()[0].Up)
+	require.ErrorContains(t, s.Health(), "the head of the chain is not known yet")
+	require.ErrorContains(t, s.Health(), "it does not know the finalized block: wait for it, or set FINALITY=confirmations")
 }

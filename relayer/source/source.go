@@ -29,6 +29,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
@@ -150,8 +151,23 @@ func (s *Source) Health() error {
 			errors.Join(append(down, errors.New("check RPC_URLS and the nodes behind them"))...))
 	}
 
-	return s.health()
+	err := s.health()
+	if err == nil {
+		return nil
+	}
+
+	errs := []error{err}
+	for _, st := range s.Endpoints() { // one that answers may yet not give what is needed, as the final block
+		if st.LastError != "" && s.cfg.Now().Sub(st.Failed) < recently {
+			errs = append(errs, fmt.Errorf("%s: %s", st.Name, st.LastError))
+		}
+	}
+
+	return errors.Join(errs...)
 }
+
+// recently is how old an endpoint's last error may be to be a reason why nothing moves now.
+const recently = time.Minute
 
 // Check verifies that no endpoint serves another chain, that one works, and that the factory is a contract. An endpoint
 // that does not answer is no error as long as another does.
@@ -164,6 +180,7 @@ func (s *Source) Check(ctx context.Context, factory common.Address) error {
 
 	works, coded := false, false
 	var errs []error
+	var silent []Answer
 	for _, a := range answers {
 		var code hexutil.Bytes
 		q := &rpc.Call{Method: rpc.GetCode, Answer: rpc.Answer{Result: a.Result, Err: a.Err}}
@@ -176,7 +193,14 @@ func (s *Source) Check(ctx context.Context, factory common.Address) error {
 		coded = coded || len(code) > 0
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", a.Endpoint, err))
-			s.cfg.Logger.WarnContext(ctx, "endpoint does not answer", slog.String("endpoint", a.Endpoint), slog.Any("err", err))
+			silent = append(silent, Answer{Endpoint: a.Endpoint, Err: err})
+		}
+	}
+
+	if works { // else the error says so, and whoever tries again decides how often to repeat it
+		for _, a := range silent {
+			s.cfg.Logger.WarnContext(ctx, "endpoint does not answer", slog.String("endpoint", a.Endpoint),
+				slog.Any("err", a.Err))
 		}
 	}
 

@@ -78,7 +78,7 @@ func (o *outlook) health() error {
 
 	if patience := o.pace.patience(); patience > 0 {
 		if still := now.Sub(o.moved); still > patience {
-			return fmt.Errorf("%w: no new block after %d for %s: look at the nodes behind RPC_URLS", ErrUnavailable,
+			return fmt.Errorf("no new block after %d for %s: the chain stands still, or the nodes behind RPC_URLS do",
 				o.view.Head, still.Round(time.Second))
 		}
 	}
@@ -91,6 +91,13 @@ func (o *outlook) farBehind() uint64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.pace.atLeast(farBlocks, farTime)
+}
+
+// leaps says whether a head is far above all that is known.
+func (o *outlook) leaps(head uint64) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return head > o.view.Head+o.pace.atLeast(farBlocks, farTime)
 }
 
 // rhythm is the mean time between blocks, zero while it is not known, and before when no block is to
@@ -200,17 +207,19 @@ func (o *outlook) derive(claims []node.Claim) (next View, head Header) {
 // keep holds what stood before where no endpoint vouches for it any more, for viewHold. Held: mu.
 func (o *outlook) keep(ctx context.Context, next *View, head Header, now time.Time) {
 	switch {
-	case next.Head >= o.view.Head:
+	case next.Head >= o.view.Head && next.Target >= o.view.Target:
 		o.doubted = time.Time{}
 	case o.doubted.IsZero() || now.Sub(o.doubted) < viewHold:
 		if o.doubted.IsZero() {
 			o.doubted = now
 		}
 
-		next.Head, next.HeadTime = o.view.Head, o.view.HeadTime
+		if next.Head < o.view.Head {
+			next.Head, next.HeadTime = o.view.Head, o.view.HeadTime
+		}
 	default:
 		o.cfg.Logger.WarnContext(ctx, "no endpoint has the newest block any more: going back",
-			slog.Uint64("block", o.view.Head), slog.Uint64("head", next.Head))
+			slog.Uint64("block", o.view.Head), slog.Uint64("head", next.Head), slog.Uint64("target", next.Target))
 		o.doubted, o.headHash, o.moved = time.Time{}, head.Hash, now
 		o.view.Target, o.view.Final = 0, 0
 	}

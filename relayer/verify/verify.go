@@ -48,6 +48,8 @@ type Filters interface {
 	Most() int
 	// Learn takes in what was read, and how many logs were others'.
 	Learn(b *source.Batch, foreign int)
+	// Refused takes in why a reading by a filter failed. It says whether to read again at once, by another.
+	Refused(ctx context.Context, f *source.Filter, err error, log *slog.Logger) bool
 }
 
 // Config of a Verifier. All fields are required.
@@ -313,6 +315,10 @@ func (v *Verifier) parts(ctx context.Context, from, to int64) iter.Seq2[part, er
 					break
 				}
 
+				if err != nil && p.alone == nil && v.cfg.Filters.Refused(ctx, filter, err, v.cfg.Log) {
+					break
+				}
+
 				if !yield(p, err) || err != nil {
 					return
 				}
@@ -378,6 +384,15 @@ func (v *Verifier) filter(ctx context.Context, from, to int64, deployed []common
 
 // both returns the logs of a batch and what another endpoint has besides, in the chain's order.
 func (v *Verifier) both(ctx context.Context, batch *source.Batch) ([]types.Log, error) {
+	logs, err := v.joined(ctx, batch)
+	if errors.Is(err, source.ErrAddressRequired) { // found out just now: it does not count as another endpoint
+		return v.joined(ctx, batch)
+	}
+
+	return logs, err
+}
+
+func (v *Verifier) joined(ctx context.Context, batch *source.Batch) ([]types.Log, error) {
 	type id struct {
 		tx    common.Hash
 		index uint

@@ -35,6 +35,7 @@ type twoNodes struct {
 	named     bool // they give logs of named contracts only
 	liarFirst bool // the first reading is the liar's, the second the honest node's; else the other way round
 	alone     bool // the second node is out of use
+	refuses   int  // readings that the second node refuses, since it wants addresses named: then it is not asked
 }
 
 func (n *twoNodes) View() source.View {
@@ -48,6 +49,11 @@ func (n *twoNodes) Read(_ context.Context, from, to uint64, f *source.Filter) it
 func (n *twoNodes) ReadOther(_ context.Context, b source.Batch) iter.Seq2[source.Batch, error] {
 	if n.alone {
 		return func(yield func(source.Batch, error) bool) { yield(source.Batch{}, source.ErrUnavailable) }
+	}
+
+	if n.refuses > 0 {
+		n.refuses--
+		return func(yield func(source.Batch, error) bool) { yield(source.Batch{}, source.ErrAddressRequired) }
 	}
 
 	return n.read(b.From, b.To, b.Filter, !n.liarFirst)
@@ -80,13 +86,20 @@ func (n *twoNodes) read(from, to uint64, f *source.Filter, lie bool) iter.Seq2[s
 // missing, and nothing that is stored is taken for an invention. Where nodes give logs of named
 // contracts only, the deployments that are found say which.
 func TestEitherNodeMayLie(t *testing.T) {
-	for _, mode := range []watch.FilterMode{watch.FilterTopics, watch.FilterAddresses, watch.FilterAuto} {
-		t.Run(string(mode), func(t *testing.T) { eitherNodeMayLie(t, mode) })
+	for name, c := range map[string]struct {
+		mode  watch.FilterMode
+		named bool
+	}{
+		"topics":                         {watch.FilterTopics, false},
+		"addresses":                      {watch.FilterAddresses, true},
+		"auto":                           {watch.FilterAuto, false},
+		"auto, and addresses are wanted": {watch.FilterAuto, true},
+	} {
+		t.Run(name, func(t *testing.T) { eitherNodeMayLie(t, c.mode, c.named) })
 	}
 }
 
-func eitherNodeMayLie(t *testing.T, mode watch.FilterMode) {
-	named := mode == watch.FilterAddresses
+func eitherNodeMayLie(t *testing.T, mode watch.FilterMode, named bool) {
 	ctx := t.Context()
 	sim, d := testchain.NewContracts(t, testchain.Options{Seed: 5})
 	traffic, err := testchain.NewTraffic(ctx, testchain.TrafficConfig{URL: sim.HTTP(), Deployment: d,
@@ -193,6 +206,11 @@ func eitherNodeMayLie(t *testing.T, mode watch.FilterMode) {
 			require.Equal(t, []string{strconv.FormatInt(block-1, 10)}, f.Column(`select verified_block::text from leadership`))
 		}
 
+		v.cfg.Source = &twoNodes{logs: logs, head: head, named: named}
+
+		// That a second node wants addresses named is found out by asking, and no reason to verify nothing.
+		v.cfg.Source = &twoNodes{logs: logs, head: head, named: named, refuses: 1}
+		require.NoError(t, v.Compare(ctx, int64(d.Block), int64(head), func(_, _ int64, _ []Difference) error { return nil }))
 		v.cfg.Source = &twoNodes{logs: logs, head: head, named: named}
 
 		// RETENTION has removed what an ended escrow emitted: that is no fault.

@@ -127,7 +127,7 @@ func (w *FactoryWatch) advance(ctx context.Context, epoch int64, at *ledger.Posi
 		return nil
 	}
 
-	filter, to := w.cfg.Filters.Head(), view.Target
+	filter, to := w.cfg.Filters.FactoryHead(), view.Target
 	if at.Next <= int64(view.Final) {
 		filter, to = w.cfg.Filters.Factory(), min(view.Final, view.Target)
 	}
@@ -136,7 +136,14 @@ func (w *FactoryWatch) advance(ctx context.Context, epoch int64, at *ledger.Posi
 	g := &factoryGathering{FactoryWatch: w, gathering: gathering{final: int64(view.Final), ahead: *at, since: now},
 		epoch: epoch, at: at, until: now.Add(w.cfg.BeatEvery), filter: filter}
 
-	return w.read(ctx, &overlap{stage: g}, at.Next, to, filter, nil)
+	line := &overlap{stage: g}
+	err = w.read(ctx, line, at.Next, to, filter, nil)
+	if err != nil && err == line.unread && //nolint:errorlint // this reading's error, not one of its kind
+		w.cfg.Filters.Refused(ctx, filter, err, w.cfg.Log) {
+		return nil
+	}
+
+	return err
 }
 
 // factoryGathering is the stage of a factory watch in one reading.

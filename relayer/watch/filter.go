@@ -1,8 +1,12 @@
 package watch
 
 import (
+	"context"
+	"errors"
+	"log/slog"
 	"math"
 	"sync/atomic"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 
@@ -37,12 +41,17 @@ const (
 	usualSpan = 10
 )
 
+// namedFor is how long FilterAuto goes by addresses after no endpoint gave logs by topics. Each of
+// them remembers for itself that it wants addresses, so to find out again costs no request, and one
+// that was out of use, and gives them by topics, is soon asked so.
+const namedFor = time.Minute
+
 // Filters builds the filters of an instance. The slot watch sets its escrows; both watches read
 // with Head at the head of the chain, so that they share one request per block.
 //
-// Head may be called from any goroutine. ranged, book, version, heads and spans belong to the
-// goroutine of the slot watch: update changes the first three, so that both filters fit the book in
-// that version.
+// Head, Factory, FactoryHead and Refused may be called from any goroutine. ranged, book, version,
+// heads and spans belong to the goroutine of the slot watch: update changes the first three, so that
+// both filters fit the book in that version.
 type Filters struct {
 	abi          *contract.ABI
 	factory      common.Address
@@ -54,6 +63,9 @@ type Filters struct {
 	book         *book
 	version      int
 	heads, spans chooser
+
+	now   func() time.Time
+	named atomic.Pointer[time.Time] // until when FilterAuto goes by addresses, whatever they cost; nil: never yet
 }
 
 // NewFilters returns filters that ask by topics until the slot watch has loaded its escrows.
@@ -61,7 +73,7 @@ type Filters struct {
 // bytes.
 func NewFilters(abi *contract.ABI, factory common.Address, mode FilterMode, maxAddresses, requestPrice int) *Filters {
 	f := &Filters{abi: abi, factory: factory, mode: mode, maxAddresses: maxAddresses, requestPrice: requestPrice,
-		spans: chooser{span: usualSpan}}
+		spans: chooser{span: usualSpan}, now: time.Now}
 	head := &source.Filter{Topics: abi.Topics()}
 	if mode == FilterAddresses { // providers exist that give logs of named contracts only
 		head.Addresses = []common.Address{factory}
@@ -80,6 +92,41 @@ func (f *Filters) Factory() *source.Filter {
 // Head is the filter for single blocks at the head: our topics, of every contract or of the factory
 // and the watched escrows.
 func (f *Filters) Head() *source.Filter { return f.head.Load() }
+
+// FactoryHead is the filter of the factory watch for single blocks: Head, unless that has to name
+// addresses and does not yet. Only the slot watch knows which, and it may hold no slots.
+func (f *Filters) FactoryHead() *source.Filter {
+	if head := f.Head(); head.Addresses != nil || !f.mustName() {
+		return head
+	}
+
+	return f.Factory()
+}
+
+// Refused takes in why a reading by a filter failed. It says whether to read again at once, since
+// FilterAuto goes by addresses now.
+func (f *Filters) Refused(ctx context.Context, filter *source.Filter, err error, log *slog.Logger) bool {
+	if f.mode != FilterAuto || filter.Addresses != nil || !errors.Is(err, source.ErrAddressRequired) {
+		return false
+	}
+
+	until := f.now().Add(namedFor)
+	if f.named.Swap(&until) == nil {
+		log.InfoContext(ctx, "no endpoint gives logs of contracts that are not named: LOG_FILTER=auto names them now",
+			slog.Any("err", err))
+	}
+
+	return true
+}
+
+// byAddresses says whether addresses are named, whatever that costs.
+func (f *Filters) byAddresses() bool { return f.mode == FilterAddresses || f.mustName() }
+
+// mustName says whether FilterAuto goes by addresses since nothing else is answered.
+func (f *Filters) mustName() bool {
+	until := f.named.Load()
+	return until != nil && f.now().Before(*until)
+}
 
 // update fits the filters to the book. It is called by the goroutine of the slot watch.
 func (f *Filters) update(b *book) {
@@ -109,7 +156,7 @@ func fitted(current *source.Filter, topics []common.Hash, addresses, fresh bool,
 
 func (f *Filters) choose(c *chooser, n int) (addresses bool) {
 	switch {
-	case f.mode == FilterAddresses:
+	case f.byAddresses():
 		return true
 	case f.mode == FilterTopics || n == 0:
 		return false
@@ -130,10 +177,10 @@ func (f *Filters) Again() *Again { return &Again{f: f, c: chooser{span: usualSpa
 
 // Most is the number of contracts up to which naming them costs less than topics.
 func (a *Again) Most() int {
-	switch a.f.mode {
-	case FilterAddresses:
+	switch {
+	case a.f.byAddresses():
 		return math.MaxInt32
-	case FilterTopics:
+	case a.f.mode == FilterTopics:
 		return 0
 	}
 
@@ -148,6 +195,11 @@ func (a *Again) Most() int {
 	each := bytesPerAddress + float64(a.f.requestPrice)/float64(max(a.f.maxAddresses, 1))
 
 	return int(a.c.byTopic() / each)
+}
+
+// Refused takes in why a reading by a filter failed. It says whether to read again at once, by another.
+func (a *Again) Refused(ctx context.Context, filter *source.Filter, err error, log *slog.Logger) bool {
+	return a.f.Refused(ctx, filter, err, log)
 }
 
 // Learn takes in a batch, with so many logs of other contracts.
@@ -170,7 +222,7 @@ func (f *Filters) learn(c *chooser, b *source.Batch, foreign int) {
 // limit is how many blocks to read before choosing again; zero: any number, while turned does not say otherwise.
 func (f *Filters) limit(c *chooser) int64 {
 	switch {
-	case f.mode != FilterAuto || f.book.addresses.len() == 0:
+	case f.mode != FilterAuto || f.book.addresses.len() == 0 || f.mustName():
 		return 0
 	case c.seen == 0:
 		return 1
@@ -182,6 +234,10 @@ func (f *Filters) limit(c *chooser) int64 {
 // turned says, between two batches, whether the choice would be another one now.
 func (f *Filters) turned(c *chooser, filter *source.Filter) bool {
 	n := f.book.addresses.len()
+	if f.mustName() {
+		return filter.Addresses == nil
+	}
+
 	return f.mode == FilterAuto && n > 0 && c.wants(n, f.maxAddresses, f.requestPrice) != (filter.Addresses != nil)
 }
 

@@ -210,8 +210,11 @@ func (w *admission) catchUp(ctx context.Context, late []registry.Late) error {
 	emitted := emittedBy(late)
 	announce, noted := late, time.Time{}
 	since := time.Now()
-	for batch, err := range w.cfg.Source.Read(ctx, uint64(from), uint64(to), w.filterOf(late)) {
+	filter := w.filterOf(late)
+	for batch, err := range w.cfg.Source.Read(ctx, uint64(from), uint64(to), filter) {
 		if err != nil {
+			w.cfg.Filters.Refused(ctx, filter, err, w.cfg.Log) // the next try names them
+
 			return &readError{err}
 		}
 
@@ -276,7 +279,7 @@ func emittedBy(late []registry.Late) func(*types.Log) bool {
 // filterOf is for the logs of some escrows: by address, unless that takes too many requests.
 func (w *admission) filterOf(late []registry.Late) *source.Filter {
 	filter := &source.Filter{Topics: w.cfg.ABI.EscrowTopics()}
-	if len(late) > w.cfg.Filters.maxAddresses && w.cfg.Filters.mode != FilterAddresses {
+	if len(late) > w.cfg.Filters.maxAddresses && !w.cfg.Filters.byAddresses() {
 		return filter
 	}
 

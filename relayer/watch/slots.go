@@ -107,7 +107,8 @@ func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <
 
 		if is := new(readError); errors.As(err, &is) { // what is known of the escrows is not in question
 			known = known && !errors.Is(err, source.ErrDisagree)
-			w.cfg.Log.WarnContext(ctx, "blocks not read, trying again", slog.Int64("block", w.at.Next), slog.Any("err", err))
+			w.cfg.Log.Log(ctx, w.level(err), "blocks not read, trying again", slog.Int64("block", w.at.Next),
+				slog.Any("err", err))
 			pause(ctx, delay(delays, err), changed)
 			err = nil
 		}
@@ -233,6 +234,10 @@ func (w *SlotWatch) advance(ctx context.Context, view source.View, changed <-cha
 	line := &newSlotGathering(&w.admission, int64(view.Final), seen).line
 	err := w.read(ctx, line, w.at.Next, to, filter, changed)
 	if err != nil && err == line.unread { //nolint:errorlint // this reading's error, not one of its kind
+		if w.cfg.Filters.Refused(ctx, filter, err, w.cfg.Log) {
+			return nil
+		}
+
 		w.noteReading(ctx, err)
 	}
 

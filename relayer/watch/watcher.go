@@ -8,15 +8,18 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
+	"github.com/fusion-prime/escrow-relayer/relayer/logging"
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
-// watcher is what the two watches have in common. quiet changes; it belongs to the goroutine of the
-// watch.
+// watcher is what the two watches have in common. quiet and heard change; they belong to the goroutine
+// of the watch.
 type watcher struct {
 	common *Config
 	spans  spans
 	quiet  quiet
+
+	heard logging.Repeats // why it tried again
 }
 
 func newWatcher(cfg *Config, name string) watcher {
@@ -48,7 +51,21 @@ func (w *watcher) failed(ctx context.Context, at ledger.Position, err error) {
 		return
 	}
 
-	w.common.Log.WarnContext(ctx, "blocks not processed, trying again", slog.Int64("block", at.Next), slog.Any("err", err))
+	w.common.Log.Log(ctx, w.level(err), "blocks not processed, trying again", slog.Int64("block", at.Next),
+		slog.Any("err", err))
+}
+
+// sayAgain is how often the log repeats why a watch tries again.
+const sayAgain = time.Minute
+
+// level is how loud an error is at which a watch tries again, maybe twice per second and for hours: what
+// the log has said lately, of whatever block, whoever debugs may hear again.
+func (w *watcher) level(err error) slog.Level {
+	if w.heard.Lately(err, time.Now(), sayAgain) {
+		return slog.LevelDebug
+	}
+
+	return slog.LevelWarn
 }
 
 // storing is a commit that is about to be made: what it stores, how, and what is to be done once it
