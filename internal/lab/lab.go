@@ -5,6 +5,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -64,10 +65,7 @@ type Lab struct {
 
 // Start sets up a lab. ctx bounds the start only.
 func Start(ctx context.Context, o Options) (l *Lab, err error) {
-	if o.Confirmations == 0 {
-		o.Confirmations = 2
-	}
-
+	o.Confirmations = cmp.Or(o.Confirmations, 2)
 	l = &Lab{Options: o, Chain: o.Node, mu: &sync.Mutex{}}
 	defer func() {
 		if err != nil {
