@@ -58,9 +58,8 @@ type Lab struct {
 	Received  *testpubsub.Recorder // of Topic
 	Retracted *testpubsub.Recorder // of Retractions
 	Dir       string               // logs of the relayers
-	ownChain  bool
-	mu        *sync.Mutex    // a pointer: tests copy a lab and change what it points to
-	closers   []func() error // under mu
+	mu        *sync.Mutex          // a pointer: tests copy a lab and change what it points to
+	closers   []func() error       // under mu
 }
 
 // Start sets up a lab. ctx bounds the start only.
@@ -85,7 +84,6 @@ func Start(ctx context.Context, o Options) (l *Lab, err error) {
 			return l, err
 		}
 
-		l.ownChain = true
 		l.later(l.Chain.Stop)
 	}
 

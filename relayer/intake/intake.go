@@ -229,7 +229,6 @@ func (i *Intake) verify(raw json.RawMessage) (*candidate, command.Answer) {
 
 // batch is the commands of one message on their way to Run.
 type batch struct {
-	ctx        context.Context
 	candidates []*candidate
 	done       chan error // capacity 1
 }
@@ -245,7 +244,7 @@ const maxBatch = 500
 
 // commit hands candidates to Run and waits.
 func (i *Intake) commit(ctx context.Context, candidates []*candidate) error {
-	b := &batch{ctx: ctx, candidates: candidates, done: make(chan error, 1)}
+	b := &batch{candidates: candidates, done: make(chan error, 1)}
 	select {
 	case i.queue <- b:
 	case <-ctx.Done():
