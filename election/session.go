@@ -279,9 +279,6 @@ func (s *Session) Valid() bool {
 	}
 }
 
-// PID is the server process of the session.
-func (s *Session) PID() uint32 { return s.pid }
-
 // Done is closed when the session is over.
 func (s *Session) Done() <-chan struct{} { return s.done }
 

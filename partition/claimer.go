@@ -114,13 +114,7 @@ func (c *Claimer) Run(ctx context.Context, hint <-chan struct{}) error {
 	}
 }
 
-// Step is one turn of Run.
-func (c *Claimer) Step(ctx context.Context) error {
-	_, err := c.step(ctx)
-	return err
-}
-
-// step also returns the longest wait before the next check; zero: Config.Every.
+// step is one turn of Run. It returns the longest wait before the next check; zero: Config.Every.
 func (c *Claimer) step(ctx context.Context) (wait time.Duration, err error) {
 	held, _ := c.Holding()
 	if err := c.progress.stamp(ctx); err != nil {

@@ -37,9 +37,6 @@ type Plan struct {
 	Wait  time.Duration // until slots that nobody serves may be adopted; zero: there are none
 }
 
-// Empty says whether there is nothing to do.
-func (p Plan) Empty() bool { return len(p.Take) == 0 && len(p.Yield) == 0 }
-
 // Decide applies the one rule of this package for the instance me. It is a pure function of what the
 // database says, so two instances that read the same rows get plans that fit together. Where they
 // read at different moments, the conditions of the claiming statements decide.

@@ -111,13 +111,7 @@ const record = `
 // their catching up goes on; at most limit.
 func ListLate(ctx context.Context, db DB, chainID int64, owner string, limit int) ([]Late, error) {
 	rows, _ := db.Query(ctx, listLate, chainID, owner, limit)
-	late, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (l Late, err error) {
-		var address []byte
-		err = row.Scan(&address, &l.Slot, &l.Block, &l.LogIndex, &l.Monitored, &l.Announced)
-		l.Address = common.BytesToAddress(address)
-
-		return l, err
-	})
+	late, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Late])
 	if err != nil {
 		return nil, fmt.Errorf("list late escrows: %w", err)
 	}

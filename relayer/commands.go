@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,6 +20,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/reply"
 	"github.com/fusion-prime/escrow-relayer/relayer/send"
 	"github.com/fusion-prime/escrow-relayer/relayer/sign"
+	"github.com/fusion-prime/escrow-relayer/relayer/web"
 )
 
 // commands takes commands in, acts on them, and answers. A part that is not configured is nil, and
@@ -169,10 +172,20 @@ func (c *commands) take(ctx context.Context, r *Relayer) error {
 	}
 
 	if r.cfg.CommandsHTTP && r.cfg.CommandsPort != 0 {
-		g.Go(func() error { return c.intake.Serve(ctx, r.cfg.CommandsPort, c.guard) })
+		g.Go(func() error { return c.serve(ctx, r) })
 	}
 
 	return g.Wait()
+}
+
+// serve serves commands on COMMANDS_PORT, behind the token of HTTP_TOKEN_FILE.
+func (c *commands) serve(ctx context.Context, r *Relayer) error {
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", ":"+strconv.Itoa(r.cfg.CommandsPort))
+	if err != nil {
+		return fmt.Errorf("serve commands: %w: set COMMANDS_PORT to a free port", err)
+	}
+
+	return web.Serve(ctx, "commands", ln, c.guard(c.intake.Handler()), r.component("intake"))
 }
 
 // work acts on commands and publishes their answers, as far as this instance holds the locks for

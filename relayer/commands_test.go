@@ -1,15 +1,22 @@
 package relayer
 
 import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
+	"github.com/fusion-prime/escrow-relayer/relayer/intake"
 )
 
 // Without their variables nothing of commands is there: no key, nothing that takes them in, no answers,
@@ -84,4 +91,33 @@ func TestAnswersAreCountedWithoutAKey(t *testing.T) {
 	}
 
 	require.Equal(t, 9, names["relayer_command_answers_total"], "each state from the start")
+}
+
+// The server of COMMANDS_PORT answers behind its guard, ends with its context, and says what to do about a
+// port that somebody else has.
+func TestCommandsHaveAPortOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	port, err := testchain.FreePort()
+	require.NoError(t, err)
+	guard := func(http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
+	}
+	c := &commands{intake: &intake.Intake{}, guard: guard}
+	r := &Relayer{cfg: &config.Config{CommandsPort: port}, log: slog.New(slog.DiscardHandler)}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- c.serve(ctx, r) }()
+
+	url := fmt.Sprintf("http://127.0.0.1:%d/commands", port)
+	require.Eventually(t, func() bool {
+		response, err := http.Get(url)
+		if err != nil {
+			return false
+		}
+
+		return response.Body.Close() == nil && response.StatusCode == http.StatusTeapot
+	}, 30*time.Second, 10*time.Millisecond)
+	require.ErrorContains(t, c.serve(t.Context(), r), "set COMMANDS_PORT to a free port")
+	cancel()
+	require.NoError(t, <-ended)
 }

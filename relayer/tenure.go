@@ -233,7 +233,7 @@ func (t *tenure) assemble() (err error) {
 	t.publisher, err = publish.New(publish.Config{
 		DB: t.db.Pool, ChainID: cfg.ChainID, Owner: cfg.InstanceID, Sender: t.pubsub, Topics: t.topics(),
 		OtherNames: cfg.Other, BySlot: cfg.OrderingKey == "slot", Valid: t.session.Valid, Handover: &t.handover,
-		Log: t.component("publisher"), Metrics: t.metrics.publish, Tracer: t.tracing.Tracer(), Mask: t.secrets.Mask,
+		Log: t.component("publisher"), Metrics: t.metrics.publish, Tracer: t.tracing.Tracer(),
 	})
 	if err != nil {
 		return err

@@ -77,6 +77,11 @@ func (o *Options) atMost(name, unit string, target, value float64, runs []float6
 	return o.figure(name, unit, target, value, runs, func(v float64) bool { return v <= target })
 }
 
+// once is atMost of what is measured once.
+func (o *Options) once(name, unit string, target, value float64) Figure {
+	return o.atMost(name, unit, target, value, []float64{value})
+}
+
 func (o *Options) figure(name, unit string, target, value float64, runs []float64, met func(float64) bool) Figure {
 	f := Figure{Name: name, Value: value, Unit: unit, Target: target, Runs: runs, Scale: o.Scale, Commit: o.Commit}
 	if target > 0 && o.Scale >= 1 && len(runs) > 0 {

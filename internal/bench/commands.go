@@ -235,8 +235,8 @@ func intakeFigures(ctx context.Context, o *Options) (figures []Figure, err error
 	}
 
 	return append(figures,
-		o.atMost("commands.conflict.both", fmt.Sprintf("of %d pairs", pairs), 0, both, []float64{both}),
-		o.atMost("commands.conflict.neither", fmt.Sprintf("of %d pairs", pairs), 0, neither, []float64{neither}),
+		o.once("commands.conflict.both", fmt.Sprintf("of %d pairs", pairs), 0, both),
+		o.once("commands.conflict.neither", fmt.Sprintf("of %d pairs", pairs), 0, neither),
 		o.atLeast("commands.conflict.rate", "commands/s", 0, []float64{rate})), nil
 }
 

@@ -8,10 +8,10 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"strconv"
-	"sync"
 	"syscall"
 	"time"
 
+	"github.com/ethereum/go-ethereum"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/ethclient/gethclient"
 	"github.com/ethereum/go-ethereum/rpc"
@@ -207,7 +207,7 @@ func (k *keys) burst(ctx context.Context, p *lab.Process, escrows []common.Addre
 // to the announcement of its transaction by the node's pool.
 func (k *keys) singles(ctx context.Context, p *lab.Process, escrows []common.Address, before int) (ms []float64,
 	err error) {
-	pool, stop, err := announced(ctx, k.lab.Chain.WS())
+	pool, stop, err := transactions(ctx, k.lab.Chain.WS())
 	if err != nil {
 		return nil, err
 	}
@@ -266,55 +266,13 @@ func (k *keys) singles(ctx context.Context, p *lab.Process, escrows []common.Add
 	return ms, rows.Err()
 }
 
-// announced notes when a node's pool announces which transaction, until it is stopped.
-func announced(ctx context.Context, url string) (at func(common.Hash) (time.Time, bool), stop func(), err error) {
-	client, err := rpc.DialContext(ctx, url)
-	if err != nil {
-		return nil, nil, err
-	}
-
-	hashes := make(chan common.Hash, 4096)
-	sub, err := gethclient.New(client).SubscribePendingTransactions(ctx, hashes)
-	if err != nil {
-		client.Close()
-		return nil, nil, err
-	}
-
-	var mu sync.Mutex
-	seen := map[common.Hash]time.Time{}
-	ended := make(chan struct{})
-	go func() { // ends with the subscription
-		defer close(ended)
-		for {
-			select {
-			case h := <-hashes:
-				now := time.Now()
-				mu.Lock()
-				seen[h] = now
-				mu.Unlock()
-			case <-sub.Err():
-				return
-			}
-		}
-	}()
-	at = func(h common.Hash) (time.Time, bool) {
-		mu.Lock()
-		defer mu.Unlock()
-		t, ok := seen[h]
-
-		return t, ok
-	}
-
-	return at, func() { sub.Unsubscribe(); <-ended; client.Close() }, nil
+// transactions notes when a node's pool announces which transaction, until it is stopped.
+func transactions(ctx context.Context, url string) (at func(common.Hash) (time.Time, bool), stop func(), err error) {
+	return announced(ctx, url, func(h common.Hash) common.Hash { return h },
+		func(c *rpc.Client, to chan<- common.Hash) (ethereum.Subscription, error) {
+			return gethclient.New(c).SubscribePendingTransactions(ctx, to)
+		})
 }
-
-// takeovers are the ways in which an owner goes away, with the longest time in ms for which its
-// sender may have none.
-var takeovers = []struct {
-	name   string
-	signal syscall.Signal
-	target float64
-}{{"stop", syscall.SIGTERM, 300}, {"kill", syscall.SIGKILL, 2000}, {"freeze", syscall.SIGSTOP, 20_000}}
 
 // takeoverFigures is the time from a signal to the owner of a sender until another instance has its
 // epoch.
@@ -332,7 +290,7 @@ func takeoverFigures(ctx context.Context, o *Options) (figures []Figure, err err
 		}
 	}
 
-	for _, way := range takeovers {
+	for _, way := range ways {
 		var ms []float64
 		for i := range o.Trials {
 			took, err := k.takeover(ctx, fleet, way.signal)
@@ -403,16 +361,7 @@ func (k *keys) takeover(ctx context.Context, fleet map[string]*lab.Process, sign
 		return took, err
 	}
 
-	if signal == syscall.SIGSTOP {
-		fleet[victim].Signal(syscall.SIGCONT)
-		return took, nil
-	}
-
-	if _, err := fleet[victim].Wait(ctx); err != nil {
-		return took, err
-	}
-
-	return took, k.join(ctx, fleet, int(victim[0]-'0'))
+	return took, revive(ctx, fleet[victim], signal, func(number int) error { return k.join(ctx, fleet, number) })
 }
 
 // requestFigures is what one sender asks of the node, in addition to what an instance without
@@ -466,8 +415,8 @@ func requestFigures(ctx context.Context, o *Options) (figures []Figure, err erro
 		batches := (x.with.batches - without.batches) / requestSenders
 		o.say("commands: %s: %.2f items in %.2f requests per block and sender", x.name, items, batches)
 		figures = append(figures,
-			o.atMost("commands.requests."+x.name+".items", "items/block/sender", x.items, items, []float64{items}),
-			o.atMost("commands.requests."+x.name+".batches", "requests/block/sender", x.batch, batches, []float64{batches}))
+			o.once("commands.requests."+x.name+".items", "items/block/sender", x.items, items),
+			o.once("commands.requests."+x.name+".batches", "requests/block/sender", x.batch, batches))
 	}
 
 	return figures, nil

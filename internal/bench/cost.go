@@ -40,7 +40,7 @@ func Cost(ctx context.Context, o *Options) ([]Figure, error) {
 		}
 
 		name := string(m[1])
-		figures = append(figures, o.atMost("cost."+name, string(m[3]), costTarget(name), value, []float64{value}))
+		figures = append(figures, o.once("cost."+name, string(m[3]), costTarget(name), value))
 	}
 
 	return figures, nil

@@ -11,7 +11,7 @@ import (
 )
 
 // ways in which an instance goes away, with the longest time in ms for which nobody may own what it
-// owned.
+// owned: the factory, slots, a sender.
 var ways = []struct {
 	name   string
 	signal syscall.Signal
@@ -204,11 +204,12 @@ func (p *pair) trial(ctx context.Context, signal syscall.Signal) (leader, slots 
 		return 0, 0, fmt.Errorf("%w; it is %+v", err, p.held(ctx))
 	}
 
-	return leader, slots, p.revive(ctx, victim, signal)
+	return leader, slots, revive(ctx, victim, signal, func(number int) error { return p.join(ctx, number) })
 }
 
-// revive brings an instance back: the same process if it was only frozen, else a new one.
-func (p *pair) revive(ctx context.Context, victim *lab.Process, signal syscall.Signal) error {
+// revive brings an instance back: the same process if it was only frozen, else a new one with its number,
+// with which its ID begins.
+func revive(ctx context.Context, victim *lab.Process, signal syscall.Signal, join func(number int) error) error {
 	if signal == syscall.SIGSTOP {
 		victim.Signal(syscall.SIGCONT)
 		return nil
@@ -218,5 +219,5 @@ func (p *pair) revive(ctx context.Context, victim *lab.Process, signal syscall.S
 		return err
 	}
 
-	return p.join(ctx, int(victim.ID[0]-'0'))
+	return join(int(victim.ID[0] - '0'))
 }

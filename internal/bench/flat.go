@@ -118,8 +118,7 @@ func (f *flat) figures() (figures []Figure, err error) {
 			}
 
 			for i, v := range values {
-				figures = append(figures, f.atMost(fmt.Sprintf("flat.%s.%s.%.0f", way, kind.name, f.sizes[i]), kind.unit, 0, v,
-					[]float64{v}))
+				figures = append(figures, f.once(fmt.Sprintf("flat.%s.%s.%.0f", way, kind.name, f.sizes[i]), kind.unit, 0, v))
 			}
 
 			last := values[len(values)-1]

@@ -9,9 +9,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ethereum/go-ethereum"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/ethclient"
+	"github.com/ethereum/go-ethereum/rpc"
 
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
@@ -47,7 +49,7 @@ func Live(ctx context.Context, o *Options) (figures []Figure, err error) {
 			unlessFew(o.atMost(name+".p50", "ms", way.p50, Quantile(latencies, 0.5), latencies), o.Blocks, 30),
 			// the messages of one block come together, so blocks are what counts, not messages
 			unlessFew(o.atMost(name+".p99", "ms", way.p99, Quantile(latencies, 0.99), latencies), o.Blocks, 100),
-			o.atMost(name+".rpc", "items/block", 0, items, []float64{items}))
+			o.once(name+".rpc", "items/block", 0, items))
 	}
 
 	return figures, nil
@@ -96,7 +98,7 @@ func live(ctx context.Context, o *Options, transport string, jitter float64) (la
 // to do.
 func measureLive(ctx context.Context, o *Options, l *lab.Lab, p *lab.Process, tap *testpubsub.Recorder,
 	load *testchain.Load, clones []common.Address, jitter float64) (latencies []float64, items float64, err error) {
-	heads, stop, err := announcements(ctx, l.Chain.WS())
+	blocks, stop, err := heads(ctx, l.Chain.WS())
 	if err != nil {
 		return nil, 0, err
 	}
@@ -119,7 +121,7 @@ func measureLive(ctx context.Context, o *Options, l *lab.Lab, p *lab.Process, ta
 		return nil, 0, err
 	}
 
-	latencies, err = sinceAnnounced(tap.Messages()[perBlock:], heads)
+	latencies, err = sinceAnnounced(tap.Messages()[perBlock:], blocks)
 
 	return latencies, after.minus(before).requests / float64(o.Blocks), err
 }
@@ -162,41 +164,51 @@ func sinceAnnounced(messages []testpubsub.Message, heads func(uint64) (time.Time
 	return ms, nil
 }
 
-// announcements notes when a node announces which block, until it is stopped.
-func announcements(ctx context.Context, url string) (at func(uint64) (time.Time, bool), stop func(), err error) {
-	client, err := ethclient.DialContext(ctx, url)
+// heads notes when a node announces which block, until it is stopped.
+func heads(ctx context.Context, url string) (at func(uint64) (time.Time, bool), stop func(), err error) {
+	return announced(ctx, url, func(h *types.Header) uint64 { return h.Number.Uint64() },
+		func(c *rpc.Client, to chan<- *types.Header) (ethereum.Subscription, error) {
+			return ethclient.NewClient(c).SubscribeNewHead(ctx, to)
+		})
+}
+
+// announced notes when a node tells a subscription of what, by its key, until it is stopped.
+func announced[E any, K comparable](ctx context.Context, url string, key func(E) K,
+	subscribe func(*rpc.Client, chan<- E) (ethereum.Subscription, error)) (at func(K) (time.Time, bool), stop func(),
+	err error) {
+	client, err := rpc.DialContext(ctx, url)
 	if err != nil {
 		return nil, nil, err
 	}
 
-	headers := make(chan *types.Header, 16)
-	sub, err := client.SubscribeNewHead(ctx, headers)
+	told := make(chan E, 4096)
+	sub, err := subscribe(client, told)
 	if err != nil {
 		client.Close()
 		return nil, nil, err
 	}
 
 	var mu sync.Mutex
-	seen := map[uint64]time.Time{}
+	seen := map[K]time.Time{}
 	ended := make(chan struct{})
 	go func() { // ends with the subscription
 		defer close(ended)
 		for {
 			select {
-			case h := <-headers:
+			case e := <-told:
 				now := time.Now()
 				mu.Lock()
-				seen[h.Number.Uint64()] = now
+				seen[key(e)] = now
 				mu.Unlock()
 			case <-sub.Err():
 				return
 			}
 		}
 	}()
-	at = func(n uint64) (time.Time, bool) {
+	at = func(k K) (time.Time, bool) {
 		mu.Lock()
 		defer mu.Unlock()
-		t, ok := seen[n]
+		t, ok := seen[k]
 
 		return t, ok
 	}

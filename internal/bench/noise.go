@@ -64,15 +64,14 @@ func Noise(ctx context.Context, o *Options) (figures []Figure, err error) {
 				name := fmt.Sprintf("noise.%s.%d.%s", way, size, mode)
 				costs[mode] = u
 				figures = append(figures,
-					o.atMost(name+".requests", "requests/1000 blocks", 0, u.requests, []float64{u.requests}),
-					o.atMost(name+".bytes", "bytes/1000 blocks", 0, u.bytes, []float64{u.bytes}),
-					o.atMost(name+".cpu", "CPU ms/block", 0, u.cpu, []float64{u.cpu}))
+					o.once(name+".requests", "requests/1000 blocks", 0, u.requests),
+					o.once(name+".bytes", "bytes/1000 blocks", 0, u.bytes),
+					o.once(name+".cpu", "CPU ms/block", 0, u.cpu))
 			}
 
 			better := min(costs["addresses"].cost(noisePrice), costs["topics"].cost(noisePrice))
 			ratio := costs["auto"].cost(noisePrice) / better
-			figures = append(figures, o.atMost(fmt.Sprintf("noise.%s.%d.auto", way, size), "of the better", noiseWithin, ratio,
-				[]float64{ratio}))
+			figures = append(figures, o.once(fmt.Sprintf("noise.%s.%d.auto", way, size), "of the better", noiseWithin, ratio))
 		}
 	}
 
@@ -309,8 +308,8 @@ func (n *noise) provider(ctx context.Context) (figures []Figure, err error) {
 		ratio := costs["auto"].cost(price) / min(costs["addresses"].cost(price), costs["topics"].cost(price))
 		name := fmt.Sprintf("noise.price.%.0f", price)
 		figures = append(figures,
-			n.atMost(name+".auto", "of the better", noiseWithin, ratio, []float64{ratio}),
-			n.atMost(name+".requests", "requests/1000 blocks", 0, costs["auto"].requests, []float64{costs["auto"].requests}))
+			n.once(name+".auto", "of the better", noiseWithin, ratio),
+			n.once(name+".requests", "requests/1000 blocks", 0, costs["auto"].requests))
 	}
 
 	node, err := faults.NewNode(n.lab.Chain.HTTP(), n.lab.Chain.WS(), 1)
@@ -335,9 +334,8 @@ func (n *noise) provider(ctx context.Context) (figures []Figure, err error) {
 		}
 
 		figures = append(figures,
-			n.atMost("noise.cap."+limit.name+".requests", "requests/1000 blocks", 0, u.requests, []float64{u.requests}),
-			n.atMost("noise.cap."+limit.name+".refused", "% of the requests", 5, 100*u.refused/u.requests,
-				[]float64{100 * u.refused / u.requests}))
+			n.once("noise.cap."+limit.name+".requests", "requests/1000 blocks", 0, u.requests),
+			n.once("noise.cap."+limit.name+".refused", "% of the requests", 5, 100*u.refused/u.requests))
 	}
 
 	return figures, nil

@@ -18,9 +18,9 @@ import (
 func register(ctx context.Context, db *pgxpool.Pool, l *lab.Lab, active []common.Address, n int) error {
 	there := map[common.Address]bool{}
 	rows, _ := db.Query(ctx, `select address from escrows`)
-	var known []byte
+	var known common.Address
 	if _, err := pgx.ForEachRow(rows, []any{&known},
-		func() error { there[common.BytesToAddress(known)] = true; return nil }); err != nil {
+		func() error { there[known] = true; return nil }); err != nil {
 		return fmt.Errorf("read the registry: %w", err)
 	}
 

@@ -95,8 +95,7 @@ func (s *scale) figures(sizes []float64, costs map[string][]fleetCost) (figures 
 			for i, c := range costs[way] {
 				v := kind.of(c)
 				values = append(values, v)
-				figures = append(figures, s.atMost(fmt.Sprintf("scale.%s.%s.%.0f", way, kind.name, sizes[i]), kind.unit, 0, v,
-					[]float64{v}))
+				figures = append(figures, s.once(fmt.Sprintf("scale.%s.%s.%.0f", way, kind.name, sizes[i]), kind.unit, 0, v))
 			}
 
 			if values[0] == 0 {

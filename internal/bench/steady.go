@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -67,7 +68,7 @@ func Steady(ctx context.Context, o *Options) (figures []Figure, err error) {
 	rate := float64(blocks*steadyEvents) / took.Seconds()
 	figures = append(figures, unlessFew(o.atLeast("steady.rate", "events/s", 0.95*steadyEvents, []float64{rate}),
 		int(o.Minutes), 10))
-	for _, name := range names(samples[len(samples)-1].values) {
+	for _, name := range slices.Sorted(maps.Keys(samples[len(samples)-1].values)) {
 		figures = append(figures, o.steady(name, samples))
 	}
 
@@ -197,15 +198,4 @@ func slope(x, y []float64) float64 {
 	}
 
 	return a / b
-}
-
-// names are the keys of a map, sorted.
-func names[V any](m map[string]V) (list []string) {
-	for name := range m {
-		list = append(list, name)
-	}
-
-	slices.Sort(list)
-
-	return list
 }

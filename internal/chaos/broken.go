@@ -115,21 +115,30 @@ func BuildBroken(ctx context.Context, b Breakage, root, dir, bin string) error {
 		return err
 	}
 
-	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{source: changed}})
-	if err != nil {
-		return err
-	}
-
-	file := filepath.Join(dir, b.Name+".json")
-	if err := os.WriteFile(file, overlay, 0o600); err != nil {
-		return err
-	}
-
-	build := exec.CommandContext(ctx, "go", "build", "-overlay", file, "-o", bin, "./cmd/escrow-relayer")
-	build.Dir, build.Stderr = root, os.Stderr
-	if err := build.Run(); err != nil {
+	overlay := filepath.Join(dir, b.Name+".json")
+	if err := buildWith(ctx, overlay, map[string]string{source: changed}, root, bin); err != nil {
 		return fmt.Errorf("build the relayer that %s: %w", b.What, err)
 	}
 
 	return nil
+}
+
+// buildWith builds the relayer of the repository at root, with other files in the place of its own and of
+// Go's, by their paths. overlay is the file that tells the compiler.
+func buildWith(ctx context.Context, overlay string, replace map[string]string, root, bin string,
+	options ...string) error {
+	text, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		return err
+	}
+
+	if err := os.WriteFile(overlay, text, 0o600); err != nil {
+		return err
+	}
+
+	args := slices.Concat([]string{"build", "-overlay", overlay, "-o", bin}, options, []string{"./cmd/escrow-relayer"})
+	build := exec.CommandContext(ctx, "go", args...)
+	build.Dir, build.Stderr = root, os.Stderr
+
+	return build.Run()
 }

@@ -123,7 +123,7 @@ func TestEveryKindHasADrill(t *testing.T) {
 	}
 
 	for _, k := range slices.Concat(firstKinds, nodeKinds, laterKinds, newKinds, newestKinds) {
-		if !slices.Contains(undrilled, k) {
+		if k != NodeOmits {
 			require.True(t, drilled[k], k)
 		}
 	}

@@ -2,7 +2,6 @@ package chaos
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -36,7 +35,7 @@ var clockError = func() (n int64) {
 // Build builds the relayer with the race detector, for Run. Its clock can be wrong. The clock of a
 // statically linked program cannot be changed from outside (it asks the kernel's vDSO, and no namespace
 // changes that), so package time is changed at build time. The relayer's own code stays as it is.
-func Build(ctx context.Context, dir, pkg, bin string) error {
+func Build(ctx context.Context, dir, bin string) error {
 	root, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 	if err != nil {
 		return fmt.Errorf("find the Go tree: %w", err)
@@ -64,19 +63,7 @@ func Build(ctx context.Context, dir, pkg, bin string) error {
 		}
 	}
 
-	overlay, err := json.Marshal(map[string]any{"Replace": replace})
-	if err != nil {
-		return err
-	}
-
-	file := filepath.Join(dir, "overlay.json")
-	if err := os.WriteFile(file, overlay, 0o600); err != nil {
-		return err
-	}
-
-	build := exec.CommandContext(ctx, "go", "build", "-race", "-overlay", file, "-o", bin, pkg)
-	build.Stderr = os.Stderr
-	if err := build.Run(); err != nil {
+	if err := buildWith(ctx, filepath.Join(dir, "overlay.json"), replace, ".", bin, "-race"); err != nil {
 		return fmt.Errorf("build the relayer: %w", err)
 	}
 

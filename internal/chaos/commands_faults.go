@@ -131,14 +131,8 @@ func (w *way) atStep(ctx context.Context, f Fault) error {
 		return nil
 	}
 
-	caught := 0
-	for begun := time.Now(); caught == 0 && time.Since(begun) < stepPatience; {
-		if r.lab.DB.QueryRow(ctx, paused, app).Scan(&caught) != nil || !pause(ctx, 5*time.Millisecond) {
-			break
-		}
-	}
-
-	if caught > 0 {
+	caught := r.caught(ctx, app)
+	if caught {
 		r.saw("%s in %q", f.Kind, step)
 		switch f.Kind {
 		case StepKill:
@@ -153,7 +147,7 @@ func (w *way) atStep(ctx context.Context, f Fault) error {
 	}
 
 	// The statement or the commit goes on now, if it does.
-	if err := r.surely(ctx, `delete from chaos_steps`); err != nil || caught == 0 {
+	if err := r.surely(ctx, `delete from chaos_steps`); err != nil || !caught {
 		return err
 	}
 
@@ -366,14 +360,8 @@ func (w *way) restore(ctx context.Context, f Fault) error {
 	}
 
 	var down []int
-	for !f.Keep {
-		i, p := r.alive(0)
-		if p == nil {
-			break
-		}
-
-		p.Kill()
-		down = append(down, i)
+	if !f.Keep {
+		down = r.killEvery()
 	}
 
 	if err := w.replace(ctx); err != nil {
@@ -386,15 +374,7 @@ func (w *way) restore(ctx context.Context, f Fault) error {
 		}
 	}
 
-	for _, i := range down {
-		if err := r.again(i); err != nil {
-			return err
-		}
-
-		r.back(i)
-	}
-
-	return nil
+	return r.revive(down)
 }
 
 // replace puts the copy in the database's place. What was recorded in the old one and is on its way to

@@ -54,7 +54,7 @@ func contentOf(e testchain.Entry) (string, error) {
 
 	args, err := json.Marshal(values)
 
-	return asContent(e.Name, strings.ToLower(e.Escrow.Hex()), e.Log.Address.Hex(), e.Log.TxHash.Hex(),
+	return asContent(e.Name, lower(e.Escrow), e.Log.Address.Hex(), e.Log.TxHash.Hex(),
 		uint64(e.Log.Index), args), err
 }
 
@@ -63,7 +63,7 @@ func contentOf(e testchain.Entry) (string, error) {
 func canonical(truth *testchain.Truth) (map[string][]string, error) {
 	want := map[string][]string{}
 	for _, address := range truth.Escrows {
-		escrow := strings.ToLower(address.Hex())
+		escrow := lower(address)
 		for _, e := range truth.Events[address] {
 			content, err := contentOf(e)
 			switch {

@@ -83,8 +83,20 @@ var instruments = []string{
 // frozenTables are the tables that a transaction may have written to last when its instance is frozen.
 var frozenTables = []string{"cursors", "chain_blocks", "outbox"}
 
-// paused counts the server processes of an instance that chaos_pause keeps waiting.
-const paused = `select count(*) from pg_stat_activity where application_name = $1 and wait_event = 'PgSleep'`
+// paused says whether a server process of an instance is kept waiting by a trigger.
+const paused = `select exists (select from pg_stat_activity where application_name = $1 and wait_event = 'PgSleep')`
+
+// caught waits until a trigger keeps a server process of an instance waiting, which app names, and says
+// whether one does.
+func (r *run) caught(ctx context.Context, app string) (yes bool) {
+	for begun := time.Now(); !yes && time.Since(begun) < stepPatience; {
+		if r.lab.DB.QueryRow(ctx, paused, app).Scan(&yes) != nil || !pause(ctx, 5*time.Millisecond) {
+			break
+		}
+	}
+
+	return yes
+}
 
 // freezeInCommit stops a process by SIGSTOP while it has a transaction open that has written to a
 // table: the rows that it has locked stay locked.
@@ -101,21 +113,15 @@ func (r *run) freezeInCommit(ctx context.Context, f Fault) {
 		return
 	}
 
-	caught := 0
-	for begun := time.Now(); caught == 0 && time.Since(begun) < 3*time.Second; {
-		if r.lab.DB.QueryRow(ctx, paused, app).Scan(&caught) != nil || !pause(ctx, 10*time.Millisecond) {
-			break
-		}
-	}
-
-	if caught > 0 {
+	caught := r.caught(ctx, app)
+	if caught {
 		p.Signal(syscall.SIGSTOP)
 		defer p.Signal(syscall.SIGCONT)
 	}
 
 	// The statement ends now, and the server waits for the next one.
 	_ = r.surely(ctx, `delete from chaos_pause`)
-	if caught > 0 {
+	if caught {
 		r.endure(ctx, f, p.ID)
 	}
 }
@@ -210,21 +216,19 @@ func (r *run) database(ctx context.Context, f Fault) error {
 
 		return r.surely(ctx, `delete from chaos_refusal`)
 	case DBConnections:
-		return r.takeConnections(ctx, f)
+		r.takeConnections(ctx, f)
 	case DBLocks:
-		return r.lock(ctx, f.For, `select from leadership for update`,
+		r.lock(ctx, f.For, `select from leadership for update`,
 			`select from cursors order by chain_id, instance_id for update`)
 	case DBDeadlock:
 		end := time.Now().Add(f.For)
 		for time.Now().Before(end) && ctx.Err() == nil {
 			// A commit locks its cursor and then remembers a block: here it is the other way round, and it
 			// is the commit that Postgres ends.
-			if err := r.lock(ctx, 0, `set local deadlock_timeout = '20s'`,
+			r.lock(ctx, 0, `set local deadlock_timeout = '20s'`,
 				`insert into chain_blocks select chain_id, n, 'nobody''s' from cursors,
 					generate_series(next_block, next_block + 8) n on conflict do nothing`,
-				`select pg_sleep(0.05)`, `select from cursors order by chain_id, instance_id for update`); err != nil {
-				return err
-			}
+				`select pg_sleep(0.05)`, `select from cursors order by chain_id, instance_id for update`)
 		}
 	}
 
@@ -253,27 +257,25 @@ func (r *run) surely(ctx context.Context, statement string) error {
 
 // lock runs statements in a transaction, keeps it open for a time, and rolls it back. That the
 // database fails meanwhile is no error.
-func (r *run) lock(ctx context.Context, held time.Duration, statements ...string) error {
+func (r *run) lock(ctx context.Context, held time.Duration, statements ...string) {
 	tx, err := r.lab.DB.Begin(ctx)
 	if err != nil {
 		pause(ctx, 50*time.Millisecond)
-		return nil
+		return
 	}
 
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
 	for _, s := range statements {
 		if _, err := tx.Exec(ctx, s); err != nil {
-			return nil
+			return
 		}
 	}
 
 	pause(ctx, held)
-
-	return nil
 }
 
 // takeConnections opens connections as the relayers' role until there are no more.
-func (r *run) takeConnections(ctx context.Context, f Fault) error {
+func (r *run) takeConnections(ctx context.Context, f Fault) {
 	var taken []*pgconn.PgConn
 	defer func() {
 		for _, c := range taken {
@@ -282,13 +284,12 @@ func (r *run) takeConnections(ctx context.Context, f Fault) error {
 	}()
 	for ctx.Err() == nil {
 		c, err := pgconn.Connect(ctx, asRole(r.lab)+"&application_name=another+client")
-		var pg *pgconn.PgError
-		if errors.As(err, &pg) && pg.Code == "53300" {
+		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "53300" {
 			break
 		}
 
 		if err != nil {
-			return nil // the database is down for another fault
+			return // the database is down for another fault
 		}
 
 		taken = append(taken, c)
@@ -296,8 +297,6 @@ func (r *run) takeConnections(ctx context.Context, f Fault) error {
 
 	r.terminate(ctx, `application_name = 'escrow-relayer/r`+strconv.Itoa(f.Who)+`'`)
 	pause(ctx, f.For)
-
-	return nil
 }
 
 // restart Postgres, one at a time.
@@ -322,16 +321,16 @@ func (r *run) terminate(ctx context.Context, where string) {
 // killAfterAck makes deletions from the outbox wait until one of the process waits: then Pub/Sub has
 // acknowledged its messages. It kills the process at that moment, and ends its statement: the server
 // process that waits would not notice that its client is gone.
-func (r *run) killAfterAck(ctx context.Context, p *lab.Process) error {
+func (r *run) killAfterAck(ctx context.Context, p *lab.Process) {
 	defer p.Kill()
 	conn, err := pgx.Connect(ctx, r.lab.URL)
 	if err != nil {
-		return nil
+		return
 	}
 
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	if _, err := conn.Exec(ctx, `select pg_advisory_lock($1)`, holdKey); err != nil {
-		return nil
+		return
 	}
 
 	for range 50 {
@@ -344,8 +343,6 @@ func (r *run) killAfterAck(ctx context.Context, p *lab.Process) error {
 
 	p.Kill()
 	_, _ = conn.Exec(ctx, `select pg_terminate_backend(w.pid) from (`+holding+`) w`, holdKey, "escrow-relayer/"+p.ID)
-
-	return nil
 }
 
 // holding finds the server processes of an instance that wait for the lock.

@@ -40,7 +40,8 @@ const (
 	longer = 30 * time.Second // so long that an instance that lives but does nothing counts as dead
 )
 
-// Groups are all drills, those that last longest first. Every kind of fault but those of undrilled is in one of them.
+// Groups are all drills, those that last longest first. Every kind of fault is in one of them but
+// NodeOmits, which lasts until the end.
 func Groups() []Group {
 	return slices.Concat(longDrills, nodeDrills, databaseDrills, deepDrills, otherDrills)
 }
@@ -149,6 +150,3 @@ var otherDrills = []Group{
 		{Kind: ShiftReorg, N: 2}, {Kind: ShiftReorg, N: 2, Keep: true},
 	}, More: []Fault{{Kind: ShiftReorg, N: 2}}},
 }
-
-// undrilled are the kinds that no drill has: a node that omits logs does so until the end.
-var undrilled = []Kind{NodeOmits}

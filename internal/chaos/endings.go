@@ -190,7 +190,7 @@ func (r *run) endings(ctx context.Context, v *Verdict) {
 	all, _ := r.fleets()
 	for _, p := range all {
 		if p.Running() {
-			_ = r.stop(ctx, p)
+			r.stop(ctx, p)
 		}
 	}
 
@@ -264,9 +264,11 @@ func (r *run) restarted(ctx context.Context, kept []string) bool {
 			process = func(i int) *lab.Process { return r.second.procs[i] }
 		}
 
-		if !lostAtTheEnd(process(i)) || start(i) != nil || ready(ctx, process(i)) != nil || r.stop(ctx, process(i)) != nil {
+		if !lostAtTheEnd(process(i)) || start(i) != nil || ready(ctx, process(i)) != nil {
 			return false
 		}
+
+		r.stop(ctx, process(i))
 	}
 
 	return true

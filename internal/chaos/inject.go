@@ -87,13 +87,9 @@ func (r *run) hitProcess(ctx context.Context, f Fault) error {
 
 		return nil
 	case Term:
-		if err := r.stop(ctx, p); err != nil {
-			return err
-		}
+		r.stop(ctx, p)
 	case KillAfterAck:
-		if err := r.killAfterAck(ctx, p); err != nil {
-			return err
-		}
+		r.killAfterAck(ctx, p)
 	default:
 		p.Kill()
 	}
@@ -127,17 +123,7 @@ func (r *run) hitProcess(ctx context.Context, f Fault) error {
 // killAll kills every process at once. With BackfillReorg they have blocks to catch up with afterwards,
 // and a reorganisation comes while they do.
 func (r *run) killAll(ctx context.Context, f Fault) error {
-	var down []int
-	for {
-		i, p := r.alive(0)
-		if p == nil {
-			break
-		}
-
-		p.Kill()
-		down = append(down, i)
-	}
-
+	down := r.killEvery()
 	if f.Kind == BackfillReorg {
 		if err := r.blocks(ctx, 30, 2*r.plan.PerBlock); err != nil {
 			return err
@@ -146,12 +132,8 @@ func (r *run) killAll(ctx context.Context, f Fault) error {
 		pause(ctx, f.For)
 	}
 
-	for _, i := range down {
-		if err := r.again(i); err != nil {
-			return err
-		}
-
-		r.back(i)
+	if err := r.revive(down); err != nil {
+		return err
 	}
 
 	if f.Kind == BackfillReorg {
@@ -363,9 +345,7 @@ func (r *run) repartition(ctx context.Context, total int) error {
 		}
 
 		if p != nil && p.Running() {
-			if err := r.stop(ctx, p); err != nil {
-				return err
-			}
+			r.stop(ctx, p)
 		}
 
 		if i < total {

@@ -357,6 +357,32 @@ func (r *run) back(i int) {
 	delete(r.dead, i)
 }
 
+// killEvery kills all instances at once that no other fault has taken, and returns their numbers.
+func (r *run) killEvery() (down []int) {
+	for {
+		i, p := r.alive(0)
+		if p == nil {
+			return down
+		}
+
+		p.Kill()
+		down = append(down, i)
+	}
+}
+
+// revive starts instances again that killEvery has killed.
+func (r *run) revive(down []int) error {
+	for _, i := range down {
+		if err := r.again(i); err != nil {
+			return err
+		}
+
+		r.back(i)
+	}
+
+	return nil
+}
+
 // withTraffic makes blocks while play makes faults, and ends when both have ended.
 func (r *run) withTraffic(ctx context.Context, play func(*run, context.Context) error) (err error) {
 	r.traffic, err = newTraffic(ctx, r.chain, r.lab.Contracts, r.plan.Seed)
@@ -437,14 +463,12 @@ func pause(ctx context.Context, d time.Duration) bool {
 }
 
 // stop ends a process by SIGTERM; it has to exit with 0 within the 10 s that Cloud Run allows.
-func (r *run) stop(ctx context.Context, p *lab.Process) error {
+func (r *run) stop(ctx context.Context, p *lab.Process) {
 	stop, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	if err := p.Stop(stop); err != nil {
 		r.note("%v", err)
 	}
-
-	return nil
 }
 
 // heal makes the fleet whole: exactly the instances 0 to total-1 run, with the last total.
@@ -459,10 +483,7 @@ func (r *run) heal(ctx context.Context) error {
 
 		// An instance may have been frozen while the others were started with another total.
 		if running && (i >= r.total || r.totals[i] != r.total) {
-			if err := r.stop(ctx, p); err != nil {
-				return err
-			}
-
+			r.stop(ctx, p)
 			p, running = nil, false
 		}
 

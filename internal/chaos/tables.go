@@ -3,7 +3,6 @@ package chaos
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
@@ -118,8 +117,6 @@ func asRecord(s testchain.State, events []testchain.Entry) record {
 		status = "approved"
 	}
 
-	text := func(a common.Address) string { return strings.ToLower(a.Hex()) }
-
-	return record{status, text(s.Payer), text(s.Payee), text(s.Arbiter), s.Amount.String(), s.ReleaseTime.String(),
+	return record{status, lower(s.Payer), lower(s.Payee), lower(s.Arbiter), s.Amount.String(), s.ReleaseTime.String(),
 		int(s.Required), int(s.Approvals)}
 }

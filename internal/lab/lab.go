@@ -5,6 +5,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -57,17 +58,13 @@ type Lab struct {
 	Received  *testpubsub.Recorder // of Topic
 	Retracted *testpubsub.Recorder // of Retractions
 	Dir       string               // logs of the relayers
-	ownChain  bool
-	mu        *sync.Mutex    // a pointer: tests copy a lab and change what it points to
-	closers   []func() error // under mu
+	mu        *sync.Mutex          // a pointer: tests copy a lab and change what it points to
+	closers   []func() error       // under mu
 }
 
 // Start sets up a lab. ctx bounds the start only.
 func Start(ctx context.Context, o Options) (l *Lab, err error) {
-	if o.Confirmations == 0 {
-		o.Confirmations = 2
-	}
-
+	o.Confirmations = cmp.Or(o.Confirmations, 2)
 	l = &Lab{Options: o, Chain: o.Node, mu: &sync.Mutex{}}
 	defer func() {
 		if err != nil {
@@ -87,7 +84,6 @@ func Start(ctx context.Context, o Options) (l *Lab, err error) {
 			return l, err
 		}
 
-		l.ownChain = true
 		l.later(l.Chain.Stop)
 	}
 

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,18 +41,9 @@ type Supervised struct {
 
 // Supervise starts a relayer and keeps it running until Stop, or until the lab is closed.
 func (l *Lab) Supervise(id string, number, total int, env map[string]string, o Supervision) *Supervised {
-	if o.Liveness == 0 {
-		o.Liveness = 10 * time.Second
-	}
-
-	if o.Failures == 0 {
-		o.Failures = 6
-	}
-
-	if o.Backoff == 0 {
-		o.Backoff = time.Second
-	}
-
+	o.Liveness = cmp.Or(o.Liveness, 10*time.Second)
+	o.Failures = cmp.Or(o.Failures, 6)
+	o.Backoff = cmp.Or(o.Backoff, time.Second)
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Supervised{ID: id, o: o, stop: stop, done: make(chan struct{}), changed: make(chan struct{})}
 	s.run = func() (*Process, error) { return l.Run(id, number, total, env) }

@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -107,13 +108,7 @@ func (s *Source) Make(ctx context.Context, out string, platforms ...Platform) er
 	}
 
 	var list strings.Builder
-	names := make([]string, 0, len(sums))
-	for name := range sums {
-		names = append(names, name)
-	}
-
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(sums)) {
 		if err := os.WriteFile(filepath.Join(out, name), sums[name], 0o644); err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package testchain
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,13 +62,8 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.Accounts == 0 {
-		o.Accounts = 10
-	}
-
-	if o.ChainID == 0 {
-		o.ChainID = 1337
-	}
+	o.Accounts = cmp.Or(o.Accounts, 10)
+	o.ChainID = cmp.Or(o.ChainID, 1337)
 
 	return o
 }

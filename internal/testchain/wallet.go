@@ -1,6 +1,7 @@
 package testchain
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -107,13 +108,9 @@ func (w *Wallet) refreshFees(ctx context.Context) error {
 
 // sign uses up a nonce of the account.
 func (w *Wallet) sign(account int, c Call) (*types.Transaction, error) {
-	if c.Gas == 0 {
-		c.Gas = 1_500_000
-	}
-
 	tx, err := types.SignNewTx(w.accounts[account].Key, w.signer, &types.DynamicFeeTx{
 		ChainID: w.signer.ChainID(), Nonce: w.nonces[account], GasTipCap: gwei, GasFeeCap: w.feeCap,
-		Gas: c.Gas, To: c.To, Value: c.Value, Data: c.Data,
+		Gas: cmp.Or(c.Gas, 1_500_000), To: c.To, Value: c.Value, Data: c.Data,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("sign a transaction: %w", err)

@@ -3,6 +3,8 @@ package config
 import (
 	"bytes"
 	"flag"
+	"fmt"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -321,13 +323,29 @@ func TestReadmeDocumentsEveryVariable(t *testing.T) {
 	require.True(t, found, "README.md has no table of variables")
 	old, tail, _ := strings.Cut(rest, "\n\n")
 	var table bytes.Buffer
-	Markdown(&table)
+	markdown(&table)
 	if *update {
 		require.NoError(t, os.WriteFile(path, []byte(head+table.String()+"\n"+tail), 0o644))
 		return
 	}
 
 	require.Equal(t, table.String(), begin+old+"\n", "if it is meant to be so: go test ./relayer/config -update")
+}
+
+// markdown writes the variables as a table.
+func markdown(w io.Writer) {
+	fmt.Fprintln(w, "| variable | type | default | meaning |\n| --- | --- | --- | --- |")
+	for _, v := range Variables() {
+		d := v.Default
+		switch {
+		case v.Needed == "yes":
+			d = "**required**"
+		case v.Needed != "":
+			d = "**required**, " + v.Needed
+		}
+
+		fmt.Fprintf(w, "| `%s` | %s | %s | %s |\n", v.Name, v.Type, d, v.Help)
+	}
 }
 
 // What the documentation calls required is what Load asks for: without it there is an error, or,

@@ -56,19 +56,3 @@ func Help(w io.Writer) {
 		fmt.Fprintf(w, "  %-24s %-8s %s%s\n", v.Name, v.Type, v.Help, d)
 	}
 }
-
-// Markdown writes the variables as a table.
-func Markdown(w io.Writer) {
-	fmt.Fprintln(w, "| variable | type | default | meaning |\n| --- | --- | --- | --- |")
-	for _, v := range Variables() {
-		d := v.Default
-		switch {
-		case v.Needed == "yes":
-			d = "**required**"
-		case v.Needed != "":
-			d = "**required**, " + v.Needed
-		}
-
-		fmt.Fprintf(w, "| `%s` | %s | %s | %s |\n", v.Name, v.Type, d, v.Help)
-	}
-}

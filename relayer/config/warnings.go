@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -55,13 +56,7 @@ func (l *loader) misspelt() {
 		known[v.Name] = true
 	}
 
-	names := make([]string, 0, len(l.environ))
-	for name := range l.environ {
-		names = append(names, name)
-	}
-
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(l.environ)) {
 		if known[name] {
 			continue
 		}

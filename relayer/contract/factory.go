@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
@@ -66,13 +67,7 @@ func (a *ABI) CheckFactory(ctx context.Context, chain Caller, address common.Add
 }
 
 func contains(code []byte, topics []common.Hash) bool {
-	for _, t := range topics {
-		if bytes.Contains(code, t[:]) {
-			return true
-		}
-	}
-
-	return false
+	return slices.ContainsFunc(topics, func(t common.Hash) bool { return bytes.Contains(code, t[:]) })
 }
 
 // delegates says whether code may run other code as its own (DELEGATECALL, CALLCODE).

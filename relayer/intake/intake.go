@@ -13,6 +13,7 @@
 package intake
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -81,17 +82,9 @@ func New(cfg Config) (*Intake, error) {
 		return nil, errors.New("intake: DB, ChainID, Factory and Policy are required")
 	}
 
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
-
-	if cfg.DismissAfter == 0 {
-		cfg.DismissAfter = time.Minute
-	}
-
-	if cfg.DismissEvery == 0 {
-		cfg.DismissEvery = 30 * time.Second
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	cfg.DismissAfter = cmp.Or(cfg.DismissAfter, time.Minute)
+	cfg.DismissEvery = cmp.Or(cfg.DismissEvery, 30*time.Second)
 
 	return &Intake{cfg: cfg, store: &store{db: cfg.DB, chainID: cfg.ChainID}, queue: make(chan *batch)}, nil
 }
@@ -236,7 +229,6 @@ func (i *Intake) verify(raw json.RawMessage) (*candidate, command.Answer) {
 
 // batch is the commands of one message on their way to Run.
 type batch struct {
-	ctx        context.Context
 	candidates []*candidate
 	done       chan error // capacity 1
 }
@@ -252,7 +244,7 @@ const maxBatch = 500
 
 // commit hands candidates to Run and waits.
 func (i *Intake) commit(ctx context.Context, candidates []*candidate) error {
-	b := &batch{ctx: ctx, candidates: candidates, done: make(chan error, 1)}
+	b := &batch{candidates: candidates, done: make(chan error, 1)}
 	select {
 	case i.queue <- b:
 	case <-ctx.Done():

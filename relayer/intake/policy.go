@@ -17,13 +17,8 @@ import (
 
 // Policy says who may ask for what. It is read once, at start.
 type Policy struct {
-	requesters map[common.Address]requester
+	requesters map[common.Address][]grant
 	senders    map[common.Address]bool // that anybody may ask
-}
-
-type requester struct {
-	name   string
-	grants []grant
 }
 
 // grant allows some kinds of commands to one sender, with a value and a fee up to limits.
@@ -75,7 +70,7 @@ func ParsePolicy(content []byte) (*Policy, error) {
 		return nil, fmt.Errorf("not a policy: %w", err)
 	}
 
-	p := &Policy{requesters: map[common.Address]requester{}, senders: map[common.Address]bool{}}
+	p := &Policy{requesters: map[common.Address][]grant{}, senders: map[common.Address]bool{}}
 	var errs []error
 	say := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if len(f.Requesters) == 0 {
@@ -83,7 +78,6 @@ func ParsePolicy(content []byte) (*Policy, error) {
 	}
 
 	for _, r := range f.Requesters {
-		who := requester{name: r.Name}
 		switch _, twice := p.requesters[r.Address]; {
 		case r.Address == (common.Address{}):
 			say("requester %q has no address", r.Name)
@@ -93,12 +87,13 @@ func ParsePolicy(content []byte) (*Policy, error) {
 			say("requester %s is allowed nothing", r.Address)
 		}
 
+		var grants []grant
 		for _, a := range r.Allow {
-			who.grants = append(who.grants, a.grant(r.Address, say))
+			grants = append(grants, a.grant(r.Address, say))
 			p.senders[a.Sender] = true
 		}
 
-		p.requesters[r.Address] = who
+		p.requesters[r.Address] = grants
 	}
 
 	if err := errors.Join(errs...); err != nil {
@@ -145,13 +140,13 @@ func (p *Policy) knows(requester common.Address) bool {
 
 // Refuses says why somebody may not ask for a command; empty: they may.
 func (p *Policy) Refuses(requester common.Address, c *command.Command) string {
-	who, ok := p.requesters[requester]
+	grants, ok := p.requesters[requester]
 	if !ok {
 		return fmt.Sprintf("the policy does not know %s, who signed it", requester)
 	}
 
 	why := fmt.Sprintf("the policy does not allow %s to ask sender %s to %s", requester, c.Sender, c.Kind)
-	for _, g := range who.grants {
+	for _, g := range grants {
 		switch {
 		case g.sender != c.Sender || !slices.Contains(g.kinds, c.Kind):
 		case c.Value().Cmp(g.maxValue) > 0:

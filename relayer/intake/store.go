@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/fusion-prime/escrow-relayer/relayer/column"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/reply"
 	"github.com/fusion-prime/escrow-relayer/relayer/send"
@@ -99,11 +100,11 @@ func (s *store) acceptIn(ctx context.Context, tx pgx.Tx, all []*candidate) error
 	}
 
 	known := make(map[string]bool, len(ids))
-	fresh := make([]*candidate, 0, len(ids))
+	fresh := make([]candidate, 0, len(ids))
 	for _, id := range ids {
 		_, known[id] = answers[id]
 		if !known[id] {
-			fresh = append(fresh, byID[id])
+			fresh = append(fresh, *byID[id])
 		}
 	}
 
@@ -129,7 +130,7 @@ func (s *store) acceptIn(ctx context.Context, tx pgx.Tx, all []*candidate) error
 }
 
 // storeFresh stores what was not known, and adds its answers to answers. It returns those that are final.
-func (s *store) storeFresh(ctx context.Context, tx pgx.Tx, fresh []*candidate,
+func (s *store) storeFresh(ctx context.Context, tx pgx.Tx, fresh []candidate,
 	answers map[string]command.Answer) (final []command.Answer, err error) {
 	if len(fresh) == 0 {
 		return nil, nil
@@ -166,42 +167,31 @@ func (s *store) read(ctx context.Context, tx pgx.Tx, ids []string) (map[string]c
 	return answers, err
 }
 
-func (s *store) insert(ctx context.Context, tx pgx.Tx, fresh []*candidate) ([]command.Answer, error) {
-	n := len(fresh)
-	var (
-		ids, senders, kinds, escrows, effects = make([]string, n), make([]string, n), make([]string, n), make([]string, n),
-			make([]string, n)
-		requesters, messages           = make([]string, n), make([]string, n)
-		references, replyTos, refusals = make([]string, n), make([]string, n), make([]string, n)
-		values, fees                   = make([]pgtype.Numeric, n), make([]pgtype.Numeric, n)
-		notBefores, expires            = make([]*time.Time, n), make([]time.Time, n)
-		allowed                        = make([]bool, n)
-	)
-	for i, c := range fresh {
-		ids[i], senders[i], escrows[i] = c.id, registry.Text(c.signed.Sender), registry.Text(c.signed.Escrow)
-		kinds[i] = string(c.signed.Kind)
-		effects[i], requesters[i], messages[i] = c.signed.Effect(), registry.Text(c.requester), string(c.raw)
-		references[i], replyTos[i], refusals[i], allowed[i] = c.signed.Reference, c.signed.ReplyTo, c.refusal, c.refusal == ""
-		values[i], fees[i] = numeric(c.signed.Value()), numeric(c.signed.MaxFee)
-		expires[i] = time.Unix(int64(c.signed.ExpiresAt), 0)
-		if c.signed.NotBefore > 0 {
-			at := time.Unix(int64(c.signed.NotBefore), 0)
-			notBefores[i] = &at
-		}
-
-	}
+func (s *store) insert(ctx context.Context, tx pgx.Tx, fresh []candidate) ([]command.Answer, error) {
+	ids := column.Of(fresh, func(c *candidate) string { return c.id })
+	escrows := column.Of(fresh, func(c *candidate) string { return registry.Text(c.signed.Escrow) })
+	effects := column.Of(fresh, func(c *candidate) string { return c.signed.Effect() })
+	expires := column.Of(fresh, func(c *candidate) time.Time { return time.Unix(int64(c.signed.ExpiresAt), 0) })
 
 	if _, err := tx.Exec(ctx, takeClaims, pgx.StrictNamedArgs{
-		"chain": s.chainID, "escrows": escrows, "effects": effects, "ids": ids, "expires": expires, "allowed": allowed,
+		"chain": s.chainID, "escrows": escrows, "effects": effects, "ids": ids, "expires": expires,
+		"allowed": column.Of(fresh, func(c *candidate) bool { return c.refusal == "" }),
 	}); err != nil {
 		return nil, err
 	}
 
 	rows, _ := tx.Query(ctx, insertCommands, pgx.StrictNamedArgs{
-		"chain": s.chainID, "ids": ids, "senders": senders, "kinds": kinds, "escrows": escrows, "effects": effects,
-		"requesters": requesters, "messages": messages,
-		"values": values, "fees": fees, "not_befores": notBefores, "expires": expires, "references": references,
-		"reply_tos": replyTos, "refusals": refusals,
+		"chain": s.chainID, "ids": ids, "escrows": escrows, "effects": effects, "expires": expires,
+		"senders":     column.Of(fresh, func(c *candidate) string { return registry.Text(c.signed.Sender) }),
+		"kinds":       column.Of(fresh, func(c *candidate) string { return string(c.signed.Kind) }),
+		"requesters":  column.Of(fresh, func(c *candidate) string { return registry.Text(c.requester) }),
+		"messages":    column.Of(fresh, func(c *candidate) string { return string(c.raw) }),
+		"values":      column.Of(fresh, func(c *candidate) pgtype.Numeric { return numeric(c.signed.Value()) }),
+		"fees":        column.Of(fresh, func(c *candidate) pgtype.Numeric { return numeric(c.signed.MaxFee) }),
+		"not_befores": column.Of(fresh, notBefore),
+		"references":  column.Of(fresh, func(c *candidate) string { return c.signed.Reference }),
+		"reply_tos":   column.Of(fresh, func(c *candidate) string { return c.signed.ReplyTo }),
+		"refusals":    column.Of(fresh, func(c *candidate) string { return c.refusal }),
 	})
 	stored, err := pgx.CollectRows(rows, pgx.RowToStructByNameLax[command.Answer])
 	if err != nil {
@@ -211,6 +201,15 @@ func (s *store) insert(ctx context.Context, tx pgx.Tx, fresh []*candidate) ([]co
 	_, err = tx.Exec(ctx, send.Notify, send.Channel, s.chainID)
 
 	return stored, err
+}
+
+// notBefore is nil where a command may be carried out at once.
+func notBefore(c *candidate) *time.Time {
+	if c.signed.NotBefore == 0 {
+		return nil
+	}
+
+	return new(time.Unix(int64(c.signed.NotBefore), 0))
 }
 
 // refuse stores answers to what is not stored itself.

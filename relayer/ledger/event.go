@@ -60,16 +60,10 @@ const eventColumns = `(select name from event_types t
 
 // scanEvent reads a row of eventColumns.
 func scanEvent(row pgx.CollectableRow) (e contract.Event, err error) {
-	var hash, tx, escrow, emitter []byte
-	if err := row.Scan(&e.Name, &e.BlockNumber, &e.LogIndex, &e.Occurrence, &e.BlockTime, &hash, &tx, &escrow, &emitter,
-		(*[]byte)(&e.Args)); err != nil {
-		return e, err
-	}
+	err = row.Scan(&e.Name, &e.BlockNumber, &e.LogIndex, &e.Occurrence, &e.BlockTime, &e.BlockHash, &e.TxHash, &e.Escrow,
+		&e.Emitter, (*[]byte)(&e.Args))
 
-	e.BlockHash, e.TxHash = common.BytesToHash(hash), common.BytesToHash(tx)
-	e.Escrow, e.Emitter = common.BytesToAddress(escrow), common.BytesToAddress(emitter)
-
-	return e, nil
+	return e, err
 }
 
 // notStored returns those events in whose place none is stored, and counts the others as
@@ -80,9 +74,9 @@ func notStored(ctx context.Context, t *transaction, events []contract.Event) (fr
 	rows, _ := t.Query(ctx, eventsAt, t.cfg.ChainID, blocks, indexes)
 	stored := map[contract.Place]common.Hash{}
 	var p contract.Place
-	var hash []byte
+	var hash common.Hash
 	if _, err := pgx.ForEachRow(rows, []any{&p.Block, &p.Index, &hash}, func() error {
-		stored[p] = common.BytesToHash(hash)
+		stored[p] = hash
 		return nil
 	}); err != nil {
 		return nil, fmt.Errorf("look up %d events that may be stored: %w", len(events), err)

@@ -121,7 +121,7 @@ const storedEvents = `
 // stored of; at most so many of them.
 func (l *Ledger) Emitters(ctx context.Context, from, to int64, most int) ([]common.Address, error) {
 	rows, _ := l.cfg.DB.Query(ctx, emitters, l.cfg.ChainID, from, to, most)
-	list, err := collectAddresses(rows)
+	list, err := pgx.CollectRows(rows, pgx.RowTo[common.Address])
 	if err != nil {
 		return nil, fmt.Errorf("read which escrows may have emitted events in blocks %d to %d: %w", from, to, err)
 	}
@@ -157,7 +157,7 @@ func (l *Ledger) addresses(ctx context.Context, query string,
 	}
 
 	rows, _ := l.cfg.DB.Query(ctx, query, l.cfg.ChainID, column.Of(addresses, (*common.Address).Bytes))
-	known, err := collectAddresses(rows)
+	known, err := pgx.CollectRows(rows, pgx.RowTo[common.Address])
 	if err != nil {
 		return nil, fmt.Errorf("look up %d addresses: %w", len(addresses), err)
 	}
@@ -168,15 +168,6 @@ func (l *Ledger) addresses(ctx context.Context, query string,
 	}
 
 	return set, nil
-}
-
-func collectAddresses(rows pgx.Rows) ([]common.Address, error) {
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (a common.Address, err error) {
-		var b []byte
-		err = row.Scan(&b)
-
-		return common.BytesToAddress(b), err
-	})
 }
 
 // LastFindings returns when each kind was found last, by the database's clock; kinds that were

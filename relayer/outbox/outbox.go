@@ -81,34 +81,10 @@ func (b *Box) LaneOf(p *Pending) Lane {
 // topicColumn is the Topic of a row.
 const topicColumn = `case when o.kind = 1 then 2 when o.event_type = any(@others) then 1 else 0 end`
 
-// Backlog is what an owner's slots have in the outbox.
-type Backlog struct {
-	Messages  int64
-	OldestAge time.Duration // 0: there is none
-}
-
-// Backlog counts the rows of the owner's slots that are not acknowledged, or not deleted yet.
-func (b *Box) Backlog(ctx context.Context) (n Backlog, err error) {
-	var seconds float64
-	if err := b.DB.QueryRow(ctx, countRows, pgx.NamedArgs{"chain": b.ChainID, "owner": b.Owner}).Scan(&n.Messages,
-		&seconds); err != nil {
-		return n, fmt.Errorf("count the outbox: %w", err)
-	}
-
-	n.OldestAge = time.Duration(seconds * float64(time.Second))
-
-	return n, nil
-}
-
 // mine says whether a row is in a slot of the owner. As a plain join, or with a plain "in", it is
 // the planner's to turn around, and with the statistics of a queue, which are of another hour, it
 // has read the whole outbox once per slot: a minute per page.
 const mine = `(o.slot in (select slot from slot_ownership where chain_id = @chain and owner = @owner)) is true`
-
-// countRows counts the rows of an owner's slots and gives the age of the oldest, in seconds.
-const countRows = `
-	select count(*), coalesce(extract(epoch from now() - min(o.created_at)), 0)::float8
-	from outbox o where o.chain_id = @chain and ` + mine
 
 // answerWithin is how long a server may take to say that it has ended a statement whose time was over.
 const answerWithin = 2 * time.Second

@@ -163,20 +163,19 @@ func (b *Box) readArgs() pgx.StrictNamedArgs {
 }
 
 func scan(row pgx.CollectableRow) (f Found, err error) {
-	var escrow, hash, tx, emitter []byte
 	var state string
 	var block, index, at *uint64
 	var occurrence *int16
+	var hash, tx *common.Hash
+	var emitter *common.Address
 	var follows bool
 	e := &f.Event
-	err = row.Scan(&f.Seq, &f.Slot, &f.Kind, &escrow, &e.Name, &state, &block, &index, &occurrence, &at, &hash, &tx,
+	err = row.Scan(&f.Seq, &f.Slot, &f.Kind, &e.Escrow, &e.Name, &state, &block, &index, &occurrence, &at, &hash, &tx,
 		&emitter, (*[]byte)(&e.Args),
 		&follows, &f.Doubtful, &f.want)
 	if err != nil {
 		return f, err
 	}
-
-	e.Escrow = common.BytesToAddress(escrow)
 
 	switch state {
 	case "": // retention and rollbacks see to it that this does not happen; a person may
@@ -192,9 +191,9 @@ func scan(row pgx.CollectableRow) (f Found, err error) {
 	}
 
 	e.BlockNumber, e.LogIndex, e.Occurrence, e.BlockTime = *block, uint(*index), *occurrence, *at
-	e.BlockHash, e.TxHash, e.Emitter = common.BytesToHash(hash), common.BytesToHash(tx), e.Escrow
+	e.BlockHash, e.TxHash, e.Emitter = *hash, *tx, e.Escrow
 	if emitter != nil {
-		e.Emitter = common.BytesToAddress(emitter)
+		e.Emitter = *emitter
 	}
 
 	return f, nil

@@ -1,7 +1,6 @@
 package publish_test
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +9,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish"
+	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
 )
 
 func (w *world) doubt(slot int16) (seq int64) {
@@ -110,31 +110,23 @@ func TestQuiesceWhileHanging(t *testing.T) {
 	require.NoError(t, p.stop())
 }
 
-// Stats say what stands in the way, for the page: the last error of each topic, masked, and for how
-// long the oldest message has been tried.
+// Stats and the last failure say what stands in the way, for the page.
 func TestStatsSayWhatStandsInTheWay(t *testing.T) {
 	t.Parallel()
 	w := setup(t, testpubsub.Options{})
 	cfg := w.config()
-	cfg.Mask = func(s string) string { return strings.ReplaceAll(s, "injected", "***") }
 	fault := w.server.Inject(testpubsub.Fault{Topic: testpubsub.TopicName(project, settlement),
 		Code: codes.PermissionDenied})
 	p := w.start(cfg, publish.Tuning{})
 	w.approve(p, 1, 2)
-	require.Eventually(t, func() bool { s := p.Stats(); return s.BlockedKeys == 2 && s.Oldest > time.Second },
-		patience, tick)
-	s := p.Stats()
-	require.Len(t, s.Topics, 3)
-	require.Equal(t, settlement, s.Topics[0].ID)
-	require.Equal(t, 2, s.Topics[0].BlockedKeys)
-	require.Contains(t, s.Topics[0].LastError, "PermissionDenied")
-	require.Contains(t, s.Topics[0].LastError, "*** fault")
-	require.NotContains(t, s.Topics[0].LastError, "injected")
-	require.False(t, s.Topics[0].LastErrorAt.IsZero())
-	require.Empty(t, s.Topics[1].LastError)
+	require.Eventually(t, func() bool { return p.Stats().BlockedKeys == 2 }, patience, tick)
+	last := cfg.Metrics.LastFailure()
+	require.Equal(t, codes.PermissionDenied, pubsub.Code(last.Err))
+	require.ErrorContains(t, last.Err, "injected fault")
+	require.False(t, last.At.IsZero())
 	fault.Remove()
 	w.wait(2)
 	require.Eventually(t, func() bool { return p.Stats().BlockedKeys == 0 }, patience, tick)
-	require.NotEmpty(t, p.Stats().Topics[0].LastError, "it is the last one, not one that goes on")
+	require.NotNil(t, cfg.Metrics.LastFailure(), "it is the last one, not one that goes on")
 	require.NoError(t, p.stop())
 }

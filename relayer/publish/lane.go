@@ -58,7 +58,6 @@ type lane struct {
 	queue   []row
 	left    int64
 	request *request
-	since   time.Time // it has had something to do, or its last message was acknowledged
 
 	failures int        // in a row
 	code     codes.Code // of the last

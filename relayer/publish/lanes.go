@@ -30,15 +30,13 @@ type lanes struct {
 // blocked, and underWay counts those that are sending. skipped is set only while blocked is full,
 // or has been since it was last half empty. It belongs to the goroutine of the loop.
 type topic struct {
-	name        string
-	queue       []*lane // may send, in the order in which they became ready
-	underWay    int     // requests
-	blocked     map[*lane]struct{}
-	skipped     int64      // lowest seq passed over because too many lanes are blocked; 0: none
-	code        codes.Code // of the last failure that was logged; OK: all is well
-	lastError   string
-	lastErrorAt time.Time
-	freed       time.Time // when blocked lanes were last let go because one of them had got through
+	name     string
+	queue    []*lane // may send, in the order in which they became ready
+	underWay int     // requests
+	blocked  map[*lane]struct{}
+	skipped  int64      // lowest seq passed over because too many lanes are blocked; 0: none
+	code     codes.Code // of the last failure that was logged; OK: all is well
+	freed    time.Time  // when blocked lanes were last let go because one of them had got through
 }
 
 func newLanes(l *limits, w *window, jitter func() float64, names [outbox.Topics]string) lanes {
@@ -51,7 +49,7 @@ func newLanes(l *limits, w *window, jitter func() float64, names [outbox.Topics]
 }
 
 // add puts a row into its lane, or leaves it in the outbox where earlier rows of its lane are not in memory.
-func (s *lanes) add(id outbox.Lane, r row, now time.Time) {
+func (s *lanes) add(id outbox.Lane, r row) {
 	n := s.byID[id]
 	if n == nil {
 		// Once one row was passed over so, all are until it has been read again: the next may be of the same lane.
@@ -63,7 +61,7 @@ func (s *lanes) add(id outbox.Lane, r row, now time.Time) {
 			return
 		}
 
-		n = &lane{id: id, retryPos: -1, since: now}
+		n = &lane{id: id, retryPos: -1}
 		s.byID[id] = n
 	}
 
@@ -160,7 +158,6 @@ func (s *lanes) underWay() (n int) {
 func (s *lanes) acknowledged(f *request, now time.Time) {
 	n := s.returned(f)
 	n.become(idle)
-	n.since = now
 	if n.failures > 0 {
 		s.recovered(n, now)
 	}
@@ -383,15 +380,4 @@ func (s *lanes) without(t outbox.Topic) []outbox.Lane {
 	}
 
 	return ids
-}
-
-// oldest is since when the oldest message in hand is; zero: there is none.
-func (s *lanes) oldest() (oldest time.Time) {
-	for _, n := range s.byID {
-		if oldest.IsZero() || n.since.Before(oldest) {
-			oldest = n.since
-		}
-	}
-
-	return oldest
 }

@@ -27,7 +27,7 @@ func (l *loop) run(ctx, sending context.Context) error {
 		l.lanes.cancel(l.rest.overdue(now))
 		l.readOn(ctx, now)
 		l.delete(now)
-		l.showStatus(now)
+		l.showStatus()
 		timer.Reset(l.pause(now))
 		select {
 		case <-ctx.Done():
@@ -93,10 +93,9 @@ func (l *loop) accept(o offer) {
 		return
 	}
 
-	now := time.Now()
 	for i := range o.rows {
 		if r := &o.rows[i]; l.reader.take(r.Seq, l.window.room() > 0) && !l.outOfTurn(r) {
-			l.add(row{Pending: *r}, now)
+			l.add(row{Pending: *r})
 		}
 	}
 }
@@ -217,8 +216,6 @@ func (l *loop) failed(ctx context.Context, f *request) {
 		l.del.doubt(f.lane.id.Slot, f.rows[len(f.rows)-1].Seq)
 	}
 
-	t := &l.lanes.topics[f.lane.id.Topic]
-	t.lastError, t.lastErrorAt, l.report.news = errorText(l.cfg.Mask, c, f.err), l.cfg.Now(), true
 	if !changed {
 		return // once a change: one lane's failures may go on for hours, and thousands fail together
 	}
@@ -228,41 +225,18 @@ func (l *loop) failed(ctx context.Context, f *request) {
 		level = slog.LevelError
 	}
 
-	l.cfg.Log.LogAttrs(ctx, level, "message not published, trying again", slog.String("topic", t.name),
+	l.cfg.Log.LogAttrs(ctx, level, "message not published, trying again",
+		slog.String("topic", l.lanes.topics[f.lane.id.Topic].name),
 		slog.String("escrow", registry.Text(f.rows[0].Event.Escrow)), slog.String("code", c.String()), slog.Any("err", f.err))
 }
 
-// statusEvery is how often every lane is looked at for the oldest message.
-const statusEvery = time.Second
-
-// showStatus publishes what Stats shows: the counts at once, what takes a look at every lane once
-// per second.
-func (l *loop) showStatus(now time.Time) {
-	l.shown.undeleted.Store(int64(l.del.undeleted()))
+// showStatus publishes what Stats and the metrics show.
+func (l *loop) showStatus() {
 	blocked := l.lanes.blocked()
+	l.shown.undeleted.Store(int64(l.del.undeleted()))
+	l.shown.blocked.Store(int64(blocked))
 	l.cfg.Metrics.blocked.Set(float64(blocked))
 	l.cfg.Metrics.inFlight.Set(float64(l.shown.inFlight.Load()))
-
-	last := l.shown.report.Load()
-	due := last == nil || now.Sub(l.report.at) >= statusEvery
-	if !due && !l.report.news && blocked == last.blocked() {
-		return
-	}
-
-	if due {
-		l.report.at, l.report.oldest = now, l.lanes.oldest()
-	}
-
-	l.report.news = false
-	r := &report{oldest: l.report.oldest}
-	for i := range l.lanes.topics {
-		if t := &l.lanes.topics[i]; t.name != "" {
-			r.topics = append(r.topics, TopicStats{ID: t.name, BlockedKeys: len(t.blocked), LastError: t.lastError,
-				LastErrorAt: t.lastErrorAt})
-		}
-	}
-
-	l.shown.report.Store(r)
 }
 
 // drain waits for what is under way, up to drainTimeout, deletes what was acknowledged, and ends
@@ -288,7 +262,7 @@ func (l *loop) drain(ctx context.Context, cancel context.CancelFunc) {
 	l.wait.Wait()
 	l.cfg.Handover.acked, l.cfg.Handover.doubts = l.del.waiting, l.del.doubts
 	l.shown.undeleted.Store(int64(len(l.del.waiting)))
-	l.shown.report.Store(nil)
+	l.shown.blocked.Store(0)
 	if n := len(l.del.waiting); n > 0 {
 		l.cfg.Log.WarnContext(ctx,
 			"stopped with acknowledged messages in the outbox: another process would publish them again",

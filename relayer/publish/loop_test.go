@@ -92,7 +92,7 @@ func (b *bench) sendAll(failing ...byte) {
 }
 
 // put adds a row, as an offer or a page does.
-func (b *bench) put(seq int64, who byte) { b.add(row{Pending: pending(seq, who)}, time.Now()) }
+func (b *bench) put(seq int64, who byte) { b.add(row{Pending: pending(seq, who)}) }
 
 // retried has every blocked lane read, and returns what is to be read.
 func (b *bench) retried() []want {

@@ -37,10 +37,6 @@ func New(cfg Config) (*Publisher, error) {
 		cfg.Jitter = rand.Float64
 	}
 
-	if cfg.Mask == nil {
-		cfg.Mask = func(s string) string { return s }
-	}
-
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	cfg.Handover = cmp.Or(cfg.Handover, &Handover{})
 	box := outbox.Box{DB: cfg.DB, ChainID: cfg.ChainID, Owner: cfg.Owner, OtherNames: cfg.OtherNames, BySlot: cfg.BySlot}
@@ -130,17 +126,6 @@ func (p *Publisher) Settled() bool { return p.shown.settled.Load() }
 
 // Stats returns what is under way.
 func (p *Publisher) Stats() Stats {
-	s := Stats{InFlight: int(p.shown.inFlight.Load()), Undeleted: int(p.shown.undeleted.Load())}
-	if r := p.shown.report.Load(); r != nil {
-		s.Topics = slices.Clone(r.topics)
-		s.BlockedKeys = r.blocked()
-		if !r.oldest.IsZero() {
-			s.Oldest = time.Since(r.oldest)
-		}
-	}
-
-	return s
+	return Stats{InFlight: int(p.shown.inFlight.Load()), Undeleted: int(p.shown.undeleted.Load()),
+		BlockedKeys: int(p.shown.blocked.Load())}
 }
-
-// Backlog counts the rows of this instance's slots that are not acknowledged, or not deleted yet.
-func (p *Publisher) Backlog(ctx context.Context) (outbox.Backlog, error) { return p.box.Backlog(ctx) }

@@ -23,7 +23,6 @@ type loop struct {
 	del    deleter
 	rest   rest
 	epoch  int64 // offers of earlier ones are void
-	report reporting
 
 	answered chan *request
 	read     chan readResult
@@ -54,7 +53,7 @@ func newLoop(s *shared) *loop {
 }
 
 // add hands a row to its lane, unless it is known, or nothing of its slot is to be sent.
-func (l *loop) add(r row, now time.Time) {
+func (l *loop) add(r row) {
 	if l.window.has(r.Seq) || l.rest.isQuiet(r.Slot) {
 		return
 	}
@@ -65,7 +64,7 @@ func (l *loop) add(r row, now time.Time) {
 		return
 	}
 
-	l.lanes.add(id, r, now)
+	l.lanes.add(id, r)
 }
 
 // done notes that a row need not be sent any more: it is to be deleted.
@@ -138,8 +137,7 @@ func (l *loop) begin(ctx context.Context, r readResult, read func(context.Contex
 
 // take takes what a reading brought.
 func (l *loop) take(ctx context.Context, r readResult) {
-	now := time.Now()
-	useful := l.reader.end(&r, now)
+	useful := l.reader.end(&r, time.Now())
 	switch {
 	case !useful:
 		if r.err != nil && ctx.Err() == nil {
@@ -150,7 +148,7 @@ func (l *loop) take(ctx context.Context, r readResult) {
 	case r.wants == nil:
 		for i := range r.page {
 			if f := &r.page[i]; l.sendable(f) {
-				l.add(row{f.Pending, f.Doubtful}, now)
+				l.add(row{f.Pending, f.Doubtful})
 			}
 		}
 

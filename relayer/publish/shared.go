@@ -6,8 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/grpc/codes"
-
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
@@ -91,51 +89,12 @@ type Stats struct {
 	InFlight    int // messages sent and not acknowledged
 	Undeleted   int // messages acknowledged whose rows are not deleted yet
 	BlockedKeys int // ordering keys whose last publish failed
-	// for how long the oldest message in hand has been tried, 0: there is none; up to a second old
-	Oldest time.Duration
-	Topics []TopicStats // that are configured
-}
-
-// TopicStats is how one topic fares.
-type TopicStats struct {
-	ID          string
-	BlockedKeys int
-	LastError   string    // of a publish, masked, with its gRPC code; empty: none failed
-	LastErrorAt time.Time // zero: none failed
 }
 
 // shown is what the loop shows of itself. Any goroutine may read it.
 type shown struct {
 	inFlight  atomic.Int64 // as of Stats
 	undeleted atomic.Int64
-	report    atomic.Pointer[report]
+	blocked   atomic.Int64
 	settled   atomic.Bool // see Settled
-}
-
-// report is what takes a look at every lane.
-type report struct {
-	topics []TopicStats
-	oldest time.Time // since when the oldest message in hand is; zero: there is none
-}
-
-func (r *report) blocked() (n int) {
-	for _, t := range r.topics {
-		n += t.BlockedKeys
-	}
-
-	return n
-}
-
-// errorText is an error for people: its code, and its text, which comes from outside, masked and short.
-func errorText(mask func(string) string, c codes.Code, err error) string {
-	const most = 300
-	text := []rune(mask(err.Error()))
-	return c.String() + ": " + string(text[:min(len(text), most)])
-}
-
-// reporting is what the loop has to know of the report that it made last.
-type reporting struct {
-	news   bool      // what the report says of errors has changed
-	at     time.Time // when every lane was looked at
-	oldest time.Time // what that look found
 }

@@ -1,6 +1,7 @@
 package reply
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,9 +64,7 @@ func NewPublisher(cfg Config) (*Publisher, error) {
 		return nil, errors.New("reply: DB, ChainID, Topic, Sender and Metrics are required")
 	}
 
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 
 	return &Publisher{cfg: cfg}, nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/column"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
 
@@ -37,27 +38,30 @@ func Insert(ctx context.Context, tx pgx.Tx, chainID int64, answers []command.Ans
 		return nil
 	}
 
-	n := len(answers)
-	ids, states, codes, replyTos, bodies := make([]string, n), make([]string, n), make([]string, n), make([]string, n),
-		make([]string, n)
+	bodies := make([]string, len(answers))
 	for i, a := range answers {
 		body, err := json.Marshal(a)
 		if err != nil {
 			return fmt.Errorf("encode the answer to command %s: %w", a.CommandID, err)
 		}
 
-		ids[i], states[i], codes[i], replyTos[i], bodies[i] = a.CommandID, string(a.State), a.Code, a.ReplyTo, string(body)
+		bodies[i] = string(body)
 	}
 
 	_, err := tx.Exec(ctx, insertReplies, pgx.StrictNamedArgs{
-		"chain": chainID, "ids": ids, "states": states, "codes": codes, "reply_tos": replyTos, "bodies": bodies,
+		"chain":     chainID,
+		"ids":       column.Of(answers, func(a *command.Answer) string { return a.CommandID }),
+		"states":    column.Of(answers, func(a *command.Answer) string { return string(a.State) }),
+		"codes":     column.Of(answers, func(a *command.Answer) string { return a.Code }),
+		"reply_tos": column.Of(answers, func(a *command.Answer) string { return a.ReplyTo }),
+		"bodies":    bodies,
 	})
 	if err != nil {
-		return fmt.Errorf("store %d answers: %w", n, err)
+		return fmt.Errorf("store %d answers: %w", len(answers), err)
 	}
 
 	if _, err := tx.Exec(ctx, `select pg_notify($1, $2::text)`, Channel, fmt.Sprint(chainID)); err != nil {
-		return fmt.Errorf("announce %d answers: %w", n, err)
+		return fmt.Errorf("announce %d answers: %w", len(answers), err)
 	}
 
 	return nil

@@ -87,20 +87,21 @@ func eighthMore(n *big.Int) *big.Int {
 	return more.Add(more, n)
 }
 
+// larger and smaller return one of two numbers as a copy, which may be changed.
 func larger(a, b *big.Int) *big.Int {
-	if a.Cmp(b) >= 0 {
-		return new(big.Int).Set(a)
+	if a.Cmp(b) < 0 {
+		a = b
 	}
 
-	return new(big.Int).Set(b)
+	return new(big.Int).Set(a)
 }
 
 func smaller(a, b *big.Int) *big.Int {
-	if a.Cmp(b) <= 0 {
-		return new(big.Int).Set(a)
+	if a.Cmp(b) > 0 {
+		a = b
 	}
 
-	return new(big.Int).Set(b)
+	return new(big.Int).Set(a)
 }
 
 // within is the offer, lowered to what gas may cost at most.

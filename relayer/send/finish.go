@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/fusion-prime/escrow-relayer/relayer/column"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
 	"github.com/fusion-prime/escrow-relayer/relayer/reply"
@@ -134,20 +135,20 @@ func (s *store) finish(ctx context.Context, endings []ending) (answers []command
 		return nil, nil
 	}
 
-	n := len(endings)
-	ids, states, codes, details, txs := make([]string, n), make([]string, n), make([]string, n), make([]string, n),
-		make([]string, n)
-	blocks, hashes, paid, events := make([]*int64, n), make([]*string, n), make([]wei, n), make([]string, n)
-	for i, e := range endings {
-		ids[i], states[i], codes[i], details[i], txs[i] = e.id, string(e.state), e.code, e.detail, e.tx
-		blocks[i], hashes[i], paid[i], events[i] = e.block, e.blockHash, wei{e.feePaid}, e.eventID
-	}
-
+	ids := column.Of(endings, func(e *ending) string { return e.id })
+	ended := s.args(pgx.StrictNamedArgs{
+		"ids":          ids,
+		"states":       column.Of(endings, func(e *ending) string { return string(e.state) }),
+		"codes":        column.Of(endings, func(e *ending) string { return e.code }),
+		"details":      column.Of(endings, func(e *ending) string { return e.detail }),
+		"txs":          column.Of(endings, func(e *ending) string { return e.tx }),
+		"blocks":       column.Of(endings, func(e *ending) *int64 { return e.block }),
+		"block_hashes": column.Of(endings, func(e *ending) *string { return e.blockHash }),
+		"fees":         column.Of(endings, func(e *ending) wei { return wei{e.feePaid} }),
+		"event_ids":    column.Of(endings, func(e *ending) string { return e.eventID }),
+	})
 	err = s.write(ctx, "store final states", func(ctx context.Context, tx pgx.Tx, _ *account) error {
-		rows, _ := tx.Query(ctx, setEnded, s.args(pgx.StrictNamedArgs{
-			"ids": ids, "states": states, "codes": codes, "details": details, "txs": txs, "blocks": blocks,
-			"block_hashes": hashes, "fees": paid, "event_ids": events,
-		}))
+		rows, _ := tx.Query(ctx, setEnded, ended)
 		var fees, value wei
 		if answers, fees, value, err = collectFinished(rows); err != nil || len(answers) == 0 {
 			return err

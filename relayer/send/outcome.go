@@ -2,6 +2,7 @@ package send
 
 import (
 	"context"
+	"slices"
 
 	"github.com/ethereum/go-ethereum/common"
 
@@ -71,10 +72,8 @@ func (f *flight) whyVoid() string {
 		return command.CodeCancelled
 	}
 
-	for _, a := range f.Attempts {
-		if a.Purpose == purposeCall && a.Refused {
-			return command.CodeNodesRefuse
-		}
+	if slices.ContainsFunc(f.Attempts, func(a attempt) bool { return a.Purpose == purposeCall && a.Refused }) {
+		return command.CodeNodesRefuse
 	}
 
 	return command.CodeExpired

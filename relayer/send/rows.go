@@ -3,6 +3,7 @@ package send
 import (
 	"errors"
 	"math/big"
+	"slices"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -74,13 +75,7 @@ func (f *flight) newest() *attempt {
 }
 
 func (f *flight) voiding() bool {
-	for _, a := range f.Attempts {
-		if a.Purpose == purposeVoid {
-			return true
-		}
-	}
-
-	return false
+	return slices.ContainsFunc(f.Attempts, func(a attempt) bool { return a.Purpose == purposeVoid })
 }
 
 // waiting is a command that has no nonce yet, with what the database knows of its escrow.

@@ -148,8 +148,9 @@ func TestVoid(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
 	w.start(func(c *send.Config) { c.BumpBlocks = 1 })
-	expired, cancelled := w.accept(w.command(command.Approve, w.escrow(1, 0), nil)),
-		w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	one, other := w.escrow(1, 0), w.escrow(1, 0) // before the commands: making an escrow mines, also what is sent already
+	expired := w.accept(w.command(command.Approve, one, nil))
+	cancelled := w.accept(w.command(command.Approve, other, nil))
 	w.await(expired, false, command.Sent)
 	w.await(cancelled, false, command.Sent)
 	w.exec(`update commands set expires_at = now() where command_id = $1`, expired.Hex())

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/fusion-prime/escrow-relayer/relayer/column"
 )
 
 // Channel is the notification channel on which commands that came in, cancellations and operators'
@@ -306,14 +307,12 @@ func (s *store) hold(ctx context.Context, holds []hold) error {
 		return nil
 	}
 
-	n := len(holds)
-	ids, codes, details, pauses := make([]string, n), make([]string, n), make([]string, n), make([]int64, n)
-	for i, h := range holds {
-		ids[i], codes[i], details[i], pauses[i] = h.id, h.code, h.detail, h.pause.Milliseconds()
-	}
-
-	_, err := s.exec(ctx, "hold commands", setHeld,
-		pgx.StrictNamedArgs{"ids": ids, "codes": codes, "details": details, "pauses": pauses})
+	_, err := s.exec(ctx, "hold commands", setHeld, pgx.StrictNamedArgs{
+		"ids":     column.Of(holds, func(h *hold) string { return h.id }),
+		"codes":   column.Of(holds, func(h *hold) string { return h.code }),
+		"details": column.Of(holds, func(h *hold) string { return h.detail }),
+		"pauses":  column.Of(holds, func(h *hold) int64 { return h.pause.Milliseconds() }),
+	})
 
 	return err
 }
@@ -352,11 +351,7 @@ const takeNonces = `
 // so it is looked at again here.
 func (s *store) assign(ctx context.Context, picks []pick, limits Limits,
 	look Look) (overBudget []pick, given int, err error) {
-	ids := make([]string, len(picks))
-	for i, p := range picks {
-		ids[i] = p.id
-	}
-
+	ids := column.Of(picks, func(p *pick) string { return p.id })
 	err = s.write(ctx, "assign nonces", func(ctx context.Context, tx pgx.Tx, a *account) error {
 		overBudget, given = nil, 0
 		if !a.ready(look) {
@@ -418,6 +413,8 @@ type signed struct {
 	attempt attempt
 	worst   *big.Int
 }
+
+func (x *signed) commandID() string { return x.f.CommandID }
 
 // lockForAttempts says which commands may have another attempt of which purpose: a call only while
 // there is no void, and the first call only before the command has expired, is cancelled, or its
@@ -499,11 +496,7 @@ func allowed(all []signed, may map[string]allowance, spent *big.Int, limits Limi
 // record is T2: it stores attempts, and returns those that may now be broadcast. What is not among
 // them must never leave the process.
 func (s *store) record(ctx context.Context, all []signed, head uint64, limits Limits) (stored []signed, err error) {
-	ids := make([]string, len(all))
-	for i, x := range all {
-		ids[i] = x.f.CommandID
-	}
-
+	ids := column.Of(all, (*signed).commandID)
 	err = s.write(ctx, "store attempts", func(ctx context.Context, tx pgx.Tx, a *account) error {
 		stored = nil
 		if a.State == "halted" {
@@ -520,19 +513,14 @@ func (s *store) record(ctx context.Context, all []signed, head uint64, limits Li
 			return nil
 		}
 
-		in := columns{}
-		for _, x := range stored {
-			in.add(x)
-		}
-
-		if _, err := tx.Exec(ctx, insertAttempts, s.args(pgx.StrictNamedArgs{
-			"epoch": s.epoch, "head": head, "nonces": in.nonces, "attempts": in.attempts, "ids": in.ids, "purposes": in.purposes,
-			"hashes": in.hashes, "raws": in.raws, "gas": in.gas, "caps": in.caps, "tips": in.tips,
-		})); err != nil {
+		if _, err := tx.Exec(ctx, insertAttempts, s.attempts(stored, head)); err != nil {
 			return err
 		}
 
-		if _, err := tx.Exec(ctx, setSent, s.args(pgx.StrictNamedArgs{"ids": in.ids, "worst": in.worst})); err != nil {
+		if _, err := tx.Exec(ctx, setSent, s.args(pgx.StrictNamedArgs{
+			"ids":   column.Of(stored, (*signed).commandID),
+			"worst": column.Of(stored, func(x *signed) wei { return wei{x.worst} }),
+		})); err != nil {
 			return err
 		}
 
@@ -551,21 +539,21 @@ func (s *store) record(ctx context.Context, all []signed, head uint64, limits Li
 	return stored, nil
 }
 
-// columns are attempts as insertAttempts takes them.
-type columns struct {
-	ids, purposes, hashes []string
-	nonces, gas           []uint64
-	attempts              []int
-	raws                  [][]byte
-	caps, tips, worst     []wei
-}
-
-func (c *columns) add(x signed) {
-	a := x.attempt
-	c.ids, c.purposes = append(c.ids, x.f.CommandID), append(c.purposes, a.Purpose)
-	c.hashes, c.raws = append(c.hashes, a.Hash.Hex()), append(c.raws, a.Raw)
-	c.nonces, c.gas, c.attempts = append(c.nonces, x.f.Nonce), append(c.gas, a.Gas), append(c.attempts, a.Number)
-	c.caps, c.tips, c.worst = append(c.caps, a.FeeCap), append(c.tips, a.TipCap), append(c.worst, wei{x.worst})
+// attempts are the arguments of insertAttempts.
+func (s *store) attempts(all []signed, head uint64) pgx.StrictNamedArgs {
+	return s.args(pgx.StrictNamedArgs{
+		"epoch":    s.epoch,
+		"head":     head,
+		"nonces":   column.Of(all, func(x *signed) uint64 { return x.f.Nonce }),
+		"attempts": column.Of(all, func(x *signed) int { return x.attempt.Number }),
+		"ids":      column.Of(all, (*signed).commandID),
+		"purposes": column.Of(all, func(x *signed) string { return x.attempt.Purpose }),
+		"hashes":   column.Of(all, func(x *signed) string { return x.attempt.Hash.Hex() }),
+		"raws":     column.Of(all, func(x *signed) []byte { return x.attempt.Raw }),
+		"gas":      column.Of(all, func(x *signed) uint64 { return x.attempt.Gas }),
+		"caps":     column.Of(all, func(x *signed) wei { return x.attempt.FeeCap }),
+		"tips":     column.Of(all, func(x *signed) wei { return x.attempt.TipCap }),
+	})
 }
 
 // broadcastResult is what the nodes said to an attempt.
@@ -584,14 +572,13 @@ const setBroadcast = `
 	 where a.chain_id = @chain and a.sender = @sender and a.nonce = b.nonce and a.attempt = b.attempt`
 
 func (s *store) broadcast(ctx context.Context, all []broadcastResult, head uint64) error {
-	n := len(all)
-	nonces, attempts, refused, errs := make([]uint64, n), make([]int, n), make([]bool, n), make([]string, n)
-	for i, b := range all {
-		nonces[i], attempts[i], refused[i], errs[i] = b.nonce, b.attempt, b.refused, b.err
-	}
-
-	_, err := s.exec(ctx, "note broadcasts", setBroadcast,
-		pgx.StrictNamedArgs{"head": head, "nonces": nonces, "attempts": attempts, "refused": refused, "errs": errs})
+	_, err := s.exec(ctx, "note broadcasts", setBroadcast, pgx.StrictNamedArgs{
+		"head":     head,
+		"nonces":   column.Of(all, func(b *broadcastResult) uint64 { return b.nonce }),
+		"attempts": column.Of(all, func(b *broadcastResult) int { return b.attempt }),
+		"refused":  column.Of(all, func(b *broadcastResult) bool { return b.refused }),
+		"errs":     column.Of(all, func(b *broadcastResult) string { return b.err }),
+	})
 
 	return err
 }

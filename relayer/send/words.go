@@ -21,7 +21,8 @@ var (
 		"already exists", "transaction already"}
 	underWords = []string{"underpriced", "fee too low", "feetoolow", "max fee per gas less than block base fee",
 		"gas price too low", "less than block base fee", "below base fee"}
-	neverWords = []string{
+	revertWords = []string{"revert", "insufficient funds", "gas required exceeds"}
+	neverWords  = []string{
 		"intrinsic gas too low", "exceeds block gas limit", "invalid sender", "oversized data",
 		"transaction type not supported", "invalid chain id", "tip higher than",
 		"max priority fee per gas higher", "exceeds the configured cap", "gas limit too high", "transaction gas limit",
@@ -36,20 +37,22 @@ func interpret(err error) error {
 		return err
 	}
 
-	text := strings.ToLower(fault.Message)
-	contains := func(words []string) bool {
-		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(text, w) })
-	}
-	switch {
-	case contains(knownWords):
+	switch text := fault.Message; {
+	case hasAny(text, knownWords):
 		return nil
-	case contains(neverWords):
+	case hasAny(text, neverWords):
 		return fmt.Errorf("%w: %w", ErrRefused, err)
-	case contains(underWords):
+	case hasAny(text, underWords):
 		return fmt.Errorf("%w: %w", ErrUnderpriced, err)
 	}
 
 	return err
+}
+
+// hasAny says whether a text has one of some phrases in it, which are in lower case.
+func hasAny(text string, phrases []string) bool {
+	text = strings.ToLower(text)
+	return slices.ContainsFunc(phrases, func(p string) bool { return strings.Contains(text, p) })
 }
 
 // reverted tells a contract's refusal from a failure to ask.
@@ -64,9 +67,7 @@ func reverted(err error) (*Revert, error) {
 		return &Revert{Reason: decodeRevert(data)}, nil
 	}
 
-	text := strings.ToLower(fault.Message)
-	if fault.Code == 3 || strings.Contains(text, "revert") || strings.Contains(text, "insufficient funds") ||
-		strings.Contains(text, "gas required exceeds") {
+	if fault.Code == 3 || hasAny(fault.Message, revertWords) {
 		return &Revert{Reason: fault.Message}, nil
 	}
 
@@ -122,13 +123,6 @@ func decodeRevert(data []byte) string {
 
 // unauthorised says whether a reason means that the sender has no part in the escrow, which no waiting mends.
 func unauthorised(reason string) bool {
-	reason = strings.ToLower(reason)
-	for _, w := range []string{"notallowed", "notauthori", "unauthori", "onlypayer", "onlyparties", "notparty",
-		"notpayer", "not authori", "not allowed", "only payer", "only part"} {
-		if strings.Contains(reason, w) {
-			return true
-		}
-	}
-
-	return false
+	return hasAny(reason, []string{"notallowed", "notauthori", "unauthori", "onlypayer", "onlyparties", "notparty",
+		"notpayer", "not authori", "not allowed", "only payer", "only part"})
 }

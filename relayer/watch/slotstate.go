@@ -49,8 +49,6 @@ type SlotStatus struct {
 	Next    int64 // block; 0 while it holds nothing
 	Time    time.Time
 	Escrows int
-	Late    int
-	Slots   int
 	Unread  error     // why the next blocks cannot be read; nil: they can, or nothing is held
 	Since   time.Time // since when
 }
@@ -144,7 +142,7 @@ func (w *slotState) noteReading(ctx context.Context, err error) {
 // report shows where the watch stands, and how many escrows it is catching up.
 func (w *slotState) report(late int) {
 	s := *w.status.Load()
-	s.Next, s.Slots, s.Late, s.Escrows = w.at.Next, len(w.held.Slots), late, 0
+	s.Next, s.Escrows = w.at.Next, 0
 	if w.book != nil {
 		s.Escrows = w.book.addresses.len()
 	}

@@ -246,11 +246,16 @@ func (p *params) cursor(kind string, fields int) []string {
 	text, err := base64.RawURLEncoding.DecodeString(v)
 	got := strings.Split(string(text), ",")
 	if err != nil || got[0] != kind || len(got) != fields+1 {
-		p.fail(bad("cursor", v, `must be the "next" of the page before`))
+		p.badCursor()
 		return nil
 	}
 
 	return got[1:]
+}
+
+// badCursor notes a cursor that no page gave.
+func (p *params) badCursor() {
+	p.fail(bad("cursor", p.values.Get("cursor"), `must be the "next" of the page before`))
 }
 
 // encodeCursor makes the position in a list opaque, so that no client computes one.

@@ -82,7 +82,7 @@ func (a *api) listEscrows(r *http.Request) (any, error) {
 	if fields := p.cursor("e", 1); fields != nil {
 		var ok bool
 		if after, ok = normalize(fields[0]); !ok {
-			p.fail(bad("cursor", p.values.Get("cursor"), `must be the "next" of the page before`))
+			p.badCursor()
 		}
 	}
 

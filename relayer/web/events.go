@@ -110,7 +110,7 @@ func (q *eventQuery) after(p *params) {
 	index, err := strconv.ParseInt(fields[1], 10, 32)
 	block, err2 := strconv.ParseInt(fields[0], 10, 64)
 	if err != nil || err2 != nil {
-		p.fail(bad("cursor", p.values.Get("cursor"), `must be the "next" of the page before`))
+		p.badCursor()
 		return
 	}
 

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,17 +16,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
-)
-
-const (
-	readHeaderTimeout = 5 * time.Second
-	readTimeout       = 10 * time.Second
-	writeTimeout      = 30 * time.Second // /live extends it with every write
-	idleTimeout       = 2 * time.Minute
-	maxHeaderBytes    = 16 << 10
-
-	// shutdownTimeout bounds the wait for requests under way; Cloud Run leaves 10 s after SIGTERM for everything.
-	shutdownTimeout = 2 * time.Second
 )
 
 // DB is a pool. It is only read.
@@ -68,24 +58,15 @@ func New(cfg Config) (*Server, error) {
 		return nil, errors.New("web: Source, DB and ChainID are required")
 	}
 
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
-
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	cfg.Every = cmp.Or(cfg.Every, 2*time.Second)
+	cfg.Metrics = cmp.Or[prometheus.Gatherer](cfg.Metrics, prometheus.NewRegistry())
 	if cfg.Mask == nil {
 		cfg.Mask = func(s string) string { return s }
 	}
 
 	if cfg.Now == nil {
 		cfg.Now = time.Now
-	}
-
-	if cfg.Every == 0 {
-		cfg.Every = 2 * time.Second
-	}
-
-	if cfg.Metrics == nil {
-		cfg.Metrics = prometheus.NewRegistry()
 	}
 
 	explorer, err := parseExplorer(cfg.ExplorerURL)
@@ -165,34 +146,14 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 	}
 
-	srv := &http.Server{
-		Handler:           s.Handler(),
-		ReadHeaderTimeout: readHeaderTimeout,
-		ReadTimeout:       readTimeout,
-		WriteTimeout:      writeTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeaderBytes,
-		ErrorLog:          slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug), // clients that hang up, mostly
-	}
 	s.cfg.Log.InfoContext(ctx, "serving http", slog.String("address", ln.Addr().String()))
 
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.board.run(ctx) })
-	g.Go(func() error {
-		if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("serve HTTP: %w", err)
-		}
-
-		return nil
-	})
+	g.Go(func() error { return Serve(ctx, "HTTP", ln, s.Handler(), s.cfg.Log) })
 	g.Go(func() error {
 		<-ctx.Done()
 		close(s.stop)
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
-		defer cancel()
-		if srv.Shutdown(ctx) != nil {
-			_ = srv.Close() // a client that does not read its answer
-		}
 
 		return nil
 	})

@@ -3,7 +3,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -107,7 +106,7 @@ func run(ctx context.Context, o options) error {
 		}
 
 		o.bin = filepath.Join(dir, "escrow-relayer")
-		if err := chaos.Build(ctx, dir, "./cmd/escrow-relayer", o.bin); err != nil {
+		if err := chaos.Build(ctx, dir, o.bin); err != nil {
 			return err
 		}
 	}
@@ -190,29 +189,35 @@ func drills(ctx context.Context, o options) error {
 		}
 	}()
 
+	return o.sideBySide(ctx, "drills", "make drill ARGS='-group NAME'", func(r *results) {
+		for g := range groups {
+			plan := g.Plan(!o.short)
+			done, verdict, err := chaos.Drill(ctx, o.bin, plan)
+			lines := []string{g.Name}
+			for _, d := range done {
+				lines = append(lines, "  "+d.String())
+			}
+
+			if ctx.Err() == nil {
+				r.tell(verdict, err, plan, lines...)
+			}
+		}
+	})
+}
+
+// sideBySide runs as many workers as -parallel says, and prints how many runs there were. An error names
+// the command that repeats one of them.
+func (o options) sideBySide(ctx context.Context, runs, repeat string, worker func(*results)) error {
 	var r results
 	var wg sync.WaitGroup
 	for range o.parallel {
-		wg.Go(func() {
-			for g := range groups {
-				plan := g.Plan(!o.short)
-				done, verdict, err := chaos.Drill(ctx, o.bin, plan)
-				lines := []string{g.Name}
-				for _, d := range done {
-					lines = append(lines, "  "+d.String())
-				}
-
-				if ctx.Err() == nil {
-					r.tell(verdict, err, plan, lines...)
-				}
-			}
-		})
+		wg.Go(func() { worker(&r) })
 	}
 
 	wg.Wait()
-	fmt.Printf("%d drills, %d of them wrong\n", r.ran, r.bad)
+	fmt.Printf("%d %s, %d of them wrong\n", r.ran, runs, r.bad)
 	if r.bad > 0 {
-		return errors.New("repeat one with `make drill ARGS='-group NAME'`")
+		return fmt.Errorf("repeat one with `%s`", repeat)
 	}
 
 	return ctx.Err()
@@ -225,26 +230,15 @@ func seeds(ctx context.Context, o options) error {
 
 	s := search{options: o, seed: o.first, now: time.Now,
 		end: time.Now().Add(time.Duration(o.minutes * float64(time.Minute)))}
-	var r results
-	var wg sync.WaitGroup
-	for range o.parallel {
-		wg.Go(func() {
-			for plan, ok := s.next(ctx); ok; plan, ok = s.next(ctx) {
-				verdict, err := chaos.Run(ctx, o.bin, plan)
-				if ctx.Err() == nil {
-					r.tell(verdict, err, plan)
-				}
+
+	return o.sideBySide(ctx, "seeds", "make chaos SEED=n", func(r *results) {
+		for plan, ok := s.next(ctx); ok; plan, ok = s.next(ctx) {
+			verdict, err := chaos.Run(ctx, o.bin, plan)
+			if ctx.Err() == nil {
+				r.tell(verdict, err, plan)
 			}
-		})
-	}
-
-	wg.Wait()
-	fmt.Printf("%d seeds, %d of them wrong\n", r.ran, r.bad)
-	if r.bad > 0 {
-		return errors.New("repeat one with `make chaos SEED=n`")
-	}
-
-	return ctx.Err()
+		}
+	})
 }
 
 // search finds the seeds whose plans are wanted, one after the other, for several runs side by side.

@@ -2,54 +2,15 @@ package intake
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/http"
-	"strconv"
 	"time"
 
 	google "cloud.google.com/go/pubsub/v2"
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/api/option"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
 )
-
-// Serve serves Handler, behind guard, on a port of its own until ctx ends.
-func (i *Intake) Serve(ctx context.Context, port int, guard func(http.Handler) http.Handler) error {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", ":"+strconv.Itoa(port))
-	if err != nil {
-		return fmt.Errorf("serve commands: %w: set COMMANDS_PORT to a free port", err)
-	}
-
-	server := &http.Server{
-		Handler: guard(i.Handler()), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
-		WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute,
-		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(i.cfg.Log.Handler(), slog.LevelDebug),
-	}
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("serve commands: %w", err)
-		}
-
-		return nil
-	})
-	g.Go(func() error {
-		<-ctx.Done()
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-		defer cancel()
-		if server.Shutdown(ctx) != nil {
-			_ = server.Close() // a client that does not read its answer
-		}
-
-		return nil
-	})
-
-	return g.Wait()
-}
 
 // ackWithin is how long a stop waits for what was taken to be acknowledged. What is not comes again, and is known.
 const ackWithin = 2 * time.Second

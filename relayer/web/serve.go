@@ -1,0 +1,53 @@
+package web
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+)
+
+const (
+	readHeaderTimeout = 5 * time.Second
+	readTimeout       = 10 * time.Second
+	writeTimeout      = 30 * time.Second // /live extends it with every write
+	idleTimeout       = 2 * time.Minute
+	maxHeaderBytes    = 16 << 10
+
+	// shutdownTimeout bounds the wait for requests under way; Cloud Run leaves 10 s after SIGTERM for everything.
+	shutdownTimeout = 2 * time.Second
+)
+
+// Serve serves a handler on ln, which it closes, until ctx ends. Then it lets requests under way finish,
+// ends what still runs after two seconds, and returns nil. Any other return is an error, which names what
+// is served.
+func Serve(ctx context.Context, what string, ln net.Listener, handler http.Handler, log *slog.Logger) error {
+	srv := &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: readHeaderTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug), // clients that hang up, mostly
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- srv.Serve(ln) }()
+	select {
+	case err := <-ended:
+		return fmt.Errorf("serve %s: %w", what, err)
+	case <-ctx.Done():
+	}
+
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
+	defer cancel()
+	if srv.Shutdown(ctx) != nil {
+		_ = srv.Close() // a client that does not read its answer
+	}
+
+	<-ended
+
+	return nil
+}
