@@ -16,21 +16,36 @@ const rememberedFor = 10 * time.Minute
 // lately says whether what was found out at t still counts.
 func lately(t, now time.Time) bool { return now.Sub(t) < rememberedFor }
 
-// abilities is what a node gives, as its answers have shown. Each fact stands for itself; those with
-// a time beside them count for rememberedFor.
+// fact is something that a node's answers have shown.
+type fact struct {
+	now func() time.Time
+	at  atomic.Int64 // when last; zero: never
+}
+
+func (f *fact) note() { f.at.Store(f.now().UnixNano()) }
+
+// holds says whether that was lately.
+func (f *fact) holds() bool {
+	at := f.at.Load()
+	return at != 0 && lately(time.Unix(0, at), f.now())
+}
+
+// abilities is what a node gives, as its answers have shown. Each of them stands for itself.
 type abilities struct {
-	now      func() time.Time
-	byNumber atomic.Bool // it does not take a block's hash for logs
+	now        func() time.Time
+	named      fact        // it gives logs of named contracts only
+	byNumber   fact        // it does not take a block's hash for logs
+	noReceipts fact        // it does not know eth_getBlockReceipts
+	uneven     fact        // it did not have what it had told of
+	receipts   atomic.Bool // it has given some
 
 	mu        sync.Mutex
-	named     time.Time // it gave logs of named contracts only
 	addresses int       // per request
 	nulls     int       // answers in a row that an old block is not there
 	oldest    uint64    // what is below it counts as thrown away
 	lostUntil time.Time // and until when
 	keeps     uint64
 	keepsSeen time.Time // it has block keeps
-	uneven    time.Time // it did not have what it had told of
 }
 
 // Behind one URL one machine may keep less than the others, or be far behind them: that a block is
@@ -42,33 +57,20 @@ const (
 )
 
 func newAbilities(addresses int, now func() time.Time) *abilities {
-	return &abilities{addresses: addresses, now: now}
+	return &abilities{addresses: addresses, now: now, named: fact{now: now}, byNumber: fact{now: now},
+		noReceipts: fact{now: now}, uneven: fact{now: now}}
 }
 
 // refuses says whether the node has shown that it does not serve such a reading.
 func (a *abilities) refuses(from uint64, f *Filter) error {
 	switch {
-	case f.Addresses == nil && a.wantsNames():
+	case f.Addresses == nil && a.named.holds():
 		return ErrAddressRequired
 	case a.lost(from):
 		return fmt.Errorf("%w: it does not go back to block %d", ErrNoHistory, from)
 	}
 
 	return nil
-}
-
-// wantsNames says whether the node has lately given logs of named contracts only.
-func (a *abilities) wantsNames() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return lately(a.named, a.now())
-}
-
-// seenNamed notes that the node gives logs of named contracts only.
-func (a *abilities) seenNamed() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.named = a.now()
 }
 
 // lost says whether the node has shown that it does not keep a block.
@@ -137,7 +139,7 @@ func (a *abilities) tooMany(addresses int) bool {
 
 // where is the part of eth_getLogs' parameter that names a block.
 func (a *abilities) where(h rpc.Header) string {
-	if a.byNumber.Load() {
+	if a.byNumber.holds() {
 		return blockRange(h.Number, h.Number)
 	}
 
@@ -150,15 +152,7 @@ func blockRange(from, to uint64) string {
 
 // Uneven says whether machines that are not equally far have lately been seen behind the node's URL:
 // any of its answers about the newest blocks may then be of one that does not have them.
-func (a *abilities) Uneven() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return lately(a.uneven, a.now())
-}
+func (a *abilities) Uneven() bool { return a.uneven.holds() }
 
 // SeenUneven notes that one answer of the node lacked a block that another had.
-func (a *abilities) SeenUneven() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.uneven = a.now()
-}
+func (a *abilities) SeenUneven() { a.uneven.note() }

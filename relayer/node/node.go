@@ -29,9 +29,8 @@ import (
 type Node struct {
 	*link
 	*abilities
-	cfg      *Config
-	span     *span
-	receipts receipts
+	cfg  *Config
+	span *span
 
 	mu    sync.Mutex
 	claim Claim // but Up

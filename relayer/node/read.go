@@ -167,7 +167,7 @@ func (n *Node) answersNamed(ctx context.Context, block uint64, f *Filter) bool {
 		}
 	}
 
-	n.seenNamed()
+	n.named.note()
 
 	return true
 }
@@ -311,7 +311,7 @@ func (n *Node) readBlock(ctx context.Context, h rpc.Header, q query) (a logsAnsw
 	q.where, q.limit = n.where(h), blockAnswer
 	if a, err = n.logs(ctx, q); err != nil {
 		if _, said := errors.AsType[*logsRefused](err); said && strings.Contains(strings.ToLower(err.Error()), "blockhash") {
-			n.byNumber.Store(true)
+			n.byNumber.note()
 		}
 
 		return a, err
@@ -452,7 +452,7 @@ func (n *Node) logs(ctx context.Context, q query) (logsAnswer, error) {
 		a, err := n.parts(ctx, q, q.filter.parts(chunk))
 		switch kind := rpc.Classify(err); {
 		case kind == rpc.AddressRequired && q.filter.Addresses == nil:
-			n.seenNamed()
+			n.named.note()
 			return a, fmt.Errorf("%w: %w", ErrAddressRequired, err)
 		case errors.Is(err, rpc.ErrTooLarge) && q.limit == blockAnswer && q.filter.Addresses == nil:
 			return a, fmt.Errorf("the logs of one block: %w: set LOG_FILTER=addresses, which asks for those of escrows only", err)

@@ -5,15 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 
 	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
 )
-
-// receipts is what is known of a node's eth_getBlockReceipts.
-type receipts struct{ given, none atomic.Bool }
 
 // fewTransactions is up to how many receipts are asked for first: fewer bytes than a block of an
 // ordinary chain has, and where most blocks have no logs, all logs of the block prove nothing.
@@ -34,15 +30,15 @@ func (n *Node) ReadSilent(ctx context.Context, h rpc.Header, f *Filter, far uint
 		}
 	}
 
-	if !n.receipts.none.Load() {
+	if !n.noReceipts.holds() {
 		q := &rpc.Call{Method: rpc.GetReceipts, Params: `["` + h.Hash.Hex() + `"]`, Keep: ofBlock(h, f)}
 		err := n.readReceipts(ctx, h, q)
 		if err == nil {
-			n.receipts.given.Store(true)
+			n.receipts.Store(true)
 			return q.Logs, q.Bytes, nil
 		}
 
-		given := n.receipts.given.Load()
+		given := n.receipts.Load()
 		_, said := errors.AsType[*rpc.Error](err)
 		behind := errors.Is(err, rpc.ErrBehind) && n.Claim().Head.Number >= h.Number+far
 		if !unwilling(err) && (given || !behind && (!said || rpc.Classify(err) != rpc.Failed)) {
@@ -50,7 +46,7 @@ func (n *Node) ReadSilent(ctx context.Context, h rpc.Header, f *Filter, far uint
 		}
 
 		if !given && (behind || rpc.Classify(err) == rpc.Unsupported) {
-			n.receipts.none.Store(true)
+			n.noReceipts.note()
 		}
 	}
 
