@@ -25,6 +25,7 @@ type link struct {
 	rate    *allowance
 	turns   *turns
 	batches *batches
+	late    late
 	*standing
 }
 
@@ -76,6 +77,15 @@ func (l *link) checkChain(ctx context.Context, ask func(context.Context, *rpc.Ca
 // Do sends calls with small answers. The error is about all of them; each call has its own besides.
 func (l *link) Do(ctx context.Context, calls ...*rpc.Call) error {
 	return l.send(ctx, min(l.cfg.Timeout, quickTimeout), smallAnswer, calls)
+}
+
+// sendLogs is send of calls for logs.
+func (l *link) sendLogs(ctx context.Context, limit int64, calls []*rpc.Call) error {
+	asked := l.cfg.Now()
+	err := l.send(ctx, l.late.timeout(l.cfg.Timeout), limit, calls)
+	l.late.took(l.cfg.Now().Sub(asked), err, l.cfg.Now())
+
+	return err
 }
 
 // send sends calls in as large batches as the node takes, after it has proven to serve the right chain.
@@ -218,6 +228,7 @@ func (l *link) attempt(ctx context.Context, timeout time.Duration, limit int64, 
 		return err
 	}
 
+	l.late.answered(l.cfg.Now())
 	l.rate.answered(len(calls))
 	l.worked(asked, took)
 	if err == nil && !slices.ContainsFunc(calls, func(c *rpc.Call) bool { return c.Err != nil }) {

@@ -465,7 +465,7 @@ func (n *Node) parts(ctx context.Context, heads func() []*rpc.Call, where string
 		}
 
 		calls = append(calls, heads()...)
-		if err := n.send(ctx, n.cfg.Timeout, limit, calls); err != nil {
+		if err := n.sendLogs(ctx, limit, calls); err != nil {
 			if _, said := errors.AsType[*rpc.Error](err); said {
 				err = &logsRefused{err}
 			}
