@@ -73,6 +73,10 @@ func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter) (Batch,
 
 	defer n.turns.leave()
 	size := min(to-from+1, n.Span(f))
+	if !n.span.proven(size) {
+		ctx = unproven(ctx)
+	}
+
 	b, bytes, err := n.rangeLogs(ctx, from, from+size-1, f)
 	if err == nil {
 		n.gaveLogs()
