@@ -75,6 +75,9 @@ const (
 	alonePause, longestAlonePause = time.Second, LongestWait * 3 / 4
 	// A node that refuses because of its rate limit, without saying for how long.
 	limitPause, longestLimitPause = time.Second, 8 * time.Second
+	// Some limits begin anew with each request that they refuse. So each banAfter-th pause in a row is
+	// longer, twice as long each time.
+	banPause, longestBanPause, banAfter = 15 * time.Second, 2 * time.Minute, 8
 	// A node that serves no logs at all is of no use while others are: it is tried again in case its
 	// plan has changed, or it was only busy.
 	unfitPause = time.Hour
@@ -170,6 +173,10 @@ func (h *health) judge(err error, now time.Time, jitter func(time.Duration) time
 	case kind == rpc.RateLimited:
 		if wait := rpc.RetryIn(err); wait > 0 {
 			return limited, wait
+		}
+
+		if long := h.failures / banAfter; long > 0 && h.failures%banAfter == 0 {
+			return limited, min(banPause<<min(long-1, 10), longestBanPause)
 		}
 
 		return limited, min(limitPause<<min(h.failures-1, 10), longestLimitPause)

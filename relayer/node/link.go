@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -25,6 +26,7 @@ type link struct {
 	rate    *allowance
 	turns   *turns
 	batches *batches
+	late    late
 	*standing
 }
 
@@ -76,6 +78,15 @@ func (l *link) checkChain(ctx context.Context, ask func(context.Context, *rpc.Ca
 // Do sends calls with small answers. The error is about all of them; each call has its own besides.
 func (l *link) Do(ctx context.Context, calls ...*rpc.Call) error {
 	return l.send(ctx, min(l.cfg.Timeout, quickTimeout), smallAnswer, calls)
+}
+
+// sendLogs is send of calls for logs.
+func (l *link) sendLogs(ctx context.Context, limit int64, calls []*rpc.Call) error {
+	asked := l.cfg.Now()
+	err := l.send(ctx, l.late.timeout(l.cfg.Timeout), limit, calls)
+	l.late.took(l.cfg.Now().Sub(asked), err, l.cfg.Now())
+
+	return err
 }
 
 // send sends calls in as large batches as the node takes, after it has proven to serve the right chain.
@@ -195,13 +206,18 @@ func (l *link) exchange(ctx context.Context, timeout time.Duration, calls []*rpc
 // attempt sends one batch and keeps the books. The failure of a batch that may be one of batches
 // does not count against the node: its requests are sent alone next.
 func (l *link) attempt(ctx context.Context, timeout time.Duration, limit int64, calls []*rpc.Call) error {
-	for _, c := range calls {
-		c.Answer = rpc.Answer{}
+	do := func(ctx context.Context) (rpc.Traffic, error) {
+		for _, c := range calls {
+			c.Answer = rpc.Answer{}
+		}
+
+		return l.client.Exchange(ctx, calls, limit)
+	}
+	asked, took, err := l.exchange(ctx, timeout, calls, do)
+	for tries := 1; broke(err) && tries < l.tries(ctx, calls) && ctx.Err() == nil; tries++ {
+		asked, took, err = l.exchange(ctx, timeout, calls, do)
 	}
 
-	asked, took, err := l.exchange(ctx, timeout, calls, func(ctx context.Context) (rpc.Traffic, error) {
-		return l.client.Exchange(ctx, calls, limit)
-	})
 	if ctx.Err() != nil {
 		return err
 	}
@@ -218,6 +234,7 @@ func (l *link) attempt(ctx context.Context, timeout time.Duration, limit int64, 
 		return err
 	}
 
+	l.late.answered(l.cfg.Now())
 	l.rate.answered(len(calls))
 	l.worked(asked, took)
 	if err == nil && !slices.ContainsFunc(calls, func(c *rpc.Call) bool { return c.Err != nil }) {
@@ -225,6 +242,38 @@ func (l *link) attempt(ctx context.Context, timeout time.Duration, limit int64, 
 	}
 
 	return err
+}
+
+type unprovenKey struct{}
+
+// unproven marks what is asked under a context as more than the node has answered yet: if its answer
+// is lost, that may be the reason.
+func unproven(ctx context.Context) context.Context {
+	return context.WithValue(ctx, unprovenKey{}, true)
+}
+
+// tries is how often requests are sent at once while their answer is lost on its way: the connection
+// was idle for too long, or one of the machines behind the URL does not work.
+func (l *link) tries(ctx context.Context, calls []*rpc.Call) int {
+	switch {
+	case len(calls) > 1 && !l.batches.work(len(calls)):
+		return 1 // its size may be the reason
+	case ctx.Value(unprovenKey{}) != nil:
+		return 2
+	}
+
+	return 3
+}
+
+// broke says whether the answer to a request was lost, which says nothing of the request.
+func broke(err error) bool {
+	if page, is := errors.AsType[*rpc.Page](err); is {
+		return page.Status == http.StatusBadGateway || rpc.Classify(err) == rpc.Invalid
+	}
+
+	_, said := errors.AsType[*rpc.Error](err)
+
+	return !said && !notSent(err) && !errors.Is(err, ErrWrongChain) && rpc.Classify(err) == rpc.Failed
 }
 
 // metRate says whether a request was refused for its rate. A limit that is not named, of a request that

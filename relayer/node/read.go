@@ -76,6 +76,10 @@ func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter) (b Batc
 
 	defer n.turns.leave()
 	size := min(to-from+1, n.Span(f))
+	if !n.span.proven(size) {
+		ctx = unproven(ctx)
+	}
+
 	b, bytes, err := n.rangeLogs(ctx, from, from+size-1, f)
 	if err == nil {
 		n.gaveLogs()
@@ -482,7 +486,7 @@ func (n *Node) parts(ctx context.Context, q query, parts []string) (logsAnswer, 
 		}
 
 		calls = append(calls, q.heads()...)
-		if err := n.send(ctx, n.cfg.Timeout, q.limit, calls); err != nil {
+		if err := n.sendLogs(ctx, q.limit, calls); err != nil {
 			if _, said := errors.AsType[*rpc.Error](err); said {
 				err = &logsRefused{err}
 			}

@@ -69,7 +69,7 @@ func unwilling(err error) bool {
 // readReceipts asks for a block's receipts. ErrBehind: there are fewer than the block has transactions,
 // as of a machine that does not have the block.
 func (n *Node) readReceipts(ctx context.Context, h rpc.Header, q *rpc.Call) error {
-	err := n.send(ctx, n.cfg.Timeout, blockAnswer, []*rpc.Call{q})
+	err := n.sendLogs(ctx, blockAnswer, []*rpc.Call{q})
 	switch {
 	case err != nil || q.Err != nil:
 		return rpc.AsBehind(cmp.Or(err, q.Err))

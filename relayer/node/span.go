@@ -141,6 +141,13 @@ func (s *span) refused(size uint64, kind rpc.Kind, hint uint64) bool {
 	return true
 }
 
+// proven says whether the node has answered for so many blocks.
+func (s *span) proven(size uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return size <= s.answered
+}
+
 // spares says whether a node that was too busy for so many blocks may be asked for as many again, as
 // it has answered for them before: it is the rate then. If that goes on, it is not. first: it has
 // answered since it was spared last.

@@ -321,7 +321,7 @@ func TestHeadersThatAreTooLargeTogether(t *testing.T) {
 		}
 		s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest})
 		await(t, s, func(v View) bool { return v.Final == 30 })
-		require.EqualValues(t, 71, backlog(t, s, chain, 1, 70, 20*time.Second), "%+v", s.Endpoints())
+		require.EqualValues(t, 71, backlog(t, s, chain, 1, 70, time.Minute), "%+v", s.Endpoints())
 	})
 }
 

@@ -208,9 +208,11 @@ func (n *testNode) socket(w http.ResponseWriter, r *http.Request) {
 	write := &sync.Mutex{}
 	subscribed := func() { n.set(func() { n.sockets[c] = write }) }
 	n.set(func() { n.sockets[c] = nil })
+	var wg sync.WaitGroup
 	defer func() {
 		n.set(func() { delete(n.sockets, c) })
 		_ = c.Close()
+		wg.Wait()
 	}()
 	for {
 		_, body, err := c.ReadMessage()
@@ -224,13 +226,13 @@ func (n *testNode) socket(w http.ResponseWriter, r *http.Request) {
 				serve = n.limit
 			}
 		})
-		answer := serve(body, subscribed)
-		write.Lock()
-		err = c.WriteMessage(websocket.TextMessage, answer)
-		write.Unlock()
-		if err != nil {
-			return
-		}
+		wg.Go(func() { // as nodes do, which read on while they work on an answer
+			if answer := serve(body, subscribed); answer != nil {
+				write.Lock()
+				defer write.Unlock()
+				_ = c.WriteMessage(websocket.TextMessage, answer)
+			}
+		})
 	}
 }
 

@@ -1,0 +1,48 @@
+package node
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
+)
+
+// late says how long an answer with logs is waited for. They may take as long as Config.Timeout, but a
+// connection that swallows requests is to be found out sooner: so it is quickTimeout, unless the last
+// answer took half of that, or logs were late twice and the node answered something else between.
+type late struct {
+	mu     sync.Mutex
+	slow   bool
+	last   time.Time // when logs were late, and not answered since; zero: they were
+	others time.Time // when anything was answered last
+}
+
+func (l *late) timeout(most time.Duration) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.slow {
+		return most
+	}
+
+	return min(most, quickTimeout)
+}
+
+// answered notes that any request was.
+func (l *late) answered(now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.others = now
+}
+
+// took notes how a request for logs ended, and after how long.
+func (l *late) took(long time.Duration, err error, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case err == nil:
+		l.slow, l.last = long > quickTimeout/2, time.Time{}
+	case errors.Is(err, rpc.ErrSlow):
+		l.slow, l.last = !l.last.IsZero() && l.others.After(l.last), now
+	}
+}

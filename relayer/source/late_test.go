@@ -1,0 +1,197 @@
+package source
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
+)
+
+// growing is a node whose chain grows by a block in a fixed time, each with logs, and a Source of it.
+type growing struct {
+	s     *Source
+	n     *testNode
+	chain *testChain
+	next  uint64 // block that is read next
+}
+
+// grow starts it. over is closed before the test's end, for what is never answered. Called in a bubble.
+func grow(t *testing.T, kind string, every, lasts time.Duration) (g *growing, over chan struct{}) {
+	t.Helper()
+	const first = 20
+	blocks := uint64(lasts / every)
+	var p pipes
+	g = &growing{chain: newChain(first+blocks, 1, 0), next: first + 1}
+	g.n, _ = p.node(t, g.chain)
+	g.n.head = first
+	url := g.n.server.URL
+	if kind == "ws" {
+		url = g.n.ws()
+	}
+
+	g.s = start(t, Config{URLs: []string{url}, ChainID: 1, Finality: Latest, PollInterval: time.Second, Dial: p.dial,
+		Rand: func() float64 { return 0.999 }})
+	await(t, g.s, func(v View) bool { return v.Head == first })
+	over = make(chan struct{})
+	var wg sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(func() { cancel(); close(over); wg.Wait() })
+	ticks := time.NewTicker(every)
+	t.Cleanup(ticks.Stop)
+	wg.Go(func() {
+		for block := uint64(first + 1); block <= first+blocks; block++ {
+			select {
+			case <-ticks.C:
+			case <-ctx.Done():
+				return
+			}
+
+			g.n.set(func() { g.n.head = block })
+			g.n.announce()
+		}
+	})
+
+	return g, over
+}
+
+// watchPause is how long a watch waits after errors at most, about.
+const watchPause = 4 * time.Second
+
+// read reads what there is, as a watch does, until a moment or until a block has been read.
+func (g *growing) read(t *testing.T, block uint64, until time.Time) {
+	t.Helper()
+	ctx, cancel := context.WithDeadline(t.Context(), until)
+	defer cancel()
+	for g.next <= block && ctx.Err() == nil {
+		news := g.s.Changed()
+		failed := false
+		for b, err := range g.s.Read(ctx, g.next, g.s.View().Target, filterA()) {
+			if failed = err != nil; failed {
+				break
+			}
+
+			require.Equal(t, g.next, b.From)
+			require.Equal(t, g.chain.matching(b.From, b.To), b.Logs)
+			if g.next = b.To + 1; g.next > block {
+				return
+			}
+		}
+
+		pause := time.Second
+		if failed {
+			news, pause = nil, watchPause
+		}
+
+		select {
+		case <-ctx.Done():
+		case <-news:
+		case <-time.After(pause):
+		}
+	}
+}
+
+// A node that has hung for long is read from again within 10 s, and not only looked at: a request for a
+// block's logs that it took and never answered does not hold up the next one.
+func TestHungEndpointIsReadFromAgainWithin10Seconds(t *testing.T) {
+	for _, kind := range []string{"http", "ws"} {
+		for phase := range 8 {
+			hung := time.Minute + time.Duration(phase)*1700*time.Millisecond
+			t.Run(fmt.Sprintf("%s %s", kind, hung), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					g, over := grow(t, kind, 250*time.Millisecond, 3*time.Minute)
+					g.read(t, 1000, time.Now().Add(10*time.Second))
+					var hanging atomic.Bool // from the next request for logs on
+					hangs := func(b []byte) bool {
+						return hanging.Load() || strings.Contains(string(b), rpc.GetLogs) && hanging.CompareAndSwap(false, true)
+					}
+					begun := time.Now()
+					g.n.set(func() {
+						g.n.http = func(w http.ResponseWriter, r *http.Request) bool {
+							if kind == "ws" {
+								return false
+							}
+
+							b, _ := io.ReadAll(r.Body)
+							if !hangs(b) {
+								_, _ = w.Write(g.n.serve(b, nil))
+								return true
+							}
+
+							select {
+							case <-over:
+							case <-r.Context().Done():
+							}
+
+							return true
+						}
+						g.n.limit = func(b []byte, subscribed func()) []byte {
+							if !hangs(b) {
+								return g.n.serve(b, subscribed)
+							}
+
+							<-over
+
+							return nil
+						}
+					})
+					time.AfterFunc(hung, func() { g.n.set(func() { g.n.http, g.n.limit = nil, nil }) })
+					before := g.next
+					g.read(t, 1000, begun.Add(hung+10*time.Second))
+					require.Greater(t, g.next, before+100, "%+v", g.s.Endpoints())
+				})
+			})
+		}
+	}
+}
+
+// Logs that always take longer than a dead connection is waited for are read all the same.
+func TestLogsThatTakeLong(t *testing.T) {
+	for _, kind := range []string{"http", "ws"} {
+		for _, every := range []time.Duration{time.Second, 12 * time.Second} {
+			t.Run(fmt.Sprintf("%s, a block in %s", kind, every), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					g, over := grow(t, kind, every, 30*every)
+					slow := func(b []byte) {
+						if strings.Contains(string(b), rpc.GetLogs) {
+							select {
+							case <-over:
+							case <-time.After(7 * time.Second):
+							}
+						}
+					}
+					g.n.set(func() {
+						g.n.http = func(w http.ResponseWriter, r *http.Request) bool {
+							if kind == "ws" {
+								return false
+							}
+
+							b, _ := io.ReadAll(r.Body)
+							slow(b)
+							_, _ = w.Write(g.n.serve(b, nil))
+
+							return true
+						}
+						g.n.limit = func(b []byte, subscribed func()) []byte {
+							slow(b)
+							return g.n.serve(b, subscribed)
+						}
+					})
+					g.read(t, 30, time.Now().Add(30*every+3*time.Minute))
+					require.EqualValues(t, 31, g.next, "%+v", g.s.Endpoints())
+				})
+			})
+		}
+	}
+}
