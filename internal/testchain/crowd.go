@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -29,6 +30,15 @@ type Crowd struct {
 // Hash of a block.
 func (Crowd) Hash(n uint64) common.Hash {
 	return crypto.Keccak256Hash(binary.BigEndian.AppendUint64(nil, n))
+}
+
+// number of a block. One that is not on the chain is behind its end.
+func (c Crowd) number(hash common.Hash) (n uint64) {
+	for n <= c.Head && c.Hash(n) != hash {
+		n++
+	}
+
+	return n
 }
 
 // ServeHTTP answers a request or a batch.
@@ -72,6 +82,10 @@ func (c Crowd) answer(w *bufio.Writer, method string, params []json.RawMessage) 
 		result = c.Code
 	case "eth_getBlockByNumber":
 		result = c.header(params[0])
+	case "eth_getBlockByHash":
+		var hash common.Hash
+		_ = json.Unmarshal(params[0], &hash)
+		result = c.header(json.RawMessage(strconv.Quote(hexutil.EncodeUint64(c.number(hash)))))
 	case "eth_getLogs":
 		_, _ = w.WriteString(`"result":`)
 		c.logs(w, params[0])
@@ -111,9 +125,7 @@ func (c Crowd) logs(w *bufio.Writer, query json.RawMessage) {
 	}
 	_ = json.Unmarshal(query, &q)
 	if q.BlockHash != nil {
-		for q.FromBlock = 0; c.Hash(uint64(q.FromBlock)) != *q.BlockHash; q.FromBlock++ {
-		}
-
+		q.FromBlock = hexutil.Uint64(c.number(*q.BlockHash))
 		q.ToBlock = q.FromBlock
 	}
 

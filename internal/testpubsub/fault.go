@@ -36,6 +36,7 @@ type Fault struct {
 type Injected struct {
 	Fault
 	hits    atomic.Int64
+	waiting atomic.Int64
 	removed chan struct{}
 	remove  func()
 }
@@ -45,6 +46,10 @@ func (i *Injected) Remove() { i.remove() }
 
 // Hits is the number of requests that the fault has hit.
 func (i *Injected) Hits() int { return int(i.hits.Load()) }
+
+// Waiting is the number of requests that the fault delays now. One whose client has gone is among them
+// until the server has heard of that.
+func (i *Injected) Waiting() int { return int(i.waiting.Load()) }
 
 // Inject puts a fault into force. Of several that match a request the oldest hits it.
 func (s *Server) Inject(f Fault) *Injected {
@@ -64,6 +69,8 @@ func (i *Injected) wait(ctx context.Context) error {
 		return nil
 	}
 
+	i.waiting.Add(1)
+	defer i.waiting.Add(-1)
 	timer := time.NewTimer(i.Delay)
 	defer timer.Stop()
 	select {

@@ -171,8 +171,10 @@ func wait(ctx context.Context, pause time.Duration) error {
 	}
 }
 
-// exchange sends calls by do, when the rate allows it, under a deadline. It says when they were sent
-// and how long the answer took. Where ctx ended the error is its cause.
+// exchange sends calls by do, when the rate allows it. Their answer has so much time to begin to arrive,
+// and logs, of which there may be a hundred megabytes, Config.Timeout in all; other answers have to be
+// there by then. It says when the calls were sent and how long the answer took. Where ctx ended the
+// error is its cause.
 func (l *link) exchange(ctx context.Context, timeout time.Duration, calls []*rpc.Call,
 	do func(context.Context) (rpc.Traffic, error)) (asked time.Time, took time.Duration, err error) {
 	if err := l.rate.take(ctx, len(calls)); err != nil {
@@ -180,9 +182,18 @@ func (l *link) exchange(ctx context.Context, timeout time.Duration, calls []*rpc
 	}
 
 	asked = l.cfg.Now()
-	limited, cancel := context.WithTimeoutCause(ctx, timeout,
-		fmt.Errorf("%w: %s waited %s for %s (RPC timeout)", rpc.ErrSlow, l.cfg.Name, timeout, calls[0].Method))
+	slow := func(timeout time.Duration) error {
+		return fmt.Errorf("%w: %s waited %s for %s (RPC timeout)", rpc.ErrSlow, l.cfg.Name, timeout, calls[0].Method)
+	}
+	limited, cancel := context.WithTimeoutCause(ctx, l.cfg.Timeout, slow(l.cfg.Timeout))
 	defer cancel()
+	limited, silent := context.WithCancelCause(limited)
+	timer := time.AfterFunc(timeout, func() { silent(slow(timeout)) })
+	defer timer.Stop()
+	if slices.ContainsFunc(calls, (*rpc.Call).Streams) {
+		limited = rpc.WithArrival(limited, func() { timer.Stop() })
+	}
+
 	traffic, err := do(limited)
 	if ctx.Err() != nil {
 		return asked, took, context.Cause(ctx)

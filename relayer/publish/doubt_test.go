@@ -104,6 +104,8 @@ func TestQuiesceWhileHanging(t *testing.T) {
 
 	require.NoError(t, p.Quiesce(t.Context(), slots))
 	require.Zero(t, p.Stats().InFlight)
+	require.Eventually(t, func() bool { return fault.Waiting() == 0 }, patience, tick,
+		"else the server stores what was given up as well")
 	p.Resume(slots, 0)
 	fault.Remove()
 	w.same(rows, w.wait(len(rows)))

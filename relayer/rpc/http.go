@@ -71,6 +71,7 @@ func (t *HTTP) Exchange(ctx context.Context, calls []*Call, limit int64) (Traffi
 	defer func() { _ = resp.Body.Close() }()
 	retry := retryAfter(resp.Header.Get("Retry-After"), time.Now())
 	m := newMessage(resp.Body, limit)
+	m.arrived = arrival(ctx)
 	switch {
 	case resp.ContentLength > limit:
 		return traffic, fmt.Errorf("%w: %d bytes", ErrTooLarge, resp.ContentLength)
@@ -97,7 +98,7 @@ func (t *HTTP) Exchange(ctx context.Context, calls []*Call, limit int64) (Traffi
 
 // abandon closes what is idle after a request without an answer: the other connections may have died with its own.
 func (t *HTTP) abandon(ctx context.Context) {
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	if late(ctx) {
 		t.base.CloseIdleConnections()
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// streams says whether a result is decoded while it arrives.
-func (c *Call) streams() bool { return c.Method == GetLogs || c.Method == GetReceipts }
+// Streams says whether a result is decoded while it arrives.
+func (c *Call) Streams() bool { return c.Method == GetLogs || c.Method == GetReceipts }
 
 // stream decodes the result of such a request. What it cannot decode is its error; that of the whole
 // message is found by whoever reads on.
@@ -182,7 +182,7 @@ func (n *number) UnmarshalJSON(b []byte) error {
 
 	v, err := strconv.ParseUint(string(text), base, 64)
 	if err != nil {
-		return fmt.Errorf("%.40q is no number", b)
+		return fmt.Errorf("%.40s is no number: 0x and hexadecimal digits are", b)
 	}
 
 	*n = number(v)

@@ -24,11 +24,12 @@ const (
 // they have a hundred megabytes.
 type message struct {
 	*jsontext.Decoder
-	from   io.Reader
-	limit  int64 // of bytes
-	read   int64
-	begin  []byte // its first bytes, at most maxPage
-	broken error  // why it did not come to its end; nil: it did, or has not yet
+	from    io.Reader
+	limit   int64 // of bytes
+	read    int64
+	arrived func() // to be called when it begins to arrive; nil: none, or it was
+	begin   []byte // its first bytes, at most maxPage
+	broken  error  // why it did not come to its end; nil: it did, or has not yet
 }
 
 func newMessage(from io.Reader, limit int64) *message {
@@ -49,6 +50,11 @@ func (m *arriving) Read(b []byte) (int, error) {
 
 	n, err := m.from.Read(b)
 	m.read += int64(n)
+	if n > 0 && m.arrived != nil {
+		m.arrived()
+		m.arrived = nil
+	}
+
 	m.begin = append(m.begin, b[:min(n, maxPage-len(m.begin))]...)
 	if m.read > m.limit {
 		n, err = 0, fmt.Errorf("%w: more than %d bytes", ErrTooLarge, m.limit)
@@ -170,7 +176,7 @@ func (m *message) member(r *response, name string, asked func(id uint64, known b
 	switch name {
 	case "id":
 		v, err = m.held(maxHeld)
-		r.hasID = err == nil && v[0] != 'n' && json.Unmarshal(v, &r.id) == nil
+		r.hasID = err == nil && v[0] != 'n' && json.Unmarshal(bytes.Trim(v, `"`), &r.id) == nil // some proxies quote it
 	case "result":
 		r.answered = true
 		return m.result(r, asked(r.id, r.hasID))
@@ -198,7 +204,7 @@ func (m *message) result(r *response, q *Call) (err error) {
 		return m.SkipValue()
 	case q == nil && m.PeekKind() == jsontext.KindBeginArray:
 		r.answer.Result, err = m.held(m.limit)
-	case q == nil || !q.streams():
+	case q == nil || !q.Streams():
 		r.answer.Result, err = m.held(maxHeld)
 	default:
 		return r.answer.stream(m.Decoder, q)

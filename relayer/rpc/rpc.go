@@ -53,6 +53,23 @@ type Client interface {
 	Close()
 }
 
+type arrivalKey struct{}
+
+// WithArrival has f be called once when the answer to a request under the context begins to arrive.
+func WithArrival(ctx context.Context, f func()) context.Context {
+	return context.WithValue(ctx, arrivalKey{}, f)
+}
+
+func arrival(ctx context.Context) func() {
+	f, _ := ctx.Value(arrivalKey{}).(func())
+	return f
+}
+
+// late says whether a context ended because its time was over.
+func late(ctx context.Context) bool {
+	return errors.Is(ctx.Err(), context.DeadlineExceeded) || errors.Is(context.Cause(ctx), ErrSlow)
+}
+
 // Traffic of an exchange, in bytes, uncompressed.
 type Traffic struct{ Sent, Received int }
 
@@ -149,7 +166,7 @@ func (c *Call) answer(r *response) {
 		c.Answer = r.answer
 	}
 
-	if held := c.Result; c.streams() && held != nil && c.Err == nil { // it came before its id
+	if held := c.Result; c.Streams() && held != nil && c.Err == nil { // it came before its id
 		c.Answer = Answer{}
 		_ = c.stream(newMessage(bytes.NewReader(held), int64(len(held))).Decoder, c) // it is JSON
 	}

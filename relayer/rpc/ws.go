@@ -188,7 +188,7 @@ func (t *WS) over(ctx context.Context, conn *wsConn, calls []*Call, limit int64)
 	first := t.nextID + 1
 	t.nextID += uint64(len(calls))
 	t.mu.Unlock()
-	w, err := conn.await(first, calls, limit)
+	w, err := conn.await(first, calls, limit, arrival(ctx))
 	if err != nil {
 		return Traffic{}, err
 	}
@@ -204,7 +204,7 @@ func (t *WS) over(ctx context.Context, conn *wsConn, calls []*Call, limit int64)
 	select {
 	case <-w.delivered:
 	case <-ctx.Done():
-		conn.giveUp(w, errors.Is(ctx.Err(), context.DeadlineExceeded))
+		conn.giveUp(w, late(ctx))
 		return traffic, context.Cause(ctx)
 	}
 
@@ -238,6 +238,7 @@ type wsWait struct {
 	calls     []*Call
 	left      int
 	limit     int64
+	arrived   func() // to be called when its answer begins to arrive; nil: none, or it was
 	before    uint64 // wsConn.answered when it was sent
 	received  int
 	err       error
@@ -253,8 +254,8 @@ func (c *wsConn) ended() bool {
 	}
 }
 
-func (c *wsConn) await(first uint64, calls []*Call, limit int64) (*wsWait, error) {
-	w := &wsWait{first: first, calls: make([]*Call, len(calls)), left: len(calls), limit: limit,
+func (c *wsConn) await(first uint64, calls []*Call, limit int64, arrived func()) (*wsWait, error) {
+	w := &wsWait{first: first, calls: make([]*Call, len(calls)), left: len(calls), limit: limit, arrived: arrived,
 		delivered: make(chan struct{})}
 	for i, call := range calls { // copies: the reader may be at them when the asker has gone
 		w.calls[i] = &Call{Method: call.Method, Keep: call.Keep}
@@ -380,6 +381,11 @@ func (c *wsConn) asked(id uint64, known bool) *Call {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if w := c.waiting[id]; w != nil && known {
+		if w.arrived != nil {
+			w.arrived()
+			w.arrived = nil
+		}
+
 		return w.calls[id-w.first]
 	}
 

@@ -195,3 +195,35 @@ func TestLogsThatTakeLong(t *testing.T) {
 		}
 	}
 }
+
+// Logs that begin to arrive in time may take as long as a request may, and are asked for once.
+func TestLogsThatArriveSlowly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, over := grow(t, "http", time.Minute, 5*time.Minute)
+		var asked atomic.Int64
+		g.n.set(func() {
+			g.n.http = func(w http.ResponseWriter, r *http.Request) bool {
+				b, _ := io.ReadAll(r.Body)
+				answer := g.n.serve(b, nil)
+				if strings.Contains(string(b), rpc.GetLogs) {
+					asked.Add(1)
+					_, _ = w.Write(answer[:10])
+					_ = http.NewResponseController(w).Flush()
+					select {
+					case <-over:
+					case <-time.After(9 * time.Second):
+					}
+
+					answer = answer[10:]
+				}
+
+				_, _ = w.Write(answer)
+
+				return true
+			}
+		})
+		g.read(t, 25, time.Now().Add(6*time.Minute))
+		require.EqualValues(t, 26, g.next, "%+v", g.s.Endpoints())
+		require.EqualValues(t, 5, asked.Load())
+	})
+}

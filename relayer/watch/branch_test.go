@@ -143,7 +143,7 @@ func TestBackfillDoesNotOvertakeTheFactoryWatch(t *testing.T) {
 	w.mine(100 + confirmations)
 	require.Eventually(t, func() bool { return w.src.View().Final > 60 }, time.Minute, 5*time.Millisecond)
 	final := int64(w.src.View().Final)
-	w.patience = 3 * time.Second
+	w.patience = 8 * time.Second
 	w.run(watch.FilterTopics, false)
 	step := time.NewTicker(time.Second)
 	defer step.Stop()
