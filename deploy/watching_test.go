@@ -468,8 +468,9 @@ func TestAlertsKeepTheLimitsOfThePage(t *testing.T) {
 		require.Equal(t, limit, wait(rules[alert]), alert)
 	}
 
-	for _, alert := range []string{"RelayerLagBlocks", "RelayerFactoryLag"} {
-		require.InDelta(t, fleet.LimitLagBlocks, threshold(rules[alert]), 0, alert)
+	for alert, limit := range map[string]time.Duration{"RelayerLagBlocks": fleet.LimitBehind,
+		"RelayerFactoryLag": fleet.LimitBehind, "RelayerVerifierStalled": fleet.LimitUnverified} {
+		require.InDelta(t, limit.Seconds(), threshold(rules[alert]), 0, alert)
 	}
 
 	require.InDelta(t, fleet.LowBalance, threshold(rules["RelayerBalanceLow"]), 0)

@@ -1,6 +1,7 @@
 package relayer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -113,6 +114,8 @@ var allGauges = []gauge{
 		func(i *web.Instance) int64 { return i.Cursor }),
 	ofInstance("relayer_lag_blocks", "Blocks that may be processed and are not, of this instance's slots.",
 		(*web.Instance).Lag),
+	{"relayer_behind_seconds", "How long the chain took for the blocks of relayer_lag_blocks.",
+		func(s *scrape) float64 { return s.took(float64(s.instance.Lag())) }},
 	{"relayer_lag_seconds", "Age of the newest processed block when it lags, else 0.", (*scrape).lagSeconds},
 	ofInstance("relayer_slots_owned", "Slots that this instance serves.",
 		func(i *web.Instance) int { return i.Slots }),
@@ -137,6 +140,10 @@ var allGauges = []gauge{
 	ofChain(counterName, "Changes of leader since the database was made.",
 		func(f *fleet.Fleet) int64 { return f.Leader.Epoch }),
 	{"relayer_factory_lag_blocks", "Blocks that the factory watch is behind the target.", (*scrape).factoryLag},
+	{"relayer_factory_behind_seconds", "How long the chain took for the blocks of relayer_factory_lag_blocks.",
+		func(s *scrape) float64 { return s.took(s.factoryLag()) }},
+	{"relayer_unverified_seconds", "How long the chain took for the final blocks that were not read twice yet.",
+		(*scrape).unverified},
 }
 
 // ofInstance is a gauge of what the instance knows of itself.
@@ -288,6 +295,26 @@ func (s *scrape) lagSeconds() float64 {
 	}
 
 	return max(0, s.now.Sub(s.instance.CursorTime).Seconds()) // some chains' blocks are ahead of the clock
+}
+
+// took is how long the chain takes for so many blocks, in seconds. Until some were seen, a block counts as
+// one of Ethereum's.
+func (s *scrape) took(blocks float64) float64 {
+	const usual = 12 * time.Second
+	return blocks * cmp.Or(s.instance.BlockTime, usual).Seconds()
+}
+
+func (s *scrape) unverified() float64 {
+	if s.snapshot == nil {
+		return math.NaN()
+	}
+
+	verified := s.snapshot.fleet.Chain.Verified
+	if s.instance.Final == 0 || verified == 0 {
+		return 0
+	}
+
+	return s.took(float64(max(0, s.instance.Final-verified)))
 }
 
 func (s *scrape) factoryLag() float64 {

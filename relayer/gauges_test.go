@@ -146,3 +146,45 @@ func TestLagIsNotNegative(t *testing.T) {
 	s.instance.CursorTime = now.Add(-time.Minute)
 	require.InDelta(t, 60, s.lagSeconds(), 0.001)
 }
+
+// What is behind is told in the time that the chain took for it: a hundred blocks are 20 minutes of one
+// chain and 25 seconds of another.
+func TestBehindIsToldInTime(t *testing.T) {
+	l := &snapshot{}
+	l.fleet.Chain.FactoryCursor, l.fleet.Chain.Verified = 51, 40
+	s := &scrape{snapshot: l, instance: web.Instance{Cursor: 101, Target: 200, Final: 190}}
+	behind := func() (slots, factory, verifier float64) {
+		return valueOf(t, s, "relayer_behind_seconds"), valueOf(t, s, "relayer_factory_behind_seconds"),
+			valueOf(t, s, "relayer_unverified_seconds")
+	}
+	slots, factory, verifier := behind()
+	require.InDelta(t, 1200, slots, 0, "blocks of Ethereum, while none was seen")
+	require.InDelta(t, 1800, factory, 0)
+	require.InDelta(t, 1800, verifier, 0)
+
+	s.instance.BlockTime = 250 * time.Millisecond
+	slots, factory, verifier = behind()
+	require.InDelta(t, 25, slots, 0)
+	require.InDelta(t, 37.5, factory, 0)
+	require.InDelta(t, 37.5, verifier, 0)
+
+	s.instance.Final = 0
+	require.Zero(t, valueOf(t, s, "relayer_unverified_seconds"))
+	s.snapshot = nil
+	require.True(t, math.IsNaN(valueOf(t, s, "relayer_factory_behind_seconds")))
+	require.True(t, math.IsNaN(valueOf(t, s, "relayer_unverified_seconds")))
+}
+
+// valueOf is a gauge of a scrape.
+func valueOf(t *testing.T, s *scrape, name string) float64 {
+	t.Helper()
+	for _, g := range allGauges {
+		if g.name == name {
+			return g.value(s)
+		}
+	}
+
+	require.Fail(t, "there is no gauge "+name)
+
+	return 0
+}

@@ -68,6 +68,7 @@ func (r *Relayer) instance() web.Instance {
 		ID: r.cfg.InstanceID, Build: r.build, Started: r.started, Partition: r.cfg.Partition, Leader: c.leading.Load(),
 		Database: c.database.get(), Node: r.source.Health(),
 		Head: int64(view.Head), Target: int64(view.Target), Final: int64(view.Final), HeadTime: view.HeadTime,
+		BlockTime: r.source.BlockTime(),
 	}
 	if f := r.metrics.publish.LastFailure(); f != nil {
 		i.PublishError, i.PublishErrorAt = f.Err, f.At

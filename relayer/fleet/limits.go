@@ -72,9 +72,13 @@ var (
 	LimitReplies = Limit{0, 5 * time.Minute}
 )
 
-// LimitLagBlocks is how many blocks, of those that may be processed, an instance or the factory
-// watch may be behind: the first version's rule.
-const LimitLagBlocks = 100
+// LimitBehind is how far an instance or the factory watch may be behind, in time that the chain took for
+// the blocks that may be processed and are not: a hundred blocks of Ethereum, as the first version had
+// it, 4,800 of a chain with four per second.
+const LimitBehind = 20 * time.Minute
+
+// LimitUnverified is the same for the verifier: a thousand blocks of Ethereum.
+const LimitUnverified = 200 * time.Minute
 
 // TicketAfter is how long something must have been behind before a warning becomes a ticket: what
 // passes by itself needs nobody.

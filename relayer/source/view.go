@@ -100,6 +100,12 @@ func (o *outlook) leaps(head uint64) bool {
 	return head > o.view.Head+o.pace.atLeast(farBlocks, farTime)
 }
 
+// BlockTime is the mean time between blocks; zero while it is not known.
+func (o *outlook) BlockTime() time.Duration {
+	mean, _ := o.rhythm()
+	return mean
+}
+
 // rhythm is the mean time between blocks, zero while it is not known, and before when no block is to
 // be expected.
 func (o *outlook) rhythm() (mean time.Duration, due time.Time) {

@@ -25,13 +25,14 @@ type Instance struct {
 	// When each of them began to fail. Zero: not known, which counts as long ago.
 	SessionSince, DatabaseSince, NodeSince time.Time
 
-	Head, Target, Final int64     // heights; 0: unknown
-	HeadTime            time.Time // of block Head
-	Cursor              int64     // next block of the slot watch; 0 while it holds no slot
-	CursorTime          time.Time // of block Cursor-1; zero: unknown
-	FactoryCursor       int64     // next block of the factory watch; 0 while it does not lead
-	Escrows             int       // monitored
-	Slots, Adopted      int       // owned; and of those preferred by others
+	Head, Target, Final int64         // heights; 0: unknown
+	HeadTime            time.Time     // of block Head
+	BlockTime           time.Duration // the mean time between blocks; zero: not known yet
+	Cursor              int64         // next block of the slot watch; 0 while it holds no slot
+	CursorTime          time.Time     // of block Cursor-1; zero: unknown
+	FactoryCursor       int64         // next block of the factory watch; 0 while it does not lead
+	Escrows             int           // monitored
+	Slots, Adopted      int           // owned; and of those preferred by others
 
 	InFlight    int // messages sent to Pub/Sub and not yet acknowledged
 	BlockedKeys int // ordering keys whose last publish failed
