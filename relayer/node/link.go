@@ -185,13 +185,18 @@ func (l *link) exchange(ctx context.Context, timeout time.Duration, calls []*rpc
 	slow := func(timeout time.Duration) error {
 		return fmt.Errorf("%w: %s waited %s for %s (RPC timeout)", rpc.ErrSlow, l.cfg.Name, timeout, calls[0].Method)
 	}
-	limited, cancel := context.WithTimeoutCause(ctx, l.cfg.Timeout, slow(l.cfg.Timeout))
+	whole, streams := timeout, slices.ContainsFunc(calls, (*rpc.Call).Streams)
+	if streams {
+		whole = l.cfg.Timeout
+	}
+
+	limited, cancel := context.WithTimeoutCause(ctx, whole, slow(whole))
 	defer cancel()
-	limited, silent := context.WithCancelCause(limited)
-	timer := time.AfterFunc(timeout, func() { silent(slow(timeout)) })
-	defer timer.Stop()
-	if slices.ContainsFunc(calls, (*rpc.Call).Streams) {
-		limited = rpc.WithArrival(limited, func() { timer.Stop() })
+	if streams {
+		begins, silent := context.WithCancelCause(limited)
+		timer := time.AfterFunc(timeout, func() { silent(slow(timeout)) })
+		defer timer.Stop()
+		limited = rpc.WithArrival(begins, func() { timer.Stop() })
 	}
 
 	traffic, err := do(limited)

@@ -152,7 +152,7 @@ func FuzzLogs(f *testing.F) {
 		require.NoError(t, json.Unmarshal(written, &want))
 		got, err := ParseLogs(written)
 		require.NoError(t, err)
-		require.Equal(t, len(want), len(got))
+		require.Len(t, got, len(want))
 		for i := range want {
 			require.Equal(t, want[i], got[i])
 		}

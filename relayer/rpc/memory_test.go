@@ -49,6 +49,7 @@ func exchange(t *testing.T, client rpc.Client, limit int64) (allocated uint64, e
 	runtime.ReadMemStats(&before)
 	_, err = client.Exchange(ctx, calls, limit)
 	runtime.ReadMemStats(&after)
+
 	return after.TotalAlloc - before.TotalAlloc, cmp.Or(err, calls[0].Err)
 }
 

@@ -24,6 +24,8 @@ const (
 	// A connection on which nothing comes for two pings is dead.
 	pingEvery  = 4 * time.Second
 	wsDeadline = 2*pingEvery + time.Second
+	// writeDeadline is for a request to leave; the largest has some 2 MB.
+	writeDeadline = 5 * time.Second
 	// notificationLimit bounds a message that answers nothing, in bytes: a header has some 2 kB.
 	notificationLimit = 1 << 20
 )
@@ -278,9 +280,9 @@ func (c *wsConn) await(first uint64, calls []*Call, limit int64, arrived func())
 func (c *wsConn) send(ctx context.Context, body []byte) error {
 	c.write.Lock()
 	defer c.write.Unlock()
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		deadline = time.Now().Add(wsDeadline)
+	deadline := time.Now().Add(writeDeadline) // what ctx ends goes on until then
+	if before, ok := ctx.Deadline(); ok && before.Before(deadline) {
+		deadline = before
 	}
 
 	if err := c.c.SetWriteDeadline(deadline); err != nil {

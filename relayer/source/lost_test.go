@@ -39,7 +39,8 @@ var lost = map[string]func(w http.ResponseWriter, answer []byte){
 }
 
 // Behind a URL one machine of three does not work: a third of the answers are lost. That costs time,
-// and is taken neither for a limit of the rate nor for one of the range.
+// and is taken neither for a limit of the rate nor for one of the range, but where three in a row are
+// lost. Most readings take 24 to 90 s, one in 500 more than four minutes.
 func TestOneMachineOfThreeDoesNotWork(t *testing.T) {
 	for name, lose := range lost {
 		for _, final := range []uint64{3000, 2700} {
@@ -74,7 +75,7 @@ func TestOneMachineOfThreeDoesNotWork(t *testing.T) {
 						from = final + 1
 					}
 
-					next := backlog(t, s, chain, from, blocks, 4*time.Minute)
+					next := backlog(t, s, chain, from, blocks, 10*time.Minute)
 					require.EqualValues(t, blocks+1, next, "%+v", s.Endpoints())
 				})
 			})
