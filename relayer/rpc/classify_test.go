@@ -387,7 +387,8 @@ func TestClassifyWhereverItStands(t *testing.T) {
 		{503, `<html>the server is too busy</html>`, RateLimited},
 		{504, ``, TimedOut}, {524, ``, TimedOut}, {404, `the page could not be found`, Failed}, {200, `<html>ok</html>`, Failed},
 	} {
-		require.Equal(t, c.want, Classify(newMessage(strings.NewReader(c.body), 1<<20).refusal(c.status)), "%d %s", c.status, c.body)
+		refused := newMessage(strings.NewReader(c.body), 1<<20).refusal(c.status)
+		require.Equal(t, c.want, Classify(refused), "%d %s", c.status, c.body)
 	}
 
 	for _, r := range refusals {
