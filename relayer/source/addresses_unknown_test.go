@@ -132,7 +132,8 @@ func TestAddressRequiredIsForgotten(t *testing.T) {
 
 			return nil, err
 		}
-		s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest, Dial: p.dial})
+		s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest, PollInterval: time.Minute,
+			Dial: p.dial})
 		await(t, s, func(v View) bool { return v.Final == 60 })
 		for range 3 {
 			for _, err := range s.Read(t.Context(), 1, 60, filterA()) {
