@@ -171,10 +171,9 @@ func wait(ctx context.Context, pause time.Duration) error {
 	}
 }
 
-// exchange sends calls by do, when the rate allows it. Their answer has so much time to begin to arrive,
-// and logs, of which there may be a hundred megabytes, Config.Timeout in all; other answers have to be
-// there by then. It says when the calls were sent and how long the answer took. Where ctx ended the
-// error is its cause.
+// exchange sends calls by do, when the rate allows it. timeout is for their answer; of logs, of which
+// there may be a hundred megabytes, for its beginning, and all of it has Config.Timeout. It says when
+// the calls were sent and how long the answer took. Where ctx ended the error is its cause.
 func (l *link) exchange(ctx context.Context, timeout time.Duration, calls []*rpc.Call,
 	do func(context.Context) (rpc.Traffic, error)) (asked time.Time, took time.Duration, err error) {
 	if err := l.rate.take(ctx, len(calls)); err != nil {

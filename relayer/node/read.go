@@ -459,7 +459,8 @@ func (n *Node) logs(ctx context.Context, q query) (logsAnswer, error) {
 			n.named.note()
 			return a, fmt.Errorf("%w: %w", ErrAddressRequired, err)
 		case errors.Is(err, rpc.ErrTooLarge) && q.limit == blockAnswer && q.filter.Addresses == nil:
-			return a, fmt.Errorf("the logs of one block: %w: set LOG_FILTER=addresses, which asks for those of escrows only", err)
+			return a, fmt.Errorf("the logs of one block: %w: set LOG_FILTER=addresses, which asks for those of escrows only",
+				err)
 		case kind == rpc.TooManyAddresses && n.tooMany(min(chunk, len(q.filter.Addresses))):
 			continue
 		}

@@ -13,8 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const someLogs = `[{"address":"0xb5a5F22694352C15B00323844aD545ABb2B11028","topics":["0x99b5620489b6ef926d4518936cfec15d305452712b88bd59da2d9c10fb0953e8"],` +
-	`"data":"0x0000010203","blockNumber":"0x1a","transactionHash":"0x77","transactionIndex":"0x0","blockHash":"0x88","logIndex":"0x3","removed":false}]`
+const someLogs = `[{"address":"0xb5a5F22694352C15B00323844aD545ABb2B11028",` +
+	`"topics":["0x99b5620489b6ef926d4518936cfec15d305452712b88bd59da2d9c10fb0953e8"],` +
+	`"data":"0x0000010203","blockNumber":"0x1a","transactionHash":"0x77","transactionIndex":"0x0",` +
+	`"blockHash":"0x88","logIndex":"0x3","removed":false}]`
 
 func sample() []byte {
 	long := func(digit string) string { return "0x" + strings.Repeat(digit, 64) }
@@ -64,7 +66,8 @@ func TestLogs(t *testing.T) {
 
 	for _, bad := range []string{
 		"", "null", "{}", "[", "[{}]", "[null]x", string(b) + "]", `[{"address":1}]`, string(b[:len(b)-1]),
-		strings.Replace(string(b), `"0x1a"`, `"0x1g"`, 1), strings.Replace(string(b), `"0x1a"`, `"26"`, 1), strings.Replace(string(b), "0x0000010203", "0x000", 1),
+		strings.Replace(string(b), `"0x1a"`, `"0x1g"`, 1), strings.Replace(string(b), `"0x1a"`, `"26"`, 1),
+		strings.Replace(string(b), "0x0000010203", "0x000", 1),
 		strings.Replace(string(b), "logIndex", "LogIndex", 1), strings.Replace(string(b), `"blockNumber":"0x1a",`, "", 1),
 	} {
 		_, err := ParseLogs([]byte(bad))

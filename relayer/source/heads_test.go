@@ -346,5 +346,6 @@ func TestHealthNamesTheMissingTag(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, s.Endpoints()[0].Up)
 	require.ErrorContains(t, s.Health(), "the head of the chain is not known yet")
-	require.ErrorContains(t, s.Health(), "it does not know the finalized block: wait for it, or set FINALITY=confirmations")
+	require.ErrorContains(t, s.Health(),
+		"it does not know the finalized block: wait for it, or set FINALITY=confirmations")
 }

@@ -1,4 +1,4 @@
-package source_test
+package source
 
 import (
 	"context"
@@ -12,31 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
-
-// watchMemory notes how much memory the process has at most, until stop is called, in bytes.
-func watchMemory() (stop func() uint64) {
-	ctx, cancel := context.WithCancel(context.Background())
-	peak := make(chan uint64)
-	go func() {
-		ticker := time.NewTicker(10 * time.Millisecond)
-		defer ticker.Stop()
-		var m runtime.MemStats
-		for most := uint64(0); ; {
-			runtime.ReadMemStats(&m)
-			most = max(most, m.Sys-m.HeapReleased)
-			select {
-			case <-ctx.Done():
-				peak <- most
-				return
-			case <-ticker.C:
-			}
-		}
-	}()
-
-	return func() uint64 { cancel(); return <-peak }
-}
 
 // Blocks above finality are read one by one, however large: what is in flight, and what is remembered
 // of them for other readers, is bounded in bytes. The container has 512 MiB. Logs that are not wanted,
@@ -53,13 +29,13 @@ func TestLargeBlocks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			defer debug.SetGCPercent(debug.SetGCPercent(40))
-			chain := testchain.Crowd{ChainID: 1, Head: 100, Final: 1, Logs: test.logs, Topic: wantedTopic}
+			chain := testchain.Crowd{ChainID: 1, Head: 100, Final: 1, Logs: test.logs, Topic: topicA}
 			if test.unwanted {
 				chain.Topic = common.Hash{1}
 			}
 
 			server := httptest.NewServer(chain)
-			s, err := source.New(source.Config{URLs: []string{server.URL}, ChainID: 1, Finality: source.Latest,
+			s, err := New(Config{URLs: []string{server.URL}, ChainID: 1, Finality: Latest,
 				Timeout: time.Minute})
 			require.NoError(t, err)
 			ctx, cancel := context.WithCancel(t.Context())
@@ -74,10 +50,9 @@ func TestLargeBlocks(t *testing.T) {
 				<-changed
 			}
 
-			debug.FreeOSMemory()
 			peak := watchMemory()
 			var read, logs uint64
-			for b, err := range s.Read(ctx, 101-test.blocks, 100, wanted()) {
+			for b, err := range s.Read(ctx, 101-test.blocks, 100, filterA()) {
 				require.NoError(t, err)
 				read += b.To - b.From + 1
 				logs += uint64(len(b.Logs))

@@ -128,7 +128,8 @@ func TestRangesOfLargeBlocks(t *testing.T) {
 		for _, head := range list[1:] {
 			var number hexutil.Uint64
 			_ = json.Unmarshal(head.Params[0], &number)
-			_, _ = fmt.Fprintf(body, `,{"jsonrpc":"2.0","id":%s,"result":%s}`, head.ID, marshal(blockJSON(chain.headers[number])))
+			_, _ = fmt.Fprintf(body, `,{"jsonrpc":"2.0","id":%s,"result":%s}`, head.ID,
+				marshal(blockJSON(chain.headers[number])))
 		}
 
 		_ = body.WriteByte(']')

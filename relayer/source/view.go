@@ -94,11 +94,7 @@ func (o *outlook) farBehind() uint64 {
 }
 
 // leaps says whether a head is far above all that is known.
-func (o *outlook) leaps(head uint64) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return head > o.view.Head+o.pace.atLeast(farBlocks, farTime)
-}
+func (o *outlook) leaps(head uint64) bool { return head > o.View().Head+o.farBehind() }
 
 // BlockTime is the mean time between blocks; zero while it is not known.
 func (o *outlook) BlockTime() time.Duration {
