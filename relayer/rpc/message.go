@@ -149,7 +149,6 @@ func more(d *jsontext.Decoder) bool {
 }
 
 func (m *message) response(asked func(id uint64, known bool) *Call) (r response, err error) {
-	begin := m.InputOffset()
 	if !m.begins(jsontext.KindBeginObject) {
 		return r, errSyntax
 	}
@@ -164,8 +163,6 @@ func (m *message) response(asked func(id uint64, known bool) *Call) (r response,
 	if err == nil && !m.ends() {
 		err = errSyntax
 	}
-
-	r.size = int(m.InputOffset() - begin)
 
 	return r, err
 }

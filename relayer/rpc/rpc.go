@@ -295,6 +295,11 @@ func (m *message) deliver(calls []*Call, first uint64) error {
 		return err
 	}
 
+	return m.fill(list, single, calls, first)
+}
+
+// fill puts the parts of an answer to a batch, whose ids count from first, where they belong.
+func (m *message) fill(list []response, single bool, calls []*Call, first uint64) error {
 	if single && list[0].fault != nil && (len(calls) > 1 || !list[0].hasID) {
 		return parseFault(list[0].fault) // of the batch as a whole
 	}

@@ -158,7 +158,7 @@ func (t *WS) dial(ctx context.Context) (*wsConn, error) {
 		return nil, err
 	}
 
-	conn := &wsConn{c: c, done: make(chan struct{}), waiting: map[uint64]*wsWait{}, heads: make(chan Header, 1)}
+	conn := &wsConn{c: c, done: make(chan struct{}), waiting: map[*wsWait]struct{}{}, heads: make(chan Header, 1)}
 	conn.wg.Go(conn.read)
 	conn.wg.Go(conn.ping)
 	t.mu.Lock()
@@ -219,8 +219,8 @@ func (t *WS) over(ctx context.Context, conn *wsConn, calls []*Call, limit int64)
 }
 
 // wsConn is one connection. Its two goroutines, read and ping, end when it does. mu guards the
-// batches that wait: a batch is in waiting, by each of its ids that is unanswered, until its
-// delivered is closed or its asker has gone; after over nobody may join them.
+// batches that wait: a batch is in waiting until its delivered is closed or its asker has gone; after
+// over nobody may join them.
 type wsConn struct {
 	c     *websocket.Conn
 	done  chan struct{} // closed when the connection is over
@@ -229,23 +229,25 @@ type wsConn struct {
 	wg    sync.WaitGroup
 
 	mu       sync.Mutex
-	waiting  map[uint64]*wsWait
-	answered uint64 // requests, ever
+	waiting  map[*wsWait]struct{}
+	answered int // messages with answers, ever
 	over     bool
 }
 
-// wsWait is a batch whose answers are awaited. The reader fills in the calls until delivered is closed.
+// wsWait is a batch whose answer is awaited. The reader fills in the calls until delivered is closed.
 type wsWait struct {
 	first     uint64
 	calls     []*Call
-	left      int
 	limit     int64
 	arrived   func() // to be called when its answer begins to arrive; nil: none, or it was
-	before    uint64 // wsConn.answered when it was sent
+	before    int    // wsConn.answered when it was sent
 	received  int
 	err       error
 	delivered chan struct{}
 }
+
+// holds says whether a request of the batch has such an id.
+func (w *wsWait) holds(id uint64) bool { return id-w.first < uint64(len(w.calls)) }
 
 func (c *wsConn) ended() bool {
 	select {
@@ -257,7 +259,7 @@ func (c *wsConn) ended() bool {
 }
 
 func (c *wsConn) await(first uint64, calls []*Call, limit int64, arrived func()) (*wsWait, error) {
-	w := &wsWait{first: first, calls: make([]*Call, len(calls)), left: len(calls), limit: limit, arrived: arrived,
+	w := &wsWait{first: first, calls: make([]*Call, len(calls)), limit: limit, arrived: arrived,
 		delivered: make(chan struct{})}
 	for i, call := range calls { // copies: the reader may be at them when the asker has gone
 		w.calls[i] = &Call{Method: call.Method, Keep: call.Keep}
@@ -270,9 +272,7 @@ func (c *wsConn) await(first uint64, calls []*Call, limit int64, arrived func())
 	}
 
 	w.before = c.answered
-	for i := range calls {
-		c.waiting[first+uint64(i)] = w
-	}
+	c.waiting[w] = struct{}{}
 
 	return w, nil
 }
@@ -295,7 +295,7 @@ func (c *wsConn) send(ctx context.Context, body []byte) error {
 func (c *wsConn) forget(w *wsWait) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.remove(w)
+	delete(c.waiting, w)
 }
 
 // giveUp is forget after a deadline has passed. A connection that has answered no request meanwhile
@@ -303,24 +303,28 @@ func (c *wsConn) forget(w *wsWait) {
 func (c *wsConn) giveUp(w *wsWait, late bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.remove(w)
+	delete(c.waiting, w)
 	if late && c.answered == w.before {
 		_ = c.c.Close()
 	}
 }
 
-// remove takes a batch out of those that wait. Held: mu.
-func (c *wsConn) remove(w *wsWait) {
-	for i := range w.calls {
-		delete(c.waiting, w.first+uint64(i))
-	}
-}
-
 // finish ends a batch's waiting. Held: mu.
 func (c *wsConn) finish(w *wsWait, err error) {
-	c.remove(w)
-	w.err, w.left = err, 0
+	delete(c.waiting, w)
+	w.err = err
 	close(w.delivered)
+}
+
+// find returns the batch that waits for an answer with such an id; nil: none. Held: mu.
+func (c *wsConn) find(id uint64) *wsWait {
+	for w := range c.waiting {
+		if w.holds(id) {
+			return w
+		}
+	}
+
+	return nil
 }
 
 // limit is the most that a message may have now, in bytes.
@@ -328,7 +332,7 @@ func (c *wsConn) limit() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	limit := int64(notificationLimit)
-	for _, w := range c.waiting {
+	for w := range c.waiting {
 		limit = max(limit, w.limit)
 	}
 
@@ -343,10 +347,8 @@ func (c *wsConn) read() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.over = true
-		for _, w := range c.waiting {
-			if w.left > 0 {
-				c.finish(w, cause)
-			}
+		for w := range c.waiting {
+			c.finish(w, cause)
 		}
 
 		close(c.done)
@@ -374,7 +376,7 @@ func (c *wsConn) read() {
 		}
 
 		alive()
-		c.route(m.begin, list, single)
+		c.route(m, list, single)
 	}
 }
 
@@ -382,7 +384,7 @@ func (c *wsConn) read() {
 func (c *wsConn) asked(id uint64, known bool) *Call {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if w := c.waiting[id]; w != nil && known {
+	if w := c.find(id); w != nil && known {
 		if w.arrived != nil {
 			w.arrived()
 			w.arrived = nil
@@ -404,17 +406,17 @@ func (c *wsConn) tooLarge(begin []byte, err error) {
 	defer c.mu.Unlock()
 	if found := firstID.FindSubmatch(begin[:min(len(begin), maxPage)]); found != nil {
 		id, _ := strconv.ParseUint(string(found[1]), 10, 64)
-		if w := c.waiting[id]; w != nil {
+		if w := c.find(id); w != nil {
 			c.finish(w, err)
 		}
 
 		return
 	}
 
-	waiting := c.batches()
-	for w := range waiting {
-		if len(waiting) == 1 {
+	for w := range c.waiting {
+		if len(c.waiting) == 1 {
 			c.finish(w, err)
+			return
 		}
 	}
 }
@@ -434,94 +436,42 @@ func (p *progress) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// route hands the responses of a message, which begins so, to the batches that wait for them, or to the
-// subscription.
-func (c *wsConn) route(begin []byte, list []response, single bool) {
+// route hands a message to the batch that waits for it, or to the subscription. A message is the whole
+// answer to a batch, even where it is one object: what it lacks does not come.
+func (c *wsConn) route(m *message, list []response, single bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var batch *wsWait
+	answers := len(list) == 0
 	for i := range list {
-		r := &list[i]
-		switch {
-		case len(r.method) > 0:
+		switch r := &list[i]; {
+		case r.method != "":
 			c.notify(r)
-		case !r.hasID && r.fault != nil:
-			c.refuse(parseFault(r.fault))
-		case !r.hasID && single: // a gateway's object
-			c.refuse(garbled(begin, errSyntax))
-		case r.hasID:
-			if w := c.deliver(r); w != nil {
-				batch = w
+		case !r.hasID:
+			answers = answers || single || r.fault != nil
+		default:
+			c.answered++
+			if w := c.find(r.id); w != nil {
+				w.received = int(m.read)
+				c.finish(w, m.fill(list, single, w.calls, w.first))
 			}
 		}
 	}
 
-	// A message is the whole answer to a batch, even where it is one object: what it lacks does not come.
-	switch {
-	case batch != nil && batch.left > 0 && single && list[0].fault != nil:
-		c.finish(batch, parseFault(list[0].fault)) // of the batch as a whole
-	case batch != nil && batch.left > 0:
-		c.lack(batch)
-	case len(list) == 0: // it does not say which batch it is for, but that this node takes none
-		for w := range c.batches() {
-			if len(w.calls) > 1 {
-				c.answered++
-				c.lack(w)
-			}
+	if answers {
+		c.unnamed(m, list, single)
+	}
+}
+
+// unnamed takes an answer that names no request. It can only be told whose it is when one batch waits;
+// but a limit of the rate concerns all that wait, and an empty list all that are more than a request. Held: mu.
+func (c *wsConn) unnamed(m *message, list []response, single bool) {
+	all := len(list) > 0 && list[0].fault != nil && Classify(parseFault(list[0].fault)) == RateLimited
+	only := len(c.waiting) == 1
+	for w := range c.waiting {
+		if only || all || len(list) == 0 && len(w.calls) > 1 {
+			c.answered++
+			c.finish(w, m.fill(list, single, w.calls, w.first))
 		}
-	}
-}
-
-// lack ends a batch of which some requests have no answer. Held: mu.
-func (c *wsConn) lack(w *wsWait) {
-	for i, q := range w.calls {
-		if c.waiting[w.first+uint64(i)] == w {
-			q.Err = fmt.Errorf("%w: %s", ErrUnanswered, q.Method)
-		}
-	}
-
-	c.finish(w, ErrUnanswered)
-}
-
-// batches are those that wait. Held: mu.
-func (c *wsConn) batches() map[*wsWait]struct{} {
-	waiting := map[*wsWait]struct{}{}
-	for _, w := range c.waiting {
-		waiting[w] = struct{}{}
-	}
-
-	return waiting
-}
-
-// deliver hands over one response and returns the batch that it is of; nil: its asker has gone. Held: mu.
-func (c *wsConn) deliver(r *response) *wsWait {
-	c.answered++
-	w := c.waiting[r.id]
-	if w == nil {
-		return nil
-	}
-
-	delete(c.waiting, r.id)
-	w.calls[r.id-w.first].answer(r)
-	w.received += r.size
-	if w.left--; w.left == 0 {
-		close(w.delivered)
-	}
-
-	return w
-}
-
-// refuse takes an error without an id: it is about a whole batch. It can only be told whose it is
-// when one batch waits; a rate concerns all that wait. Held: mu.
-func (c *wsConn) refuse(err error) {
-	waiting := c.batches()
-	if len(waiting) != 1 && Classify(err) != RateLimited {
-		return
-	}
-
-	for w := range waiting {
-		c.answered++
-		c.finish(w, err)
 	}
 }
 
