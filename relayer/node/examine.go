@@ -71,12 +71,8 @@ func (n *Node) once(ctx context.Context, calls ...*rpc.Call) error {
 			return err
 		}
 
-		timer := time.NewTimer(max(min(n.Pause(false), LongestWait), time.Millisecond))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if wait(ctx, min(n.Pause(false), LongestWait)) != nil {
 			return err // its words say more than the end of the time
-		case <-timer.C:
 		}
 	}
 

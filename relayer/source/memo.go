@@ -3,7 +3,6 @@ package source
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -22,7 +21,7 @@ type reading struct {
 type memo struct {
 	mu      sync.Mutex
 	entries map[memoKey]*memoEntry
-	order   []memoKey // oldest first
+	order   []memoKey // oldest first; of some the entry is gone
 	bytes   int       // of all logs
 }
 
@@ -56,12 +55,7 @@ func (m *memo) get(ctx context.Context, key memoKey, read func() (reading, error
 			m.trim()
 			m.mu.Unlock()
 			entry.what, entry.err = read()
-			if entry.err != nil {
-				m.forget(key, entry)
-			} else {
-				m.count(key, entry)
-			}
-
+			m.settle(key, entry)
 			close(entry.done)
 
 			return entry.what, entry.err
@@ -89,40 +83,30 @@ func (m *memo) get(ctx context.Context, key memoKey, read func() (reading, error
 	}
 }
 
-// count takes in how large an entry has turned out to be, unless it was dropped meanwhile.
-func (m *memo) count(key memoKey, entry *memoEntry) {
+// settle forgets an entry that is an error, and takes in how large another one has turned out to be,
+// unless it was dropped meanwhile.
+func (m *memo) settle(key memoKey, entry *memoEntry) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.entries[key] != entry {
-		return
+	switch {
+	case m.entries[key] != entry:
+	case entry.err != nil:
+		delete(m.entries, key)
+	default:
+		entry.size = node.SizeOf(entry.what.logs)
+		m.bytes += entry.size
+		m.trim()
 	}
-
-	entry.size = node.SizeOf(entry.what.logs)
-	m.bytes += entry.size
-	m.trim()
 }
 
 // trim drops the oldest entries while there is too much. Whoever waits for one gets it yet. Held: mu.
 func (m *memo) trim() {
 	for len(m.order) > memoSize || m.bytes > memoBytes {
-		m.bytes -= m.entries[m.order[0]].size
-		delete(m.entries, m.order[0])
-		m.order = slices.Delete(m.order, 0, 1)
-	}
-}
-
-func (m *memo) forget(key memoKey, entry *memoEntry) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.entries[key] != entry {
-		return
-	}
-
-	delete(m.entries, key)
-	for i, k := range m.order {
-		if k == key {
-			m.order = append(m.order[:i:i], m.order[i+1:]...)
-			break
+		if oldest := m.entries[m.order[0]]; oldest != nil {
+			m.bytes -= oldest.size
+			delete(m.entries, m.order[0])
 		}
+
+		m.order = m.order[1:]
 	}
 }
