@@ -40,6 +40,9 @@ type kind struct {
 	Since time.Time // of that block
 }
 
+// Width is that of its bar, of 100, beside the one of most events.
+func (k kind) Width(most int64) float64 { return max(0.5, 100*float64(k.Count)/float64(most)) }
+
 // board reads the fleet for everybody who looks at this instance, and samples the instance for the
 // plots. One goroutine runs it, the other methods may be called by any.
 type board struct {

@@ -30,6 +30,18 @@ type event struct {
 	ProcessedBy    string          `json:"processed_by_instance"`
 }
 
+// Shown is its state as the page has it: stored, queued, orphaned or retracted.
+func (e *event) Shown() string {
+	switch {
+	case e.State != "canonical":
+		return e.State
+	case e.Queued:
+		return "queued"
+	}
+
+	return "stored"
+}
+
 type eventPage struct {
 	Events []event `json:"events"`
 	Next   *string `json:"next"` // cursor of the next page; null on the last one
