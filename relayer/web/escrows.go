@@ -73,7 +73,7 @@ type owner struct {
 
 // listEscrows answers /escrows, by address.
 func (a *api) listEscrows(r *http.Request) (any, error) {
-	i := a.source.Instance()
+	i := a.cfg.Source.Instance()
 	p := parse(r, "status", "partition", "cursor", "limit")
 	status := p.oneOf("status", "active", "released", "refunded", "orphaned")
 	slots := p.slots("partition", i.Partition)
@@ -90,14 +90,14 @@ func (a *api) listEscrows(r *http.Request) (any, error) {
 		return nil, p.err
 	}
 
-	args := pgx.StrictNamedArgs{"chain": a.chainID, "after": after, "slots": slots, "limit": limit + 1}
+	args := pgx.StrictNamedArgs{"chain": a.cfg.ChainID, "after": after, "slots": slots, "limit": limit + 1}
 	statement := selectEscrows
 	if status != "" {
 		statement = selectEscrowsByStatus
 		args["status"] = status
 	}
 
-	rows, _ := a.db.Query(r.Context(), statement, args)
+	rows, _ := a.cfg.DB.Query(r.Context(), statement, args)
 	found, err := pgx.CollectRows(rows, scanEscrow)
 	if err != nil {
 		return nil, fmt.Errorf("list escrows: %w", err)
@@ -172,11 +172,11 @@ func (a *api) getEscrow(r *http.Request) (any, error) {
 
 // detail reads one escrow; a problem with status 404 when there is none.
 func (a *api) detail(r *http.Request, address string) (d escrowDetail, err error) {
-	rows, _ := a.db.Query(r.Context(), selectEscrow, a.chainID, address)
+	rows, _ := a.cfg.DB.Query(r.Context(), selectEscrow, a.cfg.ChainID, address)
 	d.escrow, err = pgx.CollectExactlyOneRow(rows, scanEscrow)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return d, problem{Status: http.StatusNotFound, Parameter: "address", Detail: fmt.Sprintf(
-			"%s is not an escrow of chain %d that this fleet knows: its deployment may not be final yet, or lie before START_BLOCK", address, a.chainID)}
+			"%s is not an escrow of chain %d that this fleet knows: its deployment may not be final yet, or lie before START_BLOCK", address, a.cfg.ChainID)}
 	}
 
 	if err != nil {
@@ -188,7 +188,7 @@ func (a *api) detail(r *http.Request, address string) (d escrowDetail, err error
 		return d, err
 	}
 
-	f := a.board(r.Context()).fleet
+	f := a.board.latest(r.Context()).fleet
 	d.Owner = ownerOf(&f, d.Slot)
 
 	return d, nil

@@ -132,7 +132,7 @@ func (q *eventQuery) after(p *params) {
 
 func (a *api) events(r *http.Request, q eventQuery) (page eventPage, err error) {
 	args := pgx.StrictNamedArgs{
-		"chain": a.chainID, "from": q.from, "to": q.to, "all": q.all, "limit": q.limit + 1, "block": q.block,
+		"chain": a.cfg.ChainID, "from": q.from, "to": q.to, "all": q.all, "limit": q.limit + 1, "block": q.block,
 		"index": q.index, "id": q.id,
 	}
 	statement := selectEvents
@@ -141,7 +141,7 @@ func (a *api) events(r *http.Request, q eventQuery) (page eventPage, err error) 
 		args["escrow"] = q.escrow
 	}
 
-	rows, _ := a.db.Query(r.Context(), statement, args)
+	rows, _ := a.cfg.DB.Query(r.Context(), statement, args)
 	page.Events, err = pgx.CollectRows(rows, scanEvent)
 	if err != nil {
 		return eventPage{}, fmt.Errorf("list events from block %d: %w", q.from, err)
