@@ -33,7 +33,8 @@ func Read(ctx context.Context, db DB, chainID int64) (Fleet, error) {
 // read does not count the registry again when counts are given.
 func read(ctx context.Context, db DB, chainID int64, counted *Escrows) (f Fleet, err error) {
 	r := rows{f: Fleet{ChainID: chainID}}
-	err = inSnapshot(ctx, db, func(tx pgx.Tx) error {
+	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	err = pgx.BeginTxFunc(ctx, db, snapshot, func(tx pgx.Tx) error {
 		batch := &pgx.Batch{}
 		batch.Queue(selectLeadership, chainID).QueryRow(r.readLeadership)
 		batch.Queue(selectLocks).Query(r.readLocks)
@@ -58,21 +59,6 @@ func read(ctx context.Context, db DB, chainID int64, counted *Escrows) (f Fleet,
 	}
 
 	return r.fold(), nil
-}
-
-func inSnapshot(ctx context.Context, db DB, f func(pgx.Tx) error) error {
-	tx, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
-	if err != nil {
-		return err
-	}
-
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		_ = tx.Rollback(ctx) // nothing was written; a connection that cannot roll back is thrown away
-	}()
-
-	return f(tx)
 }
 
 // forget is how long a dead instance that owns nothing is shown: platforms that name each replica
