@@ -123,14 +123,13 @@ const selectInstances = `
 	       i.started_at, i.version, i.escrows_monitored, coalesce(c.next_block, 0), coalesce(i.head_block, 0),
 	       i.left_at is not null, i.lock_key, i.last_heartbeat, i.seen_at, i.dead_since, c.block_time, c.updated_at
 	from relayer_instances i left join cursors c using (chain_id, instance_id)
-	where i.chain_id = $1 and (i.dead_since is null
+	where i.chain_id = $1 and ` + remembered
+
+const selectForgotten = `select count(*) from relayer_instances i where i.chain_id = $1 and not ` + remembered
+
+const remembered = `(i.dead_since is null
 	      or i.dead_since > now() - make_interval(secs => case when i.left_at is null then $2::float8 else $3::float8 end)
 	      or exists (select from slot_ownership s where s.chain_id = i.chain_id and s.owner = i.instance_id))`
-
-const selectForgotten = `
-	select count(*) from relayer_instances i
-	where i.chain_id = $1 and i.dead_since <= now() - make_interval(secs => case when i.left_at is null then $2::float8 else $3::float8 end)
-	  and not exists (select from slot_ownership s where s.chain_id = i.chain_id and s.owner = i.instance_id)`
 
 // instanceRow is an instance as the statement returns it.
 type instanceRow struct {

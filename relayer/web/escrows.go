@@ -90,14 +90,8 @@ func (a *api) listEscrows(r *http.Request) (any, error) {
 		return nil, p.err
 	}
 
-	args := pgx.StrictNamedArgs{"chain": a.cfg.ChainID, "after": after, "slots": slots, "limit": limit + 1}
-	statement := selectEscrows
-	if status != "" {
-		statement = selectEscrowsByStatus
-		args["status"] = status
-	}
-
-	rows, _ := a.cfg.DB.Query(r.Context(), statement, args)
+	rows, _ := a.cfg.DB.Query(r.Context(), selectEscrows, pgx.StrictNamedArgs{"chain": a.cfg.ChainID, "after": after,
+		"status": status, "slots": slots, "limit": limit + 1})
 	found, err := pgx.CollectRows(rows, scanEscrow)
 	if err != nil {
 		return nil, fmt.Errorf("list escrows: %w", err)
@@ -112,16 +106,11 @@ func (a *api) listEscrows(r *http.Request) (any, error) {
 	return page, nil
 }
 
-// selectEscrows reads along the primary key. The filter on slots reads over what it leaves out: N
-// rows for each one found of partition P/N.
+// selectEscrows reads along the primary key. The filters read over what they leave out: N rows for each
+// one found of partition P/N, and those of another status: there is no index that each ending would have
+// to touch.
 const selectEscrows = escrowsWithRecords + `
-	where e.chain_id = @chain and e.address_key > bytes(@after) and (@slots::smallint[] is null or e.slot = any(@slots))
-	order by e.address_key limit @limit`
-
-// selectEscrowsByStatus does too, and reads over those of another status as well: there is no index
-// that each ending would have to touch.
-const selectEscrowsByStatus = escrowsWithRecords + `
-	where e.chain_id = @chain and e.status = @status and e.address_key > bytes(@after)
+	where e.chain_id = @chain and e.address_key > bytes(@after) and (@status::text = '' or e.status = @status)
 		and (@slots::smallint[] is null or e.slot = any(@slots))
 	order by e.address_key limit @limit`
 
