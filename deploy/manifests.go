@@ -66,9 +66,7 @@ type ManifestInput struct {
 	// that is disabled as a way back takes down every instance that starts anew.
 	Secrets map[string]string
 
-	CPU, Memory     string // limits of the relayer; default 1 and 512Mi
-	CollectorImage  string // Google's Prometheus sidecar; default DefaultCollectorImage
-	CollectorSecret string // secret:version, or secret, with the text of Monitoring; default PREFIX-monitoring
+	CPU, Memory string // limits of the relayer; default 1 and 512Mi
 
 	Commands *CommandsInput // for the first services, which act on commands; nil: none does
 }
@@ -82,9 +80,9 @@ type CommandsInput struct {
 	RepliesTopic   string
 	KeeperSender   string // optional: an address in the senders file
 
-	// secret:version, or secret, which is version 1. Default: PREFIX-senders, PREFIX-policy and
-	// PREFIX-keys-database-url.
-	SendersSecret, PolicySecret, DatabaseSecret string
+	// secret:version, or secret, which is version 1. Default: PREFIX-senders and PREFIX-policy. The login
+	// of their own is in PREFIX-keys-database-url.
+	SendersSecret, PolicySecret string
 }
 
 // Manifest is a Cloud Run service in Knative's form, ready for `gcloud run services replace`.
@@ -105,8 +103,9 @@ type serviceData struct {
 	Partition int
 	Env       []variable
 	SecretEnv []secretVariable
-	Collector secretVariable
-	Files     []secretFile
+	// CollectorImage is Google's Prometheus sidecar.
+	CollectorImage string
+	Files          []secretFile
 }
 
 // secretFile is a secret as a file: Name.json in a folder of its own, as Cloud Run mounts it.
@@ -134,12 +133,10 @@ func Manifests(in ManifestInput) ([]Manifest, error) {
 		secrets = append(secrets, secretVariable{name, secret, version})
 	}
 
-	collector := secretVariable{}
-	collector.Secret, collector.Version = pinned(in.CollectorSecret)
 	manifests := make([]Manifest, in.Partitions)
 	for p := range in.Partitions {
 		name := in.Prefix + "-" + strconv.Itoa(p)
-		data := serviceData{in, name, p, in.env(name, p), slices.Clone(secrets), collector, nil}
+		data := serviceData{in, name, p, in.env(name, p), slices.Clone(secrets), DefaultCollectorImage, nil}
 		if in.Commands != nil && p < in.Commands.Services {
 			in.Commands.equip(&data)
 		}
@@ -161,7 +158,7 @@ func (c *CommandsInput) equip(s *serviceData) {
 	s.ServiceAccount = c.ServiceAccount
 	for i := range s.SecretEnv {
 		if x := &s.SecretEnv[i]; x.Name == "DATABASE_URL" {
-			x.Secret, x.Version = pinned(c.DatabaseSecret)
+			x.Secret, x.Version = s.Prefix+"-keys-database-url", "1"
 		}
 	}
 
@@ -181,8 +178,7 @@ func (c *CommandsInput) equip(s *serviceData) {
 	}
 }
 
-// Monitoring is the configuration of the collector, for the secret that
-// ManifestInput.CollectorSecret names.
+// Monitoring is the configuration of the collector, for the secret PREFIX-monitoring.
 func Monitoring() []byte { return []byte(monitoring) }
 
 func (in ManifestInput) withDefaults() ManifestInput {
@@ -190,8 +186,6 @@ func (in ManifestInput) withDefaults() ManifestInput {
 	in.Strategy = cmp.Or(in.Strategy, DefaultStrategy)
 	in.CPU = cmp.Or(in.CPU, DefaultCPU)
 	in.Memory = cmp.Or(in.Memory, DefaultMemory)
-	in.CollectorImage = cmp.Or(in.CollectorImage, DefaultCollectorImage)
-	in.CollectorSecret = cmp.Or(in.CollectorSecret, in.Prefix+"-monitoring")
 	if in.Secrets == nil {
 		in.Secrets = map[string]string{"DATABASE_URL": in.Prefix + "-database-url", "RPC_URLS": in.Prefix + "-rpc-urls"}
 	}
@@ -200,7 +194,6 @@ func (in ManifestInput) withDefaults() ManifestInput {
 		c := *in.Commands
 		c.SendersSecret = cmp.Or(c.SendersSecret, in.Prefix+"-senders")
 		c.PolicySecret = cmp.Or(c.PolicySecret, in.Prefix+"-policy")
-		c.DatabaseSecret = cmp.Or(c.DatabaseSecret, in.Prefix+"-keys-database-url")
 		in.Commands = &c
 	}
 
@@ -301,7 +294,6 @@ func (in ManifestInput) check() error {
 		want(!twice, "variable %s: is in Env and in Secrets", k)
 	}
 
-	want(secretRef.MatchString(in.CollectorSecret), "collector secret %q: use NAME or NAME:VERSION", in.CollectorSecret)
 	_, database := in.Secrets["DATABASE_URL"]
 	want(database, "secrets: DATABASE_URL is missing")
 	_, one := in.Secrets["RPC_URL"]
@@ -325,7 +317,7 @@ func (c *CommandsInput) check(in ManifestInput, want func(ok bool, format string
 	want(c.RepliesTopic != "", "replies topic: name the topic of the answers")
 	want(c.KeeperSender == "" || address.MatchString(c.KeeperSender), "keeper sender %q: use 0x and 40 hexadecimal digits",
 		c.KeeperSender)
-	for _, ref := range []string{c.SendersSecret, c.PolicySecret, c.DatabaseSecret} {
+	for _, ref := range []string{c.SendersSecret, c.PolicySecret} {
 		want(secretRef.MatchString(ref), "secret %q of the services with keys: use NAME or NAME:VERSION", ref)
 	}
 }

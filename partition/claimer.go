@@ -43,7 +43,6 @@ func New(cfg Config) (*Claimer, error) {
 		return nil, errors.New("partition: DB, InstanceID and LockKey are required")
 	}
 
-	cfg.Every = cmp.Or(cfg.Every, time.Second)
 	cfg.StaleAfter = cmp.Or(cfg.StaleAfter, StaleAfter)
 	cfg.StallAfter = cmp.Or(cfg.StallAfter, 15*time.Second)
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
@@ -78,7 +77,7 @@ func (c *Claimer) set(h Holding) {
 	c.changed = make(chan struct{})
 }
 
-// Run checks the fleet every Config.Every, whenever hint fires, and when slots may be adopted, and
+// Run checks the fleet every checkEvery, whenever hint fires, and when slots may be adopted, and
 // takes or yields slots. It returns nil when ctx ends, ErrFenced when what it held was taken, and
 // ErrStale when every check has failed for Config.StaleAfter. Until then it logs a database error
 // and retries. A claim that fails is retried for ever: an instance that cannot claim sits out.
@@ -100,8 +99,8 @@ func (c *Claimer) Run(ctx context.Context, hint <-chan struct{}) error {
 			c.cfg.Log.WarnContext(ctx, "slot check failed, retrying", slog.Any("err", err))
 		}
 
-		if wait <= 0 || wait > c.cfg.Every {
-			wait = c.cfg.Every
+		if wait <= 0 || wait > checkEvery {
+			wait = checkEvery
 		}
 
 		timer.Reset(wait)
@@ -114,7 +113,7 @@ func (c *Claimer) Run(ctx context.Context, hint <-chan struct{}) error {
 	}
 }
 
-// step is one turn of Run. It returns the longest wait before the next check; zero: Config.Every.
+// step is one turn of Run. It returns the longest wait before the next check; zero: checkEvery.
 func (c *Claimer) step(ctx context.Context) (wait time.Duration, err error) {
 	held, _ := c.Holding()
 	if err := c.progress.stamp(ctx); err != nil {

@@ -10,8 +10,11 @@ import (
 )
 
 // Channel is the notification channel on which a change of ownership is announced; the payload is
-// the chain id. A notification is a hint: Run checks the fleet every Config.Every anyway.
+// the chain id. A notification is a hint: Run checks the fleet every checkEvery anyway.
 const Channel = "relayer_slots"
+
+// checkEvery is the pause between two checks of the fleet.
+const checkEvery = time.Second
 
 // ErrFenced means that another instance took what this one held: everything held is void, and the
 // instance has to join again.
@@ -47,7 +50,6 @@ type Config struct {
 	AdoptAfter time.Duration // how long a slot that nobody alive prefers stays unserved before it is adopted
 	StaleAfter time.Duration // an instance that has not checked its slots for so long is dead; 0 means StaleAfter
 	StallAfter time.Duration // an instance that is stuck for so long leaves its slots to one that is not; 0 means 15 s
-	Every      time.Duration // pause between two checks of the fleet; 0 means 1 s
 	Version    string        // shown to operators
 	Settings   Settings      // what the fleet has to agree on
 	// NewProcess says that this process starts anew: what Join finds to be the instance's slots was

@@ -37,10 +37,6 @@ import (
 // grows old, whether the monitoring system marks it as stale or not.
 type gauges struct {
 	r             *Relayer
-	described     []*prometheus.Desc // of allGauges, in order
-	findings      *prometheus.Desc
-	senders       []*prometheus.Desc // of senderGauges, in order
-	connections   *prometheus.Desc
 	sessionLosses prometheus.Counter
 
 	// The rest is atomic. followFleet writes it; a scrape of the leader writes leaderSeen too.
@@ -76,34 +72,47 @@ type scrape struct {
 
 // gauge is one metric without labels of its own.
 type gauge struct {
-	name, help string
-	value      func(*scrape) float64
+	desc  *prometheus.Desc
+	value func(*scrape) float64
 }
 
-// counterName is the one among them that only grows.
-const counterName = "leader_election_count"
+func newGauge(name, help string, value func(*scrape) float64) gauge {
+	return gauge{describe(name, help), value}
+}
+
+func describe(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, nil)
+}
+
+var (
+	elections = describe("leader_election_count", "Changes of leader since the database was made.")
+	findings  = describe("relayer_last_finding_timestamp_seconds",
+		"When something that a person must hear of was found last, by the database; 0: never.", "kind")
+	connections = describe("relayer_db_connections", "Connections of the pool by state.", "state")
+)
 
 // The gauges of an instance are about itself. Those of the chain are what the database says, and
 // every instance reports the same.
 var allGauges = []gauge{
-	{"relayer_clock_timestamp_seconds",
+	newGauge("relayer_clock_timestamp_seconds",
 		"What the clock of the instance said at the scrape. A series whose value is old is of a process that is gone.",
-		func(s *scrape) float64 { return unix(s.now) }},
-	{"relayer_is_leader", "1 while this instance watches the factory.", func(s *scrape) float64 { return yes(s.leader) }},
-	{"relayer_joined", "1 while this instance is a member of the fleet: its session holds its lock.",
-		func(s *scrape) float64 { return yes(s.joined) }},
-	{"relayer_last_heartbeat_age", "Seconds since this instance last wrote its heartbeat, or since it started.",
-		func(s *scrape) float64 { return s.now.Sub(s.lastHeartbeat).Seconds() }},
-	{"relayer_database_up", "1 while the database answers this instance.",
-		func(s *scrape) float64 { return yes(s.answered) }},
-	{"relayer_database_seen_timestamp_seconds", "When the database last answered this instance; 0: never.",
-		func(s *scrape) float64 { return unix(s.databaseSeen) }},
-	{"relayer_leader_seen_timestamp_seconds", "When this instance last led or saw that somebody leads; 0: never.",
-		func(s *scrape) float64 { return unix(s.leaderSeen) }},
-	{"relayer_leader_gap_seconds",
-		"Seconds for which nobody has led, as far as this instance can tell; 0 while somebody leads.", (*scrape).leaderGap},
-	{"relayer_node_up", "1 while the chain, and the blocks of its slots, can be read and the head moves.",
-		func(s *scrape) float64 { return yes(s.instance.Node == nil) }},
+		func(s *scrape) float64 { return unix(s.now) }),
+	newGauge("relayer_is_leader", "1 while this instance watches the factory.",
+		func(s *scrape) float64 { return yes(s.leader) }),
+	newGauge("relayer_joined", "1 while this instance is a member of the fleet: its session holds its lock.",
+		func(s *scrape) float64 { return yes(s.joined) }),
+	newGauge("relayer_last_heartbeat_age", "Seconds since this instance last wrote its heartbeat, or since it started.",
+		func(s *scrape) float64 { return s.now.Sub(s.lastHeartbeat).Seconds() }),
+	newGauge("relayer_database_up", "1 while the database answers this instance.",
+		func(s *scrape) float64 { return yes(s.answered) }),
+	newGauge("relayer_database_seen_timestamp_seconds", "When the database last answered this instance; 0: never.",
+		func(s *scrape) float64 { return unix(s.databaseSeen) }),
+	newGauge("relayer_leader_seen_timestamp_seconds", "When this instance last led or saw that somebody leads; 0: never.",
+		func(s *scrape) float64 { return unix(s.leaderSeen) }),
+	newGauge("relayer_leader_gap_seconds",
+		"Seconds for which nobody has led, as far as this instance can tell; 0 while somebody leads.", (*scrape).leaderGap),
+	newGauge("relayer_node_up", "1 while the chain, and the blocks of its slots, can be read and the head moves.",
+		func(s *scrape) float64 { return yes(s.instance.Node == nil) }),
 	ofInstance("relayer_head_block", "Newest block of this instance's node.",
 		func(i *web.Instance) int64 { return i.Head }),
 	ofInstance("relayer_target_block", "Newest block that may be processed.",
@@ -114,9 +123,9 @@ var allGauges = []gauge{
 		func(i *web.Instance) int64 { return i.Cursor }),
 	ofInstance("relayer_lag_blocks", "Blocks that may be processed and are not, of this instance's slots.",
 		(*web.Instance).Lag),
-	{"relayer_behind_seconds", "How long the chain took for the blocks of relayer_lag_blocks.",
-		func(s *scrape) float64 { return s.took(float64(s.instance.Lag())) }},
-	{"relayer_lag_seconds", "Age of the newest processed block when it lags, else 0.", (*scrape).lagSeconds},
+	newGauge("relayer_behind_seconds", "How long the chain took for the blocks of relayer_lag_blocks.",
+		func(s *scrape) float64 { return s.took(float64(s.instance.Lag())) }),
+	newGauge("relayer_lag_seconds", "Age of the newest processed block when it lags, else 0.", (*scrape).lagSeconds),
 	ofInstance("relayer_slots_owned", "Slots that this instance serves.",
 		func(i *web.Instance) int { return i.Slots }),
 	ofInstance("relayer_slots_adopted", "Slots that this instance serves without preferring them.",
@@ -137,29 +146,27 @@ var allGauges = []gauge{
 		func(f *fleet.Fleet) int64 { return f.Outbox.Messages }),
 	ofChain("relayer_outbox_oldest_age_seconds", "Age of the oldest of them.",
 		func(f *fleet.Fleet) float64 { return f.Outbox.OldestAge.Seconds() }),
-	ofChain(counterName, "Changes of leader since the database was made.",
-		func(f *fleet.Fleet) int64 { return f.Leader.Epoch }),
-	{"relayer_factory_lag_blocks", "Blocks that the factory watch is behind the target.", (*scrape).factoryLag},
-	{"relayer_factory_behind_seconds", "How long the chain took for the blocks of relayer_factory_lag_blocks.",
-		func(s *scrape) float64 { return s.took(s.factoryLag()) }},
-	{"relayer_unverified_seconds", "How long the chain took for the final blocks that were not read twice yet.",
-		(*scrape).unverified},
+	newGauge("relayer_factory_lag_blocks", "Blocks that the factory watch is behind the target.", (*scrape).factoryLag),
+	newGauge("relayer_factory_behind_seconds", "How long the chain took for the blocks of relayer_factory_lag_blocks.",
+		func(s *scrape) float64 { return s.took(s.factoryLag()) }),
+	newGauge("relayer_unverified_seconds", "How long the chain took for the final blocks that were not read twice yet.",
+		(*scrape).unverified),
 }
 
 // ofInstance is a gauge of what the instance knows of itself.
 func ofInstance[N int | int64](name, help string, value func(*web.Instance) N) gauge {
-	return gauge{name, help, func(s *scrape) float64 { return float64(value(&s.instance)) }}
+	return newGauge(name, help, func(s *scrape) float64 { return float64(value(&s.instance)) })
 }
 
 // ofChain is a gauge of what the database says; NaN while that is not known.
 func ofChain[N int | int64 | float64](name, help string, value func(*fleet.Fleet) N) gauge {
-	return gauge{name, help, func(s *scrape) float64 {
+	return newGauge(name, help, func(s *scrape) float64 {
 		if s.snapshot == nil {
 			return math.NaN()
 		}
 
 		return float64(value(&s.snapshot.fleet))
-	}}
+	})
 }
 
 // newGauges registers the gauges.
@@ -170,22 +177,10 @@ func newGauges(reg prometheus.Registerer, r *Relayer, build web.Build) *gauges {
 		WithLabelValues(build.Version, build.Commit, runtime.Version()).Set(1)
 	g := &gauges{
 		r: r,
-		findings: prometheus.NewDesc("relayer_last_finding_timestamp_seconds",
-			"When something that a person must hear of was found last, by the database; 0: never.", []string{"kind"}, nil),
-		connections: prometheus.NewDesc("relayer_db_connections", "Connections of the pool by state.",
-			[]string{"state"}, nil),
 		sessionLosses: f.NewCounter(prometheus.CounterOpts{
 			Name: "relayer_session_losses_total", Help: "Tenures that ended with the loss of the database session.",
 		}),
 	}
-	for _, m := range allGauges {
-		g.described = append(g.described, prometheus.NewDesc(m.name, m.help, nil, nil))
-	}
-
-	for _, m := range senderGauges {
-		g.senders = append(g.senders, prometheus.NewDesc(m.name, m.help, m.labels, nil))
-	}
-
 	reg.MustRegister(g)
 
 	return g
@@ -200,31 +195,36 @@ func fleetLabels(cfg *config.Config) prometheus.Labels {
 
 // Describe implements prometheus.Collector.
 func (g *gauges) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range g.described {
-		ch <- d
+	for _, m := range allGauges {
+		ch <- m.desc
 	}
 
-	for _, d := range g.senders {
-		ch <- d
+	for _, m := range senderGauges {
+		ch <- m.desc
 	}
 
-	ch <- g.findings
-	ch <- g.connections
+	ch <- elections
+	ch <- findings
+	ch <- connections
 }
 
 // Collect implements prometheus.Collector.
 func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	s := g.scrape(time.Now())
-	for i, m := range allGauges {
-		kind, v := prometheus.GaugeValue, m.value(s)
-		if m.name == counterName {
-			kind, v = prometheus.CounterValue, g.elections()
-		}
-
-		ch <- prometheus.MustNewConstMetric(g.described[i], kind, v)
+	report := func(desc *prometheus.Desc, value float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
+	}
+	for _, m := range allGauges {
+		report(m.desc, m.value(s))
 	}
 
-	g.collectSenders(ch, s)
+	if s.snapshot != nil { // while the database does not answer, RelayerDatabaseDown says so
+		for _, m := range senderGauges {
+			m.each(&s.snapshot.fleet, func(value float64, labels ...string) { report(m.desc, value, labels...) })
+		}
+	}
+
+	ch <- prometheus.MustNewConstMetric(elections, prometheus.CounterValue, g.elections())
 
 	for _, kind := range ledger.FindingKinds {
 		v := math.NaN()
@@ -232,7 +232,7 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 			v = unix(s.snapshot.findings[kind])
 		}
 
-		ch <- prometheus.MustNewConstMetric(g.findings, prometheus.GaugeValue, v, kind)
+		report(findings, v, kind)
 	}
 
 	used, idle, most := 0.0, 0.0, 0.0
@@ -242,7 +242,7 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	}
 
 	for state, n := range map[string]float64{"used": used, "idle": idle, "max": most} {
-		ch <- prometheus.MustNewConstMetric(g.connections, prometheus.GaugeValue, n, state)
+		report(connections, n, state)
 	}
 }
 

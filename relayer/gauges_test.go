@@ -3,6 +3,8 @@ package relayer
 import (
 	"log/slog"
 	"math"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -179,7 +181,7 @@ func TestBehindIsToldInTime(t *testing.T) {
 func valueOf(t *testing.T, s *scrape, name string) float64 {
 	t.Helper()
 	for _, g := range allGauges {
-		if g.name == name {
+		if strings.Contains(g.desc.String(), strconv.Quote(name)) {
 			return g.value(s)
 		}
 	}

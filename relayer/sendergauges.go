@@ -13,9 +13,8 @@ import (
 // keys: so it is there when the instances with keys are gone, and a former owner of a sender does not
 // go on reporting what has changed since. Where no sender was ever used there is no series.
 type senderGauge struct {
-	name, help string
-	labels     []string
-	each       func(f *fleet.Fleet, report func(value float64, labels ...string))
+	desc *prometheus.Desc
+	each func(f *fleet.Fleet, report func(value float64, labels ...string))
 }
 
 var senderGauges = []senderGauge{
@@ -41,8 +40,8 @@ var senderGauges = []senderGauge{
 		func(s *fleet.Sender) float64 { return ether(s.SpentFees) }),
 	ofSender("relayer_sender_day_fees_ether", "What may be spent on fees on one day.",
 		func(s *fleet.Sender) float64 { return ether(s.DayFees) }),
-	{"relayer_sender_waiting", "Commands without a nonce, or stopped at the fee cap, by what they wait for.",
-		[]string{"sender", "reason"},
+	{describe("relayer_sender_waiting", "Commands without a nonce, or stopped at the fee cap, by what they wait for.",
+		"sender", "reason"),
 		func(f *fleet.Fleet, report func(float64, ...string)) {
 			for i := range f.Senders {
 				s := &f.Senders[i]
@@ -52,7 +51,7 @@ var senderGauges = []senderGauge{
 				report(float64(max(0, s.Waiting-s.Budget-s.Underpriced-s.Unfunded)), s.Label(), "other")
 			}
 		}},
-	{"relayer_oldest_reply_seconds", "Age of the oldest answer that Pub/Sub has not acknowledged.", nil,
+	{describe("relayer_oldest_reply_seconds", "Age of the oldest answer that Pub/Sub has not acknowledged."),
 		func(f *fleet.Fleet, report func(float64, ...string)) {
 			switch {
 			case f.Replies != nil:
@@ -64,24 +63,11 @@ var senderGauges = []senderGauge{
 }
 
 func ofSender(name, help string, value func(*fleet.Sender) float64) senderGauge {
-	return senderGauge{name, help, []string{"sender"}, func(f *fleet.Fleet, report func(float64, ...string)) {
+	return senderGauge{describe(name, help, "sender"), func(f *fleet.Fleet, report func(float64, ...string)) {
 		for i := range f.Senders {
 			report(value(&f.Senders[i]), f.Senders[i].Label())
 		}
 	}}
-}
-
-// collectSenders reports nothing while the database does not answer: RelayerDatabaseDown says so.
-func (g *gauges) collectSenders(ch chan<- prometheus.Metric, s *scrape) {
-	if s.snapshot == nil {
-		return
-	}
-
-	for i, m := range senderGauges {
-		m.each(&s.snapshot.fleet, func(value float64, labels ...string) {
-			ch <- prometheus.MustNewConstMetric(g.senders[i], prometheus.GaugeValue, value, labels...)
-		})
-	}
 }
 
 // ether is an amount of wei; NaN if it is not known.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -58,11 +59,11 @@ func (r *Relayer) start(ctx context.Context) error {
 	for _, step := range []startStep{
 		// The chain comes first: a database is not migrated for the wrong one.
 		{"chain", "the RPC endpoints of RPC_URLS", attemptTimeout, r.checkChain},
-		{"database", "the database of DATABASE_URL", attemptTimeout, explained(r.checkDatabase)},
+		{"database", "the database of DATABASE_URL", attemptTimeout, r.checkDatabase},
 		{"schema", "the database of DATABASE_URL: this or another instance migrates it", migrateTimeout,
-			explained(r.prepareSchema)},
+			r.prepareSchema},
 		{"start block", "the RPC endpoints of RPC_URLS and the database of DATABASE_URL", startBlockTimeout,
-			explained(r.prepareChain)},
+			r.prepareChain},
 		{"topics", topics, attemptTimeout, r.checkTopics},
 	} {
 		if err := r.retry(ctx, step); err != nil {
@@ -120,9 +121,13 @@ func (r *Relayer) retry(ctx context.Context, step startStep) error {
 		})
 		defer waiting.Stop()
 
-		err := step.do(attempt)
+		err := database.Explain(step.do(attempt))
 		if err != nil && attempt.Err() != nil && ctx.Err() == nil {
 			err = fmt.Errorf("no answer within %s from %s: %w", step.timeout, step.from, err)
+		}
+
+		if lasting(err) {
+			return refuse(r.secrets.Error(err))
 		}
 
 		return r.secrets.Error(err)
@@ -137,32 +142,23 @@ func (r *Relayer) retry(ctx context.Context, step startStep) error {
 // refuse marks an error that no retry can mend.
 func refuse(err error) error { return backoff.Permanent(fmt.Errorf("%w: %w", ErrRefused, err)) }
 
-// explained makes do say in words what an error of the database means, and refuse where no retry helps.
-func explained(do func(context.Context) error) func(context.Context) error {
-	return func(ctx context.Context) error {
-		err := database.Explain(do(ctx))
-		if !errors.Is(err, ErrRefused) && database.Lasting(err) {
-			return refuse(err)
-		}
-
-		return err
-	}
+// lasting says whether an error of a step is one that no retry can mend.
+func lasting(err error) bool {
+	return database.Lasting(err) || slices.ContainsFunc([]error{
+		source.ErrWrongChain, source.ErrNoCode, contract.ErrNotFactory, errStartBlock, election.ErrOtherFactory,
+		election.ErrPooled, election.ErrElsewhere, migrations.ErrStale, migrations.ErrFuture, pubsub.ErrNoTopic,
+	}, func(kind error) bool { return errors.Is(err, kind) })
 }
 
 // checkDatabase verifies that the database can be worked with: that a connection is one server
 // session, and that session and pool reach the same database. Otherwise the steps behind it fail with
 // errors that do not name the cause.
 func (r *Relayer) checkDatabase(ctx context.Context) error {
-	err := election.CheckPooling(ctx, r.db.Session)
-	if err == nil {
-		err = election.CheckSame(ctx, r.db.Session, r.db.Pool)
+	if err := election.CheckPooling(ctx, r.db.Session); err != nil {
+		return err
 	}
 
-	if errors.Is(err, election.ErrPooled) || errors.Is(err, election.ErrElsewhere) {
-		return refuse(err)
-	}
-
-	return err
+	return election.CheckSame(ctx, r.db.Session, r.db.Pool)
 }
 
 // prepareSchema makes sure that the database has the schema of this binary.
@@ -178,28 +174,18 @@ func (r *Relayer) prepareSchema(ctx context.Context) error {
 		}
 	}
 
-	err := migrations.Check(ctx, r.db.Session)
-	if errors.Is(err, migrations.ErrStale) || errors.Is(err, migrations.ErrFuture) {
-		return refuse(err)
-	}
-
-	return err
+	return migrations.Check(ctx, r.db.Session)
 }
 
 func (r *Relayer) checkChain(ctx context.Context) error {
-	err := r.source.Check(ctx, r.cfg.Factory)
-	if errors.Is(err, source.ErrWrongChain) || errors.Is(err, source.ErrNoCode) {
-		return refuse(err)
-	}
-
-	if err != nil {
+	if err := r.source.Check(ctx, r.cfg.Factory); err != nil {
 		return explainNode(err)
 	}
 
-	err = r.cfg.ABI.CheckFactory(ctx, r.source, r.cfg.Factory)
+	err := r.cfg.ABI.CheckFactory(ctx, r.source, r.cfg.Factory)
 	switch {
 	case errors.Is(err, contract.ErrNotFactory):
-		return refuse(fmt.Errorf("FACTORY_ADDRESS=%s: %w", r.cfg.Factory, err))
+		return fmt.Errorf("FACTORY_ADDRESS=%s: %w", r.cfg.Factory, err)
 	case errors.Is(err, contract.ErrUnknownProxy):
 		r.log.WarnContext(ctx, "factory not recognised", slog.String("factory", r.cfg.Factory.Hex()), slog.Any("err", err))
 		return nil
@@ -223,10 +209,11 @@ var nodeWords = []struct{ said, means string }{
 	{"HTTP response to HTTPS client", "an endpoint has no TLS: write http:// or ws:// in RPC_URLS"},
 }
 
-// explainNode puts what the endpoints' answers mean before what they said.
+// explainNode puts what the endpoints' answers mean before what they said. A lasting error says itself
+// what to do.
 func explainNode(err error) error {
-	if err == nil {
-		return nil
+	if err == nil || lasting(err) {
+		return err
 	}
 
 	for _, w := range nodeWords {
@@ -240,10 +227,7 @@ func explainNode(err error) error {
 
 func (r *Relayer) checkTopics(ctx context.Context) error {
 	err := pubsub.CheckTopics(ctx, r.cfg.Project, r.topics())
-	switch {
-	case errors.Is(err, pubsub.ErrNoTopic):
-		return refuse(err)
-	case status.Code(err) == codes.Unauthenticated:
+	if status.Code(err) == codes.Unauthenticated {
 		return fmt.Errorf("%w: the credentials are not accepted: check GOOGLE_APPLICATION_CREDENTIALS or the service account", err)
 	}
 

@@ -101,10 +101,6 @@ func (r *Relayer) prepareChain(ctx context.Context) error {
 	switch {
 	case errors.Is(err, election.ErrUnknown):
 		unchecked, err := checkStart(ctx, r.source, r.cfg.Factory, uint64(r.cfg.StartBlock), r.cfg.AllowLateStart)
-		if errors.Is(err, errStartBlock) {
-			return refuse(err)
-		}
-
 		if err != nil {
 			return explainNode(err)
 		}
@@ -125,10 +121,5 @@ func (r *Relayer) prepareChain(ctx context.Context) error {
 				"`escrow-relayer rewind` reads it", slog.Int64("database", known), slog.Int64("variable", r.cfg.StartBlock))
 	}
 
-	err = election.Prepare(ctx, r.db.Pool, r.cfg.ChainID, r.cfg.StartBlock, registry.Text(r.cfg.Factory))
-	if errors.Is(err, election.ErrOtherFactory) {
-		return refuse(err)
-	}
-
-	return err
+	return election.Prepare(ctx, r.db.Pool, r.cfg.ChainID, r.cfg.StartBlock, registry.Text(r.cfg.Factory))
 }

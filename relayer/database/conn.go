@@ -2,7 +2,9 @@ package database
 
 import (
 	"context"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -53,11 +55,7 @@ func (s *sockets) through(dial pgconn.DialFunc) pgconn.DialFunc {
 // close ends all connections at once, whatever is under way on them.
 func (s *sockets) close() {
 	s.mu.Lock()
-	all := make([]*socket, 0, len(s.open))
-	for c := range s.open {
-		all = append(all, c)
-	}
-
+	all := slices.Collect(maps.Keys(s.open))
 	s.mu.Unlock()
 
 	for _, c := range all {

@@ -127,48 +127,42 @@ var Settling = Limits{
 // settlingOutbox is an age that no message reaches while Pub/Sub answers.
 const settlingOutbox = 5 * time.Second
 
+// problems are those that were found so far.
+type problems []Problem
+
+// add adds one, unless it has no severity.
+func (p *problems) add(kind string, s Severity, remedy, text string, args ...any) {
+	if s != "" {
+		*p = append(*p, Problem{kind, s, fmt.Sprintf(text, args...), remedy, Runbooks + runbookOf[kind]})
+	}
+}
+
 // Judge lists what needs a person, the worst first.
 func (f *Fleet) Judge(l Limits) []Problem {
-	problems := f.judge(l)
-	for i := range problems {
-		problems[i].Runbook = Runbooks + runbookOf[problems[i].Kind]
-	}
-
-	slices.SortStableFunc(problems, func(a, b Problem) int { return cmp.Compare(b.Severity.rank(), a.Severity.rank()) })
-
-	return problems
-}
-
-// rank orders severities.
-func (s Severity) rank() int {
-	if s == Critical {
-		return 1
-	}
-
-	return 0
-}
-
-func (f *Fleet) judge(l Limits) []Problem {
-	if !f.Known && len(f.Instances) == 0 {
-		return []Problem{{Kind: UnknownChain, Severity: Critical,
-			Text:   fmt.Sprintf("no instance has ever run for chain %d on this database", f.ChainID),
-			Remedy: "check CHAIN_ID and DATABASE_URL, then start an instance"}}
-	}
-
-	if f.Live() == 0 {
-		return []Problem{{Kind: NobodyAlive, Severity: Critical, Text: f.nobodyAlive(),
-			Remedy: "start an instance; it goes on where the last one stopped"}}
-	}
-
-	problems := []Problem{}
-	for _, p := range []*Problem{f.leaderProblem(l), f.unserved(l), f.futureStart(), f.outboxProblem(l), f.stuck(l),
-		f.factoryBehind(l), f.stale(l), f.lateProblem(l), f.redundancy(l), f.adopted(l), f.mixed(l), f.mixedSettings(l)} {
-		if p != nil {
-			problems = append(problems, *p)
+	p := problems{}
+	switch {
+	case !f.Known && len(f.Instances) == 0:
+		p.add(UnknownChain, Critical, "check CHAIN_ID and DATABASE_URL, then start an instance",
+			"no instance has ever run for chain %d on this database", f.ChainID)
+	case f.Live() == 0:
+		p.add(NobodyAlive, Critical, "start an instance; it goes on where the last one stopped", "%s", f.nobodyAlive())
+	default:
+		f.judgeLeader(&p, l)
+		f.judgeUnserved(&p, l)
+		f.judgeProgress(&p, l)
+		if lost := f.judgeRedundancy(&p, l); !lost { // which says why
+			f.judgeAdopted(&p, l)
 		}
+
+		f.judgeSettings(&p, l)
+		f.judgeCommands(&p)
 	}
 
-	return append(problems, f.commandProblems()...)
+	slices.SortStableFunc(p, func(a, b Problem) int {
+		return cmp.Compare(a.Severity, b.Severity) // the words are in this order: critical, warning
+	})
+
+	return p
 }
 
 func (f *Fleet) nobodyAlive() string {
@@ -201,25 +195,20 @@ func instances(n int) string {
 	return fmt.Sprintf("%d instances", n)
 }
 
-func (f *Fleet) leaderProblem(l Limits) *Problem {
+func (f *Fleet) judgeLeader(p *problems, l Limits) {
 	age := f.Leader.HeartbeatAge
-	if severity := l.NoLeader.of(age); !f.Leader.Held && severity != "" {
-		return &Problem{Kind: NoLeader, Severity: severity,
-			Text:   fmt.Sprintf("nobody has led for %s: new escrows are not discovered", age),
-			Remedy: "look at the logs of the live instances for why they do not take the leader lock"}
+	if f.Leader.Held {
+		p.add(HungLeader, l.HungLeader.of(age), "restart it; another instance takes over within seconds",
+			"the leader %s holds its lock but has not made its rounds for %s", f.Leader.Instance, age)
+	} else {
+		p.add(NoLeader, l.NoLeader.of(age),
+			"look at the logs of the live instances for why they do not take the leader lock",
+			"nobody has led for %s: new escrows are not discovered", age)
 	}
-
-	if severity := l.HungLeader.of(age); f.Leader.Held && severity != "" {
-		return &Problem{Kind: HungLeader, Severity: severity,
-			Text:   fmt.Sprintf("the leader %s holds its lock but has not made its rounds for %s", f.Leader.Instance, age),
-			Remedy: "restart it; another instance takes over within seconds"}
-	}
-
-	return nil
 }
 
-func (f *Fleet) unserved(l Limits) *Problem {
-	n, longest := 0, Age(0)
+func (f *Fleet) judgeUnserved(p *problems, l Limits) {
+	n, longest, last := 0, Age(0), ""
 	owners := map[string]bool{}
 	for i := range f.Slots.Each {
 		s := &f.Slots.Each[i]
@@ -234,53 +223,46 @@ func (f *Fleet) unserved(l Limits) *Problem {
 		}
 	}
 
-	if n == 0 {
-		return nil
-	}
-
-	text := fmt.Sprintf("%d of %d slots are not served, for %s at most", n, f.Slots.Total, longest)
 	if len(owners) > 0 {
-		text += "; last owned by " + names(f, func(i *Instance) bool { return owners[i.ID] })
+		last = "; last owned by " + names(f, func(i *Instance) bool { return owners[i.ID] })
 	}
 
-	return &Problem{Kind: UnservedSlots, Severity: l.Unserved.of(longest), Text: text,
-		Remedy: "look at the logs of the live instances for why they do not claim them"}
+	p.add(UnservedSlots, l.Unserved.of(longest),
+		"look at the logs of the live instances for why they do not claim them",
+		"%d of %d slots are not served, for %s at most%s", n, f.Slots.Total, longest, last)
 }
 
-// futureStart is a START_BLOCK above the head: the fleet waits for it, and looks well.
-func (f *Fleet) futureStart() *Problem {
-	if f.Chain.NodeHead == 0 || f.Chain.Start <= f.Chain.NodeHead {
-		return nil
+// judgeProgress judges how far the fleet has come, and what waits. Of a START_BLOCK above the head: the
+// fleet waits for it, and looks well.
+func (f *Fleet) judgeProgress(p *problems, l Limits) {
+	if head := f.Chain.NodeHead; head > 0 && f.Chain.Start > head {
+		p.add(FutureStart, Critical,
+			"set START_BLOCK to the block in which the factory was deployed, on a database of its own",
+			"START_BLOCK %d is %d blocks above the head %d: nothing is read until the chain is there",
+			f.Chain.Start, f.Chain.Start-head, head)
 	}
 
-	return &Problem{Kind: FutureStart, Severity: Critical,
-		Text: fmt.Sprintf("START_BLOCK %d is %d blocks above the head %d: nothing is read until the chain is there",
-			f.Chain.Start, f.Chain.Start-f.Chain.NodeHead, f.Chain.NodeHead),
-		Remedy: "set START_BLOCK to the block in which the factory was deployed, on a database of its own"}
-}
+	p.add(OldOutbox, l.Outbox.of(f.Outbox.OldestAge),
+		"look at the last error of publishing, and at the topic's permissions and quota; nothing is lost",
+		"the oldest of %d messages has waited for Pub/Sub for %s", f.Outbox.Messages, f.Outbox.OldestAge)
 
-func (f *Fleet) outboxProblem(l Limits) *Problem {
-	severity := l.Outbox.of(f.Outbox.OldestAge)
-	if severity == "" {
-		return nil
-	}
-
-	return &Problem{Kind: OldOutbox, Severity: severity,
-		Text:   fmt.Sprintf("the oldest of %d messages has waited for Pub/Sub for %s", f.Outbox.Messages, f.Outbox.OldestAge),
-		Remedy: "look at the last error of publishing, and at the topic's permissions and quota; nothing is lost"}
-}
-
-func (f *Fleet) stuck(l Limits) *Problem {
 	who, longest := f.tooLong(l.StuckCursor, func(i *Instance) (Age, bool) {
 		return i.CursorAge, i.Slots > 0 && i.Cursor > 0 && i.Cursor <= f.processable(i)
 	})
-	if who == "" {
-		return nil
+	p.add(StuckCursor, l.StuckCursor.of(longest),
+		"look at its /readyz and at its node; restart it if both are well", "no block processed for %s: %s", longest, who)
+
+	if behind := f.factoryBehind(); l.FactoryBehind > 0 && behind > l.FactoryBehind {
+		p.add(FactoryBehind, Critical, "look at the leader's node and logs",
+			"the factory watch is %d blocks behind the fastest instance: new escrows are discovered late", behind)
 	}
 
-	return &Problem{Kind: StuckCursor, Severity: l.StuckCursor.of(longest),
-		Text:   fmt.Sprintf("no block processed for %s: %s", longest, who),
-		Remedy: "look at its /readyz and at its node; restart it if both are well"}
+	who, longest = f.tooLong(l.StaleHeartbeat, func(i *Instance) (Age, bool) { return i.HeartbeatAge, true })
+	p.add(StaleHeartbeat, l.StaleHeartbeat.of(longest), "restart it",
+		"connected but without a heartbeat for %s: %s", longest, who)
+
+	p.add(LateEscrows, l.Late.of(f.Late.OldestAge), "look at the logs of the owners of their slots",
+		"%d escrows wait to be caught up, the oldest for %s", f.Late.Escrows, f.Late.OldestAge)
 }
 
 // processable is the newest block that an instance could have processed. Where the chain says itself what
@@ -315,48 +297,20 @@ func (f *Fleet) tooLong(limit Limit, state func(*Instance) (Age, bool)) (who str
 	return who, longest
 }
 
-func (f *Fleet) factoryBehind(l Limits) *Problem {
-	behind := int64(0)
+// factoryBehind is how many blocks the factory watch is behind the fastest instance.
+func (f *Fleet) factoryBehind() (blocks int64) {
 	for i := range f.alive() {
 		if i.Slots > 0 {
-			behind = max(behind, i.Cursor-f.Chain.FactoryCursor)
+			blocks = max(blocks, i.Cursor-f.Chain.FactoryCursor)
 		}
 	}
 
-	if l.FactoryBehind == 0 || behind <= l.FactoryBehind {
-		return nil
-	}
-
-	return &Problem{Kind: FactoryBehind, Severity: Critical,
-		Text: fmt.Sprintf("the factory watch is %d blocks behind the fastest instance: new escrows are discovered late",
-			behind),
-		Remedy: "look at the leader's node and logs"}
+	return blocks
 }
 
-func (f *Fleet) stale(l Limits) *Problem {
-	who, longest := f.tooLong(l.StaleHeartbeat, func(i *Instance) (Age, bool) { return i.HeartbeatAge, true })
-	if who == "" {
-		return nil
-	}
-
-	return &Problem{Kind: StaleHeartbeat, Severity: l.StaleHeartbeat.of(longest),
-		Text: fmt.Sprintf("connected but without a heartbeat for %s: %s", longest, who), Remedy: "restart it"}
-}
-
-func (f *Fleet) lateProblem(l Limits) *Problem {
-	severity := l.Late.of(f.Late.OldestAge)
-	if severity == "" {
-		return nil
-	}
-
-	return &Problem{Kind: LateEscrows, Severity: severity,
-		Text:   fmt.Sprintf("%d escrows wait to be caught up, the oldest for %s", f.Late.Escrows, f.Late.OldestAge),
-		Remedy: "look at the logs of the owners of their slots"}
-}
-
-// redundancy is a partition that has no live instance. One that died is missed at once; one that
-// was stopped may be restarting.
-func (f *Fleet) redundancy(l Limits) *Problem {
+// judgeRedundancy looks for partitions that have no live instance, and says whether there is one. One
+// that died is missed at once; one that was stopped may be restarting.
+func (f *Fleet) judgeRedundancy(p *problems, l Limits) (lost bool) {
 	missing := f.missing()
 	var who []string
 	for _, m := range missing {
@@ -366,7 +320,7 @@ func (f *Fleet) redundancy(l Limits) *Problem {
 	}
 
 	if len(who) == 0 {
-		return nil
+		return false
 	}
 
 	total := f.total()
@@ -375,10 +329,11 @@ func (f *Fleet) redundancy(l Limits) *Problem {
 		partitions = "partitions " + enumerate(who) + " have"
 	}
 
-	return &Problem{Kind: Redundancy, Severity: Warning,
-		Text: fmt.Sprintf("%s no live instance: %d of %d partitions have one, and %d slots are served by an instance that stands in",
-			partitions, total-len(missing), total, f.Slots.Adopted),
-		Remedy: "start the instances that are missing; until then fewer can fail"}
+	p.add(Redundancy, Warning, "start the instances that are missing; until then fewer can fail",
+		"%s no live instance: %d of %d partitions have one, and %d slots are served by an instance that stands in",
+		partitions, total-len(missing), total, f.Slots.Adopted)
+
+	return true
 }
 
 // enumerate lists some words, at most five.
@@ -391,7 +346,7 @@ func enumerate(all []string) string {
 	return strings.Join(all, ", ")
 }
 
-func (f *Fleet) adopted(l Limits) *Problem {
+func (f *Fleet) judgeAdopted(p *problems, l Limits) {
 	n, longest := 0, Age(0)
 	for i := range f.Slots.Each {
 		s := &f.Slots.Each[i]
@@ -401,47 +356,27 @@ func (f *Fleet) adopted(l Limits) *Problem {
 		}
 	}
 
-	if n == 0 || f.redundancy(l) != nil { // which says why
-		return nil
-	}
-
-	return &Problem{Kind: AdoptedSlots, Severity: l.Adopted.of(longest),
-		Text: fmt.Sprintf("%d slots have been adopted for up to %s: the instance that prefers them does not take them", n,
-			longest),
-		Remedy: "look at its log, or start an instance for the missing partition"}
+	p.add(AdoptedSlots, l.Adopted.of(longest), "look at its log, or start an instance for the missing partition",
+		"%d slots have been adopted for up to %s: the instance that prefers them does not take them", n, longest)
 }
 
-func (f *Fleet) mixed(l Limits) *Problem {
-	severity := l.MixedTotals.Severity(f.youngest())
-	if severity == "" || f.total() != 0 {
-		return nil
+// judgeSettings judges what live instances disagree about. Settings that would split the stream are
+// named; a rolling change has them for a while, and is shown.
+func (f *Fleet) judgeSettings(p *problems, l Limits) {
+	if f.total() == 0 {
+		p.add(MixedTotals, l.MixedTotals.Severity(f.youngest()), "give all instances the same values",
+			"live instances disagree about TOTAL_PARTITIONS or PARTITION_STRATEGY, and no repartition is under way")
 	}
 
-	return &Problem{Kind: MixedTotals, Severity: severity,
-		Text:   "live instances disagree about TOTAL_PARTITIONS or PARTITION_STRATEGY, and no repartition is under way",
-		Remedy: "give all instances the same values"}
-}
-
-// mixedSettings names the settings that would split the stream. A rolling change has them for a while,
-// and is shown.
-func (f *Fleet) mixedSettings(l Limits) *Problem {
-	if !l.MixedSettings {
-		return nil
+	var texts []string
+	for _, d := range f.Differences() {
+		texts = append(texts, d.String())
 	}
 
-	differences := f.Differences()
-	if len(differences) == 0 {
-		return nil
+	if l.MixedSettings && len(texts) > 0 {
+		p.add(MixedSettings, Warning, "give all instances the same values, and take ALLOW_MIXED_SETTINGS back",
+			"live instances have different settings: %s", strings.Join(texts, "; "))
 	}
-
-	texts := make([]string, len(differences))
-	for i, d := range differences {
-		texts[i] = d.String()
-	}
-
-	return &Problem{Kind: MixedSettings, Severity: Warning, Text: "live instances have different settings: " +
-		strings.Join(texts, "; "),
-		Remedy: "give all instances the same values, and take ALLOW_MIXED_SETTINGS back"}
 }
 
 // Differences are the settings that live instances have different values of, and that would split the stream.

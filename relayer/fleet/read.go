@@ -33,7 +33,8 @@ func Read(ctx context.Context, db DB, chainID int64) (Fleet, error) {
 // read does not count the registry again when counts are given.
 func read(ctx context.Context, db DB, chainID int64, counted *Escrows) (f Fleet, err error) {
 	r := rows{f: Fleet{ChainID: chainID}}
-	err = inSnapshot(ctx, db, func(tx pgx.Tx) error {
+	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	err = pgx.BeginTxFunc(ctx, db, snapshot, func(tx pgx.Tx) error {
 		batch := &pgx.Batch{}
 		batch.Queue(selectLeadership, chainID).QueryRow(r.readLeadership)
 		batch.Queue(selectLocks).Query(r.readLocks)
@@ -58,21 +59,6 @@ func read(ctx context.Context, db DB, chainID int64, counted *Escrows) (f Fleet,
 	}
 
 	return r.fold(), nil
-}
-
-func inSnapshot(ctx context.Context, db DB, f func(pgx.Tx) error) error {
-	tx, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
-	if err != nil {
-		return err
-	}
-
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		_ = tx.Rollback(ctx) // nothing was written; a connection that cannot roll back is thrown away
-	}()
-
-	return f(tx)
 }
 
 // forget is how long a dead instance that owns nothing is shown: platforms that name each replica
@@ -137,14 +123,13 @@ const selectInstances = `
 	       i.started_at, i.version, i.escrows_monitored, coalesce(c.next_block, 0), coalesce(i.head_block, 0),
 	       i.left_at is not null, i.lock_key, i.last_heartbeat, i.seen_at, i.dead_since, c.block_time, c.updated_at
 	from relayer_instances i left join cursors c using (chain_id, instance_id)
-	where i.chain_id = $1 and (i.dead_since is null
+	where i.chain_id = $1 and ` + remembered
+
+const selectForgotten = `select count(*) from relayer_instances i where i.chain_id = $1 and not ` + remembered
+
+const remembered = `(i.dead_since is null
 	      or i.dead_since > now() - make_interval(secs => case when i.left_at is null then $2::float8 else $3::float8 end)
 	      or exists (select from slot_ownership s where s.chain_id = i.chain_id and s.owner = i.instance_id))`
-
-const selectForgotten = `
-	select count(*) from relayer_instances i
-	where i.chain_id = $1 and i.dead_since <= now() - make_interval(secs => case when i.left_at is null then $2::float8 else $3::float8 end)
-	  and not exists (select from slot_ownership s where s.chain_id = i.chain_id and s.owner = i.instance_id)`
 
 // instanceRow is an instance as the statement returns it.
 type instanceRow struct {

@@ -207,8 +207,8 @@ func (s *Sender) Low() bool {
 	return read && ok && balance.Cmp(fee.Mul(fee, big.NewInt(LowBalance))) < 0
 }
 
-// commandProblems are those of commands: one problem per kind, which names every sender that has it.
-func (f *Fleet) commandProblems() (problems []Problem) {
+// judgeCommands finds one problem per kind, which names every sender that has it.
+func (f *Fleet) judgeCommands(p *problems) {
 	add := func(kind string, severity Severity, remedy, text string, is func(*Sender) string) {
 		var who []string
 		for i := range f.Senders {
@@ -218,8 +218,7 @@ func (f *Fleet) commandProblems() (problems []Problem) {
 		}
 
 		if len(who) > 0 {
-			problems = append(problems, Problem{Kind: kind, Severity: severity, Text: text + ": " + strings.Join(who, "; "),
-				Remedy: remedy})
+			p.add(kind, severity, remedy, "%s: %s", text, strings.Join(who, "; "))
 		}
 	}
 	add(HaltedSender, Critical, "look at the account in an explorer; the reason names the next step",
@@ -243,14 +242,11 @@ func (f *Fleet) commandProblems() (problems []Problem) {
 			return " (" + s.Address + ")"
 		})
 
-	if f.Replies != nil && LimitReplies.of(f.Replies.OldestAge) != "" {
-		problems = append(problems, Problem{Kind: OldReplies, Severity: Critical,
-			Text: fmt.Sprintf("the oldest of %d answers has waited for Pub/Sub for %s", f.Replies.Messages,
-				f.Replies.OldestAge),
-			Remedy: "look at REPLIES_TOPIC_ID, at the topic's permissions, and at the log of the instances that have it"})
+	if r := f.Replies; r != nil {
+		p.add(OldReplies, LimitReplies.of(r.OldestAge),
+			"look at REPLIES_TOPIC_ID, at the topic's permissions, and at the log of the instances that have it",
+			"the oldest of %d answers has waited for Pub/Sub for %s", r.Messages, r.OldestAge)
 	}
-
-	return problems
 }
 
 func aged(age Age, limit Limit) string {

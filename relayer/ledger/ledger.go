@@ -86,9 +86,10 @@ func (l *Ledger) Rollback(ctx context.Context, stale, fork Position) (r Rolled, 
 	return r, nil
 }
 
-// Repair makes the stored events of a verified range those of the chain, under the leader's epoch,
-// and moves the verified block. ErrMoved when there was a rollback since Verifiable: what was read
-// is void.
+// Repair makes the stored events of blocks that were read again, from v.From on, those of the chain,
+// under the leader's epoch, and moves the verified block. Where only missing events are known, and there
+// may be more, verified is v.From-1: it stays. ErrMoved when it is not where v says, or there was a
+// rollback since Verifiable: what was read is void.
 //
 // missing are events that the first reading did not bring. They are published, each deployment
 // before the other events of its escrow: the outbox rows are written here, out of turn, and the
@@ -97,21 +98,7 @@ func (l *Ledger) Rollback(ctx context.Context, stale, fork Position) (r Rolled, 
 // missing.
 func (l *Ledger) Repair(ctx context.Context, epoch int64, v Verifiable, verified int64, missing,
 	wrong []contract.Event) (Result, error) {
-	return l.repair(ctx, moveVerified, epoch, v, verified, missing, wrong)
-}
-
-// Supply is Repair of events that are missing behind the verified block, which stays where it is:
-// they are on the chain, and there may be more.
-func (l *Ledger) Supply(ctx context.Context, epoch int64, v Verifiable, verified int64,
-	missing []contract.Event) (Result, error) {
-	return l.repair(ctx, keepVerified, epoch, v, verified, missing, nil)
-}
-
-func (l *Ledger) repair(ctx context.Context, statement string, epoch int64, v Verifiable, verified int64, missing,
-	wrong []contract.Event) (Result, error) {
-	r, err := l.store(ctx, func(t *transaction) error {
-		return repair(ctx, t, statement, epoch, v, verified, missing, wrong)
-	})
+	r, err := l.store(ctx, func(t *transaction) error { return repair(ctx, t, epoch, v, verified, missing, wrong) })
 	if err != nil {
 		return r, fmt.Errorf("repair %d missing and %d wrong events up to block %d: %w", len(missing),
 			len(wrong), verified, err)

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
 	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/registry"
@@ -381,9 +382,10 @@ func TestRepair(t *testing.T) {
 	require.ErrorIs(t, err, ledger.ErrMoved)
 	_, err = w.led.Repair(t.Context(), w.epoch+1, v, 5, nil, nil)
 	require.ErrorIs(t, err, ledger.ErrMoved)
-	_, err = w.led.Supply(t.Context(), w.epoch, v, 0, nil)
+	_, err = w.led.Repair(t.Context(), w.epoch, v, 0, nil, nil)
 	require.ErrorIs(t, err, ledger.ErrMoved, "the watermark has passed it")
-	r, err = w.led.Supply(t.Context(), w.epoch, v, 1, []contract.Event{approved(1, 1, 3, 12)})
+	v.From = 2
+	r, err = w.led.Repair(t.Context(), w.epoch, v, 1, []contract.Event{approved(1, 1, 3, 12)}, nil)
 	require.NoError(t, err)
 	require.Equal(t, 1, r.New)
 	require.Equal(t, []string{"1"}, w.Column(`select verified_block::text from leadership`))
@@ -391,6 +393,21 @@ func TestRepair(t *testing.T) {
 	require.NoError(t, err)
 	_, err = w.led.Repair(t.Context(), w.epoch, v, 5, nil, nil)
 	require.ErrorIs(t, err, ledger.ErrMoved, "what was read before a rollback")
+}
+
+// A first block that is moved back while a range is read again lowers the watermark, which must not pass
+// blocks that were not read a second time.
+func TestRepairAfterARewind(t *testing.T) {
+	w := setup(t)
+	w.discover(0)
+	w.process(0)
+	v, err := w.led.Verifiable(t.Context())
+	require.NoError(t, err)
+	_, err = election.Rewind(t.Context(), w.DB, chain, 0)
+	require.NoError(t, err)
+	_, err = w.led.Repair(t.Context(), w.epoch, v, 1, nil, nil)
+	require.ErrorIs(t, err, ledger.ErrMoved)
+	require.Equal(t, []string{"-1"}, w.Column(`select verified_block::text from leadership`))
 }
 
 func TestReplay(t *testing.T) {

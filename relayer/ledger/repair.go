@@ -21,17 +21,12 @@ type Verifiable struct {
 
 const moveVerified = `
 	update leadership set verified_block = $4
-	where chain_id = $1 and instance_id = $2 and epoch = $3 and verified_block < $4 and generation = $5`
+	where chain_id = $1 and instance_id = $2 and epoch = $3 and verified_block = $5 and generation = $6`
 
-const keepVerified = `
-	update leadership set verified_block = $4
-	where chain_id = $1 and instance_id = $2 and epoch = $3 and verified_block = $4 and generation = $5`
-
-// repair does what Ledger.Repair and Ledger.Supply say, if the verified block is where the
-// statement wants it.
-func repair(ctx context.Context, t *transaction, statement string, epoch int64, v Verifiable, verified int64, missing,
+// repair does in a transaction what Ledger.Repair says.
+func repair(ctx context.Context, t *transaction, epoch int64, v Verifiable, verified int64, missing,
 	wrong []contract.Event) error {
-	tag, err := t.Exec(ctx, statement, t.cfg.ChainID, t.cfg.InstanceID, epoch, verified, v.generation)
+	tag, err := t.Exec(ctx, moveVerified, t.cfg.ChainID, t.cfg.InstanceID, epoch, verified, v.From-1, v.generation)
 	if err != nil {
 		return err
 	}

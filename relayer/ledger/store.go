@@ -73,9 +73,9 @@ func store(ctx context.Context, t *transaction, events []contract.Event,
 
 // distinct drops events that stand twice in one commit: one transaction that a node shows in two blocks of a range.
 func distinct(events []contract.Event, r *Result) []contract.Event {
-	seen := make(map[logID]struct{}, len(events))
+	seen := make(map[logID]bool, len(events))
 	for i := range events {
-		seen[logIDOf(&events[i])] = struct{}{}
+		seen[logIDOf(&events[i])] = true
 	}
 
 	if len(seen) == len(events) {
@@ -85,7 +85,7 @@ func distinct(events []contract.Event, r *Result) []contract.Event {
 	r.Duplicates += len(events) - len(seen)
 	once := make([]contract.Event, 0, len(seen))
 	for i := range events {
-		if id := logIDOf(&events[i]); has(seen, id) {
+		if id := logIDOf(&events[i]); seen[id] {
 			delete(seen, id)
 			once = append(once, events[i])
 		}
@@ -181,7 +181,7 @@ func insertEvents(ctx context.Context, t *transaction, events []contract.Event,
 	}
 
 	rows, _ := t.Query(ctx, storeEvents, eventArgs(t, events, told))
-	added := make(map[contract.Place]struct{}, len(events))
+	added := make(map[contract.Place]bool, len(events))
 	var p contract.Place
 	var seq *int64
 	_, err := pgx.ForEachRow(rows, []any{&p.Block, &p.Index, &seq}, func() error {
@@ -190,7 +190,7 @@ func insertEvents(ctx context.Context, t *transaction, events []contract.Event,
 			return fmt.Errorf("an event at block %d, log %d came back that was not given", p.Block, p.Index)
 		}
 
-		added[p] = struct{}{}
+		added[p] = true
 		if seq == nil {
 			return nil
 		}
@@ -215,7 +215,7 @@ func insertEvents(ctx context.Context, t *transaction, events []contract.Event,
 
 	var fresh, there []contract.Event
 	for i := range events {
-		if has(added, events[i].Place()) {
+		if added[events[i].Place()] {
 			fresh = append(fresh, events[i])
 		} else {
 			there = append(there, events[i])
@@ -248,11 +248,6 @@ func eventArgs(t *transaction, events []contract.Event, told func(*contract.Even
 		"emitters":    column.Of(events, emitterOf),
 		"args":        column.Of(events, func(e *contract.Event) string { return string(e.Args) }),
 	}
-}
-
-func has[K comparable](set map[K]struct{}, key K) bool {
-	_, ok := set[key]
-	return ok
 }
 
 // storeEvents inserts what is not there yet, and an outbox row for each new event that is to be

@@ -32,9 +32,8 @@ type Config struct {
 	Tracer   trace.Tracer
 	Log      *slog.Logger
 	Metrics  *Metrics
-	Handover *Handover        // from the tenure before. Nil: there was none
-	Now      func() time.Time // for the timestamps of messages. Nil: time.Now
-	Jitter   func() float64   // from 0 to 1, for the delays of blocked lanes. Nil: random
+	Handover *Handover      // from the tenure before. Nil: there was none
+	Jitter   func() float64 // from 0 to 1, for the delays of blocked lanes. Nil: random
 }
 
 // Handover takes over from one tenure to the next what this process knows of the outbox and the

@@ -182,12 +182,12 @@ func (l *loop) settle(ctx context.Context, f *request) {
 }
 
 func (l *loop) acknowledged(f *request) {
-	m, now, at := l.cfg.Metrics, time.Now(), l.cfg.Now()
+	m, now := l.cfg.Metrics, time.Now()
 	took := now.Sub(f.started).Seconds()
 	for i := range f.rows {
 		r := &f.rows[i]
 		if message.Kind(r.Kind) == message.Original && r.Event.BlockTime > 0 {
-			m.latency.Observe(max(0, at.Sub(time.Unix(int64(r.Event.BlockTime), 0)).Seconds()))
+			m.latency.Observe(max(0, now.Sub(time.Unix(int64(r.Event.BlockTime), 0)).Seconds()))
 		}
 
 		l.done(outbox.Sent{Seq: r.Seq, Slot: r.Slot})

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
-	"time"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
@@ -27,10 +26,6 @@ func New(cfg Config) (*Publisher, error) {
 
 	if cfg.Valid == nil {
 		cfg.Valid = func() bool { return true }
-	}
-
-	if cfg.Now == nil {
-		cfg.Now = time.Now
 	}
 
 	if cfg.Jitter == nil {

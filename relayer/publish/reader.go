@@ -43,7 +43,7 @@ type reader struct {
 	turn            int
 	rereadAt        time.Time // when a pass begins that nothing called for
 	retractionsHeld bool      // retractions were seen that wait for the deletion of their event's row
-	waiting         map[common.Address]struct{}
+	waiting         map[common.Address]bool
 	seen            []common.Address // to wait, in the reading that is being taken
 
 	pace
@@ -82,7 +82,7 @@ type readResult struct {
 
 func newReader(l *limits, jitter func() float64, now time.Time) reader {
 	return reader{limits: l, jitter: jitter, rereadAt: now.Add(l.rereadEvery), pace: pace{rows: l.pageRows},
-		waiting: map[common.Address]struct{}{}}
+		waiting: map[common.Address]bool{}}
 }
 
 // rewind makes the outbox be read again from behind a seq; what is in the window is passed over. A
@@ -93,15 +93,6 @@ func (r *reader) rewind(last int64) {
 	if last == 0 {
 		clear(r.waiting)
 	}
-}
-
-// noteWaiting notes that an escrow has an event's row that waits for its event, and isWaiting says
-// whether an earlier reading has seen one.
-func (r *reader) noteWaiting(escrow common.Address) { r.seen = append(r.seen, escrow) }
-
-func (r *reader) isWaiting(escrow common.Address) bool {
-	_, ok := r.waiting[escrow]
-	return ok
 }
 
 // refresh begins a pass if it is time for one. None is due while a pass is under way, or where it
@@ -206,7 +197,7 @@ func (r *reader) page(result *readResult) {
 // taken notes that all of a reading was taken.
 func (r *reader) taken() {
 	for _, escrow := range r.seen {
-		r.waiting[escrow] = struct{}{}
+		r.waiting[escrow] = true
 	}
 
 	r.seen = nil

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/column"
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
@@ -113,12 +114,9 @@ func (l *loop) readPage(ctx context.Context) {
 
 func (l *loop) readLanes(ctx context.Context, wants []want) {
 	l.begin(ctx, l.reader.begin(wants), func(ctx context.Context, r *readResult) (err error) {
-		wanted := make([]outbox.Want, len(wants))
-		for i, w := range wants {
-			wanted[i] = outbox.Want{Lane: w.lane.id, From: w.from, Limit: w.limit}
-		}
-
-		r.lanes, err = l.store.Lanes(ctx, wanted)
+		r.lanes, err = l.store.Lanes(ctx, column.Of(wants, func(w *want) outbox.Want {
+			return outbox.Want{Lane: w.lane.id, From: w.from, Limit: w.limit}
+		}))
 
 		return err
 	})
@@ -177,7 +175,7 @@ func (l *loop) sendable(f *outbox.Found) bool {
 	case f.Held && kind == message.Retraction:
 		l.reader.retractionsHeld = true
 	case f.Held && kind == message.Original:
-		l.reader.noteWaiting(f.Event.Escrow)
+		l.reader.seen = append(l.reader.seen, f.Event.Escrow)
 	}
 
 	return !f.Held && !f.Obsolete && !l.outOfTurn(&f.Pending)
@@ -185,7 +183,7 @@ func (l *loop) sendable(f *outbox.Found) bool {
 
 // outOfTurn says whether a row is an event's whose escrow has an earlier one that waits.
 func (l *loop) outOfTurn(r *outbox.Pending) bool {
-	return message.Kind(r.Kind) == message.Original && l.reader.isWaiting(r.Event.Escrow)
+	return message.Kind(r.Kind) == message.Original && l.reader.waiting[r.Event.Escrow]
 }
 
 // delete begins a deletion that is due. It is not held up by the loop, and does not hold it up.

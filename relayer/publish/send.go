@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"strconv"
+	"time"
 
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/codes"
@@ -17,7 +18,7 @@ import (
 
 // send hands a request to the client and waits for the answer. It runs in a goroutine of its own.
 func (c *Config) send(ctx context.Context, topic string, f *request) (err error) {
-	key, now := c.key(f.lane.id), c.Now()
+	key, now := c.key(f.lane.id), time.Now()
 	messages := make([]pubsub.Message, len(f.rows))
 	var spans []trace.Span
 	var ids []string

@@ -167,16 +167,18 @@ func (v *Verifier) once(ctx context.Context, epoch int64) error {
 
 	v.waited = 0
 
-	for p, err := range v.parts(ctx, span.From, to) {
+	from := span.From
+	for p, err := range v.parts(ctx, from, to) {
 		switch {
 		case err == nil:
 			err = v.settle(ctx, epoch, span, p.last, p.found)
+			span.From = p.last + 1
 		case p.alone != nil && ctx.Err() == nil:
 			err = errors.Join(err, v.supply(ctx, epoch, span, p.alone))
 		}
 
 		if err != nil {
-			return fmt.Errorf("read blocks %d to %d again: %w", span.From, to, err)
+			return fmt.Errorf("read blocks %d to %d again: %w", from, to, err)
 		}
 	}
 
@@ -196,30 +198,12 @@ func (v *Verifier) supply(ctx context.Context, epoch int64, span ledger.Verifiab
 		return err
 	}
 
-	var missing []contract.Event
-	for i := range found {
-		if d := &found[i]; d.Kind == Missing {
-			missing = append(missing, d.Chain)
-			v.logMissing(ctx, d)
-		}
-	}
-
-	if len(missing) == 0 {
+	found = slices.DeleteFunc(found, func(d Difference) bool { return d.Kind != Missing })
+	if len(found) == 0 {
 		return nil
 	}
 
-	if _, err := v.cfg.Ledger.Supply(ctx, epoch, span, int64(batch.From)-1, missing); err != nil {
-		return err
-	}
-
-	v.cfg.Metrics.missing.Add(float64(len(missing)))
-
-	return nil
-}
-
-func (v *Verifier) logMissing(ctx context.Context, d *Difference) {
-	v.cfg.Log.ErrorContext(ctx, "the first reading missed an event: it is stored and published now",
-		slog.String("event", d.ID()), slog.String("kind", d.Kind))
+	return v.settle(ctx, epoch, span, span.From-1, found)
 }
 
 // settle makes the database what the chain is as far as differences say, and notes that everything
@@ -233,7 +217,7 @@ func (v *Verifier) settle(ctx context.Context, epoch int64, span ledger.Verifiab
 		switch d.Kind {
 		case Missing:
 			missing = append(missing, d.Chain)
-			v.logMissing(ctx, &d)
+			v.cfg.Log.ErrorContext(ctx, "the first reading missed an event: it is stored and published now", log[:2]...)
 		case Differing:
 			wrong = append(wrong, d.Stored)
 			if d.Chain.Name != "" {

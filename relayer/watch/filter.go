@@ -168,19 +168,19 @@ func (f *Filters) choose(c *chooser, n int) (addresses bool) {
 // Again chooses how logs are asked for where they are read a second time, for all slots: it is the
 // verifier's, and only its goroutine uses it.
 type Again struct {
-	f *Filters
+	*Filters
 	c chooser
 }
 
 // Again returns a chooser for one verifier.
-func (f *Filters) Again() *Again { return &Again{f: f, c: chooser{span: usualSpan}} }
+func (f *Filters) Again() *Again { return &Again{f, chooser{span: usualSpan}} }
 
 // Most is the number of contracts up to which naming them costs less than topics.
 func (a *Again) Most() int {
 	switch {
-	case a.f.byAddresses():
+	case a.byAddresses():
 		return math.MaxInt32
-	case a.f.mode == FilterTopics:
+	case a.mode == FilterTopics:
 		return 0
 	}
 
@@ -192,14 +192,9 @@ func (a *Again) Most() int {
 		return 0
 	}
 
-	each := bytesPerAddress + float64(a.f.requestPrice)/float64(max(a.f.maxAddresses, 1))
+	each := bytesPerAddress + float64(a.requestPrice)/float64(max(a.maxAddresses, 1))
 
 	return int(a.c.byTopic() / each)
-}
-
-// Refused takes in why a reading by a filter failed. It says whether to read again at once, by another.
-func (a *Again) Refused(ctx context.Context, filter *source.Filter, err error, log *slog.Logger) bool {
-	return a.f.Refused(ctx, filter, err, log)
 }
 
 // Learn takes in a batch, with so many logs of other contracts.
@@ -208,7 +203,7 @@ func (a *Again) Learn(b *source.Batch, foreign int) {
 		a.c.now, a.c.blind = named, 0
 	}
 
-	a.f.learn(&a.c, b, foreign)
+	a.learn(&a.c, b, foreign)
 }
 
 // learn takes in a batch for one kind of reading, with so many logs of other contracts. Of the headers

@@ -93,7 +93,7 @@ func (w *slotState) storing(c ledger.SlotCommit) storing {
 func (w *slotState) stored(ctx context.Context, c *ledger.SlotCommit, r *ledger.Result) {
 	w.cfg.Metrics.stored(*r, c.Events, c.To.Next-c.From.Next)
 	if c.To.Next > c.From.Next && c.Time > 0 {
-		s := *w.status.Load()
+		s := w.Status()
 		s.Time = time.Unix(int64(c.Time), 0)
 		w.status.Store(&s)
 	}

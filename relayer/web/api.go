@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/url"
 	"slices"
@@ -29,20 +30,9 @@ const (
 
 // api answers from the tables. Its methods may be called concurrently.
 type api struct {
-	db       DB
-	chainID  int64
-	board    func(context.Context) news
-	source   Source
-	mask     func(string) string
-	log      *slog.Logger
+	cfg      Config
+	board    *board
 	querying chan struct{} // has an element for each request that uses the database
-}
-
-func newAPI(cfg Config, b *board) *api {
-	return &api{
-		db: cfg.DB, chainID: cfg.ChainID, board: b.latest, source: cfg.Source, mask: cfg.Mask, log: cfg.Log,
-		querying: make(chan struct{}, queries),
-	}
 }
 
 // problem is an error as RFC 9457 has it.
@@ -88,8 +78,8 @@ func (a *api) handle(answer func(*http.Request) (any, error)) http.HandlerFunc {
 			writeProblem(w, p)
 		case r.Context().Err() != nil: // the client hung up
 		default:
-			a.log.WarnContext(r.Context(), "request not answered", slog.String("path", r.URL.Path),
-				slog.String("err", a.mask(err.Error())))
+			a.cfg.Log.WarnContext(r.Context(), "request not answered", slog.String("path", r.URL.Path),
+				slog.String("err", a.cfg.Mask(err.Error())))
 			w.Header().Set("Retry-After", retryAfter)
 			writeProblem(w, problem{Status: http.StatusServiceUnavailable, Detail: "the database does not answer: try again"})
 		}
@@ -144,28 +134,22 @@ func (p *params) fail(err error) {
 }
 
 func (p *params) block(name string, absent int64) int64 {
+	return p.number(name, absent, 0, math.MaxInt64, "must be a block number")
+}
+
+func (p *params) limit() int {
+	return int(p.number("limit", defaultLimit, 1, maxLimit, fmt.Sprintf("must be 1 to %d", maxLimit)))
+}
+
+func (p *params) number(name string, absent, least, most int64, remedy string) int64 {
 	v := p.values.Get(name)
 	if v == "" {
 		return absent
 	}
 
 	n, err := strconv.ParseInt(v, 10, 64)
-	if err != nil || n < 0 {
-		p.fail(bad(name, v, "must be a block number"))
-	}
-
-	return n
-}
-
-func (p *params) limit() int {
-	v := p.values.Get("limit")
-	if v == "" {
-		return defaultLimit
-	}
-
-	n, err := strconv.Atoi(v)
-	if err != nil || n < 1 || n > maxLimit {
-		p.fail(bad("limit", v, fmt.Sprintf("must be 1 to %d", maxLimit)))
+	if err != nil || n < least || n > most {
+		p.fail(bad(name, v, remedy))
 	}
 
 	return n

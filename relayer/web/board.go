@@ -40,11 +40,13 @@ type kind struct {
 	Since time.Time // of that block
 }
 
+// Width is that of its bar, of 100, beside the one of most events.
+func (k kind) Width(most int64) float64 { return max(0.5, 100*float64(k.Count)/float64(most)) }
+
 // board reads the fleet for everybody who looks at this instance, and samples the instance for the
 // plots. One goroutine runs it, the other methods may be called by any.
 type board struct {
-	cfg   Config
-	fleet *fleet.Reader
+	cfg Config
 
 	turn  chan struct{} // has an element while somebody uses news and tried, and reads the database if that is due
 	news  news
@@ -57,12 +59,7 @@ type board struct {
 }
 
 func newBoard(cfg Config) *board {
-	b := &board{cfg: cfg, fleet: cfg.Fleet, turn: make(chan struct{}, 1), tick: make(chan struct{})}
-	if b.fleet == nil {
-		b.fleet = &fleet.Reader{DB: cfg.DB, ChainID: cfg.ChainID}
-	}
-
-	return b
+	return &board{cfg: cfg, turn: make(chan struct{}, 1), tick: make(chan struct{})}
 }
 
 // run samples until ctx ends.
@@ -191,7 +188,7 @@ var errNoAnswer = fmt.Errorf("the database has not answered within %s: look at i
 	readWithin)
 
 func (b *board) query(ctx context.Context) (n news, err error) {
-	if n.fleet, err = b.fleet.Read(ctx); err != nil {
+	if n.fleet, err = b.cfg.Fleet.Read(ctx); err != nil {
 		return news{}, err
 	}
 

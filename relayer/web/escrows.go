@@ -73,7 +73,7 @@ type owner struct {
 
 // listEscrows answers /escrows, by address.
 func (a *api) listEscrows(r *http.Request) (any, error) {
-	i := a.source.Instance()
+	i := a.cfg.Source.Instance()
 	p := parse(r, "status", "partition", "cursor", "limit")
 	status := p.oneOf("status", "active", "released", "refunded", "orphaned")
 	slots := p.slots("partition", i.Partition)
@@ -90,14 +90,8 @@ func (a *api) listEscrows(r *http.Request) (any, error) {
 		return nil, p.err
 	}
 
-	args := pgx.StrictNamedArgs{"chain": a.chainID, "after": after, "slots": slots, "limit": limit + 1}
-	statement := selectEscrows
-	if status != "" {
-		statement = selectEscrowsByStatus
-		args["status"] = status
-	}
-
-	rows, _ := a.db.Query(r.Context(), statement, args)
+	rows, _ := a.cfg.DB.Query(r.Context(), selectEscrows, pgx.StrictNamedArgs{"chain": a.cfg.ChainID, "after": after,
+		"status": status, "slots": slots, "limit": limit + 1})
 	found, err := pgx.CollectRows(rows, scanEscrow)
 	if err != nil {
 		return nil, fmt.Errorf("list escrows: %w", err)
@@ -112,16 +106,11 @@ func (a *api) listEscrows(r *http.Request) (any, error) {
 	return page, nil
 }
 
-// selectEscrows reads along the primary key. The filter on slots reads over what it leaves out: N
-// rows for each one found of partition P/N.
+// selectEscrows reads along the primary key. The filters read over what they leave out: N rows for each
+// one found of partition P/N, and those of another status: there is no index that each ending would have
+// to touch.
 const selectEscrows = escrowsWithRecords + `
-	where e.chain_id = @chain and e.address_key > bytes(@after) and (@slots::smallint[] is null or e.slot = any(@slots))
-	order by e.address_key limit @limit`
-
-// selectEscrowsByStatus does too, and reads over those of another status as well: there is no index
-// that each ending would have to touch.
-const selectEscrowsByStatus = escrowsWithRecords + `
-	where e.chain_id = @chain and e.status = @status and e.address_key > bytes(@after)
+	where e.chain_id = @chain and e.address_key > bytes(@after) and (@status::text = '' or e.status = @status)
 		and (@slots::smallint[] is null or e.slot = any(@slots))
 	order by e.address_key limit @limit`
 
@@ -172,11 +161,11 @@ func (a *api) getEscrow(r *http.Request) (any, error) {
 
 // detail reads one escrow; a problem with status 404 when there is none.
 func (a *api) detail(r *http.Request, address string) (d escrowDetail, err error) {
-	rows, _ := a.db.Query(r.Context(), selectEscrow, a.chainID, address)
+	rows, _ := a.cfg.DB.Query(r.Context(), selectEscrow, a.cfg.ChainID, address)
 	d.escrow, err = pgx.CollectExactlyOneRow(rows, scanEscrow)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return d, problem{Status: http.StatusNotFound, Parameter: "address", Detail: fmt.Sprintf(
-			"%s is not an escrow of chain %d that this fleet knows: its deployment may not be final yet, or lie before START_BLOCK", address, a.chainID)}
+			"%s is not an escrow of chain %d that this fleet knows: its deployment may not be final yet, or lie before START_BLOCK", address, a.cfg.ChainID)}
 	}
 
 	if err != nil {
@@ -188,7 +177,7 @@ func (a *api) detail(r *http.Request, address string) (d escrowDetail, err error
 		return d, err
 	}
 
-	f := a.board(r.Context()).fleet
+	f := a.board.latest(r.Context()).fleet
 	d.Owner = ownerOf(&f, d.Slot)
 
 	return d, nil

@@ -14,17 +14,15 @@ type escrowView struct {
 	Problem string // why there is nothing below
 	Address string
 	Slot    int
-	Link    string
 	Status  string
 	Facts   []fact
-	Events  []eventView
+	Events  []event
 	More    bool // there are more events than are shown
 }
 
-func (p *page) escrow(d *escrowDetail, now time.Time) *escrowView {
-	v := &escrowView{Query: d.Address, Address: d.Address, Slot: int(d.Slot), Link: p.explorer.address(d.Address),
-		Status: d.Status,
-		Events: p.events(d.Events.Events, now), More: d.Events.Next != nil}
+func (p *page) escrow(d *escrowDetail) *escrowView {
+	v := &escrowView{Query: d.Address, Address: d.Address, Slot: int(d.Slot), Status: d.Status,
+		Events: d.Events.Events, More: d.Events.Next != nil}
 	if d.Record != nil && d.Record.Status != d.Status {
 		v.Status = d.Record.Status
 	}
@@ -106,7 +104,7 @@ func (p *page) terms(v *escrowView, d *escrowDetail) {
 }
 
 // args lists the arguments of an event in the order of the ABI.
-func (p *page) args(raw json.RawMessage) []fact {
+func args(e explorer, raw json.RawMessage) []fact {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
 	var out []fact
@@ -129,7 +127,7 @@ func (p *page) args(raw json.RawMessage) []fact {
 
 		f := fact{Name: fmt.Sprint(name), Value: readable(fmt.Sprint(name), text), Title: text}
 		if _, is := normalize(text); is {
-			f.Link = p.explorer.address(text)
+			f.Link = e.address(text)
 		}
 
 		out = append(out, f)

@@ -30,6 +30,18 @@ type event struct {
 	ProcessedBy    string          `json:"processed_by_instance"`
 }
 
+// Shown is its state as the page has it: stored, queued, orphaned or retracted.
+func (e *event) Shown() string {
+	switch {
+	case e.State != "canonical":
+		return e.State
+	case e.Queued:
+		return "queued"
+	}
+
+	return "stored"
+}
+
 type eventPage struct {
 	Events []event `json:"events"`
 	Next   *string `json:"next"` // cursor of the next page; null on the last one
@@ -120,7 +132,7 @@ func (q *eventQuery) after(p *params) {
 
 func (a *api) events(r *http.Request, q eventQuery) (page eventPage, err error) {
 	args := pgx.StrictNamedArgs{
-		"chain": a.chainID, "from": q.from, "to": q.to, "all": q.all, "limit": q.limit + 1, "block": q.block,
+		"chain": a.cfg.ChainID, "from": q.from, "to": q.to, "all": q.all, "limit": q.limit + 1, "block": q.block,
 		"index": q.index, "id": q.id,
 	}
 	statement := selectEvents
@@ -129,7 +141,7 @@ func (a *api) events(r *http.Request, q eventQuery) (page eventPage, err error) 
 		args["escrow"] = q.escrow
 	}
 
-	rows, _ := a.db.Query(r.Context(), statement, args)
+	rows, _ := a.cfg.DB.Query(r.Context(), statement, args)
 	page.Events, err = pgx.CollectRows(rows, scanEvent)
 	if err != nil {
 		return eventPage{}, fmt.Errorf("list events from block %d: %w", q.from, err)

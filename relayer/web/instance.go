@@ -13,33 +13,37 @@ type Source interface {
 }
 
 // Instance is one instance at one moment, as it knows itself. The zero value is an instance that has just started.
+// What /status gives otherwise, or not at all, is marked json:"-".
 type Instance struct {
-	ID        string
-	Build     Build
-	Started   time.Time
-	Partition partition.Partition
-	Leader    bool
+	ID        string              `json:"id"`
+	Build     Build               `json:"-"`
+	Started   time.Time           `json:"-"`
+	Partition partition.Partition `json:"-"`
+	Leader    bool                `json:"leader"`
 
 	// Session, Database and Node are nil while all is well; /readyz gives their texts, masked.
-	Session, Database, Node error
+	Session, Database, Node error `json:"-"`
 	// When each of them began to fail. Zero: not known, which counts as long ago.
-	SessionSince, DatabaseSince, NodeSince time.Time
+	SessionSince, DatabaseSince, NodeSince time.Time `json:"-"`
 
-	Head, Target, Final int64         // heights; 0: unknown
-	HeadTime            time.Time     // of block Head
-	BlockTime           time.Duration // the mean time between blocks; zero: not known yet
-	Cursor              int64         // next block of the slot watch; 0 while it holds no slot
-	CursorTime          time.Time     // of block Cursor-1; zero: unknown
-	FactoryCursor       int64         // next block of the factory watch; 0 while it does not lead
-	Escrows             int           // monitored
-	Slots, Adopted      int           // owned; and of those preferred by others
+	Head          int64         `json:"head_block"` // heights; 0: unknown
+	Target        int64         `json:"target_block"`
+	Final         int64         `json:"final_block"`
+	HeadTime      time.Time     `json:"-"`              // of block Head
+	BlockTime     time.Duration `json:"-"`              // the mean time between blocks; zero: not known yet
+	Cursor        int64         `json:"cursor"`         // next block of the slot watch; 0 while it holds no slot
+	CursorTime    time.Time     `json:"-"`              // of block Cursor-1; zero: unknown
+	FactoryCursor int64         `json:"factory_cursor"` // next block of the factory watch; 0 while it does not lead
+	Escrows       int           `json:"escrows"`        // monitored
+	Slots         int           `json:"slots"`          // owned
+	Adopted       int           `json:"adopted"`        // owned, and preferred by others
 
-	InFlight    int // messages sent to Pub/Sub and not yet acknowledged
-	BlockedKeys int // ordering keys whose last publish failed
-	Endpoints   []Endpoint
+	InFlight    int        `json:"-"` // messages sent to Pub/Sub and not yet acknowledged
+	BlockedKeys int        `json:"-"` // ordering keys whose last publish failed
+	Endpoints   []Endpoint `json:"-"`
 
-	PublishError   error     // why the last request to publish that failed did; nil: none has
-	PublishErrorAt time.Time // when
+	PublishError   error     `json:"-"` // why the last request to publish that failed did; nil: none has
+	PublishErrorAt time.Time `json:"-"` // when
 }
 
 // Build says what runs: the version, the commit that it was built from, and that commit's time (RFC
@@ -63,12 +67,12 @@ func (b Build) String() string {
 
 // Endpoint is an RPC endpoint. Name is its scheme and host, without what may be a key.
 type Endpoint struct {
-	Name      string
-	Host      string // scheme and host, without what may be a key
-	Up        bool
-	Head      int64
-	Latency   time.Duration
-	LastError string // may be older than the last success; empty: there was none
+	Name      string        `json:"name"`
+	Host      string        `json:"host"` // scheme and host, without what may be a key
+	Up        bool          `json:"up"`
+	Head      int64         `json:"head_block"`
+	Latency   time.Duration `json:"-"`
+	LastError string        `json:"last_error,omitempty"` // may be older than the last success; empty: there was none
 }
 
 // Lag is the number of blocks that may be processed and are not; 0 while it is unknown.

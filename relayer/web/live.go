@@ -81,13 +81,12 @@ func send(w http.ResponseWriter, rc *http.ResponseController, data []byte, first
 		return err
 	}
 
+	retry := ""
 	if first {
-		if _, err := fmt.Fprintf(w, "retry: %d\n", streamRetry); err != nil {
-			return err
-		}
+		retry = fmt.Sprintf("retry: %d\n", streamRetry)
 	}
 
-	if _, err := fmt.Fprintf(w, "data: %s\n\n", data); err != nil {
+	if _, err := fmt.Fprintf(w, "%sdata: %s\n\n", retry, data); err != nil {
 		return err
 	}
 

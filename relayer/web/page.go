@@ -5,11 +5,13 @@ import (
 	"crypto/sha256"
 	_ "embed"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"html/template"
 	"log/slog"
 	"net/http"
+	"reflect"
 	"strings"
 )
 
@@ -36,7 +38,13 @@ type page struct {
 }
 
 func newPage(e explorer, chainID int64, mask func(string) string) (*page, error) {
-	t, err := template.New("page").Parse(pageHTML)
+	t, err := template.New("page").Funcs(template.FuncMap{
+		"addressLink": e.address, "blockLink": e.block, "txLink": e.tx, "mask": mask,
+		"count": func(n any) string { return count(reflect.Indirect(reflect.ValueOf(n)).Int()) }, "known": known,
+		"coarse": coarse, "milliseconds": milliseconds, "short": short, "span": span, "stamp": stamp,
+		"args": func(raw json.RawMessage) []fact { return args(e, raw) },
+		"mark": mark, "tone": tone, "way": way, "words": func(s string) string { return strings.ReplaceAll(s, "_", " ") },
+	}).Parse(pageHTML)
 	if err != nil {
 		return nil, fmt.Errorf("read the status page's template: %w", err)
 	}
@@ -109,7 +117,7 @@ func (s *Server) search(r *http.Request, query string) (*escrowView, int) {
 
 	d := answer.(escrowDetail)
 
-	return s.page.escrow(&d, s.cfg.Now()), http.StatusOK
+	return s.page.escrow(&d), http.StatusOK
 }
 
 // fragment renders one part of the page.

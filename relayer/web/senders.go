@@ -8,89 +8,15 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
-// senderView is an account that commands act through.
-type senderView struct {
-	Name, Address, Short, Link string
-	State, Mark, Reason        string
-	Served                     string // by whom
-	Unserved                   bool
-	Nonce, InFlight, Waiting   string
-	Balance                    string
-	Low                        bool
-	Fees, Value                string // spent today, of the limit
-}
-
-// commandView is one of the last commands.
-type commandView struct {
-	ID, Short, Kind, Reference        string
-	State, Tone, Code, Detail         string
-	Sender, Escrow, EscrowShort       string
-	Nonce, Age, Way, Tx, TxShort, URL string
-}
-
-// senders shows the accounts; none where commands were never used.
-func (p *page) senders(f *fleet.Fleet) (all []senderView) {
-	for i := range f.Senders {
-		s := &f.Senders[i]
-		v := senderView{
-			Name: s.Label(), Address: s.Address, Short: short(s.Address), Link: p.explorer.address(s.Address),
-			State: s.State, Mark: "●", Reason: p.mask(s.Reason), Served: s.Instance, Unserved: !s.Served,
-			Nonce: "–", InFlight: fmt.Sprintf("%d/%d", s.InFlight, s.MaxInFlight), Waiting: count(s.Waiting),
-			Balance: "–", Low: s.Low(), Fees: coarse(s.SpentFees) + " of " + coarse(s.DayFees),
-			Value: coarse(s.SpentValue) + " of " + coarse(s.DayValue),
+// SenderOf is the name of an account, or enough of its address to recognise it.
+func (v *view) SenderOf(address string) string {
+	for i := range v.Senders {
+		if s := &v.Senders[i]; s.Address == address && s.Name != "" && s.Name != address {
+			return s.Name
 		}
-		if s.Name == "" || s.Name == s.Address {
-			v.Name = v.Short
-		}
-
-		switch s.State {
-		case "halted":
-			v.Mark = "✕"
-		case "paused":
-			v.Mark = "◐"
-		}
-
-		if s.NextNonce != nil {
-			v.Nonce = count(*s.NextNonce)
-		}
-
-		if s.Balance != "" {
-			v.Balance = coarse(s.Balance)
-		}
-
-		all = append(all, v)
 	}
 
-	return all
-}
-
-// commands shows the last commands and how far each has come.
-func (p *page) commands(f *fleet.Fleet) (all []commandView) {
-	names := map[string]string{}
-	for i := range f.Senders {
-		names[f.Senders[i].Address] = f.Senders[i].Label()
-	}
-
-	for i := range f.Commands {
-		c := &f.Commands[i]
-		v := commandView{
-			ID: c.ID, Short: short(c.ID), Kind: c.Kind, Reference: c.Reference, State: strings.ReplaceAll(c.State, "_", " "),
-			Tone: tone(c.State), Code: c.Code, Detail: p.mask(c.Detail), Sender: short(c.Sender), Escrow: c.Escrow,
-			EscrowShort: short(c.Escrow), Nonce: "–", Age: span(f.At.Sub(c.Received)), Way: way(c),
-			Tx: c.Transaction, TxShort: short(c.Transaction), URL: p.explorer.tx(c.Transaction),
-		}
-		if name := names[c.Sender]; name != "" && name != c.Sender {
-			v.Sender = name
-		}
-
-		if c.Nonce != nil {
-			v.Nonce = count(*c.Nonce)
-		}
-
-		all = append(all, v)
-	}
-
-	return all
+	return short(address)
 }
 
 // tone is a class of page.css for how a command ended; none while it has not.

@@ -16,32 +16,24 @@ type status struct {
 	FleetError  string     `json:"fleet_error,omitempty"`
 }
 
+// statusInstance is an Instance, and in other units what JSON has no type for.
 type statusInstance struct {
-	ID            string           `json:"id"`
-	Version       string           `json:"version"`
-	Commit        string           `json:"commit"`
-	Committed     *time.Time       `json:"committed_at"` // null: unknown
-	Started       time.Time        `json:"started_at"`
-	Partition     int              `json:"partition"`
-	Total         int              `json:"total_partitions"`
-	Strategy      string           `json:"strategy"`
-	Leader        bool             `json:"leader"`
-	Ready         bool             `json:"ready"`
-	Checks        map[string]check `json:"checks"`
-	Head          int64            `json:"head_block"`
-	Target        int64            `json:"target_block"`
-	Final         int64            `json:"final_block"`
-	HeadTime      *time.Time       `json:"head_time"`
-	Cursor        int64            `json:"cursor"`
-	CursorTime    *time.Time       `json:"cursor_time"`
-	LagBlocks     int64            `json:"lag_blocks"`
-	LagSeconds    float64          `json:"lag_seconds"`
-	FactoryCursor int64            `json:"factory_cursor"`
-	Escrows       int              `json:"escrows"`
-	Slots         int              `json:"slots"`
-	Adopted       int              `json:"adopted"`
-	Publisher     statusPublisher  `json:"publisher"`
-	Endpoints     []statusEndpoint `json:"endpoints"`
+	*Instance
+	Version    string           `json:"version"`
+	Commit     string           `json:"commit"`
+	Committed  *time.Time       `json:"committed_at"` // null: unknown
+	Started    time.Time        `json:"started_at"`
+	Partition  int              `json:"partition"`
+	Total      int              `json:"total_partitions"`
+	Strategy   string           `json:"strategy"`
+	Ready      bool             `json:"ready"`
+	Checks     map[string]check `json:"checks"`
+	HeadTime   *time.Time       `json:"head_time"`
+	CursorTime *time.Time       `json:"cursor_time"`
+	LagBlocks  int64            `json:"lag_blocks"`
+	LagSeconds float64          `json:"lag_seconds"`
+	Publisher  statusPublisher  `json:"publisher"`
+	Endpoints  []statusEndpoint `json:"endpoints"`
 }
 
 type statusPublisher struct {
@@ -53,12 +45,8 @@ type statusPublisher struct {
 }
 
 type statusEndpoint struct {
-	Name           string  `json:"name"`
-	Host           string  `json:"host"`
-	Up             bool    `json:"up"`
-	Head           int64   `json:"head_block"`
+	Endpoint
 	LatencySeconds float64 `json:"latency_seconds"`
-	LastError      string  `json:"last_error,omitempty"`
 }
 
 // serveStatus always answers 200: /readyz judges.
@@ -80,21 +68,16 @@ func (s *Server) serveStatus(w http.ResponseWriter, r *http.Request) {
 func (s *Server) statusOf(i *Instance) statusInstance {
 	endpoints := make([]statusEndpoint, 0, len(i.Endpoints))
 	for _, e := range i.Endpoints {
-		endpoints = append(endpoints, statusEndpoint{
-			Name: e.Name, Host: e.Host, Up: e.Up, Head: e.Head, LatencySeconds: e.Latency.Seconds(),
-			LastError: s.cfg.Mask(e.LastError),
-		})
+		e.LastError = s.cfg.Mask(e.LastError)
+		endpoints = append(endpoints, statusEndpoint{e, e.Latency.Seconds()})
 	}
 
 	return statusInstance{
-		ID: i.ID, Version: i.Build.Version, Commit: i.Build.Commit, Committed: parsed(i.Build.Date), Started: i.Started.UTC(),
-		Partition: i.Partition.Number, Total: i.Partition.Total,
-		Strategy: string(i.Partition.Strategy), Leader: i.Leader, Ready: i.ready(),
-		Checks: s.checks(i), Head: i.Head, Target: i.Target, Final: i.Final, HeadTime: moment(i.HeadTime), Cursor: i.Cursor,
-		CursorTime: moment(i.CursorTime),
-		LagBlocks:  i.Lag(), LagSeconds: i.lagTime().Seconds(), FactoryCursor: i.FactoryCursor,
-		Escrows: i.Escrows, Slots: i.Slots, Adopted: i.Adopted,
-		Publisher: s.publisherOf(i), Endpoints: endpoints,
+		Instance: i, Version: i.Build.Version, Commit: i.Build.Commit, Committed: parsed(i.Build.Date),
+		Started: i.Started.UTC(), Partition: i.Partition.Number, Total: i.Partition.Total,
+		Strategy: string(i.Partition.Strategy), Ready: i.ready(), Checks: s.checks(i),
+		HeadTime: moment(i.HeadTime), CursorTime: moment(i.CursorTime),
+		LagBlocks: i.Lag(), LagSeconds: i.lagTime().Seconds(), Publisher: s.publisherOf(i), Endpoints: endpoints,
 	}
 }
 

@@ -92,20 +92,15 @@ func (t *token) admits(r *http.Request) bool {
 	return subtle.ConstantTimeCompare(sum[:], want[:]) == 1
 }
 
-// Guard makes the handler of another server, such as that of commands, ask for the token too, if there
-// is one.
+// Guard makes a handler, also that of another server such as that of commands, ask every request for
+// the token, if there is one, except those for openPaths.
 func (s *Server) Guard(next http.Handler) http.Handler {
 	if s.token == nil {
 		return next
 	}
 
-	return s.token.guard(next)
-}
-
-// guard asks every request for the token, except those for openPaths.
-func (t *token) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if openPaths[r.URL.Path] || t.admits(r) {
+		if openPaths[r.URL.Path] || s.token.admits(r) {
 			next.ServeHTTP(w, r)
 			return
 		}

@@ -5,17 +5,17 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
-// view is what the templates show, as texts: nothing is computed in a template.
+// view is what the templates show. They write numbers and times for people, and judge nothing.
 type view struct {
 	Title     string
 	AtX, AtY  int // where the slot map has its mark
 	Chain     int64
+	Now       time.Time
 	Self      self
 	Read      string // when the fleet was read; empty: never, so nothing is known of it
 	Verdict   verdict
@@ -24,13 +24,13 @@ type view struct {
 	Slots     slotMap
 	Facts     []fact
 	Endpoints []endpointView
-	Kinds     []kindView
+	Kinds     []kind
 	KindsNote string
-	Events    []eventView
-	Senders   []senderView  // none where commands were never used
-	Commands  []commandView // the same
-	Escrow    *escrowView   // what was searched for
-	CSS, JS   any           // set by the page
+	Events    []event
+	Senders   []fleet.Sender  // none where commands were never used
+	Commands  []fleet.Command // the same
+	Escrow    *escrowView     // what was searched for
+	CSS, JS   any             // set by the page
 }
 
 type self struct {
@@ -72,6 +72,7 @@ type figure struct {
 type fact struct{ Name, Value, Title, Link, Key string }
 
 type fleetView struct {
+	At        time.Time // of the snapshot
 	Summary   string
 	Rows      []row
 	Forgotten string
@@ -79,36 +80,17 @@ type fleetView struct {
 
 // row is an instance.
 type row struct {
-	ID, Partition     string
-	Colour            int // -1: none
-	Self, Leader      bool
-	State, Mark       string
-	Slots, Adopted    string
-	Processed, Lag    string
-	Heartbeat         string
-	HeartbeatLate     bool
-	Escrows, Outbox   string
-	Up, Version, Dead string
-	Behind            bool
+	*fleet.Instance
+	Colour         int // -1: none
+	Self           bool
+	Processed, Lag string
+	Behind         bool
+	HeartbeatLate  bool
 }
 
 type endpointView struct {
-	Name, Host, State, Mark, Head, Behind, Latency, Error string
-	Up                                                    bool
-}
-
-type kindView struct {
-	Type, Count string
-	Width       float64 // of its bar, of 100
-}
-
-type eventView struct {
-	Date, Time, Age, Type, Escrow, EscrowShort string
-	Block, BlockLink, Tx, TxShort, TxLink      string
-	Index                                      int32
-	State, Note                                string
-	By                                         string
-	Args                                       []fact
+	Endpoint
+	Behind string // how far, if it is slow
 }
 
 const (
@@ -124,14 +106,13 @@ const (
 // show makes a view of what is known now.
 func (p *page) show(n *news, i *Instance, samples []sample, now time.Time) *view {
 	v := &view{
-		Chain: p.chainID,
+		Chain: p.chainID, Now: now,
 		Self: self{
 			ID: cmp.Or(i.ID, "starting"), Partition: i.Partition.String(), Version: i.Build.String(),
 			Up: span(now.Sub(i.Started)),
 		},
 		Verdict: p.judge(n, i, now), Figures: figures(n, i, newPast(samples, now)), Facts: p.facts(n, i),
-		Endpoints: p.endpoints(i),
-		Kinds:     kinds(n.kinds), Events: p.events(n.events, now),
+		Endpoints: endpoints(i), Kinds: n.kinds, Events: n.events,
 	}
 	if i.Started.IsZero() {
 		v.Self.Up = "–"
@@ -146,7 +127,7 @@ func (p *page) show(n *news, i *Instance, samples []sample, now time.Time) *view
 		}
 
 		v.Slots = newSlotMap(&n.fleet, c)
-		v.Senders, v.Commands = p.senders(&n.fleet), p.commands(&n.fleet)
+		v.Senders, v.Commands = n.fleet.Senders, n.fleet.Commands
 	}
 
 	if len(n.kinds) > 0 {
@@ -337,46 +318,26 @@ func fleetOf(n *news, i *Instance, colours map[string]int) fleetView {
 		alive = fmt.Sprintf(" %d of %s alive.", f.Live(), plural(f.Expected(), "instance", "instances"))
 	}
 
-	v := fleetView{Summary: leaderLine(f) + alive}
+	v := fleetView{At: f.At, Summary: leaderLine(f) + alive}
 	if f.Forgotten > 0 {
 		v.Forgotten = plural(f.Forgotten, "instance", "instances") +
 			" that stopped or died a while ago and own nothing are not shown."
 	}
 
-	target := i.Target
 	for k := range f.Instances {
 		in := &f.Instances[k]
-		r := row{
-			ID: in.ID, Partition: fmt.Sprintf("%d/%d", in.Number, in.Total), Colour: -1, Self: in.ID == i.ID, Leader: in.Leader,
-			State: string(in.State), Mark: stateMark(in.State), Slots: count(in.Slots),
-			Heartbeat: span(time.Duration(in.HeartbeatAge)), HeartbeatLate: in.Alive &&
-				time.Duration(in.HeartbeatAge) > slowHeartbeat,
-			Escrows: count(in.Escrows), Outbox: count(in.Outbox), Up: span(f.At.Sub(in.Started)),
-			Version:   in.Version,
-			Processed: "–", Lag: "–",
-		}
-		if in.Strategy != "modulo" {
-			r.Partition += " " + in.Strategy
-		}
-
+		r := row{Instance: in, Colour: -1, Self: in.ID == i.ID, Processed: "–", Lag: "–",
+			HeartbeatLate: in.Alive && time.Duration(in.HeartbeatAge) > slowHeartbeat}
 		if c, ok := colours[in.ID]; ok {
 			r.Colour = c
 		}
 
-		if in.Adopted > 0 {
-			r.Adopted = count(in.Adopted)
-		}
-
 		if in.Cursor > 0 && in.Slots > 0 {
 			r.Processed = count(in.Cursor - 1)
-			if target > 0 {
-				lag := max(0, target-in.Cursor+1)
+			if i.Target > 0 {
+				lag := max(0, i.Target-in.Cursor+1)
 				r.Lag, r.Behind = count(lag), lag > behindBlocks
 			}
-		}
-
-		if !in.Alive {
-			r.Dead, r.Up, r.Escrows = span(time.Duration(in.DeadFor)), "–", "–"
 		}
 
 		v.Rows = append(v.Rows, r)
@@ -400,19 +361,20 @@ func leaderLine(f *fleet.Fleet) string {
 	return fmt.Sprintf("No leader; the last was %s, heard of %s ago.", l.Instance, span(time.Duration(l.HeartbeatAge)))
 }
 
-func stateMark(s fleet.State) string {
-	switch s {
-	case fleet.Serving:
+// mark is the shape of the state of an instance, an endpoint or a sender, for those who do not see colours.
+func mark(state any) string {
+	switch fmt.Sprint(state) {
+	case "serving", "up", "active":
 		return "●"
-	case fleet.Standby:
+	case "standby":
 		return "○"
-	case fleet.Stopping:
+	case "stopping", "paused":
 		return "◐"
-	case fleet.Stopped, fleet.Replaced:
+	case "stopped", "replaced":
 		return "□"
-	default:
-		return "✕"
 	}
+
+	return "✕"
 }
 
 func (p *page) facts(n *news, i *Instance) []fact {
@@ -452,59 +414,15 @@ func (p *page) facts(n *news, i *Instance) []fact {
 	return facts
 }
 
-func (p *page) endpoints(i *Instance) []endpointView {
-	var out []endpointView
+func endpoints(i *Instance) (all []endpointView) {
 	for _, e := range i.Endpoints {
-		v := endpointView{Name: e.Name, Host: e.Host, Up: e.Up, State: "up", Mark: "●", Head: known(e.Head), Latency: "–",
-			Error: p.mask(e.LastError)}
-		if !e.Up {
-			v.State, v.Mark = "down", "✕"
-		}
-
+		v := endpointView{Endpoint: e}
 		if e.Head > 0 && e.Head < i.Head-slowEndpoint {
 			v.Behind = count(i.Head-e.Head) + " behind"
 		}
 
-		if e.Latency > 0 {
-			v.Latency = strconv.FormatFloat(float64(e.Latency)/float64(time.Millisecond), 'f', 0, 64) + " ms"
-		}
-
-		out = append(out, v)
+		all = append(all, v)
 	}
 
-	return out
-}
-
-func kinds(all []kind) []kindView {
-	var out []kindView
-	for _, k := range all {
-		out = append(out, kindView{Type: k.Type, Count: count(k.Count),
-			Width: max(0.5, 100*float64(k.Count)/float64(all[0].Count))})
-	}
-
-	return out
-}
-
-func (p *page) events(all []event, now time.Time) []eventView {
-	out := make([]eventView, 0, len(all))
-	for n := range all {
-		e := &all[n]
-		at := e.BlockTimestamp
-		v := eventView{
-			Date: at.Format(time.DateOnly), Time: clock(at), Age: span(now.Sub(at)) + " ago", Type: e.EventType,
-			Escrow: e.Escrow, EscrowShort: short(e.Escrow),
-			Block: count(e.BlockNumber), BlockLink: p.explorer.block(e.BlockNumber), Tx: e.TxHash, TxShort: short(e.TxHash),
-			TxLink: p.explorer.tx(e.TxHash), Index: e.LogIndex, State: "stored", By: e.ProcessedBy, Args: p.args(e.Args),
-		}
-		switch {
-		case e.State != "canonical":
-			v.State, v.Note = e.State, e.State
-		case e.Queued:
-			v.State, v.Note = "queued", "waits for Pub/Sub"
-		}
-
-		out = append(out, v)
-	}
-
-	return out
+	return all
 }

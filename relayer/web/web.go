@@ -61,6 +61,7 @@ func New(cfg Config) (*Server, error) {
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	cfg.Every = cmp.Or(cfg.Every, 2*time.Second)
 	cfg.Metrics = cmp.Or[prometheus.Gatherer](cfg.Metrics, prometheus.NewRegistry())
+	cfg.Fleet = cmp.Or(cfg.Fleet, &fleet.Reader{DB: cfg.DB, ChainID: cfg.ChainID})
 	if cfg.Mask == nil {
 		cfg.Mask = func(s string) string { return s }
 	}
@@ -86,9 +87,10 @@ func New(cfg Config) (*Server, error) {
 		}
 	}
 
-	b := newBoard(cfg)
+	s := &Server{cfg: cfg, board: newBoard(cfg), page: page, token: guard, stop: make(chan struct{})}
+	s.api = &api{cfg: cfg, board: s.board, querying: make(chan struct{}, queries)}
 
-	return &Server{cfg: cfg, api: newAPI(cfg, b), board: b, page: page, token: guard, stop: make(chan struct{})}, nil
+	return s, nil
 }
 
 // route is one path of the server. The test of openapi.yaml goes through them.
