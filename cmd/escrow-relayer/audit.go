@@ -162,7 +162,7 @@ func (o *auditOptions) senders(ctx context.Context, cmd *cobra.Command, cfg *con
 	db *database.Database) (int, error) {
 	count := map[string]int{}
 	done, err := send.Audit(ctx, send.AuditConfig{DB: db.Pool, ChainID: cfg.ChainID, Factory: cfg.Factory,
-		Chain: send.NewNodes(src, send.MinTip)}, func(f send.Finding) error {
+		Chain: send.NewNodes(src)}, func(f send.Finding) error {
 		count[f.Kind]++
 		return o.print(cmd, f, "%-10s sender %s nonce %d command %s: %s\n", f.Kind, f.Sender, f.Nonce, f.Command, f.Why)
 	})

@@ -79,8 +79,6 @@ type Revert struct {
 	Reason string // the name of the error, or its text; hexadecimal if unknown
 }
 
-func (r *Revert) Error() string { return "the contract refuses: " + r.Reason }
-
 // Receipt of a transaction.
 type Receipt struct {
 	Hash      common.Hash

@@ -75,13 +75,14 @@ const keeperOpen = `
 	  from commands
 	 where chain_id = @chain and sender = @sender and requester = 'keeper' and received_at > now() - interval '7 days'`
 
+// insertKept stores nothing where somebody has asked for the release meanwhile.
 const insertKept = `
+	with claim as (
+	     insert into command_claims (chain_id, escrow, effect, command_id) values (@chain, @escrow, 'settle', @id)
+	     on conflict do nothing
+	     returning command_id)
 	insert into commands (chain_id, command_id, sender, kind, escrow, effect, requester, message, max_fee, expires_at, state)
-	values (@chain, @id, @sender, 'release', @escrow, 'settle', 'keeper', @message, @fee, @expires, 'accepted')`
-
-const claimKept = `
-	insert into command_claims (chain_id, escrow, effect, command_id) values (@chain, @escrow, 'settle', @id)
-	on conflict do nothing`
+	select @chain, command_id, @sender, 'release', @escrow, 'settle', 'keeper', @message, @fee, @expires, 'accepted' from claim`
 
 // keeperPatience is how long one command of the keeper may take.
 const keeperPatience = 24 * time.Hour
@@ -170,16 +171,9 @@ func (k *Keeper) insert(ctx context.Context, tx pgx.Tx, s *shared, escrow common
 		return false, fmt.Errorf("encode the keeper's command: %w", err)
 	}
 
-	id := c.ID().Hex()
-	claim, err := tx.Exec(ctx, claimKept, pgx.StrictNamedArgs{"chain": s.cfg.ChainID, "escrow": registry.Text(escrow),
-		"id": id})
-	if err != nil || claim.RowsAffected() == 0 { // somebody has asked for it meanwhile
-		return false, err
-	}
-
-	_, err = tx.Exec(ctx, insertKept, s.store.args(pgx.StrictNamedArgs{
-		"id": id, "escrow": registry.Text(escrow), "message": message, "fee": wei{k.MaxFee}, "expires": expires,
+	tag, err := tx.Exec(ctx, insertKept, s.store.args(pgx.StrictNamedArgs{
+		"id": c.ID().Hex(), "escrow": registry.Text(escrow), "message": message, "fee": wei{k.MaxFee}, "expires": expires,
 	}))
 
-	return err == nil, err
+	return tag.RowsAffected() > 0, err
 }

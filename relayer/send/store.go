@@ -200,21 +200,15 @@ func (s *store) load(ctx context.Context) (a *account, flights []*flight, err er
 	return a, flights, err
 }
 
-const setNonce = `
+const setFirstNonce = `
 	update senders set next_nonce = @nonce, first_nonce = coalesce(first_nonce, @nonce), wait_final = @nonce, updated_at = now()
-	 where chain_id = @chain and address = @sender`
+	 where chain_id = @chain and address = @sender and next_nonce is null`
 
 // adoptFirst sets the nonce of a sender that has never had an owner.
 func (s *store) adoptFirst(ctx context.Context, nonce uint64) error {
-	return s.write(ctx, "adopt the first nonce", func(ctx context.Context, tx pgx.Tx, a *account) error {
-		if a.NextNonce != nil {
-			return nil
-		}
+	_, err := s.exec(ctx, "adopt the first nonce", setFirstNonce, pgx.StrictNamedArgs{"nonce": nonce})
 
-		_, err := tx.Exec(ctx, setNonce, s.args(pgx.StrictNamedArgs{"nonce": nonce}))
-
-		return err
-	})
+	return err
 }
 
 const setHalted = `
@@ -338,9 +332,9 @@ const setAssigned = `
 	  from unnest(@ids::text[], @nonces::bigint[], @gas::bigint[], @worst::numeric[]) as p (id, nonce, gas, worst)
 	 where c.chain_id = @chain and c.sender = @sender and c.command_id = p.id`
 
-// takeNonces reserves the worst fees and the values together with the nonces. What was spent on an
-// earlier day is forgotten.
-const takeNonces = `
+// reserve takes nonces, and says what of today's budget is spent with them. What was spent on an earlier day
+// is forgotten.
+const reserve = `
 	update senders
 	   set next_nonce = next_nonce + @count, updated_at = now(), spend_day = (now() at time zone 'utc')::date,
 	       spent_fees = @fees, spent_value = @value
@@ -398,7 +392,7 @@ func (s *store) assign(ctx context.Context, picks []pick, limits Limits,
 			return err
 		}
 
-		_, err = tx.Exec(ctx, takeNonces,
+		_, err = tx.Exec(ctx, reserve,
 			s.args(pgx.StrictNamedArgs{"count": given, "fees": wei{fees}, "value": wei{value}}))
 
 		return err
@@ -441,11 +435,6 @@ const setSent = `
 	       code = case when c.code = 'underpriced' then '' else c.code end
 	  from unnest(@ids::text[], @worst::numeric[]) as a (id, worst)
 	 where c.chain_id = @chain and c.sender = @sender and c.command_id = a.id`
-
-const reserveMore = `
-	update senders
-	   set spend_day = (now() at time zone 'utc')::date, spent_fees = @fees, spent_value = @value, updated_at = now()
-	 where chain_id = @chain and address = @sender`
 
 // allowance is what the next attempt of a command may be.
 type allowance struct {
@@ -528,15 +517,13 @@ func (s *store) record(ctx context.Context, all []signed, head uint64, limits Li
 			return nil
 		}
 
-		_, err = tx.Exec(ctx, reserveMore, s.args(pgx.StrictNamedArgs{"fees": wei{fees}, "value": a.SpentValue}))
+		_, err = tx.Exec(ctx, reserve,
+			s.args(pgx.StrictNamedArgs{"count": 0, "fees": wei{fees}, "value": a.SpentValue}))
 
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
 
-	return stored, nil
+	return stored, err
 }
 
 // attempts are the arguments of insertAttempts.

@@ -46,9 +46,11 @@ func call(c *command.Command) (Call, error) {
 	return Call{From: c.Sender, To: c.Factory, Data: data, Value: args.Amount}, err
 }
 
-// Signer signs digests for one account; see relayer/sign.
+// Signer signs for one account, by relayer/sign. It may be used concurrently.
 type Signer interface {
 	Address() common.Address
+	// Sign returns r, s and v (0 or 1), s in the lower half of the curve's order. After an error it is asked
+	// again later.
 	Sign(ctx context.Context, digest common.Hash) ([65]byte, error)
 }
 
