@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
@@ -41,15 +42,14 @@ type Metrics struct {
 
 // NewMetrics registers the metrics.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
-	m := &Metrics{
-		published: prometheus.NewCounter(prometheus.CounterOpts{Name: "relayer_replies_published_total",
+	f := promauto.With(reg)
+
+	return &Metrics{
+		published: f.NewCounter(prometheus.CounterOpts{Name: "relayer_replies_published_total",
 			Help: "Answers that Pub/Sub has acknowledged."}),
-		failures: prometheus.NewCounter(prometheus.CounterOpts{Name: "relayer_reply_failures_total",
+		failures: f.NewCounter(prometheus.CounterOpts{Name: "relayer_reply_failures_total",
 			Help: "Requests to publish answers that failed and were tried again."}),
 	}
-	reg.MustRegister(m.published, m.failures)
-
-	return m
 }
 
 // Publisher publishes what is in the table, the answers of one command in their order. One at a
