@@ -22,17 +22,6 @@ const (
 	takeTimeout = 20 * time.Second
 )
 
-// problem is an error document (RFC 9457) with what is ours.
-type problem struct {
-	Title     string            `json:"title"`
-	Status    int               `json:"status"`
-	Detail    string            `json:"detail,omitempty"`
-	Code      string            `json:"code,omitempty"`
-	CommandID string            `json:"command_id,omitempty"`
-	Winner    string            `json:"winner,omitempty"`
-	Problems  []command.Problem `json:"problems,omitempty"`
-}
-
 // result is one command's in the answer to an array.
 type result struct {
 	Status int `json:"status"`
@@ -67,22 +56,22 @@ func (p places) serve(w http.ResponseWriter, none string, f func()) {
 		f()
 	default:
 		w.Header().Set("Retry-After", "1")
-		writeProblem(w, problem{Status: http.StatusTooManyRequests, Detail: none})
+		writeProblem(w, command.RefusedError{Status: http.StatusTooManyRequests, Detail: none})
 	}
 }
 
 // readBody reads what was posted, or answers why it is not taken.
 func readBody(w http.ResponseWriter, r *http.Request) (body []byte, ok bool) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, command.MaxBytes))
-	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
-		writeProblem(w, problem{Status: http.StatusRequestEntityTooLarge, Code: command.CodeTooLarge,
+	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
+		writeProblem(w, command.RefusedError{Status: http.StatusRequestEntityTooLarge, Code: command.CodeTooLarge,
 			Detail: "a message may have 256 KiB"})
 
 		return nil, false
 	}
 
 	if err != nil {
-		writeProblem(w, problem{Status: http.StatusBadRequest, Code: command.CodeMalformed,
+		writeProblem(w, command.RefusedError{Status: http.StatusBadRequest, Code: command.CodeMalformed,
 			Detail: "the body could not be read"})
 
 		return nil, false
@@ -98,7 +87,7 @@ func (i *Intake) post(w http.ResponseWriter, r *http.Request, body []byte) {
 	if err != nil {
 		i.cfg.Log.WarnContext(r.Context(), "commands not stored", slog.Any("err", err))
 		w.Header().Set("Retry-After", "2")
-		writeProblem(w, problem{Status: http.StatusServiceUnavailable,
+		writeProblem(w, command.RefusedError{Status: http.StatusServiceUnavailable,
 			Detail: "the commands could not be stored now; send them again: what was stored is known by its id"})
 
 		return
@@ -112,7 +101,7 @@ func (i *Intake) post(w http.ResponseWriter, r *http.Request, body []byte) {
 
 	a := verdicts[0].Answer
 	if status := status(verdicts[0]); status != http.StatusAccepted {
-		writeProblem(w, problem{Status: status, Code: a.Code, Detail: a.Detail, CommandID: a.CommandID, Winner: a.Winner,
+		writeProblem(w, command.RefusedError{Status: status, Code: a.Code, Detail: a.Detail, CommandID: a.CommandID, Winner: a.Winner,
 			Problems: a.Problems})
 		return
 	}
@@ -161,7 +150,7 @@ func status(v Verdict) int {
 func (i *Intake) get(w http.ResponseWriter, r *http.Request) {
 	raw, err := hexutil.Decode(r.PathValue("id"))
 	if err != nil || len(raw) != common.HashLength {
-		writeProblem(w, problem{Status: http.StatusBadRequest, Detail: "the id of a command is 0x and 64 hexadecimal digits"})
+		writeProblem(w, command.RefusedError{Status: http.StatusBadRequest, Detail: "the id of a command is 0x and 64 hexadecimal digits"})
 		return
 	}
 
@@ -171,17 +160,20 @@ func (i *Intake) get(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err != nil:
 		i.cfg.Log.WarnContext(r.Context(), "command not read", slog.Any("err", err))
-		writeProblem(w, problem{Status: http.StatusServiceUnavailable, Detail: "the database cannot be read now"})
+		writeProblem(w, command.RefusedError{Status: http.StatusServiceUnavailable, Detail: "the database cannot be read now"})
 	case !ok:
-		writeProblem(w, problem{Status: http.StatusNotFound, Detail: "no such command was taken in"})
+		writeProblem(w, command.RefusedError{Status: http.StatusNotFound, Detail: "no such command was taken in"})
 	default:
 		writeJSON(w, http.StatusOK, a)
 	}
 }
 
-func writeProblem(w http.ResponseWriter, p problem) {
-	p.Title = http.StatusText(p.Status)
-	write(w, p.Status, "application/problem+json", p)
+// writeProblem writes a refusal as an error document (RFC 9457), which has a title besides.
+func writeProblem(w http.ResponseWriter, p command.RefusedError) {
+	write(w, p.Status, "application/problem+json", struct {
+		Title string `json:"title"`
+		command.RefusedError
+	}{http.StatusText(p.Status), p})
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) { write(w, status, "application/json", v) }
