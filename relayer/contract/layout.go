@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"encoding/json"
-	"math/big"
+	"fmt"
 	"reflect"
 	"strconv"
 	"strings"
@@ -184,18 +184,8 @@ func appendValue(out []byte, t *abi.Type, v reflect.Value) []byte {
 		// A contract may emit bytes that are not UTF-8: those are replaced. Marshal cannot fail for a string.
 		text, _ := json.Marshal(strings.ToValidUTF8(v.String(), "\uFFFD"))
 		return append(out, text...)
-	case abi.UintTy, abi.IntTy:
-		out = append(out, '"')
-		switch {
-		case v.Type() == bigInt:
-			out = v.Interface().(*big.Int).Append(out, 10)
-		case v.CanUint():
-			out = strconv.AppendUint(out, v.Uint(), 10)
-		default:
-			out = strconv.AppendInt(out, v.Int(), 10)
-		}
-
-		return append(out, '"')
+	case abi.UintTy, abi.IntTy: // a *big.Int, or a number of Go's
+		return fmt.Appendf(out, `"%d"`, v.Interface())
 	case abi.BytesTy:
 		return appendHex(out, v.Bytes())
 	case abi.FixedBytesTy, abi.FunctionTy:
@@ -228,8 +218,6 @@ func appendValue(out []byte, t *abi.Type, v reflect.Value) []byte {
 		return append(out, ']')
 	}
 }
-
-var bigInt = reflect.TypeFor[*big.Int]()
 
 func appendHex(out, b []byte) []byte {
 	out = append(out, `"0x`...)
