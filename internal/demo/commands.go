@@ -80,22 +80,14 @@ func openCommands(ctx context.Context, l *lab.Lab, seed uint64) (c *commands, er
 // ask creates escrows and asks for their approval and release until ctx ends. What was begun is handed over.
 func (c *commands) ask(ctx context.Context, relayers func() []*lab.Process,
 	say func(format string, args ...any)) error {
-	whole := context.WithoutCancel(ctx)
-	ticker := time.NewTicker(askEvery)
-	defer ticker.Stop()
-	for n := 1; ; n++ {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
+	n := 0
 
+	return lab.Every(ctx, askEvery, func() error {
+		n++
 		all, err := c.escrow(ctx, n)
-		if err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
-
+		if ctx.Err() != nil && err != nil {
+			return nil
+		} else if err != nil {
 			return err
 		}
 
@@ -105,11 +97,13 @@ func (c *commands) ask(ctx context.Context, relayers func() []*lab.Process,
 
 		for _, signed := range all {
 			c.asked = append(c.asked, signed)
-			if err := c.deliver(whole, signed, relayers); err != nil {
+			if err := c.deliver(context.WithoutCancel(ctx), signed, relayers); err != nil {
 				return err
 			}
 		}
-	}
+
+		return nil
+	})
 }
 
 // escrow creates one, and signs what is to happen to it: its approval, its release when it is due,
