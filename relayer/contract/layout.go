@@ -125,14 +125,8 @@ func appendWord(out []byte, t *abi.Type, word []byte) ([]byte, bool) {
 		}
 
 		return appendAddress(out, common.Address(word[12:])), true
-	case abi.UintTy:
-		if !allZero(word[:32-t.Size/8]) {
-			return nil, false
-		}
-
-		return append(append(append(out, '"'), new(uint256.Int).SetBytes32(word).Dec()...), '"'), true
-	case abi.IntTy:
-		return appendInt(out, word, t.Size/8)
+	case abi.UintTy, abi.IntTy:
+		return appendInteger(out, word, t.Size/8, t.T == abi.IntTy)
 	case abi.BoolTy:
 		if !allZero(word[:31]) || word[31] > 1 {
 			return nil, false
@@ -148,9 +142,10 @@ func appendWord(out []byte, t *abi.Type, word []byte) ([]byte, bool) {
 	}
 }
 
-// appendInt encodes a two's complement number of size bytes, which is sign-extended to the word.
-func appendInt(out, word []byte, size int) ([]byte, bool) {
-	negative := word[32-size]&0x80 != 0
+// appendInteger encodes a number of size bytes, which is extended to the word: by zeros, or if it is signed, in
+// two's complement, by its sign.
+func appendInteger(out, word []byte, size int, signed bool) ([]byte, bool) {
+	negative := signed && word[32-size]&0x80 != 0
 	sign := byte(0)
 	if negative {
 		sign = 0xff
