@@ -22,6 +22,9 @@ const (
 	takeTimeout = 20 * time.Second
 )
 
+// problem is a refusal, as the client reads it.
+type problem = command.RefusedError
+
 // result is one command's in the answer to an array.
 type result struct {
 	Status int `json:"status"`
@@ -56,7 +59,7 @@ func (p places) serve(w http.ResponseWriter, none string, f func()) {
 		f()
 	default:
 		w.Header().Set("Retry-After", "1")
-		writeProblem(w, command.RefusedError{Status: http.StatusTooManyRequests, Detail: none})
+		writeProblem(w, problem{Status: http.StatusTooManyRequests, Detail: none})
 	}
 }
 
@@ -64,14 +67,14 @@ func (p places) serve(w http.ResponseWriter, none string, f func()) {
 func readBody(w http.ResponseWriter, r *http.Request) (body []byte, ok bool) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, command.MaxBytes))
 	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
-		writeProblem(w, command.RefusedError{Status: http.StatusRequestEntityTooLarge, Code: command.CodeTooLarge,
+		writeProblem(w, problem{Status: http.StatusRequestEntityTooLarge, Code: command.CodeTooLarge,
 			Detail: "a message may have 256 KiB"})
 
 		return nil, false
 	}
 
 	if err != nil {
-		writeProblem(w, command.RefusedError{Status: http.StatusBadRequest, Code: command.CodeMalformed,
+		writeProblem(w, problem{Status: http.StatusBadRequest, Code: command.CodeMalformed,
 			Detail: "the body could not be read"})
 
 		return nil, false
@@ -87,7 +90,7 @@ func (i *Intake) post(w http.ResponseWriter, r *http.Request, body []byte) {
 	if err != nil {
 		i.cfg.Log.WarnContext(r.Context(), "commands not stored", slog.Any("err", err))
 		w.Header().Set("Retry-After", "2")
-		writeProblem(w, command.RefusedError{Status: http.StatusServiceUnavailable,
+		writeProblem(w, problem{Status: http.StatusServiceUnavailable,
 			Detail: "the commands could not be stored now; send them again: what was stored is known by its id"})
 
 		return
@@ -101,7 +104,7 @@ func (i *Intake) post(w http.ResponseWriter, r *http.Request, body []byte) {
 
 	a := verdicts[0].Answer
 	if status := status(verdicts[0]); status != http.StatusAccepted {
-		writeProblem(w, command.RefusedError{Status: status, Code: a.Code, Detail: a.Detail, CommandID: a.CommandID, Winner: a.Winner,
+		writeProblem(w, problem{Status: status, Code: a.Code, Detail: a.Detail, CommandID: a.CommandID, Winner: a.Winner,
 			Problems: a.Problems})
 		return
 	}
@@ -150,7 +153,7 @@ func status(v Verdict) int {
 func (i *Intake) get(w http.ResponseWriter, r *http.Request) {
 	raw, err := hexutil.Decode(r.PathValue("id"))
 	if err != nil || len(raw) != common.HashLength {
-		writeProblem(w, command.RefusedError{Status: http.StatusBadRequest, Detail: "the id of a command is 0x and 64 hexadecimal digits"})
+		writeProblem(w, problem{Status: http.StatusBadRequest, Detail: "the id of a command is 0x and 64 hexadecimal digits"})
 		return
 	}
 
@@ -160,19 +163,19 @@ func (i *Intake) get(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err != nil:
 		i.cfg.Log.WarnContext(r.Context(), "command not read", slog.Any("err", err))
-		writeProblem(w, command.RefusedError{Status: http.StatusServiceUnavailable, Detail: "the database cannot be read now"})
+		writeProblem(w, problem{Status: http.StatusServiceUnavailable, Detail: "the database cannot be read now"})
 	case !ok:
-		writeProblem(w, command.RefusedError{Status: http.StatusNotFound, Detail: "no such command was taken in"})
+		writeProblem(w, problem{Status: http.StatusNotFound, Detail: "no such command was taken in"})
 	default:
 		writeJSON(w, http.StatusOK, a)
 	}
 }
 
 // writeProblem writes a refusal as an error document (RFC 9457), which has a title besides.
-func writeProblem(w http.ResponseWriter, p command.RefusedError) {
+func writeProblem(w http.ResponseWriter, p problem) {
 	write(w, p.Status, "application/problem+json", struct {
 		Title string `json:"title"`
-		command.RefusedError
+		problem
 	}{http.StatusText(p.Status), p})
 }
 
