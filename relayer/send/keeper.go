@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/fusion-prime/escrow-relayer/relayer/column"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
 
@@ -106,13 +107,10 @@ func (k *Keeper) propose(ctx context.Context, s *shared) error {
 			return err
 		}
 
-		payers := make([]string, len(k.Payers))
-		for i, p := range k.Payers {
-			payers[i] = registry.Text(p)
-		}
-
-		rows, _ := tx.Query(ctx, selectDue, pgx.StrictNamedArgs{"chain": s.cfg.ChainID, "min": wei{k.MinAmount},
-			"payers": payers, "limit": limit})
+		rows, _ := tx.Query(ctx, selectDue, pgx.StrictNamedArgs{
+			"chain": s.cfg.ChainID, "min": wei{k.MinAmount}, "limit": limit,
+			"payers": column.Of(k.Payers, func(p *common.Address) string { return registry.Text(*p) }),
+		})
 		due, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		if err != nil {
 			return err

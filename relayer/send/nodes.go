@@ -409,11 +409,7 @@ type receipt struct {
 	GasUsed           hexutil.Uint64  `json:"gasUsed"`
 	EffectiveGasPrice *hexutil.Big    `json:"effectiveGasPrice"`
 	L1Fee             *hexutil.Big    `json:"l1Fee"` // of rollups
-	Logs              []struct {
-		Address  common.Address `json:"address"`
-		Topics   []common.Hash  `json:"topics"`
-		LogIndex hexutil.Uint   `json:"logIndex"`
-	} `json:"logs"`
+	Logs              []Log           `json:"logs"`
 }
 
 // receiptsAtOnce is how many receipts are asked for in one request. One more header than their blocks fits.
@@ -494,17 +490,13 @@ func (n *Nodes) receipts(ctx context.Context, target Block, hashes []common.Hash
 // in is a receipt whose block is canonical.
 func (r *receipt) in(h *header) *Receipt {
 	got := &Receipt{Hash: r.TransactionHash, Block: uint64(h.Number), BlockHash: h.Hash, Time: uint64(h.Timestamp),
-		Succeeded: *r.Status == 1, FeePaid: new(big.Int)}
+		Succeeded: *r.Status == 1, FeePaid: new(big.Int), Logs: r.Logs}
 	if r.EffectiveGasPrice != nil {
 		got.FeePaid.Mul(r.EffectiveGasPrice.ToInt(), new(big.Int).SetUint64(uint64(r.GasUsed)))
 	}
 
 	if r.L1Fee != nil {
 		got.FeePaid.Add(got.FeePaid, r.L1Fee.ToInt())
-	}
-
-	for _, l := range r.Logs {
-		got.Logs = append(got.Logs, Log{Address: l.Address, Topics: l.Topics, Index: uint(l.LogIndex)})
 	}
 
 	return got

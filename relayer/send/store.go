@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/big"
+	"slices"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -184,14 +185,12 @@ func (s *store) load(ctx context.Context) (a *account, flights []*flight, err er
 			return err
 		}
 
-		byNonce := map[uint64]*flight{}
 		for _, f := range flights {
-			byNonce[f.Nonce] = f
-		}
-
-		for _, x := range attempts {
-			f := byNonce[x.Nonce]
-			f.Attempts = append(f.Attempts, x)
+			for _, x := range attempts {
+				if x.Nonce == f.Nonce {
+					f.Attempts = append(f.Attempts, x)
+				}
+			}
 		}
 
 		return nil
@@ -262,26 +261,22 @@ func (s *store) waiting(ctx context.Context, limit int) ([]*waiting, error) {
 		selectWaiting, s.args(pgx.StrictNamedArgs{"limit": limit}))
 }
 
-// nextLook is when the next waiting command is due, by the database's clock: to be looked at, if that is of
-// use, or to be dismissed.
+// nextLook is in what time the next waiting command is due, by the database's clock: to be looked at, if that
+// is of use, or to be dismissed.
 const nextLook = `
-	select min(case when @look then least(next_look, expires_at) else expires_at end) - clock_timestamp()
+	select least(min(case when @look then least(next_look, expires_at) else expires_at end) - clock_timestamp(), @longest)
 	  from commands
 	 where chain_id = @chain and sender = @sender and state in ('accepted', 'held')`
 
-func (s *store) due(ctx context.Context, look bool) (time.Duration, bool, error) {
+func (s *store) due(ctx context.Context, look bool, longest time.Duration) (in time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	var in *time.Duration
-	if err := s.db.QueryRow(ctx, nextLook, s.args(pgx.StrictNamedArgs{"look": look})).Scan(&in); err != nil {
-		return 0, false, fmt.Errorf("read when the next command of sender %s is due: %w", s.sender, err)
+	args := s.args(pgx.StrictNamedArgs{"look": look, "longest": longest})
+	if err := s.db.QueryRow(ctx, nextLook, args).Scan(&in); err != nil {
+		return 0, fmt.Errorf("read when the next command of sender %s is due: %w", s.sender, err)
 	}
 
-	if in == nil {
-		return 0, false, nil
-	}
-
-	return *in, true, nil
+	return in, nil
 }
 
 // hold is a command that has to wait, and why.
@@ -358,17 +353,12 @@ func (s *store) assign(ctx context.Context, picks []pick, limits Limits,
 			return err
 		}
 
-		stillOpen := map[string]bool{}
-		for _, id := range open {
-			stillOpen[id] = true
-		}
-
 		fees, value := a.SpentFees.Int, a.SpentValue.Int
 		var take []string
 		var nonces, gas []uint64
 		var worst []wei
 		for _, p := range picks {
-			if !stillOpen[p.id] {
+			if !slices.Contains(open, p.id) {
 				continue
 			}
 
@@ -444,24 +434,18 @@ type allowance struct {
 	Attempts  int
 }
 
-// mayAttempt locks commands, and says of each that is under way what its next attempt may be.
-func (s *store) mayAttempt(ctx context.Context, tx pgx.Tx, ids []string) (map[string]allowance, error) {
-	rows, _ := tx.Query(ctx, lockForAttempts, s.args(pgx.StrictNamedArgs{"ids": ids}))
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByName[allowance])
-	byID := map[string]allowance{}
-	for _, a := range all {
-		byID[a.CommandID] = a
-	}
-
-	return byID, err
-}
-
-// allowed are those of all that may be stored, and what is spent today with them.
-func allowed(all []signed, may map[string]allowance, spent *big.Int, limits Limits) (some []signed, fees *big.Int) {
+// allowed are those of all that may be stored, and what is spent today with them. may has each command that is
+// under way.
+func allowed(all []signed, may []allowance, spent *big.Int, limits Limits) (some []signed, fees *big.Int) {
 	fees = spent
 	for _, x := range all {
-		p, ok := may[x.f.CommandID]
-		if !ok || x.attempt.Number != p.Attempts+1 || x.attempt.Purpose == purposeCall && !p.Call {
+		n := slices.IndexFunc(may, func(p allowance) bool { return p.CommandID == x.f.CommandID })
+		if n < 0 {
+			continue
+		}
+
+		p := &may[n]
+		if x.attempt.Number != p.Attempts+1 || x.attempt.Purpose == purposeCall && !p.Call {
 			continue
 		}
 
@@ -492,7 +476,8 @@ func (s *store) record(ctx context.Context, all []signed, head uint64, limits Li
 			return nil
 		}
 
-		may, err := s.mayAttempt(ctx, tx, ids)
+		rows, _ := tx.Query(ctx, lockForAttempts, s.args(pgx.StrictNamedArgs{"ids": ids}))
+		may, err := pgx.CollectRows(rows, pgx.RowToStructByName[allowance])
 		if err != nil {
 			return err
 		}
