@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -159,30 +158,30 @@ func (p *Publisher) page(ctx context.Context) (more bool, err error) {
 		byKey[r.CommandID] = append(byKey[r.CommandID], r)
 	}
 
-	var mu sync.Mutex // for the two
-	var acked []int64
-	var errs []error
+	failed := make([]error, len(order))
 	var g errgroup.Group
 	g.SetLimit(atOnce)
-	for _, key := range order {
+	for i, key := range order {
 		g.Go(func() error {
-			err := p.publish(ctx, key, byKey[key])
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				errs = append(errs, fmt.Errorf("publish %d answers to command %s: %w", len(byKey[key]), key, err))
-				return nil
-			}
-
-			for _, r := range byKey[key] {
-				acked = append(acked, r.Seq)
-			}
-
+			failed[i] = p.publish(ctx, key, byKey[key])
 			return nil
 		})
 	}
 
-	_ = g.Wait() // each command's error is in errs
+	_ = g.Wait() // each command's error is in failed
+	var acked []int64
+	var errs []error
+	for i, key := range order {
+		if failed[i] != nil {
+			errs = append(errs, fmt.Errorf("publish %d answers to command %s: %w", len(byKey[key]), key, failed[i]))
+			continue
+		}
+
+		for _, r := range byKey[key] {
+			acked = append(acked, r.Seq)
+		}
+	}
+
 	if err := p.delete(ctx, acked); err != nil {
 		errs = append(errs, err)
 	}
