@@ -85,10 +85,8 @@ func (c *commands) ask(ctx context.Context, relayers func() []*lab.Process,
 	return lab.Every(ctx, askEvery, func() error {
 		n++
 		all, err := c.escrow(ctx, n)
-		if ctx.Err() != nil && err != nil {
-			return nil
-		} else if err != nil {
-			return err
+		if err != nil {
+			return unlessEnded(ctx, err)
 		}
 
 		if n == 1 {
@@ -187,19 +185,15 @@ const countFlight = `select count(*) from commands where state in ('assigned', '
 func (c *commands) awaitFlight(ctx context.Context) (n int) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	look := time.NewTicker(25 * time.Millisecond)
-	defer look.Stop()
-	for {
+	_ = lab.Every(ctx, 25*time.Millisecond, func() error { // it cannot fail
 		if err := c.lab.DB.QueryRow(ctx, countFlight).Scan(&n); err == nil && n > 0 {
-			return n
+			cancel()
 		}
 
-		select {
-		case <-look.C:
-		case <-ctx.Done():
-			return 0
-		}
-	}
+		return nil
+	})
+
+	return n
 }
 
 // settle waits until there is an answer for each command. Blocks go on meanwhile.

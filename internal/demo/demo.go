@@ -228,19 +228,25 @@ func (s *scene) live(ctx context.Context, sim *testchain.Sim, traffic *testchain
 			}
 		}
 
-		if ctx.Err() != nil {
-			return nil
-		}
-
-		return err
+		return unlessEnded(ctx, err)
 	})
 
+	// A busy machine took too long for its blocks.
 	late := months == 0 && s.commands == nil && s.o.Duration > monthEvery
-	if err == nil && late && errors.Is(ctx.Err(), context.DeadlineExceeded) { // a busy machine took too long for its blocks
+	if err == nil && late && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return s.passMonth(context.WithoutCancel(ctx), sim)
 	}
 
 	return err
+}
+
+// unlessEnded is err, unless it came because ctx has ended.
+func unlessEnded(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+
+	return nil
 }
 
 func (s *scene) passMonth(ctx context.Context, sim *testchain.Sim) error {
@@ -300,12 +306,10 @@ func (s *scene) faults(ctx context.Context) error {
 	}
 	begun := time.Now()
 	for _, step := range steps {
-		timer := time.NewTimer(time.Until(begun.Add(step.at)))
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return nil
-		case <-timer.C:
+		case <-time.After(time.Until(begun.Add(step.at))):
 		}
 
 		if err := step.do(); err != nil {

@@ -95,8 +95,8 @@ func (s *scene) watch(ctx context.Context, r *role, read, does string) error {
 	return lab.Every(ctx, 10*time.Millisecond, func() error {
 		var epoch int64
 		var id string
-		if err := s.lab.DB.QueryRow(ctx, read).Scan(&epoch, &id); err != nil || epoch == last {
-			return nil //nolint:nilerr // the next look is soon
+		if found := s.lab.DB.QueryRow(ctx, read).Scan(&epoch, &id) == nil; !found || epoch == last {
+			return nil // the next look is soon
 		}
 
 		if g, struck := s.parry(r, id, epoch); struck && last >= 0 {

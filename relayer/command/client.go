@@ -32,16 +32,17 @@ type RefusedError struct {
 }
 
 func (e *RefusedError) Error() string {
-	text := fmt.Sprintf("the relayer refuses the command (%d %s): %s", e.Status, e.Code, e.Detail)
+	var b strings.Builder
+	fmt.Fprintf(&b, "the relayer refuses the command (%d %s): %s", e.Status, e.Code, e.Detail)
 	if e.Winner != "" {
-		text += ": " + e.Winner
+		b.WriteString(": " + e.Winner)
 	}
 
 	for _, p := range e.Problems {
-		text += "; " + p.Field + " " + p.Detail
+		b.WriteString("; " + p.Field + " " + p.Detail)
 	}
 
-	return text
+	return b.String()
 }
 
 // maxAnswer bounds what is read of a relayer's answer.
