@@ -221,7 +221,7 @@ const repliesRetry = time.Second
 
 // configs returns what each sender of a tenure is made from.
 func (c *commands) configs(t *tenure) []send.Config {
-	nodes := send.NewNodes(t.source, send.MinTip)
+	nodes := send.NewNodes(t.source)
 	configs := make([]send.Config, len(c.accounts))
 	for i, a := range c.accounts {
 		configs[i] = send.Config{

@@ -21,110 +21,109 @@ import (
 )
 
 func auditCommand() *cobra.Command {
-	o := &auditOptions{}
+	a := &audit{}
 	cmd := &cobra.Command{
 		Use:   "audit --from BLOCK [--to BLOCK]",
 		Short: "Compare the chain with the database and print every missing, extra or differing event",
 		Long: `Compare the chain with the database, block range by block range. Nothing is changed. Configuration as for run.
 
 Where commands were used, each sender's transactions since its first nonce are compared with what was signed and answered too.`,
-		RunE: o.run,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			a.cmd = cmd
+			return askWith(cmd, config.Load, a.run)
+		},
 	}
-	cmd.Flags().Int64Var(&o.from, "from", 0, "first block; START_BLOCK if lower")
-	cmd.Flags().Int64Var(&o.to, "to", 0, "last block; default: everything that is stored as a whole")
-	cmd.Flags().BoolVar(&o.asJSON, "json", false, "one JSON object per difference")
-	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "only say what would be compared")
-	cmd.Flags().BoolVar(&o.sendersOnly, "senders-only", false, "compare the senders of commands, and no events")
+	cmd.Flags().Int64Var(&a.from, "from", 0, "first block; START_BLOCK if lower")
+	cmd.Flags().Int64Var(&a.to, "to", 0, "last block; default: everything that is stored as a whole")
+	cmd.Flags().BoolVar(&a.asJSON, "json", false, "one JSON object per difference")
+	cmd.Flags().BoolVar(&a.dryRun, "dry-run", false, "only say what would be compared")
+	cmd.Flags().BoolVar(&a.sendersOnly, "senders-only", false, "compare the senders of commands, and no events")
 
 	return cmd
 }
 
-// auditOptions are the flags of audit.
-type auditOptions struct {
+// audit is one run of the command.
+type audit struct {
 	from, to                    int64
 	asJSON, dryRun, sendersOnly bool
+
+	cmd *cobra.Command
+	cfg *config.Config
+	db  *database.Database
+	led *ledger.Ledger
+	src *source.Source
 }
 
-func (o *auditOptions) run(cmd *cobra.Command, _ []string) error {
-	return askWith(cmd, config.Load, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
-		led := relayer.NewLedger(cfg, db)
-		if err := o.limit(ctx, cfg, led); err != nil {
-			return err
-		}
-
-		if o.dryRun {
-			fmt.Fprintf(cmd.OutOrStdout(), "would compare blocks %d to %d (%d blocks) of chain %d\n", o.from, o.to,
-				o.to-o.from+1, cfg.ChainID)
-			return nil
-		}
-
-		src, stop, err := startSource(ctx, cfg)
-		if err != nil {
-			return err
-		}
-		defer stop()
-
-		return o.compare(ctx, cmd, cfg, src, led, db)
-	})
-}
-
-// compare compares events and senders. A difference is the answer no.
-func (o *auditOptions) compare(ctx context.Context, cmd *cobra.Command, cfg *config.Config, src *source.Source,
-	led *ledger.Ledger, db *database.Database) (err error) {
-	differing := 0
-	if !o.sendersOnly {
-		if differing, err = o.events(ctx, cmd, cfg, src, led); err != nil {
-			return err
-		}
-	}
-
-	n, err := o.senders(ctx, cmd, cfg, src, db)
-	if err != nil {
+// run compares events and senders. A difference is the answer no.
+func (a *audit) run(ctx context.Context, cfg *config.Config, db *database.Database) (err error) {
+	a.cfg, a.db, a.led = cfg, db, relayer.NewLedger(cfg, db)
+	if err := a.limit(ctx); err != nil {
 		return err
 	}
 
-	if differing+n > 0 {
-		return errQuiet
-	}
-
-	return nil
-}
-
-// limit decides which range of blocks is compared.
-func (o *auditOptions) limit(ctx context.Context, cfg *config.Config, led *ledger.Ledger) error {
-	if o.sendersOnly {
+	if a.dryRun {
+		fmt.Fprintf(a.cmd.OutOrStdout(), "would compare blocks %d to %d (%d blocks) of chain %d\n", a.from, a.to,
+			a.to-a.from+1, cfg.ChainID)
 		return nil
 	}
 
-	stored, err := led.Verifiable(ctx)
+	src, stop, err := startSource(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	a.src = src
+
+	events := 0
+	if !a.sendersOnly {
+		if events, err = a.events(ctx); err != nil {
+			return err
+		}
+	}
+
+	senders, err := a.senders(ctx)
+	if err == nil && events+senders > 0 {
+		err = errQuiet
+	}
+
+	return err
+}
+
+// limit decides which range of blocks is compared.
+func (a *audit) limit(ctx context.Context) error {
+	if a.sendersOnly {
+		return nil
+	}
+
+	stored, err := a.led.Verifiable(ctx)
 	if err != nil {
 		return err
 	}
 
-	if o.to == 0 {
-		o.to = stored.To
+	if a.to == 0 {
+		a.to = stored.To
 	}
 
-	o.from = max(o.from, cfg.StartBlock)
-	if o.from > o.to {
-		return usage{fmt.Errorf("nothing to audit from block %d to %d", o.from, o.to)}
+	a.from = max(a.from, a.cfg.StartBlock)
+	if a.from > a.to {
+		return usage{fmt.Errorf("nothing to audit from block %d to %d", a.from, a.to)}
 	}
 
-	if o.to > stored.To {
-		return usage{fmt.Errorf("--to %d: only blocks up to %d are stored as a whole; audit up to there", o.to, stored.To)}
+	if a.to > stored.To {
+		return usage{fmt.Errorf("--to %d: only blocks up to %d are stored as a whole; audit up to there", a.to, stored.To)}
 	}
 
 	return nil
 }
 
 // events compares the events of the range, and returns how many differ.
-func (o *auditOptions) events(ctx context.Context, cmd *cobra.Command, cfg *config.Config, src *source.Source,
-	led *ledger.Ledger) (int, error) {
-	v := relayer.NewVerifier(cfg, src, relayer.NewFilters(cfg), led, logger(cfg),
+func (a *audit) events(ctx context.Context) (int, error) {
+	v := relayer.NewVerifier(a.cfg, a.src, relayer.NewFilters(a.cfg), a.led, logger(a.cfg),
 		verify.NewMetrics(prometheus.NewRegistry()))
-	bar := progress(cmd.ErrOrStderr(), o.to-o.from+1, "blocks")
+	say := a.cmd.ErrOrStderr()
+	bar := progress(say, a.to-a.from+1, "blocks")
 	count := map[string]int{}
-	err := v.Compare(ctx, o.from, o.to, func(first, last int64, found []verify.Difference) error {
+	err := v.Compare(ctx, a.from, a.to, func(first, last int64, found []verify.Difference) error {
 		for _, d := range found {
 			if count[d.Kind]++; d.Kind == verify.Pruned {
 				continue
@@ -135,7 +134,7 @@ func (o *auditOptions) events(ctx context.Context, cmd *cobra.Command, cfg *conf
 				e = d.Stored
 			}
 
-			if err := o.print(cmd, d, "%-9s %s %s escrow %s block %d %s\n", d.Kind, d.ID(), e.Name, e.Escrow, e.BlockNumber,
+			if err := a.print(d, "%-9s %s %s escrow %s block %d %s\n", d.Kind, d.ID(), e.Name, e.Escrow, e.BlockNumber,
 				d.Why); err != nil {
 				return err
 			}
@@ -148,45 +147,45 @@ func (o *auditOptions) events(ctx context.Context, cmd *cobra.Command, cfg *conf
 		return 0, err
 	}
 
-	fmt.Fprintf(cmd.ErrOrStderr(), "audited blocks %d to %d: %d missing, %d extra, %d differing\n", o.from, o.to,
-		count[verify.Missing], count[verify.Extra], count[verify.Differing])
+	missing, extra, differing := count[verify.Missing], count[verify.Extra], count[verify.Differing]
+	fmt.Fprintf(say, "audited blocks %d to %d: %d missing, %d extra, %d differing\n", a.from, a.to, missing, extra, differing)
 	if n := count[verify.Pruned]; n > 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "%d events of ended escrows are not compared: RETENTION has removed them\n", n)
+		fmt.Fprintf(say, "%d events of ended escrows are not compared: RETENTION has removed them\n", n)
 	}
 
-	return count[verify.Missing] + count[verify.Extra] + count[verify.Differing], nil
+	return missing + extra + differing, nil
 }
 
 // senders compares every transaction of the senders of commands, and returns how many differ.
-func (o *auditOptions) senders(ctx context.Context, cmd *cobra.Command, cfg *config.Config, src *source.Source,
-	db *database.Database) (int, error) {
+func (a *audit) senders(ctx context.Context) (int, error) {
 	count := map[string]int{}
-	done, err := send.Audit(ctx, send.AuditConfig{DB: db.Pool, ChainID: cfg.ChainID, Factory: cfg.Factory,
-		Chain: send.NewNodes(src, send.MinTip)}, func(f send.Finding) error {
+	done, err := send.Audit(ctx, send.AuditConfig{DB: a.db.Pool, ChainID: a.cfg.ChainID, Factory: a.cfg.Factory,
+		Chain: send.NewNodes(a.src)}, func(f send.Finding) error {
 		count[f.Kind]++
-		return o.print(cmd, f, "%-10s sender %s nonce %d command %s: %s\n", f.Kind, f.Sender, f.Nonce, f.Command, f.Why)
+		return a.print(f, "%-10s sender %s nonce %d command %s: %s\n", f.Kind, f.Sender, f.Nonce, f.Command, f.Why)
 	})
 	if err != nil {
 		return 0, err
 	}
 
-	if done.Senders > 0 || o.sendersOnly {
-		fmt.Fprintf(cmd.ErrOrStderr(),
+	foreign, differing := count[send.FindingForeign], count[send.FindingDiffering]
+	unanswered := count[send.FindingUnanswered]
+	if done.Senders > 0 || a.sendersOnly {
+		fmt.Fprintf(a.cmd.ErrOrStderr(),
 			"audited %d transactions of %d senders for %d commands: %d foreign, %d differing, %d unanswered\n", done.Nonces,
-			done.Senders, done.Commands, count[send.FindingForeign], count[send.FindingDiffering],
-			count[send.FindingUnanswered])
+			done.Senders, done.Commands, foreign, differing, unanswered)
 	}
 
-	return count[send.FindingForeign] + count[send.FindingDiffering] + count[send.FindingUnanswered], nil
+	return foreign + differing + unanswered, nil
 }
 
 // print writes one difference, as JSON or as a line.
-func (o *auditOptions) print(cmd *cobra.Command, difference any, format string, args ...any) error {
-	if o.asJSON {
-		return json.NewEncoder(cmd.OutOrStdout()).Encode(difference)
+func (a *audit) print(difference any, format string, args ...any) error {
+	if a.asJSON {
+		return json.NewEncoder(a.cmd.OutOrStdout()).Encode(difference)
 	}
 
-	_, err := fmt.Fprintf(cmd.OutOrStdout(), format, args...)
+	_, err := fmt.Fprintf(a.cmd.OutOrStdout(), format, args...)
 
 	return err
 }

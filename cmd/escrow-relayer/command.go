@@ -6,11 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
-	"github.com/ethereum/go-ethereum/accounts/keystore"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/jackc/pgx/v5"
@@ -21,6 +19,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/send"
+	"github.com/fusion-prime/escrow-relayer/relayer/sign"
 )
 
 func commandCommand() *cobra.Command {
@@ -49,7 +48,7 @@ Needs no configuration. The id, on standard error, is what the command is known 
 				return usage{err}
 			}
 
-			key, err := requesterKey(keyFile, passwordFile)
+			key, err := sign.ReadKey(keyFile, passwordFile)
 			if err != nil {
 				return usage{err}
 			}
@@ -71,46 +70,21 @@ Needs no configuration. The id, on standard error, is what the command is known 
 }
 
 // unsigned reads a command that has no signature yet: it is parsed with one of zeros.
-func unsigned(raw []byte) (command.Command, error) {
+func unsigned(raw []byte) (*command.Signed, error) {
 	var fields map[string]any
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
-	if err := d.Decode(&fields); err != nil {
-		return command.Command{}, errors.New("standard input is not a JSON object")
+	if err := d.Decode(&fields); err != nil || fields == nil {
+		return nil, errors.New("standard input is not a JSON object")
 	}
 
 	fields["signature"] = hexutil.Encode(make([]byte, 65))
 	complete, err := json.Marshal(fields)
 	if err != nil {
-		return command.Command{}, err
+		return nil, err
 	}
 
-	parsed, err := command.Parse(complete)
-	if err != nil {
-		return command.Command{}, err
-	}
-
-	return parsed.Command, nil
-}
-
-// requesterKey reads the key of a requester from its keystore file.
-func requesterKey(keyFile, passwordFile string) (*keystore.Key, error) {
-	content, err := os.ReadFile(keyFile)
-	if err != nil {
-		return nil, fmt.Errorf("--keystore: %w", err)
-	}
-
-	password, err := os.ReadFile(passwordFile)
-	if err != nil {
-		return nil, fmt.Errorf("--password-file: %w", err)
-	}
-
-	key, err := keystore.DecryptKey(content, strings.TrimRight(string(password), "\r\n"))
-	if err != nil {
-		return nil, fmt.Errorf("--keystore %s: wrong password, or not a keystore file of version 3", keyFile)
-	}
-
-	return key, nil
+	return command.Parse(complete)
 }
 
 // sendWithin bounds one request to a relayer.

@@ -262,3 +262,9 @@ func approval(factory, sender, escrow common.Address) []byte {
 	return fmt.Appendf(nil, `{"version":1,"chain_id":"1337","factory":%q,"kind":"approve","sender":%q,"escrow":%q,`+
 		`"expires_at":%d,"max_fee":"50000000000000000"}`, factory, sender, escrow, time.Now().Add(time.Hour).Unix())
 }
+
+// null is JSON, and no object.
+func TestSignNull(t *testing.T) {
+	_, err := unsigned([]byte("null"))
+	require.EqualError(t, err, "standard input is not a JSON object")
+}

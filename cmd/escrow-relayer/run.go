@@ -72,12 +72,10 @@ func within(ctx context.Context, grace time.Duration, run func(context.Context) 
 	case <-ctx.Done():
 	}
 
-	timer := time.NewTimer(grace)
-	defer timer.Stop()
 	select {
 	case err := <-ended:
 		return err
-	case <-timer.C:
+	case <-time.After(grace):
 		return fmt.Errorf("not stopped within STOP_TIMEOUT=%s: ending as it is; nothing is lost, and the other instances take over", grace)
 	}
 }

@@ -102,12 +102,10 @@ func (o *statusOptions) follow(ctx context.Context, w io.Writer, read fleetReade
 
 // sleep waits for d; false when ctx ended meanwhile.
 func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false
-	case <-timer.C:
+	case <-time.After(d):
 		return true
 	}
 }

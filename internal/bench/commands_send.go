@@ -477,12 +477,12 @@ func (k *keys) measured(ctx context.Context, id string, env map[string]string, e
 	}
 
 	read := func() (l nodeRequests, head uint64, err error) {
-		m, err := scrape(ctx, p)
+		m, err := p.Metrics(ctx)
 		if err != nil {
 			return l, 0, err
 		}
 
-		l.items = m.sum("relayer_rpc_requests_total")
+		l.items = m.Sum("relayer_rpc_requests_total")
 		for _, series := range m["relayer_rpc_request_duration_seconds"].GetMetric() {
 			l.batches += float64(series.GetHistogram().GetSampleCount())
 		}

@@ -245,8 +245,8 @@ func (f *flat) measure(ctx context.Context, n int, verifies bool, env map[string
 
 	defer func() { err = errors.Join(err, p.Stop(context.WithoutCancel(ctx))) }()
 	err = poll(ctx, 20*time.Millisecond, fmt.Sprintf("%d escrows to be watched", n), func() bool {
-		m, err := scrape(ctx, p)
-		return err == nil && m.sum("relayer_escrows_monitored") == float64(n)
+		m, err := p.Metrics(ctx)
+		return err == nil && m.Sum("relayer_escrows_monitored") == float64(n)
 	})
 	if err != nil {
 		return u, err

@@ -302,9 +302,9 @@ func (s *scale) drained(ctx context.Context, db *pgxpool.Pool, fleet []*lab.Proc
 	err := poll(ctx, 50*time.Millisecond, fmt.Sprintf("block %d to be processed", block), func() bool {
 		slots := 0.0
 		for _, p := range fleet {
-			m, err := scrape(ctx, p)
-			owned := m.sum("relayer_slots_owned")
-			if slots += owned; err != nil || owned > 0 && m.sum("relayer_cursor_block") <= float64(block) {
+			m, err := p.Metrics(ctx)
+			owned := m.Sum("relayer_slots_owned")
+			if slots += owned; err != nil || owned > 0 && m.Sum("relayer_cursor_block") <= float64(block) {
 				return false
 			}
 		}

@@ -72,18 +72,18 @@ func startOne(ctx context.Context, l *lab.Lab, total int) (took time.Duration, r
 	}
 
 	err = poll(ctx, 10*time.Millisecond, "all escrows to be watched", func() bool { // it may be ready before
-		m, err := scrape(ctx, p)
-		return err == nil && m.sum("relayer_escrows_monitored") >= want
+		m, err := p.Metrics(ctx)
+		return err == nil && m.Sum("relayer_escrows_monitored") >= want
 	})
 	if err != nil {
 		return 0, 0, err
 	}
 
 	took = time.Since(start)
-	m, err := scrape(ctx, p)
+	m, err := p.Metrics(ctx)
 	if err != nil {
 		return 0, 0, err
 	}
 
-	return took, m.resident(), p.Stop(ctx)
+	return took, resident(m), p.Stop(ctx)
 }

@@ -119,12 +119,12 @@ const tableSizes = `
 		and c.relname <> 'goose_db_version' order by 1`
 
 func takeSample(ctx context.Context, l *lab.Lab, p *lab.Process) (s sample, err error) {
-	m, err := scrape(ctx, p)
+	m, err := p.Metrics(ctx)
 	if err != nil {
 		return s, err
 	}
 
-	s.values = map[string]float64{"rss MiB": m.resident(), "goroutines ": m.sum("go_goroutines")}
+	s.values = map[string]float64{"rss MiB": resident(m), "goroutines ": m.Sum("go_goroutines")}
 	var connections float64
 	if err := l.DB.QueryRow(ctx,
 		`select count(*)::float8 from pg_stat_activity where application_name like 'escrow-relayer%'`).Scan(&connections); err != nil {

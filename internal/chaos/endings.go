@@ -1,11 +1,8 @@
 package chaos
 
 import (
-	"bufio"
 	"context"
-	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -153,24 +150,12 @@ func (r *run) commandGoroutines() int {
 
 // goroutines of an instance, by its own metrics.
 func goroutines(ctx context.Context, p *lab.Process) (int, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL+"/metrics", nil)
-	if err != nil {
-		return 0, err
+	m, err := p.Metrics(ctx)
+	if err == nil && m["go_goroutines"] == nil {
+		err = fmt.Errorf("the metrics of %s have no go_goroutines", p.ID)
 	}
 
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return 0, fmt.Errorf("read the metrics of %s: %w", p.ID, err)
-	}
-	defer resp.Body.Close()
-	lines := bufio.NewScanner(resp.Body)
-	for lines.Scan() {
-		if value, ok := strings.CutPrefix(lines.Text(), "go_goroutines "); ok {
-			return strconv.Atoi(value)
-		}
-	}
-
-	return 0, errors.Join(errors.New("the metrics of "+p.ID+" have no go_goroutines"), lines.Err())
+	return int(m.Sum("go_goroutines")), err
 }
 
 // lost is how many sessions were lost, by the logs.

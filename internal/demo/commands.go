@@ -80,23 +80,13 @@ func openCommands(ctx context.Context, l *lab.Lab, seed uint64) (c *commands, er
 // ask creates escrows and asks for their approval and release until ctx ends. What was begun is handed over.
 func (c *commands) ask(ctx context.Context, relayers func() []*lab.Process,
 	say func(format string, args ...any)) error {
-	whole := context.WithoutCancel(ctx)
-	ticker := time.NewTicker(askEvery)
-	defer ticker.Stop()
-	for n := 1; ; n++ {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
+	n := 0
 
+	return lab.Every(ctx, askEvery, func() error {
+		n++
 		all, err := c.escrow(ctx, n)
 		if err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
-
-			return err
+			return unlessEnded(ctx, err)
 		}
 
 		if n == 1 {
@@ -105,11 +95,13 @@ func (c *commands) ask(ctx context.Context, relayers func() []*lab.Process,
 
 		for _, signed := range all {
 			c.asked = append(c.asked, signed)
-			if err := c.deliver(whole, signed, relayers); err != nil {
+			if err := c.deliver(context.WithoutCancel(ctx), signed, relayers); err != nil {
 				return err
 			}
 		}
-	}
+
+		return nil
+	})
 }
 
 // escrow creates one, and signs what is to happen to it: its approval, its release when it is due,
@@ -193,19 +185,15 @@ const countFlight = `select count(*) from commands where state in ('assigned', '
 func (c *commands) awaitFlight(ctx context.Context) (n int) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	look := time.NewTicker(25 * time.Millisecond)
-	defer look.Stop()
-	for {
+	_ = lab.Every(ctx, 25*time.Millisecond, func() error { // it cannot fail
 		if err := c.lab.DB.QueryRow(ctx, countFlight).Scan(&n); err == nil && n > 0 {
-			return n
+			cancel()
 		}
 
-		select {
-		case <-look.C:
-		case <-ctx.Done():
-			return 0
-		}
-	}
+		return nil
+	})
+
+	return n
 }
 
 // settle waits until there is an answer for each command. Blocks go on meanwhile.

@@ -60,7 +60,7 @@ var ErrInterrupted = errors.New("interrupted: nothing was audited")
 
 // Run runs the demo until its audit is done. Everything that it started has ended when it returns.
 func Run(ctx context.Context, o Options) (err error) {
-	s := &scene{o: o, began: time.Now()}
+	s := &scene{o: o, began: time.Now(), scraped: map[*lab.Process]lab.Metrics{}}
 	fmt.Fprintf(o.Out, "starting Postgres, a chain (one block a second) and a Pub/Sub server …\n")
 	chain, err := testchain.StartSim(testchain.Options{Seed: o.Seed, Accounts: trafficAccounts + 3})
 	if err != nil {
@@ -217,21 +217,8 @@ func (s *scene) auditEvents(ctx context.Context, sim *testchain.Sim) (*lab.Audit
 // live uses the contracts, and lets a month pass now and then, once at least. Both are done by one
 // hand: the chain's time cannot be moved while a transaction waits.
 func (s *scene) live(ctx context.Context, sim *testchain.Sim, traffic *testchain.Traffic) error {
-	ticker := time.NewTicker(blockTime)
-	defer ticker.Stop()
 	months, next := 0, time.Now().Add(monthEvery)
-	for {
-		select {
-		case <-ctx.Done():
-			late := months == 0 && s.commands == nil && s.o.Duration > monthEvery
-			if late && errors.Is(ctx.Err(), context.DeadlineExceeded) { // a busy machine took too long for its blocks
-				return s.passMonth(context.WithoutCancel(ctx), sim)
-			}
-
-			return nil
-		case <-ticker.C:
-		}
-
+	err := lab.Every(ctx, blockTime, func() error {
 		err := traffic.Step(ctx, perBlock)
 		// A deadline is compared with the chain's time: with commands it stays what it is.
 		if err == nil && time.Now().After(next) && s.commands == nil {
@@ -241,10 +228,25 @@ func (s *scene) live(ctx context.Context, sim *testchain.Sim, traffic *testchain
 			}
 		}
 
-		if err != nil && ctx.Err() == nil {
-			return err
-		}
+		return unlessEnded(ctx, err)
+	})
+
+	// A busy machine took too long for its blocks.
+	late := months == 0 && s.commands == nil && s.o.Duration > monthEvery
+	if err == nil && late && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return s.passMonth(context.WithoutCancel(ctx), sim)
 	}
+
+	return err
+}
+
+// unlessEnded is err, unless it came because ctx has ended.
+func unlessEnded(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+
+	return nil
 }
 
 func (s *scene) passMonth(ctx context.Context, sim *testchain.Sim) error {
@@ -304,12 +306,10 @@ func (s *scene) faults(ctx context.Context) error {
 	}
 	begun := time.Now()
 	for _, step := range steps {
-		timer := time.NewTimer(time.Until(begun.Add(step.at)))
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return nil
-		case <-timer.C:
+		case <-time.After(time.Until(begun.Add(step.at))):
 		}
 
 		if err := step.do(); err != nil {

@@ -1,14 +1,9 @@
 package demo
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"maps"
-	"net/http"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -26,10 +21,10 @@ type scene struct {
 	mu      sync.Mutex
 	procs   []*lab.Process // by partition; the last one started
 	moments []moment
-	leading role                            // of the leader
-	owning  role                            // of the owner of the sender
-	scraped map[*lab.Process]map[string]int // a dead process's counters count on
-	drawn   int                             // lines on the terminal that the next picture replaces
+	leading role                         // of the leader
+	owning  role                         // of the owner of the sender
+	scraped map[*lab.Process]lab.Metrics // a dead process's counters count on
+	drawn   int                          // lines on the terminal that the next picture replaces
 }
 
 type moment struct {
@@ -95,20 +90,13 @@ func (s *scene) holder(ctx context.Context, read string) int {
 
 // watch notes how long it takes from a blow to the next one in a role, who does what.
 func (s *scene) watch(ctx context.Context, r *role, read, does string) error {
-	ticker := time.NewTicker(10 * time.Millisecond)
-	defer ticker.Stop()
 	last := int64(-1)
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
 
+	return lab.Every(ctx, 10*time.Millisecond, func() error {
 		var epoch int64
 		var id string
-		if err := s.lab.DB.QueryRow(ctx, read).Scan(&epoch, &id); err != nil || epoch == last {
-			continue
+		if found := s.lab.DB.QueryRow(ctx, read).Scan(&epoch, &id) == nil; !found || epoch == last {
+			return nil // the next look is soon
 		}
 
 		if g, struck := s.parry(r, id, epoch); struck && last >= 0 {
@@ -118,7 +106,9 @@ func (s *scene) watch(ctx context.Context, r *role, read, does string) error {
 		}
 
 		last = epoch
-	}
+
+		return nil
+	})
 }
 
 // strike notes what is done to who has a role, from which moment on the gap counts.
@@ -162,12 +152,11 @@ func (s *scene) counters(ctx context.Context) map[string]int {
 			continue
 		}
 
-		if seen, err := scrape(ctx, p.URL); err == nil {
+		once, cancel := context.WithTimeout(ctx, time.Second)
+		seen, err := p.Metrics(once)
+		cancel()
+		if err == nil {
 			s.mu.Lock()
-			if s.scraped == nil {
-				s.scraped = map[*lab.Process]map[string]int{}
-			}
-
 			s.scraped[p] = seen
 			s.mu.Unlock()
 		}
@@ -176,41 +165,10 @@ func (s *scene) counters(ctx context.Context) map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sum := map[string]int{}
-	for seen := range maps.Values(s.scraped) {
-		for name, n := range seen {
-			sum[name] += n
-		}
+	for _, seen := range s.scraped {
+		sum[suppressed] += int(seen.Sum(suppressed))
+		sum[republished] += int(seen.Sum(republished))
 	}
 
 	return sum
-}
-
-func scrape(ctx context.Context, url string) (map[string]int, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/metrics", nil)
-	if err != nil {
-		return nil, err
-	}
-
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	seen := map[string]int{}
-	lines := bufio.NewScanner(resp.Body)
-	for lines.Scan() {
-		series, value, _ := strings.Cut(lines.Text(), " ")
-		if name, _, _ := strings.Cut(series, "{"); name == suppressed || name == republished {
-			n, err := strconv.ParseFloat(value, 64)
-			if err != nil {
-				return nil, fmt.Errorf("read metric %s: %w", name, err)
-			}
-
-			seen[name] = int(n)
-		}
-	}
-
-	return seen, lines.Err()
 }

@@ -7,6 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/internal/lab"
 )
 
 // The counters are read from what a relayer serves: each series has the labels of its fleet.
@@ -22,7 +24,9 @@ func TestScrape(t *testing.T) {
 	server := httptest.NewServer(promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	defer server.Close()
 
-	seen, err := scrape(t.Context(), server.URL)
+	p := &lab.Process{URL: server.URL}
+	seen, err := p.Metrics(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, map[string]int{suppressed: 7, republished: 3}, seen)
+	require.Equal(t, map[string]int{suppressed: 7, republished: 3},
+		map[string]int{suppressed: int(seen.Sum(suppressed)), republished: int(seen.Sum(republished))})
 }

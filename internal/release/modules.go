@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -85,36 +86,42 @@ func Modules(ctx context.Context, root string, platforms ...Platform) ([]Module,
 		}
 	}
 
-	var modules []Module
-	for _, m := range found {
-		modules = append(modules, m)
-	}
-
-	slices.SortFunc(modules, func(a, b Module) int { return strings.Compare(a.Path, b.Path) })
-
-	return modules, nil
+	return slices.SortedFunc(maps.Values(found), func(a, b Module) int { return strings.Compare(a.Path, b.Path) }), nil
 }
 
 var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)([.-].*)?$`)
 
+// text is a licence file of a module.
+type text struct {
+	name    string
+	content []byte
+}
+
 // texts are the licence files of a module, by name.
-func (m Module) texts() (names []string, err error) {
+func (m Module) texts() (all []text, err error) {
 	entries, err := os.ReadDir(m.dir)
 	if err != nil {
 		return nil, fmt.Errorf("look for the licence of %s: %w", m.Path, err)
 	}
 
 	for _, e := range entries {
-		if !e.IsDir() && licenceFile.MatchString(e.Name()) {
-			names = append(names, e.Name())
+		if e.IsDir() || !licenceFile.MatchString(e.Name()) {
+			continue
 		}
+
+		content, err := os.ReadFile(filepath.Join(m.dir, e.Name()))
+		if err != nil {
+			return nil, fmt.Errorf("read the licence of %s: %w", m.Path, err)
+		}
+
+		all = append(all, text{e.Name(), content})
 	}
 
-	if len(names) == 0 && inSource[m.Path] == "" {
+	if len(all) == 0 && inSource[m.Path] == "" {
 		return nil, fmt.Errorf("%s has no licence file: it may not be passed on", m.Path)
 	}
 
-	return names, nil
+	return all, nil
 }
 
 // inSource are modules that state their licence at the head of each source file, and have no file
@@ -136,38 +143,29 @@ var licences = []struct{ words, id string }{
 	{"public domain", "LicenseRef-public-domain"},
 }
 
-// Licence is the SPDX identifier of a module's licence. What is not known is an error: somebody has to read it.
-func (m Module) Licence() (string, error) {
-	names, err := m.texts()
-	if err != nil {
-		return "", err
+// licence is the SPDX identifier of a module's licence, with its texts. What is not known is an error: somebody has
+// to read it.
+func (m Module) licence() (id string, texts []text, err error) {
+	if texts, err = m.texts(); err != nil || len(texts) == 0 {
+		return inSource[m.Path], texts, err
 	}
 
-	if len(names) == 0 {
-		return inSource[m.Path], nil
-	}
-
+	var names []string
 	var all strings.Builder
-	for _, n := range names {
-		if strings.HasPrefix(strings.ToLower(n), "notice") || strings.HasPrefix(strings.ToLower(n), "patents") {
-			continue
+	for _, t := range texts {
+		names = append(names, t.name)
+		if low := strings.ToLower(t.name); !strings.HasPrefix(low, "notice") && !strings.HasPrefix(low, "patents") {
+			all.Write(t.content)
 		}
-
-		text, err := os.ReadFile(filepath.Join(m.dir, n))
-		if err != nil {
-			return "", fmt.Errorf("read the licence of %s: %w", m.Path, err)
-		}
-
-		all.Write(text)
 	}
 
-	flat := strings.Join(strings.Fields(all.String()), " ")
+	flat := strings.ToLower(strings.Join(strings.Fields(all.String()), " "))
 	for _, l := range licences {
-		if strings.Contains(strings.ToLower(flat), strings.ToLower(l.words)) {
-			return l.id, nil
+		if strings.Contains(flat, strings.ToLower(l.words)) {
+			return l.id, texts, nil
 		}
 	}
 
-	return "", fmt.Errorf("the licence of %s (%s) is not one that this knows: read it, and add it to licences", m.Path,
+	return "", nil, fmt.Errorf("the licence of %s (%s) is not one that this knows: read it, and add it to licences", m.Path,
 		strings.Join(names, ", "))
 }

@@ -5,8 +5,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 )
@@ -31,42 +29,32 @@ Written by make notices from what go list says of every platform; a test compare
 
 // Notices is the text that goes with every binary: each module with its licence, then the texts, each once.
 func Notices(modules []Module) ([]byte, error) {
-	var list, texts strings.Builder
+	var list, all strings.Builder
 	seen := map[string]bool{}
 	for _, m := range modules {
-		id, err := m.Licence()
+		id, texts, err := m.licence()
 		if err != nil {
 			return nil, err
 		}
 
 		fmt.Fprintf(&list, "%-14s %s %s\n", id, m.Path, m.Version)
-		names, err := m.texts()
-		if err != nil {
-			return nil, err
-		}
-
-		if len(names) == 0 {
+		if len(texts) == 0 {
 			fmt.Fprintf(&list, "%14s stated in its source files\n", "")
 		}
 
-		for _, n := range names {
-			text, err := os.ReadFile(filepath.Join(m.dir, n))
-			if err != nil {
-				return nil, fmt.Errorf("read the licence of %s: %w", m.Path, err)
-			}
-
-			sum := sha256.Sum256(text)
+		for _, t := range texts {
+			sum := sha256.Sum256(t.content)
 			key := hex.EncodeToString(sum[:8])
-			fmt.Fprintf(&list, "%14s %s: text %s\n", "", n, key)
+			fmt.Fprintf(&list, "%14s %s: text %s\n", "", t.name, key)
 			if !seen[key] {
 				seen[key] = true
-				fmt.Fprintf(&texts, "\n%s\ntext %s\n%s\n\n%s\n", strings.Repeat("-", 80), key, strings.Repeat("-", 80),
-					strings.ReplaceAll(strings.TrimSpace(string(text)), "\r\n", "\n"))
+				fmt.Fprintf(&all, "\n%s\ntext %s\n%s\n\n%s\n", strings.Repeat("-", 80), key, strings.Repeat("-", 80),
+					strings.ReplaceAll(strings.TrimSpace(string(t.content)), "\r\n", "\n"))
 			}
 		}
 	}
 
-	return []byte(noticesHead + list.String() + texts.String()), nil
+	return []byte(noticesHead + list.String() + all.String()), nil
 }
 
 // SBOM lists the modules in CycloneDX 1.5, for whoever looks for a part that turned out to be
@@ -85,7 +73,7 @@ func SBOM(modules []Module, version string, when time.Time) ([]byte, error) {
 	}
 	components := make([]component, 0, len(modules))
 	for _, m := range modules {
-		id, err := m.Licence()
+		id, _, err := m.licence()
 		if err != nil {
 			return nil, err
 		}

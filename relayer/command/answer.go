@@ -58,7 +58,6 @@ const (
 	CodeBudget        = "budget"           // held: the sender's day budget is used up
 	CodeUnderpriced   = "underpriced"      // the chain asks for more than MaxFee allows
 	CodeBalance       = "balance"          // held: the sender's account cannot pay
-	CodePaused        = "sender_paused"    // held: an operator paused or the relayer halted the sender
 	CodeCancelled     = "cancelled"
 	CodeNodesRefuse   = "refused_by_nodes" // every node refused the transaction for good; voided
 	CodeForeignNonce  = "foreign_nonce"

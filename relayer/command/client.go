@@ -2,6 +2,7 @@ package command
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -23,25 +24,25 @@ type Client struct {
 // RefusedError is a relayer's refusal. Sending the same command again gets the same answer.
 type RefusedError struct {
 	Status    int       `json:"status"` // of HTTP
-	Code      string    `json:"code"`   // Code…
-	Detail    string    `json:"detail"`
-	CommandID string    `json:"command_id"`
-	Winner    string    `json:"winner"`
-	Problems  []Problem `json:"problems"`
+	Detail    string    `json:"detail,omitempty"`
+	Code      string    `json:"code,omitempty"` // Code…
+	CommandID string    `json:"command_id,omitempty"`
+	Winner    string    `json:"winner,omitempty"`
+	Problems  []Problem `json:"problems,omitempty"`
 }
 
 func (e *RefusedError) Error() string {
-	text := fmt.Sprintf("the relayer refuses the command (%d %s): %s", e.Status, e.Code, e.Detail)
+	var b strings.Builder
+	fmt.Fprintf(&b, "the relayer refuses the command (%d %s): %s", e.Status, e.Code, e.Detail)
 	if e.Winner != "" {
-		text += ": " + e.Winner
+		b.WriteString(": " + e.Winner)
 	}
 
-	problems := make([]string, 0, len(e.Problems))
 	for _, p := range e.Problems {
-		problems = append(problems, "; "+p.Field+" "+p.Detail)
+		b.WriteString("; " + p.Field + " " + p.Detail)
 	}
 
-	return text + strings.Join(problems, "")
+	return b.String()
 }
 
 // maxAnswer bounds what is read of a relayer's answer.
@@ -85,12 +86,7 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) (a An
 	}
 
 	request.Header.Set("Content-Type", "application/json")
-	client := c.HTTP
-	if client == nil {
-		client = http.DefaultClient
-	}
-
-	response, err := client.Do(request)
+	response, err := cmp.Or(c.HTTP, http.DefaultClient).Do(request)
 	if err != nil {
 		return a, err
 	}

@@ -1,7 +1,6 @@
 package command
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math/big"
 
@@ -110,11 +109,7 @@ func (c *Command) Effect() string {
 	}
 }
 
-func word(n uint64) []byte {
-	var b [32]byte
-	binary.BigEndian.PutUint64(b[24:], n)
-	return b[:]
-}
+func word(n uint64) []byte { return number(new(big.Int).SetUint64(n)) }
 
 func pad(a common.Address) []byte { return common.LeftPadBytes(a[:], 32) }
 

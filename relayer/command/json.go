@@ -79,18 +79,16 @@ type wireArgs struct {
 
 // MarshalJSON writes the message. Addresses are in EIP-55 mixed case, amounts decimal strings.
 func (s *Signed) MarshalJSON() ([]byte, error) {
-	text := func(t string) *string { return &t }
-	version := Version
 	w := wire{
-		Version: &version, ChainID: text(strconv.FormatUint(s.ChainID, 10)), Factory: text(s.Factory.Hex()),
-		Kind: text(string(s.Kind)), Sender: text(s.Sender.Hex()), Escrow: text(s.Escrow.Hex()), NotBefore: s.NotBefore,
-		ExpiresAt: &s.ExpiresAt, MaxFee: text(decimal(s.MaxFee)), Reference: s.Reference, ReplyTo: s.ReplyTo,
-		Salt: text(s.Salt.Hex()), Signature: text("0x" + hex.EncodeToString(s.Signature[:])),
+		Version: new(Version), ChainID: new(strconv.FormatUint(s.ChainID, 10)), Factory: new(s.Factory.Hex()),
+		Kind: new(string(s.Kind)), Sender: new(s.Sender.Hex()), Escrow: new(s.Escrow.Hex()), NotBefore: s.NotBefore,
+		ExpiresAt: &s.ExpiresAt, MaxFee: new(decimal(s.MaxFee)), Reference: s.Reference, ReplyTo: s.ReplyTo,
+		Salt: new(s.Salt.Hex()), Signature: new("0x" + hex.EncodeToString(s.Signature[:])),
 	}
 	if a := s.Args; a != nil {
 		w.Args = &wireArgs{
-			Payee: text(a.Payee.Hex()), Amount: text(decimal(a.Amount)), ReleaseDelay: text(decimal(a.ReleaseDelay)),
-			ApprovalsRequired: &a.ApprovalsRequired, Arbiter: text(a.Arbiter.Hex()), Salt: text(a.Salt.Hex()),
+			Payee: new(a.Payee.Hex()), Amount: new(decimal(a.Amount)), ReleaseDelay: new(decimal(a.ReleaseDelay)),
+			ApprovalsRequired: &a.ApprovalsRequired, Arbiter: new(a.Arbiter.Hex()), Salt: new(a.Salt.Hex()),
 		}
 	}
 

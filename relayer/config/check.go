@@ -283,11 +283,15 @@ func (l *loader) rest() {
 	l.oneOf("LOG_FORMAT", c.LogFormat, "auto", "json", "text")
 	l.port("PORT", c.Port, "any that is free")
 
-	if c.ExplorerURL != "" {
-		if u, err := url.Parse(c.ExplorerURL); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
-			l.say("EXPLORER_URL", "must be an http or https URL")
-		}
+	if c.ExplorerURL != "" && !isHTTP(c.ExplorerURL) {
+		l.say("EXPLORER_URL", "must be an http or https URL")
 	}
+}
+
+// isHTTP says whether a text is the URL of an HTTP server.
+func isHTTP(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
 }
 
 // between says whether a value lies within its bounds, and refuses any other. reason follows the

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"io"
+	"iter"
 	"reflect"
 	"time"
 )
@@ -14,27 +15,42 @@ type Variable struct {
 	Needed string
 }
 
+// fields are those that Load reads.
+func fields() iter.Seq2[string, reflect.StructField] {
+	return func(yield func(variable string, f reflect.StructField) bool) {
+		for f := range reflect.TypeFor[Config]().Fields() {
+			if name := f.Tag.Get("env"); name != "" && name != "-" && !yield(name, f) {
+				return
+			}
+		}
+	}
+}
+
+// kind is of which type the documentation says a field is, and what its value must be.
+func kind(f reflect.StructField) (documented, must string) {
+	switch {
+	case f.Type == reflect.TypeFor[time.Duration]():
+		return "duration", "a duration such as 30s or 5m"
+	case f.Type.Kind() == reflect.Bool:
+		return "bool", "true or false"
+	case f.Type.Kind() == reflect.Slice:
+		return "list", "a comma-separated list"
+	case f.Type.Kind() == reflect.String:
+		return "text", "text"
+	case f.Type.Kind() == reflect.Float64:
+		return "number", "a number"
+	case f.Type.Kind() == reflect.Uint64:
+		return "number", "a whole number, 0 or more"
+	}
+
+	return "number", "a whole number"
+}
+
 // Variables lists everything that Load reads.
 func Variables() (all []Variable) {
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[Config]()) {
-		name := f.Tag.Get("env")
-		if name == "" || name == "-" {
-			continue
-		}
-
-		t := f.Type.String()
-		switch {
-		case f.Type == reflect.TypeFor[time.Duration]():
-			t = "duration"
-		case f.Type.Kind() == reflect.Slice:
-			t = "list"
-		case f.Type.Kind() == reflect.String:
-			t = "text"
-		case f.Type.Kind() != reflect.Bool:
-			t = "number"
-		}
-
-		all = append(all, Variable{name, t, f.Tag.Get("envDefault"), f.Tag.Get("help"), f.Tag.Get("needed")})
+	for name, f := range fields() {
+		documented, _ := kind(f)
+		all = append(all, Variable{name, documented, f.Tag.Get("envDefault"), f.Tag.Get("help"), f.Tag.Get("needed")})
 	}
 
 	return all

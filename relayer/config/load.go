@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 	"unicode"
 
 	"github.com/caarlos0/env/v11"
@@ -59,8 +58,10 @@ func (l *loader) note(variable, remedy string) {
 // problem says something about a variable and shows its value, without secrets.
 func (l *loader) problem(variable, remedy string) Problem {
 	value, set := l.environ[variable]
-	if f, ok := field(variable); ok && f.Tag.Get("secret") == "yes" {
-		value = redacted(f, value)
+	for name, f := range fields() {
+		if name == variable && f.Tag.Get("secret") == "yes" {
+			value = redacted(f, value)
+		}
 	}
 
 	if len(value) > shown {
@@ -97,9 +98,9 @@ func redacted(f reflect.StructField, value string) string {
 // mask takes the secrets of the environment out of a remedy, which may quote a parser's error.
 func (l *loader) mask(text string) string {
 	var raw []string
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[Config]()) {
+	for name, f := range fields() {
 		if f.Tag.Get("secret") == "yes" {
-			value := l.environ[f.Tag.Get("env")]
+			value := l.environ[name]
 			raw = append(raw, value)
 			if f.Type.Kind() == reflect.Slice {
 				raw = append(raw, strings.Split(value, ",")...)
@@ -108,16 +109,6 @@ func (l *loader) mask(text string) string {
 	}
 
 	return redact.New(raw...).Mask(text)
-}
-
-func field(variable string) (reflect.StructField, bool) {
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[Config]()) {
-		if f.Tag.Get("env") == variable {
-			return f, true
-		}
-	}
-
-	return reflect.StructField{}, false
 }
 
 // parse fills the fields. A value that is not of its field's type is noted, and the field stays
@@ -142,26 +133,8 @@ func (l *loader) parse() {
 		}
 
 		variable := f.Tag.Get("env")
-		l.note(variable, "must be "+kind(f))
+		_, must := kind(f)
+		l.note(variable, "must be "+must)
 		l.unread[variable] = true
 	}
-}
-
-func kind(f reflect.StructField) string {
-	switch {
-	case f.Type == reflect.TypeFor[time.Duration]():
-		return "a duration such as 30s or 5m"
-	case f.Type.Kind() == reflect.Bool:
-		return "true or false"
-	case f.Type.Kind() == reflect.Slice:
-		return "a comma-separated list"
-	case f.Type.Kind() == reflect.Float64:
-		return "a number"
-	case f.Type.Kind() == reflect.Uint64:
-		return "a whole number, 0 or more"
-	case f.Type.Kind() == reflect.String:
-		return "text"
-	}
-
-	return "a whole number"
 }

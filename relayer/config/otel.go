@@ -30,11 +30,9 @@ func (l *loader) otel() {
 	one("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf", "grpc")
 	one("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf", "grpc")
 	for _, name := range otelURLs {
-		if v, set := l.environ[name]; set {
-			if u, err := url.Parse(v); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-				l.problems = append(l.problems, Problem{name, "***",
-					"must be a URL: http://host:4318, or with grpc http://host:4317"})
-			}
+		if v, set := l.environ[name]; set && !isHTTP(v) {
+			l.problems = append(l.problems, Problem{name, "***",
+				"must be a URL: http://host:4318, or with grpc http://host:4317"})
 		}
 	}
 

@@ -1,11 +1,9 @@
 package contract
 
 import (
-	"encoding/hex"
 	"sync/atomic"
 
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/crypto"
 )
 
 // checksums caches addresses in mixed case: the case follows from a hash that takes as long as the
@@ -24,7 +22,7 @@ func AppendChecksum(out []byte, a common.Address) []byte {
 	cell := &checksums[(uint(a[18])<<8|uint(a[19]))%uint(len(checksums))]
 	c := cell.Load()
 	if c == nil || c.address != a {
-		c = &checksummed{address: a, text: checksum(a)}
+		c = &checksummed{address: a, text: [42]byte([]byte(a.Hex()))}
 		cell.Store(c)
 	}
 
@@ -33,23 +31,4 @@ func AppendChecksum(out []byte, a common.Address) []byte {
 
 func appendAddress(out []byte, a common.Address) []byte {
 	return append(AppendChecksum(append(out, '"'), a), '"')
-}
-
-// checksum follows EIP-55: a letter is upper case where the hash of the lower-case text has a nibble above 7.
-func checksum(a common.Address) (text [42]byte) {
-	text[0], text[1] = '0', 'x'
-	hex.Encode(text[2:], a[:])
-	hash := crypto.Keccak256(text[2:])
-	for i := range text[2:] {
-		nibble := hash[i/2] >> 4
-		if i%2 == 1 {
-			nibble = hash[i/2] & 0xf
-		}
-
-		if c := &text[2+i]; *c >= 'a' && nibble > 7 {
-			*c -= 'a' - 'A'
-		}
-	}
-
-	return text
 }

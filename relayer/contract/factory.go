@@ -36,7 +36,7 @@ const maxProxies = 4
 func (a *ABI) CheckFactory(ctx context.Context, chain Caller, address common.Address) error {
 	at := address
 	for range maxProxies {
-		code, err := codeAt(ctx, chain, at)
+		code, err := ask(ctx, chain, "eth_getCode", at, "latest")
 		if err != nil {
 			return err
 		}
@@ -132,10 +132,6 @@ func implementation(ctx context.Context, chain Caller, at common.Address, code [
 	}
 
 	return addressAt(ctx, chain, "eth_call", map[string]string{"to": beacon.Hex(), "data": implementationCall}, "latest")
-}
-
-func codeAt(ctx context.Context, chain Caller, at common.Address) ([]byte, error) {
-	return ask(ctx, chain, "eth_getCode", at, "latest")
 }
 
 // addressAt asks for a word that holds an address.

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"encoding/json"
-	"math/big"
+	"fmt"
 	"reflect"
 	"strconv"
 	"strings"
@@ -125,14 +125,8 @@ func appendWord(out []byte, t *abi.Type, word []byte) ([]byte, bool) {
 		}
 
 		return appendAddress(out, common.Address(word[12:])), true
-	case abi.UintTy:
-		if !allZero(word[:32-t.Size/8]) {
-			return nil, false
-		}
-
-		return append(append(append(out, '"'), new(uint256.Int).SetBytes32(word).Dec()...), '"'), true
-	case abi.IntTy:
-		return appendInt(out, word, t.Size/8)
+	case abi.UintTy, abi.IntTy:
+		return appendInteger(out, word, t.Size/8, t.T == abi.IntTy)
 	case abi.BoolTy:
 		if !allZero(word[:31]) || word[31] > 1 {
 			return nil, false
@@ -148,9 +142,10 @@ func appendWord(out []byte, t *abi.Type, word []byte) ([]byte, bool) {
 	}
 }
 
-// appendInt encodes a two's complement number of size bytes, which is sign-extended to the word.
-func appendInt(out, word []byte, size int) ([]byte, bool) {
-	negative := word[32-size]&0x80 != 0
+// appendInteger encodes a number of size bytes, which is extended to the word: by zeros, or if it is signed, in
+// two's complement, by its sign.
+func appendInteger(out, word []byte, size int, signed bool) ([]byte, bool) {
+	negative := signed && word[32-size]&0x80 != 0
 	sign := byte(0)
 	if negative {
 		sign = 0xff
@@ -184,18 +179,8 @@ func appendValue(out []byte, t *abi.Type, v reflect.Value) []byte {
 		// A contract may emit bytes that are not UTF-8: those are replaced. Marshal cannot fail for a string.
 		text, _ := json.Marshal(strings.ToValidUTF8(v.String(), "\uFFFD"))
 		return append(out, text...)
-	case abi.UintTy, abi.IntTy:
-		out = append(out, '"')
-		switch {
-		case v.Type() == bigInt:
-			out = v.Interface().(*big.Int).Append(out, 10)
-		case v.CanUint():
-			out = strconv.AppendUint(out, v.Uint(), 10)
-		default:
-			out = strconv.AppendInt(out, v.Int(), 10)
-		}
-
-		return append(out, '"')
+	case abi.UintTy, abi.IntTy: // a *big.Int, or a number of Go's
+		return fmt.Appendf(out, `"%d"`, v.Interface())
 	case abi.BytesTy:
 		return appendHex(out, v.Bytes())
 	case abi.FixedBytesTy, abi.FunctionTy:
@@ -228,8 +213,6 @@ func appendValue(out []byte, t *abi.Type, v reflect.Value) []byte {
 		return append(out, ']')
 	}
 }
-
-var bigInt = reflect.TypeFor[*big.Int]()
 
 func appendHex(out, b []byte) []byte {
 	out = append(out, `"0x`...)

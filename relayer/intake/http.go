@@ -22,16 +22,8 @@ const (
 	takeTimeout = 20 * time.Second
 )
 
-// problem is an error document (RFC 9457) with what is ours.
-type problem struct {
-	Title     string            `json:"title"`
-	Status    int               `json:"status"`
-	Detail    string            `json:"detail,omitempty"`
-	Code      string            `json:"code,omitempty"`
-	CommandID string            `json:"command_id,omitempty"`
-	Winner    string            `json:"winner,omitempty"`
-	Problems  []command.Problem `json:"problems,omitempty"`
-}
+// problem is a refusal, as the client reads it.
+type problem = command.RefusedError
 
 // result is one command's in the answer to an array.
 type result struct {
@@ -74,7 +66,7 @@ func (p places) serve(w http.ResponseWriter, none string, f func()) {
 // readBody reads what was posted, or answers why it is not taken.
 func readBody(w http.ResponseWriter, r *http.Request) (body []byte, ok bool) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, command.MaxBytes))
-	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
 		writeProblem(w, problem{Status: http.StatusRequestEntityTooLarge, Code: command.CodeTooLarge,
 			Detail: "a message may have 256 KiB"})
 
@@ -179,9 +171,12 @@ func (i *Intake) get(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// writeProblem writes a refusal as an error document (RFC 9457), which has a title besides.
 func writeProblem(w http.ResponseWriter, p problem) {
-	p.Title = http.StatusText(p.Status)
-	write(w, p.Status, "application/problem+json", p)
+	write(w, p.Status, "application/problem+json", struct {
+		Title string `json:"title"`
+		problem
+	}{http.StatusText(p.Status), p})
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) { write(w, status, "application/json", v) }

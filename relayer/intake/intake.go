@@ -25,6 +25,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/send"
@@ -37,7 +38,7 @@ type Config struct {
 	Factory common.Address
 	Policy  *Policy
 	Log     *slog.Logger
-	Metrics *Metrics      // nil: none
+	Metrics *Metrics      // nil: nobody reads them
 	Answers *send.Answers // counts what Run dismisses; nil: it is not counted
 	// What its sender's owner, if there is one, has not dismissed so long after it expired, Run does; 0 means 60 s.
 	DismissAfter time.Duration
@@ -51,22 +52,15 @@ type Metrics struct {
 
 // NewMetrics registers the metrics.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
-	m := &Metrics{taken: prometheus.NewCounterVec(prometheus.CounterOpts{
+	m := &Metrics{taken: promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
 		Name: "relayer_commands_taken_total", Help: "Commands that came in, by what became of them at once.",
 	}, []string{"outcome"})}
-	reg.MustRegister(m.taken)
 	for _, o := range []string{"accepted", "known", command.CodeMalformed, command.CodeTooLarge, command.CodeForeign,
 		command.CodeSignature, command.CodeNotAllowed, command.CodeExpired, command.CodeConflict} {
 		m.taken.WithLabelValues(o)
 	}
 
 	return m
-}
-
-func (m *Metrics) count(outcome string) {
-	if m != nil {
-		m.taken.WithLabelValues(outcome).Inc()
-	}
 }
 
 // Intake takes commands. Take may be called concurrently; Run must run meanwhile.
@@ -83,6 +77,7 @@ func New(cfg Config) (*Intake, error) {
 	}
 
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	cfg.DismissAfter = cmp.Or(cfg.DismissAfter, time.Minute)
 	cfg.DismissEvery = cmp.Or(cfg.DismissEvery, 30*time.Second)
 
@@ -98,8 +93,7 @@ type candidate struct {
 	raw       json.RawMessage
 	topic     bool // its answers, also of what was known, go to the topic of replies
 
-	answer command.Answer // set by the store
-	known  bool           // it had been stored before
+	verdict *Verdict // set by the store
 }
 
 // Verdict is what became of one command at once.
@@ -116,33 +110,30 @@ func (i *Intake) Take(ctx context.Context, body []byte, topic bool) ([]Verdict, 
 	raws, err := command.Split(body)
 	if err != nil {
 		a := command.Answer{State: command.Refused, Code: command.CodeMalformed, Detail: err.Error()}
-		if problems := (command.Problems)(nil); errors.As(err, &problems) {
-			a.Problems = problems
-		} else {
+		if a.Problems, _ = errors.AsType[command.Problems](err); a.Problems == nil {
 			a.Code = command.CodeTooLarge
 		}
 
-		i.cfg.Metrics.count(a.Code)
+		i.count(Verdict{Answer: a})
 
 		return []Verdict{{Answer: a}}, i.refuse(ctx, topic, a)
 	}
 
 	verdicts := make([]Verdict, len(raws))
 	var candidates []*candidate
-	places := map[*candidate]int{}
 	var refused []command.Answer
 	for n, raw := range raws {
 		c, a := i.verify(raw)
 		if c == nil {
 			verdicts[n] = Verdict{Answer: a}
 			refused = append(refused, a)
-			i.cfg.Metrics.count(a.Code)
+			i.count(verdicts[n])
 
 			continue
 		}
 
-		c.topic = topic
-		candidates, places[c] = append(candidates, c), n
+		c.topic, c.verdict = topic, &verdicts[n]
+		candidates = append(candidates, c)
 	}
 
 	if len(candidates) > 0 {
@@ -151,8 +142,7 @@ func (i *Intake) Take(ctx context.Context, body []byte, topic bool) ([]Verdict, 
 		}
 
 		for _, c := range candidates {
-			verdicts[places[c]] = Verdict{Answer: c.answer, Known: c.known}
-			i.cfg.Metrics.count(outcome(c))
+			i.count(*c.verdict)
 		}
 	}
 
@@ -163,15 +153,16 @@ func (i *Intake) Take(ctx context.Context, body []byte, topic bool) ([]Verdict, 
 	return verdicts, nil
 }
 
-func outcome(c *candidate) string {
+func (i *Intake) count(v Verdict) {
+	outcome := "accepted"
 	switch {
-	case c.known:
-		return "known"
-	case c.answer.State == command.Refused || c.answer.State == command.Expired:
-		return c.answer.Code
+	case v.Known:
+		outcome = "known"
+	case v.Answer.State == command.Refused || v.Answer.State == command.Expired:
+		outcome = v.Answer.Code
 	}
 
-	return "accepted"
+	i.cfg.Metrics.taken.WithLabelValues(outcome).Inc()
 }
 
 // refuse answers on the topic, if the message came from one, what leaves nothing else behind.
@@ -187,14 +178,14 @@ func (i *Intake) refuse(ctx context.Context, topic bool, answers ...command.Answ
 // answer, whose revision is 0: what nobody has signed whom the policy knows says nothing of the command.
 func (i *Intake) verify(raw json.RawMessage) (*candidate, command.Answer) {
 	refused := command.Answer{State: command.Refused}
+	refuse := func(code, detail string) (*candidate, command.Answer) {
+		refused.Code, refused.Detail = code, detail
+		return nil, refused
+	}
 	signed, err := command.Parse(raw)
 	if err != nil {
-		refused.Code, refused.Detail = command.CodeMalformed, "malformed command"
-		if problems := (command.Problems)(nil); errors.As(err, &problems) {
-			refused.Problems = problems
-		}
-
-		return nil, refused
+		refused.Problems, _ = errors.AsType[command.Problems](err)
+		return refuse(command.CodeMalformed, "malformed command")
 	}
 
 	id := signed.ID().Hex()
@@ -202,26 +193,21 @@ func (i *Intake) verify(raw json.RawMessage) (*candidate, command.Answer) {
 
 	switch {
 	case signed.ChainID != uint64(i.cfg.ChainID):
-		refused.Code, refused.Detail = command.CodeForeign, fmt.Sprintf("this relayer serves chain %d", i.cfg.ChainID)
-		return nil, refused
+		return refuse(command.CodeForeign, fmt.Sprintf("this relayer serves chain %d", i.cfg.ChainID))
 	case signed.Factory != i.cfg.Factory:
-		refused.Code, refused.Detail = command.CodeForeign, "this relayer serves the factory "+i.cfg.Factory.Hex()
-		return nil, refused
+		return refuse(command.CodeForeign, "this relayer serves the factory "+i.cfg.Factory.Hex())
 	case !i.cfg.Policy.senders[signed.Sender]:
-		refused.Code, refused.Detail = command.CodeForeign, fmt.Sprintf("this relayer does not act for %s", signed.Sender)
-		return nil, refused
+		return refuse(command.CodeForeign, fmt.Sprintf("this relayer does not act for %s", signed.Sender))
 	}
 
 	requester, err := signed.Requester()
 	if err != nil {
-		refused.Code, refused.Detail = command.CodeSignature, err.Error()
-		return nil, refused
+		return refuse(command.CodeSignature, err.Error())
 	}
 
 	refusal := i.cfg.Policy.Refuses(requester, &signed.Command)
 	if refusal != "" && !i.cfg.Policy.knows(requester) {
-		refused.Code, refused.Detail = command.CodeNotAllowed, refusal
-		return nil, refused
+		return refuse(command.CodeNotAllowed, refusal)
 	}
 
 	return &candidate{signed: signed, id: id, requester: requester, refusal: refusal, raw: raw}, command.Answer{}

@@ -23,10 +23,12 @@ type Policy struct {
 
 // grant allows some kinds of commands to one sender, with a value and a fee up to limits.
 type grant struct {
-	sender   common.Address
-	kinds    []command.Kind
-	maxValue *big.Int
-	maxFee   *big.Int
+	Sender   common.Address `json:"sender"`
+	Kinds    []command.Kind `json:"kinds"`
+	MaxValue string         `json:"max_value"` // wei, of create; missing: 0
+	MaxFee   string         `json:"max_fee"`   // wei
+
+	maxValue, maxFee *big.Int // the two as numbers
 }
 
 // policyFile is the policy as the file has it.
@@ -34,16 +36,8 @@ type policyFile struct {
 	Requesters []struct {
 		Name    string         `json:"name"`
 		Address common.Address `json:"address"`
-		Allow   []grantEntry   `json:"allow"`
+		Allow   []grant        `json:"allow"`
 	} `json:"requesters"`
-}
-
-// grantEntry is a grant as the file has it.
-type grantEntry struct {
-	Sender   common.Address `json:"sender"`
-	Kinds    []command.Kind `json:"kinds"`
-	MaxValue string         `json:"max_value"` // wei, of create; missing: 0
-	MaxFee   string         `json:"max_fee"`   // wei
 }
 
 // OpenPolicy reads a policy file.
@@ -87,13 +81,12 @@ func ParsePolicy(content []byte) (*Policy, error) {
 			say("requester %s is allowed nothing", r.Address)
 		}
 
-		var grants []grant
-		for _, a := range r.Allow {
-			grants = append(grants, a.grant(r.Address, say))
-			p.senders[a.Sender] = true
+		for i := range r.Allow {
+			r.Allow[i].check(r.Address, say)
+			p.senders[r.Allow[i].Sender] = true
 		}
 
-		p.requesters[r.Address] = grants
+		p.requesters[r.Address] = r.Allow
 	}
 
 	if err := errors.Join(errs...); err != nil {
@@ -103,33 +96,30 @@ func ParsePolicy(content []byte) (*Policy, error) {
 	return p, nil
 }
 
-// grant reads what a requester is allowed.
-func (a *grantEntry) grant(requester common.Address, say func(format string, args ...any)) (g grant) {
-	g.sender, g.kinds = a.Sender, a.Kinds
-	if a.Sender == (common.Address{}) {
+// check says what is wrong with a grant, and reads its amounts.
+func (g *grant) check(requester common.Address, say func(format string, args ...any)) {
+	if g.Sender == (common.Address{}) {
 		say("requester %s: a grant has no sender", requester)
 	}
 
-	if len(a.Kinds) == 0 {
-		say("requester %s: the grant for %s has no kinds", requester, a.Sender)
+	if len(g.Kinds) == 0 {
+		say("requester %s: the grant for %s has no kinds", requester, g.Sender)
 	}
 
-	for _, k := range a.Kinds {
+	for _, k := range g.Kinds {
 		if !slices.Contains(command.Kinds, k) {
 			say("requester %s: kind %q must be approve, release, refund or create", requester, k)
 		}
 	}
 
 	var ok bool
-	if g.maxValue, ok = command.ParseWei(cmp.Or(a.MaxValue, "0")); !ok {
-		say("requester %s: max_value %q must be wei, as a decimal number in a string", requester, a.MaxValue)
+	if g.maxValue, ok = command.ParseWei(cmp.Or(g.MaxValue, "0")); !ok {
+		say("requester %s: max_value %q must be wei, as a decimal number in a string", requester, g.MaxValue)
 	}
 
-	if g.maxFee, ok = command.ParseWei(a.MaxFee); !ok || g.maxFee.Sign() == 0 {
-		say("requester %s: max_fee %q must be wei, more than 0, as a decimal number in a string", requester, a.MaxFee)
+	if g.maxFee, ok = command.ParseWei(g.MaxFee); !ok || g.maxFee.Sign() == 0 {
+		say("requester %s: max_fee %q must be wei, more than 0, as a decimal number in a string", requester, g.MaxFee)
 	}
-
-	return g
 }
 
 // knows says whether somebody may ask for anything at all.
@@ -148,7 +138,7 @@ func (p *Policy) Refuses(requester common.Address, c *command.Command) string {
 	why := fmt.Sprintf("the policy does not allow %s to ask sender %s to %s", requester, c.Sender, c.Kind)
 	for _, g := range grants {
 		switch {
-		case g.sender != c.Sender || !slices.Contains(g.kinds, c.Kind):
+		case g.Sender != c.Sender || !slices.Contains(g.Kinds, c.Kind):
 		case c.Value().Cmp(g.maxValue) > 0:
 			why = fmt.Sprintf("the policy allows a value of at most %s wei", g.maxValue)
 		case c.MaxFee.Cmp(g.maxFee) > 0:

@@ -34,8 +34,6 @@ func (i *Intake) Receive(ctx context.Context, project, subscription string, opti
 	subscriber.ReceiveSettings.MaxDurationPerAckExtension = lease
 	// By default a stop waits for a connection that answers nothing as long as that takes.
 	subscriber.ReceiveSettings.ShutdownOptions = &google.ShutdownOptions{Timeout: ackWithin}
-	pause := time.NewTimer(0)
-	defer pause.Stop()
 	for {
 		err := subscriber.Receive(ctx, func(ctx context.Context, m *google.Message) {
 			taking, cancel := context.WithTimeout(ctx, takeTimeout)
@@ -56,11 +54,10 @@ func (i *Intake) Receive(ctx context.Context, project, subscription string, opti
 
 		i.cfg.Log.WarnContext(ctx, "subscription cannot be read, trying again", slog.String("subscription", subscription),
 			slog.Any("err", err))
-		pause.Reset(2 * time.Second)
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-pause.C:
+		case <-time.After(2 * time.Second):
 		}
 	}
 }

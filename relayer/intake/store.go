@@ -94,7 +94,7 @@ func (s *store) acceptIn(ctx context.Context, tx pgx.Tx, all []*candidate) error
 		}
 	}
 
-	answers, err := s.read(ctx, tx, ids)
+	answers, err := readAnswers(ctx, tx, s.chainID, ids)
 	if err != nil {
 		return err
 	}
@@ -119,9 +119,9 @@ func (s *store) acceptIn(ctx context.Context, tx pgx.Tx, all []*candidate) error
 			return errAgain // another instance stored it between our two statements
 		}
 
-		c.answer, c.known = a, known[c.id]
+		*c.verdict = Verdict{Answer: a, Known: known[c.id]}
 		known[c.id] = true // to those that follow with the same id
-		if c.known && c.topic && a.State.Final() {
+		if c.verdict.Known && c.topic && a.State.Final() {
 			replies = append(replies, a) // sent again: the stored answer again
 		}
 	}
@@ -155,9 +155,14 @@ func (s *store) storeFresh(ctx context.Context, tx pgx.Tx, fresh []candidate,
 	return final, nil
 }
 
-// read returns the answers that commands have.
-func (s *store) read(ctx context.Context, tx pgx.Tx, ids []string) (map[string]command.Answer, error) {
-	rows, _ := tx.Query(ctx, selectKnown, pgx.StrictNamedArgs{"chain": s.chainID, "ids": ids})
+// reader is a transaction, or a pool.
+type reader interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// readAnswers returns the answers that commands have.
+func readAnswers(ctx context.Context, db reader, chainID int64, ids []string) (map[string]command.Answer, error) {
+	rows, _ := db.Query(ctx, selectKnown, pgx.StrictNamedArgs{"chain": chainID, "ids": ids})
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByNameLax[command.Answer])
 	answers := make(map[string]command.Answer, len(all))
 	for _, a := range all {
@@ -224,17 +229,14 @@ func (s *store) refuse(ctx context.Context, answers []command.Answer) error {
 
 // Lookup returns what is known of a command; ok is false if nothing is.
 func (i *Intake) Lookup(ctx context.Context, id common.Hash) (a command.Answer, ok bool, err error) {
-	rows, _ := i.cfg.DB.Query(ctx, selectKnown, pgx.StrictNamedArgs{"chain": i.cfg.ChainID, "ids": []string{id.Hex()}})
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByNameLax[command.Answer])
-	if err != nil || len(all) == 0 {
-		if err != nil {
-			err = fmt.Errorf("read command %s: %w", id, err)
-		}
-
-		return a, false, err
+	answers, err := readAnswers(ctx, i.cfg.DB, i.cfg.ChainID, []string{id.Hex()})
+	if err != nil {
+		return a, false, fmt.Errorf("read command %s: %w", id, err)
 	}
 
-	return all[0], true, nil
+	a, ok = answers[id.Hex()]
+
+	return a, ok, nil
 }
 
 func numeric(n *big.Int) pgtype.Numeric { return pgtype.Numeric{Int: n, Valid: true} }

@@ -70,14 +70,11 @@ func EventID(transaction [32]byte, index uint, occurrence int16) string {
 
 func attributesOf(k Kind, e *Event, id, chain string) map[string]string {
 	var buf [48]byte
-	attributes := make(map[string]string, 8)
-	attributes[AttrEventID] = id
-	attributes[AttrEventType] = e.Name
-	attributes[AttrEventName] = e.Name
-	attributes[AttrChainID] = chain
-	attributes[AttrEscrow] = string(appendHash(buf[:0], e.Escrow[:]))
-	attributes[AttrBlockNumber] = string(strconv.AppendUint(buf[:0], e.BlockNumber, 10))
-	attributes[AttrSchema] = Version
+	attributes := map[string]string{
+		AttrEventID: id, AttrEventType: e.Name, AttrEventName: e.Name, AttrChainID: chain, AttrSchema: Version,
+		AttrEscrow:      string(appendHash(buf[:0], e.Escrow[:])),
+		AttrBlockNumber: strconv.FormatUint(e.BlockNumber, 10),
+	}
 	switch k {
 	case Retraction:
 		attributes[AttrRetracted] = "true"

@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"hash/fnv"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
@@ -41,15 +41,14 @@ type Metrics struct {
 
 // NewMetrics registers the metrics.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
-	m := &Metrics{
-		published: prometheus.NewCounter(prometheus.CounterOpts{Name: "relayer_replies_published_total",
+	f := promauto.With(reg)
+
+	return &Metrics{
+		published: f.NewCounter(prometheus.CounterOpts{Name: "relayer_replies_published_total",
 			Help: "Answers that Pub/Sub has acknowledged."}),
-		failures: prometheus.NewCounter(prometheus.CounterOpts{Name: "relayer_reply_failures_total",
+		failures: f.NewCounter(prometheus.CounterOpts{Name: "relayer_reply_failures_total",
 			Help: "Requests to publish answers that failed and were tried again."}),
 	}
-	reg.MustRegister(m.published, m.failures)
-
-	return m
 }
 
 // Publisher publishes what is in the table, the answers of one command in their order. One at a
@@ -159,30 +158,30 @@ func (p *Publisher) page(ctx context.Context) (more bool, err error) {
 		byKey[r.CommandID] = append(byKey[r.CommandID], r)
 	}
 
-	var mu sync.Mutex // for the two
-	var acked []int64
-	var errs []error
+	failed := make([]error, len(order))
 	var g errgroup.Group
 	g.SetLimit(atOnce)
-	for _, key := range order {
+	for i, key := range order {
 		g.Go(func() error {
-			err := p.publish(ctx, key, byKey[key])
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				errs = append(errs, fmt.Errorf("publish %d answers to command %s: %w", len(byKey[key]), key, err))
-				return nil
-			}
-
-			for _, r := range byKey[key] {
-				acked = append(acked, r.Seq)
-			}
-
+			failed[i] = p.publish(ctx, key, byKey[key])
 			return nil
 		})
 	}
 
-	_ = g.Wait() // each command's error is in errs
+	_ = g.Wait() // each command's error is in failed
+	var acked []int64
+	var errs []error
+	for i, key := range order {
+		if failed[i] != nil {
+			errs = append(errs, fmt.Errorf("publish %d answers to command %s: %w", len(byKey[key]), key, failed[i]))
+			continue
+		}
+
+		for _, r := range byKey[key] {
+			acked = append(acked, r.Seq)
+		}
+	}
+
 	if err := p.delete(ctx, acked); err != nil {
 		errs = append(errs, err)
 	}

@@ -7,12 +7,10 @@ package reply
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/fusion-prime/escrow-relayer/relayer/column"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
 
@@ -27,9 +25,8 @@ const Columns = `
 
 const insertReplies = `
 	insert into replies (chain_id, command_id, state, code, reply_to, body)
-	select @chain, r.id, r.state, r.code, r.reply_to, r.body::json
-	  from unnest(@ids::text[], @states::text[], @codes::text[], @reply_tos::text[], @bodies::text[]) with ordinality
-	       as r (id, state, code, reply_to, body, place)
+	select $1, a ->> 'command_id', a ->> 'state', coalesce(a ->> 'code', ''), coalesce(a ->> 'reply_to', ''), a
+	  from json_array_elements($2::json) with ordinality as r (a, place)
 	 order by place`
 
 // Insert stores answers in the caller's transaction, in order.
@@ -38,25 +35,7 @@ func Insert(ctx context.Context, tx pgx.Tx, chainID int64, answers []command.Ans
 		return nil
 	}
 
-	bodies := make([]string, len(answers))
-	for i, a := range answers {
-		body, err := json.Marshal(a)
-		if err != nil {
-			return fmt.Errorf("encode the answer to command %s: %w", a.CommandID, err)
-		}
-
-		bodies[i] = string(body)
-	}
-
-	_, err := tx.Exec(ctx, insertReplies, pgx.StrictNamedArgs{
-		"chain":     chainID,
-		"ids":       column.Of(answers, func(a *command.Answer) string { return a.CommandID }),
-		"states":    column.Of(answers, func(a *command.Answer) string { return string(a.State) }),
-		"codes":     column.Of(answers, func(a *command.Answer) string { return a.Code }),
-		"reply_tos": column.Of(answers, func(a *command.Answer) string { return a.ReplyTo }),
-		"bodies":    bodies,
-	})
-	if err != nil {
+	if _, err := tx.Exec(ctx, insertReplies, chainID, answers); err != nil {
 		return fmt.Errorf("store %d answers: %w", len(answers), err)
 	}
 

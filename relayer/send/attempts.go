@@ -70,8 +70,19 @@ func (r *round) advance(ctx context.Context, flights []*flight) error {
 			return err
 		}
 
-		again = append(again, stored...)
-		again = append(again, unreplaced(fresh, stored)...)
+		for _, x := range fresh {
+			// A replacement that was not stored, for want of budget say, leaves the attempt before it: pools may
+			// have forgotten that, so it is sent again.
+			if !slices.ContainsFunc(stored, func(s signed) bool { return s.f == x.f }) {
+				if x.f.newest() == nil {
+					continue
+				}
+
+				x.attempt = *x.f.newest()
+			}
+
+			again = append(again, x)
+		}
 	}
 
 	return r.broadcast(ctx, inOrder(open, again))
@@ -93,23 +104,6 @@ func inOrder(open []*flight, all []signed) []signed {
 	}
 
 	return all
-}
-
-// unreplaced are the newest attempts of those whose replacement was not stored, for want of budget
-// say: pools may have forgotten them, so they are sent again.
-func unreplaced(fresh, stored []signed) (again []signed) {
-	replaced := map[uint64]bool{}
-	for _, x := range stored {
-		replaced[x.f.Nonce] = true
-	}
-
-	for _, x := range fresh {
-		if newest := x.f.newest(); newest != nil && !replaced[x.f.Nonce] {
-			again = append(again, signed{f: x.f, attempt: *newest})
-		}
-	}
-
-	return again
 }
 
 type action int

@@ -6,6 +6,7 @@ import (
 	"math/big"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
 )
 
 // View is how far the chain may be read.
@@ -79,8 +80,6 @@ type Revert struct {
 	Reason string // the name of the error, or its text; hexadecimal if unknown
 }
 
-func (r *Revert) Error() string { return "the contract refuses: " + r.Reason }
-
 // Receipt of a transaction.
 type Receipt struct {
 	Hash      common.Hash
@@ -92,11 +91,11 @@ type Receipt struct {
 	Logs      []Log
 }
 
-// Log of a receipt.
+// Log of a receipt, as nodes write it.
 type Log struct {
-	Address common.Address
-	Topics  []common.Hash
-	Index   uint
+	Address common.Address `json:"address"`
+	Topics  []common.Hash  `json:"topics"`
+	Index   hexutil.Uint   `json:"logIndex"`
 }
 
 // HashesAtOnce is how many blocks may be asked for in one request, by which they are of one branch.

@@ -16,30 +16,21 @@ import (
 
 // Account is one sender of a senders file: where its key is, and what it may spend.
 type Account struct {
-	Name         string // in metrics; its address if empty
-	Address      common.Address
-	Keystore     string // path of a go-ethereum keystore file, with
-	PasswordFile string // the path of its password
-	KMS          string // or the name of a key version in Google Cloud KMS
-	Limits       Limits
-}
-
-// accountsFile is the senders file. Amounts are wei, as decimal numbers in strings.
-type accountsFile struct {
-	Senders []accountEntry `json:"senders"`
-}
-
-// accountEntry is a sender as the file has it.
-type accountEntry struct {
-	Name         string         `json:"name"`
+	Name         string         `json:"name"` // in metrics; its address if empty
 	Address      common.Address `json:"address"`
-	Keystore     string         `json:"keystore"`
-	PasswordFile string         `json:"password_file"`
-	KMS          string         `json:"kms"`
-	MaxInFlight  *int           `json:"max_in_flight"` // 16 if missing
-	MaxFee       string         `json:"max_fee"`       // of one command
-	DayFees      string         `json:"day_fees"`      // of a UTC day; see Limits
-	DayValue     string         `json:"day_value"`     // that create may send along on a UTC day; 0 if missing
+	Keystore     string         `json:"keystore"`      // path of a go-ethereum keystore file, with
+	PasswordFile string         `json:"password_file"` // the path of its password
+	KMS          string         `json:"kms"`           // or the name of a key version in Google Cloud KMS
+	Limits       Limits         `json:"-"`
+}
+
+// accountEntry is a sender as the file has it. Amounts are wei, as decimal numbers in strings.
+type accountEntry struct {
+	Account
+	MaxInFlight *int   `json:"max_in_flight"` // 16 if missing
+	MaxFee      string `json:"max_fee"`       // of one command
+	DayFees     string `json:"day_fees"`      // of a UTC day; see Limits
+	DayValue    string `json:"day_value"`     // that create may send along on a UTC day; 0 if missing
 }
 
 // defaultInFlight is what geth's pool guarantees an account.
@@ -62,7 +53,9 @@ func OpenAccounts(path string) ([]Account, error) {
 
 // ParseAccounts reads the content of a senders file.
 func ParseAccounts(content []byte) ([]Account, error) {
-	var f accountsFile
+	var f struct {
+		Senders []accountEntry `json:"senders"`
+	}
 	d := json.NewDecoder(bytes.NewReader(content))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&f); err != nil {
@@ -78,7 +71,6 @@ func ParseAccounts(content []byte) ([]Account, error) {
 	seen := map[common.Address]bool{}
 	var accounts []Account
 	for i, s := range f.Senders {
-		a := Account{Name: s.Name, Address: s.Address, Keystore: s.Keystore, PasswordFile: s.PasswordFile, KMS: s.KMS}
 		who := fmt.Sprintf("sender %d (%s)", i+1, s.Address)
 		switch {
 		case s.Address == (common.Address{}):
@@ -92,8 +84,8 @@ func ParseAccounts(content []byte) ([]Account, error) {
 		}
 
 		seen[s.Address] = true
-		a.Limits = s.limits(func(problem string) { say("%s: %s", who, problem) })
-		accounts = append(accounts, a)
+		s.Limits = s.limits(func(problem string) { say("%s: %s", who, problem) })
+		accounts = append(accounts, s.Account)
 	}
 
 	return accounts, errors.Join(errs...)

@@ -125,8 +125,9 @@ const dropClaims = `
 	 where k.chain_id = @chain and k.command_id = any(@ids) and c.chain_id = k.chain_id and c.command_id = k.command_id
 		and c.state not in ('done', 'done_late')`
 
-const giveBack = `
-	update senders set spent_fees = greatest(spent_fees - @fees, 0), spent_value = greatest(spent_value - @value, 0), updated_at = now()
+// addSpent changes what is spent today. Fees and value are below 0 where something is given back.
+const addSpent = `
+	update senders set spent_fees = greatest(spent_fees + @fees, 0), spent_value = greatest(spent_value + @value, 0), updated_at = now()
 	 where chain_id = @chain and address = @sender and spend_day = (now() at time zone 'utc')::date`
 
 // finish is T3: final states, their answers, the claims and the budget, in one transaction.
@@ -166,15 +167,13 @@ func (s *store) finish(ctx context.Context, endings []ending) (answers []command
 			return nil
 		}
 
-		_, err = tx.Exec(ctx, giveBack, s.args(pgx.StrictNamedArgs{"fees": fees, "value": value}))
+		back := pgx.StrictNamedArgs{"fees": wei{fees.Neg(fees.Int)}, "value": wei{value.Neg(value.Int)}}
+		_, err = tx.Exec(ctx, addSpent, s.args(back))
 
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
 
-	return answers, nil
+	return answers, err
 }
 
 const selectBlocks = `
@@ -205,10 +204,6 @@ const setReopened = `
 	       case when c.reserve_day = (now() at time zone 'utc')::date then c.reserved - coalesce(o.fee_paid, 0) else 0 end as free_fees,
 	       case when c.reserve_day = (now() at time zone 'utc')::date and o.state not in ('done', 'done_late') then c.value else 0 end as free_value`
 
-const takeAgain = `
-	update senders set spent_fees = spent_fees + @fees, spent_value = spent_value + @value, updated_at = now()
-	 where chain_id = @chain and address = @sender and spend_day = (now() at time zone 'utc')::date`
-
 // reopen says that the answers that rest on blocks are void and makes their commands open again,
 // with their part of the budget. Their claims come back where nobody else has them; elsewhere the
 // chain decides.
@@ -234,7 +229,7 @@ func (s *store) reopen(ctx context.Context, blocks []string) (n int, err error) 
 			return err
 		}
 
-		if _, err := tx.Exec(ctx, takeAgain, s.args(pgx.StrictNamedArgs{"fees": fees, "value": value})); err != nil {
+		if _, err := tx.Exec(ctx, addSpent, s.args(pgx.StrictNamedArgs{"fees": fees, "value": value})); err != nil {
 			return err
 		}
 

@@ -100,7 +100,7 @@ func newWorldWithout(t *testing.T, node testchain.Node) *world {
 	})
 	require.NoError(t, err)
 	w.run(func(ctx context.Context) error { return w.source.Run(ctx) })
-	w.nodes = send.NewNodes(w.source, send.MinTip)
+	w.nodes = send.NewNodes(w.source)
 
 	return w
 }

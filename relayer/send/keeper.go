@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/fusion-prime/escrow-relayer/relayer/column"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
 
@@ -75,13 +76,14 @@ const keeperOpen = `
 	  from commands
 	 where chain_id = @chain and sender = @sender and requester = 'keeper' and received_at > now() - interval '7 days'`
 
+// insertKept stores nothing where somebody has asked for the release meanwhile.
 const insertKept = `
+	with claim as (
+	     insert into command_claims (chain_id, escrow, effect, command_id) values (@chain, @escrow, 'settle', @id)
+	     on conflict do nothing
+	     returning command_id)
 	insert into commands (chain_id, command_id, sender, kind, escrow, effect, requester, message, max_fee, expires_at, state)
-	values (@chain, @id, @sender, 'release', @escrow, 'settle', 'keeper', @message, @fee, @expires, 'accepted')`
-
-const claimKept = `
-	insert into command_claims (chain_id, escrow, effect, command_id) values (@chain, @escrow, 'settle', @id)
-	on conflict do nothing`
+	select @chain, command_id, @sender, 'release', @escrow, 'settle', 'keeper', @message, @fee, @expires, 'accepted' from claim`
 
 // keeperPatience is how long one command of the keeper may take.
 const keeperPatience = 24 * time.Hour
@@ -105,13 +107,10 @@ func (k *Keeper) propose(ctx context.Context, s *shared) error {
 			return err
 		}
 
-		payers := make([]string, len(k.Payers))
-		for i, p := range k.Payers {
-			payers[i] = registry.Text(p)
-		}
-
-		rows, _ := tx.Query(ctx, selectDue, pgx.StrictNamedArgs{"chain": s.cfg.ChainID, "min": wei{k.MinAmount},
-			"payers": payers, "limit": limit})
+		rows, _ := tx.Query(ctx, selectDue, pgx.StrictNamedArgs{
+			"chain": s.cfg.ChainID, "min": wei{k.MinAmount}, "limit": limit,
+			"payers": column.Of(k.Payers, func(p *common.Address) string { return registry.Text(*p) }),
+		})
 		due, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		if err != nil {
 			return err
@@ -170,16 +169,9 @@ func (k *Keeper) insert(ctx context.Context, tx pgx.Tx, s *shared, escrow common
 		return false, fmt.Errorf("encode the keeper's command: %w", err)
 	}
 
-	id := c.ID().Hex()
-	claim, err := tx.Exec(ctx, claimKept, pgx.StrictNamedArgs{"chain": s.cfg.ChainID, "escrow": registry.Text(escrow),
-		"id": id})
-	if err != nil || claim.RowsAffected() == 0 { // somebody has asked for it meanwhile
-		return false, err
-	}
-
-	_, err = tx.Exec(ctx, insertKept, s.store.args(pgx.StrictNamedArgs{
-		"id": id, "escrow": registry.Text(escrow), "message": message, "fee": wei{k.MaxFee}, "expires": expires,
+	tag, err := tx.Exec(ctx, insertKept, s.store.args(pgx.StrictNamedArgs{
+		"id": c.ID().Hex(), "escrow": registry.Text(escrow), "message": message, "fee": wei{k.MaxFee}, "expires": expires,
 	}))
 
-	return err == nil, err
+	return tag.RowsAffected() > 0, err
 }

@@ -2,6 +2,7 @@ package send
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
@@ -28,10 +29,9 @@ type Answers struct {
 
 // NewAnswers registers the counter, with every series.
 func NewAnswers(reg prometheus.Registerer) *Answers {
-	a := &Answers{byState: prometheus.NewCounterVec(prometheus.CounterOpts{
+	a := &Answers{byState: promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
 		Name: "relayer_command_answers_total", Help: "Commands that got their final answer, by state.",
 	}, []string{"state"})}
-	reg.MustRegister(a.byState)
 	for _, s := range answerable {
 		a.byState.WithLabelValues(string(s))
 	}
@@ -53,9 +53,9 @@ func (a *Answers) Count(answers []command.Answer) {
 // NewMetrics registers the metrics. senders are the names of those that are configured: every
 // series exists from the start. answers is the instance's counter of answers.
 func NewMetrics(reg prometheus.Registerer, senders []string, answers *Answers) *Metrics {
+	f, labels := promauto.With(reg), []string{"sender"}
 	counter := func(name, help string) *prometheus.CounterVec {
-		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"sender"})
-		reg.MustRegister(c)
+		c := f.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 		for _, sender := range senders {
 			c.WithLabelValues(sender)
 		}
@@ -73,10 +73,9 @@ func NewMetrics(reg prometheus.Registerer, senders []string, answers *Answers) *
 			"Times that a command had to wait because the budget of the day was used up."),
 		signErrors:  counter("relayer_sender_sign_errors_total", "Signatures that failed; the command waits."),
 		roundErrors: counter("relayer_sender_round_errors_total", "Rounds that failed and were tried again."),
-		owned: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "relayer_sender_owned",
-			Help: "1 while this instance owns the sender."}, []string{"sender"}),
+		owned: f.NewGaugeVec(prometheus.GaugeOpts{Name: "relayer_sender_owned",
+			Help: "1 while this instance owns the sender."}, labels),
 	}
-	reg.MustRegister(m.owned)
 	for _, sender := range senders {
 		m.owned.WithLabelValues(sender)
 	}

@@ -24,21 +24,22 @@ type Caller interface {
 	CallEach(ctx context.Context, method string, params ...any) ([]source.Answer, error)
 }
 
-// Nodes is a Chain behind JSON-RPC. What is the same for every sender is asked for once per view.
+// Nodes is a Chain behind JSON-RPC. The fees, which are the same for every sender, are asked for once per view.
 type Nodes struct {
 	caller Caller
-	minTip *big.Int
-	atOnce int // requests at once
-	fees   perView[Fees]
+	fees   sharedFees
 }
 
-// MinTip is what nodes want at least on top of the base fee, in wei per gas: geth's miner takes
+// minTip is what nodes want at least on top of the base fee, in wei per gas: geth's miner takes
 // nothing below by default.
-var MinTip = big.NewInt(1_000_000)
+var minTip = big.NewInt(1_000_000)
 
-// NewNodes asks by caller. minTip, in wei per gas, is offered at least on top of the base fee.
-func NewNodes(caller Caller, minTip *big.Int) *Nodes {
-	return &Nodes{caller: caller, minTip: minTip, atOnce: 16}
+// requestsAtOnce is how many requests of one kind are under way at the same time.
+const requestsAtOnce = 16
+
+// NewNodes asks by caller.
+func NewNodes(caller Caller) *Nodes {
+	return &Nodes{caller: caller, fees: sharedFees{turn: make(chan struct{}, 1)}}
 }
 
 // View is how far the chain may be read.
@@ -49,14 +50,6 @@ func (n *Nodes) View() View {
 
 // Changed is closed when View may have changed.
 func (n *Nodes) Changed() <-chan struct{} { return n.caller.Changed() }
-
-// now is the view by which answers are shared.
-func (n *Nodes) now() source.View {
-	v := n.caller.View()
-	v.Final = 0 // of no interest here
-
-	return v
-}
 
 // question is a request and where its result goes.
 type question struct {
@@ -257,7 +250,7 @@ const callsAtOnce = 8
 func (n *Nodes) Simulate(ctx context.Context, target uint64, calls []Call) ([]Simulation, error) {
 	all := make([]Simulation, len(calls))
 	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(n.atOnce)
+	g.SetLimit(requestsAtOnce)
 	for from := 0; from < len(calls); from += callsAtOnce {
 		to := min(from+callsAtOnce, len(calls))
 		g.Go(func() error { return n.simulate(ctx, target, calls[from:to], all[from:to]) })
@@ -328,12 +321,40 @@ func (n *Nodes) simulate(ctx context.Context, target uint64, calls []Call, all [
 	return nil
 }
 
+// sharedFees are those of one view: the first sender that wants them asks, and the others wait for its answer.
+//
+// A View does not say which branch it is of. So nothing is shared in this way that is compared with
+// what is stored: a block's hash from before a reorganisation would hide it for ever.
+type sharedFees struct {
+	turn  chan struct{} // capacity 1: whoever has put a value into it asks, or reads what follows
+	known bool
+	view  View
+	fees  Fees
+}
+
 // feeBlocks is over how many blocks the tip is the median.
 const feeBlocks = 10
 
 // Fees is Chain's: from the fee history, or the gas price of a chain that has none.
 func (n *Nodes) Fees(ctx context.Context) (Fees, error) {
-	return n.fees.get(ctx, n.now(), n.readFees)
+	view, s := n.View(), &n.fees
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return Fees{}, context.Cause(ctx)
+	}
+
+	if s.known && s.view == view {
+		return s.fees, nil
+	}
+
+	fees, err := n.readFees(ctx)
+	if err == nil {
+		s.known, s.view, s.fees = true, view, fees
+	}
+
+	return fees, err
 }
 
 func (n *Nodes) readFees(ctx context.Context) (Fees, error) {
@@ -372,12 +393,12 @@ func (n *Nodes) tip(ctx context.Context, rewards [][]*hexutil.Big) *big.Int {
 	var suggested hexutil.Big
 	if len(tips) > 0 {
 		slices.SortFunc(tips, (*big.Int).Cmp)
-		return larger(tips[len(tips)/2], n.minTip)
+		return larger(tips[len(tips)/2], minTip)
 	} else if n.askAll(ctx, about(&suggested, "eth_maxPriorityFeePerGas")) == nil { // not every node has it
-		return larger(suggested.ToInt(), n.minTip)
+		return larger(suggested.ToInt(), minTip)
 	}
 
-	return n.minTip
+	return minTip
 }
 
 type receipt struct {
@@ -388,11 +409,7 @@ type receipt struct {
 	GasUsed           hexutil.Uint64  `json:"gasUsed"`
 	EffectiveGasPrice *hexutil.Big    `json:"effectiveGasPrice"`
 	L1Fee             *hexutil.Big    `json:"l1Fee"` // of rollups
-	Logs              []struct {
-		Address  common.Address `json:"address"`
-		Topics   []common.Hash  `json:"topics"`
-		LogIndex hexutil.Uint   `json:"logIndex"`
-	} `json:"logs"`
+	Logs              []Log           `json:"logs"`
 }
 
 // receiptsAtOnce is how many receipts are asked for in one request. One more header than their blocks fits.
@@ -473,17 +490,13 @@ func (n *Nodes) receipts(ctx context.Context, target Block, hashes []common.Hash
 // in is a receipt whose block is canonical.
 func (r *receipt) in(h *header) *Receipt {
 	got := &Receipt{Hash: r.TransactionHash, Block: uint64(h.Number), BlockHash: h.Hash, Time: uint64(h.Timestamp),
-		Succeeded: *r.Status == 1, FeePaid: new(big.Int)}
+		Succeeded: *r.Status == 1, FeePaid: new(big.Int), Logs: r.Logs}
 	if r.EffectiveGasPrice != nil {
 		got.FeePaid.Mul(r.EffectiveGasPrice.ToInt(), new(big.Int).SetUint64(uint64(r.GasUsed)))
 	}
 
 	if r.L1Fee != nil {
 		got.FeePaid.Add(got.FeePaid, r.L1Fee.ToInt())
-	}
-
-	for _, l := range r.Logs {
-		got.Logs = append(got.Logs, Log{Address: l.Address, Topics: l.Topics, Index: uint(l.LogIndex)})
 	}
 
 	return got
@@ -510,7 +523,7 @@ func (n *Nodes) Hashes(ctx context.Context, numbers ...uint64) ([]common.Hash, e
 func (n *Nodes) Broadcast(ctx context.Context, raws [][]byte) [][]error {
 	all := make([][]error, len(raws))
 	var g errgroup.Group
-	g.SetLimit(n.atOnce)
+	g.SetLimit(requestsAtOnce)
 	for i, raw := range raws { // in order of their nonces, as far as several at once have one
 		g.Go(func() error {
 			answers, err := n.caller.CallEach(ctx, "eth_sendRawTransaction", hexutil.Bytes(raw))

@@ -70,7 +70,7 @@ func TestRequestsPerBlock(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
 	asked := &countingCaller{Caller: w.source, items: map[string]int{}}
-	pool := &deafChain{Nodes: send.NewNodes(asked, send.MinTip)}
+	pool := &deafChain{Nodes: send.NewNodes(asked)}
 	cfg := w.config()
 	cfg.Chain, cfg.LookEvery, cfg.BumpBlocks = pool, time.Hour, 1000
 	sender, err := send.New(cfg)
@@ -140,7 +140,7 @@ func TestSendersShareFees(t *testing.T) {
 	w.mine(3)
 	require.Eventually(t, func() bool { return int(w.nodes.View().Head) == w.head() }, patience, 5*time.Millisecond)
 	asked := &countingCaller{Caller: w.source, items: map[string]int{}}
-	nodes := send.NewNodes(asked, send.MinTip)
+	nodes := send.NewNodes(asked)
 	const senders = 8
 	share := func() {
 		var wg sync.WaitGroup

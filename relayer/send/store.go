@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/big"
+	"slices"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -184,14 +185,12 @@ func (s *store) load(ctx context.Context) (a *account, flights []*flight, err er
 			return err
 		}
 
-		byNonce := map[uint64]*flight{}
 		for _, f := range flights {
-			byNonce[f.Nonce] = f
-		}
-
-		for _, x := range attempts {
-			f := byNonce[x.Nonce]
-			f.Attempts = append(f.Attempts, x)
+			for _, x := range attempts {
+				if x.Nonce == f.Nonce {
+					f.Attempts = append(f.Attempts, x)
+				}
+			}
 		}
 
 		return nil
@@ -200,21 +199,15 @@ func (s *store) load(ctx context.Context) (a *account, flights []*flight, err er
 	return a, flights, err
 }
 
-const setNonce = `
+const setFirstNonce = `
 	update senders set next_nonce = @nonce, first_nonce = coalesce(first_nonce, @nonce), wait_final = @nonce, updated_at = now()
-	 where chain_id = @chain and address = @sender`
+	 where chain_id = @chain and address = @sender and next_nonce is null`
 
 // adoptFirst sets the nonce of a sender that has never had an owner.
 func (s *store) adoptFirst(ctx context.Context, nonce uint64) error {
-	return s.write(ctx, "adopt the first nonce", func(ctx context.Context, tx pgx.Tx, a *account) error {
-		if a.NextNonce != nil {
-			return nil
-		}
+	_, err := s.exec(ctx, "adopt the first nonce", setFirstNonce, pgx.StrictNamedArgs{"nonce": nonce})
 
-		_, err := tx.Exec(ctx, setNonce, s.args(pgx.StrictNamedArgs{"nonce": nonce}))
-
-		return err
-	})
+	return err
 }
 
 const setHalted = `
@@ -268,26 +261,22 @@ func (s *store) waiting(ctx context.Context, limit int) ([]*waiting, error) {
 		selectWaiting, s.args(pgx.StrictNamedArgs{"limit": limit}))
 }
 
-// nextLook is when the next waiting command is due, by the database's clock: to be looked at, if that is of
-// use, or to be dismissed.
+// nextLook is in what time the next waiting command is due, by the database's clock: to be looked at, if that
+// is of use, or to be dismissed.
 const nextLook = `
-	select min(case when @look then least(next_look, expires_at) else expires_at end) - clock_timestamp()
+	select least(min(case when @look then least(next_look, expires_at) else expires_at end) - clock_timestamp(), @longest)
 	  from commands
 	 where chain_id = @chain and sender = @sender and state in ('accepted', 'held')`
 
-func (s *store) due(ctx context.Context, look bool) (time.Duration, bool, error) {
+func (s *store) due(ctx context.Context, look bool, longest time.Duration) (in time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	var in *time.Duration
-	if err := s.db.QueryRow(ctx, nextLook, s.args(pgx.StrictNamedArgs{"look": look})).Scan(&in); err != nil {
-		return 0, false, fmt.Errorf("read when the next command of sender %s is due: %w", s.sender, err)
+	args := s.args(pgx.StrictNamedArgs{"look": look, "longest": longest})
+	if err := s.db.QueryRow(ctx, nextLook, args).Scan(&in); err != nil {
+		return 0, fmt.Errorf("read when the next command of sender %s is due: %w", s.sender, err)
 	}
 
-	if in == nil {
-		return 0, false, nil
-	}
-
-	return *in, true, nil
+	return in, nil
 }
 
 // hold is a command that has to wait, and why.
@@ -338,9 +327,9 @@ const setAssigned = `
 	  from unnest(@ids::text[], @nonces::bigint[], @gas::bigint[], @worst::numeric[]) as p (id, nonce, gas, worst)
 	 where c.chain_id = @chain and c.sender = @sender and c.command_id = p.id`
 
-// takeNonces reserves the worst fees and the values together with the nonces. What was spent on an
-// earlier day is forgotten.
-const takeNonces = `
+// reserve takes nonces, and says what of today's budget is spent with them. What was spent on an earlier day
+// is forgotten.
+const reserve = `
 	update senders
 	   set next_nonce = next_nonce + @count, updated_at = now(), spend_day = (now() at time zone 'utc')::date,
 	       spent_fees = @fees, spent_value = @value
@@ -364,17 +353,12 @@ func (s *store) assign(ctx context.Context, picks []pick, limits Limits,
 			return err
 		}
 
-		stillOpen := map[string]bool{}
-		for _, id := range open {
-			stillOpen[id] = true
-		}
-
 		fees, value := a.SpentFees.Int, a.SpentValue.Int
 		var take []string
 		var nonces, gas []uint64
 		var worst []wei
 		for _, p := range picks {
-			if !stillOpen[p.id] {
+			if !slices.Contains(open, p.id) {
 				continue
 			}
 
@@ -398,7 +382,7 @@ func (s *store) assign(ctx context.Context, picks []pick, limits Limits,
 			return err
 		}
 
-		_, err = tx.Exec(ctx, takeNonces,
+		_, err = tx.Exec(ctx, reserve,
 			s.args(pgx.StrictNamedArgs{"count": given, "fees": wei{fees}, "value": wei{value}}))
 
 		return err
@@ -442,11 +426,6 @@ const setSent = `
 	  from unnest(@ids::text[], @worst::numeric[]) as a (id, worst)
 	 where c.chain_id = @chain and c.sender = @sender and c.command_id = a.id`
 
-const reserveMore = `
-	update senders
-	   set spend_day = (now() at time zone 'utc')::date, spent_fees = @fees, spent_value = @value, updated_at = now()
-	 where chain_id = @chain and address = @sender`
-
 // allowance is what the next attempt of a command may be.
 type allowance struct {
 	CommandID string
@@ -455,24 +434,18 @@ type allowance struct {
 	Attempts  int
 }
 
-// mayAttempt locks commands, and says of each that is under way what its next attempt may be.
-func (s *store) mayAttempt(ctx context.Context, tx pgx.Tx, ids []string) (map[string]allowance, error) {
-	rows, _ := tx.Query(ctx, lockForAttempts, s.args(pgx.StrictNamedArgs{"ids": ids}))
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByName[allowance])
-	byID := map[string]allowance{}
-	for _, a := range all {
-		byID[a.CommandID] = a
-	}
-
-	return byID, err
-}
-
-// allowed are those of all that may be stored, and what is spent today with them.
-func allowed(all []signed, may map[string]allowance, spent *big.Int, limits Limits) (some []signed, fees *big.Int) {
+// allowed are those of all that may be stored, and what is spent today with them. may has each command that is
+// under way.
+func allowed(all []signed, may []allowance, spent *big.Int, limits Limits) (some []signed, fees *big.Int) {
 	fees = spent
 	for _, x := range all {
-		p, ok := may[x.f.CommandID]
-		if !ok || x.attempt.Number != p.Attempts+1 || x.attempt.Purpose == purposeCall && !p.Call {
+		n := slices.IndexFunc(may, func(p allowance) bool { return p.CommandID == x.f.CommandID })
+		if n < 0 {
+			continue
+		}
+
+		p := &may[n]
+		if x.attempt.Number != p.Attempts+1 || x.attempt.Purpose == purposeCall && !p.Call {
 			continue
 		}
 
@@ -503,7 +476,8 @@ func (s *store) record(ctx context.Context, all []signed, head uint64, limits Li
 			return nil
 		}
 
-		may, err := s.mayAttempt(ctx, tx, ids)
+		rows, _ := tx.Query(ctx, lockForAttempts, s.args(pgx.StrictNamedArgs{"ids": ids}))
+		may, err := pgx.CollectRows(rows, pgx.RowToStructByName[allowance])
 		if err != nil {
 			return err
 		}
@@ -528,15 +502,13 @@ func (s *store) record(ctx context.Context, all []signed, head uint64, limits Li
 			return nil
 		}
 
-		_, err = tx.Exec(ctx, reserveMore, s.args(pgx.StrictNamedArgs{"fees": wei{fees}, "value": a.SpentValue}))
+		_, err = tx.Exec(ctx, reserve,
+			s.args(pgx.StrictNamedArgs{"count": 0, "fees": wei{fees}, "value": a.SpentValue}))
 
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
 
-	return stored, nil
+	return stored, err
 }
 
 // attempts are the arguments of insertAttempts.

@@ -163,13 +163,9 @@ func (t *tenure) admit(ctx context.Context, r *round, room int, flights []*fligh
 	}
 
 	// Without room what waits is of interest only when it expires.
-	longest := min(idlePause, t.cfg.LookEvery)
-	pause, some, err := t.store.due(ctx, room > 0)
-	if err != nil || !some || pause > longest {
-		return longest, err
-	}
+	pause, err := t.store.due(ctx, room > 0, min(idlePause, t.cfg.LookEvery))
 
-	return max(pause, minPause), nil
+	return max(pause, minPause), err
 }
 
 // dismiss answers what expired or was cancelled before anything was signed.

@@ -46,9 +46,11 @@ func call(c *command.Command) (Call, error) {
 	return Call{From: c.Sender, To: c.Factory, Data: data, Value: args.Amount}, err
 }
 
-// Signer signs digests for one account; see relayer/sign.
+// Signer signs for one account, by relayer/sign. It may be used concurrently.
 type Signer interface {
 	Address() common.Address
+	// Sign returns r, s and v (0 or 1), s in the lower half of the curve's order. After an error it is asked
+	// again later.
 	Sign(ctx context.Context, digest common.Hash) ([65]byte, error)
 }
 
@@ -114,7 +116,7 @@ func acted(r *Receipt, kind command.Kind, escrow, factory common.Address) bool {
 func eventOf(r *Receipt, kind command.Kind, escrow, factory common.Address) *event {
 	for _, l := range r.Logs {
 		if l.Address == emitter(kind, escrow, factory) && len(l.Topics) > 0 && l.Topics[0] == effects[kind] {
-			return &event{escrow: escrow, tx: r.Hash, index: l.Index, block: r.BlockHash}
+			return &event{escrow: escrow, tx: r.Hash, index: uint(l.Index), block: r.BlockHash}
 		}
 	}
 

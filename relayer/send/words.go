@@ -114,10 +114,6 @@ func decodeRevert(data []byte) string {
 		}
 	}
 
-	if len(data) == 0 {
-		return "without a reason"
-	}
-
 	return "0x" + hex.EncodeToString(data)
 }
 

@@ -23,24 +23,33 @@ func NewLocal(key *ecdsa.PrivateKey) *Local {
 	return &Local{key: key, address: crypto.PubkeyToAddress(key.PublicKey)}
 }
 
-// OpenKeystore decrypts a go-ethereum keystore file (version 3) with the password in another file,
-// whose trailing line break does not count. It takes about a second and 256 MB for a moment: scrypt
-// is made to. ErrAddress if the key is not the account's. No error holds any of the contents.
-func OpenKeystore(account common.Address, keyFile, passwordFile string) (*Local, error) {
+// ReadKey decrypts a go-ethereum keystore file (version 3) with the password in another file, whose
+// trailing line break does not count. It takes about a second and 256 MB for a moment: scrypt is made
+// to. No error holds any of the contents.
+func ReadKey(keyFile, passwordFile string) (*keystore.Key, error) {
 	content, err := os.ReadFile(keyFile)
 	if err != nil {
-		return nil, fmt.Errorf("read the keystore file of %s: %w", account, err)
+		return nil, fmt.Errorf("read the keystore file: %w", err)
 	}
 
 	password, err := os.ReadFile(passwordFile)
 	if err != nil {
-		return nil, fmt.Errorf("read the password file of %s: %w", account, err)
+		return nil, fmt.Errorf("read the password file: %w", err)
 	}
 
 	key, err := keystore.DecryptKey(content, strings.TrimRight(string(password), "\r\n"))
 	if err != nil {
-		return nil, fmt.Errorf("open the keystore file %s of %s: wrong password, or not a keystore file of version 3",
-			keyFile, account)
+		return nil, fmt.Errorf("open the keystore file %s: wrong password, or not a keystore file of version 3", keyFile)
+	}
+
+	return key, nil
+}
+
+// OpenKeystore is ReadKey for the key of an account. ErrAddress if it is another one's.
+func OpenKeystore(account common.Address, keyFile, passwordFile string) (*Local, error) {
+	key, err := ReadKey(keyFile, passwordFile)
+	if err != nil {
+		return nil, fmt.Errorf("key of %s: %w", account, err)
 	}
 
 	if key.Address != account {

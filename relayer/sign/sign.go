@@ -1,12 +1,10 @@
 // Package sign makes signatures with keys that it keeps to itself: of a go-ethereum keystore file,
 // or in Google Cloud KMS.
 //
-// A Signer signs digests. What they are digests of is the business of relayer/send, which stores
-// what it signed before it lets it out.
+// What the digests are of is the business of relayer/send, which stores what it signed before it lets it out.
 package sign
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/big"
@@ -21,15 +19,6 @@ var (
 	// ErrSignature means that what came back is not a signature of the account over the digest.
 	ErrSignature = errors.New("not a signature of this account")
 )
-
-// Signer signs for one account. It may be used concurrently.
-type Signer interface {
-	// Address is the account's.
-	Address() common.Address
-	// Sign returns r, s and v (0 or 1), s in the lower half of the curve's order. An error may pass:
-	// the caller tries again later.
-	Sign(ctx context.Context, digest common.Hash) ([65]byte, error)
-}
 
 // halfOrder is half the order of secp256k1: of the two values of s that fit a signature, chains
 // take the one up to here (EIP-2).

@@ -38,7 +38,7 @@ func run(ctx context.Context, out, only, sbom string, verify, notices bool) erro
 	}
 
 	if notices {
-		return writeNotices(ctx, root)
+		return write(ctx, root, "deploy/THIRD_PARTY_NOTICES", release.Notices, release.Platforms...)
 	}
 
 	s, err := release.ReadSource(ctx, root)
@@ -58,7 +58,8 @@ func run(ctx context.Context, out, only, sbom string, verify, notices bool) erro
 	}
 
 	if sbom != "" {
-		return writeSBOM(ctx, root, s, platforms[0], sbom)
+		list := func(all []release.Module) ([]byte, error) { return release.SBOM(all, s.Version, s.Time) }
+		return write(ctx, root, sbom, list, platforms[0])
 	}
 
 	if err := s.Make(ctx, out, platforms...); err != nil {
@@ -79,27 +80,15 @@ func run(ctx context.Context, out, only, sbom string, verify, notices bool) erro
 	return nil
 }
 
-func writeNotices(ctx context.Context, root string) error {
-	modules, err := release.Modules(ctx, root, release.Platforms...)
+// write puts what a list of modules is in some form into a file.
+func write(ctx context.Context, root, file string, form func([]release.Module) ([]byte, error),
+	platforms ...release.Platform) error {
+	modules, err := release.Modules(ctx, root, platforms...)
 	if err != nil {
 		return err
 	}
 
-	text, err := release.Notices(modules)
-	if err != nil {
-		return err
-	}
-
-	return os.WriteFile("deploy/THIRD_PARTY_NOTICES", text, 0o644)
-}
-
-func writeSBOM(ctx context.Context, root string, s release.Source, p release.Platform, file string) error {
-	modules, err := release.Modules(ctx, root, p)
-	if err != nil {
-		return err
-	}
-
-	text, err := release.SBOM(modules, s.Version, s.Time)
+	text, err := form(modules)
 	if err != nil {
 		return err
 	}
