@@ -123,8 +123,8 @@ func (t *WS) connect(ctx context.Context) (*wsConn, error) {
 		return nil, err
 	}
 
-	// Nobody uses the connection before it has proven to be the right chain's.
-	err = t.prove(ctx, func(ctx context.Context, q *Call) error {
+	// Nobody uses the connection before it has proven to be the right chain's. That is no answer to what it is for.
+	err = t.prove(WithArrival(ctx, nil), func(ctx context.Context, q *Call) error {
 		_, err := t.over(ctx, conn, []*Call{q}, notificationLimit)
 		return err
 	})

@@ -44,6 +44,26 @@ func TestSocketOfAGateway(t *testing.T) {
 	}
 }
 
+// What proves a new connection is no beginning of the answer to the request that opened it.
+func TestProofIsNoAnswer(t *testing.T) {
+	client := socket(t, func(body []byte) []byte {
+		if strings.Contains(string(body), GetLogs) {
+			return nil
+		}
+
+		return answers(body)
+	})
+	client.prove = func(ctx context.Context, ask func(context.Context, *Call) error) error {
+		return ask(ctx, &Call{Method: ChainID, Params: "[]"})
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	arrived := 0
+	_, err := client.Exchange(WithArrival(ctx, func() { arrived++ }), []*Call{{Method: GetLogs, Params: "[{}]"}}, 1<<20)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Zero(t, arrived)
+}
+
 // An error that names one request of a batch is about all of it, as over HTTP.
 func TestSocketThatRefusesABatch(t *testing.T) {
 	client := socket(t, func(body []byte) []byte {
