@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -105,21 +106,46 @@ func (r *reader) chain(ctx context.Context, from, to uint64) ([]Header, error) {
 	return nil, fmt.Errorf("%w: they are not each other's parents, the chain is moving", ErrDisagree)
 }
 
-// askHeaders asks for the headers of some blocks, and adds them to those that there are.
+// askHeaders asks for the headers of some blocks, and adds them to those that there are. The newest come
+// first: a block that is missing by its number is asked for by the hash that its child has for it, since
+// there are gateways that remember for seconds that a block was not there yet.
 func (r *reader) askHeaders(ctx context.Context, missing []uint64, have map[uint64]Header) error {
-	for some := range slices.Chunk(missing, headersAtOnce) {
+	for _, some := range slices.Backward(slices.Collect(slices.Chunk(missing, headersAtOnce))) {
 		err := r.pool.ask(ctx, some[len(some)-1], nil, func(ctx context.Context, e *node.Node) error {
 			list, err := e.Headers(ctx, lacking(some, have))
-			r.ring.fill(list) // they are compared with each other when all are there
 			for _, h := range list {
 				have[h.Number] = h
 			}
 
+			if errors.Is(err, ErrBehind) {
+				err = ancestors(ctx, e, lacking(some, have), have)
+			}
+
 			return err
 		})
+		r.ring.fill(slices.Collect(maps.Values(have))) // they are compared with each other when all are there
 		if err != nil {
 			return err
 		}
+	}
+
+	return nil
+}
+
+// ancestors asks for blocks by their hashes, one after the other: each is the parent of one that is there.
+func ancestors(ctx context.Context, e *node.Node, numbers []uint64, have map[uint64]Header) error {
+	for _, n := range slices.Backward(numbers) {
+		child, ok := have[n+1]
+		if !ok {
+			return fmt.Errorf("%w: block %d", ErrBehind, n)
+		}
+
+		h, err := e.Parent(ctx, child)
+		if err != nil {
+			return err
+		}
+
+		have[n] = h
 	}
 
 	return nil

@@ -1,0 +1,49 @@
+package source
+
+import (
+	"encoding/json"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
+)
+
+// A gateway that remembers for long that a block was not there yet does not hold it up: it is asked for
+// by the hash that its child has for it.
+func TestNullsThatAGatewayRemembers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, _ := grow(t, "http", 250*time.Millisecond, time.Minute)
+		begun := time.Now()
+		var mu sync.Mutex
+		first := map[string]time.Time{}
+		g.n.set(func() {
+			g.n.lie = func(method string, params []json.RawMessage) (any, error) {
+				if method != rpc.GetByNumber || !strings.Contains(string(params[0]), "0x") {
+					return nil, nil
+				}
+
+				mu.Lock()
+				defer mu.Unlock()
+				asked, again := first[string(params[0])]
+				if !again {
+					asked = time.Now()
+					first[string(params[0])] = asked
+				}
+
+				if time.Since(asked) < 30*time.Second {
+					return null, nil
+				}
+
+				return nil, nil
+			}
+		})
+		g.read(t, 20+4*30, begun.Add(31*time.Second))
+		require.Greater(t, g.next, uint64(20+4*30), "%+v", g.s.Endpoints())
+		require.NotEmpty(t, first)
+	})
+}
