@@ -47,3 +47,24 @@ func TestNullsThatAGatewayRemembers(t *testing.T) {
 		require.NotEmpty(t, first)
 	})
 }
+
+// A head that is larger than any header speaks against the endpoint: it is said, and asked for again after a pause.
+func TestHeadThatIsTooLarge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, _ := grow(t, "http", time.Second, time.Minute)
+		g.read(t, 25, time.Now().Add(10*time.Second))
+		before := g.n.count(rpc.GetByNumber)
+		g.n.set(func() {
+			g.n.lie = func(method string, _ []json.RawMessage) (any, error) {
+				if method == rpc.GetByNumber {
+					return strings.Repeat("0", 9<<20), nil
+				}
+
+				return nil, nil
+			}
+		})
+		<-time.After(15 * time.Second)
+		require.Contains(t, g.s.Endpoints()[0].LastError, rpc.ErrTooLarge.Error())
+		require.Less(t, g.n.count(rpc.GetByNumber)-before, 30)
+	})
+}
