@@ -68,3 +68,22 @@ func TestHeadThatIsTooLarge(t *testing.T) {
 		require.Less(t, g.n.count(rpc.GetByNumber)-before, 30)
 	})
 }
+
+// An endpoint that announces blocks and refuses requests for their rate is not asked while its pause lasts.
+func TestAnnouncementsAreNoCauseToAskDuringAPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, _ := grow(t, "ws", time.Second, 2*time.Minute)
+		g.read(t, 1000, time.Now().Add(20*time.Second))
+		g.n.set(func() {
+			g.n.limit = func([]byte, func()) []byte {
+				<-time.After(50 * time.Millisecond) // requests that are in flight together are refused together
+
+				return []byte(`{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"rate limit exceeded"}}`)
+			}
+		})
+		ends := time.Now().Add(40 * time.Second)
+		time.AfterFunc(time.Until(ends), func() { g.n.set(func() { g.n.limit = nil }) })
+		g.read(t, 20+20+40, ends.Add(30*time.Second))
+		require.Greater(t, g.next, uint64(20+20+40), "%+v", g.s.Endpoints())
+	})
+}
