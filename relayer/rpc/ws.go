@@ -57,6 +57,9 @@ type Subscription struct {
 	conn  *wsConn
 }
 
+// Err is why the connection is over, once Done is closed.
+func (s *Subscription) Err() error { return s.conn.cause }
+
 // End ends the connection of the subscription, so that the next one is made over a new one.
 func (s *Subscription) End() { _ = s.conn.c.Close() }
 
@@ -232,6 +235,7 @@ type wsConn struct {
 	waiting  map[uint64]*wsWait
 	answered uint64 // requests, ever
 	over     bool
+	cause    error // why it is over
 }
 
 // wsWait is a batch whose answers are awaited. The reader fills in the calls until delivered is closed.
@@ -342,7 +346,7 @@ func (c *wsConn) read() {
 		_ = c.c.Close()
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.over = true
+		c.over, c.cause = true, cause
 		for _, w := range c.waiting {
 			if w.left > 0 {
 				c.finish(w, cause)
@@ -357,6 +361,7 @@ func (c *wsConn) read() {
 	for {
 		_, r, err := c.c.NextReader()
 		if err != nil {
+			cause = farewell(err)
 			return
 		}
 
@@ -376,6 +381,21 @@ func (c *wsConn) read() {
 		alive()
 		c.route(m.begin, list, single)
 	}
+}
+
+// farewell is the cause of a connection's end, with the words that the node closed it with.
+func farewell(err error) error {
+	said, is := errors.AsType[*websocket.CloseError](err)
+	if !is || said.Code == websocket.CloseAbnormalClosure { // it said nothing
+		return ErrDisconnected
+	}
+
+	err = fmt.Errorf("%w: node says %q (code %d)", ErrDisconnected, said.Text, said.Code)
+	if fromWords(strings.ToLower(said.Text)) == RateLimited {
+		return fmt.Errorf("%w: %w", ErrRate, err)
+	}
+
+	return err
 }
 
 // asked is the request that waits for an answer with such an id; nil: none.
@@ -527,9 +547,9 @@ func (c *wsConn) refuse(err error) {
 
 func (c *wsConn) notify(r *response) {
 	var p struct {
-		Result Header `json:"result"`
+		Result *Header `json:"result"` // nil: it says something else, as that the subscription has ended
 	}
-	if !strings.HasSuffix(string(r.method), "_subscription") || json.Unmarshal(r.params, &p) != nil {
+	if !strings.HasSuffix(string(r.method), "_subscription") || json.Unmarshal(r.params, &p) != nil || p.Result == nil {
 		return
 	}
 
@@ -538,7 +558,7 @@ func (c *wsConn) notify(r *response) {
 	default:
 	}
 
-	c.heads <- p.Result
+	c.heads <- *p.Result
 }
 
 func (c *wsConn) ping() {

@@ -29,6 +29,9 @@ const (
 	reserveSeldom = 30 * time.Second
 )
 
+// errSilent means that a subscription counts as dead, and is made anew over a new connection.
+var errSilent = errors.New("it announces no blocks any more")
+
 // follower keeps up with the heads of the endpoints. It changes nothing but the ring, the outlook and
 // what the nodes are known to claim.
 type follower struct {
@@ -249,7 +252,7 @@ func (f *follower) listen(ctx context.Context, n *node.Node) bool {
 		case <-ctx.Done():
 			return true
 		case <-sub.Done:
-			n.Blame(ctx, rpc.ErrDisconnected)
+			n.Blame(ctx, sub.Err())
 			f.outlook.refresh(ctx)
 			return true
 		case h := <-sub.Heads:
@@ -272,8 +275,7 @@ func (f *follower) listen(ctx context.Context, n *node.Node) bool {
 			}
 
 			if missed == silentLooks {
-				f.cfg.Logger.WarnContext(ctx, "endpoint announces no blocks any more, connecting again",
-					slog.String("endpoint", n.Name()))
+				n.Blame(ctx, errSilent)
 				sub.End()
 
 				return true

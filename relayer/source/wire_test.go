@@ -87,3 +87,22 @@ func TestAnnouncementsAreNoCauseToAskDuringAPause(t *testing.T) {
 		require.Greater(t, g.next, uint64(20+20+40), "%+v", g.s.Endpoints())
 	})
 }
+
+// A subscription that says nothing, again and again, is the endpoint's last error, which the log repeats
+// at most once a minute; blocks are found by looking.
+func TestSubscriptionsThatStaySilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, _ := grow(t, "ws", time.Second, 2*time.Minute)
+		g.read(t, 1000, time.Now().Add(20*time.Second))
+		g.n.set(func() {
+			g.n.limit = func(b []byte, _ func()) []byte { return g.n.serve(b, func() {}) }
+			for c := range g.n.sockets {
+				g.n.sockets[c] = nil
+			}
+		})
+		g.read(t, 1000, time.Now().Add(40*time.Second))
+		require.Greater(t, g.next, uint64(20+20+35))
+		require.Contains(t, g.s.Endpoints()[0].LastError, errSilent.Error())
+		require.Greater(t, g.n.count(rpc.Subscribe), 3)
+	})
+}
