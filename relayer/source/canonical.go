@@ -79,7 +79,7 @@ func (r *reader) hangs(ctx context.Context, h Header) error {
 			}
 		}
 
-		if err := r.askHeaders(ctx, missing, have); err != nil {
+		if err := r.askHeaders(ctx, missing, have, false); err != nil {
 			return fmt.Errorf("is it below block %d: %w", top, err)
 		}
 
