@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
@@ -104,5 +106,24 @@ func TestSubscriptionsThatStaySilent(t *testing.T) {
 		require.Greater(t, g.next, uint64(20+20+35))
 		require.Contains(t, g.s.Endpoints()[0].LastError, errSilent.Error())
 		require.Greater(t, g.n.count(rpc.Subscribe), 3)
+	})
+}
+
+// A node that takes requests for receipts and never answers them is read without, where it shows that it
+// answers others.
+func TestReceiptsThatAreNeverAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, over := grow(t, "http", time.Second, time.Minute)
+		g.n.set(func() {
+			for i := range g.chain.headers {
+				g.chain.headers[i].Bloom = types.Bloom{}
+			}
+
+			g.chain.logs = map[common.Hash][]types.Log{}
+		})
+		g.hang("http", time.Minute, over, func(b []byte) bool { return strings.Contains(string(b), rpc.GetReceipts) })
+		g.read(t, 1000, time.Now().Add(30*time.Second))
+		require.Greater(t, g.next, uint64(20+28), "%+v", g.s.Endpoints())
+		require.EqualValues(t, 0, g.n.count(rpc.GetReceipts)) // that were answered
 	})
 }
