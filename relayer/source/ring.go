@@ -96,23 +96,7 @@ func (r *ring) fill(list []Header) {
 	}
 }
 
-// renew replaces what is remembered by headers that are linked, unless a newer head has come.
-func (r *ring) renew(list []Header) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	top := list[len(list)-1]
-	if r.top > top.Number {
-		return
-	}
-
-	clear(r.headers)
-	r.top = top.Number
-	for _, h := range list {
-		r.headers[h.Number] = h
-	}
-}
-
-// drop forgets everything but the top: what was remembered turned out to be on no chain.
+// drop forgets everything: what was remembered turned out to be on no chain.
 func (r *ring) drop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
