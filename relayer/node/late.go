@@ -8,9 +8,10 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
 )
 
-// late says how long an answer with logs is waited for. They may take as long as Config.Timeout, but a
-// connection that swallows requests is to be found out sooner: so it is quickTimeout, unless the last
-// answer took half of that, or logs were late twice and the node answered something else between.
+// late says how long the beginning of an answer with logs is waited for. It may take nearly as long as
+// Config.Timeout, but a connection that swallows requests is to be found out sooner: so it is
+// quickTimeout, unless the last answer took half of that, or logs were late twice and the node answered
+// something else between. Even then there is time left within 10 s, so that a node that hung is read from.
 type late struct {
 	mu     sync.Mutex
 	slow   bool
@@ -21,11 +22,12 @@ type late struct {
 func (l *late) timeout(most time.Duration) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	quick := min(most, quickTimeout)
 	if l.slow {
-		return most
+		return max(most*4/5, quick)
 	}
 
-	return min(most, quickTimeout)
+	return quick
 }
 
 // answered notes that any request was.

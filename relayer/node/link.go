@@ -312,8 +312,8 @@ func (l *link) failed(ctx context.Context, calls []*rpc.Call, err error, asked t
 		l.rate.refused(asked)
 		l.turns.narrow()
 		l.blame(ctx, err, asked)
-	case kind == rpc.RangeTooLarge || kind == rpc.Behind || kind == rpc.BatchRefused ||
-		l.batches.mayBeRefused(calls, err):
+	case kind == rpc.RangeTooLarge && slices.ContainsFunc(calls, (*rpc.Call).Streams) || kind == rpc.Behind ||
+		kind == rpc.BatchRefused || l.batches.mayBeRefused(calls, err):
 	case kind == rpc.Pruned || kind == rpc.AddressRequired || kind == rpc.TooManyAddresses:
 		l.worked(asked, took) // it concerns what was asked for
 	default:

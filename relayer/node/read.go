@@ -380,6 +380,27 @@ func (n *Node) Header(ctx context.Context, number uint64) (rpc.Header, error) {
 	return list[0], nil
 }
 
+// Parent asks for the block before another one, by its hash.
+func (n *Node) Parent(ctx context.Context, child rpc.Header) (h rpc.Header, err error) {
+	q := rpc.ByHash(child.Parent)
+	if err := n.Do(ctx, q); err != nil {
+		return h, err
+	}
+
+	if err := q.Decode(&h); err != nil {
+		return h, rpc.AsBehind(err)
+	}
+
+	if h.Hash != child.Parent || h.Number+1 != child.Number {
+		return h, fmt.Errorf("%w: block %d (%s) instead of the one before block %d (%s)", rpc.ErrInvalid, h.Number, h.Hash,
+			child.Number, child.Parent)
+	}
+
+	n.has(h.Number)
+
+	return h, nil
+}
+
 // Headers asks for blocks by their numbers. With an error it returns those that it got.
 func (n *Node) Headers(ctx context.Context, numbers []uint64) ([]rpc.Header, error) {
 	calls := make([]*rpc.Call, len(numbers))

@@ -30,6 +30,7 @@ func (n *Node) ReadSilent(ctx context.Context, h rpc.Header, f *Filter, far uint
 		}
 	}
 
+	silent := false // it has never answered for receipts
 	if !n.noReceipts.holds() {
 		q := &rpc.Call{Method: rpc.GetReceipts, Params: `["` + h.Hash.Hex() + `"]`, Keep: ofBlock(h, f)}
 		err := n.readReceipts(ctx, h, q)
@@ -45,12 +46,16 @@ func (n *Node) ReadSilent(ctx context.Context, h rpc.Header, f *Filter, far uint
 			return nil, 0, err
 		}
 
+		silent = !given && rpc.Classify(err) == rpc.TimedOut
 		if !given && (behind || rpc.Classify(err) == rpc.Unsupported) {
 			n.noReceipts.note()
 		}
 	}
 
 	logs, err := n.ReadStanding(ctx, h, f)
+	if err == nil && silent {
+		n.noReceipts.note()
+	}
 
 	return logs, SizeOf(logs), err
 }

@@ -105,6 +105,8 @@ func Classify(err error) Kind {
 		return RangeTooLarge
 	case errors.Is(err, ErrSlow), errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		return TimedOut
+	case strings.Contains(err.Error(), "ENHANCE_YOUR_CALM"): // HTTP/2's code for a limit of the rate
+		return RateLimited
 	}
 
 	return Failed

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -486,4 +487,16 @@ func FuzzFault(f *testing.F) {
 		_ = SuggestedRange(err)
 		require.LessOrEqual(t, len(pageText(b)), maxReason)
 	})
+}
+
+// A stream or a connection that HTTP/2 ends for its rate is a limit of the rate, one that it ends otherwise
+// is not. The texts are those of net/http.
+func TestClassifyHTTP2(t *testing.T) {
+	for text, want := range map[string]Kind{
+		"stream error: stream ID 3; ENHANCE_YOUR_CALM; received from peer":                               RateLimited,
+		"http2: server sent GOAWAY and closed the connection; LastStreamID=5, ErrCode=ENHANCE_YOUR_CALM": RateLimited,
+		"stream error: stream ID 3; INTERNAL_ERROR; received from peer":                                  Failed,
+	} {
+		require.Equal(t, want, Classify(&url.Error{Op: "Post", URL: "https://node", Err: errors.New(text)}), text)
+	}
 }

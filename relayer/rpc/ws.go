@@ -57,6 +57,9 @@ type Subscription struct {
 	conn  *wsConn
 }
 
+// Err is why the connection is over, once Done is closed.
+func (s *Subscription) Err() error { return s.conn.cause }
+
 // End ends the connection of the subscription, so that the next one is made over a new one.
 func (s *Subscription) End() { _ = s.conn.c.Close() }
 
@@ -123,8 +126,8 @@ func (t *WS) connect(ctx context.Context) (*wsConn, error) {
 		return nil, err
 	}
 
-	// Nobody uses the connection before it has proven to be the right chain's.
-	err = t.prove(ctx, func(ctx context.Context, q *Call) error {
+	// Nobody uses the connection before it has proven to be the right chain's. That is no answer to what it is for.
+	err = t.prove(WithArrival(ctx, nil), func(ctx context.Context, q *Call) error {
 		_, err := t.over(ctx, conn, []*Call{q}, notificationLimit)
 		return err
 	})
@@ -232,6 +235,7 @@ type wsConn struct {
 	waiting  map[*wsWait]struct{}
 	answered int // messages with answers, ever
 	over     bool
+	cause    error // why it is over
 }
 
 // wsWait is a batch whose answer is awaited. The reader fills in the calls until delivered is closed.
@@ -346,7 +350,7 @@ func (c *wsConn) read() {
 		_ = c.c.Close()
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.over = true
+		c.over, c.cause = true, cause
 		for w := range c.waiting {
 			c.finish(w, cause)
 		}
@@ -359,6 +363,7 @@ func (c *wsConn) read() {
 	for {
 		_, r, err := c.c.NextReader()
 		if err != nil {
+			cause = farewell(err)
 			return
 		}
 
@@ -378,6 +383,21 @@ func (c *wsConn) read() {
 		alive()
 		c.route(m, list, single)
 	}
+}
+
+// farewell is the cause of a connection's end, with the words that the node closed it with.
+func farewell(err error) error {
+	said, is := errors.AsType[*websocket.CloseError](err)
+	if !is || said.Code == websocket.CloseAbnormalClosure { // it said nothing
+		return ErrDisconnected
+	}
+
+	err = fmt.Errorf("%w: node says %q (code %d)", ErrDisconnected, said.Text, said.Code)
+	if fromWords(strings.ToLower(said.Text)) == RateLimited {
+		return fmt.Errorf("%w: %w", ErrRate, err)
+	}
+
+	return err
 }
 
 // asked is the request that waits for an answer with such an id; nil: none.
@@ -477,9 +497,9 @@ func (c *wsConn) unnamed(m *message, list []response, single bool) {
 
 func (c *wsConn) notify(r *response) {
 	var p struct {
-		Result Header `json:"result"`
+		Result *Header `json:"result"` // nil: it says something else, as that the subscription has ended
 	}
-	if !strings.HasSuffix(string(r.method), "_subscription") || json.Unmarshal(r.params, &p) != nil {
+	if !strings.HasSuffix(string(r.method), "_subscription") || json.Unmarshal(r.params, &p) != nil || p.Result == nil {
 		return
 	}
 
@@ -488,7 +508,7 @@ func (c *wsConn) notify(r *response) {
 	default:
 	}
 
-	c.heads <- p.Result
+	c.heads <- *p.Result
 }
 
 func (c *wsConn) ping() {

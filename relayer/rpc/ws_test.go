@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gorilla/websocket"
 	"github.com/stretchr/testify/require"
 )
 
@@ -42,6 +43,26 @@ func TestSocketOfAGateway(t *testing.T) {
 		require.ErrorIs(t, err, ErrGarbled)
 		require.Equal(t, want, Classify(err), "%v", err)
 	}
+}
+
+// What proves a new connection is no beginning of the answer to the request that opened it.
+func TestProofIsNoAnswer(t *testing.T) {
+	client := socket(t, func(body []byte) []byte {
+		if strings.Contains(string(body), GetLogs) {
+			return nil
+		}
+
+		return answers(body)
+	})
+	client.prove = func(ctx context.Context, ask func(context.Context, *Call) error) error {
+		return ask(ctx, &Call{Method: ChainID, Params: "[]"})
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	arrived := 0
+	_, err := client.Exchange(WithArrival(ctx, func() { arrived++ }), []*Call{{Method: GetLogs, Params: "[{}]"}}, 1<<20)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Zero(t, arrived)
 }
 
 // An error that names one request of a batch is about all of it, as over HTTP.
@@ -113,4 +134,61 @@ func TestSocketWithTooLargeAnAnswer(t *testing.T) {
 			}
 		})
 	}
+}
+
+// subscribed is a subscription at a server which then does something to the connection.
+func subscribed(t *testing.T, then func(c *websocket.Conn)) *Subscription {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c, err := (&websocket.Upgrader{}).Upgrade(w, r, nil)
+		if err != nil {
+			return
+		}
+
+		defer func() { _ = c.Close() }()
+		_, body, _ := c.ReadMessage()
+		_ = c.WriteMessage(websocket.TextMessage, answers(body))
+		then(c)
+		_, _, _ = c.ReadMessage()
+	}))
+	client := NewWS(strings.Replace(server.URL, "http", "ws", 1), nil, nobody)
+	t.Cleanup(func() {
+		client.Close()
+		server.Close()
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	sub, err := client.Subscribe(ctx)
+	require.NoError(t, err)
+
+	return sub
+}
+
+// What a node says when it closes a connection is why that is over, and may mean its rate.
+func TestSocketThatIsClosedWithWords(t *testing.T) {
+	for words, want := range map[string]Kind{"rate limit exceeded": RateLimited, "internal error": Failed} {
+		sub := subscribed(t, func(c *websocket.Conn) {
+			_ = c.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.ClosePolicyViolation, words),
+				time.Now().Add(time.Second))
+		})
+		<-sub.Done
+		require.ErrorIs(t, sub.Err(), ErrDisconnected)
+		require.ErrorContains(t, sub.Err(), words)
+		require.Equal(t, want, Classify(sub.Err()))
+	}
+}
+
+// A notification that tells of no block is no block, as one that the subscription has ended.
+func TestNotificationsWithoutABlock(t *testing.T) {
+	sub := subscribed(t, func(c *websocket.Conn) {
+		for _, params := range []string{`{"subscription":"0x1","error":{"code":1,"message":"expired"}}`,
+			`{"subscription":"0x1","result":null}`, `{"subscription":"0x1","result":"0xabc"}`, `{}`} {
+			_ = c.WriteMessage(websocket.TextMessage,
+				[]byte(`{"jsonrpc":"2.0","method":"eth_subscription","params":`+params+`}`))
+		}
+
+		_ = c.Close()
+	})
+	<-sub.Done
+	require.Empty(t, sub.Heads)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -62,12 +63,17 @@ func (r *reader) blocks(ctx context.Context, from, to uint64, f *Filter, avoid *
 }
 
 // chain returns the headers of from..to, each the parent of the next, from the ring as far as it
-// has them. They are linked up to the newest head: a header that the ring still has from before a
-// reorganisation, with a gap above it, is linked to its old children only.
+// has them. They are linked up to the newest head that is known: a header that the ring still has from
+// before a reorganisation, with a gap above it, is linked to its old children only, and a machine that
+// is behind may have stayed on a branch that the chain has left.
 func (r *reader) chain(ctx context.Context, from, to uint64) ([]Header, error) {
 	reading := false
 	for attempt := 0; attempt < 2; {
-		top := max(to, r.ring.newest(to))
+		top := max(to, r.outlook.View().Head)
+		if top-to > deepest {
+			top = to
+		}
+
 		have := r.ring.get(from, top)
 		var missing []uint64
 		for n := from; n <= top; n++ {
@@ -89,7 +95,7 @@ func (r *reader) chain(ctx context.Context, from, to uint64) ([]Header, error) {
 			continue // what lacked may be there now
 		}
 
-		if err := r.askHeaders(ctx, missing, have); err != nil {
+		if err := r.askHeaders(ctx, missing, have, attempt > 0); err != nil {
 			return nil, err
 		}
 
@@ -99,27 +105,58 @@ func (r *reader) chain(ctx context.Context, from, to uint64) ([]Header, error) {
 		}
 
 		attempt++
-		r.ring.drop() // the chain moved: once more, from one node
+		r.ring.drop() // the chain moved, or machines have different ones: once more, along the newest head's
 	}
 
 	return nil, fmt.Errorf("%w: they are not each other's parents, the chain is moving", ErrDisagree)
 }
 
-// askHeaders asks for the headers of some blocks, and adds them to those that there are.
-func (r *reader) askHeaders(ctx context.Context, missing []uint64, have map[uint64]Header) error {
-	for some := range slices.Chunk(missing, headersAtOnce) {
+// askHeaders asks for the headers of some blocks, and adds them to those that there are. The newest come
+// first: a block that is missing by its number is asked for by the hash that its child has for it, since
+// there are gateways that remember for seconds that a block was not there yet. byHash has all but the
+// newest asked for so, one after the other: they are of one branch then, whoever answers.
+func (r *reader) askHeaders(ctx context.Context, missing []uint64, have map[uint64]Header, byHash bool) error {
+	for _, some := range slices.Backward(slices.Collect(slices.Chunk(missing, headersAtOnce))) {
 		err := r.pool.ask(ctx, some[len(some)-1], nil, func(ctx context.Context, e *node.Node) error {
-			list, err := e.Headers(ctx, lacking(some, have))
-			r.ring.fill(list) // they are compared with each other when all are there
+			numbers := lacking(some, have)
+			if byHash {
+				numbers = slices.DeleteFunc(numbers, func(n uint64) bool { return n != missing[len(missing)-1] })
+			}
+
+			list, err := e.Headers(ctx, numbers)
 			for _, h := range list {
 				have[h.Number] = h
 			}
 
+			if err == nil || errors.Is(err, ErrBehind) {
+				err = ancestors(ctx, e, lacking(some, have), have)
+			}
+
 			return err
 		})
+		r.ring.fill(slices.Collect(maps.Values(have))) // they are compared with each other when all are there
 		if err != nil {
 			return err
 		}
+	}
+
+	return nil
+}
+
+// ancestors asks for blocks by their hashes, one after the other: each is the parent of one that is there.
+func ancestors(ctx context.Context, e *node.Node, numbers []uint64, have map[uint64]Header) error {
+	for _, n := range slices.Backward(numbers) {
+		child, ok := have[n+1]
+		if !ok {
+			return fmt.Errorf("%w: block %d", ErrBehind, n)
+		}
+
+		h, err := e.Parent(ctx, child)
+		if err != nil {
+			return err
+		}
+
+		have[n] = h
 	}
 
 	return nil

@@ -69,27 +69,13 @@ func (r *reader) hangs(ctx context.Context, h Header) error {
 		return nil
 	}
 
-	have := r.ring.get(h.Number, top)
-	for range 2 {
-		have[h.Number] = h
-		var missing []uint64
-		for n := h.Number; n <= top; n++ {
-			if _, ok := have[n]; !ok {
-				missing = append(missing, n)
-			}
-		}
-
-		if err := r.askHeaders(ctx, missing, have); err != nil {
-			return fmt.Errorf("is it below block %d: %w", top, err)
-		}
-
-		if list, ok := linked(have, h.Number, top); ok {
-			r.ring.renew(list)
-			return nil
-		}
-
-		have = map[uint64]Header{} // what is remembered may be of before a reorganisation
+	list, err := r.chain(ctx, h.Number, h.Number)
+	switch {
+	case err != nil:
+		return fmt.Errorf("is it below block %d: %w", top, err)
+	case list[0].Hash != h.Hash:
+		return fmt.Errorf("%w: %s does not lead to block %d", ErrDisagree, h.Hash, top)
 	}
 
-	return fmt.Errorf("%w: %s does not lead to block %d", ErrDisagree, h.Hash, top)
+	return nil
 }

@@ -29,6 +29,9 @@ const (
 	reserveSeldom = 30 * time.Second
 )
 
+// errSilent means that a subscription counts as dead, and is made anew over a new connection.
+var errSilent = errors.New("it announces no blocks any more")
+
 // follower keeps up with the heads of the endpoints. It changes nothing but the ring, the outlook and
 // what the nodes are known to claim.
 type follower struct {
@@ -249,7 +252,7 @@ func (f *follower) listen(ctx context.Context, n *node.Node) bool {
 		case <-ctx.Done():
 			return true
 		case <-sub.Done:
-			n.Blame(ctx, rpc.ErrDisconnected)
+			n.Blame(ctx, sub.Err())
 			f.outlook.refresh(ctx)
 			return true
 		case h := <-sub.Heads:
@@ -260,6 +263,10 @@ func (f *follower) listen(ctx context.Context, n *node.Node) bool {
 				f.outlook.refresh(ctx)
 			}
 		case <-look.C:
+			if f.paused(n) {
+				continue
+			}
+
 			// Subscriptions have been seen to go silent without the connection breaking.
 			before := n.Claim().Head
 			f.poll(ctx, n)
@@ -268,8 +275,7 @@ func (f *follower) listen(ctx context.Context, n *node.Node) bool {
 			}
 
 			if missed == silentLooks {
-				f.cfg.Logger.WarnContext(ctx, "endpoint announces no blocks any more, connecting again",
-					slog.String("endpoint", n.Name()))
+				n.Blame(ctx, errSilent)
 				sub.End()
 
 				return true
@@ -278,8 +284,15 @@ func (f *follower) listen(ctx context.Context, n *node.Node) bool {
 	}
 }
 
+// paused says whether an endpoint is not to be asked now, though it may announce blocks.
+func (f *follower) paused(n *node.Node) bool { return n.Pause(f.pool.servedBut(n)) > 0 }
+
 // tagsDue says whether to ask an endpoint that announces its head for the tags.
 func (f *follower) tagsDue(n *node.Node) bool {
+	if f.paused(n) {
+		return false
+	}
+
 	mean, _ := f.outlook.rhythm()
 	since := f.cfg.Now().Sub(n.Claim().Tagged)
 	if f.cfg.tagsDecide() && n == f.pool.lead() { // the others are asked when its tags have moved
@@ -327,12 +340,7 @@ func (f *follower) shown(ctx context.Context, n *node.Node, h Header) error {
 	}
 
 	for range behindTries { // of several machines behind its URL one may be behind
-		parent, err := n.Header(ctx, h.Number-1)
-		if err == nil && parent.Hash == h.Parent {
-			return nil
-		}
-
-		if err != nil && !errors.Is(err, ErrBehind) {
+		if _, err := n.Parent(ctx, h); !errors.Is(err, ErrBehind) {
 			return err
 		}
 	}

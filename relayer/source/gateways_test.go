@@ -108,11 +108,11 @@ func (g *gateway) header(n uint64, m machine) any {
 	return h
 }
 
-func (g *gateway) byHash(raw json.RawMessage) uint64 {
+func (g *gateway) byHash(raw json.RawMessage, m machine) uint64 {
 	var hash common.Hash
 	_ = json.Unmarshal(raw, &hash)
 	for n := range g.machines[0].head + 1 {
-		if blockHash(n) == hash {
+		if m.hash(n) == hash {
 			return n
 		}
 	}
@@ -136,11 +136,11 @@ func (g *gateway) answer(m machine, method string, params []json.RawMessage) any
 
 		return g.header(hexutil.MustDecodeUint64(tag), m)
 	case "eth_getBlockByHash":
-		return g.header(g.byHash(params[0]), m)
+		return g.header(g.byHash(params[0], m), m)
 	case "eth_getLogs":
 		return g.logs(m, params[0])
 	case "eth_getBlockReceipts":
-		n := g.byHash(params[0])
+		n := g.byHash(params[0], m)
 		if !g.receipts || !m.has(n) {
 			return nil
 		}
@@ -161,7 +161,7 @@ func (g *gateway) logs(m machine, raw json.RawMessage) any {
 	_ = json.Unmarshal(raw, &q)
 	from, to := uint64(q.FromBlock), uint64(q.ToBlock)
 	if q.BlockHash != nil {
-		from = g.byHash(q.BlockHash)
+		from = g.byHash(q.BlockHash, m)
 		to = from
 	}
 
@@ -172,6 +172,10 @@ func (g *gateway) logs(m machine, raw json.RawMessage) any {
 		}
 
 		all := logsIn(n)
+		for _, l := range all {
+			l.BlockHash = m.hash(n)
+		}
+
 		if len(q.Topics) > 0 {
 			all = slices.DeleteFunc(all, func(l *types.Log) bool { return !slices.Contains(q.Topics[0], l.Topics[0]) })
 		}
@@ -534,5 +538,32 @@ func noneIsEmpty(t *testing.T, g *gateway) {
 		}
 
 		require.NotEmptyf(t, b.Logs, "block %d", b.From)
+	}
+}
+
+// Blocks of a branch that only a machine behind the others has are not read, though it answers a third
+// of what is asked, and tells of its head as the newest; nor do they hold up those of the chain.
+func TestStaleBranchOfAMachineIsNotRead(t *testing.T) {
+	var asked atomic.Int64
+	g := &gateway{machines: []machine{{head: 100}, {head: 98, stray: 97}}, final: 20,
+		route: func(int, []string) func(int) int {
+			return func(int) int { return index(asked.Add(1)%3 == 0) }
+		}}
+	s := g.open(t, source.Config{Finality: source.Confirmations, Confirmations: 3, PollInterval: 5 * time.Millisecond})
+	for range 10 {
+		news := s.Changed()
+		for b, err := range s.Read(t.Context(), 90, 97, wanted()) {
+			if err != nil {
+				continue
+			}
+
+			require.Equal(t, blockHash(b.To), b.Last.Hash, "block %d", b.To)
+		}
+
+		readAll(t, s, 95, 97, 5*time.Second)
+		select {
+		case <-news:
+		case <-time.After(10 * time.Millisecond):
+		}
 	}
 }

@@ -108,7 +108,7 @@ func (p *pool) servedBut(n *node.Node) bool {
 func (p *pool) ask(ctx context.Context, need uint64, avoid *node.Node,
 	question func(context.Context, *node.Node) error) error {
 	var errs []error
-	waited := false
+	left := node.LongestWait
 	for {
 		list, wait := p.order(need, avoid)
 		for _, n := range list {
@@ -137,7 +137,7 @@ func (p *pool) ask(ctx context.Context, need uint64, avoid *node.Node,
 			errs = append(errs, fmt.Errorf("%s: %w", n.Name(), err))
 		}
 
-		if len(list) > 0 || waited || wait == 0 || wait > node.LongestWait {
+		if len(list) > 0 || wait == 0 || wait > left {
 			if len(errs) == 0 {
 				return p.unavailable(wait)
 			}
@@ -145,7 +145,7 @@ func (p *pool) ask(ctx context.Context, need uint64, avoid *node.Node,
 			return errors.Join(errs...)
 		}
 
-		waited = true
+		left -= wait
 		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():

@@ -85,18 +85,6 @@ func (r *ring) get(from, to uint64) map[uint64]Header {
 	return found
 }
 
-// newest is the number of the head on the ring; 0 when it is so far above a block that headers in
-// between would not be kept.
-func (r *ring) newest(above uint64) uint64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.top > above+ringSize/2 {
-		return 0
-	}
-
-	return r.top
-}
-
 // fill adds headers that were read, below the top.
 func (r *ring) fill(list []Header) {
 	r.mu.Lock()
@@ -108,23 +96,7 @@ func (r *ring) fill(list []Header) {
 	}
 }
 
-// renew replaces what is remembered by headers that are linked, unless a newer head has come.
-func (r *ring) renew(list []Header) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	top := list[len(list)-1]
-	if r.top > top.Number {
-		return
-	}
-
-	clear(r.headers)
-	r.top = top.Number
-	for _, h := range list {
-		r.headers[h.Number] = h
-	}
-}
-
-// drop forgets everything but the top: what was remembered turned out to be on no chain.
+// drop forgets everything: what was remembered turned out to be on no chain.
 func (r *ring) drop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

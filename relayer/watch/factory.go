@@ -66,7 +66,7 @@ func (w *FactoryWatch) Run(ctx context.Context, epoch int64, beat func(context.C
 			beaten = time.Now()
 		}
 
-		news, before := w.cfg.Source.Changed(), at
+		news, before, began := w.cfg.Source.Changed(), at, time.Now()
 		err := w.advance(ctx, epoch, &at)
 		if reorg := new(reorgError); errors.As(err, &reorg) {
 			err, at = rollback(ctx, w.common, reorg.stale), ledger.Position{}
@@ -95,7 +95,7 @@ func (w *FactoryWatch) Run(ctx context.Context, epoch int64, beat func(context.C
 				delays.Reset()
 			}
 
-			pause(ctx, delay(delays, err), nil)
+			pause(ctx, delay(delays, err, began), nil)
 		default:
 			delays.Reset()
 			if at.Next == 0 || w.quiet.left || !behind(w.cfg.Source.View(), at) {

@@ -90,7 +90,7 @@ func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <
 
 	known := false // that the position is on the chain
 	for delays := retry(); ; {
-		news, before := w.cfg.Source.Changed(), w.at
+		news, before, began := w.cfg.Source.Changed(), w.at, time.Now()
 		var err error
 		if !known {
 			err = w.check(ctx)
@@ -109,7 +109,7 @@ func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <
 			known = known && !errors.Is(err, source.ErrDisagree)
 			w.cfg.Log.Log(ctx, w.level(err), "blocks not read, trying again", slog.Int64("block", w.at.Next),
 				slog.Any("err", err))
-			pause(ctx, delay(delays, err), changed)
+			pause(ctx, delay(delays, err, began), changed)
 			err = nil
 		}
 

@@ -64,14 +64,15 @@ func retry() *backoff.ExponentialBackOff {
 // have: behind its URL may be several machines, and the next one that answers may have the block.
 const behindPause = 500 * time.Millisecond
 
-// delay is how long to wait after an error of a reading.
-func delay(delays *backoff.ExponentialBackOff, err error) time.Duration {
+// delay is how long to wait after an error of a reading that began then. What the reading took counts:
+// it may have waited for an answer.
+func delay(delays *backoff.ExponentialBackOff, err error, began time.Time) time.Duration {
 	next := delays.NextBackOff()
 	if errors.Is(err, source.ErrBehind) {
-		return min(next, behindPause)
+		next = min(next, behindPause)
 	}
 
-	return next
+	return next - time.Since(began)
 }
 
 // unread says whether an error is one of the chain, which could not be read, maybe for hours: what is
