@@ -47,7 +47,7 @@ chaos: ## try to break the guarantees: SEED=n repeats one plan, MINUTES=n tries 
 
 .PHONY: drill
 drill: ## each fault alone, one after the other, and how long the fleet takes to recover (ARGS="-group name" for one group)
-	go run ./internal/chaos/cmd/chaos -drill -race -parallel 4 $(ARGS)
+	go run -race ./internal/chaos/cmd/chaos -drill -race -parallel 4 $(ARGS)
 
 .PHONY: outage
 outage: ## what pages in real outages: a real Prometheus, real processes, real time, and that broken rules are told (needs the program prometheus; a quarter of an hour)
