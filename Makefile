@@ -42,12 +42,12 @@ model: ## check the models of ownership, reorganisations and a sender's nonces i
 	relayer/send/model/check.sh full
 
 .PHONY: chaos
-chaos: ## try to break the guarantees: SEED=n repeats one plan, MINUTES=n tries new ones, ARGS=-commands with commands in the traffic
+chaos: ## try to break the guarantees: SEED=n repeats one plan, MINUTES=n tries new ones, ARGS=-commands with commands in the traffic, ARGS=-race with the race detector
 	go run ./internal/chaos/cmd/chaos $(if $(SEED),-seed $(SEED)) $(if $(MINUTES),-minutes $(MINUTES)) $(ARGS)
 
 .PHONY: drill
 drill: ## each fault alone, one after the other, and how long the fleet takes to recover (ARGS="-group name" for one group)
-	go run ./internal/chaos/cmd/chaos -drill -parallel 4 $(ARGS)
+	go run -race ./internal/chaos/cmd/chaos -drill -race -parallel 4 $(ARGS)
 
 .PHONY: outage
 outage: ## what pages in real outages: a real Prometheus, real processes, real time, and that broken rules are told (needs the program prometheus; a quarter of an hour)

@@ -32,10 +32,10 @@ var clockError = func() (n int64) {
 }()
 `
 
-// Build builds the relayer with the race detector, for Run. Its clock can be wrong. The clock of a
+// Build builds the relayer for Run, with the race detector or without. Its clock can be wrong. The clock of a
 // statically linked program cannot be changed from outside (it asks the kernel's vDSO, and no namespace
 // changes that), so package time is changed at build time. The relayer's own code stays as it is.
-func Build(ctx context.Context, dir, bin string) error {
+func Build(ctx context.Context, dir, bin string, race bool) error {
 	root, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 	if err != nil {
 		return fmt.Errorf("find the Go tree: %w", err)
@@ -63,7 +63,8 @@ func Build(ctx context.Context, dir, bin string) error {
 		}
 	}
 
-	if err := buildWith(ctx, filepath.Join(dir, "overlay.json"), replace, ".", bin, "-race"); err != nil {
+	detector := fmt.Sprintf("-race=%v", race)
+	if err := buildWith(ctx, filepath.Join(dir, "overlay.json"), replace, ".", bin, detector); err != nil {
 		return fmt.Errorf("build the relayer: %w", err)
 	}
 

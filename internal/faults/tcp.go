@@ -30,8 +30,7 @@ type TCP struct {
 	links    map[*link]struct{}
 	outages  []*outage // in force
 	delays   []*time.Duration
-	traps    []*Trap        // not sprung
-	injected map[string]int // by fault
+	traps    []*Trap // not sprung
 	cuts     int
 	closed   bool
 }
@@ -64,7 +63,6 @@ const (
 func NewTCP(upstream string) (*TCP, error) {
 	t := &TCP{
 		addr: "127.0.0.1:0", upstream: upstream, changed: make(chan struct{}), links: map[*link]struct{}{},
-		injected: map[string]int{},
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -92,18 +90,10 @@ func ProxyURL(raw string) (*TCP, string, error) {
 // Addr is where it listens.
 func (t *TCP) Addr() string { return t.addr }
 
-// Injected is how often a fault (cut, freeze, swallow, hold, slow, trap) was injected.
-func (t *TCP) Injected(fault string) int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.injected[fault]
-}
-
 // Cut ends all connections and refuses new ones, until all cuts are undone.
 func (t *TCP) Cut() (undo func() error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.injected["cut"]++
 	t.cuts++
 	t.hangUp()
 
@@ -120,24 +110,21 @@ func (t *TCP) Cut() (undo func() error) {
 
 // Freeze lets no byte through, in either direction, of new connections neither. When it is undone
 // the connections that it has hit end: what was lost on the way is lost.
-func (t *TCP) Freeze() (undo func() error) { return t.begin("freeze", broken, true) }
+func (t *TCP) Freeze() (undo func() error) { return t.begin(broken, true) }
 
 // Swallow makes connections swallow bytes: they stay open, what either side sends disappears, and
 // so does the end of the connection. Those that are open now are hit for good. With fresh, so are
 // those that are opened until it is undone.
-func (t *TCP) Swallow(fresh bool) (undo func() error) { return t.begin("swallow", swallowed, fresh) }
+func (t *TCP) Swallow(fresh bool) (undo func() error) { return t.begin(swallowed, fresh) }
 
 // Hold keeps what either side sends, and delivers it when it is undone, as a route does that comes
 // back before TCP gives up: a statement may arrive when its sender has long ceased to wait for it.
-func (t *TCP) Hold(fresh bool) (undo func() error) { return t.begin("hold", held, fresh) }
+func (t *TCP) Hold(fresh bool) (undo func() error) { return t.begin(held, fresh) }
 
 // Slow delays what comes from the server.
 func (t *TCP) Slow(by time.Duration) (undo func() error) {
 	delay := &by
-	t.change(func() {
-		t.injected["slow"]++
-		t.delays = append(t.delays, delay)
-	})
+	t.change(func() { t.delays = append(t.delays, delay) })
 
 	return sync.OnceValue(func() error {
 		t.change(func() { t.delays = slices.DeleteFunc(t.delays, func(d *time.Duration) bool { return d == delay }) })
@@ -158,10 +145,7 @@ type Trap struct {
 // leaves a transaction open that has done all its work.
 func (t *TCP) Trap(words string) *Trap {
 	trap := &Trap{words: []byte(words), caught: make(chan struct{}), t: t}
-	t.change(func() {
-		t.injected["trap"]++
-		t.traps = append(t.traps, trap)
-	})
+	t.change(func() { t.traps = append(t.traps, trap) })
 
 	return trap
 }
@@ -254,10 +238,9 @@ func (t *TCP) drop(l *link) {
 }
 
 // begin puts an outage into force.
-func (t *TCP) begin(fault string, f fate, fresh bool) (undo func() error) {
+func (t *TCP) begin(f fate, fresh bool) (undo func() error) {
 	o := &outage{fate: f, fresh: fresh}
 	t.change(func() {
-		t.injected[fault]++
 		t.outages = append(t.outages, o)
 		for l := range t.links {
 			o.hit(l)

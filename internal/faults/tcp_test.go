@@ -99,7 +99,6 @@ func TestTCP(t *testing.T) {
 	require.Error(t, err)
 	require.NoError(t, undo())
 	require.NoError(t, talk(t, dial(), soon))
-	require.Equal(t, []int{1, 1, 2}, []int{p.Injected("slow"), p.Injected("freeze"), p.Injected("cut")})
 }
 
 // A swallowed connection stays open on both sides and is never heard of again, not even when it is closed.
@@ -148,7 +147,6 @@ func TestSwallow(t *testing.T) {
 	dark(t, old)
 	dark(t, fresh)
 	require.NoError(t, talk(t, dial(), soon))
-	require.Equal(t, 2, p.Injected("swallow"))
 
 	require.NoError(t, p.Close())
 	require.NoError(t, l.Close())

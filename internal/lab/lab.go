@@ -190,12 +190,12 @@ func (l *Lab) Environ(id string, number, total int, env map[string]string) []str
 	}
 
 	all := map[string]string{
-		"PATH": os.Getenv("PATH"), "HOME": os.Getenv("HOME"), "CHAIN_ID": l.Chain.ChainID().String(), "RPC_URLS": join(rpc),
-		"FACTORY_ADDRESS": l.Contracts.Factory.Hex(),
-		"START_BLOCK":     strconv.FormatUint(l.Contracts.Block, 10), "PUBSUB_PROJECT_ID": Project, "PUBSUB_TOPIC_ID": Topic,
+		"PATH": os.Getenv("PATH"), "HOME": os.Getenv("HOME"), "CHAIN_ID": l.Chain.ChainID().String(),
+		"RPC_URLS": strings.Join(rpc, ","), "FACTORY_ADDRESS": l.Contracts.Factory.Hex(),
+		"START_BLOCK": strconv.FormatUint(l.Contracts.Block, 10), "PUBSUB_PROJECT_ID": Project, "PUBSUB_TOPIC_ID": Topic,
 		"RETRACTIONS_TOPIC_ID": Retractions,
-		"PUBSUB_EMULATOR_HOST": first(l.PubSubAddr, l.PubSub.Addr()), "DATABASE_URL": first(l.DatabaseURL, l.URL),
-		"INSTANCE_ID":      id,
+		"PUBSUB_EMULATOR_HOST": cmp.Or(l.PubSubAddr, l.PubSub.Addr()),
+		"DATABASE_URL":         cmp.Or(l.DatabaseURL, l.URL), "INSTANCE_ID": id,
 		"PARTITION_NUMBER": strconv.Itoa(number), "TOTAL_PARTITIONS": strconv.Itoa(total),
 		"CONFIRMATIONS": strconv.Itoa(l.Confirmations),
 		"LOG_FORMAT":    "json", "HEARTBEAT_INTERVAL": "2s", "VERIFY_INTERVAL": "1s",
@@ -210,18 +210,6 @@ func (l *Lab) Environ(id string, number, total int, env map[string]string) []str
 	}
 
 	return list
-}
-
-func first(a, b string) string {
-	if a != "" {
-		return a
-	}
-
-	return b
-}
-
-func join(urls []string) string {
-	return strings.Join(urls, ",")
 }
 
 // Run starts a relayer process and does not wait for it to be ready.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +18,10 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/chaos"
 )
 
+// perCore is how many seeds run at once for each core. A seed takes some 25 s, most of which are waits, and
+// computes for 5 s.
+const perCore = 4
+
 // options of the command line.
 type options struct {
 	bin, with    string
@@ -24,6 +29,7 @@ type options struct {
 	count        int
 	minutes      float64
 	parallel     int
+	race         bool
 	drill, short bool
 	commands     bool
 	group        string
@@ -36,7 +42,8 @@ func main() {
 	flag.Uint64Var(&o.first, "first", uint64(time.Now().Unix())*1000, "first of the seeds to try")
 	flag.IntVar(&o.count, "count", 0, "how many seeds to try; 0: new ones until -minutes are over")
 	flag.Float64Var(&o.minutes, "minutes", 5, "how many minutes to try new seeds")
-	flag.IntVar(&o.parallel, "parallel", 2, "seeds or drills at once")
+	flag.IntVar(&o.parallel, "parallel", perCore*runtime.NumCPU(), "seeds or drills at once")
+	flag.BoolVar(&o.race, "race", false, "relayers with the race detector; a seed computes for twice as long")
 	flag.StringVar(&o.bin, "bin", "", "binary of a relayer to run, instead of building one (its clock is never wrong)")
 	flag.StringVar(&o.with, "with", "",
 		"only seeds whose plan has one of these faults, comma-separated; an unknown name lists all")
@@ -106,7 +113,7 @@ func run(ctx context.Context, o options) error {
 		}
 
 		o.bin = filepath.Join(dir, "escrow-relayer")
-		if err := chaos.Build(ctx, dir, o.bin); err != nil {
+		if err := chaos.Build(ctx, dir, o.bin, o.race); err != nil {
 			return err
 		}
 	}
