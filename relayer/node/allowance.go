@@ -183,20 +183,37 @@ func (a *allowance) crowded(s sent) bool {
 	return !a.width.proven(s.crowd())
 }
 
-// refused takes in a refusal for the rate, for how long nothing is to be sent, and what the first limit is at
-// least taken for. Several that were in flight together are one. What was refused while others were in
-// flight was one too many, or too soon.
-func (a *allowance) refused(s sent, pause time.Duration, least float64) {
+// refused takes in a refusal for the rate, and for how long nothing is to be sent. Several that were in
+// flight together are one. What was refused while others were in flight was one too many, or too soon.
+func (a *allowance) refused(s sent, pause time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := a.now()
-	a.width.calm = 0
-	if until := now.Add(pause); until.After(a.paused) {
-		a.paused = until
+	if a.stop(now.Add(pause)); s.at.Before(a.pace.lowered) || s.at.Before(a.width.narrowed) {
+		return
 	}
 
-	if !s.at.Before(a.pace.lowered) && !s.at.Before(a.width.narrowed) && !a.width.refused(s.crowd(), now) {
-		a.pace.refused(now, pause, least)
+	if !a.width.refused(s.crowd(), now) {
+		a.pace.refused(now, pause, slowPace, slowest)
+	}
+}
+
+// lost takes in that the answer to a request was lost, or says nothing: some say so that requests come too
+// fast. It may be the network, so the rate stays one that keeps up with a chain.
+func (a *allowance) lost(s sent, pause time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.now()
+	if a.stop(now.Add(pause)); !s.at.Before(a.pace.lowered) {
+		a.pace.refused(now, pause, lostPace, slowPace)
+	}
+}
+
+// stop has nothing be sent for a while. Held: mu.
+func (a *allowance) stop(until time.Time) {
+	a.width.calm = 0
+	if until.After(a.paused) {
+		a.paused = until
 	}
 }
 

@@ -148,7 +148,7 @@ func TestAllowanceIsLearnt(t *testing.T) {
 						through += batch
 					} else {
 						refusals++
-						a.refused(s, 0, slowPace)
+						a.refused(s, 0)
 						<-time.After(limitPause)
 					}
 				}
@@ -192,7 +192,7 @@ func TestAllowanceUnderEachLimiter(t *testing.T) {
 							a.answered(1, s)
 							through, pause = through+1, limitPause
 						} else {
-							a.refused(s, pause, slowPace)
+							a.refused(s, pause)
 							refusals, pause = refusals+1, min(2*pause, LongestWait)
 						}
 					}
@@ -285,7 +285,7 @@ func TestWidthIsLearnt(t *testing.T) {
 								a.answered(1, s)
 							} else {
 								refusals.Add(1)
-								a.refused(s, limitPause, slowPace)
+								a.refused(s, limitPause)
 							}
 						}
 					})
@@ -381,12 +381,12 @@ func TestPauseHoldsForThoseWhoWait(t *testing.T) {
 		}
 		go ask()
 		synctest.Wait()
-		a.refused(s, 4*time.Second, slowPace)
+		a.refused(s, 4*time.Second)
 		require.NoError(t, <-took)
 		require.GreaterOrEqual(t, time.Since(begun), 4*time.Second)
 		go ask()
 		synctest.Wait()
-		a.refused(sent{at: time.Now(), before: 1}, time.Minute, slowPace)
+		a.refused(sent{at: time.Now(), before: 1}, time.Minute)
 		require.ErrorIs(t, <-took, rpc.ErrRate)
 	})
 }

@@ -344,7 +344,7 @@ func (l *link) failed(ctx context.Context, calls []*rpc.Call, err error, s sent)
 
 		l.batches.tooFast(size)
 		l.blame(ctx, err, s.at)
-		l.rate.refused(s, l.Pause(false), slowPace)
+		l.rate.refused(s, l.Pause(false))
 	case kind == rpc.RangeTooLarge || kind == rpc.Behind || kind == rpc.BatchRefused ||
 		l.batches.mayBeRefused(calls, err):
 	case kind == rpc.Pruned || kind == rpc.AddressRequired || kind == rpc.TooManyAddresses:
@@ -353,10 +353,10 @@ func (l *link) failed(ctx context.Context, calls []*rpc.Call, err error, s sent)
 		l.blame(ctx, err, s.at)
 		_, page := errors.AsType[*rpc.Page](err)
 		switch {
-		case rpc.Overloaded(err):
-			l.rate.refused(s, l.Pause(false), slowPace)
-		case page || broke(err): // some say so that requests come too fast
-			l.rate.refused(s, l.Pause(false), lostPace)
+		case broke(err):
+			l.rate.lost(s, l.Pause(false))
+		case page && kind == rpc.Failed && ctx.Value(unprovenKey{}) == nil: // as a bare 503 or 403: it may be the rate
+			l.rate.refused(s, l.Pause(false))
 		}
 	}
 }

@@ -37,8 +37,8 @@ const (
 	// A rate beyond which a limit that was met once is forgotten, and the least to which it is
 	// lowered, requests per second.
 	unlimited, slowest = 1000, 0.2
-	// A first refusal at a slower pace than this, in requests per second, is hardly for the pace; nor is a
-	// lost answer.
+	// A first refusal at a slower pace than slowPace, in requests per second, is hardly for the pace; nor is
+	// a first lost answer at less than lostPace.
 	slowPace, lostPace = 8, 50
 )
 
@@ -111,19 +111,21 @@ func (p *pace) grow(now time.Time) {
 	}
 }
 
-// refused takes in a refusal, and that nothing is sent for a pause.
-func (p *pace) refused(now time.Time, pause time.Duration, least float64) {
+// refused takes in a refusal, and that nothing is sent for a pause. The first makes the rate guess at
+// least, and none lowers it below least.
+func (p *pace) refused(now time.Time, pause time.Duration, guess, least float64) {
 	p.tokens, p.filled = 0, now.Add(pause)
 	switch {
 	case p.rate == 0:
-		p.rate = max(p.counted/window.Seconds(), p.previous, least)
+		p.rate = max(p.counted/window.Seconds(), p.previous, guess)
 	case p.passed == 0:
 		return // nothing is let through: that says nothing of the rate
 	default:
+		before := p.rate
 		p.learn()
+		p.rate = max(p.rate, min(before, least))
 	}
 
-	p.rate = max(p.rate, slowest)
 	if p.most > 0 {
 		p.rate = min(p.rate, p.most)
 	}

@@ -143,7 +143,7 @@ func (n *Node) refusal(ctx context.Context, err error, asked time.Time, from, si
 func (n *Node) busy(ctx context.Context, err error, asked time.Time, first, said bool) {
 	n.rate.refusedRange()
 	if first {
-		n.rate.refused(sent{at: asked}, 0, slowPace)
+		n.rate.refused(sent{at: asked}, 0)
 	}
 
 	if rpc.Classify(err) == rpc.RangeTooLarge {

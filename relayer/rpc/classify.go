@@ -239,13 +239,6 @@ func Vague(err error) bool {
 	return Classify(err) == Failed || errors.Is(err, ErrGarbled)
 }
 
-// Overloaded says whether a node, or what is in front of it, says that it has too much to do, and no
-// more: a bare 503. It may mean the rate as well as what was asked for.
-func Overloaded(err error) bool {
-	page, is := errors.AsType[*Page](err)
-	return is && page.Status == http.StatusServiceUnavailable && page.kind() == Failed
-}
-
 var (
 	// A range that would work: Alchemy's "[0xc5dc00, 0xc614a7]", reth's "range 24383075-24383096".
 	rangeHex     = regexp.MustCompile(`\[ ?0x([0-9a-f]+), ?0x([0-9a-f]+) ?\]`)
