@@ -71,6 +71,10 @@ func (n *Node) once(ctx context.Context, calls ...*rpc.Call) error {
 			return err
 		}
 
+		if errors.Is(err, errPaused) && refusal != nil {
+			err = refusal // the words why
+		}
+
 		timer := time.NewTimer(max(min(n.Pause(false), LongestWait), time.Millisecond))
 		select {
 		case <-ctx.Done():
