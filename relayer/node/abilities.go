@@ -38,6 +38,7 @@ type abilities struct {
 	noReceipts fact        // it does not know eth_getBlockReceipts
 	uneven     fact        // it did not have what it had told of
 	receipts   atomic.Bool // it has given some
+	blocks     atomic.Bool // it has given the logs of single ones
 
 	mu        sync.Mutex
 	addresses int       // per request

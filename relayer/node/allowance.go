@@ -2,167 +2,218 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
 )
 
-// allowance is what a node lets through, as far as it is known: requests per second. Everything
-// that asks the node obeys it together. What is read at once goes before what can wait (Later),
-// which has its turn after patience all the same.
+// allowance is what a node lets through, as far as it is known: requests per second (pace) and batches at
+// a time (width). Everything that is asked of the node goes through it, by take and done. What is read at
+// once goes before what can wait (Later), which has its turn after patience all the same.
 //
-// rate is learnt: unlimited until the first refusal, then what was answered lately, less after each
-// further refusal and slowly more while there is none. tokens may be negative: a batch larger than
-// the bucket goes when the bucket is full, and the debt is waited for.
+// Between take and done nobody waits for another place, only for the answer. Between enter and leave,
+// which ranges need besides, the places are taken.
 type allowance struct {
-	now  func() time.Time
-	most float64 // configured, requests per second; 0: none
+	now func() time.Time
 
-	mu       sync.Mutex
-	rate     float64 // requests per second; 0: no limit is known
-	tokens   float64
-	filled   time.Time // when tokens was last brought up to date
-	lowered  time.Time // when rate last went down
-	urgent   int       // urgent askers that wait
-	since    time.Time // start of the window that counts
-	counted  float64   // requests answered in it
-	previous float64   // and in the one before, per second
-	passed   bool      // a request was answered since the last refusal
+	mu     sync.Mutex
+	pace   pace
+	width  width
+	urgent int           // askers that wait and are urgent
+	paused time.Time     // until when nothing is sent: it would be refused
+	freed  chan struct{} // closed and made anew when somebody may go on
 }
 
-const (
-	// patience is how long what can wait waits behind what is urgent.
-	patience = 5 * time.Second
-	// window over which answered requests are counted.
-	window = 2 * time.Second
-	// After a refusal the rate is so much of what it was; while there is none it grows by a share or a step per second.
-	slower, growth, step = 0.7, 0.03, 0.08
-	// A rate beyond which a limit that was met once is forgotten, and the least to which it is
-	// lowered, requests per second.
-	unlimited, slowest = 1000, 0.2
-	// A first refusal at a slower pace than this, in requests per second, is hardly for the pace.
-	slowPace = 8
-)
+// patience is how long what can wait waits behind what is urgent.
+const patience = 5 * time.Second
+
+// errPaused means that a node is not to be asked for so long that there may be something else to do.
+var errPaused = fmt.Errorf("%w: it has refused others", rpc.ErrRate)
 
 func newAllowance(most float64, now func() time.Time) *allowance {
-	a := &allowance{now: now, most: most, rate: most, since: now(), filled: now()}
-	a.tokens = a.burst()
-	return a
+	return &allowance{now: now, pace: newPace(most, now()), width: newWidth(), freed: make(chan struct{})}
 }
-
-// burst is how many requests may go at once: a second's.
-func (a *allowance) burst() float64 { return max(a.rate, 1) }
 
 type laterKey struct{}
 
 // Later marks what is asked under a context as work that can wait: polling, and reading a second time.
 func Later(ctx context.Context) context.Context { return context.WithValue(ctx, laterKey{}, true) }
 
-// take waits until n requests may be sent.
-func (a *allowance) take(ctx context.Context, n int) error {
-	later := ctx.Value(laterKey{}) != nil
-	began := a.now()
+// take waits until a batch of n requests may be sent, and says how many batches are in flight with it.
+// done has to follow, unless there is an error.
+func (a *allowance) take(ctx context.Context, n int) (crowd int, err error) {
+	banned := false
+	err = a.await(ctx, func() time.Duration {
+		pause := a.paused.Sub(a.now())
+		switch banned = pause > LongestWait; {
+		case banned:
+			return 0
+		case pause > 0:
+			return pause
+		case a.width.full():
+			return patience
+		}
+
+		if pause = a.pace.take(float64(n), a.now()); pause > 0 {
+			return pause
+		}
+
+		crowd = a.width.start()
+
+		return 0
+	})
+	if err == nil && banned {
+		err = errPaused
+	}
+
+	return crowd, err
+}
+
+// done notes that a batch is not in flight any more, and says how many were with it.
+func (a *allowance) done() (crowd int) {
 	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.wake()
+
+	return a.width.end()
+}
+
+// enter waits for a turn to ask for a range. leave ends it. What is asked under the context that it returns
+// is urgent: others wait for the turn.
+func (a *allowance) enter(ctx context.Context) (context.Context, error) {
+	err := a.await(ctx, func() time.Duration {
+		if !a.width.enter() {
+			return patience
+		}
+
+		return 0
+	})
+
+	return context.WithValue(ctx, laterKey{}, nil), err
+}
+
+func (a *allowance) leave() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.width.ranges--
+	a.wake()
+}
+
+// await waits for a condition, which says by 0 that it is met, or else when to look at it again at the
+// latest. What can wait lets what is urgent go first.
+func (a *allowance) await(ctx context.Context, met func() time.Duration) error {
+	later, began := ctx.Value(laterKey{}) != nil, a.now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if !later {
 		a.urgent++
-		defer func() { a.mu.Lock(); a.urgent--; a.mu.Unlock() }()
+		defer func() { a.urgent--; a.wake() }()
 	}
 
-	for {
-		wait := a.tryTake(float64(n), later && a.now().Sub(began) < patience)
-		a.mu.Unlock()
-		if wait == 0 {
-			return ctx.Err()
+	for ctx.Err() == nil {
+		pause := began.Add(patience).Sub(a.now())
+		if !later || a.urgent == 0 || pause <= 0 {
+			pause = met()
 		}
 
-		timer := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return context.Cause(ctx)
-		case <-timer.C:
+		if pause == 0 {
+			return nil
 		}
 
-		a.mu.Lock()
+		a.sleep(ctx, pause)
 	}
+
+	return context.Cause(ctx)
 }
 
-// tryTake takes the tokens for n requests, or says how long until it is worth trying again. Held: mu.
-func (a *allowance) tryTake(n float64, yielding bool) time.Duration {
-	if a.rate == 0 {
-		return 0
+// sleep waits until somebody may go on, or a time is over. Held: mu, but while it waits.
+func (a *allowance) sleep(ctx context.Context, pause time.Duration) {
+	timer, freed := time.NewTimer(pause), a.freed
+	a.mu.Unlock()
+	select {
+	case <-ctx.Done():
+	case <-freed:
+	case <-timer.C:
 	}
 
-	now := a.now()
-	a.tokens = min(a.tokens+a.rate*now.Sub(a.filled).Seconds(), a.burst())
-	a.filled = now
-	need := min(n, a.burst())
-	if yielding && a.urgent > 0 {
-		return max(time.Duration(need/a.rate*float64(time.Second)), time.Millisecond)
-	}
-
-	if a.tokens+1e-9 < need {
-		return max(time.Duration((need-a.tokens)/a.rate*float64(time.Second)), time.Millisecond)
-	}
-
-	a.tokens -= n
-
-	return 0
+	timer.Stop()
+	a.mu.Lock()
 }
 
-// answered counts requests that were answered.
-func (a *allowance) answered(n int) {
+// wake has everybody look again who waits. Held: mu.
+func (a *allowance) wake() {
+	close(a.freed)
+	a.freed = make(chan struct{})
+}
+
+// gaveRange has one more range be asked for at a time; or the next alone, if it is larger than any that
+// was answered.
+func (a *allowance) gaveRange(proven bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.width.calm++; !proven {
+		a.width.calm = 0
+	}
+
+	a.wake()
+}
+
+// refusedRange has ranges be asked for one at a time again.
+func (a *allowance) refusedRange() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.width.calm = 0
+}
+
+// answered takes in the answers to n requests.
+func (a *allowance) answered(n int, s sent) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.pace.answered(float64(n), s.at, a.now())
+	a.width.answered(s.before, a.now())
+	a.wake()
+}
+
+// crowded says whether so many were in flight that it is not known that the node takes them.
+func (a *allowance) crowded(s sent) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return !a.width.proven(s.crowd())
+}
+
+// refused takes in a refusal for the rate, and for how long nothing is to be sent. Several that were in
+// flight together are one. What was refused while others were in flight was one too many, or too soon.
+func (a *allowance) refused(s sent, pause time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := a.now()
-	if elapsed := now.Sub(a.since); elapsed >= window {
-		a.previous = a.counted / elapsed.Seconds()
-		a.since, a.counted = now, 0
-		a.grow(elapsed)
-	}
-
-	a.counted += float64(n)
-	a.passed = a.passed || n > 0
-}
-
-// grow raises the rate after a time without a refusal. Held: mu.
-func (a *allowance) grow(elapsed time.Duration) {
-	if a.rate == 0 || a.rate == a.most || a.now().Sub(a.lowered) < elapsed {
+	if a.stop(now.Add(pause)); s.at.Before(a.pace.lowered) || s.at.Before(a.width.narrowed) {
 		return
 	}
 
-	a.rate += max(a.rate*growth, step) * min(elapsed.Seconds(), 10)
-	if a.most > 0 {
-		a.rate = min(a.rate, a.most)
-	} else if a.rate > unlimited {
-		a.rate = 0
+	if !a.width.refused(s.crowd(), now) {
+		a.pace.refused(now, pause, slowPace, slowest)
 	}
 }
 
-// refused takes in a refusal for the rate, of requests that were sent at asked: several that were
-// in flight together are one.
-func (a *allowance) refused(asked time.Time) {
+// lost takes in that the answer to a request was lost, or says nothing: some say so that requests come too
+// fast. It may be the network, so the rate stays one that keeps up with a chain.
+func (a *allowance) lost(s sent, pause time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if asked.Before(a.lowered) {
-		return
-	}
-
 	now := a.now()
-	if a.rate > 0 && !a.passed { // nothing is let through: that says nothing of the rate
-		a.tokens, a.filled, a.lowered = -a.burst(), now, now
-		return
+	if a.stop(now.Add(pause)); !s.at.Before(a.pace.lowered) {
+		a.pace.refused(now, pause, lostPace, slowPace)
 	}
+}
 
-	a.passed = false
-	seen := max(a.counted/max(now.Sub(a.since).Seconds(), 1), a.previous)
-	rate := max(seen, slowPace)
-	if a.rate > 0 {
-		rate = min(a.rate, max(seen, a.rate*slower)) * slower
-	}
-
-	a.rate, a.tokens, a.filled, a.lowered = max(rate, slowest), 0, now, now
-	if a.most > 0 {
-		a.rate = min(a.rate, a.most)
+// stop has nothing be sent for a while. Held: mu.
+func (a *allowance) stop(until time.Time) {
+	a.width.calm = 0
+	if until.After(a.paused) {
+		a.paused = until
 	}
 }
 
@@ -170,9 +221,20 @@ func (a *allowance) refused(asked time.Time) {
 func (a *allowance) learnt() float64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.rate == a.most {
+	if a.pace.rate == a.pace.most {
 		return 0
 	}
 
-	return a.rate
+	return a.pace.rate
+}
+
+// atOnce is how many requests one batch may have: those of the two seconds for which others wait then.
+func (a *allowance) atOnce() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.pace.rate == 0 {
+		return callsPerBatch
+	}
+
+	return max(int(a.pace.rate*window.Seconds()), smallBatch)
 }

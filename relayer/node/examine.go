@@ -71,6 +71,10 @@ func (n *Node) once(ctx context.Context, calls ...*rpc.Call) error {
 			return err
 		}
 
+		if errors.Is(err, errPaused) && refusal != nil {
+			err = refusal // the words why
+		}
+
 		if wait(ctx, min(n.Pause(false), LongestWait)) != nil {
 			return err // its words say more than the end of the time
 		}

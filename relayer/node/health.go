@@ -73,7 +73,8 @@ const (
 	// nothing is read meanwhile. With its jitter the pause is shorter than LongestWait, so that a request
 	// waits for it.
 	alonePause, longestAlonePause = time.Second, LongestWait * 3 / 4
-	// A node that refuses because of its rate limit, without saying for how long.
+	// A node that refuses because of its rate limit, without saying for how long. The pause after which it
+	// answered last time is where the next begins.
 	limitPause, longestLimitPause = time.Second, 8 * time.Second
 	// Some limits begin anew with each request that they refuse. So each banAfter-th pause in a row is
 	// longer, twice as long each time.
@@ -99,6 +100,9 @@ type health struct {
 	faults        int
 	lied, failed  time.Time
 	err           error
+
+	waited time.Duration // the last pause for the rate, of a node that has not answered since
+	enough time.Duration // the last that was followed by an answer; less is tried after a first one that was
 }
 
 // works notes an answer to a request that was sent at asked. It says whether the state changed.
@@ -107,7 +111,14 @@ func (h *health) works(asked, now time.Time) bool {
 		return false // it was sent before something went wrong
 	}
 
-	h.failures = 0
+	if h.waited > 0 {
+		h.enough = min(h.waited, banPause)
+		if h.failures == 1 {
+			h.enough = h.enough * 3 / 4
+		}
+	}
+
+	h.failures, h.waited = 0, 0
 	if now.Before(h.avoid) {
 		return h.become(answered)
 	}
@@ -136,6 +147,10 @@ func (h *health) proves(asked time.Time) bool {
 func (h *health) fails(err error, asked, now time.Time, jitter func(time.Duration) time.Duration) bool {
 	repeated := !asked.IsZero() && asked.Before(h.failed)
 	h.err = err
+	if !lately(h.failed, now) {
+		h.enough = 0
+	}
+
 	if !repeated || h.failures == 0 {
 		h.failures++
 		h.failed = now
@@ -175,11 +190,12 @@ func (h *health) judge(err error, now time.Time, jitter func(time.Duration) time
 			return limited, wait
 		}
 
+		h.waited = min(max(limitPause, h.enough)<<min(h.failures-1, 10), max(longestLimitPause, 4*h.enough))
 		if long := h.failures / banAfter; long > 0 && h.failures%banAfter == 0 {
-			return limited, min(banPause<<min(long-1, 10), longestBanPause)
+			h.waited = min(banPause<<min(long-1, 10), longestBanPause)
 		}
 
-		return limited, min(limitPause<<min(h.failures-1, 10), longestLimitPause)
+		return limited, h.waited
 	}
 
 	return failed, min(firstPause<<min(h.failures-1, 10), longestPause)

@@ -2,6 +2,10 @@ package node
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -134,15 +138,17 @@ func TestAllowanceIsLearnt(t *testing.T) {
 				through, refusals := 0, 0
 				const last = 2 * time.Minute
 				for time.Since(begun) < last {
-					require.NoError(t, a.take(t.Context(), batch))
+					crowd, err := a.take(t.Context(), batch)
+					require.NoError(t, err)
+					s := sent{at: time.Now(), before: crowd}
 					<-time.After(time.Millisecond)
-					asked := time.Now()
+					s.after = a.done()
 					if provider.take(batch) {
-						a.answered(batch)
+						a.answered(batch, s)
 						through += batch
 					} else {
 						refusals++
-						a.refused(asked)
+						a.refused(s, 0)
 						<-time.After(limitPause)
 					}
 				}
@@ -157,15 +163,251 @@ func TestAllowanceIsLearnt(t *testing.T) {
 	}
 }
 
+// What a provider lets through is learnt and used, however it measures that, and no more than three times
+// as much is ever sent in 5 s after the first 5. Once it is known, refusals are rare.
+func TestAllowanceUnderEachLimiter(t *testing.T) {
+	for name, limiter := range map[string]func(rate float64) func() bool{
+		"in one second":      func(rate float64) func() bool { return perWindow(int(rate), time.Second, false) },
+		"in each second":     func(rate float64) func() bool { return perWindow(int(rate), time.Second, true) },
+		"in ten seconds":     func(rate float64) func() bool { return perWindow(int(10*rate), 10*time.Second, false) },
+		"in each ten":        func(rate float64) func() bool { return perWindow(int(10*rate), 10*time.Second, true) },
+		"no more for a time": func(rate float64) func() bool { return penalty(rate, 5*time.Second) },
+	} {
+		for _, rate := range []float64{1, 5, 25} {
+			t.Run(fmt.Sprintf("%v %s", rate, name), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					const last = 3 * time.Minute
+					takes, begun := limiter(rate), time.Now()
+					a := newAllowance(0, time.Now)
+					var asked []time.Time
+					through, refusals, pause := 0, 0, limitPause
+					for time.Since(begun) < last {
+						crowd, err := a.take(t.Context(), 1)
+						require.NoError(t, err)
+						s := sent{at: time.Now(), before: crowd}
+						asked = append(asked, s.at)
+						<-time.After(time.Millisecond)
+						s.after = a.done()
+						if takes() {
+							a.answered(1, s)
+							through, pause = through+1, limitPause
+						} else {
+							a.refused(s, pause)
+							refusals, pause = refusals+1, min(2*pause, LongestWait)
+						}
+					}
+
+					share := float64(through) / (rate * last.Seconds())
+					t.Logf("%.0f %% used, %d refusals", 100*share, refusals)
+					require.Greater(t, share, 0.6)
+					require.LessOrEqual(t, refusals, 30)
+					for i := range asked {
+						j := i
+						for j < len(asked) && asked[j].Sub(asked[i]) < 5*time.Second {
+							j++
+						}
+
+						if asked[i].Sub(begun) >= 5*time.Second {
+							require.LessOrEqual(t, float64(j-i), 3*5*rate, "in 5 s from %s on", asked[i].Sub(begun))
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// perWindow lets so many through in a window, which begins with each request, or each time that one ends.
+func perWindow(most int, window time.Duration, fixed bool) func() bool {
+	var passed []time.Time
+
+	return func() bool {
+		now := time.Now()
+		since := now.Add(-window)
+		if fixed {
+			since = now.Truncate(window).Add(-1)
+		}
+
+		passed = slices.DeleteFunc(passed, func(at time.Time) bool { return !at.After(since) })
+		if len(passed) >= most {
+			return false
+		}
+
+		passed = append(passed, now)
+
+		return true
+	}
+}
+
+// penalty lets nothing through for a time when a bucket was empty.
+func penalty(rate float64, long time.Duration) func() bool {
+	b := &bucket{rate: rate, burst: 2 * rate, tokens: 2 * rate, at: time.Now()}
+	var until time.Time
+
+	return func() bool {
+		now := time.Now()
+		switch {
+		case now.Before(until):
+			return false
+		case b.take(1):
+			return true
+		}
+
+		until = now.Add(long)
+
+		return false
+	}
+}
+
+// A node that takes so many requests at a time is asked so many at a time, and hardly ever one more.
+func TestWidthIsLearnt(t *testing.T) {
+	for atOnce := 1; atOnce <= 5; atOnce++ {
+		t.Run(fmt.Sprint(atOnce), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const askers, long, last = 8, 50 * time.Millisecond, 2 * time.Minute
+				a, begun := newAllowance(0, time.Now), time.Now()
+				var through, refusals, inFlight atomic.Int64
+				var all sync.WaitGroup
+				for range askers {
+					all.Go(func() {
+						for time.Since(begun) < last {
+							crowd, err := a.take(t.Context(), 1)
+							require.NoError(t, err)
+							s := sent{at: time.Now(), before: crowd}
+							takes := inFlight.Add(1) <= int64(atOnce)
+							if takes {
+								<-time.After(long)
+							}
+
+							inFlight.Add(-1)
+							if s.after = a.done(); takes {
+								through.Add(1)
+								a.answered(1, s)
+							} else {
+								refusals.Add(1)
+								a.refused(s, limitPause)
+							}
+						}
+					})
+				}
+
+				all.Wait()
+				share := float64(through.Load()) / (float64(atOnce) * last.Seconds() / long.Seconds())
+				t.Logf("%.0f %% used, %d refusals", 100*share, refusals.Load())
+				require.Greater(t, share, 0.75)
+				require.LessOrEqual(t, refusals.Load(), int64(20))
+				require.Zero(t, a.learnt(), "it is not taken for a rate")
+			})
+		})
+	}
+}
+
+// Ranges begin with one at a time, go to four, and begin anew after a refusal.
+func TestRangesAtATime(t *testing.T) {
+	a := newAllowance(0, time.Now)
+	enters := func() (n int) {
+		for a.width.enter() {
+			n++
+		}
+
+		for range n {
+			a.leave()
+		}
+
+		return n
+	}
+	for want := 1; want <= RangesInFlight; want++ {
+		require.Equal(t, want, enters())
+		a.gaveRange(true)
+	}
+
+	require.Equal(t, RangesInFlight, enters())
+	a.gaveRange(false)
+	require.Equal(t, 1, enters(), "the next is larger than any that was answered")
+	a.gaveRange(true)
+	a.gaveRange(true)
+	require.Equal(t, 3, enters())
+	a.refusedRange()
+	require.Equal(t, 1, enters())
+}
+
+// What can wait lets what is urgent go first where only one request is taken at a time, too.
+func TestUrgentGoesFirstToAPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAllowance(0, time.Now)
+		a.width.most, a.width.trial = 1, time.Now().Add(time.Hour)
+		_, err := a.take(t.Context(), 1)
+		require.NoError(t, err)
+		order := make(chan string, 10)
+		var all sync.WaitGroup
+		defer all.Wait()
+		asks := func(ctx context.Context, name string) {
+			all.Go(func() {
+				if _, err := a.take(ctx, 1); err == nil {
+					order <- name
+					<-time.After(100 * time.Millisecond)
+					a.done()
+				}
+			})
+			synctest.Wait()
+		}
+		for range 3 {
+			asks(Later(t.Context()), "later")
+		}
+
+		for range 3 {
+			asks(t.Context(), "now")
+		}
+
+		a.done()
+		for i := range 6 {
+			require.Equal(t, []string{"now", "later"}[i/3], <-order)
+		}
+	})
+}
+
+// While a node wants a pause nothing is sent to it, not even by those who waited before; and where that is
+// long, they are told.
+func TestPauseHoldsForThoseWhoWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAllowance(1, time.Now)
+		_, err := a.take(t.Context(), 1)
+		require.NoError(t, err)
+		s := sent{at: time.Now(), before: 1}
+		begun, took := time.Now(), make(chan error, 1)
+		ask := func() {
+			_, err := a.take(t.Context(), 1)
+			took <- err
+		}
+		go ask()
+		synctest.Wait()
+		a.refused(s, 4*time.Second)
+		require.NoError(t, <-took)
+		require.GreaterOrEqual(t, time.Since(begun), 4*time.Second)
+		go ask()
+		synctest.Wait()
+		a.refused(sent{at: time.Now(), before: 1}, time.Minute)
+		require.ErrorIs(t, <-took, rpc.ErrRate)
+	})
+}
+
 // What is needed now goes before polling, which has its turn all the same.
 func TestUrgentGoesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAllowance(2, time.Now)
-		require.NoError(t, a.take(t.Context(), 2))
+		take := func(ctx context.Context, n int) error {
+			_, err := a.take(ctx, n)
+			if err == nil {
+				a.done()
+			}
+
+			return err
+		}
+		require.NoError(t, take(t.Context(), 2))
 		order := make(chan string, 40)
 		for range 5 {
 			go func() {
-				if a.take(Later(t.Context()), 1) == nil {
+				if take(Later(t.Context()), 1) == nil {
 					order <- "later"
 				}
 			}()
@@ -174,7 +416,7 @@ func TestUrgentGoesFirst(t *testing.T) {
 		synctest.Wait()
 		for range 20 {
 			go func() {
-				if a.take(t.Context(), 1) == nil {
+				if take(t.Context(), 1) == nil {
 					order <- "now"
 				}
 			}()
@@ -198,7 +440,7 @@ func TestUrgentGoesFirst(t *testing.T) {
 		require.Equal(t, 5, later)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		require.Error(t, a.take(ctx, 1))
+		require.Error(t, take(ctx, 1))
 	})
 }
 

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,14 +25,13 @@ type link struct {
 	client  rpc.Client
 	ws      *rpc.WS // client, where it is one
 	rate    *allowance
-	turns   *turns
 	batches *batches
 	late    late
 	*standing
 }
 
 func newLink(cfg *Config) *link {
-	l := &link{cfg: cfg, rate: newAllowance(cfg.MaxRPS, cfg.Now), turns: newTurns(), batches: newBatches(cfg.Now),
+	l := &link{cfg: cfg, rate: newAllowance(cfg.MaxRPS, cfg.Now), batches: newBatches(cfg.Now),
 		standing: &standing{cfg: cfg, health: health{state: Untried}}}
 	switch {
 	case cfg.Client != nil:
@@ -108,7 +108,7 @@ func (l *link) send(ctx context.Context, timeout time.Duration, limit int64, cal
 
 	answered := false // since a limit of the rate was met
 	for left := calls; len(left) > 0; {
-		some := left[:min(len(left), l.batches.size())]
+		some := left[:min(len(left), l.batches.size(), l.rate.atOnce())]
 		open, err := l.sendBatch(ctx, timeout, limit, some)
 		switch {
 		case err == nil:
@@ -171,16 +171,27 @@ func wait(ctx context.Context, pause time.Duration) error {
 	}
 }
 
-// exchange sends calls by do, when the rate allows it. timeout is for their answer; of logs, of which
-// there may be a hundred megabytes, for its beginning, and all of it has Config.Timeout. It says when
-// the calls were sent and how long the answer took. Where ctx ended the error is its cause.
+// sent says when calls were sent, how long the answer took, and how many batches were in flight, with
+// them, at the beginning and at the end.
+type sent struct {
+	at            time.Time
+	took          time.Duration
+	before, after int
+}
+
+// crowd is how many batches were in flight when they were answered, or when they were sent if that is more.
+func (s sent) crowd() int { return max(s.before, s.after) }
+
+// exchange sends calls by do, when the allowance lets them. timeout is for their answer; of logs, of
+// which there may be a hundred megabytes, for its beginning, and all of it has Config.Timeout. Where ctx
+// ended the error is its cause.
 func (l *link) exchange(ctx context.Context, timeout time.Duration, calls []*rpc.Call,
-	do func(context.Context) (rpc.Traffic, error)) (asked time.Time, took time.Duration, err error) {
-	if err := l.rate.take(ctx, len(calls)); err != nil {
-		return asked, took, err
+	do func(context.Context) (rpc.Traffic, error)) (s sent, err error) {
+	if s.before, err = l.rate.take(ctx, len(calls)); err != nil {
+		return s, err
 	}
 
-	asked = l.cfg.Now()
+	s.at = l.cfg.Now()
 	slow := func(timeout time.Duration) error {
 		return fmt.Errorf("%w: %s waited %s for %s (RPC timeout)", rpc.ErrSlow, l.cfg.Name, timeout, calls[0].Method)
 	}
@@ -199,23 +210,24 @@ func (l *link) exchange(ctx context.Context, timeout time.Duration, calls []*rpc
 	}
 
 	traffic, err := do(limited)
+	s.after = l.rate.done()
 	if ctx.Err() != nil {
-		return asked, took, context.Cause(ctx)
+		return s, context.Cause(ctx)
 	}
 
 	if err != nil && limited.Err() != nil {
 		err = context.Cause(limited)
 	}
 
-	took = l.cfg.Now().Sub(asked)
+	s.took = l.cfg.Now().Sub(s.at)
 	err = l.cfg.Secrets.Error(err)
 	for _, c := range calls {
 		c.Err = l.cfg.Secrets.Error(c.Err)
 	}
 
-	l.cfg.Metrics.exchanged(l.cfg.Name, calls, err, traffic, took)
+	l.cfg.Metrics.exchanged(l.cfg.Name, calls, err, traffic, s.took)
 
-	return asked, took, err
+	return s, err
 }
 
 // attempt sends one batch and keeps the books. The failure of a batch that may be one of batches
@@ -228,12 +240,12 @@ func (l *link) attempt(ctx context.Context, timeout time.Duration, limit int64, 
 
 		return l.client.Exchange(ctx, calls, limit)
 	}
-	asked, took, err := l.exchange(ctx, timeout, calls, do)
+	s, err := l.exchange(ctx, timeout, calls, do)
 	for tries := 1; broke(err) && tries < l.tries(ctx, calls) && ctx.Err() == nil; tries++ {
-		asked, took, err = l.exchange(ctx, timeout, calls, do)
+		s, err = l.exchange(ctx, timeout, calls, do)
 	}
 
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || s.at.IsZero() { // it was not sent
 		return err
 	}
 
@@ -244,19 +256,41 @@ func (l *link) attempt(ctx context.Context, timeout time.Duration, limit int64, 
 		}
 	}
 
+	if reason := l.oneTooMany(ctx, calls, err, s); reason != nil {
+		err, partial = fmt.Errorf("%w: %w", rpc.ErrRate, reason), false
+	}
+
 	if err != nil && !partial {
-		l.failed(ctx, calls, err, asked, took)
+		l.failed(ctx, calls, err, s)
 		return err
 	}
 
 	l.late.answered(l.cfg.Now())
-	l.rate.answered(len(calls))
-	l.worked(asked, took)
+	l.rate.answered(len(calls), s)
+	l.worked(s.at, s.took)
 	if err == nil && !slices.ContainsFunc(calls, func(c *rpc.Call) bool { return c.Err != nil }) {
 		l.batches.answered(len(calls))
 	}
 
 	return err
+}
+
+// oneTooMany returns the refusal of logs that does not say what it is for, and of which nothing is known
+// that it could be for, but that others were in flight.
+func (l *link) oneTooMany(ctx context.Context, calls []*rpc.Call, err error, s sent) error {
+	i := slices.IndexFunc(calls, isLogs)
+	if i < 0 || ctx.Value(unprovenKey{}) != nil || len(calls) > 1 && !l.batches.work(len(calls)) || !l.rate.crowded(s) {
+		return nil
+	}
+
+	err = cmp.Or(err, calls[i].Err)
+	_, said := errors.AsType[*rpc.Error](err)
+	_, page := errors.AsType[*rpc.Page](err)
+	if (said || page) && rpc.Vague(err) {
+		return err
+	}
+
+	return nil
 }
 
 type unprovenKey struct{}
@@ -299,7 +333,7 @@ func metRate(c *rpc.Call) bool {
 }
 
 // failed keeps the books of a batch that failed as a whole.
-func (l *link) failed(ctx context.Context, calls []*rpc.Call, err error, asked time.Time, took time.Duration) {
+func (l *link) failed(ctx context.Context, calls []*rpc.Call, err error, s sent) {
 	size := len(calls)
 	kind := rpc.Classify(err)
 	switch {
@@ -309,19 +343,21 @@ func (l *link) failed(ctx context.Context, calls []*rpc.Call, err error, asked t
 		}
 
 		l.batches.tooFast(size)
-		l.rate.refused(asked)
-		l.turns.narrow()
-		l.blame(ctx, err, asked)
+		l.blame(ctx, err, s.at)
+		l.rate.refused(s, l.Pause(false))
 	case kind == rpc.RangeTooLarge && slices.ContainsFunc(calls, (*rpc.Call).Streams) || kind == rpc.Behind ||
 		kind == rpc.BatchRefused || l.batches.mayBeRefused(calls, err):
 	case kind == rpc.Pruned || kind == rpc.AddressRequired || kind == rpc.TooManyAddresses:
-		l.worked(asked, took) // it concerns what was asked for
+		l.worked(s.at, s.took) // it concerns what was asked for
 	default:
-		if rpc.Overloaded(err) {
-			l.rate.refused(asked)
+		l.blame(ctx, err, s.at)
+		_, page := errors.AsType[*rpc.Page](err)
+		switch {
+		case broke(err):
+			l.rate.lost(s, l.Pause(false))
+		case page && kind == rpc.Failed && ctx.Value(unprovenKey{}) == nil: // as a bare 503 or 403: it may be the rate
+			l.rate.refused(s, l.Pause(false))
 		}
-
-		l.blame(ctx, err, asked)
 	}
 }
 
@@ -330,21 +366,21 @@ func (l *link) failed(ctx context.Context, calls []*rpc.Call, err error, asked t
 func (l *link) Subscribe(ctx context.Context) (sub *rpc.Subscription, err error) {
 	calls := []*rpc.Call{{Method: rpc.Subscribe}}
 	quick := min(l.cfg.Timeout, quickTimeout)
-	asked, took, err := l.exchange(ctx, quick, calls, func(ctx context.Context) (_ rpc.Traffic, err error) {
+	s, err := l.exchange(ctx, quick, calls, func(ctx context.Context) (_ rpc.Traffic, err error) {
 		sub, err = l.ws.Subscribe(ctx)
 		return rpc.Traffic{}, err
 	})
 	_, said := errors.AsType[*rpc.Error](err)
 	switch {
-	case ctx.Err() != nil || said && rpc.Classify(err) != rpc.RateLimited:
+	case ctx.Err() != nil || s.at.IsZero() || said && rpc.Classify(err) != rpc.RateLimited:
 		return nil, err
 	case err != nil:
-		l.blame(ctx, err, asked)
+		l.blame(ctx, err, s.at)
 		return nil, err
 	}
 
-	l.rate.answered(1)
-	l.worked(asked, took)
+	l.rate.answered(1, s)
+	l.worked(s.at, s.took)
 
 	return sub, nil
 }

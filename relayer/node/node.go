@@ -5,7 +5,7 @@
 // machines that have different heads. So nothing is concluded from one answer about another, only
 // from what an answer itself proves: logs carry their block's hash.
 //
-//	ReadRange ── span, turns ──► link       logs of final blocks
+//	ReadRange ── span ─────────► link       logs of final blocks
 //	ReadBlock, ReadWhole ──────► link       logs of one block, by its hash
 //	ReadSilent ────────────────► link       the same, where its bloom filter says nothing
 //	Do ────────────────────────► link       everything else
@@ -13,9 +13,9 @@
 //	                              └── standing ──► health: states and transitions
 //
 // What a node's refusals teach is kept here and kept to by everything that asks it: requests per
-// second (allowance), ranges at a time (turns), requests per batch (batches), blocks per request
-// (span); and addresses per request, how far back it goes, and that it wants addresses named
-// (abilities).
+// second (pace) and at a time (width), both behind one gate (allowance), requests per batch (batches),
+// blocks per request (span); and addresses per request, how far back it goes, and that it wants addresses
+// named (abilities).
 package node
 
 import (

@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
@@ -70,22 +71,23 @@ var errFewer = errors.New("refused, and fewer blocks are worth a try")
 // readPart reads the first blocks of a range: as many as the node is asked for at once. It says how many
 // answers that are large enough theirs makes.
 func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter) (b Batch, full float64, err error) {
-	if err := n.turns.enter(ctx); err != nil {
+	if ctx, err = n.rate.enter(ctx); err != nil {
 		return b, 0, err
 	}
 
-	defer n.turns.leave()
+	defer n.rate.leave()
 	size := min(to-from+1, n.Span(f))
 	if !n.span.proven(size) {
 		ctx = unproven(ctx)
 	}
 
+	asked := n.cfg.Now()
 	b, bytes, err := n.rangeLogs(ctx, from, from+size-1, f)
 	if err == nil {
 		n.gaveLogs()
-		n.turns.widen()
 		full = fullness(len(b.Logs), bytes, int(n.cfg.MaxBytes/8))
 		n.span.accepted(kindOf(f), size, full)
+		n.rate.gaveRange(n.span.proven(n.Span(f)))
 
 		return b, full, nil
 	}
@@ -94,17 +96,17 @@ func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter) (b Batc
 		return b, 0, err
 	}
 
-	return b, 0, n.refusal(ctx, err, from, size, f)
+	return b, 0, n.refusal(ctx, err, asked, from, size, f)
 }
 
 // refusal learns from the refusal of a range, and says what the error is.
-func (n *Node) refusal(ctx context.Context, err error, from, size uint64, f *Filter) error {
+func (n *Node) refusal(ctx context.Context, err error, asked time.Time, from, size uint64, f *Filter) error {
 	kind := rpc.Classify(err)
 	said, isSaid := errors.AsType[*logsRefused](err)
 	if rpc.Vague(err) && !notSent(err) {
 		spares, first := n.span.spares(size) // it has answered for as many: it is busy, or it is the rate
 		if limit := kind == rpc.RangeTooLarge && size == 1; spares || limit {
-			n.busy(ctx, err, first || limit, isSaid)
+			n.busy(ctx, err, asked, first || limit, isSaid)
 			return err
 		}
 	}
@@ -115,7 +117,7 @@ func (n *Node) refusal(ctx context.Context, err error, from, size uint64, f *Fil
 			err = fmt.Errorf("%w: %w", ErrNoHistory, err)
 		}
 	case kind == rpc.Unsupported && isSaid, errors.Is(err, rpc.ErrGarbled), rpc.Shrinks(kind) && !notSent(err):
-		n.turns.narrow()
+		n.rate.refusedRange()
 		if size == 1 {
 			n.batches.doubt() // it may be what else was in the batch
 		}
@@ -138,10 +140,10 @@ func (n *Node) refusal(ctx context.Context, err error, from, size uint64, f *Fil
 }
 
 // busy slows down for a node that has too much to do.
-func (n *Node) busy(ctx context.Context, err error, first, said bool) {
-	n.turns.narrow()
+func (n *Node) busy(ctx context.Context, err error, asked time.Time, first, said bool) {
+	n.rate.refusedRange()
 	if first {
-		n.rate.refused(n.cfg.Now())
+		n.rate.refused(sent{at: asked}, 0)
 	}
 
 	if rpc.Classify(err) == rpc.RangeTooLarge {
@@ -314,12 +316,18 @@ func (n *Node) readBlock(ctx context.Context, h rpc.Header, q query) (a logsAnsw
 	asked := n.cfg.Now()
 	q.where, q.limit = n.where(h), blockAnswer
 	if a, err = n.logs(ctx, q); err != nil {
-		if _, said := errors.AsType[*logsRefused](err); said && strings.Contains(strings.ToLower(err.Error()), "blockhash") {
+		_, said := errors.AsType[*logsRefused](err)
+		switch {
+		case said && strings.Contains(strings.ToLower(err.Error()), "blockhash"):
 			n.byNumber.note()
+		case said && rpc.Vague(err) && n.blocks.Load(): // it has given such logs
+			n.busy(ctx, err, asked, true, true)
 		}
 
 		return a, err
 	}
+
+	n.blocks.Store(true)
 
 	if q.heads != nil {
 		if found, err := a.head.Header(h.Number); err != nil {

@@ -33,6 +33,7 @@ func (n *Node) ReadSilent(ctx context.Context, h rpc.Header, f *Filter, far uint
 	silent := false // it has never answered for receipts
 	if !n.noReceipts.holds() {
 		q := &rpc.Call{Method: rpc.GetReceipts, Params: `["` + h.Hash.Hex() + `"]`, Keep: ofBlock(h, f)}
+		asked := n.cfg.Now()
 		err := n.readReceipts(ctx, h, q)
 		if err == nil {
 			n.receipts.Store(true)
@@ -41,6 +42,10 @@ func (n *Node) ReadSilent(ctx context.Context, h rpc.Header, f *Filter, far uint
 
 		given := n.receipts.Load()
 		_, said := errors.AsType[*rpc.Error](err)
+		if given && said && rpc.Vague(err) {
+			n.busy(ctx, err, asked, true, true)
+		}
+
 		behind := errors.Is(err, rpc.ErrBehind) && n.Claim().Head.Number >= h.Number+far
 		if !unwilling(err) && (given || !behind && (!said || rpc.Classify(err) != rpc.Failed)) {
 			return nil, 0, err

@@ -123,6 +123,10 @@ func (s *span) refused(size uint64, kind rpc.Kind, hint uint64) bool {
 	}
 
 	next := max(size/2, 1)
+	if s.good < size {
+		next = max(next, s.good)
+	}
+
 	if hint > 0 && hint < size {
 		next = hint
 	}

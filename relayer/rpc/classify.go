@@ -47,6 +47,7 @@ var (
 	rateWords         = []string{
 		"rate limit", "rate exceeded", "call limit", "usage limit", "rps limit", "cu limit", "/sec", "per second",
 		"throttl", "too many request", "too busy", "capacity", "quota", "connections limited",
+		"concurren", "queued",
 	}
 	behindWords = []string{
 		"unknown block", "head block", "block *not found", "header*not found", "be found", "not find block", "exist yet",
@@ -228,19 +229,16 @@ func Shrinks(kind Kind) bool {
 
 // Vague says whether a refusal does not say what it is for.
 func Vague(err error) bool {
+	if errors.Is(err, ErrRate) {
+		return false // it has been found out
+	}
+
 	if e, is := errors.AsType[*Error](err); is && e.Code == -32005 {
 		text := strings.ToLower(e.Message + " " + e.reason())
 		return fromWords(strings.Replace(text, "limit exceeded", "", 1)) == Failed // EIP-1474's own words for any limit
 	}
 
 	return Classify(err) == Failed || errors.Is(err, ErrGarbled)
-}
-
-// Overloaded says whether a node, or what is in front of it, says that it has too much to do, and no
-// more: a bare 503. It may mean the rate as well as what was asked for.
-func Overloaded(err error) bool {
-	page, is := errors.AsType[*Page](err)
-	return is && page.Status == http.StatusServiceUnavailable && page.kind() == Failed
 }
 
 var (

@@ -113,6 +113,25 @@ func TestExamineKeepsTheWordsOfARefusal(t *testing.T) {
 	require.ErrorContains(t, examineOne(ctx, t, n).Err, "Payment Required")
 }
 
+// So are those of one that is not to be asked for a minute.
+func TestExamineKeepsTheWordsOfALongRefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var p pipes
+		n, _ := p.node(t, newChain(100, 3, 0))
+		n.http = func(w http.ResponseWriter, _ *http.Request) bool {
+			w.Header().Set("Retry-After", "60")
+			w.WriteHeader(http.StatusPaymentRequired)
+			_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":1,"error":{"code":402,"message":"Payment Required"}}`)
+
+			return true
+		}
+		s, err := New(Config{URLs: []string{n.server.URL}, ChainID: 1, Dial: p.dial})
+		require.NoError(t, err)
+		t.Cleanup(s.Close)
+		require.ErrorContains(t, s.Examine(t.Context(), emitter, 1)[0].Err, "Payment Required")
+	})
+}
+
 // That a node wants addresses named is forgotten after a while: it may have said so once, by mistake,
 // or one machine of many behind its URL.
 func TestAddressRequiredIsForgotten(t *testing.T) {
