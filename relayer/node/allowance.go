@@ -18,16 +18,21 @@ import (
 type allowance struct {
 	now func() time.Time
 
-	mu     sync.Mutex
-	pace   pace
-	width  width
-	urgent int           // askers that wait and are urgent
-	paused time.Time     // until when nothing is sent: it would be refused
-	freed  chan struct{} // closed and made anew when somebody may go on
+	mu       sync.Mutex
+	pace     pace
+	width    width
+	urgent   int           // askers that wait and are urgent
+	paused   time.Time     // until when nothing is sent: it would be refused
+	lastLost time.Time     // when an answer was
+	freed    chan struct{} // closed and made anew when somebody may go on
 }
 
-// patience is how long what can wait waits behind what is urgent.
-const patience = 5 * time.Second
+const (
+	// patience is how long what can wait waits behind what is urgent.
+	patience = 5 * time.Second
+	// lostAgain is how soon after a lost answer another one may be for the rate.
+	lostAgain = 10 * time.Second
+)
 
 // errPaused means that a node is not to be asked for so long that there may be something else to do.
 var errPaused = fmt.Errorf("%w: it has refused others", rpc.ErrRate)
@@ -189,7 +194,7 @@ func (a *allowance) refused(s sent, pause time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := a.now()
-	if a.stop(now.Add(pause)); s.at.Before(a.pace.lowered) || s.at.Before(a.width.narrowed) {
+	if a.stop(now.Add(pause)); !s.at.After(a.pace.lowered) || !s.at.After(a.width.narrowed) {
 		return
 	}
 
@@ -199,12 +204,17 @@ func (a *allowance) refused(s sent, pause time.Duration) {
 }
 
 // lost takes in that the answer to a request was lost, or says nothing: some say so that requests come too
-// fast. It may be the network, so the rate stays one that keeps up with a chain.
+// fast. One is the network's; a second one soon after may be, so the rate stays one that keeps up with a chain.
 func (a *allowance) lost(s sent, pause time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	now := a.now()
-	if a.stop(now.Add(pause)); !s.at.Before(a.pace.lowered) {
+	now, before := a.now(), a.lastLost
+	a.stop(now.Add(pause))
+	if !s.at.After(before) || !s.at.After(a.pace.lowered) {
+		return // it was in flight with another one
+	}
+
+	if a.lastLost = now; now.Sub(before) < lostAgain {
 		a.pace.refused(now, pause, lostPace, slowPace)
 	}
 }

@@ -465,3 +465,30 @@ func TestMetricsAreComplete(t *testing.T) {
 			outcome(kind))
 	}
 }
+
+// A lost answer may be the network's. Another one soon after, of a later request, may be for the rate.
+func TestLostAnswersMayBeTheRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAllowance(0, time.Now)
+		asks := func() sent {
+			crowd, err := a.take(t.Context(), 1)
+			require.NoError(t, err)
+			defer a.done()
+
+			return sent{at: time.Now(), before: crowd}
+		}
+		first, second := asks(), asks()
+		time.Sleep(time.Millisecond)
+		a.lost(first, 0)
+		a.lost(second, 0)
+		require.Zero(t, a.learnt(), "both were in flight when the connection broke")
+
+		time.Sleep(lostAgain)
+		a.lost(asks(), 0)
+		require.Zero(t, a.learnt(), "the other one is long ago")
+
+		time.Sleep(time.Second)
+		a.lost(asks(), 0)
+		require.EqualValues(t, lostPace, a.learnt())
+	})
+}

@@ -353,7 +353,7 @@ func (l *link) failed(ctx context.Context, calls []*rpc.Call, err error, s sent)
 		l.blame(ctx, err, s.at)
 		_, page := errors.AsType[*rpc.Page](err)
 		switch {
-		case broke(err):
+		case broke(err) && !errors.Is(err, rpc.ErrAbandoned):
 			l.rate.lost(s, l.Pause(false))
 		case page && kind == rpc.Failed && ctx.Value(unprovenKey{}) == nil: // as a bare 503 or 403: it may be the rate
 			l.rate.refused(s, l.Pause(false))

@@ -83,7 +83,11 @@ func (w *width) refused(crowd int, now time.Time) bool {
 	}
 
 	proven := w.proven(crowd)
-	clear(w.answers[min(crowd, mostInFlight):]) // next time it has to be proven anew
+	for i, answers := range w.answers[min(crowd, mostInFlight):] { // next time it has to be proven anew
+		w.answers[min(crowd, mostInFlight)-1] += answers // they prove one less all the same
+		w.answers[min(crowd, mostInFlight)+i] = 0
+	}
+
 	if proven {
 		return false
 	}

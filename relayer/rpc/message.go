@@ -75,7 +75,6 @@ type response struct {
 	fault, params []byte
 	answered      bool // it has a result
 	answer        Answer
-	size          int // in bytes
 }
 
 // responses takes a message apart. asked is the request that has an id, whose method says what its

@@ -362,6 +362,8 @@ var (
 	ErrSlow = errors.New("no answer in time")
 	// ErrDisconnected means that the connection broke while an answer was awaited.
 	ErrDisconnected = errors.New("the connection broke")
+	// ErrAbandoned is an ErrDisconnected of our own making.
+	ErrAbandoned = fmt.Errorf("%w: it had answered no request for too long", ErrDisconnected)
 )
 
 // Error is what a node answered instead of a result.

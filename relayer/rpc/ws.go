@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -235,7 +236,7 @@ type wsConn struct {
 	waiting  map[*wsWait]struct{}
 	answered int // messages with answers, ever
 	over     bool
-	cause    error // why it is over
+	cause    error // why it is over, or will be
 }
 
 // wsWait is a batch whose answer is awaited. The reader fills in the calls until delivered is closed.
@@ -308,7 +309,8 @@ func (c *wsConn) giveUp(w *wsWait, late bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.waiting, w)
-	if late && c.answered == w.before {
+	if late && c.answered == w.before && !c.over {
+		c.cause = ErrAbandoned
 		_ = c.c.Close()
 	}
 }
@@ -350,9 +352,9 @@ func (c *wsConn) read() {
 		_ = c.c.Close()
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.over, c.cause = true, cause
+		c.over, c.cause = true, cmp.Or(c.cause, cause)
 		for w := range c.waiting {
-			c.finish(w, cause)
+			c.finish(w, c.cause)
 		}
 
 		close(c.done)

@@ -124,6 +124,6 @@ func TestReceiptsThatAreNeverAnswered(t *testing.T) {
 		g.hang("http", time.Minute, over, func(b []byte) bool { return strings.Contains(string(b), rpc.GetReceipts) })
 		g.read(t, 1000, time.Now().Add(30*time.Second))
 		require.Greater(t, g.next, uint64(20+28), "%+v", g.s.Endpoints())
-		require.EqualValues(t, 0, g.n.count(rpc.GetReceipts)) // that were answered
+		require.Zero(t, g.n.count(rpc.GetReceipts)) // that were answered
 	})
 }
