@@ -171,8 +171,8 @@ func (r *run) instrument(ctx context.Context) error {
 		all = slices.Concat(all, commandInstruments)
 	}
 
-	for _, statement := range all {
-		if _, err := r.lab.DB.Exec(ctx, statement); err != nil {
+	for _, statement := range all { // flushed: a crash that comes at once does not take them away
+		if _, err := r.lab.DB.Exec(ctx, `set local synchronous_commit = on; `+statement); err != nil {
 			return fmt.Errorf("instrument the database: %w", err)
 		}
 	}
