@@ -148,7 +148,8 @@ func (a *audit) events(ctx context.Context) (int, error) {
 	}
 
 	missing, extra, differing := count[verify.Missing], count[verify.Extra], count[verify.Differing]
-	fmt.Fprintf(say, "audited blocks %d to %d: %d missing, %d extra, %d differing\n", a.from, a.to, missing, extra, differing)
+	fmt.Fprintf(say, "audited blocks %d to %d: %d missing, %d extra, %d differing\n", a.from, a.to, missing, extra,
+		differing)
 	if n := count[verify.Pruned]; n > 0 {
 		fmt.Fprintf(say, "%d events of ended escrows are not compared: RETENTION has removed them\n", n)
 	}

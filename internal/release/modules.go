@@ -166,6 +166,6 @@ func (m Module) licence() (id string, texts []text, err error) {
 		}
 	}
 
-	return "", nil, fmt.Errorf("the licence of %s (%s) is not one that this knows: read it, and add it to licences", m.Path,
-		strings.Join(names, ", "))
+	return "", nil, fmt.Errorf("the licence of %s (%s) is not one that this knows: read it, and add it to licences",
+		m.Path, strings.Join(names, ", "))
 }

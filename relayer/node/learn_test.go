@@ -478,16 +478,16 @@ func TestLostAnswersMayBeTheRate(t *testing.T) {
 			return sent{at: time.Now(), before: crowd}
 		}
 		first, second := asks(), asks()
-		time.Sleep(time.Millisecond)
+		<-time.After(time.Millisecond)
 		a.lost(first, 0)
 		a.lost(second, 0)
 		require.Zero(t, a.learnt(), "both were in flight when the connection broke")
 
-		time.Sleep(lostAgain)
+		<-time.After(lostAgain)
 		a.lost(asks(), 0)
 		require.Zero(t, a.learnt(), "the other one is long ago")
 
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		a.lost(asks(), 0)
 		require.EqualValues(t, lostPace, a.learnt())
 	})

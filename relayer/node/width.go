@@ -6,7 +6,7 @@ import "time"
 const RangesInFlight = 4
 
 const (
-	// mostInFlight is more than are hardly ever asked at a time: four by each watch and the verifier, and looks.
+	// mostInFlight is more than are usually asked at a time: four by each watch and the verifier, and looks.
 	mostInFlight = 16
 	// A refusal speaks against the number in flight unless so many were answered at that number.
 	enoughAnswers = 4
@@ -78,14 +78,14 @@ func (w *width) proven(crowd int) bool {
 
 // refused takes in a refusal, and says whether that was for the number in flight.
 func (w *width) refused(crowd int, now time.Time) bool {
-	if crowd <= 1 {
+	if crowd = min(crowd, mostInFlight); crowd <= 1 {
 		return false
 	}
 
 	proven := w.proven(crowd)
-	for i, answers := range w.answers[min(crowd, mostInFlight):] { // next time it has to be proven anew
-		w.answers[min(crowd, mostInFlight)-1] += answers // they prove one less all the same
-		w.answers[min(crowd, mostInFlight)+i] = 0
+	for n := crowd; n <= mostInFlight; n++ { // next time it has to be proven anew
+		w.answers[crowd-1] += w.answers[n] // they prove one less all the same
+		w.answers[n] = 0
 	}
 
 	if proven {

@@ -83,7 +83,8 @@ const insertKept = `
 	     on conflict do nothing
 	     returning command_id)
 	insert into commands (chain_id, command_id, sender, kind, escrow, effect, requester, message, max_fee, expires_at, state)
-	select @chain, command_id, @sender, 'release', @escrow, 'settle', 'keeper', @message, @fee, @expires, 'accepted' from claim`
+	select @chain, command_id, @sender, 'release', @escrow, 'settle', 'keeper', @message, @fee, @expires, 'accepted'
+	  from claim`
 
 // keeperPatience is how long one command of the keeper may take.
 const keeperPatience = 24 * time.Hour
