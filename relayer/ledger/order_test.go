@@ -118,12 +118,18 @@ func TestRepairWaitsForWhatIsBeingFolded(t *testing.T) {
 // holdCommits has every commit that folds a record wait until release is called.
 func (w *world) holdCommits() (release func()) {
 	w.t.Helper()
+
+	return w.holdAfter("constraint trigger hold after insert or update on records deferrable initially deferred")
+}
+
+// holdAfter has transactions wait at a trigger, for each row, until release is called.
+func (w *world) holdAfter(trigger string) (release func()) {
+	w.t.Helper()
 	ctx := w.t.Context()
 	_, err := w.DB.Exec(ctx, `
 		create function hold() returns trigger language plpgsql as $$
 			begin perform pg_advisory_xact_lock_shared(42); return null; end $$;
-		create constraint trigger hold after insert or update on records deferrable initially deferred
-			for each row execute function hold()`)
+		create `+trigger+` for each row execute function hold()`)
 	require.NoError(w.t, err)
 	tx, err := w.DB.Begin(ctx)
 	require.NoError(w.t, err)

@@ -93,7 +93,7 @@ func reappear(ctx context.Context, t *transaction, events []contract.Event,
 	}
 
 	if len(lostIDs) > 0 {
-		if _, err := t.Exec(ctx, `update orphaned_events set state = 2 where id = any($1) and state = 1`, lostIDs); err != nil {
+		if _, err := t.Exec(ctx, `update orphaned_events set state = 2 where id = any($1)`, lostIDs); err != nil {
 			return nil, nil, fmt.Errorf("give up %d events after a reorganisation: %w", len(lostIDs), err)
 		}
 
@@ -150,9 +150,11 @@ func match(ctx context.Context, t *transaction, events []contract.Event) (fresh 
 	return fresh, revived, lostIDs, nil
 }
 
+// openOrphans locks what it returns: whoever settles one at the same moment has done it, or passes it over.
 const openOrphans = `
 	select p.id, p.state, ` + eventColumns + `
-	from orphaned_events p where p.chain_id = $1 and p.state = 1 and p.escrow = any($2)`
+	from orphaned_events p where p.chain_id = $1 and p.state = 1 and p.escrow = any($2)
+	order by p.id for update of p`
 
 // giveIDs sets the Occurrence of new events: the first that no other content has used.
 func giveIDs(ctx context.Context, t *transaction, events []contract.Event) error {
@@ -267,7 +269,8 @@ func retract(ctx context.Context, t *transaction, next int64) error {
 // retractOrphans drops those that were certainly never sent: their row is still there and not in
 // doubt (see outbox.Box.Doubt). Of the others a row that is there stays, since it may have been
 // sent and may not, and a retraction is queued, which waits for it. Escrows whose deployment is
-// lost leave the registry.
+// lost leave the registry. An orphan that reappears at this moment is locked and passed over, so
+// that a process that is frozen there holds up nobody.
 const retractOrphans = `
 	with due as (
 		select x.id, x.type, x.escrow, x.block_number, x.log_index, s.doubt_seq
@@ -276,7 +279,8 @@ const retractOrphans = `
 		  and (x.state = 2
 		       or x.state = 1 and x.retract_after < @next and x.retract_after < (select next_block from leadership
 			where chain_id = @chain)
-		          and not exists (select from late_escrows l where l.chain_id = x.chain_id and l.address = x.escrow))),
+		          and not exists (select from late_escrows l where l.chain_id = x.chain_id and l.address = x.escrow))
+		for update of x skip locked),
 	unsent as (
 		delete from outbox o using due d
 		where o.orphan = d.id and o.kind = 0 and o.seq > d.doubt_seq
