@@ -395,6 +395,26 @@ func TestRepair(t *testing.T) {
 	require.ErrorIs(t, err, ledger.ErrMoved, "what was read before a rollback")
 }
 
+// What is taken back may be on its way to Pub/Sub: its owner has its publisher come to rest before it
+// commits again, as after a rollback. Until then a row in the outbox says nothing.
+func TestWrongEventMayBeOnItsWay(t *testing.T) {
+	w := setup(t)
+	wrong := approved(1, 1, 1, 12)
+	w.discover(0, deployed(1, 1, 0, 11))
+	w.process(0, wrong)
+	v, err := w.led.Verifiable(t.Context())
+	require.NoError(t, err)
+	_, err = w.led.Repair(t.Context(), w.epoch, v, 1, nil, []contract.Event{wrong})
+	require.NoError(t, err)
+	_, err = w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: w.epoch, From: w.slots,
+		To: w.slots.To(3, blockHash(0, 2))})
+	require.ErrorIs(t, err, ledger.ErrMoved)
+	require.Equal(t, []string{"EscrowDeployed:0", "Approved:0"}, w.outbox(), "it is not dropped yet")
+	w.reload() // and wait for the publisher
+	require.Equal(t, 1, w.process(0).Dropped)
+	require.Equal(t, []string{"EscrowDeployed:0"}, w.outbox())
+}
+
 // A first block that is moved back while a range is read again lowers the watermark, which must not pass
 // blocks that were not read a second time.
 func TestRepairAfterARewind(t *testing.T) {

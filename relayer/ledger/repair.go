@@ -94,10 +94,16 @@ func supply(ctx context.Context, t *transaction, missing []contract.Event) ([]co
 	return append(registered, fresh...), err
 }
 
-// giveUp takes stored events back that the chain does not have so.
+// giveUp takes stored events back that the chain does not have so. They may be on their way to Pub/Sub.
 func giveUp(ctx context.Context, t *transaction, wrong []contract.Event) error {
 	if len(wrong) == 0 {
 		return nil
+	}
+
+	for _, statement := range []string{lockCursors, newGeneration} {
+		if _, err := t.Exec(ctx, statement, t.cfg.ChainID); err != nil {
+			return fmt.Errorf("stop commits to take back %d wrong events: %w", len(wrong), err)
+		}
 	}
 
 	blocks, indexes := placesOf(wrong)

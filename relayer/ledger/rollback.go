@@ -42,7 +42,7 @@ func rollback(ctx context.Context, t *transaction, stale, fork Position) (r Roll
 		return r, err
 	}
 
-	if _, err := t.Exec(ctx, `select from cursors where chain_id = $1 order by instance_id for update`, chain); err != nil {
+	if _, err := t.Exec(ctx, lockCursors, chain); err != nil {
 		return r, err
 	}
 
@@ -80,6 +80,13 @@ func rollback(ctx context.Context, t *transaction, stale, fork Position) (r Roll
 	return r, t.notify(ctx, partition.Channel, registry.Channel, OutboxChannel)
 }
 
+// lockCursors waits for the commits of all slots that are under way, and keeps others back.
+const lockCursors = `select from cursors where chain_id = $1 order by instance_id for update`
+
+// newGeneration makes each owner look again where it stands, with its publisher at rest, before it
+// commits: what it has read is void.
+const newGeneration = `update cursors set generation = generation + 1 where chain_id = $1`
+
 // rollbackScope says whether a cursor still stands behind the stale block, or it is remembered, or
 // has an event, and the highest block that was processed: a claim may have lowered the cursor that
 // had been there.
@@ -98,7 +105,7 @@ func moveBack(ctx context.Context, t *transaction, fork Position, highest int64)
 	chain, hash := t.cfg.ChainID, fork.hashColumn()
 	batch := &pgx.Batch{}
 	batch.Queue(`update leadership set generation = generation + 1 where chain_id = $1`, chain)
-	batch.Queue(`update cursors set generation = generation + 1 where chain_id = $1`, chain)
+	batch.Queue(newGeneration, chain)
 	batch.Queue(`update leadership set next_block = $2::bigint, block_hash = $3, verified_block = least(verified_block, $2::bigint - 1)
 		where chain_id = $1 and next_block > $2::bigint`, chain, fork.Next, hash)
 	batch.Queue(`update cursors set next_block = $2, block_hash = $3, updated_at = now() where chain_id = $1 and next_block > $2`, chain, fork.Next, hash)
