@@ -103,6 +103,7 @@ func TestRollbackAboveTheCursorVoidsTheBook(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"EscrowDeployed orphaned"}, outbox, "its approval waits until its deployment is back")
 
+	reloads := w.out.reloads()
 	w.lead(int64(w.head()) - confirmations)
 	require.Eventually(t, func() bool {
 		rows, _ := w.DB.Query(t.Context(), `select event_type || ' ' || state from outbox_messages order by seq`)
@@ -112,6 +113,8 @@ func TestRollbackAboveTheCursorVoidsTheBook(t *testing.T) {
 		return len(outbox) == 2
 	}, time.Minute, 5*time.Millisecond)
 	require.Equal(t, []string{"EscrowDeployed canonical", "Approved canonical"}, outbox)
+	require.Eventually(t, func() bool { return w.out.reloads() > reloads }, time.Minute, 5*time.Millisecond,
+		"its deployment waits to be sent, and is not among what was committed")
 }
 
 // A block that a dead instance had processed turns out to be of a branch that is gone, though no

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -99,7 +100,9 @@ func (w *slotState) stored(ctx context.Context, c *ledger.SlotCommit, r *ledger.
 	}
 
 	w.at = c.To
-	if r.Retracted+r.Revived+r.Dropped > 0 { // rows that waited for that are sent, or gone
+	// Rows that waited for that are sent, or gone. An escrow that was announced before may have been
+	// brought back by the leader.
+	if r.Retracted+r.Revived+r.Dropped > 0 || slices.ContainsFunc(c.Announce, wasAnnounced) {
 		w.cfg.Publisher.Reload()
 	}
 
@@ -113,6 +116,8 @@ func (w *slotState) stored(ctx context.Context, c *ledger.SlotCommit, r *ledger.
 		w.cfg.Publisher.Offer(c.Epoch, r.Pending)
 	}
 }
+
+func wasAnnounced(l registry.Late) bool { return l.Announced }
 
 // noteEndings notes releases and refunds.
 func (w *slotState) noteEndings(events []contract.Event) {
