@@ -85,8 +85,9 @@ func TestFirstAddressSwallows(t *testing.T) {
 		_, _ = w.Write(answers(body))
 	}))
 	require.NoError(t, server.Listener.Close())
+	address := (&net.TCPAddr{IP: alive[:], Port: port}).String()
 	var err error
-	server.Listener, err = (&net.ListenConfig{}).Listen(t.Context(), "tcp", (&net.TCPAddr{IP: alive[:], Port: port}).String())
+	server.Listener, err = (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
 	require.NoError(t, err)
 	server.Start()
 	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
