@@ -33,7 +33,8 @@ type Node struct {
 	span *span
 
 	mu    sync.Mutex
-	claim Claim // but Up
+	claim Claim     // but Up
+	moved time.Time // when its head last rose, or StandsStill said that it had not
 }
 
 // New returns a node and connects to nothing.
@@ -69,7 +70,25 @@ func (n *Node) Claims(h rpc.Header) {
 		n.SeenUneven()
 	}
 
+	if h.Number > n.claim.Head.Number {
+		n.moved = n.cfg.Now()
+	}
+
 	n.claim.Head = h
+}
+
+// StandsStill says, once per patience, whether the head has not risen for so long. Zero: it never does.
+func (n *Node) StandsStill(patience time.Duration) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := n.cfg.Now()
+	if patience == 0 || n.moved.IsZero() || now.Sub(n.moved) < patience {
+		return false
+	}
+
+	n.moved = now
+
+	return true
 }
 
 // Tags notes what the node says is final and safe; zero: it does not know.

@@ -13,7 +13,9 @@ const (
 	// unacknowledged is how long the other side's kernel may leave what was sent unconfirmed before a
 	// connection counts as broken.
 	unacknowledged = 10 * time.Second
-	connectTimeout = 10 * time.Second
+	// connectTimeout is for all addresses of a name, half of it for the first where there are more. It
+	// is below what a request has, so that a request gets to the second address.
+	connectTimeout = 4 * time.Second
 )
 
 // orNetwork is dial, or the network's: its connections end by themselves when packets vanish, by

@@ -23,6 +23,9 @@ const (
 	headerLimit = 64 << 10
 	// maxRetry bounds what a node may ask to wait: more would be a mistake or an attack.
 	maxRetry = 10 * time.Minute
+	// idleTimeout is how long a connection that nobody uses is kept. Balancers have been seen to forget
+	// one after 60 s without a word, and to swallow what comes over it then.
+	idleTimeout = 30 * time.Second
 )
 
 // HTTP sends batches by POST. Connections are kept and shared.
@@ -37,6 +40,7 @@ type HTTP struct {
 func NewHTTP(url string, dial Dial) *HTTP {
 	base := http.DefaultTransport.(*http.Transport).Clone()
 	base.MaxIdleConnsPerHost = 16
+	base.IdleConnTimeout = idleTimeout
 	base.MaxResponseHeaderBytes = headerLimit
 	base.DialContext = orNetwork(dial)
 	base.HTTP2 = &http.HTTP2Config{SendPingTimeout: h2Silence, PingTimeout: h2Answer}
@@ -64,7 +68,7 @@ func (t *HTTP) Exchange(ctx context.Context, calls []*Call, limit int64) (Traffi
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := t.client.Do(req)
 	if err != nil {
-		t.abandon(ctx)
+		t.Close() // the idle connections may have died with its own, and a second try must not meet one
 		return traffic, err
 	}
 
@@ -83,7 +87,7 @@ func (t *HTTP) Exchange(ctx context.Context, calls []*Call, limit int64) (Traffi
 
 	traffic.Received = int(m.read)
 	if m.broken != nil {
-		t.abandon(ctx)
+		t.Close()
 		return traffic, m.broken
 	}
 
@@ -94,13 +98,6 @@ func (t *HTTP) Exchange(ctx context.Context, calls []*Call, limit int64) (Traffi
 	noteRetry(err, retry)
 
 	return traffic, err
-}
-
-// abandon closes what is idle after a request without an answer: the other connections may have died with its own.
-func (t *HTTP) abandon(ctx context.Context) {
-	if late(ctx) {
-		t.base.CloseIdleConnections()
-	}
 }
 
 // refusal reads an answer under another status than 200. Some providers send a JSON-RPC error under one;

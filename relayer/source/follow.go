@@ -32,6 +32,9 @@ const (
 // errSilent means that a subscription counts as dead, and is made anew over a new connection.
 var errSilent = errors.New("it announces no blocks any more")
 
+// errStill means that an endpoint answers and its head does not move.
+var errStill = errors.New("it tells of no new block: asking over new connections")
+
 // follower keeps up with the heads of the endpoints. It changes nothing but the ring, the outlook and
 // what the nodes are known to claim.
 type follower struct {
@@ -104,6 +107,10 @@ func (f *follower) poll(ctx context.Context, n *node.Node) {
 	switch {
 	case err == nil:
 		f.arrived(ctx, n, head)
+		if n.StandsStill(f.outlook.patience()) {
+			n.Blame(ctx, errStill)
+			n.Close() // its name may lead to another machine by now
+		}
 	case ctx.Err() == nil:
 		f.outlook.refresh(ctx)
 	}

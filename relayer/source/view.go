@@ -86,6 +86,13 @@ func (o *outlook) health() error {
 	return nil
 }
 
+// patience is how long no new block is no cause for alarm; zero: for ever.
+func (o *outlook) patience() time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.pace.patience()
+}
+
 // farBehind is how many blocks the nodes behind one URL may be apart.
 func (o *outlook) farBehind() uint64 {
 	o.mu.Lock()
