@@ -51,7 +51,7 @@ const (
 // Examine asks the node what it is and what it can do, some 100 requests at most, one after the
 // other. start is the first block that is needed.
 func (n *Node) Examine(ctx context.Context, factory common.Address, start uint64) Examination {
-	x := Examination{Name: n.cfg.Name, WebSocket: n.ws != nil}
+	x := Examination{Name: n.cfg.Name, WebSocket: n.WebSocket()}
 	x.Err = n.examine(ctx, &x, factory, start)
 	x.Rate = n.rate.learnt()
 
@@ -134,7 +134,7 @@ func (n *Node) examine(ctx context.Context, x *Examination, factory common.Addre
 	}
 
 	x.Batch = n.probeBatch(ctx, head.Number)
-	if n.ws != nil {
+	if n.WebSocket() {
 		_, x.Subscribes = n.Subscribe(ctx)
 	}
 
