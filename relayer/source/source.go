@@ -33,6 +33,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/common/lru"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/node"
 	"github.com/fusion-prime/escrow-relayer/relayer/redact"
@@ -73,7 +74,7 @@ func New(cfg Config) (*Source, error) {
 	ring := newRing()
 	s.follower = &follower{cfg: &cfg, pool: s.pool, outlook: s.outlook, ring: ring}
 	s.reader = &reader{pool: s.pool, outlook: s.outlook, ring: ring, memo: newMemo(),
-		told: &told{hashes: map[uint64]common.Hash{}}, headers: make(chan struct{}, 1)}
+		told: lru.NewCache[uint64, common.Hash](2 * ringSize), headers: make(chan struct{}, 1)}
 
 	return s, nil
 }
