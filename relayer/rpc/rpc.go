@@ -354,6 +354,13 @@ var (
 	ErrAbandoned = fmt.Errorf("%w: it had answered no request for too long", ErrDisconnected)
 )
 
+// words are what a node said instead of a result: an *Error or a *Page.
+type words interface {
+	error
+	kind() Kind
+	retry() *time.Duration
+}
+
 // Error is what a node answered instead of a result.
 type Error struct {
 	Code    int             `json:"code"`
@@ -371,6 +378,8 @@ func (e *Error) Error() string {
 
 	return text
 }
+
+func (e *Error) retry() *time.Duration { return &e.Retry }
 
 // Bounds of what is kept of a node's words, in bytes. An endpoint's last error lives for hours.
 const (
@@ -448,3 +457,5 @@ func (e *Page) Error() string {
 }
 
 func (e *Page) Unwrap() error { return e.err }
+
+func (e *Page) retry() *time.Duration { return &e.Retry }
