@@ -154,11 +154,11 @@ func (l *link) waitOut(ctx context.Context) bool {
 		return false
 	}
 
-	return wait(ctx, pause) == nil
+	return Wait(ctx, pause) == nil
 }
 
-// wait returns after a pause, or with the cause when ctx ends before.
-func wait(ctx context.Context, pause time.Duration) error {
+// Wait returns after a pause, or with the cause when ctx ends before.
+func Wait(ctx context.Context, pause time.Duration) error {
 	timer := time.NewTimer(max(pause, 0))
 	defer timer.Stop()
 	select {
