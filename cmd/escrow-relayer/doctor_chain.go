@@ -200,7 +200,7 @@ func (d *doctor) tags(x *source.Examination) {
 // limited says whether an endpoint refuses ranges that are too large, in whatever words: it answered
 // for fewer blocks, and did not say that it lacks the old ones.
 func limited(x *source.Examination) bool {
-	return x.Range > 0 && (x.RangeLimited || x.RangeErr != nil && rpc.Shrinks(rpc.Classify(x.RangeErr)))
+	return x.Range > 0 && x.RangeErr != nil && rpc.Shrinks(rpc.Classify(x.RangeErr))
 }
 
 // logs says of how many blocks it gives logs at once, from which block on, and of whom.

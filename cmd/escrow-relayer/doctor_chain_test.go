@@ -30,7 +30,7 @@ func TestDoctorOfAnEndpoint(t *testing.T) {
 	}{
 		"well": {func(*source.Examination) {}, "range", fine, "which is all that was asked for", "", 0},
 		"a limit in known words": {func(x *source.Examination) {
-			x.Range, x.RangeErr, x.RangeLimited = 100, said("block range too large"), true
+			x.Range, x.RangeErr = 100, said("block range too large")
 		}, "range", note, "logs of 100 blocks at once: a backfill will be slow", "", 100},
 		"a limit in unknown words": {func(x *source.Examination) {
 			x.Range, x.RangeErr = 800, said("nay")
@@ -48,7 +48,7 @@ func TestDoctorOfAnEndpoint(t *testing.T) {
 			x.Oldest, x.OldestErr = 1500, rpc.ErrBehind
 		}, "history", wrong, "headers go back to block 1500 only", "does not have the block yet", 0},
 		"no logs at all": {func(x *source.Examination) {
-			x.Range, x.RangeErr, x.RangeLimited = 0, said("limit exceeded"), true
+			x.Range, x.RangeErr = 0, said("limit exceeded")
 			x.Oldest, x.OldestErr, x.OldestLogs = 2000, said("limit exceeded"), true
 		}, "range", wrong, "use another endpoint", "", 0},
 		"the history of one without logs": {func(x *source.Examination) {

@@ -32,12 +32,11 @@ type Examination struct {
 	Rate      float64 // requests per second that it lets through, where it limited them; 0: it did not
 	Addressed error   // what it said to a filter without addresses; nil: it takes one
 
-	Range        uint64 // blocks that one request for logs may ask for; at most what was asked for, the configured limit
-	RangeErr     error  // what it said to more; nil: nothing was refused
-	RangeLimited bool   // it was for the range; else for some other reason, as that it lacks old blocks
-	Oldest       uint64 // block from which on it serves headers and logs; the first that is needed, if it has that
-	OldestErr    error  // what it said to the first that is needed; nil: it has it
-	OldestLogs   bool   // it is the logs that are missing there
+	Range      uint64 // blocks that one request for logs may ask for; at most what was asked for, the configured limit
+	RangeErr   error  // what it said to more; nil: nothing was refused
+	Oldest     uint64 // block from which on it serves headers and logs; the first that is needed, if it has that
+	OldestErr  error  // what it said to the first that is needed; nil: it has it
+	OldestLogs bool   // it is the logs that are missing there
 }
 
 // Bounds of what an examination costs an endpoint.
@@ -51,7 +50,7 @@ const (
 // Examine asks the node what it is and what it can do, some 100 requests at most, one after the
 // other. start is the first block that is needed.
 func (n *Node) Examine(ctx context.Context, factory common.Address, start uint64) Examination {
-	x := Examination{Name: n.cfg.Name, WebSocket: n.ws != nil}
+	x := Examination{Name: n.cfg.Name, WebSocket: n.WebSocket()}
 	x.Err = n.examine(ctx, &x, factory, start)
 	x.Rate = n.rate.learnt()
 
@@ -75,7 +74,7 @@ func (n *Node) once(ctx context.Context, calls ...*rpc.Call) error {
 			err = refusal // the words why
 		}
 
-		if wait(ctx, min(n.Pause(false), LongestWait)) != nil {
+		if Wait(ctx, min(n.Pause(false), LongestWait)) != nil {
 			return err // its words say more than the end of the time
 		}
 	}
@@ -134,7 +133,7 @@ func (n *Node) examine(ctx context.Context, x *Examination, factory common.Addre
 	}
 
 	x.Batch = n.probeBatch(ctx, head.Number)
-	if n.ws != nil {
+	if n.WebSocket() {
 		_, x.Subscribes = n.Subscribe(ctx)
 	}
 
@@ -197,7 +196,7 @@ func (n *Node) probeRange(ctx context.Context, x *Examination, named *common.Add
 		return
 	}
 
-	x.RangeErr, x.RangeLimited = err, rpc.Classify(err) == rpc.RangeTooLarge
+	x.RangeErr = err
 	const near = 64 // limits are round numbers; one part in so many less does as well
 	x.Range, _ = narrow(ctx, 0, most, near, rangeProbes, func(blocks uint64) bool { return asks(blocks) == nil })
 }

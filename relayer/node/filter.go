@@ -1,13 +1,12 @@
 package node
 
 import (
+	"encoding/json"
 	"math/bits"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
 )
 
@@ -18,46 +17,26 @@ type Filter struct {
 	Addresses []common.Address // nil: any; empty: none
 
 	once     sync.Once
-	topics   map[common.Hash]struct{}
 	emitters map[common.Address]struct{}
 	mu       sync.Mutex
 	chunk    int
 	queries  []string // the fixed part of eth_getLogs' parameter, one for every chunk of addresses
 }
 
-func (f *Filter) prepare() {
-	f.once.Do(func() {
-		f.topics = make(map[common.Hash]struct{}, len(f.Topics))
-		for _, t := range f.Topics {
-			f.topics[t] = struct{}{}
-		}
+// Matches says whether a log is one that was asked for.
+func (f *Filter) Matches(l *types.Log) bool {
+	topic := len(f.Topics) == 0 || len(l.Topics) > 0 && slices.Contains(f.Topics, l.Topics[0])
+	return topic && f.Names(l.Address)
+}
 
+// Names says whether the logs of a contract are asked for, as far as the addresses say.
+func (f *Filter) Names(a common.Address) bool {
+	f.once.Do(func() {
 		f.emitters = make(map[common.Address]struct{}, len(f.Addresses))
 		for _, a := range f.Addresses {
 			f.emitters[a] = struct{}{}
 		}
 	})
-}
-
-// Matches says whether a log is one that was asked for.
-func (f *Filter) Matches(l *types.Log) bool {
-	f.prepare()
-	if len(f.Topics) > 0 {
-		if len(l.Topics) == 0 {
-			return false
-		}
-
-		if _, ok := f.topics[l.Topics[0]]; !ok {
-			return false
-		}
-	}
-
-	return f.Names(l.Address)
-}
-
-// Names says whether the logs of a contract are asked for, as far as the addresses say.
-func (f *Filter) Names(a common.Address) bool {
-	f.prepare()
 	_, named := f.emitters[a]
 
 	return named || f.Addresses == nil
@@ -111,16 +90,7 @@ func (f *Filter) parts(chunk int) []string {
 	return queries
 }
 
-func quoted[T interface{ Bytes() []byte }](list []T) string {
-	var b strings.Builder
-	for i, v := range list {
-		b.WriteByte("[,"[min(i, 1)])
-		b.WriteByte('"')
-		b.WriteString(hexutil.Encode(v.Bytes()))
-		b.WriteByte('"')
-	}
-
-	b.WriteByte(']')
-
-	return b.String()
+func quoted(list any) string {
+	b, _ := json.Marshal(list) // of hashes or addresses: it cannot fail
+	return string(b)
 }

@@ -23,7 +23,6 @@ const quickTimeout = 5 * time.Second
 type link struct {
 	cfg     *Config
 	client  rpc.Client
-	ws      *rpc.WS // client, where it is one
 	rate    *allowance
 	batches *batches
 	late    late
@@ -37,8 +36,7 @@ func newLink(cfg *Config) *link {
 	case cfg.Client != nil:
 		l.client = cfg.Client
 	case cfg.webSocket():
-		l.ws = rpc.NewWS(cfg.URL, cfg.Dial, l.checkChain)
-		l.client = l.ws
+		l.client = rpc.NewWS(cfg.URL, cfg.Dial, l.checkChain)
 	default:
 		l.client = rpc.NewHTTP(cfg.URL, cfg.Dial)
 	}
@@ -50,7 +48,7 @@ func newLink(cfg *Config) *link {
 func (l *link) Name() string { return l.cfg.Name }
 
 // WebSocket says whether the node can announce blocks.
-func (l *link) WebSocket() bool { return l.ws != nil }
+func (l *link) WebSocket() bool { return l.cfg.webSocket() }
 
 // Close ends its connections. The next request opens new ones.
 func (l *link) Close() { l.client.Close() }
@@ -91,7 +89,7 @@ func (l *link) sendLogs(ctx context.Context, limit int64, calls []*rpc.Call) err
 
 // send sends calls in as large batches as the node takes, after it has proven to serve the right chain.
 func (l *link) send(ctx context.Context, timeout time.Duration, limit int64, calls []*rpc.Call) error {
-	if l.ws == nil && !l.proven.Load() { // each connection of a WebSocket is checked when it is made
+	if !l.WebSocket() && !l.proven.Load() { // each connection of a WebSocket is checked when it is made
 		err := l.checkChain(ctx, func(ctx context.Context, q *rpc.Call) error {
 			return l.attempt(ctx, timeout, smallAnswer, []*rpc.Call{q})
 		})
@@ -156,11 +154,11 @@ func (l *link) waitOut(ctx context.Context) bool {
 		return false
 	}
 
-	return wait(ctx, pause) == nil
+	return Wait(ctx, pause) == nil
 }
 
-// wait returns after a pause, or with the cause when ctx ends before.
-func wait(ctx context.Context, pause time.Duration) error {
+// Wait returns after a pause, or with the cause when ctx ends before.
+func Wait(ctx context.Context, pause time.Duration) error {
 	timer := time.NewTimer(max(pause, 0))
 	defer timer.Stop()
 	select {
@@ -182,11 +180,11 @@ type sent struct {
 // crowd is how many batches were in flight when they were answered, or when they were sent if that is more.
 func (s sent) crowd() int { return max(s.before, s.after) }
 
-// exchange sends calls by do, when the allowance lets them. timeout is for their answer; of logs, of
-// which there may be a hundred megabytes, for its beginning, and all of it has Config.Timeout. Where ctx
-// ended the error is its cause.
-func (l *link) exchange(ctx context.Context, timeout time.Duration, calls []*rpc.Call,
-	do func(context.Context) (rpc.Traffic, error)) (s sent, err error) {
+// exchange sends calls when the allowance lets them. timeout is for their answer; of logs, of which there
+// may be a hundred megabytes, for its beginning, and all of it has Config.Timeout. Where ctx ended the
+// error is its cause.
+func (l *link) exchange(ctx context.Context, timeout time.Duration, limit int64, calls []*rpc.Call) (s sent,
+	err error) {
 	if s.before, err = l.rate.take(ctx, len(calls)); err != nil {
 		return s, err
 	}
@@ -209,7 +207,11 @@ func (l *link) exchange(ctx context.Context, timeout time.Duration, calls []*rpc
 		limited = rpc.WithArrival(begins, func() { timer.Stop() })
 	}
 
-	traffic, err := do(limited)
+	for _, c := range calls {
+		c.Answer = rpc.Answer{} // of the try before
+	}
+
+	traffic, err := l.client.Exchange(limited, calls, limit)
 	s.after = l.rate.done()
 	if ctx.Err() != nil {
 		return s, context.Cause(ctx)
@@ -233,16 +235,9 @@ func (l *link) exchange(ctx context.Context, timeout time.Duration, calls []*rpc
 // attempt sends one batch and keeps the books. The failure of a batch that may be one of batches
 // does not count against the node: its requests are sent alone next.
 func (l *link) attempt(ctx context.Context, timeout time.Duration, limit int64, calls []*rpc.Call) error {
-	do := func(ctx context.Context) (rpc.Traffic, error) {
-		for _, c := range calls {
-			c.Answer = rpc.Answer{}
-		}
-
-		return l.client.Exchange(ctx, calls, limit)
-	}
-	s, err := l.exchange(ctx, timeout, calls, do)
+	s, err := l.exchange(ctx, timeout, limit, calls)
 	for tries := 1; broke(err) && tries < l.tries(ctx, calls) && ctx.Err() == nil; tries++ {
-		s, err = l.exchange(ctx, timeout, calls, do)
+		s, err = l.exchange(ctx, timeout, limit, calls)
 	}
 
 	if ctx.Err() != nil || s.at.IsZero() { // it was not sent
@@ -363,24 +358,9 @@ func (l *link) failed(ctx context.Context, calls []*rpc.Call, err error, s sent)
 
 // Subscribe follows the node's head. It is for a node with WebSocket. A refusal in words, an
 // *rpc.Error, does not speak against the node.
-func (l *link) Subscribe(ctx context.Context) (sub *rpc.Subscription, err error) {
-	calls := []*rpc.Call{{Method: rpc.Subscribe}}
-	quick := min(l.cfg.Timeout, quickTimeout)
-	s, err := l.exchange(ctx, quick, calls, func(ctx context.Context) (_ rpc.Traffic, err error) {
-		sub, err = l.ws.Subscribe(ctx)
-		return rpc.Traffic{}, err
-	})
-	_, said := errors.AsType[*rpc.Error](err)
-	switch {
-	case ctx.Err() != nil || s.at.IsZero() || said && rpc.Classify(err) != rpc.RateLimited:
-		return nil, err
-	case err != nil:
-		l.blame(ctx, err, s.at)
-		return nil, err
-	}
+func (l *link) Subscribe(ctx context.Context) (*rpc.Subscription, error) {
+	q := &rpc.Call{Method: rpc.Subscribe, Params: `["newHeads"]`}
+	err := l.Do(ctx, q)
 
-	l.rate.answered(1, s)
-	l.worked(s.at, s.took)
-
-	return sub, nil
+	return q.Subscription, cmp.Or(err, q.Err)
 }

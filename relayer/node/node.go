@@ -6,8 +6,7 @@
 // from what an answer itself proves: logs carry their block's hash.
 //
 //	ReadRange ── span ─────────► link       logs of final blocks
-//	ReadBlock, ReadWhole ──────► link       logs of one block, by its hash
-//	ReadSilent ────────────────► link       the same, where its bloom filter says nothing
+//	ReadBlock, ReadProven ─────► link       logs of one block, by its hash
 //	Do ────────────────────────► link       everything else
 //	                              ├── allowance, batches ──► rpc.Client
 //	                              └── standing ──► health: states and transitions

@@ -198,10 +198,10 @@ func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter) (Batch
 		limit = blockAnswer
 	}
 
-	heads := func() []*rpc.Call { return []*rpc.Call{rpc.ByNumber(to)} }
+	heads := []*rpc.Call{rpc.ByNumber(to)}
 	first := from != to && (!n.shown(from) || n.Uneven())
 	if first {
-		heads = func() []*rpc.Call { return []*rpc.Call{rpc.ByNumber(to), rpc.ByNumber(from)} }
+		heads = append(heads, rpc.ByNumber(from))
 	}
 
 	asked := n.cfg.Now()
@@ -304,7 +304,7 @@ func (n *Node) Answered(logs []types.Log, h rpc.Header, f *Filter) bool {
 // ReadStanding is ReadBlock with the block's header in the same batch: where the machines behind
 // the node's URL are equal, or it is one, an empty answer is then a proof.
 func (n *Node) ReadStanding(ctx context.Context, h rpc.Header, f *Filter) ([]types.Log, error) {
-	a, err := n.readBlock(ctx, h, query{filter: f, heads: func() []*rpc.Call { return []*rpc.Call{rpc.ByHash(h.Hash)} }})
+	a, err := n.readBlock(ctx, h, query{filter: f, heads: []*rpc.Call{rpc.ByHash(h.Hash)}})
 	return a.logs, err
 }
 
@@ -364,18 +364,19 @@ func ofBlock(h rpc.Header, f *Filter) func(*types.Log) bool {
 // block cannot do: a bloom filter with bits is of a block with logs. ErrBehind: it gave none.
 func (n *Node) ReadWhole(ctx context.Context, h rpc.Header, f *Filter) (match []types.Log, size int, err error) {
 	a, err := n.readAll(ctx, h, f)
+	return a.logs, a.bytes, cmp.Or(err, a.accounts(h))
+}
+
+// accounts tests that these are all logs of a block.
+func (a *logsAnswer) accounts(h rpc.Header) error {
 	switch {
-	case err != nil:
-		return nil, a.bytes, err
 	case a.all == 0:
-		return nil, a.bytes, fmt.Errorf("%w: it has no logs of block %d, whose bloom filter has some", rpc.ErrBehind,
-			h.Number)
+		return fmt.Errorf("%w: it has no logs of block %d, whose bloom filter has some", rpc.ErrBehind, h.Number)
 	case Telling(&h.Bloom) && !within(&h.Bloom, &a.bloom):
-		return nil, a.bytes, fmt.Errorf("%w: block %d has logs in its bloom filter that are left out", rpc.ErrInvalid,
-			h.Number)
+		return fmt.Errorf("%w: block %d has logs in its bloom filter that are left out", rpc.ErrInvalid, h.Number)
 	}
 
-	return a.logs, a.bytes, nil
+	return nil
 }
 
 // Header asks for the block at a height.
@@ -465,7 +466,7 @@ type query struct {
 	where  string // the blocks
 	filter *Filter
 	keep   func(*types.Log) bool // which of the logs; nil: all
-	heads  func() []*rpc.Call    // headers that are asked for in every batch; nil: none
+	heads  []*rpc.Call           // headers that are asked for in every batch
 	limit  int64                 // of an answer, in bytes
 }
 
@@ -500,22 +501,21 @@ func (n *Node) logs(ctx context.Context, q query) (logsAnswer, error) {
 
 func (n *Node) parts(ctx context.Context, q query, parts []string) (logsAnswer, error) {
 	a := logsAnswer{logs: []types.Log{}}
-	if q.heads == nil {
-		q.heads = func() []*rpc.Call { return nil }
-	}
-
-	if asked := q.heads(); len(parts) == 0 && len(asked) > 0 { // the header still tells whether the node is there
-		a.head = asked[0]
+	if len(parts) == 0 && len(q.heads) > 0 { // the header still tells whether the node is there
+		a.head = q.heads[0]
 		return a, n.Do(ctx, a.head)
 	}
 
-	for some := range slices.Chunk(parts, callsPerBatch-len(q.heads())) {
+	for some := range slices.Chunk(parts, callsPerBatch-len(q.heads)) {
 		calls := make([]*rpc.Call, 0, callsPerBatch)
 		for _, part := range some {
 			calls = append(calls, &rpc.Call{Method: rpc.GetLogs, Params: "[{" + q.where + part + "}]", Keep: q.keep})
 		}
 
-		calls = append(calls, q.heads()...)
+		for _, head := range q.heads {
+			calls = append(calls, &rpc.Call{Method: head.Method, Params: head.Params})
+		}
+
 		if err := n.sendLogs(ctx, q.limit, calls); err != nil {
 			if _, said := errors.AsType[*rpc.Error](err); said {
 				err = &logsRefused{err}
@@ -591,24 +591,16 @@ func sameBlock(a, b *rpc.Call) bool {
 // blocks. Older nodes do not give it with the logs.
 func (n *Node) fillTimes(ctx context.Context, b *Batch) error {
 	var missing []uint64
+	headers := map[uint64]rpc.Header{b.Last.Number: b.Last}
 	for i := range b.Logs {
 		l := &b.Logs[i]
-		if l.BlockNumber == b.Last.Number {
-			if l.BlockHash != b.Last.Hash {
-				return fmt.Errorf("%w: block %d has the hash %s, its log says %s", ErrDisagree, l.BlockNumber,
-					b.Last.Hash, l.BlockHash)
-			}
-
-			l.BlockTimestamp = b.Last.Time
-		}
-
-		if l.BlockTimestamp == 0 && (len(missing) == 0 || missing[len(missing)-1] != l.BlockNumber) {
+		if _, asked := headers[l.BlockNumber]; l.BlockTimestamp == 0 && !asked {
 			missing = append(missing, l.BlockNumber)
+			headers[l.BlockNumber] = rpc.Header{}
 		}
 	}
 
 	b.Headers = len(missing)
-	headers := make(map[uint64]rpc.Header, len(missing))
 	for some := range slices.Chunk(missing, callsPerBatch) {
 		list, err := n.Headers(ctx, some)
 		if err != nil {
@@ -622,12 +614,11 @@ func (n *Node) fillTimes(ctx context.Context, b *Batch) error {
 
 	for i := range b.Logs {
 		l := &b.Logs[i]
-		if l.BlockTimestamp != 0 {
+		h, asked := headers[l.BlockNumber]
+		switch {
+		case !asked:
 			continue
-		}
-
-		h := headers[l.BlockNumber]
-		if h.Hash != l.BlockHash {
+		case h.Hash != l.BlockHash:
 			return fmt.Errorf("%w: block %d has the hash %s, its log says %s", ErrDisagree, l.BlockNumber, h.Hash, l.BlockHash)
 		}
 

@@ -15,23 +15,28 @@ import (
 // ordinary chain has, and where most blocks have no logs, all logs of the block prove nothing.
 const fewTransactions = 8
 
-// ReadSilent is ReadWhole of a block whose bloom filter says nothing, so that an empty answer proves
-// itself, as far as the node allows. A header from the same batch would prove nothing: a gateway may
-// have asked another machine for it. All logs of a block do, if it has any, and its receipts. A node
-// that gives no receipts is believed with the header; one that has none of a block more than far
-// blocks below its head, and never gave any, is such a node.
-func (n *Node) ReadSilent(ctx context.Context, h rpc.Header, f *Filter, far uint64) (match []types.Log, size int,
+// ReadProven reads a block so that an empty answer proves itself, as far as the node allows: by ReadWhole,
+// or where its bloom filter says nothing, by all its logs, if it has any, or its receipts. A header from
+// the same batch would prove nothing: a gateway may have asked another machine for it. A node that shows
+// neither is believed with the header; one that has no receipts of a block more than far blocks below its
+// head, and never gave any, is such a node. It returns the logs that match, and about how many bytes were
+// read for them.
+func (n *Node) ReadProven(ctx context.Context, h rpc.Header, f *Filter, far uint64) (match []types.Log, size int,
 	err error) {
-	few := 0 < h.Transactions && h.Transactions <= fewTransactions
-	if !few && (f.Addresses != nil || len(f.Topics) > 0) {
+	telling := Telling(&h.Bloom)
+	few := 0 < h.Transactions && h.Transactions <= fewTransactions || f.Addresses == nil && len(f.Topics) == 0
+	if telling || !few {
 		a, err := n.readAll(ctx, h, f)
-		if a.all > 0 || err != nil && !unwilling(err) {
-			return a.logs, a.bytes, err
+		switch {
+		case err != nil && !unwilling(err):
+			return nil, a.bytes, err
+		case err == nil && (telling || a.all > 0):
+			return a.logs, a.bytes, a.accounts(h)
 		}
 	}
 
 	silent := false // it has never answered for receipts
-	if !n.noReceipts.holds() {
+	if !telling && !n.noReceipts.holds() {
 		q := &rpc.Call{Method: rpc.GetReceipts, Params: `["` + h.Hash.Hex() + `"]`, Keep: ofBlock(h, f)}
 		asked := n.cfg.Now()
 		err := n.readReceipts(ctx, h, q)

@@ -86,12 +86,8 @@ func Classify(err error) Kind {
 		return RateLimited
 	}
 
-	if e, is := errors.AsType[*Error](err); is {
-		return e.kind()
-	}
-
-	if e, is := errors.AsType[*Page](err); is {
-		return e.kind()
+	if said, is := errors.AsType[words](err); is {
+		return said.kind()
 	}
 
 	var timeout net.Error
@@ -205,12 +201,8 @@ func fromStatus(status int) Kind {
 
 // RetryIn is how long the node asked to wait; zero: it did not say.
 func RetryIn(err error) time.Duration {
-	if e, is := errors.AsType[*Error](err); is {
-		return e.Retry
-	}
-
-	if e, is := errors.AsType[*Page](err); is {
-		return e.Retry
+	if said, is := errors.AsType[words](err); is {
+		return *said.retry()
 	}
 
 	return 0

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -116,16 +117,8 @@ func (m *message) refusal(status int) error {
 }
 
 func noteRetry(err error, retry time.Duration) {
-	if retry == 0 {
-		return
-	}
-
-	if e, is := errors.AsType[*Error](err); is && e.Retry == 0 {
-		e.Retry = retry
-	}
-
-	if e, is := errors.AsType[*Page](err); is && e.Retry == 0 {
-		e.Retry = retry
+	if said, is := errors.AsType[words](err); is && *said.retry() == 0 {
+		*said.retry() = retry
 	}
 }
 
@@ -190,27 +183,16 @@ func retryInWords(e *Error) time.Duration {
 		return 0
 	}
 
-	if found[1] != "" {
-		d, err := time.ParseDuration(strings.ToLower(found[1]))
-		if err != nil { // it does not fit
-			d = maxRetry
-		}
-
-		return min(d, maxRetry)
+	text := strings.ToLower(found[1])
+	if text == "" {
+		units := map[string]string{"ms": "ms", "milli": "ms", "m": "m", "min": "m"}
+		text = found[2] + cmp.Or(units[strings.ToLower(found[3])], "s")
 	}
 
-	n, err := strconv.ParseFloat(found[2], 64)
-	if err != nil {
-		return 0
+	d, err := time.ParseDuration(text)
+	if err != nil { // it does not fit
+		return maxRetry
 	}
 
-	unit := time.Second
-	switch strings.ToLower(found[3]) {
-	case "ms", "milli":
-		unit = time.Millisecond
-	case "m", "min":
-		unit = time.Minute
-	}
-
-	return time.Duration(min(n*float64(unit), float64(maxRetry)))
+	return min(d, maxRetry)
 }

@@ -95,6 +95,8 @@ type Answer struct {
 	Block    common.Hash // that the receipts are of
 	Bytes    int         // that logs or receipts had as they came
 	Err      error
+
+	Subscription *Subscription // of Subscribe, over WebSocket
 }
 
 // ByNumber asks for the header at a height.
@@ -246,31 +248,17 @@ func (h *Header) count(transactions, root, gas []byte) {
 
 // encode writes a batch whose ids count from first.
 func encode(calls []*Call, first uint64) []byte {
-	n := 2
-	for _, c := range calls {
-		n += len(c.Params) + 80
-	}
-
-	b := make([]byte, 0, n)
+	list := make([]string, len(calls))
 	for i, c := range calls {
-		if len(calls) > 1 {
-			b = append(b, "[,"[min(i, 1)])
-		}
-
-		b = append(b, `{"jsonrpc":"2.0","id":`...)
-		b = strconv.AppendUint(b, first+uint64(i), 10)
-		b = append(b, `,"method":"`...)
-		b = append(b, c.Method...)
-		b = append(b, `","params":`...)
-		b = append(b, c.Params...)
-		b = append(b, '}')
+		list[i] = fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"%s","params":%s}`, first+uint64(i), c.Method, c.Params)
 	}
 
+	body := strings.Join(list, ",")
 	if len(calls) > 1 {
-		b = append(b, ']')
+		body = "[" + body + "]"
 	}
 
-	return b
+	return []byte(body)
 }
 
 // Fill reads the answer to a batch, whose ids count from first, and fills it in: for a Client over
@@ -366,6 +354,13 @@ var (
 	ErrAbandoned = fmt.Errorf("%w: it had answered no request for too long", ErrDisconnected)
 )
 
+// words are what a node said instead of a result: an *Error or a *Page.
+type words interface {
+	error
+	kind() Kind
+	retry() *time.Duration
+}
+
 // Error is what a node answered instead of a result.
 type Error struct {
 	Code    int             `json:"code"`
@@ -383,6 +378,8 @@ func (e *Error) Error() string {
 
 	return text
 }
+
+func (e *Error) retry() *time.Duration { return &e.Retry }
 
 // Bounds of what is kept of a node's words, in bytes. An endpoint's last error lives for hours.
 const (
@@ -460,3 +457,5 @@ func (e *Page) Error() string {
 }
 
 func (e *Page) Unwrap() error { return e.err }
+
+func (e *Page) retry() *time.Duration { return &e.Retry }

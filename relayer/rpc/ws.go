@@ -3,19 +3,17 @@ package rpc
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"net/url"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -36,19 +34,17 @@ type WS struct {
 	url   string
 	to    Dial
 	prove func(ctx context.Context, ask func(context.Context, *Call) error) error
-
-	dialing chan struct{} // a token: whoever has it may open a connection
-	mu      sync.Mutex
-	conn    *wsConn              // that is used
-	open    map[*wsConn]struct{} // whose goroutines may run
-	nextID  uint64
+	ids   atomic.Uint64
+	wg    sync.WaitGroup // the goroutines of all connections
+	turn  chan struct{}  // a token: whoever has it may use conn, and replace it
+	conn  *wsConn        // that was opened last
 }
 
 // NewWS returns a client of a ws or wss URL and connects to nothing. prove judges each new
 // connection before anybody uses it. dial may be nil.
 func NewWS(url string, dial Dial,
 	prove func(ctx context.Context, ask func(context.Context, *Call) error) error) *WS {
-	return &WS{url: url, to: orNetwork(dial), prove: prove, dialing: make(chan struct{}, 1), open: map[*wsConn]struct{}{}}
+	return &WS{url: url, to: orNetwork(dial), prove: prove, turn: make(chan struct{}, 1)}
 }
 
 // Subscription follows the head over one connection, and ends with it.
@@ -64,36 +60,15 @@ func (s *Subscription) Err() error { return s.conn.cause }
 // End ends the connection of the subscription, so that the next one is made over a new one.
 func (s *Subscription) End() { _ = s.conn.c.Close() }
 
-// Subscribe asks for newHeads. A node's refusal is an *Error.
-func (t *WS) Subscribe(ctx context.Context) (*Subscription, error) {
-	conn, err := t.connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-
-	q := &Call{Method: Subscribe, Params: `["newHeads"]`}
-	if _, err := t.over(ctx, conn, []*Call{q}, notificationLimit); err != nil {
-		return nil, err
-	}
-
-	if q.Err != nil {
-		return nil, q.Err
-	}
-
-	return &Subscription{Heads: conn.heads, Done: conn.done, conn: conn}, nil
-}
-
-// Close ends the connections and waits for their goroutines.
+// Close ends the connection, as soon as nobody opens one, and waits for all goroutines.
 func (t *WS) Close() {
-	t.mu.Lock()
-	open := slices.Collect(maps.Keys(t.open))
-	clear(t.open)
-	t.conn = nil
-	t.mu.Unlock()
-	for _, c := range open {
-		_ = c.c.Close()
-		c.wg.Wait()
+	t.turn <- struct{}{}
+	defer func() { <-t.turn }()
+	if t.conn != nil {
+		_ = t.conn.c.Close()
 	}
+
+	t.wg.Wait()
 }
 
 // Exchange implements Client.
@@ -109,17 +84,14 @@ func (t *WS) Exchange(ctx context.Context, calls []*Call, limit int64) (Traffic,
 // connect returns the connection, opening it where there is none.
 func (t *WS) connect(ctx context.Context) (*wsConn, error) {
 	select {
-	case t.dialing <- struct{}{}:
-		defer func() { <-t.dialing }()
+	case t.turn <- struct{}{}:
+		defer func() { <-t.turn }()
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 
-	t.mu.Lock()
-	conn := t.conn
-	t.mu.Unlock()
-	if conn != nil && !conn.ended() {
-		return conn, nil
+	if t.conn != nil && !t.conn.ended() {
+		return t.conn, nil
 	}
 
 	conn, err := t.dial(ctx)
@@ -137,8 +109,6 @@ func (t *WS) connect(ctx context.Context) (*wsConn, error) {
 		return nil, err
 	}
 
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.conn = conn
 
 	return conn, nil
@@ -163,12 +133,8 @@ func (t *WS) dial(ctx context.Context) (*wsConn, error) {
 	}
 
 	conn := &wsConn{c: c, done: make(chan struct{}), waiting: map[*wsWait]struct{}{}, heads: make(chan Header, 1)}
-	conn.wg.Go(conn.read)
-	conn.wg.Go(conn.ping)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	maps.DeleteFunc(t.open, func(c *wsConn, _ struct{}) bool { return c.ended() })
-	t.open[conn] = struct{}{}
+	t.wg.Go(conn.read)
+	t.wg.Go(conn.ping)
 
 	return conn, nil
 }
@@ -181,19 +147,16 @@ func credentials(raw string) (string, http.Header) {
 	}
 
 	password, _ := u.User.Password()
-	header := http.Header{"Authorization": {"Basic " +
-		base64.StdEncoding.EncodeToString([]byte(u.User.Username()+":"+password))}}
+	r := http.Request{Header: http.Header{}}
+	r.SetBasicAuth(u.User.Username(), password)
 	u.User = nil
 
-	return u.String(), header
+	return u.String(), r.Header
 }
 
 // over sends a batch over a certain connection.
 func (t *WS) over(ctx context.Context, conn *wsConn, calls []*Call, limit int64) (Traffic, error) {
-	t.mu.Lock()
-	first := t.nextID + 1
-	t.nextID += uint64(len(calls))
-	t.mu.Unlock()
+	first := t.ids.Add(uint64(len(calls))) - uint64(len(calls)) + 1
 	w, err := conn.await(first, calls, limit, arrival(ctx))
 	if err != nil {
 		return Traffic{}, err
@@ -203,7 +166,7 @@ func (t *WS) over(ctx context.Context, conn *wsConn, calls []*Call, limit int64)
 	traffic := Traffic{Sent: len(body)}
 	if err := conn.send(ctx, body); err != nil {
 		_ = conn.c.Close() // half a message may have gone out
-		conn.forget(w)
+		conn.giveUp(w, false)
 		return traffic, fmt.Errorf("%w: %w", ErrDisconnected, err)
 	}
 
@@ -216,7 +179,9 @@ func (t *WS) over(ctx context.Context, conn *wsConn, calls []*Call, limit int64)
 
 	traffic.Received = w.received
 	for i, c := range calls {
-		c.Answer = w.calls[i].Answer
+		if c.Answer = w.calls[i].Answer; c.Method == Subscribe && c.Err == nil {
+			c.Subscription = &Subscription{Heads: conn.heads, Done: conn.done, conn: conn}
+		}
 	}
 
 	return traffic, w.err
@@ -224,18 +189,16 @@ func (t *WS) over(ctx context.Context, conn *wsConn, calls []*Call, limit int64)
 
 // wsConn is one connection. Its two goroutines, read and ping, end when it does. mu guards the
 // batches that wait: a batch is in waiting until its delivered is closed or its asker has gone; after
-// over nobody may join them.
+// done nobody may join them.
 type wsConn struct {
 	c     *websocket.Conn
 	done  chan struct{} // closed when the connection is over
 	heads chan Header   // of the subscription: the newest, older ones are dropped
 	write sync.Mutex    // one writer at a time
-	wg    sync.WaitGroup
 
 	mu       sync.Mutex
 	waiting  map[*wsWait]struct{}
-	answered int // messages with answers, ever
-	over     bool
+	answered int   // messages with answers, ever
 	cause    error // why it is over, or will be
 }
 
@@ -250,9 +213,6 @@ type wsWait struct {
 	err       error
 	delivered chan struct{}
 }
-
-// holds says whether a request of the batch has such an id.
-func (w *wsWait) holds(id uint64) bool { return id-w.first < uint64(len(w.calls)) }
 
 func (c *wsConn) ended() bool {
 	select {
@@ -272,7 +232,7 @@ func (c *wsConn) await(first uint64, calls []*Call, limit int64, arrived func())
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.over {
+	if c.ended() {
 		return nil, ErrDisconnected
 	}
 
@@ -290,26 +250,18 @@ func (c *wsConn) send(ctx context.Context, body []byte) error {
 		deadline = before
 	}
 
-	if err := c.c.SetWriteDeadline(deadline); err != nil {
-		return err
-	}
+	_ = c.c.SetWriteDeadline(deadline)
 
 	return c.c.WriteMessage(websocket.TextMessage, body)
 }
 
-func (c *wsConn) forget(w *wsWait) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.waiting, w)
-}
-
-// giveUp is forget after a deadline has passed. A connection that has answered no request meanwhile
-// is closed, though it may answer pings.
+// giveUp ends the asker's waiting. After a deadline that has passed, a connection that has answered no
+// request meanwhile is closed, though it may answer pings.
 func (c *wsConn) giveUp(w *wsWait, late bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.waiting, w)
-	if late && c.answered == w.before && !c.over {
+	if late && c.answered == w.before && !c.ended() {
 		c.cause = ErrAbandoned
 		_ = c.c.Close()
 	}
@@ -325,7 +277,7 @@ func (c *wsConn) finish(w *wsWait, err error) {
 // find returns the batch that waits for an answer with such an id; nil: none. Held: mu.
 func (c *wsConn) find(id uint64) *wsWait {
 	for w := range c.waiting {
-		if w.holds(id) {
+		if id-w.first < uint64(len(w.calls)) {
 			return w
 		}
 	}
@@ -352,7 +304,7 @@ func (c *wsConn) read() {
 		_ = c.c.Close()
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.over, c.cause = true, cmp.Or(c.cause, cause)
+		c.cause = cmp.Or(c.cause, cause)
 		for w := range c.waiting {
 			c.finish(w, c.cause)
 		}

@@ -158,10 +158,11 @@ func subscribed(t *testing.T, then func(c *websocket.Conn)) *Subscription {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	sub, err := client.Subscribe(ctx)
+	q := &Call{Method: Subscribe, Params: `["newHeads"]`}
+	_, err := client.Exchange(ctx, []*Call{q}, notificationLimit)
 	require.NoError(t, err)
 
-	return sub
+	return q.Subscription
 }
 
 // What a node says when it closes a connection is why that is over, and may mean its rate.

@@ -234,7 +234,7 @@ func (r *reader) prove(ctx context.Context, h Header, f *Filter, first reading) 
 	err = r.pool.ask(ctx, h.Number, nil, func(ctx context.Context, n *node.Node) (err error) {
 		said.by = n
 		var size int
-		said.logs, size, err = readProven(ctx, h, f, n, r.pool.farBehind())
+		said.logs, size, err = n.ReadProven(ctx, h, f, r.pool.farBehind())
 		r.flight.landed(size, err)
 		if err == nil && len(said.logs) < len(first.logs) {
 			return fmt.Errorf("%w: block %d has %d logs, now it has %d", ErrDisagree, h.Number, len(first.logs),
@@ -251,27 +251,6 @@ func (r *reader) prove(ctx context.Context, h Header, f *Filter, first reading) 
 	}
 
 	return said, err
-}
-
-// readProven reads a block from one endpoint so that an empty answer proves itself, as far as the
-// endpoint allows: where it does not show all logs of a block, its header comes in the same batch. It
-// returns the logs that match, and about how many bytes were read for them.
-func readProven(ctx context.Context, h Header, f *Filter, n *node.Node, far uint64) (logs []types.Log, size int,
-	err error) {
-	if !node.Telling(&h.Bloom) {
-		return n.ReadSilent(ctx, h, f, far)
-	}
-
-	logs, size, err = n.ReadWhole(ctx, h, f)
-	switch kind := rpc.Classify(err); {
-	case err == nil || ctx.Err() != nil:
-		return logs, size, err
-	case errors.Is(err, node.ErrAddressRequired), kind == rpc.RangeTooLarge, kind == rpc.TimedOut, kind == rpc.Unsupported:
-		logs, err = n.ReadStanding(ctx, h, f)
-		return logs, node.SizeOf(logs), err
-	}
-
-	return nil, size, err
 }
 
 // contradicted deals with an endpoint that had fewer logs of a block than another has: it is behind,

@@ -1,10 +1,12 @@
 package source
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -116,45 +118,54 @@ func (s *Source) CallEach(ctx context.Context, method string, params ...any) ([]
 
 // Head asks the endpoints for the newest block, without waiting for Run: the highest that any of them has.
 func (s *Source) Head(ctx context.Context) (Header, error) {
-	answers, err := s.CallEach(ctx, rpc.GetByNumber, "latest", false)
-	if err != nil {
-		return Header{}, fmt.Errorf("read the head: %w", err)
+	heads, silent, err := askEach[Header](ctx, s, rpc.GetByNumber, "latest", false)
+	if err != nil || len(heads) == 0 {
+		return Header{}, fmt.Errorf("read the head: %w", cmp.Or(err, reasons(silent)))
 	}
 
-	var best Header
-	var errs []error
+	return slices.MaxFunc(heads, func(a, b Header) int { return cmp.Compare(a.Number, b.Number) }), nil
+}
+
+// askEach is CallEach with the results decoded. silent are the endpoints without one.
+func askEach[T any](ctx context.Context, s *Source, method string, params ...any) (list []T, silent []Answer,
+	err error) {
+	answers, err := s.CallEach(ctx, method, params...)
 	for _, a := range answers {
-		var h Header
-		c := &rpc.Call{Method: rpc.GetByNumber, Answer: rpc.Answer{Result: a.Result, Err: a.Err}}
-		if err := c.Decode(&h); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", a.Endpoint, err))
-		} else if h.Number >= best.Number {
-			best = h
+		var to T
+		q := &rpc.Call{Method: method, Answer: rpc.Answer{Result: a.Result, Err: a.Err}}
+		if a.Err = q.Decode(&to); a.Err != nil {
+			silent = append(silent, a)
+		} else {
+			list = append(list, to)
 		}
 	}
 
-	if best.Hash == (common.Hash{}) {
-		return best, fmt.Errorf("read the head: %w", errors.Join(errs...))
+	return list, silent, err
+}
+
+// reasons joins errors of endpoints.
+func reasons(silent []Answer) error {
+	errs := make([]error, len(silent))
+	for i, a := range silent {
+		errs[i] = fmt.Errorf("%s: %w", a.Endpoint, a.Err)
 	}
 
-	return best, nil
+	return errors.Join(errs...)
 }
 
 // Code returns the code at an address as of a block; empty: there was no contract. ErrNoHistory: no
 // endpoint keeps the state of that block.
 func (s *Source) Code(ctx context.Context, address common.Address, block uint64) ([]byte, error) {
+	var code hexutil.Bytes
 	raw, err := s.Call(ctx, rpc.GetCode, address, hexutil.Uint64(block))
-	if err != nil {
-		if rpc.Classify(err) == rpc.Pruned {
-			return nil, fmt.Errorf("code of %s at block %d: %w: %w", address, block, ErrNoHistory, err)
-		}
-
-		return nil, fmt.Errorf("code of %s at block %d: %w", address, block, err)
+	if rpc.Classify(err) == rpc.Pruned {
+		err = fmt.Errorf("%w: %w", ErrNoHistory, err)
+	} else if err == nil {
+		err = (&rpc.Call{Method: rpc.GetCode, Answer: rpc.Answer{Result: raw}}).Decode(&code)
 	}
 
-	var code hexutil.Bytes
-	if err := json.Unmarshal(raw, &code); err != nil {
-		return nil, fmt.Errorf("code of %s at block %d: %w: %w", address, block, rpc.ErrInvalid, err)
+	if err != nil {
+		return nil, fmt.Errorf("code of %s at block %d: %w", address, block, err)
 	}
 
 	return code, nil

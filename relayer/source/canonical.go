@@ -3,42 +3,11 @@ package source
 import (
 	"context"
 	"fmt"
-	"sync"
-
-	"github.com/ethereum/go-ethereum/common"
 )
 
 // deepest bounds how far below the newest head a block is linked to it: the headers may have to be
 // asked for.
 const deepest = ringSize / 2
-
-// told remembers the blocks that readers were told of, by their numbers: a header that says the same
-// takes nothing back.
-type told struct {
-	mu     sync.Mutex
-	hashes map[uint64]common.Hash
-}
-
-func (t *told) note(h Header) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.hashes[h.Number] = h.Hash
-	if len(t.hashes) <= 2*ringSize {
-		return
-	}
-
-	for n := range t.hashes {
-		if n+ringSize < h.Number || n > h.Number+ringSize {
-			delete(t.hashes, n)
-		}
-	}
-}
-
-func (t *told) knows(h Header) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.hashes[h.Number] == h.Hash
-}
 
 // Canonical returns the header at a height on which the endpoints agree that have it; those that
 // have not, or do not answer, have no say. With three or more, a majority decides. What one endpoint
@@ -46,7 +15,7 @@ func (t *told) knows(h Header) bool {
 // has it. ErrDisagree: no majority, or it does not hang together.
 func (r *reader) Canonical(ctx context.Context, n uint64) (Header, error) {
 	h, votes, err := r.pool.elect(ctx, n)
-	if err == nil && votes == 1 && !r.told.knows(h) {
+	if told, _ := r.told.Get(n); err == nil && votes == 1 && told != h.Hash {
 		err = r.hangs(ctx, h)
 	}
 
@@ -54,7 +23,7 @@ func (r *reader) Canonical(ctx context.Context, n uint64) (Header, error) {
 		return Header{}, fmt.Errorf("header of block %d: %w", n, err)
 	}
 
-	r.told.note(h)
+	r.told.Add(n, h.Hash)
 
 	return h, nil
 }

@@ -44,28 +44,52 @@ type follower struct {
 	ring    *ring
 }
 
-// follow keeps up with one endpoint's head until ctx ends. Looks at the head can wait for what is read at once.
+// follow keeps up with one endpoint's head until ctx ends: by its announcements where it makes them, and by
+// looks. Looks at the head can wait for what is read at once.
 func (f *follower) follow(ctx context.Context, n *node.Node) {
 	ctx = node.Later(ctx)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	subscribes := n.WebSocket()
-	var looked time.Time // when the last look ended; zero: there was none
+	subscribes, missed := n.WebSocket(), 0
+	sub := &rpc.Subscription{} // announces nothing
+	var heard time.Time        // when the last look ended, or a block was announced; zero: there was none
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case h := <-sub.Heads:
+			f.announced(ctx, n, h)
+			missed, heard = 0, f.cfg.Now()
+
+			continue
+		case <-sub.Done:
+			n.Blame(ctx, sub.Err())
+			f.outlook.refresh(ctx)
+			sub = &rpc.Subscription{}
 		case <-timer.C:
 		}
 
 		pause := n.Pause(f.pool.servedBut(n))
 		if pause > 0 {
 			n.Retire() // one that is kept out only because others serve is not in use
-		} else if subscribes {
-			subscribes = f.listen(ctx, n)
-		} else if pause = f.nextLook(n, looked).Sub(f.cfg.Now()); pause <= 0 {
+		} else if subscribes && sub.Done == nil {
+			if sub, subscribes = f.subscribe(ctx, n); sub.Done != nil {
+				missed, heard = 0, f.cfg.Now()
+			}
+		} else if pause = f.nextLook(n, sub.Done != nil, heard).Sub(f.cfg.Now()); pause <= 0 {
+			before := n.Claim().Head.Number
 			f.poll(ctx, n)
-			looked = f.cfg.Now()
+			heard = f.cfg.Now()
+			if n.Claim().Head.Number > before {
+				missed++
+			}
+
+			// Subscriptions have been seen to go silent without the connection breaking.
+			if missed >= silentLooks && sub.Done != nil {
+				n.Blame(ctx, errSilent)
+				sub.End()
+				sub = &rpc.Subscription{}
+			}
 		}
 
 		timer.Reset(min(max(pause, 0), lookAround)) // a pause ends early when the others end
@@ -75,10 +99,16 @@ func (f *follower) follow(ctx context.Context, n *node.Node) {
 // nextLook is when to look at an endpoint's head again. Of the one that is read from, PollInterval
 // is the longest pause once a block is to be expected, as the newest times between blocks say; where
 // blocks come faster, it is a third of their mean time. One in reserve is looked at seldom, unless it failed.
-func (f *follower) nextLook(n *node.Node, looked time.Time) time.Time {
+// Of one that announces blocks, silence is a cause to look: half as long again as blocks take, and twice
+// as jittered.
+func (f *follower) nextLook(n *node.Node, announces bool, looked time.Time) time.Time {
 	longest := f.cfg.PollInterval
 	mean, due := f.outlook.rhythm()
 	switch {
+	case announces && mean == 0:
+		return looked.Add(4 * longest)
+	case announces:
+		return looked.Add(max(mean*3/2, longest))
 	case !n.Serves():
 		return looked.Add(longest)
 	case n != f.pool.lead() && f.outlook.View().Ready:
@@ -99,7 +129,7 @@ func (f *follower) nextLook(n *node.Node, looked time.Time) time.Time {
 // poll asks for the head, and for the tags when they are due.
 func (f *follower) poll(ctx context.Context, n *node.Node) {
 	calls := []*rpc.Call{rpc.ByTag("latest")}
-	if f.cfg.tagsDecide() && n == f.pool.lead() || f.cfg.Now().Sub(n.Claim().Tagged) >= f.tagsPause() {
+	if f.tagsDue(n) {
 		calls = append(calls, f.tagCalls()...)
 	}
 
@@ -114,11 +144,6 @@ func (f *follower) poll(ctx context.Context, n *node.Node) {
 	case ctx.Err() == nil:
 		f.outlook.refresh(ctx)
 	}
-}
-
-func (f *follower) tagsPause() time.Duration {
-	mean, _ := f.outlook.rhythm()
-	return min(max(tagsBlocks*mean, tagsEvery), tagsSeldom)
 }
 
 // tagCalls ask for what is final, and for what is safe where that decides.
@@ -206,118 +231,69 @@ func (f *follower) tagsOf(ctx context.Context, n *node.Node, head uint64, calls 
 }
 
 // askTags asks all that are in use but n.
-func (f *follower) askTags(ctx context.Context, n *node.Node) (said []tags) {
-	var mu sync.Mutex
+func (f *follower) askTags(ctx context.Context, n *node.Node) []tags {
+	said := make([]tags, len(f.pool.nodes))
 	var wg sync.WaitGroup
-	for _, other := range f.pool.nodes {
+	for i, other := range f.pool.nodes {
 		if other == n || !other.Serves() {
 			continue
 		}
 
 		wg.Go(func() {
-			calls := f.tagCalls()
-			if other.Do(ctx, calls...) != nil {
-				return
-			}
-
-			if t, err := f.tagsOf(ctx, other, other.Claim().Head.Number, calls); err == nil {
-				mu.Lock()
-				defer mu.Unlock()
-				said = append(said, t)
+			if calls := f.tagCalls(); other.Do(ctx, calls...) == nil {
+				said[i], _ = f.tagsOf(ctx, other, other.Claim().Head.Number, calls)
 			}
 		})
 	}
 
 	wg.Wait()
 
-	return said
+	return slices.DeleteFunc(said, func(t tags) bool { return t.of == nil })
 }
 
-// listen follows the head by subscription until the connection ends. It says whether to try that
-// again: some nodes have no subscriptions.
-func (f *follower) listen(ctx context.Context, n *node.Node) bool {
+// subscribe has an endpoint announce its head, and looks at it once. It says whether to try that again:
+// some nodes have no subscriptions.
+func (f *follower) subscribe(ctx context.Context, n *node.Node) (*rpc.Subscription, bool) {
 	sub, err := n.Subscribe(ctx)
+	if err == nil {
+		f.poll(ctx, n)
+		return sub, true
+	}
+
 	if refused, is := errors.AsType[*rpc.Error](err); is && rpc.Classify(err) != rpc.RateLimited {
 		f.cfg.Logger.WarnContext(ctx, "endpoint has no subscriptions, polling instead", slog.String("endpoint", n.Name()),
 			slog.Any("err", refused))
-		return false
+		return &rpc.Subscription{}, false
 	}
 
-	if err != nil {
-		if ctx.Err() == nil {
-			f.outlook.refresh(ctx)
-		}
-
-		return true
+	if ctx.Err() == nil {
+		f.outlook.refresh(ctx)
 	}
 
-	f.poll(ctx, n)
-	look := time.NewTimer(f.quiet())
-	defer look.Stop()
-	for missed := 0; ; look.Reset(f.quiet()) {
-		select {
-		case <-ctx.Done():
-			return true
-		case <-sub.Done:
-			n.Blame(ctx, sub.Err())
-			f.outlook.refresh(ctx)
-			return true
-		case h := <-sub.Heads:
-			missed = 0
-			f.arrived(ctx, n, h)
-			if calls := f.tagCalls(); f.tagsDue(n) && n.Do(ctx, calls...) == nil &&
-				f.tagged(ctx, n, h.Number, calls) == nil {
-				f.outlook.refresh(ctx)
-			}
-		case <-look.C:
-			if f.paused(n) {
-				continue
-			}
+	return &rpc.Subscription{}, true
+}
 
-			// Subscriptions have been seen to go silent without the connection breaking.
-			before := n.Claim().Head
-			f.poll(ctx, n)
-			if n.Claim().Head.Number > before.Number {
-				missed++
-			}
+// announced takes in a block that an endpoint has announced, and asks for the tags when they are due.
+func (f *follower) announced(ctx context.Context, n *node.Node, h Header) {
+	f.arrived(ctx, n, h)
+	if n.Pause(f.pool.servedBut(n)) > 0 || !f.tagsDue(n) {
+		return // an endpoint that is not to be asked may announce blocks all the same
+	}
 
-			if missed == silentLooks {
-				n.Blame(ctx, errSilent)
-				sub.End()
-
-				return true
-			}
-		}
+	if calls := f.tagCalls(); n.Do(ctx, calls...) == nil && f.tagged(ctx, n, h.Number, calls) == nil {
+		f.outlook.refresh(ctx)
 	}
 }
 
-// paused says whether an endpoint is not to be asked now, though it may announce blocks.
-func (f *follower) paused(n *node.Node) bool { return n.Pause(f.pool.servedBut(n)) > 0 }
-
-// tagsDue says whether to ask an endpoint that announces its head for the tags.
+// tagsDue says whether to ask an endpoint for the tags.
 func (f *follower) tagsDue(n *node.Node) bool {
-	if f.paused(n) {
-		return false
-	}
-
 	mean, _ := f.outlook.rhythm()
-	since := f.cfg.Now().Sub(n.Claim().Tagged)
+	pause := min(max(tagsBlocks*mean, tagsEvery), tagsSeldom)
 	if f.cfg.tagsDecide() && n == f.pool.lead() { // the others are asked when its tags have moved
-		return since >= min(max(f.cfg.PollInterval, mean*3/4), tagsEvery)
+		pause = min(max(f.cfg.PollInterval, mean*3/4), tagsEvery)
 	}
 
-	return since >= f.tagsPause()
-}
-
-// quiet is for how long no announcement of a block is no cause to look: half as long again as
-// blocks take, and twice as jittered.
-func (f *follower) quiet() time.Duration {
-	mean, _ := f.outlook.rhythm()
-	if mean == 0 {
-		return 4 * f.cfg.PollInterval
-	}
-
-	return max(mean*3/2, f.cfg.PollInterval)
+	return f.cfg.Now().Sub(n.Claim().Tagged) >= pause
 }
 
 // arrived notes an endpoint's head.

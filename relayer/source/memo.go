@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/lru"
 	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/node"
@@ -20,9 +21,8 @@ type reading struct {
 // memo shares the logs of the newest blocks among readers.
 type memo struct {
 	mu      sync.Mutex
-	entries map[memoKey]*memoEntry
-	order   []memoKey // oldest first; of some the entry is gone
-	bytes   int       // of all logs
+	entries lru.BasicLRU[memoKey, *memoEntry]
+	bytes   int // of all logs
 }
 
 type memoKey struct {
@@ -37,7 +37,7 @@ type memoEntry struct {
 	size int // of the logs in bytes, once they are counted
 }
 
-func newMemo() *memo { return &memo{entries: map[memoKey]*memoEntry{}} }
+func newMemo() *memo { return &memo{entries: lru.NewBasicLRU[memoKey, *memoEntry](memoSize)} }
 
 // memoSize is enough for two watches that are a few blocks apart. What is remembered has memoBytes at
 // most: blocks can be made that have 20 MB of logs each.
@@ -47,12 +47,13 @@ const memoSize, memoBytes = 128, 16 << 20
 func (m *memo) get(ctx context.Context, key memoKey, read func() (reading, error)) (reading, error) {
 	for {
 		m.mu.Lock()
-		entry := m.entries[key]
-		if entry == nil {
+		entry, known := m.entries.Get(key)
+		if !known {
 			entry = &memoEntry{done: make(chan struct{})}
-			m.entries[key] = entry
-			m.order = append(m.order, key)
-			m.trim()
+			if _, oldest, full := m.entries.Add3(key, entry); full {
+				m.bytes -= oldest.size
+			}
+
 			m.mu.Unlock()
 			entry.what, entry.err = read()
 			m.settle(key, entry)
@@ -88,25 +89,15 @@ func (m *memo) get(ctx context.Context, key memoKey, read func() (reading, error
 func (m *memo) settle(key memoKey, entry *memoEntry) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	switch {
-	case m.entries[key] != entry:
+	switch there, _ := m.entries.Peek(key); {
+	case there != entry:
 	case entry.err != nil:
-		delete(m.entries, key)
+		m.entries.Remove(key)
 	default:
 		entry.size = node.SizeOf(entry.what.logs)
-		m.bytes += entry.size
-		m.trim()
-	}
-}
-
-// trim drops the oldest entries while there is too much. Whoever waits for one gets it yet. Held: mu.
-func (m *memo) trim() {
-	for len(m.order) > memoSize || m.bytes > memoBytes {
-		if oldest := m.entries[m.order[0]]; oldest != nil {
+		for m.bytes += entry.size; m.bytes > memoBytes; { // whoever waits for a dropped one gets it yet
+			_, oldest, _ := m.entries.RemoveOldest()
 			m.bytes -= oldest.size
-			delete(m.entries, m.order[0])
 		}
-
-		m.order = m.order[1:]
 	}
 }

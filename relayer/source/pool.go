@@ -61,11 +61,7 @@ func (p *pool) lead() *node.Node {
 // have the block; among equals, as configured. One to be avoided is not among them. Without any, it
 // says how long until there is one.
 func (p *pool) order(need uint64, avoid *node.Node) (list []*node.Node, wait time.Duration) {
-	type candidate struct {
-		n    *node.Node
-		rank int
-	}
-	var found []candidate
+	var ranks [4][]*node.Node
 	for _, n := range p.nodes {
 		if n == avoid {
 			continue
@@ -79,24 +75,19 @@ func (p *pool) order(need uint64, avoid *node.Node) (list []*node.Node, wait tim
 			continue
 		}
 
-		c := candidate{n: n}
+		rank := 0
 		if !n.Has(need) {
-			c.rank++
+			rank++
 		}
 
 		if !n.Claim().Up {
-			c.rank += 2
+			rank += 2
 		}
 
-		found = append(found, c)
+		ranks[rank] = append(ranks[rank], n)
 	}
 
-	slices.SortStableFunc(found, func(a, b candidate) int { return cmp.Compare(a.rank, b.rank) })
-	for _, c := range found {
-		list = append(list, c.n)
-	}
-
-	return list, wait
+	return slices.Concat(ranks[:]...), wait
 }
 
 // servedBut says whether an endpoint other than n serves.
@@ -138,29 +129,26 @@ func (p *pool) ask(ctx context.Context, need uint64, avoid *node.Node,
 		}
 
 		if len(list) > 0 || wait == 0 || wait > left {
-			if len(errs) == 0 {
-				return p.unavailable(wait)
-			}
-
-			return errors.Join(errs...)
+			return cmp.Or(errors.Join(errs...), p.unavailable(wait))
 		}
 
 		left -= wait
-		timer := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return context.Cause(ctx)
-		case <-timer.C:
+		if err := node.Wait(ctx, wait); err != nil {
+			return err
 		}
 	}
 }
 
 // unavailable says why no endpoint is to be asked for a while.
 func (p *pool) unavailable(wait time.Duration) error {
-	errs := []error{fmt.Errorf("%w for %s", ErrUnavailable, wait.Round(time.Millisecond))}
+	return p.because(fmt.Errorf("%w for %s", ErrUnavailable, wait.Round(time.Millisecond)), time.Time{})
+}
+
+// because joins the endpoints' last errors to one, those that are not older than since.
+func (p *pool) because(err error, since time.Time) error {
+	errs := []error{err}
 	for _, st := range p.Endpoints() {
-		if st.LastError != "" {
+		if st.LastError != "" && !st.Failed.Before(since) {
 			errs = append(errs, fmt.Errorf("%s: %s", st.Name, st.LastError))
 		}
 	}
@@ -202,18 +190,13 @@ func (p *pool) elect(ctx context.Context, n uint64) (h Header, votes int, err er
 		}
 
 		total++
-		if count[v.h.Hash]++; count[v.h.Hash] > count[h.Hash] {
-			h = v.h
+		if count[v.h.Hash]++; count[v.h.Hash] > votes {
+			h, votes = v.h, count[v.h.Hash]
 		}
 	}
 
-	switch {
-	case total == 0 && len(errs) == 0:
-		return h, 0, p.unavailable(wait)
-	case total == 0:
-		return h, 0, errors.Join(errs...)
-	case len(count) == 1:
-		return h, total, nil
+	if total == 0 {
+		return h, 0, cmp.Or(errors.Join(errs...), p.unavailable(wait))
 	}
 
 	for i, v := range said {
@@ -222,8 +205,8 @@ func (p *pool) elect(ctx context.Context, n uint64) (h Header, votes int, err er
 		}
 	}
 
-	if 2*count[h.Hash] > total {
-		return h, count[h.Hash], nil
+	if 2*votes > total {
+		return h, votes, nil
 	}
 
 	return h, 0, fmt.Errorf("%w: %d hashes from %d endpoints", ErrDisagree, len(count), total)

@@ -6,6 +6,9 @@ import (
 	"iter"
 	"slices"
 
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/lru"
+
 	"github.com/fusion-prime/escrow-relayer/relayer/node"
 )
 
@@ -15,7 +18,7 @@ type reader struct {
 	outlook *outlook
 	ring    *ring
 	memo    *memo
-	told    *told
+	told    *lru.Cache[uint64, common.Hash] // the newest blocks that readers were told of: what says the same is no news
 	flight  flight
 	headers chan struct{} // a token: whoever has it may ask for headers that the ring lacks
 }
@@ -42,7 +45,7 @@ func (r *reader) read(ctx context.Context, from, to uint64, f *Filter, avoid *no
 	return func(take func(Batch, error) bool) {
 		yield := func(b Batch, err error) bool {
 			if err == nil {
-				r.told.note(b.Last)
+				r.told.Add(b.Last.Number, b.Last.Hash)
 			}
 
 			return take(b, err)

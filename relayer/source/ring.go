@@ -31,6 +31,11 @@ func (r *ring) head(h Header, n *node.Node) {
 		return
 	}
 
+	// What is below a gap cannot be compared; whoever fills the gap compares it.
+	if parent, ok := r.headers[h.Number-1]; ok && parent.Hash != h.Parent {
+		clear(r.headers)
+	}
+
 	r.headers[h.Number] = h
 	for number := range r.headers {
 		if number > h.Number || number+ringSize < h.Number {
@@ -39,36 +44,6 @@ func (r *ring) head(h Header, n *node.Node) {
 	}
 
 	r.top, r.owner = h.Number, n
-	r.link(h.Number)
-}
-
-// link drops what is below a header and not its ancestor. Held: mu.
-func (r *ring) link(n uint64) {
-	child := r.headers[n]
-	for n > 0 {
-		n--
-		parent, ok := r.headers[n]
-		if !ok {
-			// What is below a gap cannot be compared; whoever fills the gap compares it.
-			return
-		}
-
-		if parent.Hash != child.Parent {
-			for m := range r.headers {
-				if m <= n {
-					delete(r.headers, m)
-				}
-			}
-
-			return
-		}
-
-		if child.Number+8 < r.top {
-			return // it was linked before
-		}
-
-		child = parent
-	}
 }
 
 // get returns the headers that are known of from..to.

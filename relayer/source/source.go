@@ -33,6 +33,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/common/lru"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/node"
 	"github.com/fusion-prime/escrow-relayer/relayer/redact"
@@ -73,7 +74,7 @@ func New(cfg Config) (*Source, error) {
 	ring := newRing()
 	s.follower = &follower{cfg: &cfg, pool: s.pool, outlook: s.outlook, ring: ring}
 	s.reader = &reader{pool: s.pool, outlook: s.outlook, ring: ring, memo: newMemo(),
-		told: &told{hashes: map[uint64]common.Hash{}}, headers: make(chan struct{}, 1)}
+		told: lru.NewCache[uint64, common.Hash](2 * ringSize), headers: make(chan struct{}, 1)}
 
 	return s, nil
 }
@@ -137,18 +138,8 @@ func (s *Source) rest() {
 
 // Health is nil while the chain can be read and its head moves.
 func (s *Source) Health() error {
-	var down []error
-	up := false
-	for _, st := range s.Endpoints() {
-		up = up || st.Up
-		if !st.Up && st.LastError != "" {
-			down = append(down, fmt.Errorf("%s: %s", st.Name, st.LastError))
-		}
-	}
-
-	if !up {
-		return fmt.Errorf("%w: %w", ErrUnavailable,
-			errors.Join(append(down, errors.New("check RPC_URLS and the nodes behind them"))...))
+	if !slices.ContainsFunc(s.Endpoints(), func(st EndpointStatus) bool { return st.Up }) {
+		return s.because(fmt.Errorf("%w: check RPC_URLS and the nodes behind them", ErrUnavailable), time.Time{})
 	}
 
 	err := s.health()
@@ -156,14 +147,7 @@ func (s *Source) Health() error {
 		return nil
 	}
 
-	errs := []error{err}
-	for _, st := range s.Endpoints() { // one that answers may yet not give what is needed, as the final block
-		if st.LastError != "" && s.cfg.Now().Sub(st.Failed) < recently {
-			errs = append(errs, fmt.Errorf("%s: %s", st.Name, st.LastError))
-		}
-	}
-
-	return errors.Join(errs...)
+	return s.because(err, s.cfg.Now().Add(-recently)) // one that answers may yet not give what is needed
 }
 
 // recently is how old an endpoint's last error may be to be a reason why nothing moves now.
@@ -173,41 +157,27 @@ const recently = time.Minute
 // that does not answer is no error as long as another does.
 func (s *Source) Check(ctx context.Context, factory common.Address) error {
 	defer s.rest()
-	answers, err := s.CallEach(ctx, rpc.GetCode, factory, "latest")
+	codes, silent, err := askEach[hexutil.Bytes](ctx, s, rpc.GetCode, factory, "latest")
 	if err != nil {
 		return fmt.Errorf("check the RPC endpoints: %w", context.Cause(ctx))
 	}
 
-	works, coded := false, false
-	var errs []error
-	var silent []Answer
-	for _, a := range answers {
-		var code hexutil.Bytes
-		q := &rpc.Call{Method: rpc.GetCode, Answer: rpc.Answer{Result: a.Result, Err: a.Err}}
-		err := q.Decode(&code)
-		if errors.Is(err, ErrWrongChain) {
-			return err
-		}
-
-		works = works || err == nil
-		coded = coded || len(code) > 0
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", a.Endpoint, err))
-			silent = append(silent, Answer{Endpoint: a.Endpoint, Err: err})
+	for _, a := range silent {
+		if errors.Is(a.Err, ErrWrongChain) {
+			return a.Err
 		}
 	}
 
-	if works { // else the error says so, and whoever tries again decides how often to repeat it
-		for _, a := range silent {
-			s.cfg.Logger.WarnContext(ctx, "endpoint does not answer", slog.String("endpoint", a.Endpoint),
-				slog.Any("err", a.Err))
-		}
+	if len(codes) == 0 { // the error says who does not answer, and whoever tries again decides how often to repeat it
+		return fmt.Errorf("%w: check RPC_URLS: %w", ErrUnavailable, reasons(silent))
 	}
 
-	switch {
-	case !works:
-		return fmt.Errorf("%w: check RPC_URLS: %w", ErrUnavailable, errors.Join(errs...))
-	case !coded:
+	for _, a := range silent {
+		s.cfg.Logger.WarnContext(ctx, "endpoint does not answer", slog.String("endpoint", a.Endpoint),
+			slog.Any("err", a.Err))
+	}
+
+	if !slices.ContainsFunc(codes, func(code hexutil.Bytes) bool { return len(code) > 0 }) {
 		return fmt.Errorf("%w %s on chain %d: correct FACTORY_ADDRESS or CHAIN_ID", ErrNoCode, factory, s.cfg.ChainID)
 	}
 

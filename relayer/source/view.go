@@ -176,14 +176,13 @@ func (o *outlook) takeTags(behind bool, take func()) {
 func (o *outlook) derive(claims []node.Claim) (next View, head Header) {
 	deep := o.pace.atLeast(deepBlocks, deepTime)
 	head = claims[0].Head
-	finals := make([]uint64, len(claims))
 	for i, c := range claims {
 		if c.Head.Number > head.Number {
 			head = c.Head
 		}
 
-		if finals[i] = c.Final; c.Final == 0 {
-			finals[i] = c.Head.Number - min(c.Head.Number, deep)
+		if c.Final == 0 { // of use below only
+			claims[i].Final = c.Head.Number - min(c.Head.Number, deep)
 		}
 
 		switch o.cfg.Finality {
@@ -204,9 +203,9 @@ func (o *outlook) derive(claims []node.Claim) (next View, head Header) {
 
 	// Final is what all say that are up to date: too low costs requests, too high the check of parents.
 	next.Final = next.Target
-	for i, c := range claims {
+	for _, c := range claims {
 		if c.Head.Number >= next.Target {
-			next.Final = min(next.Final, finals[i])
+			next.Final = min(next.Final, c.Final)
 		}
 	}
 
