@@ -182,12 +182,12 @@ type sent struct {
 // crowd is how many batches were in flight when they were answered, or when they were sent if that is more.
 func (s sent) crowd() int { return max(s.before, s.after) }
 
-// exchange sends calls by do, when the allowance lets them. timeout is for their answer; of logs, of
+// exchange sends calls by do, when the allowance lets n of them. timeout is for their answer; of logs, of
 // which there may be a hundred megabytes, for its beginning, and all of it has Config.Timeout. Where ctx
 // ended the error is its cause.
-func (l *link) exchange(ctx context.Context, timeout time.Duration, calls []*rpc.Call,
+func (l *link) exchange(ctx context.Context, timeout time.Duration, calls []*rpc.Call, n int,
 	do func(context.Context) (rpc.Traffic, error)) (s sent, err error) {
-	if s.before, err = l.rate.take(ctx, len(calls)); err != nil {
+	if s.before, err = l.rate.take(ctx, n); err != nil {
 		return s, err
 	}
 
@@ -240,9 +240,11 @@ func (l *link) attempt(ctx context.Context, timeout time.Duration, limit int64, 
 
 		return l.client.Exchange(ctx, calls, limit)
 	}
-	s, err := l.exchange(ctx, timeout, calls, do)
+	s, err := l.exchange(ctx, timeout, calls, len(calls), do)
 	for tries := 1; broke(err) && tries < l.tries(ctx, calls) && ctx.Err() == nil; tries++ {
-		s, err = l.exchange(ctx, timeout, calls, do)
+		if s, err = l.exchange(ctx, timeout, calls, 0, do); ctx.Err() == nil && ctx.Value(unprovenKey{}) == nil {
+			l.rate.again(broke(err))
+		}
 	}
 
 	if ctx.Err() != nil || s.at.IsZero() { // it was not sent
@@ -311,7 +313,7 @@ func (l *link) tries(ctx context.Context, calls []*rpc.Call) int {
 		return 2
 	}
 
-	return 3
+	return l.rate.tries()
 }
 
 // broke says whether the answer to a request was lost, which says nothing of the request.
@@ -353,9 +355,10 @@ func (l *link) failed(ctx context.Context, calls []*rpc.Call, err error, s sent)
 		l.blame(ctx, err, s.at)
 		_, page := errors.AsType[*rpc.Page](err)
 		switch {
+		case ctx.Value(unprovenKey{}) != nil: // its size may be the reason
 		case broke(err) && !errors.Is(err, rpc.ErrAbandoned):
 			l.rate.lost(s, l.Pause(false))
-		case page && kind == rpc.Failed && ctx.Value(unprovenKey{}) == nil: // as a bare 503 or 403: it may be the rate
+		case page && kind == rpc.Failed: // as a bare 503 or 403: it may be the rate
 			l.rate.refused(s, l.Pause(false))
 		}
 	}
@@ -366,7 +369,7 @@ func (l *link) failed(ctx context.Context, calls []*rpc.Call, err error, s sent)
 func (l *link) Subscribe(ctx context.Context) (sub *rpc.Subscription, err error) {
 	calls := []*rpc.Call{{Method: rpc.Subscribe}}
 	quick := min(l.cfg.Timeout, quickTimeout)
-	s, err := l.exchange(ctx, quick, calls, func(ctx context.Context) (_ rpc.Traffic, err error) {
+	s, err := l.exchange(ctx, quick, calls, 1, func(ctx context.Context) (_ rpc.Traffic, err error) {
 		sub, err = l.ws.Subscribe(ctx)
 		return rpc.Traffic{}, err
 	})
