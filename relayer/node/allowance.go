@@ -168,11 +168,7 @@ func (a *allowance) gaveRange(proven bool) {
 }
 
 // refusedRange has ranges be asked for one at a time again.
-func (a *allowance) refusedRange() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.width.calm = 0
-}
+func (a *allowance) refusedRange() { a.gaveRange(false) }
 
 // answered takes in the answers to n requests.
 func (a *allowance) answered(n int, s sent) {
