@@ -18,20 +18,22 @@ import (
 type allowance struct {
 	now func() time.Time
 
-	mu       sync.Mutex
-	pace     pace
-	width    width
-	urgent   int           // askers that wait and are urgent
-	paused   time.Time     // until when nothing is sent: it would be refused
-	lastLost time.Time     // when an answer was
-	freed    chan struct{} // closed and made anew when somebody may go on
+	mu     sync.Mutex
+	pace   pace
+	width  width
+	urgent int           // askers that wait and are urgent
+	paused time.Time     // until when nothing is sent: it would be refused
+	freed  chan struct{} // closed and made anew when somebody may go on
+
+	suspicion int  // that lost answers are for the rate: how often they were lost again at once, less how often not
+	heard     bool // something was answered since they were
 }
 
 const (
 	// patience is how long what can wait waits behind what is urgent.
 	patience = 5 * time.Second
-	// lostAgain is how soon after a lost answer another one may be for the rate.
-	lostAgain = 10 * time.Second
+	// Bounds of suspicion, the one from which a lost answer is for the rate, and the other.
+	sureOfRate, sureOfNetwork = 2, -3
 )
 
 // errPaused means that a node is not to be asked for so long that there may be something else to do.
@@ -46,8 +48,8 @@ type laterKey struct{}
 // Later marks what is asked under a context as work that can wait: polling, and reading a second time.
 func Later(ctx context.Context) context.Context { return context.WithValue(ctx, laterKey{}, true) }
 
-// take waits until a batch of n requests may be sent, and says how many batches are in flight with it.
-// done has to follow, unless there is an error.
+// take waits until a batch of n requests may be sent, and says how many batches are in flight with it. n is 0
+// for what is sent again, as its answer was lost: that waits for a place and for no rate. done has to follow, unless there is an error.
 func (a *allowance) take(ctx context.Context, n int) (crowd int, err error) {
 	banned := false
 	err = a.await(ctx, func() time.Duration {
@@ -166,11 +168,7 @@ func (a *allowance) gaveRange(proven bool) {
 }
 
 // refusedRange has ranges be asked for one at a time again.
-func (a *allowance) refusedRange() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.width.calm = 0
-}
+func (a *allowance) refusedRange() { a.gaveRange(false) }
 
 // answered takes in the answers to n requests.
 func (a *allowance) answered(n int, s sent) {
@@ -178,6 +176,7 @@ func (a *allowance) answered(n int, s sent) {
 	defer a.mu.Unlock()
 	a.pace.answered(float64(n), s.at, a.now())
 	a.width.answered(s.before, a.now())
+	a.heard = true
 	a.wake()
 }
 
@@ -193,30 +192,63 @@ func (a *allowance) crowded(s sent) bool {
 func (a *allowance) refused(s sent, pause time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.refuse(s, pause)
+}
+
+func (a *allowance) refuse(s sent, pause time.Duration) {
 	now := a.now()
 	if a.stop(now.Add(pause)); !s.at.After(a.pace.lowered) || !s.at.After(a.width.narrowed) {
 		return
 	}
 
 	if !a.width.refused(s.crowd(), now) {
-		a.pace.refused(now, pause, slowPace, slowest)
+		a.pace.refused(now, pause)
 	}
 }
 
-// lost takes in that the answer to a request was lost, or says nothing: some say so that requests come too
-// fast. One is the network's; a second one soon after may be, so the rate stays one that keeps up with a chain.
+// again takes in whether what was asked again at once, as its answer was lost, was lost again. That is so
+// under a limit of the rate; a network that loses some answers gives most of them the second time. heard
+// tells it from a node that does not answer at all.
+func (a *allowance) again(lost bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case !lost:
+		a.suspicion = max(a.suspicion-1, sureOfNetwork)
+	case a.heard:
+		a.suspicion, a.heard = min(a.suspicion+1, sureOfRate), false
+	}
+}
+
+// tries is how often something is asked at once, in all, while its answer is lost.
+func (a *allowance) tries() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.suspicion < 0:
+		return 3
+	case a.suspicion < sureOfRate:
+		return 2
+	}
+
+	return 1
+}
+
+// lost takes in that the answer to a request was lost, in all its tries. Where that is for the rate, and
+// few were answered since the last time, it may not be after all: the next is asked again at once.
 func (a *allowance) lost(s sent, pause time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	now, before := a.now(), a.lastLost
-	a.stop(now.Add(pause))
-	if !s.at.After(before) || !s.at.After(a.pace.lowered) {
-		return // it was in flight with another one
+	if a.suspicion < sureOfRate {
+		a.stop(a.now().Add(pause))
+		return
 	}
 
-	if a.lastLost = now; now.Sub(before) < lostAgain {
-		a.pace.refused(now, pause, lostPace, slowPace)
+	if a.pace.passed < fewPassed {
+		a.suspicion--
 	}
+
+	a.refuse(s, max(pause, limitPause))
 }
 
 // stop has nothing be sent for a while. Held: mu.

@@ -466,29 +466,60 @@ func TestMetricsAreComplete(t *testing.T) {
 	}
 }
 
-// A lost answer may be the network's. Another one soon after, of a later request, may be for the rate.
+// An answer that is lost, and lost again at once, is one of a limit of the rate: not the first time, nor where
+// nothing is answered at all, nor where most come the second time. Where few were answered since the rate was
+// lowered, what is lost is asked again at once to see whether it is the network after all.
 func TestLostAnswersMayBeTheRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAllowance(0, time.Now)
-		asks := func() sent {
+		asks := func(answered int) sent {
+			<-time.After(time.Second)
 			crowd, err := a.take(t.Context(), 1)
 			require.NoError(t, err)
-			defer a.done()
+			s := sent{at: time.Now(), before: crowd}
+			if s.after = a.done(); answered > 0 {
+				a.answered(answered, s)
+			}
 
-			return sent{at: time.Now(), before: crowd}
+			return s
 		}
-		first, second := asks(), asks()
-		<-time.After(time.Millisecond)
-		a.lost(first, 0)
-		a.lost(second, 0)
-		require.Zero(t, a.learnt(), "both were in flight when the connection broke")
+		loses := func() {
+			s := asks(0)
+			if a.tries() > 1 {
+				a.again(true)
+			}
 
-		<-time.After(lostAgain)
-		a.lost(asks(), 0)
-		require.Zero(t, a.learnt(), "the other one is long ago")
+			a.lost(s, 0)
+		}
+		for range 5 {
+			loses()
+			require.Zero(t, a.learnt(), "nothing was answered")
+		}
 
-		<-time.After(time.Second)
-		a.lost(asks(), 0)
-		require.EqualValues(t, lostPace, a.learnt())
+		require.Equal(t, 2, a.tries())
+		for range 9 {
+			asks(1)
+			loses()
+			require.Zero(t, a.learnt())
+			a.again(false)
+			a.again(false)
+		}
+
+		require.Equal(t, 3, a.tries(), "most come the second time")
+		for range sureOfRate - sureOfNetwork {
+			require.Zero(t, a.learnt())
+			asks(1)
+			loses()
+		}
+
+		require.EqualValues(t, slowPace, a.learnt())
+		require.Equal(t, 2, a.tries())
+		asks(fewPassed)
+		loses()
+		require.Less(t, a.learnt(), float64(slowPace))
+		require.Equal(t, 1, a.tries())
+		a.answered(1, asks(1))
+		loses()
+		require.Equal(t, 2, a.tries())
 	})
 }

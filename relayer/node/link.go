@@ -180,12 +180,12 @@ type sent struct {
 // crowd is how many batches were in flight when they were answered, or when they were sent if that is more.
 func (s sent) crowd() int { return max(s.before, s.after) }
 
-// exchange sends calls when the allowance lets them. timeout is for their answer; of logs, of which there
-// may be a hundred megabytes, for its beginning, and all of it has Config.Timeout. Where ctx ended the
-// error is its cause.
-func (l *link) exchange(ctx context.Context, timeout time.Duration, limit int64, calls []*rpc.Call) (s sent,
-	err error) {
-	if s.before, err = l.rate.take(ctx, len(calls)); err != nil {
+// exchange sends calls when the allowance lets n of them. timeout is for their answer; of logs, of which
+// there may be a hundred megabytes, for its beginning, and all of it has Config.Timeout. Where ctx ended
+// the error is its cause.
+func (l *link) exchange(ctx context.Context, timeout time.Duration, limit int64, calls []*rpc.Call,
+	n int) (s sent, err error) {
+	if s.before, err = l.rate.take(ctx, n); err != nil {
 		return s, err
 	}
 
@@ -235,9 +235,12 @@ func (l *link) exchange(ctx context.Context, timeout time.Duration, limit int64,
 // attempt sends one batch and keeps the books. The failure of a batch that may be one of batches
 // does not count against the node: its requests are sent alone next.
 func (l *link) attempt(ctx context.Context, timeout time.Duration, limit int64, calls []*rpc.Call) error {
-	s, err := l.exchange(ctx, timeout, limit, calls)
+	s, err := l.exchange(ctx, timeout, limit, calls, len(calls))
 	for tries := 1; broke(err) && tries < l.tries(ctx, calls) && ctx.Err() == nil; tries++ {
-		s, err = l.exchange(ctx, timeout, limit, calls)
+		s, err = l.exchange(ctx, timeout, limit, calls, 0)
+		if ctx.Err() == nil && ctx.Value(unprovenKey{}) == nil {
+			l.rate.again(broke(err))
+		}
 	}
 
 	if ctx.Err() != nil || s.at.IsZero() { // it was not sent
@@ -306,7 +309,7 @@ func (l *link) tries(ctx context.Context, calls []*rpc.Call) int {
 		return 2
 	}
 
-	return 3
+	return l.rate.tries()
 }
 
 // broke says whether the answer to a request was lost, which says nothing of the request.
@@ -348,9 +351,10 @@ func (l *link) failed(ctx context.Context, calls []*rpc.Call, err error, s sent)
 		l.blame(ctx, err, s.at)
 		_, page := errors.AsType[*rpc.Page](err)
 		switch {
+		case ctx.Value(unprovenKey{}) != nil: // its size may be the reason
 		case broke(err) && !errors.Is(err, rpc.ErrAbandoned):
 			l.rate.lost(s, l.Pause(false))
-		case page && kind == rpc.Failed && ctx.Value(unprovenKey{}) == nil: // as a bare 503 or 403: it may be the rate
+		case page && kind == rpc.Failed: // as a bare 503 or 403: it may be the rate
 			l.rate.refused(s, l.Pause(false))
 		}
 	}

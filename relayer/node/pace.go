@@ -17,6 +17,7 @@ type pace struct {
 	holds    time.Duration // how long after a refusal more than that is not tried
 	lowered  time.Time     // when a refusal was last taken in
 	passed   float64       // requests answered since, of those asked since
+	busy     float64       // seconds that they take at the rates that were kept to
 	stopped  time.Duration // for how long none was before
 	short    bool          // somebody waited for tokens since rate was last raised
 	since    time.Time     // start of the window that counts
@@ -27,9 +28,9 @@ type pace struct {
 const (
 	// window over which answered requests are counted, and after which the rate is raised.
 	window = 2 * time.Second
-	// After a refusal the rate is so much of what was let through, and soon all of that. More is tried
-	// after firstHold, then after twice as long each time: so much of it with each window.
-	margin, growth         = 0.95, 0.1
+	// After a refusal the rate is what was let through. More is tried after firstHold, then after twice as
+	// long each time: so much more with each window.
+	growth                 = 0.1
 	firstHold, longestHold = 10 * time.Second, 10 * time.Minute
 	// Fewer requests than fewPassed tell little: by them the rate is lowered at most to such a share of it,
 	// less if it was a guess.
@@ -37,9 +38,8 @@ const (
 	// A rate beyond which a limit that was met once is forgotten, and the least to which it is
 	// lowered, requests per second.
 	unlimited, slowest = 1000, 0.2
-	// A first refusal at a slower pace than slowPace, in requests per second, is hardly for the pace; nor is
-	// a first lost answer at less than lostPace.
-	slowPace, lostPace = 8, 50
+	// A first refusal at a slower pace than slowPace, in requests per second, is hardly for the pace.
+	slowPace = 8
 )
 
 func newPace(most float64, now time.Time) pace {
@@ -53,7 +53,7 @@ func (p *pace) burst() float64 { return max(p.rate, 1) }
 
 // take takes the tokens for n requests, or says how long until it is worth trying again.
 func (p *pace) take(n float64, now time.Time) time.Duration {
-	if p.rate == 0 {
+	if p.rate == 0 || n == 0 {
 		return 0
 	}
 
@@ -77,6 +77,7 @@ func (p *pace) answered(n float64, asked, now time.Time) {
 		}
 
 		p.passed += n
+		p.busy += n / p.rate
 	}
 
 	p.counted += n
@@ -94,9 +95,7 @@ func (p *pace) grow(now time.Time) {
 	}
 
 	p.short = false
-	if p.aim > 0 && calm < p.holds {
-		p.rate += max(p.aim-p.rate, 0) / 4
-	} else {
+	if p.aim == 0 || calm >= p.holds {
 		p.rate += p.rate * growth
 	}
 
@@ -111,30 +110,30 @@ func (p *pace) grow(now time.Time) {
 	}
 }
 
-// refused takes in a refusal, and that nothing is sent for a pause. The first makes the rate guess at
-// least, and none lowers it below least.
-func (p *pace) refused(now time.Time, pause time.Duration, guess, least float64) {
+// refused takes in a refusal, and that nothing is sent for a pause.
+func (p *pace) refused(now time.Time, pause time.Duration) {
 	p.tokens, p.filled = 0, now.Add(pause)
 	switch {
 	case p.rate == 0:
-		p.rate = max(p.counted/window.Seconds(), p.previous, guess)
+		p.rate = max(p.counted/window.Seconds(), p.previous, slowPace)
 	case p.passed == 0:
 		return // nothing is let through: that says nothing of the rate
 	default:
 		before := p.rate
 		p.learn()
-		p.rate = max(p.rate, min(before, least))
+		p.rate = max(p.rate, min(before, slowest))
 	}
 
 	if p.most > 0 {
 		p.rate = min(p.rate, p.most)
 	}
 
-	p.lowered, p.passed, p.stopped = now, 0, 0
+	p.lowered, p.passed, p.busy, p.stopped = now, 0, 0, 0
 }
 
 // learn works out what is let through: what was answered, in the time in which nothing was, and that which
-// so many requests take at the rate that was kept to. The rest of the time there was nothing to ask.
+// so many requests take at the rates that were kept to. The rest of the time there was nothing to ask. Where
+// more was tried at last, that is hardly more than before: by the last rate alone it would be too much.
 func (p *pace) learn() {
 	least := p.rate * leastOfGuess
 	if p.aim > 0 {
@@ -145,10 +144,10 @@ func (p *pace) learn() {
 		p.holds = min(2*p.holds, longestHold)
 	}
 
-	p.aim = p.passed / (p.stopped.Seconds() + p.passed/p.rate)
+	p.aim = p.passed / (p.stopped.Seconds() + p.busy)
 	if p.passed < fewPassed {
 		p.aim = max(p.aim, least)
 	}
 
-	p.rate = p.aim * margin
+	p.rate = p.aim
 }

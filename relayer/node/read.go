@@ -104,9 +104,9 @@ func (n *Node) refusal(ctx context.Context, err error, asked time.Time, from, si
 	kind := rpc.Classify(err)
 	said, isSaid := errors.AsType[*logsRefused](err)
 	if rpc.Vague(err) && !notSent(err) {
-		spares, first := n.span.spares(size) // it has answered for as many: it is busy, or it is the rate
-		if limit := kind == rpc.RangeTooLarge && size == 1; spares || limit {
-			n.busy(ctx, err, asked, first || limit, isSaid)
+		// Where it has answered for as many, it is busy, or it is the rate.
+		if n.span.spares(size) || kind == rpc.RangeTooLarge && size == 1 {
+			n.busy(ctx, err, asked, isSaid)
 			return err
 		}
 	}
@@ -140,12 +140,9 @@ func (n *Node) refusal(ctx context.Context, err error, asked time.Time, from, si
 }
 
 // busy slows down for a node that has too much to do.
-func (n *Node) busy(ctx context.Context, err error, asked time.Time, first, said bool) {
+func (n *Node) busy(ctx context.Context, err error, asked time.Time, said bool) {
 	n.rate.refusedRange()
-	if first {
-		n.rate.refused(sent{at: asked}, 0)
-	}
-
+	n.rate.refused(sent{at: asked}, 0)
 	if rpc.Classify(err) == rpc.RangeTooLarge {
 		err = fmt.Errorf("%w: %w", rpc.ErrRate, err)
 	}
@@ -321,7 +318,7 @@ func (n *Node) readBlock(ctx context.Context, h rpc.Header, q query) (a logsAnsw
 		case said && strings.Contains(strings.ToLower(err.Error()), "blockhash"):
 			n.byNumber.note()
 		case said && rpc.Vague(err) && n.blocks.Load(): // it has given such logs
-			n.busy(ctx, err, asked, true, true)
+			n.busy(ctx, err, asked, true)
 		}
 
 		return a, err

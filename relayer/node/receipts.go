@@ -48,7 +48,7 @@ func (n *Node) ReadProven(ctx context.Context, h rpc.Header, f *Filter, far uint
 		given := n.receipts.Load()
 		_, said := errors.AsType[*rpc.Error](err)
 		if given && said && rpc.Vague(err) {
-			n.busy(ctx, err, asked, true, true)
+			n.busy(ctx, err, asked, true)
 		}
 
 		behind := errors.Is(err, rpc.ErrBehind) && n.Claim().Head.Number >= h.Number+far

@@ -23,7 +23,6 @@ type span struct {
 	answered  uint64          // the largest answered, less where the node was too busy for it since
 	fit       map[kind]uint64 // blocks whose logs make an answer that is large enough
 	left      int             // answers until the ceiling is forgotten
-	spared    bool            // it was too busy since its last answer, and nothing was concluded from that
 	aloneFail int             // single blocks refused in a row
 }
 
@@ -85,7 +84,7 @@ func fullness(logs, bytes, enoughBytes int) float64 {
 func (s *span) accepted(kind kind, size uint64, full float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.aloneFail, s.spared = 0, false
+	s.aloneFail = 0
 	s.answered = max(s.answered, size)
 	if s.left > 0 {
 		if s.left--; s.left == 0 {
@@ -153,19 +152,17 @@ func (s *span) proven(size uint64) bool {
 }
 
 // spares says whether a node that was too busy for so many blocks may be asked for as many again, as
-// it has answered for them before: it is the rate then. If that goes on, it is not. first: it has
-// answered since it was spared last.
-func (s *span) spares(size uint64) (spares, first bool) {
+// it has answered for them before: it is the rate then. If that goes on, it is not.
+func (s *span) spares(size uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if size > s.answered {
-		return false, false
+		return false
 	}
 
-	first = !s.spared
-	s.answered, s.spared = s.answered/2, true
+	s.answered /= 2
 
-	return true, first
+	return true
 }
 
 // unfit says whether single blocks were refused so often that the node gives no logs at all.

@@ -22,7 +22,7 @@ type width struct {
 	inFlight int
 	answers  [mostInFlight + 1]int // by how many were in flight when they were asked
 	narrowed time.Time
-	failures int       // of trials of one more, in a row
+	failures int       // of trials of one more
 	trial    time.Time // when one more may be tried
 	ranges   int       // asked for
 	calm     int       // ranges answered in a row
@@ -90,10 +90,6 @@ func (w *width) refused(crowd int, now time.Time) bool {
 
 	if proven {
 		return false
-	}
-
-	if !lately(w.narrowed, now) {
-		w.failures = 0
 	}
 
 	for w.most = crowd - 1; !w.proven(w.most); {
