@@ -43,12 +43,18 @@ func Rewind(ctx context.Context, db *pgxpool.Pool, chainID, block int64) (was in
 
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	tag, err := db.Exec(ctx, rewind, chainID, block)
+	var moved int64
+	err = pgx.BeginTxFunc(ctx, db, durable, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, rewind, chainID, block)
+		moved = tag.RowsAffected()
+
+		return err
+	})
 	if err != nil {
 		return was, fmt.Errorf("move the first block of chain %d back to %d: %w", chainID, block, err)
 	}
 
-	if tag.RowsAffected() == 0 {
+	if moved == 0 {
 		return was, fmt.Errorf("%w: it is %d", ErrNotBack, was)
 	}
 
@@ -57,6 +63,10 @@ func Rewind(ctx context.Context, db *pgxpool.Pool, chainID, block int64) (was in
 
 // ErrNotBack means that the chain is already read from that block on, or from an earlier one.
 var ErrNotBack = errors.New("the first block can only be moved back")
+
+// durable is a transaction that a crash of the database does not take back, also where its commits do
+// not wait for the disk (synchronous_commit = off): a person is told that it is done.
+var durable = pgx.TxOptions{BeginQuery: `begin; set local synchronous_commit = on`}
 
 // The epoch stays: the leader's next commit finds that the cursor has moved, and the leader reads the cursor again.
 const rewind = `

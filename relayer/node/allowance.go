@@ -49,7 +49,8 @@ type laterKey struct{}
 func Later(ctx context.Context) context.Context { return context.WithValue(ctx, laterKey{}, true) }
 
 // take waits until a batch of n requests may be sent, and says how many batches are in flight with it. n is 0
-// for what is sent again, as its answer was lost: that waits for a place and for no rate. done has to follow, unless there is an error.
+// for what is sent again, as its answer was lost: that waits for a place and for no rate. done has to follow,
+// unless there is an error.
 func (a *allowance) take(ctx context.Context, n int) (crowd int, err error) {
 	banned := false
 	err = a.await(ctx, func() time.Duration {

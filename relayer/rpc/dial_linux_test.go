@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"net"
@@ -57,11 +58,8 @@ func resolve(t *testing.T, ips ...[4]byte) {
 				return
 			}
 
-			end := 12 // of the question: after the header come a name, which a zero ends, type and class
-			for ; b[end] != 0 && end < n; end += 1 + int(b[end]) {
-			}
-
-			end += 5
+			// the end of the question: after the header come a name, which a zero ends, type and class
+			end := 12 + bytes.IndexByte(b[12:n], 0) + 5
 			kind := b[end-3]
 			said := append([]byte{b[0], b[1], 0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0}, b[12:end]...)
 			for _, ip := range ips {
