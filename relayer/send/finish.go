@@ -128,7 +128,8 @@ const dropClaims = `
 // addSpent changes what is spent today. Fees and value are below 0 where something is given back.
 const addSpent = `
 	update senders
-	   set spent_fees = greatest(spent_fees + @fees, 0), spent_value = greatest(spent_value + @value, 0), updated_at = now()
+	   set spent_fees = greatest(spent_fees + @fees, 0), spent_value = greatest(spent_value + @value, 0),
+	       updated_at = now()
 	 where chain_id = @chain and address = @sender and spend_day = (now() at time zone 'utc')::date`
 
 // finish is T3: final states, their answers, the claims and the budget, in one transaction.

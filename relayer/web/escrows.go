@@ -165,7 +165,8 @@ func (a *api) detail(r *http.Request, address string) (d escrowDetail, err error
 	d.escrow, err = pgx.CollectExactlyOneRow(rows, scanEscrow)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return d, problem{Status: http.StatusNotFound, Parameter: "address", Detail: fmt.Sprintf(
-			"%s is not an escrow of chain %d that this fleet knows: its deployment may not be final yet, or lie before START_BLOCK",
+			"%s is not an escrow of chain %d that this fleet knows: "+
+				"its deployment may not be final yet, or lie before START_BLOCK",
 			address, a.cfg.ChainID)}
 	}
 
