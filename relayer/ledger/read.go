@@ -82,7 +82,9 @@ func (l *Ledger) Blocks(ctx context.Context, below int64, limit int) ([]Block, e
 
 // Verifiable says how far the chain is stored as a whole.
 func (l *Ledger) Verifiable(ctx context.Context) (v Verifiable, err error) {
-	err = l.cfg.DB.QueryRow(ctx, verifiable, l.cfg.ChainID).Scan(&v.From, &v.To, &v.generation)
+	var hash string
+	err = l.cfg.DB.QueryRow(ctx, verifiable, l.cfg.ChainID).Scan(&v.From, &v.To, &v.generation, &v.Newest.Number, &hash)
+	v.Newest.Hash = common.HexToHash(hash)
 	if err != nil {
 		return v, fmt.Errorf("read how far the chain is stored: %w", err)
 	}
@@ -97,7 +99,7 @@ const verifiable = `
 	                  select from slot_ownership s where s.chain_id = $1 and s.owner = c.instance_id)),
 	             (select min(next_block) - 1 from slot_ownership where chain_id = $1 and owner is null),
 	             (select min(monitored) from late_escrows where chain_id = $1)),
-	       l.generation
+	       l.generation, l.next_block - 1, coalesce(l.block_hash, '')
 	from leadership l where l.chain_id = $1`
 
 // Stored returns the canonical events of a range of blocks, in order.

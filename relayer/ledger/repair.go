@@ -16,6 +16,8 @@ type Verifiable struct {
 	From int64 // next block to verify
 	To   int64 // newest block that every cursor and every late escrow has passed
 
+	Newest Block // that is stored; without a hash where it is not known
+
 	generation int64
 }
 

@@ -34,6 +34,7 @@ const (
 	patience = 5 * time.Second
 	// Bounds of suspicion, the one from which a lost answer is for the rate, and the other.
 	sureOfRate, sureOfNetwork = 2, -3
+	plentyPerSecond           = 20
 )
 
 // errPaused means that a node is not to be asked for so long that there may be something else to do.
@@ -156,20 +157,17 @@ func (a *allowance) wake() {
 	a.freed = make(chan struct{})
 }
 
-// gaveRange has one more range be asked for at a time; or the next alone, if it is larger than any that
-// was answered.
-func (a *allowance) gaveRange(proven bool) {
+// calmer has one more range be asked for at a time. Where it is not so, one is asked for at a time again: after
+// a refusal, and before a range that is larger than any that was answered.
+func (a *allowance) calmer(is bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.width.calm++; !proven {
+	if a.width.calm++; !is {
 		a.width.calm = 0
 	}
 
 	a.wake()
 }
-
-// refusedRange has ranges be asked for one at a time again.
-func (a *allowance) refusedRange() { a.gaveRange(false) }
 
 // answered takes in the answers to n requests.
 func (a *allowance) answered(n int, s sent) {
@@ -269,6 +267,12 @@ func (a *allowance) learnt() float64 {
 	}
 
 	return a.pace.rate
+}
+
+// plenty says whether one more request in a batch keeps nothing else waiting.
+func (a *allowance) plenty() bool {
+	rate := a.learnt()
+	return rate == 0 || rate > plentyPerSecond
 }
 
 // atOnce is how many requests one batch may have: those of the two seconds for which others wait then.

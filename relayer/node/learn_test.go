@@ -318,16 +318,16 @@ func TestRangesAtATime(t *testing.T) {
 	}
 	for want := 1; want <= RangesInFlight; want++ {
 		require.Equal(t, want, enters())
-		a.gaveRange(true)
+		a.calmer(true)
 	}
 
 	require.Equal(t, RangesInFlight, enters())
-	a.gaveRange(false)
+	a.calmer(false)
 	require.Equal(t, 1, enters(), "the next is larger than any that was answered")
-	a.gaveRange(true)
-	a.gaveRange(true)
+	a.calmer(true)
+	a.calmer(true)
 	require.Equal(t, 3, enters())
-	a.refusedRange()
+	a.calmer(false)
 	require.Equal(t, 1, enters())
 }
 

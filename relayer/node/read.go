@@ -20,7 +20,8 @@ import (
 // readers: they are to be read only.
 type Batch struct {
 	From, To uint64
-	Parent   common.Hash // of block From; zero when the blocks were read by range
+	ByHash   bool        // one block, which was asked for by its hash
+	Parent   common.Hash // of block From; zero where it was not asked for
 	Logs     []types.Log // in the chain's order; BlockTimestamp is filled
 	Last     rpc.Header  // of block To
 	Headers  int         // that were asked for because the logs came without their block's time
@@ -29,25 +30,26 @@ type Batch struct {
 }
 
 // ReadRange reads the first blocks of a range of final blocks, in as many parts as the node wants: all of
-// them, or as many as have so many logs that more should not be held.
-func (n *Node) ReadRange(ctx context.Context, from, to uint64, f *Filter) (Batch, error) {
+// them, or as many as have so many logs that more should not be held, or are of one branch. linked has
+// Batch.Parent be given in any case, else it is where the node's rate allows for one more request.
+func (n *Node) ReadRange(ctx context.Context, from, to uint64, f *Filter, linked bool) (Batch, error) {
 	whole := Batch{From: from, Filter: f, Logs: []types.Log{}, By: n}
 	if err := n.refuses(from, f); err != nil {
 		return whole, err
 	}
 
 	for full := 0.0; from <= to && full < 1; {
-		b, part, err := n.readPart(ctx, from, to, f)
+		b, part, err := n.readPart(ctx, from, to, f, linked)
 		switch {
 		case errors.Is(err, errFewer):
 			continue
 		case err != nil:
 			return Batch{}, err
-		}
-
-		if len(whole.Logs) == 0 {
-			whole.Logs = b.Logs
-		} else {
+		case from == whole.From:
+			whole.Parent, whole.Logs = b.Parent, b.Logs
+		case !whole.Before(&b):
+			return whole, nil
+		default:
 			whole.Logs = append(whole.Logs, b.Logs...)
 		}
 
@@ -57,6 +59,11 @@ func (n *Node) ReadRange(ctx context.Context, from, to uint64, f *Filter) (Batch
 	}
 
 	return whole, nil
+}
+
+// Before says whether another batch, which begins where this one ends, can be of the same branch.
+func (b *Batch) Before(next *Batch) bool {
+	return next.Parent == (common.Hash{}) || b.Last.Hash == (common.Hash{}) || next.Parent == b.Last.Hash
 }
 
 // Gives says whether such a reading may be had of the node, now or when it is in use again. One that
@@ -70,7 +77,8 @@ var errFewer = errors.New("refused, and fewer blocks are worth a try")
 
 // readPart reads the first blocks of a range: as many as the node is asked for at once. It says how many
 // answers that are large enough theirs makes.
-func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter) (b Batch, full float64, err error) {
+func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter,
+	linked bool) (b Batch, full float64, err error) {
 	if ctx, err = n.rate.enter(ctx); err != nil {
 		return b, 0, err
 	}
@@ -82,12 +90,12 @@ func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter) (b Batc
 	}
 
 	asked := n.cfg.Now()
-	b, bytes, err := n.rangeLogs(ctx, from, from+size-1, f)
+	b, bytes, err := n.rangeLogs(ctx, from, from+size-1, f, linked)
 	if err == nil {
 		n.gaveLogs()
 		full = fullness(len(b.Logs), bytes, int(n.cfg.MaxBytes/8))
 		n.span.accepted(kindOf(f), size, full)
-		n.rate.gaveRange(n.span.proven(n.Span(f)))
+		n.rate.calmer(n.span.proven(n.Span(f)))
 
 		return b, full, nil
 	}
@@ -117,7 +125,7 @@ func (n *Node) refusal(ctx context.Context, err error, asked time.Time, from, si
 			err = fmt.Errorf("%w: %w", ErrNoHistory, err)
 		}
 	case kind == rpc.Unsupported && isSaid, errors.Is(err, rpc.ErrGarbled), rpc.Shrinks(kind) && !notSent(err):
-		n.rate.refusedRange()
+		n.rate.calmer(false)
 		if size == 1 {
 			n.batches.doubt() // it may be what else was in the batch
 		}
@@ -141,7 +149,7 @@ func (n *Node) refusal(ctx context.Context, err error, asked time.Time, from, si
 
 // busy slows down for a node that has too much to do.
 func (n *Node) busy(ctx context.Context, err error, asked time.Time, said bool) {
-	n.rate.refusedRange()
+	n.rate.calmer(false)
 	n.rate.refused(sent{at: asked}, 0)
 	if rpc.Classify(err) == rpc.RangeTooLarge {
 		err = fmt.Errorf("%w: %w", rpc.ErrRate, err)
@@ -188,7 +196,7 @@ func (e *logsRefused) Error() string { return e.err.Error() }
 func (e *logsRefused) Unwrap() error { return e.err }
 
 // rangeLogs reads one range in one piece, and says how many bytes its logs had.
-func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter) (Batch, int, error) {
+func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter, linked bool) (Batch, int, error) {
 	b := Batch{From: from, To: to, Filter: f}
 	limit := n.cfg.MaxBytes
 	if from == to {
@@ -196,8 +204,7 @@ func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter) (Batch
 	}
 
 	heads := []*rpc.Call{rpc.ByNumber(to)}
-	first := from != to && (!n.shown(from) || n.Uneven())
-	if first {
+	if from != to && (linked || n.rate.plenty() || !n.shown(from) || n.Uneven()) {
 		heads = append(heads, rpc.ByNumber(from))
 	}
 
@@ -219,7 +226,16 @@ func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter) (Batch
 		return b, 0, err
 	}
 
-	if first {
+	switch {
+	case from == to:
+		b.Parent = b.Last.Parent
+	case a.first != nil:
+		h, err := a.first.Header(from)
+		if err != nil {
+			return b, 0, err
+		}
+
+		b.Parent = h.Parent
 		n.shows(from)
 	}
 
@@ -433,6 +449,23 @@ func (n *Node) Headers(ctx context.Context, numbers []uint64) ([]rpc.Header, err
 	return list, err
 }
 
+// Keeps says whether the node has a block at a height under a hash, and the head that it, or the machine
+// behind its URL that answered, has then.
+func (n *Node) Keeps(ctx context.Context, number uint64, hash common.Hash) (keeps bool, head rpc.Header, err error) {
+	at, newest := rpc.ByNumber(number), rpc.ByTag("latest")
+	if err := n.Do(ctx, at, newest); err != nil {
+		return false, head, err
+	}
+
+	if err := newest.Decode(&head); err != nil {
+		return false, head, rpc.AsBehind(err)
+	}
+
+	h, err := at.Header(number)
+
+	return h.Hash == hash, head, err
+}
+
 // Lacks notes that the node does not have a block, as its error err says. A block that is more than
 // far blocks below its head is no matter of lag: a node that has the block below its head has
 // thrown it away (ErrNoHistory), and one that has not has invented its head.
@@ -470,6 +503,7 @@ type query struct {
 // logsAnswer is the answer to one reading, of all parts of a filter.
 type logsAnswer struct {
 	head  *rpc.Call // of the first part; nil: none was asked for
+	first *rpc.Call // the other header of the first part; nil: the same
 	logs  []types.Log
 	all   int         // logs, kept or not
 	bloom types.Bloom // of all, where not all are kept
@@ -557,6 +591,9 @@ func (a *logsAnswer) add(calls, heads []*rpc.Call) error {
 	case len(heads) == 0:
 	case a.head == nil:
 		a.head = heads[0]
+		if len(heads) > 1 {
+			a.first = heads[1]
+		}
 	case heads[0].Err == nil && a.head.Err == nil && !sameBlock(a.head, heads[0]):
 		return fmt.Errorf("%w: it changed between two batches", ErrDisagree)
 	}

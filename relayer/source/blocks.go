@@ -49,8 +49,8 @@ func (r *reader) blocks(ctx context.Context, from, to uint64, f *Filter, avoid *
 					return Batch{}, fmt.Errorf("read block %d: %w", h.Number, err)
 				}
 
-				return Batch{From: h.Number, To: h.Number, Parent: h.Parent, Logs: said.logs, Last: h, Filter: f,
-					By: said.by}, nil
+				return Batch{From: h.Number, To: h.Number, ByHash: true, Parent: h.Parent, Logs: said.logs, Last: h,
+					Filter: f, By: said.by}, nil
 			}, true
 		}, yield) {
 			return false

@@ -2,30 +2,84 @@ package source
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/node"
 )
 
-// deepest bounds how far below the newest head a block is linked to it: the headers may have to be
-// asked for.
-const deepest = ringSize / 2
+const (
+	// deepest bounds how far below the newest head a block is linked to it: the headers may have to be
+	// asked for.
+	deepest = ringSize / 2
+	// How often an endpoint is asked before it is believed that the chain has left a block, and how often
+	// one whose answers have been seen to be of machines that are apart.
+	leftTries, leftTriesApart = 8, 32
+	// A machine that is so many blocks behind may have yet to leave a branch: that it is there says nothing.
+	nearHead = 2
+)
 
-// Canonical returns the header at a height on which the endpoints agree that have it; those that
-// have not, or do not answer, have no say. With three or more, a majority decides. What one endpoint
-// alone says, and is new, has to hang together with the newest head that is known. ErrBehind: none
-// has it. ErrDisagree: no majority, or it does not hang together.
-func (r *reader) Canonical(ctx context.Context, n uint64) (Header, error) {
+// Canonical returns the header at a height on which the endpoints agree that have it; those that have
+// not, or do not answer, have no say. With three or more, a majority decides. What one endpoint alone
+// says, and is not the block known, has to hang together with the newest head that is known, and no
+// machine behind its URL that has that head may have the known block still. ErrBehind: none has it.
+// ErrDisagree: no majority, or it does not hang together.
+func (r *reader) Canonical(ctx context.Context, n uint64, known common.Hash) (Header, error) {
 	h, votes, err := r.pool.elect(ctx, n)
-	if told, _ := r.told.Get(n); err == nil && votes == 1 && told != h.Hash {
-		err = r.hangs(ctx, h)
+	if err == nil && votes == 1 && h.Hash != known {
+		if err = r.left(ctx, n, known); err == nil {
+			err = r.hangs(ctx, h)
+		}
 	}
 
 	if err != nil {
 		return Header{}, fmt.Errorf("header of block %d: %w", n, err)
 	}
 
-	r.told.Add(n, h.Hash)
-
 	return h, nil
+}
+
+// left makes sure that the chain has left a block. Behind one URL may be machines that are on two branches
+// for hours: while one of them has the block, what was processed is not taken back. Several are asked at a
+// time, since a balancer may give each connection its own machine.
+func (r *reader) left(ctx context.Context, n uint64, known common.Hash) error {
+	if known == (common.Hash{}) {
+		return nil
+	}
+
+	tries := leftTries
+	if slices.ContainsFunc(r.pool.nodes, (*node.Node).Uneven) {
+		tries = leftTriesApart
+	}
+
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	for range node.RangesInFlight {
+		wg.Go(func() {
+			for range tries / node.RangesInFlight {
+				if err := r.pool.ask(ctx, n, nil, func(ctx context.Context, e *node.Node) error {
+					keeps, head, err := e.Keeps(ctx, n, known)
+					if keeps && head.Number+nearHead >= r.outlook.View().Head {
+						e.SeenUneven()
+						cancel(fmt.Errorf("%w: some of %s still have block %s", ErrDisagree, e.Name(), known))
+					}
+
+					return err
+				}); err != nil && !errors.Is(err, ErrBehind) { // who has no such block has no say
+					cancel(err)
+				}
+			}
+		})
+	}
+
+	wg.Wait()
+
+	return context.Cause(ctx)
 }
 
 // hangs makes sure that a header leads to the newest head that is known. A machine that is behind may
@@ -47,4 +101,25 @@ func (r *reader) hangs(ctx context.Context, h Header) error {
 	}
 
 	return nil
+}
+
+// Branch returns the headers of blocks on the branch of a later block, as one answer of an endpoint has all
+// of them; by its number alone where that block has no hash. ErrDisagree: who answers has another one there.
+func (r *reader) Branch(ctx context.Context, tip Header, numbers ...uint64) (list []Header, err error) {
+	err = r.pool.ask(ctx, tip.Number, nil, func(ctx context.Context, e *node.Node) (err error) {
+		if list, err = e.Headers(ctx, append(slices.Clone(numbers), tip.Number)); err != nil {
+			return err
+		}
+
+		if has := list[len(numbers)].Hash; tip.Hash != (common.Hash{}) && has != tip.Hash {
+			return fmt.Errorf("%w: block %d is %s, and not %s", ErrDisagree, tip.Number, has, tip.Hash)
+		}
+
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("headers below block %d: %w", tip.Number, err)
+	}
+
+	return list[:len(numbers)], nil
 }

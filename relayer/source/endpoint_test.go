@@ -193,7 +193,7 @@ func TestSecrets(t *testing.T) {
 		ahead.Add(int64(time.Hour)) // no endpoint is paused any more
 		note(s.Check(t.Context(), emitter))
 		note(s.Health())
-		_, err := s.Canonical(t.Context(), 5)
+		_, err := s.Canonical(t.Context(), 5, common.Hash{})
 		note(err)
 		for _, err := range s.Read(t.Context(), 5, 15, filterA()) {
 			note(err)

@@ -511,7 +511,7 @@ func TestBranchOfAMachineThatIsBehind(t *testing.T) {
 	readAll(t, s, 90, 117, 10*time.Second)
 	known.Store(true) // from now on, the machine that is behind answers, also of the head
 	for until := g.requests.Load() + 100; g.requests.Load() < until; {
-		header, err := s.Canonical(t.Context(), 98)
+		header, err := s.Canonical(t.Context(), 98, blockHash(98))
 		if err == nil {
 			require.Equal(t, blockHash(98), header.Hash)
 		}
@@ -522,7 +522,7 @@ func TestBranchOfAMachineThatIsBehind(t *testing.T) {
 	}
 
 	known.Store(false)
-	header, err := s.Canonical(t.Context(), 98)
+	header, err := s.Canonical(t.Context(), 98, blockHash(98))
 	require.NoError(t, err)
 	require.Equal(t, blockHash(98), header.Hash)
 }

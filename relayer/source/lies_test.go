@@ -181,7 +181,7 @@ func TestBehind(t *testing.T) {
 			require.ErrorIs(t, err, ErrBehind)
 		}
 
-		_, err := alone.Canonical(t.Context(), 7)
+		_, err := alone.Canonical(t.Context(), 7, common.Hash{})
 		require.ErrorIs(t, err, ErrBehind)
 	}
 }
@@ -232,7 +232,7 @@ func TestChainMoves(t *testing.T) {
 	got, batches := collect(t, s, 0, 41, filterA())
 	require.Equal(t, other.all(0, 41), got)
 	require.Equal(t, other.headers[41].Hash, batches[41].Last.Hash)
-	h, err := s.Canonical(t.Context(), 25)
+	h, err := s.Canonical(t.Context(), 25, chain.headers[25].Hash)
 	require.NoError(t, err)
 	require.Equal(t, other.headers[25], h)
 }
@@ -260,18 +260,18 @@ func TestCanonical(t *testing.T) {
 	a, b, c := startNode(t, chain), startNode(t, chain.fork(10, 1, 1)), startNode(t, chain)
 	s := start(t, Config{URLs: []string{a.server.URL, b.server.URL}, ChainID: 1})
 	await(t, s, func(v View) bool { return v.Head == 21 && allUp(s) })
-	h, err := s.Canonical(t.Context(), 9)
+	h, err := s.Canonical(t.Context(), 9, common.Hash{})
 	require.NoError(t, err)
 	require.Equal(t, chain.headers[9], h)
-	_, err = s.Canonical(t.Context(), 10)
+	_, err = s.Canonical(t.Context(), 10, common.Hash{})
 	require.ErrorIs(t, err, ErrDisagree)
-	h, err = s.Canonical(t.Context(), 21)
+	h, err = s.Canonical(t.Context(), 21, common.Hash{})
 	require.NoError(t, err, "a node that has not got the block has no say")
 	require.Equal(t, b.chain.headers[21], h)
 
 	s = start(t, Config{URLs: []string{a.server.URL, b.server.URL, c.server.URL}, ChainID: 1})
 	await(t, s, func(View) bool { return allUp(s) })
-	h, err = s.Canonical(t.Context(), 10)
+	h, err = s.Canonical(t.Context(), 10, common.Hash{})
 	require.NoError(t, err, "two of three")
 	require.Equal(t, chain.headers[10], h)
 	require.Equal(t, 1., disagreements(t, s, s.nodes[1].Name()))

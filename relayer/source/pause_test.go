@@ -223,7 +223,7 @@ func TestALiarHasNoVote(t *testing.T) {
 		})
 		begun := time.Now()
 		for time.Since(begun) < 5*time.Minute {
-			_, err := s.Canonical(t.Context(), 20)
+			_, err := s.Canonical(t.Context(), 20, chain.headers[20].Hash)
 			require.Error(t, err)
 			<-time.After(time.Second)
 		}
@@ -231,7 +231,7 @@ func TestALiarHasNoVote(t *testing.T) {
 		list[0].foreign(false)
 		begun = time.Now()
 		for {
-			h, err := s.Canonical(t.Context(), 20)
+			h, err := s.Canonical(t.Context(), 20, chain.headers[20].Hash)
 			if err == nil {
 				require.Equal(t, chain.headers[20], h)
 				break

@@ -6,9 +6,6 @@ import (
 	"iter"
 	"slices"
 
-	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/common/lru"
-
 	"github.com/fusion-prime/escrow-relayer/relayer/node"
 )
 
@@ -18,7 +15,6 @@ type reader struct {
 	outlook *outlook
 	ring    *ring
 	memo    *memo
-	told    *lru.Cache[uint64, common.Hash] // the newest blocks that readers were told of: what says the same is no news
 	flight  flight
 	headers chan struct{} // a token: whoever has it may ask for headers that the ring lacks
 }
@@ -42,15 +38,7 @@ func (r *reader) ReadOther(ctx context.Context, b Batch) iter.Seq2[Batch, error]
 }
 
 func (r *reader) read(ctx context.Context, from, to uint64, f *Filter, avoid *node.Node) iter.Seq2[Batch, error] {
-	return func(take func(Batch, error) bool) {
-		yield := func(b Batch, err error) bool {
-			if err == nil {
-				r.told.Add(b.Last.Number, b.Last.Hash)
-			}
-
-			return take(b, err)
-		}
-
+	return func(yield func(Batch, error) bool) {
 		if !slices.ContainsFunc(r.pool.nodes, func(n *node.Node) bool { return n != avoid && n.Gives(from, f) }) {
 			avoid = nil
 		}
@@ -87,9 +75,10 @@ func (r *reader) byRange(from, to uint64) uint64 {
 	return last
 }
 
-// ranges yields from..to in ranges. It says whether the reader wants more.
+// ranges yields from..to in ranges, each behind the one before. It says whether the reader wants more.
 func (r *reader) ranges(ctx context.Context, from, to uint64, f *Filter, avoid *node.Node,
 	yield func(Batch, error) bool) bool {
+	begin := from
 	var planned []uint64 // the last blocks of the ranges in flight
 	next := func() (func(context.Context) (Batch, error), bool) {
 		if from > to {
@@ -100,29 +89,56 @@ func (r *reader) ranges(ctx context.Context, from, to uint64, f *Filter, avoid *
 		last := first + min(to-first, r.plan(first, f, avoid)-1)
 		from, planned = last+1, append(planned, last)
 
-		return func(ctx context.Context) (Batch, error) { return r.readRange(ctx, first, last, f, avoid) }, true
+		return func(ctx context.Context) (Batch, error) {
+			return r.readRange(ctx, first, last, f, avoid, first == begin)
+		}, true
+	}
+
+	var before Batch
+	take := func(b Batch, last uint64, err error) bool {
+		for tries := 1; err == nil && !before.Before(&b); tries++ {
+			if b.By == before.By {
+				b.By.SeenUneven()
+			}
+
+			if tries == sameBranchTries {
+				err = fmt.Errorf("%w: blocks %d to %d do not follow block %s", ErrDisagree, b.From, b.To, before.Last.Hash)
+				break
+			}
+
+			b, err = r.readRange(ctx, b.From, last, f, avoid, true)
+		}
+
+		before = b
+
+		return yield(b, err) && err == nil
 	}
 
 	return pipeline(ctx, r.flight.width, next, func(b Batch, err error) bool {
-		if !yield(b, err) || err != nil {
-			return false
+		if err != nil {
+			return take(b, 0, err)
 		}
 
 		last := planned[0]
-		for planned = planned[1:]; b.To < last; { // its first blocks had many logs: the others are read as they are taken
-			if b, err = r.readRange(ctx, b.To+1, last, f, avoid); !yield(b, err) || err != nil {
-				return false
-			}
+		planned = planned[1:]
+		more := take(b, last, nil)
+		for more && before.To < last { // its first blocks had many logs: the others are read as they are taken
+			b, err = r.readRange(ctx, before.To+1, last, f, avoid, false)
+			more = take(b, last, err)
 		}
 
-		return true
+		return more
 	})
 }
 
+// sameBranchTries is how often a range is read that is not of the branch of the one before.
+const sameBranchTries = 6
+
 // readRange reads a range, or the first blocks of it.
-func (r *reader) readRange(ctx context.Context, from, to uint64, f *Filter, avoid *node.Node) (b Batch, err error) {
+func (r *reader) readRange(ctx context.Context, from, to uint64, f *Filter, avoid *node.Node,
+	linked bool) (b Batch, err error) {
 	err = r.pool.ask(ctx, to, avoid, func(ctx context.Context, n *node.Node) (err error) {
-		b, err = n.ReadRange(ctx, from, to, f)
+		b, err = n.ReadRange(ctx, from, to, f, linked)
 		return err
 	})
 	r.flight.landed(node.SizeOf(b.Logs), err)

@@ -119,10 +119,10 @@ func TestSim(t *testing.T) {
 				require.Equal(t, d.Factory, l.Address)
 			}
 
-			h, err := s.Canonical(t.Context(), head)
+			h, err := s.Canonical(t.Context(), head, common.Hash{})
 			require.NoError(t, err)
 			require.Equal(t, v.HeadTime.Unix(), int64(h.Time))
-			_, err = s.Canonical(t.Context(), head+1)
+			_, err = s.Canonical(t.Context(), head+1, common.Hash{})
 			require.ErrorIs(t, err, ErrBehind)
 			for _, err := range s.Read(t.Context(), head+1, head+1, &Filter{}) {
 				require.ErrorIs(t, err, ErrBehind)
@@ -132,11 +132,11 @@ func TestSim(t *testing.T) {
 			require.NoError(t, sim.Mine(t.Context(), 2))
 			head += 2
 			await(t, s, func(v View) bool { return v.Head == head })
-			before, _ := s.Canonical(t.Context(), head)
+			before, _ := s.Canonical(t.Context(), head, common.Hash{})
 			require.NoError(t, sim.Reorg(t.Context(), 2, testchain.Keep))
 			head++
 			await(t, s, func(v View) bool { return v.Head == head })
-			after, err := s.Canonical(t.Context(), head-1)
+			after, err := s.Canonical(t.Context(), head-1, before.Hash)
 			require.NoError(t, err)
 			require.NotEqual(t, before.Hash, after.Hash)
 			_, batches := collect(t, s, head-5, head, &Filter{})

@@ -7,8 +7,8 @@
 // Package node tests each answer and keeps each endpoint's health; package rpc sends and judges
 // words. Here the answers of several are put together: which node is asked, how far the chain may
 // be read, and that what is read hangs together. Above View.Final blocks are read one by one by
-// their hash, with parents linked. A node that lags is not asked for what it does not have, and is
-// never taken for a reorganisation.
+// their hash. Each has to follow the one before, and so have ranges. A node that lags is not asked
+// for what it does not have, and is never taken for a reorganisation.
 //
 // An empty answer proves nothing by itself: behind one URL are machines that are not equally far,
 // and some answer an unknown block with an empty list. Below Final the range's last header comes in
@@ -33,7 +33,6 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
-	"github.com/ethereum/go-ethereum/common/lru"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/node"
 	"github.com/fusion-prime/escrow-relayer/relayer/redact"
@@ -73,8 +72,7 @@ func New(cfg Config) (*Source, error) {
 
 	ring := newRing()
 	s.follower = &follower{cfg: &cfg, pool: s.pool, outlook: s.outlook, ring: ring}
-	s.reader = &reader{pool: s.pool, outlook: s.outlook, ring: ring, memo: newMemo(),
-		told: lru.NewCache[uint64, common.Hash](2 * ringSize), headers: make(chan struct{}, 1)}
+	s.reader = &reader{pool: s.pool, outlook: s.outlook, ring: ring, memo: newMemo(), headers: make(chan struct{}, 1)}
 
 	return s, nil
 }

@@ -10,7 +10,8 @@
 // merely absent from both readings raises an alert and is left alone, for a person to judge: nodes
 // leave logs out. While no second endpoint can be used (one that answered wrongly is left alone for
 // minutes), what the first has and the database has not is stored all the same; only the watermark
-// waits. `escrow-relayer audit` compares any range without changing anything.
+// waits. Nothing is changed by what is of another branch than the one that is stored: to take that back is
+// the watches' affair. `escrow-relayer audit` compares any range without changing anything.
 package verify
 
 import (
@@ -20,6 +21,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -39,6 +41,7 @@ type Source interface {
 	View() source.View
 	Read(ctx context.Context, from, to uint64, f *source.Filter) iter.Seq2[source.Batch, error]
 	ReadOther(ctx context.Context, b source.Batch) iter.Seq2[source.Batch, error]
+	Branch(ctx context.Context, tip source.Header, numbers ...uint64) ([]source.Header, error)
 }
 
 // Filters says how logs are asked for: by topics, or of contracts that are named.
@@ -210,6 +213,10 @@ func (v *Verifier) supply(ctx context.Context, epoch int64, span ledger.Verifiab
 // up to last is verified.
 func (v *Verifier) settle(ctx context.Context, epoch int64, span ledger.Verifiable, last int64,
 	found []Difference) error {
+	if err := v.onBranch(ctx, span.Newest, found); err != nil {
+		return err
+	}
+
 	var missing, wrong []contract.Event
 	extra := 0
 	for _, d := range found {
@@ -248,6 +255,54 @@ func (v *Verifier) settle(ctx context.Context, epoch int64, span ledger.Verifiab
 	v.cfg.Metrics.missing.Add(float64(len(missing)))
 
 	return nil
+}
+
+// blocksAtOnce is how many headers are asked for in one batch.
+const blocksAtOnce = 32
+
+// onBranch makes sure that differences are of the branch that is stored, up to its newest block: one answer
+// of an endpoint has that block and theirs. Behind one URL may be machines on two branches, and what
+// another branch has otherwise is not missing, nor wrong: if the chain has left the stored one, the
+// watches find out and roll it back as a whole. Whose stored block is none of the chain's is Differing.
+func (v *Verifier) onBranch(ctx context.Context, newest ledger.Block, found []Difference) error {
+	hashes := map[uint64]common.Hash{}
+	for i := range found {
+		hashes[found[i].block()] = common.Hash{}
+	}
+
+	tip := source.Header{Number: uint64(newest.Number), Hash: newest.Hash}
+	for some := range slices.Chunk(slices.Sorted(maps.Keys(hashes)), blocksAtOnce) {
+		list, err := v.cfg.Source.Branch(ctx, tip, some...)
+		if err != nil {
+			return fmt.Errorf("is what differs of the branch that is stored: %w", err)
+		}
+
+		for i, n := range some {
+			hashes[n] = list[i].Hash
+		}
+	}
+
+	for i := range found {
+		d, hash := &found[i], hashes[found[i].block()]
+		switch {
+		case d.Chain.Name != "" && d.Chain.BlockHash != hash:
+			return fmt.Errorf("%w: event %s is in block %s, now block %s is there", source.ErrDisagree, d.Chain.ID(),
+				d.Chain.BlockHash, hash)
+		case d.Kind == Extra && d.Stored.BlockHash != hash:
+			d.Kind, d.Why = Differing, otherBlock(hash, d.Stored.BlockHash)
+		}
+	}
+
+	return nil
+}
+
+// block is the number of the block that it is in.
+func (d *Difference) block() uint64 {
+	if d.Chain.Name != "" {
+		return d.Chain.BlockNumber
+	}
+
+	return d.Stored.BlockNumber
 }
 
 // Compare reads blocks from..to from two endpoints and calls each with the differences of every
@@ -492,8 +547,7 @@ func differences(chain, stored []contract.Event, ours func(*contract.Event) bool
 		}
 
 		if hash, ok := hashes[e.BlockNumber]; ok && hash != e.BlockHash {
-			found = append(found, Difference{Kind: Differing, Stored: *e,
-				Why: fmt.Sprintf("block hash %s, stored %s", hash, e.BlockHash)})
+			found = append(found, Difference{Kind: Differing, Stored: *e, Why: otherBlock(hash, e.BlockHash)})
 		} else {
 			found = append(found, Difference{Kind: Extra, Stored: *e})
 		}
@@ -534,7 +588,7 @@ func (v *Verifier) prune(ctx context.Context, found []Difference) error {
 func differ(chain, stored *contract.Event) string {
 	switch {
 	case chain.BlockHash != stored.BlockHash:
-		return fmt.Sprintf("block hash %s, stored %s", chain.BlockHash, stored.BlockHash)
+		return otherBlock(chain.BlockHash, stored.BlockHash)
 	case chain.BlockNumber != stored.BlockNumber:
 		return fmt.Sprintf("block %d, stored %d", chain.BlockNumber, stored.BlockNumber)
 	case chain.TxHash != stored.TxHash:
@@ -548,4 +602,9 @@ func differ(chain, stored *contract.Event) string {
 	}
 
 	return ""
+}
+
+// otherBlock is the reason where the block is another one.
+func otherBlock(chain, stored common.Hash) string {
+	return fmt.Sprintf("block hash %s, stored %s", chain, stored)
 }

@@ -5,11 +5,14 @@ import (
 	"iter"
 	"log/slog"
 	"math/big"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/ethereum/go-ethereum"
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/prometheus/client_golang/prometheus"
@@ -30,6 +33,7 @@ const chainID = 1337
 
 // twoNodes is a chain of which one node has all logs and the other leaves out every third.
 type twoNodes struct {
+	chain     *ethclient.Client
 	logs      []types.Log
 	head      uint64
 	named     bool // they give logs of named contracts only
@@ -57,6 +61,23 @@ func (n *twoNodes) ReadOther(_ context.Context, b source.Batch) iter.Seq2[source
 	}
 
 	return n.read(b.From, b.To, b.Filter, !n.liarFirst)
+}
+
+func (n *twoNodes) Branch(ctx context.Context, tip source.Header, numbers ...uint64) (list []source.Header, err error) {
+	for _, number := range append(slices.Clone(numbers), tip.Number) {
+		h, err := n.chain.HeaderByNumber(ctx, new(big.Int).SetUint64(number))
+		if err != nil {
+			return nil, err
+		}
+
+		list = append(list, source.Header{Number: number, Hash: h.Hash()})
+	}
+
+	if has := list[len(numbers)]; tip.Hash != (common.Hash{}) && has.Hash != tip.Hash {
+		return nil, source.ErrDisagree
+	}
+
+	return list[:len(numbers)], nil
 }
 
 // read answers in ranges of 5 blocks.
@@ -137,7 +158,7 @@ func eitherNodeMayLie(t *testing.T, mode watch.FilterMode, named bool) {
 		f.Exec(`delete from late_escrows`)
 		metrics := NewMetrics(prometheus.NewRegistry())
 		v := New(Config{
-			Source:  &twoNodes{logs: logs, head: head, named: named, liarFirst: liarFirst},
+			Source:  &twoNodes{chain: c, logs: logs, head: head, named: named, liarFirst: liarFirst},
 			Filters: filters.Again(), Ledger: led, ABI: abi, Factory: d.Factory,
 			Every: time.Second,
 			Log:   slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: metrics,
@@ -171,8 +192,8 @@ func eitherNodeMayLie(t *testing.T, mode watch.FilterMode, named bool) {
 		f.Exec(`update events set args = '{"approver":"nobody"}' where event_id(tx_hash, log_index, occurrence) = $1`, ids[0])
 		f.Exec(`update events set block_hash = sha256(block_hash)
 			where event_id(tx_hash, log_index, occurrence) = $1`, ids[1])
-		v := New(Config{Source: &twoNodes{logs: logs, head: head, named: named}, Filters: filters.Again(), Ledger: led,
-			ABI: abi, Factory: d.Factory,
+		v := New(Config{Source: &twoNodes{chain: c, logs: logs, head: head, named: named}, Filters: filters.Again(),
+			Ledger: led, ABI: abi, Factory: d.Factory,
 			Every: time.Second,
 			Log:   slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
 		v.waited = mostWaits
@@ -189,8 +210,34 @@ func eitherNodeMayLie(t *testing.T, mode watch.FilterMode, named bool) {
 			return nil
 		}))
 
-		// What only one of two nodes could be asked about is not verified. What it has is stored all the same.
+		// What the chain has under another block is not missing while another branch is stored: the watches
+		// find that out. Once they have, what is stored of a block that is none of the chain's is retracted.
 		const last = `select block_number::text from events where type = 3 order by block_number desc limit 1`
+		const newest = `update leadership set block_hash = $1`
+		const stored = `select event_id(tx_hash, log_index, occurrence) from events `
+		gone := f.Column(stored + `where type = 3 and block_number < (` + last + `)::bigint order by block_number limit 1`)[0]
+		f.Exec(`delete from events where event_id(tx_hash, log_index, occurrence) = $1`, gone)
+		f.Exec(`insert into events select (jsonb_populate_record(e,
+			jsonb_build_object('log_index', 4000, 'block_hash', sha256(block_hash)))).*
+			from events e where type = 3 and block_number = (` + last + `)::bigint limit 1`)
+		stray := f.Column(stored + `where log_index = 4000`)[0]
+		before := f.Column(stored + `order by 1`)
+		f.Verify(int64(d.Block) - 1)
+		f.Exec(newest, registry.Text(common.Address{})+strings.Repeat("ab", 12))
+		v.waited = mostWaits
+		require.ErrorIs(t, v.once(ctx, 1), source.ErrDisagree)
+		require.Equal(t, before, f.Column(stored+`order by 1`))
+		top, err := c.HeaderByNumber(ctx, new(big.Int).SetUint64(head))
+		require.NoError(t, err)
+		f.Exec(newest, top.Hash().Hex())
+		v.waited = mostWaits
+		require.NoError(t, v.once(ctx, 1))
+		after := f.Column(stored + `order by 1`)
+		require.Contains(t, after, gone)
+		require.NotContains(t, after, stray)
+		f.Exec(newest, nil)
+
+		// What only one of two nodes could be asked about is not verified. What it has is stored all the same.
 		const there = `select event_id(tx_hash, log_index, occurrence) from events
 			where block_number = (` + last + `)::bigint`
 		block, err := strconv.ParseInt(f.Column(last)[0], 10, 64)
@@ -198,7 +245,7 @@ func eitherNodeMayLie(t *testing.T, mode watch.FilterMode, named bool) {
 		have := f.Column(there)
 		f.Exec(`delete from events where type = 3 and block_number = $1`, block)
 		f.Verify(block - 1)
-		v.cfg.Source = &twoNodes{logs: logs, head: head, named: named, alone: true}
+		v.cfg.Source = &twoNodes{chain: c, logs: logs, head: head, named: named, alone: true}
 		for range 2 {
 			v.waited = mostWaits
 			require.ErrorIs(t, v.once(ctx, 1), source.ErrUnavailable)
@@ -206,12 +253,12 @@ func eitherNodeMayLie(t *testing.T, mode watch.FilterMode, named bool) {
 			require.Equal(t, []string{strconv.FormatInt(block-1, 10)}, f.Column(`select verified_block::text from leadership`))
 		}
 
-		v.cfg.Source = &twoNodes{logs: logs, head: head, named: named}
+		v.cfg.Source = &twoNodes{chain: c, logs: logs, head: head, named: named}
 
 		// That a second node wants addresses named is found out by asking, and no reason to verify nothing.
-		v.cfg.Source = &twoNodes{logs: logs, head: head, named: named, refuses: 1}
+		v.cfg.Source = &twoNodes{chain: c, logs: logs, head: head, named: named, refuses: 1}
 		require.NoError(t, v.Compare(ctx, int64(d.Block), int64(head), func(_, _ int64, _ []Difference) error { return nil }))
-		v.cfg.Source = &twoNodes{logs: logs, head: head, named: named}
+		v.cfg.Source = &twoNodes{chain: c, logs: logs, head: head, named: named}
 
 		// RETENTION has removed what an ended escrow emitted: that is no fault.
 		ended := f.Column(`select hex(address) from escrows where ended_block is not null limit 1`)

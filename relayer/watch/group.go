@@ -3,8 +3,6 @@ package watch
 import (
 	"time"
 
-	"github.com/ethereum/go-ethereum/common"
-
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
@@ -61,7 +59,7 @@ func (g *group) gathered() (some, enough bool) {
 // isQuiet says whether a batch is one block, read by its hash, that has no log under the filter. By
 // topics it has then none of any escrow and none of the factory; by addresses none of the factory
 // and of the escrows that were named.
-func isQuiet(b *source.Batch) bool { return b.Parent != (common.Hash{}) && len(b.Logs) == 0 }
+func isQuiet(b *source.Batch) bool { return b.ByHash && len(b.Logs) == 0 }
 
 // quietPause is how often a watch commits while nothing happens, whatever the block time is.
 const quietPause = 2 * time.Second

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
+	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
 // rollback proves that the block before a position is not canonical, finds the fork, and rolls the
@@ -14,12 +15,12 @@ import (
 // and when somebody else has rolled back already: in either case the watch looks again where it
 // stands.
 func rollback(ctx context.Context, cfg *Config, at ledger.Position) error {
-	err := checked(ctx, cfg.Source, at)
-	if reorg := new(reorgError); !errors.As(err, &reorg) {
+	header, stands, err := instead(ctx, cfg.Source, at)
+	if err != nil || stands {
 		return err
 	}
 
-	fork, err := findFork(ctx, cfg, at.Next-1)
+	fork, err := findFork(ctx, cfg, header)
 	if err != nil {
 		return fmt.Errorf("find the fork below block %d: %w", at.Next-1, err)
 	}
@@ -74,11 +75,12 @@ func branched(ctx context.Context, src Source, from ledger.Position, last int64,
 	}
 }
 
-// findFork returns the position behind the highest remembered block that is still canonical. Where
-// blocks were committed by range only the last of each is remembered, so the fork may be set too
-// low: that costs blocks, whose events are deduplicated.
-func findFork(ctx context.Context, cfg *Config, below int64) (ledger.Position, error) {
-	const page = 64
+// findFork returns the position behind the highest remembered block that is on the branch of a block, which
+// is the chain's. Where blocks were committed by range only the last of each is remembered, so the fork may
+// be set too low: that costs blocks, whose events are deduplicated.
+func findFork(ctx context.Context, cfg *Config, tip source.Header) (ledger.Position, error) {
+	const page = 32
+	below := int64(tip.Number)
 	for {
 		blocks, err := cfg.Ledger.Blocks(ctx, below, page)
 		if err != nil {
@@ -89,13 +91,18 @@ func findFork(ctx context.Context, cfg *Config, below int64) (ledger.Position, e
 			return cfg.Ledger.Start(ctx)
 		}
 
-		for _, b := range blocks {
-			header, err := cfg.Source.Canonical(ctx, uint64(b.Number))
-			if err != nil {
-				return ledger.Position{}, err
-			}
+		numbers := make([]uint64, len(blocks))
+		for i, b := range blocks {
+			numbers[i] = uint64(b.Number)
+		}
 
-			if header.Hash == b.Hash {
+		headers, err := cfg.Source.Branch(ctx, tip, numbers...)
+		if err != nil {
+			return ledger.Position{}, err
+		}
+
+		for i, b := range blocks {
+			if headers[i].Hash == b.Hash {
 				return ledger.Position{Next: b.Number + 1, Hash: b.Hash}, nil
 			}
 

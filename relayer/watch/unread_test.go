@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
@@ -25,13 +26,13 @@ type outage struct {
 	lost      error        // of headers, while on; nil: they can be had
 }
 
-func (o *outage) Canonical(ctx context.Context, n uint64) (source.Header, error) {
+func (o *outage) Canonical(ctx context.Context, n uint64, known common.Hash) (source.Header, error) {
 	o.canonical.Add(1)
 	if o.on.Load() && o.lost != nil {
 		return source.Header{}, o.lost
 	}
 
-	return o.Source.Canonical(ctx, n)
+	return o.Source.Canonical(ctx, n, known)
 }
 
 func (o *outage) Read(ctx context.Context, from, to uint64, f *source.Filter) iter.Seq2[source.Batch, error] {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/source"
@@ -26,7 +27,7 @@ func (b *broken) Read(context.Context, uint64, uint64, *source.Filter) iter.Seq2
 	return func(yield func(source.Batch, error) bool) { yield(source.Batch{}, b.err) }
 }
 
-func (b *broken) Canonical(context.Context, uint64) (source.Header, error) {
+func (b *broken) Canonical(context.Context, uint64, common.Hash) (source.Header, error) {
 	b.tries.Add(1)
 	return source.Header{}, b.err
 }

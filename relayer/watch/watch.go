@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 	"go.opentelemetry.io/otel/trace"
 
@@ -22,7 +23,8 @@ type Source interface {
 	View() source.View
 	Changed() <-chan struct{}
 	Read(ctx context.Context, from, to uint64, f *source.Filter) iter.Seq2[source.Batch, error]
-	Canonical(ctx context.Context, n uint64) (source.Header, error)
+	Canonical(ctx context.Context, n uint64, known common.Hash) (source.Header, error)
+	Branch(ctx context.Context, tip source.Header, numbers ...uint64) ([]source.Header, error)
 }
 
 // Config is what both watches need. All fields are required, apart from Tracer.
@@ -93,9 +95,8 @@ func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) {
 	}
 }
 
-// follows says whether a batch continues the chain at a position. A batch that was read by range
-// does not know its parent: it lies below finality, and the position was checked when the reading
-// began.
+// follows says whether a batch continues the chain at a position. Of a range that was read of an endpoint
+// which limits its rate the parent may not be known: it lies below finality.
 func follows(b *source.Batch, at ledger.Position) bool {
 	return b.Parent == (source.Header{}).Hash || at.Hash == (source.Header{}).Hash || b.Parent == at.Hash
 }
@@ -128,18 +129,21 @@ func decode(abi *contract.ABI, logs []types.Log, want func(*types.Log) bool, m *
 
 // checked says whether the block before a position is still on the chain; a reorgError if it is proven not to be.
 func checked(ctx context.Context, src Source, at ledger.Position) error {
-	if at.Hash == (source.Header{}).Hash || at.Next == 0 {
-		return nil
-	}
-
-	header, err := src.Canonical(ctx, uint64(at.Next-1))
-	if err != nil {
-		return err
-	}
-
-	if header.Hash != at.Hash {
+	_, stands, err := instead(ctx, src, at)
+	if err == nil && !stands {
 		return &reorgError{at}
 	}
 
-	return nil
+	return err
+}
+
+// instead returns the chain's block in the place of the one before a position, and whether it is that one.
+func instead(ctx context.Context, src Source, at ledger.Position) (h source.Header, stands bool, err error) {
+	if at.Hash == (common.Hash{}) || at.Next == 0 {
+		return h, true, nil
+	}
+
+	h, err = src.Canonical(ctx, uint64(at.Next-1), at.Hash)
+
+	return h, h.Hash == at.Hash, err
 }
