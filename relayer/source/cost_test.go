@@ -84,14 +84,13 @@ func (c tide) run(t *testing.T) (m measured) {
 				start = total()
 			}
 
+			mu.Lock()
+			there[head] = time.Now()
+			mu.Unlock()
 			for _, n := range nodes {
 				n.set(func() { n.head, n.finalized = head, (head/epoch-2)*epoch })
 				n.announce()
 			}
-
-			mu.Lock()
-			there[head] = time.Now()
-			mu.Unlock()
 		}
 	}()
 	f := filterA()
