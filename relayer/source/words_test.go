@@ -76,7 +76,7 @@ func TestLogsInABatchAreRefused(t *testing.T) {
 		begun := time.Now()
 		require.EqualValues(t, blocks+1, backlog(t, s, chain, 1, blocks, 10*time.Minute))
 		t.Logf("%s, %d refused", time.Since(begun), refused.Load())
-		require.LessOrEqual(t, refused.Load(), int64(20))
-		require.Less(t, time.Since(begun), 2*time.Minute)
+		require.LessOrEqual(t, refused.Load(), int64(2))
+		require.Less(t, time.Since(begun), time.Minute)
 	})
 }
