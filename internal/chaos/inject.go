@@ -324,8 +324,11 @@ func (r *run) nodeFault(ctx context.Context, f Fault, mode faults.Mode) (faults.
 	return fault, nil
 }
 
-// repartition restarts one instance after the other with another total.
+// repartition restarts one instance after the other with another total. The next one waits, as operators do:
+// else an instance could be started with an index that is not below the newer total.
 func (r *run) repartition(ctx context.Context, total int) error {
+	r.resizing.Lock()
+	defer r.resizing.Unlock()
 	r.mu.Lock()
 	old := len(r.procs)
 	r.total = total

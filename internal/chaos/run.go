@@ -55,6 +55,8 @@ type run struct {
 	restarting sync.Mutex // restarts of Postgres take turns
 	topic      sync.Mutex // deletions of the topic take turns
 
+	resizing sync.Mutex // held by a repartition
+
 	mu      sync.Mutex       // of what follows, but for nodes
 	procs   []*lab.Process   // by number
 	total   int              // TOTAL_PARTITIONS of the next start
