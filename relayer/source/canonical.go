@@ -104,7 +104,8 @@ func (r *reader) hangs(ctx context.Context, h Header) error {
 }
 
 // Branch returns the headers of blocks on the branch of a later block, as one answer of an endpoint has all
-// of them; by its number alone where that block has no hash. ErrDisagree: who answers has another one there.
+// of them, if it takes so many requests in a batch; by its number alone where that block has no hash.
+// ErrDisagree: who answers has another one there.
 func (r *reader) Branch(ctx context.Context, tip Header, numbers ...uint64) (list []Header, err error) {
 	err = r.pool.ask(ctx, tip.Number, nil, func(ctx context.Context, e *node.Node) (err error) {
 		if list, err = e.Headers(ctx, append(slices.Clone(numbers), tip.Number)); err != nil {
