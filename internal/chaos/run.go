@@ -54,8 +54,7 @@ type run struct {
 	mining     sync.Mutex // blocks, traffic and reorganisations take turns
 	restarting sync.Mutex // restarts of Postgres take turns
 	topic      sync.Mutex // deletions of the topic take turns
-
-	resizing sync.Mutex // held by a repartition
+	resizing   sync.Mutex // repartitions take turns
 
 	mu      sync.Mutex       // of what follows, but for nodes
 	procs   []*lab.Process   // by number

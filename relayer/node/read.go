@@ -47,7 +47,7 @@ func (n *Node) ReadRange(ctx context.Context, from, to uint64, f *Filter, linked
 			return Batch{}, err
 		case from == whole.From:
 			whole.Parent, whole.Logs = b.Parent, b.Logs
-		case !whole.Before(&b):
+		case !b.Follows(whole.Last.Hash):
 			return whole, nil
 		default:
 			whole.Logs = append(whole.Logs, b.Logs...)
@@ -61,9 +61,10 @@ func (n *Node) ReadRange(ctx context.Context, from, to uint64, f *Filter, linked
 	return whole, nil
 }
 
-// Before says whether another batch, which begins where this one ends, can be of the same branch.
-func (b *Batch) Before(next *Batch) bool {
-	return next.Parent == (common.Hash{}) || b.Last.Hash == (common.Hash{}) || next.Parent == b.Last.Hash
+// Follows says whether the batch continues the chain behind a block with a hash. Where that is zero, or its own
+// parent was not asked for, there is nothing that speaks against it.
+func (b *Batch) Follows(block common.Hash) bool {
+	return b.Parent == (common.Hash{}) || block == (common.Hash{}) || b.Parent == block
 }
 
 // Gives says whether such a reading may be had of the node, now or when it is in use again. One that

@@ -29,9 +29,9 @@ func naming(addresses int) *Filter {
 
 var oneAddress = regexp.MustCompile(`"address":("0x[0-9a-fA-F]*")`)
 
-// refuseLogs answers eth_getLogs as told: 0 and "" let it through. It counts the exchanges with
-// a refusal.
-func (n *testNode) refuseLogs(refuse func(q testRequest, addresses, body int) (int, string)) *atomic.Int64 {
+// refuseLogs answers eth_getLogs as told, by its addresses, the bytes of the exchange and the requests in it:
+// 0 and "" let it through. It counts the exchanges with a refusal.
+func (n *testNode) refuseLogs(refuse func(q testRequest, addresses, body, batch int) (int, string)) *atomic.Int64 {
 	var refused atomic.Int64
 	n.http = func(w http.ResponseWriter, r *http.Request) bool {
 		b, _ := io.ReadAll(r.Body)
@@ -56,7 +56,7 @@ func (n *testNode) refuseLogs(refuse func(q testRequest, addresses, body int) (i
 					named = len(f.Address)
 				}
 
-				status, text := refuse(q, named, len(b))
+				status, text := refuse(q, named, len(b), len(batch))
 				if (status != 0 || text != "") && !said {
 					said = true
 					refused.Add(1)
@@ -108,7 +108,7 @@ func TestAddressRequiredInAllForms(t *testing.T) {
 			chain.crowd(3)
 			n := startNode(t, chain)
 			n.finalized = 40
-			n.refuseLogs(func(_ testRequest, addresses, _ int) (int, string) {
+			n.refuseLogs(func(_ testRequest, addresses, _, _ int) (int, string) {
 				if addresses < 0 {
 					return refuse.status, refuse.text
 				}
@@ -151,7 +151,7 @@ func TestAddressLimits(t *testing.T) {
 				chain := newChain(60, 3, 0)
 				n := startNode(t, chain)
 				n.finalized = 40
-				refused := n.refuseLogs(func(_ testRequest, addresses, _ int) (int, string) {
+				refused := n.refuseLogs(func(_ testRequest, addresses, _, _ int) (int, string) {
 					if addresses > most || addresses < 0 {
 						return 0, strings.ReplaceAll(text, "{n}", fmt.Sprint(most))
 					}
@@ -190,7 +190,7 @@ func TestLargeRequestsAreSplit(t *testing.T) {
 			chain := newChain(60, 3, 0)
 			n := startNode(t, chain)
 			n.finalized = 60
-			refused := n.refuseLogs(func(_ testRequest, _, body int) (int, string) {
+			refused := n.refuseLogs(func(_ testRequest, _, body, _ int) (int, string) {
 				if body > 1_000_000 {
 					return refusal.status, refusal.text
 				}

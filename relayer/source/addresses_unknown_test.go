@@ -24,7 +24,7 @@ func TestAddressRequiredInUnknownWords(t *testing.T) {
 	chain := newChain(60, 3, 0)
 	n := startNode(t, chain)
 	n.finalized = 40
-	n.refuseLogs(func(_ testRequest, addresses, _ int) (int, string) {
+	n.refuseLogs(func(_ testRequest, addresses, _, _ int) (int, string) {
 		if addresses < 0 {
 			return 0, `{"code":-32602,"message":"name the contracts whose events you want"}`
 		}
@@ -51,7 +51,7 @@ func TestAddressLimitWithoutAddresses(t *testing.T) {
 	chain := newChain(60, 3, 0)
 	n := startNode(t, chain)
 	n.finalized = 60
-	n.refuseLogs(func(_ testRequest, addresses, _ int) (int, string) {
+	n.refuseLogs(func(_ testRequest, addresses, _, _ int) (int, string) {
 		if addresses < 0 {
 			return 0, `{"code":-32602,"message":"exceed max addresses or topics per search position"}`
 		}

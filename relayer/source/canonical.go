@@ -1,13 +1,14 @@
 package source
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/ethereum/go-ethereum/common"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/node"
 )
@@ -19,7 +20,8 @@ const (
 	// How often an endpoint is asked before it is believed that the chain has left a block, and how often
 	// one whose answers have been seen to be of machines that are apart.
 	leftTries, leftTriesApart = 8, 32
-	// A machine that is so many blocks behind may have yet to leave a branch: that it is there says nothing.
+	// A machine that is more blocks behind the newest head than this may have yet to leave a branch: that it is
+	// there says nothing.
 	nearHead = 2
 )
 
@@ -56,30 +58,32 @@ func (r *reader) left(ctx context.Context, n uint64, known common.Hash) error {
 		tries = leftTriesApart
 	}
 
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var wg sync.WaitGroup
-	for range node.RangesInFlight {
-		wg.Go(func() {
-			for range tries / node.RangesInFlight {
-				if err := r.pool.ask(ctx, n, nil, func(ctx context.Context, e *node.Node) error {
-					keeps, head, err := e.Keeps(ctx, n, known)
-					if keeps && head.Number+nearHead >= r.outlook.View().Head {
-						e.SeenUneven()
-						cancel(fmt.Errorf("%w: some of %s still have block %s", ErrDisagree, e.Name(), known))
-					}
-
-					return err
-				}); err != nil && !errors.Is(err, ErrBehind) { // who has no such block has no say
-					cancel(err)
-				}
-			}
-		})
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(node.RangesInFlight)
+	for range tries {
+		g.Go(func() error { return r.gone(ctx, n, known) })
 	}
 
-	wg.Wait()
+	return g.Wait()
+}
 
-	return context.Cause(ctx)
+// gone is ErrDisagree where an endpoint's answer is of a machine that has the newest head and still has a block.
+func (r *reader) gone(ctx context.Context, n uint64, block common.Hash) error {
+	var still error
+	err := r.pool.ask(ctx, n, nil, func(ctx context.Context, e *node.Node) error {
+		keeps, head, err := e.Keeps(ctx, n, block)
+		if keeps && head.Number+nearHead >= r.outlook.View().Head {
+			e.SeenUneven()
+			still = fmt.Errorf("%w: some of %s still have block %s", ErrDisagree, e.Name(), block)
+		}
+
+		return err
+	})
+	if errors.Is(err, ErrBehind) { // who has no such block has no say
+		err = nil
+	}
+
+	return cmp.Or(still, err)
 }
 
 // hangs makes sure that a header leads to the newest head that is known. A machine that is behind may
@@ -103,24 +107,29 @@ func (r *reader) hangs(ctx context.Context, h Header) error {
 	return nil
 }
 
-// Branch returns the headers of blocks on the branch of a later block, as one answer of an endpoint has all
-// of them, if it takes so many requests in a batch; by its number alone where that block has no hash.
-// ErrDisagree: who answers has another one there.
+// Branch returns the headers of blocks on the branch of a later block, headersAtOnce of them at a time: as one
+// answer of an endpoint has them and that block, if it takes so many requests in a batch; by its number alone
+// where that block has no hash. ErrDisagree: who answers has another one there.
 func (r *reader) Branch(ctx context.Context, tip Header, numbers ...uint64) (list []Header, err error) {
-	err = r.pool.ask(ctx, tip.Number, nil, func(ctx context.Context, e *node.Node) (err error) {
-		if list, err = e.Headers(ctx, append(slices.Clone(numbers), tip.Number)); err != nil {
-			return err
+	for some := range slices.Chunk(numbers, headersAtOnce) {
+		var headers []Header
+		err := r.pool.ask(ctx, tip.Number, nil, func(ctx context.Context, e *node.Node) (err error) {
+			if headers, err = e.Headers(ctx, append(slices.Clone(some), tip.Number)); err != nil {
+				return err
+			}
+
+			if has := headers[len(some)].Hash; tip.Hash != (common.Hash{}) && has != tip.Hash {
+				return fmt.Errorf("%w: block %d is %s, and not %s", ErrDisagree, tip.Number, has, tip.Hash)
+			}
+
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("headers below block %d: %w", tip.Number, err)
 		}
 
-		if has := list[len(numbers)].Hash; tip.Hash != (common.Hash{}) && has != tip.Hash {
-			return fmt.Errorf("%w: block %d is %s, and not %s", ErrDisagree, tip.Number, has, tip.Hash)
-		}
-
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("headers below block %d: %w", tip.Number, err)
+		list = append(list, headers[:len(some)]...)
 	}
 
-	return list[:len(numbers)], nil
+	return list, nil
 }

@@ -95,44 +95,53 @@ func (r *reader) ranges(ctx context.Context, from, to uint64, f *Filter, avoid *
 	}
 
 	var before Batch
-	take := func(b Batch, last uint64, err error) bool {
-		for tries := 1; err == nil && !before.Before(&b); tries++ {
-			if b.By == before.By {
-				b.By.SeenUneven()
-			}
-
-			if tries == sameBranchTries {
-				err = fmt.Errorf("%w: blocks %d to %d do not follow block %s", ErrDisagree, b.From, b.To, before.Last.Hash)
-				break
-			}
-
-			b, err = r.readRange(ctx, b.From, last, f, avoid, true)
-		}
-
-		before = b
-
-		return yield(b, err) && err == nil
-	}
 
 	return pipeline(ctx, r.flight.width, next, func(b Batch, err error) bool {
-		if err != nil {
-			return take(b, 0, err)
-		}
-
 		last := planned[0]
 		planned = planned[1:]
-		more := take(b, last, nil)
-		for more && before.To < last { // its first blocks had many logs: the others are read as they are taken
-			b, err = r.readRange(ctx, before.To+1, last, f, avoid, false)
-			more = take(b, last, err)
-		}
+		for {
+			if err == nil {
+				b, err = r.following(ctx, &before, b, last, avoid)
+			}
 
-		return more
+			if !yield(b, err) || err != nil {
+				return false
+			}
+
+			if before = b; b.To == last {
+				return true
+			}
+
+			// its first blocks had many logs: the others are read as they are taken
+			b, err = r.readRange(ctx, b.To+1, last, f, avoid, false)
+		}
 	})
 }
 
 // sameBranchTries is how often a range is read that is not of the branch of the one before.
 const sameBranchTries = 6
+
+// following returns a range that follows the one before, whose machine may not have been on the same
+// branch: it is read again, up to its planned end, until it does.
+func (r *reader) following(ctx context.Context, before *Batch, b Batch, last uint64, avoid *node.Node) (Batch, error) {
+	for tries := 1; !b.Follows(before.Last.Hash); tries++ {
+		if b.By == before.By {
+			b.By.SeenUneven()
+		}
+
+		if tries == sameBranchTries {
+			return Batch{}, fmt.Errorf("%w: blocks %d to %d do not follow block %s", ErrDisagree, b.From, b.To,
+				before.Last.Hash)
+		}
+
+		var err error
+		if b, err = r.readRange(ctx, b.From, last, b.Filter, avoid, true); err != nil {
+			return b, err
+		}
+	}
+
+	return b, nil
+}
 
 // readRange reads a range, or the first blocks of it.
 func (r *reader) readRange(ctx context.Context, from, to uint64, f *Filter, avoid *node.Node,

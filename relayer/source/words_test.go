@@ -1,18 +1,12 @@
 package source
 
 import (
-	"encoding/json"
-	"io"
-	"net/http"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
 )
 
 // A node that takes no block's hash for its logs is asked by number. (The words: rsksmart/rskj#1518; Lotus
@@ -21,7 +15,7 @@ func TestLogsByHashAreUnknown(t *testing.T) {
 	chain := newChain(60, 3, 0)
 	n := startNode(t, chain)
 	n.finalized = 40
-	refused := n.refuseLogs(func(q testRequest, _, _ int) (int, string) {
+	refused := n.refuseLogs(func(q testRequest, _, _, _ int) (int, string) {
 		if !strings.Contains(string(q.Params[0]), "blockHash") {
 			return 0, ""
 		}
@@ -44,33 +38,13 @@ func TestLogsInABatchAreRefused(t *testing.T) {
 		var p pipes
 		n, _ := p.node(t, chain)
 		n.finalized = blocks - 30
-		var refused atomic.Int64
-		n.http = func(w http.ResponseWriter, r *http.Request) bool {
-			b, _ := io.ReadAll(r.Body)
-			var batch []testRequest
-			if json.Unmarshal(b, &batch) != nil || len(batch) == 1 {
-				_, _ = w.Write(n.serve(b, nil))
-				return true
+		refused := n.refuseLogs(func(_ testRequest, _, _, batch int) (int, string) {
+			if batch == 1 {
+				return 0, ""
 			}
 
-			var answers []string
-			said := int64(0)
-			for _, q := range batch {
-				answer := string(n.serve(marshal(q), nil))
-				if q.Method == rpc.GetLogs {
-					said = 1
-					answer = `{"jsonrpc":"2.0","id":` + string(q.ID) +
-						`,"error":{"code":-32005,"message":"method eth_getLogs in batch triggered rate limit"}}`
-				}
-
-				answers = append(answers, answer)
-			}
-
-			refused.Add(said)
-			_, _ = io.WriteString(w, "["+strings.Join(answers, ",")+"]")
-
-			return true
-		}
+			return 0, `{"code":-32005,"message":"method eth_getLogs in batch triggered rate limit"}`
+		})
 		s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest, Dial: p.dial, MaxRange: 100})
 		await(t, s, func(v View) bool { return v.Final == blocks-30 })
 		begun := time.Now()

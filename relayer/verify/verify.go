@@ -116,12 +116,14 @@ const (
 )
 
 // ID of the event.
-func (d *Difference) ID() string {
+func (d *Difference) ID() string { return d.event().ID() }
+
+func (d *Difference) event() *contract.Event {
 	if d.Kind == Missing || d.Kind == Pruned {
-		return d.Chain.ID()
+		return &d.Chain
 	}
 
-	return d.Stored.ID()
+	return &d.Stored
 }
 
 // Run verifies until ctx ends, under the leader's epoch, and returns nil. Its reading can wait:
@@ -257,9 +259,6 @@ func (v *Verifier) settle(ctx context.Context, epoch int64, span ledger.Verifiab
 	return nil
 }
 
-// blocksAtOnce is how many headers are asked for in one batch.
-const blocksAtOnce = 32
-
 // onBranch makes sure that differences are of the branch that is stored, up to its newest block: one answer
 // of an endpoint has that block and theirs. Behind one URL may be machines on two branches, and what
 // another branch has otherwise is not missing, nor wrong: if the chain has left the stored one, the
@@ -267,23 +266,22 @@ const blocksAtOnce = 32
 func (v *Verifier) onBranch(ctx context.Context, newest ledger.Block, found []Difference) error {
 	hashes := map[uint64]common.Hash{}
 	for i := range found {
-		hashes[found[i].block()] = common.Hash{}
+		hashes[found[i].event().BlockNumber] = common.Hash{}
 	}
 
+	numbers := slices.Sorted(maps.Keys(hashes))
 	tip := source.Header{Number: uint64(newest.Number), Hash: newest.Hash}
-	for some := range slices.Chunk(slices.Sorted(maps.Keys(hashes)), blocksAtOnce) {
-		list, err := v.cfg.Source.Branch(ctx, tip, some...)
-		if err != nil {
-			return fmt.Errorf("is what differs of the branch that is stored: %w", err)
-		}
+	headers, err := v.cfg.Source.Branch(ctx, tip, numbers...)
+	if err != nil {
+		return fmt.Errorf("is what differs of the branch that is stored: %w", err)
+	}
 
-		for i, n := range some {
-			hashes[n] = list[i].Hash
-		}
+	for i, n := range numbers {
+		hashes[n] = headers[i].Hash
 	}
 
 	for i := range found {
-		d, hash := &found[i], hashes[found[i].block()]
+		d, hash := &found[i], hashes[found[i].event().BlockNumber]
 		switch {
 		case d.Chain.Name != "" && d.Chain.BlockHash != hash:
 			return fmt.Errorf("%w: event %s is in block %s, now block %s is there", source.ErrDisagree, d.Chain.ID(),
@@ -294,15 +292,6 @@ func (v *Verifier) onBranch(ctx context.Context, newest ledger.Block, found []Di
 	}
 
 	return nil
-}
-
-// block is the number of the block that it is in.
-func (d *Difference) block() uint64 {
-	if d.Chain.Name != "" {
-		return d.Chain.BlockNumber
-	}
-
-	return d.Stored.BlockNumber
 }
 
 // Compare reads blocks from..to from two endpoints and calls each with the differences of every

@@ -165,7 +165,7 @@ func (g *factoryGathering) waits(ended bool) bool {
 
 // gather picks and decodes the factory's deployments. Other events of its ABI concern no escrow.
 func (g *factoryGathering) gather(_ context.Context, batch *source.Batch) (bool, error) {
-	if !follows(batch, g.ahead) {
+	if !batch.Follows(g.ahead.Hash) {
 		return false, &reorgError{g.ahead}
 	}
 

@@ -268,7 +268,7 @@ func (g *slotGathering) waits(ended bool) bool {
 // gather admits the escrows that join with a batch, and picks and decodes the logs of those that are watched.
 func (g *slotGathering) gather(ctx context.Context, batch *source.Batch) (bool, error) {
 	g.noteReading(ctx, nil)
-	if !follows(batch, g.ahead) {
+	if !batch.Follows(g.ahead.Hash) {
 		return false, &reorgError{g.ahead}
 	}
 

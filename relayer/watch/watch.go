@@ -95,12 +95,6 @@ func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) {
 	}
 }
 
-// follows says whether a batch continues the chain at a position. Of a range that was read of an endpoint
-// which limits its rate the parent may not be known: it lies below finality.
-func follows(b *source.Batch, at ledger.Position) bool {
-	return b.Parent == (source.Header{}).Hash || at.Hash == (source.Header{}).Hash || b.Parent == at.Hash
-}
-
 // decode turns the logs that want picks into events. Logs of other shapes under our topics are not
 // ours: counted, and left alone.
 func decode(abi *contract.ABI, logs []types.Log, want func(*types.Log) bool, m *Metrics) ([]contract.Event, error) {
