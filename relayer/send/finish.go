@@ -1,12 +1,14 @@
 package send
 
 import (
+	"cmp"
 	"context"
 	"math/big"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/column"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
@@ -32,53 +34,64 @@ type event struct {
 	escrow common.Address
 	tx     common.Hash
 	index  uint
+	number int64 // of its block
 	block  common.Hash
 }
 
-// selectEvent finds what is stored under a transaction and log index: the event itself, or others
-// that had them before a reorganisation.
+// selectEvent finds what is stored under a transaction and log index: the event itself, or others that had
+// them before a reorganisation. coming says that the ledger may store something there yet: the leader, or the
+// owner of the escrow's slot, has not come to the block, or the escrow is still caught up.
 const selectEvent = `
-	select event_id, state = 'canonical' and block_hash = @block as stored
-	  from processed_events
-	 where chain_id = @chain and escrow_key = bytes(@escrow) and tx_key = bytes(@tx) and log_index = @index`
+	with stored as (
+		select event_id, state = 'canonical' and block_hash = @block as ours
+		  from processed_events
+		 where chain_id = @chain and escrow_key = bytes(@escrow) and tx_key = bytes(@tx) and log_index = @index)
+	select coalesce((select event_id from stored where ours), '') as event_id,
+	       exists (select from stored)
+	       or exists (select from leadership where chain_id = @chain and next_block <= @number)
+	       or exists (select from slot_ownership s left join cursors c on c.chain_id = s.chain_id and c.instance_id = s.owner
+	           where s.chain_id = @chain and s.slot = @slot and coalesce(c.next_block, s.next_block) <= @number)
+	       or exists (select from late_escrows where chain_id = @chain and address = bytes(@escrow) and monitored < @number) as coming`
 
 // eventID is the id under which an event is published: {tx_hash}:{log_index}, with the number that
-// the ledger adds where that had another content before. Until the ledger has stored it then, ok is
-// false.
+// the ledger adds where that had another content before. While the ledger has not stored it and may
+// yet, ok is false: it may just be storing what was there before a reorganisation.
 func (s *store) eventID(ctx context.Context, e event) (id string, ok bool, err error) {
 	type row struct {
 		EventID string
-		Stored  bool
+		Coming  bool
 	}
 	plain := message.EventID(e.tx, e.index, 0)
 	all, err := collect(ctx, s.db, "the id of event "+plain, pgx.RowToStructByName[row], selectEvent, pgx.StrictNamedArgs{
-		"chain": s.chainID, "escrow": registry.Text(e.escrow), "tx": e.tx.Hex(), "index": e.index, "block": e.block.Hex()})
-	for _, r := range all {
-		if r.Stored {
-			return r.EventID, true, nil
-		}
+		"chain": s.chainID, "escrow": registry.Text(e.escrow), "slot": partition.Slot(e.escrow), "tx": e.tx.Hex(),
+		"index": e.index, "number": e.number, "block": e.block.Hex()})
+	if err != nil {
+		return "", false, err
 	}
 
-	return plain, len(all) == 0, err
+	id = cmp.Or(all[0].EventID, plain)
+
+	return id, id == all[0].EventID || !all[0].Coming, nil
 }
 
-// name gives endings the ids of their events. Those whose event has no id yet are left out: they
-// are looked at again with the next block.
-func (s *store) name(ctx context.Context, endings []ending) (named []ending, err error) {
+// name gives endings the ids of their events, and returns apart those whose event has none yet.
+func (s *store) name(ctx context.Context, endings []ending) (named, unnamed []ending, err error) {
 	for _, e := range endings {
 		ok := true
 		if e.event != nil {
 			if e.eventID, ok, err = s.eventID(ctx, *e.event); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 		}
 
 		if ok {
 			named = append(named, e)
+		} else {
+			unnamed = append(unnamed, e)
 		}
 	}
 
-	return named, nil
+	return named, unnamed, nil
 }
 
 // finished is the answer to a command, and what of its reservation goes back to the budget of today, or had gone.

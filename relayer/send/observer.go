@@ -41,6 +41,7 @@ type observer struct {
 	shared
 	sight
 	missing map[uint64]int // nonces that are final, with no receipt of what was signed: at how many looks
+	unnamed []ending       // what the newest look has shown and whose event the ledger has still to store
 	resend  bool           // recorded bytes are to go out again: after a takeover, and after a deep reorganisation
 }
 
@@ -58,7 +59,11 @@ func (o *observer) watch(ctx context.Context, view View, a *account, flights []*
 		o.latest(nonce, view.Head, flights)
 	}
 
-	if !o.wantsLook(view, a, flights) {
+	switch {
+	case o.wantsLook(view, a, flights):
+	case len(o.unnamed) > 0:
+		return true, o.answer(ctx, o.unnamed)
+	default:
 		return false, nil
 	}
 
@@ -72,7 +77,7 @@ func (o *observer) wantsLook(view View, a *account, flights []*flight) bool {
 		return true
 	case view == o.looked:
 		return false
-	case a.Due && a.State == "active", len(o.missing) > 0, a.Now.Sub(o.lookedAt) >= o.cfg.LookEvery,
+	case a.Due && a.State == "active", len(o.missing) > 0, len(o.unnamed) > 0, a.Now.Sub(o.lookedAt) >= o.cfg.LookEvery,
 		o.look.Latest > *a.NextNonce:
 		return true
 	case len(flights) == 0 || flights[0].Nonce >= o.look.Latest:
@@ -128,7 +133,7 @@ func (o *observer) observe(ctx context.Context, view View, account *account, fli
 
 	// Without the comparison the target may be of another branch than the witness. When the chain returns to
 	// the branch of the witness, nobody would notice that an answer rests on a block that is gone.
-	o.branch = Block{}
+	o.branch, o.unnamed = Block{}, nil
 	if checked == 0 || reached {
 		o.branch = Block{view.Target, look.TargetHash}
 		if err := o.settle(ctx, view, look, flights); err != nil {
@@ -258,16 +263,23 @@ func (o *observer) settle(ctx context.Context, view View, look Look, flights []*
 		}
 	}
 
-	named, err := o.store.name(ctx, endings)
-	if err != nil {
-		return err
-	}
-
-	if err := o.end(ctx, named); err != nil || lost == nil {
+	if err := o.answer(ctx, endings); err != nil || lost == nil {
 		return err
 	}
 
 	return o.confirmForeign(ctx, view, lost)
+}
+
+// answer ends commands, but for those whose event has no id yet.
+func (o *observer) answer(ctx context.Context, endings []ending) error {
+	named, unnamed, err := o.store.name(ctx, endings)
+	if err != nil {
+		return err
+	}
+
+	o.unnamed = unnamed
+
+	return o.end(ctx, named)
 }
 
 // explainVoid corrects the reason of a void that looks as if time had run out: a command that may not be signed

@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/partition"
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/send"
 )
@@ -274,6 +276,43 @@ func TestEventIDIsThePublishedOne(t *testing.T) {
 	w.exec(`insert into events (chain_id, block_number, block_time, log_index, writer, type, slot, occurrence, told, block_hash, tx_hash, escrow, args)
 		values ($1, $2, 0, 0, 1, 2, 0, 1, true, $3, $4, $5, '{}')`, chain, r.BlockNumber.Int64(), r.BlockHash[:], hash[:], escrow[:])
 	require.Equal(t, tx+":0:1", w.await(id, true, command.Done).EventID)
+}
+
+// Nor is the plain id promised while the ledger may just be storing what was there before a reorganisation
+// (seed 5300000005): it was, and its commit came after the look at the events.
+func TestEventIDWaitsForTheLedger(t *testing.T) {
+	t.Parallel()
+	behind := map[string]string{
+		"the leader":         `update leadership set next_block = $2 where chain_id = $1 and $3 <> ''`,
+		"the slot's owner":   `update cursors set next_block = $2 where chain_id = $1 and $3 <> ''`,
+		"a slot without one": `update slot_ownership set owner = null, next_block = $2 where chain_id = $1 and $3 <> ''`,
+		"a late escrow": `insert into late_escrows (chain_id, deployed_block, monitored, log_index, slot, address)
+			values ($1, 1, $2, 0, 0, bytes($3)) on conflict (chain_id, address) do update set monitored = $2`,
+	}
+	for who, statement := range behind {
+		t.Run(who, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, startSim(t))
+			chain, escrow := w.node.ChainID().Int64(), w.escrow(1, 0)
+			w.exec(`insert into leadership (chain_id, next_block, start_block, factory, verified_block) values ($1, 1000, 0, '', 0)`, chain)
+			w.exec(`insert into cursors (chain_id, instance_id, next_block) values ($1, 'a', 1000)`, chain)
+			w.exec(`insert into slot_ownership (chain_id, slot, owner, next_block) values ($1, $2, 'a', 0)`, chain, partition.Slot(escrow))
+			w.exec(statement, chain, 1, registry.Text(escrow))
+			w.start(nil)
+
+			id := w.accept(w.command(command.Approve, escrow, nil))
+			w.awaitBroadcast(id)
+			w.mine(confirmations + 3)
+			w.awaitLook()
+			w.mine(1)
+			w.awaitLook() // so the one before is over
+			require.Equal(t, command.Sent, w.answer(id).State, "the ledger has still to come to the block")
+
+			w.exec(statement, chain, 1000, registry.Text(escrow)) // and no new block comes
+			done := w.await(id, false, command.Done)
+			require.Equal(t, done.Transaction+":0", done.EventID)
+		})
+	}
 }
 
 // C7: a command that a reorganisation opened again has its part of the day's value again.

@@ -50,6 +50,7 @@ type tenure struct {
 const (
 	idlePause  = 5 * time.Second        // without any hint
 	retryPause = 500 * time.Millisecond // after a round that failed
+	namePause  = 250 * time.Millisecond // until the ledger may have stored the event that an answer names
 	minPause   = 10 * time.Millisecond
 )
 
@@ -164,6 +165,9 @@ func (t *tenure) admit(ctx context.Context, r *round, room int, flights []*fligh
 
 	// Without room what waits is of interest only when it expires.
 	pause, err := t.store.due(ctx, room > 0, min(idlePause, t.cfg.LookEvery))
+	if len(t.observer.unnamed) > 0 {
+		pause = min(pause, namePause)
+	}
 
 	return max(pause, minPause), err
 }
