@@ -113,6 +113,7 @@ create table leadership (
     last_heartbeat timestamptz not null default now(),
     next_block     bigint      not null,
     block_hash     text,
+    block_time     timestamptz, -- of block next_block - 1
     generation     bigint      not null default 0, -- as of cursors
     start_block    bigint      not null,
     factory        text        not null,

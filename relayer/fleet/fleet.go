@@ -118,6 +118,8 @@ type Chain struct {
 	Head          int64 `json:"head_block"`
 	NodeHead      int64 `json:"-"`              // newest block that a live instance reported with a heartbeat; 0: unknown
 	FactoryCursor int64 `json:"factory_cursor"` // of the factory watch
+	// time of the block below it; zero: unknown
+	FactoryTime time.Time `json:"-"`
 	LowestCursor  int64 `json:"lowest_cursor"`  // of any slot: everything below is stored
 	Verified      int64 `json:"verified_block"` // everything up to it was read twice and is stored
 	Start         int64 `json:"start_block"`

@@ -183,11 +183,17 @@ func TestProblems(t *testing.T) {
 	w.Exec(`update relayer_instances set last_heartbeat = now() - interval '6 minutes',
 		started_at = now() - interval '2 hours'`)
 	w.Exec(`update cursors set updated_at = now() - interval '16 minutes' where instance_id = 'a'`)
+	w.Exec(`update cursors set block_time = '2026-11-24 12:20:00Z' where instance_id = 'b'`)
+	w.Exec(`update leadership set block_time = '2026-11-24 12:00:01Z'`) // some blocks, 19:59 of the chain
+	f, err := fleet.Read(t.Context(), w.DB, chain)
+	require.NoError(t, err)
+	require.NotContains(t, kinds(f.Judge(fleet.DefaultLimits)), fleet.FactoryBehind)
+	w.Exec(`update leadership set block_time = '2026-11-24 12:00:00Z'`)
 	w.Queues(testfleet.Message{Slot: 1, Waits: 6 * time.Minute})
 	w.Finds(testfleet.Escrow{Address: "one", Slot: 5, Block: 5, Late: true, Found: 11 * time.Minute})
 	w.Exec(`update relayer_instances set settings = jsonb_build_object('stream', jsonb_build_object(
 		'ORDERING_KEY', case when instance_id = 'a' then 'slot' else 'escrow' end))`)
-	f, err := fleet.Read(t.Context(), w.DB, chain)
+	f, err = fleet.Read(t.Context(), w.DB, chain)
 	require.NoError(t, err)
 	require.Equal(t, []string{
 		fleet.HungLeader, fleet.OldOutbox, fleet.StuckCursor, fleet.FactoryBehind, fleet.StaleHeartbeat,

@@ -98,7 +98,7 @@ type Limits struct {
 	Late           Limit // age of the oldest escrow that is not admitted
 	MixedTotals    Limit // instances that disagree about the number of partitions, since the youngest of them started
 	MixedSettings  bool  // live instances whose settings differ, of those that they have to agree on
-	FactoryBehind  int64 // blocks by which the factory watch is behind the fastest instance
+	FactoryBehind  Limit // the factory watch is behind the fastest instance, in the chain's time
 }
 
 // DefaultLimits are the table of limits.
@@ -114,7 +114,7 @@ var DefaultLimits = Limits{
 	Late:           LimitLate,
 	MixedTotals:    LimitMixedTotals,
 	MixedSettings:  true,
-	FactoryBehind:  1000,
+	FactoryBehind:  Limit{Critical: LimitBehind},
 }
 
 // Settling are limits for what ends by itself within seconds: it is shown to whoever looks, and nobody
@@ -252,10 +252,9 @@ func (f *Fleet) judgeProgress(p *problems, l Limits) {
 	p.add(StuckCursor, l.StuckCursor.of(longest),
 		"look at its /readyz and at its node; restart it if both are well", "no block processed for %s: %s", longest, who)
 
-	if behind := f.factoryBehind(); l.FactoryBehind > 0 && behind > l.FactoryBehind {
-		p.add(FactoryBehind, Critical, "look at the leader's node and logs",
-			"the factory watch is %d blocks behind the fastest instance: new escrows are discovered late", behind)
-	}
+	behind := f.factoryBehind()
+	p.add(FactoryBehind, l.FactoryBehind.of(behind), "look at the leader's node and logs",
+		"the factory watch is %s of the chain behind the fastest instance: new escrows are discovered late", behind)
 
 	who, longest = f.tooLong(l.StaleHeartbeat, func(i *Instance) (Age, bool) { return i.HeartbeatAge, true })
 	p.add(StaleHeartbeat, l.StaleHeartbeat.of(longest), "restart it",
@@ -297,15 +296,16 @@ func (f *Fleet) tooLong(limit Limit, state func(*Instance) (Age, bool)) (who str
 	return who, longest
 }
 
-// factoryBehind is how many blocks the factory watch is behind the fastest instance.
-func (f *Fleet) factoryBehind() (blocks int64) {
+// factoryBehind is how long the chain took for the blocks that the fastest instance has processed and the
+// factory watch has not.
+func (f *Fleet) factoryBehind() (behind Age) {
 	for i := range f.alive() {
-		if i.Slots > 0 {
-			blocks = max(blocks, i.Cursor-f.Chain.FactoryCursor)
+		if i.Slots > 0 && i.Cursor > f.Chain.FactoryCursor && !f.Chain.FactoryTime.IsZero() {
+			behind = max(behind, Age(i.CursorTime.Sub(f.Chain.FactoryTime)))
 		}
 	}
 
-	return blocks
+	return behind
 }
 
 // judgeRedundancy looks for partitions that have no live instance, and says whether there is one. One

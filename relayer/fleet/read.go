@@ -73,6 +73,7 @@ const forgetStopped = 15 * time.Minute
 type rows struct {
 	f           Fleet
 	leaderSince *time.Time
+	factoryTime *time.Time
 	beat        *time.Time
 	locks       map[int64]int32 // advisory lock key to the pid of its holder
 	instances   []instanceRow   // of f.Instances, in the same order
@@ -94,13 +95,13 @@ type group struct {
 // is no such chain.
 const selectLeadership = `
 	select now(), l.chain_id is not null, coalesce(l.instance_id, ''), coalesce(l.epoch, 0), l.since, l.last_heartbeat,
-	       coalesce(l.next_block, 0), coalesce(l.verified_block, 0), coalesce(l.start_block, 0), coalesce(l.factory, '')
+	       coalesce(l.next_block, 0), l.block_time, coalesce(l.verified_block, 0), coalesce(l.start_block, 0), coalesce(l.factory, '')
 	from (select $1::bigint as chain_id) c left join leadership l using (chain_id)`
 
 func (r *rows) readLeadership(row pgx.Row) error {
 	l, c := &r.f.Leader, &r.f.Chain
-	return row.Scan(&r.f.At, &r.f.Known, &l.Instance, &l.Epoch, &r.leaderSince, &r.beat, &c.FactoryCursor, &c.Verified,
-		&c.Start, &c.Factory)
+	return row.Scan(&r.f.At, &r.f.Known, &l.Instance, &l.Epoch, &r.leaderSince, &r.beat, &c.FactoryCursor,
+		&r.factoryTime, &c.Verified, &c.Start, &c.Factory)
 }
 
 // selectLocks lists the holders of 64-bit advisory locks of this database. One reading of pg_locks
@@ -220,6 +221,10 @@ func (r *rows) readEscrows(rows pgx.Rows) error {
 func (r *rows) fold() Fleet {
 	f := &r.f
 	f.At = f.At.UTC()
+	if r.factoryTime != nil {
+		f.Chain.FactoryTime = r.factoryTime.UTC()
+	}
+
 	if r.leaderSince != nil {
 		f.Leader.Since = r.leaderSince.UTC()
 	}

@@ -39,6 +39,7 @@ type FactoryCommit struct {
 	From, To Position
 	Inside   []Block          // as of SlotCommit
 	Checked  Block            // as of SlotCommit
+	Time     uint64           // as of SlotCommit
 	Events   []contract.Event // EscrowDeployed of the factory, in order
 }
 
@@ -76,7 +77,7 @@ func commitSlots(ctx context.Context, t *transaction, c SlotCommit) error {
 func commitFactory(ctx context.Context, t *transaction, c FactoryCommit) error {
 	early := foldEarly(c.Events)
 	defer early.wait()
-	past, err := advance(ctx, t, advanceFactory, step{c.Epoch, c.From, c.To, c.Inside, c.Checked, 0})
+	past, err := advance(ctx, t, advanceFactory, step{c.Epoch, c.From, c.To, c.Inside, c.Checked, c.Time})
 	if err != nil {
 		return err
 	}
@@ -162,10 +163,11 @@ const advanceSlots = `
 
 // advanceFactory does the same for the factory watch.
 const advanceFactory = `
-	update leadership set next_block = @to, block_hash = @hash, last_heartbeat = now()
+	update leadership
+	set next_block = @to, block_hash = @hash, block_time = coalesce(to_timestamp(nullif(@time::bigint, 0)), block_time), last_heartbeat = now()
 	where chain_id = @chain and instance_id = @me and epoch = @epoch and next_block = @from
 		and block_hash is not distinct from @was
-	  and generation = @generation and @time::bigint is not null
+	  and generation = @generation
 	returning ` + orphansLeft
 
 // orphansLeft says whether the chain has orphaned events, and whether the fate of some is open.

@@ -93,7 +93,7 @@ func released(who int, block int64, index uint, tx int64) contract.Event {
 // discover commits a block of the factory watch.
 func (w *world) discover(fork byte, events ...contract.Event) ledger.Result {
 	c := ledger.FactoryCommit{Epoch: w.epoch, From: w.fact, To: w.fact.To(w.fact.Next+1, blockHash(fork, w.fact.Next)),
-		Events: events}
+		Time: uint64(1000 + w.fact.Next), Events: events}
 	r, err := w.led.CommitFactory(w.t.Context(), c)
 	require.NoError(w.t, err)
 	w.fact = c.To
@@ -187,6 +187,9 @@ func TestCommitStoresProjectsAndQueuesInOrder(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, d.Late)
 	require.EqualValues(t, 2, d.Next)
+	require.Equal(t, []string{"1001", "1001"}, w.Column(`
+		select extract(epoch from t)::bigint::text
+		from (select block_time from leadership union all select block_time from cursors) as of_cursors(t)`), "how far they are, in time")
 }
 
 func TestNothingTwice(t *testing.T) {

@@ -186,7 +186,8 @@ func (g *factoryGathering) gather(_ context.Context, batch *source.Batch) (bool,
 func (g *factoryGathering) take(ctx context.Context) (commit func() error, ended func(error) error) {
 	was := g.group
 	g.group = group{}
-	c := ledger.FactoryCommit{Epoch: g.epoch, From: was.from, To: was.to, Inside: was.inside, Events: was.events}
+	c := ledger.FactoryCommit{Epoch: g.epoch, From: was.from, To: was.to, Inside: was.inside, Time: was.time,
+		Events: was.events}
 
 	return g.prepareBlocks(ctx, &was.blocks, storing{
 		from: c.From, to: c.To, events: c.Events,
