@@ -81,8 +81,9 @@ var nodeDrills = []Group{
 		{Kind: NodeTruncated, For: sec}, {Kind: NodeMalformed, For: sec}, {Kind: NodeHTML, For: sec},
 		{Kind: NodeBehind, N: 5, For: sec}, {Kind: NodePruned, For: sec}, {Kind: NodeForeign, For: sec},
 		{Kind: NodeChain, Who: 1, For: sec}, {Kind: NodeForgets, N: 3, For: sec},
-		{Kind: NodeUneven, N: 3, For: sec},
-	}, More: []Fault{{Kind: NodeLimited, Keep: true, For: sec}, {Kind: NodeUneven, N: 3, Keep: true, For: sec}}},
+		{Kind: NodeUneven, N: 3, For: sec}, {Kind: NodeStayed, N: 2, For: 2 * sec},
+	}, More: []Fault{{Kind: NodeLimited, Keep: true, For: sec}, {Kind: NodeUneven, N: 3, Keep: true, For: sec},
+		{Kind: NodeStayed, N: 2, Both: true, For: 3 * sec}}},
 	{Name: "all nodes", Faults: []Fault{
 		{Kind: NodeDown, Both: true, For: sec}, {Kind: NodeLimited, Both: true, For: sec},
 		{Kind: NodeSilent, Both: true, For: sec},

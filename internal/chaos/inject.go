@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"math/big"
 	"math/rand/v2"
 	"syscall"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/ethclient"
 	"google.golang.org/grpc/codes"
 
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
@@ -273,11 +275,42 @@ func (r *run) hitNodes(ctx context.Context, f Fault, mode faults.Mode) error {
 		}
 	}
 
+	if f.Kind == NodeStayed {
+		if err := r.reorganise(ctx, f); err != nil {
+			return err
+		}
+	}
+
 	if f.Kind != NodeOmits {
 		pause(ctx, f.For)
 	}
 
 	return nil
+}
+
+// branch are the hashes of the newest blocks, and the number of the first of them.
+func (r *run) branch(ctx context.Context, depth int) (first uint64, hashes []common.Hash, err error) {
+	c, err := ethclient.DialContext(ctx, r.chain.HTTP())
+	if err != nil {
+		return 0, nil, fmt.Errorf("dial the chain: %w", err)
+	}
+	defer c.Close()
+	head, err := r.lab.Head(ctx)
+	if err != nil {
+		return 0, nil, err
+	}
+
+	first = head - min(head, uint64(depth)) + 1
+	for number := first; number <= head; number++ {
+		h, err := c.HeaderByNumber(ctx, new(big.Int).SetUint64(number))
+		if err != nil {
+			return 0, nil, fmt.Errorf("read block %d: %w", number, err)
+		}
+
+		hashes = append(hashes, h.Hash())
+	}
+
+	return first, hashes, nil
 }
 
 // nodeFault says how a node is to misbehave, in the terms of package faults.
@@ -307,6 +340,12 @@ func (r *run) nodeFault(ctx context.Context, f Fault, mode faults.Mode) (faults.
 		fault.Share = 0.4
 		if f.Keep {
 			fault.Mode = faults.Split
+		}
+	case NodeStayed:
+		var err error
+		fault.Share = 0.4
+		if fault.N, fault.Branch, err = r.branch(ctx, f.N); err != nil {
+			return fault, err
 		}
 	case NodeForgets:
 		head, err := r.lab.Head(ctx)

@@ -52,6 +52,7 @@ const (
 	NodeSilent    Kind = "node-silent"
 	NodePruned    Kind = "node-pruned"
 	NodeUneven    Kind = "node-uneven"  // a gateway: some of its backends are N blocks behind
+	NodeStayed    Kind = "node-stayed"  // a gateway: some of its backends stay on the branch of the newest N blocks, which the chain leaves
 	NodeWords     Kind = "node-words"   // ranges are refused in words that the relayer does not know
 	NodeForgets   Kind = "node-forgets" // old blocks are gone, and it does not say so
 	NodeBatch     Kind = "node-batch"   // batches of more than N items are refused
@@ -124,7 +125,7 @@ var nodeModes = map[Kind]faults.Mode{
 	NodeOmits:  faults.Omit, NodeForeign: faults.Foreign, NodeChain: faults.Chain, NodeSilent: faults.Silent,
 	NodePruned: faults.Pruned,
 	NodeUneven: faults.Behind, NodeWords: faults.Range, NodeForgets: faults.Forgotten, NodeBatch: faults.Batch,
-	NodeRate: faults.Rate, NodeDeaf: faults.Deaf, NodeMute: faults.Mute, NodeCloses: faults.Closing,
+	NodeRate: faults.Rate, NodeStayed: faults.Stayed, NodeDeaf: faults.Deaf, NodeMute: faults.Mute, NodeCloses: faults.Closing,
 }
 
 // unknownWords are refusals that say neither that a range is too large nor that its results are too many.
@@ -172,6 +173,7 @@ var newKinds = []Kind{
 var newestKinds = []Kind{
 	NodeUneven, NodeForgets, NodeForgets, NodeBatch, NodeBatch, NodeRate, NodeRate, NodeDeaf, NodeDeaf, NodeMute, NodeMute,
 	NodeCloses, NodeCloses, OtherSettings, OtherSettings, OtherSettings, WrongStart, WrongStart, LateStart, LateStart,
+	NodeStayed, NodeStayed, NodeStayed,
 }
 
 // inDoubt are the faults after which a message may come twice: its sender does not learn that Pub/Sub
@@ -326,7 +328,7 @@ func (f *Fault) particulars(r *rand.Rand, confirmations int) {
 		f.For += 2 * time.Second
 	case DeepReorg:
 		f.N = confirmations + 1 + r.IntN(5)
-	case TakeoverReorg, BackfillReorg:
+	case TakeoverReorg, BackfillReorg, NodeStayed:
 		f.N = 1 + r.IntN(shallow)
 		if r.IntN(4) == 0 {
 			f.N += confirmations
@@ -367,7 +369,7 @@ func (p *Plan) Deep() bool {
 }
 
 func (f Fault) reorganises() bool {
-	return slices.Contains([]Kind{Reorg, DeepReorg, ShiftReorg, TakeoverReorg, BackfillReorg}, f.Kind)
+	return slices.Contains([]Kind{Reorg, DeepReorg, ShiftReorg, TakeoverReorg, BackfillReorg, NodeStayed}, f.Kind)
 }
 
 func (p *Plan) String() string {

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/ethereum/go-ethereum/common"
 )
 
 // Mode is a way to misbehave.
@@ -33,8 +35,10 @@ const (
 	Forgotten Mode = "forgotten" // the same without a word: null for headers, [] for logs
 	// Behind, but decided for each item of a batch: a gateway that splits batches over its backends.
 	Split Mode = "split"
-	Batch Mode = "batch" // batches of more than Fault.N items are refused as geth does it: one error, for the first id
-	Rate  Mode = "rate"  // no more than Fault.N items per second, twice as many at once; else as Limited
+	// A gateway some of whose backends stand still on a branch that the chain has left: Fault.Branch, from block Fault.N on.
+	Stayed Mode = "stayed"
+	Batch  Mode = "batch" // batches of more than Fault.N items are refused as geth does it: one error, for the first id
+	Rate   Mode = "rate"  // no more than Fault.N items per second, twice as many at once; else as Limited
 
 	// Of a WebSocket only; HTTP is not affected.
 	Deaf    Mode = "deaf"    // what is behind it is gone: it answers pings, and nothing else
@@ -52,10 +56,11 @@ type Fault struct {
 	Mode  Mode
 	Delay time.Duration
 	N     uint64
-	// of the requests that are hit, at random; zero: all. Of Down to HTML, Slow, Behind and Split (a
-	// gateway with unequal backends), and of those of eth_sendRawTransaction.
-	Share float64
-	Words string // of a refusal; empty: a provider's, at random
+	// of the requests that are hit, at random; zero: all. Of Down to HTML, Slow, Behind, Split and Stayed
+	// (a gateway with unequal backends), and of those of eth_sendRawTransaction.
+	Share  float64
+	Words  string // of a refusal; empty: a provider's, at random
+	Branch []common.Hash
 }
 
 // Injected is a fault in force.

@@ -123,7 +123,7 @@ func (n *Node) lie(ctx context.Context, list []*Injected, body []byte) ([]byte, 
 	}
 
 	n.mu.Unlock()
-	plain := find(list, Range, Results, Behind, Split, Omit, Foreign, Chain, Pruned, Forgotten, Batch, Refused) == nil
+	plain := find(list, Range, Results, Behind, Split, Stayed, Omit, Foreign, Chain, Pruned, Forgotten, Batch, Refused) == nil
 	if plain && (!sends || onSend == nil && find(list, SendLost, SendForgotten, SendRefused) == nil) {
 		return n.post(ctx, body)
 	}
@@ -134,7 +134,7 @@ func (n *Node) lie(ctx context.Context, list []*Injected, body []byte) ([]byte, 
 	}
 
 	v := &view{Node: n, ctx: ctx, list: list, onSend: onSend}
-	if err := v.backend(find(list, Behind)); err != nil {
+	if err := v.backend(find(list, Behind, Stayed)); err != nil {
 		return nil, err
 	}
 
@@ -159,10 +159,16 @@ func (n *Node) lie(ctx context.Context, list []*Injected, body []byte) ([]byte, 
 	return json.Marshal(answers)
 }
 
-// backend chooses who answers: one that is as far behind as the fault says, or one that is not.
+// backend chooses who answers: one that is as far behind as the fault says, one that stayed on its branch, or
+// one that is neither.
 func (v *view) backend(late *Injected) error {
 	v.late = nil
 	if late == nil || !v.chance(late.Share) {
+		return nil
+	}
+
+	if late.Mode == Stayed {
+		v.late, v.top = late, late.N+uint64(len(late.Branch))-1
 		return nil
 	}
 
@@ -205,6 +211,12 @@ func (v *view) one(r request) (response, error) {
 		case r.Method == "eth_getBlockByNumber" && string(r.Params[0]) == `"latest"`:
 			v.late.hits.Add(1)
 			r.Params = append([]json.RawMessage{json.RawMessage(hex(v.top))}, r.Params[1:]...)
+		}
+	}
+
+	if v.late != nil && v.late.Mode == Stayed {
+		if a, answered, err := v.ofBranch(&r); answered || err != nil {
+			return a, err
 		}
 	}
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/gorilla/websocket"
 	"github.com/stretchr/testify/require"
@@ -424,4 +425,50 @@ func TestWebSocket(t *testing.T) {
 	require.Nil(t, resp)
 	i.Remove()
 	require.NoError(t, dial().Close())
+}
+
+// A machine that stayed on the branch that the chain has left answers as it did before.
+func TestStayed(t *testing.T) {
+	sim, n := chain(t)
+	top := head(t, n)
+	byNumber := func(number uint64) string {
+		return string(ask(t, n, `{"jsonrpc":"2.0","id":7,"method":"eth_getBlockByNumber","params":[`+hex(number)+`,false]}`).result(t))
+	}
+	hashOf := func(block string) (h common.Hash) {
+		var b struct{ Hash common.Hash }
+		require.NoError(t, json.Unmarshal([]byte(block), &b))
+		return b.Hash
+	}
+	full, fault := allLogs(t, n, top).logs(t), Fault{Mode: Stayed, N: top - 5}
+	for number := fault.N; number <= top; number++ {
+		fault.Branch = append(fault.Branch, hashOf(byNumber(number)))
+	}
+
+	before, fork := byNumber(top), byNumber(fault.N-1)
+	require.NoError(t, sim.Reorg(t.Context(), 6, testchain.Keep))
+	elsewhere := allLogs(t, n, top+1).logs(t)
+	require.NotEqual(t, full, elsewhere)
+	last, foreign := full[len(full)-1], elsewhere[len(elsewhere)-1]
+	require.GreaterOrEqual(t, last.BlockNumber, fault.N)
+
+	i := n.Inject(fault)
+	require.Equal(t, top, head(t, n))
+	require.Equal(t, before, byNumber(top))
+	require.Equal(t, fork, byNumber(fault.N-1))
+	require.Equal(t, "null", byNumber(top+1))
+	require.Equal(t, full, allLogs(t, n, top+1).logs(t))
+	ofBlock := func(h common.Hash) *reply {
+		return ask(t, n, `{"jsonrpc":"2.0","id":7,"method":"eth_getLogs","params":[{"blockHash":"`+h.Hex()+`"}]}`)
+	}
+	require.NotEmpty(t, ofBlock(last.BlockHash).logs(t))
+	require.Contains(t, ofBlock(foreign.BlockHash).body, "unknown block")
+	byHash := func(h common.Hash) string {
+		return string(ask(t, n, `{"jsonrpc":"2.0","id":7,"method":"eth_getBlockByHash","params":["`+h.Hex()+`",false]}`).result(t))
+	}
+	require.Equal(t, before, byHash(hashOf(before)))
+	require.Equal(t, "null", byHash(foreign.BlockHash))
+	require.Positive(t, i.Hits())
+
+	i.Remove()
+	require.Equal(t, elsewhere, allLogs(t, n, top+1).logs(t))
 }

@@ -1,0 +1,130 @@
+package faults
+
+import (
+	"encoding/json"
+	"slices"
+
+	"github.com/ethereum/go-ethereum/common"
+)
+
+// ofBranch has a request answered by a machine that stayed on its branch: from the fork on it has the
+// blocks of that, and no others. The node behind has them still, by their hashes. What it is to be
+// asked is put into the request, unless the machine has answered already.
+func (v *view) ofBranch(r *request) (a response, answered bool, err error) {
+	if len(r.Params) == 0 {
+		return a, false, nil
+	}
+
+	if r.Method == "eth_getLogs" {
+		return v.logsOfBranch(*r)
+	}
+
+	var hash common.Hash
+	switch r.Method {
+	case "eth_getBlockByNumber", "eth_getBlockReceipts":
+		number, ok := unhex(r.Params[0])
+		if ok && number >= v.late.N && number <= v.top {
+			v.late.hits.Add(1)
+			r.Params = slices.Clone(r.Params)
+			if r.Params[0], err = json.Marshal(v.late.Branch[number-v.late.N]); r.Method == "eth_getBlockByNumber" {
+				r.Method = "eth_getBlockByHash"
+			}
+
+			return a, false, err
+		}
+
+		if r.Method == "eth_getBlockByNumber" {
+			return a, false, nil
+		}
+	case "eth_getBlockByHash":
+	default:
+		return a, false, nil
+	}
+
+	if json.Unmarshal(r.Params[0], &hash) != nil {
+		return a, false, nil
+	}
+
+	lacks, err := v.lacks(hash)
+
+	return response{JSONRPC: "2.0", ID: r.ID, Result: json.RawMessage("null")}, lacks, err
+}
+
+// lacks says whether a block is none of the machine's.
+func (v *view) lacks(hash common.Hash) (bool, error) {
+	raw, err := v.call(v.ctx, "eth_getBlockByHash", `"`+hash.Hex()+`"`, "false")
+	number, ok := blockNumber(raw)
+	lacks := !ok || number >= v.late.N && !slices.Contains(v.late.Branch, hash)
+	if err == nil && lacks {
+		v.late.hits.Add(1)
+	}
+
+	return lacks, err
+}
+
+// logsOfBranch are the logs that the machine has: of a range below the fork what the node behind has,
+// above it those of each block of the branch.
+func (v *view) logsOfBranch(r request) (a response, answered bool, err error) {
+	var q map[string]json.RawMessage
+	if err := json.Unmarshal(r.Params[0], &q); err != nil {
+		return a, false, nil
+	}
+
+	var hash common.Hash
+	if json.Unmarshal(q["blockHash"], &hash) == nil {
+		lacks, err := v.lacks(hash)
+		return refuse(r, -32000, "unknown block"), lacks, err // as geth says it
+	}
+
+	from, to, ok := span(r)
+	if !ok || to < v.late.N {
+		return a, false, nil
+	}
+
+	v.late.hits.Add(1)
+	logs := []json.RawMessage{}
+	add := func() error {
+		filter, err := json.Marshal(q)
+		if err != nil {
+			return err
+		}
+
+		raw, err := v.call(v.ctx, r.Method, string(filter))
+		if err != nil {
+			return err
+		}
+
+		var some []json.RawMessage
+		err = json.Unmarshal(raw, &some)
+		logs = append(logs, some...)
+
+		return err
+	}
+	if from < v.late.N {
+		q["toBlock"] = json.RawMessage(hex(v.late.N - 1))
+		if err := add(); err != nil {
+			return a, false, err
+		}
+	}
+
+	delete(q, "fromBlock")
+	delete(q, "toBlock")
+	for number := max(from, v.late.N); number <= min(to, v.top); number++ {
+		if q["blockHash"], err = json.Marshal(v.late.Branch[number-v.late.N]); err != nil {
+			return a, false, err
+		}
+
+		if err := add(); err != nil {
+			return a, false, err
+		}
+	}
+
+	a = response{JSONRPC: "2.0", ID: r.ID}
+	if a.Result, err = json.Marshal(logs); err != nil {
+		return a, false, err
+	}
+
+	a, err = v.logs(r, a)
+
+	return a, true, err
+}
