@@ -135,9 +135,15 @@ type triage struct {
 	// What has been decided so far: one goroutine fills all of it.
 	funds   *big.Int // what the account has beyond what is under way and picked
 	endings []ending
-	byEvent []*waiting // answered `already` once the block of the event that did it is confirmed
+	byEvent []decision // ended once the block of the event that decides is confirmed
 	holds   []hold
 	picks   []pick
+}
+
+// decision is how a command is to end.
+type decision struct {
+	of *waiting
+	as ending
 }
 
 // sort asks the database first, and the chain for the rest.
@@ -214,32 +220,38 @@ func (t *triage) known(w *waiting, args *command.CreateArgs) bool {
 		done = w.Status == "refunded"
 	}
 
+	e := ending{id: w.CommandID, state: command.Refused, block: w.EventBlock, blockHash: w.EventHash}
 	switch {
-	case done && w.EventBlock != nil:
-		t.byEvent = append(t.byEvent, w)
 	case done:
-		t.endings = append(t.endings, ending{id: w.CommandID, state: command.Already})
+		e.state, e.eventID = command.Already, w.EventID
 	case other:
-		t.refuse(w, command.CodeWrongEscrow, "the escrow exists, with other parties or terms")
+		e.code, e.detail = command.CodeWrongEscrow, "the escrow exists, with other parties or terms"
 	case settled && w.Kind != command.Create:
-		t.refuse(w, command.CodeSettled, "the escrow was "+w.Status)
+		e.code, e.detail = command.CodeSettled, "the escrow was "+w.Status
 	case w.Kind != command.Create && !w.Registered:
 		t.hold(w, command.CodeUnknownEscrow, "the factory has deployed no such escrow in a final block")
+		return true
 	default:
 		return false
+	}
+
+	if e.block != nil {
+		t.byEvent = append(t.byEvent, decision{w, e})
+	} else {
+		t.endings = append(t.endings, e)
 	}
 
 	return true
 }
 
-// confirm answers what events have done already that are on the branch of the sender's witness. The others
+// confirm answers what events have decided that are on the branch of the sender's witness. The others
 // wait: the watches may not have followed a reorganisation yet which the sender has seen, and which nobody
 // would find again when the answer is there.
 func (t *triage) confirm(ctx context.Context) error {
 	for some := range slices.Chunk(t.byEvent, HashesAtOnce-1) {
 		numbers := []uint64{t.branch.Number}
-		for _, w := range some {
-			numbers = append(numbers, uint64(*w.EventBlock))
+		for _, d := range some {
+			numbers = append(numbers, uint64(*d.as.block))
 		}
 
 		hashes, err := t.cfg.Chain.Hashes(ctx, numbers...)
@@ -247,12 +259,11 @@ func (t *triage) confirm(ctx context.Context) error {
 			return err
 		}
 
-		for i, w := range some {
-			if hashes[0] == t.branch.Hash && uint64(*w.EventBlock) <= t.branch.Number && hashes[i+1].Hex() == *w.EventHash {
-				t.endings = append(t.endings, ending{id: w.CommandID, state: command.Already, eventID: w.EventID,
-					block: w.EventBlock, blockHash: w.EventHash})
+		for i, d := range some {
+			if hashes[0] == t.branch.Hash && numbers[i+1] <= t.branch.Number && hashes[i+1].Hex() == *d.as.blockHash {
+				t.endings = append(t.endings, d.as)
 			} else {
-				t.hold(w, command.CodeReorg, "an event says that it is done, whose block is not, or not yet, the one of the chain")
+				t.hold(d.of, command.CodeReorg, "an event decides it whose block is not, or not yet, the one of the chain")
 			}
 		}
 	}

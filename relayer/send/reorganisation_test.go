@@ -192,38 +192,57 @@ func TestNoAnswerOfAnotherBranch(t *testing.T) {
 	require.Equal(t, []command.State{command.Done}, w.replies(id))
 }
 
-// C4: what an event has done already is answered when that event is on the branch that the sender has
-// seen. After a reorganisation below finality the watches may follow later than the sender.
-func TestAlreadyByAnEventOfAnotherBranch(t *testing.T) {
+// C4: what an event has done already, or made impossible, is answered when that event is on the branch that the
+// sender has seen. After a reorganisation below finality the watches may follow later than the sender.
+func TestDecidedByAnEventOfAnotherBranch(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, startSim(t))
-	elsewhere := &doubtfulChain{Nodes: w.nodes}
-	w.start(func(c *send.Config) { c.Chain = elsewhere })
-	w.mine(confirmations + 3)
-	w.awaitLook()
-	escrow, chain, tx := w.escrow(2, 0), w.node.ChainID().Int64(), common.Hash{7}
-	record(t, w.db, chain, escrow, "approved", w.sender.Address)
-	w.exec(`insert into events (chain_id, block_number, block_time, log_index, writer, type, slot, occurrence, told,
-			block_hash, tx_hash, escrow, args)
-		values ($1, 2, 0, 0, 1, 3, 0, 0, true, '\x01', $2, $3, $4)`, chain, tx[:], escrow[:],
-		fmt.Sprintf(`{"approver":%q}`, w.sender.Address.Hex()))
-	id := w.accept(w.command(command.Approve, escrow, nil))
-	w.awaitHeld(id, command.CodeReorg)
+	for name, c := range map[string]struct {
+		kind   command.Kind
+		status string
+		event  int // its type
+		state  command.State
+		code   string
+	}{
+		"done already":        {command.Approve, "approved", 3, command.Already, ""},
+		"settled another way": {command.Release, "refunded", 6, command.Refused, command.CodeSettled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, startSim(t))
+			elsewhere := &doubtfulChain{Nodes: w.nodes}
+			w.start(func(c *send.Config) { c.Chain = elsewhere })
+			w.mine(confirmations + 3)
+			w.awaitLook()
+			escrow, chain, tx := w.escrow(2, 0), w.node.ChainID().Int64(), common.Hash{7}
+			record(t, w.db, chain, escrow, c.status, w.sender.Address)
+			w.exec(`insert into events (chain_id, block_number, block_time, log_index, writer, type, slot, occurrence, told,
+					block_hash, tx_hash, escrow, args)
+				values ($1, 2, 0, 0, 1, $5, 0, 0, true, '\x01', $2, $3, $4)`, chain, tx[:], escrow[:],
+				fmt.Sprintf(`{"approver":%q}`, w.sender.Address.Hex()), c.event)
+			id := w.accept(w.command(c.kind, escrow, nil))
+			w.awaitHeld(id, command.CodeReorg)
 
-	hashes, err := w.nodes.Hashes(t.Context(), 2)
-	require.NoError(t, err)
-	elsewhere.hashless.Store(1000) // the node does not have the witness
+			hashes, err := w.nodes.Hashes(t.Context(), 2)
+			require.NoError(t, err)
+			elsewhere.hashless.Store(1000) // the node does not have the witness
 
-	w.exec(`update events set block_hash = $1 where tx_hash = $2`, hashes[0][:], tx[:]) // the watches have followed
-	holds := func() int { return w.int(`select holds from commands where command_id = $1`, id.Hex()) }
-	before := holds()
-	require.Eventually(t, func() bool { w.mine(1); return holds() >= before+2 }, patience, 50*time.Millisecond)
-	require.Equal(t, command.Held, w.answer(id).State)
+			w.exec(`update events set block_hash = $1 where tx_hash = $2`, hashes[0][:], tx[:]) // the watches have followed
+			holds := func() int { return w.int(`select holds from commands where command_id = $1`, id.Hex()) }
+			before := holds()
+			require.Eventually(t, func() bool { w.mine(1); return holds() >= before+2 }, patience, 50*time.Millisecond)
+			require.Equal(t, command.Held, w.answer(id).State)
 
-	elsewhere.hashless.Store(0)
-	a := w.await(id, true, command.Already)
-	require.Equal(t, tx.Hex()+":0", a.EventID)
-	require.Equal(t, hashes[0].Hex(), a.BlockHash)
+			elsewhere.hashless.Store(0)
+			a := w.await(id, true, c.state)
+			require.Equal(t, c.code, a.Code)
+			require.Equal(t, hashes[0].Hex(), a.BlockHash)
+			if c.state == command.Already {
+				require.Equal(t, tx.Hex()+":0", a.EventID)
+			} else {
+				require.Empty(t, a.EventID)
+			}
+		})
+	}
 }
 
 // C4: an operator's word that a nonce was used by somebody else does not overrule a receipt that comes late.
@@ -294,9 +313,11 @@ func TestEventIDWaitsForTheLedger(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, startSim(t))
 			chain, escrow := w.node.ChainID().Int64(), w.escrow(1, 0)
-			w.exec(`insert into leadership (chain_id, next_block, start_block, factory, verified_block) values ($1, 1000, 0, '', 0)`, chain)
+			w.exec(`insert into leadership (chain_id, next_block, start_block, factory, verified_block)
+				values ($1, 1000, 0, '', 0)`, chain)
 			w.exec(`insert into cursors (chain_id, instance_id, next_block) values ($1, 'a', 1000)`, chain)
-			w.exec(`insert into slot_ownership (chain_id, slot, owner, next_block) values ($1, $2, 'a', 0)`, chain, partition.Slot(escrow))
+			w.exec(`insert into slot_ownership (chain_id, slot, owner, next_block) values ($1, $2, 'a', 0)`, chain,
+				partition.Slot(escrow))
 			w.exec(statement, chain, 1, registry.Text(escrow))
 			w.start(nil)
 

@@ -94,7 +94,7 @@ type waiting struct {
 	Required        int
 	Approvers       []string
 	EventID         string // of the canonical event that has done what the command asks for
-	EventBlock      *int64
+	EventBlock      *int64 // that this is in, or else the one that settled the escrow
 	EventHash       *string
 }
 

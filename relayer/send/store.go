@@ -244,13 +244,15 @@ const selectWaiting = `
 	  from commands c
 	  left join escrow_registry g on g.chain_id = c.chain_id and g.address_key = bytes(c.escrow) and g.status <> 'orphaned'
 	  left join escrow_records r on r.chain_id = c.chain_id and r.escrow_key = bytes(c.escrow)
+	 cross join lateral (
+	       select case c.kind when 'approve' then 'Approved' when 'release' then 'EscrowReleased' when 'refund' then 'EscrowRefunded' else 'EscrowDeployed' end as effect) k
 	  left join lateral (
-	       select p.event_id, p.block_number, p.block_hash
+	       select case p.event_type when k.effect then p.event_id end as event_id, p.block_number, p.block_hash
 	         from processed_events p
 	        where p.chain_id = c.chain_id and p.escrow_key = bytes(c.escrow) and p.state = 'canonical'
-	          and p.event_type = case c.kind when 'approve' then 'Approved' when 'release' then 'EscrowReleased' when 'refund' then 'EscrowRefunded' else 'EscrowDeployed' end
-	          and (c.kind <> 'approve' or lower(p.args ->> 'approver') = c.sender)
-	        order by p.block_number limit 1) e on true
+	          and (p.event_type = k.effect and (c.kind <> 'approve' or lower(p.args ->> 'approver') = c.sender)
+	               or c.kind <> 'create' and p.event_type in ('EscrowReleased', 'EscrowRefunded'))
+	        order by p.event_type <> k.effect, p.block_number limit 1) e on true
 	 where c.chain_id = @chain and c.sender = @sender and c.state in ('accepted', 'held')
 	   and (c.next_look <= clock_timestamp() or c.expires_at <= clock_timestamp() or c.cancel_requested)
 	 order by c.seq
