@@ -52,7 +52,7 @@ const (
 	NodeSilent    Kind = "node-silent"
 	NodePruned    Kind = "node-pruned"
 	NodeUneven    Kind = "node-uneven"  // a gateway: some of its backends are N blocks behind
-	NodeStayed    Kind = "node-stayed"  // a gateway: some of its backends stay on the branch of the newest N blocks, which the chain leaves
+	NodeStayed    Kind = "node-stayed"  // a gateway: some of its backends keep the newest N blocks, which the chain leaves
 	NodeWords     Kind = "node-words"   // ranges are refused in words that the relayer does not know
 	NodeForgets   Kind = "node-forgets" // old blocks are gone, and it does not say so
 	NodeBatch     Kind = "node-batch"   // batches of more than N items are refused
@@ -125,7 +125,8 @@ var nodeModes = map[Kind]faults.Mode{
 	NodeOmits:  faults.Omit, NodeForeign: faults.Foreign, NodeChain: faults.Chain, NodeSilent: faults.Silent,
 	NodePruned: faults.Pruned,
 	NodeUneven: faults.Behind, NodeWords: faults.Range, NodeForgets: faults.Forgotten, NodeBatch: faults.Batch,
-	NodeRate: faults.Rate, NodeStayed: faults.Stayed, NodeDeaf: faults.Deaf, NodeMute: faults.Mute, NodeCloses: faults.Closing,
+	NodeRate: faults.Rate, NodeStayed: faults.Stayed, NodeDeaf: faults.Deaf, NodeMute: faults.Mute,
+	NodeCloses: faults.Closing,
 }
 
 // unknownWords are refusals that say neither that a range is too large nor that its results are too many.

@@ -35,7 +35,8 @@ const (
 	Forgotten Mode = "forgotten" // the same without a word: null for headers, [] for logs
 	// Behind, but decided for each item of a batch: a gateway that splits batches over its backends.
 	Split Mode = "split"
-	// A gateway some of whose backends stand still on a branch that the chain has left: Fault.Branch, from block Fault.N on.
+	// A gateway some of whose backends stand still on a branch that the chain has left: Fault.Branch, from
+	// block Fault.N on.
 	Stayed Mode = "stayed"
 	Batch  Mode = "batch" // batches of more than Fault.N items are refused as geth does it: one error, for the first id
 	Rate   Mode = "rate"  // no more than Fault.N items per second, twice as many at once; else as Limited

@@ -123,7 +123,8 @@ func (n *Node) lie(ctx context.Context, list []*Injected, body []byte) ([]byte, 
 	}
 
 	n.mu.Unlock()
-	plain := find(list, Range, Results, Behind, Split, Stayed, Omit, Foreign, Chain, Pruned, Forgotten, Batch, Refused) == nil
+	plain := find(list, Range, Results, Behind, Split, Stayed, Omit, Foreign, Chain, Pruned, Forgotten, Batch,
+		Refused) == nil
 	if plain && (!sends || onSend == nil && find(list, SendLost, SendForgotten, SendRefused) == nil) {
 		return n.post(ctx, body)
 	}

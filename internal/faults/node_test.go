@@ -431,8 +431,11 @@ func TestWebSocket(t *testing.T) {
 func TestStayed(t *testing.T) {
 	sim, n := chain(t)
 	top := head(t, n)
+	one := func(method, params string) *reply {
+		return ask(t, n, `{"jsonrpc":"2.0","id":7,"method":"`+method+`","params":[`+params+`]}`)
+	}
 	byNumber := func(number uint64) string {
-		return string(ask(t, n, `{"jsonrpc":"2.0","id":7,"method":"eth_getBlockByNumber","params":[`+hex(number)+`,false]}`).result(t))
+		return string(one("eth_getBlockByNumber", hex(number)+",false").result(t))
 	}
 	hashOf := func(block string) (h common.Hash) {
 		var b struct{ Hash common.Hash }
@@ -458,12 +461,12 @@ func TestStayed(t *testing.T) {
 	require.Equal(t, "null", byNumber(top+1))
 	require.Equal(t, full, allLogs(t, n, top+1).logs(t))
 	ofBlock := func(h common.Hash) *reply {
-		return ask(t, n, `{"jsonrpc":"2.0","id":7,"method":"eth_getLogs","params":[{"blockHash":"`+h.Hex()+`"}]}`)
+		return one("eth_getLogs", `{"blockHash":"`+h.Hex()+`"}`)
 	}
 	require.NotEmpty(t, ofBlock(last.BlockHash).logs(t))
 	require.Contains(t, ofBlock(foreign.BlockHash).body, "unknown block")
 	byHash := func(h common.Hash) string {
-		return string(ask(t, n, `{"jsonrpc":"2.0","id":7,"method":"eth_getBlockByHash","params":["`+h.Hex()+`",false]}`).result(t))
+		return string(one("eth_getBlockByHash", `"`+h.Hex()+`",false`).result(t))
 	}
 	require.Equal(t, before, byHash(hashOf(before)))
 	require.Equal(t, "null", byHash(foreign.BlockHash))

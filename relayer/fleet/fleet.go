@@ -119,10 +119,10 @@ type Chain struct {
 	NodeHead      int64 `json:"-"`              // newest block that a live instance reported with a heartbeat; 0: unknown
 	FactoryCursor int64 `json:"factory_cursor"` // of the factory watch
 	// time of the block below it; zero: unknown
-	FactoryTime time.Time `json:"-"`
-	LowestCursor  int64 `json:"lowest_cursor"`  // of any slot: everything below is stored
-	Verified      int64 `json:"verified_block"` // everything up to it was read twice and is stored
-	Start         int64 `json:"start_block"`
+	FactoryTime  time.Time `json:"-"`
+	LowestCursor int64     `json:"lowest_cursor"`  // of any slot: everything below is stored
+	Verified     int64     `json:"verified_block"` // everything up to it was read twice and is stored
+	Start        int64     `json:"start_block"`
 	// Factory is the address of the factory, lower case.
 	Factory string `json:"factory"`
 }

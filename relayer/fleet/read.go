@@ -95,7 +95,8 @@ type group struct {
 // is no such chain.
 const selectLeadership = `
 	select now(), l.chain_id is not null, coalesce(l.instance_id, ''), coalesce(l.epoch, 0), l.since, l.last_heartbeat,
-	       coalesce(l.next_block, 0), l.block_time, coalesce(l.verified_block, 0), coalesce(l.start_block, 0), coalesce(l.factory, '')
+	       coalesce(l.next_block, 0), l.block_time, coalesce(l.verified_block, 0), coalesce(l.start_block, 0),
+	       coalesce(l.factory, '')
 	from (select $1::bigint as chain_id) c left join leadership l using (chain_id)`
 
 func (r *rows) readLeadership(row pgx.Row) error {

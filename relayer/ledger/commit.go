@@ -164,7 +164,8 @@ const advanceSlots = `
 // advanceFactory does the same for the factory watch.
 const advanceFactory = `
 	update leadership
-	set next_block = @to, block_hash = @hash, block_time = coalesce(to_timestamp(nullif(@time::bigint, 0)), block_time), last_heartbeat = now()
+	set next_block = @to, block_hash = @hash, block_time = coalesce(to_timestamp(nullif(@time::bigint, 0)), block_time),
+	    last_heartbeat = now()
 	where chain_id = @chain and instance_id = @me and epoch = @epoch and next_block = @from
 		and block_hash is not distinct from @was
 	  and generation = @generation

@@ -189,7 +189,8 @@ func TestCommitStoresProjectsAndQueuesInOrder(t *testing.T) {
 	require.EqualValues(t, 2, d.Next)
 	require.Equal(t, []string{"1001", "1001"}, w.Column(`
 		select extract(epoch from t)::bigint::text
-		from (select block_time from leadership union all select block_time from cursors) as of_cursors(t)`), "how far they are, in time")
+		from (select block_time from leadership union all select block_time from cursors) as of_cursors(t)`),
+		"how far they are, in time")
 }
 
 func TestNothingTwice(t *testing.T) {

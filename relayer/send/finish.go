@@ -49,9 +49,11 @@ const selectEvent = `
 	select coalesce((select event_id from stored where ours), '') as event_id,
 	       exists (select from stored)
 	       or exists (select from leadership where chain_id = @chain and next_block <= @number)
-	       or exists (select from slot_ownership s left join cursors c on c.chain_id = s.chain_id and c.instance_id = s.owner
+	       or exists (select from slot_ownership s
+	           left join cursors c on c.chain_id = s.chain_id and c.instance_id = s.owner
 	           where s.chain_id = @chain and s.slot = @slot and coalesce(c.next_block, s.next_block) <= @number)
-	       or exists (select from late_escrows where chain_id = @chain and address = bytes(@escrow) and monitored < @number) as coming`
+	       or exists (select from late_escrows
+	           where chain_id = @chain and address = bytes(@escrow) and monitored < @number) as coming`
 
 // eventID is the id under which an event is published: {tx_hash}:{log_index}, with the number that
 // the ledger adds where that had another content before. While the ledger has not stored it and may

@@ -245,7 +245,8 @@ const selectWaiting = `
 	  left join escrow_registry g on g.chain_id = c.chain_id and g.address_key = bytes(c.escrow) and g.status <> 'orphaned'
 	  left join escrow_records r on r.chain_id = c.chain_id and r.escrow_key = bytes(c.escrow)
 	 cross join lateral (
-	       select case c.kind when 'approve' then 'Approved' when 'release' then 'EscrowReleased' when 'refund' then 'EscrowRefunded' else 'EscrowDeployed' end as effect) k
+	       select case c.kind when 'approve' then 'Approved' when 'release' then 'EscrowReleased'
+	                          when 'refund' then 'EscrowRefunded' else 'EscrowDeployed' end as effect) k
 	  left join lateral (
 	       select case p.event_type when k.effect then p.event_id end as event_id, p.block_number, p.block_hash
 	         from processed_events p
