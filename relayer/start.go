@@ -27,8 +27,8 @@ const (
 	silentAtMost = time.Second
 	// An attempt of a step that has no answer after this time is given up, and the next one begins.
 	attemptTimeout = 10 * time.Second
-	// Migrations get more time: they may rewrite a large table, and one that is cut off begins anew. So
-	// do the requests, up to 34, that look for the factory's deployment.
+	// Migrations, where some are missing, get more time: they may rewrite a large table, and one that is cut off
+	// begins anew. So do the requests, up to 34, that look for the factory's deployment.
 	migrateTimeout    = 2 * time.Hour
 	startBlockTimeout = time.Minute
 	// The same error is logged again after this time.
@@ -163,16 +163,28 @@ func (r *Relayer) checkDatabase(ctx context.Context) error {
 
 // prepareSchema makes sure that the database has the schema of this binary.
 func (r *Relayer) prepareSchema(ctx context.Context) error {
-	if r.cfg.MigrateOnStart {
-		applied, err := migrations.Up(ctx, r.db.Session)
-		if err != nil {
-			return err
-		}
-
-		if len(applied) > 0 {
-			r.log.InfoContext(ctx, "schema migrated", slog.Any("versions", applied))
-		}
+	err := r.checkSchema(ctx)
+	if !errors.Is(err, migrations.ErrStale) || !r.cfg.MigrateOnStart {
+		return err
 	}
+
+	applied, err := migrations.Up(ctx, r.db.Session)
+	if err != nil {
+		return err
+	}
+
+	if len(applied) > 0 {
+		r.log.InfoContext(ctx, "schema migrated", slog.Any("versions", applied))
+	}
+
+	return r.checkSchema(ctx)
+}
+
+// checkSchema takes no longer than another step of the start, so that a connection that swallows bytes does
+// not hold up a start for as long as migrations may take.
+func (r *Relayer) checkSchema(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
 
 	return migrations.Check(ctx, r.db.Session)
 }

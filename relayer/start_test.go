@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
@@ -142,4 +143,28 @@ func TestAMigrationMayTakeLong(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, <-done)
 	require.Greater(t, migrateTimeout, time.Hour)
+}
+
+// Where nothing is to be migrated, a connection that swallows what is sent does not hold up a start for as long
+// as migrations may take (chaos seed 7000000033 with commands).
+func TestASchemaThatIsThereTakesNoLongerThanOtherSteps(t *testing.T) {
+	t.Parallel()
+	proxy, url, err := faults.ProxyURL(testpg.New(t))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, proxy.Close()) })
+	cfg := &config.Config{DatabaseURL: url, SessionDatabaseURL: url, InstanceID: "r0", DBMaxConns: 2,
+		MigrateOnStart: true, DBOutageLimit: time.Minute}
+	db, err := database.Open(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(db.Close)
+	r := &Relayer{cfg: cfg, db: db, secrets: redact.New(), log: slog.New(slog.DiscardHandler)}
+	require.NoError(t, r.prepareSchema(t.Context()))
+
+	trap := proxy.Trap("goose_db_version")
+	defer trap.Release()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	require.ErrorIs(t, r.prepareSchema(ctx), context.DeadlineExceeded)
+	require.NoError(t, ctx.Err(), "it ended by itself")
+	<-trap.Caught()
 }

@@ -49,7 +49,8 @@ var commandKinds = []Kind{
 	DBCut, DBFreeze, DBSlow, DBSwallow, DBHold, CommitHold, CommitHold, FreezeInCommit,
 	PubSubDown, Denied, AckLost, AckLost, Slow, PubSubSwallow, PubSubHold,
 	Reorg, Reorg, Reorg, Reorg, ShiftReorg, TakeoverReorg, Empty,
-	NodeDown, NodeSlow, NodeLimited, NodeFailing, NodeTruncated, NodeBehind, NodeUneven, NodeSilent, NodeLoss, NodeSwallow,
+	NodeDown, NodeSlow, NodeLimited, NodeFailing, NodeTruncated, NodeBehind, NodeUneven, NodeStayed, NodeStayed, NodeSilent,
+	NodeLoss, NodeSwallow,
 }
 
 // Commands is what a seed decides of the way back; nil in a plan without.
@@ -124,7 +125,7 @@ func commandFault(r *rand.Rand, p Plan, kind Kind) Fault {
 		f.N = 6 + r.IntN(12)
 	case ForeignUse:
 		f.N = r.IntN(3)
-	case Reorg, TakeoverReorg:
+	case Reorg, TakeoverReorg, NodeStayed:
 		f.N = 1 + r.IntN(max(p.Confirmations, 3))
 	case ShiftReorg:
 		f.N = 1 + r.IntN(p.Confirmations+2)

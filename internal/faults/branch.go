@@ -15,12 +15,14 @@ func (v *view) ofBranch(r *request) (a response, answered bool, err error) {
 		return a, false, nil
 	}
 
-	if r.Method == "eth_getLogs" {
-		return v.logsOfBranch(*r)
-	}
-
 	var hash common.Hash
 	switch r.Method {
+	case "eth_getLogs":
+		return v.logsOfBranch(*r)
+	case "eth_getTransactionReceipt":
+		return v.receiptOfBranch(*r)
+	case "eth_getTransactionCount", "eth_getBalance", "eth_getCode", "eth_call":
+		return v.stateOfBranch(r)
 	case "eth_getBlockByNumber", "eth_getBlockReceipts":
 		number, ok := unhex(r.Params[0])
 		if ok && number >= v.late.N && number <= v.top {
@@ -127,4 +129,57 @@ func (v *view) logsOfBranch(r request) (a response, answered bool, err error) {
 	a, err = v.logs(r, a)
 
 	return a, true, err
+}
+
+// receiptOfBranch is the receipt of a transaction that is in a block of the machine.
+func (v *view) receiptOfBranch(r request) (a response, answered bool, err error) {
+	a = response{JSONRPC: "2.0", ID: r.ID, Result: json.RawMessage("null")}
+	for _, hash := range v.late.Branch {
+		raw, err := v.call(v.ctx, "eth_getBlockReceipts", `"`+hash.Hex()+`"`)
+		if err != nil {
+			return a, false, err
+		}
+
+		var receipts []json.RawMessage
+		if err := json.Unmarshal(raw, &receipts); err != nil {
+			return a, false, err
+		}
+
+		for _, receipt := range receipts {
+			var of struct{ TransactionHash json.RawMessage }
+			if json.Unmarshal(receipt, &of) == nil && string(of.TransactionHash) == string(r.Params[0]) {
+				v.late.hits.Add(1)
+				a.Result = receipt
+
+				return a, true, nil
+			}
+		}
+	}
+
+	raw, err := v.call(v.ctx, r.Method, string(r.Params[0]))
+	number, ok := blockNumber(raw)
+
+	return a, ok && number >= v.late.N, err
+}
+
+// stateOfBranch has the state be asked for that the machine has.
+func (v *view) stateOfBranch(r *request) (a response, answered bool, err error) {
+	last := len(r.Params) - 1
+	number, ok := unhex(r.Params[last])
+	if text := string(r.Params[last]); text == `"latest"` || text == `"pending"` {
+		number, ok = v.top, true
+	}
+
+	switch {
+	case !ok || number < v.late.N:
+		return a, false, nil
+	case number > v.top:
+		return refuse(*r, -32000, "header not found"), true, nil
+	}
+
+	v.late.hits.Add(1)
+	r.Params = slices.Clone(r.Params)
+	r.Params[last], err = json.Marshal(map[string]common.Hash{"blockHash": v.late.Branch[number-v.late.N]})
+
+	return a, false, err
 }

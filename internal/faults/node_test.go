@@ -447,10 +447,19 @@ func TestStayed(t *testing.T) {
 		fault.Branch = append(fault.Branch, hashOf(byNumber(number)))
 	}
 
-	before, fork := byNumber(top), byNumber(fault.N-1)
+	state := func() string {
+		all := []string{string(one("eth_getTransactionReceipt", `"`+full[len(full)-1].TxHash.Hex()+`"`).result(t))}
+		for _, a := range sim.Accounts() {
+			all = append(all, string(one("eth_getTransactionCount", `"`+a.Address.Hex()+`",`+hex(fault.N)).result(t)))
+		}
+
+		return strings.Join(all, " ")
+	}
+	before, fork, states := byNumber(top), byNumber(fault.N-1), state()
 	require.NoError(t, sim.Reorg(t.Context(), 6, testchain.Keep))
 	elsewhere := allLogs(t, n, top+1).logs(t)
 	require.NotEqual(t, full, elsewhere)
+	require.NotEqual(t, states, state())
 	last, foreign := full[len(full)-1], elsewhere[len(elsewhere)-1]
 	require.GreaterOrEqual(t, last.BlockNumber, fault.N)
 
@@ -458,6 +467,7 @@ func TestStayed(t *testing.T) {
 	require.Equal(t, top, head(t, n))
 	require.Equal(t, before, byNumber(top))
 	require.Equal(t, fork, byNumber(fault.N-1))
+	require.Equal(t, states, state())
 	require.Equal(t, "null", byNumber(top+1))
 	require.Equal(t, full, allLogs(t, n, top+1).logs(t))
 	ofBlock := func(h common.Hash) *reply {

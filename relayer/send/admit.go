@@ -248,19 +248,19 @@ func (t *triage) known(w *waiting, args *command.CreateArgs) bool {
 // wait: the watches may not have followed a reorganisation yet which the sender has seen, and which nobody
 // would find again when the answer is there.
 func (t *triage) confirm(ctx context.Context) error {
-	for some := range slices.Chunk(t.byEvent, HashesAtOnce-1) {
-		numbers := []uint64{t.branch.Number}
-		for _, d := range some {
-			numbers = append(numbers, uint64(*d.as.block))
+	for some := range slices.Chunk(t.byEvent, HashesAtOnce) {
+		numbers := make([]uint64, len(some))
+		for i, d := range some {
+			numbers[i] = uint64(*d.as.block)
 		}
 
-		hashes, err := t.cfg.Chain.Hashes(ctx, numbers...)
-		if err != nil {
+		hashes, err := t.cfg.Chain.Hashes(ctx, t.branch, numbers...)
+		if err != nil && !errors.Is(err, ErrBranch) {
 			return err
 		}
 
 		for i, d := range some {
-			if hashes[0] == t.branch.Hash && numbers[i+1] <= t.branch.Number && hashes[i+1].Hex() == *d.as.blockHash {
+			if err == nil && numbers[i] <= t.branch.Number && hashes[i].Hex() == *d.as.blockHash {
 				t.endings = append(t.endings, d.as)
 			} else {
 				t.hold(d.of, command.CodeReorg, "an event decides it whose block is not, or not yet, the one of the chain")

@@ -38,11 +38,12 @@ type Chain interface {
 	Simulate(ctx context.Context, target uint64, calls []Call) ([]Simulation, error)
 	Fees(ctx context.Context) (Fees, error)
 	// Receipts are those of the transactions that are in blocks of the branch up to the target; nil for the
-	// others. ErrBranch: the node that answers is on another branch.
+	// others. ErrBranch: the target is not of the branch of the newest head, or the node that answers is on
+	// another one.
 	Receipts(ctx context.Context, target Block, hashes []common.Hash) ([]*Receipt, error)
-	// Hashes are those of the canonical blocks, of one branch; zero where the chain does not reach so far.
-	// Up to HashesAtOnce may be asked for.
-	Hashes(ctx context.Context, numbers ...uint64) ([]common.Hash, error)
+	// Hashes are those of the blocks on the branch of the target; zero where that does not reach so far. Up
+	// to HashesAtOnce may be asked for. ErrBranch: as of Receipts.
+	Hashes(ctx context.Context, target Block, numbers ...uint64) ([]common.Hash, error)
 	// Broadcast sends each transaction to every endpoint. The results are by transaction, then by
 	// endpoint; nil: accepted, or known already.
 	Broadcast(ctx context.Context, raws [][]byte) [][]error
@@ -98,8 +99,8 @@ type Log struct {
 	Index   hexutil.Uint   `json:"logIndex"`
 }
 
-// HashesAtOnce is how many blocks may be asked for in one request, by which they are of one branch.
-const HashesAtOnce = 50
+// HashesAtOnce is how many blocks may be asked for in one request, with the one whose branch they are of.
+const HashesAtOnce = 49
 
 var (
 	// ErrBranch means that a node is on another branch than the one that is asked about.

@@ -94,15 +94,23 @@ func newWorldWithout(t *testing.T, node testchain.Node) *world {
 	require.NoError(t, err)
 	t.Cleanup(w.rpc.Close)
 
-	w.source, err = source.New(source.Config{
-		URLs: []string{node.HTTP()}, ChainID: node.ChainID().Uint64(), Finality: source.Confirmations,
-		Confirmations: confirmations, PollInterval: 20 * time.Millisecond,
-	})
-	require.NoError(t, err)
-	w.run(func(ctx context.Context) error { return w.source.Run(ctx) })
+	w.source = w.follow(node.HTTP())
 	w.nodes = send.NewNodes(w.source)
 
 	return w
+}
+
+// follow reads the chain from an endpoint.
+func (w *world) follow(url string) *source.Source {
+	w.t.Helper()
+	s, err := source.New(source.Config{
+		URLs: []string{url}, ChainID: w.node.ChainID().Uint64(), Finality: source.Confirmations,
+		Confirmations: confirmations, PollInterval: 20 * time.Millisecond,
+	})
+	require.NoError(w.t, err)
+	w.run(func(ctx context.Context) error { return s.Run(ctx) })
+
+	return s
 }
 
 // raw is a transfer of nothing by the sender.
@@ -321,6 +329,15 @@ func (w *world) receipt(hash common.Hash) *types.Receipt {
 	require.NoError(w.t, w.rpc.CallContext(w.t.Context(), &r, "eth_getTransactionReceipt", hash))
 
 	return r
+}
+
+// hash of a block.
+func (w *world) hash(number int) common.Hash {
+	w.t.Helper()
+	var h struct{ Hash common.Hash }
+	require.NoError(w.t, w.rpc.CallContext(w.t.Context(), &h, "eth_getBlockByNumber", hexutil.Uint64(number), false))
+
+	return h.Hash
 }
 
 func (w *world) int(sql string, args ...any) (n int) {

@@ -22,6 +22,7 @@ type Caller interface {
 	Changed() <-chan struct{}
 	CallBatch(ctx context.Context, requests ...source.Request) ([]source.Answer, error)
 	CallEach(ctx context.Context, method string, params ...any) ([]source.Answer, error)
+	Linked(ctx context.Context, n uint64) (h source.Header, ok bool, err error)
 }
 
 // Nodes is a Chain behind JSON-RPC. The fees, which are the same for every sender, are asked for once per view.
@@ -412,8 +413,8 @@ type receipt struct {
 	Logs              []Log           `json:"logs"`
 }
 
-// receiptsAtOnce is how many receipts are asked for in one request. One more header than their blocks fits.
-const receiptsAtOnce = HashesAtOnce - 1
+// receiptsAtOnce is how many receipts are asked for in one request.
+const receiptsAtOnce = HashesAtOnce
 
 // Receipts is Chain's. A receipt counts if the block at its height has its hash, as read afterwards
 // together with the target.
@@ -456,19 +457,14 @@ func (n *Nodes) receipts(ctx context.Context, target Block, hashes []common.Hash
 	}
 
 	if len(blocks) > 0 {
-		blocks[target.Number] = nil
 		numbers := slices.Collect(maps.Keys(blocks))
-		headers, err := n.readHeaders(ctx, numbers...)
+		headers, err := n.onBranch(ctx, target, numbers)
 		if err != nil {
 			return nil, err
 		}
 
 		for i, number := range numbers {
 			blocks[number] = headers[i]
-		}
-
-		if h := blocks[target.Number]; h == nil || h.Hash != target.Hash {
-			return nil, fmt.Errorf("%w than block %d (%s)", ErrBranch, target.Number, target.Hash)
 		}
 	}
 
@@ -502,9 +498,34 @@ func (r *receipt) in(h *header) *Receipt {
 	return got
 }
 
+// onBranch reads blocks by number, as a node has them that has the target. Behind one URL may be a machine
+// that stayed on a branch which the chain has left: so the target has to lead to the newest head.
+func (n *Nodes) onBranch(ctx context.Context, target Block, numbers []uint64) ([]*header, error) {
+	h, ok, err := n.caller.Linked(ctx, target.Number)
+	if err != nil {
+		return nil, err
+	}
+
+	elsewhere := fmt.Errorf("%w than block %d (%s)", ErrBranch, target.Number, target.Hash)
+	if ok && h.Hash != target.Hash {
+		return nil, elsewhere
+	}
+
+	headers, err := n.readHeaders(ctx, append(slices.Clone(numbers), target.Number)...)
+	if err != nil {
+		return nil, err
+	}
+
+	if h := headers[len(numbers)]; h == nil || h.Hash != target.Hash {
+		return nil, elsewhere
+	}
+
+	return headers[:len(numbers)], nil
+}
+
 // Hashes is Chain's.
-func (n *Nodes) Hashes(ctx context.Context, numbers ...uint64) ([]common.Hash, error) {
-	headers, err := n.readHeaders(ctx, numbers...)
+func (n *Nodes) Hashes(ctx context.Context, target Block, numbers ...uint64) ([]common.Hash, error) {
+	headers, err := n.onBranch(ctx, target, numbers)
 	if err != nil {
 		return nil, fmt.Errorf("read block hashes: %w", err)
 	}

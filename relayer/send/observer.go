@@ -114,7 +114,7 @@ func (o *observer) observe(ctx context.Context, view View, account *account, fli
 	reached := look.CheckedHash != (common.Hash{})
 	moved := checked > 0 && reached && look.CheckedHash.Hex() != account.CheckedHash
 	if moved {
-		if reached, err = o.takeBack(ctx, view.Target); err != nil {
+		if reached, err = o.takeBack(ctx, Block{view.Target, look.TargetHash}); err != nil {
 			return err
 		}
 
@@ -175,7 +175,7 @@ func (o *observer) halt(ctx context.Context, adopt uint64, why string, args ...a
 // takeBack reopens the answers whose blocks are not on the chain any more. Blocks are linked, so
 // below the first one that still is, all are. What a node does not have it says nothing about: then
 // nothing is reopened, and reached is false.
-func (o *observer) takeBack(ctx context.Context, target uint64) (reached bool, err error) {
+func (o *observer) takeBack(ctx context.Context, target Block) (reached bool, err error) {
 	var gone []string
 	for below := uint64(math.MaxInt64); ; {
 		blocks, err := o.store.answeredBelow(ctx, below)
@@ -188,7 +188,7 @@ func (o *observer) takeBack(ctx context.Context, target uint64) (reached bool, e
 			numbers[i] = b.Number
 		}
 
-		hashes, err := o.cfg.Chain.Hashes(ctx, numbers...)
+		hashes, err := o.cfg.Chain.Hashes(ctx, target, numbers...)
 		if err != nil {
 			return false, err
 		}
@@ -221,7 +221,7 @@ func (o *observer) takeBack(ctx context.Context, target uint64) (reached bool, e
 
 	o.resend = true
 	o.cfg.Metrics.reopened.WithLabelValues(o.cfg.Name).Add(float64(n))
-	o.log.ErrorContext(ctx, "a reorganisation took answers back", slog.Int("commands", n), slog.Uint64("target", target))
+	o.log.ErrorContext(ctx, "a reorganisation took answers back", slog.Int("commands", n), slog.Uint64("target", target.Number))
 
 	return true, nil
 }

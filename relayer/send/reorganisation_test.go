@@ -11,11 +11,13 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
 
+	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/send"
+	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
 // C4: a reorganisation takes the escrow away together with what was done to it. The recorded bytes
@@ -66,8 +68,8 @@ func (c *doubtfulChain) View() send.View {
 	return v
 }
 
-func (c *doubtfulChain) Hashes(ctx context.Context, numbers ...uint64) ([]common.Hash, error) {
-	all, err := c.Nodes.Hashes(ctx, numbers...)
+func (c *doubtfulChain) Hashes(ctx context.Context, target send.Block, numbers ...uint64) ([]common.Hash, error) {
+	all, err := c.Nodes.Hashes(ctx, target, numbers...)
 	if err == nil && len(all) > 0 && c.hashless.Add(-1) >= 0 {
 		all[0] = common.Hash{}
 	}
@@ -192,6 +194,59 @@ func TestNoAnswerOfAnotherBranch(t *testing.T) {
 	require.Equal(t, []command.State{command.Done}, w.replies(id))
 }
 
+// balanced is a balancer that gives what a sender asks to another machine than the looks at the head.
+type balanced struct {
+	*source.Source
+	other *source.Source
+	away  atomic.Bool
+	asked atomic.Int64 // of the other
+}
+
+func (b *balanced) CallBatch(ctx context.Context, requests ...source.Request) ([]source.Answer, error) {
+	if !b.away.Load() {
+		return b.Source.CallBatch(ctx, requests...)
+	}
+
+	b.asked.Add(1)
+
+	return b.other.CallBatch(ctx, requests...)
+}
+
+// C4: behind the URL is a machine that stayed on a branch which the chain has left, no deeper than the
+// confirmations. Everything that it says hangs together, and is not the chain's.
+func TestNoAnswerOfAMachineThatStayed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	machine, err := faults.NewNode(w.node.HTTP(), w.node.WS(), 1)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, machine.Close()) })
+	caller := &balanced{Source: w.source, other: w.follow(machine.HTTP())}
+	nodes := send.NewNodes(caller)
+	w.start(func(c *send.Config) { c.Chain, c.BumpBlocks = nodes, 1 })
+	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	w.awaitBroadcast(id)
+	w.mine(confirmations)
+	fault := faults.Fault{Mode: faults.Stayed, N: uint64(w.head() - confirmations + 1)}
+	for number := int(fault.N); number <= w.head(); number++ {
+		fault.Branch = append(fault.Branch, w.hash(number))
+	}
+
+	machine.Inject(fault)
+	caller.away.Store(true)
+	require.NoError(t, w.node.Reorg(t.Context(), confirmations, testchain.Drop)) // the pool forgets
+	w.awaitTarget()
+	asked := caller.asked.Load()
+	require.Eventually(t, func() bool {
+		return caller.asked.Load() > asked+20 || w.answer(id).State != command.Sent
+	}, patience, 10*time.Millisecond)
+	require.Equal(t, command.Sent, w.answer(id).State)
+
+	caller.away.Store(false)
+	done := w.await(id, true, command.Done)
+	require.Equal(t, w.hash(int(done.Block)).Hex(), done.BlockHash)
+	require.Equal(t, []command.State{command.Done}, w.replies(id))
+}
+
 // C4: what an event has done already, or made impossible, is answered when that event is on the branch that the
 // sender has seen. After a reorganisation below finality the watches may follow later than the sender.
 func TestDecidedByAnEventOfAnotherBranch(t *testing.T) {
@@ -222,11 +277,10 @@ func TestDecidedByAnEventOfAnotherBranch(t *testing.T) {
 			id := w.accept(w.command(c.kind, escrow, nil))
 			w.awaitHeld(id, command.CodeReorg)
 
-			hashes, err := w.nodes.Hashes(t.Context(), 2)
-			require.NoError(t, err)
+			hash := w.hash(2)
 			elsewhere.hashless.Store(1000) // the node does not have the witness
 
-			w.exec(`update events set block_hash = $1 where tx_hash = $2`, hashes[0][:], tx[:]) // the watches have followed
+			w.exec(`update events set block_hash = $1 where tx_hash = $2`, hash[:], tx[:]) // the watches have followed
 			holds := func() int { return w.int(`select holds from commands where command_id = $1`, id.Hex()) }
 			before := holds()
 			require.Eventually(t, func() bool { w.mine(1); return holds() >= before+2 }, patience, 50*time.Millisecond)
@@ -235,7 +289,7 @@ func TestDecidedByAnEventOfAnotherBranch(t *testing.T) {
 			elsewhere.hashless.Store(0)
 			a := w.await(id, true, c.state)
 			require.Equal(t, c.code, a.Code)
-			require.Equal(t, hashes[0].Hex(), a.BlockHash)
+			require.Equal(t, hash.Hex(), a.BlockHash)
 			if c.state == command.Already {
 				require.Equal(t, tx.Hex()+":0", a.EventID)
 			} else {
