@@ -52,6 +52,7 @@ func (d *doctor) database(ctx context.Context) {
 	d.judge("locks", "advisory locks can be taken", takeLock(ctx, session))
 	d.judge("notify", "a notification arrived", notified(ctx, session, db))
 	d.clock(ctx, db)
+	d.durability(ctx, db)
 	if d.cfg.SessionProbeInterval > 0 {
 		d.connections(ctx, db)
 	}
@@ -231,6 +232,22 @@ func (d *doctor) clock(ctx context.Context, db *database.Database) {
 		d.say(note, "clock", "%s", text)
 	default:
 		d.judge("clock", text, err)
+	}
+}
+
+// durability says whether a server that crashes remembers what it has committed. Forgotten events are read
+// again, and published again; a command that was sent must not be forgotten.
+func (d *doctor) durability(ctx context.Context, db *database.Database) {
+	var set string
+	err := db.Pool.QueryRow(ctx, `show synchronous_commit`).Scan(&set)
+	switch {
+	case err != nil || set != "off":
+		d.judge("durability", "synchronous_commit is "+set, err)
+	case d.cfg.SendersFile != "":
+		d.say(wrong, "durability", "synchronous_commit is off: a crash forgets commands that were sent: set it to on")
+	default:
+		d.say(note, "durability", "synchronous_commit is off: what a crash forgets is published again, and not "+
+			"retracted if a reorganisation deeper than the finality replaces it at that moment")
 	}
 }
 

@@ -106,6 +106,8 @@ func TestDoctor(t *testing.T) {
 		require.Equal(t, unknown, v, "an emulator has no rights")
 		v, _ = d.verdict("database", "schema")
 		require.Equal(t, note, v, "there is none yet")
+		v, _ = d.verdict("database", "durability")
+		require.Equal(t, fine, v)
 		var made bool
 		require.NoError(t, w.DB.QueryRow(t.Context(),
 			`select exists (select from pg_class where relnamespace = 'public'::regnamespace)`).Scan(&made))
@@ -170,14 +172,16 @@ func TestDoctor(t *testing.T) {
 			grant usage on schema public to poor;
 			revoke create on schema public from public;
 			grant select, insert, update, delete on all tables in schema public to poor; revoke update, delete on outbox
-				from poor; revoke select on senders from poor`)
+				from poor; revoke select on senders from poor; alter role poor set synchronous_commit = off`)
 		require.NoError(t, err)
 		u, err := url.Parse(w.URL)
 		require.NoError(t, err)
 		u.User = url.UserPassword("poor", "poor-secret")
 		code, d, out := examine(t, w.Environ("doc", 0, 1, map[string]string{"DATABASE_URL": u.String()}))
 		require.Equal(t, 1, code, out)
-		v, _ := d.verdict("database", "rights")
+		v, _ := d.verdict("database", "durability")
+		require.Equal(t, note, v)
+		v, _ = d.verdict("database", "rights")
 		require.Equal(t, wrong, v, out)
 		require.Contains(t, out, "delete, update on outbox is missing")
 		require.Contains(t, out, "select on senders is missing", "every instance reads it")
