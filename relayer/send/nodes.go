@@ -511,12 +511,17 @@ func (n *Nodes) onBranch(ctx context.Context, target Block, numbers []uint64) ([
 		return nil, elsewhere
 	}
 
-	headers, err := n.readHeaders(ctx, append(slices.Clone(numbers), target.Number)...)
+	all, at := slices.Clone(numbers), slices.Index(numbers, target.Number)
+	if at < 0 {
+		all, at = append(all, target.Number), len(all)
+	}
+
+	headers, err := n.readHeaders(ctx, all...)
 	if err != nil {
 		return nil, err
 	}
 
-	if h := headers[len(numbers)]; h == nil || h.Hash != target.Hash {
+	if h := headers[at]; h == nil || h.Hash != target.Hash {
 		return nil, elsewhere
 	}
 

@@ -183,6 +183,10 @@ func (o *observer) takeBack(ctx context.Context, target Block) (reached bool, er
 			return false, err
 		}
 
+		if len(blocks) == 0 {
+			break
+		}
+
 		numbers := make([]uint64, len(blocks))
 		for i, b := range blocks {
 			numbers[i] = b.Number
@@ -203,7 +207,7 @@ func (o *observer) takeBack(ctx context.Context, target Block) (reached bool, er
 			n++
 		}
 
-		if n < len(blocks) || n == 0 {
+		if n < len(blocks) {
 			break
 		}
 
