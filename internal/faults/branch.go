@@ -15,7 +15,6 @@ func (v *view) ofBranch(r *request) (a response, answered bool, err error) {
 		return a, false, nil
 	}
 
-	var hash common.Hash
 	switch r.Method {
 	case "eth_getLogs":
 		return v.logsOfBranch(*r)
@@ -43,7 +42,8 @@ func (v *view) ofBranch(r *request) (a response, answered bool, err error) {
 		return a, false, nil
 	}
 
-	if json.Unmarshal(r.Params[0], &hash) != nil {
+	hash, ok := read[common.Hash](r.Params[0])
+	if !ok { // the node behind says what is wrong with it
 		return a, false, nil
 	}
 
@@ -67,13 +67,12 @@ func (v *view) lacks(hash common.Hash) (bool, error) {
 // logsOfBranch are the logs that the machine has: of a range below the fork what the node behind has,
 // above it those of each block of the branch.
 func (v *view) logsOfBranch(r request) (a response, answered bool, err error) {
-	var q map[string]json.RawMessage
-	if err := json.Unmarshal(r.Params[0], &q); err != nil {
+	q, ok := read[map[string]json.RawMessage](r.Params[0])
+	if !ok {
 		return a, false, nil
 	}
 
-	var hash common.Hash
-	if json.Unmarshal(q["blockHash"], &hash) == nil {
+	if hash, ok := read[common.Hash](q["blockHash"]); ok {
 		lacks, err := v.lacks(hash)
 		return refuse(r, -32000, "unknown block"), lacks, err // as geth says it
 	}
@@ -85,26 +84,9 @@ func (v *view) logsOfBranch(r request) (a response, answered bool, err error) {
 
 	v.late.hits.Add(1)
 	logs := []json.RawMessage{}
-	add := func() error {
-		filter, err := json.Marshal(q)
-		if err != nil {
-			return err
-		}
-
-		raw, err := v.call(v.ctx, r.Method, string(filter))
-		if err != nil {
-			return err
-		}
-
-		var some []json.RawMessage
-		err = json.Unmarshal(raw, &some)
-		logs = append(logs, some...)
-
-		return err
-	}
 	if from < v.late.N {
 		q["toBlock"] = json.RawMessage(hex(v.late.N - 1))
-		if err := add(); err != nil {
+		if logs, err = v.logsBy(q); err != nil {
 			return a, false, err
 		}
 	}
@@ -112,13 +94,13 @@ func (v *view) logsOfBranch(r request) (a response, answered bool, err error) {
 	delete(q, "fromBlock")
 	delete(q, "toBlock")
 	for number := max(from, v.late.N); number <= min(to, v.top); number++ {
-		if q["blockHash"], err = json.Marshal(v.late.Branch[number-v.late.N]); err != nil {
+		q["blockHash"] = json.RawMessage(`"` + v.late.Branch[number-v.late.N].Hex() + `"`)
+		more, err := v.logsBy(q)
+		if err != nil {
 			return a, false, err
 		}
 
-		if err := add(); err != nil {
-			return a, false, err
-		}
+		logs = append(logs, more...)
 	}
 
 	a = response{JSONRPC: "2.0", ID: r.ID}
@@ -129,6 +111,29 @@ func (v *view) logsOfBranch(r request) (a response, answered bool, err error) {
 	a, err = v.logs(r, a)
 
 	return a, true, err
+}
+
+// logsBy asks the node behind for the logs of a filter.
+func (v *view) logsBy(filter map[string]json.RawMessage) (logs []json.RawMessage, err error) {
+	q, err := json.Marshal(filter)
+	if err != nil {
+		return nil, err
+	}
+
+	raw, err := v.call(v.ctx, "eth_getLogs", string(q))
+	if err != nil {
+		return nil, err
+	}
+
+	err = json.Unmarshal(raw, &logs)
+
+	return logs, err
+}
+
+// read decodes a parameter, and says whether it is one.
+func read[T any](raw json.RawMessage) (value T, ok bool) {
+	ok = json.Unmarshal(raw, &value) == nil
+	return value, ok
 }
 
 // receiptOfBranch is the receipt of a transaction that is in a block of the machine.
