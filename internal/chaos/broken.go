@@ -37,8 +37,8 @@ var Breakages = []Breakage{
 	},
 	{
 		Name: "early-answer", What: "answers before finality",
-		Says: "C4: answered before finality", file: "relayer/send/nodes.go",
-		old: "Target: v.Target,", new: "Target: v.Head,",
+		Says: "C4: answered before finality", file: "relayer/source/view.go",
+		old: "head.Number - min(head.Number, o.cfg.Confirmations)", new: "head.Number",
 	},
 	{
 		Name: "no-conflicts", What: "signs without checking for a conflict",

@@ -49,8 +49,8 @@ var commandKinds = []Kind{
 	DBCut, DBFreeze, DBSlow, DBSwallow, DBHold, CommitHold, CommitHold, FreezeInCommit,
 	PubSubDown, Denied, AckLost, AckLost, Slow, PubSubSwallow, PubSubHold,
 	Reorg, Reorg, Reorg, Reorg, ShiftReorg, TakeoverReorg, Empty,
-	NodeDown, NodeSlow, NodeLimited, NodeFailing, NodeTruncated, NodeBehind, NodeUneven, NodeStayed, NodeStayed, NodeSilent,
-	NodeLoss, NodeSwallow,
+	NodeDown, NodeSlow, NodeLimited, NodeFailing, NodeTruncated, NodeBehind, NodeUneven, NodeStayed, NodeStayed,
+	NodeSilent, NodeLoss, NodeSwallow,
 }
 
 // Commands is what a seed decides of the way back; nil in a plan without.

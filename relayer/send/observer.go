@@ -225,7 +225,8 @@ func (o *observer) takeBack(ctx context.Context, target Block) (reached bool, er
 
 	o.resend = true
 	o.cfg.Metrics.reopened.WithLabelValues(o.cfg.Name).Add(float64(n))
-	o.log.ErrorContext(ctx, "a reorganisation took answers back", slog.Int("commands", n), slog.Uint64("target", target.Number))
+	o.log.ErrorContext(ctx, "a reorganisation took answers back", slog.Int("commands", n),
+		slog.Uint64("target", target.Number))
 
 	return true, nil
 }
