@@ -290,6 +290,8 @@ func (r *run) hitNodes(ctx context.Context, f Fault, mode faults.Mode) error {
 
 // branch are the hashes of the newest blocks, and the number of the first of them.
 func (r *run) branch(ctx context.Context, depth int) (first uint64, hashes []common.Hash, err error) {
+	r.mining.Lock()
+	defer r.mining.Unlock()
 	c, err := ethclient.DialContext(ctx, r.chain.HTTP())
 	if err != nil {
 		return 0, nil, fmt.Errorf("dial the chain: %w", err)
