@@ -101,6 +101,18 @@ func TestCheckStart(t *testing.T) {
 	}
 }
 
+// starting is a relayer that has its database, and nothing else yet.
+func starting(t *testing.T, url string) *Relayer {
+	t.Helper()
+	cfg := &config.Config{DatabaseURL: url, SessionDatabaseURL: url, InstanceID: "r0", DBMaxConns: 2,
+		MigrateOnStart: true, DBOutageLimit: time.Minute}
+	db, err := database.Open(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(db.Close)
+
+	return &Relayer{cfg: cfg, db: db, secrets: redact.New(), log: slog.New(slog.DiscardHandler)}
+}
+
 // A migration that takes longer than any other step may is waited for, rather than cut off and begun anew for ever.
 func TestAMigrationMayTakeLong(t *testing.T) {
 	url := testpg.Bare(t)
@@ -113,12 +125,7 @@ func TestAMigrationMayTakeLong(t *testing.T) {
 	require.NoError(t, err)
 	_, err = conn.Exec(t.Context(), `begin; lock table hold in access exclusive mode`)
 	require.NoError(t, err)
-	cfg := &config.Config{DatabaseURL: url, SessionDatabaseURL: url, InstanceID: "r0", DBMaxConns: 2,
-		MigrateOnStart: true, DBOutageLimit: time.Minute}
-	db, err := database.Open(t.Context(), cfg)
-	require.NoError(t, err)
-	t.Cleanup(db.Close)
-	r := &Relayer{cfg: cfg, db: db, secrets: redact.New(), log: slog.New(slog.DiscardHandler)}
+	r := starting(t, url)
 
 	// A step that may take no longer than this attempt never gets through.
 	brief := startStep{"schema", "the database", 500 * time.Millisecond, r.prepareSchema}
@@ -152,12 +159,7 @@ func TestASchemaThatIsThereTakesNoLongerThanOtherSteps(t *testing.T) {
 	proxy, url, err := faults.ProxyURL(testpg.New(t))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, proxy.Close()) })
-	cfg := &config.Config{DatabaseURL: url, SessionDatabaseURL: url, InstanceID: "r0", DBMaxConns: 2,
-		MigrateOnStart: true, DBOutageLimit: time.Minute}
-	db, err := database.Open(t.Context(), cfg)
-	require.NoError(t, err)
-	t.Cleanup(db.Close)
-	r := &Relayer{cfg: cfg, db: db, secrets: redact.New(), log: slog.New(slog.DiscardHandler)}
+	r := starting(t, url)
 	require.NoError(t, r.prepareSchema(t.Context()))
 
 	trap := proxy.Trap("goose_db_version")

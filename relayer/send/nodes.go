@@ -413,13 +413,10 @@ type receipt struct {
 	Logs              []Log           `json:"logs"`
 }
 
-// receiptsAtOnce is how many receipts are asked for in one request.
-const receiptsAtOnce = HashesAtOnce
-
 // Receipts is Chain's. A receipt counts if the block at its height has its hash, as read afterwards
 // together with the target.
 func (n *Nodes) Receipts(ctx context.Context, target Block, hashes []common.Hash) (all []*Receipt, err error) {
-	for some := range slices.Chunk(hashes, receiptsAtOnce) {
+	for some := range slices.Chunk(hashes, HashesAtOnce) {
 		more, err := n.receipts(ctx, target, some)
 		if err != nil {
 			return nil, fmt.Errorf("read receipts: %w", err)
