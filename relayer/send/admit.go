@@ -62,7 +62,7 @@ func (r *round) admit(ctx context.Context, room int, flights []*flight) (more bo
 		t.funds.Sub(t.funds, r.exposure(f))
 	}
 
-	if err := t.sort(ctx, r.view.Target, all); err != nil {
+	if err := t.sort(ctx, r.sight.target(), all); err != nil {
 		return false, err
 	}
 
@@ -135,7 +135,7 @@ type triage struct {
 	// What has been decided so far: one goroutine fills all of it.
 	funds   *big.Int // what the account has beyond what is under way and picked
 	endings []ending
-	byEvent []decision // ended once the block of the event that decides is confirmed
+	byBlock []decision // ended once the block is confirmed that decides: of an event, or the target that was tried at
 	holds   []hold
 	picks   []pick
 }
@@ -147,7 +147,7 @@ type decision struct {
 }
 
 // sort asks the database first, and the chain for the rest.
-func (t *triage) sort(ctx context.Context, target uint64, all []*waiting) error {
+func (t *triage) sort(ctx context.Context, target Block, all []*waiting) error {
 	var try []*waiting
 	var calls []Call
 	for _, w := range all {
@@ -190,7 +190,7 @@ func (t *triage) sort(ctx context.Context, target uint64, all []*waiting) error 
 	}
 
 	for i, w := range try {
-		t.tried(w, results[i])
+		t.tried(w, target, results[i])
 	}
 
 	return nil
@@ -199,6 +199,13 @@ func (t *triage) sort(ctx context.Context, target uint64, all []*waiting) error 
 // refuse ends a command that can never take effect.
 func (t *triage) refuse(w *waiting, code, detail string) {
 	t.endings = append(t.endings, ending{id: w.CommandID, state: command.Refused, code: code, detail: detail})
+}
+
+// refuseAt is refuse for what the contracts say at a block.
+func (t *triage) refuseAt(target Block, w *waiting, code, detail string) {
+	number, hash := int64(target.Number), target.Hash.Hex()
+	t.byBlock = append(t.byBlock, decision{w, ending{id: w.CommandID, state: command.Refused, code: code, detail: detail,
+		block: &number, blockHash: &hash}})
 }
 
 // known decides what the events that are stored decide.
@@ -236,7 +243,7 @@ func (t *triage) known(w *waiting, args *command.CreateArgs) bool {
 	}
 
 	if e.block != nil {
-		t.byEvent = append(t.byEvent, decision{w, e})
+		t.byBlock = append(t.byBlock, decision{w, e})
 	} else {
 		t.endings = append(t.endings, e)
 	}
@@ -244,11 +251,11 @@ func (t *triage) known(w *waiting, args *command.CreateArgs) bool {
 	return true
 }
 
-// confirm answers what events have decided that are on the branch of the sender's witness. The others
+// confirm answers what blocks have decided that are on the branch of the sender's witness. The others
 // wait: the watches may not have followed a reorganisation yet which the sender has seen, and which nobody
 // would find again when the answer is there.
 func (t *triage) confirm(ctx context.Context) error {
-	for some := range slices.Chunk(t.byEvent, HashesAtOnce) {
+	for some := range slices.Chunk(t.byBlock, HashesAtOnce) {
 		numbers := make([]uint64, len(some))
 		for i, d := range some {
 			numbers[i] = uint64(*d.as.block)
@@ -263,7 +270,7 @@ func (t *triage) confirm(ctx context.Context) error {
 			if err == nil && numbers[i] <= t.branch.Number && hashes[i].Hex() == *d.as.blockHash {
 				t.endings = append(t.endings, d.as)
 			} else {
-				t.hold(d.of, command.CodeReorg, "an event decides it whose block is not, or not yet, the one of the chain")
+				t.hold(d.of, command.CodeReorg, "a block decides it that is not, or not yet, the one of the chain")
 			}
 		}
 	}
@@ -272,9 +279,9 @@ func (t *triage) confirm(ctx context.Context) error {
 }
 
 // tried decides what a simulation decides.
-func (t *triage) tried(w *waiting, r Simulation) {
+func (t *triage) tried(w *waiting, target Block, r Simulation) {
 	if r.Reverts != nil {
-		t.reverts(w, storable(r.Reverts.Reason, maxReason), r.AtHead)
+		t.reverts(w, target, storable(r.Reverts.Reason, maxReason), r.AtHead)
 		return
 	}
 
@@ -283,7 +290,7 @@ func (t *triage) tried(w *waiting, r Simulation) {
 		t.hold(w, command.CodeUnknownEscrow, "nothing is deployed at the address at the newest final block")
 		return
 	case w.Kind == command.Create && made != w.Escrow:
-		t.refuse(w, command.CodeWrongEscrow, "the factory would deploy it at "+made.Hex())
+		t.refuseAt(target, w, command.CodeWrongEscrow, "the factory would deploy it at "+made.Hex())
 		return
 	}
 
@@ -304,12 +311,12 @@ func (t *triage) tried(w *waiting, r Simulation) {
 }
 
 // reverts decides on a command whose call the contract refuses.
-func (t *triage) reverts(w *waiting, reason string, atHead bool) {
+func (t *triage) reverts(w *waiting, target Block, reason string, atHead bool) {
 	switch {
 	case strings.Contains(strings.ToLower(reason), "insufficient funds"):
 		t.hold(w, command.CodeBalance, "the sender's account cannot pay")
 	case unauthorised(reason) && !atHead:
-		t.refuse(w, command.CodeUnauthorised, reason)
+		t.refuseAt(target, w, command.CodeUnauthorised, reason)
 	default:
 		t.hold(w, command.CodeReverts, reason)
 	}

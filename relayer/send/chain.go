@@ -3,6 +3,7 @@ package send
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/big"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -22,6 +23,8 @@ type Block struct {
 	Hash   common.Hash
 }
 
+func (b Block) elsewhere() error { return fmt.Errorf("%w than block %d (%s)", ErrBranch, b.Number, b.Hash) }
+
 // Chain is what a sender needs of the chain. Nodes may lie, lag and forget: whoever implements it
 // checks each answer against the question, and asks another node where one is behind. It may be
 // used concurrently.
@@ -34,8 +37,9 @@ type Chain interface {
 	// Look reads an account, and the hashes of the target and of the block that was checked last (0: none).
 	// With everyone it asks all nodes: for the highest nonces that any knows, and the lowest final one.
 	Look(ctx context.Context, account common.Address, target, checked uint64, everyone bool) (Look, error)
-	// Simulate runs calls at the target, and at the head, where their gas is estimated.
-	Simulate(ctx context.Context, target uint64, calls []Call) ([]Simulation, error)
+	// Simulate runs calls at the target, and at the head, where their gas is estimated. ErrBranch: the node that
+	// answers is on another branch.
+	Simulate(ctx context.Context, target Block, calls []Call) ([]Simulation, error)
 	Fees(ctx context.Context) (Fees, error)
 	// Receipts are those of the transactions that are in blocks of the branch up to the target; nil for the
 	// others. ErrBranch: the target is not of the branch of the newest head, or the node that answers is on

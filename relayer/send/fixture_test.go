@@ -146,16 +146,22 @@ func (w *world) run(f func(context.Context) error) (stop func()) {
 // and registers it as the relayer would.
 func (w *world) escrow(required uint8, delay int64) common.Address {
 	w.t.Helper()
+	return w.deploy(w.sender.Address, common.Address{}, required, delay)
+}
+
+// deploy is escrow, with a payee and an arbiter.
+func (w *world) deploy(payee, arbiter common.Address, required uint8, delay int64) common.Address {
+	w.t.Helper()
 	factory := contracts.NewEscrowFactory()
 	receipts, err := w.wallet.Transact(w.t.Context(), w.node, 0, testchain.Call{
-		To: &w.contracts.Factory, Data: factory.PackCreateEscrow(w.sender.Address, big.NewInt(delay), required,
-			common.Address{}), Value: big.NewInt(7),
+		To: &w.contracts.Factory, Data: factory.PackCreateEscrow(payee, big.NewInt(delay), required, arbiter),
+		Value: big.NewInt(7),
 	})
 	require.NoError(w.t, err)
 	last := receipts[0].Logs[len(receipts[0].Logs)-1]
 	escrow := common.BytesToAddress(last.Topics[1][:])
 	w.mine(confirmations)
-	register(w.t, w.db, w.node.ChainID().Int64(), escrow, w.wallet0(), w.sender.Address, 7, required,
+	register(w.t, w.db, w.node.ChainID().Int64(), escrow, w.wallet0(), payee, 7, required,
 		receipts[0].BlockNumber.Int64())
 
 	return escrow

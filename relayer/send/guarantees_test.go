@@ -260,7 +260,7 @@ type lateChain struct {
 	happened atomic.Bool
 }
 
-func (c *lateChain) Simulate(ctx context.Context, target uint64, calls []send.Call) ([]send.Simulation, error) {
+func (c *lateChain) Simulate(ctx context.Context, target send.Block, calls []send.Call) ([]send.Simulation, error) {
 	tried, err := c.Nodes.Simulate(ctx, target, calls)
 	if err == nil && !tried[0].NoCode && tried[0].Reverts == nil && c.happened.CompareAndSwap(false, true) {
 		err = c.happen(ctx)

@@ -248,7 +248,7 @@ func (n *Nodes) everyNonce(ctx context.Context, account common.Address, to *uint
 const callsAtOnce = 8
 
 // Simulate is Chain's.
-func (n *Nodes) Simulate(ctx context.Context, target uint64, calls []Call) ([]Simulation, error) {
+func (n *Nodes) Simulate(ctx context.Context, target Block, calls []Call) ([]Simulation, error) {
 	all := make([]Simulation, len(calls))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(requestsAtOnce)
@@ -264,19 +264,31 @@ func (n *Nodes) Simulate(ctx context.Context, target uint64, calls []Call) ([]Si
 	return all, nil
 }
 
-// simulate tries calls at the target, and then, at the head, those that did not revert.
-func (n *Nodes) simulate(ctx context.Context, target uint64, calls []Call, all []Simulation) error {
+// simulate tries calls at the target, which the node shows in the same batch, and then, at the head, those that
+// did not revert.
+func (n *Nodes) simulate(ctx context.Context, target Block, calls []Call, all []Simulation) error {
+	var shown *header
+	at := hexutil.Uint64(target.Number)
 	codes, outputs := make([]hexutil.Bytes, len(calls)), make([]hexutil.Bytes, len(calls))
-	transactions, questions := make([]map[string]any, len(calls)), make([]*question, 0, 2*len(calls))
+	transactions, questions := make([]map[string]any, len(calls)), make([]*question, 0, 2*len(calls)+1)
 	for i, c := range calls {
 		transactions[i] = map[string]any{"from": c.From, "to": c.To, "value": (*hexutil.Big)(c.Value),
 			"data": hexutil.Bytes(c.Data)}
-		questions = append(questions, about(&codes[i], "eth_getCode", c.To, hexutil.Uint64(target)),
-			about(&outputs[i], "eth_call", transactions[i], hexutil.Uint64(target)))
+		questions = append(questions, about(&codes[i], "eth_getCode", c.To, at),
+			about(&outputs[i], "eth_call", transactions[i], at))
 	}
 
-	if err := n.ask(ctx, questions...); err != nil {
+	stands := about(&shown, "eth_getBlockByNumber", at, false)
+	if err := n.ask(ctx, append(questions, stands)...); err != nil {
 		return err
+	}
+
+	if stands.err != nil {
+		return stands.err
+	}
+
+	if shown == nil || shown.Hash != target.Hash {
+		return target.elsewhere()
 	}
 
 	gas := make([]hexutil.Uint64, len(calls))
@@ -503,9 +515,8 @@ func (n *Nodes) onBranch(ctx context.Context, target Block, numbers []uint64) ([
 		return nil, err
 	}
 
-	elsewhere := fmt.Errorf("%w than block %d (%s)", ErrBranch, target.Number, target.Hash)
 	if ok && h.Hash != target.Hash {
-		return nil, elsewhere
+		return nil, target.elsewhere()
 	}
 
 	all, at := slices.Clone(numbers), slices.Index(numbers, target.Number)
@@ -519,7 +530,7 @@ func (n *Nodes) onBranch(ctx context.Context, target Block, numbers []uint64) ([
 	}
 
 	if h := headers[at]; h == nil || h.Hash != target.Hash {
-		return nil, elsewhere
+		return nil, target.elsewhere()
 	}
 
 	return headers[:len(numbers)], nil

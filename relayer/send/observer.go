@@ -27,6 +27,9 @@ type sight struct {
 	unused struct{ nonce, head uint64 }
 }
 
+// target is the newest final block as the newest look has shown it.
+func (v *sight) target() Block { return Block{v.looked.Target, v.look.TargetHash} }
+
 // latest notes the nonce after a head.
 func (v *sight) latest(nonce, head uint64, flights []*flight) {
 	v.look.Latest, v.head = nonce, head

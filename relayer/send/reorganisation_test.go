@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/big"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
 	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
@@ -179,10 +181,10 @@ func TestNoAnswerOfAnotherBranch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
 	chain := &doubtfulChain{Nodes: w.nodes}
-	chain.elsewhere.Store(true)
 	w.start(func(c *send.Config) { c.Chain = chain })
 	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
 	w.awaitBroadcast(id)
+	chain.elsewhere.Store(true)
 	w.mine(confirmations + 3)
 	w.awaitLook()
 	looks := chain.looks.Load()
@@ -197,13 +199,15 @@ func TestNoAnswerOfAnotherBranch(t *testing.T) {
 // balanced is a balancer that gives what a sender asks to another machine than the looks at the head.
 type balanced struct {
 	*source.Source
-	other *source.Source
-	away  atomic.Bool
-	asked atomic.Int64 // of the other
+	other  *source.Source
+	method string // batches without it go to the usual machine; empty: none do
+	away   atomic.Bool
+	asked  atomic.Int64 // of the other
 }
 
 func (b *balanced) CallBatch(ctx context.Context, requests ...source.Request) ([]source.Answer, error) {
-	if !b.away.Load() {
+	of := func(r source.Request) bool { return b.method == "" || r.Method == b.method }
+	if !b.away.Load() || !slices.ContainsFunc(requests, of) {
 		return b.Source.CallBatch(ctx, requests...)
 	}
 
@@ -212,29 +216,41 @@ func (b *balanced) CallBatch(ctx context.Context, requests ...source.Request) ([
 	return b.other.CallBatch(ctx, requests...)
 }
 
+// stayed is a machine that keeps a branch, the newest blocks of the chain as it is now, which the chain then leaves.
+// It is asked what has such a method in its batch; empty: everything.
+func (w *world) stayed(method string) (caller *balanced, leave func(depth int)) {
+	w.t.Helper()
+	machine, err := faults.NewNode(w.node.HTTP(), w.node.WS(), 1)
+	require.NoError(w.t, err)
+	w.t.Cleanup(func() { require.NoError(w.t, machine.Close()) })
+	caller = &balanced{Source: w.source, other: w.follow(machine.HTTP()), method: method}
+
+	return caller, func(depth int) {
+		w.t.Helper()
+		fault := faults.Fault{Mode: faults.Stayed, N: uint64(w.head() - depth + 1)}
+		for number := int(fault.N); number <= w.head(); number++ {
+			fault.Branch = append(fault.Branch, w.hash(number))
+		}
+
+		machine.Inject(fault)
+		caller.away.Store(true)
+		require.NoError(w.t, w.node.Reorg(w.t.Context(), depth, testchain.Drop)) // the pool forgets
+		w.awaitTarget()
+	}
+}
+
 // C4: behind the URL is a machine that stayed on a branch which the chain has left, no deeper than the
 // confirmations. Everything that it says hangs together, and is not the chain's.
 func TestNoAnswerOfAMachineThatStayed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
-	machine, err := faults.NewNode(w.node.HTTP(), w.node.WS(), 1)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, machine.Close()) })
-	caller := &balanced{Source: w.source, other: w.follow(machine.HTTP())}
+	caller, leave := w.stayed("")
 	nodes := send.NewNodes(caller)
 	w.start(func(c *send.Config) { c.Chain, c.BumpBlocks = nodes, 1 })
 	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
 	w.awaitBroadcast(id)
 	w.mine(confirmations)
-	fault := faults.Fault{Mode: faults.Stayed, N: uint64(w.head() - confirmations + 1)}
-	for number := int(fault.N); number <= w.head(); number++ {
-		fault.Branch = append(fault.Branch, w.hash(number))
-	}
-
-	machine.Inject(fault)
-	caller.away.Store(true)
-	require.NoError(t, w.node.Reorg(t.Context(), confirmations, testchain.Drop)) // the pool forgets
-	w.awaitTarget()
+	leave(confirmations)
 	asked := caller.asked.Load()
 	require.Eventually(t, func() bool {
 		return caller.asked.Load() > asked+20 || w.answer(id).State != command.Sent
@@ -244,6 +260,32 @@ func TestNoAnswerOfAMachineThatStayed(t *testing.T) {
 	caller.away.Store(false)
 	done := w.await(id, true, command.Done)
 	require.Equal(t, w.hash(int(done.Block)).Hex(), done.BlockHash)
+	require.Equal(t, []command.State{command.Done}, w.replies(id))
+}
+
+// C4: nor is a command refused for what only a branch's contract says that the chain has left.
+func TestNoRefusalOfAMachineThatStayed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	caller, leave := w.stayed("eth_call")
+	nodes := send.NewNodes(caller)
+	w.start(func(c *send.Config) { c.Chain = nodes })
+	escrow := w.deploy(common.Address{9}, w.sender.Address, 2, 0)
+	w.awaitLook()
+
+	_, err := w.wallet.Transact(t.Context(), w.node, 0, testchain.Call{To: &escrow,
+		Data: contracts.NewEscrow().PackChangeArbiter(common.Address{8})})
+	require.NoError(t, err)
+	w.mine(confirmations - 1)
+	leave(confirmations)
+	id := w.accept(w.command(command.Approve, escrow, nil))
+	require.Eventually(t, func() bool {
+		return caller.asked.Load() > 3 || w.answer(id).State == command.Refused
+	}, patience, 10*time.Millisecond)
+	require.NotEqual(t, command.Refused, w.answer(id).State)
+
+	caller.away.Store(false)
+	w.await(id, true, command.Done)
 	require.Equal(t, []command.State{command.Done}, w.replies(id))
 }
 

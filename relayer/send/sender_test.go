@@ -117,7 +117,9 @@ func TestWhatCannotSucceedCostsNothing(t *testing.T) {
 	w.start(nil)
 
 	refund := w.accept(w.command(command.Refund, w.escrow(1, 0), nil))
-	require.Equal(t, command.CodeUnauthorised, w.await(refund, true, command.Refused).Code, "the sender is the payee")
+	refused := w.await(refund, true, command.Refused)
+	require.Equal(t, command.CodeUnauthorised, refused.Code, "the sender is the payee")
+	require.Equal(t, w.hash(int(refused.Block)).Hex(), refused.BlockHash, "that of which the contract said so")
 
 	approved := w.escrow(2, 0)
 	record(t, w.db, chain, approved, "approved", w.sender.Address)

@@ -35,7 +35,7 @@ func (c *wordyChain) Broadcast(ctx context.Context, raws [][]byte) [][]error {
 	return results
 }
 
-func (c *wordyChain) Simulate(ctx context.Context, target uint64, calls []send.Call) ([]send.Simulation, error) {
+func (c *wordyChain) Simulate(ctx context.Context, target send.Block, calls []send.Call) ([]send.Simulation, error) {
 	if c.simulated {
 		return c.Nodes.Simulate(ctx, target, calls)
 	}

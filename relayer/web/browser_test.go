@@ -369,10 +369,9 @@ func TestPageIsLiveInABrowser(t *testing.T) {
 	w.LeftWhenItDied("relayer-0")
 	b.until(`document.querySelector("#verdict .warning") === null && document.querySelector("#verdict .notice") !== null`)
 	sessions[1].Lead()
-	w.Exec(`update leadership set instance_id = 'relayer-1', since = now(), last_heartbeat = now()`)
 	w.HandOver("relayer-0", "relayer-1", 0)
+	w.Exec(`update leadership set instance_id = 'relayer-1', since = now(), last_heartbeat = now()`)
 	b.until(`document.querySelector("#verdict").textContent.includes("relayer-1 has led for")`)
-	require.Contains(t, text("#verdict"), "relayer-1 has led for 0s")
 	require.Contains(t, text("#slots .legend"), "of which adopted 840")
 	require.True(t, eval[bool](b, `document.activeElement.id === "escrow" && document.activeElement.value === "0xabc"`),
 		"what was typed must stay")
