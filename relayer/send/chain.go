@@ -23,7 +23,9 @@ type Block struct {
 	Hash   common.Hash
 }
 
-func (b Block) elsewhere() error { return fmt.Errorf("%w than block %d (%s)", ErrBranch, b.Number, b.Hash) }
+func (b Block) elsewhere() error {
+	return fmt.Errorf("%w than block %d (%s)", ErrBranch, b.Number, b.Hash)
+}
 
 // Chain is what a sender needs of the chain. Nodes may lie, lag and forget: whoever implements it
 // checks each answer against the question, and asks another node where one is behind. It may be

@@ -1,6 +1,7 @@
 package send
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -264,52 +265,22 @@ func (n *Nodes) Simulate(ctx context.Context, target Block, calls []Call) ([]Sim
 	return all, nil
 }
 
-// simulate tries calls at the target, which the node shows in the same batch, and then, at the head, those that
-// did not revert.
+// simulate tries calls at the target, and then, at the head, those that did not revert.
 func (n *Nodes) simulate(ctx context.Context, target Block, calls []Call, all []Simulation) error {
-	var shown *header
-	at := hexutil.Uint64(target.Number)
-	codes, outputs := make([]hexutil.Bytes, len(calls)), make([]hexutil.Bytes, len(calls))
-	transactions, questions := make([]map[string]any, len(calls)), make([]*question, 0, 2*len(calls)+1)
+	transactions := make([]map[string]any, len(calls))
 	for i, c := range calls {
 		transactions[i] = map[string]any{"from": c.From, "to": c.To, "value": (*hexutil.Big)(c.Value),
 			"data": hexutil.Bytes(c.Data)}
-		questions = append(questions, about(&codes[i], "eth_getCode", c.To, at),
-			about(&outputs[i], "eth_call", transactions[i], at))
 	}
 
-	stands := about(&shown, "eth_getBlockByNumber", at, false)
-	if err := n.ask(ctx, append(questions, stands)...); err != nil {
+	if err := n.try(ctx, target, calls, transactions, all); err != nil {
 		return err
-	}
-
-	if stands.err != nil {
-		return stands.err
-	}
-
-	if shown == nil || shown.Hash != target.Hash {
-		return target.elsewhere()
 	}
 
 	gas := make([]hexutil.Uint64, len(calls))
 	asked := map[int]*question{}
-	for i, c := range calls {
-		code, tried := questions[2*i], questions[2*i+1]
-		if code.err != nil {
-			return code.err
-		}
-
-		if len(codes[i]) == 0 && len(c.Data) > 0 {
-			all[i] = Simulation{NoCode: true}
-			continue
-		}
-
-		reverts, err := reverted(tried.err)
-		if err != nil {
-			return err
-		}
-
-		if all[i] = (Simulation{Reverts: reverts, Output: outputs[i]}); reverts == nil {
+	for i, s := range all {
+		if !s.NoCode && s.Reverts == nil {
 			asked[i] = about(&gas[i], "eth_estimateGas", transactions[i], "latest")
 		}
 	}
@@ -329,6 +300,48 @@ func (n *Nodes) simulate(ctx context.Context, target Block, calls []Call, all []
 		}
 
 		all[i].Reverts, all[i].Gas, all[i].AtHead = reverts, uint64(gas[i]), reverts != nil
+	}
+
+	return nil
+}
+
+// try tries calls at the target, which the node shows in the same batch.
+func (n *Nodes) try(ctx context.Context, target Block, calls []Call, transactions []map[string]any,
+	all []Simulation) error {
+	var shown *header
+	at := hexutil.Uint64(target.Number)
+	stands := about(&shown, "eth_getBlockByNumber", at, false)
+	codes, outputs := make([]hexutil.Bytes, len(calls)), make([]hexutil.Bytes, len(calls))
+	questions := make([]*question, 0, 2*len(calls)+1)
+	for i, c := range calls {
+		questions = append(questions, about(&codes[i], "eth_getCode", c.To, at),
+			about(&outputs[i], "eth_call", transactions[i], at))
+	}
+
+	switch err := n.ask(ctx, append(questions, stands)...); {
+	case err != nil || stands.err != nil:
+		return cmp.Or(err, stands.err)
+	case shown == nil || shown.Hash != target.Hash:
+		return target.elsewhere()
+	}
+
+	for i, c := range calls {
+		code, tried := questions[2*i], questions[2*i+1]
+		if code.err != nil {
+			return code.err
+		}
+
+		if len(codes[i]) == 0 && len(c.Data) > 0 {
+			all[i] = Simulation{NoCode: true}
+			continue
+		}
+
+		reverts, err := reverted(tried.err)
+		if err != nil {
+			return err
+		}
+
+		all[i] = Simulation{Reverts: reverts, Output: outputs[i]}
 	}
 
 	return nil
