@@ -9,10 +9,12 @@ import (
 	"math/big"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ethereum/go-ethereum/params"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
+	"github.com/fusion-prime/escrow-relayer/relayer/logging"
 )
 
 // round is one round's work on commands, by the view and the sight with which it began.
@@ -20,7 +22,8 @@ type round struct {
 	shared
 	view   View
 	sight  sight
-	resend bool // recorded bytes are to go out again
+	resend bool             // recorded bytes are to go out again
+	heard  *logging.Repeats // why signatures failed
 
 	unsigned bool // a signature failed: no other one is asked for
 	launched bool // commands got nonces
@@ -184,7 +187,11 @@ func (r *round) renew(ctx context.Context, f *flight, plan action) (x signed, er
 		}
 	case err != nil:
 		r.cfg.Metrics.signErrors.WithLabelValues(r.cfg.Name).Inc()
-		r.log.WarnContext(ctx, "signing failed, the command waits", slog.String("command", f.CommandID), slog.Any("err", err))
+		if !r.heard.Lately(err, time.Now(), sayAgain) {
+			r.log.WarnContext(ctx, "signing failed, the command waits", slog.String("command", f.CommandID),
+				slog.Any("err", err))
+		}
+
 		return x, errUnsigned
 	}
 

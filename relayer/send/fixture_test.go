@@ -7,6 +7,7 @@ import (
 	"math/big"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -223,6 +224,33 @@ func (w *world) config() send.Config {
 		Metrics:   send.NewMetrics(prometheus.NewRegistry(), nil, nil),
 		Log:       slog.New(slog.NewTextHandler(w.t.Output(), &slog.HandlerOptions{Level: slog.LevelInfo})),
 	}
+}
+
+// said counts the lines of a log that have a text.
+type said struct {
+	slog.Handler
+	text  string
+	count *atomic.Int64
+}
+
+func (s *said) WithAttrs(list []slog.Attr) slog.Handler {
+	return &said{s.Handler.WithAttrs(list), s.text, s.count}
+}
+
+func (s *said) Handle(ctx context.Context, r slog.Record) error {
+	if r.Message == s.text {
+		s.count.Add(1)
+	}
+
+	return s.Handler.Handle(ctx, r)
+}
+
+// listen has a sender's log counted.
+func listen(c *send.Config, text string) *said {
+	s := &said{c.Log.Handler(), text, &atomic.Int64{}}
+	c.Log = slog.New(s)
+
+	return s
 }
 
 // start runs a sender.

@@ -164,8 +164,10 @@ func TestASilentSignerIsAskedOncePerRound(t *testing.T) {
 
 	w.awaitTarget()
 	signer := &failingSigner{Signer: sign.NewLocal(w.sender.Key), digests: map[common.Hash]bool{}}
-	w.start(func(c *send.Config) { c.Signer = signer })
+	var log *said
+	w.start(func(c *send.Config) { c.Signer, log = signer, listen(c, "signing failed, the command waits") })
 	require.Eventually(t, func() bool { return signer.failed.Load() >= 4 }, patience, 10*time.Millisecond)
+	require.EqualValues(t, 1, log.count.Load(), "once a minute")
 	require.Equal(t, 3, w.int(`select count(*) from commands where state = 'assigned'`), "all have their nonces")
 	require.Equal(t, 1, signer.asked(), "and only the first was to be signed, in each round")
 

@@ -269,7 +269,8 @@ func TestNoRefusalOfAMachineThatStayed(t *testing.T) {
 	w := newWorld(t, startSim(t))
 	caller, leave := w.stayed("eth_call")
 	nodes := send.NewNodes(caller)
-	w.start(func(c *send.Config) { c.Chain = nodes })
+	var log *said
+	w.start(func(c *send.Config) { c.Chain, log = nodes, listen(c, "sender round failed, retrying") })
 	escrow := w.deploy(common.Address{9}, w.sender.Address, 2, 0)
 	w.awaitLook()
 
@@ -283,6 +284,7 @@ func TestNoRefusalOfAMachineThatStayed(t *testing.T) {
 		return caller.asked.Load() > 3 || w.answer(id).State == command.Refused
 	}, patience, 10*time.Millisecond)
 	require.NotEqual(t, command.Refused, w.answer(id).State)
+	require.LessOrEqual(t, log.count.Load(), int64(1), "once a minute")
 
 	caller.away.Store(false)
 	w.await(id, true, command.Done)

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/logging"
 )
 
 // shared is what all parts of a tenure use. Nothing of it changes.
@@ -44,7 +46,12 @@ type tenure struct {
 	observer observer
 	view     View // that the last round went by
 	idle     bool // nothing is under way: new blocks are of no interest
+
+	failed, unsigned logging.Repeats // why rounds, and signatures, failed
 }
+
+// sayAgain is how often the log repeats why a round or a signature fails.
+const sayAgain = time.Minute
 
 // Pauses between two rounds.
 const (
@@ -76,7 +83,10 @@ func (t *tenure) run(ctx context.Context, wake <-chan struct{}) error {
 			return err
 		case err != nil:
 			t.cfg.Metrics.roundErrors.WithLabelValues(t.cfg.Name).Inc()
-			t.log.WarnContext(ctx, "sender round failed, retrying", slog.Any("err", err))
+			if !t.failed.Lately(err, time.Now(), sayAgain) {
+				t.log.WarnContext(ctx, "sender round failed, retrying", slog.Any("err", err))
+			}
+
 			pause = retryPause
 		}
 
@@ -133,7 +143,8 @@ func (t *tenure) work(ctx context.Context) (time.Duration, error) {
 	}
 
 	t.idle = len(flights) == 0
-	r := &round{shared: t.shared, view: t.view, sight: t.observer.sight, resend: t.observer.resend}
+	r := &round{shared: t.shared, view: t.view, sight: t.observer.sight, resend: t.observer.resend,
+		heard: &t.unsigned}
 	if account.State != "halted" {
 		if err := r.advance(ctx, flights); err != nil {
 			return 0, err
