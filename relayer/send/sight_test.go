@@ -100,7 +100,8 @@ func TestRequestsPerBlock(t *testing.T) {
 	items, requests := asked.counted()
 	require.Equal(t, map[string]int{"eth_getTransactionCount": 3, "eth_getBalance": 1, "eth_getBlockByNumber": 3,
 		"eth_getCode": 1, "eth_call": 1, "eth_estimateGas": 1, "eth_feeHistory": 1, "eth_maxPriorityFeePerGas": 1}, items)
-	require.Equal(t, 6, requests, "the account at once, two headers at once, two steps of a simulation with a header, the fees in two")
+	require.Equal(t, 6, requests,
+		"the account at once, two headers at once, two steps of a simulation with a header, the fees in two")
 
 	// It waits to be mined.
 	asked.reset()
