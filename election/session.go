@@ -289,17 +289,9 @@ func (s *Session) Hint(channel string) <-chan struct{} { return s.hints[channel]
 // Find looks for the session's own lock through the pool. It returns ErrElsewhere if it is not there:
 // the other instances would see this one as dead.
 func (s *Session) Find(ctx context.Context, db *pgxpool.Pool) error {
-	err := find(ctx, db, InstanceKey(s.cfg.ChainID, s.cfg.InstanceID), s.pid)
-	if !errors.Is(err, ErrElsewhere) {
-		return err
-	}
-
-	// A session that has just been lost holds no lock anywhere: then Do says so.
-	if err := s.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error { return conn.Ping(ctx) }); err != nil {
-		return err
-	}
-
-	return err
+	return find(ctx, db, InstanceKey(s.cfg.ChainID, s.cfg.InstanceID), s.pid, func() error {
+		return s.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error { return conn.Ping(ctx) })
+	})
 }
 
 // CheckSame verifies that the session's connections and the pool's reach the same database of the
@@ -320,13 +312,14 @@ func CheckSame(ctx context.Context, cfg *pgx.ConnConfig, db *pgxpool.Pool) error
 		return fmt.Errorf("take an advisory lock: %w", err)
 	}
 
-	return find(ctx, db, checkKey(pid), pid)
+	return find(ctx, db, checkKey(pid), pid, func() error { return conn.Ping(ctx) })
 }
 
 func checkKey(pid uint32) int64 { return checkNamespace<<40 | int64(pid) }
 
-// find looks through the pool for a lock that a server process holds.
-func find(ctx context.Context, db *pgxpool.Pool, key int64, pid uint32) error {
+// find looks through the pool for a lock that a server process holds, while its session lives: one that
+// the database has ended meanwhile, as at a failover, holds no lock anywhere, and alive returns its error.
+func find(ctx context.Context, db *pgxpool.Pool, key int64, pid uint32, alive func() error) error {
 	var there bool
 	err := db.QueryRow(ctx, `
 		select exists (select from pg_locks where locktype = 'advisory' and granted and objsubid = 1 and pid = $2::bigint
@@ -336,12 +329,16 @@ func find(ctx context.Context, db *pgxpool.Pool, key int64, pid uint32) error {
 		return fmt.Errorf("look for the session's lock through the pool: %w", err)
 	}
 
-	if !there {
-		return fmt.Errorf("%w: DATABASE_URL and SESSION_DATABASE_URL must name the same database of the same server (the primary)",
-			ErrElsewhere)
+	if there {
+		return nil
 	}
 
-	return nil
+	if err := alive(); err != nil {
+		return fmt.Errorf("the session ended while its lock was looked for: %w", err)
+	}
+
+	return fmt.Errorf("%w: DATABASE_URL and SESSION_DATABASE_URL must name the same database of the same server (the primary)",
+		ErrElsewhere)
 }
 
 // Do runs f on the session's connection, between probes, and at most until the lease is over: f must

@@ -322,6 +322,35 @@ func TestASessionInAnotherDatabaseIsFound(t *testing.T) {
 	require.ErrorIs(t, s.Find(t.Context(), g.pool), election.ErrLost, "one that is over is nowhere")
 }
 
+// The database ends the session's connection between the lock and the look for it, as at a failover: that is
+// no database other than the pool's, and a start tries again.
+func TestASessionLostMeanwhileIsNotElsewhere(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	conn, err := pgx.ParseConfig(f.url)
+	require.NoError(t, err)
+	cfg := f.pool.Config().Copy()
+	cfg.PrepareConn = func(ctx context.Context, _ *pgx.Conn) (bool, error) { // before the look
+		var ended int
+		err := f.pool.QueryRow(ctx, `with holder as materialized (select pid from pg_locks where locktype = 'advisory'
+			and database = (select oid from pg_database where datname = current_database()))
+			select count(*) from holder where pg_terminate_backend(pid, 60000)`).Scan(&ended) // waits for its end, in ms
+		require.Equal(t, 1, ended)
+
+		return true, err
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	err = election.CheckSame(t.Context(), conn, pool)
+	require.ErrorContains(t, err, "session")
+	require.NotErrorIs(t, err, election.ErrElsewhere)
+
+	s, end := f.run(t, "a")
+	require.ErrorIs(t, s.Find(t.Context(), pool), election.ErrLost)
+	require.ErrorIs(t, end(), election.ErrLost)
+}
+
 func TestRewind(t *testing.T) {
 	t.Parallel()
 	f := setup(t) // from block 10 on
