@@ -88,7 +88,7 @@ func (c *Claimer) Run(ctx context.Context, hint <-chan struct{}) error {
 	for {
 		wait, err := c.step(ctx)
 		switch {
-		case errors.Is(err, ErrFenced):
+		case errors.Is(err, ErrFenced), errors.Is(err, ErrUnseen):
 			return err
 		case ctx.Err() != nil:
 			return nil
@@ -127,6 +127,11 @@ func (c *Claimer) step(ctx context.Context) (wait time.Duration, err error) {
 
 	if v.epoch != held.Epoch {
 		return 0, ErrFenced
+	}
+
+	// It has just been stamped, so what is missing is the lock. The others see that too, and claim its slots.
+	if me := v.member(c.cfg.InstanceID); me != nil && !me.Alive {
+		return 0, ErrUnseen
 	}
 
 	if c.cfg.Auto {

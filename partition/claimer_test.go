@@ -64,6 +64,18 @@ func born(t *testing.T, url string, pool *pgxpool.Pool, id string, number, total
 	return l
 }
 
+// The session is there, but not where the slots are kept: the database failed over, and its old primary answers.
+func TestOwnSessionIsSeenAsDead(t *testing.T) {
+	t.Parallel()
+	url := testpg.New(t)
+	pool := testpg.Open(t, url)
+	l := born(t, url, pool, "a", 0, 1, nil)
+	steps(t, l)
+	_, err := l.conn.Exec(t.Context(), `select pg_advisory_unlock_all()`)
+	require.NoError(t, err)
+	require.ErrorIs(t, l.Run(t.Context(), nil), ErrUnseen)
+}
+
 func at(n time.Duration) func(*Config) { return func(c *Config) { c.AdoptAfter = n } }
 
 func steps(t *testing.T, lives ...*life) {

@@ -20,6 +20,10 @@ const checkEvery = time.Second
 // instance has to join again.
 var ErrFenced = errors.New("fenced: another instance claimed this instance's slots; its session was seen as dead")
 
+// ErrUnseen means that this instance's own session counts as dead where its slots are kept. After a failover of
+// the database whose old primary still answers, the session is there and new connections are not.
+var ErrUnseen = errors.New("this instance's session does not hold its lock in the database that new connections reach")
+
 // ErrStale means that every check of the slots has failed for Config.StaleAfter: the others see this
 // instance as dead.
 var ErrStale = errors.New("the slots could not be checked")

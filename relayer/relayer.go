@@ -223,7 +223,7 @@ func (r *Relayer) tenures(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 			return r.stopped(ctx, err)
-		case errors.Is(err, election.ErrTaken), errors.Is(err, election.ErrElsewhere), errors.Is(err, partition.ErrDisagree):
+		case errors.Is(err, election.ErrTaken), errors.Is(err, partition.ErrDisagree):
 			return refuse(err)
 		case limit.left() <= 0:
 			if before := r.condition.lastLoss.get(); before != nil && errors.Is(err, context.Canceled) {
@@ -231,6 +231,11 @@ func (r *Relayer) tenures(ctx context.Context) error {
 			}
 
 			return fmt.Errorf("%w (DB_OUTAGE_LIMIT=%s): %w", ErrOutage, r.cfg.DBOutageLimit, database.Explain(err))
+		}
+
+		// The start has seen that session and pool reach one database: this is a failover, and passes.
+		if errors.Is(err, election.ErrElsewhere) || errors.Is(err, partition.ErrUnseen) {
+			r.db.Renew()
 		}
 
 		r.condition.lastLoss.set(err)

@@ -87,6 +87,10 @@ func ProxyURL(raw string) (*TCP, string, error) {
 	return t, u.String(), nil
 }
 
+// Move sends new connections to another server. Those that are open stay where they are, as they do when a
+// DNS name or a virtual address moves.
+func (t *TCP) Move(upstream string) { t.change(func() { t.upstream = upstream }) }
+
 // Addr is where it listens.
 func (t *TCP) Addr() string { return t.addr }
 
@@ -286,9 +290,9 @@ func (t *TCP) accept(l net.Listener) {
 // serve connects a client to the server, unless an outage swallows it.
 func (t *TCP) serve(client net.Conn) {
 	l := &link{client: client}
-	lost := false
+	lost, upstream := false, ""
 	t.change(func() {
-		t.links[l] = struct{}{}
+		t.links[l], upstream = struct{}{}, t.upstream
 		if t.listener == nil {
 			t.drop(l)
 		}
@@ -306,7 +310,7 @@ func (t *TCP) serve(client net.Conn) {
 		return
 	}
 
-	server, err := net.Dial("tcp", t.upstream) //nolint:noctx // on this machine
+	server, err := net.Dial("tcp", upstream) //nolint:noctx // on this machine
 	gone := false
 	t.change(func() {
 		if _, open := t.links[l]; err != nil || !open {

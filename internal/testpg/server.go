@@ -44,6 +44,8 @@ type Options struct {
 	Own bool
 	// Settings are further lines of postgresql.conf, by name, and win over the ones above.
 	Settings map[string]string
+
+	copyOf string // the data folder of the server that it is a standby of; empty: none
 }
 
 // Server is a running Postgres: one that Start started, or the one that the environment names. Its
@@ -87,6 +89,43 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
+// Standby starts a second server that follows this one, and returns when every commit waits for it, as where a
+// failover may lose nothing (Postgres manual, 27.2.8, Synchronous Replication). It is read-only until Promote.
+// The server is down meanwhile: the standby begins with a copy of its files, since pg_basebackup is not
+// everywhere where the server is. The caller stops both.
+func (s *Server) Standby(ctx context.Context) (*Server, error) {
+	if err := s.Down(ctx, Fast); err != nil {
+		return nil, err
+	}
+
+	const name = "standby"
+	source := s.base
+	source.RawQuery += "&application_name=" + name
+	b, err := Start(ctx, Options{Own: true, copyOf: s.data(), Settings: map[string]string{"primary_conninfo": source.String()}})
+	if err != nil {
+		return nil, err
+	}
+
+	if err = s.Up(ctx); err == nil {
+		err = s.exec(ctx, `alter system set synchronous_standby_names = `+name)
+	}
+
+	if err == nil {
+		err = s.exec(ctx, `select pg_reload_conf()`)
+	}
+
+	if err != nil {
+		return nil, errors.Join(err, b.Stop(context.WithoutCancel(ctx)))
+	}
+
+	return b, nil
+}
+
+// Promote makes a standby a primary, and returns when it takes writes.
+func (s *Server) Promote(ctx context.Context) error {
+	return s.run(ctx, "pg_ctl", "promote", "--pgdata", s.data(), "--wait", "--timeout", startTimeout)
+}
+
 func external(raw string) (*Server, error) {
 	// The driver's prefix is what SQLAlchemy writes; live deployments have it.
 	u, err := url.Parse(strings.Replace(raw, "postgresql+asyncpg://", "postgresql://", 1))
@@ -106,8 +145,7 @@ func (s *Server) start(ctx context.Context, o Options) error {
 		return fmt.Errorf("start the process that ends the server: %w", err)
 	}
 
-	if err := s.run(ctx, "initdb", "--pgdata", s.data(), "--username", "postgres", "--auth", "trust", "--encoding", "UTF8",
-		"--no-locale", "--no-sync", "--no-instructions"); err != nil {
+	if err := s.fill(ctx, o.copyOf); err != nil {
 		return err
 	}
 
@@ -127,6 +165,20 @@ func (s *Server) start(ctx context.Context, o Options) error {
 			return err
 		}
 	}
+}
+
+// fill makes the data folder: a new one, or that of a standby.
+func (s *Server) fill(ctx context.Context, copyOf string) error {
+	if copyOf == "" {
+		return s.run(ctx, "initdb", "--pgdata", s.data(), "--username", "postgres", "--auth", "trust", "--encoding", "UTF8",
+			"--no-locale", "--no-sync", "--no-instructions")
+	}
+
+	if err := s.run(ctx, "/bin/cp", "-Rp", copyOf, s.data()); err != nil {
+		return err
+	}
+
+	return os.WriteFile(filepath.Join(s.data(), "standby.signal"), nil, 0o600)
 }
 
 // conf is the whole of postgresql.auto.conf, which overrules postgresql.conf.
@@ -284,7 +336,11 @@ func (s *Server) data() string { return filepath.Join(s.dir, "data") }
 func (s *Server) run(ctx context.Context, program string, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(s.bin, program), args...)
+	if !filepath.IsAbs(program) {
+		program = filepath.Join(s.bin, program)
+	}
+
+	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir, cmd.Env, cmd.SysProcAttr = "/", environment(), attributes()
 	// A file, not a buffer: the server inherits it, and a pipe would be read until the server ends.
 	out, err := os.CreateTemp("", "escrow-relayer-pg-out-")

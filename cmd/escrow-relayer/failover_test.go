@@ -1,0 +1,59 @@
+package main
+
+import (
+	"net/url"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/internal/faults"
+	"github.com/fusion-prime/escrow-relayer/internal/testpg"
+)
+
+// The database fails over to a synchronous standby, under one address. Where the old primary stays, whoever is
+// connected to it still gets answers, and commits there wait for ever: it has no standby any more.
+func TestDatabaseFailsOver(t *testing.T) {
+	t.Parallel()
+	for name, stays := range map[string]bool{"the old primary is gone": false, "the old primary stays": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, nil)
+			standby, err := w.PG.Standby(t.Context())
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, standby.Stop(t.Context())) })
+			proxy, behind, err := faults.ProxyURL(w.URL)
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = proxy.Close() })
+			w.startTwo(map[string]string{"DATABASE_URL": behind})
+			w.blocks(6)
+			w.audit(false)
+
+			w.blocks(3)
+			if !stays {
+				require.NoError(t, w.PG.Down(t.Context(), testpg.Immediate))
+			}
+
+			require.NoError(t, standby.Promote(t.Context()))
+			w.moveTo(standby, proxy)
+			w.blocks(6)
+			w.audit(true) // whoever is cut off between an acknowledgement and its commit leaves the message to be sent again
+			w.ready("r0", "r1")
+			w.until("r0 serves its half", slotsOf("r0", 1260))
+			w.until("r1 serves its half", slotsOf("r1", 1260))
+		})
+	}
+}
+
+// moveTo has whoever connects from now on reach another server, the test included.
+func (w *world) moveTo(to *testpg.Server, proxy *faults.TCP) {
+	w.URL = to.URL("relayer")
+	u, err := url.Parse(w.URL)
+	require.NoError(w.t, err)
+	db, err := pgxpool.New(w.t.Context(), w.URL)
+	require.NoError(w.t, err)
+	w.t.Cleanup(db.Close)
+	w.DB.Close()
+	w.DB = db
+	proxy.Move(u.Host)
+}
