@@ -101,7 +101,8 @@ func (s *Server) Standby(ctx context.Context) (*Server, error) {
 	const name = "standby"
 	source := s.base
 	source.RawQuery += "&application_name=" + name
-	b, err := Start(ctx, Options{Own: true, copyOf: s.data(), Settings: map[string]string{"primary_conninfo": source.String()}})
+	b, err := Start(ctx, Options{Own: true, copyOf: s.data(),
+		Settings: map[string]string{"primary_conninfo": source.String()}})
 	if err != nil {
 		return nil, err
 	}
