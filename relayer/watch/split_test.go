@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -157,7 +158,7 @@ func TestTwoBranchesBehindOneURL(t *testing.T) {
 			t.Cleanup(front.Close)
 			w.src = openSource(t, front.URL)
 			w.run(watch.FilterTopics, true)
-			require.Eventually(t, func() bool { return turns.Load() > 150 }, time.Minute, 5*time.Millisecond)
+			require.Eventually(t, func() bool { return turns.Load() > 150 }, 5*time.Minute, 5*time.Millisecond)
 			agreed.Store(true)
 
 			events := map[string]uint64{} // and their blocks
@@ -176,9 +177,22 @@ func TestTwoBranchesBehindOneURL(t *testing.T) {
 				Metrics: verify.NewMetrics(prometheus.NewRegistry())})
 			wg.Go(func() { require.NoError(t, verifier.Run(ctx, 1)) })
 			var got, want map[string]uint64
+			var next uint64
+			t.Cleanup(func() { // it has failed once in a hundred times, with nothing in the log that says where it stood
+				if t.Failed() {
+					stacks := make([]byte, 1<<20)
+					t.Logf("head %d, view %+v, next block %d, %d events of %d\n%s", newest.Load(), w.src.View(), next, len(got),
+						len(want), stacks[:runtime.Stack(stacks, true)])
+				}
+			})
 			shown := time.Now()
 			require.Eventually(t, func() bool {
-				if time.Since(shown) > time.Second && newest.Load() < head { // a watch looks again with the next block
+				pause := time.Second // a watch looks again with the next block
+				if maps.Equal(want, got) {
+					pause = 5 * time.Second // on a busy machine it takes its time to come to that block
+				}
+
+				if time.Since(shown) > pause && newest.Load() < head {
 					newest.Add(1)
 					shown = time.Now()
 				}
@@ -186,7 +200,6 @@ func TestTwoBranchesBehindOneURL(t *testing.T) {
 				to := newest.Load() - confirmations
 				want = maps.Clone(events)
 				maps.DeleteFunc(want, func(_ string, block uint64) bool { return block > to })
-				var next uint64
 				require.NoError(t, w.DB.QueryRow(t.Context(), `select least((select min(next_block) from leadership),
 					(select min(next_block) from cursors))`).Scan(&next))
 				stored, err := w.led.Stored(t.Context(), 0, 1<<40)
@@ -200,7 +213,7 @@ func TestTwoBranchesBehindOneURL(t *testing.T) {
 				}
 
 				return next == to+1 && maps.Equal(want, got)
-			}, time.Minute, 10*time.Millisecond)
+			}, 5*time.Minute, 10*time.Millisecond)
 			require.Greater(t, len(want), 20)
 		})
 	}
