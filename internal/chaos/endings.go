@@ -260,12 +260,14 @@ func (r *run) restarted(ctx context.Context, kept []string) bool {
 }
 
 // lostAtTheEnd says whether an instance had no session when it stopped, or lost it then, or the
-// database did not answer in the time that a stop has: a stop has to say so.
+// database did not answer in the time that a stop has, or the instance did not go on for so long, on a
+// machine without time for it, that the database ended its transaction: a stop has to say so.
 func lostAtTheEnd(p *lab.Process) bool {
 	b, _ := os.ReadFile(p.LogFile)
 	log := string(b)
 	last := max(strings.LastIndex(log, `"tenure over, joining again"`), strings.LastIndex(log, `database session lost`))
-	if i := strings.LastIndex(log, `"stopped, but not cleanly`); i >= 0 && strings.Contains(log[i:], "deadline exceeded") {
+	if i := strings.LastIndex(log, `"stopped, but not cleanly`); i >= 0 &&
+		(strings.Contains(log[i:], "deadline exceeded") || strings.Contains(log[i:], "idle-in-transaction timeout")) {
 		last = max(last, i)
 	}
 
