@@ -337,8 +337,8 @@ func find(ctx context.Context, db *pgxpool.Pool, key int64, pid uint32, alive fu
 		return fmt.Errorf("the session ended while its lock was looked for: %w", err)
 	}
 
-	return fmt.Errorf("%w: DATABASE_URL and SESSION_DATABASE_URL must name the same database of the same server (the primary)",
-		ErrElsewhere)
+	return fmt.Errorf("%w: DATABASE_URL and SESSION_DATABASE_URL must name the same database of the same server "+
+		"(the primary)", ErrElsewhere)
 }
 
 // Do runs f on the session's connection, between probes, and at most until the lease is over: f must

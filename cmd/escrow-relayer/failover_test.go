@@ -14,7 +14,7 @@ import (
 
 // The database fails over to a synchronous standby, under one address. Where the old primary stays, whoever is
 // connected to it still gets answers, and commits there wait for ever: it has no standby any more. One that is
-// told to wait no longer answers that it is done, with a warning (Postgres manual, 27.2.8.1), and is forgotten.
+// told to wait no longer answers that it is done, with a warning (SyncRepWaitForLSN of Postgres), and is forgotten.
 func TestDatabaseFailsOver(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(w *world, standby *testpg.Server){

@@ -89,16 +89,20 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-// Standby starts a second server that follows this one, and returns when every commit waits for it, as where a
-// failover may lose nothing (Postgres manual, 27.2.8, Synchronous Replication). It is read-only until Promote.
-// The server is down meanwhile: the standby begins with a copy of its files, since pg_basebackup is not
-// everywhere where the server is. The caller stops both.
+// Standby starts a second server that follows this one. Every commit waits for it, as where a failover may lose
+// nothing (Postgres manual, Synchronous Replication). It is read-only until Promote. The server is down
+// meanwhile: the standby begins with a copy of its files, since pg_basebackup is not everywhere where the server
+// is. The caller stops both.
 func (s *Server) Standby(ctx context.Context) (*Server, error) {
+	const name = "standby"
+	if err := s.exec(ctx, `alter system set synchronous_standby_names = `+name); err != nil { // from Up on
+		return nil, err
+	}
+
 	if err := s.Down(ctx, Fast); err != nil {
 		return nil, err
 	}
 
-	const name = "standby"
 	source := s.base
 	source.RawQuery += "&application_name=" + name
 	b, err := Start(ctx, Options{Own: true, copyOf: s.data(),
@@ -107,15 +111,7 @@ func (s *Server) Standby(ctx context.Context) (*Server, error) {
 		return nil, err
 	}
 
-	if err = s.Up(ctx); err == nil {
-		err = s.exec(ctx, `alter system set synchronous_standby_names = `+name)
-	}
-
-	if err == nil {
-		err = s.exec(ctx, `select pg_reload_conf()`)
-	}
-
-	if err != nil {
+	if err := s.Up(ctx); err != nil {
 		return nil, errors.Join(err, b.Stop(context.WithoutCancel(ctx)))
 	}
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -177,12 +178,11 @@ func TestTwoBranchesBehindOneURL(t *testing.T) {
 				Metrics: verify.NewMetrics(prometheus.NewRegistry())})
 			wg.Go(func() { require.NoError(t, verifier.Run(ctx, 1)) })
 			var got, want map[string]uint64
-			var next uint64
-			t.Cleanup(func() { // it has failed once in a hundred times, with nothing in the log that says where it stood
+			var stood atomic.Value
+			t.Cleanup(func() { // it has failed once, with nothing in the log that says where it stood
 				if t.Failed() {
 					stacks := make([]byte, 1<<20)
-					t.Logf("head %d, view %+v, next block %d, %d events of %d\n%s", newest.Load(), w.src.View(), next, len(got),
-						len(want), stacks[:runtime.Stack(stacks, true)])
+					t.Logf("%v, view %+v\n%s", stood.Load(), w.src.View(), stacks[:runtime.Stack(stacks, true)])
 				}
 			})
 			shown := time.Now()
@@ -200,6 +200,7 @@ func TestTwoBranchesBehindOneURL(t *testing.T) {
 				to := newest.Load() - confirmations
 				want = maps.Clone(events)
 				maps.DeleteFunc(want, func(_ string, block uint64) bool { return block > to })
+				var next uint64
 				require.NoError(t, w.DB.QueryRow(t.Context(), `select least((select min(next_block) from leadership),
 					(select min(next_block) from cursors))`).Scan(&next))
 				stored, err := w.led.Stored(t.Context(), 0, 1<<40)
@@ -211,6 +212,8 @@ func TestTwoBranchesBehindOneURL(t *testing.T) {
 						got[stored[i].ID()+" "+stored[i].BlockHash.Hex()] = stored[i].BlockNumber
 					}
 				}
+
+				stood.Store(fmt.Sprintf("head %d, next block %d, %d events of %d", newest.Load(), next, len(got), len(want)))
 
 				return next == to+1 && maps.Equal(want, got)
 			}, 5*time.Minute, 10*time.Millisecond)
