@@ -38,7 +38,7 @@ var (
 	// ErrPooled means that statements of one connection reach different server sessions.
 	ErrPooled = errors.New("not one server session: a transaction-pooling proxy stands in front of the database")
 	// ErrElsewhere means that the pool does not reach the server on which the session holds its locks.
-	ErrElsewhere = errors.New("the session's lock is not in the pool's database")
+	ErrElsewhere = errors.New("the pool does not reach the session's database")
 	// ErrLost means that the session is over, and with it every lock held through it.
 	ErrLost = errors.New("database session lost")
 )
@@ -67,6 +67,7 @@ type Session struct {
 	conn     *pgx.Conn
 	pid      uint32       // of the server process, as the server says: a proxy gives connections other numbers
 	since    time.Time    // when it got the instance's lock, by the database's clock
+	server   time.Time    // see Server
 	chain    string       // the payload of this chain's notifications
 	lease    atomic.Int64 // end of the lease by cfg.Clock, in nanoseconds
 	requests chan request
@@ -225,8 +226,8 @@ func (s *Session) lockInstance(ctx context.Context) error {
 		var ok bool
 		start := s.cfg.Clock() // of this attempt: the lease does not count the time before it
 		if err := s.open(ctx, func(ctx context.Context) error {
-			return s.conn.QueryRow(ctx, `select pg_try_advisory_lock($1), clock_timestamp(), pg_backend_pid()`, key).Scan(&ok,
-				&s.since, &s.pid)
+			return s.conn.QueryRow(ctx, `select pg_try_advisory_lock($1), clock_timestamp(), pg_backend_pid(), pg_postmaster_start_time()`,
+				key).Scan(&ok, &s.since, &s.pid, &s.server)
 		}); err != nil {
 			return fmt.Errorf("take the lock of instance %s: %w", s.cfg.InstanceID, err)
 		}
@@ -278,6 +279,10 @@ func (s *Session) Valid() bool {
 		return s.left() > 0
 	}
 }
+
+// Server is when the database server that the session reaches was started: no two servers that answer under one
+// address, as a primary and its standby do, have that in common, and a session does not outlive its server.
+func (s *Session) Server() time.Time { return s.server }
 
 // Done is closed when the session is over.
 func (s *Session) Done() <-chan struct{} { return s.done }

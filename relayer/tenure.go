@@ -54,6 +54,10 @@ func (r *Relayer) serve(ctx context.Context, limit *outage, joined func()) (err 
 		endSession()
 		err = errors.Join(err, <-sessionDone)
 	}()
+	working, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	r.db.Bind(session.Server(), cancel)
+	defer r.db.Unbind()
 	t := &tenure{Relayer: r, limit: limit, session: session}
 	if err := t.assemble(); err != nil {
 		return err
@@ -68,7 +72,10 @@ func (r *Relayer) serve(ctx context.Context, limit *outage, joined func()) (err 
 	joined()
 	r.condition.tenure.Store(t)
 	defer r.condition.tenure.Store(nil)
-	err = t.work(ctx)
+	err = t.work(working)
+	if ctx.Err() == nil && working.Err() != nil {
+		return errors.Join(context.Cause(working), err) // what would be given back is elsewhere
+	}
 
 	return errors.Join(err, t.leave(ctx))
 }
@@ -83,6 +90,10 @@ func (t *tenure) join(ctx context.Context) error {
 	}
 
 	if _, err := t.session.EndFormer(ctx, t.db.Pool); err != nil {
+		return err
+	}
+
+	if err := t.publisher.Join(ctx); err != nil {
 		return err
 	}
 
@@ -232,7 +243,8 @@ func (t *tenure) assemble() (err error) {
 	cfg := t.cfg
 	t.publisher, err = publish.New(publish.Config{
 		DB: t.db.Pool, ChainID: cfg.ChainID, Owner: cfg.InstanceID, Sender: t.pubsub, Topics: t.topics(),
-		OtherNames: cfg.Other, BySlot: cfg.OrderingKey == "slot", Valid: t.session.Valid, Handover: &t.handover,
+		OtherNames: cfg.Other, BySlot: cfg.OrderingKey == "slot", Valid: t.session.Valid,
+		Server: t.session.Server(), Handover: &t.handover,
 		Log: t.component("publisher"), Metrics: t.metrics.publish, Tracer: t.tracing.Tracer(),
 	})
 	if err != nil {
@@ -243,7 +255,7 @@ func (t *tenure) assemble() (err error) {
 		DB: t.db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID,
 		LockKey: election.InstanceKey(cfg.ChainID, cfg.InstanceID), Partition: cfg.Partition, Auto: cfg.Auto,
 		StartBlock: cfg.StartBlock, AdoptAfter: cfg.AdoptAfter, StallAfter: cfg.ResignAfter,
-		Version: t.build.Version, Settings: settings(cfg), NewProcess: !t.handover.Known(),
+		Version: t.build.Version, Settings: settings(cfg), NewProcess: !t.handover.Known(t.session.Server()),
 		Able: t.able, EndDead: t.endDead, Stepped: t.limit.good,
 		Quiesce: t.quiesce, Resume: t.publisher.Resume, Log: t.component("partition"),
 	})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"cloud.google.com/go/cloudsqlconn"
@@ -26,6 +27,10 @@ const (
 	idleInTxTimeout  = 5 * time.Second
 )
 
+// maxConnLifetime is after how long a connection is replaced, about: where a primary that was failed over still
+// works, the connections to it would otherwise go on doing so for an hour.
+const maxConnLifetime = 5 * time.Minute
+
 // pingTimeout bounds the check whether a connection that was idle for more than a second still works.
 const pingTimeout = 2 * time.Second
 
@@ -38,6 +43,7 @@ type Database struct {
 	Session *pgx.ConnConfig // for the session, and for migrations: not through a pool of transactions
 	sockets *sockets        // of the pool
 	close   func() error
+	bound   atomic.Pointer[binding] // nil: to no server
 }
 
 // Open prepares the connections and makes none: the database may be down. Every connection names
@@ -99,10 +105,12 @@ func open(ctx context.Context, c *config.Config, dial pgconn.DialFunc,
 	pool.MaxConns = c.DBMaxConns
 	pool.PingTimeout = pingTimeout
 	pool.MaxConnIdleTime = 5 * time.Minute
+	pool.MaxConnLifetime, pool.MaxConnLifetimeJitter = maxConnLifetime, maxConnLifetime/5
 	pool.HealthCheckPeriod = 15 * time.Second
 	pool.AfterConnect = prepare
 	pool.BeforeClose = abandon
 	d = &Database{Session: session, sockets: open, close: closeDialer}
+	pool.PrepareConn = d.admit
 	if d.Pool, err = pgxpool.NewWithConfig(ctx, pool); err != nil {
 		return nil, fmt.Errorf("open the pool: %w", err)
 	}
@@ -129,7 +137,7 @@ func prepare(ctx context.Context, conn *pgx.Conn) error {
 		return fmt.Errorf("limit statements: %w", err)
 	}
 
-	return nil
+	return lookUp(ctx, conn)
 }
 
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }

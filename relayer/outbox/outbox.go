@@ -10,6 +10,7 @@ package outbox
 import (
 	"context"
 	"fmt"
+	"hash/maphash"
 	"strconv"
 	"time"
 
@@ -93,6 +94,21 @@ const answerWithin = 2 * time.Second
 type Sent struct {
 	Seq  int64
 	Slot int16
+	of   uint64 // its message: see identity
+}
+
+// identity is what makes two rows of one seq the same message, whether its event is stored or was orphaned since.
+type identity struct {
+	kind  int16
+	block common.Hash
+	index uint
+}
+
+var seed = maphash.MakeSeed()
+
+// Sent is the row as one that was acknowledged.
+func (p *Pending) Sent() Sent {
+	return Sent{p.Seq, p.Slot, maphash.Comparable(seed, identity{p.Kind, p.Event.BlockHash, p.Event.LogIndex})}
 }
 
 // Delete deletes rows, in one round trip and one transaction.

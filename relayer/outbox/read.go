@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
@@ -128,6 +129,26 @@ func (b *Box) Lanes(ctx context.Context, wants []Want) ([][]Found, error) {
 	}
 
 	return lanes, nil
+}
+
+const readSent = `
+	select ` + columns + `, 0
+	from (select * from outbox o where o.chain_id = @chain and o.seq = any(@seqs)) o` + joins
+
+// Still returns those of the rows that are in the outbox as they were sent.
+func (b *Box) Still(ctx context.Context, rows []Sent) ([]Sent, error) {
+	seqs := column.Of(rows, func(s *Sent) int64 { return s.Seq })
+	found, err := b.read(ctx, readSent, pgx.StrictNamedArgs{"chain": b.ChainID, "seqs": seqs})
+	if err != nil {
+		return nil, fmt.Errorf("look for %d acknowledged rows in the outbox: %w", len(rows), err)
+	}
+
+	there := map[Sent]bool{}
+	for i := range found {
+		there[found[i].Sent()] = true
+	}
+
+	return slices.DeleteFunc(slices.Clone(rows), func(s Sent) bool { return !there[s] }), nil
 }
 
 // inOrder makes the planner follow the index, in which the next row is beside the last one, whatever

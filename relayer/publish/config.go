@@ -27,6 +27,8 @@ type Config struct {
 	BySlot     bool            // ordering key: the slot instead of the escrow; larger batches, less isolation
 	// Valid says whether the right to publish still holds; it is asked before each request, concurrently. Nil: for ever.
 	Valid func() bool
+	// Server is when the database server of this tenure was started; see Handover.
+	Server time.Time
 	// Tracer makes a span per message, whose context the message carries as the attribute
 	// traceparent. Nil: none.
 	Tracer   trace.Tracer
@@ -42,11 +44,13 @@ type Handover struct {
 	acked  []outbox.Sent   // acknowledged, and not deleted because the database was gone: not to be sent again
 	doubts map[int16]int64 // not written down: see outbox.Box.Doubt
 	known  bool
+	server time.Time // when the database server was started that the rows are of
 }
 
-// Known says whether a Publisher of this process has run. If none has, what the instance published
-// in a former life is not known.
-func (h *Handover) Known() bool { return h.known }
+// Known says whether a Publisher of this process has run on the server that was started at that time. If none has,
+// what the instance published in a former life is not known: one that was failed over to may show rows again that
+// were deleted.
+func (h *Handover) Known(server time.Time) bool { return h.known && h.server.Equal(server) }
 
 // Sender hands messages to Pub/Sub, in one request and once: the loop retries. Errors are those of
 // package pubsub. The call has a deadline of its own. (Google's Publisher is not used: it delays

@@ -10,7 +10,6 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
-	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
 )
 
@@ -190,7 +189,7 @@ func (l *loop) acknowledged(f *request) {
 			m.latency.Observe(max(0, now.Sub(time.Unix(int64(r.Event.BlockTime), 0)).Seconds()))
 		}
 
-		l.done(outbox.Sent{Seq: r.Seq, Slot: r.Slot})
+		l.done(r.Sent())
 		m.duration.Observe(took)
 		if r.doubtful {
 			m.republished.Inc()

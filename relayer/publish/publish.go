@@ -43,12 +43,35 @@ func New(cfg Config) (*Publisher, error) {
 	return p, nil
 }
 
+// Join makes sure, before Run, that what the tenure before has left are rows of this database still: another server
+// may have forgotten the last ones, and have given their numbers to other rows.
+func (p *Publisher) Join(ctx context.Context) error {
+	h := p.cfg.Handover
+	if len(h.acked) == 0 || h.server.Equal(p.cfg.Server) {
+		return nil
+	}
+
+	acked, err := p.box.Still(ctx, h.acked)
+	if err != nil {
+		return err
+	}
+
+	if n := len(h.acked) - len(acked); n > 0 {
+		p.cfg.Log.WarnContext(ctx, "the database has forgotten rows that were acknowledged: they may be published again",
+			slog.Int("messages", n))
+	}
+
+	h.acked, h.server = acked, p.cfg.Server
+
+	return nil
+}
+
 // Run publishes until ctx ends; then it takes nothing more, waits up to drainTimeout for what is
 // under way, deletes the rows of what was acknowledged, and returns nil. It returns ErrFenced when
 // Config.Valid says no. Trouble with Pub/Sub or the database never ends it.
 func (p *Publisher) Run(ctx context.Context) error {
 	defer close(p.inbox.ended)
-	p.cfg.Handover.known = true
+	p.cfg.Handover.known, p.cfg.Handover.server = true, p.cfg.Server
 	l := newLoop(&p.shared)
 	sending, cancel := context.WithCancel(context.WithoutCancel(ctx)) // requests outlive ctx, by the drain
 	defer cancel()

@@ -61,7 +61,7 @@ func (l *loop) add(r row) {
 
 	id := l.box.LaneOf(&r.Pending)
 	if l.lanes.topics[id.Topic].name == "" {
-		l.done(outbox.Sent{Seq: r.Seq, Slot: r.Slot}) // nobody asked for it: it leaves the outbox as if sent
+		l.done(r.Sent()) // nobody asked for it: it leaves the outbox as if sent
 		return
 	}
 
@@ -168,7 +168,7 @@ func (l *loop) sendable(f *outbox.Found) bool {
 	}
 
 	if f.Obsolete && !l.rest.isQuiet(f.Slot) {
-		l.done(outbox.Sent{Seq: f.Seq, Slot: f.Slot})
+		l.done(f.Sent())
 	}
 
 	switch kind := message.Kind(f.Kind); {
