@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -12,7 +13,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 )
 
-// The database fails over to a synchronous standby, under one address. Where the old primary stays, whoever is
+// The database fails over to a standby, under one address; it is synchronous unless a case says otherwise. Where the old primary stays, whoever is
 // connected to it still gets answers, and commits there wait for ever: it has no standby any more. One that is
 // told to wait no longer answers that it is done, with a warning (SyncRepWaitForLSN of Postgres), and is forgotten.
 func TestDatabaseFailsOver(t *testing.T) {
@@ -35,6 +36,25 @@ func TestDatabaseFailsOver(t *testing.T) {
 					select count(*) from waiting where pg_cancel_backend(pid)`).Scan(&n))
 				told += n
 			}
+		},
+		"the standby was behind": func(w *world, standby *testpg.Server) {
+			for url, setting := range map[string]string{w.URL: "synchronous_standby_names",
+				standby.URL("relayer"): "primary_conninfo"} {
+				conn, err := pgx.Connect(w.t.Context(), url)
+				require.NoError(w.t, err)
+				for _, statement := range []string{"alter system set " + setting + " = ''", "select pg_reload_conf()"} {
+					_, err := conn.Exec(w.t.Context(), statement)
+					require.NoError(w.t, err)
+				}
+
+				require.NoError(w.t, conn.Close(w.t.Context()))
+			}
+
+			w.blocks(3)
+			w.audit(false) // published, acknowledged, deleted: and forgotten
+			w.blocks(3)
+			require.NoError(w.t, w.PG.Down(w.t.Context(), testpg.Immediate))
+			require.NoError(w.t, standby.Promote(w.t.Context()))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

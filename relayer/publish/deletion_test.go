@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish"
@@ -78,4 +79,35 @@ func TestDeletionsStandStill(t *testing.T) {
 	w.wait(events + published)
 	require.NoError(t, again.stop())
 	require.Equal(t, events+published, w.tap.Len())
+}
+
+// What was acknowledged and not deleted stays so after a restart of the database, and after a failover to a server
+// that has it; not where that has forgotten rows and given their numbers to others.
+func TestAcknowledgedRowsOfAnotherServer(t *testing.T) {
+	t.Parallel()
+	w := setup(t, testpubsub.Options{})
+	cfg := w.config()
+	cfg.Server = time.Unix(1, 0)
+	rows := w.commit("Approved", message.Original, 1, 2, 3, 4)
+	tx, err := w.DB.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), `lock table outbox in share mode`)
+	require.NoError(t, err)
+	p := w.start(cfg, publish.Tuning{})
+	require.Eventually(t, func() bool { return p.Stats().Undeleted == len(rows) }, patience, tick)
+	require.NoError(t, p.stop())
+	require.NoError(t, tx.Rollback(t.Context()))
+	require.True(t, w.handover.Known(cfg.Server))
+
+	cfg.Server = time.Unix(2, 0)
+	require.False(t, w.handover.Known(cfg.Server))
+	require.EqualValues(t, 2, w.Exec(`
+		update outbox o set slot = p.slot, escrow = p.escrow, block_number = p.block_number, log_index = p.log_index
+		from outbox p where o.seq in ($1, $2) and p.seq in ($1, $2) and o.seq <> p.seq`, rows[0].Seq, rows[1].Seq))
+	again := w.start(cfg, publish.Tuning{})
+	sent := w.wait(len(rows) + 2)
+	require.NoError(t, again.stop())
+	require.ElementsMatch(t, []string{sent[4].Key, sent[5].Key},
+		[]string{"7:" + registry.Text(escrow(1)), "7:" + registry.Text(escrow(2))})
+	require.True(t, w.handover.Known(cfg.Server))
 }

@@ -106,6 +106,7 @@ func (w *world) start(cfg publish.Config, o publish.Tuning) *running {
 	p, err := publish.New(cfg)
 	require.NoError(w.t, err)
 	p.Tune(o)
+	require.NoError(w.t, p.Join(w.t.Context()))
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx) }()
