@@ -13,9 +13,10 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 )
 
-// The database fails over to a standby, under one address; it is synchronous unless a case says otherwise. Where the old primary stays, whoever is
-// connected to it still gets answers, and commits there wait for ever: it has no standby any more. One that is
-// told to wait no longer answers that it is done, with a warning (SyncRepWaitForLSN of Postgres), and is forgotten.
+// The database fails over to a standby, under one address; it is synchronous unless a case says otherwise. Where
+// the old primary stays, whoever is connected to it still gets answers, and commits there wait for ever: it has no
+// standby any more. One that is told to wait no longer answers that it is done, with a warning (SyncRepWaitForLSN of
+// Postgres), and is forgotten.
 func TestDatabaseFailsOver(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(w *world, standby *testpg.Server){
