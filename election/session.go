@@ -226,8 +226,8 @@ func (s *Session) lockInstance(ctx context.Context) error {
 		var ok bool
 		start := s.cfg.Clock() // of this attempt: the lease does not count the time before it
 		if err := s.open(ctx, func(ctx context.Context) error {
-			return s.conn.QueryRow(ctx, `select pg_try_advisory_lock($1), clock_timestamp(), pg_backend_pid(), pg_postmaster_start_time()`,
-				key).Scan(&ok, &s.since, &s.pid, &s.server)
+			return s.conn.QueryRow(ctx, `select pg_try_advisory_lock($1), clock_timestamp(), pg_backend_pid(),
+				pg_postmaster_start_time()`, key).Scan(&ok, &s.since, &s.pid, &s.server)
 		}); err != nil {
 			return fmt.Errorf("take the lock of instance %s: %w", s.cfg.InstanceID, err)
 		}

@@ -39,19 +39,18 @@ type reached struct {
 
 const reachedKey = "escrow-relayer/reached"
 
-// lookUp notes which server a connection reaches.
-func lookUp(ctx context.Context, conn *pgx.Conn) error {
-	var r reached
+// lookUp finds out which server a connection reaches, and notes it.
+func lookUp(ctx context.Context, conn *pgx.Conn) (r reached, err error) {
 	var pid uint32
-	err := conn.QueryRow(ctx, `select pg_postmaster_start_time(), pg_backend_pid()`).Scan(&r.server, &pid)
+	err = conn.QueryRow(ctx, `select pg_postmaster_start_time(), pg_backend_pid()`).Scan(&r.server, &pid)
 	if err != nil {
-		return fmt.Errorf("ask when the server was started: %w", err)
+		return r, fmt.Errorf("ask when the server was started: %w", err)
 	}
 
 	r.pooled = pid != conn.PgConn().PID() // such a proxy gives its clients numbers of its own
 	conn.PgConn().CustomData()[reachedKey] = r
 
-	return nil
+	return r, nil
 }
 
 // admit says whether a connection may be used: see Bind.
@@ -63,11 +62,9 @@ func (d *Database) admit(ctx context.Context, conn *pgx.Conn) (ok bool, err erro
 
 	r, _ := conn.PgConn().CustomData()[reachedKey].(reached)
 	if r.pooled {
-		if err := lookUp(ctx, conn); err != nil {
+		if r, err = lookUp(ctx, conn); err != nil {
 			return false, err
 		}
-
-		r, _ = conn.PgConn().CustomData()[reachedKey].(reached)
 	}
 
 	if r.server.Equal(b.server) {

@@ -137,7 +137,9 @@ func prepare(ctx context.Context, conn *pgx.Conn) error {
 		return fmt.Errorf("limit statements: %w", err)
 	}
 
-	return lookUp(ctx, conn)
+	_, err := lookUp(ctx, conn)
+
+	return err
 }
 
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }

@@ -44,7 +44,7 @@ type Handover struct {
 	acked  []outbox.Sent   // acknowledged, and not deleted because the database was gone: not to be sent again
 	doubts map[int16]int64 // not written down: see outbox.Box.Doubt
 	known  bool
-	server time.Time // when the database server was started that the rows are of
+	server time.Time // when the database server was started that the last Publisher ran on
 }
 
 // Known says whether a Publisher of this process has run on the server that was started at that time. If none has,

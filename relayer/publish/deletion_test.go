@@ -104,6 +104,10 @@ func TestAcknowledgedRowsOfAnotherServer(t *testing.T) {
 	require.EqualValues(t, 2, w.Exec(`
 		update outbox o set slot = p.slot, escrow = p.escrow, block_number = p.block_number, log_index = p.log_index
 		from outbox p where o.seq in ($1, $2) and p.seq in ($1, $2) and o.seq <> p.seq`, rows[0].Seq, rows[1].Seq))
+	joined, err := publish.New(cfg)
+	require.NoError(t, err)
+	require.NoError(t, joined.Join(t.Context()))
+	require.False(t, w.handover.Known(cfg.Server), "it has published nothing there yet: a tenure may end before that")
 	again := w.start(cfg, publish.Tuning{})
 	sent := w.wait(len(rows) + 2)
 	require.NoError(t, again.stop())
