@@ -39,7 +39,7 @@ verify: generate ## fail if a generated file is not what its source says
 .PHONY: model
 model: ## check the models of ownership, reorganisations and a sender's nonces in full (needs spin and gcc)
 	partition/model/check.sh full
-	relayer/send/model/check.sh full
+	relayer/command/send/model/check.sh full
 
 .PHONY: chaos
 chaos: ## try to break the guarantees: SEED=n repeats one plan, MINUTES=n tries new ones, ARGS=-commands with commands in the traffic, ARGS=-race with the race detector
@@ -73,7 +73,7 @@ bench: ## measure: ONLY=name runs one figure, OUT=file.json also writes them as 
 
 .PHONY: microbench
 microbench: ## Go benchmarks of decoding, matching, encoding and committing, with allocations: COUNT=n, BENCH=regexp; compare two outputs with benchstat
-	@go test -run '^$$' -bench '$(or $(BENCH),.)' -benchmem -count $(or $(COUNT),6) -timeout 60m ./relayer/contract ./relayer/message ./relayer/source ./relayer/watch ./relayer/ledger
+	@go test -run '^$$' -bench '$(or $(BENCH),.)' -benchmem -count $(or $(COUNT),6) -timeout 60m ./relayer/contract ./relayer/message ./relayer/chain ./relayer/watch ./relayer/ledger
 
 .PHONY: clean
 clean: ## remove what was built

@@ -15,8 +15,8 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 	commands "github.com/fusion-prime/escrow-relayer/relayer/command"
-	"github.com/fusion-prime/escrow-relayer/relayer/intake"
-	"github.com/fusion-prime/escrow-relayer/relayer/send"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/intake"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
 )
 
 // heredoc is the content of a file that a page has the reader write.

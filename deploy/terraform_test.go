@@ -393,7 +393,7 @@ func TestTerraformKeysArePartedFromTheRest(t *testing.T) {
 
 	key := m.resource(t, "google_kms_crypto_key.sender")
 	version := only(t, key, "version_template")
-	require.Equal(t, `"EC_SIGN_SECP256K1_SHA256"`, m.expression(t, version, "algorithm"), "what relayer/sign asks for")
+	require.Equal(t, `"EC_SIGN_SECP256K1_SHA256"`, m.expression(t, version, "algorithm"), "what relayer/command/sign asks for")
 	require.Equal(t, `"HSM"`, m.expression(t, version, "protection_level"), "no other level has this curve")
 	require.Equal(t, "true", m.expression(t, only(t, key, "lifecycle"), "prevent_destroy"))
 

@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fusion-prime/escrow-relayer/election"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/intake"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/reply"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/sign"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
-	"github.com/fusion-prime/escrow-relayer/relayer/intake"
-	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
-	"github.com/fusion-prime/escrow-relayer/relayer/reply"
-	"github.com/fusion-prime/escrow-relayer/relayer/send"
-	"github.com/fusion-prime/escrow-relayer/relayer/sign"
+	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/web"
 )
 

@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/intake"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
-	"github.com/fusion-prime/escrow-relayer/relayer/intake"
 )
 
 // Without their variables nothing of commands is there: no key, nothing that takes them in, no answers,

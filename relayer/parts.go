@@ -5,10 +5,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
 	"github.com/fusion-prime/escrow-relayer/relayer/verify"
 	"github.com/fusion-prime/escrow-relayer/relayer/watch"
 )
@@ -17,8 +17,8 @@ import (
 // they share are made from the configuration here, in one way.
 
 // NewSource returns the chain as the endpoints of RPC_URLS show it.
-func NewSource(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer) (*source.Source, error) {
-	return source.New(source.Config{
+func NewSource(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer) (*chain.Source, error) {
+	return chain.New(chain.Config{
 		URLs: cfg.RPCURLs, ChainID: uint64(cfg.ChainID), Finality: cfg.Finality, Confirmations: cfg.Confirmations,
 		PollInterval: cfg.PollInterval, Timeout: cfg.RPCTimeout,
 		MaxRPS: cfg.RPCMaxRPS, MaxRange: cfg.RPCMaxRange, MaxAddresses: cfg.RPCMaxAddress,
@@ -41,7 +41,7 @@ func NewLedger(cfg *config.Config, db *database.Database) *ledger.Ledger {
 }
 
 // NewVerifier returns what reads the chain a second time and compares it with the ledger.
-func NewVerifier(cfg *config.Config, src *source.Source, filters *watch.Filters, led *ledger.Ledger, log *slog.Logger,
+func NewVerifier(cfg *config.Config, src *chain.Source, filters *watch.Filters, led *ledger.Ledger, log *slog.Logger,
 	metrics *verify.Metrics) *verify.Verifier {
 	return verify.New(verify.Config{
 		Source: src, Filters: filters.Again(), Ledger: led, ABI: cfg.ABI, Factory: cfg.Factory,

@@ -29,14 +29,14 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/partition"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish"
-	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
+	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/redact"
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
 	"github.com/fusion-prime/escrow-relayer/relayer/trace"
 	"github.com/fusion-prime/escrow-relayer/relayer/verify"
 	"github.com/fusion-prime/escrow-relayer/relayer/watch"
@@ -55,7 +55,7 @@ type Relayer struct {
 	gatherer prometheus.Gatherer
 	build    web.Build
 	started  time.Time
-	source   *source.Source
+	source   *chain.Source
 	filters  *watch.Filters
 	metrics  metrics
 	commands *commands

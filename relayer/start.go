@@ -15,11 +15,11 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/migrations"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/logging"
-	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
+	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
 )
 
 const (
@@ -78,7 +78,7 @@ func (r *Relayer) start(ctx context.Context) error {
 func (r *Relayer) announce(ctx context.Context) {
 	cfg := r.cfg
 	finality := cfg.Finality
-	if finality == source.Confirmations {
+	if finality == chain.Confirmations {
 		finality = fmt.Sprintf("%d confirmations", cfg.Confirmations)
 	}
 
@@ -145,7 +145,7 @@ func refuse(err error) error { return backoff.Permanent(fmt.Errorf("%w: %w", Err
 // lasting says whether an error of a step is one that no retry can mend.
 func lasting(err error) bool {
 	return database.Lasting(err) || slices.ContainsFunc([]error{
-		source.ErrWrongChain, source.ErrNoCode, contract.ErrNotFactory, errStartBlock, election.ErrOtherFactory,
+		chain.ErrWrongChain, chain.ErrNoCode, contract.ErrNotFactory, errStartBlock, election.ErrOtherFactory,
 		election.ErrPooled, election.ErrElsewhere, migrations.ErrStale, migrations.ErrFuture, pubsub.ErrNoTopic,
 	}, func(kind error) bool { return errors.Is(err, kind) })
 }

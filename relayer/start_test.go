@@ -14,15 +14,15 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/redact"
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
 // history is a chain whose endpoints keep no state below a block.
 type history struct {
-	chain
+	startReader
 	oldest uint64
 	asked  int
 }
@@ -30,10 +30,10 @@ type history struct {
 func (h *history) Code(ctx context.Context, a common.Address, block uint64) ([]byte, error) {
 	h.asked++
 	if block < h.oldest {
-		return nil, fmt.Errorf("%w: missing trie node", source.ErrNoHistory)
+		return nil, fmt.Errorf("%w: missing trie node", chain.ErrNoHistory)
 	}
 
-	return h.chain.Code(ctx, a, block)
+	return h.startReader.Code(ctx, a, block)
 }
 
 // A START_BLOCK is held against a real chain, on which the factory was deployed somewhere in the middle.
@@ -43,7 +43,7 @@ func TestCheckStart(t *testing.T) {
 	contracts, err := testchain.Deploy(t.Context(), sim)
 	require.NoError(t, err)
 	require.NoError(t, sim.Mine(t.Context(), 50))
-	src, err := source.New(source.Config{URLs: []string{sim.HTTP()}, ChainID: sim.ChainID().Uint64()})
+	src, err := chain.New(chain.Config{URLs: []string{sim.HTTP()}, ChainID: sim.ChainID().Uint64()})
 	require.NoError(t, err)
 	t.Cleanup(src.Close)
 	head, err := src.Head(t.Context())
@@ -86,7 +86,7 @@ func TestCheckStart(t *testing.T) {
 			refused: fmt.Sprintf("was in block %d: ", deployed)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := &history{chain: src, oldest: c.oldest}
+			h := &history{startReader: src, oldest: c.oldest}
 			unchecked, err := checkStart(t.Context(), h, contracts.Factory, c.start, c.allow)
 			require.LessOrEqual(t, h.asked, 40)
 			require.Equal(t, c.unchecked, unchecked != "")

@@ -10,14 +10,14 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/registry"
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 )
 
-// chain is what the start reads of the chain.
-type chain interface {
+// startReader is what the start reads of the chain.
+type startReader interface {
 	// Head returns the newest block of any endpoint.
-	Head(ctx context.Context) (source.Header, error)
-	// Code returns the code at an address as of a block, or source.ErrNoHistory.
+	Head(ctx context.Context) (chain.Header, error)
+	// Code returns the code at an address as of a block, or chain.ErrNoHistory.
 	Code(ctx context.Context, address common.Address, block uint64) ([]byte, error)
 }
 
@@ -27,7 +27,7 @@ var errStartBlock = errors.New("START_BLOCK")
 // checkStart verifies a START_BLOCK before it is stored: from then on the stored one counts. It
 // returns errStartBlock if the block is above the head or, unless allowLate, above the factory's
 // deployment. unchecked says what could not be checked; "" if everything could.
-func checkStart(ctx context.Context, c chain, factory common.Address, start uint64,
+func checkStart(ctx context.Context, c startReader, factory common.Address, start uint64,
 	allowLate bool) (unchecked string, err error) {
 	head, err := c.Head(ctx)
 	if err != nil {
@@ -45,7 +45,7 @@ func checkStart(ctx context.Context, c chain, factory common.Address, start uint
 
 	code, err := c.Code(ctx, factory, start-1)
 	switch {
-	case errors.Is(err, source.ErrNoHistory):
+	case errors.Is(err, chain.ErrNoHistory):
 		return fmt.Sprintf("no endpoint of RPC_URLS keeps the state of block %d: "+
 			"whether the factory was deployed before START_BLOCK is not known", start-1), nil
 	case err != nil:
@@ -72,7 +72,7 @@ func checkStart(ctx context.Context, c chain, factory common.Address, start uint
 // deployment finds the first block in which the factory had code, by bisection between 0 and high, in
 // which it has. The result is not exact where the endpoints keep no older state: the deployment may be
 // in an earlier block then.
-func deployment(ctx context.Context, c chain, factory common.Address, high uint64) (block uint64,
+func deployment(ctx context.Context, c startReader, factory common.Address, high uint64) (block uint64,
 	exact bool, err error) {
 	low := uint64(0) // below it there is no code, or the state is not known
 	exact = true
@@ -80,7 +80,7 @@ func deployment(ctx context.Context, c chain, factory common.Address, high uint6
 		middle := low + (high-low)/2
 		code, err := c.Code(ctx, factory, middle)
 		switch {
-		case errors.Is(err, source.ErrNoHistory):
+		case errors.Is(err, chain.ErrNoHistory):
 			low, exact = middle+1, false
 		case err != nil:
 			return 0, false, err

@@ -12,11 +12,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fusion-prime/escrow-relayer/relayer"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
-	"github.com/fusion-prime/escrow-relayer/relayer/send"
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
 	"github.com/fusion-prime/escrow-relayer/relayer/verify"
 )
 
@@ -51,7 +51,7 @@ type audit struct {
 	cfg *config.Config
 	db  *database.Database
 	led *ledger.Ledger
-	src *source.Source
+	src *chain.Source
 }
 
 // run compares events and senders. A difference is the answer no.
@@ -203,12 +203,12 @@ func progress(w io.Writer, n int64, what string) *progressbar.ProgressBar {
 }
 
 // openSource returns the chain for a command, whose metrics nobody reads.
-func openSource(cfg *config.Config) (*source.Source, error) {
+func openSource(cfg *config.Config) (*chain.Source, error) {
 	return relayer.NewSource(cfg, logger(cfg), prometheus.NewRegistry())
 }
 
 // startSource runs a source until stop is called, and returns once its endpoints have been heard.
-func startSource(ctx context.Context, cfg *config.Config) (src *source.Source, stop func(), err error) {
+func startSource(ctx context.Context, cfg *config.Config) (src *chain.Source, stop func(), err error) {
 	if src, err = openSource(cfg); err != nil {
 		return nil, nil, err
 	}

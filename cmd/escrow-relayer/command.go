@@ -16,10 +16,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/sign"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
-	"github.com/fusion-prime/escrow-relayer/relayer/send"
-	"github.com/fusion-prime/escrow-relayer/relayer/sign"
 )
 
 func commandCommand() *cobra.Command {

@@ -9,9 +9,9 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/fusion-prime/escrow-relayer/relayer/node"
-	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/endpoint"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
 )
 
 const (
@@ -35,7 +35,7 @@ func (d *doctor) chain(ctx context.Context) error {
 	}
 
 	list := src.Examine(ctx, d.cfg.Factory, uint64(max(d.cfg.StartBlock, 0)))
-	best := slices.MaxFunc(list, func(a, b source.Examination) int { return int(int64(a.Head) - int64(b.Head)) })
+	best := slices.MaxFunc(list, func(a, b chain.Examination) int { return int(int64(a.Head) - int64(b.Head)) })
 	usable, smallest := 0, d.cfg.RPCMaxRange
 	announces := false
 	for i := range list {
@@ -67,13 +67,13 @@ func (d *doctor) chain(ctx context.Context) error {
 	}
 
 	d.endpoints(usable, smallest, announces)
-	tags := map[string]func(*source.Examination) *uint64{
-		source.Safe:      func(x *source.Examination) *uint64 { return x.Safe },
-		source.Finalized: func(x *source.Examination) *uint64 { return x.Finalized },
+	tags := map[string]func(*chain.Examination) *uint64{
+		chain.Safe:      func(x *chain.Examination) *uint64 { return x.Safe },
+		chain.Finalized: func(x *chain.Examination) *uint64 { return x.Finalized },
 	}
 	if tag := tags[d.cfg.Finality]; tag != nil && !slices.ContainsFunc(list,
-		func(x source.Examination) bool { return x.Err == nil && tag(&x) != nil }) {
-		d.set("FINALITY", source.Confirmations, "no endpoint knows the %s block", d.cfg.Finality)
+		func(x chain.Examination) bool { return x.Err == nil && tag(&x) != nil }) {
+		d.set("FINALITY", chain.Confirmations, "no endpoint knows the %s block", d.cfg.Finality)
 	}
 
 	return nil
@@ -98,7 +98,7 @@ func (d *doctor) endpoints(usable int, smallest uint64, announces bool) {
 }
 
 // serves says whether an endpoint can be used, and if not, what to do about it.
-func (d *doctor) serves(x *source.Examination) bool {
+func (d *doctor) serves(x *chain.Examination) bool {
 	switch {
 	case x.Err == nil:
 		d.say(fine, "chain", "chain %d", x.ChainID)
@@ -120,7 +120,7 @@ func (d *doctor) serves(x *source.Examination) bool {
 
 // rateNote says at what rate an endpoint that limits it was asked in the end. It may let more
 // through: after each refusal it is asked less often.
-func rateNote(x *source.Examination) string {
+func rateNote(x *chain.Examination) string {
 	return fmt.Sprintf("it limits the rate, and was asked for %.1f requests per second in the end", x.Rate)
 }
 
@@ -128,7 +128,7 @@ func rateNote(x *source.Examination) string {
 func remedy(err error) string {
 	page, isPage := errors.AsType[*rpc.Page](err)
 	switch kind := rpc.Classify(err); {
-	case errors.Is(err, node.ErrWrongChain):
+	case errors.Is(err, endpoint.ErrWrongChain):
 		return ": correct its URL in RPC_URLS, or CHAIN_ID"
 	case isPage && page.Status == 0:
 		return ": correct its host, port and path in RPC_URLS"
@@ -144,7 +144,7 @@ func remedy(err error) string {
 }
 
 // endpoint judges one endpoint that works. best is the newest head of all.
-func (d *doctor) endpoint(x *source.Examination, best uint64) {
+func (d *doctor) endpoint(x *chain.Examination, best uint64) {
 	age := time.Since(x.HeadTime).Round(time.Second)
 	if x.Head+blocksBehind < best {
 		d.say(wrong, "head", "block %d, %d behind the best endpoint", x.Head, best-x.Head)
@@ -173,11 +173,11 @@ func oldOrAhead(age time.Duration) string {
 }
 
 // tags says which blocks the endpoint calls safe and final.
-func (d *doctor) tags(x *source.Examination) {
+func (d *doctor) tags(x *chain.Examination) {
 	for _, tag := range []struct {
 		name  string
 		block *uint64
-	}{{source.Safe, x.Safe}, {source.Finalized, x.Finalized}} {
+	}{{chain.Safe, x.Safe}, {chain.Finalized, x.Finalized}} {
 		switch {
 		case tag.block != nil && *tag.block > x.Head+blocksApart:
 			v := note
@@ -199,12 +199,12 @@ func (d *doctor) tags(x *source.Examination) {
 
 // limited says whether an endpoint refuses ranges that are too large, in whatever words: it answered
 // for fewer blocks, and did not say that it lacks the old ones.
-func limited(x *source.Examination) bool {
+func limited(x *chain.Examination) bool {
 	return x.Range > 0 && x.RangeErr != nil && rpc.Shrinks(rpc.Classify(x.RangeErr))
 }
 
 // logs says of how many blocks it gives logs at once, from which block on, and of whom.
-func (d *doctor) logs(x *source.Examination) {
+func (d *doctor) logs(x *chain.Examination) {
 	switch {
 	case x.RangeErr == nil:
 		d.say(fine, "range", "logs of %d blocks at once, which is all that was asked for", x.Range)
@@ -233,7 +233,7 @@ func (d *doctor) logs(x *source.Examination) {
 }
 
 // history says from which block on it has headers and logs.
-func (d *doctor) history(x *source.Examination) {
+func (d *doctor) history(x *chain.Examination) {
 	says := "nothing of it"
 	if x.OldestErr != nil && !errors.Is(x.OldestErr, rpc.ErrBehind) {
 		says = x.OldestErr.Error()
@@ -254,7 +254,7 @@ func (d *doctor) history(x *source.Examination) {
 }
 
 // speed says how fast it is, and how it may be asked.
-func (d *doctor) speed(x *source.Examination) {
+func (d *doctor) speed(x *chain.Examination) {
 	v := fine
 	if x.Latency > slowEndpoint {
 		v = note

@@ -9,10 +9,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/endpoint"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
-	"github.com/fusion-prime/escrow-relayer/relayer/node"
-	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
 // What doctor says of an endpoint is true, and tells what to do, in each of the ways in which
@@ -21,85 +21,85 @@ func TestDoctorOfAnEndpoint(t *testing.T) {
 	said := func(text string) error { return &rpc.Error{Code: -32000, Message: text} }
 	archive := said("Archive requests require a personal token. Get one at: https://www.allnodes.com/publicnode")
 	for name, c := range map[string]struct {
-		change func(x *source.Examination)
+		change func(x *chain.Examination)
 		of     string
 		want   verdict
 		words  string
 		not    string
 		limit  uint64 // that RPC_MAX_RANGE is set to
 	}{
-		"well": {func(*source.Examination) {}, "range", fine, "which is all that was asked for", "", 0},
-		"a limit in known words": {func(x *source.Examination) {
+		"well": {func(*chain.Examination) {}, "range", fine, "which is all that was asked for", "", 0},
+		"a limit in known words": {func(x *chain.Examination) {
 			x.Range, x.RangeErr = 100, said("block range too large")
 		}, "range", note, "logs of 100 blocks at once: a backfill will be slow", "", 100},
-		"a limit in unknown words": {func(x *source.Examination) {
+		"a limit in unknown words": {func(x *chain.Examination) {
 			x.Range, x.RangeErr = 800, said("nay")
 		}, "range", fine, "logs of 800 blocks at once; to more it says", "could not be tested", 800},
-		"a limit of time": {func(x *source.Examination) {
+		"a limit of time": {func(x *chain.Examination) {
 			x.Range, x.RangeErr = 100, said("context deadline exceeded")
 		}, "range", note, "logs of 100 blocks at once", "could not be tested", 100},
-		"old blocks for money": {func(x *source.Examination) {
+		"old blocks for money": {func(x *chain.Examination) {
 			x.Range, x.RangeErr, x.Oldest, x.OldestErr, x.OldestLogs = 101, archive, 1900, archive, true
 		}, "history", wrong, "logs go back to block 1900 only, and START_BLOCK is 100", "", 0},
-		"the range of one that lacks old blocks": {func(x *source.Examination) {
+		"the range of one that lacks old blocks": {func(x *chain.Examination) {
 			x.Range, x.RangeErr, x.Oldest, x.OldestErr, x.OldestLogs = 101, archive, 1900, archive, true
 		}, "range", note, "more could not be tested", "", 0},
-		"old blocks are null": {func(x *source.Examination) {
+		"old blocks are null": {func(x *chain.Examination) {
 			x.Oldest, x.OldestErr = 1500, rpc.ErrBehind
 		}, "history", wrong, "headers go back to block 1500 only", "does not have the block yet", 0},
-		"no logs at all": {func(x *source.Examination) {
+		"no logs at all": {func(x *chain.Examination) {
 			x.Range, x.RangeErr = 0, said("limit exceeded")
 			x.Oldest, x.OldestErr, x.OldestLogs = 2000, said("limit exceeded"), true
 		}, "range", wrong, "use another endpoint", "", 0},
-		"the history of one without logs": {func(x *source.Examination) {
+		"the history of one without logs": {func(x *chain.Examination) {
 			x.Range, x.RangeErr = 0, said("limit exceeded")
 			x.Oldest, x.OldestErr, x.OldestLogs = 2000, said("limit exceeded"), true
 		}, "history", unknown, "no logs of any block", "archive node", 0},
-		"a rate": {func(x *source.Examination) { x.Rate = 1.5 }, "rate", note, "asked for 1.5 requests per second",
+		"a rate": {func(x *chain.Examination) { x.Rate = 1.5 }, "rate", note, "asked for 1.5 requests per second",
 			"went through", 0},
-		"a rate, and too little time": {func(x *source.Examination) {
+		"a rate, and too little time": {func(x *chain.Examination) {
 			x.Rate, x.Err = 1.5, context.DeadlineExceeded
 		}, "chain", unknown, "name a longer --timeout; it limits the rate", "", 0},
-		"wrong chain": {func(x *source.Examination) {
-			x.Head, x.Err = 0, fmt.Errorf("%w: it serves chain 5, CHAIN_ID is 1", node.ErrWrongChain)
+		"wrong chain": {func(x *chain.Examination) {
+			x.Head, x.Err = 0, fmt.Errorf("%w: it serves chain 5, CHAIN_ID is 1", endpoint.ErrWrongChain)
 		}, "chain", wrong, "correct its URL in RPC_URLS, or CHAIN_ID", "", 0},
-		"no key": {func(x *source.Examination) {
+		"no key": {func(x *chain.Examination) {
 			x.Head, x.Err = 0, &rpc.Page{Status: 401, Text: "message: API key not found"}
 		}, "chain", wrong, "it wants an API key", "", 0},
-		"forbidden": {func(x *source.Examination) {
+		"forbidden": {func(x *chain.Examination) {
 			x.Head, x.Err = 0, &rpc.Page{Status: 403, Text: "Forbidden"}
 		}, "chain", wrong, "it wants an API key, or refuses this one", "", 0},
-		"unauthorized in words": {func(x *source.Examination) {
+		"unauthorized in words": {func(x *chain.Examination) {
 			x.Head, x.Err = 0, said("Unauthorized: You must authenticate your request with an API key.")
 		}, "chain", wrong, "it wants an API key", "", 0},
-		"wrong path": {func(x *source.Examination) { x.Head, x.Err = 0, &rpc.Page{Status: 404} }, "chain", wrong,
+		"wrong path": {func(x *chain.Examination) { x.Head, x.Err = 0, &rpc.Page{Status: 404} }, "chain", wrong,
 			"the path of its URL", "", 0},
-		"a time ahead of the clock": {func(x *source.Examination) {
+		"a time ahead of the clock": {func(x *chain.Examination) {
 			x.HeadTime = time.Now().Add(time.Hour)
 		}, "head", fine, "ahead of this machine's clock", "-", 0},
-		"a final block above the head": {func(x *source.Examination) {
+		"a final block above the head": {func(x *chain.Examination) {
 			above := x.Head + 1_000_000
 			x.Finalized = &above
 		}, "finalized", note, "it calls block 1002000 finalized, and its head is block 2000", "below the head", 0},
-		"a page": {func(x *source.Examination) {
+		"a page": {func(x *chain.Examination) {
 			x.Head, x.Err = 0, fmt.Errorf("a page: %w", &rpc.Page{Text: "Welcome"})
 		}, "chain", wrong, "correct its host, port and path in RPC_URLS", "", 0},
-		"nothing left for today": {func(x *source.Examination) {
+		"nothing left for today": {func(x *chain.Examination) {
 			x.Head, x.Err = 0, &rpc.Error{Code: 402, Message: "Payment Required"}
 		}, "chain", wrong, "its allowance is used up", "", 0},
-		"silent": {func(x *source.Examination) { x.Head, x.Err = 0, rpc.ErrSlow }, "chain", wrong, "no answer in time",
+		"silent": {func(x *chain.Examination) { x.Head, x.Err = 0, rpc.ErrSlow }, "chain", wrong, "no answer in time",
 			"", 0},
-		"no blocks announced": {func(x *source.Examination) {
+		"no blocks announced": {func(x *chain.Examination) {
 			x.WebSocket, x.Subscribes = true, said("notifications not supported")
 		}, "newHeads", note, "it does not announce blocks, and is polled", "", 0},
-		"no batches": {func(x *source.Examination) { x.Batch = 1 }, "batch", note, "each request is sent alone", "", 0},
-		"addresses": {func(x *source.Examination) { x.Addressed = errors.New("name them") }, "filter", wrong,
+		"no batches": {func(x *chain.Examination) { x.Batch = 1 }, "batch", note, "each request is sent alone", "", 0},
+		"addresses": {func(x *chain.Examination) { x.Addressed = errors.New("name them") }, "filter", wrong,
 			"named contracts only", "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := &doctor{of: "https://rpc.example.com",
 				cfg: &config.Config{ChainID: 1, StartBlock: 100, RPCMaxRange: 1000, LogFilter: "auto"}}
-			x := &source.Examination{Name: d.of, ChainID: 1, Head: 2000, HeadTime: time.Now(),
+			x := &chain.Examination{Name: d.of, ChainID: 1, Head: 2000, HeadTime: time.Now(),
 				Code: true, Range: 1000, Oldest: 100, Batch: 50}
 			c.change(x)
 			if d.serves(x) {

@@ -5,7 +5,7 @@ import (
 	"io/fs"
 	"os"
 
-	"github.com/fusion-prime/escrow-relayer/relayer/send"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
 )
 
 // files looks at the files that hold keys. One that users besides its owner can read is a note, and no

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
+	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
 )
 
 // right is what an instance needs on a topic or a subscription, and the role that grants it.

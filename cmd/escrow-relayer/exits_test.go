@@ -22,8 +22,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 	"github.com/fusion-prime/escrow-relayer/relayer"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
-	"github.com/fusion-prime/escrow-relayer/relayer/send"
 )
 
 func TestExitCodes(t *testing.T) {

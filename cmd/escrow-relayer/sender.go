@@ -14,10 +14,10 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/sign"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
-	"github.com/fusion-prime/escrow-relayer/relayer/send"
-	"github.com/fusion-prime/escrow-relayer/relayer/sign"
 )
 
 func senderCommand() *cobra.Command {

@@ -1,5 +1,5 @@
 # Commands: the keys that the relayer acts with, the files that say who may ask for what, the topics, and an account of its own for the services that
-# have them. Without `senders` none of it is created. What somebody who stole each secret could do: relayer/send/README.md.
+# have them. Without `senders` none of it is created. What somebody who stole each secret could do: relayer/command/send/README.md.
 
 locals {
   commands = length(var.senders) == 0 ? 0 : 1

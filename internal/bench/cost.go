@@ -21,7 +21,7 @@ var costFigure = regexp.MustCompile(`figure (\S+) (\S+) (items|ms)\n`)
 // ("steady"). There is no network and no database in it.
 func Cost(ctx context.Context, o *Options) ([]Figure, error) {
 	test := exec.CommandContext(ctx, "go", "test", "-count=1", "-v", "-run", "^TestCostOfABlock$",
-		"github.com/fusion-prime/escrow-relayer/relayer/source")
+		"github.com/fusion-prime/escrow-relayer/relayer/chain")
 	test.Env = append(os.Environ(), "COST_TABLE=full")
 	if o.Scale < 1 {
 		test.Env = os.Environ() // a part of the table

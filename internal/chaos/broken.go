@@ -31,33 +31,33 @@ type Breakage struct {
 var Breakages = []Breakage{
 	{
 		Name: "broadcast-first", What: "broadcasts before it records the attempt",
-		Says: "C2: broadcast before it was recorded", file: "relayer/send/attempts.go",
+		Says: "C2: broadcast before it was recorded", file: "relayer/command/send/attempts.go",
 		old: "\tif len(fresh) > 0 {\n",
 		new: "\tif err := r.broadcast(ctx, fresh); err != nil {\n\t\treturn err\n\t}\n\n\tif len(fresh) > 0 {\n",
 	},
 	{
 		Name: "early-answer", What: "answers before finality",
-		Says: "C4: answered before finality", file: "relayer/source/view.go",
+		Says: "C4: answered before finality", file: "relayer/chain/view.go",
 		old: "head.Number - min(head.Number, o.cfg.Confirmations)", new: "head.Number",
 	},
 	{
 		Name: "no-conflicts", What: "signs without checking for a conflict",
-		Says: "C5: ", file: "relayer/intake/store.go",
+		Says: "C5: ", file: "relayer/command/intake/store.go",
 		old: "when k.command_id = c.id then", new: "when true then",
 	},
 	{
 		Name: "refuses-allowed", What: "refuses what the policy allows",
-		Says: "C8: refused though the policy allows it", file: "relayer/send/permit.go",
+		Says: "C8: refused though the policy allows it", file: "relayer/command/send/permit.go",
 		old: "if why := s.cfg.Policy.Refuses(requester, &m.Command); why", new: "if why := \"not today\"; why",
 	},
 	{
 		Name: "fresh-nonce", What: "takes another nonce when it replaces a transaction",
-		Says: "C1: ", Chance: true, file: "relayer/send/attempts.go",
+		Says: "C1: ", Chance: true, file: "relayer/command/send/attempts.go",
 		old: "uint64(r.cfg.ChainID), f.Nonce, gas", new: "uint64(r.cfg.ChainID), f.Nonce+uint64(len(f.Attempts)), gas",
 	},
 	{
 		Name: "no-answer", What: "stores final states without their answers",
-		Says: "C4: no answer to", file: "relayer/send/finish.go",
+		Says: "C4: no answer to", file: "relayer/command/send/finish.go",
 		old: "if err := reply.Insert(ctx, tx, s.chainID, answers); err != nil {",
 		new: "if err := reply.Insert(ctx, tx, s.chainID, answers[:0]); err != nil {",
 	},

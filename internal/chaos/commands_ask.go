@@ -15,7 +15,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
-	"github.com/fusion-prime/escrow-relayer/relayer/send"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
 )
 
 // refundable is how far a chain's time is ahead where escrows are to be refunded: the contract's 30 days, and a little.

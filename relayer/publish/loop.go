@@ -10,7 +10,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
-	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
+	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
 )
 
 // run works until ctx ends (nil) or the right does (ErrFenced). Requests are made under sending.

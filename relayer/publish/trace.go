@@ -10,7 +10,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
-	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
+	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
 )
 
 // traced is the span of a message that is about to be sent; the message carries its context. It is

@@ -26,7 +26,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish"
-	"github.com/fusion-prime/escrow-relayer/relayer/pubsub"
+	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
 )
 
 func TestMain(m *testing.M) {

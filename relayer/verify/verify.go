@@ -30,18 +30,18 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
 // Source is the chain. ReadOther reads the blocks of a batch again, from another endpoint, and fails
 // while none can be used where several are configured: what only one has said is not verified.
 type Source interface {
-	View() source.View
-	Read(ctx context.Context, from, to uint64, f *source.Filter) iter.Seq2[source.Batch, error]
-	ReadOther(ctx context.Context, b source.Batch) iter.Seq2[source.Batch, error]
-	Branch(ctx context.Context, tip source.Header, numbers ...uint64) ([]source.Header, error)
+	View() chain.View
+	Read(ctx context.Context, from, to uint64, f *chain.Filter) iter.Seq2[chain.Batch, error]
+	ReadOther(ctx context.Context, b chain.Batch) iter.Seq2[chain.Batch, error]
+	Branch(ctx context.Context, tip chain.Header, numbers ...uint64) ([]chain.Header, error)
 }
 
 // Filters says how logs are asked for: by topics, or of contracts that are named.
@@ -50,9 +50,9 @@ type Filters interface {
 	// under the same topics.
 	Most() int
 	// Learn takes in what was read, and how many logs were others'.
-	Learn(b *source.Batch, foreign int)
+	Learn(b *chain.Batch, foreign int)
 	// Refused takes in why a reading by a filter failed. It says whether to read again at once, by another.
-	Refused(ctx context.Context, f *source.Filter, err error, log *slog.Logger) bool
+	Refused(ctx context.Context, f *chain.Filter, err error, log *slog.Logger) bool
 }
 
 // Config of a Verifier. All fields are required.
@@ -129,7 +129,7 @@ func (d *Difference) event() *contract.Event {
 // Run verifies until ctx ends, under the leader's epoch, and returns nil. Its reading can wait:
 // what is read for the first time goes before it where an endpoint limits its rate.
 func (v *Verifier) Run(ctx context.Context, epoch int64) error {
-	ctx = source.Later(ctx)
+	ctx = chain.Later(ctx)
 
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -192,7 +192,7 @@ func (v *Verifier) once(ctx context.Context, epoch int64) error {
 
 // supply stores what a batch of one endpoint has and the database has not: what an endpoint has is
 // on the chain, whoever else leaves it out. What is before the batch is verified, and no more.
-func (v *Verifier) supply(ctx context.Context, epoch int64, span ledger.Verifiable, batch *source.Batch) error {
+func (v *Verifier) supply(ctx context.Context, epoch int64, span ledger.Verifiable, batch *chain.Batch) error {
 	events, err := v.decode(batch.Logs)
 	if err != nil {
 		return err
@@ -270,7 +270,7 @@ func (v *Verifier) onBranch(ctx context.Context, newest ledger.Block, found []Di
 	}
 
 	numbers := slices.Sorted(maps.Keys(hashes))
-	tip := source.Header{Number: uint64(newest.Number), Hash: newest.Hash}
+	tip := chain.Header{Number: uint64(newest.Number), Hash: newest.Hash}
 	headers, err := v.cfg.Source.Branch(ctx, tip, numbers...)
 	if err != nil {
 		return fmt.Errorf("is what differs of the branch that is stored: %w", err)
@@ -284,7 +284,7 @@ func (v *Verifier) onBranch(ctx context.Context, newest ledger.Block, found []Di
 		d, hash := &found[i], hashes[found[i].event().BlockNumber]
 		switch {
 		case d.Chain.Name != "" && d.Chain.BlockHash != hash:
-			return fmt.Errorf("%w: event %s is in block %s, now block %s is there", source.ErrDisagree, d.Chain.ID(),
+			return fmt.Errorf("%w: event %s is in block %s, now block %s is there", chain.ErrDisagree, d.Chain.ID(),
 				d.Chain.BlockHash, hash)
 		case d.Kind == Extra && d.Stored.BlockHash != hash:
 			d.Kind, d.Why = Differing, otherBlock(hash, d.Stored.BlockHash)
@@ -316,7 +316,7 @@ func (v *Verifier) Compare(ctx context.Context, from, to int64,
 type part struct {
 	first, last int64
 	found       []Difference
-	alone       *source.Batch // with an error: one endpoint has given it, and no second one could be asked
+	alone       *chain.Batch // with an error: one endpoint has given it, and no second one could be asked
 }
 
 // parts reads blocks from..to from two endpoints, part by part in their order, and ends with the
@@ -359,8 +359,8 @@ func (v *Verifier) parts(ctx context.Context, from, to int64) iter.Seq2[part, er
 
 // part reads a batch from a second endpoint and compares both with the database, unless there are
 // deployments of contracts that the filter does not name: then it returns those.
-func (v *Verifier) part(ctx context.Context, batch *source.Batch,
-	filter *source.Filter) (p part, unnamed []common.Address, err error) {
+func (v *Verifier) part(ctx context.Context, batch *chain.Batch,
+	filter *chain.Filter) (p part, unnamed []common.Address, err error) {
 	logs, err := v.both(ctx, batch)
 	if err != nil {
 		return part{alone: batch}, nil, err
@@ -393,9 +393,9 @@ const atOnce = 10_000
 
 // filter is how the logs of blocks from..last are asked for: of the factory and the escrows that may
 // have emitted something, where there are so few of them that naming them costs less than topics.
-func (v *Verifier) filter(ctx context.Context, from, to int64, deployed []common.Address) (f *source.Filter,
+func (v *Verifier) filter(ctx context.Context, from, to int64, deployed []common.Address) (f *chain.Filter,
 	last int64, err error) {
-	f = &source.Filter{Topics: v.cfg.ABI.Topics()}
+	f = &chain.Filter{Topics: v.cfg.ABI.Topics()}
 	most := v.cfg.Filters.Most()
 	if most == 0 {
 		return f, to, nil
@@ -411,16 +411,16 @@ func (v *Verifier) filter(ctx context.Context, from, to int64, deployed []common
 }
 
 // both returns the logs of a batch and what another endpoint has besides, in the chain's order.
-func (v *Verifier) both(ctx context.Context, batch *source.Batch) ([]types.Log, error) {
+func (v *Verifier) both(ctx context.Context, batch *chain.Batch) ([]types.Log, error) {
 	logs, err := v.joined(ctx, batch)
-	if errors.Is(err, source.ErrAddressRequired) { // found out just now: it does not count as another endpoint
+	if errors.Is(err, chain.ErrAddressRequired) { // found out just now: it does not count as another endpoint
 		return v.joined(ctx, batch)
 	}
 
 	return logs, err
 }
 
-func (v *Verifier) joined(ctx context.Context, batch *source.Batch) ([]types.Log, error) {
+func (v *Verifier) joined(ctx context.Context, batch *chain.Batch) ([]types.Log, error) {
 	type id struct {
 		tx    common.Hash
 		index uint
@@ -467,7 +467,7 @@ func (v *Verifier) decode(logs []types.Log) (events []contract.Event, err error)
 }
 
 // compare returns how the events of a batch differ from what is stored.
-func (v *Verifier) compare(ctx context.Context, batch *source.Batch, events []contract.Event) ([]Difference, error) {
+func (v *Verifier) compare(ctx context.Context, batch *chain.Batch, events []contract.Event) ([]Difference, error) {
 	// The deployments of this very batch may be missing too: their escrows count as known.
 	known := map[common.Address]bool{}
 	var unknown []common.Address

@@ -22,10 +22,10 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
 	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/endpoint"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
-	"github.com/fusion-prime/escrow-relayer/relayer/node"
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
 	"github.com/fusion-prime/escrow-relayer/relayer/watch"
 )
 
@@ -42,54 +42,54 @@ type twoNodes struct {
 	refuses   int  // readings that the second node refuses, since it wants addresses named: then it is not asked
 }
 
-func (n *twoNodes) View() source.View {
-	return source.View{Head: n.head, Target: n.head, Final: n.head, Ready: true}
+func (n *twoNodes) View() chain.View {
+	return chain.View{Head: n.head, Target: n.head, Final: n.head, Ready: true}
 }
 
-func (n *twoNodes) Read(_ context.Context, from, to uint64, f *source.Filter) iter.Seq2[source.Batch, error] {
+func (n *twoNodes) Read(_ context.Context, from, to uint64, f *chain.Filter) iter.Seq2[chain.Batch, error] {
 	return n.read(from, to, f, n.liarFirst)
 }
 
-func (n *twoNodes) ReadOther(_ context.Context, b source.Batch) iter.Seq2[source.Batch, error] {
+func (n *twoNodes) ReadOther(_ context.Context, b chain.Batch) iter.Seq2[chain.Batch, error] {
 	if n.alone {
-		return func(yield func(source.Batch, error) bool) { yield(source.Batch{}, source.ErrUnavailable) }
+		return func(yield func(chain.Batch, error) bool) { yield(chain.Batch{}, chain.ErrUnavailable) }
 	}
 
 	if n.refuses > 0 {
 		n.refuses--
-		return func(yield func(source.Batch, error) bool) { yield(source.Batch{}, source.ErrAddressRequired) }
+		return func(yield func(chain.Batch, error) bool) { yield(chain.Batch{}, chain.ErrAddressRequired) }
 	}
 
 	return n.read(b.From, b.To, b.Filter, !n.liarFirst)
 }
 
-func (n *twoNodes) Branch(ctx context.Context, tip source.Header, numbers ...uint64) (list []source.Header, err error) {
+func (n *twoNodes) Branch(ctx context.Context, tip chain.Header, numbers ...uint64) (list []chain.Header, err error) {
 	for _, number := range append(slices.Clone(numbers), tip.Number) {
 		h, err := n.chain.HeaderByNumber(ctx, new(big.Int).SetUint64(number))
 		if err != nil {
 			return nil, err
 		}
 
-		list = append(list, source.Header{Number: number, Hash: h.Hash()})
+		list = append(list, chain.Header{Number: number, Hash: h.Hash()})
 	}
 
 	if has := list[len(numbers)]; tip.Hash != (common.Hash{}) && has.Hash != tip.Hash {
-		return nil, source.ErrDisagree
+		return nil, chain.ErrDisagree
 	}
 
 	return list[:len(numbers)], nil
 }
 
 // read answers in ranges of 5 blocks.
-func (n *twoNodes) read(from, to uint64, f *source.Filter, lie bool) iter.Seq2[source.Batch, error] {
-	return func(yield func(source.Batch, error) bool) {
+func (n *twoNodes) read(from, to uint64, f *chain.Filter, lie bool) iter.Seq2[chain.Batch, error] {
+	return func(yield func(chain.Batch, error) bool) {
 		if n.named && len(f.Addresses) == 0 {
-			yield(source.Batch{}, node.ErrAddressRequired)
+			yield(chain.Batch{}, endpoint.ErrAddressRequired)
 			return
 		}
 
 		for ; from <= to; from += 5 {
-			b := source.Batch{From: from, To: min(from+4, to), Filter: f}
+			b := chain.Batch{From: from, To: min(from+4, to), Filter: f}
 			for i, l := range n.logs {
 				if l.BlockNumber >= b.From && l.BlockNumber <= b.To && f.Matches(&l) && (!lie || i%3 != 0) {
 					b.Logs = append(b.Logs, l)
@@ -225,7 +225,7 @@ func eitherNodeMayLie(t *testing.T, mode watch.FilterMode, named bool) {
 		f.Verify(int64(d.Block) - 1)
 		f.Exec(newest, registry.Text(common.Address{})+strings.Repeat("ab", 12))
 		v.waited = mostWaits
-		require.ErrorIs(t, v.once(ctx, 1), source.ErrDisagree)
+		require.ErrorIs(t, v.once(ctx, 1), chain.ErrDisagree)
 		require.Equal(t, before, f.Column(stored+`order by 1`))
 		top, err := c.HeaderByNumber(ctx, new(big.Int).SetUint64(head))
 		require.NoError(t, err)
@@ -248,7 +248,7 @@ func eitherNodeMayLie(t *testing.T, mode watch.FilterMode, named bool) {
 		v.cfg.Source = &twoNodes{chain: c, logs: logs, head: head, named: named, alone: true}
 		for range 2 {
 			v.waited = mostWaits
-			require.ErrorIs(t, v.once(ctx, 1), source.ErrUnavailable)
+			require.ErrorIs(t, v.once(ctx, 1), chain.ErrUnavailable)
 			require.ElementsMatch(t, have, f.Column(there))
 			require.Equal(t, []string{strconv.FormatInt(block-1, 10)}, f.Column(`select verified_block::text from leadership`))
 		}

@@ -15,9 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
 	"github.com/fusion-prime/escrow-relayer/relayer/watch"
 )
 
@@ -171,8 +171,8 @@ type counted struct {
 	given atomic.Int64
 }
 
-func (c *counted) Read(ctx context.Context, from, to uint64, f *source.Filter) iter.Seq2[source.Batch, error] {
-	return func(yield func(source.Batch, error) bool) {
+func (c *counted) Read(ctx context.Context, from, to uint64, f *chain.Filter) iter.Seq2[chain.Batch, error] {
+	return func(yield func(chain.Batch, error) bool) {
 		for b, err := range c.outage.Read(ctx, from, to, f) {
 			if err == nil {
 				c.given.Add(1)

@@ -12,9 +12,9 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
 // FactoryConfig configures a FactoryWatch. All fields are required.
@@ -154,7 +154,7 @@ type factoryGathering struct {
 	epoch  int64
 	at     *ledger.Position // behind the last commit that succeeded
 	until  time.Time        // then the leader has to beat; reading goes on at once
-	filter *source.Filter
+	filter *chain.Filter
 }
 
 // waits holds only by topics: every instance waits for the factory cursor with a block that has a log
@@ -164,7 +164,7 @@ func (g *factoryGathering) waits(ended bool) bool {
 }
 
 // gather picks and decodes the factory's deployments. Other events of its ABI concern no escrow.
-func (g *factoryGathering) gather(_ context.Context, batch *source.Batch) (bool, error) {
+func (g *factoryGathering) gather(_ context.Context, batch *chain.Batch) (bool, error) {
 	if !batch.Follows(g.ahead.Hash) {
 		return false, &reorgError{g.ahead}
 	}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
 // FilterMode says how logs are asked for.
@@ -58,8 +58,8 @@ type Filters struct {
 	mode         FilterMode
 	maxAddresses int
 	requestPrice int
-	head         atomic.Pointer[source.Filter]
-	ranged       *source.Filter // for ranges of final blocks
+	head         atomic.Pointer[chain.Filter]
+	ranged       *chain.Filter // for ranges of final blocks
 	book         *book
 	version      int
 	heads, spans chooser
@@ -74,7 +74,7 @@ type Filters struct {
 func NewFilters(abi *contract.ABI, factory common.Address, mode FilterMode, maxAddresses, requestPrice int) *Filters {
 	f := &Filters{abi: abi, factory: factory, mode: mode, maxAddresses: maxAddresses, requestPrice: requestPrice,
 		spans: chooser{span: usualSpan}, now: time.Now}
-	head := &source.Filter{Topics: abi.Topics()}
+	head := &chain.Filter{Topics: abi.Topics()}
 	if mode == FilterAddresses { // providers exist that give logs of named contracts only
 		head.Addresses = []common.Address{factory}
 	}
@@ -85,17 +85,17 @@ func NewFilters(abi *contract.ABI, factory common.Address, mode FilterMode, maxA
 }
 
 // Factory is the filter of the factory watch below finality.
-func (f *Filters) Factory() *source.Filter {
-	return &source.Filter{Topics: f.abi.FactoryTopics(), Addresses: []common.Address{f.factory}}
+func (f *Filters) Factory() *chain.Filter {
+	return &chain.Filter{Topics: f.abi.FactoryTopics(), Addresses: []common.Address{f.factory}}
 }
 
 // Head is the filter for single blocks at the head: our topics, of every contract or of the factory
 // and the watched escrows.
-func (f *Filters) Head() *source.Filter { return f.head.Load() }
+func (f *Filters) Head() *chain.Filter { return f.head.Load() }
 
 // FactoryHead is the filter of the factory watch for single blocks: Head, unless that has to name
 // addresses and does not yet. Only the slot watch knows which, and it may hold no slots.
-func (f *Filters) FactoryHead() *source.Filter {
+func (f *Filters) FactoryHead() *chain.Filter {
 	if head := f.Head(); head.Addresses != nil || !f.mustName() {
 		return head
 	}
@@ -105,8 +105,8 @@ func (f *Filters) FactoryHead() *source.Filter {
 
 // Refused takes in why a reading by a filter failed. It says whether to read again at once, since
 // FilterAuto goes by addresses now.
-func (f *Filters) Refused(ctx context.Context, filter *source.Filter, err error, log *slog.Logger) bool {
-	if f.mode != FilterAuto || filter.Addresses != nil || !errors.Is(err, source.ErrAddressRequired) {
+func (f *Filters) Refused(ctx context.Context, filter *chain.Filter, err error, log *slog.Logger) bool {
+	if f.mode != FilterAuto || filter.Addresses != nil || !errors.Is(err, chain.ErrAddressRequired) {
 		return false
 	}
 
@@ -140,13 +140,13 @@ func (f *Filters) update(b *book) {
 
 // fitted is a filter for the book, and more, by addresses or by topics: the current one if it still
 // fits.
-func fitted(current *source.Filter, topics []common.Hash, addresses, fresh bool, b *book,
-	more ...common.Address) *source.Filter {
+func fitted(current *chain.Filter, topics []common.Hash, addresses, fresh bool, b *book,
+	more ...common.Address) *chain.Filter {
 	if current != nil && (current.Addresses != nil) == addresses && (!addresses || !fresh) {
 		return current
 	}
 
-	next := &source.Filter{Topics: topics}
+	next := &chain.Filter{Topics: topics}
 	if addresses {
 		next.Addresses = append(b.list(), more...)
 	}
@@ -198,7 +198,7 @@ func (a *Again) Most() int {
 }
 
 // Learn takes in a batch, with so many logs of other contracts.
-func (a *Again) Learn(b *source.Batch, foreign int) {
+func (a *Again) Learn(b *chain.Batch, foreign int) {
 	if named := b.Filter.Addresses != nil; a.c.now != named {
 		a.c.now, a.c.blind = named, 0
 	}
@@ -208,7 +208,7 @@ func (a *Again) Learn(b *source.Batch, foreign int) {
 
 // learn takes in a batch for one kind of reading, with so many logs of other contracts. Of the headers
 // that the logs made necessary, they have their share.
-func (f *Filters) learn(c *chooser, b *source.Batch, foreign int) {
+func (f *Filters) learn(c *chooser, b *chain.Batch, foreign int) {
 	headers := float64(b.Headers*foreign) / float64(max(len(b.Logs), 1))
 	c.learn(b.Filter.Addresses != nil, int64(b.To-b.From)+1,
 		float64(foreign*bytesPerLog)+headers*float64(f.requestPrice))
@@ -227,7 +227,7 @@ func (f *Filters) limit(c *chooser) int64 {
 }
 
 // turned says, between two batches, whether the choice would be another one now.
-func (f *Filters) turned(c *chooser, filter *source.Filter) bool {
+func (f *Filters) turned(c *chooser, filter *chain.Filter) bool {
 	n := f.book.addresses.len()
 	if f.mustName() {
 		return filter.Addresses == nil

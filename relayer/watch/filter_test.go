@@ -8,8 +8,8 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/stretchr/testify/require"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
 // reading is a chain with a number of other contracts' logs a block, read in batches of a number of blocks.
@@ -38,8 +38,8 @@ func newReading(t *testing.T, escrows, maxAddresses, requestPrice, foreign int, 
 }
 
 // read is a batch of so many blocks.
-func (r *reading) read(filter *source.Filter, blocks int64) *source.Batch {
-	b := &source.Batch{From: 1, To: uint64(blocks), Filter: filter, Logs: make([]types.Log, r.foreign*int(blocks))}
+func (r *reading) read(filter *chain.Filter, blocks int64) *chain.Batch {
+	b := &chain.Batch{From: 1, To: uint64(blocks), Filter: filter, Logs: make([]types.Log, r.foreign*int(blocks))}
 	if r.timeless && r.foreign > 0 {
 		b.Headers = int(blocks)
 	}

@@ -4,9 +4,9 @@ import (
 	"time"
 
 	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
 // What one commit takes together. A reading of final blocks brings some 1,500 events at a time, a
@@ -38,7 +38,7 @@ type blocks struct {
 
 // add puts a batch behind those that are there, which was waited for since one moment and came at
 // another. The first begins at a position.
-func (b *blocks) add(at ledger.Position, batch *source.Batch, since, read time.Time) {
+func (b *blocks) add(at ledger.Position, batch *chain.Batch, since, read time.Time) {
 	if b.batches == 0 {
 		b.from, b.since, b.read, b.silent = at, since, read, true
 	} else {
@@ -59,7 +59,7 @@ func (g *group) gathered() (some, enough bool) {
 // isQuiet says whether a batch is one block, read by its hash, that has no log under the filter. By
 // topics it has then none of any escrow and none of the factory; by addresses none of the factory
 // and of the escrows that were named.
-func isQuiet(b *source.Batch) bool { return b.ByHash && len(b.Logs) == 0 }
+func isQuiet(b *chain.Batch) bool { return b.ByHash && len(b.Logs) == 0 }
 
 // quietPause is how often a watch commits while nothing happens, whatever the block time is.
 const quietPause = 2 * time.Second
@@ -77,7 +77,7 @@ type quiet struct {
 }
 
 // again says whether a batch is a quiet block that was read before, and notes it: it teaches nothing new.
-func (q *quiet) again(b *source.Batch) bool {
+func (q *quiet) again(b *chain.Batch) bool {
 	if !isQuiet(b) {
 		return false
 	}

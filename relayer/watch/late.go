@@ -10,8 +10,8 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
 // discoveryPoll is how often the factory cursor is looked at while a commit waits for it; notifications come sooner.
@@ -35,7 +35,7 @@ type admission struct {
 // deals with the escrows it brought; a quiet block brings none. Those behind the cursor are caught up
 // here, once what was gathered before is stored. It returns those which join with the batch: their
 // first block is at the cursor or above, and the batch was read by topics, so that it has their logs.
-func (w *admission) discover(ctx context.Context, batch *source.Batch, line *overlap) ([]registry.Late, error) {
+func (w *admission) discover(ctx context.Context, batch *chain.Batch, line *overlap) ([]registry.Late, error) {
 	if int64(batch.To) < w.complete || isQuiet(batch) {
 		return nil, nil
 	}
@@ -81,7 +81,7 @@ func (w *admission) discover(ctx context.Context, batch *source.Batch, line *ove
 // join returns the escrows that join with a batch while a commit runs or waits, which may be
 // admitting some that the registry still has as late. ok is false where that has to be waited for:
 // where the factory watch has not passed the batch, and where escrows are to be admitted before it.
-func (w *admission) join(ctx context.Context, batch *source.Batch) (joining []registry.Late, ok bool, err error) {
+func (w *admission) join(ctx context.Context, batch *chain.Batch) (joining []registry.Late, ok bool, err error) {
 	d, err := w.cfg.Ledger.Discovered(ctx, w.cfg.LateAtOnce)
 	if err != nil || d.Next <= int64(batch.To) || len(d.Late) == w.cfg.LateAtOnce {
 		return nil, false, err
@@ -124,7 +124,7 @@ func (w *admission) admitAll(ctx context.Context) error {
 // up: without a leader the known escrows must not stand still. Of a range below finality it waits
 // for as long as the factory cursor moves: to overtake it would mean to read everything again for
 // the escrows that it finds.
-func (w *admission) await(ctx context.Context, batch *source.Batch) (ledger.Discovered, error) {
+func (w *admission) await(ctx context.Context, batch *chain.Batch) (ledger.Discovered, error) {
 	block, seen := int64(batch.To), int64(-1)
 	deadline := time.Now().Add(w.cfg.DiscoveryWait)
 	for {
@@ -277,8 +277,8 @@ func emittedBy(late []registry.Late) func(*types.Log) bool {
 }
 
 // filterOf is for the logs of some escrows: by address, unless that takes too many requests.
-func (w *admission) filterOf(late []registry.Late) *source.Filter {
-	filter := &source.Filter{Topics: w.cfg.ABI.EscrowTopics()}
+func (w *admission) filterOf(late []registry.Late) *chain.Filter {
+	filter := &chain.Filter{Topics: w.cfg.ABI.EscrowTopics()}
 	if len(late) > w.cfg.Filters.maxAddresses && !w.cfg.Filters.byAddresses() {
 		return filter
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
 // Where no endpoint gives logs by topics, LOG_FILTER=auto names addresses, says so once, and tries by
@@ -23,10 +23,10 @@ func TestAutoNamesAddressesWhereItMust(t *testing.T) {
 	abi, err := contract.New("", "")
 	require.NoError(t, err)
 	factory := common.Address{1}
-	refusal := fmt.Errorf("read block 7: %w", source.ErrAddressRequired)
+	refusal := fmt.Errorf("read block 7: %w", chain.ErrAddressRequired)
 	for _, mode := range []FilterMode{FilterTopics, FilterAddresses} {
 		f := NewFilters(abi, factory, mode, 1000, 4000)
-		require.False(t, f.Refused(t.Context(), &source.Filter{}, refusal, slog.New(slog.DiscardHandler)), mode)
+		require.False(t, f.Refused(t.Context(), &chain.Filter{}, refusal, slog.New(slog.DiscardHandler)), mode)
 		require.Equal(t, mode == FilterAddresses, f.FactoryHead().Addresses != nil)
 	}
 

@@ -3,14 +3,14 @@ package watch
 import (
 	"context"
 
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 )
 
 // stage is what a watch does with the batches of one reading. Its methods are called from one goroutine.
 type stage interface {
 	// gather prepares a batch and puts it behind what was gathered before. False: the reading is to
 	// begin anew, behind what was gathered. A batch that it returns an error for is not gathered.
-	gather(ctx context.Context, batch *source.Batch) (bool, error)
+	gather(ctx context.Context, batch *chain.Batch) (bool, error)
 	// gathered says whether there is something to commit, and whether it is so much that nothing more
 	// is to be added.
 	gathered() (some, enough bool)
@@ -142,15 +142,15 @@ func (o *overlap) end(ctx context.Context, cause error) error {
 
 // reader is Source.Read in a goroutine of its own.
 type reader struct {
-	batches chan source.Batch // closed at the end
-	err     error             // why it ended, once batches is closed; nil: everything was read
+	batches chan chain.Batch // closed at the end
+	err     error            // why it ended, once batches is closed; nil: everything was read
 	cancel  context.CancelFunc
 }
 
 // startReading begins a reading. The caller ends it.
-func startReading(ctx context.Context, src Source, from, to uint64, f *source.Filter) *reader {
+func startReading(ctx context.Context, src Source, from, to uint64, f *chain.Filter) *reader {
 	ctx, cancel := context.WithCancel(ctx)
-	r := &reader{batches: make(chan source.Batch), cancel: cancel}
+	r := &reader{batches: make(chan chain.Batch), cancel: cancel}
 	go func() {
 		defer close(r.batches)
 		for batch, err := range src.Read(ctx, from, to, f) {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 )
 
 // fakeStage gathers block numbers; its commits wait until the test says how they end.
@@ -31,7 +31,7 @@ func (f *fakeStage) waits(bool) bool {
 	return f.quiet > 0 && f.pending[0] >= f.quiet && len(f.pending) < f.most
 }
 
-func (f *fakeStage) gather(ctx context.Context, b *source.Batch) (bool, error) {
+func (f *fakeStage) gather(ctx context.Context, b *chain.Batch) (bool, error) {
 	if b.From == f.waitsFor {
 		if err := f.line.flush(ctx); err != nil {
 			return false, err
@@ -64,13 +64,13 @@ func (f *fakeStage) take(context.Context) (commit func() error, landed func(erro
 func overlapping(t *testing.T, f *fakeStage) (give func(uint64), finish func(), wait func() error) {
 	f.began, f.outcomes = make(chan []uint64, 8), make(chan error)
 	f.line = &overlap{stage: f}
-	r := &reader{batches: make(chan source.Batch)}
+	r := &reader{batches: make(chan chain.Batch)}
 	result := make(chan error, 1)
 	go func() { result <- f.line.run(t.Context(), r, nil) }()
 
 	give = func(n uint64) {
 		select {
-		case r.batches <- source.Batch{From: n, To: n}:
+		case r.batches <- chain.Batch{From: n, To: n}:
 		case <-time.After(time.Minute):
 			require.FailNow(t, "nobody takes the block", "%d", n)
 		}

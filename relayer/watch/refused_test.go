@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/watch"
 )
 
@@ -18,14 +18,14 @@ type naming struct {
 	refused atomic.Int64
 }
 
-func (n *naming) Read(ctx context.Context, from, to uint64, f *source.Filter) iter.Seq2[source.Batch, error] {
+func (n *naming) Read(ctx context.Context, from, to uint64, f *chain.Filter) iter.Seq2[chain.Batch, error] {
 	if f.Addresses != nil {
 		return n.Source.Read(ctx, from, to, f)
 	}
 
 	n.refused.Add(1)
 
-	return func(yield func(source.Batch, error) bool) { yield(source.Batch{}, source.ErrAddressRequired) }
+	return func(yield func(chain.Batch, error) bool) { yield(chain.Batch{}, chain.ErrAddressRequired) }
 }
 
 // LOG_FILTER=auto follows a chain whose nodes want addresses named, from the empty book on, whichever

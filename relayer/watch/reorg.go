@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
 // rollback proves that the block before a position is not canonical, finds the fork, and rolls the
@@ -78,7 +78,7 @@ func branched(ctx context.Context, src Source, from ledger.Position, last int64,
 // findFork returns the position behind the highest remembered block that is on the branch of a block, which
 // is the chain's. Where blocks were committed by range only the last of each is remembered, so the fork may
 // be set too low: that costs blocks, whose events are deduplicated.
-func findFork(ctx context.Context, cfg *Config, tip source.Header) (ledger.Position, error) {
+func findFork(ctx context.Context, cfg *Config, tip chain.Header) (ledger.Position, error) {
 	const page = 32
 	below := int64(tip.Number)
 	for {

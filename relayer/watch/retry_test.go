@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/fusion-prime/escrow-relayer/relayer/rpc"
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
 )
 
 // A watch reads again within 10 s of the end of an outage, however long that was: a request that was
@@ -29,6 +29,6 @@ func TestWhatAReadingTookCounts(t *testing.T) {
 
 	began := time.Now()
 	require.Positive(t, delay(delays, errors.New("refused"), began))
-	require.LessOrEqual(t, delay(delays, source.ErrBehind, began), behindPause)
+	require.LessOrEqual(t, delay(delays, chain.ErrBehind, began), behindPause)
 	require.LessOrEqual(t, delay(delays, rpc.ErrSlow, began.Add(-5*time.Second)), time.Duration(0))
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/fusion-prime/escrow-relayer/partition"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
 // SlotWatch commits the events of the escrows in this instance's slots.
@@ -106,7 +106,7 @@ func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <
 		}
 
 		if is := new(readError); errors.As(err, &is) { // what is known of the escrows is not in question
-			known = known && !errors.Is(err, source.ErrDisagree)
+			known = known && !errors.Is(err, chain.ErrDisagree)
 			w.cfg.Log.Log(ctx, w.level(err), "blocks not read, trying again", slog.Int64("block", w.at.Next),
 				slog.Any("err", err))
 			pause(ctx, delay(delays, err, began), changed)
@@ -220,7 +220,7 @@ func (w *SlotWatch) follow(ctx context.Context) error {
 }
 
 // advance reads on from the cursor and commits batch by batch. It returns nil where reading has to start anew.
-func (w *SlotWatch) advance(ctx context.Context, view source.View, changed <-chan struct{}) error {
+func (w *SlotWatch) advance(ctx context.Context, view chain.View, changed <-chan struct{}) error {
 	w.cfg.Filters.update(w.book)
 	filter, to, seen := w.cfg.Filters.Head(), view.Target, &w.cfg.Filters.heads
 	if w.at.Next <= int64(view.Final) {
@@ -266,7 +266,7 @@ func (g *slotGathering) waits(ended bool) bool {
 }
 
 // gather admits the escrows that join with a batch, and picks and decodes the logs of those that are watched.
-func (g *slotGathering) gather(ctx context.Context, batch *source.Batch) (bool, error) {
+func (g *slotGathering) gather(ctx context.Context, batch *chain.Batch) (bool, error) {
 	g.noteReading(ctx, nil)
 	if !batch.Follows(g.ahead.Hash) {
 		return false, &reorgError{g.ahead}

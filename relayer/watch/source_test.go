@@ -9,14 +9,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 )
 
 const confirmations = 3
 
 // openSource reads the chain from a node until the test ends.
-func openSource(t *testing.T, url string) *source.Source {
-	s, err := source.New(source.Config{
+func openSource(t *testing.T, url string) *chain.Source {
+	s, err := chain.New(chain.Config{
 		URLs: []string{url}, ChainID: chainID, Confirmations: confirmations, PollInterval: 50 * time.Millisecond,
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})

@@ -25,7 +25,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/verify"
 	"github.com/fusion-prime/escrow-relayer/relayer/watch"
 )
@@ -85,7 +85,7 @@ func (k *kept) GetLogs(q filters.FilterCriteria) ([]types.Log, error) {
 		return nil, errors.New("unknown block") // as geth says it
 	}
 
-	f := source.Filter{}
+	f := chain.Filter{}
 	if len(q.Addresses) > 0 { // geth makes an empty list of none
 		f.Addresses = q.Addresses
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/watch"
 )
 
@@ -26,25 +26,25 @@ type outage struct {
 	lost      error        // of headers, while on; nil: they can be had
 }
 
-func (o *outage) Canonical(ctx context.Context, n uint64, known common.Hash) (source.Header, error) {
+func (o *outage) Canonical(ctx context.Context, n uint64, known common.Hash) (chain.Header, error) {
 	o.canonical.Add(1)
 	if o.on.Load() && o.lost != nil {
-		return source.Header{}, o.lost
+		return chain.Header{}, o.lost
 	}
 
 	return o.Source.Canonical(ctx, n, known)
 }
 
-func (o *outage) Read(ctx context.Context, from, to uint64, f *source.Filter) iter.Seq2[source.Batch, error] {
+func (o *outage) Read(ctx context.Context, from, to uint64, f *chain.Filter) iter.Seq2[chain.Batch, error] {
 	o.reads.Add(1)
-	err := source.ErrUnavailable
+	err := chain.ErrUnavailable
 	if o.behind.Add(-1) >= 0 {
-		err = source.ErrBehind
+		err = chain.ErrBehind
 	} else if !o.on.Load() {
 		return o.Source.Read(ctx, from, to, f)
 	}
 
-	return func(yield func(source.Batch, error) bool) { yield(source.Batch{}, err) }
+	return func(yield func(chain.Batch, error) bool) { yield(chain.Batch{}, err) }
 }
 
 // While the chain cannot be read, what is known of the escrows is not loaded again at each try, and
@@ -91,7 +91,7 @@ func TestBlockThatANodeLacksIsTriedAgainSoon(t *testing.T) {
 // A leader whose nodes do not let it read on, or do not give the block before, makes room for another
 // one, wherever it stands.
 func TestLeaderThatCannotReadResigns(t *testing.T) {
-	for name, what := range map[string]error{"reading": nil, "the block before": source.ErrUnavailable} {
+	for name, what := range map[string]error{"reading": nil, "the block before": chain.ErrUnavailable} {
 		t.Run(name, func(t *testing.T) {
 			w := setup(t)
 			chain := &outage{Source: w.src, lost: what}

@@ -11,7 +11,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
 
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/watch"
 )
 
@@ -22,22 +22,22 @@ type broken struct {
 	tries atomic.Int64
 }
 
-func (b *broken) Read(context.Context, uint64, uint64, *source.Filter) iter.Seq2[source.Batch, error] {
+func (b *broken) Read(context.Context, uint64, uint64, *chain.Filter) iter.Seq2[chain.Batch, error] {
 	b.tries.Add(1)
-	return func(yield func(source.Batch, error) bool) { yield(source.Batch{}, b.err) }
+	return func(yield func(chain.Batch, error) bool) { yield(chain.Batch{}, b.err) }
 }
 
-func (b *broken) Canonical(context.Context, uint64, common.Hash) (source.Header, error) {
+func (b *broken) Canonical(context.Context, uint64, common.Hash) (chain.Header, error) {
 	b.tries.Add(1)
-	return source.Header{}, b.err
+	return chain.Header{}, b.err
 }
 
 // An instance that starts while the chain cannot be read loads its escrows once. It does not load
 // them again at each try, be it that no endpoint answers or that they contradict each other.
 func TestStartOnAnUnreadableChainLoadsOnce(t *testing.T) {
 	for name, err := range map[string]error{
-		"unavailable": fmt.Errorf("header of block 3: %w", source.ErrUnavailable),
-		"disagree":    fmt.Errorf("header of block 3: %w", source.ErrDisagree),
+		"unavailable": fmt.Errorf("header of block 3: %w", chain.ErrUnavailable),
+		"disagree":    fmt.Errorf("header of block 3: %w", chain.ErrDisagree),
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := setup(t)

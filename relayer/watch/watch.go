@@ -13,18 +13,18 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
 // Source is the chain as the watches read it.
 type Source interface {
-	View() source.View
+	View() chain.View
 	Changed() <-chan struct{}
-	Read(ctx context.Context, from, to uint64, f *source.Filter) iter.Seq2[source.Batch, error]
-	Canonical(ctx context.Context, n uint64, known common.Hash) (source.Header, error)
-	Branch(ctx context.Context, tip source.Header, numbers ...uint64) ([]source.Header, error)
+	Read(ctx context.Context, from, to uint64, f *chain.Filter) iter.Seq2[chain.Batch, error]
+	Canonical(ctx context.Context, n uint64, known common.Hash) (chain.Header, error)
+	Branch(ctx context.Context, tip chain.Header, numbers ...uint64) ([]chain.Header, error)
 }
 
 // Config is what both watches need. All fields are required, apart from Tracer.
@@ -70,7 +70,7 @@ const behindPause = 500 * time.Millisecond
 // it may have waited for an answer.
 func delay(delays *backoff.ExponentialBackOff, err error, began time.Time) time.Duration {
 	next := delays.NextBackOff()
-	if errors.Is(err, source.ErrBehind) {
+	if errors.Is(err, chain.ErrBehind) {
 		next = min(next, behindPause)
 	}
 
@@ -81,7 +81,7 @@ func delay(delays *backoff.ExponentialBackOff, err error, began time.Time) time.
 // known of the escrows, and where the watch stands, is not in question.
 func unread(err error) bool {
 	is := new(readError)
-	return errors.As(err, &is) && !errors.Is(err, source.ErrDisagree)
+	return errors.As(err, &is) && !errors.Is(err, chain.ErrDisagree)
 }
 
 // pause waits for a delay, or until the context ends or wake fires.
@@ -132,7 +132,7 @@ func checked(ctx context.Context, src Source, at ledger.Position) error {
 }
 
 // instead returns the chain's block in the place of the one before a position, and whether it is that one.
-func instead(ctx context.Context, src Source, at ledger.Position) (h source.Header, stands bool, err error) {
+func instead(ctx context.Context, src Source, at ledger.Position) (h chain.Header, stands bool, err error) {
 	if at.Hash == (common.Hash{}) || at.Next == 0 {
 		return h, true, nil
 	}

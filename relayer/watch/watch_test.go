@@ -21,10 +21,10 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
 	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
 	"github.com/fusion-prime/escrow-relayer/relayer/watch"
 )
 
@@ -37,7 +37,7 @@ type world struct {
 	sim    *testchain.Sim
 	d      testchain.Deployment
 	wallet *testchain.Wallet
-	src    *source.Source
+	src    *chain.Source
 	abi    *contract.ABI
 	led    *ledger.Ledger
 	hints  chan struct{}

@@ -6,10 +6,10 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 	"github.com/fusion-prime/escrow-relayer/relayer/logging"
-	"github.com/fusion-prime/escrow-relayer/relayer/source"
 )
 
 // watcher is what the two watches have in common. quiet and heard change; they belong to the goroutine
@@ -27,7 +27,7 @@ func newWatcher(cfg *Config, name string) watcher {
 }
 
 // read has a line gather and commit the blocks from one to another, until stop is closed.
-func (w *watcher) read(ctx context.Context, line *overlap, from int64, to uint64, filter *source.Filter,
+func (w *watcher) read(ctx context.Context, line *overlap, from int64, to uint64, filter *chain.Filter,
 	stop <-chan struct{}) error {
 	r := startReading(ctx, w.common.Source, uint64(from), to, filter)
 	defer r.end()
@@ -38,7 +38,7 @@ func (w *watcher) read(ctx context.Context, line *overlap, from int64, to uint64
 }
 
 // behind says whether there are blocks to process from a position on.
-func behind(view source.View, at ledger.Position) bool {
+func behind(view chain.View, at ledger.Position) bool {
 	return view.Ready && int64(view.Target) >= at.Next
 }
 
@@ -134,7 +134,7 @@ type gathering struct {
 }
 
 // addBatch puts a batch that came at a moment, and what it brought, behind what was gathered.
-func (g *gathering) addBatch(batch *source.Batch, came time.Time, events []contract.Event) {
+func (g *gathering) addBatch(batch *chain.Batch, came time.Time, events []contract.Event) {
 	g.add(g.ahead, batch, g.since, came)
 	g.events = append(g.events, events...)
 	g.ahead, g.since = g.to, time.Now()

@@ -1,0 +1,222 @@
+package chain
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/endpoint"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
+)
+
+// NodeError is what a node said instead of a result, without secrets. Find it with errors.AsType.
+type NodeError struct {
+	Endpoint string
+	Code     int
+	Message  string
+	Data     json.RawMessage // nil: none; of a call that reverts, the revert's data
+	err      error
+}
+
+func (e *NodeError) Error() string { return e.err.Error() }
+func (e *NodeError) Unwrap() error { return e.err }
+
+// Answer is one endpoint's answer to a request that every endpoint got.
+type Answer struct {
+	Endpoint string
+	Result   json.RawMessage
+	Err      error // a *NodeError where the node answered with an error
+}
+
+// Call sends one request to the endpoints, best first, until one of them answers. An answer is a
+// result, which may be null, and also an error that concerns the request itself, as that a call
+// reverts: a *NodeError, which another endpoint would repeat. An endpoint that cannot be reached,
+// limits its rate, does not know the method, or lacks the block is passed over; only when all are
+// is one of those the error. params are encoded as JSON.
+func (s *Source) Call(ctx context.Context, method string, params ...any) (json.RawMessage, error) {
+	answers, err := s.CallBatch(ctx, Request{method, params})
+	if err != nil {
+		return nil, err
+	}
+
+	if err := answers[0].Err; err != nil {
+		return nil, fmt.Errorf("call %s: %w", method, err)
+	}
+
+	return answers[0].Result, nil
+}
+
+// Request is one of a batch.
+type Request struct {
+	Method string
+	Params []any // encoded as JSON
+}
+
+// CallBatch sends requests together, as Call sends one, and returns their answers in order. They are
+// all of one endpoint, the first that has answered every one of them; Answer.Err is a *NodeError,
+// which concerns that request itself. The error is about all of them.
+func (s *Source) CallBatch(ctx context.Context, requests ...Request) ([]Answer, error) {
+	params := make([]string, len(requests))
+	for i, r := range requests {
+		var err error
+		if params[i], err = encodeParams(r.Params); err != nil {
+			return nil, fmt.Errorf("call %s: %w", r.Method, err)
+		}
+	}
+
+	answers, calls := make([]Answer, len(requests)), make([]*rpc.Call, len(requests))
+	err := s.ask(ctx, 0, nil, func(ctx context.Context, e *endpoint.Node) error {
+		for i, r := range requests {
+			calls[i] = &rpc.Call{Method: r.Method, Params: params[i]}
+		}
+
+		err := e.Do(ctx, calls...)
+		for i, q := range calls {
+			if answers[i] = s.answer(e, q, err); !final(answers[i].Err) {
+				return fmt.Errorf("%s: %w", q.Method, answers[i].Err)
+			}
+		}
+
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("call the nodes: %w", err)
+	}
+
+	return answers, nil
+}
+
+// CallEach sends one request to every endpoint at once, whatever its health, and returns all
+// answers in the order of RPC_URLS: for a signed transaction, which should not depend on one node's
+// passing it on.
+func (s *Source) CallEach(ctx context.Context, method string, params ...any) ([]Answer, error) {
+	encoded, err := encodeParams(params)
+	if err != nil {
+		return nil, fmt.Errorf("call %s: %w", method, err)
+	}
+
+	answers := make([]Answer, len(s.nodes))
+	var wg sync.WaitGroup
+	for i, e := range s.nodes {
+		wg.Go(func() {
+			q := &rpc.Call{Method: method, Params: encoded}
+			answers[i] = s.answer(e, q, e.Do(ctx, q))
+		})
+	}
+
+	wg.Wait()
+
+	return answers, ctx.Err()
+}
+
+// Head asks the endpoints for the newest block, without waiting for Run: the highest that any of them has.
+func (s *Source) Head(ctx context.Context) (Header, error) {
+	heads, silent, err := askEach[Header](ctx, s, rpc.GetByNumber, "latest", false)
+	if err != nil || len(heads) == 0 {
+		return Header{}, fmt.Errorf("read the head: %w", cmp.Or(err, reasons(silent)))
+	}
+
+	return slices.MaxFunc(heads, func(a, b Header) int { return cmp.Compare(a.Number, b.Number) }), nil
+}
+
+// askEach is CallEach with the results decoded. silent are the endpoints without one.
+func askEach[T any](ctx context.Context, s *Source, method string, params ...any) (list []T, silent []Answer,
+	err error) {
+	answers, err := s.CallEach(ctx, method, params...)
+	for _, a := range answers {
+		var to T
+		q := &rpc.Call{Method: method, Answer: rpc.Answer{Result: a.Result, Err: a.Err}}
+		if a.Err = q.Decode(&to); a.Err != nil {
+			silent = append(silent, a)
+		} else {
+			list = append(list, to)
+		}
+	}
+
+	return list, silent, err
+}
+
+// reasons joins errors of endpoints.
+func reasons(silent []Answer) error {
+	errs := make([]error, len(silent))
+	for i, a := range silent {
+		errs[i] = fmt.Errorf("%s: %w", a.Endpoint, a.Err)
+	}
+
+	return errors.Join(errs...)
+}
+
+// Code returns the code at an address as of a block; empty: there was no contract. ErrNoHistory: no
+// endpoint keeps the state of that block.
+func (s *Source) Code(ctx context.Context, address common.Address, block uint64) ([]byte, error) {
+	var code hexutil.Bytes
+	raw, err := s.Call(ctx, rpc.GetCode, address, hexutil.Uint64(block))
+	if rpc.Classify(err) == rpc.Pruned {
+		err = fmt.Errorf("%w: %w", ErrNoHistory, err)
+	} else if err == nil {
+		err = (&rpc.Call{Method: rpc.GetCode, Answer: rpc.Answer{Result: raw}}).Decode(&code)
+	}
+
+	if err != nil {
+		return nil, fmt.Errorf("code of %s at block %d: %w", address, block, err)
+	}
+
+	return code, nil
+}
+
+func encodeParams(params []any) (string, error) {
+	if params == nil {
+		params = []any{}
+	}
+
+	b, err := json.Marshal(params)
+
+	return string(b), err
+}
+
+// answer is what an endpoint said to a call; err is of the exchange as a whole.
+func (s *Source) answer(n *endpoint.Node, q *rpc.Call, err error) Answer {
+	if err == nil {
+		err = q.Err
+	}
+
+	if fault, is := errors.AsType[*rpc.Error](err); is {
+		err = &NodeError{Endpoint: n.Name(), Code: fault.Code, Message: s.secrets.Mask(fault.Message),
+			Data: fault.Data, err: err}
+	}
+
+	return Answer{Endpoint: n.Name(), Result: q.Result, Err: err}
+}
+
+// final says whether an endpoint's answer is one: a result, or an error that concerns the request and not the endpoint.
+func final(err error) bool {
+	if err == nil {
+		return true
+	}
+
+	fault, is := errors.AsType[*NodeError](err)
+	if !is {
+		return false
+	}
+
+	switch fault.Code {
+	case 3: // the call reverts
+		return true
+	case -32601, -32004, -32001, -32002, -32603: // no such method, not supported, not found, unavailable, internal error
+		return false
+	}
+
+	switch rpc.Classify(err) {
+	case rpc.RateLimited, rpc.Behind, rpc.Pruned, rpc.Unsupported, rpc.TimedOut, rpc.BatchRefused:
+		return false
+	}
+
+	return true
+}

@@ -1,0 +1,168 @@
+package chain
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/url"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/endpoint"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
+	"github.com/fusion-prime/escrow-relayer/relayer/redact"
+)
+
+// The words of the packages below that are used with a Source.
+type (
+	Header = rpc.Header
+	Filter = endpoint.Filter
+	Batch  = endpoint.Batch
+	// EndpointStatus is what an operator sees of an endpoint.
+	EndpointStatus = endpoint.Status
+	// Examination is what questions told about one endpoint.
+	Examination = endpoint.Examination
+)
+
+var (
+	// ErrBehind means that no node that can be asked has the block yet. It says nothing about what is in the block.
+	ErrBehind = rpc.ErrBehind
+	// ErrDisagree means that nodes, or two answers of one, contradict each other about a block. Asking
+	// again later decides.
+	ErrDisagree = endpoint.ErrDisagree
+	// ErrWrongChain means that an endpoint serves another chain than CHAIN_ID.
+	ErrWrongChain = endpoint.ErrWrongChain
+	// ErrNoHistory means that the endpoints answer, but keep nothing of a block that is so old. An archive node does.
+	ErrNoHistory = endpoint.ErrNoHistory
+	// ErrAddressRequired means that the endpoints give logs only of contracts that are named.
+	ErrAddressRequired = endpoint.ErrAddressRequired
+	// ErrNoCode means that there is no contract at the factory's address.
+	ErrNoCode = errors.New("no contract at the factory's address")
+	// ErrUnavailable means that no endpoint can be asked now.
+	ErrUnavailable = errors.New("no RPC endpoint is available")
+)
+
+// What Config.Finality may be: which block may be processed.
+const (
+	Confirmations = "confirmations" // the head less Config.Confirmations
+	Safe          = "safe"          // what the node calls safe
+	Finalized     = "finalized"     // what the node calls finalized
+	Latest        = "latest"        // the head
+)
+
+// viewHold is how long a View stands when no endpoint vouches for it any more. A node that lags
+// must not turn the clock back; one that invented a head must not stop it.
+const viewHold = time.Minute
+
+// Config of a Source.
+type Config struct {
+	// URLs of the nodes, http, https, ws or wss; the first that works is used. Required.
+	URLs []string
+	// ChainID that every node must serve. Required.
+	ChainID uint64
+	// Finality: Confirmations, Safe, Finalized or Latest. Empty: Confirmations.
+	Finality string
+	// Confirmations is how many blocks must lie on top of one that is processed. Only with that Finality.
+	Confirmations uint64
+	// PollInterval is the longest pause between two looks at the head once a block is due, where the node
+	// does not announce it. Zero: 1 s.
+	PollInterval time.Duration
+	// Timeout of one request. Zero: 10 s.
+	Timeout time.Duration
+	// MaxRPS is how many requests per second an endpoint gets. Zero: what it is found to allow.
+	MaxRPS float64
+	// MaxRange is how many blocks one request asks for at most. Less is found out. Zero: 10,000.
+	MaxRange uint64
+	// MaxAddresses in one request. Zero: 1,000, geth's default limit.
+	MaxAddresses int
+	// MaxBytes bounds the answer to one request for the logs of a range. Zero: a sixteenth of Go's
+	// memory limit, 8 to 32 MB; 16 MB without one.
+	MaxBytes int64
+	// Dial opens connections. Nil: the network.
+	Dial rpc.Dial
+	// Logger. Nil: none.
+	Logger *slog.Logger
+	// Registerer of the metrics. Nil: none.
+	Registerer prometheus.Registerer
+	// Rand gives numbers in [0,1) for jitter. Nil: math/rand.
+	Rand func() float64
+	// Now tells the time. Nil: time.Now.
+	Now func() time.Time
+}
+
+// complete checks what is set, and sets what is not.
+func (c *Config) complete() error {
+	c.Finality = cmp.Or(c.Finality, Confirmations)
+	err := c.check()
+	c.PollInterval = cmp.Or(c.PollInterval, time.Second)
+	c.Timeout = cmp.Or(c.Timeout, 10*time.Second)
+	c.MaxRange = cmp.Or(c.MaxRange, 10_000)
+	c.MaxAddresses = cmp.Or(c.MaxAddresses, 1000)
+	if c.MaxBytes == 0 {
+		c.MaxBytes = answerLimit(debug.SetMemoryLimit(-1))
+	}
+
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+
+	if c.Rand == nil {
+		c.Rand = rand.Float64
+	}
+
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+
+	return err
+}
+
+func (c *Config) check() error {
+	var errs []error
+	if len(c.URLs) == 0 {
+		errs = append(errs, errors.New("no RPC URL: set RPC_URLS"))
+	}
+
+	for i, raw := range c.URLs {
+		u, err := url.Parse(strings.TrimSpace(raw))
+		if err != nil || u.Host == "" || !slices.Contains([]string{"http", "https", "ws", "wss"}, strings.ToLower(u.Scheme)) {
+			errs = append(errs, fmt.Errorf("RPC URL %d (%s) is not a URL of http, https, ws or wss: correct RPC_URLS", i,
+				redact.URL(raw)))
+		}
+	}
+
+	if c.ChainID == 0 {
+		errs = append(errs, errors.New("chain id is 0: set CHAIN_ID"))
+	}
+
+	if !slices.Contains([]string{Confirmations, Safe, Finalized, Latest}, c.Finality) {
+		errs = append(errs, fmt.Errorf("finality %q is unknown: set FINALITY to confirmations, safe, finalized or latest",
+			c.Finality))
+	}
+
+	if c.PollInterval < 0 || c.Timeout < 0 || c.MaxRPS < 0 || c.MaxAddresses < 0 || c.MaxBytes < 0 {
+		errs = append(errs, errors.New("poll interval, timeout, requests per second, addresses per request and bytes per answer must not be negative"))
+	}
+
+	return errors.Join(errs...)
+}
+
+// tagsDecide says whether the endpoints' tags decide what is processed.
+func (c *Config) tagsDecide() bool { return c.Finality == Safe || c.Finality == Finalized }
+
+// answerLimit is how large one answer may be where so much memory may be used, in bytes: four are
+// in flight, and each is held once as it came and once decoded.
+func answerLimit(memory int64) int64 {
+	const least, usual, most = 8 << 20, 16 << 20, 32 << 20
+	if memory > 1<<40 { // no limit is set
+		return usual
+	}
+
+	return min(max(memory/16, least), most)
+}

@@ -1,0 +1,52 @@
+package endpoint
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
+	"github.com/fusion-prime/escrow-relayer/relayer/redact"
+)
+
+var (
+	// ErrWrongChain means that an endpoint serves another chain than CHAIN_ID.
+	ErrWrongChain = errors.New("wrong chain")
+	// ErrDisagree means that nodes, or two answers of one, contradict each other about a block: most
+	// often the chain moved while it was being read. Asking again later decides.
+	ErrDisagree = errors.New("nodes disagree about the block")
+	// ErrNoHistory means that a node keeps nothing of a block that is so old. An archive node does.
+	ErrNoHistory = errors.New("history is not available")
+	// ErrAddressRequired means that a node gives logs only of contracts that are named.
+	ErrAddressRequired = errors.New("it gives logs of named contracts only: set LOG_FILTER=addresses")
+	// errUnfit means that a node refuses eth_getLogs altogether.
+	errUnfit = errors.New("it refuses the logs of any block: use another endpoint")
+)
+
+// smallAnswer and blockAnswer bound answers, in bytes: headers, and the logs of a single block,
+// which cannot be asked for in parts.
+const smallAnswer, blockAnswer = 8 << 20, 256 << 20
+
+// Config of a Node. All fields are required but MaxRPS, Client and Dial.
+type Config struct {
+	Name         string // as operators see it, without secrets
+	URL          string
+	Client       rpc.Client // nil: one of URL
+	Dial         rpc.Dial   // nil: the network
+	ChainID      uint64
+	Timeout      time.Duration // of one request
+	MaxRPS       float64       // requests per second; 0: no limit of ours
+	MaxRange     uint64        // blocks per request
+	MaxAddresses int           // per request
+	MaxBytes     int64         // of one answer with the logs of a range
+	Log          *slog.Logger
+	Secrets      *redact.Secrets
+	Metrics      *Metrics
+	Rand         func() float64 // in [0,1), for jitter
+	Now          func() time.Time
+}
+
+func (c *Config) webSocket() bool {
+	return c.Client == nil && strings.HasPrefix(strings.ToLower(c.URL), "ws")
+}

@@ -1,0 +1,261 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
+)
+
+// Examination is what questions told about one endpoint. Of what was not asked, since something
+// before went wrong, the fields are zero.
+type Examination struct {
+	Name     string // scheme and host
+	Err      error  // the endpoint cannot be used, and why: it does not answer, or serves another chain
+	ChainID  uint64
+	Head     uint64
+	HeadTime time.Time
+	Latency  time.Duration // median of a small request
+
+	Code            bool    // there is a contract at the factory's address
+	Safe, Finalized *uint64 // nil: it does not know the tag
+	Batch           int     // requests that it takes at once, of callsPerBatch at most; 1: no batches
+	Subscribes      error   // newHeads over WebSocket; nil over HTTP too
+	WebSocket       bool
+
+	Rate      float64 // requests per second that it lets through, where it limited them; 0: it did not
+	Addressed error   // what it said to a filter without addresses; nil: it takes one
+
+	Range      uint64 // blocks that one request for logs may ask for; at most what was asked for, the configured limit
+	RangeErr   error  // what it said to more; nil: nothing was refused
+	Oldest     uint64 // block from which on it serves headers and logs; the first that is needed, if it has that
+	OldestErr  error  // what it said to the first that is needed; nil: it has it
+	OldestLogs bool   // it is the logs that are missing there
+}
+
+// Bounds of what an examination costs an endpoint.
+const (
+	latencySamples = 9
+	rangeProbes    = 16
+	rateRetries    = 5
+	archiveProbes  = 34 // a chain of 2^34 blocks, halved
+)
+
+// Examine asks the node what it is and what it can do, some 100 requests at most, one after the
+// other. start is the first block that is needed.
+func (n *Node) Examine(ctx context.Context, factory common.Address, start uint64) Examination {
+	x := Examination{Name: n.cfg.Name, WebSocket: n.WebSocket()}
+	x.Err = n.examine(ctx, &x, factory, start)
+	x.Rate = n.rate.learnt()
+
+	return x
+}
+
+// once sends calls without regard to what the node did before, and waits where it limits its rate.
+func (n *Node) once(ctx context.Context, calls ...*rpc.Call) error {
+	var err error
+	for range rateRetries {
+		refusal := err
+		if err = n.attempt(ctx, n.cfg.Timeout, blockAnswer, calls); rpc.Classify(err) != rpc.RateLimited {
+			if ctx.Err() != nil && refusal != nil {
+				return refusal // its words say more than the end of the time
+			}
+
+			return err
+		}
+
+		if errors.Is(err, errPaused) && refusal != nil {
+			err = refusal // the words why
+		}
+
+		if Wait(ctx, min(n.Pause(false), LongestWait)) != nil {
+			return err // its words say more than the end of the time
+		}
+	}
+
+	return err
+}
+
+// one asks and decodes.
+func (n *Node) one(ctx context.Context, q *rpc.Call, to any) error {
+	if err := n.once(ctx, q); err != nil {
+		return err
+	}
+
+	return q.Decode(to)
+}
+
+func (n *Node) examine(ctx context.Context, x *Examination, factory common.Address, start uint64) error {
+	var id hexutil.Uint64
+	if err := n.one(ctx, &rpc.Call{Method: rpc.ChainID, Params: "[]"}, &id); err != nil {
+		return err
+	}
+
+	x.ChainID = uint64(id)
+	if x.ChainID != n.cfg.ChainID {
+		return fmt.Errorf("%w: it serves chain %d, CHAIN_ID is %d", ErrWrongChain, x.ChainID, n.cfg.ChainID)
+	}
+
+	var took []time.Duration
+	var head rpc.Header
+	for range latencySamples {
+		asked := n.cfg.Now()
+		if err := n.one(ctx, rpc.ByTag("latest"), &head); err != nil {
+			return err
+		}
+
+		took = append(took, n.cfg.Now().Sub(asked))
+	}
+
+	if err := n.showsParent(ctx, head); err != nil {
+		return err
+	}
+
+	slices.Sort(took)
+	x.Latency, x.Head, x.HeadTime = took[len(took)/2], head.Number, time.Unix(int64(head.Time), 0)
+	var code hexutil.Bytes
+	if err := n.one(ctx, &rpc.Call{Method: rpc.GetCode, Params: `["` + factory.Hex() + `","latest"]`}, &code); err != nil {
+		return err
+	}
+
+	x.Code = len(code) > 0
+	for tag, to := range map[string]**uint64{"safe": &x.Safe, "finalized": &x.Finalized} {
+		var h rpc.Header
+		if err := n.one(ctx, rpc.ByTag(tag), &h); err == nil {
+			*to = &h.Number
+		}
+	}
+
+	x.Batch = n.probeBatch(ctx, head.Number)
+	if n.WebSocket() {
+		_, x.Subscribes = n.Subscribe(ctx)
+	}
+
+	var named *common.Address
+	if err := n.asksFor(ctx, head.Number, head.Number, nil); err != nil &&
+		n.asksFor(ctx, head.Number, head.Number, &factory) == nil { // whatever its words were
+		x.Addressed, named = err, &factory
+	}
+
+	n.probeRange(ctx, x, named)
+	n.probeHistory(ctx, x, start, named)
+
+	return ctx.Err()
+}
+
+// showsParent makes sure that the node has the block before its head: one that has not invented that.
+// Of several machines behind its URL one may be behind.
+func (n *Node) showsParent(ctx context.Context, head rpc.Header) error {
+	const tries = 4
+	for range tries {
+		var parent rpc.Header
+		err := n.one(ctx, rpc.ByNumber(head.Number-min(head.Number, 1)), &parent)
+		switch {
+		case err == nil && (parent.Hash == head.Parent || head.Number == 0):
+			return nil
+		case err != nil && !errors.Is(err, rpc.ErrBehind):
+			return err
+		}
+	}
+
+	return fmt.Errorf("%w: it told of block %d and does not show the block before it", rpc.ErrInvalid, head.Number)
+}
+
+// asksFor asks for the logs of a range that nobody emitted, so that only the range can be too
+// large. A node that wants addresses named is asked for the factory's.
+func (n *Node) asksFor(ctx context.Context, from, to uint64, named *common.Address) error {
+	nothing := common.Hash{0xe5, 0xc0}
+	address := ""
+	if named != nil {
+		address = `,"address":["` + named.Hex() + `"]`
+	}
+
+	q := &rpc.Call{Method: rpc.GetLogs, Params: `[{"fromBlock":"` + rpc.Quantity(from) + `","toBlock":"` +
+		rpc.Quantity(to) + `","topics":[["` + nothing.Hex() + `"]]` + address + `}]`}
+	if err := n.once(ctx, q); err != nil {
+		return err
+	}
+
+	return q.Err
+}
+
+// probeRange finds the largest range that is answered, up to the configured one, at the head, where
+// every node has the blocks.
+func (n *Node) probeRange(ctx context.Context, x *Examination, named *common.Address) {
+	most := min(n.cfg.MaxRange, x.Head+1)
+	asks := func(blocks uint64) error { return n.asksFor(ctx, x.Head+1-blocks, x.Head, named) }
+	err := asks(most)
+	if err == nil {
+		x.Range = most
+		return
+	}
+
+	x.RangeErr = err
+	const near = 64 // limits are round numbers; one part in so many less does as well
+	x.Range, _ = narrow(ctx, 0, most, near, rangeProbes, func(blocks uint64) bool { return asks(blocks) == nil })
+}
+
+// narrow halves the space between low, for which something is so, and high, for which it is not,
+// until they are neighbours, or as close as one part in near of low (0: of nothing), or tries are over.
+func narrow(ctx context.Context, low, high, near uint64, tries int, so func(uint64) bool) (uint64, uint64) {
+	for range tries {
+		if high-low <= 1 || near > 0 && high-low <= low/near || ctx.Err() != nil {
+			break
+		}
+
+		if middle := low + (high-low)/2; so(middle) {
+			low = middle
+		} else {
+			high = middle
+		}
+	}
+
+	return low, high
+}
+
+// probeHistory finds the oldest block from the first needed on whose header and logs are served.
+func (n *Node) probeHistory(ctx context.Context, x *Examination, start uint64, named *common.Address) {
+	x.Oldest = min(start, x.Head)
+	has := func(number uint64) (logs bool, err error) {
+		var h rpc.Header
+		if err := n.one(ctx, rpc.ByNumber(number), &h); err != nil {
+			return false, err
+		}
+
+		return true, n.asksFor(ctx, number, number, named)
+	}
+	if x.OldestLogs, x.OldestErr = has(x.Oldest); x.OldestErr == nil {
+		x.OldestLogs = false
+		return
+	}
+
+	_, x.Oldest = narrow(ctx, x.Oldest, x.Head, 0, archiveProbes, func(number uint64) bool {
+		_, err := has(number)
+		return err != nil
+	})
+}
+
+// probeBatch finds how many requests the node takes at once.
+func (n *Node) probeBatch(ctx context.Context, head uint64) int {
+	takes := func(size int) bool {
+		calls := make([]*rpc.Call, size)
+		for i := range calls {
+			calls[i] = rpc.ByNumber(head - min(head, uint64(i)))
+		}
+
+		return n.once(ctx, calls...) == nil && !slices.ContainsFunc(calls, func(c *rpc.Call) bool { return c.Err != nil })
+	}
+	for size := callsPerBatch; size > 1; size /= 2 {
+		if takes(size) {
+			return size
+		}
+	}
+
+	return 1
+}

@@ -1,0 +1,525 @@
+package endpoint
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
+)
+
+func TestSpan(t *testing.T) {
+	s := newSpan(10_000)
+	require.EqualValues(t, 64, s.now(kind{}))
+	for range 10 {
+		s.accepted(kind{}, s.now(kind{}), 0)
+	}
+
+	require.EqualValues(t, 10_000, s.now(kind{}))
+	require.True(t, s.refused(10_000, rpc.RangeTooLarge, 0))
+	require.EqualValues(t, 5000, s.now(kind{}))
+	require.True(t, s.refused(10_000, rpc.RangeTooLarge, 0), "several were in flight")
+	require.EqualValues(t, 5000, s.now(kind{}))
+	for range 100 {
+		s.accepted(kind{}, s.now(kind{}), 0)
+	}
+
+	near := s.now(kind{})
+	require.Greater(t, near, uint64(9000))
+	s.accepted(kind{}, 1, 0)
+	require.Equal(t, near, s.now(kind{}))
+	for range forgetKnown {
+		s.accepted(kind{}, s.now(kind{}), 0)
+	}
+
+	require.EqualValues(t, 10_000, s.now(kind{}))
+	s.accepted(kind{}, 10_000, fullness(4*enoughLogs, 0, 1000))
+	require.EqualValues(t, 2500, s.now(kind{}), "too many logs")
+	s.accepted(kind{}, 2500, fullness(0, 10_000, 1000))
+	require.EqualValues(t, 250, s.now(kind{}), "too many bytes")
+	require.True(t, s.refused(250, rpc.Failed, 100))
+	require.EqualValues(t, 100, s.now(kind{}), "it said how many would do")
+	s.accepted(kind{}, 100, 0)
+	require.EqualValues(t, 100, s.now(kind{}), "and is believed")
+}
+
+// Silence of the factory does not make answers with the logs of escrows larger, while what the node
+// refuses holds for both.
+func TestSpanOfEachKindOfLogs(t *testing.T) {
+	silent, loud := kind{topics: 1}, kind{topics: 2}
+	s := newSpan(10_000)
+	for range 10 {
+		s.accepted(silent, s.now(silent), 0)
+		n := s.now(loud)
+		s.accepted(loud, n, float64(n)/100)
+	}
+
+	require.EqualValues(t, 10_000, s.now(silent))
+	require.EqualValues(t, 100, s.now(loud), "what makes an answer full")
+	require.True(t, s.refused(10_000, rpc.RangeTooLarge, 50))
+	require.EqualValues(t, 50, s.now(silent))
+	require.EqualValues(t, 50, s.now(loud))
+}
+
+// When a single block is refused too, the range was not the reason: it comes back. A node that
+// refuses every block gives no logs at all.
+func TestSpanOfANodeThatIsOut(t *testing.T) {
+	s := newSpan(10_000)
+	for range 3 {
+		s.accepted(kind{}, s.now(kind{}), 0)
+	}
+
+	before := s.now(kind{})
+	for s.refused(s.now(kind{}), rpc.Failed, 0) {
+	}
+
+	require.GreaterOrEqual(t, s.now(kind{}), before/2)
+	require.False(t, s.unfit())
+	s.refused(1, rpc.Failed, 0)
+	s.refused(1, rpc.Failed, 0)
+	require.True(t, s.unfit())
+	s.accepted(kind{}, 1, 0)
+	require.False(t, s.unfit())
+}
+
+// The limit that refuses more than 100 blocks is found within a few requests.
+func TestSpanFindsALimit(t *testing.T) {
+	s := newSpan(10_000)
+	refused, blocks := 0, uint64(0)
+	for range 44 {
+		if n := s.now(kind{}); n > 101 {
+			s.refused(n, rpc.Failed, 0)
+			refused++
+		} else {
+			s.accepted(kind{}, n, 0)
+			blocks += n
+		}
+	}
+
+	require.LessOrEqual(t, refused, 8)
+	require.GreaterOrEqual(t, blocks, uint64(3000))
+}
+
+// bucket is a provider that lets so many requests per second through, and a burst.
+type bucket struct {
+	tokens, rate, burst float64
+	at                  time.Time
+}
+
+func (b *bucket) take(n int) bool {
+	now := time.Now()
+	b.tokens, b.at = min(b.tokens+b.rate*now.Sub(b.at).Seconds(), b.burst), now
+	if b.tokens < float64(n) {
+		return false
+	}
+
+	b.tokens -= float64(n)
+
+	return true
+}
+
+// An allowance that nobody told is learnt, nearly used up, and hardly exceeded.
+func TestAllowanceIsLearnt(t *testing.T) {
+	for _, batch := range []int{1, 2, 8} {
+		for _, rate := range []float64{2, 5, 50} {
+			synctest.Test(t, func(t *testing.T) {
+				a := newAllowance(0, time.Now)
+				provider := &bucket{rate: rate, burst: max(2*rate, float64(batch)), tokens: max(2*rate, float64(batch)),
+					at: time.Now()}
+				begun := time.Now()
+				through, refusals := 0, 0
+				const last = 2 * time.Minute
+				for time.Since(begun) < last {
+					crowd, err := a.take(t.Context(), batch)
+					require.NoError(t, err)
+					s := sent{at: time.Now(), before: crowd}
+					<-time.After(time.Millisecond)
+					s.after = a.done()
+					if provider.take(batch) {
+						a.answered(batch, s)
+						through += batch
+					} else {
+						refusals++
+						a.refused(s, 0)
+						<-time.After(limitPause)
+					}
+				}
+
+				share := float64(through) / (rate * last.Seconds())
+				t.Logf("batch %d, %g per second: %.0f %% used, %d refusals, learnt %.1f", batch, rate, 100*share,
+					refusals, a.learnt())
+				require.Greater(t, share, 0.6)
+				require.LessOrEqual(t, refusals, 20)
+			})
+		}
+	}
+}
+
+// What a provider lets through is learnt and used, however it measures that, and no more than three times
+// as much is ever sent in 5 s after the first 5. Once it is known, refusals are rare.
+func TestAllowanceUnderEachLimiter(t *testing.T) {
+	for name, limiter := range map[string]func(rate float64) func() bool{
+		"in one second":      func(rate float64) func() bool { return perWindow(int(rate), time.Second, false) },
+		"in each second":     func(rate float64) func() bool { return perWindow(int(rate), time.Second, true) },
+		"in ten seconds":     func(rate float64) func() bool { return perWindow(int(10*rate), 10*time.Second, false) },
+		"in each ten":        func(rate float64) func() bool { return perWindow(int(10*rate), 10*time.Second, true) },
+		"no more for a time": func(rate float64) func() bool { return penalty(rate, 5*time.Second) },
+	} {
+		for _, rate := range []float64{1, 5, 25} {
+			t.Run(fmt.Sprintf("%v %s", rate, name), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					const last = 3 * time.Minute
+					takes, begun := limiter(rate), time.Now()
+					a := newAllowance(0, time.Now)
+					var asked []time.Time
+					through, refusals, pause := 0, 0, limitPause
+					for time.Since(begun) < last {
+						crowd, err := a.take(t.Context(), 1)
+						require.NoError(t, err)
+						s := sent{at: time.Now(), before: crowd}
+						asked = append(asked, s.at)
+						<-time.After(time.Millisecond)
+						s.after = a.done()
+						if takes() {
+							a.answered(1, s)
+							through, pause = through+1, limitPause
+						} else {
+							a.refused(s, pause)
+							refusals, pause = refusals+1, min(2*pause, LongestWait)
+						}
+					}
+
+					share := float64(through) / (rate * last.Seconds())
+					t.Logf("%.0f %% used, %d refusals", 100*share, refusals)
+					require.Greater(t, share, 0.6)
+					require.LessOrEqual(t, refusals, 30)
+					for i := range asked {
+						j := i
+						for j < len(asked) && asked[j].Sub(asked[i]) < 5*time.Second {
+							j++
+						}
+
+						if asked[i].Sub(begun) >= 5*time.Second {
+							require.LessOrEqual(t, float64(j-i), 3*5*rate, "in 5 s from %s on", asked[i].Sub(begun))
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// perWindow lets so many through in a window, which begins with each request, or each time that one ends.
+func perWindow(most int, window time.Duration, fixed bool) func() bool {
+	var passed []time.Time
+
+	return func() bool {
+		now := time.Now()
+		since := now.Add(-window)
+		if fixed {
+			since = now.Truncate(window).Add(-1)
+		}
+
+		passed = slices.DeleteFunc(passed, func(at time.Time) bool { return !at.After(since) })
+		if len(passed) >= most {
+			return false
+		}
+
+		passed = append(passed, now)
+
+		return true
+	}
+}
+
+// penalty lets nothing through for a time when a bucket was empty.
+func penalty(rate float64, long time.Duration) func() bool {
+	b := &bucket{rate: rate, burst: 2 * rate, tokens: 2 * rate, at: time.Now()}
+	var until time.Time
+
+	return func() bool {
+		now := time.Now()
+		switch {
+		case now.Before(until):
+			return false
+		case b.take(1):
+			return true
+		}
+
+		until = now.Add(long)
+
+		return false
+	}
+}
+
+// A node that takes so many requests at a time is asked so many at a time, and hardly ever one more.
+func TestWidthIsLearnt(t *testing.T) {
+	for atOnce := 1; atOnce <= 5; atOnce++ {
+		t.Run(fmt.Sprint(atOnce), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const askers, long, last = 8, 50 * time.Millisecond, 2 * time.Minute
+				a, begun := newAllowance(0, time.Now), time.Now()
+				var through, refusals, inFlight atomic.Int64
+				var all sync.WaitGroup
+				for range askers {
+					all.Go(func() {
+						for time.Since(begun) < last {
+							crowd, err := a.take(t.Context(), 1)
+							require.NoError(t, err)
+							s := sent{at: time.Now(), before: crowd}
+							takes := inFlight.Add(1) <= int64(atOnce)
+							if takes {
+								<-time.After(long)
+							}
+
+							inFlight.Add(-1)
+							if s.after = a.done(); takes {
+								through.Add(1)
+								a.answered(1, s)
+							} else {
+								refusals.Add(1)
+								a.refused(s, limitPause)
+							}
+						}
+					})
+				}
+
+				all.Wait()
+				share := float64(through.Load()) / (float64(atOnce) * last.Seconds() / long.Seconds())
+				t.Logf("%.0f %% used, %d refusals", 100*share, refusals.Load())
+				require.Greater(t, share, 0.75)
+				require.LessOrEqual(t, refusals.Load(), int64(20))
+				require.Zero(t, a.learnt(), "it is not taken for a rate")
+			})
+		})
+	}
+}
+
+// Ranges begin with one at a time, go to four, and begin anew after a refusal.
+func TestRangesAtATime(t *testing.T) {
+	a := newAllowance(0, time.Now)
+	enters := func() (n int) {
+		for a.width.enter() {
+			n++
+		}
+
+		for range n {
+			a.leave()
+		}
+
+		return n
+	}
+	for want := 1; want <= RangesInFlight; want++ {
+		require.Equal(t, want, enters())
+		a.calmer(true)
+	}
+
+	require.Equal(t, RangesInFlight, enters())
+	a.calmer(false)
+	require.Equal(t, 1, enters(), "the next is larger than any that was answered")
+	a.calmer(true)
+	a.calmer(true)
+	require.Equal(t, 3, enters())
+	a.calmer(false)
+	require.Equal(t, 1, enters())
+}
+
+// What can wait lets what is urgent go first where only one request is taken at a time, too.
+func TestUrgentGoesFirstToAPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAllowance(0, time.Now)
+		a.width.most, a.width.trial = 1, time.Now().Add(time.Hour)
+		_, err := a.take(t.Context(), 1)
+		require.NoError(t, err)
+		order := make(chan string, 10)
+		var all sync.WaitGroup
+		defer all.Wait()
+		asks := func(ctx context.Context, name string) {
+			all.Go(func() {
+				if _, err := a.take(ctx, 1); err == nil {
+					order <- name
+					<-time.After(100 * time.Millisecond)
+					a.done()
+				}
+			})
+			synctest.Wait()
+		}
+		for range 3 {
+			asks(Later(t.Context()), "later")
+		}
+
+		for range 3 {
+			asks(t.Context(), "now")
+		}
+
+		a.done()
+		for i := range 6 {
+			require.Equal(t, []string{"now", "later"}[i/3], <-order)
+		}
+	})
+}
+
+// While a node wants a pause nothing is sent to it, not even by those who waited before; and where that is
+// long, they are told.
+func TestPauseHoldsForThoseWhoWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAllowance(1, time.Now)
+		_, err := a.take(t.Context(), 1)
+		require.NoError(t, err)
+		s := sent{at: time.Now(), before: 1}
+		begun, took := time.Now(), make(chan error, 1)
+		ask := func() {
+			_, err := a.take(t.Context(), 1)
+			took <- err
+		}
+		go ask()
+		synctest.Wait()
+		a.refused(s, 4*time.Second)
+		require.NoError(t, <-took)
+		require.GreaterOrEqual(t, time.Since(begun), 4*time.Second)
+		go ask()
+		synctest.Wait()
+		a.refused(sent{at: time.Now(), before: 1}, time.Minute)
+		require.ErrorIs(t, <-took, rpc.ErrRate)
+	})
+}
+
+// What is needed now goes before polling, which has its turn all the same.
+func TestUrgentGoesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAllowance(2, time.Now)
+		take := func(ctx context.Context, n int) error {
+			_, err := a.take(ctx, n)
+			if err == nil {
+				a.done()
+			}
+
+			return err
+		}
+		require.NoError(t, take(t.Context(), 2))
+		order := make(chan string, 40)
+		for range 5 {
+			go func() {
+				if take(Later(t.Context()), 1) == nil {
+					order <- "later"
+				}
+			}()
+		}
+
+		synctest.Wait()
+		for range 20 {
+			go func() {
+				if take(t.Context(), 1) == nil {
+					order <- "now"
+				}
+			}()
+		}
+
+		<-time.After(patience - time.Second)
+		first := len(order)
+		for range first {
+			require.Equal(t, "now", <-order)
+		}
+
+		require.GreaterOrEqual(t, first, 6)
+		<-time.After(time.Minute)
+		later := 0
+		for range len(order) {
+			if <-order == "later" {
+				later++
+			}
+		}
+
+		require.Equal(t, 5, later)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.Error(t, take(ctx, 1))
+	})
+}
+
+func TestMetricsAreComplete(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	NewMetrics(reg, []string{"http://a", "ws://a"})
+	found, err := reg.Gather()
+	require.NoError(t, err)
+	series := map[string]int{}
+	for _, f := range found {
+		series[f.GetName()] = len(f.GetMetric())
+	}
+
+	require.Equal(t, map[string]int{
+		"relayer_rpc_requests_total":           2 * len(methods) * len(outcomes),
+		"relayer_rpc_request_duration_seconds": 2 * len(methods),
+		"relayer_rpc_endpoint_up":              2, "relayer_rpc_received_bytes_total": 2, "relayer_rpc_sent_bytes_total": 2,
+		"relayer_rpc_disagreements_total": 2,
+	}, series)
+	for _, kind := range rpc.Kinds {
+		require.Contains(t, []string{"ok", "error", "timeout", "rate_limited", "range_too_large", "behind", "invalid"},
+			outcome(kind))
+	}
+}
+
+// An answer that is lost, and lost again at once, is one of a limit of the rate: not the first time, nor where
+// nothing is answered at all, nor where most come the second time. Where few were answered since the rate was
+// lowered, what is lost is asked again at once to see whether it is the network after all.
+func TestLostAnswersMayBeTheRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAllowance(0, time.Now)
+		asks := func(answered int) sent {
+			<-time.After(time.Second)
+			crowd, err := a.take(t.Context(), 1)
+			require.NoError(t, err)
+			s := sent{at: time.Now(), before: crowd}
+			if s.after = a.done(); answered > 0 {
+				a.answered(answered, s)
+			}
+
+			return s
+		}
+		loses := func() {
+			s := asks(0)
+			if a.tries() > 1 {
+				a.again(true)
+			}
+
+			a.lost(s, 0)
+		}
+		for range 5 {
+			loses()
+			require.Zero(t, a.learnt(), "nothing was answered")
+		}
+
+		require.Equal(t, 2, a.tries())
+		for range 9 {
+			asks(1)
+			loses()
+			require.Zero(t, a.learnt())
+			a.again(false)
+			a.again(false)
+		}
+
+		require.Equal(t, 3, a.tries(), "most come the second time")
+		for range sureOfRate - sureOfNetwork {
+			require.Zero(t, a.learnt())
+			asks(1)
+			loses()
+		}
+
+		require.EqualValues(t, slowPace, a.learnt())
+		require.Equal(t, 2, a.tries())
+		asks(fewPassed)
+		loses()
+		require.Less(t, a.learnt(), float64(slowPace))
+		require.Equal(t, 1, a.tries())
+		a.answered(1, asks(1))
+		loses()
+		require.Equal(t, 2, a.tries())
+	})
+}

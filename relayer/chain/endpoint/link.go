@@ -1,0 +1,370 @@
+package endpoint
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common/hexutil"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
+)
+
+// quickTimeout is of requests with small answers. A connection that swallows them is found out by it.
+const quickTimeout = 5 * time.Second
+
+// link is the connection to an endpoint. Each request goes through it, and each answer into its
+// books: how much the endpoint lets through, and its standing.
+type link struct {
+	cfg     *Config
+	client  rpc.Client
+	rate    *allowance
+	batches *batches
+	late    late
+	*standing
+}
+
+func newLink(cfg *Config) *link {
+	l := &link{cfg: cfg, rate: newAllowance(cfg.MaxRPS, cfg.Now), batches: newBatches(cfg.Now),
+		standing: &standing{cfg: cfg, health: health{state: Untried}}}
+	switch {
+	case cfg.Client != nil:
+		l.client = cfg.Client
+	case cfg.webSocket():
+		l.client = rpc.NewWS(cfg.URL, cfg.Dial, l.checkChain)
+	default:
+		l.client = rpc.NewHTTP(cfg.URL, cfg.Dial)
+	}
+
+	return l
+}
+
+// Name of the node, as operators see it.
+func (l *link) Name() string { return l.cfg.Name }
+
+// WebSocket says whether the node can announce blocks.
+func (l *link) WebSocket() bool { return l.cfg.webSocket() }
+
+// Close ends its connections. The next request opens new ones.
+func (l *link) Close() { l.client.Close() }
+
+// checkChain makes sure that the node serves the configured chain.
+func (l *link) checkChain(ctx context.Context, ask func(context.Context, *rpc.Call) error) error {
+	q := &rpc.Call{Method: rpc.ChainID, Params: "[]"}
+	if err := ask(ctx, q); err != nil {
+		return err
+	}
+
+	var id hexutil.Uint64
+	if err := q.Decode(&id); err != nil {
+		return err
+	}
+
+	if uint64(id) != l.cfg.ChainID {
+		return fmt.Errorf("%w: %s serves chain %d, CHAIN_ID is %d: correct one of them", ErrWrongChain, l.cfg.Name,
+			uint64(id), l.cfg.ChainID)
+	}
+
+	return nil
+}
+
+// Do sends calls with small answers. The error is about all of them; each call has its own besides.
+func (l *link) Do(ctx context.Context, calls ...*rpc.Call) error {
+	return l.send(ctx, min(l.cfg.Timeout, quickTimeout), smallAnswer, calls)
+}
+
+// sendLogs is send of calls for logs.
+func (l *link) sendLogs(ctx context.Context, limit int64, calls []*rpc.Call) error {
+	asked := l.cfg.Now()
+	err := l.send(ctx, l.late.timeout(l.cfg.Timeout), limit, calls)
+	l.late.took(l.cfg.Now().Sub(asked), err, l.cfg.Now())
+
+	return err
+}
+
+// send sends calls in as large batches as the node takes, after it has proven to serve the right chain.
+func (l *link) send(ctx context.Context, timeout time.Duration, limit int64, calls []*rpc.Call) error {
+	if !l.WebSocket() && !l.proven.Load() { // each connection of a WebSocket is checked when it is made
+		err := l.checkChain(ctx, func(ctx context.Context, q *rpc.Call) error {
+			return l.attempt(ctx, timeout, smallAnswer, []*rpc.Call{q})
+		})
+		if errors.Is(err, ErrWrongChain) {
+			l.Blame(ctx, err)
+		}
+
+		if err != nil {
+			return err
+		}
+
+		l.proven.Store(true)
+	}
+
+	answered := false // since a limit of the rate was met
+	for left := calls; len(left) > 0; {
+		some := left[:min(len(left), l.batches.size(), l.rate.atOnce())]
+		open, err := l.sendBatch(ctx, timeout, limit, some)
+		switch {
+		case err == nil:
+			answered, left = true, slices.Concat(open, left[len(some):])
+		case answered && rpc.Classify(err) == rpc.RateLimited && l.waitOut(ctx):
+			answered = false // what has been answered is not thrown away for it
+		default:
+			return err
+		}
+	}
+
+	return nil
+}
+
+// sendBatch sends one batch, and returns those of its calls that are to be sent again, fewer at once.
+func (l *link) sendBatch(ctx context.Context, timeout time.Duration, limit int64,
+	some []*rpc.Call) ([]*rpc.Call, error) {
+	err := l.attempt(ctx, timeout, limit, some)
+	open := l.batches.open(some, err)
+	if len(some) == 1 || len(open) == 0 || ctx.Err() != nil {
+		if err != nil && len(some) > 1 && !slices.ContainsFunc(some, isLogs) {
+			l.batches.doubt() // of a batch with logs the range is doubted first
+		}
+
+		return nil, err
+	}
+
+	// It may be that the batch was too large: one of its requests, sent alone, decides.
+	err = l.attempt(ctx, timeout, limit, open[:1])
+	switch {
+	case err == nil && open[0].Err == nil:
+		l.batches.refused(len(some), len(some)-len(open))
+		return open[1:], nil
+	case err == nil:
+		l.batches.excuse(len(some))
+	}
+
+	return nil, err
+}
+
+// waitOut waits until the node may be asked again, and says whether that is worth it.
+func (l *link) waitOut(ctx context.Context) bool {
+	pause := l.Pause(false)
+	if pause > LongestWait {
+		return false
+	}
+
+	return Wait(ctx, pause) == nil
+}
+
+// Wait returns after a pause, or with the cause when ctx ends before.
+func Wait(ctx context.Context, pause time.Duration) error {
+	timer := time.NewTimer(max(pause, 0))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// sent says when calls were sent, how long the answer took, and how many batches were in flight, with
+// them, at the beginning and at the end.
+type sent struct {
+	at            time.Time
+	took          time.Duration
+	before, after int
+}
+
+// crowd is how many batches were in flight when they were answered, or when they were sent if that is more.
+func (s sent) crowd() int { return max(s.before, s.after) }
+
+// exchange sends calls when the allowance lets n of them. timeout is for their answer; of logs, of which
+// there may be a hundred megabytes, for its beginning, and all of it has Config.Timeout. Where ctx ended
+// the error is its cause.
+func (l *link) exchange(ctx context.Context, timeout time.Duration, limit int64, calls []*rpc.Call,
+	n int) (s sent, err error) {
+	if s.before, err = l.rate.take(ctx, n); err != nil {
+		return s, err
+	}
+
+	s.at = l.cfg.Now()
+	slow := func(timeout time.Duration) error {
+		return fmt.Errorf("%w: %s waited %s for %s (RPC timeout)", rpc.ErrSlow, l.cfg.Name, timeout, calls[0].Method)
+	}
+	whole, streams := timeout, slices.ContainsFunc(calls, (*rpc.Call).Streams)
+	if streams {
+		whole = l.cfg.Timeout
+	}
+
+	limited, cancel := context.WithTimeoutCause(ctx, whole, slow(whole))
+	defer cancel()
+	if streams {
+		begins, silent := context.WithCancelCause(limited)
+		timer := time.AfterFunc(timeout, func() { silent(slow(timeout)) })
+		defer timer.Stop()
+		limited = rpc.WithArrival(begins, func() { timer.Stop() })
+	}
+
+	for _, c := range calls {
+		c.Answer = rpc.Answer{} // of the try before
+	}
+
+	traffic, err := l.client.Exchange(limited, calls, limit)
+	s.after = l.rate.done()
+	if ctx.Err() != nil {
+		return s, context.Cause(ctx)
+	}
+
+	if err != nil && limited.Err() != nil {
+		err = context.Cause(limited)
+	}
+
+	s.took = l.cfg.Now().Sub(s.at)
+	err = l.cfg.Secrets.Error(err)
+	for _, c := range calls {
+		c.Err = l.cfg.Secrets.Error(c.Err)
+	}
+
+	l.cfg.Metrics.exchanged(l.cfg.Name, calls, err, traffic, s.took)
+
+	return s, err
+}
+
+// attempt sends one batch and keeps the books. The failure of a batch that may be one of batches
+// does not count against the node: its requests are sent alone next.
+func (l *link) attempt(ctx context.Context, timeout time.Duration, limit int64, calls []*rpc.Call) error {
+	s, err := l.exchange(ctx, timeout, limit, calls, len(calls))
+	for tries := 1; broke(err) && tries < l.tries(ctx, calls) && ctx.Err() == nil; tries++ {
+		s, err = l.exchange(ctx, timeout, limit, calls, 0)
+		if ctx.Err() == nil && ctx.Value(unprovenKey{}) == nil {
+			l.rate.again(broke(err))
+		}
+	}
+
+	if ctx.Err() != nil || s.at.IsZero() { // it was not sent
+		return err
+	}
+
+	partial := errors.Is(err, rpc.ErrUnanswered)
+	if err == nil || partial {
+		if i := slices.IndexFunc(calls, metRate); i >= 0 { // a request's limit of the rate is the batch's
+			err, partial = fmt.Errorf("%w: %w", rpc.ErrRate, calls[i].Err), false
+		}
+	}
+
+	if reason := l.oneTooMany(ctx, calls, err, s); reason != nil {
+		err, partial = fmt.Errorf("%w: %w", rpc.ErrRate, reason), false
+	}
+
+	if err != nil && !partial {
+		l.failed(ctx, calls, err, s)
+		return err
+	}
+
+	l.late.answered(l.cfg.Now())
+	l.rate.answered(len(calls), s)
+	l.worked(s.at, s.took)
+	if err == nil && !slices.ContainsFunc(calls, func(c *rpc.Call) bool { return c.Err != nil }) {
+		l.batches.answered(len(calls))
+	}
+
+	return err
+}
+
+// oneTooMany returns the refusal of logs that does not say what it is for, and of which nothing is known
+// that it could be for, but that others were in flight.
+func (l *link) oneTooMany(ctx context.Context, calls []*rpc.Call, err error, s sent) error {
+	i := slices.IndexFunc(calls, isLogs)
+	if i < 0 || ctx.Value(unprovenKey{}) != nil || len(calls) > 1 && !l.batches.work(len(calls)) || !l.rate.crowded(s) {
+		return nil
+	}
+
+	err = cmp.Or(err, calls[i].Err)
+	_, said := errors.AsType[*rpc.Error](err)
+	_, page := errors.AsType[*rpc.Page](err)
+	if (said || page) && rpc.Vague(err) {
+		return err
+	}
+
+	return nil
+}
+
+type unprovenKey struct{}
+
+// unproven marks what is asked under a context as more than the node has answered yet: if its answer
+// is lost, that may be the reason.
+func unproven(ctx context.Context) context.Context {
+	return context.WithValue(ctx, unprovenKey{}, true)
+}
+
+// tries is how often requests are sent at once while their answer is lost on its way: the connection
+// was idle for too long, or one of the machines behind the URL does not work.
+func (l *link) tries(ctx context.Context, calls []*rpc.Call) int {
+	switch {
+	case len(calls) > 1 && !l.batches.work(len(calls)):
+		return 1 // its size may be the reason
+	case ctx.Value(unprovenKey{}) != nil:
+		return 2
+	}
+
+	return l.rate.tries()
+}
+
+// broke says whether the answer to a request was lost, which says nothing of the request.
+func broke(err error) bool {
+	if page, is := errors.AsType[*rpc.Page](err); is {
+		return page.Status == http.StatusBadGateway || rpc.Classify(err) == rpc.Invalid
+	}
+
+	_, said := errors.AsType[*rpc.Error](err)
+
+	return !said && !notSent(err) && !errors.Is(err, ErrWrongChain) && rpc.Classify(err) == rpc.Failed
+}
+
+// metRate says whether a request was refused for its rate. A limit that is not named, of a request that
+// has no range, is one of the rate.
+func metRate(c *rpc.Call) bool {
+	kind := rpc.Classify(c.Err)
+	return kind == rpc.RateLimited || kind == rpc.RangeTooLarge && !isLogs(c) && rpc.Vague(c.Err)
+}
+
+// failed keeps the books of a batch that failed as a whole.
+func (l *link) failed(ctx context.Context, calls []*rpc.Call, err error, s sent) {
+	size := len(calls)
+	kind := rpc.Classify(err)
+	switch {
+	case kind == rpc.RateLimited:
+		if size > 1 && strings.Contains(strings.ToLower(err.Error()), "batch") {
+			l.batches.refused(2, 0) // BNB Chain's nodes say so to any eth_getLogs in a batch
+		}
+
+		l.batches.tooFast(size)
+		l.blame(ctx, err, s.at)
+		l.rate.refused(s, l.Pause(false))
+	case kind == rpc.RangeTooLarge && slices.ContainsFunc(calls, (*rpc.Call).Streams) || kind == rpc.Behind ||
+		kind == rpc.BatchRefused || l.batches.mayBeRefused(calls, err):
+	case kind == rpc.Pruned || kind == rpc.AddressRequired || kind == rpc.TooManyAddresses:
+		l.worked(s.at, s.took) // it concerns what was asked for
+	default:
+		l.blame(ctx, err, s.at)
+		_, page := errors.AsType[*rpc.Page](err)
+		switch {
+		case ctx.Value(unprovenKey{}) != nil: // its size may be the reason
+		case broke(err) && !errors.Is(err, rpc.ErrAbandoned):
+			l.rate.lost(s, l.Pause(false))
+		case page && kind == rpc.Failed: // as a bare 503 or 403: it may be the rate
+			l.rate.refused(s, l.Pause(false))
+		}
+	}
+}
+
+// Subscribe follows the node's head. It is for a node with WebSocket. A refusal in words, an
+// *rpc.Error, does not speak against the node.
+func (l *link) Subscribe(ctx context.Context) (*rpc.Subscription, error) {
+	q := &rpc.Call{Method: rpc.Subscribe, Params: `["newHeads"]`}
+	err := l.Do(ctx, q)
+
+	return q.Subscription, cmp.Or(err, q.Err)
+}

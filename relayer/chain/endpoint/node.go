@@ -1,0 +1,112 @@
+// Package node is one endpoint of the chain: its connection, what it can do, whether it is in use,
+// and readings that are validated. It knows of no other endpoint.
+//
+// A node is a provider's many machines behind one URL: two answers, even of one batch, may come from
+// machines that have different heads. So nothing is concluded from one answer about another, only
+// from what an answer itself proves: logs carry their block's hash.
+//
+//	ReadRange ── span ─────────► link       logs of final blocks
+//	ReadBlock, ReadProven ─────► link       logs of one block, by its hash
+//	Do ────────────────────────► link       everything else
+//	                              ├── allowance, batches ──► rpc.Client
+//	                              └── standing ──► health: states and transitions
+//
+// What a node's refusals teach is kept here and kept to by everything that asks it: requests per
+// second (pace) and at a time (width), both behind one gate (allowance), requests per batch (batches),
+// blocks per request (span); and addresses per request, how far back it goes, and that it wants addresses
+// named (abilities).
+package endpoint
+
+import (
+	"sync"
+	"time"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
+)
+
+// Node is one endpoint. Its methods may be called concurrently.
+type Node struct {
+	*link
+	*abilities
+	cfg  *Config
+	span *span
+
+	mu    sync.Mutex
+	claim Claim     // but Up
+	moved time.Time // when its head last rose, or StandsStill said that it had not
+}
+
+// New returns a node and connects to nothing.
+func New(cfg Config) *Node {
+	return &Node{cfg: &cfg, link: newLink(&cfg), abilities: newAbilities(cfg.MaxAddresses, cfg.Now),
+		span: newSpan(cfg.MaxRange)}
+}
+
+// Claim is what a node says of the chain.
+type Claim struct {
+	Up          bool
+	Head        rpc.Header // zero: it has not said yet
+	Safe, Final uint64     // zero: it does not know
+	Tagged      time.Time  // when it was asked for those
+}
+
+// Claim returns what the node last said of the chain.
+func (n *Node) Claim() Claim {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	c := n.claim
+	c.Up = n.up()
+
+	return c
+}
+
+// Claims notes the node's head. One that is lower than the last is of a machine that is behind, or
+// of a reorganisation.
+func (n *Node) Claims(h rpc.Header) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if h.Number < n.claim.Head.Number {
+		n.SeenUneven()
+	}
+
+	if h.Number > n.claim.Head.Number {
+		n.moved = n.cfg.Now()
+	}
+
+	n.claim.Head = h
+}
+
+// StandsStill says, once per patience, whether the head has not risen for so long. Zero: it never does.
+func (n *Node) StandsStill(patience time.Duration) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := n.cfg.Now()
+	if patience == 0 || n.moved.IsZero() || now.Sub(n.moved) < patience {
+		return false
+	}
+
+	n.moved = now
+
+	return true
+}
+
+// Tags notes what the node says is final and safe; zero: it does not know.
+func (n *Node) Tags(final, safe uint64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.claim.Final, n.claim.Safe, n.claim.Tagged = final, safe, n.cfg.Now()
+}
+
+// Has says whether the node may have a block: by its head, and as far as it has not shown that it threw it away.
+func (n *Node) Has(block uint64) bool { return n.Claim().Head.Number >= block && !n.lost(block) }
+
+// Span is how many blocks the node is asked for at once, where such logs are wanted.
+func (n *Node) Span(f *Filter) uint64 { return n.span.now(kindOf(f)) }
+
+// Status of the node.
+func (n *Node) Status() Status {
+	st := n.status()
+	st.Head = n.Claim().Head.Number
+
+	return st
+}

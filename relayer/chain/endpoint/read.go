@@ -1,0 +1,664 @@
+package endpoint
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
+)
+
+// Batch is what the chain has for a filter in a range of blocks. Logs may be shared with other
+// readers: they are to be read only.
+type Batch struct {
+	From, To uint64
+	ByHash   bool        // one block, which was asked for by its hash
+	Parent   common.Hash // of block From; zero where it was not asked for
+	Logs     []types.Log // in the chain's order; BlockTimestamp is filled
+	Last     rpc.Header  // of block To
+	Headers  int         // that were asked for because the logs came without their block's time
+	Filter   *Filter
+	By       *Node // who was asked
+}
+
+// ReadRange reads the first blocks of a range of final blocks, in as many parts as the node wants: all of
+// them, or as many as have so many logs that more should not be held, or are of one branch. linked has
+// Batch.Parent be given in any case, else it is where the node's rate allows for one more request.
+func (n *Node) ReadRange(ctx context.Context, from, to uint64, f *Filter, linked bool) (Batch, error) {
+	whole := Batch{From: from, Filter: f, Logs: []types.Log{}, By: n}
+	if err := n.refuses(from, f); err != nil {
+		return whole, err
+	}
+
+	for full := 0.0; from <= to && full < 1; {
+		b, part, err := n.readPart(ctx, from, to, f, linked)
+		switch {
+		case errors.Is(err, errFewer):
+			continue
+		case err != nil:
+			return Batch{}, err
+		case from == whole.From:
+			whole.Parent, whole.Logs = b.Parent, b.Logs
+		case !b.Follows(whole.Last.Hash):
+			return whole, nil
+		default:
+			whole.Logs = append(whole.Logs, b.Logs...)
+		}
+
+		whole.To, whole.Last = b.To, b.Last
+		whole.Headers += b.Headers
+		from, full = b.To+1, full+part
+	}
+
+	return whole, nil
+}
+
+// Follows says whether the batch continues the chain behind a block with a hash. Where that is zero, or its own
+// parent was not asked for, there is nothing that speaks against it.
+func (b *Batch) Follows(block common.Hash) bool {
+	return b.Parent == (common.Hash{}) || block == (common.Hash{}) || b.Parent == block
+}
+
+// Gives says whether such a reading may be had of the node, now or when it is in use again. One that
+// refuses logs, wants addresses or has thrown the block away is not worth waiting for.
+func (n *Node) Gives(from uint64, f *Filter) bool {
+	return n.refuses(from, f) == nil && n.Status().State != Unfit
+}
+
+// errFewer means that the node is to be asked at once for fewer blocks.
+var errFewer = errors.New("refused, and fewer blocks are worth a try")
+
+// readPart reads the first blocks of a range: as many as the node is asked for at once. It says how many
+// answers that are large enough theirs makes.
+func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter,
+	linked bool) (b Batch, full float64, err error) {
+	if ctx, err = n.rate.enter(ctx); err != nil {
+		return b, 0, err
+	}
+
+	defer n.rate.leave()
+	size := min(to-from+1, n.Span(f))
+	if !n.span.proven(size) {
+		ctx = unproven(ctx)
+	}
+
+	asked := n.cfg.Now()
+	b, bytes, err := n.rangeLogs(ctx, from, from+size-1, f, linked)
+	if err == nil {
+		n.gaveLogs()
+		full = fullness(len(b.Logs), bytes, int(n.cfg.MaxBytes/8))
+		n.span.accepted(kindOf(f), size, full)
+		n.rate.calmer(n.span.proven(n.Span(f)))
+
+		return b, full, nil
+	}
+
+	if ctx.Err() != nil {
+		return b, 0, err
+	}
+
+	return b, 0, n.refusal(ctx, err, asked, from, size, f)
+}
+
+// refusal learns from the refusal of a range, and says what the error is.
+func (n *Node) refusal(ctx context.Context, err error, asked time.Time, from, size uint64, f *Filter) error {
+	kind := rpc.Classify(err)
+	said, isSaid := errors.AsType[*logsRefused](err)
+	if rpc.Vague(err) && !notSent(err) {
+		// Where it has answered for as many, it is busy, or it is the rate.
+		if n.span.spares(size) || kind == rpc.RangeTooLarge && size == 1 {
+			n.busy(ctx, err, asked, isSaid)
+			return err
+		}
+	}
+
+	switch {
+	case kind == rpc.Pruned:
+		if n.lacks(from) {
+			err = fmt.Errorf("%w: %w", ErrNoHistory, err)
+		}
+	case kind == rpc.Unsupported && isSaid, errors.Is(err, rpc.ErrGarbled), rpc.Shrinks(kind) && !notSent(err):
+		n.rate.calmer(false)
+		if size == 1 {
+			n.batches.doubt() // it may be what else was in the batch
+		}
+
+		fewer := n.span.refused(size, kind, rpc.SuggestedRange(err))
+		if fewer && (isSaid || kind == rpc.RangeTooLarge) {
+			return errFewer
+		}
+
+		if isSaid && n.span.unfit() {
+			if speaksOfAddresses(err) && n.answersNamed(ctx, from, f) {
+				return fmt.Errorf("%w: %w", ErrAddressRequired, err)
+			}
+
+			n.Blame(ctx, fmt.Errorf("%w: it says: %w", errUnfit, said.err))
+		}
+	}
+
+	return err
+}
+
+// busy slows down for a node that has too much to do.
+func (n *Node) busy(ctx context.Context, err error, asked time.Time, said bool) {
+	n.rate.calmer(false)
+	n.rate.refused(sent{at: asked}, 0)
+	if rpc.Classify(err) == rpc.RangeTooLarge {
+		err = fmt.Errorf("%w: %w", rpc.ErrRate, err)
+	}
+
+	if said { // else it was blamed when the request failed
+		n.Blame(ctx, err)
+	}
+}
+
+// speaksOfAddresses says whether a refusal can be for want of an address: one that only says that the
+// node is busy is not taken for that, whatever is answered next.
+func speaksOfAddresses(err error) bool {
+	text := strings.ToLower(err.Error())
+	return strings.Contains(text, "address") || strings.Contains(text, "contract")
+}
+
+// answersNamed says whether a node that refuses the logs of any block gives those of a contract that
+// is named, whatever its words for that were.
+func (n *Node) answersNamed(ctx context.Context, block uint64, f *Filter) bool {
+	const sure = 4 // a node that is only busy, or limits its rate, refuses one and not the other by chance
+	for range sure {
+		if f.Addresses != nil || n.asksFor(ctx, block, block, &common.Address{1}) != nil ||
+			n.asksFor(ctx, block, block, nil) == nil {
+			return false
+		}
+	}
+
+	n.named.note()
+
+	return true
+}
+
+// notSent says whether a request did not reach the node, so that its size cannot have been the reason of its failure.
+func notSent(err error) bool {
+	op, is := errors.AsType[*net.OpError](err)
+	return is && op.Op == "dial"
+}
+
+// logsRefused is a node's refusal of an eth_getLogs in so many words, not of a connection.
+type logsRefused struct{ err error }
+
+func (e *logsRefused) Error() string { return e.err.Error() }
+func (e *logsRefused) Unwrap() error { return e.err }
+
+// rangeLogs reads one range in one piece, and says how many bytes its logs had.
+func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter, linked bool) (Batch, int, error) {
+	b := Batch{From: from, To: to, Filter: f}
+	limit := n.cfg.MaxBytes
+	if from == to {
+		limit = blockAnswer
+	}
+
+	heads := []*rpc.Call{rpc.ByNumber(to)}
+	if from != to && (linked || n.rate.plenty() || !n.shown(from) || n.Uneven()) {
+		heads = append(heads, rpc.ByNumber(from))
+	}
+
+	asked := n.cfg.Now()
+	a, err := n.logs(ctx, query{where: blockRange(from, to), filter: f, heads: heads, limit: limit})
+	if errors.Is(err, errLacksFirst) {
+		return b, 0, n.lacksFirst(ctx, from, to)
+	}
+
+	if err != nil {
+		return b, 0, err
+	}
+
+	if b.Last, err = a.head.Header(to); err != nil {
+		return b, 0, err
+	}
+
+	if err := validateLogs(a.logs, from, to, f); err != nil {
+		return b, 0, err
+	}
+
+	switch {
+	case from == to:
+		b.Parent = b.Last.Parent
+	case a.first != nil:
+		h, err := a.first.Header(from)
+		if err != nil {
+			return b, 0, err
+		}
+
+		b.Parent = h.Parent
+		n.shows(from)
+	}
+
+	b.Logs = a.logs
+	if err := n.fillTimes(ctx, &b); err != nil {
+		return b, 0, err
+	}
+
+	if len(a.logs) > 0 {
+		n.proves(asked)
+		n.has(a.logs[0].BlockNumber)
+	}
+
+	return b, a.bytes, nil
+}
+
+// errLacksFirst means that who has the last block of a range does not have the first.
+var errLacksFirst = fmt.Errorf("%w: it has the last block of the range and not the first", rpc.ErrBehind)
+
+// lacksFirst is the error of a range whose last block is there and whose first is not: of a node, or a
+// machine behind its URL, that throws old blocks away, and may answer for the rest of the range, or
+// with an empty list. So the first header comes in the same batch as the logs, too, where the node has
+// not shown lately that it goes back so far, or has shown that not all machines behind its URL do.
+func (n *Node) lacksFirst(ctx context.Context, from, to uint64) error {
+	n.SeenUneven()
+	err := fmt.Errorf("%w: blocks %d and %d", errLacksFirst, to, from)
+	if n.keepsNot(ctx, from) {
+		return fmt.Errorf("%w: %w", ErrNoHistory, err)
+	}
+
+	return err
+}
+
+// keepsNot asks for an old block that was missing until it is there, or has been missing often
+// enough to count as thrown away.
+func (n *Node) keepsNot(ctx context.Context, block uint64) bool {
+	for !n.lacks(block) {
+		if _, err := n.Header(ctx, block); !errors.Is(err, rpc.ErrBehind) {
+			return false
+		}
+	}
+
+	return true
+}
+
+// ReadBlock reads the logs of one block by its hash, and validates them against the header. An empty
+// list is no proof that the block has none: the machine that answered may not have the block, and
+// some machines then answer with an empty list.
+func (n *Node) ReadBlock(ctx context.Context, h rpc.Header, f *Filter) ([]types.Log, error) {
+	a, err := n.readBlock(ctx, h, query{filter: f})
+	return a.logs, err
+}
+
+// Answered says whether each part of a filter that the block's bloom filter allows for has logs among
+// those that ReadBlock gave. Several machines may have answered the parts, so logs of one prove
+// nothing of another.
+func (n *Node) Answered(logs []types.Log, h rpc.Header, f *Filter) bool {
+	chunk := n.perRequest()
+	if len(f.Addresses) <= chunk {
+		return len(logs) > 0
+	}
+
+	emitters := map[common.Address]bool{}
+	for i := range logs {
+		emitters[logs[i].Address] = true
+	}
+
+	for some := range slices.Chunk(f.Addresses, chunk) {
+		allowed := func(a common.Address) bool { return h.Bloom == (types.Bloom{}) || h.Bloom.Test(a.Bytes()) }
+		if !slices.ContainsFunc(some, func(a common.Address) bool { return emitters[a] }) &&
+			slices.ContainsFunc(some, allowed) {
+			return false
+		}
+	}
+
+	return true
+}
+
+// ReadStanding is ReadBlock with the block's header in the same batch: where the machines behind
+// the node's URL are equal, or it is one, an empty answer is then a proof.
+func (n *Node) ReadStanding(ctx context.Context, h rpc.Header, f *Filter) ([]types.Log, error) {
+	a, err := n.readBlock(ctx, h, query{filter: f, heads: []*rpc.Call{rpc.ByHash(h.Hash)}})
+	return a.logs, err
+}
+
+func (n *Node) readBlock(ctx context.Context, h rpc.Header, q query) (a logsAnswer, err error) {
+	if err := n.refuses(h.Number, q.filter); err != nil {
+		return a, err
+	}
+
+	asked := n.cfg.Now()
+	q.where, q.limit = n.where(h), blockAnswer
+	if a, err = n.logs(ctx, q); err != nil {
+		_, said := errors.AsType[*logsRefused](err)
+		switch {
+		case said && strings.Contains(strings.ToLower(err.Error()), "blockhash"):
+			n.byNumber.note()
+		case said && rpc.Vague(err) && n.blocks.Load(): // it has given such logs
+			n.busy(ctx, err, asked, true)
+		}
+
+		return a, err
+	}
+
+	n.blocks.Store(true)
+
+	if q.heads != nil {
+		if found, err := a.head.Header(h.Number); err != nil {
+			return a, err
+		} else if found.Hash != h.Hash {
+			return a, fmt.Errorf("%w: block %s instead of %s", rpc.ErrInvalid, found.Hash, h.Hash)
+		}
+	}
+
+	if err := validateBlock(a.logs, h, q.filter); err != nil {
+		return a, err
+	}
+
+	if a.all > 0 {
+		n.proves(asked)
+	}
+
+	return a, nil
+}
+
+// readAll reads all logs of a block, and keeps those that match.
+func (n *Node) readAll(ctx context.Context, h rpc.Header, f *Filter) (logsAnswer, error) {
+	return n.readBlock(ctx, h, query{filter: &Filter{}, keep: ofBlock(h, f)})
+}
+
+// ofBlock says which of all logs of a block are looked at: those that match, and those of another block,
+// which are found out then.
+func ofBlock(h rpc.Header, f *Filter) func(*types.Log) bool {
+	return func(l *types.Log) bool { return l.BlockHash != h.Hash || f.Matches(l) }
+}
+
+// ReadWhole reads all logs of a block and returns those that match, and how many bytes all had. Together
+// they have to account for every bit of the block's bloom filter, which a machine that does not have the
+// block cannot do: a bloom filter with bits is of a block with logs. ErrBehind: it gave none.
+func (n *Node) ReadWhole(ctx context.Context, h rpc.Header, f *Filter) (match []types.Log, size int, err error) {
+	a, err := n.readAll(ctx, h, f)
+	return a.logs, a.bytes, cmp.Or(err, a.accounts(h))
+}
+
+// accounts tests that these are all logs of a block.
+func (a *logsAnswer) accounts(h rpc.Header) error {
+	switch {
+	case a.all == 0:
+		return fmt.Errorf("%w: it has no logs of block %d, whose bloom filter has some", rpc.ErrBehind, h.Number)
+	case Telling(&h.Bloom) && !within(&h.Bloom, &a.bloom):
+		return fmt.Errorf("%w: block %d has logs in its bloom filter that are left out", rpc.ErrInvalid, h.Number)
+	}
+
+	return nil
+}
+
+// Header asks for the block at a height.
+func (n *Node) Header(ctx context.Context, number uint64) (rpc.Header, error) {
+	list, err := n.Headers(ctx, []uint64{number})
+	if err != nil {
+		return rpc.Header{}, err
+	}
+
+	return list[0], nil
+}
+
+// Parent asks for the block before another one, by its hash.
+func (n *Node) Parent(ctx context.Context, child rpc.Header) (h rpc.Header, err error) {
+	q := rpc.ByHash(child.Parent)
+	if err := n.Do(ctx, q); err != nil {
+		return h, err
+	}
+
+	if err := q.Decode(&h); err != nil {
+		return h, rpc.AsBehind(err)
+	}
+
+	if h.Hash != child.Parent || h.Number+1 != child.Number {
+		return h, fmt.Errorf("%w: block %d (%s) instead of the one before block %d (%s)", rpc.ErrInvalid, h.Number, h.Hash,
+			child.Number, child.Parent)
+	}
+
+	n.has(h.Number)
+
+	return h, nil
+}
+
+// Headers asks for blocks by their numbers. With an error it returns those that it got.
+func (n *Node) Headers(ctx context.Context, numbers []uint64) ([]rpc.Header, error) {
+	calls := make([]*rpc.Call, len(numbers))
+	for i, number := range numbers {
+		calls[i] = rpc.ByNumber(number)
+	}
+
+	err := n.Do(ctx, calls...)
+	list := make([]rpc.Header, 0, len(numbers))
+	for i, number := range numbers {
+		if err != nil && calls[i].Result == nil {
+			continue
+		}
+
+		h, fault := calls[i].Header(number)
+		if fault == nil {
+			n.has(number)
+			list = append(list, h)
+		}
+
+		err = cmp.Or(err, fault)
+	}
+
+	return list, err
+}
+
+// Keeps says whether the node has a block at a height under a hash, and the head that it, or the machine
+// behind its URL that answered, has then.
+func (n *Node) Keeps(ctx context.Context, number uint64, hash common.Hash) (keeps bool, head rpc.Header, err error) {
+	at, newest := rpc.ByNumber(number), rpc.ByTag("latest")
+	if err := n.Do(ctx, at, newest); err != nil {
+		return false, head, err
+	}
+
+	if err := newest.Decode(&head); err != nil {
+		return false, head, rpc.AsBehind(err)
+	}
+
+	h, err := at.Header(number)
+
+	return h.Hash == hash, head, err
+}
+
+// Lacks notes that the node does not have a block, as its error err says. A block that is more than
+// far blocks below its head is no matter of lag: a node that has the block below its head has
+// thrown it away (ErrNoHistory), and one that has not has invented its head.
+func (n *Node) Lacks(ctx context.Context, block, far uint64, err error) error {
+	head := n.Claim().Head.Number
+	if head >= block {
+		n.SeenUneven()
+	}
+
+	if head < block+far {
+		return err
+	}
+
+	if _, missing := n.Header(ctx, head-1); errors.Is(missing, rpc.ErrBehind) {
+		return fmt.Errorf("%w: it told of block %d and has neither block %d nor block %d", rpc.ErrInvalid,
+			head, head-1, block)
+	}
+
+	if !n.keepsNot(ctx, block) {
+		return err
+	}
+
+	return fmt.Errorf("%w: it told of block %d and does not have block %d", ErrNoHistory, head, block)
+}
+
+// query is one reading.
+type query struct {
+	where  string // the blocks
+	filter *Filter
+	keep   func(*types.Log) bool // which of the logs; nil: all
+	heads  []*rpc.Call           // headers that are asked for in every batch
+	limit  int64                 // of an answer, in bytes
+}
+
+// logsAnswer is the answer to one reading, of all parts of a filter.
+type logsAnswer struct {
+	head  *rpc.Call // of the first part; nil: none was asked for
+	first *rpc.Call // the other header of the first part; nil: the same
+	logs  []types.Log
+	all   int         // logs, kept or not
+	bloom types.Bloom // of all, where not all are kept
+	bytes int
+}
+
+// logs asks for the logs of all of a filter's parts.
+func (n *Node) logs(ctx context.Context, q query) (logsAnswer, error) {
+	for {
+		chunk := n.perRequest()
+		a, err := n.parts(ctx, q, q.filter.parts(chunk))
+		switch kind := rpc.Classify(err); {
+		case kind == rpc.AddressRequired && q.filter.Addresses == nil:
+			n.named.note()
+			return a, fmt.Errorf("%w: %w", ErrAddressRequired, err)
+		case errors.Is(err, rpc.ErrTooLarge) && q.limit == blockAnswer && q.filter.Addresses == nil:
+			return a, fmt.Errorf("the logs of one block: %w: set LOG_FILTER=addresses, which asks for those of escrows only",
+				err)
+		case kind == rpc.TooManyAddresses && n.tooMany(min(chunk, len(q.filter.Addresses))):
+			continue
+		}
+
+		return a, err
+	}
+}
+
+func (n *Node) parts(ctx context.Context, q query, parts []string) (logsAnswer, error) {
+	a := logsAnswer{logs: []types.Log{}}
+	if len(parts) == 0 && len(q.heads) > 0 { // the header still tells whether the node is there
+		a.head = q.heads[0]
+		return a, n.Do(ctx, a.head)
+	}
+
+	for some := range slices.Chunk(parts, callsPerBatch-len(q.heads)) {
+		calls := make([]*rpc.Call, 0, callsPerBatch)
+		for _, part := range some {
+			calls = append(calls, &rpc.Call{Method: rpc.GetLogs, Params: "[{" + q.where + part + "}]", Keep: q.keep})
+		}
+
+		for _, head := range q.heads {
+			calls = append(calls, &rpc.Call{Method: head.Method, Params: head.Params})
+		}
+
+		if err := n.sendLogs(ctx, q.limit, calls); err != nil {
+			if _, said := errors.AsType[*rpc.Error](err); said {
+				err = &logsRefused{err}
+			}
+
+			return a, err
+		}
+
+		if err := a.add(calls[:len(some)], calls[len(some):]); err != nil {
+			return a, err
+		}
+	}
+
+	return a, nil
+}
+
+// add takes in the answers of one batch.
+func (a *logsAnswer) add(calls, heads []*rpc.Call) error {
+	for i, head := range heads {
+		switch {
+		case head.Null() && i == 0:
+			return rpc.ErrBehind // without the last header the logs mean nothing
+		case head.Null():
+			return errLacksFirst
+		case head.Err != nil && i > 0:
+			return head.Err // the last header's is looked at by who needs it
+		}
+	}
+
+	for _, c := range calls {
+		switch {
+		case rpc.Classify(c.Err) == rpc.Invalid:
+			return c.Err
+		case c.Err != nil:
+			return rpc.AsBehind(&logsRefused{c.Err})
+		}
+
+		a.take(c) // null is no logs, as flow-evm-gateway says it; that is proven as an empty list is
+	}
+
+	switch {
+	case len(heads) == 0:
+	case a.head == nil:
+		a.head = heads[0]
+		if len(heads) > 1 {
+			a.first = heads[1]
+		}
+	case heads[0].Err == nil && a.head.Err == nil && !sameBlock(a.head, heads[0]):
+		return fmt.Errorf("%w: it changed between two batches", ErrDisagree)
+	}
+
+	return nil
+}
+
+// take adds the logs of one answer.
+func (a *logsAnswer) take(c *rpc.Call) {
+	a.all += c.All
+	a.bytes += c.Bytes
+	for i, bits := range c.Bloom {
+		a.bloom[i] |= bits
+	}
+
+	if len(a.logs) == 0 && c.Logs != nil {
+		a.logs = c.Logs
+	} else {
+		a.logs = append(a.logs, c.Logs...)
+	}
+}
+
+func sameBlock(a, b *rpc.Call) bool {
+	var x, y rpc.Header
+	return a.Decode(&x) == nil && b.Decode(&y) == nil && x.Hash == y.Hash
+}
+
+// fillTimes fills in the time of each log's block, and tests that logs and headers tell of the same
+// blocks. Older nodes do not give it with the logs.
+func (n *Node) fillTimes(ctx context.Context, b *Batch) error {
+	var missing []uint64
+	headers := map[uint64]rpc.Header{b.Last.Number: b.Last}
+	for i := range b.Logs {
+		l := &b.Logs[i]
+		if _, asked := headers[l.BlockNumber]; l.BlockTimestamp == 0 && !asked {
+			missing = append(missing, l.BlockNumber)
+			headers[l.BlockNumber] = rpc.Header{}
+		}
+	}
+
+	b.Headers = len(missing)
+	for some := range slices.Chunk(missing, callsPerBatch) {
+		list, err := n.Headers(ctx, some)
+		if err != nil {
+			return err
+		}
+
+		for _, h := range list {
+			headers[h.Number] = h
+		}
+	}
+
+	for i := range b.Logs {
+		l := &b.Logs[i]
+		h, asked := headers[l.BlockNumber]
+		switch {
+		case !asked:
+			continue
+		case h.Hash != l.BlockHash:
+			return fmt.Errorf("%w: block %d has the hash %s, its log says %s", ErrDisagree, l.BlockNumber, h.Hash, l.BlockHash)
+		}
+
+		l.BlockTimestamp = h.Time
+	}
+
+	return nil
+}

@@ -1,0 +1,204 @@
+// Package source is the chain as the relayer reads it: several nodes, none of which is trusted, as one.
+//
+//	node ─ heads ──► ring of headers ──► View ──► Changed
+//	  ▲                    │
+//	  └── ask, fail over ◄─┴── Read: ranges up to Final, several in flight; then block by block
+//
+// Package node tests each answer and keeps each endpoint's health; package rpc sends and judges
+// words. Here the answers of several are put together: which node is asked, how far the chain may
+// be read, and that what is read hangs together. Above View.Final blocks are read one by one by
+// their hash. Each has to follow the one before, and so have ranges. A node that lags is not asked
+// for what it does not have, and is never taken for a reorganisation.
+//
+// An empty answer proves nothing by itself: behind one URL are machines that are not equally far,
+// and some answer an unknown block with an empty list. Below Final the range's last header comes in
+// the same batch. Above it, a block without logs is believed when its bloom filter excludes them,
+// or when an endpoint shows all the block's logs, which together make up its bloom filter.
+//
+// What is not promised: a node that leaves out some of a block's logs, under the right hash, is
+// believed unless the bloom filter speaks against it; ReadOther exists so that a verifier can ask
+// somebody else.
+package chain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/endpoint"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
+	"github.com/fusion-prime/escrow-relayer/relayer/redact"
+)
+
+// Source reads the chain. Its methods, and those of its parts, may be called concurrently; View,
+// Changed and Health mean something while Run runs.
+type Source struct {
+	*pool     // Endpoints
+	*outlook  // View, Changed
+	*follower // what Run runs
+	*reader   // Read, ReadOther, Canonical
+
+	cfg     *Config
+	secrets *redact.Secrets
+	metrics *endpoint.Metrics
+	running atomic.Bool
+}
+
+// New checks the configuration and starts nothing.
+func New(cfg Config) (*Source, error) {
+	cfg.URLs = slices.Clone(cfg.URLs)
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+
+	s := &Source{cfg: &cfg, secrets: redact.New(cfg.URLs...)}
+	names := endpointNames(cfg.URLs)
+	s.pool = &pool{}
+	s.outlook = &outlook{cfg: &cfg, claims: s.pool.claims, changed: make(chan struct{})}
+	s.pool.farBehind = s.outlook.farBehind
+	s.metrics = endpoint.NewMetrics(cfg.Registerer, names)
+	for i, raw := range cfg.URLs {
+		s.nodes = append(s.nodes, endpoint.New(s.nodeConfig(names[i], raw)))
+	}
+
+	ring := newRing()
+	s.follower = &follower{cfg: &cfg, pool: s.pool, outlook: s.outlook, ring: ring}
+	s.reader = &reader{pool: s.pool, outlook: s.outlook, ring: ring, memo: newMemo(), headers: make(chan struct{}, 1)}
+
+	return s, nil
+}
+
+func (s *Source) nodeConfig(name, url string) endpoint.Config {
+	cfg := s.cfg
+
+	return endpoint.Config{
+		Name: name, URL: strings.TrimSpace(url), ChainID: cfg.ChainID, Timeout: cfg.Timeout, MaxRPS: cfg.MaxRPS,
+		MaxRange:     cfg.MaxRange,
+		MaxAddresses: cfg.MaxAddresses, MaxBytes: cfg.MaxBytes, Log: cfg.Logger, Secrets: s.secrets, Metrics: s.metrics,
+		Rand: cfg.Rand, Now: cfg.Now, Dial: cfg.Dial,
+	}
+}
+
+// endpointNames are the URLs as operators see them, without secrets; of several at one host, all
+// but the first carry their number.
+func endpointNames(urls []string) []string {
+	names := make([]string, len(urls))
+	for i, raw := range urls {
+		name := redact.URL(raw)
+		for n := 2; slices.Contains(names[:i], name); n++ {
+			name = fmt.Sprintf("%s#%d", redact.URL(raw), n)
+		}
+
+		names[i] = name
+	}
+
+	return names
+}
+
+// Run follows the head of the chain on every endpoint until ctx ends; then it closes all
+// connections and returns nil. It is called once.
+func (s *Source) Run(ctx context.Context) error {
+	s.running.Store(true)
+	var wg sync.WaitGroup
+	for _, n := range s.nodes {
+		wg.Go(func() { s.follow(ctx, n) })
+	}
+
+	wg.Wait()
+	s.running.Store(false)
+	s.Close()
+
+	return nil
+}
+
+// Close closes all connections. Run does so at its end; whoever uses a Source without Run calls it.
+func (s *Source) Close() {
+	for _, n := range s.nodes {
+		n.Close()
+	}
+}
+
+// rest closes the connections that were opened before Run, which nobody else would if Run never came.
+func (s *Source) rest() {
+	if !s.running.Load() {
+		s.Close()
+	}
+}
+
+// Health is nil while the chain can be read and its head moves.
+func (s *Source) Health() error {
+	if !slices.ContainsFunc(s.Endpoints(), func(st EndpointStatus) bool { return st.Up }) {
+		return s.because(fmt.Errorf("%w: check RPC_URLS and the nodes behind them", ErrUnavailable), time.Time{})
+	}
+
+	err := s.health()
+	if err == nil {
+		return nil
+	}
+
+	return s.because(err, s.cfg.Now().Add(-recently)) // one that answers may yet not give what is needed
+}
+
+// recently is how old an endpoint's last error may be to be a reason why nothing moves now.
+const recently = time.Minute
+
+// Check verifies that no endpoint serves another chain, that one works, and that the factory is a contract. An endpoint
+// that does not answer is no error as long as another does.
+func (s *Source) Check(ctx context.Context, factory common.Address) error {
+	defer s.rest()
+	codes, silent, err := askEach[hexutil.Bytes](ctx, s, rpc.GetCode, factory, "latest")
+	if err != nil {
+		return fmt.Errorf("check the RPC endpoints: %w", context.Cause(ctx))
+	}
+
+	for _, a := range silent {
+		if errors.Is(a.Err, ErrWrongChain) {
+			return a.Err
+		}
+	}
+
+	if len(codes) == 0 { // the error says who does not answer, and whoever tries again decides how often to repeat it
+		return fmt.Errorf("%w: check RPC_URLS: %w", ErrUnavailable, reasons(silent))
+	}
+
+	for _, a := range silent {
+		s.cfg.Logger.WarnContext(ctx, "endpoint does not answer", slog.String("endpoint", a.Endpoint),
+			slog.Any("err", a.Err))
+	}
+
+	if !slices.ContainsFunc(codes, func(code hexutil.Bytes) bool { return len(code) > 0 }) {
+		return fmt.Errorf("%w %s on chain %d: correct FACTORY_ADDRESS or CHAIN_ID", ErrNoCode, factory, s.cfg.ChainID)
+	}
+
+	return nil
+}
+
+// Examine asks every endpoint what it is and what it can do, at most some 130 requests each, one
+// after the other. start is the first block that is needed. What it finds out is not used by the
+// readings of this Source.
+func (s *Source) Examine(ctx context.Context, factory common.Address, start uint64) []Examination {
+	list := make([]Examination, len(s.nodes))
+	var wg sync.WaitGroup
+	for i, n := range s.nodes {
+		cfg := s.nodeConfig(n.Name(), s.cfg.URLs[i])
+		cfg.Log = slog.New(slog.DiscardHandler) // what it refuses is what is asked about
+		examined := endpoint.New(cfg)
+		wg.Go(func() {
+			defer examined.Close()
+			list[i] = examined.Examine(ctx, factory, start)
+		})
+	}
+
+	wg.Wait()
+
+	return list
+}

@@ -1,0 +1,294 @@
+package chain
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/endpoint"
+)
+
+// View is how far the chain may be read.
+type View struct {
+	Head     uint64 // newest block that a healthy endpoint has
+	Target   uint64 // newest block that may be processed
+	Final    uint64 // blocks up to here do not change any more, and may be read by range; at most Target
+	HeadTime time.Time
+	Ready    bool // false until the first head
+}
+
+// What cannot be said in blocks alone, since chains make them every 0.25 s or every 12 s: at least
+// so many blocks, and at least those of so much time.
+const (
+	// The nodes behind one URL may be so far apart; a node that lacks what is further below its head has thrown it away.
+	farBlocks, farTime = 64, time.Minute
+	// Where the finalized tag is not known, a block must lie so deep to be read by range.
+	deepBlocks, deepTime = 128, time.Minute
+)
+
+// tagsEvery is how long endpoints whose safe and final blocks differ are waited for, and the shortest
+// pause between two looks at those blocks where they do not decide what is processed.
+const tagsEvery = 12 * time.Second
+
+// outlook is the View, and what it is derived with. view, headHash and moved change together, with
+// what the endpoints claim; changed is closed and made anew each time view does. doubted is since
+// when no endpoint has vouched for view.
+type outlook struct {
+	cfg    *Config
+	claims func() []endpoint.Claim // what the endpoints that are in use say now
+
+	mu       sync.Mutex
+	view     View
+	headHash common.Hash
+	moved    time.Time // when the head last moved
+	doubted  time.Time
+	pace     pace
+	changed  chan struct{}
+	// Since when tags that an endpoint told of wait for others to say the same; zero: none do.
+	waiting time.Time
+}
+
+// View says how far the chain may be read. Target and Final do not go back because a node lags.
+func (o *outlook) View() View {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.view
+}
+
+// Changed returns a channel that is closed when the View changes next.
+func (o *outlook) Changed() <-chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.changed
+}
+
+// health says whether the head is known and moves.
+func (o *outlook) health() error {
+	now := o.cfg.Now()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.view.Ready {
+		return fmt.Errorf("%w: the head of the chain is not known yet", ErrUnavailable)
+	}
+
+	if patience := o.pace.patience(); patience > 0 {
+		if still := now.Sub(o.moved); still > patience {
+			return fmt.Errorf("no new block after %d for %s: the chain stands still, or the nodes behind RPC_URLS do",
+				o.view.Head, still.Round(time.Second))
+		}
+	}
+
+	return nil
+}
+
+// patience is how long no new block is no cause for alarm; zero: for ever.
+func (o *outlook) patience() time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.pace.patience()
+}
+
+// farBehind is how many blocks the nodes behind one URL may be apart.
+func (o *outlook) farBehind() uint64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.pace.atLeast(farBlocks, farTime)
+}
+
+// leaps says whether a head is far above all that is known.
+func (o *outlook) leaps(head uint64) bool { return head > o.View().Head+o.farBehind() }
+
+// BlockTime is the mean time between blocks; zero while it is not known.
+func (o *outlook) BlockTime() time.Duration {
+	mean, _ := o.rhythm()
+	return mean
+}
+
+// rhythm is the mean time between blocks, zero while it is not known, and before when no block is to
+// be expected.
+func (o *outlook) rhythm() (mean time.Duration, due time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.pace.seen < marksNeeded {
+		return 0, o.moved
+	}
+
+	return o.pace.mean, o.moved.Add(o.pace.least(o.cfg.PollInterval))
+}
+
+// refresh derives the View from what the endpoints say.
+func (o *outlook) refresh(ctx context.Context) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	claims := o.claims()
+	if len(claims) == 0 {
+		return
+	}
+
+	next, head := o.derive(claims)
+	now := o.cfg.Now()
+	if head.Hash != o.headHash && next.Head >= o.view.Head {
+		if o.view.Ready {
+			o.pace.blocks(next.Head-o.view.Head, now.Sub(o.moved))
+		}
+
+		o.headHash, o.moved = head.Hash, now
+	}
+
+	if o.view.Ready {
+		o.keep(ctx, &next, head, now)
+	}
+
+	if next == o.view {
+		return
+	}
+
+	o.view = next
+	close(o.changed)
+	o.changed = make(chan struct{})
+}
+
+// takeTags has what endpoints say of safe and final blocks take effect at once, in one View. Where some
+// are behind it waits for them, for tagsEvery at most, however often the tags move meanwhile: an
+// endpoint that is always behind delays the others and does not stop them.
+func (o *outlook) takeTags(behind bool, take func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := o.cfg.Now()
+	if behind && o.waiting.IsZero() {
+		o.waiting = now
+	}
+
+	if behind && now.Sub(o.waiting) < tagsEvery {
+		return // the next look asks again
+	}
+
+	o.waiting = time.Time{}
+	take()
+}
+
+// derive is the View that claims make by themselves, and the head that it is of. Held: mu.
+func (o *outlook) derive(claims []endpoint.Claim) (next View, head Header) {
+	deep := o.pace.atLeast(deepBlocks, deepTime)
+	head = claims[0].Head
+	for i, c := range claims {
+		if c.Head.Number > head.Number {
+			head = c.Head
+		}
+
+		if c.Final == 0 { // of use below only
+			claims[i].Final = c.Head.Number - min(c.Head.Number, deep)
+		}
+
+		switch o.cfg.Finality {
+		case Safe:
+			next.Target = max(next.Target, c.Safe)
+		case Finalized:
+			next.Target = max(next.Target, c.Final)
+		}
+	}
+
+	next.Ready, next.Head, next.HeadTime = true, head.Number, time.Unix(int64(head.Time), 0)
+	switch o.cfg.Finality {
+	case Latest:
+		next.Target = head.Number
+	case Confirmations:
+		next.Target = head.Number - min(head.Number, o.cfg.Confirmations)
+	}
+
+	// Final is what all say that are up to date: too low costs requests, too high the check of parents.
+	next.Final = next.Target
+	for _, c := range claims {
+		if c.Head.Number >= next.Target {
+			next.Final = min(next.Final, c.Final)
+		}
+	}
+
+	return next, head
+}
+
+// keep holds what stood before where no endpoint vouches for it any more, for viewHold. Held: mu.
+func (o *outlook) keep(ctx context.Context, next *View, head Header, now time.Time) {
+	switch {
+	case next.Head >= o.view.Head && next.Target >= o.view.Target:
+		o.doubted = time.Time{}
+	case o.doubted.IsZero() || now.Sub(o.doubted) < viewHold:
+		if o.doubted.IsZero() {
+			o.doubted = now
+		}
+
+		if next.Head < o.view.Head {
+			next.Head, next.HeadTime = o.view.Head, o.view.HeadTime
+		}
+	default:
+		o.cfg.Logger.WarnContext(ctx, "no endpoint has the newest block any more: going back",
+			slog.Uint64("block", o.view.Head), slog.Uint64("head", next.Head), slog.Uint64("target", next.Target))
+		o.doubted, o.headHash, o.moved = time.Time{}, head.Hash, now
+		o.view.Target, o.view.Final = 0, 0
+	}
+
+	next.Target, next.Final = max(next.Target, o.view.Target), max(next.Final, o.view.Final)
+}
+
+// pace is how fast the chain makes blocks, as seen from here: the mean time between two of them, and
+// the times between the newest ones, of which seen have been noted, ever.
+type pace struct {
+	mean   time.Duration
+	newest [16]time.Duration
+	seen   int
+}
+
+// marksNeeded is how many blocks have to be seen before their mean is gone by.
+const marksNeeded = 4
+
+func (p *pace) blocks(n uint64, took time.Duration) {
+	if n == 0 || n > 1000 || took <= 0 {
+		return
+	}
+
+	each := took / time.Duration(n)
+	p.newest[p.seen%len(p.newest)] = each
+	if p.seen++; p.seen == 1 {
+		p.mean = each
+	}
+
+	p.mean += (each - p.mean) / 8
+}
+
+// least is for how long after a block no look for the next one is worth it, given the longest pause
+// between looks; zero while too few have been seen. Times are of looks, which find a block late, and
+// none that is shorter can be seen: so looks begin one pause before the shortest of the newest times
+// would end, or at three quarters of what a few of them fall short of, whichever is later.
+func (p *pace) least(pause time.Duration) time.Duration {
+	if p.seen < len(p.newest) {
+		return 0
+	}
+
+	sorted := p.newest
+	slices.Sort(sorted[:])
+
+	return max(sorted[0]-pause, sorted[len(sorted)/6]*3/4)
+}
+
+// patience is how long no new block is no cause for alarm; zero: for ever, as the pace is not known.
+func (p *pace) patience() time.Duration {
+	if p.seen < 16 {
+		return 0
+	}
+
+	return max(2*time.Minute, 30*p.mean)
+}
+
+// atLeast is so many blocks, or as many as the chain makes in so much time, whichever is more.
+func (p *pace) atLeast(blocks uint64, in time.Duration) uint64 {
+	if p.seen < marksNeeded || p.mean <= 0 {
+		return blocks
+	}
+
+	return max(blocks, uint64(in/p.mean))
+}

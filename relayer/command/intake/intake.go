@@ -1,0 +1,320 @@
+// Package intake takes commands in: from a Pub/Sub subscription and over HTTP. It verifies each,
+// and stores it together with its claim on the escrow in one transaction, before anybody is told
+// that it was taken.
+//
+//	bytes ─► Split ─► Parse ─► chain, factory, sender ─► signature ─► policy ─► T0: claim, row ─► answer
+//
+// The transport is never the authority: who may ask is decided by who signed. A command whose
+// signer the policy knows is stored whatever comes of it, so that it gets the same answer however
+// often it is sent. What anybody else sends is answered and leaves nothing behind.
+//
+// A command that was taken in for a sender that no instance has is answered too: a minute after it
+// has expired, by whoever takes commands in.
+package intake
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/command"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
+)
+
+// Config of an Intake. DB, ChainID, Factory and Policy are required.
+type Config struct {
+	DB      *pgxpool.Pool
+	ChainID int64
+	Factory common.Address
+	Policy  *Policy
+	Log     *slog.Logger
+	Metrics *Metrics      // nil: nobody reads them
+	Answers *send.Answers // counts what Run dismisses; nil: it is not counted
+	// What its sender's owner, if there is one, has not dismissed so long after it expired, Run does; 0 means 60 s.
+	DismissAfter time.Duration
+	DismissEvery time.Duration // how often Run looks for it; 0 means 30 s
+}
+
+// Metrics of what comes in.
+type Metrics struct {
+	taken *prometheus.CounterVec
+}
+
+// NewMetrics registers the metrics.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	m := &Metrics{taken: promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
+		Name: "relayer_commands_taken_total", Help: "Commands that came in, by what became of them at once.",
+	}, []string{"outcome"})}
+	for _, o := range []string{"accepted", "known", command.CodeMalformed, command.CodeTooLarge, command.CodeForeign,
+		command.CodeSignature, command.CodeNotAllowed, command.CodeExpired, command.CodeConflict} {
+		m.taken.WithLabelValues(o)
+	}
+
+	return m
+}
+
+// Intake takes commands. Take may be called concurrently; Run must run meanwhile.
+type Intake struct {
+	cfg   Config
+	store *store
+	queue chan *batch
+}
+
+// New checks the configuration and starts nothing.
+func New(cfg Config) (*Intake, error) {
+	if cfg.DB == nil || cfg.ChainID <= 0 || cfg.Policy == nil || cfg.Factory == (common.Address{}) {
+		return nil, errors.New("intake: DB, ChainID, Factory and Policy are required")
+	}
+
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
+	cfg.DismissAfter = cmp.Or(cfg.DismissAfter, time.Minute)
+	cfg.DismissEvery = cmp.Or(cfg.DismissEvery, 30*time.Second)
+
+	return &Intake{cfg: cfg, store: &store{db: cfg.DB, chainID: cfg.ChainID}, queue: make(chan *batch)}, nil
+}
+
+// candidate is a command on its way into the database.
+type candidate struct {
+	signed    *command.Signed
+	id        string
+	requester common.Address
+	refusal   string // of the policy; empty: allowed
+	raw       json.RawMessage
+	topic     bool // its answers, also of what was known, go to the topic of replies
+
+	verdict *Verdict // set by the store
+}
+
+// Verdict is what became of one command at once.
+type Verdict struct {
+	Answer command.Answer
+	Known  bool // it was stored before this time
+}
+
+// Take verifies and stores the commands of one message, each on its own, and returns a verdict for
+// each. It returns when all are committed; an error means that nothing is known to be stored, and
+// that the message should be taken again. topic: every answer, also to what is refused or known,
+// goes to the topic of replies, since the message came from one.
+func (i *Intake) Take(ctx context.Context, body []byte, topic bool) ([]Verdict, error) {
+	raws, err := command.Split(body)
+	if err != nil {
+		a := command.Answer{State: command.Refused, Code: command.CodeMalformed, Detail: err.Error()}
+		if a.Problems, _ = errors.AsType[command.Problems](err); a.Problems == nil {
+			a.Code = command.CodeTooLarge
+		}
+
+		i.count(Verdict{Answer: a})
+
+		return []Verdict{{Answer: a}}, i.refuse(ctx, topic, a)
+	}
+
+	verdicts := make([]Verdict, len(raws))
+	var candidates []*candidate
+	var refused []command.Answer
+	for n, raw := range raws {
+		c, a := i.verify(raw)
+		if c == nil {
+			verdicts[n] = Verdict{Answer: a}
+			refused = append(refused, a)
+			i.count(verdicts[n])
+
+			continue
+		}
+
+		c.topic, c.verdict = topic, &verdicts[n]
+		candidates = append(candidates, c)
+	}
+
+	if len(candidates) > 0 {
+		if err := i.commit(ctx, candidates); err != nil {
+			return nil, err
+		}
+
+		for _, c := range candidates {
+			i.count(*c.verdict)
+		}
+	}
+
+	if err := i.refuse(ctx, topic, refused...); err != nil {
+		return nil, err
+	}
+
+	return verdicts, nil
+}
+
+func (i *Intake) count(v Verdict) {
+	outcome := "accepted"
+	switch {
+	case v.Known:
+		outcome = "known"
+	case v.Answer.State == command.Refused || v.Answer.State == command.Expired:
+		outcome = v.Answer.Code
+	}
+
+	i.cfg.Metrics.taken.WithLabelValues(outcome).Inc()
+}
+
+// refuse answers on the topic, if the message came from one, what leaves nothing else behind.
+func (i *Intake) refuse(ctx context.Context, topic bool, answers ...command.Answer) error {
+	if !topic || len(answers) == 0 {
+		return nil
+	}
+
+	return i.store.refuse(ctx, answers)
+}
+
+// verify does everything that needs no database. Without a candidate the message is refused with the
+// answer, whose revision is 0: what nobody has signed whom the policy knows says nothing of the command.
+func (i *Intake) verify(raw json.RawMessage) (*candidate, command.Answer) {
+	refused := command.Answer{State: command.Refused}
+	refuse := func(code, detail string) (*candidate, command.Answer) {
+		refused.Code, refused.Detail = code, detail
+		return nil, refused
+	}
+	signed, err := command.Parse(raw)
+	if err != nil {
+		refused.Problems, _ = errors.AsType[command.Problems](err)
+		return refuse(command.CodeMalformed, "malformed command")
+	}
+
+	id := signed.ID().Hex()
+	refused.CommandID, refused.Kind, refused.Reference, refused.ReplyTo = id, signed.Kind, signed.Reference, signed.ReplyTo
+
+	switch {
+	case signed.ChainID != uint64(i.cfg.ChainID):
+		return refuse(command.CodeForeign, fmt.Sprintf("this relayer serves chain %d", i.cfg.ChainID))
+	case signed.Factory != i.cfg.Factory:
+		return refuse(command.CodeForeign, "this relayer serves the factory "+i.cfg.Factory.Hex())
+	case !i.cfg.Policy.senders[signed.Sender]:
+		return refuse(command.CodeForeign, fmt.Sprintf("this relayer does not act for %s", signed.Sender))
+	}
+
+	requester, err := signed.Requester()
+	if err != nil {
+		return refuse(command.CodeSignature, err.Error())
+	}
+
+	refusal := i.cfg.Policy.Refuses(requester, &signed.Command)
+	if refusal != "" && !i.cfg.Policy.knows(requester) {
+		return refuse(command.CodeNotAllowed, refusal)
+	}
+
+	return &candidate{signed: signed, id: id, requester: requester, refusal: refusal, raw: raw}, command.Answer{}
+}
+
+// batch is the commands of one message on their way to Run.
+type batch struct {
+	candidates []*candidate
+	done       chan error // capacity 1
+}
+
+// Storing a batch takes storeTimeout at most, and finishWithin at most once Run is to end.
+const (
+	storeTimeout = 15 * time.Second
+	finishWithin = 2 * time.Second
+)
+
+// maxBatch is how many commands one transaction stores at most.
+const maxBatch = 500
+
+// commit hands candidates to Run and waits.
+func (i *Intake) commit(ctx context.Context, candidates []*candidate) error {
+	b := &batch{candidates: candidates, done: make(chan error, 1)}
+	select {
+	case i.queue <- b:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+
+	select {
+	case err := <-b.done:
+		return err
+	case <-ctx.Done(): // it may be stored all the same: taken again, it is known
+		return ctx.Err()
+	}
+}
+
+// Run stores what Take hands over, as much as there is in one transaction, and dismisses what has
+// expired and has no owner, until ctx ends.
+func (i *Intake) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { i.dismissExpired(ctx) })
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case first := <-i.queue:
+			i.storeBatch(ctx, first)
+		}
+	}
+}
+
+// dismissExpired answers, now and then, what expired before it had a nonce and whose sender no instance
+// has: the policy may name a sender whose key is missing, or was taken away.
+func (i *Intake) dismissExpired(ctx context.Context) {
+	ticker := time.NewTicker(i.cfg.DismissEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+
+		for some := true; some; {
+			answers, err := send.DismissExpired(ctx, i.cfg.DB, i.cfg.ChainID, i.cfg.DismissAfter)
+			if err != nil && ctx.Err() == nil {
+				i.cfg.Log.WarnContext(ctx, "expired commands not answered, trying again later", slog.Any("err", err))
+			}
+
+			i.cfg.Answers.Count(answers)
+			for _, a := range answers {
+				i.cfg.Log.WarnContext(ctx, "command expired and answered; has an instance the key of its sender?",
+					slog.String("command", a.CommandID), slog.String("sender", a.Sender), slog.String("state", string(a.State)))
+			}
+
+			some = len(answers) > 0
+		}
+	}
+}
+
+func (i *Intake) storeBatch(ctx context.Context, first *batch) {
+	batches, n := []*batch{first}, len(first.candidates)
+	for n < maxBatch {
+		select {
+		case b := <-i.queue:
+			batches, n = append(batches, b), n+len(b.candidates)
+			continue
+		default:
+		}
+
+		break
+	}
+
+	all := make([]*candidate, 0, n)
+	for _, b := range batches {
+		all = append(all, b.candidates...)
+	}
+
+	// What was begun is finished: whoever waits has ctx of their own. A database that does not answer must
+	// not hold up a stop: what is not stored comes again.
+	storing, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(finishWithin, cancel) })()
+	err := i.store.accept(storing, all)
+	for _, b := range batches {
+		b.done <- err
+	}
+}

@@ -1,0 +1,63 @@
+package intake
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	google "cloud.google.com/go/pubsub/v2"
+	"google.golang.org/api/option"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
+)
+
+// ackWithin is how long a stop waits for what was taken to be acknowledged. What is not comes again, and is known.
+const ackWithin = 2 * time.Second
+
+// lease is how long a message belongs to an instance that does not ask for more time: when one was killed,
+// what it held comes again after that. 10 s is the least that Pub/Sub allows; the client's own is 60 s.
+const lease = 10 * time.Second
+
+// Receive takes the messages of a subscription until ctx ends. A message is acknowledged when its
+// commands are committed, or refused; what could not be stored comes again. Trouble with Pub/Sub
+// never ends it.
+func (i *Intake) Receive(ctx context.Context, project, subscription string, options ...option.ClientOption) error {
+	client, err := google.NewClient(ctx, project, append(pubsub.Dialing(), options...)...)
+	if err != nil {
+		return fmt.Errorf("open the Pub/Sub client for COMMANDS_SUBSCRIPTION_ID=%s: %w", subscription, err)
+	}
+
+	defer func() { _ = client.Close() }() // nothing is under way any more
+	subscriber := client.Subscriber(subscription)
+	subscriber.ReceiveSettings.MaxOutstandingMessages = maxAtOnce
+	subscriber.ReceiveSettings.MaxDurationPerAckExtension = lease
+	// By default a stop waits for a connection that answers nothing as long as that takes.
+	subscriber.ReceiveSettings.ShutdownOptions = &google.ShutdownOptions{Timeout: ackWithin}
+	for {
+		err := subscriber.Receive(ctx, func(ctx context.Context, m *google.Message) {
+			taking, cancel := context.WithTimeout(ctx, takeTimeout)
+			defer cancel()
+			if _, err := i.Take(taking, m.Data, true); err != nil {
+				i.cfg.Log.WarnContext(ctx, "commands not stored, they will come again", slog.String("message_id", m.ID),
+					slog.Any("err", err))
+				m.Nack()
+
+				return
+			}
+
+			m.Ack()
+		})
+		if ctx.Err() != nil {
+			return nil
+		}
+
+		i.cfg.Log.WarnContext(ctx, "subscription cannot be read, trying again", slog.String("subscription", subscription),
+			slog.Any("err", err))
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(2 * time.Second):
+		}
+	}
+}

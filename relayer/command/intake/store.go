@@ -1,0 +1,242 @@
+package intake
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/big"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/fusion-prime/escrow-relayer/relayer/column"
+	"github.com/fusion-prime/escrow-relayer/relayer/command"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/reply"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
+)
+
+// store is the statements of T0: set-based, whatever the number of commands.
+type store struct {
+	db      *pgxpool.Pool
+	chainID int64
+}
+
+const selectKnown = `select ` + reply.Columns + ` from commands c where c.chain_id = @chain and c.command_id = any(@ids)`
+
+// takeClaims claims in the order of the keys, so that two transactions never wait for each other in
+// a circle; of the commands of one transaction that claim the same, the first wins. What is
+// expired, or not allowed, claims nothing.
+const takeClaims = `
+	insert into command_claims (chain_id, escrow, effect, command_id)
+	select @chain, c.escrow, c.effect, c.id
+	  from unnest(@escrows::text[], @effects::text[], @ids::text[], @expires::timestamptz[], @allowed::boolean[]) with ordinality
+	       as c (escrow, effect, id, expires, allowed, place)
+	 where c.allowed and c.expires > clock_timestamp()
+	 order by c.escrow, c.effect, c.place
+	on conflict do nothing`
+
+// insertCommands stores in the order of the ids: what claims nothing meets the same command of another
+// transaction here first, and two that had them in opposite orders would wait for each other.
+const insertCommands = `
+	insert into commands as c (chain_id, command_id, sender, kind, escrow, effect, requester, message, value, max_fee, not_before, expires_at, reference, reply_to,
+	                      state, code, detail, winner, next_look, answered_at)
+	select @chain, c.id, c.sender, c.kind, c.escrow, c.effect, c.requester, c.message::json, c.value, c.max_fee, c.not_before, c.expires, c.reference, c.reply_to,
+	       v.state, v.code, case v.code when 'not_allowed' then c.refusal when 'conflict' then 'another command was first' else '' end,
+	       case v.code when 'conflict' then k.command_id end, coalesce(c.not_before, now()),
+	       case when v.state in ('refused', 'expired') then clock_timestamp() end
+	  from unnest(@ids::text[], @senders::text[], @kinds::text[], @escrows::text[], @effects::text[],
+	              @requesters::text[], @messages::text[], @values::numeric[], @fees::numeric[],
+	              @not_befores::timestamptz[], @expires::timestamptz[], @references::text[], @reply_tos::text[],
+	              @refusals::text[])
+	       as c (id, sender, kind, escrow, effect, requester, message, value, max_fee, not_before, expires, reference,
+	             reply_to, refusal)
+	  left join command_claims k on k.chain_id = @chain and k.escrow = c.escrow and k.effect = c.effect
+	 cross join lateral (
+	       select case when c.refusal <> '' then 'refused' when k.command_id = c.id then case when c.not_before > now() then 'held' else 'accepted' end
+	                   when c.expires <= clock_timestamp() then 'expired' else 'refused' end as state,
+	              case when c.refusal <> '' then 'not_allowed' when k.command_id = c.id then case when c.not_before > now() then 'not_before' else '' end
+	                   when c.expires <= clock_timestamp() then 'expired' else 'conflict' end as code) v
+	 order by c.id
+	on conflict do nothing
+	returning ` + reply.Columns
+
+// errAgain means that what was read is not so any more: the transaction is to be run again.
+var errAgain = errors.New("commands changed while they were stored")
+
+// accept is T0 for many commands: claims, rows and the answers of what is final at once, in one
+// transaction. Each candidate gets its answer.
+func (s *store) accept(ctx context.Context, all []*candidate) error {
+	for try := 0; ; try++ {
+		err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return s.acceptIn(ctx, tx, all) })
+		if errors.Is(err, errAgain) && try < 5 {
+			continue
+		}
+
+		if err != nil {
+			return fmt.Errorf("store %d commands: %w", len(all), err)
+		}
+
+		return nil
+	}
+}
+
+func (s *store) acceptIn(ctx context.Context, tx pgx.Tx, all []*candidate) error {
+	ids := make([]string, 0, len(all))
+	byID := map[string]*candidate{}
+	for _, c := range all {
+		if byID[c.id] == nil {
+			byID[c.id] = c
+			ids = append(ids, c.id)
+		}
+	}
+
+	answers, err := readAnswers(ctx, tx, s.chainID, ids)
+	if err != nil {
+		return err
+	}
+
+	known := make(map[string]bool, len(ids))
+	fresh := make([]candidate, 0, len(ids))
+	for _, id := range ids {
+		_, known[id] = answers[id]
+		if !known[id] {
+			fresh = append(fresh, *byID[id])
+		}
+	}
+
+	replies, err := s.storeFresh(ctx, tx, fresh, answers)
+	if err != nil {
+		return err
+	}
+
+	for _, c := range all {
+		a, ok := answers[c.id]
+		if !ok {
+			return errAgain // another instance stored it between our two statements
+		}
+
+		*c.verdict = Verdict{Answer: a, Known: known[c.id]}
+		known[c.id] = true // to those that follow with the same id
+		if c.verdict.Known && c.topic && a.State.Final() {
+			replies = append(replies, a) // sent again: the stored answer again
+		}
+	}
+
+	return reply.Insert(ctx, tx, s.chainID, replies)
+}
+
+// storeFresh stores what was not known, and adds its answers to answers. It returns those that are final.
+func (s *store) storeFresh(ctx context.Context, tx pgx.Tx, fresh []candidate,
+	answers map[string]command.Answer) (final []command.Answer, err error) {
+	if len(fresh) == 0 {
+		return nil, nil
+	}
+
+	stored, err := s.insert(ctx, tx, fresh)
+	if err != nil {
+		return nil, err
+	}
+
+	for _, a := range stored {
+		if a.Code == command.CodeConflict && a.Winner == "" {
+			return nil, errAgain // who had the claim has given it up between our two statements
+		}
+
+		answers[a.CommandID] = a
+		if a.State.Final() {
+			final = append(final, a)
+		}
+	}
+
+	return final, nil
+}
+
+// reader is a transaction, or a pool.
+type reader interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// readAnswers returns the answers that commands have.
+func readAnswers(ctx context.Context, db reader, chainID int64, ids []string) (map[string]command.Answer, error) {
+	rows, _ := db.Query(ctx, selectKnown, pgx.StrictNamedArgs{"chain": chainID, "ids": ids})
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByNameLax[command.Answer])
+	answers := make(map[string]command.Answer, len(all))
+	for _, a := range all {
+		answers[a.CommandID] = a
+	}
+
+	return answers, err
+}
+
+func (s *store) insert(ctx context.Context, tx pgx.Tx, fresh []candidate) ([]command.Answer, error) {
+	ids := column.Of(fresh, func(c *candidate) string { return c.id })
+	escrows := column.Of(fresh, func(c *candidate) string { return registry.Text(c.signed.Escrow) })
+	effects := column.Of(fresh, func(c *candidate) string { return c.signed.Effect() })
+	expires := column.Of(fresh, func(c *candidate) time.Time { return time.Unix(int64(c.signed.ExpiresAt), 0) })
+
+	if _, err := tx.Exec(ctx, takeClaims, pgx.StrictNamedArgs{
+		"chain": s.chainID, "escrows": escrows, "effects": effects, "ids": ids, "expires": expires,
+		"allowed": column.Of(fresh, func(c *candidate) bool { return c.refusal == "" }),
+	}); err != nil {
+		return nil, err
+	}
+
+	rows, _ := tx.Query(ctx, insertCommands, pgx.StrictNamedArgs{
+		"chain": s.chainID, "ids": ids, "escrows": escrows, "effects": effects, "expires": expires,
+		"senders":     column.Of(fresh, func(c *candidate) string { return registry.Text(c.signed.Sender) }),
+		"kinds":       column.Of(fresh, func(c *candidate) string { return string(c.signed.Kind) }),
+		"requesters":  column.Of(fresh, func(c *candidate) string { return registry.Text(c.requester) }),
+		"messages":    column.Of(fresh, func(c *candidate) string { return string(c.raw) }),
+		"values":      column.Of(fresh, func(c *candidate) pgtype.Numeric { return numeric(c.signed.Value()) }),
+		"fees":        column.Of(fresh, func(c *candidate) pgtype.Numeric { return numeric(c.signed.MaxFee) }),
+		"not_befores": column.Of(fresh, notBefore),
+		"references":  column.Of(fresh, func(c *candidate) string { return c.signed.Reference }),
+		"reply_tos":   column.Of(fresh, func(c *candidate) string { return c.signed.ReplyTo }),
+		"refusals":    column.Of(fresh, func(c *candidate) string { return c.refusal }),
+	})
+	stored, err := pgx.CollectRows(rows, pgx.RowToStructByNameLax[command.Answer])
+	if err != nil {
+		return nil, err
+	}
+
+	_, err = tx.Exec(ctx, send.Notify, send.Channel, s.chainID)
+
+	return stored, err
+}
+
+// notBefore is nil where a command may be carried out at once.
+func notBefore(c *candidate) *time.Time {
+	if c.signed.NotBefore == 0 {
+		return nil
+	}
+
+	return new(time.Unix(int64(c.signed.NotBefore), 0))
+}
+
+// refuse stores answers to what is not stored itself.
+func (s *store) refuse(ctx context.Context, answers []command.Answer) error {
+	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return reply.Insert(ctx, tx, s.chainID, answers) })
+	if err != nil {
+		return fmt.Errorf("store %d refusals: %w", len(answers), err)
+	}
+
+	return nil
+}
+
+// Lookup returns what is known of a command; ok is false if nothing is.
+func (i *Intake) Lookup(ctx context.Context, id common.Hash) (a command.Answer, ok bool, err error) {
+	answers, err := readAnswers(ctx, i.cfg.DB, i.cfg.ChainID, []string{id.Hex()})
+	if err != nil {
+		return a, false, fmt.Errorf("read command %s: %w", id, err)
+	}
+
+	a, ok = answers[id.Hex()]
+
+	return a, ok, nil
+}
+
+func numeric(n *big.Int) pgtype.Numeric { return pgtype.Numeric{Int: n, Valid: true} }

@@ -1,0 +1,242 @@
+package reply
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
+)
+
+// Sender stores messages under an ordering key, all or none: a *pubsub.Client.
+type Sender interface {
+	Publish(ctx context.Context, topic, key string, messages []pubsub.Message) ([]string, error)
+}
+
+// Config of a Publisher. DB, ChainID, Topic, Sender and Metrics are required.
+type Config struct {
+	DB      *pgxpool.Pool
+	ChainID int64
+	Topic   string
+	Sender  Sender
+	Metrics *Metrics
+	Log     *slog.Logger
+}
+
+// Metrics of the answers on their way.
+type Metrics struct {
+	published prometheus.Counter
+	failures  prometheus.Counter
+}
+
+// NewMetrics registers the metrics.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	f := promauto.With(reg)
+
+	return &Metrics{
+		published: f.NewCounter(prometheus.CounterOpts{Name: "relayer_replies_published_total",
+			Help: "Answers that Pub/Sub has acknowledged."}),
+		failures: f.NewCounter(prometheus.CounterOpts{Name: "relayer_reply_failures_total",
+			Help: "Requests to publish answers that failed and were tried again."}),
+	}
+}
+
+// Publisher publishes what is in the table, the answers of one command in their order. One at a
+// time works for a chain: whoever has the lock of LockKey.
+type Publisher struct {
+	cfg Config
+}
+
+// NewPublisher checks the configuration and starts nothing.
+func NewPublisher(cfg Config) (*Publisher, error) {
+	if cfg.DB == nil || cfg.ChainID <= 0 || cfg.Topic == "" || cfg.Sender == nil || cfg.Metrics == nil {
+		return nil, errors.New("reply: DB, ChainID, Topic, Sender and Metrics are required")
+	}
+
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+
+	return &Publisher{cfg: cfg}, nil
+}
+
+// LockKey is the advisory lock that the publisher of a chain's answers holds.
+func LockKey(chainID int64) int64 {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%d", chainID)
+	return 999994<<40 | int64(h.Sum64()&(1<<40-1))
+}
+
+const (
+	pageSize   = 500
+	atOnce     = 32 // requests: each carries one key
+	pollEvery  = 2 * time.Second
+	firstPause = 200 * time.Millisecond
+	maxPause   = 15 * time.Second
+	dbTimeout  = 15 * time.Second
+)
+
+type row struct {
+	Seq       int64
+	CommandID string
+	State     string
+	Code      string
+	ReplyTo   string
+	Body      []byte
+}
+
+// Run publishes until ctx ends. hint fires when answers may have come. It never gives up: what
+// fails is tried again, with growing pauses.
+func (p *Publisher) Run(ctx context.Context, hint <-chan struct{}) {
+	pause := time.Duration(0)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hint:
+			if pause > 0 {
+				continue // after a failure only the time counts
+			}
+		case <-timer.C:
+		}
+
+		more, err := p.page(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			p.cfg.Metrics.failures.Inc()
+			pause = min(max(2*pause, firstPause), maxPause)
+			p.cfg.Log.WarnContext(ctx, "answers not published, trying again", slog.Any("err", err), slog.Duration("in", pause))
+			timer.Reset(pause)
+		case more:
+			pause = 0
+			timer.Reset(0)
+		default:
+			pause = 0
+			timer.Reset(pollEvery)
+		}
+	}
+}
+
+const selectReplies = `
+	select seq, command_id, state, code, reply_to, body
+	  from replies
+	 where chain_id = $1
+	 order by seq
+	 limit $2`
+
+// page publishes the oldest answers, each command's under its own ordering key, and deletes those
+// that were acknowledged.
+func (p *Publisher) page(ctx context.Context) (more bool, err error) {
+	rows, err := p.read(ctx)
+	if err != nil {
+		return false, err
+	}
+
+	if len(rows) == 0 {
+		return false, nil
+	}
+
+	var order []string
+	byKey := map[string][]row{}
+	for _, r := range rows {
+		if byKey[r.CommandID] == nil {
+			order = append(order, r.CommandID)
+		}
+
+		byKey[r.CommandID] = append(byKey[r.CommandID], r)
+	}
+
+	failed := make([]error, len(order))
+	var g errgroup.Group
+	g.SetLimit(atOnce)
+	for i, key := range order {
+		g.Go(func() error {
+			failed[i] = p.publish(ctx, key, byKey[key])
+			return nil
+		})
+	}
+
+	_ = g.Wait() // each command's error is in failed
+	var acked []int64
+	var errs []error
+	for i, key := range order {
+		if failed[i] != nil {
+			errs = append(errs, fmt.Errorf("publish %d answers to command %s: %w", len(byKey[key]), key, failed[i]))
+			continue
+		}
+
+		for _, r := range byKey[key] {
+			acked = append(acked, r.Seq)
+		}
+	}
+
+	if err := p.delete(ctx, acked); err != nil {
+		errs = append(errs, err)
+	}
+
+	if len(errs) > 0 {
+		return false, fmt.Errorf("%d of %d commands: %w", len(errs), len(order), errs[0])
+	}
+
+	return len(rows) == pageSize, nil
+}
+
+func (p *Publisher) read(ctx context.Context) ([]row, error) {
+	ctx, cancel := context.WithTimeout(ctx, dbTimeout)
+	defer cancel()
+	rows, _ := p.cfg.DB.Query(ctx, selectReplies, p.cfg.ChainID, pageSize)
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[row])
+	if err != nil {
+		return nil, fmt.Errorf("read the answers to publish: %w", err)
+	}
+
+	return all, nil
+}
+
+func (p *Publisher) publish(ctx context.Context, key string, rows []row) error {
+	messages := make([]pubsub.Message, len(rows))
+	for i, r := range rows {
+		messages[i] = pubsub.Message{Data: r.Body, Attributes: map[string]string{
+			"command_id": r.CommandID, "reply_to": r.ReplyTo, "state": r.State, "code": r.Code,
+			"chain_id": fmt.Sprint(p.cfg.ChainID),
+		}}
+	}
+
+	if key == "" {
+		key = "refused"
+	}
+
+	_, err := p.cfg.Sender.Publish(ctx, p.cfg.Topic, key, messages)
+
+	return err
+}
+
+// delete also runs when ctx has ended: what Pub/Sub has acknowledged should not be published again.
+func (p *Publisher) delete(ctx context.Context, seqs []int64) error {
+	if len(seqs) == 0 {
+		return nil
+	}
+
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	if _, err := p.cfg.DB.Exec(ctx, `delete from replies where chain_id = $1 and seq = any($2)`, p.cfg.ChainID,
+		seqs); err != nil {
+		return fmt.Errorf("delete %d published answers: %w", len(seqs), err)
+	}
+
+	p.cfg.Metrics.published.Add(float64(len(seqs)))
+
+	return nil
+}

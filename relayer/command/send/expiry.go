@@ -1,0 +1,86 @@
+package send
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/command"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/reply"
+)
+
+// maxDismissed is how many commands are dismissed at once.
+const maxDismissed = 500
+
+// tooLate is what the answer to a command says that expired before it had a nonce.
+const tooLate = "its time was over before it could be sent"
+
+// lockExpired goes from one sender that has waiting commands to the next by the index, and reads of each
+// only what has expired: by now(), since the index is of no use for a clock that moves on. A row that
+// somebody has locked (an owner that ends it or gives it a nonce) is left to whoever locked it.
+const lockExpired = `
+	with recursive senders as (
+	  (select sender from commands where chain_id = @chain and state in ('accepted', 'held') order by sender limit 1)
+	   union all
+	  select (select c.sender from commands c
+	           where c.chain_id = @chain and c.state in ('accepted', 'held') and c.sender > s.sender
+	           order by c.sender limit 1)
+	    from senders s where s.sender is not null
+	)
+	select e.command_id
+	  from senders s
+	 cross join lateral (
+	       select command_id from commands
+	        where chain_id = @chain and sender = s.sender and state in ('accepted', 'held')
+	          and expires_at <= now() - @after * interval '1 millisecond'
+	        order by expires_at limit @most for no key update skip locked) e
+	 limit @most`
+
+const setExpired = `
+	update commands c
+	   set state = case when c.cancel_requested then 'cancelled' else 'expired' end,
+	       code = case when c.cancel_requested then 'cancelled' else 'expired' end,
+	       detail = case when c.cancel_requested then '' else '` + tooLate + `' end,
+	       answered_at = clock_timestamp(), next_look = 'infinity'
+	 where c.command_id = any(@ids) and c.state in ('accepted', 'held')
+	returning ` + finishedColumns
+
+// DismissExpired answers up to 500 commands that nothing was ever signed for and that expired at least
+// `after` ago, of any sender of the chain, also of one that no instance has. An owner does the same for
+// its own sender, at once; this is for those that have none. It needs no epoch: T1 gives no nonce to what
+// has expired, by the same clock, and both lock the command's row, so a command either has its nonce
+// or is answered here, never both. It may be called by any number of instances at the same time.
+func DismissExpired(ctx context.Context, db *pgxpool.Pool, chainID int64,
+	after time.Duration) (answers []command.Answer, err error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		rows, _ := tx.Query(ctx, lockExpired, pgx.StrictNamedArgs{"chain": chainID, "after": after.Milliseconds(),
+			"most": maxDismissed})
+		ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil || len(ids) == 0 {
+			return err
+		}
+
+		rows, _ = tx.Query(ctx, setExpired, pgx.StrictNamedArgs{"ids": ids})
+		if answers, _, _, err = collectFinished(rows); err != nil { // without a nonce nothing is reserved
+			return err
+		}
+
+		if err := reply.Insert(ctx, tx, chainID, answers); err != nil {
+			return err
+		}
+
+		_, err = tx.Exec(ctx, dropClaims, pgx.StrictNamedArgs{"chain": chainID, "ids": ids})
+
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("dismiss expired commands: %w", err)
+	}
+
+	return answers, nil
+}

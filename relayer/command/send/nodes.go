@@ -1,0 +1,593 @@
+package send
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/big"
+	"slices"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
+)
+
+// Caller reaches the nodes: a *source.Source.
+type Caller interface {
+	View() chain.View
+	Changed() <-chan struct{}
+	CallBatch(ctx context.Context, requests ...chain.Request) ([]chain.Answer, error)
+	CallEach(ctx context.Context, method string, params ...any) ([]chain.Answer, error)
+	Linked(ctx context.Context, n uint64) (h chain.Header, ok bool, err error)
+}
+
+// Nodes is a Chain behind JSON-RPC. The fees, which are the same for every sender, are asked for once per view.
+type Nodes struct {
+	caller Caller
+	fees   sharedFees
+}
+
+// minTip is what nodes want at least on top of the base fee, in wei per gas: geth's miner takes
+// nothing below by default.
+var minTip = big.NewInt(1_000_000)
+
+// requestsAtOnce is how many requests of one kind are under way at the same time.
+const requestsAtOnce = 16
+
+// NewNodes asks by caller.
+func NewNodes(caller Caller) *Nodes {
+	return &Nodes{caller: caller, fees: sharedFees{turn: make(chan struct{}, 1)}}
+}
+
+// View is how far the chain may be read.
+func (n *Nodes) View() View {
+	v := n.caller.View()
+	return View{Head: v.Head, Target: v.Target, Ready: v.Ready}
+}
+
+// Changed is closed when View may have changed.
+func (n *Nodes) Changed() <-chan struct{} { return n.caller.Changed() }
+
+// question is a request and where its result goes.
+type question struct {
+	to     any
+	method string
+	params []any
+	err    error // the node's refusal, or of an answer that cannot be read
+}
+
+func about(to any, method string, params ...any) *question {
+	return &question{to: to, method: method, params: params}
+}
+
+// ask puts questions to one node, in one request. The error is about all of them.
+func (n *Nodes) ask(ctx context.Context, all ...*question) error {
+	requests := make([]chain.Request, len(all))
+	for i, q := range all {
+		requests[i] = chain.Request{Method: q.method, Params: q.params}
+	}
+
+	answers, err := n.caller.CallBatch(ctx, requests...)
+	if err != nil {
+		return err
+	}
+
+	for i, q := range all {
+		if q.err = answers[i].Err; q.err == nil {
+			q.err = json.Unmarshal(answers[i].Result, q.to)
+		}
+
+		if q.err != nil {
+			q.err = fmt.Errorf("call %s: %w", q.method, q.err)
+		}
+	}
+
+	return nil
+}
+
+// askAll is ask where every question needs its answer.
+func (n *Nodes) askAll(ctx context.Context, all ...*question) error {
+	if err := n.ask(ctx, all...); err != nil {
+		return err
+	}
+
+	for _, q := range all {
+		if q.err != nil {
+			return q.err
+		}
+	}
+
+	return nil
+}
+
+type header struct {
+	Number    hexutil.Uint64 `json:"number"`
+	Hash      common.Hash    `json:"hash"`
+	Timestamp hexutil.Uint64 `json:"timestamp"`
+}
+
+// readHeaders reads blocks by number; nil where the chain does not reach so far.
+func (n *Nodes) readHeaders(ctx context.Context, numbers ...uint64) ([]*header, error) {
+	all, questions := make([]*header, len(numbers)), make([]*question, len(numbers))
+	for i, number := range numbers {
+		questions[i] = about(&all[i], "eth_getBlockByNumber", hexutil.Uint64(number), false)
+	}
+
+	if err := n.askAll(ctx, questions...); err != nil {
+		return nil, err
+	}
+
+	for i, h := range all {
+		if h != nil && (uint64(h.Number) != numbers[i] || h.Hash == (common.Hash{})) {
+			return nil, fmt.Errorf("read block %d: the node answered with block %d", numbers[i], h.Number)
+		}
+	}
+
+	return all, nil
+}
+
+const transactionCount = "eth_getTransactionCount"
+
+// Latest is Chain's.
+func (n *Nodes) Latest(ctx context.Context, account common.Address) (uint64, error) {
+	var nonce hexutil.Uint64
+	err := n.askAll(ctx, about(&nonce, transactionCount, account, "latest"))
+
+	return uint64(nonce), err
+}
+
+// Look is Chain's.
+func (n *Nodes) Look(ctx context.Context, account common.Address, target, checked uint64,
+	everyone bool) (look Look, err error) {
+	g, ctx := errgroup.WithContext(ctx)
+	if everyone {
+		g.Go(func() error { return n.everyNonce(ctx, account, &look.Latest, slices.Max[[]uint64], "latest") })
+		g.Go(func() error { return n.everyNonce(ctx, account, &look.Pending, slices.Max[[]uint64], "pending") })
+		g.Go(func() error {
+			return n.everyNonce(ctx, account, &look.Final, slices.Min[[]uint64], hexutil.Uint64(target))
+		})
+	}
+
+	g.Go(func() error { return n.account(ctx, account, target, everyone, &look) })
+	g.Go(func() error { return n.blocks(ctx, target, checked, &look) })
+
+	if err := g.Wait(); err != nil {
+		return look, fmt.Errorf("look at sender %s: %w", account, err)
+	}
+
+	return look, nil
+}
+
+// blocks reads the target, and the block that was checked last, together: both are of one branch.
+func (n *Nodes) blocks(ctx context.Context, target, checked uint64, look *Look) error {
+	numbers := []uint64{target}
+	if checked > 0 {
+		numbers = append(numbers, checked)
+	}
+
+	all, err := n.readHeaders(ctx, numbers...)
+	if err != nil {
+		return err
+	}
+
+	if all[0] == nil {
+		return fmt.Errorf("read block %d: the node does not have it", target)
+	}
+
+	look.TargetHash = all[0].Hash
+	if checked > 0 && all[1] != nil {
+		look.CheckedHash = all[1].Hash
+	}
+
+	return nil
+}
+
+// account reads from one node, in one request, what every node is not asked for.
+func (n *Nodes) account(ctx context.Context, account common.Address, target uint64, everyone bool, look *Look) error {
+	var balance hexutil.Big
+	var code hexutil.Bytes
+	var latest, pending, final hexutil.Uint64
+	questions := []*question{about(&balance, "eth_getBalance", account, "latest")}
+	if everyone {
+		questions = append(questions, about(&code, "eth_getCode", account, "latest"))
+	} else {
+		questions = append(questions, about(&latest, transactionCount, account, "latest"),
+			about(&pending, transactionCount, account, "pending"),
+			about(&final, transactionCount, account, hexutil.Uint64(target)))
+	}
+
+	if err := n.askAll(ctx, questions...); err != nil {
+		return err
+	}
+
+	look.Balance = balance.ToInt()
+	if everyone {
+		look.Delegated = len(code) > 0
+	} else {
+		look.Latest, look.Pending, look.Final = uint64(latest), uint64(pending), uint64(final)
+	}
+
+	return nil
+}
+
+// everyNonce is what choose makes of an account's nonce as every node that answers has it.
+func (n *Nodes) everyNonce(ctx context.Context, account common.Address, to *uint64, choose func([]uint64) uint64,
+	at any) error {
+	answers, err := n.caller.CallEach(ctx, transactionCount, account, at)
+	if err != nil {
+		return err
+	}
+
+	var known []uint64
+	var errs []error
+	for _, a := range answers {
+		var nonce hexutil.Uint64
+		if a.Err != nil {
+			errs = append(errs, a.Err)
+		} else if err := json.Unmarshal(a.Result, &nonce); err != nil {
+			errs = append(errs, err)
+		} else {
+			known = append(known, uint64(nonce))
+		}
+	}
+
+	if len(known) == 0 {
+		return fmt.Errorf("no node says the nonce: %w", errors.Join(errs...))
+	}
+
+	*to = choose(known)
+
+	return nil
+}
+
+// callsAtOnce is how many calls are tried in one request.
+const callsAtOnce = 8
+
+// Simulate is Chain's.
+func (n *Nodes) Simulate(ctx context.Context, target Block, calls []Call) ([]Simulation, error) {
+	all := make([]Simulation, len(calls))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(requestsAtOnce)
+	for from := 0; from < len(calls); from += callsAtOnce {
+		to := min(from+callsAtOnce, len(calls))
+		g.Go(func() error { return n.simulate(ctx, target, calls[from:to], all[from:to]) })
+	}
+
+	if err := g.Wait(); err != nil {
+		return nil, fmt.Errorf("simulate: %w", err)
+	}
+
+	return all, nil
+}
+
+// simulate tries calls at the target, and then, at the head, those that did not revert.
+func (n *Nodes) simulate(ctx context.Context, target Block, calls []Call, all []Simulation) error {
+	transactions := make([]map[string]any, len(calls))
+	for i, c := range calls {
+		transactions[i] = map[string]any{"from": c.From, "to": c.To, "value": (*hexutil.Big)(c.Value),
+			"data": hexutil.Bytes(c.Data)}
+	}
+
+	if err := n.try(ctx, target, calls, transactions, all); err != nil {
+		return err
+	}
+
+	gas := make([]hexutil.Uint64, len(calls))
+	asked := map[int]*question{}
+	for i, s := range all {
+		if !s.NoCode && s.Reverts == nil {
+			asked[i] = about(&gas[i], "eth_estimateGas", transactions[i], "latest")
+		}
+	}
+
+	if len(asked) == 0 {
+		return nil
+	}
+
+	if err := n.ask(ctx, slices.Collect(maps.Values(asked))...); err != nil {
+		return err
+	}
+
+	for i, q := range asked {
+		reverts, err := reverted(q.err)
+		if err != nil {
+			return err
+		}
+
+		all[i].Reverts, all[i].Gas, all[i].AtHead = reverts, uint64(gas[i]), reverts != nil
+	}
+
+	return nil
+}
+
+// try tries calls at the target, which the node shows in the same batch.
+func (n *Nodes) try(ctx context.Context, target Block, calls []Call, transactions []map[string]any,
+	all []Simulation) error {
+	var shown *header
+	at := hexutil.Uint64(target.Number)
+	stands := about(&shown, "eth_getBlockByNumber", at, false)
+	codes, outputs := make([]hexutil.Bytes, len(calls)), make([]hexutil.Bytes, len(calls))
+	questions := make([]*question, 0, 2*len(calls)+1)
+	for i, c := range calls {
+		questions = append(questions, about(&codes[i], "eth_getCode", c.To, at),
+			about(&outputs[i], "eth_call", transactions[i], at))
+	}
+
+	switch err := n.ask(ctx, append(questions, stands)...); {
+	case err != nil || stands.err != nil:
+		return cmp.Or(err, stands.err)
+	case shown == nil || shown.Hash != target.Hash:
+		return target.elsewhere()
+	}
+
+	for i, c := range calls {
+		code, tried := questions[2*i], questions[2*i+1]
+		if code.err != nil {
+			return code.err
+		}
+
+		if len(codes[i]) == 0 && len(c.Data) > 0 {
+			all[i] = Simulation{NoCode: true}
+			continue
+		}
+
+		reverts, err := reverted(tried.err)
+		if err != nil {
+			return err
+		}
+
+		all[i] = Simulation{Reverts: reverts, Output: outputs[i]}
+	}
+
+	return nil
+}
+
+// sharedFees are those of one view: the first sender that wants them asks, and the others wait for its answer.
+//
+// A View does not say which branch it is of. So nothing is shared in this way that is compared with
+// what is stored: a block's hash from before a reorganisation would hide it for ever.
+type sharedFees struct {
+	turn  chan struct{} // capacity 1: whoever has put a value into it asks, or reads what follows
+	known bool
+	view  View
+	fees  Fees
+}
+
+// feeBlocks is over how many blocks the tip is the median.
+const feeBlocks = 10
+
+// Fees is Chain's: from the fee history, or the gas price of a chain that has none.
+func (n *Nodes) Fees(ctx context.Context) (Fees, error) {
+	view, s := n.View(), &n.fees
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return Fees{}, context.Cause(ctx)
+	}
+
+	if s.known && s.view == view {
+		return s.fees, nil
+	}
+
+	fees, err := n.readFees(ctx)
+	if err == nil {
+		s.known, s.view, s.fees = true, view, fees
+	}
+
+	return fees, err
+}
+
+func (n *Nodes) readFees(ctx context.Context) (Fees, error) {
+	var history struct {
+		Base   []*hexutil.Big   `json:"baseFeePerGas"`
+		Reward [][]*hexutil.Big `json:"reward"`
+	}
+	err := n.askAll(ctx, about(&history, "eth_feeHistory", hexutil.Uint64(feeBlocks), "latest", []float64{50}))
+	if _, refused := errors.AsType[*chain.NodeError](err); err != nil && !refused {
+		return Fees{}, fmt.Errorf("read the fees: %w", err)
+	}
+
+	if last := len(history.Base) - 1; err == nil && last >= 0 {
+		if base := history.Base[last]; base != nil && base.ToInt().Sign() > 0 {
+			return Fees{Base: base.ToInt(), Tip: n.tip(ctx, history.Reward)}, nil
+		}
+	}
+
+	var gasPrice hexutil.Big
+	if err := n.askAll(ctx, about(&gasPrice, "eth_gasPrice")); err != nil {
+		return Fees{}, fmt.Errorf("read the gas price: %w", err)
+	}
+
+	return Fees{Tip: larger(gasPrice.ToInt(), big.NewInt(1))}, nil
+}
+
+// tip is the median of what blocks have paid on top of the base fee, or what the node suggests.
+func (n *Nodes) tip(ctx context.Context, rewards [][]*hexutil.Big) *big.Int {
+	var tips []*big.Int
+	for _, r := range rewards {
+		if len(r) > 0 && r[0] != nil && r[0].ToInt().Sign() > 0 { // empty blocks say 0
+			tips = append(tips, r[0].ToInt())
+		}
+	}
+
+	var suggested hexutil.Big
+	if len(tips) > 0 {
+		slices.SortFunc(tips, (*big.Int).Cmp)
+		return larger(tips[len(tips)/2], minTip)
+	} else if n.askAll(ctx, about(&suggested, "eth_maxPriorityFeePerGas")) == nil { // not every node has it
+		return larger(suggested.ToInt(), minTip)
+	}
+
+	return minTip
+}
+
+type receipt struct {
+	TransactionHash   common.Hash     `json:"transactionHash"`
+	BlockNumber       *hexutil.Uint64 `json:"blockNumber"`
+	BlockHash         common.Hash     `json:"blockHash"`
+	Status            *hexutil.Uint64 `json:"status"`
+	GasUsed           hexutil.Uint64  `json:"gasUsed"`
+	EffectiveGasPrice *hexutil.Big    `json:"effectiveGasPrice"`
+	L1Fee             *hexutil.Big    `json:"l1Fee"` // of rollups
+	Logs              []Log           `json:"logs"`
+}
+
+// Receipts is Chain's. A receipt counts if the block at its height has its hash, as read afterwards
+// together with the target.
+func (n *Nodes) Receipts(ctx context.Context, target Block, hashes []common.Hash) (all []*Receipt, err error) {
+	for some := range slices.Chunk(hashes, HashesAtOnce) {
+		more, err := n.receipts(ctx, target, some)
+		if err != nil {
+			return nil, fmt.Errorf("read receipts: %w", err)
+		}
+
+		all = append(all, more...)
+	}
+
+	return all, nil
+}
+
+func (n *Nodes) receipts(ctx context.Context, target Block, hashes []common.Hash) ([]*Receipt, error) {
+	found, questions := make([]*receipt, len(hashes)), make([]*question, len(hashes))
+	for i, hash := range hashes {
+		questions[i] = about(&found[i], "eth_getTransactionReceipt", hash)
+	}
+
+	if err := n.askAll(ctx, questions...); err != nil {
+		return nil, err
+	}
+
+	blocks := map[uint64]*header{}
+	for i, r := range found {
+		if r == nil {
+			continue
+		}
+
+		if r.TransactionHash != hashes[i] || r.BlockNumber == nil || r.Status == nil || *r.Status > 1 {
+			return nil, fmt.Errorf("the receipt of %s: the answer is not one", hashes[i])
+		}
+
+		if uint64(*r.BlockNumber) <= target.Number {
+			blocks[uint64(*r.BlockNumber)] = nil
+		}
+	}
+
+	if len(blocks) > 0 {
+		numbers := slices.Collect(maps.Keys(blocks))
+		headers, err := n.onBranch(ctx, target, numbers)
+		if err != nil {
+			return nil, err
+		}
+
+		for i, number := range numbers {
+			blocks[number] = headers[i]
+		}
+	}
+
+	all := make([]*Receipt, len(hashes))
+	for i, r := range found {
+		if r == nil {
+			continue
+		}
+
+		// Of a block that was replaced, or nodes disagree: it is asked again.
+		if h := blocks[uint64(*r.BlockNumber)]; h != nil && h.Hash == r.BlockHash {
+			all[i] = r.in(h)
+		}
+	}
+
+	return all, nil
+}
+
+// in is a receipt whose block is canonical.
+func (r *receipt) in(h *header) *Receipt {
+	got := &Receipt{Hash: r.TransactionHash, Block: uint64(h.Number), BlockHash: h.Hash, Time: uint64(h.Timestamp),
+		Succeeded: *r.Status == 1, FeePaid: new(big.Int), Logs: r.Logs}
+	if r.EffectiveGasPrice != nil {
+		got.FeePaid.Mul(r.EffectiveGasPrice.ToInt(), new(big.Int).SetUint64(uint64(r.GasUsed)))
+	}
+
+	if r.L1Fee != nil {
+		got.FeePaid.Add(got.FeePaid, r.L1Fee.ToInt())
+	}
+
+	return got
+}
+
+// onBranch reads blocks by number, as a node has them that has the target. Behind one URL may be a machine
+// that stayed on a branch which the chain has left: so the target has to lead to the newest head.
+func (n *Nodes) onBranch(ctx context.Context, target Block, numbers []uint64) ([]*header, error) {
+	h, ok, err := n.caller.Linked(ctx, target.Number)
+	if err != nil {
+		return nil, err
+	}
+
+	if ok && h.Hash != target.Hash {
+		return nil, target.elsewhere()
+	}
+
+	all, at := slices.Clone(numbers), slices.Index(numbers, target.Number)
+	if at < 0 {
+		all, at = append(all, target.Number), len(all)
+	}
+
+	headers, err := n.readHeaders(ctx, all...)
+	if err != nil {
+		return nil, err
+	}
+
+	if h := headers[at]; h == nil || h.Hash != target.Hash {
+		return nil, target.elsewhere()
+	}
+
+	return headers[:len(numbers)], nil
+}
+
+// Hashes is Chain's.
+func (n *Nodes) Hashes(ctx context.Context, target Block, numbers ...uint64) ([]common.Hash, error) {
+	headers, err := n.onBranch(ctx, target, numbers)
+	if err != nil {
+		return nil, fmt.Errorf("read block hashes: %w", err)
+	}
+
+	all := make([]common.Hash, len(headers))
+	for i, h := range headers {
+		if h != nil {
+			all[i] = h.Hash
+		}
+	}
+
+	return all, nil
+}
+
+// Broadcast is Chain's.
+func (n *Nodes) Broadcast(ctx context.Context, raws [][]byte) [][]error {
+	all := make([][]error, len(raws))
+	var g errgroup.Group
+	g.SetLimit(requestsAtOnce)
+	for i, raw := range raws { // in order of their nonces, as far as several at once have one
+		g.Go(func() error {
+			answers, err := n.caller.CallEach(ctx, "eth_sendRawTransaction", hexutil.Bytes(raw))
+			if err != nil {
+				all[i] = []error{err}
+				return nil
+			}
+
+			for _, a := range answers {
+				all[i] = append(all[i], interpret(a.Err))
+			}
+
+			return nil
+		})
+	}
+
+	_ = g.Wait() // each has its own result
+
+	return all
+}

@@ -1,0 +1,101 @@
+package send_test
+
+import (
+	"context"
+	"math/big"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/relayer/command"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
+)
+
+func (w *world) adopt(ctx context.Context, nonce uint64) error {
+	return send.AdoptNonce(ctx, w.db, w.node.ChainID().Int64(), w.sender.Address, nonce)
+}
+
+// use uses up a nonce of the sender's account elsewhere.
+func (w *world) use() {
+	w.t.Helper()
+	other, err := testchain.OpenWallet(w.t.Context(), w.node.HTTP(), w.sender)
+	require.NoError(w.t, err)
+	defer other.Close()
+	_, err = other.Send(w.t.Context(), 0, testchain.Call{To: &common.Address{1}, Value: big.NewInt(1), Gas: 21000})
+	require.NoError(w.t, err)
+	w.mine(1)
+}
+
+func (w *world) awaitState(state string) {
+	w.t.Helper()
+	require.Eventually(w.t, func() bool {
+		return w.int(`select count(*) from senders where state = $1 and next_nonce is not null`, state) == 1
+	}, patience, 10*time.Millisecond)
+}
+
+// awaitHalt mines blocks until the sender is halted for a reason that has these words.
+func (w *world) awaitHalt(words string) {
+	w.t.Helper()
+	require.Eventually(w.t, func() bool {
+		w.mine(1)
+		return w.int(`select count(*) from senders where state = 'halted' and reason like '%' || $1 || '%'`, words) == 1
+	}, patience, 20*time.Millisecond)
+}
+
+// A sender that was given a nonce too high, by a node that lied at the very first look or by a typing
+// mistake, waits for what nobody will send. It can be brought back, down to what its commands have.
+func TestNonceTooHigh(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	w.start(nil)
+	w.awaitState("active")
+	w.exec(`update senders set next_nonce = 1000, first_nonce = 1000, wait_final = 1000`)
+	first := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	w.awaitLook()
+	require.Equal(t, 0, w.int(`select count(*) from commands where nonce is not null`))
+	require.NoError(t, send.Pause(t.Context(), w.db, w.node.ChainID().Int64(), w.sender.Address, "a nonce too high"))
+	require.NoError(t, w.adopt(t.Context(), 0))
+	w.awaitState("paused") // still
+	require.NoError(t, send.Resume(t.Context(), w.db, w.node.ChainID().Int64(), w.sender.Address))
+	w.await(first, true, command.Done)
+	found, _ := w.audit()
+	require.Empty(t, found)
+
+	w.use()
+	w.awaitState("halted")
+	require.NoError(t, w.adopt(t.Context(), 1000)) // it should have been 2
+	second := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	w.awaitLook()
+	require.ErrorContains(t, w.adopt(t.Context(), 1001), "only a halted one")
+	require.ErrorContains(t, w.adopt(t.Context(), 1000), "only a halted one")
+	require.ErrorContains(t, w.adopt(t.Context(), 0), "choose 1 or more")
+	require.NoError(t, w.adopt(t.Context(), 1)) // which is used: the chain says so
+	w.awaitHalt("--nonce 2")
+	require.Equal(t, 1, w.int(`select count(*) from commands where nonce is not null`))
+	require.NoError(t, w.adopt(t.Context(), 2))
+	w.await(second, true, command.Done)
+	require.Len(t, w.sent(), 3)
+	found, _ = w.audit()
+	require.Equal(t, map[uint64]string{1: send.FindingForeign}, found)
+}
+
+// C1: a lower nonce that an operator chooses, after the owner has looked at the chain and before it gives
+// the next one out, is not given out when the chain knows it already.
+func TestNonceTooLowAtTheLastMoment(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	w.use()
+	w.use()
+	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	w.start(func(c *send.Config) {
+		c.Chain = &lateChain{Nodes: w.nodes, happen: func(ctx context.Context) error { return w.adopt(ctx, 0) }}
+	})
+	w.awaitHalt("--nonce 2")
+	require.Equal(t, 0, w.int(`select count(*) from commands where nonce is not null`))
+	require.NoError(t, w.adopt(t.Context(), 2))
+	w.await(id, true, command.Done)
+	require.Len(t, w.sent(), 3)
+}

@@ -1,0 +1,98 @@
+package send
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/fusion-prime/escrow-relayer/relayer/command"
+)
+
+// Policy says who may ask for what; see relayer/command/intake.
+type Policy interface {
+	// Refuses says why a requester may not ask for a command; empty: they may.
+	Refuses(requester common.Address, c *command.Command) string
+}
+
+// request is what the row of a command says of what was asked for.
+type request struct {
+	CommandID string
+	Requester string // an address, or KeeperName
+	Kind      command.Kind
+	Escrow    common.Address
+	Value     wei // that create sends along
+	MaxFee    wei
+	ExpiresAt time.Time
+	Message   []byte // as it was received, with its signature
+}
+
+// refusal says why nothing is signed for a command.
+type refusal struct{ code, detail string }
+
+// permit looks again at what intake has looked at, from what is stored: that the row says what the
+// requester signed, and that the policy allows it now. It is asked before a command gets a nonce, and
+// before each signature of its call, so that whoever can change rows has nothing signed that nobody
+// asked for. The message of a command without a refusal is what may be signed.
+func (s *shared) permit(r *request) (*command.Signed, *refusal) {
+	m, err := command.Parse(r.Message)
+	if err != nil {
+		return nil, &refusal{command.CodeMalformed, "the stored message is no command: " + err.Error()}
+	}
+
+	if field := s.altered(r, m); field != "" {
+		return nil, &refusal{command.CodeSignature, "the stored " + field + " is not that of the message"}
+	}
+
+	if r.Requester == KeeperName { // nobody has signed it
+		if why := s.cfg.Keeper.refuses(&m.Command); why != "" {
+			return nil, &refusal{command.CodeNotAllowed, why}
+		}
+
+		return m, nil
+	}
+
+	requester, err := m.Requester()
+	switch {
+	case err != nil:
+		return nil, &refusal{command.CodeSignature, err.Error()}
+	case r.Requester != registry.Text(requester):
+		return nil, &refusal{command.CodeSignature, fmt.Sprintf("the stored requester is not %s, who signed it", requester)}
+	case s.cfg.Policy == nil:
+		return nil, &refusal{command.CodeNotAllowed, "the instance that has the sender's key has no policy"}
+	}
+
+	if why := s.cfg.Policy.Refuses(requester, &m.Command); why != "" {
+		return nil, &refusal{command.CodeNotAllowed, why}
+	}
+
+	return m, nil
+}
+
+// altered names what of a row is not as its message has it; empty: nothing. A row that expires
+// earlier only narrows what was asked for.
+func (s *shared) altered(r *request, m *command.Signed) string {
+	switch {
+	case m.ID().Hex() != r.CommandID:
+		return "id"
+	case m.ChainID != uint64(s.cfg.ChainID):
+		return "chain"
+	case m.Factory != s.cfg.Factory:
+		return "factory"
+	case m.Sender != s.address:
+		return "sender"
+	case m.Kind != r.Kind:
+		return "kind"
+	case m.Escrow != r.Escrow:
+		return "escrow"
+	case m.Value().Cmp(r.Value.Int) != 0:
+		return "value"
+	case m.MaxFee.Cmp(r.MaxFee.Int) != 0:
+		return "max_fee"
+	case r.ExpiresAt.Unix() > int64(m.ExpiresAt):
+		return "expires_at"
+	}
+
+	return ""
+}

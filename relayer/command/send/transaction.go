@@ -1,0 +1,124 @@
+package send
+
+import (
+	"context"
+	"fmt"
+	"math/big"
+	"slices"
+	"strings"
+
+	"github.com/ethereum/go-ethereum/accounts/abi"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/crypto"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/command"
+)
+
+// The functions that are called. The errors are those whose names are worth telling.
+var functions = func() abi.ABI {
+	const text = `[
+		{"type":"function","name":"approve","inputs":[]},
+		{"type":"function","name":"release","inputs":[]},
+		{"type":"function","name":"refund","inputs":[]},
+		{"type":"function","name":"createEscrowDeterministic","stateMutability":"payable","inputs":[
+			{"name":"payee","type":"address"},{"name":"releaseDelay","type":"uint256"},{"name":"approvalsRequired","type":"uint8"},
+			{"name":"arbiter","type":"address"},{"name":"salt","type":"bytes32"}],"outputs":[{"name":"","type":"address"}]}]`
+	parsed, err := abi.JSON(strings.NewReader(text))
+	if err != nil {
+		panic(err) // a constant
+	}
+
+	return parsed
+}()
+
+// call is the transaction that a command asks for.
+func call(c *command.Command) (Call, error) {
+	if c.Kind != command.Create {
+		data, err := functions.Pack(string(c.Kind))
+		return Call{From: c.Sender, To: c.Escrow, Data: data, Value: new(big.Int)}, err
+	}
+
+	args := c.Args
+	data, err := functions.Pack("createEscrowDeterministic", args.Payee, args.ReleaseDelay, args.ApprovalsRequired,
+		args.Arbiter, [32]byte(args.Salt))
+
+	return Call{From: c.Sender, To: c.Factory, Data: data, Value: args.Amount}, err
+}
+
+// Signer signs for one account, by relayer/command/sign. It may be used concurrently.
+type Signer interface {
+	Address() common.Address
+	// Sign returns r, s and v (0 or 1), s in the lower half of the curve's order. After an error it is asked
+	// again later.
+	Sign(ctx context.Context, digest common.Hash) ([65]byte, error)
+}
+
+// build makes a signed transaction, and makes sure that it is the sender's.
+func build(ctx context.Context, signer Signer, chainID uint64, nonce, gas uint64, fee price, c Call) (raw []byte,
+	hash common.Hash, err error) {
+	id := new(big.Int).SetUint64(chainID)
+	var inner types.TxData
+	if fee.Tip == nil {
+		inner = &types.LegacyTx{Nonce: nonce, GasPrice: fee.Cap, Gas: gas, To: &c.To, Value: c.Value, Data: c.Data}
+	} else {
+		inner = &types.DynamicFeeTx{ChainID: id, Nonce: nonce, GasTipCap: fee.Tip, GasFeeCap: fee.Cap, Gas: gas, To: &c.To,
+			Value: c.Value, Data: c.Data}
+	}
+
+	scheme := types.LatestSignerForChainID(id)
+	tx := types.NewTx(inner)
+	signature, err := signer.Sign(ctx, scheme.Hash(tx))
+	if err != nil {
+		return nil, hash, fmt.Errorf("sign nonce %d of %s: %w", nonce, signer.Address(), err)
+	}
+
+	tx, err = tx.WithSignature(scheme, signature[:])
+	if err != nil {
+		return nil, hash, fmt.Errorf("sign nonce %d of %s: %w", nonce, signer.Address(), err)
+	}
+
+	if from, err := types.Sender(scheme, tx); err != nil || from != signer.Address() {
+		return nil, hash, fmt.Errorf("sign nonce %d of %s: the signature is of another account", nonce, signer.Address())
+	}
+
+	if raw, err = tx.MarshalBinary(); err != nil {
+		return nil, hash, fmt.Errorf("encode nonce %d of %s: %w", nonce, signer.Address(), err)
+	}
+
+	return raw, tx.Hash(), nil
+}
+
+// Topics of the events that commands cause.
+var effects = map[command.Kind]common.Hash{
+	command.Approve: crypto.Keccak256Hash([]byte("Approved(address)")),
+	command.Release: crypto.Keccak256Hash([]byte("EscrowReleased(address,uint256,uint256)")),
+	command.Refund:  crypto.Keccak256Hash([]byte("EscrowRefunded(address,uint256,uint256)")),
+	command.Create:  crypto.Keccak256Hash([]byte("EscrowDeployed(address,address,address,address,uint256,uint256,uint8)")),
+}
+
+// emitter is the contract whose events tell that a command had its effect.
+func emitter(kind command.Kind, escrow, factory common.Address) common.Address {
+	if kind == command.Create {
+		return factory
+	}
+
+	return escrow
+}
+
+// acted says whether a transaction that succeeded reached its contract. A call to an address without
+// code succeeds as well, and does nothing: after a reorganisation that took the escrow away.
+func acted(r *Receipt, kind command.Kind, escrow, factory common.Address) bool {
+	return slices.ContainsFunc(r.Logs, func(l Log) bool { return l.Address == emitter(kind, escrow, factory) })
+}
+
+// eventOf is a command's own event in its receipt; nil if it has none.
+func eventOf(r *Receipt, kind command.Kind, escrow, factory common.Address) *event {
+	for _, l := range r.Logs {
+		if l.Address == emitter(kind, escrow, factory) && len(l.Topics) > 0 && l.Topics[0] == effects[kind] {
+			return &event{escrow: escrow, tx: r.Hash, index: uint(l.Index), number: int64(r.Block), block: r.BlockHash}
+		}
+	}
+
+	return nil
+}
