@@ -30,6 +30,7 @@ var rules = []struct {
 	{"relayer/chain/rpc", "relayer/chain/endpoint", "a request knows no endpoint's health"},
 	{"relayer/chain/rpc", "relayer/chain", "a request knows no chain"},
 	{"relayer/chain/endpoint", "relayer/chain", "an endpoint knows no other endpoint"},
+	{"relayer/chain", "relayer/command", "reading the chain knows nothing of writing to it"},
 	{"relayer/chain", "relayer/ledger", "reading the chain knows nothing of storing it"},
 	{"relayer/chain", "relayer/watch", "reading the chain knows nothing of what is done with it"},
 	{"relayer/publish", "relayer/ledger", "publishing knows the outbox, not who fills it"},
@@ -58,13 +59,15 @@ func TestImportsPointOneWay(t *testing.T) {
 
 		seen++
 		for _, r := range rules {
-			if !within(from, r.folder) {
+			if !within(from, r.folder) || from == r.never {
 				continue
 			}
 
 			for _, to := range fields[1:] {
-				require.False(t, within(strings.TrimPrefix(to, module), r.never) && strings.HasPrefix(to, module),
-					"%s imports %s: %s", from, to, r.why)
+				to, ours := strings.CutPrefix(to, module)
+				// A folder inside the forbidden one may use its neighbours there.
+				forbidden := within(to, r.never) && (!within(from, r.never) || to == r.never)
+				require.False(t, ours && forbidden, "%s imports %s: %s", from, to, r.why)
 			}
 		}
 	}

@@ -123,7 +123,8 @@ const sameBranchTries = 6
 
 // following returns a range that follows the one before, whose machine may not have been on the same
 // branch: it is read again, up to its planned end, until it does.
-func (r *reader) following(ctx context.Context, before *Batch, b Batch, last uint64, avoid *endpoint.Node) (Batch, error) {
+func (r *reader) following(ctx context.Context, before *Batch, b Batch, last uint64,
+	avoid *endpoint.Node) (Batch, error) {
 	for tries := 1; !b.Follows(before.Last.Hash); tries++ {
 		if b.By == before.By {
 			b.By.SeenUneven()
