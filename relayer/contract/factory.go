@@ -10,7 +10,6 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
-	"github.com/ethereum/go-ethereum/core/vm"
 )
 
 // Caller sends one JSON-RPC request.
@@ -70,14 +69,24 @@ func contains(code []byte, topics []common.Hash) bool {
 	return slices.ContainsFunc(topics, func(t common.Hash) bool { return bytes.Contains(code, t[:]) })
 }
 
-// delegates says whether code may run other code as its own (DELEGATECALL, CALLCODE).
+// Opcodes of the Ethereum Virtual Machine (yellow paper, appendix H; EIP-7, EIP-3855). go-ethereum's core/vm
+// has them too, and links the whole interpreter.
+const (
+	opPush0        = 0x5f
+	opPush32       = 0x7f
+	opCallCode     = 0xf2
+	opDelegateCall = 0xf4
+)
+
+// delegates reports whether code may run other code as its own (DELEGATECALL, CALLCODE). The n bytes behind
+// PUSHn are data.
 func delegates(code []byte) bool {
 	for i := 0; i < len(code); i++ {
-		switch op := vm.OpCode(code[i]); {
-		case op == vm.DELEGATECALL, op == vm.CALLCODE:
+		switch op := code[i]; {
+		case op == opDelegateCall, op == opCallCode:
 			return true
-		case op.IsPush():
-			i += int(op - vm.PUSH0)
+		case op > opPush0 && op <= opPush32:
+			i += int(op - opPush0)
 		}
 	}
 
