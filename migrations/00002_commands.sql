@@ -132,7 +132,7 @@ create table command_attempts (
 create table replies (
     chain_id   bigint      not null,
     seq        bigint      generated always as identity,
-    command_id text        not null, -- ordering key; empty for what was no command at all
+    command_id text        not null, -- ordering key; empty, and no order, for what was no command at all
     state      text        not null,
     code       text        not null,
     reply_to   text        not null default '',

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"maps"
 	"math/big"
+	"slices"
 	"strings"
 	"testing"
 
@@ -185,6 +186,39 @@ var bad = map[string][]any{
 	"signature": {nil, "", "0x", "0x" + strings.Repeat("0", 128), 7},
 	"surprise":  {1},
 	"Kind":      {"approve"},
+}
+
+// A field's name in another case is another name: the schema says so, and a reader that knows the schema
+// would not see what the relayer acts on.
+func TestNamesHaveOneSpelling(t *testing.T) {
+	t.Parallel()
+	good := encode(t, create())
+	for name := range good {
+		upper := with(with(good, name, nil), strings.ToUpper(name), good[name])
+		require.ErrorContains(t, parse(t, upper), "unknown field", name)
+	}
+
+	args := good["args"].(map[string]any)
+	for name := range args {
+		upper := with(with(args, name, nil), strings.ToUpper(name), args[name])
+		require.ErrorContains(t, parse(t, with(good, "args", upper)), "unknown field", name)
+	}
+}
+
+// A refusal is small whatever it refuses: answers are stored and published together.
+func TestRefusalsAreSmall(t *testing.T) {
+	t.Parallel()
+	good := encode(t, create())
+	fields := append(slices.Collect(maps.Keys(good)), "kind", "not_before", strings.Repeat("x", 200_000))
+	for _, name := range fields {
+		for _, value := range []any{json.Number(strings.Repeat("9", 240_000)), strings.Repeat("9", 240_000),
+			json.Number("1e" + strings.Repeat("9", 240_000)), []any{strings.Repeat("x", 240_000)},
+			map[string]any{strings.Repeat("x", 240_000): 1}} {
+			err := parse(t, with(good, name, value))
+			require.Error(t, err)
+			require.Less(t, len(err.Error()), 2000, "%.20s", name)
+		}
+	}
 }
 
 func with(fields map[string]any, name string, value any) map[string]any {

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"math/big"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -271,11 +273,14 @@ func (r *reader) args(w *wireArgs) *CreateArgs {
 	return a
 }
 
-// decodeStrict refuses unknown fields and wrong types, and names the field.
-func decodeStrict(raw []byte, to any) error {
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.DisallowUnknownFields()
-	err := d.Decode(to)
+// decodeStrict refuses unknown fields and wrong types, and names the field. Nothing of the message but the
+// name of an unknown field is repeated, and of that 60 bytes: a refusal stays small whatever was sent.
+func decodeStrict(raw []byte, to *wire) error {
+	if err := knownFields(raw); err != nil {
+		return err
+	}
+
+	err := json.Unmarshal(raw, to)
 	var wrong *json.UnmarshalTypeError
 	switch {
 	case err == nil:
@@ -283,14 +288,45 @@ func decodeStrict(raw []byte, to any) error {
 	case errors.As(err, &wrong) && wrong.Field == "":
 		return Problems{{"body", "must be a JSON object"}}
 	case errors.As(err, &wrong):
-		return Problems{{wrong.Field, fmt.Sprintf("must be a %s, not a %s", jsonType(wrong.Type.Kind().String()),
-			wrong.Value)}}
-	case strings.Contains(err.Error(), "unknown field"):
-		_, name, _ := strings.Cut(err.Error(), "unknown field ")
-		return Problems{{"body", fmt.Sprintf("has the unknown field %.60s", name)}}
+		return Problems{{wrong.Field, "must be a " + jsonType(wrong.Type.Kind().String())}}
 	}
 
 	return Problems{{"body", "is not JSON"}}
+}
+
+// knownFields refuses fields that a command does not have. encoding/json ignores the case of names;
+// the schema does not, and neither do other readers.
+func knownFields(raw []byte) error {
+	var fields struct{ all, args map[string]json.RawMessage }
+	if json.Unmarshal(raw, &fields.all) != nil {
+		return Problems{{"body", "must be a JSON object"}}
+	}
+
+	_ = json.Unmarshal(fields.all["args"], &fields.args) // another type than an object is refused with its field
+	for _, known := range []struct {
+		given map[string]json.RawMessage
+		names []string
+	}{{fields.all, wireFields}, {fields.args, argsFields}} {
+		for _, name := range slices.Sorted(maps.Keys(known.given)) {
+			if !slices.Contains(known.names, name) {
+				return Problems{{"body", fmt.Sprintf("has the unknown field %.60q", name)}}
+			}
+		}
+	}
+
+	return nil
+}
+
+// The names of all fields, and of those of args.
+var wireFields, argsFields = fieldsOf(reflect.TypeFor[wire]()), fieldsOf(reflect.TypeFor[wireArgs]())
+
+func fieldsOf(t reflect.Type) (names []string) {
+	for i := range t.NumField() {
+		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		names = append(names, name)
+	}
+
+	return names
 }
 
 func jsonType(kind string) string {

@@ -20,6 +20,13 @@ import (
 const (
 	maxAtOnce   = 256 // requests of each method that need the database; more are told to come back
 	takeTimeout = 20 * time.Second
+
+	// smallBody is what a body may hold without a place: a command with the longest texts has 3 KiB.
+	smallBody = 8 << 10
+	// maxLarge is how many longer bodies are held at once, 8 MiB in all; more are told to come back.
+	maxLarge = 32
+	// readWithin is how long a longer body may take, so that slow ones give their places back.
+	readWithin = 10 * time.Second
 )
 
 // problem is a refusal, as the client reads it.
@@ -33,13 +40,13 @@ type result struct {
 
 // Handler serves POST /commands and GET /commands/{id}.
 func (i *Intake) Handler() http.Handler {
-	posts, gets := make(places, maxAtOnce), make(places, maxAtOnce)
+	posts, gets, large := make(places, maxAtOnce), make(places, maxAtOnce), make(places, maxLarge)
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /commands", func(w http.ResponseWriter, r *http.Request) {
-		// The body first: whoever sends it slowly takes no place from the others.
-		if body, ok := readBody(w, r); ok {
+		// The body first: one that comes slowly takes no place from the others.
+		readBody(w, r, large, func(body []byte) {
 			posts.serve(w, "too many requests at once; send up to 100 commands in one", func() { i.post(w, r, body) })
-		}
+		})
 	})
 	mux.HandleFunc("GET /commands/{id}", func(w http.ResponseWriter, r *http.Request) {
 		gets.serve(w, "too many requests at once", func() { i.get(w, r) })
@@ -63,24 +70,37 @@ func (p places) serve(w http.ResponseWriter, none string, f func()) {
 	}
 }
 
-// readBody reads what was posted, or answers why it is not taken.
-func readBody(w http.ResponseWriter, r *http.Request) (body []byte, ok bool) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, command.MaxBytes))
+// readBody calls f with what was posted, or answers why it is not taken. A body that is longer than smallBody
+// has a place of large until f returns.
+func readBody(w http.ResponseWriter, r *http.Request, large places, f func(body []byte)) {
+	from := http.MaxBytesReader(w, r.Body, command.MaxBytes)
+	body, err := io.ReadAll(io.LimitReader(from, smallBody))
+	if err != nil || len(body) < smallBody {
+		checkBody(w, body, err, f)
+		return
+	}
+
+	large.serve(w, "too many long messages at once", func() {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readWithin)) // a test's recorder has none
+		rest, err := io.ReadAll(from)
+		checkBody(w, append(body, rest...), err, f)
+	})
+}
+
+func checkBody(w http.ResponseWriter, body []byte, err error, f func(body []byte)) {
 	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
 		writeProblem(w, problem{Status: http.StatusRequestEntityTooLarge, Code: command.CodeTooLarge,
 			Detail: "a message may have 256 KiB"})
-
-		return nil, false
+		return
 	}
 
 	if err != nil {
 		writeProblem(w, problem{Status: http.StatusBadRequest, Code: command.CodeMalformed,
 			Detail: "the body could not be read"})
-
-		return nil, false
+		return
 	}
 
-	return body, true
+	f(body)
 }
 
 func (i *Intake) post(w http.ResponseWriter, r *http.Request, body []byte) {
@@ -96,8 +116,7 @@ func (i *Intake) post(w http.ResponseWriter, r *http.Request, body []byte) {
 		return
 	}
 
-	isArray := bytes.HasPrefix(bytes.TrimSpace(body), []byte("["))
-	if isArray && (verdicts[0].Answer.CommandID != "" || len(verdicts) > 1) {
+	if bytes.HasPrefix(bytes.TrimSpace(body), []byte("[")) && !verdicts[0].Whole {
 		writeMany(w, verdicts)
 		return
 	}
@@ -112,7 +131,7 @@ func (i *Intake) post(w http.ResponseWriter, r *http.Request, body []byte) {
 	writeJSON(w, http.StatusAccepted, a)
 }
 
-// writeMany answers an array: with the status that all have in common, or 207.
+// writeMany answers an array by an array, also of one: with the status that all have in common, or 207.
 func writeMany(w http.ResponseWriter, verdicts []Verdict) {
 	results := make([]result, len(verdicts))
 	overall := status(verdicts[0])

@@ -100,6 +100,7 @@ type candidate struct {
 type Verdict struct {
 	Answer command.Answer
 	Known  bool // it was stored before this time
+	Whole  bool // it is about the message, which could not be taken apart into commands
 }
 
 // Take verifies and stores the commands of one message, each on its own, and returns a verdict for
@@ -116,7 +117,7 @@ func (i *Intake) Take(ctx context.Context, body []byte, topic bool) ([]Verdict, 
 
 		i.count(Verdict{Answer: a})
 
-		return []Verdict{{Answer: a}}, i.refuse(ctx, topic, a)
+		return []Verdict{{Answer: a, Whole: true}}, i.refuse(ctx, topic, a)
 	}
 
 	verdicts := make([]Verdict, len(raws))

@@ -252,6 +252,7 @@ func TestHTTP(t *testing.T) {
 	status, got = post(t, server, body(t,
 		f.signed(func(c *command.Command) { c.ExpiresAt = 1_000_000_000; c.Escrow = common.Address{3} })))
 	require.Equal(t, 408, status, "%v", got)
+	require.Equal(t, "expires_at had passed when it came", got["detail"])
 	require.Equal(t, stored+2, f.rows("commands"))
 	require.Equal(t, 1, f.rows("command_claims"), "and claims nothing")
 
@@ -263,6 +264,15 @@ func TestHTTP(t *testing.T) {
 	require.EqualValues(t, 202, all[0]["status"])
 	require.EqualValues(t, 400, all[1]["status"])
 	require.NotEmpty(t, all[1]["problems"])
+
+	// An array is answered by an array, whatever is in it and however short it is.
+	for want, one := range map[int]any{202: first, 400: json.RawMessage(`{"version":7}`)} {
+		status, got = post(t, server, body(t, []any{one}))
+		require.Equal(t, want, status)
+		require.NoError(t, json.Unmarshal(got["all"].(json.RawMessage), &all))
+		require.Len(t, all, 1)
+		require.EqualValues(t, want, all[0]["status"])
+	}
 
 	for path, want := range map[string]int{first.ID().Hex(): 200, common.Hash{1}.Hex(): 404, "0x12": 400} {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/commands/"+path, nil)
@@ -399,6 +409,38 @@ func TestSlowBodiesTakeNoSlots(t *testing.T) {
 	close(release)
 	wg.Wait()
 	require.Equal(t, 202, status, "%v", got)
+}
+
+// Bodies that come slowly hold little memory: long ones are bounded in number, and those of single commands
+// are read beside them.
+func TestLongBodiesAreBounded(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	handler := f.in.Handler()
+	const most = 32
+	begun, release := make(chan struct{}), make(chan struct{})
+	var wg sync.WaitGroup
+	long := func() io.Reader {
+		return io.MultiReader(strings.NewReader(strings.Repeat(" ", 9<<10)), &slowBody{begun, release})
+	}
+	for range most {
+		wg.Go(func() {
+			handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(context.Background(), http.MethodPost,
+				"/commands", long()))
+		})
+	}
+
+	for range most {
+		<-begun
+	}
+
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/commands", long()))
+	require.Equal(t, 429, w.Code)
+	status, got := hand(t, handler, body(t, f.signed(nil)))
+	require.Equal(t, 202, status, "%v", got)
+	close(release)
+	wg.Wait()
 }
 
 // While the database does not answer, a bounded number of requests waits for it, of each method.

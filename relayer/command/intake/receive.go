@@ -41,7 +41,7 @@ func (i *Intake) Receive(ctx context.Context, project, subscription string, opti
 			if _, err := i.Take(taking, m.Data, true); err != nil {
 				i.cfg.Log.WarnContext(ctx, "commands not stored, they will come again", slog.String("message_id", m.ID),
 					slog.Any("err", err))
-				m.Nack()
+				i.returnLater(ctx, m)
 
 				return
 			}
@@ -60,4 +60,18 @@ func (i *Intake) Receive(ctx context.Context, project, subscription string, opti
 		case <-time.After(2 * time.Second):
 		}
 	}
+}
+
+// returnAfter is how long a message that could not be stored is kept before it is given back: Pub/Sub delivers
+// it again at once, and the database may need a while.
+const returnAfter = 5 * time.Second
+
+// returnLater gives a message back after a pause, or at once when ctx ends.
+func (i *Intake) returnLater(ctx context.Context, m *google.Message) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(returnAfter):
+	}
+
+	m.Nack()
 }

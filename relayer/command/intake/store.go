@@ -45,7 +45,7 @@ const insertCommands = `
 	insert into commands as c (chain_id, command_id, sender, kind, escrow, effect, requester, message, value, max_fee, not_before, expires_at, reference, reply_to,
 	                      state, code, detail, winner, next_look, answered_at)
 	select @chain, c.id, c.sender, c.kind, c.escrow, c.effect, c.requester, c.message::json, c.value, c.max_fee, c.not_before, c.expires, c.reference, c.reply_to,
-	       v.state, v.code, case v.code when 'not_allowed' then c.refusal when 'conflict' then 'another command was first' else '' end,
+	       v.state, v.code, case v.code when 'not_allowed' then c.refusal when 'conflict' then 'another command was first' when 'expired' then 'expires_at had passed when it came' else '' end,
 	       case v.code when 'conflict' then k.command_id end, coalesce(c.not_before, now()),
 	       case when v.state in ('refused', 'expired') then clock_timestamp() end
 	  from unnest(@ids::text[], @senders::text[], @kinds::text[], @escrows::text[], @effects::text[],

@@ -75,8 +75,11 @@ func LockKey(chainID int64) int64 {
 	return 999994<<40 | int64(h.Sum64()&(1<<40-1))
 }
 
+// Bounds of a request: the service takes 1,000 messages and 10 MB. An answer has at most some kilobytes; one
+// that is longer than pageBytes is a page alone.
 const (
 	pageSize   = 500
+	pageBytes  = 1 << 20
 	atOnce     = 32 // requests: each carries one key
 	pollEvery  = 2 * time.Second
 	firstPause = 200 * time.Millisecond
@@ -110,18 +113,15 @@ func (p *Publisher) Run(ctx context.Context, hint <-chan struct{}) {
 		case <-timer.C:
 		}
 
-		more, err := p.page(ctx)
+		err := p.pass(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
 			p.cfg.Metrics.failures.Inc()
 			pause = min(max(2*pause, firstPause), maxPause)
-			p.cfg.Log.WarnContext(ctx, "answers not published, trying again", slog.Any("err", err), slog.Duration("in", pause))
+			p.cfg.Log.WarnContext(ctx, "answers not published, retrying", slog.Any("err", err), slog.Duration("in", pause))
 			timer.Reset(pause)
-		case more:
-			pause = 0
-			timer.Reset(0)
 		default:
 			pause = 0
 			timer.Reset(pollEvery)
@@ -129,28 +129,55 @@ func (p *Publisher) Run(ctx context.Context, hint <-chan struct{}) {
 	}
 }
 
+// selectReplies reads the oldest answers after one, as many as fit a page; one at least.
 const selectReplies = `
 	select seq, command_id, state, code, reply_to, body
-	  from replies
-	 where chain_id = $1
-	 order by seq
-	 limit $2`
+	  from (select *, sum(octet_length(body::text)) over (order by seq) - octet_length(body::text) as before
+	          from (select seq, command_id, state, code, reply_to, body
+	                  from replies
+	                 where chain_id = @chain and seq > @after
+	                 order by seq
+	                 limit @rows) oldest) page
+	 where before < @bytes
+	 order by seq`
 
-// page publishes the oldest answers, each command's under its own ordering key, and deletes those
-// that were acknowledged.
-func (p *Publisher) page(ctx context.Context) (more bool, err error) {
-	rows, err := p.read(ctx)
-	if err != nil {
-		return false, err
+// pass publishes every answer once, page by page. Answers to a command of which one failed in this pass
+// are left for the next: those of all others overtake them.
+func (p *Publisher) pass(ctx context.Context) error {
+	failed := map[string]error{} // by command
+	for after := int64(0); ; {
+		rows, err := p.read(ctx, after)
+		if err != nil {
+			return err
+		}
+
+		if len(rows) == 0 {
+			break
+		}
+
+		after = rows[len(rows)-1].Seq
+		if err := p.page(ctx, rows, failed); err != nil {
+			return err
+		}
 	}
 
-	if len(rows) == 0 {
-		return false, nil
+	for key, err := range failed {
+		return fmt.Errorf("publish the answers to %d commands, one of them %q: %w", len(failed), key, err)
 	}
 
+	return nil
+}
+
+// page publishes answers, those of each command in order, and deletes what was acknowledged. It adds to
+// failed the commands of which a request failed.
+func (p *Publisher) page(ctx context.Context, rows []row, failed map[string]error) error {
 	var order []string
 	byKey := map[string][]row{}
 	for _, r := range rows {
+		if failed[r.CommandID] != nil {
+			continue
+		}
+
 		if byKey[r.CommandID] == nil {
 			order = append(order, r.CommandID)
 		}
@@ -158,22 +185,21 @@ func (p *Publisher) page(ctx context.Context) (more bool, err error) {
 		byKey[r.CommandID] = append(byKey[r.CommandID], r)
 	}
 
-	failed := make([]error, len(order))
+	errs := make([]error, len(order))
 	var g errgroup.Group
 	g.SetLimit(atOnce)
 	for i, key := range order {
 		g.Go(func() error {
-			failed[i] = p.publish(ctx, key, byKey[key])
+			errs[i] = p.publish(ctx, key, byKey[key])
 			return nil
 		})
 	}
 
-	_ = g.Wait() // each command's error is in failed
+	_ = g.Wait() // each command's error is in errs
 	var acked []int64
-	var errs []error
 	for i, key := range order {
-		if failed[i] != nil {
-			errs = append(errs, fmt.Errorf("publish %d answers to command %s: %w", len(byKey[key]), key, failed[i]))
+		if errs[i] != nil {
+			failed[key] = errs[i]
 			continue
 		}
 
@@ -182,21 +208,14 @@ func (p *Publisher) page(ctx context.Context) (more bool, err error) {
 		}
 	}
 
-	if err := p.delete(ctx, acked); err != nil {
-		errs = append(errs, err)
-	}
-
-	if len(errs) > 0 {
-		return false, fmt.Errorf("%d of %d commands: %w", len(errs), len(order), errs[0])
-	}
-
-	return len(rows) == pageSize, nil
+	return p.delete(ctx, acked)
 }
 
-func (p *Publisher) read(ctx context.Context) ([]row, error) {
+func (p *Publisher) read(ctx context.Context, after int64) ([]row, error) {
 	ctx, cancel := context.WithTimeout(ctx, dbTimeout)
 	defer cancel()
-	rows, _ := p.cfg.DB.Query(ctx, selectReplies, p.cfg.ChainID, pageSize)
+	rows, _ := p.cfg.DB.Query(ctx, selectReplies, pgx.StrictNamedArgs{"chain": p.cfg.ChainID, "after": after,
+		"rows": pageSize, "bytes": pageBytes})
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[row])
 	if err != nil {
 		return nil, fmt.Errorf("read the answers to publish: %w", err)
@@ -205,6 +224,8 @@ func (p *Publisher) read(ctx context.Context) ([]row, error) {
 	return all, nil
 }
 
+// publish sends the answers to one command under its id as ordering key. Refusals of what names no command
+// have no order, and no key.
 func (p *Publisher) publish(ctx context.Context, key string, rows []row) error {
 	messages := make([]pubsub.Message, len(rows))
 	for i, r := range rows {
@@ -212,10 +233,6 @@ func (p *Publisher) publish(ctx context.Context, key string, rows []row) error {
 			"command_id": r.CommandID, "reply_to": r.ReplyTo, "state": r.State, "code": r.Code,
 			"chain_id": fmt.Sprint(p.cfg.ChainID),
 		}}
-	}
-
-	if key == "" {
-		key = "refused"
 	}
 
 	_, err := p.cfg.Sender.Publish(ctx, p.cfg.Topic, key, messages)

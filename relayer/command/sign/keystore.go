@@ -5,7 +5,9 @@ import (
 	"crypto/ecdsa"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"strings"
+	"sync"
 
 	"github.com/ethereum/go-ethereum/accounts/keystore"
 	"github.com/ethereum/go-ethereum/common"
@@ -23,9 +25,13 @@ func NewLocal(key *ecdsa.PrivateKey) *Local {
 	return &Local{key: key, address: crypto.PubkeyToAddress(key.PublicKey)}
 }
 
+// decrypting is held while a keystore file is decrypted.
+var decrypting sync.Mutex
+
 // ReadKey decrypts a go-ethereum keystore file (version 3) with the password in another file, whose
-// trailing line break does not count. It takes about a second and 256 MB for a moment: scrypt is made
-// to. No error holds any of the contents.
+// trailing line break does not count. It takes about a second and 256 MiB until it returns: scrypt is made
+// to. One file at a time is decrypted in a process, and its memory goes back to the system before the
+// next one: each may then be as large as a container allows for one. No error holds any of the contents.
 func ReadKey(keyFile, passwordFile string) (*keystore.Key, error) {
 	content, err := os.ReadFile(keyFile)
 	if err != nil {
@@ -36,6 +42,10 @@ func ReadKey(keyFile, passwordFile string) (*keystore.Key, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the password file: %w", err)
 	}
+
+	decrypting.Lock()
+	defer decrypting.Unlock()
+	defer debug.FreeOSMemory()
 
 	key, err := keystore.DecryptKey(content, strings.TrimRight(string(password), "\r\n"))
 	if err != nil {

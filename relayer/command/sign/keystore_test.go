@@ -4,12 +4,17 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
+	"runtime/debug"
+	"runtime/metrics"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ethereum/go-ethereum/accounts/keystore"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 )
 
 func TestKeystore(t *testing.T) {
@@ -71,4 +76,49 @@ func TestAssembleLowersS(t *testing.T) {
 	require.ErrorIs(t, err, ErrSignature)
 	_, err = assemble(account, digest, new(big.Int), s)
 	require.ErrorIs(t, err, ErrSignature)
+}
+
+// Keystores with geth's default cost take 256 MiB each to decrypt: one after the other, so that a container that
+// has room for one opens any number of them.
+func TestKeystoresAreDecryptedOneAtATime(t *testing.T) {
+	dir := t.TempDir()
+	password := filepath.Join(dir, "password")
+	require.NoError(t, os.WriteFile(password, []byte("hunter2"), 0o600))
+	files := make([]string, 2)
+	for i := range files {
+		account, err := keystore.StoreKey(dir, "hunter2", keystore.StandardScryptN, keystore.StandardScryptP)
+		require.NoError(t, err)
+		files[i] = account.URL.Path
+		debug.FreeOSMemory()
+	}
+
+	var peak atomic.Uint64
+	stop, measured := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(measured)
+		sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/unused:bytes"},
+			{Name: "/memory/classes/heap/free:bytes"}}
+		for {
+			metrics.Read(sample)
+			peak.Store(max(peak.Load(), sample[0].Value.Uint64()+sample[1].Value.Uint64()+sample[2].Value.Uint64()))
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Millisecond):
+			}
+		}
+	}()
+
+	var g errgroup.Group
+	for _, file := range files {
+		g.Go(func() error {
+			_, err := ReadKey(file, password)
+			return err
+		})
+	}
+
+	require.NoError(t, g.Wait())
+	close(stop)
+	<-measured
+	require.Less(t, peak.Load(), uint64(400<<20), "bytes that both took")
 }
