@@ -206,9 +206,9 @@ create table findings (
     chain_id     bigint      not null,
     id           bigint      generated always as identity,
     found_at     timestamptz not null default now(),
-    kind         text        not null check (kind in ('deep_reorg', 'missing_event', 'extra_event')),
-    block_number bigint      not null, -- the fork, or the last block of the range that was read a second time
-    events       integer     not null, -- rolled back, missing or extra
+    kind         text        not null check (kind in ('deep_reorg', 'missing_event', 'extra_event', 'announced_again', 'oversized_value')),
+    block_number bigint      not null, -- the fork, or the last block of the range that was read or stored
+    events       integer     not null, -- rolled back, missing, extra, announced again or oversized
     primary key (chain_id, id)
 );
 
@@ -274,10 +274,18 @@ create view stored_events as
            block_hash, block_time, tx_hash, escrow, coalesce(emitter, escrow), args, processed_at, writer
     from orphaned_events;
 
+-- Arguments as people query them. json keeps the escape \u0000 and fails at each ->> over it, so that it reads as the replacement character here; the
+-- column args of the tables has it. An escape counts where the number of backslashes before its u is odd.
+-- +goose StatementBegin
+create function args_json(args text) returns json language sql immutable strict parallel safe as $$
+    select case when position('\u0000' in args) = 0 then args else regexp_replace(args, '(?<!\\)((?:\\\\)*)\\u0000', '\1\ufffd', 'g') end::json
+$$;
+-- +goose StatementEnd
+
 create view processed_events as
     select chain_id, event_id(tx_hash, log_index, occurrence) as event_id, (select name from event_types t where t.id = type) as event_type,
            hex(emitter) as contract_address, hex(escrow) as escrow, slot, block_number, log_index, hex(block_hash) as block_hash,
-           block_time as block_timestamp, args::json as args, state, retract_after, processed_at,
+           block_time as block_timestamp, args_json(args) as args, state, retract_after, processed_at,
            (select name from writers w where w.id = writer) as processed_by_instance, hex(tx_hash) as transaction_hash,
            escrow as escrow_key, tx_hash as tx_key, orphan
     from stored_events;
@@ -303,11 +311,11 @@ create view escrow_records as
 -- What waits for Pub/Sub, with its event.
 create view outbox_messages as
     select o.chain_id, o.seq, o.slot, hex(o.escrow) as escrow, event_id(p.tx_hash, p.log_index, p.occurrence) as event_id, o.event_type,
-           case o.kind when 0 then 'event' when 1 then 'retraction' else 'replay' end as kind, o.created_at, o.block_number, o.log_index, p.state, p.args::json as args
+           case o.kind when 0 then 'event' when 1 then 'retraction' else 'replay' end as kind, o.created_at, o.block_number, o.log_index, p.state, args_json(p.args) as args
     from outbox o left join stored_events p on p.chain_id = o.chain_id and p.block_number = o.block_number and p.log_index = o.log_index
                                             and p.orphan is not distinct from o.orphan;
 
 -- +goose Down
 drop view outbox_messages, escrow_records, escrow_registry, processed_events, stored_events;
-drop function held_locks, event_id, bytes, hex;
+drop function held_locks, args_json, event_id, bytes, hex;
 drop table records, findings, outbox, orphaned_events, events, chain_blocks, leadership, slot_ownership, cursors, relayer_instances, late_escrows, escrows, writers, event_types;

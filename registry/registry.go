@@ -63,12 +63,13 @@ type Late struct {
 // Next is the block at which its catching up goes on.
 func (l Late) Next() int64 { return l.Monitored + 1 }
 
-// Record writes discoveries, in the leader's transaction. An address that is there already is left alone, unless a
-// reorganisation orphaned it: then the new deployment replaces the old one.
-func Record(ctx context.Context, tx DB, chainID int64, found []Discovery) error {
+// Record writes discoveries, in the leader's transaction, and returns how many of them the registry
+// took. An address that is there already is left alone, unless a reorganisation orphaned it: then
+// the new deployment replaces the old one. Of several discoveries of an address the first counts.
+func Record(ctx context.Context, tx DB, chainID int64, found []Discovery) (registered int, err error) {
 	n := len(found)
 	if n == 0 {
-		return nil
+		return 0, nil
 	}
 
 	addresses, slots, blocks, indexes := make([][]byte, n), make([]int16, n), make([]int64, n), make([]int32, n)
@@ -82,23 +83,25 @@ func Record(ctx context.Context, tx DB, chainID int64, found []Discovery) error 
 		}
 	}
 
-	_, err := tx.Exec(ctx, record, pgx.StrictNamedArgs{
+	tag, err := tx.Exec(ctx, record, pgx.StrictNamedArgs{
 		"chain": chainID, "addresses": addresses, "slots": slots, "blocks": blocks, "indexes": indexes, "txs": txs,
 		"occurrences": occurrences,
 		"announced":   announced,
 	})
 	if err != nil {
-		return fmt.Errorf("record %d escrows: %w", n, err)
+		return 0, fmt.Errorf("record %d escrows: %w", n, err)
 	}
 
-	return nil
+	return int(tag.RowsAffected()), nil
 }
 
 const record = `
 	with put as (
 		insert into escrows as r (chain_id, address, slot, discovered_block_number, log_index, tx_hash, occurrence)
-		select @chain, t.*
-		from unnest(@addresses::bytea[], @slots::smallint[], @blocks::bigint[], @indexes::integer[], @txs::bytea[], @occurrences::smallint[]) as t
+		select distinct on (address) @chain::bigint, t.*
+		from unnest(@addresses::bytea[], @slots::smallint[], @blocks::bigint[], @indexes::integer[], @txs::bytea[], @occurrences::smallint[])
+			as t(address, slot, block, index, tx, occurrence)
+		order by address, block, index
 		on conflict (chain_id, address) do update
 		set status = 1, discovered_block_number = excluded.discovered_block_number, log_index = excluded.log_index, tx_hash = excluded.tx_hash,
 		    occurrence = excluded.occurrence, ended_block = null, updated_at = now()

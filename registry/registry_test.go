@@ -79,7 +79,8 @@ func announced(d registry.Discovery) registry.Discovery {
 
 func (s story) discovered(found ...registry.Discovery) {
 	s.t.Helper()
-	require.NoError(s.t, registry.Record(s.t.Context(), s.db, chain, found))
+	_, err := registry.Record(s.t.Context(), s.db, chain, found)
+	require.NoError(s.t, err)
 }
 
 // admitted makes the slots' cursors vouch for the escrows.
@@ -226,7 +227,8 @@ func TestChainsDoNotSeeEachOther(t *testing.T) {
 	s := begin(t)
 	ctx := t.Context()
 	s.discovered(escrow(1, 100))
-	require.NoError(t, registry.Record(ctx, s.db, anotherChain, []registry.Discovery{escrow(1, 5)}))
+	_, err := registry.Record(ctx, s.db, anotherChain, []registry.Discovery{escrow(1, 5)})
+	require.NoError(t, err)
 
 	require.NoError(t, registry.Advance(ctx, s.db, anotherChain,
 		[]registry.Progress{{Address: address(1), CaughtUp: true}}))
@@ -350,7 +352,8 @@ func TestNothingIsWrittenOutsideTheCallersTransaction(t *testing.T) {
 
 	err := pgx.BeginFunc(t.Context(), s.db, func(tx pgx.Tx) error {
 		ctx := t.Context()
-		require.NoError(t, registry.Record(ctx, tx, chain, []registry.Discovery{escrow(3, 100)}))
+		_, err := registry.Record(ctx, tx, chain, []registry.Discovery{escrow(3, 100)})
+		require.NoError(t, err)
 		require.NoError(t, registry.Advance(ctx, tx, chain,
 			[]registry.Progress{{Address: address(1), CaughtUp: true}, {Address: address(2), Monitored: 500}}))
 		require.NoError(t, registry.End(ctx, tx, chain,
@@ -373,8 +376,8 @@ func TestErrorsSayWhatWasBeingDone(t *testing.T) {
 
 	_, err := registry.ListLate(ctx, s.db, chain, me, 1)
 	require.ErrorContains(t, err, "list late escrows")
-	require.ErrorContains(t, registry.Record(ctx, s.db, chain, []registry.Discovery{escrow(2, 100), escrow(3, 100)}),
-		"record 2 escrows")
+	_, err = registry.Record(ctx, s.db, chain, []registry.Discovery{escrow(2, 100), escrow(3, 100)})
+	require.ErrorContains(t, err, "record 2 escrows")
 	require.ErrorContains(t, registry.Advance(ctx, s.db, chain,
 		[]registry.Progress{{Address: address(1), CaughtUp: true}}), "admit 1 late escrows")
 	require.ErrorContains(t, registry.Advance(ctx, s.db, chain, []registry.Progress{{Address: address(1)}}),

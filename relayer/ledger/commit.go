@@ -91,8 +91,15 @@ func commitFactory(ctx context.Context, t *transaction, c FactoryCommit) error {
 		return err
 	}
 
-	if err := registry.Record(ctx, t, t.cfg.ChainID, discoveries(fresh, t.result.revived)); err != nil {
+	registered, err := registry.Record(ctx, t, t.cfg.ChainID, discoveries(fresh, t.result.revived))
+	if err != nil {
 		return err
+	}
+
+	if again := len(fresh) - registered; again > 0 {
+		if err := addFinding(ctx, t, AnnouncedAgain, c.To.Next-1, again); err != nil {
+			return err
+		}
 	}
 
 	return t.notify(ctx, registry.Channel)

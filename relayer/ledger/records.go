@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
 	"fmt"
@@ -42,27 +43,39 @@ func (f *earlyFold) wait() folded {
 // recordsAtOnce is how many records one statement takes: their columns are encoded twice, in buffers that double.
 const recordsAtOnce = 1024
 
-// project folds events into records, and endings into the registry. early is a fold of the same
-// events and maybe more; nil: there is none.
+// project folds new events into records, and endings into the registry. early is a fold of the same
+// events and maybe more. A number that the columns of a record cannot hold is left out of it and told
+// as a finding; the event's args have it.
 func project(ctx context.Context, t *transaction, events []contract.Event, early *earlyFold) error {
 	if len(events) == 0 {
 		return nil
 	}
 
 	var f folded
-	if early != nil && early.events == len(events) {
+	if early.events == len(events) {
 		f = early.wait()
 		f.stamp(events)
 	} else {
 		f = fold(events)
 	}
 
+	if f.oversized > 0 {
+		if err := addFinding(ctx, t, OversizedValue, blockOf(&events[len(events)-1]), f.oversized); err != nil {
+			return err
+		}
+	}
+
+	return merge(ctx, t, f)
+}
+
+// merge writes a fold into records and the registry.
+func merge(ctx context.Context, t *transaction, f folded) error {
 	var late [][]byte
 	for some := range slices.Chunk(f.records, recordsAtOnce) {
 		rows, _ := t.Query(ctx, foldRecords, recordArgs(t, some))
 		found, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
 		if err != nil {
-			return fmt.Errorf("fold %d events into %d records: %w", len(events), len(some), err)
+			return fmt.Errorf("fold events into %d records: %w", len(some), err)
 		}
 
 		late = append(late, found...)
@@ -113,7 +126,7 @@ func refold(ctx context.Context, t *transaction, escrows [][]byte) (int, error) 
 
 	sortEvents(events)
 
-	return int(dropped.RowsAffected() - made.RowsAffected()), project(ctx, t, events, nil)
+	return int(dropped.RowsAffected() - made.RowsAffected()), merge(ctx, t, fold(events))
 }
 
 // holdRecords makes a row for each escrow that has none, so that no other transaction can until this
@@ -154,17 +167,20 @@ type terms struct {
 	payer, payee, arbiter             []byte
 	amount, releaseDelay, releaseTime *string
 	approvalsRequired                 *string
+	oversized                         bool // one of the numbers was left out: its column cannot hold it
 }
 
 // settlement is the arguments that EscrowReleased and EscrowRefunded share; nil: not said.
 type settlement struct {
 	amount, at *string
+	oversized  bool // as of terms
 }
 
 // folded are the records of some escrows, in order of appearance.
 type folded struct {
-	records []record
-	of      map[common.Address]int // index of an escrow's record
+	records   []record
+	of        map[common.Address]int // index of an escrow's record
+	oversized int                    // records with a number that their columns cannot hold
 }
 
 // fold returns the records of the escrows that events concern.
@@ -180,6 +196,12 @@ func fold(events []contract.Event) folded {
 		}
 
 		f.records[at].apply(e)
+	}
+
+	for i := range f.records {
+		if r := &f.records[i]; r.terms.oversized || r.settlement.oversized {
+			f.oversized++
+		}
 	}
 
 	return f
@@ -236,9 +258,9 @@ func (r *record) apply(e *contract.Event) {
 func (s *settlement) take(name, value []byte) {
 	switch string(name) {
 	case "amount":
-		s.amount = number(value)
+		s.amount = number(value, wide, &s.oversized)
 	case "timestamp":
-		s.at = number(value)
+		s.at = number(value, wide, &s.oversized)
 	}
 }
 
@@ -251,13 +273,13 @@ func (t *terms) take(name, value []byte) {
 	case "arbiter":
 		t.arbiter = address(value)
 	case "amount":
-		t.amount = number(value)
+		t.amount = number(value, wide, &t.oversized)
 	case "releaseDelay":
-		t.releaseDelay = number(value)
+		t.releaseDelay = number(value, wide, &t.oversized)
 	case "releaseTime":
-		t.releaseTime = number(value)
+		t.releaseTime = number(value, wide, &t.oversized)
 	case "approvalsRequired":
-		t.approvalsRequired = number(value)
+		t.approvalsRequired = number(value, small, &t.oversized)
 	}
 }
 
@@ -275,8 +297,16 @@ func address(text []byte) []byte {
 	return a
 }
 
-// number is an integer as text, which Postgres reads; nil where there is none.
-func number(text []byte) *string {
+// The digits that the columns of a record hold whatever they are: numeric(78, 0), which takes every
+// uint256, and smallint.
+const (
+	wide  = 78
+	small = 4
+)
+
+// number is an integer of so many digits at most as text, which Postgres reads; nil where there is
+// none. It sets oversized, and returns nil, where there is one of more digits.
+func number(text []byte, digits int, oversized *bool) *string {
 	for i, c := range text {
 		if (c < '0' || c > '9') && (c != '-' || i > 0 || len(text) == 1) {
 			return nil
@@ -284,6 +314,11 @@ func number(text []byte) *string {
 	}
 
 	if len(text) == 0 {
+		return nil
+	}
+
+	if len(bytes.TrimLeft(text, "-0")) > digits {
+		*oversized = true
 		return nil
 	}
 

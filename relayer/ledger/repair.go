@@ -87,7 +87,7 @@ func supply(ctx context.Context, t *transaction, missing []contract.Event) ([]co
 		found[i].Announced = true
 	}
 
-	if err := registry.Record(ctx, t, t.cfg.ChainID, found); err != nil {
+	if _, err := registry.Record(ctx, t, t.cfg.ChainID, found); err != nil {
 		return nil, err
 	}
 

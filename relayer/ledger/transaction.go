@@ -103,10 +103,15 @@ const (
 	DeepReorg    = "deep_reorg"    // stored events were rolled back: the chain reorganised below the configured finality
 	MissingEvent = "missing_event" // the second reading found events that the first had not stored
 	ExtraEvent   = "extra_event"   // the second reading did not find stored events, or found them otherwise
+
+	// the factory announced escrows that are registered already: the EscrowDeployed is stored and not published
+	AnnouncedAgain = "announced_again"
+	// events have numbers that the columns of escrow_records cannot hold: the args have them, the records do not
+	OversizedValue = "oversized_value"
 )
 
 // FindingKinds lists them.
-var FindingKinds = []string{DeepReorg, MissingEvent, ExtraEvent}
+var FindingKinds = []string{DeepReorg, MissingEvent, ExtraEvent, AnnouncedAgain, OversizedValue}
 
 const insertFinding = `insert into findings (chain_id, kind, block_number, events) values ($1, $2, $3, $4)`
 
