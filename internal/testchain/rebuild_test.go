@@ -1,9 +1,13 @@
 package testchain_test
 
 import (
+	"context"
 	"math/rand/v2"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
@@ -98,4 +102,37 @@ func TestRebuildAtRandom(t *testing.T) {
 	require.Equal(t, 6, traffic.Stats().Resyncs)
 	truth := readTruth(t, n, d)
 	require.Equal(t, traffic.Stats().Open, len(truth.Escrows)-truth.Count("EscrowReleased", "EscrowRefunded"))
+}
+
+// The chain refuses a fork, and a change of its time, while a transaction waits. Both wait for the pool
+// to be empty, however many others send meanwhile.
+func TestReorgWhileOthersSend(t *testing.T) {
+	t.Parallel()
+	ctx := within(t)
+	n := startSim(t, testchain.Options{Accounts: 4})
+	require.NoError(t, n.Mine(ctx, 3))
+	sending, stop := context.WithCancel(ctx)
+	var senders sync.WaitGroup
+	for i := range n.Accounts() {
+		senders.Go(func() {
+			w, err := testchain.OpenWallet(ctx, n.HTTP(), n.Accounts()[i])
+			if !assert.NoError(t, err) {
+				return
+			}
+			defer w.Close()
+			for sending.Err() == nil {
+				// A reorganisation takes back what was sent: the nonces are read again.
+				_ = w.Sync(sending)
+				_, _ = w.Send(sending, 0, testchain.Call{To: &n.Accounts()[i].Address, Gas: 21_000})
+			}
+		})
+	}
+
+	for range 50 {
+		require.NoError(t, n.Reorg(ctx, 1, testchain.Drop))
+		require.NoError(t, n.AdvanceTime(ctx, time.Minute))
+	}
+
+	stop()
+	senders.Wait()
 }

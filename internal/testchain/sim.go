@@ -257,12 +257,16 @@ func (s *Sim) mineAtInterval() {
 func (s *Sim) AdvanceTime(ctx context.Context, d time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.mine(ctx, 1); err != nil {
-		return err
-	}
+	err := s.whileEmpty(ctx, func() error {
+		if err := s.mine(ctx, 1); err != nil {
+			return err
+		}
 
-	s.begins(s.head() + 1)
-	if err := s.backend.AdjustTime(d); err != nil {
+		s.begins(s.head() + 1)
+
+		return s.backend.AdjustTime(d)
+	})
+	if err != nil {
 		return fmt.Errorf("advance the chain's time by %s: %w", d, err)
 	}
 
@@ -440,14 +444,32 @@ func (s *Sim) fork(ctx context.Context, depth int) ([][]hexutil.Bytes, error) {
 		return nil, fmt.Errorf("read the block of the fork: %w", err)
 	}
 
-	s.backend.Rollback() // Fork refuses while transactions wait
-	if err := s.backend.Fork(fork.Hash()); err != nil {
+	err = s.whileEmpty(ctx, func() error {
+		s.backend.Rollback()
+		return s.backend.Fork(fork.Hash())
+	})
+	if err != nil {
 		return nil, fmt.Errorf("fork at block %d: %w", fork.Number, err)
 	}
 
 	s.backend.Rollback() // what came back from the replaced blocks
 
 	return blocks, nil
+}
+
+// emptyTimeout bounds the attempts to meet an empty pool: one takes about a millisecond.
+const emptyTimeout = 10 * time.Second
+
+// whileEmpty repeats what the simulated chain refuses while a transaction waits, until it succeeds.
+// Others send at any time, also between do's own emptying of the pool and its request.
+func (s *Sim) whileEmpty(ctx context.Context, do func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, emptyTimeout)
+	defer cancel()
+	for {
+		if err := do(); err == nil || ctx.Err() != nil {
+			return err
+		}
+	}
 }
 
 func (s *Sim) resend(ctx context.Context, raw []hexutil.Bytes) error {
