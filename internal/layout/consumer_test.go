@@ -36,3 +36,16 @@ func TestConsumersNeedLittle(t *testing.T) {
 	require.NoError(t, err)
 	require.Less(t, strings.Count(string(sums), "\n"), 10, "%s", sums)
 }
+
+// Package subscriber brings pgx and what pgx brings, and nothing else.
+func TestSubscriberNeedsPgxOnly(t *testing.T) {
+	list := func(packages ...string) []string {
+		out, err := exec.CommandContext(t.Context(), "go", append([]string{"list", "-deps", "-f",
+			"{{if not .Standard}}{{.ImportPath}}{{end}}"}, packages...)...).Output()
+		require.NoError(t, err)
+
+		return strings.Fields(string(out))
+	}
+	require.ElementsMatch(t, append(list("github.com/jackc/pgx/v5"), module+"relayer/message",
+		module+"relayer/message/members", module+"relayer/message/subscriber"), list(module+"relayer/message/subscriber"))
+}

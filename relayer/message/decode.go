@@ -42,21 +42,39 @@ var (
 	ErrSchema = errors.New("unknown message schema")
 )
 
-// Text returns an argument that is a string: an address, an integer, bytes, or a text. It returns ""
-// if there is none of this name.
-func (m *Message) Text(name string) string {
-	s, _ := m.Args[name].(string)
-	return s
-}
-
-// Int returns an argument that is an integer; false if there is none of this name.
-func (m *Message) Int(name string) (*big.Int, bool) {
-	s, ok := m.Args[name].(string)
-	if !ok || !integer.MatchString(s) {
-		return nil, false
+// Text returns an argument that is a string: an address, an integer, bytes, or a text. The error
+// names the argument, and its value where it has another type.
+func (m *Message) Text(name string) (string, error) {
+	value, ok := m.Args[name]
+	if !ok {
+		return "", fmt.Errorf("argument %s of %s %s is missing", name, m.EventType, m.EventID)
 	}
 
-	return new(big.Int).SetString(s, 10)
+	text, ok := value.(string)
+	if !ok {
+		return "", fmt.Errorf("argument %s of %s %s is no string: %.100v", name, m.EventType, m.EventID, value)
+	}
+
+	return text, nil
+}
+
+// Int returns an argument that is an integer. The error names the argument and its value.
+func (m *Message) Int(name string) (*big.Int, error) {
+	text, err := m.Text(name)
+	if err != nil {
+		return nil, err
+	}
+
+	n, ok := new(big.Int), integer.MatchString(text)
+	if ok {
+		n, ok = n.SetString(text, 10)
+	}
+
+	if !ok {
+		return nil, fmt.Errorf("argument %s of %s %s is no integer: %.100q", name, m.EventType, m.EventID, text)
+	}
+
+	return n, nil
 }
 
 var (
@@ -64,7 +82,7 @@ var (
 	hash    = regexp.MustCompile(`^0x[0-9a-f]{64}$`)
 	address = regexp.MustCompile(`^0x[0-9a-fA-F]{40}$`)
 	natural = regexp.MustCompile(`^(0|[1-9][0-9]*)$`)
-	integer = regexp.MustCompile(`^(0|-?[1-9][0-9]*)$`)
+	integer = regexp.MustCompile(`^(0|-?[1-9][0-9]{0,77})$`) // 2^256 has 78 digits
 )
 
 // Decode reads a message and verifies that it is complete and that its body agrees with itself and
@@ -143,7 +161,10 @@ func (m *Message) verify(name string, attributes map[string]string) error {
 
 	escrow := m.ContractAddress
 	if m.EventType == deployed {
-		escrow = m.Text("escrow")
+		var err error
+		if escrow, err = m.Text("escrow"); err != nil {
+			return err
+		}
 	}
 
 	retracted := ""

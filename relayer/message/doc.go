@@ -17,7 +17,7 @@
 // keeps that order only for subscriptions that have message ordering switched on. Delivery is at
 // least once, and rarely a message is published twice (Pub/Sub had stored it when the relayer died
 // before it learnt that): so apply an event once per EventID and ChainID, in the transaction that has
-// the effect, as the example of package subscriber does.
+// the effect. Package subscriber does that on Postgres; README.md shows it in Go, Python and TypeScript.
 //
 // A retraction says that an event was published and that a reorganisation has removed it. Retractions
 // have a topic of their own, and occur only if the relayer publishes blocks that are not final yet.
@@ -25,15 +25,16 @@
 // But an EventID is never used for two contents, and never again once it was retracted: if the
 // transaction is mined again with other logs before it, the event has another EventID
 // ({transaction_hash}:{log_index} with another index, or followed by :1, :2 …). So remember the
-// EventIDs that were retracted, ignore an event whose EventID is among them, and remove one that you
-// have already applied: what remains are the events of the chain, in their order, however the two
-// topics interleave. An event that comes back in another block with equal content, before anything
-// else of its escrow changed, is neither retracted nor published again; its BlockNumber and
+// EventIDs that were retracted, ignore an event whose EventID is among them, and take back one that is
+// applied already: what remains are the events of the chain, in their order, however the two topics
+// interleave (subscriber.Apply). An event that comes back in another block with equal content, before
+// anything else of its escrow changed, is neither retracted nor published again; its BlockNumber and
 // BlockHash are then those of the first block.
 //
 // A replay is a message that is published once more on request, with the attribute replay: the same
 // event under the same EventID. A consumer that wants its history again forgets what it has applied
-// before it asks for a replay; other consumers drop the replay like any message that they have seen.
+// (subscriber.Forget) before it asks for a replay; other consumers drop it like any message that they
+// have seen.
 //
 // # Traces
 //

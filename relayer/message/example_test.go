@@ -7,8 +7,12 @@ import (
 )
 
 func ExampleDecode() {
-	body, attributes, _ := message.Encode(message.Original,
+	body, attributes, err := message.Encode(message.Original,
 		event("EscrowReleased", `{"payee":"`+payee+`","amount":"250","timestamp":"1795238400"}`), chainID, published)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 
 	m, err := message.Decode(body, attributes)
 	if err != nil {
@@ -16,7 +20,12 @@ func ExampleDecode() {
 		return
 	}
 
-	amount, _ := m.Int("amount")
-	fmt.Println(m.EventType, m.Escrow, amount, m.Text("payee"))
-	// Output: EscrowReleased 0xe3d2980084b291fba9684208ebdb5a4cb03bbd29 250 0x311E63dfcEfe7f2c202715ef0DF01CDA82f58914
+	amount, err := m.Int("amount")
+	if err != nil {
+		fmt.Println("to the dead-letter topic:", err)
+		return
+	}
+
+	fmt.Println(m.EventType, m.Escrow, amount)
+	// Output: EscrowReleased 0xe3d2980084b291fba9684208ebdb5a4cb03bbd29 250
 }

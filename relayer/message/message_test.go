@@ -190,18 +190,33 @@ func TestDecode(t *testing.T) {
 		Retracted: true, Reason: message.Reorganised,
 		OriginalBlockHash: "0xb10000000000000000000000000000000000000000000000000000000000000c",
 	}, m)
-	n, ok := m.Int("amount")
-	require.True(t, ok)
+}
+
+func TestArguments(t *testing.T) {
+	m, err := message.Decode(encode(t, message.Original,
+		event("EscrowReleased", `{"payee":"`+payee+`","amount":"`+most+`","timestamp":"-1","final":true,"padded":"01"}`)))
+	require.NoError(t, err)
+	n, err := m.Int("amount")
+	require.NoError(t, err)
 	require.Equal(t, most, n.String())
-	n, ok = m.Int("timestamp")
-	require.True(t, ok)
+	n, err = m.Int("timestamp")
+	require.NoError(t, err)
 	require.EqualValues(t, -1, n.Int64())
-	_, ok = m.Int("payee")
-	require.False(t, ok)
-	_, ok = m.Int("nothing")
-	require.False(t, ok)
-	require.Equal(t, payee, m.Text("payee"))
-	require.Empty(t, m.Text("nothing"))
+	text, err := m.Text("payee")
+	require.NoError(t, err)
+	require.Equal(t, payee, text)
+
+	of := " of EscrowReleased " + m.EventID
+	_, err = m.Int("payee")
+	require.EqualError(t, err, `argument payee`+of+` is no integer: "`+payee+`"`)
+	_, err = m.Int("padded")
+	require.EqualError(t, err, `argument padded`+of+` is no integer: "01"`)
+	_, err = m.Int("nothing")
+	require.EqualError(t, err, `argument nothing`+of+` is missing`)
+	_, err = m.Text("nothing")
+	require.EqualError(t, err, `argument nothing`+of+` is missing`)
+	_, err = m.Text("final")
+	require.EqualError(t, err, `argument final`+of+` is no string: true`)
 }
 
 func TestDecodeRefuses(t *testing.T) {
@@ -278,8 +293,8 @@ func TestNamesThatDifferInCase(t *testing.T) {
 		event("Noted", `{"TIMESTAMP":"x","Args":"y","Block_Number":"z"}`)))
 	require.NoError(t, err)
 	require.EqualValues(t, 7_654_321, m.BlockNumber)
-	require.Equal(t, "x", m.Text("TIMESTAMP"))
-	require.Equal(t, "y", m.Text("Args"))
+	require.Equal(t, "x", m.Args["TIMESTAMP"])
+	require.Equal(t, "y", m.Args["Args"])
 }
 
 func TestEncodeRefuses(t *testing.T) {

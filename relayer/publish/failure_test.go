@@ -23,7 +23,7 @@ func one(numbers ...string) func(*pubsubpb.PubsubMessage) bool {
 	return func(m *pubsubpb.PubsubMessage) bool {
 		decoded, err := message.Decode(m.Data, m.Attributes)
 		for _, n := range numbers {
-			if err == nil && decoded.Text("n") == n {
+			if err == nil && decoded.Args["n"] == n {
 				return true
 			}
 		}

@@ -217,7 +217,9 @@ func (w *world) numbers(messages []testpubsub.Message) map[string][]string {
 	for _, m := range messages {
 		decoded, err := message.Decode(m.Data, m.Attributes)
 		require.NoError(w.t, err)
-		got[m.Key] = append(got[m.Key], decoded.Text("n"))
+		n, err := decoded.Text("n")
+		require.NoError(w.t, err)
+		got[m.Key] = append(got[m.Key], n)
 	}
 
 	return got
