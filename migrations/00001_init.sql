@@ -212,6 +212,17 @@ create table findings (
     primary key (chain_id, id)
 );
 
+-- What an endpoint of RPC_URLS did that no honest one does. Every instance asks another endpoint while there is one, also after a restart, until the
+-- row is deleted.
+create table endpoint_faults (
+    chain_id bigint      not null,
+    since    timestamptz not null default now(),
+    endpoint text        not null, -- scheme and host, as in the metrics
+    kind     text        not null check (kind in ('oversized', 'lie')),
+    evidence text        not null, -- what it said, or what proves it wrong
+    primary key (chain_id, endpoint, kind)
+);
+
 -- The state of each escrow: a fold of its canonical events, changed in the transaction that stores them.
 create table records (
     chain_id           bigint      not null,
@@ -318,4 +329,4 @@ create view outbox_messages as
 -- +goose Down
 drop view outbox_messages, escrow_records, escrow_registry, processed_events, stored_events;
 drop function held_locks, args_json, event_id, bytes, hex;
-drop table records, findings, outbox, orphaned_events, events, chain_blocks, leadership, slot_ownership, cursors, relayer_instances, late_escrows, escrows, writers, event_types;
+drop table records, endpoint_faults, findings, outbox, orphaned_events, events, chain_blocks, leadership, slot_ownership, cursors, relayer_instances, late_escrows, escrows, writers, event_types;

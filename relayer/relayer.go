@@ -30,6 +30,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/blame"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
@@ -64,6 +65,7 @@ type Relayer struct {
 	db       *database.Database
 	tracing  *trace.Tracing
 	ledger   *ledger.Ledger
+	blame    *blame.Keeper
 	factory  *watch.FactoryWatch
 	verifier *verify.Verifier
 	pubsub   *pubsub.Client
@@ -173,6 +175,7 @@ func (r *Relayer) Run(ctx context.Context) (err error) {
 // assemble makes the parts that read and commit for as long as the instance runs.
 func (r *Relayer) assemble() {
 	r.ledger = NewLedger(r.cfg, r.db)
+	r.blame = &blame.Keeper{DB: r.db.Pool, ChainID: r.cfg.ChainID, Endpoints: r.source, Log: r.component("source")}
 	r.factory = watch.NewFactoryWatch(watch.FactoryConfig{
 		Config: r.watchConfig("factory"), Factory: r.cfg.Factory, BeatEvery: min(5*time.Second, r.cfg.LeaderStaleAfter/4),
 		ResignAfter: r.cfg.ResignAfter, Health: r.source.Health,
@@ -204,6 +207,7 @@ func (r *Relayer) startAndServe(ctx, outer context.Context, g *errgroup.Group) e
 
 	defer func() { _ = client.Close() }() // nothing is under way any more
 	r.pubsub = client
+	g.Go(func() error { return r.blame.Run(outer) })
 	if r.commands.intake != nil { // once the schema is there
 		g.Go(func() error { return r.commands.take(outer, r) })
 	}

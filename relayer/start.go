@@ -37,7 +37,7 @@ const (
 
 // startStep is something that must be as the configuration says before anything else runs.
 type startStep struct {
-	what string // chain, database, schema, start block or topics
+	what string // chain, database, schema, endpoint faults, start block or topics
 	// from names what it waits for and where that is set.
 	from string
 	// timeout is of one attempt, after which the next one begins.
@@ -62,6 +62,7 @@ func (r *Relayer) start(ctx context.Context) error {
 		{"database", "the database of DATABASE_URL", attemptTimeout, r.checkDatabase},
 		{"schema", "the database of DATABASE_URL: this or another instance migrates it", migrateTimeout,
 			r.prepareSchema},
+		{"endpoint faults", "the database of DATABASE_URL", attemptTimeout, r.blame.Sync},
 		{"start block", "the RPC endpoints of RPC_URLS and the database of DATABASE_URL", startBlockTimeout,
 			r.prepareChain},
 		{"topics", topics, attemptTimeout, r.checkTopics},

@@ -157,8 +157,8 @@ func (d *doctor) wanted() (rights []string) {
 		}
 	}
 	for _, table := range []string{"escrows", "late_escrows", "relayer_instances", "cursors", "slot_ownership",
-		"leadership", "chain_blocks", "events", "orphaned_events", "outbox", "findings", "records", "event_types", "writers",
-		"processed_events", "escrow_registry", "escrow_records"} {
+		"leadership", "chain_blocks", "events", "orphaned_events", "outbox", "findings", "endpoint_faults",
+		"records", "event_types", "writers", "processed_events", "escrow_registry", "escrow_records"} {
 		on(table, "delete", "insert", "select", "update")
 	}
 

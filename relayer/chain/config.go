@@ -26,6 +26,8 @@ type (
 	Batch  = endpoint.Batch
 	// EndpointStatus is what an operator sees of an endpoint.
 	EndpointStatus = endpoint.Status
+	// Fault is what an endpoint is set aside for.
+	Fault = endpoint.Fault
 	// Examination is what questions told about one endpoint.
 	Examination = endpoint.Examination
 )

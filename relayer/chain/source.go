@@ -51,6 +51,7 @@ type Source struct {
 	secrets *redact.Secrets
 	metrics *endpoint.Metrics
 	running atomic.Bool
+	accused chan struct{} // holds a token after a new fault of an endpoint
 }
 
 // New checks the configuration and starts nothing.
@@ -60,7 +61,7 @@ func New(cfg Config) (*Source, error) {
 		return nil, err
 	}
 
-	s := &Source{cfg: &cfg, secrets: redact.New(cfg.URLs...)}
+	s := &Source{cfg: &cfg, secrets: redact.New(cfg.URLs...), accused: make(chan struct{}, 1)}
 	names := endpointNames(cfg.URLs)
 	s.pool = &pool{}
 	s.outlook = &outlook{cfg: &cfg, claims: s.pool.claims, changed: make(chan struct{})}
@@ -85,6 +86,41 @@ func (s *Source) nodeConfig(name, url string) endpoint.Config {
 		MaxRange:     cfg.MaxRange,
 		MaxAddresses: cfg.MaxAddresses, MaxBytes: cfg.MaxBytes, Log: cfg.Logger, Secrets: s.secrets, Metrics: s.metrics,
 		Rand: cfg.Rand, Now: cfg.Now, Dial: cfg.Dial,
+		Accused: func() {
+			select {
+			case s.accused <- struct{}{}:
+			default: // somebody is to look already
+			}
+		},
+	}
+}
+
+// Accused is signalled after a new fault of an endpoint.
+func (s *Source) Accused() <-chan struct{} { return s.accused }
+
+// Faults are what endpoints are set aside for.
+func (s *Source) Faults() []Fault {
+	var list []Fault
+	for _, n := range s.nodes {
+		if f := n.Fault(); f != nil {
+			list = append(list, *f)
+		}
+	}
+
+	return list
+}
+
+// SetAside has stored faults apply to the endpoints that they name, and releases an endpoint whose
+// stored fault is gone.
+func (s *Source) SetAside(stored []Fault) {
+	for _, n := range s.nodes {
+		i := slices.IndexFunc(stored, func(f Fault) bool { return f.Endpoint == n.Name() })
+		switch f := n.Fault(); {
+		case i >= 0:
+			n.SetAside(&stored[i])
+		case f != nil && f.Stored:
+			n.SetAside(nil)
+		}
 	}
 }
 

@@ -172,12 +172,17 @@ func (l *Ledger) addresses(ctx context.Context, query string,
 	return set, nil
 }
 
+// selectLastFindings gives the time of the last finding of each kind.
+const selectLastFindings = `
+    select kind, max(found_at) from findings where chain_id = $1 group by kind
+    union all
+    select $2, max(since) from endpoint_faults where chain_id = $1 having count(*) > 0`
+
 // LastFindings returns when each kind was found last, by the database's clock; kinds that were
 // never found are left out.
 func (l *Ledger) LastFindings(ctx context.Context) (map[string]time.Time, error) {
 	last := map[string]time.Time{}
-	rows, _ := l.cfg.DB.Query(ctx, `select kind, max(found_at) from findings where chain_id = $1 group by kind`,
-		l.cfg.ChainID)
+	rows, _ := l.cfg.DB.Query(ctx, selectLastFindings, l.cfg.ChainID, EndpointFault)
 	var kind string
 	var at time.Time
 	_, err := pgx.ForEachRow(rows, []any{&kind, &at}, func() error { last[kind] = at; return nil })

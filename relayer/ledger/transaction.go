@@ -108,10 +108,12 @@ const (
 	AnnouncedAgain = "announced_again"
 	// events have numbers that the columns of escrow_records cannot hold: the args have them, the records do not
 	OversizedValue = "oversized_value"
+	// an endpoint is set aside; its row is in endpoint_faults
+	EndpointFault = "endpoint_fault"
 )
 
 // FindingKinds lists them.
-var FindingKinds = []string{DeepReorg, MissingEvent, ExtraEvent, AnnouncedAgain, OversizedValue}
+var FindingKinds = []string{DeepReorg, MissingEvent, ExtraEvent, AnnouncedAgain, OversizedValue, EndpointFault}
 
 const insertFinding = `insert into findings (chain_id, kind, block_number, events) values ($1, $2, $3, $4)`
 

@@ -28,7 +28,7 @@ var (
 // which cannot be asked for in parts.
 const smallAnswer, blockAnswer = 8 << 20, 256 << 20
 
-// Config of a Node. All fields are required but MaxRPS, Client and Dial.
+// Config of a Node. All fields are required but MaxRPS, Client, Dial and Accused.
 type Config struct {
 	Name         string // as operators see it, without secrets
 	URL          string
@@ -43,6 +43,7 @@ type Config struct {
 	Log          *slog.Logger
 	Secrets      *redact.Secrets
 	Metrics      *Metrics
+	Accused      func()         // is called after each new Fault; nil: faults are not stored
 	Rand         func() float64 // in [0,1), for jitter
 	Now          func() time.Time
 }

@@ -100,6 +100,7 @@ type health struct {
 	faults        int
 	lied, failed  time.Time
 	err           error
+	fault         *Fault // what it is set aside for; nil: it is not
 
 	waited time.Duration // the last pause for the rate, of a node that has not answered since
 	enough time.Duration // the last that was followed by an answer; less is tried after a first one that was
@@ -119,7 +120,7 @@ func (h *health) works(asked, now time.Time) bool {
 	}
 
 	h.failures, h.waited = 0, 0
-	if now.Before(h.avoid) {
+	if h.avoided(now) {
 		return h.become(answered)
 	}
 
@@ -133,7 +134,7 @@ func (h *health) works(asked, now time.Time) bool {
 // proves notes logs that stood all tests. They do not excuse a wrong answer that came meanwhile;
 // nor do a header or the answer that there are no logs, in which there is not much to be wrong.
 func (h *health) proves(asked time.Time) bool {
-	if !asked.After(h.lied) {
+	if !asked.After(h.lied) || h.fault != nil {
 		return false
 	}
 
@@ -214,9 +215,12 @@ func (h *health) shun(now time.Time, most time.Duration, jitter func(time.Durati
 	return min(alonePause<<min(h.faults-1, 10), longestAlonePause)
 }
 
+// avoided reports whether the node is left alone while others serve.
+func (h *health) avoided(now time.Time) bool { return h.fault != nil || now.Before(h.avoid) }
+
 // retire takes a node out of use that was used for want of a better one.
 func (h *health) retire(now time.Time) bool {
-	return h.state == OnProbation && now.Before(h.avoid) && !now.Before(h.resume) && h.become(failed)
+	return h.state == OnProbation && h.avoided(now) && !now.Before(h.resume) && h.become(failed)
 }
 
 func (h *health) become(what event) bool {

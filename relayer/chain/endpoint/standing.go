@@ -20,6 +20,7 @@ type Status struct {
 	Latency   time.Duration // moving average of a request
 	LastError string        // redacted; may be older than the last success; empty: there was none
 	Failed    time.Time     // when that was; zero: never
+	Fault     *Fault        // what it is set aside for; nil: it is not
 }
 
 // standing is a node's health as it is now, and what operators are told of it.
@@ -98,6 +99,7 @@ func (s *standing) blame(ctx context.Context, err error, asked time.Time) {
 		return
 	}
 
+	s.accuseOversized(ctx, err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	was, before := s.health.state, s.health.err
@@ -150,26 +152,30 @@ func (s *standing) Serves() bool {
 	defer s.mu.Unlock()
 	now := s.cfg.Now()
 
-	return s.health.state.Up() && !now.Before(s.health.avoid) && s.health.resume.Sub(now) <= LongestWait
+	return s.health.state.Up() && !s.health.avoided(now) && s.health.resume.Sub(now) <= LongestWait
 }
 
 // Doubtful says whether the node has answered wrongly and not been heard to tell the truth since.
 func (s *standing) Doubtful() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.cfg.Now().Before(s.health.avoid)
+	return s.health.avoided(s.cfg.Now())
 }
 
 // Pause says how long the node is not to be asked, given whether another one serves.
 func (s *standing) Pause(served bool) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	until := s.health.resume
+	now, until := s.cfg.Now(), s.health.resume
 	if served && s.health.avoid.After(until) {
 		until = s.health.avoid
 	}
 
-	return until.Sub(s.cfg.Now())
+	if served && s.health.fault != nil {
+		until = now.Add(rememberedFor) // another look then
+	}
+
+	return until.Sub(now)
 }
 
 // Retire takes the node out of use that was used for want of a better one: what it says of the head counts no longer.
@@ -190,7 +196,8 @@ func (s *standing) up() bool {
 func (s *standing) status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := Status{Name: s.cfg.Name, State: s.health.state, Up: s.health.state.Up(), Latency: s.latency}
+	st := Status{Name: s.cfg.Name, State: s.health.state, Up: s.health.state.Up(), Latency: s.latency,
+		Fault: s.health.fault}
 	if s.health.err != nil {
 		st.LastError, st.Failed = s.health.err.Error(), s.health.failed
 	}

@@ -342,6 +342,9 @@ var (
 	ErrGarbled = fmt.Errorf("garbled, %w", ErrInvalid)
 	// ErrUnanswered means that a batch was answered in part: an endpoint that takes fewer requests at once.
 	ErrUnanswered = fmt.Errorf("some requests of the batch have no answer, %w", ErrInvalid)
+	// ErrOversized is an ErrInvalid out of all proportion to the request, which no honest node gives: what
+	// was not asked for takes up more room than what was.
+	ErrOversized = fmt.Errorf("oversized, %w", ErrInvalid)
 	// ErrTooLarge is an answer larger than this process is willing to hold.
 	ErrTooLarge = errors.New("response is too big")
 	// ErrRate marks a refusal as one for the rate, whatever its words.
