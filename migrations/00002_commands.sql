@@ -121,8 +121,7 @@ create table command_attempts (
     last_broadcast  timestamptz,
     broadcast_head  bigint,          -- the head at the last broadcast
     broadcasts      integer not null default 0,
-    refused         boolean not null default false, -- every node has refused it in words that mean for good
-    last_error      text not null default '',
+    last_error      text not null default '', -- what the endpoints said to the last broadcast, if none took it: for people
     primary key (chain_id, sender, nonce, attempt),
     unique (chain_id, tx_hash),
     foreign key (chain_id, sender, nonce, command_id) references commands (chain_id, sender, nonce, command_id)

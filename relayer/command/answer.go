@@ -59,7 +59,6 @@ const (
 	CodeUnderpriced   = "underpriced"      // the chain asks for more than MaxFee allows
 	CodeBalance       = "balance"          // held: the sender's account cannot pay
 	CodeCancelled     = "cancelled"
-	CodeNodesRefuse   = "refused_by_nodes" // every node refused the transaction for good; voided
 	CodeForeignNonce  = "foreign_nonce"
 	CodeReorg         = "reorganisation"
 )

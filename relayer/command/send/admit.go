@@ -30,8 +30,17 @@ func (r *round) room(account *account, flights []*flight) int {
 		return 0
 	}
 
-	return max(limit-len(flights), 0)
+	for _, f := range flights {
+		if r.open(f) {
+			limit--
+		}
+	}
+
+	return max(limit, 0)
 }
+
+// open reports whether no block has a command's nonce: it takes a place in the pools.
+func (r *round) open(f *flight) bool { return f.Nonce >= r.sight.look.Latest }
 
 // admit takes waiting commands as far as there is room: what is done already or impossible is
 // answered, what cannot be sent yet is held, the others get nonces, are signed and sent. It says
@@ -59,7 +68,9 @@ func (r *round) admit(ctx context.Context, room int, flights []*flight) (more bo
 	t := &triage{shared: r.shared, branch: r.sight.branch, fees: fees, funds: new(big.Int).Set(r.sight.look.Balance),
 		room: room}
 	for _, f := range flights {
-		t.funds.Sub(t.funds, r.exposure(f))
+		if r.open(f) { // what is mined has left the balance
+			t.funds.Sub(t.funds, r.exposure(f))
+		}
 	}
 
 	if err := t.sort(ctx, r.sight.target(), all); err != nil {
@@ -167,6 +178,16 @@ func (t *triage) sort(ctx context.Context, target Block, all []*waiting) error {
 		}
 
 		if t.known(w, message.Args) {
+			continue
+		}
+
+		if w.Winner != "" {
+			t.refuse(w, command.CodeConflict, "another command was first: "+w.Winner)
+			continue
+		}
+
+		if w.Value.Cmp(t.funds) > 0 {
+			t.hold(w, command.CodeBalance, "the sender's account lacks the value")
 			continue
 		}
 
@@ -281,13 +302,16 @@ func (t *triage) confirm(ctx context.Context) error {
 // tried decides what a simulation decides.
 func (t *triage) tried(w *waiting, target Block, r Simulation) {
 	if r.Reverts != nil {
-		t.reverts(w, target, storable(r.Reverts.Reason, maxReason), r.AtHead)
+		t.reverts(w, target, r.Reverts, r.AtHead)
 		return
 	}
 
 	switch made := common.BytesToAddress(r.Output); {
 	case r.NoCode:
 		t.hold(w, command.CodeUnknownEscrow, "nothing is deployed at the address at the newest final block")
+		return
+	case w.Kind == command.Create && made != w.Escrow && r.AtHead:
+		t.hold(w, command.CodeWrongEscrow, "the factory would deploy it at "+made.Hex())
 		return
 	case w.Kind == command.Create && made != w.Escrow:
 		t.refuseAt(target, w, command.CodeWrongEscrow, "the factory would deploy it at "+made.Hex())
@@ -310,12 +334,18 @@ func (t *triage) tried(w *waiting, target Block, r Simulation) {
 	}
 }
 
-// reverts decides on a command whose call the contract refuses.
-func (t *triage) reverts(w *waiting, target Block, reason string, atHead bool) {
+// keeperTries is how often a keeper's release is tried that a node refuses in words of its own, before it is
+// given up for the keeper's pause.
+const keeperTries = 5
+
+// reverts decides on a command whose call fails. A keeper's ends at once: nobody waits for its answer, and a
+// payee that refuses ether must hold neither the escrow nor the keeper's budget.
+func (t *triage) reverts(w *waiting, target Block, r *Revert, atHead bool) {
+	reason := storable(r.Reason, maxReason)
 	switch {
-	case strings.Contains(strings.ToLower(reason), "insufficient funds"):
-		t.hold(w, command.CodeBalance, "the sender's account cannot pay")
-	case unauthorised(reason) && !atHead:
+	case w.Requester == KeeperName && (r.Certain || w.Holds >= keeperTries):
+		t.refuse(w, command.CodeReverts, reason)
+	case r.unauthorised() && !atHead:
 		t.refuseAt(target, w, command.CodeUnauthorised, reason)
 	default:
 		t.hold(w, command.CodeReverts, reason)
@@ -333,17 +363,13 @@ func gasLimit(kind command.Kind, estimate uint64) uint64 {
 
 // Pauses between two looks at a held command: they double from a second.
 const (
-	maxPause       = time.Minute
-	maxPauseNew    = 15 * time.Second // for an escrow that may become final any moment
-	maxPauseKeeper = 6 * time.Hour
+	maxPause    = time.Minute
+	maxPauseNew = 15 * time.Second // for an escrow that may become final any moment
 )
 
 func (t *triage) hold(w *waiting, code, detail string) {
 	most := maxPause
-	switch {
-	case w.Requester == KeeperName:
-		most = maxPauseKeeper
-	case code == command.CodeUnknownEscrow:
+	if code == command.CodeUnknownEscrow {
 		most = maxPauseNew
 	}
 

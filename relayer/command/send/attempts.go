@@ -118,50 +118,40 @@ const (
 	doVoid
 )
 
-// plan says what a command with a nonce needs now. Time is the database's, as of the load.
+// plan says what a command with a nonce needs now. Time decides, the database's, as of the load: what is
+// not mined goes out again every few blocks or seconds, the lowest nonce for a higher fee, and a command
+// that has expired or was cancelled is voided. What nodes said to it decides nothing.
 func (r *round) plan(ctx context.Context, f *flight) (action, error) {
 	newest := f.newest()
-	giveUp := f.CancelRequested || f.Expired || newest != nil && newest.Refused
+	giveUp := f.CancelRequested || f.Expired
 	switch {
-	case newest == nil && giveUp:
+	case giveUp && !f.voiding():
 		return doVoid, nil
 	case newest == nil:
 		return doCall, nil
-	case r.resend:
+	case r.resend || !newest.Broadcast:
 		return doBroadcast, nil
-	case giveUp && !f.voiding():
-		return doVoid, nil
-	case !newest.Broadcast:
+	case r.since(newest.BroadcastHead) < r.cfg.BumpBlocks && newest.Silence < r.cfg.ResendEvery:
+		return doNothing, nil
+	case r.since(newest.Head) < r.cfg.BumpBlocks && newest.Age < r.cfg.BumpAfter:
 		return doBroadcast, nil
 	}
 
-	replace := doCall
-	if f.voiding() {
-		replace = doVoid
-	}
-
-	since := r.sight.head - min(newest.BroadcastHead, r.sight.head)
+	fees, err := r.cfg.Chain.Fees(ctx)
 	switch {
-	case strings.Contains(newest.LastError, ErrUnderpriced.Error()):
-		if since > 0 && f.Code != command.CodeUnderpriced || since >= r.cfg.BumpBlocks {
-			return replace, nil
-		}
-
-	case newest.LastError != "" && since > 0: // nobody may have it: it is to be known first
-		return doBroadcast, nil
-	case since >= r.cfg.BumpBlocks:
-		fees, err := r.cfg.Chain.Fees(ctx)
-		if err != nil {
-			return doNothing, err
-		}
-
-		if f.Nonce == r.sight.look.Latest || !fees.enough(newest.fee()) {
-			return replace, nil
-		}
+	case err != nil:
+		return doNothing, err
+	case f.Nonce != r.sight.look.Latest && fees.enough(newest.fee()):
+		return doBroadcast, nil // it waits for the ones below
+	case f.voiding():
+		return doVoid, nil
 	}
 
-	return doNothing, nil
+	return doCall, nil
 }
+
+// since is how many blocks there have been after a head.
+func (r *round) since(head uint64) uint64 { return r.sight.head - min(head, r.sight.head) }
 
 // errUnsigned means that signing failed: the command waits.
 var errUnsigned = errors.New("not signed")
@@ -235,7 +225,13 @@ func (r *round) sign(ctx context.Context, f *flight, fees Fees, message *command
 
 	fee := fees.first()
 	if newest != nil {
-		if fee, err = fees.raise(newest.fee(), gas, budget); err != nil {
+		fee, err = fees.raise(newest.fee(), gas, budget)
+		if errors.Is(err, errCap) && message == nil { // a void that the reservation does not pay for is a replacement
+			budget = r.budget(f.MaxFee.Int)
+			fee, err = fees.raise(newest.fee(), gas, budget)
+		}
+
+		if err != nil {
 			return x, err
 		}
 	}
@@ -279,8 +275,7 @@ func (r *round) broadcast(ctx context.Context, all []signed) error {
 	said := r.cfg.Chain.Broadcast(ctx, raws)
 	results := make([]broadcastResult, len(all))
 	for i, x := range all {
-		refused, words := verdict(said[i])
-		results[i] = broadcastResult{nonce: x.f.Nonce, attempt: x.attempt.Number, refused: refused, err: words}
+		results[i] = broadcastResult{nonce: x.f.Nonce, attempt: x.attempt.Number, words: wordsOf(said[i])}
 	}
 
 	r.cfg.Metrics.broadcasts.WithLabelValues(r.cfg.Name).Add(float64(len(all)))
@@ -288,18 +283,16 @@ func (r *round) broadcast(ctx context.Context, all []signed) error {
 	return r.store.broadcast(ctx, results, r.sight.head)
 }
 
-// verdict sums up what the endpoints said. One that accepted is enough.
-func verdict(said []error) (refused bool, words string) {
-	refused = len(said) > 0
-	var errs []string
+// wordsOf is what the endpoints said, for people. Nothing where one of them said nothing: it has the transaction.
+func wordsOf(said []error) string {
+	var all []string
 	for _, err := range said {
 		if err == nil {
-			return false, ""
+			return ""
 		}
 
-		refused = refused && errors.Is(err, ErrRefused)
-		errs = append(errs, err.Error())
+		all = append(all, err.Error())
 	}
 
-	return refused, storable(strings.Join(errs, "; "), 500)
+	return storable(strings.Join(all, "; "), 500)
 }

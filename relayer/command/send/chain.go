@@ -7,7 +7,6 @@ import (
 	"math/big"
 
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/common/hexutil"
 )
 
 // View is how far the chain may be read.
@@ -50,15 +49,17 @@ type Chain interface {
 	// Hashes are those of the blocks on the branch of the target; zero where that does not reach so far. Up
 	// to HashesAtOnce may be asked for. ErrBranch: as of Receipts.
 	Hashes(ctx context.Context, target Block, numbers ...uint64) ([]common.Hash, error)
-	// Broadcast sends each transaction to every endpoint. The results are by transaction, then by
-	// endpoint; nil: accepted, or known already.
+	// Broadcast sends each transaction to every endpoint. The results are by transaction, then by endpoint: what
+	// a node said is for people to read, and nil where it said nothing.
 	Broadcast(ctx context.Context, raws [][]byte) [][]error
 }
 
 // Look is an account as nodes see it.
 type Look struct {
 	Latest      uint64 // nonce after the newest block
-	Pending     uint64 // nonce after what waits in the pool, where nodes say so
+	Pending     uint64 // nonce after what waits in the pool; 0 where no node tells
+	Unpooled    bool   // no node tells what waits in its pool
+	Doubtful    bool   // it may yet: no nonce is given out
 	Final       uint64 // nonce after the target
 	Balance     *big.Int
 	Delegated   bool        // EIP-7702: nodes take one transaction at a time
@@ -79,12 +80,7 @@ type Simulation struct {
 	Output  []byte
 	Gas     uint64
 	Reverts *Revert // nil: it succeeds
-	AtHead  bool    // it reverts at the head only: what makes it so is not final
-}
-
-// Revert is how a contract refused.
-type Revert struct {
-	Reason string // the name of the error, or its text; hexadecimal if unknown
+	AtHead  bool    // it was tried at the head, or reverts only there: what makes it so is not final
 }
 
 // Receipt of a transaction.
@@ -102,17 +98,11 @@ type Receipt struct {
 type Log struct {
 	Address common.Address `json:"address"`
 	Topics  []common.Hash  `json:"topics"`
-	Index   hexutil.Uint   `json:"logIndex"`
+	Index   quantity       `json:"logIndex"`
 }
 
 // HashesAtOnce is how many blocks may be asked for in one request, with the one whose branch they are of.
 const HashesAtOnce = 49
 
-var (
-	// ErrBranch means that a node is on another branch than the one that is asked about.
-	ErrBranch = errors.New("the node is on another branch of the chain")
-	// ErrRefused means that a node will never take the transaction.
-	ErrRefused = errors.New("the node refuses the transaction for good")
-	// ErrUnderpriced means that the node wants higher fees.
-	ErrUnderpriced = errors.New("the node wants higher fees")
-)
+// ErrBranch means that a node is on another branch than the one that is asked about.
+var ErrBranch = errors.New("the node is on another branch of the chain")

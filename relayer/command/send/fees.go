@@ -60,10 +60,15 @@ func (f Fees) raise(old price, gas uint64, budget *big.Int) (price, error) {
 	}
 
 	// A tip is small beside the base fee, and what a node ignores for its tip would take long to grow
-	// by eighths: it doubles.
+	// by eighths: it doubles, and the cap leaves room for it.
 	next.Tip = larger(new(big.Int).Lsh(old.Tip, 1), eighthMore(old.Tip))
 	if want.Tip != nil {
 		next.Tip = larger(want.Tip, next.Tip)
+	}
+
+	if f.Base != nil {
+		twice := new(big.Int).Lsh(f.Base, 1)
+		next.Cap = smaller(larger(next.Cap, twice.Add(twice, next.Tip)), most)
 	}
 
 	if next.Tip.Cmp(next.Cap) > 0 {

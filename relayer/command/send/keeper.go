@@ -61,6 +61,8 @@ const selectDue = `
 	   and (cardinality(@payers::text[]) = 0 or lower(r.payer) = any(@payers))
 	   and not exists (select from command_claims k where k.chain_id = r.chain_id and k.escrow = r.escrow
 		and k.effect = 'settle')
+	   and not exists (select from commands c where c.chain_id = r.chain_id and c.escrow = r.escrow
+		and c.requester = 'keeper' and c.answered_at is null)
 	   and not exists (
 	       select from (select count(*) as n, max(c.answered_at) as last from commands c
 	                     where c.chain_id = r.chain_id and c.escrow = r.escrow and c.requester = 'keeper'
@@ -76,15 +78,11 @@ const keeperOpen = `
 	  from commands
 	 where chain_id = @chain and sender = @sender and requester = 'keeper' and received_at > now() - interval '7 days'`
 
-// insertKept stores nothing where somebody has asked for the release meanwhile.
+// insertKept claims nothing: that comes with the nonce, once the call has been tried. A requester's command
+// comes first until then.
 const insertKept = `
-	with claim as (
-	     insert into command_claims (chain_id, escrow, effect, command_id) values (@chain, @escrow, 'settle', @id)
-	     on conflict do nothing
-	     returning command_id)
 	insert into commands (chain_id, command_id, sender, kind, escrow, effect, requester, message, max_fee, expires_at, state)
-	select @chain, command_id, @sender, 'release', @escrow, 'settle', 'keeper', @message, @fee, @expires, 'accepted'
-	  from claim`
+	values (@chain, @id, @sender, 'release', @escrow, 'settle', 'keeper', @message, @fee, @expires, 'accepted')`
 
 // keeperPatience is how long one command of the keeper may take.
 const keeperPatience = 24 * time.Hour
@@ -118,15 +116,12 @@ func (k *Keeper) propose(ctx context.Context, s *shared) error {
 		}
 
 		for _, escrow := range due {
-			ok, err := k.insert(ctx, tx, s, common.HexToAddress(escrow), a.Now)
-			if err != nil {
+			if err := k.insert(ctx, tx, s, common.HexToAddress(escrow), a.Now); err != nil {
 				return err
 			}
-
-			if ok {
-				made++
-			}
 		}
+
+		made = len(due)
 
 		return nil
 	})
@@ -155,24 +150,24 @@ func (k *Keeper) room(ctx context.Context, tx pgx.Tx, s *store) (int, error) {
 	return limit, nil
 }
 
-func (k *Keeper) insert(ctx context.Context, tx pgx.Tx, s *shared, escrow common.Address, now time.Time) (bool, error) {
+func (k *Keeper) insert(ctx context.Context, tx pgx.Tx, s *shared, escrow common.Address, now time.Time) error {
 	expires := now.Add(keeperPatience)
 	c := command.Signed{Command: command.Command{
 		ChainID: uint64(s.cfg.ChainID), Factory: s.cfg.Factory, Kind: command.Release, Sender: s.address, Escrow: escrow,
 		ExpiresAt: uint64(expires.Unix()), MaxFee: k.MaxFee,
 	}}
 	if _, err := rand.Read(c.Salt[:]); err != nil {
-		return false, err
+		return err
 	}
 
 	message, err := json.Marshal(&c)
 	if err != nil {
-		return false, fmt.Errorf("encode the keeper's command: %w", err)
+		return fmt.Errorf("encode the keeper's command: %w", err)
 	}
 
-	tag, err := tx.Exec(ctx, insertKept, s.store.args(pgx.StrictNamedArgs{
+	_, err = tx.Exec(ctx, insertKept, s.store.args(pgx.StrictNamedArgs{
 		"id": c.ID().Hex(), "escrow": registry.Text(escrow), "message": message, "fee": wei{k.MaxFee}, "expires": expires,
 	}))
 
-	return tag.RowsAffected() > 0, err
+	return err
 }

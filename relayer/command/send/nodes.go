@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"math/big"
 	"slices"
+	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
@@ -90,6 +92,59 @@ func (n *Nodes) ask(ctx context.Context, all ...*question) error {
 	return nil
 }
 
+// quantity is a number as nodes write it: hexadecimal after 0x or decimal, in a string or not, with leading
+// zeros or without. What is below zero, as some rewards of a fee history are, counts as zero.
+type quantity struct{ n *big.Int }
+
+// maxDigits is as many as the largest uint256 has in decimal.
+const maxDigits = 78
+
+// UnmarshalJSON is json's.
+func (q *quantity) UnmarshalJSON(text []byte) error {
+	digits := strings.Trim(string(text), `"`)
+	if digits == "null" {
+		q.n = nil
+		return nil
+	}
+
+	digits, negative := strings.CutPrefix(digits, "-")
+	base := 10
+	if hex, is := strings.CutPrefix(strings.ToLower(digits), "0x"); is {
+		digits, base = cmp.Or(hex, "0"), 16
+	}
+
+	n, ok := new(big.Int).SetString(digits[:min(len(digits), maxDigits+1)], base)
+	if !ok || n.BitLen() > 256 || len(digits) > maxDigits || n.Sign() < 0 {
+		return fmt.Errorf("%.40q is no number", digits)
+	}
+
+	if negative {
+		n.SetInt64(0)
+	}
+
+	q.n = n
+
+	return nil
+}
+
+// big is the number; 0 where there was none.
+func (q quantity) big() *big.Int {
+	if q.n == nil {
+		return new(big.Int)
+	}
+
+	return q.n
+}
+
+// uint64 is the number, or the largest that a column of the database takes.
+func (q quantity) uint64() uint64 {
+	if n := q.big(); n.IsInt64() {
+		return n.Uint64()
+	}
+
+	return math.MaxInt64
+}
+
 // askAll is ask where every question needs its answer.
 func (n *Nodes) askAll(ctx context.Context, all ...*question) error {
 	if err := n.ask(ctx, all...); err != nil {
@@ -106,9 +161,9 @@ func (n *Nodes) askAll(ctx context.Context, all ...*question) error {
 }
 
 type header struct {
-	Number    hexutil.Uint64 `json:"number"`
-	Hash      common.Hash    `json:"hash"`
-	Timestamp hexutil.Uint64 `json:"timestamp"`
+	Number    quantity    `json:"number"`
+	Hash      common.Hash `json:"hash"`
+	Timestamp quantity    `json:"timestamp"`
 }
 
 // readHeaders reads blocks by number; nil where the chain does not reach so far.
@@ -123,8 +178,8 @@ func (n *Nodes) readHeaders(ctx context.Context, numbers ...uint64) ([]*header, 
 	}
 
 	for i, h := range all {
-		if h != nil && (uint64(h.Number) != numbers[i] || h.Hash == (common.Hash{})) {
-			return nil, fmt.Errorf("read block %d: the node answered with block %d", numbers[i], h.Number)
+		if h != nil && (h.Number.uint64() != numbers[i] || h.Hash == (common.Hash{})) {
+			return nil, fmt.Errorf("read block %d: the node answered with block %d", numbers[i], h.Number.uint64())
 		}
 	}
 
@@ -135,10 +190,10 @@ const transactionCount = "eth_getTransactionCount"
 
 // Latest is Chain's.
 func (n *Nodes) Latest(ctx context.Context, account common.Address) (uint64, error) {
-	var nonce hexutil.Uint64
+	var nonce quantity
 	err := n.askAll(ctx, about(&nonce, transactionCount, account, "latest"))
 
-	return uint64(nonce), err
+	return nonce.uint64(), err
 }
 
 // Look is Chain's.
@@ -147,7 +202,15 @@ func (n *Nodes) Look(ctx context.Context, account common.Address, target, checke
 	g, ctx := errgroup.WithContext(ctx)
 	if everyone {
 		g.Go(func() error { return n.everyNonce(ctx, account, &look.Latest, slices.Max[[]uint64], "latest") })
-		g.Go(func() error { return n.everyNonce(ctx, account, &look.Pending, slices.Max[[]uint64], "pending") })
+		g.Go(func() error {
+			err := n.everyNonce(ctx, account, &look.Pending, slices.Max[[]uint64], "pending")
+			look.Unpooled = errors.Is(err, errNoNonce)
+			if look.Unpooled {
+				return nil
+			}
+
+			return err
+		})
 		g.Go(func() error {
 			return n.everyNonce(ctx, account, &look.Final, slices.Min[[]uint64], hexutil.Uint64(target))
 		})
@@ -187,33 +250,43 @@ func (n *Nodes) blocks(ctx context.Context, target, checked uint64, look *Look) 
 	return nil
 }
 
-// account reads from one node, in one request, what every node is not asked for.
+// account reads from one node, in one request, what every node is not asked for. A node may know nothing of
+// the tag pending: the rest counts all the same.
 func (n *Nodes) account(ctx context.Context, account common.Address, target uint64, everyone bool, look *Look) error {
-	var balance hexutil.Big
+	var balance, latest, pending, final quantity
 	var code hexutil.Bytes
-	var latest, pending, final hexutil.Uint64
 	questions := []*question{about(&balance, "eth_getBalance", account, "latest")}
+	pool := about(&pending, transactionCount, account, "pending")
 	if everyone {
 		questions = append(questions, about(&code, "eth_getCode", account, "latest"))
 	} else {
 		questions = append(questions, about(&latest, transactionCount, account, "latest"),
-			about(&pending, transactionCount, account, "pending"),
-			about(&final, transactionCount, account, hexutil.Uint64(target)))
+			about(&final, transactionCount, account, hexutil.Uint64(target)), pool)
 	}
 
-	if err := n.askAll(ctx, questions...); err != nil {
+	if err := n.ask(ctx, questions...); err != nil {
 		return err
 	}
 
-	look.Balance = balance.ToInt()
+	for _, q := range questions {
+		if q.err != nil && q != pool {
+			return q.err
+		}
+	}
+
+	look.Balance = balance.big()
 	if everyone {
 		look.Delegated = len(code) > 0
 	} else {
-		look.Latest, look.Pending, look.Final = uint64(latest), uint64(pending), uint64(final)
+		look.Latest, look.Pending, look.Final = latest.uint64(), pending.uint64(), final.uint64()
+		look.Unpooled = pool.err != nil
 	}
 
 	return nil
 }
+
+// errNoNonce means that each node that was asked for a nonce refused to tell it.
+var errNoNonce = errors.New("no node tells the nonce")
 
 // everyNonce is what choose makes of an account's nonce as every node that answers has it.
 func (n *Nodes) everyNonce(ctx context.Context, account common.Address, to *uint64, choose func([]uint64) uint64,
@@ -226,18 +299,18 @@ func (n *Nodes) everyNonce(ctx context.Context, account common.Address, to *uint
 	var known []uint64
 	var errs []error
 	for _, a := range answers {
-		var nonce hexutil.Uint64
+		var nonce quantity
 		if a.Err != nil {
 			errs = append(errs, a.Err)
 		} else if err := json.Unmarshal(a.Result, &nonce); err != nil {
 			errs = append(errs, err)
 		} else {
-			known = append(known, uint64(nonce))
+			known = append(known, nonce.uint64())
 		}
 	}
 
 	if len(known) == 0 {
-		return fmt.Errorf("no node says the nonce: %w", errors.Join(errs...))
+		return fmt.Errorf("%w: %w", errNoNonce, errors.Join(errs...))
 	}
 
 	*to = choose(known)
@@ -265,7 +338,11 @@ func (n *Nodes) Simulate(ctx context.Context, target Block, calls []Call) ([]Sim
 	return all, nil
 }
 
-// simulate tries calls at the target, and then, at the head, those that did not revert.
+// errNoState means that a node has a block and not the state after it: full nodes keep some 128 of them.
+var errNoState = errors.New("the node does not have the state after the block")
+
+// simulate tries calls at the target, and then, at the head, those that did not revert. Where the state after
+// the target is gone, all of it is tried at the head, and nothing of it is final.
 func (n *Nodes) simulate(ctx context.Context, target Block, calls []Call, all []Simulation) error {
 	transactions := make([]map[string]any, len(calls))
 	for i, c := range calls {
@@ -273,11 +350,16 @@ func (n *Nodes) simulate(ctx context.Context, target Block, calls []Call, all []
 			"data": hexutil.Bytes(c.Data)}
 	}
 
-	if err := n.try(ctx, target, calls, transactions, all); err != nil {
+	err := n.try(ctx, &target, calls, transactions, all)
+	if errors.Is(err, errNoState) {
+		err = n.try(ctx, nil, calls, transactions, all)
+	}
+
+	if err != nil {
 		return err
 	}
 
-	gas := make([]hexutil.Uint64, len(calls))
+	gas := make([]quantity, len(calls))
 	asked := map[int]*question{}
 	for i, s := range all {
 		if !s.NoCode && s.Reverts == nil {
@@ -299,17 +381,21 @@ func (n *Nodes) simulate(ctx context.Context, target Block, calls []Call, all []
 			return err
 		}
 
-		all[i].Reverts, all[i].Gas, all[i].AtHead = reverts, uint64(gas[i]), reverts != nil
+		all[i].Reverts, all[i].Gas, all[i].AtHead = reverts, gas[i].uint64(), all[i].AtHead || reverts != nil
 	}
 
 	return nil
 }
 
-// try tries calls at the target, which the node shows in the same batch.
-func (n *Nodes) try(ctx context.Context, target Block, calls []Call, transactions []map[string]any,
+// try tries calls at the target, which the node shows in the same batch; nil: at the head.
+func (n *Nodes) try(ctx context.Context, target *Block, calls []Call, transactions []map[string]any,
 	all []Simulation) error {
 	var shown *header
-	at := hexutil.Uint64(target.Number)
+	var at any = "latest"
+	if target != nil {
+		at = hexutil.Uint64(target.Number)
+	}
+
 	stands := about(&shown, "eth_getBlockByNumber", at, false)
 	codes, outputs := make([]hexutil.Bytes, len(calls)), make([]hexutil.Bytes, len(calls))
 	questions := make([]*question, 0, 2*len(calls)+1)
@@ -321,14 +407,14 @@ func (n *Nodes) try(ctx context.Context, target Block, calls []Call, transaction
 	switch err := n.ask(ctx, append(questions, stands)...); {
 	case err != nil || stands.err != nil:
 		return cmp.Or(err, stands.err)
-	case shown == nil || shown.Hash != target.Hash:
+	case target != nil && (shown == nil || shown.Hash != target.Hash):
 		return target.elsewhere()
 	}
 
 	for i, c := range calls {
 		code, tried := questions[2*i], questions[2*i+1]
 		if code.err != nil {
-			return code.err
+			return fmt.Errorf("%w: %w", errNoState, code.err)
 		}
 
 		if len(codes[i]) == 0 && len(c.Data) > 0 {
@@ -341,7 +427,7 @@ func (n *Nodes) try(ctx context.Context, target Block, calls []Call, transaction
 			return err
 		}
 
-		all[i] = Simulation{Reverts: reverts, Output: outputs[i]}
+		all[i] = Simulation{Reverts: reverts, Output: outputs[i], AtHead: target == nil}
 	}
 
 	return nil
@@ -385,8 +471,8 @@ func (n *Nodes) Fees(ctx context.Context) (Fees, error) {
 
 func (n *Nodes) readFees(ctx context.Context) (Fees, error) {
 	var history struct {
-		Base   []*hexutil.Big   `json:"baseFeePerGas"`
-		Reward [][]*hexutil.Big `json:"reward"`
+		Base   []quantity   `json:"baseFeePerGas"`
+		Reward [][]quantity `json:"reward"`
 	}
 	err := n.askAll(ctx, about(&history, "eth_feeHistory", hexutil.Uint64(feeBlocks), "latest", []float64{50}))
 	if _, refused := errors.AsType[*chain.NodeError](err); err != nil && !refused {
@@ -394,48 +480,48 @@ func (n *Nodes) readFees(ctx context.Context) (Fees, error) {
 	}
 
 	if last := len(history.Base) - 1; err == nil && last >= 0 {
-		if base := history.Base[last]; base != nil && base.ToInt().Sign() > 0 {
-			return Fees{Base: base.ToInt(), Tip: n.tip(ctx, history.Reward)}, nil
+		if base := history.Base[last].big(); base.Sign() > 0 {
+			return Fees{Base: base, Tip: n.tip(ctx, history.Reward)}, nil
 		}
 	}
 
-	var gasPrice hexutil.Big
+	var gasPrice quantity
 	if err := n.askAll(ctx, about(&gasPrice, "eth_gasPrice")); err != nil {
 		return Fees{}, fmt.Errorf("read the gas price: %w", err)
 	}
 
-	return Fees{Tip: larger(gasPrice.ToInt(), big.NewInt(1))}, nil
+	return Fees{Tip: larger(gasPrice.big(), big.NewInt(1))}, nil
 }
 
 // tip is the median of what blocks have paid on top of the base fee, or what the node suggests.
-func (n *Nodes) tip(ctx context.Context, rewards [][]*hexutil.Big) *big.Int {
+func (n *Nodes) tip(ctx context.Context, rewards [][]quantity) *big.Int {
 	var tips []*big.Int
 	for _, r := range rewards {
-		if len(r) > 0 && r[0] != nil && r[0].ToInt().Sign() > 0 { // empty blocks say 0
-			tips = append(tips, r[0].ToInt())
+		if len(r) > 0 && r[0].big().Sign() > 0 { // empty blocks say 0
+			tips = append(tips, r[0].big())
 		}
 	}
 
-	var suggested hexutil.Big
+	var suggested quantity
 	if len(tips) > 0 {
 		slices.SortFunc(tips, (*big.Int).Cmp)
 		return larger(tips[len(tips)/2], minTip)
 	} else if n.askAll(ctx, about(&suggested, "eth_maxPriorityFeePerGas")) == nil { // not every node has it
-		return larger(suggested.ToInt(), minTip)
+		return larger(suggested.big(), minTip)
 	}
 
 	return minTip
 }
 
 type receipt struct {
-	TransactionHash   common.Hash     `json:"transactionHash"`
-	BlockNumber       *hexutil.Uint64 `json:"blockNumber"`
-	BlockHash         common.Hash     `json:"blockHash"`
-	Status            *hexutil.Uint64 `json:"status"`
-	GasUsed           hexutil.Uint64  `json:"gasUsed"`
-	EffectiveGasPrice *hexutil.Big    `json:"effectiveGasPrice"`
-	L1Fee             *hexutil.Big    `json:"l1Fee"` // of rollups
-	Logs              []Log           `json:"logs"`
+	TransactionHash   common.Hash `json:"transactionHash"`
+	BlockNumber       *quantity   `json:"blockNumber"`
+	BlockHash         common.Hash `json:"blockHash"`
+	Status            *quantity   `json:"status"`
+	GasUsed           quantity    `json:"gasUsed"`
+	EffectiveGasPrice quantity    `json:"effectiveGasPrice"`
+	L1Fee             quantity    `json:"l1Fee"` // of rollups
+	Logs              []Log       `json:"logs"`
 }
 
 // Receipts is Chain's. A receipt counts if the block at its height has its hash, as read afterwards
@@ -469,12 +555,12 @@ func (n *Nodes) receipts(ctx context.Context, target Block, hashes []common.Hash
 			continue
 		}
 
-		if r.TransactionHash != hashes[i] || r.BlockNumber == nil || r.Status == nil || *r.Status > 1 {
+		if r.TransactionHash != hashes[i] || r.BlockNumber == nil || r.Status == nil || r.Status.uint64() > 1 {
 			return nil, fmt.Errorf("the receipt of %s: the answer is not one", hashes[i])
 		}
 
-		if uint64(*r.BlockNumber) <= target.Number {
-			blocks[uint64(*r.BlockNumber)] = nil
+		if r.BlockNumber.uint64() <= target.Number {
+			blocks[r.BlockNumber.uint64()] = nil
 		}
 	}
 
@@ -497,7 +583,7 @@ func (n *Nodes) receipts(ctx context.Context, target Block, hashes []common.Hash
 		}
 
 		// Of a block that was replaced, or nodes disagree: it is asked again.
-		if h := blocks[uint64(*r.BlockNumber)]; h != nil && h.Hash == r.BlockHash {
+		if h := blocks[r.BlockNumber.uint64()]; h != nil && h.Hash == r.BlockHash {
 			all[i] = r.in(h)
 		}
 	}
@@ -507,17 +593,10 @@ func (n *Nodes) receipts(ctx context.Context, target Block, hashes []common.Hash
 
 // in is a receipt whose block is canonical.
 func (r *receipt) in(h *header) *Receipt {
-	got := &Receipt{Hash: r.TransactionHash, Block: uint64(h.Number), BlockHash: h.Hash, Time: uint64(h.Timestamp),
-		Succeeded: *r.Status == 1, FeePaid: new(big.Int), Logs: r.Logs}
-	if r.EffectiveGasPrice != nil {
-		got.FeePaid.Mul(r.EffectiveGasPrice.ToInt(), new(big.Int).SetUint64(uint64(r.GasUsed)))
-	}
+	paid := new(big.Int).Mul(r.EffectiveGasPrice.big(), r.GasUsed.big())
 
-	if r.L1Fee != nil {
-		got.FeePaid.Add(got.FeePaid, r.L1Fee.ToInt())
-	}
-
-	return got
+	return &Receipt{Hash: r.TransactionHash, Block: h.Number.uint64(), BlockHash: h.Hash, Time: h.Timestamp.uint64(),
+		Succeeded: r.Status.uint64() == 1, FeePaid: paid.Add(paid, r.L1Fee.big()), Logs: r.Logs}
 }
 
 // onBranch reads blocks by number, as a node has them that has the target. Behind one URL may be a machine
@@ -580,7 +659,7 @@ func (n *Nodes) Broadcast(ctx context.Context, raws [][]byte) [][]error {
 			}
 
 			for _, a := range answers {
-				all[i] = append(all[i], interpret(a.Err))
+				all[i] = append(all[i], a.Err)
 			}
 
 			return nil

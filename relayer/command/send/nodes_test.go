@@ -12,7 +12,6 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
-	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
 )
 
 // The same story against geth's and anvil's own pools: more commands than an account has slots, an
@@ -60,27 +59,4 @@ func TestRealNodes(t *testing.T) {
 			}
 		})
 	}
-}
-
-// What the pools say is understood: a transaction again, one that pays too little to replace, one
-// that no block can hold.
-func TestGethSays(t *testing.T) {
-	node, err := testchain.StartGeth(t.Context(), testchain.Options{Seed: 7})
-	require.NoError(t, err)
-	w := newWorldWithout(t, node)
-	sign := func(nonce, gas uint64, fee int64) []byte { return w.raw(nonce, gas, big.NewInt(fee)) }
-	first := sign(5, 21000, 3e9) // behind a gap, so that it stays in the pool
-	say := func(raw []byte) error {
-		results := w.nodes.Broadcast(t.Context(), [][]byte{raw})
-		require.Len(t, results, 1)
-		require.Len(t, results[0], 1)
-
-		return results[0][0]
-	}
-	require.NoError(t, say(first))
-	require.NoError(t, say(first), "already known: it has it")
-	require.ErrorIs(t, say(sign(5, 21001, 3e9+1)), send.ErrUnderpriced, "less than a tenth more")
-	require.NoError(t, say(sign(5, 21001, 4e9)))
-	require.ErrorIs(t, say(sign(6, 20000, 3e9)), send.ErrRefused, "intrinsic gas too low")
-	require.ErrorIs(t, say(sign(6, 100_000_000, 3e9)), send.ErrRefused, "no block can hold it")
 }

@@ -46,6 +46,8 @@ type observer struct {
 	missing map[uint64]int // nonces that are final, with no receipt of what was signed: at how many looks
 	unnamed []ending       // what the newest look has shown and whose event the ledger has still to store
 	resend  bool           // recorded bytes are to go out again: after a takeover, and after a deep reorganisation
+
+	unpooled time.Time // since when no node tells what waits in its pool; zero: some do
 }
 
 // watch brings what is known of the chain up to date with as few requests as there is reason for:
@@ -78,6 +80,8 @@ func (o *observer) wantsLook(view View, a *account, flights []*flight) bool {
 	switch {
 	case !o.looked.Ready || a.NextNonce == nil:
 		return true
+	case o.look.Doubtful && a.Now.Sub(o.lookedAt) >= o.cfg.LookEvery:
+		return true
 	case view == o.looked:
 		return false
 	case a.Due && a.State == "active", len(o.missing) > 0, len(o.unnamed) > 0, a.Now.Sub(o.lookedAt) >= o.cfg.LookEvery,
@@ -101,6 +105,19 @@ func (o *observer) observe(ctx context.Context, view View, account *account, fli
 
 	if !first {
 		look.Delegated = o.look.Delegated // is asked for once
+	}
+
+	switch {
+	case !look.Unpooled:
+		o.unpooled = time.Time{}
+	case o.unpooled.IsZero():
+		o.unpooled = account.Now
+	}
+
+	look.Doubtful = look.Unpooled && account.Now.Sub(o.unpooled) < o.cfg.PoolPatience
+
+	if account.NextNonce == nil && look.Doubtful {
+		return nil
 	}
 
 	if account.NextNonce == nil {

@@ -2,7 +2,6 @@ package send
 
 import (
 	"context"
-	"slices"
 
 	"github.com/ethereum/go-ethereum/common"
 
@@ -70,10 +69,6 @@ func outcomeOf(f *flight, receipts map[common.Hash]*Receipt, factory common.Addr
 func (f *flight) whyVoid() string {
 	if f.CancelRequested {
 		return command.CodeCancelled
-	}
-
-	if slices.ContainsFunc(f.Attempts, func(a attempt) bool { return a.Purpose == purposeCall && a.Refused }) {
-		return command.CodeNodesRefuse
 	}
 
 	return command.CodeExpired

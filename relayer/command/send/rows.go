@@ -26,7 +26,7 @@ type account struct {
 // ready says whether the account may give its next nonce to a command: it is not one that was seen in use,
 // and all below one that was adopted are final.
 func (a *account) ready(look Look) bool {
-	return a.State == "active" && a.NextNonce != nil && look.Final >= a.WaitFinal &&
+	return a.State == "active" && a.NextNonce != nil && !look.Doubtful && look.Final >= a.WaitFinal &&
 		max(look.Latest, look.Pending) <= *a.NextNonce
 }
 
@@ -52,11 +52,12 @@ type attempt struct {
 	Raw           []byte
 	Gas           uint64
 	FeeCap        wei
-	TipCap        wei // null: a legacy transaction
-	Broadcast     bool
-	BroadcastHead uint64
-	Refused       bool
-	LastError     string
+	TipCap        wei           // null: a legacy transaction
+	Head          uint64        // when it was signed
+	Age           time.Duration // since then
+	Broadcast     bool          // whether it left
+	BroadcastHead uint64        // when it did, the last time
+	Silence       time.Duration // since then
 }
 
 func (a *attempt) fee() price { return price{Cap: a.FeeCap.Int, Tip: a.TipCap.Int} }
@@ -93,6 +94,7 @@ type waiting struct {
 	Amount          wei
 	Required        int
 	Approvers       []string
+	Winner          string // another command that has the claim
 	EventID         string // of the canonical event that has done what the command asks for
 	EventBlock      *int64 // that this is in, or else the one that settled the escrow
 	EventHash       *string

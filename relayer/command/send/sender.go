@@ -42,13 +42,22 @@ type Config struct {
 	Policy     Policy  // who may ask for what; nil: only the keeper
 	Keeper     *Keeper // nil: this sender releases nothing by itself
 	// Valid says whether what is held through the session still holds. It is asked before bytes go out. Nil: always.
-	Valid      func() bool
-	BumpBlocks uint64        // after how many blocks an attempt that is not mined is replaced; 0 means 3
-	LookEvery  time.Duration // the longest pause between two looks at the account; 0 means 15 s
-	SignWithin time.Duration // how long one signature may take; 0 means 20 s
-	HandOver   time.Duration // how long a sender is another instance's share before it is handed over; 0 means 30 s
-	Log        *slog.Logger
-	Metrics    *Metrics
+	Valid func() bool
+	// What is not mined goes out again after BumpBlocks blocks (0 means 3) or ResendEvery (0 means 10 s), whichever
+	// is first. The lowest nonce is replaced, for a higher fee, BumpBlocks blocks or BumpAfter (0 means a minute)
+	// after it was signed: chains that make blocks on demand make none meanwhile.
+	BumpBlocks  uint64
+	ResendEvery time.Duration
+	BumpAfter   time.Duration
+	// PoolPatience is how long no node may tell what waits in its pool (the tag pending) before the sender goes by
+	// mined blocks alone; 0 means a minute. Some nodes never tell. After a restart of the database from a backup the
+	// pools may have what the database does not know.
+	PoolPatience time.Duration
+	LookEvery    time.Duration // the longest pause between two looks at the account; 0 means 15 s
+	SignWithin   time.Duration // how long one signature may take; 0 means 20 s
+	HandOver     time.Duration // how long a sender is another instance's share before it is handed over; 0 means 30 s
+	Log          *slog.Logger
+	Metrics      *Metrics
 }
 
 // Sender is one account whose key this instance has. It remembers nothing: what is known of the chain while
@@ -73,6 +82,9 @@ func New(cfg Config) (*Sender, error) {
 	address := cfg.Signer.Address()
 	cfg.Name = cmp.Or(cfg.Name, registry.Text(address))
 	cfg.BumpBlocks = cmp.Or(cfg.BumpBlocks, 3)
+	cfg.ResendEvery = cmp.Or(cfg.ResendEvery, 10*time.Second)
+	cfg.BumpAfter = cmp.Or(cfg.BumpAfter, time.Minute)
+	cfg.PoolPatience = cmp.Or(cfg.PoolPatience, time.Minute)
 	cfg.LookEvery = cmp.Or(cfg.LookEvery, 15*time.Second)
 	cfg.SignWithin = cmp.Or(cfg.SignWithin, 20*time.Second)
 	cfg.HandOver = cmp.Or(cfg.HandOver, 30*time.Second)

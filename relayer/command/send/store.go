@@ -151,7 +151,8 @@ const selectFlights = `
 
 const selectAttempts = `
 	select a.nonce, a.attempt, a.purpose, bytes(a.tx_hash) as hash, a.raw, a.gas, a.fee_cap, a.tip_cap, a.first_broadcast is not null as broadcast,
-	       coalesce(a.broadcast_head, 0) as broadcast_head, a.refused, a.last_error
+	       coalesce(a.broadcast_head, 0) as broadcast_head, a.head, clock_timestamp() - a.signed_at as age,
+	       clock_timestamp() - coalesce(a.last_broadcast, a.signed_at) as silence
 	  from command_attempts a
 	  join commands c on c.chain_id = a.chain_id and c.sender = a.sender and c.nonce = a.nonce
 	 where c.chain_id = @chain and c.sender = @sender and c.state in ('assigned', 'sent')
@@ -240,7 +241,9 @@ const selectWaiting = `
 	       clock_timestamp() as now, c.expires_at <= clock_timestamp() as expired, c.cancel_requested, c.holds,
 	       g.address is not null as registered, coalesce(r.status, '') as status, coalesce(r.payer, '') as payer, coalesce(r.payee, '') as payee,
 	       coalesce(r.arbiter, '') as arbiter, coalesce(r.amount, 0) as amount, coalesce(r.approvals_required, 0) as required,
-	       coalesce(r.approvers, '{}') as approvers, coalesce(e.event_id, '') as event_id, e.block_number as event_block, e.block_hash as event_hash
+	       coalesce(r.approvers, '{}') as approvers, coalesce(e.event_id, '') as event_id, e.block_number as event_block, e.block_hash as event_hash,
+	       coalesce((select k.command_id from command_claims k where k.chain_id = c.chain_id and k.escrow = c.escrow and k.effect = c.effect
+	                    and k.command_id <> c.command_id), '') as winner
 	  from commands c
 	  left join escrow_registry g on g.chain_id = c.chain_id and g.address_key = bytes(c.escrow) and g.status <> 'orphaned'
 	  left join escrow_records r on r.chain_id = c.chain_id and r.escrow_key = bytes(c.escrow)
@@ -317,10 +320,20 @@ type pick struct {
 	value *big.Int
 }
 
+// claimPicks takes the claims of those that have none yet: a keeper's, and what a reorganisation has opened
+// again. The order is that of takeClaims in relayer/command/intake.
+const claimPicks = `
+	insert into command_claims (chain_id, escrow, effect, command_id)
+	select chain_id, escrow, effect, command_id from commands where chain_id = @chain and command_id = any(@ids)
+	 order by escrow, effect, seq
+	on conflict do nothing`
+
+// lockPicks selects those that may have a nonce: their claims are theirs.
 const lockPicks = `
-	select command_id from commands
-	 where chain_id = @chain and sender = @sender and command_id = any(@ids) and state in ('accepted', 'held')
-	   and not cancel_requested and expires_at > clock_timestamp()
+	select c.command_id from commands c
+	 where c.chain_id = @chain and c.sender = @sender and c.command_id = any(@ids) and c.state in ('accepted', 'held')
+	   and not c.cancel_requested and c.expires_at > clock_timestamp()
+	   and exists (select from command_claims k where k.command_id = c.command_id)
 	   for update`
 
 const setAssigned = `
@@ -348,6 +361,10 @@ func (s *store) assign(ctx context.Context, picks []pick, limits Limits,
 		overBudget, given = nil, 0
 		if !a.ready(look) {
 			return nil
+		}
+
+		if _, err := tx.Exec(ctx, claimPicks, pgx.StrictNamedArgs{"chain": s.chainID, "ids": ids}); err != nil {
+			return err
 		}
 
 		rows, _ := tx.Query(ctx, lockPicks, s.args(pgx.StrictNamedArgs{"ids": ids}))
@@ -535,15 +552,14 @@ func (s *store) attempts(all []signed, head uint64) pgx.StrictNamedArgs {
 type broadcastResult struct {
 	nonce   uint64
 	attempt int
-	refused bool // by every node, in words that mean for good
-	err     string
+	words   string // of the endpoints, if none of them took it
 }
 
 const setBroadcast = `
 	update command_attempts a
 	   set first_broadcast = coalesce(a.first_broadcast, clock_timestamp()), last_broadcast = clock_timestamp(), broadcast_head = @head,
-	       broadcasts = a.broadcasts + 1, refused = b.refused, last_error = b.err
-	  from unnest(@nonces::bigint[], @attempts::int[], @refused::boolean[], @errs::text[]) as b (nonce, attempt, refused, err)
+	       broadcasts = a.broadcasts + 1, last_error = b.words
+	  from unnest(@nonces::bigint[], @attempts::int[], @words::text[]) as b (nonce, attempt, words)
 	 where a.chain_id = @chain and a.sender = @sender and a.nonce = b.nonce and a.attempt = b.attempt`
 
 func (s *store) broadcast(ctx context.Context, all []broadcastResult, head uint64) error {
@@ -551,8 +567,7 @@ func (s *store) broadcast(ctx context.Context, all []broadcastResult, head uint6
 		"head":     head,
 		"nonces":   column.Of(all, func(b *broadcastResult) uint64 { return b.nonce }),
 		"attempts": column.Of(all, func(b *broadcastResult) int { return b.attempt }),
-		"refused":  column.Of(all, func(b *broadcastResult) bool { return b.refused }),
-		"errs":     column.Of(all, func(b *broadcastResult) string { return b.err }),
+		"words":    column.Of(all, func(b *broadcastResult) string { return b.words }),
 	})
 
 	return err

@@ -175,7 +175,12 @@ func (t *tenure) admit(ctx context.Context, r *round, room int, flights []*fligh
 	}
 
 	// Without room what waits is of interest only when it expires.
-	pause, err := t.store.due(ctx, room > 0, min(idlePause, t.cfg.LookEvery))
+	longest := min(idlePause, t.cfg.LookEvery)
+	if !t.idle {
+		longest = min(longest, t.cfg.ResendEvery)
+	}
+
+	pause, err := t.store.due(ctx, room > 0, longest)
 	if len(t.observer.unnamed) > 0 {
 		pause = min(pause, namePause)
 	}

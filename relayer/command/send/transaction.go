@@ -116,7 +116,7 @@ func acted(r *Receipt, kind command.Kind, escrow, factory common.Address) bool {
 func eventOf(r *Receipt, kind command.Kind, escrow, factory common.Address) *event {
 	for _, l := range r.Logs {
 		if l.Address == emitter(kind, escrow, factory) && len(l.Topics) > 0 && l.Topics[0] == effects[kind] {
-			return &event{escrow: escrow, tx: r.Hash, index: uint(l.Index), number: int64(r.Block), block: r.BlockHash}
+			return &event{escrow: escrow, tx: r.Hash, index: uint(l.Index.uint64()), number: int64(r.Block), block: r.BlockHash}
 		}
 	}
 

@@ -1,0 +1,86 @@
+package send
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/ethereum/go-ethereum/accounts/abi"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/crypto"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
+)
+
+// Revert is how a call failed.
+type Revert struct {
+	Reason string // the name of the contract's error, or its text; hexadecimal if unknown
+	// Certain: the node showed what the contract returned. Otherwise Reason is the node's own words, on which
+	// no decision rests.
+	Certain bool
+}
+
+// reverted tells a call that the node could not carry out from a failure to ask. A contract's refusal comes
+// with the data that it returned, which may be empty.
+func reverted(err error) (*Revert, error) {
+	fault, is := errors.AsType[*chain.NodeError](err)
+	if !is {
+		return nil, err
+	}
+
+	var data hexutil.Bytes
+	if len(fault.Data) > 0 && json.Unmarshal(fault.Data, &data) == nil {
+		return &Revert{Reason: decodeRevert(data), Certain: true}, nil
+	}
+
+	return &Revert{Reason: fault.Message}, nil
+}
+
+// The names of custom errors, by selector: those of the known contracts, and what others call the same.
+var errorNames = func() map[string]string {
+	names := map[string]string{}
+	for _, n := range slices.Concat(partyErrors, []string{
+		"AlreadyApproved", "Settled", "AlreadySettled", "AlreadyReleased", "AlreadyRefunded", "TooEarly", "NotYet",
+		"ReleaseTimeNotReached", "TimelockNotExpired", "NotEnoughApprovals", "InsufficientApprovals", "TransferFailed",
+		"InvalidAmount", "ZeroAmount", "InvalidPayee", "InvalidApprovals",
+	}) {
+		names[hex.EncodeToString(crypto.Keccak256([]byte(n + "()"))[:4])] = n
+	}
+
+	return names
+}()
+
+// partyErrors mean that the sender has no part in the escrow, which no waiting mends.
+var partyErrors = []string{"NotAllowed", "NotAuthorized", "NotAuthorised", "Unauthorized", "Unauthorised",
+	"OnlyPayer", "OnlyParties", "NotParty", "NotPayer"}
+
+// maxReason bounds, in bytes, what a contract can put into our database.
+const maxReason = 200
+
+// storable makes words of a node or a contract fit for a column of text: at most so many bytes, and neither
+// a zero byte nor what is not UTF-8, which Postgres refuses.
+func storable(words string, most int) string {
+	words = strings.ReplaceAll(words[:min(len(words), most)], "\x00", "?")
+
+	return strings.ToValidUTF8(words, "?")
+}
+
+// decodeRevert names the reason in what a contract reverted with.
+func decodeRevert(data []byte) string {
+	if reason, err := abi.UnpackRevert(data); err == nil {
+		return reason
+	}
+
+	if len(data) >= 4 {
+		if name, ok := errorNames[hex.EncodeToString(data[:4])]; ok {
+			return name
+		}
+	}
+
+	return "0x" + hex.EncodeToString(data)
+}
+
+// unauthorised reports whether a contract refused because the sender has no part in the escrow.
+func (r *Revert) unauthorised() bool { return r.Certain && slices.Contains(partyErrors, r.Reason) }

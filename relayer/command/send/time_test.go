@@ -1,0 +1,255 @@
+package send_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math/big"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
+	"github.com/fusion-prime/escrow-relayer/relayer/command"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
+)
+
+// dearChain is behind nodes that want a tip of so many wei, and say no in some words.
+type dearChain struct {
+	*send.Nodes
+	tip     *big.Int
+	words   error
+	refused atomic.Int64
+}
+
+func (c *dearChain) Broadcast(ctx context.Context, raws [][]byte) [][]error {
+	results := make([][]error, len(raws))
+	for i, raw := range raws {
+		var tx types.Transaction
+		if err := tx.UnmarshalBinary(raw); err != nil || tx.GasTipCap().Cmp(c.tip) < 0 {
+			c.refused.Add(1)
+			results[i] = []error{c.words}
+			continue
+		}
+
+		results[i] = c.Nodes.Broadcast(ctx, [][]byte{raw})[0]
+	}
+
+	return results
+}
+
+// Whatever words a node has for a tip that is too low, and in none: the lowest nonce is outbid until it is mined,
+// also when it is a void.
+func TestOutbidInWhateverWords(t *testing.T) {
+	t.Parallel()
+	for name, words := range map[string]error{
+		"geth":       errors.New("transaction underpriced: gas tip cap 1000000, minimum needed 500000000"),
+		"besu":       errors.New("Gas price below configured minimum gas price"),
+		"besu, base": errors.New("Gas price below current base fee"),
+		"nethermind": errors.New("FeeTooLow, EffectivePriorityFeePerGas too low"),
+		"erigon":     errors.New("fee too low"),
+		"reth":       errors.New("transaction underpriced"),
+		"for good":   errors.New("intrinsic gas too low"),
+		"in none":    nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, startSim(t))
+			dear := &dearChain{Nodes: w.nodes, tip: big.NewInt(20_000_000_000), words: words}
+			w.start(func(c *send.Config) { c.Chain, c.BumpBlocks, c.Limits.MaxFee = dear, 1, big.NewInt(1e17) })
+			call, void := w.escrow(1, 0), w.escrow(1, 0)
+			first := w.accept(w.command(command.Approve, call, nil))
+			second := w.accept(w.command(command.Approve, void, nil))
+			w.await(second, false, command.Sent)
+			w.exec(`update commands set cancel_requested = true where command_id = $1`, second.Hex())
+			w.await(first, true, command.Done)
+			w.await(second, true, command.Voided)
+			require.Positive(t, dear.refused.Load())
+			require.Len(t, w.sent(), 2)
+		})
+	}
+}
+
+// A chain that makes no blocks meanwhile: what is not mined is sent again, and outbid, by time.
+func TestSentAgainWithoutBlocks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	deaf := &deafChain{Nodes: w.nodes}
+	w.start(func(c *send.Config) {
+		c.Chain, c.ResendEvery, c.BumpAfter = deaf, 20*time.Millisecond, 200*time.Millisecond
+	})
+	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	w.await(id, true, command.Sent)
+	require.Eventually(t, func() bool {
+		return w.int(`select count(*) from command_attempts having sum(broadcasts) >= count(*) + 2 and count(*) >= 2
+			union all select 0 limit 1`) >= 2
+	}, patience, 10*time.Millisecond)
+	deaf.hears.Store(true)
+	w.await(id, true, command.Done)
+}
+
+// slowFinality is a chain on which nothing more becomes final, until it is released.
+type slowFinality struct {
+	*send.Nodes
+	target atomic.Uint64 // 0: as it is
+}
+
+func (c *slowFinality) View() send.View {
+	v := c.Nodes.View()
+	if t := c.target.Load(); t > 0 {
+		v.Target = min(v.Target, t)
+	}
+
+	return v
+}
+
+// In flight is what no block has: commands are sent as fast as blocks take them, whatever finality takes.
+func TestMinedIsNotInFlight(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	var escrows []common.Address
+	for range 7 {
+		escrows = append(escrows, w.escrow(1, 0))
+	}
+
+	w.awaitTarget()
+	slow := &slowFinality{Nodes: w.nodes}
+	slow.target.Store(w.nodes.View().Target)
+	w.start(func(c *send.Config) { c.Chain, c.Limits.MaxInFlight = slow, 2 })
+	var ids []common.Hash
+	for _, e := range escrows {
+		ids = append(ids, w.accept(w.command(command.Approve, e, nil)))
+	}
+
+	require.Eventually(t, func() bool { w.mine(1); return len(w.sent()) == 7 }, patience, 20*time.Millisecond)
+	require.Equal(t, 0, w.int(`select count(*) from commands where answered_at is not null`))
+	slow.target.Store(0)
+	for _, id := range ids {
+		w.await(id, true, command.Done)
+	}
+}
+
+// A payee that refuses ether takes neither the keeper's budget nor the payer's way out: each such release is tried
+// once and given up, and the others get theirs.
+func TestKeeperGivesUpWhatCannotSucceed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	chain := w.node.ChainID().Int64()
+	var hopeless []common.Address
+	due := func(payee common.Address) common.Address {
+		e := w.deploy(payee, common.Address{}, 1, 100)
+		_, err := w.wallet.Transact(t.Context(), w.node, 0, testchain.Call{To: &e, Data: contracts.NewEscrow().PackApprove()})
+		require.NoError(t, err)
+		record(t, w.db, chain, e, "approved", w.wallet0())
+
+		return e
+	}
+	for range 4 {
+		hopeless = append(hopeless, due(w.contracts.Factory)) // which takes no ether
+	}
+
+	honest := due(w.sender.Address)
+	require.NoError(t, w.node.(*testchain.Sim).AdvanceTime(t.Context(), 200*time.Second))
+	w.mine(confirmations)
+	w.start(func(c *send.Config) {
+		c.Keeper = &send.Keeper{MinAmount: big.NewInt(1), MaxFee: big.NewInt(1e16), DayFees: big.NewInt(2e16),
+			Every: 10 * time.Millisecond}
+	})
+	count := func(state string, e common.Address) int {
+		return w.int(`select count(*) from commands where requester = 'keeper' and state = $1 and escrow = $2`, state, text(e))
+	}
+	require.Eventually(t, func() bool { w.mine(1); return count("done", honest) == 1 }, patience, 50*time.Millisecond)
+	for _, e := range hopeless {
+		require.Equal(t, 1, count("refused", e))
+		w.accept(w.command(command.Refund, e, nil)) // no conflict
+	}
+
+	require.Equal(t, 5, w.int(`select count(*) from commands where requester = 'keeper'`), "one try each")
+	require.Len(t, w.sent(), 1)
+}
+
+// quirkyCaller changes what nodes answer: rewrite gets the method, the parameters as text, and the result.
+type quirkyCaller struct {
+	send.Caller
+	rewrite func(method, params, result string) (string, error)
+}
+
+func (c *quirkyCaller) change(method string, params []any, a *chain.Answer) {
+	text, _ := json.Marshal(params) // they were sent
+	if result, err := c.rewrite(method, string(text), string(a.Result)); err != nil {
+		a.Result, a.Err = nil, err
+	} else {
+		a.Result = []byte(result)
+	}
+}
+
+func (c *quirkyCaller) CallBatch(ctx context.Context, requests ...chain.Request) ([]chain.Answer, error) {
+	answers, err := c.Caller.CallBatch(ctx, requests...)
+	for i := range answers {
+		c.change(requests[i].Method, requests[i].Params, &answers[i])
+	}
+
+	return answers, err
+}
+
+func (c *quirkyCaller) CallEach(ctx context.Context, method string, params ...any) ([]chain.Answer, error) {
+	answers, err := c.Caller.CallEach(ctx, method, params...)
+	for i := range answers {
+		c.change(method, params, &answers[i])
+	}
+
+	return answers, err
+}
+
+// What nodes have been seen to do, each alone: a command is sent and answered all the same.
+func TestQuirksOfNodes(t *testing.T) {
+	t.Parallel()
+	padded := func(result string) string { return strings.ReplaceAll(result, `"0x`, `"0x0`) }
+	numbers := map[string]bool{"eth_getTransactionCount": true, "eth_getBalance": true, "eth_estimateGas": true,
+		"eth_maxPriorityFeePerGas": true}
+	for name, rewrite := range map[string]func(method, params, result string) (string, error){
+		"leading zeros": func(method, _, result string) (string, error) {
+			switch {
+			case numbers[method]:
+				return padded(result), nil
+			case method == "eth_getTransactionReceipt":
+				return strings.NewReplacer(`"status":"0x`, `"status":"0x0`, `"gasUsed":"0x`, `"gasUsed":"0x00`,
+					`"logIndex":"0x`, `"logIndex":"0x0`).Replace(result), nil
+			case method == "eth_feeHistory":
+				return padded(result), nil
+			}
+
+			return result, nil
+		},
+		"negative rewards": func(method, _, result string) (string, error) {
+			if method == "eth_feeHistory" {
+				return strings.ReplaceAll(result, `[["0x`, `[["-0x`), nil
+			}
+
+			return result, nil
+		},
+		"no tag pending": func(method, params, result string) (string, error) {
+			if method == "eth_getTransactionCount" && strings.Contains(params, "pending") {
+				return "", &chain.NodeError{Code: -32602, Message: "invalid block tag"}
+			}
+
+			return result, nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, startSim(t))
+			nodes := send.NewNodes(&quirkyCaller{Caller: w.source, rewrite: rewrite})
+			w.start(func(c *send.Config) { c.Chain, c.PoolPatience = nodes, time.Second })
+			w.await(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), true, command.Done)
+			require.Len(t, w.sent(), 1)
+		})
+	}
+}
