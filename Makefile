@@ -1,6 +1,7 @@
 # Every target works on a fresh clone with Go (see go.mod for the version) and nothing else, unless it says so.
 SHELL := /bin/bash
 BIN := bin/escrow-relayer
+DEMO := bin/escrow-demo
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 DATE ?= $(shell TZ=UTC git show -s --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ HEAD 2>/dev/null || echo unknown)
@@ -16,8 +17,16 @@ build: ## the binary, in bin/
 	go build -trimpath -ldflags '-X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)' -o $(BIN) ./cmd/escrow-relayer
 
 .PHONY: demo
-demo: build ## three relayers on a chain of their own: watch them lose their leader and lose no event
-	$(BIN) demo $(ARGS)
+demo: build $(DEMO) ## three relayers on a chain of their own: watch them lose their leader and lose no event
+	$(DEMO) $(ARGS)
+
+.PHONY: dev
+dev: build $(DEMO) ## one relayer with a local chain, Postgres and Pub/Sub, to write a consumer against (ARGS=--help)
+	$(DEMO) dev $(ARGS)
+
+.PHONY: $(DEMO)
+$(DEMO):
+	go build -o $@ ./cmd/escrow-demo
 
 .PHONY: test
 test: ## all tests, with the race detector, against a real Postgres, real chains and Google's Pub/Sub server
@@ -54,7 +63,7 @@ outage: ## what pages in real outages: a real Prometheus, real processes, real t
 	OUTAGE_FACTOR=1 go test -tags outage -run 'TestOutages|TestBrokenRulesAreTold' -count=1 -v -timeout 60m ./deploy
 
 .PHONY: release
-release: ## archives for linux and darwin, with and without the demo, checksums and SBOMs, in dist; built twice and compared (ARGS="-only linux/amd64")
+release: ## archives for linux and darwin, checksums and SBOMs, in dist; built twice and compared (ARGS="-only linux/amd64")
 	go run ./internal/release/cmd/release -out dist -verify $(ARGS)
 
 .PHONY: notices

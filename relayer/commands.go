@@ -180,7 +180,7 @@ func (c *commands) take(ctx context.Context, r *Relayer) error {
 
 // serve serves commands on COMMANDS_PORT, behind the token of HTTP_TOKEN_FILE.
 func (c *commands) serve(ctx context.Context, r *Relayer) error {
-	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", ":"+strconv.Itoa(r.cfg.CommandsPort))
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(r.cfg.HTTPHost, strconv.Itoa(r.cfg.CommandsPort)))
 	if err != nil {
 		return fmt.Errorf("serve commands: %w: set COMMANDS_PORT to a free port", err)
 	}

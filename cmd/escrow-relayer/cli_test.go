@@ -43,7 +43,7 @@ func TestUsage(t *testing.T) {
 		require.Contains(t, out, name, "all problems together")
 	}
 
-	for _, args := range [][]string{{"run", "--nonsense"}, {"run", "now"}, {"demo", "--instances", "0"}, {"replay"},
+	for _, args := range [][]string{{"run", "--nonsense"}, {"run", "now"}, {"replay"},
 		{"plan", "move", "--from", "0", "--to", "3"}} {
 		code, out = call(t, nil, args...)
 		require.Equal(t, 2, code, "%v: %s", args, out)

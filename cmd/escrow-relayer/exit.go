@@ -69,7 +69,6 @@ var meaningOfNo = map[string]string{
 	"audit":   "chain and database differ",
 	"replay":  "no stored event matches",
 	"doctor":  "something needs a person",
-	"demo":    "an event is missing, duplicated or out of order",
 	"wait":    "the fleet was not whole within --timeout",
 	"migrate": "with --check, a migration is missing",
 	"send":    "the relayer refuses the command",
@@ -110,10 +109,6 @@ func group(cmd *cobra.Command) *cobra.Command {
 			_ = c.Help()
 
 			return usage{fmt.Errorf("%s needs a command", c.CommandPath())}
-		}
-
-		if why, known := leftOut[args[0]]; known && !c.HasParent() {
-			return usage{errors.New(why)}
 		}
 
 		hint := ""

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -104,19 +103,6 @@ func TestUnknownCommands(t *testing.T) {
 		require.Equal(t, exitRefused, code, "%v: %s", c.args, out)
 		require.Contains(t, out, c.says, "%v", c.args)
 	}
-}
-
-// The binary that is deployed has no demo, and does not pretend to have run one.
-func TestDemoOfTheProductionBinary(t *testing.T) {
-	production := filepath.Join(t.TempDir(), "escrow-relayer")
-	built, err := exec.CommandContext(t.Context(), "go", "build", "-tags", "production", "-o", production,
-		".").CombinedOutput()
-	require.NoError(t, err, "%s", built)
-
-	cmd := exec.CommandContext(t.Context(), production, "demo")
-	out, _ := cmd.CombinedOutput() // it is meant to fail
-	require.Equal(t, exitRefused, cmd.ProcessState.ExitCode(), "%s", out)
-	require.Contains(t, string(out), "tag production")
 }
 
 // Before the first migration the commands say so, with the remedy, and change nothing.

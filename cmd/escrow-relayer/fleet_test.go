@@ -29,10 +29,8 @@ func TestMain(m *testing.M) {
 	}
 
 	bin = filepath.Join(dir, "escrow-relayer")
-	build := exec.Command("go", "build", "-race", "-o", bin, ".")
-	build.Stderr = os.Stderr
-	if err := build.Run(); err != nil {
-		panic(fmt.Sprintf("build the binary under test: %v", err))
+	if err := lab.Build(context.Background(), ".", bin); err != nil {
+		panic(err)
 	}
 
 	code := m.Run()

@@ -72,7 +72,6 @@ func root() *cobra.Command {
 	})
 	cmd.AddCommand(runCommand(), migrateCommand(), statusCommand(), auditCommand(), replayCommand(), doctorCommand(),
 		planCommand(), rewindCommand(), senderCommand(), commandCommand(), versionCommand())
-	cmd.AddCommand(demonstrations()...)
 
 	refuseArguments(cmd)
 	describeExits(cmd)

@@ -160,7 +160,7 @@ func (w *world) received(url string, chainID int64, factories ...common.Address)
 			}
 		}
 
-		a = lab.Compare(truth, ours)
+		a = lab.Compare(truth, ours, nil)
 
 		return a.Received >= a.Emitted
 	}, 60*time.Second, 50*time.Millisecond)

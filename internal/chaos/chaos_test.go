@@ -1,39 +1,44 @@
 package chaos
 
 import (
+	"context"
 	"flag"
-	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/internal/lab"
 )
 
-// The first three seeds in which no node misbehaves and no clock is wrong: a node that answers wrongly
-// is not asked for half a minute and more, and a binary of Build takes minutes to build. Both are too
-// long for the daily tests. `make chaos` tries all kinds.
-func TestFixedSeeds(t *testing.T) {
+// One seed of events and one of commands: the simulation works, whole. `make check` carries out more, and
+// each fault alone; `make chaos` tries new ones.
+func TestASeed(t *testing.T) {
 	t.Parallel()
-	bin, ran := build(t), 0
-	for seed := uint64(106); ran < 3; seed++ {
-		plan := NewPlan(seed)
-		if plan.Has(nodeKinds...) || plan.Clock != 0 {
-			continue
-		}
-
-		ran++
-		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
+	for name, plan := range map[string]Plan{"events": steadyPlans(1)[0], "commands": NewCommandsPlan(1)} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			clean(t, bin, plan)
+			clean(t, build(t), plan)
 		})
 	}
+}
+
+// steadyPlans are the first n from a fixed seed on in which no node misbehaves and no clock is wrong: a node
+// that answers wrongly is not asked for half a minute and more, and a binary of Build takes minutes to build.
+// `make chaos` tries all kinds.
+func steadyPlans(n int) (plans []Plan) {
+	for seed := uint64(106); len(plans) < n; seed++ {
+		if p := NewPlan(seed); !p.Has(nodeKinds...) && p.Clock == 0 {
+			plans = append(plans, p)
+		}
+	}
+
+	return plans
 }
 
 // clean carries out a plan and demands that nothing is wrong at the end.
@@ -50,17 +55,10 @@ func clean(t *testing.T, bin string, plan Plan) *Verdict {
 }
 
 // built builds the relayer that most tests run, on the first call.
-var built = sync.OnceValues(func() (bin string, err error) { return compile("-race", "../../cmd/escrow-relayer") })
-
-// compile builds a program of the repository and returns where it is.
-func compile(race, folder string) (bin string, err error) {
-	bin = filepath.Join(work, filepath.Base(folder))
-	if out, err := exec.Command("go", "build", race, "-o", bin, folder).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build %s: %w: %s", folder, err, out)
-	}
-
-	return bin, nil
-}
+var built = sync.OnceValues(func() (bin string, err error) {
+	bin = filepath.Join(work, "escrow-relayer")
+	return bin, lab.Build(context.Background(), "../../cmd/escrow-relayer", bin)
+})
 
 func build(t *testing.T) string {
 	t.Helper()
@@ -93,24 +91,6 @@ func TestMain(m *testing.M) {
 	}
 
 	os.Exit(code)
-}
-
-// Every fault alone, one after the other, so that its effect is not mixed with another's; how long the
-// fleet takes to recover is measured. `make drill` adds faults that last long, and variants.
-//
-// The command of make drill carries them out. The relayers have the race detector; the command, with its
-// chains, proxies and Pub/Sub, would compute three times as much with it, and has it in the other tests.
-func TestDrill(t *testing.T) {
-	t.Parallel()
-	bin := build(t)
-	command, err := compile("-race=false", "./cmd/chaos")
-	require.NoError(t, err)
-
-	out, err := exec.CommandContext(t.Context(), command, "-drill", "-short", "-parallel", sideBySide,
-		"-bin", bin).CombinedOutput()
-	t.Logf("%s", out)
-	require.NoError(t, err)
-	require.Contains(t, string(out), fmt.Sprintf("%d drills, 0 of them wrong", len(Groups())))
 }
 
 // A kind that no drill has would be tried only when a seed happens to choose it.

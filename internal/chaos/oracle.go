@@ -186,13 +186,13 @@ func (r *run) compare(ctx context.Context, s side, blocks int, verified int64, v
 		v.wrong("chain %d not whole in time: %s", s.id(), why)
 	}
 
-	*audit = lab.Compare(truth, r.received(s.id(), lab.Topic))
+	*audit = lab.Compare(truth, r.received(s.id(), lab.Topic), nil)
 	for range 50 { // a subscriber hears of a message a moment after its acknowledgement
 		if len((*audit).Missing) == 0 || !pause(ctx, 100*time.Millisecond) {
 			break
 		}
 
-		*audit = lab.Compare(truth, r.received(s.id(), lab.Topic))
+		*audit = lab.Compare(truth, r.received(s.id(), lab.Topic), nil)
 	}
 
 	if a := *audit; len(a.Missing) > 0 {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
+	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
 // scene is the state of a demo.
@@ -21,8 +22,11 @@ type scene struct {
 	mu      sync.Mutex
 	procs   []*lab.Process // by partition; the last one started
 	moments []moment
-	leading role                         // of the leader
-	owning  role                         // of the owner of the sender
+	ports   []string // by partition: a relayer that starts again is where it was
+	leading role     // of the leader
+	owning  role     // of the owner of the sender
+	slots   coverage
+	cause   string                       // the last thing that was done to an instance
 	scraped map[*lab.Process]lab.Metrics // a dead process's counters count on
 	drawn   int                          // lines on the terminal that the next picture replaces
 }
@@ -47,7 +51,7 @@ type gap struct {
 }
 
 func (s *scene) start(i int) error {
-	p, err := s.lab.Run(fmt.Sprint("relayer-", i), i, s.o.Instances, nil)
+	p, err := s.lab.Run(fmt.Sprint("relayer-", i), i, s.o.Instances, map[string]string{"PORT": s.ports[i]})
 	if err != nil {
 		return err
 	}
@@ -116,7 +120,7 @@ func (s *scene) strike(r *role, what string) {
 	s.say("%s", what)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r.blow = moment{time.Now(), what}
+	r.blow, s.cause = moment{time.Now(), what}, what
 }
 
 // parry ends the gap that a blow has made, if there was one.
@@ -137,6 +141,59 @@ func (s *scene) gaps(r *role) []gap {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(r.gaps)
+}
+
+// coverage is how long slots were without an instance that serves them.
+type coverage struct {
+	since time.Time // of the interval that lasts; zero: every slot is served
+	most  int       // slots at once, in that interval
+	gaps  []unserved
+}
+
+// unserved is an interval in which some slots were served by nobody.
+type unserved struct {
+	cause  string
+	length time.Duration
+	slots  int
+}
+
+// coverEvery is how often the slots are looked at, and so how exactly an interval is known.
+const coverEvery = 200 * time.Millisecond
+
+// cover notes for how long slots are unserved. An escrow's events wait for so long.
+func (s *scene) cover(ctx context.Context) error {
+	return lab.Every(ctx, coverEvery, func() error {
+		f, err := fleet.Read(ctx, s.lab.DB, s.lab.Chain.ChainID().Int64())
+		if err != nil || f.Slots.Total == 0 {
+			return nil // the next look is soon
+		}
+
+		s.mu.Lock()
+		gap, ended := s.slots.see(f.Slots.Unserved, time.Now(), s.cause)
+		s.mu.Unlock()
+		if ended {
+			s.say("every slot is served again, %s later", gap.length.Round(coverEvery/2))
+		}
+
+		return nil
+	})
+}
+
+// see takes a look at how many slots are unserved. An interval that ends is returned.
+func (c *coverage) see(n int, now time.Time, cause string) (gap unserved, ended bool) {
+	switch {
+	case n > 0 && c.since.IsZero():
+		c.since, c.most = now, n
+	case n > 0:
+		c.most = max(c.most, n)
+	case !c.since.IsZero():
+		gap = unserved{cause, now.Sub(c.since), c.most}
+		c.gaps, c.since, c.most = append(c.gaps, gap), time.Time{}, 0
+
+		return gap, true
+	}
+
+	return gap, false
 }
 
 // The counters of relayers that are shown.

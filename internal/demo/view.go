@@ -38,9 +38,10 @@ type look struct {
 
 // say notes what happens. It is printed at once, unless there is a picture that will have it.
 func (s *scene) say(format string, args ...any) {
-	m := moment{time.Now(), fmt.Sprintf(format, args...)}
+	what := fmt.Sprintf(format, args...)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	m := moment{time.Now(), what} // under the lock: what is printed is in the order of time
 	s.moments = append(s.moments, m)
 	if s.o.Size == nil {
 		fmt.Fprintln(s.o.Out, s.line(m))
@@ -66,7 +67,7 @@ func (s *scene) show(ctx context.Context) error {
 			if s.o.Size != nil {
 				s.draw(l)
 			} else {
-				fmt.Fprintln(s.o.Out, l.oneLine())
+				s.print(l)
 			}
 		}
 
@@ -82,6 +83,14 @@ func (s *scene) show(ctx context.Context) error {
 		case <-ticker.C:
 		}
 	}
+}
+
+// print writes a look as a line, with the time at which it is written.
+func (s *scene) print(l *look) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.clock = time.Since(s.began)
+	fmt.Fprintln(s.o.Out, l.oneLine())
 }
 
 func (s *scene) look(ctx context.Context) (*look, error) {
@@ -190,7 +199,7 @@ func (l *look) picture() (lines []string) {
 
 	line("  slots      %s", slots)
 	line("  escrows    %d registered, %d active", f.Escrows.Registered(), f.Escrows.Active)
-	line("  published  %d, %d in the outbox, %d duplicates suppressed", l.published(), f.Outbox.Messages,
+	line("  published  %d, %d in the outbox, %d read twice and stored once", l.published(), f.Outbox.Messages,
 		l.counters[suppressed])
 	var types []string
 	for _, name := range config.DefaultEvents {

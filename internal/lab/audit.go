@@ -20,6 +20,7 @@ type Audit struct {
 	Escrows    int
 	Emitted    int // events on the chain, of the names that are published
 	Received   int // messages
+	Retracted  int // event ids that were taken back: they count as if they had never come
 	Missing    []string
 	Duplicated []string // event ids received more than once
 	Unknown    []string // event ids that the chain does not have
@@ -37,9 +38,9 @@ func (a *Audit) Exact() bool {
 
 func (a *Audit) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "escrows %d, emitted %d, received %d, missing %d, duplicated %d, unknown %d, out of order %d, malformed %d",
-		a.Escrows, a.Emitted, a.Received, len(a.Missing), len(a.Duplicated), len(a.Unknown), len(a.Disordered),
-		len(a.Malformed))
+	fmt.Fprintf(&b, "escrows %d, emitted %d, received %d, retracted %d, missing %d, duplicated %d, unknown %d, "+
+		"out of order %d, malformed %d", a.Escrows, a.Emitted, a.Received, a.Retracted, len(a.Missing), len(a.Duplicated),
+		len(a.Unknown), len(a.Disordered), len(a.Malformed))
 	for _, list := range []struct {
 		what string
 		of   []string
@@ -71,12 +72,22 @@ func Expected(t *testchain.Truth, escrow common.Address) (ids []string) {
 }
 
 // Compare audits messages against the truth. An event is known by its transaction and log index,
-// which is its event_id unless a reorganisation has made that ambiguous.
-func Compare(t *testchain.Truth, received []testpubsub.Message) *Audit {
+// which is its event_id unless a reorganisation has made that ambiguous. What was retracted never happened.
+func Compare(t *testchain.Truth, received, retractions []testpubsub.Message) *Audit {
 	a := &Audit{Escrows: len(t.Escrows), Received: len(received)}
+	retracted := map[string]bool{}
+	for _, m := range retractions {
+		retracted[m.Attributes[message.AttrEventID]] = true
+	}
+
+	a.Retracted = len(retracted)
 	seen := map[string]int{}
 	order := map[string][]string{} // first deliveries by escrow
 	for _, m := range received {
+		if retracted[m.Attributes[message.AttrEventID]] {
+			continue
+		}
+
 		decoded, err := message.Decode(m.Data, m.Attributes)
 		if err != nil {
 			a.Malformed = append(a.Malformed, err.Error())
@@ -124,8 +135,8 @@ func (l *Lab) Truth(ctx context.Context, to uint64) (*testchain.Truth, error) {
 	return testchain.ReadTruth(ctx, l.Chain.HTTP(), l.Contracts.Block, to, l.Contracts.Factory)
 }
 
-// Audit waits until everything up to a block has been received, or ctx ends, and compares. Nothing
-// must be mined meanwhile that relayers may process.
+// Audit waits until everything up to a block has been received and everything else was retracted, or ctx ends,
+// and compares. Nothing must be mined meanwhile that relayers may process.
 func (l *Lab) Audit(ctx context.Context, to uint64) (*Audit, error) {
 	truth, err := l.Truth(ctx, to)
 	if err != nil {
@@ -135,8 +146,8 @@ func (l *Lab) Audit(ctx context.Context, to uint64) (*Audit, error) {
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
 	for {
-		a := Compare(truth, l.Received.Messages())
-		if len(a.Missing) == 0 || ctx.Err() != nil {
+		a := Compare(truth, l.Received.Messages(), l.Retracted.Messages())
+		if len(a.Missing)+len(a.Unknown) == 0 || ctx.Err() != nil {
 			return a, nil
 		}
 

@@ -71,7 +71,7 @@ func TestCompare(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			truth, messages := story(t)
-			a := Compare(truth, c.change(messages))
+			a := Compare(truth, c.change(messages), nil)
 			require.Equal(t, 2, a.Escrows)
 			require.Equal(t, 6, a.Emitted, "EscrowCreated and ArbiterChanged are not published")
 			require.Equal(t, c.want.Received, a.Received)

@@ -198,6 +198,7 @@ func (l *Lab) Environ(id string, number, total int, env map[string]string) []str
 		"DATABASE_URL":         cmp.Or(l.DatabaseURL, l.URL), "INSTANCE_ID": id,
 		"PARTITION_NUMBER": strconv.Itoa(number), "TOTAL_PARTITIONS": strconv.Itoa(total),
 		"CONFIRMATIONS": strconv.Itoa(l.Confirmations),
+		"HTTP_HOST":     "127.0.0.1",
 		"LOG_FORMAT":    "json", "HEARTBEAT_INTERVAL": "2s", "VERIFY_INTERVAL": "1s",
 	}
 	for _, m := range []map[string]string{l.Env, env} {
@@ -212,20 +213,25 @@ func (l *Lab) Environ(id string, number, total int, env map[string]string) []str
 	return list
 }
 
-// Run starts a relayer process and does not wait for it to be ready.
+// Run starts a relayer process, at the PORT of env or a free one, and does not wait for it to be ready.
 func (l *Lab) Run(id string, number, total int, env map[string]string) (*Process, error) {
-	port, err := testchain.FreePort()
+	environ, port := l.Environ(id, number, total, env), env["PORT"]
+	if port == "" {
+		free, err := testchain.FreePort()
+		if err != nil {
+			return nil, err
+		}
+
+		port = strconv.Itoa(free)
+		environ = append(environ, "PORT="+port)
+	}
+
+	p, err := StartProcess(l.Bin, []string{"run"}, environ, filepath.Join(l.Dir, id+".log"))
 	if err != nil {
 		return nil, err
 	}
 
-	environ := append(l.Environ(id, number, total, env), "PORT="+strconv.Itoa(port))
-	p, err := start(l.Bin, []string{"run"}, environ, filepath.Join(l.Dir, id+".log"))
-	if err != nil {
-		return nil, err
-	}
-
-	p.ID, p.URL = id, "http://127.0.0.1:"+strconv.Itoa(port)
+	p.ID, p.URL = id, "http://127.0.0.1:"+port
 	l.later(func() error { p.Kill(); return nil })
 
 	return p, nil

@@ -20,7 +20,8 @@ type Process struct {
 	err     error // of Wait, once exited is closed
 }
 
-func start(bin string, args, environ []string, logFile string) (*Process, error) {
+// StartProcess starts a program whose output is appended to a file, and does not wait for it.
+func StartProcess(bin string, args, environ []string, logFile string) (*Process, error) {
 	out, err := os.OpenFile(logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open the log of a relayer: %w", err)

@@ -61,7 +61,7 @@ func ReadSource(ctx context.Context, root string) (s Source, err error) {
 func (s *Source) Build(ctx context.Context, p Platform, out string) error {
 	flags := fmt.Sprintf("-s -w -buildid= -X main.version=%s -X main.commit=%s -X main.date=%s", s.Version, s.Commit,
 		s.Time.Format(time.RFC3339))
-	cmd := exec.CommandContext(ctx, "go", "build", p.tags(), "-trimpath", "-buildvcs=false", "-ldflags", flags,
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", flags,
 		"-o", out, Package)
 	cmd.Dir, cmd.Env, cmd.Stderr = s.Root, p.environ(), os.Stderr
 	if err := cmd.Run(); err != nil {
@@ -73,12 +73,7 @@ func (s *Source) Build(ctx context.Context, p Platform, out string) error {
 
 // Name of a platform's archive, without .tar.gz.
 func (s *Source) Name(p Platform) string {
-	name := "escrow-relayer"
-	if p.Demo {
-		name += "-with-demo"
-	}
-
-	return fmt.Sprintf("%s_%s_%s_%s", name, s.Version, p.OS, p.Arch)
+	return fmt.Sprintf("escrow-relayer_%s_%s_%s", s.Version, p.OS, p.Arch)
 }
 
 // Make writes the archives of some platforms, an SBOM for each and SHA256SUMS into a folder.

@@ -28,16 +28,14 @@ type Module struct {
 	dir           string
 }
 
-// Platform is what a binary is built for. The demo is left out with the tag production.
+// Platform is what a binary is built for.
 type Platform struct {
 	OS, Arch string
-	Demo     bool
 }
 
 // Platforms are those of a release.
 var Platforms = []Platform{
-	{"linux", "amd64", false}, {"linux", "arm64", false}, {"darwin", "amd64", false}, {"darwin", "arm64", false},
-	{"linux", "amd64", true}, {"linux", "arm64", true}, {"darwin", "amd64", true}, {"darwin", "arm64", true},
+	{"linux", "amd64"}, {"linux", "arm64"}, {"darwin", "amd64"}, {"darwin", "arm64"},
 }
 
 // environ builds for the platform without cgo, from go.mod alone.
@@ -46,19 +44,11 @@ func (p Platform) environ() []string {
 		"GOARM64=v8.0")
 }
 
-func (p Platform) tags() string {
-	if p.Demo {
-		return "-tags="
-	}
-
-	return "-tags=production"
-}
-
 // Modules lists what is linked into any of the platforms' binaries, by path. root is the repository's folder.
 func Modules(ctx context.Context, root string, platforms ...Platform) ([]Module, error) {
 	found := map[string]Module{}
 	for _, p := range platforms {
-		cmd := exec.CommandContext(ctx, "go", "list", "-deps", p.tags(), "-json=ImportPath,Standard,Module", Package)
+		cmd := exec.CommandContext(ctx, "go", "list", "-deps", "-json=ImportPath,Standard,Module", Package)
 		cmd.Dir, cmd.Env = root, p.environ()
 		cmd.Stderr = os.Stderr
 		out, err := cmd.Output()

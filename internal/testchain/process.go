@@ -106,8 +106,9 @@ func (p *process) watch() error {
 		return err
 	}
 
-	p.reaper = exec.Command("/bin/sh", "-c", `cat >/dev/null; kill -9 "$0"; rm -rf "$1"`,
-		strconv.Itoa(p.cmd.Process.Pid), p.dir)
+	p.reaper = exec.Command("/bin/sh", "-c", `cat >/dev/null; kill -9 "$NODE"; rm -rf "$FOLDER"`,
+		"escrow-relayer: cleans up after a node")
+	p.reaper.Env = append(os.Environ(), "NODE="+strconv.Itoa(p.cmd.Process.Pid), "FOLDER="+p.dir)
 	p.reaper.Stdin, p.reaper.SysProcAttr = read, &syscall.SysProcAttr{Setpgid: true}
 	if err := errors.Join(p.reaper.Start(), read.Close()); err != nil {
 		p.reaper = nil

@@ -212,14 +212,16 @@ func (o Options) conf(port string) []byte {
 // signal handler could not promise, and unlike a parent-death signal that works on every Unix and
 // removes the files too.
 func (s *Server) watch() error {
-	const script = `cat >/dev/null; "$0/pg_ctl" stop -D "$1/data" -m immediate -w -t 10; rm -rf "$1"`
+	// Paths come by the environment: beside "rm", a list of processes must not show a folder of programs.
+	const script = `cat >/dev/null; "$PROGRAMS/pg_ctl" stop -D "$FOLDER/data" -m immediate -w -t 10; rm -rf "$FOLDER"`
 	read, write, err := os.Pipe()
 	if err != nil {
 		return err
 	}
 
-	cmd := exec.Command("/bin/sh", "-c", script, s.bin, s.dir)
-	cmd.Dir, cmd.Env, cmd.SysProcAttr = "/", environment(), attributes()
+	cmd := exec.Command("/bin/sh", "-c", script, "escrow-relayer: cleans up after Postgres")
+	cmd.Dir, cmd.SysProcAttr = "/", attributes()
+	cmd.Env = append(environment(), "PROGRAMS="+s.bin, "FOLDER="+s.dir)
 	cmd.Stdin = read
 	if err := errors.Join(cmd.Start(), read.Close()); err != nil {
 		return errors.Join(err, write.Close())

@@ -87,7 +87,7 @@ func run(ctx context.Context, o *bench.Options, only, out string) (err error) {
 		}
 		defer os.RemoveAll(dir)
 		o.Bin = filepath.Join(dir, "escrow-relayer")
-		build := exec.CommandContext(ctx, "go", "build", "-tags", "production", "-trimpath", "-o", o.Bin,
+		build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", o.Bin,
 			"./cmd/escrow-relayer")
 		build.Stderr = os.Stderr
 		if err := build.Run(); err != nil {

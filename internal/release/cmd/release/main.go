@@ -2,7 +2,7 @@
 //
 //	go run ./internal/release/cmd/release -out dist [-only linux/amd64] [-verify]
 //	go run ./internal/release/cmd/release -notices
-//	go run ./internal/release/cmd/release -sbom FILE -only linux/amd64     for the image, of the binary without the demo
+//	go run ./internal/release/cmd/release -sbom FILE -only linux/amd64     for the image
 package main
 
 import (

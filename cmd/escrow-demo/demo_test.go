@@ -15,7 +15,29 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/internal/lab"
 )
+
+// programs is a folder with the demo and the relayer.
+var programs string
+
+func TestMain(m *testing.M) {
+	var err error
+	if programs, err = os.MkdirTemp("", "escrow-demo-bin-"); err != nil {
+		panic(err)
+	}
+
+	for name, folder := range map[string]string{"escrow-demo": ".", "escrow-relayer": "../escrow-relayer"} {
+		if err := lab.Build(context.Background(), folder, filepath.Join(programs, name)); err != nil {
+			panic(err)
+		}
+	}
+
+	code := m.Run()
+	_ = os.RemoveAll(programs)
+	os.Exit(code)
+}
 
 // demonstration is a running demo. Its temporary files go to a folder of its own.
 type demonstration struct {
@@ -35,7 +57,7 @@ func startDemo(t *testing.T, args ...string) *demonstration {
 	d := &demonstration{t: t, dir: dir}
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 	t.Cleanup(cancel)
-	d.cmd = exec.CommandContext(ctx, bin, append([]string{"demo"}, args...)...)
+	d.cmd = exec.CommandContext(ctx, filepath.Join(programs, "escrow-demo"), args...)
 	d.cmd.Env = append(os.Environ(), "TMPDIR="+d.dir)
 	out, err := d.cmd.StdoutPipe()
 	require.NoError(t, err)
@@ -88,9 +110,11 @@ func (d *demonstration) end(url string) (code int) {
 }
 
 func (d *demonstration) url() string {
-	_, url, ok := strings.Cut(d.until("relayers are ready"), "follow them at ")
+	_, url, ok := strings.Cut(d.until("relayers are ready"), "each has the same page: ")
 	require.True(d.t, ok)
-	return url
+	first, _, _ := strings.Cut(url, " ")
+
+	return first
 }
 
 func TestDemo(t *testing.T) {

@@ -1,0 +1,142 @@
+// Command escrow-demo runs the relayer's own binary on a chain, a Postgres and a Pub/Sub server that it
+// brings: `escrow-demo` shows a fleet that loses its leader, `escrow-demo dev` keeps one relayer running
+// to develop a consumer against. What is deployed has none of this in it.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/fusion-prime/escrow-relayer/internal/demo"
+)
+
+// Exit codes, those of escrow-relayer.
+const (
+	exitNo          = 1   // the audit found something
+	exitRefused     = 2   // it could not begin, or could not go on
+	exitInterrupted = 130 // there was no audit
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	err := root().ExecuteContext(ctx)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "escrow-demo:", err)
+	}
+
+	os.Exit(exitCode(err))
+}
+
+func exitCode(err error) int {
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, demo.ErrDirty), errors.Is(err, demo.ErrCommands):
+		return exitNo
+	case errors.Is(err, demo.ErrInterrupted):
+		return exitInterrupted
+	}
+
+	return exitRefused
+}
+
+func root() *cobra.Command {
+	o := demo.Options{}
+	cmd := &cobra.Command{
+		Use:   "escrow-demo",
+		Short: "Run a fleet on a chain of its own, kill its leader, and audit what subscribers received",
+		Long: `Run a fleet on a chain, a Postgres and a Pub/Sub server of its own; needs no configuration.
+
+The leader is killed and comes back, later an instance is stopped gracefully, and at the end a reorganisation takes back
+blocks that were published. Then the chain is audited against what a subscriber received.
+
+With --commands a service also signs commands (approve, release; some of them twice) and hands them over by HTTP and
+Pub/Sub. The relayers have the key of the account that acts, an arbiter's. Its owner is killed with the leader, while
+transactions are under way, and another instance goes on. In the end every transaction of the account, read from the
+chain, is compared with the answers: each accepted command took effect once, none twice, and each has its answer.
+
+Ctrl-C ends everything that was started; with --keep it ends the traffic, and the audit follows.
+Exit codes: 0 well; 1 an event is missing, duplicated or out of order; 2 it could not run; 130 interrupted.`,
+		Args: cobra.NoArgs, SilenceErrors: true, SilenceUsage: true,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if o.Instances < 1 || o.Instances > 20 {
+				return fmt.Errorf("--instances %d: must be 1 to 20", o.Instances)
+			}
+
+			if o.Duration < 10*time.Second {
+				return fmt.Errorf("--duration %s: must be 10s or longer", o.Duration)
+			}
+
+			if o.Bin, err = relayer(o.Bin); err != nil {
+				return err
+			}
+
+			o.Out, o.Size = cmd.OutOrStdout(), terminal()
+
+			return demo.Run(cmd.Context(), o)
+		},
+	}
+	cmd.PersistentFlags().StringVar(&o.Bin, "relayer", "",
+		"program escrow-relayer; default: the one beside this program, else the one in PATH")
+	cmd.Flags().IntVar(&o.Instances, "instances", 3, "relayer processes, 1 to 20")
+	cmd.Flags().DurationVar(&o.Duration, "duration", time.Minute,
+		"of the traffic; what happens to the instances fills the first minute of it at most")
+	cmd.Flags().Uint64Var(&o.Seed, "seed", 1, "decides accounts and traffic")
+	cmd.Flags().BoolVar(&o.Keep, "keep", false, "keep the traffic running until interrupted")
+	cmd.Flags().BoolVar(&o.Commands, "commands", false,
+		"also approve and release by signed commands, and audit their effects and answers")
+	cmd.AddCommand(devCommand(&o.Bin))
+
+	return cmd
+}
+
+// terminal returns the size of the terminal that stdout is; nil when it is none.
+func terminal() func() (width, height int) {
+	fd := int(os.Stdout.Fd())
+	if !term.IsTerminal(fd) {
+		return nil
+	}
+
+	return func() (int, int) {
+		width, height, err := term.GetSize(fd)
+		if err != nil || width == 0 {
+			return 80, 24
+		}
+
+		return width, height
+	}
+}
+
+// relayer finds the relayer's binary.
+func relayer(named string) (string, error) {
+	if named != "" {
+		return named, nil
+	}
+
+	const name = "escrow-relayer"
+	if self, err := os.Executable(); err == nil {
+		beside := filepath.Join(filepath.Dir(self), name)
+		if _, err := os.Stat(beside); err == nil {
+			return beside, nil
+		}
+	}
+
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("find the program %s beside this one or in PATH: %w; make build, or name it by --relayer",
+			name, err)
+	}
+
+	return path, nil
+}

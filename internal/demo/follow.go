@@ -1,0 +1,76 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fusion-prime/escrow-relayer/internal/lab"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+)
+
+// follow prints messages and uses the contracts until ctx ends, or the relayer does.
+func (d *dev) follow(ctx context.Context, p *lab.Process, log string) error {
+	g, running := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		select {
+		case <-running.Done():
+			return nil
+		case <-p.Exited():
+			return fmt.Errorf("the relayer has ended:\n%s", lastLines(log))
+		}
+	})
+	published := d.pubsub.Tap()
+	d.closers = append(d.closers, published.Stop)
+	g.Go(func() error {
+		for running.Err() == nil {
+			if err := published.Wait(running, 1); err != nil {
+				return unlessEnded(running, err)
+			}
+
+			for _, m := range published.Drain() {
+				var line bytes.Buffer
+				if err := json.Compact(&line, m.Data); err != nil {
+					return fmt.Errorf("read a message of the relayer: %w", err)
+				}
+
+				fmt.Fprintln(d.o.Out, line.String())
+			}
+		}
+
+		return nil
+	})
+	if d.sim != nil && !d.o.Quiet {
+		g.Go(func() error { return d.traffic(running) })
+	}
+
+	return g.Wait()
+}
+
+// traffic uses the contracts of the chain that was brought along, and reorganises it now and then.
+func (d *dev) traffic(ctx context.Context) error {
+	traffic, err := testchain.NewTraffic(ctx, testchain.TrafficConfig{
+		URL: d.sim.HTTP(), Deployment: d.deployment, Accounts: d.sim.Accounts()[:8], Open: 50,
+	})
+	if err != nil {
+		return unlessEnded(ctx, err)
+	}
+	defer traffic.Close()
+	next := time.Now().Add(d.o.Reorganise)
+
+	return lab.Every(ctx, d.o.Interval, func() error {
+		if d.o.Reorganise > 0 && time.Now().After(next) {
+			next = time.Now().Add(d.o.Reorganise)
+			d.say("the chain takes back its last %d blocks", devDepth)
+			if err := d.sim.Reorg(ctx, devDepth, testchain.Drop); err != nil {
+				return unlessEnded(ctx, err)
+			}
+		}
+
+		return unlessEnded(ctx, traffic.Step(ctx, devPerBlock))
+	})
+}
