@@ -28,9 +28,35 @@ dev: build $(DEMO) ## one relayer with a local chain, Postgres and Pub/Sub, to w
 $(DEMO):
 	go build -o $@ ./cmd/escrow-demo
 
+# Lint has vet's checks. Nobody debugs the programs that tests build: without symbols each links in half the time.
+TESTFLAGS := -vet=off -ldflags=-s
+
 .PHONY: test
-test: ## all tests, with the race detector, against a real Postgres, real chains and Google's Pub/Sub server
-	go test -race -timeout 60m ./...
+test: ## the whole behaviour, against a real Postgres, real chains and Google's Pub/Sub server: below five minutes
+	GOFLAGS="$(TESTFLAGS)" go test -timeout 20m ./...
+
+.PHONY: check
+check: lint model race browser pgbouncer outages deploy-check ## what test leaves out: lint, models, races, long simulation, outages
+
+.PHONY: race
+race: ## every test with the race detector, and the long ones: fixed seeds, each fault alone, every figure
+	GOFLAGS="$(TESTFLAGS)" go test -race -tags long -timeout 60m ./...
+
+.PHONY: browser
+browser: ## the status page in a headless Chromium
+	GOFLAGS="$(TESTFLAGS)" go test -race -tags browser ./relayer/web
+
+.PHONY: pgbouncer
+pgbouncer: ## the session through a pool of connections (needs the program pgbouncer)
+	GOFLAGS="$(TESTFLAGS)" go test -race -tags pgbouncer -run Pools ./election
+
+.PHONY: outages
+outages: ## what pages in outages, in shortened time (needs the program prometheus)
+	GOFLAGS="$(TESTFLAGS)" go test -tags outage -run TestOutages -count=1 -timeout 15m ./deploy
+
+.PHONY: deploy-check
+deploy-check: ## scripts, manifests and rules below deploy (needs shellcheck, jq and prometheus)
+	deploy/check.sh
 
 .PHONY: lint
 lint: ## formatting and the linters of .golangci.yml (golangci-lint is built from a Go module: a minute at first)
@@ -46,9 +72,9 @@ verify: generate ## fail if a generated file is not what its source says
 	git diff --exit-code -- internal/testchain
 
 .PHONY: model
-model: ## check the models of ownership, reorganisations and a sender's nonces in full (needs spin and gcc)
-	partition/model/check.sh full
-	relayer/command/send/model/check.sh full
+model: ## the models of ownership, reorganisations and a sender's nonces (needs spin and gcc; MODEL=ci is shorter)
+	partition/model/check.sh $(or $(MODEL),full)
+	relayer/command/send/model/check.sh $(or $(MODEL),full)
 
 .PHONY: chaos
 chaos: ## try to break the guarantees: SEED=n repeats one plan, MINUTES=n tries new ones, ARGS=-commands with commands in the traffic, ARGS=-race with the race detector
