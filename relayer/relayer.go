@@ -142,7 +142,8 @@ func (r *Relayer) Run(ctx context.Context) (err error) {
 
 	reader := &fleet.Reader{DB: r.db.Pool, ChainID: r.cfg.ChainID}
 	server, err := web.New(web.Config{
-		Addr: net.JoinHostPort(r.cfg.HTTPHost, strconv.Itoa(r.cfg.Port)), Source: r, DB: r.db.Pool, ChainID: r.cfg.ChainID, Fleet: reader,
+		Addr:   net.JoinHostPort(r.cfg.HTTPHost, strconv.Itoa(r.cfg.Port)),
+		Source: r, DB: r.db.Pool, ChainID: r.cfg.ChainID, Fleet: reader,
 		Metrics: r.gatherer, ExplorerURL: r.cfg.ExplorerURL, TokenFile: r.cfg.HTTPTokenFile,
 		Mask: r.secrets.Mask, Log: r.component("web"), Commands: r.commands.handler(r.cfg),
 	})

@@ -277,8 +277,9 @@ func (s *scene) passMonth(ctx context.Context, sim *testchain.Sim) error {
 
 // faults is the story, in parts of its duration: the leader is killed after a third and comes back
 // half-way; who leads after two thirds is stopped gracefully and comes back too. Where there is one
-// instance only, nobody leads meanwhile. At the end a reorganisation takes back what was published. With commands the one that acts on them is killed together
-// with the leader, while transactions are under way.
+// instance only, nobody leads meanwhile. At the end a reorganisation takes back what was published.
+// With commands the one that acts on them is killed together with the leader, while transactions are
+// under way.
 func (s *scene) faults(ctx context.Context) error {
 	d := min(s.o.Duration, play)
 	var victims []int
@@ -356,8 +357,8 @@ func (s *scene) reorganise(ctx context.Context) error {
 		return unlessEnded(ctx, err)
 	}
 
-	s.say("the chain takes back its last %d blocks, of which %d were published: their events are retracted", depth,
-		depth-confirmations)
+	s.say("the chain takes back its last %d blocks, of which %d were published: their events are retracted",
+		depth, depth-confirmations)
 
 	return nil
 }
