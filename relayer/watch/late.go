@@ -3,6 +3,7 @@ package watch
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -201,8 +202,8 @@ func (w *admission) admit(ctx context.Context, behind, ahead []registry.Late) er
 	return nil
 }
 
-// catchUp reads what late escrows emitted before the cursor and commits it, batch by batch. With
-// the last batch the cursor vouches for them, and they join the book.
+// catchUp reads what late escrows emitted before the cursor and commits it, batch by batch, once it is
+// anchored. With the last batch the cursor vouches for them, and they join the book.
 func (w *admission) catchUp(ctx context.Context, late []registry.Late) error {
 	w.report(len(late))
 	defer w.report(0)
@@ -211,6 +212,7 @@ func (w *admission) catchUp(ctx context.Context, late []registry.Late) error {
 	announce, noted := late, time.Time{}
 	since := time.Now()
 	filter := w.filterOf(late)
+	var read []ledger.Block // the last block of each batch since the last commit
 	for batch, err := range w.cfg.Source.Read(ctx, uint64(from), uint64(to), filter) {
 		if err != nil {
 			w.cfg.Filters.Refused(ctx, filter, err, w.cfg.Log) // the next try names them
@@ -218,17 +220,14 @@ func (w *admission) catchUp(ctx context.Context, late []registry.Late) error {
 			return &readError{err}
 		}
 
-		read := time.Now()
+		came := time.Now()
 		events, err := decode(w.cfg.ABI, batch.Logs, emitted, w.cfg.Metrics)
 		if err != nil {
 			return err
 		}
 
 		done := int64(batch.To) == to
-		if done && w.at.Hash != (common.Hash{}) && batch.Last.Hash != w.at.Hash {
-			return &reorgError{w.at}
-		}
-
+		read = append(read, ledger.Block{Number: int64(batch.To), Hash: batch.Last.Hash})
 		var progress []registry.Progress // one row per escrow, so not with every batch
 		if announce != nil || done || time.Since(noted) > noteEvery {
 			noted = time.Now()
@@ -239,8 +238,13 @@ func (w *admission) catchUp(ctx context.Context, late []registry.Late) error {
 			continue
 		}
 
+		if err := w.anchored(ctx, read); err != nil {
+			return err
+		}
+
+		read = read[:0]
 		var b blocks
-		b.add(w.at.To(int64(batch.From), common.Hash{}), &batch, since, read)
+		b.add(w.at.To(int64(batch.From), common.Hash{}), &batch, since, came)
 		traced, span := newSpans(w.cfg.Tracer, "late").blocks(ctx, &b)
 		err = w.store(traced, ledger.SlotCommit{
 			Epoch: w.held.Epoch, From: w.at, To: w.at, Announce: announce, Progress: progress, Events: events,
@@ -255,6 +259,35 @@ func (w *admission) catchUp(ctx context.Context, late []registry.Late) error {
 		announce = nil
 		if done {
 			w.enter(late)
+		}
+	}
+
+	return nil
+}
+
+// anchored makes sure that blocks which were read are on the branch of the cursor's block, as one
+// answer of an endpoint has both: what is committed behind the cursor meets no later check. Without a
+// hash the cursor has none to compare with.
+func (w *admission) anchored(ctx context.Context, read []ledger.Block) error {
+	if w.at.Hash == (common.Hash{}) {
+		return nil
+	}
+
+	numbers := make([]uint64, len(read))
+	for i, b := range read {
+		numbers[i] = uint64(b.Number)
+	}
+
+	cursor := chain.Header{Number: uint64(w.at.Next - 1), Hash: w.at.Hash}
+	headers, err := w.cfg.Source.Branch(ctx, cursor, numbers...)
+	if err != nil {
+		return &readError{fmt.Errorf("compare what was read with the branch of the cursor: %w", err)}
+	}
+
+	for i, b := range read {
+		if headers[i].Hash != b.Hash {
+			return &readError{fmt.Errorf("%w: block %d was read as %s, and is %s on the branch of the cursor",
+				chain.ErrDisagree, b.Number, b.Hash, headers[i].Hash)}
 		}
 	}
 
