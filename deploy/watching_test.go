@@ -445,6 +445,8 @@ func TestAlertsKeepTheLimitsOfThePage(t *testing.T) {
 		"RelayerNoEndpoint":     {fleet.LimitNode.Critical, "critical"},
 		"RelayerOutboxStuck":    {fleet.LimitOutbox.Critical, "critical"},
 		"RelayerHeartbeatStale": {fleet.LimitHeartbeat.Behind, "warning"},
+		"RelayerFinalityStuck":  {fleet.LimitTarget.Critical, "critical"},
+		"RelayerFinalityLate":   {fleet.LimitTarget.Behind + fleet.TicketAfter, "warning"},
 		"RelayerOutboxOld":      {fleet.LimitOutbox.Behind + fleet.TicketAfter, "warning"},
 
 		"RelayerSigner":              {fleet.LimitUnsigned.Critical, "critical"},

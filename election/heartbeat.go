@@ -3,6 +3,7 @@ package election
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -10,12 +11,14 @@ import (
 
 // Vitals is what an instance reports of itself with each heartbeat.
 type Vitals struct {
-	CurrentBlock, HeadBlock int64 // blocks; 0: not known yet
+	CurrentBlock, HeadBlock int64     // blocks; 0: not known yet
+	HeadTime, TargetTime    time.Time // of HeadBlock, and of the newest block that may be processed; zero: not known
 	Escrows                 int
 	Stopping                bool
 }
 
-// Heartbeat updates the instance's row. People and alerts read it; who is alive is decided by the session's lock alone.
+// Heartbeat updates the instance's row. People and alerts read it; who is alive is decided by the session's lock and by
+// the checks of its slots, so that an instance which was found dead stays so, since then, until it checks them again.
 func Heartbeat(ctx context.Context, db *pgxpool.Pool, chainID int64, instanceID string, v Vitals) error {
 	status := "active"
 	if v.Stopping {
@@ -26,7 +29,7 @@ func Heartbeat(ctx context.Context, db *pgxpool.Pool, chainID int64, instanceID 
 	defer cancel()
 	_, err := db.Exec(ctx, heartbeat, pgx.StrictNamedArgs{
 		"chain": chainID, "me": instanceID, "current": v.CurrentBlock, "head": v.HeadBlock, "escrows": v.Escrows,
-		"status": status,
+		"status": status, "head_time": seconds(v.HeadTime), "target_time": seconds(v.TargetTime),
 	})
 	if err != nil {
 		return fmt.Errorf("write the heartbeat of %s: %w", instanceID, err)
@@ -35,8 +38,19 @@ func Heartbeat(ctx context.Context, db *pgxpool.Pool, chainID int64, instanceID 
 	return nil
 }
 
+// seconds are those of the unix epoch; 0 for never, and for what a chain says that no timestamptz holds.
+func seconds(t time.Time) int64 {
+	const most = 1 << 40 // the year 36812
+	if t.IsZero() || t.Unix() < 0 || t.Unix() > most {
+		return 0
+	}
+
+	return t.Unix()
+}
+
 const heartbeat = `
 	update relayer_instances
 	set last_heartbeat = now(), current_block = nullif(@current::bigint, 0), head_block = nullif(@head::bigint, 0),
-	    escrows_monitored = @escrows, status = @status, dead_since = null
+	    head_time = to_timestamp(nullif(@head_time::bigint, 0)), target_time = to_timestamp(nullif(@target_time::bigint, 0)),
+	    escrows_monitored = @escrows, status = case when status = 'dead' then status else @status end
 	where chain_id = @chain and instance_id = @me`

@@ -60,6 +60,8 @@ create table relayer_instances (
     last_heartbeat    timestamptz not null default now(),
     current_block     bigint,     -- newest block processed
     head_block        bigint,     -- newest block that its node has
+    head_time         timestamptz, -- of that block, by the chain
+    target_time       timestamptz, -- of the newest block that it may process, by the chain
     escrows_monitored integer     not null default 0,
     status            text        not null check (status in ('active', 'stopping', 'dead')),
     lock_key          bigint      not null,
@@ -206,7 +208,7 @@ create table findings (
     chain_id     bigint      not null,
     id           bigint      generated always as identity,
     found_at     timestamptz not null default now(),
-    kind         text        not null check (kind in ('deep_reorg', 'missing_event', 'extra_event', 'announced_again', 'oversized_value')),
+    kind         text        not null check (kind in ('deep_reorg', 'missing_event', 'extra_event', 'announced_again', 'oversized_value', 'oversized_message')),
     block_number bigint      not null, -- the fork, or the last block of the range that was read or stored
     events       integer     not null, -- rolled back, missing, extra, announced again or oversized
     primary key (chain_id, id)

@@ -125,6 +125,10 @@ var allGauges = []gauge{
 		(*web.Instance).Lag),
 	newGauge("relayer_behind_seconds", "How long the chain took for the blocks of relayer_lag_blocks.",
 		func(s *scrape) float64 { return s.took(float64(s.instance.Lag())) }),
+	newGauge("relayer_head_age_seconds", "Age of the newest block of this instance's node, by the database's clock.",
+		func(s *scrape) float64 { return s.ageOf(s.instance.HeadTime) }),
+	newGauge("relayer_target_age_seconds", "Age of the newest block that may be processed, by the database's clock.",
+		func(s *scrape) float64 { return s.ageOf(s.instance.TargetTime) }),
 	newGauge("relayer_lag_seconds", "Age of the newest processed block when it lags, else 0.", (*scrape).lagSeconds),
 	ofInstance("relayer_slots_owned", "Slots that this instance serves.",
 		func(i *web.Instance) int { return i.Slots }),
@@ -295,6 +299,21 @@ func (s *scrape) lagSeconds() float64 {
 	}
 
 	return max(0, s.now.Sub(s.instance.CursorTime).Seconds()) // some chains' blocks are ahead of the clock
+}
+
+// ageOf is how long ago a block was made, by the database's clock, or by this one's where the database is
+// silent; NaN where its time is not known.
+func (s *scrape) ageOf(made time.Time) float64 {
+	if made.Unix() <= 0 {
+		return math.NaN()
+	}
+
+	now := s.now
+	if l := s.snapshot; l != nil {
+		now = l.fleet.At.Add(s.now.Sub(l.at))
+	}
+
+	return max(0, now.Sub(made).Seconds()) // some chains' blocks are ahead of the clock
 }
 
 // took is how long the chain takes for so many blocks, in seconds. Until some were seen, a block counts as

@@ -138,7 +138,7 @@ func TestGaugesOfFindings(t *testing.T) {
 
 	require.Equal(t, map[string]float64{ledger.DeepReorg: 1_795_000_000, ledger.MissingEvent: 0,
 		ledger.ExtraEvent: 0, ledger.AnnouncedAgain: 0, ledger.OversizedValue: 0,
-		ledger.EndpointFault: 0}, got)
+		ledger.OversizedMessage: 0, ledger.EndpointFault: 0}, got)
 }
 
 // There are chains whose blocks are ahead of the clock: that is no lag below zero.
@@ -148,6 +148,22 @@ func TestLagIsNotNegative(t *testing.T) {
 	require.Zero(t, s.lagSeconds())
 	s.instance.CursorTime = now.Add(-time.Minute)
 	require.InDelta(t, 60, s.lagSeconds(), 0.001)
+}
+
+// The age of what may be processed is by the database's clock, which the snapshot told.
+func TestAgesAreByTheClockOfTheDatabase(t *testing.T) {
+	now := time.Now()
+	l := &snapshot{at: now.Add(-3 * time.Second)}
+	l.fleet.At = now.Add(time.Hour)
+	s := &scrape{now: now, snapshot: l, instance: web.Instance{HeadTime: now, TargetTime: now.Add(-time.Hour)}}
+	require.InDelta(t, 3603, valueOf(t, s, "relayer_head_age_seconds"), 0.001)
+	require.InDelta(t, 7203, valueOf(t, s, "relayer_target_age_seconds"), 0.001)
+	s.snapshot = nil
+	require.InDelta(t, 3600, valueOf(t, s, "relayer_target_age_seconds"), 0.001, "while the database is silent")
+	s.instance.HeadTime = now.Add(time.Minute)
+	require.Zero(t, valueOf(t, s, "relayer_head_age_seconds"), "some chains' blocks are ahead of the clock")
+	s.instance.TargetTime = time.Unix(0, 0)
+	require.True(t, math.IsNaN(valueOf(t, s, "relayer_target_age_seconds")), "a genesis block says nothing")
 }
 
 // What is behind is told in the time that the chain took for it: a hundred blocks are 20 minutes of one

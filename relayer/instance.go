@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/watch"
 	"github.com/fusion-prime/escrow-relayer/relayer/web"
 )
 
@@ -68,7 +69,7 @@ func (r *Relayer) instance() web.Instance {
 		ID: r.cfg.InstanceID, Build: r.build, Started: r.started, Partition: r.cfg.Partition, Leader: c.leading.Load(),
 		Database: c.database.get(), Node: r.source.Health(),
 		Head: int64(view.Head), Target: int64(view.Target), Final: int64(view.Final), HeadTime: view.HeadTime,
-		BlockTime: r.source.BlockTime(),
+		TargetTime: view.TargetTime, BlockTime: r.source.BlockTime(),
 	}
 	if f := r.metrics.publish.LastFailure(); f != nil {
 		i.PublishError, i.PublishErrorAt = f.Err, f.At
@@ -98,6 +99,7 @@ func (r *Relayer) instance() web.Instance {
 		}
 	}
 
+	noteStuck(&i, t.slots.Stuck())
 	s, p := t.slots.Status(), t.publisher.Stats()
 	i.Cursor, i.CursorTime, i.Escrows = s.Next, s.Time, s.Escrows
 	i.InFlight, i.BlockedKeys = p.InFlight, p.BlockedKeys
@@ -107,7 +109,15 @@ func (r *Relayer) instance() web.Instance {
 
 	if i.Leader {
 		i.FactoryCursor = r.factory.Next()
+		noteStuck(&i, r.factory.Stuck())
 	}
 
 	return i
+}
+
+// noteStuck notes a watch that cannot store the next blocks; nil: it can.
+func noteStuck(i *web.Instance, e *watch.StuckError) {
+	if e != nil {
+		i.Stuck = e
+	}
 }

@@ -184,11 +184,13 @@ func (f *follower) tagged(ctx context.Context, n *endpoint.Node, head uint64, ca
 	}
 
 	said := []tags{now}
-	if before := n.Claim(); f.cfg.tagsDecide() && (before.Final != now.final || before.Safe != now.safe) {
+	if before := n.Claim(); f.cfg.tagsDecide() && (before.Final != now.final.Number || before.Safe != now.safe.Number) {
 		said = append(said, f.askTags(ctx, n)...)
 	}
 
-	behind := slices.ContainsFunc(said, func(t tags) bool { return t.final < now.final || t.safe < now.safe })
+	behind := slices.ContainsFunc(said, func(t tags) bool {
+		return t.final.Number < now.final.Number || t.safe.Number < now.safe.Number
+	})
 	f.outlook.takeTags(behind, func() {
 		for _, t := range said {
 			t.of.Tags(t.final, t.safe)
@@ -201,25 +203,23 @@ func (f *follower) tagged(ctx context.Context, n *endpoint.Node, head uint64, ca
 // tags are what a node calls final and safe.
 type tags struct {
 	of          *endpoint.Node
-	final, safe uint64
+	final, safe Header
 }
 
 // tagsOf reads the answers to tagCalls. A node that does not know a tag answers with an error or null.
 // Machines behind one URL may be apart, and what one calls final be above another's head; but not by far.
 func (f *follower) tagsOf(ctx context.Context, n *endpoint.Node, head uint64, calls []*rpc.Call) (tags, error) {
-	var said [2]uint64
+	var said [2]Header
 	for i, c := range calls {
-		var h Header
-		err := c.Decode(&h)
-		said[i] = h.Number
+		err := c.Decode(&said[i])
 		if err != nil && []string{Finalized, Safe}[i] == f.cfg.Finality {
 			n.Blame(ctx, fmt.Errorf("it does not know the %s block: wait for it, or set FINALITY=confirmations: %w",
 				f.cfg.Finality, err))
 			return tags{}, err
 		}
 
-		if said[i] > head+f.pool.farBehind() {
-			err := fmt.Errorf("%w: it calls block %d %s, and its head is block %d", rpc.ErrInvalid, said[i],
+		if said[i].Number > head+f.pool.farBehind() {
+			err := fmt.Errorf("%w: it calls block %d %s, and its head is block %d", rpc.ErrInvalid, said[i].Number,
 				[]string{Finalized, Safe}[i], head)
 			n.Blame(ctx, err)
 

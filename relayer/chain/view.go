@@ -19,7 +19,10 @@ type View struct {
 	Target   uint64 // newest block that may be processed
 	Final    uint64 // blocks up to here do not change any more, and may be read by range; at most Target
 	HeadTime time.Time
-	Ready    bool // false until the first head
+	// TargetTime is of block Target where a tag of the chain decides (zero while it is not known), else
+	// of the head, which Target follows at a fixed distance.
+	TargetTime time.Time
+	Ready      bool // false until the first head
 }
 
 // What cannot be said in blocks alone, since chains make them every 0.25 s or every 12 s: at least
@@ -185,11 +188,13 @@ func (o *outlook) derive(claims []endpoint.Claim) (next View, head Header) {
 			claims[i].Final = c.Head.Number - min(c.Head.Number, deep)
 		}
 
-		switch o.cfg.Finality {
-		case Safe:
-			next.Target = max(next.Target, c.Safe)
-		case Finalized:
-			next.Target = max(next.Target, c.Final)
+		tagged, at := c.Final, c.FinalTime
+		if o.cfg.Finality == Safe {
+			tagged, at = c.Safe, c.SafeTime
+		}
+
+		if o.cfg.tagsDecide() && tagged > next.Target {
+			next.Target, next.TargetTime = tagged, time.Unix(int64(at), 0)
 		}
 	}
 
@@ -199,6 +204,10 @@ func (o *outlook) derive(claims []endpoint.Claim) (next View, head Header) {
 		next.Target = head.Number
 	case Confirmations:
 		next.Target = head.Number - min(head.Number, o.cfg.Confirmations)
+	}
+
+	if !o.cfg.tagsDecide() {
+		next.TargetTime = next.HeadTime
 	}
 
 	// Final is what all say that are up to date: too low costs requests, too high the check of parents.
@@ -232,7 +241,11 @@ func (o *outlook) keep(ctx context.Context, next *View, head Header, now time.Ti
 		o.view.Target, o.view.Final = 0, 0
 	}
 
-	next.Target, next.Final = max(next.Target, o.view.Target), max(next.Final, o.view.Final)
+	if next.Target < o.view.Target {
+		next.Target, next.TargetTime = o.view.Target, o.view.TargetTime
+	}
+
+	next.Final = max(next.Final, o.view.Final)
 }
 
 // pace is how fast the chain makes blocks, as seen from here: the mean time between two of them, and

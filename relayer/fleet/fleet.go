@@ -118,6 +118,10 @@ type Chain struct {
 	Head          int64 `json:"head_block"`
 	NodeHead      int64 `json:"-"`              // newest block that a live instance reported with a heartbeat; 0: unknown
 	FactoryCursor int64 `json:"factory_cursor"` // of the factory watch
+	// how old the newest block of the nodes is, and the newest that may be processed, by the chain's
+	// timestamps, the database's clock and the newest heartbeat that tells; 0: unknown
+	HeadAge   Age `json:"head_age_seconds"`
+	TargetAge Age `json:"target_age_seconds"`
 	// time of the block below it; zero: unknown
 	FactoryTime  time.Time `json:"-"`
 	LowestCursor int64     `json:"lowest_cursor"`  // of any slot: everything below is stored

@@ -81,6 +81,44 @@ func TestWholeFleet(t *testing.T) {
 	require.EqualValues(t, 1, f.Late.Escrows)
 }
 
+// The target stands still: the newest block that may be processed is old, by the chain's timestamps and the
+// database's clock, and the head is not. A head that is as old is another problem, of another cause. The
+// instance that knows the newest block counts.
+func TestBlocksAreComparedWithTheClock(t *testing.T) {
+	w := setup(t)
+	w.chainRow("a", 0, time.Hour)
+	w.live("a", 0, 2, 1000).Lead()
+	w.live("b", 1, 2, 1000)
+	ages := func(instance, head, target string) {
+		w.Exec(`update relayer_instances set head_time = now() - $2::interval, target_time = now() - $3::interval
+			where instance_id = $1`, instance, head, target)
+	}
+	found := func() map[string]fleet.Severity {
+		f, err := fleet.Read(t.Context(), w.DB, chain)
+		require.NoError(t, err)
+		all := map[string]fleet.Severity{}
+		for _, p := range f.Problems {
+			if p.Kind == fleet.StillFinality || p.Kind == fleet.StillChain {
+				all[p.Kind] = p.Severity
+			}
+		}
+
+		return all
+	}
+	require.Empty(t, found(), "what is not known is not judged")
+	ages("a", "12 seconds", "29 minutes")
+	require.Empty(t, found())
+	ages("a", "12 seconds", "31 minutes")
+	require.Equal(t, map[string]fleet.Severity{fleet.StillFinality: fleet.Warning}, found())
+	ages("a", "29 minutes", "61 minutes")
+	require.Equal(t, map[string]fleet.Severity{fleet.StillFinality: fleet.Critical}, found())
+	ages("b", "12 seconds", "14 minutes")
+	require.Empty(t, found(), "the other one is ahead")
+	ages("b", "62 minutes", "62 minutes")
+	ages("a", "61 minutes", "61 minutes")
+	require.Equal(t, map[string]fleet.Severity{fleet.StillChain: fleet.Critical}, found())
+}
+
 func TestUnknownChain(t *testing.T) {
 	w := setup(t)
 	f, err := fleet.Read(t.Context(), w.DB, 5)

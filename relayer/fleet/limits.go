@@ -56,6 +56,9 @@ var (
 	// LimitStuckCursor is for a cursor that does not move although there are blocks that it could have
 	// processed; above the longest time between two blocks.
 	LimitStuckCursor = Limit{5 * time.Minute, 15 * time.Minute}
+	// LimitTarget is for the age of the newest block that may be processed, by the chain's timestamps and
+	// the database's clock. Ethereum's finalized block is 13 to 19 minutes old.
+	LimitTarget = Limit{30 * time.Minute, time.Hour}
 	// LimitLate is for the oldest escrow that waits to be caught up.
 	LimitLate = Limit{10 * time.Minute, 0}
 	// LimitMixedTotals is for instances that disagree about the number of partitions; a repartition takes minutes.

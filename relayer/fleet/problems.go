@@ -46,6 +46,8 @@ const (
 	MixedSettings  = "mixed_settings"
 	Redundancy     = "lost_redundancy"
 	FutureStart    = "start_block_in_the_future"
+	StillFinality  = "finality_stands_still"
+	StillChain     = "chain_stands_still"
 
 	HaltedSender    = "sender_halted"
 	UnsignedCommand = "signer_unreachable"
@@ -70,6 +72,8 @@ var runbookOf = map[string]string{
 	StuckCursor:    "lag.md#relayerlagblocks",
 	FactoryBehind:  "lag.md#relayerfactorylag",
 	FutureStart:    "new-chain.md",
+	StillFinality:  "lag.md#relayerfinalitystuck",
+	StillChain:     "lag.md#relayerheadstuck",
 	OldOutbox:      "outbox-age.md#relayeroutboxold",
 	LateEscrows:    "lag.md#relayerlateescrows",
 	MixedTotals:    "repartition.md",
@@ -94,6 +98,7 @@ type Limits struct {
 	Redundancy     Limit
 	StaleHeartbeat Limit // a live instance that does not write its heartbeat
 	StuckCursor    Limit // a cursor that does not move although there are blocks
+	Target         Limit // age of the newest block that may be processed
 	Outbox         Limit // age of the oldest message
 	Late           Limit // age of the oldest escrow that is not admitted
 	MixedTotals    Limit // instances that disagree about the number of partitions, since the youngest of them started
@@ -110,6 +115,7 @@ var DefaultLimits = Limits{
 	Redundancy:     LimitRedundancy,
 	StaleHeartbeat: LimitHeartbeat,
 	StuckCursor:    LimitStuckCursor,
+	Target:         LimitTarget,
 	Outbox:         LimitOutbox,
 	Late:           LimitLate,
 	MixedTotals:    LimitMixedTotals,
@@ -242,6 +248,7 @@ func (f *Fleet) judgeProgress(p *problems, l Limits) {
 			f.Chain.Start, f.Chain.Start-head, head)
 	}
 
+	f.judgeTarget(p, l)
 	p.add(OldOutbox, l.Outbox.of(f.Outbox.OldestAge),
 		"look at the last error of publishing, and at the topic's permissions and quota; nothing is lost",
 		"the oldest of %d messages has waited for Pub/Sub for %s", f.Outbox.Messages, f.Outbox.OldestAge)
@@ -262,6 +269,21 @@ func (f *Fleet) judgeProgress(p *problems, l Limits) {
 
 	p.add(LateEscrows, l.Late.of(f.Late.OldestAge), "look at the logs of the owners of their slots",
 		"%d escrows wait to be caught up, the oldest for %s", f.Late.Escrows, f.Late.OldestAge)
+}
+
+// judgeTarget judges the blocks that the nodes have against the clock: what is behind a target that
+// stands still is behind nothing.
+func (f *Fleet) judgeTarget(p *problems, l Limits) {
+	age, head := f.Chain.TargetAge, f.Chain.HeadAge
+	if l.Target.of(head) == "" {
+		p.add(StillFinality, l.Target.of(age),
+			"compare the finalized and safe blocks of the endpoints with a block explorer",
+			"the newest block that FINALITY lets be processed is %s old, the head %s: nothing newer is published", age, head)
+		return
+	}
+
+	p.add(StillChain, l.Target.of(head), "compare the head of the endpoints with a block explorer",
+		"the newest block of the nodes is %s old: the chain stands still, or every endpoint does", head)
 }
 
 // processable is the newest block that an instance could have processed. Where the chain says itself what

@@ -81,6 +81,8 @@ type rows struct {
 	outbox      backlog
 	outboxSpan  int64
 	late        backlog
+	head        *time.Time // of the newest block that a live instance tells of; nil: none does
+	target      *time.Time // of the newest that may be processed
 }
 
 // group is a set of slots with one owner since one moment.
@@ -123,7 +125,8 @@ func (r *rows) readLocks(rows pgx.Rows) error {
 const selectInstances = `
 	select i.instance_id, i.partition_number, i.total_partitions, i.strategy, i.status, i.sits_out, i.settings,
 	       i.started_at, i.version, i.escrows_monitored, coalesce(c.next_block, 0), coalesce(i.head_block, 0),
-	       i.left_at is not null, i.lock_key, i.last_heartbeat, i.seen_at, i.dead_since, c.block_time, c.updated_at
+	       i.left_at is not null, i.lock_key, i.last_heartbeat, i.seen_at, i.dead_since, c.block_time, c.updated_at,
+	       i.head_time, i.target_time
 	from relayer_instances i left join cursors c using (chain_id, instance_id)
 	where i.chain_id = $1 and ` + remembered
 
@@ -142,6 +145,8 @@ type instanceRow struct {
 	DeadSince  *time.Time
 	BlockTime  *time.Time // of the block below its cursor
 	Moved      *time.Time // when its cursor last moved
+	HeadTime   *time.Time // of the newest block of its nodes, as of its last heartbeat
+	TargetTime *time.Time // of the newest block that it may process
 }
 
 func (r *rows) readInstances(rows pgx.Rows) (err error) {
@@ -242,11 +247,13 @@ func (r *rows) fold() Fleet {
 			i.Leader = held && r.locks[r.instances[n].LockKey] == holder
 			f.Leader.Valid = f.Leader.Valid || i.Leader && i.ID == f.Leader.Instance
 			f.Chain.NodeHead = max(f.Chain.NodeHead, i.Head)
+			r.head, r.target = later(r.head, r.instances[n].HeadTime), later(r.target, r.instances[n].TargetTime)
 		}
 
 		index[i.ID] = i
 	}
 
+	f.Chain.HeadAge, f.Chain.TargetAge = r.ageOf(r.head), r.ageOf(r.target)
 	r.foldHead()
 	r.foldSlots(index)
 	f.setStates()
@@ -414,6 +421,15 @@ func (f *Fleet) replaced(gone *Instance) bool {
 	}
 
 	return lives && !exists
+}
+
+// later is the later of two moments that there may not be.
+func later(a, b *time.Time) *time.Time {
+	if a == nil || b != nil && b.After(*a) {
+		return b
+	}
+
+	return a
 }
 
 // age is never negative: a row may have been written between the start of the snapshot's

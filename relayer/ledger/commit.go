@@ -196,8 +196,15 @@ type reorganised struct {
 	open    bool // the fate of some is open
 }
 
+// latestTime is the last second that a timestamptz holds, at the end of the year 294276.
+const latestTime = 9_224_318_015_999
+
 // advance moves a cursor by one of the statements above. ErrMoved: it is not where the step begins.
 func advance(ctx context.Context, t *transaction, statement string, s step) (r reorganised, err error) {
+	if s.time > latestTime {
+		s.time = 0 // unknown: no timestamptz holds it
+	}
+
 	err = t.QueryRow(ctx, statement, pgx.StrictNamedArgs{
 		"chain": t.cfg.ChainID, "me": t.cfg.InstanceID, "epoch": s.epoch, "from": s.from.Next,
 		"was": s.from.hashColumn(), "generation": s.from.Generation, "to": s.to.Next, "hash": s.to.hashColumn(),

@@ -91,3 +91,15 @@ func TestArgumentsWithANullCharacterCanBeQueried(t *testing.T) {
 	require.Equal(t, []string{string(e.Args)}, w.Column(`select args from events where type = 3`))
 	require.Len(t, w.Column(`select args->>'approver' from outbox_messages where event_type = 'Approved'`), 1)
 }
+
+// A header's time is any number.
+func TestABlockWithATimeThatNoColumnHolds(t *testing.T) {
+	w := setup(t)
+	for _, at := range []uint64{1_700_000_000_000_000_000, 1<<63 + 5, 9_224_318_015_999, 9_224_318_016_000} {
+		c := ledger.FactoryCommit{Epoch: w.epoch, From: w.fact, To: w.fact.To(w.fact.Next+1, blockHash(0, w.fact.Next)),
+			Time: at}
+		_, err := w.led.CommitFactory(t.Context(), c)
+		require.NoError(t, err)
+		w.fact = c.To
+	}
+}

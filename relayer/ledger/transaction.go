@@ -110,10 +110,13 @@ const (
 	OversizedValue = "oversized_value"
 	// an endpoint is set aside; its row is in endpoint_faults
 	EndpointFault = "endpoint_fault"
+	// events are stored and larger than a message may be: they are not published
+	OversizedMessage = "oversized_message"
 )
 
 // FindingKinds lists them.
-var FindingKinds = []string{DeepReorg, MissingEvent, ExtraEvent, AnnouncedAgain, OversizedValue, EndpointFault}
+var FindingKinds = []string{DeepReorg, MissingEvent, ExtraEvent, AnnouncedAgain, OversizedValue,
+	OversizedMessage, EndpointFault}
 
 const insertFinding = `insert into findings (chain_id, kind, block_number, events) values ($1, $2, $3, $4)`
 

@@ -35,8 +35,9 @@ type FactoryWatch struct {
 	next atomic.Int64
 }
 
-// ErrNoProgress means that the leader's node has not let it go on for too long; somebody else should lead.
-var ErrNoProgress = errors.New("the node does not let this leader go on")
+// ErrNoProgress means that the leader has not gone on for too long: its node does not let it, or its
+// commits fail, as the error behind it says. Somebody else should lead.
+var ErrNoProgress = errors.New("this leader has not gone on")
 
 // NewFactoryWatch returns a watch; Run starts it.
 func NewFactoryWatch(cfg FactoryConfig) *FactoryWatch {
@@ -50,9 +51,11 @@ func NewFactoryWatch(cfg FactoryConfig) *FactoryWatch {
 func (w *FactoryWatch) Next() int64 { return w.next.Load() }
 
 // Run serves one term: it commits under the epoch until ctx ends (nil), the epoch is over
-// (ErrFenced), or the node has not let it go on for ResignAfter (ErrNoProgress). beat is called
+// (ErrFenced), or it has not gone on for ResignAfter (ErrNoProgress); a leader that is stuck at a block
+// stays, since another one would meet the same. beat is called
 // every BeatEvery; its error ends the term.
 func (w *FactoryWatch) Run(ctx context.Context, epoch int64, beat func(context.Context) error) error {
+	defer w.accepted()
 	delays := retry()
 	healthy := time.Now()
 	var beaten time.Time
@@ -74,7 +77,7 @@ func (w *FactoryWatch) Run(ctx context.Context, epoch int64, beat func(context.C
 
 		// a position that was only read from the database is no progress
 		moved := before != (ledger.Position{}) && at.Next > before.Next
-		if moved || err == nil && w.cfg.Health() == nil {
+		if moved || w.Stuck() != nil || err == nil && w.cfg.Health() == nil {
 			healthy = time.Now()
 		}
 

@@ -35,6 +35,7 @@ func NewSlotWatch(cfg SlotConfig) *SlotWatch {
 
 // Run watches until ctx ends (nil), or until the right to commit is over (ErrFenced: join again).
 func (w *SlotWatch) Run(ctx context.Context) error {
+	defer w.accepted()
 	delays := retry()
 	for ctx.Err() == nil {
 		held, changed := w.cfg.Holder.Settled()
@@ -74,6 +75,7 @@ func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <
 	w.held = held
 	if len(held.Slots) == 0 {
 		w.book, w.at = nil, ledger.Position{}
+		w.accepted()
 		w.noteReading(ctx, nil)
 		w.report(0)
 		select {

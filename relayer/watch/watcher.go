@@ -12,14 +12,15 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/logging"
 )
 
-// watcher is what the two watches have in common. quiet and heard change; they belong to the goroutine
-// of the watch.
+// watcher is what the two watches have in common. quiet, heard and refused change; they belong to the
+// goroutine of the watch.
 type watcher struct {
 	common *Config
 	spans  spans
 	quiet  quiet
 
-	heard logging.Repeats // why it tried again
+	heard   logging.Repeats // why it tried again
+	refused refusals
 }
 
 func newWatcher(cfg *Config, name string) watcher {
@@ -98,9 +99,11 @@ func (w *watcher) prepare(ctx context.Context, s storing) (commit func() error, 
 		switch {
 		case err == nil:
 			w.common.Metrics.commit(w.spans.watch, "ok", took)
+			w.accepted()
 			s.stored(ctx, &r)
 		case !errors.Is(err, ledger.ErrMoved):
 			w.common.Metrics.commit(w.spans.watch, "error", took)
+			err = w.refuse(ctx, s.from, err)
 		}
 
 		return err

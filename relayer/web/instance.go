@@ -26,10 +26,13 @@ type Instance struct {
 	// When each of them began to fail. Zero: not known, which counts as long ago.
 	SessionSince, DatabaseSince, NodeSince time.Time `json:"-"`
 
+	Stuck error `json:"-"` // why a watch cannot store the next blocks; nil: both can
+
 	Head          int64         `json:"head_block"` // heights; 0: unknown
 	Target        int64         `json:"target_block"`
 	Final         int64         `json:"final_block"`
 	HeadTime      time.Time     `json:"-"`              // of block Head
+	TargetTime    time.Time     `json:"-"`              // of block Target, as of chain.View; zero: unknown
 	BlockTime     time.Duration `json:"-"`              // the mean time between blocks; zero: not known yet
 	Cursor        int64         `json:"cursor"`         // next block of the slot watch; 0 while it holds no slot
 	CursorTime    time.Time     `json:"-"`              // of block Cursor-1; zero: unknown

@@ -200,6 +200,11 @@ func (p *page) judgeInstance(l *problemList, n *news, i *Instance, now time.Time
 		l.add(lasting(fleet.LimitNode, i.NodeSince, now), "this instance's node: "+p.mask(i.Node.Error()), "",
 			fleet.Runbooks+"provider-change.md#relayernoendpoint")
 	}
+
+	if i.Stuck != nil {
+		l.add(string(fleet.Critical), "this instance stores nothing new: "+p.mask(i.Stuck.Error()),
+			"no node is at fault; the error names what the database refuses", fleet.Runbooks+"storing.md#relayercommitstuck")
+	}
 }
 
 // lasting is the level of a state that began at a moment. While it may still end by itself, it is shown
@@ -262,6 +267,10 @@ func figures(n *news, i *Instance, p past) []figure {
 	processed := int64(0)
 	if i.Cursor > 0 {
 		processed = i.Cursor - 1
+	}
+
+	if f.Chain.TargetAge > 0 {
+		lagNotes = append(lagNotes, fact{Name: "Age of the target", Value: f.Chain.TargetAge.String()})
 	}
 
 	messages, late := count(f.Outbox.Messages), count(f.Late.Escrows)

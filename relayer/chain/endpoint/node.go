@@ -47,7 +47,9 @@ type Claim struct {
 	Up          bool
 	Head        rpc.Header // zero: it has not said yet
 	Safe, Final uint64     // zero: it does not know
-	Tagged      time.Time  // when it was asked for those
+	// unix seconds, of those two blocks
+	SafeTime, FinalTime uint64
+	Tagged              time.Time // when it was asked for those
 }
 
 // Claim returns what the node last said of the chain.
@@ -91,10 +93,11 @@ func (n *Node) StandsStill(patience time.Duration) bool {
 }
 
 // Tags notes what the node says is final and safe; zero: it does not know.
-func (n *Node) Tags(final, safe uint64) {
+func (n *Node) Tags(final, safe rpc.Header) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.claim.Final, n.claim.Safe, n.claim.Tagged = final, safe, n.cfg.Now()
+	n.claim.Final, n.claim.Safe, n.claim.Tagged = final.Number, safe.Number, n.cfg.Now()
+	n.claim.FinalTime, n.claim.SafeTime = final.Time, safe.Time
 }
 
 // Has says whether the node may have a block: by its head, and as far as it has not shown that it threw it away.

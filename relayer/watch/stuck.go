@@ -1,0 +1,106 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
+)
+
+// stuckAfter is how many commits in a row are refused at one block before the watch says so: the first
+// may be a coincidence, and each repetition begins at the database's position.
+const stuckAfter = 3
+
+// StuckError means that what the chain was read for cannot be stored: the database answers and refuses
+// the commit at the same block again and again. No node is at fault, and another instance of the same
+// version meets the same.
+type StuckError struct {
+	Block int64 // where the commit begins
+	Times int   // in a row
+	Err   error
+}
+
+func (e *StuckError) Error() string {
+	return fmt.Sprintf("the commit from block %d on is refused, %d times in a row: %s", e.Block, e.Times, e.Err)
+}
+
+func (e *StuckError) Unwrap() error { return e.Err }
+
+// refusals are the commits in a row that were refused at one block. stuck may be read from any
+// goroutine; the rest belongs to the goroutine of the watch.
+type refusals struct {
+	block int64
+	times int
+	stuck atomic.Pointer[StuckError] // nil: it is not
+}
+
+// Stuck returns why the watch cannot store the next blocks, a *StuckError; nil: it can. It may be called
+// from any goroutine.
+func (w *watcher) Stuck() *StuckError { return w.refused.stuck.Load() }
+
+// accepted notes a commit that succeeded, or that nothing is to be committed any more.
+func (w *watcher) accepted() {
+	w.refused.times = 0
+	if w.refused.stuck.Swap(nil) != nil {
+		w.common.Metrics.stuck.WithLabelValues(w.spans.watch).Set(0)
+	}
+}
+
+// refuse notes a commit that failed, and returns its error as a StuckError once it is one.
+func (w *watcher) refuse(ctx context.Context, from ledger.Position, err error) error {
+	r := &w.refused
+	if ctx.Err() != nil || !refusal(err) {
+		return err
+	}
+
+	if r.times == 0 || r.block != from.Next {
+		r.block, r.times = from.Next, 0
+	}
+
+	if r.times++; r.times < stuckAfter {
+		return err
+	}
+
+	stuck := &StuckError{Block: r.block, Times: r.times, Err: err}
+	if r.stuck.Swap(stuck) == nil {
+		w.common.Metrics.stuck.WithLabelValues(w.spans.watch).Set(float64(r.block))
+		w.common.Log.ErrorContext(ctx, "commit refused again and again: nothing behind this block is stored",
+			slog.Int64("block", r.block), slog.Int("times", r.times), slog.Any("err", err))
+	}
+
+	return stuck
+}
+
+// refusal reports whether an error is of what was to be stored. A connection that broke, a server that
+// stops, recovers or has no room, and a conflict with another transaction are none: the next attempt
+// may succeed.
+func refusal(err error) bool {
+	if refused, is := errors.AsType[*pgconn.PgError](err); is {
+		switch refused.Code[:2] {
+		case "08", "25", "40", "53", "55", "57", "58":
+			return refused.Code == queryCanceled // it takes longer than a statement may, each time
+		}
+
+		return true
+	}
+
+	reorg, branch := new(reorgError), new(ledger.BranchError)
+	_, offline := errors.AsType[net.Error](err)
+	_, unconnected := errors.AsType[*pgconn.ConnectError](err)
+
+	return !offline && !unconnected && !pgconn.SafeToRetry(err) && !errors.As(err, &reorg) &&
+		!errors.As(err, &branch) && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) &&
+		!errors.Is(err, net.ErrClosed) && !errors.Is(err, ledger.ErrFenced) && !unread(err) &&
+		!errors.As(err, new(*readError)) && !errors.Is(err, context.Canceled) &&
+		!errors.Is(err, context.DeadlineExceeded)
+}
+
+// queryCanceled is the SQLSTATE of a statement that took longer than it may.
+const queryCanceled = "57014"

@@ -1,0 +1,102 @@
+package watch_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/watch"
+)
+
+// lines is a log that may be read while it is written.
+type lines struct {
+	mu  sync.Mutex
+	all bytes.Buffer
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.Write(b)
+}
+
+func (l *lines) count(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return bytes.Count(l.all.Bytes(), []byte(text))
+}
+
+// A block whose content the database refuses is named as what it is, once its commit has failed three
+// times: in the log, in the metric, and to whoever asks the watch. The leader stays, since no node is at
+// fault, and goes on as soon as the database takes it.
+func TestACommitThatIsRefusedAgainAndAgainHasAName(t *testing.T) {
+	for name, table := range map[string]string{"factory": "escrows", "slots": "outbox"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			w.create(1)
+			w.mine(1 + confirmations)
+			w.Exec(`create function refuse() returns trigger language plpgsql as $$ begin raise exception 'poison'; end $$`)
+			w.Exec(`create trigger refuse before insert on ` + table + ` for each row execute function refuse()`)
+
+			said, reg := &lines{}, prometheus.NewRegistry()
+			cfg := watch.Config{
+				Source: w.src, Ledger: w.led, ABI: w.abi, Log: slog.New(slog.NewTextHandler(said, nil)),
+				Filters: watch.NewFilters(w.abi, w.d.Factory, watch.FilterTopics, 1000, 4000),
+				Metrics: watch.NewMetrics(reg, w.abi.EventNames()),
+			}
+			leader := watch.NewFactoryWatch(watch.FactoryConfig{Config: cfg, Factory: w.d.Factory, BeatEvery: time.Second,
+				ResignAfter: time.Second, Health: w.src.Health})
+			slots := watch.NewSlotWatch(watch.SlotConfig{Config: cfg, DB: w.DB, Holder: holder{}, Publisher: w.out,
+				ChainID: chainID, DiscoveryWait: w.patience, Discovered: w.hints})
+			stuck := map[string]func() *watch.StuckError{"factory": leader.Stuck, "slots": slots.Stuck}[name]
+			ctx, cancel := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			beats := make(chan struct{}, 100)
+			wg.Go(func() {
+				require.NoError(t, leader.Run(ctx, 1, func(context.Context) error { beats <- struct{}{}; return nil }))
+			})
+			wg.Go(func() { require.NoError(t, slots.Run(ctx)) })
+			defer wg.Wait()
+			defer cancel()
+
+			require.Eventually(t, func() bool { return stuck() != nil }, time.Minute, 5*time.Millisecond)
+			e := stuck()
+			require.ErrorContains(t, e, "poison")
+			require.GreaterOrEqual(t, e.Times, 3)
+			require.Equal(t, 1, said.count("commit refused again and again"))
+			gauge := func() float64 {
+				all, err := reg.Gather()
+				require.NoError(t, err)
+				sum := 0.0
+				for _, f := range all {
+					if f.GetName() == "relayer_commit_stuck_block" {
+						for _, m := range f.GetMetric() {
+							sum += m.GetGauge().GetValue()
+						}
+					}
+				}
+
+				return sum
+			}
+			require.InDelta(t, e.Block, gauge(), 0)
+			for range 4 { // a leader that may not go on for ResignAfter would be gone by then
+				<-beats
+			}
+
+			require.NotNil(t, stuck())
+			w.Exec(`drop trigger refuse on ` + table)
+			require.Eventually(t, func() bool { return stuck() == nil }, time.Minute, 5*time.Millisecond)
+			w.hints <- struct{}{}
+			w.expect(w.head() - confirmations)
+			require.Zero(t, gauge())
+			require.Zero(t, said.count("the node"), "no node is at fault")
+		})
+	}
+}
