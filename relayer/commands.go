@@ -45,22 +45,21 @@ type commands struct {
 // newCommands reads the files that the configuration names, and opens nothing.
 func newCommands(cfg *config.Config, reg prometheus.Registerer) (c *commands, err error) {
 	c = &commands{}
-	if cfg.HasCommands() {
-		c.answers = send.NewAnswers(reg)
-	}
-
+	var names []string
 	if cfg.SendersFile != "" {
 		if c.accounts, err = send.OpenAccounts(cfg.SendersFile); err != nil {
 			return nil, fmt.Errorf("SENDERS_FILE: %w", err)
 		}
 
-		names := make([]string, len(c.accounts))
 		for i := range c.accounts {
 			a := &c.accounts[i]
 			a.Name = cmp.Or(a.Name, a.Address.Hex())
-			names[i] = a.Name
+			names = append(names, a.Name)
 		}
+	}
 
+	if cfg.HasCommands() {
+		c.answers = send.NewAnswers(reg)
 		c.senders = send.NewMetrics(reg, names, c.answers)
 	}
 
@@ -196,6 +195,13 @@ func (c *commands) work(ctx context.Context, t *tenure) error {
 		g.Go(func() error { return send.Own(ctx, t.session, c.configs(t), t.component("sender")) })
 	}
 
+	if c.answers != nil {
+		g.Go(func() error {
+			return election.While(ctx, t.session, send.FollowKey(t.cfg.ChainID), func() time.Duration { return followRetry },
+				func(ctx context.Context) { send.Follow(ctx, c.following(t), 0) })
+		})
+	}
+
 	if c.client != nil {
 		publisher, err := reply.NewPublisher(reply.Config{
 			DB: t.db.Pool, ChainID: t.cfg.ChainID, Topic: t.cfg.RepliesTopic, Sender: c.client, Metrics: c.replies,
@@ -218,6 +224,18 @@ func (c *commands) work(ctx context.Context, t *tenure) error {
 
 // repliesRetry is the pause between two attempts to become the instance that publishes answers.
 const repliesRetry = time.Second
+
+// followRetry is the pause between two attempts to become the instance that follows senders without an owner.
+const followRetry = 5 * time.Second
+
+// following is what senders are followed with that no instance owns.
+func (c *commands) following(t *tenure) send.Config {
+	return send.Config{
+		DB: t.db.Pool, ChainID: t.cfg.ChainID, InstanceID: t.cfg.InstanceID, Factory: t.cfg.Factory,
+		Chain: send.NewNodes(t.source), Log: t.component("follower"), Metrics: c.senders,
+		Valid: t.session.Valid,
+	}
+}
 
 // configs returns what each sender of a tenure is made from.
 func (c *commands) configs(t *tenure) []send.Config {

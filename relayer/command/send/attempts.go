@@ -50,6 +50,10 @@ func (r *round) advance(ctx context.Context, flights []*flight) error {
 
 		switch {
 		case plan == doNothing:
+		case plan != doBroadcast && r.cfg.Signer == nil: // nothing is signed: the bytes that there are have to do
+			if f.newest() != nil && !f.CancelRequested && !f.Expired {
+				again = append(again, signed{f: f, attempt: *f.newest()})
+			}
 		case plan == doBroadcast:
 			again = append(again, signed{f: f, attempt: *f.newest()})
 		case r.unsigned:

@@ -69,6 +69,11 @@ func Audit(ctx context.Context, cfg AuditConfig, each func(Finding) error) (done
 			return done, err
 		}
 
+		if look.Stateless {
+			return done, fmt.Errorf("audit sender %s: no endpoint has the state after block %d; name an archive node in RPC_URLS",
+				s.Address, view.Target)
+		}
+
 		a := auditor{cfg: cfg, sender: s, target: Block{view.Target, look.TargetHash}, each: each}
 		for from := s.First; from < max(look.Final, s.Next); from += auditPage {
 			if err := a.page(ctx, from, min(from+auditPage, max(look.Final, s.Next)), look.Final); err != nil {

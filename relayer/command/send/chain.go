@@ -60,7 +60,8 @@ type Look struct {
 	Pending     uint64 // nonce after what waits in the pool; 0 where no node tells
 	Unpooled    bool   // no node tells what waits in its pool
 	Doubtful    bool   // it may yet: no nonce is given out
-	Final       uint64 // nonce after the target
+	Final       uint64 // nonce after the target; 0 if Stateless
+	Stateless   bool   // no node has the state after the target any more
 	Balance     *big.Int
 	Delegated   bool        // EIP-7702: nodes take one transaction at a time
 	TargetHash  common.Hash // of the target

@@ -212,7 +212,13 @@ func (n *Nodes) Look(ctx context.Context, account common.Address, target, checke
 			return err
 		})
 		g.Go(func() error {
-			return n.everyNonce(ctx, account, &look.Final, slices.Min[[]uint64], hexutil.Uint64(target))
+			err := n.everyNonce(ctx, account, &look.Final, slices.Min[[]uint64], hexutil.Uint64(target))
+			look.Stateless = errors.Is(err, errNoNonce)
+			if look.Stateless {
+				return nil
+			}
+
+			return err
 		})
 	}
 
@@ -251,17 +257,18 @@ func (n *Nodes) blocks(ctx context.Context, target, checked uint64, look *Look) 
 }
 
 // account reads from one node, in one request, what every node is not asked for. A node may know nothing of
-// the tag pending: the rest counts all the same.
+// the tag pending, or of the state after the target: the rest counts all the same.
 func (n *Nodes) account(ctx context.Context, account common.Address, target uint64, everyone bool, look *Look) error {
 	var balance, latest, pending, final quantity
 	var code hexutil.Bytes
 	questions := []*question{about(&balance, "eth_getBalance", account, "latest")}
 	pool := about(&pending, transactionCount, account, "pending")
+	past := about(&final, transactionCount, account, hexutil.Uint64(target))
 	if everyone {
 		questions = append(questions, about(&code, "eth_getCode", account, "latest"))
 	} else {
 		questions = append(questions, about(&latest, transactionCount, account, "latest"),
-			about(&final, transactionCount, account, hexutil.Uint64(target)), pool)
+			past, pool)
 	}
 
 	if err := n.ask(ctx, questions...); err != nil {
@@ -269,7 +276,7 @@ func (n *Nodes) account(ctx context.Context, account common.Address, target uint
 	}
 
 	for _, q := range questions {
-		if q.err != nil && q != pool {
+		if q.err != nil && q != pool && q != past {
 			return q.err
 		}
 	}
@@ -279,7 +286,7 @@ func (n *Nodes) account(ctx context.Context, account common.Address, target uint
 		look.Delegated = len(code) > 0
 	} else {
 		look.Latest, look.Pending, look.Final = latest.uint64(), pending.uint64(), final.uint64()
-		look.Unpooled = pool.err != nil
+		look.Unpooled, look.Stateless = pool.err != nil, past.err != nil
 	}
 
 	return nil

@@ -38,6 +38,29 @@ func (v *sight) latest(nonce, head uint64, flights []*flight) {
 	}
 }
 
+// mined is what the nonce was after a head.
+type mined struct{ head, nonce uint64 }
+
+// final fills in the final nonce where no node has the state after the target any more: the one that a look
+// showed when the target, or a block below it, was the head. A restart forgets those.
+func (o *observer) final(look *Look, view View) {
+	for len(o.history) > 0 && o.history[len(o.history)-1].nonce > look.Latest { // a reorganisation
+		o.history = o.history[:len(o.history)-1]
+	}
+
+	if n := len(o.history); n == 0 || o.history[n-1].nonce < look.Latest {
+		o.history = append(o.history, mined{view.Head, look.Latest})
+	}
+
+	for len(o.history) > 1 && o.history[1].head <= view.Target {
+		o.history = o.history[1:]
+	}
+
+	if look.Stateless && o.history[0].head <= view.Target {
+		look.Final = o.history[0].nonce
+	}
+}
+
 // observer looks at the chain for the sender: what became final, what was taken back, and whether somebody
 // else uses the key.
 type observer struct {
@@ -47,6 +70,7 @@ type observer struct {
 	unnamed []ending       // what the newest look has shown and whose event the ledger has still to store
 	resend  bool           // recorded bytes are to go out again: after a takeover, and after a deep reorganisation
 
+	history  []mined   // ascending; the first is that of the target, if there was a look by then
 	unpooled time.Time // since when no node tells what waits in its pool; zero: some do
 }
 
@@ -114,6 +138,7 @@ func (o *observer) observe(ctx context.Context, view View, account *account, fli
 		o.unpooled = account.Now
 	}
 
+	o.final(&look, view)
 	look.Doubtful = look.Unpooled && account.Now.Sub(o.unpooled) < o.cfg.PoolPatience
 
 	if account.NextNonce == nil && look.Doubtful {
@@ -310,7 +335,7 @@ func (o *observer) answer(ctx context.Context, endings []ending) error {
 // explainVoid corrects the reason of a void that looks as if time had run out: a command that may not be signed
 // any more is voided too.
 func (o *observer) explainVoid(e ending, f *flight) ending {
-	if e.code == command.CodeExpired {
+	if e.code == command.CodeExpired && o.cfg.Signer != nil { // who has no key may have no policy
 		if _, refused := o.permit(&f.request); refused != nil {
 			e.code, e.detail = refused.code, refused.detail
 		}
@@ -322,8 +347,12 @@ func (o *observer) explainVoid(e ending, f *flight) ending {
 // confirmForeign asks every node before it says that a nonce was used by somebody else.
 func (o *observer) confirmForeign(ctx context.Context, view View, f *flight) error {
 	look, err := o.cfg.Chain.Look(ctx, o.address, view.Target, 0, true)
-	if err != nil || f.Nonce >= look.Final {
+	if err != nil {
 		return err
+	}
+
+	if o.final(&look, view); f.Nonce >= look.Final {
+		return nil
 	}
 
 	return o.halt(ctx, max(look.Latest, look.Pending), "nonce %d is used up in a final block, but by none of the %d transactions "+

@@ -25,6 +25,7 @@ import (
 const (
 	ownerNamespace   = 999995
 	contestNamespace = 999993
+	followNamespace  = 999992
 )
 
 // LockKey is the advisory lock that the owner of a sender holds on its session.

@@ -81,17 +81,7 @@ func New(cfg Config) (*Sender, error) {
 
 	address := cfg.Signer.Address()
 	cfg.Name = cmp.Or(cfg.Name, registry.Text(address))
-	cfg.BumpBlocks = cmp.Or(cfg.BumpBlocks, 3)
-	cfg.ResendEvery = cmp.Or(cfg.ResendEvery, 10*time.Second)
-	cfg.BumpAfter = cmp.Or(cfg.BumpAfter, time.Minute)
-	cfg.PoolPatience = cmp.Or(cfg.PoolPatience, time.Minute)
-	cfg.LookEvery = cmp.Or(cfg.LookEvery, 15*time.Second)
-	cfg.SignWithin = cmp.Or(cfg.SignWithin, 20*time.Second)
-	cfg.HandOver = cmp.Or(cfg.HandOver, 30*time.Second)
-	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
-	if cfg.Valid == nil {
-		cfg.Valid = func() bool { return true }
-	}
+	cfg.setDefaults()
 
 	return &Sender{cfg: cfg, address: address, log: cfg.Log.With(slog.String("sender", registry.Text(address)))}, nil
 }
@@ -107,7 +97,20 @@ func (s *Sender) Run(ctx context.Context, wake <-chan struct{}) error {
 
 	s.log.InfoContext(ctx, "sender taken over", slog.Int64("epoch", store.epoch))
 	all := shared{cfg: &s.cfg, address: s.address, store: store, log: s.log}
-	t := &tenure{shared: all, observer: observer{shared: all, missing: map[uint64]int{}, resend: true}}
 
-	return t.run(ctx, wake)
+	return newTenure(all).run(ctx, wake)
+}
+
+func (cfg *Config) setDefaults() {
+	cfg.BumpBlocks = cmp.Or(cfg.BumpBlocks, 3)
+	cfg.ResendEvery = cmp.Or(cfg.ResendEvery, 10*time.Second)
+	cfg.BumpAfter = cmp.Or(cfg.BumpAfter, time.Minute)
+	cfg.PoolPatience = cmp.Or(cfg.PoolPatience, time.Minute)
+	cfg.LookEvery = cmp.Or(cfg.LookEvery, 15*time.Second)
+	cfg.SignWithin = cmp.Or(cfg.SignWithin, 20*time.Second)
+	cfg.HandOver = cmp.Or(cfg.HandOver, 30*time.Second)
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	if cfg.Valid == nil {
+		cfg.Valid = func() bool { return true }
+	}
 }

@@ -50,6 +50,10 @@ type tenure struct {
 	failed, unsigned logging.Repeats // why rounds, and signatures, failed
 }
 
+func newTenure(all shared) *tenure {
+	return &tenure{shared: all, observer: observer{shared: all, missing: map[uint64]int{}, resend: true}}
+}
+
 // sayAgain is how often the log repeats why a round or a signature fails.
 const sayAgain = time.Minute
 
@@ -153,6 +157,10 @@ func (t *tenure) work(ctx context.Context) (time.Duration, error) {
 		t.observer.resend = false
 	}
 
+	if t.cfg.Signer == nil { // it only follows
+		return t.soonIfUnnamed(min(idlePause, t.cfg.LookEvery)), nil
+	}
+
 	if t.cfg.Keeper != nil {
 		if err := t.cfg.Keeper.propose(ctx, &t.shared); err != nil {
 			return 0, err
@@ -181,11 +189,17 @@ func (t *tenure) admit(ctx context.Context, r *round, room int, flights []*fligh
 	}
 
 	pause, err := t.store.due(ctx, room > 0, longest)
+
+	return max(t.soonIfUnnamed(pause), minPause), err
+}
+
+// soonIfUnnamed shortens a pause while an answer waits for the ledger to store its event.
+func (t *tenure) soonIfUnnamed(pause time.Duration) time.Duration {
 	if len(t.observer.unnamed) > 0 {
-		pause = min(pause, namePause)
+		return min(pause, namePause)
 	}
 
-	return max(pause, minPause), err
+	return pause
 }
 
 // dismiss answers what expired or was cancelled before anything was signed.

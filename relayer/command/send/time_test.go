@@ -235,6 +235,14 @@ func TestQuirksOfNodes(t *testing.T) {
 
 			return result, nil
 		},
+		"no state of old blocks": func(method, params, result string) (string, error) {
+			past := strings.HasSuffix(params, `"latest"]`) || strings.HasSuffix(params, `"pending"]`)
+			if !past && (method == "eth_getTransactionCount" || method == "eth_call" || method == "eth_getCode") {
+				return "", &chain.NodeError{Code: -32000, Message: "missing trie node"}
+			}
+
+			return result, nil
+		},
 		"no tag pending": func(method, params, result string) (string, error) {
 			if method == "eth_getTransactionCount" && strings.Contains(params, "pending") {
 				return "", &chain.NodeError{Code: -32602, Message: "invalid block tag"}

@@ -1,0 +1,58 @@
+package send_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/relayer/command"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
+)
+
+// unowned runs what follows senders that nobody owns, without any key.
+func (w *world) unowned() (stop func()) {
+	cfg := w.config()
+	cfg.Signer, cfg.Policy, cfg.Limits = nil, nil, send.Limits{}
+
+	return w.run(func(ctx context.Context) error { send.Follow(ctx, cfg, 20*time.Millisecond); return nil })
+}
+
+// C4: a command that was sent is answered once no instance has its sender's key any more, and its answer is taken
+// back by a reorganisation, from any instance.
+func TestAnsweredWithoutTheKey(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	stop := w.start(nil)
+	sent := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	w.awaitBroadcast(sent)
+	stop()
+	waiting := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	w.unowned()
+	first := w.await(sent, true, command.Done)
+	require.NoError(t, w.node.Reorg(t.Context(), w.head()-int(first.Block)+1, testchain.Drop)) // the pool forgets
+	w.mine(confirmations + 1)
+	require.Eventually(t, func() bool { return len(w.replies(sent)) >= 2 }, patience, 20*time.Millisecond)
+	w.await(sent, true, command.Done)
+	require.Equal(t, []command.State{command.Done, command.Reopened, command.Done}, w.replies(sent))
+	require.Contains(t, []command.State{command.Accepted, command.Held}, w.answer(waiting).State, "nothing new is signed")
+	require.Equal(t, 1, w.int(`select count(*) from command_attempts`))
+}
+
+// C9: an owner that comes fences what follows, and goes on with what waits.
+func TestAnOwnerFencesItsFollower(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	stop := w.start(nil)
+	w.await(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), true, command.Done)
+	stop()
+	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	w.unowned()
+	w.awaitLook()
+	w.start(nil)
+	w.await(id, true, command.Done)
+	require.Len(t, w.sent(), 2)
+	require.Equal(t, 0, w.int(`select count(*) from command_attempts a join senders s on a.nonce = 1 and a.epoch <> s.epoch`))
+}
