@@ -220,6 +220,13 @@ func TestArguments(t *testing.T) {
 }
 
 func TestDecodeRefuses(t *testing.T) {
+	type refusal struct {
+		Name       string            `json:"name"`
+		Data       string            `json:"data"`
+		Attributes map[string]string `json:"attributes"`
+		Schema     bool              `json:"schema"` // the schema is unknown; otherwise the message is malformed
+	}
+	var refusals []refusal
 	body, attributes := encode(t, message.Original, event("EscrowDeployed", `{"escrow":"`+escrow+`","amount":"1"}`))
 	for _, c := range []struct {
 		name, old, new, attribute, value, want string
@@ -243,6 +250,15 @@ func TestDecodeRefuses(t *testing.T) {
 		{name: "a number", old: `"1"`, new: `1`, want: "neither string nor boolean"},
 		{name: "a null argument", old: `"1"`, new: `null`, want: "neither string nor boolean"},
 		{name: "a null in an array", old: `"1"`, new: `[["a",null]]`, want: "neither string nor boolean"},
+		{name: "a fraction", old: `"block_number":7654321`, new: `"block_number":7654321.5`, want: "read block_number"},
+		{name: "a negative number", old: `"log_index":12`, new: `"log_index":-12`, want: "read log_index"},
+		{name: "a number of 65 bits", old: `"block_number":7654321`, new: `"block_number":18446744073709551616`,
+			want: "read block_number"},
+		{name: "a boolean for a number", old: `"log_index":12`, new: `"log_index":true`, want: "read log_index"},
+		{name: "an array", old: `{"event_id`, new: `[{"event_id`, want: "not a JSON object"},
+		{name: "args as an array", old: `"args":{`, new: `"args":[],"argz":{`, want: "read args"},
+		{name: "no such day", old: `"block_timestamp":"2026`, new: `"block_timestamp":"2026-02-30T00:00:00Z","was":"2026`,
+			want: "read block_timestamp"},
 		{name: "another schema", attribute: "schema", value: "2", want: "update it"},
 		{name: "another event_id", attribute: "event_id", value: "x", want: "attribute event_id"},
 		{name: "another event_type", attribute: "event_type", value: "Approved", want: "attribute event_type"},
@@ -273,6 +289,7 @@ func TestDecodeRefuses(t *testing.T) {
 				with[c.attribute] = c.value
 			}
 
+			refusals = append(refusals, refusal{c.name, changed, with, c.attribute == "schema"})
 			_, err := message.Decode([]byte(changed), with)
 			require.ErrorContains(t, err, c.want)
 			if c.attribute == "schema" {
@@ -285,6 +302,11 @@ func TestDecodeRefuses(t *testing.T) {
 
 	_, err := message.Decode(nil, nil)
 	require.ErrorIs(t, err, message.ErrSchema)
+
+	// The decoders in other languages refuse the same.
+	shared, err := json.MarshalIndent(refusals, "", "")
+	require.NoError(t, err)
+	golden(t, "refused.json", append(shared, '\n'))
 }
 
 // Names are exact: encoding/json alone would take TIMESTAMP for timestamp.
