@@ -36,7 +36,7 @@ test: ## the whole behaviour, against a real Postgres, real chains and Google's 
 	GOFLAGS="$(TESTFLAGS)" go test -timeout 20m ./...
 
 .PHONY: check
-check: lint model race browser pgbouncer outages deploy-check ## what test leaves out: lint, models, races, long simulation, outages
+check: lint model race browser pgbouncer languages outages deploy-check ## what test leaves out: lint, models, races, long simulation, outages
 
 .PHONY: race
 race: ## every test with the race detector, and the long ones: fixed seeds, each fault alone, every figure
@@ -49,6 +49,10 @@ browser: ## the status page in a headless Chromium
 .PHONY: pgbouncer
 pgbouncer: ## the session through a pool of connections (needs the program pgbouncer)
 	GOFLAGS="$(TESTFLAGS)" go test -race -tags pgbouncer -run Pools ./election
+
+.PHONY: languages
+languages: ## the consumers in Python and TypeScript (needs npm and Debian's python3-psycopg, -cryptography, -grpcio)
+	GOFLAGS="$(TESTFLAGS)" relayer/message/check.sh
 
 .PHONY: outages
 outages: ## what pages in outages, in shortened time (needs the program prometheus)

@@ -32,7 +32,9 @@ def apply(connection: Connection[Any], message: Message,
     event whose retraction came first. If message.retracted is true, effect takes back what it did for the
     event with the same event_id; other events of the escrow may have been applied in between.
     """
-    if _has_effect(message, connection.execute(_NOTE_MESSAGE, _parameters(message)).fetchone()):
+    row = connection.execute(_NOTE_MESSAGE, _parameters(message)).fetchone()
+    _require_transaction(connection)
+    if _has_effect(message, row):
         effect(connection, message)
 
 
@@ -40,6 +42,7 @@ async def apply_async(connection: AsyncConnection[Any], message: Message,
                       effect: Callable[[AsyncConnection[Any], Message], Awaitable[None]]) -> None:
     """apply for an AsyncConnection."""
     cursor = await connection.execute(_NOTE_MESSAGE, _parameters(message))
+    _require_transaction(connection)
     if _has_effect(message, await cursor.fetchone()):
         await effect(connection, message)
 
@@ -47,6 +50,12 @@ async def apply_async(connection: AsyncConnection[Any], message: Message,
 def _parameters(m: Message) -> dict[str, Any]:
     return {"chain": m.chain_id, "event": m.event_id, "block_time": m.block_timestamp,
             "retracted": m.retracted, "replay": m.replay}
+
+
+def _require_transaction(connection: Connection[Any] | AsyncConnection[Any]) -> None:
+    """Outside a transaction the note would stay when the effect fails."""
+    if connection.pgconn.transaction_status == 0:  # idle
+        raise RuntimeError("apply needs a transaction; use connection.transaction()")
 
 
 def _has_effect(m: Message, row: tuple[bool, bool] | None) -> bool:

@@ -108,6 +108,10 @@ class Subscriber(unittest.TestCase):
         self.deliver(event)
         self.assertEqual(self.kept(), STORIES[0]["keep"])
 
+    def test_outside_a_transaction(self):
+        with self.assertRaisesRegex(RuntimeError, "connection.transaction"):
+            apply(self.db, messages(STORIES[0])[0], keep)  # the connection is in autocommit
+
     def test_prune_and_forget(self):
         story = next(s for s in STORIES if s["name"] == "an event that is replayed, and then retracted")
         event, replay, retraction = messages(story)

@@ -1,8 +1,10 @@
 /** Apply messages to a consumer's Postgres, each event once: see the Go package subscriber for the states. */
 import type { Message } from "./message.js";
 
-/** A connection inside a transaction: a Client of pg, or anything that has its query. Not a Pool. */
+/** A connection inside a transaction: a Client of pg, or anything that has its query. */
 export interface Database {
+  /** A Pool has this. Its query uses any connection, and so no transaction. */
+  totalCount?: never;
   query(statement: string, values?: unknown[]): Promise<{ rows: { [column: string]: unknown }[] }>;
 }
 
