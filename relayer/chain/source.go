@@ -51,6 +51,7 @@ type Source struct {
 	secrets *redact.Secrets
 	metrics *endpoint.Metrics
 	running atomic.Bool
+	large   chan struct{} // holds a token while a large answer is read, from whichever endpoint
 	accused chan struct{} // holds a token after a new fault of an endpoint
 }
 
@@ -61,7 +62,8 @@ func New(cfg Config) (*Source, error) {
 		return nil, err
 	}
 
-	s := &Source{cfg: &cfg, secrets: redact.New(cfg.URLs...), accused: make(chan struct{}, 1)}
+	s := &Source{cfg: &cfg, secrets: redact.New(cfg.URLs...), accused: make(chan struct{}, 1),
+		large: make(chan struct{}, 1)}
 	names := endpointNames(cfg.URLs)
 	s.pool = &pool{}
 	s.outlook = &outlook{cfg: &cfg, claims: s.pool.claims, changed: make(chan struct{})}
@@ -85,7 +87,7 @@ func (s *Source) nodeConfig(name, url string) endpoint.Config {
 		Name: name, URL: strings.TrimSpace(url), ChainID: cfg.ChainID, Timeout: cfg.Timeout, MaxRPS: cfg.MaxRPS,
 		MaxRange:     cfg.MaxRange,
 		MaxAddresses: cfg.MaxAddresses, MaxBytes: cfg.MaxBytes, Log: cfg.Logger, Secrets: s.secrets, Metrics: s.metrics,
-		Rand: cfg.Rand, Now: cfg.Now, Dial: cfg.Dial,
+		Rand: cfg.Rand, Now: cfg.Now, Dial: cfg.Dial, Large: s.large,
 		Accused: func() {
 			select {
 			case s.accused <- struct{}{}:

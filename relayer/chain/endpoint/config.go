@@ -24,16 +24,17 @@ var (
 	errUnfit = errors.New("it refuses the logs of any block: use another endpoint")
 )
 
-// smallAnswer and blockAnswer bound answers, in bytes: headers, and the logs of a single block,
-// which cannot be asked for in parts.
+// smallAnswer and blockAnswer bound answers, in bytes: headers, and the logs of a single block, which
+// cannot be asked for in parts. Of those larger than Config.MaxBytes one is read at a time.
 const smallAnswer, blockAnswer = 8 << 20, 256 << 20
 
-// Config of a Node. All fields are required but MaxRPS, Client, Dial and Accused.
+// Config of a Node. All fields are required but MaxRPS, Client, Dial, Large and Accused.
 type Config struct {
 	Name         string // as operators see it, without secrets
 	URL          string
-	Client       rpc.Client // nil: one of URL
-	Dial         rpc.Dial   // nil: the network
+	Client       rpc.Client    // nil: one of URL
+	Dial         rpc.Dial      // nil: the network
+	Large        chan struct{} // holds a token while an answer with more than MaxBytes is read; nil: one of its own
 	ChainID      uint64
 	Timeout      time.Duration // of one request
 	MaxRPS       float64       // requests per second; 0: no limit of ours

@@ -5,6 +5,7 @@ import (
 	"math/bits"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
@@ -27,6 +28,13 @@ type Filter struct {
 func (f *Filter) Matches(l *types.Log) bool {
 	topic := len(f.Topics) == 0 || len(l.Topics) > 0 && slices.Contains(f.Topics, l.Topics[0])
 	return topic && f.Names(l.Address)
+}
+
+// orOneStray keeps the logs that match, and the first that does not: it shows that the node is broken,
+// and more of them would only take memory.
+func (f *Filter) orOneStray() func(*types.Log) bool {
+	var strays atomic.Bool
+	return func(l *types.Log) bool { return f.Matches(l) || !strays.Swap(true) }
 }
 
 // Names says whether the logs of a contract are asked for, as far as the addresses say.

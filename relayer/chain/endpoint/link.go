@@ -221,6 +221,10 @@ func (l *link) exchange(ctx context.Context, timeout time.Duration, limit int64,
 		err = context.Cause(limited)
 	}
 
+	if errors.Is(err, rpc.ErrTooLarge) && len(calls) == 1 && !streams {
+		err = fmt.Errorf("%w: %s: %w", rpc.ErrOversized, calls[0].Method, err)
+	}
+
 	s.took = l.cfg.Now().Sub(s.at)
 	err = l.cfg.Secrets.Error(err)
 	for _, c := range calls {

@@ -38,6 +38,10 @@ type Node struct {
 
 // New returns a node and connects to nothing.
 func New(cfg Config) *Node {
+	if cfg.Large == nil {
+		cfg.Large = make(chan struct{}, 1)
+	}
+
 	return &Node{cfg: &cfg, link: newLink(&cfg), abilities: newAbilities(cfg.MaxAddresses, cfg.Now),
 		span: newSpan(cfg.MaxRange)}
 }

@@ -199,18 +199,13 @@ func (e *logsRefused) Unwrap() error { return e.err }
 // rangeLogs reads one range in one piece, and says how many bytes its logs had.
 func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter, linked bool) (Batch, int, error) {
 	b := Batch{From: from, To: to, Filter: f}
-	limit := n.cfg.MaxBytes
-	if from == to {
-		limit = blockAnswer
-	}
-
 	heads := []*rpc.Call{rpc.ByNumber(to)}
 	if from != to && (linked || n.rate.plenty() || !n.shown(from) || n.Uneven()) {
 		heads = append(heads, rpc.ByNumber(from))
 	}
 
 	asked := n.cfg.Now()
-	a, err := n.logs(ctx, query{where: blockRange(from, to), filter: f, heads: heads, limit: limit})
+	a, err := n.logs(ctx, query{where: blockRange(from, to), filter: f, heads: heads, block: from == to})
 	if errors.Is(err, errLacksFirst) {
 		return b, 0, n.lacksFirst(ctx, from, to)
 	}
@@ -328,7 +323,7 @@ func (n *Node) readBlock(ctx context.Context, h rpc.Header, q query) (a logsAnsw
 	}
 
 	asked := n.cfg.Now()
-	q.where, q.limit = n.where(h), blockAnswer
+	q.where, q.block = n.where(h), true
 	if a, err = n.logs(ctx, q); err != nil {
 		_, said := errors.AsType[*logsRefused](err)
 		switch {
@@ -498,7 +493,8 @@ type query struct {
 	filter *Filter
 	keep   func(*types.Log) bool // which of the logs; nil: all
 	heads  []*rpc.Call           // headers that are asked for in every batch
-	limit  int64                 // of an answer, in bytes
+	block  bool                  // one block, which cannot be asked for in parts
+	large  bool                  // it may have blockAnswer bytes; logs that have one part in 16 of that are left out
 }
 
 // logsAnswer is the answer to one reading, of all parts of a filter.
@@ -511,8 +507,14 @@ type logsAnswer struct {
 	bytes int
 }
 
-// logs asks for the logs of all of a filter's parts.
+// logs asks for the logs of all of a filter's parts. Those of one block may be a large answer, if they have to.
 func (n *Node) logs(ctx context.Context, q query) (logsAnswer, error) {
+	defer func() {
+		if q.large {
+			<-n.cfg.Large
+		}
+	}()
+
 	for {
 		chunk := n.perRequest()
 		a, err := n.parts(ctx, q, q.filter.parts(chunk))
@@ -520,7 +522,15 @@ func (n *Node) logs(ctx context.Context, q query) (logsAnswer, error) {
 		case kind == rpc.AddressRequired && q.filter.Addresses == nil:
 			n.named.note()
 			return a, fmt.Errorf("%w: %w", ErrAddressRequired, err)
-		case errors.Is(err, rpc.ErrTooLarge) && q.limit == blockAnswer && q.filter.Addresses == nil:
+		case errors.Is(err, rpc.ErrTooLarge) && q.block && !q.large:
+			select {
+			case n.cfg.Large <- struct{}{}:
+				q.large = true
+				continue
+			case <-ctx.Done():
+				return a, context.Cause(ctx)
+			}
+		case errors.Is(err, rpc.ErrTooLarge) && q.block && q.filter.Addresses == nil:
 			return a, fmt.Errorf("the logs of one block: %w: set LOG_FILTER=addresses, which asks for those of escrows only",
 				err)
 		case kind == rpc.TooManyAddresses && n.tooMany(min(chunk, len(q.filter.Addresses))):
@@ -538,17 +548,28 @@ func (n *Node) parts(ctx context.Context, q query, parts []string) (logsAnswer, 
 		return a, n.Do(ctx, a.head)
 	}
 
+	limit := n.cfg.MaxBytes
+	if q.large {
+		limit = blockAnswer
+	}
+
+	keep := q.keep
+	if keep == nil {
+		keep = q.filter.orOneStray()
+	}
+
 	for some := range slices.Chunk(parts, callsPerBatch-len(q.heads)) {
 		calls := make([]*rpc.Call, 0, callsPerBatch)
 		for _, part := range some {
-			calls = append(calls, &rpc.Call{Method: rpc.GetLogs, Params: "[{" + q.where + part + "}]", Keep: q.keep})
+			calls = append(calls, &rpc.Call{Method: rpc.GetLogs, Params: "[{" + q.where + part + "}]", Keep: keep,
+				Sum: q.keep != nil, PassLong: q.large})
 		}
 
 		for _, head := range q.heads {
 			calls = append(calls, &rpc.Call{Method: head.Method, Params: head.Params})
 		}
 
-		if err := n.sendLogs(ctx, q.limit, calls); err != nil {
+		if err := n.sendLogs(ctx, limit, calls); err != nil {
 			if _, said := errors.AsType[*rpc.Error](err); said {
 				err = &logsRefused{err}
 			}

@@ -84,7 +84,19 @@ func unwilling(err error) bool {
 // readReceipts asks for a block's receipts. ErrBehind: there are fewer than the block has transactions,
 // as of a machine that does not have the block.
 func (n *Node) readReceipts(ctx context.Context, h rpc.Header, q *rpc.Call) error {
-	err := n.sendLogs(ctx, blockAnswer, []*rpc.Call{q})
+	err := n.sendLogs(ctx, n.cfg.MaxBytes, []*rpc.Call{q})
+	if errors.Is(cmp.Or(err, q.Err), rpc.ErrTooLarge) {
+		select {
+		case n.cfg.Large <- struct{}{}:
+			defer func() { <-n.cfg.Large }()
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+
+		q.PassLong = true
+		err = n.sendLogs(ctx, blockAnswer, []*rpc.Call{q})
+	}
+
 	switch {
 	case err != nil || q.Err != nil:
 		return rpc.AsBehind(cmp.Or(err, q.Err))

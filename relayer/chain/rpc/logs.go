@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"unsafe"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
@@ -19,7 +20,8 @@ func (c *Call) Streams() bool { return c.Method == GetLogs || c.Method == GetRec
 
 // stream decodes the result of such a request. What it cannot decode is its error; that of the whole
 // message is found by whoever reads on.
-func (a *Answer) stream(d *jsontext.Decoder, q *Call) error {
+func (a *Answer) stream(m *message, q *Call) error {
+	d := m.Decoder
 	begin := d.InputOffset()
 	if d.PeekKind() != jsontext.KindBeginArray {
 		v, err := d.ReadValue()
@@ -35,14 +37,15 @@ func (a *Answer) stream(d *jsontext.Decoder, q *Call) error {
 		next = a.receipt
 	}
 
-	err := a.list(d, q, next)
+	err := a.list(m, q, next)
 	a.Bytes = int(d.InputOffset() - begin)
 
 	return err
 }
 
 // list decodes an array by next. From the first element on that cannot be decoded the rest is passed over.
-func (a *Answer) list(d *jsontext.Decoder, q *Call, next func(d *jsontext.Decoder, q *Call) error) error {
+func (a *Answer) list(m *message, q *Call, next func(m *message, q *Call) error) error {
+	d := m.Decoder
 	if _, err := d.ReadToken(); err != nil {
 		return err
 	}
@@ -58,7 +61,9 @@ func (a *Answer) list(d *jsontext.Decoder, q *Call, next func(d *jsontext.Decode
 		}
 
 		_, before := d.StackIndex(depth)
-		if err := next(d, q); err != nil {
+		if err := next(m, q); errors.Is(err, ErrTooLarge) {
+			a.Err = err
+		} else if err != nil {
 			a.Err = fmt.Errorf("%w to %s: %w", ErrInvalid, q.Method, err)
 		}
 
@@ -84,7 +89,7 @@ func (a *Answer) list(d *jsontext.Decoder, q *Call, next func(d *jsontext.Decode
 type wireLog struct {
 	Address        *common.Address `json:"address"`
 	Topics         []common.Hash   `json:"topics"`
-	Data           hexutil.Bytes   `json:"data"`
+	Data           logData         `json:"data"`
 	BlockNumber    number          `json:"blockNumber"`
 	TxHash         common.Hash     `json:"transactionHash"`
 	TxIndex        number          `json:"transactionIndex"`
@@ -94,50 +99,101 @@ type wireLog struct {
 	Removed        bool            `json:"removed"`
 }
 
-// none is no number of a block or a log.
-const none = math.MaxUint64
+// logData is a log's data; cut: it is longer than the message's strings may be.
+type logData struct {
+	bytes hexutil.Bytes
+	cut   bool
+}
 
-// log decodes one log, and keeps it if it is wanted.
-func (a *Answer) log(d *jsontext.Decoder, q *Call) error {
-	w := wireLog{BlockNumber: none, Index: none}
-	if err := jsonv2.UnmarshalDecode(d, &w); err != nil {
-		return err
+// UnmarshalJSON decodes data, unless it was cut.
+func (l *logData) UnmarshalJSON(b []byte) error {
+	if l.cut = len(b) > 1 && b[len(b)-2] == cutMark; l.cut {
+		l.bytes = hexutil.Bytes{}
+		return nil
 	}
 
-	if w.Address == nil || w.Topics == nil || w.Data == nil || w.BlockNumber == none || w.Index == none {
+	return l.bytes.UnmarshalJSON(b)
+}
+
+const (
+	// none is no number of a block or a log.
+	none = math.MaxUint64
+	// maxIndex bounds the indices of logs and transactions: log_index is an integer in the database.
+	maxIndex = math.MaxInt32
+	// maxTopics is how many topics a log has at most (LOG4).
+	maxTopics = 4
+	// maxLogs bounds the logs that are kept of one answer, in bytes of memory.
+	maxLogs = 80 << 20
+)
+
+// check tests a log's numbers against the columns that they are stored in.
+func (w *wireLog) check() error {
+	switch {
+	case w.Address == nil || w.Topics == nil || w.Data.bytes == nil || w.BlockNumber == none || w.Index == none:
 		return errors.New("log lacks address, topics, data, blockNumber or logIndex")
+	case len(w.Topics) > maxTopics:
+		return fmt.Errorf("log %d of block %d has %d topics", w.Index, w.BlockNumber, len(w.Topics))
+	case w.BlockNumber > maxNumber || w.Index > maxIndex || w.TxIndex > maxIndex:
+		return fmt.Errorf("log %d of transaction %d of block %d: the number is absurd", w.Index, w.TxIndex, w.BlockNumber)
 	}
 
 	if err := checkTime(uint64(w.BlockTimestamp)); err != nil {
 		return fmt.Errorf("log %d of block %d: %w", w.Index, w.BlockNumber, err)
 	}
 
-	l := types.Log{Address: *w.Address, Topics: w.Topics, Data: w.Data, BlockNumber: uint64(w.BlockNumber),
+	return nil
+}
+
+// log decodes one log, and keeps it if it is wanted.
+func (a *Answer) log(m *message, q *Call) error {
+	w := wireLog{BlockNumber: none, Index: none}
+	err := m.within(int64(m.trim.longest+maxJunk), fmt.Errorf("%w: one log", ErrOversized),
+		func() error { return jsonv2.UnmarshalDecode(m.Decoder, &w) })
+	if err == nil {
+		err = w.check()
+	}
+
+	if err != nil {
+		return err
+	}
+
+	if w.Data.cut && !q.PassLong {
+		return fmt.Errorf("%w: log %d of block %d has more than %d bytes", ErrTooLarge, w.Index, w.BlockNumber,
+			m.trim.longest)
+	}
+
+	l := types.Log{Address: *w.Address, Topics: w.Topics, Data: w.Data.bytes, BlockNumber: uint64(w.BlockNumber),
 		TxHash: w.TxHash, TxIndex: uint(w.TxIndex), BlockHash: w.BlockHash, BlockTimestamp: uint64(w.BlockTimestamp),
 		Index: uint(w.Index), Removed: w.Removed}
 	a.All++
-	if q.Keep != nil {
+	if q.Sum {
 		a.Bloom.Add(l.Address.Bytes())
 		for _, t := range l.Topics {
 			a.Bloom.Add(t.Bytes())
 		}
 	}
 
-	if q.Keep == nil || q.Keep(&l) {
-		a.Logs = append(a.Logs, l)
+	if w.Data.cut || q.Keep != nil && !q.Keep(&l) {
+		return nil
+	}
+
+	a.Logs = append(a.Logs, l)
+	a.held += int(unsafe.Sizeof(l)) + len(l.Topics)*common.HashLength + len(l.Data)
+	if a.held > maxLogs {
+		return fmt.Errorf("%w: %d logs with more than %d bytes", ErrTooLarge, len(a.Logs), maxLogs)
 	}
 
 	return nil
 }
 
 // receipt decodes one receipt: the logs in it, and whose block it is of.
-func (a *Answer) receipt(d *jsontext.Decoder, q *Call) error {
+func (a *Answer) receipt(m *message, q *Call) error {
 	var r struct {
 		BlockHash common.Hash `json:"blockHash"`
 		Logs      receiptLogs `json:"logs"`
 	}
-	r.Logs = receiptLogs{a, q}
-	if err := jsonv2.UnmarshalDecode(d, &r); err != nil {
+	r.Logs = receiptLogs{a, m, q}
+	if err := jsonv2.UnmarshalDecode(m.Decoder, &r); err != nil {
 		return err
 	}
 
@@ -152,8 +208,9 @@ func (a *Answer) receipt(d *jsontext.Decoder, q *Call) error {
 
 // receiptLogs are decoded into the answer.
 type receiptLogs struct {
-	to *Answer
-	q  *Call
+	to   *Answer
+	from *message
+	q    *Call
 }
 
 // UnmarshalJSONFrom decodes the logs of one receipt; null: none.
@@ -162,7 +219,7 @@ func (l *receiptLogs) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 		return d.SkipValue()
 	}
 
-	return l.to.list(d, l.q, l.to.log)
+	return l.to.list(l.from, l.q, l.to.log)
 }
 
 // number is one as any node gives it: hexadecimal, with leading zeros too, or a number of JSON. A

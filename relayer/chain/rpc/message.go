@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -16,24 +18,37 @@ const (
 	// maxResponses bounds the responses of a message that need not be the answer to a certain batch.
 	// Batches have far fewer requests.
 	maxResponses = 1000
-	// maxHeld bounds what is held of a message as it came, in bytes: a header, a node's words.
+	// maxHeld bounds what is held of a message as it came, in bytes, all values together.
 	maxHeld = 8 << 20
+	// maxValue bounds one result that is held, in bytes: the code of a contract, a receipt.
+	maxValue = 1 << 20
+	// maxJunk bounds a member that nothing asked for, and an id or the name of a method.
+	maxJunk = 64 << 10
+	// A string is passed on up to one part in shortStrings of what the whole message may have, but up to
+	// maxJunk in any case. So a decoder, which holds the string that it is at, takes memory in proportion.
+	shortStrings = 16
 )
 
 // message is what a node sends, taken apart while it arrives: the logs of a block can be made so that
-// they have a hundred megabytes.
+// they have a hundred megabytes. What is held of it is bounded: a string by trim, a value by window.
 type message struct {
 	*jsontext.Decoder
 	from    io.Reader
-	limit   int64 // of bytes
+	limit   int64 // of bytes that are read
 	read    int64
+	trim    trim
+	passed  int64 // bytes that trim has passed on
+	window  int64 // of bytes passed on: more is ErrOversized, or excess
+	excess  error
+	room    int64  // bytes that may yet be held as they come
 	arrived func() // to be called when it begins to arrive; nil: none, or it was
 	begin   []byte // its first bytes, at most maxPage
 	broken  error  // why it did not come to its end; nil: it did, or has not yet
 }
 
 func newMessage(from io.Reader, limit int64) *message {
-	m := &message{from: from, limit: limit}
+	m := &message{from: from, limit: limit, window: math.MaxInt64, room: maxHeld,
+		trim: trim{longest: int(max(limit/shortStrings, maxJunk))}}
 	// A name that comes twice is the node's matter; nodes put what a contract says into their errors.
 	m.Decoder = jsontext.NewDecoder((*arriving)(m), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 
@@ -43,7 +58,22 @@ func newMessage(from io.Reader, limit int64) *message {
 // arriving is a message as its decoder reads it.
 type arriving message
 
-func (m *arriving) Read(b []byte) (int, error) {
+func (m *arriving) Read(b []byte) (n int, err error) {
+	for n == 0 && err == nil && len(b) > 0 { // all that came may have been left out
+		n, err = m.receive(b)
+		n = len(m.trim.pass(b[:n]))
+		m.passed += int64(n)
+	}
+
+	if m.passed > m.window {
+		n, err = 0, m.excess
+		m.broken = err
+	}
+
+	return n, err
+}
+
+func (m *arriving) receive(b []byte) (int, error) {
 	if m.read >= m.limit { // one byte more than the limit tells an answer that is too large from one that is not
 		b = b[:min(len(b), 1)]
 	}
@@ -65,6 +95,24 @@ func (m *arriving) Read(b []byte) (int, error) {
 	}
 
 	return n, err
+}
+
+// within has do read no more than so many bytes; more is the error excess.
+func (m *message) within(most int64, excess error, do func() error) error {
+	window, before := m.window, m.excess
+	if end := m.InputOffset() + most; end < window {
+		m.window, m.excess = end, excess
+	}
+
+	err := do()
+	m.window, m.excess = window, before
+
+	return err
+}
+
+// skip passes over a value that nothing asked for.
+func (m *message) skip() error {
+	return m.within(maxJunk, fmt.Errorf("%w: what was not asked for", ErrOversized), m.SkipValue)
 }
 
 // response is one of JSON-RPC: an answer or a notification.
@@ -112,7 +160,10 @@ func (m *message) responses(most int, asked func(id uint64, known bool) *Call) (
 // unreadable is the error of a message that broke off, or is no JSON-RPC. It reads a proxy's page to its
 // end, for its words and so that the connection can be used again.
 func (m *message) unreadable() error {
-	_, _ = io.CopyN(io.Discard, (*arriving)(m), maxFault)
+	if m.broken == nil {
+		_, _ = io.CopyN(io.Discard, (*arriving)(m), maxFault)
+	}
+
 	if m.broken != nil {
 		return m.broken
 	}
@@ -171,7 +222,7 @@ func (m *message) member(r *response, name string, asked func(id uint64, known b
 	var v []byte
 	switch name {
 	case "id":
-		v, err = m.held(maxHeld)
+		v, err = m.held(maxJunk)
 		r.hasID = err == nil && v[0] != 'n' && json.Unmarshal(bytes.Trim(v, `"`), &r.id) == nil // some proxies quote it
 	case "result":
 		r.answered = true
@@ -181,12 +232,12 @@ func (m *message) member(r *response, name string, asked func(id uint64, known b
 			r.fault = v
 		}
 	case "method":
-		v, err = m.held(maxHeld)
+		v, err = m.held(maxJunk)
 		r.method = string(bytes.Trim(v, `"`))
 	case "params":
-		r.params, err = m.held(maxHeld)
+		r.params, err = m.notified()
 	default:
-		err = m.SkipValue()
+		err = m.skip()
 	}
 
 	return err
@@ -198,12 +249,14 @@ func (m *message) result(r *response, q *Call) (err error) {
 	switch {
 	case q == nil && r.hasID:
 		return m.SkipValue()
-	case q == nil && m.PeekKind() == jsontext.KindBeginArray:
-		r.answer.Result, err = m.held(m.limit)
-	case q == nil || !q.Streams():
+	case q == nil:
 		r.answer.Result, err = m.held(maxHeld)
+	case q.Streams():
+		return r.answer.stream(m, q)
+	case q.Method == GetByNumber || q.Method == GetByHash:
+		r.answer.Result, err = m.header()
 	default:
-		return r.answer.stream(m.Decoder, q)
+		r.answer.Result, err = m.held(maxValue)
 	}
 
 	return err
@@ -211,10 +264,110 @@ func (m *message) result(r *response, q *Call) (err error) {
 
 // held reads a value, of so many bytes at most, and keeps it as it is.
 func (m *message) held(most int64) ([]byte, error) {
-	limit := m.limit
-	m.limit = min(limit, m.InputOffset()+most)
-	v, err := m.ReadValue()
-	m.limit = limit
+	excess := fmt.Errorf("%w: one value with more than %d bytes", ErrOversized, most)
+	if most > m.room {
+		most, excess = m.room, fmt.Errorf("%w: values with more than %d bytes", ErrTooLarge, maxHeld)
+	}
+
+	var v []byte
+	err := m.within(most, excess, func() (err error) {
+		v, err = m.ReadValue()
+		return err
+	})
+	m.room -= int64(len(v))
 
 	return bytes.Clone(v), err
+}
+
+// header reads a block as eth_getBlockByNumber gives it and keeps what a header has: members that are
+// strings or numbers. A list or object is passed over; of transactions their number is kept.
+func (m *message) header() ([]byte, error) {
+	if m.PeekKind() != jsontext.KindBeginObject {
+		return m.held(maxJunk)
+	}
+
+	if _, err := m.ReadToken(); err != nil {
+		return nil, err
+	}
+
+	kept := []byte{'{'}
+	for more(m.Decoder) {
+		name, err := m.held(maxJunk)
+		if err != nil {
+			return nil, err
+		}
+
+		value, err := m.headerMember(string(name) == `"transactions"`)
+		switch {
+		case err != nil:
+			return nil, err
+		case value == nil:
+			continue
+		case len(kept) > 1:
+			kept = append(kept, ',')
+		}
+
+		kept = append(append(append(kept, name...), ':'), value...)
+	}
+
+	_, err := m.ReadToken()
+
+	return append(kept, '}'), err
+}
+
+// headerMember reads the value of one member of a block; nil: a list or object that is not counted.
+func (m *message) headerMember(counts bool) ([]byte, error) {
+	switch kind := m.PeekKind(); {
+	case kind == jsontext.KindBeginArray && counts:
+		n, err := countList(m.Decoder)
+		return strconv.AppendInt(nil, int64(n), 10), err
+	case kind == jsontext.KindBeginArray || kind == jsontext.KindBeginObject:
+		return nil, m.SkipValue()
+	}
+
+	return m.held(maxJunk)
+}
+
+// countList counts what a list has.
+func countList(d *jsontext.Decoder) (n int, err error) {
+	if _, err := d.ReadToken(); err != nil {
+		return 0, err
+	}
+
+	for ; more(d); n++ {
+		if err := d.SkipValue(); err != nil {
+			return n, err
+		}
+	}
+
+	_, err = d.ReadToken()
+
+	return n, err
+}
+
+// notified reads the parameters of a notification, and keeps the header that is their member result.
+func (m *message) notified() (header []byte, err error) {
+	if m.PeekKind() != jsontext.KindBeginObject {
+		return nil, m.skip()
+	}
+
+	_, err = m.ReadToken()
+	for err == nil && more(m.Decoder) {
+		var name jsontext.Token
+		if name, err = m.ReadToken(); err != nil {
+			break
+		}
+
+		if name.String() == "result" {
+			header, err = m.header()
+		} else {
+			err = m.skip()
+		}
+	}
+
+	if err == nil {
+		_, err = m.ReadToken()
+	}
+
+	return header, err
 }

@@ -30,6 +30,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // The methods that the relayer reads with.
@@ -80,6 +81,10 @@ type Call struct {
 	// Keep says which logs of the answer are wanted; nil: all. It may still be called when Exchange has
 	// returned an error.
 	Keep func(*types.Log) bool
+	Sum  bool // Answer.Bloom is wanted
+	// PassLong has a log be left out whose data is longer than one part in 16 of what the whole answer may
+	// have. Else the answer is ErrTooLarge.
+	PassLong bool
 
 	Answer
 }
@@ -90,9 +95,10 @@ type Answer struct {
 	Result   []byte      // JSON; of GetLogs and GetReceipts nil, unless it is null
 	Logs     []types.Log // that are wanted
 	All      int         // logs, wanted or not
-	Bloom    types.Bloom // the bloom filter of all logs, where Call.Keep is set
+	Bloom    types.Bloom // the bloom filter of all logs, where Call.Sum is set
 	Receipts int         // of GetReceipts
 	Block    common.Hash // that the receipts are of
+	held     int         // bytes of memory that Logs have
 	Bytes    int         // that logs or receipts had as they came
 	Err      error
 
@@ -170,7 +176,9 @@ func (c *Call) answer(r *response) {
 
 	if held := c.Result; c.Streams() && held != nil && c.Err == nil { // it came before its id
 		c.Answer = Answer{}
-		_ = c.stream(newMessage(bytes.NewReader(held), int64(len(held))).Decoder, c) // it is JSON
+		m := newMessage(bytes.NewReader(held), int64(len(held)))
+		m.trim.longest = len(held) // what was too long is cut already
+		_ = c.stream(m, c)         // it is JSON
 	}
 }
 
@@ -240,9 +248,13 @@ func (h *Header) count(transactions, root, gas []byte) {
 		return
 	}
 
-	var list []json.RawMessage
-	if json.Unmarshal(transactions, &list) == nil && list != nil {
-		h.Transactions, h.Empty = len(list), len(list) == 0
+	n, err := strconv.Atoi(string(transactions)) // a message has had them counted
+	if err != nil && transactions[0] == '[' {
+		n, err = countList(jsontext.NewDecoder(bytes.NewReader(transactions)))
+	}
+
+	if err == nil {
+		h.Transactions, h.Empty = n, n == 0
 	}
 }
 

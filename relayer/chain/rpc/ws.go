@@ -227,7 +227,7 @@ func (c *wsConn) await(first uint64, calls []*Call, limit int64, arrived func())
 	w := &wsWait{first: first, calls: make([]*Call, len(calls)), limit: limit, arrived: arrived,
 		delivered: make(chan struct{})}
 	for i, call := range calls { // copies: the reader may be at them when the asker has gone
-		w.calls[i] = &Call{Method: call.Method, Keep: call.Keep}
+		w.calls[i] = &Call{Method: call.Method, Keep: call.Keep, Sum: call.Sum, PassLong: call.PassLong}
 	}
 
 	c.mu.Lock()
@@ -324,8 +324,13 @@ func (c *wsConn) read() {
 		m := newMessage(&progress{r, alive}, c.limit())
 		list, single, err := m.responses(maxResponses, c.asked)
 		switch {
-		case errors.Is(m.broken, ErrTooLarge):
+		case errors.Is(m.broken, ErrTooLarge), errors.Is(m.broken, ErrOversized):
+			if errors.Is(m.broken, ErrOversized) {
+				cause = m.broken
+			}
+
 			c.tooLarge(m.begin, m.broken)
+
 			return
 		case m.broken != nil:
 			return
@@ -450,10 +455,8 @@ func (c *wsConn) unnamed(m *message, list []response, single bool) {
 }
 
 func (c *wsConn) notify(r *response) {
-	var p struct {
-		Result *Header `json:"result"` // nil: it says something else, as that the subscription has ended
-	}
-	if !strings.HasSuffix(string(r.method), "_subscription") || json.Unmarshal(r.params, &p) != nil || p.Result == nil {
+	var h Header // an error: it says something else, as that the subscription has ended
+	if !strings.HasSuffix(r.method, "_subscription") || json.Unmarshal(r.params, &h) != nil {
 		return
 	}
 
@@ -462,7 +465,7 @@ func (c *wsConn) notify(r *response) {
 	default:
 	}
 
-	c.heads <- *p.Result
+	c.heads <- h
 }
 
 func (c *wsConn) ping() {
