@@ -38,7 +38,7 @@ require (
 require (
 	cloud.google.com/go/kms v1.36.1
 	cloud.google.com/go/longrunning v1.3.0 // indirect
-	golang.org/x/time v0.16.0 // indirect
+	golang.org/x/time v0.16.0
 )
 
 require (

@@ -445,6 +445,8 @@ var (
 	sqlDefaults = regexp.MustCompile(`^alter default privileges in schema public ` +
 		`grant (.+) on (tables|sequences) to "([^"]+)"$`)
 	sqlPresent = regexp.MustCompile(`^grant (.+) on all (tables|sequences) in schema public to "([^"]+)"$`)
+	sqlRevoke  = regexp.MustCompile(`^revoke (?:connect, temporary on database relayer|create on schema public) from public$`)
+	sqlConnect = regexp.MustCompile(`^grant connect on database relayer to "([^"]+)"$`)
 	conninfo   = regexp.MustCompile(`^host=(\S+) port=(\S+) user=(\S+) dbname=(\S+)$`)
 )
 
@@ -485,13 +487,17 @@ const rowRights = "select, insert, update, delete"
 func (i *sqlInstance) grant(statement, login string) error {
 	of := sqlGrant.FindStringSubmatch(statement)
 	defaults, present := sqlDefaults.FindStringSubmatch(statement), sqlPresent.FindStringSubmatch(statement)
-	known := slices.Concat(of, defaults, present)
+	connect := sqlConnect.FindStringSubmatch(statement)
+	known := slices.Concat(of, defaults, present, connect, sqlRevoke.FindStringSubmatch(statement))
 	switch {
+	case sqlRevoke.MatchString(statement) && login == "postgres":
+		return nil
 	case known == nil:
 		return refuse("syntax error at or near %q", statement)
 	case !slices.Contains(i.Users, known[len(known)-1]):
 		return refuse("role %q does not exist", known[len(known)-1])
-	case of != nil && login != "postgres":
+	case connect != nil && login == "postgres": // a login that may use the schema is taken to be one
+	case (of != nil || connect != nil || sqlRevoke.MatchString(statement)) && login != "postgres":
 		return refuse("permission denied for schema public: %s does not own it", login)
 	case of != nil:
 		i.Usage = append(i.Usage, of[2])

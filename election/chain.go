@@ -80,6 +80,7 @@ func Prepare(ctx context.Context, db *pgxpool.Pool, chainID, startBlock int64, f
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	_, err := db.Exec(ctx, `
+		with lock as (insert into ownership_lock values ($1) on conflict do nothing)
 		insert into leadership (chain_id, next_block, start_block, factory, verified_block)
 		values ($1, $2::bigint, $2::bigint, $3, $2::bigint - 1) on conflict (chain_id) do nothing`, chainID, startBlock, factory)
 	if err != nil {

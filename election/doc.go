@@ -17,6 +17,13 @@
 // in flight. So each change of leader raises the epoch in the leadership row, each commit of the
 // factory watch names the epoch that it acts under, and the database refuses any other epoch.
 //
-// To see the locks by hand: select * from held_locks(), with keys as InstanceKey and LeaderKey compute
-// them. To free one: select pg_terminate_backend(pid); the holder rejoins by itself.
+// Any login to the database may take any advisory lock, without a single grant. So the keys follow
+// from a secret of the schema (LockKey), a lock counts only in the hands of a login that may change
+// our tables (held_locks), and one that a stranger holds gets another key. What remains to a stranger
+// is what Postgres leaves to every login: connections, CPU and the server's lock table.
+//
+// To see the locks by hand: select * from all_locks(), with keys as lock_key computes them (the first
+// version of the relayer had 999999 as its only key, which anybody can foresee). To free one:
+// select pg_terminate_backend(pid), or `escrow-relayer locks --end` for those of strangers; an instance
+// rejoins.
 package election

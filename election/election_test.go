@@ -67,6 +67,13 @@ func (f fixture) run(t *testing.T, id string) (*election.Session, func() error) 
 	return s, end
 }
 
+func (f fixture) key(t *testing.T, purpose election.Purpose, chain int64, name string) int64 {
+	key, err := election.LockKey(t.Context(), f.pool, election.Lock{Purpose: purpose, ChainID: chain, Name: name})
+	require.NoError(t, err)
+
+	return key
+}
+
 func (f fixture) locks(t *testing.T) (n int) {
 	require.NoError(t, f.pool.QueryRow(t.Context(), `select count(*) from pg_locks where locktype = 'advisory'
 		and database = (select oid from pg_database where datname = current_database())`).Scan(&n))

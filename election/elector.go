@@ -37,10 +37,7 @@ type ElectorConfig struct {
 	StaleAfter time.Duration // age of the last heartbeat at which the session of a leader is ended; 0 means 60 s
 	CoolDown   time.Duration // how long an instance that resigned does not contend; 0 means 10 s
 	Eligible   func() bool   // asked before each attempt; nil: always
-	// Busy is the advisory lock of whoever locks the leadership row for long (a rollback): no heartbeat
-	// can be written meanwhile, so no leader is ended for the lack of one. 0: there is none.
-	Busy int64
-	Log  *slog.Logger
+	Log        *slog.Logger
 }
 
 // callTimeout bounds each statement: they take milliseconds, and a connection may swallow bytes for ever.
@@ -79,13 +76,13 @@ func (e *Elector) Run(ctx context.Context, lead func(context.Context, Term) erro
 	defer ticker.Stop()
 	hint := e.cfg.Session.Hint(Channel)
 	var resignedUntil time.Time
-	lastCheck := time.Now()
+	lastCheck, suspect := time.Now(), int32(0)
 	for {
 		if e.cfg.Eligible() && !time.Now().Before(resignedUntil) {
-			won, err := e.try(ctx)
+			key, err := e.try(ctx)
 			switch {
-			case won: // also where ctx has ended meanwhile: then the lock is given up at once
-				err := e.serve(ctx, lead)
+			case key != 0: // also where ctx has ended meanwhile: then the lock is given up at once
+				err := e.serve(ctx, key, lead)
 				if ctx.Err() != nil {
 					return nil
 				}
@@ -102,7 +99,8 @@ func (e *Elector) Run(ctx context.Context, lead func(context.Context, Term) erro
 				return err
 			case time.Since(lastCheck) > e.cfg.StaleAfter/6:
 				lastCheck = time.Now()
-				if err := e.endHungLeader(ctx); err != nil && ctx.Err() == nil {
+				var err error
+				if suspect, err = e.endHungLeader(ctx, suspect); err != nil && ctx.Err() == nil {
 					e.cfg.Log.WarnContext(ctx, "check of the leader failed, retrying", slog.Any("err", err))
 				}
 			}
@@ -119,21 +117,23 @@ func (e *Elector) Run(ctx context.Context, lead func(context.Context, Term) erro
 	}
 }
 
-func (e *Elector) try(ctx context.Context) (won bool, err error) {
+// try returns the key of the leader lock if this session has got it, else 0.
+func (e *Elector) try(ctx context.Context) (key int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	err = e.cfg.Session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, `select pg_try_advisory_lock($1)`, LeaderKey(e.cfg.ChainID)).Scan(&won)
+	err = e.cfg.Session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
+		key, err = Lock{Leader, e.cfg.ChainID, ""}.try(ctx, conn, e.cfg.Log)
+		return err
 	})
 	if err != nil {
-		return false, fmt.Errorf("contend for the leadership of chain %d: %w", e.cfg.ChainID, err)
+		return 0, fmt.Errorf("contend for the leadership of chain %d: %w", e.cfg.ChainID, err)
 	}
 
-	return won, nil
+	return key, nil
 }
 
 // serve runs one term. It gives the lock up at the end, whoever ended the term, and tells the others.
-func (e *Elector) serve(ctx context.Context, lead func(context.Context, Term) error) error {
+func (e *Elector) serve(ctx context.Context, key int64, lead func(context.Context, Term) error) error {
 	termCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stop := make(chan struct{})
@@ -148,7 +148,7 @@ func (e *Elector) serve(ctx context.Context, lead func(context.Context, Term) er
 	}()
 	defer func() { close(stop); <-watcher }()
 
-	term, err := e.begin(termCtx)
+	term, err := e.begin(termCtx, key)
 	if err == nil {
 		e.cfg.Log.InfoContext(ctx, "became leader", slog.Int64("epoch", term.Epoch))
 		err = lead(termCtx, term)
@@ -158,13 +158,13 @@ func (e *Elector) serve(ctx context.Context, lead func(context.Context, Term) er
 		return ErrLost
 	}
 
-	return errors.Join(err, e.resign(ctx))
+	return errors.Join(err, e.resign(ctx, key))
 }
 
 // begin opens a term: from now on the commits of any earlier leader fail. The former leader may be
 // frozen in the middle of a commit and hold a lock on the row, so its open transactions are ended
 // first.
-func (e *Elector) begin(ctx context.Context) (t Term, err error) {
+func (e *Elector) begin(ctx context.Context, key int64) (t Term, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	var former *string
@@ -179,7 +179,7 @@ func (e *Elector) begin(ctx context.Context) (t Term, err error) {
 		}
 	}
 
-	err = e.cfg.DB.QueryRow(ctx, beginTerm, e.cfg.ChainID, e.cfg.InstanceID).Scan(&t.Epoch)
+	err = e.cfg.DB.QueryRow(ctx, beginTerm, e.cfg.ChainID, e.cfg.InstanceID, key).Scan(&t.Epoch)
 	if err != nil {
 		return t, fmt.Errorf("begin a term as leader of chain %d: %w", e.cfg.ChainID, err)
 	}
@@ -188,17 +188,17 @@ func (e *Elector) begin(ctx context.Context) (t Term, err error) {
 }
 
 const beginTerm = `
-	update leadership set instance_id = $2, epoch = epoch + 1, since = now(), last_heartbeat = now()
+	update leadership set instance_id = $2, lock_key = $3, epoch = epoch + 1, since = now(), last_heartbeat = now()
 	where chain_id = $1 returning epoch`
 
 // resign frees the lock on the session, under a deadline of its own, because ctx may be over.
-func (e *Elector) resign(ctx context.Context) error {
+func (e *Elector) resign(ctx context.Context, key int64) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 
 	return e.cfg.Session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, `select pg_advisory_unlock($1), pg_notify('`+Channel+`', $2::bigint::text)`,
-			LeaderKey(e.cfg.ChainID), e.cfg.ChainID)
+			key, e.cfg.ChainID)
 		if err != nil {
 			return fmt.Errorf("give up the leadership of chain %d: %w", e.cfg.ChainID, err)
 		}
@@ -250,28 +250,35 @@ func (e *Elector) Beat(ctx context.Context, t Term) error {
 }
 
 // endHungLeader ends the server session of a leader whose process answers probes but writes no
-// heartbeats any more. The database's clock alone decides. While a rollback has the leadership row
-// locked (ElectorConfig.Busy) no leader can write one, and none is ended for it.
-func (e *Elector) endHungLeader(ctx context.Context) error {
+// heartbeats any more, once two checks in a row have found it so. The first one only returns its
+// server process, which the next one gets as suspect: a candidate that has just got the lock writes
+// its first heartbeat within callTimeout. While a rollback has the leadership row locked (it holds
+// the ownership lock all that time) no leader can write one, and none is ended for it.
+func (e *Elector) endHungLeader(ctx context.Context, suspect int32) (pid int32, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	var ended int
-	err := e.cfg.DB.QueryRow(ctx, endHungLeader, e.cfg.ChainID, e.cfg.StaleAfter.Seconds(), LeaderKey(e.cfg.ChainID),
-		e.cfg.Busy).Scan(&ended)
-	if err != nil {
-		return fmt.Errorf("look for a leader that hangs: %w", err)
+	var ended bool
+	err = e.cfg.DB.QueryRow(ctx, endHungLeader, e.cfg.ChainID, e.cfg.StaleAfter.Seconds(), Leader, suspect).
+		Scan(&pid, &ended)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, nil
 	}
 
-	if ended > 0 {
+	if err != nil {
+		return 0, fmt.Errorf("look for a leader that hangs: %w", err)
+	}
+
+	if ended {
 		e.cfg.Log.WarnContext(ctx, "ended the session of a leader that hangs", slog.Duration("stale_after", e.cfg.StaleAfter))
 	}
 
-	return nil
+	return pid, nil
 }
 
 const endHungLeader = `
-	select count(pg_terminate_backend(l.pid))
+	select l.pid, case when l.pid = $4 then pg_terminate_backend(l.pid) else false end
 	from leadership s
-	join held_locks() l on l.key = $3
+	join held_locks() l on l.key = lock_key($3, $1, '')
 	where s.chain_id = $1 and s.last_heartbeat < now() - make_interval(secs => $2)
-	  and not exists (select from held_locks() b where b.key = $4)`
+	  and (exists (select from ownership_lock where chain_id = $1 for update skip locked)
+	       or not exists (select from ownership_lock where chain_id = $1))`

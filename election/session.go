@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"log/slog"
 	"strconv"
 	"sync/atomic"
@@ -14,23 +13,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
-
-// Advisory lock keys: a namespace of 20 bits, then 40 bits. 999999 is the key of the first version of the relayer.
-const (
-	leaderNamespace   = 999999
-	instanceNamespace = 999998
-	checkNamespace    = 999996
-)
-
-// LeaderKey is the advisory lock of a chain's leader. Chain ids are below 2^40.
-func LeaderKey(chainID int64) int64 { return leaderNamespace<<40 | chainID&(1<<40-1) }
-
-// InstanceKey is the advisory lock that an instance's session holds while it lives.
-func InstanceKey(chainID int64, instanceID string) int64 {
-	h := fnv.New64a()
-	fmt.Fprintf(h, "%d/%s", chainID, instanceID)
-	return instanceNamespace<<40 | int64(h.Sum64()&(1<<40-1))
-}
 
 var (
 	// ErrTaken means that another live session holds the lock of this instance id.
@@ -65,6 +47,7 @@ type SessionConfig struct {
 type Session struct {
 	cfg      SessionConfig
 	conn     *pgx.Conn
+	key      int64        // of the instance's lock
 	pid      uint32       // of the server process, as the server says: a proxy gives connections other numbers
 	since    time.Time    // when it got the instance's lock, by the database's clock
 	server   time.Time    // see Server
@@ -218,21 +201,24 @@ func CheckPooling(ctx context.Context, cfg *pgx.ConnConfig) error {
 // lockInstance takes the lock of the instance id. It waits for a predecessor to end: on Cloud Run
 // the new revision starts before the old one is told to stop.
 func (s *Session) lockInstance(ctx context.Context) error {
-	key := InstanceKey(s.cfg.ChainID, s.cfg.InstanceID)
+	lock := Lock{Instance, s.cfg.ChainID, s.cfg.InstanceID}
 	deadline := time.Now().Add(s.cfg.Wait)
 	ticker := time.NewTicker(min(s.cfg.ProbeEvery, 250*time.Millisecond))
 	defer ticker.Stop()
 	for logged := false; ; logged = true {
-		var ok bool
 		start := s.cfg.Clock() // of this attempt: the lease does not count the time before it
-		if err := s.open(ctx, func(ctx context.Context) error {
-			return s.conn.QueryRow(ctx, `select pg_try_advisory_lock($1), clock_timestamp(), pg_backend_pid(),
-				pg_postmaster_start_time()`, key).Scan(&ok, &s.since, &s.pid, &s.server)
+		if err := s.open(ctx, func(ctx context.Context) (err error) {
+			if s.key, err = lock.try(ctx, s.conn, s.cfg.Log); err != nil || s.key == 0 {
+				return err
+			}
+
+			return s.conn.QueryRow(ctx, `select clock_timestamp(), pg_backend_pid(), pg_postmaster_start_time()`).
+				Scan(&s.since, &s.pid, &s.server)
 		}); err != nil {
 			return fmt.Errorf("take the lock of instance %s: %w", s.cfg.InstanceID, err)
 		}
 
-		if ok {
+		if s.key != 0 {
 			s.extend(start)
 			return nil
 		}
@@ -287,6 +273,9 @@ func (s *Session) Server() time.Time { return s.server }
 // Done is closed when the session is over.
 func (s *Session) Done() <-chan struct{} { return s.done }
 
+// Key is the advisory lock of the instance, by which the others see that it lives.
+func (s *Session) Key() int64 { return s.key }
+
 // Hint returns the channel that fires after a notification on one of SessionConfig.Channels. Capacity one: several
 // notifications become one hint. Each channel has one reader.
 func (s *Session) Hint(channel string) <-chan struct{} { return s.hints[channel] }
@@ -294,7 +283,7 @@ func (s *Session) Hint(channel string) <-chan struct{} { return s.hints[channel]
 // Find looks for the session's own lock through the pool. It returns ErrElsewhere if it is not there:
 // the other instances would see this one as dead.
 func (s *Session) Find(ctx context.Context, db *pgxpool.Pool) error {
-	return find(ctx, db, InstanceKey(s.cfg.ChainID, s.cfg.InstanceID), s.pid, func() error {
+	return find(ctx, db, s.key, s.pid, func() error {
 		return s.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error { return conn.Ping(ctx) })
 	})
 }
@@ -313,14 +302,14 @@ func CheckSame(ctx context.Context, cfg *pgx.ConnConfig, db *pgxpool.Pool) error
 		return fmt.Errorf("ask for the server process: %w", err)
 	}
 
-	if _, err := conn.Exec(ctx, `select pg_advisory_lock($1)`, checkKey(pid)); err != nil {
+	var key int64 // random: neither taken by another check nor foreseen by a stranger
+	if err := conn.QueryRow(ctx, `select key from (select ('x' || encode(substr(uuid_send(gen_random_uuid()), 1, 8), 'hex'))::bit(64)::bigint as key
+		offset 0) k, pg_advisory_lock(key)`).Scan(&key); err != nil {
 		return fmt.Errorf("take an advisory lock: %w", err)
 	}
 
-	return find(ctx, db, checkKey(pid), pid, func() error { return conn.Ping(ctx) })
+	return find(ctx, db, key, pid, func() error { return conn.Ping(ctx) })
 }
-
-func checkKey(pid uint32) int64 { return checkNamespace<<40 | int64(pid) }
 
 // find looks through the pool for a lock that a server process holds, while its session lives: one that
 // the database has ended meanwhile, as at a failover, holds no lock anywhere, and alive returns its error.

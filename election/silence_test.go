@@ -223,15 +223,14 @@ func TestBeatsThatFail(t *testing.T) {
 func TestLeaderIsNotEndedDuringARollback(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
-	const busy = 4711
 	a := f.contend(t, "a", nil)
 	<-a.won
 	rollback, err := pgx.Connect(t.Context(), f.url)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = rollback.Close(context.Background()) })
-	_, err = rollback.Exec(t.Context(), `begin; select pg_advisory_xact_lock(4711)`)
+	_, err = rollback.Exec(t.Context(), `begin; select from ownership_lock for update`)
 	require.NoError(t, err)
-	b := f.contend(t, "b", func(c *election.ElectorConfig) { c.StaleAfter = 100 * time.Millisecond; c.Busy = busy })
+	b := f.contend(t, "b", func(c *election.ElectorConfig) { c.StaleAfter = 100 * time.Millisecond })
 	select {
 	case <-b.won:
 		t.Fatal("the leader was ended in the middle of a rollback")
@@ -250,7 +249,7 @@ func TestEndTransactions(t *testing.T) {
 	f := setup(t)
 	register := func(id string, chain int64) {
 		_, err := f.pool.Exec(t.Context(), `insert into relayer_instances (chain_id, instance_id, partition_number, total_partitions, strategy, status, lock_key)
-			values ($1, $2, 0, 1, 'modulo', 'active', $3)`, chain, id, election.InstanceKey(chain, id))
+			values ($1, $2, 0, 1, 'modulo', 'active', $3)`, chain, id, f.key(t, election.Instance, chain, id))
 		require.NoError(t, err)
 	}
 	register("alive", chain)
@@ -280,7 +279,7 @@ func TestEndTransactions(t *testing.T) {
 	register("dead", chain+1)
 	_, end := f.run(t, "other")
 	_, err = f.pool.Exec(t.Context(), `update relayer_instances set lock_key = $1 where chain_id = $2`,
-		election.InstanceKey(chain, "other"), chain+1)
+		f.key(t, election.Instance, chain, "other"), chain+1)
 	require.NoError(t, err)
 	again := conn("dead", `begin`)
 	ended, err = election.EndTransactions(t.Context(), f.pool, []string{"dead"})

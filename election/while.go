@@ -3,6 +3,7 @@ package election
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -17,7 +18,7 @@ type Holder interface {
 // (nil). The lock is given back when f returns, so that another instance can take it at once. wait
 // is the pause before the next attempt. f deals with its own errors: only the loss of the session
 // ends While.
-func While(ctx context.Context, s Holder, key int64, wait func() time.Duration, f func(context.Context)) error {
+func While(ctx context.Context, s Holder, lock Lock, log *slog.Logger, wait func() time.Duration, f func(context.Context)) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -27,7 +28,7 @@ func While(ctx context.Context, s Holder, key int64, wait func() time.Duration, 
 		case <-timer.C:
 		}
 
-		if _, err := Try(ctx, s, key, f); err != nil && ctx.Err() == nil {
+		if _, err := Try(ctx, s, lock, log, f); err != nil && ctx.Err() == nil {
 			return err
 		}
 
@@ -36,17 +37,15 @@ func While(ctx context.Context, s Holder, key int64, wait func() time.Duration, 
 }
 
 // Try takes an advisory lock if it is free, runs f with it and gives it back; taken is false if
-// somebody else has it. The error is that of the session.
-func Try(ctx context.Context, s Holder, key int64, f func(context.Context)) (taken bool, err error) {
-	err = s.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, `select pg_try_advisory_lock($1)`, key).Scan(&taken)
+// another session of ours has it. The error is that of the session.
+func Try(ctx context.Context, s Holder, lock Lock, log *slog.Logger, f func(context.Context)) (taken bool, err error) {
+	var key int64
+	err = s.Do(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
+		key, err = lock.try(ctx, conn, log)
+		return err
 	})
-	if err != nil {
-		return false, fmt.Errorf("take the advisory lock %d: %w", key, err)
-	}
-
-	if !taken {
-		return false, nil
+	if err != nil || key == 0 {
+		return false, err
 	}
 
 	f(ctx)

@@ -2,6 +2,7 @@ package election_test
 
 import (
 	"context"
+	"log/slog"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -31,22 +32,22 @@ func TestTryIsExclusive(t *testing.T) {
 		return connection{conn}
 	}
 	a, b := connect(), connect()
-	const key = 77
+	lock, another := election.Lock{Purpose: election.Replies, ChainID: 1}, election.Lock{Purpose: election.Replies, ChainID: 2}
 	nothing := func(context.Context) {}
-	try := func(ctx context.Context, c connection, key int64, f func(context.Context)) bool {
-		taken, err := election.Try(ctx, c, key, f)
+	try := func(ctx context.Context, c connection, lock election.Lock, f func(context.Context)) bool {
+		taken, err := election.Try(ctx, c, lock, slog.New(slog.DiscardHandler), f)
 		require.NoError(t, err)
 
 		return taken
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
-	require.True(t, try(ctx, a, key, func(ctx context.Context) {
-		require.False(t, try(ctx, b, key, func(context.Context) { t.Error("two have the lock") }))
-		require.True(t, try(ctx, b, key+1, nothing), "another lock")
+	require.True(t, try(ctx, a, lock, func(ctx context.Context) {
+		require.False(t, try(ctx, b, lock, func(context.Context) { t.Error("two have the lock") }))
+		require.True(t, try(ctx, b, another, nothing), "another lock")
 		cancel()
 	}))
-	require.True(t, try(t.Context(), b, key, nothing), "it was given back")
+	require.True(t, try(t.Context(), b, lock, nothing), "it was given back")
 	var held int
 	require.NoError(t, a.conn.QueryRow(t.Context(), `select count(*) from pg_locks where locktype = 'advisory'
 		and database = (select oid from pg_database where datname = current_database())`).Scan(&held))

@@ -110,6 +110,7 @@ create index idx_slot_owner on slot_ownership (chain_id, owner);
 create table leadership (
     chain_id       bigint primary key,
     instance_id    text,
+    lock_key       bigint,                         -- of the advisory lock that its session holds; null: there never was a leader
     epoch          bigint      not null default 0, -- raised by each change of leader: the number of elections
     since          timestamptz,
     last_heartbeat timestamptz not null default now(),
@@ -269,12 +270,47 @@ create function event_id(tx_hash bytea, log_index integer, occurrence smallint) 
 $$;
 -- +goose StatementEnd
 
--- The 64-bit advisory locks that sessions hold in this database, by key: how everybody sees who lives and who leads. A function, since everybody may call one.
+-- The identity of this schema, from which the keys of its advisory locks follow: a login that may not read it cannot name a lock before it has seen it
+-- held, and two schemas of one database share none. Only the services' login may read it.
+create table lock_identity (secret uuid not null default gen_random_uuid());
+create unique index on lock_identity ((true));
+insert into lock_identity default values;
+
+-- Locks whose key a login without rights got hold of: each turn gives the lock another key.
+create table lock_turns (
+    chain_id bigint  not null,
+    purpose  text    not null,
+    name     text    not null,
+    turn     integer not null,
+    passed   bigint  not null, -- the key that the stranger got
+    primary key (chain_id, purpose, name)
+);
+
+-- Whoever changes the ownership of a chain's slots locks its row until the transaction ends. No advisory lock: a login without rights cannot take this one.
+create table ownership_lock (chain_id bigint primary key);
+
+-- The key of an advisory lock: 24 bits for the purpose, then 40 for the lock (package election lists the purposes).
 -- +goose StatementBegin
-create function held_locks() returns table (key bigint, pid integer) language sql stable as $$
-    select l.classid::bigint << 32 | l.objid::bigint, l.pid from pg_locks l
+create function lock_key(of_purpose text, of_chain bigint, of_name text) returns bigint language sql stable as $$
+    select ('x' || encode(substr(sha256(convert_to(concat_ws('/', i.secret, of_purpose), 'UTF8')), 1, 3)
+                       || substr(sha256(convert_to(concat_ws('/', i.secret, of_purpose, of_chain, coalesce(t.turn, 0), of_name), 'UTF8')), 1, 5), 'hex'))::bit(64)::bigint
+    from lock_identity i left join lock_turns t on t.chain_id = of_chain and t.purpose = of_purpose and t.name = of_name
+$$;
+-- +goose StatementEnd
+
+-- The 64-bit advisory locks that sessions hold in this database, by key, and which of them are ours: those of logins that may change the table leadership.
+-- Anybody who may connect may take a lock. A function, since everybody may call one.
+-- +goose StatementBegin
+create function all_locks() returns table (key bigint, pid integer, ours boolean, login name, application text) language sql stable as $$
+    select l.classid::bigint << 32 | l.objid::bigint, l.pid, has_table_privilege(a.usesysid, 'leadership', 'update'), a.usename, a.application_name
+    from pg_locks l join pg_stat_activity a on a.pid = l.pid
     where l.locktype = 'advisory' and l.granted and l.objsubid = 1 and l.database = (select oid from pg_database where datname = current_database())
 $$;
+-- +goose StatementEnd
+
+-- Ours alone: how everybody sees who lives and who leads.
+-- +goose StatementBegin
+create function held_locks() returns table (key bigint, pid integer) language sql stable as $$ select key, pid from all_locks() where ours $$;
 -- +goose StatementEnd
 
 -- Every event, canonical or taken back, as it is stored; by place (chain_id, block_number, log_index), escrow or tx_hash it is found by an index.
@@ -330,5 +366,6 @@ create view outbox_messages as
 
 -- +goose Down
 drop view outbox_messages, escrow_records, escrow_registry, processed_events, stored_events;
-drop function held_locks, args_json, event_id, bytes, hex;
-drop table records, endpoint_faults, findings, outbox, orphaned_events, events, chain_blocks, leadership, slot_ownership, cursors, relayer_instances, late_escrows, escrows, writers, event_types;
+drop function held_locks, all_locks, lock_key, args_json, event_id, bytes, hex;
+drop table records, endpoint_faults, findings, outbox, orphaned_events, events, chain_blocks, leadership, slot_ownership, cursors, relayer_instances, late_escrows, escrows, writers, event_types,
+    lock_identity, lock_turns, ownership_lock;

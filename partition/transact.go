@@ -59,7 +59,7 @@ func lockOwnership(ctx context.Context, tx pgx.Tx, chainID int64) error {
 	batch := &pgx.Batch{}
 	batch.Queue(`select set_config('idle_in_transaction_session_timeout', $1::bigint::text, true)`,
 		idleTimeout.Milliseconds())
-	batch.Queue(`select pg_advisory_xact_lock($1)`, LockKey(chainID))
+	batch.Queue(LockOwnership, chainID)
 	batch.Queue(`select set_config('lock_timeout', $1::bigint::text, true)`, rowTimeout.Milliseconds())
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("lock the ownership of chain %d: %w", chainID, err)
@@ -68,5 +68,8 @@ func lockOwnership(ctx context.Context, tx pgx.Tx, chainID int64) error {
 	return nil
 }
 
-// LockKey is the advisory lock under which ownership rows of several instances change.
-func LockKey(chainID int64) int64 { return 999997<<40 | chainID }
+// LockOwnership lets one transaction at a time change the ownership rows of a chain, $1: the others
+// wait for its end.
+const LockOwnership = `
+	insert into ownership_lock (chain_id) values ($1)
+	on conflict (chain_id) do update set chain_id = excluded.chain_id`

@@ -184,7 +184,7 @@ func (c *commands) serve(ctx context.Context, r *Relayer) error {
 		return fmt.Errorf("serve commands: %w: set COMMANDS_PORT to a free port", err)
 	}
 
-	return web.Serve(ctx, "commands", ln, c.guard(c.intake.Handler()), r.component("intake"))
+	return r.gate.Serve(ctx, "commands", ln, c.guard(c.intake.Handler()), r.component("intake"))
 }
 
 // work acts on commands and publishes their answers, as far as this instance holds the locks for
@@ -197,8 +197,8 @@ func (c *commands) work(ctx context.Context, t *tenure) error {
 
 	if c.answers != nil {
 		g.Go(func() error {
-			return election.While(ctx, t.session, send.FollowKey(t.cfg.ChainID), func() time.Duration { return followRetry },
-				func(ctx context.Context) { send.Follow(ctx, c.following(t), 0) })
+			return election.While(ctx, t.session, election.Lock{Purpose: election.Follow, ChainID: t.cfg.ChainID},
+				t.component("sender"), func() time.Duration { return followRetry }, func(ctx context.Context) { send.Follow(ctx, c.following(t), 0) })
 		})
 	}
 
@@ -212,8 +212,8 @@ func (c *commands) work(ctx context.Context, t *tenure) error {
 		}
 
 		g.Go(func() error {
-			return election.While(ctx, t.session, reply.LockKey(t.cfg.ChainID), func() time.Duration { return repliesRetry },
-				func(ctx context.Context) {
+			return election.While(ctx, t.session, election.Lock{Purpose: election.Replies, ChainID: t.cfg.ChainID},
+				t.component("replies"), func() time.Duration { return repliesRetry }, func(ctx context.Context) {
 					publisher.Run(ctx, t.session.Hint(reply.Channel))
 				})
 		})

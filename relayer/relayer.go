@@ -72,6 +72,7 @@ type Relayer struct {
 	pubsub   *pubsub.Client
 
 	condition condition
+	gate      web.Gate         // of PORT and COMMANDS_PORT together
 	handover  publish.Handover // what the publisher of one tenure leaves to that of the next
 }
 
@@ -145,7 +146,7 @@ func (r *Relayer) Run(ctx context.Context) (err error) {
 		Addr:   net.JoinHostPort(r.cfg.HTTPHost, strconv.Itoa(r.cfg.Port)),
 		Source: r, DB: r.db.Pool, ChainID: r.cfg.ChainID, Fleet: reader,
 		Metrics: r.gatherer, ExplorerURL: r.cfg.ExplorerURL, TokenFile: r.cfg.HTTPTokenFile,
-		Mask: r.secrets.Mask, Log: r.component("web"), Commands: r.commands.handler(r.cfg),
+		Mask: r.secrets.Mask, Log: r.component("web"), Gate: &r.gate, Commands: r.commands.handler(r.cfg),
 	})
 	if err != nil {
 		return refuse(err)

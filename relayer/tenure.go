@@ -254,7 +254,7 @@ func (t *tenure) assemble() (err error) {
 
 	t.claimer, err = partition.New(partition.Config{
 		DB: t.db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID,
-		LockKey: election.InstanceKey(cfg.ChainID, cfg.InstanceID), Partition: cfg.Partition, Auto: cfg.Auto,
+		LockKey: t.session.Key(), Partition: cfg.Partition, Auto: cfg.Auto,
 		StartBlock: cfg.StartBlock, AdoptAfter: cfg.AdoptAfter, StallAfter: cfg.ResignAfter,
 		Version: t.build.Version, Settings: settings(cfg), NewProcess: !t.handover.Known(t.session.Server()),
 		Able: t.able, EndDead: t.endDead, Stepped: t.limit.good,
@@ -270,8 +270,7 @@ func (t *tenure) assemble() (err error) {
 	})
 	t.elector, err = election.NewElector(election.ElectorConfig{
 		Session: t.session, DB: t.db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID, StaleAfter: cfg.LeaderStaleAfter,
-		Eligible: func() bool { return t.source.Health() == nil }, Busy: partition.LockKey(cfg.ChainID),
-		Log: t.component("election"),
+		Eligible: func() bool { return t.source.Health() == nil }, Log: t.component("election"),
 	})
 
 	return err

@@ -50,6 +50,7 @@ func (d *doctor) database(ctx context.Context) {
 
 	d.schema(ctx, db)
 	d.judge("locks", "advisory locks can be taken", takeLock(ctx, session))
+	d.strangers(ctx, db)
 	d.judge("notify", "a notification arrived", notified(ctx, session, db))
 	d.clock(ctx, db)
 	d.durability(ctx, db)
@@ -158,10 +159,12 @@ func (d *doctor) wanted() (rights []string) {
 	}
 	for _, table := range []string{"escrows", "late_escrows", "relayer_instances", "cursors", "slot_ownership",
 		"leadership", "chain_blocks", "events", "orphaned_events", "outbox", "findings", "endpoint_faults",
-		"records", "event_types", "writers", "processed_events", "escrow_registry", "escrow_records"} {
+		"records", "event_types", "writers", "lock_turns", "ownership_lock", "processed_events", "escrow_registry",
+		"escrow_records"} {
 		on(table, "delete", "insert", "select", "update")
 	}
 
+	on("lock_identity", "select")
 	for _, table := range []string{"senders", "commands", "command_claims", "command_attempts", "replies"} {
 		on(table, "select")
 		if d.cfg.HasCommands() {
@@ -172,11 +175,34 @@ func (d *doctor) wanted() (rights []string) {
 	return rights
 }
 
+// strangers looks who else gets at the database: any login that may connect can take an advisory lock.
+func (d *doctor) strangers(ctx context.Context, db *database.Database) {
+	var name string
+	var connect, create bool
+	err := db.Pool.QueryRow(ctx, `select current_database(), has_database_privilege('public', current_database(), 'connect'),
+		coalesce(has_schema_privilege('public', current_schema(), 'create'), false)`).Scan(&name, &connect, &create)
+	switch {
+	case err != nil:
+		d.judge("public", "", err)
+		return
+	case connect:
+		d.say(note, "public", "every login of the server may connect to this database: revoke connect on database %s "+
+			"from public; grant connect on database %s to the logins of the fleet", name, name)
+	default:
+		d.say(fine, "public", "only those logins may connect that were granted it")
+	}
+
+	if create {
+		d.say(note, "public", "every login may create tables in the schema: revoke create on schema public from public")
+	}
+}
+
 // takeLock takes an advisory lock that nobody else uses, and gives it back.
 func takeLock(ctx context.Context, conn *pgx.Conn) error {
-	const key = int64(999997) << 40 // beside those of leaders and instances
+	var key int64 // random, so nobody else uses it
 	var taken, given, seen bool
-	err := conn.QueryRow(ctx, `select pg_try_advisory_lock($1)`, key).Scan(&taken)
+	err := conn.QueryRow(ctx, `select key, pg_try_advisory_lock(key) from (select
+		('x' || encode(substr(uuid_send(gen_random_uuid()), 1, 8), 'hex'))::bit(64)::bigint as key offset 0) k`).Scan(&key, &taken)
 	if err == nil && taken {
 		err = errors.Join(
 			conn.QueryRow(ctx, `select exists (select from pg_locks where locktype = 'advisory'
@@ -188,8 +214,6 @@ func takeLock(ctx context.Context, conn *pgx.Conn) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("take an advisory lock: %w", err)
-	case !taken:
-		return nil // another doctor has it
 	case !seen || !given:
 		return errors.New("an advisory lock that was taken is not to be seen in pg_locks: a proxy in between changes sessions")
 	}

@@ -21,9 +21,10 @@ type task struct {
 
 // tasks are what operators do. The first is what any login of a person must be able to do.
 var tasks = []task{
-	{"status, plan wait, plan move, sender status, command list and command show", readAll()},
+	{"status, locks, plan wait, plan move, sender status, command list and command show", readAll()},
 	{"audit", readAll()},
-	{"replay", []string{"select event_types", "select events", "update events", "select outbox", "insert outbox"}},
+	{"replay", []string{"select event_types", "select events", "update events", "select outbox", "insert outbox",
+		"select lock_identity", "select lock_turns"}},
 	{"rewind", []string{"select leadership", "update leadership"}},
 	{"sender pause, sender resume", []string{"select senders", "update senders"}},
 	{"sender adopt-nonce", []string{"select senders", "update senders", "select commands", "update commands"}},
@@ -34,7 +35,7 @@ var tasks = []task{
 func readAll() (rights []string) {
 	for _, t := range []string{"cursors", "slot_ownership", "leadership", "relayer_instances", "escrows", "late_escrows",
 		"events", "outbox", "findings", "event_types", "writers", "records", "senders", "commands", "command_attempts",
-		"replies", "processed_events", "escrow_registry", "escrow_records"} {
+		"replies", "lock_turns", "processed_events", "escrow_registry", "escrow_records"} {
 		rights = append(rights, "select "+t)
 	}
 

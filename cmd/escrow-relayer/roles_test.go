@@ -44,9 +44,11 @@ func TestServicesNeedNoRightToChangeTables(t *testing.T) {
 	}
 	const services, migrations = "escrow-relayer@fusion-prime.iam", "escrow-relayer-ddl@fusion-prime.iam"
 	require.NoError(t, exec("postgres",
-		`create role "`+services+`" login; create role "`+migrations+`" login; revoke create on schema public from public`))
+		`create role "`+services+`" login; create role "`+migrations+`" login; create role other login`))
 	require.NoError(t, exec("postgres", blocks[0][1]))
 	require.NoError(t, exec(migrations, blocks[1][1]))
+	_, err = pgx.Connect(ctx, as("other"))
+	require.ErrorContains(t, err, "permission denied for database", "every other login stays outside")
 	code, out := w.operator(map[string]string{"DATABASE_URL": as(migrations)}, "migrate")
 	require.Zero(t, code, out)
 

@@ -189,8 +189,8 @@ func (r *run) database(ctx context.Context, f Fault) error {
 		r.terminate(ctx, `application_name like 'escrow-relayer/%'`)
 	case Flap:
 		leads := fmt.Sprintf(`exists (select from pg_locks l where l.pid = a.pid and l.locktype = 'advisory' and l.granted
-			and (l.classid::bigint << 32 | l.objid::bigint) = %d)`,
-			election.LeaderKey(r.chain.ChainID().Int64()))
+			and (l.classid::bigint << 32 | l.objid::bigint) = lock_key('%s', %d, ''))`,
+			election.Leader, r.chain.ChainID().Int64())
 		r.repeat(ctx, f.For, 250*time.Millisecond, func() { r.terminate(ctx, leads) })
 	case DBCancel:
 		r.repeat(ctx, f.For, 20*time.Millisecond, func() {

@@ -32,7 +32,7 @@ func (f *Fleet) Starts(i Instance) *Session {
 	f.t.Helper()
 	f.register(i, time.Hour) // seen an hour from now: a test that takes long does not make it hung
 
-	return f.Session(election.InstanceKey(f.Chain, i.ID))
+	return f.Session(f.Key(election.Instance, i.ID))
 }
 
 // Registers is Starts without a session: the instance is not alive, and nobody has noticed yet.
@@ -47,7 +47,7 @@ func (f *Fleet) register(i Instance, seen time.Duration) {
 			lock_key, head_block, escrows_monitored, version, started_at, last_heartbeat, seen_at)
 		values ($1, $2, $3, $4, 'modulo', 'active', $5, $6, $7, $8, now() - $9::interval, now() - $10::interval,
 			now() + $11::interval)`,
-		f.Chain, i.ID, i.Number, i.Total, election.InstanceKey(f.Chain, i.ID), i.Head, i.Escrows, i.Version, i.Started,
+		f.Chain, i.ID, i.Number, i.Total, f.Key(election.Instance, i.ID), i.Head, i.Escrows, i.Version, i.Started,
 		i.Beat, seen)
 	f.Exec(`insert into cursors (chain_id, instance_id, next_block, block_time) values ($1, $2, $3, now() - $4::interval)`,
 		f.Chain, i.ID, i.Next, i.Behind)
@@ -66,7 +66,7 @@ func (f *Fleet) Gone(id string, number, total int, left bool, ago time.Duration)
 	f.Exec(`insert into relayer_instances (chain_id, instance_id, partition_number, total_partitions, strategy, status,
 			lock_key, dead_since, left_at)
 		values ($1, $2, $3, $4, 'modulo', 'dead', $5, now() - $6::interval, case when $7 then now() - $6::interval end)`,
-		f.Chain, id, number, total, election.InstanceKey(f.Chain, id), ago, left)
+		f.Chain, id, number, total, f.Key(election.Instance, id), ago, left)
 }
 
 // Died is what the others write of an instance that they have missed for so long.
@@ -140,6 +140,15 @@ type Session struct {
 	conn *pgx.Conn
 }
 
+// Key is the advisory lock of a purpose and name on this chain.
+func (f *Fleet) Key(purpose election.Purpose, name string) int64 {
+	f.t.Helper()
+	key, err := election.LockKey(f.t.Context(), f.DB, election.Lock{Purpose: purpose, ChainID: f.Chain, Name: name})
+	require.NoError(f.t, err)
+
+	return key
+}
+
 // Session opens one that holds the locks until the test ends or End is called.
 func (f *Fleet) Session(keys ...int64) *Session {
 	f.t.Helper()
@@ -164,7 +173,9 @@ func (s *Session) Lock(keys ...int64) {
 // Lead takes the leader lock of the chain.
 func (s *Session) Lead() {
 	s.f.t.Helper()
-	s.Lock(election.LeaderKey(s.f.Chain))
+	key := s.f.Key(election.Leader, "")
+	s.Lock(key)
+	s.f.Exec(`update leadership set lock_key = $2 where chain_id = $1`, s.f.Chain, key)
 }
 
 // End ends the session, as a crash does, and returns when the server has let go of its locks.

@@ -27,7 +27,18 @@ type Fleet struct {
 	Senders  []Sender  `json:"senders,omitempty"`
 	Commands []Command `json:"commands,omitempty"`
 	Replies  *Replies  `json:"replies,omitempty"` // null: none waits
-	Problems []Problem `json:"problems"`          // by DefaultLimits; Judge applies others
+	// Strangers hold a lock of ours with a login that may not change our tables; normally there are none.
+	Strangers []Stranger `json:"strangers,omitempty"`
+	Problems  []Problem  `json:"problems"` // by DefaultLimits; Judge applies others
+}
+
+// Stranger is a database session that holds an advisory lock of ours and is none of us. It stops
+// nothing, since the lock gets another key; it shows that somebody may connect who should not.
+type Stranger struct {
+	Lock        string `json:"lock"` // its purpose and name
+	PID         int32  `json:"pid"`  // of the server process
+	Login       string `json:"login"`
+	Application string `json:"application"` // as the session calls itself
 }
 
 // Leader is the right to watch the factory.
@@ -36,7 +47,7 @@ type Leader struct {
 	Epoch        int64     `json:"epoch"`    // the number of elections so far
 	Since        time.Time `json:"since,omitzero"`
 	HeartbeatAge Age       `json:"heartbeat_age_seconds"` // since it last wrote its heartbeat in the table leadership
-	Held         bool      `json:"held"`                  // somebody's session holds the leader lock
+	Held         bool      `json:"held"`                  // a session of ours holds the leader lock
 	// Valid says that the session which holds the leader lock is that of Instance. From when a new leader
 	// has the lock until its first write, some milliseconds, it is false.
 	Valid bool `json:"valid"`

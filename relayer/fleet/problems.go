@@ -48,6 +48,7 @@ const (
 	FutureStart    = "start_block_in_the_future"
 	StillFinality  = "finality_stands_still"
 	StillChain     = "chain_stands_still"
+	StrangerHolds  = "stranger_holds_lock"
 
 	HaltedSender    = "sender_halted"
 	UnsignedCommand = "signer_unreachable"
@@ -74,6 +75,7 @@ var runbookOf = map[string]string{
 	FutureStart:    "new-chain.md",
 	StillFinality:  "lag.md#relayerfinalitystuck",
 	StillChain:     "lag.md#relayerheadstuck",
+	StrangerHolds:  "leader-gap.md#strangers",
 	OldOutbox:      "outbox-age.md#relayeroutboxold",
 	LateEscrows:    "lag.md#relayerlateescrows",
 	MixedTotals:    "repartition.md",
@@ -164,11 +166,27 @@ func (f *Fleet) Judge(l Limits) []Problem {
 		f.judgeCommands(&p)
 	}
 
+	f.judgeStrangers(&p)
 	slices.SortStableFunc(p, func(a, b Problem) int {
 		return cmp.Compare(a.Severity, b.Severity) // the words are in this order: critical, warning
 	})
 
 	return p
+}
+
+// judgeStrangers names every stranger that holds a lock of ours.
+func (f *Fleet) judgeStrangers(p *problems) {
+	if len(f.Strangers) == 0 {
+		return
+	}
+
+	var who []string
+	for _, s := range f.Strangers {
+		who = append(who, fmt.Sprintf("%s: pid %d, login %s, application %q", s.Lock, s.PID, s.Login, s.Application))
+	}
+
+	p.add(StrangerHolds, Warning, "`escrow-relayer locks --end`, and revoke connect on the database from public",
+		"a login without rights holds locks of the fleet, which gave them other keys: %s", enumerate(who))
 }
 
 func (f *Fleet) nobodyAlive() string {

@@ -5,11 +5,11 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/partition"
 )
 
@@ -38,6 +38,7 @@ func read(ctx context.Context, db DB, chainID int64, counted *Escrows) (f Fleet,
 		batch := &pgx.Batch{}
 		batch.Queue(selectLeadership, chainID).QueryRow(r.readLeadership)
 		batch.Queue(selectLocks).Query(r.readLocks)
+		batch.Queue(selectPassed, chainID).Query(r.readPassed)
 		batch.Queue(selectInstances, chainID, forget.Seconds(), forgetStopped.Seconds()).Query(r.readInstances)
 		batch.Queue(selectForgotten, chainID, forget.Seconds(),
 			forgetStopped.Seconds()).QueryRow(func(row pgx.Row) error { return row.Scan(&r.f.Forgotten) })
@@ -72,11 +73,13 @@ const forgetStopped = 15 * time.Minute
 // it, one after the other, and fold reads it.
 type rows struct {
 	f           Fleet
+	leaderKey   int64 // of the lock that the leader's session holds
 	leaderSince *time.Time
 	factoryTime *time.Time
 	beat        *time.Time
-	locks       map[int64]int32 // advisory lock key to the pid of its holder
-	instances   []instanceRow   // of f.Instances, in the same order
+	locks       map[int64]int32 // advisory lock key to the pid of its holder, which is one of us
+	strangers   []strangerRow
+	instances   []instanceRow // of f.Instances, in the same order
 	groups      []group
 	outbox      backlog
 	outboxSpan  int64
@@ -98,26 +101,65 @@ type group struct {
 const selectLeadership = `
 	select now(), l.chain_id is not null, coalesce(l.instance_id, ''), coalesce(l.epoch, 0), l.since, l.last_heartbeat,
 	       coalesce(l.next_block, 0), l.block_time, coalesce(l.verified_block, 0), coalesce(l.start_block, 0),
-	       coalesce(l.factory, '')
+	       coalesce(l.factory, ''), coalesce(l.lock_key, 0)
 	from (select $1::bigint as chain_id) c left join leadership l using (chain_id)`
 
 func (r *rows) readLeadership(row pgx.Row) error {
 	l, c := &r.f.Leader, &r.f.Chain
 	return row.Scan(&r.f.At, &r.f.Known, &l.Instance, &l.Epoch, &r.leaderSince, &r.beat, &c.FactoryCursor,
-		&r.factoryTime, &c.Verified, &c.Start, &c.Factory)
+		&r.factoryTime, &c.Verified, &c.Start, &c.Factory, &r.leaderKey)
 }
 
 // selectLocks lists the holders of 64-bit advisory locks of this database. One reading of pg_locks
 // serves all instances, so that no lock is seen twice while it changes hands.
-const selectLocks = `select key, pid from held_locks()`
+const selectLocks = `select key, pid, ours, coalesce(login::text, ''), coalesce(application, '') from all_locks()`
 
 func (r *rows) readLocks(rows pgx.Rows) error {
 	r.locks = map[int64]int32{}
 	var key int64
-	var pid int32
-	_, err := pgx.ForEachRow(rows, []any{&key, &pid}, func() error { r.locks[key] = pid; return nil })
+	var ours bool
+	var s Stranger
+	_, err := pgx.ForEachRow(rows, []any{&key, &s.PID, &ours, &s.Login, &s.Application}, func() error {
+		if ours {
+			r.locks[key] = s.PID
+		} else {
+			r.strangers = append(r.strangers, strangerRow{key, s})
+		}
+
+		return nil
+	})
 
 	return err
+}
+
+// strangerRow is the holder of an advisory lock, with a login that may not change our tables.
+type strangerRow struct {
+	key int64
+	Stranger
+}
+
+// selectPassed lists the locks that got another key since a stranger had this one.
+const selectPassed = `select passed, purpose, name from lock_turns where chain_id = $1`
+
+func (r *rows) readPassed(rows pgx.Rows) error {
+	var key int64
+	var purpose, name string
+	_, err := pgx.ForEachRow(rows, []any{&key, &purpose, &name}, func() error {
+		r.foreign(key, strings.TrimSpace(purpose+" "+name))
+		return nil
+	})
+
+	return err
+}
+
+// foreign notes the strangers that hold a lock of ours.
+func (r *rows) foreign(key int64, lock string) {
+	for _, s := range r.strangers {
+		if s.key == key {
+			s.Lock = lock
+			r.f.Strangers = append(r.f.Strangers, s.Stranger)
+		}
+	}
 }
 
 // selectInstances has the columns of instanceRow, in their order. It leaves out those that died long
@@ -236,13 +278,15 @@ func (r *rows) fold() Fleet {
 	}
 
 	f.Leader.HeartbeatAge = r.ageOf(r.beat)
-	holder, held := r.locks[election.LeaderKey(f.ChainID)]
+	holder, held := r.locks[r.leaderKey]
 	f.Leader.Held = held
+	r.foreign(r.leaderKey, "leader")
 	f.Instances = make([]Instance, len(r.instances))
 	index := make(map[string]*Instance, len(r.instances))
 	for n := range r.instances {
 		i := &f.Instances[n]
 		*i = r.foldInstance(&r.instances[n])
+		r.foreign(r.instances[n].LockKey, "instance "+i.ID)
 		if i.Alive {
 			i.Leader = held && r.locks[r.instances[n].LockKey] == holder
 			f.Leader.Valid = f.Leader.Valid || i.Leader && i.ID == f.Leader.Instance

@@ -138,6 +138,7 @@ func (r *rows) readSenders(rows pgx.Rows) error {
 		row := &all[i]
 		s := &row.Sender
 		_, s.Served = r.locks[row.LockKey]
+		r.foreign(row.LockKey, "sender "+s.Label())
 		s.OldestAge, s.UnsignedAge = r.ageOf(row.Oldest), r.ageOf(row.Unsigned)
 		retired := !s.Served && s.InFlight+s.Waiting == 0 && time.Duration(r.age(row.Worked)) > forgetSender
 		if retired {

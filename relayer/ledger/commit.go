@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"slices"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/column"
@@ -239,7 +239,7 @@ func remember(ctx context.Context, t *transaction, s step) error {
 	}
 
 	rows, _ := t.Query(ctx, rememberBlocks, pgx.StrictNamedArgs{
-		"chain": t.cfg.ChainID, "number": last, "from": s.from.Next, "group": heightGroup(t.cfg.ChainID),
+		"chain": t.cfg.ChainID, "number": last, "from": s.from.Next, "heights": election.Heights,
 		"numbers": column.Of(blocks, func(b *Block) int64 { return b.Number }),
 		"hashes":  column.Of(blocks, func(b *Block) string { return b.Hash.Hex() }),
 	})
@@ -268,17 +268,10 @@ const rememberBlocks = `
 		insert into chain_blocks (chain_id, number, hash)
 		select @chain::bigint, t.number, t.hash
 			from unnest(@numbers::bigint[], @hashes::text[]) as t(number, hash)
-			where pg_try_advisory_xact_lock(@group::integer, (t.number % 2147483648)::integer)
+			where pg_try_advisory_xact_lock((select (lock_key(@heights, @chain, '') >> 32)::integer), (t.number % 2147483648)::integer)
 		on conflict (chain_id, number) do nothing)
 	select number, hash from chain_blocks
 	where chain_id = @chain::bigint and (number = any(@numbers::bigint[]) or number = @from::bigint - 1
 		or number = (select max(number) from chain_blocks where chain_id = @chain::bigint and number >= @from::bigint
 			and number < @number::bigint))
 	order by number desc`
-
-// heightGroup is the first half of the advisory locks for the heights of a chain.
-func heightGroup(chainID int64) int32 {
-	h := fnv.New32a()
-	_, _ = fmt.Fprintf(h, "escrow-relayer heights of chain %d", chainID)
-	return int32(h.Sum32())
-}

@@ -28,8 +28,12 @@ const rollbackTimeout = 10 * time.Minute
 // rollback takes the whole chain back from a stale position to a fork: see Ledger.Rollback.
 func rollback(ctx context.Context, t *transaction, stale, fork Position) (r Rolled, err error) {
 	chain := t.cfg.ChainID
-	if _, err := t.Exec(ctx, `select pg_advisory_xact_lock($1), set_config('statement_timeout', $2, true)`,
-		partition.LockKey(chain), strconv.FormatInt(rollbackTimeout.Milliseconds(), 10)); err != nil {
+	if _, err := t.Exec(ctx, partition.LockOwnership, chain); err != nil {
+		return r, err
+	}
+
+	if _, err := t.Exec(ctx, `select set_config('statement_timeout', $1, true)`,
+		strconv.FormatInt(rollbackTimeout.Milliseconds(), 10)); err != nil {
 		return r, err
 	}
 

@@ -3,11 +3,11 @@ package ledger
 import (
 	"context"
 	"fmt"
-	"hash/fnv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
@@ -80,18 +80,16 @@ func (t *transaction) notify(ctx context.Context, channels ...string) error {
 // LockHistory keeps others from choosing or removing stored events until the transaction ends: a
 // replay must not queue an event that retention or a rollback removes at the same time.
 func LockHistory(ctx context.Context, tx pgx.Tx, chainID int64) error {
-	return lockHistory(ctx, tx, chainID, `select pg_advisory_xact_lock($1)`)
+	return lockHistory(ctx, tx, chainID, `select pg_advisory_xact_lock(lock_key($1, $2, ''))`)
 }
 
 // shareHistory is LockHistory for those who only choose events: they do not hold up each other.
 func shareHistory(ctx context.Context, tx pgx.Tx, chainID int64) error {
-	return lockHistory(ctx, tx, chainID, `select pg_advisory_xact_lock_shared($1)`)
+	return lockHistory(ctx, tx, chainID, `select pg_advisory_xact_lock_shared(lock_key($1, $2, ''))`)
 }
 
 func lockHistory(ctx context.Context, tx pgx.Tx, chainID int64, statement string) error {
-	h := fnv.New64a()
-	_, _ = fmt.Fprintf(h, "escrow-relayer history of chain %d", chainID)
-	if _, err := tx.Exec(ctx, statement, int64(h.Sum64())); err != nil {
+	if _, err := tx.Exec(ctx, statement, election.History, chainID); err != nil {
 		return fmt.Errorf("lock the history of chain %d: %w", chainID, err)
 	}
 

@@ -66,6 +66,9 @@ func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
 
 		select {
 		case <-tick:
+			if s.token != nil && !s.token.admits(r) { // it was replaced
+				return
+			}
 		case <-r.Context().Done():
 			return
 		case <-s.stop:

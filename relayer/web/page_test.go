@@ -134,7 +134,7 @@ func TestVerdict(t *testing.T) {
 	require.Contains(t, text, "Nobody has led for 3m 00s")
 	require.Contains(t, text, "No leader; the last was relayer-0")
 
-	sessions[1].Lock(999999<<40 | testChain)
+	sessions[1].Lead()
 	require.Contains(t, page(), "A new leader is taking over.")
 	w.Exec(`update leadership set instance_id = 'relayer-1', last_heartbeat = now()`)
 	w.HandOver("relayer-0", "relayer-1", time.Hour)

@@ -23,18 +23,19 @@ const (
 // Serve serves a handler on ln, which it closes, until ctx ends. Then it lets requests under way finish,
 // ends what still runs after two seconds, and returns nil. Any other return is an error, which names what
 // is served.
-func Serve(ctx context.Context, what string, ln net.Listener, handler http.Handler, log *slog.Logger) error {
+func (g *Gate) Serve(ctx context.Context, what string, ln net.Listener, handler http.Handler, log *slog.Logger) error {
 	srv := &http.Server{
-		Handler:           handler,
+		Handler:           g.handler(handler),
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug), // clients that hang up, mostly
+		ConnState:         g.state,
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- srv.Serve(ln) }()
+	go func() { ended <- srv.Serve(gatedListener{ln, g}) }()
 	select {
 	case err := <-ended:
 		return fmt.Errorf("serve %s: %w", what, err)

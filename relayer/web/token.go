@@ -73,8 +73,8 @@ func (t *token) read() error {
 // admits says whether a request carries the token: as a bearer, or as the password of any user. A
 // file that cannot be read any more leaves the last token in force.
 func (t *token) admits(r *http.Request) bool {
-	given, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if !bearer {
+	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") { // RFC 9110: a scheme is written in any case
 		_, given, _ = r.BasicAuth()
 	}
 

@@ -59,6 +59,9 @@ func TestToken(t *testing.T) {
 	h = s.Guard(http.NotFoundHandler())
 	require.Equal(t, http.StatusUnauthorized, ask("/commands", nothing))
 	require.Equal(t, http.StatusNotFound, ask("/commands", bearer("first-token-of-some-length")))
+	require.Equal(t, http.StatusNotFound, ask("/commands", func(r *http.Request) {
+		r.Header.Set("Authorization", "bearer first-token-of-some-length")
+	}), "a scheme is written in any case")
 	h = s.Handler()
 
 	write("second-token-of-some-length", now.Add(time.Minute))

@@ -39,6 +39,7 @@ type Config struct {
 	Log         *slog.Logger        // nil: silence
 	Every       time.Duration       // between two looks while somebody watches; 0 means 2 s
 	Now         func() time.Time    // nil: time.Now
+	Gate        *Gate               // bounds what this server and others of the process take; nil: one of its own
 	Commands    http.Handler        // serves /commands and what is below; nil: nothing is there
 }
 
@@ -66,6 +67,7 @@ func New(cfg Config) (*Server, error) {
 		cfg.Mask = func(s string) string { return s }
 	}
 
+	cfg.Gate = cmp.Or(cfg.Gate, &Gate{})
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
@@ -152,7 +154,7 @@ func (s *Server) Run(ctx context.Context) error {
 
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.board.run(ctx) })
-	g.Go(func() error { return Serve(ctx, "HTTP", ln, s.Handler(), s.cfg.Log) })
+	g.Go(func() error { return s.cfg.Gate.Serve(ctx, "HTTP", ln, s.Handler(), s.cfg.Log) })
 	g.Go(func() error {
 		<-ctx.Done()
 		close(s.stop)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"syscall"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -92,6 +93,13 @@ func checkBody(w http.ResponseWriter, body []byte, err error, f func(body []byte
 		writeProblem(w, problem{Status: http.StatusRequestEntityTooLarge, Code: command.CodeTooLarge,
 			Detail: "a message may have 256 KiB"})
 		return
+	}
+
+	if errors.Is(err, syscall.ENOBUFS) { // as web.Gate says it
+		w.Header().Set("Retry-After", "1")
+		writeProblem(w, problem{Status: http.StatusServiceUnavailable, Detail: "too many bodies at once"})
+
+		return nil, false
 	}
 
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"log/slog"
 	"time"
 
@@ -52,7 +51,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 }
 
 // Publisher publishes what is in the table, the answers of one command in their order. One at a
-// time works for a chain: whoever has the lock of LockKey.
+// time works for a chain: the holder of the lock election.Replies.
 type Publisher struct {
 	cfg Config
 }
@@ -66,13 +65,6 @@ func NewPublisher(cfg Config) (*Publisher, error) {
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 
 	return &Publisher{cfg: cfg}, nil
-}
-
-// LockKey is the advisory lock that the publisher of a chain's answers holds.
-func LockKey(chainID int64) int64 {
-	h := fnv.New64a()
-	fmt.Fprintf(h, "%d", chainID)
-	return 999994<<40 | int64(h.Sum64()&(1<<40-1))
 }
 
 // Bounds of a request: the service takes 1,000 messages and 10 MB. An answer has at most some kilobytes; one

@@ -3,8 +3,6 @@ package send
 import (
 	"context"
 	"errors"
-	"fmt"
-	"hash/fnv"
 	"log/slog"
 	"time"
 
@@ -15,21 +13,13 @@ import (
 	"github.com/fusion-prime/escrow-relayer/registry"
 )
 
-// FollowKey is the advisory lock of the instance that follows the senders of a chain that nobody owns.
-func FollowKey(chainID int64) int64 {
-	h := fnv.New64a()
-	fmt.Fprintf(h, "%d", chainID)
-
-	return followNamespace<<40 | lockID(int64(h.Sum64()))
-}
-
 // followEvery is the pause between two looks for senders that nobody owns. One that is free at two looks in a
 // row is followed: its owner is not just being replaced.
 const followEvery = 5 * time.Second
 
 // Follow follows what was sent for senders that no instance owns, whether or not the key is here, until ctx ends:
 // it answers what is final, takes back what a reorganisation took back, and broadcasts recorded bytes again. It
-// signs nothing and gives out no nonce. One instance does so for a chain: the holder of FollowKey.
+// signs nothing and gives out no nonce. One instance does so for a chain: the holder of the lock election.Follow.
 //
 // Its writes name the epoch of the last owner, so the next one fences them. Of cfg it uses what is not a sender's.
 func Follow(ctx context.Context, cfg Config, every time.Duration) {

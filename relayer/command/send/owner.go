@@ -4,42 +4,19 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"hash/fnv"
 	"log/slog"
 	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
 
-	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/fusion-prime/escrow-relayer/relayer/column"
 )
-
-// Namespaces of advisory locks, as election, partition and reply have theirs: 20 bits, then 40. The
-// owner of a sender holds the lock of the first one. Every instance that has the key shares that of
-// the second one, so that all see who could own it.
-const (
-	ownerNamespace   = 999995
-	contestNamespace = 999993
-	followNamespace  = 999992
-)
-
-// LockKey is the advisory lock that the owner of a sender holds on its session.
-func LockKey(chainID int64, sender common.Address) int64 {
-	h := fnv.New64a()
-	fmt.Fprintf(h, "%d/%s", chainID, registry.Text(sender))
-
-	return ownerNamespace<<40 | lockID(int64(h.Sum64()))
-}
-
-func lockID(key int64) int64 { return key & (1<<40 - 1) }
-
-// contestKey is the lock that every instance shares that has the key of the sender with this LockKey.
-func contestKey(key int64) int64 { return contestNamespace<<40 | lockID(key) }
 
 // ReleaseChannel is the notification channel on which an instance announces that it has given a sender back.
 const ReleaseChannel = "relayer_senders"
@@ -75,8 +52,8 @@ func Own(ctx context.Context, session Session, configs []Config, log *slog.Logge
 			return err
 		}
 
-		all[i] = &contender{session: session, sender: sender, log: log, key: LockKey(cfg.ChainID, sender.address),
-			wake: make(chan struct{}, 1), try: make(chan struct{}, 1)}
+		all[i] = &contender{session: session, sender: sender, log: log,
+			lock: election.Lock{Purpose: election.Sender, ChainID: cfg.ChainID, Name: registry.Text(sender.address)}, wake: make(chan struct{}, 1), try: make(chan struct{}, 1)}
 	}
 
 	if err := enter(ctx, session, all); err != nil {
@@ -105,16 +82,17 @@ func Own(ctx context.Context, session Session, configs []Config, log *slog.Logge
 	return g.Wait()
 }
 
-// enter shows the other instances which keys this one has. Nobody takes such a lock alone, so there is no wait.
+// enter shows the other instances which keys this one has. All share such a lock, so each is free; one
+// that a stranger keeps is passed by: then this instance takes the sender only once it is overdue.
 func enter(ctx context.Context, session Session, all []*contender) error {
-	keys := make([]int64, len(all))
-	for i, c := range all {
-		keys[i] = contestKey(c.key)
-	}
-
 	err := session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, `select pg_advisory_lock_shared(key) from unnest($1::bigint[]) as key`, keys)
-		return err
+		for _, c := range all {
+			if err := conn.QueryRow(ctx, shareContest, election.Contest, c.lock.ChainID, c.lock.Name).Scan(&c.contest); err != nil {
+				return err
+			}
+		}
+
+		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("contend for %d senders: %w", len(all), err)
@@ -122,6 +100,9 @@ func enter(ctx context.Context, session Session, all []*contender) error {
 
 	return nil
 }
+
+const shareContest = `
+	select key from (select lock_key($1, $2, $3) as key offset 0) k, pg_try_advisory_lock_shared(key)`
 
 func poke(c chan<- struct{}) {
 	select {
@@ -135,7 +116,8 @@ type contender struct {
 	session Session
 	sender  *Sender
 	log     *slog.Logger
-	key     int64
+	lock    election.Lock // of its owner
+	contest int64         // key of the lock that all share that have its key
 	wake    chan struct{} // capacity 1: commands may have come
 	try     chan struct{} // capacity 1: it is to be taken
 
@@ -150,7 +132,7 @@ type contender struct {
 // instances see that this one does not contend any more: they need not wait for its session's end.
 func (c *contender) run(ctx context.Context) error {
 	defer func() {
-		c.tell(ctx, `select pg_advisory_unlock_shared($1)`, contestKey(c.key))
+		c.tell(ctx, `select pg_advisory_unlock_shared($1)`, c.contest)
 		c.tell(ctx, Notify, ReleaseChannel, c.sender.cfg.ChainID)
 	}()
 
@@ -169,7 +151,7 @@ func (c *contender) run(ctx context.Context) error {
 		case <-c.try:
 		}
 
-		taken, err := election.Try(ctx, c.session, c.key, c.serve)
+		taken, err := election.Try(ctx, c.session, c.lock, c.log, c.serve)
 		if err != nil {
 			return ended(ctx, err)
 		}
@@ -216,18 +198,20 @@ func (c *contender) serve(ctx context.Context) {
 	}
 }
 
-// held is who has what, by the keys' lower 40 bits: the server processes of the sessions.
+// held is who has what: the server processes of the sessions.
 type held struct {
 	self     uint32
-	owner    map[int64]uint32
-	contends map[int64][]uint32 // in ascending order
+	owner    map[string]uint32  // by account
+	contends map[int64][]uint32 // by contest key, in ascending order
 }
 
-// selectHeld reads the locks of all senders of the database, of other chains too: they share the instances.
+// selectHeld reads the owners of the accounts, and the contenders for all senders of the database, of
+// other chains too: they share the instances.
 const selectHeld = `
-	select key, pid::bigint, pg_backend_pid()::bigint
+	select key, pid::bigint, pg_backend_pid()::bigint, coalesce(mine.name, '')
 	  from held_locks()
-	 where key >> 40 in (@owner, @contest)
+	  left join (select name, lock_key(@sender, @chain, name) as key from unnest(@names::text[]) as name) mine using (key)
+	 where mine.name is not null or key >> 40 = lock_key(@contest, @chain, '') >> 40
 	 order by pid`
 
 // survey looks who has what, and lets each contender do what follows, until ctx ends (nil) or the
@@ -237,14 +221,14 @@ func survey(ctx context.Context, session Session, all []*contender) error {
 	defer ticker.Stop()
 	hints := session.Hint(ReleaseChannel)
 	for {
-		now, err := look(ctx, session)
+		now, err := look(ctx, session, all)
 		if err != nil {
 			return ended(ctx, fmt.Errorf("look who owns which sender: %w", err))
 		}
 
 		shares := spread(now.contends)
 		for _, c := range all {
-			c.consider(ctx, time.Now(), now, shares[lockID(c.key)])
+			c.consider(ctx, time.Now(), now, shares[c.contest])
 		}
 
 		select {
@@ -256,18 +240,20 @@ func survey(ctx context.Context, session Session, all []*contender) error {
 	}
 }
 
-func look(ctx context.Context, session Session) (h held, err error) {
-	h = held{owner: map[int64]uint32{}, contends: map[int64][]uint32{}}
+func look(ctx context.Context, session Session, all []*contender) (h held, err error) {
+	h = held{owner: map[string]uint32{}, contends: map[int64][]uint32{}}
+	args := pgx.StrictNamedArgs{"sender": election.Sender, "contest": election.Contest, "chain": all[0].lock.ChainID,
+		"names": column.Of(all, func(c **contender) string { return (*c).lock.Name })}
 	err = session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		rows, _ := conn.Query(ctx, selectHeld, pgx.StrictNamedArgs{"owner": ownerNamespace, "contest": contestNamespace})
+		rows, _ := conn.Query(ctx, selectHeld, args)
 		var key int64
-		var pid, self uint32
-		_, err := pgx.ForEachRow(rows, []any{&key, &pid, &self}, func() error {
-			h.self = self
-			if key>>40 == ownerNamespace {
-				h.owner[lockID(key)] = pid
+		var pid uint32
+		var name string
+		_, err := pgx.ForEachRow(rows, []any{&key, &pid, &h.self, &name}, func() error {
+			if name != "" {
+				h.owner[name] = pid
 			} else {
-				h.contends[lockID(key)] = append(h.contends[lockID(key)], pid)
+				h.contends[key] = append(h.contends[key], pid)
 			}
 
 			return nil
@@ -304,7 +290,7 @@ func spread(contends map[int64][]uint32) map[int64]uint32 {
 
 // consider takes a sender that is free, and gives back one that should be another's.
 func (c *contender) consider(ctx context.Context, now time.Time, h held, share uint32) {
-	owner, taken := h.owner[lockID(c.key)]
+	owner, taken := h.owner[c.lock.Name]
 	if taken {
 		c.free = time.Time{}
 	} else if c.free.IsZero() {

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/column"
 )
@@ -46,7 +47,7 @@ type store struct {
 const takeEpoch = `
 	insert into senders as s (chain_id, address, epoch, instance_id, since, name, lock_key, max_in_flight, max_fee, day_fees, day_value)
 	values (@chain, @sender, (extract(epoch
-		from clock_timestamp()) * 1000)::bigint, @instance, clock_timestamp(), @name, @lock,
+		from clock_timestamp()) * 1000)::bigint, @instance, clock_timestamp(), @name, lock_key(@purpose, @chain, @sender),
 	       @in_flight, @max_fee, @day_fees, @day_value)
 	on conflict (chain_id, address) do update
 	   set epoch = greatest(s.epoch + 1, excluded.epoch), instance_id = excluded.instance_id, since = excluded.since,
@@ -60,7 +61,7 @@ func own(ctx context.Context, cfg *Config, sender common.Address) (*store, error
 	s := &store{db: cfg.DB, chainID: cfg.ChainID, sender: registry.Text(sender)}
 	err := s.db.QueryRow(ctx, takeEpoch, pgx.StrictNamedArgs{
 		"chain": s.chainID, "sender": s.sender, "instance": cfg.InstanceID, "name": cfg.Name,
-		"lock": LockKey(cfg.ChainID, sender), "in_flight": cfg.Limits.MaxInFlight,
+		"purpose": election.Sender, "in_flight": cfg.Limits.MaxInFlight,
 		"max_fee": wei{cfg.Limits.MaxFee}, "day_fees": wei{cfg.Limits.DayFees}, "day_value": wei{cfg.Limits.DayValue},
 	}).Scan(&s.epoch)
 	if err != nil {

@@ -1,0 +1,228 @@
+package web
+
+import (
+	"container/list"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/time/rate"
+)
+
+// Bounds of a Gate. A connection costs some 20 KB, so that all of them and the bodies stay below 48 MiB.
+const (
+	maxConns     = 512
+	maxPerClient = maxConns / 2 // of one address: those of others find room
+	maxBodies    = 32 << 20     // bytes of request bodies that are held at once
+	// Requests that post, per second and address: with 100 commands in each that is more than an instance
+	// verifies (internal/bench/MEASURED.md).
+	postRate  = 200
+	postBurst = 2 * postRate
+	// maxClients is how many addresses are remembered for postRate; then all are forgotten.
+	maxClients = 4096
+)
+
+// Gate bounds what all HTTP listeners of a process take together: connections, of one address too,
+// bytes of bodies, and posts per address. Where there is no room for a connection, the one that has
+// waited longest without a request under way makes room, so that silent connections keep out no
+// client that asks something. The zero value is ready, and safe for concurrent use.
+//
+// The address is that of the TCP connection: behind a proxy all requests share the proxy's.
+type Gate struct {
+	mu      sync.Mutex
+	conns   map[*gated]*list.Element // nil: a request is under way; else its place in waiting
+	clients map[string]int           // connections by address
+	waiting list.List                // *gated, the longest first
+	rates   map[string]*rate.Limiter
+	bodies  *semaphore.Weighted
+	once    sync.Once
+}
+
+func (g *Gate) init() {
+	g.once.Do(func() {
+		g.conns, g.clients, g.rates = map[*gated]*list.Element{}, map[string]int{}, map[string]*rate.Limiter{}
+		g.bodies = semaphore.NewWeighted(maxBodies)
+	})
+}
+
+// gated is a connection that has passed the gate.
+type gated struct {
+	net.Conn
+	gate   *Gate
+	client string
+	closed sync.Once
+}
+
+func (c *gated) Close() error {
+	c.closed.Do(func() { c.gate.leave(c) })
+	return c.Conn.Close()
+}
+
+// gatedListener lets in what the gate admits.
+type gatedListener struct {
+	net.Listener
+	gate *Gate
+}
+
+func (l gatedListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+
+		if c := l.gate.admit(conn); c != nil {
+			return c, nil
+		}
+
+		_ = conn.Close()
+	}
+}
+
+// admit returns nil where there is no room for a connection.
+func (g *Gate) admit(conn net.Conn) *gated {
+	c := &gated{Conn: conn, gate: g, client: host(conn.RemoteAddr().String())}
+	g.mu.Lock()
+	var evicted *gated
+	if len(g.conns) >= maxConns || g.clients[c.client] >= maxPerClient {
+		evicted = g.longest(c.client)
+		if evicted == nil {
+			g.mu.Unlock()
+			return nil
+		}
+
+		g.remove(evicted)
+	}
+
+	g.conns[c] = g.waiting.PushBack(c)
+	g.clients[c.client]++
+	g.mu.Unlock()
+	if evicted != nil {
+		_ = evicted.Close()
+	}
+
+	return c
+}
+
+// longest is the connection that makes room for one of a client: one of the same client if it has its
+// share, else any.
+func (g *Gate) longest(client string) *gated {
+	for e := g.waiting.Front(); e != nil; e = e.Next() {
+		if c := e.Value.(*gated); g.clients[client] < maxPerClient || c.client == client {
+			return c
+		}
+	}
+
+	return nil
+}
+
+func (g *Gate) leave(c *gated) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.remove(c)
+}
+
+// remove forgets a connection, if it is known. The caller holds mu.
+func (g *Gate) remove(c *gated) {
+	place, ok := g.conns[c]
+	if !ok {
+		return
+	}
+
+	if place != nil {
+		g.waiting.Remove(place)
+	}
+
+	delete(g.conns, c)
+	if g.clients[c.client]--; g.clients[c.client] == 0 {
+		delete(g.clients, c.client)
+	}
+}
+
+// state keeps who waits; it is http.Server.ConnState.
+func (g *Gate) state(conn net.Conn, s http.ConnState) {
+	c, ok := conn.(*gated)
+	if !ok {
+		return
+	}
+
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	place, known := g.conns[c]
+	switch {
+	case !known:
+	case s == http.StateActive && place != nil:
+		g.waiting.Remove(place)
+		g.conns[c] = nil
+	case s == http.StateIdle && place == nil:
+		g.conns[c] = g.waiting.PushBack(c)
+	}
+}
+
+// handler counts the bytes of bodies, and the posts of each address.
+func (g *Gate) handler(next http.Handler) http.Handler {
+	g.init()
+
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost && !g.mayPost(host(r.RemoteAddr)) {
+			w.Header().Set("Retry-After", "1")
+			writeProblem(w, problem{Status: http.StatusTooManyRequests,
+				Detail: fmt.Sprintf("an address may post %d times a second; send up to 100 commands in one", postRate)})
+
+			return
+		}
+
+		body := &counted{ReadCloser: r.Body, bodies: g.bodies}
+		defer func() { g.bodies.Release(body.held) }()
+		r.Body = body
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (g *Gate) mayPost(client string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	limiter, ok := g.rates[client]
+	if !ok {
+		if len(g.rates) >= maxClients {
+			clear(g.rates)
+		}
+
+		limiter = rate.NewLimiter(postRate, postBurst)
+		g.rates[client] = limiter
+	}
+
+	return limiter.Allow()
+}
+
+// counted is a body whose bytes count until the request is answered.
+type counted struct {
+	io.ReadCloser
+	bodies *semaphore.Weighted
+	held   int64
+}
+
+// Read returns ENOBUFS where other requests hold all bytes that may be held.
+func (b *counted) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if n > 0 && !b.bodies.TryAcquire(int64(n)) {
+		return 0, fmt.Errorf("%w: %d MiB of bodies are held already", syscall.ENOBUFS, maxBodies>>20)
+	}
+
+	b.held += int64(max(n, 0))
+
+	return n, err
+}
+
+// host is the address without the port.
+func host(address string) string {
+	if name, _, err := net.SplitHostPort(address); err == nil {
+		return name
+	}
+
+	return address
+}

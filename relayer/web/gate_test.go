@@ -1,0 +1,160 @@
+package web
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// gated starts two servers behind one gate and returns their addresses.
+func gatedServers(t *testing.T, g *Gate, h http.Handler) (addresses []string) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 2)
+	for range 2 {
+		ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		addresses = append(addresses, ln.Addr().String())
+		go func() { ended <- g.Serve(ctx, "test", ln, h, slog.New(slog.DiscardHandler)) }()
+	}
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, errors.Join(<-ended, <-ended))
+	})
+
+	return addresses
+}
+
+// Clients that connect and say nothing, many times more than there is room for, on both ports: the process holds
+// a bounded number, and whoever asks is answered, from the same address and from another.
+func TestSilentConnectionsMakeRoom(t *testing.T) {
+	t.Parallel()
+	var g Gate
+	addresses := gatedServers(t, &g, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok")) }))
+	ask := func(from string) {
+		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+		client := http.Client{Transport: &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: true}}
+		for _, a := range addresses {
+			r, err := client.Get("http://" + a)
+			require.NoError(t, err)
+			text, err := io.ReadAll(r.Body)
+			require.NoError(t, err)
+			require.NoError(t, r.Body.Close())
+			require.Equal(t, "ok", string(text))
+		}
+	}
+	for n := range 3 * maxConns {
+		conn, err := net.Dial("tcp", addresses[n%2])
+		require.NoError(t, err)
+		defer conn.Close()
+	}
+
+	ask("127.0.0.1")
+	ask("127.0.0.2")
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	require.LessOrEqual(t, len(g.conns), maxPerClient+2, "one address has its share")
+	require.Positive(t, g.waiting.Len())
+}
+
+// One address with requests under way for as long as it may fills its share, and no other's.
+func TestAnAddressHasAShare(t *testing.T) {
+	t.Parallel()
+	var g Gate
+	g.init()
+	conn := func(from string) net.Conn {
+		return addressed{from: &net.TCPAddr{IP: net.ParseIP(from), Port: 1}}
+	}
+	for range maxPerClient {
+		c := g.admit(conn("192.0.2.1"))
+		require.NotNil(t, c)
+		g.state(c, http.StateActive)
+	}
+
+	require.Nil(t, g.admit(conn("192.0.2.1")), "its requests are under way, and none makes room")
+	var last *gated
+	for range maxConns - maxPerClient {
+		last = g.admit(conn("192.0.2.2"))
+		require.NotNil(t, last)
+		g.state(last, http.StateActive)
+	}
+
+	require.Nil(t, g.admit(conn("192.0.2.3")), "all are at work")
+	g.state(last, http.StateIdle)
+	require.NotNil(t, g.admit(conn("192.0.2.3")))
+	require.NoError(t, last.Close(), "which has left already")
+	require.Len(t, g.conns, maxConns)
+}
+
+type addressed struct {
+	net.Conn
+	from net.Addr
+}
+
+func (a addressed) RemoteAddr() net.Addr { return a.from }
+func (a addressed) Close() error         { return nil }
+
+// Bodies together have a budget, which requests that are answered give back; an address may post so often.
+func TestBodiesHaveABudget(t *testing.T) {
+	t.Parallel()
+	var g Gate
+	const size = 256 << 10
+	full, release := make(chan struct{}), make(chan struct{})
+	held := 0
+	h := g.handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, err := io.Copy(io.Discard, r.Body)
+		if errors.Is(err, syscall.ENOBUFS) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+
+		require.NoError(t, err)
+		full <- struct{}{}
+		<-release
+	}))
+	post := func(from string) int {
+		r := httptest.NewRequest(http.MethodPost, "/commands", bytes.NewReader(make([]byte, size)))
+		r.RemoteAddr = from
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+
+		return w.Code
+	}
+	ended := make(chan int)
+	for ; held < maxBodies/size; held++ {
+		go func() { ended <- post("192.0.2.1:9") }()
+		<-full
+	}
+
+	require.Equal(t, http.StatusServiceUnavailable, post("192.0.2.2:9"))
+	close(release)
+	for range held {
+		require.Equal(t, http.StatusOK, <-ended)
+	}
+
+	go func() { <-full }()
+	require.Equal(t, http.StatusOK, post("192.0.2.2:9"), "what was answered counts no more")
+
+	refused := 0
+	for range postBurst + postRate {
+		r := httptest.NewRequest(http.MethodPost, "/", http.NoBody)
+		r.RemoteAddr = "192.0.2.3:9"
+		if g.mayPost(host(r.RemoteAddr)) {
+			continue
+		}
+
+		refused++
+	}
+
+	require.Positive(t, refused, "within %s", time.Second)
+	require.True(t, g.mayPost("192.0.2.4"))
+}
