@@ -92,6 +92,13 @@ func (c *Claimer) Run(ctx context.Context, hint <-chan struct{}) error {
 			return err
 		case ctx.Err() != nil:
 			return nil
+		}
+
+		if err != nil && c.cfg.Stepped != nil {
+			c.cfg.Stepped(err)
+		}
+
+		switch {
 		case err == nil:
 		case time.Since(c.checked) > c.cfg.StaleAfter:
 			return fmt.Errorf("%w for %s: %w", ErrStale, c.cfg.StaleAfter, err)
@@ -150,7 +157,7 @@ func (c *Claimer) step(ctx context.Context) (wait time.Duration, err error) {
 
 	c.checked = time.Now()
 	if c.cfg.Stepped != nil {
-		c.cfg.Stepped()
+		c.cfg.Stepped(nil)
 	}
 
 	plan := Decide(c.cfg.InstanceID, v.fleet, v.groups, c.cfg.AdoptAfter)

@@ -66,8 +66,8 @@ type Config struct {
 	// EndDead ends the open transactions of dead instances, so that a claim does not wait for the rows
 	// that they have locked. Nil means that it waits.
 	EndDead func(ctx context.Context, instanceIDs []string) error
-	// Stepped is called after each check of the fleet that succeeded. Nil means that nothing is called.
-	Stepped func()
+	// Stepped hears how each check of the fleet ended: an error is the database's. Nil means that nothing is called.
+	Stepped func(error)
 	// Quiesce stops publishing for slots that are about to be yielded, and waits until what is in flight is acknowledged.
 	// An error postpones the yield. Nil means that there is nothing to stop.
 	Quiesce func(ctx context.Context, slots []int16) error

@@ -20,7 +20,6 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/command/sign"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
-	"github.com/fusion-prime/escrow-relayer/relayer/web"
 )
 
 // commands takes commands in, acts on them, and answers. A part that is not configured is nil, and

@@ -103,9 +103,9 @@ var allGauges = []gauge{
 		func(s *scrape) float64 { return yes(s.joined) }),
 	newGauge("relayer_last_heartbeat_age", "Seconds since this instance last wrote its heartbeat, or since it started.",
 		func(s *scrape) float64 { return s.now.Sub(s.lastHeartbeat).Seconds() }),
-	newGauge("relayer_database_up", "1 while the database answers this instance.",
+	newGauge("relayer_database_up", "1 while the database answers this instance and takes what it writes.",
 		func(s *scrape) float64 { return yes(s.answered) }),
-	newGauge("relayer_database_seen_timestamp_seconds", "When the database last answered this instance; 0: never.",
+	newGauge("relayer_database_seen_timestamp_seconds", "When the database last answered this instance and took what it writes; 0: never.",
 		func(s *scrape) float64 { return unix(s.databaseSeen) }),
 	newGauge("relayer_leader_seen_timestamp_seconds", "When this instance last led or saw that somebody leads; 0: never.",
 		func(s *scrape) float64 { return unix(s.leaderSeen) }),
@@ -420,27 +420,28 @@ func (r *Relayer) noteSnapshot(ctx context.Context, s *snapshot, err error) {
 	g := r.gauges
 	noSchema := errors.Is(err, database.ErrNoSchema)
 	answered := err == nil || noSchema
-	if was := g.answered.Swap(answered); was && !answered {
-		r.log.WarnContext(ctx, "the database does not answer, trying again", slog.Any("err", err))
-	} else if !was && answered && g.databaseSeen.Load() != 0 {
-		r.log.InfoContext(ctx, "the database answers again")
-	}
+	if answered {
+		r.condition.database.set(nil)
+		if s != nil && !noSchema {
+			g.snapshot.Store(s)
+			if s.fleet.Leader.Held {
+				g.leaderSeen.Store(time.Now().UnixNano())
+			}
+		}
 
-	if !answered {
+		err = r.refusal()
+		answered = err == nil
+	} else {
 		r.condition.database.set(err)
-		return
 	}
 
-	now := time.Now().UnixNano()
-	r.condition.database.set(nil)
-	g.databaseSeen.Store(now)
-	if noSchema {
-		return
+	if was := g.answered.Swap(answered); was && !answered {
+		r.log.WarnContext(ctx, "the database does not answer, or takes nothing, trying again", slog.Any("err", err))
+	} else if !was && answered && g.databaseSeen.Load() != 0 {
+		r.log.InfoContext(ctx, "the database answers and takes what is written")
 	}
 
-	if s.fleet.Leader.Held {
-		g.leaderSeen.Store(now)
+	if answered {
+		g.databaseSeen.Store(time.Now().UnixNano())
 	}
-
-	g.snapshot.Store(s)
 }

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/watch"
 	"github.com/fusion-prime/escrow-relayer/relayer/web"
 )
@@ -22,9 +23,38 @@ type condition struct {
 	leading       atomic.Bool
 	lastHeartbeat atomic.Int64 // when the heartbeat was last written, in unix nanoseconds
 	database      lastError    // of the last reading of the database
-	lastLoss      lastError    // why the last tenure, or the last attempt to join, ended; nil once it has joined
+	writes        writes
+	lastLoss      lastError // why the last tenure, or the last attempt to join, ended; nil once it has joined
 
 	noSession, noDatabase, noNode since
+}
+
+// writes is how the last write of each kind ended, in this tenure. Whether what is due is stored is the
+// first measure of health: a database that answers and takes nothing is as bad as one that is gone.
+type writes struct {
+	slots, factory   lastError // commits of the two watches
+	check, heartbeat lastError // of the slots, by the claimer; the instance's own
+}
+
+func (w *writes) reset() {
+	for _, kind := range []*lastError{&w.slots, &w.factory, &w.check, &w.heartbeat} {
+		kind.set(nil)
+	}
+}
+
+// refusal returns why the database does not take what a tenure writes, in plain words; nil: it does.
+func (r *Relayer) refusal() error {
+	c := &r.condition
+	if c.tenure.Load() == nil {
+		return nil // which its own error explains
+	}
+
+	factory := c.writes.factory.get()
+	if !c.leading.Load() {
+		factory = nil
+	}
+
+	return database.Explain(cmp.Or(c.writes.slots.get(), factory, c.writes.check.get(), c.writes.heartbeat.get()))
 }
 
 // lastError is how the last attempt at something ended.
@@ -67,7 +97,7 @@ func (r *Relayer) instance() web.Instance {
 	view, c := r.source.View(), &r.condition
 	i := web.Instance{
 		ID: r.cfg.InstanceID, Build: r.build, Started: r.started, Partition: r.cfg.Partition, Leader: c.leading.Load(),
-		Database: c.database.get(), Node: r.source.Health(),
+		Database: cmp.Or(c.database.get(), r.refusal()), Node: r.source.Health(),
 		Head: int64(view.Head), Target: int64(view.Target), Final: int64(view.Final), HeadTime: view.HeadTime,
 		TargetTime: view.TargetTime, BlockTime: r.source.BlockTime(),
 	}
@@ -83,7 +113,7 @@ func (r *Relayer) instance() web.Instance {
 
 	t := c.tenure.Load()
 	if t == nil {
-		i.Session = cmp.Or(c.lastLoss.get(), errNoTenure)
+		i.Session = database.Explain(cmp.Or(c.lastLoss.get(), errNoTenure))
 		return i
 	}
 

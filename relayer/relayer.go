@@ -180,16 +180,17 @@ func (r *Relayer) assemble() {
 	r.ledger = NewLedger(r.cfg, r.db)
 	r.blame = &blame.Keeper{DB: r.db.Pool, ChainID: r.cfg.ChainID, Endpoints: r.source, Log: r.component("source")}
 	r.factory = watch.NewFactoryWatch(watch.FactoryConfig{
-		Config: r.watchConfig("factory"), Factory: r.cfg.Factory, BeatEvery: min(5*time.Second, r.cfg.LeaderStaleAfter/4),
+		Config: r.watchConfig("factory", &r.condition.writes.factory), Factory: r.cfg.Factory, BeatEvery: min(5*time.Second, r.cfg.LeaderStaleAfter/4),
 		ResignAfter: r.cfg.ResignAfter, Health: r.source.Health,
 	})
 	r.verifier = NewVerifier(r.cfg, r.source, r.filters, r.ledger, r.component("verifier"), r.metrics.verify)
 }
 
-// watchConfig is what both watches get.
-func (r *Relayer) watchConfig(component string) watch.Config {
+// watchConfig is what both watches get; commits keeps how the last one ended.
+func (r *Relayer) watchConfig(component string, commits *lastError) watch.Config {
 	return watch.Config{Source: r.source, Ledger: r.ledger, ABI: r.cfg.ABI, Filters: r.filters,
-		Log: r.component(component), Metrics: r.metrics.watch, Tracer: r.tracing.Tracer()}
+		Log: r.component(component), Metrics: r.metrics.watch, Tracer: r.tracing.Tracer(),
+		Stored: commits.set}
 }
 
 // startAndServe does the checks of the start and then serves tenures, until ctx ends (nil). What it

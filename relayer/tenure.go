@@ -72,6 +72,7 @@ func (r *Relayer) serve(ctx context.Context, limit *outage, joined func()) (err 
 	joined()
 	r.condition.tenure.Store(t)
 	defer r.condition.tenure.Store(nil)
+	r.condition.writes.reset()
 	err = t.work(working)
 	if ctx.Err() == nil && working.Err() != nil {
 		return errors.Join(context.Cause(working), err) // what would be given back is elsewhere
@@ -158,6 +159,7 @@ func (t *tenure) work(ctx context.Context) error {
 // lead serves one term as leader.
 func (t *tenure) lead(ctx context.Context, term election.Term) error {
 	t.condition.leading.Store(true)
+	t.condition.writes.factory.set(nil)
 	defer t.condition.leading.Store(false)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
@@ -196,7 +198,9 @@ func (t *tenure) heartbeats(ctx context.Context) error {
 	for {
 		if err := election.Heartbeat(ctx, t.db.Pool, t.cfg.ChainID, t.cfg.InstanceID, t.vitals(false)); err == nil {
 			t.condition.lastHeartbeat.Store(time.Now().UnixNano())
+			t.condition.writes.heartbeat.set(nil)
 		} else if ctx.Err() == nil {
+			t.condition.writes.heartbeat.set(err)
 			t.log.WarnContext(ctx, "heartbeat failed, retrying", slog.Any("err", err))
 		}
 
@@ -257,7 +261,7 @@ func (t *tenure) assemble() (err error) {
 		LockKey: t.session.Key(), Partition: cfg.Partition, Auto: cfg.Auto,
 		StartBlock: cfg.StartBlock, AdoptAfter: cfg.AdoptAfter, StallAfter: cfg.ResignAfter,
 		Version: t.build.Version, Settings: settings(cfg), NewProcess: !t.handover.Known(t.session.Server()),
-		Able: t.able, EndDead: t.endDead, Stepped: t.limit.good,
+		Able: t.able, EndDead: t.endDead, Stepped: t.stepped,
 		Quiesce: t.quiesce, Resume: t.publisher.Resume, Log: t.component("partition"),
 	})
 	if err != nil {
@@ -265,7 +269,7 @@ func (t *tenure) assemble() (err error) {
 	}
 
 	t.slots = watch.NewSlotWatch(watch.SlotConfig{
-		Config: t.watchConfig("slots"), DB: t.db.Pool, Holder: t.claimer, Publisher: t.publisher, ChainID: cfg.ChainID,
+		Config: t.watchConfig("slots", &t.condition.writes.slots), DB: t.db.Pool, Holder: t.claimer, Publisher: t.publisher, ChainID: cfg.ChainID,
 		DiscoveryWait: cfg.DiscoveryWait, Discovered: t.session.Hint(registry.Channel),
 	})
 	t.elector, err = election.NewElector(election.ElectorConfig{
@@ -274,6 +278,14 @@ func (t *tenure) assemble() (err error) {
 	})
 
 	return err
+}
+
+// stepped takes in how a check of the fleet ended.
+func (t *tenure) stepped(err error) {
+	t.condition.writes.check.set(err)
+	if err == nil {
+		t.limit.good()
+	}
 }
 
 // quiesce stops publishing for slots that are about to be yielded, and waits for what is in flight.

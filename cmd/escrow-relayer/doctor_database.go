@@ -146,8 +146,58 @@ func (d *doctor) rights(ctx context.Context, db *database.Database) {
 
 	if len(missing) == 0 {
 		d.say(fine, "rights", "select, insert, update, delete on every table")
+		d.judge("writes", "every table takes a row (nothing was kept)", database.Explain(d.writes(ctx, db)))
 	}
 }
+
+// writes changes a row of every table that the instance changes, and adds a megabyte to one, in a
+// transaction that is rolled back: a server that answers may be read-only, or its disk full.
+func (d *doctor) writes(ctx context.Context, db *database.Database) error {
+	tx, err := db.Pool.Begin(ctx)
+	if err != nil {
+		return fmt.Errorf("begin a transaction: %w", err)
+	}
+
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	for _, right := range d.wanted() {
+		privilege, table, _ := strings.Cut(right, " ")
+		if privilege != "update" {
+			continue
+		}
+
+		var column string
+		err := tx.QueryRow(ctx, anyColumn, table).Scan(&column)
+		if errors.Is(err, pgx.ErrNoRows) { // a view, or not there
+			continue
+		}
+
+		if err == nil {
+			_, err = tx.Exec(ctx, fmt.Sprintf(`update %[1]s set %[2]s = %[2]s
+				where ctid = (select ctid from %[1]s limit 1 for update skip locked)`, table, column))
+		}
+
+		if err != nil {
+			return fmt.Errorf("change a row of %s: %w", table, err)
+		}
+	}
+
+	if _, err := tx.Exec(ctx, addMegabyte); err != nil {
+		return fmt.Errorf("add a megabyte: %w", err)
+	}
+
+	return nil
+}
+
+// anyColumn names a column of a table that may be set.
+const anyColumn = `
+	select quote_ident(a.attname) from pg_attribute a join pg_class c on c.oid = a.attrelid
+	where c.oid = to_regclass($1) and c.relkind = 'r' and a.attnum > 0 and not a.attisdropped
+	  and a.attidentity = '' and a.attgenerated = ''
+	order by a.attnum limit 1`
+
+// addMegabyte extends a table of every chain under chain id 0, which no chain has.
+const addMegabyte = `
+	insert into chain_blocks (chain_id, number, hash) select 0, n, repeat('x', 1000) from generate_series(1, 1000) n`
 
 // wanted are the rights that an instance needs, as "privilege table". Every instance reads the tables
 // of commands, to show them; only one that takes commands or acts on them writes there.

@@ -15,6 +15,7 @@ type Fleet struct {
 	ChainID   int64      `json:"chain_id,string"` // a string, as in every message and command
 	At        time.Time  `json:"at"`              // of the snapshot, by the database's clock
 	Known     bool       `json:"known"`
+	ReadOnly  bool       `json:"read_only,omitempty"` // the database takes nothing: a standby, or set so by its platform
 	Leader    Leader     `json:"leader"`
 	Instances []Instance `json:"instances"` // by partition, then id; those that stopped or died a while ago are left out
 	Forgotten int        `json:"forgotten"` // instances left out: they stopped or died a while ago and own nothing

@@ -465,3 +465,24 @@ func TestRunbooksOfProblems(t *testing.T) {
 		}
 	}
 }
+
+// An instance that has its session and writes nothing is no reason to start another one; a database that is
+// read-only for everybody is named at once.
+func TestADatabaseThatTakesNothing(t *testing.T) {
+	w := setup(t)
+	w.chainRow("a", 0, time.Hour)
+	w.live("a", 0, 1, 1000).Lead()
+	w.Seen("a", 40*time.Second, 40*time.Second)
+	f, err := fleet.Read(t.Context(), w.DB, chain)
+	require.NoError(t, err)
+	require.Equal(t, []string{fleet.NobodyAlive}, kinds(f.Problems))
+	require.Contains(t, f.Problems[0].Text, "1 instance with a session, and none writes: the database refuses")
+	require.NotContains(t, f.Problems[0].Remedy, "start an instance")
+
+	w.Exec(`do $$ begin execute 'alter database ' || quote_ident(current_database()) || ' set default_transaction_read_only = on'; end $$`)
+	w.DB.Reset()
+	f, err = fleet.Read(t.Context(), w.DB, chain)
+	require.NoError(t, err)
+	require.True(t, f.ReadOnly)
+	require.Equal(t, []string{fleet.ReadOnly}, kinds(f.Problems))
+}

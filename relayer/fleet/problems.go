@@ -49,6 +49,7 @@ const (
 	StillFinality  = "finality_stands_still"
 	StillChain     = "chain_stands_still"
 	StrangerHolds  = "stranger_holds_lock"
+	ReadOnly       = "database_read_only"
 
 	HaltedSender    = "sender_halted"
 	UnsignedCommand = "signer_unreachable"
@@ -76,6 +77,7 @@ var runbookOf = map[string]string{
 	StillFinality:  "lag.md#relayerfinalitystuck",
 	StillChain:     "lag.md#relayerheadstuck",
 	StrangerHolds:  "leader-gap.md#strangers",
+	ReadOnly:       "database-connections.md#relayerdatabasedown",
 	OldOutbox:      "outbox-age.md#relayeroutboxold",
 	LateEscrows:    "lag.md#relayerlateescrows",
 	MixedTotals:    "repartition.md",
@@ -152,6 +154,13 @@ func (f *Fleet) Judge(l Limits) []Problem {
 	case !f.Known && len(f.Instances) == 0:
 		p.add(UnknownChain, Critical, "check CHAIN_ID and DATABASE_URL, then start an instance",
 			"no instance has ever run for chain %d on this database", f.ChainID)
+	case f.ReadOnly:
+		p.add(ReadOnly, Critical, "end the failover, or make room and lift default_transaction_read_only; DATABASE_URL must "+
+			"lead to the primary", "the database is read-only: nothing is stored and nothing is published")
+	case f.Live() == 0 && f.locked() > 0:
+		p.add(NobodyAlive, Critical, "open /readyz or the log of one of them, which names the cause; look at the "+
+			"database's disk and log first", "%s with a session, and none writes: the database refuses what they "+
+			"write, or they hang; nothing is stored and nothing is published", instances(f.locked()))
 	case f.Live() == 0:
 		p.add(NobodyAlive, Critical, "start an instance; it goes on where the last one stopped", "%s", f.nobodyAlive())
 	default:
@@ -209,6 +218,17 @@ func (f *Fleet) nobodyAlive() string {
 	}
 
 	return text
+}
+
+// locked is how many instances have a session, whether or not they write.
+func (f *Fleet) locked() (n int) {
+	for i := range f.Instances {
+		if f.Instances[i].locked {
+			n++
+		}
+	}
+
+	return n
 }
 
 func instances(n int) string {
@@ -275,7 +295,7 @@ func (f *Fleet) judgeProgress(p *problems, l Limits) {
 		return i.CursorAge, i.Slots > 0 && i.Cursor > 0 && i.Cursor <= f.processable(i)
 	})
 	p.add(StuckCursor, l.StuckCursor.of(longest),
-		"look at its /readyz and at its node; restart it if both are well", "no block processed for %s: %s", longest, who)
+		"look at its /readyz: it names the database or the node; restart it if both are well", "no block processed for %s: %s", longest, who)
 
 	behind := f.factoryBehind()
 	p.add(FactoryBehind, l.FactoryBehind.of(behind), "look at the leader's node and logs",

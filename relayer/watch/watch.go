@@ -36,6 +36,7 @@ type Config struct {
 	Log     *slog.Logger
 	Metrics *Metrics
 	Tracer  trace.Tracer // nil: none
+	Stored  func(error)  // hears how each commit ended, unless another writer was first; nil: nothing is called
 }
 
 // reorgError means that the block before a position, a cursor's or a remembered one, is not on the chain any more.
@@ -43,6 +44,25 @@ type reorgError struct{ stale ledger.Position }
 
 func (e *reorgError) Error() string {
 	return fmt.Sprintf("processed block %d (%s) is not canonical", e.stale.Next-1, e.stale.Hash)
+}
+
+// storeError means that the database did not take what a watch committed, or did not return its
+// position: no node is to blame.
+type storeError struct{ err error }
+
+func (e *storeError) Error() string { return e.err.Error() }
+func (e *storeError) Unwrap() error { return e.err }
+
+// unstored returns err as one of the database's, unless it says that another writer was first, or
+// which branch is stored.
+func unstored(err error) error {
+	switch branch := new(ledger.BranchError); {
+	case err == nil, errors.Is(err, ledger.ErrMoved), errors.Is(err, ledger.ErrFenced), errors.As(err, &branch),
+		errors.Is(err, context.Canceled):
+		return err
+	}
+
+	return &storeError{err}
 }
 
 // readError means that the chain could not be read: nothing that is known of the escrows is in question.

@@ -87,7 +87,7 @@ func (w *watcher) prepare(ctx context.Context, s storing) (commit func() error, 
 	commit = func() error {
 		err := branched(ctx, w.common.Source, s.from, s.to.Next-1, func(known ledger.Block) (err error) {
 			r, err = s.store(ctx, known)
-			return err
+			return unstored(err)
 		})
 		endSpan(span, err)
 		took = time.Since(start)
@@ -96,6 +96,10 @@ func (w *watcher) prepare(ctx context.Context, s storing) (commit func() error, 
 	}
 
 	return commit, func(err error) error {
+		if refused := new(storeError); w.common.Stored != nil && (err == nil || errors.As(err, &refused)) {
+			w.common.Stored(err)
+		}
+
 		switch {
 		case err == nil:
 			w.common.Metrics.commit(w.spans.watch, "ok", took)

@@ -98,8 +98,7 @@ func checkBody(w http.ResponseWriter, body []byte, err error, f func(body []byte
 	if errors.Is(err, syscall.ENOBUFS) { // as web.Gate says it
 		w.Header().Set("Retry-After", "1")
 		writeProblem(w, problem{Status: http.StatusServiceUnavailable, Detail: "too many bodies at once"})
-
-		return nil, false
+		return
 	}
 
 	if err != nil {
