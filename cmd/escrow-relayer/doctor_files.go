@@ -23,7 +23,8 @@ func (d *doctor) files() {
 
 	seen := map[string]bool{}
 	for _, a := range accounts {
-		for _, f := range []struct{ what, path string }{{"keystore", a.Keystore}, {"password", a.PasswordFile}} {
+		for _, f := range []struct{ what, path string }{{"keystore", a.Keystore}, {"password", a.PasswordFile},
+			{"client key", a.ClientKey}} {
 			if f.path != "" && !seen[f.path] { // senders may share a password
 				seen[f.path] = true
 				d.secretFile(f.what, f.path)

@@ -21,6 +21,11 @@ type Account struct {
 	Keystore     string         `json:"keystore"`      // path of a go-ethereum keystore file, with
 	PasswordFile string         `json:"password_file"` // the path of its password
 	KMS          string         `json:"kms"`           // or the name of a key version in Google Cloud KMS
+	AWSKMS       string         `json:"aws_kms"`       // or the ARN of a key in AWS KMS, or of an alias
+	Web3Signer   string         `json:"web3signer"`    // or the URL of a remote signer, https unless it is this machine's
+	ClientCert   string         `json:"client_cert"`   // path of this client's certificate in PEM, for that signer, with
+	ClientKey    string         `json:"client_key"`    // the path of its key
+	ServerCA     string         `json:"server_ca"`     // path of the certificates that vouch for that signer; else the system's
 	Limits       Limits         `json:"-"`
 }
 
@@ -77,8 +82,12 @@ func ParseAccounts(content []byte) ([]Account, error) {
 			say("%s has no address", who)
 		case seen[s.Address]:
 			say("%s is there twice", who)
-		case (s.Keystore == "") == (s.KMS == ""):
-			say("%s needs keystore and password_file, or kms", who)
+		case s.keys() != 1:
+			say("%s needs one of keystore (with password_file), kms, aws_kms and web3signer", who)
+		case (s.ClientCert == "") != (s.ClientKey == ""):
+			say("%s needs client_cert together with client_key", who)
+		case s.Web3Signer == "" && s.ClientCert+s.ServerCA != "":
+			say("%s has client_cert or server_ca without web3signer", who)
 		case (s.Keystore == "") != (s.PasswordFile == ""):
 			say("%s needs password_file together with keystore", who)
 		}
@@ -89,6 +98,17 @@ func ParseAccounts(content []byte) ([]Account, error) {
 	}
 
 	return accounts, errors.Join(errs...)
+}
+
+// keys is how many places the key of a sender has.
+func (a *Account) keys() (n int) {
+	for _, place := range []string{a.Keystore, a.KMS, a.AWSKMS, a.Web3Signer} {
+		if place != "" {
+			n++
+		}
+	}
+
+	return n
 }
 
 // limits reads what a sender may spend.

@@ -79,9 +79,9 @@ type hookedSigner struct {
 	before func(ctx context.Context, n int64)
 }
 
-func (s *hookedSigner) Sign(ctx context.Context, digest common.Hash) ([65]byte, error) {
+func (s *hookedSigner) Sign(ctx context.Context, payload []byte) ([65]byte, error) {
 	s.before(ctx, s.signed.Add(1))
-	return s.Signer.Sign(ctx, digest)
+	return s.Signer.Sign(ctx, payload)
 }
 
 // C3: a call that is signed while its nonce gets a void is not stored, so it never leaves.
@@ -188,13 +188,13 @@ type failingSigner struct {
 	digests map[common.Hash]bool
 }
 
-func (s *failingSigner) Sign(ctx context.Context, digest common.Hash) ([65]byte, error) {
+func (s *failingSigner) Sign(ctx context.Context, payload []byte) ([65]byte, error) {
 	if s.mended.Load() {
-		return s.Signer.Sign(ctx, digest)
+		return s.Signer.Sign(ctx, payload)
 	}
 
 	s.mu.Lock()
-	s.digests[digest] = true
+	s.digests[crypto.Keccak256Hash(payload)] = true
 	s.mu.Unlock()
 	s.failed.Add(1)
 
@@ -214,9 +214,9 @@ type countingSigner struct {
 	signed atomic.Int64
 }
 
-func (s *countingSigner) Sign(ctx context.Context, digest common.Hash) ([65]byte, error) {
+func (s *countingSigner) Sign(ctx context.Context, payload []byte) ([65]byte, error) {
 	s.signed.Add(1)
-	return s.Signer.Sign(ctx, digest)
+	return s.Signer.Sign(ctx, payload)
 }
 
 // C9: an instance whose session may be over sends nothing, also what it has recorded.

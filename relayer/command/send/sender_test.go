@@ -304,7 +304,7 @@ type slowSigner struct {
 	held, release chan struct{}
 }
 
-func (s *slowSigner) Sign(ctx context.Context, digest common.Hash) ([65]byte, error) {
+func (s *slowSigner) Sign(ctx context.Context, payload []byte) ([65]byte, error) {
 	s.once.Do(func() {
 		close(s.held)
 		select {
@@ -313,7 +313,7 @@ func (s *slowSigner) Sign(ctx context.Context, digest common.Hash) ([65]byte, er
 		}
 	})
 
-	return s.Signer.Sign(ctx, digest)
+	return s.Signer.Sign(ctx, payload)
 }
 
 // C7: the day's budget is a wall, and what waits for it is sent when there is some again.

@@ -2,6 +2,7 @@ package send
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/big"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/crypto"
+	"github.com/ethereum/go-ethereum/rlp"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
@@ -49,9 +51,9 @@ func call(c *command.Command) (Call, error) {
 // Signer signs for one account, by relayer/command/sign. It may be used concurrently.
 type Signer interface {
 	Address() common.Address
-	// Sign returns r, s and v (0 or 1), s in the lower half of the curve's order. After an error it is asked
-	// again later.
-	Sign(ctx context.Context, digest common.Hash) ([65]byte, error)
+	// Sign returns r, s and v (0 or 1), s in the lower half of the curve's order, of the Keccak-256 hash of
+	// payload: a signer may want to see what it signs. After an error it is asked again later.
+	Sign(ctx context.Context, payload []byte) ([65]byte, error)
 }
 
 // build makes a signed transaction, and makes sure that it is the sender's.
@@ -68,7 +70,16 @@ func build(ctx context.Context, signer Signer, chainID uint64, nonce, gas uint64
 
 	scheme := types.LatestSignerForChainID(id)
 	tx := types.NewTx(inner)
-	signature, err := signer.Sign(ctx, scheme.Hash(tx))
+	payload, err := unsigned(tx, id)
+	if err == nil && crypto.Keccak256Hash(payload) != scheme.Hash(tx) {
+		err = errors.New("what is hashed is not the transaction")
+	}
+
+	var signature [65]byte
+	if err == nil {
+		signature, err = signer.Sign(ctx, payload)
+	}
+
 	if err != nil {
 		return nil, hash, fmt.Errorf("sign nonce %d of %s: %w", nonce, signer.Address(), err)
 	}
@@ -87,6 +98,19 @@ func build(ctx context.Context, signer Signer, chainID uint64, nonce, gas uint64
 	}
 
 	return raw, tx.Hash(), nil
+}
+
+// unsigned is what a signature of a transaction is over, before it is hashed (EIP-155, EIP-1559).
+func unsigned(tx *types.Transaction, chainID *big.Int) ([]byte, error) {
+	if tx.Type() == types.LegacyTxType {
+		return rlp.EncodeToBytes([]any{tx.Nonce(), tx.GasPrice(), tx.Gas(), tx.To(), tx.Value(), tx.Data(), chainID,
+			uint(0), uint(0)})
+	}
+
+	fields, err := rlp.EncodeToBytes([]any{chainID, tx.Nonce(), tx.GasTipCap(), tx.GasFeeCap(), tx.Gas(), tx.To(),
+		tx.Value(), tx.Data(), tx.AccessList()})
+
+	return append([]byte{tx.Type()}, fields...), err
 }
 
 // Topics of the events that commands cause.

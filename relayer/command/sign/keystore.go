@@ -46,6 +46,7 @@ func ReadKey(keyFile, passwordFile string) (*keystore.Key, error) {
 	decrypting.Lock()
 	defer decrypting.Unlock()
 	defer debug.FreeOSMemory()
+	defer clear(password)
 
 	key, err := keystore.DecryptKey(content, strings.TrimRight(string(password), "\r\n"))
 	if err != nil {
@@ -69,11 +70,19 @@ func OpenKeystore(account common.Address, keyFile, passwordFile string) (*Local,
 	return NewLocal(key.PrivateKey), nil
 }
 
+// Close overwrites the key in memory. Copies remain that Go does not let a program reach: those that
+// its own arithmetic makes while it signs, and what the collector has moved or not yet reused.
+func (l *Local) Close() error {
+	clear(l.key.D.Bits())
+	return nil
+}
+
 // Address is the account's.
 func (l *Local) Address() common.Address { return l.address }
 
 // Sign signs at once; ctx is not needed.
-func (l *Local) Sign(_ context.Context, digest common.Hash) (signature [65]byte, err error) {
+func (l *Local) Sign(_ context.Context, payload []byte) (signature [65]byte, err error) {
+	digest := crypto.Keccak256Hash(payload)
 	raw, err := crypto.Sign(digest[:], l.key)
 	if err != nil {
 		return signature, fmt.Errorf("sign for %s: %w", l.address, err)

@@ -33,7 +33,7 @@ func TestKeystore(t *testing.T) {
 	s, err := OpenKeystore(account.Address, account.URL.Path, password)
 	require.NoError(t, err)
 	digest := crypto.Keccak256Hash([]byte("hello"))
-	signature, err := s.Sign(t.Context(), digest)
+	signature, err := s.Sign(t.Context(), []byte("hello"))
 	require.NoError(t, err)
 	key, err := crypto.SigToPub(digest[:], signature[:])
 	require.NoError(t, err)

@@ -85,12 +85,17 @@ func AddressOf(text []byte) (a common.Address, err error) {
 		return a, errors.New("the public key is not PEM")
 	}
 
+	return addressOfDER(block.Bytes)
+}
+
+// addressOfDER is the account of a SubjectPublicKeyInfo.
+func addressOfDER(der []byte) (a common.Address, err error) {
 	var info struct { // RFC 5280; crypto/x509 does not know the curve
 		Algorithm pkix.AlgorithmIdentifier
 		Key       asn1.BitString
 	}
-	if rest, err := asn1.Unmarshal(block.Bytes, &info); err != nil || len(rest) > 0 {
-		return a, errors.New("the PEM is not that of a public key")
+	if rest, err := asn1.Unmarshal(der, &info); err != nil || len(rest) > 0 {
+		return a, errors.New("it is not that of a public key")
 	}
 
 	public, err := crypto.UnmarshalPubkey(info.Key.Bytes)
@@ -103,7 +108,8 @@ func AddressOf(text []byte) (a common.Address, err error) {
 
 // Sign asks KMS for a signature, and makes an Ethereum signature of the one that comes: with s in
 // the lower half, and v.
-func (k *KMS) Sign(ctx context.Context, digest common.Hash) (signature [65]byte, err error) {
+func (k *KMS) Sign(ctx context.Context, payload []byte) (signature [65]byte, err error) {
+	digest := crypto.Keccak256Hash(payload)
 	response, err := k.client.AsymmetricSign(ctx, &kmspb.AsymmetricSignRequest{
 		Name: k.name, Digest: &kmspb.Digest{Digest: &kmspb.Digest_Sha256{Sha256: digest[:]}},
 		DigestCrc32C: wrapperspb.Int64(checksum(digest[:])),
@@ -117,12 +123,17 @@ func (k *KMS) Sign(ctx context.Context, digest common.Hash) (signature [65]byte,
 		return signature, fmt.Errorf("sign for %s by Cloud KMS: the answer was damaged on its way", k.address)
 	}
 
-	var der struct{ R, S *big.Int }
-	if rest, err := asn1.Unmarshal(response.Signature, &der); err != nil || len(rest) > 0 {
-		return signature, fmt.Errorf("sign for %s by Cloud KMS: %w", k.address, ErrSignature)
+	return fromDER(k.address, digest, response.Signature)
+}
+
+// fromDER makes an Ethereum signature of one as ASN.1 writes it.
+func fromDER(account common.Address, digest common.Hash, der []byte) (signature [65]byte, err error) {
+	var pair struct{ R, S *big.Int }
+	if rest, err := asn1.Unmarshal(der, &pair); err != nil || len(rest) > 0 {
+		return signature, fmt.Errorf("%w %s: it is not ASN.1", ErrSignature, account)
 	}
 
-	return assemble(k.address, digest, der.R, der.S)
+	return assemble(account, digest, pair.R, pair.S)
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
