@@ -241,11 +241,8 @@ func (r *Relayer) tenures(ctx context.Context) error {
 			return fmt.Errorf("%w (DB_OUTAGE_LIMIT=%s): %w", ErrOutage, r.cfg.DBOutageLimit, database.Explain(err))
 		}
 
-		// The start has seen that session and pool reach one database: this is a failover, and passes.
-		if errors.Is(err, election.ErrElsewhere) || errors.Is(err, partition.ErrUnseen) {
-			r.db.Renew()
-		}
-
+		// Connections of that time may lead elsewhere, as after a failover, or have been made read-only.
+		r.db.Renew()
 		r.condition.lastLoss.set(err)
 		if joined { // an attempt to join that fails has lost no session: there was none yet
 			r.gauges.sessionLosses.Inc()

@@ -295,7 +295,7 @@ func TestDoctorOfAnOperator(t *testing.T) {
 	reader := as("reader", append(readAll(), "select goose_db_version")...)
 	code, out = look(reader)
 	require.Zero(t, code, out)
-	require.Contains(t, out, "replay: not possible with this login (update events, insert outbox missing)")
+	require.Contains(t, out, "replay: not possible with this login (update events, insert outbox, select lock_identity missing)")
 	require.Contains(t, out, "ok      database schema")
 	code, out = w.operator(reader, "status")
 	require.NotEqual(t, 2, code, out)
