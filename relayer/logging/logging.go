@@ -3,6 +3,7 @@
 package logging
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lmittmann/tint"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/term"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/redact"
@@ -27,17 +29,40 @@ func New(w io.Writer, format, level string, secrets *redact.Secrets) *slog.Logge
 	}
 
 	if format == "json" || format == "auto" && !terminal(w) {
-		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l,
+		return slog.New(traced{slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l,
 			ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
 				return cloud(groups, mask(a, secrets))
-			}}))
+			}})})
 	}
 
-	return slog.New(tint.NewTextHandler(w, &tint.Options{
+	return slog.New(traced{tint.NewTextHandler(w, &tint.Options{
 		Level: l, TimeFormat: "15:04:05.000", NoColor: !terminal(w) || os.Getenv("NO_COLOR") != "",
 		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr { return mask(a, secrets) },
-	}))
+	})})
 }
+
+// traced adds trace_id and span_id to a line that is written inside a span, under the names of
+// https://opentelemetry.io/docs/specs/otel/compatibility/logging_trace_context.
+type traced struct{ to slog.Handler }
+
+// Enabled implements slog.Handler.
+func (t traced) Enabled(ctx context.Context, level slog.Level) bool { return t.to.Enabled(ctx, level) }
+
+// Handle implements slog.Handler.
+func (t traced) Handle(ctx context.Context, r slog.Record) error {
+	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
+		r = r.Clone()
+		r.AddAttrs(slog.String("trace_id", span.TraceID().String()), slog.String("span_id", span.SpanID().String()))
+	}
+
+	return t.to.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (t traced) WithAttrs(attrs []slog.Attr) slog.Handler { return traced{t.to.WithAttrs(attrs)} }
+
+// WithGroup implements slog.Handler.
+func (t traced) WithGroup(name string) slog.Handler { return traced{t.to.WithGroup(name)} }
 
 func terminal(w io.Writer) bool {
 	f, ok := w.(*os.File)

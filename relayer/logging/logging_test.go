@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/redact"
 )
@@ -37,6 +38,19 @@ func TestText(t *testing.T) {
 	New(&b, "text", "Warn", nil).Error("bad", slog.Any("err", errors.New("why")), slog.Duration("in", time.Second))
 	require.Regexp(t, `^\d\d:\d\d:\d\d\.\d{3} ERR bad err=why in=1s\n$`, b.String(),
 		"no colour where there is no terminal")
+}
+
+// A line that is written inside a span names it, with the attributes of its logger before.
+func TestLinesNameTheirSpan(t *testing.T) {
+	span := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1, 2}, SpanID: trace.SpanID{3}})
+	var b bytes.Buffer
+	log := New(&b, "json", "info", nil).With("component", "watch")
+	log.InfoContext(trace.ContextWithSpanContext(t.Context(), span), "committed")
+	require.Contains(t, b.String(),
+		`"component":"watch","trace_id":"01020000000000000000000000000000","span_id":"0300000000000000"`)
+	b.Reset()
+	log.InfoContext(t.Context(), "committed")
+	require.NotContains(t, b.String(), "trace_id")
 }
 
 func TestLevel(t *testing.T) {

@@ -40,7 +40,7 @@ func TestToken(t *testing.T) {
 	nothing := func(*http.Request) {}
 
 	for _, path := range []string{"/", "/live", "/status", "/metrics", "/escrows", "/events", "/openapi.yaml", "/nowhere",
-		"/readyz/", "//readyz"} {
+		"/debug/pprof/", "/debug/pprof/heap", "/readyz/", "//readyz"} {
 		require.Equal(t, http.StatusUnauthorized, ask(path, nothing), path)
 	}
 
@@ -54,6 +54,13 @@ func TestToken(t *testing.T) {
 	require.Equal(t, http.StatusOK, ask("/openapi.yaml", bearer("first-token-of-some-length")))
 	require.Equal(t, http.StatusOK, ask("/openapi.yaml",
 		func(r *http.Request) { r.SetBasicAuth("anybody", "first-token-of-some-length") }))
+
+	require.Equal(t, http.StatusOK, ask("/debug/pprof/heap", bearer("first-token-of-some-length")))
+	open, err := New(Config{Source: &instanceStub{}, DB: hangingDB{}, ChainID: 1})
+	require.NoError(t, err)
+	h = open.Handler()
+	require.Equal(t, http.StatusNotFound, ask("/debug/pprof/heap", nothing), "profiles exist behind a token only")
+	h = s.Handler()
 
 	// The server of commands, on a port of its own, asks for the same token.
 	h = s.Guard(http.NotFoundHandler())

@@ -12,10 +12,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
+	"github.com/fusion-prime/escrow-relayer/relayer/metrics"
 )
 
 // DB is a pool. It is only read.
@@ -102,15 +102,12 @@ type route struct {
 }
 
 func (s *Server) routes() []route {
-	metrics := promhttp.HandlerFor(s.cfg.Metrics,
-		promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelWarn)})
-
 	return []route{
 		{"/{$}", s.servePage},
 		{"/live", s.serveLive},
 		{"/healthz", s.serveHealth},
 		{"/readyz", s.serveReady},
-		{"/metrics", metrics.ServeHTTP},
+		{"/metrics", metrics.Handler(s.cfg.Metrics, s.cfg.Log).ServeHTTP},
 		{"/status", s.serveStatus},
 		{"/escrows", s.api.handle(s.api.listEscrows)},
 		{"/escrows/{address}", s.api.handle(s.api.getEscrow)},
@@ -129,6 +126,10 @@ func (s *Server) Handler() http.Handler {
 	if s.cfg.Commands != nil {
 		mux.Handle("/commands", s.cfg.Commands)
 		mux.Handle("/commands/", s.cfg.Commands)
+	}
+
+	if s.token != nil {
+		addProfiles(mux)
 	}
 
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
