@@ -70,8 +70,6 @@ var (
 
 // ID is the EIP-712 digest. Commands without arguments are hashed with arguments that are all zero.
 func (c *Command) ID() common.Hash {
-	domain := crypto.Keccak256(domainHash[:], nameHash[:], versionHash[:], word(c.ChainID), pad(c.Factory))
-
 	args := c.Args
 	if args == nil {
 		args = &CreateArgs{}
@@ -83,6 +81,13 @@ func (c *Command) ID() common.Hash {
 	message := crypto.Keccak256(commandHash[:], crypto.Keccak256([]byte(c.Kind)), pad(c.Sender), pad(c.Escrow), create,
 		word(c.NotBefore), word(c.ExpiresAt), number(c.MaxFee), crypto.Keccak256([]byte(c.Reference)),
 		crypto.Keccak256([]byte(c.ReplyTo)), c.Salt[:])
+
+	return digest(c.ChainID, c.Factory, message)
+}
+
+// digest is what is signed of a struct's hash in the domain of a chain and a factory.
+func digest(chainID uint64, factory common.Address, message []byte) common.Hash {
+	domain := crypto.Keccak256(domainHash[:], nameHash[:], versionHash[:], word(chainID), pad(factory))
 
 	return crypto.Keccak256Hash([]byte{0x19, 0x01}, domain, message)
 }

@@ -12,7 +12,8 @@
 // The id of a command is its EIP-712 digest, which is also what is signed. So the same command has
 // the same id wherever it is made, nobody can change a field without another signature, and sending
 // it again is harmless: whoever has answered once gives the same answer again. To ask for the same
-// act again after it failed, use another Salt.
+// act again after it failed, use another Salt. README.md describes the message, its signature and the answers
+// for other languages, with test vectors.
 //
 // # States
 //

@@ -36,24 +36,25 @@ func (c Command) Sign(key *ecdsa.PrivateKey) (*Signed, error) {
 	return s, nil
 }
 
-// Requester returns who signed. Of the two signatures that fit each other only the one with the
+// Requester returns the signer. Of the two signatures that fit each other only the one with the
 // lower s counts (EIP-2), so a command has one signature per key. The error is ErrSignature.
-func (s *Signed) Requester() (common.Address, error) {
-	v := s.Signature[64] - 27
+func (s *Signed) Requester() (common.Address, error) { return signer(s.ID(), s.Signature) }
+
+// signer is the account whose key made a signature over a digest.
+func signer(digest common.Hash, signature [65]byte) (common.Address, error) {
+	v := signature[64] - 27
 	if v > 1 {
-		return common.Address{}, fmt.Errorf("%w: v is %d, it must be 27 or 28", ErrSignature, s.Signature[64])
+		return common.Address{}, fmt.Errorf("%w: v is %d, it must be 27 or 28", ErrSignature, signature[64])
 	}
 
-	r, low := common.BytesToHash(s.Signature[:32]).Big(), common.BytesToHash(s.Signature[32:64]).Big()
+	r, low := common.BytesToHash(signature[:32]).Big(), common.BytesToHash(signature[32:64]).Big()
 	if !crypto.ValidateSignatureValues(v, r, low, true) {
 		return common.Address{}, fmt.Errorf("%w: r or s is out of range; s must be in the lower half of the curve's order",
 			ErrSignature)
 	}
 
-	id := s.ID()
-	signature := s.Signature
 	signature[64] = v
-	key, err := crypto.SigToPub(id[:], signature[:])
+	key, err := crypto.SigToPub(digest[:], signature[:])
 	if err != nil {
 		return common.Address{}, fmt.Errorf("%w: it fits no key", ErrSignature)
 	}

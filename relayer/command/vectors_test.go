@@ -34,6 +34,8 @@ type vector struct {
 	S             string          `json:"s"`
 	V             int             `json:"v"`
 	Message       json.RawMessage `json:"message"`
+	CancelDigest  string          `json:"cancel_digest"`
+	Cancellation  Cancellation    `json:"cancellation"`
 }
 
 // vectors are what testdata/vectors.json holds, for clients in other languages.
@@ -46,6 +48,8 @@ type vectors struct {
 	CreateTypeHash  string   `json:"create_type_hash"`
 	CommandType     string   `json:"command_type"`
 	CommandTypeHash string   `json:"command_type_hash"`
+	CancelType      string   `json:"cancel_type"`
+	CancelTypeHash  string   `json:"cancel_type_hash"`
 	NameHash        string   `json:"name_hash"`
 	VersionHash     string   `json:"version_hash"`
 	Vectors         []vector `json:"vectors"`
@@ -101,11 +105,17 @@ func describe(t *testing.T, name string, c Command) vector {
 	id := hash([]byte{0x19, 0x01}, domain, structHash)
 	require.Equal(t, c.ID(), common.BytesToHash(id), "the steps lead to the id")
 	text := func(b []byte) string { return "0x" + hex.EncodeToString(b) }
+	cancelled, err := c.Cancel(key)
+	require.NoError(t, err)
+	cancel := hash([]byte{0x19, 0x01}, domain, hash(cancelHash[:], id))
+	requester, err := cancelled.Requester(c.ChainID, c.Factory, c.ID())
+	require.NoError(t, err)
+	require.Equal(t, crypto.PubkeyToAddress(key.PublicKey), requester)
 
 	return vector{Name: name, DomainHash: text(domain), ArgsHash: text(create), KindHash: text(kind),
 		ReferenceHash: text(reference), ReplyToHash: text(replyTo), Struct: text(encoded), StructHash: text(structHash),
 		ID: text(id), R: text(signed.Signature[:32]), S: text(signed.Signature[32:64]), V: int(signed.Signature[64]),
-		Message: message}
+		Message: message, CancelDigest: text(cancel), Cancellation: cancelled}
 }
 
 // testdata/vectors.json is what other languages' clients are tested with: it stays what the code computes.
@@ -115,7 +125,8 @@ func TestVectors(t *testing.T) {
 	require.NoError(t, err)
 	all := vectors{PrivateKey: "0x" + vectorKey, Requester: crypto.PubkeyToAddress(key.PublicKey).Hex(),
 		DomainType: domainType, DomainTypeHash: domainHash.Hex(), CreateType: createType, CreateTypeHash: createHash.Hex(),
-		CommandType: commandType + createType, CommandTypeHash: commandHash.Hex(), NameHash: nameHash.Hex(),
+		CommandType: commandType + createType, CommandTypeHash: commandHash.Hex(),
+		CancelType: cancelType, CancelTypeHash: cancelHash.Hex(), NameHash: nameHash.Hex(),
 		VersionHash: versionHash.Hex()}
 	commands := vectorCommands()
 	for _, name := range []string{"approve", "create", "release with the largest numbers"} {

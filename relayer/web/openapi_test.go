@@ -3,6 +3,7 @@ package web
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -19,14 +20,16 @@ import (
 
 // document is what the tests need of openapi.yaml.
 type document struct {
-	Paths map[string]struct {
-		Get *operation
-	}
+	Paths      map[string]pathItem
 	Components struct {
 		Parameters map[string]parameter
 		Responses  map[string]response
 		Schemas    map[string]any
 	}
+}
+
+type pathItem struct {
+	Get *operation
 }
 
 type operation struct {
@@ -51,11 +54,13 @@ type response struct {
 
 func last(ref string) string { return ref[strings.LastIndex(ref, "/")+1:] }
 
-// spec reads openapi.yaml, with references to parameters and responses resolved.
+// spec reads openapi.yaml, with references to parameters and responses resolved. The tests of
+// relayer/command/intake see to /commands.
 func spec(t *testing.T) document {
 	t.Helper()
 	var d document
 	require.NoError(t, yaml.Unmarshal(openAPI, &d))
+	maps.DeleteFunc(d.Paths, func(path string, _ pathItem) bool { return strings.HasPrefix(path, "/commands") })
 	for _, item := range d.Paths {
 		for n, p := range item.Get.Parameters {
 			if p.Ref != "" {

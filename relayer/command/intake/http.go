@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -48,6 +49,9 @@ func (i *Intake) Handler() http.Handler {
 		readBody(w, r, large, func(body []byte) {
 			posts.serve(w, "too many requests at once; send up to 100 commands in one", func() { i.post(w, r, body) })
 		})
+	})
+	mux.HandleFunc("POST /commands/{id}/cancel", func(w http.ResponseWriter, r *http.Request) {
+		posts.serve(w, "too many requests at once", func() { i.cancel(w, r) })
 	})
 	mux.HandleFunc("GET /commands/{id}", func(w http.ResponseWriter, r *http.Request) {
 		gets.serve(w, "too many requests at once", func() { i.get(w, r) })
@@ -176,16 +180,74 @@ func status(v Verdict) int {
 	return http.StatusConflict
 }
 
-func (i *Intake) get(w http.ResponseWriter, r *http.Request) {
+// idOf is the id in a request's path, or answers that there is none.
+func idOf(w http.ResponseWriter, r *http.Request) (id common.Hash, ok bool) {
 	raw, err := hexutil.Decode(r.PathValue("id"))
 	if err != nil || len(raw) != common.HashLength {
 		writeProblem(w, problem{Status: http.StatusBadRequest, Detail: "the id of a command is 0x and 64 hexadecimal digits"})
+		return id, false
+	}
+
+	return common.BytesToHash(raw), true
+}
+
+// maxCancellation is how long the body of a cancellation may be: a signature has 132 characters.
+const maxCancellation = 1 << 10
+
+// cancel gives a command up for its requester, if nothing was signed for it.
+func (i *Intake) cancel(w http.ResponseWriter, r *http.Request) {
+	id, ok := idOf(w, r)
+	if !ok {
+		return
+	}
+
+	var c command.Cancellation
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readWithin)) // a test's recorder has none
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxCancellation)).Decode(&c); err != nil {
+		writeProblem(w, problem{Status: http.StatusBadRequest, Code: command.CodeMalformed,
+			Detail: "the body must be a JSON object with the field signature"})
+		return
+	}
+
+	requester, err := c.Requester(uint64(i.cfg.ChainID), i.cfg.Factory, id)
+	if err != nil {
+		writeProblem(w, problem{Status: http.StatusUnauthorized, Code: command.CodeSignature, Detail: err.Error()})
 		return
 	}
 
 	ctx, cancel := context.WithTimeout(r.Context(), takeTimeout)
 	defer cancel()
-	a, ok, err := i.Lookup(ctx, common.BytesToHash(raw))
+	asked, err := i.store.cancel(ctx, id, requester)
+	if err != nil {
+		i.cfg.Log.WarnContext(r.Context(), "command not cancelled", slog.Any("err", err))
+		writeProblem(w, problem{Status: http.StatusServiceUnavailable, Detail: "the database cannot be written now"})
+		return
+	}
+
+	a, known, err := i.Lookup(ctx, id)
+	switch {
+	case err != nil:
+		i.cfg.Log.WarnContext(r.Context(), "command not read", slog.Any("err", err))
+		writeProblem(w, problem{Status: http.StatusServiceUnavailable, Detail: "the database cannot be read now"})
+	case asked:
+		writeJSON(w, http.StatusAccepted, a)
+	case !known:
+		writeProblem(w, problem{Status: http.StatusNotFound, Detail: "this requester has asked for no such command"})
+	default:
+		writeProblem(w, problem{Status: http.StatusConflict, CommandID: id.Hex(),
+			Detail: fmt.Sprintf("the command is %s, or of another requester: it cannot be cancelled", a.State)})
+	}
+}
+
+func (i *Intake) get(w http.ResponseWriter, r *http.Request) {
+	id, ok := idOf(w, r)
+	if !ok {
+		return
+	}
+
+	ctx, cancel := context.WithTimeout(r.Context(), takeTimeout)
+	defer cancel()
+	a, ok, err := i.Lookup(ctx, id)
 	switch {
 	case err != nil:
 		i.cfg.Log.WarnContext(r.Context(), "command not read", slog.Any("err", err))

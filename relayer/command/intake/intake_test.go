@@ -129,6 +129,11 @@ func body(t *testing.T, v any) []byte {
 	return b
 }
 
+func (f *fixture) count(query string) (n int) {
+	require.NoError(f.t, f.db.QueryRow(f.t.Context(), query).Scan(&n))
+	return n
+}
+
 func (f *fixture) rows(table string) (n int) {
 	require.NoError(f.t, f.db.QueryRow(f.t.Context(), `select count(*) from `+table).Scan(&n))
 	return n
@@ -441,6 +446,48 @@ func TestLongBodiesAreBounded(t *testing.T) {
 	require.Equal(t, 202, status, "%v", got)
 	close(release)
 	wg.Wait()
+}
+
+// A requester gives up what it has asked for and nothing is signed for: with its signature, and no other one.
+func TestRequesterCancels(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	server := httptest.NewServer(f.in.Handler())
+	t.Cleanup(server.Close)
+	client := &command.Client{URL: server.URL}
+	signed := f.signed(nil)
+	_, err := client.Send(t.Context(), signed)
+	require.NoError(t, err)
+	status := func(id common.Hash, c command.Cancellation) int {
+		_, err := client.Cancel(t.Context(), id, c)
+		if err == nil {
+			return 202
+		}
+
+		var refused *command.RefusedError
+		require.ErrorAs(t, err, &refused)
+
+		return refused.Status
+	}
+
+	strange, err := signed.Cancel(f.stranger)
+	require.NoError(t, err)
+	other, err := f.signed(nil).Cancel(f.key)
+	require.NoError(t, err)
+	require.Equal(t, 409, status(signed.ID(), strange), "another requester's")
+	require.Equal(t, 409, status(signed.ID(), other), "for another command")
+	require.Equal(t, 401, status(signed.ID(), command.Cancellation{Signature: "0x12"}))
+	require.Equal(t, 404, status(common.Hash{1}, strange))
+	require.Equal(t, 0, f.count(`select count(*) from commands where cancel_requested`))
+
+	right, err := signed.Cancel(f.key)
+	require.NoError(t, err)
+	require.Equal(t, 202, status(signed.ID(), right))
+	require.Equal(t, 1, f.count(`select count(*) from commands where cancel_requested`))
+	_, err = f.db.Exec(t.Context(), `update commands set state = 'sent', nonce = 1, cancel_requested = false`)
+	require.NoError(t, err)
+	require.Equal(t, 409, status(signed.ID(), right), "it is sent: a void is an operator's")
+	require.Equal(t, 0, f.count(`select count(*) from commands where cancel_requested`))
 }
 
 // While the database does not answer, a bounded number of requests waits for it, of each method.

@@ -39,7 +39,8 @@ const takeClaims = `
 	 order by c.escrow, c.effect, c.place
 	on conflict do nothing`
 
-// insertCommands stores in the order of the ids: what claims nothing meets the same command of another
+// insertCommands accepts what the command that has the claim has done: its sender answers `already`, with the
+// event, or refuses it if a reorganisation took that back meanwhile. It stores in the order of the ids: what claims nothing meets the same command of another
 // transaction here first, and two that had them in opposite orders would wait for each other.
 const insertCommands = `
 	insert into commands as c (chain_id, command_id, sender, kind, escrow, effect, requester, message, value, max_fee, not_before, expires_at, reference, reply_to,
@@ -55,11 +56,15 @@ const insertCommands = `
 	       as c (id, sender, kind, escrow, effect, requester, message, value, max_fee, not_before, expires, reference,
 	             reply_to, refusal)
 	  left join command_claims k on k.chain_id = @chain and k.escrow = c.escrow and k.effect = c.effect
+	  left join commands w on w.command_id = k.command_id and w.command_id <> c.id and w.state in ('done', 'done_late', 'already')
+	   and w.kind = c.kind and c.kind <> 'create'
 	 cross join lateral (
-	       select case when c.refusal <> '' then 'refused' when k.command_id = c.id then case when c.not_before > now() then 'held' else 'accepted' end
-	                   when c.expires <= clock_timestamp() then 'expired' else 'refused' end as state,
-	              case when c.refusal <> '' then 'not_allowed' when k.command_id = c.id then case when c.not_before > now() then 'not_before' else '' end
-	                   when c.expires <= clock_timestamp() then 'expired' else 'conflict' end as code) v
+	       select case when c.refusal <> '' then 'not_allowed' when k.command_id = c.id then ''
+	                   when c.expires <= clock_timestamp() then 'expired' when w.command_id is null then 'conflict' else '' end as why) y
+	 cross join lateral (
+	       select case when y.why = 'expired' then 'expired' when y.why <> '' then 'refused'
+	                   when c.not_before > now() then 'held' else 'accepted' end as state,
+	              case when y.why = '' and c.not_before > now() then 'not_before' else y.why end as code) v
 	 order by c.id
 	on conflict do nothing
 	returning ` + reply.Columns
@@ -206,6 +211,30 @@ func (s *store) insert(ctx context.Context, tx pgx.Tx, fresh []candidate) ([]com
 	_, err = tx.Exec(ctx, send.Notify, send.Channel, s.chainID)
 
 	return stored, err
+}
+
+// cancelUnsigned asks its sender's owner to end a command. One that has a nonce is an operator's to cancel: a void
+// costs gas.
+const cancelUnsigned = `
+	update commands set cancel_requested = true
+	 where chain_id = $1 and command_id = $2 and requester = $3 and state in ('accepted', 'held')`
+
+func (s *store) cancel(ctx context.Context, id common.Hash, requester common.Address) (asked bool, err error) {
+	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, cancelUnsigned, s.chainID, id.Hex(), registry.Text(requester))
+		if asked = tag.RowsAffected() > 0; err != nil || !asked {
+			return err
+		}
+
+		_, err = tx.Exec(ctx, send.Notify, send.Channel, s.chainID)
+
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("cancel command %s: %w", id, err)
+	}
+
+	return asked, nil
 }
 
 // notBefore is nil where a command may be carried out at once.

@@ -48,6 +48,25 @@ func TestApproveIsSentOnceAndAnsweredAtFinality(t *testing.T) {
 	require.Equal(t, 1, w.int(`select count(*) from senders s join commands c on c.sender = s.address where s.spent_fees = c.fee_paid`), "what was reserved too much is given back")
 }
 
+// The same act asked for again after it succeeded, as another command: it is answered, with the event that did it.
+func TestAskedAgainAfterSuccess(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	w.start(nil)
+	escrow := w.escrow(2, 0)
+	first := w.await(w.accept(w.command(command.Approve, escrow, nil)), true, command.Done)
+	record(t, w.db, w.node.ChainID().Int64(), escrow, "approved", w.sender.Address)
+	block, tx := common.HexToHash(first.BlockHash), common.HexToHash(first.Transaction)
+	w.exec(`insert into events (chain_id, block_number, block_time, log_index, writer, type, slot, occurrence, told,
+			block_hash, tx_hash, escrow, args) values ($1, $2, 0, 0, 1, 3, 0, 0, true, $3, $4, $5, $6)`,
+		w.node.ChainID().Int64(), first.Block, block[:], tx[:], escrow[:], `{"approver":"`+w.sender.Address.Hex()+`"}`)
+
+	again := w.await(w.accept(w.command(command.Approve, escrow, nil)), true, command.Already)
+	require.Equal(t, first.EventID, again.EventID)
+	require.Equal(t, first.BlockHash, again.BlockHash)
+	require.Len(t, w.sent(), 1)
+}
+
 // C4: what is mined is not answered before its block is final, though the sender has looked at it: it
 // has given nonces to others since.
 func TestNotAnsweredBeforeFinality(t *testing.T) {
