@@ -248,7 +248,7 @@ func (t *tenure) assemble() (err error) {
 	cfg := t.cfg
 	t.publisher, err = publish.New(publish.Config{
 		DB: t.db.Pool, ChainID: cfg.ChainID, Owner: cfg.InstanceID, Sender: t.pubsub, Topics: t.topics(),
-		OtherNames: cfg.Other, BySlot: cfg.OrderingKey == "slot", Valid: t.session.Valid,
+		OtherNames: cfg.Other, BySlot: cfg.OrderingKey == "slot", CloudEvents: cfg.CloudEvents, Valid: t.session.Valid,
 		Server: t.session.Server(), Handover: &t.handover,
 		Log: t.component("publisher"), Metrics: t.metrics.publish, Tracer: t.tracing.Tracer(),
 	})

@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/fusion-prime/escrow-relayer/internal/lab"
 )
 
 // receiver is a collector of traces that remembers spans: the name and the parent, by trace and span as in traceparent.
@@ -86,7 +88,8 @@ func TestTraces(t *testing.T) {
 		parent := m.Attributes["traceparent"]
 		require.Len(t, parent, 55)
 		publish := traces.spans[parent[3:52]]
-		require.Equal(t, "publish", publish[0])
+		require.Equal(t, "send "+lab.Topic, publish[0])
+		require.Equal(t, parent, m.Attributes["googclient_traceparent"])
 		if commit, ok := traces.spans[publish[1]]; ok { // else the row was read from the outbox
 			require.Equal(t, "commit", commit[0])
 		}
@@ -95,12 +98,12 @@ func TestTraces(t *testing.T) {
 	whole := 0
 	for _, s := range traces.spans {
 		commit := traces.spans[s[1]]
-		if s[0] == "publish" && traces.spans[commit[1]][0] == "blocks" {
+		if s[0] == "send "+lab.Topic && traces.spans[commit[1]][0] == "blocks" {
 			whole++
 		}
 	}
 
-	require.Positive(t, whole, "no trace goes from blocks to publish: %v", traces.spans)
+	require.Positive(t, whole, "no trace goes from blocks to a message: %v", traces.spans)
 	require.Equal(t, map[string]bool{key: true}, traces.keys)
 	traces.mu.Unlock()
 

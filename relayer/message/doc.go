@@ -39,11 +39,12 @@
 // # Traces
 //
 // A relayer with tracing switched on (OTEL_TRACES_EXPORTER) adds the attribute traceparent, a W3C
-// trace context: that of the span "publish" of this message, which belongs to the trace of the blocks
-// in which the event was read. Pass the attributes to OpenTelemetry's propagation.TraceContext as its
+// trace context: that of the span "send TOPIC" of this message, which belongs to the trace of the
+// blocks in which the event was read. The attribute googclient_traceparent says the same to Google's
+// client libraries. Pass the attributes to OpenTelemetry's propagation.TraceContext as its
 // carrier (propagation.MapCarrier), and the consumer's spans join that trace. Nothing else may depend
-// on the attribute: it depends on the relayer's configuration, and a message that is published again
-// has another value.
+// on the attributes: they depend on the relayer's configuration, and a message that is published again
+// has other values.
 //
 // # Decode
 //

@@ -38,6 +38,8 @@ const (
 	AttrReplay      = "replay"    // "true", on replays only
 	// AttrTraceParent is the W3C trace context of the span that published the message; only if the relayer traces.
 	AttrTraceParent = "traceparent"
+	// AttrGoogleTraceParent has the value of AttrTraceParent, where Google's client libraries look for it.
+	AttrGoogleTraceParent = "googclient_traceparent"
 )
 
 // Reorganised is the reason of every retraction so far.

@@ -18,19 +18,20 @@ var ErrFenced = errors.New("fenced: the right to publish is over")
 
 // Config of a Publisher. DB, Owner, Sender, Topics.Default and Metrics are required.
 type Config struct {
-	DB         *pgxpool.Pool
-	ChainID    int64
-	Owner      string // instance id: the rows of its slots are published
-	Sender     Sender
-	Topics     pubsub.Topics
-	OtherNames map[string]bool // events that go to Topics.Other
-	BySlot     bool            // ordering key: the slot instead of the escrow; larger batches, less isolation
+	DB          *pgxpool.Pool
+	ChainID     int64
+	Owner       string // instance id: the rows of its slots are published
+	Sender      Sender
+	Topics      pubsub.Topics
+	OtherNames  map[string]bool // events that go to Topics.Other
+	BySlot      bool            // ordering key: the slot instead of the escrow; larger batches, less isolation
+	CloudEvents bool            // messages have the attributes of CloudEvents too
 	// Valid says whether the right to publish still holds; it is asked before each request, concurrently. Nil: for ever.
 	Valid func() bool
 	// Server is when the database server of this tenure was started; see Handover.
 	Server time.Time
-	// Tracer makes a span per message, whose context the message carries as the attribute
-	// traceparent. Nil: none.
+	// Tracer makes a span per message, whose context the message carries as the attributes
+	// traceparent and googclient_traceparent. Nil: none.
 	Tracer   trace.Tracer
 	Log      *slog.Logger
 	Metrics  *Metrics

@@ -25,10 +25,15 @@ func (c *Config) send(ctx context.Context, topic string, f *request) (err error)
 	defer func() { sent(spans, ids, err) }()
 	for i := range f.rows {
 		r := &f.rows[i].Pending
-		body, attributes, err := message.Encode(message.Kind(r.Kind), event(&r.Event), c.ChainID, now)
+		e := event(&r.Event)
+		body, attributes, err := message.Encode(message.Kind(r.Kind), e, c.ChainID, now)
 		if err != nil {
 			// its lane waits for somebody to mend the row; nothing is dropped
 			return status.Error(codes.InvalidArgument, err.Error())
+		}
+
+		if c.CloudEvents {
+			message.AddCloudEvents(attributes, message.Kind(r.Kind), e)
 		}
 
 		messages[i] = pubsub.Message{Data: body, Attributes: attributes}

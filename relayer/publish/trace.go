@@ -22,10 +22,12 @@ func traced(ctx context.Context, tracer trace.Tracer, p *outbox.Pending, m *pubs
 		ctx = trace.ContextWithSpanContext(ctx, *p.Trace)
 	}
 
-	ctx, span := tracer.Start(ctx, "publish", trace.WithSpanKind(trace.SpanKindProducer))
+	// Name and attributes are those of OpenTelemetry's semantic conventions for messaging.
+	ctx, span := tracer.Start(ctx, "send "+topic, trace.WithSpanKind(trace.SpanKindProducer))
 	if span.IsRecording() {
 		span.SetAttributes(
-			attribute.String("messaging.system", "gcp_pubsub"), attribute.String("messaging.operation.type", "send"),
+			attribute.String("messaging.system", "gcp_pubsub"),
+			attribute.String("messaging.operation.name", "send"), attribute.String("messaging.operation.type", "send"),
 			attribute.String("messaging.destination.name", topic),
 			attribute.String("messaging.gcp_pubsub.message.ordering_key", key),
 			attribute.String("relayer.event_id", m.Attributes[message.AttrEventID]),
@@ -36,6 +38,7 @@ func traced(ctx context.Context, tracer trace.Tracer, p *outbox.Pending, m *pubs
 	}
 
 	propagation.TraceContext{}.Inject(ctx, propagation.MapCarrier(m.Attributes))
+	m.Attributes[message.AttrGoogleTraceParent] = m.Attributes[message.AttrTraceParent]
 
 	return span
 }

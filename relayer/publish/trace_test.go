@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/attribute"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
@@ -42,12 +43,15 @@ func TestMessagesCarryTheirSpan(t *testing.T) {
 
 	carried := map[string]string{} // event id by traceparent
 	for _, m := range messages {
+		require.Equal(t, m.Attributes[message.AttrTraceParent], m.Attributes[message.AttrGoogleTraceParent])
 		carried[m.Attributes[message.AttrTraceParent]] = m.Attributes[message.AttrEventID]
 	}
 
 	parents, failed := map[string]trace.SpanContext{}, 0
 	for _, s := range recorder.Ended()[1:] {
-		require.Equal(t, "publish", s.Name())
+		require.Equal(t, "send "+settlement, s.Name())
+		require.Contains(t, s.Attributes(), attribute.String("messaging.operation.name", "send"))
+		require.Contains(t, s.Attributes(), attribute.String("messaging.destination.name", settlement))
 		id, ok := carried["00-"+s.SpanContext().TraceID().String()+"-"+s.SpanContext().SpanID().String()+"-01"]
 		if !ok {
 			require.Equal(t, codes.PermissionDenied.String(), s.Status().Description)
@@ -77,4 +81,17 @@ func TestWithoutTracingMessagesAreAsTheyWere(t *testing.T) {
 	require.Len(t, got, 7, "%v", got)
 	require.NotContains(t, got, message.AttrTraceParent)
 	require.Equal(t, rows[0].Event.ID(), got[message.AttrEventID])
+}
+
+func TestMessagesAreCloudEventsOnRequest(t *testing.T) {
+	t.Parallel()
+	w := setup(t, testpubsub.Options{})
+	cfg := w.config()
+	cfg.CloudEvents = true
+	p := w.start(cfg, publish.Tuning{})
+	rows := w.approve(p, 1)
+	got := w.wait(1)[0].Attributes
+	require.NoError(t, p.stop())
+	require.Len(t, got, 15, "%v", got)
+	require.Equal(t, rows[0].Event.ID(), got["ce-id"])
 }
