@@ -29,8 +29,7 @@ import (
 func TestConsumersInEveryLanguage(t *testing.T) {
 	const root = "../../relayer/message/"
 	program := filepath.Join(t.TempDir(), "approvals")
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./"+root+"subscriber/approvals").CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	require.NoError(t, lab.Build(t.Context(), "./"+root+"subscriber/approvals", program))
 
 	w := newWorld(t, func(o *lab.Options) { o.Confirmations = 1 })
 	consumers := map[string]*consumer{
@@ -129,7 +128,8 @@ type consumer struct {
 func (w *world) consume(name, dir, program string, args ...string) *consumer {
 	c := &consumer{t: w.t, url: testpg.Bare(w.t), log: filepath.Join(w.Dir, name+".log")}
 	for _, topic := range []string{lab.Topic, lab.Retractions} {
-		require.NoError(w.t, testpubsub.CreateSubscription(w.t.Context(), w.PubSub.Addr(), lab.Project, topic, name+"-"+topic))
+		require.NoError(w.t, testpubsub.CreateSubscription(w.t.Context(), w.PubSub.Addr(), lab.Project, topic,
+			name+"-"+topic))
 	}
 
 	log, err := os.Create(c.log)

@@ -57,6 +57,7 @@ var wrongValues = []struct {
 	{"EVENT_NAMES", "is not an event of the ABI", []string{"Deposit", "approved", "Approved,Deposit", "*"}},
 	{"EVENT_NAMES", "", []string{"ArbiterChanged"}}, // without OTHER_EVENTS_TOPIC_ID
 	{"ORDERING_KEY", "must be one of escrow, slot", []string{"none", "ESCROW", "block"}},
+	{"CLOUDEVENTS", "must be true or false", []string{"yes", "binary", "2"}},
 	{"PUBSUB_EMULATOR_HOST", "must be host:port", []string{"localhost", "http://localhost:8085", "localhost:port",
 		"localhost:0", "localhost:70000"}},
 	{"INSTANCE_ID", "must be 1 to 48 letters", []string{"a b", strings.Repeat("x", 49), "a/b", "relayer;0", "réla"}},

@@ -34,8 +34,11 @@ func ExampleCommand_Sign() {
 	}
 
 	requester, err := signed.Requester()
-	fmt.Println(signed.ID(), requester, err)
-	// Output: 0x99c7a2be0951d33979b2e1c648e50559309d326bdc4edb130765733193493c34 0x2c7536E3605D9C16a7a3D7b1898e529396a65c23 <nil>
+	fmt.Println(signed.ID())
+	fmt.Println(requester, err)
+	// Output:
+	// 0x99c7a2be0951d33979b2e1c648e50559309d326bdc4edb130765733193493c34
+	// 0x2c7536E3605D9C16a7a3D7b1898e529396a65c23 <nil>
 }
 
 // A command is sent again until the relayer has answered: that is harmless. A refusal is an answer.
