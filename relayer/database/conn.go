@@ -31,8 +31,9 @@ func dialer() *net.Dialer {
 
 // sockets are the open connections of a pool.
 type sockets struct {
-	mu   sync.Mutex
-	open map[*socket]struct{}
+	silence time.Duration // of those that nobody asked for patience
+	mu      sync.Mutex
+	open    map[*socket]struct{}
 }
 
 // through returns dial with each new connection registered among the sockets.
@@ -43,7 +44,7 @@ func (s *sockets) through(dial pgconn.DialFunc) pgconn.DialFunc {
 			return nil, err
 		}
 
-		c := &socket{Conn: conn, of: s}
+		c := &socket{Conn: conn, of: s, patience: s.silence}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.open[c] = struct{}{}
@@ -63,14 +64,26 @@ func (s *sockets) close() {
 	}
 }
 
-// socket is a connection whose reads and writes end after silence, or at the deadline that its user
-// sets, whichever comes first. Like any net.Conn, its methods may be called concurrently.
+// socket is a connection whose reads and writes end after its patience (silence, unless its user asks for
+// more), or at the deadline that its user sets, whichever comes first. Like any net.Conn, its methods may be called concurrently.
 type socket struct {
 	net.Conn
 	of *sockets
 
 	mu       sync.Mutex
-	deadline time.Time // its user's; zero: none
+	deadline time.Time     // its user's; zero: none
+	patience time.Duration // how long it may be silent
+}
+
+// Patience sets how long a read may wait for the next bytes, for a statement that takes longer than
+// others may, and returns what it was. Where the other end is gone without a word, the probes of the
+// kernel find out, or Renew after the loss of the session.
+func (c *socket) Patience(d time.Duration) (before time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before, c.patience = c.patience, d
+
+	return before
 }
 
 func (c *socket) Read(b []byte) (int, error) {
@@ -94,7 +107,7 @@ func (c *socket) Write(b []byte) (int, error) {
 func (c *socket) limit(set func(time.Time) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	until := time.Now().Add(silence)
+	until := time.Now().Add(c.patience)
 	if !c.deadline.IsZero() && c.deadline.Before(until) {
 		until = c.deadline
 	}

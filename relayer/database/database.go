@@ -100,7 +100,7 @@ func open(ctx context.Context, c *config.Config, dial pgconn.DialFunc,
 		}
 	}
 
-	open := &sockets{open: map[*socket]struct{}{}}
+	open := &sockets{silence: silence, open: map[*socket]struct{}{}}
 	pool.ConnConfig.DialFunc = open.through(pool.ConnConfig.DialFunc)
 	pool.MaxConns = c.DBMaxConns
 	pool.PingTimeout = pingTimeout

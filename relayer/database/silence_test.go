@@ -100,7 +100,7 @@ func TestSocketDoesNotWaitForEver(t *testing.T) {
 	near, far := net.Pipe()
 	t.Cleanup(func() { _, _ = near.Close(), far.Close() })
 	noted := &noting{Conn: near}
-	open := &sockets{open: map[*socket]struct{}{}}
+	open := &sockets{silence: silence, open: map[*socket]struct{}{}}
 	conn, err := open.through(func(context.Context, string, string) (net.Conn, error) { return noted, nil })(t.Context(),
 		"", "")
 	require.NoError(t, err)

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"fmt"
+	"net"
 	"strconv"
 	"time"
 
@@ -27,6 +28,7 @@ const rollbackTimeout = 10 * time.Minute
 
 // rollback takes the whole chain back from a stale position to a fork: see Ledger.Rollback.
 func rollback(ctx context.Context, t *transaction, stale, fork Position) (r Rolled, err error) {
+	defer patience(t.Conn().PgConn().Conn(), rollbackTimeout)()
 	chain := t.cfg.ChainID
 	if _, err := t.Exec(ctx, partition.LockOwnership, chain); err != nil {
 		return r, err
@@ -82,6 +84,24 @@ func rollback(ctx context.Context, t *transaction, stale, fork Position) (r Roll
 	}
 
 	return r, t.notify(ctx, partition.Channel, registry.Channel, OutboxChannel)
+}
+
+// patience has a connection of relayer/database wait so long for an answer, until the function that it
+// returns is called: a statement of a rollback is silent for as long as it takes, which is minutes for
+// some millions of events, and a connection may be silent for little longer than usual statements take.
+func patience(conn net.Conn, d time.Duration) (restore func()) {
+	if encrypted, is := conn.(interface{ NetConn() net.Conn }); is {
+		conn = encrypted.NetConn()
+	}
+
+	patient, is := conn.(interface{ Patience(time.Duration) time.Duration })
+	if !is {
+		return func() {}
+	}
+
+	before := patient.Patience(d)
+
+	return func() { patient.Patience(before) }
 }
 
 // lockCursors waits for the commits of all slots that are under way, and keeps others back.
