@@ -30,6 +30,10 @@ import (
 //go:embed *.sql
 var FS embed.FS
 
+// versions is the table of the versions that were applied. goose's default name belongs to whichever
+// application came first into the schema.
+const versions = "escrow_relayer_versions"
+
 // ErrStale means that a migration is missing.
 var ErrStale = errors.New("stale schema")
 
@@ -46,7 +50,8 @@ func Up(ctx context.Context, conn *pgx.ConnConfig) (applied []int64, err error) 
 	}
 
 	db := stdlib.OpenDB(*conn)
-	p, err := goose.NewProvider(goose.DialectPostgres, db, FS, goose.WithSessionLocker(locker))
+	p, err := goose.NewProvider(goose.DialectPostgres, db, FS, goose.WithSessionLocker(locker),
+		goose.WithTableName(versions))
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("read the embedded migrations: %w", err), db.Close())
 	}
@@ -109,10 +114,10 @@ func Status(ctx context.Context, conn *pgx.ConnConfig) (s State, err error) {
 
 	var migrated, says bool
 	err = db.QueryRow(ctx,
-		`select to_regclass('goose_db_version') is not null, to_regclass('schema_compatibility') is not null`).
+		`select to_regclass($1) is not null, to_regclass('schema_compatibility') is not null`, versions).
 		Scan(&migrated, &says)
 	if err == nil && migrated {
-		err = db.QueryRow(ctx, `select coalesce(max(version_id), 0) from goose_db_version where is_applied`).Scan(&s.Current)
+		err = db.QueryRow(ctx, `select coalesce(max(version_id), 0) from `+versions+` where is_applied`).Scan(&s.Current)
 	}
 
 	if err == nil && says && s.Current > s.Latest {

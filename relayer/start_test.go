@@ -162,7 +162,7 @@ func TestASchemaThatIsThereTakesNoLongerThanOtherSteps(t *testing.T) {
 	r := starting(t, url)
 	require.NoError(t, r.prepareSchema(t.Context()))
 
-	trap := proxy.Trap("goose_db_version")
+	trap := proxy.Trap("escrow_relayer_versions")
 	defer trap.Release()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

@@ -246,6 +246,7 @@ const leaveTimeout = 2 * time.Second
 // assemble makes the parts of a tenure.
 func (t *tenure) assemble() (err error) {
 	cfg := t.cfg
+	t.ledger.Renew()
 	t.publisher, err = publish.New(publish.Config{
 		DB: t.db.Pool, ChainID: cfg.ChainID, Owner: cfg.InstanceID, Sender: t.pubsub, Topics: t.topics(),
 		OtherNames: cfg.Other, BySlot: cfg.OrderingKey == "slot", CloudEvents: cfg.CloudEvents, Valid: t.session.Valid,

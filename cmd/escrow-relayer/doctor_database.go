@@ -87,7 +87,7 @@ func (d *doctor) schema(ctx context.Context, db *database.Database) {
 	// What the migrations make lies where they are run: in the first schema of the search path that exists.
 	var there, create bool
 	err := db.Pool.QueryRow(ctx,
-		`select to_regclass('goose_db_version') is not null,
+		`select to_regclass('escrow_relayer_versions') is not null,
 			coalesce(has_schema_privilege(current_schema(), 'create'), false)`).Scan(&there, &create)
 	if err != nil {
 		d.judge("schema", "", err)

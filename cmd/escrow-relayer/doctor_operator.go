@@ -58,7 +58,7 @@ func (d *doctor) examineOperator(ctx context.Context) error {
 	}
 
 	var schema bool
-	err := db.Pool.QueryRow(ctx, `select to_regclass('goose_db_version') is not null`).Scan(&schema)
+	err := db.Pool.QueryRow(ctx, `select to_regclass('escrow_relayer_versions') is not null`).Scan(&schema)
 	switch {
 	case err != nil:
 		d.judge("schema", "", database.Explain(err))
@@ -96,9 +96,9 @@ func (d *doctor) tasks(ctx context.Context, db *database.Database, user string) 
 
 // schemaVersion says the version, if the login may read it.
 func (d *doctor) schemaVersion(ctx context.Context, db *database.Database) {
-	missing, err := missingRights(ctx, db, []string{"select goose_db_version"})
+	missing, err := missingRights(ctx, db, []string{"select escrow_relayer_versions"})
 	if err == nil && len(missing) > 0 {
-		d.say(note, "schema", "its version cannot be seen: select on goose_db_version is missing")
+		d.say(note, "schema", "its version cannot be seen: select on escrow_relayer_versions is missing")
 		return
 	}
 

@@ -292,7 +292,7 @@ func TestDoctorOfAnOperator(t *testing.T) {
 	}
 	look := func(env map[string]string) (int, string) { return w.operator(env, "doctor", "--operator") }
 
-	reader := as("reader", append(readAll(), "select goose_db_version")...)
+	reader := as("reader", append(readAll(), "select escrow_relayer_versions")...)
 	code, out = look(reader)
 	require.Zero(t, code, out)
 	require.Contains(t, out, "replay: not possible with this login (update events, insert outbox, select lock_identity missing)")

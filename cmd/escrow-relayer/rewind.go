@@ -21,7 +21,7 @@ func rewindCommand() *cobra.Command {
 whatever START_BLOCK says later.
 
 The running fleet reads the factory's events from BLOCK on. An escrow that had been left out is registered and caught up from its deployment on, in order;
-what is stored already is not published again, unless RETENTION has removed it. Until the factory watch has come back to the newest block, new escrows
+what is stored already, and what RETENTION has removed, is not published again. Until the factory watch has come back to the newest block, new escrows
 are heard of late: expect what the first reading of those blocks would take. Set START_BLOCK to the same block.
 
 Configuration: CHAIN_ID and DATABASE_URL.`,

@@ -290,7 +290,7 @@ func TestSchemaUpgradeRunbook(t *testing.T) {
 	// on it, as on the way back.
 	_, err = w.DB.Exec(t.Context(), `alter table escrows add column of_the_next_release text`)
 	require.NoError(t, err)
-	_, err = w.DB.Exec(t.Context(), `insert into goose_db_version (version_id, is_applied) values ($1, true)`, was+1)
+	_, err = w.DB.Exec(t.Context(), `insert into escrow_relayer_versions (version_id, is_applied) values ($1, true)`, was+1)
 	require.NoError(t, err)
 	_, err = w.DB.Exec(t.Context(),
 		`create table schema_compatibility (version bigint primary key, oldest bigint not null)`)
@@ -310,7 +310,7 @@ func TestSchemaUpgradeRunbook(t *testing.T) {
 
 	// The migration did harm: it is undone by hand.
 	w.stopAll()
-	undo := regexp.MustCompile(`delete from goose_db_version where version_id = \d+`).FindString(w.page("schema-upgrade.md"))
+	undo := regexp.MustCompile(`delete from escrow_relayer_versions where version_id = \d+`).FindString(w.page("schema-upgrade.md"))
 	require.NotEmpty(t, undo)
 	_, err = w.DB.Exec(t.Context(), `alter table escrows drop column of_the_next_release`)
 	require.NoError(t, err)

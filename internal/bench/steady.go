@@ -116,7 +116,7 @@ type sample struct {
 const tableSizes = `
 	select c.relname, pg_total_relation_size(c.oid)::float8 / 1024, coalesce(s.n_dead_tup, 0)::float8
 	from pg_class c join pg_stat_user_tables s on s.relid = c.oid where c.relkind = 'r'
-		and c.relname <> 'goose_db_version' order by 1`
+		and c.relname <> 'escrow_relayer_versions' order by 1`
 
 func takeSample(ctx context.Context, l *lab.Lab, p *lab.Process) (s sample, err error) {
 	m, err := p.Metrics(ctx)

@@ -82,7 +82,12 @@ func commitFactory(ctx context.Context, t *transaction, c FactoryCommit) error {
 		return err
 	}
 
-	fresh, err := store(ctx, t, c.Events, storing{orphans: past.orphans})
+	events, err := notPruned(ctx, t, c.Events)
+	if err != nil {
+		return err
+	}
+
+	fresh, err := store(ctx, t, events, storing{orphans: past.orphans})
 	if err != nil {
 		return err
 	}
@@ -104,6 +109,36 @@ func commitFactory(ctx context.Context, t *transaction, c FactoryCommit) error {
 
 	return t.notify(ctx, registry.Channel)
 }
+
+// notPruned drops the deployments of escrows that have ended and whose events RETENTION has removed: they
+// were announced, and what came after them is not read again. The leader meets them where it was rewound.
+func notPruned(ctx context.Context, t *transaction, deployed []contract.Event) ([]contract.Event, error) {
+	if len(deployed) == 0 {
+		return deployed, nil
+	}
+
+	blocks, indexes := placesOf(deployed)
+	rows, _ := t.Query(ctx, prunedAt, t.cfg.ChainID, column.Of(deployed, escrowOf), blocks, indexes,
+		column.Of(deployed, txOf))
+	gone := map[contract.Place]bool{}
+	var p contract.Place
+	if _, err := pgx.ForEachRow(rows, []any{&p.Block, &p.Index}, func() error { gone[p] = true; return nil }); err != nil {
+		return nil, fmt.Errorf("look up %d deployments that may have been removed: %w", len(deployed), err)
+	}
+
+	if len(gone) == 0 {
+		return deployed, nil
+	}
+
+	return slices.DeleteFunc(slices.Clone(deployed), func(e contract.Event) bool { return gone[e.Place()] }), nil
+}
+
+const prunedAt = `
+	select t.block, t.index
+	from unnest($2::bytea[], $3::bigint[], $4::integer[], $5::bytea[]) as t(address, block, index, tx)
+	join escrows e on e.chain_id = $1 and e.address = t.address
+	where e.ended_block is not null and e.discovered_block_number = t.block and e.log_index = t.index and e.tx_hash = t.tx
+	  and not exists (select from events p where p.chain_id = $1 and p.escrow = t.address)`
 
 // discoveries are what the registry keeps of some EscrowDeployed. Those that reappeared were announced before.
 func discoveries(deployed []contract.Event, revived map[contract.Place]bool) []registry.Discovery {
@@ -150,7 +185,7 @@ func announce(ctx context.Context, t *transaction, late []registry.Late) error {
 
 	sortEvents(events)
 
-	return enqueue(ctx, t, events, func(*contract.Event) bool { return true })
+	return enqueue(ctx, t, events, func(e *contract.Event) bool { return !oversized(e) })
 }
 
 const announced = `

@@ -33,6 +33,13 @@ type nameCache struct {
 	known *names // nil until they are needed
 }
 
+// forget has the numbers be read again: a failover or a crash may have lost those that were added last.
+func (c *nameCache) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.known = nil
+}
+
 // get returns the numbers, and adds those that are not in the tables yet. It takes a connection of
 // its own: call it before a transaction begins.
 func (c *nameCache) get(ctx context.Context, cfg *Config) (*names, error) {

@@ -57,8 +57,17 @@ func (l *Ledger) store(ctx context.Context, f func(*transaction) error) (Result,
 		return Result{}, err
 	}
 
-	return transact(ctx, &l.cfg, known, f)
+	r, err := transact(ctx, &l.cfg, known, f)
+	if err != nil {
+		l.names.forget()
+	}
+
+	return r, err
 }
+
+// Renew has what is kept of the database in memory be read again. A tenure begins with it, since the
+// server may be another one, or have forgotten its last commits.
+func (l *Ledger) Renew() { l.names.forget() }
 
 // Rollback takes the whole chain back to a fork, in one transaction: every cursor, the events above
 // the fork (they become orphans, see there), the registry and the records. stale is the position

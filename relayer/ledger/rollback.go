@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -58,6 +59,16 @@ func rollback(ctx context.Context, t *transaction, stale, fork Position) (r Roll
 		return r, err
 	}
 
+	var pruned int64
+	if err := t.QueryRow(ctx, prunedAbove, chain, fork.Next).Scan(&pruned); err != nil {
+		return r, fmt.Errorf("count what RETENTION has removed above the fork: %w", err)
+	}
+
+	if pruned > 0 {
+		return Rolled{}, fmt.Errorf("%w of %d escrows that ended above block %d: what consumers were told of them cannot "+
+			"be retracted; restore a backup that has them, or start on a new database", ErrPruned, pruned, fork.Next-1)
+	}
+
 	r.Depth = highest - (fork.Next - 1)
 	if err := moveBack(ctx, t, fork, highest); err != nil {
 		return r, err
@@ -86,6 +97,16 @@ func rollback(ctx context.Context, t *transaction, stale, fork Position) (r Roll
 	return r, t.notify(ctx, partition.Channel, registry.Channel, OutboxChannel)
 }
 
+// ErrPruned means that a rollback would have to retract events that RETENTION has removed. It goes no
+// further back than the oldest block that is remembered, above which RETENTION removes nothing, unless
+// the fork is below that block.
+var ErrPruned = errors.New("RETENTION has removed the events")
+
+const prunedAbove = `
+	select count(*) from escrows e
+	where e.chain_id = $1 and e.ended_block >= $2
+	  and not exists (select from events p where p.chain_id = e.chain_id and p.escrow = e.address)`
+
 // patience has a connection of relayer/database wait so long for an answer, until the function that it
 // returns is called: a statement of a rollback is silent for as long as it takes, which is minutes for
 // some millions of events, and a connection may be silent for little longer than usual statements take.
@@ -94,7 +115,9 @@ func patience(conn net.Conn, d time.Duration) (restore func()) {
 		conn = encrypted.NetConn()
 	}
 
-	patient, is := conn.(interface{ Patience(time.Duration) time.Duration })
+	patient, is := conn.(interface {
+		Patience(time.Duration) time.Duration
+	})
 	if !is {
 		return func() {}
 	}

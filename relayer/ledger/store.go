@@ -45,9 +45,13 @@ func store(ctx context.Context, t *transaction, events []contract.Event,
 		}
 	}
 
-	told := func(e *contract.Event) bool { return how.queue && t.cfg.Publishes(e.Name) }
+	told := func(e *contract.Event) bool { return how.queue && t.cfg.Publishes(e.Name) && !oversized(e) }
 	stored, err := insert(ctx, t, fresh, told)
 	if err != nil {
+		return nil, err
+	}
+
+	if err := tellOversized(ctx, t, stored); err != nil {
 		return nil, err
 	}
 
@@ -69,6 +73,30 @@ func store(ctx context.Context, t *transaction, events []contract.Event,
 	sortEvents(stored) // the fold goes by the order of the chain
 
 	return stored, nil
+}
+
+// maxArgs bounds the arguments of an event that is published, in bytes of JSON. Pub/Sub takes 10 MB per
+// request, and the message has them twice: in args, and at the top level.
+const maxArgs = 4_800_000
+
+// oversized reports whether the message of an event is larger than Pub/Sub takes: it would be refused
+// for ever, and with it all that is behind it under its key.
+func oversized(e *contract.Event) bool { return len(e.Args) > maxArgs }
+
+// tellOversized remembers events that are stored and whose messages would be larger than Pub/Sub takes.
+func tellOversized(ctx context.Context, t *transaction, stored []contract.Event) error {
+	n, last := 0, int64(0)
+	for i := range stored {
+		if e := &stored[i]; oversized(e) && t.cfg.Publishes(e.Name) {
+			n, last = n+1, blockOf(e)
+		}
+	}
+
+	if n == 0 {
+		return nil
+	}
+
+	return addFinding(ctx, t, OversizedMessage, last, n)
 }
 
 // distinct drops events that stand twice in one commit: one transaction that a node shows in two blocks of a range.

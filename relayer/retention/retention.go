@@ -2,8 +2,8 @@
 // lock for long. The leader runs it.
 //
 // It removes the events of escrows that have ended (contract.Event.Ends), the history of an escrow as
-// a whole, once it is older than Config.Events and below the verified block: then no cursor can come
-// back to it, and no reorganisation has to fold it again. It removes instances that have been dead
+// a whole, once it is older than Config.Events, below the verified block and not above the oldest block
+// whose hash is kept: then no cursor can come back to it, and no reorganisation has to fold or retract it. It removes instances that have been dead
 // for longer than Config.Instances and own nothing, and block hashes far below finality. It keeps
 // every event of an escrow that may still emit one.
 package retention
@@ -112,7 +112,7 @@ func removeSome(ctx context.Context, cfg Config) (n int64, err error) {
 }
 
 // removeEvents takes some escrows whose last event, a release or refund, was stored long ago and
-// lies below the verified block, and removes their events. The types 5 and 6 are contract.Event.Ends,
+// lies below the verified block and the oldest remembered one, and removes their events. The types 5 and 6 are contract.Event.Ends,
 // written as in the index events_ended. Records and registry rows stay: they are small, and show that
 // the escrow existed.
 const removeEvents = `
@@ -121,6 +121,7 @@ const removeEvents = `
 		where p.chain_id = @chain and p.type in (5, 6)
 		  and p.processed_at < now() - make_interval(secs => @age)
 		  and p.block_number <= (select verified_block from leadership where chain_id = @chain)
+		  and p.block_number <= (select min(number) from chain_blocks where chain_id = @chain)
 		  and not exists (select from outbox o where o.chain_id = @chain and o.escrow = p.escrow)
 		order by p.processed_at limit @step)
 	delete from events p using ended e where p.chain_id = @chain and p.escrow = e.escrow`

@@ -2,6 +2,7 @@ package retention_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -25,6 +26,7 @@ func setup(t *testing.T) *testfleet.Fleet {
 	f := testfleet.New(t, chain)
 	f.Prepare(1, "0xfac")
 	f.Of(chain+1).Prepare(1, "0xfac")
+	f.Exec(`insert into chain_blocks (chain_id, number, hash) values ($1, 50, '0x')`, chain) // the oldest remembered
 
 	return f
 }
@@ -78,6 +80,22 @@ func TestEventsStayWhileTheyAreNeeded(t *testing.T) {
 	}
 }
 
+// A rollback may go back to the oldest block that is remembered, and retracts what is above it.
+func TestEventsAboveTheOldestRememberedBlockStay(t *testing.T) {
+	f := setup(t)
+	for i, block := range []int64{19, 20, 21} {
+		f.Stores(testfleet.Event{ID: fmt.Sprint(block), Type: "EscrowReleased", Escrow: fmt.Sprint(block), Block: block,
+			Index: int32(i), Stored: 2 * time.Hour})
+	}
+
+	f.Verify(30)
+	f.Exec(`insert into chain_blocks (chain_id, number, hash) values ($1, 20, '0x20')`, chain)
+	r, err := retention.Once(t.Context(), retention.Config{DB: f.DB, ChainID: chain, Events: time.Hour})
+	require.NoError(t, err)
+	require.EqualValues(t, 2, r.Events)
+	require.Equal(t, []string{"21"}, f.Column(`select block_number::text from events`))
+}
+
 // A dead instance is forgotten with its cursor, unless slots still count from that cursor.
 func TestDeadInstancesThatOwnNothing(t *testing.T) {
 	f := setup(t)
@@ -100,6 +118,7 @@ func TestDeadInstancesThatOwnNothing(t *testing.T) {
 // The newest remembered blocks stay, also where they are far apart.
 func TestRememberedBlocks(t *testing.T) {
 	f := setup(t)
+	f.Exec(`delete from chain_blocks`)
 	f.Exec(`insert into chain_blocks select $1, n * 1000, '0x' || n from generate_series(1, 2100) n`, chain)
 	f.Exec(`insert into chain_blocks select $1, n, '0x' || n from generate_series(1, 10) n`, chain+1)
 	r, err := retention.Once(t.Context(), retention.Config{DB: f.DB, ChainID: chain})
