@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
@@ -102,11 +104,30 @@ func printJSON(w io.Writer, v any) error {
 // newTable returns a table that Render writes to w.
 func newTable(w io.Writer, columns ...any) table.Writer {
 	t := table.NewWriter()
-	t.SetOutputMirror(w)
+	t.SetOutputMirror(printable{w})
 	t.SetStyle(table.StyleLight)
 	t.AppendHeader(columns)
 
 	return t
+}
+
+// printable passes text on without control characters: what a row or a session says of itself must not
+// move a terminal's cursor.
+type printable struct{ io.Writer }
+
+func (p printable) Write(b []byte) (int, error) {
+	text := strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			return '\uFFFD'
+		}
+
+		return r
+	}, string(b))
+	if _, err := io.WriteString(p.Writer, text); err != nil {
+		return 0, err
+	}
+
+	return len(b), nil
 }
 
 // isTerminal says whether a person may be looking at what is written to w.

@@ -14,6 +14,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/migrations"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
+	"github.com/fusion-prime/escrow-relayer/relayer/redact"
 )
 
 // Clocks that are farther apart than this make ages and lags on status pages and in alerts
@@ -64,6 +65,11 @@ func (d *doctor) open(ctx context.Context) *database.Database {
 	db, err := database.Open(ctx, d.cfg)
 	if !d.judge("settings", "read", err) {
 		return nil
+	}
+
+	if redact.Weak(d.cfg.DatabaseURL) || redact.Weak(d.cfg.SessionDatabaseURL) {
+		d.say(note, "password", "the database's password can be guessed, or is an ordinary word, which logs can only "+
+			"mask where a password stands: make one with `openssl rand -hex 24`")
 	}
 
 	return db

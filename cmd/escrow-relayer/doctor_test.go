@@ -305,7 +305,7 @@ func TestDoctorOfAnOperator(t *testing.T) {
 
 	code, out = look(as("nobody"))
 	require.Equal(t, 1, code, out)
-	require.Contains(t, out, "WRONG   database tasks        status, plan wait")
+	require.Contains(t, out, "WRONG   database tasks        status, locks, plan wait")
 
 	const id = "0x00000000000000000000000000000000000000000000000000000000000000aa"
 	const sender = "0x00000000000000000000000000000000000000aa"

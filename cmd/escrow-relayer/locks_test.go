@@ -4,7 +4,9 @@ import (
 	"context"
 	"net/url"
 	"strconv"
+	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -56,4 +58,15 @@ func TestAStrangerWithLocksIsNamedAndEnded(t *testing.T) {
 	code, out = call(t, env, "status")
 	require.Equal(t, exitNo, code, out)
 	require.NotContains(t, out, "stranger")
+}
+
+// What others wrote into rows is text on a terminal.
+func TestRowsMoveNoCursor(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	show := newTable(&out, "instance")
+	show.AppendRow([]any{"r0\x1b[2J\u009b2J\a\rgone"})
+	show.Render()
+	require.Contains(t, out.String(), "gone")
+	require.False(t, strings.ContainsFunc(out.String(), func(r rune) bool { return unicode.IsControl(r) && r != '\n' }), out.String())
 }

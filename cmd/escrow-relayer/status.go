@@ -115,6 +115,7 @@ func show(w io.Writer, f *fleet.Fleet, asJSON bool) error {
 		return printJSON(w, f)
 	}
 
+	w = printable{w}
 	leader := "nobody leads"
 	if f.Leader.Held {
 		leader = fmt.Sprintf("%s leads since %s (epoch %d, heard %s ago)", f.Leader.Instance,

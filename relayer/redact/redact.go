@@ -98,17 +98,68 @@ func (c collector) secret(text string) {
 	}
 }
 
-// forms in which a text may be written: as part of a URL, and as errors and JSON quote it.
-func forms(text string) (list []string) {
-	plain, err := url.PathUnescape(text)
-	if err != nil {
-		plain = text
+// hide adds a secret of a URL: a password of Postgres, or what an endpoint's provider made up.
+func (c collector) hide(postgres bool, text string) {
+	if postgres {
+		c.password(text)
+	} else {
+		c.secret(text)
+	}
+}
+
+// password adds a text that is a password. One that is a plain word is one only where a password
+// stands: if it were masked everywhere, no text could be read, and the gaps would give it away.
+func (c collector) password(text string) {
+	if !plainWord(text) {
+		c.secret(text)
+		return
 	}
 
-	for _, form := range []string{text, url.QueryEscape(text), url.PathEscape(text), plain} {
-		quoted := strconv.Quote(form)
-		inJSON, _ := json.Marshal(form) // never fails for a text
-		list = append(list, form, quoted[1:len(quoted)-1], string(inJSON[1:len(inJSON)-1]))
+	c.replace(":"+text+"@", ":"+mask+"@")
+	for _, name := range []string{"password", "sslpassword"} {
+		for _, quote := range []string{"", "'", `"`} {
+			c.replace(name+"="+quote+text, name+"="+quote+mask)
+		}
+	}
+}
+
+// plainWord reports whether a text is made of few letters only, as a word of a language is.
+func plainWord(text string) bool {
+	return !keyLike(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsLetter(r) })
+}
+
+// Weak reports whether the password of a connection string is one that can be guessed, or that cannot be
+// told from an ordinary word in a text.
+func Weak(connection string) bool {
+	u, err := url.Parse(connection)
+	if err != nil || u.User == nil {
+		return false
+	}
+
+	password, set := u.User.Password()
+
+	return set && (plainWord(password) || password == u.User.Username() || len(password) < minPassword)
+}
+
+// minPassword is a length below which a password is found by trying, in characters.
+const minPassword = 12
+
+// forms in which a text may be written: as part of a URL, where a plus may be a space, and as errors and
+// JSON quote it.
+func forms(text string) (list []string) {
+	plain := []string{text}
+	for _, decode := range []func(string) (string, error){url.PathUnescape, url.QueryUnescape} {
+		if decoded, err := decode(text); err == nil && !slices.Contains(plain, decoded) {
+			plain = append(plain, decoded)
+		}
+	}
+
+	for _, p := range plain {
+		for _, form := range []string{p, url.QueryEscape(p), url.PathEscape(p)} {
+			quoted := strconv.Quote(form)
+			inJSON, _ := json.Marshal(form) // never fails for a text
+			list = append(list, form, quoted[1:len(quoted)-1], string(inJSON[1:len(inJSON)-1]))
+		}
 	}
 
 	return list
@@ -138,8 +189,8 @@ func New(raw ...string) *Secrets {
 		scheme, rest, isURL := strings.Cut(r, "://")
 		if !isURL {
 			for _, m := range keyword.FindAllStringSubmatch(r, -1) {
-				found.secret(m[1] + m[2])
-				found.secret(escaped.ReplaceAllString(m[1]+m[2], "$1"))
+				found.password(m[1] + m[2])
+				found.password(escaped.ReplaceAllString(m[1]+m[2], "$1"))
 			}
 
 			found.replace(r, mask)
@@ -182,7 +233,7 @@ func (c collector) url(postgres bool, rest string) {
 		switch {
 		case split:
 			c.replace(user, mask)
-			c.secret(password)
+			c.hide(postgres, password)
 			for _, hidden := range []string{"***", "xxxxx", "xxxxxx"} { // as net/http, net/url and pgx hide it
 				if !postgres {
 					c.replace(name+":"+hidden+"@", mask+"@")
@@ -197,7 +248,7 @@ func (c collector) url(postgres bool, rest string) {
 
 		for _, part := range strings.FieldsFunc(user, func(r rune) bool { return strings.ContainsRune(":?#/@&=", r) }) {
 			if part != name && len(part) > 3 || !postgres && keyLike(part) {
-				c.secret(part)
+				c.hide(postgres, part)
 			}
 		}
 	}
@@ -251,7 +302,7 @@ func (c collector) path(postgres bool, text string) {
 
 	for _, pair := range strings.FieldsFunc(query, func(r rune) bool { return r == '&' || r == '#' }) {
 		if name, value, ok := strings.Cut(pair, "="); ok && secretNames.MatchString(name) {
-			c.secret(value)
+			c.hide(postgres, value)
 		}
 	}
 }

@@ -61,3 +61,35 @@ func TestErrorKeepsItsChain(t *testing.T) {
 	require.NoError(t, redact.New().Error(nil))
 	require.Same(t, cause, redact.New("https://x.example.com/another-key").Error(cause))
 }
+
+// A password that is an ordinary word is masked where a password stands, and nowhere else: not in the name of the
+// program, of an instance or of a database. With a plus it is masked in every form.
+func TestAWordIsASecretOnlyWhereSecretsStand(t *testing.T) {
+	t.Parallel()
+	s := redact.New("postgresql://relayer:relayer@db.internal/relayer")
+	for text, want := range map[string]string{
+		"instance relayer-0 of escrow-relayer":                      "instance relayer-0 of escrow-relayer",
+		"run `escrow-relayer migrate` as relayer":                   "run `escrow-relayer migrate` as relayer",
+		"dial postgres://relayer:relayer@db: refused":               "dial postgres://***@db: refused",
+		"user=relayer password=relayer dbname=relayer":              "user=relayer password=*** dbname=relayer",
+		"user=relayer password='relayer' sslmode=disable":           "user=relayer password='***' sslmode=disable",
+		"database \"relayer\" of user \"relayer\" on relayer.local": "database \"relayer\" of user \"relayer\" on relayer.local",
+	} {
+		require.Equal(t, want, s.Mask(text))
+	}
+
+	for _, url := range []string{"postgres://u:horse+battery9@h/d", "postgres://u:horse%2Bbattery9@h/d",
+		"postgres://u@h/d?password=horse+battery9"} {
+		s := redact.New(url)
+		for _, form := range []string{"horse+battery9", "horse%2Bbattery9"} {
+			require.NotContains(t, s.Mask("it says "+form+" here"), form, url)
+		}
+	}
+
+	for url, weak := range map[string]bool{
+		"postgres://relayer:relayer@h/d": true, "postgres://u:secret@h/d": true, "postgres://u:hunter2@h/d": true,
+		"postgres://u:9f0c2b7ad1e84c55@h/d": false, "postgres://u@h/d": false, "host=h": false,
+	} {
+		require.Equal(t, weak, redact.Weak(url), url)
+	}
+}
