@@ -19,7 +19,6 @@ const (
 	Contest  Purpose = "contest"  // named by the account: shared by the sessions that have its key
 	Follow   Purpose = "follow"   // of a chain, no name: held by the session that follows senders nobody owns
 	Replies  Purpose = "replies"  // of a chain, no name: held by the session that publishes its answers
-	History  Purpose = "history"  // of a chain, no name: held by transactions that choose or remove stored events
 	Heights  Purpose = "heights"  // of a chain, no name: the upper half of the locks for the heights of its blocks
 )
 

@@ -37,7 +37,7 @@ create table escrows (
 ) with (fillfactor = 70); -- an ending finds room beside the row and touches no index
 
 -- The escrows that the cursor of their slot does not vouch for: newly discovered ones, and those that came back after a reorganisation. The owner of
--- the slot catches them up and removes the row. An escrow without a row here was announced: its EscrowDeployed went into the outbox.
+-- the slot announces them (their EscrowDeployed goes into the outbox, unless it was told of before), catches them up, and removes the row.
 create table late_escrows (
     chain_id       bigint      not null,
     deployed_block bigint      not null, -- with log_index: its EscrowDeployed
@@ -45,7 +45,6 @@ create table late_escrows (
     since          timestamptz not null default now(),
     log_index      integer     not null,
     slot           smallint    not null,
-    announced      boolean     not null default false, -- its EscrowDeployed went into the outbox
     address        bytea       not null,
     primary key (chain_id, address)
 );
@@ -101,7 +100,7 @@ create table slot_ownership (
     next_block bigint      not null,
     block_hash text,
     since      timestamptz not null default now(), -- owned or free since then
-    doubt_seq  bigint      not null default 0, -- outbox rows of the slot up to this seq may have been published, and nobody knows
+    doubt_seq  bigint      not null default 0, -- for a metric: an owner that did not release the slot may have published the rows up to this seq
     primary key (chain_id, slot)
 );
 create index idx_slot_owner on slot_ownership (chain_id, owner);
@@ -147,7 +146,7 @@ create table events (
     type         smallint    not null, -- of event_types
     slot         smallint    not null,
     occurrence   smallint    not null default 0, -- how many contents had {tx_hash}:{log_index} before; above 0 it is part of event_id
-    told         boolean     not null, -- an outbox row was written for it. Of an EscrowDeployed late_escrows says so
+    told         boolean     not null, -- an outbox row was written for it: its message may be anywhere. See tell
     block_hash   bytea       not null,
     tx_hash      bytea       not null,
     escrow       bytea       not null,
@@ -159,8 +158,8 @@ create index events_escrow on events (chain_id, escrow);
 create index events_tx on events using brin (tx_hash bytea_bloom_ops) with (pages_per_range = 128);
 create index events_ended on events (chain_id, processed_at) where type in (5, 6);
 
--- Events that a reorganisation took back and that may have been published. An event comes back under its event_id only with equal content and as long as
--- it is 'orphaned'. The rows stay: they are how an event_id is never used for two contents.
+-- Events that were told of and that a reorganisation took back. An event comes back under its event_id only with equal content and as long as it is
+-- 'orphaned'. The rows stay: they are how an event_id is never used for two contents.
 create table orphaned_events (
     id            bigint      generated always as identity primary key,
     chain_id      bigint      not null,
@@ -174,8 +173,8 @@ create table orphaned_events (
     type          smallint    not null,
     slot          smallint    not null,
     occurrence    smallint    not null,
-    -- 1 orphaned: may reappear. 2 lost: will not, its owner has yet to settle it. 3 retracted: a retraction was queued. 4 dropped: it was never sent.
-    state         smallint    not null check (state between 1 and 4),
+    -- 1 orphaned: may reappear. 2 lost: will not, and is retracted once its outbox rows are gone. 3 retracted: a retraction was queued.
+    state         smallint    not null check (state between 1 and 3),
     block_hash    bytea       not null,
     tx_hash       bytea       not null,
     escrow        bytea       not null,
@@ -187,12 +186,15 @@ create index orphaned_events_place on orphaned_events (chain_id, block_number, l
 create index orphaned_events_escrow on orphaned_events (chain_id, escrow);
 create index orphaned_events_open on orphaned_events (chain_id, retract_after) where state <= 2;
 
--- Messages committed and not yet acknowledged by Pub/Sub. The event is the one at (block_number, log_index) in events, or the one in orphaned_events.
+-- Messages committed and not yet acknowledged by Pub/Sub. The event is the one at (block_number, log_index) in events, or the one in orphaned_events. The
+-- owner of the slot is the only writer of its rows, one commit after the other: seq is the order of its commits.
 create table outbox (
     chain_id     bigint      not null,
     seq          bigint      generated always as identity,
     block_number bigint      not null,
     orphan       bigint,               -- id in orphaned_events; null: the event is canonical
+    token        bigint      not null default random() * 9e18, -- drawn by the commit: a row is deleted by both, since a server that has forgotten rows
+                                                                -- gives their numbers to others
     created_at   timestamptz not null default now(),
     log_index    integer     not null,
     slot         smallint    not null,
@@ -203,6 +205,30 @@ create table outbox (
 );
 create index outbox_escrow on outbox (chain_id, escrow, seq);
 create index outbox_orphan on outbox (orphan) where orphan is not null;
+
+-- An event with an outbox row counts as told, whichever statement writes the row. The settings make it find each event by its key, whatever a plan was
+-- made for.
+-- +goose StatementBegin
+create function tell() returns trigger language plpgsql set enable_hashjoin to off set enable_mergejoin to off set enable_seqscan to off as $$
+begin
+    update events e set told = true from added a
+    where a.orphan is null and not e.told and e.chain_id = a.chain_id and e.block_number = a.block_number and e.log_index = a.log_index;
+    return null;
+end $$;
+-- +goose StatementEnd
+create trigger tell after insert on outbox referencing new table as added for each statement execute function tell();
+
+-- What the owner of a slot is asked to put into the outbox, by a replay or by the verifier: it does so in its next commit, in the order of id.
+create table requests (
+    chain_id     bigint   not null,
+    id           bigint   generated always as identity,
+    block_number bigint   not null, -- with log_index and escrow: the event
+    log_index    integer  not null,
+    slot         smallint not null,
+    kind         smallint not null check (kind in (0, 2)), -- as of outbox: 0 tells of an event that was not told of yet, 2 replays it
+    escrow       bytea    not null,
+    primary key (chain_id, id)
+);
 
 -- What a person must hear of, once for ever: a counter of a process dies with it, and an alert on its increase misses the first.
 create table findings (
@@ -319,7 +345,7 @@ create view stored_events as
            block_hash, block_time, tx_hash, escrow, coalesce(emitter, escrow) as emitter, args, processed_at, writer
     from events
     union all
-    select chain_id, block_number, log_index, id, case when state <= 2 then 'orphaned' else 'retracted' end, retract_after, type, slot, occurrence, state <> 4,
+    select chain_id, block_number, log_index, id, case when state <= 2 then 'orphaned' else 'retracted' end, retract_after, type, slot, occurrence, true,
            block_hash, block_time, tx_hash, escrow, coalesce(emitter, escrow), args, processed_at, writer
     from orphaned_events;
 
@@ -342,7 +368,8 @@ create view processed_events as
 create view escrow_registry as
     select e.chain_id, hex(e.address) as address, e.slot, case e.status when 1 then 'active' when 2 then 'released' when 3 then 'refunded' else 'orphaned' end as status,
            e.discovered_at, e.discovered_block_number, event_id(e.tx_hash, e.log_index, e.occurrence) as event_id,
-           coalesce(l.announced, true) as announced, l.chain_id is null and e.status <> 4 as caught_up,
+           l.chain_id is null or exists (select from events d where d.chain_id = l.chain_id and d.block_number = l.deployed_block
+               and d.log_index = l.log_index and d.told) as announced, l.chain_id is null and e.status <> 4 as caught_up,
            coalesce(l.monitored, e.discovered_block_number) as last_monitored_block, e.ended_block,
            hex(r.payer) as payer, hex(r.payee) as payee, r.amount::text as amount, e.discovered_at as created_at, e.updated_at, e.address as address_key
     from escrows e
@@ -367,5 +394,6 @@ create view outbox_messages as
 -- +goose Down
 drop view outbox_messages, escrow_records, escrow_registry, processed_events, stored_events;
 drop function held_locks, all_locks, lock_key, args_json, event_id, bytes, hex;
-drop table records, endpoint_faults, findings, outbox, orphaned_events, events, chain_blocks, leadership, slot_ownership, cursors, relayer_instances, late_escrows, escrows, writers, event_types,
+drop table records, endpoint_faults, findings, requests, outbox, orphaned_events, events, chain_blocks, leadership, slot_ownership, cursors, relayer_instances, late_escrows, escrows, writers, event_types,
     lock_identity, lock_turns, ownership_lock;
+drop function tell;

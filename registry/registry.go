@@ -47,7 +47,6 @@ type Discovery struct {
 	LogIndex   int32
 	TxHash     common.Hash
 	Occurrence int16 // of its event id
-	Announced  bool  // its EscrowDeployed went into the outbox already
 }
 
 // Late is an escrow that the owner of its slot has not admitted yet.
@@ -57,7 +56,6 @@ type Late struct {
 	Block     int64 // of its EscrowDeployed
 	LogIndex  int32
 	Monitored int64 // newest block whose events of this escrow are stored; Block-1 at first
-	Announced bool  // its EscrowDeployed went into the outbox already, even if a reorganisation took that back
 }
 
 // Next is the block at which its catching up goes on.
@@ -73,20 +71,16 @@ func Record(ctx context.Context, tx DB, chainID int64, found []Discovery) (regis
 	}
 
 	addresses, slots, blocks, indexes := make([][]byte, n), make([]int16, n), make([]int64, n), make([]int32, n)
-	txs, occurrences, announced := make([][]byte, n), make([]int16, n), [][]byte{}
+	txs, occurrences := make([][]byte, n), make([]int16, n)
 	for i := range found {
 		d := &found[i]
 		addresses[i], slots[i], blocks[i], indexes[i] = d.Address[:], d.Slot, d.Block, d.LogIndex
 		txs[i], occurrences[i] = d.TxHash[:], d.Occurrence
-		if d.Announced {
-			announced = append(announced, d.Address[:])
-		}
 	}
 
 	tag, err := tx.Exec(ctx, record, pgx.StrictNamedArgs{
 		"chain": chainID, "addresses": addresses, "slots": slots, "blocks": blocks, "indexes": indexes, "txs": txs,
 		"occurrences": occurrences,
-		"announced":   announced,
 	})
 	if err != nil {
 		return 0, fmt.Errorf("record %d escrows: %w", n, err)
@@ -107,8 +101,8 @@ const record = `
 		    occurrence = excluded.occurrence, ended_block = null, updated_at = now()
 		where r.status = 4
 		returning address, slot, discovered_block_number, log_index)
-	insert into late_escrows (chain_id, address, slot, deployed_block, log_index, monitored, announced)
-	select @chain, address, slot, discovered_block_number, log_index, discovered_block_number - 1, address = any(@announced::bytea[]) from put`
+	insert into late_escrows (chain_id, address, slot, deployed_block, log_index, monitored)
+	select @chain, address, slot, discovered_block_number, log_index, discovered_block_number - 1 from put`
 
 // ListLate returns escrows in slots of the owner that are not admitted yet, by the block at which
 // their catching up goes on; at most limit.
@@ -123,7 +117,7 @@ func ListLate(ctx context.Context, db DB, chainID int64, owner string, limit int
 }
 
 const listLate = `
-	select address, slot, deployed_block, log_index, monitored, announced
+	select address, slot, deployed_block, log_index, monitored
 	from late_escrows
 	where chain_id = $1 and slot = any(array(select slot from slot_ownership where chain_id = $1 and owner = $2))
 	order by monitored, deployed_block, log_index limit $3`
@@ -199,7 +193,7 @@ func Advance(ctx context.Context, tx DB, chainID int64, progress []Progress) err
 }
 
 const advance = `
-	update late_escrows l set monitored = greatest(l.monitored, t.monitored), announced = true
+	update late_escrows l set monitored = greatest(l.monitored, t.monitored)
 	from unnest($2::bytea[], $3::bigint[]) as t(address, monitored)
 	where l.chain_id = $1 and l.address = t.address`
 

@@ -72,11 +72,6 @@ func inSlot(slot int16, d registry.Discovery) registry.Discovery {
 	return d
 }
 
-func announced(d registry.Discovery) registry.Discovery {
-	d.Announced = true
-	return d
-}
-
 func (s story) discovered(found ...registry.Discovery) {
 	s.t.Helper()
 	_, err := registry.Record(s.t.Context(), s.db, chain, found)
@@ -211,14 +206,13 @@ func TestADeploymentReplacesAnOrphanedOne(t *testing.T) {
 	s.orphaned(1)
 	require.Empty(t, s.served(0, mySlot), "an orphaned escrow emits no events")
 
-	again := announced(escrow(1, 105))
+	again := escrow(1, 105)
 	again.TxHash, again.LogIndex, again.Occurrence = common.Hash{0xaa}, 3, 2
 	s.discovered(again)
 
 	require.Equal(t, row{Status: "active", Block: 105, EventID: eventID(0xaa, ":3:2")}, s.row(chain, 1),
 		"it has not ended on this branch")
-	require.Equal(t, []registry.Late{{Address: address(1), Slot: mySlot, Block: 105, LogIndex: 3, Monitored: 104,
-		Announced: true}},
+	require.Equal(t, []registry.Late{{Address: address(1), Slot: mySlot, Block: 105, LogIndex: 3, Monitored: 104}},
 		s.late(me, 10))
 }
 
@@ -286,8 +280,8 @@ func TestProgressOfALateEscrowIsKeptAndNeverGoesBack(t *testing.T) {
 
 	require.Equal(t, []registry.Late{
 		{Address: address(2), Slot: mySlot, Block: 100, LogIndex: 2, Monitored: 99},
-		{Address: address(1), Slot: mySlot, Block: 100, LogIndex: 1, Monitored: 150, Announced: true},
-	}, s.late(me, 10), "whose catching up has begun was announced")
+		{Address: address(1), Slot: mySlot, Block: 100, LogIndex: 1, Monitored: 150},
+	}, s.late(me, 10))
 	require.EqualValues(t, 151, s.late(me, 10)[1].Next())
 }
 

@@ -38,7 +38,7 @@ func (r *Relayer) serve(ctx context.Context, limit *outage, joined func()) (err 
 	session, err := election.Open(attempt, election.SessionConfig{
 		Conn: r.db.Session, ChainID: r.cfg.ChainID, InstanceID: r.cfg.InstanceID, ProbeEvery: r.cfg.SessionProbeInterval,
 		Wait: r.cfg.InstanceLockWait, Waiting: limit.good,
-		Channels: append([]string{partition.Channel, registry.Channel, ledger.OutboxChannel, election.Channel},
+		Channels: append([]string{partition.Channel, registry.Channel, ledger.RequestsChannel, election.Channel},
 			r.commands.channels()...),
 		Log: r.component("session"),
 	})
@@ -94,10 +94,6 @@ func (t *tenure) join(ctx context.Context) error {
 		return err
 	}
 
-	if err := t.publisher.Join(ctx); err != nil {
-		return err
-	}
-
 	return t.claimer.Join(ctx)
 }
 
@@ -140,16 +136,6 @@ func (t *tenure) work(ctx context.Context) error {
 		g.Go(func() error { return t.commands.work(ctx, t) })
 	}
 
-	g.Go(func() error {
-		for {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-t.session.Hint(ledger.OutboxChannel):
-				t.publisher.Reload()
-			}
-		}
-	})
 	err := g.Wait()
 	endPublishing()
 
@@ -272,6 +258,7 @@ func (t *tenure) assemble() (err error) {
 	t.slots = watch.NewSlotWatch(watch.SlotConfig{
 		Config: t.watchConfig("slots", &t.condition.writes.slots), DB: t.db.Pool, Holder: t.claimer, Publisher: t.publisher, ChainID: cfg.ChainID,
 		DiscoveryWait: cfg.DiscoveryWait, Discovered: t.session.Hint(registry.Channel),
+		Requested: t.session.Hint(ledger.RequestsChannel),
 	})
 	t.elector, err = election.NewElector(election.ElectorConfig{
 		Session: t.session, DB: t.db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID, StaleAfter: cfg.LeaderStaleAfter,

@@ -30,7 +30,8 @@ func replayCommand() *cobra.Command {
 		Long: `Publish stored events once more. Every consumer of the topic receives them, with the event_id they had and the attribute replay=true.
 
 A range of blocks is widened to the whole history of every escrow that has an event in it, since a consumer can rebuild an escrow only from its first
-event on; --single-events leaves it as it is. The running fleet publishes what is queued. Configuration as for run.`,
+event on; --single-events leaves it as it is. The owner of each escrow's slot publishes
+what is requested with its next commit, within seconds, or when one runs again. Configuration as for run.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := f.selection()
 			if err != nil {
@@ -77,7 +78,7 @@ func (f replayFlags) selection() (s ledger.Selection, err error) {
 	return s, nil
 }
 
-// replay counts the events and, without dryRun, puts them into the outbox.
+// replay counts the events and, without dryRun, requests them.
 func replay(ctx context.Context, cmd *cobra.Command, led *ledger.Ledger, s ledger.Selection, dryRun bool) error {
 	n, err := led.Count(ctx, s)
 	if err != nil {
@@ -100,7 +101,7 @@ func replay(ctx context.Context, cmd *cobra.Command, led *ledger.Ledger, s ledge
 		return err
 	}
 
-	fmt.Fprintf(cmd.OutOrStdout(), "queued %d events of %d escrows\n", total, n.Escrows)
+	fmt.Fprintf(cmd.OutOrStdout(), "requested %d events of %d escrows\n", total, n.Escrows)
 
 	return nil
 }

@@ -86,14 +86,6 @@ func (f *Fleet) SetCursor(id string, next int64, hash string) {
 	require.EqualValues(f.t, 1, changed, "%s has no cursor", id)
 }
 
-// Doubt says of every slot that all of the messages which wait now may have been sent, and nobody
-// knows.
-func (f *Fleet) Doubt() {
-	f.t.Helper()
-	f.Exec(`update slot_ownership set doubt_seq = coalesce((select max(seq) from outbox where chain_id = $1), 0)
-		where chain_id = $1`, f.Chain)
-}
-
 // OwnAll makes an instance the owner of every slot. The slots have had no owner before.
 func (f *Fleet) OwnAll(id string, next int64) {
 	f.t.Helper()

@@ -58,9 +58,9 @@ create function write_escrow() returns trigger language plpgsql as $$
 		values (new.chain_id, new.discovered_block_number, new.ended_block, coalesce(new.discovered_at, now()), index, new.slot,
 		        array_position(array['active', 'released', 'refunded', 'orphaned'], coalesce(new.status, 'active')), word(new.address, 20), word(new.event_id, 32));
 		if not coalesce(new.caught_up, false) and coalesce(new.status, 'active') <> 'orphaned' then
-			insert into late_escrows (chain_id, deployed_block, monitored, since, log_index, slot, announced, address)
+			insert into late_escrows (chain_id, deployed_block, monitored, since, log_index, slot, address)
 			values (new.chain_id, new.discovered_block_number, new.last_monitored_block, coalesce(new.discovered_at, now()), index, new.slot,
-			        coalesce(new.announced, false), word(new.address, 20));
+			        word(new.address, 20));
 		end if;
 		if new.payer is not null then
 			insert into records (chain_id, last_block, last_index, slot, status, last_type, escrow, payer, payee, last_tx, amount)

@@ -56,8 +56,13 @@ func commitSlots(ctx context.Context, t *transaction, c SlotCommit) error {
 		return err
 	}
 
-	settle := func() error { return retract(ctx, t, c.To.Next) }
-	fresh, err := store(ctx, t, c.Events, storing{queue: true, orphans: past.orphans, settle: settle})
+	if past.requests {
+		if err := serve(ctx, t); err != nil {
+			return err
+		}
+	}
+
+	fresh, err := store(ctx, t, c.Events, storing{queue: true, orphans: past.orphans})
 	if err != nil {
 		return err
 	}
@@ -66,11 +71,15 @@ func commitSlots(ctx context.Context, t *transaction, c SlotCommit) error {
 		return err
 	}
 
-	if err := registry.Advance(ctx, t, t.cfg.ChainID, c.Progress); err != nil || !past.open {
+	if err := registry.Advance(ctx, t, t.cfg.ChainID, c.Progress); err != nil {
 		return err
 	}
 
-	return settle()
+	if t.result.Open = past.open || past.requests; !past.open {
+		return nil
+	}
+
+	return retract(ctx, t, c.To.Next)
 }
 
 // commitFactory is the transaction of CommitFactory.
@@ -96,7 +105,7 @@ func commitFactory(ctx context.Context, t *transaction, c FactoryCommit) error {
 		return err
 	}
 
-	registered, err := registry.Record(ctx, t, t.cfg.ChainID, discoveries(fresh, t.result.revived))
+	registered, err := registry.Record(ctx, t, t.cfg.ChainID, discoveries(fresh))
 	if err != nil {
 		return err
 	}
@@ -140,56 +149,52 @@ const prunedAt = `
 	where e.ended_block is not null and e.discovered_block_number = t.block and e.log_index = t.index and e.tx_hash = t.tx
 	  and not exists (select from events p where p.chain_id = $1 and p.escrow = t.address)`
 
-// discoveries are what the registry keeps of some EscrowDeployed. Those that reappeared were announced before.
-func discoveries(deployed []contract.Event, revived map[contract.Place]bool) []registry.Discovery {
+// discoveries are what the registry keeps of some EscrowDeployed.
+func discoveries(deployed []contract.Event) []registry.Discovery {
 	found := make([]registry.Discovery, len(deployed))
 	for i := range deployed {
 		e := &deployed[i]
 		found[i] = registry.Discovery{
 			Address: e.Escrow, Slot: partition.Slot(e.Escrow), Block: int64(e.BlockNumber), LogIndex: int32(e.LogIndex),
-			TxHash: e.TxHash, Occurrence: e.Occurrence, Announced: revived[e.Place()],
+			TxHash: e.TxHash, Occurrence: e.Occurrence,
 		}
 	}
 
 	return found
 }
 
-// announce puts the EscrowDeployed of escrows that are admitted into the outbox, unless it went there before.
+// announce puts the EscrowDeployed of escrows that are admitted into the outbox, unless they were told of before.
 func announce(ctx context.Context, t *transaction, late []registry.Late) error {
-	if !t.cfg.Publishes(contract.Deployed) {
+	if len(late) == 0 || !t.cfg.Publishes(contract.Deployed) {
 		return nil
 	}
 
-	var blocks []int64
-	var indexes []int32
-	for _, e := range late {
-		if !e.Announced {
-			blocks, indexes = append(blocks, e.Block), append(indexes, e.LogIndex)
-		}
-	}
+	rows, _ := t.Query(ctx, announced, t.cfg.ChainID, column.Of(late, func(l *registry.Late) int64 { return l.Block }),
+		column.Of(late, func(l *registry.Late) int32 { return l.LogIndex }))
+	told := map[contract.Place]bool{}
+	events, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (contract.Event, error) {
+		var before bool
+		e, err := scanEvent(rowWithPrefix{row, []any{&before}})
+		told[e.Place()] = before
 
-	if len(blocks) == 0 {
-		return nil
-	}
-
-	rows, _ := t.Query(ctx, announced, t.cfg.ChainID, blocks, indexes)
-	events, err := pgx.CollectRows(rows, scanEvent)
+		return e, err
+	})
 	if err != nil {
-		return fmt.Errorf("announce %d escrows: %w", len(blocks), err)
+		return fmt.Errorf("announce %d escrows: %w", len(late), err)
 	}
 
-	if len(events) != len(blocks) {
+	if len(events) != len(late) {
 		return fmt.Errorf("announce %d escrows: %d of their %s events are stored: the registry and processed_events disagree; run `escrow-relayer audit`",
-			len(blocks), len(events), contract.Deployed)
+			len(late), len(events), contract.Deployed)
 	}
 
 	sortEvents(events)
 
-	return enqueue(ctx, t, events, func(e *contract.Event) bool { return !oversized(e) })
+	return enqueue(ctx, t, events, func(e *contract.Event) bool { return !told[e.Place()] && !oversized(e) })
 }
 
 const announced = `
-	select ` + eventColumns + `
+	select p.told, ` + eventColumns + `
 	from unnest($2::bigint[], $3::integer[]) as t(block, index)
 	join events p on p.chain_id = $1 and p.block_number = t.block and p.log_index = t.index`
 
@@ -201,7 +206,7 @@ const advanceSlots = `
 	where chain_id = @chain and instance_id = @me and epoch = @epoch and next_block = @from
 		and block_hash is not distinct from @was
 	  and generation = @generation
-	returning ` + orphansLeft
+	returning ` + left
 
 // advanceFactory does the same for the factory watch.
 const advanceFactory = `
@@ -211,10 +216,13 @@ const advanceFactory = `
 	where chain_id = @chain and instance_id = @me and epoch = @epoch and next_block = @from
 		and block_hash is not distinct from @was
 	  and generation = @generation
-	returning ` + orphansLeft
+	returning ` + left
 
-// orphansLeft says whether the chain has orphaned events, and whether the fate of some is open.
-const orphansLeft = `exists (select from orphaned_events where chain_id = @chain), exists (select from orphaned_events where chain_id = @chain and state <= 2)`
+// left says whether the chain has orphaned events, whether the fate of some is open, and whether
+// there are requests.
+const left = `exists (select from orphaned_events where chain_id = @chain),
+	exists (select from orphaned_events where chain_id = @chain and state <= 2),
+	exists (select from requests where chain_id = @chain)`
 
 // step is how a commit moves its cursor.
 type step struct {
@@ -225,17 +233,18 @@ type step struct {
 	time     uint64
 }
 
-// reorganised says what a chain has left of reorganisations deeper than its finality.
-type reorganised struct {
-	orphans bool // there are orphaned events
-	open    bool // the fate of some is open
+// past is what a chain has to look after apart from its blocks.
+type past struct {
+	orphans  bool // a reorganisation was deeper than the chain's finality: there are orphaned events
+	open     bool // the fate of some is open
+	requests bool // there are requests
 }
 
 // latestTime is the last second that a timestamptz holds, at the end of the year 294276.
 const latestTime = 9_224_318_015_999
 
 // advance moves a cursor by one of the statements above. ErrMoved: it is not where the step begins.
-func advance(ctx context.Context, t *transaction, statement string, s step) (r reorganised, err error) {
+func advance(ctx context.Context, t *transaction, statement string, s step) (r past, err error) {
 	if s.time > latestTime {
 		s.time = 0 // unknown: no timestamptz holds it
 	}
@@ -244,7 +253,7 @@ func advance(ctx context.Context, t *transaction, statement string, s step) (r r
 		"chain": t.cfg.ChainID, "me": t.cfg.InstanceID, "epoch": s.epoch, "from": s.from.Next,
 		"was": s.from.hashColumn(), "generation": s.from.Generation, "to": s.to.Next, "hash": s.to.hashColumn(),
 		"time": int64(s.time),
-	}).Scan(&r.orphans, &r.open)
+	}).Scan(&r.orphans, &r.open, &r.requests)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return r, ErrMoved

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// OutboxChannel is the notification channel on which somebody other than a slot's owner says that it wrote outbox rows.
-const OutboxChannel = "relayer_outbox"
+// RequestsChannel is the notification channel on which it is said that there are new requests for the owners of slots.
+const RequestsChannel = "relayer_requests"
 
 // Config of a Ledger. All fields are required.
 type Config struct {

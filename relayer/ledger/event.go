@@ -38,6 +38,7 @@ func timeOf(e *contract.Event) int64    { return int64(e.BlockTime) }
 func hashOf(e *contract.Event) []byte   { return e.BlockHash[:] }
 func txOf(e *contract.Event) []byte     { return e.TxHash[:] }
 func escrowOf(e *contract.Event) []byte { return e.Escrow[:] }
+func slotOf(e *contract.Event) int16    { return partition.Slot(e.Escrow) }
 
 // emitterOf is null where the escrow emitted the event itself.
 func emitterOf(e *contract.Event) []byte {

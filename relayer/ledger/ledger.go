@@ -10,8 +10,8 @@
 //	advance cursor (epoch, from) ─► events, outbox ─► records, registry ─► commit
 //
 // Outbox rows of a slot are written by its owner only, and one commit after the other, so seq order
-// is the order in which they were committed and have to be published. (A replay and the verifier
-// write rows too, and say so on OutboxChannel.)
+// is the order in which they were committed and have to be published. What a replay or the verifier
+// wants published it requests: see request.
 package ledger
 
 import (
@@ -100,9 +100,8 @@ func (l *Ledger) Rollback(ctx context.Context, stale, fork Position) (r Rolled, 
 // may be more, verified is v.From-1: it stays. ErrMoved when it is not where v says, or there was a
 // rollback since Verifiable: what was read is void.
 //
-// missing are events that the first reading did not bring. They are published, each deployment
-// before the other events of its escrow: the outbox rows are written here, out of turn, and the
-// owners of the slots are told. wrong are stored events that the chain has otherwise; they are
+// missing are events that the first reading did not bring. The owners of their slots are asked to
+// publish them, each deployment before the other events of its escrow. wrong are stored events that the chain has otherwise; they are
 // retracted by the owners of their slots, and what the chain has in their place is among the
 // missing.
 func (l *Ledger) Repair(ctx context.Context, epoch int64, v Verifiable, verified int64, missing,
@@ -126,9 +125,9 @@ func (l *Ledger) FoundExtra(ctx context.Context, block int64, events int) error 
 	return err
 }
 
-// Replay queues events for publication once more, marked as a replay, in their order; the owners of
-// the slots publish them. The rows are written in steps of whole escrows, and each reports how many
-// events are queued so far.
+// Replay requests that events are published once more, marked as a replay, in their order; the owners
+// of the slots do so with their next commits. The requests are written in steps of whole escrows,
+// and each reports how many events are requested so far.
 func (l *Ledger) Replay(ctx context.Context, s Selection, progress func(events int)) (total int, err error) {
 	return replay(ctx, &l.cfg, s, progress)
 }

@@ -121,6 +121,14 @@ func (w *world) process(fork byte, events ...contract.Event) ledger.Result {
 	return r
 }
 
+// serve is a commit of the slot watch while there is no block.
+func (w *world) serve() ledger.Result {
+	r, err := w.led.CommitSlots(w.t.Context(), ledger.SlotCommit{Epoch: w.epoch, From: w.slots, To: w.slots})
+	require.NoError(w.t, err)
+
+	return r
+}
+
 func (w *world) reload() {
 	var err error
 	w.slots, err = w.led.SlotPosition(w.t.Context(), w.epoch)
@@ -307,7 +315,8 @@ func TestWhatDoesNotReappearIsRetracted(t *testing.T) {
 	// One approval moved to another log index: another identity. The release is gone.
 	r := w.process(1, at(approved(1, 2, 5, 22), 1))
 	require.Equal(t, 4, r.Retracted)
-	require.Equal(t, []string{"Approved:2"}, ids(r.Pending))
+	require.Equal(t, []string{"Approved:2", "EscrowDeployed:2", "Approved:2", "EscrowReleased:2", "Approved:2"},
+		ids(r.Pending), "the new event, and what is retracted")
 	require.ElementsMatch(t, []string{"Approved:0", "EscrowDeployed:1", "Approved:1", "EscrowReleased:1", "Approved:1"},
 		w.outbox())
 	require.Equal(t, []string{"active"}, w.Column(`select status from escrow_registry`))
@@ -326,14 +335,25 @@ func TestWhatDoesNotReappearIsRetracted(t *testing.T) {
 	require.ElementsMatch(t, []string{"EscrowDeployed:0", "EscrowReleased:0"}, w.outbox())
 }
 
-func TestWhatWasNotPublishedYetIsDroppedSilently(t *testing.T) {
+// What was told of and is lost is sent before it is retracted, whether it had been sent or not: the
+// retraction is queued once the row is gone.
+func TestWhatIsLostIsSentAndThenRetracted(t *testing.T) {
 	w := setup(t)
 	w.forked() // nothing is acknowledged
 	w.reload()
 	w.discover(1)
 	r := w.process(1)
 	require.Zero(t, r.Retracted)
-	require.Equal(t, []string{"EscrowDeployed:0", "Approved:0"}, w.outbox())
+	require.True(t, r.Open)
+	require.Equal(t, []string{"EscrowDeployed:0", "Approved:0", "EscrowDeployed:0", "Approved:0", "EscrowReleased:0",
+		"Approved:0"}, w.outbox())
+	w.Publish()
+	r = w.process(1)
+	require.Equal(t, 4, r.Retracted)
+	require.Len(t, r.Pending, 4)
+	require.Equal(t, []string{"EscrowDeployed:1", "Approved:1", "EscrowReleased:1", "Approved:1"}, w.outbox())
+	w.Publish()
+	require.False(t, w.process(1).Open)
 }
 
 // Nothing is retracted before the factory watch, too, has read the blocks again: without it the
@@ -359,7 +379,7 @@ func TestAddressChangesHands(t *testing.T) {
 	other := at(deployed(2, 2, 4, 99), 1)
 	w.discover(1, other)
 	r := w.process(1, at(approved(2, 2, 5, 98), 1))
-	require.Equal(t, []string{"EscrowDeployed:2", "Approved:2"}, ids(r.Pending))
+	require.Equal(t, []string{"EscrowDeployed:2", "Approved:2"}, ids(r.Pending)[:2])
 	require.Equal(t, 4, r.Retracted)
 	require.Equal(t, []string{other.ID()}, w.Column(`select event_id from escrow_registry where address = $1`,
 		registry.Text(escrow(2))))
@@ -377,11 +397,8 @@ func TestRepair(t *testing.T) {
 	r, err := w.led.Repair(t.Context(), w.epoch, v, 1, missed, nil)
 	require.NoError(t, err)
 	require.Equal(t, 2, r.New)
-	require.Equal(t, []string{"EscrowDeployed:0", "Approved:0"}, w.outbox())
-	d, err := w.led.Discovered(t.Context(), 10)
-	require.NoError(t, err)
-	require.Len(t, d.Late, 1, "the owner catches the missed escrow up")
-	require.True(t, d.Late[0].Announced)
+	require.Empty(t, w.outbox(), "only the owner writes there")
+	require.Equal(t, []string{"EscrowDeployed:1", "Approved:1"}, ids(w.process(0).Pending), "it announces what is late first")
 	_, err = w.led.Repair(t.Context(), w.epoch, v, 1, nil, nil)
 	require.ErrorIs(t, err, ledger.ErrMoved)
 	_, err = w.led.Repair(t.Context(), w.epoch+1, v, 5, nil, nil)
@@ -399,8 +416,7 @@ func TestRepair(t *testing.T) {
 	require.ErrorIs(t, err, ledger.ErrMoved, "what was read before a rollback")
 }
 
-// What is taken back may be on its way to Pub/Sub: its owner has its publisher come to rest before it
-// commits again, as after a rollback. Until then a row in the outbox says nothing.
+// What is taken back may be on its way to Pub/Sub. Its owner looks again where it stands before it commits.
 func TestWrongEventMayBeOnItsWay(t *testing.T) {
 	w := setup(t)
 	wrong := approved(1, 1, 1, 12)
@@ -413,10 +429,11 @@ func TestWrongEventMayBeOnItsWay(t *testing.T) {
 	_, err = w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: w.epoch, From: w.slots,
 		To: w.slots.To(3, blockHash(0, 2))})
 	require.ErrorIs(t, err, ledger.ErrMoved)
-	require.Equal(t, []string{"EscrowDeployed:0", "Approved:0"}, w.outbox(), "it is not dropped yet")
-	w.reload() // and wait for the publisher
-	require.Equal(t, 1, w.process(0).Dropped)
-	require.Equal(t, []string{"EscrowDeployed:0"}, w.outbox())
+	w.reload()
+	require.Zero(t, w.process(0).Retracted)
+	require.Equal(t, []string{"EscrowDeployed:0", "Approved:0"}, w.outbox(), "it may be on its way")
+	w.Publish()
+	require.Equal(t, 1, w.process(0).Retracted)
 }
 
 // A first block that is moved back while a range is read again lowers the watermark, which must not pass
@@ -458,6 +475,8 @@ func TestReplay(t *testing.T) {
 		total, err := w.led.Replay(t.Context(), c.s, nil)
 		require.NoError(t, err)
 		require.Equal(t, len(c.want), total)
+		require.Empty(t, w.outbox())
+		require.Len(t, w.serve().Pending, len(c.want))
 		require.Equal(t, c.want, w.outbox())
 		w.Publish()
 	}

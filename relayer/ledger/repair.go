@@ -61,11 +61,11 @@ func repair(ctx context.Context, t *transaction, epoch int64, v Verifiable, veri
 		return err
 	}
 
-	return t.notify(ctx, registry.Channel, OutboxChannel)
+	return t.notify(ctx, registry.Channel)
 }
 
-// supply stores events that are missing, each deployment before the other events of its escrow. It
-// returns those that changed something.
+// supply stores events that are missing, and returns those that changed something. A deployment is a
+// discovery like any other, which the owner of the slot announces; the others it is asked to tell of.
 func supply(ctx context.Context, t *transaction, missing []contract.Event) ([]contract.Event, error) {
 	var deployed, others []contract.Event
 	for _, e := range missing {
@@ -76,24 +76,22 @@ func supply(ctx context.Context, t *transaction, missing []contract.Event) ([]co
 		}
 	}
 
-	how := storing{queue: true, orphans: true}
-	registered, err := store(ctx, t, deployed, how)
+	how := storing{orphans: true}
+	fresh, err := store(ctx, t, deployed, how)
 	if err != nil {
 		return nil, err
 	}
 
-	found := discoveries(registered, nil)
-	for i := range found {
-		found[i].Announced = true
-	}
-
-	if _, err := registry.Record(ctx, t, t.cfg.ChainID, found); err != nil {
+	if _, err := registry.Record(ctx, t, t.cfg.ChainID, discoveries(fresh)); err != nil {
 		return nil, err
 	}
 
-	fresh, err := store(ctx, t, others, how)
+	stored, err := store(ctx, t, others, how)
+	if err != nil {
+		return nil, err
+	}
 
-	return append(registered, fresh...), err
+	return append(fresh, stored...), request(ctx, t, stored)
 }
 
 // giveUp takes stored events back that the chain does not have so. They may be on their way to Pub/Sub.
@@ -110,8 +108,7 @@ func giveUp(ctx context.Context, t *transaction, wrong []contract.Event) error {
 
 	blocks, indexes := placesOf(wrong)
 	if _, err := t.Exec(ctx, giveUpEvents, pgx.StrictNamedArgs{"chain": t.cfg.ChainID, "blocks": blocks,
-		"indexes": indexes, "state": lost, "retract_after": 0, "announces": t.cfg.Publishes(contract.Deployed),
-	}); err != nil {
+		"indexes": indexes, "state": lost, "retract_after": 0}); err != nil {
 		return fmt.Errorf("take back %d wrong events: %w", len(wrong), err)
 	}
 

@@ -23,10 +23,10 @@ type Selection struct {
 	WholeEscrows bool
 }
 
-// escrowsPerReplayStep is how many escrows a step of a replay queues.
+// escrowsPerReplayStep is how many escrows a step of a replay requests.
 const escrowsPerReplayStep = 500
 
-// replay queues what a selection means, step by step: see Ledger.Replay.
+// replay requests what a selection means, step by step: see Ledger.Replay.
 func replay(ctx context.Context, cfg *Config, s Selection, progress func(events int)) (total int, err error) {
 	if s == (Selection{}) || s == (Selection{WholeEscrows: true}) {
 		return 0, errors.New("replay everything: name a range of blocks, an escrow or an event")
@@ -46,11 +46,15 @@ func replay(ctx context.Context, cfg *Config, s Selection, progress func(events 
 	for some := range slices.Chunk(escrows, escrowsPerReplayStep) {
 		args["escrows"] = some
 		queued := 0
-		if _, err := transact(ctx, cfg, nil, func(t *transaction) (err error) {
-			queued, err = queueReplayStep(ctx, t, args)
-			return err
+		if _, err := transact(ctx, cfg, nil, func(t *transaction) error {
+			tag, err := t.Exec(ctx, requestReplay, args)
+			if queued = int(tag.RowsAffected()); err != nil {
+				return err
+			}
+
+			return t.notify(ctx, RequestsChannel)
 		}); err != nil {
-			return total, fmt.Errorf("queue a replay of %d escrows (%d events are queued already): %w", len(some), total, err)
+			return total, fmt.Errorf("request a replay of %d escrows (%d events are requested already): %w", len(some), total, err)
 		}
 
 		if total += queued; progress != nil {
@@ -59,21 +63,6 @@ func replay(ctx context.Context, cfg *Config, s Selection, progress func(events 
 	}
 
 	return total, nil
-}
-
-// queueReplayStep queues one step. Retention and a rollback wait for it, and it for them: else they
-// could take an event away between its choice and its row.
-func queueReplayStep(ctx context.Context, t *transaction, args pgx.StrictNamedArgs) (queued int, err error) {
-	if err := shareHistory(ctx, t, t.cfg.ChainID); err != nil {
-		return 0, err
-	}
-
-	tag, err := t.Exec(ctx, queueReplay, args) // a statement of its own: it sees what those have done that held the lock
-	if err != nil {
-		return 0, err
-	}
-
-	return int(tag.RowsAffected()), t.notify(ctx, OutboxChannel)
 }
 
 // args are the arguments of selectReplay.
@@ -117,16 +106,8 @@ const selectReplay = `
 	  and (@whole::boolean and p.escrow in (select escrow
 		from hit) or (p.block_number, p.log_index) in (select block_number, log_index from hit))`
 
-// queueReplay adds the rows. EscrowDeployed comes before what its own transaction emitted earlier.
-// An event that nobody was told of before, since its name was not configured then, counts as told
-// from now on: a reorganisation has to retract it.
-const queueReplay = `
-	with chosen as (
-		select * from (` + selectReplay + `) p where escrow = any(@escrows::bytea[])),
-	told as (
-		update events e set told = true from chosen c
-		where e.chain_id = @chain and e.block_number = c.block_number and e.log_index = c.log_index and not e.told
-			and e.type <> 1)
-	insert into outbox (chain_id, block_number, log_index, slot, escrow, event_type, kind)
-	select @chain, block_number, log_index, slot, escrow, (select name from event_types t where t.id = c.type), 2
-	from chosen c order by escrow, type <> 1, block_number, log_index`
+// requestReplay adds the requests. EscrowDeployed comes before what its own transaction emitted earlier.
+const requestReplay = `
+	insert into requests (chain_id, block_number, log_index, slot, escrow, kind)
+	select @chain, block_number, log_index, slot, escrow, 2 from (` + selectReplay + `) p
+	where escrow = any(@escrows::bytea[]) order by escrow, type <> 1, block_number, log_index`

@@ -12,7 +12,6 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/registry"
-	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 )
 
 // Rolled is what a rollback did.
@@ -37,10 +36,6 @@ func rollback(ctx context.Context, t *transaction, stale, fork Position) (r Roll
 
 	if _, err := t.Exec(ctx, `select set_config('statement_timeout', $1, true)`,
 		strconv.FormatInt(rollbackTimeout.Milliseconds(), 10)); err != nil {
-		return r, err
-	}
-
-	if err := LockHistory(ctx, t, chain); err != nil {
 		return r, err
 	}
 
@@ -75,7 +70,7 @@ func rollback(ctx context.Context, t *transaction, stale, fork Position) (r Roll
 	}
 
 	rows, _ := t.Query(ctx, orphanEvents, pgx.StrictNamedArgs{"chain": chain, "from": fork.Next, "state": orphaned,
-		"retract_after": highest, "announces": t.cfg.Publishes(contract.Deployed)})
+		"retract_after": highest})
 	escrows, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
 	if err != nil {
 		return r, fmt.Errorf("orphan events: %w", err)
@@ -94,7 +89,7 @@ func rollback(ctx context.Context, t *transaction, stale, fork Position) (r Roll
 		return r, err
 	}
 
-	return r, t.notify(ctx, partition.Channel, registry.Channel, OutboxChannel)
+	return r, t.notify(ctx, partition.Channel, registry.Channel)
 }
 
 // ErrPruned means that a rollback would have to retract events that RETENTION has removed. It goes no
@@ -130,8 +125,7 @@ func patience(conn net.Conn, d time.Duration) (restore func()) {
 // lockCursors waits for the commits of all slots that are under way, and keeps others back.
 const lockCursors = `select from cursors where chain_id = $1 order by instance_id for update`
 
-// newGeneration makes each owner look again where it stands, with its publisher at rest, before it
-// commits: what it has read is void.
+// newGeneration makes each owner look again where it stands before it commits: what it has read is void.
 const newGeneration = `update cursors set generation = generation + 1 where chain_id = $1`
 
 // rollbackScope says whether a cursor still stands behind the stale block, or it is remembered, or
@@ -179,9 +173,9 @@ const orphanEvents = `
 func unregister(ctx context.Context, t *transaction, fork Position) error {
 	chain := t.cfg.ChainID
 	batch := &pgx.Batch{}
-	batch.Queue(`delete from escrows e where e.chain_id = $1 and e.discovered_block_number >= $2 and (not $3 or exists (
-		select from late_escrows l where l.chain_id = e.chain_id and l.address = e.address
-			and not l.announced))`, chain, fork.Next, t.cfg.Publishes(contract.Deployed))
+	batch.Queue(`delete from escrows e where e.chain_id = $1 and e.discovered_block_number >= $2 and not exists (
+		select from orphaned_events o where o.chain_id = e.chain_id and o.block_number = e.discovered_block_number
+			and o.log_index = e.log_index and o.escrow = e.address and o.state = 1)`, chain, fork.Next)
 	batch.Queue(`update escrows set status = 4, ended_block = null, updated_at = now() where chain_id = $1 and discovered_block_number >= $2`, chain, fork.Next)
 	batch.Queue(`update escrows set status = 1, ended_block = null, updated_at = now() where chain_id = $1 and ended_block >= $2`, chain, fork.Next)
 	batch.Queue(`delete from late_escrows where chain_id = $1 and deployed_block >= $2`, chain, fork.Next)

@@ -20,12 +20,10 @@ const bulk = 256
 
 // storing says how events are stored.
 type storing struct {
-	// those that are published get their outbox rows; else they are the leader's EscrowDeployed, which
-	// the owner of the slot announces
+	// those that are published get their outbox rows; else it is the leader that stores them, and the
+	// owner of the slot tells of them: it announces an EscrowDeployed, and serves requests
 	queue   bool
 	orphans bool // the chain has orphaned events: what is stored may be one that reappears, or need an id of its own
-	// settle decides about orphans that are lost; nil: that is left to the owner of the slot.
-	settle func() error
 }
 
 // store inserts events and, for those which are new and published, their outbox rows, in order. It
@@ -40,7 +38,7 @@ func store(ctx context.Context, t *transaction, events []contract.Event,
 	fresh = distinct(events, &t.result)
 	var revived []revival
 	if how.orphans {
-		if fresh, revived, err = reappear(ctx, t, fresh, how.settle); err != nil {
+		if fresh, revived, err = reappear(ctx, t, fresh); err != nil {
 			return nil, err
 		}
 	}
@@ -61,12 +59,7 @@ func store(ctx context.Context, t *transaction, events []contract.Event,
 		return stored, nil
 	}
 
-	if t.result.revived == nil {
-		t.result.revived = map[contract.Place]bool{}
-	}
-
 	for i := range revived {
-		t.result.revived[revived[i].event.Place()] = true
 		stored = append(stored, revived[i].event)
 	}
 
@@ -191,7 +184,7 @@ func enqueue(ctx context.Context, t *transaction, events []contract.Event, told 
 		}
 	}
 
-	if err := outbox.Add(ctx, t, t.cfg.ChainID, pending); err != nil {
+	if err := outbox.Add(ctx, t, t.cfg.ChainID, t.token, pending); err != nil {
 		return err
 	}
 
@@ -228,7 +221,7 @@ func insertEvents(ctx context.Context, t *transaction, events []contract.Event,
 		}
 
 		row := pendingOf(e)
-		row.Seq = *seq
+		row.ID = outbox.ID{Seq: *seq, Token: t.token}
 		t.result.Pending = append(t.result.Pending, row)
 
 		return nil
@@ -264,7 +257,7 @@ func eventArgs(t *transaction, events []contract.Event, told func(*contract.Even
 	blocks, indexes := placesOf(events)
 
 	return pgx.StrictNamedArgs{
-		"chain": t.cfg.ChainID, "writer": t.known.writer, "blocks": blocks, "indexes": indexes,
+		"chain": t.cfg.ChainID, "writer": t.known.writer, "token": t.token, "blocks": blocks, "indexes": indexes,
 		"times":       column.Of(events, timeOf),
 		"types":       column.Of(events, func(e *contract.Event) int16 { return t.known.types[e.Name] }),
 		"slots":       column.Of(events, func(e *contract.Event) int16 { return partition.Slot(e.Escrow) }),
@@ -292,8 +285,8 @@ const storeEvents = `
 		on conflict (chain_id, block_number, log_index) do nothing
 		returning block_number, log_index, slot, escrow, type, told),
 	queued as (
-		insert into outbox (chain_id, block_number, log_index, slot, escrow, event_type)
-		select @chain, block_number, log_index, slot, escrow, (select name from event_types t where t.id = type) from new
+		insert into outbox (chain_id, token, block_number, log_index, slot, escrow, event_type)
+		select @chain, @token, block_number, log_index, slot, escrow, (select name from event_types t where t.id = type) from new
 			where told
 		returning block_number, log_index, seq)
 	select block_number, log_index, seq from queued

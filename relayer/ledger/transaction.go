@@ -3,12 +3,11 @@ package ledger
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/fusion-prime/escrow-relayer/election"
-	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
@@ -18,19 +17,22 @@ type transaction struct {
 
 	cfg    *Config
 	known  *names // nil in a transaction that stores no event
+	token  int64  // of its outbox rows: see outbox.ID
 	result Result
 }
 
 // Result is what a transaction changed.
 type Result struct {
-	Pending    []outbox.Pending // new outbox rows, in seq order
+	Pending    []outbox.Pending // all of the new outbox rows, in seq order
 	New        int              // events stored
 	Duplicates int              // events that were stored already
-	Retracted  int              // orphans that did not reappear: their rows are in the outbox, not in Pending
-	Revived    int              // orphans that reappeared: their rows may be in the outbox, not in Pending
-	Dropped    int              // orphans that did not reappear, and that nobody was told of
-
-	revived map[contract.Place]bool
+	Retracted  int              // orphans that did not reappear
+	Revived    int              // orphans that reappeared: they were told of
+	// More: as many requests were served as a commit serves, and others wait.
+	More bool
+	// Open: the chain has requests, or orphans whose fate is open. Where no block comes, the owners look
+	// after them in commits that move no cursor.
+	Open bool
 }
 
 // commitTimeout bounds a commit whose caller has been told to stop: half of the 10 s that Cloud Run
@@ -51,7 +53,7 @@ func transact(ctx context.Context, cfg *Config, known *names, f func(*transactio
 		// after a commit it does nothing; after a failure the connection is thrown away if this fails too
 		_ = tx.Rollback(ctx)
 	}()
-	t := &transaction{Tx: tx, cfg: cfg, known: known}
+	t := &transaction{Tx: tx, cfg: cfg, known: known, token: rand.Int64()}
 	if err := f(t); err != nil {
 		return Result{}, err
 	}
@@ -72,25 +74,6 @@ func (t *transaction) notify(ctx context.Context, channels ...string) error {
 		if _, err := t.Exec(ctx, `select pg_notify($1, $2::bigint::text)`, channel, t.cfg.ChainID); err != nil {
 			return fmt.Errorf("notify %s: %w", channel, err)
 		}
-	}
-
-	return nil
-}
-
-// LockHistory keeps others from choosing or removing stored events until the transaction ends: a
-// replay must not queue an event that retention or a rollback removes at the same time.
-func LockHistory(ctx context.Context, tx pgx.Tx, chainID int64) error {
-	return lockHistory(ctx, tx, chainID, `select pg_advisory_xact_lock(lock_key($1, $2, ''))`)
-}
-
-// shareHistory is LockHistory for those who only choose events: they do not hold up each other.
-func shareHistory(ctx context.Context, tx pgx.Tx, chainID int64) error {
-	return lockHistory(ctx, tx, chainID, `select pg_advisory_xact_lock_shared(lock_key($1, $2, ''))`)
-}
-
-func lockHistory(ctx context.Context, tx pgx.Tx, chainID int64, statement string) error {
-	if _, err := tx.Exec(ctx, statement, election.History, chainID); err != nil {
-		return fmt.Errorf("lock the history of chain %d: %w", chainID, err)
 	}
 
 	return nil

@@ -12,10 +12,14 @@ import (
 // bulk is how many rows are worth a COPY, which takes one more round trip than a statement.
 const bulk = 256
 
-// Add adds rows for stored events in the caller's transaction, in their order, and sets their Seq.
-func Add(ctx context.Context, tx pgx.Tx, chainID int64, rows []Pending) error {
+// Add adds rows for stored events in the caller's transaction, in their order, and sets their ID.
+func Add(ctx context.Context, tx pgx.Tx, chainID, token int64, rows []Pending) error {
 	if len(rows) == 0 {
 		return nil
+	}
+
+	for i := range rows {
+		rows[i].Token = token
 	}
 
 	add := insert
@@ -32,12 +36,13 @@ func Add(ctx context.Context, tx pgx.Tx, chainID int64, rows []Pending) error {
 
 // insertRows adds rows in the order of the arrays, and returns their numbers in that order.
 const insertRows = `
-	insert into outbox (chain_id, block_number, log_index, slot, kind, escrow, event_type)
-	select $1, t.* from unnest($2::bigint[], $3::integer[], $4::smallint[], $5::smallint[], $6::bytea[], $7::text[]) as t
+	insert into outbox (chain_id, token, block_number, log_index, slot, kind, escrow, event_type)
+	select $1, t.* from unnest($2::bigint[], $3::bigint[], $4::integer[], $5::smallint[], $6::smallint[], $7::bytea[], $8::text[]) as t
 	returning seq`
 
 func insert(ctx context.Context, tx pgx.Tx, chainID int64, rows []Pending) error {
 	found, _ := tx.Query(ctx, insertRows, chainID,
+		column.Of(rows, func(p *Pending) int64 { return p.Token }),
 		column.Of(rows, func(p *Pending) int64 { return int64(p.Event.BlockNumber) }),
 		column.Of(rows, func(p *Pending) int32 { return int32(p.Event.LogIndex) }),
 		column.Of(rows, func(p *Pending) int16 { return p.Slot }),
@@ -55,17 +60,17 @@ func copyRows(ctx context.Context, tx pgx.Tx, chainID int64, rows []Pending) err
 		return err
 	}
 
-	var values [8]any
+	var values [9]any
 	at := -1
 	_, err := tx.CopyFrom(ctx, pgx.Identifier{"outbox"},
-		[]string{"chain_id", "seq", "block_number", "log_index", "slot", "kind", "escrow", "event_type"},
+		[]string{"chain_id", "seq", "token", "block_number", "log_index", "slot", "kind", "escrow", "event_type"},
 		pgx.CopyFromFunc(func() ([]any, error) {
 			if at++; at == len(rows) {
 				return nil, nil
 			}
 
 			r := &rows[at]
-			values = [8]any{chainID, r.Seq, int64(r.Event.BlockNumber), int32(r.Event.LogIndex), r.Slot, r.Kind,
+			values = [9]any{chainID, r.Seq, r.Token, int64(r.Event.BlockNumber), int32(r.Event.LogIndex), r.Slot, r.Kind,
 				r.Event.Escrow[:], r.Event.Name}
 
 			return values[:], nil

@@ -1,16 +1,15 @@
 // Package outbox is the table of messages that are committed and not yet acknowledged by Pub/Sub:
 // its rows, and the statements that read, count, delete and add them.
 //
-// Rows of a slot are written by the owner of the slot, one commit after the other, so the order of
-// seq is the order in which they have to be published. (A replay, the verifier and a rollback write
-// rows out of turn, and say so.) A row names its event: the one at its place in events, or the one
-// in orphaned_events; it is deleted once its message was acknowledged.
+// The owner of a slot is the only writer of its rows, one commit after the other, so the order of seq
+// is the order in which they were committed and have to be published. (What others want published
+// they request: see package ledger.) A row names its event: the one at its place in events, or the
+// one in orphaned_events; it is deleted once its message was acknowledged.
 package outbox
 
 import (
 	"context"
 	"fmt"
-	"hash/maphash"
 	"strconv"
 	"time"
 
@@ -24,9 +23,16 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
 )
 
+// ID names a row for ever. A server that has forgotten the last commits gives their numbers to other
+// rows, whose tokens are others.
+type ID struct {
+	Seq   int64
+	Token int64 // drawn by the commit
+}
+
 // Pending is an outbox row with its event.
 type Pending struct {
-	Seq   int64
+	ID
 	Slot  int16
 	Kind  int16 // message.Kind
 	Event contract.Event
@@ -82,34 +88,24 @@ func (b *Box) LaneOf(p *Pending) Lane {
 // topicColumn is the Topic of a row.
 const topicColumn = `case when o.kind = 1 then 2 when o.event_type = any(@others) then 1 else 0 end`
 
-// mine says whether a row is in a slot of the owner. As a plain join, or with a plain "in", it is
+// mine says whether a row is in one of the slots that the reader knows to be the owner's, and that is.
+// One that was taken since is left out: rows of it may come before those that were read. As a plain join, or with a plain "in", it is
 // the planner's to turn around, and with the statistics of a queue, which are of another hour, it
 // has read the whole outbox once per slot: a minute per page.
-const mine = `(o.slot in (select slot from slot_ownership where chain_id = @chain and owner = @owner)) is true`
+const mine = `(o.slot in (select slot from slot_ownership where chain_id = @chain and owner = @owner
+	and slot = any(@mine::smallint[]))) is true`
 
 // answerWithin is how long a server may take to say that it has ended a statement whose time was over.
 const answerWithin = 2 * time.Second
 
 // Sent is a row that was acknowledged, or need not be sent.
 type Sent struct {
-	Seq  int64
+	ID
 	Slot int16
-	of   uint64 // its message: see identity
 }
-
-// identity is what makes two rows of one seq the same message, whether its event is stored or was orphaned since.
-type identity struct {
-	kind  int16
-	block common.Hash
-	index uint
-}
-
-var seed = maphash.MakeSeed()
 
 // Sent is the row as one that was acknowledged.
-func (p *Pending) Sent() Sent {
-	return Sent{p.Seq, p.Slot, maphash.Comparable(seed, identity{p.Kind, p.Event.BlockHash, p.Event.LogIndex})}
-}
+func (p *Pending) Sent() Sent { return Sent{p.ID, p.Slot} }
 
 // Delete deletes rows, in one round trip and one transaction.
 //
@@ -120,8 +116,8 @@ func (b *Box) Delete(ctx context.Context, rows []Sent, limit time.Duration) erro
 	defer cancel()
 	var batch pgx.Batch
 	batch.Queue(`select set_config('statement_timeout', $1, true)`, strconv.FormatInt(limit.Milliseconds(), 10))
-	batch.Queue(`delete from outbox where chain_id = $1 and seq = any($2)`, b.ChainID,
-		column.Of(rows, func(s *Sent) int64 { return s.Seq }))
+	batch.Queue(deleteRows, b.ChainID, column.Of(rows, func(s *Sent) int64 { return s.Seq }),
+		column.Of(rows, func(s *Sent) int64 { return s.Token }))
 	if err := b.DB.SendBatch(ctx, &batch).Close(); err != nil {
 		return fmt.Errorf("delete %d acknowledged rows of the outbox: %w", len(rows), err)
 	}
@@ -129,19 +125,14 @@ func (b *Box) Delete(ctx context.Context, rows []Sent, limit time.Duration) erro
 	return nil
 }
 
-// Doubt raises the doubt of slots, each to a seq.
-//
-// The doubt of a slot is the one record of what may have been sent although its row is still in the
-// outbox. A row of the slot up to that seq may have been handed to Pub/Sub by somebody who does not
-// know how it ended. A row behind it was handed over by nobody but the present owner's process,
-// which knows what of it is under way. So once nothing of a slot is under way, a row behind the
-// slot's doubt is a proof that its message was never published.
-//
-// Doubt is written only where it arises, and never taken back: it ends with the rows. Whoever takes
-// a slot from an owner that did not release it, and whoever comes back as an instance that died,
-// raises it to the highest seq there is (package partition, in the transaction that takes the
-// slot). An owner calls this method for requests that ended without an answer, before the slot is
-// at rest and before their rows are read again.
+// deleteRows compares both parts of an ID with what was sent. That a number was given out again and
+// has the token of another row that was sent is as unlikely as that two tokens are the same.
+const deleteRows = `delete from outbox where chain_id = $1 and seq = any($2) and token = any($3)`
+
+// Doubt raises the doubt of slots, each to a seq: a row of the slot up to there may have been handed to
+// Pub/Sub by an owner that does not know how it ended. It is for a metric, relayer_republished_total,
+// and nothing is decided by it. An owner that yields its slots calls this method; of slots that are
+// taken from an owner that could not, every row is in doubt (package partition).
 func (b *Box) Doubt(ctx context.Context, seqs map[int16]int64) error {
 	ctx, cancel := context.WithTimeout(ctx, doubtTimeout)
 	defer cancel()

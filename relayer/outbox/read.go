@@ -3,21 +3,18 @@ package outbox
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/column"
-	"github.com/fusion-prime/escrow-relayer/relayer/message"
 )
 
 // Found is an outbox row as it was read.
 type Found struct {
 	Pending
-	Doubtful bool // somebody may have handed it to Pub/Sub already: see Doubt
-	Held     bool // not to be sent now
-	Obsolete bool // never to be sent: a retraction of an event that has reappeared, or an event that was retracted
+	Doubtful bool // it may have been published already: see Doubt
+	Gone     bool // its event is not stored any more: a person has removed it
 	want     int  // the ordinal of the Want
 }
 
@@ -28,23 +25,18 @@ type Want struct {
 	Limit int
 }
 
-// columns of a row as scan reads it. Then come whether an event waits that the row has to follow,
-// and whether the row may have been sent: see Doubt.
-const columns = `o.seq, o.slot, o.kind, o.escrow, o.event_type, coalesce(p.state, ''), p.block_number, p.log_index, p.occurrence, p.block_time, p.block_hash, p.tx_hash,
-	p.emitter, p.args, ` + follows + `, o.seq <= s.doubt_seq`
-
-// follows says whether a retraction's event is in the outbox still: nobody may hear of the retraction before the event.
-const follows = `o.kind = 1 and exists (
-	select from outbox e where e.chain_id = o.chain_id and e.escrow = o.escrow and e.orphan = o.orphan and e.kind = 0)`
+// columns of a row as scan reads it, and whether the row may have been published already.
+const columns = `o.seq, o.token, o.slot, o.kind, o.escrow, o.event_type, p.block_number, p.log_index, p.occurrence, p.block_time, p.block_hash,
+	p.tx_hash, p.emitter, p.args, o.seq <= s.doubt_seq`
 
 // joins look up a row's event and its slot's history, one by one.
 const joins = `
 	left join lateral (
-		select 'canonical' as state, block_number, log_index, occurrence, block_time, block_hash, tx_hash, emitter, args
+		select block_number, log_index, occurrence, block_time, block_hash, tx_hash, emitter, args
 		from events e where o.orphan is null and e.chain_id = o.chain_id and e.block_number = o.block_number
 			and e.log_index = o.log_index
 		union all
-		select case when x.state <= 2 then 'orphaned' else 'retracted' end, block_number, log_index, occurrence, block_time, block_hash, tx_hash, emitter, args
+		select block_number, log_index, occurrence, block_time, block_hash, tx_hash, emitter, args
 		from orphaned_events x where x.id = o.orphan
 		limit 1) p on true
 	left join lateral (select doubt_seq from slot_ownership t where t.chain_id = o.chain_id and t.slot = o.slot
@@ -61,9 +53,9 @@ const readPage = `
 		order by o.seq limit @limit) o` + joins + `
 	order by o.seq`
 
-// Page returns at most limit rows behind seq last, in order, except those of the lanes in without, all of
-// DefaultTopic.
-func (b *Box) Page(ctx context.Context, last int64, limit int, without []Lane) ([]Found, error) {
+// Page returns at most limit rows of the slots in mine behind seq last, in order, except those of the
+// lanes in without, all of DefaultTopic.
+func (b *Box) Page(ctx context.Context, mine []int16, last int64, limit int, without []Lane) ([]Found, error) {
 	escrows, slots := [][]byte{}, []int16{}
 	for _, lane := range without {
 		if b.BySlot {
@@ -73,7 +65,7 @@ func (b *Box) Page(ctx context.Context, last int64, limit int, without []Lane) (
 		}
 	}
 
-	args := b.readArgs()
+	args := b.readArgs(mine)
 	args["last"], args["limit"], args["escrows"], args["slots"] = last, limit, escrows, slots
 	page, err := b.read(ctx, readPage, args)
 	if err != nil {
@@ -105,9 +97,9 @@ const (
 	order by w.ord, o.seq`
 )
 
-// Lanes returns the rows of each want, by its index.
-func (b *Box) Lanes(ctx context.Context, wants []Want) ([][]Found, error) {
-	args := b.readArgs()
+// Lanes returns the rows of each want, by its index, if they are of the slots in mine.
+func (b *Box) Lanes(ctx context.Context, mine []int16, wants []Want) ([][]Found, error) {
+	args := b.readArgs(mine)
 	args["topics"] = column.Of(wants, func(w *Want) int32 { return int32(w.Lane.Topic) })
 	args["froms"] = column.Of(wants, func(w *Want) int64 { return w.From })
 	args["limits"] = column.Of(wants, func(w *Want) int32 { return int32(w.Limit) })
@@ -131,26 +123,6 @@ func (b *Box) Lanes(ctx context.Context, wants []Want) ([][]Found, error) {
 	return lanes, nil
 }
 
-const readSent = `
-	select ` + columns + `, 0
-	from (select * from outbox o where o.chain_id = @chain and o.seq = any(@seqs)) o` + joins
-
-// Still returns those of the rows that are in the outbox as they were sent.
-func (b *Box) Still(ctx context.Context, rows []Sent) ([]Sent, error) {
-	seqs := column.Of(rows, func(s *Sent) int64 { return s.Seq })
-	found, err := b.read(ctx, readSent, pgx.StrictNamedArgs{"chain": b.ChainID, "seqs": seqs})
-	if err != nil {
-		return nil, fmt.Errorf("look for %d acknowledged rows in the outbox: %w", len(rows), err)
-	}
-
-	there := map[Sent]bool{}
-	for i := range found {
-		there[found[i].Sent()] = true
-	}
-
-	return slices.DeleteFunc(slices.Clone(rows), func(s Sent) bool { return !there[s] }), nil
-}
-
 // inOrder makes the planner follow the index, in which the next row is beside the last one, whatever
 // the statistics say. With the statistics of an empty outbox the planner would sort the whole backlog
 // for every page.
@@ -172,7 +144,7 @@ func (b *Box) read(ctx context.Context, statement string, args pgx.StrictNamedAr
 	return page, err
 }
 
-func (b *Box) readArgs() pgx.StrictNamedArgs {
+func (b *Box) readArgs(mine []int16) pgx.StrictNamedArgs {
 	others := make([]string, 0, len(b.OtherNames))
 	for name, other := range b.OtherNames {
 		if other {
@@ -180,35 +152,19 @@ func (b *Box) readArgs() pgx.StrictNamedArgs {
 		}
 	}
 
-	return pgx.StrictNamedArgs{"chain": b.ChainID, "owner": b.Owner, "others": others}
+	return pgx.StrictNamedArgs{"chain": b.ChainID, "owner": b.Owner, "mine": mine, "others": others}
 }
 
 func scan(row pgx.CollectableRow) (f Found, err error) {
-	var state string
 	var block, index, at *uint64
 	var occurrence *int16
 	var hash, tx *common.Hash
 	var emitter *common.Address
-	var follows bool
 	e := &f.Event
-	err = row.Scan(&f.Seq, &f.Slot, &f.Kind, &e.Escrow, &e.Name, &state, &block, &index, &occurrence, &at, &hash, &tx,
-		&emitter, (*[]byte)(&e.Args),
-		&follows, &f.Doubtful, &f.want)
-	if err != nil {
+	err = row.Scan(&f.Seq, &f.Token, &f.Slot, &f.Kind, &e.Escrow, &e.Name, &block, &index, &occurrence, &at, &hash, &tx,
+		&emitter, (*[]byte)(&e.Args), &f.Doubtful, &f.want)
+	if f.Gone = err == nil && block == nil; err != nil || f.Gone {
 		return f, err
-	}
-
-	switch state {
-	case "": // retention and rollbacks see to it that this does not happen; a person may
-		f.Obsolete = true
-		return f, nil
-	case "canonical":
-		f.Obsolete = message.Kind(f.Kind) == message.Retraction
-	case "orphaned": // until its fate is known
-		f.Held = true
-	case "retracted": // the event goes out before its retraction, since it may have been sent; a replay does not
-		f.Obsolete = message.Kind(f.Kind) == message.Replay
-		f.Held = follows
 	}
 
 	e.BlockNumber, e.LogIndex, e.Occurrence, e.BlockTime = *block, uint(*index), *occurrence, *at

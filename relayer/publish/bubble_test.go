@@ -83,17 +83,19 @@ func (w *weather) find(limit int, match func(int64, outbox.Lane) bool) (found []
 	return found
 }
 
-func (w *weather) Page(ctx context.Context, last int64, limit int, without []outbox.Lane) ([]outbox.Found, error) {
+func (w *weather) Page(ctx context.Context, mine []int16, last int64, limit int, without []outbox.Lane) ([]outbox.Found, error) {
 	if err := w.statement(ctx); err != nil {
 		return nil, err
 	}
 
 	defer w.mu.Unlock()
 
-	return w.find(limit, func(seq int64, id outbox.Lane) bool { return seq > last && !slices.Contains(without, id) }), nil
+	return w.find(limit, func(seq int64, id outbox.Lane) bool {
+		return seq > last && slices.Contains(mine, id.Slot) && !slices.Contains(without, id)
+	}), nil
 }
 
-func (w *weather) Lanes(ctx context.Context, wants []outbox.Want) ([][]outbox.Found, error) {
+func (w *weather) Lanes(ctx context.Context, mine []int16, wants []outbox.Want) ([][]outbox.Found, error) {
 	if err := w.statement(ctx); err != nil {
 		return nil, err
 	}
@@ -101,7 +103,9 @@ func (w *weather) Lanes(ctx context.Context, wants []outbox.Want) ([][]outbox.Fo
 	defer w.mu.Unlock()
 	all := make([][]outbox.Found, len(wants))
 	for i, want := range wants {
-		all[i] = w.find(want.Limit, func(seq int64, id outbox.Lane) bool { return seq >= want.From && id == want.Lane })
+		all[i] = w.find(want.Limit, func(seq int64, id outbox.Lane) bool {
+			return seq >= want.From && id == want.Lane && slices.Contains(mine, id.Slot)
+		})
 	}
 
 	return all, nil
@@ -114,7 +118,9 @@ func (w *weather) Delete(ctx context.Context, rows []outbox.Sent, _ time.Duratio
 
 	defer w.mu.Unlock()
 	for _, r := range rows {
-		delete(w.rows, r.Seq)
+		if w.rows[r.Seq].Token == r.Token {
+			delete(w.rows, r.Seq)
+		}
 	}
 
 	return nil
@@ -182,7 +188,7 @@ func (w *weather) commit(next *int64, escrows ...byte) (rows []outbox.Pending) {
 	defer w.mu.Unlock()
 	for _, who := range escrows {
 		*next++
-		p := outbox.Pending{Seq: *next, Slot: int16(who), Event: contract.Event{Name: "Approved",
+		p := outbox.Pending{ID: outbox.ID{Seq: *next, Token: 7 * *next}, Slot: int16(who), Event: contract.Event{Name: "Approved",
 			Escrow: common.Address{19: who}, BlockNumber: uint64(*next), Args: []byte(`{}`)}}
 		w.rows[p.Seq] = p
 		rows = append(rows, p)
@@ -202,6 +208,9 @@ func TestBubble(t *testing.T) {
 	}
 }
 
+// allSlots are those of the escrows in a bubble.
+var allSlots = []int16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}
+
 func bubble(t *testing.T, seed uint64) {
 	random := rand.New(rand.NewPCG(seed, 1))
 	w := &weather{random: rand.New(rand.NewPCG(seed, 2)), rows: map[int64]outbox.Pending{}, doubts: map[int16]int64{}}
@@ -218,6 +227,7 @@ func bubble(t *testing.T, seed uint64) {
 		p.limits.batchRows, p.limits.requests, p.limits.maxBlocked = 3, 4, 5
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
+		p.Reload(allSlots)
 		go func() { ended <- p.Run(ctx) }()
 
 		return p, func() {
@@ -259,9 +269,9 @@ func bubble(t *testing.T, seed uint64) {
 		committed = append(committed, rows...)
 		switch random.IntN(16) {
 		case 0: // the offer is lost
-			p.Reload()
+			p.Reload(allSlots)
 		case 1:
-			p.Reload()
+			p.Reload(allSlots)
 			p.Offer(1, rows)
 		case 2:
 			p.Offer(1, rows)

@@ -43,7 +43,7 @@ type Config struct {
 // database does not. One Publisher at a time uses it.
 type Handover struct {
 	acked  []outbox.Sent   // acknowledged, and not deleted because the database was gone: not to be sent again
-	doubts map[int16]int64 // not written down: see outbox.Box.Doubt
+	unsure map[int16]int64 // of each slot the seq up to which requests ended without an answer
 	known  bool
 	server time.Time // when the database server was started that the last Publisher ran on
 }

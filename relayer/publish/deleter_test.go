@@ -33,13 +33,13 @@ func drainBy(t *testing.T, db *database, rows int) (took time.Duration, sizes []
 	start := now
 	var outcome error
 	d := deleter{full: 1000, maxSize: 4096, deletionPace: deletionPace{size: 1000, limit: deleteLimit}}
-	d.run = func(work task) {
+	d.run = func(rows []outbox.Sent, limit time.Duration) {
 		var took time.Duration
-		took, outcome = db.delete(now, work.rows, work.limit)
+		took, outcome = db.delete(now, rows, limit)
 		now = now.Add(took)
 	}
 	for seq := rows; seq > 0; seq-- {
-		d.add(now, outbox.Sent{Seq: int64(seq)})
+		d.add(now, outbox.Sent{ID: outbox.ID{Seq: int64(seq)}})
 	}
 
 	last := int64(0)

@@ -1,9 +1,7 @@
 // Package publish moves messages from the outbox to Pub/Sub: those of one ordering key in the order
 // of their seq, each at least once, and twice only where the outcome of an attempt is unknown: a
 // process died, or an answer was lost, between the storing of a message and the deletion of its
-// row. Which rows that can be true of is on record in the database (outbox.Box.Doubt); those that
-// are sent all the same are counted in relayer_republished_total. What a crash can repeat is
-// bounded by the window: rows in memory, waiting or under way, together with those that are
+// row. Those are counted in relayer_republished_total. What a crash can repeat is bounded by the window: rows in memory, waiting or under way, together with those that are
 // acknowledged and not deleted yet.
 //
 // One goroutine owns all state, the loop. What it decides is decided by four parts that do no input
@@ -34,16 +32,13 @@
 // they recover. So memory is bounded: by the window, and by the names of blocked lanes, which are
 // at most maxBlocked per topic and those that were in the window when that was reached.
 //
-// The outbox is authoritative. `last` is the highest seq that was looked at: the rows of this
-// instance's slots are written by this instance, one commit after the other, so reading on from
-// there misses none. Whoever writes rows out of turn (a replay, the verifier, a rollback), and
-// every change of ownership, calls Reload: the outbox is read again from the start, past what is
-// under way. Every rereadEvery that happens by itself.
+// The outbox is authoritative. The rows of this instance's slots are written by this instance, one
+// commit after the other, so reading on from the last one misses none. When slots were taken the
+// outbox is read again from the start (Reload), past what is under way. Every rereadEvery that
+// happens by itself.
 //
 // Slots come to rest (Quiesce) whatever Pub/Sub does: requests are given up after a while, and are
-// in doubt then. At rest a row that is in the outbox, and not in doubt, was not published: by that
-// the ledger tells which retractions there have to be. A retraction is sent once the row of its
-// event is gone.
+// in doubt then.
 //
 // The publisher asks Config.Valid before each request and sends nothing once it says no. It does
 // not promise that nothing of a frozen process leaves later: the moment between the question and

@@ -49,25 +49,6 @@ func TestDoubtGoesWithItsSlot(t *testing.T) {
 	require.EqualValues(t, 1, w.metric("relayer_republished_total"), "the row that was in doubt, and not the one after it")
 }
 
-// What is in doubt is not sent again before the doubt is on record: who dies in between would leave no trace of it.
-func TestNothingIsSentAgainBeforeItsDoubtIsRecorded(t *testing.T) {
-	t.Parallel()
-	w := setup(t, testpubsub.Options{})
-	w.Exec(`create function refuse() returns trigger language plpgsql as $$
-		begin raise exception 'no doubts today'; end $$;
-		create trigger refuse before update on slot_ownership execute function refuse()`)
-	lost := w.server.Inject(testpubsub.Fault{Match: one("1"), Times: 1, Stored: true, Code: codes.Unavailable})
-	p := w.start(w.config(), publish.Tuning{})
-	w.approve(p, 1, 2)
-	require.Eventually(t, func() bool { return lost.Hits() == 1 && w.logs.count("no doubts today") > 2 }, patience, tick)
-	require.Equal(t, 2, w.tap.Len(), "each once")
-	w.Exec(`drop trigger refuse on slot_ownership`)
-	w.wait(3)
-	require.NoError(t, p.stop())
-	require.True(t, p.Settled())
-	require.EqualValues(t, 1, w.metric("relayer_republished_total"))
-}
-
 // A publisher that ends with rows acknowledged and not deleted leaves their doubt behind, for
 // whoever has the slots then. Where it cannot, it says so.
 func TestEndLeavesDoubtBehind(t *testing.T) {

@@ -31,9 +31,9 @@ type Tuning struct {
 	Delay, RereadEvery                                              time.Duration
 }
 
-// BeginQuiesce is Quiesce as far as the loop sees it; done is closed when the slots are at rest.
-func (p *Publisher) BeginQuiesce(slots []int16) (done <-chan struct{}) {
-	c := make(chan struct{})
+// BeginQuiesce is Quiesce as far as the loop sees it; done fires when the slots are at rest.
+func (p *Publisher) BeginQuiesce(slots []int16) (done <-chan map[int16]int64) {
+	c := make(chan map[int16]int64, 1)
 	p.inbox.order(order{slots: slots, done: c, patience: time.Hour})
 	return c
 }

@@ -33,7 +33,7 @@ func (s stage) String() string { return stageNames[s] }
 // slot is given away.
 var transitions = [...][]stage{
 	idle:    {ready, wanted, gone}, // rows are in memory; rows were left in the outbox; neither
-	ready:   {sending, idle, gone}, // its turn; its rows are to be read again
+	ready:   {sending, gone},       // its turn
 	sending: {idle, blocked, gone}, // acknowledged; failed
 	blocked: {wanted, gone},        // the delay is over
 	wanted:  {reading, gone},       // the reader's turn

@@ -255,26 +255,6 @@ func (s *lanes) saturated() bool {
 	return false
 }
 
-// reread forgets every row that was not handed over: the outbox is about to be read from the start.
-func (s *lanes) reread() {
-	for i := range s.topics {
-		s.topics[i].queue = nil
-	}
-
-	for _, n := range s.byID {
-		s.drop(n)
-		if n.left > 0 || n.stage == reading {
-			n.leave(1) // what of it was passed over because it was held may be due now
-		}
-
-		if n.stage == ready {
-			n.become(idle)
-		}
-
-		s.proceed(n)
-	}
-}
-
 // quiesce forgets the lanes of the slots that are to be quiet; those with a request under way when
 // that has ended.
 func (s *lanes) quiesce(quiet func(slot int16) bool) {

@@ -4,18 +4,21 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
 
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
 )
 
 // run works until ctx ends (nil) or the right does (ErrFenced). Requests are made under sending.
 func (l *loop) run(ctx, sending context.Context) error {
-	l.del.run = func(t task) { l.runTask(ctx, t) }
+	l.del.run = func(rows []outbox.Sent, limit time.Duration) { l.runDeletion(ctx, rows, limit) }
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil { // also where something else was ready: nothing is sent after the end
@@ -65,11 +68,6 @@ func (l *loop) pause(now time.Time) time.Duration {
 // given away is not sent after.
 func (l *loop) open() {
 	in := l.inbox.take()
-	if in.reload {
-		l.lanes.reread()
-		l.reader.rewind(0)
-	}
-
 	for _, o := range in.orders {
 		l.applyOrder(o)
 	}
@@ -78,7 +76,6 @@ func (l *loop) open() {
 		l.accept(o)
 	}
 
-	l.reader.offered = max(l.reader.offered, in.offered)
 	if in.full {
 		l.reader.notTaken()
 	}
@@ -93,25 +90,31 @@ func (l *loop) accept(o offer) {
 	}
 
 	for i := range o.rows {
-		if r := &o.rows[i]; l.reader.take(r.Seq, l.window.room() > 0) && !l.outOfTurn(r) {
+		if r := &o.rows[i]; l.reader.take(r.Seq, l.window.room() > 0) {
 			l.add(row{Pending: *r})
 		}
 	}
 }
 
-// applyOrder quiesces or resumes slots.
+// applyOrder does what it is told with slots.
 func (l *loop) applyOrder(o order) {
-	if o.done == nil {
+	switch o.what {
+	case quiesce:
+		l.rest.quiesce(o, time.Now())
+		l.lanes.quiesce(l.rest.isQuiet)
+		l.notify()
+	case resume:
 		l.rest.resume(o.slots)
-		l.epoch = max(l.epoch, o.epoch)
+		if o.epoch > 0 { // they were released
+			l.epoch = max(l.epoch, o.epoch)
+			l.slots = slices.DeleteFunc(slices.Clone(l.slots), func(s int16) bool { return slices.Contains(o.slots, s) })
+		}
+
 		l.reader.rewind(0)
-
-		return
+	case reload:
+		l.slots = o.slots
+		l.reader.rewind(0)
 	}
-
-	l.rest.quiesce(o, time.Now())
-	l.lanes.quiesce(l.rest.isQuiet)
-	l.notify()
 }
 
 // readSkipped has rows read that were passed over while too many lanes were blocked, and logs when
@@ -212,7 +215,7 @@ func (l *loop) failed(ctx context.Context, f *request) {
 	l.cfg.Metrics.errors.WithLabelValues(c.String()).Inc()
 	l.cfg.Metrics.last.Store(&Failure{At: now, Err: f.err})
 	if !pubsub.Refused(c) {
-		l.del.doubt(f.lane.id.Slot, f.rows[len(f.rows)-1].Seq)
+		l.unsure[f.lane.id.Slot] = max(l.unsure[f.lane.id.Slot], f.rows[len(f.rows)-1].Seq)
 	}
 
 	if !changed {
@@ -259,7 +262,7 @@ func (l *loop) drain(ctx context.Context, cancel context.CancelFunc) {
 
 	l.settleRest(ctx)
 	l.wait.Wait()
-	l.cfg.Handover.acked, l.cfg.Handover.doubts = l.del.waiting, l.del.doubts
+	l.cfg.Handover.acked, l.cfg.Handover.unsure = l.del.waiting, l.unsure
 	l.shown.undeleted.Store(int64(len(l.del.waiting)))
 	l.shown.blocked.Store(0)
 	if n := len(l.del.waiting); n > 0 {
@@ -277,9 +280,8 @@ func (l *loop) drain(ctx context.Context, cancel context.CancelFunc) {
 	l.cfg.Metrics.inFlight.Set(0)
 }
 
-// settleRest deletes what was acknowledged and writes doubts down, until all is done, a task fails,
-// or deleteAtEnd is over. Then it writes down that what is left may have been sent, which is one
-// small statement.
+// settleRest deletes what was acknowledged, until all is done, a deletion fails, or deleteAtEnd is over.
+// Then it writes down that what is left may have been sent, which is one small statement.
 func (l *loop) settleRest(ctx context.Context) {
 	timer := time.NewTimer(deleteAtEnd)
 	defer timer.Stop()
@@ -301,9 +303,10 @@ func (l *loop) settleRest(ctx context.Context) {
 		}
 	}
 
-	rest := l.del.rest()
-	l.shown.settled.Store(len(rest) == 0 || l.store.Doubt(ctx, rest) == nil)
-	if l.shown.settled.Load() {
-		l.del.doubts = nil
+	unsure := maps.Clone(l.unsure)
+	for _, s := range l.del.waiting {
+		unsure[s.Slot] = max(unsure[s.Slot], s.Seq)
 	}
+
+	l.shown.settled.Store(len(unsure) == 0 || l.store.Doubt(ctx, unsure) == nil)
 }

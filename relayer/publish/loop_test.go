@@ -21,8 +21,7 @@ import (
 type bench struct {
 	*loop
 	*Publisher
-	t     *testing.T
-	tasks []task // that the database was told
+	t *testing.T
 }
 
 // accepting takes whatever it is given.
@@ -50,13 +49,13 @@ func assembleWith(t *testing.T, s Sender) *bench {
 	require.NoError(t, err)
 	b := &bench{t: t, loop: newLoop(&p.shared), Publisher: p}
 	b.reader.caughtUp = true
-	b.del.run = func(work task) { b.tasks = append(b.tasks, work) }
+	b.del.run = func([]outbox.Sent, time.Duration) {}
 
 	return b
 }
 
 func pending(seq int64, who byte) outbox.Pending {
-	return outbox.Pending{Seq: seq, Slot: int16(who),
+	return outbox.Pending{ID: outbox.ID{Seq: seq, Token: 7 * seq}, Slot: int16(who),
 		Event: contract.Event{Name: "Approved", Escrow: common.Address{19: who}, Args: []byte(`{}`)}}
 }
 
@@ -111,9 +110,9 @@ func TestOfferOpenedLate(t *testing.T) {
 	b.sendAll()
 	b.del.batch, b.del.waiting = b.del.waiting, nil
 	b.forget(t.Context(), nil)
-	require.Empty(t, b.window.seqs)
+	require.Empty(t, b.window.ids)
 	b.reader.rewind(0)
-	b.take(t.Context(), readResult{turn: b.reader.turn, limit: 10})
+	b.take(t.Context(), readResult{limit: 10})
 	require.True(t, b.reader.caughtUp)
 	b.Offer(1, []outbox.Pending{pending(1, 1), pending(2, 1), pending(3, 1)})
 	b.open()
@@ -207,24 +206,15 @@ func TestFailsWhileQuiet(t *testing.T) {
 	b.put(1, 1)
 	b.sendReady(t.Context(), time.Now())
 	b.put(2, 1)
-	done := make(chan struct{})
-	b.applyOrder(order{slots: []int16{1}, done: done})
+	done := make(chan map[int16]int64, 1)
+	b.applyOrder(order{what: quiesce, slots: []int16{1}, done: done})
 	f := <-b.answered
 	f.err = status.Error(codes.Unavailable, "away")
 	b.answered <- f
 	require.NoError(t, b.takeAnswers(t.Context(), <-b.answered))
-	select {
-	case <-done:
-		require.Fail(t, "nobody knows yet that it may have been sent")
-	default:
-	}
-
-	b.delete(time.Now())
-	require.Equal(t, []task{{doubts: map[int16]int64{1: 1}, limit: deleteLimit}}, b.tasks)
-	b.forget(t.Context(), nil)
-	<-done
+	require.Equal(t, map[int16]int64{1: 1}, <-done, "it may have been sent")
 	require.Empty(t, b.lanes.byID)
-	require.Empty(t, b.window.seqs)
+	require.Empty(t, b.window.ids)
 	require.Empty(t, b.lanes.retries)
 	require.Empty(t, b.rest.busy)
 	require.Zero(t, b.window.bytes)
@@ -243,73 +233,12 @@ func TestResumedWhileSending(t *testing.T) {
 	}
 
 	require.Equal(t, []int64{2, 3}, b.queued(1), "there is no room for 4")
-	b.applyOrder(order{slots: []int16{1}, done: make(chan struct{})})
-	b.applyOrder(order{slots: []int16{1}})
+	b.applyOrder(order{what: quiesce, slots: []int16{1}, done: make(chan map[int16]int64, 1)})
+	b.applyOrder(order{what: resume, slots: []int16{1}})
 	b.settle(t.Context(), <-b.answered)
 	wants := b.choose()
 	require.Len(t, wants, 1)
 	require.EqualValues(t, 2, wants[0].from)
-}
-
-// Reading from the start reads blocked lanes from their start too: a row that was held when they were read may be due.
-func TestReloadReadsBlockedLanesFromTheStart(t *testing.T) {
-	b := assemble(t)
-	b.put(5, 1)
-	b.sendAll(1)
-	b.Reload()
-	b.open()
-	wants := b.retried()
-	require.Len(t, wants, 1)
-	require.EqualValues(t, 1, wants[0].from)
-}
-
-// An event that waits for its return from a reorganisation may come back between two readings, with those
-// behind it: these are not sent before the outbox is read from the start.
-func TestWhatWaitsIsNotOvertaken(t *testing.T) {
-	held := func(seq int64, who byte) outbox.Found {
-		f := read(seq, who)
-		f.Held = true
-		return f
-	}
-	for name, readings := range map[string]func(b *bench){
-		"read by page": func(b *bench) {
-			b.reader.caughtUp = false
-			b.take(t.Context(), readResult{page: []outbox.Found{held(1, 1)}, limit: 1})
-			b.take(t.Context(), readResult{page: []outbox.Found{read(2, 1), read(3, 2)}, limit: 10})
-		},
-		"read by key": func(b *bench) {
-			b.put(1, 1)
-			b.sendAll(1)
-			b.take(t.Context(), readResult{wants: b.retried(), lanes: [][]outbox.Found{{held(1, 1)}}})
-			wants := b.choose()
-			require.Len(t, wants, 1)
-			b.take(t.Context(), readResult{wants: wants, lanes: [][]outbox.Found{{read(2, 1)}}})
-			b.put(3, 2)
-		},
-		"offered": func(b *bench) {
-			b.take(t.Context(), readResult{page: []outbox.Found{held(1, 1)}, limit: 10})
-			b.Offer(1, []outbox.Pending{pending(2, 1), pending(3, 2)})
-			b.open()
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			b := assemble(t)
-			readings(b)
-			require.Empty(t, b.queued(1))
-			require.Equal(t, []int64{3}, b.queued(2))
-
-			b.Reload()
-			b.open()
-			rows := []outbox.Found{read(1, 1), read(2, 1)}
-			if wants := b.choose(); len(wants) > 0 {
-				b.take(t.Context(), readResult{turn: b.reader.turn, wants: wants, lanes: [][]outbox.Found{rows}})
-			} else {
-				b.take(t.Context(), readResult{turn: b.reader.turn, page: rows, limit: 10})
-			}
-
-			require.Equal(t, []int64{1, 2}, b.queued(1))
-		})
-	}
 }
 
 // A request that hangs is ended once whoever wants its slot quiet has waited long enough.
@@ -318,7 +247,7 @@ func TestPatienceEnds(t *testing.T) {
 	b.put(1, 1)
 	b.put(2, 2)
 	b.sendReady(t.Context(), time.Now())
-	b.applyOrder(order{slots: []int16{1}, done: make(chan struct{}), patience: time.Hour})
+	b.applyOrder(order{what: quiesce, slots: []int16{1}, done: make(chan map[int16]int64, 1), patience: time.Hour})
 	b.lanes.cancel(b.rest.overdue(time.Now()))
 	require.Zero(t, b.rest.overdue(time.Now()), "nobody has lost patience yet")
 	b.lanes.cancel(b.rest.overdue(time.Now().Add(2 * time.Hour)))
@@ -327,7 +256,7 @@ func TestPatienceEnds(t *testing.T) {
 	require.EqualValues(t, 1, f.lane.id.Slot)
 	require.Empty(t, b.answered, "the other slot's request goes on")
 	b.settle(t.Context(), f)
-	require.Equal(t, map[int16]int64{1: 1}, b.del.doubts)
+	require.Equal(t, map[int16]int64{1: 1}, b.unsure)
 	b.lane(2).request.cancel()
 	<-b.answered
 }

@@ -43,29 +43,6 @@ func New(cfg Config) (*Publisher, error) {
 	return p, nil
 }
 
-// Join makes sure, before Run, that what the tenure before has left are rows of this database still: another server
-// may have forgotten the last ones, and have given their numbers to other rows.
-func (p *Publisher) Join(ctx context.Context) error {
-	h := p.cfg.Handover
-	if len(h.acked) == 0 || h.server.Equal(p.cfg.Server) {
-		return nil
-	}
-
-	acked, err := p.box.Still(ctx, h.acked)
-	if err != nil {
-		return err
-	}
-
-	if n := len(h.acked) - len(acked); n > 0 {
-		p.cfg.Log.WarnContext(ctx, "the database has forgotten rows that were acknowledged: they may be published again",
-			slog.Int("messages", n))
-	}
-
-	h.acked = acked // h.server is Run's to set: a tenure may end before it publishes anything from there
-
-	return nil
-}
-
 // Run publishes until ctx ends; then it takes nothing more, waits up to drainTimeout for what is
 // under way, deletes the rows of what was acknowledged, and returns nil. It returns ErrFenced when
 // Config.Valid says no. Trouble with Pub/Sub or the database never ends it.
@@ -90,7 +67,6 @@ func (p *Publisher) Offer(epoch int64, rows []outbox.Pending) {
 
 	b := &p.inbox
 	b.mu.Lock()
-	b.offered = max(b.offered, rows[len(rows)-1].Seq)
 	b.full = b.full || b.rows+len(rows) > p.limits.windowRows
 	if !b.full { // else what comes next would overtake what was dropped
 		b.offers, b.rows = append(b.offers, offer{epoch, rows}), b.rows+len(rows)
@@ -100,26 +76,31 @@ func (p *Publisher) Offer(epoch int64, rows []outbox.Pending) {
 	b.ring()
 }
 
-// Reload makes the publisher read the outbox from the start, and forget the rows that it has read
-// and not sent yet: they may not be ours any more, or have been taken back.
-func (p *Publisher) Reload() {
-	p.inbox.mu.Lock()
-	p.inbox.reload = true
-	p.inbox.mu.Unlock()
-	p.inbox.ring()
+// Reload says which slots are held: the publisher reads their rows from the start. Until the first call
+// it publishes nothing.
+func (p *Publisher) Reload(slots []int16) {
+	p.inbox.order(order{what: reload, slots: slices.Clone(slots)})
 }
 
 // Quiesce stops publishing for some slots and returns when they are at rest: nothing of them is
 // under way, every acknowledged row is deleted, and what may have been sent is in the record of
-// doubt. So a row that is in the outbox then, and not in doubt, was not published. Requests that
-// take longer than drainTimeout are given up, and are in doubt. On an error, which comes when ctx
-// ends first, the slots are published again.
+// doubt. Requests that take longer than drainTimeout are given up, and are in doubt. On an error,
+// which comes when ctx ends first or the record cannot be written, the slots are published again.
 func (p *Publisher) Quiesce(ctx context.Context, slots []int16) error {
-	done := make(chan struct{})
-	p.inbox.order(order{slots: slices.Clone(slots), done: done, patience: drainTimeout})
+	done := make(chan map[int16]int64, 1)
+	p.inbox.order(order{what: quiesce, slots: slices.Clone(slots), done: done, patience: drainTimeout})
 	select {
-	case <-done:
-		return nil
+	case unsure := <-done:
+		if len(unsure) == 0 {
+			return nil
+		}
+
+		err := p.store.Doubt(ctx, unsure)
+		if err != nil {
+			p.Resume(slots, 0)
+		}
+
+		return err
 	case <-p.inbox.ended:
 		if p.Settled() {
 			return nil // Run has waited for what was under way
@@ -135,11 +116,11 @@ func (p *Publisher) Quiesce(ctx context.Context, slots []int16) error {
 // Resume publishes slots again that were quiesced. After they were released, epoch is the new one:
 // what was offered before is left to whoever has them now.
 func (p *Publisher) Resume(slots []int16, epoch int64) {
-	p.inbox.order(order{slots: slices.Clone(slots), epoch: epoch})
+	p.inbox.order(order{what: resume, slots: slices.Clone(slots), epoch: epoch})
 }
 
 // Settled says, once Run has ended, whether the database knows what may have been sent: then slots
-// may be released. Else whoever claims them takes all of their rows for doubtful.
+// may be released. Else their next owner counts all of their rows as perhaps published.
 func (p *Publisher) Settled() bool { return p.shown.settled.Load() }
 
 // Stats returns what is under way.

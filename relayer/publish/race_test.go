@@ -19,7 +19,7 @@ import (
 )
 
 // Rows reach the publisher as offers and as pages and by key, while it is told to read anew, slots
-// are quiesced and resumed, others write rows out of turn, tenures change, and Pub/Sub refuses at
+// are quiesced and resumed, replays are served, tenures change, and Pub/Sub refuses at
 // random. Whatever the order of all this: each row is published once, and those of one key in
 // order.
 func TestNothingTwiceNothingOutOfOrder(t *testing.T) {
@@ -66,14 +66,14 @@ func randomRun(t *testing.T, seed uint64) {
 			p := current.Load()
 			switch r.IntN(12) {
 			case 0: // the offer is lost with a tenure
-				p.Reload()
-			case 1: // what the caller does after a rollback
-				p.Reload()
+				p.Reload(everySlot())
+			case 1: // the holding has changed
+				p.Reload(everySlot())
 				p.Offer(1, committed)
 			case 2:
-				replayed = append(replayed, w.commit("ArbiterChanged", message.Replay, r.IntN(20))...)
-				p.Reload()
-				fallthrough
+				replay := w.commit("ArbiterChanged", message.Replay, r.IntN(20))
+				replayed = append(replayed, replay...)
+				p.Offer(1, append(committed, replay...))
 			default:
 				p.Offer(1, committed)
 			}
@@ -100,7 +100,7 @@ func randomRun(t *testing.T, seed uint64) {
 			}
 		})
 	}
-	every(3, 3*time.Millisecond, func(*rand.Rand) { current.Load().Reload() })
+	every(3, 3*time.Millisecond, func(*rand.Rand) { current.Load().Reload(everySlot()) })
 	every(4, 5*time.Millisecond, func(r *rand.Rand) {
 		slots := []int16{int16(r.IntN(20)), int16(r.IntN(20))}
 		p := current.Load()

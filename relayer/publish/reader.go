@@ -3,8 +3,6 @@ package publish
 import (
 	"time"
 
-	"github.com/ethereum/go-ethereum/common"
-
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
@@ -22,29 +20,23 @@ const (
 // reader knows how far the outbox was read, and what is read next and when. It does no input or
 // output and keeps no time.
 //
-// A pass over the outbox reads from the start to the end. Every row of this instance's slots up to
-// last has been looked at in this pass, and every one up to looked in this or an earlier one:
-// looked >= last. If caughtUp, what comes behind last comes as an offer, in order; if not, offers
-// are not taken, since rows before them have to be read first. One reading is under way at most
-// (busy), and it is void if turn has changed meanwhile: something has happened that it may not show.
-//
-// Readings see the outbox at different times. So once an event's row was seen that has to wait for
-// its event to come back from a reorganisation, later readings take no event of that escrow (waiting)
-// until another pass from the start begins: it may have come back between two readings, together with
-// those behind it. Whoever brings it back, or gives it up, calls for such a pass.
+// Rows of this instance's slots appear in the order of their seq, since one commit after the other
+// writes them. So a pass reads from the start to the end, and then (caughtUp) every row that comes
+// is offered, in order. An offer is passed over while a pass is under way, which reads its rows, and
+// missed says that one was since the reading under way began: that reading may not show them. seen is
+// the highest seq that was read or taken, in this pass or an earlier one: an offer up to there is of
+// rows that were read. One reading is under way at most (busy), and it is void if a pass has begun
+// meanwhile: something has happened that it may not show.
 type reader struct {
-	limits  *limits
-	jitter  func() float64
-	last    int64
-	looked  int64
-	offered int64 // highest seq that was offered, taken or not
+	limits *limits
+	jitter func() float64
+	last   int64 // how far this pass has come
+	seen   int64
 
-	caughtUp        bool
-	turn            int
-	rereadAt        time.Time // when a pass begins that nothing called for
-	retractionsHeld bool      // retractions were seen that wait for the deletion of their event's row
-	waiting         map[common.Address]bool
-	seen            []common.Address // to wait, in the reading that is being taken
+	caughtUp bool
+	missed   bool
+	void     bool
+	rereadAt time.Time // when a pass begins that nothing called for
 
 	pace
 }
@@ -69,30 +61,22 @@ const (
 
 // readResult is what a reading brought: a page of the outbox, or the rows of some lanes.
 type readResult struct {
-	turn int
-	err  error
+	err error
 
-	page    []outbox.Found
-	limit   int
-	offered int64 // when it began: what was offered by then was committed by then
+	page  []outbox.Found
+	limit int
 
 	wants []want // nil: it was a page
 	lanes [][]outbox.Found
 }
 
 func newReader(l *limits, jitter func() float64, now time.Time) reader {
-	return reader{limits: l, jitter: jitter, rereadAt: now.Add(l.rereadEvery), pace: pace{rows: l.pageRows},
-		waiting: map[common.Address]bool{}}
+	return reader{limits: l, jitter: jitter, rereadAt: now.Add(l.rereadEvery), pace: pace{rows: l.pageRows}}
 }
 
-// rewind makes the outbox be read again from behind a seq; what is in the window is passed over. A
-// reading under way is void: what called for this may have happened after it.
+// rewind makes the outbox be read again from behind a seq; what is in the window is passed over.
 func (r *reader) rewind(last int64) {
-	r.last, r.caughtUp = min(r.last, last), false
-	r.turn++
-	if last == 0 {
-		clear(r.waiting)
-	}
+	r.last, r.caughtUp, r.void = min(r.last, last), false, r.busy
 }
 
 // refresh begins a pass if it is time for one. None is due while a pass is under way, or where it
@@ -111,22 +95,22 @@ func (r *reader) refresh(now time.Time, leftOut bool) {
 // take says whether a row that was offered is new; room, whether there is room for it. Where there
 // is none, neither it nor those behind it are taken: they are read.
 func (r *reader) take(seq int64, room bool) bool {
-	if !r.caughtUp || seq <= max(r.last, r.looked) { // it was read before the offer was opened
+	if seq <= r.seen { // it was read before the offer was opened
 		return false
 	}
 
-	if !room {
-		r.caughtUp = false
+	if !r.caughtUp || !room {
+		r.notTaken()
 		return false
 	}
 
-	r.last, r.looked = seq, seq
+	r.last, r.seen = seq, seq
 
 	return true
 }
 
 // notTaken notes that an offer is left to be read.
-func (r *reader) notTaken() { r.caughtUp = false }
+func (r *reader) notTaken() { r.caughtUp, r.missed = false, true }
 
 // next says what to read, by page and by key in turns where both can be: whether there is room for
 // a page, and whether lanes wait to be read.
@@ -155,8 +139,12 @@ func (r *reader) at(now time.Time) time.Time {
 
 // begin begins a reading, of a page or of lanes.
 func (r *reader) begin(wants []want) readResult {
-	r.busy, r.byKey = true, wants != nil
-	return readResult{turn: r.turn, limit: r.rows, offered: r.offered, wants: wants}
+	r.busy, r.void, r.byKey = true, false, wants != nil
+	if wants == nil {
+		r.missed = false
+	}
+
+	return readResult{limit: r.rows, wants: wants}
 }
 
 // end takes the end of a reading, and says whether it is of use.
@@ -170,7 +158,7 @@ func (r *reader) end(result *readResult, now time.Time) (useful bool) {
 		return false
 	}
 
-	if result.turn != r.turn {
+	if r.void {
 		return false
 	}
 
@@ -179,34 +167,12 @@ func (r *reader) end(result *readResult, now time.Time) (useful bool) {
 	return true
 }
 
-// page notes that a page was taken. One that is not full was the last: everything that was offered
-// when its reading began was there to be read, or was left out for a reason.
+// page notes that a page was taken. One that is not full was the last, unless rows were committed since.
 func (r *reader) page(result *readResult) {
 	if n := len(result.page); n > 0 {
 		r.last = result.page[n-1].Seq
+		r.seen = max(r.seen, r.last)
 	}
 
-	if len(result.page) < result.limit {
-		r.last = max(r.last, result.offered)
-		r.caughtUp = r.offered <= r.last
-	}
-
-	r.looked = max(r.looked, r.last)
-}
-
-// taken notes that all of a reading was taken.
-func (r *reader) taken() {
-	for _, escrow := range r.seen {
-		r.waiting[escrow] = true
-	}
-
-	r.seen = nil
-}
-
-// deleted notes that rows were deleted, for which retractions may have waited.
-func (r *reader) deleted() {
-	if r.retractionsHeld {
-		r.retractionsHeld = false
-		r.rewind(0)
-	}
+	r.caughtUp = len(result.page) < result.limit && !r.missed
 }

@@ -8,8 +8,7 @@ import (
 // rest is which slots are to be quiet, and who waits until they are at rest.
 //
 // busy counts for each slot the requests under way and the rows that are to be deleted, and has no
-// zeros; nothing is sent of a slot that is in quiet, which counts how many want it to be: whoever
-// yields it, whoever follows a rollback.
+// zeros; nothing is sent of a slot that is in quiet, which counts how many orders want that.
 type rest struct {
 	quiet   map[int16]int
 	busy    map[int16]int
@@ -52,15 +51,22 @@ func (r *rest) resume(slots []int16) {
 	})
 }
 
-// notify answers those whose slots are at rest: nothing of them is under way or left to delete, and
-// no doubt about them is unrecorded.
-func (r *rest) notify(doubtful func(slot int16) bool) {
+// notify answers those whose slots are at rest: nothing of them is under way or left to delete. It
+// hands them what is unsure of their slots.
+func (r *rest) notify(unsure map[int16]int64) {
 	r.waiting = slices.DeleteFunc(r.waiting, func(o order) bool {
-		if slices.ContainsFunc(o.slots, func(s int16) bool { return r.busy[s] > 0 || doubtful(s) }) {
+		if slices.ContainsFunc(o.slots, func(s int16) bool { return r.busy[s] > 0 }) {
 			return false
 		}
 
-		close(o.done)
+		of := map[int16]int64{}
+		for _, s := range o.slots {
+			if seq, ok := unsure[s]; ok {
+				of[s] = seq
+			}
+		}
+
+		o.done <- of
 
 		return true
 	})

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/column"
-	"github.com/fusion-prime/escrow-relayer/relayer/message"
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
@@ -23,13 +22,15 @@ type loop struct {
 	reader reader
 	del    deleter
 	rest   rest
-	epoch  int64 // offers of earlier ones are void
+	epoch  int64           // offers of earlier ones are void
+	slots  []int16         // that are held, as the last reload says
+	unsure map[int16]int64 // as of Handover
 
 	answered chan *request
 	read     chan readResult
-	deleted  chan error         // the outcome of a task of del
-	endTask  context.CancelFunc // ends the task under way
-	wait     sync.WaitGroup     // for requests, readings, tasks
+	deleted  chan error         // the outcome of a deletion
+	endTask  context.CancelFunc // ends the deletion under way
+	wait     sync.WaitGroup     // for requests, readings, deletions
 }
 
 // newLoop returns the loop of a publisher with what the tenure before it has left.
@@ -48,14 +49,16 @@ func newLoop(s *shared) *loop {
 		l.done(s)
 	}
 
-	l.del.doubts = s.cfg.Handover.doubts
+	if l.unsure = s.cfg.Handover.unsure; l.unsure == nil {
+		l.unsure = map[int16]int64{}
+	}
 
 	return l
 }
 
 // add hands a row to its lane, unless it is known, or nothing of its slot is to be sent.
 func (l *loop) add(r row) {
-	if l.window.has(r.Seq) || l.rest.isQuiet(r.Slot) {
+	if l.window.has(r.ID) || l.rest.isQuiet(r.Slot) {
 		return
 	}
 
@@ -70,24 +73,19 @@ func (l *loop) add(r row) {
 
 // done notes that a row need not be sent any more: it is to be deleted.
 func (l *loop) done(s outbox.Sent) {
-	l.window.enter(s.Seq)
+	l.window.enter(s.ID)
 	l.rest.begin(s.Slot)
 	l.del.add(time.Now(), s)
 }
 
-func (l *loop) notify() { l.rest.notify(l.del.doubtfulSlot) }
+func (l *loop) notify() { l.rest.notify(l.unsure) }
 
 // deletionsAwaited says whether somebody waits for deletions.
 func (l *loop) deletionsAwaited() bool { return len(l.rest.waiting) > 0 }
 
-// readOn begins the next reading, if there is something to read and room for it. What is read says
-// which rows are in doubt, so doubts are written down before.
+// readOn begins the next reading, if there is something to read and room for it.
 func (l *loop) readOn(ctx context.Context, now time.Time) {
 	l.reader.refresh(now, l.lanes.saturated())
-	if l.del.doubtful() {
-		return
-	}
-
 	room := l.window.room()
 	what := l.reader.next(now, room, len(l.lanes.wanted) > 0)
 	if what == someLanes {
@@ -105,16 +103,17 @@ func (l *loop) readOn(ctx context.Context, now time.Time) {
 }
 
 func (l *loop) readPage(ctx context.Context) {
-	last, without := l.reader.last, l.lanes.without(outbox.DefaultTopic) // which are read by key
+	mine, last, without := l.slots, l.reader.last, l.lanes.without(outbox.DefaultTopic) // which are read by key
 	l.begin(ctx, l.reader.begin(nil), func(ctx context.Context, r *readResult) (err error) {
-		r.page, err = l.store.Page(ctx, last, r.limit, without)
+		r.page, err = l.store.Page(ctx, mine, last, r.limit, without)
 		return err
 	})
 }
 
 func (l *loop) readLanes(ctx context.Context, wants []want) {
+	mine := l.slots
 	l.begin(ctx, l.reader.begin(wants), func(ctx context.Context, r *readResult) (err error) {
-		r.lanes, err = l.store.Lanes(ctx, column.Of(wants, func(w *want) outbox.Want {
+		r.lanes, err = l.store.Lanes(ctx, mine, column.Of(wants, func(w *want) outbox.Want {
 			return outbox.Want{Lane: w.lane.id, From: w.from, Limit: w.limit}
 		}))
 
@@ -157,33 +156,22 @@ func (l *loop) take(ctx context.Context, r readResult) {
 		}
 	}
 
-	l.reader.taken()
 	l.window.endReading()
 }
 
-// sendable says whether a row is to be sent. One that never will be leaves the outbox as if it had been.
+// sendable says whether a row is to be sent. One that has no event any more leaves the outbox as if it had been.
 func (l *loop) sendable(f *outbox.Found) bool {
-	if l.window.has(f.Seq) {
+	if l.window.has(f.ID) {
 		return false
 	}
 
-	if f.Obsolete && !l.rest.isQuiet(f.Slot) {
+	if f.Gone && !l.rest.isQuiet(f.Slot) {
 		l.done(f.Sent())
 	}
 
-	switch kind := message.Kind(f.Kind); {
-	case f.Held && kind == message.Retraction:
-		l.reader.retractionsHeld = true
-	case f.Held && kind == message.Original:
-		l.reader.seen = append(l.reader.seen, f.Event.Escrow)
-	}
+	f.Doubtful = f.Doubtful || f.Seq <= l.unsure[f.Slot]
 
-	return !f.Held && !f.Obsolete && !l.outOfTurn(&f.Pending)
-}
-
-// outOfTurn says whether a row is an event's whose escrow has an earlier one that waits.
-func (l *loop) outOfTurn(r *outbox.Pending) bool {
-	return message.Kind(r.Kind) == message.Original && l.reader.waiting[r.Event.Escrow]
+	return !f.Gone
 }
 
 // delete begins a deletion that is due. It is not held up by the loop, and does not hold it up.
@@ -193,26 +181,17 @@ func (l *loop) delete(now time.Time) {
 	}
 }
 
-// runTask tells the database, outside of the loop.
-func (l *loop) runTask(ctx context.Context, t task) {
+// runDeletion deletes rows, outside of the loop.
+func (l *loop) runDeletion(ctx context.Context, rows []outbox.Sent, limit time.Duration) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	l.endTask = cancel
 	l.wait.Go(func() {
 		defer cancel()
-		var err error
-		if len(t.doubts) > 0 {
-			err = l.store.Doubt(ctx, t.doubts)
-		}
-
-		if err == nil && len(t.rows) > 0 {
-			err = l.store.Delete(ctx, t.rows, t.limit)
-		}
-
-		l.deleted <- err
+		l.deleted <- l.store.Delete(ctx, rows, limit)
 	})
 }
 
-// forget takes the outcome of a task. Rows that could not be deleted stay known, and are deleted with the next ones.
+// forget takes the outcome of a deletion. Rows that could not be deleted stay known, and are deleted with the next ones.
 func (l *loop) forget(ctx context.Context, err error) {
 	attempted := len(l.del.batch)
 	gone := l.del.end(time.Now(), err, l.cfg.Jitter())
@@ -224,11 +203,7 @@ func (l *loop) forget(ctx context.Context, err error) {
 
 	for _, s := range gone {
 		l.rest.end(s.Slot)
-		l.window.deleted(s.Seq)
-	}
-
-	if len(gone) > 0 {
-		l.reader.deleted()
+		l.window.deleted(s.ID)
 	}
 
 	l.notify()

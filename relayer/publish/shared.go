@@ -21,8 +21,8 @@ type shared struct {
 
 // store is the outbox as package outbox has it.
 type store interface {
-	Page(ctx context.Context, last int64, limit int, without []outbox.Lane) ([]outbox.Found, error)
-	Lanes(ctx context.Context, wants []outbox.Want) ([][]outbox.Found, error)
+	Page(ctx context.Context, mine []int16, last int64, limit int, without []outbox.Lane) ([]outbox.Found, error)
+	Lanes(ctx context.Context, mine []int16, wants []outbox.Want) ([][]outbox.Found, error)
 	Delete(ctx context.Context, rows []outbox.Sent, limit time.Duration) error
 	Doubt(ctx context.Context, seqs map[int16]int64) error
 }
@@ -38,12 +38,10 @@ type inbox struct {
 
 // content is what has come in since the loop last took it. Once full, offers and rows stay as they are.
 type content struct {
-	offers  []offer
-	rows    int   // in offers
-	full    bool  // an offer was too much; it and those after it are not in offers
-	offered int64 // highest seq offered, whether it is in offers or not
-	reload  bool
-	orders  []order
+	offers []offer
+	rows   int  // in offers
+	full   bool // an offer was too much; it and those after it are not in offers
+	orders []order
 }
 
 type offer struct {
@@ -51,14 +49,26 @@ type offer struct {
 	rows  []outbox.Pending
 }
 
-// order is to quiesce slots, and to close done when they are at rest; or, without done, to resume them.
+// order is what the loop is told to do with slots.
 type order struct {
-	slots    []int16
-	done     chan struct{}
+	what  command
+	slots []int16
+
+	// of quiesce: gets of each slot the seq up to which nobody knows what was sent, when they are at rest
+	done     chan map[int16]int64
 	patience time.Duration // with requests that are under way
 	giveUp   time.Time     // when it is over; set by the loop, zero: it has been
-	epoch    int64
+	epoch    int64         // of resume
 }
+
+// command is an order without its slots.
+type command int8
+
+const (
+	quiesce command = iota // send nothing more
+	resume
+	reload // read the outbox from the start: these are the slots that are held
+)
 
 func (b *inbox) order(o order) {
 	b.mu.Lock()
@@ -79,7 +89,7 @@ func (b *inbox) take() content {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	was := b.content
-	b.content = content{offered: was.offered}
+	b.content = content{}
 
 	return was
 }

@@ -1,5 +1,7 @@
 package publish
 
+import "github.com/fusion-prime/escrow-relayer/relayer/outbox"
+
 // window is the rows that this process answers for: those in memory, waiting or under way, and
 // those that are acknowledged and whose rows are not deleted yet. A crash can repeat no others, and
 // none of them is taken in a second time.
@@ -9,16 +11,16 @@ package publish
 // rows, and is empty while reading is false. bytes is the size of the rows in memory.
 type window struct {
 	limits            *limits
-	seqs              map[int64]struct{}
+	ids               map[outbox.ID]struct{}
 	bytes             int
 	reading           bool
-	deletedDuringRead []int64
+	deletedDuringRead []outbox.ID
 }
 
-func newWindow(l *limits) window { return window{limits: l, seqs: map[int64]struct{}{}} }
+func newWindow(l *limits) window { return window{limits: l, ids: map[outbox.ID]struct{}{}} }
 
-func (w *window) has(seq int64) bool {
-	_, ok := w.seqs[seq]
+func (w *window) has(id outbox.ID) bool {
+	_, ok := w.ids[id]
 	return ok
 }
 
@@ -28,15 +30,15 @@ func (w *window) room() int {
 		return 0
 	}
 
-	return max(0, w.limits.windowRows-len(w.seqs))
+	return max(0, w.limits.windowRows-len(w.ids))
 }
 
-// enter takes a row in that is not in memory: bytes is 0.
-func (w *window) enter(seq int64) { w.seqs[seq] = struct{}{} }
+// enter adds a row that is not in memory: bytes is 0.
+func (w *window) enter(id outbox.ID) { w.ids[id] = struct{}{} }
 
-// load takes rows in that are in memory.
+// load adds a row that is in memory.
 func (w *window) load(r *row) {
-	w.enter(r.Seq)
+	w.enter(r.ID)
 	w.bytes += r.size()
 }
 
@@ -50,26 +52,26 @@ func (w *window) unload(rows []row) {
 // leave forgets rows that stay in the outbox, and are to be read again.
 func (w *window) leave(rows []row) {
 	for i := range rows {
-		delete(w.seqs, rows[i].Seq)
+		delete(w.ids, rows[i].ID)
 	}
 }
 
 // deleted forgets a row that is not in the outbox any more.
-func (w *window) deleted(seq int64) {
+func (w *window) deleted(id outbox.ID) {
 	if w.reading {
-		w.deletedDuringRead = append(w.deletedDuringRead, seq)
+		w.deletedDuringRead = append(w.deletedDuringRead, id)
 		return
 	}
 
-	delete(w.seqs, seq)
+	delete(w.ids, id)
 }
 
 // beginReading and endReading are called around a reading of the outbox.
 func (w *window) beginReading() { w.reading = true }
 
 func (w *window) endReading() {
-	for _, seq := range w.deletedDuringRead {
-		delete(w.seqs, seq)
+	for _, id := range w.deletedDuringRead {
+		delete(w.ids, id)
 	}
 
 	w.reading, w.deletedDuringRead = false, nil

@@ -90,6 +90,16 @@ func (w *world) config() publish.Config {
 	}
 }
 
+// everySlot is what one instance holds that is alone.
+func everySlot() []int16 {
+	slots := make([]int16, 2520)
+	for i := range slots {
+		slots[i] = int16(i)
+	}
+
+	return slots
+}
+
 // running is a publisher at work.
 type running struct {
 	*publish.Publisher
@@ -106,7 +116,7 @@ func (w *world) start(cfg publish.Config, o publish.Tuning) *running {
 	p, err := publish.New(cfg)
 	require.NoError(w.t, err)
 	p.Tune(o)
-	require.NoError(w.t, p.Join(w.t.Context()))
+	p.Reload(everySlot())
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx) }()
@@ -129,7 +139,8 @@ func escrow(n int) common.Address {
 // commit stores events with their outbox rows, one for each escrow named, and returns the rows.
 func (w *world) commit(name string, kind message.Kind, escrows ...int) []outbox.Pending {
 	n := len(escrows)
-	keys, txs, args, seqs := make([][]byte, n), make([][]byte, n), make([]string, n), make([]int64, 0, n)
+	keys, txs, args := make([][]byte, n), make([][]byte, n), make([]string, n)
+	var written []outbox.ID
 	slots := make([]int16, n)
 	rows := make([]outbox.Pending, n)
 	for i, e := range escrows {
@@ -156,19 +167,19 @@ func (w *world) commit(name string, kind message.Kind, escrows ...int) []outbox.
 					where name = $6), 3), slot, true,
 				       decode(rpad('01', 64, '0'), 'hex'), tx, escrow, args from input)
 			insert into outbox (chain_id, block_number, log_index, slot, escrow, event_type, kind)
-			select $1, $7 + ord, ord - 1, slot, escrow, $6, $8 from input order by ord returning seq`,
+			select $1, $7 + ord, ord - 1, slot, escrow, $6, $8 from input order by ord returning seq, token`,
 			chainID, txs, keys, slots, args, name, w.commits-int64(n), kind)
 		if err != nil {
 			return err
 		}
 
-		seqs, err = pgx.CollectRows(found, pgx.RowTo[int64])
+		written, err = pgx.CollectRows(found, pgx.RowToStructByPos[outbox.ID])
 
 		return err
 	})
 	require.NoError(w.t, err)
 	for i := range rows {
-		rows[i].Seq = seqs[i]
+		rows[i].ID = written[i]
 	}
 
 	return rows

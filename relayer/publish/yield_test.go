@@ -151,6 +151,7 @@ func TestRightEnds(t *testing.T) {
 	require.NoError(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(t.Context()) }()
+	p.Reload(everySlot())
 	p.Offer(1, w.commit("Approved", message.Original, 1))
 	w.wait(1)
 	valid.Store(false)
@@ -173,7 +174,7 @@ func TestRowsCannotBeDeleted(t *testing.T) {
 	require.NoError(t, w.tap.Wait(w.within(), 3))
 	require.Eventually(t, func() bool { return w.logs.count("not deleted from the outbox, trying again") > 2 },
 		patience, tick)
-	p.Reload()
+	p.Reload(everySlot())
 	rows = append(rows, w.approve(p, 1)...)
 	require.NoError(t, w.tap.Wait(w.within(), 4))
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
@@ -206,7 +207,7 @@ func TestStartAndStopAtOnce(t *testing.T) {
 			}
 
 			ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-			go p.Reload()
+			go p.Reload(everySlot())
 			go p.Offer(1, nil)
 			go cancel()
 			if err := p.Run(ctx); err != nil {

@@ -17,8 +17,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 )
 
 // Config of the clean-up.
@@ -93,22 +91,12 @@ func Once(ctx context.Context, cfg Config) (r Removed, err error) {
 	return r, nil
 }
 
-// removeSome takes one step. It locks the history of the chain meanwhile: otherwise a replay that has
-// chosen an event and not yet queued it would write an outbox row without an event.
+// removeSome takes one step. What a replay requests at this moment may be removed: it is not replayed then.
 func removeSome(ctx context.Context, cfg Config) (n int64, err error) {
-	err = pgx.BeginFunc(ctx, cfg.DB, func(tx pgx.Tx) error {
-		if err := ledger.LockHistory(ctx, tx, cfg.ChainID); err != nil {
-			return err
-		}
+	tag, err := cfg.DB.Exec(ctx, removeEvents, pgx.StrictNamedArgs{"chain": cfg.ChainID, "age": cfg.Events.Seconds(),
+		"step": escrowsPerStep})
 
-		tag, err := tx.Exec(ctx, removeEvents, pgx.StrictNamedArgs{"chain": cfg.ChainID, "age": cfg.Events.Seconds(),
-			"step": escrowsPerStep})
-		n = tag.RowsAffected()
-
-		return err
-	})
-
-	return n, err
+	return tag.RowsAffected(), err
 }
 
 // removeEvents takes some escrows whose last event, a release or refund, was stored long ago and
@@ -123,6 +111,7 @@ const removeEvents = `
 		  and p.block_number <= (select verified_block from leadership where chain_id = @chain)
 		  and p.block_number <= (select min(number) from chain_blocks where chain_id = @chain)
 		  and not exists (select from outbox o where o.chain_id = @chain and o.escrow = p.escrow)
+		  and not exists (select from requests r where r.chain_id = @chain and r.escrow = p.escrow)
 		order by p.processed_at limit @step)
 	delete from events p using ended e where p.chain_id = @chain and p.escrow = e.escrow`
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -18,14 +17,12 @@ import (
 // SlotWatch commits the events of the escrows in this instance's slots.
 type SlotWatch struct {
 	admission
-
-	generation int64 // of the positions that the publisher has followed; -1: it has followed none
 }
 
 // NewSlotWatch returns a watch; Run starts it.
 func NewSlotWatch(cfg SlotConfig) *SlotWatch {
 	cfg.LateAtOnce = cmp.Or(cfg.LateAtOnce, lateAtOnce)
-	w := &SlotWatch{generation: -1}
+	w := &SlotWatch{}
 	w.cfg = cfg
 	w.watcher = newWatcher(&w.cfg.Config, "slots")
 	w.status.Store(&SlotStatus{})
@@ -125,13 +122,9 @@ func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <
 	}
 }
 
-// load reads where the slots stand and which escrows they have. The publisher reads its rows anew.
+// load reads where the slots stand and which escrows they have, and has the publisher read their rows.
 func (w *SlotWatch) load(ctx context.Context) (err error) {
 	if w.at, err = w.cfg.Ledger.SlotPosition(ctx, w.held.Epoch); err != nil {
-		return err
-	}
-
-	if err := w.follow(ctx); err != nil {
 		return err
 	}
 
@@ -140,8 +133,8 @@ func (w *SlotWatch) load(ctx context.Context) (err error) {
 		return err
 	}
 
-	w.complete = 0
-	w.cfg.Publisher.Reload()
+	w.complete, w.asked = 0, true
+	w.cfg.Publisher.Reload(w.held.Slots)
 	w.report(0)
 
 	return nil
@@ -158,7 +151,7 @@ func (w *SlotWatch) check(ctx context.Context) error {
 }
 
 // step processes the blocks that there are, and new escrows where there is no block or the factory
-// watch says that it has committed.
+// watch says that it has committed. What is requested it serves, also where no block comes.
 func (w *SlotWatch) step(ctx context.Context, changed <-chan struct{}) error {
 	if view := w.cfg.Source.View(); behind(view, w.at) {
 		if err := w.advance(ctx, view, changed); err != nil || !w.told {
@@ -167,8 +160,17 @@ func (w *SlotWatch) step(ctx context.Context, changed <-chan struct{}) error {
 	}
 
 	w.told = false
+	if err := w.admitAll(ctx); err != nil {
+		return err
+	}
 
-	return w.admitAll(ctx)
+	for w.asked {
+		if err := w.store(ctx, ledger.SlotCommit{Epoch: w.held.Epoch, From: w.at, To: w.at}); err != nil {
+			return err
+		}
+	}
+
+	return nil
 }
 
 // rest waits until there is something to process, and says whether the holding, or ctx, is over.
@@ -187,6 +189,8 @@ func (w *SlotWatch) rest(ctx context.Context, changed, news <-chan struct{}) (ov
 		due = time.After(w.quiet.pause())
 	case behind(w.cfg.Source.View(), w.at):
 		due = time.After(0)
+	case w.open:
+		due = time.After(quietPause)
 	}
 
 	select {
@@ -196,29 +200,14 @@ func (w *SlotWatch) rest(ctx context.Context, changed, news <-chan struct{}) (ov
 		return true
 	case <-w.cfg.Discovered:
 		w.told = true
+	case <-w.cfg.Requested:
+		w.asked = true
 	case <-news:
 	case <-due:
+		w.asked = w.asked || w.open
 	}
 
 	return false
-}
-
-// follow waits after a rollback, and at the start of a tenure, until the publisher has nothing
-// under way that it read before. From then on a row in the outbox that is not in doubt was not
-// published: what has to be retracted can be told from what can be dropped, and what reappears can
-// be put in its place.
-func (w *SlotWatch) follow(ctx context.Context) error {
-	if w.generation != w.at.Generation {
-		if err := w.cfg.Publisher.Quiesce(ctx, w.held.Slots); err != nil {
-			return fmt.Errorf("follow a rollback: %w", err)
-		}
-
-		w.cfg.Publisher.Resume(w.held.Slots, 0)
-	}
-
-	w.generation = w.at.Generation
-
-	return nil
 }
 
 // advance reads on from the cursor and commits batch by batch. It returns nil where reading has to start anew.

@@ -2,7 +2,6 @@ package watch
 
 import (
 	"context"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -27,9 +26,7 @@ type Holder interface {
 // Publisher sends what was committed.
 type Publisher interface {
 	Offer(epoch int64, rows []outbox.Pending)
-	Reload()
-	Quiesce(ctx context.Context, slots []int16) error
-	Resume(slots []int16, epoch int64)
+	Reload(slots []int16)
 }
 
 // SlotConfig configures a SlotWatch. All fields are required, apart from LateAtOnce.
@@ -42,6 +39,7 @@ type SlotConfig struct {
 	ChainID       int64
 	DiscoveryWait time.Duration   // how long a commit waits for the factory watch to pass its block
 	Discovered    <-chan struct{} // fires when the factory watch has committed
+	Requested     <-chan struct{} // fires when there are new requests: see package ledger
 	LateAtOnce    int             // new escrows that are admitted in one commit; 0: 5,000
 }
 
@@ -67,6 +65,9 @@ type slotState struct {
 	held partition.Holding
 	book *book
 	at   ledger.Position // behind the last commit that succeeded
+
+	asked bool // there are requests to serve at once
+	open  bool // as of the last commit, there is something to look after that no block tells of
 }
 
 // Status may be called from any goroutine.
@@ -100,12 +101,7 @@ func (w *slotState) stored(ctx context.Context, c *ledger.SlotCommit, r *ledger.
 	}
 
 	w.at = c.To
-	// Rows that waited for that are sent, or gone. An escrow that was announced before may have been
-	// brought back by the leader.
-	if r.Retracted+r.Revived+r.Dropped > 0 || slices.ContainsFunc(c.Announce, wasAnnounced) {
-		w.cfg.Publisher.Reload()
-	}
-
+	w.asked, w.open = r.More, r.Open
 	if len(r.Pending) > 0 {
 		if traced := trace.SpanContextFromContext(ctx); traced.IsValid() {
 			for i := range r.Pending {
@@ -116,8 +112,6 @@ func (w *slotState) stored(ctx context.Context, c *ledger.SlotCommit, r *ledger.
 		w.cfg.Publisher.Offer(c.Epoch, r.Pending)
 	}
 }
-
-func wasAnnounced(l registry.Late) bool { return l.Announced }
 
 // noteEndings notes releases and refunds.
 func (w *slotState) noteEndings(events []contract.Event) {

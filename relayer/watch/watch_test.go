@@ -56,7 +56,6 @@ type recorder struct {
 	mu       sync.Mutex
 	ids      map[common.Address][]string
 	traces   []*trace.SpanContext
-	quiesced int
 	reloaded int
 }
 
@@ -70,7 +69,7 @@ func (r *recorder) Offer(_ int64, batch []outbox.Pending) {
 	}
 }
 
-func (r *recorder) Reload() {
+func (r *recorder) Reload([]int16) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.reloaded++
@@ -81,22 +80,6 @@ func (r *recorder) reloads() int {
 	defer r.mu.Unlock()
 	return r.reloaded
 }
-
-func (r *recorder) Quiesce(context.Context, []int16) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.quiesced++
-
-	return nil
-}
-
-func (r *recorder) rests() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.quiesced
-}
-
-func (r *recorder) Resume([]int16, int64) {}
 
 func (r *recorder) of(a common.Address) []string {
 	r.mu.Lock()

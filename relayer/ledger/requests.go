@@ -1,0 +1,87 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/column"
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
+	"github.com/fusion-prime/escrow-relayer/relayer/message"
+)
+
+// A request asks the owner of a slot to put an event into the outbox: the verifier tells of what the
+// first reading missed, a replay publishes once more. The owner does so in its next commit, with its
+// cursor locked, so that it is the only writer of the rows of its slots and they are in the order of
+// its commits. Requests of one escrow are served in their order, and not before its EscrowDeployed
+// was told of. Whoever requests says so on RequestsChannel; an owner that has not heard finds the
+// request at its next commit.
+
+// served is how many requests a commit serves: about as many events as it stores.
+const served = 2048
+
+// request asks the owners of the slots to tell of events, in their order. What was told of by then
+// stays as it is.
+func request(ctx context.Context, t *transaction, events []contract.Event) error {
+	var told []contract.Event
+	for i := range events {
+		if t.cfg.Publishes(events[i].Name) && !oversized(&events[i]) {
+			told = append(told, events[i])
+		}
+	}
+
+	if len(told) == 0 {
+		return nil
+	}
+
+	blocks, indexes := placesOf(told)
+	if _, err := t.Exec(ctx, addRequests, t.cfg.ChainID, blocks, indexes, column.Of(told, escrowOf),
+		column.Of(told, slotOf)); err != nil {
+		return fmt.Errorf("request the publication of %d events: %w", len(told), err)
+	}
+
+	return t.notify(ctx, RequestsChannel)
+}
+
+const addRequests = `
+	insert into requests (chain_id, block_number, log_index, escrow, slot, kind)
+	select $1, t.*, 0 from unnest($2::bigint[], $3::integer[], $4::bytea[], $5::smallint[]) as t`
+
+// serve puts what the owner of slots is asked for into the outbox.
+func serve(ctx context.Context, t *transaction) error {
+	rows, _ := t.Query(ctx, serveRequests, pgx.StrictNamedArgs{"chain": t.cfg.ChainID, "me": t.cfg.InstanceID,
+		"token": t.token, "announces": t.cfg.Publishes(contract.Deployed), "replay": message.Replay, "limit": served, "most": maxArgs})
+	n, err := collectRows(t, rows)
+	if err != nil {
+		return fmt.Errorf("serve requests: %w", err)
+	}
+
+	t.result.More = n == served
+
+	return nil
+}
+
+// serveRequests passes over what is gone or told of since it was requested, and what no message holds.
+const serveRequests = `
+	with due as (
+		delete from requests r using (
+			select id from requests q
+			where q.chain_id = @chain and (q.slot in (select slot from slot_ownership where chain_id = @chain and owner = @me)) is true
+			  and not (@announces and exists (
+				select from late_escrows l where l.chain_id = q.chain_id and l.address = q.escrow and not exists (
+					select from events d where d.chain_id = l.chain_id and d.block_number = l.deployed_block and d.log_index = l.log_index
+						and d.told)))
+			order by q.id limit @limit) d
+		where r.chain_id = @chain and r.id = d.id
+		returning r.*),
+	queued as (
+		insert into outbox (chain_id, token, block_number, log_index, slot, kind, escrow, event_type)
+		select e.chain_id, @token, e.block_number, e.log_index, e.slot, d.kind, e.escrow, (select name from event_types t where t.id = e.type)
+		from due d join events e on e.chain_id = @chain and e.block_number = d.block_number and e.log_index = d.log_index and e.escrow = d.escrow
+		where (d.kind = @replay or not e.told) and octet_length(e.args) <= @most
+		order by d.id
+		returning seq, slot, kind, block_number, log_index)
+	select q.seq, q.slot, q.kind, ` + eventColumns + `
+	from queued q join events p on p.chain_id = @chain and p.block_number = q.block_number and p.log_index = q.log_index
+	order by q.seq`
