@@ -50,7 +50,7 @@ type Session struct {
 	key      int64        // of the instance's lock
 	pid      uint32       // of the server process, as the server says: a proxy gives connections other numbers
 	since    time.Time    // when it got the instance's lock, by the database's clock
-	server   time.Time    // see Server
+	memory   string       // see Memory
 	chain    string       // the payload of this chain's notifications
 	lease    atomic.Int64 // end of the lease by cfg.Clock, in nanoseconds
 	requests chan request
@@ -96,6 +96,11 @@ func Open(ctx context.Context, cfg SessionConfig) (*Session, error) {
 	}
 
 	if err := s.lockInstance(ctx); err != nil {
+		s.Close()
+		return nil, err
+	}
+
+	if err := s.remember(ctx); err != nil {
 		s.Close()
 		return nil, err
 	}
@@ -212,8 +217,7 @@ func (s *Session) lockInstance(ctx context.Context) error {
 				return err
 			}
 
-			return s.conn.QueryRow(ctx, `select clock_timestamp(), pg_backend_pid(), pg_postmaster_start_time()`).
-				Scan(&s.since, &s.pid, &s.server)
+			return s.conn.QueryRow(ctx, `select clock_timestamp(), pg_backend_pid()`).Scan(&s.since, &s.pid)
 		}); err != nil {
 			return fmt.Errorf("take the lock of instance %s: %w", s.cfg.InstanceID, err)
 		}
@@ -266,9 +270,28 @@ func (s *Session) Valid() bool {
 	}
 }
 
-// Server is when the database server that the session reaches was started: no two servers that answer under one
-// address, as a primary and its standby do, have that in common, and a session does not outlive its server.
-func (s *Session) Server() time.Time { return s.server }
+// Memory names what the database server remembers that the session reaches. It is another one after a
+// crash of the server, or of one of its processes, and on a standby that was promoted: what was
+// committed before may be forgotten there. A restart in order keeps it. No session outlives it.
+func (s *Session) Memory() string { return s.memory }
+
+// remember reads the name, or draws one where there is none.
+func (s *Session) remember(ctx context.Context) error {
+	for s.memory == "" { // the second time, where another session has drawn one at the same moment
+		if err := s.open(ctx, func(ctx context.Context) error {
+			return s.conn.QueryRow(ctx, nameMemory).Scan(&s.memory)
+		}); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return fmt.Errorf("ask what the database server remembers: %w", err)
+		}
+	}
+
+	return nil
+}
+
+const nameMemory = `
+	with drawn as (
+		insert into memory select where not exists (select from memory) on conflict do nothing returning id)
+	select id::text from drawn union all select id::text from memory limit 1`
 
 // Done is closed when the session is over.
 func (s *Session) Done() <-chan struct{} { return s.done }

@@ -230,6 +230,13 @@ create table requests (
     primary key (chain_id, id)
 );
 
+-- What the server remembers, by a name: Postgres empties an unlogged table when it recovers from a crash and when a standby is promoted, which is when
+-- commits that were answered may be forgotten and their numbers given out again. Each session that finds it empty draws a new name.
+create unlogged table memory (
+    one boolean primary key default true check (one),
+    id  uuid not null default gen_random_uuid()
+);
+
 -- What a person must hear of, once for ever: a counter of a process dies with it, and an alert on its increase misses the first.
 create table findings (
     chain_id     bigint      not null,
@@ -394,6 +401,6 @@ create view outbox_messages as
 -- +goose Down
 drop view outbox_messages, escrow_records, escrow_registry, processed_events, stored_events;
 drop function held_locks, all_locks, lock_key, args_json, event_id, bytes, hex;
-drop table records, endpoint_faults, findings, requests, outbox, orphaned_events, events, chain_blocks, leadership, slot_ownership, cursors, relayer_instances, late_escrows, escrows, writers, event_types,
+drop table memory, records, endpoint_faults, findings, requests, outbox, orphaned_events, events, chain_blocks, leadership, slot_ownership, cursors, relayer_instances, late_escrows, escrows, writers, event_types,
     lock_identity, lock_turns, ownership_lock;
 drop function tell;

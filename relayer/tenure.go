@@ -56,7 +56,7 @@ func (r *Relayer) serve(ctx context.Context, limit *outage, joined func()) (err 
 	}()
 	working, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	r.db.Bind(session.Server(), cancel)
+	r.db.Bind(session.Memory(), cancel)
 	defer r.db.Unbind()
 	t := &tenure{Relayer: r, limit: limit, session: session}
 	if err := t.assemble(); err != nil {
@@ -236,7 +236,7 @@ func (t *tenure) assemble() (err error) {
 	t.publisher, err = publish.New(publish.Config{
 		DB: t.db.Pool, ChainID: cfg.ChainID, Owner: cfg.InstanceID, Sender: t.pubsub, Topics: t.topics(),
 		OtherNames: cfg.Other, BySlot: cfg.OrderingKey == "slot", CloudEvents: cfg.CloudEvents, Valid: t.session.Valid,
-		Server: t.session.Server(), Handover: &t.handover,
+		Memory: t.session.Memory(), Handover: &t.handover,
 		Log: t.component("publisher"), Metrics: t.metrics.publish, Tracer: t.tracing.Tracer(),
 	})
 	if err != nil {
@@ -247,7 +247,7 @@ func (t *tenure) assemble() (err error) {
 		DB: t.db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID,
 		LockKey: t.session.Key(), Partition: cfg.Partition, Auto: cfg.Auto,
 		StartBlock: cfg.StartBlock, AdoptAfter: cfg.AdoptAfter, StallAfter: cfg.ResignAfter,
-		Version: t.build.Version, Settings: settings(cfg), NewProcess: !t.handover.Known(t.session.Server()),
+		Version: t.build.Version, Settings: settings(cfg), NewProcess: !t.handover.Known(t.session.Memory()),
 		Able: t.able, EndDead: t.endDead, Stepped: t.stepped,
 		Quiesce: t.quiesce, Resume: t.publisher.Resume, Log: t.component("partition"),
 	})

@@ -137,9 +137,7 @@ func prepare(ctx context.Context, conn *pgx.Conn) error {
 		return fmt.Errorf("limit statements: %w", err)
 	}
 
-	_, err := lookUp(ctx, conn)
-
-	return err
+	return nil
 }
 
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }

@@ -28,8 +28,8 @@ type Config struct {
 	CloudEvents bool            // messages have the attributes of CloudEvents too
 	// Valid says whether the right to publish still holds; it is asked before each request, concurrently. Nil: for ever.
 	Valid func() bool
-	// Server is when the database server of this tenure was started; see Handover.
-	Server time.Time
+	// Memory names what the database server of this tenure remembers; see Handover.
+	Memory string
 	// Tracer makes a span per message, whose context the message carries as the attributes
 	// traceparent and googclient_traceparent. Nil: none.
 	Tracer   trace.Tracer
@@ -44,14 +44,13 @@ type Config struct {
 type Handover struct {
 	acked  []outbox.Sent   // acknowledged, and not deleted because the database was gone: not to be sent again
 	unsure map[int16]int64 // of each slot the seq up to which requests ended without an answer
-	known  bool
-	server time.Time // when the database server was started that the last Publisher ran on
+	memory string          // of the database server that the last Publisher ran on
 }
 
-// Known says whether a Publisher of this process has run on the server that was started at that time. If none has,
-// what the instance published in a former life is not known: one that was failed over to may show rows again that
-// were deleted.
-func (h *Handover) Known(server time.Time) bool { return h.known && h.server.Equal(server) }
+// Known says whether a Publisher of this process has run on the server that remembers that. If none has,
+// what the instance published in a former life is not known: one that was failed over to may show rows
+// again that were deleted.
+func (h *Handover) Known(memory string) bool { return h.memory != "" && h.memory == memory }
 
 // Sender hands messages to Pub/Sub, in one request and once: the loop retries. Errors are those of
 // package pubsub. The call has a deadline of its own. (Google's Publisher is not used: it delays

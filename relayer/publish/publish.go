@@ -48,7 +48,7 @@ func New(cfg Config) (*Publisher, error) {
 // Config.Valid says no. Trouble with Pub/Sub or the database never ends it.
 func (p *Publisher) Run(ctx context.Context) error {
 	defer close(p.inbox.ended)
-	p.cfg.Handover.known, p.cfg.Handover.server = true, p.cfg.Server
+	p.cfg.Handover.memory = p.cfg.Memory
 	l := newLoop(&p.shared)
 	sending, cancel := context.WithCancel(context.WithoutCancel(ctx)) // requests outlive ctx, by the drain
 	defer cancel()
