@@ -17,13 +17,13 @@
  *   claim      partition.Claimer.take     the lowest cursor, with its hash
  *   found      ledger.CommitFactory       processed_events and the registry
  *   rollback   ledger.Rollback            by whoever stands on a block that is not canonical
- *   publish    publish.Publisher          the lowest row that is not held, acknowledged and deleted at once
+ *   publish    publish.Publisher          the lowest row, acknowledged and deleted at once
  *
  * Checked when nothing is left to do (timeout): what is on the chain is canonical in the database and was published once, in order, and was not
  * retracted; what is not on the chain was retracted as often as it was published.
  *
- * Left out, and in identity.pml: contents apart from ids, the window between acknowledgement and deletion, answers that are lost, the wait after a
- * rollback, nodes that lie, the verifier. Left out there too: ranges (a commit is one block). identity.pml does not replace this model: without the rule
+ * Left out, and in identity.pml: contents apart from ids, the window between acknowledgement and deletion, answers that are lost, nodes that lie,
+ * the verifier, replays. In order.pml: numbers of rows, and what reads them. Left out there too: ranges (a commit is one block). identity.pml does not replace this model: without the rule
  * NO_PATIENCE Spin finds a violation here, and there, without crashes and lost answers (5 million states), none.
  */
 #ifndef BUDGET
@@ -56,14 +56,15 @@ byte owner[2];
 byte fcur = 1; byte fhash; byte fgen;
 byte block[TOP + 1];            /* chain_blocks: 0 or the hash */
 byte reg;                       /* escrow_registry: NONE, ACTIVE, ORPHANED */
-byte eid; bool caught; bool announced; byte mon;
+byte eid; bool caught; byte mon;
 byte state[3]; byte after[3];   /* processed_events: state, retract_after */
+bool told[3];                   /* events.told: an outbox row was written */
 byte queue[6]; byte queued;     /* outbox: 2 * event + kind */
 /* the truth about Pub/Sub */
 byte published[3]; byte retracted[3];
 byte budget = BUDGET;
 
-inline push(id, kind) { assert(queued < 6); queue[queued] = 2 * (id) + kind; queued++ }
+inline push(id, kind) { assert(queued < 6); queue[queued] = 2 * (id) + kind; queued++; told[id] = true }
 
 /* remove the row at index k */
 inline drop(k) {
@@ -75,31 +76,14 @@ inline drop(k) {
 	queued--; queue[queued] = 0
 }
 
-/* gone: true if there was an event row of id, which is removed */
-inline unqueue(id) {
-	gone = false; k = 0;
-	do
-	:: k < queued && queue[k] == 2 * (id) -> gone = true; drop(k); break
-	:: k < queued && queue[k] != 2 * (id) -> k++
-	:: else -> break
-	od;
-	k = 0; j = 0
-}
+/* an event row of id is in the outbox */
+#define WAITS(id) (queue[0] == 2 * (id) && queued > 0 || queue[1] == 2 * (id) && queued > 1 || queue[2] == 2 * (id) && queued > 2 || queue[3] == 2 * (id) && queued > 3 || queue[4] == 2 * (id) && queued > 4 || queue[5] == 2 * (id) && queued > 5)
 
 /* an event is stored; with its outbox row, if row */
 inline store(id, row) {
 	if
 	:: state[id] == NONE -> if :: row -> push(id, 0) :: else -> skip fi
 	:: state[id] == RETRACTED -> if :: row -> push(id, 0) :: else -> skip fi
-	:: state[id] == ORPHANED ->
-#ifndef NO_REQUEUE
-		if
-		:: row -> unqueue(id); if :: gone -> push(id, 0) :: else -> skip fi; gone = false
-		:: else -> skip
-		fi
-#else
-		skip
-#endif
 	:: else -> skip
 	fi;
 	state[id] = CANONICAL; after[id] = 0
@@ -121,11 +105,24 @@ inline rollback() {
 	gen[0]++; gen[1]++;
 #endif
 	block[2] = 0; block[3] = 0; block[4] = 0;
-	if :: reg != NONE -> reg = ORPHANED; caught = false :: else -> skip fi;
+	if
+#ifndef NO_TOLD /* what was not told of is forgotten */
+	:: reg != NONE && !told[eid] -> reg = NONE; eid = 0; caught = false; mon = 0
+	:: reg != NONE && told[eid] -> reg = ORPHANED; caught = false
+#else
+	:: reg != NONE -> reg = ORPHANED; caught = false
+#endif
+	:: else -> skip
+	fi;
 	if :: reg != NONE && mon > 1 -> mon = 1 :: else -> skip fi;
 	k = 0;
 	do
+#ifndef NO_TOLD
+	:: k < 3 && state[k] == CANONICAL && !told[k] -> state[k] = NONE; k++
+	:: k < 3 && state[k] == CANONICAL && told[k] -> state[k] = ORPHANED; after[k] = high; k++
+#else
 	:: k < 3 && state[k] == CANONICAL -> state[k] = ORPHANED; after[k] = high; k++
+#endif
 	:: k < 3 && state[k] == ORPHANED -> if :: high > after[k] -> after[k] = high :: else -> skip fi; k++
 	:: k < 3 && state[k] != CANONICAL && state[k] != ORPHANED -> k++
 	:: else -> break
@@ -142,15 +139,18 @@ inline rollback() {
 
 inline retract1(id) {
 	if
+#ifndef NO_FIRST /* its event goes first */
+	:: DUE(id) && !WAITS(id) ->
+#else
 	:: DUE(id) ->
+#endif
 		state[id] = RETRACTED; after[id] = 0;
-		unqueue(id);
 		if
-		:: id != AP && reg == ORPHANED && eid == id -> gone = gone || !announced; reg = NONE; eid = 0; announced = false; mon = 0
+		:: id != AP && reg == ORPHANED && eid == id -> reg = NONE; eid = 0; mon = 0
 		:: else -> skip
 		fi;
-		if :: !gone -> push(id, 1) :: else -> skip fi;
-		gone = false
+		push(id, 1);
+		told[id] = false
 	:: else -> skip
 	fi
 }
@@ -164,9 +164,9 @@ inline retract() {
 
 /* the escrow that waits is admitted, as it was when it was read */
 inline advance(to, done) {
-	if :: !lann -> push(leid, 0) :: else -> skip fi;
+	if :: !told[leid] -> push(leid, 0) :: else -> skip fi;
 	if :: to > mon -> mon = to :: else -> skip fi;
-	caught = caught || done; announced = true
+	caught = caught || done
 }
 
 #define MINE (epoch[me] == e && cur[me] == c && hash[me] == oh && gen[me] == g)
@@ -176,9 +176,9 @@ inline advance(to, done) {
 proctype Instance(byte me) {
 	byte held;
 	bool serving; byte e, c, oh, g; bool has; bool book;
-	bool late; byte leid, lmon; bool lann;
+	bool late; byte leid, lmon;
 	bool busy; byte br;
-	bool joins; byte low; bool gone; byte j, k, high;
+	bool joins; byte low; byte j, k, high;
 
 	held = 1;
 	do
@@ -203,7 +203,7 @@ proctype Instance(byte me) {
 		book = (has && reg == ACTIVE && caught)
 	   }
 
-	:: atomic { serving && !late && has && reg == ACTIVE && !caught -> late = true; leid = eid; lmon = mon; lann = announced }
+	:: atomic { serving && !late && has && reg == ACTIVE && !caught -> late = true; leid = eid; lmon = mon }
 
 	/* the block before the cursor is not canonical: roll back, unless somebody has */
 	:: atomic { serving && STALE ->
@@ -256,12 +256,12 @@ proctype Instance(byte me) {
 	   }
 
 	/* with nothing new to process the next look retracts, as the next block would */
-	:: atomic { serving && !busy && !late && MINE && c > TOP && owner[1] == me && (DUE(D1) || DUE(D2) || DUE(AP)) -> retract() }
+	:: atomic { serving && !busy && !late && MINE && c > TOP && owner[1] == me && (DUE(D1) && !WAITS(D1) || DUE(D2) && !WAITS(D2) || DUE(AP) && !WAITS(AP)) -> retract() }
 	od
 }
 
 proctype Leader() {
-	byte c, oh, br; bool busy; bool gone; byte j, k, high;
+	byte c, oh, br; bool busy; byte j, k, high;
 	do
 	:: atomic { !busy && fcur <= TOP && (fhash == 0 || fhash == HASH(fcur - 1)) -> busy = true; c = fcur; oh = fhash; br = HASH(c) }
 	:: atomic { !busy && fhash != 0 && fhash != HASH(fcur - 1) -> rollback() }
@@ -282,11 +282,6 @@ proctype Leader() {
 				store(DEPLOYS(br), false);
 				if
 				:: reg != ACTIVE ->
-#ifndef NO_UNSAID
-					/* the one that it replaces was never announced: nobody has to take it back */
-					if :: reg == ORPHANED && !announced && eid != DEPLOYS(br) -> state[eid] = RETRACTED; after[eid] = 0 :: else -> skip fi;
-#endif
-					announced = (reg == ORPHANED && announced && eid == DEPLOYS(br));
 					reg = ACTIVE; eid = DEPLOYS(br); caught = false; mon = 1
 				:: else -> skip
 				fi
@@ -300,30 +295,22 @@ proctype Leader() {
 
 #define SAID (published[D1] - retracted[D1] + published[D2] - retracted[D2])
 
-#define READY(i) (i < queued && !(queue[i] % 2 == 0 && state[queue[i] / 2] == ORPHANED))
+#define READY(i) (i < queued)
 
 proctype Publisher() {
 	byte i, j, id;
 	do
-	:: atomic { READY(0) || READY(1) || READY(2) || READY(3) || READY(4) || READY(5) ->
-		i = 0;
-		do
-		:: !READY(i) -> i++   /* held */
-		:: else -> break
-		od;
+	:: atomic { READY(0) ->
+		id = queue[0] / 2;
 		if
-		:: i < queued ->
-			id = queue[i] / 2;
-			if
-			:: queue[i] % 2 == 0 && state[id] == CANONICAL ->
-				assert(id != AP || SAID > 0);   /* in order: its deployment was published */
-				published[id]++
-			:: queue[i] % 2 == 1 && state[id] == RETRACTED -> retracted[id]++
-			:: else         /* moot */ -> skip
-			fi;
-			drop(i)
-		:: else -> skip
+		:: queue[0] % 2 == 0 ->
+			assert(id != AP || SAID > 0);   /* in order: its deployment was published */
+			published[id]++
+		:: else ->
+			assert(published[id] > retracted[id]);  /* behind its event */
+			retracted[id]++
 		fi;
+		drop(0);
 		i = 0; j = 0; id = 0
 	   }
 	od
@@ -342,7 +329,7 @@ init {
 	if :: branch = 1 :: skip fi;
 #define DONE(i) ((cur[i] == TOP + 1 && hash[i] == HASH(TOP)) || (owner[0] != i && owner[1] != i))
 #ifdef QUIET
-	(fcur == TOP + 1 && fhash == HASH(TOP) && DONE(0) && DONE(1) && !(reg == ACTIVE && !caught) && !READY(0) && !READY(1) && !READY(2) && !READY(3)
+	(fcur == TOP + 1 && fhash == HASH(TOP) && DONE(0) && DONE(1) && !(reg == ACTIVE && !caught) && !READY(0)
 		&& state[0] != ORPHANED && state[1] != ORPHANED && state[2] != ORPHANED) ->
 	atomic {
 #else
