@@ -243,6 +243,41 @@ func TestLeaderIsNotEndedDuringARollback(t *testing.T) {
 	<-b.won
 }
 
+// A row whose leader resigned long ago, since no node could be used, says nothing of a candidate that has just got
+// the lock: what contenders find stale once is a suspicion, and the next check finds its first heartbeat.
+func TestANewLeaderIsNotEndedForItsPredecessorsSilence(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	_, err := f.pool.Exec(t.Context(), `update leadership set last_heartbeat = now() - interval '1 hour'`)
+	require.NoError(t, err)
+	candidate, _ := f.run(t, "a")
+	key := f.key(t, election.Leader, chain, "")
+	require.NoError(t, candidate.Do(t.Context(), func(ctx context.Context, c *pgx.Conn) error {
+		_, err := c.Exec(ctx, `select pg_advisory_lock($1)`, key) // and its first heartbeat is under way
+
+		return err
+	}))
+	b := f.contend(t, "b", func(c *election.ElectorConfig) { c.StaleAfter = 12 * time.Second; c.RetryEvery = 10 * time.Millisecond })
+	select { // the first check comes after StaleAfter/6, the second as long after it
+	case <-b.won:
+		t.Fatal("the candidate was ended at the first look")
+	case <-time.After(2500 * time.Millisecond):
+	}
+
+	require.True(t, candidate.Valid())
+	_, err = f.pool.Exec(t.Context(), `update leadership set last_heartbeat = now()`)
+	require.NoError(t, err)
+	select {
+	case <-b.won:
+		t.Fatal("it has written its heartbeat")
+	case <-time.After(2 * time.Second):
+	}
+
+	_, err = f.pool.Exec(t.Context(), `update leadership set last_heartbeat = now() - interval '1 hour'`)
+	require.NoError(t, err)
+	<-b.won // one that stays silent is ended
+}
+
 // Only what dead instances have under way is ended.
 func TestEndTransactions(t *testing.T) {
 	t.Parallel()
