@@ -1,4 +1,4 @@
-// Package lines holds the lines of the code to a width.
+// Package lines holds the lines of the code and of the documents to a width.
 package lines
 
 import (
@@ -39,6 +39,49 @@ func TestLinesFitTheScreen(t *testing.T) {
 			t.Errorf("%s:%d is longer than %d columns", name, line, columns)
 		}
 	}
+}
+
+// Lines of documents end at 120 columns too, so that they are read and compared in a terminal. Not counted are
+// rows of tables, blocks between fences, which are copied in one piece, and lines that have no space to break at.
+func TestDocumentsFitTheScreen(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "git", "-C", "../../..", "ls-files", "*.md").Output()
+	require.NoError(t, err)
+	files := strings.Fields(string(out))
+	require.Greater(t, len(files), 20)
+	for _, name := range files {
+		text, err := os.ReadFile("../../../" + name)
+		if os.IsNotExist(err) {
+			continue // deleted, and not committed yet
+		}
+
+		require.NoError(t, err)
+		for _, line := range wide(string(text)) {
+			t.Errorf("%s:%d is longer than %d columns", name, line, columns)
+		}
+	}
+}
+
+// wide returns the numbers of the lines of a document that are too long.
+func wide(text string) (found []int) {
+	fenced := false
+	for n, line := range strings.Split(text, "\n") {
+		words := strings.TrimSpace(line)
+		if strings.HasPrefix(words, "```") {
+			fenced = !fenced
+		}
+
+		breaks := strings.Contains(words, " ")
+		if !fenced && breaks && !strings.HasPrefix(words, "|") && utf8.RuneCountInString(line) > columns {
+			found = append(found, n+1)
+		}
+	}
+
+	return found
+}
+
+func TestWide(t *testing.T) {
+	x := strings.Repeat("x ", columns)
+	require.Equal(t, []int{2, 6}, wide("short\n"+x+"\n| "+x+"|\n```\n"+x+"\n```"+x+"\n"+strings.Repeat("x", 200)))
 }
 
 // long returns the numbers of the lines that are too long.
