@@ -63,7 +63,7 @@ for rule in NO_ADOPT NO_YIELD NO_LOOK NO_SITTING_OUT NO_OTHER; do
 done
 echo "== reorganisation: published once, in order, or retracted"
 verify reorg.pml "$reorg" -E "$plain" || { echo "violated, or not searched to the end"; exit 1; }
-for rule in 0:NO_GENERATION 0:NO_BRANCH 0:NO_TOLD 0:NO_FIRST 0:NO_PATIENCE 1:NO_HIGHEST; do # by the misfortunes it takes
+for rule in 0:NO_GENERATION 0:NO_BRANCH 0:NO_TOLD 0:NO_PATIENCE 1:NO_HIGHEST; do # by the misfortunes it takes
   echo "== without the rule: ${rule#*:}"
   if verify reorg.pml "-DBUDGET=${rule%:*} -D${rule#*:}" -E "$plain"; then
     echo "nothing found: the model does not see what the rule is for"

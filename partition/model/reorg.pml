@@ -139,11 +139,7 @@ inline rollback() {
 
 inline retract1(id) {
 	if
-#ifndef NO_FIRST /* its event goes first */
-	:: DUE(id) && !WAITS(id) ->
-#else
-	:: DUE(id) ->
-#endif
+	:: DUE(id) && !WAITS(id) ->     /* its event goes first */
 		state[id] = RETRACTED; after[id] = 0;
 		if
 		:: id != AP && reg == ORPHANED && eid == id -> reg = NONE; eid = 0; mon = 0
