@@ -98,6 +98,7 @@ func TestRightsOfTheKeysSuffice(t *testing.T) {
 	given := blocks(commandsPage(t), "postgresql")
 	require.Len(t, given, 2)
 	for _, block := range given {
+		block = strings.ReplaceAll(block, "database relayer", "database "+pool.Config().ConnConfig.Database)
 		_, err := pool.Exec(t.Context(), block)
 		require.NoError(t, err)
 	}
