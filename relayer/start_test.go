@@ -1,7 +1,9 @@
 package relayer
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"testing"
@@ -25,12 +27,13 @@ type history struct {
 	startReader
 	oldest uint64
 	asked  int
+	says   error // of older state; nil: that there is none
 }
 
 func (h *history) Code(ctx context.Context, a common.Address, block uint64) ([]byte, error) {
 	h.asked++
 	if block < h.oldest {
-		return nil, fmt.Errorf("%w: missing trie node", chain.ErrNoHistory)
+		return nil, cmp.Or(h.says, fmt.Errorf("%w: missing trie node", chain.ErrNoHistory))
 	}
 
 	return h.startReader.Code(ctx, a, block)
@@ -68,6 +71,7 @@ func TestCheckStart(t *testing.T) {
 		oldest    uint64
 		refused   string // "" : it is not
 		unchecked bool
+		says      error
 	}{
 		"at the deployment":                     {start: deployed},
 		"below it":                              {start: 4},
@@ -78,6 +82,12 @@ func TestCheckStart(t *testing.T) {
 		"above the head":                        {start: head.Number + 1, refused: "newest block"},
 		"above the head, and late ones allowed": {start: head.Number + 1, allow: true, refused: "newest block"},
 		"no history at all":                     {start: deployed + 20, oldest: head.Number, unchecked: true},
+		"no history, in other words": {start: deployed + 20, oldest: head.Number, unchecked: true,
+			says: errors.New("node says \"BlockOutOfRangeError\" (code -32602)")},
+		"no answer about history": {start: deployed + 20, oldest: head.Number, unchecked: true,
+			says: errors.New("HTTP status 500")},
+		"history from above the deployment on, in other words": {start: deployed + 20, oldest: deployed + 7,
+			says: errors.New("HTTP status 500"), refused: fmt.Sprintf("in block %d or before it", deployed+7)},
 		"history from above the deployment on": {start: deployed + 20, oldest: deployed + 7,
 			refused: fmt.Sprintf("in block %d or before it", deployed+7)},
 		"history from the deployment on": {start: deployed + 20, oldest: deployed,
@@ -86,7 +96,7 @@ func TestCheckStart(t *testing.T) {
 			refused: fmt.Sprintf("was in block %d: ", deployed)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := &history{startReader: src, oldest: c.oldest}
+			h := &history{startReader: src, oldest: c.oldest, says: c.says}
 			unchecked, err := checkStart(t.Context(), h, contracts.Factory, c.start, c.allow)
 			require.LessOrEqual(t, h.asked, 40)
 			require.Equal(t, c.unchecked, unchecked != "")

@@ -1,6 +1,7 @@
 package relayer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,13 +44,13 @@ func checkStart(ctx context.Context, c startReader, factory common.Address, star
 		return "", nil
 	}
 
-	code, err := c.Code(ctx, factory, start-1)
+	code, err := codeBefore(ctx, c, factory, start)
 	switch {
-	case errors.Is(err, chain.ErrNoHistory):
-		return fmt.Sprintf("no endpoint of RPC_URLS keeps the state of block %d: "+
-			"whether the factory was deployed before START_BLOCK is not known", start-1), nil
+	case ctx.Err() != nil:
+		return "", cmp.Or(err, context.Cause(ctx))
 	case err != nil:
-		return "", err
+		return fmt.Sprintf("no endpoint of RPC_URLS tells of the state of block %d, so "+
+			"whether the factory was deployed before START_BLOCK is not known: %s", start-1, err), nil
 	case len(code) == 0:
 		return "", nil
 	}
@@ -61,12 +62,28 @@ func checkStart(ctx context.Context, c startReader, factory common.Address, star
 
 	where := fmt.Sprintf("in block %d", deployed)
 	if !exact {
-		where = fmt.Sprintf("in block %d or before it (no endpoint of RPC_URLS keeps older state)", deployed)
+		where = fmt.Sprintf("in block %d or before it (no endpoint of RPC_URLS tells of older state)", deployed)
 	}
 
 	return "", fmt.Errorf("%w=%d is above the deployment of the factory %s, which was %s: "+
 		"escrows deployed in between would never be found; set START_BLOCK=%d, or ALLOW_LATE_START=true if that is what you want",
 		errStartBlock, start, factory, where, deployed)
+}
+
+// codeTries is how often the code is asked for where the error is no node's answer: the network may be
+// disturbed. A node's answer, whatever it says, is not asked for again.
+const codeTries = 3
+
+// codeBefore returns the code of the factory before the first block.
+func codeBefore(ctx context.Context, c startReader, factory common.Address, start uint64) (code []byte, err error) {
+	for range codeTries {
+		code, err = c.Code(ctx, factory, start-1)
+		if _, said := errors.AsType[*chain.NodeError](err); err == nil || said || errors.Is(err, chain.ErrNoHistory) {
+			break
+		}
+	}
+
+	return code, err
 }
 
 // deployment finds the first block in which the factory had code, by bisection between 0 and high, in
@@ -80,10 +97,10 @@ func deployment(ctx context.Context, c startReader, factory common.Address, high
 		middle := low + (high-low)/2
 		code, err := c.Code(ctx, factory, middle)
 		switch {
-		case errors.Is(err, chain.ErrNoHistory):
+		case ctx.Err() != nil:
+			return 0, false, context.Cause(ctx)
+		case err != nil: // whatever its words: the state is not known
 			low, exact = middle+1, false
-		case err != nil:
-			return 0, false, err
 		case len(code) == 0:
 			low, exact = middle+1, true
 		default:

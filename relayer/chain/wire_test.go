@@ -66,7 +66,7 @@ func TestHeadThatIsTooLarge(t *testing.T) {
 			}
 		})
 		<-time.After(15 * time.Second)
-		require.Contains(t, g.s.Endpoints()[0].LastError, rpc.ErrTooLarge.Error())
+		require.Contains(t, g.s.Endpoints()[0].LastError, rpc.ErrOversized.Error())
 		require.Less(t, g.n.count(rpc.GetByNumber)-before, 60) // 80 without pauses
 	})
 }

@@ -20,9 +20,13 @@ type Caller interface {
 // ErrNotFactory means that the contract at an address can never announce an escrow.
 var ErrNotFactory = errors.New("not an escrow factory")
 
-// ErrUnknownProxy means that the contract runs the code of another contract, which was not found, so
-// that nobody can say whether it is a factory.
-var ErrUnknownProxy = errors.New("a proxy of an unknown kind")
+// ErrUnknownProxy means that the code does not tell whether the contract is a factory: it runs the code of
+// another contract, which was not found, or is of another machine.
+var ErrUnknownProxy = errors.New("code of an unknown kind")
+
+// notEVM is the first byte of code that the Ethereum Virtual Machine does not run as such (EIP-3541).
+// Arbitrum's Stylus contracts begin with 0xeff000.
+const notEVM = 0xef
 
 // maxProxies is how many proxies may follow one another.
 const maxProxies = 4
@@ -44,6 +48,10 @@ func (a *ABI) CheckFactory(ctx context.Context, chain Caller, address common.Add
 			return nil
 		}
 
+		if len(code) == 0 {
+			return fmt.Errorf("%w: there is no code at %s", ErrNotFactory, at)
+		}
+
 		next, err := implementation(ctx, chain, at, code)
 		switch {
 		case err != nil:
@@ -53,6 +61,9 @@ func (a *ABI) CheckFactory(ctx context.Context, chain Caller, address common.Add
 		case contains(code, a.escrow):
 			return fmt.Errorf("%w: the contract at %s looks like an escrow; name the factory that deployed it",
 				ErrNotFactory, at)
+		case code[0] == notEVM:
+			return fmt.Errorf("%w: the code at %s is not of the Ethereum Virtual Machine, so its events cannot be told: "+
+				"make sure that it is the factory", ErrUnknownProxy, at)
 		case delegates(code):
 			return fmt.Errorf("%w: the code at %s does not contain the event EscrowDeployed and runs other code: make sure that it is the factory",
 				ErrUnknownProxy, at)

@@ -80,10 +80,11 @@ func TestCheckFactory(t *testing.T) {
 		"an escrow":               {escrow, ErrNotFactory},
 		"another contract":        {something, ErrNotFactory},
 		"the opcode as data":      {deploy(returning([]byte{0x61, 0xf4, 0xf4, 0x00})), ErrNotFactory},
+		"Stylus":                  {stylus, ErrUnknownProxy},
 		"an unknown proxy":        {deploy(returning(anyProxy)), ErrUnknownProxy},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := a.CheckFactory(t.Context(), node{client}, c.at)
+			err := a.CheckFactory(t.Context(), foreignCode{node{client}}, c.at)
 			if c.want == nil {
 				require.NoError(t, err)
 				return
@@ -99,6 +100,19 @@ func TestCheckFactory(t *testing.T) {
 	require.Error(t, err)
 	require.False(t, errors.Is(err, ErrNotFactory) || errors.Is(err, ErrUnknownProxy),
 		"a node that cannot be asked is no finding")
+}
+
+// stylus is an address with code of another machine, which no chain of Ethereum's rules can deploy.
+var stylus = common.Address{0x5f}
+
+type foreignCode struct{ node }
+
+func (c foreignCode) Call(ctx context.Context, method string, params ...any) (json.RawMessage, error) {
+	if method == "eth_getCode" && params[0] == stylus {
+		return json.RawMessage(`"0xeff00000deadbeef"`), nil
+	}
+
+	return c.node.Call(ctx, method, params...)
 }
 
 // escrowOf lets the factory deploy one.

@@ -112,6 +112,10 @@ func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter,
 func (n *Node) refusal(ctx context.Context, err error, asked time.Time, from, size uint64, f *Filter) error {
 	kind := rpc.Classify(err)
 	said, isSaid := errors.AsType[*logsRefused](err)
+	if isSaid && !rpc.Shrinks(kind) && n.span.misread(size, kind) {
+		kind = rpc.Failed
+	}
+
 	if rpc.Vague(err) && !notSent(err) {
 		// Where it has answered for as many, it is busy, or it is the rate.
 		if n.span.spares(size) || kind == rpc.RangeTooLarge && size == 1 {
@@ -137,7 +141,7 @@ func (n *Node) refusal(ctx context.Context, err error, asked time.Time, from, si
 		}
 
 		if isSaid && n.span.unfit() {
-			if speaksOfAddresses(err) && n.answersNamed(ctx, from, f) {
+			if n.answersNamed(ctx, from, f) {
 				return fmt.Errorf("%w: %w", ErrAddressRequired, err)
 			}
 
@@ -159,13 +163,6 @@ func (n *Node) busy(ctx context.Context, err error, asked time.Time, said bool) 
 	if said { // else it was blamed when the request failed
 		n.Blame(ctx, err)
 	}
-}
-
-// speaksOfAddresses says whether a refusal can be for want of an address: one that only says that the
-// node is busy is not taken for that, whatever is answered next.
-func speaksOfAddresses(err error) bool {
-	text := strings.ToLower(err.Error())
-	return strings.Contains(text, "address") || strings.Contains(text, "contract")
 }
 
 // answersNamed says whether a node that refuses the logs of any block gives those of a contract that

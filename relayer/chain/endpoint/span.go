@@ -24,6 +24,7 @@ type span struct {
 	fit       map[kind]uint64 // blocks whose logs make an answer that is large enough
 	left      int             // answers until the ceiling is forgotten
 	aloneFail int             // single blocks refused in a row
+	told      int             // refusals in a row for another reason than the size
 }
 
 const (
@@ -36,6 +37,8 @@ const (
 	enoughLogs = 1500
 	// closeEnough to what was refused is one part in so many of what was answered.
 	closeEnough = 10
+	// What a refusal seems to say is believed so often in a row: then it is one of the size, whatever it says.
+	believed = 2
 	// Single blocks whose logs are refused in a row, without an answer between them, before a node
 	// counts as one without logs.
 	unfitAfter = 3
@@ -84,7 +87,7 @@ func fullness(logs, bytes, enoughBytes int) float64 {
 func (s *span) accepted(kind kind, size uint64, full float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.aloneFail = 0
+	s.aloneFail, s.told = 0, 0
 	s.answered = max(s.answered, size)
 	if s.left > 0 {
 		if s.left--; s.left == 0 {
@@ -142,6 +145,21 @@ func (s *span) refused(size uint64, kind rpc.Kind, hint uint64) bool {
 	}
 
 	return true
+}
+
+// misread takes a refusal that seems to be for another reason than its size, and reports whether that is
+// no longer believed: what was done about it did not help. A limit of the rate passes by waiting, and at
+// one block there is no size to doubt.
+func (s *span) misread(size uint64, kind rpc.Kind) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if kind == rpc.RateLimited || size <= 1 {
+		return false
+	}
+
+	s.told++
+
+	return s.told > believed
 }
 
 // proven says whether the node has answered for so many blocks.

@@ -118,8 +118,6 @@ func (e *Error) kind() Kind {
 		return Pruned
 	case -32601:
 		return Unsupported
-	case -32701: // PublicNode: logs of named contracts only
-		return AddressRequired
 	}
 
 	if kind := fromWords(text); kind != Failed {

@@ -59,6 +59,10 @@ func newMessage(from io.Reader, limit int64) *message {
 type arriving message
 
 func (m *arriving) Read(b []byte) (n int, err error) {
+	if m.broken != nil {
+		return 0, m.broken
+	}
+
 	for n == 0 && err == nil && len(b) > 0 { // all that came may have been left out
 		n, err = m.receive(b)
 		n = len(m.trim.pass(b[:n]))

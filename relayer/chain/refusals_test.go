@@ -1,0 +1,36 @@
+package chain
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A limit of the range is found whatever code or words it comes with, words that mean something else included.
+func TestRangeLimitUnderOtherWords(t *testing.T) {
+	const blocks, most = 600, 50
+	for name, text := range map[string]string{
+		"the code that asks for addresses": `{"code":-32701,"message":"exceed maximum block range: 50"}`,
+		"the code in unknown words":        `{"code":-32701,"message":"nay"}`,
+		"the words of a pruned block":      `{"code":-32000,"message":"older than the lookback"}`,
+		"the words of a batch":             `{"code":-32000,"message":"batch it otherwise"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			chain := newChain(blocks, 3, 0)
+			n := startNode(t, chain)
+			n.finalized = blocks
+			n.refuseLogs(func(q testRequest, _, _, _ int) (int, string) {
+				if f := parseQuery(t, q.Params[0]); f.ToBlock-f.FromBlock >= most {
+					return 0, text
+				}
+
+				return 0, ""
+			})
+			s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest})
+			await(t, s, func(v View) bool { return v.Final == blocks })
+			require.EqualValues(t, blocks+1, backlog(t, s, chain, 1, blocks, time.Minute), s.Endpoints()[0].LastError)
+		})
+	}
+}
