@@ -292,7 +292,8 @@ func TestDashboardUsesDocumentedMetrics(t *testing.T) {
 
 	aliases := slices.Collect(maps.Values(metrics.Aliases))
 	for name := range known {
-		require.True(t, shown[name] || name == "up" || slices.Contains(aliases, name), "%s is documented and on no panel", name)
+		require.True(t, shown[name] || name == "up" || slices.Contains(aliases, name),
+			"%s is documented and on no panel", name)
 	}
 }
 

@@ -66,7 +66,8 @@ func (l Lock) try(ctx context.Context, conn *pgx.Conn, log *slog.Logger) (int64,
 		var key int64
 		var taken bool
 		var by stranger
-		err := conn.QueryRow(ctx, tryLock, l.Purpose, l.ChainID, l.Name).Scan(&key, &taken, &by.pid, &by.login, &by.application)
+		err := conn.QueryRow(ctx, tryLock, l.Purpose, l.ChainID, l.Name).
+			Scan(&key, &taken, &by.pid, &by.login, &by.application)
 		switch {
 		case err != nil:
 			return 0, fmt.Errorf("take the lock %s: %w", l, err)

@@ -17,7 +17,8 @@ func memoryOf(t *testing.T, url string) string {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(url)
 	require.NoError(t, err)
-	s, err := election.Open(t.Context(), election.SessionConfig{Conn: cfg, ChainID: 7, InstanceID: "r0", Wait: time.Minute})
+	s, err := election.Open(t.Context(), election.SessionConfig{
+		Conn: cfg, ChainID: 7, InstanceID: "r0", Wait: time.Minute})
 	require.NoError(t, err)
 	s.Close()
 
@@ -60,7 +61,8 @@ func TestMemoryChangesWhereCommitsMayBeForgotten(t *testing.T) {
 	for _, commit := range []string{"on", "off"} {
 		t.Run("synchronous_commit="+commit, func(t *testing.T) {
 			t.Parallel()
-			pg, err := testpg.Start(t.Context(), testpg.Options{Own: true, Settings: map[string]string{"synchronous_commit": commit}})
+			pg, err := testpg.Start(t.Context(), testpg.Options{
+				Own: true, Settings: map[string]string{"synchronous_commit": commit}})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, pg.Stop(context.WithoutCancel(t.Context()))) })
 			template, err := pg.Template(t.Context())

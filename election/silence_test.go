@@ -257,7 +257,9 @@ func TestANewLeaderIsNotEndedForItsPredecessorsSilence(t *testing.T) {
 
 		return err
 	}))
-	b := f.contend(t, "b", func(c *election.ElectorConfig) { c.StaleAfter = 12 * time.Second; c.RetryEvery = 10 * time.Millisecond })
+	b := f.contend(t, "b", func(c *election.ElectorConfig) {
+		c.StaleAfter, c.RetryEvery = 12*time.Second, 10*time.Millisecond
+	})
 	select { // the first check comes after StaleAfter/6, the second as long after it
 	case <-b.won:
 		t.Fatal("the candidate was ended at the first look")

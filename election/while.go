@@ -18,7 +18,8 @@ type Holder interface {
 // (nil). The lock is given back when f returns, so that another instance can take it at once. wait
 // is the pause before the next attempt. f deals with its own errors: only the loss of the session
 // ends While.
-func While(ctx context.Context, s Holder, lock Lock, log *slog.Logger, wait func() time.Duration, f func(context.Context)) error {
+func While(ctx context.Context, s Holder, lock Lock, log *slog.Logger, wait func() time.Duration,
+	f func(context.Context)) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {

@@ -32,7 +32,8 @@ func TestTryIsExclusive(t *testing.T) {
 		return connection{conn}
 	}
 	a, b := connect(), connect()
-	lock, another := election.Lock{Purpose: election.Replies, ChainID: 1}, election.Lock{Purpose: election.Replies, ChainID: 2}
+	lock := election.Lock{Purpose: election.Replies, ChainID: 1}
+	another := election.Lock{Purpose: election.Replies, ChainID: 2}
 	nothing := func(context.Context) {}
 	try := func(ctx context.Context, c connection, lock election.Lock, f func(context.Context)) bool {
 		taken, err := election.Try(ctx, c, lock, slog.New(slog.DiscardHandler), f)

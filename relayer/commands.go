@@ -203,7 +203,8 @@ func (c *commands) work(ctx context.Context, t *tenure) error {
 	if c.answers != nil {
 		g.Go(func() error {
 			return election.While(ctx, t.session, election.Lock{Purpose: election.Follow, ChainID: t.cfg.ChainID},
-				t.component("sender"), func() time.Duration { return followRetry }, func(ctx context.Context) { send.Follow(ctx, c.following(t), 0) })
+				t.component("sender"), func() time.Duration { return followRetry },
+				func(ctx context.Context) { send.Follow(ctx, c.following(t), 0) })
 		})
 	}
 

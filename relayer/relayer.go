@@ -180,7 +180,8 @@ func (r *Relayer) assemble() {
 	r.ledger = NewLedger(r.cfg, r.db)
 	r.blame = &blame.Keeper{DB: r.db.Pool, ChainID: r.cfg.ChainID, Endpoints: r.source, Log: r.component("source")}
 	r.factory = watch.NewFactoryWatch(watch.FactoryConfig{
-		Config: r.watchConfig("factory", &r.condition.writes.factory), Factory: r.cfg.Factory, BeatEvery: min(5*time.Second, r.cfg.LeaderStaleAfter/4),
+		Config: r.watchConfig("factory", &r.condition.writes.factory), Factory: r.cfg.Factory,
+		BeatEvery:   min(5*time.Second, r.cfg.LeaderStaleAfter/4),
 		ResignAfter: r.cfg.ResignAfter, Health: r.source.Health,
 	})
 	r.verifier = NewVerifier(r.cfg, r.source, r.filters, r.ledger, r.component("verifier"), r.metrics.verify)

@@ -256,7 +256,8 @@ func (t *tenure) assemble() (err error) {
 	}
 
 	t.slots = watch.NewSlotWatch(watch.SlotConfig{
-		Config: t.watchConfig("slots", &t.condition.writes.slots), DB: t.db.Pool, Holder: t.claimer, Publisher: t.publisher, ChainID: cfg.ChainID,
+		Config: t.watchConfig("slots", &t.condition.writes.slots), DB: t.db.Pool,
+		Holder: t.claimer, Publisher: t.publisher, ChainID: cfg.ChainID,
 		DiscoveryWait: cfg.DiscoveryWait, Discovered: t.session.Hint(registry.Channel),
 		Requested: t.session.Hint(ledger.RequestsChannel),
 	})

@@ -64,6 +64,7 @@ func exitCode(err error) int {
 
 // meaningOfNo says for each command that answers a question what the answer no is.
 var meaningOfNo = map[string]string{
+	"locks":   "such a session is there",
 	"run":     "the instance ended by itself although its configuration is right: restart it",
 	"status":  "something needs a person",
 	"audit":   "chain and database differ",

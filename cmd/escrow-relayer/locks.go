@@ -17,7 +17,7 @@ func locksCommand() *cobra.Command {
 		Use:   "locks",
 		Short: "Show the sessions of other logins that hold a lock of the fleet; --end ends them",
 		Long: `Show the database sessions that hold an advisory lock of the fleet with a login that may not change its tables. Any login that may connect can take such a
-lock; the fleet then gives it another key. Exit code 1 where there is such a session. Reads CHAIN_ID and DATABASE_URL.
+lock; the fleet then gives it another key. Reads CHAIN_ID and DATABASE_URL.
 
 With --end their sessions are ended, which takes the right to do so: the same login, a superuser's, or membership in pg_signal_backend.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -68,5 +68,6 @@ func TestRowsMoveNoCursor(t *testing.T) {
 	show.AppendRow([]any{"r0\x1b[2J\u009b2J\a\rgone"})
 	show.Render()
 	require.Contains(t, out.String(), "gone")
-	require.False(t, strings.ContainsFunc(out.String(), func(r rune) bool { return unicode.IsControl(r) && r != '\n' }), out.String())
+	control := func(r rune) bool { return unicode.IsControl(r) && r != '\n' }
+	require.False(t, strings.ContainsFunc(out.String(), control), out.String())
 }

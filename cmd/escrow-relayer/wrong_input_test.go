@@ -101,6 +101,7 @@ var wrongValues = []struct {
 	{"RESIGN_AFTER", "", []string{"0s", "48h", "x"}},
 	{"STOP_TIMEOUT", "", []string{"0s", "500ms", "2h"}},
 	{"PORT", "", []string{"-1", "70000", "http", "8080/tcp"}},
+	{"HTTP_HOST", "", []string{"127.0.0.1:8080", "http://127.0.0.1", "a b"}},
 	{"EXPLORER_URL", "must be an http or https URL", []string{"javascript:alert(1)", "sepolia.etherscan.io", "ftp://x"}},
 	{"LOG_LEVEL", "must be one of debug, info, warn, error", []string{"verbose", "5"}},
 	{"LOG_FORMAT", "must be one of auto, json, text", []string{"xml", "pretty"}},

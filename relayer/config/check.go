@@ -282,6 +282,9 @@ func (l *loader) rest() {
 	l.oneOf("LOG_LEVEL", strings.ToLower(c.LogLevel), "debug", "info", "warn", "error")
 	l.oneOf("LOG_FORMAT", c.LogFormat, "auto", "json", "text")
 	l.port("PORT", c.Port, "any that is free")
+	if c.HTTPHost != "" && c.HTTPHost != "localhost" && net.ParseIP(c.HTTPHost) == nil {
+		l.say("HTTP_HOST", "must be an IP address of this machine, or localhost")
+	}
 
 	if c.ExplorerURL != "" && !isHTTP(c.ExplorerURL) {
 		l.say("EXPLORER_URL", "must be an http or https URL")

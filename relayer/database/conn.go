@@ -64,8 +64,9 @@ func (s *sockets) close() {
 	}
 }
 
-// socket is a connection whose reads and writes end after its patience (silence, unless its user asks for
-// more), or at the deadline that its user sets, whichever comes first. Like any net.Conn, its methods may be called concurrently.
+// socket is a connection whose reads and writes end after its patience (silence, unless its user
+// asks for more), or at the deadline that its user sets, whichever comes first. Like any net.Conn,
+// its methods may be called concurrently.
 type socket struct {
 	net.Conn
 	of *sockets

@@ -101,9 +101,9 @@ func (l *Ledger) Rollback(ctx context.Context, stale, fork Position) (r Rolled, 
 // rollback since Verifiable: what was read is void.
 //
 // missing are events that the first reading did not bring. The owners of their slots are asked to
-// publish them, each deployment before the other events of its escrow. wrong are stored events that the chain has otherwise; they are
-// retracted by the owners of their slots, and what the chain has in their place is among the
-// missing.
+// publish them, each deployment before the other events of its escrow. wrong are stored events that
+// the chain has otherwise; they are retracted by the owners of their slots, and what the chain has
+// in their place is among the missing.
 func (l *Ledger) Repair(ctx context.Context, epoch int64, v Verifiable, verified int64, missing,
 	wrong []contract.Event) (Result, error) {
 	r, err := l.store(ctx, func(t *transaction) error { return repair(ctx, t, epoch, v, verified, missing, wrong) })

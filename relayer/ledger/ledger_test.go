@@ -398,7 +398,8 @@ func TestRepair(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 2, r.New)
 	require.Empty(t, w.outbox(), "only the owner writes there")
-	require.Equal(t, []string{"EscrowDeployed:1", "Approved:1"}, ids(w.process(0).Pending), "it announces what is late first")
+	require.Equal(t, []string{"EscrowDeployed:1", "Approved:1"}, ids(w.process(0).Pending),
+		"it announces what is late first")
 	_, err = w.led.Repair(t.Context(), w.epoch, v, 1, nil, nil)
 	require.ErrorIs(t, err, ledger.ErrMoved)
 	_, err = w.led.Repair(t.Context(), w.epoch+1, v, 5, nil, nil)

@@ -51,7 +51,8 @@ const addRequests = `
 // serve puts what the owner of slots is asked for into the outbox.
 func serve(ctx context.Context, t *transaction) error {
 	rows, _ := t.Query(ctx, serveRequests, pgx.StrictNamedArgs{"chain": t.cfg.ChainID, "me": t.cfg.InstanceID,
-		"token": t.token, "announces": t.cfg.Publishes(contract.Deployed), "replay": message.Replay, "limit": served, "most": maxArgs})
+		"token": t.token, "announces": t.cfg.Publishes(contract.Deployed), "replay": message.Replay,
+		"limit": served, "most": maxArgs})
 	n, err := collectRows(t, rows)
 	if err != nil {
 		return fmt.Errorf("serve requests: %w", err)

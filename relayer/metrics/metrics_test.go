@@ -39,8 +39,9 @@ func registry() *prometheus.Registry {
 	f := promauto.With(reg)
 	f.NewCounter(prometheus.CounterOpts{Name: "event_deduplication_hits", Help: "Events found stored."}).Add(3)
 	f.NewCounter(prometheus.CounterOpts{Name: "relayer_commits_total", Help: "Commits."}).Add(5)
-	f.NewHistogram(prometheus.HistogramOpts{Name: "relayer_event_latency_seconds", Help: "Latency."}).(prometheus.ExemplarObserver).
-		ObserveWithExemplar(0.02, prometheus.Labels{"trace_id": "4bf92f3577b34da6a3ce929d0e0e4736"})
+	latency := f.NewHistogram(prometheus.HistogramOpts{Name: "relayer_event_latency_seconds", Help: "Latency."})
+	latency.(prometheus.ExemplarObserver).ObserveWithExemplar(0.02,
+		prometheus.Labels{"trace_id": "4bf92f3577b34da6a3ce929d0e0e4736"})
 
 	return reg
 }

@@ -88,10 +88,11 @@ func (b *Box) LaneOf(p *Pending) Lane {
 // topicColumn is the Topic of a row.
 const topicColumn = `case when o.kind = 1 then 2 when o.event_type = any(@others) then 1 else 0 end`
 
-// mine says whether a row is in one of the slots that the reader knows to be the owner's, and that is.
-// One that was taken since is left out: rows of it may come before those that were read. As a plain join, or with a plain "in", it is
-// the planner's to turn around, and with the statistics of a queue, which are of another hour, it
-// has read the whole outbox once per slot: a minute per page.
+// mine says whether a row is in one of the slots that the reader knows to be the owner's, and that
+// is. One that was taken since is left out: rows of it may come before those that were read. As a
+// plain join, or with a plain "in", it is the planner's to turn around, and with the statistics of
+// a queue, which are of another hour, it has read the whole outbox once per slot: a minute per
+// page.
 const mine = `(o.slot in (select slot from slot_ownership where chain_id = @chain and owner = @owner
 	and slot = any(@mine::smallint[]))) is true`
 

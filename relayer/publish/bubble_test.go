@@ -83,7 +83,8 @@ func (w *weather) find(limit int, match func(int64, outbox.Lane) bool) (found []
 	return found
 }
 
-func (w *weather) Page(ctx context.Context, mine []int16, last int64, limit int, without []outbox.Lane) ([]outbox.Found, error) {
+func (w *weather) Page(ctx context.Context, mine []int16, last int64, limit int,
+	without []outbox.Lane) ([]outbox.Found, error) {
 	if err := w.statement(ctx); err != nil {
 		return nil, err
 	}
@@ -188,8 +189,9 @@ func (w *weather) commit(next *int64, escrows ...byte) (rows []outbox.Pending) {
 	defer w.mu.Unlock()
 	for _, who := range escrows {
 		*next++
-		p := outbox.Pending{ID: outbox.ID{Seq: *next, Token: 7 * *next}, Slot: int16(who), Event: contract.Event{Name: "Approved",
-			Escrow: common.Address{19: who}, BlockNumber: uint64(*next), Args: []byte(`{}`)}}
+		p := outbox.Pending{ID: outbox.ID{Seq: *next, Token: 7 * *next}, Slot: int16(who),
+			Event: contract.Event{Name: "Approved",
+				Escrow: common.Address{19: who}, BlockNumber: uint64(*next), Args: []byte(`{}`)}}
 		w.rows[p.Seq] = p
 		rows = append(rows, p)
 	}

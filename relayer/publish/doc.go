@@ -1,8 +1,9 @@
 // Package publish moves messages from the outbox to Pub/Sub: those of one ordering key in the order
 // of their seq, each at least once, and twice only where the outcome of an attempt is unknown: a
 // process died, or an answer was lost, between the storing of a message and the deletion of its
-// row. Those are counted in relayer_republished_total. What a crash can repeat is bounded by the window: rows in memory, waiting or under way, together with those that are
-// acknowledged and not deleted yet.
+// row. Those are counted in relayer_republished_total. What a crash can repeat is bounded by the
+// window: rows in memory, waiting or under way, together with those that are acknowledged and not
+// deleted yet.
 //
 // One goroutine owns all state, the loop. What it decides is decided by four parts that do no input
 // or output and keep no time, so that each can be reasoned about, and tested, alone: lanes (what is

@@ -64,7 +64,8 @@ func TestReplaysAndRepairsBesideCommits(t *testing.T) {
 	requested := make(chan error, 1)
 	go func() { // as fast as it can, until the owner is done
 		for i := range blocks {
-			if _, err := led.Replay(t.Context(), ledger.Selection{Escrow: escrow(1 + i%escrows), From: 1, To: 3}, nil); err != nil {
+			chosen := ledger.Selection{Escrow: escrow(1 + i%escrows), From: 1, To: 3}
+			if _, err := led.Replay(t.Context(), chosen, nil); err != nil {
 				requested <- err
 				return
 			}

@@ -191,7 +191,8 @@ func (l *loop) runDeletion(ctx context.Context, rows []outbox.Sent, limit time.D
 	})
 }
 
-// forget takes the outcome of a deletion. Rows that could not be deleted stay known, and are deleted with the next ones.
+// forget takes the outcome of a deletion. Rows that could not be deleted stay known, and are
+// deleted with the next ones.
 func (l *loop) forget(ctx context.Context, err error) {
 	attempted := len(l.del.batch)
 	gone := l.del.end(time.Now(), err, l.cfg.Jitter())

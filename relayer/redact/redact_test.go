@@ -68,12 +68,12 @@ func TestAWordIsASecretOnlyWhereSecretsStand(t *testing.T) {
 	t.Parallel()
 	s := redact.New("postgresql://relayer:relayer@db.internal/relayer")
 	for text, want := range map[string]string{
-		"instance relayer-0 of escrow-relayer":                      "instance relayer-0 of escrow-relayer",
-		"run `escrow-relayer migrate` as relayer":                   "run `escrow-relayer migrate` as relayer",
-		"dial postgres://relayer:relayer@db: refused":               "dial postgres://***@db: refused",
-		"user=relayer password=relayer dbname=relayer":              "user=relayer password=*** dbname=relayer",
-		"user=relayer password='relayer' sslmode=disable":           "user=relayer password='***' sslmode=disable",
-		"database \"relayer\" of user \"relayer\" on relayer.local": "database \"relayer\" of user \"relayer\" on relayer.local",
+		"instance relayer-0 of escrow-relayer":                  "instance relayer-0 of escrow-relayer",
+		"run `escrow-relayer migrate` as relayer":               "run `escrow-relayer migrate` as relayer",
+		"dial postgres://relayer:relayer@db: refused":           "dial postgres://***@db: refused",
+		"user=relayer password=relayer dbname=relayer":          "user=relayer password=*** dbname=relayer",
+		"user=relayer password='relayer' sslmode=disable":       "user=relayer password='***' sslmode=disable",
+		`database "relayer" of user "relayer" on relayer.local`: "database \"relayer\" of user \"relayer\" on relayer.local",
 	} {
 		require.Equal(t, want, s.Mask(text))
 	}

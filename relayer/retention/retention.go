@@ -1,11 +1,12 @@
 // Package retention removes what nothing needs any more, in small steps, so that it never holds a
 // lock for long. The leader runs it.
 //
-// It removes the events of escrows that have ended (contract.Event.Ends), the history of an escrow as
-// a whole, once it is older than Config.Events, below the verified block and not above the oldest block
-// whose hash is kept: then no cursor can come back to it, and no reorganisation has to fold or retract it. It removes instances that have been dead
-// for longer than Config.Instances and own nothing, and block hashes far below finality. It keeps
-// every event of an escrow that may still emit one.
+// It removes the events of escrows that have ended (contract.Event.Ends), the history of an escrow
+// as a whole, once it is older than Config.Events, below the verified block and not above the
+// oldest block whose hash is kept: then no cursor can come back to it, and no reorganisation has to
+// fold or retract it. It removes instances that have been dead for longer than Config.Instances and
+// own nothing, and block hashes far below finality. It keeps every event of an escrow that may
+// still emit one.
 package retention
 
 import (
@@ -100,9 +101,9 @@ func removeSome(ctx context.Context, cfg Config) (n int64, err error) {
 }
 
 // removeEvents takes some escrows whose last event, a release or refund, was stored long ago and
-// lies below the verified block and the oldest remembered one, and removes their events. The types 5 and 6 are contract.Event.Ends,
-// written as in the index events_ended. Records and registry rows stay: they are small, and show that
-// the escrow existed.
+// lies below the verified block and the oldest remembered one, and removes their events. The types
+// 5 and 6 are contract.Event.Ends, written as in the index events_ended. Records and registry rows
+// stay: they are small, and show that the escrow existed.
 const removeEvents = `
 	with ended as (
 		select p.escrow from events p

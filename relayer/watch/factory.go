@@ -86,7 +86,8 @@ func (w *FactoryWatch) Run(ctx context.Context, epoch int64, beat func(context.C
 			return nil
 		case errors.Is(err, ledger.ErrFenced):
 			return err
-		case time.Since(healthy) > w.cfg.ResignAfter && !errors.As(err, new(*storeError)): // another leader has the same database
+		case time.Since(healthy) > w.cfg.ResignAfter && !errors.As(err, new(*storeError)):
+			// another leader has the same database
 			return fmt.Errorf("%w for %s: %w", ErrNoProgress, w.cfg.ResignAfter, errors.Join(err, w.cfg.Health()))
 		case err != nil:
 			w.failed(ctx, at, err)

@@ -39,7 +39,9 @@ func gatedServers(t *testing.T, g *Gate, h http.Handler) (addresses []string) {
 func TestSilentConnectionsMakeRoom(t *testing.T) {
 	t.Parallel()
 	var g Gate
-	addresses := gatedServers(t, &g, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok")) }))
+	addresses := gatedServers(t, &g, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte("ok"))
+	}))
 	ask := func(from string) {
 		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
 		client := http.Client{Transport: &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: true}}

@@ -67,7 +67,8 @@ func validateBlock(logs []types.Log, h rpc.Header, f *Filter) error {
 	asked := f.Addresses != nil || len(f.Topics) > 0
 	for i := range logs {
 		l := &logs[i]
-		if asked && l.TxHash != (common.Hash{}) && h.Bloom != (types.Bloom{}) && !inBloom(&h.Bloom, l) { // chains without bloom filters give zeros
+		// Chains without bloom filters give zeros.
+		if asked && l.TxHash != (common.Hash{}) && h.Bloom != (types.Bloom{}) && !inBloom(&h.Bloom, l) {
 			return fmt.Errorf("%w: log %d of block %d is not in the block's bloom filter", rpc.ErrInvalid, l.Index, h.Number)
 		}
 

@@ -19,7 +19,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
 )
 
-// bombs are answers to one request, of which the middle is repeated up to 256 MB, and whether no honest node sends them.
+// bombs are answers to one request, of which the middle is repeated up to 256 MB, and whether no
+// honest node sends them.
 var bombs = map[string]struct {
 	call             func() *rpc.Call
 	head, unit, tail string

@@ -39,9 +39,10 @@ const takeClaims = `
 	 order by c.escrow, c.effect, c.place
 	on conflict do nothing`
 
-// insertCommands accepts what the command that has the claim has done: its sender answers `already`, with the
-// event, or refuses it if a reorganisation took that back meanwhile. It stores in the order of the ids: what claims nothing meets the same command of another
-// transaction here first, and two that had them in opposite orders would wait for each other.
+// insertCommands accepts what the command that has the claim has done: its sender answers
+// `already`, with the event, or refuses it if a reorganisation took that back meanwhile. It stores
+// in the order of the ids: what claims nothing meets the same command of another transaction here
+// first, and two that had them in opposite orders would wait for each other.
 const insertCommands = `
 	insert into commands as c (chain_id, command_id, sender, kind, escrow, effect, requester, message, value, max_fee, not_before, expires_at, reference, reply_to,
 	                      state, code, detail, winner, next_look, answered_at)

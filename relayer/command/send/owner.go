@@ -53,7 +53,8 @@ func Own(ctx context.Context, session Session, configs []Config, log *slog.Logge
 		}
 
 		all[i] = &contender{session: session, sender: sender, log: log,
-			lock: election.Lock{Purpose: election.Sender, ChainID: cfg.ChainID, Name: registry.Text(sender.address)}, wake: make(chan struct{}, 1), try: make(chan struct{}, 1)}
+			lock: election.Lock{Purpose: election.Sender, ChainID: cfg.ChainID, Name: registry.Text(sender.address)},
+			wake: make(chan struct{}, 1), try: make(chan struct{}, 1)}
 	}
 
 	if err := enter(ctx, session, all); err != nil {
@@ -87,7 +88,8 @@ func Own(ctx context.Context, session Session, configs []Config, log *slog.Logge
 func enter(ctx context.Context, session Session, all []*contender) error {
 	err := session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		for _, c := range all {
-			if err := conn.QueryRow(ctx, shareContest, election.Contest, c.lock.ChainID, c.lock.Name).Scan(&c.contest); err != nil {
+			err := conn.QueryRow(ctx, shareContest, election.Contest, c.lock.ChainID, c.lock.Name).Scan(&c.contest)
+			if err != nil {
 				return err
 			}
 		}

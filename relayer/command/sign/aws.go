@@ -22,7 +22,8 @@ type AWS struct {
 
 // OpenAWS makes sure that a key is of the right kind and belongs to the account. key is its ARN, or that
 // of an alias.
-func OpenAWS(ctx context.Context, account common.Address, key string, options ...func(*config.LoadOptions) error) (*AWS, error) {
+func OpenAWS(ctx context.Context, account common.Address, key string,
+	options ...func(*config.LoadOptions) error) (*AWS, error) {
 	ctx, cancel := context.WithTimeout(ctx, openWithin)
 	defer cancel()
 	cfg, err := config.LoadDefaultConfig(ctx, options...)

@@ -128,8 +128,13 @@ func TestAWS(t *testing.T) {
 
 	for name, damage := range map[string]func([]byte) []byte{
 		"a bit": func(b []byte) []byte { b[10] ^= 1; return b }, "nothing": func([]byte) []byte { return nil },
-		"more":        func(b []byte) []byte { return append(b, 0) },
-		"another key": func([]byte) []byte { other, _ := crypto.GenerateKey(); return der(t, make([]byte, 32), other, false) },
+		"more": func(b []byte) []byte { return append(b, 0) },
+		"another key": func([]byte) []byte {
+			other, err := crypto.GenerateKey()
+			require.NoError(t, err)
+
+			return der(t, make([]byte, 32), other, false)
+		},
 	} {
 		set(func() { a.damage = damage })
 		_, err := s.Sign(t.Context(), []byte("x"))

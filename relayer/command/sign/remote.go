@@ -74,7 +74,8 @@ func OpenRemote(ctx context.Context, account common.Address, r Remote) (*HTTP, e
 	}
 
 	for _, key := range keys {
-		if public, err := crypto.UnmarshalPubkey(uncompressed(key)); err == nil && crypto.PubkeyToAddress(*public) == account {
+		public, err := crypto.UnmarshalPubkey(uncompressed(key))
+		if err == nil && crypto.PubkeyToAddress(*public) == account {
 			h.sign = base.String() + "/api/v1/eth1/sign/" + key.String()
 			return h, nil
 		}
@@ -174,5 +175,6 @@ func (h *HTTP) Sign(ctx context.Context, payload []byte) (signature [65]byte, er
 		return signature, fmt.Errorf("%w %s: it is not 65 bytes in hexadecimal", ErrSignature, h.address)
 	}
 
-	return assemble(h.address, crypto.Keccak256Hash(payload), new(big.Int).SetBytes(raw[:32]), new(big.Int).SetBytes(raw[32:64]))
+	return assemble(h.address, crypto.Keccak256Hash(payload), new(big.Int).SetBytes(raw[:32]),
+		new(big.Int).SetBytes(raw[32:64]))
 }

@@ -96,7 +96,8 @@ func (a *authority) issue(name string) (cert, key string) {
 	require.NoError(a.t, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name},
 		NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
 	text, err := x509.CreateCertificate(rand.Reader, template, a.cert, public, a.key)
 	require.NoError(a.t, err)
 	secret, err := x509.MarshalPKCS8PrivateKey(private)
@@ -119,7 +120,8 @@ func TestRemote(t *testing.T) {
 	pool.AddCert(ca.cert)
 	pair, err := tls.LoadX509KeyPair(ca.issue("server"))
 	require.NoError(t, err)
-	server.TLS = &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool, Certificates: []tls.Certificate{pair}}
+	server.TLS = &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool,
+		Certificates: []tls.Certificate{pair}}
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	cert, secret := ca.issue("relayer")
@@ -139,7 +141,8 @@ func TestRemote(t *testing.T) {
 	require.NoError(t, err)
 	foreign, err := crypto.Sign(crypto.Keccak256([]byte("x")), other)
 	require.NoError(t, err)
-	for _, text := range []string{"", "0x", "<html>secret</html>", hexutil.Encode(foreign), hexutil.Encode(make([]byte, 65)),
+	for _, text := range []string{"", "0x", "<html>secret</html>", hexutil.Encode(foreign),
+		hexutil.Encode(make([]byte, 65)),
 		strings.Repeat("0", maxAnswer+1)} {
 		answer.Store(&text)
 		_, err := s.Sign(t.Context(), []byte("x"))
