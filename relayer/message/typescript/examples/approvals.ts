@@ -9,6 +9,7 @@ const tables = `
         chain_id text, event_id text, escrow text not null, approver text not null, primary key (chain_id, event_id))`;
 
 const pool = new pg.Pool({ connectionString: process.env["DATABASE_URL"] });
+pool.on("error", (error) => console.error("lost a connection, which waited for work", error)); // else the process ends
 const pubsub = new PubSub({ projectId: process.env["PUBSUB_PROJECT_ID"]! });
 
 await pool.query(SCHEMA + tables);
