@@ -150,8 +150,15 @@ func (s *Sim) mine(ctx context.Context, n int) error {
 
 		before := s.head()
 		s.begins(before + 1)
-		if s.backend.Commit(); s.head() != before+1 {
-			return fmt.Errorf("mine block %d: the simulated chain is still at %d", before+1, s.head())
+		err := s.whileRefused(ctx, func() error {
+			if s.backend.Commit(); s.head() <= before { // Commit keeps its error to itself
+				return fmt.Errorf("mine block %d: the simulated chain is still at %d", before+1, s.head())
+			}
+
+			return nil
+		})
+		if err != nil {
+			return err
 		}
 
 		// Its one effect is to wait until the pool has heard of the block: there is no such block to fork at.
@@ -257,7 +264,7 @@ func (s *Sim) mineAtInterval() {
 func (s *Sim) AdvanceTime(ctx context.Context, d time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err := s.whileEmpty(ctx, func() error {
+	err := s.whileRefused(ctx, func() error {
 		if err := s.mine(ctx, 1); err != nil {
 			return err
 		}
@@ -444,7 +451,7 @@ func (s *Sim) fork(ctx context.Context, depth int) ([][]hexutil.Bytes, error) {
 		return nil, fmt.Errorf("read the block of the fork: %w", err)
 	}
 
-	err = s.whileEmpty(ctx, func() error {
+	err = s.whileRefused(ctx, func() error {
 		s.backend.Rollback()
 		return s.backend.Fork(fork.Hash())
 	})
@@ -457,13 +464,14 @@ func (s *Sim) fork(ctx context.Context, depth int) ([][]hexutil.Bytes, error) {
 	return blocks, nil
 }
 
-// emptyTimeout bounds the attempts to meet an empty pool: one takes about a millisecond.
-const emptyTimeout = 10 * time.Second
+// refusedTimeout bounds the attempts at what the simulated chain refuses: one takes about a millisecond.
+const refusedTimeout = 10 * time.Second
 
-// whileEmpty repeats what the simulated chain refuses while a transaction waits, until it succeeds.
-// Others send at any time, also between do's own emptying of the pool and its request.
-func (s *Sim) whileEmpty(ctx context.Context, do func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, emptyTimeout)
+// whileRefused repeats what the simulated chain refuses for a while, until it succeeds: a fork while a
+// transaction waits, which others send at any time, also between do's own emptying of the pool and its
+// request; now and then a block behind a fork, while the chain is busy with the one before.
+func (s *Sim) whileRefused(ctx context.Context, do func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, refusedTimeout)
 	defer cancel()
 	for {
 		if err := do(); err == nil || ctx.Err() != nil {
