@@ -135,11 +135,6 @@ func decode(abi *contract.ABI, logs []types.Log, want func(*types.Log) bool, m *
 			return nil, err
 		}
 
-		if e.TxHash == (common.Hash{}) {
-			return nil, fmt.Errorf("the log %d of contract %s in block %d is of no transaction: asking again", e.LogIndex,
-				e.Emitter, e.BlockNumber)
-		}
-
 		events = append(events, e)
 	}
 

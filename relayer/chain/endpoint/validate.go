@@ -11,9 +11,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
 )
 
-// validateLogs sorts logs and tests them against the question. Systems of some chains emit logs of no
-// transaction. Where contracts are named that is an error; where any contract's logs are asked for, the
-// reader passes over those of contracts that are not its own.
+// validateLogs sorts logs and tests them against the question.
 func validateLogs(logs []types.Log, from, to uint64, f *Filter) error {
 	order := func(a, b types.Log) int {
 		return cmp.Or(cmp.Compare(a.BlockNumber, b.BlockNumber), cmp.Compare(a.Index, b.Index))
@@ -32,10 +30,8 @@ func validateLogs(logs []types.Log, from, to uint64, f *Filter) error {
 			why = fmt.Sprintf("is not in blocks %d to %d", from, to)
 		case !f.Matches(l):
 			why = "does not match the filter"
-		case l.BlockHash == (common.Hash{}):
+		case l.BlockHash == (common.Hash{}) || l.TxHash == (common.Hash{}):
 			why = "is in no block yet"
-		case l.TxHash == (common.Hash{}) && f.Addresses != nil:
-			why = "is of no transaction"
 		case i > 0 && logs[i-1].BlockNumber == l.BlockNumber && logs[i-1].Index == l.Index:
 			why = "comes twice"
 		case i > 0 && logs[i-1].BlockNumber == l.BlockNumber && logs[i-1].BlockHash != l.BlockHash:
@@ -68,7 +64,7 @@ func validateBlock(logs []types.Log, h rpc.Header, f *Filter) error {
 	for i := range logs {
 		l := &logs[i]
 		// Chains without bloom filters give zeros.
-		if asked && l.TxHash != (common.Hash{}) && h.Bloom != (types.Bloom{}) && !inBloom(&h.Bloom, l) {
+		if asked && h.Bloom != (types.Bloom{}) && !inBloom(&h.Bloom, l) {
 			return fmt.Errorf("%w: log %d of block %d is not in the block's bloom filter", rpc.ErrInvalid, l.Index, h.Number)
 		}
 
