@@ -92,9 +92,9 @@ const topicColumn = `case when o.kind = 1 then 2 when o.event_type = any(@others
 // is. One that was taken since is left out: rows of it may come before those that were read. As a
 // plain join, or with a plain "in", it is the planner's to turn around, and with the statistics of
 // a queue, which are of another hour, it has read the whole outbox once per slot: a minute per
-// page.
+// page. With "any" of a parameter it compares each slot with each.
 const mine = `(o.slot in (select slot from slot_ownership where chain_id = @chain and owner = @owner
-	and slot = any(@mine::smallint[]))) is true`
+	and (slot in (select unnest(@mine::smallint[]))) is true)) is true`
 
 // answerWithin is how long a server may take to say that it has ended a statement whose time was over.
 const answerWithin = 2 * time.Second
@@ -127,8 +127,11 @@ func (b *Box) Delete(ctx context.Context, rows []Sent, limit time.Duration) erro
 }
 
 // deleteRows compares both parts of an ID with what was sent. That a number was given out again and
-// has the token of another row that was sent is as unlikely as that two tokens are the same.
-const deleteRows = `delete from outbox where chain_id = $1 and seq = any($2) and token = any($3)`
+// has the token of another row that was sent is as unlikely as that two tokens are the same. Tokens are
+// compared by a hash: as "any" of a parameter, Postgres compares each row with each token in a generic
+// plan.
+const deleteRows = `
+	delete from outbox where chain_id = $1 and seq = any($2) and (token in (select unnest($3::bigint[]))) is true`
 
 // Doubt raises the doubt of slots, each to a seq: a row of the slot up to there may have been handed to
 // Pub/Sub by an owner that does not know how it ended. It is for a metric, relayer_republished_total,
