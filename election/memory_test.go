@@ -32,6 +32,8 @@ func killOne(t *testing.T, url string) {
 	ctx := t.Context()
 	conn, err := pgx.Connect(ctx, url)
 	require.NoError(t, err)
+	witness, err := pgx.Connect(ctx, url)
+	require.NoError(t, err)
 	started := func(conn *pgx.Conn) (at time.Time, err error) {
 		return at, conn.QueryRow(ctx, `select pg_postmaster_start_time()`).Scan(&at)
 	}
@@ -40,6 +42,8 @@ func killOne(t *testing.T, url string) {
 	// the program runs as the server's user, and kills the process that waits for it
 	_, err = conn.Exec(ctx, `copy (select 1) to program 'kill -9 $PPID'`)
 	require.Error(t, err)
+	require.Eventually(t, func() bool { return witness.Ping(ctx) != nil }, time.Minute, 20*time.Millisecond,
+		"the recovery ends all connections; until then a new one meets the server as it was")
 	require.Eventually(t, func() bool {
 		again, err := pgx.Connect(ctx, url)
 		if err != nil {
