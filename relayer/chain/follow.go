@@ -58,7 +58,12 @@ func (f *follower) follow(ctx context.Context, n *endpoint.Node) {
 		case <-ctx.Done():
 			return
 		case h := <-sub.Heads:
-			f.announced(ctx, n, h)
+			if n.Authentic(h) {
+				f.announced(ctx, n, h)
+			} else {
+				f.poll(ctx, n) // there are nodes whose announcements lack parts of the header
+			}
+
 			missed, heard = 0, f.cfg.Now()
 
 			continue
@@ -111,7 +116,7 @@ func (f *follower) nextLook(n *endpoint.Node, announces bool, looked time.Time) 
 		return looked.Add(max(mean*3/2, longest))
 	case !n.Serves():
 		return looked.Add(longest)
-	case n != f.pool.lead() && f.outlook.View().Ready:
+	case n != f.pool.lead() && f.outlook.View().Ready && !f.outlook.waits():
 		return looked.Add(min(max(2*longest, 2*mean), max(reserveSeldom, 2*longest)))
 	case mean == 0:
 		return looked.Add(longest)
@@ -311,6 +316,7 @@ func (f *follower) arrived(ctx context.Context, n *endpoint.Node, h Header) {
 	// The ring first: another endpoint's refresh may make a View of this head, whose readers then look at the ring.
 	f.ring.head(h, n)
 	n.Claims(h)
+	f.outlook.heard(ctx, n, h)
 	f.outlook.refresh(ctx)
 }
 

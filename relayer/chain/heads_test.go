@@ -47,7 +47,7 @@ func TestFinality(t *testing.T) {
 		}
 
 		require.Equal(t, View{Head: 300, Target: c.target, Final: c.final, HeadTime: at(300), TargetTime: of,
-			Ready: true}, v, c.finality)
+			Ready: true, Trust: Believed}, v, c.finality)
 	}
 
 	// A node that knows no tags: blocks deep enough are final all the same, unless the tag decides what is processed.
@@ -107,7 +107,7 @@ func TestInventedHead(t *testing.T) {
 		return nil, nil
 	}
 	s := start(t, Config{URLs: []string{liar.server.URL, honest.server.URL}, ChainID: 1, Finality: Latest})
-	await(t, s, func(v View) bool { return v.Head == 60 && s.Endpoints()[0].LastError != "" })
+	await(t, s, func(v View) bool { return v.Target == 60 && s.Endpoints()[0].LastError != "" })
 	require.False(t, s.Endpoints()[0].Up)
 	require.Contains(t, s.Endpoints()[0].LastError, "1000000")
 	got, _ := collect(t, s, 1, 60, filterA())

@@ -24,6 +24,7 @@ func start(t *testing.T, cfg Config) *Source {
 		cfg.PollInterval = 10 * time.Millisecond
 	}
 
+	cfg.believeAfter = 50 * time.Millisecond
 	cfg.Registerer = prometheus.NewRegistry()
 	cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
 	s, err := New(cfg)

@@ -50,6 +50,7 @@ type Source struct {
 	cfg     *Config
 	secrets *redact.Secrets
 	metrics *endpoint.Metrics
+	laws    *endpoint.Laws
 	running atomic.Bool
 	accused chan struct{} // holds a token after a new fault of an endpoint
 }
@@ -64,7 +65,9 @@ func New(cfg Config) (*Source, error) {
 	s := &Source{cfg: &cfg, secrets: redact.New(cfg.URLs...), accused: make(chan struct{}, 1)}
 	names := endpointNames(cfg.URLs)
 	s.pool = &pool{}
-	s.outlook = &outlook{cfg: &cfg, claims: s.pool.claims, changed: make(chan struct{})}
+	s.laws = endpoint.NewLaws(len(cfg.URLs), cfg.Now, cfg.Logger)
+	s.outlook = &outlook{cfg: &cfg, claims: s.pool.claims, changed: make(chan struct{}),
+		agreement: newAgreement(&cfg, s.laws)}
 	s.pool.farBehind = s.outlook.farBehind
 	s.metrics = endpoint.NewMetrics(cfg.Registerer, names)
 	for i, raw := range cfg.URLs {
@@ -73,7 +76,8 @@ func New(cfg Config) (*Source, error) {
 
 	ring := newRing()
 	s.follower = &follower{cfg: &cfg, pool: s.pool, outlook: s.outlook, ring: ring}
-	s.reader = &reader{pool: s.pool, outlook: s.outlook, ring: ring, memo: newMemo(), headers: make(chan struct{}, 1)}
+	s.reader = &reader{pool: s.pool, outlook: s.outlook, ring: ring, memo: newMemo(), laws: s.laws,
+		headers: make(chan struct{}, 1)}
 
 	return s, nil
 }
@@ -85,7 +89,7 @@ func (s *Source) nodeConfig(name, url string) endpoint.Config {
 		Name: name, URL: strings.TrimSpace(url), ChainID: cfg.ChainID, Timeout: cfg.Timeout, MaxRPS: cfg.MaxRPS,
 		MaxRange:     cfg.MaxRange,
 		MaxAddresses: cfg.MaxAddresses, MaxBytes: cfg.MaxBytes, Log: cfg.Logger, Secrets: s.secrets, Metrics: s.metrics,
-		Rand: cfg.Rand, Now: cfg.Now, Dial: cfg.Dial,
+		Rand: cfg.Rand, Now: cfg.Now, Dial: cfg.Dial, Laws: s.laws,
 		Accused: func() {
 			select {
 			case s.accused <- struct{}{}:

@@ -80,6 +80,19 @@ func (n *twoNodes) Branch(ctx context.Context, tip chain.Header, numbers ...uint
 	return list[:len(numbers)], nil
 }
 
+// Prove tells the truth.
+func (n *twoNodes) Prove(ctx context.Context, number uint64, f *chain.Filter) (chain.Header, []types.Log, error) {
+	list, err := n.Branch(ctx, chain.Header{Number: number}, number)
+	if err != nil {
+		return chain.Header{}, nil, err
+	}
+
+	logs := slices.DeleteFunc(slices.Clone(n.logs), func(l types.Log) bool { return l.BlockNumber != number || !f.Matches(&l) })
+	list[0].Proved = true
+
+	return list[0], logs, nil
+}
+
 // read answers in ranges of 5 blocks.
 func (n *twoNodes) read(from, to uint64, f *chain.Filter, lie bool) iter.Seq2[chain.Batch, error] {
 	return func(yield func(chain.Batch, error) bool) {

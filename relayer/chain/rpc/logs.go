@@ -5,13 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
 	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/proof"
 )
 
 // Streams says whether a result is decoded while it arrives.
@@ -115,6 +119,11 @@ func (a *Answer) log(d *jsontext.Decoder, q *Call) error {
 	l := types.Log{Address: *w.Address, Topics: w.Topics, Data: w.Data, BlockNumber: uint64(w.BlockNumber),
 		TxHash: w.TxHash, TxIndex: uint(w.TxIndex), BlockHash: w.BlockHash, BlockTimestamp: uint64(w.BlockTimestamp),
 		Index: uint(w.Index), Removed: w.Removed}
+	if q.Encode {
+		a.own = proof.AppendLog(a.own, l.Address, l.Topics, l.Data)
+		a.Displaced = a.Displaced || l.Index != uint(a.All) || l.TxIndex != uint(a.Receipts)
+	}
+
 	a.All++
 	if q.Keep != nil {
 		a.Bloom.Add(l.Address.Bytes())
@@ -133,12 +142,37 @@ func (a *Answer) log(d *jsontext.Decoder, q *Call) error {
 // receipt decodes one receipt: the logs in it, and whose block it is of.
 func (a *Answer) receipt(d *jsontext.Decoder, q *Call) error {
 	var r struct {
-		BlockHash common.Hash `json:"blockHash"`
-		Logs      receiptLogs `json:"logs"`
+		BlockHash common.Hash  `json:"blockHash"`
+		Logs      receiptLogs  `json:"logs"`
+		TxHash    common.Hash  `json:"transactionHash"`
+		Type      looseNumber  `json:"type"`
+		Root      looseBytes   `json:"root"` // before Byzantium, instead of the status
+		Status    *looseNumber `json:"status"`
+		Gas       looseNumber  `json:"cumulativeGasUsed"`
+		Bloom     looseBytes   `json:"logsBloom"`
+		Nonce     *looseNumber `json:"depositNonce"` // of a deposit on the OP stack
+		Version   *looseNumber `json:"depositReceiptVersion"`
 	}
+	a.own = a.own[:0]
 	r.Logs = receiptLogs{a, q}
 	if err := jsonv2.UnmarshalDecode(d, &r); err != nil {
 		return err
+	}
+
+	if q.Encode {
+		p := proof.Receipt{Type: uint8(r.Type), Gas: uint64(r.Gas), Bloom: types.BytesToBloom(r.Bloom[:min(len(r.Bloom),
+			types.BloomByteLength)]), Logs: a.own}
+		if r.Status != nil {
+			p.Status = uint64(*r.Status)
+		} else {
+			p.Root = r.Root
+		}
+
+		if r.Nonce != nil && r.Version != nil {
+			p.Deposit = []uint64{uint64(*r.Nonce), uint64(*r.Version)}
+		}
+
+		a.Encoded, a.Hashes = append(a.Encoded, p.Encode()), append(a.Hashes, r.TxHash)
 	}
 
 	if a.Receipts++; a.Receipts > 1 && r.BlockHash != a.Block {
@@ -148,6 +182,17 @@ func (a *Answer) receipt(d *jsontext.Decoder, q *Call) error {
 	a.Block = r.BlockHash
 
 	return nil
+}
+
+// DecodeReceipts fills in the answer to a GetReceipts from receipts that were asked for one by one.
+func (c *Call) DecodeReceipts(list [][]byte) error {
+	b := slices.Concat([]byte("["), bytes.Join(list, []byte(",")), []byte("]"))
+	c.Answer = Answer{}
+	if err := c.stream(newMessage(bytes.NewReader(b), int64(len(b))).Decoder, c); err != nil {
+		return err
+	}
+
+	return c.Err
 }
 
 // receiptLogs are decoded into the answer.
@@ -196,6 +241,15 @@ type looseNumber uint64
 // UnmarshalJSON decodes a number, or leaves it as it was.
 func (n *looseNumber) UnmarshalJSON(b []byte) error {
 	_ = (*number)(n).UnmarshalJSON(b)
+	return nil
+}
+
+// looseBytes need not be there: what cannot be read is none.
+type looseBytes []byte
+
+// UnmarshalJSON decodes hexadecimal bytes, or leaves none.
+func (l *looseBytes) UnmarshalJSON(b []byte) error {
+	*l = common.FromHex(strings.Trim(string(b), `"`))
 	return nil
 }
 

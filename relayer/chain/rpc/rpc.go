@@ -30,6 +30,8 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/proof"
 )
 
 // The methods that the relayer reads with.
@@ -40,6 +42,7 @@ const (
 	GetByHash   = "eth_getBlockByHash"
 	GetLogs     = "eth_getLogs"
 	GetReceipts = "eth_getBlockReceipts"
+	GetReceipt  = "eth_getTransactionReceipt"
 	Subscribe   = "eth_subscribe"
 )
 
@@ -80,6 +83,8 @@ type Call struct {
 	// Keep says which logs of the answer are wanted; nil: all. It may still be called when Exchange has
 	// returned an error.
 	Keep func(*types.Log) bool
+	// Encode has receipts be kept as they are in the trie under the receipts root.
+	Encode bool
 
 	Answer
 }
@@ -87,16 +92,22 @@ type Call struct {
 // Answer is what came of a request. Of GetLogs and GetReceipts the logs are decoded while they arrive,
 // so that no more than those that are wanted is held in memory.
 type Answer struct {
-	Result   []byte      // JSON; of GetLogs and GetReceipts nil, unless it is null
-	Logs     []types.Log // that are wanted
-	All      int         // logs, wanted or not
-	Bloom    types.Bloom // the bloom filter of all logs, where Call.Keep is set
-	Receipts int         // of GetReceipts
-	Block    common.Hash // that the receipts are of
-	Bytes    int         // that logs or receipts had as they came
-	Err      error
+	Result    []byte        // JSON; of GetLogs and GetReceipts nil, unless it is null
+	Logs      []types.Log   // that are wanted
+	All       int           // logs, wanted or not
+	Bloom     types.Bloom   // the bloom filter of all logs, where Call.Keep is set
+	Receipts  int           // of GetReceipts
+	Block     common.Hash   // that the receipts are of
+	Encoded   [][]byte      // the receipts, where Call.Encode is set
+	Hashes    []common.Hash // of their transactions, as they say, likewise
+	Displaced bool          // a log's index, or its transaction's, is not its place, likewise
+	Bytes     int           // that logs or receipts had as they came
+	Err       error
 
 	Subscription *Subscription // of Subscribe, over WebSocket
+
+	header *Header // the result, once it was decoded as one
+	own    []byte  // the logs of the receipt that is being read, encoded
 }
 
 // ByNumber asks for the header at a height.
@@ -125,12 +136,25 @@ func (c *Call) Decode(to any) error {
 		return ErrBehind
 	}
 
+	h, isHeader := to.(*Header)
+	if isHeader && c.header != nil {
+		*h = *c.header
+		return nil
+	}
+
 	if err := json.Unmarshal(c.Result, to); err != nil {
 		return fmt.Errorf("%w to %s: %w", ErrInvalid, c.Method, err)
 	}
 
+	if isHeader {
+		c.header = new(*h)
+	}
+
 	return nil
 }
+
+// IsHeader says whether the result is a header.
+func (c *Call) IsHeader() bool { return c.Method == GetByNumber || c.Method == GetByHash }
 
 // Null says whether the answer is null.
 func (c *Call) Null() bool { return c.Err == nil && string(c.Result) == "null" }
@@ -175,7 +199,7 @@ func (c *Call) answer(r *response) {
 }
 
 // Header is what the relayer needs of a block's header. The hash is as the node gave it: chains
-// differ in how they compute it.
+// differ in how they compute it. Where it is proved, it vouches for number, parent, time, bloom filter and roots.
 type Header struct {
 	Number       uint64
 	Hash, Parent common.Hash
@@ -183,6 +207,9 @@ type Header struct {
 	Bloom        types.Bloom
 	Transactions int  // as many as it lists; zero: none, or it does not say
 	Empty        bool // it shows that the block has no transactions, and so no logs
+
+	Proved         bool        // the hash is Ethereum's of all that the node gave
+	Receipts, Body common.Hash // the roots of receipts and transactions, where it is proved
 }
 
 // maxNumber bounds block numbers: they are signed in the database.
@@ -228,8 +255,21 @@ func (h *Header) UnmarshalJSON(b []byte) error {
 	}
 
 	h.count(j.Transactions, j.TxRoot, j.GasUsed)
+	h.prove(b)
 
 	return nil
+}
+
+// prove finds out whether the hash is that of the content, and takes the content as it was hashed.
+func (h *Header) prove(b []byte) {
+	p, ok := proof.Header(b, h.Hash)
+	if !ok {
+		return
+	}
+
+	h.Proved, h.Number, h.Parent, h.Time = true, p.Number.Uint64(), p.ParentHash, p.Time
+	h.Bloom, h.Receipts, h.Body = p.Bloom, p.ReceiptHash, p.TxHash
+	h.Empty = h.Body == types.EmptyTxsHash
 }
 
 // count notes how many transactions the block has. newHeads gives no list of them. Gas alone is no
