@@ -318,6 +318,28 @@ func (f *follower) arrived(ctx context.Context, n *endpoint.Node, h Header) {
 	n.Claims(h)
 	f.outlook.heard(ctx, n, h)
 	f.outlook.refresh(ctx)
+	f.meet(ctx, n, h)
+}
+
+// meet asks another endpoint for a block that one has reported, where blocks wait for two to say the same:
+// endpoints that are looked at now and then report other heights.
+func (f *follower) meet(ctx context.Context, n *endpoint.Node, h Header) {
+	if tip, _ := f.outlook.Tip(); !f.outlook.waits() || h.Number <= tip.number {
+		return
+	}
+
+	for _, other := range f.pool.nodes {
+		if other == n || !other.Serves() || other.Claim().Head.Number < h.Number {
+			continue
+		}
+
+		if same, err := other.Header(ctx, h.Number); err == nil {
+			f.outlook.heard(ctx, other, same)
+			f.outlook.refresh(ctx)
+		}
+
+		return
+	}
 }
 
 // shown makes sure of a head that is far above all that is known: its endpoint has to show the block

@@ -71,7 +71,7 @@ func TestHostileAtTheHead(t *testing.T) {
 						urls = []string{liar.WS(), sim.WS(), sim.WS() + "/#"}[:honest+1]
 					}
 
-					s := start(t, Config{URLs: urls, ChainID: 1337, Finality: Latest, believeAfter: time.Hour})
+					s := start(t, Config{URLs: urls, ChainID: 1337, Finality: Latest})
 					readTruth(t, s, first, head, f, want, honest > 0 && (honest > 1 || mode != faults.Fork))
 				})
 			}

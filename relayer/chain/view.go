@@ -143,8 +143,8 @@ func (o *outlook) refresh(ctx context.Context) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	claims := o.claims()
-	o.inUse(len(claims))
 	if len(claims) == 0 {
+		o.inUse(0)
 		return
 	}
 
@@ -226,6 +226,14 @@ func (o *outlook) derive(claims []endpoint.Claim) (next View, head Header) {
 	}
 
 	o.wanted = next.Target
+	vouch := 0 // who is behind what could be processed has no say in it
+	for _, c := range claims {
+		if c.Head.Number >= o.wanted {
+			vouch++
+		}
+	}
+
+	o.inUse(vouch)
 	tip, trust := o.Tip()
 	next.Target, next.Trust = min(next.Target, tip.number), trust
 
@@ -252,6 +260,9 @@ func (o *outlook) keep(ctx context.Context, next *View, head Header, now time.Ti
 
 		if next.Head < o.view.Head {
 			next.Head, next.HeadTime = o.view.Head, o.view.HeadTime
+			if !o.cfg.tagsDecide() {
+				next.TargetTime = o.view.TargetTime
+			}
 		}
 	default:
 		o.cfg.Logger.WarnContext(ctx, "no endpoint has the newest block any more: going back",
