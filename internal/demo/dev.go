@@ -7,10 +7,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/rpc"
 
@@ -91,8 +93,8 @@ type dev struct {
 func Dev(ctx context.Context, o DevOptions) (err error) {
 	d := &dev{o: o, rpc: o.RPC, factory: o.Factory, startBlock: o.StartBlock, database: o.Database}
 	defer func() {
-		for i := len(d.closers) - 1; i >= 0; i-- {
-			err = errors.Join(err, d.closers[i]())
+		for _, end := range slices.Backward(d.closers) {
+			err = errors.Join(err, end())
 		}
 	}()
 	for _, begin := range []func(context.Context) error{d.openChain, d.openDatabase, d.openPubSub, d.run} {
@@ -319,7 +321,8 @@ func (d *dev) introduce(page, chain, log string) {
 	d.say("\nand receives from the subscriptions %s.consumer and %s.consumer.", devEvents, devRetractions)
 	if d.sim != nil {
 		a := d.sim.Accounts()[9]
-		d.say("An account with ether, for transactions of your own: %s, key %#x", a.Address, a.Key.D)
+		key := crypto.FromECDSA(a.Key)
+		d.say("An account with ether, for transactions of your own: %s, key %#x", a.Address, key)
 	}
 
 	d.say("Each message that is published follows, a line of JSON. Ctrl-C ends it.\n")

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
@@ -116,9 +115,11 @@ func TestReorgWhileOthersSend(t *testing.T) {
 	for i := range n.Accounts() {
 		senders.Go(func() {
 			w, err := testchain.OpenWallet(ctx, n.HTTP(), n.Accounts()[i])
-			if !assert.NoError(t, err) {
+			if err != nil {
+				t.Error(err)
 				return
 			}
+
 			defer w.Close()
 			for sending.Err() == nil {
 				// A reorganisation takes back what was sent: the nonces are read again.

@@ -1,10 +1,10 @@
-// Package source is the chain as the relayer reads it: several nodes, none of which is trusted, as one.
+// Package chain is the chain as the relayer reads it: several nodes, none of which is trusted, as one.
 //
 //	node ─ heads ──► ring of headers ──► View ──► Changed
 //	  ▲                    │
 //	  └── ask, fail over ◄─┴── Read: ranges up to Final, several in flight; then block by block
 //
-// Package node tests each answer and keeps each endpoint's health; package rpc sends and judges
+// Package endpoint tests each answer and keeps each endpoint's health; package rpc sends and judges
 // words. Here the answers of several are put together: which node is asked, how far the chain may
 // be read, and that what is read hangs together. Above View.Final blocks are read one by one by
 // their hash. Each has to follow the one before, and so have ranges. A node that lags is not asked

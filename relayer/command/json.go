@@ -321,8 +321,8 @@ func knownFields(raw []byte) error {
 var wireFields, argsFields = fieldsOf(reflect.TypeFor[wire]()), fieldsOf(reflect.TypeFor[wireArgs]())
 
 func fieldsOf(t reflect.Type) (names []string) {
-	for i := range t.NumField() {
-		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+	for field := range t.Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 		names = append(names, name)
 	}
 

@@ -38,7 +38,7 @@ func Handler(from prometheus.Gatherer, log *slog.Logger) http.Handler {
 	text, open := serve(withAliases{from}, false), serve(openNames{withAliases{from}}, true)
 
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if expfmt.NegotiateIncludingOpenMetrics(r.Header).FormatType() == expfmt.TypeOpenMetrics {
+		if expfmt.NegotiateAccept(r.Header, expfmt.DefaultOpenMetricsAcceptedFormats()...).FormatType() == expfmt.TypeOpenMetrics {
 			open.ServeHTTP(w, r)
 			return
 		}

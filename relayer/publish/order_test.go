@@ -89,7 +89,8 @@ func TestReplaysAndRepairsBesideCommits(t *testing.T) {
 	}
 
 	require.NoError(t, <-requested)
-	for commit(at, nil).Open { // nothing comes from the chain any more
+	for open := true; open; { // nothing comes from the chain any more
+		open = commit(at, nil).Open
 	}
 
 	w.wait(owe)

@@ -1,4 +1,4 @@
-// Package node is one endpoint of the chain: its connection, what it can do, whether it is in use,
+// Package endpoint is one endpoint of the chain: its connection, what it can do, whether it is in use,
 // and readings that are validated. It knows of no other endpoint.
 //
 // A node is a provider's many machines behind one URL: two answers, even of one batch, may come from

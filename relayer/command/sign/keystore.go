@@ -73,7 +73,7 @@ func OpenKeystore(account common.Address, keyFile, passwordFile string) (*Local,
 // Close overwrites the key in memory. Copies remain that Go does not let a program reach: those that
 // its own arithmetic makes while it signs, and what the collector has moved or not yet reused.
 func (l *Local) Close() error {
-	clear(l.key.D.Bits())
+	clear(l.key.D.Bits()) //nolint:staticcheck // the key is to be invalid
 	return nil
 }
 

@@ -175,7 +175,7 @@ func TestAClosedKeyIsOverwritten(t *testing.T) {
 	t.Parallel()
 	key, err := crypto.GenerateKey()
 	require.NoError(t, err)
-	words := key.D.Bits()
+	words := key.D.Bits() //nolint:staticcheck // looked at, not changed
 	l := NewLocal(key)
 	require.NoError(t, l.Close())
 	for _, word := range words {
