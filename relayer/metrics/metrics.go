@@ -38,7 +38,8 @@ func Handler(from prometheus.Gatherer, log *slog.Logger) http.Handler {
 	text, open := serve(withAliases{from}, false), serve(openNames{withAliases{from}}, true)
 
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if expfmt.NegotiateAccept(r.Header, expfmt.DefaultOpenMetricsAcceptedFormats()...).FormatType() == expfmt.TypeOpenMetrics {
+		format := expfmt.NegotiateAccept(r.Header, expfmt.DefaultOpenMetricsAcceptedFormats()...)
+		if format.FormatType() == expfmt.TypeOpenMetrics {
 			open.ServeHTTP(w, r)
 			return
 		}
