@@ -100,7 +100,7 @@ func (s *scene) watch(ctx context.Context, r *role, read, does string) error {
 		var epoch int64
 		var id string
 		if found := s.lab.DB.QueryRow(ctx, read).Scan(&epoch, &id) == nil; !found || epoch == last {
-			return nil //nolint:nilerr // the next look is soon
+			return nil // the next look is soon
 		}
 
 		if g, struck := s.parry(r, id, epoch); struck && last >= 0 {
@@ -165,7 +165,7 @@ func (s *scene) cover(ctx context.Context) error {
 	return lab.Every(ctx, coverEvery, func() error {
 		f, err := fleet.Read(ctx, s.lab.DB, s.lab.Chain.ChainID().Int64())
 		if err != nil || f.Slots.Total == 0 {
-			return nil // the next look is soon
+			return nil //nolint:nilerr // the next look is soon
 		}
 
 		s.mu.Lock()
