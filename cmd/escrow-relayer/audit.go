@@ -207,7 +207,7 @@ func openSource(cfg *config.Config) (*chain.Source, error) {
 	return relayer.NewSource(cfg, logger(cfg), prometheus.NewRegistry())
 }
 
-// startSource runs a source until stop is called, and returns once its endpoints have been heard.
+// startSource runs a source until stop is called, and returns once it is known which chain its endpoints are on.
 func startSource(ctx context.Context, cfg *config.Config) (src *chain.Source, stop func(), err error) {
 	if src, err = openSource(cfg); err != nil {
 		return nil, nil, err
@@ -226,7 +226,7 @@ func startSource(ctx context.Context, cfg *config.Config) (src *chain.Source, st
 	stop = func() { cancel(); <-done }
 	for {
 		changed := src.Changed()
-		if src.View().Ready {
+		if src.View().Trust != chain.Undecided {
 			return src, stop, nil
 		}
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
 )
 
 // Mode is a way to misbehave.
@@ -41,6 +42,19 @@ const (
 	Batch  Mode = "batch" // batches of more than Fault.N items are refused as geth does it: one error, for the first id
 	Rate   Mode = "rate"  // no more than Fault.N items per second, twice as many at once; else as Limited
 
+	// Lies about the chain, of a node that means to deceive: internal/faults/hostile.go.
+
+	Invented  Mode = "invented"  // Fault.Logs are added to those of their blocks, under the true hashes
+	Bits      Mode = "bits"      // the same, and their bits are in the block's bloom filter, under its true hash
+	Changed   Mode = "changed"   // the last byte of each log's data from block Fault.N on is another
+	Blank     Mode = "blank"     // headers from block Fault.N on have an empty bloom filter, under their true hashes
+	Fork      Mode = "fork"      // from block Fault.N on a chain made up: forged headers, each with the hash that it has
+	Receipts  Mode = "receipts"  // Fault.Logs are in the receipts of their blocks as well
+	Hidden    Mode = "hidden"    // block Fault.N is not there
+	Repeated  Mode = "repeated"  // the hash of block Fault.N is that of the block three below it
+	Unindexed Mode = "unindexed" // logs of blocks below Fault.N are [], while their headers are there
+	Miscount  Mode = "miscount"  // eth_getTransactionCount of a contract is one more
+
 	// Of a WebSocket only; HTTP is not affected.
 	Deaf    Mode = "deaf"    // what is behind it is gone: it answers pings, and nothing else
 	Mute    Mode = "mute"    // its subscriptions are silent, requests are answered
@@ -62,6 +76,7 @@ type Fault struct {
 	Share  float64
 	Words  string // of a refusal; empty: a provider's, at random
 	Branch []common.Hash
+	Logs   []types.Log // of Invented, Bits and Receipts; with block number and hash
 }
 
 // Injected is a fault in force.
@@ -74,6 +89,7 @@ type Injected struct {
 	mu     sync.Mutex
 	tokens float64 // of Rate, as of filled
 	filled time.Time
+	made   map[common.Hash]forged // of Fork: by the hash that the block behind has
 }
 
 // take says whether a node with an allowance of Fault.N items per second answers so many now.

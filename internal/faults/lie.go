@@ -124,7 +124,7 @@ func (n *Node) lie(ctx context.Context, list []*Injected, body []byte) ([]byte, 
 
 	n.mu.Unlock()
 	plain := find(list, Range, Results, Behind, Split, Stayed, Omit, Foreign, Chain, Pruned, Forgotten, Batch,
-		Refused) == nil
+		Refused) == nil && find(list, hostile...) == nil
 	if plain && (!sends || onSend == nil && find(list, SendLost, SendForgotten, SendRefused) == nil) {
 		return n.post(ctx, body)
 	}
@@ -215,6 +215,11 @@ func (v *view) one(r request) (response, error) {
 		}
 	}
 
+	asked := r
+	if err := v.disguise(&r); err != nil {
+		return response{}, err
+	}
+
 	if v.late != nil && v.late.Mode == Stayed {
 		if a, answered, err := v.ofBranch(&r); answered || err != nil {
 			return a, err
@@ -237,12 +242,16 @@ func (v *view) one(r request) (response, error) {
 	}
 
 	if r.Method == "eth_getLogs" {
-		return v.logs(r, a)
+		if a, err = v.logs(r, a); err != nil || a.Error != nil {
+			return a, err
+		}
+	} else {
+		v.header(r, &a)
 	}
 
-	v.header(r, &a)
+	a.Result, err = v.deceive(asked, a.Result)
 
-	return a, nil
+	return a, err
 }
 
 // outOfRange refuses what asks for too many blocks, or for blocks that were thrown away.

@@ -209,10 +209,40 @@ func (s *socket) down() {
 			body = s.older(i, body)
 		}
 
+		if find(list, hostile...) != nil {
+			body = s.deceive(list, body)
+		}
+
 		if body != nil {
 			s.send(body)
 		}
 	}
+}
+
+// deceive has an announced head pass through the lies about headers.
+func (s *socket) deceive(list []*Injected, body []byte) []byte {
+	var note struct {
+		JSONRPC string `json:"jsonrpc"`
+		Method  string `json:"method"`
+		Params  struct {
+			Subscription json.RawMessage `json:"subscription"`
+			Result       json.RawMessage `json:"result"`
+		} `json:"params"`
+	}
+	if json.Unmarshal(body, &note) != nil || note.Method != "eth_subscription" {
+		return body
+	}
+
+	v := &view{Node: s.n, ctx: s.ctx, list: list}
+	head, err := v.deceive(request{Method: "eth_getBlockByHash"}, note.Params.Result)
+	if err != nil || string(head) == "null" {
+		return nil
+	}
+
+	note.Params.Result = head
+	body, _ = json.Marshal(note)
+
+	return body
 }
 
 // older puts the head that a node so far behind would announce into a notification; nil: none.

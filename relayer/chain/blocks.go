@@ -1,6 +1,7 @@
 package chain
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -63,20 +64,23 @@ func (r *reader) blocks(ctx context.Context, from, to uint64, f *Filter, avoid *
 }
 
 // chain returns the headers of from..to, each the parent of the next, from the ring as far as it
-// has them. They are linked up to the newest head that is known: a header that the ring still has from
-// before a reorganisation, with a gap above it, is linked to its old children only, and a machine that
-// is behind may have stayed on a branch that the chain has left.
+// has them. They are linked up to the tip, the highest block that is known to be the chain's, whatever
+// the machine that answers next says of the blocks between. ErrBehind: there is no such block above them yet.
 func (r *reader) chain(ctx context.Context, from, to uint64) ([]Header, error) {
+	tip, err := r.linkedTo(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+
 	reading := false
 	for attempt := 0; attempt < 2; {
-		top := max(to, r.outlook.View().Head)
-		if top-to > deepest {
-			top = to
-		}
+		have := r.ring.get(from, tip.number)
+		maps.DeleteFunc(have, func(n uint64, h Header) bool {
+			return n == tip.number && h.Hash != tip.hash || !h.Proved && r.laws.Headers.Holds()
+		})
 
-		have := r.ring.get(from, top)
 		var missing []uint64
-		for n := from; n <= top; n++ {
+		for n := from; n <= tip.number; n++ {
 			if _, ok := have[n]; !ok {
 				missing = append(missing, n)
 			}
@@ -95,45 +99,70 @@ func (r *reader) chain(ctx context.Context, from, to uint64) ([]Header, error) {
 			continue // what lacked may be there now
 		}
 
-		if err := r.askHeaders(ctx, missing, have, attempt > 0); err != nil {
+		if err := r.askHeaders(ctx, missing, have, tip, attempt > 0); err != nil {
 			return nil, err
 		}
 
-		if list, ok := linked(have, from, top); ok {
+		if list, ok := linked(have, from, tip.number); ok {
 			r.ring.fill(list)
 			return list[:to-from+1], nil
 		}
 
 		attempt++
-		r.ring.drop() // the chain moved, or machines have different ones: once more, along the newest head's
+		r.ring.drop() // the chain moved, or machines have different ones: once more, along the tip's
 	}
 
 	return nil, fmt.Errorf("%w: they are not each other's parents, the chain is moving", ErrDisagree)
+}
+
+// linkedTo is the block to which a block is to be linked: the tip, or where that is too far above, the
+// block itself, if the endpoints agree on it.
+func (r *reader) linkedTo(ctx context.Context, n uint64) (place, error) {
+	tip, trust := r.outlook.Tip()
+	switch {
+	case trust == Undecided || n > tip.number:
+		return tip, fmt.Errorf("%w: it is not agreed yet which block %d is the chain's", ErrBehind, n)
+	case tip.number-n <= deepest:
+		return tip, nil
+	}
+
+	h, votes, err := r.pool.elect(ctx, n)
+	if err == nil && votes < 2 && !r.outlook.Believes() {
+		err = fmt.Errorf("%w: only one endpoint shows block %d", ErrBehind, n)
+	}
+
+	return place{n, h.Hash}, err
 }
 
 // askHeaders asks for the headers of some blocks, and adds them to those that there are. The newest come
 // first: a block that is missing by its number is asked for by the hash that its child has for it, since
 // there are gateways that remember for seconds that a block was not there yet. byHash has all but the
 // newest asked for so, one after the other: they are of one branch then, whoever answers.
-func (r *reader) askHeaders(ctx context.Context, missing []uint64, have map[uint64]Header, byHash bool) error {
+func (r *reader) askHeaders(ctx context.Context, missing []uint64, have map[uint64]Header, tip place,
+	byHash bool) error {
+	above := Header{Number: tip.number + 1, Parent: tip.hash} // as far as it is known
 	for _, some := range slices.Backward(slices.Collect(slices.Chunk(missing, headersAtOnce))) {
 		err := r.pool.ask(ctx, some[len(some)-1], nil, func(ctx context.Context, e *endpoint.Node) error {
 			numbers := lacking(some, have)
 			if byHash {
-				numbers = slices.DeleteFunc(numbers, func(n uint64) bool { return n != missing[len(missing)-1] })
+				numbers = nil
 			}
 
 			list, err := e.Headers(ctx, numbers)
 			for _, h := range list {
-				have[h.Number] = h
+				if h.Number != tip.number || h.Hash == tip.hash {
+					have[h.Number] = h
+				}
 			}
 
 			if err == nil || errors.Is(err, ErrBehind) {
+				have[above.Number] = above
 				err = ancestors(ctx, e, lacking(some, have), have)
 			}
 
 			return err
 		})
+		delete(have, tip.number+1)
 		r.ring.fill(slices.Collect(maps.Values(have))) // they are compared with each other when all are there
 		if err != nil {
 			return err
@@ -196,9 +225,52 @@ func (r *reader) logsOf(ctx context.Context, h Header, f *Filter, avoid *endpoin
 	})
 }
 
-// readBlock reads the logs of a block from one endpoint, and proves it where there are none, or none
-// of a part of the filter.
+// readBlock reads the logs of a block, and proves them. Where the header excludes logs, there are none to ask
+// for; else its receipts prove which there are. Of a chain whose receipts cannot be proved, two endpoints
+// have to say the same, unless one's word counts.
 func (r *reader) readBlock(ctx context.Context, h Header, f *Filter, avoid *endpoint.Node) (said reading, err error) {
+	if !h.Proved {
+		return r.readClaimed(ctx, h, f, avoid)
+	}
+
+	if excluded(h, f) {
+		return reading{logs: []types.Log{}}, nil
+	}
+
+	err = r.pool.ask(ctx, h.Number, avoid, func(ctx context.Context, n *endpoint.Node) (err error) {
+		said.by = n
+		var size int
+		said.logs, size, err = n.ReadProved(ctx, h, f)
+		r.flight.landed(size, err)
+
+		return err
+	})
+	if err == nil || !errors.Is(err, endpoint.ErrUnproved) {
+		return said, err
+	}
+
+	if said, err = r.readClaimed(ctx, h, f, avoid); err != nil || r.outlook.Believes() {
+		return said, err
+	}
+
+	second, err := r.readClaimed(ctx, h, f, said.by)
+	if err == nil && !slices.EqualFunc(said.logs, second.logs, sameLog) {
+		err = fmt.Errorf("%w: %s and %s show different logs of block %d", ErrDisagree, said.by.Name(), second.by.Name(),
+			h.Number)
+	}
+
+	return said, err
+}
+
+// sameLog says whether two logs of a block are the same in all that a block's hash covers, and of one transaction.
+func sameLog(a, b types.Log) bool {
+	return a.Index == b.Index && a.TxHash == b.TxHash && a.Address == b.Address && slices.Equal(a.Topics, b.Topics) &&
+		bytes.Equal(a.Data, b.Data)
+}
+
+// readClaimed reads the logs of a block from one endpoint, and makes sure that it has the block where there
+// are none, or none of a part of the filter.
+func (r *reader) readClaimed(ctx context.Context, h Header, f *Filter, avoid *endpoint.Node) (said reading, err error) {
 	err = r.pool.ask(ctx, h.Number, avoid, func(ctx context.Context, n *endpoint.Node) (err error) {
 		said.by = n
 		said.logs, err = n.ReadBlock(ctx, h, f)
@@ -224,7 +296,7 @@ func excluded(h Header, f *Filter) bool {
 		return true
 	}
 
-	return h.Bloom != (types.Bloom{}) && !f.AllowedBy(&h.Bloom)
+	return h.Bloom != (types.Bloom{}) && !f.AllowedBy(&h.Bloom) || h.Proved && h.Receipts == types.EmptyReceiptsHash
 }
 
 // prove makes sure that a block has no more matching logs than the first reading gave: an endpoint

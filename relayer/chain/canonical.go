@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/endpoint"
@@ -31,6 +32,15 @@ const (
 // machine behind its URL that has that head may have the known block still. ErrBehind: none has it.
 // ErrDisagree: no majority, or it does not hang together.
 func (r *reader) Canonical(ctx context.Context, n uint64, known common.Hash) (Header, error) {
+	if tip, trust := r.outlook.Tip(); trust == Agreed && n <= tip.number && tip.number-n <= deepest {
+		list, err := r.chain(ctx, n, n)
+		if err != nil {
+			return Header{}, fmt.Errorf("header of block %d: %w", n, err)
+		}
+
+		return list[0], nil
+	}
+
 	h, votes, err := r.pool.elect(ctx, n)
 	if err == nil && votes == 1 && h.Hash != known {
 		if err = r.left(ctx, n, known); err == nil {
@@ -43,6 +53,31 @@ func (r *reader) Canonical(ctx context.Context, n uint64, known common.Hash) (He
 	}
 
 	return h, nil
+}
+
+// Prove returns the header at a height that is the chain's, and the logs of its block, proved by it. It takes two
+// endpoints to say which block is there, or one whose word counts. ErrUnproved: the chain's blocks do not
+// prove what is in them. ErrDisagree, ErrBehind: it is not decided yet which block is there.
+func (r *reader) Prove(ctx context.Context, n uint64, f *Filter) (h Header, logs []types.Log, err error) {
+	list, err := r.chain(ctx, n, n)
+	if err != nil {
+		return h, nil, fmt.Errorf("header of block %d: %w", n, err)
+	}
+
+	if h = list[0]; !h.Proved {
+		err = fmt.Errorf("%w: block %d is none that hashes as Ethereum's do", ErrUnproved, n)
+	}
+
+	if err != nil || excluded(h, f) {
+		return h, nil, err
+	}
+
+	err = r.pool.ask(ctx, n, nil, func(ctx context.Context, e *endpoint.Node) (err error) {
+		logs, _, err = e.ReadProved(ctx, h, f)
+		return err
+	})
+
+	return h, logs, err
 }
 
 // left makes sure that the chain has left a block. Behind one URL may be machines that are on two branches

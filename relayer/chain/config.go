@@ -44,6 +44,8 @@ var (
 	ErrNoHistory = endpoint.ErrNoHistory
 	// ErrAddressRequired means that the endpoints give logs only of contracts that are named.
 	ErrAddressRequired = endpoint.ErrAddressRequired
+	// ErrUnproved means that the chain's blocks do not prove what is in them.
+	ErrUnproved = endpoint.ErrUnproved
 	// ErrNoCode means that there is no contract at the factory's address.
 	ErrNoCode = errors.New("no contract at the factory's address")
 	// ErrUnavailable means that no endpoint can be asked now.
@@ -72,6 +74,8 @@ type Config struct {
 	Finality string
 	// Confirmations is how many blocks must lie on top of one that is processed. Only with that Finality.
 	Confirmations uint64
+	// Agreement: Available or Strict, where there are several endpoints. Empty: Available.
+	Agreement string
 	// PollInterval is the longest pause between two looks at the head once a block is due, where the node
 	// does not announce it. Zero: 1 s.
 	PollInterval time.Duration
@@ -96,11 +100,15 @@ type Config struct {
 	Rand func() float64
 	// Now tells the time. Nil: time.Now.
 	Now func() time.Time
+
+	believeAfter time.Duration // shorter in tests
 }
 
 // complete checks what is set, and sets what is not.
 func (c *Config) complete() error {
 	c.Finality = cmp.Or(c.Finality, Confirmations)
+	c.Agreement = cmp.Or(c.Agreement, Available)
+	c.believeAfter = cmp.Or(c.believeAfter, believeAfter)
 	err := c.check()
 	c.PollInterval = cmp.Or(c.PollInterval, time.Second)
 	c.Timeout = cmp.Or(c.Timeout, 10*time.Second)
@@ -146,6 +154,10 @@ func (c *Config) check() error {
 	if !slices.Contains([]string{Confirmations, Safe, Finalized, Latest}, c.Finality) {
 		errs = append(errs, fmt.Errorf("finality %q is unknown: set FINALITY to confirmations, safe, finalized or latest",
 			c.Finality))
+	}
+
+	if !slices.Contains([]string{Available, Strict}, c.Agreement) {
+		errs = append(errs, fmt.Errorf("agreement %q is unknown: set AGREEMENT to available or strict", c.Agreement))
 	}
 
 	if c.PollInterval < 0 || c.Timeout < 0 || c.MaxRPS < 0 || c.MaxAddresses < 0 || c.MaxBytes < 0 {

@@ -112,7 +112,7 @@ func TestWrongChain(t *testing.T) {
 			err := s.Check(t.Context(), common.Address{})
 			require.ErrorIs(t, err, ErrWrongChain)
 			require.ErrorContains(t, err, s.nodes[0].Name()+" serves chain 5, CHAIN_ID is 1")
-			await(t, s, func(v View) bool { return v.Head == 20 })
+			await(t, s, func(v View) bool { return v.Target == 20 })
 			got, _ := collect(t, s, 1, 20, filterA())
 			require.Equal(t, chain.all(1, 20), got)
 			require.Zero(t, wrong.count(rpc.GetLogs))

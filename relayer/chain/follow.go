@@ -58,7 +58,12 @@ func (f *follower) follow(ctx context.Context, n *endpoint.Node) {
 		case <-ctx.Done():
 			return
 		case h := <-sub.Heads:
-			f.announced(ctx, n, h)
+			if n.Authentic(h) {
+				f.announced(ctx, n, h)
+			} else {
+				f.poll(ctx, n) // there are nodes whose announcements lack parts of the header
+			}
+
 			missed, heard = 0, f.cfg.Now()
 
 			continue
@@ -111,7 +116,7 @@ func (f *follower) nextLook(n *endpoint.Node, announces bool, looked time.Time) 
 		return looked.Add(max(mean*3/2, longest))
 	case !n.Serves():
 		return looked.Add(longest)
-	case n != f.pool.lead() && f.outlook.View().Ready:
+	case n != f.pool.lead() && f.outlook.View().Ready && !f.outlook.waits():
 		return looked.Add(min(max(2*longest, 2*mean), max(reserveSeldom, 2*longest)))
 	case mean == 0:
 		return looked.Add(longest)
@@ -235,13 +240,14 @@ func (f *follower) askTags(ctx context.Context, n *endpoint.Node) []tags {
 	said := make([]tags, len(f.pool.nodes))
 	var wg sync.WaitGroup
 	for i, other := range f.pool.nodes {
-		if other == n || !other.Serves() {
+		head := other.Claim().Head.Number
+		if other == n || head == 0 || !other.Serves() {
 			continue
 		}
 
 		wg.Go(func() {
 			if calls := f.tagCalls(); other.Do(ctx, calls...) == nil {
-				said[i], _ = f.tagsOf(ctx, other, other.Claim().Head.Number, calls)
+				said[i], _ = f.tagsOf(ctx, other, head, calls)
 			}
 		})
 	}
@@ -311,7 +317,30 @@ func (f *follower) arrived(ctx context.Context, n *endpoint.Node, h Header) {
 	// The ring first: another endpoint's refresh may make a View of this head, whose readers then look at the ring.
 	f.ring.head(h, n)
 	n.Claims(h)
+	f.outlook.heard(ctx, n, h)
 	f.outlook.refresh(ctx)
+	f.meet(ctx, n, h)
+}
+
+// meet asks another endpoint for a block that one has reported, where blocks wait for two to say the same:
+// endpoints that are looked at now and then report other heights.
+func (f *follower) meet(ctx context.Context, n *endpoint.Node, h Header) {
+	if tip, _ := f.outlook.Tip(); !f.outlook.waits() || h.Number <= tip.number {
+		return
+	}
+
+	for _, other := range f.pool.nodes {
+		if other == n || !other.Serves() || other.Claim().Head.Number < h.Number {
+			continue
+		}
+
+		if same, err := other.Header(ctx, h.Number); err == nil {
+			f.outlook.heard(ctx, other, same)
+			f.outlook.refresh(ctx)
+		}
+
+		return
+	}
 }
 
 // shown makes sure of a head that is far above all that is known: its endpoint has to show the block

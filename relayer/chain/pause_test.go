@@ -261,7 +261,9 @@ func TestLiesEndBehindAProxy(t *testing.T) {
 	first, head := view.Final+1, view.Head // what a range leaves out, only a second reading finds
 	want, _ := collect(t, truth, first, head, &Filter{})
 	require.NotEmpty(t, want)
-	for _, fault := range []faults.Fault{{Mode: faults.Foreign}, {Mode: faults.Omit, N: 1}, {Mode: faults.Chain, N: 5}} {
+	invented := want[len(want)-1]
+	invented.Index++
+	for _, fault := range []faults.Fault{{Mode: faults.Receipts, Logs: []types.Log{invented}}, {Mode: faults.Chain, N: 5}} {
 		t.Run(string(fault.Mode), func(t *testing.T) {
 			t.Parallel()
 			proxy, err := faults.NewNode(sim.HTTP(), sim.WS(), 1)

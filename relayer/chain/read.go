@@ -15,6 +15,7 @@ type reader struct {
 	outlook *outlook
 	ring    *ring
 	memo    *memo
+	laws    *endpoint.Laws
 	flight  flight
 	headers chan struct{} // a token: whoever has it may ask for headers that the ring lacks
 }

@@ -65,7 +65,9 @@ func (r *ring) fill(list []Header) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, k := range list {
-		if _, ok := r.headers[k.Number]; !ok && k.Number < r.top && k.Number+ringSize >= r.top {
+		had, ok := r.headers[k.Number]
+		better := !ok || had.Hash == k.Hash && k.Proved // what came before the chain was known to hash
+		if better && k.Number < r.top && k.Number+ringSize >= r.top {
 			r.headers[k.Number] = k
 		}
 	}

@@ -1,6 +1,7 @@
 package chain
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"math/big"
@@ -24,6 +25,7 @@ func start(t *testing.T, cfg Config) *Source {
 		cfg.PollInterval = 10 * time.Millisecond
 	}
 
+	cfg.believeAfter = cmp.Or(cfg.believeAfter, 50*time.Millisecond)
 	cfg.Registerer = prometheus.NewRegistry()
 	cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
 	s, err := New(cfg)

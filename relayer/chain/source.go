@@ -10,14 +10,14 @@
 // their hash. Each has to follow the one before, and so have ranges. A node that lags is not asked
 // for what it does not have, and is never taken for a reorganisation.
 //
-// An empty answer proves nothing by itself: behind one URL are machines that are not equally far,
-// and some answer an unknown block with an empty list. Below Final the range's last header comes in
-// the same batch. Above it, a block without logs is believed when its bloom filter excludes them,
-// or when an endpoint shows all the block's logs, which together make up its bloom filter.
+// Above Final, content is proved against the block's hash (package proof): a header by its own hash, logs by
+// the receipts root and the transactions root, none by the bloom filter. Which hash stands at a height is what
+// two endpoints agree on (agreement). A chain that hashes otherwise is read by the older rules: an empty answer
+// proves nothing by itself, since behind one URL are machines that are not equally far; a block without logs is
+// believed when its bloom filter excludes them, or when an endpoint shows all the block's logs.
 //
-// What is not promised: a node that leaves out some of a block's logs, under the right hash, is
-// believed unless the bloom filter speaks against it; ReadOther exists so that a verifier can ask
-// somebody else.
+// Below Final, ranges are read on one endpoint's word: ReadOther and Prove exist for a verifier, which asks
+// another endpoint and has a proof decide.
 package chain
 
 import (
@@ -50,6 +50,7 @@ type Source struct {
 	cfg     *Config
 	secrets *redact.Secrets
 	metrics *endpoint.Metrics
+	laws    *endpoint.Laws
 	running atomic.Bool
 	large   chan struct{} // holds a token while a large answer is read, from whichever endpoint
 	accused chan struct{} // holds a token after a new fault of an endpoint
@@ -66,7 +67,9 @@ func New(cfg Config) (*Source, error) {
 		large: make(chan struct{}, 1)}
 	names := endpointNames(cfg.URLs)
 	s.pool = &pool{}
-	s.outlook = &outlook{cfg: &cfg, claims: s.pool.claims, changed: make(chan struct{})}
+	s.laws = endpoint.NewLaws(len(cfg.URLs), cfg.Now, cfg.Logger)
+	s.outlook = &outlook{cfg: &cfg, claims: s.pool.claims, changed: make(chan struct{}),
+		agreement: newAgreement(&cfg, s.laws)}
 	s.pool.farBehind = s.outlook.farBehind
 	s.metrics = endpoint.NewMetrics(cfg.Registerer, names)
 	for i, raw := range cfg.URLs {
@@ -75,7 +78,8 @@ func New(cfg Config) (*Source, error) {
 
 	ring := newRing()
 	s.follower = &follower{cfg: &cfg, pool: s.pool, outlook: s.outlook, ring: ring}
-	s.reader = &reader{pool: s.pool, outlook: s.outlook, ring: ring, memo: newMemo(), headers: make(chan struct{}, 1)}
+	s.reader = &reader{pool: s.pool, outlook: s.outlook, ring: ring, memo: newMemo(), laws: s.laws,
+		headers: make(chan struct{}, 1)}
 
 	return s, nil
 }
@@ -87,7 +91,7 @@ func (s *Source) nodeConfig(name, url string) endpoint.Config {
 		Name: name, URL: strings.TrimSpace(url), ChainID: cfg.ChainID, Timeout: cfg.Timeout, MaxRPS: cfg.MaxRPS,
 		MaxRange:     cfg.MaxRange,
 		MaxAddresses: cfg.MaxAddresses, MaxBytes: cfg.MaxBytes, Log: cfg.Logger, Secrets: s.secrets, Metrics: s.metrics,
-		Rand: cfg.Rand, Now: cfg.Now, Dial: cfg.Dial, Large: s.large,
+		Rand: cfg.Rand, Now: cfg.Now, Dial: cfg.Dial, Large: s.large, Laws: s.laws,
 		Accused: func() {
 			select {
 			case s.accused <- struct{}{}:

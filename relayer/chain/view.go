@@ -22,7 +22,8 @@ type View struct {
 	// TargetTime is of block Target where a tag of the chain decides (zero while it is not known), else
 	// of the head, which Target follows at a fixed distance.
 	TargetTime time.Time
-	Ready      bool // false until the first head
+	Ready      bool  // false until the first head
+	Trust      Trust // why the blocks up to Target count as the chain's
 }
 
 // What cannot be said in blocks alone, since chains make them every 0.25 s or every 12 s: at least
@@ -42,6 +43,7 @@ const tagsEvery = 12 * time.Second
 // what the endpoints claim; changed is closed and made anew each time view does. doubted is since
 // when no endpoint has vouched for view.
 type outlook struct {
+	*agreement
 	cfg    *Config
 	claims func() []endpoint.Claim // what the endpoints that are in use say now
 
@@ -54,6 +56,7 @@ type outlook struct {
 	changed  chan struct{}
 	// Since when tags that an endpoint told of wait for others to say the same; zero: none do.
 	waiting time.Time
+	wanted  uint64 // what would be the target if it were agreed
 }
 
 // View says how far the chain may be read. Target and Final do not go back because a node lags.
@@ -77,6 +80,10 @@ func (o *outlook) health() error {
 	defer o.mu.Unlock()
 	if !o.view.Ready {
 		return fmt.Errorf("%w: the head of the chain is not known yet", ErrUnavailable)
+	}
+
+	if err := o.stuck(max(2*time.Minute, o.pace.patience())); err != nil {
+		return err
 	}
 
 	if patience := o.pace.patience(); patience > 0 {
@@ -106,6 +113,13 @@ func (o *outlook) farBehind() uint64 {
 // leaps says whether a head is far above all that is known.
 func (o *outlook) leaps(head uint64) bool { return head > o.View().Head+o.farBehind() }
 
+// waits says whether blocks could be processed if only it were agreed that they are the chain's.
+func (o *outlook) waits() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.wanted > o.view.Target
+}
+
 // BlockTime is the mean time between blocks; zero while it is not known.
 func (o *outlook) BlockTime() time.Duration {
 	mean, _ := o.rhythm()
@@ -130,6 +144,7 @@ func (o *outlook) refresh(ctx context.Context) {
 	defer o.mu.Unlock()
 	claims := o.claims()
 	if len(claims) == 0 {
+		o.inUse(0)
 		return
 	}
 
@@ -210,6 +225,18 @@ func (o *outlook) derive(claims []endpoint.Claim) (next View, head Header) {
 		next.TargetTime = next.HeadTime
 	}
 
+	o.wanted = next.Target
+	vouch := 0 // who is behind what could be processed has no say in it
+	for _, c := range claims {
+		if c.Head.Number >= o.wanted {
+			vouch++
+		}
+	}
+
+	o.inUse(vouch)
+	tip, trust := o.Tip()
+	next.Target, next.Trust = min(next.Target, tip.number), trust
+
 	// Final is what all say that are up to date: too low costs requests, too high the check of parents.
 	next.Final = next.Target
 	for _, c := range claims {
@@ -233,6 +260,9 @@ func (o *outlook) keep(ctx context.Context, next *View, head Header, now time.Ti
 
 		if next.Head < o.view.Head {
 			next.Head, next.HeadTime = o.view.Head, o.view.HeadTime
+			if !o.cfg.tagsDecide() {
+				next.TargetTime = o.view.TargetTime
+			}
 		}
 	default:
 		o.cfg.Logger.WarnContext(ctx, "no endpoint has the newest block any more: going back",

@@ -128,6 +128,7 @@ const maxConfirmations = 100_000
 func (l *loader) finality() {
 	c := l.c
 	l.oneOf("FINALITY", c.Finality, "confirmations", "safe", "finalized", "latest")
+	l.oneOf("AGREEMENT", c.Agreement, "available", "strict")
 	between(l, "CONFIRMATIONS", c.Confirmations, 0, maxConfirmations, "")
 	none := c.Finality == "confirmations" && c.Confirmations == 0 && !l.unread["CONFIRMATIONS"]
 	if (c.Finality == "latest" || none) && c.RetractionsTopic == "" {

@@ -1,23 +1,22 @@
 // Package verify reads ranges past finality again, from two endpoints where there are two, and
-// reconciles what either has with what is stored: the only defence against a node that leaves a log
-// out under the right block hash. One endpoint would not do: who read a range the first time, and
-// from where, only the instance knows that owned the slot.
+// reconciles what is true with what is stored. One endpoint would not do: who read a range the first
+// time, and from where, only the instance knows that owned the slot.
 //
-// The leader verifies continuously; verified_block is the completeness watermark of the chain. What
-// is found missing is stored and published (late, and so out of turn for its escrow) and raises an
-// alert. What is stored otherwise than the chain has it, under another block hash or with another
-// content in the same place, is retracted, and what the chain has is published. What is stored and
-// merely absent from both readings raises an alert and is left alone, for a person to judge: nodes
-// leave logs out. While no second endpoint can be used (one that answered wrongly is left alone for
-// minutes), what the first has and the database has not is stored all the same; only the watermark
-// waits. Nothing is changed by what is of another branch than the one that is stored: to take that back is
-// the watches' affair. What an escrow emitted before its deployment is missing only once its owner has
-// admitted it; what of it is below the watermark by then was read once. `escrow-relayer audit` compares
-// any range without changing anything.
+// Where both readings and the database say the same of a block, that counts. Where they do not, the block's
+// receipts decide, proved against its hash: which events there are, and that there are no others. Until
+// they do, verified_block, the completeness watermark of the chain, waits in front of the block. Of a chain
+// whose receipts prove nothing, both readings have to say the same.
+//
+// What is found missing is stored and published (late, and so out of turn for its escrow) and raises an
+// alert. What is stored otherwise than the chain has it, or proved not to be there, is retracted. What is
+// stored and merely absent from both readings of a chain that proves nothing raises an alert and is left
+// alone, for a person to judge: nodes leave logs out. While no second endpoint can be used, what is proved to
+// be missing is stored; only the watermark waits. Nothing is changed by what is of another branch than the
+// one that is stored: to take that back is the watches' affair. `escrow-relayer audit` compares any range
+// without changing anything.
 package verify
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,6 +42,9 @@ type Source interface {
 	View() chain.View
 	Read(ctx context.Context, from, to uint64, f *chain.Filter) iter.Seq2[chain.Batch, error]
 	ReadOther(ctx context.Context, b chain.Batch) iter.Seq2[chain.Batch, error]
+	// Prove returns the header of the chain's block at a height, and its logs, proved. chain.ErrUnproved: the
+	// chain's blocks cannot be proved.
+	Prove(ctx context.Context, n uint64, f *chain.Filter) (chain.Header, []types.Log, error)
 	Branch(ctx context.Context, tip chain.Header, numbers ...uint64) ([]chain.Header, error)
 }
 
@@ -110,9 +112,9 @@ type Difference struct {
 // Kinds of differences.
 const (
 	Missing = "missing" // in the database
-	Extra   = "extra"   // in the database, and in neither reading of the chain
-	// the database has another block, or another event in the place. Chain is zero if the chain has
-	// nothing there
+	Extra   = "extra"   // in the database, and in neither reading of a chain that proves nothing
+	// the database has another block, or another event in the place. Chain is zero if the chain is known to
+	// have nothing there
 	Differing = "differing"
 	Pruned    = "pruned" // missing, since RETENTION has removed the escrow's events: no fault
 )
@@ -192,20 +194,18 @@ func (v *Verifier) once(ctx context.Context, epoch int64) error {
 	return nil
 }
 
-// supply stores what a batch of one endpoint has and the database has not: what an endpoint has is
-// on the chain, whoever else leaves it out. What is before the batch is verified, and no more.
+// supply stores what a batch of one endpoint has and the database has not, as far as it is proved. What is
+// before the batch is verified, and no more.
 func (v *Verifier) supply(ctx context.Context, epoch int64, span ledger.Verifiable, batch *chain.Batch) error {
-	events, err := v.decode(batch.Logs)
+	c := &claims{v: v, filter: batch.Filter, proved: map[uint64]chain.Header{}}
+	found, err := c.compare(ctx, batch)
 	if err != nil {
 		return err
 	}
 
-	found, err := v.compare(ctx, batch, events)
-	if err != nil {
-		return err
-	}
-
-	found = slices.DeleteFunc(found, func(d Difference) bool { return d.Kind != Missing })
+	found = slices.DeleteFunc(found, func(d Difference) bool {
+		return d.Kind != Missing || !c.proved[d.Chain.BlockNumber].Proved
+	})
 	if len(found) == 0 {
 		return nil
 	}
@@ -297,8 +297,7 @@ func (v *Verifier) onBranch(ctx context.Context, newest ledger.Block, found []Di
 }
 
 // Compare reads blocks from..to from two endpoints and calls each with the differences of every
-// part of the range, in order. An event that either endpoint has is on the chain: nodes leave logs
-// out, but those that they have are in a block whose hash is known.
+// part of the range, in order.
 func (v *Verifier) Compare(ctx context.Context, from, to int64,
 	each func(first, last int64, found []Difference) error) error {
 	for p, err := range v.parts(ctx, from, to) {
@@ -359,32 +358,20 @@ func (v *Verifier) parts(ctx context.Context, from, to int64) iter.Seq2[part, er
 	}
 }
 
-// part reads a batch from a second endpoint and compares both with the database, unless there are
-// deployments of contracts that the filter does not name: then it returns those.
+// part reads a batch from a second endpoint and compares what is true of both with the database, unless
+// there are deployments of contracts that the filter does not name: then it returns those.
 func (v *Verifier) part(ctx context.Context, batch *chain.Batch,
 	filter *chain.Filter) (p part, unnamed []common.Address, err error) {
-	logs, err := v.both(ctx, batch)
-	if err != nil {
+	c := &claims{v: v, filter: filter, proved: map[uint64]chain.Header{}}
+	if err := c.second(ctx, batch); err != nil {
 		return part{alone: batch}, nil, err
 	}
 
-	batch.Logs = logs
-	events, err := v.decode(logs)
-	if err != nil {
-		return p, nil, err
+	if unnamed, err = c.settle(ctx, batch); err != nil || len(unnamed) > 0 {
+		return p, unnamed, err
 	}
 
-	for i := range events {
-		if e := &events[i]; e.Name == contract.Deployed && !filter.Names(e.Escrow) {
-			unnamed = append(unnamed, e.Escrow)
-		}
-	}
-
-	if len(unnamed) > 0 {
-		return p, unnamed, nil
-	}
-
-	found, err := v.compare(ctx, batch, events)
+	found, err := c.compare(ctx, batch)
 
 	return part{first: int64(batch.From), last: int64(batch.To), found: found}, nil, err
 }
@@ -412,46 +399,6 @@ func (v *Verifier) filter(ctx context.Context, from, to int64, deployed []common
 	return f, last, err
 }
 
-// both returns the logs of a batch and what another endpoint has besides, in the chain's order.
-func (v *Verifier) both(ctx context.Context, batch *chain.Batch) ([]types.Log, error) {
-	logs, err := v.joined(ctx, batch)
-	if errors.Is(err, chain.ErrAddressRequired) { // found out just now: it does not count as another endpoint
-		return v.joined(ctx, batch)
-	}
-
-	return logs, err
-}
-
-func (v *Verifier) joined(ctx context.Context, batch *chain.Batch) ([]types.Log, error) {
-	type id struct {
-		tx    common.Hash
-		index uint
-	}
-	have := make(map[id]bool, len(batch.Logs))
-	for i := range batch.Logs {
-		have[id{batch.Logs[i].TxHash, batch.Logs[i].Index}] = true
-	}
-
-	logs := slices.Clone(batch.Logs)
-	for other, err := range v.cfg.Source.ReadOther(ctx, *batch) {
-		if err != nil {
-			return nil, fmt.Errorf("read from a second endpoint: %w", err)
-		}
-
-		for _, l := range other.Logs {
-			if !have[id{l.TxHash, l.Index}] {
-				logs = append(logs, l)
-			}
-		}
-	}
-
-	slices.SortFunc(logs, func(a, b types.Log) int {
-		return cmp.Or(cmp.Compare(a.BlockNumber, b.BlockNumber), cmp.Compare(a.Index, b.Index))
-	})
-
-	return logs, nil
-}
-
 // decode returns the events of logs that are of the ABI, without deployments by other factories.
 func (v *Verifier) decode(logs []types.Log) (events []contract.Event, err error) {
 	for i := range logs {
@@ -468,8 +415,10 @@ func (v *Verifier) decode(logs []types.Log) (events []contract.Event, err error)
 	return events, nil
 }
 
-// compare returns how the events of a batch differ from what is stored.
-func (v *Verifier) compare(ctx context.Context, batch *chain.Batch, events []contract.Event) ([]Difference, error) {
+// compare returns how the events of a batch differ from what is stored. proved are the blocks of which the
+// logs are proved to be all.
+func (v *Verifier) compare(ctx context.Context, batch *chain.Batch, events []contract.Event,
+	proved map[uint64]chain.Header) ([]Difference, error) {
 	// The deployments of this very batch may be missing too: their escrows count as known.
 	known := map[common.Address]bool{}
 	var unknown []common.Address
@@ -481,7 +430,7 @@ func (v *Verifier) compare(ctx context.Context, batch *chain.Batch, events []con
 		}
 	}
 
-	registered, err := v.cfg.Ledger.Registered(ctx, int64(batch.To), unknown)
+	registered, err := v.cfg.Ledger.Registered(ctx, unknown)
 	if err != nil {
 		return nil, err
 	}
@@ -500,7 +449,17 @@ func (v *Verifier) compare(ctx context.Context, batch *chain.Batch, events []con
 	}
 
 	v.cfg.Filters.Learn(batch, foreign)
-	found := differences(events, stored, ours, blockHashes(batch.Logs))
+	hashes := blockHashes(batch.Logs)
+	for n, h := range proved {
+		hashes[n] = h.Hash
+	}
+
+	found := differences(events, stored, ours, hashes)
+	for i := range found {
+		if d := &found[i]; d.Kind == Extra && proved[d.Stored.BlockNumber].Proved {
+			d.Kind, d.Why = Differing, fmt.Sprintf("the receipts of block %s prove that it is not there", d.Stored.BlockHash)
+		}
+	}
 
 	return found, v.prune(ctx, found)
 }
@@ -515,12 +474,13 @@ func differences(chain, stored []contract.Event, ours func(*contract.Event) bool
 
 	for i := range chain {
 		e := &chain[i]
+		if !ours(e) {
+			continue // a contract of somebody else with the same event
+		}
+
 		have, ok := at[e.Place()]
 		if !ok {
-			if ours(e) { // else a contract of somebody else with the same event
-				found = append(found, Difference{Kind: Missing, Chain: *e})
-			}
-
+			found = append(found, Difference{Kind: Missing, Chain: *e})
 			continue
 		}
 

@@ -14,10 +14,10 @@ import (
 
 const confirmations = 3
 
-// openSource reads the chain from a node until the test ends.
-func openSource(t *testing.T, url string) *chain.Source {
+// openSource reads the chain from nodes until the test ends.
+func openSource(t *testing.T, urls ...string) *chain.Source {
 	s, err := chain.New(chain.Config{
-		URLs: []string{url}, ChainID: chainID, Confirmations: confirmations, PollInterval: 50 * time.Millisecond,
+		URLs: urls, ChainID: chainID, Confirmations: confirmations, PollInterval: 50 * time.Millisecond,
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	require.NoError(t, err)

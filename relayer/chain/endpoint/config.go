@@ -44,7 +44,8 @@ type Config struct {
 	Log          *slog.Logger
 	Secrets      *redact.Secrets
 	Metrics      *Metrics
-	Accused      func()         // is called after each new Fault; nil: faults are not stored
+	Accused      func() // is called after each new Fault; nil: faults are not stored
+	Laws         *Laws
 	Rand         func() float64 // in [0,1), for jitter
 	Now          func() time.Time
 }

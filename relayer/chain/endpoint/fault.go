@@ -48,10 +48,17 @@ func (s *standing) Accuse(ctx context.Context, kind FaultKind, err error, eviden
 	}
 }
 
-// accuseOversized accuses the node of an answer out of proportion to its request, if that is what err says.
-func (s *standing) accuseOversized(ctx context.Context, err error) {
-	if errors.Is(err, rpc.ErrOversized) && s.Fault() == nil {
+// accuse accuses the node of an answer out of proportion to its request, or of a forgery, if that is what
+// err says.
+func (s *standing) accuse(ctx context.Context, err error) {
+	if s.Fault() != nil {
+		return
+	}
+
+	if errors.Is(err, rpc.ErrOversized) {
 		s.Accuse(ctx, Oversized, err, err.Error())
+	} else if f, is := errors.AsType[*Forgery](err); is {
+		s.Accuse(ctx, Lie, err, f.What+"\n"+f.Evidence)
 	}
 }
 

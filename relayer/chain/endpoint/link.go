@@ -118,6 +118,13 @@ func (l *link) send(ctx context.Context, timeout time.Duration, limit int64, cal
 		}
 	}
 
+	for _, c := range calls {
+		var h rpc.Header
+		if c.IsHeader() && c.Decode(&h) == nil {
+			c.Err = l.authentic(ctx, h, c.Result)
+		}
+	}
+
 	return nil
 }
 

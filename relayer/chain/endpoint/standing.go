@@ -99,7 +99,7 @@ func (s *standing) blame(ctx context.Context, err error, asked time.Time) {
 		return
 	}
 
-	s.accuseOversized(ctx, err)
+	s.accuse(ctx, err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	was, before := s.health.state, s.health.err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"unsafe"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -13,16 +14,27 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/proof"
 )
 
-// Streams says whether a result is decoded while it arrives.
-func (c *Call) Streams() bool { return c.Method == GetLogs || c.Method == GetReceipts }
+// Streams reports whether a result is decoded while it arrives.
+func (c *Call) Streams() bool { return c.Method == GetLogs || c.Method == GetReceipts || c.Encode }
 
 // stream decodes the result of such a request. What it cannot decode is its error; that of the whole
 // message is found by whoever reads on.
 func (a *Answer) stream(m *message, q *Call) error {
 	d := m.Decoder
 	begin := d.InputOffset()
+	if q.Method == GetReceipt && d.PeekKind() == jsontext.KindBeginObject {
+		if err := a.receipt(m, q); err != nil {
+			a.Err = fmt.Errorf("%w to %s: %w", ErrInvalid, q.Method, err)
+			return err
+		}
+
+		return nil
+	}
+
 	if d.PeekKind() != jsontext.KindBeginArray {
 		v, err := d.ReadValue()
 		if a.Result = bytes.Clone(v); err == nil && string(v) != "null" {
@@ -165,6 +177,12 @@ func (a *Answer) log(m *message, q *Call) error {
 	l := types.Log{Address: *w.Address, Topics: w.Topics, Data: w.Data.bytes, BlockNumber: uint64(w.BlockNumber),
 		TxHash: w.TxHash, TxIndex: uint(w.TxIndex), BlockHash: w.BlockHash, BlockTimestamp: uint64(w.BlockTimestamp),
 		Index: uint(w.Index), Removed: w.Removed}
+	if q.Encode {
+		a.own = proof.AppendLog(a.own, l.Address, l.Topics, l.Data)
+		a.Unfit = a.Unfit || w.Data.cut
+	}
+
+	place := Place{Log: uint(a.All), Tx: uint(a.Receipts)}
 	a.All++
 	if q.Sum {
 		a.Bloom.Add(l.Address.Bytes())
@@ -178,6 +196,10 @@ func (a *Answer) log(m *message, q *Call) error {
 	}
 
 	a.Logs = append(a.Logs, l)
+	if q.Encode {
+		a.Places = append(a.Places, place)
+	}
+
 	a.held += int(unsafe.Sizeof(l)) + len(l.Topics)*common.HashLength + len(l.Data)
 	if a.held > maxLogs {
 		return fmt.Errorf("%w: %d logs with more than %d bytes", ErrTooLarge, len(a.Logs), maxLogs)
@@ -189,12 +211,37 @@ func (a *Answer) log(m *message, q *Call) error {
 // receipt decodes one receipt: the logs in it, and whose block it is of.
 func (a *Answer) receipt(m *message, q *Call) error {
 	var r struct {
-		BlockHash common.Hash `json:"blockHash"`
-		Logs      receiptLogs `json:"logs"`
+		BlockHash common.Hash  `json:"blockHash"`
+		Logs      receiptLogs  `json:"logs"`
+		TxHash    common.Hash  `json:"transactionHash"`
+		Type      looseNumber  `json:"type"`
+		Root      looseBytes   `json:"root"` // before Byzantium, instead of the status
+		Status    *looseNumber `json:"status"`
+		Gas       looseNumber  `json:"cumulativeGasUsed"`
+		Bloom     looseBytes   `json:"logsBloom"`
+		Nonce     *looseNumber `json:"depositNonce"` // of a deposit on the OP stack
+		Version   *looseNumber `json:"depositReceiptVersion"`
 	}
+	a.own = a.own[:0]
 	r.Logs = receiptLogs{a, m, q}
 	if err := jsonv2.UnmarshalDecode(m.Decoder, &r); err != nil {
 		return err
+	}
+
+	if q.Encode {
+		p := proof.Receipt{Type: uint8(r.Type), Gas: uint64(r.Gas), Bloom: types.BytesToBloom(r.Bloom[:min(len(r.Bloom),
+			types.BloomByteLength)]), Logs: a.own}
+		if r.Status != nil {
+			p.Status = uint64(*r.Status)
+		} else if len(r.Root) == common.HashLength {
+			p.Root = r.Root
+		}
+
+		if r.Nonce != nil && r.Version != nil {
+			p.Deposit = []uint64{uint64(*r.Nonce), uint64(*r.Version)}
+		}
+
+		a.encoded(p.Encode(), r.TxHash)
 	}
 
 	if a.Receipts++; a.Receipts > 1 && r.BlockHash != a.Block {
@@ -204,6 +251,62 @@ func (a *Answer) receipt(m *message, q *Call) error {
 	a.Block = r.BlockHash
 
 	return nil
+}
+
+// maxEncoded bounds what is held of a block in order to prove it, in bytes.
+const maxEncoded = 48 << 20
+
+// encoded holds an item of the block and the hash of its transaction.
+func (a *Answer) encoded(item []byte, hash common.Hash) {
+	if a.size += len(item); a.size > maxEncoded {
+		a.Unfit, item = true, nil
+	}
+
+	a.Encoded, a.Hashes = append(a.Encoded, item), append(a.Hashes, hash)
+}
+
+// Append adds the answer for a receipt to those for the transactions before it in the block.
+func (a *Answer) Append(r *Answer) {
+	for i, p := range r.Places {
+		a.Places = append(a.Places, Place{Log: p.Log + uint(a.All), Tx: uint(a.Receipts)})
+		a.Logs = append(a.Logs, r.Logs[i])
+	}
+
+	if a.All += r.All; a.Receipts == 0 {
+		a.Block = r.Block
+	}
+
+	a.Receipts += r.Receipts
+	a.Unfit = a.Unfit || r.Unfit || a.Block != r.Block
+	for i := range r.Encoded {
+		a.encoded(r.Encoded[i], r.Hashes[i])
+	}
+}
+
+// transactions reads those of a block: each as it is in the trie under the transactions root, if it came
+// whole and is of a type that go-ethereum knows, and else its hash alone.
+func (a *Answer) transactions(m *message) error {
+	if _, err := m.ReadToken(); err != nil {
+		return err
+	}
+
+	for more(m.Decoder) {
+		var v []byte
+		if err := m.within(int64(2*m.trim.longest), fmt.Errorf("%w: one transaction", ErrTooLarge), func() (err error) {
+			v, err = m.ReadValue()
+			return err
+		}); err != nil {
+			return err
+		}
+
+		encoded, hash := proof.Transaction(v)
+		a.Unfit = a.Unfit || encoded == nil
+		a.encoded(encoded, hash)
+	}
+
+	_, err := m.ReadToken()
+
+	return err
 }
 
 // receiptLogs are decoded into the answer.
@@ -253,6 +356,15 @@ type looseNumber uint64
 // UnmarshalJSON decodes a number, or leaves it as it was.
 func (n *looseNumber) UnmarshalJSON(b []byte) error {
 	_ = (*number)(n).UnmarshalJSON(b)
+	return nil
+}
+
+// looseBytes need not be there: what cannot be read is none.
+type looseBytes []byte
+
+// UnmarshalJSON decodes hexadecimal bytes, or leaves none.
+func (l *looseBytes) UnmarshalJSON(b []byte) error {
+	*l = common.FromHex(strings.Trim(string(b), `"`))
 	return nil
 }
 

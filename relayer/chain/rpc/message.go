@@ -255,10 +255,10 @@ func (m *message) result(r *response, q *Call) (err error) {
 		return m.SkipValue()
 	case q == nil:
 		r.answer.Result, err = m.held(maxHeld)
+	case q.IsHeader():
+		r.answer.Result, err = m.header(&r.answer, q)
 	case q.Streams():
 		return r.answer.stream(m, q)
-	case q.Method == GetByNumber || q.Method == GetByHash:
-		r.answer.Result, err = m.header()
 	default:
 		r.answer.Result, err = m.held(maxValue)
 	}
@@ -284,8 +284,9 @@ func (m *message) held(most int64) ([]byte, error) {
 }
 
 // header reads a block as eth_getBlockByNumber gives it and keeps what a header has: members that are
-// strings or numbers. A list or object is passed over; of transactions their number is kept.
-func (m *message) header() ([]byte, error) {
+// strings or numbers. A list or object is passed over; of transactions their number is kept, and they
+// themselves in the answer to a request that has them encoded. q is nil where none was made.
+func (m *message) header(a *Answer, q *Call) ([]byte, error) {
 	if m.PeekKind() != jsontext.KindBeginObject {
 		return m.held(maxJunk)
 	}
@@ -301,22 +302,39 @@ func (m *message) header() ([]byte, error) {
 			return nil, err
 		}
 
-		value, err := m.headerMember(string(name) == `"transactions"`)
+		counts := string(name) == `"transactions"`
+		if counts && q != nil && q.Encode && m.PeekKind() == jsontext.KindBeginArray {
+			if err := a.transactions(m); err != nil {
+				return nil, err
+			}
+
+			value := strconv.Itoa(len(a.Hashes))
+			kept = appendMember(kept, name, []byte(value))
+
+			continue
+		}
+
+		value, err := m.headerMember(counts)
 		switch {
 		case err != nil:
 			return nil, err
-		case value == nil:
-			continue
-		case len(kept) > 1:
-			kept = append(kept, ',')
+		case value != nil:
+			kept = appendMember(kept, name, value)
 		}
-
-		kept = append(append(append(kept, name...), ':'), value...)
 	}
 
 	_, err := m.ReadToken()
 
 	return append(kept, '}'), err
+}
+
+// appendMember appends a member to an object that is not closed yet.
+func appendMember(object, name, value []byte) []byte {
+	if len(object) > 1 {
+		object = append(object, ',')
+	}
+
+	return append(append(append(object, name...), ':'), value...)
 }
 
 // headerMember reads the value of one member of a block; nil: a list or object that is not counted.
@@ -363,7 +381,7 @@ func (m *message) notified() (header []byte, err error) {
 		}
 
 		if name.String() == "result" {
-			header, err = m.header()
+			header, err = m.header(nil, nil)
 		} else {
 			err = m.skip()
 		}

@@ -31,6 +31,8 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/proof"
 )
 
 // The methods that the relayer reads with.
@@ -41,6 +43,7 @@ const (
 	GetByHash   = "eth_getBlockByHash"
 	GetLogs     = "eth_getLogs"
 	GetReceipts = "eth_getBlockReceipts"
+	GetReceipt  = "eth_getTransactionReceipt"
 	Subscribe   = "eth_subscribe"
 )
 
@@ -85,6 +88,8 @@ type Call struct {
 	// PassLong has a log be left out whose data is longer than one part in 16 of what the whole answer may
 	// have. Else the answer is ErrTooLarge.
 	PassLong bool
+	// Encode has what a block's hash vouches for be kept: receipts, and the transactions of a GetByHash.
+	Encode bool
 
 	Answer
 }
@@ -98,12 +103,25 @@ type Answer struct {
 	Bloom    types.Bloom // the bloom filter of all logs, where Call.Sum is set
 	Receipts int         // of GetReceipts
 	Block    common.Hash // that the receipts are of
-	held     int         // bytes of memory that Logs have
-	Bytes    int         // that logs or receipts had as they came
-	Err      error
+	// Where Call.Encode is set: the receipts or transactions as the trie under their root has them, the
+	// hashes of the transactions as they say, and of each of Logs its place.
+	Encoded [][]byte
+	Hashes  []common.Hash
+	Places  []Place
+	Unfit   bool // they are too large to be held, or of a type that is not known: the root cannot be computed
+	held    int  // bytes of memory that Logs have
+	Bytes   int  // that logs or receipts had as they came
+	Err     error
 
 	Subscription *Subscription // of Subscribe, over WebSocket
+
+	header *Header // the result, once it was decoded as one
+	own    []byte  // the logs of the receipt that is being read, encoded
+	size   int     // of Encoded, in bytes
 }
+
+// Place of a log in its block: its own, and its transaction's.
+type Place struct{ Log, Tx uint }
 
 // ByNumber asks for the header at a height.
 func ByNumber(n uint64) *Call {
@@ -131,12 +149,25 @@ func (c *Call) Decode(to any) error {
 		return ErrBehind
 	}
 
+	h, isHeader := to.(*Header)
+	if isHeader && c.header != nil {
+		*h = *c.header
+		return nil
+	}
+
 	if err := json.Unmarshal(c.Result, to); err != nil {
 		return fmt.Errorf("%w to %s: %w", ErrInvalid, c.Method, err)
 	}
 
+	if isHeader {
+		c.header = new(*h)
+	}
+
 	return nil
 }
+
+// IsHeader says whether the result is a header.
+func (c *Call) IsHeader() bool { return c.Method == GetByNumber || c.Method == GetByHash }
 
 // Null says whether the answer is null.
 func (c *Call) Null() bool { return c.Err == nil && string(c.Result) == "null" }
@@ -174,16 +205,23 @@ func (c *Call) answer(r *response) {
 		c.Answer = r.answer
 	}
 
-	if held := c.Result; c.Streams() && held != nil && c.Err == nil { // it came before its id
-		c.Answer = Answer{}
-		m := newMessage(bytes.NewReader(held), int64(len(held)))
-		m.trim.longest = len(held) // what was too long is cut already
-		_ = c.stream(m, c)         // it is JSON
+	held := c.Result
+	if c.Err != nil || held == nil || !c.Streams() || c.IsHeader() && c.Encoded != nil {
+		return
+	}
+
+	c.Answer = Answer{} // it came before its id
+	m := newMessage(bytes.NewReader(held), int64(len(held)))
+	m.trim.longest = len(held) // what was too long is cut already
+	if c.IsHeader() {
+		c.Result, _ = m.header(&c.Answer, c)
+	} else {
+		_ = c.stream(m, c) // it is JSON
 	}
 }
 
 // Header is what the relayer needs of a block's header. The hash is as the node gave it: chains
-// differ in how they compute it.
+// differ in how they compute it. Where it is proved, it vouches for number, parent, time, bloom filter and roots.
 type Header struct {
 	Number       uint64
 	Hash, Parent common.Hash
@@ -191,6 +229,9 @@ type Header struct {
 	Bloom        types.Bloom
 	Transactions int  // as many as it lists; zero: none, or it does not say
 	Empty        bool // it shows that the block has no transactions, and so no logs
+
+	Proved         bool        // the hash is Ethereum's of all that the node gave
+	Receipts, Body common.Hash // the roots of receipts and transactions, where it is proved
 }
 
 // maxNumber bounds block numbers: they are signed in the database.
@@ -236,8 +277,21 @@ func (h *Header) UnmarshalJSON(b []byte) error {
 	}
 
 	h.count(j.Transactions, j.TxRoot, j.GasUsed)
+	h.prove(b)
 
 	return nil
+}
+
+// prove finds out whether the hash is that of the content, and takes the content as it was hashed.
+func (h *Header) prove(b []byte) {
+	p, ok := proof.Header(b, h.Hash)
+	if !ok {
+		return
+	}
+
+	h.Proved, h.Number, h.Parent, h.Time = true, p.Number.Uint64(), p.ParentHash, p.Time
+	h.Bloom, h.Receipts, h.Body = p.Bloom, p.ReceiptHash, p.TxHash
+	h.Empty = h.Body == types.EmptyTxsHash
 }
 
 // count notes how many transactions the block has. newHeads gives no list of them. Gas alone is no

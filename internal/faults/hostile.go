@@ -1,0 +1,306 @@
+package faults
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/core/types"
+)
+
+// hostile are the lies of a node that means to deceive. Its answers keep to the protocol: only what the
+// chain is tells them from true ones.
+var hostile = []Mode{Invented, Bits, Changed, Blank, Fork, Receipts, Hidden, Repeated, Unindexed, Miscount}
+
+// Hostile lists the lies about the chain.
+func Hostile() []Mode { return slices.Clone(hostile) }
+
+// forged is a block of a made-up chain.
+type forged struct{ hash, parent common.Hash }
+
+// disguise translates what is asked of a made-up chain into what the node behind has.
+func (v *view) disguise(r *request) error {
+	i := find(v.list, Fork)
+	if i == nil || len(r.Params) == 0 {
+		return nil
+	}
+
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	text := string(r.Params[0])
+	for behind, f := range i.made {
+		text = strings.ReplaceAll(text, f.hash.Hex(), behind.Hex())
+	}
+
+	r.Params = slices.Clone(r.Params)
+	r.Params[0] = json.RawMessage(text)
+
+	return nil
+}
+
+// deceive changes an answer as the lies in force want.
+func (v *view) deceive(r request, result json.RawMessage) (json.RawMessage, error) {
+	if string(result) == "null" || find(v.list, hostile...) == nil {
+		return result, nil
+	}
+
+	switch r.Method {
+	case "eth_getBlockByNumber", "eth_getBlockByHash":
+		return v.forgeHeader(result)
+	case "eth_getLogs":
+		return v.forgeLogs(r, result)
+	case "eth_getBlockReceipts":
+		return v.forgeReceipts(result)
+	case "eth_getTransactionCount":
+		if i := find(v.list, Miscount); i != nil {
+			if n, ok := unhex(result); ok {
+				i.hits.Add(1)
+				return json.RawMessage(hex(n + 1)), nil
+			}
+		}
+	}
+
+	return result, nil
+}
+
+// forgeHeader lies about a header.
+func (v *view) forgeHeader(raw json.RawMessage) (json.RawMessage, error) {
+	number, ok := blockNumber(raw)
+	h, isHeader := read[map[string]any](raw)
+	if !ok || !isHeader {
+		return raw, nil
+	}
+
+	for _, i := range v.list {
+		switch {
+		case i.Mode == Hidden && number == i.N:
+			i.hits.Add(1)
+			return json.RawMessage("null"), nil
+		case i.Mode == Blank && number >= i.N:
+			h["logsBloom"] = hexutil.Encode(make([]byte, types.BloomByteLength))
+		case i.Mode == Bits && i.blooms(h):
+		case i.Mode == Repeated && number == i.N:
+			old, err := v.call(v.ctx, "eth_getBlockByNumber", hex(number-3), "false")
+			if err != nil {
+				return nil, err
+			}
+
+			of, _ := read[map[string]any](old)
+			h["hash"] = of["hash"]
+		case i.Mode == Fork && number >= i.N:
+			if err := v.fork(i, h); err != nil {
+				return nil, err
+			}
+		default:
+			continue
+		}
+
+		i.hits.Add(1)
+	}
+
+	return json.Marshal(h)
+}
+
+// blooms adds the invented logs' bits to the bloom filter of their block.
+func (i *Injected) blooms(h map[string]any) (forged bool) {
+	bloom, ok := h["logsBloom"].(string)
+	if !ok {
+		return false
+	}
+
+	b := types.BytesToBloom(common.FromHex(bloom))
+	for _, l := range i.Logs {
+		if l.BlockHash.Hex() != h["hash"] {
+			continue
+		}
+
+		forged = true
+		b.Add(l.Address.Bytes())
+		for _, t := range l.Topics {
+			b.Add(t.Bytes())
+		}
+	}
+
+	h["logsBloom"] = hexutil.Encode(b.Bytes())
+
+	return forged
+}
+
+// fork makes a header one of a made-up chain, whose parent is made up too, down to block Fault.N.
+func (v *view) fork(i *Injected, h map[string]any) error {
+	hash, parent := common.HexToHash(h["hash"].(string)), common.HexToHash(h["parentHash"].(string))
+	f, err := v.forged(i, h, hash, parent)
+	h["hash"], h["parentHash"] = f.hash, f.parent
+
+	return err
+}
+
+func (v *view) forged(i *Injected, h map[string]any, hash, parent common.Hash) (forged, error) {
+	h["extraData"] = "0x6d616465207570"
+	i.mu.Lock()
+	f, known := i.made[hash]
+	before, made := i.made[parent]
+	i.mu.Unlock()
+	if known {
+		return f, nil
+	}
+
+	f.parent = parent
+	if made {
+		f.parent = before.hash
+	}
+
+	if number, _ := hexutil.DecodeUint64(h["number"].(string)); number > i.N && !made {
+		raw, err := v.call(v.ctx, "eth_getBlockByHash", `"`+parent.Hex()+`"`, "false")
+		if err != nil {
+			return f, err
+		}
+
+		below, _ := read[map[string]any](raw)
+		if err := v.fork(i, below); err != nil {
+			return f, err
+		}
+
+		f.parent = below["hash"].(common.Hash)
+	}
+
+	h["parentHash"] = f.parent
+	b, err := json.Marshal(h)
+	if err != nil {
+		return f, err
+	}
+
+	var header types.Header
+	if err := json.Unmarshal(b, &header); err != nil {
+		return f, err
+	}
+
+	f.hash = header.Hash()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.made == nil {
+		i.made = map[common.Hash]forged{}
+	}
+
+	i.made[hash] = f
+
+	return f, nil
+}
+
+// forgeLogs lies about the logs of a range or a block.
+func (v *view) forgeLogs(r request, raw json.RawMessage) (json.RawMessage, error) {
+	var logs []types.Log
+	if err := json.Unmarshal(raw, &logs); err != nil {
+		return nil, err
+	}
+
+	for _, i := range v.list {
+		switch i.Mode {
+		case Invented, Bits, Receipts:
+			logs = append(logs, i.asked(r)...)
+		case Changed:
+			for n := range logs {
+				if data := logs[n].Data; logs[n].BlockNumber >= i.N && len(data) > 0 {
+					logs[n].Data = slices.Clone(data)
+					logs[n].Data[len(data)-1] ^= 1
+					i.hits.Add(1)
+				}
+			}
+		case Hidden, Unindexed:
+			before := len(logs)
+			logs = slices.DeleteFunc(logs, func(l types.Log) bool {
+				return i.Mode == Hidden && l.BlockNumber == i.N || i.Mode == Unindexed && l.BlockNumber < i.N
+			})
+			i.hits.Add(int64(before - len(logs)))
+		case Fork:
+			i.rename(logs)
+			logs = append(logs, i.asked(r)...)
+		}
+	}
+
+	slices.SortStableFunc(logs, func(a, b types.Log) int {
+		return cmp.Or(cmp.Compare(a.BlockNumber, b.BlockNumber), cmp.Compare(a.Index, b.Index))
+	})
+	if logs == nil {
+		logs = []types.Log{}
+	}
+
+	return json.Marshal(logs)
+}
+
+// rename puts logs into the blocks of a made-up chain.
+func (i *Injected) rename(logs []types.Log) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for n := range logs {
+		if f, made := i.made[logs[n].BlockHash]; made {
+			logs[n].BlockHash = f.hash
+		}
+	}
+}
+
+// asked are the invented logs that an eth_getLogs asks for.
+func (i *Injected) asked(r request) (logs []types.Log) {
+	q, ok := read[struct {
+		BlockHash *common.Hash
+		Address   []common.Address
+		Topics    [][]common.Hash
+	}](r.Params[0])
+	if !ok {
+		return nil
+	}
+
+	from, to, ranged := span(r)
+	for _, l := range i.Logs {
+		i.mu.Lock()
+		if f, made := i.made[l.BlockHash]; made {
+			l.BlockHash = f.hash
+		}
+
+		i.mu.Unlock()
+		here := ranged && l.BlockNumber >= from && l.BlockNumber <= to || q.BlockHash != nil && *q.BlockHash == l.BlockHash
+		named := len(q.Address) == 0 || slices.Contains(q.Address, l.Address)
+		if here && named && (len(q.Topics) == 0 || len(q.Topics[0]) == 0 || slices.Contains(q.Topics[0], l.Topics[0])) {
+			logs = append(logs, l)
+			i.hits.Add(1)
+		}
+	}
+
+	return logs
+}
+
+// forgeReceipts lies about the receipts of a block.
+func (v *view) forgeReceipts(raw json.RawMessage) (json.RawMessage, error) {
+	receipts, ok := read[[]map[string]any](raw)
+	if !ok || len(receipts) == 0 {
+		return raw, nil
+	}
+
+	last := receipts[len(receipts)-1]
+	for _, i := range v.list {
+		switch i.Mode {
+		case Receipts:
+			for _, l := range i.Logs {
+				if l.BlockHash.Hex() == last["blockHash"] {
+					logs, _ := last["logs"].([]any)
+					last["logs"] = append(logs, l)
+					i.hits.Add(1)
+				}
+			}
+		case Fork:
+			i.mu.Lock()
+			if f, made := i.made[common.HexToHash(last["blockHash"].(string))]; made {
+				for _, r := range receipts {
+					r["blockHash"] = f.hash
+				}
+			}
+
+			i.mu.Unlock()
+		}
+	}
+
+	return json.Marshal(receipts)
+}

@@ -1,0 +1,187 @@
+package chain
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/endpoint"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
+)
+
+// What Config.Agreement may be: what counts while only one of several endpoints is in use.
+const (
+	Available = "available" // after believeAfter, the one endpoint's word
+	Strict    = "strict"    // nothing
+)
+
+// believeAfter is how long the only endpoint of several that is in use is not believed.
+const believeAfter = time.Minute
+
+// Trust is why a block counts as the chain's.
+type Trust string
+
+// The reasons, from none to the best.
+const (
+	Undecided Trust = ""         // no block does yet
+	Believed  Trust = "believed" // one endpoint says so, and no other is configured or in use
+	Agreed    Trust = "agreed"   // two endpoints say so
+)
+
+// place is a block and its hash.
+type place struct {
+	number uint64
+	hash   common.Hash
+}
+
+// agreement is up to which block it is known which chain is the chain. A hash is the chain's when two
+// endpoints (with one configured: one) have reported it for its height, or when parent links lead to it
+// from such a block. The highest such block is the tip; what is read is linked to it.
+type agreement struct {
+	cfg  *Config
+	laws *endpoint.Laws
+
+	mu        sync.Mutex
+	said      map[uint64]map[*endpoint.Node]Header // the newest report of each endpoint
+	newest    uint64
+	tip       place
+	trust     Trust
+	confirmed time.Time // when the tip was last reported by as many as it takes
+	alone     time.Time // since when fewer than two endpoints are in use; zero: two are
+	// Since when an endpoint has shown other blocks than those on which two others agree.
+	apart map[*endpoint.Node]time.Time
+}
+
+func newAgreement(cfg *Config, laws *endpoint.Laws) *agreement {
+	return &agreement{cfg: cfg, laws: laws, said: map[uint64]map[*endpoint.Node]Header{},
+		apart: map[*endpoint.Node]time.Time{}}
+}
+
+// inUse notes how many endpoints are in use.
+func (a *agreement) inUse(endpoints int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case endpoints > 1:
+		a.alone = time.Time{}
+	case a.alone.IsZero():
+		a.alone = a.cfg.Now()
+	}
+}
+
+// believes reports whether one endpoint's word counts. Held: mu.
+func (a *agreement) believes() bool {
+	if len(a.cfg.URLs) == 1 {
+		return true
+	}
+
+	return a.cfg.Agreement == Available && !a.alone.IsZero() && a.cfg.Now().Sub(a.alone) >= a.cfg.believeAfter
+}
+
+// Believes reports whether one endpoint's word counts now.
+func (a *agreement) Believes() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.believes()
+}
+
+// heard notes a head that an endpoint in use has reported, and its parent with it.
+func (a *agreement) heard(ctx context.Context, n *endpoint.Node, h Header) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	defer a.compare(ctx)
+	if h.Number > 0 {
+		a.report(n, Header{Number: h.Number - 1, Hash: h.Parent})
+	}
+
+	a.report(n, h)
+	a.newest = max(a.newest, h.Number)
+	for number := range a.said {
+		if number+ringSize < a.newest {
+			delete(a.said, number)
+		}
+	}
+}
+
+func (a *agreement) report(n *endpoint.Node, h Header) {
+	at := a.said[h.Number]
+	if at == nil {
+		at = map[*endpoint.Node]Header{}
+		a.said[h.Number] = at
+	}
+
+	if before := at[n]; before.Hash != h.Hash || h.Proved {
+		at[n] = h
+	}
+
+	votes, proved := 0, false
+	for _, said := range at {
+		if said.Hash == h.Hash {
+			votes, proved = votes+1, proved || said.Proved
+		}
+	}
+
+	trust := Agreed
+	switch {
+	case votes >= 2:
+	case a.believes() && (len(a.cfg.URLs) == 1 || n.Fault() == nil):
+		trust = Believed
+	default:
+		return
+	}
+
+	if proved || h.Proved {
+		a.laws.Headers.Kept()
+	}
+
+	// A lower block than the tip is of a machine that is behind, unless the tip is confirmed no more.
+	if now := a.cfg.Now(); h.Number >= a.tip.number || now.Sub(a.confirmed) >= viewHold {
+		a.tip, a.trust, a.confirmed = place{h.Number, h.Hash}, trust, now
+	}
+}
+
+// compare finds out which endpoints show another block at the height of the tip than two others. One that
+// does so for longer than a reorganisation takes is on no chain of use. Held: mu.
+func (a *agreement) compare(ctx context.Context) {
+	if a.trust != Agreed {
+		return
+	}
+
+	now := a.cfg.Now()
+	for n, said := range a.said[a.tip.number] {
+		since, apart := a.apart[n]
+		switch {
+		case said.Hash == a.tip.hash:
+			delete(a.apart, n)
+		case !apart:
+			a.apart[n] = now
+			n.Disagrees()
+		case now.Sub(since) >= viewHold:
+			delete(a.apart, n)
+			n.Blame(ctx, fmt.Errorf("%w: it shows block %s at height %d, where two others agree on %s", rpc.ErrInvalid,
+				said.Hash, a.tip.number, a.tip.hash))
+		}
+	}
+}
+
+// stuck is an error where endpoints have been in use for longer than a reorganisation takes and do not agree.
+func (a *agreement) stuck(patience time.Duration) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.confirmed.IsZero() || !a.alone.IsZero() || a.newest <= a.tip.number || a.cfg.Now().Sub(a.confirmed) < patience {
+		return nil
+	}
+
+	return fmt.Errorf("%w: no two endpoints show the same block above block %d: nothing above it is processed until they "+
+		"do, or RPC_URLS names those that follow the chain", ErrDisagree, a.tip.number)
+}
+
+// Tip is the highest block that counts as the chain's, and why it does.
+func (a *agreement) Tip() (place, Trust) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.tip, a.trust
+}

@@ -1,0 +1,118 @@
+package endpoint
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
+)
+
+// Forgery is an answer that is not what a block's hash vouches for, of a chain whose other blocks show
+// that they hash so. It counts as an invalid answer, and the endpoint that is blamed for it has a Fault.
+type Forgery struct {
+	What     string
+	Evidence string // the answer, or its beginning
+}
+
+func (f *Forgery) Error() string { return "forged: " + f.What }
+
+// Unwrap makes a Forgery an invalid answer.
+func (f *Forgery) Unwrap() error { return rpc.ErrInvalid }
+
+// upgradeAfter is for how long all endpoints have to give blocks that do not hash before the chain
+// counts as one that hashes otherwise now.
+const upgradeAfter = time.Minute
+
+// Law is something that the hashes of a chain's blocks vouch for. That one endpoint's answer keeps it is
+// proof of that answer, and makes another that breaks it a forgery. Of a chain on which no answer has kept
+// it nothing is concluded. Its methods may be called concurrently.
+type Law struct {
+	about     string
+	endpoints int // configured
+	now       func() time.Time
+	log       *slog.Logger
+
+	mu     sync.Mutex
+	holds  bool
+	broken map[string]time.Time // by endpoint: since when it has broken the law, while none kept it
+}
+
+// Laws of a chain, of which all endpoints are to have the same.
+type Laws struct {
+	Headers  *Law // a block's hash is Ethereum's of its header
+	Receipts *Law // the receipts root is that of the receipts
+	Bodies   *Law // the transactions root is that of the transactions
+}
+
+// NewLaws returns the laws of a chain of which nothing is known. endpoints is how many are configured.
+func NewLaws(endpoints int, now func() time.Time, log *slog.Logger) *Laws {
+	law := func(about string) *Law {
+		return &Law{about: about, endpoints: endpoints, now: now, log: log, broken: map[string]time.Time{}}
+	}
+
+	return &Laws{Headers: law("headers hash"), Receipts: law("receipts prove"), Bodies: law("transactions prove")}
+}
+
+// Holds reports whether the chain has shown the law.
+func (l *Law) Holds() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.holds
+}
+
+// Kept notes an answer about a block of the chain that keeps the law.
+func (l *Law) Kept() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.holds = true
+	clear(l.broken)
+}
+
+// Broken notes an endpoint's answer that breaks the law, and reports whether it is a forgery. Where all
+// endpoints have given nothing else for upgradeAfter, the chain has another law now: that is reported, and
+// reading goes on without it.
+func (l *Law) Broken(ctx context.Context, endpoint string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.holds {
+		return false
+	}
+
+	now := l.now()
+	if _, known := l.broken[endpoint]; !known {
+		l.broken[endpoint] = now
+	}
+
+	if len(l.broken) < l.endpoints {
+		return true
+	}
+
+	for _, since := range l.broken {
+		if now.Sub(since) < upgradeAfter {
+			return true
+		}
+	}
+
+	l.holds = false
+	l.log.ErrorContext(ctx, "no endpoint gives blocks that prove themselves any more: the chain's rules have changed, "+
+		"and reading goes on without this proof. Update the relayer", slog.String("law", l.about))
+
+	return false
+}
+
+// authentic tests that a header is what its hash vouches for, as far as the chain's headers do. Headers that
+// prove themselves are tested by what a reader knows of the chain, which makes the law hold.
+func (l *link) authentic(ctx context.Context, h rpc.Header, claim []byte) error {
+	if h.Proved || !l.cfg.Laws.Headers.Broken(ctx, l.cfg.Name) {
+		return nil
+	}
+
+	return &Forgery{What: fmt.Sprintf("the header of block %d is not what its hash %s vouches for", h.Number, h.Hash),
+		Evidence: string(claim[:min(len(claim), maxEvidence)])}
+}
+
+// Authentic reports whether an announced header may be used as it is.
+func (n *Node) Authentic(h rpc.Header) bool { return h.Proved || !n.cfg.Laws.Headers.Holds() }

@@ -1,0 +1,139 @@
+package chain
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/internal/faults"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/endpoint"
+)
+
+// hostileChain has events, and an invented one in a block that has others.
+func hostileChain(t *testing.T) (sim *testchain.Sim, first, head uint64, want []types.Log, invented types.Log) {
+	sim, d := testchain.NewContracts(t, testchain.Options{Seed: 5})
+	traffic, err := testchain.NewTraffic(t.Context(), testchain.TrafficConfig{URL: sim.HTTP(), Deployment: d,
+		Accounts: sim.Accounts()[1:], Seed: 5})
+	require.NoError(t, err)
+	t.Cleanup(traffic.Close)
+	require.NoError(t, sim.Mine(t.Context(), 4))
+	first = d.Block + 1
+	for range 6 {
+		require.NoError(t, traffic.Step(t.Context(), 8))
+		require.NoError(t, sim.Mine(t.Context(), 1))
+	}
+
+	truth := start(t, Config{URLs: []string{sim.HTTP()}, ChainID: 1337, Finality: Latest})
+	head = await(t, truth, func(v View) bool { return v.Target >= d.Block+10 }).Head
+	all, _ := collect(t, truth, first, head, &Filter{})
+	want, _ = collect(t, truth, first, head, &Filter{Topics: topicsOf(all)})
+	require.Greater(t, len(want), 20)
+	invented = want[len(want)/2]
+	invented.Address, invented.Topics = common.Address{0xba, 0xd0}, []common.Hash{invented.Topics[0], {0xba, 0xd0}}
+	invented.Index, invented.TxHash, invented.Data = 4000, common.Hash{0xba, 0xd0}, []byte{0xba, 0xd0}
+
+	return sim, first, head, want, invented
+}
+
+// lieOf is one lie, with what it takes.
+func lieOf(mode faults.Mode, first uint64, invented types.Log) faults.Fault {
+	f := faults.Fault{Mode: mode, N: invented.BlockNumber, Logs: []types.Log{invented}}
+	if mode == faults.Changed || mode == faults.Blank || mode == faults.Fork {
+		f.N = first
+	}
+
+	return f
+}
+
+// What a node with one lie brings about at the head: alone, with one honest endpoint, with two, in the first
+// place and behind them. What is read is what the chain has, or nothing is. With an honest endpoint beside it,
+// an answer that proves itself wrong has its endpoint named.
+func TestHostileAtTheHead(t *testing.T) {
+	sim, first, head, want, invented := hostileChain(t)
+	f := &Filter{Topics: topicsOf(want)}
+	for _, mode := range faults.Hostile() {
+		for _, honest := range []int{0, 1, 2} {
+			for _, transport := range []string{"http", "ws"} {
+				t.Run(fmt.Sprintf("%s with %d over %s", mode, honest, transport), func(t *testing.T) {
+					t.Parallel()
+					liar, err := faults.NewNode(sim.HTTP(), sim.WS(), 1)
+					require.NoError(t, err)
+					t.Cleanup(func() { require.NoError(t, liar.Close()) })
+					liar.Inject(lieOf(mode, first, invented))
+					urls := []string{liar.HTTP(), sim.HTTP(), sim.HTTP() + "/#"}[:honest+1]
+					if transport == "ws" {
+						urls = []string{liar.WS(), sim.WS(), sim.WS() + "/#"}[:honest+1]
+					}
+
+					s := start(t, Config{URLs: urls, ChainID: 1337, Finality: Latest})
+					readTruth(t, s, first, head, f, want, honest > 0 && (honest > 1 || mode != faults.Fork))
+				})
+			}
+		}
+	}
+}
+
+// readTruth reads until all of it was read, or where that need not come about for a second. Whatever is read
+// is what the chain has.
+func readTruth(t *testing.T, s *Source, first, head uint64, f *Filter, want []types.Log, must bool) {
+	next, end := first, time.Now().Add(time.Second)
+	for got := 0; next <= head && (must || time.Now().Before(end)); {
+		for b, err := range s.Read(t.Context(), next, head, f) {
+			if err != nil {
+				select {
+				case <-s.Changed():
+				case <-time.After(20 * time.Millisecond):
+				}
+
+				break
+			}
+
+			there := slices.Collect(func(yield func(types.Log) bool) {
+				for _, l := range want {
+					if l.BlockNumber >= b.From && l.BlockNumber <= b.To && !yield(l) {
+						return
+					}
+				}
+			})
+			require.True(t, slices.EqualFunc(there, b.Logs, sameLog), "blocks %d to %d", b.From, b.To)
+			got += len(b.Logs)
+			next = b.To + 1
+		}
+	}
+}
+
+// An endpoint that forges is named, is set aside, and is not asked while others serve.
+func TestForgeriesAreNamed(t *testing.T) {
+	sim, first, head, want, invented := hostileChain(t)
+	f := &Filter{Topics: topicsOf(want)}
+	for _, mode := range []faults.Mode{faults.Bits, faults.Blank, faults.Receipts, faults.Repeated} {
+		t.Run(string(mode), func(t *testing.T) {
+			liar, err := faults.NewNode(sim.HTTP(), sim.WS(), 1)
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, liar.Close()) })
+			s := start(t, Config{URLs: []string{liar.HTTP(), sim.HTTP()}, ChainID: 1337, Finality: Latest})
+			await(t, s, func(v View) bool { return v.Trust == Agreed && v.Target == head })
+			lie := liar.Inject(lieOf(mode, first, invented))
+			for len(s.Faults()) == 0 {
+				s.reader.ring.drop()
+				s.memo = newMemo()
+				readTruth(t, s, first, head, f, want, true)
+			}
+
+			require.Positive(t, lie.Hits())
+			accused := s.Faults()[0]
+			require.Equal(t, s.nodes[0].Name(), accused.Endpoint)
+			require.Equal(t, endpoint.Lie, accused.Kind)
+			require.Contains(t, accused.Evidence, "block ")
+			before := lie.Hits()
+			readTruth(t, s, first, head, f, want, true)
+			require.Equal(t, before, lie.Hits())
+		})
+	}
+}

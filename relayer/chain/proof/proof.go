@@ -1,0 +1,213 @@
+// Package proof computes what a block's hash vouches for: its header, its transactions and its receipts.
+// Its functions are pure. They compute Ethereum's hashes (Yellow Paper, 4.4.3 and appendix D); whether a
+// chain hashes so, what they give tells.
+package proof
+
+import (
+	"bytes"
+	"encoding/json"
+	"math/big"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/crypto"
+	"github.com/ethereum/go-ethereum/rlp"
+)
+
+// Header decodes a block as eth_getBlockByNumber and newHeads give it. ok reports whether a hash is that of
+// what the block contains; only then does the header mean something.
+func Header(b []byte, hash common.Hash) (h types.Header, ok bool) {
+	if json.Unmarshal(b, &h) != nil || !h.Number.IsUint64() {
+		return h, false
+	}
+
+	return h, h.Hash() == hash
+}
+
+// Receipt is a transaction's receipt as the receipts root has it. Numbers and hashes that it leaves out
+// are those that the root says nothing of.
+type Receipt struct {
+	Type    uint8
+	Root    []byte // of the state, before Byzantium; nil: Status counts
+	Status  uint64
+	Gas     uint64 // used so far in the block
+	Bloom   types.Bloom
+	Logs    []byte // the logs, each appended by AppendLog
+	Deposit []uint64
+}
+
+// AppendLog appends a log as a receipt's hash has it.
+func AppendLog(b []byte, address common.Address, topics []common.Hash, data []byte) []byte {
+	encoded, _ := rlp.EncodeToBytes(&types.Log{Address: address, Topics: topics, Data: data}) // it cannot fail
+	return append(b, encoded...)
+}
+
+// Encode returns a receipt as it is in the trie under the receipts root. Types that go-ethereum does not
+// know are encoded as the others are, which is what Arbitrum's are, and those of a deposit on the OP stack
+// (0x7e), whose nonce and version follow where the node gives both (op-geth, core/types/receipt.go).
+func (r *Receipt) Encode() []byte {
+	status := r.Root
+	if status == nil && r.Status != 0 {
+		status = []byte{1}
+	}
+
+	var content []byte
+	content = rlp.AppendUint64(appendString(content, status), r.Gas)
+	content = appendString(content, r.Bloom[:])
+	content = append(appendHead(content, 0xc0, len(r.Logs)), r.Logs...)
+	for _, n := range r.Deposit {
+		content = rlp.AppendUint64(content, n)
+	}
+
+	var b []byte
+	if r.Type != types.LegacyTxType {
+		b = append(b, r.Type)
+	}
+
+	return append(appendHead(b, 0xc0, len(content)), content...)
+}
+
+// Transaction returns a transaction as it is in the trie under the transactions root, and its hash, of one
+// as eth_getBlockByHash lists it. Of a type that go-ethereum does not know, and of a list of hashes, it is
+// the hash alone that the node gives.
+func Transaction(b []byte) (encoded []byte, hash common.Hash) {
+	var tx types.Transaction
+	if tx.UnmarshalJSON(b) == nil {
+		if encoded, err := tx.MarshalBinary(); err == nil {
+			return encoded, tx.Hash()
+		}
+	}
+
+	var said struct{ Hash common.Hash }
+	if json.Unmarshal(b, &said.Hash) != nil {
+		_ = json.Unmarshal(b, &said)
+	}
+
+	return nil, said.Hash
+}
+
+// Root returns the root of the trie of values by their indexes.
+func Root(values [][]byte) common.Hash {
+	if len(values) == 0 {
+		return types.EmptyRootHash
+	}
+
+	keys := make([][]byte, len(values))
+	for i := range values {
+		keys[i] = nibbles(rlp.AppendUint64(nil, uint64(i)))
+	}
+
+	order := make([]int, 0, len(values)) // by key: 0 is 0x80, behind 0x7f
+	for i := 1; i < min(len(values), 128); i++ {
+		order = append(order, i)
+	}
+
+	order = append(order, 0)
+	for i := 128; i < len(values); i++ {
+		order = append(order, i)
+	}
+
+	return crypto.Keccak256Hash((&index{keys, values}).node(order, 0))
+}
+
+// index is a Merkle Patricia trie (Yellow Paper, appendix D) whose keys are none another's beginning.
+type index struct{ keys, values [][]byte }
+
+// node encodes the node over some keys, in order, that agree in their first depth nibbles.
+func (t *index) node(some []int, depth int) []byte {
+	first := t.keys[some[0]]
+	if len(some) == 1 {
+		return list(compact(first[depth:], true), appendString(nil, t.values[some[0]]))
+	}
+
+	last, end := t.keys[some[len(some)-1]], depth
+	for first[end] == last[end] {
+		end++
+	}
+
+	if end > depth {
+		return list(compact(first[depth:end], false), t.reference(some, end))
+	}
+
+	children := make([][]byte, 0, 17)
+	for nibble := range byte(16) {
+		n := 0
+		for n < len(some) && t.keys[some[n]][depth] == nibble {
+			n++
+		}
+
+		if n == 0 {
+			children = append(children, []byte{0x80})
+			continue
+		}
+
+		children = append(children, t.reference(some[:n], depth+1))
+		some = some[n:]
+	}
+
+	return list(append(children, []byte{0x80})...)
+}
+
+// reference is how a node stands in the one above it: by its hash, or itself where that is no longer.
+func (t *index) reference(some []int, depth int) []byte {
+	b := t.node(some, depth)
+	if len(b) < common.HashLength {
+		return b
+	}
+
+	return appendString(nil, crypto.Keccak256(b))
+}
+
+func nibbles(b []byte) (list []byte) {
+	for _, x := range b {
+		list = append(list, x>>4, x&15)
+	}
+
+	return list
+}
+
+// compact encodes nibbles of a leaf, or of an extension.
+func compact(nibbles []byte, leaf bool) []byte {
+	flag := byte(0)
+	if leaf {
+		flag = 2
+	}
+
+	if len(nibbles)%2 == 1 {
+		nibbles = append([]byte{flag | 1}, nibbles...)
+	} else {
+		nibbles = append([]byte{flag, 0}, nibbles...)
+	}
+
+	b := make([]byte, len(nibbles)/2)
+	for i := range b {
+		b[i] = nibbles[2*i]<<4 | nibbles[2*i+1]
+	}
+
+	return appendString(nil, b)
+}
+
+// list encodes what is encoded already.
+func list(items ...[]byte) []byte {
+	content := bytes.Join(items, nil)
+	return append(appendHead(nil, 0xc0, len(content)), content...)
+}
+
+func appendString(b, s []byte) []byte {
+	if len(s) == 1 && s[0] < 0x80 {
+		return append(b, s[0])
+	}
+
+	return append(appendHead(b, 0x80, len(s)), s...)
+}
+
+// appendHead appends what precedes a string (0x80) or a list (0xc0).
+func appendHead(b []byte, kind byte, size int) []byte {
+	if size < 56 {
+		return append(b, kind+byte(size))
+	}
+
+	length := big.NewInt(int64(size)).Bytes()
+
+	return append(append(b, kind+55+byte(len(length))), length...)
+}

@@ -1,0 +1,172 @@
+package verify
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/endpoint"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
+)
+
+// claims are what two endpoints say of a batch's blocks, and what is proved of them.
+type claims struct {
+	v      *Verifier
+	filter *chain.Filter
+	other  []types.Log // what the second endpoint has
+	by     *endpoint.Node
+	proved map[uint64]chain.Header // not Proved: it could not be
+}
+
+// second reads a batch from another endpoint.
+func (c *claims) second(ctx context.Context, batch *chain.Batch) error {
+	err := c.read(ctx, batch)
+	if errors.Is(err, chain.ErrAddressRequired) { // found out just now: it does not count as another endpoint
+		err = c.read(ctx, batch)
+	}
+
+	return err
+}
+
+func (c *claims) read(ctx context.Context, batch *chain.Batch) error {
+	c.other = []types.Log{}
+	for other, err := range c.v.cfg.Source.ReadOther(ctx, *batch) {
+		if err != nil {
+			return fmt.Errorf("read from a second endpoint: %w", err)
+		}
+
+		c.other, c.by = append(c.other, other.Logs...), other.By
+	}
+
+	return nil
+}
+
+// settle makes the batch's logs what is true of both readings: blocks on which they differ are proved. It
+// returns contracts that were deployed and that the filter does not name.
+func (c *claims) settle(ctx context.Context, batch *chain.Batch) (unnamed []common.Address, err error) {
+	mine, theirs := byBlock(batch.Logs), byBlock(c.other)
+	numbers := map[uint64]bool{}
+	for n := range theirs {
+		numbers[n] = true
+	}
+
+	for n := range mine {
+		numbers[n] = true
+	}
+
+	for n := range numbers {
+		if !slices.EqualFunc(mine[n], theirs[n], sameLog) {
+			if err := c.prove(ctx, batch, n); err != nil {
+				return nil, fmt.Errorf("two endpoints differ on block %d: %w", n, err)
+			}
+		}
+	}
+
+	events, err := c.v.decode(batch.Logs)
+	for i := range events {
+		if e := &events[i]; e.Name == contract.Deployed && !c.filter.Names(e.Escrow) {
+			unnamed = append(unnamed, e.Escrow)
+		}
+	}
+
+	return unnamed, err
+}
+
+// compare returns how a batch differs from what is stored, after the blocks in which it does were proved, as
+// far as the chain's can be.
+func (c *claims) compare(ctx context.Context, batch *chain.Batch) ([]Difference, error) {
+	for {
+		events, err := c.v.decode(batch.Logs)
+		if err != nil {
+			return nil, err
+		}
+
+		found, err := c.v.compare(ctx, batch, events, c.proved)
+		if err != nil {
+			return nil, err
+		}
+
+		fresh := 0
+		for i := range found {
+			n := found[i].event().BlockNumber
+			if _, done := c.proved[n]; done || found[i].Kind == Pruned {
+				continue
+			}
+
+			switch err := c.prove(ctx, batch, n); {
+			case err == nil:
+				fresh++
+			case errors.Is(err, chain.ErrUnproved) || errors.Is(err, chain.ErrNoHistory):
+				c.proved[n] = chain.Header{Hash: found[i].event().BlockHash} // it stays as two endpoints say
+			default:
+				return nil, err
+			}
+		}
+
+		if fresh == 0 {
+			return found, nil
+		}
+	}
+}
+
+// prove puts what is proved of a block in the place of what the batch has of it. The endpoints that said
+// otherwise are set aside.
+func (c *claims) prove(ctx context.Context, batch *chain.Batch, n uint64) error {
+	h, logs, err := c.v.cfg.Source.Prove(ctx, n, c.filter)
+	if err != nil {
+		return err
+	}
+
+	c.refute(ctx, batch.By, byBlock(batch.Logs)[n], h, logs)
+	c.refute(ctx, c.by, byBlock(c.other)[n], h, logs)
+	c.proved[n] = h
+	batch.Logs = append(slices.DeleteFunc(slices.Clone(batch.Logs), func(l types.Log) bool { return l.BlockNumber == n }),
+		logs...)
+	slices.SortFunc(batch.Logs, func(a, b types.Log) int {
+		return cmp.Or(cmp.Compare(a.BlockNumber, b.BlockNumber), cmp.Compare(a.Index, b.Index))
+	})
+
+	return nil
+}
+
+// refute sets an endpoint aside that said something else of a block than what is proved. That it left logs
+// out may be an accident; what it invented is none.
+func (c *claims) refute(ctx context.Context, by *endpoint.Node, said []types.Log, h chain.Header, logs []types.Log) {
+	if by == nil || slices.EqualFunc(said, logs, sameLog) {
+		return
+	}
+
+	what := fmt.Sprintf("it gave %d logs of block %d, which are not the %d that the receipts of block %s prove", len(said),
+		h.Number, len(logs), h.Hash)
+	for _, l := range said {
+		if !slices.ContainsFunc(logs, func(there types.Log) bool { return sameLog(there, l) }) {
+			by.Blame(ctx, &endpoint.Forgery{What: what, Evidence: fmt.Sprintf("%+v", l)})
+			return
+		}
+	}
+
+	by.Blame(ctx, fmt.Errorf("%w: %s", rpc.ErrInvalid, what))
+}
+
+func byBlock(logs []types.Log) map[uint64][]types.Log {
+	blocks := map[uint64][]types.Log{}
+	for i := range logs {
+		blocks[logs[i].BlockNumber] = append(blocks[logs[i].BlockNumber], logs[i])
+	}
+
+	return blocks
+}
+
+// sameLog reports whether two logs are the same.
+func sameLog(a, b types.Log) bool {
+	return a.BlockHash == b.BlockHash && a.Index == b.Index && a.TxHash == b.TxHash && a.Address == b.Address &&
+		slices.Equal(a.Topics, b.Topics) && bytes.Equal(a.Data, b.Data)
+}
