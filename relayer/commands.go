@@ -106,7 +106,8 @@ func (c *commands) open(ctx context.Context, r *Relayer) (err error) {
 	}
 
 	if c.replies != nil {
-		c.client, err = pubsub.New(ctx, pubsub.Config{Project: r.cfg.Project, Log: r.component("replies")})
+		c.client, err = pubsub.New(ctx, pubsub.Config{Project: r.cfg.Project, Options: pubsub.At(r.cfg.PubSubEndpoint),
+			Log: r.component("replies")})
 	}
 
 	return err
@@ -172,7 +173,10 @@ func (c *commands) take(ctx context.Context, r *Relayer) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return c.intake.Run(ctx) })
 	if r.cfg.CommandsSubscription != "" {
-		g.Go(func() error { return c.intake.Receive(ctx, r.cfg.Project, r.cfg.CommandsSubscription) })
+		g.Go(func() error {
+			return c.intake.Receive(ctx, r.cfg.Project, r.cfg.CommandsSubscription,
+				pubsub.At(r.cfg.PubSubEndpoint)...)
+		})
 	}
 
 	if r.cfg.CommandsHTTP && r.cfg.CommandsPort != 0 {

@@ -205,7 +205,8 @@ func (r *Relayer) startAndServe(ctx, outer context.Context, g *errgroup.Group) e
 		return err
 	}
 
-	client, err := pubsub.New(outer, pubsub.Config{Project: r.cfg.Project, Log: r.component("pubsub")})
+	client, err := pubsub.New(outer, pubsub.Config{Project: r.cfg.Project, Options: pubsub.At(r.cfg.PubSubEndpoint),
+		Log: r.component("pubsub")})
 	if err != nil {
 		return fmt.Errorf("start: %w", err)
 	}

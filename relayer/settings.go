@@ -20,8 +20,8 @@ func settings(c *config.Config) partition.Settings {
 	return partition.Settings{
 		Stream: map[string]string{
 			"PUBSUB_PROJECT_ID": c.Project, "PUBSUB_TOPIC_ID": c.Topic, "OTHER_EVENTS_TOPIC_ID": c.OtherTopic,
-			"RETRACTIONS_TOPIC_ID": c.RetractionsTopic,
-			"EVENT_NAMES":          strings.Join(events, ","), "ORDERING_KEY": c.OrderingKey,
+			"RETRACTIONS_TOPIC_ID": c.RetractionsTopic, "PUBSUB_ENDPOINT": c.PubSubEndpoint,
+			"EVENT_NAMES": strings.Join(events, ","), "ORDERING_KEY": c.OrderingKey,
 			"FACTORY_ABI and ESCROW_ABI": abiDigest(c), "FINALITY": finality(c),
 		},
 		Other: map[string]string{

@@ -239,7 +239,7 @@ func explainNode(err error) error {
 }
 
 func (r *Relayer) checkTopics(ctx context.Context) error {
-	err := pubsub.CheckTopics(ctx, r.cfg.Project, r.topics())
+	err := pubsub.CheckTopics(ctx, r.cfg.Project, r.topics(), pubsub.At(r.cfg.PubSubEndpoint)...)
 	if status.Code(err) == codes.Unauthenticated {
 		return fmt.Errorf("%w: the credentials are not accepted: check GOOGLE_APPLICATION_CREDENTIALS or the service account", err)
 	}

@@ -25,7 +25,7 @@ var (
 
 func (d *doctor) topics(ctx context.Context) {
 	cfg := d.cfg
-	client, err := google.NewClient(ctx, cfg.Project)
+	client, err := google.NewClient(ctx, cfg.Project, pubsub.At(cfg.PubSubEndpoint)...)
 	if err != nil {
 		d.judge("client", "", err)
 		return
@@ -37,7 +37,7 @@ func (d *doctor) topics(ctx context.Context) {
 		{"RETRACTIONS_TOPIC_ID", cfg.RetractionsTopic}, {"REPLIES_TOPIC_ID", cfg.RepliesTopic},
 	} {
 		if t.id != "" && d.judge(t.variable, t.id+" in project "+cfg.Project,
-			pubsub.CheckTopic(ctx, cfg.Project, t.variable, t.id)) {
+			pubsub.CheckTopic(ctx, cfg.Project, t.variable, t.id, pubsub.At(cfg.PubSubEndpoint)...)) {
 			d.may(ctx, "publish", t.variable, t.id, "topics", publishing, client.TopicAdminClient.TestIamPermissions)
 		}
 	}

@@ -60,6 +60,8 @@ var wrongValues = []struct {
 	{"CLOUDEVENTS", "must be true or false", []string{"yes", "binary", "2"}},
 	{"PUBSUB_EMULATOR_HOST", "must be host:port", []string{"localhost", "http://localhost:8085", "localhost:port",
 		"localhost:0", "localhost:70000"}},
+	{"PUBSUB_ENDPOINT", "must be host:port", []string{"us-central1", "https://us-central1-pubsub.googleapis.com",
+		"us-central1-pubsub.googleapis.com:"}},
 	{"INSTANCE_ID", "must be 1 to 48 letters", []string{"a b", strings.Repeat("x", 49), "a/b", "relayer;0", "réla"}},
 	{"PARTITION_NUMBER", "", []string{"1", "-1", "first", "0.5", "Auto"}},
 	{"TOTAL_PARTITIONS", "", []string{"0", "-3", "2521", "three", "3.0"}},

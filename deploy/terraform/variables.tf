@@ -86,7 +86,7 @@ variable "start_block" {
 variable "env" {
   type        = map(string)
   default     = {}
-  description = "Further variables of the relayer, for example CONFIRMATIONS. Never RPC_URL, RPC_URLS, DATABASE_URL or SESSION_DATABASE_URL: anybody who may look at a service can read them."
+  description = "Further variables of the relayer, for example CONFIRMATIONS, or PUBSUB_ENDPOINT where services run in several regions. Never RPC_URL, RPC_URLS, DATABASE_URL or SESSION_DATABASE_URL: anybody who may look at a service can read them."
 
   validation {
     condition     = length(setintersection(keys(var.env), ["RPC_URL", "RPC_URLS", "DATABASE_URL", "SESSION_DATABASE_URL"])) == 0

@@ -210,6 +210,14 @@ func (l *loader) topics() {
 	if c.PubSubEmulator != "" && !hostPort(c.PubSubEmulator) {
 		l.say("PUBSUB_EMULATOR_HOST", "must be host:port, without http://")
 	}
+
+	switch {
+	case c.PubSubEndpoint == "":
+	case !hostPort(c.PubSubEndpoint):
+		l.say("PUBSUB_ENDPOINT", "must be host:port, without https://, such as us-central1-pubsub.googleapis.com:443")
+	case c.PubSubEmulator != "":
+		l.say("PUBSUB_ENDPOINT", "must be empty with PUBSUB_EMULATOR_HOST, which is an endpoint")
+	}
 }
 
 // hostPort says whether a text is a host and a port.

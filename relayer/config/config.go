@@ -32,6 +32,7 @@ type Config struct {
 	EventNames       []string `env:"EVENT_NAMES" help:"events of the ABI to publish besides those four, comma-separated; they go to OTHER_EVENTS_TOPIC_ID"`
 	OrderingKey      string   `env:"ORDERING_KEY" envDefault:"escrow" help:"escrow, or slot: larger and cheaper batches, less isolation"`
 	CloudEvents      bool     `env:"CLOUDEVENTS" envDefault:"false" help:"add the attributes of CloudEvents to messages, in the binary mode of its binding to Pub/Sub"`
+	PubSubEndpoint   string   `env:"PUBSUB_ENDPOINT" help:"host:port of a locational endpoint, e.g. us-central1-pubsub.googleapis.com:443: Pub/Sub keeps the order of what is published in one region; default: the nearest region"`
 	PubSubEmulator   string   `env:"PUBSUB_EMULATOR_HOST" help:"host:port of a Pub/Sub emulator; read by Google's client"`
 
 	InstanceID string `env:"INSTANCE_ID" help:"name of this instance, unique in the fleet of its chain; default: the host's name"`

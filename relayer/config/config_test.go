@@ -100,6 +100,7 @@ func TestProblems(t *testing.T) {
 		"retention of a second":      {with("RETENTION", "1s"), "RETENTION"},
 		"retention below zero":       {with("RETENTION", "-24h"), "RETENTION"},
 		"emulator with a scheme":     {with("PUBSUB_EMULATOR_HOST", "http://localhost:8085"), "PUBSUB_EMULATOR_HOST"},
+		"endpoint with a scheme":     {with("PUBSUB_ENDPOINT", "https://a-pubsub.googleapis.com:443"), "PUBSUB_ENDPOINT"},
 		"emulator without a port":    {with("PUBSUB_EMULATOR_HOST", "localhost"), "PUBSUB_EMULATOR_HOST"},
 		"a time for a block":         {with("START_BLOCK", "1732231200000000"), "START_BLOCK"},
 		"zero duration":              {with("RPC_TIMEOUT", "0s"), "RPC_TIMEOUT"},

@@ -60,6 +60,16 @@ var dialing = []option.ClientOption{
 // Dialing is how a connection to Pub/Sub is made and kept, for a client of Google's own.
 func Dialing() []option.ClientOption { return slices.Clone(dialing) }
 
+// At has a client use an endpoint, host:port: a locational one stores everything in its region. Empty:
+// the client's own, which is the nearest region's.
+func At(endpoint string) []option.ClientOption {
+	if endpoint == "" {
+		return nil
+	}
+
+	return []option.ClientOption{option.WithEndpoint(endpoint)}
+}
+
 // Message is what a subscriber gets. Attribute values have up to 1,024 bytes.
 type Message struct {
 	Data       []byte

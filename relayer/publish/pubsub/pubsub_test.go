@@ -33,8 +33,8 @@ const (
 )
 
 func options(addr string) []option.ClientOption {
-	return []option.ClientOption{option.WithEndpoint(addr), option.WithoutAuthentication(),
-		option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials()))}
+	return append(pubsub.At(addr), option.WithoutAuthentication(),
+		option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())))
 }
 
 // behind is a server, and a way to it that can be broken.
