@@ -36,11 +36,16 @@ test: ## the whole behaviour, against a real Postgres, real chains and Google's 
 	GOFLAGS="$(TESTFLAGS)" go test -timeout 20m ./...
 
 .PHONY: check
-check: lint model race browser pgbouncer languages outages deploy-check ## what test leaves out: lint, models, races, long simulation, outages
+check: lint model race long browser pgbouncer languages outages deploy-check ## what test leaves out: lint, models, races, long simulation, outages
 
 .PHONY: race
-race: ## every test with the race detector, and the long ones: fixed seeds, each fault alone, every figure
-	GOFLAGS="$(TESTFLAGS)" go test -race -tags long -timeout 60m ./...
+race: ## the product's packages and the simulation with the race detector
+	GOFLAGS="$(TESTFLAGS)" go test -race -timeout 60m ./election ./partition ./registry ./relayer/... ./internal/chaos
+
+.PHONY: long
+long: ## what takes minutes: fixed seeds, each fault alone, every figure, the largest blocks
+	GOFLAGS="$(TESTFLAGS)" go test -tags long -run '^(TestFixed|TestDrill|TestEveryFigure|TestLargeBlocks)' -timeout 60m \
+	  ./internal/chaos ./internal/bench ./relayer/chain
 
 .PHONY: browser
 browser: ## the status page in a headless Chromium
