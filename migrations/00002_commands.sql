@@ -24,8 +24,7 @@ create table senders (
     spent_fees  numeric(78, 0) not null default 0 check (spent_fees >= 0),  -- paid, or reserved for attempts under way
     spent_value numeric(78, 0) not null default 0 check (spent_value >= 0), -- sent along by create, or reserved
     balance     numeric(78, 0),                 -- as seen at checked_block
-    checked_block bigint,                       -- the newest block up to which receipts were read, and its hash
-    checked_hash  text,
+    checked_block bigint,                       -- the newest block up to which receipts were read and answered
     updated_at  timestamptz not null default now(),
     primary key (chain_id, address),
     check ((state = 'active') = (reason is null)),
@@ -84,7 +83,7 @@ create table commands (
 create index idx_command_waiting on commands (chain_id, sender, next_look, seq) where state in ('accepted', 'held');
 create index idx_command_expiry on commands (chain_id, sender, expires_at) where state in ('accepted', 'held');
 create index idx_command_flight on commands (chain_id, sender, nonce) where state in ('assigned', 'sent');
-create index idx_command_answered on commands (chain_id, sender, block_number) where block_number is not null;
+create index idx_command_answered on commands (chain_id, block_number) where block_number is not null;
 create index idx_command_escrow on commands (escrow, seq);
 create index idx_command_received on commands (seq);
 create index idx_command_keeper on commands (chain_id, sender, received_at) where requester = 'keeper';

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
@@ -36,7 +37,7 @@ func NewFilters(cfg *config.Config) *watch.Filters {
 func NewLedger(cfg *config.Config, db *database.Database) *ledger.Ledger {
 	return ledger.New(ledger.Config{
 		DB: db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID, EventNames: cfg.ABI.EventNames(),
-		Publishes: cfg.Publishes,
+		Publishes: cfg.Publishes, Reopen: send.Reopen,
 	})
 }
 

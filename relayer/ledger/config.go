@@ -12,13 +12,16 @@ import (
 // RequestsChannel is the notification channel on which it is said that there are new requests for the owners of slots.
 const RequestsChannel = "relayer_requests"
 
-// Config of a Ledger. All fields are required.
+// Config of a Ledger. All fields but Reopen are required.
 type Config struct {
 	DB         *pgxpool.Pool
 	ChainID    int64
 	InstanceID string
 	EventNames []string                    // of the ABIs
 	Publishes  func(eventName string) bool // whether events of this name go to Pub/Sub
+	// Reopen takes back what others have said of blocks from..to, in the transaction that takes their events back and
+	// holds the row of leadership. Nil: nothing rests on them.
+	Reopen func(ctx context.Context, tx pgx.Tx, chainID, from, to int64) error
 }
 
 // names are the numbers that the tables have for the names of events, and for this instance.
@@ -96,4 +99,17 @@ func readNames(ctx context.Context, cfg *Config) (n *names, missing []string, er
 	}
 
 	return n, missing, err
+}
+
+// reopen is Config.Reopen.
+func (t *transaction) reopen(ctx context.Context, from, to int64) error {
+	if t.cfg.Reopen == nil {
+		return nil
+	}
+
+	if err := t.cfg.Reopen(ctx, t, t.cfg.ChainID, from, to); err != nil {
+		return fmt.Errorf("take back what rests on blocks %d to %d: %w", from, to, err)
+	}
+
+	return nil
 }

@@ -112,6 +112,12 @@ func giveUp(ctx context.Context, t *transaction, wrong []contract.Event) error {
 		return fmt.Errorf("take back %d wrong events: %w", len(wrong), err)
 	}
 
+	for _, block := range blocks {
+		if err := t.reopen(ctx, block, block); err != nil {
+			return err
+		}
+	}
+
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"strconv"
 	"time"
@@ -82,6 +83,10 @@ func rollback(ctx context.Context, t *transaction, stale, fork Position) (r Roll
 	}
 
 	if r.Escrows, err = refold(ctx, t, escrows); err != nil {
+		return r, err
+	}
+
+	if err := t.reopen(ctx, fork.Next, math.MaxInt64); err != nil {
 		return r, err
 	}
 

@@ -2,7 +2,6 @@ package send
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/big"
 	"slices"
@@ -65,7 +64,7 @@ func (r *round) admit(ctx context.Context, room int, flights []*flight) (more bo
 		return false, err
 	}
 
-	t := &triage{shared: r.shared, branch: r.sight.branch, fees: fees, funds: new(big.Int).Set(r.sight.look.Balance),
+	t := &triage{shared: r.shared, target: r.sight.target, fees: fees, funds: new(big.Int).Set(r.sight.look.Balance),
 		room: room}
 	for _, f := range flights {
 		if r.open(f) { // what is mined has left the balance
@@ -73,15 +72,15 @@ func (r *round) admit(ctx context.Context, room int, flights []*flight) (more bo
 		}
 	}
 
-	if err := t.sort(ctx, r.sight.target(), all); err != nil {
+	if err := t.sort(ctx, all); err != nil {
 		return false, err
 	}
 
-	if err := t.confirm(ctx); err != nil {
+	if _, err := r.end(ctx, t.endings, r.sight.generation); err != nil {
 		return false, err
 	}
 
-	if err := errors.Join(r.end(ctx, t.endings), r.store.hold(ctx, t.holds)); err != nil {
+	if err := r.store.hold(ctx, t.holds); err != nil {
 		return false, err
 	}
 
@@ -139,26 +138,19 @@ func (r *round) launch(ctx context.Context, picks []pick) error {
 // triage sorts waiting commands by what is to be done with them.
 type triage struct {
 	shared
-	branch Block // on which an answer may rest
+	target Block // at which calls are tried
 	fees   Fees
 	room   int
 
 	// What has been decided so far: one goroutine fills all of it.
 	funds   *big.Int // what the account has beyond what is under way and picked
 	endings []ending
-	byBlock []decision // ended once the block is confirmed that decides: of an event, or the target that was tried at
 	holds   []hold
 	picks   []pick
 }
 
-// decision is how a command is to end.
-type decision struct {
-	of *waiting
-	as ending
-}
-
 // sort asks the database first, and the chain for the rest.
-func (t *triage) sort(ctx context.Context, target Block, all []*waiting) error {
+func (t *triage) sort(ctx context.Context, all []*waiting) error {
 	var try []*waiting
 	var calls []Call
 	for _, w := range all {
@@ -205,13 +197,13 @@ func (t *triage) sort(ctx context.Context, target Block, all []*waiting) error {
 		return nil
 	}
 
-	results, err := t.cfg.Chain.Simulate(ctx, target, calls)
+	results, err := t.cfg.Chain.Simulate(ctx, t.target, calls)
 	if err != nil {
 		return err
 	}
 
 	for i, w := range try {
-		t.tried(w, target, results[i])
+		t.tried(w, results[i])
 	}
 
 	return nil
@@ -222,11 +214,11 @@ func (t *triage) refuse(w *waiting, code, detail string) {
 	t.endings = append(t.endings, ending{id: w.CommandID, state: command.Refused, code: code, detail: detail})
 }
 
-// refuseAt is refuse for what the contracts say at a block.
-func (t *triage) refuseAt(target Block, w *waiting, code, detail string) {
-	number, hash := int64(target.Number), target.Hash.Hex()
-	t.byBlock = append(t.byBlock, decision{w, ending{id: w.CommandID, state: command.Refused, code: code, detail: detail,
-		block: &number, blockHash: &hash}})
+// refuseAt is refuse for what the contracts say at the target.
+func (t *triage) refuseAt(w *waiting, code, detail string) {
+	number, hash := int64(t.target.Number), t.target.Hash.Hex()
+	t.endings = append(t.endings, ending{id: w.CommandID, state: command.Refused, code: code, detail: detail,
+		block: &number, blockHash: &hash})
 }
 
 // known decides what the events that are stored decide.
@@ -248,10 +240,11 @@ func (t *triage) known(w *waiting, args *command.CreateArgs) bool {
 		done = w.Status == "refunded"
 	}
 
-	e := ending{id: w.CommandID, state: command.Refused, block: w.EventBlock, blockHash: w.EventHash}
+	e := ending{id: w.CommandID, state: command.Refused, block: w.EventBlock, blockHash: w.EventHash,
+		event: event{w.EventTx, w.EventName}}
 	switch {
 	case done:
-		e.state, e.eventID = command.Already, w.EventID
+		e.state = command.Already
 	case other:
 		e.code, e.detail = command.CodeWrongEscrow, "the escrow exists, with other parties or terms"
 	case settled && w.Kind != command.Create:
@@ -263,46 +256,15 @@ func (t *triage) known(w *waiting, args *command.CreateArgs) bool {
 		return false
 	}
 
-	if e.block != nil {
-		t.byBlock = append(t.byBlock, decision{w, e})
-	} else {
-		t.endings = append(t.endings, e)
-	}
+	t.endings = append(t.endings, e)
 
 	return true
 }
 
-// confirm answers what blocks have decided that are on the branch of the sender's witness. The others
-// wait: the watches may not have followed a reorganisation yet which the sender has seen, and which nobody
-// would find again when the answer is there.
-func (t *triage) confirm(ctx context.Context) error {
-	for some := range slices.Chunk(t.byBlock, HashesAtOnce) {
-		numbers := make([]uint64, len(some))
-		for i, d := range some {
-			numbers[i] = uint64(*d.as.block)
-		}
-
-		hashes, err := t.cfg.Chain.Hashes(ctx, t.branch, numbers...)
-		if err != nil && !errors.Is(err, ErrBranch) {
-			return err
-		}
-
-		for i, d := range some {
-			if err == nil && numbers[i] <= t.branch.Number && hashes[i].Hex() == *d.as.blockHash {
-				t.endings = append(t.endings, d.as)
-			} else {
-				t.hold(d.of, command.CodeReorg, "a block decides it that is not, or not yet, the one of the chain")
-			}
-		}
-	}
-
-	return nil
-}
-
 // tried decides what a simulation decides.
-func (t *triage) tried(w *waiting, target Block, r Simulation) {
+func (t *triage) tried(w *waiting, r Simulation) {
 	if r.Reverts != nil {
-		t.reverts(w, target, r.Reverts, r.AtHead)
+		t.reverts(w, r.Reverts, r.AtHead)
 		return
 	}
 
@@ -314,7 +276,7 @@ func (t *triage) tried(w *waiting, target Block, r Simulation) {
 		t.hold(w, command.CodeWrongEscrow, "the factory would deploy it at "+made.Hex())
 		return
 	case w.Kind == command.Create && made != w.Escrow:
-		t.refuseAt(target, w, command.CodeWrongEscrow, "the factory would deploy it at "+made.Hex())
+		t.refuseAt(w, command.CodeWrongEscrow, "the factory would deploy it at "+made.Hex())
 		return
 	}
 
@@ -340,13 +302,13 @@ const keeperTries = 5
 
 // reverts decides on a command whose call fails. A keeper's ends at once: nobody waits for its answer, and a
 // payee that refuses ether must hold neither the escrow nor the keeper's budget.
-func (t *triage) reverts(w *waiting, target Block, r *Revert, atHead bool) {
+func (t *triage) reverts(w *waiting, r *Revert, atHead bool) {
 	reason := storable(r.Reason, maxReason)
 	switch {
 	case w.Requester == KeeperName && (r.Certain || w.Holds >= keeperTries):
 		t.refuse(w, command.CodeReverts, reason)
 	case r.unauthorised() && !atHead:
-		t.refuseAt(target, w, command.CodeUnauthorised, reason)
+		t.refuseAt(w, command.CodeUnauthorised, reason)
 	default:
 		t.hold(w, command.CodeReverts, reason)
 	}

@@ -210,7 +210,7 @@ func (r *round) sign(ctx context.Context, f *flight, fees Fees, message *command
 	gas, purpose := f.Gas, purposeCall
 	if message == nil {
 		c, purpose = Call{From: r.address, To: r.address, Value: new(big.Int)}, purposeVoid
-		tried, err := r.cfg.Chain.Simulate(ctx, r.sight.target(), []Call{c})
+		tried, err := r.cfg.Chain.Simulate(ctx, r.sight.target, []Call{c})
 		if err != nil {
 			return x, err
 		}

@@ -64,7 +64,7 @@ func Audit(ctx context.Context, cfg AuditConfig, each func(Finding) error) (done
 	}
 
 	for _, s := range senders {
-		look, err := cfg.Chain.Look(ctx, s.Address, view.Target, 0, true)
+		look, err := cfg.Chain.Look(ctx, s.Address, view.Target, true)
 		if err != nil {
 			return done, err
 		}
@@ -74,7 +74,7 @@ func Audit(ctx context.Context, cfg AuditConfig, each func(Finding) error) (done
 				s.Address, view.Target)
 		}
 
-		a := auditor{cfg: cfg, sender: s, target: Block{view.Target, look.TargetHash}, each: each}
+		a := auditor{cfg: cfg, sender: s, target: Block{Number: view.Target}, each: each}
 		for from := s.First; from < max(look.Final, s.Next); from += auditPage {
 			if err := a.page(ctx, from, min(from+auditPage, max(look.Final, s.Next)), look.Final); err != nil {
 				return done, err

@@ -12,7 +12,7 @@ import (
 // View is how far the chain may be read.
 type View struct {
 	Head   uint64
-	Target uint64 // newest block that counts as final
+	Target uint64 // newest block that counts as final, by what the nodes say
 	Ready  bool
 }
 
@@ -35,20 +35,16 @@ type Chain interface {
 	Changed() <-chan struct{}
 	// Latest is the nonce of an account after the newest block.
 	Latest(ctx context.Context, account common.Address) (uint64, error)
-	// Look reads an account, and the hashes of the target and of the block that was checked last (0: none).
-	// With everyone it asks all nodes: for the highest nonces that any knows, and the lowest final one.
-	Look(ctx context.Context, account common.Address, target, checked uint64, everyone bool) (Look, error)
+	// Look reads an account. With everyone it asks all nodes: for the highest nonces that any knows, and the lowest
+	// one after the target.
+	Look(ctx context.Context, account common.Address, target uint64, everyone bool) (Look, error)
 	// Simulate runs calls at the target, and at the head, where their gas is estimated. ErrBranch: the node that
 	// answers is on another branch.
 	Simulate(ctx context.Context, target Block, calls []Call) ([]Simulation, error)
 	Fees(ctx context.Context) (Fees, error)
 	// Receipts are those of the transactions that are in blocks of the branch up to the target; nil for the
-	// others. ErrBranch: the target is not of the branch of the newest head, or the node that answers is on
-	// another one.
+	// others. ErrBranch: the node that answers is on another one. A target without a hash is of any branch.
 	Receipts(ctx context.Context, target Block, hashes []common.Hash) ([]*Receipt, error)
-	// Hashes are those of the blocks on the branch of the target; zero where that does not reach so far. Up
-	// to HashesAtOnce may be asked for. ErrBranch: as of Receipts.
-	Hashes(ctx context.Context, target Block, numbers ...uint64) ([]common.Hash, error)
 	// Broadcast sends each transaction to every endpoint. The results are by transaction, then by endpoint: what
 	// a node said is for people to read, and nil where it said nothing.
 	Broadcast(ctx context.Context, raws [][]byte) [][]error
@@ -56,16 +52,14 @@ type Chain interface {
 
 // Look is an account as nodes see it.
 type Look struct {
-	Latest      uint64 // nonce after the newest block
-	Pending     uint64 // nonce after what waits in the pool; 0 where no node tells
-	Unpooled    bool   // no node tells what waits in its pool
-	Doubtful    bool   // it may yet: no nonce is given out
-	Final       uint64 // nonce after the target; 0 if Stateless
-	Stateless   bool   // no node has the state after the target any more
-	Balance     *big.Int
-	Delegated   bool        // EIP-7702: nodes take one transaction at a time
-	TargetHash  common.Hash // of the target
-	CheckedHash common.Hash // of the block that was asked for; zero where the chain does not reach so far
+	Latest    uint64 // nonce after the newest block
+	Pending   uint64 // nonce after what waits in the pool; 0 where no node tells
+	Unpooled  bool   // no node tells what waits in its pool
+	Doubtful  bool   // it may yet: no nonce is given out
+	Final     uint64 // nonce after the target; 0 if Stateless
+	Stateless bool   // no node has the state after the target any more
+	Balance   *big.Int
+	Delegated bool // EIP-7702: nodes take one transaction at a time
 }
 
 // Call is a transaction that is only tried.
@@ -101,9 +95,6 @@ type Log struct {
 	Topics  []common.Hash  `json:"topics"`
 	Index   quantity       `json:"logIndex"`
 }
-
-// HashesAtOnce is how many blocks may be asked for in one request, with the one whose branch they are of.
-const HashesAtOnce = 49
 
 // ErrBranch means that a node is on another branch than the one that is asked about.
 var ErrBranch = errors.New("the node is on another branch of the chain")

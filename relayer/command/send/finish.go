@@ -1,19 +1,16 @@
 package send
 
 import (
-	"cmp"
 	"context"
+	"errors"
 	"math/big"
+	"slices"
 
-	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/fusion-prime/escrow-relayer/partition"
-	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/column"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/reply"
-	"github.com/fusion-prime/escrow-relayer/relayer/message"
 )
 
 // ending is the final state of a command.
@@ -21,80 +18,22 @@ type ending struct {
 	id           string
 	state        command.State
 	code, detail string
-	tx           string // and the block that it is in, or that the event of an `already` is in
+	tx           string // of ours, and the block that it is in, or that decided what the answer says
 	block        *int64
 	blockHash    *string
 	feePaid      *big.Int
-	eventID      string
-	event        *event // that eventID is to name; nil: eventID stands, or there is none
+	event        event // that the answer rests on; zero: it needs none
 }
 
-// event is a log that a command caused.
+// event is what the ledger has to have stored, in the block of the ending.
 type event struct {
-	escrow common.Address
-	tx     common.Hash
-	index  uint
-	number int64 // of its block
-	block  common.Hash
+	tx   string // empty: there is none
+	name string
 }
 
-// selectEvent finds what is stored under a transaction and log index: the event itself, or others that had
-// them before a reorganisation. coming says that the ledger may store something there yet: the leader, or the
-// owner of the escrow's slot, has not come to the block, or the escrow is still caught up.
-const selectEvent = `
-	with stored as (
-		select event_id, state = 'canonical' and block_hash = @block as ours
-		  from processed_events
-		 where chain_id = @chain and escrow_key = bytes(@escrow) and tx_key = bytes(@tx) and log_index = @index)
-	select coalesce((select event_id from stored where ours), '') as event_id,
-	       exists (select from stored)
-	       or exists (select from leadership where chain_id = @chain and next_block <= @number)
-	       or exists (select from slot_ownership s
-	           left join cursors c on c.chain_id = s.chain_id and c.instance_id = s.owner
-	           where s.chain_id = @chain and s.slot = @slot and coalesce(c.next_block, s.next_block) <= @number)
-	       or exists (select from late_escrows
-	           where chain_id = @chain and address = bytes(@escrow) and monitored < @number) as coming`
-
-// eventID is the id under which an event is published: {tx_hash}:{log_index}, with the number that
-// the ledger adds where that had another content before. While the ledger has not stored it and may
-// yet, ok is false: it may just be storing what was there before a reorganisation.
-func (s *store) eventID(ctx context.Context, e event) (id string, ok bool, err error) {
-	type row struct {
-		EventID string
-		Coming  bool
-	}
-	plain := message.EventID(e.tx, e.index, 0)
-	all, err := collect(ctx, s.db, "the id of event "+plain, pgx.RowToStructByName[row], selectEvent, pgx.StrictNamedArgs{
-		"chain": s.chainID, "escrow": registry.Text(e.escrow), "slot": partition.Slot(e.escrow), "tx": e.tx.Hex(),
-		"index": e.index, "number": e.number, "block": e.block.Hex()})
-	if err != nil {
-		return "", false, err
-	}
-
-	id = cmp.Or(all[0].EventID, plain)
-
-	return id, id == all[0].EventID || !all[0].Coming, nil
-}
-
-// name gives endings the ids of their events, and returns apart those whose event has none yet.
-func (s *store) name(ctx context.Context, endings []ending) (named, unnamed []ending, err error) {
-	for _, e := range endings {
-		ok := true
-		if e.event != nil {
-			if e.eventID, ok, err = s.eventID(ctx, *e.event); err != nil {
-				return nil, nil, err
-			}
-		}
-
-		if ok {
-			named = append(named, e)
-		} else {
-			unnamed = append(unnamed, e)
-		}
-	}
-
-	return named, unnamed, nil
-}
+// effects are the events that commands cause.
+var effects = map[command.Kind]string{command.Approve: "Approved", command.Release: "EscrowReleased",
+	command.Refund: "EscrowRefunded", command.Create: "EscrowDeployed"}
 
 // finished is the answer to a command, and what of its reservation goes back to the budget of today, or had gone.
 type finished struct {
@@ -122,15 +61,23 @@ func collectFinished(rows pgx.Rows) (answers []command.Answer, fees, value wei, 
 	return answers, fees, value, err
 }
 
-// setEnded writes the final state, under which no more is changed unless a deep reorganisation
-// takes it back. What is not under way any more is left alone.
+// setEnded writes the final state, under which no more is changed unless a rollback of the ledger
+// takes it back. What is not under way any more is left alone, and so is what rests on an event that the
+// ledger has not stored, or has taken back.
 const setEnded = `
 	update commands c
 	   set state = e.state, code = e.code, detail = e.detail, tx_hash = nullif(e.tx, ''), block_number = e.block, block_hash = e.block_hash, fee_paid = e.fee,
-	       event_id = nullif(e.event_id, ''), answered_at = clock_timestamp(), next_look = 'infinity'
-	  from unnest(@ids::text[], @states::text[], @codes::text[], @details::text[], @txs::text[], @blocks::bigint[], @block_hashes::text[], @fees::numeric[],
-	       @event_ids::text[]) as e (id, state, code, detail, tx, block, block_hash, fee, event_id)
+	       event_id = case when e.state <> 'refused' then p.event_id end, answered_at = clock_timestamp(), next_look = 'infinity'
+	  from (select * from unnest(@ids::text[], @states::text[], @codes::text[], @details::text[], @txs::text[], @blocks::bigint[], @block_hashes::text[],
+	                             @fees::numeric[], @events::text[], @names::text[])
+	               as e (id, state, code, detail, tx, block, block_hash, fee, event, name)) e
+	  left join commands o on o.command_id = e.id
+	  left join lateral (
+	       select event_id from processed_events
+	        where e.event <> '' and chain_id = @chain and escrow_key = bytes(o.escrow) and tx_key = bytes(e.event) and event_type = e.name
+	          and state = 'canonical' and block_hash = e.block_hash limit 1) p on true
 	 where c.chain_id = @chain and c.sender = @sender and c.command_id = e.id and c.answered_at is null
+	   and (e.event = '' or p.event_id is not null)
 	returning ` + finishedColumns
 
 // dropClaims frees what a command had claimed that ended without that effect, so that it can be asked for again.
@@ -147,8 +94,17 @@ const addSpent = `
 	       updated_at = now()
 	 where chain_id = @chain and address = @sender and spend_day = (now() at time zone 'utc')::date`
 
-// finish is T3: final states, their answers, the claims and the budget, in one transaction.
-func (s *store) finish(ctx context.Context, endings []ending) (answers []command.Answer, err error) {
+// keepGeneration keeps the ledger from rolling back until the transaction ends, and tells how often it has.
+const keepGeneration = `select generation from leadership where chain_id = $1 for share`
+
+// errMoved means that the ledger has rolled back since the chain was looked at.
+var errMoved = errors.New("the ledger has rolled back meanwhile")
+
+// finish is T3: final states, their answers, the claims and the budget, in one transaction. What was read of the
+// chain to decide them has to be of the ledger's branch, as of its generation: then a later rollback finds the
+// answers by their blocks (Reopen). errMoved where the generation is another one. Endings whose event the ledger
+// has not stored are left out.
+func (s *store) finish(ctx context.Context, endings []ending, generation int64) (answers []command.Answer, err error) {
 	if len(endings) == 0 {
 		return nil, nil
 	}
@@ -163,9 +119,21 @@ func (s *store) finish(ctx context.Context, endings []ending) (answers []command
 		"blocks":       column.Of(endings, func(e *ending) *int64 { return e.block }),
 		"block_hashes": column.Of(endings, func(e *ending) *string { return e.blockHash }),
 		"fees":         column.Of(endings, func(e *ending) wei { return wei{e.feePaid} }),
-		"event_ids":    column.Of(endings, func(e *ending) string { return e.eventID }),
+		"events":       column.Of(endings, func(e *ending) string { return e.event.tx }),
+		"names":        column.Of(endings, func(e *ending) string { return e.event.name }),
 	})
-	err = s.write(ctx, "store final states", func(ctx context.Context, tx pgx.Tx, _ *account) error {
+	err = s.locked(ctx, "store final states", pgx.TxOptions{}, func(ctx context.Context, tx pgx.Tx) error {
+		if !slices.ContainsFunc(endings, func(e ending) bool { return e.block != nil }) {
+			return nil
+		}
+
+		var now int64
+		if err := tx.QueryRow(ctx, keepGeneration, s.chainID).Scan(&now); err != nil || now == generation {
+			return err
+		}
+
+		return errMoved
+	}, func(ctx context.Context, tx pgx.Tx, _ *account) error {
 		rows, _ := tx.Query(ctx, setEnded, ended)
 		var fees, value wei
 		if answers, fees, value, err = collectFinished(rows); err != nil || len(answers) == 0 {
@@ -193,67 +161,60 @@ func (s *store) finish(ctx context.Context, endings []ending) (answers []command
 	return answers, err
 }
 
-const selectBlocks = `
-	select distinct block_number as number, bytes(block_hash) as hash
-	  from commands
-	 where chain_id = @chain and sender = @sender and block_number is not null and block_number < @below
-		and answered_at is not null
-	 order by block_number desc
-	 limit @most`
-
-// answeredBelow returns the blocks below a number that answers rest on, the newest first.
-func (s *store) answeredBelow(ctx context.Context, below uint64) ([]Block, error) {
-	return collect(ctx, s.db, "the answers of sender "+s.sender, pgx.RowToStructByName[Block], selectBlocks,
-		s.args(pgx.StrictNamedArgs{"below": below, "most": HashesAtOnce}))
-}
-
-// setReopened takes final states back: what has a nonce is under way again, the rest waits again.
+// setReopened takes final states back: what has a nonce is under way again, the rest waits again. The order is
+// that of finish: the senders' rows before those of their commands.
 // The two last columns are what finish had given back to the budget of today.
 const setReopened = `
+	with gone as (
+	  select command_id, sender, state, fee_paid from commands
+	   where chain_id = @chain and block_number between @from and @to and answered_at is not null),
+	held as materialized (
+	  select from senders where chain_id = @chain and address in (select sender from gone) order by address for update)
 	update commands c
 	   set state = case when c.nonce is null then 'accepted' else 'sent' end, code = 'reorganisation', reopened = c.reopened + 1, answered_at = null,
 	       detail = 'its block is not on the chain any more', tx_hash = null, block_number = null, block_hash = null, fee_paid = null, event_id = null,
 	       next_look = clock_timestamp()
-	  from commands o
-	 where o.chain_id = c.chain_id and o.command_id = c.command_id
-	   and c.chain_id = @chain and c.sender = @sender and c.block_hash = any(@blocks) and c.answered_at is not null
+	  from gone o
+	 where o.command_id = c.command_id and (select count(*) from held) >= 0
 	returning ` + reply.Columns + `,
 	       case when c.reserve_day = (now() at time zone 'utc')::date then c.reserved - coalesce(o.fee_paid, 0) else 0 end as free_fees,
 	       case when c.reserve_day = (now() at time zone 'utc')::date and o.state not in ('done', 'done_late') then c.value else 0 end as free_value`
 
-// reopen says that the answers that rest on blocks are void and makes their commands open again,
-// with their part of the budget. Their claims come back where nobody else has them; elsewhere the
-// chain decides.
-func (s *store) reopen(ctx context.Context, blocks []string) (n int, err error) {
-	err = s.write(ctx, "reopen commands", func(ctx context.Context, tx pgx.Tx, _ *account) error {
-		rows, _ := tx.Query(ctx, setReopened, s.args(pgx.StrictNamedArgs{"blocks": blocks}))
-		answers, fees, value, err := collectFinished(rows)
-		if err != nil {
+// claimAgain gives claims back where no other command has them; elsewhere the chain decides.
+const claimAgain = `
+	insert into command_claims (chain_id, escrow, effect, command_id)
+	select chain_id, escrow, effect, command_id from commands where chain_id = $1 and command_id = any($2)
+	on conflict do nothing`
+
+// Reopen takes back the answers that rest on blocks from..to, in a transaction of the ledger that takes back what it
+// has stored of these blocks, and that keeps finish from answering meanwhile. Their commands are under way again, with
+// their part of the budget, whichever instance has their senders.
+func Reopen(ctx context.Context, tx pgx.Tx, chainID, from, to int64) error {
+	rows, _ := tx.Query(ctx, setReopened, pgx.StrictNamedArgs{"chain": chainID, "from": from, "to": to})
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByNameLax[finished])
+	if err != nil || len(all) == 0 {
+		return err
+	}
+
+	ids, answers := make([]string, len(all)), make([]command.Answer, len(all))
+	for i, e := range all {
+		ids[i], answers[i] = e.CommandID, e.Answer
+		answers[i].State = command.Reopened
+		if _, err := tx.Exec(ctx, addSpent, pgx.StrictNamedArgs{"chain": chainID, "sender": e.Sender,
+			"fees": e.FreeFees, "value": e.FreeValue}); err != nil {
 			return err
 		}
+	}
 
-		n = len(answers)
-		ids := make([]string, n)
-		for i, a := range answers {
-			ids[i], answers[i].State = a.CommandID, command.Reopened
-		}
+	if _, err := tx.Exec(ctx, claimAgain, chainID, ids); err != nil {
+		return err
+	}
 
-		const claimAgain = `
-			insert into command_claims (chain_id, escrow, effect, command_id)
-			select chain_id, escrow, effect, command_id from commands where chain_id = $1 and command_id = any($2)
-			on conflict do nothing`
-		if _, err := tx.Exec(ctx, claimAgain, s.chainID, ids); err != nil {
-			return err
-		}
+	if _, err := tx.Exec(ctx, Notify, Channel, chainID); err != nil {
+		return err
+	}
 
-		if _, err := tx.Exec(ctx, addSpent, s.args(pgx.StrictNamedArgs{"fees": fees, "value": value})); err != nil {
-			return err
-		}
-
-		return reply.Insert(ctx, tx, s.chainID, answers)
-	})
-
-	return n, err
+	return reply.Insert(ctx, tx, chainID, answers)
 }
 
 const selectDismissible = `

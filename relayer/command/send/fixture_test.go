@@ -22,7 +22,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
-	"github.com/fusion-prime/escrow-relayer/internal/testpg"
+	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/intake"
@@ -53,15 +53,20 @@ type world struct {
 	policy    *intake.Policy
 	intake    *intake.Intake
 	salt      int64
+
+	stopLedger func()
 }
 
 func newWorld(t *testing.T, node testchain.Node) *world {
 	t.Helper()
 	w := newWorldWithout(t, node)
-	w.db = testpg.Pool(t)
 	var err error
 	w.contracts, err = testchain.Deploy(t.Context(), node)
 	require.NoError(t, err)
+	fleet := testfleet.New(t, node.ChainID().Int64())
+	fleet.Alone(ledgerID, int64(w.contracts.Block), w.contracts.Factory.Hex())
+	w.db = fleet.DB
+	w.stopLedger = w.watch()
 	w.wallet, err = testchain.OpenWallet(t.Context(), node.HTTP(), node.Accounts()[1])
 	require.NoError(t, err)
 	t.Cleanup(w.wallet.Close)
@@ -143,8 +148,16 @@ func (w *world) run(f func(context.Context) error) (stop func()) {
 	return stop
 }
 
+// awaitEscrow waits until the ledger has an escrow.
+func (w *world) awaitEscrow(escrow common.Address) {
+	w.t.Helper()
+	require.Eventually(w.t, func() bool {
+		return w.int(`select count(*) from records where escrow = $1`, escrow[:]) == 1
+	}, patience, 10*time.Millisecond)
+}
+
 // escrow makes an escrow of the payer, for the sender, that is due at once and needs one approval;
-// and registers it as the relayer would.
+// it waits until the ledger has it.
 func (w *world) escrow(required uint8, delay int64) common.Address {
 	w.t.Helper()
 	return w.deploy(w.sender.Address, common.Address{}, required, delay)
@@ -162,8 +175,7 @@ func (w *world) deploy(payee, arbiter common.Address, required uint8, delay int6
 	last := receipts[0].Logs[len(receipts[0].Logs)-1]
 	escrow := common.BytesToAddress(last.Topics[1][:])
 	w.mine(confirmations)
-	register(w.t, w.db, w.node.ChainID().Int64(), escrow, w.wallet0(), payee, 7, required,
-		receipts[0].BlockNumber.Int64())
+	w.awaitEscrow(escrow)
 
 	return escrow
 }

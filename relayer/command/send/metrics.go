@@ -10,10 +10,10 @@ import (
 // Metrics of all senders of an instance: what it does itself. What is so of a sender, whoever owns
 // it, every instance tells from the database (relayer/fleet).
 type Metrics struct {
-	answers                                   *Answers
-	broadcasts, reopened, underpriced, budget *prometheus.CounterVec
-	signErrors, roundErrors                   *prometheus.CounterVec
-	owned                                     *prometheus.GaugeVec
+	answers                         *Answers
+	broadcasts, underpriced, budget *prometheus.CounterVec
+	signErrors, roundErrors         *prometheus.CounterVec
+	owned                           *prometheus.GaugeVec
 }
 
 // answerable are the states that an answer may have.
@@ -66,7 +66,6 @@ func NewMetrics(reg prometheus.Registerer, senders []string, answers *Answers) *
 		answers: answers,
 		broadcasts: counter("relayer_sender_broadcasts_total",
 			"Transactions sent to the endpoints, repetitions included."),
-		reopened: counter("relayer_sender_reopened_total", "Answers that a reorganisation took back."),
 		underpriced: counter("relayer_sender_fee_cap_reached_total",
 			"Times that the chain asked for more than a command may pay."),
 		budget: counter("relayer_sender_budget_reached_total",

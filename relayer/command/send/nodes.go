@@ -25,7 +25,6 @@ type Caller interface {
 	Changed() <-chan struct{}
 	CallBatch(ctx context.Context, requests ...chain.Request) ([]chain.Answer, error)
 	CallEach(ctx context.Context, method string, params ...any) ([]chain.Answer, error)
-	Linked(ctx context.Context, n uint64) (h chain.Header, ok bool, err error)
 }
 
 // Nodes is a Chain behind JSON-RPC. The fees, which are the same for every sender, are asked for once per view.
@@ -197,8 +196,7 @@ func (n *Nodes) Latest(ctx context.Context, account common.Address) (uint64, err
 }
 
 // Look is Chain's.
-func (n *Nodes) Look(ctx context.Context, account common.Address, target, checked uint64,
-	everyone bool) (look Look, err error) {
+func (n *Nodes) Look(ctx context.Context, account common.Address, target uint64, everyone bool) (look Look, err error) {
 	g, ctx := errgroup.WithContext(ctx)
 	if everyone {
 		g.Go(func() error { return n.everyNonce(ctx, account, &look.Latest, slices.Max[[]uint64], "latest") })
@@ -223,37 +221,11 @@ func (n *Nodes) Look(ctx context.Context, account common.Address, target, checke
 	}
 
 	g.Go(func() error { return n.account(ctx, account, target, everyone, &look) })
-	g.Go(func() error { return n.blocks(ctx, target, checked, &look) })
-
 	if err := g.Wait(); err != nil {
 		return look, fmt.Errorf("look at sender %s: %w", account, err)
 	}
 
 	return look, nil
-}
-
-// blocks reads the target, and the block that was checked last, together: both are of one branch.
-func (n *Nodes) blocks(ctx context.Context, target, checked uint64, look *Look) error {
-	numbers := []uint64{target}
-	if checked > 0 {
-		numbers = append(numbers, checked)
-	}
-
-	all, err := n.readHeaders(ctx, numbers...)
-	if err != nil {
-		return err
-	}
-
-	if all[0] == nil {
-		return fmt.Errorf("read block %d: the node does not have it", target)
-	}
-
-	look.TargetHash = all[0].Hash
-	if checked > 0 && all[1] != nil {
-		look.CheckedHash = all[1].Hash
-	}
-
-	return nil
 }
 
 // account reads from one node, in one request, what every node is not asked for. A node may know nothing of
@@ -531,10 +503,13 @@ type receipt struct {
 	Logs              []Log       `json:"logs"`
 }
 
+// receiptsAtOnce is how many receipts, or blocks of them, are asked for in one request, and the target with the blocks.
+const receiptsAtOnce = 49
+
 // Receipts is Chain's. A receipt counts if the block at its height has its hash, as read afterwards
 // together with the target.
 func (n *Nodes) Receipts(ctx context.Context, target Block, hashes []common.Hash) (all []*Receipt, err error) {
-	for some := range slices.Chunk(hashes, HashesAtOnce) {
+	for some := range slices.Chunk(hashes, receiptsAtOnce) {
 		more, err := n.receipts(ctx, target, some)
 		if err != nil {
 			return nil, fmt.Errorf("read receipts: %w", err)
@@ -606,50 +581,18 @@ func (r *receipt) in(h *header) *Receipt {
 		Succeeded: r.Status.uint64() == 1, FeePaid: paid.Add(paid, r.L1Fee.big()), Logs: r.Logs}
 }
 
-// onBranch reads blocks by number, as a node has them that has the target. Behind one URL may be a machine
-// that stayed on a branch which the chain has left: so the target has to lead to the newest head.
+// onBranch reads blocks by number, as a node has them that has the target.
 func (n *Nodes) onBranch(ctx context.Context, target Block, numbers []uint64) ([]*header, error) {
-	h, ok, err := n.caller.Linked(ctx, target.Number)
+	headers, err := n.readHeaders(ctx, append(slices.Clone(numbers), target.Number)...)
 	if err != nil {
 		return nil, err
 	}
 
-	if ok && h.Hash != target.Hash {
-		return nil, target.elsewhere()
-	}
-
-	all, at := slices.Clone(numbers), slices.Index(numbers, target.Number)
-	if at < 0 {
-		all, at = append(all, target.Number), len(all)
-	}
-
-	headers, err := n.readHeaders(ctx, all...)
-	if err != nil {
-		return nil, err
-	}
-
-	if h := headers[at]; h == nil || h.Hash != target.Hash {
+	if h := headers[len(numbers)]; h == nil || target.Hash != (common.Hash{}) && h.Hash != target.Hash {
 		return nil, target.elsewhere()
 	}
 
 	return headers[:len(numbers)], nil
-}
-
-// Hashes is Chain's.
-func (n *Nodes) Hashes(ctx context.Context, target Block, numbers ...uint64) ([]common.Hash, error) {
-	headers, err := n.onBranch(ctx, target, numbers)
-	if err != nil {
-		return nil, fmt.Errorf("read block hashes: %w", err)
-	}
-
-	all := make([]common.Hash, len(headers))
-	for i, h := range headers {
-		if h != nil {
-			all[i] = h.Hash
-		}
-	}
-
-	return all, nil
 }
 
 // Broadcast is Chain's.

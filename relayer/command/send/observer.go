@@ -4,31 +4,25 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math"
 	"slices"
 	"time"
-
-	"github.com/ethereum/go-ethereum/common"
 
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
 
-// sight is what the newest looks at the chain have shown. looked, lookedAt, look and branch are of the newest
-// look at everything and change together; with a new block look.Latest and head may change alone. The witness
-// is the block that was checked last: when it is replaced, answers that rest on blocks below may be void.
+// sight is what the newest looks at the chain have shown. looked, lookedAt, look, target and generation are of the
+// newest look at everything and change together; with a new block look.Latest and head may change alone.
 type sight struct {
-	looked   View      // not Ready: there was no look yet
-	lookedAt time.Time // by the database's clock
-	look     Look
-	branch   Block // the target, where it is of one branch with the witness, so that answers may rest on it; else zero
-	head     uint64
+	looked     View      // not Ready: there was no look yet
+	lookedAt   time.Time // by the database's clock
+	look       Look
+	target     Block // on the ledger's branch: what answers rest on
+	generation int64 // of the ledger, as of the target
+	head       uint64
 	// The newest head at which the nonce of the oldest command under way was not used: below, it cannot be final.
 	unused struct{ nonce, head uint64 }
 }
-
-// target is the newest final block as the newest look has shown it.
-func (v *sight) target() Block { return Block{v.looked.Target, v.look.TargetHash} }
 
 // latest notes the nonce after a head.
 func (v *sight) latest(nonce, head uint64, flights []*flight) {
@@ -43,32 +37,31 @@ type mined struct{ head, nonce uint64 }
 
 // final fills in the final nonce where no node has the state after the target any more: the one that a look
 // showed when the target, or a block below it, was the head. A restart forgets those.
-func (o *observer) final(look *Look, view View) {
+func (o *observer) final(look *Look, head, target uint64) {
 	for len(o.history) > 0 && o.history[len(o.history)-1].nonce > look.Latest { // a reorganisation
 		o.history = o.history[:len(o.history)-1]
 	}
 
 	if n := len(o.history); n == 0 || o.history[n-1].nonce < look.Latest {
-		o.history = append(o.history, mined{view.Head, look.Latest})
+		o.history = append(o.history, mined{head, look.Latest})
 	}
 
-	for len(o.history) > 1 && o.history[1].head <= view.Target {
+	for len(o.history) > 1 && o.history[1].head <= target {
 		o.history = o.history[1:]
 	}
 
-	if look.Stateless && o.history[0].head <= view.Target {
+	if look.Stateless && o.history[0].head <= target {
 		look.Final = o.history[0].nonce
 	}
 }
 
-// observer looks at the chain for the sender: what became final, what was taken back, and whether somebody
-// else uses the key.
+// observer looks at the chain for the sender: what became final, and whether somebody else uses the key.
 type observer struct {
 	shared
 	sight
 	missing map[uint64]int // nonces that are final, with no receipt of what was signed: at how many looks
 	unnamed []ending       // what the newest look has shown and whose event the ledger has still to store
-	resend  bool           // recorded bytes are to go out again: after a takeover, and after a deep reorganisation
+	resend  bool           // recorded bytes are to go out again: after a takeover
 
 	history  []mined   // ascending; the first is that of the target, if there was a look by then
 	unpooled time.Time // since when no node tells what waits in its pool; zero: some do
@@ -77,7 +70,7 @@ type observer struct {
 // watch brings what is known of the chain up to date with as few requests as there is reason for:
 // none for a sender that has nothing to do; one per block while transactions wait to be mined; and
 // everything, which is looked, when something may have become final, when nonces are to be given
-// out, and every LookEvery, for the sake of reorganisations and of whoever else may use the key.
+// out, and every LookEvery, for the sake of whoever else may use the key.
 func (o *observer) watch(ctx context.Context, view View, a *account, flights []*flight) (looked bool, err error) {
 	if !o.wantsLook(view, a, flights) && len(flights) > 0 && view.Head != o.head {
 		nonce, err := o.cfg.Chain.Latest(ctx, o.address)
@@ -106,7 +99,7 @@ func (o *observer) wantsLook(view View, a *account, flights []*flight) bool {
 		return true
 	case o.look.Doubtful && a.Now.Sub(o.lookedAt) >= o.cfg.LookEvery:
 		return true
-	case view == o.looked:
+	case view == o.looked && a.target() == o.target && a.Generation == o.generation:
 		return false
 	case a.Due && a.State == "active", len(o.missing) > 0, len(o.unnamed) > 0, a.Now.Sub(o.lookedAt) >= o.cfg.LookEvery,
 		o.look.Latest > *a.NextNonce:
@@ -116,13 +109,14 @@ func (o *observer) wantsLook(view View, a *account, flights []*flight) bool {
 	}
 
 	// The oldest one is mined. It may be final if the target has come to where it was not yet.
-	return view.Target > o.looked.Target && (o.unused.nonce != flights[0].Nonce || view.Target > o.unused.head)
+	return a.target() != o.target && (o.unused.nonce != flights[0].Nonce || a.LedgerBlock > o.unused.head)
 }
 
 // observe looks at everything.
 func (o *observer) observe(ctx context.Context, view View, account *account, flights []*flight) error {
 	first := !o.looked.Ready
-	look, err := o.cfg.Chain.Look(ctx, o.address, view.Target, account.CheckedBlock, first)
+	target := account.target()
+	look, err := o.cfg.Chain.Look(ctx, o.address, target.Number, first)
 	if err != nil {
 		return err
 	}
@@ -138,7 +132,7 @@ func (o *observer) observe(ctx context.Context, view View, account *account, fli
 		o.unpooled = account.Now
 	}
 
-	o.final(&look, view)
+	o.final(&look, view.Head, target.Number)
 	look.Doubtful = look.Unpooled && account.Now.Sub(o.unpooled) < o.cfg.PoolPatience
 
 	if account.NextNonce == nil && look.Doubtful {
@@ -153,35 +147,14 @@ func (o *observer) observe(ctx context.Context, view View, account *account, fli
 		return err
 	}
 
-	// Only the witness tells of a reorganisation below it. So it is replaced only when it was compared, and
-	// never by a lower one, which a lagging node may show.
-	checked := account.CheckedBlock
-	reached := look.CheckedHash != (common.Hash{})
-	moved := checked > 0 && reached && look.CheckedHash.Hex() != account.CheckedHash
-	if moved {
-		if reached, err = o.takeBack(ctx, Block{view.Target, look.TargetHash}); err != nil {
-			return err
-		}
-
-		if _, flights, err = o.store.load(ctx); err != nil {
-			return err
-		}
+	o.unnamed, o.target, o.generation = nil, target, account.Generation
+	if err := o.settle(ctx, look, flights); err != nil {
+		o.target = Block{} // the next round looks again
+		return err
 	}
 
-	// The witness before the answers: were this process ended between the two, nobody would find out
-	// that a block was replaced which lies above the witness and an answer rests on.
-	if checked == 0 || reached && (view.Target > checked || moved && view.Target == checked) {
-		if err := o.store.checked(ctx, view.Target, look.TargetHash, look.Balance); err != nil {
-			return err
-		}
-	}
-
-	// Without the comparison the target may be of another branch than the witness. When the chain returns to
-	// the branch of the witness, nobody would notice that an answer rests on a block that is gone.
-	o.branch, o.unnamed = Block{}, nil
-	if checked == 0 || reached {
-		o.branch = Block{view.Target, look.TargetHash}
-		if err := o.settle(ctx, view, look, flights); err != nil {
+	if len(o.unnamed) == 0 {
+		if err := o.store.checked(ctx, target.Number, look.Balance); err != nil {
 			return err
 		}
 	}
@@ -217,72 +190,13 @@ func (o *observer) halt(ctx context.Context, adopt uint64, why string, args ...a
 	return err
 }
 
-// takeBack reopens the answers whose blocks are not on the chain any more. Blocks are linked, so
-// below the first one that still is, all are. What a node does not have it says nothing about: then
-// nothing is reopened, and reached is false.
-func (o *observer) takeBack(ctx context.Context, target Block) (reached bool, err error) {
-	var gone []string
-	for below := uint64(math.MaxInt64); ; {
-		blocks, err := o.store.answeredBelow(ctx, below)
-		if err != nil {
-			return false, err
-		}
-
-		if len(blocks) == 0 {
-			break
-		}
-
-		numbers := make([]uint64, len(blocks))
-		for i, b := range blocks {
-			numbers[i] = b.Number
-		}
-
-		hashes, err := o.cfg.Chain.Hashes(ctx, target, numbers...)
-		if err != nil {
-			return false, err
-		}
-
-		if slices.Contains(hashes, common.Hash{}) {
-			return false, nil
-		}
-
-		n := 0
-		for n < len(blocks) && hashes[n] != blocks[n].Hash {
-			gone = append(gone, blocks[n].Hash.Hex())
-			n++
-		}
-
-		if n < len(blocks) {
-			break
-		}
-
-		below = blocks[n-1].Number
-	}
-
-	if len(gone) == 0 {
-		return true, nil
-	}
-
-	n, err := o.store.reopen(ctx, gone)
-	if err != nil {
-		return false, err
-	}
-
-	o.resend = true
-	o.cfg.Metrics.reopened.WithLabelValues(o.cfg.Name).Add(float64(n))
-	o.log.ErrorContext(ctx, "a reorganisation took answers back", slog.Int("commands", n),
-		slog.Uint64("target", target.Number))
-
-	return true, nil
-}
-
 // patience is how many looks a nonce may be final with no receipt of what was signed for it before
 // the sender halts, or an operator's word that somebody else used it counts: nodes index receipts late.
 const patience = 10
 
 // settle answers the commands whose nonce is used up in a final block, from the receipt of what was
 // recorded. Without one it never guesses.
-func (o *observer) settle(ctx context.Context, view View, look Look, flights []*flight) error {
+func (o *observer) settle(ctx context.Context, look Look, flights []*flight) error {
 	var used []*flight
 	for _, f := range flights {
 		if f.Nonce < look.Final {
@@ -292,7 +206,7 @@ func (o *observer) settle(ctx context.Context, view View, look Look, flights []*
 		}
 	}
 
-	receipts, err := receiptsOf(ctx, o.cfg.Chain, o.branch, used)
+	receipts, err := receiptsOf(ctx, o.cfg.Chain, o.target, used)
 	if err != nil {
 		return err
 	}
@@ -317,19 +231,21 @@ func (o *observer) settle(ctx context.Context, view View, look Look, flights []*
 		return err
 	}
 
-	return o.confirmForeign(ctx, view, lost)
+	return o.confirmForeign(ctx, lost)
 }
 
-// answer ends commands, but for those whose event has no id yet.
+// answer ends commands, but for those whose event the ledger has still to store.
 func (o *observer) answer(ctx context.Context, endings []ending) error {
-	named, unnamed, err := o.store.name(ctx, endings)
+	answers, err := o.end(ctx, endings, o.generation)
 	if err != nil {
 		return err
 	}
 
-	o.unnamed = unnamed
+	o.unnamed = slices.DeleteFunc(endings, func(e ending) bool {
+		return e.event.tx == "" || slices.ContainsFunc(answers, func(a command.Answer) bool { return a.CommandID == e.id })
+	})
 
-	return o.end(ctx, named)
+	return nil
 }
 
 // explainVoid corrects the reason of a void that looks as if time had run out: a command that may not be signed
@@ -345,13 +261,13 @@ func (o *observer) explainVoid(e ending, f *flight) ending {
 }
 
 // confirmForeign asks every node before it says that a nonce was used by somebody else.
-func (o *observer) confirmForeign(ctx context.Context, view View, f *flight) error {
-	look, err := o.cfg.Chain.Look(ctx, o.address, view.Target, 0, true)
+func (o *observer) confirmForeign(ctx context.Context, f *flight) error {
+	look, err := o.cfg.Chain.Look(ctx, o.address, o.target.Number, true)
 	if err != nil {
 		return err
 	}
 
-	if o.final(&look, view); f.Nonce >= look.Final {
+	if o.final(&look, o.head, o.target.Number); f.Nonce >= look.Final {
 		return nil
 	}
 

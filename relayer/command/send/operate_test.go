@@ -50,6 +50,7 @@ func (w *world) awaitHalt(words string) {
 func TestNonceTooHigh(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
+	w.mine(confirmations + 1)
 	w.start(nil)
 	w.awaitState("active")
 	w.exec(`update senders set next_nonce = 1000, first_nonce = 1000, wait_final = 1000`)

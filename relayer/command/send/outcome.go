@@ -56,7 +56,7 @@ func outcomeOf(f *flight, receipts map[common.Hash]*Receipt, factory common.Addr
 				e.state = command.DoneLate
 			}
 
-			e.event = eventOf(r, f.Kind, f.Escrow, factory)
+			e.event = event{tx: e.tx, name: effects[f.Kind]}
 		}
 
 		return e, true

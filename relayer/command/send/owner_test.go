@@ -106,8 +106,7 @@ func TestSendersSpread(t *testing.T) {
 			require.NoError(t, err)
 			escrow := common.BytesToAddress(receipts[0].Logs[len(receipts[0].Logs)-1].Topics[1][:])
 			w.mine(confirmations)
-			register(t, w.db, w.node.ChainID().Int64(), escrow, w.wallet0(), a.Address, 7, 2,
-				receipts[0].BlockNumber.Int64())
+			w.awaitEscrow(escrow)
 			by := func(c *command.Command) { c.Sender = a.Address }
 			ids = append(ids, w.accept(w.command(command.Approve, escrow, by)))
 		}

@@ -1,31 +1,70 @@
 package send_test
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/partition"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
+	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
+	"github.com/fusion-prime/escrow-relayer/relayer/watch"
 )
 
 func text(a common.Address) string { return fmt.Sprintf("0x%x", a[:]) }
 
-// register stores an escrow as the relayer's watches would.
-func register(t *testing.T, db *pgxpool.Pool, chain int64, escrow, payer, payee common.Address, amount int64,
-	required uint8, block int64) {
-	t.Helper()
-	hash := common.BytesToHash(escrow[:])
-	_, err := db.Exec(t.Context(),
-		`insert into escrows (chain_id, discovered_block_number, log_index, slot, address, tx_hash) values ($1, $2, 0, 0, $3, $4)`,
-		chain, block, escrow[:], hash[:])
-	require.NoError(t, err)
-	_, err = db.Exec(t.Context(), `insert into records (chain_id, deployed_block, last_block, last_index, slot, status, last_type, approvals_required, escrow, payer, payee, last_tx, amount, release_time)
-		values ($1, $2, $2, 0, 0, 1, 1, $3, $4, $5, $6, $7, $8, 0)`, chain, block, int16(required), escrow[:], payer[:], payee[:], hash[:], amount)
-	require.NoError(t, err)
+// ledgerID is the instance that watches the chain.
+const ledgerID = "ledger"
+
+// holder has all slots, since testfleet.Alone.
+type holder struct{}
+
+func (holder) Settled() (partition.Holding, <-chan struct{}) {
+	return partition.Holding{Epoch: 1, Slots: partition.Partition{Total: 1, Strategy: partition.Modulo}.Preferred()}, nil
 }
 
-// record stores the state of an escrow as the relayer's watches would.
+// unpublished leaves all messages in the outbox.
+type unpublished struct{}
+
+func (unpublished) Offer(int64, []outbox.Pending) {}
+func (unpublished) Reload([]int16)                {}
+
+// watch has the ledger follow the chain, as an instance does, until the end of the test or until it is stopped.
+func (w *world) watch() (stop func()) {
+	w.t.Helper()
+	abi, err := contract.New("", "")
+	require.NoError(w.t, err)
+	chain := w.node.ChainID().Int64()
+	cfg := watch.Config{Source: w.source, ABI: abi, Log: slog.New(slog.DiscardHandler),
+		Filters: watch.NewFilters(abi, w.contracts.Factory, watch.FilterTopics, 1000, 4000),
+		Metrics: watch.NewMetrics(prometheus.NewRegistry(), abi.EventNames()),
+		Ledger: ledger.New(ledger.Config{DB: w.db, ChainID: chain, InstanceID: ledgerID, EventNames: abi.EventNames(),
+			Publishes: func(string) bool { return true }, Reopen: send.Reopen})}
+	slots := watch.NewSlotWatch(watch.SlotConfig{Config: cfg, DB: w.db, Holder: holder{}, Publisher: unpublished{},
+		ChainID: chain, DiscoveryWait: 20 * time.Millisecond, Discovered: make(chan struct{})})
+	factory := watch.NewFactoryWatch(watch.FactoryConfig{Config: cfg, Factory: w.contracts.Factory, BeatEvery: time.Second,
+		ResignAfter: time.Hour, Health: w.source.Health})
+
+	return w.run(func(ctx context.Context) error {
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = slots.Run(ctx) })
+		defer wg.Wait()
+
+		return factory.Run(ctx, 1, func(context.Context) error { return nil })
+	})
+}
+
+// record changes the state of an escrow as events would that the chain does not have.
 func record(t *testing.T, db *pgxpool.Pool, chain int64, escrow common.Address, status string,
 	approvers ...common.Address) {
 	t.Helper()

@@ -26,6 +26,7 @@ func (c *viewedChain) View() send.View {
 func TestAPausedSenderRests(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
+	w.mine(confirmations + 1)
 	stop := w.start(nil)
 	w.awaitState("active")
 	stop()

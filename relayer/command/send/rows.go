@@ -12,16 +12,20 @@ import (
 
 // account is a sender's row.
 type account struct {
-	NextNonce    *uint64
-	WaitFinal    uint64
-	State        string
-	SpentFees    wei    // today
-	SpentValue   wei    // today
-	CheckedBlock uint64 // zero: none yet
-	CheckedHash  string
-	Now          time.Time // the database's clock
-	Due          bool      // a command waits to be sent, as load saw it
+	NextNonce   *uint64
+	WaitFinal   uint64
+	State       string
+	SpentFees   wei       // today
+	SpentValue  wei       // today
+	Now         time.Time // the database's clock
+	Due         bool      // a command waits to be sent, as load saw it
+	LedgerBlock uint64    // the newest final block that the ledger has come to, on its branch
+	LedgerHash  string    // empty: none yet
+	Generation  int64     // how often the ledger has rolled back
 }
+
+// target is the block by which the chain is judged: answers rest on the branch that the ledger has followed.
+func (a *account) target() Block { return Block{a.LedgerBlock, common.HexToHash(a.LedgerHash)} }
 
 // ready says whether the account may give its next nonce to a command: it is not one that was seen in use,
 // and all below one that was adopted are final.
@@ -95,8 +99,9 @@ type waiting struct {
 	Required        int
 	Approvers       []string
 	Winner          string // another command that has the claim
-	EventID         string // of the canonical event that has done what the command asks for
-	EventBlock      *int64 // that this is in, or else the one that settled the escrow
+	EventTx         string // of the canonical event that has done what the command asks for, or settled the escrow
+	EventName       string
+	EventBlock      *int64 // that it is in
 	EventHash       *string
 }
 

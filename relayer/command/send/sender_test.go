@@ -55,12 +55,6 @@ func TestAskedAgainAfterSuccess(t *testing.T) {
 	w.start(nil)
 	escrow := w.escrow(2, 0)
 	first := w.await(w.accept(w.command(command.Approve, escrow, nil)), true, command.Done)
-	record(t, w.db, w.node.ChainID().Int64(), escrow, "approved", w.sender.Address)
-	block, tx := common.HexToHash(first.BlockHash), common.HexToHash(first.Transaction)
-	w.exec(`insert into events (chain_id, block_number, block_time, log_index, writer, type, slot, occurrence, told,
-			block_hash, tx_hash, escrow, args) values ($1, $2, 0, 0, 1, 3, 0, 0, true, $3, $4, $5, $6)`,
-		w.node.ChainID().Int64(), first.Block, block[:], tx[:], escrow[:], `{"approver":"`+w.sender.Address.Hex()+`"}`)
-
 	again := w.await(w.accept(w.command(command.Approve, escrow, nil)), true, command.Already)
 	require.Equal(t, first.EventID, again.EventID)
 	require.Equal(t, first.BlockHash, again.BlockHash)

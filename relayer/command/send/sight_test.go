@@ -98,10 +98,9 @@ func TestRequestsPerBlock(t *testing.T) {
 		return w.int(`select count(*) from command_attempts where first_broadcast is not null`) == 1
 	}, patience, 10*time.Millisecond)
 	items, requests := asked.counted()
-	require.Equal(t, map[string]int{"eth_getTransactionCount": 3, "eth_getBalance": 1, "eth_getBlockByNumber": 3,
+	require.Equal(t, map[string]int{"eth_getTransactionCount": 3, "eth_getBalance": 1, "eth_getBlockByNumber": 1,
 		"eth_getCode": 1, "eth_call": 1, "eth_estimateGas": 1, "eth_feeHistory": 1, "eth_maxPriorityFeePerGas": 1}, items)
-	require.Equal(t, 6, requests,
-		"the account at once, two headers at once, two steps of a simulation with a header, the fees in two")
+	require.Equal(t, 5, requests, "the account at once, two steps of a simulation with a header, the fees in two")
 
 	// It waits to be mined.
 	asked.reset()
@@ -129,12 +128,13 @@ func TestRequestsPerBlock(t *testing.T) {
 	mine()
 	w.await(id, false, command.Done)
 	items, _ = asked.counted()
-	require.Equal(t, map[string]int{"eth_getTransactionCount": confirmations + 3, "eth_getBalance": 1,
-		"eth_getBlockByNumber": 3, "eth_getTransactionReceipt": 1}, items, "of the headers one belongs to the receipt")
+	require.InDelta(t, confirmations+3, items["eth_getTransactionCount"], 1, "the ledger may come to the block later")
+	delete(items, "eth_getTransactionCount")
+	require.Equal(t, map[string]int{"eth_getBalance": 1,
+		"eth_getBlockByNumber": 2, "eth_getTransactionReceipt": 1}, items, "the headers are of the receipt and the target")
 }
 
-// Fees are asked for once for all senders, also when they ask at the same moment. Blocks are asked for
-// by each: what it compares with what it has stored must not be of before a reorganisation.
+// Fees are asked for once for all senders, also when they ask at the same moment.
 func TestSendersShareFees(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
@@ -148,9 +148,8 @@ func TestSendersShareFees(t *testing.T) {
 		target := nodes.View().Target
 		for i := range senders {
 			wg.Go(func() {
-				look, err := nodes.Look(t.Context(), common.Address{byte(i)}, target, target-1, false)
-				if err != nil || look.TargetHash == look.CheckedHash || look.CheckedHash == (common.Hash{}) {
-					t.Errorf("a look at sender %d: %+v, %v", i, look, err)
+				if _, err := nodes.Look(t.Context(), common.Address{byte(i)}, target, false); err != nil {
+					t.Errorf("a look at sender %d: %v", i, err)
 				}
 
 				if _, err := nodes.Fees(t.Context()); err != nil {
@@ -164,7 +163,6 @@ func TestSendersShareFees(t *testing.T) {
 	share()
 	share()
 	items, _ := asked.counted()
-	require.Equal(t, 2*2*senders, items["eth_getBlockByNumber"])
 	require.Equal(t, 1, items["eth_feeHistory"])
 	require.Equal(t, 2*senders, items["eth_getBalance"])
 

@@ -72,25 +72,34 @@ func own(ctx context.Context, cfg *Config, sender common.Address) (*store, error
 }
 
 const lockSender = `
-	select next_nonce, wait_final, state, coalesce(checked_block, 0) as checked_block, coalesce(checked_hash, '') as checked_hash,
-	       clock_timestamp() as now, false as due,
-	       case when spend_day = (now() at time zone 'utc')::date then spent_fees else 0 end as spent_fees,
-	       case when spend_day = (now() at time zone 'utc')::date then spent_value else 0 end as spent_value
-	  from senders
-	 where chain_id = @chain and address = @sender and epoch = @epoch
-	   for update`
+	select s.next_nonce, s.wait_final, s.state, clock_timestamp() as now, false as due,
+	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_fees else 0 end as spent_fees,
+	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_value else 0 end as spent_value,
+	       coalesce(l.next_block - 1, 0) as ledger_block, coalesce(l.block_hash, '') as ledger_hash, coalesce(l.generation, 0) as generation
+	  from senders s
+	  left join leadership l on l.chain_id = s.chain_id
+	 where s.chain_id = @chain and s.address = @sender and s.epoch = @epoch
+	   for update of s`
 
 // write runs f in a transaction that holds the lock of the sender's row under our epoch. ErrFenced
 // if that is not ours any more.
 func (s *store) write(ctx context.Context, what string, f func(context.Context, pgx.Tx, *account) error) error {
-	return s.locked(ctx, what, pgx.TxOptions{}, f)
+	return s.locked(ctx, what, pgx.TxOptions{}, nothing, f)
 }
 
+// nothing has to be locked before the sender's row.
+func nothing(context.Context, pgx.Tx) error { return nil }
+
+// locked is write whose transaction begins with before: what has to be locked before the sender's row.
 func (s *store) locked(ctx context.Context, what string, options pgx.TxOptions,
-	f func(context.Context, pgx.Tx, *account) error) error {
+	before func(context.Context, pgx.Tx) error, f func(context.Context, pgx.Tx, *account) error) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	err := pgx.BeginTxFunc(ctx, s.db, options, func(tx pgx.Tx) error {
+		if err := before(ctx, tx); err != nil {
+			return err
+		}
+
 		rows, _ := tx.Query(ctx, lockSender, s.args(pgx.StrictNamedArgs{"epoch": s.epoch}))
 		a, err := pgx.CollectExactlyOneRow(rows, pgx.RowToAddrOfStructByName[account])
 		if errors.Is(err, pgx.ErrNoRows) {
@@ -169,7 +178,7 @@ var withoutFlush = pgx.TxOptions{BeginQuery: `begin; set local synchronous_commi
 
 // load reads what is so: nothing of it is remembered from one round to the next.
 func (s *store) load(ctx context.Context) (a *account, flights []*flight, err error) {
-	err = s.locked(ctx, "read the state", withoutFlush, func(ctx context.Context, tx pgx.Tx, row *account) error {
+	err = s.locked(ctx, "read the state", withoutFlush, nothing, func(ctx context.Context, tx pgx.Tx, row *account) error {
 		a = row
 		if err := tx.QueryRow(ctx, anyDue, s.args(nil)).Scan(&a.Due); err != nil {
 			return err
@@ -224,13 +233,12 @@ func (s *store) halt(ctx context.Context, reason string) (changed bool, err erro
 }
 
 const setChecked = `
-	update senders set checked_block = @block, checked_hash = @hash, balance = @balance, updated_at = now()
+	update senders set checked_block = @block, balance = @balance, updated_at = now()
 	 where chain_id = @chain and address = @sender`
 
-// checked remembers the block up to which receipts were read.
-func (s *store) checked(ctx context.Context, block uint64, hash common.Hash, balance *big.Int) error {
-	_, err := s.exec(ctx, "note the block", setChecked,
-		pgx.StrictNamedArgs{"block": block, "hash": hash.Hex(), "balance": wei{balance}})
+// checked notes the block up to which receipts were read.
+func (s *store) checked(ctx context.Context, block uint64, balance *big.Int) error {
+	_, err := s.exec(ctx, "note the block", setChecked, pgx.StrictNamedArgs{"block": block, "balance": wei{balance}})
 
 	return err
 }
@@ -242,7 +250,7 @@ const selectWaiting = `
 	       clock_timestamp() as now, c.expires_at <= clock_timestamp() as expired, c.cancel_requested, c.holds,
 	       g.address is not null as registered, coalesce(r.status, '') as status, coalesce(r.payer, '') as payer, coalesce(r.payee, '') as payee,
 	       coalesce(r.arbiter, '') as arbiter, coalesce(r.amount, 0) as amount, coalesce(r.approvals_required, 0) as required,
-	       coalesce(r.approvers, '{}') as approvers, coalesce(e.event_id, '') as event_id, e.block_number as event_block, e.block_hash as event_hash,
+	       coalesce(r.approvers, '{}') as approvers, coalesce(e.tx, '') as event_tx, coalesce(e.event_type, '') as event_name, e.block_number as event_block, e.block_hash as event_hash,
 	       coalesce((select k.command_id from command_claims k where k.chain_id = c.chain_id and k.escrow = c.escrow and k.effect = c.effect
 	                    and k.command_id <> c.command_id), '') as winner
 	  from commands c
@@ -252,7 +260,7 @@ const selectWaiting = `
 	       select case c.kind when 'approve' then 'Approved' when 'release' then 'EscrowReleased'
 	                          when 'refund' then 'EscrowRefunded' else 'EscrowDeployed' end as effect) k
 	  left join lateral (
-	       select case p.event_type when k.effect then p.event_id end as event_id, p.block_number, p.block_hash
+	       select p.transaction_hash as tx, p.event_type, p.block_number, p.block_hash
 	         from processed_events p
 	        where p.chain_id = c.chain_id and p.escrow_key = bytes(c.escrow) and p.state = 'canonical'
 	          and (p.event_type = k.effect and (c.kind <> 'approve' or lower(p.args ->> 'approver') = c.sender)

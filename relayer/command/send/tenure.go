@@ -9,6 +9,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/logging"
 )
 
@@ -20,11 +21,11 @@ type shared struct {
 	log     *slog.Logger
 }
 
-// end stores final states and says so.
-func (s *shared) end(ctx context.Context, endings []ending) error {
-	answers, err := s.store.finish(ctx, endings)
+// end stores final states, as of a generation of the ledger, and says so.
+func (s *shared) end(ctx context.Context, endings []ending, generation int64) ([]command.Answer, error) {
+	answers, err := s.store.finish(ctx, endings, generation)
 	if err != nil {
-		return err
+		return nil, err
 	}
 
 	s.cfg.Metrics.answers.Count(answers)
@@ -33,7 +34,7 @@ func (s *shared) end(ctx context.Context, endings []ending) error {
 			slog.String("state", string(a.State)), slog.String("code", a.Code), slog.String("tx", a.Transaction))
 	}
 
-	return nil
+	return answers, nil
 }
 
 // budget is what one command may cost at most.
@@ -61,7 +62,7 @@ const sayAgain = time.Minute
 const (
 	idlePause  = 5 * time.Second        // without any hint
 	retryPause = 500 * time.Millisecond // after a round that failed
-	namePause  = 250 * time.Millisecond // until the ledger may have stored the event that an answer names
+	namePause  = 250 * time.Millisecond // until the ledger may have come to a block, or stored an event
 	minPause   = 10 * time.Millisecond
 )
 
@@ -127,7 +128,7 @@ func (t *tenure) work(ctx context.Context) (time.Duration, error) {
 	}
 
 	t.view, t.idle = t.cfg.Chain.View(), false
-	if !t.view.Ready {
+	if !t.view.Ready || account.LedgerHash == "" {
 		return idlePause, nil
 	}
 
@@ -158,7 +159,7 @@ func (t *tenure) work(ctx context.Context) (time.Duration, error) {
 	}
 
 	if t.cfg.Signer == nil { // it only follows
-		return t.soonIfUnnamed(min(idlePause, t.cfg.LookEvery)), nil
+		return t.soon(min(idlePause, t.cfg.LookEvery), flights), nil
 	}
 
 	if t.cfg.Keeper != nil {
@@ -190,12 +191,13 @@ func (t *tenure) admit(ctx context.Context, r *round, room int, flights []*fligh
 
 	pause, err := t.store.due(ctx, room > 0, longest)
 
-	return max(t.soonIfUnnamed(pause), minPause), err
+	return max(t.soon(pause, flights), minPause), err
 }
 
-// soonIfUnnamed shortens a pause while an answer waits for the ledger to store its event.
-func (t *tenure) soonIfUnnamed(pause time.Duration) time.Duration {
-	if len(t.observer.unnamed) > 0 {
+// soon shortens a pause while answers wait for the ledger to come to a block, or to store an event.
+func (t *tenure) soon(pause time.Duration, flights []*flight) time.Duration {
+	mined := len(flights) > 0 && flights[0].Nonce < t.observer.look.Latest
+	if len(t.observer.unnamed) > 0 || mined && t.observer.target.Number < t.view.Target {
 		return min(pause, namePause)
 	}
 
@@ -209,5 +211,7 @@ func (t *tenure) dismiss(ctx context.Context) error {
 		return err
 	}
 
-	return t.end(ctx, endings)
+	_, err = t.end(ctx, endings, 0) // none rests on a block
+
+	return err
 }

@@ -95,21 +95,6 @@ func TestSentAgainWithoutBlocks(t *testing.T) {
 	w.await(id, true, command.Done)
 }
 
-// slowFinality is a chain on which nothing more becomes final, until it is released.
-type slowFinality struct {
-	*send.Nodes
-	target atomic.Uint64 // 0: as it is
-}
-
-func (c *slowFinality) View() send.View {
-	v := c.Nodes.View()
-	if t := c.target.Load(); t > 0 {
-		v.Target = min(v.Target, t)
-	}
-
-	return v
-}
-
 // In flight is what no block has: commands are sent as fast as blocks take them, whatever finality takes.
 func TestMinedIsNotInFlight(t *testing.T) {
 	t.Parallel()
@@ -119,10 +104,8 @@ func TestMinedIsNotInFlight(t *testing.T) {
 		escrows = append(escrows, w.escrow(1, 0))
 	}
 
-	w.awaitTarget()
-	slow := &slowFinality{Nodes: w.nodes}
-	slow.target.Store(w.nodes.View().Target)
-	w.start(func(c *send.Config) { c.Chain, c.Limits.MaxInFlight = slow, 2 })
+	w.stopLedger()
+	w.start(func(c *send.Config) { c.Limits.MaxInFlight = 2 })
 	var ids []common.Hash
 	for _, e := range escrows {
 		ids = append(ids, w.accept(w.command(command.Approve, e, nil)))
@@ -130,7 +113,7 @@ func TestMinedIsNotInFlight(t *testing.T) {
 
 	require.Eventually(t, func() bool { w.mine(1); return len(w.sent()) == 7 }, patience, 20*time.Millisecond)
 	require.Equal(t, 0, w.int(`select count(*) from commands where answered_at is not null`))
-	slow.target.Store(0)
+	w.watch()
 	for _, id := range ids {
 		w.await(id, true, command.Done)
 	}

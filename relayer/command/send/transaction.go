@@ -113,14 +113,6 @@ func unsigned(tx *types.Transaction, chainID *big.Int) ([]byte, error) {
 	return append([]byte{tx.Type()}, fields...), err
 }
 
-// Topics of the events that commands cause.
-var effects = map[command.Kind]common.Hash{
-	command.Approve: crypto.Keccak256Hash([]byte("Approved(address)")),
-	command.Release: crypto.Keccak256Hash([]byte("EscrowReleased(address,uint256,uint256)")),
-	command.Refund:  crypto.Keccak256Hash([]byte("EscrowRefunded(address,uint256,uint256)")),
-	command.Create:  crypto.Keccak256Hash([]byte("EscrowDeployed(address,address,address,address,uint256,uint256,uint8)")),
-}
-
 // emitter is the contract whose events tell that a command had its effect.
 func emitter(kind command.Kind, escrow, factory common.Address) common.Address {
 	if kind == command.Create {
@@ -134,15 +126,4 @@ func emitter(kind command.Kind, escrow, factory common.Address) common.Address {
 // code succeeds as well, and does nothing: after a reorganisation that took the escrow away.
 func acted(r *Receipt, kind command.Kind, escrow, factory common.Address) bool {
 	return slices.ContainsFunc(r.Logs, func(l Log) bool { return l.Address == emitter(kind, escrow, factory) })
-}
-
-// eventOf is a command's own event in its receipt; nil if it has none.
-func eventOf(r *Receipt, kind command.Kind, escrow, factory common.Address) *event {
-	for _, l := range r.Logs {
-		if l.Address == emitter(kind, escrow, factory) && len(l.Topics) > 0 && l.Topics[0] == effects[kind] {
-			return &event{escrow: escrow, tx: r.Hash, index: uint(l.Index.uint64()), number: int64(r.Block), block: r.BlockHash}
-		}
-	}
-
-	return nil
 }
