@@ -142,22 +142,6 @@ func (r *reader) hangs(ctx context.Context, h Header) error {
 	return nil
 }
 
-// Linked returns the header at a height that leads to the newest head that is known, whatever branch the
-// machine that answers next is on. ok is false where there is none to ask for: the block is final, or too far
-// below the head.
-func (r *reader) Linked(ctx context.Context, n uint64) (h Header, ok bool, err error) {
-	if v := r.outlook.View(); n <= v.Final || v.Head > n+deepest {
-		return h, false, nil
-	}
-
-	list, err := r.chain(ctx, n, n)
-	if err != nil {
-		return h, false, fmt.Errorf("header of block %d: %w", n, err)
-	}
-
-	return list[0], true, nil
-}
-
 // Branch returns the headers of blocks on the branch of a later block, headersAtOnce of them at a time: as one
 // answer of an endpoint has them and that block, if it takes so many requests in a batch; by its number alone
 // where that block has no hash. ErrDisagree: who answers has another one there.
