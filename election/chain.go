@@ -12,12 +12,14 @@ import (
 // ErrOtherFactory means that the database follows another factory on this chain.
 var ErrOtherFactory = errors.New("another factory")
 
-// Start returns the first block that is read of a chain. It returns ErrUnknown when the database has never followed
-// the chain.
-func Start(ctx context.Context, db *pgxpool.Pool, chainID int64) (block int64, err error) {
+// Start returns the first block that is read of a chain. It returns ErrUnknown when the database has
+// never followed the chain, or follows another factory there that has no escrow; factory may be empty.
+func Start(ctx context.Context, db *pgxpool.Pool, chainID int64, factory string) (block int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	err = db.QueryRow(ctx, `select start_block from leadership where chain_id = $1`, chainID).Scan(&block)
+	err = db.QueryRow(ctx, `select start_block from leadership
+		where chain_id = $1 and ($2 in ('', factory) or exists (select from escrows where chain_id = $1))`, chainID, factory).
+		Scan(&block)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, fmt.Errorf("%w: chain %d", ErrUnknown, chainID)
 	}
@@ -37,7 +39,7 @@ var ErrUnknown = errors.New("this database has not followed the chain yet")
 // up, each from its deployment on, in order; what is known already is stored once. It returns what
 // the first block was before, with ErrNotBack if that was not above block.
 func Rewind(ctx context.Context, db *pgxpool.Pool, chainID, block int64) (was int64, err error) {
-	if was, err = Start(ctx, db, chainID); err != nil {
+	if was, err = Start(ctx, db, chainID, ""); err != nil {
 		return 0, err
 	}
 
@@ -74,15 +76,13 @@ const rewind = `
 	set start_block = $2, next_block = $2, block_hash = null, verified_block = least(verified_block, $2 - 1)
 	where chain_id = $1 and start_block > $2`
 
-// Prepare makes the leadership row of a chain where there is none. It returns an error when the
-// database follows another factory.
+// Prepare makes the leadership row of a chain where there is none. What binds a database to a factory is
+// the first escrow: until one is stored, and while no instance runs, another factory takes the place of
+// a wrong one, as if the database were new. Else it returns ErrOtherFactory.
 func Prepare(ctx context.Context, db *pgxpool.Pool, chainID, startBlock int64, factory string) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	_, err := db.Exec(ctx, `
-		with lock as (insert into ownership_lock values ($1) on conflict do nothing)
-		insert into leadership (chain_id, next_block, start_block, factory, verified_block)
-		values ($1, $2::bigint, $2::bigint, $3, $2::bigint - 1) on conflict (chain_id) do nothing`, chainID, startBlock, factory)
+	_, err := db.Exec(ctx, prepare, chainID, startBlock, factory)
 	if err != nil {
 		return fmt.Errorf("prepare the leadership row of chain %d: %w", chainID, err)
 	}
@@ -93,9 +93,21 @@ func Prepare(ctx context.Context, db *pgxpool.Pool, chainID, startBlock int64, f
 	}
 
 	if known != factory {
-		return fmt.Errorf("%w: FACTORY_ADDRESS=%s, but this database follows factory %s on chain %d: set it back, or use another database",
-			ErrOtherFactory, factory, known, chainID)
+		return fmt.Errorf("%w: FACTORY_ADDRESS=%s, but this database follows factory %s on chain %d: set it back, or use "+
+			"another database; if %s was a mistake and no escrow is stored, stop every instance that has it first",
+			ErrOtherFactory, factory, known, chainID, known)
 	}
 
 	return nil
 }
+
+// The epoch fences a leader of the wrong factory that has not noticed its end yet.
+const prepare = `
+	with lock as (insert into ownership_lock values ($1) on conflict do nothing)
+	insert into leadership as l (chain_id, next_block, start_block, factory, verified_block)
+	values ($1, $2::bigint, $2::bigint, $3, $2::bigint - 1)
+	on conflict (chain_id) do update
+	set factory = excluded.factory, start_block = excluded.start_block, next_block = excluded.next_block,
+	    verified_block = excluded.verified_block, block_hash = null, block_time = null, epoch = l.epoch + 1
+	where l.factory <> excluded.factory and not exists (select from escrows where chain_id = $1)
+	  and not exists (select from relayer_instances i join held_locks() h on h.key = i.lock_key where i.chain_id = $1)`

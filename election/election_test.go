@@ -316,8 +316,46 @@ func TestPrepareRefusesAnotherFactory(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
 	require.NoError(t, election.Prepare(t.Context(), f.pool, chain, 99, "0xfac"))
+	_, err := f.pool.Exec(t.Context(), `insert into escrows (chain_id, address, slot, discovered_block_number, log_index, tx_hash)
+		values ($1, 'e', 1, 21, 0, 'a')`, chain)
+	require.NoError(t, err)
 	require.ErrorContains(t, election.Prepare(t.Context(), f.pool, chain, 10, "0xother"), "FACTORY_ADDRESS")
 	require.NoError(t, election.Prepare(t.Context(), f.pool, chain+1, 10, "0xother"))
+}
+
+// What binds a database to a factory is the first escrow: a wrong FACTORY_ADDRESS that found none costs no database.
+// Instances that still have it are stopped first.
+func TestAFactoryWithoutEscrowsIsReplaced(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	row := func() (factory string, start, next, epoch int64) {
+		require.NoError(t, f.pool.QueryRow(t.Context(), `select factory, start_block, next_block, epoch from leadership
+			where chain_id = $1`, chain).Scan(&factory, &start, &next, &epoch))
+		return factory, start, next, epoch
+	}
+	_, err := f.pool.Exec(t.Context(), `update leadership set next_block = 500, epoch = 3`)
+	require.NoError(t, err)
+	a := f.contend(t, "a", nil)
+	<-a.won
+	_, err = f.pool.Exec(t.Context(), `insert into relayer_instances (chain_id, instance_id, partition_number, total_partitions, strategy, status, lock_key)
+		select chain_id, 'a', 0, 1, 'modulo', 'active', lock_key from leadership where chain_id = $1`, chain)
+	require.NoError(t, err)
+	err = election.Prepare(t.Context(), f.pool, chain, 20, "0xright")
+	require.ErrorIs(t, err, election.ErrOtherFactory)
+	require.ErrorContains(t, err, "stop every instance")
+
+	_, err = f.pool.Exec(t.Context(), `update relayer_instances set lock_key = 1`) // it is gone
+	require.NoError(t, err)
+	_, _, _, before := row()
+	require.NoError(t, election.Prepare(t.Context(), f.pool, chain, 20, "0xright"))
+	factory, start, next, epoch := row()
+	require.Equal(t, "0xright", factory)
+	require.EqualValues(t, []int64{20, 20, before + 1}, []int64{start, next, epoch})
+
+	_, err = f.pool.Exec(t.Context(), `insert into escrows (chain_id, address, slot, discovered_block_number, log_index, tx_hash)
+		values ($1, 'e', 1, 21, 0, 'a')`, chain)
+	require.NoError(t, err)
+	require.ErrorIs(t, election.Prepare(t.Context(), f.pool, chain, 30, "0xfac"), election.ErrOtherFactory)
 }
 
 func TestHeartbeat(t *testing.T) {

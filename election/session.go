@@ -37,7 +37,7 @@ type SessionConfig struct {
 	ProbeEvery time.Duration // 0 means 2 s; the server ends a silent session after three
 	Wait       time.Duration // how long to wait for another live session with the same instance id to end; 0: not at all
 	Channels   []string      // notifications to listen for; those whose payload is another chain's id are ignored
-	Waiting    func()        // called after each attempt in vain while Open waits for that session; nil: nothing is called
+	Waiting    func(error)   // gets ErrTaken after each attempt in vain while Open waits for that session; nil: nothing is called
 	Clock      Clock         // measures the lease; nil: the system's, which goes on while the machine is suspended
 	Log        *slog.Logger
 }
@@ -227,9 +227,11 @@ func (s *Session) lockInstance(ctx context.Context) error {
 			return nil
 		}
 
+		taken := fmt.Errorf("%w: another live process has INSTANCE_ID=%s on chain %d; this one waits for its end for %s "+
+			"(INSTANCE_LOCK_WAIT) and then exits: give each instance its own INSTANCE_ID",
+			ErrTaken, s.cfg.InstanceID, s.cfg.ChainID, s.cfg.Wait)
 		if !time.Now().Before(deadline) {
-			return fmt.Errorf("%w: another live process has INSTANCE_ID=%s on chain %d (waited %s); give each instance its own INSTANCE_ID",
-				ErrTaken, s.cfg.InstanceID, s.cfg.ChainID, s.cfg.Wait)
+			return taken
 		}
 
 		if !logged {
@@ -238,7 +240,7 @@ func (s *Session) lockInstance(ctx context.Context) error {
 		}
 
 		if s.cfg.Waiting != nil {
-			s.cfg.Waiting()
+			s.cfg.Waiting(taken)
 		}
 
 		select {

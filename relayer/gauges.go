@@ -20,7 +20,6 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
-	"github.com/fusion-prime/escrow-relayer/relayer/web"
 )
 
 // gauges are the metrics of the instance, and of the fleet as the instance sees it. A package that
@@ -59,7 +58,7 @@ var snapshotLasts = fleet.LimitDatabase.Behind
 // scrape is everything that one scrape is made of: one moment for all gauges. It does not change.
 type scrape struct {
 	now           time.Time
-	instance      web.Instance
+	instance      fleet.Self
 	leader        bool
 	joined        bool
 	lastHeartbeat time.Time
@@ -114,15 +113,15 @@ var allGauges = []gauge{
 	newGauge("relayer_node_up", "1 while the chain, and the blocks of its slots, can be read and the head moves.",
 		func(s *scrape) float64 { return yes(s.instance.Node == nil) }),
 	ofInstance("relayer_head_block", "Newest block of this instance's node.",
-		func(i *web.Instance) int64 { return i.Head }),
+		func(i *fleet.Self) int64 { return i.Head }),
 	ofInstance("relayer_target_block", "Newest block that may be processed.",
-		func(i *web.Instance) int64 { return i.Target }),
+		func(i *fleet.Self) int64 { return i.Target }),
 	ofInstance("relayer_final_block", "Newest block that the chain calls final.",
-		func(i *web.Instance) int64 { return i.Final }),
+		func(i *fleet.Self) int64 { return i.Final }),
 	ofInstance("relayer_cursor_block", "Next block of this instance's slots; 0 while it holds none.",
-		func(i *web.Instance) int64 { return i.Cursor }),
+		func(i *fleet.Self) int64 { return i.Cursor }),
 	ofInstance("relayer_lag_blocks", "Blocks that may be processed and are not, of this instance's slots.",
-		(*web.Instance).Lag),
+		(*fleet.Self).Lag),
 	newGauge("relayer_behind_seconds", "How long the chain took for the blocks of relayer_lag_blocks.",
 		func(s *scrape) float64 { return s.took(float64(s.instance.Lag())) }),
 	newGauge("relayer_head_age_seconds", "Age of the newest block of this instance's node, by the database's clock.",
@@ -131,9 +130,9 @@ var allGauges = []gauge{
 		func(s *scrape) float64 { return s.ageOf(s.instance.TargetTime) }),
 	newGauge("relayer_lag_seconds", "Age of the newest processed block when it lags, else 0.", (*scrape).lagSeconds),
 	ofInstance("relayer_slots_owned", "Slots that this instance serves.",
-		func(i *web.Instance) int { return i.Slots }),
+		func(i *fleet.Self) int { return i.Slots }),
 	ofInstance("relayer_slots_adopted", "Slots that this instance serves without preferring them.",
-		func(i *web.Instance) int { return i.Adopted }),
+		func(i *fleet.Self) int { return i.Adopted }),
 
 	ofChain("total_active_instances", "Instances of the chain that are alive.", (*fleet.Fleet).Live),
 	ofChain("total_escrows_registered", "Escrows in the registry that are on the chain.",
@@ -158,7 +157,7 @@ var allGauges = []gauge{
 }
 
 // ofInstance is a gauge of what the instance knows of itself.
-func ofInstance[N int | int64](name, help string, value func(*web.Instance) N) gauge {
+func ofInstance[N int | int64](name, help string, value func(*fleet.Self) N) gauge {
 	return newGauge(name, help, func(s *scrape) float64 { return float64(value(&s.instance)) })
 }
 
@@ -174,7 +173,7 @@ func ofChain[N int | int64 | float64](name, help string, value func(*fleet.Fleet
 }
 
 // newGauges registers the gauges.
-func newGauges(reg prometheus.Registerer, r *Relayer, build web.Build) *gauges {
+func newGauges(reg prometheus.Registerer, r *Relayer, build fleet.Build) *gauges {
 	f := promauto.With(reg)
 	f.NewGaugeVec(prometheus.GaugeOpts{Name: "relayer_build_info", Help: "1, labelled by what was built."},
 		[]string{"version", "revision", "go"}).

@@ -16,7 +16,6 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
-	"github.com/fusion-prime/escrow-relayer/relayer/web"
 )
 
 const aFactory = "0x311e63dfcefe7f2c202715ef0df01cda82f58914"
@@ -31,7 +30,7 @@ func fresh(t *testing.T) (*Relayer, *prometheus.Registry) {
 	})
 	require.NoError(t, err)
 	reg := prometheus.NewRegistry()
-	r, err := New(cfg, slog.New(slog.DiscardHandler), reg, web.Build{Version: "v1", Commit: "abc"})
+	r, err := New(cfg, slog.New(slog.DiscardHandler), reg, fleet.Build{Version: "v1", Commit: "abc"})
 	require.NoError(t, err)
 
 	return r, reg
@@ -144,7 +143,7 @@ func TestGaugesOfFindings(t *testing.T) {
 // There are chains whose blocks are ahead of the clock: that is no lag below zero.
 func TestLagIsNotNegative(t *testing.T) {
 	now := time.Now()
-	s := &scrape{now: now, instance: web.Instance{Cursor: 5, Target: 9, CursorTime: now.Add(time.Minute)}}
+	s := &scrape{now: now, instance: fleet.Self{Cursor: 5, Target: 9, CursorTime: now.Add(time.Minute)}}
 	require.Zero(t, s.lagSeconds())
 	s.instance.CursorTime = now.Add(-time.Minute)
 	require.InDelta(t, 60, s.lagSeconds(), 0.001)
@@ -155,7 +154,7 @@ func TestAgesAreByTheClockOfTheDatabase(t *testing.T) {
 	now := time.Now()
 	l := &snapshot{at: now.Add(-3 * time.Second)}
 	l.fleet.At = now.Add(time.Hour)
-	s := &scrape{now: now, snapshot: l, instance: web.Instance{HeadTime: now, TargetTime: now.Add(-time.Hour)}}
+	s := &scrape{now: now, snapshot: l, instance: fleet.Self{HeadTime: now, TargetTime: now.Add(-time.Hour)}}
 	require.InDelta(t, 3603, valueOf(t, s, "relayer_head_age_seconds"), 0.001)
 	require.InDelta(t, 7203, valueOf(t, s, "relayer_target_age_seconds"), 0.001)
 	s.snapshot = nil
@@ -171,7 +170,7 @@ func TestAgesAreByTheClockOfTheDatabase(t *testing.T) {
 func TestBehindIsToldInTime(t *testing.T) {
 	l := &snapshot{}
 	l.fleet.Chain.FactoryCursor, l.fleet.Chain.Verified = 51, 40
-	s := &scrape{snapshot: l, instance: web.Instance{Cursor: 101, Target: 200, Final: 190}}
+	s := &scrape{snapshot: l, instance: fleet.Self{Cursor: 101, Target: 200, Final: 190}}
 	behind := func() (slots, factory, verifier float64) {
 		return valueOf(t, s, "relayer_behind_seconds"), valueOf(t, s, "relayer_factory_behind_seconds"),
 			valueOf(t, s, "relayer_unverified_seconds")

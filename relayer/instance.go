@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
+	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 	"github.com/fusion-prime/escrow-relayer/relayer/watch"
-	"github.com/fusion-prime/escrow-relayer/relayer/web"
 )
 
 var (
@@ -74,7 +74,7 @@ func (l *lastError) get() error {
 type since struct{ at atomic.Int64 } // unix nanoseconds; 0: it does not fail
 
 // Instance is what this instance knows of itself. It asks neither the database nor a node.
-func (r *Relayer) Instance() web.Instance {
+func (r *Relayer) Instance() fleet.Self {
 	i, now, c := r.instance(), time.Now(), &r.condition
 	i.SessionSince, i.DatabaseSince, i.NodeSince = c.noSession.of(i.Session, now), c.noDatabase.of(i.Database, now),
 		c.noNode.of(i.Node, now)
@@ -93,9 +93,9 @@ func (s *since) of(err error, now time.Time) time.Time {
 	return moment(s.at.Load())
 }
 
-func (r *Relayer) instance() web.Instance {
+func (r *Relayer) instance() fleet.Self {
 	view, c := r.source.View(), &r.condition
-	i := web.Instance{
+	i := fleet.Self{
 		ID: r.cfg.InstanceID, Build: r.build, Started: r.started, Partition: r.cfg.Partition, Leader: c.leading.Load(),
 		Database: cmp.Or(c.database.get(), r.refusal()), Node: r.source.Health(),
 		Head: int64(view.Head), Target: int64(view.Target), Final: int64(view.Final), HeadTime: view.HeadTime,
@@ -107,7 +107,7 @@ func (r *Relayer) instance() web.Instance {
 
 	hosts := r.cfg.Endpoints()
 	for n, e := range r.source.Endpoints() {
-		i.Endpoints = append(i.Endpoints, web.Endpoint{Name: e.Name, Host: hosts[n], Up: e.Up, Head: int64(e.Head),
+		i.Endpoints = append(i.Endpoints, fleet.Endpoint{Name: e.Name, Host: hosts[n], Up: e.Up, Head: int64(e.Head),
 			Latency: e.Latency, LastError: e.LastError})
 	}
 
@@ -146,7 +146,7 @@ func (r *Relayer) instance() web.Instance {
 }
 
 // noteStuck notes a watch that cannot store the next blocks; nil: it can.
-func noteStuck(i *web.Instance, e *watch.StuckError) {
+func noteStuck(i *fleet.Self, e *watch.StuckError) {
 	if e != nil {
 		i.Stuck = e
 	}

@@ -55,7 +55,7 @@ type Relayer struct {
 	log      *slog.Logger
 	secrets  *redact.Secrets
 	gatherer prometheus.Gatherer
-	build    web.Build
+	build    fleet.Build
 	started  time.Time
 	source   *chain.Source
 	filters  *watch.Filters
@@ -90,7 +90,7 @@ var ErrOutage = errors.New("the database was out of reach for too long")
 var ErrRefused = errors.New("refused to start")
 
 // New makes an instance and starts nothing. The registry gets its metrics, each with the labels chain_id and factory.
-func New(cfg *config.Config, log *slog.Logger, registry *prometheus.Registry, build web.Build) (*Relayer, error) {
+func New(cfg *config.Config, log *slog.Logger, registry *prometheus.Registry, build fleet.Build) (*Relayer, error) {
 	reg := prometheus.WrapRegistererWith(fleetLabels(cfg), registry)
 	r := &Relayer{
 		cfg: cfg, log: log.With(slog.String("instance", cfg.InstanceID)), secrets: cfg.Secrets(), gatherer: registry,

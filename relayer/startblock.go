@@ -114,7 +114,8 @@ func deployment(ctx context.Context, c startReader, factory common.Address, high
 // prepareChain stores the first block of the chain if the database does not know the chain yet.
 // Otherwise it logs a START_BLOCK that differs from the stored one.
 func (r *Relayer) prepareChain(ctx context.Context) error {
-	known, err := election.Start(ctx, r.db.Pool, r.cfg.ChainID)
+	factory := registry.Text(r.cfg.Factory)
+	known, err := election.Start(ctx, r.db.Pool, r.cfg.ChainID, factory)
 	switch {
 	case errors.Is(err, election.ErrUnknown):
 		unchecked, err := checkStart(ctx, r.source, r.cfg.Factory, uint64(r.cfg.StartBlock), r.cfg.AllowLateStart)
@@ -138,5 +139,5 @@ func (r *Relayer) prepareChain(ctx context.Context) error {
 				"`escrow-relayer rewind` reads it", slog.Int64("database", known), slog.Int64("variable", r.cfg.StartBlock))
 	}
 
-	return election.Prepare(ctx, r.db.Pool, r.cfg.ChainID, r.cfg.StartBlock, registry.Text(r.cfg.Factory))
+	return election.Prepare(ctx, r.db.Pool, r.cfg.ChainID, r.cfg.StartBlock, factory)
 }

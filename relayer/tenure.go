@@ -37,7 +37,10 @@ func (r *Relayer) serve(ctx context.Context, limit *outage, joined func()) (err 
 	defer end()
 	session, err := election.Open(attempt, election.SessionConfig{
 		Conn: r.db.Session, ChainID: r.cfg.ChainID, InstanceID: r.cfg.InstanceID, ProbeEvery: r.cfg.SessionProbeInterval,
-		Wait: r.cfg.InstanceLockWait, Waiting: limit.good,
+		Wait: r.cfg.InstanceLockWait, Waiting: func(taken error) {
+			limit.good() // the database answers
+			r.condition.lastLoss.set(taken)
+		},
 		Channels: append([]string{partition.Channel, registry.Channel, ledger.RequestsChannel, election.Channel},
 			r.commands.channels()...),
 		Log: r.component("session"),

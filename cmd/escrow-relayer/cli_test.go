@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"maps"
+	"net/http"
 	"os"
 	"os/exec"
 	"strings"
@@ -115,6 +116,18 @@ func TestTwoProcessesWithOneInstanceID(t *testing.T) {
 	require.Contains(t, out, "INSTANCE_ID=r0")
 	w.blocks(3)
 	w.audit(false)
+
+	// While it waits, page and /readyz name the twin; the database is well.
+	first := w.fleet["r0"]
+	w.run("r0", 0, 1, map[string]string{"INSTANCE_LOCK_WAIT": "10m"})
+	defer func() { w.fleet["r0"] = first }()
+	require.Eventually(t, func() bool {
+		status, ready := w.read("r0", "/readyz")
+		return status == http.StatusServiceUnavailable && strings.Contains(ready, "another live process has INSTANCE_ID=r0")
+	}, time.Minute, 50*time.Millisecond)
+	_, page := w.read("r0", "/")
+	require.Contains(t, page, "give each instance its own INSTANCE_ID")
+	require.NotContains(t, page, "once the database answers")
 }
 
 func TestStatusAuditReplayMigrate(t *testing.T) {

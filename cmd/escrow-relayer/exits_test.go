@@ -194,7 +194,7 @@ func (s *screen) until(t *testing.T, words string) {
 func TestWhole(t *testing.T) {
 	started := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	three := func() *fleet.Fleet {
-		f := &fleet.Fleet{Leader: fleet.Leader{Valid: true}, Slots: fleet.Slots{Total: 2520, Served: 2520}}
+		f := &fleet.Fleet{Leader: fleet.Leader{Valid: true, Held: true}, Slots: fleet.Slots{Total: 2520, Served: 2520}}
 		for n := range 3 {
 			f.Instances = append(f.Instances, fleet.Instance{ID: fmt.Sprintf("r%d", n), Number: n, Total: 3, Alive: true,
 				Started: started})
@@ -209,9 +209,11 @@ func TestWhole(t *testing.T) {
 
 	frozen := three()
 	frozen.Outbox.OldestAge = fleet.Age(fleet.LimitOutbox.Behind - time.Second)
+	frozen.Problems = frozen.Judge(fleet.DefaultLimits)
 	require.Empty(t, (&whole{lag: 100}).missing(frozen), "messages that settle")
 	frozen.Outbox.OldestAge = fleet.Age(fleet.LimitOutbox.Behind)
-	require.Equal(t, "Pub/Sub has not taken the oldest message for 30s", (&whole{lag: 100}).missing(frozen))
+	frozen.Problems = frozen.Judge(fleet.DefaultLimits)
+	require.Equal(t, "the oldest of 0 messages has waited for Pub/Sub for 30s", (&whole{lag: 100}).missing(frozen))
 
 	without := three()
 	without.Instances[1].Alive = false

@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fusion-prime/escrow-relayer/relayer/web"
+	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
 // version, commit and date (of the commit) are set by the Makefile, the image and a release. Where they
@@ -99,8 +99,8 @@ func refuseArguments(cmd *cobra.Command) {
 }
 
 // built says which version this is, which commit it was built from, and when that was made.
-func built() web.Build {
-	b := web.Build{Version: version, Commit: commit, Date: date}
+func built() fleet.Build {
+	b := fleet.Build{Version: version, Commit: commit, Date: date}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		b.Version = cmp.Or(b.Version, info.Main.Version)
 		for _, s := range info.Settings {
@@ -113,7 +113,7 @@ func built() web.Build {
 		}
 	}
 
-	return web.Build{
+	return fleet.Build{
 		Version: cmp.Or(b.Version, "(devel)"), Commit: cmp.Or(b.Commit, "unknown"), Date: cmp.Or(b.Date, "unknown"),
 	}
 }

@@ -132,20 +132,24 @@ func (w *whole) missing(f *fleet.Fleet) string {
 	var why []string
 	say := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }
 
-	if f.Slots.Unserved > 0 || f.Slots.Total == 0 {
-		say("%d slots are unserved", f.Slots.Unserved)
+	for _, p := range f.Problems {
+		switch p.Kind {
+		case fleet.UnknownChain, fleet.ReadOnly, fleet.NobodyAlive, fleet.NoNode, fleet.NoLeader, fleet.HungLeader,
+			fleet.UnservedSlots:
+			say("%s", p.Text)
+		case fleet.OldOutbox:
+			if p.Severity != fleet.Notice {
+				say("%s", p.Text)
+			}
+		}
 	}
 
-	if !f.Leader.Valid {
-		say("nobody leads")
+	if len(why) == 0 && !f.Leader.Valid {
+		say("a new leader is taking over")
 	}
 
 	if behind := f.Chain.Head - f.Chain.LowestCursor + 1; f.Chain.Head > 0 && behind > w.lag {
 		say("the lowest cursor is %d blocks behind the head", behind)
-	}
-
-	if age := f.Outbox.OldestAge; fleet.LimitOutbox.Severity(time.Duration(age)) != "" {
-		say("Pub/Sub has not taken the oldest message for %s", age)
 	}
 
 	if w.instance != "" {

@@ -62,7 +62,7 @@ func (o *statusOptions) once(ctx context.Context, w io.Writer, read fleetReader)
 		return err
 	}
 
-	if len(f.Problems) > 0 {
+	if fleet.NeedPerson(f.Problems) {
 		return errQuiet
 	}
 

@@ -17,7 +17,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/relayer"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
-	"github.com/fusion-prime/escrow-relayer/relayer/web"
+	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
 // Profiled runs a relayer as `escrow-relayer run` does, in this process. At its end it writes three
@@ -29,7 +29,7 @@ func Profiled(ctx context.Context, dir string) (err error) {
 		return err
 	}
 
-	r, err := relayer.New(cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), web.Build{Version: "bench"})
+	r, err := relayer.New(cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), fleet.Build{Version: "bench"})
 	if err != nil {
 		return err
 	}

@@ -65,7 +65,7 @@ func (a *ABI) CheckFactory(ctx context.Context, chain Caller, address common.Add
 			return fmt.Errorf("%w: the code at %s is not of the Ethereum Virtual Machine, so its events cannot be told: "+
 				"make sure that it is the factory", ErrUnknownProxy, at)
 		case delegates(code):
-			return fmt.Errorf("%w: the code at %s does not contain the event EscrowDeployed and runs other code: make sure that it is the factory",
+			return fmt.Errorf("%w: the code at %s does not contain the event EscrowDeployed and runs other code: make sure that it is the factory; it can be corrected until its first escrow is stored",
 				ErrUnknownProxy, at)
 		default:
 			return fmt.Errorf("%w: the code at %s does not contain the event EscrowDeployed, so it can never announce an escrow; "+

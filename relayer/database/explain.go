@@ -30,6 +30,9 @@ type Explained struct {
 
 func (e *Explained) Error() string { return e.What + ": " + e.Remedy }
 
+// Advice is the error in two parts, for screens that show the remedy apart.
+func (e *Explained) Advice() (what, remedy string) { return e.What, e.Remedy }
+
 // Unwrap returns the driver's error.
 func (e *Explained) Unwrap() error { return e.cause }
 

@@ -66,6 +66,7 @@ type Instance struct {
 	Alive     bool                `json:"alive" db:"-"` // its session holds its lock, and it has checked its slots lately
 	// its nodes do not let it go on, and it gave its slots up to those that can
 	SitsOut      bool               `json:"sits_out"`
+	StuckFor     Age                `json:"stuck_for_seconds" db:"-"` // since its nodes do not let it go on; 0: they do
 	Settings     partition.Settings `json:"settings"`
 	Leader       bool               `json:"leader" db:"-"`
 	HeartbeatAge Age                `json:"heartbeat_age_seconds" db:"-"`

@@ -44,7 +44,9 @@ func TestWholeFleet(t *testing.T) {
 
 	f, err := fleet.Read(t.Context(), w.DB, chain)
 	require.NoError(t, err)
-	require.Empty(t, f.Problems)
+	require.Equal(t, []string{fleet.OldOutbox}, kinds(f.Problems))
+	require.Equal(t, fleet.Notice, f.Problems[0].Severity)
+	require.False(t, fleet.NeedPerson(f.Problems))
 	require.True(t, f.Known)
 	require.Equal(t, 3, f.Live())
 	require.Equal(t, "a", f.Leader.Instance)
@@ -159,7 +161,8 @@ func TestAlivenessFollowsTheSession(t *testing.T) {
 	require.False(t, f.Leader.Held)
 	require.Less(t, f.Slots.Each[0].Unserved.Seconds(), 15.0,
 		"since it last checked its slots, not since its last heartbeat")
-	require.Equal(t, []string{fleet.Redundancy}, kinds(f.Problems), "a takeover takes seconds, and then one is missing")
+	require.Equal(t, []string{fleet.Redundancy, fleet.NoLeader, fleet.UnservedSlots}, kinds(f.Problems),
+		"a takeover takes seconds, and then one is missing")
 	require.Equal(t, []string{fleet.NoLeader, fleet.UnservedSlots},
 		kinds(f.Judge(fleet.Limits{NoLeader: fleet.Limit{Behind: 1}, Unserved: fleet.Limit{Behind: 1}})))
 }
@@ -409,12 +412,13 @@ func TestWhoShouldBeThere(t *testing.T) {
 
 	w.LeftWhenItDied("died")
 	f = read()
-	require.Empty(t, f.Problems, "it stopped a second ago, and may be restarting")
 	require.Equal(t, 2, f.Expected())
-	require.Equal(t, []string{fleet.Redundancy}, kinds(f.Judge(fleet.Settling)))
+	require.Equal(t, []string{fleet.Redundancy}, kinds(f.Problems))
+	require.Equal(t, fleet.Notice, f.Problems[0].Severity, "it stopped a second ago, and may be restarting")
 	w.Left("died", 3*time.Minute)
 	f = read()
 	require.Equal(t, []string{fleet.Redundancy}, kinds(f.Problems))
+	require.Equal(t, fleet.Warning, f.Problems[0].Severity)
 }
 
 // A live instance that does not check its slots holds its lock, and is not alive.
@@ -485,4 +489,38 @@ func TestADatabaseThatTakesNothing(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, f.ReadOnly)
 	require.Equal(t, []string{fleet.ReadOnly}, kinds(f.Problems))
+}
+
+// No instance has nodes that let it go on: nothing is read any more, whatever else is well. It is said at once,
+// and by how long it has been so; one instance that can go on means that the fleet copes.
+func TestNoNodeAnywhere(t *testing.T) {
+	w := setup(t)
+	w.chainRow("a", 0, time.Hour)
+	w.live("a", 0, 2, 1005).Lead()
+	w.live("b", 1, 2, 1004)
+	stuck := func(id, ago string) {
+		w.Exec(`update relayer_instances set able_since = null, stuck_since = now() - $2::interval where instance_id = $1`, id, ago)
+	}
+	judged := func() []fleet.Problem {
+		f, err := fleet.Read(t.Context(), w.DB, chain)
+		require.NoError(t, err)
+
+		return f.Problems
+	}
+	stuck("a", "10 minutes")
+	require.Empty(t, judged())
+	for ago, want := range map[string]struct {
+		severity fleet.Severity
+		headline string
+	}{
+		"3 seconds":  {fleet.Notice, "Nothing new is stored: this may end within seconds"},
+		"40 seconds": {fleet.Warning, "Nothing new is stored: somebody should look"},
+		"3 minutes":  {fleet.Critical, "Nothing new is stored: somebody has to look"},
+	} {
+		stuck("b", ago)
+		problems := judged()
+		require.Equal(t, []string{fleet.NoNode}, kinds(problems))
+		require.Equal(t, want.severity, problems[0].Severity)
+		require.Equal(t, want.headline, fleet.Headline(problems))
+	}
 }

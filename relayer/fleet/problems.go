@@ -17,7 +17,21 @@ type Severity string
 // The severities.
 const (
 	Critical Severity = "critical" // events are delayed, or will be: at once
-	Warning  Severity = "warning"  // nothing is delayed yet: today
+	Warning  Severity = "warning"  // today
+	Notice   Severity = "notice"   // it normally ends within seconds: not at all
+)
+
+// rank orders the severities, the worst first.
+func (s Severity) rank() int { return slices.Index([]Severity{Critical, Warning, Notice}, s) }
+
+// Effect is what a problem does to the events.
+type Effect string
+
+// The effects. What has none of them is lost redundancy or a matter of settings.
+const (
+	Blind  Effect = "blind"  // nothing is known of them, since the database does not answer
+	Stops  Effect = "stops"  // nothing new is stored
+	Delays Effect = "delays" // some events are stored or published late
 )
 
 // Problem is something that does not end by itself.
@@ -31,25 +45,32 @@ type Problem struct {
 
 // The kinds of problems.
 const (
-	UnknownChain   = "unknown_chain"
-	NobodyAlive    = "nobody_alive"
-	NoLeader       = "no_leader"
-	HungLeader     = "hung_leader"
-	UnservedSlots  = "unserved_slots"
-	AdoptedSlots   = "adopted_slots"
-	StaleHeartbeat = "stale_heartbeat"
-	StuckCursor    = "stuck_cursor"
-	FactoryBehind  = "factory_behind"
-	OldOutbox      = "old_outbox"
-	LateEscrows    = "late_escrows"
-	MixedTotals    = "mixed_totals"
-	MixedSettings  = "mixed_settings"
-	Redundancy     = "lost_redundancy"
-	FutureStart    = "start_block_in_the_future"
-	StillFinality  = "finality_stands_still"
-	StillChain     = "chain_stands_still"
-	StrangerHolds  = "stranger_holds_lock"
-	ReadOnly       = "database_read_only"
+	UnknownChain    = "unknown_chain"
+	NobodyAlive     = "nobody_alive"
+	NoLeader        = "no_leader"
+	HungLeader      = "hung_leader"
+	UnservedSlots   = "unserved_slots"
+	AdoptedSlots    = "adopted_slots"
+	StaleHeartbeat  = "stale_heartbeat"
+	StuckCursor     = "stuck_cursor"
+	FactoryBehind   = "factory_behind"
+	OldOutbox       = "old_outbox"
+	LateEscrows     = "late_escrows"
+	MixedTotals     = "mixed_totals"
+	MixedSettings   = "mixed_settings"
+	Redundancy      = "lost_redundancy"
+	FutureStart     = "start_block_in_the_future"
+	StillFinality   = "finality_stands_still"
+	StillChain      = "chain_stands_still"
+	StrangerHolds   = "stranger_holds_lock"
+	NoNode          = "no_node"
+	DatabaseGone    = "database_down"
+	DatabaseRefuses = "database_refuses"
+	SessionGone     = "session_lost"
+	OwnNode         = "own_node_down"
+	StuckCommit     = "commit_stuck"
+	PublishFails    = "publish_fails"
+	ReadOnly        = "database_read_only"
 
 	HaltedSender    = "sender_halted"
 	UnsignedCommand = "signer_unreachable"
@@ -61,27 +82,50 @@ const (
 // Runbooks is where the runbooks are; the alerts link to the same pages.
 const Runbooks = "https://github.com/fusion-prime/escrow-relayer/blob/main/deploy/runbooks/"
 
+// effectOf is what each kind does; those that are not named do nothing to the events yet.
+var effectOf = map[string]Effect{
+	UnknownChain: Stops, NobodyAlive: Stops, ReadOnly: Stops, NoNode: Stops, DatabaseGone: Blind, DatabaseRefuses: Stops, StillChain: Stops,
+	NoLeader: Delays, HungLeader: Delays, UnservedSlots: Delays, StuckCursor: Delays, FactoryBehind: Delays,
+	OldOutbox: Delays, PublishFails: Delays, LateEscrows: Delays, FutureStart: Stops, StillFinality: Stops,
+	StuckCommit: Delays,
+}
+
+// Effect of the problem.
+func (p *Problem) Effect() Effect { return effectOf[p.Kind] }
+
+// NeedPerson reports whether any of them does not end by itself.
+func NeedPerson(all []Problem) bool {
+	return slices.ContainsFunc(all, func(p Problem) bool { return p.Severity != Notice })
+}
+
 // runbookOf is the page of each kind of problem. A test compares it with the files.
 var runbookOf = map[string]string{
-	UnknownChain:   "new-chain.md",
-	NobodyAlive:    "leader-gap.md#relayerfleetdown",
-	NoLeader:       "leader-gap.md#relayernoleader",
-	HungLeader:     "leader-gap.md#relayernoleader",
-	UnservedSlots:  "unserved-slots.md#relayerslotsunserved",
-	AdoptedSlots:   "unserved-slots.md#relayerslotsadopted",
-	Redundancy:     "unserved-slots.md#relayerslotsadopted",
-	StaleHeartbeat: "stale-instance.md#relayerheartbeatstale",
-	StuckCursor:    "lag.md#relayerlagblocks",
-	FactoryBehind:  "lag.md#relayerfactorylag",
-	FutureStart:    "new-chain.md",
-	StillFinality:  "lag.md#relayerfinalitystuck",
-	StillChain:     "lag.md#relayerheadstuck",
-	StrangerHolds:  "leader-gap.md#strangers",
-	ReadOnly:       "database-connections.md#relayerdatabasedown",
-	OldOutbox:      "outbox-age.md#relayeroutboxold",
-	LateEscrows:    "lag.md#relayerlateescrows",
-	MixedTotals:    "repartition.md",
-	MixedSettings:  "schema-upgrade.md#relayerversionsdiffer",
+	UnknownChain:    "new-chain.md",
+	NobodyAlive:     "leader-gap.md#relayerfleetdown",
+	NoLeader:        "leader-gap.md#relayernoleader",
+	HungLeader:      "leader-gap.md#relayernoleader",
+	UnservedSlots:   "unserved-slots.md#relayerslotsunserved",
+	AdoptedSlots:    "unserved-slots.md#relayerslotsadopted",
+	Redundancy:      "unserved-slots.md#relayerslotsadopted",
+	StaleHeartbeat:  "stale-instance.md#relayerheartbeatstale",
+	StuckCursor:     "lag.md#relayerlagblocks",
+	FactoryBehind:   "lag.md#relayerfactorylag",
+	FutureStart:     "new-chain.md",
+	StillFinality:   "lag.md#relayerfinalitystuck",
+	StillChain:      "lag.md#relayerheadstuck",
+	StrangerHolds:   "leader-gap.md#strangers",
+	ReadOnly:        "database-connections.md#relayerdatabasedown",
+	DatabaseRefuses: "database-connections.md#relayerdatabasedown",
+	DatabaseGone:    "database-connections.md#relayerdatabasedown",
+	SessionGone:     "database-connections.md#relayersessionlosses",
+	NoNode:          "provider-change.md#relayernoendpoint",
+	OwnNode:         "provider-change.md#relayernoendpoint",
+	StuckCommit:     "storing.md#relayercommitstuck",
+	PublishFails:    "outbox-age.md#relayeroutboxold",
+	OldOutbox:       "outbox-age.md#relayeroutboxold",
+	LateEscrows:     "lag.md#relayerlateescrows",
+	MixedTotals:     "repartition.md",
+	MixedSettings:   "schema-upgrade.md#relayerversionsdiffer",
 
 	HaltedSender:    "commands.md#relayersenderhalted",
 	UnsignedCommand: "commands.md#relayersigner",
@@ -127,16 +171,6 @@ var DefaultLimits = Limits{
 	FactoryBehind:  Limit{Critical: LimitBehind},
 }
 
-// Settling are limits for what ends by itself within seconds: it is shown to whoever looks, and nobody
-// is called.
-var Settling = Limits{
-	NoLeader: Limit{Behind: 1}, Unserved: Limit{Behind: 1}, Outbox: Limit{Behind: settlingOutbox},
-	Redundancy: Limit{Behind: 1},
-}
-
-// settlingOutbox is an age that no message reaches while Pub/Sub answers.
-const settlingOutbox = 5 * time.Second
-
 // problems are those that were found so far.
 type problems []Problem
 
@@ -164,6 +198,7 @@ func (f *Fleet) Judge(l Limits) []Problem {
 	case f.Live() == 0:
 		p.add(NobodyAlive, Critical, "start an instance; it goes on where the last one stopped", "%s", f.nobodyAlive())
 	default:
+		f.judgeNodes(&p)
 		f.judgeLeader(&p, l)
 		f.judgeUnserved(&p, l)
 		f.judgeProgress(&p, l)
@@ -176,11 +211,14 @@ func (f *Fleet) Judge(l Limits) []Problem {
 	}
 
 	f.judgeStrangers(&p)
-	slices.SortStableFunc(p, func(a, b Problem) int {
-		return cmp.Compare(a.Severity, b.Severity) // the words are in this order: critical, warning
-	})
+	p.sort()
 
 	return p
+}
+
+// sort puts the worst first, and keeps the order among equals.
+func (p problems) sort() {
+	slices.SortStableFunc(p, func(a, b Problem) int { return cmp.Compare(a.Severity.rank(), b.Severity.rank()) })
 }
 
 // judgeStrangers names every stranger that holds a lock of ours.
@@ -239,13 +277,30 @@ func instances(n int) string {
 	return fmt.Sprintf("%d instances", n)
 }
 
+// judgeNodes judges a fleet of which no instance can read blocks. Each of them has found that by its own
+// clock; since when is by the database's.
+func (f *Fleet) judgeNodes(p *problems) {
+	n, since := 0, Age(math.MaxInt64)
+	for i := range f.alive() {
+		if i.StuckFor == 0 {
+			return
+		}
+
+		n++
+		since = min(since, i.StuckFor)
+	}
+
+	p.add(NoNode, LimitNode.of(since), "look at the endpoints of RPC_URLS; /readyz of an instance names what they say",
+		"the nodes let none of %s go on, for %s: nothing new is read", instances(n), since)
+}
+
 func (f *Fleet) judgeLeader(p *problems, l Limits) {
 	age := f.Leader.HeartbeatAge
 	if f.Leader.Held {
 		p.add(HungLeader, l.HungLeader.of(age), "restart it; another instance takes over within seconds",
 			"the leader %s holds its lock but has not made its rounds for %s", f.Leader.Instance, age)
 	} else {
-		p.add(NoLeader, l.NoLeader.of(age),
+		p.add(NoLeader, l.NoLeader.of(max(age, 1)),
 			"look at the logs of the live instances for why they do not take the leader lock",
 			"nobody has led for %s: new escrows are not discovered", age)
 	}
@@ -256,7 +311,7 @@ func (f *Fleet) judgeUnserved(p *problems, l Limits) {
 	owners := map[string]bool{}
 	for i := range f.Slots.Each {
 		s := &f.Slots.Each[i]
-		if s.Served || l.Unserved.of(s.Unserved) == "" {
+		if s.Served || l.Unserved.of(max(s.Unserved, 1)) == "" {
 			continue
 		}
 
@@ -271,7 +326,11 @@ func (f *Fleet) judgeUnserved(p *problems, l Limits) {
 		last = "; last owned by " + names(f, func(i *Instance) bool { return owners[i.ID] })
 	}
 
-	p.add(UnservedSlots, l.Unserved.of(longest),
+	if n == 0 {
+		return
+	}
+
+	p.add(UnservedSlots, l.Unserved.of(max(longest, 1)),
 		"look at the logs of the live instances for why they do not claim them",
 		"%d of %d slots are not served, for %s at most%s", n, f.Slots.Total, longest, last)
 }
@@ -368,14 +427,24 @@ func (f *Fleet) factoryBehind() (behind Age) {
 	return behind
 }
 
-// judgeRedundancy looks for partitions that have no live instance, and says whether there is one. One
+// judgeRedundancy looks for partitions that have no live instance, and reports whether one is missed. One
 // that died is missed at once; one that was stopped may be restarting.
 func (f *Fleet) judgeRedundancy(p *problems, l Limits) (lost bool) {
 	missing := f.missing()
 	var who []string
+	severity := Notice
 	for _, m := range missing {
-		if m.died && l.Redundancy.Behind > 0 || l.Redundancy.of(m.since) != "" {
+		of := l.Redundancy.of(m.since)
+		if m.died && l.Redundancy.Behind > 0 {
+			of = Warning
+		}
+
+		if of != "" {
 			who = append(who, fmt.Sprint(m.number))
+		}
+
+		if of == Warning {
+			severity = Warning
 		}
 	}
 
@@ -389,11 +458,11 @@ func (f *Fleet) judgeRedundancy(p *problems, l Limits) (lost bool) {
 		partitions = "partitions " + enumerate(who) + " have"
 	}
 
-	p.add(Redundancy, Warning, "start the instances that are missing; until then fewer can fail",
+	p.add(Redundancy, severity, "start the instances that are missing; until then fewer can fail",
 		"%s no live instance: %d of %d partitions have one, and %d slots are served by an instance that stands in",
 		partitions, total-len(missing), total, f.Slots.Adopted)
 
-	return true
+	return severity != Notice
 }
 
 // enumerate lists some words, at most five.

@@ -170,7 +170,7 @@ const selectInstances = `
 	select i.instance_id, i.partition_number, i.total_partitions, i.strategy, i.status, i.sits_out, i.settings,
 	       i.started_at, i.version, i.escrows_monitored, coalesce(c.next_block, 0), coalesce(i.head_block, 0),
 	       i.left_at is not null, i.lock_key, i.last_heartbeat, i.seen_at, i.dead_since, c.block_time, c.updated_at,
-	       i.head_time, i.target_time
+	       i.head_time, i.target_time, i.stuck_since
 	from relayer_instances i left join cursors c using (chain_id, instance_id)
 	where i.chain_id = $1 and ` + remembered
 
@@ -191,6 +191,7 @@ type instanceRow struct {
 	Moved      *time.Time // when its cursor last moved
 	HeadTime   *time.Time // of the newest block of its nodes, as of its last heartbeat
 	TargetTime *time.Time // of the newest block that it may process
+	Stuck      *time.Time // since when its nodes do not let it go on; nil: they do
 }
 
 func (r *rows) readInstances(rows pgx.Rows) (err error) {
@@ -332,6 +333,10 @@ func (r *rows) foldInstance(row *instanceRow) Instance {
 
 	if i.Cursor > 0 {
 		i.CursorAge = r.ageOf(row.Moved)
+	}
+
+	if row.Stuck != nil {
+		i.StuckFor = max(1, r.age(*row.Stuck))
 	}
 
 	switch {

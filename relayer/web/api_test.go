@@ -13,6 +13,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
 	"github.com/fusion-prime/escrow-relayer/partition"
+	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
 // read decodes an answer that must be 200.
@@ -191,7 +192,9 @@ func TestEventsOfOnePlace(t *testing.T) {
 func TestWhatCannotBeUnderstoodIsRefused(t *testing.T) {
 	t.Parallel()
 	s, source := bare(t, untouchable{t})
-	source.set(func(i *Instance) { i.Partition = partition.Partition{Number: 0, Total: 3, Strategy: partition.Modulo} })
+	source.set(func(i *fleet.Self) {
+		i.Partition = partition.Partition{Number: 0, Total: 3, Strategy: partition.Modulo}
+	})
 	h := s.Handler()
 	eventCursor, escrowCursor := *encodeCursor("v", "1", "2", "x"), *encodeCursor("e", "0x")
 	for path, parameter := range map[string]string{

@@ -24,6 +24,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
+	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
 // These tests look at the status page in the Chromium of this machine. With SCREENSHOTS=dir they
@@ -171,7 +172,7 @@ var scenes = map[string]func(*world) (query string){
 	},
 	"node down": func(w *world) string {
 		w.fleet(3)
-		w.source.set(func(i *Instance) {
+		w.source.set(func(i *fleet.Self) {
 			i.Node = errors.New("no RPC endpoint is available: rpc0: connection refused: check RPC_URLS and the nodes behind them")
 			i.Endpoints[0].Up, i.Endpoints[0].LastError = false, "connection refused"
 		})
@@ -187,8 +188,8 @@ var scenes = map[string]func(*world) (query string){
 	},
 	"database down at the start": func(w *world) string {
 		w.databaseBehindProxy()()
-		w.source.set(func(i *Instance) {
-			*i = Instance{ID: i.ID, Build: i.Build, Started: i.Started, Partition: i.Partition,
+		w.source.set(func(i *fleet.Self) {
+			*i = fleet.Self{ID: i.ID, Build: i.Build, Started: i.Started, Partition: i.Partition,
 				Session: errors.New("not part of the fleet: joining")}
 		})
 
@@ -212,7 +213,7 @@ var scenes = map[string]func(*world) (query string){
 		w.Exec(`insert into outbox_messages (chain_id, slot, escrow, event_id, event_type, created_at)
 			select chain_id, slot, escrow, event_id, event_type, now() - interval '70 seconds' from processed_events
 				where slot % 4 = 0`)
-		w.source.set(func(i *Instance) {
+		w.source.set(func(i *fleet.Self) {
 			i.ID, i.Leader, i.Partition.Number, i.Partition.Total = "relayer-3", false, 3, 4
 			i.Node = errors.New("no endpoint has answered for 31s")
 		})
@@ -235,7 +236,7 @@ func (w *world) frozenPubSub(age time.Duration) string {
 	w.fleet(3)
 	w.escrows(90)
 	w.QueuesStored(40, age)
-	w.source.set(func(i *Instance) {
+	w.source.set(func(i *fleet.Self) {
 		i.PublishError, i.PublishErrorAt = errors.New("rpc error: code = Unavailable desc = connection timed out"),
 			time.Now().Add(-4*time.Second)
 	})
@@ -253,7 +254,7 @@ func (w *world) databaseBehindProxy() (cut func()) {
 
 	return func() {
 		proxy.Cut()
-		w.source.set(func(i *Instance) {
+		w.source.set(func(i *fleet.Self) {
 			i.Session = errors.New("the database session is lost")
 			i.Database = database.Explain(w.cfg.DB.(*pgxpool.Pool).Ping(w.t.Context()))
 		})

@@ -18,6 +18,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
 	"github.com/fusion-prime/escrow-relayer/partition"
+	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
 const (
@@ -33,16 +34,16 @@ func TestMain(m *testing.M) {
 // instanceStub is a Source whose instance a test changes.
 type instanceStub struct {
 	mu sync.Mutex
-	i  Instance
+	i  fleet.Self
 }
 
-func (s *instanceStub) Instance() Instance {
+func (s *instanceStub) Instance() fleet.Self {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.i
 }
 
-func (s *instanceStub) set(change func(*Instance)) {
+func (s *instanceStub) set(change func(*fleet.Self)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change(&s.i)
@@ -61,15 +62,15 @@ func setup(t testing.TB) *world {
 	t.Helper()
 	w := &world{t: t, Fleet: testfleet.New(t, testChain)}
 	now := time.Now()
-	w.source = &instanceStub{i: Instance{
+	w.source = &instanceStub{i: fleet.Self{
 		ID:      "relayer-0",
-		Build:   Build{Version: "v1.4.2", Commit: "5f0c1de2ab34f0c1de2ab34f0c1de2ab34f0c1de", Date: "2026-11-20T08:15:30Z"},
+		Build:   fleet.Build{Version: "v1.4.2", Commit: "5f0c1de2ab34f0c1de2ab34f0c1de2ab34f0c1de", Date: "2026-11-20T08:15:30Z"},
 		Started: now.Add(-4*time.Hour - 12*time.Minute), Leader: true,
 		Partition: partition.Partition{Number: 0, Total: 3, Strategy: partition.Modulo},
 		Head:      testHead, Target: testHead - 2, Final: testHead - 64, HeadTime: now, Cursor: testHead - 1,
 		CursorTime: now.Add(-24 * time.Second), FactoryCursor: testHead - 1,
 		Escrows: 412, Slots: 840, InFlight: 3,
-		Endpoints: []Endpoint{
+		Endpoints: []fleet.Endpoint{
 			{Name: "rpc0", Host: "https://***.alchemy.com", Up: true, Head: testHead, Latency: 41 * time.Millisecond},
 			{Name: "rpc1", Host: "wss://***.infura.io", Up: false, Head: testHead - 9, Latency: 230 * time.Millisecond,
 				LastError: "429 Too Many Requests: https://…"},
@@ -100,7 +101,7 @@ func (w *world) fleet(n int) (sessions []*testfleet.Session) {
 	}
 
 	sessions[0].Lead()
-	w.source.set(func(i *Instance) { i.Partition.Total = n; i.Slots = 2520 / n })
+	w.source.set(func(i *fleet.Self) { i.Partition.Total = n; i.Slots = 2520 / n })
 
 	return sessions
 }

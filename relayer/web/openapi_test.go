@@ -16,6 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
+	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
 // document is what the tests need of openapi.yaml.
@@ -158,7 +159,7 @@ func TestAnswersFitTheDocument(t *testing.T) {
 	w.Finds(testfleet.Escrow{Address: addressOf(500), Slot: 1, Block: 5, Late: true})
 	well := w.server().Handler()
 	sick, source := bare(t, broken(t))
-	source.set(func(i *Instance) { i.Node = errGone })
+	source.set(func(i *fleet.Self) { i.Node = errGone })
 	gone := sick.Handler()
 
 	d, compile := spec(t), schemas(t)

@@ -10,10 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
+	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
 func TestBuild(t *testing.T) {
-	for want, b := range map[string]Build{
+	for want, b := range map[string]fleet.Build{
 		"v1.4.2 (5f0c1de2ab34, 2026-11-20)": {"v1.4.2", "5f0c1de2ab34f0c1de2ab34f0c1de2ab34f0c1de", "2026-11-20T08:15:30Z"},
 		"v1.4.2 (5f0c1de2ab34)":             {"v1.4.2", "5f0c1de2ab34f0c1", "unknown"},
 		"(devel)":                           {"(devel)", "unknown", "unknown"},
@@ -76,7 +77,7 @@ func TestPageEscapesWhatOthersNamed(t *testing.T) {
 	w.fleet(1)
 	const hostile = `"><script>alert(1)</script>`
 	w.instance(hostile, 0, 1)
-	w.source.set(func(i *Instance) { i.ID, i.Build = hostile, Build{hostile, hostile, hostile} })
+	w.source.set(func(i *fleet.Self) { i.ID, i.Build = hostile, fleet.Build{hostile, hostile, hostile} })
 	w.Stores(testfleet.Event{ID: hostile, Type: hostile, Escrow: hostile, Block: 1, Index: 1, By: hostile})
 	text := body(t, get(t, w.server().Handler(), "/?escrow="+strings.ReplaceAll(hostile, "<", "%3C")))
 	require.NotContains(t, text, "<script>alert")
@@ -144,7 +145,7 @@ func TestVerdict(t *testing.T) {
 	w.Left("relayer-0", 3*time.Minute)
 	require.Contains(t, page(), "840 slots are served by an instance that stands in")
 
-	w.source.set(func(i *Instance) { i.Node = errGone })
+	w.source.set(func(i *fleet.Self) { i.Node = errGone })
 	require.Contains(t, page(), "This instance&#39;s node: dial")
 }
 
@@ -152,10 +153,10 @@ func TestVerdict(t *testing.T) {
 // judges both by the one table of limits, as the alerts do.
 func TestWhatLastsIsWorse(t *testing.T) {
 	t.Parallel()
-	for what, fail := range map[string]func(*Instance, time.Time){
-		"database": func(i *Instance, since time.Time) { i.Database, i.DatabaseSince = errGone, since },
-		"session":  func(i *Instance, since time.Time) { i.Session, i.SessionSince = errGone, since },
-		"node":     func(i *Instance, since time.Time) { i.Node, i.NodeSince = errGone, since },
+	for what, fail := range map[string]func(*fleet.Self, time.Time){
+		"database": func(i *fleet.Self, since time.Time) { i.Database, i.DatabaseSince = errGone, since },
+		"session":  func(i *fleet.Self, since time.Time) { i.Session, i.SessionSince = errGone, since },
+		"node":     func(i *fleet.Self, since time.Time) { i.Node, i.NodeSince = errGone, since },
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -164,7 +165,7 @@ func TestWhatLastsIsWorse(t *testing.T) {
 			w.fleet(1)
 			h := w.server().Handler()
 			for level, age := range map[string]time.Duration{"notice": 0, "warning": time.Minute, "critical": 3 * time.Minute} {
-				w.source.set(func(i *Instance) { fail(i, time.Now().Add(-age)) })
+				w.source.set(func(i *fleet.Self) { fail(i, time.Now().Add(-age)) })
 				require.Contains(t, body(t, get(t, h, "/")), `class="verdict `+level+`"`)
 			}
 		})
@@ -183,7 +184,7 @@ func TestWhyMessagesWait(t *testing.T) {
 		w.QueuesStored(4, age)
 	}
 	waitFor(20 * time.Second)
-	w.source.set(func(i *Instance) { i.PublishError, i.PublishErrorAt = errGone, time.Now() })
+	w.source.set(func(i *fleet.Self) { i.PublishError, i.PublishErrorAt = errGone, time.Now() })
 	h := w.server().Handler()
 	text := body(t, get(t, h, "/"))
 	require.Equal(t, 2, strings.Count(text, `<li class="notice">`), text)
@@ -208,9 +209,9 @@ func TestAllHaveStopped(t *testing.T) {
 func TestPageOfAnInstanceThatHasJustStarted(t *testing.T) {
 	t.Parallel()
 	s, source := bare(t, broken(t))
-	source.set(func(i *Instance) { *i = Instance{} })
+	source.set(func(i *fleet.Self) { *i = fleet.Self{} })
 	text := body(t, get(t, s.Handler(), "/"))
-	require.Contains(t, text, "Nothing is known of the fleet")
+	require.Contains(t, text, "The database does not answer: somebody has to look")
 	require.Contains(t, text, "No instance is known.")
 	require.Contains(t, text, "not read yet")
 	require.NotContains(t, text, "None is stored yet.", "nobody has looked")
@@ -237,7 +238,7 @@ func TestPageKeepsTheLastFleetWhileTheDatabaseIsGone(t *testing.T) {
 	require.Contains(t, text, "The fleet is shown as it was 1m 00s ago")
 	require.Contains(t, text, "relayer-2")
 	require.Regexp(t, `As of \d\d:\d\d:\d\d UTC: relayer-0 has led for`, text)
-	w.source.set(func(i *Instance) { i.Database, i.Session = errGone, errGone })
+	w.source.set(func(i *fleet.Self) { i.Database, i.Session = errGone, errGone })
 	text = body(t, get(t, s.Handler(), "/"))
 	require.NotContains(t, text, "This instance&#39;s database: ", "one cause is told once")
 	require.Contains(t, text, "This instance&#39;s database session: ")

@@ -3,6 +3,8 @@ package web
 import (
 	"encoding/json"
 	"net/http"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
 // serveHealth says that the process runs. It must not depend on anything else: where it fails, a
@@ -24,7 +26,7 @@ type check struct {
 
 func (s *Server) serveReady(w http.ResponseWriter, _ *http.Request) {
 	i := s.cfg.Source.Instance()
-	r := readiness{Ready: i.ready(), Checks: s.checks(&i)}
+	r := readiness{Ready: i.Ready(), Checks: s.checks(&i)}
 	status := http.StatusOK
 	if !r.Ready {
 		status = http.StatusServiceUnavailable
@@ -33,7 +35,7 @@ func (s *Server) serveReady(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, status, r)
 }
 
-func (s *Server) checks(i *Instance) map[string]check {
+func (s *Server) checks(i *fleet.Self) map[string]check {
 	return map[string]check{"session": s.check(i.Session), "database": s.check(i.Database), "node": s.check(i.Node)}
 }
 

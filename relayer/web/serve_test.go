@@ -16,6 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
 // served is a server that runs on a port of this machine.
@@ -81,7 +83,7 @@ func mask(s string) string { return strings.ReplaceAll(s, secret, "***") }
 
 func bare(t *testing.T, db DB) (*Server, *instanceStub) {
 	t.Helper()
-	source := &instanceStub{i: Instance{ID: "relayer-0"}}
+	source := &instanceStub{i: fleet.Self{ID: "relayer-0"}}
 	s, err := New(Config{Source: source, DB: db, ChainID: testChain, Mask: mask})
 	require.NoError(t, err)
 
@@ -91,7 +93,7 @@ func bare(t *testing.T, db DB) (*Server, *instanceStub) {
 func TestHealthzAsksNobody(t *testing.T) {
 	t.Parallel()
 	s, source := bare(t, untouchable{t})
-	source.set(func(i *Instance) { i.Session, i.Database, i.Node = errGone, errGone, errGone })
+	source.set(func(i *fleet.Self) { i.Session, i.Database, i.Node = errGone, errGone, errGone })
 	r := get(t, s.Handler(), "/healthz")
 	require.Equal(t, http.StatusOK, r.StatusCode)
 	require.JSONEq(t, `{"status":"ok"}`, body(t, r))
@@ -105,11 +107,11 @@ func TestReadyzNamesWhatIsNotReady(t *testing.T) {
 	require.JSONEq(t, `{"ready":true,"checks":{"session":{"ok":true},"database":{"ok":true},"node":{"ok":true}}}`,
 		body(t, r))
 
-	for name, breaks := range map[string]func(*Instance){
-		"session": func(i *Instance) { i.Session = errGone }, "database": func(i *Instance) { i.Database = errGone },
-		"node": func(i *Instance) { i.Node = errGone },
+	for name, breaks := range map[string]func(*fleet.Self){
+		"session": func(i *fleet.Self) { i.Session = errGone }, "database": func(i *fleet.Self) { i.Database = errGone },
+		"node": func(i *fleet.Self) { i.Node = errGone },
 	} {
-		source.set(func(i *Instance) { *i = Instance{}; breaks(i) })
+		source.set(func(i *fleet.Self) { *i = fleet.Self{}; breaks(i) })
 		r := get(t, s.Handler(), "/readyz")
 		require.Equal(t, http.StatusServiceUnavailable, r.StatusCode)
 		var answer readiness
@@ -127,9 +129,9 @@ func TestReadyzNamesWhatIsNotReady(t *testing.T) {
 func TestNoAnswerShowsASecret(t *testing.T) {
 	t.Parallel()
 	s, source := bare(t, broken(t))
-	source.set(func(i *Instance) {
+	source.set(func(i *fleet.Self) {
 		i.Session, i.Database, i.Node = errGone, errGone, errGone
-		i.Endpoints = []Endpoint{{Name: "rpc0", LastError: errGone.Error()}}
+		i.Endpoints = []fleet.Endpoint{{Name: "rpc0", LastError: errGone.Error()}}
 	})
 	for _, path := range []string{"/", "/?escrow=" + addressOf(1), "/status", "/readyz", "/escrows", "/escrows/" +
 		addressOf(1), "/events", "/metrics", "/healthz"} {

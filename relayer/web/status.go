@@ -16,9 +16,9 @@ type status struct {
 	FleetError  string     `json:"fleet_error,omitempty"`
 }
 
-// statusInstance is an Instance, and in other units what JSON has no type for.
+// statusInstance is a fleet.Self, and in other units what JSON has no type for.
 type statusInstance struct {
-	*Instance
+	*fleet.Self
 	Version    string           `json:"version"`
 	Commit     string           `json:"commit"`
 	Committed  *time.Time       `json:"committed_at"` // null: unknown
@@ -45,7 +45,7 @@ type statusPublisher struct {
 }
 
 type statusEndpoint struct {
-	Endpoint
+	fleet.Endpoint
 	LatencySeconds float64 `json:"latency_seconds"`
 }
 
@@ -65,7 +65,7 @@ func (s *Server) serveStatus(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, answer)
 }
 
-func (s *Server) statusOf(i *Instance) statusInstance {
+func (s *Server) statusOf(i *fleet.Self) statusInstance {
 	endpoints := make([]statusEndpoint, 0, len(i.Endpoints))
 	for _, e := range i.Endpoints {
 		e.LastError = s.cfg.Mask(e.LastError)
@@ -73,15 +73,15 @@ func (s *Server) statusOf(i *Instance) statusInstance {
 	}
 
 	return statusInstance{
-		Instance: i, Version: i.Build.Version, Commit: i.Build.Commit, Committed: parsed(i.Build.Date),
+		Self: i, Version: i.Build.Version, Commit: i.Build.Commit, Committed: parsed(i.Build.Date),
 		Started: i.Started.UTC(), Partition: i.Partition.Number, Total: i.Partition.Total,
-		Strategy: string(i.Partition.Strategy), Ready: i.ready(), Checks: s.checks(i),
+		Strategy: string(i.Partition.Strategy), Ready: i.Ready(), Checks: s.checks(i),
 		HeadTime: moment(i.HeadTime), CursorTime: moment(i.CursorTime),
-		LagBlocks: i.Lag(), LagSeconds: i.lagTime().Seconds(), Publisher: s.publisherOf(i), Endpoints: endpoints,
+		LagBlocks: i.Lag(), LagSeconds: i.LagTime().Seconds(), Publisher: s.publisherOf(i), Endpoints: endpoints,
 	}
 }
 
-func (s *Server) publisherOf(i *Instance) statusPublisher {
+func (s *Server) publisherOf(i *fleet.Self) statusPublisher {
 	p := statusPublisher{InFlight: i.InFlight, BlockedKeys: i.BlockedKeys, LastErrorAt: moment(i.PublishErrorAt)}
 	if i.PublishError != nil {
 		p.LastError = s.cfg.Mask(i.PublishError.Error())

@@ -47,15 +47,12 @@ type verdict struct {
 
 type problemView struct{ Level, Mark, Name, Text, Remedy, Runbook string }
 
-// marks are how the levels of verdicts and problems look; rank 0 is the worst.
-var marks = map[string]struct {
-	rank       int
-	mark, name string
-}{
-	"critical": {0, "✕", "Critical"},
-	"warning":  {1, "▲", "Warning"},
-	"notice":   {2, "◐", "Settling"},
-	"well":     {3, "●", "Well"},
+// marks are how the levels of verdicts and problems look.
+var marks = map[string]struct{ mark, name string }{
+	"critical": {"✕", "Critical"},
+	"warning":  {"▲", "Warning"},
+	"notice":   {"◐", "Settling"},
+	"well":     {"●", "Well"},
 }
 
 // figure is a quantity with its past.
@@ -89,7 +86,7 @@ type row struct {
 }
 
 type endpointView struct {
-	Endpoint
+	fleet.Endpoint
 	Behind string // how far, if it is slow
 }
 
@@ -104,7 +101,7 @@ const (
 )
 
 // show makes a view of what is known now.
-func (p *page) show(n *news, i *Instance, samples []sample, now time.Time) *view {
+func (p *page) show(n *news, i *fleet.Self, samples []sample, now time.Time) *view {
 	v := &view{
 		Chain: p.chainID, Now: now,
 		Self: self{
@@ -146,121 +143,39 @@ func (p *page) show(n *news, i *Instance, samples []sample, now time.Time) *view
 	return v
 }
 
-// judge lists what is wrong with this instance and the fleet, and what will end by itself.
-func (p *page) judge(n *news, i *Instance, now time.Time) verdict {
-	problems := problemList{}
-	p.judgeInstance(&problems, n, i, now)
-	if !n.at.IsZero() {
-		p.judgeFleet(&problems, n, i, now)
+// judge is the verdict on what this instance and the fleet's rows show.
+func (p *page) judge(n *news, i *fleet.Self, now time.Time) verdict {
+	sight := fleet.Sight{Fleet: &n.fleet, Read: n.at, Err: n.err, Self: i, Now: now}
+	v := verdict{Level: "well", Headline: "All well"}
+	if n.at.IsZero() {
+		v.Headline = "Starting"
 	}
 
-	slices.SortStableFunc(problems, func(a, b problemView) int {
-		return cmp.Compare(marks[a.Level].rank, marks[b.Level].rank)
-	})
+	problems := sight.Judge()
+	for _, q := range problems {
+		level := string(q.Severity)
+		m := marks[level]
+		v.Problems = append(v.Problems, problemView{level, m.mark, m.name, sentence(p.mask(q.Text)), p.mask(q.Remedy),
+			q.Runbook})
+	}
 
-	level := "well"
 	if len(problems) > 0 {
-		level = problems[0].Level
+		v.Level, v.Headline = string(problems[0].Severity), fleet.Headline(problems)
 	}
 
-	return verdict{Level: level, Mark: marks[level].mark, Headline: headline(level, n.at.IsZero()), Problems: problems}
+	v.Mark = marks[v.Level].mark
+
+	return v
 }
 
-type problemList []problemView
-
-func (l *problemList) add(level, text, remedy, runbook string) {
-	m := marks[level]
-	*l = append(*l, problemView{level, m.mark, m.name, sentence(text), remedy, runbook})
-}
-
-// judgeInstance adds what this instance lacks: its view of the fleet, its database, its session,
-// its node.
-func (p *page) judgeInstance(l *problemList, n *news, i *Instance, now time.Time) {
-	const unread = "check that the database answers; nothing is lost meanwhile, and this page tries again by itself"
-	switch {
-	case n.at.IsZero() && n.err != nil:
-		l.add(lasting(fleet.LimitDatabase, i.Started, now), "the fleet could not be read: "+p.mask(n.err.Error()), unread,
-			databaseDown)
-	case n.err != nil:
-		l.add(lasting(fleet.LimitDatabase, n.at, now),
-			fmt.Sprintf("the fleet is shown as it was %s ago: %s", span(now.Sub(n.at)), p.mask(n.err.Error())), unread,
-			databaseDown)
-	case i.Database != nil:
-		l.add(lasting(fleet.LimitDatabase, i.DatabaseSince, now), "this instance's database: "+p.mask(i.Database.Error()), "",
-			databaseDown)
-	}
-
-	if i.Session != nil {
-		l.add(lasting(fleet.LimitDatabase, i.SessionSince, now),
-			"this instance's database session: "+p.mask(i.Session.Error()),
-			"it joins again by itself once the database answers", fleet.Runbooks+"database-connections.md#relayersessionlosses")
-	}
-
-	if i.Node != nil {
-		l.add(lasting(fleet.LimitNode, i.NodeSince, now), "this instance's node: "+p.mask(i.Node.Error()), "",
-			fleet.Runbooks+"provider-change.md#relayernoendpoint")
-	}
-
-	if i.Stuck != nil {
-		l.add(string(fleet.Critical), "this instance stores nothing new: "+p.mask(i.Stuck.Error()),
-			"no node is at fault; the error names what the database refuses", fleet.Runbooks+"storing.md#relayercommitstuck")
-	}
-}
-
-// lasting is the level of a state that began at a moment. While it may still end by itself, it is shown
-// and nobody is called.
-func lasting(l fleet.Limit, since, now time.Time) string {
-	return string(cmp.Or(l.Severity(now.Sub(since)), "notice"))
-}
-
-// judgeFleet adds what is wrong with the fleet, as it was read, and what will end by itself.
-func (p *page) judgeFleet(l *problemList, n *news, i *Instance, now time.Time) {
-	known := map[string]string{} // levels by kind
-	for _, q := range n.fleet.Problems {
-		known[q.Kind] = string(q.Severity)
-		l.add(string(q.Severity), p.mask(q.Text), q.Remedy, q.Runbook)
-	}
-
-	for _, q := range n.fleet.Judge(fleet.Settling) {
-		if known[q.Kind] == "" {
-			known[q.Kind] = "notice"
-			l.add("notice", q.Text, "", q.Runbook)
-		}
-	}
-
-	if level := known[fleet.OldOutbox]; level != "" && i.PublishError != nil {
-		l.add(level, fmt.Sprintf("the last error of publishing, %s ago here: %s", span(now.Sub(i.PublishErrorAt)),
-			p.mask(i.PublishError.Error())), "", fleet.Runbooks+"outbox-age.md#relayeroutboxold")
-	}
-}
-
-const databaseDown = fleet.Runbooks + "database-connections.md#relayerdatabasedown"
-
-func headline(level string, unread bool) string {
-	switch {
-	case unread && level == "well":
-		return "Starting"
-	case unread:
-		return "Nothing is known of the fleet"
-	case level == "critical":
-		return "Somebody has to look"
-	case level == "warning":
-		return "The fleet copes, but somebody should look"
-	case level == "notice":
-		return "The fleet is settling"
-	}
-
-	return "All well"
-}
-
-func figures(n *news, i *Instance, p past) []figure {
+func figures(n *news, i *fleet.Self, p past) []figure {
 	f := &n.fleet
 	lagNotes := []fact{{Name: "Behind head", Value: "–"}}
 	if i.Cursor > 0 && i.Head > 0 {
 		lagNotes[0].Value = plural(max(0, i.Head-i.Cursor+1), "block", "blocks")
 	}
 
-	if t := i.lagTime(); t > 0 {
+	if t := i.LagTime(); t > 0 {
 		lagNotes = append(lagNotes, fact{Name: "In time", Value: span(t)})
 	}
 
@@ -320,7 +235,7 @@ func blocks(v float64) string  { return plural(int64(v), "block", "blocks") }
 func number(v float64) string  { return count(int64(math.Round(v))) }
 func seconds(v float64) string { return span(time.Duration(v * float64(time.Second))) }
 
-func fleetOf(n *news, i *Instance, colours map[string]int) fleetView {
+func fleetOf(n *news, i *fleet.Self, colours map[string]int) fleetView {
 	f := &n.fleet
 	alive := " No instance is alive." // all have stopped cleanly: none is expected
 	if f.Expected() > 0 {
@@ -386,7 +301,7 @@ func mark(state any) string {
 	return "✕"
 }
 
-func (p *page) facts(n *news, i *Instance) []fact {
+func (p *page) facts(n *news, i *fleet.Self) []fact {
 	f := &n.fleet
 	behind := func(next int64) string {
 		if next == 0 {
@@ -423,7 +338,7 @@ func (p *page) facts(n *news, i *Instance) []fact {
 	return facts
 }
 
-func endpoints(i *Instance) (all []endpointView) {
+func endpoints(i *fleet.Self) (all []endpointView) {
 	for _, e := range i.Endpoints {
 		v := endpointView{Endpoint: e}
 		if e.Head > 0 && e.Head < i.Head-slowEndpoint {

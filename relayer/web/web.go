@@ -24,6 +24,12 @@ type DB interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
+// Source says what this instance knows of itself. Instance is called from several goroutines, at
+// every probe and every two seconds; it must not block or ask the database or a node.
+type Source interface {
+	Instance() fleet.Self
+}
+
 // Config of a Server. Source, DB, ChainID, and Addr or Listener are required.
 type Config struct {
 	Addr        string              // to listen on, as ":8080"

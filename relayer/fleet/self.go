@@ -1,4 +1,4 @@
-package web
+package fleet
 
 import (
 	"time"
@@ -6,15 +6,9 @@ import (
 	"github.com/fusion-prime/escrow-relayer/partition"
 )
 
-// Source says what this instance knows of itself. Instance is called from several goroutines, at
-// every probe and every two seconds; it must not block or ask the database or a node.
-type Source interface {
-	Instance() Instance
-}
-
-// Instance is one instance at one moment, as it knows itself. The zero value is an instance that has just started.
+// Self is one instance at one moment, as it knows itself. The zero value is an instance that has just started.
 // What /status gives otherwise, or not at all, is marked json:"-".
-type Instance struct {
+type Self struct {
 	ID        string              `json:"id"`
 	Build     Build               `json:"-"`
 	Started   time.Time           `json:"-"`
@@ -79,7 +73,7 @@ type Endpoint struct {
 }
 
 // Lag is the number of blocks that may be processed and are not; 0 while it is unknown.
-func (i *Instance) Lag() int64 {
+func (i *Self) Lag() int64 {
 	if i.Cursor == 0 || i.Target == 0 {
 		return 0
 	}
@@ -87,9 +81,9 @@ func (i *Instance) Lag() int64 {
 	return max(0, i.Target-i.Cursor+1)
 }
 
-// lagTime is how much older the newest processed block is than the head; zero while there is no lag or
+// LagTime is how much older the newest processed block is than the head; zero while there is no lag or
 // a time is not known.
-func (i *Instance) lagTime() time.Duration {
+func (i *Self) LagTime() time.Duration {
 	if i.Lag() == 0 || i.CursorTime.IsZero() || i.HeadTime.IsZero() {
 		return 0
 	}
@@ -97,5 +91,5 @@ func (i *Instance) lagTime() time.Duration {
 	return max(0, i.HeadTime.Sub(i.CursorTime))
 }
 
-// ready says whether all three are well.
-func (i *Instance) ready() bool { return i.Session == nil && i.Database == nil && i.Node == nil }
+// Ready reports whether session, database and node are well.
+func (i *Self) Ready() bool { return i.Session == nil && i.Database == nil && i.Node == nil }

@@ -1,0 +1,131 @@
+package fleet
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Sight is what a screen of one instance shows: the fleet as it was read last, and the instance itself.
+type Sight struct {
+	Fleet *Fleet
+	Read  time.Time // when, by this process's clock; zero: never, and Fleet says nothing
+	Err   error     // of the last reading, which may be later than Read
+	Self  *Self
+	Now   time.Time // by this process's clock
+}
+
+// Judge lists what is wrong, the worst first, as Fleet.Judge does for those who see the database alone.
+// A database that cannot be read judges nothing else: what was read before it went is no news.
+func (s *Sight) Judge() []Problem {
+	p := problems{}
+	s.judgeSelf(&p)
+	if !s.Read.IsZero() && s.Err == nil {
+		p = append(p, s.Fleet.Problems...)
+		s.judgePublishing(&p)
+	}
+
+	p.sort()
+
+	return p
+}
+
+// headlines say what each effect means, the worst first.
+var headlines = []struct {
+	effect Effect
+	what   string
+}{
+	{Blind, "The database does not answer"}, {Stops, "Nothing new is stored"}, {Delays, "Events are delayed"},
+	{"", "The fleet copes"},
+}
+
+// Headline is what a list of problems, the worst first, means in one line: what happens to the events,
+// and how soon somebody should look. Empty for no problems.
+func Headline(all []Problem) string {
+	if len(all) == 0 {
+		return ""
+	}
+
+	worst := len(headlines) - 1
+	for _, p := range all {
+		for n, h := range headlines[:worst] {
+			if h.effect == p.Effect() {
+				worst = n
+				break
+			}
+		}
+	}
+
+	effect, what := headlines[worst].effect, headlines[worst].what
+	switch all[0].Severity {
+	case Critical:
+		return what + ": somebody has to look"
+	case Warning:
+		return what + ": somebody should look"
+	}
+
+	if effect == Blind || effect == Stops {
+		return what + ": this may end within seconds"
+	}
+
+	return "The fleet is settling"
+}
+
+// judgeSelf judges what this instance lacks: its database, its session, its nodes, a place to store.
+func (s *Sight) judgeSelf(p *problems) {
+	i := s.Self
+	switch {
+	case s.Err != nil && s.Read.IsZero():
+		s.lasting(p, DatabaseGone, LimitDatabase, i.Started, "the fleet could not be read", s.Err)
+	case s.Err != nil:
+		s.lasting(p, DatabaseGone, LimitDatabase, s.Read, "the fleet is shown as it was "+s.ago(s.Read)+" ago", s.Err)
+	case i.Database != nil:
+		s.lasting(p, DatabaseRefuses, LimitDatabase, i.DatabaseSince, "this instance's database", i.Database)
+	}
+
+	s.lasting(p, SessionGone, LimitDatabase, i.SessionSince, "this instance's database session", i.Session)
+	s.lasting(p, OwnNode, LimitNode, i.NodeSince, "this instance's node", i.Node)
+	if i.Stuck != nil {
+		p.add(StuckCommit, Critical, "no node is at fault; the error names what the database refuses",
+			"this instance stores nothing new: %s", i.Stuck)
+	}
+}
+
+// judgePublishing puts why messages wait beside that they wait.
+func (s *Sight) judgePublishing(p *problems) {
+	for _, q := range s.Fleet.Problems {
+		if q.Kind == OldOutbox && s.Self.PublishError != nil {
+			p.add(PublishFails, q.Severity, "", "the last error of publishing, %s ago here: %s",
+				s.ago(s.Self.PublishErrorAt), s.Self.PublishError)
+		}
+	}
+}
+
+// lasting adds a state that began at a moment. Zero: not known, which counts as long ago.
+func (s *Sight) lasting(p *problems, kind string, l Limit, since time.Time, subject string, err error) {
+	if err == nil {
+		return
+	}
+
+	what, remedy := advice(err)
+	if kind == SessionGone {
+		remedy = cmp.Or(remedy, "it joins again by itself once this has ended")
+	}
+
+	p.add(kind, l.Severity(max(1, s.Now.Sub(since))), remedy, "%s: %s", subject, what)
+}
+
+func (s *Sight) ago(since time.Time) string { return Age(max(0, s.Now.Sub(since))).String() }
+
+// advice takes an error apart into what is wrong and the first step.
+func advice(err error) (what, remedy string) {
+	if e, ok := errors.AsType[interface {
+		error
+		Advice() (what, remedy string)
+	}](err); ok {
+		return e.Advice()
+	}
+
+	return fmt.Sprint(err), ""
+}
