@@ -15,10 +15,10 @@ import (
 
 func TestBuild(t *testing.T) {
 	for want, b := range map[string]fleet.Build{
-		"v1.4.2 (5f0c1de2ab34, 2026-11-20)": {"v1.4.2", "5f0c1de2ab34f0c1de2ab34f0c1de2ab34f0c1de", "2026-11-20T08:15:30Z"},
-		"v1.4.2 (5f0c1de2ab34)":             {"v1.4.2", "5f0c1de2ab34f0c1", "unknown"},
-		"(devel)":                           {"(devel)", "unknown", "unknown"},
-		"v1 (abc)":                          {"v1", "abc", ""},
+		"v1.4.2 (5f0c1de2ab34, 2026-11-20)": {Version: "v1.4.2", Commit: "5f0c1de2ab34f0c1de2ab34f0c1de2ab34f0c1de", Date: "2026-11-20T08:15:30Z"},
+		"v1.4.2 (5f0c1de2ab34)":             {Version: "v1.4.2", Commit: "5f0c1de2ab34f0c1", Date: "unknown"},
+		"(devel)":                           {Version: "(devel)", Commit: "unknown", Date: "unknown"},
+		"v1 (abc)":                          {Version: "v1", Commit: "abc", Date: ""},
 	} {
 		require.Equal(t, want, b.String())
 	}
@@ -77,7 +77,9 @@ func TestPageEscapesWhatOthersNamed(t *testing.T) {
 	w.fleet(1)
 	const hostile = `"><script>alert(1)</script>`
 	w.instance(hostile, 0, 1)
-	w.source.set(func(i *fleet.Self) { i.ID, i.Build = hostile, fleet.Build{hostile, hostile, hostile} })
+	w.source.set(func(i *fleet.Self) {
+		i.ID, i.Build = hostile, fleet.Build{Version: hostile, Commit: hostile, Date: hostile}
+	})
 	w.Stores(testfleet.Event{ID: hostile, Type: hostile, Escrow: hostile, Block: 1, Index: 1, By: hostile})
 	text := body(t, get(t, w.server().Handler(), "/?escrow="+strings.ReplaceAll(hostile, "<", "%3C")))
 	require.NotContains(t, text, "<script>alert")
