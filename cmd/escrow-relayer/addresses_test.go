@@ -93,8 +93,8 @@ func (p *publicNode) refuse(raw json.RawMessage, most int) string {
 }
 
 // With a provider that gives logs of named contracts only, and of few at once, every event is published
-// once and in order, from the empty book on, under LOG_FILTER=addresses and auto, which says once what it
-// does; doctor says to set it.
+// once and in order, from the empty book on, under LOG_FILTER=addresses and auto, which says at most once
+// what it does: newer blocks are read by their receipts, without a filter. doctor says to set it.
 func TestProviderThatWantsAddresses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(o *lab.Options) { o.Env["LOG_FILTER"] = "addresses" })
@@ -122,7 +122,7 @@ func TestProviderThatWantsAddresses(t *testing.T) {
 	w.audit(false)
 	log, err := os.ReadFile(auto.LogFile)
 	require.NoError(t, err)
-	require.Equal(t, 1, bytes.Count(log, []byte("LOG_FILTER=auto names them now")), "%s", log)
+	require.LessOrEqual(t, bytes.Count(log, []byte("LOG_FILTER=auto names them now")), 1, "%s", log)
 	require.NotContains(t, string(log), "blocks not ")
 	require.LessOrEqual(t, front.crowded.Load(), int64(60))
 	t.Logf("%d without an address, %d with too many", front.refused.Load()-before, front.crowded.Load())
