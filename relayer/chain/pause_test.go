@@ -263,7 +263,9 @@ func TestLiesEndBehindAProxy(t *testing.T) {
 	require.NotEmpty(t, want)
 	invented := want[len(want)-1]
 	invented.Index++
-	for _, fault := range []faults.Fault{{Mode: faults.Receipts, Logs: []types.Log{invented}}, {Mode: faults.Chain, N: 5}} {
+	for _, fault := range []faults.Fault{
+		{Mode: faults.Receipts, Logs: []types.Log{invented}}, {Mode: faults.Chain, N: 5},
+	} {
 		t.Run(string(fault.Mode), func(t *testing.T) {
 			t.Parallel()
 			proxy, err := faults.NewNode(sim.HTTP(), sim.WS(), 1)

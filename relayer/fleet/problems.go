@@ -84,7 +84,8 @@ const Runbooks = "https://github.com/fusion-prime/escrow-relayer/blob/main/deplo
 
 // effectOf is what each kind does; those that are not named do nothing to the events yet.
 var effectOf = map[string]Effect{
-	UnknownChain: Stops, NobodyAlive: Stops, ReadOnly: Stops, NoNode: Stops, DatabaseGone: Blind, DatabaseRefuses: Stops, StillChain: Stops,
+	UnknownChain: Stops, NobodyAlive: Stops, ReadOnly: Stops, NoNode: Stops, DatabaseGone: Blind,
+	DatabaseRefuses: Stops, StillChain: Stops,
 	NoLeader: Delays, HungLeader: Delays, UnservedSlots: Delays, StuckCursor: Delays, FactoryBehind: Delays,
 	OldOutbox: Delays, PublishFails: Delays, LateEscrows: Delays, FutureStart: Stops, StillFinality: Stops,
 	StuckCommit: Delays,

@@ -87,7 +87,9 @@ func (n *twoNodes) Prove(ctx context.Context, number uint64, f *chain.Filter) (c
 		return chain.Header{}, nil, err
 	}
 
-	logs := slices.DeleteFunc(slices.Clone(n.logs), func(l types.Log) bool { return l.BlockNumber != number || !f.Matches(&l) })
+	logs := slices.DeleteFunc(slices.Clone(n.logs), func(l types.Log) bool {
+		return l.BlockNumber != number || !f.Matches(&l)
+	})
 	list[0].Proved = true
 
 	return list[0], logs, nil

@@ -63,8 +63,10 @@ func setup(t testing.TB) *world {
 	w := &world{t: t, Fleet: testfleet.New(t, testChain)}
 	now := time.Now()
 	w.source = &instanceStub{i: fleet.Self{
-		ID:      "relayer-0",
-		Build:   fleet.Build{Version: "v1.4.2", Commit: "5f0c1de2ab34f0c1de2ab34f0c1de2ab34f0c1de", Date: "2026-11-20T08:15:30Z"},
+		ID: "relayer-0",
+		Build: fleet.Build{
+			Version: "v1.4.2", Commit: "5f0c1de2ab34f0c1de2ab34f0c1de2ab34f0c1de", Date: "2026-11-20T08:15:30Z",
+		},
 		Started: now.Add(-4*time.Hour - 12*time.Minute), Leader: true,
 		Partition: partition.Partition{Number: 0, Total: 3, Strategy: partition.Modulo},
 		Head:      testHead, Target: testHead - 2, Final: testHead - 64, HeadTime: now, Cursor: testHead - 1,

@@ -15,10 +15,12 @@ import (
 
 func TestBuild(t *testing.T) {
 	for want, b := range map[string]fleet.Build{
-		"v1.4.2 (5f0c1de2ab34, 2026-11-20)": {Version: "v1.4.2", Commit: "5f0c1de2ab34f0c1de2ab34f0c1de2ab34f0c1de", Date: "2026-11-20T08:15:30Z"},
-		"v1.4.2 (5f0c1de2ab34)":             {Version: "v1.4.2", Commit: "5f0c1de2ab34f0c1", Date: "unknown"},
-		"(devel)":                           {Version: "(devel)", Commit: "unknown", Date: "unknown"},
-		"v1 (abc)":                          {Version: "v1", Commit: "abc", Date: ""},
+		"v1.4.2 (5f0c1de2ab34, 2026-11-20)": {
+			Version: "v1.4.2", Commit: "5f0c1de2ab34f0c1de2ab34f0c1de2ab34f0c1de", Date: "2026-11-20T08:15:30Z",
+		},
+		"v1.4.2 (5f0c1de2ab34)": {Version: "v1.4.2", Commit: "5f0c1de2ab34f0c1", Date: "unknown"},
+		"(devel)":               {Version: "(devel)", Commit: "unknown", Date: "unknown"},
+		"v1 (abc)":              {Version: "v1", Commit: "abc", Date: ""},
 	} {
 		require.Equal(t, want, b.String())
 	}
