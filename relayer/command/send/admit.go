@@ -178,6 +178,11 @@ func (t *triage) sort(ctx context.Context, all []*waiting) error {
 			continue
 		}
 
+		if w.Rival != "" {
+			t.hold(w, command.CodeConflict, "it waits for what comes of another command: "+w.Rival)
+			continue
+		}
+
 		if w.Value.Cmp(t.funds) > 0 {
 			t.hold(w, command.CodeBalance, "the sender's account lacks the value")
 			continue

@@ -82,10 +82,11 @@ const setEnded = `
 
 // dropClaims frees what a command had claimed that ended without that effect, so that it can be asked for again.
 const dropClaims = `
-	delete from command_claims k
-	 using commands c
-	 where k.chain_id = @chain and k.command_id = any(@ids) and c.chain_id = k.chain_id and c.command_id = k.command_id
-		and c.state not in ('done', 'done_late')`
+	with free as (
+	  select k.command_id from command_claims k join commands c using (chain_id, command_id)
+	   where k.chain_id = @chain and k.command_id = any(@ids) and c.state not in ('done', 'done_late')
+	   order by k.escrow, k.effect for update of k)
+	delete from command_claims k using free where k.chain_id = @chain and k.command_id = free.command_id`
 
 // addSpent changes what is spent today. Fees and value are below 0 where something is given back.
 const addSpent = `
@@ -184,6 +185,7 @@ const setReopened = `
 const claimAgain = `
 	insert into command_claims (chain_id, escrow, effect, command_id)
 	select chain_id, escrow, effect, command_id from commands where chain_id = $1 and command_id = any($2)
+	 order by escrow, effect
 	on conflict do nothing`
 
 // Reopen takes back the answers that rest on blocks from..to, in a transaction of the ledger that takes back what it

@@ -99,6 +99,7 @@ type waiting struct {
 	Required        int
 	Approvers       []string
 	Winner          string // another command that has the claim
+	Rival           string // one under way that may make it impossible
 	EventTx         string // of the canonical event that has done what the command asks for, or settled the escrow
 	EventName       string
 	EventBlock      *int64 // that it is in

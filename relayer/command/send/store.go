@@ -243,6 +243,11 @@ func (s *store) checked(ctx context.Context, block uint64, balance *big.Int) err
 	return err
 }
 
+// excludes finds a command u under way that may make c impossible: the last approval releases if the time has come, so
+// an approval and a settlement of one escrow are not under way together.
+const excludes = `u.chain_id = c.chain_id and u.escrow = c.escrow and u.state in ('assigned', 'sent')
+	and (u.effect = 'settle') <> (c.effect = 'settle')`
+
 // selectWaiting reads who is due, oldest first: what expired or was cancelled always, the others
 // when it is their time to be looked at.
 const selectWaiting = `
@@ -252,7 +257,8 @@ const selectWaiting = `
 	       coalesce(r.arbiter, '') as arbiter, coalesce(r.amount, 0) as amount, coalesce(r.approvals_required, 0) as required,
 	       coalesce(r.approvers, '{}') as approvers, coalesce(e.tx, '') as event_tx, coalesce(e.event_type, '') as event_name, e.block_number as event_block, e.block_hash as event_hash,
 	       coalesce((select k.command_id from command_claims k where k.chain_id = c.chain_id and k.escrow = c.escrow and k.effect = c.effect
-	                    and k.command_id <> c.command_id), '') as winner
+	                    and k.command_id <> c.command_id), '') as winner,
+	       coalesce((select min(u.command_id) from commands u where ` + excludes + `), '') as rival
 	  from commands c
 	  left join escrow_registry g on g.chain_id = c.chain_id and g.address_key = bytes(c.escrow) and g.status <> 'orphaned'
 	  left join escrow_records r on r.chain_id = c.chain_id and r.escrow_key = bytes(c.escrow)
@@ -337,12 +343,21 @@ const claimPicks = `
 	 order by escrow, effect, seq
 	on conflict do nothing`
 
-// lockPicks selects those that may have a nonce: their claims are theirs.
+// lockEscrows has commands of one escrow get their nonces one after the other, whichever their senders are.
+const lockEscrows = `
+	select from command_claims where chain_id = @chain and escrow in (select escrow from commands where command_id = any(@ids))
+	 order by escrow, effect for update`
+
+// lockPicks selects those that may have a nonce: their claims are theirs, and nothing is under way, or picked before
+// them, that may make them impossible.
 const lockPicks = `
 	select c.command_id from commands c
 	 where c.chain_id = @chain and c.sender = @sender and c.command_id = any(@ids) and c.state in ('accepted', 'held')
 	   and not c.cancel_requested and c.expires_at > clock_timestamp()
 	   and exists (select from command_claims k where k.command_id = c.command_id)
+	   and not exists (select from commands u where ` + excludes + `)
+	   and not exists (select from commands u where u.command_id = any(@ids) and u.escrow = c.escrow and u.seq < c.seq
+	                      and (u.effect = 'settle') <> (c.effect = 'settle'))
 	   for update`
 
 const setAssigned = `
@@ -372,8 +387,10 @@ func (s *store) assign(ctx context.Context, picks []pick, limits Limits,
 			return nil
 		}
 
-		if _, err := tx.Exec(ctx, claimPicks, pgx.StrictNamedArgs{"chain": s.chainID, "ids": ids}); err != nil {
-			return err
+		for _, statement := range []string{claimPicks, lockEscrows} {
+			if _, err := tx.Exec(ctx, statement, pgx.StrictNamedArgs{"chain": s.chainID, "ids": ids}); err != nil {
+				return err
+			}
 		}
 
 		rows, _ := tx.Query(ctx, lockPicks, s.args(pgx.StrictNamedArgs{"ids": ids}))

@@ -1,0 +1,49 @@
+package send_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
+	"github.com/fusion-prime/escrow-relayer/relayer/command"
+)
+
+// C5: the last approval of an escrow that is due releases it, so an approval and a settlement are not under way
+// together: the second one waits for what comes of the first, and costs nothing.
+func TestApprovalAndSettlementExcludeEachOther(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	fresh, approved := w.escrow(1, 0), w.escrow(1, 100)
+	_, err := w.wallet.Transact(t.Context(), w.node, 0, testchain.Call{To: &approved,
+		Data: contracts.NewEscrow().PackApprove()})
+	require.NoError(t, err)
+	require.NoError(t, w.node.(*testchain.Sim).AdvanceTime(t.Context(), 200*time.Second))
+	w.mine(confirmations + 1)
+	w.awaitTarget()
+	w.start(nil)
+	var first, second []common.Hash
+	for escrow, kinds := range map[common.Address][2]command.Kind{fresh: {command.Approve, command.Release},
+		approved: {command.Release, command.Approve}} {
+		one := w.accept(w.command(kinds[0], escrow, nil))
+		w.awaitBroadcast(one)
+		other := w.accept(w.command(kinds[1], escrow, nil))
+		require.Eventually(t, func() bool { return w.answer(other).Code == command.CodeConflict }, patience,
+			10*time.Millisecond)
+		require.Contains(t, w.answer(other).Detail, one.Hex())
+		first, second = append(first, one), append(second, other)
+	}
+
+	for i := range first {
+		w.await(first[i], true, command.Done)
+	}
+
+	for _, id := range second { // the release is there already, the approval has come too late
+		w.await(id, true, command.Already, command.Refused)
+	}
+
+	require.Len(t, w.sent(), 2)
+}
