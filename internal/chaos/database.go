@@ -188,10 +188,9 @@ func (r *run) database(ctx context.Context, f Fault) error {
 	case Backends:
 		r.terminate(ctx, `application_name like 'escrow-relayer/%'`)
 	case Flap:
-		leads := fmt.Sprintf(`exists (select from pg_locks l where l.pid = a.pid and l.locktype = 'advisory' and l.granted
-			and (l.classid::bigint << 32 | l.objid::bigint) = lock_key('%s', %d, ''))`,
-			election.Leader, r.chain.ChainID().Int64())
-		r.repeat(ctx, f.For, 250*time.Millisecond, func() { r.terminate(ctx, leads) })
+		r.flap(ctx, f.For)
+	case BackendKill:
+		return r.killBackend(ctx)
 	case DBCancel:
 		r.repeat(ctx, f.For, 20*time.Millisecond, func() {
 			_, _ = r.lab.DB.Exec(ctx,
@@ -233,6 +232,14 @@ func (r *run) database(ctx context.Context, f Fault) error {
 	}
 
 	return nil
+}
+
+// flap ends the session of whichever instance leads, again and again.
+func (r *run) flap(ctx context.Context, d time.Duration) {
+	leads := fmt.Sprintf(`exists (select from pg_locks l where l.pid = a.pid and l.locktype = 'advisory' and l.granted
+		and (l.classid::bigint << 32 | l.objid::bigint) = lock_key('%s', %d, ''))`,
+		election.Leader, r.chain.ChainID().Int64())
+	r.repeat(ctx, d, 250*time.Millisecond, func() { r.terminate(ctx, leads) })
 }
 
 // repeat does something once per interval for a time.

@@ -82,6 +82,7 @@ var nodeDrills = []Group{
 		{Kind: NodeBehind, N: 5, For: sec}, {Kind: NodePruned, For: sec}, {Kind: NodeForeign, For: sec},
 		{Kind: NodeChain, Who: 1, For: sec}, {Kind: NodeForgets, N: 3, For: sec},
 		{Kind: NodeUneven, N: 3, For: sec}, {Kind: NodeStayed, N: 2, For: 2 * sec},
+		{Kind: LateStayed, N: 2, For: 2 * sec},
 	}, More: []Fault{{Kind: NodeLimited, Keep: true, For: sec}, {Kind: NodeUneven, N: 3, Keep: true, For: sec},
 		{Kind: NodeStayed, N: 2, Both: true, For: 3 * sec}}},
 	{Name: "all nodes", Faults: []Fault{
@@ -106,7 +107,7 @@ var databaseDrills = []Group{
 		{Kind: DBCut, Both: true, For: sec}, {Kind: DBFreeze, Both: true, For: over},
 	}, More: []Fault{{Kind: DBCut, Who: 1, For: sec}, {Kind: DBFreeze, Who: 1, For: over}}},
 	{Name: "database", Faults: []Fault{
-		{Kind: Restart}, {Kind: Crash}, {Kind: DBDown, For: sec},
+		{Kind: Restart}, {Kind: Crash}, {Kind: BackendKill}, {Kind: Replays, For: 2 * sec}, {Kind: DBDown, For: sec},
 		{Kind: DBRefuse, N: 0, For: sec},
 		{Kind: DBCancel, For: sec}, {Kind: DBLocks, For: 2 * sec}, {Kind: DBDeadlock, For: sec},
 	}, More: []Fault{{Kind: DBRefuse, N: 1, For: brief}, {Kind: DBRefuse, N: 3, For: brief}}},

@@ -40,7 +40,7 @@ func (r *run) inject(ctx context.Context, f Fault) error {
 		return r.hangClaimer(ctx, f)
 	case SlowDeletes:
 		return r.slowDeletes(ctx, f)
-	case Session, Backends, Flap, Restart, Crash, DBDown, DBConnections, DBRefuse, DBCancel, DBLocks, DBDeadlock:
+	case Session, Backends, Flap, Restart, Crash, BackendKill, DBDown, DBConnections, DBRefuse, DBCancel, DBLocks, DBDeadlock:
 		return r.database(ctx, f)
 	case Kill, Freeze, Term, SlowStart, KillAfterAck, TakeoverReorg:
 		return r.hitProcess(ctx, f)
@@ -60,6 +60,11 @@ func (r *run) inject(ctx context.Context, f Fault) error {
 		return r.reorganise(ctx, f)
 	case Burst:
 		return r.burst(ctx, f.N)
+	case Replays:
+		r.replays(ctx, f)
+		return nil
+	case LateStayed:
+		return r.lateAndStayed(ctx, f)
 	case Empty:
 		r.mining.Lock()
 		defer r.mining.Unlock()

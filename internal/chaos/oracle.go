@@ -236,8 +236,9 @@ func (r *run) received(chain int64, topic string) []testpubsub.Message {
 
 	id := strconv.FormatInt(chain, 10)
 
-	return slices.DeleteFunc(slices.Clone(all),
-		func(m testpubsub.Message) bool { return m.Attributes[message.AttrChainID] != id })
+	return slices.DeleteFunc(slices.Clone(all), func(m testpubsub.Message) bool {
+		return m.Attributes[message.AttrChainID] != id || m.Attributes[message.AttrReplay] == "true"
+	})
 }
 
 // doubtful says whether a message may have come twice: an instance was killed or cut off after it had
@@ -329,7 +330,9 @@ func (r *run) consumers(ctx context.Context, truth *testchain.Truth, v *Verdict)
 	v.Wrong = append(v.Wrong, wrong...)
 
 	var stored []delivery
-	for _, m := range r.tap.Messages() {
+	first, wrong := replaysFollow(r.tap.Messages())
+	v.Wrong = append(v.Wrong, wrong...)
+	for _, m := range first {
 		if t, err := decode(m); err == nil && m.Attributes[message.AttrChainID] == strconv.FormatInt(id, 10) {
 			stored = append(stored, t)
 		}

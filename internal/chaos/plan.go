@@ -110,6 +110,11 @@ const (
 	// a block with hundreds of new escrows, one with their approvals, one with thousands of foreign logs
 	Burst Kind = "burst"
 	Empty Kind = "empty-stretch" // many blocks without anything
+
+	Replays     Kind = "replays"       // of stored events, half of them requested by transactions that stay open
+	BackendKill Kind = "backend-crash" // SIGKILL of one server process: Postgres recovers without a new start
+	// escrows that were found late are caught up in several ranges, behind gateways with two branches
+	LateStayed Kind = "late-stayed"
 )
 
 // refusals are what a write may fail with: disk full, serialization failure, deadlock, lock not
@@ -177,6 +182,12 @@ var newestKinds = []Kind{
 	NodeStayed, NodeStayed, NodeStayed,
 }
 
+// writerKinds: second writers, a server that forgets without a new start, and what is read late.
+var writerKinds = []Kind{
+	Replays, Replays, Replays, Replays, Replays, Replays, BackendKill, BackendKill, BackendKill, BackendKill,
+	LateStayed, LateStayed, LateStayed, LateStayed,
+}
+
 // inDoubt are the faults after which a message may come twice: its sender does not learn that Pub/Sub
 // has stored it, or cannot delete it from the outbox.
 var inDoubt = []Kind{
@@ -184,6 +195,7 @@ var inDoubt = []Kind{
 	DBRefuse, DBCancel, DBLocks, DBDeadlock,
 	KillAfterAck, SlowStart, Flap, TakeoverReorg, BackfillReorg, DBSwallow, DBHold, CommitHold, PubSubSwallow, PubSubHold,
 	FreezeInCommit, SlowDeletes, HangingClaimer, StepKill, StepFreeze, StepCut, SendKill, SendFreeze, Restore,
+	BackendKill, LateStayed,
 }
 
 // pubsubOutages are the faults whose end an orderly stop may not have the time to wait for.
@@ -278,13 +290,13 @@ func kindsToChooseFrom(r *rand.Rand) []Kind {
 		kinds = append(kinds, DeepReorg, DeepReorg, DeepReorg)
 	}
 
-	return slices.Concat(kinds, firstNetworkKinds, nodeKinds, laterKinds, newKinds, newestKinds)
+	return slices.Concat(kinds, firstNetworkKinds, nodeKinds, laterKinds, newKinds, newestKinds, writerKinds)
 }
 
 // Kinds returns, in alphabetical order, every kind of fault that some plan of NewPlan has, or of NewCommandsPlan.
 func Kinds(commands bool) []Kind {
 	kinds := slices.Concat(firstKinds, []Kind{Repartition, DeepReorg}, firstNetworkKinds, nodeKinds, laterKinds, newKinds,
-		newestKinds)
+		newestKinds, writerKinds)
 	if commands {
 		kinds = slices.Concat(commandKinds, []Kind{DeepReorg, ForeignUse, Restore})
 	}
@@ -329,7 +341,7 @@ func (f *Fault) particulars(r *rand.Rand, confirmations int) {
 		f.For += 2 * time.Second
 	case DeepReorg:
 		f.N = confirmations + 1 + r.IntN(5)
-	case TakeoverReorg, BackfillReorg, NodeStayed:
+	case TakeoverReorg, BackfillReorg, NodeStayed, LateStayed:
 		f.N = 1 + r.IntN(shallow)
 		if r.IntN(4) == 0 {
 			f.N += confirmations
@@ -370,7 +382,8 @@ func (p *Plan) Deep() bool {
 }
 
 func (f Fault) reorganises() bool {
-	return slices.Contains([]Kind{Reorg, DeepReorg, ShiftReorg, TakeoverReorg, BackfillReorg, NodeStayed}, f.Kind)
+	return slices.Contains([]Kind{Reorg, DeepReorg, ShiftReorg, TakeoverReorg, BackfillReorg, NodeStayed, LateStayed},
+		f.Kind)
 }
 
 func (p *Plan) String() string {
