@@ -12,16 +12,16 @@
  *
  * Content and id are two things. An event_id is a base id and an occurrence. What is atomic here is one transaction there, or one reading:
  *
- *   serve      watch.SlotWatch.serve      the position, and the book as the registry has it; after a rollback not before all that was handed to
- *                                         Pub/Sub has an outcome and is deleted (follow, Publisher.Quiesce)
+ *   serve      watch.SlotWatch.serve      the position, and the book as the registry has it
  *   discover   ledger.Discovered          who waits to be admitted
  *   read       source.Read                the next block, of the branch that is canonical at that moment; a lying node leaves an event out (OMITS)
- *   commit     ledger.CommitSlots         with whom it admits; what reappears, what is lost; with what it retracts
+ *   commit     ledger.CommitSlots         with whom it admits; what it is requested; what reappears, what is lost; with what it retracts
  *   admit      SlotWatch.admit, catchUp   the same without moving the cursor
  *   claim      partition.Claimer.take     the lowest cursor, with its hash
  *   found      ledger.CommitFactory       events and the registry
  *   rollback   ledger.Rollback            by whoever stands on a block that is not canonical
- *   repair     ledger.Repair              what a first reading has left out
+ *   repair     ledger.Repair              what a first reading has left out is stored, and its publication requested
+ *   replay     ledger.Replay              the publication of what was told of is requested once more (REPLAYS)
  *   send, delete                          publish.Publisher: Pub/Sub has the message, and the publisher hears so, or never does; the row goes
  *
  * Checked at each publication: an id has one content, is not published after its retraction, and twice only where the outcome of an attempt was unknown.
@@ -29,14 +29,12 @@
  * in the order of the chain.
  *
  * The code does what is left out here: commits of several blocks (a commit is one block), several escrows and slots, events that are not
- * published, replays, retention, wrong stored events that the verifier takes back (giveUp), releases of slots without a crash, lanes per slot, and the limits
- * of time. A retraction is one message here and may come on its topic before or after anything else.
+ * published, retention, wrong stored events that the verifier takes back (giveUp), releases of slots without a crash, lanes per slot, and the limits
+ * of time. A retraction is one message here. Numbers of rows, and a database that forgets, are in order.pml.
  *
  * The negative checks take one rule out: NO_GENERATION; NO_CONTENT (what has the id of an orphan is the orphan); NO_OCCURRENCE (ids are used again);
- * NO_QUIESCE (serve does not wait for what is under way); NO_DOUBT (an answer that was lost is forgotten); with OMITS=1, NO_REPAIR (nobody reads again).
- * reorg.pml has those of the positions.
- *
- * Retractions are sent here in one row with events, and a crash of the owner makes all its rows those of a former owner.
+ * NO_TOLD (what was not told of is retracted too); NO_SENT (a row of an event that is lost is dropped, and no retraction follows, whether or not it was
+ * sent); with OMITS=1, NO_REPAIR (nobody reads again). reorg.pml has those of the positions.
  */
 #ifndef BUDGET
 #define BUDGET 1        /* sessions lost, processes crashed */
@@ -46,6 +44,9 @@
 #endif
 #ifndef LOST
 #define LOST 1          /* answers of Pub/Sub that do not come */
+#endif
+#ifndef REPLAYS
+#define REPLAYS 0
 #endif
 #ifndef OMITS
 #define OMITS 0         /* events that a node leaves out */
@@ -81,44 +82,46 @@ byte epoch[2]; byte cur[2] = 1; byte hash[2]; byte gen[2]; bool alive[2];
 byte owner[2];
 byte fcur = 1; byte fhash;
 byte block[TOP + 1];            /* chain_blocks: 0 or the hash */
-/* escrows and late_escrows: the deployment, whether it is active or orphaned, whether it waits to be caught up (and has been announced, up to where) */
-byte reg = NONE; bool live; bool late; bool announced; byte mon;
+/* escrows and late_escrows: the deployment, whether it is active or orphaned, whether it waits to be caught up, up to where */
+byte reg = NONE; bool live; bool late; byte mon;
 byte ev[6];                     /* events: 0, or 1 + occurrence */
+bool told[6];                   /* an outbox row of it was written */
+byte asked[6];                  /* requests: 0, REPAIR or REPLAY */
+#define REPAIR 1
+#define REPLAY 2
 byte orph[IDS];                 /* orphaned_events */
 byte after;                     /* retract_after of those in state 1: the highest */
 #define ORPHANED 1
 #define LOSTFOR 2
 #define RETRACTED 3
-#define DROPPED 4
-/* outbox: 2 * id + kind. since: written since the owner has the slot. What the publisher that has the slot remembers of a row: that it was handed over and is to
- * be deleted (way); that an answer was lost (doubt). */
+/* outbox: 2 * id + kind; a replay is a row of its event. since: written since the owner has the slot. What the publisher that has the slot remembers of
+ * a row: that it was acknowledged and is to be deleted (way); that an answer was lost (doubt). again: a replay. */
 #define ROWS 8
-byte queue[ROWS]; byte queued; bool since[ROWS]; bool way[ROWS]; bool doubt[ROWS];
-#define DOUBTFUL (doubt[0] || doubt[1] || doubt[2] || doubt[3] || doubt[4] || doubt[5] || doubt[6] || doubt[7])
+byte queue[ROWS]; byte queued; bool since[ROWS]; bool way[ROWS]; bool doubt[ROWS]; bool again[ROWS];
 #define UNDERWAY (way[0] || way[1] || way[2] || way[3] || way[4] || way[5] || way[6] || way[7])
 /* the truth about Pub/Sub, a bit per id: published, retracted, and published before something that comes first on the chain */
 int published, retracted, stale;
 #define BIT(i) (1 << (i))
 #define HELD(i) ((published & BIT(i)) && !(retracted & BIT(i)))
-byte budget = BUDGET; byte lost = LOST; byte omits = OMITS;
+byte budget = BUDGET; byte lost = LOST; byte omits = OMITS; byte replays = REPLAYS;
 bool verified; int repaired;    /* ids of what the verifier stored: late, and out of turn */
 
 /* working variables of one atomic step; zero outside */
 hidden byte i, j, k, c0, o0; hidden byte found, fits;
 
-inline push(id, kind) {
+inline push(id, kind, replay) {
 	assert(queued < ROWS);
-	queue[queued] = 2 * (id) + kind; since[queued] = true; way[queued] = false; doubt[queued] = false;
+	queue[queued] = 2 * (id) + kind; since[queued] = true; way[queued] = false; doubt[queued] = false; again[queued] = replay;
 	queued++
 }
 
 /* remove the row at index j */
 inline drop() {
 	do
-	:: j + 1 < queued -> queue[j] = queue[j + 1]; since[j] = since[j + 1]; way[j] = way[j + 1]; doubt[j] = doubt[j + 1]; j++
+	:: j + 1 < queued -> queue[j] = queue[j + 1]; since[j] = since[j + 1]; way[j] = way[j + 1]; doubt[j] = doubt[j + 1]; again[j] = again[j + 1]; j++
 	:: else -> break
 	od;
-	queued--; queue[queued] = 0; since[queued] = false; way[queued] = false; doubt[queued] = false;
+	queued--; queue[queued] = 0; since[queued] = false; way[queued] = false; doubt[queued] = false; again[queued] = false;
 	j = 0
 }
 
@@ -153,13 +156,12 @@ inline loseAll() {
 
 /* a content gets the first occurrence that no other content has used: o0 */
 inline giveID(c) {
-	o0 = 0; k = 0; found = false;
+	o0 = 0; k = 0;
 	do
-	:: k < IDS && !found ->
+	:: k < IDS ->
 		c0 = k / OCCS;
 		if
-		:: orph[k] != 0 && BASE(c0) == BASE(c) && c0 == (c) && orph[k] == DROPPED -> o0 = k % OCCS; orph[k] = 0; found = true
-		:: orph[k] != 0 && BASE(c0) == BASE(c) && !(c0 == (c) && orph[k] == DROPPED) -> if :: k % OCCS >= o0 -> o0 = k % OCCS + 1 :: else -> skip fi
+		:: orph[k] != 0 && BASE(c0) == BASE(c) && k % OCCS >= o0 -> o0 = k % OCCS + 1
 		:: else -> skip
 		fi;
 		k++
@@ -169,7 +171,7 @@ inline giveID(c) {
 	o0 = 0;
 #endif
 	assert(o0 < OCCS);
-	k = 0; c0 = 0; found = false
+	k = 0; c0 = 0
 }
 
 /* rank of a content in what its escrow publishes */
@@ -196,13 +198,13 @@ inline store(c, row, settles) {
 		if :: i == IDS && BASE(c) != c -> openOrphan(BASE(c)) :: i == IDS && c == Q -> openOrphan(PS) :: else -> skip fi;
 #endif
 		if
-		:: i < IDS && fits -> ev[c] = 1 + i % OCCS; orph[i] = 0     /* it reappears; a row that waits keeps its place */
+		:: i < IDS && fits -> ev[c] = 1 + i % OCCS; orph[i] = 0; told[c] = true     /* it reappears; a row that waits keeps its place */
 		:: else ->
 			loseAll();
 			if :: settles -> retract() :: else -> skip fi;
 			giveID(c);
 			ev[c] = 1 + o0;
-			if :: row -> push(EID(c, o0), 0) :: else -> skip fi;
+			if :: row -> push(EID(c, o0), 0, false); told[c] = true :: else -> skip fi;
 			o0 = 0
 		fi;
 		i = 0; fits = false
@@ -214,7 +216,8 @@ inline repair(c) {
 	if
 	:: ev[c] != 0 -> skip
 	:: else ->
-		store(c, true, false);
+		store(c, false, false);
+		if :: !told[c] -> asked[c] = REPAIR :: else -> skip fi;
 		repaired = repaired | BIT(EID(c, ev[c] - 1))
 	fi
 }
@@ -238,23 +241,28 @@ inline rollback() {
 #endif
 	block[2] = 0; block[3] = 0; block[4] = 0;
 	verified = false;
-	/* what nobody was told of is forgotten */
+	if
+	:: reg != NONE && live && !told[reg] -> reg = NONE
+	:: else -> skip
+	fi;
+	/* what was not told of is forgotten; requests end with their event */
 	do
 	:: i < NONE && ev[i] != 0 ->
 		if
-		:: !(DEPLOYMENT(i) && late && !announced) -> orph[EID(i, ev[i] - 1)] = ORPHANED
+#ifndef NO_TOLD
+		:: told[i] ->
+#else
+		:: true ->
+#endif
+			orph[EID(i, ev[i] - 1)] = ORPHANED
 		:: else -> skip
 		fi;
-		ev[i] = 0; i++
+		ev[i] = 0; told[i] = false; asked[i] = 0; i++
 	:: i < NONE && ev[i] == 0 -> i++
 	:: else -> break
 	od;
 	i = 0;
-	if
-	:: reg != NONE && live && late && !announced -> reg = NONE
-	:: else -> skip
-	fi;
-	live = false; late = false; announced = false; mon = 0
+	live = false; late = false; mon = 0
 }
 
 #ifndef NO_PATIENCE
@@ -270,16 +278,15 @@ inline retract() {
 	:: k < IDS && (orph[k] == LOSTFOR || orph[k] == ORPHANED && PASSED) ->
 		find(2 * k);
 		if
-#ifdef NO_DOUBT
-		:: j < queued && since[j] ->
+#ifdef NO_SENT
+		:: j < queued -> drop(); orph[k] = RETRACTED
 #else
-		:: j < queued && since[j] && !DOUBTFUL ->
+		:: j < queued -> skip   /* its event goes first */
 #endif
-			drop(); orph[k] = DROPPED
-		:: else -> orph[k] = RETRACTED; push(k, 1)
+		:: else -> orph[k] = RETRACTED; push(k, 1, false)
 		fi;
 		j = 0;
-		if :: DEPLOYMENT(k / OCCS) && !live && reg == k / OCCS -> reg = NONE :: else -> skip fi;
+		if :: orph[k] == RETRACTED && DEPLOYMENT(k / OCCS) && !live && reg == k / OCCS -> reg = NONE :: else -> skip fi;
 		k++
 	:: k < IDS && !(orph[k] == LOSTFOR || orph[k] == ORPHANED && PASSED) -> k++
 	:: else -> break
@@ -290,11 +297,28 @@ inline retract() {
 /* the escrow that waits is caught up up to a block; its deployment is announced */
 inline admission(to) {
 	if
-	:: !lann -> push(EID(lreg, ev[lreg] - 1), 0)
+	:: !told[lreg] -> push(EID(lreg, ev[lreg] - 1), 0, false); told[lreg] = true
 	:: else -> skip
 	fi;
-	late = false; announced = true; mon = to
+	late = false; mon = to
 }
+
+/* the owner puts into the outbox what it is requested, in any order of their writers; what was told of meanwhile stays as it is */
+inline answer() {
+	i = 0;
+	do
+	:: i < NONE && asked[i] != 0 ->
+		if
+		:: ev[i] != 0 && (asked[i] == REPLAY || !told[i]) -> push(EID(i, ev[i] - 1), 0, asked[i] == REPLAY); told[i] = true
+		:: else -> skip
+		fi;
+		asked[i] = 0; i++
+	:: i < NONE && asked[i] == 0 -> i++
+	:: else -> break
+	od;
+	i = 0
+}
+#define ASKED (asked[0] + asked[1] + asked[2] + asked[3] + asked[4] + asked[5] > 0)
 
 /* both events of block 3, as a node shows them */
 inline both(h) {
@@ -337,10 +361,9 @@ inline forgetRows(crash) {
 proctype Instance(byte me) {
 	byte held;
 	bool serving; byte e, c, oh, g; bool has; bool book;
-	bool waits; byte lreg, lmon; bool lann;
+	bool waits; byte lreg, lmon;
 	bool busy; byte br;
 	byte low, lowh;
-	byte followed;         /* the generation that was followed */
 
 	held = 1;
 	do
@@ -362,18 +385,14 @@ proctype Instance(byte me) {
 	   }
 
 	/* serve: everything that was known is dropped */
-#ifdef NO_QUIESCE
 	:: atomic { (!serving || e != held) && held == epoch[me] && HOLDS ->
-#else
-	:: atomic { (!serving || e != held) && held == epoch[me] && HOLDS && (owner[1] != me || followed == gen[me] || !UNDERWAY) ->
-#endif
 		FORGET; serving = true;
-		e = held; c = cur[me]; oh = hash[me]; g = gen[me]; followed = g;
+		e = held; c = cur[me]; oh = hash[me]; g = gen[me];
 		has = (owner[1] == me);
 		book = (has && reg != NONE && live && !late)
 	   }
 
-	:: atomic { serving && !waits && has && late -> waits = true; lreg = reg; lmon = mon; lann = announced }
+	:: atomic { serving && !waits && has && late -> waits = true; lreg = reg; lmon = mon }
 
 	/* the block before the cursor is not canonical: roll back, unless somebody has */
 	:: atomic { serving && STALE ->
@@ -404,6 +423,7 @@ proctype Instance(byte me) {
 			cur[me] = c + 1; hash[me] = br;
 			if :: br != 0 && block[c] == 0 -> block[c] = br :: else -> skip fi;
 			if :: waits -> admission(c) :: else -> skip fi;
+			if :: owner[1] == me -> answer() :: else -> skip fi;
 			if :: c == 3 && (book || waits) -> both(br) :: else -> skip fi;
 			book = book || waits; waits = false;
 			c = c + 1; oh = br;
@@ -417,6 +437,7 @@ proctype Instance(byte me) {
 		if
 		:: MINE ->
 			admission(c - 1);
+			if :: owner[1] == me -> answer() :: else -> skip fi;
 			if :: c > 3 && lmon < 3 -> both(oh) :: else -> skip fi;
 			book = true; waits = false;
 			if :: owner[1] == me -> retract() :: else -> skip fi
@@ -425,7 +446,7 @@ proctype Instance(byte me) {
 	   }
 
 	/* with nothing new to process the next look retracts, as the next block would */
-	:: atomic { serving && !busy && !waits && MINE && c > TOP && owner[1] == me && OPEN -> retract() }
+	:: atomic { serving && !busy && !waits && MINE && c > TOP && owner[1] == me && (OPEN || ASKED) -> answer(); retract() }
 	od
 }
 
@@ -448,7 +469,6 @@ proctype Leader() {
 			if :: br != 0 && block[c] == 0 -> block[c] = br :: else -> skip fi;
 			if
 			:: c == 2 && DEPLOYS(br) != NONE && ev[DEPLOYS(br)] == 0 ->
-				openOrphan(DEPLOYS(br)); announced = (i < IDS); i = 0;
 				store(DEPLOYS(br), false, false);
 				reg = DEPLOYS(br); live = true; late = true; mon = 1
 			:: else -> skip
@@ -457,6 +477,17 @@ proctype Leader() {
 		c = 0; oh = 0; br = 0
 	   }
 	/* the verifier: what a first reading has left out of a range that all have passed */
+#if REPLAYS > 0
+	:: atomic { replays > 0 ->
+		replays--;
+		if
+		:: ev[D] != 0 && told[D] -> asked[D] = REPLAY
+		:: ev[P] != 0 && told[P] -> asked[P] = REPLAY
+		:: ev[Q] != 0 && told[Q] -> asked[Q] = REPLAY
+		:: true -> skip
+		fi
+	   }
+#endif
 #ifndef NO_REPAIR
 	:: atomic { OMITS > 0 && !verified && fcur > 3 && cur[owner[1]] > 3 && block[3] == HASH(3) && fhash == HASH(fcur - 1) && (!late || mon > 3) ->
 		verified = true;
@@ -471,17 +502,10 @@ proctype Leader() {
 	od
 }
 
-/* row i is next: not held, and no earlier one is */
+/* row i is next: an earlier one is acknowledged */
 #define EVENT(i) (queue[i] % 2 == 0)
 #define ID(i) (queue[i] / 2)
-#define CANON(i) (ev[ID(i) / OCCS] == 1 + ID(i) % OCCS)
-#define EVENTOF(r, i) (r < queued && queue[r] + 1 == queue[i])
-#ifdef NO_FOLLOW
-#define FREED(i) true
-#else   /* a retraction waits for its event */
-#define FREED(i) !(EVENTOF(0, i) || EVENTOF(1, i) || EVENTOF(2, i) || EVENTOF(3, i) || EVENTOF(4, i) || EVENTOF(5, i) || EVENTOF(6, i) || EVENTOF(7, i))
-#endif
-#define SENDS(i) (i < queued && !way[i] && (EVENT(i) -> CANON(i) || orph[ID(i)] == RETRACTED : FREED(i)))
+#define SENDS(i) (i < queued && !way[i])
 
 proctype Publisher() {
 	do
@@ -489,14 +513,14 @@ proctype Publisher() {
 	:: atomic { SENDS(0) || SENDS(1) || SENDS(2) || SENDS(3) || SENDS(4) || SENDS(5) || SENDS(6) || SENDS(7) ->
 		i = 0;
 		do
-		:: !SENDS(i) -> i++   /* held, or sent */
+		:: !SENDS(i) -> i++   /* acknowledged */
 		:: else -> break
 		od;
 		if
 		:: EVENT(i) ->
 			k = ID(i); c0 = k / OCCS;
 			assert(!(retracted & BIT(k)));
-			assert(!(published & BIT(k)) || !since[i] || doubt[i]);      /* twice only where the outcome is unknown */
+			assert(!(published & BIT(k)) || !since[i] || doubt[i] || again[i]);      /* twice only where the outcome is unknown, or on request */
 			assert(!(BASE(c0) != c0 && (published & BIT(EID(BASE(c0), k % OCCS)))) && !(c0 == Q && (published & BIT(EID(PS, k % OCCS)))));
 			if
 			:: !(published & BIT(k)) ->
