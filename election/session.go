@@ -37,7 +37,7 @@ type SessionConfig struct {
 	ProbeEvery time.Duration // 0 means 2 s; the server ends a silent session after three
 	Wait       time.Duration // how long to wait for another live session with the same instance id to end; 0: not at all
 	Channels   []string      // notifications to listen for; those whose payload is another chain's id are ignored
-	Waiting    func(error)   // gets ErrTaken after each attempt in vain while Open waits for that session; nil: nothing is called
+	Waiting    func(error)   // gets ErrTaken after each vain attempt while Open waits for that session; may be nil
 	Clock      Clock         // measures the lease; nil: the system's, which goes on while the machine is suspended
 	Log        *slog.Logger
 }
