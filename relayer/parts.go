@@ -21,7 +21,7 @@ import (
 func NewSource(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer) (*chain.Source, error) {
 	return chain.New(chain.Config{
 		URLs: cfg.RPCURLs, ChainID: uint64(cfg.ChainID), Finality: cfg.Finality, Confirmations: cfg.Confirmations,
-		Agreement: cfg.Agreement, PollInterval: cfg.PollInterval, Timeout: cfg.RPCTimeout,
+		Agreement: cfg.Agreement, Proof: cfg.Proof, PollInterval: cfg.PollInterval, Timeout: cfg.RPCTimeout,
 		MaxRPS: cfg.RPCMaxRPS, MaxRange: cfg.RPCMaxRange, MaxAddresses: cfg.RPCMaxAddress,
 		Logger: log, Registerer: reg,
 	})

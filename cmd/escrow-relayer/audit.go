@@ -37,6 +37,7 @@ Where commands were used, each sender's transactions since its first nonce are c
 	cmd.Flags().Int64Var(&a.to, "to", 0, "last block; default: everything that is stored as a whole")
 	cmd.Flags().BoolVar(&a.asJSON, "json", false, "one JSON object per difference")
 	cmd.Flags().BoolVar(&a.dryRun, "dry-run", false, "only say what would be compared")
+	cmd.Flags().BoolVar(&a.prove, "prove", false, "read every block by its hash and prove it: some requests per block")
 	cmd.Flags().BoolVar(&a.sendersOnly, "senders-only", false, "compare the senders of commands, and no events")
 
 	return cmd
@@ -44,8 +45,8 @@ Where commands were used, each sender's transactions since its first nonce are c
 
 // audit is one run of the command.
 type audit struct {
-	from, to                    int64
-	asJSON, dryRun, sendersOnly bool
+	from, to                           int64
+	asJSON, dryRun, prove, sendersOnly bool
 
 	cmd *cobra.Command
 	cfg *config.Config
@@ -65,6 +66,10 @@ func (a *audit) run(ctx context.Context, cfg *config.Config, db *database.Databa
 		fmt.Fprintf(a.cmd.OutOrStdout(), "would compare blocks %d to %d (%d blocks) of chain %d\n", a.from, a.to,
 			a.to-a.from+1, cfg.ChainID)
 		return nil
+	}
+
+	if a.prove {
+		cfg.Proof = chain.ProveWhole
 	}
 
 	src, stop, err := startSource(ctx, cfg)
@@ -150,6 +155,7 @@ func (a *audit) events(ctx context.Context) (int, error) {
 	missing, extra, differing := count[verify.Missing], count[verify.Extra], count[verify.Differing]
 	fmt.Fprintf(say, "audited blocks %d to %d: %d missing, %d extra, %d differing\n", a.from, a.to, missing, extra,
 		differing)
+	fmt.Fprintf(say, "the factory's nonce %s\n", v.Counts())
 	if n := count[verify.Pruned]; n > 0 {
 		fmt.Fprintf(say, "%d events of ended escrows are not compared: RETENTION has removed them\n", n)
 	}

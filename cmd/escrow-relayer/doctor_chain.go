@@ -235,7 +235,7 @@ func (d *doctor) logs(x *chain.Examination) {
 // history says from which block on it has headers and logs.
 func (d *doctor) history(x *chain.Examination) {
 	says := "nothing of it"
-	if x.OldestErr != nil && !errors.Is(x.OldestErr, rpc.ErrBehind) {
+	if x.OldestErr != nil && (!errors.Is(x.OldestErr, rpc.ErrBehind) || x.OldestLogs) {
 		says = x.OldestErr.Error()
 	}
 

@@ -1,7 +1,6 @@
 package chain
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -126,10 +125,7 @@ func (r *reader) linkedTo(ctx context.Context, n uint64) (place, error) {
 		return tip, nil
 	}
 
-	h, votes, err := r.pool.elect(ctx, n)
-	if err == nil && votes < 2 && !r.outlook.Believes() {
-		err = fmt.Errorf("%w: only one endpoint shows block %d", ErrBehind, n)
-	}
+	h, err := r.agreed(ctx, n)
 
 	return place{n, h.Hash}, err
 }
@@ -234,11 +230,11 @@ func (r *reader) readBlock(ctx context.Context, h Header, f *Filter, avoid *endp
 	}
 
 	if excluded(h, f) {
-		return reading{logs: []types.Log{}}, nil
+		return reading{logs: []types.Log{}, proved: true}, nil
 	}
 
 	err = r.pool.ask(ctx, h.Number, avoid, func(ctx context.Context, n *endpoint.Node) (err error) {
-		said.by = n
+		said.by, said.proved = n, true
 		var size int
 		said.logs, size, err = n.ReadProved(ctx, h, f)
 		r.flight.landed(size, err)
@@ -254,18 +250,12 @@ func (r *reader) readBlock(ctx context.Context, h Header, f *Filter, avoid *endp
 	}
 
 	second, err := r.readClaimed(ctx, h, f, said.by)
-	if err == nil && !slices.EqualFunc(said.logs, second.logs, sameLog) {
+	if err == nil && !slices.EqualFunc(said.logs, second.logs, SameLog) {
 		err = fmt.Errorf("%w: %s and %s show different logs of block %d", ErrDisagree, said.by.Name(), second.by.Name(),
 			h.Number)
 	}
 
 	return said, err
-}
-
-// sameLog says whether two logs of a block are the same in all that a block's hash covers, and of one transaction.
-func sameLog(a, b types.Log) bool {
-	return a.Index == b.Index && a.TxHash == b.TxHash && a.Address == b.Address && slices.Equal(a.Topics, b.Topics) &&
-		bytes.Equal(a.Data, b.Data)
 }
 
 // readClaimed reads the logs of a block from one endpoint, and makes sure that it has the block where there

@@ -171,6 +171,35 @@ func (s *Source) Code(ctx context.Context, address common.Address, block uint64)
 	return code, nil
 }
 
+// Nonces returns the nonce of an account at a block, by endpoint: of those that have its state. An error is of
+// endpoints that cannot be asked now, where none has answered.
+func (s *Source) Nonces(ctx context.Context, account common.Address, block uint64) (map[string]uint64, error) {
+	answers, err := s.CallEach(ctx, rpc.GetNonce, account, hexutil.Uint64(block))
+	list, said := map[string]uint64{}, err
+	for _, a := range answers {
+		var nonce hexutil.Uint64
+		q := &rpc.Call{Method: rpc.GetNonce, Answer: rpc.Answer{Result: a.Result, Err: a.Err}}
+		switch err := q.Decode(&nonce); {
+		case err == nil:
+			list[a.Endpoint] = uint64(nonce)
+		case !isNodeError(err):
+			said = cmp.Or(said, err)
+		}
+	}
+
+	if len(list) > 0 {
+		said = nil
+	}
+
+	return list, said
+}
+
+// isNodeError reports whether a node has answered so, in whatever words.
+func isNodeError(err error) bool {
+	_, is := errors.AsType[*NodeError](err)
+	return is
+}
+
 func encodeParams(params []any) (string, error) {
 	if params == nil {
 		params = []any{}

@@ -59,12 +59,11 @@ func (r *reader) Canonical(ctx context.Context, n uint64, known common.Hash) (He
 // endpoints to say which block is there, or one whose word counts. ErrUnproved: the chain's blocks do not
 // prove what is in them. ErrDisagree, ErrBehind: it is not decided yet which block is there.
 func (r *reader) Prove(ctx context.Context, n uint64, f *Filter) (h Header, logs []types.Log, err error) {
-	list, err := r.chain(ctx, n, n)
-	if err != nil {
+	if h, err = r.agreed(ctx, n); err != nil {
 		return h, nil, fmt.Errorf("header of block %d: %w", n, err)
 	}
 
-	if h = list[0]; !h.Proved {
+	if !h.Proved {
 		err = fmt.Errorf("%w: block %d is none that hashes as Ethereum's do", ErrUnproved, n)
 	}
 

@@ -76,6 +76,8 @@ type Config struct {
 	Confirmations uint64
 	// Agreement: Available or Strict, where there are several endpoints. Empty: Available.
 	Agreement string
+	// Proof: ProveNear, ProveAll or ProveWhole. Empty: ProveNear.
+	Proof string
 	// PollInterval is the longest pause between two looks at the head once a block is due, where the node
 	// does not announce it. Zero: 1 s.
 	PollInterval time.Duration
@@ -108,6 +110,7 @@ type Config struct {
 func (c *Config) complete() error {
 	c.Finality = cmp.Or(c.Finality, Confirmations)
 	c.Agreement = cmp.Or(c.Agreement, Available)
+	c.Proof = cmp.Or(c.Proof, ProveNear)
 	c.believeAfter = cmp.Or(c.believeAfter, believeAfter)
 	err := c.check()
 	c.PollInterval = cmp.Or(c.PollInterval, time.Second)
@@ -158,6 +161,10 @@ func (c *Config) check() error {
 
 	if !slices.Contains([]string{Available, Strict}, c.Agreement) {
 		errs = append(errs, fmt.Errorf("agreement %q is unknown: set AGREEMENT to available or strict", c.Agreement))
+	}
+
+	if !slices.Contains([]string{ProveNear, ProveAll, ProveWhole}, c.Proof) {
+		errs = append(errs, fmt.Errorf("proof %q is unknown: set PROOF to near or all", c.Proof))
 	}
 
 	if c.PollInterval < 0 || c.Timeout < 0 || c.MaxRPS < 0 || c.MaxAddresses < 0 || c.MaxBytes < 0 {

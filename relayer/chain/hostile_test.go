@@ -79,6 +79,85 @@ func TestHostileAtTheHead(t *testing.T) {
 	}
 }
 
+// The same of blocks that are final: where a reader keeps up, nothing is given that the chain does not have, and
+// nothing is left out. In a backfill, which is read by range, the second is for the second reading to find.
+func TestHostileBelowFinality(t *testing.T) {
+	sim, first, head, want, invented := hostileChain(t)
+	require.NoError(t, sim.Mine(t.Context(), 400))
+	f := &Filter{Topics: topicsOf(want)}
+	for _, mode := range faults.Hostile() {
+		for _, backfill := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, backfill %t", mode, backfill), func(t *testing.T) {
+				t.Parallel()
+				liar, err := faults.NewNode(sim.HTTP(), sim.WS(), 1)
+				require.NoError(t, err)
+				t.Cleanup(func() { require.NoError(t, liar.Close()) })
+				cfg := Config{URLs: []string{liar.HTTP(), sim.HTTP(), sim.HTTP() + "/#"}, ChainID: 1337, Proof: ProveAll,
+					believeAfter: time.Hour}
+				s := start(t, cfg)
+				await(t, s, func(v View) bool { return v.Trust == Agreed && v.Final > head && v.Target >= first+leapBlocks })
+				liar.Inject(lieOf(mode, first, invented))
+				if !backfill {
+					readTruth(t, s, first, head, f, want, true)
+					return
+				}
+
+				for b, err := range s.Read(t.Context(), first, first+leapBlocks, f) {
+					if err != nil {
+						break // it only delays
+					}
+
+					for _, l := range b.Logs {
+						require.True(t, slices.ContainsFunc(want, func(there types.Log) bool { return SameLog(there, l) }))
+					}
+				}
+			})
+		}
+	}
+}
+
+// An endpoint has the headers of old blocks, and [] for their logs: an index that begins later. It is not read
+// from, and alone it is no empty history. doctor sees it too.
+func TestOldLogsThatAreMissing(t *testing.T) {
+	sim, first, head, want, _ := hostileChain(t)
+	require.NoError(t, sim.Mine(t.Context(), 200))
+	f := &Filter{Topics: topicsOf(want)}
+	for _, honest := range []bool{false, true} {
+		t.Run(fmt.Sprintf("beside an honest one %t", honest), func(t *testing.T) {
+			liar, err := faults.NewNode(sim.HTTP(), sim.WS(), 1)
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, liar.Close()) })
+			liar.Inject(faults.Fault{Mode: faults.Unindexed, N: head + 100})
+			cfg := Config{URLs: []string{liar.HTTP(), sim.HTTP()}, ChainID: 1337}
+			if !honest {
+				cfg.URLs = cfg.URLs[:1]
+			}
+
+			s := start(t, cfg)
+			await(t, s, func(v View) bool { return v.Trust != Undecided && v.Final > head })
+			var got []types.Log
+			for b, err := range s.Read(Later(t.Context()), first, head, f) { // by range
+				if !honest {
+					require.ErrorIs(t, err, ErrNoHistory)
+					break
+				}
+
+				require.NoError(t, err)
+				got = append(got, b.Logs...)
+			}
+
+			if honest {
+				require.True(t, slices.EqualFunc(want, got, SameLog))
+			}
+
+			x := s.Examine(t.Context(), common.Address{1}, first)[0]
+			require.True(t, x.OldestLogs)
+			require.ErrorContains(t, x.OldestErr, "not their logs")
+			require.Greater(t, x.Oldest, head)
+		})
+	}
+}
+
 // readTruth reads until all of it was read, or where that need not come about for a second. Whatever is read
 // is what the chain has.
 func readTruth(t *testing.T, s *Source, first, head uint64, f *Filter, want []types.Log, must bool) {
@@ -101,7 +180,7 @@ func readTruth(t *testing.T, s *Source, first, head uint64, f *Filter, want []ty
 					}
 				}
 			})
-			require.True(t, slices.EqualFunc(there, b.Logs, sameLog), "blocks %d to %d", b.From, b.To)
+			require.True(t, slices.EqualFunc(there, b.Logs, SameLog), "blocks %d to %d", b.From, b.To)
 			got += len(b.Logs)
 			next = b.To + 1
 		}

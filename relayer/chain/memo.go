@@ -14,8 +14,9 @@ import (
 
 // reading is what an endpoint said of a block.
 type reading struct {
-	logs []types.Log
-	by   *endpoint.Node
+	logs   []types.Log
+	by     *endpoint.Node
+	proved bool
 }
 
 // memo shares the logs of the newest blocks among readers.

@@ -16,6 +16,7 @@ type reader struct {
 	ring    *ring
 	memo    *memo
 	laws    *endpoint.Laws
+	proof   string // Config.Proof
 	flight  flight
 	headers chan struct{} // a token: whoever has it may ask for headers that the ring lacks
 }
@@ -44,7 +45,7 @@ func (r *reader) read(ctx context.Context, from, to uint64, f *Filter, avoid *en
 			avoid = nil
 		}
 
-		if last := r.byRange(from, to); from <= last {
+		if last := r.byRange(from, to); from <= last && !r.oneByOne(ctx, from, to, avoid) {
 			if !r.ranges(ctx, from, last, f, avoid, yield) {
 				return
 			}
@@ -56,6 +57,13 @@ func (r *reader) read(ctx context.Context, from, to uint64, f *Filter, avoid *en
 			r.blocks(ctx, from, to, f, avoid, yield)
 		}
 	}
+}
+
+// oneByOne reports whether blocks are read one by one although they are final, since that proves them: what
+// a reader that keeps up reads for the first time.
+func (r *reader) oneByOne(ctx context.Context, from, to uint64, avoid *endpoint.Node) bool {
+	news := avoid == nil && !endpoint.IsLater(ctx) && to-from < r.outlook.atLeast(leapBlocks, leapTime)
+	return r.proof == ProveWhole || news && r.laws.Headers.Holds()
 }
 
 // byRange is the last block of from..to that may be read by range: a final one. The logs of a range
@@ -103,6 +111,10 @@ func (r *reader) ranges(ctx context.Context, from, to uint64, f *Filter, avoid *
 		for {
 			if err == nil {
 				b, err = r.following(ctx, &before, b, last, avoid)
+			}
+
+			if err == nil && avoid == nil {
+				b, err = r.proveEvents(ctx, b)
 			}
 
 			if !yield(b, err) || err != nil {

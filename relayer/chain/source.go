@@ -78,7 +78,7 @@ func New(cfg Config) (*Source, error) {
 
 	ring := newRing()
 	s.follower = &follower{cfg: &cfg, pool: s.pool, outlook: s.outlook, ring: ring}
-	s.reader = &reader{pool: s.pool, outlook: s.outlook, ring: ring, memo: newMemo(), laws: s.laws,
+	s.reader = &reader{pool: s.pool, outlook: s.outlook, ring: ring, memo: newMemo(), laws: s.laws, proof: cfg.Proof,
 		headers: make(chan struct{}, 1)}
 
 	return s, nil

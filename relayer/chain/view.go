@@ -104,11 +104,7 @@ func (o *outlook) patience() time.Duration {
 }
 
 // farBehind is how many blocks the nodes behind one URL may be apart.
-func (o *outlook) farBehind() uint64 {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.pace.atLeast(farBlocks, farTime)
-}
+func (o *outlook) farBehind() uint64 { return o.atLeast(farBlocks, farTime) }
 
 // leaps says whether a head is far above all that is known.
 func (o *outlook) leaps(head uint64) bool { return head > o.View().Head+o.farBehind() }

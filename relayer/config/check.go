@@ -129,6 +129,7 @@ func (l *loader) finality() {
 	c := l.c
 	l.oneOf("FINALITY", c.Finality, "confirmations", "safe", "finalized", "latest")
 	l.oneOf("AGREEMENT", c.Agreement, "available", "strict")
+	l.oneOf("PROOF", c.Proof, "near", "all")
 	between(l, "CONFIRMATIONS", c.Confirmations, 0, maxConfirmations, "")
 	none := c.Finality == "confirmations" && c.Confirmations == 0 && !l.unread["CONFIRMATIONS"]
 	if (c.Finality == "latest" || none) && c.RetractionsTopic == "" {

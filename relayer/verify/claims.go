@@ -1,8 +1,6 @@
 package verify
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +11,6 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/endpoint"
-	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 )
 
@@ -49,10 +46,11 @@ func (c *claims) read(ctx context.Context, batch *chain.Batch) error {
 	return nil
 }
 
-// settle makes the batch's logs what is true of both readings: blocks on which they differ are proved. It
+// settle makes the batch's logs what is true of both readings: blocks on which they differ are proved, and
+// those of whose deployments the factory's nonce says otherwise. It
 // returns contracts that were deployed and that the filter does not name.
 func (c *claims) settle(ctx context.Context, batch *chain.Batch) (unnamed []common.Address, err error) {
-	mine, theirs := byBlock(batch.Logs), byBlock(c.other)
+	mine, theirs := chain.ByBlock(batch.Logs), chain.ByBlock(c.other)
 	numbers := map[uint64]bool{}
 	for n := range theirs {
 		numbers[n] = true
@@ -63,11 +61,15 @@ func (c *claims) settle(ctx context.Context, batch *chain.Batch) (unnamed []comm
 	}
 
 	for n := range numbers {
-		if !slices.EqualFunc(mine[n], theirs[n], sameLog) {
+		if !slices.EqualFunc(mine[n], theirs[n], chain.SameLog) {
 			if err := c.prove(ctx, batch, n); err != nil {
 				return nil, fmt.Errorf("two endpoints differ on block %d: %w", n, err)
 			}
 		}
+	}
+
+	if err := c.count(ctx, batch); err != nil {
+		return nil, err
 	}
 
 	events, err := c.v.decode(batch.Logs)
@@ -125,48 +127,10 @@ func (c *claims) prove(ctx context.Context, batch *chain.Batch, n uint64) error 
 		return err
 	}
 
-	c.refute(ctx, batch.By, byBlock(batch.Logs)[n], h, logs)
-	c.refute(ctx, c.by, byBlock(c.other)[n], h, logs)
+	chain.Refute(ctx, batch.By, chain.ByBlock(batch.Logs)[n], h, logs)
+	chain.Refute(ctx, c.by, chain.ByBlock(c.other)[n], h, logs)
 	c.proved[n] = h
-	batch.Logs = append(slices.DeleteFunc(slices.Clone(batch.Logs), func(l types.Log) bool { return l.BlockNumber == n }),
-		logs...)
-	slices.SortFunc(batch.Logs, func(a, b types.Log) int {
-		return cmp.Or(cmp.Compare(a.BlockNumber, b.BlockNumber), cmp.Compare(a.Index, b.Index))
-	})
+	batch.Logs = chain.Replace(batch.Logs, map[uint64][]types.Log{n: logs})
 
 	return nil
-}
-
-// refute sets an endpoint aside that said something else of a block than what is proved. That it left logs
-// out may be an accident; what it invented is none.
-func (c *claims) refute(ctx context.Context, by *endpoint.Node, said []types.Log, h chain.Header, logs []types.Log) {
-	if by == nil || slices.EqualFunc(said, logs, sameLog) {
-		return
-	}
-
-	what := fmt.Sprintf("it gave %d logs of block %d, which are not the %d that the receipts of block %s prove", len(said),
-		h.Number, len(logs), h.Hash)
-	for _, l := range said {
-		if !slices.ContainsFunc(logs, func(there types.Log) bool { return sameLog(there, l) }) {
-			by.Blame(ctx, &endpoint.Forgery{What: what, Evidence: fmt.Sprintf("%+v", l)})
-			return
-		}
-	}
-
-	by.Blame(ctx, fmt.Errorf("%w: %s", rpc.ErrInvalid, what))
-}
-
-func byBlock(logs []types.Log) map[uint64][]types.Log {
-	blocks := map[uint64][]types.Log{}
-	for i := range logs {
-		blocks[logs[i].BlockNumber] = append(blocks[logs[i].BlockNumber], logs[i])
-	}
-
-	return blocks
-}
-
-// sameLog reports whether two logs are the same.
-func sameLog(a, b types.Log) bool {
-	return a.BlockHash == b.BlockHash && a.Index == b.Index && a.TxHash == b.TxHash && a.Address == b.Address &&
-		slices.Equal(a.Topics, b.Topics) && bytes.Equal(a.Data, b.Data)
 }

@@ -5,7 +5,8 @@
 // Where both readings and the database say the same of a block, that counts. Where they do not, the block's
 // receipts decide, proved against its hash: which events there are, and that there are no others. Until
 // they do, verified_block, the completeness watermark of the chain, waits in front of the block. Of a chain
-// whose receipts prove nothing, both readings have to say the same.
+// whose receipts prove nothing, both readings have to say the same. The factory's nonce tells how many
+// deployments there are, also where both endpoints have lost their old logs.
 //
 // What is found missing is stored and published (late, and so out of turn for its escrow) and raises an
 // alert. What is stored otherwise than the chain has it, or proved not to be there, is retracted. What is
@@ -46,6 +47,8 @@ type Source interface {
 	// chain's blocks cannot be proved.
 	Prove(ctx context.Context, n uint64, f *chain.Filter) (chain.Header, []types.Log, error)
 	Branch(ctx context.Context, tip chain.Header, numbers ...uint64) ([]chain.Header, error)
+	// Nonces returns the nonce of an account at a block, by endpoint: of those that have its state.
+	Nonces(ctx context.Context, account common.Address, block uint64) (map[string]uint64, error)
 }
 
 // Filters says how logs are asked for: by topics, or of contracts that are named.
@@ -92,6 +95,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 type Verifier struct {
 	cfg    Config
 	waited int // looks in a row at which there were too few blocks to read
+	counts Count
 }
 
 // Where finality moves with every block, a few blocks are not worth the requests: they wait until
@@ -99,7 +103,10 @@ type Verifier struct {
 const enoughBlocks, mostWaits = 32, 10
 
 // New returns a Verifier.
-func New(cfg Config) *Verifier { return &Verifier{cfg: cfg} }
+func New(cfg Config) *Verifier { return &Verifier{cfg: cfg, counts: NotAsked} }
+
+// Counts is what the factory's nonce has said of its deployments. It is for who calls Compare.
+func (v *Verifier) Counts() Count { return v.counts }
 
 // Difference is an event on which chain and database differ.
 type Difference struct {

@@ -36,10 +36,11 @@ type twoNodes struct {
 	chain     *ethclient.Client
 	logs      []types.Log
 	head      uint64
-	named     bool // they give logs of named contracts only
-	liarFirst bool // the first reading is the liar's, the second the honest node's; else the other way round
-	alone     bool // the second node is out of use
-	refuses   int  // readings that the second node refuses, since it wants addresses named: then it is not asked
+	named     bool   // they give logs of named contracts only
+	liarFirst bool   // the first reading is the liar's, the second the honest node's; else the other way round
+	alone     bool   // the second node is out of use
+	indexed   uint64 // neither has logs below this block
+	refuses   int    // readings that the second node refuses, since it wants addresses named: then it is not asked
 }
 
 func (n *twoNodes) View() chain.View {
@@ -80,6 +81,11 @@ func (n *twoNodes) Branch(ctx context.Context, tip chain.Header, numbers ...uint
 	return list[:len(numbers)], nil
 }
 
+func (n *twoNodes) Nonces(ctx context.Context, account common.Address, block uint64) (map[string]uint64, error) {
+	nonce, err := n.chain.NonceAt(ctx, account, new(big.Int).SetUint64(block))
+	return map[string]uint64{"a": nonce, "b": nonce}, err
+}
+
 // Prove tells the truth.
 func (n *twoNodes) Prove(ctx context.Context, number uint64, f *chain.Filter) (chain.Header, []types.Log, error) {
 	list, err := n.Branch(ctx, chain.Header{Number: number}, number)
@@ -106,7 +112,8 @@ func (n *twoNodes) read(from, to uint64, f *chain.Filter, lie bool) iter.Seq2[ch
 		for ; from <= to; from += 5 {
 			b := chain.Batch{From: from, To: min(from+4, to), Filter: f}
 			for i, l := range n.logs {
-				if l.BlockNumber >= b.From && l.BlockNumber <= b.To && f.Matches(&l) && (!lie || i%3 != 0) {
+				if l.BlockNumber >= b.From && l.BlockNumber <= b.To && f.Matches(&l) && (!lie || i%3 != 0) &&
+					l.BlockNumber >= n.indexed {
 					b.Logs = append(b.Logs, l)
 				}
 			}
@@ -197,6 +204,29 @@ func eitherNodeMayLie(t *testing.T, mode watch.FilterMode, named bool) {
 		require.NoError(t, f.DB.QueryRow(ctx, `select verified_block from leadership`).Scan(&verified))
 		require.EqualValues(t, head, verified)
 	}
+
+	t.Run("both have lost their old logs: the factory's nonce tells of deployments", func(t *testing.T) {
+		f.Exec(`delete from late_escrows`)
+		f.Exec(`delete from records`)
+		f.Exec(`delete from outbox`)
+		f.Exec(`delete from events`)
+		f.Exec(`delete from escrows`)
+		f.Verify(int64(d.Block) - 1)
+		v := New(Config{Source: &twoNodes{chain: c, logs: logs, head: head, named: named, indexed: head + 1},
+			Filters: filters.Again(), Ledger: led, ABI: abi, Factory: d.Factory, Every: time.Second,
+			Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
+		v.waited = mostWaits
+		require.NoError(t, v.once(ctx, 1))
+		require.Equal(t, Counted, v.Counts())
+		require.Len(t, f.Column(`select hex(address) from escrows`), len(truth.Escrows))
+		v = New(Config{Source: &twoNodes{chain: c, logs: logs, head: head, named: named}, Filters: filters.Again(),
+			Ledger: led, ABI: abi, Factory: d.Factory, Every: time.Second,
+			Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
+		f.Exec(`delete from late_escrows`)
+		f.Verify(int64(d.Block) - 1)
+		v.waited = mostWaits
+		require.NoError(t, v.once(ctx, 1))
+	})
 
 	owner := func() { // tells of what was found missing
 		f.Exec(`delete from late_escrows`)

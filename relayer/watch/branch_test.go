@@ -139,19 +139,22 @@ func TestRememberedBlockOfAnotherBranch(t *testing.T) {
 // all: who overtakes it has to read everything again.
 func TestBackfillDoesNotOvertakeTheFactoryWatch(t *testing.T) {
 	w := setup(t)
+	w.mine(20)
+	w.create(1) // blocks before it have no deployment to wait for
+	w.mine(1)
+	deployed := int64(w.head())
 	w.mine(100 + confirmations)
 	require.Eventually(t, func() bool { return w.src.View().Final > 60 }, time.Minute, 5*time.Millisecond)
-	final := int64(w.src.View().Final)
 	w.patience = 8 * time.Second
 	w.run(watch.FilterTopics, false)
 	step := time.NewTicker(time.Second)
 	defer step.Stop()
-	for factory := int64(w.d.Block) + 9; factory < final; factory += 12 {
+	for factory := int64(w.d.Block) + 9; factory < deployed; factory += 4 {
 		w.lead(factory)
 		<-step.C
 		slots, err := w.led.SlotPosition(t.Context(), 1)
 		require.NoError(t, err)
-		require.LessOrEqual(t, slots.Next, factory+1)
+		require.LessOrEqual(t, slots.Next, deployed)
 	}
 
 	require.Eventually(t, func() bool { // when it stands still they go on without it

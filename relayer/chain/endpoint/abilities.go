@@ -2,6 +2,7 @@ package endpoint
 
 import (
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -47,6 +48,7 @@ type abilities struct {
 	lostUntil time.Time // and until when
 	keeps     uint64
 	keepsSeen time.Time // it has block keeps
+	oldLogs   uint64    // it has shown logs of such a block; MaxUint64: of none
 }
 
 // Behind one URL one machine may keep less than the others, or be far behind them: that a block is
@@ -58,7 +60,7 @@ const (
 )
 
 func newAbilities(addresses int, now func() time.Time) *abilities {
-	return &abilities{addresses: addresses, now: now, named: fact{now: now}, byNumber: fact{now: now},
+	return &abilities{addresses: addresses, now: now, oldLogs: math.MaxUint64, named: fact{now: now}, byNumber: fact{now: now},
 		noReceipts: fact{now: now}, uneven: fact{now: now}}
 }
 
@@ -116,6 +118,20 @@ func (a *abilities) shows(block uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.keeps, a.keepsSeen = block, a.now()
+}
+
+// logged reports whether the node has shown logs that are as old as a block.
+func (a *abilities) logged(block uint64) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return block >= a.oldLogs
+}
+
+// gaveOld notes that the node has logs of a block.
+func (a *abilities) gaveOld(block uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.oldLogs = min(a.oldLogs, block)
 }
 
 // perRequest is how many addresses one request may name.

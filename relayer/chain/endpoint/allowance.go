@@ -49,6 +49,9 @@ type laterKey struct{}
 // Later marks what is asked under a context as work that can wait: polling, and reading a second time.
 func Later(ctx context.Context) context.Context { return context.WithValue(ctx, laterKey{}, true) }
 
+// IsLater reports whether what is asked under a context can wait.
+func IsLater(ctx context.Context) bool { return ctx.Value(laterKey{}) != nil }
+
 // take waits until a batch of n requests may be sent, and says how many batches are in flight with it. n is 0
 // for what is sent again, as its answer was lost: that waits for a place and for no rate. done has to follow,
 // unless there is an error.
@@ -113,7 +116,7 @@ func (a *allowance) leave() {
 // await waits for a condition, which says by 0 that it is met, or else when to look at it again at the
 // latest. What can wait lets what is urgent go first.
 func (a *allowance) await(ctx context.Context, met func() time.Duration) error {
-	later, began := ctx.Value(laterKey{}) != nil, a.now()
+	later, began := IsLater(ctx), a.now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !later {

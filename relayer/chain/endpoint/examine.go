@@ -228,7 +228,15 @@ func (n *Node) probeHistory(ctx context.Context, x *Examination, start uint64, n
 			return false, err
 		}
 
-		return true, n.asksFor(ctx, number, number, named)
+		if err := n.asksFor(ctx, number, number, named); err != nil || named != nil {
+			return true, err
+		}
+
+		if err := n.showsLogs(ctx, number, x.Head); errors.Is(err, errNoOldLogs) {
+			return true, err
+		}
+
+		return true, nil
 	}
 	if x.OldestLogs, x.OldestErr = has(x.Oldest); x.OldestErr == nil {
 		x.OldestLogs = false

@@ -240,9 +240,12 @@ func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter, linked
 	if len(a.logs) > 0 {
 		n.proves(asked)
 		n.has(a.logs[0].BlockNumber)
+		n.gaveOld(a.logs[0].BlockNumber)
+
+		return b, a.bytes, nil
 	}
 
-	return b, a.bytes, nil
+	return b, a.bytes, n.indexed(ctx, from)
 }
 
 // errLacksFirst means that who has the last block of a range does not have the first.

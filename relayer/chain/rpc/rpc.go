@@ -39,6 +39,7 @@ import (
 const (
 	ChainID     = "eth_chainId"
 	GetCode     = "eth_getCode"
+	GetNonce    = "eth_getTransactionCount"
 	GetByNumber = "eth_getBlockByNumber"
 	GetByHash   = "eth_getBlockByHash"
 	GetLogs     = "eth_getLogs"

@@ -1,0 +1,61 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
+)
+
+// sampled is how many headers are looked at for a block that has logs, as its bloom filter says.
+const sampled = 32
+
+// errNoOldLogs means that a node has the headers of old blocks, and answers that there are no logs.
+var errNoOldLogs = fmt.Errorf("%w: it has the headers of old blocks and not their logs", rpc.ErrBehind)
+
+// showsLogs tests that a node has the logs of old blocks: those of the first block from one on whose bloom filter
+// says that there are some, if that is one of the next. head is its newest block.
+func (n *Node) showsLogs(ctx context.Context, from, head uint64) error {
+	numbers := make([]uint64, 0, sampled)
+	for number := from; number < from+sampled && number <= head; number++ {
+		numbers = append(numbers, number)
+	}
+
+	list, err := n.Headers(ctx, numbers)
+	i := slices.IndexFunc(list, func(h rpc.Header) bool { return Telling(&h.Bloom) })
+	if i < 0 {
+		return err
+	}
+
+	_, _, err = n.ReadWhole(ctx, list[i], &Filter{Addresses: []common.Address{}})
+	if errors.Is(err, rpc.ErrBehind) {
+		err = fmt.Errorf("%w: block %d has some, as its bloom filter says", errNoOldLogs, list[i].Number)
+	}
+
+	return err
+}
+
+// indexed makes sure of an answer that a range has no logs: the index of a node may begin later than its headers,
+// and [] is its answer then. It is asked once for logs that are as old.
+func (n *Node) indexed(ctx context.Context, from uint64) error {
+	for !n.logged(from) {
+		err := n.showsLogs(ctx, from, n.Claim().Head.Number)
+		switch {
+		case err == nil || unwilling(err): // or it cannot be told
+			n.gaveOld(from)
+			return nil
+		case !errors.Is(err, errNoOldLogs):
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case n.lacks(from):
+			return fmt.Errorf("%w: %w", ErrNoHistory, err)
+		}
+	}
+
+	return nil
+}
