@@ -6,6 +6,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 DATE ?= $(shell TZ=UTC git show -s --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ HEAD 2>/dev/null || echo unknown)
 GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 GO_SOURCES := $(shell git ls-files '*.go' 2>/dev/null)
 
 .PHONY: help
@@ -71,6 +72,7 @@ deploy-check: ## scripts, manifests and rules below deploy (needs shellcheck, jq
 lint: ## formatting and the linters of .golangci.yml (golangci-lint is built from a Go module: a minute at first)
 	@test -z "$$(gofmt -l $(GO_SOURCES))" || { gofmt -l $(GO_SOURCES); echo "run gofmt -w"; exit 1; }
 	go run $(GOLANGCI_LINT) run ./...
+	go run $(ACTIONLINT)
 
 .PHONY: generate
 generate: ## compile the contracts and write their bindings again (needs npm for the pinned compiler)

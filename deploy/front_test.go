@@ -77,9 +77,26 @@ func TestTheFrontDoorIsTrue(t *testing.T) {
 		var parsed map[string]any
 		require.NoError(t, yaml.Unmarshal(workflow, &parsed), f)
 		all += string(workflow)
+		workflowIsPinned(t, f, string(workflow))
 	}
 
 	for _, m := range regexp.MustCompile("(?m)(?:`|run: |^)make ([a-z]+)").FindAllStringSubmatch(all, -1) {
 		require.Contains(t, string(makefile), "\n"+m[1]+":", "there is no make %s", m[1])
+	}
+}
+
+// What a workflow runs of others is named by commit, with its version beside it, and gets no credentials on disk.
+func workflowIsPinned(t *testing.T, file, workflow string) {
+	t.Helper()
+	require.NotContains(t, workflow, "@latest", file)
+	uses := regexp.MustCompile(`(?m)^.*uses: (.+)$`).FindAllStringSubmatchIndex(workflow, -1)
+	require.NotEmpty(t, uses, file)
+	for _, at := range uses {
+		what := workflow[at[2]:at[3]]
+		require.Regexp(t, `^(\./\S+|[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+)$`, what, file)
+		if strings.HasPrefix(what, "actions/checkout@") {
+			next, _, _ := strings.Cut(workflow[at[1]+1:], "\n")
+			require.Contains(t, next, "persist-credentials: false", "%s: the line behind %s", file, what)
+		}
 	}
 }

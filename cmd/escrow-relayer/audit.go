@@ -30,6 +30,10 @@ func auditCommand() *cobra.Command {
 Where commands were used, each sender's transactions since its first nonce are compared with what was signed and answered too.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			a.cmd = cmd
+			if err := blocks(a.from, a.to); err != nil {
+				return err
+			}
+
 			return askWith(cmd, config.Load, a.run)
 		},
 	}

@@ -2,9 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
@@ -31,6 +34,10 @@ func planMoveCommand() *cobra.Command {
 		Short: "Print how many slots and escrows change their partition",
 		Long:  "Print how many slots change their partition, and with CHAIN_ID and DATABASE_URL set, how many escrows.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !cmd.Flags().Changed("from") || !cmd.Flags().Changed("to") {
+				return usage{errors.New("say --from and --to: how many partitions there are now, and afterwards")}
+			}
+
 			s := partition.Strategy(strategy)
 			for _, total := range []int{from, to} {
 				if err := (partition.Partition{Total: total, Strategy: s}).Validate(); err != nil {
@@ -99,6 +106,12 @@ func planManifestsCommand() *cobra.Command {
 		Short: "Write the Cloud Run service manifest of each partition",
 		Long:  `Write the Cloud Run service manifest of each partition, and monitoring.yaml, the text of the collector's secret. Secrets are referred to, never contained.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, name := range slices.Sorted(maps.Keys(variables)) {
+				if err := config.Misspelt(name); err != nil {
+					return usage{fmt.Errorf("--env %w", err)}
+				}
+			}
+
 			in.Env = variables
 			if keys.Services > 0 {
 				in.Commands = &keys

@@ -53,11 +53,26 @@ what is requested with its next commit, within seconds, or when one runs again. 
 	return cmd
 }
 
+// blocks checks --from and --to.
+func blocks(from, to int64) error {
+	for flag, block := range map[string]int64{"--from": from, "--to": to} {
+		if block < 0 {
+			return usage{fmt.Errorf("%s %d: a block is 0 or above", flag, block)}
+		}
+	}
+
+	return nil
+}
+
 // selection checks the flags and returns the events that they name.
 func (f replayFlags) selection() (s ledger.Selection, err error) {
 	s = f.Selection
 	if s.From == 0 && s.To == 0 && f.escrow == "" && s.EventID == "" {
 		return s, usage{fmt.Errorf("say what to replay: --from and --to, --escrow, or --event")}
+	}
+
+	if err := blocks(s.From, s.To); err != nil {
+		return s, err
 	}
 
 	if s.To > 0 && s.To < s.From {

@@ -73,6 +73,12 @@ var wrongValues = []struct {
 			"@h/d?pool_max_conns=3",
 		"postgres://u:" + secretPassword + "@h/d?sslrootcert=/nowhere.pem&sslmode=verify-full", "jdbc:postgresql://h/d",
 	}},
+	{"DATABASE_URL", "is in quotes", []string{"'postgres://u:" + secretPassword + "@h/d'", "\"postgres://u:" +
+		secretPassword + "@h/d\""}},
+	{"DATABASE_URL", "write @ : / ? # % & as %40", []string{"postgres://u:a@" + secretPassword + "@h/d",
+		"postgres://u:" + secretPassword + "@1#2@h/d", "postgres://u:" + secretPassword + "/1@h/d", "postgres://u:" +
+			secretPassword + "%z@h/d"}},
+	{"DATABASE_URL", "in quotes where a shell reads it", []string{""}},
 	{"SESSION_DATABASE_URL", "", []string{"mysql://u:" + secretPassword + "@h/d", "postgres://u:" + secretPassword +
 		"@h:port/d"}},
 	{"CLOUDSQL_INSTANCE", "must be an instance connection name", []string{"db", "p:r", "projects/p/instances/i"}},
@@ -207,7 +213,7 @@ func TestWrongCalls(t *testing.T) {
 		{"doctor rpc0", "takes no arguments"},
 		{"plan", "needs a command"},
 		{"plan mvoe", "did you mean move"},
-		{"plan move", "partitions"},
+		{"plan move", "--from and --to"},
 		{"plan move --from 0 --to 3", "partitions"},
 		{"plan move --from 3 --to 2521", "partitions"},
 		{"plan move --from 1 --to 2 --strategy random", "strategy"},
@@ -222,6 +228,11 @@ func TestWrongCalls(t *testing.T) {
 		{"replay --from 9 --to 3", "--to 3 is below --from 9"},
 		{"replay --escrow 0x12", "is not an address"},
 		{"replay --from x", "--from"},
+		{"replay --from -5", "--from -5: a block is 0 or above"},
+		{"replay --from 3 --to -5", "--to -5: a block is 0 or above"},
+		{"audit --from -5", "--from -5: a block is 0 or above"},
+		{"audit --from 1 --to -5", "--to -5: a block is 0 or above"},
+		{"plan manifests --env CONFIRMATION=3", "did you mean CONFIRMATIONS"},
 		{"audit --from x", "--from"},
 		{"audit 1 2", "takes no arguments"},
 	} {

@@ -22,7 +22,7 @@ func (l *loader) database() {
 	}
 
 	if c.DatabaseURL == "" {
-		l.say("DATABASE_URL", "is missing; set it to postgres://user:password@host/database")
+		l.say("DATABASE_URL", "is missing; set it to postgres://user:password@host/database, in quotes where a shell reads it: & ends it there")
 	}
 
 	c.DatabaseURL = l.connection("DATABASE_URL", c.DatabaseURL)
@@ -37,12 +37,21 @@ func (l *loader) connection(variable, raw string) string {
 		return ""
 	}
 
+	if quoted.MatchString(raw) {
+		l.say(variable, "is in quotes, which a file that no shell reads keeps: leave them out")
+		return raw
+	}
+
 	raw = standard(raw)
 	conn, err := pgx.ParseConfig(raw) // the error quotes the URL
 	if err != nil {
 		l.say(variable, "is not a Postgres URL or DSN, or names a certificate that cannot be read; "+
-			"a URL is postgres://user:password@host/database")
+			"a URL is postgres://user:password@host/database; %s", escapes)
 		return raw
+	}
+
+	if strings.ContainsAny(conn.Host, "@#?") {
+		l.say(variable, "has a host with a character that no host has: %s", escapes)
 	}
 
 	for name := range conn.RuntimeParams {
@@ -58,6 +67,12 @@ func (l *loader) connection(variable, raw string) string {
 
 	return raw
 }
+
+// quoted is a value whose quotes came along.
+var quoted = regexp.MustCompile("^[\"'`]|[\"'`]$")
+
+// escapes is how to write a password in a URL.
+const escapes = "in the password write @ : / ? # % & as %40 %3A %2F %3F %23 %25 %26"
 
 // dialect is the beginning of a URL in which SQLAlchemy names a driver: postgresql+asyncpg://.
 var dialect = regexp.MustCompile(`^postgres(ql)?\+[a-z0-9]+://`)

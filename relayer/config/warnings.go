@@ -69,6 +69,16 @@ func (l *loader) misspelt() {
 	}
 }
 
+// Misspelt returns an error for a name that is almost one of a variable, and is none.
+func Misspelt(name string) error {
+	meant := nearest(name)
+	if meant == "" || meant == name {
+		return nil
+	}
+
+	return fmt.Errorf("%s is not a variable of the relayer: did you mean %s", name, meant)
+}
+
 // shortName is the length below which names are alike by chance.
 const shortName = 6
 

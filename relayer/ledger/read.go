@@ -85,6 +85,11 @@ func (l *Ledger) Verifiable(ctx context.Context) (v Verifiable, err error) {
 	var hash string
 	err = l.cfg.DB.QueryRow(ctx, verifiable, l.cfg.ChainID).Scan(&v.From, &v.To, &v.generation, &v.Newest.Number, &hash)
 	v.Newest.Hash = common.HexToHash(hash)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return v, fmt.Errorf("no instance has ever run for chain %d on this database: check CHAIN_ID and DATABASE_URL",
+			l.cfg.ChainID)
+	}
+
 	if err != nil {
 		return v, fmt.Errorf("read how far the chain is stored: %w", err)
 	}

@@ -4,7 +4,9 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"fmt"
+	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"strings"
 	"sync"
@@ -93,10 +95,19 @@ func (t *token) admits(r *http.Request) bool {
 }
 
 // Guard makes a handler, also that of another server such as that of commands, ask every request for
-// the token, if there is one, except those for openPaths.
+// the token, if there is one, except those for openPaths. Without a token it refuses what a page of
+// another site could have sent.
 func (s *Server) Guard(next http.Handler) http.Handler {
 	if s.token == nil {
-		return next
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !openPaths[r.URL.Path] && rebound(r) {
+				writeProblem(w, problem{Status: http.StatusMisdirectedRequest,
+					Detail: "from this machine, ask for localhost or an IP address; another name needs HTTP_TOKEN_FILE"})
+				return
+			}
+
+			next.ServeHTTP(w, r)
+		})
 	}
 
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -109,4 +120,24 @@ func (s *Server) Guard(next http.Handler) http.Handler {
 		writeProblem(w, problem{Status: http.StatusUnauthorized,
 			Detail: "this needs the token of HTTP_TOKEN_FILE: as Authorization: Bearer, or as a password"})
 	})
+}
+
+// rebound reports whether a request comes from this machine and names a host that is not this machine:
+// a browser sends such a request for a page of another site whose name resolves to 127.0.0.1 (DNS
+// rebinding), and that page could read the answer.
+func rebound(r *http.Request) bool {
+	from, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil || !from.Addr().Unmap().IsLoopback() {
+		return false
+	}
+
+	host := r.Host
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+
+	host = strings.ToLower(strings.Trim(strings.TrimSuffix(host, "."), "[]"))
+	_, err = netip.ParseAddr(host)
+
+	return err != nil && host != "localhost" && !strings.HasSuffix(host, ".localhost")
 }

@@ -88,3 +88,26 @@ func TestToken(t *testing.T) {
 	_, err = New(Config{Source: &instanceStub{}, DB: hangingDB{}, ChainID: 1, TokenFile: "/nowhere/token"})
 	require.ErrorContains(t, err, "HTTP_TOKEN_FILE")
 }
+
+// A page of another site whose name leads to this machine reads nothing; what comes from elsewhere, or has the
+// token, may use any name.
+func TestANameOfAnotherSiteIsRefused(t *testing.T) {
+	t.Parallel()
+	server, _ := bare(t, broken(t))
+	for _, c := range []struct {
+		from, host, path string
+		refused          bool
+	}{
+		{"127.0.0.1:4000", "attacker.example", "/status", true}, {"127.0.0.1:4000", "attacker.example:8080", "/", true},
+		{"[::1]:4000", "attacker.example.", "/metrics", true}, {"127.0.0.1:4000", "", "/status", true},
+		{"127.0.0.1:4000", "localhost:8080", "/status", false}, {"127.0.0.1:4000", "127.0.0.1:8080", "/status", false},
+		{"[::1]:4000", "[::1]:8080", "/status", false}, {"127.0.0.1:4000", "relayer.localhost", "/status", false},
+		{"10.1.2.3:4000", "relayer-0.relayer.svc", "/status", false}, {"127.0.0.1:4000", "attacker.example", "/healthz", false},
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, c.path, nil)
+		r.RemoteAddr, r.Host = c.from, c.host
+		w := httptest.NewRecorder()
+		server.Handler().ServeHTTP(w, r)
+		require.Equal(t, c.refused, w.Code == http.StatusMisdirectedRequest, "%+v: %d", c, w.Code)
+	}
+}
