@@ -102,7 +102,8 @@ func TestANameOfAnotherSiteIsRefused(t *testing.T) {
 		{"[::1]:4000", "attacker.example.", "/metrics", true}, {"127.0.0.1:4000", "", "/status", true},
 		{"127.0.0.1:4000", "localhost:8080", "/status", false}, {"127.0.0.1:4000", "127.0.0.1:8080", "/status", false},
 		{"[::1]:4000", "[::1]:8080", "/status", false}, {"127.0.0.1:4000", "relayer.localhost", "/status", false},
-		{"10.1.2.3:4000", "relayer-0.relayer.svc", "/status", false}, {"127.0.0.1:4000", "attacker.example", "/healthz", false},
+		{"10.1.2.3:4000", "relayer-0.relayer.svc", "/status", false},
+		{"127.0.0.1:4000", "attacker.example", "/healthz", false},
 	} {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, c.path, nil)
 		r.RemoteAddr, r.Host = c.from, c.host

@@ -60,8 +60,8 @@ const (
 )
 
 func newAbilities(addresses int, now func() time.Time) *abilities {
-	return &abilities{addresses: addresses, now: now, oldLogs: math.MaxUint64, named: fact{now: now}, byNumber: fact{now: now},
-		noReceipts: fact{now: now}, uneven: fact{now: now}}
+	return &abilities{addresses: addresses, now: now, oldLogs: math.MaxUint64, named: fact{now: now},
+		byNumber: fact{now: now}, noReceipts: fact{now: now}, uneven: fact{now: now}}
 }
 
 // refuses says whether the node has shown that it does not serve such a reading.
