@@ -50,7 +50,8 @@ func (k *Keeper) refuses(c *command.Command) string {
 	return ""
 }
 
-// selectDue finds what is due. After a release that came to nothing an escrow is left alone for an
+// selectDue finds what is due, as events say that are verified: those that one endpoint has told of, and
+// may have invented, have no effect. After a release that came to nothing an escrow is left alone for an
 // hour, then two, four, up to a month: a payee that refuses ether never takes it.
 const selectDue = `
 	select r.escrow
@@ -58,6 +59,7 @@ const selectDue = `
 	 where r.chain_id = @chain and r.status in ('created', 'approved') and r.approvals_required > 0
 		and r.approvals >= r.approvals_required
 	   and r.release_time <= extract(epoch from clock_timestamp()) and r.amount >= @min
+	   and r.last_event_block <= (select verified_block from leadership where chain_id = @chain)
 	   and (cardinality(@payers::text[]) = 0 or lower(r.payer) = any(@payers))
 	   and not exists (select from command_claims k where k.chain_id = r.chain_id and k.escrow = r.escrow
 		and k.effect = 'settle')

@@ -64,6 +64,11 @@ func (w *world) watch() (stop func()) {
 	})
 }
 
+// verified has all events up to a block count as verified.
+func (w *world) verified(block int) {
+	w.exec(`update leadership set verified_block = $2 where chain_id = $1`, w.node.ChainID().Int64(), block)
+}
+
 // record changes the state of an escrow as events would that the chain does not have.
 func record(t *testing.T, db *pgxpool.Pool, chain int64, escrow common.Address, status string,
 	approvers ...common.Address) {

@@ -403,6 +403,14 @@ func TestKeeper(t *testing.T) {
 		c.Keeper = &send.Keeper{MinAmount: big.NewInt(7), MaxFee: big.NewInt(1e16), DayFees: big.NewInt(1e17),
 			Every: 10 * time.Millisecond}
 	})
+	w.verified(0)
+	for range 3 { // what is due is seen, and is not verified
+		w.mine(1)
+		w.awaitLook()
+	}
+
+	require.Zero(t, w.int(`select count(*) from commands`))
+	w.verified(1000)
 	require.Eventually(t, func() bool {
 		w.mine(1)
 		return w.int(`select count(*) from commands where state = 'done' and requester = 'keeper' and kind = 'release' and escrow = $1`, text(due)) == 1

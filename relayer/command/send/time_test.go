@@ -141,6 +141,7 @@ func TestKeeperGivesUpWhatCannotSucceed(t *testing.T) {
 	honest := due(w.sender.Address)
 	require.NoError(t, w.node.(*testchain.Sim).AdvanceTime(t.Context(), 200*time.Second))
 	w.mine(confirmations)
+	w.verified(1000)
 	w.start(func(c *send.Config) {
 		c.Keeper = &send.Keeper{MinAmount: big.NewInt(1), MaxFee: big.NewInt(1e16), DayFees: big.NewInt(2e16),
 			Every: 10 * time.Millisecond}
