@@ -16,7 +16,6 @@ const (
 	Leader   Purpose = "leader"   // of a chain, no name: held by the session of the leader
 	Instance Purpose = "instance" // named by the instance: held by its session while it lives
 	Sender   Purpose = "sender"   // named by the account: held by the session of its owner
-	Contest  Purpose = "contest"  // named by the account: shared by the sessions that have its key
 	Follow   Purpose = "follow"   // of a chain, no name: held by the session that follows senders nobody owns
 	Replies  Purpose = "replies"  // of a chain, no name: held by the session that publishes its answers
 	Heights  Purpose = "heights"  // of a chain, no name: the upper half of the locks for the heights of its blocks

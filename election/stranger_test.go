@@ -150,19 +150,19 @@ func TestTwoSchemasShareNoLock(t *testing.T) {
 		require.NoError(t, err)
 		_, err = migrations.Up(t.Context(), cfg)
 		require.NoError(t, err)
-		var contests []int64
+		var senders []int64
 		for _, l := range []election.Lock{{election.Leader, chain, ""}, {election.Leader, chain + 1, ""},
-			{election.Replies, chain, ""}, {election.Instance, chain, "a"}, {election.Contest, chain, "a"},
-			{election.Contest, chain, "b"}} {
+			{election.Replies, chain, ""}, {election.Instance, chain, "a"}, {election.Sender, chain, "a"},
+			{election.Sender, chain, "b"}} {
 			key, err := election.LockKey(t.Context(), conn, l)
 			require.NoError(t, err)
 			keys[key] = true
-			if l.Purpose == election.Contest {
-				contests = append(contests, key>>40)
+			if l.Purpose == election.Sender {
+				senders = append(senders, key>>40)
 			}
 		}
 
-		require.Equal(t, contests[0], contests[1], "the upper bits tell the purpose")
+		require.Equal(t, senders[0], senders[1], "the upper bits tell the purpose")
 	}
 
 	require.Len(t, keys, 12)

@@ -55,7 +55,6 @@ type Config struct {
 	PoolPatience time.Duration
 	LookEvery    time.Duration // the longest pause between two looks at the account; 0 means 15 s
 	SignWithin   time.Duration // how long one signature may take; 0 means 20 s
-	HandOver     time.Duration // how long a sender is another instance's share before it is handed over; 0 means 30 s
 	Log          *slog.Logger
 	Metrics      *Metrics
 }
@@ -108,7 +107,6 @@ func (cfg *Config) setDefaults() {
 	cfg.PoolPatience = cmp.Or(cfg.PoolPatience, time.Minute)
 	cfg.LookEvery = cmp.Or(cfg.LookEvery, 15*time.Second)
 	cfg.SignWithin = cmp.Or(cfg.SignWithin, 20*time.Second)
-	cfg.HandOver = cmp.Or(cfg.HandOver, 30*time.Second)
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	if cfg.Valid == nil {
 		cfg.Valid = func() bool { return true }
