@@ -18,6 +18,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
@@ -314,6 +315,7 @@ func measureBackfill(ctx context.Context, l *lab.Lab, db *pgxpool.Pool, sink *te
 func backfillEnviron(l *lab.Lab, name string, sink *testpubsub.Server, w way) map[string]string {
 	return map[string]string{
 		"DATABASE_URL": l.PG.URL(name), "PUBSUB_EMULATOR_HOST": sink.Addr(), "FACTORY_ADDRESS": l.Contracts.Load.Hex(),
+		"ESCROW_ABI":      contracts.NoiseMetaData.ABI,
 		"ORDERING_KEY":    w.key,
 		"VERIFY_INTERVAL": "30s", "HEARTBEAT_INTERVAL": "30s", "CONFIRMATIONS": "12", "RPC_URLS": l.Chain.HTTP(),
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
 	"github.com/fusion-prime/escrow-relayer/migrations"
 )
 
@@ -237,6 +238,7 @@ func (f *flat) measure(ctx context.Context, n int, verifies bool, env map[string
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute+time.Duration(f.blocks)*100*time.Millisecond)
 	defer cancel()
 	env["FACTORY_ADDRESS"], env["START_BLOCK"], env["LOG_LEVEL"] = f.lab.Contracts.Load.Hex(), fmt.Sprint(f.start), "warn"
+	env["ESCROW_ABI"] = contracts.NoiseMetaData.ABI
 	env["ALLOW_LATE_START"] = "true" // the escrows below START_BLOCK are registered already
 	p, err := f.lab.RunReady(ctx, "flat", 0, 1, env)
 	if err != nil {

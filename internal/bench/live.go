@@ -17,6 +17,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
@@ -80,7 +81,8 @@ func live(ctx context.Context, o *Options, transport string, jitter float64) (la
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute+time.Duration(o.Blocks)*2*time.Second)
 	defer cancel()
 	p, err := l.RunReady(ctx, "live", 0, 1, map[string]string{
-		"FACTORY_ADDRESS": l.Contracts.Load.Hex(), "FINALITY": "latest", "RPC_URLS": url, "VERIFY_INTERVAL": "30s",
+		"FACTORY_ADDRESS": l.Contracts.Load.Hex(), "ESCROW_ABI": contracts.NoiseMetaData.ABI,
+		"FINALITY": "latest", "RPC_URLS": url, "VERIFY_INTERVAL": "30s",
 		"LOG_LEVEL": "warn",
 	})
 	if err != nil {

@@ -245,6 +245,7 @@ func (n *noise) measure(ctx context.Context, way string, size int, name string,
 func (n *noise) environ(way, name string, env map[string]string) map[string]string {
 	all := map[string]string{
 		"DATABASE_URL": n.lab.PG.URL(name), "FACTORY_ADDRESS": n.lab.Contracts.Load.Hex(),
+		"ESCROW_ABI":       contracts.NoiseMetaData.ABI,
 		"START_BLOCK":      strconv.FormatUint(n.start, 10),
 		"ALLOW_LATE_START": "true", "LOG_LEVEL": "warn", // the escrows below START_BLOCK are registered already
 		"VERIFY_INTERVAL": "1h", "RPC_MAX_RANGE": noiseRange, "RPC_URLS": n.lab.Chain.HTTP(), "FINALITY": "finalized",

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 )
 
@@ -256,7 +257,8 @@ func (s *scale) with(ctx context.Context, name string, n int, do func([]*lab.Pro
 	}()
 	for i := range n {
 		p, err := s.lab.Run(fmt.Sprintf("%s_%d", name, i), i, n, map[string]string{
-			"DATABASE_URL": s.lab.PG.URL(name), "FACTORY_ADDRESS": s.lab.Contracts.Load.Hex(), "FINALITY": "latest",
+			"DATABASE_URL": s.lab.PG.URL(name), "FACTORY_ADDRESS": s.lab.Contracts.Load.Hex(),
+			"ESCROW_ABI": contracts.NoiseMetaData.ABI, "FINALITY": "latest",
 			"RPC_URLS":        s.lab.Chain.WS(),
 			"VERIFY_INTERVAL": "30s", "HEARTBEAT_INTERVAL": "30s", "LOG_LEVEL": "warn",
 			"ADOPT_AFTER": "10m", // all instances will come, one after the other

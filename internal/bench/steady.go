@@ -15,6 +15,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 )
 
@@ -53,6 +54,7 @@ func Steady(ctx context.Context, o *Options) (figures []Figure, err error) {
 	}
 
 	p, err := l.RunReady(ctx, "steady", 0, 1, map[string]string{"FACTORY_ADDRESS": l.Contracts.Load.Hex(),
+		"ESCROW_ABI":      contracts.NoiseMetaData.ABI,
 		"VERIFY_INTERVAL": "30s", "HEARTBEAT_INTERVAL": "30s", "LOG_LEVEL": "warn"})
 	if err != nil {
 		return nil, err

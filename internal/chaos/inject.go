@@ -40,7 +40,8 @@ func (r *run) inject(ctx context.Context, f Fault) error {
 		return r.hangClaimer(ctx, f)
 	case SlowDeletes:
 		return r.slowDeletes(ctx, f)
-	case Session, Backends, Flap, Restart, Crash, BackendKill, DBDown, DBConnections, DBRefuse, DBCancel, DBLocks, DBDeadlock:
+	case Session, Backends, Flap, Restart, Crash, BackendKill, DBDown, DBConnections, DBRefuse, DBCancel, DBLocks,
+		DBDeadlock:
 		return r.database(ctx, f)
 	case Kill, Freeze, Term, SlowStart, KillAfterAck, TakeoverReorg:
 		return r.hitProcess(ctx, f)

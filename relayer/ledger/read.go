@@ -143,10 +143,15 @@ const emitters = `
 	where chain_id = $1 and status <> 4 and discovered_block_number <= $3 and (ended_block is null or ended_block >= $2)
 	limit $4`
 
-// Registered returns which of some addresses are escrows of ours.
-func (l *Ledger) Registered(ctx context.Context, addresses []common.Address) (map[common.Address]bool, error) {
-	return l.addresses(ctx, `select address from escrows where chain_id = $1 and address = any($2) and status <> 4`,
-		addresses)
+// Registered returns which of some addresses are escrows of ours whose events up to a block are stored,
+// where that is Verifiable: an escrow that is deployed above it may have been created before, and its
+// owner reads it back before it admits it.
+func (l *Ledger) Registered(ctx context.Context, block int64, addresses []common.Address) (map[common.Address]bool,
+	error) {
+	return l.addresses(ctx, `
+		select address from escrows e where chain_id = $1 and address = any($2) and status <> 4
+		and not exists (select from late_escrows l where l.chain_id = e.chain_id and l.address = e.address
+			and l.monitored < l.deployed_block and l.deployed_block > $3)`, addresses, block)
 }
 
 // Pruned returns which of some addresses are escrows that have ended and whose events RETENTION has
@@ -157,13 +162,15 @@ func (l *Ledger) Pruned(ctx context.Context, addresses []common.Address) (map[co
 		and not exists (select from events p where p.chain_id = e.chain_id and p.escrow = e.address)`, addresses)
 }
 
-func (l *Ledger) addresses(ctx context.Context, query string,
-	addresses []common.Address) (map[common.Address]bool, error) {
+// addresses returns those that a query finds, whose arguments are the chain, the addresses and more.
+func (l *Ledger) addresses(ctx context.Context, query string, addresses []common.Address,
+	more ...any) (map[common.Address]bool, error) {
 	if len(addresses) == 0 {
 		return nil, nil
 	}
 
-	rows, _ := l.cfg.DB.Query(ctx, query, l.cfg.ChainID, column.Of(addresses, (*common.Address).Bytes))
+	args := append([]any{l.cfg.ChainID, column.Of(addresses, (*common.Address).Bytes)}, more...)
+	rows, _ := l.cfg.DB.Query(ctx, query, args...)
 	known, err := pgx.CollectRows(rows, pgx.RowTo[common.Address])
 	if err != nil {
 		return nil, fmt.Errorf("look up %d addresses: %w", len(addresses), err)

@@ -13,8 +13,9 @@
 // stored and merely absent from both readings of a chain that proves nothing raises an alert and is left
 // alone, for a person to judge: nodes leave logs out. While no second endpoint can be used, what is proved to
 // be missing is stored; only the watermark waits. Nothing is changed by what is of another branch than the
-// one that is stored: to take that back is the watches' affair. `escrow-relayer audit` compares any range
-// without changing anything.
+// one that is stored: to take that back is the watches' affair. What an escrow emitted before its deployment
+// is missing only once its owner has admitted it; what of it is below the watermark by then was read once.
+// `escrow-relayer audit` compares any range without changing anything.
 package verify
 
 import (
@@ -437,7 +438,7 @@ func (v *Verifier) compare(ctx context.Context, batch *chain.Batch, events []con
 		}
 	}
 
-	registered, err := v.cfg.Ledger.Registered(ctx, unknown)
+	registered, err := v.cfg.Ledger.Registered(ctx, int64(batch.To), unknown)
 	if err != nil {
 		return nil, err
 	}
@@ -481,13 +482,12 @@ func differences(chain, stored []contract.Event, ours func(*contract.Event) bool
 
 	for i := range chain {
 		e := &chain[i]
-		if !ours(e) {
-			continue // a contract of somebody else with the same event
-		}
-
 		have, ok := at[e.Place()]
 		if !ok {
-			found = append(found, Difference{Kind: Missing, Chain: *e})
+			if ours(e) { // else a contract of somebody else with the same event
+				found = append(found, Difference{Kind: Missing, Chain: *e})
+			}
+
 			continue
 		}
 

@@ -328,5 +328,33 @@ func eitherNodeMayLie(t *testing.T, mode watch.FilterMode, named bool) {
 			return nil
 		}))
 		require.Greater(t, pruned, 1)
+
+		// An escrow that is deployed above what is verified is read back by its owner: what it emitted before
+		// is not missing until then.
+		var older []byte
+		var from int64
+		require.NoError(t, f.DB.QueryRow(ctx, `
+			with e as (select e.* from events e join escrows r on r.address = e.escrow
+				where e.type = 3 and r.ended_block is null and e.block_number > r.discovered_block_number order by e.block_number, e.log_index limit 1)
+			delete from events x using e where x.block_number = e.block_number and x.log_index = e.log_index
+			returning x.escrow, x.block_number`).Scan(&older, &from))
+		f.Exec(`insert into late_escrows (chain_id, address, slot, deployed_block, log_index, monitored)
+			select chain_id, address, slot, $2::bigint + 2, 0, $2::bigint + 1 from escrows where address = $1`, older, int64(head))
+		missing := func() (n int) {
+			require.NoError(t, v.Compare(ctx, from, int64(head), func(_, _ int64, found []Difference) error {
+				for _, d := range found {
+					if d.Kind != Pruned {
+						n++
+					}
+				}
+
+				return nil
+			}))
+
+			return n
+		}
+		require.Zero(t, missing())
+		f.Exec(`delete from late_escrows`)
+		require.Equal(t, 1, missing())
 	})
 }

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -13,7 +14,9 @@ import (
 type book struct {
 	addresses *addressSet
 	ended     map[common.Address]int64 // block of the release or refund, for those that wait for it to be final
-	version   int                      // raised by each change of the set
+	// new ones, by block: each joins with the batch that has its deployment, and is asked for by then
+	waiting []registry.Late
+	version int // raised by each change of what is asked for
 }
 
 // loadBook reads the escrows of some slots that a cursor vouches for.
@@ -47,6 +50,33 @@ func (b *book) add(a common.Address) {
 	}
 }
 
+// await replaces the escrows that wait.
+func (b *book) await(late []registry.Late) {
+	slices.SortStableFunc(late, func(x, y registry.Late) int { return cmp.Compare(x.Block, y.Block) })
+	if !slices.Equal(b.waiting, late) {
+		b.waiting = late
+		b.version++
+	}
+}
+
+// due are the waiting escrows that are deployed up to a block.
+func (b *book) due(block int64) []registry.Late {
+	n, _ := slices.BinarySearchFunc(b.waiting, block+1, func(l registry.Late, block int64) int {
+		return cmp.Compare(l.Block, block)
+	})
+
+	return b.waiting[:n:n]
+}
+
+// join adds the first waiting escrows, so many of them.
+func (b *book) join(n int) {
+	for _, l := range b.waiting[:n] {
+		b.addresses.add(l.Address)
+	}
+
+	b.waiting = b.waiting[n:]
+}
+
 // end notes that an escrow has ended: it leaves the book once that block is final.
 func (b *book) end(a common.Address, block int64) { b.ended[a] = block }
 
@@ -62,5 +92,10 @@ func (b *book) forget(final int64) {
 }
 
 func (b *book) list() []common.Address {
-	return slices.AppendSeq(make([]common.Address, 0, b.addresses.len()), b.addresses.all())
+	list := slices.AppendSeq(make([]common.Address, 0, b.addresses.len()+len(b.waiting)), b.addresses.all())
+	for _, l := range b.waiting {
+		list = append(list, l.Address)
+	}
+
+	return list
 }

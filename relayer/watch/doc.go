@@ -12,8 +12,10 @@
 //	anything else   wait and try again
 //
 // New escrows: a slot watch waits, before it commits a block that has a log, until the factory cursor
-// has passed that block, at most DiscoveryWait. Then it admits what the registry has for its slots: an escrow
-// found at or above the cursor joins the book of addresses with the commit; one found below it is
-// caught up first, on its own, from its deployment to the cursor (late.go). There is no other path.
+// has passed that block, at most DiscoveryWait. An escrow joins the book of addresses with the batch
+// that has its deployment; one that is found below the cursor is caught up first, on its own, from its
+// deployment to the cursor (late.go). One whose EscrowCreated is not there as well was created before,
+// and may have emitted events since: its EscrowDeployed is announced and all that is read, from START_BLOCK
+// to the cursor, before it joins. There is no other path.
 // Blocks at the head without any log bring no escrow and wait for those behind them (group.go).
 package watch

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 )
 
@@ -29,145 +30,146 @@ type admission struct {
 
 	told     bool  // the factory watch has committed since new escrows were looked for
 	gaveUpAt int64 // factory cursor at which the wait for discovery was given up; 0: it was not
-	complete int64 // escrows that are deployed below this block are in the book, if they are ours
+	births   bool  // the ABI has EscrowCreated
+	start    int64 // START_BLOCK
+	complete int64 // escrows that are deployed below this block are in the book or wait in it, if they are ours
 }
 
-// discover waits until the registry is complete up to the batch's last block, or DiscoveryWait, and
-// deals with the escrows it brought; a quiet block brings none. Those behind the cursor are caught up
-// here, once what was gathered before is stored. It returns those which join with the batch: their
-// first block is at the cursor or above, and the batch was read by topics, so that it has their logs.
-func (w *admission) discover(ctx context.Context, batch *chain.Batch, line *overlap) ([]registry.Late, error) {
-	if int64(batch.To) < w.complete || isQuiet(batch) {
-		return nil, nil
+// discover waits until the escrows that are deployed up to the batch's last block are known, or
+// DiscoveryWait; a quiet block brings none. Those behind the cursor are caught up here, once what was
+// gathered before is stored.
+func (w *admission) discover(ctx context.Context, batch *chain.Batch, line *overlap) error {
+	if int64(batch.To) < w.complete {
+		return nil
 	}
 
 	if !line.idle() {
-		joining, ok, err := w.join(ctx, batch)
-		if err != nil || ok {
-			return joining, err
+		if ok, err := w.glance(ctx, batch); err != nil || ok {
+			return err
 		}
 
 		if err := line.flush(ctx); err != nil {
-			return nil, err
+			return err
 		}
 	}
 
-	d, err := w.await(ctx, batch)
-	if err != nil {
-		return nil, err
-	}
-
-	for {
-		behind, ahead := split(d.Late, w.at.Next)
-		if len(behind) == 0 && len(d.Late) < w.cfg.LateAtOnce && batch.Filter.Addresses == nil {
-			w.complete = d.Next
-			return ahead, nil
-		}
-
-		if len(d.Late) == 0 {
-			w.complete = d.Next
-			return nil, nil
-		}
-
-		if err := w.admit(ctx, behind, ahead); err != nil {
-			return nil, err
-		}
-
-		if d, err = w.cfg.Ledger.Discovered(ctx, w.cfg.LateAtOnce); err != nil {
-			return nil, err
-		}
-	}
+	return w.await(ctx, batch)
 }
 
-// join returns the escrows that join with a batch while a commit runs or waits, which may be
-// admitting some that the registry still has as late. ok is false where that has to be waited for:
-// where the factory watch has not passed the batch, and where escrows are to be admitted before it.
-func (w *admission) join(ctx context.Context, batch *chain.Batch) (joining []registry.Late, ok bool, err error) {
-	d, err := w.cfg.Ledger.Discovered(ctx, w.cfg.LateAtOnce)
-	if err != nil || d.Next <= int64(batch.To) || len(d.Late) == w.cfg.LateAtOnce {
-		return nil, false, err
+// glance notes the new escrows while a commit runs or waits, in which some may join that the registry
+// still has as late. ok is false where that has to be waited for: where the factory watch has not
+// passed the batch, and where escrows are to be caught up before it.
+func (w *admission) glance(ctx context.Context, batch *chain.Batch) (ok bool, err error) {
+	limit := w.cfg.LateAtOnce + len(w.book.waiting)
+	d, err := w.cfg.Ledger.Discovered(ctx, limit)
+	if err != nil || d.Next <= int64(batch.To) || len(d.Late) == limit {
+		return false, err
 	}
 
-	for _, l := range d.Late {
-		if w.book.has(l.Address) {
-			continue
-		}
-
-		if l.Next() < int64(batch.From) || batch.Filter.Addresses != nil {
-			return nil, false, nil
-		}
-
-		joining = append(joining, l)
+	late := slices.DeleteFunc(d.Late, func(l registry.Late) bool { return w.book.has(l.Address) })
+	if behind, _ := split(late, int64(batch.From)); len(behind) > 0 {
+		return false, nil
 	}
 
+	w.book.await(late)
 	w.complete = d.Next
 
-	return joining, true, nil
+	return true, nil
 }
 
-// admitAll deals with new escrows while there is no block to process.
-func (w *admission) admitAll(ctx context.Context) error {
+// find catches up the new escrows that are behind the cursor, and has the others wait. It returns the
+// next block of the factory watch.
+func (w *admission) find(ctx context.Context) (factory int64, err error) {
 	for {
-		d, err := w.cfg.Ledger.Discovered(ctx, w.cfg.LateAtOnce)
-		if err != nil || len(d.Late) == 0 {
-			return err
+		limit := w.cfg.LateAtOnce + len(w.book.waiting)
+		d, err := w.cfg.Ledger.Discovered(ctx, limit)
+		if err != nil {
+			return 0, err
 		}
 
 		behind, ahead := split(d.Late, w.at.Next)
-		if err := w.admit(ctx, behind, ahead); err != nil {
-			return err
-		}
-	}
-}
-
-// await returns what the registry has once the factory cursor has passed a batch. It waits
-// DiscoveryWait at most, and where that was in vain, not again until the factory watch has caught
-// up: without a leader the known escrows must not stand still. Of a range below finality it waits
-// for as long as the factory cursor moves: to overtake it would mean to read everything again for
-// the escrows that it finds.
-func (w *admission) await(ctx context.Context, batch *chain.Batch) (ledger.Discovered, error) {
-	block, seen := int64(batch.To), int64(-1)
-	deadline := time.Now().Add(w.cfg.DiscoveryWait)
-	for {
-		d, err := w.cfg.Ledger.Discovered(ctx, w.cfg.LateAtOnce)
-		if err != nil {
-			return d, err
-		}
-
-		if d.Next > block {
-			w.gaveUpAt = 0
-			return d, nil
-		}
-
-		if w.gaveUpAt > 0 && d.Next < w.at.Next {
-			return d, nil
-		}
-
-		if len(d.Late) == w.cfg.LateAtOnce {
-			// A full page is admitted at once, while the factory watch goes on.
-			behind, ahead := split(d.Late, w.at.Next)
-			if err := w.admit(ctx, behind, ahead); err != nil {
-				return d, err
+		if len(behind) > 0 {
+			if err := w.catchUp(ctx, behind); err != nil {
+				return 0, err
 			}
 
 			continue
 		}
 
-		if batch.To > batch.From && d.Next > seen {
-			seen, deadline = d.Next, time.Now().Add(w.cfg.DiscoveryWait)
+		w.complete = d.Next
+		if len(ahead) == limit { // there may be more
+			w.complete = ahead[limit-1].Next()
+		}
+
+		w.book.await(ahead)
+
+		return d.Next, nil
+	}
+}
+
+// await finds the new escrows until the factory cursor has passed a batch. It waits DiscoveryWait at
+// most, and where that was in vain, not again until the factory watch has caught up: without a leader
+// the known escrows must not stand still. Of a range below finality it waits for as long as the
+// factory cursor moves: to overtake it would mean to read everything again for the escrows that it
+// finds.
+func (w *admission) await(ctx context.Context, batch *chain.Batch) error {
+	block, seen := int64(batch.To), int64(-1)
+	deadline := time.Now().Add(w.cfg.DiscoveryWait)
+	for {
+		next, err := w.find(ctx)
+		switch {
+		case err != nil:
+			return err
+		case w.complete > block:
+			w.gaveUpAt = 0
+			return nil
+		case next > block: // the batch has more new escrows than were looked up at once
+			continue
+		case w.gaveUpAt > 0 && next < w.at.Next:
+			return nil
+		}
+
+		if batch.To > batch.From && next > seen {
+			seen, deadline = next, time.Now().Add(w.cfg.DiscoveryWait)
 		}
 
 		left := time.Until(deadline)
 		if left <= 0 {
-			w.gaveUpAt = max(d.Next, 1)
-			return d, nil
+			w.gaveUpAt = max(next, 1)
+			return nil
 		}
 
 		pause(ctx, min(left, discoveryPoll), w.cfg.Discovered)
 		if ctx.Err() != nil {
-			return d, ctx.Err()
+			return ctx.Err()
 		}
 	}
+}
+
+// unborn are those of some new escrows whose EscrowCreated is not among events, which have their
+// deployment: they were created before, and what they emitted since then, from START_BLOCK on, comes
+// behind their EscrowDeployed and before what is read of them now. What an escrow emits begins with its
+// EscrowCreated, where ESCROW_ABI has that.
+func (w *admission) unborn(late []registry.Late, events []contract.Event) (back []registry.Late) {
+	if len(late) == 0 || !w.births {
+		return nil
+	}
+
+	born := map[common.Address]bool{}
+	for i := range events {
+		if events[i].Name == contract.Created {
+			born[events[i].Escrow] = true
+		}
+	}
+
+	for _, l := range late {
+		if fresh := l.Monitored < l.Block; fresh && !born[l.Address] {
+			l.Monitored = w.start - 1
+			back = append(back, l)
+		}
+	}
+
+	return back
 }
 
 func split(late []registry.Late, cursor int64) (behind, ahead []registry.Late) {
@@ -182,87 +184,98 @@ func split(late []registry.Late, cursor int64) (behind, ahead []registry.Late) {
 	return behind, ahead
 }
 
-// admit takes escrows into the book without moving the cursor: those ahead of it as they are, those behind it once they
-// are caught up.
-func (w *admission) admit(ctx context.Context, behind, ahead []registry.Late) error {
-	if len(ahead) > 0 {
-		if err := w.store(ctx, ledger.SlotCommit{
-			Epoch: w.held.Epoch, From: w.at, To: w.at, Announce: ahead, Progress: progressOf(ahead, w.at.Next-1, true),
-		}); err != nil {
-			return err
-		}
-
-		w.enter(ahead)
-	}
-
-	if len(behind) > 0 {
-		return w.catchUp(ctx, behind)
-	}
-
-	return nil
-}
-
-// catchUp reads what late escrows emitted before the cursor and commits it, batch by batch, once it is
-// anchored. With the last batch the cursor vouches for them, and they join the book.
+// catchUp has the cursor vouch for late escrows that are behind it: it reads what they emitted before,
+// from their deployment on, and of those that are unborn from START_BLOCK on, once the others are done.
 func (w *admission) catchUp(ctx context.Context, late []registry.Late) error {
 	w.report(len(late))
 	defer w.report(0)
+	back, err := w.readUp(ctx, late, w.unborn)
+	if err == nil && len(back) > 0 {
+		err = w.readBack(ctx, back)
+	}
+
+	return err
+}
+
+// readBack reads what unborn escrows emitted before the cursor.
+func (w *admission) readBack(ctx context.Context, back []registry.Late) error {
+	_, err := w.readUp(ctx, back, func([]registry.Late, []contract.Event) []registry.Late { return nil })
+	return err
+}
+
+// readUp reads what late escrows emitted before the cursor and commits it, batch by batch, once it is
+// anchored. With the last batch the cursor vouches for them, and they join the book. Those that unborn
+// picks, by the batch that has their deployment, are left out and returned.
+func (w *admission) readUp(ctx context.Context, late []registry.Late,
+	unborn func([]registry.Late, []contract.Event) []registry.Late) (back []registry.Late, err error) {
+	next := nextOf(late)
 	from, to := slices.MinFunc(late, byNext).Next(), w.at.Next-1
-	emitted := emittedBy(late)
-	announce, noted := late, time.Time{}
-	since := time.Now()
+	since, noted, announce := time.Now(), time.Time{}, true
 	filter := w.filterOf(late)
 	var read []ledger.Block // the last block of each batch since the last commit
 	for batch, err := range w.cfg.Source.Read(ctx, uint64(from), uint64(to), filter) {
 		if err != nil {
 			w.cfg.Filters.Refused(ctx, filter, err, w.cfg.Log) // the next try names them
 
-			return &readError{err}
+			return nil, &readError{err}
 		}
 
 		came := time.Now()
-		events, err := decode(w.cfg.ABI, batch.Logs, emitted, w.cfg.Metrics)
+		events, err := decode(w.cfg.ABI, batch.Logs, next.emitted, w.cfg.Metrics)
 		if err != nil {
-			return err
+			return nil, err
 		}
 
-		done := int64(batch.To) == to
+		if some := unborn(deployedIn(late, &batch), events); len(some) > 0 {
+			back, late, events = append(back, some...), next.without(some, late), next.keep(events)
+		}
+
+		c := ledger.SlotCommit{Epoch: w.held.Epoch, From: w.at, To: w.at, Events: events}
 		read = append(read, ledger.Block{Number: int64(batch.To), Hash: batch.Last.Hash})
-		var progress []registry.Progress // one row per escrow, so not with every batch
-		if announce != nil || done || time.Since(noted) > noteEvery {
+		done := int64(batch.To) == to
+		if announce || done || time.Since(noted) > noteEvery {
 			noted = time.Now()
-			progress = progressOf(late, int64(batch.To), done)
+			c.Progress = progressOf(late, int64(batch.To), done) // one row per escrow, so not with every batch
 		}
 
-		if len(progress)+len(events) == 0 {
+		if len(c.Progress)+len(events) == 0 {
 			continue
 		}
 
-		if err := w.anchored(ctx, read); err != nil {
-			return err
+		if announce {
+			c.Announce, announce = late, false
 		}
 
-		read = read[:0]
-		var b blocks
-		b.add(w.at.To(int64(batch.From), common.Hash{}), &batch, since, came)
-		traced, span := newSpans(w.cfg.Tracer, "late").blocks(ctx, &b)
-		err = w.store(traced, ledger.SlotCommit{
-			Epoch: w.held.Epoch, From: w.at, To: w.at, Announce: announce, Progress: progress, Events: events,
-		})
-		endSpan(span, err)
-		if err != nil {
-			return err
+		if err := w.commitRead(ctx, &batch, read, since, came, c); err != nil {
+			return nil, err
 		}
 
-		since = time.Now()
-		w.noteEndings(events)
-		announce = nil
+		read, since = read[:0], time.Now()
 		if done {
 			w.enter(late)
 		}
 	}
 
-	return nil
+	return back, nil
+}
+
+// commitRead commits a batch of a catching up, once the blocks that were read are anchored.
+func (w *admission) commitRead(ctx context.Context, batch *chain.Batch, read []ledger.Block, since, came time.Time,
+	c ledger.SlotCommit) error {
+	if err := w.anchored(ctx, read); err != nil {
+		return err
+	}
+
+	var b blocks
+	b.add(w.at.To(int64(batch.From), common.Hash{}), batch, since, came)
+	traced, span := newSpans(w.cfg.Tracer, "late").blocks(ctx, &b)
+	err := w.store(traced, c)
+	endSpan(span, err)
+	if err == nil {
+		w.noteEndings(c.Events)
+	}
+
+	return err
 }
 
 // anchored makes sure that blocks which were read are on the branch of the cursor's block, as one
@@ -296,17 +309,47 @@ func (w *admission) anchored(ctx context.Context, read []ledger.Block) error {
 
 func byNext(a, b registry.Late) int { return cmp.Compare(a.Next(), b.Next()) }
 
-// emittedBy says of a log whether one of the escrows emitted it in a block that was not read for it yet.
-func emittedBy(late []registry.Late) func(*types.Log) bool {
-	next := make(map[common.Address]int64, len(late))
+// nextBlocks are the first block of each late escrow that was not read for it yet.
+type nextBlocks map[common.Address]int64
+
+func nextOf(late []registry.Late) nextBlocks {
+	next := make(nextBlocks, len(late))
 	for _, l := range late {
 		next[l.Address] = l.Next()
 	}
 
-	return func(l *types.Log) bool {
-		n, ok := next[l.Address]
-		return ok && int64(l.BlockNumber) >= n
+	return next
+}
+
+// emitted reports whether one of the escrows emitted a log, in a block that was not read for it yet.
+func (n nextBlocks) emitted(l *types.Log) bool {
+	next, ok := n[l.Address]
+	return ok && int64(l.BlockNumber) >= next
+}
+
+// without returns the others of late escrows, without those that are given up here.
+func (n nextBlocks) without(some, late []registry.Late) []registry.Late {
+	for _, l := range some {
+		delete(n, l.Address)
 	}
+
+	return slices.DeleteFunc(late, func(l registry.Late) bool { _, ok := n[l.Address]; return !ok })
+}
+
+// keep drops the events of other escrows.
+func (n nextBlocks) keep(events []contract.Event) []contract.Event {
+	return slices.DeleteFunc(events, func(e contract.Event) bool { _, ok := n[e.Escrow]; return !ok })
+}
+
+// deployedIn are the escrows whose deployment is in a batch.
+func deployedIn(late []registry.Late, batch *chain.Batch) (in []registry.Late) {
+	for _, l := range late {
+		if l.Block >= int64(batch.From) && l.Block <= int64(batch.To) {
+			in = append(in, l)
+		}
+	}
+
+	return in
 }
 
 // filterOf is for the logs of some escrows: by address, unless that takes too many requests.

@@ -5,12 +5,15 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/fusion-prime/escrow-relayer/partition"
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 )
 
@@ -23,7 +26,7 @@ type SlotWatch struct {
 func NewSlotWatch(cfg SlotConfig) *SlotWatch {
 	cfg.LateAtOnce = cmp.Or(cfg.LateAtOnce, lateAtOnce)
 	w := &SlotWatch{}
-	w.cfg = cfg
+	w.cfg, w.births = cfg, slices.Contains(cfg.ABI.EventNames(), contract.Created)
 	w.watcher = newWatcher(&w.cfg.Config, "slots")
 	w.status.Store(&SlotStatus{})
 
@@ -128,6 +131,12 @@ func (w *SlotWatch) load(ctx context.Context) (err error) {
 		return err
 	}
 
+	start, err := w.cfg.Ledger.Start(ctx)
+	if err != nil {
+		return err
+	}
+
+	w.start = start.Next
 	view := w.cfg.Source.View()
 	if w.book, err = loadBook(ctx, w.cfg.DB, w.cfg.ChainID, w.held.Slots, int64(view.Final)); err != nil {
 		return err
@@ -160,7 +169,7 @@ func (w *SlotWatch) step(ctx context.Context, changed <-chan struct{}) error {
 	}
 
 	w.told = false
-	if err := w.admitAll(ctx); err != nil {
+	if _, err := w.find(ctx); err != nil {
 		return err
 	}
 
@@ -256,7 +265,7 @@ func (g *slotGathering) waits(ended bool) bool {
 	return g.quiet.waits(&g.blocks, g.final, ended)
 }
 
-// gather admits the escrows that join with a batch, and picks and decodes the logs of those that are watched.
+// gather has the escrows join that are deployed in a batch, and picks and decodes the logs of those that are watched.
 func (g *slotGathering) gather(ctx context.Context, batch *chain.Batch) (bool, error) {
 	g.noteReading(ctx, nil)
 	if !batch.Follows(g.ahead.Hash) {
@@ -264,22 +273,25 @@ func (g *slotGathering) gather(ctx context.Context, batch *chain.Batch) (bool, e
 	}
 
 	came, version := time.Now(), g.book.version
-	joining, err := g.discover(ctx, batch, &g.line)
-	if err != nil {
-		return false, err
+	var due nextBlocks
+	var joining []registry.Late
+	if !isQuiet(batch) {
+		if err := g.discover(ctx, batch, &g.line); err != nil {
+			return false, err
+		}
+
+		joining = g.book.due(int64(batch.To))
+		due = nextOf(joining)
 	}
 
 	if batch.Filter.Addresses != nil && g.book.version != version {
 		return false, nil // the batch was read without the escrows that have just come
 	}
 
-	for i := range joining {
-		g.book.add(joining[i].Address)
-	}
-
 	foreign := 0
 	events, err := decode(g.cfg.ABI, batch.Logs, func(l *types.Log) bool {
-		ours := g.book.has(l.Address)
+		_, joins := due[l.Address]
+		ours := joins || g.book.has(l.Address)
 		if !ours {
 			foreign++
 		}
@@ -287,6 +299,10 @@ func (g *slotGathering) gather(ctx context.Context, batch *chain.Batch) (bool, e
 		return ours
 	}, g.cfg.Metrics)
 	if err != nil {
+		return false, err
+	}
+
+	if joining, err = g.join(ctx, joining, events); err != nil {
 		return false, err
 	}
 
@@ -301,6 +317,30 @@ func (g *slotGathering) gather(ctx context.Context, batch *chain.Batch) (bool, e
 	anew := batch.Filter.Addresses != nil && g.book.version != version || g.cfg.Filters.turned(g.seen, batch.Filter)
 
 	return !anew, nil
+}
+
+// join lets the escrows that are deployed in a batch into the book, with its events, and returns those
+// that are to be announced with it: what unborn ones emitted before is announced and stored first.
+func (g *slotGathering) join(ctx context.Context, due []registry.Late, events []contract.Event) ([]registry.Late,
+	error) {
+	joining := due
+	if back := g.unborn(due, events); len(back) > 0 {
+		if err := g.line.flush(ctx); err != nil {
+			return nil, err
+		}
+
+		if g.at.Next > g.start {
+			if err := g.readBack(ctx, back); err != nil {
+				return nil, err
+			}
+		}
+
+		joining = slices.DeleteFunc(slices.Clone(due), func(l registry.Late) bool { return g.book.has(l.Address) })
+	}
+
+	g.book.join(len(due))
+
+	return joining, nil
 }
 
 // take makes a commit of what was gathered.

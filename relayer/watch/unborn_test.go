@@ -1,0 +1,80 @@
+package watch_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
+	"github.com/fusion-prime/escrow-relayer/relayer/watch"
+)
+
+// An escrow that was created, and has emitted events, before the factory announces it: its EscrowDeployed
+// is published first, and then all of its events in their order, whether the slot watch reads block by
+// block, by ranges, or has passed the deployment before the leader finds it.
+func TestAnEscrowThatIsOlderThanItsDeployment(t *testing.T) {
+	for name, c := range map[string]struct {
+		mode watch.FilterMode
+		when string
+	}{
+		"live, by topics":       {watch.FilterTopics, "live"},
+		"live, by addresses":    {watch.FilterAddresses, "live"},
+		"backfill by topics":    {watch.FilterTopics, "backfill"},
+		"backfill by addresses": {watch.FilterAddresses, "backfill"},
+		"found late":            {watch.FilterTopics, "late"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			w.create(2)
+			w.mine(1)
+			older, err := testchain.ReadTruth(t.Context(), w.sim.HTTP(), 0, w.head(), w.d.Factory)
+			require.NoError(t, err)
+			w.d.Factory = w.d.Noise // which announces any contract
+			w.approve(1, older.Escrows...)
+			w.mine(1)
+			stop := func() {}
+			if c.when != "backfill" {
+				stop = w.run(c.mode, c.when == "live")
+			}
+
+			w.mine(40)
+			if c.when != "backfill" {
+				w.passed()
+			}
+
+			for _, escrow := range older.Escrows {
+				w.send(3, testchain.Call{To: &w.d.Noise, Data: contracts.NewNoise().PackDeployed(escrow)})
+				w.mine(1)
+			}
+
+			w.approve(2, older.Escrows[0])
+			w.mine(1 + confirmations)
+			if c.when == "late" {
+				w.passed()
+				stop()
+			}
+
+			if c.when != "live" {
+				w.run(c.mode, true)
+			}
+
+			truth := w.expect(w.head() - confirmations)
+			require.Len(t, truth.IDs(older.Escrows[0]), 5, "created, approved, deployed, approved, released")
+			require.Len(t, truth.IDs(older.Escrows[1]), 3)
+			require.Equal(t, []string{"8"}, w.Column(`select count(*)::text from processed_events`))
+			require.Empty(t, w.Column(`select kind from findings`))
+		})
+	}
+}
+
+// passed waits until the slot watch has passed the newest block that it may process.
+func (w *world) passed() {
+	require.Eventually(w.t, func() bool {
+		at, err := w.led.SlotPosition(w.t.Context(), 1)
+		require.NoError(w.t, err)
+		return at.Next > int64(w.head()-confirmations)
+	}, time.Minute, 5*time.Millisecond)
+}
