@@ -350,7 +350,7 @@ func TestAFactoryWithoutEscrowsIsReplaced(t *testing.T) {
 	require.NoError(t, election.Prepare(t.Context(), f.pool, chain, 20, "0xright"))
 	factory, start, next, epoch := row()
 	require.Equal(t, "0xright", factory)
-	require.EqualValues(t, []int64{20, 20, before + 1}, []int64{start, next, epoch})
+	require.Equal(t, []int64{20, 20, before + 1}, []int64{start, next, epoch})
 
 	_, err = f.pool.Exec(t.Context(), `insert into escrows (chain_id, address, slot, discovered_block_number, log_index, tx_hash)
 		values ($1, 'e', 1, 21, 0, 'a')`, chain)

@@ -130,14 +130,14 @@ func (r *run) chains() int {
 	return 2
 }
 
-// commandLocks are those of the senders' owners, of all instances that have their keys, of the one that publishes
-// answers, and of the one that follows senders without an owner.
+// commandLocks are those of the senders' owners, of the instance that publishes answers, and of the one that follows
+// senders without an owner.
 func (r *run) commandLocks() int {
 	if r.way == nil {
 		return 0
 	}
 
-	return len(r.way.senders)*(1+r.plan.Instances) + 2
+	return len(r.way.senders) + 2
 }
 
 // commandGoroutines is how many more an instance may have that takes commands: Google's subscriber has most of them.

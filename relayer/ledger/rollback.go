@@ -31,21 +31,7 @@ const rollbackTimeout = 10 * time.Minute
 func rollback(ctx context.Context, t *transaction, stale, fork Position) (r Rolled, err error) {
 	defer patience(t.Conn().PgConn().Conn(), rollbackTimeout)()
 	chain := t.cfg.ChainID
-	if _, err := t.Exec(ctx, partition.LockOwnership, chain); err != nil {
-		return r, err
-	}
-
-	if _, err := t.Exec(ctx, `select set_config('statement_timeout', $1, true)`,
-		strconv.FormatInt(rollbackTimeout.Milliseconds(), 10)); err != nil {
-		return r, err
-	}
-
-	// Rows are locked in the order leadership, cursors by id: a commit locks one of them.
-	if _, err := t.Exec(ctx, `select from leadership where chain_id = $1 for update`, chain); err != nil {
-		return r, err
-	}
-
-	if _, err := t.Exec(ctx, lockCursors, chain); err != nil {
+	if err := lockAll(ctx, t); err != nil {
 		return r, err
 	}
 
@@ -95,6 +81,29 @@ func rollback(ctx context.Context, t *transaction, stale, fork Position) (r Roll
 	}
 
 	return r, t.notify(ctx, partition.Channel, registry.Channel)
+}
+
+// lockAll gives the transaction rollbackTimeout, and every lock of the chain that a commit, a claim or a registration
+// takes.
+func lockAll(ctx context.Context, t *transaction) error {
+	chain := t.cfg.ChainID
+	if _, err := t.Exec(ctx, partition.LockOwnership, chain); err != nil {
+		return err
+	}
+
+	if _, err := t.Exec(ctx, `select set_config('statement_timeout', $1, true)`,
+		strconv.FormatInt(rollbackTimeout.Milliseconds(), 10)); err != nil {
+		return err
+	}
+
+	// Rows are locked in the order leadership, cursors by id: a commit locks one of them.
+	if _, err := t.Exec(ctx, `select from leadership where chain_id = $1 for update`, chain); err != nil {
+		return err
+	}
+
+	_, err := t.Exec(ctx, lockCursors, chain)
+
+	return err
 }
 
 // ErrPruned means that a rollback would have to retract events that RETENTION has removed. It goes no
