@@ -42,7 +42,7 @@ func (n *Node) showsLogs(ctx context.Context, from, head uint64) error {
 // indexed makes sure of an answer that a range has no logs: the index of a node may begin later than its headers,
 // and [] is its answer then. It is asked once for logs that are as old.
 func (n *Node) indexed(ctx context.Context, from uint64) error {
-	for !n.logged(from) {
+	for tries := 1; !n.logged(from); tries++ {
 		err := n.showsLogs(ctx, from, n.Claim().Head.Number)
 		switch {
 		case err == nil || unwilling(err): // or it cannot be told
@@ -52,7 +52,7 @@ func (n *Node) indexed(ctx context.Context, from uint64) error {
 			return nil
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case n.lacks(from):
+		case n.lacks(from) || tries == nullsBelieved: // other readings of headers may take back what lacks counts
 			return fmt.Errorf("%w: %w", ErrNoHistory, err)
 		}
 	}
