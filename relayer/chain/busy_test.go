@@ -319,7 +319,7 @@ func TestHeadersThatAreTooLargeTogether(t *testing.T) {
 
 			return block, err
 		}
-		s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest})
+		s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest, Timeout: time.Minute})
 		await(t, s, func(v View) bool { return v.Final == 30 })
 		require.EqualValues(t, 71, backlog(t, s, chain, 1, 70, time.Minute), "%+v", s.Endpoints())
 	})

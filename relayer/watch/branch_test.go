@@ -52,7 +52,8 @@ func (w *world) lead(to int64) {
 	}
 
 	_, err = w.led.CommitFactory(w.t.Context(), c)
-	if met := new(ledger.BranchError); errors.As(err, &met) { // the slot watch has processed a block of the range
+	// The slot watch may have processed a block of the range, and another one since.
+	for met := new(ledger.BranchError); errors.As(err, &met); {
 		require.Equal(w.t, w.hash(met.Block.Number), met.Block.Hash)
 		c.Checked = met.Block
 		_, err = w.led.CommitFactory(w.t.Context(), c)
