@@ -33,7 +33,7 @@ $(DEMO):
 TESTFLAGS := -vet=off -ldflags=-s
 
 .PHONY: test
-test: ## the whole behaviour, against a real Postgres, real chains and Google's Pub/Sub server: below five minutes
+test: ## the whole behaviour, against a real Postgres, real chains and Google's Pub/Sub server
 	GOFLAGS="$(TESTFLAGS)" go test -timeout 20m ./...
 
 .PHONY: check

@@ -219,16 +219,19 @@ func (s *socket) down() {
 	}
 }
 
+// notification is what a subscription sends: for newHeads, a header.
+type notification struct {
+	JSONRPC string `json:"jsonrpc"`
+	Method  string `json:"method"`
+	Params  struct {
+		Subscription json.RawMessage `json:"subscription"`
+		Result       json.RawMessage `json:"result"`
+	} `json:"params"`
+}
+
 // deceive has an announced head pass through the lies about headers.
 func (s *socket) deceive(list []*Injected, body []byte) []byte {
-	var note struct {
-		JSONRPC string `json:"jsonrpc"`
-		Method  string `json:"method"`
-		Params  struct {
-			Subscription json.RawMessage `json:"subscription"`
-			Result       json.RawMessage `json:"result"`
-		} `json:"params"`
-	}
+	var note notification
 	if json.Unmarshal(body, &note) != nil || note.Method != "eth_subscription" {
 		return body
 	}
@@ -247,14 +250,7 @@ func (s *socket) deceive(list []*Injected, body []byte) []byte {
 
 // older puts the head that a node so far behind would announce into a notification; nil: none.
 func (s *socket) older(i *Injected, body []byte) []byte {
-	var note struct {
-		JSONRPC string `json:"jsonrpc"`
-		Method  string `json:"method"`
-		Params  struct {
-			Subscription json.RawMessage `json:"subscription"`
-			Result       json.RawMessage `json:"result"`
-		} `json:"params"`
-	}
+	var note notification
 	if json.Unmarshal(body, &note) != nil || note.Method != "eth_subscription" {
 		return body
 	}

@@ -16,8 +16,9 @@
 // proves nothing by itself, since behind one URL are machines that are not equally far; a block without logs is
 // believed when its bloom filter excludes them, or when an endpoint shows all the block's logs.
 //
-// Below Final, ranges are read on one endpoint's word: ReadOther and Prove exist for a verifier, which asks
-// another endpoint and has a proof decide.
+// Below Final, what a reader that keeps up reads is proved in the same way. Longer ranges are read on one
+// endpoint's word, their blocks with events proved as Config.Proof says: ReadOther and Prove exist for a
+// verifier, which asks another endpoint and has a proof decide.
 package chain
 
 import (
