@@ -16,6 +16,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/accounts/keystore"
 	"github.com/ethereum/go-ethereum/common"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
@@ -161,7 +162,11 @@ func TestCommandsEndToEnd(t *testing.T) {
 	documented, err := metricsdoc.Read("../../deploy/metrics.md")
 	require.NoError(t, err)
 	survivor := map[string]*lab.Process{"a": fleet["b"], "b": fleet["a"]}[owner]
-	served := families(t, survivor)
+	var served map[string]*dto.MetricFamily
+	require.Eventually(t, func() bool { // its next look at the database tells of them
+		served = families(t, survivor)
+		return served["relayer_sender_served"] != nil
+	}, time.Minute, 50*time.Millisecond)
 	for name, m := range documented {
 		if m.Commands && name != "relayer_commands_taken_total" { // that has no series before the first command
 			require.Contains(t, served, name)

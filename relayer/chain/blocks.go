@@ -23,7 +23,7 @@ func (r *reader) blocks(ctx context.Context, from, to uint64, f *Filter, avoid *
 	var parent common.Hash
 	for from <= to {
 		last := min(to, from+headersAtOnce-1)
-		chain, err := r.chain(ctx, from, last)
+		chain, err := r.buried(ctx, from, last)
 		if err == nil && parent != (common.Hash{}) && chain[0].Parent != parent {
 			r.ring.drop()
 			err = fmt.Errorf("%w: block %d is not the parent of block %d any more", ErrDisagree, from-1, from)
@@ -62,24 +62,61 @@ func (r *reader) blocks(ctx context.Context, from, to uint64, f *Filter, avoid *
 	return true
 }
 
-// chain returns the headers of from..to, each the parent of the next, from the ring as far as it
-// has them. They are linked up to the tip, the highest block that is known to be the chain's, whatever
-// the machine that answers next says of the blocks between. ErrBehind: there is no such block above them yet.
-func (r *reader) chain(ctx context.Context, from, to uint64) ([]Header, error) {
+// buried returns the headers of from..to, to be processed. Where depth decides that (CONFIRMATIONS), they are
+// linked to a head that is as deep above them and leads through the tip: a head of another branch than the one
+// that is agreed on says nothing of how deep a block lies.
+func (r *reader) buried(ctx context.Context, from, to uint64) ([]Header, error) {
 	tip, err := r.linkedTo(ctx, to)
 	if err != nil {
 		return nil, err
 	}
 
+	least := to + r.outlook.depth()
+	if newest, _ := r.outlook.Tip(); least <= newest.number {
+		return r.chain(ctx, from, to, tip, tip)
+	}
+
+	err = fmt.Errorf("%w: no endpoint in use has block %d, by which block %d is as deep as it has to be", ErrBehind,
+		least, to)
+	for _, head := range r.outlook.heads(least) {
+		var list []Header
+		if list, err = r.chain(ctx, from, to, tip, head); err == nil {
+			return list, nil
+		}
+	}
+
+	return nil, err
+}
+
+// below returns the header at a height that leads to the tip.
+func (r *reader) below(ctx context.Context, n uint64) (Header, error) {
+	tip, err := r.linkedTo(ctx, n)
+	if err != nil {
+		return Header{}, err
+	}
+
+	list, err := r.chain(ctx, n, n, tip, tip)
+	if err != nil {
+		return Header{}, err
+	}
+
+	return list[0], nil
+}
+
+// chain returns the headers of from..to, each the parent of the next, from the ring as far as it
+// has them. They are linked by way of the tip, the highest block that is known to be the chain's, up to a block
+// above it or to the tip itself, whatever the machine that answers next says of the blocks between.
+func (r *reader) chain(ctx context.Context, from, to uint64, tip, top place) ([]Header, error) {
 	reading := false
 	for attempt := 0; attempt < 2; {
-		have := r.ring.get(from, tip.number)
+		have := r.ring.get(from, top.number)
 		maps.DeleteFunc(have, func(n uint64, h Header) bool {
-			return n == tip.number && h.Hash != tip.hash || !h.Proved && r.laws.Headers.Holds()
+			return n == tip.number && h.Hash != tip.hash || n == top.number && h.Hash != top.hash ||
+				!h.Proved && r.laws.Headers.Holds()
 		})
 
 		var missing []uint64
-		for n := from; n <= tip.number; n++ {
+		for n := from; n <= top.number; n++ {
 			if _, ok := have[n]; !ok {
 				missing = append(missing, n)
 			}
@@ -98,24 +135,24 @@ func (r *reader) chain(ctx context.Context, from, to uint64) ([]Header, error) {
 			continue // what lacked may be there now
 		}
 
-		if err := r.askHeaders(ctx, missing, have, tip, attempt > 0); err != nil {
+		if err := r.askHeaders(ctx, missing, have, top, attempt > 0); err != nil {
 			return nil, err
 		}
 
-		if list, ok := linked(have, from, tip.number); ok {
+		if list, ok := linked(have, from, top.number); ok && list[tip.number-from].Hash == tip.hash {
 			r.ring.fill(list)
 			return list[:to-from+1], nil
 		}
 
 		attempt++
-		r.ring.drop() // the chain moved, or machines have different ones: once more, along the tip's
+		r.ring.drop() // the chain moved, or machines have different ones: once more, along the top's
 	}
 
 	return nil, fmt.Errorf("%w: they are not each other's parents, the chain is moving", ErrDisagree)
 }
 
 // linkedTo is the block to which a block is to be linked: the tip, or where that is too far above, the
-// block itself, if the endpoints agree on it.
+// block itself, if the endpoints agree on it. ErrBehind: there is no such block yet.
 func (r *reader) linkedTo(ctx context.Context, n uint64) (place, error) {
 	tip, trust := r.outlook.Tip()
 	switch {
@@ -134,9 +171,9 @@ func (r *reader) linkedTo(ctx context.Context, n uint64) (place, error) {
 // first: a block that is missing by its number is asked for by the hash that its child has for it, since
 // there are gateways that remember for seconds that a block was not there yet. byHash has all but the
 // newest asked for so, one after the other: they are of one branch then, whoever answers.
-func (r *reader) askHeaders(ctx context.Context, missing []uint64, have map[uint64]Header, tip place,
+func (r *reader) askHeaders(ctx context.Context, missing []uint64, have map[uint64]Header, top place,
 	byHash bool) error {
-	above := Header{Number: tip.number + 1, Parent: tip.hash} // as far as it is known
+	above := Header{Number: top.number + 1, Parent: top.hash} // as far as it is known
 	for _, some := range slices.Backward(slices.Collect(slices.Chunk(missing, headersAtOnce))) {
 		err := r.pool.ask(ctx, some[len(some)-1], nil, func(ctx context.Context, e *endpoint.Node) error {
 			numbers := lacking(some, have)
@@ -146,7 +183,7 @@ func (r *reader) askHeaders(ctx context.Context, missing []uint64, have map[uint
 
 			list, err := e.Headers(ctx, numbers)
 			for _, h := range list {
-				if h.Number != tip.number || h.Hash == tip.hash {
+				if h.Number != top.number || h.Hash == top.hash {
 					have[h.Number] = h
 				}
 			}
@@ -158,7 +195,7 @@ func (r *reader) askHeaders(ctx context.Context, missing []uint64, have map[uint
 
 			return err
 		})
-		delete(have, tip.number+1)
+		delete(have, above.Number)
 		r.ring.fill(slices.Collect(maps.Values(have))) // they are compared with each other when all are there
 		if err != nil {
 			return err

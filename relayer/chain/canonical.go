@@ -33,12 +33,12 @@ const (
 // ErrDisagree: no majority, or it does not hang together.
 func (r *reader) Canonical(ctx context.Context, n uint64, known common.Hash) (Header, error) {
 	if tip, trust := r.outlook.Tip(); trust == Agreed && n <= tip.number && tip.number-n <= deepest {
-		list, err := r.chain(ctx, n, n)
+		h, err := r.below(ctx, n)
 		if err != nil {
 			return Header{}, fmt.Errorf("header of block %d: %w", n, err)
 		}
 
-		return list[0], nil
+		return h, nil
 	}
 
 	h, votes, err := r.pool.elect(ctx, n)
@@ -130,11 +130,11 @@ func (r *reader) hangs(ctx context.Context, h Header) error {
 		return nil
 	}
 
-	list, err := r.chain(ctx, h.Number, h.Number)
+	there, err := r.below(ctx, h.Number)
 	switch {
 	case err != nil:
 		return fmt.Errorf("is it below block %d: %w", top, err)
-	case list[0].Hash != h.Hash:
+	case there.Hash != h.Hash:
 		return fmt.Errorf("%w: %s does not lead to block %d", ErrDisagree, h.Hash, top)
 	}
 

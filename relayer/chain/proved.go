@@ -58,12 +58,7 @@ func (r *reader) agreed(ctx context.Context, n uint64) (Header, error) {
 	h, votes, err := r.pool.elect(ctx, n)
 	switch {
 	case near && (errors.Is(err, ErrDisagree) || err == nil && votes < 2 && !r.outlook.Believes()):
-		list, err := r.chain(ctx, n, n)
-		if err != nil {
-			return Header{}, err
-		}
-
-		return list[0], nil
+		return r.below(ctx, n)
 	case err == nil && votes < 2 && !r.outlook.Believes():
 		err = fmt.Errorf("%w: only one endpoint shows block %d", ErrBehind, n)
 	}

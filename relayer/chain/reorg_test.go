@@ -2,7 +2,9 @@ package chain
 
 import (
 	"context"
+	"errors"
 	"testing"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
@@ -29,14 +31,40 @@ func TestHeadersBelowAGapAreNotTakenForAncestors(t *testing.T) {
 		return h
 	}
 	s.arrived(context.WithoutCancel(t.Context()), n, head())
-	before, err := s.chain(t.Context(), 14, 15)
+	before, err := s.below(t.Context(), 15)
 	require.NoError(t, err)
 	require.NoError(t, sim.Reorg(t.Context(), 3, testchain.Drop)) // blocks 15 to 17
 	require.NoError(t, sim.Mine(t.Context(), 1))
 	s.arrived(context.WithoutCancel(t.Context()), n, head()) // block 19; 18 was never announced
-	after, err := s.chain(t.Context(), 15, 15)
+	after, err := s.below(t.Context(), 15)
 	require.NoError(t, err)
-	require.NotEqual(t, before[1].Hash, after[0].Hash)
-	require.Equal(t, before[0].Hash, after[0].Parent)
-	require.NotEqual(t, common.Hash{}, after[0].Hash)
+	require.NotEqual(t, before.Hash, after.Hash)
+	require.Equal(t, before.Parent, after.Parent)
+	require.NotEqual(t, common.Hash{}, after.Hash)
+}
+
+// While one endpoint is on a new branch and the other on the old one, the new one's head says nothing of how deep
+// a block of the old one lies.
+func TestDepthCountsOnTheAgreedBranch(t *testing.T) {
+	chain := newChain(25, 1, 0)
+	other := chain.fork(23, 1, 1)
+	first, second := startNode(t, chain), startNode(t, chain)
+	s := start(t, Config{URLs: []string{first.server.URL, second.server.URL}, ChainID: 1, Confirmations: 3,
+		believeAfter: time.Hour})
+	await(t, s, func(v View) bool { tip, _ := s.Tip(); return v.Target == 22 && tip.number == 25 })
+	first.set(func() { first.chain, first.head = other, 26 })
+	await(t, s, func(v View) bool { return v.Target == 23 })
+	for b, err := range s.Read(t.Context(), 22, 23, filterA()) {
+		if err != nil {
+			require.True(t, errors.Is(err, ErrDisagree) || errors.Is(err, ErrBehind), err)
+			break
+		}
+
+		require.Equal(t, other.headers[b.To].Hash, b.Last.Hash)
+	}
+
+	second.set(func() { second.chain, second.head = other, 26 })
+	await(t, s, func(View) bool { tip, _ := s.Tip(); return tip.number == 26 })
+	got, _ := collect(t, s, 22, 23, filterA())
+	require.Equal(t, other.all(22, 23), got)
 }

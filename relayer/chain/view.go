@@ -1,6 +1,7 @@
 package chain
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -101,6 +102,28 @@ func (o *outlook) patience() time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.pace.patience()
+}
+
+// depth is how many blocks have to be above one that is processed.
+func (o *outlook) depth() uint64 {
+	if o.cfg.Finality != Confirmations {
+		return 0
+	}
+
+	return o.cfg.Confirmations
+}
+
+// heads are those of the endpoints in use from a height on, the highest first.
+func (o *outlook) heads(least uint64) (list []place) {
+	for _, c := range o.claims() {
+		if p := (place{c.Head.Number, c.Head.Hash}); p.number >= least && !slices.Contains(list, p) {
+			list = append(list, p)
+		}
+	}
+
+	slices.SortFunc(list, func(a, b place) int { return cmp.Compare(b.number, a.number) })
+
+	return list
 }
 
 // farBehind is how many blocks the nodes behind one URL may be apart.
@@ -210,15 +233,8 @@ func (o *outlook) derive(claims []endpoint.Claim) (next View, head Header) {
 	}
 
 	next.Ready, next.Head, next.HeadTime = true, head.Number, time.Unix(int64(head.Time), 0)
-	switch o.cfg.Finality {
-	case Latest:
-		next.Target = head.Number
-	case Confirmations:
-		next.Target = head.Number - min(head.Number, o.cfg.Confirmations)
-	}
-
 	if !o.cfg.tagsDecide() {
-		next.TargetTime = next.HeadTime
+		next.Target, next.TargetTime = head.Number-min(head.Number, o.depth()), next.HeadTime
 	}
 
 	o.wanted = next.Target
