@@ -174,7 +174,8 @@ func (t *triage) sort(ctx context.Context, all []*waiting) error {
 		}
 
 		if w.Winner != "" {
-			t.refuse(w, command.CodeConflict, "another command was first: "+w.Winner)
+			t.endings = append(t.endings, ending{id: w.CommandID, state: command.Refused, code: command.CodeConflict,
+				detail: "another command was first", winner: w.Winner})
 			continue
 		}
 

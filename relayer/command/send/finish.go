@@ -18,6 +18,7 @@ type ending struct {
 	id           string
 	state        command.State
 	code, detail string
+	winner       string // of a conflict: the command that was first
 	tx           string // of ours, and the block that it is in, or that decided what the answer says
 	block        *int64
 	blockHash    *string
@@ -66,11 +67,11 @@ func collectFinished(rows pgx.Rows) (answers []command.Answer, fees, value wei, 
 // ledger has not stored, or has taken back.
 const setEnded = `
 	update commands c
-	   set state = e.state, code = e.code, detail = e.detail, tx_hash = nullif(e.tx, ''), block_number = e.block, block_hash = e.block_hash, fee_paid = e.fee,
+	   set state = e.state, code = e.code, detail = e.detail, winner = nullif(e.winner, ''), tx_hash = nullif(e.tx, ''), block_number = e.block, block_hash = e.block_hash, fee_paid = e.fee,
 	       event_id = case when e.state <> 'refused' then p.event_id end, answered_at = clock_timestamp(), next_look = 'infinity'
 	  from (select * from unnest(@ids::text[], @states::text[], @codes::text[], @details::text[], @txs::text[], @blocks::bigint[], @block_hashes::text[],
-	                             @fees::numeric[], @events::text[], @names::text[])
-	               as e (id, state, code, detail, tx, block, block_hash, fee, event, name)) e
+	                             @fees::numeric[], @events::text[], @names::text[], @winners::text[])
+	               as e (id, state, code, detail, tx, block, block_hash, fee, event, name, winner)) e
 	  left join commands o on o.command_id = e.id
 	  left join lateral (
 	       select event_id from processed_events
@@ -110,9 +111,8 @@ func (s *store) finish(ctx context.Context, endings []ending, generation int64) 
 		return nil, nil
 	}
 
-	ids := column.Of(endings, func(e *ending) string { return e.id })
 	ended := s.args(pgx.StrictNamedArgs{
-		"ids":          ids,
+		"ids":          column.Of(endings, func(e *ending) string { return e.id }),
 		"states":       column.Of(endings, func(e *ending) string { return string(e.state) }),
 		"codes":        column.Of(endings, func(e *ending) string { return e.code }),
 		"details":      column.Of(endings, func(e *ending) string { return e.detail }),
@@ -122,6 +122,7 @@ func (s *store) finish(ctx context.Context, endings []ending, generation int64) 
 		"fees":         column.Of(endings, func(e *ending) wei { return wei{e.feePaid} }),
 		"events":       column.Of(endings, func(e *ending) string { return e.event.tx }),
 		"names":        column.Of(endings, func(e *ending) string { return e.event.name }),
+		"winners":      column.Of(endings, func(e *ending) string { return e.winner }),
 	})
 	err = s.locked(ctx, "store final states", pgx.TxOptions{}, func(ctx context.Context, tx pgx.Tx) error {
 		if !slices.ContainsFunc(endings, func(e ending) bool { return e.block != nil }) {
@@ -145,6 +146,7 @@ func (s *store) finish(ctx context.Context, endings []ending, generation int64) 
 			return err
 		}
 
+		ids := column.Of(answers, func(a *command.Answer) string { return a.CommandID })
 		if _, err := tx.Exec(ctx, dropClaims, pgx.StrictNamedArgs{"chain": s.chainID, "ids": ids}); err != nil {
 			return err
 		}

@@ -86,6 +86,55 @@ func TestNotDoneBeforeTheLedger(t *testing.T) {
 	require.Equal(t, done.Transaction+":0", done.EventID)
 }
 
+// failedChain has a transaction fail.
+type failedChain struct {
+	*send.Nodes
+	failed atomic.Pointer[common.Hash]
+}
+
+func (c *failedChain) Receipts(ctx context.Context, target send.Block, hashes []common.Hash) ([]*send.Receipt, error) {
+	all, err := c.Nodes.Receipts(ctx, target, hashes)
+	for _, r := range all {
+		if failed := c.failed.Load(); r != nil && failed != nil && r.Hash == *failed {
+			r.Succeeded = false
+		}
+	}
+
+	return all, err
+}
+
+// C5: a command whose event the ledger has still to store keeps its claim when others are answered with it.
+func TestClaimKeptUntilTheLedger(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	chain := &failedChain{Nodes: w.nodes}
+	w.start(func(c *send.Config) { c.Chain = chain })
+	escrow, other := w.escrow(1, 0), w.escrow(1, 0)
+	w.awaitLook()
+	w.stopLedger()
+	id, failed := w.accept(w.command(command.Approve, escrow, nil)), w.accept(w.command(command.Approve, other, nil))
+	w.awaitBroadcast(id)
+	w.awaitBroadcast(failed)
+	var tx string
+	require.NoError(t, w.db.QueryRow(t.Context(), `select tx_hash from command_attempts where command_id = $1`,
+		failed.Hex()).Scan(&tx))
+	hash := common.HexToHash(tx)
+	chain.failed.Store(&hash)
+	w.mine(confirmations + 3)
+	w.awaitTarget()
+	w.exec(`update leadership set next_block = $1, block_hash = $2`, w.head()-confirmations+1,
+		w.hash(w.head()-confirmations).Hex())
+	w.await(failed, true, command.Reverted)
+	require.Equal(t, command.Sent, w.answer(id).State)
+	again := w.take(w.command(command.Approve, escrow, nil))[0].Answer
+	require.Equal(t, command.Refused, again.State)
+	require.Equal(t, id.Hex(), again.Winner)
+
+	w.exec(`update leadership set next_block = 1, block_hash = null`)
+	w.watch()
+	w.await(id, true, command.Done)
+}
+
 // C4: what was read of the chain is void when the ledger has rolled back before the answer is stored: the rollback
 // cannot have taken it back.
 func TestNoAnswerAcrossARollback(t *testing.T) {

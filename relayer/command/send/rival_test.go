@@ -1,6 +1,7 @@
 package send_test
 
 import (
+	"math/big"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
 )
 
 // C5: the last approval of an escrow that is due releases it, so an approval and a settlement are not under way
@@ -46,4 +48,33 @@ func TestApprovalAndSettlementExcludeEachOther(t *testing.T) {
 	}
 
 	require.Len(t, w.sent(), 2)
+}
+
+// C5: what loses only when its turn comes is told the winner too: a keeper's command, which has no claim until it
+// gets a nonce, and one that asked again for what a reorganisation then took back.
+func TestWhoLosesLateIsToldTheWinner(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	stop := w.start(nil)
+	first := w.accept(w.command(command.Approve, w.escrow(2, 0), nil))
+	done := w.await(first, true, command.Done)
+	stop()
+	again := w.accept(w.command(command.Approve, common.HexToAddress(done.Escrow), nil))
+	require.NoError(t, w.node.Reorg(t.Context(), w.head()-int(done.Block)+1, testchain.Drop))
+	w.await(first, true, command.Sent)
+
+	escrow := w.escrow(1, 0)
+	release := w.accept(w.command(command.Release, escrow, func(c *command.Command) {
+		c.NotBefore = uint64(time.Now().Add(lifetime / 2).Unix())
+	}))
+	kept := w.command(command.Release, escrow, func(c *command.Command) { c.MaxFee = big.NewInt(1e16) })
+	w.insert(kept, kept.ID(), send.KeeperName)
+	w.start(func(c *send.Config) {
+		c.Keeper = &send.Keeper{MinAmount: big.NewInt(7), MaxFee: big.NewInt(1e16), DayFees: big.NewInt(1e17)}
+	})
+	for loser, winner := range map[common.Hash]common.Hash{again: first, kept.ID(): release} {
+		a := w.await(loser, false, command.Refused, command.Already)
+		require.Equal(t, command.CodeConflict, a.Code)
+		require.Equal(t, winner.Hex(), a.Winner)
+	}
 }
