@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -41,14 +43,43 @@ func readDatabase(cmd *cobra.Command, ask question) error {
 	})
 }
 
-// askWith loads the configuration, opens the database, and runs ask. Its error says in words, without
-// a secret, why something could not be asked.
-func askWith(cmd *cobra.Command, load func(map[string]string) (*config.Config, error), ask question) error {
-	cfg, err := load(config.Environ())
+// askWith loads the configuration of one chain, opens its database, and runs ask. Its error says in words,
+// without a secret, why something could not be asked.
+func askWith(cmd *cobra.Command, load loader, ask question) error {
+	cfg, err := loadOne(cmd, load)
 	if err != nil {
 		return err
 	}
 
+	return askOf(cmd, cfg, ask)
+}
+
+// askEach is askWith for every chain of the configuration, or the one of --chain. All are asked. What
+// could not be asked counts before the answer no.
+func askEach(cmd *cobra.Command, load loader, ask question) error {
+	all, err := loadAll(cmd, load)
+	if err != nil {
+		return err
+	}
+
+	var failed, answer error
+	for _, cfg := range all {
+		err := askOf(cmd, cfg, ask)
+		switch {
+		case len(all) == 1:
+			return err
+		case exitCode(err) == exitNo:
+			answer = cmp.Or(answer, err)
+		case err != nil:
+			failed = errors.Join(failed, fmt.Errorf("chain %d: %w", cfg.ChainID, err))
+		}
+	}
+
+	return cmp.Or(failed, answer)
+}
+
+// askOf opens the database of a chain and runs ask.
+func askOf(cmd *cobra.Command, cfg *config.Config, ask question) error {
 	db, err := database.Open(cmd.Context(), cfg)
 	if err != nil {
 		return explain(cfg, err)

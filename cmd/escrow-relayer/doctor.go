@@ -39,7 +39,7 @@ missing is no fault then. Configuration: CHAIN_ID and DATABASE_URL.`,
 				load, examine = config.LoadDatabase, (*doctor).examineOperator
 			}
 
-			cfg, err := load(config.Environ())
+			cfg, err := loadOne(cmd, load)
 			if err != nil {
 				return err
 			}

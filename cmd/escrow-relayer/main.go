@@ -72,7 +72,8 @@ func root() *cobra.Command {
 	})
 	cmd.AddCommand(runCommand(), migrateCommand(), statusCommand(), locksCommand(), auditCommand(),
 		replayCommand(), doctorCommand(),
-		planCommand(), rewindCommand(), senderCommand(), commandCommand(), versionCommand())
+		planCommand(), rewindCommand(), senderCommand(), commandCommand(), configCommand(), versionCommand())
+	addChainFlags(cmd)
 
 	refuseArguments(cmd)
 	describeExits(cmd)

@@ -20,7 +20,13 @@ func migrateCommand() *cobra.Command {
 		Short: "Apply missing migrations; safe while instances run, and several times at once",
 		Long:  `Apply missing migrations. Reads DATABASE_URL (SESSION_DATABASE_URL if given). With --check nothing is changed, not even on a database without tables.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return askWith(cmd, loadAnyChain, func(ctx context.Context, _ *config.Config, db *database.Database) error {
+			done := map[string]bool{} // chains may share a database
+			return askEach(cmd, loadAnyChain, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
+				if done[cfg.SessionDatabaseURL] {
+					return nil
+				}
+
+				done[cfg.SessionDatabaseURL] = true
 				if check {
 					return checkSchema(ctx, cmd.OutOrStdout(), db)
 				}

@@ -49,7 +49,7 @@ func planMoveCommand() *cobra.Command {
 			moved := partition.Moves(from, to, s)
 			fmt.Fprintf(out, "%d to %d partitions, %s: %d of %d slots move (%.1f %%)\n",
 				from, to, s, moved, partition.Slots, 100*float64(moved)/partition.Slots)
-			if config.Environ()["DATABASE_URL"] == "" {
+			if e := environ(cmd); e["DATABASE_URL"] == "" && e["CONFIG_FILE"] == "" {
 				return nil
 			}
 

@@ -33,7 +33,7 @@ Reads CHAIN_ID and DATABASE_URL.
 				return usage{err}
 			}
 
-			return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
+			return askEach(cmd, config.LoadDatabase, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
 				ctx, cancel := context.WithTimeoutCause(ctx, timeout, errNotInTime)
 				defer cancel()
 				leader, err := w.wait(ctx, cmd.ErrOrStderr(), every, readFleet(cfg, db))

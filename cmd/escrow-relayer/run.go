@@ -35,7 +35,7 @@ OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_SAMPLER, OTEL_TRACES_SAMPLER_ARG, OTEL_SDK
 
 DATABASE_URL, RPC_URL, RPC_URLS and OTEL_EXPORTER_OTLP_HEADERS hold secrets; they are shown nowhere.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := config.Load(config.Environ())
+			cfg, err := loadOne(cmd, config.Load)
 			if err != nil {
 				return err
 			}

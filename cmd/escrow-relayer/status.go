@@ -23,17 +23,19 @@ func statusCommand() *cobra.Command {
 		Short: "Show the fleet as the database has it; exit code 1 when something needs a person",
 		Long: `Show the fleet as the database has it. Reads CHAIN_ID and DATABASE_URL. The exit code makes it a check.
 
-With --watch it goes on until it is interrupted, whatever happens to the database meanwhile, and then ends with 0.`,
+Of a configuration with several chains it shows all, or that of --chain; --watch shows one. With --watch it goes on until it is interrupted, whatever happens to the database meanwhile, and then ends with 0.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.every < 100*time.Millisecond {
 				return usage{fmt.Errorf("--every %s: must be 100ms or longer", o.every)}
 			}
 
-			return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
-				if o.watch {
+			if o.watch {
+				return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
 					return o.follow(ctx, cmd.OutOrStdout(), readFleet(cfg, db))
-				}
+				})
+			}
 
+			return askEach(cmd, config.LoadDatabase, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
 				return o.once(ctx, cmd.OutOrStdout(), readFleet(cfg, db))
 			})
 		},

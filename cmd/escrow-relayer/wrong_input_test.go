@@ -145,7 +145,7 @@ var otherVariable = map[string]string{
 // Each wrong value is refused with exit code 2, its variable, a remedy, and no secret.
 func TestWrongValues(t *testing.T) {
 	n := 0
-	tried := map[string]bool{"HTTP_TOKEN_FILE": true} // its content is checked, by the HTTP server: TestToken
+	tried := map[string]bool{"HTTP_TOKEN_FILE": true, "CONFIG_FILE": true} // their contents are: TestToken, TestWrongFiles
 	for _, w := range wrongValues {
 		tried[w.variable] = true
 		for _, value := range w.values {

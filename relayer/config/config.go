@@ -1,5 +1,5 @@
-// Package config turns the environment into a Config, or into the list of everything that is wrong
-// with it.
+// Package config turns the environment, or a file that lists chains, into one Config per chain, or into
+// the list of everything that is wrong with it.
 package config
 
 import (
@@ -17,13 +17,17 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/redact"
 )
 
-// Config of one instance. The tags are the documentation that `run --help` and the README show.
+// Config of one instance on one chain. The tags are the documentation that `run --help` and the README
+// show. The tag scope says where a configuration file may set a variable: chain, only in the entry of a
+// chain; process, only in the common part; none, in both.
 type Config struct {
-	ChainID        int64    `env:"CHAIN_ID" needed:"yes" help:"chain id; every endpoint must answer eth_chainId with it"`
-	RPCURLs        []string `env:"RPC_URLS" needed:"or RPC_URL" secret:"yes" help:"RPC endpoints, comma-separated: http, https, ws, wss; the first is preferred among equals"`
-	RPCURL         string   `env:"RPC_URL" needed:"or RPC_URLS" secret:"yes" help:"one RPC endpoint; put before those of RPC_URLS"`
-	FactoryAddress string   `env:"FACTORY_ADDRESS" needed:"yes" help:"address of the EscrowFactory; in mixed case its EIP-55 checksum is verified"`
-	StartBlock     int64    `env:"START_BLOCK" needed:"or 0" help:"first block to read; at or below the factory's deployment"`
+	File string `env:"CONFIG_FILE" scope:"environment" help:"YAML file that lists the chains to follow, as --config; default: the one chain that these variables describe"`
+
+	ChainID        int64    `env:"CHAIN_ID" scope:"chain" needed:"yes" help:"chain id; every endpoint must answer eth_chainId with it"`
+	RPCURLs        []string `env:"RPC_URLS" scope:"chain" needed:"or RPC_URL" secret:"yes" help:"RPC endpoints, comma-separated: http, https, ws, wss; the first is preferred among equals"`
+	RPCURL         string   `env:"RPC_URL" scope:"chain" needed:"or RPC_URLS" secret:"yes" help:"one RPC endpoint; put before those of RPC_URLS"`
+	FactoryAddress string   `env:"FACTORY_ADDRESS" scope:"chain" needed:"yes" help:"address of the EscrowFactory; in mixed case its EIP-55 checksum is verified"`
+	StartBlock     int64    `env:"START_BLOCK" scope:"chain" needed:"or 0" help:"first block to read; at or below the factory's deployment"`
 
 	Project          string   `env:"PUBSUB_PROJECT_ID" needed:"yes" help:"Google Cloud project of the topics"`
 	Topic            string   `env:"PUBSUB_TOPIC_ID" needed:"yes" help:"topic of EscrowDeployed, Approved, EscrowReleased, EscrowRefunded"`
@@ -33,7 +37,7 @@ type Config struct {
 	OrderingKey      string   `env:"ORDERING_KEY" envDefault:"escrow" help:"escrow, or slot: larger and cheaper batches, less isolation"`
 	CloudEvents      bool     `env:"CLOUDEVENTS" envDefault:"false" help:"add the attributes of CloudEvents to messages, in the binary mode of its binding to Pub/Sub"`
 	PubSubEndpoint   string   `env:"PUBSUB_ENDPOINT" help:"host:port of a locational endpoint, e.g. us-central1-pubsub.googleapis.com:443: Pub/Sub keeps the order of what is published in one region; default: the nearest region"`
-	PubSubEmulator   string   `env:"PUBSUB_EMULATOR_HOST" help:"host:port of a Pub/Sub emulator; read by Google's client"`
+	PubSubEmulator   string   `env:"PUBSUB_EMULATOR_HOST" scope:"process" help:"host:port of a Pub/Sub emulator; read by Google's client"`
 
 	InstanceID string `env:"INSTANCE_ID" help:"name of this instance, unique in the fleet of its chain; default: the host's name"`
 	Number     string `env:"PARTITION_NUMBER" envDefault:"0" help:"number of this instance's partition, 0 to TOTAL_PARTITIONS-1, or auto: a free one"`
@@ -71,17 +75,17 @@ type Config struct {
 	SessionProbeInterval time.Duration `env:"SESSION_PROBE_INTERVAL" envDefault:"2s" help:"pause between two probes of the session; the database ends a session that is silent for three of these"`
 	InstanceLockWait     time.Duration `env:"INSTANCE_LOCK_WAIT" envDefault:"60s" help:"how long to wait for a predecessor with the same INSTANCE_ID"`
 	ResignAfter          time.Duration `env:"RESIGN_AFTER" envDefault:"15s" help:"a leader whose RPC endpoints have not let it go on for this long resigns"`
-	StopTimeout          time.Duration `env:"STOP_TIMEOUT" envDefault:"9s" help:"how long a stop may take; after that the process ends at once, and the others take over. Cloud Run kills after 10s"`
+	StopTimeout          time.Duration `env:"STOP_TIMEOUT" scope:"process" envDefault:"9s" help:"how long a stop may take; after that the process ends at once, and the others take over. Cloud Run kills after 10s"`
 
-	HTTPHost           string `env:"HTTP_HOST" help:"address that the HTTP servers listen on, e.g. 127.0.0.1; default: every address of the machine"`
-	Port               int    `env:"PORT" envDefault:"8080" help:"port of the HTTP server; 0: any that is free"`
+	HTTPHost           string `env:"HTTP_HOST" scope:"process" help:"address that the HTTP servers listen on, e.g. 127.0.0.1; default: every address of the machine"`
+	Port               int    `env:"PORT" scope:"process" envDefault:"8080" help:"port of the HTTP server; 0: any that is free"`
 	AllowLateStart     bool   `env:"ALLOW_LATE_START" envDefault:"false" help:"accept a START_BLOCK above the deployment of the factory: events of escrows deployed before it are not published"`
 	AllowMixedSettings bool   `env:"ALLOW_MIXED_SETTINGS" envDefault:"false" help:"join although live instances have other topics, events, ordering keys, ABIs or finality: for a rolling change"`
 
-	HTTPTokenFile string `env:"HTTP_TOKEN_FILE" help:"file with a token that everything on PORT but /healthz and /readyz asks for, as Bearer or as a password; read again when it changes"`
+	HTTPTokenFile string `env:"HTTP_TOKEN_FILE" scope:"process" help:"file with a token that everything on PORT but /healthz and /readyz asks for, as Bearer or as a password; read again when it changes"`
 	ExplorerURL   string `env:"EXPLORER_URL" help:"block explorer to link to, e.g. https://sepolia.etherscan.io"`
-	LogLevel      string `env:"LOG_LEVEL" envDefault:"info" help:"debug, info, warn, error"`
-	LogFormat     string `env:"LOG_FORMAT" envDefault:"auto" help:"json (with Cloud Logging's severity), text, or auto: text on a terminal"`
+	LogLevel      string `env:"LOG_LEVEL" scope:"process" envDefault:"info" help:"debug, info, warn, error"`
+	LogFormat     string `env:"LOG_FORMAT" scope:"process" envDefault:"auto" help:"json (with Cloud Logging's severity), text, or auto: text on a terminal"`
 
 	SendersFile          string `env:"SENDERS_FILE" help:"accounts that commands act through: keys and limits, as JSON; without it none is used"`
 	PolicyFile           string `env:"COMMANDS_POLICY_FILE" help:"who may ask for which commands, as JSON; needed with COMMANDS_HTTP, COMMANDS_SUBSCRIPTION_ID, and SENDERS_FILE unless only a keeper uses it"`
@@ -104,7 +108,8 @@ type Config struct {
 
 	Warnings []Problem `env:"-"` // settings that load, and may not do what was meant
 
-	otelSecrets []string // in the variables of OpenTelemetry
+	otelSecrets []string  // in the variables of OpenTelemetry
+	settings    []Setting // of all variables, in the order of the fields
 }
 
 // DefaultEvents are published by default.
@@ -115,8 +120,8 @@ func (c *Config) Publishes(name string) bool {
 	return slices.Contains(DefaultEvents, name) || c.Other[name]
 }
 
-// Problem is one thing that is wrong: the variable, its value as it may be shown, and what is wrong
-// with it and how to mend it.
+// Problem is one thing that is wrong: the variable, or its path in the configuration file as
+// chains[2].rpc_urls; its value as it may be shown; and what is wrong with it and how to mend it.
 type Problem struct {
 	Variable, Value, Remedy string
 }

@@ -13,6 +13,11 @@ type Variable struct {
 	Name, Type, Default, Help string
 	// Needed says whether it must be set: "yes"; "or X", where X may take its place; or empty.
 	Needed string
+	// Scope says where a configuration file may set it: chain, process (in the common part), environment
+	// (nowhere), or empty: everywhere.
+	Scope string
+	// Secret says that its value is shown in part only.
+	Secret bool
 }
 
 // fields are those that Load reads.
@@ -50,7 +55,10 @@ func kind(f reflect.StructField) (documented, must string) {
 func Variables() (all []Variable) {
 	for name, f := range fields() {
 		documented, _ := kind(f)
-		all = append(all, Variable{name, documented, f.Tag.Get("envDefault"), f.Tag.Get("help"), f.Tag.Get("needed")})
+		all = append(all, Variable{
+			Name: name, Type: documented, Default: f.Tag.Get("envDefault"), Help: f.Tag.Get("help"), Needed: f.Tag.Get("needed"),
+			Scope: f.Tag.Get("scope"), Secret: f.Tag.Get("secret") == "yes",
+		})
 	}
 
 	return all

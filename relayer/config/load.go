@@ -26,6 +26,7 @@ func load(environ map[string]string, check func(*loader)) (*Config, error) {
 	l.parse()
 	check(l)
 	if len(l.problems) == 0 {
+		l.c.settings = l.settings()
 		return l.c, nil
 	}
 
@@ -41,8 +42,8 @@ type loader struct {
 	unread   map[string]bool // variables whose value is not of their type: nothing else is said about them
 }
 
-// shown is how many bytes of a value a problem shows.
-const shown = 100
+// shownBytes is how much of a value is shown.
+const shownBytes = 100
 
 // say notes a problem of a variable whose value is of its type.
 func (l *loader) say(variable, format string, args ...any) {
@@ -57,17 +58,8 @@ func (l *loader) note(variable, remedy string) {
 
 // problem says something about a variable and shows its value, without secrets.
 func (l *loader) problem(variable, remedy string) Problem {
-	value, set := l.environ[variable]
-	for name, f := range fields() {
-		if name == variable && f.Tag.Get("secret") == "yes" {
-			value = redacted(f, value)
-		}
-	}
-
-	if len(value) > shown {
-		value = strings.ToValidUTF8(value[:shown], "") + "…"
-	}
-
+	_, set := l.environ[variable]
+	value := l.shown(variable, l.environ[variable])
 	switch {
 	case !set:
 		value = "(not set)"
@@ -76,6 +68,21 @@ func (l *loader) problem(variable, remedy string) Problem {
 	}
 
 	return Problem{variable, value, l.mask(remedy)}
+}
+
+// shown is the value of a variable as it may be shown: without secrets, and cut off after shownBytes.
+func (l *loader) shown(variable, value string) string {
+	for name, f := range fields() {
+		if name == variable && f.Tag.Get("secret") == "yes" {
+			value = redacted(f, value)
+		}
+	}
+
+	if len(value) > shownBytes {
+		value = strings.ToValidUTF8(value[:shownBytes], "") + "…"
+	}
+
+	return value
 }
 
 // redacted shows only the hosts of a secret value. A comma in a password looks like the end of a
