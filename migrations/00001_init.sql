@@ -1,13 +1,13 @@
 -- +goose Up
 
--- The tables of the escrow relayer. Block numbers are bigint, times are timestamptz and come from this server's clock only.
--- Every key starts with chain_id: CREATE2 gives one address on several chains, and one database may serve several chains.
+-- The tables of the escrow relayer. Block numbers are bigint; times are timestamptz, always of this server's clock. Every key starts with chain_id:
+-- CREATE2 gives one address on several chains, and one database may serve several chains.
 --
--- What grows with the chain (events, escrows, records) is narrow: addresses and hashes are bytea, names are numbers. People read the views at the end of
--- this file, which have the names and columns of the first plan (processed_events, escrow_registry, escrow_records) and text, as an explorer shows it.
--- A view also has the narrow column that its key is made of (escrow_key, address_key, tx_key): a condition on that one uses the index.
+-- What grows with the chain (events, escrows, records) is narrow: addresses and hashes are bytea, names are numbers. The views at the end of this
+-- file show people the same data as text, as an explorer does: processed_events, escrow_registry, escrow_records. Each view also has the narrow
+-- column of its key (escrow_key, address_key, tx_key): a condition on that column uses the index.
 
--- Names of events, as numbers. The first six have fixed numbers, since an index names two of them; others of a configured ABI are added as they come.
+-- Names of events, as numbers. The first six are fixed, since an index names two of them; others of a configured ABI are added when they first occur.
 create table event_types (
     id   smallint primary key,
     name text not null unique
@@ -20,7 +20,7 @@ create table writers (
     name text not null unique
 );
 
--- One row per escrow. Written by the leader of the chain, and once by the owner of the slot when it ends.
+-- One row per escrow. Written by the leader of the chain, and by the owner of the slot when the escrow ends.
 create table escrows (
     chain_id                bigint      not null,
     discovered_block_number bigint      not null, -- with log_index: the EscrowDeployed that announced it
@@ -36,8 +36,8 @@ create table escrows (
     primary key (chain_id, address)
 ) with (fillfactor = 70); -- an ending finds room beside the row and touches no index
 
--- The escrows that the cursor of their slot does not vouch for: newly discovered ones, and those that came back after a reorganisation. The owner of
--- the slot announces them (their EscrowDeployed goes into the outbox, unless it was told of before), catches them up, and removes the row.
+-- The escrows outside the cursor of their slot: newly discovered ones, and those that came back after a reorganisation. The owner of the slot
+-- announces them (their EscrowDeployed goes into the outbox, unless it was published before), catches them up, and removes the row.
 create table late_escrows (
     chain_id       bigint      not null,
     deployed_block bigint      not null, -- with log_index: its EscrowDeployed
@@ -69,30 +69,30 @@ create table relayer_instances (
     left_at           timestamptz, -- when it stopped cleanly; null while it runs, and when it died
     version           text        not null default '',
     seen_at           timestamptz not null default now(), -- when it last looked after its slots
-    able_since        timestamptz default now(), -- null while its nodes do not let it go on
-    stuck_since       timestamptz,               -- null while they do
-    sits_out          boolean     not null default false, -- it gave its slots up to those that can go on
-    settings          jsonb       not null default '{}',  -- what the instances of a fleet have to agree on
+    able_since        timestamptz default now(), -- null while its nodes block it
+    stuck_since       timestamptz,               -- null while it can process blocks
+    sits_out          boolean     not null default false, -- it has left its slots to instances that can go on
+    settings          jsonb       not null default '{}',  -- what the instances of a fleet must agree on
     primary key (chain_id, instance_id),
     check ((able_since is null) <> (stuck_since is null)),
     check ((status = 'dead') = (dead_since is not null))
 );
 create index idx_relayer_heartbeat on relayer_instances (chain_id, last_heartbeat);
 
--- The right to commit for slots: an instance commits only under the epoch that its row has, and only from next_block on.
+-- The right to commit for slots: an instance commits only under the epoch of its row, and only from next_block on.
 create table cursors (
     chain_id    bigint not null,
     instance_id text   not null,
     epoch       bigint not null default 1,
-    next_block  bigint,          -- null while it has never held a slot
+    next_block  bigint,          -- null until it holds its first slot
     block_hash  text,            -- of block next_block - 1; null when unknown (START_BLOCK)
     block_time  timestamptz,     -- of block next_block - 1
-    generation  bigint not null default 0, -- raised by each rollback, wherever the cursor stands: what was read before it is void
+    generation  bigint not null default 0, -- raised by each rollback, wherever the cursor is: data read earlier is void
     updated_at  timestamptz not null default now(),
     primary key (chain_id, instance_id)
 ) with (fillfactor = 50);
 
--- Who serves a slot. next_block and block_hash are the hand-over cursor and count only while owner is null.
+-- The owners of slots. next_block and block_hash are the hand-over cursor and count only while owner is null.
 create table slot_ownership (
     chain_id   bigint      not null,
     slot       smallint    not null check (slot between 0 and 2519),
@@ -100,7 +100,7 @@ create table slot_ownership (
     next_block bigint      not null,
     block_hash text,
     since      timestamptz not null default now(), -- owned or free since then
-    doubt_seq  bigint      not null default 0, -- for a metric: an owner that did not release the slot may have published the rows up to this seq
+    doubt_seq  bigint      not null default 0, -- for a metric: an owner that ended without a release may have published the rows up to this seq
     primary key (chain_id, slot)
 );
 create index idx_slot_owner on slot_ownership (chain_id, owner);
@@ -109,7 +109,7 @@ create index idx_slot_owner on slot_ownership (chain_id, owner);
 create table leadership (
     chain_id       bigint primary key,
     instance_id    text,
-    lock_key       bigint,                         -- of the advisory lock that its session holds; null: there never was a leader
+    lock_key       bigint,                         -- of the advisory lock that its session holds; null until the first leader
     epoch          bigint      not null default 0, -- raised by each change of leader: the number of elections
     since          timestamptz,
     last_heartbeat timestamptz not null default now(),
@@ -122,8 +122,8 @@ create table leadership (
     verified_block bigint      not null -- every event up to this block was read twice and is stored
 ) with (fillfactor = 50);
 
--- Hashes of processed blocks (the last block of each commit), all of one branch: how the fork of a deep reorganisation is found, and how a
--- commit from another branch is.
+-- Hashes of processed blocks (the last block of each commit), all of one branch. They locate the fork of a deep reorganisation, and expose a commit
+-- from another branch.
 create table chain_blocks (
     chain_id bigint not null,
     number   bigint not null,
@@ -131,11 +131,11 @@ create table chain_blocks (
     primary key (chain_id, number)
 );
 
--- Every canonical event once: the dedupe, and the history that records are folded from. An event is (block hash, log index); the key says the same,
--- since one branch has one block per height, and a row of another branch is met as a conflict whose block_hash differs.
+-- Every canonical event once: the dedupe, and the history that records are folded from. An event is (block hash, log index). The key is equivalent,
+-- since one branch has one block per height; a row of another branch shows as a conflict with a different block_hash.
 --
--- Looked up by escrow: events_escrow, about 0.1 ms. By transaction, and so by event_id: events_tx, which holds a bloom filter for each 128 pages and costs
--- next to nothing to maintain; a lookup reads the filters and the pages that may match: milliseconds for a million events, a second for a hundred million.
+-- Looked up by escrow: events_escrow, about 0.1 ms. By transaction, and so by event_id: events_tx, a bloom filter for each 128 pages, which is nearly
+-- free to maintain; a lookup reads the filters and the pages that may match: milliseconds for a million events, a second for a hundred million.
 create table events (
     chain_id     bigint      not null,
     block_number bigint      not null,
@@ -145,8 +145,8 @@ create table events (
     writer       integer     not null, -- of writers
     type         smallint    not null, -- of event_types
     slot         smallint    not null,
-    occurrence   smallint    not null default 0, -- how many contents had {tx_hash}:{log_index} before; above 0 it is part of event_id
-    told         boolean     not null, -- an outbox row was written for it: its message may be anywhere. See tell
+    occurrence   smallint    not null default 0, -- how many other contents had {tx_hash}:{log_index} before; above 0 it is part of event_id
+    told         boolean     not null, -- an outbox row was written for it, so its message may have been published. See tell
     block_hash   bytea       not null,
     tx_hash      bytea       not null,
     escrow       bytea       not null,
@@ -158,14 +158,14 @@ create index events_escrow on events (chain_id, escrow);
 create index events_tx on events using brin (tx_hash bytea_bloom_ops) with (pages_per_range = 128);
 create index events_ended on events (chain_id, processed_at) where type in (5, 6);
 
--- Events that were told of and that a reorganisation took back. An event comes back under its event_id only with equal content and as long as it is
--- 'orphaned'. The rows stay: they are how an event_id is never used for two contents.
+-- Published events that a reorganisation removed. An event returns under its event_id only with equal content and while it is 'orphaned'. The rows
+-- stay: they keep each event_id bound to one content.
 create table orphaned_events (
     id            bigint      generated always as identity primary key,
     chain_id      bigint      not null,
     block_number  bigint      not null,
     block_time    bigint      not null,
-    retract_after bigint      not null, -- one that has not reappeared when the cursor passes this block will not
+    retract_after bigint      not null, -- once the cursor passes this block, the event is lost
     processed_at  timestamptz not null,
     orphaned_at   timestamptz not null default now(),
     log_index     integer     not null,
@@ -173,7 +173,7 @@ create table orphaned_events (
     type          smallint    not null,
     slot          smallint    not null,
     occurrence    smallint    not null,
-    -- 1 orphaned: may reappear. 2 lost: will not, and is retracted once its outbox rows are gone. 3 retracted: a retraction was queued.
+    -- 1 orphaned: may reappear. 2 lost: final, and retracted once its outbox rows are gone. 3 retracted: a retraction was queued.
     state         smallint    not null check (state between 1 and 3),
     block_hash    bytea       not null,
     tx_hash       bytea       not null,
@@ -186,15 +186,15 @@ create index orphaned_events_place on orphaned_events (chain_id, block_number, l
 create index orphaned_events_escrow on orphaned_events (chain_id, escrow);
 create index orphaned_events_open on orphaned_events (chain_id, retract_after) where state <= 2;
 
--- Messages committed and not yet acknowledged by Pub/Sub. The event is the one at (block_number, log_index) in events, or the one in orphaned_events. The
--- owner of the slot is the only writer of its rows, one commit after the other: seq is the order of its commits.
+-- Messages that were committed and wait for the acknowledgement of Pub/Sub. The event is the one at (block_number, log_index) in events, or the one
+-- in orphaned_events. The owner of the slot is the only writer of its rows, one commit after the other: seq is the order of its commits.
 create table outbox (
     chain_id     bigint      not null,
     seq          bigint      generated always as identity,
     block_number bigint      not null,
     orphan       bigint,               -- id in orphaned_events; null: the event is canonical
-    token        bigint      not null default random() * 9e18, -- drawn by the commit: a row is deleted by both, since a server that has forgotten rows
-                                                                -- gives their numbers to others
+    token        bigint      not null default random() * 9e18, -- drawn by the commit. A row is deleted by seq and token, since a server that lost rows
+                                                                -- reuses their seq
     created_at   timestamptz not null default now(),
     log_index    integer     not null,
     slot         smallint    not null,
@@ -206,8 +206,8 @@ create table outbox (
 create index outbox_escrow on outbox (chain_id, escrow, seq);
 create index outbox_orphan on outbox (orphan) where orphan is not null;
 
--- An event with an outbox row counts as told, whichever statement writes the row. The settings make it find each event by its key, whatever a plan was
--- made for.
+-- An event with an outbox row counts as told, whichever statement writes the row. The settings force a lookup of each event by its key, whatever the
+-- planner expects.
 -- +goose StatementBegin
 create function tell() returns trigger language plpgsql set enable_hashjoin to off set enable_mergejoin to off set enable_seqscan to off as $$
 begin
@@ -218,26 +218,26 @@ end $$;
 -- +goose StatementEnd
 create trigger tell after insert on outbox referencing new table as added for each statement execute function tell();
 
--- What the owner of a slot is asked to put into the outbox, by a replay or by the verifier: it does so in its next commit, in the order of id.
+-- What the owner of a slot should put into the outbox, for a replay or for the verifier: its next commit does so, in the order of id.
 create table requests (
     chain_id     bigint   not null,
     id           bigint   generated always as identity,
     block_number bigint   not null, -- with log_index and escrow: the event
     log_index    integer  not null,
     slot         smallint not null,
-    kind         smallint not null check (kind in (0, 2)), -- as of outbox: 0 tells of an event that was not told of yet, 2 replays it
+    kind         smallint not null check (kind in (0, 2)), -- as of outbox: 0 publishes an event for the first time, 2 replays it
     escrow       bytea    not null,
     primary key (chain_id, id)
 );
 
--- What the server remembers, by a name: Postgres empties an unlogged table when it recovers from a crash and when a standby is promoted, which is when
--- commits that were answered may be forgotten and their numbers given out again. Each session that finds it empty draws a new name.
+-- Identifies what the server remembers: Postgres empties an unlogged table when it recovers from a crash and when a standby is promoted, which is
+-- when acknowledged commits may be lost and their numbers reused. Each session that finds the table empty draws a new id.
 create unlogged table memory (
     one boolean primary key default true check (one),
     id  uuid not null default gen_random_uuid()
 );
 
--- What a person must hear of, once for ever: a counter of a process dies with it, and an alert on its increase misses the first.
+-- What a person must see, kept for ever: a counter ends with its process, and an alert on its increase misses the first one.
 create table findings (
     chain_id     bigint      not null,
     id           bigint      generated always as identity,
@@ -248,14 +248,13 @@ create table findings (
     primary key (chain_id, id)
 );
 
--- What an endpoint of RPC_URLS did that no honest one does. Every instance asks another endpoint while there is one, also after a restart, until the
--- row is deleted.
+-- Proven faults of an endpoint of RPC_URLS. Every instance prefers other endpoints, also after a restart, until the row is deleted.
 create table endpoint_faults (
     chain_id bigint      not null,
     since    timestamptz not null default now(),
     endpoint text        not null, -- scheme and host, as in the metrics
     kind     text        not null check (kind in ('oversized', 'lie')),
-    evidence text        not null, -- what it said, or what proves it wrong
+    evidence text        not null, -- what it answered, or what proves it wrong
     primary key (chain_id, endpoint, kind)
 );
 
@@ -282,7 +281,7 @@ create table records (
     release_time       numeric(78, 0), -- unix seconds
     settled_amount     numeric(78, 0), -- wei, of the release or refund
     settled_at         numeric(78, 0), -- unix seconds, the event's own timestamp
-    approvers          bytea       not null default '', -- addresses, one behind the other
+    approvers          bytea       not null default '', -- addresses, concatenated
     primary key (chain_id, escrow)
 ) with (fillfactor = 50); -- an update finds room beside the row and touches no index
 
@@ -290,36 +289,37 @@ create table records (
 create function hex(b bytea) returns text language sql immutable strict parallel safe as $$ select '0x' || encode(b, 'hex') $$;
 -- +goose StatementEnd
 
--- What is pasted from an explorer or a message, as the narrow columns have it: an address, a hash, or the hash of an event_id. For example
--- select * from processed_events where tx_key = bytes('0x12…:5').
+-- Text pasted from an explorer or a message, as in the narrow columns: an address, a hash, or the hash of an event_id. For example select * from
+-- processed_events where tx_key = bytes('0x12…:5').
 -- +goose StatementBegin
 create function bytes(t text) returns bytea language sql immutable strict parallel safe as $$ select decode(split_part(substr(t, 3), ':', 1), 'hex') $$;
 -- +goose StatementEnd
 
--- event_id is {tx_hash}:{log_index}, extended by how many other contents had that id before, if any had.
+-- event_id is {tx_hash}:{log_index}; if other contents had that id before, their number is appended.
 -- +goose StatementBegin
 create function event_id(tx_hash bytea, log_index integer, occurrence smallint) returns text language sql immutable parallel safe as $$
     select '0x' || encode(tx_hash, 'hex') || ':' || log_index || case when occurrence = 0 then '' else ':' || occurrence end
 $$;
 -- +goose StatementEnd
 
--- The identity of this schema, from which the keys of its advisory locks follow: a login that may not read it cannot name a lock before it has seen it
--- held, and two schemas of one database share none. Only the services' login may read it.
+-- The secret of this schema, from which the keys of its advisory locks derive: a login that cannot read it cannot predict a key, and two schemas of
+-- one database have different keys. Only the services' login may read it.
 create table lock_identity (secret uuid not null default gen_random_uuid());
 create unique index on lock_identity ((true));
 insert into lock_identity default values;
 
--- Locks whose key a login without rights got hold of: each turn gives the lock another key.
+-- Locks whose key an unprivileged login has held: each turn gives the lock another key.
 create table lock_turns (
     chain_id bigint  not null,
     purpose  text    not null,
     name     text    not null,
     turn     integer not null,
-    passed   bigint  not null, -- the key that the stranger got
+    passed   bigint  not null, -- the key that the unprivileged login held
     primary key (chain_id, purpose, name)
 );
 
--- Whoever changes the ownership of a chain's slots locks its row until the transaction ends. No advisory lock: a login without rights cannot take this one.
+-- A change of the ownership of a chain's slots locks its row until the transaction ends. A row instead of an advisory lock: it takes a grant to lock
+-- it.
 create table ownership_lock (chain_id bigint primary key);
 
 -- The key of an advisory lock: 24 bits for the purpose, then 40 for the lock (package election lists the purposes).
@@ -331,8 +331,8 @@ create function lock_key(of_purpose text, of_chain bigint, of_name text) returns
 $$;
 -- +goose StatementEnd
 
--- The 64-bit advisory locks that sessions hold in this database, by key, and which of them are ours: those of logins that may change the table leadership.
--- Anybody who may connect may take a lock. A function, since everybody may call one.
+-- The 64-bit advisory locks that sessions hold in this database, by key, and which of them are ours: those of logins that may change the table
+-- leadership. Every login may take an advisory lock, so pg_locks alone proves little. A function can be called without a grant.
 -- +goose StatementBegin
 create function all_locks() returns table (key bigint, pid integer, ours boolean, login name, application text) language sql stable as $$
     select l.classid::bigint << 32 | l.objid::bigint, l.pid, has_table_privilege(a.usesysid, 'leadership', 'update'), a.usename, a.application_name
@@ -341,12 +341,13 @@ create function all_locks() returns table (key bigint, pid integer, ours boolean
 $$;
 -- +goose StatementEnd
 
--- Ours alone: how everybody sees who lives and who leads.
+-- Ours alone: they show which instances are alive and which one leads.
 -- +goose StatementBegin
 create function held_locks() returns table (key bigint, pid integer) language sql stable as $$ select key, pid from all_locks() where ours $$;
 -- +goose StatementEnd
 
--- Every event, canonical or taken back, as it is stored; by place (chain_id, block_number, log_index), escrow or tx_hash it is found by an index.
+-- Every event, canonical or removed by a reorganisation, as it is stored; an index finds it by place (chain_id, block_number, log_index), escrow or
+-- tx_hash.
 create view stored_events as
     select chain_id, block_number, log_index, null::bigint as orphan, 'canonical' as state, null::bigint as retract_after, type, slot, occurrence, told,
            block_hash, block_time, tx_hash, escrow, coalesce(emitter, escrow) as emitter, args, processed_at, writer
@@ -356,8 +357,8 @@ create view stored_events as
            block_hash, block_time, tx_hash, escrow, coalesce(emitter, escrow), args, processed_at, writer
     from orphaned_events;
 
--- Arguments as people query them. json keeps the escape \u0000 and fails at each ->> over it, so that it reads as the replacement character here; the
--- column args of the tables has it. An escape counts where the number of backslashes before its u is odd.
+-- Arguments for queries. The type json keeps the escape \u0000 and fails at each ->> over it, so it becomes the replacement character here; the
+-- column args of the tables has the original. An escape counts where the number of backslashes before its u is odd.
 -- +goose StatementBegin
 create function args_json(args text) returns json language sql immutable strict parallel safe as $$
     select case when position('\u0000' in args) = 0 then args else regexp_replace(args, '(?<!\\)((?:\\\\)*)\\u0000', '\1\ufffd', 'g') end::json

@@ -1,12 +1,12 @@
 -- +goose Up
 
--- The way back: commands to act on escrows, and what became of them. Empty unless an instance has senders configured. Amounts are wei.
+-- Commands to act on escrows, and their outcomes. Empty unless an instance has senders configured. Amounts are wei.
 
--- One row per account that acts. Who owns it holds an advisory lock on its session, and raised the epoch; each write of an owner names the epoch.
+-- One row per account that acts. Its owner holds an advisory lock on its session and has raised the epoch; each write of an owner names the epoch.
 create table senders (
     chain_id    bigint      not null,
     address     text        not null check (address ~ '^0x[0-9a-f]{40}$'),
-    epoch       bigint      not null default 0, -- milliseconds of this server's clock, or one more than before: unique even after a restore from a backup
+    epoch       bigint      not null default 0, -- milliseconds of this server's clock, or one more than the last: unique even after a restore from a backup
     instance_id text,                           -- the owner, or the last one
     since       timestamptz,                    -- owned since
     name        text        not null default '', -- in metrics and on the page, and the limits: as the last owner's senders file has them
@@ -16,12 +16,12 @@ create table senders (
     day_fees    numeric(78, 0) not null check (day_fees >= 0),
     day_value   numeric(78, 0) not null check (day_value >= 0),
     next_nonce  bigint      check (next_nonce >= 0),  -- null until the first owner has read it from the chain
-    first_nonce bigint      check (first_nonce >= 0), -- what next_nonce was at first: what the audit begins with
-    wait_final  bigint      not null default 0, -- nothing is assigned before all nonces below this one are final: set when a nonce is adopted
+    first_nonce bigint      check (first_nonce >= 0), -- the first next_nonce: where the audit begins
+    wait_final  bigint      not null default 0, -- nonces are assigned once all nonces below this one are final: set when a nonce is adopted
     state       text        not null default 'active' check (state in ('active', 'paused', 'halted')),
-    reason      text,                           -- why it is paused or halted, and what to do
-    spend_day   date,                           -- UTC; the two below are of this day
-    spent_fees  numeric(78, 0) not null default 0 check (spent_fees >= 0),  -- paid, or reserved for attempts under way
+    reason      text,                           -- why it is paused or halted, and the remedy
+    spend_day   date,                           -- UTC; the next two columns are of this day
+    spent_fees  numeric(78, 0) not null default 0 check (spent_fees >= 0),  -- paid, or reserved for pending attempts
     spent_value numeric(78, 0) not null default 0 check (spent_value >= 0), -- sent along by create, or reserved
     balance     numeric(78, 0),                 -- as seen at checked_block
     checked_block bigint,                       -- the newest block up to which receipts were read and answered
@@ -32,7 +32,7 @@ create table senders (
     check (next_nonce >= first_nonce)
 ) with (fillfactor = 50);
 
--- One row per command that was taken in, and per command that was refused although its requester is known.
+-- One row per accepted command, and per refused command of a known requester.
 create table commands (
     chain_id     bigint      not null,
     command_id   text        primary key check (command_id ~ '^0x[0-9a-f]{64}$'), -- the EIP-712 digest, whose domain has the chain: unique on all of them
@@ -40,9 +40,9 @@ create table commands (
     sender       text        not null,
     kind         text        not null check (kind in ('approve', 'release', 'refund', 'create')),
     escrow       text        not null check (escrow ~ '^0x[0-9a-f]{40}$'),
-    effect       text        not null, -- what of the escrow it claims: settle, create, approve:<sender>
-    requester    text        not null, -- who signed; keeper: the relayer itself
-    message      json        not null, -- as it was received
+    effect       text        not null, -- what it claims of the escrow: settle, create, approve:<sender>
+    requester    text        not null, -- the signer; keeper: the relayer itself
+    message      json        not null, -- as received
     value        numeric(78, 0) not null default 0 check (value >= 0), -- that create sends along
     max_fee      numeric(78, 0) not null check (max_fee >= 0),
     not_before   timestamptz,
@@ -56,18 +56,18 @@ create table commands (
     winner       text,                  -- refused by a conflict: the command that holds the claim
     nonce        bigint      check (nonce >= 0),
     gas          bigint      check (gas > 0), -- limit of the call
-    reserved     numeric(78, 0) not null default 0 check (reserved >= 0), -- worst fee of the attempts, taken from the sender's day
+    reserved     numeric(78, 0) not null default 0 check (reserved >= 0), -- worst fee of the attempts, reserved from the sender's day
     reserve_day  date,
-    holds        integer     not null default 0, -- looks that found it not possible yet
+    holds        integer     not null default 0, -- looks that found it impossible so far
     next_look    timestamptz not null default now(),
     cancel_requested boolean not null default false,
-    abandoned    boolean     not null default false, -- an operator has said that its nonce was used by somebody else
-    reopened     integer     not null default 0, -- answers that a deep reorganisation took back
+    abandoned    boolean     not null default false, -- an operator has declared that its nonce was used outside the relayer
+    reopened     integer     not null default 0, -- answers that a deep reorganisation withdrew
     tx_hash      text,
     block_number bigint,
     block_hash   text,
     fee_paid     numeric(78, 0),
-    event_id     text,                  -- of the event that it caused, or that had done it already
+    event_id     text,                  -- of the event that it caused, or of the earlier event with the same effect
     received_at  timestamptz not null default clock_timestamp(),
     assigned_at  timestamptz,
     sent_at      timestamptz,
@@ -88,26 +88,26 @@ create index idx_command_escrow on commands (escrow, seq);
 create index idx_command_received on commands (seq);
 create index idx_command_keeper on commands (chain_id, sender, received_at) where requester = 'keeper';
 
--- Which command may have an effect on an escrow. The first one that was accepted has it, until it ends without that effect.
+-- The command that may have an effect on an escrow: the first accepted one, until it ends without that effect.
 create table command_claims (
     chain_id   bigint not null,
     escrow     text   not null,
     effect     text   not null,
     command_id text   not null,
     primary key (chain_id, escrow, effect),
-    -- By the id alone: until the table is analyzed, the check of a key with chain_id may take any index that begins with it, and read all rows.
+    -- By the id alone: until the table is analyzed, the check of a key with chain_id may use any index that begins with it, and read all rows.
     foreign key (command_id) references commands deferrable initially deferred
 );
 create index idx_claim_command on command_claims (command_id);
 
--- Everything that was ever signed. A row is committed before its bytes leave the process; every attempt at a nonce is of the command that has it.
+-- Everything that was signed. A row is committed before its bytes leave the process; every attempt at a nonce belongs to the command that has it.
 create table command_attempts (
     chain_id    bigint   not null,
     sender      text     not null,
     nonce       bigint   not null,
     attempt     integer  not null check (attempt > 0),
     command_id  text     not null,
-    purpose     text     not null check (purpose in ('call', 'void')), -- void: a transfer of nothing to itself, so that the nonce is used up
+    purpose     text     not null check (purpose in ('call', 'void')), -- void: a transfer of 0 wei to itself, which uses the nonce up
     tx_hash     text     not null check (tx_hash ~ '^0x[0-9a-f]{64}$'),
     raw         bytea    not null,
     gas         bigint   not null check (gas > 0),
@@ -120,17 +120,17 @@ create table command_attempts (
     last_broadcast  timestamptz,
     broadcast_head  bigint,          -- the head at the last broadcast
     broadcasts      integer not null default 0,
-    last_error      text not null default '', -- what the endpoints said to the last broadcast, if none took it: for people
+    last_error  text not null default '', -- what the endpoints answered to the last broadcast, if all refused it: for people
     primary key (chain_id, sender, nonce, attempt),
     unique (chain_id, tx_hash),
     foreign key (chain_id, sender, nonce, command_id) references commands (chain_id, sender, nonce, command_id)
 );
 
--- Answers committed and not yet acknowledged by Pub/Sub, in order. The rows of one command are published in order of seq.
+-- Answers that were committed and wait for the acknowledgement of Pub/Sub. The rows of one command are published in order of seq.
 create table replies (
     chain_id   bigint      not null,
     seq        bigint      generated always as identity,
-    command_id text        not null, -- ordering key; empty, and no order, for what was no command at all
+    command_id text        not null, -- ordering key; empty, hence unordered, for a message that is no command
     state      text        not null,
     code       text        not null,
     reply_to   text        not null default '',

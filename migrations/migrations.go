@@ -1,12 +1,12 @@
 // Package migrations holds the schema as numbered SQL files and applies them with goose.
 //
-// Files are embedded, never edited once released, and safe beside the previous release of the
-// binary. Several instances may call Up at once: goose holds a Postgres advisory lock of its own,
-// so one applies and the others find nothing left to do.
+// Files are embedded, frozen once released, and safe beside the previous release of the binary.
+// Several instances may call Up at once: goose holds a Postgres advisory lock, so one applies the
+// migrations and the others find them applied.
 //
-// A binary refuses a database that is newer than it is, unless that database says that they fit. A
-// migration beside which binaries of an older release may run says so for its own version, so that
-// a later one does not inherit the promise:
+// A binary refuses a database with a newer schema, unless that database declares the two
+// compatible. A migration beside which binaries of an older release may run declares it for its
+// version alone, so that a later migration starts without the promise:
 //
 //	create table if not exists schema_compatibility (version bigint primary key, oldest bigint not null);
 //	insert into schema_compatibility values (7, 5); -- binaries of versions 5 and 6 may run beside version 7
@@ -30,18 +30,19 @@ import (
 //go:embed *.sql
 var FS embed.FS
 
-// versions is the table of the versions that were applied. goose's default name belongs to whichever
-// application came first into the schema.
+// versions is the table of the applied versions. goose's default name would collide with that of
+// another application in the same schema.
 const versions = "escrow_relayer_versions"
 
 // ErrStale means that a migration is missing.
 var ErrStale = errors.New("stale schema")
 
-// ErrFuture means that the database is newer than this binary and does not say that they fit.
+// ErrFuture means that the database is newer than this binary and does not declare the two
+// compatible.
 var ErrFuture = errors.New("schema of a newer release")
 
-// Up applies what is missing and returns the versions it applied. The connection must reach Postgres itself or a
-// session-pooling proxy, since the lock belongs to a session.
+// Up applies the missing migrations and returns their versions. The connection must reach Postgres
+// itself or a session-pooling proxy, since the lock belongs to a session.
 func Up(ctx context.Context, conn *pgx.ConnConfig) (applied []int64, err error) {
 	// try every second for two hours: another instance may be at a long migration
 	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 7200))
@@ -73,12 +74,13 @@ func Up(ctx context.Context, conn *pgx.ConnConfig) (applied []int64, err error) 
 type State struct {
 	Current int64 `json:"current"`
 	Latest  int64 `json:"latest"`
-	// Oldest is the oldest version whose binaries may work with a database that is newer than this
-	// binary; 0: it does not say.
+	// Oldest is the oldest version whose binaries may work with a database newer than this binary;
+	// 0: undeclared.
 	Oldest int64 `json:"oldest_compatible,omitempty"`
 }
 
-// Fits is nil when this binary can work with a database in this state, else an error wrapping ErrStale or ErrFuture.
+// Fits returns nil when this binary can work with a database in this state, else ErrStale or
+// ErrFuture, wrapped.
 func (s State) Fits() error {
 	switch {
 	case s.Current == 0:
@@ -95,7 +97,7 @@ func (s State) Fits() error {
 	return nil
 }
 
-// Status reads the schema's version and changes nothing: on a database without any schema the version is 0.
+// Status reads the schema's version; a database without a schema has version 0.
 func Status(ctx context.Context, conn *pgx.ConnConfig) (s State, err error) {
 	if s.Latest, err = latest(); err != nil {
 		return s, err
@@ -151,8 +153,8 @@ func latest() (version int64, err error) {
 	return version, nil
 }
 
-// Check returns an error wrapping ErrStale when a migration is missing, or ErrFuture when the
-// database is newer than this binary and does not say that it is compatible.
+// Check returns ErrStale, wrapped, when a migration is missing, and ErrFuture, wrapped, when the
+// database is newer than this binary and does not declare the two compatible.
 func Check(ctx context.Context, conn *pgx.ConnConfig) error {
 	s, err := Status(ctx, conn)
 	if err != nil {
