@@ -12,8 +12,9 @@ import (
 // ErrOtherFactory means that the database follows another factory on this chain.
 var ErrOtherFactory = errors.New("another factory")
 
-// Start returns the first block that is read of a chain. It returns ErrUnknown when the database has
-// never followed the chain, or follows another factory there that has no escrow; factory may be empty.
+// Start returns the first block that is read of a chain. It returns ErrUnknown for a chain that is
+// new to the database, and for one that is bound to another factory without an escrow so far;
+// factory may be empty.
 func Start(ctx context.Context, db *pgxpool.Pool, chainID int64, factory string) (block int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -31,13 +32,13 @@ func Start(ctx context.Context, db *pgxpool.Pool, chainID int64, factory string)
 	return block, nil
 }
 
-// ErrUnknown means that the database has never followed the chain.
+// ErrUnknown means that the chain is new to the database.
 var ErrUnknown = errors.New("this database has not followed the chain yet")
 
 // Rewind moves the first block of a chain back, and the factory watch with it. The leader then
-// reads the factory's events from there on: escrows that it had skipped are registered and caught
-// up, each from its deployment on, in order; what is known already is stored once. It returns what
-// the first block was before, with ErrNotBack if that was not above block.
+// reads the factory's events from there on: the escrows deployed before the former first block are
+// registered and caught up, each from its deployment, in order; events already stored are
+// deduplicated. It returns the former first block, with ErrNotBack unless that was above block.
 func Rewind(ctx context.Context, db *pgxpool.Pool, chainID, block int64) (was int64, err error) {
 	if was, err = Start(ctx, db, chainID, ""); err != nil {
 		return 0, err
@@ -63,22 +64,23 @@ func Rewind(ctx context.Context, db *pgxpool.Pool, chainID, block int64) (was in
 	return was, nil
 }
 
-// ErrNotBack means that the chain is already read from that block on, or from an earlier one.
+// ErrNotBack means that the chain is already read from that block, or from an earlier one.
 var ErrNotBack = errors.New("the first block can only be moved back")
 
-// durable is a transaction that a crash of the database does not take back, also where its commits do
-// not wait for the disk (synchronous_commit = off): a person is told that it is done.
+// durable is a transaction that survives a crash of the database, even where commits return before
+// the disk has them (synchronous_commit = off): an operator is told that the change is made.
 var durable = pgx.TxOptions{BeginQuery: `begin; set local synchronous_commit = on`}
 
-// The epoch stays: the leader's next commit finds that the cursor has moved, and the leader reads the cursor again.
+// The epoch stays: the leader's next commit sees that the cursor has moved, and the leader reads it
+// again.
 const rewind = `
 	update leadership
 	set start_block = $2, next_block = $2, block_hash = null, verified_block = least(verified_block, $2 - 1)
 	where chain_id = $1 and start_block > $2`
 
-// Prepare makes the leadership row of a chain where there is none. What binds a database to a factory is
-// the first escrow: until one is stored, and while no instance runs, another factory takes the place of
-// a wrong one, as if the database were new. Else it returns ErrOtherFactory.
+// Prepare creates the leadership row of a chain. The first stored escrow binds a database to its
+// factory: until then, and while no instance runs, another factory replaces a wrong one, as on a
+// new database. Later it returns ErrOtherFactory.
 func Prepare(ctx context.Context, db *pgxpool.Pool, chainID, startBlock int64, factory string) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -101,7 +103,7 @@ func Prepare(ctx context.Context, db *pgxpool.Pool, chainID, startBlock int64, f
 	return nil
 }
 
-// The epoch fences a leader of the wrong factory that has not noticed its end yet.
+// The new epoch fences a leader of the wrong factory that is still running.
 const prepare = `
 	with lock as (insert into ownership_lock values ($1) on conflict do nothing)
 	insert into leadership as l (chain_id, next_block, start_block, factory, verified_block)

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// systemClock reads CLOCK_BOOTTIME: like CLOCK_MONOTONIC, and it counts the time for which the
-// machine was suspended (clock_gettime(2)). A sandbox that refuses the call gets Go's clock.
+// systemClock reads CLOCK_BOOTTIME, which includes the time for which the machine was suspended
+// (clock_gettime(2)). A sandbox that refuses the call gets Go's clock.
 func systemClock() Clock {
 	if _, err := boottime(); err != nil {
 		return monotonic()

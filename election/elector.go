@@ -16,9 +16,9 @@ import (
 const Channel = "relayer_leader"
 
 var (
-	// ErrFenced means that another instance has become leader: the epoch of the leadership row is no longer ours.
+	// ErrFenced means that another instance has become leader: the epoch of the leadership row is newer than ours.
 	ErrFenced = errors.New("fenced: another instance became leader")
-	// ErrResign is what a lead function returns to give up the lock and leave it to the others for CoolDown.
+	// ErrResign is what a lead function returns to leave the leadership to the others for CoolDown.
 	ErrResign = errors.New("resigned")
 )
 
@@ -40,7 +40,8 @@ type ElectorConfig struct {
 	Log        *slog.Logger
 }
 
-// callTimeout bounds each statement: they take milliseconds, and a connection may swallow bytes for ever.
+// callTimeout bounds each statement: they take milliseconds, and a broken connection may stay
+// silent for ever.
 const callTimeout = 5 * time.Second
 
 // Elector contends for the leadership of a chain.
@@ -68,9 +69,9 @@ func NewElector(cfg ElectorConfig) (*Elector, error) {
 }
 
 // Run contends until ctx ends (nil) or the session is lost (ErrLost), and calls lead for each term
-// that it wins. The context of lead ends with ctx and with the session. Whatever lead returns, the
-// lock is given up, left to the others for CoolDown, and Run goes on: an error ends the term, and
-// nothing else that the instance holds.
+// that it wins. The context of lead ends with ctx and with the session. When lead returns, with or
+// without an error, Run releases the lock, leaves it to the others for CoolDown, and goes on: an
+// error of lead ends the term only.
 func (e *Elector) Run(ctx context.Context, lead func(context.Context, Term) error) error {
 	ticker := time.NewTicker(e.cfg.RetryEvery)
 	defer ticker.Stop()
@@ -117,7 +118,7 @@ func (e *Elector) Run(ctx context.Context, lead func(context.Context, Term) erro
 	}
 }
 
-// try returns the key of the leader lock if this session has got it, else 0.
+// try returns the key of the leader lock if this session gets it, else 0.
 func (e *Elector) try(ctx context.Context) (key int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -132,7 +133,7 @@ func (e *Elector) try(ctx context.Context) (key int64, err error) {
 	return key, nil
 }
 
-// serve runs one term. It gives the lock up at the end, whoever ended the term, and tells the others.
+// serve runs one term. At its end, for any reason, it releases the lock and notifies the others.
 func (e *Elector) serve(ctx context.Context, key int64, lead func(context.Context, Term) error) error {
 	termCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -162,7 +163,7 @@ func (e *Elector) serve(ctx context.Context, key int64, lead func(context.Contex
 }
 
 // begin opens a term: from now on the commits of any earlier leader fail. The former leader may be
-// frozen in the middle of a commit and hold a lock on the row, so its open transactions are ended
+// frozen in the middle of a commit with a lock on the row, so its open transactions are ended
 // first.
 func (e *Elector) begin(ctx context.Context, key int64) (t Term, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -191,7 +192,7 @@ const beginTerm = `
 	update leadership set instance_id = $2, lock_key = $3, epoch = epoch + 1, since = now(), last_heartbeat = now()
 	where chain_id = $1 returning epoch`
 
-// resign frees the lock on the session, under a deadline of its own, because ctx may be over.
+// resign frees the lock on the session, under a separate deadline, because ctx may have ended.
 func (e *Elector) resign(ctx context.Context, key int64) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
@@ -207,10 +208,10 @@ func (e *Elector) resign(ctx context.Context, key int64) error {
 	})
 }
 
-// Beats returns a function that writes a heartbeat of the term's leader at each call. One failed
-// heartbeat is only logged, since the next makes up for it. The function returns ErrFenced when the
-// term is over, and ErrResign when no heartbeat was written for half of StaleAfter: after the whole
-// of it others end the leader. The function belongs to one goroutine.
+// Beats returns a function that writes a heartbeat of the term's leader at each call. It logs a
+// failed heartbeat, since the next one makes up for it. It returns ErrFenced when the term is over,
+// and ErrResign after half of StaleAfter without a heartbeat: after the whole of it, others end the
+// leader's session. The function belongs to one goroutine.
 func (e *Elector) Beats(t Term) func(context.Context) error {
 	last := time.Now()
 
@@ -250,10 +251,10 @@ func (e *Elector) Beat(ctx context.Context, t Term) error {
 }
 
 // endHungLeader ends the server session of a leader whose process answers probes but writes no
-// heartbeats any more, once two checks in a row have found it so. The first one only returns its
-// server process, which the next one gets as suspect: a candidate that has just got the lock writes
-// its first heartbeat within callTimeout. While a rollback has the leadership row locked (it holds
-// the ownership lock all that time) no leader can write one, and none is ended for it.
+// heartbeats, once two consecutive checks have found it stale. The first check returns the leader's
+// server process, which the next one gets as suspect: a candidate that has just won the lock writes
+// its first heartbeat within callTimeout. A rollback locks the leadership row, and delays
+// heartbeats, while it holds the ownership lock; meanwhile leaders are spared.
 func (e *Elector) endHungLeader(ctx context.Context, suspect int32) (pid int32, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

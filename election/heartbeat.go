@@ -11,14 +11,15 @@ import (
 
 // Vitals is what an instance reports of itself with each heartbeat.
 type Vitals struct {
-	CurrentBlock, HeadBlock int64     // blocks; 0: not known yet
-	HeadTime, TargetTime    time.Time // of HeadBlock, and of the newest block that may be processed; zero: not known
+	CurrentBlock, HeadBlock int64     // blocks; 0: unknown
+	HeadTime, TargetTime    time.Time // of HeadBlock, and of the newest block that may be processed; zero: unknown
 	Escrows                 int
 	Stopping                bool
 }
 
-// Heartbeat updates the instance's row. People and alerts read it; who is alive is decided by the session's lock and by
-// the checks of its slots, so that an instance which was found dead stays so, since then, until it checks them again.
+// Heartbeat updates the instance's row, for people and alerts. The session's lock and the slot
+// checks decide which instance is alive, so an instance found dead keeps its status and dead_since
+// until it checks its slots again.
 func Heartbeat(ctx context.Context, db *pgxpool.Pool, chainID int64, instanceID string, v Vitals) error {
 	status := "active"
 	if v.Stopping {
@@ -38,7 +39,8 @@ func Heartbeat(ctx context.Context, db *pgxpool.Pool, chainID int64, instanceID 
 	return nil
 }
 
-// seconds are those of the unix epoch; 0 for never, and for what a chain says that no timestamptz holds.
+// seconds returns Unix seconds: 0 for the zero time, and for a chain's time outside the range of
+// timestamptz.
 func seconds(t time.Time) int64 {
 	const most = 1 << 40 // the year 36812
 	if t.IsZero() || t.Unix() < 0 || t.Unix() > most {

@@ -16,7 +16,7 @@ const (
 	Leader   Purpose = "leader"   // of a chain, no name: held by the session of the leader
 	Instance Purpose = "instance" // named by the instance: held by its session while it lives
 	Sender   Purpose = "sender"   // named by the account: held by the session of its owner
-	Follow   Purpose = "follow"   // of a chain, no name: held by the session that follows senders nobody owns
+	Follow   Purpose = "follow"   // of a chain, no name: held by the session that follows senders without an owner
 	Replies  Purpose = "replies"  // of a chain, no name: held by the session that publishes its answers
 	Heights  Purpose = "heights"  // of a chain, no name: the upper half of the locks for the heights of its blocks
 )
@@ -33,10 +33,10 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// LockKey returns the key of a lock, as the function lock_key of the schema derives it: statements
-// call that one. A login that may not read the schema's identity cannot foresee the key. It can see
-// the key of a lock that is held (pg_locks is open to every login), and be the next to take it; then
-// the lock gets another key (Lock.try).
+// LockKey returns the key of a lock, derived by the schema's function lock_key, which statements
+// call too. A login that cannot read the schema's secret cannot predict the key. It can see the key
+// of a held lock, since pg_locks is open to every login, and take it next; then the lock gets
+// another key (Lock.try).
 func LockKey(ctx context.Context, db querier, l Lock) (key int64, err error) {
 	if err := db.QueryRow(ctx, `select lock_key($1, $2, $3)`, l.Purpose, l.ChainID, l.Name).Scan(&key); err != nil {
 		return 0, fmt.Errorf("read the key of the lock %s: %w", l, err)
@@ -54,12 +54,12 @@ type stranger struct {
 }
 
 // try takes the lock for the session of conn if it is free, and returns its key; 0 while another
-// session of ours has it. Where a stranger has it, the lock gets another key, the stranger is logged,
-// and the new one is taken.
+// session of ours holds it. If a stranger holds it, try logs the stranger, gives the lock another
+// key and takes that one.
 //
-// Two instances that meet the same stranger at once arrive at the same key. A session that got the
-// old key at that very moment, from the stranger's end, holds a lock that counts no more: the epochs
-// decide between the two, as after every change of owner.
+// Two instances that meet the same stranger at once arrive at the same key. A session that gets the
+// old key between the stranger's end and the new key holds a void lock: the epochs decide between
+// the two, as after every change of owner.
 func (l Lock) try(ctx context.Context, conn *pgx.Conn, log *slog.Logger) (int64, error) {
 	for {
 		var key int64

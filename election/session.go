@@ -19,14 +19,14 @@ var (
 	ErrTaken = errors.New("instance id in use")
 	// ErrPooled means that statements of one connection reach different server sessions.
 	ErrPooled = errors.New("not one server session: a transaction-pooling proxy stands in front of the database")
-	// ErrElsewhere means that the pool does not reach the server on which the session holds its locks.
+	// ErrElsewhere means that the pool reaches another server than the session.
 	ErrElsewhere = errors.New("the pool does not reach the session's database")
 	// ErrLost means that the session is over, and with it every lock held through it.
 	ErrLost = errors.New("database session lost")
 )
 
 // LeaseProbes is how many probe intervals a right lasts after the start of the last answered probe.
-// The server waits for three.
+// The server ends the session after three.
 const LeaseProbes = 2.5
 
 // SessionConfig configures a Session.
@@ -35,9 +35,9 @@ type SessionConfig struct {
 	ChainID    int64
 	InstanceID string
 	ProbeEvery time.Duration // 0 means 2 s; the server ends a silent session after three
-	Wait       time.Duration // how long to wait for another live session with the same instance id to end; 0: not at all
+	Wait       time.Duration // how long to wait for another live session of the same instance id to end; 0: fail at once
 	Channels   []string      // notifications to listen for; those whose payload is another chain's id are ignored
-	Waiting    func(error)   // gets ErrTaken after each vain attempt while Open waits for that session; may be nil
+	Waiting    func(error)   // gets ErrTaken after each failed attempt while Open waits for that session; may be nil
 	Clock      Clock         // measures the lease; nil: the system's, which goes on while the machine is suspended
 	Log        *slog.Logger
 }
@@ -64,7 +64,8 @@ type request struct {
 	done chan error
 }
 
-// openTimeout bounds each statement before the lease runs: a connection that swallows bytes must not delay a start.
+// openTimeout bounds each statement until the lease runs: a silent connection must not delay a
+// start.
 const openTimeout = 5 * time.Second
 
 // Open connects and takes the lock of the instance. All statements of the connection must reach one
@@ -112,7 +113,7 @@ func Open(ctx context.Context, cfg SessionConfig) (*Session, error) {
 func (s *Session) Close() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(context.Background()), s.cfg.ProbeEvery)
 	defer cancel()
-	_ = s.conn.Close(ctx) // whatever it says, the connection is gone
+	_ = s.conn.Close(ctx) // the connection is gone, with or without an error
 }
 
 func (s *Session) prepare(ctx context.Context) error {
@@ -159,10 +160,11 @@ func (s *Session) open(ctx context.Context, statement func(context.Context) erro
 	return err
 }
 
-// CheckPooling returns ErrPooled if a proxy that pools transactions stands in front of the database:
-// then a second connection with an open transaction occupies the server session that the first one
-// used last, and the first one's next statement reaches another server session. The check needs
-// neither prepared statements nor settings, which such proxies do not pass on correctly.
+// CheckPooling returns ErrPooled if a proxy that pools transactions stands in front of the
+// database: there, a second connection with an open transaction occupies the server session that
+// the first one used last, so the first one's next statement reaches another server session. The
+// check uses simple statements only, because such proxies break prepared statements and session
+// settings.
 func CheckPooling(ctx context.Context, cfg *pgx.ConnConfig) error {
 	const simple = pgx.QueryExecModeSimpleProtocol
 	const where = `select pg_backend_pid()`
@@ -203,8 +205,8 @@ func CheckPooling(ctx context.Context, cfg *pgx.ConnConfig) error {
 	return nil
 }
 
-// lockInstance takes the lock of the instance id. It waits for a predecessor to end: on Cloud Run
-// the new revision starts before the old one is told to stop.
+// lockInstance takes the lock of the instance id, and waits for an earlier process to end: on Cloud
+// Run the new revision starts before the old one is told to stop.
 func (s *Session) lockInstance(ctx context.Context) error {
 	lock := Lock{Instance, s.cfg.ChainID, s.cfg.InstanceID}
 	deadline := time.Now().Add(s.cfg.Wait)
@@ -260,9 +262,9 @@ func (s *Session) leaseTime() time.Duration {
 // left is what remains of the lease; it may be negative.
 func (s *Session) left() time.Duration { return time.Duration(s.lease.Load()) - s.cfg.Clock() }
 
-// Valid says whether the lease still runs, that is, whether no other instance can have been given
-// what this session holds. It costs one reading of the clock, so ask before each act that no
-// database can refuse, such as publishing.
+// Valid reports whether the lease still runs: until it ends, every right held through the session
+// stays here. It costs one reading of the clock, so ask before each act that the database cannot
+// refuse, such as publishing.
 func (s *Session) Valid() bool {
 	select {
 	case <-s.done:
@@ -272,12 +274,12 @@ func (s *Session) Valid() bool {
 	}
 }
 
-// Memory names what the database server remembers that the session reaches. It is another one after a
-// crash of the server, or of one of its processes, and on a standby that was promoted: what was
-// committed before may be forgotten there. A restart in order keeps it. No session outlives it.
+// Memory identifies what the database server remembers. The identity changes when the server, or
+// one of its processes, crashes and when a standby is promoted: commits made before may be lost
+// there. An orderly restart keeps it. It is constant for the life of a session.
 func (s *Session) Memory() string { return s.memory }
 
-// remember reads the name, or draws one where there is none.
+// remember reads the identity, or creates it where it is missing.
 func (s *Session) remember(ctx context.Context) error {
 	for s.memory == "" { // the second time, where another session has drawn one at the same moment
 		if err := s.open(ctx, func(ctx context.Context) error {
@@ -298,23 +300,23 @@ const nameMemory = `
 // Done is closed when the session is over.
 func (s *Session) Done() <-chan struct{} { return s.done }
 
-// Key is the advisory lock of the instance, by which the others see that it lives.
+// Key is the key of the instance's advisory lock, which shows the others that it is alive.
 func (s *Session) Key() int64 { return s.key }
 
-// Hint returns the channel that fires after a notification on one of SessionConfig.Channels. Capacity one: several
-// notifications become one hint. Each channel has one reader.
+// Hint returns the channel that fires after a notification on one of SessionConfig.Channels. Its
+// capacity is one: several notifications become one hint. Each channel has one reader.
 func (s *Session) Hint(channel string) <-chan struct{} { return s.hints[channel] }
 
-// Find looks for the session's own lock through the pool. It returns ErrElsewhere if it is not there:
-// the other instances would see this one as dead.
+// Find looks for the session's lock through the pool. ErrElsewhere means that the lock is missing
+// there, so the other instances would see this one as dead.
 func (s *Session) Find(ctx context.Context, db *pgxpool.Pool) error {
 	return find(ctx, db, s.key, s.pid, func() error {
 		return s.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error { return conn.Ping(ctx) })
 	})
 }
 
-// CheckSame verifies that the session's connections and the pool's reach the same database of the
-// same server, before anything is written to either. It returns ErrElsewhere if not.
+// CheckSame returns ErrElsewhere unless the session's connections and the pool's reach the same
+// database of the same server. It runs before anything is written to either.
 func CheckSame(ctx context.Context, cfg *pgx.ConnConfig, db *pgxpool.Pool) error {
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
@@ -327,7 +329,7 @@ func CheckSame(ctx context.Context, cfg *pgx.ConnConfig, db *pgxpool.Pool) error
 		return fmt.Errorf("ask for the server process: %w", err)
 	}
 
-	var key int64 // random: neither taken by another check nor foreseen by a stranger
+	var key int64 // random: unique to this check and unpredictable for other logins
 	if err := conn.QueryRow(ctx, `select key from (select ('x' || encode(substr(uuid_send(gen_random_uuid()), 1, 8), 'hex'))::bit(64)::bigint as key
 		offset 0) k, pg_advisory_lock(key)`).Scan(&key); err != nil {
 		return fmt.Errorf("take an advisory lock: %w", err)
@@ -336,8 +338,9 @@ func CheckSame(ctx context.Context, cfg *pgx.ConnConfig, db *pgxpool.Pool) error
 	return find(ctx, db, key, pid, func() error { return conn.Ping(ctx) })
 }
 
-// find looks through the pool for a lock that a server process holds, while its session lives: one that
-// the database has ended meanwhile, as at a failover, holds no lock anywhere, and alive returns its error.
+// find looks through the pool for a lock that a server process holds while its session lives. If
+// the database has ended that session meanwhile, as at a failover, the lock is gone everywhere, and
+// find returns alive's error.
 func find(ctx context.Context, db *pgxpool.Pool, key int64, pid uint32, alive func() error) error {
 	var there bool
 	err := db.QueryRow(ctx, `
@@ -360,10 +363,10 @@ func find(ctx context.Context, db *pgxpool.Pool, key int64, pid uint32, alive fu
 		"(the primary)", ErrElsewhere)
 }
 
-// Do runs f on the session's connection, between probes, and at most until the lease is over: f must
-// use the context that it gets. Do returns ErrLost when the session is over. Once f has begun, the end
-// of ctx does not break it off, only its deadline does: pgx closes a connection whose statement is
-// broken off, and a stop gives slots and leadership back through this one.
+// Do runs f on the session's connection, between probes, within the lease: f must use the context
+// that it gets. Do returns ErrLost when the session is over. Once f has begun, the deadline of ctx
+// applies but its cancellation does not: pgx closes a connection whose statement is cancelled, and
+// a stop releases slots and leadership through it.
 func (s *Session) Do(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	r := request{ctx: ctx, run: f, done: make(chan error, 1)}
 	select {
@@ -382,8 +385,8 @@ func (s *Session) Do(ctx context.Context, f func(context.Context, *pgx.Conn) err
 	}
 }
 
-// Run probes the session, passes notifications on and serves Do, until ctx ends (nil) or the
-// session is lost (ErrLost). When it returns, the connection is closed and all locks are free.
+// Run probes the session, forwards notifications and serves Do, until ctx ends (nil) or the session
+// is lost (ErrLost). When it returns, the connection is closed and all locks are free.
 func (s *Session) Run(ctx context.Context) (err error) {
 	defer close(s.done)
 	defer s.Close()
@@ -396,7 +399,7 @@ func (s *Session) Run(ctx context.Context) (err error) {
 		case err != nil:
 			return fmt.Errorf("%w: %w", ErrLost, err)
 		case r != nil:
-			// An answered statement would prove as much as a probe does, but only a probe is known to be quick.
+			// An answered statement would prove as much, but a probe is known to be quick.
 			ctx, cancel := deadlineOnly(r.ctx)
 			err := s.within(ctx, func(ctx context.Context) error { return r.run(ctx, s.conn) })
 			cancel()
@@ -428,8 +431,8 @@ func (s *Session) Run(ctx context.Context) (err error) {
 	}
 }
 
-// within runs statements on the connection until the lease is over: a connection that swallows
-// bytes must not keep Run from noticing.
+// within runs statements on the connection until the lease ends: Run must notice a silent
+// connection.
 func (s *Session) within(ctx context.Context, run func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.left(), fmt.Errorf("no answer within the lease of %s", s.leaseTime()))
 	defer cancel()
@@ -441,7 +444,7 @@ func (s *Session) within(ctx context.Context, run func(context.Context) error) e
 	return err
 }
 
-// deadlineOnly returns a context that ends at the deadline of ctx, if it has one, and not with ctx.
+// deadlineOnly returns a context that keeps the deadline of ctx but ignores its cancellation.
 func deadlineOnly(ctx context.Context) (context.Context, context.CancelFunc) {
 	free := context.WithoutCancel(ctx)
 	if at, ok := ctx.Deadline(); ok {
@@ -451,8 +454,8 @@ func deadlineOnly(ctx context.Context) (context.Context, context.CancelFunc) {
 	return free, func() {}
 }
 
-// wait passes notifications on until a request comes (it is returned), the time of the next probe
-// (nil, nil), or an error.
+// wait forwards notifications until a request comes (it is returned), the next probe is due (nil,
+// nil), or an error occurs.
 func (s *Session) wait(ctx context.Context, until time.Time) (*request, error) {
 	waitCtx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()

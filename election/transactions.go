@@ -8,17 +8,17 @@ import (
 )
 
 // ApplicationName is the application_name of every database connection of an instance. Instance ids
-// are so short that Postgres, which cuts names at 63 bytes, never cuts it.
+// are short enough to stay within the 63 bytes that Postgres keeps.
 func ApplicationName(instanceID string) string { return applicationPrefix + instanceID }
 
 const applicationPrefix = "escrow-relayer/"
 
 // EndTransactions ends the connections on which dead instances have a transaction open, and returns
-// how many it ended. A process that is frozen, or cut off, in the middle of a commit keeps locks on
-// the rows that it has changed, and the instance that takes over would wait for them.
+// their number. A process that is frozen, or cut off, in the middle of a commit keeps its row
+// locks, and the instance that takes over would wait for them.
 //
-// It ends nothing of a live instance: neither of one that came back, nor of one with the same id on
-// another chain of the same database.
+// Live instances are spared: one that came back, and one with the same id on another chain of the
+// same database.
 func EndTransactions(ctx context.Context, db *pgxpool.Pool, instanceIDs []string) (ended int, err error) {
 	err = db.QueryRow(ctx, endTransactions, instanceIDs, applicationPrefix).Scan(&ended)
 	if err != nil {
@@ -38,13 +38,13 @@ const endTransactions = `
 		join held_locks() l on l.key = i.lock_key
 		where $2 || i.instance_id = a.application_name)`
 
-// EndFormer ends the connections on which an earlier process of this session's instance has a
-// transaction open, one that began before the session got the instance's lock, and returns how many
-// it ended. It is called before the instance joins the fleet.
+// EndFormer ends the connections on which an earlier process of this instance has a transaction
+// open that began before the session got the instance's lock, and returns their number. It is
+// called before the instance joins the fleet.
 //
-// A transaction that only reads stays: nobody waits for it, and it may be one of this process, which
-// reads the fleet for its metrics and /readyz from its first moment on. One that has changed or locked
-// a row has a transaction id (Postgres manual, "Transactions and Identifiers").
+// A read-only transaction is spared: it blocks no write, and it may belong to this process, which
+// reads the fleet for its metrics and /readyz from the start. A transaction that has changed or
+// locked a row has a transaction id (Postgres manual, "Transactions and Identifiers").
 func (s *Session) EndFormer(ctx context.Context, db *pgxpool.Pool) (ended int, err error) {
 	err = db.QueryRow(ctx, endFormer, ApplicationName(s.cfg.InstanceID), s.since, applicationPrefix, s.pid).Scan(&ended)
 	if err != nil {

@@ -15,9 +15,8 @@ type Holder interface {
 }
 
 // While contends for an advisory lock and runs f each time that it gets the lock, until ctx ends
-// (nil). The lock is given back when f returns, so that another instance can take it at once. wait
-// is the pause before the next attempt. f deals with its own errors: only the loss of the session
-// ends While.
+// (nil). The lock is released when f returns, so that another instance can take it at once. wait is
+// the pause before the next attempt. f handles its errors: only the loss of the session ends While.
 func While(ctx context.Context, s Holder, lock Lock, log *slog.Logger, wait func() time.Duration,
 	f func(context.Context)) error {
 	timer := time.NewTimer(0)
@@ -37,8 +36,8 @@ func While(ctx context.Context, s Holder, lock Lock, log *slog.Logger, wait func
 	}
 }
 
-// Try takes an advisory lock if it is free, runs f with it and gives it back; taken is false if
-// another session of ours has it. The error is that of the session.
+// Try takes an advisory lock if it is free, runs f with it and releases it; taken is false if
+// another session of ours holds it. The error is that of the session.
 func Try(ctx context.Context, s Holder, lock Lock, log *slog.Logger, f func(context.Context)) (taken bool, err error) {
 	var key int64
 	err = s.Do(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
@@ -54,7 +53,7 @@ func Try(ctx context.Context, s Holder, lock Lock, log *slog.Logger, f func(cont
 	return true, release(ctx, s, key)
 }
 
-// releaseWithin bounds the return of a lock. The end of the session frees it anyway.
+// releaseWithin bounds the release of a lock. The end of the session frees it anyway.
 const releaseWithin = time.Second
 
 func release(ctx context.Context, s Holder, key int64) error {
