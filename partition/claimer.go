@@ -19,7 +19,7 @@ type Claimer struct {
 
 	// These belong to the goroutine that calls Join and Run.
 	progress progress
-	checked  time.Time // when it last told the others that it checks its slots, and read the fleet
+	checked  time.Time // when it last announced its slot check to the others and read the fleet
 
 	change sync.Mutex // held from before a change in the database until holding shows that change
 
@@ -60,8 +60,9 @@ func (c *Claimer) Holding() (Holding, <-chan struct{}) {
 	return c.holding, c.changed
 }
 
-// Settled is Holding after any change that is under way in the database. So when a commit finds its
-// epoch raised, either the raised epoch is the one returned here, or another instance raised it.
+// Settled is Holding after any change that is under way in the database. So when a commit is
+// refused for its epoch, either the newer epoch is the one returned here, or another instance has
+// raised it.
 func (c *Claimer) Settled() (Holding, <-chan struct{}) {
 	c.change.Lock()
 	defer c.change.Unlock()
@@ -78,9 +79,10 @@ func (c *Claimer) set(h Holding) {
 }
 
 // Run checks the fleet every checkEvery, whenever hint fires, and when slots may be adopted, and
-// takes or yields slots. It returns nil when ctx ends, ErrFenced when what it held was taken, and
-// ErrStale when every check has failed for Config.StaleAfter. Until then it logs a database error
-// and retries. A claim that fails is retried for ever: an instance that cannot claim sits out.
+// claims or yields slots. It returns nil when ctx ends, ErrFenced when another instance has claimed
+// what it held, and ErrStale when every check has failed for Config.StaleAfter; until then it logs
+// a database error and retries. A failed claim is retried for ever: an instance that cannot claim
+// sits out.
 func (c *Claimer) Run(ctx context.Context, hint <-chan struct{}) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -136,7 +138,8 @@ func (c *Claimer) step(ctx context.Context) (wait time.Duration, err error) {
 		return 0, ErrFenced
 	}
 
-	// It has just been stamped, so what is missing is the lock. The others see that too, and claim its slots.
+	// It has just been stamped, so what is missing is the lock. The others see that too, and claim
+	// its slots.
 	if me := v.member(c.cfg.InstanceID); me != nil && !me.Alive {
 		return 0, ErrUnseen
 	}
@@ -196,7 +199,7 @@ func (c *Claimer) yield(ctx context.Context, slots []int16) error {
 	return err
 }
 
-// renumber takes a number that became free, if the instance stands by with a number that another one serves.
+// renumber takes a free number if the instance stands by with a number that another one serves.
 func (c *Claimer) renumber(ctx context.Context, v view) error {
 	held, _ := c.Holding()
 	if freeNumber(c.cfg.InstanceID, held.Partition, v.fleet) == held.Partition.Number {
@@ -227,10 +230,9 @@ func (c *Claimer) renumber(ctx context.Context, v view) error {
 	return nil
 }
 
-// Join registers the instance, raises its epoch, which fences whatever an earlier process of it still
-// has in flight, and takes over those slots of that process which nobody has claimed. It returns
-// ErrDisagree when the instance's settings would split the stream. The instance's session must hold
-// its lock.
+// Join registers the instance, raises its epoch, which fences an earlier process of it, and takes
+// over those slots of that process that are still unclaimed. It returns ErrDisagree when the
+// instance's settings would split the stream. The instance's session must hold its lock.
 func (c *Claimer) Join(ctx context.Context) error {
 	var h Holding
 	err := transact(ctx, &c.cfg, func(ctx context.Context, tx pgx.Tx) (err error) {
@@ -248,7 +250,7 @@ func (c *Claimer) Join(ctx context.Context) error {
 	return nil
 }
 
-// claim takes slots if the plan has any to take: those that Decide says in the transaction which takes them.
+// claim takes slots if the plan names any; the transaction decides again which ones.
 func (c *Claimer) claim(ctx context.Context, plan Plan) error {
 	if len(plan.Take) == 0 {
 		return nil
@@ -302,8 +304,8 @@ func (c *Claimer) claim(ctx context.Context, plan Plan) error {
 	return nil
 }
 
-// Release gives slots back, together with the cursor from which the next owner goes on; nil means all
-// slots. It raises the epoch, so that no commit in flight can move past that cursor.
+// Release gives slots back, with the cursor from which the next owner continues; nil means all
+// slots. It raises the epoch, so a commit in flight cannot move past that cursor.
 func (c *Claimer) Release(ctx context.Context, slots []int16) error {
 	c.change.Lock()
 	defer c.change.Unlock()
@@ -344,7 +346,7 @@ func (c *Claimer) Release(ctx context.Context, slots []int16) error {
 	return nil
 }
 
-// Leave marks the instance as dead after a clean stop, so that the others need not wait until they notice.
+// Leave marks the instance as dead after a clean stop, so that the others claim its slots at once.
 func (c *Claimer) Leave(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

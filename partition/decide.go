@@ -10,16 +10,16 @@ import (
 type Member struct {
 	ID        string
 	Partition Partition
-	Alive     bool          // its session holds its advisory lock, and it has checked its slots within StaleAfter
+	Alive     bool          // its session holds its advisory lock, and its last slot check is within StaleAfter
 	Active    bool          // it is not stopping
 	DeadFor   time.Duration // by the database's clock; zero while alive
 	Serves    bool          // it has slots that it prefers
-	Stuck     bool          // its nodes do not let it go on
+	Stuck     bool          // its nodes block it
 	StateFor  time.Duration // for how long it has been stuck, or able to go on
 	SitsOut   bool          // it leaves the slots to others until it can go on
 }
 
-// works says whether slots may go to the instance.
+// works reports whether slots may go to the instance.
 func (m Member) works() bool { return m.Alive && m.Active && !m.SitsOut }
 
 // Group is a set of slots that have one owner since the same moment.
@@ -33,13 +33,13 @@ type Group struct {
 type Plan struct {
 	Take  []int16       // free, or owned by dead instances
 	From  []string      // the dead owners of Take
-	Yield []int16       // mine that another live instance prefers and I do not; all of mine if I sit out
-	Wait  time.Duration // until slots that nobody serves may be adopted; zero: there are none
+	Yield []int16       // mine, and preferred by another live instance instead of me; all of mine if I sit out
+	Wait  time.Duration // until unserved slots may be adopted; zero: there are none
 }
 
-// Decide applies the one rule of this package for the instance me. It is a pure function of what the
-// database says, so two instances that read the same rows get plans that fit together. Where they
-// read at different moments, the conditions of the claiming statements decide.
+// Decide applies the one rule of this package for the instance me. It is a pure function of the
+// rows, so two instances that read the same rows get compatible plans. Where they read at different
+// times, the conditions of the claiming statements decide.
 func Decide(me string, fleet []Member, groups []Group, adoptAfter time.Duration) Plan {
 	members := make(map[string]Member, len(fleet))
 	var live []Member // the instances that slots may go to
@@ -73,7 +73,7 @@ func Decide(me string, fleet []Member, groups []Group, adoptAfter time.Duration)
 
 			continue
 		case g.Owner != "" && known && owner.Alive:
-			continue // an owner keeps what it has; an adopter yields by itself
+			continue // an owner keeps what it has; an adopter yields on its side
 		case my.SitsOut:
 			continue
 		}
@@ -98,7 +98,7 @@ func Decide(me string, fleet []Member, groups []Group, adoptAfter time.Duration)
 	return plan
 }
 
-// waitFor notes that some slots may be adopted after so long: the shortest of such times counts.
+// waitFor records a time until some slots may be adopted; the shortest one counts.
 func (p *Plan) waitFor(left time.Duration) {
 	if left > 0 && (p.Wait == 0 || left < p.Wait) {
 		p.Wait = left
@@ -119,9 +119,9 @@ func (p *Plan) take(g Group, wanted func(slot int16) bool) {
 	}
 }
 
-// adopt says whether the instance me should adopt a slot that nobody alive prefers. A hash spreads
-// such slots over the live instances. If the instance chosen by the hash has not taken the slot
-// after twice the time, any other instance takes it.
+// adopt reports whether the instance me should adopt a slot that no live instance prefers. A hash
+// spreads such slots over the live instances. If the chosen instance has left the slot free after
+// twice the time, any other instance takes it.
 func adopt(me string, live []Member, slot int16, unserved, after time.Duration) bool {
 	if unserved < after {
 		return false

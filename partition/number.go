@@ -4,9 +4,9 @@ import (
 	"slices"
 )
 
-// firstNumber is the number with which an instance joins under PARTITION_NUMBER=auto: the one that it
-// had, unless another live instance has taken it since, else a free one. If none is free, the
-// instance stands by with a number that a hash of its id chooses.
+// firstNumber is the number with which an instance joins under PARTITION_NUMBER=auto: its last one,
+// unless another live instance has taken it, else a free one. Without a free number the instance
+// stands by with one that a hash of its id chooses.
 func firstNumber(me string, p Partition, fleet []Member) int {
 	i := slices.IndexFunc(fleet, func(m Member) bool { return m.ID == me && m.Partition.Total == p.Total })
 	if i >= 0 && !taken(me, p.Total, fleet)[fleet[i].Partition.Number] {
@@ -25,9 +25,9 @@ func firstNumber(me string, p Partition, fleet []Member) int {
 	return int(h % uint64(p.Total))
 }
 
-// freeNumber is the number that an instance of the fleet should have: its own, unless an instance
-// with precedence has the same one and another number is free. An instance that serves slots of the
-// number has precedence, so that no newcomer displaces it; else the one with the lower id.
+// freeNumber is the number that an instance of the fleet should have: the one it has, unless an
+// instance with precedence has the same and another number is free. An instance that serves slots
+// of the number has precedence, so a newcomer cannot displace it; else the one with the lower id.
 func freeNumber(me string, mine Partition, fleet []Member) int {
 	serves := slices.ContainsFunc(fleet, func(m Member) bool { return m.ID == me && m.Serves })
 	second := slices.ContainsFunc(fleet, func(m Member) bool {
@@ -50,7 +50,7 @@ func freeNumber(me string, mine Partition, fleet []Member) int {
 	return mine.Number
 }
 
-// taken says which numbers other live instances have.
+// taken marks the numbers of the other live instances.
 func taken(me string, total int, fleet []Member) []bool {
 	numbers := make([]bool, total)
 	for _, m := range fleet {

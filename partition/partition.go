@@ -6,11 +6,10 @@ import (
 )
 
 // Slots is the number of slots that addresses hash to: the least number that 1 to 10 all divide.
-// For every N that divides it `slot mod N` equals the `int(address, 16) mod N` by which earlier
-// versions of the relayer partitioned.
+// For every N that divides it, `slot mod N` equals `int(address, 16) mod N`.
 const Slots = 2520
 
-// Strategy says which slots a partition prefers.
+// Strategy decides which slots a partition prefers.
 type Strategy string
 
 const (
@@ -56,7 +55,7 @@ func (p Partition) String() string {
 	return strconv.Itoa(p.Number) + "/" + strconv.Itoa(p.Total) + " " + string(p.Strategy)
 }
 
-// Prefers says whether the slot belongs to this partition.
+// Prefers reports whether the slot belongs to this partition.
 func (p Partition) Prefers(slot int16) bool {
 	return p.Total > 0 && Of(slot, p.Total, p.Strategy) == p.Number
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// What joining, claiming and releasing do to the rows of slot_ownership, cursors and
-// relayer_instances.
+// The rows of slot_ownership, cursors and relayer_instances change here, when an instance joins,
+// claims or releases.
 
 // Holding is what an instance holds: the right to commit for Slots under Epoch.
 type Holding struct {
@@ -20,7 +20,7 @@ type Holding struct {
 	Partition Partition
 }
 
-// join does in a transaction what Claimer.Join says. stuck: the instance cannot go on.
+// join is the transaction of Claimer.Join. stuck: the instance cannot go on.
 func join(ctx context.Context, cfg *Config, tx pgx.Tx, stuck bool) (h Holding, err error) {
 	args := pgx.StrictNamedArgs{"chain": cfg.ChainID, "start": cfg.StartBlock}
 	if _, err := tx.Exec(ctx, createSlots, args); err != nil {
@@ -78,15 +78,16 @@ func register(ctx context.Context, cfg *Config, tx pgx.Tx, p Partition, stuck bo
 	return err
 }
 
-// createSlots makes the chain's slots, all free, where they do not exist yet.
+// createSlots creates the chain's slots, all free, if they are missing.
 const createSlots = `
 	insert into slot_ownership (chain_id, slot, next_block)
 	select @chain, s, @start from generate_series(0, 2519) s
 	where not exists (select from slot_ownership where chain_id = @chain)
 	on conflict do nothing`
 
-// registerInstance writes the row by which people and the other instances know this one. An
-// instance that sat out because it was stuck, and is still stuck, goes on sitting out.
+// registerInstance writes the row that identifies this instance to people and to the other
+// instances. An instance that sat out because it was stuck, and is still stuck, continues to sit
+// out.
 const registerInstance = `
 	insert into relayer_instances as i (chain_id, instance_id, partition_number, total_partitions, strategy, status, lock_key, version, settings, able_since, stuck_since)
 	values (@chain, @me, @number, @total, @strategy, 'active', @key, @version, @settings::jsonb, case when not @stuck then now() end, case when @stuck then now() end)
@@ -103,13 +104,15 @@ const raiseOwnEpoch = `
 	on conflict (chain_id, instance_id) do update set epoch = cursors.epoch + 1
 	returning epoch`
 
-// highestRow is the seq up to which outbox rows may have been published by an owner that can no longer say so.
+// highestRow is the seq up to which an owner that ended without a release may have published outbox
+// rows.
 const highestRow = `(select coalesce(max(seq), 0) from outbox where chain_id = $1)`
 
 const doubtEarlierProcess = `
 	update slot_ownership set doubt_seq = greatest(doubt_seq, ` + highestRow + `) where chain_id = $1 and owner = $2`
 
-// takeSlots takes slots. Any row of a slot that its owner did not release may have been published.
+// takeSlots changes the owner. Any row of a slot that was taken without a release may have been
+// published.
 const takeSlots = `
 	update slot_ownership
 	set owner = $3, since = now(), doubt_seq = case when owner is null then doubt_seq else greatest(doubt_seq, ` + highestRow + `) end
@@ -123,8 +126,8 @@ type cursor struct {
 	time *time.Time
 }
 
-// take moves the slots to this instance: it locks the cursor rows of their owners and its own, in the
-// order of their ids, raises their epochs, and goes on from the lowest of the cursors.
+// take moves the slots to this instance: it locks the cursor rows of their owners and of this
+// instance, ordered by id, raises their epochs, and continues from the lowest of the cursors.
 func take(ctx context.Context, cfg *Config, tx pgx.Tx, slots []int16, holding bool) (cursor, error) {
 	type row struct {
 		Slot      int16
@@ -188,8 +191,8 @@ const moveCursor = `
 	update cursors set next_block = $3, block_hash = $4, block_time = $5, updated_at = now()
 	where chain_id = $1 and instance_id = $2`
 
-// fenceCursors locks the rows of the owners that are claimed from, and of the claimer, and raises
-// their epochs: every commit that was computed before fails.
+// fenceCursors locks the cursor rows of the former owners and of the claimer, and raises their
+// epochs: every commit computed earlier fails.
 const fenceCursors = `
 	with locked as (
 		select instance_id from cursors where chain_id = $1 and instance_id = any($2) order by instance_id for update)

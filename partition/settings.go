@@ -23,7 +23,7 @@ type Difference struct {
 	Values map[string][]string // instances by value
 }
 
-// String names the setting, and who has which value.
+// String names the setting, and the instances of each value.
 func (d Difference) String() string {
 	var values []string
 	for _, v := range slices.Sorted(maps.Keys(d.Values)) {
@@ -33,8 +33,8 @@ func (d Difference) String() string {
 	return d.Name + " is " + strings.Join(values, " and ")
 }
 
-// Differences compares the settings of instances, by id. A setting that an instance does not name, for
-// example because it is of an older version, is no difference.
+// Differences compares the settings of instances, by id. A setting that an instance omits, for
+// example because its version is older, counts as equal.
 func Differences(of map[string]Settings) []Difference {
 	collect := func(stream bool, pick func(Settings) map[string]string) (list []Difference) {
 		values := map[string]map[string][]string{}
@@ -61,8 +61,9 @@ func Differences(of map[string]Settings) []Difference {
 		collect(false, func(s Settings) map[string]string { return s.Other })...)
 }
 
-// agree returns ErrDisagree when a live instance differs in Settings.Stream and neither of the two is Mixed.
-// One that stopped cleanly and is just coming back has the settings of before in its row: it compares itself.
+// agree returns ErrDisagree when a live instance differs in Settings.Stream and both lack Mixed.
+// The row of an instance that stopped cleanly and is about to restart has its old settings, so it
+// is left out: the instance compares itself when it joins.
 func agree(ctx context.Context, cfg *Config, tx pgx.Tx) error {
 	rows, _ := tx.Query(ctx,
 		`select i.instance_id, i.settings from relayer_instances i where i.chain_id = $1 and i.instance_id <> $3

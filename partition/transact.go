@@ -9,23 +9,23 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Limits. Each call takes milliseconds; a connection may swallow bytes for ever, and a process may
-// be frozen with rows locked.
+// Limits. Each call takes milliseconds, but a broken connection may stay silent for ever, and a
+// process may freeze with rows locked.
 const (
 	callTimeout     = 5 * time.Second  // of one statement
 	transactTimeout = 10 * time.Second // of a transaction up to its commit, with the wait for other claims and rollbacks
 	commitTimeout   = 2 * time.Second  // of the wait for the answer to a commit
-	// idleTimeout ends a transaction that sends no statement for so long: its process is frozen, and
-	// the whole fleet waits for the ownership lock that the transaction holds.
+	// idleTimeout ends a transaction that sends no statement for this long: its process is frozen,
+	// and the whole fleet waits for its ownership lock.
 	idleTimeout = time.Second
-	// rowTimeout bounds the wait for a row that a commit has locked, because the ownership lock is held
-	// meanwhile. The next check tries again.
+	// rowTimeout bounds the wait for a row that a commit has locked, because the ownership lock is
+	// held meanwhile. The next check tries again.
 	rowTimeout = 500 * time.Millisecond
 )
 
-// transact runs f in a transaction. The end of ctx cancels f but not the commit: a cancelled commit
-// may have happened all the same, so that Holding would differ from the database, and a stop at that
-// moment could not give the slots back.
+// transact runs f in a transaction. The end of ctx cancels f but spares the commit: a cancelled
+// commit may still take effect, and Holding would then differ from the database, so that a stop
+// could not release the slots.
 func transact(ctx context.Context, cfg *Config, f func(context.Context, pgx.Tx) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, transactTimeout,
 		fmt.Errorf("no answer from the database within %s", transactTimeout))
@@ -42,7 +42,7 @@ func transact(ctx context.Context, cfg *Config, f func(context.Context, pgx.Tx) 
 	ending, end := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer end()
 	if err != nil {
-		_ = tx.Rollback(ending) // err says what is wrong
+		_ = tx.Rollback(ending) // err is the cause
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 			return fmt.Errorf("%w: %w", cause, err)
 		}
@@ -53,8 +53,8 @@ func transact(ctx context.Context, cfg *Config, f func(context.Context, pgx.Tx) 
 	return tx.Commit(ending)
 }
 
-// lockOwnership lets only one claim, release or rollback of a chain run at a time: each locks several
-// rows, and two at once could deadlock.
+// lockOwnership serializes claims, releases and rollbacks of a chain: each locks several rows, and
+// two at once could deadlock.
 func lockOwnership(ctx context.Context, tx pgx.Tx, chainID int64) error {
 	batch := &pgx.Batch{}
 	batch.Queue(`select set_config('idle_in_transaction_session_timeout', $1::bigint::text, true)`,

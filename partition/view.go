@@ -14,14 +14,14 @@ type querier interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
 
-// view is the fleet and its slots as the database has them.
+// view is the fleet and its slots as in the database.
 type view struct {
-	epoch  int64 // of this instance's own cursor row; 0: it has none yet
+	epoch  int64 // of this instance's cursor row; 0: the row is missing
 	fleet  []Member
 	groups []Group
 }
 
-// readNow reads the view outside of any transaction.
+// readNow reads the view outside of a transaction.
 func readNow(ctx context.Context, cfg *Config) (view, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -72,7 +72,8 @@ func (v *view) member(id string) *Member {
 	return &v.fleet[i]
 }
 
-// living is the condition that an instance i is alive: its session holds its lock, and it checks its slots.
+// living is the condition that an instance i is alive: its session holds its lock, and its slot
+// checks are recent.
 const living = `i.seen_at > now() - make_interval(secs => $2)
 	           and exists (select from held_locks() l where l.key = i.lock_key)`
 
@@ -99,7 +100,7 @@ func collectFleet(rows pgx.Rows) ([]Member, error) {
 	})
 }
 
-// markDead records since when an instance has been dead: AdoptAfter counts from then.
+// markDead records when an instance died: AdoptAfter counts from then.
 func markDead(ctx context.Context, cfg *Config, v view) error {
 	var dead []string
 	for _, m := range v.fleet {
@@ -114,7 +115,7 @@ func markDead(ctx context.Context, cfg *Config, v view) error {
 
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	// An instance that came back since it was read is spared by the statement's condition.
+	// The statement's condition spares an instance that came back after the read.
 	rows, err := cfg.DB.Query(ctx, markInstances, cfg.ChainID, cfg.StaleAfter.Seconds(), dead)
 	if err != nil {
 		return fmt.Errorf("mark dead instances: %w", err)
