@@ -1,12 +1,12 @@
-// Package registry owns escrow_registry: the escrows that the factory has deployed, found by the
-// leader, followed by the owners of their slots.
+// Package registry owns the escrows that the factory has deployed: the leader discovers them, the
+// owners of their slots follow them.
 //
-// A discovery adds a row to late_escrows too, which means: no cursor vouches for this escrow yet.
-// The owner of its slot admits it: it puts its EscrowDeployed into the outbox, catches the escrow
-// up to its cursor if it is behind, and removes the row in the transaction that commits the last of
-// it. From then on the slot's cursor vouches for the escrow, through every change of owner. So
-// "late, in a slot of mine" is all an owner ever has to ask to hear of new escrows; a notification
-// only says when.
+// A discovery adds a row to late_escrows too: the escrow is outside every cursor so far. The owner
+// of its slot admits it: it puts the EscrowDeployed into the outbox, catches the escrow up to its
+// cursor if it is behind, and removes the row in the transaction that commits the last of its past
+// events. From then on the slot's cursor covers the escrow, through every change of owner. So
+// "late, in a slot of mine" is the one query by which an owner learns of new escrows; a
+// notification only hurries it.
 package registry
 
 import (
@@ -31,7 +31,7 @@ type DB interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Values of escrows.status. Orphaned: a reorganisation took its EscrowDeployed back.
+// Values of escrows.status. Orphaned: a reorganisation removed its EscrowDeployed.
 const (
 	Active   int16 = 1
 	Released int16 = 2
@@ -49,7 +49,7 @@ type Discovery struct {
 	Occurrence int16 // of its event id
 }
 
-// Late is an escrow that the owner of its slot has not admitted yet.
+// Late is an escrow that waits to be admitted by the owner of its slot.
 type Late struct {
 	Address   common.Address
 	Slot      int16
@@ -58,12 +58,12 @@ type Late struct {
 	Monitored int64 // newest block whose events of this escrow are stored; Block-1 at first
 }
 
-// Next is the block at which its catching up goes on.
+// Next is the block from which the catch-up continues.
 func (l Late) Next() int64 { return l.Monitored + 1 }
 
-// Record writes discoveries, in the leader's transaction, and returns how many of them the registry
-// took. An address that is there already is left alone, unless a reorganisation orphaned it: then
-// the new deployment replaces the old one. Of several discoveries of an address the first counts.
+// Record writes discoveries, in the leader's transaction, and returns how many the registry
+// accepted. A known address keeps its row, unless a reorganisation orphaned it: then the new
+// deployment replaces the old one. Of several discoveries of an address the first counts.
 func Record(ctx context.Context, tx DB, chainID int64, found []Discovery) (registered int, err error) {
 	n := len(found)
 	if n == 0 {
@@ -104,8 +104,8 @@ const record = `
 	insert into late_escrows (chain_id, address, slot, deployed_block, log_index, monitored)
 	select @chain, address, slot, discovered_block_number, log_index, discovered_block_number - 1 from put`
 
-// ListLate returns escrows in slots of the owner that are not admitted yet, by the block at which
-// their catching up goes on; at most limit.
+// ListLate returns at most limit escrows in slots of the owner that wait to be admitted, ordered by
+// the block from which their catch-up continues.
 func ListLate(ctx context.Context, db DB, chainID int64, owner string, limit int) ([]Late, error) {
 	rows, _ := db.Query(ctx, listLate, chainID, owner, limit)
 	late, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Late])
@@ -122,13 +122,13 @@ const listLate = `
 	where chain_id = $1 and slot = any(array(select slot from slot_ownership where chain_id = $1 and owner = $2))
 	order by monitored, deployed_block, log_index limit $3`
 
-// Load reads the escrows of some slots that a cursor vouches for and that may still emit events:
-// those which have not ended, or ended above the given block (nothing above it is final).
-// endedBlock is 0 for those which have not.
+// Load reads the escrows of some slots that a cursor covers and that may still emit events: active
+// ones, with endedBlock 0, and those that ended above the block final, since a reorganisation may
+// undo that end.
 func Load(ctx context.Context, db DB, chainID int64, slots []int16, final int64,
 	each func(a common.Address, endedBlock int64)) error {
 	rows, _ := db.Query(ctx, load, chainID, slots, final)
-	var address pgtype.DriverBytes // the driver's own memory: a slice per row would be 32 MB of garbage per million
+	var address pgtype.DriverBytes // the driver's memory: a slice per row would be 32 MB of garbage per million
 	var ended int64
 	_, err := pgx.ForEachRow(rows, []any{&address, &ended}, func() error {
 		each(common.BytesToAddress(address), ended)
@@ -146,7 +146,8 @@ const load = `
 	where chain_id = $1 and slot = any($2) and (ended_block is null or ended_block > $3) and status <> 4
 	  and not exists (select from late_escrows l where l.chain_id = e.chain_id and l.address = e.address)`
 
-// Count returns how many escrows of some slots are active, which is close to what Load returns: it sizes memory.
+// Count returns how many escrows of some slots are active, close to what Load returns: it sizes
+// memory.
 func Count(ctx context.Context, db DB, chainID int64, slots []int16) (n int, err error) {
 	err = db.QueryRow(ctx, `select count(*) from escrows where chain_id = $1 and slot = any($2) and status = 1`, chainID,
 		slots).Scan(&n)
@@ -157,11 +158,11 @@ func Count(ctx context.Context, db DB, chainID int64, slots []int16) (n int, err
 	return n, nil
 }
 
-// Progress is how far the catching up of an escrow has come.
+// Progress is the state of an escrow's catch-up.
 type Progress struct {
 	Address   common.Address
 	Monitored int64 // newest block whose events of this escrow are stored
-	CaughtUp  bool  // the slot's cursor vouches for it from now on; its EscrowDeployed is in the outbox
+	CaughtUp  bool  // the slot's cursor covers it from now on; its EscrowDeployed is in the outbox
 }
 
 // Advance writes progress, in the owner's transaction.
@@ -228,7 +229,7 @@ const end = `
 	from unnest($2::bytea[], $3::smallint[], $4::bigint[]) as t(address, status, block)
 	where r.chain_id = $1 and r.address = t.address`
 
-// Text is an address as the tables have it: 0x and lower case.
+// Text is an address as in the tables: 0x and lower case.
 func Text(a common.Address) string {
 	var b [42]byte
 	copy(b[:], "0x")
