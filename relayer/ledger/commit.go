@@ -17,18 +17,18 @@ import (
 )
 
 // SlotCommit is what an owner stores for a range of blocks. From.Next == To.Next stores events
-// without moving the cursor, which is how late escrows are caught up.
+// under an unmoved cursor, which is how late escrows are caught up.
 type SlotCommit struct {
 	Epoch    int64
 	From, To Position
-	// Inside are blocks of the range, below its last one, whose hashes the caller has read: where the
-	// range was put together from several readings, the last block of each.
+	// Inside are blocks of the range, below its last one, whose hashes the caller has read: if the
+	// range was assembled from several readings, the last block of each.
 	Inside []Block
-	// a block inside the range that was remembered (BranchError) and that the caller has found
-	// canonical
+	// Checked is a remembered block inside the range (BranchError) that the caller has verified to
+	// be canonical.
 	Checked  Block
 	Time     uint64              // of block To.Next-1, unix seconds
-	Announce []registry.Late     // their EscrowDeployed goes into the outbox, before all else
+	Announce []registry.Late     // their EscrowDeployed goes into the outbox, ahead of everything else
 	Progress []registry.Progress // of late escrows
 	Events   []contract.Event    // of escrows in the owner's slots, in (block, log index) order
 }
@@ -119,8 +119,8 @@ func commitFactory(ctx context.Context, t *transaction, c FactoryCommit) error {
 	return t.notify(ctx, registry.Channel)
 }
 
-// notPruned drops the deployments of escrows that have ended and whose events RETENTION has removed: they
-// were announced, and what came after them is not read again. The leader meets them where it was rewound.
+// notPruned drops the deployments of ended escrows whose events RETENTION has removed: they were
+// announced, and their later events are skipped. The leader meets them after a rewind.
 func notPruned(ctx context.Context, t *transaction, deployed []contract.Event) ([]contract.Event, error) {
 	if len(deployed) == 0 {
 		return deployed, nil
@@ -149,7 +149,7 @@ const prunedAt = `
 	where e.ended_block is not null and e.discovered_block_number = t.block and e.log_index = t.index and e.tx_hash = t.tx
 	  and not exists (select from events p where p.chain_id = $1 and p.escrow = t.address)`
 
-// discoveries are what the registry keeps of some EscrowDeployed.
+// discoveries are the registry's entries for some EscrowDeployed.
 func discoveries(deployed []contract.Event) []registry.Discovery {
 	found := make([]registry.Discovery, len(deployed))
 	for i := range deployed {
@@ -163,7 +163,8 @@ func discoveries(deployed []contract.Event) []registry.Discovery {
 	return found
 }
 
-// announce puts the EscrowDeployed of escrows that are admitted into the outbox, unless they were told of before.
+// announce puts the EscrowDeployed of newly admitted escrows into the outbox, unless they were
+// published before.
 func announce(ctx context.Context, t *transaction, late []registry.Late) error {
 	if len(late) == 0 || !t.cfg.Publishes(contract.Deployed) {
 		return nil
@@ -198,8 +199,8 @@ const announced = `
 	from unnest($2::bigint[], $3::integer[]) as t(block, index)
 	join events p on p.chain_id = $1 and p.block_number = t.block and p.log_index = t.index`
 
-// advanceSlots moves the cursor of an instance if its epoch still holds and nobody moved it; it
-// locks the row until the commit, so a claim waits for the commit and sees it.
+// advanceSlots moves the cursor of an instance if its epoch and position still hold; it locks the
+// row until the commit, so a claim waits for the commit and sees it.
 const advanceSlots = `
 	update cursors
 	set next_block = @to, block_hash = @hash, block_time = coalesce(to_timestamp(nullif(@time::bigint, 0)), block_time), updated_at = now()
@@ -218,7 +219,7 @@ const advanceFactory = `
 	  and generation = @generation
 	returning ` + left
 
-// left says whether the chain has orphaned events, whether the fate of some is open, and whether
+// left reports whether the chain has orphaned events, whether some of them are open, and whether
 // there are requests.
 const left = `exists (select from orphaned_events where chain_id = @chain),
 	exists (select from orphaned_events where chain_id = @chain and state <= 2),
@@ -233,20 +234,21 @@ type step struct {
 	time     uint64
 }
 
-// past is what a chain has to look after apart from its blocks.
+// past is the state of a chain that a commit handles in addition to its blocks.
 type past struct {
-	orphans  bool // a reorganisation was deeper than the chain's finality: there are orphaned events
-	open     bool // the fate of some is open
+	orphans  bool // there are orphaned events: a reorganisation was deeper than the chain's finality
+	open     bool // some of them may still reappear, or wait for their retraction
 	requests bool // there are requests
 }
 
 // latestTime is the last second that a timestamptz holds, at the end of the year 294276.
 const latestTime = 9_224_318_015_999
 
-// advance moves a cursor by one of the statements above. ErrMoved: it is not where the step begins.
+// advance moves a cursor by one of the statements above. ErrMoved: it differs from where the step
+// begins.
 func advance(ctx context.Context, t *transaction, statement string, s step) (r past, err error) {
 	if s.time > latestTime {
-		s.time = 0 // unknown: no timestamptz holds it
+		s.time = 0 // unknown: it exceeds a timestamptz
 	}
 
 	err = t.QueryRow(ctx, statement, pgx.StrictNamedArgs{
@@ -266,14 +268,13 @@ func advance(ctx context.Context, t *transaction, statement string, s step) (r p
 	return r, remember(ctx, t, s)
 }
 
-// remember keeps the hashes of a range's last block and of those that were read inside it. It
-// compares these, the block before the range, and the highest block that others remember inside the
-// range, with what others remember. Remembered blocks are of one branch, so that one vouches for
-// those below it.
+// remember stores the hashes of a range's last block and of those read inside it. It compares them,
+// the block before the range, and the highest block that others remember inside the range, with
+// what others remember. Remembered blocks are of one branch, so each vouches for those below it.
 //
-// It waits for nobody. Who remembers a block holds an advisory lock for its height until its
-// transaction ends; who does not get that lock leaves the block to the other one, which may be
-// frozen, and compares with what it wrote when the next range is committed.
+// It never waits. Each writer of a block holds an advisory lock for its height until its
+// transaction ends; a transaction that misses the lock leaves the block to the other one, which may
+// be frozen, and compares with what that one wrote when the next range is committed.
 func remember(ctx context.Context, t *transaction, s step) error {
 	last := s.to.Next - 1
 	blocks := append(slices.Clip(s.inside), Block{last, s.to.Hash})
@@ -305,8 +306,8 @@ func remember(ctx context.Context, t *transaction, s step) error {
 	return nil
 }
 
-// rememberBlocks adds blocks, unless their height is there or somebody is at it, and returns what
-// was there of them, of the block before the range, and of the highest block inside.
+// rememberBlocks adds blocks whose height is free and unlocked, and returns the remembered hashes
+// of them, of the block before the range, and of the highest block inside.
 const rememberBlocks = `
 	with added as (
 		insert into chain_blocks (chain_id, number, hash)

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// RequestsChannel is the notification channel on which it is said that there are new requests for the owners of slots.
+// RequestsChannel is the notification channel that announces new requests to the owners of slots.
 const RequestsChannel = "relayer_requests"
 
 // Config of a Ledger. All fields but Reopen are required.
@@ -19,32 +19,32 @@ type Config struct {
 	InstanceID string
 	EventNames []string                    // of the ABIs
 	Publishes  func(eventName string) bool // whether events of this name go to Pub/Sub
-	// Reopen takes back what others have said of blocks from..to, in the transaction that takes their events back and
-	// holds the row of leadership. Nil: nothing rests on them.
+	// Reopen withdraws what others have derived from blocks from..to, in the transaction that rolls
+	// their events back and holds the row of leadership. Nil: there is nothing to withdraw.
 	Reopen func(ctx context.Context, tx pgx.Tx, chainID, from, to int64) error
 }
 
-// names are the numbers that the tables have for the names of events, and for this instance.
+// names are the numbers of event names, and of this instance, in the tables.
 type names struct {
 	types  map[string]int16
 	writer int32
 }
 
-// nameCache keeps the numbers once they were read. It is safe for concurrent use.
+// nameCache keeps the numbers once read. It is safe for concurrent use.
 type nameCache struct {
 	mu    sync.Mutex
-	known *names // nil until they are needed
+	known *names // nil until first needed
 }
 
-// forget has the numbers be read again: a failover or a crash may have lost those that were added last.
+// forget discards the numbers: a failover or a crash may have lost those added last.
 func (c *nameCache) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.known = nil
 }
 
-// get returns the numbers, and adds those that are not in the tables yet. It takes a connection of
-// its own: call it before a transaction begins.
+// get returns the numbers, and adds the missing ones to the tables. It uses a separate connection:
+// call it before a transaction begins.
 func (c *nameCache) get(ctx context.Context, cfg *Config) (*names, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -59,7 +59,7 @@ func (c *nameCache) get(ctx context.Context, cfg *Config) (*names, error) {
 			break
 		}
 
-		// Another instance may add the same names at the same time: whoever comes second adds nothing, and both read again.
+		// Another instance may add the same names at the same time: the later one adds nothing, and both read again.
 		if _, err := cfg.DB.Exec(ctx, addTypes, missing); err != nil {
 			return nil, fmt.Errorf("number the events %v: %w", missing, err)
 		}
@@ -80,7 +80,7 @@ const (
 	addWriter = `insert into writers (name) values ($1) on conflict do nothing`
 )
 
-// readNames returns the numbers that there are, and the events without one.
+// readNames returns the known numbers, and the events without one.
 func readNames(ctx context.Context, cfg *Config) (n *names, missing []string, err error) {
 	n = &names{types: map[string]int16{}}
 	rows, _ := cfg.DB.Query(ctx, `select id, name from event_types`)

@@ -14,7 +14,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
-// logID is a log of a transaction, in whichever block.
+// logID identifies a log of a transaction, in any block.
 type logID struct {
 	tx    common.Hash
 	index uint
@@ -31,7 +31,7 @@ func pendingOf(e *contract.Event) outbox.Pending {
 	return outbox.Pending{Slot: partition.Slot(e.Escrow), Event: *e}
 }
 
-// The columns of events, as more than one statement takes them.
+// The columns of events that several statements use.
 
 func blockOf(e *contract.Event) int64   { return int64(e.BlockNumber) }
 func timeOf(e *contract.Event) int64    { return int64(e.BlockTime) }
@@ -40,7 +40,7 @@ func txOf(e *contract.Event) []byte     { return e.TxHash[:] }
 func escrowOf(e *contract.Event) []byte { return e.Escrow[:] }
 func slotOf(e *contract.Event) int16    { return partition.Slot(e.Escrow) }
 
-// emitterOf is null where the escrow emitted the event itself.
+// emitterOf is null if the escrow emitted the event.
 func emitterOf(e *contract.Event) []byte {
 	if e.Emitter == e.Escrow {
 		return nil
@@ -67,9 +67,8 @@ func scanEvent(row pgx.CollectableRow) (e contract.Event, err error) {
 	return e, err
 }
 
-// notStored returns those events in whose place none is stored, and counts the others as
-// duplicates. It returns a BranchError if what is stored in the place of an event is of another
-// branch.
+// notStored returns the events whose place is empty, and counts the others as duplicates. It
+// returns a BranchError if the event stored in a place is of another branch.
 func notStored(ctx context.Context, t *transaction, events []contract.Event) (fresh []contract.Event, err error) {
 	blocks, indexes := placesOf(events)
 	rows, _ := t.Query(ctx, eventsAt, t.cfg.ChainID, blocks, indexes)

@@ -14,26 +14,27 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
-// What becomes of the events that a rollback takes back.
+// The life of the events that a rollback removes.
 //
-//	            reappears, and nothing of its escrow has changed before it
-//	orphaned ──────────────────────────────────────────────────────────► canonical again:
-//	   │                                                                     the same id, not published again
-//	   │ anything else of its escrow is stored first, or its time is over
+//	            reappears, and its escrow's events before it are unchanged
+//	orphaned ─────────────────────────────────────────────────────────► canonical again:
+//	   │                                                                     the same id, published once
+//	   │ another event of its escrow is stored first, or its time is over
 //	   ▼
-//	 lost ──► retracted: once the event's own rows have left the outbox, a retraction is queued
+//	 lost ──► retracted: once the event's rows have left the outbox, a retraction is queued
 //
-// What was told of is sent, whatever becomes of it: a row that waits goes out in its place, and a
-// retraction is queued when it has. So it never matters whether somebody has heard of it already.
+// An event with an outbox row is sent in any case: a waiting row is published in its place, and its
+// retraction is queued afterwards. So the result is the same whether or not a consumer has already
+// received the event.
 //
-// An escrow's events come back one by one, in the order in which they had been published, as long
-// as the new branch repeats them. From the first difference on the rest is lost, and what the new
-// branch has is published anew. So what consumers have received and not been asked to take back is,
-// per escrow, the chain's events in the chain's order.
+// An escrow's events return one by one, in the order in which they were published, while the new
+// branch repeats them. From the first difference on the rest is lost, and the new branch's events
+// are published as new ones. So what consumers have received, minus what was retracted, is, per
+// escrow, the chain's events in the chain's order.
 //
-// An event id is used for one content only. The content that comes second to {tx_hash}:{log_index},
-// or that comes back after it was lost, gets the next Occurrence, counted over all that
-// orphaned_events has of the two.
+// An event id stands for one content only. A second content of {tx_hash}:{log_index}, or one that
+// returns after it was lost, gets the next Occurrence, counted over the rows of that id in
+// orphaned_events.
 
 // State of a row of orphaned_events.
 const (
@@ -42,8 +43,9 @@ const (
 	retracted int16 = 3
 )
 
-// keepOrphans goes on after gone, the events that a statement deletes. Those that were told of become
-// orphans in a state, and their outbox rows become rows of the orphans. Requests end with their event.
+// keepOrphans continues after gone, the events that a statement deletes. Those that were told
+// become orphans in the given state, and their outbox rows become rows of the orphans. Requests end
+// with their event.
 const keepOrphans = `
 	kept as (
 		insert into orphaned_events (chain_id, block_number, block_time, retract_after, processed_at, log_index, writer, type, slot, occurrence, state,
@@ -60,7 +62,7 @@ const keepOrphans = `
 		delete from requests r using gone g
 		where r.chain_id = @chain and r.block_number = g.block_number and r.log_index = g.log_index)`
 
-// orphan is an event that a rollback took back.
+// orphan is an event that a rollback removed.
 type orphan struct {
 	id    int64
 	event contract.Event
@@ -72,10 +74,9 @@ type revival struct {
 	event  contract.Event // with its new block
 }
 
-// reappear compares events, which are in the order of the chain, with the orphans. It returns those
-// that are neither stored nor have reappeared, with their Occurrence, and puts those that have
-// reappeared back among the canonical events. An outbox row that still waits for one of these keeps
-// its place: what was published before it came back before it.
+// reappear compares events, in the order of the chain, with the orphans. It returns the new ones,
+// with their Occurrence, and makes those that have reappeared canonical again. An outbox row that
+// still waits for one of these keeps its place: what was published before it reappeared before it.
 func reappear(ctx context.Context, t *transaction,
 	events []contract.Event) (fresh []contract.Event, revived []revival, err error) {
 	fresh, err = notStored(ctx, t, events)
@@ -102,8 +103,8 @@ func reappear(ctx context.Context, t *transaction,
 	return fresh, revived, giveIDs(ctx, t, fresh)
 }
 
-// match tells what has reappeared from what is new, and returns the ids of the orphans that are
-// lost by it.
+// match separates what has reappeared from what is new, and returns the ids of the orphans that are
+// lost thereby.
 func match(ctx context.Context, t *transaction, events []contract.Event) (fresh []contract.Event,
 	revived []revival, lostIDs []int64, err error) {
 	rows, _ := t.Query(ctx, openOrphans, t.cfg.ChainID, column.Of(events, escrowOf))
@@ -117,7 +118,7 @@ func match(ctx context.Context, t *transaction, events []contract.Event) (fresh 
 	}
 
 	slices.SortFunc(all, func(a, b orphan) int {
-		// an escrow's deployment was published first, whatever its transaction had emitted before
+		// An escrow's deployment was published first, whatever its transaction had emitted earlier.
 		return cmp.Or(isDeployed(&b.event)-isDeployed(&a.event), a.event.Place().Compare(b.event.Place()))
 	})
 	open := map[common.Address][]orphan{}
@@ -129,7 +130,7 @@ func match(ctx context.Context, t *transaction, events []contract.Event) (fresh 
 		waiting := open[e.Escrow]
 		switch {
 		case len(waiting) == 0 || !t.cfg.Publishes(e.Name):
-			// nobody hears of it, so it changes nothing of what they have heard
+			// It is never published, so it leaves what consumers know unchanged.
 			fresh = append(fresh, e)
 		case waiting[0].event.Same(&e):
 			e.Occurrence = waiting[0].event.Occurrence
@@ -145,13 +146,13 @@ func match(ctx context.Context, t *transaction, events []contract.Event) (fresh 
 	return fresh, revived, lostIDs, nil
 }
 
-// openOrphans locks what it returns: whoever settles one at the same moment has done it, or passes it over.
+// openOrphans locks what it returns: a concurrent transaction has settled an orphan, or skips it.
 const openOrphans = `
 	select p.id, ` + eventColumns + `
 	from orphaned_events p where p.chain_id = $1 and p.state = 1 and p.escrow = any($2)
 	order by p.id for update of p`
 
-// giveIDs sets the Occurrence of new events: the first that no other content has used.
+// giveIDs sets the Occurrence of new events: the first unused one.
 func giveIDs(ctx context.Context, t *transaction, events []contract.Event) error {
 	rows, _ := t.Query(ctx, orphansOf, t.cfg.ChainID, column.Of(events, txOf))
 	all, err := pgx.CollectRows(rows, scanEvent)
@@ -192,7 +193,7 @@ func scanOrphan(row pgx.CollectableRow) (o orphan, err error) {
 	return o, err
 }
 
-// rowWithPrefix is a row whose first columns are scanned into something else.
+// rowWithPrefix is a row whose first columns are scanned into separate variables.
 type rowWithPrefix struct {
 	pgx.CollectableRow
 	first []any
@@ -202,7 +203,7 @@ func (r rowWithPrefix) Scan(dest ...any) error {
 	return r.CollectableRow.Scan(append(r.first, dest...)...)
 }
 
-// revive puts back what has reappeared.
+// revive makes reappeared events canonical again.
 func revive(ctx context.Context, t *transaction, revived []revival) error {
 	if len(revived) == 0 {
 		return nil
@@ -230,9 +231,9 @@ const reviveEvents = `
 		select chain_id, new_block, new_time, log_index, writer, type, slot, occurrence, true, new_hash, tx_hash, escrow, emitter, args from back)
 	update outbox b set orphan = null, block_number = k.new_block from back k where b.orphan = k.id`
 
-// retract queues the retractions of those orphans of this instance's slots that are lost: those that
-// were found to be, and those whose time is over, since the slot's cursor and the factory's have
-// passed again the block that had been seen last, and their escrow does not wait to be caught up.
+// retract queues the retractions of lost orphans in this instance's slots: those marked lost, and
+// those whose time is over, because the slot's cursor and the factory's have passed the highest
+// block seen before the rollback again, and their escrow is caught up.
 func retract(ctx context.Context, t *transaction, next int64) error {
 	rows, _ := t.Query(ctx, retractOrphans, pgx.StrictNamedArgs{"chain": t.cfg.ChainID, "me": t.cfg.InstanceID,
 		"token": t.token, "next": next})
@@ -246,9 +247,9 @@ func retract(ctx context.Context, t *transaction, next int64) error {
 	return nil
 }
 
-// retractOrphans leaves those alone of which a row is in the outbox still: nobody may hear of the
-// retraction first. Escrows whose deployment is lost leave the registry. An orphan that reappears at
-// this moment is locked and passed over, so that a process that is frozen there holds up nobody.
+// retractOrphans waits for orphans with a row in the outbox: the event is published before its
+// retraction. Escrows whose deployment is lost leave the registry. An orphan that is just
+// reappearing is locked and skipped, so a frozen process delays no other.
 const retractOrphans = `
 	with due as (
 		select x.id, x.type, x.escrow, x.block_number, x.log_index

@@ -8,17 +8,17 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ErrMoved means that a commit found its cursor moved or its epoch raised: a claim, a release, a
-// rollback or another owner came in between. Nothing was written.
+// ErrMoved means that the cursor or its epoch differs from what the commit names: a claim, a
+// release, a rollback or another owner came first. The database is unchanged.
 var ErrMoved = errors.New("the cursor moved or the right to commit changed hands")
 
-// ErrFenced means that the epoch is over: whatever was held under it is void.
+// ErrFenced means that the epoch is over: every right held under it is void.
 var ErrFenced = errors.New("fenced: the epoch is over")
 
 // BranchError means that two branches of the chain meet, of which at most one is canonical: the
-// block that it names was remembered before, or a stored event is in it, and it is neither the
-// block that the commit has in its place nor one that the caller has compared with the chain.
-// Nothing was written.
+// named block was remembered before, or holds a stored event, and differs both from the commit's
+// block at that height and from the one that the caller has verified on the chain. The database is
+// unchanged.
 type BranchError struct{ Block Block }
 
 func (e *BranchError) Error() string {
@@ -41,23 +41,22 @@ func scanBlock(row pgx.CollectableRow) (b Block, err error) {
 }
 
 // Position is a cursor: the next block to process, and the hash of the block before it (zero when
-// unknown). A rollback raises the generation of every cursor, also of those that it does not move:
-// what was read before it, of the chain or of the registry, can no longer be committed.
+// unknown). A rollback raises the generation of every cursor, moved or not: what was read earlier,
+// of the chain or of the registry, can no longer be committed.
 type Position struct {
 	Next       int64
 	Hash       common.Hash
 	Generation int64
 }
 
-// To is the position behind a block, in the same generation.
+// To is the position after a block, in the same generation.
 func (p Position) To(next int64, hash common.Hash) Position {
 	return Position{next, hash, p.Generation}
 }
 
 func (p Position) String() string { return fmt.Sprintf("block %d", p.Next) }
 
-// hashColumn is the hash of the block before the position as cursors have it: null where it is
-// unknown.
+// hashColumn is the hash of the block before the position, as a column: null if unknown.
 func (p Position) hashColumn() *string {
 	if p.Hash == (common.Hash{}) {
 		return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 )
 
-// What can be read of the ledger. Nothing here writes.
+// The read-only side of the ledger.
 
 // SlotPosition reads the cursor of this instance under an epoch; ErrFenced when the epoch is over.
 func (l *Ledger) SlotPosition(ctx context.Context, epoch int64) (Position, error) {
@@ -47,15 +47,16 @@ func (l *Ledger) position(ctx context.Context, query string, args ...any) (Posit
 	return p, nil
 }
 
-// Discovered says how far the factory watch has come, and which escrows wait to be admitted in slots of this instance.
+// Discovered is the position of the factory watch and the escrows that wait to be admitted in slots
+// of this instance.
 type Discovered struct {
 	Next int64 // next block of the factory watch: everything below it is in the registry
 	Late []registry.Late
 }
 
-// Discovered reads the cursor first and then the escrows: what is in the registry below the one is
-// among the others, unless it was admitted. At most limit late escrows are returned, those furthest
-// behind first.
+// Discovered reads the cursor first and then the escrows: an escrow registered below the cursor is
+// in Late, unless it was admitted. It returns at most limit late escrows, the furthest behind
+// first.
 func (l *Ledger) Discovered(ctx context.Context, limit int) (d Discovered, err error) {
 	if err := l.cfg.DB.QueryRow(ctx, `select next_block from leadership where chain_id = $1`,
 		l.cfg.ChainID).Scan(&d.Next); err != nil {
@@ -80,7 +81,7 @@ func (l *Ledger) Blocks(ctx context.Context, below int64, limit int) ([]Block, e
 	return blocks, nil
 }
 
-// Verifiable says how far the chain is stored as a whole.
+// Verifiable reads up to where the chain is stored completely.
 func (l *Ledger) Verifiable(ctx context.Context) (v Verifiable, err error) {
 	var hash string
 	err = l.cfg.DB.QueryRow(ctx, verifiable, l.cfg.ChainID).Scan(&v.From, &v.To, &v.generation, &v.Newest.Number, &hash)
@@ -123,9 +124,9 @@ const storedEvents = `
 	where p.chain_id = $1 and p.block_number between $2 and $3
 	order by p.block_number, p.log_index`
 
-// Emitters returns the contracts of ours that may have emitted something in a range of blocks: the
-// escrows that were deployed by its end and had not ended before it, and those that events in it are
-// stored of; at most so many of them.
+// Emitters returns at most so many of our contracts that may have emitted events in a range of
+// blocks: the escrows deployed by its end and still active at its start, and those with stored
+// events in it.
 func (l *Ledger) Emitters(ctx context.Context, from, to int64, most int) ([]common.Address, error) {
 	rows, _ := l.cfg.DB.Query(ctx, emitters, l.cfg.ChainID, from, to, most)
 	list, err := pgx.CollectRows(rows, pgx.RowTo[common.Address])
@@ -143,9 +144,9 @@ const emitters = `
 	where chain_id = $1 and status <> 4 and discovered_block_number <= $3 and (ended_block is null or ended_block >= $2)
 	limit $4`
 
-// Registered returns which of some addresses are escrows of ours whose events up to a block are stored,
-// where that is Verifiable: an escrow that is deployed above it may have been created before, and its
-// owner reads it back before it admits it.
+// Registered returns which of some addresses are registered escrows whose events up to a block are
+// stored, given that the block is Verifiable: an escrow deployed above it may have been created
+// earlier, and its owner reads its earlier events before it admits it.
 func (l *Ledger) Registered(ctx context.Context, block int64, addresses []common.Address) (map[common.Address]bool,
 	error) {
 	return l.addresses(ctx, `
@@ -154,15 +155,14 @@ func (l *Ledger) Registered(ctx context.Context, block int64, addresses []common
 			and l.monitored < l.deployed_block and l.deployed_block > $3)`, addresses, block)
 }
 
-// Pruned returns which of some addresses are escrows that have ended and whose events RETENTION has
-// removed: all of them, or none.
+// Pruned returns which of some addresses are ended escrows whose events RETENTION has removed.
 func (l *Ledger) Pruned(ctx context.Context, addresses []common.Address) (map[common.Address]bool, error) {
 	return l.addresses(ctx, `
 		select address from escrows e where chain_id = $1 and address = any($2) and ended_block is not null
 		and not exists (select from events p where p.chain_id = e.chain_id and p.escrow = e.address)`, addresses)
 }
 
-// addresses returns those that a query finds, whose arguments are the chain, the addresses and more.
+// addresses returns those that a query finds; its arguments are the chain, the addresses and more.
 func (l *Ledger) addresses(ctx context.Context, query string, addresses []common.Address,
 	more ...any) (map[common.Address]bool, error) {
 	if len(addresses) == 0 {
@@ -184,14 +184,14 @@ func (l *Ledger) addresses(ctx context.Context, query string, addresses []common
 	return set, nil
 }
 
-// selectLastFindings gives the time of the last finding of each kind.
+// selectLastFindings reads the time of the last finding of each kind.
 const selectLastFindings = `
     select kind, max(found_at) from findings where chain_id = $1 group by kind
     union all
     select $2, max(since) from endpoint_faults where chain_id = $1 having count(*) > 0`
 
-// LastFindings returns when each kind was found last, by the database's clock; kinds that were
-// never found are left out.
+// LastFindings returns when each kind was found last, by the database's clock; kinds without a
+// finding are left out.
 func (l *Ledger) LastFindings(ctx context.Context) (map[string]time.Time, error) {
 	last := map[string]time.Time{}
 	rows, _ := l.cfg.DB.Query(ctx, selectLastFindings, l.cfg.ChainID, EndpointFault)
@@ -205,7 +205,7 @@ func (l *Ledger) LastFindings(ctx context.Context) (map[string]time.Time, error)
 	return last, nil
 }
 
-// ReplayCount says what a replay would publish.
+// ReplayCount is the size of a replay.
 type ReplayCount struct {
 	Events, Escrows int
 }

@@ -16,15 +16,15 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 )
 
-// earlyFold is a fold that is made while Postgres stores the events, on the guess that all of them
-// are new.
+// earlyFold is a fold that runs while Postgres stores the events, on the assumption that all of
+// them are new.
 type earlyFold struct {
-	events int // so many
+	events int // their number
 	done   chan struct{}
 	folded folded
 }
 
-// foldEarly starts a fold; whoever starts it waits for it.
+// foldEarly starts a fold; the caller must wait for it.
 func foldEarly(events []contract.Event) *earlyFold {
 	f := &earlyFold{events: len(events), done: make(chan struct{})}
 	go func() {
@@ -40,12 +40,13 @@ func (f *earlyFold) wait() folded {
 	return f.folded
 }
 
-// recordsAtOnce is how many records one statement takes: their columns are encoded twice, in buffers that double.
+// recordsAtOnce bounds the records of one statement: their columns are encoded twice, in buffers
+// that double.
 const recordsAtOnce = 1024
 
 // project folds new events into records, and endings into the registry. early is a fold of the same
-// events and maybe more. A number that the columns of a record cannot hold is left out of it and told
-// as a finding; the event's args have it.
+// events, perhaps with others. A number that exceeds its column is left out of the record and
+// reported as a finding; the event's args have it.
 func project(ctx context.Context, t *transaction, events []contract.Event, early *earlyFold) error {
 	if len(events) == 0 {
 		return nil
@@ -81,7 +82,7 @@ func merge(ctx context.Context, t *transaction, f folded) error {
 		late = append(late, found...)
 	}
 
-	// It folds each of them from the start, so that nothing can be late for it again.
+	// refold starts from the first event, so that no event can be late afterwards.
 	if _, err := refold(ctx, t, late); err != nil {
 		return err
 	}
@@ -100,9 +101,10 @@ func merge(ctx context.Context, t *transaction, f folded) error {
 	return registry.End(ctx, t, t.cfg.ChainID, endings)
 }
 
-// refold replaces the records of escrows by the fold of their canonical events, and says how many had
-// one. A commit that is folding into one of them is waited for, also into one that nobody sees yet: its
-// events are among those that are read then. Else what is read would be folded over what comes later.
+// refold replaces the records of escrows by the fold of their canonical events, and returns how
+// many had one. It waits for a commit that is folding into one of them, even an uncommitted new
+// one, so that the events of that commit are among those it reads. Otherwise its result would
+// overwrite later events.
 func refold(ctx context.Context, t *transaction, escrows [][]byte) (int, error) {
 	if len(escrows) == 0 {
 		return 0, nil
@@ -129,8 +131,8 @@ func refold(ctx context.Context, t *transaction, escrows [][]byte) (int, error) 
 	return int(dropped.RowsAffected() - made.RowsAffected()), merge(ctx, t, fold(events))
 }
 
-// holdRecords makes a row for each escrow that has none, so that no other transaction can until this
-// one ends. Where another is making one, it waits for that.
+// holdRecords creates a row for each escrow without one, so that other transactions wait until this
+// one ends. If another is creating one, it waits for that.
 const holdRecords = `
 	insert into records (chain_id, escrow, slot, status, last_type, last_index, last_block, last_tx)
 	select $1, escrow, 0, 0, 0, 0, 0, '' from unnest($2::bytea[]) as escrow
@@ -146,15 +148,14 @@ const (
 	recordRefunded int16 = 4
 )
 
-// record is what some consecutive events of one escrow say about it. Merging it into the stored
-// record (foldRecords) equals folding the events one by one. It belongs to the goroutine that
-// folds.
+// record is the effect of some consecutive events of one escrow. Merging it into the stored record
+// (foldRecords) equals folding the events one by one. It belongs to the goroutine that folds.
 type record struct {
 	escrow        common.Address
-	status        int16 // the furthest state these events reach; 0: they do not change it
+	status        int16 // the furthest state that these events reach; 0: unchanged
 	terms         terms
 	approvals     int32
-	approvers     []byte // addresses, one behind the other
+	approvers     []byte // addresses, concatenated
 	settlement    settlement
 	deployedBlock *int64
 	endedBlock    int64
@@ -162,15 +163,15 @@ type record struct {
 	last          contract.Event // without its arguments
 }
 
-// terms are the arguments that EscrowDeployed and EscrowCreated share; nil: not said.
+// terms are the arguments that EscrowDeployed and EscrowCreated share; nil: absent.
 type terms struct {
 	payer, payee, arbiter             []byte
 	amount, releaseDelay, releaseTime *string
 	approvalsRequired                 *string
-	oversized                         bool // one of the numbers was left out: its column cannot hold it
+	oversized                         bool // one of the numbers was left out: it exceeds its column
 }
 
-// settlement is the arguments that EscrowReleased and EscrowRefunded share; nil: not said.
+// settlement is the arguments that EscrowReleased and EscrowRefunded share; nil: absent.
 type settlement struct {
 	amount, at *string
 	oversized  bool // as of terms
@@ -180,10 +181,10 @@ type settlement struct {
 type folded struct {
 	records   []record
 	of        map[common.Address]int // index of an escrow's record
-	oversized int                    // records with a number that their columns cannot hold
+	oversized int                    // records with a number that exceeds its column
 }
 
-// fold returns the records of the escrows that events concern.
+// fold returns the records of the escrows of some events.
 func fold(events []contract.Event) folded {
 	f := folded{of: map[common.Address]int{}}
 	for i := range events {
@@ -207,7 +208,7 @@ func fold(events []contract.Event) folded {
 	return f
 }
 
-// stamp takes over the occurrences of events, which storing them has found out.
+// stamp copies the occurrences of events, which are known once they are stored.
 func (f *folded) stamp(events []contract.Event) {
 	for i := range events {
 		if e := &events[i]; e.Occurrence > 0 {
@@ -283,7 +284,7 @@ func (t *terms) take(name, value []byte) {
 	}
 }
 
-// address is a column of 20 bytes; nil where an ABI of somebody's making has something else under the name.
+// address is a column of 20 bytes; nil if a custom ABI has another type under the name.
 func address(text []byte) []byte {
 	if len(text) != 2+2*common.AddressLength || text[0] != '0' || text[1] != 'x' {
 		return nil
@@ -297,15 +298,15 @@ func address(text []byte) []byte {
 	return a
 }
 
-// The digits that the columns of a record hold whatever they are: numeric(78, 0), which takes every
+// The number of digits that always fits a column of a record: numeric(78, 0), which holds every
 // uint256, and smallint.
 const (
 	wide  = 78
 	small = 4
 )
 
-// number is an integer of so many digits at most as text, which Postgres reads; nil where there is
-// none. It sets oversized, and returns nil, where there is one of more digits.
+// number is an integer of at most so many digits, as text, which Postgres reads; nil if text is
+// none. More digits set oversized and return nil.
 func number(text []byte, digits int, oversized *bool) *string {
 	for i, c := range text {
 		if (c < '0' || c > '9') && (c != '-' || i > 0 || len(text) == 1) {
@@ -325,10 +326,10 @@ func number(text []byte, digits int, oversized *bool) *string {
 	return new(string(text))
 }
 
-// foldRecords merges what new events say into the records: later values win, approvals add up, an
-// ended escrow stays ended. It returns the escrows into whose records a later event was folded before
-// (a block may be read again, and then with what a node had left out): those are to be folded anew. A
-// deployment comes first, whatever its transaction had emitted before.
+// foldRecords merges new events into the records: later values win, approvals add up, an ended
+// escrow stays ended. It returns the escrows whose records include a later event already (a block
+// that is read again may have events that a node had omitted): those must be folded from the start.
+// A deployment comes first, whatever its transaction had emitted earlier.
 const foldRecords = `
 	with late as (
 	select f.escrow

@@ -16,7 +16,7 @@ type Verifiable struct {
 	From int64 // next block to verify
 	To   int64 // newest block that every cursor and every late escrow has passed
 
-	Newest Block // that is stored; without a hash where it is not known
+	Newest Block // that is stored; its hash is zero if unknown
 
 	generation int64
 }
@@ -25,7 +25,7 @@ const moveVerified = `
 	update leadership set verified_block = $4
 	where chain_id = $1 and instance_id = $2 and epoch = $3 and verified_block = $5 and generation = $6`
 
-// repair does in a transaction what Ledger.Repair says.
+// repair is the transaction of Ledger.Repair.
 func repair(ctx context.Context, t *transaction, epoch int64, v Verifiable, verified int64, missing,
 	wrong []contract.Event) error {
 	tag, err := t.Exec(ctx, moveVerified, t.cfg.ChainID, t.cfg.InstanceID, epoch, verified, v.From-1, v.generation)
@@ -56,7 +56,7 @@ func repair(ctx context.Context, t *transaction, epoch int64, v Verifiable, veri
 		return err
 	}
 
-	// What comes after them may have been folded already: a record is a fold in the order of the chain.
+	// Later events may have been folded already, and a record is a fold in the order of the chain.
 	if _, err := refold(ctx, t, escrowsOf(stored, wrong)); err != nil {
 		return err
 	}
@@ -64,8 +64,9 @@ func repair(ctx context.Context, t *transaction, epoch int64, v Verifiable, veri
 	return t.notify(ctx, registry.Channel)
 }
 
-// supply stores events that are missing, and returns those that changed something. A deployment is a
-// discovery like any other, which the owner of the slot announces; the others it is asked to tell of.
+// supply stores missing events, and returns those that changed something. A deployment is an
+// ordinary discovery, which the owner of the slot announces; the publication of the others is
+// requested.
 func supply(ctx context.Context, t *transaction, missing []contract.Event) ([]contract.Event, error) {
 	var deployed, others []contract.Event
 	for _, e := range missing {
@@ -94,7 +95,7 @@ func supply(ctx context.Context, t *transaction, missing []contract.Event) ([]co
 	return append(fresh, stored...), request(ctx, t, stored)
 }
 
-// giveUp takes stored events back that the chain does not have so. They may be on their way to Pub/Sub.
+// giveUp removes stored events that differ from the chain. They may be on their way to Pub/Sub.
 func giveUp(ctx context.Context, t *transaction, wrong []contract.Event) error {
 	if len(wrong) == 0 {
 		return nil
@@ -132,7 +133,7 @@ const giveUpEvents = `
 	update escrows r set status = 4, ended_block = null, updated_at = now()
 	from gone g where g.type = 1 and r.chain_id = @chain and r.address = g.escrow`
 
-// escrowsOf returns each escrow that events concern, once.
+// escrowsOf returns the distinct escrows of events.
 func escrowsOf(lists ...[]contract.Event) (escrows [][]byte) {
 	seen := map[common.Address]bool{}
 	for _, events := range lists {

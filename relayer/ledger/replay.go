@@ -12,21 +12,21 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 )
 
-// Selection says which stored events a replay publishes again. Zero fields do not restrict; From
-// and To are blocks, inclusive.
+// Selection is the set of stored events that a replay publishes again. Zero fields are
+// unrestricted; From and To are blocks, inclusive.
 type Selection struct {
 	From, To int64
 	Escrow   common.Address
-	EventID  string // as Event.ID writes it
-	// WholeEscrows widens a range to the whole history of each escrow that has an event in it: consumers that
-	// are not idempotent can only rebuild an escrow from its first event on.
+	EventID  string // as Event.ID formats it
+	// WholeEscrows widens a range to the whole history of each escrow that has an event in it: a
+	// consumer that is not idempotent can only rebuild an escrow from its first event.
 	WholeEscrows bool
 }
 
 // escrowsPerReplayStep is how many escrows a step of a replay requests.
 const escrowsPerReplayStep = 500
 
-// replay requests what a selection means, step by step: see Ledger.Replay.
+// replay requests the events of a selection, step by step: see Ledger.Replay.
 func replay(ctx context.Context, cfg *Config, s Selection, progress func(events int)) (total int, err error) {
 	if s == (Selection{}) || s == (Selection{WholeEscrows: true}) {
 		return 0, errors.New("replay everything: name a range of blocks, an escrow or an event")
@@ -92,7 +92,7 @@ func (s Selection) args(cfg *Config) (pgx.StrictNamedArgs, error) {
 	return args, nil
 }
 
-// selectReplay is what a Selection means.
+// selectReplay lists the events of a Selection.
 const selectReplay = `
 	with kinds as (select id from event_types where name = any(@names)),
 	hit as (
@@ -106,7 +106,8 @@ const selectReplay = `
 	  and (@whole::boolean and p.escrow in (select escrow
 		from hit) or (p.block_number, p.log_index) in (select block_number, log_index from hit))`
 
-// requestReplay adds the requests. EscrowDeployed comes before what its own transaction emitted earlier.
+// requestReplay adds the requests. EscrowDeployed comes before the earlier events of its
+// transaction.
 const requestReplay = `
 	insert into requests (chain_id, block_number, log_index, slot, escrow, kind)
 	select @chain, block_number, log_index, slot, escrow, 2 from (` + selectReplay + `) p

@@ -11,18 +11,18 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
 )
 
-// A request asks the owner of a slot to put an event into the outbox: the verifier tells of what the
-// first reading missed, a replay publishes once more. The owner does so in its next commit, with its
-// cursor locked, so that it is the only writer of the rows of its slots and they are in the order of
-// its commits. Requests of one escrow are served in their order, and not before its EscrowDeployed
-// was told of. Whoever requests says so on RequestsChannel; an owner that has not heard finds the
-// request at its next commit.
+// A request asks the owner of a slot to put an event into the outbox: for the verifier, an event
+// that the first reading missed; for a replay, one that is published once more. The owner does so
+// in its next commit, with its cursor locked, so it stays the only writer of the rows of its slots
+// and their order is that of its commits. Requests of one escrow are served in order, after the
+// escrow's EscrowDeployed. A request is announced on RequestsChannel; an owner that misses the
+// notification finds the request at its next commit.
 
-// served is how many requests a commit serves: about as many events as it stores.
+// served bounds the requests that a commit serves: about as many events as it stores.
 const served = 2048
 
-// request asks the owners of the slots to tell of events, in their order. What was told of by then
-// stays as it is.
+// request asks the owners of the slots to publish events, in order. An event that has been
+// published by the time it is served stays as it is.
 func request(ctx context.Context, t *transaction, events []contract.Event) error {
 	var told []contract.Event
 	for i := range events {
@@ -48,7 +48,7 @@ const addRequests = `
 	insert into requests (chain_id, block_number, log_index, escrow, slot, kind)
 	select $1, t.*, 0 from unnest($2::bigint[], $3::integer[], $4::bytea[], $5::smallint[]) as t`
 
-// serve puts what the owner of slots is asked for into the outbox.
+// serve puts the requested events of this owner's slots into the outbox.
 func serve(ctx context.Context, t *transaction) error {
 	rows, _ := t.Query(ctx, serveRequests, pgx.StrictNamedArgs{"chain": t.cfg.ChainID, "me": t.cfg.InstanceID,
 		"token": t.token, "announces": t.cfg.Publishes(contract.Deployed), "replay": message.Replay,
@@ -63,7 +63,8 @@ func serve(ctx context.Context, t *transaction) error {
 	return nil
 }
 
-// serveRequests passes over what is gone or told of since it was requested, and what no message holds.
+// serveRequests skips events that were removed or published since the request, and those too large
+// for a message.
 const serveRequests = `
 	with due as (
 		delete from requests r using (

@@ -17,14 +17,14 @@ import (
 
 // Rolled is what a rollback did.
 type Rolled struct {
-	Done     bool // false: somebody else had rolled back already
+	Done     bool // false: another instance has done it
 	Orphaned int  // events above the fork
 	Escrows  int  // escrows whose records were folded again
 	Depth    int64
 }
 
-// rollbackTimeout bounds a rollback: to START_BLOCK it takes back and folds again all that is
-// stored, some ten thousand events per second.
+// rollbackTimeout bounds a rollback: to START_BLOCK it removes and folds everything that is stored,
+// at some ten thousand events per second.
 const rollbackTimeout = 10 * time.Minute
 
 // rollback takes the whole chain back from a stale position to a fork: see Ledger.Rollback.
@@ -83,8 +83,8 @@ func rollback(ctx context.Context, t *transaction, stale, fork Position) (r Roll
 	return r, t.notify(ctx, partition.Channel, registry.Channel)
 }
 
-// lockAll gives the transaction rollbackTimeout, and every lock of the chain that a commit, a claim or a registration
-// takes.
+// lockAll sets the transaction's timeout to rollbackTimeout, and takes every lock of the chain that
+// a commit, a claim or a registration takes.
 func lockAll(ctx context.Context, t *transaction) error {
 	chain := t.cfg.ChainID
 	if _, err := t.Exec(ctx, partition.LockOwnership, chain); err != nil {
@@ -106,9 +106,8 @@ func lockAll(ctx context.Context, t *transaction) error {
 	return err
 }
 
-// ErrPruned means that a rollback would have to retract events that RETENTION has removed. It goes no
-// further back than the oldest block that is remembered, above which RETENTION removes nothing, unless
-// the fork is below that block.
+// ErrPruned means that a rollback would have to retract events that RETENTION has removed.
+// RETENTION removes none above the oldest remembered block, so this needs a fork below that block.
 var ErrPruned = errors.New("RETENTION has removed the events")
 
 const prunedAbove = `
@@ -116,9 +115,9 @@ const prunedAbove = `
 	where e.chain_id = $1 and e.ended_block >= $2
 	  and not exists (select from events p where p.chain_id = e.chain_id and p.escrow = e.address)`
 
-// patience has a connection of relayer/database wait so long for an answer, until the function that it
-// returns is called: a statement of a rollback is silent for as long as it takes, which is minutes for
-// some millions of events, and a connection may be silent for little longer than usual statements take.
+// patience extends the read timeout of a relayer/database connection until the returned function is
+// called: a statement of a rollback is silent for minutes with millions of events, while a
+// connection may usually be silent for little longer than a statement takes.
 func patience(conn net.Conn, d time.Duration) (restore func()) {
 	if encrypted, is := conn.(interface{ NetConn() net.Conn }); is {
 		conn = encrypted.NetConn()
@@ -136,15 +135,16 @@ func patience(conn net.Conn, d time.Duration) (restore func()) {
 	return func() { patient.Patience(before) }
 }
 
-// lockCursors waits for the commits of all slots that are under way, and keeps others back.
+// lockCursors waits for running commits of all slots, and delays others.
 const lockCursors = `select from cursors where chain_id = $1 order by instance_id for update`
 
-// newGeneration makes each owner look again where it stands before it commits: what it has read is void.
+// newGeneration makes each owner read its position again before it commits: what it has read is
+// void.
 const newGeneration = `update cursors set generation = generation + 1 where chain_id = $1`
 
-// rollbackScope says whether a cursor still stands behind the stale block, or it is remembered, or
-// has an event, and the highest block that was processed: a claim may have lowered the cursor that
-// had been there.
+// rollbackScope returns whether a cursor is still at the stale block, or the block is remembered,
+// or has an event, and the highest processed block: a claim may have lowered the cursor that had
+// been there.
 const rollbackScope = `
 	with c as (
 		select next_block, block_hash from leadership where chain_id = $1
@@ -155,7 +155,7 @@ const rollbackScope = `
 	       or exists (select from events where chain_id = $1 and block_number = $2 - 1 and block_hash = $4),
 	       greatest(max(next_block) - 1, (select max(number) from chain_blocks where chain_id = $1)) from c`
 
-// moveBack takes every cursor back to a fork.
+// moveBack moves every cursor back to a fork.
 func moveBack(ctx context.Context, t *transaction, fork Position, highest int64) error {
 	chain, hash := t.cfg.ChainID, fork.hashColumn()
 	batch := &pgx.Batch{}
@@ -175,15 +175,15 @@ func moveBack(ctx context.Context, t *transaction, fork Position, highest int64)
 	return nil
 }
 
-// orphanEvents takes back the events above a fork, and returns the escrow of each.
+// orphanEvents orphans the events above a fork, and returns the escrow of each.
 const orphanEvents = `
 	with gone as (
 		delete from events where chain_id = @chain and block_number >= @from returning *),` + keepOrphans + `
 	select escrow from gone`
 
-// unregister takes back what the registry knows from above a fork. An escrow that was deployed
-// there is gone until its deployment reappears, and for good if nobody was told of it; an ending
-// there did not happen.
+// unregister removes from the registry what came from above a fork. An escrow deployed there is
+// gone until its deployment reappears, and for good if it was never announced; an ending there is
+// undone.
 func unregister(ctx context.Context, t *transaction, fork Position) error {
 	chain := t.cfg.ChainID
 	batch := &pgx.Batch{}

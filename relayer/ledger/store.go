@@ -14,21 +14,21 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
-// bulk is how many events are worth a COPY, which takes two more round trips than a statement and a
-// third of its time per event.
+// bulk is the number of events from which COPY pays off: it takes two more round trips than a
+// statement and a third of its time per event.
 const bulk = 256
 
-// storing says how events are stored.
+// storing configures how events are stored.
 type storing struct {
-	// those that are published get their outbox rows; else it is the leader that stores them, and the
-	// owner of the slot tells of them: it announces an EscrowDeployed, and serves requests
+	// queue: published events get their outbox rows. Otherwise the leader stores them and the owner
+	// of the slot publishes them: it announces an EscrowDeployed, and serves requests.
 	queue   bool
-	orphans bool // the chain has orphaned events: what is stored may be one that reappears, or need an id of its own
+	orphans bool // the chain has orphaned events: an event may be a reappearing one, or need another id
 }
 
-// store inserts events and, for those which are new and published, their outbox rows, in order. It
-// returns the events that changed something: the new ones, and those which a reorganisation had
-// taken back and that have reappeared. Both have their Occurrence.
+// store inserts events and, for new published ones, their outbox rows, in order. It returns the
+// events that changed something: the new ones, and orphans that have reappeared. Both have their
+// Occurrence.
 func store(ctx context.Context, t *transaction, events []contract.Event,
 	how storing) (fresh []contract.Event, err error) {
 	if len(events) == 0 {
@@ -63,20 +63,20 @@ func store(ctx context.Context, t *transaction, events []contract.Event,
 		stored = append(stored, revived[i].event)
 	}
 
-	sortEvents(stored) // the fold goes by the order of the chain
+	sortEvents(stored) // the fold needs the order of the chain
 
 	return stored, nil
 }
 
-// maxArgs bounds the arguments of an event that is published, in bytes of JSON. Pub/Sub takes 10 MB per
+// maxArgs bounds the arguments of a published event, in bytes of JSON. Pub/Sub accepts 10 MB per
 // request, and the message has them twice: in args, and at the top level.
 const maxArgs = 4_800_000
 
-// oversized reports whether the message of an event is larger than Pub/Sub takes: it would be refused
-// for ever, and with it all that is behind it under its key.
+// oversized reports whether the message of an event exceeds Pub/Sub's limit: Pub/Sub would refuse
+// it for ever, and with it every later message of its key.
 func oversized(e *contract.Event) bool { return len(e.Args) > maxArgs }
 
-// tellOversized remembers events that are stored and whose messages would be larger than Pub/Sub takes.
+// tellOversized records a finding for stored events whose messages would exceed Pub/Sub's limit.
 func tellOversized(ctx context.Context, t *transaction, stored []contract.Event) error {
 	n, last := 0, int64(0)
 	for i := range stored {
@@ -92,7 +92,8 @@ func tellOversized(ctx context.Context, t *transaction, stored []contract.Event)
 	return addFinding(ctx, t, OversizedMessage, last, n)
 }
 
-// distinct drops events that stand twice in one commit: one transaction that a node shows in two blocks of a range.
+// distinct drops duplicates within a commit: a transaction that a node shows in two blocks of a
+// range.
 func distinct(events []contract.Event, r *Result) []contract.Event {
 	seen := make(map[logID]bool, len(events))
 	for i := range events {
@@ -115,8 +116,8 @@ func distinct(events []contract.Event, r *Result) []contract.Event {
 	return once
 }
 
-// insert adds those events that are not there, with outbox rows for those to be told of, and
-// returns them.
+// insert adds the events that are missing, with outbox rows for those to be published, and returns
+// them.
 func insert(ctx context.Context, t *transaction, events []contract.Event,
 	told func(*contract.Event) bool) ([]contract.Event, error) {
 	if len(events) == 0 {
@@ -137,7 +138,8 @@ func insert(ctx context.Context, t *transaction, events []contract.Event,
 	return insertEvents(ctx, t, events, told)
 }
 
-// copyEvents adds events by COPY, on the guess that none of them is there; false: one was, and nothing was added.
+// copyEvents adds events by COPY, assuming that all are missing; false: one was stored already, and
+// none was added.
 func copyEvents(ctx context.Context, t *transaction, events []contract.Event,
 	told func(*contract.Event) bool) (bool, error) {
 	savepoint, err := t.Begin(ctx)
@@ -172,7 +174,7 @@ func copyEvents(ctx context.Context, t *transaction, events []contract.Event,
 	return false, err
 }
 
-// uniqueViolation is the SQLSTATE of a key that is there already.
+// uniqueViolation is the SQLSTATE of a duplicate key.
 const uniqueViolation = "23505"
 
 // enqueue adds the outbox rows of events that were just stored.
@@ -193,7 +195,7 @@ func enqueue(ctx context.Context, t *transaction, events []contract.Event, told 
 	return nil
 }
 
-// insertEvents adds events by a statement, which passes over those that are there.
+// insertEvents adds events by a statement, which skips stored ones.
 func insertEvents(ctx context.Context, t *transaction, events []contract.Event,
 	told func(*contract.Event) bool) ([]contract.Event, error) {
 	given := make(map[contract.Place]*contract.Event, len(events))
@@ -245,7 +247,7 @@ func insertEvents(ctx context.Context, t *transaction, events []contract.Event,
 
 	if gone, err := notStored(ctx, t, there); err != nil {
 		return nil, err
-	} else if len(gone) > 0 { // somebody has taken back what was there: the caller tries again
+	} else if len(gone) > 0 { // another transaction has removed the stored events: the caller retries
 		return nil, &BranchError{Block{Number: int64(gone[0].BlockNumber)}}
 	}
 
@@ -271,11 +273,10 @@ func eventArgs(t *transaction, events []contract.Event, told func(*contract.Even
 	}
 }
 
-// storeEvents inserts what is not there yet, and an outbox row for each new event that is to be
-// told of. It returns the new events, first those with the seq of their outbox row, then the
-// others, each in the order of the input: rows that are inserted in order are returned in order,
-// and numbered in order. No join: the planner knows nothing of what an array holds, and took merge
-// joins by text, and JIT compilation, for it.
+// storeEvents inserts the missing events, and an outbox row for each of them that is published. It
+// returns them, first those with the seq of their outbox row, then the others, each in the order of
+// the input: rows inserted in order are returned in order, and numbered in order. It avoids joins:
+// the planner has no statistics of an array, and chose merge joins by text, and JIT compilation.
 const storeEvents = `
 	with new as (
 		insert into events (chain_id, writer, block_number, block_time, log_index, type, slot, occurrence, told, block_hash, tx_hash, escrow, emitter, args)

@@ -11,7 +11,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
-// transaction is one transaction on events: what its steps need, and what they have changed so far.
+// transaction is one transaction on events: the inputs of its steps, and what they have changed so
+// far.
 type transaction struct {
 	pgx.Tx
 
@@ -23,15 +24,15 @@ type transaction struct {
 
 // Result is what a transaction changed.
 type Result struct {
-	Pending    []outbox.Pending // all of the new outbox rows, in seq order
+	Pending    []outbox.Pending // the new outbox rows, in seq order
 	New        int              // events stored
-	Duplicates int              // events that were stored already
-	Retracted  int              // orphans that did not reappear
-	Revived    int              // orphans that reappeared: they were told of
-	// More: as many requests were served as a commit serves, and others wait.
+	Duplicates int              // events that had been stored before
+	Retracted  int              // lost orphans whose retraction was queued
+	Revived    int              // published orphans that reappeared
+	// More: requests wait beyond those that one commit serves.
 	More bool
-	// Open: the chain has requests, or orphans whose fate is open. Where no block comes, the owners look
-	// after them in commits that move no cursor.
+	// Open: the chain has requests, or open orphans. Without a new block, the owners handle them in
+	// commits that leave the cursor in place.
 	Open bool
 }
 
@@ -39,8 +40,9 @@ type Result struct {
 // leaves after SIGTERM.
 const commitTimeout = 5 * time.Second
 
-// transact runs f in a transaction. Cancellation in the middle rolls back; a commit that was sent
-// is waited for, under a deadline of its own: its outcome matters more than a quick end.
+// transact runs f in a transaction. Cancellation rolls it back until the commit is sent; the answer
+// to a sent commit is awaited, under a separate deadline, since its outcome matters more than a
+// quick end.
 func transact(ctx context.Context, cfg *Config, known *names, f func(*transaction) error) (Result, error) {
 	tx, err := cfg.DB.Begin(ctx)
 	if err != nil {
@@ -50,7 +52,7 @@ func transact(ctx context.Context, cfg *Config, known *names, f func(*transactio
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 		defer cancel()
-		// after a commit it does nothing; after a failure the connection is thrown away if this fails too
+		// A no-op after a commit; if it fails after an error, the connection is closed.
 		_ = tx.Rollback(ctx)
 	}()
 	t := &transaction{Tx: tx, cfg: cfg, known: known, token: rand.Int64()}
@@ -79,19 +81,22 @@ func (t *transaction) notify(ctx context.Context, channels ...string) error {
 	return nil
 }
 
-// The kinds of findings: what a person must hear of, whichever process found it and however soon that process ended.
+// The kinds of findings: what a person must see, whichever process found it and however soon it
+// ended.
 const (
 	DeepReorg    = "deep_reorg"    // stored events were rolled back: the chain reorganised below the configured finality
 	MissingEvent = "missing_event" // the second reading found events that the first had not stored
-	ExtraEvent   = "extra_event"   // the second reading did not find stored events, or found them otherwise
+	ExtraEvent   = "extra_event"   // the second reading lacked stored events, or found them changed
 
-	// the factory announced escrows that are registered already: the EscrowDeployed is stored and not published
+	// the factory announced escrows that are already registered: the EscrowDeployed is stored but
+	// not published
 	AnnouncedAgain = "announced_again"
-	// events have numbers that the columns of escrow_records cannot hold: the args have them, the records do not
+	// events have numbers that exceed the columns of escrow_records: the args have them, the
+	// records omit them
 	OversizedValue = "oversized_value"
 	// an endpoint is set aside; its row is in endpoint_faults
 	EndpointFault = "endpoint_fault"
-	// events are stored and larger than a message may be: they are not published
+	// stored events exceed the size of a message: they are not published
 	OversizedMessage = "oversized_message"
 )
 
@@ -101,7 +106,7 @@ var FindingKinds = []string{DeepReorg, MissingEvent, ExtraEvent, AnnouncedAgain,
 
 const insertFinding = `insert into findings (chain_id, kind, block_number, events) values ($1, $2, $3, $4)`
 
-// addFinding remembers a finding in the transaction that acts on it.
+// addFinding records a finding in the transaction that acts on it.
 func addFinding(ctx context.Context, t *transaction, kind string, block int64, events int) error {
 	if _, err := t.Exec(ctx, insertFinding, t.cfg.ChainID, kind, block, events); err != nil {
 		return fmt.Errorf("remember a finding (%s): %w", kind, err)
