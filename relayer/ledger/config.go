@@ -108,7 +108,7 @@ func (t *transaction) reopen(ctx context.Context, from, to int64) error {
 	}
 
 	if err := t.cfg.Reopen(ctx, t, t.cfg.ChainID, from, to); err != nil {
-		return fmt.Errorf("take back what rests on blocks %d to %d: %w", from, to, err)
+		return fmt.Errorf("withdraw what depends on blocks %d to %d: %w", from, to, err)
 	}
 
 	return nil

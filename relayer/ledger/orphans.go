@@ -96,7 +96,7 @@ func reappear(ctx context.Context, t *transaction,
 
 	if len(lostIDs) > 0 {
 		if _, err := t.Exec(ctx, `update orphaned_events set state = 2 where id = any($1)`, lostIDs); err != nil {
-			return nil, nil, fmt.Errorf("give up %d events after a reorganisation: %w", len(lostIDs), err)
+			return nil, nil, fmt.Errorf("mark %d orphans as lost: %w", len(lostIDs), err)
 		}
 	}
 

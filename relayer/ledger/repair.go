@@ -103,14 +103,14 @@ func giveUp(ctx context.Context, t *transaction, wrong []contract.Event) error {
 
 	for _, statement := range []string{lockCursors, newGeneration} {
 		if _, err := t.Exec(ctx, statement, t.cfg.ChainID); err != nil {
-			return fmt.Errorf("stop commits to take back %d wrong events: %w", len(wrong), err)
+			return fmt.Errorf("block commits to remove %d wrong events: %w", len(wrong), err)
 		}
 	}
 
 	blocks, indexes := placesOf(wrong)
 	if _, err := t.Exec(ctx, giveUpEvents, pgx.StrictNamedArgs{"chain": t.cfg.ChainID, "blocks": blocks,
 		"indexes": indexes, "state": lost, "retract_after": 0}); err != nil {
-		return fmt.Errorf("take back %d wrong events: %w", len(wrong), err)
+		return fmt.Errorf("remove %d wrong events: %w", len(wrong), err)
 	}
 
 	for _, block := range blocks {

@@ -196,7 +196,7 @@ func unregister(ctx context.Context, t *transaction, fork Position) error {
 	batch.Queue(`update late_escrows set monitored = $2::bigint - 1 where chain_id = $1 and monitored >= $2::bigint`,
 		chain, fork.Next)
 	if err := t.SendBatch(ctx, batch).Close(); err != nil {
-		return fmt.Errorf("take back what was registered: %w", err)
+		return fmt.Errorf("roll the registry back: %w", err)
 	}
 
 	return nil

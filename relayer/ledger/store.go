@@ -210,7 +210,7 @@ func insertEvents(ctx context.Context, t *transaction, events []contract.Event,
 	_, err := pgx.ForEachRow(rows, []any{&p.Block, &p.Index, &seq}, func() error {
 		e, ok := given[p]
 		if !ok {
-			return fmt.Errorf("an event at block %d, log %d came back that was not given", p.Block, p.Index)
+			return fmt.Errorf("the database returned an unknown event at block %d, log %d", p.Block, p.Index)
 		}
 
 		added[p] = true
@@ -219,7 +219,7 @@ func insertEvents(ctx context.Context, t *transaction, events []contract.Event,
 		}
 
 		if last := len(t.result.Pending); last > 0 && t.result.Pending[last-1].Seq >= *seq {
-			return fmt.Errorf("outbox row %d came back behind %d", *seq, t.result.Pending[last-1].Seq)
+			return fmt.Errorf("the database returned outbox row %d after row %d", *seq, t.result.Pending[last-1].Seq)
 		}
 
 		row := pendingOf(e)
