@@ -9,7 +9,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/column"
 )
 
-// bulk is how many rows are worth a COPY, which takes one more round trip than a statement.
+// bulk is the number of rows from which COPY pays off; it takes one more round trip than a
+// statement.
 const bulk = 256
 
 // Add adds rows for stored events in the caller's transaction, in their order, and sets their ID.
@@ -53,7 +54,7 @@ func insert(ctx context.Context, tx pgx.Tx, chainID int64, rows []Pending) error
 	return number(found, rows)
 }
 
-// copyRows draws the numbers first, since COPY returns nothing.
+// copyRows reserves the numbers first, since COPY returns none.
 func copyRows(ctx context.Context, tx pgx.Tx, chainID int64, rows []Pending) error {
 	found, _ := tx.Query(ctx, `select nextval('outbox_seq_seq') from generate_series(1, $1)`, len(rows))
 	if err := number(found, rows); err != nil {
@@ -79,7 +80,7 @@ func copyRows(ctx context.Context, tx pgx.Tx, chainID int64, rows []Pending) err
 	return err
 }
 
-// number gives the rows the numbers that came back.
+// number assigns the returned numbers to the rows.
 func number(found pgx.Rows, rows []Pending) error {
 	seqs, err := pgx.CollectRows(found, pgx.RowTo[int64])
 	if err != nil {
@@ -87,12 +88,12 @@ func number(found pgx.Rows, rows []Pending) error {
 	}
 
 	if len(seqs) != len(rows) {
-		return fmt.Errorf("%d numbers came back", len(seqs))
+		return fmt.Errorf("the database returned %d numbers", len(seqs))
 	}
 
 	for i := range rows {
 		if rows[i].Seq = seqs[i]; i > 0 && seqs[i] <= seqs[i-1] {
-			return fmt.Errorf("number %d came back behind %d", seqs[i], seqs[i-1])
+			return fmt.Errorf("the database returned number %d after %d", seqs[i], seqs[i-1])
 		}
 	}
 

@@ -1,10 +1,10 @@
-// Package outbox is the table of messages that are committed and not yet acknowledged by Pub/Sub:
-// its rows, and the statements that read, count, delete and add them.
+// Package outbox is the table of messages that were committed and wait for Pub/Sub's
+// acknowledgement: its rows, and the statements that read, count, delete and add them.
 //
-// The owner of a slot is the only writer of its rows, one commit after the other, so the order of seq
-// is the order in which they were committed and have to be published. (What others want published
-// they request: see package ledger.) A row names its event: the one at its place in events, or the
-// one in orphaned_events; it is deleted once its message was acknowledged.
+// The owner of a slot is the only writer of its rows, one commit after the other, so the order of
+// seq is the order of commits and of publishing. (Others request what they want published: see
+// package ledger.) A row names its event: the one at its place in events, or the one in
+// orphaned_events; it is deleted once its message was acknowledged.
 package outbox
 
 import (
@@ -23,8 +23,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
 )
 
-// ID names a row for ever. A server that has forgotten the last commits gives their numbers to other
-// rows, whose tokens are others.
+// ID identifies a row for ever. A server that lost its last commits reuses their numbers, but with
+// other tokens.
 type ID struct {
 	Seq   int64
 	Token int64 // drawn by the commit
@@ -39,7 +39,7 @@ type Pending struct {
 	Trace *trace.SpanContext // of the commit; nil without tracing, and when the row was read from the outbox
 }
 
-// Topic says to which of the configured topics a row goes.
+// Topic selects one of the configured topics.
 type Topic int8
 
 // The topics.
@@ -49,17 +49,17 @@ const (
 	RetractionsTopic
 )
 
-// Topics is how many there are.
+// Topics is their number.
 const Topics = 3
 
-// Lane is an ordering key on a topic. Escrow is zero where the ordering key is the slot.
+// Lane is an ordering key on a topic. Escrow is zero if the ordering key is the slot.
 type Lane struct {
 	Topic  Topic
 	Slot   int16
 	Escrow common.Address
 }
 
-// Box is the outbox as the owner of slots sees it: the rows of those slots. It is safe for concurrent use.
+// Box is the owner's view of the outbox: the rows of its slots. It is safe for concurrent use.
 type Box struct {
 	DB         *pgxpool.Pool
 	ChainID    int64
@@ -88,30 +88,31 @@ func (b *Box) LaneOf(p *Pending) Lane {
 // topicColumn is the Topic of a row.
 const topicColumn = `case when o.kind = 1 then 2 when o.event_type = any(@others) then 1 else 0 end`
 
-// mine says whether a row is in one of the slots that the reader knows to be the owner's, and that
-// is. One that was taken since is left out: rows of it may come before those that were read. As a
-// plain join, or with a plain "in", it is the planner's to turn around, and with the statistics of
-// a queue, which are of another hour, it has read the whole outbox once per slot: a minute per
-// page. With "any" of a parameter it compares each slot with each.
+// mine is the condition that a row is in a slot that the owner has and that the reader knows about.
+// A slot taken since is left out: its rows may precede those already read. The form is deliberate:
+// a plain join, or a plain "in", lets the planner reverse it, and with outdated statistics of the
+// queue it has read the whole outbox once per slot: a minute per page. With "any" of a parameter it
+// compares each slot with each.
 const mine = `(o.slot in (select slot from slot_ownership where chain_id = @chain and owner = @owner
 	and (slot in (select unnest(@mine::smallint[]))) is true)) is true`
 
-// answerWithin is how long a server may take to say that it has ended a statement whose time was over.
+// answerWithin is how long a server may take to report that it has ended a statement after its
+// limit.
 const answerWithin = 2 * time.Second
 
-// Sent is a row that was acknowledged, or need not be sent.
+// Sent is a row that was acknowledged, or is skipped.
 type Sent struct {
 	ID
 	Slot int16
 }
 
-// Sent is the row as one that was acknowledged.
+// Sent converts the row.
 func (p *Pending) Sent() Sent { return Sent{p.ID, p.Slot} }
 
 // Delete deletes rows, in one round trip and one transaction.
 //
-// The server ends the deletion after limit: what it deleted until then comes back, and nothing of
-// it holds up the next attempt. A server that does not answer is waited for answerWithin longer.
+// The server ends the deletion after limit: its rows stay, and its locks are gone before the next
+// attempt. A silent server is given answerWithin more.
 func (b *Box) Delete(ctx context.Context, rows []Sent, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit+answerWithin)
 	defer cancel()
@@ -126,17 +127,16 @@ func (b *Box) Delete(ctx context.Context, rows []Sent, limit time.Duration) erro
 	return nil
 }
 
-// deleteRows compares both parts of an ID with what was sent. That a number was given out again and
-// has the token of another row that was sent is as unlikely as that two tokens are the same. Tokens are
-// compared by a hash: as "any" of a parameter, Postgres compares each row with each token in a generic
-// plan.
+// deleteRows matches seq and token separately: a reused number with the token of another sent row
+// is as unlikely as two equal tokens. Tokens are compared by a hash: with "any" of a parameter,
+// Postgres compares each row with each token in a generic plan.
 const deleteRows = `
 	delete from outbox where chain_id = $1 and seq = any($2) and (token in (select unnest($3::bigint[]))) is true`
 
-// Doubt raises the doubt of slots, each to a seq: a row of the slot up to there may have been handed to
-// Pub/Sub by an owner that does not know how it ended. It is for a metric, relayer_republished_total,
-// and nothing is decided by it. An owner that yields its slots calls this method; of slots that are
-// taken from an owner that could not, every row is in doubt (package partition).
+// Doubt raises the doubt of slots, each to a seq: rows of the slot up to it may have been published
+// by an owner that lost the outcome. It only feeds a metric, relayer_republished_total. An owner
+// that yields its slots calls this method; if slots are taken from an owner that could not call it,
+// every row is in doubt (package partition).
 func (b *Box) Doubt(ctx context.Context, seqs map[int16]int64) error {
 	ctx, cancel := context.WithTimeout(ctx, doubtTimeout)
 	defer cancel()
@@ -146,13 +146,13 @@ func (b *Box) Doubt(ctx context.Context, seqs map[int16]int64) error {
 	}
 
 	if _, err := b.DB.Exec(ctx, raiseDoubt, b.ChainID, slots, highest); err != nil {
-		return fmt.Errorf("write down what may have been sent, of %d slots: %w", len(seqs), err)
+		return fmt.Errorf("record the messages in doubt of %d slots: %w", len(seqs), err)
 	}
 
 	return nil
 }
 
-// doubtTimeout bounds one attempt to write it down.
+// doubtTimeout bounds one attempt to record it.
 const doubtTimeout = 5 * time.Second
 
 const raiseDoubt = `

@@ -10,11 +10,11 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/column"
 )
 
-// Found is an outbox row as it was read.
+// Found is an outbox row as read.
 type Found struct {
 	Pending
-	Doubtful bool // it may have been published already: see Doubt
-	Gone     bool // its event is not stored any more: a person has removed it
+	Doubtful bool // it may have been published before: see Doubt
+	Gone     bool // its event is missing: a person has removed it
 	want     int  // the ordinal of the Want
 }
 
@@ -25,11 +25,11 @@ type Want struct {
 	Limit int
 }
 
-// columns of a row as scan reads it, and whether the row may have been published already.
+// columns of a row as scan reads it, and whether the row is in doubt.
 const columns = `o.seq, o.token, o.slot, o.kind, o.escrow, o.event_type, p.block_number, p.log_index, p.occurrence, p.block_time, p.block_hash,
 	p.tx_hash, p.emitter, p.args, o.seq <= s.doubt_seq`
 
-// joins look up a row's event and its slot's history, one by one.
+// joins look up a row's event and its slot's doubt, one by one.
 const joins = `
 	left join lateral (
 		select block_number, log_index, occurrence, block_time, block_hash, tx_hash, emitter, args
@@ -42,8 +42,8 @@ const joins = `
 	left join lateral (select doubt_seq from slot_ownership t where t.chain_id = o.chain_id and t.slot = o.slot
 		limit 1) s on true`
 
-// readPage returns rows behind a seq, in order. Of the named escrows and slots those are left out
-// which go to the default topic.
+// readPage returns rows after a seq, in order, without the default topic's rows of the named
+// escrows and slots.
 const readPage = `
 	select ` + columns + `, 0
 	from (
@@ -53,8 +53,8 @@ const readPage = `
 		order by o.seq limit @limit) o` + joins + `
 	order by o.seq`
 
-// Page returns at most limit rows of the slots in mine behind seq last, in order, except those of the
-// lanes in without, all of DefaultTopic.
+// Page returns at most limit rows of the slots in mine after seq last, in order, except those of
+// the lanes in without, all of DefaultTopic.
 func (b *Box) Page(ctx context.Context, mine []int16, last int64, limit int, without []Lane) ([]Found, error) {
 	escrows, slots := [][]byte{}, []int16{}
 	for _, lane := range without {
@@ -97,7 +97,7 @@ const (
 	order by w.ord, o.seq`
 )
 
-// Lanes returns the rows of each want, by its index, if they are of the slots in mine.
+// Lanes returns the rows of each want, by its index, if their slots are in mine.
 func (b *Box) Lanes(ctx context.Context, mine []int16, wants []Want) ([][]Found, error) {
 	args := b.readArgs(mine)
 	args["topics"] = column.Of(wants, func(w *Want) int32 { return int32(w.Lane.Topic) })
@@ -123,9 +123,9 @@ func (b *Box) Lanes(ctx context.Context, mine []int16, wants []Want) ([][]Found,
 	return lanes, nil
 }
 
-// inOrder makes the planner follow the index, in which the next row is beside the last one, whatever
-// the statistics say. With the statistics of an empty outbox the planner would sort the whole backlog
-// for every page.
+// inOrder makes the planner use the index, in which consecutive rows are neighbours, regardless of
+// statistics. With the statistics of an empty outbox the planner would sort the whole backlog for
+// every page.
 const inOrder = `select set_config('enable_bitmapscan', 'off', true), set_config('enable_seqscan', 'off', true)`
 
 // read runs one of the statements that read the outbox.
