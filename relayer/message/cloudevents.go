@@ -7,9 +7,10 @@ import (
 // cloudEventType begins the type of each event: {prefix}EscrowDeployed.v1, and {prefix}EscrowDeployed.retracted.v1.
 const cloudEventType = "com.github.fusion-prime.escrow-relayer."
 
-// AddCloudEvents adds the attributes of CloudEvents 1.0 to those that Encode returned, in the binary
-// mode of its binding to Pub/Sub (googleapis/google-cloudevents, docs/spec/pubsub.md). The body
-// stays as it is. A replay has the id of its event; a retraction is an event of another id and type.
+// AddCloudEvents adds the attributes of CloudEvents 1.0 to those that Encode returned, in the
+// binary mode of its binding to Pub/Sub (googleapis/google-cloudevents, docs/spec/pubsub.md). The
+// body is unchanged. A replay has the id of its event; a retraction is an event with a separate id
+// and type.
 func AddCloudEvents(attributes map[string]string, k Kind, e *Event) {
 	id, name := attributes[AttrEventID], e.Name
 	if k == Retraction {

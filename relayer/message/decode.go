@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Message is what a consumer gets.
+// Message is what a consumer receives.
 type Message struct {
 	EventID         string // {transaction_hash}:{log_index}, sometimes :{n}; with ChainID it identifies event and content
 	EventType       string // EscrowDeployed, Approved, EscrowReleased, EscrowRefunded, or another of EVENT_NAMES
@@ -36,14 +36,14 @@ type Message struct {
 }
 
 var (
-	// ErrMalformed means that a message is not one of the relayer's, or contradicts itself.
+	// ErrMalformed means that a message is not one of the relayer's, or is inconsistent.
 	ErrMalformed = errors.New("malformed message")
-	// ErrSchema means that a message has a schema that this package does not know.
+	// ErrSchema means that this package is too old for the message's schema.
 	ErrSchema = errors.New("unknown message schema")
 )
 
 // Text returns an argument that is a string: an address, an integer, bytes, or a text. The error
-// names the argument, and its value where it has another type.
+// names the argument, and its value if it has another type.
 func (m *Message) Text(name string) (string, error) {
 	value, ok := m.Args[name]
 	if !ok {
@@ -85,9 +85,9 @@ var (
 	integer = regexp.MustCompile(`^(0|-?[1-9][0-9]{0,77})$`) // 2^256 has 78 digits
 )
 
-// Decode reads a message and verifies that it is complete and that its body agrees with itself and
-// with the attributes. It ignores names that this package does not know. The error wraps ErrMalformed
-// or ErrSchema.
+// Decode reads a message and verifies that it is complete and that its body is consistent with
+// itself and with the attributes. It ignores unknown names. The error wraps ErrMalformed or
+// ErrSchema.
 func Decode(body []byte, attributes map[string]string) (*Message, error) {
 	if v := attributes[AttrSchema]; v != Version {
 		return nil, fmt.Errorf("%w: attribute schema is %q, this package knows %q; update it", ErrSchema, v, Version)
@@ -185,7 +185,7 @@ func (m *Message) verify(name string, attributes map[string]string) error {
 	return nil
 }
 
-// reader reads fields, until the first that cannot be read.
+// reader reads fields, until the first unreadable one.
 type reader struct {
 	top map[string]json.RawMessage
 	err error
@@ -207,7 +207,7 @@ func (r *reader) read(name string, into any) {
 	}
 }
 
-// readArgs reads the arguments, and checks that the copies at the top level are the same.
+// readArgs reads the arguments, and checks that the copies at the top level are equal.
 func (r *reader) readArgs(m *Message) {
 	var args map[string]json.RawMessage
 	r.read("args", &args)
@@ -234,7 +234,7 @@ func (r *reader) readArgs(m *Message) {
 
 var errKind = errors.New("neither string nor boolean, nor an array or object of these")
 
-// argument decodes a value. It refuses null, and numbers, because many languages lose digits of them.
+// argument decodes a value. It refuses null, and numbers, because many languages lose their digits.
 func argument(raw json.RawMessage) (any, error) {
 	var value any
 	if err := json.Unmarshal(raw, &value); err != nil {

@@ -24,8 +24,8 @@ type Event struct {
 	Args            []byte // a JSON object by ABI name; its values are strings, booleans, or arrays and objects of these
 }
 
-// Encode returns the body and the attributes of a message. published is when it is sent. The order
-// of the body's fields is fixed. An error means that the arguments are not an object.
+// Encode returns the body and the attributes of a message. published is the time of sending. The
+// order of the body's fields is fixed. An error means that the arguments are not an object.
 func Encode(k Kind, e *Event, chainID int64, published time.Time) (body []byte,
 	attributes map[string]string, err error) {
 	id := EventID(e.TransactionHash, e.LogIndex, e.Occurrence)
@@ -91,7 +91,7 @@ const (
 	millisLayout  = `"2006-01-02T15:04:05.000Z"`
 )
 
-// appendText appends a member whose value needs no escapes.
+// appendText appends a member whose value is free of escapes.
 func appendText(b []byte, name, value string) []byte {
 	b = append(append(append(b, '"'), name...), `":"`...)
 	return append(append(b, value...), '"')
@@ -99,8 +99,8 @@ func appendText(b []byte, name, value string) []byte {
 
 func appendHash(b, hash []byte) []byte { return hex.AppendEncode(append(b, '0', 'x'), hash) }
 
-// appendMembers appends the members of an object, each with a comma before it, except those whose
-// names are reserved. It copies the values as they are.
+// appendMembers appends the members of an object, each after a comma, except those with reserved
+// names. It copies the values unchanged.
 func appendMembers(out, object []byte) ([]byte, error) {
 	unnamed := false
 	err := members.Each(object, func(name, value []byte) {

@@ -4,7 +4,7 @@ import (
 	_ "embed"
 )
 
-// Version is the attribute schema of every message. It changes when consumers have to change; names
+// Version is the attribute schema of every message. It changes when consumers must change; names
 // may be added under the same version.
 const Version = "1"
 
@@ -13,13 +13,13 @@ const Version = "1"
 //go:embed schema.json
 var Schema []byte
 
-// Kind says why a message is published. The values are those of the outbox.
+// Kind is the reason why a message is published. The values are those of the outbox.
 type Kind int16
 
 const (
 	// Original is the first publication of an event.
 	Original Kind = 0
-	// Retraction says that a reorganisation removed an event which was published.
+	// Retraction withdraws a published event that a reorganisation removed.
 	Retraction Kind = 1
 	// Replay is the publication of an event once more, on request.
 	Replay Kind = 2
@@ -45,11 +45,12 @@ const (
 // Reorganised is the reason of every retraction so far.
 const Reorganised = "reorganisation"
 
-// deployed is the event whose emitter is not the escrow: contract.Deployed, which this package must not import.
+// deployed is the one event that the factory emits: contract.Deployed, which this package must not
+// import.
 const deployed = "EscrowDeployed"
 
-// reserved says whether an argument of this name appears only under args. The names are reserved in
-// every message, so that a name means the same in all of them.
+// reserved reports whether an argument of this name appears only under args. The names are reserved
+// in every message, so that a name means the same in all of them.
 func reserved(name string) bool {
 	switch name {
 	case "event_id", "event_type", "event_name", "chain_id", "contract_address", "block_number", "block_hash",

@@ -1,6 +1,6 @@
-// Package members walks over the members of a JSON object without decoding them. It only finds
-// where names and values end, which is some ten times as fast as encoding/json: the arguments of
-// each event are read twice, when it is folded into its record and when it is published.
+// Package members iterates over the members of a JSON object without decoding them. It only locates
+// names and values, some ten times as fast as encoding/json: the arguments of each event are read
+// twice, when it is folded into its record and when it is published.
 package members
 
 import (
@@ -11,9 +11,9 @@ import (
 
 var errNoObject = errors.New("not a JSON object with plain names")
 
-// Each calls each for every member of an object, in their order: the name without its quotes, and
-// the value as it stands. It copies nothing. Names have no escapes: they are identifiers. What is
-// valid JSON is walked over to its end; of anything else it may or may not notice that it is not.
+// Each calls each for every member of an object, in order: the name without its quotes, and the raw
+// value. It copies no bytes. Names are identifiers, hence free of escapes. Valid JSON is read to
+// its end; invalid JSON may go undetected.
 func Each(object []byte, each func(name, value []byte)) error {
 	s := scanner{in: object}
 	if !s.take('{') {
@@ -66,7 +66,7 @@ func (s *scanner) take(c byte) bool {
 	return false
 }
 
-// text takes a string, with its quotes; nil if there is none.
+// text reads a string, with its quotes; nil if there is none.
 func (s *scanner) text() []byte {
 	if s.at >= len(s.in) || s.in[s.at] != '"' {
 		return nil
@@ -90,7 +90,7 @@ func (s *scanner) text() []byte {
 	return nil
 }
 
-// value takes a value of any kind; nil if there is none.
+// value reads a value of any kind; nil if there is none.
 func (s *scanner) value() []byte {
 	s.blank()
 	start, depth := s.at, 0

@@ -1,19 +1,19 @@
-// Package subscriber applies the relayer's messages to a consumer's Postgres: each event once, and
-// what a reorganisation removed not at all.
+// Package subscriber applies the relayer's messages to a consumer's Postgres: each event of the
+// chain once, and none that a reorganisation removed.
 //
-// The topics of events and of retractions have no order between them, Pub/Sub delivers at least
-// once, and a replay publishes an event again. Apply remembers per event id what came, in one row:
+// The topics of events and of retractions are unordered relative to each other, Pub/Sub delivers at
+// least once, and a replay publishes an event again. Apply records the messages of each event id in
+// one row:
 //
 //	            event ──► applied ──► retraction: undone ──┐
-//	(nothing) ─┤                                           ├─► anything that follows changes nothing
+//	(nothing) ─┤                                           ├─► later messages change nothing
 //	            retraction ─────────────► never applied ───┘
 //
-// So whatever the order and however often messages come, a consumer ends with the effects of exactly
-// the events of the chain. One row per event, rather than a table of applied ids and one of retracted
-// ids, makes the primary key settle what happens when an event and its retraction are applied at the
-// same time.
+// So in any order and with any duplicates, a consumer ends with the effects of exactly the events
+// of the chain. One row per event, rather than a table of applied ids and one of retracted ids,
+// lets the primary key serialize an event and its retraction that are applied at the same time.
 //
-// The package stands apart from package message, which imports the standard library only.
+// The package is separate from package message, which imports the standard library only.
 package subscriber
 
 import (
@@ -28,25 +28,26 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
 )
 
-// Schema creates the table that Apply needs, unless it is there. Run it once, or copy it into a migration.
+// Schema creates the table that Apply needs, if it is missing. Run it once, or copy it into a
+// migration.
 //
 //go:embed schema.sql
 var Schema string
 
-// ErrPruned means that a retraction is older than what Prune deleted: whether its event had been
-// applied is no longer known. A person has to look, so let it go to the dead-letter topic.
+// ErrPruned means that a retraction is older than what Prune deleted: whether its event was applied
+// is unknown. A person must decide, so let it go to the dead-letter topic.
 var ErrPruned = errors.New("retraction of an event that is pruned")
 
-// Effect changes the consumer's own tables for an event, in tx. If m.Retracted is true, it takes back
-// what it did for the event with the same EventID; m has the same Args then. Other events of the
-// escrow may have been applied in between, so an effect that is a row per event, deleted on a
-// retraction, is always right, and one that overwrites a state may not be.
+// Effect changes the consumer's tables for an event, in tx. If m.Retracted is true, it undoes what
+// it did for the event with the same EventID; m has the same Args then. Other events of the escrow
+// may have been applied in between, so an effect that is a row per event, deleted on a retraction,
+// is always right, and one that overwrites a state may be wrong.
 type Effect func(ctx context.Context, tx pgx.Tx, m *message.Message) error
 
-// Apply calls effect if m changes something: once for an event, and once more to take it back. It
-// does nothing for a message that came before, for a replay of a known event, and for an event whose
-// retraction came first. Commit tx, then acknowledge m; after an error roll tx back and do not
-// acknowledge m. Several transactions may apply messages at the same time, of the same event too.
+// Apply calls effect if m changes something: once for an event, and once more to undo it. It
+// ignores a duplicate, a replay of a known event, and an event whose retraction came first. Commit
+// tx, then acknowledge m; after an error roll tx back and leave m unacknowledged. Several
+// transactions may apply messages at the same time, even of the same event.
 func Apply(ctx context.Context, tx pgx.Tx, m *message.Message, effect Effect) error {
 	var applied, pruned bool
 	err := tx.QueryRow(ctx, noteMessage, pgx.StrictNamedArgs{
@@ -70,8 +71,8 @@ func Apply(ctx context.Context, tx pgx.Tx, m *message.Message, effect Effect) er
 	return nil
 }
 
-// noteMessage moves an event id to its next state and returns whether an effect stands behind it. No
-// row means that nothing changed. A replay from before the mark of pruneMessages changes nothing.
+// noteMessage moves an event id to its next state and returns whether an effect is due. Without a
+// row the state is unchanged, as for a replay from before the mark of pruneMessages.
 const noteMessage = `
     with pruned as (
         select from escrow_messages where chain_id = @chain and event_id = '' and block_time >= @block_time)
@@ -82,10 +83,10 @@ const noteMessage = `
      where excluded.retracted and not known.retracted
     returning known.applied, exists (select from pruned)`
 
-// Prune deletes up to 10,000 rows of messages that came before the time given, and returns how many
-// it deleted: call it until that is 0. Keep what may still come again, which is the retention of the
+// Prune deletes up to 10,000 rows of messages that came before the given time, and returns their
+// number: call it until that is 0. Keep what may still come again, which is the retention of the
 // subscriptions (31 days at most), and what a reorganisation may still remove. A replay of a pruned
-// event does nothing, as before; its retraction is ErrPruned. While tx lasts, Apply waits.
+// event stays without effect; its retraction is ErrPruned. Apply waits while tx is open.
 func Prune(ctx context.Context, tx pgx.Tx, before time.Time) (int64, error) {
 	if _, err := tx.Exec(ctx, `lock table escrow_messages in share row exclusive mode`); err != nil {
 		return 0, fmt.Errorf("lock the messages: %w", err)
@@ -99,8 +100,8 @@ func Prune(ctx context.Context, tx pgx.Tx, before time.Time) (int64, error) {
 	return n, nil
 }
 
-// pruneMessages deletes the oldest and raises the mark of their chains. It needs the table's lock: a
-// replay that saw neither the row nor the mark would be applied again.
+// pruneMessages deletes the oldest rows and raises the mark of their chains. It needs the table's
+// lock: a replay that saw neither the row nor the mark would be applied again.
 const pruneMessages = `
     with old as (
         select chain_id, event_id from escrow_messages
@@ -114,8 +115,8 @@ const pruneMessages = `
             on conflict (chain_id, event_id) do update set block_time = greatest(mark.block_time, excluded.block_time))
     select count(*) from gone`
 
-// Forget makes Apply take every event of a chain for new, apart from retracted ones. A consumer that
-// wants its history again undoes its effects in the same transaction, and then has it replayed.
+// Forget makes Apply treat every event of a chain as new, except retracted ones. A consumer that
+// wants its history again undoes its effects in the same transaction, and then requests a replay.
 func Forget(ctx context.Context, tx pgx.Tx, chainID string) error {
 	_, err := tx.Exec(ctx, `delete from escrow_messages where chain_id = $1 and not retracted`, chainID)
 	if err != nil {

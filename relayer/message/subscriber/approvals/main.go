@@ -1,6 +1,6 @@
-// Command approvals keeps the approvals of each escrow in the table approvals. It is an example of a
-// consumer that is right, whatever the order and however often messages come: README.md of package
-// message walks through it.
+// Command approvals keeps the approvals of each escrow in the table approvals. It is an example of
+// a consumer that is correct in any order and with any duplicates; README.md of package message
+// explains it.
 package main
 
 import (
@@ -73,8 +73,8 @@ func receive(ctx context.Context, db *pgxpool.Pool, received *pubsub.Message) {
 	if err != nil {
 		slog.WarnContext(ctx, "message not applied", slog.String("event_id", received.Attributes[message.AttrEventID]),
 			slog.Any("err", err))
-		// It comes again, and in the end goes to the dead-letter topic; with ordering, the escrow's later
-		// messages wait for it.
+		// It is redelivered, and finally goes to the dead-letter topic; with ordering, the escrow's
+		// later messages wait for it.
 		received.Nack()
 
 		return
