@@ -13,7 +13,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
 )
 
-// ErrFenced means that the right to publish ended while Run was at it.
+// ErrFenced means that the right to publish ended during Run.
 var ErrFenced = errors.New("fenced: the right to publish is over")
 
 // Config of a Publisher. DB, Owner, Sender, Topics.Default and Metrics are required.
@@ -26,56 +26,56 @@ type Config struct {
 	OtherNames  map[string]bool // events that go to Topics.Other
 	BySlot      bool            // ordering key: the slot instead of the escrow; larger batches, less isolation
 	CloudEvents bool            // messages have the attributes of CloudEvents too
-	// Valid says whether the right to publish still holds; it is asked before each request, concurrently. Nil: for ever.
+	// Valid reports whether the right to publish still holds; called before each request, concurrently. Nil: always.
 	Valid func() bool
-	// Memory names what the database server of this tenure remembers; see Handover.
+	// Memory identifies what the database server of this tenure remembers; see Handover.
 	Memory string
-	// Tracer makes a span per message, whose context the message carries as the attributes
-	// traceparent and googclient_traceparent. Nil: none.
+	// Tracer creates a span per message; the message carries its context in the attributes
+	// traceparent and googclient_traceparent. Nil: untraced.
 	Tracer   trace.Tracer
 	Log      *slog.Logger
 	Metrics  *Metrics
-	Handover *Handover      // from the tenure before. Nil: there was none
+	Handover *Handover      // from the previous tenure; nil for the first
 	Jitter   func() float64 // from 0 to 1, for the delays of blocked lanes. Nil: random
 }
 
-// Handover takes over from one tenure to the next what this process knows of the outbox and the
-// database does not. One Publisher at a time uses it.
+// Handover passes from one tenure to the next what this process knows about the outbox beyond the
+// database. One Publisher at a time uses it.
 type Handover struct {
-	acked  []outbox.Sent   // acknowledged, and not deleted because the database was gone: not to be sent again
-	unsure map[int16]int64 // of each slot the seq up to which requests ended without an answer
+	acked  []outbox.Sent   // acknowledged but still in the outbox, because the database was gone: must be skipped
+	unsure map[int16]int64 // per slot, the seq up to which the outcome of requests is unknown
 	memory string          // of the database server that the last Publisher ran on
 }
 
-// Known says whether a Publisher of this process has run on the server that remembers that. If none has,
-// what the instance published in a former life is not known: one that was failed over to may show rows
-// again that were deleted.
+// Known reports whether a Publisher of this process has run on the server with that memory.
+// Otherwise it is unknown what an earlier process published: a server after a failover may show
+// rows again that were deleted.
 func (h *Handover) Known(memory string) bool { return h.memory != "" && h.memory == memory }
 
-// Sender hands messages to Pub/Sub, in one request and once: the loop retries. Errors are those of
-// package pubsub. The call has a deadline of its own. (Google's Publisher is not used: it delays
-// each message to fill batches by key, keeps a goroutine and a queue per key, retries where we
-// cannot see it, and drops a key's queue when it fails.)
+// Sender sends messages to Pub/Sub in one request, without retries: the loop retries. Errors are
+// those of package pubsub. The call has its own deadline. (Google's Publisher is unsuitable: it
+// delays each message to fill batches by key, keeps a goroutine and a queue per key, retries out of
+// our sight, and drops a key's queue when it fails.)
 type Sender interface {
 	Publish(ctx context.Context, topic, key string, messages []pubsub.Message) (ids []string, err error)
 }
 
 // limits of a publisher. Tests make them small.
 type limits struct {
-	windowRows  int           // in memory, waiting or under way, or acknowledged and not deleted: what a crash can repeat
-	windowBytes int           // of those, about; a page more may come
+	windowRows  int           // in memory, or acknowledged but still in the outbox: what a crash can repeat
+	windowBytes int           // of those, about; one page may exceed it
 	laneRows    int           // of one lane in memory; the rest stays in the outbox: one lane must not fill the window
 	pageRows    int           // rows read at once
-	requests    int           // under way at once on a topic; Pub/Sub takes some 20 ms, so one key per escrow needs many
-	batchRows   int           // messages in a request: the service takes 1,000
-	batchBytes  int           // bytes in a request, about: the service takes 10 MB, and 1 MB/s under a key
-	maxBlocked  int           // lanes of a topic
+	requests    int           // in flight per topic; Pub/Sub takes some 20 ms, so one key per escrow needs many
+	batchRows   int           // messages in a request: the service accepts 1,000
+	batchBytes  int           // bytes in a request, about: the service accepts 10 MB, and 1 MB/s under a key
+	maxBlocked  int           // blocked lanes of a topic from which its new lanes wait
 	firstDelay  time.Duration // of a blocked lane; it doubles
 	lastDelay   time.Duration // the longest
-	linger      time.Duration // before a deletion that is not full: fewer transactions, a wider crash window
-	deleteFull  int           // rows that are worth a deletion at once
+	linger      time.Duration // before a deletion below deleteFull: fewer transactions, a wider crash window
+	deleteFull  int           // rows from which a deletion begins at once
 	deleteMost  int           // rows of one deletion
-	rereadEvery time.Duration // a reading from the start that nothing called for: the safety net under every hint
+	rereadEvery time.Duration // a periodic reading from the start: the safety net under every hint
 }
 
 var defaultLimits = limits{
@@ -92,8 +92,8 @@ const (
 	deleteAtEnd = time.Second
 )
 
-// backoff is the delay before the next attempt after so many failures in a row: it doubles from
-// first to last, and jitter, from 0 to 1, takes off up to half of it.
+// backoff is the delay before the next attempt after so many consecutive failures: it doubles from
+// first to last, and jitter, from 0 to 1, subtracts up to half of it.
 func backoff(first, last time.Duration, failures int, jitter float64) time.Duration {
 	delay := last
 	if failures < 16 {

@@ -8,41 +8,42 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
-// Limits of deletions. A database that is slow gets smaller ones and more time; one that is fast gets larger ones.
+// Limits of deletions. A slow database gets smaller ones and more time; a fast one gets larger
+// ones.
 const (
-	// deleteLimit bounds one deletion, and maxDeleteLimit one of a single row where even that took too long.
+	// deleteLimit bounds one deletion; a single row that exceeds it may take up to maxDeleteLimit.
 	deleteLimit    = 8 * time.Second
 	maxDeleteLimit = 2 * time.Minute
-	// minDeletePause and maxDeletePause bound the pause after a deletion that failed.
+	// minDeletePause and maxDeletePause bound the pause after a failed deletion.
 	minDeletePause = 100 * time.Millisecond
 	maxDeletePause = 5 * time.Second
 )
 
-// deleter has the rows leave the outbox that need not be sent any more.
+// deleter deletes the finished rows from the outbox.
 //
-// A row is in waiting or in batch, and in one of them only, from add until a deletion that named it
-// has succeeded. One deletion is under way at most, of batch. It belongs to the goroutine of the loop.
+// A row is either in waiting or in batch, from add until a deletion with that row has succeeded. At
+// most one deletion is in flight, of batch. It belongs to the goroutine of the loop.
 type deleter struct {
-	run     func(rows []outbox.Sent, limit time.Duration) // deletes in a goroutine of its own, and reports to the loop
+	run     func(rows []outbox.Sent, limit time.Duration) // deletes in a separate goroutine, and reports to the loop
 	linger  time.Duration
-	full    int // rows that are worth a deletion before linger is over
+	full    int // rows from which a deletion begins before linger is over
 	maxSize int
 
 	waiting []outbox.Sent
-	since   time.Time // when the first of waiting came
+	since   time.Time // when the oldest of waiting was added
 	batch   []outbox.Sent
-	busy    bool // a deletion is under way
+	busy    bool // a deletion is in flight
 	begun   time.Time
 
 	deletionPace
 }
 
-// deletionPace is how large the next deletion may be, how long it may take, and when it may begin.
-// All of it changes with the outcome of a deletion.
+// deletionPace is the size and the deadline of the next deletion, and when it may begin. All of it
+// changes with the outcome of a deletion.
 type deletionPace struct {
 	size  int // rows
 	limit time.Duration
-	fails int       // in a row
+	fails int       // consecutive
 	pause time.Time // until then
 }
 
@@ -54,13 +55,13 @@ func (d *deleter) add(now time.Time, s outbox.Sent) {
 	d.waiting = append(d.waiting, s)
 }
 
-// idle says that everything is deleted, and nothing is under way.
+// idle reports whether everything is deleted.
 func (d *deleter) idle() bool { return !d.busy && len(d.waiting) == 0 }
 
-// undeleted is how many rows it has.
+// undeleted is the number of its rows.
 func (d *deleter) undeleted() int { return len(d.waiting) + len(d.batch) }
 
-// due is when the next deletion is to begin; zero while there is nothing to do, or while one is under way.
+// due is when the next deletion begins; zero while there is none to begin, or one is in flight.
 func (d *deleter) due(deletionsAwaited bool) time.Time {
 	switch {
 	case d.busy || len(d.waiting) == 0:
@@ -74,8 +75,8 @@ func (d *deleter) due(deletionsAwaited bool) time.Time {
 	return d.since.Add(d.linger)
 }
 
-// begin begins a deletion, of the oldest rows, since neighbours in the table and its
-// indexes cost less together.
+// begin begins a deletion of the oldest rows: neighbours in the table and its indexes cost less
+// together.
 func (d *deleter) begin(now time.Time) {
 	slices.SortFunc(d.waiting, func(a, b outbox.Sent) int { return cmp.Compare(a.Seq, b.Seq) })
 	n := min(len(d.waiting), d.size)
@@ -85,8 +86,8 @@ func (d *deleter) begin(now time.Time) {
 	d.run(d.batch, d.limit)
 }
 
-// end takes the outcome of the deletion under way and returns the rows that are gone. What could not
-// be deleted waits again.
+// end handles the outcome of the deletion in flight and returns the rows that are gone. The others
+// wait again.
 func (d *deleter) end(now time.Time, err error, jitter float64) (gone []outbox.Sent) {
 	rows, took := d.batch, now.Sub(d.begun)
 	d.busy, d.batch = false, nil
@@ -102,7 +103,7 @@ func (d *deleter) end(now time.Time, err error, jitter float64) (gone []outbox.S
 	return rows
 }
 
-// slower takes a deletion of so many rows that failed.
+// slower adapts to a failed deletion of so many rows.
 func (p *deletionPace) slower(now time.Time, rows int, jitter float64) {
 	if p.size == 1 {
 		p.limit = min(2*p.limit, maxDeleteLimit)
@@ -113,7 +114,7 @@ func (p *deletionPace) slower(now time.Time, rows int, jitter float64) {
 	p.pause = now.Add(backoff(minDeletePause, maxDeletePause, p.fails, jitter))
 }
 
-// faster takes a deletion that succeeded after a while, and whether it was as large as it could be.
+// faster adapts to a successful deletion; full: it had the size limit's number of rows.
 func (p *deletionPace) faster(took time.Duration, full bool, maxSize int) {
 	p.fails, p.pause = 0, time.Time{}
 	if took <= p.limit/4 && full {

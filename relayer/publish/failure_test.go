@@ -111,7 +111,7 @@ func TestTopicDeletedAndRecreated(t *testing.T) {
 
 	w.same(rows, settled)
 	require.NoError(t, p.stop())
-	require.Equal(t, 1, w.logs.count("ERROR message not published"))
+	require.Equal(t, 1, w.logs.count("ERROR publish failed"))
 }
 
 // With everything failing and a backlog larger than the window, memory does not grow and nothing

@@ -12,44 +12,44 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
-// stage is where a lane stands.
+// stage is the state of a lane.
 type stage int8
 
 const (
-	idle    stage = iota // nothing is under way: lanes.proceed decides what comes next
+	idle    stage = iota // between steps: lanes.proceed decides what comes next
 	ready                // rows of it are in memory, and it waits for its turn to send them
-	sending              // a request of it is under way; rows may wait behind that
+	sending              // a request of it is in flight; rows may wait behind it
 	blocked              // its last request failed, and it waits for its delay to end
-	wanted               // rows of it are to be read from the outbox, and it waits for the reader
-	reading              // the reader is at it
-	gone                 // forgotten: what still refers to it passes it by
+	wanted               // its rows must be read from the outbox, and it waits for the reader
+	reading              // the reader is reading it
+	gone                 // forgotten: remaining references skip it
 )
 
 var stageNames = [...]string{"idle", "ready", "sending", "blocked", "wanted", "reading", "gone"}
 
 func (s stage) String() string { return stageNames[s] }
 
-// transitions are the stages that may follow each. Whatever a lane does, it may be forgotten: its
-// slot is given away.
+// transitions are the stages that may follow each. A lane may be forgotten in any stage: its slot
+// is yielded.
 var transitions = [...][]stage{
 	idle:    {ready, wanted, gone}, // rows are in memory; rows were left in the outbox; neither
 	ready:   {sending, gone},       // its turn
 	sending: {idle, blocked, gone}, // acknowledged; failed
 	blocked: {wanted, gone},        // the delay is over
 	wanted:  {reading, gone},       // the reader's turn
-	reading: {idle, wanted, gone},  // the rows came; the reading failed, or was of no use any more
+	reading: {idle, wanted, gone},  // the rows came; the reading failed or is void
 	gone:    {},
 }
 
-// lane is an ordering key on a topic with something to do: a failure on one topic does not stop the
-// same key on another. Its rows are sent in the order of their seq:
+// lane is an ordering key on a topic with rows to send: a failure on one topic leaves the same key
+// on another topic unaffected. Its rows are sent in the order of their seq:
 //
 //   - queue is in that order, and empty unless the lane is ready or sending;
-//   - left is the lowest seq of rows that are in the outbox only, and not in the reader's hands; 0:
-//     there are none. All rows in queue are before it; so while there are such rows, or the reader
-//     is at the lane, or its last request failed, nothing is queued but by the reader: see stuck;
+//   - left is the lowest seq of rows that are in the outbox only and outside the reader's current
+//     reading; 0: there are none. All rows in queue precede it; so while there are such rows, or the
+//     lane is being read, or its last request failed, only the reader queues rows: see stuck;
 //   - request is set exactly while it is sending;
-//   - failures, code and retryAt are of the requests that have failed since one succeeded.
+//   - failures, code and retryAt are of the requests that have failed since the last success.
 //
 // It belongs to the goroutine of the loop.
 type lane struct {
@@ -59,22 +59,23 @@ type lane struct {
 	left    int64
 	request *request
 
-	failures int        // in a row
+	failures int        // consecutive
 	code     codes.Code // of the last
 	retryAt  time.Time
-	retryPos int // in the heap of those that are blocked; -1: not there
+	retryPos int // in the heap of blocked lanes; -1: outside
 }
 
 // row is an outbox row in memory.
 type row struct {
 	outbox.Pending
-	doubtful bool // somebody had it to send before, and perhaps did
+	doubtful bool // an earlier owner may have published it
 }
 
-// size is about what a row takes in memory, and twice in a request: arguments stand in the body twice.
+// size is the approximate size of a row in memory and in a request: the body has the arguments
+// twice.
 func (r *row) size() int { return 1024 + 2*len(r.Event.Args) }
 
-// request is a request under way: rows of one lane.
+// request is a request in flight: rows of one lane.
 type request struct {
 	lane    *lane
 	rows    []row
@@ -83,15 +84,15 @@ type request struct {
 	err     error
 }
 
-// want is what to read of one lane: so many rows at most, from a seq on.
+// want is what to read of one lane: at most limit rows, from a seq on.
 type want struct {
 	lane  *lane
 	from  int64
 	limit int
 }
 
-// become changes the stage. One that may not follow is a bug that could turn the order of messages
-// round: the process ends, and the next one reads from the outbox what there is.
+// become changes the stage. A forbidden transition is a bug that could break the order of messages:
+// the process ends, and the next one starts from the outbox.
 func (n *lane) become(s stage) {
 	if !slices.Contains(transitions[n.stage], s) {
 		panic(fmt.Sprintf("publish: lane %+v is %s and was to become %s", n.id, n.stage, s))
@@ -100,19 +101,19 @@ func (n *lane) become(s stage) {
 	n.stage = s
 }
 
-// stuck says whether rows that come now have to stay in the outbox, since earlier ones are there.
+// stuck reports whether new rows must stay in the outbox, behind earlier ones.
 func (n *lane) stuck() bool {
 	return n.failures > 0 || n.left > 0 || n.stage == wanted || n.stage == reading
 }
 
-// leave notes that rows from a seq on are in the outbox only.
+// leave records that rows from a seq on are in the outbox only.
 func (n *lane) leave(seq int64) {
 	if n.left == 0 || seq < n.left {
 		n.left = seq
 	}
 }
 
-// batch takes rows from the queue for a request: one at least, and as many as the limits allow.
+// batch takes rows from the queue for a request: at least one, and as many as the limits allow.
 func (n *lane) batch(rows, bytes int) []row {
 	count, size := 1, n.queue[0].size()
 	for count < min(len(n.queue), rows) {
@@ -131,7 +132,7 @@ func (n *lane) batch(rows, bytes int) []row {
 	return batch
 }
 
-// retries is a heap of the lanes that are blocked, the one that is tried next first.
+// retries is a heap of the blocked lanes, the next one to retry first.
 type retries []*lane
 
 func (r retries) Len() int           { return len(r) }

@@ -9,12 +9,13 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
-// lanes decides what is sent next, and what of which lane is read: it knows every ordering key with
-// something to do. It does no input or output and keeps no time: it is told what has happened, and when.
+// lanes decides what is sent next, and which rows of which lane are read: it holds every ordering
+// key with rows to send. It performs no I/O and has no clock: the caller passes in events and
+// times.
 //
 // A lane is in byID until it is gone. It is in its topic's queue if it is ready, in retries if it
-// is blocked, in wanted if it is wanted (what is no longer in that stage is passed by there), and
-// in its topic's blocked from a failure until it has got through or is gone.
+// is blocked, in wanted if it is wanted (lanes that have left that stage are skipped there), and in
+// its topic's blocked from a failure until it succeeds or is gone.
 type lanes struct {
 	limits  *limits
 	window  *window
@@ -25,18 +26,18 @@ type lanes struct {
 	wanted  []*lane
 }
 
-// topic is what the lanes of a topic have in common. Its name is empty where none is configured.
-// Its lanes that are ready are in queue, those that have failed since they last got through in
-// blocked, and underWay counts those that are sending. skipped is set only while blocked is full,
-// or has been since it was last half empty. It belongs to the goroutine of the loop.
+// topic is the state that the lanes of a topic share. Its name is empty if it is unconfigured. Its
+// ready lanes are in queue, those that have failed since their last success in blocked, and
+// underWay counts those that are sending. skipped is set only while blocked is full, or has been
+// since it was last half empty. It belongs to the goroutine of the loop.
 type topic struct {
 	name     string
 	queue    []*lane // may send, in the order in which they became ready
 	underWay int     // requests
 	blocked  map[*lane]struct{}
-	skipped  int64      // lowest seq passed over because too many lanes are blocked; 0: none
-	code     codes.Code // of the last failure that was logged; OK: all is well
-	freed    time.Time  // when blocked lanes were last let go because one of them had got through
+	skipped  int64      // lowest seq skipped because too many lanes are blocked; 0: none
+	code     codes.Code // of the last failure that was logged; OK after a recovery
+	freed    time.Time  // when blocked lanes were last released because one of them succeeded
 }
 
 func newLanes(l *limits, w *window, jitter func() float64, names [outbox.Topics]string) lanes {
@@ -48,11 +49,13 @@ func newLanes(l *limits, w *window, jitter func() float64, names [outbox.Topics]
 	return s
 }
 
-// add puts a row into its lane, or leaves it in the outbox where earlier rows of its lane are not in memory.
+// add puts a row into its lane, or leaves it in the outbox behind earlier rows of its lane that are
+// there.
 func (s *lanes) add(id outbox.Lane, r row) {
 	n := s.byID[id]
 	if n == nil {
-		// Once one row was passed over so, all are until it has been read again: the next may be of the same lane.
+		// Once a row is skipped, all are until it has been read again: the next may be of the same
+		// lane.
 		if t := &s.topics[id.Topic]; t.skipped > 0 || len(t.blocked) >= s.limits.maxBlocked {
 			if t.skipped == 0 || r.Seq < t.skipped {
 				t.skipped = r.Seq
@@ -79,7 +82,7 @@ func (s *lanes) enqueue(n *lane, r row) {
 	s.window.load(&r)
 }
 
-// proceed decides what comes next for a lane of which nothing is under way.
+// proceed decides what comes next for an idle lane.
 func (s *lanes) proceed(n *lane) {
 	switch {
 	case n.stage != idle:
@@ -94,13 +97,13 @@ func (s *lanes) proceed(n *lane) {
 	}
 }
 
-// want has a lane read by key.
+// want requests that a lane is read by key.
 func (s *lanes) want(n *lane) {
 	n.become(wanted)
 	s.wanted = append(s.wanted, n)
 }
 
-// forget drops a lane. What of it is in the outbox is left to whoever reads it.
+// forget drops a lane. Its rows in the outbox are read again later.
 func (s *lanes) forget(n *lane) {
 	s.drop(n)
 	n.become(gone)
@@ -109,8 +112,8 @@ func (s *lanes) forget(n *lane) {
 	s.retries.remove(n)
 }
 
-// drop forgets the rows of a lane that were not handed over; they stay in the outbox. Where none
-// was left there, the lane is not stuck, and whoever calls sees to it that the outbox is read again.
+// drop forgets the unsent rows of a lane; they stay in the outbox. If the lane had none there, it
+// is not stuck, and the caller makes sure that the outbox is read again.
 func (s *lanes) drop(n *lane) {
 	if n.left > 0 && len(n.queue) > 0 {
 		n.leave(n.queue[0].Seq)
@@ -121,8 +124,8 @@ func (s *lanes) drop(n *lane) {
 	n.queue = nil
 }
 
-// next takes the rows of the next request from the lane whose turn it is; nil: nothing is to be
-// sent, or as many requests as may be are under way.
+// next takes the rows of the next request from the lane whose turn it is; nil: there are none to
+// send, or the limit of requests in flight is reached.
 func (s *lanes) next(now time.Time) *request {
 	for i := range s.topics {
 		t := &s.topics[i]
@@ -145,7 +148,7 @@ func (s *lanes) next(now time.Time) *request {
 	return nil
 }
 
-// underWay is how many requests are under way.
+// underWay is the number of requests in flight.
 func (s *lanes) underWay() (n int) {
 	for i := range s.topics {
 		n += s.topics[i].underWay
@@ -154,7 +157,7 @@ func (s *lanes) underWay() (n int) {
 	return n
 }
 
-// acknowledged takes a request that succeeded. Its rows stay in the window until they are deleted.
+// acknowledged handles a successful request. Its rows stay in the window until they are deleted.
 func (s *lanes) acknowledged(f *request, now time.Time) {
 	n := s.returned(f)
 	n.become(idle)
@@ -163,8 +166,8 @@ func (s *lanes) acknowledged(f *request, now time.Time) {
 	}
 }
 
-// failed takes a request that failed: it blocks its lane, and no row of that stays in memory. It
-// says whether the topic's last failure had another code.
+// failed handles a failed request: it blocks its lane, whose rows leave memory. It reports whether
+// the topic's last failure had another code.
 func (s *lanes) failed(f *request, c codes.Code, now time.Time) (changed bool) {
 	n := s.returned(f)
 	s.window.leave(f.rows)
@@ -191,8 +194,8 @@ func (s *lanes) returned(f *request) *lane {
 	return f.lane
 }
 
-// recovered notes that a lane that failed has got through. Others of its topic that failed for the
-// same reason need not wait any longer.
+// recovered handles the first success of a lane after failures. Others of its topic that failed for
+// the same reason are retried at once.
 func (s *lanes) recovered(n *lane, now time.Time) {
 	t := &s.topics[n.id.Topic]
 	n.failures = 0
@@ -211,7 +214,7 @@ func (s *lanes) recovered(n *lane, now time.Time) {
 	heap.Init(&s.retries)
 }
 
-// retry has those blocked lanes read whose time has come.
+// retry has the blocked lanes read whose delay is over.
 func (s *lanes) retry(now time.Time) {
 	for len(s.retries) > 0 && !s.retries[0].retryAt.After(now) {
 		s.want(heap.Pop(&s.retries).(*lane))
@@ -227,8 +230,8 @@ func (s *lanes) retryAt() time.Time {
 	return s.retries[0].retryAt
 }
 
-// takeSkipped returns the lowest seq that was passed over on topics of which few lanes are blocked
-// any more, and that is to be read now; 0: none.
+// takeSkipped returns the lowest skipped seq of topics that have recovered enough to read it now;
+// 0: none.
 func (s *lanes) takeSkipped() (seq int64) {
 	for i := range s.topics {
 		t := &s.topics[i]
@@ -244,7 +247,7 @@ func (s *lanes) takeSkipped() (seq int64) {
 	return seq
 }
 
-// saturated says whether a topic has so many blocked lanes that rows are passed over.
+// saturated reports whether a topic has so many blocked lanes that rows are skipped.
 func (s *lanes) saturated() bool {
 	for i := range s.topics {
 		if s.topics[i].skipped > 0 {
@@ -255,8 +258,8 @@ func (s *lanes) saturated() bool {
 	return false
 }
 
-// quiesce forgets the lanes of the slots that are to be quiet; those with a request under way when
-// that has ended.
+// quiesce forgets the lanes of the slots that must be quiet; those with a request in flight when it
+// ends.
 func (s *lanes) quiesce(quiet func(slot int16) bool) {
 	for _, n := range s.byID {
 		if quiet(n.id.Slot) {
@@ -267,10 +270,10 @@ func (s *lanes) quiesce(quiet func(slot int16) bool) {
 	}
 }
 
-// cancel ends the requests of slots.
+// cancel cancels the requests of slots.
 func (s *lanes) cancel(slots []int16) {
 	if len(slots) == 0 {
-		return // before every lane is looked at
+		return // saves the walk over all lanes
 	}
 
 	of := make(map[int16]bool, len(slots))
@@ -285,8 +288,8 @@ func (s *lanes) cancel(slots []int16) {
 	}
 }
 
-// choose takes lanes that wait to be read, most at most, as far as there is room for their rows,
-// which they share. Of a blocked lane the oldest row is enough to try.
+// choose takes at most so many lanes that wait to be read, while there is room for their rows,
+// which they share. The oldest row is enough to try a blocked lane.
 func (s *lanes) choose(most int) (wants []want) {
 	room := s.window.room()
 	share := min(max(room/(len(s.wanted)+1), fewRows), s.limits.laneRows)
@@ -312,7 +315,7 @@ func (s *lanes) choose(most int) (wants []want) {
 	return wants
 }
 
-// again has lanes read once more whose reading failed, or was of no use any more.
+// again requests that lanes are read once more whose reading failed or is void.
 func (s *lanes) again(wants []want) {
 	for _, w := range wants {
 		if w.lane.stage == reading {
@@ -322,7 +325,7 @@ func (s *lanes) again(wants []want) {
 	}
 }
 
-// read takes the rows that were read of a lane, of which sendable says which are to be sent.
+// read handles the rows that were read of a lane; sendable selects those to be sent.
 func (s *lanes) read(w *want, rows []outbox.Found, sendable func(*outbox.Found) bool) {
 	n := w.lane
 	if n.stage != reading {
@@ -340,10 +343,10 @@ func (s *lanes) read(w *want, rows []outbox.Found, sendable func(*outbox.Found) 
 	}
 
 	n.become(idle)
-	s.proceed(n) // where what it failed with is gone, with the rows behind that
+	s.proceed(n) // if the row that failed is gone, with the rows behind it
 }
 
-// blocked is how many lanes are.
+// blocked is the number of blocked lanes.
 func (s *lanes) blocked() (n int) {
 	for i := range s.topics {
 		n += len(s.topics[i].blocked)
@@ -352,7 +355,7 @@ func (s *lanes) blocked() (n int) {
 	return n
 }
 
-// without names the lanes of a topic that are read by key only.
+// without lists the lanes of a topic that are read by key only.
 func (s *lanes) without(t outbox.Topic) []outbox.Lane {
 	ids := make([]outbox.Lane, 0, len(s.topics[t].blocked))
 	for n := range s.topics[t].blocked {

@@ -16,12 +16,12 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
 )
 
-// run works until ctx ends (nil) or the right does (ErrFenced). Requests are made under sending.
+// run works until ctx ends (nil) or the right does (ErrFenced). Requests run under sending.
 func (l *loop) run(ctx, sending context.Context) error {
 	l.del.run = func(rows []outbox.Sent, limit time.Duration) { l.runDeletion(ctx, rows, limit) }
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for ctx.Err() == nil { // also where something else was ready: nothing is sent after the end
+	for ctx.Err() == nil { // select may choose another ready case: nothing is sent after the end
 		now := time.Now()
 		l.lanes.retry(now)
 		l.readSkipped(ctx)
@@ -51,7 +51,7 @@ func (l *loop) run(ctx, sending context.Context) error {
 	return nil
 }
 
-// pause is how long nothing happens by itself.
+// pause is the time until the next scheduled step.
 func (l *loop) pause(now time.Time) time.Duration {
 	at := l.reader.rereadAt
 	next := []time.Time{l.lanes.retryAt(), l.reader.at(now), l.del.due(l.deletionsAwaited()), l.rest.overdueAt()}
@@ -64,8 +64,8 @@ func (l *loop) pause(now time.Time) time.Duration {
 	return max(0, at.Sub(now))
 }
 
-// open takes what is in the inbox. Orders come before offers: what was offered before slots were
-// given away is not sent after.
+// open handles the inbox. Orders come before offers: rows offered before slots were yielded must
+// stay unsent.
 func (l *loop) open() {
 	in := l.inbox.take()
 	for _, o := range in.orders {
@@ -81,8 +81,8 @@ func (l *loop) open() {
 	}
 }
 
-// accept takes rows that were just committed, unless older ones have to be read first: then they
-// are read with those. An offer that is not taken whole makes it so for those behind it.
+// accept takes rows that were just committed, unless older ones must be read first: then they are
+// read with those, and so are the rows of later offers.
 func (l *loop) accept(o offer) {
 	if o.epoch < l.epoch {
 		l.reader.notTaken()
@@ -96,7 +96,7 @@ func (l *loop) accept(o offer) {
 	}
 }
 
-// applyOrder does what it is told with slots.
+// applyOrder executes an order.
 func (l *loop) applyOrder(o order) {
 	switch o.what {
 	case quiesce:
@@ -117,8 +117,8 @@ func (l *loop) applyOrder(o order) {
 	}
 }
 
-// readSkipped has rows read that were passed over while too many lanes were blocked, and logs when
-// a topic is well again.
+// readSkipped rereads rows that were skipped while too many lanes were blocked, and logs when a
+// topic has recovered.
 func (l *loop) readSkipped(ctx context.Context) {
 	if seq := l.lanes.takeSkipped(); seq > 0 {
 		l.reader.rewind(seq - 1)
@@ -127,12 +127,12 @@ func (l *loop) readSkipped(ctx context.Context) {
 	for i := range l.lanes.topics {
 		if t := &l.lanes.topics[i]; len(t.blocked) == 0 && t.code != codes.OK {
 			t.code = codes.OK
-			l.cfg.Log.InfoContext(ctx, "publishing goes on", slog.String("topic", t.name))
+			l.cfg.Log.InfoContext(ctx, "publishing recovered", slog.String("topic", t.name))
 		}
 	}
 }
 
-// sendReady hands over requests, a lane's rows each.
+// sendReady starts requests, each with rows of one lane.
 func (l *loop) sendReady(sending context.Context, now time.Time) {
 	for f := l.lanes.next(now); f != nil; f = l.lanes.next(now) {
 		l.rest.begin(f.lane.id.Slot)
@@ -148,7 +148,7 @@ func (l *loop) sendReady(sending context.Context, now time.Time) {
 	}
 }
 
-// takeAnswers takes the outcome of a request, and of those that have ended meanwhile.
+// takeAnswers handles the outcome of a request, and of those that have ended meanwhile.
 func (l *loop) takeAnswers(ctx context.Context, f *request) error {
 	for {
 		l.settle(ctx, f)
@@ -203,13 +203,13 @@ func (l *loop) acknowledged(f *request) {
 	l.lanes.acknowledged(f, now)
 }
 
-// failed notes the failure of a request; its rows are read again. What may have been stored all the
-// same is in doubt.
+// failed handles a failed request; its rows are read again. If the messages may have been stored,
+// they are in doubt.
 func (l *loop) failed(ctx context.Context, f *request) {
 	c, now := pubsub.Code(f.err), time.Now()
 	changed := l.lanes.failed(f, c, now)
 	if errors.Is(f.err, ErrFenced) {
-		return // nothing was sent, and this is the end
+		return // the request stayed here, and the tenure ends
 	}
 
 	l.cfg.Metrics.errors.WithLabelValues(c.String()).Inc()
@@ -219,7 +219,7 @@ func (l *loop) failed(ctx context.Context, f *request) {
 	}
 
 	if !changed {
-		return // once a change: one lane's failures may go on for hours, and thousands fail together
+		return // logged once per change: a lane's failures may last for hours, and thousands fail together
 	}
 
 	level := slog.LevelWarn
@@ -227,7 +227,7 @@ func (l *loop) failed(ctx context.Context, f *request) {
 		level = slog.LevelError
 	}
 
-	l.cfg.Log.LogAttrs(ctx, level, "message not published, trying again",
+	l.cfg.Log.LogAttrs(ctx, level, "publish failed, retrying",
 		slog.String("topic", l.lanes.topics[f.lane.id.Topic].name),
 		slog.String("escrow", registry.Text(f.rows[0].Event.Escrow)), slog.String("code", c.String()), slog.Any("err", f.err))
 }
@@ -241,7 +241,7 @@ func (l *loop) showStatus() {
 	l.cfg.Metrics.inFlight.Set(float64(l.shown.inFlight.Load()))
 }
 
-// drain waits for what is under way, up to drainTimeout, deletes what was acknowledged, and ends
+// drain waits for what is in flight, up to drainTimeout, deletes what was acknowledged, and ends
 // every goroutine. cancel ends requests.
 func (l *loop) drain(ctx context.Context, cancel context.CancelFunc) {
 	ctx = context.WithoutCancel(ctx)
@@ -272,7 +272,7 @@ func (l *loop) drain(ctx context.Context, cancel context.CancelFunc) {
 	}
 
 	if abandoned > 0 {
-		l.cfg.Log.WarnContext(ctx, "stopped with messages under way: they may be published again",
+		l.cfg.Log.WarnContext(ctx, "stopped with messages in flight: they may be published again",
 			slog.Int("messages", abandoned))
 	}
 
@@ -280,8 +280,8 @@ func (l *loop) drain(ctx context.Context, cancel context.CancelFunc) {
 	l.cfg.Metrics.inFlight.Set(0)
 }
 
-// settleRest deletes what was acknowledged, until all is done, a deletion fails, or deleteAtEnd is over.
-// Then it writes down that what is left may have been sent, which is one small statement.
+// settleRest deletes what was acknowledged, until all is done, a deletion fails, or deleteAtEnd is
+// over. Then it records that what is left may have been sent, in one small statement.
 func (l *loop) settleRest(ctx context.Context) {
 	timer := time.NewTimer(deleteAtEnd)
 	defer timer.Stop()

@@ -11,7 +11,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
 )
 
-// Metrics outlive the publishers of several tenures.
+// Metrics are shared by the publishers of several tenures.
 type Metrics struct {
 	published, republished prometheus.Counter
 	errors                 *prometheus.CounterVec
@@ -20,13 +20,13 @@ type Metrics struct {
 	last                   atomic.Pointer[Failure]
 }
 
-// Failure is a request to publish that failed.
+// Failure is a failed publish request.
 type Failure struct {
 	At  time.Time
 	Err error
 }
 
-// LastFailure returns the last request that failed; nil: none has.
+// LastFailure returns the last failed request; nil: all have succeeded so far.
 func (m *Metrics) LastFailure() *Failure { return m.last.Load() }
 
 // NewMetrics registers the metrics; nil registers nothing.
@@ -57,5 +57,5 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// hopeless says whether an answer will stay the same until a person does something.
+// hopeless reports whether an answer stays the same until a person acts.
 func hopeless(c codes.Code) bool { return pubsub.Refused(c) && c != codes.ResourceExhausted }

@@ -12,8 +12,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
-// Publisher publishes for one tenure. Run runs it, once; the other methods may be called from any
-// goroutine, before and after too.
+// Publisher publishes for one tenure. Run runs once; the other methods may be called from any
+// goroutine, also before and after it.
 type Publisher struct {
 	shared
 }
@@ -43,9 +43,9 @@ func New(cfg Config) (*Publisher, error) {
 	return p, nil
 }
 
-// Run publishes until ctx ends; then it takes nothing more, waits up to drainTimeout for what is
-// under way, deletes the rows of what was acknowledged, and returns nil. It returns ErrFenced when
-// Config.Valid says no. Trouble with Pub/Sub or the database never ends it.
+// Run publishes until ctx ends; then it stops sending, waits up to drainTimeout for what is in
+// flight, deletes the acknowledged rows, and returns nil. It returns ErrFenced when Config.Valid
+// returns false. Errors of Pub/Sub or the database are retried.
 func (p *Publisher) Run(ctx context.Context) error {
 	defer close(p.inbox.ended)
 	p.cfg.Handover.memory = p.cfg.Memory
@@ -58,8 +58,8 @@ func (p *Publisher) Run(ctx context.Context) error {
 	return err
 }
 
-// Offer hands over rows that were just committed under an epoch, in seq order, from one goroutine.
-// It never blocks: what does not fit is in the outbox.
+// Offer passes rows that were just committed under an epoch, in seq order, from one goroutine. It
+// never blocks: rows beyond its capacity are read from the outbox.
 func (p *Publisher) Offer(epoch int64, rows []outbox.Pending) {
 	if len(rows) == 0 {
 		return
@@ -68,7 +68,7 @@ func (p *Publisher) Offer(epoch int64, rows []outbox.Pending) {
 	b := &p.inbox
 	b.mu.Lock()
 	b.full = b.full || b.rows+len(rows) > p.limits.windowRows
-	if !b.full { // else what comes next would overtake what was dropped
+	if !b.full { // otherwise later rows would overtake dropped ones
 		b.offers, b.rows = append(b.offers, offer{epoch, rows}), b.rows+len(rows)
 	}
 
@@ -76,16 +76,16 @@ func (p *Publisher) Offer(epoch int64, rows []outbox.Pending) {
 	b.ring()
 }
 
-// Reload says which slots are held: the publisher reads their rows from the start. Until the first call
+// Reload sets the held slots: the publisher reads their rows from the start. Until the first call
 // it publishes nothing.
 func (p *Publisher) Reload(slots []int16) {
 	p.inbox.order(order{what: reload, slots: slices.Clone(slots)})
 }
 
-// Quiesce stops publishing for some slots and returns when they are at rest: nothing of them is
-// under way, every acknowledged row is deleted, and what may have been sent is in the record of
-// doubt. Requests that take longer than drainTimeout are given up, and are in doubt. On an error,
-// which comes when ctx ends first or the record cannot be written, the slots are published again.
+// Quiesce stops publishing for some slots and returns when they are at rest: none of their requests
+// is in flight, every acknowledged row is deleted, and what may have been sent is recorded as in
+// doubt. Requests that take longer than drainTimeout are cancelled, and are in doubt. On an error,
+// when ctx ends first or the record cannot be written, the slots are published again.
 func (p *Publisher) Quiesce(ctx context.Context, slots []int16) error {
 	done := make(chan map[int16]int64, 1)
 	p.inbox.order(order{what: quiesce, slots: slices.Clone(slots), done: done, patience: drainTimeout})
@@ -103,27 +103,27 @@ func (p *Publisher) Quiesce(ctx context.Context, slots []int16) error {
 		return err
 	case <-p.inbox.ended:
 		if p.Settled() {
-			return nil // Run has waited for what was under way
+			return nil // Run has waited for the requests in flight
 		}
 
-		return fmt.Errorf("wait for the messages of %d slots: the database was not told what was sent", len(slots))
+		return fmt.Errorf("wait for the messages of %d slots: the messages in doubt could not be recorded", len(slots))
 	case <-ctx.Done():
 		p.Resume(slots, 0)
 		return fmt.Errorf("wait for the messages of %d slots: %w", len(slots), context.Cause(ctx))
 	}
 }
 
-// Resume publishes slots again that were quiesced. After they were released, epoch is the new one:
-// what was offered before is left to whoever has them now.
+// Resume publishes quiesced slots again. After they were released, epoch is the new one: earlier
+// offers are left to the slots' new owners.
 func (p *Publisher) Resume(slots []int16, epoch int64) {
 	p.inbox.order(order{what: resume, slots: slices.Clone(slots), epoch: epoch})
 }
 
-// Settled says, once Run has ended, whether the database knows what may have been sent: then slots
-// may be released. Else their next owner counts all of their rows as perhaps published.
+// Settled reports, once Run has ended, whether the database knows what may have been sent: then
+// slots may be released. Otherwise their next owner treats all of their rows as perhaps published.
 func (p *Publisher) Settled() bool { return p.shown.settled.Load() }
 
-// Stats returns what is under way.
+// Stats returns what is in flight.
 func (p *Publisher) Stats() Stats {
 	return Stats{InFlight: int(p.shown.inFlight.Load()), Undeleted: int(p.shown.undeleted.Load()),
 		BlockedKeys: int(p.shown.blocked.Load())}

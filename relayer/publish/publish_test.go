@@ -86,7 +86,7 @@ func TestBadKeyBlocksNoOther(t *testing.T) {
 		require.Eventually(t, func() bool { return fault.Hits() > 3 }, patience, tick, "it is tried again and again")
 		require.Equal(t, 1, p.Stats().BlockedKeys)
 		require.Len(t, w.tap.Messages(), len(good))
-		require.Equal(t, 1, w.logs.count("ERROR message not published"), "said once")
+		require.Equal(t, 1, w.logs.count("ERROR publish failed"), "said once")
 		fault.Remove()
 		messages := w.wait(len(good) + len(bad))
 		if !bySlot {
@@ -95,6 +95,6 @@ func TestBadKeyBlocksNoOther(t *testing.T) {
 
 		require.NoError(t, p.stop())
 		require.Zero(t, w.metric("relayer_republished_total"), "refused is not stored")
-		require.Equal(t, 1, w.logs.count("publishing goes on"))
+		require.Equal(t, 1, w.logs.count("publishing recovered"))
 	}
 }

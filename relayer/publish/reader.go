@@ -7,46 +7,46 @@ import (
 )
 
 const (
-	// readTimeout bounds one reading; one that takes longer is made smaller.
+	// readTimeout bounds one reading; after a longer one the next is smaller.
 	readTimeout = 10 * time.Second
-	// maxReadPause bounds the pause after a reading that failed.
+	// maxReadPause bounds the pause after a failed reading.
 	maxReadPause = 5 * time.Second
 	// lanesAtOnce bounds the lanes of one reading by key.
 	lanesAtOnce = 500
-	// fewRows is what a lane that has got through is read of at least.
+	// fewRows is the least number of rows read of a lane that has recovered.
 	fewRows = 16
 )
 
-// reader knows how far the outbox was read, and what is read next and when. It does no input or
-// output and keeps no time.
+// reader tracks the position in the outbox, and decides what is read next and when. It performs no
+// I/O and has no clock.
 //
 // Rows of this instance's slots appear in the order of their seq, since one commit after the other
-// writes them. So a pass reads from the start to the end, and then (caughtUp) every row that comes
-// is offered, in order. An offer is passed over while a pass is under way, which reads its rows, and
-// missed says that one was since the reading under way began: that reading may not show them. seen is
-// the highest seq that was read or taken, in this pass or an earlier one: an offer up to there is of
-// rows that were read. One reading is under way at most (busy), and it is void if a pass has begun
-// meanwhile: something has happened that it may not show.
+// writes them. So a pass reads from the start to the end, and from then on (caughtUp) every new row
+// is offered, in order. An offer during a pass is skipped, because the pass reads its rows; missed
+// means that one was skipped since the current reading began, which may lack its rows. seen is the
+// highest seq that was read or taken, in this pass or an earlier one: offers up to it are
+// duplicates. At most one reading is in flight (busy), and it is void if a pass has begun
+// meanwhile: the cause of the new pass may be invisible to it.
 type reader struct {
 	limits *limits
 	jitter func() float64
-	last   int64 // how far this pass has come
+	last   int64 // position of this pass
 	seen   int64
 
 	caughtUp bool
 	missed   bool
 	void     bool
-	rereadAt time.Time // when a pass begins that nothing called for
+	rereadAt time.Time // when the next periodic pass begins
 
 	pace
 }
 
-// pace is how large a reading may be, and when the next one may begin.
+// pace is the size of the next reading, and when it may begin.
 type pace struct {
 	busy     bool
-	byKey    bool // the last reading was
+	byKey    bool // the last reading was by key
 	rows     int  // of the next page: fewer after a failure
-	failures int  // in a row
+	failures int  // consecutive
 	notUntil time.Time
 }
 
@@ -59,7 +59,7 @@ const (
 	someLanes
 )
 
-// readResult is what a reading brought: a page of the outbox, or the rows of some lanes.
+// readResult is the result of a reading: a page of the outbox, or the rows of some lanes.
 type readResult struct {
 	err error
 
@@ -74,13 +74,13 @@ func newReader(l *limits, jitter func() float64, now time.Time) reader {
 	return reader{limits: l, jitter: jitter, rereadAt: now.Add(l.rereadEvery), pace: pace{rows: l.pageRows}}
 }
 
-// rewind makes the outbox be read again from behind a seq; what is in the window is passed over.
+// rewind restarts reading after a seq; rows in the window are skipped.
 func (r *reader) rewind(last int64) {
 	r.last, r.caughtUp, r.void = min(r.last, last), false, r.busy
 }
 
-// refresh begins a pass if it is time for one. None is due while a pass is under way, or where it
-// would find what is left out on purpose.
+// refresh begins a periodic pass if it is due. It is postponed during a pass, and while rows are
+// skipped on purpose.
 func (r *reader) refresh(now time.Time, leftOut bool) {
 	if now.Before(r.rereadAt) {
 		return
@@ -92,10 +92,10 @@ func (r *reader) refresh(now time.Time, leftOut bool) {
 	}
 }
 
-// take says whether a row that was offered is new; room, whether there is room for it. Where there
-// is none, neither it nor those behind it are taken: they are read.
+// take reports whether an offered row is new and, given room, accepted. Without room, it and the
+// later ones are left to be read.
 func (r *reader) take(seq int64, room bool) bool {
-	if seq <= r.seen { // it was read before the offer was opened
+	if seq <= r.seen { // it was read before the offer was handled
 		return false
 	}
 
@@ -109,11 +109,11 @@ func (r *reader) take(seq int64, room bool) bool {
 	return true
 }
 
-// notTaken notes that an offer is left to be read.
+// notTaken records that an offer is left to be read.
 func (r *reader) notTaken() { r.caughtUp, r.missed = false, true }
 
-// next says what to read, by page and by key in turns where both can be: whether there is room for
-// a page, and whether lanes wait to be read.
+// next decides what to read, alternating between page and lanes if both are possible: room is the
+// free space of the window, and lanes tells whether any wait.
 func (r *reader) next(now time.Time, room int, lanes bool) readings {
 	page := !r.caughtUp && room >= r.rows
 	switch {
@@ -128,7 +128,7 @@ func (r *reader) next(now time.Time, room int, lanes bool) readings {
 	return nothing
 }
 
-// at is when the reader may go on after a failure; zero: nothing keeps it waiting.
+// at is when the reader may continue after a failure; zero: at once.
 func (r *reader) at(now time.Time) time.Time {
 	if r.busy || !r.notUntil.After(now) {
 		return time.Time{}
@@ -147,7 +147,7 @@ func (r *reader) begin(wants []want) readResult {
 	return readResult{limit: r.rows, wants: wants}
 }
 
-// end takes the end of a reading, and says whether it is of use.
+// end handles the end of a reading, and reports whether its result is usable.
 func (r *reader) end(result *readResult, now time.Time) (useful bool) {
 	r.busy = false
 	if result.err != nil {
@@ -167,7 +167,7 @@ func (r *reader) end(result *readResult, now time.Time) (useful bool) {
 	return true
 }
 
-// page notes that a page was taken. One that is not full was the last, unless rows were committed since.
+// page handles a page. A partial page is the last one, unless rows were committed meanwhile.
 func (r *reader) page(result *readResult) {
 	if n := len(result.page); n > 0 {
 		r.last = result.page[n-1].Seq

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// rest is which slots are to be quiet, and who waits until they are at rest.
+// rest tracks the slots that must be quiet, and the orders that wait until they are at rest.
 //
-// busy counts for each slot the requests under way and the rows that are to be deleted, and has no
-// zeros; nothing is sent of a slot that is in quiet, which counts how many orders want that.
+// busy counts for each slot the requests in flight and the rows to be deleted, without zeros; the
+// slots in quiet send nothing, and it counts the orders for each.
 type rest struct {
 	quiet   map[int16]int
 	busy    map[int16]int
@@ -19,7 +19,7 @@ func newRest() rest { return rest{quiet: map[int16]int{}, busy: map[int16]int{}}
 
 func (r *rest) isQuiet(slot int16) bool { return r.quiet[slot] > 0 }
 
-// begin notes that something of a slot is under way, and end that it is not any more.
+// begin and end count what is in flight of a slot.
 func (r *rest) begin(slot int16) { r.busy[slot]++ }
 
 func (r *rest) end(slot int16) {
@@ -28,7 +28,7 @@ func (r *rest) end(slot int16) {
 	}
 }
 
-// quiesce takes an order, which is patient until the time that it names.
+// quiesce accepts an order, with the time until which it waits for requests.
 func (r *rest) quiesce(o order, now time.Time) {
 	for _, s := range o.slots {
 		r.quiet[s]++
@@ -38,7 +38,7 @@ func (r *rest) quiesce(o order, now time.Time) {
 	r.waiting = append(r.waiting, o)
 }
 
-// resume ends one order's wish for quiet. Whoever waits for one of the slots has given up.
+// resume ends one order for quiet. The waiting orders for its slots have been abandoned.
 func (r *rest) resume(slots []int16) {
 	for _, s := range slots {
 		if r.quiet[s]--; r.quiet[s] <= 0 {
@@ -51,8 +51,8 @@ func (r *rest) resume(slots []int16) {
 	})
 }
 
-// notify answers those whose slots are at rest: nothing of them is under way or left to delete. It
-// hands them what is unsure of their slots.
+// notify answers the orders whose slots are at rest: nothing of them is in flight or waits for
+// deletion. It passes on what is unsure of their slots.
 func (r *rest) notify(unsure map[int16]int64) {
 	r.waiting = slices.DeleteFunc(r.waiting, func(o order) bool {
 		if slices.ContainsFunc(o.slots, func(s int16) bool { return r.busy[s] > 0 }) {
@@ -72,7 +72,7 @@ func (r *rest) notify(unsure map[int16]int64) {
 	})
 }
 
-// overdueAt is when the next order loses its patience; zero: none does.
+// overdueAt is when the next order stops waiting for requests; zero: none does.
 func (r *rest) overdueAt() (at time.Time) {
 	for _, o := range r.waiting {
 		if !o.giveUp.IsZero() && (at.IsZero() || o.giveUp.Before(at)) {
@@ -83,7 +83,7 @@ func (r *rest) overdueAt() (at time.Time) {
 	return at
 }
 
-// late returns the slots of the orders that have lost their patience since it was last asked.
+// overdue returns the slots of the orders that have stopped waiting since the last call.
 func (r *rest) overdue(now time.Time) (slots []int16) {
 	for i := range r.waiting {
 		if o := &r.waiting[i]; !o.giveUp.IsZero() && !o.giveUp.After(now) {

@@ -10,10 +10,10 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
-// loop connects the parts: it gives them what happens, one event after the other, and has carried
-// out what they want. What waits for a network does so in goroutines of its own, which wait counts
-// and which report through answered, read and deleted; each of those has room for whatever can be
-// under way. Everything else belongs to the goroutine of Run.
+// loop connects the parts: it passes them events, one after the other, and carries out their
+// decisions. Network calls run in other goroutines, which wait counts and which report through
+// answered, read and deleted; each channel has room for all that can be in flight. Everything else
+// belongs to the goroutine of Run.
 type loop struct {
 	*shared
 
@@ -22,18 +22,18 @@ type loop struct {
 	reader reader
 	del    deleter
 	rest   rest
-	epoch  int64           // offers of earlier ones are void
-	slots  []int16         // that are held, as the last reload says
+	epoch  int64           // offers of earlier epochs are void
+	slots  []int16         // held, by the last reload
 	unsure map[int16]int64 // as of Handover
 
 	answered chan *request
 	read     chan readResult
 	deleted  chan error         // the outcome of a deletion
-	endTask  context.CancelFunc // ends the deletion under way
+	endTask  context.CancelFunc // ends the deletion in flight
 	wait     sync.WaitGroup     // for requests, readings, deletions
 }
 
-// newLoop returns the loop of a publisher with what the tenure before it has left.
+// newLoop returns the loop of a publisher, with the handover of the tenure before it.
 func newLoop(s *shared) *loop {
 	l := &loop{
 		shared: s, window: newWindow(&s.limits), rest: newRest(), reader: newReader(&s.limits, s.cfg.Jitter, time.Now()),
@@ -56,7 +56,7 @@ func newLoop(s *shared) *loop {
 	return l
 }
 
-// add hands a row to its lane, unless it is known, or nothing of its slot is to be sent.
+// add passes a row to its lane, unless it is in the window or its slot must be quiet.
 func (l *loop) add(r row) {
 	if l.window.has(r.ID) || l.rest.isQuiet(r.Slot) {
 		return
@@ -64,14 +64,14 @@ func (l *loop) add(r row) {
 
 	id := l.box.LaneOf(&r.Pending)
 	if l.lanes.topics[id.Topic].name == "" {
-		l.done(r.Sent()) // nobody asked for it: it leaves the outbox as if sent
+		l.done(r.Sent()) // its topic is unconfigured: it leaves the outbox as if sent
 		return
 	}
 
 	l.lanes.add(id, r)
 }
 
-// done notes that a row need not be sent any more: it is to be deleted.
+// done marks a row as finished: it is deleted next.
 func (l *loop) done(s outbox.Sent) {
 	l.window.enter(s.ID)
 	l.rest.begin(s.Slot)
@@ -80,10 +80,10 @@ func (l *loop) done(s outbox.Sent) {
 
 func (l *loop) notify() { l.rest.notify(l.unsure) }
 
-// deletionsAwaited says whether somebody waits for deletions.
+// deletionsAwaited reports whether an order waits for deletions.
 func (l *loop) deletionsAwaited() bool { return len(l.rest.waiting) > 0 }
 
-// readOn begins the next reading, if there is something to read and room for it.
+// readOn begins the next reading, if there are rows to read and room for them.
 func (l *loop) readOn(ctx context.Context, now time.Time) {
 	l.reader.refresh(now, l.lanes.saturated())
 	room := l.window.room()
@@ -94,7 +94,7 @@ func (l *loop) readOn(ctx context.Context, now time.Time) {
 			return
 		}
 
-		what = l.reader.next(now, room, false) // those that waited are gone
+		what = l.reader.next(now, room, false) // the waiting lanes are gone
 	}
 
 	if what == aPage {
@@ -121,7 +121,7 @@ func (l *loop) readLanes(ctx context.Context, wants []want) {
 	})
 }
 
-// begin lets a reading run, for readTimeout at most.
+// begin runs a reading, for readTimeout at most.
 func (l *loop) begin(ctx context.Context, r readResult, read func(context.Context, *readResult) error) {
 	l.window.beginReading()
 	l.wait.Go(func() {
@@ -132,13 +132,13 @@ func (l *loop) begin(ctx context.Context, r readResult, read func(context.Contex
 	})
 }
 
-// take takes what a reading brought.
+// take handles the result of a reading.
 func (l *loop) take(ctx context.Context, r readResult) {
 	useful := l.reader.end(&r, time.Now())
 	switch {
 	case !useful:
 		if r.err != nil && ctx.Err() == nil {
-			l.cfg.Log.WarnContext(ctx, "outbox not read, trying again", slog.Any("err", r.err))
+			l.cfg.Log.WarnContext(ctx, "outbox read failed, retrying", slog.Any("err", r.err))
 		}
 
 		l.lanes.again(r.wants)
@@ -159,7 +159,8 @@ func (l *loop) take(ctx context.Context, r readResult) {
 	l.window.endReading()
 }
 
-// sendable says whether a row is to be sent. One that has no event any more leaves the outbox as if it had been.
+// sendable reports whether a row must be sent. One whose event was deleted leaves the outbox as if
+// sent.
 func (l *loop) sendable(f *outbox.Found) bool {
 	if l.window.has(f.ID) {
 		return false
@@ -174,7 +175,7 @@ func (l *loop) sendable(f *outbox.Found) bool {
 	return !f.Gone
 }
 
-// delete begins a deletion that is due. It is not held up by the loop, and does not hold it up.
+// delete begins a deletion that is due, concurrently with the loop.
 func (l *loop) delete(now time.Time) {
 	if at := l.del.due(l.deletionsAwaited()); !at.IsZero() && !at.After(now) {
 		l.del.begin(now)
@@ -191,13 +192,13 @@ func (l *loop) runDeletion(ctx context.Context, rows []outbox.Sent, limit time.D
 	})
 }
 
-// forget takes the outcome of a deletion. Rows that could not be deleted stay known, and are
-// deleted with the next ones.
+// forget handles the outcome of a deletion. Rows that remain stay known, and are deleted with the
+// next ones.
 func (l *loop) forget(ctx context.Context, err error) {
 	attempted := len(l.del.batch)
 	gone := l.del.end(time.Now(), err, l.cfg.Jitter())
 	if err != nil {
-		l.cfg.Log.WarnContext(ctx, "acknowledged messages not deleted from the outbox, trying again",
+		l.cfg.Log.WarnContext(ctx, "deletion of acknowledged messages from the outbox failed, retrying",
 			slog.Int("messages", attempted), slog.Int("undeleted", l.del.undeleted()), slog.Any("err", err))
 		return
 	}

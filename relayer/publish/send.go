@@ -16,7 +16,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
 )
 
-// send hands a request to the client and waits for the answer. It runs in a goroutine of its own.
+// send sends a request and waits for the answer. It runs in a separate goroutine.
 func (c *Config) send(ctx context.Context, topic string, f *request) (err error) {
 	key, now := c.key(f.lane.id), time.Now()
 	messages := make([]pubsub.Message, len(f.rows))
@@ -28,7 +28,7 @@ func (c *Config) send(ctx context.Context, topic string, f *request) (err error)
 		e := event(&r.Event)
 		body, attributes, err := message.Encode(message.Kind(r.Kind), e, c.ChainID, now)
 		if err != nil {
-			// its lane waits for somebody to mend the row; nothing is dropped
+			// its lane waits until a person repairs the row; nothing is dropped
 			return status.Error(codes.InvalidArgument, err.Error())
 		}
 
@@ -51,7 +51,7 @@ func (c *Config) send(ctx context.Context, topic string, f *request) (err error)
 	return err
 }
 
-// event is an event as package message takes it.
+// event converts an event for package message.
 func event(e *contract.Event) *message.Event {
 	return &message.Event{
 		Name: e.Name, ContractAddress: string(contract.AppendChecksum(make([]byte, 0, 42), e.Emitter)), Escrow: e.Escrow,

@@ -14,12 +14,12 @@ type shared struct {
 	cfg    Config
 	limits limits
 	box    outbox.Box
-	store  store // the box, unless a test has something else
+	store  store // the box; tests replace it
 	inbox  inbox
 	shown  shown
 }
 
-// store is the outbox as package outbox has it.
+// store is the interface of outbox.Box that the loop needs.
 type store interface {
 	Page(ctx context.Context, mine []int16, last int64, limit int, without []outbox.Lane) ([]outbox.Found, error)
 	Lanes(ctx context.Context, mine []int16, wants []outbox.Want) ([][]outbox.Found, error)
@@ -27,7 +27,7 @@ type store interface {
 	Doubt(ctx context.Context, seqs map[int16]int64) error
 }
 
-// inbox is what others want of the loop. wake has one place: however much has come in, it is one hint.
+// inbox queues what others want of the loop. wake has capacity one: several entries are one hint.
 type inbox struct {
 	wake  chan struct{}
 	ended chan struct{} // closed when Run has ended
@@ -36,11 +36,12 @@ type inbox struct {
 	content
 }
 
-// content is what has come in since the loop last took it. Once full, offers and rows stay as they are.
+// content is what was queued since the loop last took it. Once full, offers and rows stay
+// unchanged.
 type content struct {
 	offers []offer
 	rows   int  // in offers
-	full   bool // an offer was too much; it and those after it are not in offers
+	full   bool // an offer exceeded the capacity; it and later ones were dropped
 	orders []order
 }
 
@@ -49,15 +50,16 @@ type offer struct {
 	rows  []outbox.Pending
 }
 
-// order is what the loop is told to do with slots.
+// order tells the loop what to do with slots.
 type order struct {
 	what  command
 	slots []int16
 
-	// of quiesce: gets of each slot the seq up to which nobody knows what was sent, when they are at rest
+	// of quiesce: gets, when the slots are at rest, the seq of each slot up to which the outcome is
+	// unknown
 	done     chan map[int16]int64
-	patience time.Duration // with requests that are under way
-	giveUp   time.Time     // when it is over; set by the loop, zero: it has been
+	patience time.Duration // the longest wait for requests in flight
+	giveUp   time.Time     // when that ends; set by the loop, zero: it has ended
 	epoch    int64         // of resume
 }
 
@@ -65,9 +67,9 @@ type order struct {
 type command int8
 
 const (
-	quiesce command = iota // send nothing more
+	quiesce command = iota // stop sending
 	resume
-	reload // read the outbox from the start: these are the slots that are held
+	reload // read the outbox from the start: the slots are those now held
 )
 
 func (b *inbox) order(o order) {
@@ -84,7 +86,7 @@ func (b *inbox) ring() {
 	}
 }
 
-// take empties the inbox and returns what was in it.
+// take empties the inbox and returns its content.
 func (b *inbox) take() content {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -94,14 +96,14 @@ func (b *inbox) take() content {
 	return was
 }
 
-// Stats is what is under way.
+// Stats is what is in flight.
 type Stats struct {
-	InFlight    int // messages sent and not acknowledged
-	Undeleted   int // messages acknowledged whose rows are not deleted yet
+	InFlight    int // messages sent and unacknowledged
+	Undeleted   int // acknowledged messages whose rows wait for deletion
 	BlockedKeys int // ordering keys whose last publish failed
 }
 
-// shown is what the loop shows of itself. Any goroutine may read it.
+// shown is the state that the loop publishes. Any goroutine may read it.
 type shown struct {
 	inFlight  atomic.Int64 // as of Stats
 	undeleted atomic.Int64

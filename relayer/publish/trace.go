@@ -13,9 +13,9 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
 )
 
-// traced is the span of a message that is about to be sent; the message carries its context. It is
-// a child of the commit's span, if the row was offered by this process and has not been read again
-// since: rows of the outbox know no trace, and begin one.
+// traced is the span of a message about to be sent; the message carries its context. It is a child
+// of the commit's span if this process offered the row and still has it in memory: rows read from
+// the outbox begin a new trace.
 func traced(ctx context.Context, tracer trace.Tracer, p *outbox.Pending, m *pubsub.Message,
 	topic, key string) trace.Span {
 	if p.Trace != nil {
@@ -43,7 +43,8 @@ func traced(ctx context.Context, tracer trace.Tracer, p *outbox.Pending, m *pubs
 	return span
 }
 
-// sent ends the spans of a request's messages. Of an error they have the code only: its text may have anything in it.
+// sent ends the spans of a request's messages. They get only the code of an error: its text is
+// arbitrary.
 func sent(spans []trace.Span, ids []string, err error) {
 	for i, span := range spans {
 		if err != nil {

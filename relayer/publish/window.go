@@ -2,13 +2,13 @@ package publish
 
 import "github.com/fusion-prime/escrow-relayer/relayer/outbox"
 
-// window is the rows that this process answers for: those in memory, waiting or under way, and
-// those that are acknowledged and whose rows are not deleted yet. A crash can repeat no others, and
-// none of them is taken in a second time.
+// window is the rows that this process is responsible for: those in memory, waiting or in flight,
+// and acknowledged ones that wait for deletion. Only these can be repeated by a crash, and each
+// enters once.
 //
-// A reading of the outbox sees what was there when it began. So while one is under way, a row that
-// is deleted stays in the window until the reading has been taken in: deletedDuringRead holds such
-// rows, and is empty while reading is false. bytes is the size of the rows in memory.
+// A reading of the outbox shows what was there when it began. So a row deleted during a reading
+// stays in the window until the reading has been handled: deletedDuringRead holds such rows, and is
+// empty while reading is false. bytes is the size of the rows in memory.
 type window struct {
 	limits            *limits
 	ids               map[outbox.ID]struct{}
@@ -24,7 +24,7 @@ func (w *window) has(id outbox.ID) bool {
 	return ok
 }
 
-// room is how many rows more fit.
+// room is how many more rows fit.
 func (w *window) room() int {
 	if w.bytes >= w.limits.windowBytes {
 		return 0
@@ -33,10 +33,10 @@ func (w *window) room() int {
 	return max(0, w.limits.windowRows-len(w.ids))
 }
 
-// enter adds a row that is not in memory: bytes is 0.
+// enter adds a row outside memory: it counts no bytes.
 func (w *window) enter(id outbox.ID) { w.ids[id] = struct{}{} }
 
-// load adds a row that is in memory.
+// load adds a row in memory.
 func (w *window) load(r *row) {
 	w.enter(r.ID)
 	w.bytes += r.size()
@@ -49,14 +49,14 @@ func (w *window) unload(rows []row) {
 	}
 }
 
-// leave forgets rows that stay in the outbox, and are to be read again.
+// leave forgets rows that stay in the outbox, and are read again.
 func (w *window) leave(rows []row) {
 	for i := range rows {
 		delete(w.ids, rows[i].ID)
 	}
 }
 
-// deleted forgets a row that is not in the outbox any more.
+// deleted forgets a row that was deleted from the outbox.
 func (w *window) deleted(id outbox.ID) {
 	if w.reading {
 		w.deletedDuringRead = append(w.deletedDuringRead, id)

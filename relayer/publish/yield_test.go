@@ -131,7 +131,7 @@ func TestEndAbandons(t *testing.T) {
 	require.Eventually(t, func() bool { return slow.Hits() == 1 }, patience, tick)
 	w.approve(p, 1)
 	require.NoError(t, p.stop())
-	require.Equal(t, 1, w.logs.count("stopped with messages under way"))
+	require.Equal(t, 1, w.logs.count("stopped with messages in flight"))
 	require.Equal(t, 3, w.outbox())
 	slow.Remove()
 	again := w.start(w.config(), publish.Tuning{})
@@ -172,8 +172,8 @@ func TestRowsCannotBeDeleted(t *testing.T) {
 	p := w.start(w.config(), publish.Tuning{RereadEvery: 20 * time.Millisecond})
 	rows := w.approve(p, 1, 2, 1)
 	require.NoError(t, w.tap.Wait(w.within(), 3))
-	require.Eventually(t, func() bool { return w.logs.count("not deleted from the outbox, trying again") > 2 },
-		patience, tick)
+	failed := "deletion of acknowledged messages from the outbox failed"
+	require.Eventually(t, func() bool { return w.logs.count(failed) > 2 }, patience, tick)
 	p.Reload(everySlot())
 	rows = append(rows, w.approve(p, 1)...)
 	require.NoError(t, w.tap.Wait(w.within(), 4))

@@ -1,12 +1,12 @@
-// Package pubsub is Google Pub/Sub as the relayer uses it: publishing over connections that are
-// watched, and looking whether topics exist.
+// Package pubsub is the relayer's client of Google Pub/Sub: it publishes over monitored connections
+// and checks that topics exist.
 //
-// A connection may swallow bytes for ever: a gateway lost it, a proxy behind it died. TCP does not
-// notice where something on the way goes on acknowledging, and pings more frequent than every 30 s
-// make Google's front ends close the connection and whatever is under way on it. So each request
-// has a deadline, and a connection on which one passed while nothing at all was answered is
-// replaced by a new one. Requests that were waiting on it end then, with an error that leaves open
-// whether they were stored.
+// A broken connection may stay silent for ever: a gateway lost it, or a proxy behind it died. TCP
+// misses this if a device in between still acknowledges, and pings more frequent than every 30 s
+// make Google's front ends close the connection with all its requests. So each request has a
+// deadline, and a connection on which a deadline passed without any answer in the meantime is
+// replaced. Requests that wait on it end then, with an error that leaves open whether they were
+// stored.
 package pubsub
 
 import (
@@ -32,19 +32,19 @@ import (
 )
 
 const (
-	// requestTimeout bounds one request. The service answers within a second, or not at all.
+	// requestTimeout bounds one request. A healthy service answers within a second.
 	requestTimeout = 10 * time.Second
-	// maxConnections is what Google's own client opens at most.
+	// maxConnections is the limit of Google's client.
 	maxConnections = 4
 )
 
-// dialing is how a connection is made and kept. What was lost is dialled again after 5 s at most:
-// the default is two minutes. Pings are for connections with requests under way, as often as
-// Google's front ends allow (googleapis/google-cloud-php#3565); on Linux Timeout also bounds how
-// long sent bytes may stay unacknowledged.
+// dialing configures how a connection is made and kept. A lost one is redialled after at most 5 s:
+// the default is two minutes. Pings are sent while requests are in flight, as often as Google's
+// front ends allow (googleapis/google-cloud-php#3565); on Linux Timeout also bounds how long sent
+// bytes may stay unacknowledged.
 //
-// The client's own telemetry is off: messages carry spans of ours, and a span per request that
-// nobody collects costs 40 of a request's 294 allocations and 5 % or more of its processor time.
+// The client's telemetry is off: messages carry spans of ours, and an uncollected span per request
+// costs 40 of a request's 294 allocations and 5 % or more of its processor time.
 var dialing = []option.ClientOption{
 	option.WithGRPCConnectionPool(1),
 	option.WithTelemetryDisabled(),
@@ -57,11 +57,11 @@ var dialing = []option.ClientOption{
 		Timeout: 10 * time.Second})),
 }
 
-// Dialing is how a connection to Pub/Sub is made and kept, for a client of Google's own.
+// Dialing returns the same connection options for another Google client.
 func Dialing() []option.ClientOption { return slices.Clone(dialing) }
 
-// At has a client use an endpoint, host:port: a locational one stores everything in its region. Empty:
-// the client's own, which is the nearest region's.
+// At makes a client use an endpoint, host:port: a locational one stores everything in its region.
+// Empty: the client's default, the nearest region's.
 func At(endpoint string) []option.ClientOption {
 	if endpoint == "" {
 		return nil
@@ -70,7 +70,7 @@ func At(endpoint string) []option.ClientOption {
 	return []option.ClientOption{option.WithEndpoint(endpoint)}
 }
 
-// Message is what a subscriber gets. Attribute values have up to 1,024 bytes.
+// Message is what a subscriber receives. Attribute values have up to 1,024 bytes.
 type Message struct {
 	Data       []byte
 	Attributes map[string]string
@@ -84,24 +84,25 @@ type Config struct {
 	Log     *slog.Logger  // nil: none
 }
 
-// Client publishes. It is safe for concurrent use. PUBSUB_EMULATOR_HOST is honoured as Google's own client does.
+// Client publishes. It is safe for concurrent use. It honours PUBSUB_EMULATOR_HOST as Google's
+// client does.
 type Client struct {
 	cfg Config
 
 	mu     sync.Mutex
-	conns  []*conn // each replaced as a whole; never empty until Close
+	conns  []*conn // replaced one by one; empty only after Close
 	closed bool
 }
 
 // conn is one connection. Its fields are guarded by the Client's mutex.
 type conn struct {
 	api       *apiv1.TopicAdminClient
-	pending   int       // requests under way
-	answered  time.Time // when the last answer came, whatever it was
-	replacing bool      // somebody replaces it, or has: only one does
+	pending   int       // requests in flight
+	answered  time.Time // when the last answer came, of any kind
+	replacing bool      // a goroutine replaces it, or has: only one does
 }
 
-// New prepares connections and makes none: the service may be away. Close frees them.
+// New prepares connections lazily: the service may be away. Close frees them.
 func New(ctx context.Context, cfg Config) (*Client, error) {
 	cfg.Timeout = cmp.Or(cfg.Timeout, requestTimeout)
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
@@ -120,7 +121,7 @@ func New(ctx context.Context, cfg Config) (*Client, error) {
 }
 
 func open(ctx context.Context, project string, opts []option.ClientOption) (*apiv1.TopicAdminClient, error) {
-	// What renews credentials keeps the context.
+	// The credentials' renewal keeps the context.
 	api, err := apiv1.NewTopicAdminClient(context.WithoutCancel(ctx),
 		append(slices.Clip(dialing), opts...)...)
 	if err != nil {
@@ -130,7 +131,7 @@ func open(ctx context.Context, project string, opts []option.ClientOption) (*api
 	return api, nil
 }
 
-// Close ends every request under way.
+// Close ends every request in flight.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -146,8 +147,8 @@ func (c *Client) Close() error {
 }
 
 // Publish stores 1 to 1,000 messages, 10 MB at most, under one ordering key of a topic, all or
-// none, and returns their ids in order. It tries once. An error has a gRPC code; after one that
-// Refused denies the messages may have been stored all the same.
+// none, and returns their ids in order. It tries once. An error has a gRPC code; unless Refused
+// reports true, the messages may have been stored.
 func (c *Client) Publish(ctx context.Context, topic, key string, messages []Message) ([]string, error) {
 	all := make([]pubsubpb.PubsubMessage, len(messages))
 	req := &pubsubpb.PublishRequest{Topic: topicName(c.cfg.Project, topic),
@@ -162,7 +163,7 @@ func (c *Client) Publish(ctx context.Context, topic, key string, messages []Mess
 	sent := time.Now()
 	attempt, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
-	resp, err := n.api.Publish(attempt, req, gax.WithRetry(nil)) // who calls retries
+	resp, err := n.api.Publish(attempt, req, gax.WithRetry(nil)) // the caller retries
 	silent := err != nil && attempt.Err() != nil && ctx.Err() == nil
 	if c.put(n, sent, silent, err) {
 		c.replace(ctx, n)
@@ -173,7 +174,7 @@ func (c *Client) Publish(ctx context.Context, topic, key string, messages []Mess
 
 func topicName(project, id string) string { return "projects/" + project + "/topics/" + id }
 
-// take returns the connection with the fewest requests under way.
+// take returns the connection with the fewest requests in flight.
 func (c *Client) take() *conn {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,8 +190,8 @@ func (c *Client) take() *conn {
 	return best
 }
 
-// put notes the end of a request, and says whether its connection has to be replaced by the caller:
-// its time passed without any answer since it was sent.
+// put records the end of a request, and reports whether the caller must replace its connection: its
+// deadline passed without any answer since it was sent.
 func (c *Client) put(n *conn, sent time.Time, silent bool, err error) (replace bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -208,9 +209,9 @@ func (c *Client) put(n *conn, sent time.Time, silent bool, err error) (replace b
 	return true
 }
 
-// replace puts a new connection in the place of one that answers nothing.
+// replace replaces a silent connection.
 func (c *Client) replace(ctx context.Context, old *conn) {
-	c.cfg.Log.WarnContext(ctx, "a connection to Pub/Sub answers nothing, replacing it",
+	c.cfg.Log.WarnContext(ctx, "connection to Pub/Sub is silent, replacing it",
 		slog.Duration("after", c.cfg.Timeout))
 	api, err := open(ctx, c.cfg.Project, c.cfg.Options)
 
@@ -226,14 +227,14 @@ func (c *Client) replace(ctx context.Context, old *conn) {
 	c.mu.Unlock()
 
 	if err != nil {
-		c.cfg.Log.WarnContext(ctx, "the connection to Pub/Sub was not replaced", slog.Any("err", err))
+		c.cfg.Log.WarnContext(ctx, "connection to Pub/Sub could not be replaced", slog.Any("err", err))
 		return
 	}
 
-	_ = api.Close() // what was under way on it ends: its caller tries again
+	_ = api.Close() // requests in flight on it end: their callers retry
 }
 
-// Code is the gRPC code of an error of Publish; a deadline of ours comes without one.
+// Code is the gRPC code of an error of Publish; a deadline of ours lacks one.
 func Code(err error) codes.Code {
 	switch {
 	case err == nil:
@@ -247,7 +248,7 @@ func Code(err error) codes.Code {
 	return status.Code(err)
 }
 
-// Refused says whether an answer means for sure that nothing was stored.
+// Refused reports whether an answer proves that the messages were not stored.
 func Refused(c codes.Code) bool {
 	switch c {
 	case codes.PermissionDenied, codes.Unauthenticated, codes.NotFound, codes.InvalidArgument, codes.FailedPrecondition,

@@ -15,11 +15,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// ErrNoTopic means that a configured topic does not exist, or that its id cannot be one.
+// ErrNoTopic means that a configured topic does not exist, or that its id is invalid.
 var ErrNoTopic = errors.New("no such topic")
 
-// Topics names the topics by their ids. Other and Retractions may be empty: then no event goes to
-// Other, and retractions are dropped.
+// Topics names the topics by their ids. Other and Retractions may be empty: rows for an empty topic
+// leave the outbox unpublished.
 type Topics struct {
 	Default, Other, Retractions string
 }
@@ -29,15 +29,16 @@ var (
 	topicForm   = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._~+%-]{2,254}$`)
 )
 
-// IsProjectID says whether a text can be the id of a project, by the documentation of Google Cloud.
+// IsProjectID reports whether a text has the form of a project id, by the documentation of Google
+// Cloud.
 func IsProjectID(id string) bool { return projectForm.MatchString(id) }
 
-// IsTopicID says whether a text can be the id of a topic, by the documentation of Pub/Sub.
+// IsTopicID reports whether a text has the form of a topic id, by the documentation of Pub/Sub.
 func IsTopicID(id string) bool { return topicForm.MatchString(id) && !strings.HasPrefix(id, "goog") }
 
-// CheckTopics says whether the topics exist and may be published to, as far as can be known without
-// publishing; every problem, not the first only. The error wraps ErrNoTopic unless the service did
-// not answer; it is given 10 s per topic. PUBSUB_EMULATOR_HOST is honoured as Google's client does.
+// CheckTopics checks that the topics exist and may be published to, as well as this can be checked
+// without publishing, and reports every problem. The error wraps ErrNoTopic unless the service
+// failed to answer; it has 10 s per topic. It honours PUBSUB_EMULATOR_HOST as Google's client does.
 func CheckTopics(ctx context.Context, project string, t Topics, opts ...option.ClientOption) error {
 	if !IsProjectID(project) {
 		return fmt.Errorf("PUBSUB_PROJECT_ID=%s: %w: not a project id; it is the id, not the name or the number, as `gcloud projects list` shows it",
@@ -61,7 +62,7 @@ func CheckTopics(ctx context.Context, project string, t Topics, opts ...option.C
 	return errors.Join(problems...)
 }
 
-// CheckTopic is CheckTopics for one topic, which a variable names.
+// CheckTopic is CheckTopics for one topic, configured by the named variable.
 func CheckTopic(ctx context.Context, project, variable, id string, opts ...option.ClientOption) error {
 	client, err := open(ctx, project, opts)
 	if err != nil {
@@ -95,5 +96,5 @@ func checkTopic(ctx context.Context, client *apiv1.TopicAdminClient, project, va
 	return fmt.Errorf("look for the topic %s=%s: %w", variable, id, err)
 }
 
-// Emulated says whether PUBSUB_EMULATOR_HOST redirects the client.
+// Emulated reports whether PUBSUB_EMULATOR_HOST redirects the client.
 func Emulated() bool { return os.Getenv("PUBSUB_EMULATOR_HOST") != "" }
