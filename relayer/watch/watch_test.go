@@ -24,6 +24,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
+	"github.com/fusion-prime/escrow-relayer/relayer/message"
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 	"github.com/fusion-prime/escrow-relayer/relayer/watch"
 )
@@ -54,7 +55,8 @@ type world struct {
 // recorder is a publisher that remembers what it was offered.
 type recorder struct {
 	mu       sync.Mutex
-	ids      map[common.Address][]string
+	ids      map[common.Address][]string // of events
+	taken    []string                    // of events that are retracted
 	traces   []*trace.SpanContext
 	reloaded int
 }
@@ -64,6 +66,11 @@ func (r *recorder) Offer(_ int64, batch []outbox.Pending) {
 	defer r.mu.Unlock()
 	for i := range batch {
 		e := &batch[i].Event
+		if message.Kind(batch[i].Kind) == message.Retraction {
+			r.taken = append(r.taken, e.ID())
+			continue
+		}
+
 		r.ids[e.Escrow] = append(r.ids[e.Escrow], e.Name+" "+e.ID())
 		r.traces = append(r.traces, batch[i].Trace)
 	}
@@ -85,6 +92,12 @@ func (r *recorder) of(a common.Address) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.ids[a])
+}
+
+func (r *recorder) retracted() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.taken)
 }
 
 type holder struct{}
