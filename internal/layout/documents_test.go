@@ -99,3 +99,13 @@ func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
 }
+
+// The top of the tree is agreed: what is not among these has a folder, or begins with a dot.
+func TestTopOfTheTree(t *testing.T) {
+	allowed := strings.Fields(`ARCHITECTURE.md CHANGELOG.md LICENSE Makefile README.md cmd deploy election go.mod go.sum
+		internal migrations partition registry relayer`)
+	for _, file := range tracked(t, filepath.Join("..", ".."), "*") {
+		top, _, _ := strings.Cut(file, "/")
+		require.True(t, strings.HasPrefix(top, ".") || slices.Contains(allowed, top), file)
+	}
+}

@@ -287,14 +287,15 @@ func asJSON(t *testing.T, text string) any {
 
 func example(t *testing.T) []byte {
 	t.Helper()
-	text, err := os.ReadFile("../../chains.example.yaml")
+	text, err := os.ReadFile("../../deploy/chains.example.yaml")
 	require.NoError(t, err)
 
 	return text
 }
 
 func TestExampleFileLoads(t *testing.T) {
-	environ := map[string]string{"CONFIG_FILE": "../../chains.example.yaml", "DATABASE_PASSWORD": "p", "MAINNET_KEY": "k",
+	environ := map[string]string{"CONFIG_FILE": "../../deploy/chains.example.yaml",
+		"DATABASE_PASSWORD": "p", "MAINNET_KEY": "k",
 		"BASE_RPC_URLS": "https://base.example.com/k,wss://base.example.org/k"}
 	all, err := Chains(environ, Load)
 	require.NoError(t, err)
