@@ -104,7 +104,7 @@ func TestAddressRequiredInAllForms(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			chain := newChain(60, 3, 0)
+			chain := newChain(60+farBlocks, 3, 0)
 			chain.crowd(3)
 			n := startNode(t, chain)
 			n.finalized = 40
@@ -116,7 +116,7 @@ func TestAddressRequiredInAllForms(t *testing.T) {
 				return 0, ""
 			})
 			s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest})
-			await(t, s, func(v View) bool { return v.Head == 60 && v.Final == 40 })
+			await(t, s, func(v View) bool { return v.Head == 60+farBlocks && v.Final == 40 })
 			for range 8 {
 				for _, err := range s.Read(t.Context(), 1, 60, filterA()) {
 					require.Error(t, err)

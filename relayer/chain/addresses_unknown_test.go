@@ -21,7 +21,7 @@ import (
 // A provider that wants addresses named, and says so in words that nobody knows, is not one that gives
 // no logs at all: naming one shows it.
 func TestAddressRequiredInUnknownWords(t *testing.T) {
-	chain := newChain(60, 3, 0)
+	chain := newChain(60+farBlocks, 3, 0)
 	n := startNode(t, chain)
 	n.finalized = 40
 	n.refuseLogs(func(_ testRequest, addresses, _, _ int) (int, string) {
@@ -32,7 +32,7 @@ func TestAddressRequiredInUnknownWords(t *testing.T) {
 		return 0, ""
 	})
 	s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest})
-	await(t, s, func(v View) bool { return v.Head == 60 && v.Final == 40 })
+	await(t, s, func(v View) bool { return v.Head == 60+farBlocks && v.Final == 40 })
 	var last error
 	for range 8 {
 		for _, err := range s.Read(t.Context(), 1, 60, filterA()) {
@@ -48,7 +48,7 @@ func TestAddressRequiredInUnknownWords(t *testing.T) {
 // A refusal for the number of addresses of a request that names none is no reason to ask for each
 // address alone ever after.
 func TestAddressLimitWithoutAddresses(t *testing.T) {
-	chain := newChain(60, 3, 0)
+	chain := newChain(60+farBlocks, 3, 0)
 	n := startNode(t, chain)
 	n.finalized = 60
 	n.refuseLogs(func(_ testRequest, addresses, _, _ int) (int, string) {

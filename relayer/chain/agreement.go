@@ -88,16 +88,35 @@ func (a *agreement) Believes() bool {
 	return a.believes()
 }
 
+// counts reports whether the word of one endpoint alone counts. Held: mu.
+func (a *agreement) counts(n *endpoint.Node) bool {
+	return a.believes() && (len(a.cfg.URLs) == 1 || n.Fault() == nil)
+}
+
+// Counts reports whether the word of one endpoint alone counts: not of one that has lied beside others.
+func (a *agreement) Counts(n *endpoint.Node) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.counts(n)
+}
+
 // heard notes a head that an endpoint in use has reported, and its parent with it.
 func (a *agreement) heard(ctx context.Context, n *endpoint.Node, h Header) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	defer a.compare(ctx)
+	said := []Header{h}
 	if h.Number > 0 {
-		a.report(n, Header{Number: h.Number - 1, Hash: h.Parent})
+		said = []Header{{Number: h.Number - 1, Hash: h.Parent}, h}
 	}
 
-	a.report(n, h)
+	for _, h := range said {
+		a.note(n, h)
+		if trust := a.judge(n, h); trust != Undecided {
+			a.moveTo(h, trust)
+		}
+	}
+
 	a.newest = max(a.newest, h.Number)
 	for number := range a.said {
 		if number+ringSize < a.newest {
@@ -106,7 +125,8 @@ func (a *agreement) heard(ctx context.Context, n *endpoint.Node, h Header) {
 	}
 }
 
-func (a *agreement) report(n *endpoint.Node, h Header) {
+// note remembers what an endpoint says of a height. Held: mu.
+func (a *agreement) note(n *endpoint.Node, h Header) {
 	at := a.said[h.Number]
 	if at == nil {
 		at = map[*endpoint.Node]Header{}
@@ -116,28 +136,36 @@ func (a *agreement) report(n *endpoint.Node, h Header) {
 	if before := at[n]; before.Hash != h.Hash || h.Proved {
 		at[n] = h
 	}
+}
 
-	votes, proved := 0, false
-	for _, said := range at {
+// judge is why a block that an endpoint has just reported counts as the chain's. Held: mu.
+func (a *agreement) judge(n *endpoint.Node, h Header) Trust {
+	votes := 0
+	for _, said := range a.said[h.Number] {
 		if said.Hash == h.Hash {
-			votes, proved = votes+1, proved || said.Proved
+			votes++
 		}
 	}
 
-	trust := Agreed
 	switch {
 	case votes >= 2:
-	case a.believes() && (len(a.cfg.URLs) == 1 || n.Fault() == nil):
-		trust = Believed
-	default:
-		return
+		return Agreed
+	case a.counts(n):
+		return Believed
 	}
 
-	if proved || h.Proved {
-		a.laws.Headers.Kept()
+	return Undecided
+}
+
+// moveTo makes a block that counts as the chain's the tip. A lower one than the tip is of a machine that is behind,
+// unless the tip is confirmed no more. Held: mu.
+func (a *agreement) moveTo(h Header, trust Trust) {
+	for _, said := range a.said[h.Number] {
+		if said.Hash == h.Hash && said.Proved {
+			a.laws.Headers.Kept()
+		}
 	}
 
-	// A lower block than the tip is of a machine that is behind, unless the tip is confirmed no more.
 	if now := a.cfg.Now(); h.Number >= a.tip.number || now.Sub(a.confirmed) >= viewHold {
 		a.tip, a.trust, a.confirmed = place{h.Number, h.Hash}, trust, now
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/endpoint"
-	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
 )
 
 // headersAtOnce bounds how many headers are asked for in one batch.
@@ -66,41 +65,26 @@ func (r *reader) blocks(ctx context.Context, from, to uint64, f *Filter, avoid *
 // linked to a head that is as deep above them and leads through the tip: a head of another branch than the one
 // that is agreed on says nothing of how deep a block lies.
 func (r *reader) buried(ctx context.Context, from, to uint64) ([]Header, error) {
-	tip, err := r.linkedTo(ctx, to)
+	anchor, err := r.anchor(ctx, to)
 	if err != nil {
 		return nil, err
 	}
 
 	least := to + r.outlook.depth()
-	if newest, _ := r.outlook.Tip(); least <= newest.number {
-		return r.chain(ctx, from, to, tip, tip)
+	if tip, _ := r.outlook.agreement.Tip(); least <= tip.number {
+		return r.chain(ctx, from, to, anchor, anchor)
 	}
 
 	err = fmt.Errorf("%w: no endpoint in use has block %d, by which block %d is as deep as it has to be", ErrBehind,
 		least, to)
 	for _, head := range r.outlook.heads(least) {
 		var list []Header
-		if list, err = r.chain(ctx, from, to, tip, head); err == nil {
+		if list, err = r.chain(ctx, from, to, anchor, head); err == nil {
 			return list, nil
 		}
 	}
 
 	return nil, err
-}
-
-// below returns the header at a height that leads to the tip.
-func (r *reader) below(ctx context.Context, n uint64) (Header, error) {
-	tip, err := r.linkedTo(ctx, n)
-	if err != nil {
-		return Header{}, err
-	}
-
-	list, err := r.chain(ctx, n, n, tip, tip)
-	if err != nil {
-		return Header{}, err
-	}
-
-	return list[0], nil
 }
 
 // chain returns the headers of from..to, each the parent of the next, from the ring as far as it
@@ -149,22 +133,6 @@ func (r *reader) chain(ctx context.Context, from, to uint64, tip, top place) ([]
 	}
 
 	return nil, fmt.Errorf("%w: they are not each other's parents, the chain is moving", ErrDisagree)
-}
-
-// linkedTo is the block to which a block is to be linked: the tip, or where that is too far above, the
-// block itself, if the endpoints agree on it. ErrBehind: there is no such block yet.
-func (r *reader) linkedTo(ctx context.Context, n uint64) (place, error) {
-	tip, trust := r.outlook.Tip()
-	switch {
-	case trust == Undecided || n > tip.number:
-		return tip, fmt.Errorf("%w: it is not agreed yet which block %d is the chain's", ErrBehind, n)
-	case tip.number-n <= deepest:
-		return tip, nil
-	}
-
-	h, err := r.agreed(ctx, n)
-
-	return place{n, h.Hash}, err
 }
 
 // askHeaders asks for the headers of some blocks, and adds them to those that there are. The newest come
@@ -258,60 +226,23 @@ func (r *reader) logsOf(ctx context.Context, h Header, f *Filter, avoid *endpoin
 	})
 }
 
-// readBlock reads the logs of a block, and proves them. Where the header excludes logs, there are none to ask
-// for; else its receipts prove which there are. Of a chain whose receipts cannot be proved, two endpoints
-// have to say the same, unless one's word counts.
-func (r *reader) readBlock(ctx context.Context, h Header, f *Filter, avoid *endpoint.Node) (said reading, err error) {
-	if !h.Proved {
-		return r.readClaimed(ctx, h, f, avoid)
+// readBlock reads the logs of a block. Where its header excludes logs, there are none to ask for; else its receipts
+// prove which there are. Where they prove nothing, two endpoints have to show the same, unless one's word counts.
+func (r *reader) readBlock(ctx context.Context, h Header, f *Filter, avoid *endpoint.Node) (reading, error) {
+	if excluded(h, f) && (h.Proved || r.outlook.agreement.Believes()) {
+		return reading{logs: []types.Log{}, proved: h.Proved}, nil
 	}
 
-	if excluded(h, f) {
-		return reading{logs: []types.Log{}, proved: true}, nil
-	}
-
-	err = r.pool.ask(ctx, h.Number, avoid, func(ctx context.Context, n *endpoint.Node) (err error) {
-		said.by, said.proved = n, true
-		var size int
-		said.logs, size, err = n.ReadProved(ctx, h, f)
+	return two(ctx, r, h.Number, avoid, func(ctx context.Context, n *endpoint.Node) (reading, bool, error) {
+		logs, size, proved, err := n.ReadBlock(ctx, h, f)
 		r.flight.landed(size, err)
 
-		return err
-	})
-	if err == nil || !errors.Is(err, endpoint.ErrUnproved) {
-		return said, err
-	}
-
-	if said, err = r.readClaimed(ctx, h, f, avoid); err != nil || r.outlook.Believes() {
-		return said, err
-	}
-
-	second, err := r.readClaimed(ctx, h, f, said.by)
-	if err == nil && !slices.EqualFunc(said.logs, second.logs, SameLog) {
-		err = fmt.Errorf("%w: %s and %s show different logs of block %d", ErrDisagree, said.by.Name(), second.by.Name(),
-			h.Number)
-	}
-
-	return said, err
+		// A second reading is compared with the first by its reader.
+		return reading{logs: logs, by: n, proved: proved}, proved || avoid != nil, err
+	}, func(a, b reading) bool { return slices.EqualFunc(a.logs, b.logs, SameLog) })
 }
 
-// readClaimed reads the logs of a block from one endpoint, and makes sure that it has the block where there
-// are none, or none of a part of the filter.
-func (r *reader) readClaimed(ctx context.Context, h Header, f *Filter, avoid *endpoint.Node) (said reading, err error) {
-	err = r.pool.ask(ctx, h.Number, avoid, func(ctx context.Context, n *endpoint.Node) (err error) {
-		said.by = n
-		said.logs, err = n.ReadBlock(ctx, h, f)
-		return err
-	})
-	r.flight.landed(endpoint.SizeOf(said.logs), err)
-	if err != nil || said.by.Answered(said.logs, h, f) || excluded(h, f) {
-		return said, err
-	}
-
-	return r.prove(ctx, h, f, said)
-}
-
-// excluded says whether a block's header shows that it has no logs that match. A bloom filter without
+// excluded reports whether a block's header shows that it has no logs that match. A bloom filter without
 // any bits does not: there are chains without bloom filters, and machines behind one URL of which
 // some give none.
 func excluded(h Header, f *Filter) bool {
@@ -324,40 +255,4 @@ func excluded(h Header, f *Filter) bool {
 	}
 
 	return h.Bloom != (types.Bloom{}) && !f.AllowedBy(&h.Bloom) || h.Proved && h.Receipts == types.EmptyReceiptsHash
-}
-
-// prove makes sure that a block has no more matching logs than the first reading gave: an endpoint
-// shows all logs of the block. That another endpoint has none either would be no proof, since it
-// may be behind as well. It returns what is found instead, and of whom.
-func (r *reader) prove(ctx context.Context, h Header, f *Filter, first reading) (said reading, err error) {
-	err = r.pool.ask(ctx, h.Number, nil, func(ctx context.Context, n *endpoint.Node) (err error) {
-		said.by = n
-		var size int
-		said.logs, size, err = n.ReadProven(ctx, h, f, r.pool.farBehind())
-		r.flight.landed(size, err)
-		if err == nil && len(said.logs) < len(first.logs) {
-			return fmt.Errorf("%w: block %d has %d logs, now it has %d", ErrDisagree, h.Number, len(first.logs),
-				len(said.logs))
-		}
-
-		return err
-	})
-	if err == nil && len(said.logs) > len(first.logs) {
-		first.by.SeenUneven()
-		if said.by != first.by {
-			contradicted(ctx, first, said, h)
-		}
-	}
-
-	return said, err
-}
-
-// contradicted deals with an endpoint that had fewer logs of a block than another has: it is behind,
-// or left them out.
-func contradicted(ctx context.Context, first, second reading, h Header) {
-	q := rpc.ByHash(h.Hash)
-	if err := first.by.Do(ctx, q); err == nil && q.Err == nil && !q.Null() {
-		first.by.Blame(ctx, fmt.Errorf("%w: %d logs of block %d, where %s has %d", rpc.ErrInvalid, len(first.logs),
-			h.Number, second.by.Name(), len(second.logs)))
-	}
 }

@@ -184,7 +184,7 @@ func TestHeadersUnderALowRate(t *testing.T) {
 // A provider that lets one request through at a time takes no batch, however small.
 func TestBurstOfOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, chain := limited(t, &meter{rate: 5, burst: 1}, 300, 300)
+		s, chain := limited(t, &meter{rate: 5, burst: 1}, 300+farBlocks, 300)
 		await(t, s, func(v View) bool { return v.Final == 300 })
 		require.EqualValues(t, 301, backlog(t, s, chain, 1, 300, time.Minute))
 	})
@@ -260,13 +260,13 @@ func TestRateWithoutWords(t *testing.T) {
 	}
 }
 
-// What a provider lets through is used: 30 ranges of 100 blocks and their headers are 60 items,
-// which a rate of 5 per second and 10 at once allows in 10 s. Looks at the head, and what it takes to
+// What a provider lets through is used: 30 ranges of 100 blocks and two headers each are 90 items,
+// which a rate of 5 per second and 10 at once allows in 16 s. Looks at the head, and what it takes to
 // find the rate and the range, may cost as long again and more: 14 to 20 s were measured.
 func TestRateIsUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
-		s, chain := limited(t, &meter{rate: 5, burst: 10}, 3000, 3000)
+		s, chain := limited(t, &meter{rate: 5, burst: 10}, 3000+farBlocks, 3000)
 		await(t, s, func(v View) bool { return v.Final == 3000 })
 		require.EqualValues(t, 3001, backlog(t, s, chain, 1, 3000, 30*time.Second-time.Since(begun)))
 	})

@@ -15,130 +15,140 @@ import (
 )
 
 const (
-	// deepest bounds how far below the newest head a block is linked to it: the headers may have to be
-	// asked for.
+	// deepest bounds how far below the tip a block is linked to it: the headers may have to be asked for.
 	deepest = ringSize / 2
-	// How often an endpoint is asked before it is believed that the chain has left a block, and how often
-	// one whose answers have been seen to be of machines that are apart.
-	leftTries, leftTriesApart = 8, 32
+	// leftTries is how often an endpoint is asked before its word that the chain has left a block counts alone.
+	leftTries = 8
 	// A machine that is more blocks behind the newest head than this may have yet to leave a branch: that it is
 	// there says nothing.
 	nearHead = 2
 )
 
-// Canonical returns the header at a height on which the endpoints agree that have it; those that have
-// not, or do not answer, have no say. With three or more, a majority decides. What one endpoint alone
-// says, and is not the block known, has to hang together with the newest head that is known, and no
-// machine behind its URL that has that head may have the known block still. ErrBehind: none has it.
-// ErrDisagree: no majority, or it does not hang together.
-func (r *reader) Canonical(ctx context.Context, n uint64, known common.Hash) (Header, error) {
-	if tip, trust := r.outlook.Tip(); trust == Agreed && n <= tip.number && tip.number-n <= deepest {
-		h, err := r.below(ctx, n)
-		if err != nil {
-			return Header{}, fmt.Errorf("header of block %d: %w", n, err)
-		}
-
-		return h, nil
+// anchor is the block to which a block is to be linked: the tip, or where that is too far above, the block at
+// its own height that two endpoints show (one whose word counts). ErrBehind: it is above the tip.
+func (r *reader) anchor(ctx context.Context, n uint64) (place, error) {
+	tip, trust := r.outlook.agreement.Tip()
+	switch {
+	case trust == Undecided || n > tip.number:
+		return tip, fmt.Errorf("%w: it is not agreed yet which block %d is the chain's", ErrBehind, n)
+	case tip.number-n <= deepest:
+		return tip, nil
 	}
 
-	h, votes, err := r.pool.elect(ctx, n)
-	if err == nil && votes == 1 && h.Hash != known {
-		if err = r.left(ctx, n, known); err == nil {
-			err = r.hangs(ctx, h)
-		}
-	}
+	h, err := two(ctx, r, n, nil, func(ctx context.Context, e *endpoint.Node) (Header, bool, error) {
+		h, err := e.Header(ctx, n)
+		return h, false, err
+	}, func(a, b Header) bool { return a.Hash == b.Hash })
 
+	return place{n, h.Hash}, err
+}
+
+// canonical returns the header at a height that is the chain's: it leads to its anchor.
+func (r *reader) canonical(ctx context.Context, n uint64) (Header, error) {
+	anchor, err := r.anchor(ctx, n)
 	if err != nil {
 		return Header{}, fmt.Errorf("header of block %d: %w", n, err)
 	}
 
-	return h, nil
+	list, err := r.chain(ctx, n, n, anchor, anchor)
+	if err != nil {
+		return Header{}, fmt.Errorf("header of block %d: %w", n, err)
+	}
+
+	return list[0], nil
 }
 
-// Prove returns the header at a height that is the chain's, and the logs of its block, proved by it. It takes two
-// endpoints to say which block is there, or one whose word counts. ErrUnproved: the chain's blocks do not
-// prove what is in them. ErrDisagree, ErrBehind: it is not decided yet which block is there.
+// Canonical returns the header at a height that is the chain's. Where one endpoint's word counts and it is not the
+// block known, no machine behind its URL that has the newest head may have that one still. ErrBehind, ErrDisagree:
+// it is not decided which block is there.
+func (r *reader) Canonical(ctx context.Context, n uint64, known common.Hash) (Header, error) {
+	h, err := r.canonical(ctx, n)
+	if err == nil && known != (common.Hash{}) && h.Hash != known && r.outlook.agreement.Believes() {
+		err = r.left(ctx, n, known)
+	}
+
+	return h, err
+}
+
+// two puts a question to one endpoint after the other until two answer the same. One answer is enough that is
+// proved, and where one endpoint's word counts. ErrDisagree: no two say the same.
+func two[T any](ctx context.Context, r *reader, need uint64, avoid *endpoint.Node,
+	question func(context.Context, *endpoint.Node) (answer T, proved bool, err error), same func(a, b T) bool) (T, error) {
+	var found T
+	var heard []T
+	var by []*endpoint.Node
+	err := r.pool.ask(ctx, need, avoid, func(ctx context.Context, n *endpoint.Node) error {
+		answer, proved, err := question(ctx, n)
+		if err != nil {
+			return err
+		}
+
+		found = answer
+		seconded := slices.ContainsFunc(heard, func(other T) bool { return same(other, answer) })
+		if proved || seconded || r.outlook.agreement.Counts(n) {
+			for i, other := range heard {
+				if !same(other, answer) {
+					by[i].Disagrees()
+				}
+			}
+
+			return nil
+		}
+
+		heard, by = append(heard, answer), append(by, n)
+
+		return fmt.Errorf("%w: no other endpoint says the same of block %d", ErrDisagree, need)
+	})
+
+	return found, err
+}
+
+// Prove returns the header at a height that is the chain's, and the logs of its block, proved by it. ErrUnproved:
+// the chain's blocks do not prove what is in them. ErrDisagree, ErrBehind: it is not decided yet which block is
+// there.
 func (r *reader) Prove(ctx context.Context, n uint64, f *Filter) (h Header, logs []types.Log, err error) {
-	if h, err = r.agreed(ctx, n); err != nil {
-		return h, nil, fmt.Errorf("header of block %d: %w", n, err)
-	}
-
-	if !h.Proved {
-		err = fmt.Errorf("%w: block %d is none that hashes as Ethereum's do", ErrUnproved, n)
-	}
-
-	if err != nil || excluded(h, f) {
+	if h, err = r.canonical(ctx, n); err != nil {
 		return h, nil, err
 	}
 
-	err = r.pool.ask(ctx, n, nil, func(ctx context.Context, e *endpoint.Node) (err error) {
-		logs, _, err = e.ReadProved(ctx, h, f)
-		return err
-	})
+	if !h.Proved {
+		return h, nil, fmt.Errorf("%w: block %d is none that hashes as Ethereum's do", ErrUnproved, n)
+	}
 
-	return h, logs, err
+	said, err := r.readBlock(ctx, h, f, nil)
+	if err == nil && !said.proved {
+		err = fmt.Errorf("%w: no endpoint proves those of block %d", ErrUnproved, n)
+	}
+
+	return h, said.logs, err
 }
 
 // left makes sure that the chain has left a block. Behind one URL may be machines that are on two branches
-// for hours: while one of them has the block, what was processed is not taken back. Several are asked at a
-// time, since a balancer may give each connection its own machine.
+// for hours: while one of them has the newest head and the block, what was processed is not taken back. Several
+// are asked at a time, since a balancer may give each connection its own machine.
 func (r *reader) left(ctx context.Context, n uint64, known common.Hash) error {
-	if known == (common.Hash{}) {
-		return nil
-	}
-
-	tries := leftTries
-	if slices.ContainsFunc(r.pool.nodes, (*endpoint.Node).Uneven) {
-		tries = leftTriesApart
-	}
-
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(endpoint.RangesInFlight)
-	for range tries {
-		g.Go(func() error { return r.gone(ctx, n, known) })
+	for range leftTries {
+		g.Go(func() error {
+			var still error
+			err := r.pool.ask(ctx, n, nil, func(ctx context.Context, e *endpoint.Node) error {
+				keeps, head, err := e.Keeps(ctx, n, known)
+				if keeps && head.Number+nearHead >= r.outlook.View().Head {
+					still = fmt.Errorf("%w: some of %s still have block %s", ErrDisagree, e.Name(), known)
+				}
+
+				return err
+			})
+			if errors.Is(err, ErrBehind) { // that one has no say
+				err = nil
+			}
+
+			return cmp.Or(still, err)
+		})
 	}
 
 	return g.Wait()
-}
-
-// gone is ErrDisagree where an endpoint's answer is of a machine that has the newest head and still has a block.
-func (r *reader) gone(ctx context.Context, n uint64, block common.Hash) error {
-	var still error
-	err := r.pool.ask(ctx, n, nil, func(ctx context.Context, e *endpoint.Node) error {
-		keeps, head, err := e.Keeps(ctx, n, block)
-		if keeps && head.Number+nearHead >= r.outlook.View().Head {
-			e.SeenUneven()
-			still = fmt.Errorf("%w: some of %s still have block %s", ErrDisagree, e.Name(), block)
-		}
-
-		return err
-	})
-	if errors.Is(err, ErrBehind) { // who has no such block has no say
-		err = nil
-	}
-
-	return cmp.Or(still, err)
-}
-
-// hangs makes sure that a header leads to the newest head that is known. A machine that is behind may
-// still be on a branch that the chain has left; after a reorganisation, the machines that are not
-// behind have headers that link. Where the newest head was replaced by a lower one, that takes until
-// the chain is as high again, or the View goes back.
-func (r *reader) hangs(ctx context.Context, h Header) error {
-	top := r.outlook.View().Head
-	if top <= h.Number || top-h.Number > deepest {
-		return nil
-	}
-
-	there, err := r.below(ctx, h.Number)
-	switch {
-	case err != nil:
-		return fmt.Errorf("is it below block %d: %w", top, err)
-	case there.Hash != h.Hash:
-		return fmt.Errorf("%w: %s does not lead to block %d", ErrDisagree, h.Hash, top)
-	}
-
-	return nil
 }
 
 // Branch returns the headers of blocks on the branch of a later block, headersAtOnce of them at a time: as one

@@ -40,7 +40,7 @@ func (c tide) serve(t *testing.T, chain *testChain, cfg *Config, head, finalized
 	cfg.Dial = p.dial
 	for range c.nodes {
 		n, _ := p.node(t, chain)
-		n.head, n.finalized = head, finalized
+		n.head, n.finalized, n.receipts = head, finalized, true
 		nodes = append(nodes, n)
 		cfg.URLs = append(cfg.URLs, map[string]string{"http": n.server.URL, "ws": n.ws()}[c.kind])
 	}

@@ -39,7 +39,7 @@ func TestConfig(t *testing.T) {
 
 // A provider that limits the range is asked for less, more and more carefully, and nothing is lost or twice.
 func TestRangeAdapts(t *testing.T) {
-	chain := newChain(3000, 10, 0)
+	chain := newChain(3000+farBlocks, 10, 0)
 	node := startNode(t, chain)
 	node.finalized = 3000
 	var largest, refused atomic.Uint64
@@ -299,7 +299,7 @@ func TestAddresses(t *testing.T) {
 
 // Older nodes do not tell a log's time; it is read from the headers, which are counted.
 func TestTimes(t *testing.T) {
-	chain := newChain(60, 1, 0)
+	chain := newChain(60+farBlocks, 1, 0)
 	node := startNode(t, chain)
 	node.finalized = 60
 	node.lie = changing(node, func(logs []types.Log) []types.Log {

@@ -317,7 +317,7 @@ func (f *follower) arrived(ctx context.Context, n *endpoint.Node, h Header) {
 	// The ring first: another endpoint's refresh may make a View of this head, whose readers then look at the ring.
 	f.ring.head(h, n)
 	n.Claims(h)
-	f.outlook.heard(ctx, n, h)
+	f.outlook.agreement.heard(ctx, n, h)
 	f.outlook.refresh(ctx)
 	f.meet(ctx, n, h)
 }
@@ -325,7 +325,7 @@ func (f *follower) arrived(ctx context.Context, n *endpoint.Node, h Header) {
 // meet asks another endpoint for a block that one has reported, where blocks wait for two to say the same:
 // endpoints that are looked at now and then report other heights.
 func (f *follower) meet(ctx context.Context, n *endpoint.Node, h Header) {
-	if tip, _ := f.outlook.Tip(); !f.outlook.waits() || h.Number <= tip.number {
+	if tip, _ := f.outlook.agreement.Tip(); !f.outlook.waits() || h.Number <= tip.number {
 		return
 	}
 
@@ -335,7 +335,7 @@ func (f *follower) meet(ctx context.Context, n *endpoint.Node, h Header) {
 		}
 
 		if same, err := other.Header(ctx, h.Number); err == nil {
-			f.outlook.heard(ctx, other, same)
+			f.outlook.agreement.heard(ctx, other, same)
 			f.outlook.refresh(ctx)
 		}
 

@@ -44,8 +44,6 @@ type gateway struct {
 	bloom func(block uint64) types.Bloom // nil: the real one
 	nulls bool                           // no logs are null, not an empty list
 	alone bool                           // it takes no batches
-	// receipts says that it gives those of a block.
-	receipts bool
 
 	requests atomic.Int64
 }
@@ -141,7 +139,7 @@ func (g *gateway) answer(m machine, method string, params []json.RawMessage) any
 		return g.logs(m, params[0])
 	case "eth_getBlockReceipts":
 		n := g.byHash(params[0], m)
-		if !g.receipts || !m.has(n) {
+		if !m.has(n) {
 			return nil
 		}
 
@@ -423,7 +421,7 @@ func TestEmptyLogsBehindAGatewayByItem(t *testing.T) {
 
 // Receipts show what a machine that is behind does not have logs of, and that a block has none.
 func TestReceiptsWhereBloomFiltersSayNothing(t *testing.T) {
-	g := &gateway{machines: []machine{{head: 100, blind: true}, {head: 90}}, final: 20, receipts: true}
+	g := &gateway{machines: []machine{{head: 100, blind: true}, {head: 90}}, final: 20}
 	g.route = func(_ int, methods []string) func(int) int {
 		return func(item int) int { return index(methods[item] == "eth_getLogs") }
 	}

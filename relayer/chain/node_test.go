@@ -131,6 +131,7 @@ type testNode struct {
 	http      func(w http.ResponseWriter, r *http.Request) bool
 	sockets   map[*websocket.Conn]*sync.Mutex
 	noBatch   bool
+	receipts  bool                                        // it gives those of a block
 	limit     func(body []byte, subscribed func()) []byte // answers over WebSocket; nil: serve
 }
 
@@ -372,9 +373,25 @@ func (n *testNode) answer(method string, params []json.RawMessage) (any, error) 
 		return null, nil
 	case rpc.GetLogs:
 		return n.getLogs(params[0])
+	case rpc.GetReceipts:
+		if n.receipts {
+			return n.getReceipts(params[0]), nil
+		}
 	}
 
 	return nil, fmt.Errorf("the method %s does not exist", method)
+}
+
+// getReceipts answers null for a block that the node does not have.
+func (n *testNode) getReceipts(p json.RawMessage) any {
+	var hash common.Hash
+	_ = json.Unmarshal(p, &hash)
+	i := slices.IndexFunc(n.chain.headers[:n.head+1], func(h Header) bool { return h.Hash == hash })
+	if i < 0 {
+		return null
+	}
+
+	return []any{map[string]any{"blockHash": hash, "logs": append([]types.Log{}, n.chain.logs[hash]...)}}
 }
 
 // logQuery is the parameter of eth_getLogs.

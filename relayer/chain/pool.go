@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -154,83 +153,4 @@ func (p *pool) because(err error, since time.Time) error {
 	}
 
 	return errors.Join(errs...)
-}
-
-// elect returns the header at a height on which the endpoints agree that have it, and how many
-// those are.
-func (p *pool) elect(ctx context.Context, n uint64) (h Header, votes int, err error) {
-	list, wait := p.order(n, nil)
-	type vote struct {
-		h   Header
-		err error
-	}
-	said := make([]vote, len(list))
-	var wg sync.WaitGroup
-	for i, e := range list {
-		wg.Go(func() { said[i].h, said[i].err = p.vote(ctx, e, n) })
-	}
-
-	wg.Wait()
-	if ctx.Err() != nil {
-		return h, 0, context.Cause(ctx)
-	}
-
-	var errs []error
-	count := map[common.Hash]int{}
-	total := 0
-	for i, v := range said {
-		if v.err != nil {
-			if rpc.Classify(v.err) == rpc.Invalid {
-				list[i].Blame(ctx, v.err)
-			}
-
-			errs = append(errs, fmt.Errorf("%s: %w", list[i].Name(), v.err))
-
-			continue
-		}
-
-		total++
-		if count[v.h.Hash]++; count[v.h.Hash] > votes {
-			h, votes = v.h, count[v.h.Hash]
-		}
-	}
-
-	if total == 0 {
-		return h, 0, cmp.Or(errors.Join(errs...), p.unavailable(wait))
-	}
-
-	for i, v := range said {
-		if v.err == nil && v.h.Hash != h.Hash {
-			list[i].Disagrees()
-		}
-	}
-
-	if 2*votes > total {
-		return h, votes, nil
-	}
-
-	return h, 0, fmt.Errorf("%w: %d hashes from %d endpoints", ErrDisagree, len(count), total)
-}
-
-// vote is the header at a height, from an endpoint whose answer may roll the chain back. An endpoint
-// that has answered wrongly, and is asked only because no other is in use, must first show that it
-// answers correctly again: a header alone cannot be validated.
-func (p *pool) vote(ctx context.Context, e *endpoint.Node, n uint64) (Header, error) {
-	doubtful := e.Doubtful()
-	h, err := e.Header(ctx, n)
-	if err != nil || !doubtful {
-		return h, err
-	}
-
-	if !endpoint.Telling(&h.Bloom) { // a block without logs, or a chain without bloom filters
-		_, err = e.ReadStanding(ctx, h, &Filter{})
-	} else {
-		_, _, err = e.ReadWhole(ctx, h, &Filter{Addresses: []common.Address{}}) // none need be kept
-	}
-
-	if errors.Is(err, ErrBehind) {
-		err = fmt.Errorf("%w: it tells of block %d and does not show its logs", rpc.ErrInvalid, n)
-	}
-
-	return h, err
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -39,33 +38,6 @@ func (o *outlook) atLeast(blocks uint64, in time.Duration) uint64 {
 	return o.pace.atLeast(blocks, in)
 }
 
-// agreed returns the header at a height that is the chain's: linked to the tip by headers that are known, or as two
-// endpoints say (one, where one's word counts).
-func (r *reader) agreed(ctx context.Context, n uint64) (Header, error) {
-	tip, trust := r.outlook.Tip()
-	if trust == Undecided || n > tip.number {
-		return Header{}, fmt.Errorf("%w: it is not agreed yet which block %d is the chain's", ErrBehind, n)
-	}
-
-	near := tip.number-n <= deepest
-	if near {
-		list, ok := linked(r.ring.get(n, tip.number), n, tip.number)
-		if ok && list[len(list)-1].Hash == tip.hash && (list[0].Proved || !r.laws.Headers.Holds()) {
-			return list[0], nil
-		}
-	}
-
-	h, votes, err := r.pool.elect(ctx, n)
-	switch {
-	case near && (errors.Is(err, ErrDisagree) || err == nil && votes < 2 && !r.outlook.Believes()):
-		return r.below(ctx, n)
-	case err == nil && votes < 2 && !r.outlook.Believes():
-		err = fmt.Errorf("%w: only one endpoint shows block %d", ErrBehind, n)
-	}
-
-	return h, err
-}
-
 // proveEvents puts what is proved of the blocks that have logs in the place of what one endpoint has said of
 // them, where Config.Proof wants it. What is read a second time is compared by who reads it so, and proved where
 // it differs.
@@ -75,7 +47,7 @@ func (r *reader) proveEvents(ctx context.Context, b Batch) (Batch, error) {
 	}
 
 	from := uint64(0)
-	if tip, _ := r.outlook.Tip(); r.proof == ProveNear {
+	if tip, _ := r.outlook.agreement.Tip(); r.proof == ProveNear {
 		from = tip.number - min(tip.number, r.outlook.atLeast(nearBlocks, nearTime))
 	}
 
@@ -91,9 +63,9 @@ func (r *reader) proveEvents(ctx context.Context, b Batch) (Batch, error) {
 	g.SetLimit(r.flight.width())
 	for n, logs := range claimed {
 		g.Go(func() error {
-			h, err := r.agreed(inner, n)
+			h, err := r.canonical(inner, n)
 			if err != nil {
-				return fmt.Errorf("header of block %d: %w", n, err)
+				return err
 			}
 
 			said, err := r.logsOf(inner, h, b.Filter, nil)

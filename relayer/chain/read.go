@@ -68,26 +68,15 @@ func (r *reader) oneByOne(ctx context.Context, from, to uint64, avoid *endpoint.
 
 // byRange is the last block of from..to that may be read by range: a final one. The logs of a range
 // prove nothing of the blocks that a machine behind a URL may lack still, and there are chains that
-// call those final: they are read one by one while that costs no more than one batch of headers, as
-// it does a reader that keeps up, and in any case where machines have been seen to be apart.
+// call those final: they are read one by one.
 func (r *reader) byRange(from, to uint64) uint64 {
 	v := r.outlook.View()
-	last, all := min(to, v.Final), v.Head-min(v.Head, r.outlook.farBehind())
-	if last <= all {
-		return last
-	}
-
-	if last-max(from, all+1) < headersAtOnce || slices.ContainsFunc(r.pool.nodes, (*endpoint.Node).Uneven) {
-		return all
-	}
-
-	return last
+	return min(to, v.Final, v.Head-min(v.Head, r.outlook.farBehind()))
 }
 
 // ranges yields from..to in ranges, each behind the one before. It says whether the reader wants more.
 func (r *reader) ranges(ctx context.Context, from, to uint64, f *Filter, avoid *endpoint.Node,
 	yield func(Batch, error) bool) bool {
-	begin := from
 	var planned []uint64 // the last blocks of the ranges in flight
 	next := func() (func(context.Context) (Batch, error), bool) {
 		if from > to {
@@ -99,7 +88,7 @@ func (r *reader) ranges(ctx context.Context, from, to uint64, f *Filter, avoid *
 		from, planned = last+1, append(planned, last)
 
 		return func(ctx context.Context) (Batch, error) {
-			return r.readRange(ctx, first, last, f, avoid, first == begin)
+			return r.readRange(ctx, first, last, f, avoid)
 		}, true
 	}
 
@@ -126,7 +115,7 @@ func (r *reader) ranges(ctx context.Context, from, to uint64, f *Filter, avoid *
 			}
 
 			// its first blocks had many logs: the others are read as they are taken
-			b, err = r.readRange(ctx, b.To+1, last, f, avoid, false)
+			b, err = r.readRange(ctx, b.To+1, last, f, avoid)
 		}
 	})
 }
@@ -139,17 +128,13 @@ const sameBranchTries = 6
 func (r *reader) following(ctx context.Context, before *Batch, b Batch, last uint64,
 	avoid *endpoint.Node) (Batch, error) {
 	for tries := 1; !b.Follows(before.Last.Hash); tries++ {
-		if b.By == before.By {
-			b.By.SeenUneven()
-		}
-
 		if tries == sameBranchTries {
 			return Batch{}, fmt.Errorf("%w: blocks %d to %d do not follow block %s", ErrDisagree, b.From, b.To,
 				before.Last.Hash)
 		}
 
 		var err error
-		if b, err = r.readRange(ctx, b.From, last, b.Filter, avoid, true); err != nil {
+		if b, err = r.readRange(ctx, b.From, last, b.Filter, avoid); err != nil {
 			return b, err
 		}
 	}
@@ -158,10 +143,10 @@ func (r *reader) following(ctx context.Context, before *Batch, b Batch, last uin
 }
 
 // readRange reads a range, or the first blocks of it.
-func (r *reader) readRange(ctx context.Context, from, to uint64, f *Filter, avoid *endpoint.Node,
-	linked bool) (b Batch, err error) {
+func (r *reader) readRange(ctx context.Context, from, to uint64, f *Filter, avoid *endpoint.Node) (b Batch,
+	err error) {
 	err = r.pool.ask(ctx, to, avoid, func(ctx context.Context, n *endpoint.Node) (err error) {
-		b, err = n.ReadRange(ctx, from, to, f, linked)
+		b, err = n.ReadRange(ctx, from, to, f)
 		return err
 	})
 	r.flight.landed(endpoint.SizeOf(b.Logs), err)

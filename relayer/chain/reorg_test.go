@@ -31,12 +31,12 @@ func TestHeadersBelowAGapAreNotTakenForAncestors(t *testing.T) {
 		return h
 	}
 	s.arrived(context.WithoutCancel(t.Context()), n, head())
-	before, err := s.below(t.Context(), 15)
+	before, err := s.Canonical(t.Context(), 15, common.Hash{})
 	require.NoError(t, err)
 	require.NoError(t, sim.Reorg(t.Context(), 3, testchain.Drop)) // blocks 15 to 17
 	require.NoError(t, sim.Mine(t.Context(), 1))
 	s.arrived(context.WithoutCancel(t.Context()), n, head()) // block 19; 18 was never announced
-	after, err := s.below(t.Context(), 15)
+	after, err := s.Canonical(t.Context(), 15, common.Hash{})
 	require.NoError(t, err)
 	require.NotEqual(t, before.Hash, after.Hash)
 	require.Equal(t, before.Parent, after.Parent)
@@ -51,7 +51,7 @@ func TestDepthCountsOnTheAgreedBranch(t *testing.T) {
 	first, second := startNode(t, chain), startNode(t, chain)
 	s := start(t, Config{URLs: []string{first.server.URL, second.server.URL}, ChainID: 1, Confirmations: 3,
 		believeAfter: time.Hour})
-	await(t, s, func(v View) bool { tip, _ := s.Tip(); return v.Target == 22 && tip.number == 25 })
+	await(t, s, func(v View) bool { tip, _ := s.agreement.Tip(); return v.Target == 22 && tip.number == 25 })
 	first.set(func() { first.chain, first.head = other, 26 })
 	await(t, s, func(v View) bool { return v.Target == 23 })
 	for b, err := range s.Read(t.Context(), 22, 23, filterA()) {
@@ -64,7 +64,7 @@ func TestDepthCountsOnTheAgreedBranch(t *testing.T) {
 	}
 
 	second.set(func() { second.chain, second.head = other, 26 })
-	await(t, s, func(View) bool { tip, _ := s.Tip(); return tip.number == 26 })
+	await(t, s, func(View) bool { tip, _ := s.agreement.Tip(); return tip.number == 26 })
 	got, _ := collect(t, s, 22, 23, filterA())
 	require.Equal(t, other.all(22, 23), got)
 }

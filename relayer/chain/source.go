@@ -12,9 +12,8 @@
 //
 // Above Final, content is proved against the block's hash (package proof): a header by its own hash, logs by
 // the receipts root and the transactions root, none by the bloom filter. Which hash stands at a height is what
-// two endpoints agree on (agreement). A chain that hashes otherwise is read by the older rules: an empty answer
-// proves nothing by itself, since behind one URL are machines that are not equally far; a block without logs is
-// believed when its bloom filter excludes them, or when an endpoint shows all the block's logs.
+// two endpoints agree on (agreement). Of a chain that hashes otherwise, two endpoints have to show the same logs of
+// a block, unless one's word counts.
 //
 // Below Final, what a reader that keeps up reads is proved in the same way. Longer ranges are read on one
 // endpoint's word, their blocks with events proved as Config.Proof says: ReadOther and Prove exist for a

@@ -73,8 +73,6 @@ func TestRangesOfTwoBranches(t *testing.T) {
 					require.Equal(t, chain.matching(batch.From, batch.To), batch.Logs)
 				}
 			}
-
-			require.True(t, s.nodes[0].Uneven())
 		})
 	}
 }

@@ -44,9 +44,9 @@ const tagsEvery = 12 * time.Second
 // what the endpoints claim; changed is closed and made anew each time view does. doubted is since
 // when no endpoint has vouched for view.
 type outlook struct {
-	*agreement
-	cfg    *Config
-	claims func() []endpoint.Claim // what the endpoints that are in use say now
+	cfg       *Config
+	agreement *agreement
+	claims    func() []endpoint.Claim // what the endpoints that are in use say now
 
 	mu       sync.Mutex
 	view     View
@@ -83,7 +83,7 @@ func (o *outlook) health() error {
 		return fmt.Errorf("%w: the head of the chain is not known yet", ErrUnavailable)
 	}
 
-	if err := o.stuck(max(2*time.Minute, o.pace.patience())); err != nil {
+	if err := o.agreement.stuck(max(2*time.Minute, o.pace.patience())); err != nil {
 		return err
 	}
 
@@ -163,7 +163,7 @@ func (o *outlook) refresh(ctx context.Context) {
 	defer o.mu.Unlock()
 	claims := o.claims()
 	if len(claims) == 0 {
-		o.inUse(0)
+		o.agreement.inUse(0)
 		return
 	}
 
@@ -238,15 +238,15 @@ func (o *outlook) derive(claims []endpoint.Claim) (next View, head Header) {
 	}
 
 	o.wanted = next.Target
-	vouch := 0 // who is behind what could be processed has no say in it
+	vouch := 0 // one that is behind what could be processed, or is not to be asked, has no say in it
 	for _, c := range claims {
-		if c.Head.Number >= o.wanted {
+		if c.Head.Number >= o.wanted && c.Serves {
 			vouch++
 		}
 	}
 
-	o.inUse(vouch)
-	tip, trust := o.Tip()
+	o.agreement.inUse(vouch)
+	tip, trust := o.agreement.Tip()
 	next.Target, next.Trust = min(next.Target, tip.number), trust
 
 	// Final is what all say that are up to date: too low costs requests, too high the check of parents.

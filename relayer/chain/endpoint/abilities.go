@@ -37,7 +37,6 @@ type abilities struct {
 	named      fact        // it gives logs of named contracts only
 	byNumber   fact        // it does not take a block's hash for logs
 	noReceipts fact        // it does not know eth_getBlockReceipts
-	uneven     fact        // it did not have what it had told of
 	receipts   atomic.Bool // it has given some
 	blocks     atomic.Bool // it has given the logs of single ones
 
@@ -46,8 +45,6 @@ type abilities struct {
 	nulls     int       // answers in a row that an old block is not there
 	oldest    uint64    // what is below it counts as thrown away
 	lostUntil time.Time // and until when
-	keeps     uint64
-	keepsSeen time.Time // it has block keeps
 	oldLogs   uint64    // it has shown logs of such a block; MaxUint64: of none
 }
 
@@ -61,7 +58,7 @@ const (
 
 func newAbilities(addresses int, now func() time.Time) *abilities {
 	return &abilities{addresses: addresses, now: now, oldLogs: math.MaxUint64, named: fact{now: now},
-		byNumber: fact{now: now}, noReceipts: fact{now: now}, uneven: fact{now: now}}
+		byNumber: fact{now: now}, noReceipts: fact{now: now}}
 }
 
 // refuses says whether the node has shown that it does not serve such a reading.
@@ -104,20 +101,6 @@ func (a *abilities) has(block uint64) {
 	if block < a.oldest || a.oldest == 0 {
 		a.nulls, a.oldest = 0, 0
 	}
-}
-
-// shown says whether the node has shown lately that it goes back to a block.
-func (a *abilities) shown(block uint64) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return block >= a.keeps && lately(a.keepsSeen, a.now())
-}
-
-// shows notes that the node has a block.
-func (a *abilities) shows(block uint64) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.keeps, a.keepsSeen = block, a.now()
 }
 
 // logged reports whether the node has shown logs that are as old as a block.
@@ -166,10 +149,3 @@ func (a *abilities) where(h rpc.Header) string {
 func blockRange(from, to uint64) string {
 	return `"fromBlock":"` + rpc.Quantity(from) + `","toBlock":"` + rpc.Quantity(to) + `"`
 }
-
-// Uneven says whether machines that are not equally far have lately been seen behind the node's URL:
-// any of its answers about the newest blocks may then be of one that does not have them.
-func (a *abilities) Uneven() bool { return a.uneven.holds() }
-
-// SeenUneven notes that one answer of the node lacked a block that another had.
-func (a *abilities) SeenUneven() { a.uneven.note() }

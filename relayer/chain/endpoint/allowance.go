@@ -34,7 +34,6 @@ const (
 	patience = 5 * time.Second
 	// Bounds of suspicion, the one from which a lost answer is for the rate, and the other.
 	sureOfRate, sureOfNetwork = 2, -3
-	plentyPerSecond           = 20
 )
 
 // errPaused means that a node is not to be asked for so long that there may be something else to do.
@@ -270,12 +269,6 @@ func (a *allowance) learnt() float64 {
 	}
 
 	return a.pace.rate
-}
-
-// plenty says whether one more request in a batch keeps nothing else waiting.
-func (a *allowance) plenty() bool {
-	rate := a.learnt()
-	return rate == 0 || rate > plentyPerSecond
 }
 
 // atOnce is how many requests one batch may have: those of the two seconds for which others wait then.

@@ -6,7 +6,7 @@
 // from what an answer itself proves: logs carry their block's hash.
 //
 //	ReadRange ── span ─────────► link       logs of final blocks
-//	ReadBlock, ReadProven ─────► link       logs of one block, by its hash
+//	ReadBlock ─────────────────► link       logs of one block, by its receipts
 //	Do ────────────────────────► link       everything else
 //	                              ├── allowance, batches ──► rpc.Client
 //	                              └── standing ──► health: states and transitions
@@ -48,7 +48,7 @@ func New(cfg Config) *Node {
 
 // Claim is what a node says of the chain.
 type Claim struct {
-	Up          bool
+	Up, Serves  bool
 	Head        rpc.Header // zero: it has not said yet
 	Safe, Final uint64     // zero: it does not know
 	// unix seconds, of those two blocks
@@ -61,7 +61,7 @@ func (n *Node) Claim() Claim {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	c := n.claim
-	c.Up = n.up()
+	c.Up, c.Serves = n.up(), n.Serves()
 
 	return c
 }
@@ -71,10 +71,6 @@ func (n *Node) Claim() Claim {
 func (n *Node) Claims(h rpc.Header) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if h.Number < n.claim.Head.Number {
-		n.SeenUneven()
-	}
-
 	if h.Number > n.claim.Head.Number {
 		n.moved = n.cfg.Now()
 	}

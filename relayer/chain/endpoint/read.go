@@ -21,7 +21,7 @@ import (
 type Batch struct {
 	From, To uint64
 	ByHash   bool        // one block, which was asked for by its hash
-	Parent   common.Hash // of block From; zero where it was not asked for
+	Parent   common.Hash // of block From
 	Logs     []types.Log // in the chain's order; BlockTimestamp is filled
 	Last     rpc.Header  // of block To
 	Headers  int         // that were asked for because the logs came without their block's time
@@ -30,16 +30,15 @@ type Batch struct {
 }
 
 // ReadRange reads the first blocks of a range of final blocks, in as many parts as the node wants: all of
-// them, or as many as have so many logs that more should not be held, or are of one branch. linked has
-// Batch.Parent be given in any case, else it is where the node's rate allows for one more request.
-func (n *Node) ReadRange(ctx context.Context, from, to uint64, f *Filter, linked bool) (Batch, error) {
+// them, or as many as have so many logs that more should not be held, or are of one branch.
+func (n *Node) ReadRange(ctx context.Context, from, to uint64, f *Filter) (Batch, error) {
 	whole := Batch{From: from, Filter: f, Logs: []types.Log{}, By: n}
 	if err := n.refuses(from, f); err != nil {
 		return whole, err
 	}
 
 	for full := 0.0; from <= to && full < 1; {
-		b, part, err := n.readPart(ctx, from, to, f, linked)
+		b, part, err := n.readPart(ctx, from, to, f)
 		switch {
 		case errors.Is(err, errFewer):
 			continue
@@ -61,11 +60,8 @@ func (n *Node) ReadRange(ctx context.Context, from, to uint64, f *Filter, linked
 	return whole, nil
 }
 
-// Follows says whether the batch continues the chain behind a block with a hash. Where that is zero, or its own
-// parent was not asked for, there is nothing that speaks against it.
-func (b *Batch) Follows(block common.Hash) bool {
-	return b.Parent == (common.Hash{}) || block == (common.Hash{}) || b.Parent == block
-}
+// Follows reports whether the batch continues the chain behind a block with a hash; zero: whatever block it is.
+func (b *Batch) Follows(block common.Hash) bool { return block == (common.Hash{}) || b.Parent == block }
 
 // Gives says whether such a reading may be had of the node, now or when it is in use again. One that
 // refuses logs, wants addresses or has thrown the block away is not worth waiting for.
@@ -78,8 +74,8 @@ var errFewer = errors.New("refused, and fewer blocks are worth a try")
 
 // readPart reads the first blocks of a range: as many as the node is asked for at once. It says how many
 // answers that are large enough theirs makes.
-func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter,
-	linked bool) (b Batch, full float64, err error) {
+func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter) (b Batch, full float64,
+	err error) {
 	if ctx, err = n.rate.enter(ctx); err != nil {
 		return b, 0, err
 	}
@@ -91,7 +87,7 @@ func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter,
 	}
 
 	asked := n.cfg.Now()
-	b, bytes, err := n.rangeLogs(ctx, from, from+size-1, f, linked)
+	b, bytes, err := n.rangeLogs(ctx, from, from+size-1, f)
 	if err == nil {
 		n.gaveLogs()
 		full = fullness(len(b.Logs), bytes, int(n.cfg.MaxBytes/8))
@@ -194,10 +190,10 @@ func (e *logsRefused) Error() string { return e.err.Error() }
 func (e *logsRefused) Unwrap() error { return e.err }
 
 // rangeLogs reads one range in one piece, and says how many bytes its logs had.
-func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter, linked bool) (Batch, int, error) {
+func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter) (Batch, int, error) {
 	b := Batch{From: from, To: to, Filter: f}
 	heads := []*rpc.Call{rpc.ByNumber(to)}
-	if from != to && (linked || n.rate.plenty() || !n.shown(from) || n.Uneven()) {
+	if from != to {
 		heads = append(heads, rpc.ByNumber(from))
 	}
 
@@ -219,17 +215,14 @@ func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter, linked
 		return b, 0, err
 	}
 
-	switch {
-	case from == to:
-		b.Parent = b.Last.Parent
-	case a.first != nil:
+	b.Parent = b.Last.Parent
+	if a.first != nil {
 		h, err := a.first.Header(from)
 		if err != nil {
 			return b, 0, err
 		}
 
 		b.Parent = h.Parent
-		n.shows(from)
 	}
 
 	b.Logs = a.logs
@@ -253,10 +246,8 @@ var errLacksFirst = fmt.Errorf("%w: it has the last block of the range and not t
 
 // lacksFirst is the error of a range whose last block is there and whose first is not: of a node, or a
 // machine behind its URL, that throws old blocks away, and may answer for the rest of the range, or
-// with an empty list. So the first header comes in the same batch as the logs, too, where the node has
-// not shown lately that it goes back so far, or has shown that not all machines behind its URL do.
+// with an empty list.
 func (n *Node) lacksFirst(ctx context.Context, from, to uint64) error {
-	n.SeenUneven()
 	err := fmt.Errorf("%w: blocks %d and %d", errLacksFirst, to, from)
 	if n.keepsNot(ctx, from) {
 		return fmt.Errorf("%w: %w", ErrNoHistory, err)
@@ -277,43 +268,14 @@ func (n *Node) keepsNot(ctx context.Context, block uint64) bool {
 	return true
 }
 
-// ReadBlock reads the logs of one block by its hash, and validates them against the header. An empty
-// list is no proof that the block has none: the machine that answered may not have the block, and
-// some machines then answer with an empty list.
-func (n *Node) ReadBlock(ctx context.Context, h rpc.Header, f *Filter) ([]types.Log, error) {
+// logsOf asks for the logs of one block by its hash, and validates them against the header. Where there are none,
+// they are asked for again with the header in the same batch: the machine that answered may not have the block.
+func (n *Node) logsOf(ctx context.Context, h rpc.Header, f *Filter) ([]types.Log, error) {
 	a, err := n.readBlock(ctx, h, query{filter: f})
-	return a.logs, err
-}
-
-// Answered says whether each part of a filter that the block's bloom filter allows for has logs among
-// those that ReadBlock gave. Several machines may have answered the parts, so logs of one prove
-// nothing of another.
-func (n *Node) Answered(logs []types.Log, h rpc.Header, f *Filter) bool {
-	chunk := n.perRequest()
-	if len(f.Addresses) <= chunk {
-		return len(logs) > 0
+	if err == nil && len(a.logs) == 0 {
+		a, err = n.readBlock(ctx, h, query{filter: f, heads: []*rpc.Call{rpc.ByHash(h.Hash)}})
 	}
 
-	emitters := map[common.Address]bool{}
-	for i := range logs {
-		emitters[logs[i].Address] = true
-	}
-
-	for some := range slices.Chunk(f.Addresses, chunk) {
-		allowed := func(a common.Address) bool { return h.Bloom == (types.Bloom{}) || h.Bloom.Test(a.Bytes()) }
-		if !slices.ContainsFunc(some, func(a common.Address) bool { return emitters[a] }) &&
-			slices.ContainsFunc(some, allowed) {
-			return false
-		}
-	}
-
-	return true
-}
-
-// ReadStanding is ReadBlock with the block's header in the same batch: where the machines behind
-// the node's URL are equal, or it is one, an empty answer is then a proof.
-func (n *Node) ReadStanding(ctx context.Context, h rpc.Header, f *Filter) ([]types.Log, error) {
-	a, err := n.readBlock(ctx, h, query{filter: f, heads: []*rpc.Call{rpc.ByHash(h.Hash)}})
 	return a.logs, err
 }
 
@@ -357,35 +319,10 @@ func (n *Node) readBlock(ctx context.Context, h rpc.Header, q query) (a logsAnsw
 	return a, nil
 }
 
-// readAll reads all logs of a block, and keeps those that match.
-func (n *Node) readAll(ctx context.Context, h rpc.Header, f *Filter) (logsAnswer, error) {
-	return n.readBlock(ctx, h, query{filter: &Filter{}, keep: ofBlock(h, f)})
-}
-
 // ofBlock says which of all logs of a block are looked at: those that match, and those of another block,
 // which are found out then.
 func ofBlock(h rpc.Header, f *Filter) func(*types.Log) bool {
 	return func(l *types.Log) bool { return l.BlockHash != h.Hash || f.Matches(l) }
-}
-
-// ReadWhole reads all logs of a block and returns those that match, and how many bytes all had. Together
-// they have to account for every bit of the block's bloom filter, which a machine that does not have the
-// block cannot do: a bloom filter with bits is of a block with logs. ErrBehind: it gave none.
-func (n *Node) ReadWhole(ctx context.Context, h rpc.Header, f *Filter) (match []types.Log, size int, err error) {
-	a, err := n.readAll(ctx, h, f)
-	return a.logs, a.bytes, cmp.Or(err, a.accounts(h))
-}
-
-// accounts tests that these are all logs of a block.
-func (a *logsAnswer) accounts(h rpc.Header) error {
-	switch {
-	case a.all == 0:
-		return fmt.Errorf("%w: it has no logs of block %d, whose bloom filter has some", rpc.ErrBehind, h.Number)
-	case Telling(&h.Bloom) && !within(&h.Bloom, &a.bloom):
-		return fmt.Errorf("%w: block %d has logs in its bloom filter that are left out", rpc.ErrInvalid, h.Number)
-	}
-
-	return nil
 }
 
 // Header asks for the block at a height.
@@ -467,10 +404,6 @@ func (n *Node) Keeps(ctx context.Context, number uint64, hash common.Hash) (keep
 // thrown it away (ErrNoHistory), and one that has not has invented its head.
 func (n *Node) Lacks(ctx context.Context, block, far uint64, err error) error {
 	head := n.Claim().Head.Number
-	if head >= block {
-		n.SeenUneven()
-	}
-
 	if head < block+far {
 		return err
 	}
@@ -502,8 +435,7 @@ type logsAnswer struct {
 	head  *rpc.Call // of the first part; nil: none was asked for
 	first *rpc.Call // the other header of the first part; nil: the same
 	logs  []types.Log
-	all   int         // logs, kept or not
-	bloom types.Bloom // of all, where not all are kept
+	all   int // logs, kept or not
 	bytes int
 }
 
@@ -562,7 +494,7 @@ func (n *Node) parts(ctx context.Context, q query, parts []string) (logsAnswer, 
 		calls := make([]*rpc.Call, 0, callsPerBatch)
 		for _, part := range some {
 			calls = append(calls, &rpc.Call{Method: rpc.GetLogs, Params: "[{" + q.where + part + "}]", Keep: keep,
-				Sum: q.keep != nil, PassLong: q.large})
+				PassLong: q.large})
 		}
 
 		for _, head := range q.heads {
@@ -627,10 +559,6 @@ func (a *logsAnswer) add(calls, heads []*rpc.Call) error {
 func (a *logsAnswer) take(c *rpc.Call) {
 	a.all += c.All
 	a.bytes += c.Bytes
-	for i, bits := range c.Bloom {
-		a.bloom[i] |= bits
-	}
-
 	if len(a.logs) == 0 && c.Logs != nil {
 		a.logs = c.Logs
 	} else {

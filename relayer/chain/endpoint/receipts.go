@@ -13,108 +13,108 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
 )
 
-// fewTransactions is up to how many receipts are asked for first: fewer bytes than a block of an
-// ordinary chain has, and where most blocks have no logs, all logs of the block prove nothing.
-const fewTransactions = 8
-
-// ReadProven reads a block so that an empty answer proves itself, as far as the node allows: by ReadWhole,
-// or where its bloom filter says nothing, by all its logs, if it has any, or its receipts. A header from
-// the same batch would prove nothing: a gateway may have asked another machine for it. A node that shows
-// neither is believed with the header; one that has no receipts of a block more than far blocks below its
-// head, and never gave any, is such a node. It returns the logs that match, and about how many bytes were
-// read for them.
-func (n *Node) ReadProven(ctx context.Context, h rpc.Header, f *Filter, far uint64) (match []types.Log, size int,
-	err error) {
-	telling := Telling(&h.Bloom)
-	few := 0 < h.Transactions && h.Transactions <= fewTransactions || f.Addresses == nil && len(f.Topics) == 0
-	if telling || !few {
-		a, err := n.readAll(ctx, h, f)
-		switch {
-		case err != nil && !unwilling(err):
-			return nil, a.bytes, err
-		case err == nil && (telling || a.all > 0):
-			return a.logs, a.bytes, a.accounts(h)
-		}
-	}
-
-	silent := false // it has never answered for receipts
-	if !telling && !n.noReceipts.holds() {
-		q := &rpc.Call{Method: rpc.GetReceipts, Params: `["` + h.Hash.Hex() + `"]`, Keep: ofBlock(h, f)}
-		asked := n.cfg.Now()
-		err := n.readReceipts(ctx, h, q)
-		if err == nil {
-			n.receipts.Store(true)
-			return q.Logs, q.Bytes, nil
-		}
-
-		given := n.receipts.Load()
-		_, said := errors.AsType[*rpc.Error](err)
-		if given && said && rpc.Vague(err) {
-			n.busy(ctx, err, asked, true)
-		}
-
-		behind := errors.Is(err, rpc.ErrBehind) && n.Claim().Head.Number >= h.Number+far
-		if !unwilling(err) && (given || !behind && (!said || rpc.Classify(err) != rpc.Failed)) {
-			return nil, 0, err
-		}
-
-		silent = !given && rpc.Classify(err) == rpc.TimedOut
-		if !given && (behind || rpc.Classify(err) == rpc.Unsupported) {
-			n.noReceipts.note()
-		}
-	}
-
-	logs, err := n.ReadStanding(ctx, h, f)
-	if err == nil && silent {
-		n.noReceipts.note()
-	}
-
-	return logs, SizeOf(logs), err
-}
-
 // ErrUnproved means that an endpoint has not proved what it says of a block.
 var ErrUnproved = errors.New("the block's receipts are not proved")
 
-// ReadProved reads the logs of a block by its receipts, and proves them: which logs there are, in which
-// order, against the receipts root of a header that is proved, and whose transactions' they are against
-// its transactions root. It returns those that match, and about how many bytes were read. ErrUnproved: the
-// node has no receipts, or the chain makes roots otherwise. A *Forgery: it makes roots so of other blocks.
-func (n *Node) ReadProved(ctx context.Context, h rpc.Header, f *Filter) (match []types.Log, size int, err error) {
-	q := &rpc.Call{Method: rpc.GetReceipts, Params: `["` + h.Hash.Hex() + `"]`, Keep: ofBlock(h, f), Encode: true}
-	if !n.noReceipts.holds() {
-		err = n.readReceipts(ctx, h, q)
-	}
+// errNoReceipts means that a node gives no receipts of a block.
+var errNoReceipts = fmt.Errorf("%w: it gives none", ErrUnproved)
 
-	if lacksMethod(err) && !n.receipts.Load() {
-		n.noReceipts.note()
-	}
-
-	if n.noReceipts.holds() {
-		if err = n.oneByOne(ctx, h, q); lacksMethod(err) {
-			err = fmt.Errorf("%w: it gives none: %w", ErrUnproved, err)
+// ReadBlock reads the logs of a block by its receipts, of which there are as many as the block has transactions: a
+// machine that does not have the block has none. Those of a proved header are proved: which logs there are, in which
+// order, against the receipts root, and whose transactions' they are against the transactions root. What a node
+// does not prove is not proved, and is read by its logs where it gives no receipts. It returns those that match,
+// and about how many bytes were read. A *Forgery: the chain makes roots of receipts, and the node's make another.
+func (n *Node) ReadBlock(ctx context.Context, h rpc.Header, f *Filter) (match []types.Log, size int, proved bool,
+	err error) {
+	q := &rpc.Call{Method: rpc.GetReceipts, Params: `["` + h.Hash.Hex() + `"]`, Keep: ofBlock(h, f), Encode: h.Proved}
+	given := n.receipts.Load()
+	together := n.together(ctx, h, q)
+	if err = together; h.Proved && errors.Is(err, errNoReceipts) {
+		if err = n.oneByOne(ctx, h, q); refuses(err, false) {
+			err = fmt.Errorf("%w: %w", errNoReceipts, err)
 		}
-	} else if err == nil {
+	}
+
+	if err == nil && h.Proved {
+		err = n.proveReceipts(ctx, h, q)
+	}
+
+	match, size = append([]types.Log{}, q.Logs...), q.Bytes
+	proved = err == nil && h.Proved
+	if errors.Is(err, ErrUnproved) {
+		match, err = n.logsOf(ctx, h, f)
+		size = SizeOf(match)
+	}
+
+	if err == nil && !given && rpc.Classify(together) == rpc.TimedOut {
+		n.noReceipts.note() // it answers others
+	}
+
+	return match, size, proved, err
+}
+
+// together asks for all receipts of a block. errNoReceipts: the node does not give them so.
+func (n *Node) together(ctx context.Context, h rpc.Header, q *rpc.Call) error {
+	if n.noReceipts.holds() {
+		return errNoReceipts
+	}
+
+	asked := n.cfg.Now()
+	err := n.readReceipts(ctx, h, q)
+	if err == nil {
 		n.receipts.Store(true)
+		return nil
 	}
 
-	if err != nil {
-		return nil, q.Bytes, err
+	given := n.receipts.Load()
+	_, said := errors.AsType[*rpc.Error](err)
+	if given && said && rpc.Vague(err) {
+		n.busy(ctx, err, asked, true)
 	}
 
+	if refuses(err, given) {
+		if !given && said {
+			n.noReceipts.note()
+		}
+
+		err = fmt.Errorf("%w: %w", errNoReceipts, err)
+	}
+
+	return err
+}
+
+// refuses reports whether an error means that a node does not give receipts, whatever its words for that are: one
+// that has given none yet, says so, or does not answer; else where they are too large.
+func refuses(err error, given bool) bool {
+	_, said := errors.AsType[*rpc.Error](err)
+	switch rpc.Classify(err) {
+	case rpc.RangeTooLarge:
+		return true
+	case rpc.TimedOut:
+		return !given
+	case rpc.Unsupported, rpc.Failed:
+		return !given && said
+	}
+
+	return false
+}
+
+// proveReceipts proves receipts by a block's header. ErrUnproved: the chain makes roots otherwise.
+func (n *Node) proveReceipts(ctx context.Context, h rpc.Header, q *rpc.Call) error {
 	law := n.cfg.Laws.Receipts
 	switch {
 	case q.Unfit:
-		return nil, q.Bytes, fmt.Errorf("%w: those of block %d are too large, or of an unknown type", ErrUnproved, h.Number)
+		return fmt.Errorf("%w: those of block %d are too large, or of an unknown type", ErrUnproved, h.Number)
 	case displaced(q) || proof.Root(q.Encoded) != h.Receipts:
-		return nil, q.Bytes, n.unproved(ctx, law, h, "receipts", fmt.Appendf(nil, "%x", q.Encoded))
+		return n.unproved(ctx, law, h, "receipts", fmt.Appendf(nil, "%x", q.Encoded))
 	}
 
 	law.Kept()
-	if len(q.Logs) > 0 {
-		err = n.ownTransactions(ctx, h, q)
+	if len(q.Logs) == 0 {
+		return nil
 	}
 
-	return q.Logs, q.Bytes, err
+	return n.ownTransactions(ctx, h, q)
 }
 
 // displaced reports whether a log's index, or its transaction's, is not its place in the block.
@@ -126,14 +126,6 @@ func displaced(q *rpc.Call) bool {
 	}
 
 	return false
-}
-
-// lacksMethod reports whether a node answered that it has no such method, in words or with a code of its own.
-func lacksMethod(err error) bool {
-	_, said := errors.AsType[*rpc.Error](err)
-	kind := rpc.Classify(err)
-
-	return said && (kind == rpc.Unsupported || kind == rpc.Failed)
 }
 
 // unproved is the error of what does not make the root in a block's header.
@@ -249,6 +241,8 @@ func (n *Node) large(ctx context.Context, q *rpc.Call) error {
 // ofHeader tests that receipts are those of a block, as far as they say.
 func (n *Node) ofHeader(h rpc.Header, q *rpc.Call) error {
 	switch {
+	case h.Empty && q.Receipts == 0 && !q.Null():
+		return nil
 	case q.Receipts < max(h.Transactions, 1): // null: none
 		return fmt.Errorf("%w: it has %d receipts of block %d", rpc.ErrBehind, q.Receipts, h.Number)
 	case q.Block != h.Hash:

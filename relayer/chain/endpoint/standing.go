@@ -155,13 +155,6 @@ func (s *standing) Serves() bool {
 	return s.health.state.Up() && !s.health.avoided(now) && s.health.resume.Sub(now) <= LongestWait
 }
 
-// Doubtful says whether the node has answered wrongly and not been heard to tell the truth since.
-func (s *standing) Doubtful() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.health.avoided(s.cfg.Now())
-}
-
 // Pause says how long the node is not to be asked, given whether another one serves.
 func (s *standing) Pause(served bool) time.Duration {
 	s.mu.Lock()

@@ -79,17 +79,6 @@ func inBloom(b *types.Bloom, l *types.Log) bool {
 		func(t common.Hash) bool { return !b.Test(t.Bytes()) })
 }
 
-// within says whether all bits of one bloom filter are in another.
-func within(b, other *types.Bloom) bool {
-	for i, bits := range b {
-		if bits&^other[i] != 0 {
-			return false
-		}
-	}
-
-	return true
-}
-
 // SizeOf is about how many bytes logs take up in memory.
 func SizeOf(logs []types.Log) int {
 	size := 0

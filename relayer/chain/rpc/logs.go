@@ -184,13 +184,6 @@ func (a *Answer) log(m *message, q *Call) error {
 
 	place := Place{Log: uint(a.All), Tx: uint(a.Receipts)}
 	a.All++
-	if q.Sum {
-		a.Bloom.Add(l.Address.Bytes())
-		for _, t := range l.Topics {
-			a.Bloom.Add(t.Bytes())
-		}
-	}
-
 	if w.Data.cut || q.Keep != nil && !q.Keep(&l) {
 		return nil
 	}

@@ -85,7 +85,6 @@ type Call struct {
 	// Keep says which logs of the answer are wanted; nil: all. It may still be called when Exchange has
 	// returned an error.
 	Keep func(*types.Log) bool
-	Sum  bool // Answer.Bloom is wanted
 	// PassLong has a log be left out whose data is longer than one part in 16 of what the whole answer may
 	// have. Else the answer is ErrTooLarge.
 	PassLong bool
@@ -101,7 +100,6 @@ type Answer struct {
 	Result   []byte      // JSON; of GetLogs and GetReceipts nil, unless it is null
 	Logs     []types.Log // that are wanted
 	All      int         // logs, wanted or not
-	Bloom    types.Bloom // the bloom filter of all logs, where Call.Sum is set
 	Receipts int         // of GetReceipts
 	Block    common.Hash // that the receipts are of
 	// Where Call.Encode is set: the receipts or transactions as the trie under their root has them, the

@@ -227,7 +227,7 @@ func (c *wsConn) await(first uint64, calls []*Call, limit int64, arrived func())
 	w := &wsWait{first: first, calls: make([]*Call, len(calls)), limit: limit, arrived: arrived,
 		delivered: make(chan struct{})}
 	for i, call := range calls { // copies: the reader may be at them when the asker has gone
-		w.calls[i] = &Call{Method: call.Method, Keep: call.Keep, Sum: call.Sum, PassLong: call.PassLong,
+		w.calls[i] = &Call{Method: call.Method, Keep: call.Keep, PassLong: call.PassLong,
 			Encode: call.Encode}
 	}
 
