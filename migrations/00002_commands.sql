@@ -126,10 +126,11 @@ create table command_attempts (
     foreign key (chain_id, sender, nonce, command_id) references commands (chain_id, sender, nonce, command_id)
 );
 
--- Answers that were committed and wait for the acknowledgement of Pub/Sub. The rows of one command are published in order of seq.
+-- Answers that were committed and wait for the acknowledgement of Pub/Sub: the outbox of the way back. The rows of one command are published in order of seq.
 create table replies (
     chain_id   bigint      not null,
     seq        bigint      generated always as identity,
+    token      bigint      not null default random() * 9e18, -- a row is deleted by both, as in outbox
     command_id text        not null, -- ordering key; empty, hence unordered, for a message that is no command
     state      text        not null,
     code       text        not null,
@@ -138,6 +139,7 @@ create table replies (
     created_at timestamptz not null default now(),
     primary key (chain_id, seq)
 );
+create index replies_command on replies (chain_id, command_id, seq);
 
 -- +goose Down
 drop table replies, command_attempts, command_claims, commands, senders;

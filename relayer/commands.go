@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"slices"
@@ -15,10 +16,11 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/intake"
-	"github.com/fusion-prime/escrow-relayer/relayer/command/reply"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/sign"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
+	"github.com/fusion-prime/escrow-relayer/relayer/publish"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
 )
 
@@ -26,19 +28,20 @@ import (
 // nothing of it runs. What depends on a session is made anew for each tenure.
 //
 // newCommands sets the first group of fields; open, and Run for guard, set the second before anything
-// uses it. None changes afterwards.
+// uses it. None but handover, which the publisher of answers has, changes afterwards.
 type commands struct {
 	accounts []send.Account
 	answers  *send.Answers
 	senders  *send.Metrics
 	policy   *intake.Policy
 	taking   *intake.Metrics
-	replies  *reply.Metrics
+	replies  *publish.Metrics
 
-	intake  *intake.Intake
-	signers []send.Signer // of accounts, in the same order
-	client  *pubsub.Client
-	guard   func(http.Handler) http.Handler // asks for the token of HTTP_TOKEN_FILE, if there is one
+	intake   *intake.Intake
+	signers  []send.Signer // of accounts, in the same order
+	client   *pubsub.Client
+	handover publish.Handover                // of one publisher of answers to the next
+	guard    func(http.Handler) http.Handler // asks for the token of HTTP_TOKEN_FILE, if there is one
 }
 
 // newCommands reads the files that the configuration names, and opens nothing.
@@ -78,7 +81,7 @@ func newCommands(cfg *config.Config, reg prometheus.Registerer) (c *commands, er
 	}
 
 	if cfg.RepliesTopic != "" {
-		c.replies = reply.NewMetrics(reg)
+		c.replies = publish.NewAnswerMetrics(reg)
 	}
 
 	return c, nil
@@ -157,7 +160,7 @@ func (c *commands) channels() (channels []string) {
 	}
 
 	if c.replies != nil {
-		channels = append(channels, reply.Channel)
+		channels = append(channels, outbox.AnswersChannel)
 	}
 
 	return channels
@@ -213,23 +216,30 @@ func (c *commands) work(ctx context.Context, t *tenure) error {
 	}
 
 	if c.client != nil {
-		publisher, err := reply.NewPublisher(reply.Config{
-			DB: t.db.Pool, ChainID: t.cfg.ChainID, Topic: t.cfg.RepliesTopic, Sender: c.client, Metrics: c.replies,
-			Log: t.component("replies"),
-		})
-		if err != nil {
-			return err
-		}
-
 		g.Go(func() error {
 			return election.While(ctx, t.session, election.Lock{Purpose: election.Replies, ChainID: t.cfg.ChainID},
-				t.component("replies"), func() time.Duration { return repliesRetry }, func(ctx context.Context) {
-					publisher.Run(ctx, t.session.Hint(reply.Channel))
-				})
+				t.component("replies"), func() time.Duration { return repliesRetry },
+				func(ctx context.Context) { c.publish(ctx, t) })
 		})
 	}
 
 	return g.Wait()
+}
+
+// publish publishes answers until ctx ends, or the session does.
+func (c *commands) publish(ctx context.Context, t *tenure) {
+	p, err := publish.NewAnswers(publish.Config{
+		DB: t.db.Pool, ChainID: t.cfg.ChainID, Topics: pubsub.Topics{Default: t.cfg.RepliesTopic}, Sender: c.client,
+		Hint: t.session.Hint(outbox.AnswersChannel), Valid: t.session.Valid, Handover: &c.handover, Metrics: c.replies,
+		Log: t.component("replies"),
+	})
+	if err == nil {
+		err = p.Run(ctx)
+	}
+
+	if err != nil && ctx.Err() == nil {
+		t.component("replies").WarnContext(ctx, "answers are left to another instance", slog.Any("err", err))
+	}
 }
 
 // repliesRetry is the pause between two attempts to become the instance that publishes answers.

@@ -58,8 +58,8 @@ var Breakages = []Breakage{
 	{
 		Name: "no-answer", What: "stores final states without their answers",
 		Says: "C4: no answer to", file: "relayer/command/send/finish.go",
-		old: "if err := reply.Insert(ctx, tx, s.chainID, answers); err != nil {",
-		new: "if err := reply.Insert(ctx, tx, s.chainID, answers[:0]); err != nil {",
+		old: "if err := outbox.AddAnswers(ctx, tx, s.chainID, answers); err != nil {",
+		new: "if err := outbox.AddAnswers(ctx, tx, s.chainID, answers[:0]); err != nil {",
 	},
 }
 

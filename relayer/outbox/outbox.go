@@ -1,5 +1,6 @@
-// Package outbox is the table of messages that were committed and wait for Pub/Sub's
-// acknowledgement: its rows, and the statements that read, count, delete and add them.
+// Package outbox is the tables of messages that were committed and wait for Pub/Sub's
+// acknowledgement: those of events (Box) and those of answers to commands (Answers). It has their
+// rows, and the statements that read, count, delete and add them.
 //
 // The owner of a slot is the only writer of its rows, one commit after the other, so the order of
 // seq is the order of commits and of publishing. (Others request what they want published: see
@@ -9,6 +10,7 @@ package outbox
 
 import (
 	"context"
+	"encoding/hex"
 	"fmt"
 	"strconv"
 	"time"
@@ -33,10 +35,11 @@ type ID struct {
 // Pending is an outbox row with its event.
 type Pending struct {
 	ID
-	Slot  int16
-	Kind  int16 // message.Kind
-	Event contract.Event
-	Trace *trace.SpanContext // of the commit; nil without tracing, and when the row was read from the outbox
+	Slot   int16
+	Kind   int16 // message.Kind
+	Event  contract.Event
+	Answer *Answer            // to a command, in place of the event; nil: it is an event
+	Trace  *trace.SpanContext // of the commit; nil without tracing, and when the row was read from the outbox
 }
 
 // Topic selects one of the configured topics.
@@ -54,9 +57,10 @@ const Topics = 3
 
 // Lane is an ordering key on a topic. Escrow is zero if the ordering key is the slot.
 type Lane struct {
-	Topic  Topic
-	Slot   int16
-	Escrow common.Address
+	Topic   Topic
+	Slot    int16
+	Escrow  common.Address
+	Command string // id of the command, where the rows are answers
 }
 
 // Box is the owner's view of the outbox: the rows of its slots. It is safe for concurrent use.
@@ -83,6 +87,17 @@ func (b *Box) LaneOf(p *Pending) Lane {
 	}
 
 	return lane
+}
+
+// Key is a lane's ordering key: chain and escrow, or chain and slot.
+func (b *Box) Key(lane Lane) string {
+	key := strconv.AppendInt(make([]byte, 0, 64), b.ChainID, 10)
+	key = append(key, ':')
+	if b.BySlot {
+		return string(strconv.AppendInt(key, int64(lane.Slot), 10))
+	}
+
+	return string(hex.AppendEncode(append(key, '0', 'x'), lane.Escrow[:]))
 }
 
 // topicColumn is the Topic of a row.
@@ -114,14 +129,19 @@ func (p *Pending) Sent() Sent { return Sent{p.ID, p.Slot} }
 // The server ends the deletion after limit: its rows stay, and its locks are gone before the next
 // attempt. A silent server is given answerWithin more.
 func (b *Box) Delete(ctx context.Context, rows []Sent, limit time.Duration) error {
+	return remove(ctx, b.DB, "outbox", b.ChainID, rows, limit)
+}
+
+func remove(ctx context.Context, db *pgxpool.Pool, table string, chainID int64, rows []Sent,
+	limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit+answerWithin)
 	defer cancel()
 	var batch pgx.Batch
 	batch.Queue(`select set_config('statement_timeout', $1, true)`, strconv.FormatInt(limit.Milliseconds(), 10))
-	batch.Queue(deleteRows, b.ChainID, column.Of(rows, func(s *Sent) int64 { return s.Seq }),
+	batch.Queue(`delete from `+table+deleteRows, chainID, column.Of(rows, func(s *Sent) int64 { return s.Seq }),
 		column.Of(rows, func(s *Sent) int64 { return s.Token }))
-	if err := b.DB.SendBatch(ctx, &batch).Close(); err != nil {
-		return fmt.Errorf("delete %d acknowledged rows of the outbox: %w", len(rows), err)
+	if err := db.SendBatch(ctx, &batch).Close(); err != nil {
+		return fmt.Errorf("delete %d acknowledged rows of table %s: %w", len(rows), table, err)
 	}
 
 	return nil
@@ -130,8 +150,7 @@ func (b *Box) Delete(ctx context.Context, rows []Sent, limit time.Duration) erro
 // deleteRows matches seq and token separately: a reused number with the token of another sent row
 // is as unlikely as two equal tokens. Tokens are compared by a hash: with "any" of a parameter,
 // Postgres compares each row with each token in a generic plan.
-const deleteRows = `
-	delete from outbox where chain_id = $1 and seq = any($2) and (token in (select unnest($3::bigint[]))) is true`
+const deleteRows = ` where chain_id = $1 and seq = any($2) and (token in (select unnest($3::bigint[]))) is true`
 
 // Doubt raises the doubt of slots, each to a seq: rows of the slot up to it may have been published
 // by an owner that lost the outcome. It only feeds a metric, relayer_republished_total. An owner

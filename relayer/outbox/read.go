@@ -6,6 +6,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/column"
 )
@@ -67,7 +68,7 @@ func (b *Box) Page(ctx context.Context, mine []int16, last int64, limit int, wit
 
 	args := b.readArgs(mine)
 	args["last"], args["limit"], args["escrows"], args["slots"] = last, limit, escrows, slots
-	page, err := b.read(ctx, readPage, args)
+	page, err := read(ctx, b.DB, readPage, args, scan)
 	if err != nil {
 		return nil, fmt.Errorf("read the outbox behind %d: %w", last, err)
 	}
@@ -110,17 +111,22 @@ func (b *Box) Lanes(ctx context.Context, mine []int16, wants []Want) ([][]Found,
 		args["escrows"] = column.Of(wants, func(w *Want) []byte { return w.Lane.Escrow[:] })
 	}
 
-	all, err := b.read(ctx, statement, args)
+	all, err := read(ctx, b.DB, statement, args, scan)
 	if err != nil {
 		return nil, fmt.Errorf("read the outbox of %d keys: %w", len(wants), err)
 	}
 
-	lanes := make([][]Found, len(wants))
+	return byWant(all, len(wants)), nil
+}
+
+// byWant sorts rows by the Want that they are of.
+func byWant(all []Found, wants int) [][]Found {
+	lanes := make([][]Found, wants)
 	for _, f := range all {
 		lanes[f.want-1] = append(lanes[f.want-1], f)
 	}
 
-	return lanes, nil
+	return lanes
 }
 
 // inOrder makes the planner use the index, in which consecutive rows are neighbours, regardless of
@@ -129,8 +135,9 @@ func (b *Box) Lanes(ctx context.Context, mine []int16, wants []Want) ([][]Found,
 const inOrder = `select set_config('enable_bitmapscan', 'off', true), set_config('enable_seqscan', 'off', true)`
 
 // read runs one of the statements that read the outbox.
-func (b *Box) read(ctx context.Context, statement string, args pgx.StrictNamedArgs) (page []Found, err error) {
-	err = pgx.BeginTxFunc(ctx, b.DB, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+func read(ctx context.Context, db *pgxpool.Pool, statement string, args pgx.StrictNamedArgs,
+	scan pgx.RowToFunc[Found]) (page []Found, err error) {
+	err = pgx.BeginTxFunc(ctx, db, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, inOrder); err != nil {
 			return err
 		}

@@ -26,10 +26,10 @@ import (
 // weather is how the outside behaves, in simulated time: every statement and every request takes a
 // while, and some fail. Its outbox does what package outbox does, for one owner of all slots.
 type weather struct {
+	*outbox.Box
 	mu     sync.Mutex
 	random *rand.Rand
 	calm   bool // nothing fails any more
-	laneOf func(*outbox.Pending) outbox.Lane
 	rows   map[int64]outbox.Pending
 	doubts map[int16]int64
 	stored []int64 // by Pub/Sub, in this order
@@ -75,7 +75,7 @@ func (w *weather) find(limit int, match func(int64, outbox.Lane) bool) (found []
 
 	slices.Sort(seqs)
 	for _, seq := range seqs {
-		if p := w.rows[seq]; len(found) < limit && match(seq, w.laneOf(&p)) {
+		if p := w.rows[seq]; len(found) < limit && match(seq, w.LaneOf(&p)) {
 			found = append(found, outbox.Found{Pending: p, Doubtful: seq <= w.doubts[p.Slot]})
 		}
 	}
@@ -224,7 +224,7 @@ func bubble(t *testing.T, seed uint64) {
 	begin := func() (p *Publisher, end func()) {
 		p, err := New(cfg)
 		require.NoError(t, err)
-		p.store, w.laneOf = w, p.box.LaneOf
+		w.Box, p.store = p.store.(*outbox.Box), w
 		p.limits.windowRows, p.limits.pageRows, p.limits.laneRows = 40, 8, 6
 		p.limits.batchRows, p.limits.requests, p.limits.maxBlocked = 3, 4, 5
 		ctx, cancel := context.WithCancel(t.Context())
@@ -322,7 +322,7 @@ func (w *weather) check(t *testing.T, seed uint64, committed []outbox.Pending, c
 		}
 
 		seen[seq] = true
-		id := w.laneOf(&committed[seq-1])
+		id := w.LaneOf(&committed[seq-1])
 		require.Greater(t, seq, last[id], "seed %d: out of order", seed)
 		last[id] = seq
 	}

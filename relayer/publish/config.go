@@ -26,6 +26,8 @@ type Config struct {
 	OtherNames  map[string]bool // events that go to Topics.Other
 	BySlot      bool            // ordering key: the slot instead of the escrow; larger batches, less isolation
 	CloudEvents bool            // messages have the attributes of CloudEvents too
+	// Hint fires when rows may have come that are not offered. Nil: all are offered.
+	Hint <-chan struct{}
 	// Valid reports whether the right to publish still holds; called before each request, concurrently. Nil: always.
 	Valid func() bool
 	// Memory identifies what the database server of this tenure remembers; see Handover.
@@ -84,6 +86,9 @@ var defaultLimits = limits{
 	firstDelay: 100 * time.Millisecond, lastDelay: 30 * time.Second, linger: 5 * time.Millisecond, deleteFull: 1_000,
 	deleteMost: 4_096, rereadEvery: 30 * time.Second,
 }
+
+// answersPage is how many answers are read at once: each has some kilobytes at most.
+const answersPage = 512
 
 const (
 	// drainTimeout bounds the wait for acknowledgements at the end: Cloud Run leaves 10 s after SIGTERM for everything.

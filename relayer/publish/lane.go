@@ -73,7 +73,13 @@ type row struct {
 
 // size is the approximate size of a row in memory and in a request: the body has the arguments
 // twice.
-func (r *row) size() int { return 1024 + 2*len(r.Event.Args) }
+func (r *row) size() int {
+	if r.Answer != nil {
+		return 1024 + len(r.Answer.Body)
+	}
+
+	return 1024 + 2*len(r.Event.Args)
+}
 
 // request is a request in flight: rows of one lane.
 type request struct {

@@ -10,7 +10,6 @@ import (
 
 	"google.golang.org/grpc/codes"
 
-	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
@@ -36,6 +35,8 @@ func (l *loop) run(ctx, sending context.Context) error {
 			return nil
 		case <-l.inbox.wake:
 			l.open()
+		case <-l.cfg.Hint:
+			l.reader.again = true
 		case f := <-l.answered:
 			if err := l.takeAnswers(ctx, f); err != nil {
 				return err
@@ -142,7 +143,7 @@ func (l *loop) sendReady(sending context.Context, now time.Time) {
 		topic := l.lanes.topics[f.lane.id.Topic].name
 		l.wait.Go(func() {
 			defer cancel()
-			f.err = l.cfg.send(ctx, topic, f)
+			f.err = l.shared.send(ctx, topic, f)
 			l.answered <- f
 		})
 	}
@@ -229,7 +230,7 @@ func (l *loop) failed(ctx context.Context, f *request) {
 
 	l.cfg.Log.LogAttrs(ctx, level, "publish failed, retrying",
 		slog.String("topic", l.lanes.topics[f.lane.id.Topic].name),
-		slog.String("escrow", registry.Text(f.rows[0].Event.Escrow)), slog.String("code", c.String()), slog.Any("err", f.err))
+		slog.String("key", l.store.Key(f.lane.id)), slog.String("code", c.String()), slog.Any("err", f.err))
 }
 
 // showStatus publishes what Stats and the metrics show.

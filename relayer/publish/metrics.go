@@ -50,9 +50,25 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		blocked: f.NewGauge(prometheus.GaugeOpts{Name: "relayer_publish_blocked_keys",
 			Help: "Ordering keys whose last publish failed and that wait for the next try."}),
 	}
+	m.everyCode()
+
+	return m
+}
+
+func (m *Metrics) everyCode() {
 	for c := codes.Canceled; c <= codes.Unauthenticated; c++ {
 		m.errors.WithLabelValues(c.String())
 	}
+}
+
+// NewAnswerMetrics registers the metrics of a Publisher of answers. What else it measures is not shown.
+func NewAnswerMetrics(reg prometheus.Registerer) *Metrics {
+	m, f := NewMetrics(nil), promauto.With(reg)
+	m.published = f.NewCounter(prometheus.CounterOpts{Name: "relayer_replies_published_total",
+		Help: "Answers that Pub/Sub has acknowledged."})
+	m.errors = f.NewCounterVec(prometheus.CounterOpts{Name: "relayer_reply_failures_total",
+		Help: "Requests to publish answers that failed, by gRPC code; each is tried again."}, []string{"code"})
+	m.everyCode()
 
 	return m
 }

@@ -34,13 +34,22 @@ func New(cfg Config) (*Publisher, error) {
 
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	cfg.Handover = cmp.Or(cfg.Handover, &Handover{})
-	box := outbox.Box{DB: cfg.DB, ChainID: cfg.ChainID, Owner: cfg.Owner, OtherNames: cfg.OtherNames, BySlot: cfg.BySlot}
 
-	p := &Publisher{shared{box: box, cfg: cfg, limits: defaultLimits,
-		inbox: inbox{wake: make(chan struct{}, 1), ended: make(chan struct{})}}}
-	p.store = &p.box
+	return &Publisher{shared{cfg: cfg, limits: defaultLimits, store: &outbox.Box{DB: cfg.DB, ChainID: cfg.ChainID,
+		Owner: cfg.Owner, OtherNames: cfg.OtherNames, BySlot: cfg.BySlot},
+		inbox: inbox{wake: make(chan struct{}, 1), ended: make(chan struct{})}}}, nil
+}
 
-	return p, nil
+// NewAnswers is New for the answers to commands, which go to the default topic. Offer, Reload and
+// Quiesce are of no use to them: Config.Hint has the table read.
+func NewAnswers(cfg Config) (*Publisher, error) {
+	cfg.Owner = "whichever has the lock" // answers are of no slot
+	p, err := New(cfg)
+	if err == nil {
+		p.store, p.limits.pageRows = &outbox.Answers{DB: cfg.DB, ChainID: cfg.ChainID}, answersPage
+	}
+
+	return p, err
 }
 
 // Run publishes until ctx ends; then it stops sending, waits up to drainTimeout for what is in

@@ -35,6 +35,7 @@ type reader struct {
 
 	caughtUp bool
 	missed   bool
+	again    bool // rows may have come that nobody offers, of any number: another pass follows this one
 	void     bool
 	rereadAt time.Time // when the next periodic pass begins
 
@@ -82,6 +83,11 @@ func (r *reader) rewind(last int64) {
 // refresh begins a periodic pass if it is due. It is postponed during a pass, and while rows are
 // skipped on purpose.
 func (r *reader) refresh(now time.Time, leftOut bool) {
+	if r.again && r.caughtUp && !r.busy && !leftOut {
+		r.again = false
+		r.rewind(0)
+	}
+
 	if now.Before(r.rereadAt) {
 		return
 	}

@@ -62,7 +62,7 @@ func (l *loop) add(r row) {
 		return
 	}
 
-	id := l.box.LaneOf(&r.Pending)
+	id := l.store.LaneOf(&r.Pending)
 	if l.lanes.topics[id.Topic].name == "" {
 		l.done(r.Sent()) // its topic is unconfigured: it leaves the outbox as if sent
 		return

@@ -2,8 +2,6 @@ package publish
 
 import (
 	"context"
-	"encoding/hex"
-	"strconv"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -12,19 +10,23 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
-	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
 )
 
 // send sends a request and waits for the answer. It runs in a separate goroutine.
-func (c *Config) send(ctx context.Context, topic string, f *request) (err error) {
-	key, now := c.key(f.lane.id), time.Now()
+func (s *shared) send(ctx context.Context, topic string, f *request) (err error) {
+	c, key, now := &s.cfg, s.store.Key(f.lane.id), time.Now()
 	messages := make([]pubsub.Message, len(f.rows))
 	var spans []trace.Span
 	var ids []string
 	defer func() { sent(spans, ids, err) }()
 	for i := range f.rows {
 		r := &f.rows[i].Pending
+		if a := r.Answer; a != nil {
+			messages[i] = pubsub.Message{Data: a.Body, Attributes: a.Attributes}
+			continue
+		}
+
 		e := event(&r.Event)
 		body, attributes, err := message.Encode(message.Kind(r.Kind), e, c.ChainID, now)
 		if err != nil {
@@ -60,15 +62,4 @@ func event(e *contract.Event) *message.Event {
 		Occurrence: e.Occurrence,
 		Args:       e.Args,
 	}
-}
-
-// key is the ordering key: chain and escrow, or chain and slot.
-func (c *Config) key(id outbox.Lane) string {
-	b := strconv.AppendInt(make([]byte, 0, 64), c.ChainID, 10)
-	b = append(b, ':')
-	if c.BySlot {
-		return string(strconv.AppendInt(b, int64(id.Slot), 10))
-	}
-
-	return string(hex.AppendEncode(append(b, '0', 'x'), id.Escrow[:]))
 }

@@ -13,14 +13,15 @@ import (
 type shared struct {
 	cfg    Config
 	limits limits
-	box    outbox.Box
-	store  store // the box; tests replace it
+	store  store
 	inbox  inbox
 	shown  shown
 }
 
-// store is the interface of outbox.Box that the loop needs.
+// store is a table of messages as package outbox has it: an *outbox.Box or an *outbox.Answers.
 type store interface {
+	LaneOf(p *outbox.Pending) outbox.Lane
+	Key(lane outbox.Lane) string
 	Page(ctx context.Context, mine []int16, last int64, limit int, without []outbox.Lane) ([]outbox.Found, error)
 	Lanes(ctx context.Context, mine []int16, wants []outbox.Want) ([][]outbox.Found, error)
 	Delete(ctx context.Context, rows []outbox.Sent, limit time.Duration) error

@@ -32,8 +32,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/intake"
-	"github.com/fusion-prime/escrow-relayer/relayer/command/reply"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
+	"github.com/fusion-prime/escrow-relayer/relayer/publish"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
 )
 
@@ -736,8 +736,9 @@ func TestPubSub(t *testing.T) {
 	client, err := pubsub.New(t.Context(), pubsub.Config{Project: project, Options: options})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
-	publisher, err := reply.NewPublisher(reply.Config{DB: f.db, ChainID: chain, Topic: "replies", Sender: client,
-		Metrics: reply.NewMetrics(prometheus.NewRegistry())})
+	hint := make(chan struct{})
+	publisher, err := publish.NewAnswers(publish.Config{DB: f.db, ChainID: chain, Sender: client, Hint: hint,
+		Topics: pubsub.Topics{Default: "replies"}, Metrics: publish.NewAnswerMetrics(prometheus.NewRegistry())})
 	require.NoError(t, err)
 	outage := server.Inject(testpubsub.Fault{Topic: testpubsub.TopicName(project, "replies"),
 		Code: codes.Unavailable, Times: 2})
@@ -745,7 +746,16 @@ func TestPubSub(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, recorder.Stop()) })
 	run(t, func(ctx context.Context) error { return f.in.Receive(ctx, project, "commands-sub", watched...) })
-	run(t, func(ctx context.Context) error { publisher.Run(ctx, nil); return nil })
+	run(t, publisher.Run)
+	run(t, func(ctx context.Context) error {
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case hint <- struct{}{}:
+			}
+		}
+	})
 	require.EqualValues(t, 10, <-leases, "seconds until what a killed instance held comes again")
 
 	first, second := f.signed(nil), f.signed(nil)

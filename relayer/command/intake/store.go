@@ -15,8 +15,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/column"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
-	"github.com/fusion-prime/escrow-relayer/relayer/command/reply"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
 // store is the statements of T0: set-based, whatever the number of commands.
@@ -25,7 +25,7 @@ type store struct {
 	chainID int64
 }
 
-const selectKnown = `select ` + reply.Columns + ` from commands c where c.chain_id = @chain and c.command_id = any(@ids)`
+const selectKnown = `select ` + send.AnswerColumns + ` from commands c where c.chain_id = @chain and c.command_id = any(@ids)`
 
 // takeClaims claims in the order of the keys, so that two transactions never wait for each other in
 // a circle; of the commands of one transaction that claim the same, the first wins. What is
@@ -68,7 +68,7 @@ const insertCommands = `
 	              case when y.why = '' and c.not_before > now() then 'not_before' else y.why end as code) v
 	 order by c.id
 	on conflict do nothing
-	returning ` + reply.Columns
+	returning ` + send.AnswerColumns
 
 // errAgain means that what was read is not so any more: the transaction is to be run again.
 var errAgain = errors.New("commands changed while they were stored")
@@ -132,7 +132,7 @@ func (s *store) acceptIn(ctx context.Context, tx pgx.Tx, all []*candidate) error
 		}
 	}
 
-	return reply.Insert(ctx, tx, s.chainID, replies)
+	return outbox.AddAnswers(ctx, tx, s.chainID, replies)
 }
 
 // storeFresh stores what was not known, and adds its answers to answers. It returns those that are final.
@@ -249,7 +249,7 @@ func notBefore(c *candidate) *time.Time {
 
 // refuse stores answers to what is not stored itself.
 func (s *store) refuse(ctx context.Context, answers []command.Answer) error {
-	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return reply.Insert(ctx, tx, s.chainID, answers) })
+	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return outbox.AddAnswers(ctx, tx, s.chainID, answers) })
 	if err != nil {
 		return fmt.Errorf("store %d refusals: %w", len(answers), err)
 	}

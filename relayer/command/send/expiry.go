@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
-	"github.com/fusion-prime/escrow-relayer/relayer/command/reply"
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
 // maxDismissed is how many commands are dismissed at once.
@@ -70,7 +70,7 @@ func DismissExpired(ctx context.Context, db *pgxpool.Pool, chainID int64,
 			return err
 		}
 
-		if err := reply.Insert(ctx, tx, chainID, answers); err != nil {
+		if err := outbox.AddAnswers(ctx, tx, chainID, answers); err != nil {
 			return err
 		}
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/relayer/column"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
-	"github.com/fusion-prime/escrow-relayer/relayer/command/reply"
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
 // ending is the final state of a command.
@@ -43,8 +43,14 @@ type finished struct {
 	FreeValue wei
 }
 
+// AnswerColumns are what pgx.RowToStructByNameLax[command.Answer] reads of a command c of the table commands.
+const AnswerColumns = `
+	c.command_id, 2 * c.reopened + (c.answered_at is not null)::int as revision, c.state, c.code, c.detail, coalesce(c.winner, '') as winner,
+	c.kind, c.sender, c.escrow, c.reference, c.reply_to, coalesce(c.tx_hash, '') as transaction, coalesce(c.block_number, 0) as block,
+	coalesce(c.block_hash, '') as block_hash, coalesce(c.event_id, '') as event_id, coalesce(c.fee_paid::text, '') as fee_paid`
+
 // finishedColumns are what a finished is read from.
-const finishedColumns = reply.Columns + `,
+const finishedColumns = AnswerColumns + `,
 	case when c.reserve_day = (now() at time zone 'utc')::date then c.reserved - coalesce(c.fee_paid, 0) else 0 end as free_fees,
 	case when c.reserve_day = (now() at time zone 'utc')::date and c.state not in ('done', 'done_late')
 	     then c.value else 0 end as free_value`
@@ -142,7 +148,7 @@ func (s *store) finish(ctx context.Context, endings []ending, generation int64) 
 			return err
 		}
 
-		if err := reply.Insert(ctx, tx, s.chainID, answers); err != nil {
+		if err := outbox.AddAnswers(ctx, tx, s.chainID, answers); err != nil {
 			return err
 		}
 
@@ -179,7 +185,7 @@ const setReopened = `
 	       next_look = clock_timestamp()
 	  from gone o
 	 where o.command_id = c.command_id and (select count(*) from held) >= 0
-	returning ` + reply.Columns + `,
+	returning ` + AnswerColumns + `,
 	       case when c.reserve_day = (now() at time zone 'utc')::date then c.reserved - coalesce(o.fee_paid, 0) else 0 end as free_fees,
 	       case when c.reserve_day = (now() at time zone 'utc')::date and o.state not in ('done', 'done_late') then c.value else 0 end as free_value`
 
@@ -218,7 +224,7 @@ func Reopen(ctx context.Context, tx pgx.Tx, chainID, from, to int64) error {
 		return err
 	}
 
-	return reply.Insert(ctx, tx, chainID, answers)
+	return outbox.AddAnswers(ctx, tx, chainID, answers)
 }
 
 const selectDismissible = `

@@ -14,8 +14,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
 )
 
-// C5: the last approval of an escrow that is due releases it, so an approval and a settlement are not under way
-// together: the second one waits for what comes of the first, and costs nothing.
+// C5: the last approval of an escrow that is due releases it, so an approval and a settlement are
+// not under way together: the second one waits for what comes of the first, and costs nothing.
 func TestApprovalAndSettlementExcludeEachOther(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
@@ -50,8 +50,8 @@ func TestApprovalAndSettlementExcludeEachOther(t *testing.T) {
 	require.Len(t, w.sent(), 2)
 }
 
-// C5: what loses only when its turn comes is told the winner too: a keeper's command, which has no claim until it
-// gets a nonce, and one that asked again for what a reorganisation then took back.
+// C5: what loses only when its turn comes is told the winner too: a keeper's command, which has no
+// claim until it gets a nonce, and one that asked again for what a reorganisation then took back.
 func TestWhoLosesLateIsToldTheWinner(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
