@@ -27,8 +27,8 @@ import (
 // commands takes commands in, acts on them, and answers. A part that is not configured is nil, and
 // nothing of it runs. What depends on a session is made anew for each tenure.
 //
-// newCommands sets the first group of fields; open, and Run for guard, set the second before anything
-// uses it. None but handover, which the publisher of answers has, changes afterwards.
+// newCommands sets the first group of fields; open sets the second before anything uses it. None but
+// handover, which the publisher of answers has, changes afterwards.
 type commands struct {
 	accounts []send.Account
 	answers  *send.Answers
@@ -40,8 +40,7 @@ type commands struct {
 	intake   *intake.Intake
 	signers  []send.Signer // of accounts, in the same order
 	client   *pubsub.Client
-	handover publish.Handover                // of one publisher of answers to the next
-	guard    func(http.Handler) http.Handler // asks for the token of HTTP_TOKEN_FILE, if there is one
+	handover publish.Handover // of one publisher of answers to the next
 }
 
 // newCommands reads the files that the configuration names, and opens nothing.
@@ -196,7 +195,7 @@ func (c *commands) serve(ctx context.Context, r *Relayer) error {
 		return fmt.Errorf("serve commands: %w: set COMMANDS_PORT to a free port", err)
 	}
 
-	return r.gate.Serve(ctx, "commands", ln, c.guard(c.intake.Handler()), r.component("intake"))
+	return r.front.Gate().Serve(ctx, "commands", ln, r.front.Guard(c.intake.Handler()), r.component("intake"))
 }
 
 // work acts on commands and publishes their answers, as far as this instance holds the locks for

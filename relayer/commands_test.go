@@ -17,6 +17,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/intake"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
+	"github.com/fusion-prime/escrow-relayer/relayer/web"
 )
 
 // Without their variables nothing of commands is there: no key, nothing that takes them in, no answers,
@@ -99,11 +100,12 @@ func TestCommandsHaveAPortOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	port, err := testchain.FreePort()
 	require.NoError(t, err)
-	guard := func(http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
-	}
-	c := &commands{intake: &intake.Intake{}, guard: guard}
-	r := &Relayer{cfg: &config.Config{CommandsPort: port}, log: slog.New(slog.DiscardHandler)}
+	token := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(token, []byte("a-token-of-some-length"), 0o600))
+	front, err := web.NewFront(web.FrontConfig{Chains: []int64{1}, TokenFile: token})
+	require.NoError(t, err)
+	c := &commands{intake: &intake.Intake{}}
+	r := &Relayer{cfg: &config.Config{CommandsPort: port}, log: slog.New(slog.DiscardHandler), front: front}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- c.serve(ctx, r) }()
@@ -115,7 +117,7 @@ func TestCommandsHaveAPortOfTheirOwn(t *testing.T) {
 			return false
 		}
 
-		return response.Body.Close() == nil && response.StatusCode == http.StatusTeapot
+		return response.Body.Close() == nil && response.StatusCode == http.StatusUnauthorized
 	}, 30*time.Second, 10*time.Millisecond)
 	require.ErrorContains(t, c.serve(t.Context(), r), "set COMMANDS_PORT to a free port")
 	cancel()

@@ -20,7 +20,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"strconv"
 	"time"
 
@@ -71,8 +70,8 @@ type Relayer struct {
 	verifier *verify.Verifier
 	pubsub   *pubsub.Client
 
+	front     *web.Front // of the process
 	condition condition
-	gate      web.Gate         // of PORT and COMMANDS_PORT together
 	handover  publish.Handover // what the publisher of one tenure leaves to that of the next
 }
 
@@ -117,11 +116,12 @@ func (r *Relayer) component(name string) *slog.Logger {
 	return r.log.With(slog.String("component", name))
 }
 
-// Run starts the instance and runs it until ctx ends (nil), something makes it impossible to go on
-// (ErrRefused, election.ErrTaken, election.ErrPooled), or the database is out of reach for
-// DB_OUTAGE_LIMIT (ErrOutage). It stops in the order in which data flows, and leaves no goroutine
+// Run starts the instance, serves its pages at front, and runs it until ctx ends (nil), something makes
+// it impossible to go on (ErrRefused, election.ErrTaken, election.ErrPooled), or the database is out of
+// reach for DB_OUTAGE_LIMIT (ErrOutage). It stops in the order in which data flows, and leaves no goroutine
 // behind.
-func (r *Relayer) Run(ctx context.Context) (err error) {
+func (r *Relayer) Run(ctx context.Context, front *web.Front) (err error) {
+	r.front = front
 	if r.db, err = database.Open(ctx, r.cfg); err != nil {
 		return refuse(err)
 	}
@@ -143,16 +143,16 @@ func (r *Relayer) Run(ctx context.Context) (err error) {
 
 	reader := &fleet.Reader{DB: r.db.Pool, ChainID: r.cfg.ChainID}
 	server, err := web.New(web.Config{
-		Addr:   net.JoinHostPort(r.cfg.HTTPHost, strconv.Itoa(r.cfg.Port)),
 		Source: r, DB: r.db.Pool, ChainID: r.cfg.ChainID, Fleet: reader,
-		Metrics: r.gatherer, ExplorerURL: r.cfg.ExplorerURL, TokenFile: r.cfg.HTTPTokenFile,
-		Mask: r.secrets.Mask, Log: r.component("web"), Gate: &r.gate, Commands: r.commands.handler(r.cfg),
+		Metrics: r.gatherer, ExplorerURL: r.cfg.ExplorerURL,
+		Mask: r.secrets.Mask, Log: r.component("web"), Commands: r.commands.handler(r.cfg),
+		Several: front.Several(), Admits: front.Admits,
 	})
 	if err != nil {
 		return refuse(err)
 	}
 
-	r.commands.guard = server.Guard
+	front.Mount(server)
 	// The server and the source outlive the tenures: the page shows how the instance stops, and the head
 	// of the chain is known when it joins again.
 	base, end := context.WithCancel(context.WithoutCancel(ctx))

@@ -55,7 +55,14 @@ func newWorld(t *testing.T, change func(*lab.Options)) *world {
 	l, err := lab.Start(t.Context(), o)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
+
+	return worldOf(t, l)
+}
+
+// worldOf is a lab with traffic on its chain.
+func worldOf(t *testing.T, l *lab.Lab) *world {
 	w := &world{Lab: l, t: t, fleet: map[string]*lab.Process{}}
+	var err error
 	w.traffic, err = testchain.NewTraffic(t.Context(), testchain.TrafficConfig{
 		URL: l.Chain.HTTP(), Deployment: testchain.Deployment{Block: l.Contracts.Block, Factory: l.Contracts.Factory,
 			Noise: l.Contracts.Noise},

@@ -8,12 +8,11 @@ import (
 	"os"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 
 	"github.com/fusion-prime/escrow-relayer/relayer"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
+	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/logging"
 )
 
@@ -23,10 +22,13 @@ func runCommand() *cobra.Command {
 
 	return &cobra.Command{
 		Use:   "run",
-		Short: "Run one instance until SIGTERM or SIGINT",
+		Short: "Run one instance, of one chain or of several, until SIGTERM or SIGINT",
 		Long: `Run one instance until SIGTERM or SIGINT; a second signal exits at once.
 
-The configuration comes from the environment:
+The configuration of one chain comes from the environment. --config, or CONFIG_FILE, names a YAML file that lists
+several chains and what they have in common, by the same names in lower case; what fails for one of them leaves the
+others alone. relayer/config/README.md describes the file.
+
 
 ` + variables.String() + `
 Traces are off. OTEL_TRACES_EXPORTER=otlp or console switches them on; where to, and what is sampled, say the standard variables of
@@ -35,25 +37,23 @@ OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_SAMPLER, OTEL_TRACES_SAMPLER_ARG, OTEL_SDK
 
 DATABASE_URL, RPC_URL, RPC_URLS and OTEL_EXPORTER_OTLP_HEADERS hold secrets; they are shown nowhere.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := loadOne(cmd, config.Load)
+			all, err := loadAll(cmd, config.Load)
 			if err != nil {
 				return err
 			}
 
 			limitMemory()
-			log := logger(cfg)
-			reg := prometheus.NewRegistry()
-			reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-			build := built()
-			r, err := relayer.New(cfg, log, reg, build)
+			log, build := logger(all...), built()
+			p, err := relayer.NewProcess(all, log, build)
 			if err != nil {
-				return cfg.Secrets().Error(err)
+				return err
 			}
 
 			log.InfoContext(cmd.Context(), "starting", slog.String("version", build.Version),
-				slog.String("revision", build.Commit), slog.String("instance", cfg.InstanceID))
-			if err := within(cmd.Context(), cfg.StopTimeout, r.Run); err != nil {
-				return no{explain(cfg, err)}
+				slog.String("revision", build.Commit), slog.String("instance", all[0].InstanceID),
+				slog.String("follows", names(all)))
+			if err := within(cmd.Context(), all[0].StopTimeout, p.Run); err != nil {
+				return no{config.Secrets(all...).Error(database.Explain(err))}
 			}
 
 			return nil
@@ -80,6 +80,7 @@ func within(ctx context.Context, grace time.Duration, run func(context.Context) 
 	}
 }
 
-func logger(cfg *config.Config) *slog.Logger {
-	return logging.New(os.Stderr, cfg.LogFormat, cfg.LogLevel, cfg.Secrets())
+// logger is the log of a process, without the secrets of any of its chains.
+func logger(all ...*config.Config) *slog.Logger {
+	return logging.New(os.Stderr, all[0].LogFormat, all[0].LogLevel, config.Secrets(all...))
 }

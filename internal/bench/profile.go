@@ -13,8 +13,6 @@ import (
 	"runtime/pprof"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/fusion-prime/escrow-relayer/relayer"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
@@ -29,7 +27,7 @@ func Profiled(ctx context.Context, dir string) (err error) {
 		return err
 	}
 
-	r, err := relayer.New(cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), fleet.Build{Version: "bench"})
+	r, err := relayer.NewProcess([]*config.Config{cfg}, slog.New(slog.DiscardHandler), fleet.Build{Version: "bench"})
 	if err != nil {
 		return err
 	}

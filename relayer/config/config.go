@@ -172,6 +172,16 @@ func (c *Config) Endpoints() []string {
 }
 
 // Secrets are the texts that no log, error, metric or page may contain.
-func (c *Config) Secrets() *redact.Secrets {
-	return redact.New(append(append(slices.Clone(c.RPCURLs), c.DatabaseURL, c.SessionDatabaseURL), c.otelSecrets...)...)
+func (c *Config) Secrets() *redact.Secrets { return Secrets(c) }
+
+// Secrets are those of several chains.
+func Secrets(all ...*Config) *redact.Secrets {
+	var texts []string
+	for _, c := range all {
+		texts = append(texts, c.RPCURLs...)
+		texts = append(texts, c.DatabaseURL, c.SessionDatabaseURL)
+		texts = append(texts, c.otelSecrets...)
+	}
+
+	return redact.New(texts...)
 }

@@ -1,4 +1,5 @@
-// Package web is the HTTP server of one instance: probes, metrics, a status page for people, and a read-only API.
+// Package web is the HTTP server of a process: probes, metrics, a status page for people, and a read-only API. A
+// Front listens and has the token; a Server has the pages and the API of one chain. With one chain these are at /:
 //
 //	/            the status page: rendered here, works without scripts; /live keeps it up to date with server-sent events
 //	/healthz     the process is alive; asks nothing and nobody
@@ -8,6 +9,11 @@
 //	/escrows     the registry, page by page;  /escrows/{address}  one escrow with its record and timeline
 //	/events      stored events, page by page
 //	/openapi.yaml  the description of all of the above, which a test compares with the handlers
+//
+// With several chains each has all that below /chains/ and its id, and / shows them at a glance:
+//
+//	/readyz/{chain}  the readiness of one chain; /readyz is ready when all chains are
+//	/metrics         those of the process and of all chains
 //
 // What the instance knows of itself comes from a Source and costs nothing. What the fleet is comes
 // from the database, read in one place (board), at most every two seconds however many people look,

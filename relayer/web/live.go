@@ -66,7 +66,7 @@ func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
 
 		select {
 		case <-tick:
-			if s.token != nil && !s.token.admits(r) { // it was replaced
+			if !s.cfg.Admits(r) { // it was replaced
 				return
 			}
 		case <-r.Context().Done():

@@ -33,11 +33,12 @@ type page struct {
 	templates *template.Template
 	explorer  explorer
 	chainID   int64
+	several   bool // chains in this process
 	mask      func(string) string
 	policy    string // Content-Security-Policy: the styles and the script that are in the page, by hash, and nothing else
 }
 
-func newPage(e explorer, chainID int64, mask func(string) string) (*page, error) {
+func newPage(e explorer, chainID int64, several bool, mask func(string) string) (*page, error) {
 	t, err := template.New("page").Funcs(template.FuncMap{
 		"addressLink": e.address, "blockLink": e.block, "txLink": e.tx, "mask": mask,
 		"count": func(n any) string { return count(reflect.Indirect(reflect.ValueOf(n)).Int()) }, "known": known,
@@ -50,7 +51,7 @@ func newPage(e explorer, chainID int64, mask func(string) string) (*page, error)
 	}
 
 	return &page{
-		templates: t, explorer: e, chainID: chainID, mask: mask,
+		templates: t, explorer: e, chainID: chainID, several: several, mask: mask,
 		policy: strings.Join([]string{
 			"default-src 'none'", "style-src " + hashSource(pageCSS), "script-src " + hashSource(pageJS), "connect-src 'self'",
 			"img-src data:",

@@ -9,14 +9,14 @@ import (
 
 // serveHealth says that the process runs. It must not depend on anything else: where it fails, a
 // platform restarts the process, and a restart mends neither the database nor a node.
-func (s *Server) serveHealth(w http.ResponseWriter, _ *http.Request) {
+func serveHealth(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 }
 
 // readiness is the answer of /readyz.
 type readiness struct {
 	Ready  bool             `json:"ready"`
-	Checks map[string]check `json:"checks"` // session, database, node
+	Checks map[string]check `json:"checks"` // session, database, node; or process, where no relayer runs
 }
 
 type check struct {
@@ -24,15 +24,22 @@ type check struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-func (s *Server) serveReady(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) serveReady(w http.ResponseWriter, _ *http.Request) { writeReadiness(w, s.readiness()) }
+
+func (s *Server) readiness() readiness {
 	i := s.cfg.Source.Instance()
-	r := readiness{Ready: i.Ready(), Checks: s.checks(&i)}
-	status := http.StatusOK
-	if !r.Ready {
-		status = http.StatusServiceUnavailable
+	return readiness{Ready: i.Ready(), Checks: s.checks(&i)}
+}
+
+func writeReadiness(w http.ResponseWriter, r readiness) { writeJSON(w, readyStatus(r.Ready), r) }
+
+// readyStatus is the status of an answer of /readyz.
+func readyStatus(ready bool) int {
+	if ready {
+		return http.StatusOK
 	}
 
-	writeJSON(w, status, r)
+	return http.StatusServiceUnavailable
 }
 
 func (s *Server) checks(i *fleet.Self) map[string]check {

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
@@ -31,11 +32,16 @@ func (w *world) serve() served {
 	w.t.Helper()
 	ln, err := (&net.ListenConfig{}).Listen(w.t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(w.t, err)
-	w.cfg.Listener = ln
 	s := w.server()
+	f := mounted(w.t, FrontConfig{Listener: ln}, s)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
 	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
+	go func() {
+		g, ctx := errgroup.WithContext(ctx)
+		g.Go(func() error { return s.Run(ctx) })
+		g.Go(func() error { return f.Run(ctx) })
+		done <- g.Wait()
+	}()
 	stopped := false
 	stop := func() error {
 		if stopped {
@@ -50,6 +56,17 @@ func (w *world) serve() served {
 	w.t.Cleanup(func() { require.NoError(w.t, stop()) })
 
 	return served{"http://" + ln.Addr().String(), s, stop}
+}
+
+// mounted is a front whose one chain is served by s.
+func mounted(t testing.TB, cfg FrontConfig, s *Server) *Front {
+	t.Helper()
+	cfg.Chains = []int64{s.cfg.ChainID}
+	f, err := NewFront(cfg)
+	require.NoError(t, err)
+	f.Mount(s)
+
+	return f
 }
 
 // broken is a database that is gone. Its errors quote what must not be shown: who would log in, for want of a password.
@@ -208,9 +225,9 @@ func TestRunSaysWhatToDoAboutATakenPort(t *testing.T) {
 	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, ln.Close()) }()
-	s, err := New(Config{Addr: ln.Addr().String(), Source: &instanceStub{}, DB: broken(t), ChainID: 1})
+	f, err := NewFront(FrontConfig{Addr: ln.Addr().String(), Chains: []int64{1}})
 	require.NoError(t, err)
-	require.ErrorContains(t, s.Run(t.Context()), "PORT")
+	require.ErrorContains(t, f.Run(t.Context()), "PORT")
 }
 
 // stream reads the events of /live.

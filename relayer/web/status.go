@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"net/http"
 	"time"
 
@@ -51,9 +52,13 @@ type statusEndpoint struct {
 
 // serveStatus always answers 200: /readyz judges.
 func (s *Server) serveStatus(w http.ResponseWriter, r *http.Request) {
-	n := s.board.latest(r.Context())
+	writeJSON(w, http.StatusOK, s.status(r.Context()))
+}
+
+func (s *Server) status(ctx context.Context) status {
+	n := s.board.latest(ctx)
 	i := s.cfg.Source.Instance()
-	answer := status{Instance: s.statusOf(&i), FleetReadAt: moment(n.at)}
+	answer := status{Instance: s.instance(&i), FleetReadAt: moment(n.at)}
 	if !n.at.IsZero() {
 		answer.Fleet = &n.fleet
 	}
@@ -62,10 +67,10 @@ func (s *Server) serveStatus(w http.ResponseWriter, r *http.Request) {
 		answer.FleetError = s.cfg.Mask(n.err.Error())
 	}
 
-	writeJSON(w, http.StatusOK, answer)
+	return answer
 }
 
-func (s *Server) statusOf(i *fleet.Self) statusInstance {
+func (s *Server) instance(i *fleet.Self) statusInstance {
 	endpoints := make([]statusEndpoint, 0, len(i.Endpoints))
 	for _, e := range i.Endpoints {
 		e.LastError = s.cfg.Mask(e.LastError)

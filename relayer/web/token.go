@@ -19,8 +19,11 @@ const tokenCheckEvery = time.Second
 // minToken is the shortest token that is accepted: shorter ones can be guessed.
 const minToken = 16
 
-// openPaths are served to everybody: a platform's probes carry no token.
-var openPaths = map[string]bool{"/healthz": true, "/readyz": true}
+// isProbe reports whether a path is served to everybody: a platform's probes carry no token.
+func isProbe(path string) bool {
+	chain, ofChain := strings.CutPrefix(path, "/readyz/")
+	return path == "/healthz" || path == "/readyz" || ofChain && chain != "" && strings.Trim(chain, "0123456789") == ""
+}
 
 // token is a secret in a file that a request must carry. It is read again when the file changes,
 // and safe for concurrent use.
@@ -95,12 +98,12 @@ func (t *token) admits(r *http.Request) bool {
 }
 
 // Guard makes a handler, also that of another server such as that of commands, ask every request for
-// the token, if there is one, except those for openPaths. Without a token it refuses what a page of
+// the token, if there is one, except the probes. Without a token it refuses what a page of
 // another site could have sent.
-func (s *Server) Guard(next http.Handler) http.Handler {
-	if s.token == nil {
+func (f *Front) Guard(next http.Handler) http.Handler {
+	if f.token == nil {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if !openPaths[r.URL.Path] && rebound(r) {
+			if !isProbe(r.URL.Path) && rebound(r) {
 				writeProblem(w, problem{Status: http.StatusMisdirectedRequest,
 					Detail: "from this machine, ask for localhost or an IP address; another name needs HTTP_TOKEN_FILE"})
 				return
@@ -111,7 +114,7 @@ func (s *Server) Guard(next http.Handler) http.Handler {
 	}
 
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if openPaths[r.URL.Path] || s.token.admits(r) {
+		if isProbe(r.URL.Path) || f.token.admits(r) {
 			next.ServeHTTP(w, r)
 			return
 		}

@@ -22,9 +22,9 @@ func TestToken(t *testing.T) {
 	}
 	now := time.Now()
 	write("first-token-of-some-length\n", now)
-	s, err := New(Config{Source: &instanceStub{}, DB: hangingDB{}, ChainID: 1, TokenFile: file,
-		Now: func() time.Time { return now }})
+	server, err := New(Config{Source: &instanceStub{}, DB: hangingDB{}, ChainID: 1})
 	require.NoError(t, err)
+	s := mounted(t, FrontConfig{TokenFile: file, Now: func() time.Time { return now }}, server)
 	h := s.Handler()
 	ask := func(path string, with func(*http.Request)) int {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
@@ -40,12 +40,14 @@ func TestToken(t *testing.T) {
 	nothing := func(*http.Request) {}
 
 	for _, path := range []string{"/", "/live", "/status", "/metrics", "/escrows", "/events", "/openapi.yaml", "/nowhere",
-		"/debug/pprof/", "/debug/pprof/heap", "/readyz/", "//readyz"} {
+		"/debug/pprof/", "/debug/pprof/heap", "/readyz/", "//readyz", "/readyz/1/", "/readyz/x", "/chains/1/",
+		"/chains/1/status", "/chains/1/readyz"} {
 		require.Equal(t, http.StatusUnauthorized, ask(path, nothing), path)
 	}
 
 	require.Equal(t, http.StatusOK, ask("/healthz", nothing))
 	require.Equal(t, http.StatusOK, ask("/readyz", nothing))
+	require.Equal(t, http.StatusOK, ask("/readyz/1", nothing))
 	for _, wrong := range []string{"", "first-token-of-some-lengt", "first-token-of-some-length2",
 		"FIRST-TOKEN-OF-SOME-LENGTH"} {
 		require.Equal(t, http.StatusUnauthorized, ask("/openapi.yaml", bearer(wrong)), wrong)
@@ -56,9 +58,7 @@ func TestToken(t *testing.T) {
 		func(r *http.Request) { r.SetBasicAuth("anybody", "first-token-of-some-length") }))
 
 	require.Equal(t, http.StatusOK, ask("/debug/pprof/heap", bearer("first-token-of-some-length")))
-	open, err := New(Config{Source: &instanceStub{}, DB: hangingDB{}, ChainID: 1})
-	require.NoError(t, err)
-	h = open.Handler()
+	h = mounted(t, FrontConfig{}, server).Handler()
 	require.Equal(t, http.StatusNotFound, ask("/debug/pprof/heap", nothing), "profiles exist behind a token only")
 	h = s.Handler()
 
@@ -82,10 +82,10 @@ func TestToken(t *testing.T) {
 		"the last one stays in force")
 
 	write("short", now)
-	_, err = New(Config{Source: &instanceStub{}, DB: hangingDB{}, ChainID: 1, TokenFile: file})
+	_, err = NewFront(FrontConfig{Chains: []int64{1}, TokenFile: file})
 	require.ErrorContains(t, err, "HTTP_TOKEN_FILE")
 	require.NotContains(t, err.Error(), "short")
-	_, err = New(Config{Source: &instanceStub{}, DB: hangingDB{}, ChainID: 1, TokenFile: "/nowhere/token"})
+	_, err = NewFront(FrontConfig{Chains: []int64{1}, TokenFile: "/nowhere/token"})
 	require.ErrorContains(t, err, "HTTP_TOKEN_FILE")
 }
 
@@ -93,7 +93,8 @@ func TestToken(t *testing.T) {
 // token, may use any name.
 func TestANameOfAnotherSiteIsRefused(t *testing.T) {
 	t.Parallel()
-	server, _ := bare(t, broken(t))
+	bare, _ := bare(t, broken(t))
+	server := mounted(t, FrontConfig{}, bare)
 	for _, c := range []struct {
 		from, host, path string
 		refused          bool

@@ -15,6 +15,7 @@ type view struct {
 	Title     string
 	AtX, AtY  int // where the slot map has its mark
 	Chain     int64
+	Several   bool // the process follows other chains too
 	Now       time.Time
 	Self      self
 	Read      string // when the fleet was read; empty: never, so nothing is known of it
@@ -103,7 +104,7 @@ const (
 // show makes a view of what is known now.
 func (p *page) show(n *news, i *fleet.Self, samples []sample, now time.Time) *view {
 	v := &view{
-		Chain: p.chainID, Now: now,
+		Chain: p.chainID, Several: p.several, Now: now,
 		Self: self{
 			ID: cmp.Or(i.ID, "starting"), Partition: i.Partition.String(), Version: i.Build.String(),
 			Up: span(now.Sub(i.Started)),

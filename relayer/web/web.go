@@ -4,15 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 	"github.com/fusion-prime/escrow-relayer/relayer/metrics"
@@ -30,10 +28,8 @@ type Source interface {
 	Instance() fleet.Self
 }
 
-// Config of a Server. Source, DB, ChainID, and Addr or Listener are required.
+// Config of a Server. Source, DB and ChainID are required.
 type Config struct {
-	Addr        string              // to listen on, as ":8080"
-	Listener    net.Listener        // instead of Addr; closed by Run
 	Source      Source              // what this instance knows of itself
 	DB          DB                  // where the fleet and the API's rows are read
 	ChainID     int64               // of the fleet
@@ -41,22 +37,24 @@ type Config struct {
 	Metrics     prometheus.Gatherer // nil: /metrics is empty
 	ExplorerURL string              // of a block explorer that has /tx/, /block/ and /address/ below it; empty: no links
 	Mask        func(string) string // takes secrets out of texts; nil: nothing is taken out
-	TokenFile   string              // has the token that everything but /healthz and /readyz asks for; empty: none
 	Log         *slog.Logger        // nil: silence
 	Every       time.Duration       // between two looks while somebody watches; 0 means 2 s
 	Now         func() time.Time    // nil: time.Now
-	Gate        *Gate               // bounds what this server and others of the process take; nil: one of its own
 	Commands    http.Handler        // serves /commands and what is below; nil: nothing is there
+	Several     bool                // the process follows other chains too: the page links to the overview
+
+	Admits func(*http.Request) bool // whether a request still has the token; nil: there is none
 }
 
-// Server serves the HTTP of one instance. New makes it, Run runs it, once.
+// Server serves the pages and the API of one chain, mounted at a Front. New makes it, Run runs it, once.
 type Server struct {
-	cfg   Config
-	api   *api
-	board *board
-	page  *page
-	token *token        // nil: everybody is admitted
-	stop  chan struct{} // closed when ctx of Run ends: ends the streams of /live, for which a shutdown would wait
+	cfg     Config
+	api     *api
+	board   *board
+	page    *page
+	handler http.Handler
+	stop    chan struct{} // closed at the end: ends the streams of /live, for which a shutdown would wait
+	ending  sync.Once
 }
 
 // New checks the configuration and starts nothing.
@@ -73,7 +71,10 @@ func New(cfg Config) (*Server, error) {
 		cfg.Mask = func(s string) string { return s }
 	}
 
-	cfg.Gate = cmp.Or(cfg.Gate, &Gate{})
+	if cfg.Admits == nil {
+		cfg.Admits = func(*http.Request) bool { return true }
+	}
+
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
@@ -83,20 +84,14 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 
-	page, err := newPage(explorer, cfg.ChainID, cfg.Mask)
+	page, err := newPage(explorer, cfg.ChainID, cfg.Several, cfg.Mask)
 	if err != nil {
 		return nil, err
 	}
 
-	var guard *token
-	if cfg.TokenFile != "" {
-		if guard, err = openToken(cfg.TokenFile, cfg.Now); err != nil {
-			return nil, err
-		}
-	}
-
-	s := &Server{cfg: cfg, board: newBoard(cfg), page: page, token: guard, stop: make(chan struct{})}
+	s := &Server{cfg: cfg, board: newBoard(cfg), page: page, stop: make(chan struct{})}
 	s.api = &api{cfg: cfg, board: s.board, querying: make(chan struct{}, queries)}
+	s.handler = s.Handler()
 
 	return s, nil
 }
@@ -111,7 +106,7 @@ func (s *Server) routes() []route {
 	return []route{
 		{"/{$}", s.servePage},
 		{"/live", s.serveLive},
-		{"/healthz", s.serveHealth},
+		{"/healthz", serveHealth},
 		{"/readyz", s.serveReady},
 		{"/metrics", metrics.Handler(s.cfg.Metrics, s.cfg.Log).ServeHTTP},
 		{"/status", s.serveStatus},
@@ -134,40 +129,19 @@ func (s *Server) Handler() http.Handler {
 		mux.Handle("/commands/", s.cfg.Commands)
 	}
 
-	if s.token != nil {
-		addProfiles(mux)
-	}
-
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		writeProblem(w, problem{Status: http.StatusNotFound,
 			Detail: "nothing is served at this path; /openapi.yaml lists what is"})
 	})
 
-	return secured(s.Guard(mux))
+	return secured(mux)
 }
 
-// Run listens and serves until ctx ends, then lets requests under way finish, ends what still runs
-// after two seconds, and returns nil. Any other return is an error.
+// Run samples for the plots and the streams until ctx ends, which ends the streams, and returns nil.
 func (s *Server) Run(ctx context.Context) error {
-	ln := s.cfg.Listener
-	if ln == nil {
-		var err error
-		if ln, err = (&net.ListenConfig{}).Listen(ctx, "tcp", s.cfg.Addr); err != nil {
-			return fmt.Errorf("serve HTTP: %w: set PORT to a free port", err)
-		}
-	}
-
-	s.cfg.Log.InfoContext(ctx, "serving http", slog.String("address", ln.Addr().String()))
-
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.board.run(ctx) })
-	g.Go(func() error { return s.cfg.Gate.Serve(ctx, "HTTP", ln, s.Handler(), s.cfg.Log) })
-	g.Go(func() error {
-		<-ctx.Done()
-		close(s.stop)
-
-		return nil
-	})
-
-	return g.Wait()
+	defer s.endStreams()
+	return s.board.run(ctx)
 }
+
+// endStreams ends what /live streams.
+func (s *Server) endStreams() { s.ending.Do(func() { close(s.stop) }) }

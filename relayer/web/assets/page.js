@@ -24,7 +24,7 @@
   function state(cls, text) { $("live").className = "live " + cls; $("live-state").textContent = text; }
   function open() {
     if (stream || document.hidden) return;
-    stream = new EventSource("/live");
+    stream = new EventSource("live");
     stream.onmessage = (e) => {
       const u = JSON.parse(e.data);
       document.title = $("result") ? document.title : u.title;

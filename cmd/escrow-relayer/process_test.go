@@ -1,0 +1,240 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/internal/faults"
+	"github.com/fusion-prime/escrow-relayer/internal/lab"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+)
+
+// other is the id of the second chain; the first one has that of a lab.
+const other = 4242
+
+// twins are two chains that the same processes follow. The accounts, and so all addresses, are the same on both.
+type twins struct {
+	t      *testing.T
+	one    *world
+	two    *world
+	nodes  map[*world]string // endpoints that the relayers use
+	folder string
+}
+
+func newTwins(t *testing.T) *twins {
+	one := newWorld(t, nil)
+	beside, err := one.Beside(t.Context(), testchain.Options{Seed: 7, ChainID: other})
+	require.NoError(t, err)
+	two := worldOf(t, beside)
+	require.Equal(t, one.Contracts.Factory, two.Contracts.Factory)
+
+	return &twins{t: t, one: one, two: two, folder: t.TempDir(),
+		nodes: map[*world]string{one: one.Chain.HTTP(), two: two.Chain.HTTP()}}
+}
+
+// run starts a process that follows both chains.
+func (w *twins) run(id string, number, total int) *lab.Process {
+	var file strings.Builder
+	fmt.Fprintln(&file, "chains:")
+	for _, chain := range []*world{w.one, w.two} {
+		of := ""
+		if chain == w.two {
+			of = fmt.Sprintf("-%d", other)
+		}
+
+		fmt.Fprintf(&file, "  - chain_id: %s\n    rpc_urls: [%s]\n    factory_address: %q\n    start_block: %d\n"+
+			"    pubsub_topic_id: %s\n    retractions_topic_id: %s\n", chain.Chain.ChainID(), w.nodes[chain],
+			chain.Contracts.Factory.Hex(), chain.Contracts.Block, lab.Topic+of, lab.Retractions+of)
+	}
+
+	path := filepath.Join(w.folder, id+".yaml")
+	require.NoError(w.t, os.WriteFile(path, []byte(file.String()), 0o600))
+	p, err := w.one.Run(id, number, total, map[string]string{"CONFIG_FILE": path, "CHAIN_ID": "", "RPC_URLS": "",
+		"FACTORY_ADDRESS": "", "START_BLOCK": ""})
+	require.NoError(w.t, err)
+	for _, chain := range []*world{w.one, w.two} {
+		chain.fleet[id] = p
+	}
+
+	return p
+}
+
+// answer asks a process, and returns the status and the body.
+func (w *twins) answer(p *lab.Process, path string) (status int, text string) {
+	r, err := http.Get(p.URL + path)
+	if err != nil {
+		return 0, err.Error()
+	}
+
+	body, err := io.ReadAll(r.Body)
+	require.NoError(w.t, cmp.Or(err, r.Body.Close()))
+
+	return r.StatusCode, string(body)
+}
+
+func (w *twins) status(p *lab.Process, path string) int {
+	status, _ := w.answer(p, path)
+	return status
+}
+
+// untilStatus waits for an answer.
+func (w *twins) untilStatus(p *lab.Process, path string, want int) string {
+	var text string
+	require.Eventually(w.t, func() (ok bool) {
+		var status int
+		status, text = w.answer(p, path)
+
+		return status == want
+	}, 90*time.Second, 20*time.Millisecond, "%s: %d", path, want)
+
+	return text
+}
+
+func readyOf(chain *world) string { return "/readyz/" + chain.Chain.ChainID().String() }
+
+// One process follows two chains: everything of both is published once and in order, on one port.
+func TestTwoChainsInOneProcess(t *testing.T) {
+	t.Parallel()
+	w := newTwins(t)
+	p := w.run("r0", 0, 1)
+	w.one.ready("r0")
+	w.one.blocks(8)
+	w.two.blocks(8)
+	w.one.audit(false)
+	w.two.audit(false)
+
+	_, text := w.answer(p, "/readyz")
+	var ready struct {
+		Ready  bool
+		Chains map[string]struct{ Ready bool }
+	}
+	require.NoError(t, json.Unmarshal([]byte(text), &ready))
+	require.True(t, ready.Ready)
+	require.Len(t, ready.Chains, 2)
+	_, text = w.answer(p, "/metrics")
+	for _, chain := range []*world{w.one, w.two} {
+		id := chain.Chain.ChainID().String()
+		require.Contains(t, text, `relayer_is_leader{chain_id="`+id+`"`)
+		for path, shows := range map[string]string{"/": `href="chains/` + id + `/"`, "/chains/" + id + "/": "all chains",
+			"/chains/" + id + "/status": `"fleet"`, "/chains/" + id + "/events": `"event_type"`} {
+			status, text := w.answer(p, path)
+			require.Equal(t, http.StatusOK, status, path)
+			require.Contains(t, text, shows, path)
+		}
+	}
+
+	require.Equal(t, 1, strings.Count(text, "\nprocess_resident_memory_bytes "))
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	require.NoError(t, p.Stop(ctx))
+}
+
+// A node that swallows bytes makes its own chain late, and nothing of the other one.
+func TestANodeOfOneChainSwallowsBytes(t *testing.T) {
+	t.Parallel()
+	w := newTwins(t)
+	proxy, url, err := faults.ProxyURL(w.two.Chain.HTTP())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, proxy.Close()) })
+	w.nodes[w.two] = url
+	w.one.Env["RPC_TIMEOUT"] = "1s"
+	p := w.run("r0", 0, 1)
+	w.one.ready("r0")
+	w.two.blocks(3)
+	w.two.audit(false)
+
+	undo := proxy.Swallow(true)
+	w.two.blocks(3)
+	text := w.untilStatus(p, readyOf(w.two), http.StatusServiceUnavailable)
+	require.Contains(t, text, `"node"`)
+	require.Equal(t, http.StatusServiceUnavailable, w.status(p, "/readyz"))
+	for range 5 {
+		w.one.blocks(2)
+		require.Equal(t, http.StatusOK, w.status(p, readyOf(w.one)))
+	}
+
+	w.one.audit(false)
+	require.NoError(t, undo())
+	w.untilStatus(p, "/readyz", http.StatusOK)
+	w.two.audit(false)
+}
+
+// A chain whose setting turns out to be wrong is not ready and says why. The other goes on, and once the
+// cause is gone the chain is followed, by the same process.
+func TestAWrongSettingOfOneChainIsFoundLater(t *testing.T) {
+	t.Parallel()
+	w := newTwins(t)
+	proxy, url, err := faults.ProxyURL(w.one.Chain.HTTP()) // which is another chain
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, proxy.Close()) })
+	w.nodes[w.two] = url
+	p := w.run("r0", 0, 1)
+	w.untilStatus(p, readyOf(w.one), http.StatusOK)
+	require.Eventually(t, func() bool {
+		_, text := w.answer(p, readyOf(w.two))
+		return strings.Contains(text, "refused to start") && strings.Contains(text, "CHAIN_ID")
+	}, 90*time.Second, 20*time.Millisecond)
+	w.one.blocks(5)
+	w.one.audit(false)
+	require.True(t, p.Running())
+
+	proxy.Move(strings.TrimPrefix(w.two.Chain.HTTP(), "http://"))
+	cut := proxy.Cut() // those that are open stay where they are
+	require.NoError(t, cut())
+	w.untilStatus(p, "/readyz", http.StatusOK)
+	w.two.blocks(5)
+	w.two.audit(false)
+}
+
+// The leader of one chain loses its session: another one leads that chain, and the other chain keeps its leader.
+// Then a whole process is killed, and what is left follows both.
+func TestTheLeaderOfOneChainIsLost(t *testing.T) {
+	t.Parallel()
+	w := newTwins(t)
+	w.run("r0", 0, 2)
+	w.run("r1", 1, 2)
+	w.one.ready("r0", "r1")
+	w.one.blocks(3)
+	w.two.blocks(3)
+	epoch := func(chain *world) (leader string, n int64) {
+		require.NoError(t, w.one.DB.QueryRow(t.Context(), `select coalesce(instance_id, ''), epoch from leadership
+			where chain_id = $1`, chain.Chain.ChainID().Int64()).Scan(&leader, &n))
+		return leader, n
+	}
+	var leader string
+	var was int64
+	require.Eventually(t, func() bool { leader, was = epoch(w.one); return leader != "" }, 60*time.Second,
+		20*time.Millisecond)
+	_, otherWas := epoch(w.two)
+	var ended int
+	require.NoError(t, w.one.DB.QueryRow(t.Context(), `select count(pg_terminate_backend(l.pid::int))
+		from relayer_instances i
+		join held_locks() l on l.key = i.lock_key where i.chain_id = $1 and i.instance_id = $2`,
+		w.one.Chain.ChainID().Int64(), leader).Scan(&ended))
+	require.Equal(t, 1, ended)
+	require.Eventually(t, func() bool { now, n := epoch(w.one); return now != "" && n > was }, 60*time.Second,
+		20*time.Millisecond)
+	w.one.blocks(3)
+	w.two.blocks(3)
+	w.one.audit(true)
+	w.two.audit(true)
+	_, otherNow := epoch(w.two)
+	require.Equal(t, otherWas, otherNow, "the other chain keeps its leader")
+
+	w.one.fleet[leader].Kill()
+	w.one.blocks(3)
+	w.two.blocks(3)
+	w.one.audit(true)
+	w.two.audit(true)
+}

@@ -1,0 +1,291 @@
+package web
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"html/template"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/metrics"
+)
+
+// FrontConfig is what a Front is made from. Chains, and Addr or Listener are required.
+type FrontConfig struct {
+	Addr      string              // to listen on, as ":8080"
+	Listener  net.Listener        // instead of Addr; closed by Run
+	Chains    []int64             // ids of the chains that the process follows, in the order of the configuration
+	Metrics   prometheus.Gatherer // of the process; nil: there are none
+	Mask      func(string) string // takes secrets out of texts; nil: nothing is taken out
+	TokenFile string              // has the token that everything but the probes asks for; empty: none
+	Log       *slog.Logger        // nil: silence
+	Now       func() time.Time    // nil: time.Now
+}
+
+// Front is the HTTP server of a process: the probes, the metrics, and the pages of its chains. With one
+// chain that chain's pages are at /; with several each chain's are below /chains/, and / shows all at a
+// glance. NewFront makes it, Run runs it, once. Its methods are safe for concurrent use.
+type Front struct {
+	cfg      FrontConfig
+	token    *token // nil: everybody is admitted
+	gate     Gate
+	overview *template.Template
+	mounts   []*mount
+}
+
+// mount is where a chain is served. Its fields change together, under mu.
+type mount struct {
+	id int64
+
+	mu     sync.Mutex
+	server *Server // of the relayer that runs, or ran last; nil: none has come so far
+	ended  error   // why that relayer has ended; nil: it runs, or is about to
+}
+
+// NewFront checks the configuration and starts nothing.
+func NewFront(cfg FrontConfig) (f *Front, err error) {
+	if len(cfg.Chains) == 0 {
+		return nil, errors.New("web: Chains are required")
+	}
+
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	cfg.Metrics = cmp.Or[prometheus.Gatherer](cfg.Metrics, prometheus.NewRegistry())
+	if cfg.Mask == nil {
+		cfg.Mask = func(s string) string { return s }
+	}
+
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+
+	f = &Front{cfg: cfg}
+	for _, id := range cfg.Chains {
+		f.mounts = append(f.mounts, &mount{id: id})
+	}
+
+	if f.overview, err = newOverview(); err != nil {
+		return nil, err
+	}
+
+	if cfg.TokenFile != "" {
+		if f.token, err = openToken(cfg.TokenFile, cfg.Now); err != nil {
+			return nil, err
+		}
+	}
+
+	return f, nil
+}
+
+// Mount serves a chain by a server, in place of the one before it.
+func (f *Front) Mount(s *Server) {
+	if p := f.find(s.cfg.ChainID); p != nil {
+		p.set(s, nil)
+	}
+}
+
+// Ended says why a chain's relayer has ended. Its chain is not ready until Mount.
+func (f *Front) Ended(chain int64, err error) {
+	if p := f.find(chain); p != nil {
+		s, _ := p.get()
+		p.set(s, err)
+	}
+}
+
+func (p *mount) set(s *Server, ended error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.server, p.ended = s, ended
+}
+
+func (p *mount) get() (*Server, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.server, p.ended
+}
+
+// find finds a chain; nil: there is none.
+func (f *Front) find(chain int64) *mount {
+	i := slices.IndexFunc(f.mounts, func(p *mount) bool { return p.id == chain })
+	if i < 0 {
+		return nil
+	}
+
+	return f.mounts[i]
+}
+
+// named finds the chain that a request names by {chain}.
+func (f *Front) named(r *http.Request) *mount {
+	id, err := strconv.ParseInt(r.PathValue("chain"), 10, 64)
+	if err != nil {
+		return nil
+	}
+
+	return f.find(id)
+}
+
+// Several reports whether the process follows more than one chain.
+func (f *Front) Several() bool { return len(f.mounts) > 1 }
+
+// Gate bounds what the listeners of the process take together.
+func (f *Front) Gate() *Gate { return &f.gate }
+
+// Admits reports whether a request carries the token, where there is one.
+func (f *Front) Admits(r *http.Request) bool { return f.token == nil || f.token.admits(r) }
+
+// Handler serves all routes.
+func (f *Front) Handler() http.Handler {
+	mux := http.NewServeMux()
+	for pattern, serve := range map[string]http.Handler{
+		"/healthz":        http.HandlerFunc(serveHealth),
+		"/readyz":         http.HandlerFunc(f.serveReady),
+		"/readyz/{chain}": http.HandlerFunc(f.serveReadyOf),
+		"/metrics":        metrics.Handler(prometheus.GathererFunc(f.gather), f.cfg.Log),
+	} {
+		mux.Handle(pattern, readOnly(serve))
+	}
+
+	if f.token != nil {
+		addProfiles(mux)
+	}
+
+	mux.HandleFunc("/chains/{chain}/", func(w http.ResponseWriter, r *http.Request) {
+		http.StripPrefix("/chains/"+r.PathValue("chain"), f.pages(f.named(r))).ServeHTTP(w, r)
+	})
+	if f.Several() {
+		mux.Handle("/{$}", readOnly(http.HandlerFunc(f.serveOverview)))
+		mux.Handle("/status", readOnly(http.HandlerFunc(f.serveStatus)))
+		mux.HandleFunc("/openapi.yaml", serveOpenAPI)
+		mux.Handle("/", f.pages(nil))
+	} else {
+		mux.Handle("/", f.pages(f.mounts[0]))
+	}
+
+	return secured(f.Guard(mux))
+}
+
+// pages serves what a chain's server serves.
+func (f *Front) pages(p *mount) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if p == nil {
+			writeProblem(w, problem{Status: http.StatusNotFound,
+				Detail: "nothing is served at this path; / shows the chains, and /openapi.yaml lists what each has below /chains/"})
+			return
+		}
+
+		s, _ := p.get()
+		if s == nil {
+			writeProblem(w, problem{Status: http.StatusServiceUnavailable, Detail: f.condition(p).Checks["process"].Reason})
+			return
+		}
+
+		s.handler.ServeHTTP(w, r)
+	})
+}
+
+// condition is the readiness of a chain.
+func (f *Front) condition(p *mount) readiness {
+	s, ended := p.get()
+	switch {
+	case ended != nil:
+		return readiness{Checks: map[string]check{"process": {Reason: f.cfg.Mask(ended.Error())}}}
+	case s == nil:
+		return readiness{Checks: map[string]check{"process": {Reason: "starting"}}}
+	}
+
+	return s.readiness()
+}
+
+// allReady is the answer of /readyz with several chains.
+type allReady struct {
+	Ready  bool                `json:"ready"` // all are
+	Chains map[int64]readiness `json:"chains"`
+}
+
+func (f *Front) serveReady(w http.ResponseWriter, _ *http.Request) {
+	if !f.Several() {
+		writeReadiness(w, f.condition(f.mounts[0]))
+		return
+	}
+
+	all := allReady{Ready: true, Chains: map[int64]readiness{}}
+	for _, p := range f.mounts {
+		c := f.condition(p)
+		all.Chains[p.id], all.Ready = c, all.Ready && c.Ready
+	}
+
+	writeJSON(w, readyStatus(all.Ready), all)
+}
+
+func (f *Front) serveReadyOf(w http.ResponseWriter, r *http.Request) {
+	p := f.named(r)
+	if p == nil {
+		writeProblem(w, problem{Status: http.StatusNotFound, Detail: "this process does not follow such a chain"})
+		return
+	}
+
+	writeReadiness(w, f.condition(p))
+}
+
+// serveStatus answers /status of several chains: that of each, by its id.
+func (f *Front) serveStatus(w http.ResponseWriter, r *http.Request) {
+	all := map[int64]any{}
+	for _, p := range f.mounts {
+		all[p.id] = f.condition(p)
+		if s, ended := p.get(); s != nil && ended == nil {
+			all[p.id] = s.status(r.Context())
+		}
+	}
+
+	writeJSON(w, http.StatusOK, map[string]any{"chains": all})
+}
+
+// gather returns the metrics of the process and of all chains.
+func (f *Front) gather() ([]*dto.MetricFamily, error) {
+	from := prometheus.Gatherers{f.cfg.Metrics}
+	for _, m := range f.mounts {
+		if s, _ := m.get(); s != nil {
+			from = append(from, s.cfg.Metrics)
+		}
+	}
+
+	return from.Gather()
+}
+
+// Run listens and serves until ctx ends, then lets requests under way finish, ends what still runs
+// after two seconds, and returns nil. Any other return is an error.
+func (f *Front) Run(ctx context.Context) error {
+	ln := f.cfg.Listener
+	if ln == nil {
+		var err error
+		if ln, err = (&net.ListenConfig{}).Listen(ctx, "tcp", f.cfg.Addr); err != nil {
+			return fmt.Errorf("serve HTTP: %w: set PORT to a free port", err)
+		}
+	}
+
+	f.cfg.Log.InfoContext(ctx, "serving http", slog.String("address", ln.Addr().String()))
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return f.gate.Serve(ctx, "HTTP", ln, f.Handler(), f.cfg.Log) })
+	g.Go(func() error {
+		<-ctx.Done()
+		for _, p := range f.mounts {
+			if s, _ := p.get(); s != nil {
+				s.endStreams()
+			}
+		}
+
+		return nil
+	})
+
+	return g.Wait()
+}
