@@ -10,21 +10,22 @@ import (
 	"github.com/fusion-prime/escrow-relayer/partition"
 )
 
-// Fleet is everything the database knows of the instances of one chain, at one moment.
+// Fleet is everything the database knows about the instances of one chain, at one moment.
 type Fleet struct {
 	ChainID   int64      `json:"chain_id,string"` // a string, as in every message and command
 	At        time.Time  `json:"at"`              // of the snapshot, by the database's clock
 	Known     bool       `json:"known"`
-	ReadOnly  bool       `json:"read_only,omitempty"` // the database takes nothing: a standby, or set so by its platform
+	ReadOnly  bool       `json:"read_only,omitempty"` // the database refuses writes: a standby, or set so by its platform
 	Leader    Leader     `json:"leader"`
-	Instances []Instance `json:"instances"` // by partition, then id; those that stopped or died a while ago are left out
-	Forgotten int        `json:"forgotten"` // instances left out: they stopped or died a while ago and own nothing
+	Instances []Instance `json:"instances"` // by partition, then id; without those that stopped or died long ago
+	Forgotten int        `json:"forgotten"` // instances left out: they stopped or died long ago and own nothing
 	Slots     Slots      `json:"slots"`
 	Chain     Chain      `json:"chain"`
 	Escrows   Escrows    `json:"escrows"`
 	Outbox    Outbox     `json:"outbox"`
 	Late      Late       `json:"late"`
-	// Senders, the last Commands (newest first) and Replies are left out where commands were never used.
+	// Senders, the last Commands (newest first) and Replies are left out on a chain without
+	// commands so far.
 	Senders  []Sender  `json:"senders,omitempty"`
 	Commands []Command `json:"commands,omitempty"`
 	Replies  *Replies  `json:"replies,omitempty"` // null: none waits
@@ -33,28 +34,29 @@ type Fleet struct {
 	Problems  []Problem  `json:"problems"` // by DefaultLimits; Judge applies others
 }
 
-// Stranger is a database session that holds an advisory lock of ours and is none of us. It stops
-// nothing, since the lock gets another key; it shows that somebody may connect who should not.
+// Stranger is a database session that holds an advisory lock of ours with a login that may not
+// change our tables. It is harmless, since the lock gets another key, but shows that a login may
+// connect that should not.
 type Stranger struct {
 	Lock        string `json:"lock"` // its purpose and name
 	PID         int32  `json:"pid"`  // of the server process
 	Login       string `json:"login"`
-	Application string `json:"application"` // as the session calls itself
+	Application string `json:"application"` // its application_name
 }
 
 // Leader is the right to watch the factory.
 type Leader struct {
-	Instance     string    `json:"instance"` // whom the leadership row names, alive or not; empty: there never was one
+	Instance     string    `json:"instance"` // the leader of the leadership row, alive or dead; empty before the first one
 	Epoch        int64     `json:"epoch"`    // the number of elections so far
 	Since        time.Time `json:"since,omitzero"`
 	HeartbeatAge Age       `json:"heartbeat_age_seconds"` // since it last wrote its heartbeat in the table leadership
 	Held         bool      `json:"held"`                  // a session of ours holds the leader lock
-	// Valid says that the session which holds the leader lock is that of Instance. From when a new leader
-	// has the lock until its first write, some milliseconds, it is false.
+	// Valid reports that the session which holds the leader lock belongs to Instance. It is false
+	// for some milliseconds, from the lock of a new leader to its first write.
 	Valid bool `json:"valid"`
 }
 
-// Instance is one process, alive or not. What has no column of its own is marked db:"-".
+// Instance is one process, alive or dead. Fields without a column are marked db:"-".
 type Instance struct {
 	ID        string              `json:"id"`
 	Partition partition.Partition `json:"-" db:"-"`
@@ -63,10 +65,10 @@ type Instance struct {
 	Strategy  string              `json:"strategy"`
 	Status    string              `json:"status"` // as its row has it: active, stopping or dead
 	State     State               `json:"state" db:"-"`
-	Alive     bool                `json:"alive" db:"-"` // its session holds its lock, and it has checked its slots lately
-	// its nodes do not let it go on, and it gave its slots up to those that can
+	Alive     bool                `json:"alive" db:"-"` // its session holds its lock, and its slot checks are recent
+	// its nodes block it, and it has left its slots to instances that can go on
 	SitsOut      bool               `json:"sits_out"`
-	StuckFor     Age                `json:"stuck_for_seconds" db:"-"` // since its nodes do not let it go on; 0: they do
+	StuckFor     Age                `json:"stuck_for_seconds" db:"-"` // since its nodes began to block it; 0: it is able
 	Settings     partition.Settings `json:"settings"`
 	Leader       bool               `json:"leader" db:"-"`
 	HeartbeatAge Age                `json:"heartbeat_age_seconds" db:"-"`
@@ -75,9 +77,9 @@ type Instance struct {
 	Version      string             `json:"version"`
 	Slots        int                `json:"slots" db:"-"`     // owned
 	Adopted      int                `json:"adopted" db:"-"`   // owned, but preferred by others
-	Preferred    int                `json:"preferred" db:"-"` // that its partition prefers, whoever owns them
+	Preferred    int                `json:"preferred" db:"-"` // that its partition prefers, whatever their owner
 	Escrows      int                `json:"escrows"`          // monitored, as of its last heartbeat
-	Cursor       int64              `json:"cursor"`           // next block to process; 0: it never held a slot
+	Cursor       int64              `json:"cursor"`           // next block to process; 0 before its first slot
 	CursorTime   time.Time          `json:"cursor_time,omitzero" db:"-"`
 	CursorAge    Age                `json:"cursor_age_seconds" db:"-"` // since the cursor last moved; 0 without a cursor
 	// newest block of its node, as of its last heartbeat; 0: unknown
@@ -88,7 +90,7 @@ type Instance struct {
 	locked, left bool // its session holds its lock; it stopped cleanly
 }
 
-// State is what an instance is to an operator.
+// State is the condition of an instance, for operators.
 type State string
 
 // The states of an instance.
@@ -96,43 +98,43 @@ const (
 	Serving  State = "serving"  // alive, with slots
 	Standby  State = "standby"  // alive, without slots: another instance serves what it prefers, or a claim is under way
 	Stopping State = "stopping" // alive, and about to stop
-	Hung     State = "hung"     // it holds its lock, and has not checked its slots lately
+	Hung     State = "hung"     // it holds its lock, but its slot checks have stopped
 	Dead     State = "dead"     // it died
 	Stopped  State = "stopped"  // it stopped cleanly
-	Replaced State = "replaced" // it died, and another instance has its partition, or nobody needs it any more
+	Replaced State = "replaced" // it died, and another instance has its partition, or the partition is gone
 )
 
-// Slots says who serves what.
+// Slots is the coverage of the slots.
 type Slots struct {
 	Total    int    `json:"total"`
 	Served   int    `json:"served"`
-	Adopted  int    `json:"adopted"`  // served, but not by an instance that prefers them
+	Adopted  int    `json:"adopted"`  // served by an instance that does not prefer them
 	Unserved int    `json:"unserved"` // Free + Dead
 	Free     int    `json:"free"`
-	Dead     int    `json:"dead"` // owned by an instance that is not alive
+	Dead     int    `json:"dead"` // owned by a dead instance
 	Each     []Slot `json:"-"`    // ascending, all of them
 }
 
-// Slot is one slot and who serves it.
+// Slot is one slot and its owner.
 type Slot struct {
 	Number  int16
 	Owner   string // empty: free
 	Served  bool   // the owner is alive
 	Adopted bool   // the owner does not prefer it
 	Since   time.Time
-	// Unserved is how long nobody has served it, at most: the death of an owner is only known to lie
-	// after its last heartbeat until another instance has noticed it. Zero while it is served.
+	// Unserved is an upper bound of the time without service: an owner died between its last
+	// heartbeat and the moment another instance noticed. Zero while it is served.
 	Unserved Age
 }
 
-// Chain is how far the fleet has come. Blocks are heights; a cursor is the next block to process.
+// Chain is the progress of the fleet. Blocks are heights; a cursor is the next block to process.
 type Chain struct {
 	// newest block that the fleet knows of: reported with a heartbeat, or processed; 0: unknown
 	Head          int64 `json:"head_block"`
 	NodeHead      int64 `json:"-"`              // newest block that a live instance reported with a heartbeat; 0: unknown
 	FactoryCursor int64 `json:"factory_cursor"` // of the factory watch
-	// how old the newest block of the nodes is, and the newest that may be processed, by the chain's
-	// timestamps, the database's clock and the newest heartbeat that tells; 0: unknown
+	// the age of the newest block of the nodes, and of the newest that may be processed, by the
+	// chain's timestamps, the database's clock and the newest heartbeat with a value; 0: unknown
 	HeadAge   Age `json:"head_age_seconds"`
 	TargetAge Age `json:"target_age_seconds"`
 	// time of the block below it; zero: unknown
@@ -144,32 +146,32 @@ type Chain struct {
 	Factory string `json:"factory"`
 }
 
-// Escrows counts the escrows that are registered, by status. It may be as old as Reader.CountEvery.
+// Escrows counts the registered escrows, by status. It may be as old as Reader.CountEvery.
 type Escrows struct {
-	Active   int64 `json:"active"` // neither released nor refunded
+	Active   int64 `json:"active"` // deployed, and neither released nor refunded
 	Released int64 `json:"released"`
 	Refunded int64 `json:"refunded"`
-	Orphaned int64 `json:"orphaned"` // their deployment was taken back by a reorganisation
+	Orphaned int64 `json:"orphaned"` // a reorganisation removed their deployment
 }
 
 // Registered is the number of escrows that exist on the chain.
 func (e Escrows) Registered() int64 { return e.Active + e.Released + e.Refunded }
 
-// Outbox is what is committed and not yet acknowledged by Pub/Sub.
+// Outbox is what was committed and waits for Pub/Sub's acknowledgement.
 type Outbox struct {
 	Messages  int64 `json:"messages"`
-	Estimated bool  `json:"estimated"` // there are so many that they were not counted: Messages is an upper bound
+	Estimated bool  `json:"estimated"` // too many to count: Messages is an upper bound
 	OldestAge Age   `json:"oldest_age_seconds"`
 }
 
-// Late are escrows that wait to be admitted or are being caught up: their events up to the cursor of
-// their slot may not be stored yet.
+// Late are escrows that wait to be admitted or are being caught up: events up to the cursor of
+// their slot may be missing.
 type Late struct {
 	Escrows   int64 `json:"escrows"`
 	OldestAge Age   `json:"oldest_age_seconds"` // since the oldest of them was discovered
 }
 
-// alive goes through the instances that are alive.
+// alive iterates over the live instances.
 func (f *Fleet) alive() iter.Seq[*Instance] {
 	return func(yield func(*Instance) bool) {
 		for i := range f.Instances {
@@ -180,7 +182,7 @@ func (f *Fleet) alive() iter.Seq[*Instance] {
 	}
 }
 
-// Live counts the instances that are alive.
+// Live counts the live instances.
 func (f *Fleet) Live() (n int) {
 	for range f.alive() {
 		n++
@@ -189,8 +191,8 @@ func (f *Fleet) Live() (n int) {
 	return n
 }
 
-// Expected counts the instances that should be there: those that are alive, and those that died and that
-// no other replaces.
+// Expected counts the instances that should be there: the live ones, and those that died or hang
+// without a replacement.
 func (f *Fleet) Expected() (n int) {
 	for i := range f.Instances {
 		if in := &f.Instances[i]; in.Alive || in.State == Dead || in.State == Hung {
@@ -212,13 +214,13 @@ func (f *Fleet) Find(id string) *Instance {
 	return nil
 }
 
-// Age is a duration that JSON has in seconds, to the millisecond.
+// Age is a duration that is written to JSON in seconds, to the millisecond.
 type Age time.Duration
 
 // Seconds is the age in seconds.
 func (a Age) Seconds() float64 { return time.Duration(a).Seconds() }
 
-// String writes an age for people, in at most two units: 57s, 3m 09s, 42m, 4h 12m, 3d 4h.
+// String formats an age for people, in at most two units: 57s, 3m 09s, 42m, 4h 12m, 3d 4h.
 func (a Age) String() string {
 	switch s := int64(time.Duration(a) / time.Second); {
 	case s < 60:

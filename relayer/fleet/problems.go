@@ -11,14 +11,14 @@ import (
 	"github.com/fusion-prime/escrow-relayer/partition"
 )
 
-// Severity says how soon somebody should look.
+// Severity is how soon a person should act.
 type Severity string
 
 // The severities.
 const (
-	Critical Severity = "critical" // events are delayed, or will be: at once
+	Critical Severity = "critical" // now: events are delayed, or will be
 	Warning  Severity = "warning"  // today
-	Notice   Severity = "notice"   // it normally ends within seconds: not at all
+	Notice   Severity = "notice"   // no action: it normally ends within seconds
 )
 
 // rank orders the severities, the worst first.
@@ -27,20 +27,20 @@ func (s Severity) rank() int { return slices.Index([]Severity{Critical, Warning,
 // Effect is what a problem does to the events.
 type Effect string
 
-// The effects. What has none of them is lost redundancy or a matter of settings.
+// The effects. Other problems are lost redundancy or a matter of settings.
 const (
-	Blind  Effect = "blind"  // nothing is known of them, since the database does not answer
-	Stops  Effect = "stops"  // nothing new is stored
+	Blind  Effect = "blind"  // their state is unknown, since the database does not answer
+	Stops  Effect = "stops"  // new ones are not stored
 	Delays Effect = "delays" // some events are stored or published late
 )
 
-// Problem is something that does not end by itself.
+// Problem is a state that needs a person, or is about to.
 type Problem struct {
 	Kind     string   `json:"kind"` // one of the constants below
 	Severity Severity `json:"severity"`
 	Text     string   `json:"text"`    // what is wrong, with its numbers
 	Remedy   string   `json:"remedy"`  // the first step
-	Runbook  string   `json:"runbook"` // URL of the page that says more
+	Runbook  string   `json:"runbook"` // URL of the page with the details
 }
 
 // The kinds of problems.
@@ -79,10 +79,10 @@ const (
 	OldReplies      = "old_replies"
 )
 
-// Runbooks is where the runbooks are; the alerts link to the same pages.
+// Runbooks is the address of the runbooks; the alerts link to the same pages.
 const Runbooks = "https://github.com/fusion-prime/escrow-relayer/blob/main/deploy/runbooks/"
 
-// effectOf is what each kind does; those that are not named do nothing to the events yet.
+// effectOf is the effect of each kind; the other kinds leave the events unaffected so far.
 var effectOf = map[string]Effect{
 	UnknownChain: Stops, NobodyAlive: Stops, ReadOnly: Stops, NoNode: Stops, DatabaseGone: Blind,
 	DatabaseRefuses: Stops, StillChain: Stops,
@@ -94,7 +94,7 @@ var effectOf = map[string]Effect{
 // Effect of the problem.
 func (p *Problem) Effect() Effect { return effectOf[p.Kind] }
 
-// NeedPerson reports whether any of them does not end by itself.
+// NeedPerson reports whether any of them is more than a notice.
 func NeedPerson(all []Problem) bool {
 	return slices.ContainsFunc(all, func(p Problem) bool { return p.Severity != Notice })
 }
@@ -135,23 +135,22 @@ var runbookOf = map[string]string{
 	OldReplies:      "commands.md#relayerrepliesnotdelivered",
 }
 
-// Limits say from when on a state that the fleet passes through by itself is a problem, and how bad
-// a one. Zero switches a judgement off.
+// Limits bound how long a state that the fleet normally ends without help may last before it is a
+// problem, and of which severity. Zero disables a check.
 type Limits struct {
 	NoLeader   Limit // without a leader
-	HungLeader Limit // with a leader that does not write its heartbeat
-	Unserved   Limit // a slot that nobody serves
+	HungLeader Limit // with a leader whose heartbeat has stopped
+	Unserved   Limit // a slot without a live owner
 	Adopted    Limit // a slot served by an instance that does not prefer it
-	// a partition without an instance since one stopped cleanly; of one that died it is a warning at
-	// once
+	// a partition without an instance since one stopped cleanly; if it died, a warning at once
 	Redundancy     Limit
-	StaleHeartbeat Limit // a live instance that does not write its heartbeat
-	StuckCursor    Limit // a cursor that does not move although there are blocks
+	StaleHeartbeat Limit // a live instance whose heartbeat has stopped
+	StuckCursor    Limit // a cursor that stands still below blocks to process
 	Target         Limit // age of the newest block that may be processed
 	Outbox         Limit // age of the oldest message
-	Late           Limit // age of the oldest escrow that is not admitted
+	Late           Limit // age of the oldest escrow that waits to be admitted
 	MixedTotals    Limit // instances that disagree about the number of partitions, since the youngest of them started
-	MixedSettings  bool  // live instances whose settings differ, of those that they have to agree on
+	MixedSettings  bool  // live instances whose settings differ where they must agree
 	FactoryBehind  Limit // the factory watch is behind the fastest instance, in the chain's time
 }
 
@@ -172,10 +171,10 @@ var DefaultLimits = Limits{
 	FactoryBehind:  Limit{Critical: LimitBehind},
 }
 
-// problems are those that were found so far.
+// problems are those found so far.
 type problems []Problem
 
-// add adds one, unless it has no severity.
+// add adds one, unless its severity is empty.
 func (p *problems) add(kind string, s Severity, remedy, text string, args ...any) {
 	if s != "" {
 		*p = append(*p, Problem{kind, s, fmt.Sprintf(text, args...), remedy, Runbooks + runbookOf[kind]})
@@ -203,7 +202,7 @@ func (f *Fleet) Judge(l Limits) []Problem {
 		f.judgeLeader(&p, l)
 		f.judgeUnserved(&p, l)
 		f.judgeProgress(&p, l)
-		if lost := f.judgeRedundancy(&p, l); !lost { // which says why
+		if lost := f.judgeRedundancy(&p, l); !lost { // a lost partition explains its adopted slots
 			f.judgeAdopted(&p, l)
 		}
 
@@ -217,12 +216,12 @@ func (f *Fleet) Judge(l Limits) []Problem {
 	return p
 }
 
-// sort puts the worst first, and keeps the order among equals.
+// sort sorts by severity, the worst first, and is stable.
 func (p problems) sort() {
 	slices.SortStableFunc(p, func(a, b Problem) int { return cmp.Compare(a.Severity.rank(), b.Severity.rank()) })
 }
 
-// judgeStrangers names every stranger that holds a lock of ours.
+// judgeStrangers lists the strangers that hold a lock of ours.
 func (f *Fleet) judgeStrangers(p *problems) {
 	if len(f.Strangers) == 0 {
 		return
@@ -259,7 +258,7 @@ func (f *Fleet) nobodyAlive() string {
 	return text
 }
 
-// locked is how many instances have a session, whether or not they write.
+// locked is how many instances have a session, writing or not.
 func (f *Fleet) locked() (n int) {
 	for i := range f.Instances {
 		if f.Instances[i].locked {
@@ -278,8 +277,8 @@ func instances(n int) string {
 	return fmt.Sprintf("%d instances", n)
 }
 
-// judgeNodes judges a fleet of which no instance can read blocks. Each of them has found that by its own
-// clock; since when is by the database's.
+// judgeNodes judges a fleet without an instance that can read blocks. Each of them has found that
+// by its clock; since when is by the database's.
 func (f *Fleet) judgeNodes(p *problems) {
 	n, since := 0, Age(math.MaxInt64)
 	for i := range f.alive() {
@@ -336,8 +335,8 @@ func (f *Fleet) judgeUnserved(p *problems, l Limits) {
 		"%d of %d slots are not served, for %s at most%s", n, f.Slots.Total, longest, last)
 }
 
-// judgeProgress judges how far the fleet has come, and what waits. Of a START_BLOCK above the head: the
-// fleet waits for it, and looks well.
+// judgeProgress judges the progress of the fleet, and what waits. While START_BLOCK is above the
+// head the fleet waits for it, which looks healthy otherwise.
 func (f *Fleet) judgeProgress(p *problems, l Limits) {
 	if head := f.Chain.NodeHead; head > 0 && f.Chain.Start > head {
 		p.add(FutureStart, Critical,
@@ -369,8 +368,8 @@ func (f *Fleet) judgeProgress(p *problems, l Limits) {
 		"%d escrows wait to be caught up, the oldest for %s", f.Late.Escrows, f.Late.OldestAge)
 }
 
-// judgeTarget judges the blocks that the nodes have against the clock: what is behind a target that
-// stands still is behind nothing.
+// judgeTarget compares the blocks of the nodes with the clock: lag limits see nothing while the
+// target stands still.
 func (f *Fleet) judgeTarget(p *problems, l Limits) {
 	age, head := f.Chain.TargetAge, f.Chain.HeadAge
 	if l.Target.of(head) == "" {
@@ -384,8 +383,9 @@ func (f *Fleet) judgeTarget(p *problems, l Limits) {
 		"the newest block of the nodes is %s old: the chain stands still, or every endpoint does", head)
 }
 
-// processable is the newest block that an instance could have processed. Where the chain says itself what
-// is safe or final, which may not move for hours, that is what the others, or the factory watch, have.
+// processable is the newest block that an instance could have processed. With a safe or finalized
+// target, which may stand still for hours, that is the progress of the others or of the factory
+// watch.
 func (f *Fleet) processable(i *Instance) int64 {
 	switch i.Settings.Stream["FINALITY"] {
 	case "safe", "finalized":
@@ -401,8 +401,8 @@ func (f *Fleet) processable(i *Instance) int64 {
 	return next - 1
 }
 
-// tooLong names the live instances that have been in a state for longer than a limit allows, and says
-// for how long at most. state returns for how long an instance has been in it, and whether it is.
+// tooLong lists the live instances that have been in a state beyond a limit, and returns the
+// longest time. state returns how long an instance has been in it, and whether it is.
 func (f *Fleet) tooLong(limit Limit, state func(*Instance) (Age, bool)) (who string, longest Age) {
 	who = names(f, func(i *Instance) bool {
 		age, is := state(i)
@@ -416,8 +416,8 @@ func (f *Fleet) tooLong(limit Limit, state func(*Instance) (Age, bool)) (who str
 	return who, longest
 }
 
-// factoryBehind is how long the chain took for the blocks that the fastest instance has processed and the
-// factory watch has not.
+// factoryBehind is the chain's time between the last block of the fastest instance and that of the
+// factory watch.
 func (f *Fleet) factoryBehind() (behind Age) {
 	for i := range f.alive() {
 		if i.Slots > 0 && i.Cursor > f.Chain.FactoryCursor && !f.Chain.FactoryTime.IsZero() {
@@ -428,8 +428,8 @@ func (f *Fleet) factoryBehind() (behind Age) {
 	return behind
 }
 
-// judgeRedundancy looks for partitions that have no live instance, and reports whether one is missed. One
-// that died is missed at once; one that was stopped may be restarting.
+// judgeRedundancy lists the partitions without a live instance, and reports whether there are any.
+// One that died is missed at once; one that was stopped may be restarting.
 func (f *Fleet) judgeRedundancy(p *problems, l Limits) (lost bool) {
 	missing := f.missing()
 	var who []string
@@ -466,7 +466,7 @@ func (f *Fleet) judgeRedundancy(p *problems, l Limits) (lost bool) {
 	return severity != Notice
 }
 
-// enumerate lists some words, at most five.
+// enumerate joins some words, at most five.
 func enumerate(all []string) string {
 	const most = 5
 	if len(all) > most {
@@ -490,8 +490,8 @@ func (f *Fleet) judgeAdopted(p *problems, l Limits) {
 		"%d slots have been adopted for up to %s: the instance that prefers them does not take them", n, longest)
 }
 
-// judgeSettings judges what live instances disagree about. Settings that would split the stream are
-// named; a rolling change has them for a while, and is shown.
+// judgeSettings lists the settings that differ between live instances and would split the stream. A
+// rolling change has such differences for a while, and they are shown.
 func (f *Fleet) judgeSettings(p *problems, l Limits) {
 	if f.total() == 0 {
 		p.add(MixedTotals, l.MixedTotals.Severity(f.youngest()), "give all instances the same values",
@@ -509,7 +509,7 @@ func (f *Fleet) judgeSettings(p *problems, l Limits) {
 	}
 }
 
-// Differences are the settings that live instances have different values of, and that would split the stream.
+// Differences are the settings that differ between live instances and would split the stream.
 func (f *Fleet) Differences() []partition.Difference {
 	of := map[string]partition.Settings{}
 	for i := range f.alive() {
@@ -519,7 +519,7 @@ func (f *Fleet) Differences() []partition.Difference {
 	return slices.DeleteFunc(partition.Differences(of), func(d partition.Difference) bool { return !d.Stream })
 }
 
-// youngest is how long ago the live instance that started last did so.
+// youngest is the age of the live instance that started last.
 func (f *Fleet) youngest() time.Duration {
 	age := time.Duration(math.MaxInt64)
 	for i := range f.alive() {
@@ -529,7 +529,8 @@ func (f *Fleet) youngest() time.Duration {
 	return age
 }
 
-// total is the number of partitions that the live instances agree on; 0: they do not, or none is alive.
+// total is the number of partitions that the live instances agree on; 0 without agreement, or
+// without live instances.
 func (f *Fleet) total() (total int) {
 	strategy := ""
 	for i := range f.alive() {
@@ -548,12 +549,12 @@ func (f *Fleet) total() (total int) {
 // gap is a partition without a live instance.
 type gap struct {
 	number int
-	died   bool // the last one that had it died; else it stopped, or there never was one
-	since  Age  // of the death or the stop; of what never was, since the youngest instance started
+	died   bool // its last instance died; else it stopped, or the partition is new
+	since  Age  // of the death or the stop; for a new partition, of the start of the youngest instance
 }
 
-// missing lists the partitions without a live instance; none while the live instances disagree about
-// how many partitions there are.
+// missing lists the partitions without a live instance; none while the live instances disagree
+// about the number of partitions.
 func (f *Fleet) missing() (gaps []gap) {
 	total := f.total()
 	if total == 0 {

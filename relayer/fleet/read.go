@@ -13,9 +13,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/partition"
 )
 
-// outboxCounted is how many messages of the outbox are counted one by one: about 10 ms. Past it a
-// fleet that many people look at during an outage of Pub/Sub would burden the database that has to
-// survive it.
+// outboxCounted is how many messages of the outbox are counted exactly: about 10 ms. More would
+// burden the database when many people look at the fleet during an outage of Pub/Sub.
 const outboxCounted = 20_000
 
 // DB is a pool or a connection.
@@ -24,13 +23,13 @@ type DB interface {
 }
 
 // Read reads the whole fleet. It counts the registry, which costs some 100 ms at a million escrows;
-// who reads every few seconds wants a Reader. A chain that the database does not know gives a Fleet
-// with Known false and a problem that says so, not an error.
+// a caller that reads every few seconds should use a Reader. A chain that is new to the database
+// gives a Fleet with Known false and a problem for it, rather than an error.
 func Read(ctx context.Context, db DB, chainID int64) (Fleet, error) {
 	return read(ctx, db, chainID, nil)
 }
 
-// read does not count the registry again when counts are given.
+// read uses the given counts, if any, instead of counting the registry.
 func read(ctx context.Context, db DB, chainID int64, counted *Escrows) (f Fleet, err error) {
 	r := rows{f: Fleet{ChainID: chainID}}
 	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
@@ -62,29 +61,29 @@ func read(ctx context.Context, db DB, chainID int64, counted *Escrows) (f Fleet,
 	return r.fold(), nil
 }
 
-// forget is how long a dead instance that owns nothing is shown: platforms that name each replica
-// anew leave many behind.
+// forget is how long a dead instance that owns nothing is shown: platforms with a new name for each
+// replica leave many behind.
 const forget = 24 * time.Hour
 
 // forgetStopped is the same for one that stopped cleanly: long enough to see a restart.
 const forgetStopped = 15 * time.Minute
 
-// rows are what the statements return, before it is put together: the statements of one batch fill
-// it, one after the other, and fold reads it.
+// rows are what the statements return: the statements of one batch fill it, one after the other,
+// and fold combines it.
 type rows struct {
 	f           Fleet
 	leaderKey   int64 // of the lock that the leader's session holds
 	leaderSince *time.Time
 	factoryTime *time.Time
 	beat        *time.Time
-	locks       map[int64]int32 // advisory lock key to the pid of its holder, which is one of us
+	locks       map[int64]int32 // advisory lock key to the pid of its holder, strangers excluded
 	strangers   []strangerRow
 	instances   []instanceRow // of f.Instances, in the same order
 	groups      []group
 	outbox      backlog
 	outboxSpan  int64
 	late        backlog
-	head        *time.Time // of the newest block that a live instance tells of; nil: none does
+	head        *time.Time // of the newest block that a live instance has reported; nil: unknown
 	target      *time.Time // of the newest that may be processed
 }
 
@@ -96,8 +95,8 @@ type group struct {
 	Slots []int16
 }
 
-// selectLeadership reads the row of the chain beside the time of the snapshot; all null where there
-// is no such chain.
+// selectLeadership reads the row of the chain beside the time of the snapshot; all null for an
+// unknown chain.
 const selectLeadership = `
 	select now(), l.chain_id is not null, coalesce(l.instance_id, ''), coalesce(l.epoch, 0), l.since, l.last_heartbeat,
 	       coalesce(l.next_block, 0), l.block_time, coalesce(l.verified_block, 0), coalesce(l.start_block, 0),
@@ -113,7 +112,7 @@ func (r *rows) readLeadership(row pgx.Row) error {
 }
 
 // selectLocks lists the holders of 64-bit advisory locks of this database. One reading of pg_locks
-// serves all instances, so that no lock is seen twice while it changes hands.
+// serves all instances, so a lock that changes hands is seen once.
 const selectLocks = `select key, pid, ours, coalesce(login::text, ''), coalesce(application, '') from all_locks()`
 
 func (r *rows) readLocks(rows pgx.Rows) error {
@@ -134,13 +133,13 @@ func (r *rows) readLocks(rows pgx.Rows) error {
 	return err
 }
 
-// strangerRow is the holder of an advisory lock, with a login that may not change our tables.
+// strangerRow is the holder of an advisory lock whose login may not change our tables.
 type strangerRow struct {
 	key int64
 	Stranger
 }
 
-// selectPassed lists the locks that got another key since a stranger had this one.
+// selectPassed lists the former keys of locks that got another one because of a stranger.
 const selectPassed = `select passed, purpose, name from lock_turns where chain_id = $1`
 
 func (r *rows) readPassed(rows pgx.Rows) error {
@@ -154,7 +153,7 @@ func (r *rows) readPassed(rows pgx.Rows) error {
 	return err
 }
 
-// foreign notes the strangers that hold a lock of ours.
+// foreign records the strangers that hold a lock of ours.
 func (r *rows) foreign(key int64, lock string) {
 	for _, s := range r.strangers {
 		if s.key == key {
@@ -164,7 +163,7 @@ func (r *rows) foreign(key int64, lock string) {
 	}
 }
 
-// selectInstances has the columns of instanceRow, in their order. It leaves out those that died long
+// selectInstances has the columns of instanceRow, in their order, without instances that died long
 // ago and own nothing.
 const selectInstances = `
 	select i.instance_id, i.partition_number, i.total_partitions, i.strategy, i.status, i.sits_out, i.settings,
@@ -191,7 +190,7 @@ type instanceRow struct {
 	Moved      *time.Time // when its cursor last moved
 	HeadTime   *time.Time // of the newest block of its nodes, as of its last heartbeat
 	TargetTime *time.Time // of the newest block that it may process
-	Stuck      *time.Time // since when its nodes do not let it go on; nil: they do
+	Stuck      *time.Time // since when its nodes block it; nil: it is able
 }
 
 func (r *rows) readInstances(rows pgx.Rows) (err error) {
@@ -224,10 +223,10 @@ const selectLate = `
 type backlog struct {
 	bySlot map[int16]int
 	all    int64
-	oldest *time.Time // nil: nothing waits
+	oldest *time.Time // nil: it is empty
 }
 
-// read takes slot, count and the time of the oldest.
+// read reads slot, count and the time of the oldest.
 func (b *backlog) read(rows pgx.Rows) error {
 	b.bySlot = map[int16]int{}
 	var slot int16
@@ -268,7 +267,7 @@ func (r *rows) readEscrows(rows pgx.Rows) error {
 	return err
 }
 
-// fold puts the rows together.
+// fold combines the rows.
 func (r *rows) fold() Fleet {
 	f := &r.f
 	f.At = f.At.UTC()
@@ -319,7 +318,7 @@ func (r *rows) fold() Fleet {
 	return *f
 }
 
-// foldInstance says what an instance is, apart from what it owns and whether it leads.
+// foldInstance computes an instance, except what it owns and whether it leads.
 func (r *rows) foldInstance(row *instanceRow) Instance {
 	i := row.Instance
 	_, i.locked = r.locks[row.LockKey]
@@ -343,16 +342,15 @@ func (r *rows) foldInstance(row *instanceRow) Instance {
 	case i.Alive:
 	case row.DeadSince != nil:
 		i.DeadFor = r.age(*row.DeadSince)
-	default: // it lived when it last wrote anything
+	default: // it was alive when it last wrote
 		i.DeadFor = min(r.age(row.Beat), r.age(row.Seen))
 	}
 
 	return i
 }
 
-// foldHead puts the head where the newest of all reports says. A heartbeat is older than a commit:
-// what was processed is there. Cursors that stand at a START_BLOCK which no node has yet prove
-// nothing.
+// foldHead raises the head to the newest report. A heartbeat is older than a commit: a processed
+// block exists. Cursors at a START_BLOCK above every node's head prove nothing.
 func (r *rows) foldHead() {
 	f := &r.f
 	f.Chain.Head = f.Chain.NodeHead
@@ -370,13 +368,13 @@ func (r *rows) foldHead() {
 	}
 }
 
-// foldSlots says of each slot who serves it, and of each instance what it owns.
+// foldSlots computes the server of each slot, and what each instance owns.
 func (r *rows) foldSlots(index map[string]*Instance) {
 	s, c := &r.f.Slots, &r.f.Chain
 	s.Total = partition.Slots
 	for _, g := range r.groups {
 		owner := index[g.Owner]
-		next := int64(0) // the next block of these slots; 0: not known
+		next := int64(0) // the next block of these slots; 0: unknown
 		switch {
 		case owner != nil:
 			next = owner.Cursor
@@ -397,7 +395,7 @@ func (r *rows) foldSlots(index map[string]*Instance) {
 	slices.SortFunc(s.Each, func(a, b Slot) int { return cmp.Compare(a.Number, b.Number) })
 }
 
-// foldSlot counts one slot of a group. owner is nil where nobody owns it, or the owner has no row.
+// foldSlot counts one slot of a group. owner is nil if the slot is free, or the owner has no row.
 func (r *rows) foldSlot(number int16, g *group, owner *Instance) Slot {
 	s := &r.f.Slots
 	slot := Slot{Number: number, Owner: g.Owner, Since: g.Since.UTC(), Unserved: r.age(g.Since)}
@@ -430,7 +428,7 @@ func (r *rows) foldSlot(number int16, g *group, owner *Instance) Slot {
 	return slot
 }
 
-// setStates says of each instance what it is to an operator.
+// setStates sets the state of each instance.
 func (f *Fleet) setStates() {
 	for n := range f.Instances {
 		i := &f.Instances[n]
@@ -453,8 +451,8 @@ func (f *Fleet) setStates() {
 	}
 }
 
-// replaced says whether nobody misses an instance that is not alive: another one has its partition,
-// or there is no such partition any more.
+// replaced reports whether a dead instance is superseded: another one has its partition, or the
+// partition is gone.
 func (f *Fleet) replaced(gone *Instance) bool {
 	if gone.Slots > 0 {
 		return false
@@ -474,7 +472,7 @@ func (f *Fleet) replaced(gone *Instance) bool {
 	return lives && !exists
 }
 
-// later is the later of two moments that there may not be.
+// later is the later of two optional times.
 func later(a, b *time.Time) *time.Time {
 	if a == nil || b != nil && b.After(*a) {
 		return b
@@ -483,11 +481,11 @@ func later(a, b *time.Time) *time.Time {
 	return a
 }
 
-// age is never negative: a row may have been written between the start of the snapshot's
-// transaction and its first statement.
+// age is at least zero: a row may have been written between the start of the snapshot's transaction
+// and its first statement.
 func (r *rows) age(t time.Time) Age { return Age(max(0, r.f.At.Sub(t))) }
 
-// ageOf is the age of a moment that there may not be; 0 then.
+// ageOf is the age of an optional time; 0 for nil.
 func (r *rows) ageOf(t *time.Time) Age {
 	if t == nil {
 		return 0

@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// Reader reads a fleet again and again. It counts the registry, the one expensive part, at most
-// every CountEvery, and once for all who ask meanwhile. It is safe for concurrent use.
+// Reader reads a fleet repeatedly. It counts the registry, the one expensive part, at most every
+// CountEvery, and once for all concurrent callers. It is safe for concurrent use.
 type Reader struct {
 	DB         DB
 	ChainID    int64
 	CountEvery time.Duration // 0 means 30 s
 
 	start sync.Once
-	turn  chan struct{} // has an element while somebody counts
+	turn  chan struct{} // holds an element while a caller counts
 	last  atomic.Pointer[count]
 }
 
-// count is how many escrows there were at one moment.
+// count is the number of escrows at one moment.
 type count struct {
 	escrows Escrows
 	at      time.Time
@@ -39,7 +39,7 @@ func (r *Reader) Read(ctx context.Context) (Fleet, error) {
 			return Fleet{}, fmt.Errorf("wait until the escrows of chain %d are counted: %w", r.ChainID, context.Cause(ctx))
 		}
 
-		known = r.known() // somebody else may have counted meanwhile
+		known = r.known() // another caller may have counted meanwhile
 	}
 
 	f, err := read(ctx, r.DB, r.ChainID, known)

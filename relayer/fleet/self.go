@@ -6,8 +6,9 @@ import (
 	"github.com/fusion-prime/escrow-relayer/partition"
 )
 
-// Self is one instance at one moment, as it knows itself. The zero value is an instance that has just started.
-// What /status gives otherwise, or not at all, is marked json:"-".
+// Self is the state of one instance at one moment, as it knows itself. The zero value is an
+// instance that has just started. Fields that /status reports in another form, or omits, are marked
+// json:"-".
 type Self struct {
 	ID        string              `json:"id"`
 	Build     Build               `json:"-"`
@@ -15,9 +16,9 @@ type Self struct {
 	Partition partition.Partition `json:"-"`
 	Leader    bool                `json:"leader"`
 
-	// Session, Database and Node are nil while all is well; /readyz gives their texts, masked.
+	// Session, Database and Node are nil while healthy; /readyz shows their texts, masked.
 	Session, Database, Node error `json:"-"`
-	// When each of them began to fail. Zero: not known, which counts as long ago.
+	// When each of them began to fail. Zero: unknown, which counts as long ago.
 	SessionSince, DatabaseSince, NodeSince time.Time `json:"-"`
 
 	Stuck error `json:"-"` // why a watch cannot store the next blocks; nil: both can
@@ -27,24 +28,24 @@ type Self struct {
 	Final         int64         `json:"final_block"`
 	HeadTime      time.Time     `json:"-"`              // of block Head
 	TargetTime    time.Time     `json:"-"`              // of block Target, as of chain.View; zero: unknown
-	BlockTime     time.Duration `json:"-"`              // the mean time between blocks; zero: not known yet
+	BlockTime     time.Duration `json:"-"`              // the mean time between blocks; zero: unknown
 	Cursor        int64         `json:"cursor"`         // next block of the slot watch; 0 while it holds no slot
 	CursorTime    time.Time     `json:"-"`              // of block Cursor-1; zero: unknown
-	FactoryCursor int64         `json:"factory_cursor"` // next block of the factory watch; 0 while it does not lead
+	FactoryCursor int64         `json:"factory_cursor"` // next block of the factory watch; 0 unless it leads
 	Escrows       int           `json:"escrows"`        // monitored
 	Slots         int           `json:"slots"`          // owned
 	Adopted       int           `json:"adopted"`        // owned, and preferred by others
 
-	InFlight    int        `json:"-"` // messages sent to Pub/Sub and not yet acknowledged
+	InFlight    int        `json:"-"` // messages sent to Pub/Sub that wait for their acknowledgement
 	BlockedKeys int        `json:"-"` // ordering keys whose last publish failed
 	Endpoints   []Endpoint `json:"-"`
 
-	PublishError   error     `json:"-"` // why the last request to publish that failed did; nil: none has
+	PublishError   error     `json:"-"` // of the last failed publish request; nil: none has failed
 	PublishErrorAt time.Time `json:"-"` // when
 }
 
-// Build says what runs: the version, the commit that it was built from, and that commit's time (RFC
-// 3339). What nobody stamped into the binary is "unknown".
+// Build identifies the binary: the version, the commit that it was built from, and that commit's
+// time (RFC 3339). An unstamped value is "unknown".
 type Build struct{ Version, Commit, Date string }
 
 // String is the version, and in brackets the commit, shortened, and its day.
@@ -62,17 +63,17 @@ func (b Build) String() string {
 	return b.Version + " (" + text + ")"
 }
 
-// Endpoint is an RPC endpoint. Name is its scheme and host, without what may be a key.
+// Endpoint is an RPC endpoint. Name is its scheme and host, without possible keys.
 type Endpoint struct {
 	Name      string        `json:"name"`
-	Host      string        `json:"host"` // scheme and host, without what may be a key
+	Host      string        `json:"host"` // scheme and host, without possible keys
 	Up        bool          `json:"up"`
 	Head      int64         `json:"head_block"`
 	Latency   time.Duration `json:"-"`
 	LastError string        `json:"last_error,omitempty"` // may be older than the last success; empty: there was none
 }
 
-// Lag is the number of blocks that may be processed and are not; 0 while it is unknown.
+// Lag is the number of blocks that may be processed but are not; 0 while it is unknown.
 func (i *Self) Lag() int64 {
 	if i.Cursor == 0 || i.Target == 0 {
 		return 0
@@ -81,8 +82,8 @@ func (i *Self) Lag() int64 {
 	return max(0, i.Target-i.Cursor+1)
 }
 
-// LagTime is how much older the newest processed block is than the head; zero while there is no lag or
-// a time is not known.
+// LagTime is how much older the newest processed block is than the head; zero without a lag, or
+// while a time is unknown.
 func (i *Self) LagTime() time.Duration {
 	if i.Lag() == 0 || i.CursorTime.IsZero() || i.HeadTime.IsZero() {
 		return 0
@@ -91,5 +92,5 @@ func (i *Self) LagTime() time.Duration {
 	return max(0, i.HeadTime.Sub(i.CursorTime))
 }
 
-// Ready reports whether session, database and node are well.
+// Ready reports whether session, database and node are healthy.
 func (i *Self) Ready() bool { return i.Session == nil && i.Database == nil && i.Node == nil }

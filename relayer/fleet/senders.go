@@ -10,29 +10,30 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Sender is an account that commands act through: its row, and the commands that are open. Amounts
-// are wei, as decimal numbers.
+// Sender is an account that commands act through: its row, and its open commands. Amounts are wei,
+// as decimal numbers.
 type Sender struct {
 	Address  string `json:"address"` // lower case
-	Name     string `json:"name"`    // as the senders file of the last owner has it
+	Name     string `json:"name"`    // as in the senders file of the last owner
 	State    string `json:"state"`   // active, paused or halted
 	Reason   string `json:"reason,omitempty"`
 	Instance string `json:"instance"` // the owner, or the last one
-	// Served says that a session holds the sender's lock, and so that its commands are worked on.
+	// Served reports that a session holds the sender's lock, so its commands are processed.
 	Served      bool   `json:"served" db:"-"`
 	NextNonce   *int64 `json:"next_nonce"` // null until the first owner has read it from the chain
-	InFlight    int    `json:"in_flight"`  // commands with a nonce and without an answer
+	InFlight    int    `json:"in_flight"`  // commands with a nonce but no answer
 	MaxInFlight int    `json:"max_in_flight"`
 	Waiting     int    `json:"waiting"` // commands without a nonce; counted up to countedCommands
-	// OldestAge is that of the oldest command that could be on its way: it has a nonce, or nobody has looked at it yet.
+	// OldestAge is that of the oldest command that could be on its way: it has a nonce, or waits
+	// for its first look.
 	OldestAge Age `json:"oldest_age_seconds" db:"-"`
-	// UnsignedAge is that of the oldest command which has a nonce, and which the signer has signed nothing for.
+	// UnsignedAge is that of the oldest command with a nonce but without a signed transaction.
 	UnsignedAge Age `json:"unsigned_age_seconds" db:"-"`
-	Budget      int `json:"waiting_for_budget"`  // commands that the day's budget does not allow now
-	Underpriced int `json:"waiting_for_fees"`    // commands for which the chain asks for more than they may pay
-	Unfunded    int `json:"waiting_for_balance"` // commands that the account cannot pay
+	Budget      int `json:"waiting_for_budget"`  // commands beyond the rest of the day's budget
+	Underpriced int `json:"waiting_for_fees"`    // commands whose fee limit is below the chain's current price
+	Unfunded    int `json:"waiting_for_balance"` // commands beyond the account's balance
 
-	Balance      string `json:"balance"` // empty: not read yet
+	Balance      string `json:"balance"` // empty until first read
 	MaxFee       string `json:"max_fee"` // of one command
 	SpentFees    string `json:"spent_fees"`
 	DayFees      string `json:"day_fees"`
@@ -50,19 +51,19 @@ func (s *Sender) Label() string {
 	return s.Address
 }
 
-// Command is one of the last commands, and its way so far.
+// Command is one of the last commands, and its progress.
 type Command struct {
 	ID          string     `json:"command_id"`
 	Kind        string     `json:"kind"`
 	Sender      string     `json:"sender"`
 	Escrow      string     `json:"escrow"`
-	Requester   string     `json:"requester"` // who signed it; keeper: the relayer itself
+	Requester   string     `json:"requester"` // its signer; keeper: the relayer itself
 	Reference   string     `json:"reference,omitempty"`
 	State       string     `json:"state"`
 	Code        string     `json:"code,omitempty"`
 	Detail      string     `json:"detail,omitempty"`
 	Nonce       *int64     `json:"nonce"`
-	Attempts    int        `json:"signed_transactions"` // transactions that were signed for it, voids included
+	Attempts    int        `json:"signed_transactions"` // transactions signed for it, voids included
 	Transaction string     `json:"transaction_hash,omitempty"`
 	Block       int64      `json:"block_number,omitempty"`
 	Received    time.Time  `json:"received_at"`
@@ -71,35 +72,36 @@ type Command struct {
 	Answered    *time.Time `json:"answered_at"`
 }
 
-// Replies are the answers that Pub/Sub has not acknowledged yet.
+// Replies are the answers that wait for Pub/Sub's acknowledgement.
 type Replies struct {
 	Messages  int64 `json:"messages"` // counted up to countedCommands
 	OldestAge Age   `json:"oldest_age_seconds"`
 }
 
 const (
-	// countedCommands is how many waiting commands of a sender, and how many answers, are counted: about 10 ms.
+	// countedCommands is how many waiting commands of a sender, and how many answers, are counted:
+	// about 10 ms.
 	countedCommands = 10_000
-	// forgetSender is for how long a sender is shown that no instance holds and that has nothing to do,
-	// as when its key was taken out of the senders files.
+	// forgetSender is how long an idle sender without an instance is shown, for example after its
+	// key was removed from the senders files.
 	forgetSender = time.Hour
 	// lastCommands is how many of the last commands a Fleet has.
 	lastCommands = 12
 )
 
-// HasCommands says whether the chain has ever had a sender or a command. Where it has not, everything
+// HasCommands reports whether the chain has ever had a sender or a command. Otherwise everything
 // about commands is left out.
 func (f *Fleet) HasCommands() bool { return len(f.Senders) > 0 || len(f.Commands) > 0 }
 
-// queueCommands asks for everything about commands. All tables are empty where there are none.
+// queueCommands queues the statements about commands. Without commands all their tables are empty.
 func (r *rows) queueCommands(batch *pgx.Batch) {
 	batch.Queue(selectSenders, r.f.ChainID, countedCommands).Query(r.readSenders)
 	batch.Queue(selectCommands, r.f.ChainID, lastCommands).Query(r.readCommands)
 	batch.Queue(selectReplies, r.f.ChainID, countedCommands).QueryRow(r.readReplies)
 }
 
-// selectSenders has the columns of senderRow, in their order. It counts through the partial indexes of
-// open commands only.
+// selectSenders has the columns of senderRow, in their order. It counts only through the partial
+// indexes of open commands.
 const selectSenders = `
 	select s.address, s.name, s.state, coalesce(s.reason, ''), coalesce(s.instance_id, ''), s.next_nonce, f.n,
 	       s.max_in_flight, w.n, w.budget, f.underpriced + w.underpriced, w.unfunded, coalesce(s.balance::text, ''),
@@ -146,7 +148,7 @@ func (r *rows) readSenders(rows pgx.Rows) error {
 		}
 
 		if slices.ContainsFunc(r.f.Senders, func(o Sender) bool { return o.Name == s.Name }) {
-			s.Name = s.Address // a metric's label must tell them apart
+			s.Name = s.Address // a metric's label must be unique
 		}
 
 		r.f.Senders = append(r.f.Senders, *s)
@@ -197,10 +199,10 @@ func (r *rows) readReplies(row pgx.Row) error {
 	return nil
 }
 
-// LowBalance is for how many commands, each as expensive as the sender's limit allows, a balance has to last.
+// LowBalance is how many commands, each at the sender's fee limit, a balance should last for.
 const LowBalance = 10
 
-// Low says that the balance lasts for fewer than LowBalance commands.
+// Low reports that the balance lasts for fewer than LowBalance commands.
 func (s *Sender) Low() bool {
 	balance, read := new(big.Int).SetString(s.Balance, 10)
 	fee, ok := new(big.Int).SetString(s.MaxFee, 10)
@@ -208,7 +210,7 @@ func (s *Sender) Low() bool {
 	return read && ok && balance.Cmp(fee.Mul(fee, big.NewInt(LowBalance))) < 0
 }
 
-// judgeCommands finds one problem per kind, which names every sender that has it.
+// judgeCommands finds one problem per kind, which names every affected sender.
 func (f *Fleet) judgeCommands(p *problems) {
 	add := func(kind string, severity Severity, remedy, text string, is func(*Sender) string) {
 		var who []string

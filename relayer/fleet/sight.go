@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// Sight is what a screen of one instance shows: the fleet as it was read last, and the instance itself.
+// Sight is what a screen of one instance shows: the fleet as last read, and the instance itself.
 type Sight struct {
 	Fleet *Fleet
-	Read  time.Time // when, by this process's clock; zero: never, and Fleet says nothing
+	Read  time.Time // when, by this process's clock; zero: never, and Fleet is empty
 	Err   error     // of the last reading, which may be later than Read
 	Self  *Self
 	Now   time.Time // by this process's clock
 }
 
-// Judge lists what is wrong, the worst first, as Fleet.Judge does for those who see the database alone.
-// A database that cannot be read judges nothing else: what was read before it went is no news.
+// Judge lists what is wrong, the worst first: Fleet.Judge plus what only this instance knows. While
+// the database cannot be read, the fleet's problems are left out, since they are outdated.
 func (s *Sight) Judge() []Problem {
 	p := problems{}
 	s.judgeSelf(&p)
@@ -31,7 +31,7 @@ func (s *Sight) Judge() []Problem {
 	return p
 }
 
-// headlines say what each effect means, the worst first.
+// headlines are the effects in words, the worst first.
 var headlines = []struct {
 	effect Effect
 	what   string
@@ -40,8 +40,8 @@ var headlines = []struct {
 	{"", "The fleet copes"},
 }
 
-// Headline is what a list of problems, the worst first, means in one line: what happens to the events,
-// and how soon somebody should look. Empty for no problems.
+// Headline summarizes problems, the worst first, in one line: what happens to the events, and how
+// soon to act. Empty without problems.
 func Headline(all []Problem) string {
 	if len(all) == 0 {
 		return ""
@@ -72,7 +72,8 @@ func Headline(all []Problem) string {
 	return "The fleet is settling"
 }
 
-// judgeSelf judges what this instance lacks: its database, its session, its nodes, a place to store.
+// judgeSelf judges what this instance lacks: its database, its session, its nodes, or the ability
+// to store.
 func (s *Sight) judgeSelf(p *problems) {
 	i := s.Self
 	switch {
@@ -92,7 +93,7 @@ func (s *Sight) judgeSelf(p *problems) {
 	}
 }
 
-// judgePublishing puts why messages wait beside that they wait.
+// judgePublishing adds the reason why messages wait.
 func (s *Sight) judgePublishing(p *problems) {
 	for _, q := range s.Fleet.Problems {
 		if q.Kind == OldOutbox && s.Self.PublishError != nil {
@@ -102,7 +103,7 @@ func (s *Sight) judgePublishing(p *problems) {
 	}
 }
 
-// lasting adds a state that began at a moment. Zero: not known, which counts as long ago.
+// lasting adds a state that began at a given time. Zero: unknown, which counts as long ago.
 func (s *Sight) lasting(p *problems, kind string, l Limit, since time.Time, subject string, err error) {
 	if err == nil {
 		return
@@ -118,7 +119,7 @@ func (s *Sight) lasting(p *problems, kind string, l Limit, since time.Time, subj
 
 func (s *Sight) ago(since time.Time) string { return Age(max(0, s.Now.Sub(since))).String() }
 
-// advice takes an error apart into what is wrong and the first step.
+// advice splits an error into what is wrong and the first step.
 func advice(err error) (what, remedy string) {
 	if e, ok := errors.AsType[interface {
 		error
