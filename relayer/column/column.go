@@ -1,7 +1,7 @@
-// Package column makes the arrays of which unnest makes the rows of a statement.
+// Package column builds the arrays that statements turn into rows with unnest.
 package column
 
-// Of returns what of says of each element of a list, in the order of the list.
+// Of maps the elements of a list, in order.
 func Of[E, V any](list []E, of func(*E) V) []V {
 	values := make([]V, len(list))
 	for i := range list {

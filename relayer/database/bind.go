@@ -11,21 +11,22 @@ import (
 	"github.com/fusion-prime/escrow-relayer/election"
 )
 
-// binding is the one server that the pool may reach, by the name of its memory.
+// binding is the one server that the pool may reach, identified by its memory.
 type binding struct {
 	memory    string
 	elsewhere func(error)
 }
 
-// Bind admits connections to one server only, until Unbind: the one whose memory has this name
+// Bind restricts connections to one server until Unbind: the one with this memory
 // (election.Session.Memory).
 //
-// After a failover whose old primary still answers, connections that were open stay with it and new ones reach
-// the new primary, which may have forgotten the last commits. It then gives the same numbers to other rows: whoever
-// reads what to publish from one of them and deletes what was published from the other one loses events.
+// After a failover whose old primary still answers, open connections stay with it and new ones
+// reach the new primary, which may have lost the last commits. It then gives their numbers to other
+// rows: reading what to publish from one server and deleting what was published from the other
+// loses events.
 //
-// A statement for which there is no connection but to another server fails with election.ErrElsewhere, and
-// elsewhere is told, from any goroutine and perhaps more than once.
+// A statement that can only get a connection to another server fails with election.ErrElsewhere,
+// and elsewhere is called, from any goroutine and perhaps several times.
 func (d *Database) Bind(memory string, elsewhere func(error)) {
 	d.bound.Store(&binding{memory, elsewhere})
 }
@@ -33,18 +34,19 @@ func (d *Database) Bind(memory string, elsewhere func(error)) {
 // Unbind admits connections to any server.
 func (d *Database) Unbind() { d.bound.Store(nil) }
 
-// reached is what a connection was found to reach, under this name in its custom data.
+// reached is the result of looking up a connection's server, kept in its custom data under
+// reachedKey.
 type reached struct {
-	memory string // empty: it has none yet, as a standby
-	pooled bool   // it is to a proxy that pools transactions, and may reach another server at the next one
+	memory string // empty: it has none, as a standby
+	pooled bool   // it is to a proxy that pools transactions, so the next statement may reach another server
 }
 
-// notSupported is the SQLSTATE of a feature that the server has not.
+// notSupported is the SQLSTATE of an unsupported feature.
 const notSupported = "0A000"
 
 const reachedKey = "escrow-relayer/reached"
 
-// lookUp finds out which server a connection reaches, and notes it.
+// lookUp finds out which server a connection reaches, and stores it.
 func lookUp(ctx context.Context, conn *pgx.Conn) (r reached, err error) {
 	var pid uint32
 	err = conn.QueryRow(ctx, `select pg_backend_pid()`).Scan(&pid)
@@ -52,7 +54,7 @@ func lookUp(ctx context.Context, conn *pgx.Conn) (r reached, err error) {
 		err = conn.QueryRow(ctx, `select coalesce((select id::text from memory), '')`).Scan(&r.memory)
 	}
 
-	// a server that recovers, as a standby does, refuses to read an unlogged table
+	// a recovering server, such as a standby, refuses to read an unlogged table
 	if refused := (*pgconn.PgError)(nil); errors.As(err, &refused) && refused.Code == notSupported {
 		err = nil
 	}
@@ -61,13 +63,13 @@ func lookUp(ctx context.Context, conn *pgx.Conn) (r reached, err error) {
 		return r, fmt.Errorf("ask what the server remembers: %w", err)
 	}
 
-	r.pooled = pid != conn.PgConn().PID() // such a proxy gives its clients numbers of its own
+	r.pooled = pid != conn.PgConn().PID() // such a proxy invents the numbers for its clients
 	conn.PgConn().CustomData()[reachedKey] = r
 
 	return r, nil
 }
 
-// admit says whether a connection may be used: see Bind.
+// admit reports whether a connection may be used: see Bind.
 func (d *Database) admit(ctx context.Context, conn *pgx.Conn) (ok bool, err error) {
 	b := d.bound.Load()
 	if b == nil {

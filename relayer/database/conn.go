@@ -11,17 +11,18 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Limits of a connection that has gone silent: a lost route, a proxy that died, a machine that was
-// switched off. TCP does not tell a reader of it, so without limits a statement waits for ever.
+// Limits of a silent connection: a lost route, a dead proxy, a machine without power. TCP keeps
+// that from a reader, so without limits a statement waits for ever.
 const (
-	// silence is how long the pool waits for the next bytes of an answer. A server that is alive has
-	// answered by then, since it ends a statement after statementTimeout.
+	// silence is how long the pool waits for the next bytes of an answer. A live server has
+	// answered by the end of it, since it ends a statement after statementTimeout.
 	silence = statementTimeout + 5*time.Second
-	// unacknowledged is how long bytes may stay without the other end's acknowledgement (TCP_USER_TIMEOUT, Linux).
+	// unacknowledged bounds how long sent bytes may stay unacknowledged by the other end
+	// (TCP_USER_TIMEOUT, Linux).
 	unacknowledged = 10 * time.Second
 )
 
-// dialer connects, and lets the kernel probe connections on which nothing happens.
+// dialer connects, and lets the kernel probe idle connections.
 func dialer() *net.Dialer {
 	return &net.Dialer{
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3},
@@ -31,7 +32,7 @@ func dialer() *net.Dialer {
 
 // sockets are the open connections of a pool.
 type sockets struct {
-	silence time.Duration // of those that nobody asked for patience
+	silence time.Duration // the default patience
 	mu      sync.Mutex
 	open    map[*socket]struct{}
 }
@@ -53,32 +54,32 @@ func (s *sockets) through(dial pgconn.DialFunc) pgconn.DialFunc {
 	}
 }
 
-// close ends all connections at once, whatever is under way on them.
+// close ends all connections at once, with whatever is in flight on them.
 func (s *sockets) close() {
 	s.mu.Lock()
 	all := slices.Collect(maps.Keys(s.open))
 	s.mu.Unlock()
 
 	for _, c := range all {
-		_ = c.Close() // whatever it returns, the connection is gone
+		_ = c.Close() // the connection is gone, with or without an error
 	}
 }
 
 // socket is a connection whose reads and writes end after its patience (silence, unless its user
-// asks for more), or at the deadline that its user sets, whichever comes first. Like any net.Conn,
-// its methods may be called concurrently.
+// asks for more), or at the deadline that its user sets, whichever comes first. Its methods may be
+// called concurrently, as those of net.Conn.
 type socket struct {
 	net.Conn
 	of *sockets
 
 	mu       sync.Mutex
-	deadline time.Time     // its user's; zero: none
+	deadline time.Time     // set by its user; zero: none
 	patience time.Duration // how long it may be silent
 }
 
-// Patience sets how long a read may wait for the next bytes, for a statement that takes longer than
-// others may, and returns what it was. Where the other end is gone without a word, the probes of the
-// kernel find out, or Renew after the loss of the session.
+// Patience sets how long a read may wait for the next bytes, for an unusually long statement, and
+// returns the previous value. If the other end is gone, the kernel's probes notice, or Renew after
+// the loss of the session.
 func (c *socket) Patience(d time.Duration) (before time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,7 +105,7 @@ func (c *socket) Write(b []byte) (int, error) {
 }
 
 // limit sets the deadline of the next read or write. It shares a lock with SetDeadline, by which a
-// cancelled context interrupts a read that is under way.
+// cancelled context interrupts a running read.
 func (c *socket) limit(set func(time.Time) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

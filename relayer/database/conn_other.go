@@ -4,5 +4,5 @@ package database
 
 import "syscall"
 
-// limitUnacknowledged does nothing: there is no such limit here, and the other limits hold.
+// limitUnacknowledged is empty: this system lacks the limit, and the other limits hold.
 func limitUnacknowledged(string, string, syscall.RawConn) error { return nil }

@@ -1,4 +1,4 @@
-// Package database opens connections: the pool, and the settings of the one session that belongs to an instance.
+// Package database opens the pool, and prepares the settings of the one session of an instance.
 package database
 
 import (
@@ -18,42 +18,43 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 )
 
-// Limits of statements on the pool. Commits take milliseconds; what takes longer than these limits is
-// stuck. A transaction without a statement for idleInTxTimeout belongs to a process that is frozen or
-// cut off, and other instances wait for the rows that it has locked.
+// Limits of statements on the pool. Commits take milliseconds; anything beyond these limits is
+// stuck. A transaction without a statement for idleInTxTimeout belongs to a frozen or disconnected
+// process, and other instances wait for its row locks.
 const (
 	statementTimeout = 30 * time.Second
 	lockTimeout      = 5 * time.Second
 	idleInTxTimeout  = 5 * time.Second
 )
 
-// maxConnLifetime is after how long a connection is replaced, about: where a primary that was failed over still
-// works, the connections to it would otherwise go on doing so for an hour.
+// maxConnLifetime is the approximate lifetime of a connection: after a failover whose old primary
+// still answers, it bounds how long connections stay with that one.
 const maxConnLifetime = 5 * time.Minute
 
-// pingTimeout bounds the check whether a connection that was idle for more than a second still works.
+// pingTimeout bounds the check of a connection that was idle for more than a second.
 const pingTimeout = 2 * time.Second
 
-// connectTimeout is for a URL without connect_timeout.
+// connectTimeout is the default of connect_timeout in a URL.
 const connectTimeout = 5 * time.Second
 
 // Database is the pool and the settings of the session. Close frees the pool and the connector.
 type Database struct {
 	Pool    *pgxpool.Pool
-	Session *pgx.ConnConfig // for the session, and for migrations: not through a pool of transactions
+	Session *pgx.ConnConfig // for the session, and for migrations: around any transaction pooler
 	sockets *sockets        // of the pool
 	close   func() error
-	bound   atomic.Pointer[binding] // nil: to no server
+	bound   atomic.Pointer[binding] // nil: any server
 }
 
-// Open prepares the connections and makes none: the database may be down. Every connection names
-// its instance in application_name.
+// Open prepares connections lazily: the database may be down. Every connection names its instance
+// in application_name.
 func Open(ctx context.Context, c *config.Config) (*Database, error) {
 	if c.CloudSQLInstance == "" {
 		return open(ctx, c, nil, func() error { return nil })
 	}
 
-	// The connector uses the private address where there is no public one, and IAM decides who may connect.
+	// The connector falls back to the private address, and IAM decides which identities may
+	// connect.
 	opts := []cloudsqlconn.Option{cloudsqlconn.WithDefaultDialOptions(cloudsqlconn.WithAutoIP())}
 	if c.CloudSQLIAM {
 		opts = append(opts, cloudsqlconn.WithIAMAuthN())
@@ -69,8 +70,8 @@ func Open(ctx context.Context, c *config.Config) (*Database, error) {
 	return open(ctx, c, dial, dialer.Close)
 }
 
-// open prepares connections that are made by dial, if it is not nil, whatever host the URLs name.
-// closeDialer is called by Close, or on an error.
+// open prepares connections made by dial, if it is set, whatever host the URLs name. Close calls
+// closeDialer, and so does an error.
 func open(ctx context.Context, c *config.Config, dial pgconn.DialFunc,
 	closeDialer func() error) (d *Database, err error) {
 	defer func() {
@@ -118,17 +119,17 @@ func open(ctx context.Context, c *config.Config, dial pgconn.DialFunc,
 	return d, nil
 }
 
-// through makes a connection use a dialer that knows the address itself, authenticates and encrypts:
-// the host is not looked up, and there is no TLS inside the dialer's TLS.
+// through makes a connection use a dialer that resolves the address, authenticates and encrypts: so
+// the host lookup and the driver's TLS are disabled.
 func through(conn *pgconn.Config, dial pgconn.DialFunc) {
 	conn.DialFunc = dial
 	conn.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil }
 	conn.TLSConfig, conn.Fallbacks = nil, nil
 }
 
-// prepare sets up a connection by a statement. It does not use startup parameters: PgBouncer refuses
-// those that it does not know. JIT compilation is off: the server decides on it by estimates that do
-// not know how many elements an array has, and it can cost a second to save a millisecond.
+// prepare configures a connection by a statement rather than by startup parameters, since PgBouncer
+// refuses unknown ones. JIT compilation is off: its estimates ignore how many elements an array
+// has, and it can cost a second to save a millisecond.
 func prepare(ctx context.Context, conn *pgx.Conn) error {
 	const settings = `select set_config('statement_timeout', $1, false), set_config('lock_timeout', $2, false),
 		set_config('idle_in_transaction_session_timeout', $3, false), set_config('jit', 'off', false)`
@@ -142,25 +143,25 @@ func prepare(ctx context.Context, conn *pgx.Conn) error {
 
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
-// abandon closes the socket of a connection that the pool discards in the middle of a statement. Its
-// place in the pool is free only when it is closed, and the driver would wait 15 s for an answer to
-// its last message, from a server that may not be there.
+// abandon closes the socket of a connection that the pool discards in the middle of a statement.
+// Its place in the pool is free only once it is closed, and the driver would wait 15 s for an
+// answer from a server that may be gone.
 func abandon(conn *pgx.Conn) {
 	if conn.IsClosed() {
 		_ = conn.PgConn().Conn().Close()
 	}
 }
 
-// Renew ends every connection of the pool, also those in use: statements on them fail, and the next
-// ones get new connections. It is called when the session was lost: the same cause may have broken
-// the pool's connections too, and a connection that swallows bytes returns no error.
+// Renew ends every connection of the pool, including those in use: statements on them fail, and the
+// next ones get new connections. It is called when the session was lost: the same cause may have
+// broken the pool's connections silently.
 func (d *Database) Renew() {
 	d.Pool.Reset()
 	d.sockets.close()
 }
 
-// Close closes everything, once no connection is in use. A connection that is not closed in an
-// orderly way within closeTimeout is cut off.
+// Close closes everything, once all connections are returned. A connection that fails to close
+// within closeTimeout is cut off.
 func (d *Database) Close() {
 	cut := time.AfterFunc(closeTimeout, d.sockets.close)
 	defer cut.Stop()

@@ -15,14 +15,14 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Explained is an error of the database in plain words, with what an operator can do about it. Its
-// text contains neither a password nor a URL.
+// Explained is an error of the database in plain words, with the operator's remedy. Its text is
+// free of passwords and URLs.
 type Explained struct {
 	// What is wrong.
 	What string
 	// Remedy is the first thing to do.
 	Remedy string
-	// Lasting says that a retry cannot help: somebody has to change a setting or a right.
+	// Lasting reports that a retry cannot help: a person must change a setting or a right.
 	Lasting bool
 
 	cause error
@@ -30,17 +30,17 @@ type Explained struct {
 
 func (e *Explained) Error() string { return e.What + ": " + e.Remedy }
 
-// Advice is the error in two parts, for screens that show the remedy apart.
+// Advice is the error in two parts, for screens that show the remedy separately.
 func (e *Explained) Advice() (what, remedy string) { return e.What, e.Remedy }
 
 // Unwrap returns the driver's error.
 func (e *Explained) Unwrap() error { return e.cause }
 
-// ErrNoSchema means that the database has no tables of ours: no migration has run.
+// ErrNoSchema means that the database lacks our tables: migrations are still to run.
 var ErrNoSchema = errors.New("the database has no schema")
 
-// Explain says in plain words what an error of the database means for whoever runs the relayer. It
-// returns an error that it does not know unchanged.
+// Explain translates an error of the database into plain words for operators. An unknown error is
+// returned unchanged.
 func Explain(err error) error {
 	if err == nil || errors.As(err, new(*Explained)) || errors.Is(err, context.Canceled) {
 		return err
@@ -68,13 +68,13 @@ func Explain(err error) error {
 // undefinedTable is the server's code for a table that does not exist.
 const undefinedTable = "42P01"
 
-// Lasting says whether err is an Explained for which a retry cannot help.
+// Lasting reports whether err is an Explained for which a retry cannot help.
 func Lasting(err error) bool {
 	e := new(Explained)
 	return errors.As(err, &e) && e.Lasting
 }
 
-// remedy is what to do about an answer of the server.
+// remedy is the response to an answer of the server.
 type remedy struct {
 	text    string
 	lasting bool
@@ -116,11 +116,11 @@ func explainServer(pg *pgconn.PgError) *Explained {
 	return &Explained{What: "the database says: " + pg.Message, Remedy: r.text, Lasting: r.lasting}
 }
 
-// httpAnswer matches what the driver says when an HTTP server answers: it reads the first bytes,
+// httpAnswer matches the driver's errors when an HTTP server answers: it reads the first bytes,
 // "HTTP/", as a message's type H and its length.
 var httpAnswer = regexp.MustCompile(`invalid (body|message) (body )?length.* 14148116\d\d|unknown message type: H|received unexpected message`)
 
-// explainConnection explains why there is no connection.
+// explainConnection explains a failure to connect.
 func explainConnection(e *pgconn.ConnectError) *Explained {
 	c := e.Config
 	where := net.JoinHostPort(c.Host, fmt.Sprint(c.Port))
@@ -172,7 +172,7 @@ func explainConnection(e *pgconn.ConnectError) *Explained {
 	return nil
 }
 
-// certificate says what is wrong with a server's certificate.
+// certificate describes the problem of a server's certificate.
 func certificate(e error) string {
 	if verification, ok := errors.AsType[*tls.CertificateVerificationError](e); ok {
 		return verification.Err.Error()

@@ -1,5 +1,5 @@
-// Package logging makes the logger: JSON as Google Cloud Logging reads it, or text for a person,
-// without secrets either way.
+// Package logging creates the logger: JSON for Google Cloud Logging, or text for people, both free
+// of secrets.
 package logging
 
 import (
@@ -18,10 +18,10 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/redact"
 )
 
-// New returns a logger. format is json, text, or auto: text where w is a terminal. level is one of
+// New returns a logger. format is json, text, or auto: text if w is a terminal. level is one of
 // debug, info, warn, error, in upper or lower case. On a terminal text is coloured, unless NO_COLOR
-// is set (https://no-color.org). Every text is masked, although the places that know a secret mask it
-// too.
+// is set (https://no-color.org). Every text is masked, as a second safeguard: code that handles a
+// secret masks it too.
 func New(w io.Writer, format, level string, secrets *redact.Secrets) *slog.Logger {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
@@ -69,7 +69,8 @@ func terminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// mask returns an attribute without secrets. A value that is not a text stays as it is, unless its text has a secret.
+// mask returns an attribute without secrets. Values other than text stay unchanged, unless their
+// text has a secret.
 func mask(a slog.Attr, secrets *redact.Secrets) slog.Attr {
 	switch a.Value.Kind() {
 	case slog.KindString:
@@ -86,11 +87,11 @@ func mask(a slog.Attr, secrets *redact.Secrets) slog.Attr {
 	return a
 }
 
-// cloud gives an attribute the name and form that Cloud Logging knows it by:
+// cloud gives an attribute the name and form that Cloud Logging expects:
 // https://cloud.google.com/logging/docs/structured-logging
 func cloud(groups []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindDuration {
-		// By default a duration is written as a number of nanoseconds.
+		// The default is a number of nanoseconds.
 		a.Value = slog.StringValue(a.Value.Duration().Round(time.Microsecond).String())
 	}
 

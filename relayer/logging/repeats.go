@@ -6,14 +6,14 @@ import (
 	"unicode"
 )
 
-// Repeats keeps the log from saying the same at each try: what goes wrong may be tried twice per
-// second, for hours. The zero value has heard nothing. It is not for concurrent use.
+// Repeats suppresses repetitions in the log: a failing operation may be retried twice per second,
+// for hours. The zero value is ready. It is for one goroutine.
 type Repeats struct {
-	text string // without numbers: a block's, or a time's, make no new reason
+	text string // without digits: a new block number or time is the same reason
 	at   time.Time
 }
 
-// Lately says whether an error has come within a while. If not, it counts as heard now.
+// Lately reports whether an error has occurred within a time. If not, it is recorded now.
 func (r *Repeats) Lately(err error, now time.Time, while time.Duration) bool {
 	text := strings.Map(func(c rune) rune {
 		if unicode.IsDigit(c) {

@@ -1,7 +1,7 @@
-// Package metrics serves what the instance's registry gathers, for every kind of scraper.
+// Package metrics serves the metrics of the instance's registry, for every kind of scraper.
 //
-// Some metrics have the names of the relayer's first version, which dashboards use and which Prometheus'
-// conventions would write otherwise. Each of these is served under a conforming name too.
+// Some metrics have historical names that dashboards use but that violate Prometheus' conventions.
+// Each of these is served under a conforming name too.
 package metrics
 
 import (
@@ -15,8 +15,8 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// Aliases are the conforming names (https://prometheus.io/docs/practices/naming) of the metrics that have
-// another one.
+// Aliases are the conforming names (https://prometheus.io/docs/practices/naming) of the metrics
+// with historical ones.
 var Aliases = map[string]string{
 	"relayer_blocks_processed":   "relayer_blocks_processed_total",
 	"relayer_events_published":   "relayer_events_published_total",
@@ -27,8 +27,8 @@ var Aliases = map[string]string{
 	"event_deduplication_hits":   "relayer_event_deduplication_hits_total",
 }
 
-// Handler serves the metrics of a gatherer in Prometheus' text format, or in OpenMetrics, with exemplars, to a
-// scraper that asks for it.
+// Handler serves the metrics of a gatherer in Prometheus' text format, or in OpenMetrics, with
+// exemplars, to a scraper that asks for it.
 func Handler(from prometheus.Gatherer, log *slog.Logger) http.Handler {
 	serve := func(g prometheus.Gatherer, openMetrics bool) http.Handler {
 		return promhttp.HandlerFor(g, promhttp.HandlerOpts{
@@ -48,7 +48,7 @@ func Handler(from prometheus.Gatherer, log *slog.Logger) http.Handler {
 	})
 }
 
-// withAliases adds a family under its conforming name behind each that has one.
+// withAliases adds to each family with a conforming name a copy under that name.
 type withAliases struct{ from prometheus.Gatherer }
 
 // Gather implements prometheus.Gatherer.
@@ -65,9 +65,10 @@ func (g withAliases) Gather() ([]*dto.MetricFamily, error) {
 	return all, err
 }
 
-// openNames keeps the names that a counter has. OpenMetrics demands that a counter's name ends in _total, and the
-// encoder appends it: a dashboard would lose the series as soon as its Prometheus negotiates OpenMetrics. A counter
-// of another name is therefore of unknown type there.
+// openNames preserves the names of counters. OpenMetrics requires that a counter's name ends in
+// _total, and the encoder appends it: a dashboard would lose the series as soon as its Prometheus
+// negotiates OpenMetrics. A counter with another name is therefore served as a metric of unknown
+// type.
 type openNames struct{ from prometheus.Gatherer }
 
 // Gather implements prometheus.Gatherer.

@@ -18,10 +18,9 @@ import (
 
 const mask = "***"
 
-// URL shows a URL's scheme and host, without what may be a key: user, path, query, and host names
-// below the registered domain, which some providers make up per customer. Of a URL that cannot be
-// taken apart without doubt, such as one whose password has an @ in it, it shows the scheme at most.
-// It never fails.
+// URL shows a URL's scheme and host, without possible keys: user, path, query, and host names below
+// the registered domain, which some providers create per customer. Of an ambiguous URL, such as one
+// whose password has an @ in it, it shows at most the scheme. It always succeeds.
 func URL(raw string) string {
 	raw = strings.TrimSpace(raw)
 	u, err := url.Parse(raw)
@@ -36,7 +35,7 @@ func URL(raw string) string {
 	}
 
 	if strings.Count(raw, "@") != strings.Count(authority, "@") || strings.Count(raw, "@") > 1 {
-		return u.Scheme + "://" + mask // whose host it is cannot be told
+		return u.Scheme + "://" + mask // the host is ambiguous
 	}
 
 	host := shownHost(u.Hostname())
@@ -47,8 +46,8 @@ func URL(raw string) string {
 	return u.Scheme + "://" + host
 }
 
-// shownHost is a host name without labels below the registered domain. Of a name that no host can
-// have, nothing is shown.
+// shownHost is a host name without labels below the registered domain. An invalid host name is
+// hidden.
 func shownHost(host string) string {
 	if net.ParseIP(host) != nil {
 		if strings.Contains(host, ":") {
@@ -73,23 +72,23 @@ func foreign(r rune) bool {
 	return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-._", r)
 }
 
-// Secrets masks what is secret in a set of URLs and connection strings. It is immutable.
+// Secrets masks the secrets of a set of URLs and connection strings. It is immutable.
 type Secrets struct {
-	find  *regexp.Regexp    // any of the secrets, whatever their case; nil: there are none
+	find  *regexp.Regexp    // any of the secrets, in any case; nil: there are none
 	shown map[string]string // by secret in lower case
 }
 
 var keyword = regexp.MustCompile(`(?i)(?:password|sslpassword|passfile)\s*=\s*(?:'((?:[^'\\]|\\.)*)'|((?:\\.|\S)+))`)
 
-// escaped is a character of a keyword's value that libpq takes as it is.
+// escaped is a character that libpq takes literally in a keyword's value.
 var escaped = regexp.MustCompile(`\\(.)`)
 
 // collector gathers secrets and what is shown for each.
 type collector map[string]string
 
-// secret adds a text that is one wherever it stands.
+// secret adds a text that is secret wherever it occurs.
 func (c collector) secret(text string) {
-	if len(text) < 3 { // masking a single letter would show where it stands
+	if len(text) < 3 { // masking a single letter would reveal its places
 		return
 	}
 
@@ -98,7 +97,8 @@ func (c collector) secret(text string) {
 	}
 }
 
-// hide adds a secret of a URL: a password of Postgres, or what an endpoint's provider made up.
+// hide adds a secret of a URL: a password of Postgres, or a part that an endpoint's provider
+// invented.
 func (c collector) hide(postgres bool, text string) {
 	if postgres {
 		c.password(text)
@@ -107,8 +107,8 @@ func (c collector) hide(postgres bool, text string) {
 	}
 }
 
-// password adds a text that is a password. One that is a plain word is one only where a password
-// stands: if it were masked everywhere, no text could be read, and the gaps would give it away.
+// password adds a password. A plain word is masked only in the place of a password: masked
+// everywhere, it would make texts unreadable, and the gaps would reveal it.
 func (c collector) password(text string) {
 	if !plainWord(text) {
 		c.secret(text)
@@ -123,13 +123,13 @@ func (c collector) password(text string) {
 	}
 }
 
-// plainWord reports whether a text is made of few letters only, as a word of a language is.
+// plainWord reports whether a text consists of a few letters only, like a word of a language.
 func plainWord(text string) bool {
 	return !keyLike(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsLetter(r) })
 }
 
-// Weak reports whether the password of a connection string is one that can be guessed, or that cannot be
-// told from an ordinary word in a text.
+// Weak reports whether the password of a connection string can be guessed, or looks like an
+// ordinary word in a text.
 func Weak(connection string) bool {
 	u, err := url.Parse(connection)
 	if err != nil || u.User == nil {
@@ -141,11 +141,10 @@ func Weak(connection string) bool {
 	return set && (plainWord(password) || password == u.User.Username() || len(password) < minPassword)
 }
 
-// minPassword is a length below which a password is found by trying, in characters.
+// minPassword is the length, in characters, below which a password is found by trying.
 const minPassword = 12
 
-// forms in which a text may be written: as part of a URL, where a plus may be a space, and as errors and
-// JSON quote it.
+// forms of a text: as part of a URL, where a plus may be a space, and as errors and JSON quote it.
 func forms(text string) (list []string) {
 	plain := []string{text}
 	for _, decode := range []func(string) (string, error){url.PathUnescape, url.QueryUnescape} {
@@ -171,8 +170,8 @@ func (c collector) replace(text, shown string) {
 	}
 }
 
-// keyLike says whether a word may be a key: long, or with digits among letters. If plain words were
-// masked too, such as the name of a network or a user, no text could be read.
+// keyLike reports whether a word may be a key: long, or with digits among letters. Masking plain
+// words too, such as the name of a network or a user, would make texts unreadable.
 func keyLike(word string) bool {
 	digits := strings.ContainsAny(word, "0123456789")
 	return len(word) >= 16 || digits && len(word) >= 5
@@ -217,15 +216,16 @@ func New(raw ...string) *Secrets {
 	return found.done()
 }
 
-// header collects what a client makes of user and password for the Authorization header.
+// header collects a client's Authorization header for user and password.
 func (c collector) header(u *url.Userinfo) {
 	password, _ := u.Password()
 	c.replace(base64.StdEncoding.EncodeToString([]byte(u.Username()+":"+password)), mask)
 }
 
-// url collects the secrets of what follows a URL's scheme. It takes the text apart itself: a
-// password may hold what ends the authority of a URL, and then a parser takes one half of it for a
-// host and the other for a path. So all before the last @ is looked at as user and password too.
+// url collects the secrets of the part after a URL's scheme. It splits the text without a URL
+// parser: a password may contain the characters that end the authority, and a parser would take one
+// half of it for a host and the other for a path. So everything before the last @ counts as user
+// and password too.
 func (c collector) url(postgres bool, rest string) {
 	if at := strings.LastIndex(rest, "@"); at >= 0 {
 		user := rest[:at]
@@ -278,7 +278,7 @@ func (c collector) url(postgres bool, rest string) {
 	c.path(postgres, rest[len(authority):])
 }
 
-// secretNames are in the names of values that are secret however they look.
+// secretNames match the names of values that are secret in any form.
 var secretNames = regexp.MustCompile(`(?i)key|token|secret|auth|pass|sig|pwd`)
 
 // path collects the secrets of a URL's path, query and fragment.
@@ -307,7 +307,8 @@ func (c collector) path(postgres bool, text string) {
 	}
 }
 
-// done makes the mask. Of two secrets at one place the longer is replaced, so that nothing of it is left.
+// done builds the mask. Of two secrets at one place the longer is replaced, so that all of it is
+// hidden.
 func (c collector) done() *Secrets {
 	if len(c) == 0 {
 		return &Secrets{}
@@ -339,8 +340,8 @@ func (s *Secrets) Mask(text string) string {
 	})
 }
 
-// has says whether a text has a secret in it. Most have none, and looking for each is much faster
-// than the expression that finds any.
+// has reports whether a text contains a secret. Most texts have none, and searching for each secret
+// is much faster than the expression that finds any.
 func (s *Secrets) has(text string) bool {
 	text = strings.ToLower(text)
 	for secret := range s.shown {
@@ -352,7 +353,7 @@ func (s *Secrets) has(text string) bool {
 	return false
 }
 
-// Error masks the secrets in an error's text. errors.Is and errors.As go on to find what it wraps.
+// Error masks the secrets in an error's text. errors.Is and errors.As still find what it wraps.
 func (s *Secrets) Error(err error) error {
 	if err == nil {
 		return nil

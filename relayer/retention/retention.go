@@ -1,12 +1,11 @@
-// Package retention removes what nothing needs any more, in small steps, so that it never holds a
-// lock for long. The leader runs it.
+// Package retention removes data without further use, in small steps, so that it holds locks only
+// briefly. The leader runs it.
 //
 // It removes the events of escrows that have ended (contract.Event.Ends), the history of an escrow
-// as a whole, once it is older than Config.Events, below the verified block and not above the
-// oldest block whose hash is kept: then no cursor can come back to it, and no reorganisation has to
-// fold or retract it. It removes instances that have been dead for longer than Config.Instances and
-// own nothing, and block hashes far below finality. It keeps every event of an escrow that may
-// still emit one.
+// as a whole, once it is older than Config.Events and its end is below the verified block and at
+// most the oldest block whose hash is kept: below that, cursors stay ahead and reorganisations end.
+// It removes instances that have been dead for longer than Config.Instances and own nothing, and
+// block hashes far below finality. It keeps every event of an escrow that may still emit one.
 package retention
 
 import (
@@ -33,8 +32,7 @@ type Config struct {
 const (
 	escrowsPerStep = 500
 	// blocksKept is how many block hashes stay: some seven hours of Ethereum at one hash per block.
-	// After a reorganisation that is deeper than the oldest of them the chain is read again from
-	// START_BLOCK.
+	// After a reorganisation below the oldest of them the chain is read again from START_BLOCK.
 	blocksKept = 2048
 )
 
@@ -63,7 +61,7 @@ type Removed struct {
 	Events, Instances, Blocks int64
 }
 
-// Once cleans up as much as there is.
+// Once runs one whole clean-up.
 func Once(ctx context.Context, cfg Config) (r Removed, err error) {
 	for cfg.Events > 0 {
 		n, err := removeSome(ctx, cfg)
@@ -92,7 +90,8 @@ func Once(ctx context.Context, cfg Config) (r Removed, err error) {
 	return r, nil
 }
 
-// removeSome takes one step. What a replay requests at this moment may be removed: it is not replayed then.
+// removeSome takes one step. It may remove an event whose replay is just being requested: that one
+// is skipped.
 func removeSome(ctx context.Context, cfg Config) (n int64, err error) {
 	tag, err := cfg.DB.Exec(ctx, removeEvents, pgx.StrictNamedArgs{"chain": cfg.ChainID, "age": cfg.Events.Seconds(),
 		"step": escrowsPerStep})
@@ -100,10 +99,10 @@ func removeSome(ctx context.Context, cfg Config) (n int64, err error) {
 	return tag.RowsAffected(), err
 }
 
-// removeEvents takes some escrows whose last event, a release or refund, was stored long ago and
-// lies below the verified block and the oldest remembered one, and removes their events. The types
-// 5 and 6 are contract.Event.Ends, written as in the index events_ended. Records and registry rows
-// stay: they are small, and show that the escrow existed.
+// removeEvents selects some escrows whose last event, a release or refund, was stored long ago and
+// is at or below the verified block and the oldest remembered one, and removes their events. The
+// types 5 and 6 are contract.Event.Ends, written as in the index events_ended. Records and registry
+// rows stay: they are small, and show that the escrow existed.
 const removeEvents = `
 	with ended as (
 		select p.escrow from events p

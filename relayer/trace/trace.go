@@ -1,11 +1,12 @@
-// Package trace exports spans of what an instance does with blocks: read them, commit them, publish what was in them.
+// Package trace exports spans of an instance's work on blocks: reading, committing and publishing
+// them.
 //
-// The variables of OpenTelemetry's specification say whether and where to; without
-// OTEL_TRACES_EXPORTER nothing is traced, no span is made and no message carries a trace context.
-// relayer/config has checked them when Start is called.
+// The variables of OpenTelemetry's specification configure the export; without OTEL_TRACES_EXPORTER
+// tracing is off, spans are not created and messages carry no trace context. relayer/config has
+// checked them when Start is called.
 //
-// Nothing waits for an exporter. Spans that it does not take in time are dropped, and its errors
-// are logged once a minute.
+// Exports run in the background. Spans that the exporter cannot take in time are dropped, and its
+// errors are logged once a minute.
 package trace
 
 import (
@@ -34,28 +35,29 @@ import (
 const Scope = "github.com/fusion-prime/escrow-relayer"
 
 const (
-	// flushTimeout bounds the export of the last spans: the last step of the 10 s that Cloud Run leaves after SIGTERM.
+	// flushTimeout bounds the export of the last spans: the last step of the 10 s that Cloud Run
+	// leaves after SIGTERM.
 	flushTimeout = time.Second
-	// endTimeout bounds the wait for an exporter that was told to give up.
+	// endTimeout bounds the wait for a cancelled exporter.
 	endTimeout = 250 * time.Millisecond
-	// quiet is for how long after an error that was logged no other one is.
+	// quiet is the pause between two logged errors.
 	quiet = time.Minute
 )
 
-// Tracing exports spans until Stop. Nil is tracing that is off.
+// Tracing exports spans until Stop. Nil means that tracing is off.
 type Tracing struct {
 	provider *sdk.TracerProvider
 	exporter *exporter
 }
 
 // Start begins to export if the environment asks for it, else it returns nil. Attributes describe
-// the instance; OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME win over them.
+// the instance; OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME override them.
 func Start(ctx context.Context, log *slog.Logger, attributes map[string]string) (*Tracing, error) {
 	if disabled, _ := strconv.ParseBool(env("OTEL_SDK_DISABLED")); disabled {
 		return nil, nil
 	}
 
-	// What the SDK logs by itself may have a header in it, and is discarded. Its errors are handled as the
+	// The SDK's log may contain a header, so it is discarded. Its errors are handled as the
 	// exporter's.
 	otel.SetLogger(logr.Discard())
 	var to sdk.SpanExporter
@@ -97,7 +99,7 @@ func begin(ctx context.Context, log *slog.Logger, attributes map[string]string, 
 	return &Tracing{exporter: e, provider: sdk.NewTracerProvider(sdk.WithBatcher(e), sdk.WithResource(about))}, nil
 }
 
-// Tracer makes spans; nil when tracing is off.
+// Tracer creates spans; nil when tracing is off.
 func (t *Tracing) Tracer() api.Tracer {
 	if t == nil {
 		return nil
@@ -106,7 +108,7 @@ func (t *Tracing) Tracer() api.Tracer {
 	return t.provider.Tracer(Scope)
 }
 
-// Stop exports what is left, for flushTimeout at most, and ends.
+// Stop exports the remaining spans, for flushTimeout at most, and ends.
 func (t *Tracing) Stop(ctx context.Context) {
 	if t == nil {
 		return
@@ -123,19 +125,19 @@ func (t *Tracing) Stop(ctx context.Context) {
 	defer timer.Stop()
 	select {
 	case <-t.exporter.ended:
-	case <-timer.C: // a write to a console that nobody reads cannot be ended
+	case <-timer.C: // a blocked write to a console cannot be cancelled
 	}
 }
 
-// exporter passes spans on to another exporter. It logs that one's errors, at most one per minute, and
-// can be told to give up.
+// exporter forwards spans to another exporter, logs its errors, at most one per minute, and can be
+// cancelled.
 type exporter struct {
 	to     sdk.SpanExporter
 	log    *slog.Logger
 	life   context.Context //nolint:containedctx // it ends the exports that are under way
 	giveUp context.CancelFunc
 	ended  chan struct{}
-	said   atomic.Int64 // when it last complained, unix nanoseconds
+	said   atomic.Int64 // when it last logged an error, unix nanoseconds
 	failed atomic.Int64 // spans lost since
 }
 
@@ -175,7 +177,7 @@ func (e *exporter) complain(ctx context.Context, err error) {
 	e.log.WarnContext(ctx, "traces not exported", slog.Int64("spans", e.failed.Swap(0)), slog.Any("err", err))
 }
 
-// env is the first of some variables that is set.
+// env is the first set variable of some.
 func env(names ...string) string {
 	for _, name := range names {
 		if v := strings.ToLower(strings.TrimSpace(os.Getenv(name))); v != "" {
