@@ -514,8 +514,8 @@ func TestNoNodeAnywhere(t *testing.T) {
 		headline string
 	}{
 		"3 seconds":  {fleet.Notice, "Nothing new is stored: this may end within seconds"},
-		"40 seconds": {fleet.Warning, "Nothing new is stored: somebody should look"},
-		"3 minutes":  {fleet.Critical, "Nothing new is stored: somebody has to look"},
+		"40 seconds": {fleet.Warning, "Nothing new is stored: act today"},
+		"3 minutes":  {fleet.Critical, "Nothing new is stored: act now"},
 	} {
 		stuck("b", ago)
 		problems := judged()

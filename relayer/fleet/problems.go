@@ -190,13 +190,13 @@ func (f *Fleet) Judge(l Limits) []Problem {
 			"no instance has ever run for chain %d on this database", f.ChainID)
 	case f.ReadOnly:
 		p.add(ReadOnly, Critical, "end the failover, or make room and lift default_transaction_read_only; DATABASE_URL must "+
-			"lead to the primary", "the database is read-only: nothing is stored and nothing is published")
+			"lead to the primary", "the database is read-only: nothing is stored or published")
 	case f.Live() == 0 && f.locked() > 0:
 		p.add(NobodyAlive, Critical, "open /readyz or the log of one of them, which names the cause; look at the "+
-			"database's disk and log first", "%s with a session, and none writes: the database refuses what they "+
-			"write, or they hang; nothing is stored and nothing is published", instances(f.locked()))
+			"database's disk and log first", "%s with a session, and none writes: the database refuses their "+
+			"writes, or they hang; nothing is stored or published", instances(f.locked()))
 	case f.Live() == 0:
-		p.add(NobodyAlive, Critical, "start an instance; it goes on where the last one stopped", "%s", f.nobodyAlive())
+		p.add(NobodyAlive, Critical, "start an instance; it continues where the last one stopped", "%s", f.nobodyAlive())
 	default:
 		f.judgeNodes(&p)
 		f.judgeLeader(&p, l)
@@ -233,7 +233,7 @@ func (f *Fleet) judgeStrangers(p *problems) {
 	}
 
 	p.add(StrangerHolds, Warning, "`escrow-relayer locks --end`, and revoke connect on the database from public",
-		"a login without rights holds locks of the fleet, which gave them other keys: %s", enumerate(who))
+		"an unprivileged login holds locks of the fleet, which got other keys: %s", enumerate(who))
 }
 
 func (f *Fleet) nobodyAlive() string {
@@ -245,7 +245,7 @@ func (f *Fleet) nobodyAlive() string {
 		}
 	}
 
-	text := "no instance is alive: nothing is watched and nothing is published"
+	text := "no instance is alive: nothing is watched or published"
 	switch died := len(f.Instances) - stopped; {
 	case stopped > 0 && died == 0:
 		text += fmt.Sprintf("; %s stopped cleanly, the first %s ago", instances(stopped), since)
@@ -291,18 +291,18 @@ func (f *Fleet) judgeNodes(p *problems) {
 	}
 
 	p.add(NoNode, LimitNode.of(since), "look at the endpoints of RPC_URLS; /readyz of an instance names what they say",
-		"the nodes let none of %s go on, for %s: nothing new is read", instances(n), since)
+		"the nodes have blocked all of %s for %s: new blocks are not read", instances(n), since)
 }
 
 func (f *Fleet) judgeLeader(p *problems, l Limits) {
 	age := f.Leader.HeartbeatAge
 	if f.Leader.Held {
 		p.add(HungLeader, l.HungLeader.of(age), "restart it; another instance takes over within seconds",
-			"the leader %s holds its lock but has not made its rounds for %s", f.Leader.Instance, age)
+			"the leader %s holds its lock but its heartbeat stopped %s ago", f.Leader.Instance, age)
 	} else {
 		p.add(NoLeader, l.NoLeader.of(max(age, 1)),
 			"look at the logs of the live instances for why they do not take the leader lock",
-			"nobody has led for %s: new escrows are not discovered", age)
+			"no leader for %s: new escrows are not discovered", age)
 	}
 }
 
@@ -340,7 +340,7 @@ func (f *Fleet) judgeUnserved(p *problems, l Limits) {
 func (f *Fleet) judgeProgress(p *problems, l Limits) {
 	if head := f.Chain.NodeHead; head > 0 && f.Chain.Start > head {
 		p.add(FutureStart, Critical,
-			"set START_BLOCK to the block in which the factory was deployed, on a database of its own",
+			"set START_BLOCK to the block in which the factory was deployed, on a separate database",
 			"START_BLOCK %d is %d blocks above the head %d: nothing is read until the chain is there",
 			f.Chain.Start, f.Chain.Start-head, head)
 	}
@@ -375,7 +375,7 @@ func (f *Fleet) judgeTarget(p *problems, l Limits) {
 	if l.Target.of(head) == "" {
 		p.add(StillFinality, l.Target.of(age),
 			"compare the finalized and safe blocks of the endpoints with a block explorer",
-			"the newest block that FINALITY lets be processed is %s old, the head %s: nothing newer is published", age, head)
+			"the newest block that FINALITY allows is %s old, the head %s: nothing newer is published", age, head)
 		return
 	}
 
@@ -504,7 +504,7 @@ func (f *Fleet) judgeSettings(p *problems, l Limits) {
 	}
 
 	if l.MixedSettings && len(texts) > 0 {
-		p.add(MixedSettings, Warning, "give all instances the same values, and take ALLOW_MIXED_SETTINGS back",
+		p.add(MixedSettings, Warning, "give all instances the same values, and unset ALLOW_MIXED_SETTINGS",
 			"live instances have different settings: %s", strings.Join(texts, "; "))
 	}
 }

@@ -60,9 +60,9 @@ func Headline(all []Problem) string {
 	effect, what := headlines[worst].effect, headlines[worst].what
 	switch all[0].Severity {
 	case Critical:
-		return what + ": somebody has to look"
+		return what + ": act now"
 	case Warning:
-		return what + ": somebody should look"
+		return what + ": act today"
 	}
 
 	if effect == Blind || effect == Stops {
@@ -111,7 +111,7 @@ func (s *Sight) lasting(p *problems, kind string, l Limit, since time.Time, subj
 
 	what, remedy := advice(err)
 	if kind == SessionGone {
-		remedy = cmp.Or(remedy, "it joins again by itself once this has ended")
+		remedy = cmp.Or(remedy, "it rejoins once this has ended")
 	}
 
 	p.add(kind, l.Severity(max(1, s.Now.Sub(since))), remedy, "%s: %s", subject, what)
