@@ -9,20 +9,20 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// addressSet is a set of addresses in 30 to 45 bytes of memory each, where a Go map takes 24 to 48 and
-// is at its worst for a million. It is a table with linear probing: an address stands at the place
-// that its hash names, or at the first free one behind it. At most two thirds of the places are taken.
-// The hash is seeded, so nobody can choose addresses that meet in one place.
+// addressSet is a set of addresses in 30 to 45 bytes of memory each; a Go map takes 24 to 48, the
+// most for a million. It is a hash table with linear probing: an address is at the place of its
+// hash, or at the first free one after it. At most two thirds of the places are taken. The hash is
+// seeded, so that collisions cannot be chosen.
 //
-// The zero address marks a free place and cannot be in the set: no contract has it. A set belongs to
-// one goroutine.
+// The zero address marks a free place and cannot be in the set: no contract has it. A set belongs
+// to one goroutine.
 type addressSet struct {
 	seed   maphash.Seed
 	places []common.Address
 	n      int
 }
 
-// newAddressSet makes a set that does not grow before it has n addresses.
+// newAddressSet creates a set with room for n addresses.
 func newAddressSet(n int) *addressSet {
 	return &addressSet{seed: maphash.MakeSeed(), places: make([]common.Address, placesFor(n))}
 }
@@ -37,7 +37,7 @@ func (s *addressSet) has(a common.Address) bool {
 	return found && a != common.Address{}
 }
 
-// find returns the place of an address, or the free one where it would stand. It compares eight bytes
+// find returns the place of an address, or the free one where it belongs. It compares eight bytes
 // first, which nearly always decides, because a comparison of all twenty is a call.
 func (s *addressSet) find(a common.Address) (place int, found bool) {
 	first := binary.NativeEndian.Uint64(a[:])
@@ -54,8 +54,8 @@ func (s *addressSet) find(a common.Address) (place int, found bool) {
 	}
 }
 
-// home is the place that the hash of an address names (Lemire, "Fast Random Integer Generation in an
-// Interval": the upper half of a product instead of a division).
+// home is the place of an address's hash (Lemire, "Fast Random Integer Generation in an Interval":
+// the upper half of a product instead of a division).
 func (s *addressSet) home(a common.Address) int {
 	place, _ := bits.Mul64(maphash.Bytes(s.seed, a[:]), uint64(len(s.places)))
 	return int(place)
@@ -69,7 +69,7 @@ func (s *addressSet) next(place int) int {
 	return 0
 }
 
-// add says whether the address is new.
+// add reports whether the address is new.
 func (s *addressSet) add(a common.Address) bool {
 	if a == (common.Address{}) {
 		return false
@@ -101,7 +101,7 @@ func (s *addressSet) grow() {
 	}
 }
 
-// remove takes an address out, and moves up those behind it that would not be found across the gap.
+// remove removes an address, and moves up those after it that would be unreachable across the gap.
 func (s *addressSet) remove(a common.Address) {
 	gap, found := s.find(a)
 	if !found || a == (common.Address{}) {
@@ -118,7 +118,7 @@ func (s *addressSet) remove(a common.Address) {
 	s.places[gap] = common.Address{}
 }
 
-// behind is how many places at lies behind from, around the end of the table.
+// behind is the distance from one place to another, around the end of the table.
 func (s *addressSet) behind(from, at int) int {
 	if at < from {
 		at += len(s.places)
@@ -127,7 +127,7 @@ func (s *addressSet) behind(from, at int) int {
 	return at - from
 }
 
-// all yields every address, in no order.
+// all yields every address, unordered.
 func (s *addressSet) all() iter.Seq[common.Address] {
 	return func(yield func(common.Address) bool) {
 		for _, a := range s.places {

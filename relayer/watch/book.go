@@ -10,16 +10,16 @@ import (
 	"github.com/fusion-prime/escrow-relayer/registry"
 )
 
-// book is the set of escrows that a slot watch looks for. It belongs to the goroutine of the watch.
+// book is the set of escrows that a slot watch follows. It belongs to the goroutine of the watch.
 type book struct {
 	addresses *addressSet
-	ended     map[common.Address]int64 // block of the release or refund, for those that wait for it to be final
-	// new ones, by block: each joins with the batch that has its deployment, and is asked for by then
+	ended     map[common.Address]int64 // block of the release or refund, until it is final
+	// new ones, by block: each joins with the batch of its deployment, whose request names it
 	waiting []registry.Late
-	version int // raised by each change of what is asked for
+	version int // raised by each change of the requested addresses
 }
 
-// loadBook reads the escrows of some slots that a cursor vouches for.
+// loadBook reads the escrows of some slots that a cursor covers.
 func loadBook(ctx context.Context, db registry.DB, chainID int64, slots []int16, final int64) (*book, error) {
 	n, err := registry.Count(ctx, db, chainID, slots)
 	if err != nil {
@@ -37,7 +37,7 @@ func loadBook(ctx context.Context, db registry.DB, chainID int64, slots []int16,
 	return b, err
 }
 
-// newBook makes one for so many escrows; it may get more.
+// newBook creates a book with room for so many escrows.
 func newBook(escrows int) *book {
 	return &book{addresses: newAddressSet(escrows), ended: map[common.Address]int64{}}
 }
@@ -50,7 +50,7 @@ func (b *book) add(a common.Address) {
 	}
 }
 
-// await replaces the escrows that wait.
+// await replaces the waiting escrows.
 func (b *book) await(late []registry.Late) {
 	slices.SortStableFunc(late, func(x, y registry.Late) int { return cmp.Compare(x.Block, y.Block) })
 	if !slices.Equal(b.waiting, late) {
@@ -68,7 +68,7 @@ func (b *book) due(block int64) []registry.Late {
 	return b.waiting[:n:n]
 }
 
-// join adds the first waiting escrows, so many of them.
+// join adds the first n waiting escrows.
 func (b *book) join(n int) {
 	for _, l := range b.waiting[:n] {
 		b.addresses.add(l.Address)
@@ -77,10 +77,10 @@ func (b *book) join(n int) {
 	b.waiting = b.waiting[n:]
 }
 
-// end notes that an escrow has ended: it leaves the book once that block is final.
+// end records that an escrow has ended: it leaves the book once that block is final.
 func (b *book) end(a common.Address, block int64) { b.ended[a] = block }
 
-// forget drops escrows whose ending is final: they will never emit again.
+// forget drops escrows whose ending is final: they emit no more events.
 func (b *book) forget(final int64) {
 	for a, block := range b.ended {
 		if block <= final {

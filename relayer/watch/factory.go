@@ -22,8 +22,8 @@ type FactoryConfig struct {
 	Config
 
 	Factory     common.Address
-	BeatEvery   time.Duration // how often the leader says that it makes its rounds
-	ResignAfter time.Duration // a leader that has had an error or no block to process from its node for so long resigns
+	BeatEvery   time.Duration // pause between two heartbeats of the leader
+	ResignAfter time.Duration // a leader without progress for this long, because of its node, resigns
 	Health      func() error  // of the node
 }
 
@@ -35,8 +35,8 @@ type FactoryWatch struct {
 	next atomic.Int64
 }
 
-// ErrNoProgress means that the leader has not gone on for too long: its node does not let it, or its
-// commits fail, as the error behind it says. Somebody else should lead.
+// ErrNoProgress means that the leader has been without progress for too long: its node blocks it,
+// or its commits fail, as the wrapped error tells. Another instance should lead.
 var ErrNoProgress = errors.New("this leader has not gone on")
 
 // NewFactoryWatch returns a watch; Run starts it.
@@ -51,9 +51,9 @@ func NewFactoryWatch(cfg FactoryConfig) *FactoryWatch {
 func (w *FactoryWatch) Next() int64 { return w.next.Load() }
 
 // Run serves one term: it commits under the epoch until ctx ends (nil), the epoch is over
-// (ErrFenced), or it has not gone on for ResignAfter (ErrNoProgress); a leader that is stuck at a block
-// stays, since another one would meet the same. beat is called
-// every BeatEvery; its error ends the term.
+// (ErrFenced), or it has been without progress for ResignAfter (ErrNoProgress); a leader that is
+// stuck at a block stays, since another one would meet the same. beat is called every BeatEvery;
+// its error ends the term.
 func (w *FactoryWatch) Run(ctx context.Context, epoch int64, beat func(context.Context) error) error {
 	defer w.accepted()
 	delays := retry()
@@ -75,7 +75,7 @@ func (w *FactoryWatch) Run(ctx context.Context, epoch int64, beat func(context.C
 			err, at = rollback(ctx, w.common, reorg.stale), ledger.Position{}
 		}
 
-		// a position that was only read from the database is no progress
+		// reading a position from the database is no progress
 		moved := before != (ledger.Position{}) && at.Next > before.Next
 		if moved || w.Stuck() != nil || err == nil && w.cfg.Health() == nil {
 			healthy = time.Now()
@@ -111,8 +111,8 @@ func (w *FactoryWatch) Run(ctx context.Context, epoch int64, beat func(context.C
 	return nil
 }
 
-// advance commits what there is to commit. A position without a block is read from the database
-// first, and checked against the chain.
+// advance commits the available blocks. A zero position is first read from the database and checked
+// against the chain.
 func (w *FactoryWatch) advance(ctx context.Context, epoch int64, at *ledger.Position) (err error) {
 	w.quiet.left = false
 	if *at == (ledger.Position{}) {
@@ -150,24 +150,24 @@ func (w *FactoryWatch) advance(ctx context.Context, epoch int64, at *ledger.Posi
 	return err
 }
 
-// factoryGathering is the stage of a factory watch in one reading.
+// factoryGathering is the stage of a factory watch during one reading.
 type factoryGathering struct {
 	*FactoryWatch
 	gathering
 
 	epoch  int64
-	at     *ledger.Position // behind the last commit that succeeded
-	until  time.Time        // then the leader has to beat; reading goes on at once
+	at     *ledger.Position // after the last successful commit
+	until  time.Time        // when the leader must beat; reading continues at once
 	filter *chain.Filter
 }
 
-// waits holds only by topics: every instance waits for the factory cursor with a block that has a log
-// of its escrows, and by addresses the leader does not see those of others.
+// waits is true only when reading by topics: every instance waits for the factory cursor before a
+// block with a log of its escrows, and by addresses the leader cannot see the escrows of others.
 func (g *factoryGathering) waits(ended bool) bool {
 	return g.filter.Addresses == nil && g.quiet.waits(&g.blocks, g.final, ended)
 }
 
-// gather picks and decodes the factory's deployments. Other events of its ABI concern no escrow.
+// gather selects and decodes the factory's deployments. Other events of its ABI concern no escrow.
 func (g *factoryGathering) gather(_ context.Context, batch *chain.Batch) (bool, error) {
 	if !batch.Follows(g.ahead.Hash) {
 		return false, &reorgError{g.ahead}
@@ -186,7 +186,7 @@ func (g *factoryGathering) gather(_ context.Context, batch *chain.Batch) (bool, 
 	return g.since.Before(g.until), nil
 }
 
-// take makes a commit of what was gathered.
+// take makes a commit of the gathered blocks.
 func (g *factoryGathering) take(ctx context.Context) (commit func() error, ended func(error) error) {
 	was := g.group
 	g.group = group{}
@@ -203,7 +203,7 @@ func (g *factoryGathering) take(ctx context.Context) (commit func() error, ended
 	})
 }
 
-// stored takes in a commit that succeeded.
+// stored handles a successful commit.
 func (g *factoryGathering) stored(ctx context.Context, c *ledger.FactoryCommit, r *ledger.Result) {
 	g.cfg.Metrics.stored(*r, c.Events, 0)
 	*g.at = c.To

@@ -14,44 +14,44 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 )
 
-// FilterMode says how logs are asked for.
+// FilterMode is how logs are requested.
 type FilterMode string
 
 const (
-	// FilterAuto takes whatever costs less bytes and requests, by what was seen.
+	// FilterAuto chooses the mode with the lower cost in bytes and requests, by what was seen.
 	FilterAuto FilterMode = "auto"
-	// FilterTopics asks for every log under our topics, and matches addresses here: the cost is other contracts' logs.
+	// FilterTopics requests every log under our topics and matches addresses here: the cost is other contracts' logs.
 	FilterTopics FilterMode = "topics"
 	// FilterAddresses names the addresses: the cost is the list, in chunks below the provider's cap.
 	FilterAddresses FilterMode = "addresses"
 )
 
-// Costs that FilterAuto weighs, in bytes. A log of one topic argument is about 500 bytes of JSON,
-// an address in a filter is 45; what one more request is worth is configured, and a header that a log
-// makes necessary, because the node does not give its block's time with it, is one.
+// Costs that FilterAuto compares, in bytes. A log of one topic argument is about 500 bytes of JSON,
+// an address in a filter is 45; the cost of one more request is configured, and a header that a log
+// requires, because the node omits its block's time, is one.
 const (
 	bytesPerLog     = 500
 	bytesPerAddress = 45
-	// In address mode other contracts' logs are not seen, so every so many batches a few blocks are
-	// read by topics to look. They are few, and the first look is at one block, since on the wrong
-	// chain a range by topics costs as much as hundreds by addresses.
+	// By addresses other contracts' logs are invisible, so every so many batches a few blocks are
+	// read by topics to measure them. They are few, and the first measurement is one block, since
+	// on the wrong chain a range by topics costs as much as hundreds by addresses.
 	probeEvery  = 500
 	probeBlocks = 10
-	// A range has so many blocks with nearly every provider. How many it has here, the first one shows.
+	// The usual number of blocks in a range. The first range shows the number of this provider.
 	usualSpan = 10
 )
 
-// namedFor is how long FilterAuto goes by addresses after no endpoint gave logs by topics. Each of
-// them remembers for itself that it wants addresses, so to find out again costs no request, and one
-// that was out of use, and gives them by topics, is soon asked so.
+// namedFor is how long FilterAuto names addresses after every endpoint has refused logs by topics.
+// Each endpoint remembers that it needs addresses, so trying again costs no request, and a
+// recovered endpoint that accepts topics is soon used so.
 const namedFor = time.Minute
 
 // Filters builds the filters of an instance. The slot watch sets its escrows; both watches read
 // with Head at the head of the chain, so that they share one request per block.
 //
 // Head, Factory, FactoryHead and Refused may be called from any goroutine. ranged, book, version,
-// heads and spans belong to the goroutine of the slot watch: update changes the first three, so that
-// both filters fit the book in that version.
+// heads and spans belong to the goroutine of the slot watch: update changes the first three, so
+// that both filters fit the book in that version.
 type Filters struct {
 	abi          *contract.ABI
 	factory      common.Address
@@ -65,17 +65,16 @@ type Filters struct {
 	heads, spans chooser
 
 	now   func() time.Time
-	named atomic.Pointer[time.Time] // until when FilterAuto goes by addresses, whatever they cost; nil: never yet
+	named atomic.Pointer[time.Time] // until when FilterAuto names addresses, at any cost; nil: never so far
 }
 
-// NewFilters returns filters that ask by topics until the slot watch has loaded its escrows.
-// maxAddresses is the most that a request names; requestPrice is what one more request is worth, in
-// bytes.
+// NewFilters returns filters by topics, until the slot watch has loaded its escrows. maxAddresses
+// is the most that a request names; requestPrice is the cost of one more request, in bytes.
 func NewFilters(abi *contract.ABI, factory common.Address, mode FilterMode, maxAddresses, requestPrice int) *Filters {
 	f := &Filters{abi: abi, factory: factory, mode: mode, maxAddresses: maxAddresses, requestPrice: requestPrice,
 		spans: chooser{span: usualSpan}, now: time.Now}
 	head := &chain.Filter{Topics: abi.Topics()}
-	if mode == FilterAddresses { // providers exist that give logs of named contracts only
+	if mode == FilterAddresses { // some providers return logs only for named contracts
 		head.Addresses = []common.Address{factory}
 	}
 
@@ -90,11 +89,12 @@ func (f *Filters) Factory() *chain.Filter {
 }
 
 // Head is the filter for single blocks at the head: our topics, of every contract or of the factory
-// and the watched escrows.
+// and the followed escrows.
 func (f *Filters) Head() *chain.Filter { return f.head.Load() }
 
-// FactoryHead is the filter of the factory watch for single blocks: Head, unless that has to name
-// addresses and does not yet. Only the slot watch knows which, and it may hold no slots.
+// FactoryHead is the filter of the factory watch for single blocks: Head, unless that must name
+// addresses and does so only later. Only the slot watch knows the addresses, and it may hold no
+// slots.
 func (f *Filters) FactoryHead() *chain.Filter {
 	if head := f.Head(); head.Addresses != nil || !f.mustName() {
 		return head
@@ -103,8 +103,8 @@ func (f *Filters) FactoryHead() *chain.Filter {
 	return f.Factory()
 }
 
-// Refused takes in why a reading by a filter failed. It says whether to read again at once, since
-// FilterAuto goes by addresses now.
+// Refused handles the error of a reading with a filter. It reports whether to read again at once,
+// because FilterAuto now names addresses.
 func (f *Filters) Refused(ctx context.Context, filter *chain.Filter, err error, log *slog.Logger) bool {
 	if f.mode != FilterAuto || filter.Addresses != nil || !errors.Is(err, chain.ErrAddressRequired) {
 		return false
@@ -119,16 +119,16 @@ func (f *Filters) Refused(ctx context.Context, filter *chain.Filter, err error, 
 	return true
 }
 
-// byAddresses says whether addresses are named, whatever that costs.
+// byAddresses reports whether addresses are named at any cost.
 func (f *Filters) byAddresses() bool { return f.mode == FilterAddresses || f.mustName() }
 
-// mustName says whether FilterAuto goes by addresses since nothing else is answered.
+// mustName reports whether FilterAuto names addresses because every endpoint requires it.
 func (f *Filters) mustName() bool {
 	until := f.named.Load()
 	return until != nil && f.now().Before(*until)
 }
 
-// update fits the filters to the book. It is called by the goroutine of the slot watch.
+// update adapts the filters to the book. It is called by the goroutine of the slot watch.
 func (f *Filters) update(b *book) {
 	n := b.addresses.len()
 	head, ranged := f.choose(&f.heads, n), f.choose(&f.spans, n)
@@ -165,8 +165,8 @@ func (f *Filters) choose(c *chooser, n int) (addresses bool) {
 	return c.choose(n, f.maxAddresses, f.requestPrice)
 }
 
-// Again chooses how logs are asked for where they are read a second time, for all slots: it is the
-// verifier's, and only its goroutine uses it.
+// Again chooses how logs are requested for the second reading, of all slots: it belongs to the
+// goroutine of the verifier.
 type Again struct {
 	*Filters
 	c chooser
@@ -175,7 +175,7 @@ type Again struct {
 // Again returns a chooser for one verifier.
 func (f *Filters) Again() *Again { return &Again{f, chooser{span: usualSpan}} }
 
-// Most is the number of contracts up to which naming them costs less than topics.
+// Most is the number of contracts up to which naming them is cheaper than topics.
 func (a *Again) Most() int {
 	switch {
 	case a.byAddresses():
@@ -197,7 +197,7 @@ func (a *Again) Most() int {
 	return int(a.c.byTopic() / each)
 }
 
-// Learn takes in a batch, with so many logs of other contracts.
+// Learn records a batch, with so many logs of other contracts.
 func (a *Again) Learn(b *chain.Batch, foreign int) {
 	if named := b.Filter.Addresses != nil; a.c.now != named {
 		a.c.now, a.c.blind = named, 0
@@ -206,15 +206,16 @@ func (a *Again) Learn(b *chain.Batch, foreign int) {
 	a.learn(&a.c, b, foreign)
 }
 
-// learn takes in a batch for one kind of reading, with so many logs of other contracts. Of the headers
-// that the logs made necessary, they have their share.
+// learn records a batch for one kind of reading, with so many logs of other contracts. They are
+// charged for their share of the headers that the logs required.
 func (f *Filters) learn(c *chooser, b *chain.Batch, foreign int) {
 	headers := float64(b.Headers*foreign) / float64(max(len(b.Logs), 1))
 	c.learn(b.Filter.Addresses != nil, int64(b.To-b.From)+1,
 		float64(foreign*bytesPerLog)+headers*float64(f.requestPrice))
 }
 
-// limit is how many blocks to read before choosing again; zero: any number, while turned does not say otherwise.
+// limit is how many blocks to read before choosing again; zero: any number, until turned reports
+// true.
 func (f *Filters) limit(c *chooser) int64 {
 	switch {
 	case f.mode != FilterAuto || f.book.addresses.len() == 0 || f.mustName():
@@ -226,7 +227,7 @@ func (f *Filters) limit(c *chooser) int64 {
 	return c.look
 }
 
-// turned says, between two batches, whether the choice would be another one now.
+// turned reports, between two batches, whether the choice would differ now.
 func (f *Filters) turned(c *chooser, filter *chain.Filter) bool {
 	n := f.book.addresses.len()
 	if f.mustName() {
@@ -236,22 +237,23 @@ func (f *Filters) turned(c *chooser, filter *chain.Filter) bool {
 	return f.mode == FilterAuto && n > 0 && c.wants(n, f.maxAddresses, f.requestPrice) != (filter.Addresses != nil)
 }
 
-// chooser weighs addresses against topics for one kind of reading. The zero value knows nothing and
-// goes by topics. learn changes what was seen (others, span, sized, seen), choose what is done
-// (now), and both what is still to be found out (blind, look). It belongs to one goroutine.
+// chooser compares addresses with topics for one kind of reading. The zero value starts with
+// topics. learn updates the measurements (others, span, sized, seen), choose the current mode
+// (now), and both what remains to be measured (blind, look). It belongs to one goroutine.
 type chooser struct {
-	others float64 // what other contracts' logs cost per block, in bytes, a moving average
+	others float64 // cost of other contracts' logs per block, in bytes, a moving average
 	span   float64 // blocks per batch, a moving average; a guess until sized
 	sized  bool
 	seen   int   // batches read by topics
 	blind  int   // batches read by addresses since the last look
 	now    bool  // by addresses
-	look   int64 // blocks that are still to be read by topics, whatever that costs
+	look   int64 // blocks still to be read by topics, at any cost
 }
 
-// learn takes in a batch: how it was read, of how many blocks, and what other contracts' logs cost in it, in bytes.
+// learn records a batch: its mode, its number of blocks, and the cost of other contracts' logs in
+// it, in bytes.
 func (c *chooser) learn(addresses bool, blocks int64, others float64) {
-	if !c.looking() { // a look is shorter than what is to be weighed
+	if !c.looking() { // a measurement is shorter than usual ranges
 		if !c.sized {
 			c.span, c.sized = float64(blocks), true
 		}
@@ -277,7 +279,7 @@ func (c *chooser) learn(addresses bool, blocks int64, others float64) {
 	c.look = max(0, c.look-blocks)
 }
 
-// looking says that what is read next is read to learn.
+// looking reports whether the next reading is a measurement.
 func (c *chooser) looking() bool { return c.seen == 0 || c.look > 0 }
 
 // wants is the choice that choose would make now.
@@ -289,14 +291,14 @@ func (c *chooser) wants(n, maxPerRequest, requestPrice int) bool {
 	requests := (n + maxPerRequest - 1) / max(maxPerRequest, 1)
 	byAddress := float64(n*bytesPerAddress + (requests-1)*requestPrice)
 	byTopic := c.byTopic()
-	if c.now { // do not change for a trifle
+	if c.now { // hysteresis
 		return byAddress < byTopic*1.2
 	}
 
 	return byAddress*1.2 < byTopic
 }
 
-// byTopic is what other contracts' logs cost in a batch, in bytes.
+// byTopic is the cost of other contracts' logs in a batch, in bytes.
 func (c *chooser) byTopic() float64 { return c.others * max(c.span, 1) }
 
 func (c *chooser) choose(n, maxPerRequest, requestPrice int) (addresses bool) {

@@ -9,15 +9,15 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 )
 
-// What one commit takes together. A reading of final blocks brings some 1,500 events at a time, a
-// reading block by block one block.
+// Limits of one commit. A reading of final blocks brings some 1,500 events at a time, a reading
+// block by block one block.
 const (
 	enoughEvents  = 2048
 	enoughBatches = 128
 )
 
-// group is what one commit stores: consecutive batches, and what they brought. Everything but since
-// and read changes with each batch; it belongs to the goroutine of its watch.
+// group is what one commit stores: consecutive batches, and their events. Everything but since and
+// read changes with each batch; it belongs to the goroutine of its watch.
 type group struct {
 	blocks
 	events  []contract.Event
@@ -36,8 +36,8 @@ type blocks struct {
 	read     time.Time // when it came
 }
 
-// add puts a batch behind those that are there, which was waited for since one moment and came at
-// another. The first begins at a position.
+// add appends a batch, with the times when the wait for it began and when it came. The first batch
+// begins at a position.
 func (b *blocks) add(at ledger.Position, batch *chain.Batch, since, read time.Time) {
 	if b.batches == 0 {
 		b.from, b.since, b.read, b.silent = at, since, read, true
@@ -51,32 +51,34 @@ func (b *blocks) add(at ledger.Position, batch *chain.Batch, since, read time.Ti
 	b.silent = b.silent && isQuiet(batch)
 }
 
-// gathered is what a stage says of it.
+// gathered implements stage.
 func (g *group) gathered() (some, enough bool) {
 	return g.batches > 0, len(g.events)+len(g.joining) >= enoughEvents || g.batches >= enoughBatches
 }
 
-// isQuiet says whether a batch is one block, read by its hash, that has no log under the filter. By
-// topics it has then none of any escrow and none of the factory; by addresses none of the factory
-// and of the escrows that were named.
+// isQuiet reports whether a batch is one block, read by its hash, without a log under the filter.
+// By topics it then has no log of any escrow or of the factory; by addresses none of the factory
+// and of the named escrows.
 func isQuiet(b *chain.Batch) bool { return b.ByHash && len(b.Logs) == 0 }
 
-// quietPause is how often a watch commits while nothing happens, whatever the block time is.
+// quietPause is the pause between commits of quiet blocks, at any block time.
 const quietPause = 2 * time.Second
 
-// quiet has quiet blocks wait for the block behind them: they are stored with the first one that has
-// a log, or when the last commit is quietPause ago. So a chain with four blocks per second costs each
-// watch a transaction every two seconds while nothing happens, instead of four per second.
+// quiet delays quiet blocks until the next block with a log, or until quietPause after the last
+// commit. So on an idle chain with four blocks per second each watch costs one transaction every
+// two seconds instead of four per second.
 //
-// What waits is not kept: the next reading begins at the cursor and gives it again, from the source's
-// memory and of the branch that is the chain's then. It belongs to the goroutine of its watch.
+// Waiting blocks are dropped: the next reading begins at the cursor and returns them again, from
+// the source's memory and of the branch that is current then. It belongs to the goroutine of its
+// watch.
 type quiet struct {
 	stored time.Time // when the last commit ended
 	left   bool      // the last reading left blocks waiting
 	read   uint64    // the highest quiet block that was read
 }
 
-// again says whether a batch is a quiet block that was read before, and notes it: it teaches nothing new.
+// again reports whether a batch is a quiet block that was read before, and records it: it teaches
+// nothing new.
 func (q *quiet) again(b *chain.Batch) bool {
 	if !isQuiet(b) {
 		return false
@@ -88,10 +90,9 @@ func (q *quiet) again(b *chain.Batch) bool {
 	return b.To <= before
 }
 
-// waits says whether gathered blocks are to wait, in the middle of a reading or at its end. In the
-// middle it waits for the rest, which has mostly been read before, so that one commit stores all
-// that waited. The block behind finality does not wait: once it is final, it would be read a second
-// time, by range.
+// waits reports whether gathered blocks should wait, during a reading or at its end. During it they
+// wait for the rest, most of which has been read before, so that one commit stores all of them. The
+// block after finality does not wait: once final, it would be read a second time, by range.
 func (q *quiet) waits(b *blocks, final int64, ended bool) bool {
 	if !b.silent || b.batches >= enoughBatches || b.from.Next <= final+1 {
 		return false
@@ -100,5 +101,5 @@ func (q *quiet) waits(b *blocks, final int64, ended bool) bool {
 	return q.pause() > 0 || !ended && time.Since(b.since) < quietPause
 }
 
-// pause is how long quiet blocks may wait from now on.
+// pause is how long quiet blocks may still wait.
 func (q *quiet) pause() time.Duration { return quietPause - time.Since(q.stored) }

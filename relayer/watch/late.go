@@ -16,28 +16,28 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 )
 
-// discoveryPoll is how often the factory cursor is looked at while a commit waits for it; notifications come sooner.
+// discoveryPoll is how often a waiting commit reads the factory cursor; notifications come sooner.
 const discoveryPoll = 100 * time.Millisecond
 
-// noteEvery is how often the progress of catching up is written: what a restart reads again.
+// noteEvery is how often the progress of a catch-up is written: a restart repeats what came after.
 const noteEvery = 5 * time.Second
 
-// admission finds new escrows and lets them into the book. Its fields belong to the goroutine of
-// the watch; complete and gaveUpAt say what was seen of the factory cursor, told that it has moved
-// since.
+// admission finds new escrows and adds them to the book. Its fields belong to the goroutine of the
+// watch; complete and gaveUpAt are of the last reading of the factory cursor, and told means that
+// it has moved since.
 type admission struct {
 	slotState
 
-	told     bool  // the factory watch has committed since new escrows were looked for
-	gaveUpAt int64 // factory cursor at which the wait for discovery was given up; 0: it was not
+	told     bool  // the factory watch has committed since the last search for new escrows
+	gaveUpAt int64 // factory cursor at which the wait for discovery timed out; 0: it did not
 	births   bool  // the ABI has EscrowCreated
 	start    int64 // START_BLOCK
 	complete int64 // escrows that are deployed below this block are in the book or wait in it, if they are ours
 }
 
-// discover waits until the escrows that are deployed up to the batch's last block are known, or
-// DiscoveryWait; a quiet block brings none. Those behind the cursor are caught up here, once what was
-// gathered before is stored.
+// discover waits until the escrows deployed up to the batch's last block are known, or
+// DiscoveryWait; a quiet block brings none. Those behind the cursor are caught up here, once the
+// blocks gathered earlier are stored.
 func (w *admission) discover(ctx context.Context, batch *chain.Batch, line *overlap) error {
 	if int64(batch.To) < w.complete {
 		return nil
@@ -56,9 +56,9 @@ func (w *admission) discover(ctx context.Context, batch *chain.Batch, line *over
 	return w.await(ctx, batch)
 }
 
-// glance notes the new escrows while a commit runs or waits, in which some may join that the registry
-// still has as late. ok is false where that has to be waited for: where the factory watch has not
-// passed the batch, and where escrows are to be caught up before it.
+// glance records the new escrows while a commit runs or waits; some of them may join with it
+// although the registry still has them as late. ok is false if the caller must wait: the factory
+// watch has not passed the batch, or escrows must be caught up before it.
 func (w *admission) glance(ctx context.Context, batch *chain.Batch) (ok bool, err error) {
 	limit := w.cfg.LateAtOnce + len(w.book.waiting)
 	d, err := w.cfg.Ledger.Discovered(ctx, limit)
@@ -77,8 +77,8 @@ func (w *admission) glance(ctx context.Context, batch *chain.Batch) (ok bool, er
 	return true, nil
 }
 
-// find catches up the new escrows that are behind the cursor, and has the others wait. It returns the
-// next block of the factory watch.
+// find catches up the new escrows behind the cursor, and lets the others wait. It returns the next
+// block of the factory watch.
 func (w *admission) find(ctx context.Context) (factory int64, err error) {
 	for {
 		limit := w.cfg.LateAtOnce + len(w.book.waiting)
@@ -107,11 +107,10 @@ func (w *admission) find(ctx context.Context) (factory int64, err error) {
 	}
 }
 
-// await finds the new escrows until the factory cursor has passed a batch. It waits DiscoveryWait at
-// most, and where that was in vain, not again until the factory watch has caught up: without a leader
-// the known escrows must not stand still. Of a range below finality it waits for as long as the
-// factory cursor moves: to overtake it would mean to read everything again for the escrows that it
-// finds.
+// await finds the new escrows until the factory cursor has passed a batch. It waits at most
+// DiscoveryWait; after a timeout it waits again only once the factory watch has caught up: without
+// a leader the known escrows must go on. For a range below finality it waits while the factory
+// cursor moves: overtaking it would mean reading the range again for the escrows found in it.
 func (w *admission) await(ctx context.Context, batch *chain.Batch) error {
 	block, seen := int64(batch.To), int64(-1)
 	deadline := time.Now().Add(w.cfg.DiscoveryWait)
@@ -146,10 +145,10 @@ func (w *admission) await(ctx context.Context, batch *chain.Batch) error {
 	}
 }
 
-// unborn are those of some new escrows whose EscrowCreated is not among events, which have their
-// deployment: they were created before, and what they emitted since then, from START_BLOCK on, comes
-// behind their EscrowDeployed and before what is read of them now. What an escrow emits begins with its
-// EscrowCreated, where ESCROW_ABI has that.
+// unborn returns the new escrows without an EscrowCreated among events, which include their
+// deployment: they were created earlier, and their events since START_BLOCK come after their
+// EscrowDeployed and before those read now. An escrow's events begin with its EscrowCreated, if
+// ESCROW_ABI has it.
 func (w *admission) unborn(late []registry.Late, events []contract.Event) (back []registry.Late) {
 	if len(late) == 0 || !w.births {
 		return nil
@@ -184,8 +183,8 @@ func split(late []registry.Late, cursor int64) (behind, ahead []registry.Late) {
 	return behind, ahead
 }
 
-// catchUp has the cursor vouch for late escrows that are behind it: it reads what they emitted before,
-// from their deployment on, and of those that are unborn from START_BLOCK on, once the others are done.
+// catchUp brings late escrows behind the cursor up to it: it reads their events from their
+// deployment on, and finally those of unborn ones from START_BLOCK on.
 func (w *admission) catchUp(ctx context.Context, late []registry.Late) error {
 	w.report(len(late))
 	defer w.report(0)
@@ -197,15 +196,15 @@ func (w *admission) catchUp(ctx context.Context, late []registry.Late) error {
 	return err
 }
 
-// readBack reads what unborn escrows emitted before the cursor.
+// readBack reads the events of unborn escrows before the cursor.
 func (w *admission) readBack(ctx context.Context, back []registry.Late) error {
 	_, err := w.readUp(ctx, back, func([]registry.Late, []contract.Event) []registry.Late { return nil })
 	return err
 }
 
-// readUp reads what late escrows emitted before the cursor and commits it, batch by batch, once it is
-// anchored. With the last batch the cursor vouches for them, and they join the book. Those that unborn
-// picks, by the batch that has their deployment, are left out and returned.
+// readUp reads the events of late escrows before the cursor and commits them, batch by batch, once
+// they are anchored. With the last batch the cursor covers the escrows, and they join the book.
+// Those that unborn selects, by the batch with their deployment, are left out and returned.
 func (w *admission) readUp(ctx context.Context, late []registry.Late,
 	unborn func([]registry.Late, []contract.Event) []registry.Late) (back []registry.Late, err error) {
 	next := nextOf(late)
@@ -235,7 +234,7 @@ func (w *admission) readUp(ctx context.Context, late []registry.Late,
 		done := int64(batch.To) == to
 		if announce || done || time.Since(noted) > noteEvery {
 			noted = time.Now()
-			c.Progress = progressOf(late, int64(batch.To), done) // one row per escrow, so not with every batch
+			c.Progress = progressOf(late, int64(batch.To), done) // one row per escrow, too many for every batch
 		}
 
 		if len(c.Progress)+len(events) == 0 {
@@ -259,7 +258,7 @@ func (w *admission) readUp(ctx context.Context, late []registry.Late,
 	return back, nil
 }
 
-// commitRead commits a batch of a catching up, once the blocks that were read are anchored.
+// commitRead commits a batch of a catch-up, once its blocks are anchored.
 func (w *admission) commitRead(ctx context.Context, batch *chain.Batch, read []ledger.Block, since, came time.Time,
 	c ledger.SlotCommit) error {
 	if err := w.anchored(ctx, read); err != nil {
@@ -278,9 +277,9 @@ func (w *admission) commitRead(ctx context.Context, batch *chain.Batch, read []l
 	return err
 }
 
-// anchored makes sure that blocks which were read are on the branch of the cursor's block, as one
-// answer of an endpoint has both: what is committed behind the cursor meets no later check. Without a
-// hash the cursor has none to compare with.
+// anchored verifies that the blocks read are on the branch of the cursor's block, both in one
+// answer of an endpoint: commits below the cursor meet no later check. A cursor without a hash
+// skips it.
 func (w *admission) anchored(ctx context.Context, read []ledger.Block) error {
 	if w.at.Hash == (common.Hash{}) {
 		return nil
@@ -309,7 +308,7 @@ func (w *admission) anchored(ctx context.Context, read []ledger.Block) error {
 
 func byNext(a, b registry.Late) int { return cmp.Compare(a.Next(), b.Next()) }
 
-// nextBlocks are the first block of each late escrow that was not read for it yet.
+// nextBlocks are the first unread block of each late escrow.
 type nextBlocks map[common.Address]int64
 
 func nextOf(late []registry.Late) nextBlocks {
@@ -321,13 +320,13 @@ func nextOf(late []registry.Late) nextBlocks {
 	return next
 }
 
-// emitted reports whether one of the escrows emitted a log, in a block that was not read for it yet.
+// emitted reports whether a log is of one of the escrows, in a block still unread for it.
 func (n nextBlocks) emitted(l *types.Log) bool {
 	next, ok := n[l.Address]
 	return ok && int64(l.BlockNumber) >= next
 }
 
-// without returns the others of late escrows, without those that are given up here.
+// without removes some of the late escrows, and returns the others.
 func (n nextBlocks) without(some, late []registry.Late) []registry.Late {
 	for _, l := range some {
 		delete(n, l.Address)
@@ -352,7 +351,8 @@ func deployedIn(late []registry.Late, batch *chain.Batch) (in []registry.Late) {
 	return in
 }
 
-// filterOf is for the logs of some escrows: by address, unless that takes too many requests.
+// filterOf is the filter for the logs of some escrows: by address, unless that takes too many
+// requests.
 func (w *admission) filterOf(late []registry.Late) *chain.Filter {
 	filter := &chain.Filter{Topics: w.cfg.ABI.EscrowTopics()}
 	if len(late) > w.cfg.Filters.maxAddresses && !w.cfg.Filters.byAddresses() {
@@ -366,7 +366,7 @@ func (w *admission) filterOf(late []registry.Late) *chain.Filter {
 	return filter
 }
 
-// progressOf notes that some escrows were read up to a block.
+// progressOf records that some escrows were read up to a block.
 func progressOf(late []registry.Late, monitored int64, caughtUp bool) []registry.Progress {
 	progress := make([]registry.Progress, len(late))
 	for i, l := range late {

@@ -6,40 +6,40 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 )
 
-// stage is what a watch does with the batches of one reading. Its methods are called from one goroutine.
+// stage processes the batches of one reading. Its methods are called from one goroutine.
 type stage interface {
-	// gather prepares a batch and puts it behind what was gathered before. False: the reading is to
-	// begin anew, behind what was gathered. A batch that it returns an error for is not gathered.
+	// gather prepares a batch and appends it to the gathered ones. False: the reading must restart
+	// after the gathered batches. A batch with an error is left out.
 	gather(ctx context.Context, batch *chain.Batch) (bool, error)
-	// gathered says whether there is something to commit, and whether it is so much that nothing more
-	// is to be added.
+	// gathered reports whether there are batches to commit, and whether they are enough for one
+	// commit.
 	gathered() (some, enough bool)
-	// waits says whether what was gathered is to wait for what comes behind it. If it still is when the
-	// reading has ended, it is forgotten: the next one gives it again.
+	// waits reports whether the gathered batches should wait for the next ones. Those that still
+	// wait when the reading has ended are dropped: the next reading returns them again.
 	waits(ended bool) bool
-	// take hands over what was gathered, as a commit. commit runs in another goroutine; ended is
-	// called with its error, from the goroutine of the watch, and returns the error that counts.
+	// take turns the gathered batches into a commit. commit runs in another goroutine; ended is
+	// called with its error, from the goroutine of the watch, and returns the effective error.
 	take(ctx context.Context) (commit func() error, ended func(error) error)
 }
 
-// overlap reads, prepares and commits at the same time: while one commit runs, what comes next is
-// read, matched, decoded and gathered for the commit after it. So what was waiting is stored by one
-// transaction, however many blocks it has, and a commit begins as soon as the one before it ended.
+// overlap reads, prepares and commits at the same time: while one commit runs, the next batches are
+// read, matched, decoded and gathered for the following one. So one transaction stores all that
+// waits, however many blocks it has, and a commit begins as soon as the previous one has ended.
 //
-// What was gathered behind a commit that fails is thrown away with it: it was prepared on the guess
-// that the commit succeeds.
+// Batches gathered behind a failed commit are dropped with it: they were prepared on the assumption
+// that it succeeds.
 type overlap struct {
 	stage   stage
-	running chan error        // of the commit that runs; nil: none does
+	running chan error        // of the running commit; nil: none
 	ended   func(error) error // of the same commit
-	failed  error             // of a commit: nothing that was prepared behind it is stored
-	unread  error             // why the reading ended before its last block; nil: it did not
-	left    bool              // the reading ended with something that waits
+	failed  error             // of a commit: batches prepared behind it are void
+	unread  error             // why the reading ended before its last block; nil: it was complete
+	left    bool              // the reading ended with waiting batches
 }
 
-// run commits what a reading gives until it ends, until stop is closed, or until gather wants to
-// begin anew. What was gathered until then is committed, unless ctx is over. No commit runs when
-// run returns.
+// run commits a reading until it ends, until stop is closed, or until gather requests a restart.
+// The batches gathered by then are committed, unless ctx is over. Every commit has ended when run
+// returns.
 func (o *overlap) run(ctx context.Context, r *reader, stop <-chan struct{}) error {
 	for {
 		some, enough := o.stage.gathered()
@@ -83,10 +83,10 @@ func (o *overlap) start(ctx context.Context) {
 	commit, ended := o.stage.take(ctx)
 	running := make(chan error, 1)
 	o.running, o.ended = running, ended
-	go func() { running <- commit() }() // run does not return before it has taken the error
+	go func() { running <- commit() }() // run returns only after it has received the error
 }
 
-// finish takes in how the running commit ended.
+// finish handles the end of the running commit.
 func (o *overlap) finish(err error) error {
 	ended := o.ended
 	o.running, o.ended = nil, nil
@@ -95,13 +95,13 @@ func (o *overlap) finish(err error) error {
 	return o.failed
 }
 
-// idle says whether everything that was gathered is stored.
+// idle reports whether all gathered batches are stored.
 func (o *overlap) idle() bool {
 	some, _ := o.stage.gathered()
 	return !some && o.running == nil && o.failed == nil
 }
 
-// wait returns when no commit runs, with the error of one that failed.
+// wait waits for the running commit, and returns its error.
 func (o *overlap) wait() error {
 	if o.running == nil {
 		return o.failed
@@ -110,7 +110,7 @@ func (o *overlap) wait() error {
 	return o.finish(<-o.running)
 }
 
-// flush commits what was gathered and waits until it is stored.
+// flush commits the gathered batches and waits until they are stored.
 func (o *overlap) flush(ctx context.Context) error {
 	if err := o.wait(); err != nil {
 		return err
@@ -125,8 +125,7 @@ func (o *overlap) flush(ctx context.Context) error {
 	return o.wait()
 }
 
-// end flushes, and returns cause unless a commit fails: then what cause says was seen behind
-// something that is void.
+// end flushes, and returns cause, unless a commit fails: then the batch that led to cause is void.
 func (o *overlap) end(ctx context.Context, cause error) error {
 	finish := o.flush
 	if ctx.Err() != nil {
@@ -140,10 +139,10 @@ func (o *overlap) end(ctx context.Context, cause error) error {
 	return cause
 }
 
-// reader is Source.Read in a goroutine of its own.
+// reader runs Source.Read in a separate goroutine.
 type reader struct {
 	batches chan chain.Batch // closed at the end
-	err     error            // why it ended, once batches is closed; nil: everything was read
+	err     error            // why it ended, once batches is closed; nil: the range is complete
 	cancel  context.CancelFunc
 }
 
@@ -174,6 +173,6 @@ func startReading(ctx context.Context, src Source, from, to uint64, f *chain.Fil
 // end stops the reading and returns when its goroutine has ended.
 func (r *reader) end() {
 	r.cancel()
-	for range r.batches { // what was read is not wanted
+	for range r.batches { // drained, so that the sender can end
 	}
 }

@@ -11,9 +11,8 @@ import (
 )
 
 // rollback proves that the block before a position is not canonical, finds the fork, and rolls the
-// chain back to it. It returns nil when the proof fails (the node that said so was wrong or behind)
-// and when somebody else has rolled back already: in either case the watch looks again where it
-// stands.
+// chain back to it. It returns nil when the proof fails (the node was wrong or behind) and when
+// another instance has already rolled back: in both cases the watch reads its position again.
 func rollback(ctx context.Context, cfg *Config, at ledger.Position) error {
 	header, stands, err := instead(ctx, cfg.Source, at)
 	if err != nil || stands {
@@ -41,10 +40,10 @@ func rollback(ctx context.Context, cfg *Config, at ledger.Position) error {
 }
 
 // branched runs a commit, which may meet a block that another instance has processed. If that block
-// is not the chain's, the chain was reorganised: a reorgError. If it is, and lies inside the range,
-// the commit is repeated with it. If it is the chain's in the place of the range's last block, the
-// range is not: ErrMoved, read it again. If it is the chain's in the place of the block before the
-// range, what was committed there is not: a reorgError too.
+// is not canonical, the chain was reorganised: a reorgError. If it is canonical and inside the
+// range, the commit is repeated with it. If it is canonical and at the range's last height, the
+// range is not: ErrMoved, read it again. If it is canonical and before the range, the committed
+// block there is not: a reorgError too.
 func branched(ctx context.Context, src Source, from ledger.Position, last int64,
 	commit func(checked ledger.Block) error) error {
 	var known ledger.Block
@@ -56,7 +55,7 @@ func branched(ctx context.Context, src Source, from ledger.Position, last int64,
 		}
 
 		if other.Block == known && known != (ledger.Block{}) {
-			// a stored event is in the way, though its block is the chain's
+			// a stored event is in the way, though its block is canonical
 			return fmt.Errorf("%w: %w", ledger.ErrMoved, other)
 		}
 
@@ -75,9 +74,9 @@ func branched(ctx context.Context, src Source, from ledger.Position, last int64,
 	}
 }
 
-// findFork returns the position behind the highest remembered block that is on the branch of a block, which
-// is the chain's. Where blocks were committed by range only the last of each is remembered, so the fork may
-// be set too low: that costs blocks, whose events are deduplicated.
+// findFork returns the position after the highest remembered block on the branch of a canonical
+// block. Commits by range remember only the last block of each, so the fork may be too low: that
+// costs blocks, whose events are deduplicated.
 func findFork(ctx context.Context, cfg *Config, tip chain.Header) (ledger.Position, error) {
 	const page = 32
 	below := int64(tip.Number)

@@ -70,7 +70,8 @@ func (w *SlotWatch) Run(ctx context.Context) error {
 	return nil
 }
 
-// serve processes blocks while the holding stays as it is. It returns nil when the holding changed.
+// serve processes blocks while the holding is unchanged. It returns nil when the holding has
+// changed.
 func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <-chan struct{}) error {
 	w.held = held
 	if len(held.Slots) == 0 {
@@ -90,7 +91,7 @@ func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <
 		return err
 	}
 
-	known := false // that the position is on the chain
+	known := false // whether the position is on the chain
 	for delays := retry(); ; {
 		news, before, began := w.cfg.Source.Changed(), w.at, time.Now()
 		var err error
@@ -107,7 +108,7 @@ func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <
 			delays.Reset()
 		}
 
-		if is := new(readError); errors.As(err, &is) { // what is known of the escrows is not in question
+		if is := new(readError); errors.As(err, &is) { // the escrows stay valid
 			known = known && !errors.Is(err, chain.ErrDisagree)
 			w.cfg.Log.Log(ctx, w.level(err), "blocks not read, trying again", slog.Int64("block", w.at.Next),
 				slog.Any("err", err))
@@ -125,7 +126,7 @@ func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <
 	}
 }
 
-// load reads where the slots stand and which escrows they have, and has the publisher read their rows.
+// load reads the position and the escrows of the slots, and makes the publisher read their rows.
 func (w *SlotWatch) load(ctx context.Context) (err error) {
 	if w.at, err = w.cfg.Ledger.SlotPosition(ctx, w.held.Epoch); err != nil {
 		return err
@@ -149,7 +150,7 @@ func (w *SlotWatch) load(ctx context.Context) (err error) {
 	return nil
 }
 
-// check makes sure that the position is on the chain.
+// check verifies that the position is on the chain.
 func (w *SlotWatch) check(ctx context.Context) error {
 	err := checked(ctx, w.cfg.Source, w.at)
 	if reorg := new(reorgError); err == nil || errors.As(err, &reorg) {
@@ -159,8 +160,8 @@ func (w *SlotWatch) check(ctx context.Context) error {
 	return &readError{err}
 }
 
-// step processes the blocks that there are, and new escrows where there is no block or the factory
-// watch says that it has committed. What is requested it serves, also where no block comes.
+// step processes the available blocks, and new escrows when there is no block or the factory watch
+// has committed. It serves requests even without a block.
 func (w *SlotWatch) step(ctx context.Context, changed <-chan struct{}) error {
 	if view := w.cfg.Source.View(); behind(view, w.at) {
 		if err := w.advance(ctx, view, changed); err != nil || !w.told {
@@ -182,7 +183,7 @@ func (w *SlotWatch) step(ctx context.Context, changed <-chan struct{}) error {
 	return nil
 }
 
-// rest waits until there is something to process, and says whether the holding, or ctx, is over.
+// rest waits for work, and reports whether the holding, or ctx, is over.
 func (w *SlotWatch) rest(ctx context.Context, changed, news <-chan struct{}) (over bool) {
 	select {
 	case <-ctx.Done():
@@ -219,7 +220,8 @@ func (w *SlotWatch) rest(ctx context.Context, changed, news <-chan struct{}) (ov
 	return false
 }
 
-// advance reads on from the cursor and commits batch by batch. It returns nil where reading has to start anew.
+// advance reads from the cursor and commits batch by batch. It returns nil if the reading must
+// restart.
 func (w *SlotWatch) advance(ctx context.Context, view chain.View, changed <-chan struct{}) error {
 	w.cfg.Filters.update(w.book)
 	filter, to, seen := w.cfg.Filters.Head(), view.Target, &w.cfg.Filters.heads
@@ -244,13 +246,13 @@ func (w *SlotWatch) advance(ctx context.Context, view chain.View, changed <-chan
 	return err
 }
 
-// slotGathering is the stage of a slot watch in one reading.
+// slotGathering is the stage of a slot watch during one reading.
 type slotGathering struct {
 	*admission
 	gathering
 
-	line overlap  // the one whose stage it is
-	seen *chooser // what it learns from
+	line overlap  // whose stage this is
+	seen *chooser // that learns from the batches
 }
 
 // newSlotGathering begins at the position of the watch.
@@ -265,7 +267,8 @@ func (g *slotGathering) waits(ended bool) bool {
 	return g.quiet.waits(&g.blocks, g.final, ended)
 }
 
-// gather has the escrows join that are deployed in a batch, and picks and decodes the logs of those that are watched.
+// gather lets the escrows join that are deployed in a batch, and selects and decodes the logs of
+// the followed ones.
 func (g *slotGathering) gather(ctx context.Context, batch *chain.Batch) (bool, error) {
 	g.noteReading(ctx, nil)
 	if !batch.Follows(g.ahead.Hash) {
@@ -285,7 +288,7 @@ func (g *slotGathering) gather(ctx context.Context, batch *chain.Batch) (bool, e
 	}
 
 	if batch.Filter.Addresses != nil && g.book.version != version {
-		return false, nil // the batch was read without the escrows that have just come
+		return false, nil // the batch was read without the escrows that have just joined
 	}
 
 	foreign := 0
@@ -319,8 +322,8 @@ func (g *slotGathering) gather(ctx context.Context, batch *chain.Batch) (bool, e
 	return !anew, nil
 }
 
-// join lets the escrows that are deployed in a batch into the book, with its events, and returns those
-// that are to be announced with it: what unborn ones emitted before is announced and stored first.
+// join adds the escrows deployed in a batch to the book, with its events, and returns those to be
+// announced with it: earlier events of unborn ones are announced and stored first.
 func (g *slotGathering) join(ctx context.Context, due []registry.Late, events []contract.Event) ([]registry.Late,
 	error) {
 	joining := due
@@ -343,7 +346,7 @@ func (g *slotGathering) join(ctx context.Context, due []registry.Late, events []
 	return joining, nil
 }
 
-// take makes a commit of what was gathered.
+// take makes a commit of the gathered blocks.
 func (g *slotGathering) take(ctx context.Context) (commit func() error, ended func(error) error) {
 	was := g.group
 	g.group = group{}

@@ -14,22 +14,22 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
-// lateAtOnce is how many new escrows are admitted in one commit, unless SlotConfig says otherwise.
+// lateAtOnce is how many new escrows one commit admits, unless SlotConfig overrides it.
 const lateAtOnce = 5000
 
-// Holder says which slots this instance holds.
+// Holder knows which slots this instance holds.
 type Holder interface {
-	// Settled returns what is held, waiting for a change of it that is under way in the database.
+	// Settled returns the holding, after any change that is under way in the database.
 	Settled() (partition.Holding, <-chan struct{})
 }
 
-// Publisher sends what was committed.
+// Publisher sends committed messages.
 type Publisher interface {
 	Offer(epoch int64, rows []outbox.Pending)
 	Reload(slots []int16)
 }
 
-// SlotConfig configures a SlotWatch. All fields are required, apart from LateAtOnce.
+// SlotConfig configures a SlotWatch. All fields are required, except LateAtOnce.
 type SlotConfig struct {
 	Config
 
@@ -40,21 +40,21 @@ type SlotConfig struct {
 	DiscoveryWait time.Duration   // how long a commit waits for the factory watch to pass its block
 	Discovered    <-chan struct{} // fires when the factory watch has committed
 	Requested     <-chan struct{} // fires when there are new requests: see package ledger
-	LateAtOnce    int             // new escrows that are admitted in one commit; 0: 5,000
+	LateAtOnce    int             // new escrows that one commit admits; 0: 5,000
 }
 
-// SlotStatus is where a slot watch stands.
+// SlotStatus is the progress of a slot watch.
 type SlotStatus struct {
-	Next    int64 // block; 0 while it holds nothing
+	Next    int64 // block; 0 without slots
 	Time    time.Time
 	Escrows int
-	Unread  error     // why the next blocks cannot be read; nil: they can, or nothing is held
+	Unread  error     // why the next blocks cannot be read; nil: they can, or there are no slots
 	Since   time.Time // since when
 }
 
-// slotState is where a slot watch stands, and how it commits. Everything but status belongs to the
-// goroutine that runs the watch. held, book and at are read together at the start of a tenure; then
-// each commit that succeeds moves at. While a commit runs, book is as if that had succeeded, and
+// slotState is the position of a slot watch, and how it commits. Everything but status belongs to
+// the goroutine that runs the watch. held, book and at are read together at the start of a tenure;
+// then each successful commit moves at. While a commit runs, book assumes its success, and that of
 // what was gathered behind it.
 type slotState struct {
 	watcher
@@ -64,16 +64,16 @@ type slotState struct {
 
 	held partition.Holding
 	book *book
-	at   ledger.Position // behind the last commit that succeeded
+	at   ledger.Position // after the last successful commit
 
 	asked bool // there are requests to serve at once
-	open  bool // as of the last commit, there is something to look after that no block tells of
+	open  bool // as of the last commit, there is work without a new block
 }
 
 // Status may be called from any goroutine.
 func (w *slotState) Status() SlotStatus { return *w.status.Load() }
 
-// store commits, and takes in what came of it.
+// store commits, and handles the outcome.
 func (w *slotState) store(ctx context.Context, c ledger.SlotCommit) error {
 	commit, ended := w.prepare(ctx, w.storing(c))
 	return ended(commit())
@@ -91,7 +91,7 @@ func (w *slotState) storing(c ledger.SlotCommit) storing {
 	}
 }
 
-// stored takes in a commit that succeeded.
+// stored handles a successful commit.
 func (w *slotState) stored(ctx context.Context, c *ledger.SlotCommit, r *ledger.Result) {
 	w.cfg.Metrics.stored(*r, c.Events, c.To.Next-c.From.Next)
 	if c.To.Next > c.From.Next && c.Time > 0 {
@@ -113,7 +113,7 @@ func (w *slotState) stored(ctx context.Context, c *ledger.SlotCommit, r *ledger.
 	}
 }
 
-// noteEndings notes releases and refunds.
+// noteEndings records releases and refunds.
 func (w *slotState) noteEndings(events []contract.Event) {
 	for i := range events {
 		if e := &events[i]; e.Ends() {
@@ -122,8 +122,8 @@ func (w *slotState) noteEndings(events []contract.Event) {
 	}
 }
 
-// noteReading notes whether blocks can be read: an instance whose nodes do not let it leaves its
-// slots to another.
+// noteReading records whether blocks can be read: an instance whose nodes block it leaves its slots
+// to another.
 func (w *slotState) noteReading(ctx context.Context, err error) {
 	s := *w.status.Load()
 	switch {
@@ -138,7 +138,7 @@ func (w *slotState) noteReading(ctx context.Context, err error) {
 	w.status.Store(&s)
 }
 
-// report shows where the watch stands, and how many escrows it is catching up.
+// report publishes the position of the watch, and the number of escrows being caught up.
 func (w *slotState) report(late int) {
 	s := *w.status.Load()
 	s.Next, s.Escrows = w.at.Next, 0

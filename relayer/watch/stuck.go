@@ -14,16 +14,16 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 )
 
-// stuckAfter is how many commits in a row are refused at one block before the watch says so: the first
-// may be a coincidence, and each repetition begins at the database's position.
+// stuckAfter is how many consecutive commits are refused at one block before the watch reports it:
+// the first may be a coincidence, and each retry restarts from the database's position.
 const stuckAfter = 3
 
-// StuckError means that what the chain was read for cannot be stored: the database answers and refuses
-// the commit at the same block again and again. No node is at fault, and another instance of the same
-// version meets the same.
+// StuckError means that blocks cannot be stored: the database answers but refuses the commit at the
+// same block repeatedly. The nodes are not at fault, and another instance of the same version meets
+// the same.
 type StuckError struct {
-	Block int64 // where the commit begins
-	Times int   // in a row
+	Block int64 // first block of the commit
+	Times int   // consecutive refusals
 	Err   error
 }
 
@@ -33,19 +33,19 @@ func (e *StuckError) Error() string {
 
 func (e *StuckError) Unwrap() error { return e.Err }
 
-// refusals are the commits in a row that were refused at one block. stuck may be read from any
+// refusals counts the consecutive commits refused at one block. stuck may be read from any
 // goroutine; the rest belongs to the goroutine of the watch.
 type refusals struct {
 	block int64
 	times int
-	stuck atomic.Pointer[StuckError] // nil: it is not
+	stuck atomic.Pointer[StuckError] // nil: commits succeed, or have failed too rarely
 }
 
-// Stuck returns why the watch cannot store the next blocks, a *StuckError; nil: it can. It may be called
-// from any goroutine.
+// Stuck returns why the watch cannot store the next blocks, a *StuckError; nil: it can. It may be
+// called from any goroutine.
 func (w *watcher) Stuck() *StuckError { return w.refused.stuck.Load() }
 
-// accepted notes a commit that succeeded, or that nothing is to be committed any more.
+// accepted resets the count after a successful commit, or when there is no commit to make.
 func (w *watcher) accepted() {
 	w.refused.times = 0
 	if w.refused.stuck.Swap(nil) != nil {
@@ -53,7 +53,7 @@ func (w *watcher) accepted() {
 	}
 }
 
-// refuse notes a commit that failed, and returns its error as a StuckError once it is one.
+// refuse counts a failed commit, and returns its error, as a StuckError once there are enough.
 func (w *watcher) refuse(ctx context.Context, from ledger.Position, err error) error {
 	r := &w.refused
 	if ctx.Err() != nil || !refusal(err) {
@@ -78,14 +78,14 @@ func (w *watcher) refuse(ctx context.Context, from ledger.Position, err error) e
 	return stuck
 }
 
-// refusal reports whether an error is of what was to be stored. A connection that broke, a server that
-// stops, recovers or has no room, and a conflict with another transaction are none: the next attempt
-// may succeed.
+// refusal reports whether an error concerns what was to be stored. A broken connection, a server
+// that stops, recovers or lacks room, and a conflict with another transaction do not: the next
+// attempt may succeed.
 func refusal(err error) bool {
 	if refused, is := errors.AsType[*pgconn.PgError](err); is {
 		switch refused.Code[:2] {
 		case "08", "25", "40", "53", "55", "57", "58":
-			return refused.Code == queryCanceled // it takes longer than a statement may, each time
+			return refused.Code == queryCanceled // it exceeds the statement timeout each time
 		}
 
 		return true
@@ -102,5 +102,5 @@ func refusal(err error) bool {
 		!errors.Is(err, context.DeadlineExceeded)
 }
 
-// queryCanceled is the SQLSTATE of a statement that took longer than it may.
+// queryCanceled is the SQLSTATE of a statement beyond its timeout.
 const queryCanceled = "57014"

@@ -12,9 +12,9 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 )
 
-// spans makes a trace of each commit: "blocks", from when its first batch was waited for, and in it
-// "read" of that batch and "commit". What passes between these two is the wait for the factory
-// watch, and for the commit before. Without a tracer it makes none.
+// spans creates a trace of each commit: "blocks", from the wait for its first batch, and in it
+// "read" of that batch and "commit". The time between these two is the wait for the factory watch
+// and for the previous commit. Without a tracer it creates none.
 type spans struct {
 	tracer trace.Tracer
 	watch  string
@@ -28,7 +28,7 @@ func newSpans(tracer trace.Tracer, watch string) spans {
 	return spans{tracer, watch}
 }
 
-// blocks begins the trace of what was read together. The caller ends the span.
+// blocks begins the trace of blocks that were read together. The caller ends the span.
 func (s spans) blocks(ctx context.Context, b *blocks) (context.Context, trace.Span) {
 	ctx, span := s.tracer.Start(ctx, "blocks", trace.WithNewRoot(), trace.WithTimestamp(b.since))
 	if span.IsRecording() {
@@ -41,8 +41,8 @@ func (s spans) blocks(ctx context.Context, b *blocks) (context.Context, trace.Sp
 	return ctx, span
 }
 
-// commit begins the span of a commit, in the trace of its blocks; escrows that are admitted between
-// batches have a trace of their own.
+// commit begins the span of a commit, in the trace of its blocks; escrows admitted between batches
+// have separate traces.
 func (s spans) commit(ctx context.Context, events int) (context.Context, trace.Span) {
 	ctx, span := s.tracer.Start(ctx, "commit")
 	if span.IsRecording() {
@@ -52,8 +52,7 @@ func (s spans) commit(ctx context.Context, events int) (context.Context, trace.S
 	return ctx, span
 }
 
-// endSpan ends a span. Of an error it says of which kind it is, since its text may have anything in
-// it.
+// endSpan ends a span. It records only the kind of an error, since its text is arbitrary.
 func endSpan(span trace.Span, err error) {
 	switch {
 	case errors.Is(err, ledger.ErrMoved):

@@ -18,7 +18,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 )
 
-// Source is the chain as the watches read it.
+// Source is the watches' view of the chain.
 type Source interface {
 	View() chain.View
 	Changed() <-chan struct{}
@@ -27,7 +27,7 @@ type Source interface {
 	Branch(ctx context.Context, tip chain.Header, numbers ...uint64) ([]chain.Header, error)
 }
 
-// Config is what both watches need. All fields are required, apart from Tracer.
+// Config is common to both watches. All fields are required, except Tracer and Stored.
 type Config struct {
 	Source  Source
 	Ledger  *ledger.Ledger
@@ -35,26 +35,26 @@ type Config struct {
 	Filters *Filters
 	Log     *slog.Logger
 	Metrics *Metrics
-	Tracer  trace.Tracer // nil: none
-	Stored  func(error)  // hears how each commit ended, unless another writer was first; nil: nothing is called
+	Tracer  trace.Tracer // nil: untraced
+	Stored  func(error)  // gets the outcome of each commit, unless another writer was first; may be nil
 }
 
-// reorgError means that the block before a position, a cursor's or a remembered one, is not on the chain any more.
+// reorgError means that the block before a position, of a cursor or a remembered one, was orphaned.
 type reorgError struct{ stale ledger.Position }
 
 func (e *reorgError) Error() string {
 	return fmt.Sprintf("processed block %d (%s) is not canonical", e.stale.Next-1, e.stale.Hash)
 }
 
-// storeError means that the database did not take what a watch committed, or did not return its
-// position: no node is to blame.
+// storeError means that the database refused a commit, or failed to return a position: the nodes
+// are not to blame.
 type storeError struct{ err error }
 
 func (e *storeError) Error() string { return e.err.Error() }
 func (e *storeError) Unwrap() error { return e.err }
 
-// unstored returns err as one of the database's, unless it says that another writer was first, or
-// which branch is stored.
+// unstored returns err as a storeError, unless it means that another writer was first, or names the
+// stored branch.
 func unstored(err error) error {
 	switch branch := new(ledger.BranchError); {
 	case err == nil, errors.Is(err, ledger.ErrMoved), errors.Is(err, ledger.ErrFenced), errors.As(err, &branch),
@@ -65,14 +65,14 @@ func unstored(err error) error {
 	return &storeError{err}
 }
 
-// readError means that the chain could not be read: nothing that is known of the escrows is in question.
+// readError means that the chain could not be read: what is known about the escrows stays valid.
 type readError struct{ err error }
 
 func (e *readError) Error() string { return e.err.Error() }
 func (e *readError) Unwrap() error { return e.err }
 
-// retry returns the delays between attempts of a loop that never gives up. Each is up to half as
-// long again as MaxInterval: with the 5 s that a request to a dead endpoint takes, less than 10 s.
+// retry returns the delays of a loop that retries for ever. Each is up to half as long again as
+// MaxInterval: with the 5 s that a request to a dead endpoint takes, less than 10 s.
 func retry() *backoff.ExponentialBackOff {
 	b := backoff.NewExponentialBackOff()
 	b.InitialInterval = 100 * time.Millisecond
@@ -82,12 +82,12 @@ func retry() *backoff.ExponentialBackOff {
 	return b
 }
 
-// behindPause bounds the pause before a block is tried again that the endpoint told of and does not
-// have: behind its URL may be several machines, and the next one that answers may have the block.
+// behindPause bounds the pause before retrying a block that the endpoint has announced but cannot
+// return: its URL may hide several machines, and the next one to answer may have the block.
 const behindPause = 500 * time.Millisecond
 
-// delay is how long to wait after an error of a reading that began then. What the reading took counts:
-// it may have waited for an answer.
+// delay is how long to wait after an error of a reading that began then. The duration of the
+// reading counts: it may have waited for an answer.
 func delay(delays *backoff.ExponentialBackOff, err error, began time.Time) time.Duration {
 	next := delays.NextBackOff()
 	if errors.Is(err, chain.ErrBehind) {
@@ -97,8 +97,8 @@ func delay(delays *backoff.ExponentialBackOff, err error, began time.Time) time.
 	return next - time.Since(began)
 }
 
-// unread says whether an error is one of the chain, which could not be read, maybe for hours: what is
-// known of the escrows, and where the watch stands, is not in question.
+// unread reports whether an error means that the chain could not be read, perhaps for hours: the
+// escrows and the position stay valid.
 func unread(err error) bool {
 	is := new(readError)
 	return errors.As(err, &is) && !errors.Is(err, chain.ErrDisagree)
@@ -115,8 +115,8 @@ func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) {
 	}
 }
 
-// decode turns the logs that want picks into events. Logs of other shapes under our topics are not
-// ours: counted, and left alone.
+// decode turns the selected logs into events. Logs of other shapes under our topics are foreign:
+// counted and ignored.
 func decode(abi *contract.ABI, logs []types.Log, want func(*types.Log) bool, m *Metrics) ([]contract.Event, error) {
 	var events []contract.Event
 	for i := range logs {
@@ -141,7 +141,8 @@ func decode(abi *contract.ABI, logs []types.Log, want func(*types.Log) bool, m *
 	return events, nil
 }
 
-// checked says whether the block before a position is still on the chain; a reorgError if it is proven not to be.
+// checked verifies that the block before a position is still on the chain; a reorgError proves that
+// it is not.
 func checked(ctx context.Context, src Source, at ledger.Position) error {
 	_, stands, err := instead(ctx, src, at)
 	if err == nil && !stands {
@@ -151,7 +152,8 @@ func checked(ctx context.Context, src Source, at ledger.Position) error {
 	return err
 }
 
-// instead returns the chain's block in the place of the one before a position, and whether it is that one.
+// instead returns the chain's block at the height of the one before a position, and whether it is
+// the same.
 func instead(ctx context.Context, src Source, at ledger.Position) (h chain.Header, stands bool, err error) {
 	if at.Hash == (common.Hash{}) || at.Next == 0 {
 		return h, true, nil

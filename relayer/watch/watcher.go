@@ -12,14 +12,14 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/logging"
 )
 
-// watcher is what the two watches have in common. quiet, heard and refused change; they belong to the
+// watcher is common to the two watches. quiet, heard and refused change; they belong to the
 // goroutine of the watch.
 type watcher struct {
 	common *Config
 	spans  spans
 	quiet  quiet
 
-	heard   logging.Repeats // why it tried again
+	heard   logging.Repeats // why it retried
 	refused refusals
 }
 
@@ -27,7 +27,7 @@ func newWatcher(cfg *Config, name string) watcher {
 	return watcher{common: cfg, spans: newSpans(cfg.Tracer, name)}
 }
 
-// read has a line gather and commit the blocks from one to another, until stop is closed.
+// read lets a line gather and commit a range of blocks, until stop is closed.
 func (w *watcher) read(ctx context.Context, line *overlap, from int64, to uint64, filter *chain.Filter,
 	stop <-chan struct{}) error {
 	r := startReading(ctx, w.common.Source, uint64(from), to, filter)
@@ -38,12 +38,12 @@ func (w *watcher) read(ctx context.Context, line *overlap, from int64, to uint64
 	return err
 }
 
-// behind says whether there are blocks to process from a position on.
+// behind reports whether there are blocks to process from a position on.
 func behind(view chain.View, at ledger.Position) bool {
 	return view.Ready && int64(view.Target) >= at.Next
 }
 
-// failed notes an error after which a watch begins again from the cursor in the database.
+// failed handles an error after which a watch restarts from the cursor in the database.
 func (w *watcher) failed(ctx context.Context, at ledger.Position, err error) {
 	if errors.Is(err, ledger.ErrMoved) {
 		w.common.Log.DebugContext(ctx, "cursor moved, looking again", slog.Int64("block", at.Next), slog.Any("err", err))
@@ -56,11 +56,11 @@ func (w *watcher) failed(ctx context.Context, at ledger.Position, err error) {
 		slog.Any("err", err))
 }
 
-// sayAgain is how often the log repeats why a watch tries again.
+// sayAgain is how often the log repeats the reason of a retry.
 const sayAgain = time.Minute
 
-// level is how loud an error is at which a watch tries again, maybe twice per second and for hours: what
-// the log has said lately, of whatever block, whoever debugs may hear again.
+// level is the log level of an error that is retried, perhaps twice per second and for hours:
+// repetitions, of any block, are for debugging only.
 func (w *watcher) level(err error) slog.Level {
 	if w.heard.Lately(err, time.Now(), sayAgain) {
 		return slog.LevelDebug
@@ -69,8 +69,8 @@ func (w *watcher) level(err error) slog.Level {
 	return slog.LevelWarn
 }
 
-// storing is a commit that is about to be made: what it stores, how, and what is to be done once it
-// is stored.
+// storing is a commit to be made: its range and events, how to store them, and what to do
+// afterwards.
 type storing struct {
 	from, to ledger.Position
 	events   []contract.Event
@@ -78,7 +78,7 @@ type storing struct {
 	stored   func(ctx context.Context, r *ledger.Result)
 }
 
-// prepare returns a commit, which may run in another goroutine, and what takes in how it ended.
+// prepare returns a commit, which may run in another goroutine, and the handler of its outcome.
 func (w *watcher) prepare(ctx context.Context, s storing) (commit func() error, ended func(error) error) {
 	ctx, span := w.spans.commit(ctx, len(s.events))
 	start := time.Now()
@@ -114,7 +114,7 @@ func (w *watcher) prepare(ctx context.Context, s storing) (commit func() error, 
 	}
 }
 
-// prepareBlocks is prepare for blocks that were read, whose trace the commit is part of.
+// prepareBlocks is prepare for blocks that were read; the commit becomes part of their trace.
 func (w *watcher) prepareBlocks(ctx context.Context, b *blocks,
 	s storing) (commit func() error, ended func(error) error) {
 	ctx, span := w.spans.blocks(ctx, b)
@@ -131,16 +131,16 @@ func (w *watcher) prepareBlocks(ctx context.Context, b *blocks,
 	}
 }
 
-// gathering is what the stages of both watches know of one reading.
+// gathering is the common part of both stages during one reading.
 type gathering struct {
 	group
 
 	final int64           // the newest final block
-	ahead ledger.Position // behind what was gathered
-	since time.Time       // since when the next batch is waited for
+	ahead ledger.Position // after the gathered batches
+	since time.Time       // start of the wait for the next batch
 }
 
-// addBatch puts a batch that came at a moment, and what it brought, behind what was gathered.
+// addBatch appends a batch, with its events and the time when it came.
 func (g *gathering) addBatch(batch *chain.Batch, came time.Time, events []contract.Event) {
 	g.add(g.ahead, batch, g.since, came)
 	g.events = append(g.events, events...)
