@@ -1,8 +1,8 @@
 // Package contract knows the contracts: their ABIs, the topics of their events, and how a log becomes an Event.
 //
-// A log is decoded strictly: the number of topics, the length of the data and its padding have to
-// be those of the ABI. `Approved(address)` is a generic signature, so logs of other shapes under our
-// topics are normal: for them Decode returns ErrForeign, and nobody has to act.
+// A log is decoded strictly: the number of topics, the length of the data and its padding must
+// match the ABI. `Approved(address)` is a generic signature, so logs of other shapes under our
+// topics are normal: for them Decode returns ErrForeign, and no action is needed.
 package contract
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/message/members"
 )
 
-// Names of the events that mean something to the relayer. An ABI may have others, which are only passed on.
+// Names of the events that the relayer interprets. Other events of an ABI are only passed on.
 const (
 	Deployed       = "EscrowDeployed" // the factory's: it announces the escrow in its argument "escrow"
 	Created        = "EscrowCreated"
@@ -37,7 +37,7 @@ const (
 	Refunded       = "EscrowRefunded"
 )
 
-// ErrForeign means that a log under one of our topics does not have the shape of our event: another
+// ErrForeign means that a log under one of our topics has another shape than our event: another
 // contract emitted it.
 var ErrForeign = errors.New("not the shape of our event")
 
@@ -59,39 +59,39 @@ type Event struct {
 	TxHash      common.Hash
 	LogIndex    uint
 	// Occurrence counts the other events that had this {tx_hash}:{log_index} before, since a
-	// reorganisation can move the logs of a transaction. The ledger sets it when it stores the event; 0
-	// is the first.
+	// reorganisation can move the logs of a transaction. The ledger sets it when it stores the
+	// event; 0 is the first.
 	Occurrence int16
 	// Args is an object without blanks, by ABI name in ABI order: addresses EIP-55, every integer a
 	// decimal string, bytes 0x…, booleans and strings as such, arrays of these, tuples objects.
-	// Nothing is null: an argument that the ABI lacks is left out. An indexed argument of a dynamic type
-	// is its hash, 0x…, because the log holds nothing else.
+	// null is impossible: an argument missing from the ABI is left out. An indexed argument of a
+	// dynamic type is its hash, 0x…, because the log holds only that.
 	Args json.RawMessage
 }
 
-// ID names the event on its chain to consumers: {tx_hash}:{log_index}, or for each further content
-// with the same two {tx_hash}:{log_index}:{occurrence}. It is never used for two contents. Inside the
-// relayer, block hash and log index identify an event.
+// ID identifies the event on its chain to consumers: {tx_hash}:{log_index}, or for each further
+// content with the same two {tx_hash}:{log_index}:{occurrence}. It stands for one content only.
+// Inside the relayer, block hash and log index identify an event.
 func (e *Event) ID() string {
 	return message.EventID(e.TxHash, e.LogIndex, e.Occurrence)
 }
 
-// Place is where an event stands on the chain: with the hash of the block it is the identity of the
+// Place is the position of an event on the chain: with the hash of the block it identifies the
 // event inside the relayer.
 type Place struct {
 	Block uint64
 	Index uint
 }
 
-// Place returns where the event stands.
+// Place returns the event's position.
 func (e *Event) Place() Place { return Place{e.BlockNumber, e.LogIndex} }
 
-// Compare orders places as the chain has them.
+// Compare orders places as on the chain.
 func (p Place) Compare(other Place) int {
 	return cmp.Or(cmp.Compare(p.Block, other.Block), cmp.Compare(p.Index, other.Index))
 }
 
-// ParseID reads what ID writes.
+// ParseID parses the result of ID.
 func ParseID(id string) (tx common.Hash, index uint, occurrence int16, err error) {
 	m := idForm.FindStringSubmatch(id)
 	if m == nil {
@@ -114,14 +114,14 @@ func ParseID(id string) (tx common.Hash, index uint, occurrence int16, err error
 
 var idForm = regexp.MustCompile(`^(0x[0-9a-fA-F]{64}):(0|[1-9][0-9]*)(?::([1-9][0-9]*))?$`)
 
-// Ends says whether the event ends its escrow: after a release or a refund an escrow emits nothing that matters. The
-// database knows the rule by the numbers of these events (event_types), in the index events_ended and in what retention
-// removes.
+// Ends reports whether the event ends its escrow: after a release or a refund it emits no event of
+// interest. The database repeats the rule with the numbers of these events (event_types), in the
+// index events_ended and in what retention removes.
 func (e *Event) Ends() bool { return e.Name == Released || e.Name == Refunded }
 
 // EachText calls each for every argument of the event whose value is a string (an address, an
-// integer, bytes or a text), in their order. It copies nothing: the value of an address, an integer
-// or bytes has no escapes, and a text is passed with its escapes as they are.
+// integer, bytes or a text), in order. It copies no bytes: the value of an address, an integer or
+// bytes is free of escapes, and a text is passed with its escapes.
 func (e *Event) EachText(each func(name, value []byte)) {
 	_ = members.Each(e.Args, func(name, value []byte) { // Decode wrote an object
 		if value[0] == '"' {
@@ -130,14 +130,14 @@ func (e *Event) EachText(each func(name, value []byte)) {
 	})
 }
 
-// Same says whether two events are the same log of the same transaction, in whichever block: equal
+// Same reports whether two events are the same log of the same transaction, in any block: equal
 // transaction, log index, emitter, name, escrow and arguments.
 func (e *Event) Same(other *Event) bool {
 	return e.TxHash == other.TxHash && e.LogIndex == other.LogIndex && e.Emitter == other.Emitter &&
 		e.Name == other.Name && e.Escrow == other.Escrow && string(e.Args) == string(other.Args)
 }
 
-// ABI is what is known of the contracts. It is safe for concurrent use.
+// ABI is the relayer's knowledge of the contracts. It is safe for concurrent use.
 type ABI struct {
 	events          map[common.Hash][]*layout // by topic 0; several where only the indexing differs
 	factory, escrow []common.Hash
@@ -146,12 +146,12 @@ type ABI struct {
 }
 
 // New parses the ABIs. Each is "" for the built-in one, an ABI as JSON, an artefact of a compiler
-// (an object with a field "abi"), or a path to either. A given ABI replaces the built-in one; a
-// factory that was upgraded gives both versions of its EscrowDeployed in one ABI, as the built-in
-// does for the older one without arbiter.
+// (an object with a field "abi"), or a path to either. A given ABI replaces the built-in one; for
+// an upgraded factory, one ABI lists both versions of its EscrowDeployed, as the built-in one does
+// for the older version without arbiter.
 //
-// Of the factory's events only EscrowDeployed counts, in all its versions: the others concern no
-// escrow. Of an escrow's events every one counts that is not anonymous.
+// Of the factory's events only EscrowDeployed is used, in all its versions: the others concern no
+// escrow. Of an escrow's events all are used that are not anonymous.
 func New(factoryABI, escrowABI string) (*ABI, error) {
 	a := &ABI{events: map[common.Hash][]*layout{}}
 	err := errors.Join(
@@ -165,7 +165,7 @@ func New(factoryABI, escrowABI string) (*ABI, error) {
 	return a, nil
 }
 
-// add takes the events that count from an ABI. Errors name the variable that it came from.
+// add takes the used events of an ABI. Errors name the variable that it came from.
 func (a *ABI) add(variable, given, builtIn string, topics *[]common.Hash, counts func(name string) bool) error {
 	if strings.TrimSpace(given) == "" {
 		given = builtIn
@@ -255,13 +255,13 @@ func (a *ABI) Topics() []common.Hash { return append(a.FactoryTopics(), a.escrow
 // EventNames are the names of all events, EscrowDeployed first.
 func (a *ABI) EventNames() []string { return slices.Clone(a.names) }
 
-// Definitions are the events as Solidity has them, with the names of their arguments: what messages
-// say depends on nothing else of the ABIs.
+// Definitions are the events in Solidity's form, with the names of their arguments: the part of the
+// ABIs that determines the content of messages.
 func (a *ABI) Definitions() []string { return slices.Clone(a.definitions) }
 
-// Decode turns a log into an Event. It returns ErrForeign if the log is not one of ours, and no other
-// error. The caller must check Event.Emitter, whether it is the factory or an escrow of ours: anybody
-// can emit a log of this shape.
+// Decode turns a log into an Event. Its only error is ErrForeign, for a log that is not ours. The
+// caller must check that Event.Emitter is the factory or a known escrow: any contract can emit a
+// log of this shape.
 func (a *ABI) Decode(l *types.Log) (Event, error) {
 	if len(l.Topics) == 0 {
 		return Event{}, ErrForeign
@@ -287,7 +287,8 @@ func (a *ABI) Decode(l *types.Log) (Event, error) {
 	return Event{}, ErrForeign
 }
 
-// identifier is what Solidity and Vyper allow as a name. Names go into attributes, metrics and JSON as they are.
+// identifier is what Solidity and Vyper allow as a name. Names go into attributes, metrics and JSON
+// unchanged.
 var identifier = regexp.MustCompile(`^[A-Za-z_$][A-Za-z0-9_$]*$`)
 
 // newLayout prepares an event for decoding.

@@ -20,22 +20,21 @@ type Caller interface {
 // ErrNotFactory means that the contract at an address can never announce an escrow.
 var ErrNotFactory = errors.New("not an escrow factory")
 
-// ErrUnknownProxy means that the code does not tell whether the contract is a factory: it runs the code of
-// another contract, which was not found, or is of another machine.
+// ErrUnknownProxy means that the code leaves open whether the contract is a factory: it runs the
+// code of another contract, which was not found, or is for another machine.
 var ErrUnknownProxy = errors.New("code of an unknown kind")
 
-// notEVM is the first byte of code that the Ethereum Virtual Machine does not run as such (EIP-3541).
-// Arbitrum's Stylus contracts begin with 0xeff000.
+// notEVM is the first byte of code that the Ethereum Virtual Machine does not run as such
+// (EIP-3541). Arbitrum's Stylus contracts begin with 0xeff000.
 const notEVM = 0xef
 
-// maxProxies is how many proxies may follow one another.
+// maxProxies bounds a chain of proxies.
 const maxProxies = 4
 
-// CheckFactory says whether the contract at an address can announce escrows: whether its code, or
-// the code of the implementation behind it when it is a proxy, has the topic of EscrowDeployed.
-// Code emits an event by a topic that it contains, so code without the topic never does, unless it
-// runs other code. ErrNotFactory and ErrUnknownProxy are findings; any other error means that the
-// chain could not be asked.
+// CheckFactory checks that the contract at an address can announce escrows: that its code, or for a
+// proxy the code of its implementation, contains the topic of EscrowDeployed. Code can emit an
+// event only with a topic that it contains, unless it runs other code. ErrNotFactory and
+// ErrUnknownProxy are findings; any other error means that the chain did not answer.
 func (a *ABI) CheckFactory(ctx context.Context, chain Caller, address common.Address) error {
 	at := address
 	for range maxProxies {
@@ -89,8 +88,8 @@ const (
 	opDelegateCall = 0xf4
 )
 
-// delegates reports whether code may run other code as its own (DELEGATECALL, CALLCODE). The n bytes behind
-// PUSHn are data.
+// delegates reports whether code may run other code in its context (DELEGATECALL, CALLCODE). The n
+// bytes after PUSHn are data.
 func delegates(code []byte) bool {
 	for i := 0; i < len(code); i++ {
 		switch op := code[i]; {
@@ -124,7 +123,7 @@ var (
 	implementationCall = "0x5c60da1b"
 )
 
-// implementation returns the implementation of a proxy; the zero address: none is known.
+// implementation returns the implementation of a proxy; the zero address if it is unknown.
 func implementation(ctx context.Context, chain Caller, at common.Address, code []byte) (common.Address, error) {
 	if rest, ok := bytes.CutPrefix(code, minimalProxyHead); ok && bytes.HasSuffix(rest, minimalProxyTail) &&
 		len(rest) == common.AddressLength+len(minimalProxyTail) {
@@ -154,7 +153,7 @@ func implementation(ctx context.Context, chain Caller, at common.Address, code [
 	return addressAt(ctx, chain, "eth_call", map[string]string{"to": beacon.Hex(), "data": implementationCall}, "latest")
 }
 
-// addressAt asks for a word that holds an address.
+// addressAt requests a word that holds an address.
 func addressAt(ctx context.Context, chain Caller, method string, params ...any) (common.Address, error) {
 	b, err := ask(ctx, chain, method, params...)
 	return common.BytesToAddress(b), err

@@ -33,11 +33,12 @@ type field struct {
 	escrow  bool // the argument of EscrowDeployed that says what was deployed
 }
 
-// sizeHint is a length that an encoded argument seldom exceeds: a quoted address has 44 bytes, 10^27 wei have 30.
+// sizeHint is a length that an encoded argument seldom exceeds: a quoted address has 44 bytes,
+// 10^27 wei have 30.
 const sizeHint = 44
 
 // decode encodes the arguments of a log as JSON and returns the argument escrow; false if the log
-// does not have this layout.
+// has another layout.
 func (l *layout) decode(log *types.Log) (args []byte, escrow common.Address, ok bool) {
 	if len(log.Topics)-1 != l.topics || l.static && len(log.Data) != 32*len(l.data) {
 		return nil, escrow, false
@@ -92,8 +93,8 @@ func (l *layout) decode(log *types.Log) (args []byte, escrow common.Address, ok 
 	return append(args, '}'), escrow, true
 }
 
-// unpack decodes data that has dynamic types; false if it is not the canonical encoding, which
-// every compiler writes. Encoding again is the check: go-ethereum's decoder tolerates gaps, overlaps
+// unpack decodes data with dynamic types; false unless it is the canonical encoding, which every
+// compiler produces. Encoding again is the check: go-ethereum's decoder tolerates gaps, overlaps
 // and trailing bytes.
 func (l *layout) unpack(data []byte) ([]any, bool) {
 	values, err := l.data.Unpack(data)
@@ -106,7 +107,7 @@ func (l *layout) unpack(data []byte) ([]any, bool) {
 	return values, err == nil && bytes.Equal(again, data)
 }
 
-// fitsWord says whether values of a type take one word.
+// fitsWord reports whether values of a type take one word.
 func fitsWord(t abi.Type) bool {
 	switch t.T {
 	case abi.AddressTy, abi.UintTy, abi.IntTy, abi.BoolTy, abi.FixedBytesTy:
@@ -116,7 +117,7 @@ func fitsWord(t abi.Type) bool {
 	return false
 }
 
-// appendWord encodes a value of one word; false where the padding is not canonical.
+// appendWord encodes a value of one word; false if the padding is not canonical.
 func appendWord(out []byte, t *abi.Type, word []byte) ([]byte, bool) {
 	switch t.T {
 	case abi.AddressTy:
@@ -142,8 +143,8 @@ func appendWord(out []byte, t *abi.Type, word []byte) ([]byte, bool) {
 	}
 }
 
-// appendInteger encodes a number of size bytes, which is extended to the word: by zeros, or if it is signed, in
-// two's complement, by its sign.
+// appendInteger encodes a number of size bytes, extended to the word by zeros or, if it is signed,
+// by its sign in two's complement.
 func appendInteger(out, word []byte, size int, signed bool) ([]byte, bool) {
 	negative := signed && word[32-size]&0x80 != 0
 	sign := byte(0)
@@ -167,8 +168,8 @@ func appendInteger(out, word []byte, size int, signed bool) ([]byte, bool) {
 	return append(append(out, n.Dec()...), '"'), true
 }
 
-// appendValue encodes what go-ethereum unpacked. It is slower, and used only for events with dynamic
-// types, which the built-in ABIs do not have.
+// appendValue encodes what go-ethereum unpacked. It is slower, and used only for events with
+// dynamic types, which the built-in ABIs lack.
 func appendValue(out []byte, t *abi.Type, v reflect.Value) []byte {
 	switch t.T {
 	case abi.AddressTy:
@@ -176,7 +177,8 @@ func appendValue(out []byte, t *abi.Type, v reflect.Value) []byte {
 	case abi.BoolTy:
 		return strconv.AppendBool(out, v.Bool())
 	case abi.StringTy:
-		// A contract may emit bytes that are not UTF-8: those are replaced. Marshal cannot fail for a string.
+		// A contract may emit bytes that are not UTF-8: those are replaced. Marshal cannot fail for
+		// a string.
 		text, _ := json.Marshal(strings.ToValidUTF8(v.String(), "\uFFFD"))
 		return append(out, text...)
 	case abi.UintTy, abi.IntTy: // a *big.Int, or a number of Go's
