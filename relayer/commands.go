@@ -24,11 +24,11 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
 )
 
-// commands takes commands in, acts on them, and answers. A part that is not configured is nil, and
-// nothing of it runs. What depends on a session is made anew for each tenure.
+// commands receives commands, acts on them, and answers. A part that is not configured is nil and
+// does not run. Whatever depends on a session is created for each tenure.
 //
-// newCommands sets the first group of fields; open sets the second before anything uses it. None but
-// handover, which the publisher of answers has, changes afterwards.
+// newCommands sets the first group of fields; open sets the second before it is used. Only handover,
+// which belongs to the publisher of answers, changes afterwards.
 type commands struct {
 	accounts []send.Account
 	answers  *send.Answers
@@ -40,10 +40,10 @@ type commands struct {
 	intake   *intake.Intake
 	signers  []send.Signer // of accounts, in the same order
 	client   *pubsub.Client
-	handover publish.Handover // of one publisher of answers to the next
+	handover publish.Handover // from one publisher of answers to the next
 }
 
-// newCommands reads the files that the configuration names, and opens nothing.
+// newCommands reads the files that the configuration names, without opening connections.
 func newCommands(cfg *config.Config, reg prometheus.Registerer) (c *commands, err error) {
 	c = &commands{}
 	var names []string
@@ -86,7 +86,7 @@ func newCommands(cfg *config.Config, reg prometheus.Registerer) (c *commands, er
 	return c, nil
 }
 
-// open makes what outlives the tenures: keys, the intake, the connection to Pub/Sub.
+// open creates what outlives the tenures: keys, the intake, the connection to Pub/Sub.
 func (c *commands) open(ctx context.Context, r *Relayer) (err error) {
 	for _, a := range c.accounts {
 		signer, err := openSigner(ctx, a)
@@ -119,7 +119,7 @@ func (c *commands) open(ctx context.Context, r *Relayer) (err error) {
 func (c *commands) close() {
 	for _, s := range c.signers {
 		if k, ok := s.(interface{ Close() error }); ok {
-			_ = k.Close() // nothing is under way any more
+			_ = k.Close() // the senders have ended
 		}
 	}
 
@@ -142,8 +142,8 @@ func openSigner(ctx context.Context, a send.Account) (send.Signer, error) {
 	return sign.OpenKeystore(a.Address, a.Keystore, a.PasswordFile)
 }
 
-// handler serves commands on PORT, with everything else; nil where they have a port of their own, or
-// are not taken over HTTP.
+// handler serves commands on PORT, with everything else; nil if they have a separate port, or HTTP
+// is off for them.
 func (c *commands) handler(cfg *config.Config) http.Handler {
 	if c.intake == nil || !cfg.CommandsHTTP || cfg.CommandsPort != 0 {
 		return nil
@@ -152,7 +152,7 @@ func (c *commands) handler(cfg *config.Config) http.Handler {
 	return c.intake.Handler()
 }
 
-// channels are the notifications that a tenure's session has to listen for.
+// channels are the notifications that a tenure's session must listen for.
 func (c *commands) channels() (channels []string) {
 	if len(c.accounts) > 0 {
 		channels = append(channels, send.Channel, send.ReleaseChannel)
@@ -165,8 +165,8 @@ func (c *commands) channels() (channels []string) {
 	return channels
 }
 
-// take takes commands in, from the subscription and over HTTP. That needs no session: several
-// instances may take the same command, and one stores it.
+// take receives commands, from the subscription and over HTTP. It needs no session: several
+// instances may receive the same command, and one stores it.
 func (c *commands) take(ctx context.Context, r *Relayer) error {
 	if c.intake == nil {
 		return nil
@@ -198,8 +198,8 @@ func (c *commands) serve(ctx context.Context, r *Relayer) error {
 	return r.front.Gate().Serve(ctx, "commands", ln, r.front.Guard(c.intake.Handler()), r.component("intake"))
 }
 
-// work acts on commands and publishes their answers, as far as this instance holds the locks for
-// it, until ctx ends or the session is lost.
+// work acts on commands and publishes their answers, with the locks that this instance holds, until
+// ctx ends or the session is lost.
 func (c *commands) work(ctx context.Context, t *tenure) error {
 	g, ctx := errgroup.WithContext(ctx)
 	if len(c.signers) > 0 {
@@ -247,7 +247,7 @@ const repliesRetry = time.Second
 // followRetry is the pause between two attempts to become the instance that follows senders without an owner.
 const followRetry = 5 * time.Second
 
-// following is what senders are followed with that no instance owns.
+// following is the configuration for following senders without an owner.
 func (c *commands) following(t *tenure) send.Config {
 	return send.Config{
 		DB: t.db.Pool, ChainID: t.cfg.ChainID, InstanceID: t.cfg.InstanceID, Factory: t.cfg.Factory,
@@ -256,7 +256,7 @@ func (c *commands) following(t *tenure) send.Config {
 	}
 }
 
-// configs returns what each sender of a tenure is made from.
+// configs returns the configuration of each sender of a tenure.
 func (c *commands) configs(t *tenure) []send.Config {
 	nodes := send.NewNodes(t.source)
 	configs := make([]send.Config, len(c.accounts))

@@ -23,39 +23,38 @@ import (
 )
 
 // gauges are the metrics of the instance, and of the fleet as the instance sees it. A package that
-// measures its own work registers those metrics itself.
+// measures its work registers those metrics itself.
 //
-// Nothing is copied into a gauge: each value is computed at the scrape from what the instance knows at
-// that moment, so it changes when the fact changes, and it exists from New on, before any database or
-// node has answered. What only the database knows is as old as the last snapshot. Once that is older
-// than snapshotLasts, the value is unknown (NaN, which no comparison of an alert matches) instead of
-// frozen.
+// Each value is computed at the scrape from what the instance knows then, so it is current, and it
+// exists from New on, before any database or node has answered. What only the database knows is as
+// old as the last snapshot. Once that is older than snapshotLasts, the value is unknown (NaN, which
+// matches no comparison of an alert) instead of frozen.
 //
-// Facts that must outlive their process are points in time, not ages: an alert compares the newest
-// one that any instance reported with its own clock. So the series of a process that is gone only
-// grows old, whether the monitoring system marks it as stale or not.
+// Facts that must outlive their process are points in time rather than ages: an alert compares the
+// newest one of any instance with its clock. So the series of a process that is gone only grows
+// old, whether or not the monitoring system marks it as stale.
 type gauges struct {
 	r             *Relayer
 	sessionLosses prometheus.Counter
 
 	// The rest is atomic. followFleet writes it; a scrape of the leader writes leaderSeen too.
 	pool                     atomic.Pointer[pgxpool.Pool] // nil before Run
-	snapshot                 atomic.Pointer[snapshot]     // the last that could be taken; nil: none yet
+	snapshot                 atomic.Pointer[snapshot]     // the last successful one; nil: none so far
 	leaderSeen, databaseSeen atomic.Int64                 // moments in unix nanoseconds; 0: never
 	answered                 atomic.Bool                  // whether the database answered when it was last asked
 }
 
-// snapshot is what the database said of the whole chain at one moment.
+// snapshot is the database's view of the whole chain at one moment.
 type snapshot struct {
 	at       time.Time
 	fleet    fleet.Fleet
 	findings map[string]time.Time
 }
 
-// snapshotLasts is for how long a snapshot counts when no later one can be taken.
+// snapshotLasts is how long a snapshot stays valid without a later one.
 var snapshotLasts = fleet.LimitDatabase.Behind
 
-// scrape is everything that one scrape is made of: one moment for all gauges. It does not change.
+// scrape is the input of one scrape: one moment for all gauges. It is constant.
 type scrape struct {
 	now           time.Time
 	instance      fleet.Self
@@ -69,7 +68,7 @@ type scrape struct {
 	started                  time.Time
 }
 
-// gauge is one metric without labels of its own.
+// gauge is one metric, with no labels except the fleet's.
 type gauge struct {
 	desc  *prometheus.Desc
 	value func(*scrape) float64
@@ -90,8 +89,8 @@ var (
 	connections = describe("relayer_db_connections", "Connections of the pool by state.", "state")
 )
 
-// The gauges of an instance are about itself. Those of the chain are what the database says, and
-// every instance reports the same.
+// The gauges of an instance are about itself. Those of the chain come from the database, and every
+// instance reports the same values.
 var allGauges = []gauge{
 	newGauge("relayer_clock_timestamp_seconds",
 		"What the clock of the instance said at the scrape. A series whose value is old is of a process that is gone.",
@@ -161,7 +160,7 @@ func ofInstance[N int | int64](name, help string, value func(*fleet.Self) N) gau
 	return newGauge(name, help, func(s *scrape) float64 { return float64(value(&s.instance)) })
 }
 
-// ofChain is a gauge of what the database says; NaN while that is not known.
+// ofChain is a gauge of the database's view; NaN while that is unknown.
 func ofChain[N int | int64 | float64](name, help string, value func(*fleet.Fleet) N) gauge {
 	return newGauge(name, help, func(s *scrape) float64 {
 		if s.snapshot == nil {
@@ -189,7 +188,7 @@ func newGauges(reg prometheus.Registerer, r *Relayer, build fleet.Build) *gauges
 	return g
 }
 
-// fleetLabels are on every metric of ours: alerts tell fleets apart by them, wherever the scrape
+// fleetLabels are on every metric of ours: alerts distinguish fleets by them, wherever the scrape
 // comes from. A fleet follows one factory of one chain. The address is in lower case, since labels
 // are compared as text.
 func fleetLabels(cfg *config.Config) prometheus.Labels {
@@ -221,7 +220,7 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 		report(m.desc, m.value(s))
 	}
 
-	if s.snapshot != nil { // while the database does not answer, RelayerDatabaseDown says so
+	if s.snapshot != nil { // while the database does not answer, RelayerDatabaseDown fires
 		for _, m := range senderGauges {
 			m.each(&s.snapshot.fleet, func(value float64, labels ...string) { report(m.desc, value, labels...) })
 		}
@@ -249,7 +248,7 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// elections is the epoch of the last snapshot, however old: a counter must not go back.
+// elections is the epoch of the last snapshot, however old: a counter must not decrease.
 func (g *gauges) elections() float64 {
 	if s := g.snapshot.Load(); s != nil {
 		return float64(s.fleet.Leader.Epoch)
@@ -258,7 +257,7 @@ func (g *gauges) elections() float64 {
 	return 0
 }
 
-// scrape takes everything at one moment.
+// scrape captures everything at one moment.
 func (g *gauges) scrape(now time.Time) *scrape {
 	c := &g.r.condition
 	s := &scrape{
@@ -278,7 +277,7 @@ func (g *gauges) scrape(now time.Time) *scrape {
 	return s
 }
 
-// leaderGap counts from the start of the process when it has never seen a leader.
+// leaderGap counts from the start of the process until the first leader is seen.
 func (s *scrape) leaderGap() float64 {
 	if s.leader || s.answered && s.snapshot != nil && s.snapshot.fleet.Leader.Held {
 		return 0
@@ -300,8 +299,8 @@ func (s *scrape) lagSeconds() float64 {
 	return max(0, s.now.Sub(s.instance.CursorTime).Seconds()) // some chains' blocks are ahead of the clock
 }
 
-// ageOf is how long ago a block was made, by the database's clock, or by this one's where the database is
-// silent; NaN where its time is not known.
+// ageOf is the age of a block, by the database's clock, or by this one's while the database is
+// silent; NaN if its time is unknown.
 func (s *scrape) ageOf(made time.Time) float64 {
 	if made.Unix() <= 0 {
 		return math.NaN()
@@ -315,8 +314,8 @@ func (s *scrape) ageOf(made time.Time) float64 {
 	return max(0, now.Sub(made).Seconds()) // some chains' blocks are ahead of the clock
 }
 
-// took is how long the chain takes for so many blocks, in seconds. Until some were seen, a block counts as
-// one of Ethereum's.
+// took is how long the chain takes for so many blocks, in seconds. Until the block time is known,
+// Ethereum's is assumed.
 func (s *scrape) took(blocks float64) float64 {
 	const usual = 12 * time.Second
 	return blocks * cmp.Or(s.instance.BlockTime, usual).Seconds()
@@ -356,7 +355,7 @@ func yes(b bool) float64 {
 	return 0
 }
 
-// unix is a moment in unix seconds; 0 for never.
+// unix is a time in unix seconds; 0 for never.
 func unix(t time.Time) float64 {
 	if t.IsZero() {
 		return 0
@@ -374,12 +373,11 @@ func moment(nanoseconds int64) time.Time {
 	return time.Unix(0, nanoseconds)
 }
 
-// snapshotEvery is how often the database is asked about the chain, and how long it may take to
-// answer. Prometheus scrapes every 15 s or so.
+// snapshotEvery is the pause between two snapshots of the chain, and their timeout. Prometheus
+// scrapes every 15 s or so.
 const snapshotEvery = 5 * time.Second
 
-// followFleet takes a snapshot of the fleet again and again until ctx ends, from the first second of
-// the process on.
+// followFleet takes snapshots of the fleet until ctx ends, from the start of the process.
 func (r *Relayer) followFleet(ctx context.Context, reader *fleet.Reader) error {
 	ticker := time.NewTicker(snapshotEvery)
 	defer ticker.Stop()
@@ -399,7 +397,7 @@ func (r *Relayer) followFleet(ctx context.Context, reader *fleet.Reader) error {
 	}
 }
 
-// readSnapshot asks the database once.
+// readSnapshot queries the database once.
 func (r *Relayer) readSnapshot(ctx context.Context, reader *fleet.Reader) (*snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, snapshotEvery)
 	defer cancel()
@@ -413,8 +411,8 @@ func (r *Relayer) readSnapshot(ctx context.Context, reader *fleet.Reader) (*snap
 	return &snapshot{at: time.Now(), fleet: f, findings: findings}, database.Explain(err)
 }
 
-// noteSnapshot keeps a snapshot, or what kept it from being taken. A database without tables of ours
-// answers, and shows nothing: that is so before the first migration.
+// noteSnapshot stores a snapshot, or the error of one. A database without our tables answers but
+// has no data: it awaits its first migration.
 func (r *Relayer) noteSnapshot(ctx context.Context, s *snapshot, err error) {
 	g := r.gauges
 	noSchema := errors.Is(err, database.ErrNoSchema)

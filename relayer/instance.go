@@ -16,10 +16,10 @@ var (
 	errNoSession = errors.New("the database session is lost")
 )
 
-// condition is what changes while an instance runs. Each field is atomic and changes by itself: a
-// reader may see one of them before the change and another one after it.
+// condition is what changes while an instance runs. Each field is atomic and independent: a reader
+// may see one of them before a change and another one after it.
 type condition struct {
-	tenure        atomic.Pointer[tenure] // under way; nil: none, so the instance is not part of the fleet
+	tenure        atomic.Pointer[tenure] // the current one; nil: the instance is outside the fleet
 	leading       atomic.Bool
 	lastHeartbeat atomic.Int64 // when the heartbeat was last written, in unix nanoseconds
 	database      lastError    // of the last reading of the database
@@ -29,11 +29,12 @@ type condition struct {
 	noSession, noDatabase, noNode since
 }
 
-// writes is how the last write of each kind ended, in this tenure. Whether what is due is stored is the
-// first measure of health: a database that answers and takes nothing is as bad as one that is gone.
+// writes is the outcome of the last write of each kind, in this tenure. Whether due writes are
+// stored is the first measure of health: a database that answers but refuses writes is as bad as
+// one that is gone.
 type writes struct {
 	slots, factory   lastError // commits of the two watches
-	check, heartbeat lastError // of the slots, by the claimer; the instance's own
+	check, heartbeat lastError // the claimer's slot check; the instance's heartbeat
 }
 
 func (w *writes) reset() {
@@ -42,11 +43,11 @@ func (w *writes) reset() {
 	}
 }
 
-// refusal returns why the database does not take what a tenure writes, in plain words; nil: it does.
+// refusal returns why the database refuses a tenure's writes, in plain words; nil: it accepts them.
 func (r *Relayer) refusal() error {
 	c := &r.condition
 	if c.tenure.Load() == nil {
-		return nil // which its own error explains
+		return nil // its error has another field
 	}
 
 	factory := c.writes.factory.get()
@@ -57,7 +58,7 @@ func (r *Relayer) refusal() error {
 	return database.Explain(cmp.Or(c.writes.slots.get(), factory, c.writes.check.get(), c.writes.heartbeat.get()))
 }
 
-// lastError is how the last attempt at something ended.
+// lastError is the outcome of the last attempt.
 type lastError struct{ err atomic.Pointer[error] }
 
 func (l *lastError) set(err error) { l.err.Store(&err) }
@@ -70,10 +71,10 @@ func (l *lastError) get() error {
 	return nil
 }
 
-// since is when something began to fail, as far as anybody has asked. The page asks every two seconds.
-type since struct{ at atomic.Int64 } // unix nanoseconds; 0: it does not fail
+// since is when a failure was first observed. The page observes every two seconds.
+type since struct{ at atomic.Int64 } // unix nanoseconds; 0: healthy
 
-// Instance is what this instance knows of itself. It asks neither the database nor a node.
+// Instance is what this instance knows about itself, without asking the database or a node.
 func (r *Relayer) Instance() fleet.Self {
 	i, now, c := r.instance(), time.Now(), &r.condition
 	i.SessionSince, i.DatabaseSince, i.NodeSince = c.noSession.of(i.Session, now), c.noDatabase.of(i.Database, now),
@@ -145,7 +146,7 @@ func (r *Relayer) instance() fleet.Self {
 	return i
 }
 
-// noteStuck notes a watch that cannot store the next blocks; nil: it can.
+// noteStuck records a watch that cannot store the next blocks; nil: it can.
 func noteStuck(i *fleet.Self, e *watch.StuckError) {
 	if e != nil {
 		i.Stuck = e

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// outage measures for how long the database has been out of reach, and ends an attempt to join at the
-// limit: a connection may swallow bytes for ever, and then the process must end nevertheless.
+// outage measures how long the database has been out of reach, and ends an attempt to join at the
+// limit: a broken connection may stay silent for ever, and the process must still end.
 type outage struct {
 	limit time.Duration
 
 	mu    sync.Mutex
 	last  time.Time   // when the database last worked
-	timer *time.Timer // of the attempt that is under way
+	timer *time.Timer // of the current attempt
 }
 
-// good notes that the database works now.
+// good records that the database works now.
 func (o *outage) good() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -26,14 +26,15 @@ func (o *outage) good() {
 	}
 }
 
-// left is how long it may go on like this: nothing or less once the database has not worked for the limit.
+// left is the time until the limit; zero or negative once the database has failed for that long.
 func (o *outage) left() time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return time.Until(o.last.Add(o.limit))
 }
 
-// bound returns a context that also ends when the limit is reached. end frees it and stops the counting.
+// bound returns a context that also ends when the limit is reached. end frees it and stops the
+// timer.
 func (o *outage) bound(ctx context.Context) (attempt context.Context, end func()) {
 	attempt, cancel := context.WithCancel(ctx)
 	o.mu.Lock()

@@ -14,8 +14,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/watch"
 )
 
-// An instance, `audit`, `replay` and `doctor` read the same chain and the same tables: the parts that
-// they share are made from the configuration here, in one way.
+// An instance, `audit`, `replay` and `doctor` read the same chain and the same tables: their common
+// parts are created from the configuration here.
 
 // NewSource returns the chain as the endpoints of RPC_URLS show it.
 func NewSource(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer) (*chain.Source, error) {
@@ -27,7 +27,7 @@ func NewSource(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer) 
 	})
 }
 
-// NewFilters returns the choice of how logs are asked for.
+// NewFilters returns the filters for requesting logs.
 func NewFilters(cfg *config.Config) *watch.Filters {
 	return watch.NewFilters(cfg.ABI, cfg.Factory, watch.FilterMode(cfg.LogFilter), cfg.RPCMaxAddress,
 		cfg.RPCRequestPrice)
@@ -41,7 +41,8 @@ func NewLedger(cfg *config.Config, db *database.Database) *ledger.Ledger {
 	})
 }
 
-// NewVerifier returns what reads the chain a second time and compares it with the ledger.
+// NewVerifier returns the verifier, which reads the chain a second time and compares it with the
+// ledger.
 func NewVerifier(cfg *config.Config, src *chain.Source, filters *watch.Filters, led *ledger.Ledger, log *slog.Logger,
 	metrics *verify.Metrics) *verify.Verifier {
 	return verify.New(verify.Config{

@@ -10,12 +10,12 @@ import (
 const (
 	// progressEvery is how often an instance that is far behind logs its progress.
 	progressEvery = 10 * time.Second
-	// farBehind is the lag, in blocks that may be processed, above which an instance is catching up:
-	// more blocks than any chain makes between two samples.
+	// farBehind is the lag, in processable blocks, above which an instance is catching up: more
+	// blocks than any chain makes between two samples.
 	farBehind = 500
 )
 
-// progress says how far an instance that is behind has caught up.
+// progress is the state of an instance's catch-up.
 type progress struct {
 	Done, Left      int64   // blocks
 	Percent         float64 // of the blocks between the beginning and the target
@@ -25,17 +25,17 @@ type progress struct {
 	Over            bool // it has caught up
 }
 
-// catchUp follows an instance from when it is found far behind, at a first start or after an outage,
-// until it has caught up. One goroutine uses it; its fields change together. The zero value follows
-// nothing.
+// catchUp follows an instance from when it is far behind, at a first start or after an outage,
+// until it has caught up. One goroutine uses it; its fields change together. The zero value is
+// idle.
 type catchUp struct {
-	began        time.Time // zero: the instance is not far behind
+	began        time.Time // zero: the instance keeps up
 	from         int64     // cursor at the beginning
 	eventsBefore int64     // stored by this process before the beginning
 }
 
-// sample takes the next block to process, the newest that may be processed, and the number of events
-// that this process has stored. ok is false while there is nothing to report.
+// sample takes the next block to process, the newest that may be processed, and the number of
+// events that this process has stored. ok is false without a catch-up to report.
 func (c *catchUp) sample(now time.Time, cursor, target, events int64) (p progress, ok bool) {
 	left := max(0, target-cursor+1)
 	if c.began.IsZero() {
@@ -69,7 +69,7 @@ func (c *catchUp) sample(now time.Time, cursor, target, events int64) (p progres
 	return p, true
 }
 
-// reportProgress logs how far a catching-up has come, until ctx ends.
+// reportProgress logs the progress of a catch-up, until ctx ends.
 func (r *Relayer) reportProgress(ctx context.Context) error {
 	ticker := time.NewTicker(progressEvery)
 	defer ticker.Stop()

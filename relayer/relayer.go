@@ -2,8 +2,8 @@
 // factory while it leads, and publishes what it commits.
 //
 // An instance runs in tenures. A tenure lasts as long as its database session: everything that the
-// instance holds (its lock, its slots, the leadership) is void when the session is lost, so everything
-// that acts on it stops with the session, and the next tenure joins the fleet again.
+// instance holds (its lock, its slots, the leadership) is void when the session is lost, so
+// everything that acts on it stops with the session, and the next tenure joins the fleet again.
 //
 //	Run ─► checks at start ─► tenure ─► tenure ─► … until ctx ends, or the database is gone for DB_OUTAGE_LIMIT
 //	                            │
@@ -44,11 +44,11 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/web"
 )
 
-// Relayer is one instance. New checks its configuration, Run runs it, once.
+// Relayer is one instance. New checks its configuration; Run runs once.
 //
-// The first group of fields is set by New and the second by Run, before anything reads it; neither
-// changes afterwards. What changes is in condition, and in handover, which belongs to the tenure that
-// is under way.
+// The first group of fields is set by New and the second by Run, before they are read; both are
+// constant afterwards. What changes is in condition, and in handover, which belongs to the current
+// tenure.
 type Relayer struct {
 	cfg      *config.Config
 	log      *slog.Logger
@@ -72,10 +72,10 @@ type Relayer struct {
 
 	front     *web.Front // of the process
 	condition condition
-	handover  publish.Handover // what the publisher of one tenure leaves to that of the next
+	handover  publish.Handover // from the publisher of one tenure to that of the next
 }
 
-// metrics are those of the parts that are made anew for each tenure or term.
+// metrics are those of the parts that are created for each tenure or term.
 type metrics struct {
 	watch   *watch.Metrics
 	verify  *verify.Metrics
@@ -85,10 +85,12 @@ type metrics struct {
 // ErrOutage means that the database was out of reach for longer than DB_OUTAGE_LIMIT.
 var ErrOutage = errors.New("the database was out of reach for too long")
 
-// ErrRefused wraps an error that no retry can mend: the configuration does not fit the chain, the database, or Pub/Sub.
+// ErrRefused wraps an error beyond retrying: the configuration does not fit the chain, the
+// database, or Pub/Sub.
 var ErrRefused = errors.New("refused to start")
 
-// New makes an instance and starts nothing. The registry gets its metrics, each with the labels chain_id and factory.
+// New creates an instance and starts nothing. The registry gets its metrics, each with the labels
+// chain_id and factory.
 func New(cfg *config.Config, log *slog.Logger, registry *prometheus.Registry, build fleet.Build) (*Relayer, error) {
 	reg := prometheus.WrapRegistererWith(fleetLabels(cfg), registry)
 	r := &Relayer{
@@ -116,10 +118,10 @@ func (r *Relayer) component(name string) *slog.Logger {
 	return r.log.With(slog.String("component", name))
 }
 
-// Run starts the instance, serves its pages at front, and runs it until ctx ends (nil), something makes
-// it impossible to go on (ErrRefused, election.ErrTaken, election.ErrPooled), or the database is out of
-// reach for DB_OUTAGE_LIMIT (ErrOutage). It stops in the order in which data flows, and leaves no goroutine
-// behind.
+// Run starts the instance, serves its pages at front, and runs it until ctx ends (nil), it cannot
+// continue (ErrRefused, election.ErrTaken, election.ErrPooled), or the database is out of reach for
+// DB_OUTAGE_LIMIT (ErrOutage). It stops in the order of the data flow, and every goroutine has ended
+// when it returns.
 func (r *Relayer) Run(ctx context.Context, front *web.Front) (err error) {
 	r.front = front
 	if r.db, err = database.Open(ctx, r.cfg); err != nil {
@@ -153,8 +155,8 @@ func (r *Relayer) Run(ctx context.Context, front *web.Front) (err error) {
 	}
 
 	front.Mount(server)
-	// The server and the source outlive the tenures: the page shows how the instance stops, and the head
-	// of the chain is known when it joins again.
+	// The server and the source outlive the tenures: the page shows how the instance stops, and the
+	// head of the chain is known when it joins again.
 	base, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	g, outer := errgroup.WithContext(base)
@@ -162,7 +164,7 @@ func (r *Relayer) Run(ctx context.Context, front *web.Front) (err error) {
 	defer cancel()
 	defer context.AfterFunc(outer, cancel)() // when a part of g fails, the tenure ends too
 	g.Go(func() error { return server.Run(outer) })
-	// These run during the start too, so that the metrics and /readyz are true whatever it waits for.
+	// These run during the start too, so that the metrics and /readyz are true while it waits.
 	g.Go(func() error { return r.source.Run(outer) })
 	g.Go(func() error { return r.followFleet(outer, reader) })
 	g.Go(func() error { return r.reportProgress(outer) })
@@ -175,7 +177,7 @@ func (r *Relayer) Run(ctx context.Context, front *web.Front) (err error) {
 	return g.Wait()
 }
 
-// assemble makes the parts that read and commit for as long as the instance runs.
+// assemble creates the parts that read and commit for as long as the instance runs.
 func (r *Relayer) assemble() {
 	r.ledger = NewLedger(r.cfg, r.db)
 	r.blame = &blame.Keeper{DB: r.db.Pool, ChainID: r.cfg.ChainID, Endpoints: r.source, Log: r.component("source")}
@@ -187,15 +189,15 @@ func (r *Relayer) assemble() {
 	r.verifier = NewVerifier(r.cfg, r.source, r.filters, r.ledger, r.component("verifier"), r.metrics.verify)
 }
 
-// watchConfig is what both watches get; commits keeps how the last one ended.
+// watchConfig is common to both watches; commits keeps the outcome of the last commit.
 func (r *Relayer) watchConfig(component string, commits *lastError) watch.Config {
 	return watch.Config{Source: r.source, Ledger: r.ledger, ABI: r.cfg.ABI, Filters: r.filters,
 		Log: r.component(component), Metrics: r.metrics.watch, Tracer: r.tracing.Tracer(),
 		Stored: commits.set}
 }
 
-// startAndServe does the checks of the start and then serves tenures, until ctx ends (nil). What it
-// starts in g outlives the tenures, and ends with outer.
+// startAndServe runs the checks of the start and then serves tenures, until ctx ends (nil). The
+// goroutines it starts in g outlive the tenures, and end with outer.
 func (r *Relayer) startAndServe(ctx, outer context.Context, g *errgroup.Group) error {
 	if err := r.start(ctx); err != nil {
 		if ctx.Err() != nil {
@@ -211,7 +213,7 @@ func (r *Relayer) startAndServe(ctx, outer context.Context, g *errgroup.Group) e
 		return fmt.Errorf("start: %w", err)
 	}
 
-	defer func() { _ = client.Close() }() // nothing is under way any more
+	defer func() { _ = client.Close() }() // the requests have ended
 	r.pubsub = client
 	g.Go(func() error { return r.blame.Run(outer) })
 	if r.commands.intake != nil { // once the schema is there
@@ -221,7 +223,7 @@ func (r *Relayer) startAndServe(ctx, outer context.Context, g *errgroup.Group) e
 	return r.tenures(ctx)
 }
 
-// tenures serves one tenure after another, until ctx ends (nil) or an error allows no further one.
+// tenures serves one tenure after another, until ctx ends (nil) or an error forbids the next one.
 func (r *Relayer) tenures(ctx context.Context) error {
 	delays := backoff.NewExponentialBackOff()
 	delays.InitialInterval, delays.MaxInterval, delays.MaxElapsedTime = 200*time.Millisecond, 5*time.Second, 0
@@ -237,16 +239,16 @@ func (r *Relayer) tenures(ctx context.Context) error {
 			return refuse(err)
 		case limit.left() <= 0:
 			if before := r.condition.lastLoss.get(); before != nil && errors.Is(err, context.Canceled) {
-				err = before // the limit ended an attempt, which says nothing of the database
+				err = before // the limit ended the attempt, which proves nothing about the database
 			}
 
 			return fmt.Errorf("%w (DB_OUTAGE_LIMIT=%s): %w", ErrOutage, r.cfg.DBOutageLimit, database.Explain(err))
 		}
 
-		// Connections of that time may lead elsewhere, as after a failover, or have been made read-only.
+		// Old connections may lead elsewhere, as after a failover, or be read-only.
 		r.db.Renew()
 		r.condition.lastLoss.set(err)
-		if joined { // an attempt to join that fails has lost no session: there was none yet
+		if joined { // a failed attempt to join has no session to lose
 			r.gauges.sessionLosses.Inc()
 		}
 
@@ -261,8 +263,8 @@ func (r *Relayer) tenures(ctx context.Context) error {
 	}
 }
 
-// withoutCanceled leaves out of joined errors those that only say that the context has ended. Any
-// other, such as that of a stop which did not give its slots back, stays.
+// withoutCanceled removes from joined errors those that only report the end of the context. Others,
+// such as a stop that failed to release its slots, stay.
 func withoutCanceled(err error) error {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
@@ -281,7 +283,7 @@ func withoutCanceled(err error) error {
 	return errors.Join(others...)
 }
 
-// stopped logs how the stop went, and is what Run returns after ctx has ended: always nil.
+// stopped logs how the stop went, and returns nil, the result of Run after ctx has ended.
 func (r *Relayer) stopped(ctx context.Context, err error) error {
 	if err := withoutCanceled(err); err != nil {
 		r.log.WarnContext(ctx, "stopped, but not cleanly: the other instances will claim what was not given back",

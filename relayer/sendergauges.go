@@ -9,9 +9,9 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
-// senderGauge is a metric of commands that every instance reports from the database, also one without
-// keys: so it is there when the instances with keys are gone, and a former owner of a sender does not
-// go on reporting what has changed since. Where no sender was ever used there is no series.
+// senderGauge is a metric of commands that every instance reports from the database, with or
+// without keys: so it survives the instances with keys, and a former owner of a sender does not
+// report outdated values. Without senders there is no series.
 type senderGauge struct {
 	desc *prometheus.Desc
 	each func(f *fleet.Fleet, report func(value float64, labels ...string))
@@ -70,7 +70,7 @@ func ofSender(name, help string, value func(*fleet.Sender) float64) senderGauge 
 	}}
 }
 
-// ether is an amount of wei; NaN if it is not known.
+// ether is an amount of wei; NaN if it is unknown.
 func ether(wei string) float64 {
 	n, ok := new(big.Int).SetString(wei, 10)
 	if !ok {

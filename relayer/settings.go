@@ -12,8 +12,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 )
 
-// settings are what the instances of a fleet have to agree on. No secret is among them: everybody
-// who reads the database sees them.
+// settings are what the instances of a fleet must agree on. They contain no secret: every reader of
+// the database sees them.
 func settings(c *config.Config) partition.Settings {
 	events := slices.Sorted(slices.Values(c.EventNames))
 
@@ -33,7 +33,7 @@ func settings(c *config.Config) partition.Settings {
 	}
 }
 
-// finality is FINALITY, with CONFIRMATIONS where those count.
+// finality is FINALITY, with CONFIRMATIONS if they are used.
 func finality(c *config.Config) string {
 	text := fmt.Sprint(c.Finality)
 	if text == "confirmations" {
@@ -43,7 +43,7 @@ func finality(c *config.Config) string {
 	return text
 }
 
-// abiDigest stands for the events that the ABIs define, in whichever order.
+// abiDigest represents the events that the ABIs define, in any order.
 func abiDigest(c *config.Config) string {
 	definitions := slices.Sorted(slices.Values(c.ABI.Definitions()))
 	sum := sha256.Sum256([]byte(strings.Join(definitions, "\n")))

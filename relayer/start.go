@@ -23,19 +23,19 @@ import (
 )
 
 const (
-	// A step of the start that has no answer after this time logs what it waits for.
+	// A step of the start without an answer after this time logs what it waits for.
 	silentAtMost = time.Second
-	// An attempt of a step that has no answer after this time is given up, and the next one begins.
+	// An attempt of a step without an answer after this time is cancelled, and the next one begins.
 	attemptTimeout = 10 * time.Second
-	// Migrations, where some are missing, get more time: they may rewrite a large table, and one that is cut off
-	// begins anew. So do the requests, up to 34, that look for the factory's deployment.
+	// Missing migrations get more time: they may rewrite a large table, and a cancelled one starts
+	// over. So do the requests, up to 34, that look for the factory's deployment.
 	migrateTimeout    = 2 * time.Hour
 	startBlockTimeout = time.Minute
 	// The same error is logged again after this time.
 	repeatAfter = 30 * time.Second
 )
 
-// startStep is something that must be as the configuration says before anything else runs.
+// startStep is a condition that must hold, as configured, before anything else runs.
 type startStep struct {
 	what string // chain, database, schema, endpoint faults, start block or topics
 	// from names what it waits for and where that is set.
@@ -45,9 +45,8 @@ type startStep struct {
 	do      func(context.Context) error
 }
 
-// start makes sure that chain, database and Pub/Sub are what the configuration says, before
-// anything else runs. What is out of reach is waited for, for DB_OUTAGE_LIMIT; what is wrong is
-// ErrRefused.
+// start verifies that chain, database and Pub/Sub are as configured, before anything else runs. It
+// waits for what is out of reach, for DB_OUTAGE_LIMIT; a wrong configuration is ErrRefused.
 func (r *Relayer) start(ctx context.Context) error {
 	r.announce(ctx)
 
@@ -75,7 +74,7 @@ func (r *Relayer) start(ctx context.Context) error {
 	return nil
 }
 
-// announce writes the one line that says what this instance is about to do.
+// announce logs, in one line, what this instance is about to do.
 func (r *Relayer) announce(ctx context.Context) {
 	cfg := r.cfg
 	finality := cfg.Finality
@@ -97,8 +96,8 @@ func (r *Relayer) announce(ctx context.Context) {
 	}
 }
 
-// retry does a step until it succeeds, is refused, or has failed for DB_OUTAGE_LIMIT. What is wrong
-// is logged when it changes, and once per repeatAfter.
+// retry repeats a step until it succeeds, is refused, or has failed for DB_OUTAGE_LIMIT. It logs an
+// error when it changes, and once per repeatAfter.
 func (r *Relayer) retry(ctx context.Context, step startStep) error {
 	delays := backoff.NewExponentialBackOff()
 	delays.InitialInterval, delays.MaxInterval, delays.MaxElapsedTime = 200*time.Millisecond, 5*time.Second,
@@ -140,10 +139,10 @@ func (r *Relayer) retry(ctx context.Context, step startStep) error {
 	return err
 }
 
-// refuse marks an error that no retry can mend.
+// refuse marks an error beyond retrying.
 func refuse(err error) error { return backoff.Permanent(fmt.Errorf("%w: %w", ErrRefused, err)) }
 
-// lasting says whether an error of a step is one that no retry can mend.
+// lasting reports whether an error of a step is beyond retrying.
 func lasting(err error) bool {
 	return database.Lasting(err) || slices.ContainsFunc([]error{
 		chain.ErrWrongChain, chain.ErrNoCode, contract.ErrNotFactory, errStartBlock, election.ErrOtherFactory,
@@ -151,9 +150,8 @@ func lasting(err error) bool {
 	}, func(kind error) bool { return errors.Is(err, kind) })
 }
 
-// checkDatabase verifies that the database can be worked with: that a connection is one server
-// session, and that session and pool reach the same database. Otherwise the steps behind it fail with
-// errors that do not name the cause.
+// checkDatabase verifies that a connection is one server session, and that session and pool reach
+// the same database. Otherwise the later steps fail with errors that hide the cause.
 func (r *Relayer) checkDatabase(ctx context.Context) error {
 	if err := election.CheckPooling(ctx, r.db.Session); err != nil {
 		return err
@@ -181,8 +179,8 @@ func (r *Relayer) prepareSchema(ctx context.Context) error {
 	return r.checkSchema(ctx)
 }
 
-// checkSchema takes no longer than another step of the start, so that a connection that swallows bytes does
-// not hold up a start for as long as migrations may take.
+// checkSchema has the timeout of an ordinary step, so that a silent connection cannot delay a start
+// for as long as migrations may take.
 func (r *Relayer) checkSchema(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
@@ -207,7 +205,7 @@ func (r *Relayer) checkChain(ctx context.Context) error {
 	return explainNode(err)
 }
 
-// nodeWords say in words what an endpoint's answer means for whoever set RPC_URLS.
+// nodeWords explain an endpoint's answer to the operator.
 var nodeWords = []struct{ said, means string }{
 	{"HTTP status 401", "an endpoint does not accept the key: correct it in RPC_URLS"},
 	{"HTTP status 403", "an endpoint does not admit this key, address or origin: correct the key in RPC_URLS, or its allow-list at the provider"},
@@ -222,8 +220,8 @@ var nodeWords = []struct{ said, means string }{
 	{"HTTP response to HTTPS client", "an endpoint has no TLS: write http:// or ws:// in RPC_URLS"},
 }
 
-// explainNode puts what the endpoints' answers mean before what they said. A lasting error says itself
-// what to do.
+// explainNode puts an explanation before the endpoints' answers. A lasting error has its remedy
+// already.
 func explainNode(err error) error {
 	if err == nil || lasting(err) {
 		return err

@@ -14,7 +14,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 )
 
-// startReader is what the start reads of the chain.
+// startReader is the part of the chain that the start reads.
 type startReader interface {
 	// Head returns the newest block of any endpoint.
 	Head(ctx context.Context) (chain.Header, error)
@@ -22,12 +22,13 @@ type startReader interface {
 	Code(ctx context.Context, address common.Address, block uint64) ([]byte, error)
 }
 
-// errStartBlock means that with this START_BLOCK events would be missed, or none would ever be read.
+// errStartBlock means that with this START_BLOCK events would be missed, or none would ever be
+// read.
 var errStartBlock = errors.New("START_BLOCK")
 
-// checkStart verifies a START_BLOCK before it is stored: from then on the stored one counts. It
+// checkStart verifies a START_BLOCK before it is stored: from then on the stored one is used. It
 // returns errStartBlock if the block is above the head or, unless allowLate, above the factory's
-// deployment. unchecked says what could not be checked; "" if everything could.
+// deployment. unchecked describes what could not be checked; "" if everything was.
 func checkStart(ctx context.Context, c startReader, factory common.Address, start uint64,
 	allowLate bool) (unchecked string, err error) {
 	head, err := c.Head(ctx)
@@ -70,8 +71,8 @@ func checkStart(ctx context.Context, c startReader, factory common.Address, star
 		errStartBlock, start, factory, where, deployed)
 }
 
-// codeTries is how often the code is asked for where the error is no node's answer: the network may be
-// disturbed. A node's answer, whatever it says, is not asked for again.
+// codeTries is how often the code is requested after an error that is not a node's answer: the
+// network may be disturbed. A node's answer, of any kind, is final.
 const codeTries = 3
 
 // codeBefore returns the code of the factory before the first block.
@@ -86,12 +87,12 @@ func codeBefore(ctx context.Context, c startReader, factory common.Address, star
 	return code, err
 }
 
-// deployment finds the first block in which the factory had code, by bisection between 0 and high, in
-// which it has. The result is not exact where the endpoints keep no older state: the deployment may be
-// in an earlier block then.
+// deployment finds the first block in which the factory had code, by bisection between 0 and high,
+// in which it has. If the endpoints have discarded older state the result is inexact: the
+// deployment may be in an earlier block.
 func deployment(ctx context.Context, c startReader, factory common.Address, high uint64) (block uint64,
 	exact bool, err error) {
-	low := uint64(0) // below it there is no code, or the state is not known
+	low := uint64(0) // below it there is no code, or the state is unknown
 	exact = true
 	for low < high {
 		middle := low + (high-low)/2
@@ -99,7 +100,7 @@ func deployment(ctx context.Context, c startReader, factory common.Address, high
 		switch {
 		case ctx.Err() != nil:
 			return 0, false, context.Cause(ctx)
-		case err != nil: // whatever its words: the state is not known
+		case err != nil: // of any kind: the state is unknown
 			low, exact = middle+1, false
 		case len(code) == 0:
 			low, exact = middle+1, true
@@ -111,8 +112,8 @@ func deployment(ctx context.Context, c startReader, factory common.Address, high
 	return high, exact, nil
 }
 
-// prepareChain stores the first block of the chain if the database does not know the chain yet.
-// Otherwise it logs a START_BLOCK that differs from the stored one.
+// prepareChain stores the first block of a chain that is new to the database. Otherwise it logs a
+// START_BLOCK that differs from the stored one.
 func (r *Relayer) prepareChain(ctx context.Context) error {
 	factory := registry.Text(r.cfg.Factory)
 	known, err := election.Start(ctx, r.db.Pool, r.cfg.ChainID, factory)

@@ -19,7 +19,7 @@ import (
 )
 
 // tenure is one database session and everything that ends with it. Its fields are set before work
-// begins, and do not change.
+// begins, and are constant.
 type tenure struct {
 	*Relayer
 	limit     *outage
@@ -31,7 +31,7 @@ type tenure struct {
 }
 
 // serve opens a session, joins the fleet and works until ctx ends (nil) or the tenure is over (an
-// error). joined is called once the instance is part of the fleet; up to there limit bounds it.
+// error). It calls joined once the instance is part of the fleet; until then limit bounds it.
 func (r *Relayer) serve(ctx context.Context, limit *outage, joined func()) (err error) {
 	attempt, end := limit.bound(ctx)
 	defer end()
@@ -49,7 +49,7 @@ func (r *Relayer) serve(ctx context.Context, limit *outage, joined func()) (err 
 		return err
 	}
 
-	// The session outlives ctx: slots and leadership are given back through it.
+	// The session outlives ctx: slots and leadership are released through it.
 	sessionCtx, endSession := context.WithCancel(context.WithoutCancel(ctx))
 	sessionDone := make(chan error, 1)
 	go func() { sessionDone <- session.Run(sessionCtx) }()
@@ -78,14 +78,14 @@ func (r *Relayer) serve(ctx context.Context, limit *outage, joined func()) (err 
 	r.condition.writes.reset()
 	err = t.work(working)
 	if ctx.Err() == nil && working.Err() != nil {
-		return errors.Join(context.Cause(working), err) // what would be given back is elsewhere
+		return errors.Join(context.Cause(working), err) // the slots to release are on another server
 	}
 
 	return errors.Join(err, t.leave(ctx))
 }
 
-// join makes the instance part of the fleet. It first ends the open transactions of an earlier process
-// of the instance, because those lock the rows that joining needs.
+// join makes the instance part of the fleet. It first ends the open transactions of an earlier
+// process of the instance, because those lock the rows that joining needs.
 func (t *tenure) join(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, joinTimeout, fmt.Errorf("not joined within %s", joinTimeout))
 	defer cancel()
@@ -103,7 +103,8 @@ func (t *tenure) join(ctx context.Context) error {
 // joinTimeout bounds join: a few statements.
 const joinTimeout = 15 * time.Second
 
-// work runs everything until ctx or the session ends, or one part fails. The publisher ends after what feeds it.
+// work runs everything until ctx or the session ends, or one part fails. The publisher ends after
+// the parts that feed it.
 func (t *tenure) work(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -125,7 +126,7 @@ func (t *tenure) work(ctx context.Context) error {
 		select {
 		case <-t.session.Done():
 			endPublishing()
-			t.db.Renew() // so that nothing waits on a connection that broke together with the session's
+			t.db.Renew() // the pool's connections may have broken together with the session's
 			return election.ErrLost
 		case <-ctx.Done():
 			return nil
@@ -175,7 +176,7 @@ func (t *tenure) lead(ctx context.Context, term election.Term) error {
 func (t *tenure) heartbeats(ctx context.Context) error {
 	ticker := time.NewTicker(t.cfg.HeartbeatInterval)
 	defer ticker.Stop()
-	defer func() { // the last one says that it is about to stop
+	defer func() { // the last heartbeat announces the stop
 		if !t.session.Valid() {
 			return
 		}
@@ -208,8 +209,8 @@ func (t *tenure) vitals(stopping bool) election.Vitals {
 		Stopping: stopping}
 }
 
-// leave gives the slots back after a clean stop and notifies the others. If the session is lost there
-// is nothing to give back: the others claim the slots.
+// leave releases the slots after a clean stop and notifies the others. After the loss of the
+// session the slots are left to the others, which claim them.
 func (t *tenure) leave(ctx context.Context) error {
 	switch {
 	case t.session.Valid():
@@ -229,10 +230,11 @@ func (t *tenure) leave(ctx context.Context) error {
 	return errors.Join(t.claimer.Release(ctx, nil), t.claimer.Leave(ctx))
 }
 
-// leaveTimeout bounds the return of the slots: the last step of the 10 s that Cloud Run leaves after SIGTERM.
+// leaveTimeout bounds the release of the slots: the last step of the 10 s that Cloud Run leaves
+// after SIGTERM.
 const leaveTimeout = 2 * time.Second
 
-// assemble makes the parts of a tenure.
+// assemble creates the parts of a tenure.
 func (t *tenure) assemble() (err error) {
 	cfg := t.cfg
 	t.ledger.Renew()
@@ -272,7 +274,7 @@ func (t *tenure) assemble() (err error) {
 	return err
 }
 
-// stepped takes in how a check of the fleet ended.
+// stepped handles the outcome of a check of the fleet.
 func (t *tenure) stepped(err error) {
 	t.condition.writes.check.set(err)
 	if err == nil {
@@ -281,7 +283,7 @@ func (t *tenure) stepped(err error) {
 }
 
 // quiesce stops publishing for slots that are about to be yielded, and waits for what is in flight.
-// If that takes too long, the slots are yielded later.
+// After a timeout, the slots are yielded later.
 func (t *tenure) quiesce(ctx context.Context, slots []int16) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, quiesceTimeout,
 		fmt.Errorf("messages are still in flight after %s", quiesceTimeout))
@@ -290,11 +292,11 @@ func (t *tenure) quiesce(ctx context.Context, slots []int16) error {
 	return t.publisher.Quiesce(ctx, slots)
 }
 
-// quiesceTimeout is a little more than the publisher waits for requests before it gives them up.
+// quiesceTimeout is a little longer than the publisher waits for requests before it cancels them.
 const quiesceTimeout = 6 * time.Second
 
-// able returns what keeps this instance from reading the next blocks of its slots although another
-// instance might be able to: its nodes are down, or refuse to return those blocks.
+// able returns what keeps this instance, but perhaps not another one, from reading the next blocks
+// of its slots: its nodes are down, or refuse those blocks.
 func (t *tenure) able() error {
 	if err := t.source.Health(); err != nil {
 		return err
@@ -303,7 +305,7 @@ func (t *tenure) able() error {
 	return t.unread(0)
 }
 
-// unread returns why the next blocks of the slots cannot be read, once that has been so for a while.
+// unread returns why the next blocks of the slots cannot be read, once this has lasted for a while.
 func (t *tenure) unread(patience time.Duration) error {
 	s := t.slots.Status()
 	if s.Unread == nil || time.Since(s.Since) < patience {
