@@ -118,14 +118,14 @@ func TestVerdict(t *testing.T) {
 	w.kill("relayer-0", sessions[0], 0)
 	w.LeaderBeat(0)
 	text := page()
-	require.Contains(t, text, `class="verdict warning"`, "one of three is left fewer, which is said at once")
+	require.Contains(t, text, `class="verdict warning"`, "one of three is left fewer, which is shown at once")
 	require.Contains(t, text, "Partition 0 has no live instance: 2 of 3 partitions have one")
 	require.Contains(t, text, "2 of 3 instances alive.")
 	require.Contains(t, text,
 		`href="https://github.com/fusion-prime/escrow-relayer/blob/main/deploy/runbooks/unserved-slots.md#relayerslotsadopted"`)
 	w.Left("relayer-0", 0)
 	text = page()
-	require.Contains(t, text, `class="verdict notice"`, "it stopped cleanly, and may be restarting; nobody has to look")
+	require.Contains(t, text, `class="verdict notice"`, "it stopped cleanly, and may be restarting: no action")
 	require.Contains(t, text, "The fleet is settling")
 	require.Contains(t, text, "2 of 2 instances alive.")
 
@@ -136,7 +136,7 @@ func TestVerdict(t *testing.T) {
 	w.LeaderBeat(3 * time.Minute)
 	text = page()
 	require.Contains(t, text, `class="verdict critical"`)
-	require.Contains(t, text, "Nobody has led for 3m 00s")
+	require.Contains(t, text, "No leader for 3m 00s")
 	require.Contains(t, text, "No leader; the last was relayer-0")
 
 	sessions[1].Lead()
