@@ -302,18 +302,14 @@ func (t *triage) tried(w *waiting, r Simulation) {
 	}
 }
 
-// keeperTries is how often a keeper's release is tried that a node refuses in words of its own, before it is
-// given up for the keeper's pause.
-const keeperTries = 5
-
-// reverts decides on a command whose call fails. A keeper's ends at once: nobody waits for its answer, and a
-// payee that refuses ether must hold neither the escrow nor the keeper's budget.
+// reverts decides on a command whose call fails. A keeper's ends at once, for the pause of selectDue: its answer
+// is of use to no requester, and a payee that refuses ether must hold neither the escrow nor the keeper's budget.
 func (t *triage) reverts(w *waiting, r *Revert, atHead bool) {
 	reason := storable(r.Reason, maxReason)
 	switch {
-	case w.Requester == KeeperName && (r.Certain || w.Holds >= keeperTries):
+	case w.Requester == KeeperName:
 		t.refuse(w, command.CodeReverts, reason)
-	case r.unauthorised() && !atHead:
+	case r.Unauthorised && !atHead:
 		t.refuseAt(w, command.CodeUnauthorised, reason)
 	default:
 		t.hold(w, command.CodeReverts, reason)

@@ -51,8 +51,8 @@ func (k *Keeper) refuses(c *command.Command) string {
 }
 
 // selectDue finds what is due, as events say that are verified: those that one endpoint has told of, and
-// may have invented, have no effect. After a release that came to nothing an escrow is left alone for an
-// hour, then two, four, up to a month: a payee that refuses ether never takes it.
+// may have invented, have no effect. After a release that came to nothing an escrow is left alone for five
+// minutes, then ten, twenty, up to a month: a payee that refuses ether never takes it.
 const selectDue = `
 	select r.escrow
 	  from escrow_records r
@@ -69,7 +69,7 @@ const selectDue = `
 	       select from (select count(*) as n, max(c.answered_at) as last from commands c
 	                     where c.chain_id = r.chain_id and c.escrow = r.escrow and c.requester = 'keeper'
 		and c.answered_at is not null) failed
-	        where failed.n > 0 and failed.last + least(interval '1 hour' * power(2, least(failed.n, 20) - 1), interval '30 days') > clock_timestamp())
+	        where failed.n > 0 and failed.last + least(interval '5 minutes' * power(2, least(failed.n, 20) - 1), interval '30 days') > clock_timestamp())
 	 order by r.release_time
 	 limit @limit`
 

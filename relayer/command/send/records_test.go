@@ -47,9 +47,7 @@ func (w *world) watch() (stop func()) {
 	chain := w.node.ChainID().Int64()
 	cfg := watch.Config{Source: w.source, ABI: abi, Log: slog.New(slog.DiscardHandler),
 		Filters: watch.NewFilters(abi, w.contracts.Factory, watch.FilterTopics, 1000, 4000),
-		Metrics: watch.NewMetrics(prometheus.NewRegistry(), abi.EventNames()),
-		Ledger: ledger.New(ledger.Config{DB: w.db, ChainID: chain, InstanceID: ledgerID, EventNames: abi.EventNames(),
-			Publishes: func(string) bool { return true }, Reopen: send.Reopen})}
+		Metrics: watch.NewMetrics(prometheus.NewRegistry(), abi.EventNames()), Ledger: w.ledger()}
 	slots := watch.NewSlotWatch(watch.SlotConfig{Config: cfg, DB: w.db, Holder: holder{}, Publisher: unpublished{},
 		ChainID: chain, DiscoveryWait: 20 * time.Millisecond, Discovered: make(chan struct{})})
 	factory := watch.NewFactoryWatch(watch.FactoryConfig{Config: cfg, Factory: w.contracts.Factory, BeatEvery: time.Second,
@@ -62,6 +60,16 @@ func (w *world) watch() (stop func()) {
 
 		return factory.Run(ctx, 1, func(context.Context) error { return nil })
 	})
+}
+
+// ledger is that of the instance that watches the chain.
+func (w *world) ledger() *ledger.Ledger {
+	w.t.Helper()
+	abi, err := contract.New("", "")
+	require.NoError(w.t, err)
+
+	return ledger.New(ledger.Config{DB: w.db, ChainID: w.node.ChainID().Int64(), InstanceID: ledgerID,
+		EventNames: abi.EventNames(), Publishes: func(string) bool { return true }, Reopen: send.Reopen})
 }
 
 // verified has all events up to a block count as verified.

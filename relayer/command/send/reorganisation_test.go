@@ -18,6 +18,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 )
 
 // C4: a reorganisation takes the escrow away together with what was done to it. The recorded bytes
@@ -191,6 +192,69 @@ func TestAlreadyIsTakenBack(t *testing.T) {
 	require.NoError(t, w.node.Reorg(t.Context(), w.head()-int(a.Block)+1, testchain.Drop))
 	w.await(id, true, command.Accepted, command.Held)
 	require.Equal(t, []command.State{command.Already, command.Reopened}, w.replies(id))
+}
+
+// C4: an answer that rests on a wrong event is taken back by the second reading that finds it, in its transaction, and
+// given again when the event is supplied.
+func TestReopenedByTheSecondReading(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	stop := w.start(nil)
+	id := w.accept(w.command(command.Approve, w.escrow(2, 0), nil))
+	done := w.await(id, true, command.Done)
+	stop()
+	led := w.ledger()
+	repair := func(missing, wrong []contract.Event) {
+		v, err := led.Verifiable(t.Context())
+		require.NoError(t, err)
+		_, err = led.Repair(t.Context(), 1, v, v.From, missing, wrong)
+		require.NoError(t, err)
+	}
+	stored, err := led.Stored(t.Context(), done.Block, done.Block)
+	require.NoError(t, err)
+	its := slices.DeleteFunc(stored, func(e contract.Event) bool { return e.TxHash.Hex() != done.Transaction })
+	require.Len(t, its, 1)
+	repair(nil, its)
+	require.Equal(t, command.Sent, w.answer(id).State)
+	require.Equal(t, []command.State{command.Done, command.Reopened}, w.replies(id))
+
+	repair(its, nil)
+	w.start(nil)
+	again := w.await(id, true, command.Done)
+	require.Equal(t, done.BlockHash, again.BlockHash)
+	require.Equal(t, []command.State{command.Done, command.Reopened, command.Done}, w.replies(id))
+	require.Len(t, w.sent(), 1)
+}
+
+// C4: what an event has done already is not answered when the ledger takes the event back in the meantime.
+func TestNotAlreadyAcrossARollback(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	escrow := w.escrow(1, 0)
+	_, err := w.wallet.Transact(t.Context(), w.node, 0, testchain.Call{To: &escrow,
+		Data: contracts.NewEscrow().PackApprove()})
+	require.NoError(t, err)
+	w.mine(confirmations)
+	require.Eventually(t, func() bool { return w.int(`select count(*) from records where status = 3`) == 1 }, patience,
+		10*time.Millisecond)
+	w.stopLedger()
+	id := w.accept(w.command(command.Release, escrow, nil))
+	rollback, err := w.db.Begin(t.Context())
+	require.NoError(t, err)
+	for _, statement := range []string{`update leadership set generation = generation + 1`,
+		`delete from events where type = (select id from event_types where name = 'EscrowReleased')`,
+		`update records set status = 2`} {
+		_, err = rollback.Exec(t.Context(), statement)
+		require.NoError(t, err)
+	}
+
+	var log *said
+	w.start(func(c *send.Config) { log = listen(c, "sender round failed, retrying") })
+	(&gate{w: w}).awaitWaiting(1)
+	require.NoError(t, rollback.Commit(t.Context()))
+	require.Eventually(t, func() bool { return log.count.Load() == 1 }, patience, 10*time.Millisecond)
+	w.await(id, false, command.Held)
+	require.Empty(t, w.replies(id))
 }
 
 // balanced is a balancer that gives what a sender asks to another machine than the looks at the head.

@@ -16,10 +16,9 @@ import (
 
 // Revert is how a call failed.
 type Revert struct {
-	Reason string // the name of the contract's error, or its text; hexadecimal if unknown
-	// Certain: the node showed what the contract returned. Otherwise Reason is the node's own words, on which
-	// no decision rests.
-	Certain bool
+	Reason string // for people: the contract's error or text, hexadecimal if unknown, or the node's words
+	// Unauthorised: the contract returned an error by which the sender has no part in the escrow.
+	Unauthorised bool
 }
 
 // reverted tells a call that the node could not carry out from a failure to ask. A contract's refusal comes
@@ -31,11 +30,12 @@ func reverted(err error) (*Revert, error) {
 	}
 
 	var data hexutil.Bytes
-	if len(fault.Data) > 0 && json.Unmarshal(fault.Data, &data) == nil {
-		return &Revert{Reason: decodeRevert(data), Certain: true}, nil
+	if len(fault.Data) == 0 || json.Unmarshal(fault.Data, &data) != nil {
+		return &Revert{Reason: fault.Message}, nil
 	}
 
-	return &Revert{Reason: fault.Message}, nil
+	return &Revert{Reason: decodeRevert(data),
+		Unauthorised: slices.Contains(partyErrors, errorNames[hex.EncodeToString(data)])}, nil
 }
 
 // The names of custom errors, by selector: those of the known contracts, and what others call the same.
@@ -81,6 +81,3 @@ func decodeRevert(data []byte) string {
 
 	return "0x" + hex.EncodeToString(data)
 }
-
-// unauthorised reports whether a contract refused because the sender has no part in the escrow.
-func (r *Revert) unauthorised() bool { return r.Certain && slices.Contains(partyErrors, r.Reason) }

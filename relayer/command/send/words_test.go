@@ -3,6 +3,7 @@ package send_test
 import (
 	"context"
 	"errors"
+	"math/big"
 	"strings"
 	"testing"
 	"time"
@@ -60,4 +61,19 @@ func TestWordsThatCannotBeStored(t *testing.T) {
 		return w.int(`select count(*) from command_attempts where last_error <> ''`) > 0
 	}, patience, 10*time.Millisecond)
 	w.await(id, true, command.Done)
+}
+
+// A keeper's release that fails in a node's own words is given up at once, as one that the contract refuses: it is
+// made again after a pause.
+func TestKeeperGivesUpInWhateverWords(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	kept := w.command(command.Release, w.escrow(1, 0), func(c *command.Command) { c.MaxFee = big.NewInt(1e16) })
+	w.insert(kept, kept.ID(), send.KeeperName)
+	w.start(func(c *send.Config) {
+		c.Chain = &wordyChain{Nodes: w.nodes}
+		c.Keeper = &send.Keeper{MinAmount: big.NewInt(7), MaxFee: big.NewInt(1e16), DayFees: big.NewInt(1e17)}
+	})
+	require.Equal(t, command.CodeReverts, w.await(kept.ID(), true, command.Refused).Code)
+	require.Equal(t, 0, w.int(`select holds from commands`))
 }
